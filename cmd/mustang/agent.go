@@ -85,6 +85,9 @@ Without --kubeconfig it uses the service account of the pod that it is in.`,
 			if err := cmp.Or(checkAddress("healthz", o.healthz), checkAddress("metrics", o.metrics)); err != nil {
 				return cli.Usage(err)
 			}
+			if slices.Contains(o.uplinks, "") {
+				return cli.Usage(errors.New("--uplink: empty: want a device, or none"))
+			}
 			if slices.Contains(o.uplinks, nothing) && len(o.uplinks) > 1 {
 				return cli.Usage(errors.New("--uplink: none and a device"))
 			}
@@ -133,6 +136,9 @@ func (c *config) runAgent(ctx context.Context, o agentOptions) (err error) {
 		return err
 	}
 	defer claim.Unlock()
+	if err := server.InUse(o.cniSocket); err != nil {
+		return fmt.Errorf("--cni-socket: %w, with another --run-dir", err)
+	}
 	state := healthz.New()
 	state.Tell(metrics.Collector{Root: c.BPFRoot})
 	listeners, err := o.listen(ctx, state)

@@ -116,12 +116,15 @@ func TestAgentFlags(t *testing.T) {
 		code int
 		text string
 	}{
-		"--healthz-address=192.0.2.1:1": {exitFailed, "--healthz-address=192.0.2.1:1: "},
-		"--cgroup=/nosuch":              {exitFailed, "--cgroup: open cgroup: open /nosuch: no such file or directory\n"},
-		"--cgroup=/proc":                {exitFailed, "--cgroup: \"/proc\" is not a cgroup: "},
-		"--vxlan-port=0":                {exitMisuse, "--vxlan-port: 0 is no port\n"},
-		"--nodeport-addresses=eth0":     {exitMisuse, "--nodeport-addresses \"eth0\": want a prefix"},
-		"--masquerade-exclude=10.0.0":   {exitMisuse, "--masquerade-exclude \"10.0.0\": want a prefix"},
+		"--healthz-address=192.0.2.1:1":   {exitFailed, "--healthz-address=192.0.2.1:1: "},
+		"--cgroup=/nosuch":                {exitFailed, "--cgroup: open cgroup: open /nosuch: no such file or directory\n"},
+		"--cgroup=/proc":                  {exitFailed, "--cgroup: \"/proc\" is not a cgroup: "},
+		"--vxlan-port=0":                  {exitMisuse, "--vxlan-port: 0 is no port: want one from 1 to 65535\n"},
+		"--nodeport-addresses=eth0":       {exitMisuse, "--nodeport-addresses \"eth0\": want a prefix"},
+		"--masquerade-exclude=10.0.0":     {exitMisuse, "--masquerade-exclude \"10.0.0\": want a prefix"},
+		"--masquerade-exclude=10.1.0.0/8": {exitMisuse, "--masquerade-exclude \"10.1.0.0/8\": it has host bits: want 10.0.0.0/8\n"},
+		"--uplink=":                       {exitMisuse, "--uplink: empty: want a device, or none\n"},
+		"--cni-bin-dir=bin":               {exitMisuse, "--cni-bin-dir \"bin\": want an absolute path\n"},
 	} {
 		args := []string{"agent", "--node=here", "--kubeconfig", kubeconfig, "--run-dir", t.TempDir(), "--cni-conf-dir=", "--cni-socket=none", flag}
 		code, _, stderr := command(t, map[string]string{cli.EnvBPFRoot: root}, args...)

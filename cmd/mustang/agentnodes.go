@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -55,10 +56,18 @@ func (a *agentNodes) check() error {
 		if err != nil {
 			return fmt.Errorf("--masquerade-exclude %q: want a prefix like 10.0.0.0/8", text)
 		}
-		a.options.Kept = append(a.options.Kept, prefix.Masked())
+		if prefix != prefix.Masked() {
+			return fmt.Errorf("--masquerade-exclude %q: it has host bits: want %s", text, prefix.Masked())
+		}
+		a.options.Kept = append(a.options.Kept, prefix)
+	}
+	for flag, dir := range map[string]string{"cni-bin-dir": a.place.BinDir, "cni-conf-dir": a.place.ConfDir} {
+		if dir != "" && !filepath.IsAbs(dir) {
+			return fmt.Errorf("--%s %q: want an absolute path", flag, dir)
+		}
 	}
 	if a.options.Port == 0 {
-		return errors.New("--vxlan-port: 0 is no port")
+		return errors.New("--vxlan-port: 0 is no port: want one from 1 to 65535")
 	}
 	if a.place.ConfDir == "" {
 		return nil
@@ -72,7 +81,7 @@ func (a *agentNodes) check() error {
 		return fmt.Errorf("--cni-version: %q: want %s", p.CNIVersion, strings.Join(install.Versions(), ", "))
 	}
 	if err := netconf.CheckProxied(a.pods.Link, a.pods.Services); err != nil && !a.proxied {
-		return fmt.Errorf("%w: choose another of them, or --allow-services-off", err)
+		return fmt.Errorf("%w: choose another --link or other --services, or allow it by --allow-services-off", err)
 	}
 	pods := a.pods
 	pods.Subnets = []netip.Prefix{netip.MustParsePrefix(defaultSubnet)}

@@ -118,6 +118,7 @@ type Agent struct {
 	noRoom   map[manifest.Name]string // why policies have no rules in force
 	stripped stripped
 	again    *time.Timer // when to try those again
+	more     *time.Timer // when Services may have more than there was room for
 	// unanswered is why health checks are not answered at ports, and absent that no device has an address of the node.
 	unanswered map[uint16]string
 	absent     string
@@ -167,6 +168,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.mu.Lock()
 	a.synced = true
 	a.proceed()
+	if _, known := a.nodes.of[a.Node]; !known {
+		a.Log.Warn("the cluster has no Node of this name yet: pods get no network before", "node", a.Node)
+	}
 	a.mu.Unlock()
 	if a.Nodes != nil {
 		watching.Go(func() { a.joinNodes(ctx) })
@@ -350,6 +354,12 @@ func (a *Agent) sync(ctx context.Context) (all bool, refused, err error) {
 	all = services != nil
 	checked := slices.Collect(maps.Values(a.services.checked))
 	a.State.Services(len(a.services.counted), a.services.backends)
+	if a.services.room.held {
+		if a.more != nil {
+			a.more.Stop()
+		}
+		a.more = time.AfterFunc(holdRoom, a.wake)
+	}
 	a.State.NoLocalEndpoints(len(a.services.noLocal[internalPolicy]), len(a.services.noLocal[externalPolicy]))
 	a.mu.Unlock()
 	if changed {

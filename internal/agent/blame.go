@@ -45,7 +45,9 @@ func (b *search) toLose(here policy.Snapshot, err error) loss {
 		return largest(here, int(none.Size)*policies.DocumentPiece, max(1, b.forgotten))
 	case b.namespace != "" && len(ofNamespaces(here, namespaces)) > 0:
 	case over != nil:
-		namespaces = []string{blame.Overlaps(here)}
+		if namespaces = []string{blame.Overlaps(here)}; namespaces[0] == "" {
+			return loss{}
+		}
 	case work != nil:
 		namespaces = work.TooMany
 	default:

@@ -60,6 +60,22 @@ func TestWhoseOverlaps(t *testing.T) {
 	}
 }
 
+// TestClusterOverlaps has a ClusterNetworkPolicy that overlaps too much by itself: no NetworkPolicy loses its rules for it, and an event says so of it.
+func TestClusterOverlaps(t *testing.T) {
+	c := policy.Policy{Tier: policy.Admin, Name: "large", Priority: 1, Ingress: []policy.Rule{{Action: policy.Deny}}}
+	for i := range 600 {
+		block := policy.Block{CIDR: netip.PrefixFrom(netip.IPv4Unspecified(), 0), Except: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{203, 0, byte(i >> 8), byte(i)}), 32)}}
+		c.Ingress[0].Peers = append(c.Ingress[0].Peers, policy.Peer{Block: &block})
+	}
+	want := policies.Set{Snapshot: policy.Snapshot{Policies: []policy.Policy{c, with("victim", "list", 3)}}}
+	want.Policies[1].Subject.Namespaces = selects(policy.NamespaceLabel, "victim")
+	want.Pods = []policy.Pod{{Namespace: "victim", Name: "p", Node: "here"}}
+	full, _, err := new(stripped).apply(t.Context(), &small{room: 1 << 30}, "here", want)
+	if err == nil || len(full) != 1 || full[0].Kind != kube.ClusterNetworkPolicies || full[0].Name != "large" {
+		t.Errorf("%v, %v", full, err)
+	}
+}
+
 // TestInternetOfOthers has namespaces with the usual block, all addresses but private ones, and one or ten with very many single addresses: these are to
 // blame, and nobody else.
 func TestInternetOfOthers(t *testing.T) {

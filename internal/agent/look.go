@@ -5,6 +5,7 @@ package agent
 import (
 	"cmp"
 	"slices"
+	"time"
 
 	"mustang/internal/kube"
 	"mustang/internal/service"
@@ -124,7 +125,7 @@ func (s *serviceSet) merge(of []looked, w *warnings) (c changes, all []service.S
 
 // leaveOut takes from changes what there is no room for, adds what there is room for again, and returns why.
 func (s *serviceSet) leaveOut(c changes) (lacking failures) {
-	for _, n := range s.room.divide() {
+	for _, n := range s.room.divide(time.Now()) {
 		for _, v := range s.wanted.of[n] {
 			if s.wanted.holder[v.Key()] == n {
 				c[v.Key()] = &v

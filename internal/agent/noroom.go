@@ -129,7 +129,7 @@ func (s *stripped) apply(ctx context.Context, to Policies, node string, want pol
 		}
 		lose := so.toLose(here, err)
 		if lose.isEmpty() {
-			return append(full, taken...), lost, err
+			return append(full, ofCluster(err)...), lost, err
 		}
 		so.forgotten += len(lose.labels)
 		for _, namespace := range lose.labels {
@@ -152,6 +152,23 @@ func (s *stripped) apply(ctx context.Context, to Policies, node string, want pol
 		}
 		taken = append(taken, isolate(&want, only(isolated, lose.policy))...)
 	}
+}
+
+// ofCluster says of a ClusterNetworkPolicy that an error names that no policies are written for it.
+func ofCluster(err error) []kube.Warning {
+	var over *policy.OverlapError
+	var work *blame.WorkError
+	var most policy.Origin
+	switch {
+	case errors.As(err, &over):
+		most = over.Most
+	case errors.As(err, &work):
+		most = work.Most
+	}
+	if most.Name == "" || most.Tier == policy.Namespaced {
+		return nil
+	}
+	return []kube.Warning{{Kind: kube.ClusterNetworkPolicies, Name: most.Name, Reason: "NoRoom", Text: "no change of policies is in force on the node: " + reason(err)}}
 }
 
 // reason returns the text of an error without the policy that it names, which may be another tenant's.
@@ -240,6 +257,10 @@ func (a *Agent) applyPolicies(ctx context.Context, rules policies.Set, version u
 	a.proceed()
 	a.noRoom = map[manifest.Name]string{}
 	for _, w := range full {
+		if w.Kind != kube.NetworkPolicies {
+			a.warnings.add(w)
+			continue
+		}
 		a.noRoom[manifest.Name{Namespace: w.Namespace, Name: w.Name}] = w.Text
 		a.warnings.add(w)
 	}

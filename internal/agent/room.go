@@ -6,24 +6,26 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"math"
+	"math/bits"
 	"slices"
+	"time"
 
 	"mustang/internal/datapath/rows"
 	"mustang/internal/service"
 	"mustang/internal/service/manifest"
 )
 
-// Rows of the maps of services. A service that changes needs rows beside those that it has, so a part of each map stays free. Once more are asked for than
-// full sixteenths of one, there have to be less than settled, until all have room again: what is at a limit does not come and go.
-const (
-	full    = 12
-	settled = 10
-)
+// Services may ask for so many quarters of the rows of a map: one that changes needs rows beside those that it has.
+const fullQuarters = 3
+
+// holdRoom is how long a Service goes without what there was no room for, at least: what others ask for may come and go.
+const holdRoom = time.Minute
 
 // counts are numbers of rows, by map.
 type counts [4]int
 
-// The maps, by their names.
+// The maps.
 const (
 	serviceRows = iota
 	backendRows
@@ -49,22 +51,25 @@ type RoomError struct{ text string }
 
 func (e *RoomError) Error() string { return e.text }
 
-// lack is what a Service lacks: its backends, or all.
-type lack struct {
-	all bool
-	why string
+// share is what a Service has of what it asks for.
+type share struct {
+	frontends bool // otherwise it is not served
+	backends  int  // rows of them
+	of        int  // the map that has no room
 }
 
 // room divides the maps between the Services of namespaces.
 type room struct {
-	size  counts // of the maps; 0: without a limit
-	need  map[manifest.Name]counts
-	sum   counts
-	lacks map[manifest.Name]lack
+	size   counts // of the maps; 0: without a limit
+	need   map[manifest.Name]counts
+	sum    counts
+	shares map[manifest.Name]share // of those that lack something
+	since  map[manifest.Name]time.Time
+	held   bool // some have less than there is room for by now
 }
 
 func newRoom(size rows.Counts) *room {
-	return &room{size: countsOf(size), need: map[manifest.Name]counts{}, lacks: map[manifest.Name]lack{}}
+	return &room{size: countsOf(size), need: map[manifest.Name]counts{}, shares: map[manifest.Name]share{}, since: map[manifest.Name]time.Time{}}
 }
 
 // note notes what a Service stands for.
@@ -82,83 +87,141 @@ func (r *room) note(n manifest.Name, services []service.Service) {
 	r.sum.add(need, 1)
 }
 
-// over reports whether rows exceed some sixteenths of a map.
-func (r *room) over(sum counts, of int, sixteenths int) bool {
-	return r.size[of] > 0 && 16*sum[of] > sixteenths*r.size[of]
+// limit returns how many rows of a map Services may have.
+func (r *room) limit(of int) int {
+	if r.size[of] == 0 {
+		return math.MaxInt
+	}
+	return r.size[of] / 4 * fullQuarters
 }
 
-// divide finds out which Services lack something, and returns those of which that is new or has ended.
-func (r *room) divide() (changed []manifest.Name) {
-	limit := full
-	if len(r.lacks) > 0 {
-		limit = settled
-	}
-	had := r.lacks
-	r.lacks = map[manifest.Name]lack{}
+// divide finds out what each Service has, and returns those of which that has changed.
+func (r *room) divide(now time.Time) (changed []manifest.Name) {
+	had := r.shares
+	r.shares, r.held = map[manifest.Name]share{}, false
 	left := r.sum
-	for of := range r.size {
-		if r.over(left, of, limit) {
-			r.take(of, &left)
-		}
+	for _, of := range []int{serviceRows, tableRows, rangeRows} {
+		r.take(of, &left)
 	}
-	for n, l := range r.lacks {
-		if was, ok := had[n]; !ok || was.all != l.all {
+	r.cut(left[backendRows])
+	for n, was := range had {
+		is, lacks := r.shares[n]
+		if _, there := r.need[n]; there && now.Sub(r.since[n]) < holdRoom && (!lacks || is.frontends && is.backends > was.backends) {
+			r.shares[n], r.held = was, true
+		} else if !lacks {
+			delete(r.since, n)
 			changed = append(changed, n)
 		}
 	}
-	for n := range had {
-		if _, ok := r.lacks[n]; !ok {
-			changed = append(changed, n)
+	for n, is := range r.shares {
+		if was, lacked := had[n]; !lacked || was != is {
+			r.since[n], changed = now, append(changed, n)
 		}
 	}
 	return changed
 }
 
-// take takes rows of a map from the Services that need most of them in the namespaces that need most, until few are left. Whoever needs little
-// keeps it, and so does each namespace that needs less than its part.
+// take takes all rows of a map from the Services that need most of them in the namespaces that need most, until few enough are left.
 func (r *room) take(of int, left *counts) {
-	services, sums := map[string][]manifest.Name{}, map[string]int{}
-	for n, need := range r.need {
-		if _, lacks := r.lacks[n]; !lacks && need[of] > 0 {
-			services[n.Namespace] = append(services[n.Namespace], n)
-			sums[n.Namespace] += need[of]
-		}
+	limit := r.limit(of)
+	if left[of] <= limit {
+		return
 	}
-	sorted := map[string]bool{}
-	for r.over(*left, of, settled) && len(sums) > 0 {
+	services, sums := r.byNamespace(of)
+	for left[of] > limit && len(sums) > 0 {
 		most := slices.MaxFunc(slices.Collect(maps.Keys(sums)), func(a, b string) int { return cmp.Or(cmp.Compare(sums[a], sums[b]), cmp.Compare(a, b)) })
-		if !sorted[most] {
-			slices.SortFunc(services[most], func(a, b manifest.Name) int { return cmp.Or(cmp.Compare(r.need[a][of], r.need[b][of]), a.Compare(b)) })
-			sorted[most] = true
-		}
 		last := len(services[most]) - 1
 		n := services[most][last]
 		services[most] = services[most][:last]
-		need, l := r.need[n], lack{all: of == serviceRows}
+		need := r.need[n]
 		if sums[most] -= need[of]; last == 0 {
 			delete(sums, most)
 		}
-		if l.why = "it has no backends"; l.all {
-			l.why = "it is not served"
-		} else {
+		if r.shares[n] = (share{frontends: of != serviceRows, of: of}); of != serviceRows {
 			need[serviceRows] = 0
 		}
-		l.why = fmt.Sprintf("%s: the Services of its namespace need the most rows of map %q, which has no room for all", l.why, mapNames[of])
-		r.lacks[n] = l
 		left.add(need, -1)
 	}
 }
 
+// byNamespace returns the Services that need rows of a map, the largest last, and how many each namespace needs.
+func (r *room) byNamespace(of int) (services map[string][]manifest.Name, sums map[string]int) {
+	services, sums = map[string][]manifest.Name{}, map[string]int{}
+	for n, need := range r.need {
+		if _, lacks := r.shares[n]; !lacks && need[of] > 0 {
+			services[n.Namespace] = append(services[n.Namespace], n)
+			sums[n.Namespace] += need[of]
+		}
+	}
+	for _, all := range services {
+		slices.SortFunc(all, func(a, b manifest.Name) int { return cmp.Or(cmp.Compare(r.need[a][of], r.need[b][of]), a.Compare(b)) })
+	}
+	return services, sums
+}
+
+// cut divides the rows of backends, of which so many are asked for: each namespace has as many as it asks for up to the same number (max-min fairness), and
+// so has each of its Services.
+func (r *room) cut(asked int) {
+	limit := r.limit(backendRows)
+	if asked <= limit {
+		return
+	}
+	services, sums := r.byNamespace(backendRows)
+	level := fair(slices.Sorted(maps.Values(sums)), limit)
+	for namespace, all := range services {
+		if sums[namespace] <= level {
+			continue
+		}
+		needs := make([]int, len(all))
+		for i, n := range all {
+			needs[i] = r.need[n][backendRows]
+		}
+		of := coarse(fair(needs, level))
+		for i, n := range all {
+			if needs[i] > of {
+				r.shares[n] = share{frontends: true, backends: of, of: backendRows}
+			}
+		}
+	}
+}
+
+// fair returns the number up to which each gets what it needs, so that all get no more than there is. The needs are sorted, and too many.
+func fair(needs []int, there int) int {
+	for i, need := range needs {
+		if part := there / (len(needs) - i); need > part {
+			return part
+		}
+		there -= need
+	}
+	return math.MaxInt
+}
+
+// coarse returns a number that is less by a quarter at most, so that it changes seldom.
+func coarse(n int) int {
+	unit := 1 << max(0, bits.Len(uint(n))-3)
+	return n / unit * unit
+}
+
 // leave returns what is left of a service of a Service; nil: nothing. It notes why, if it lacks something.
 func (r *room) leave(of manifest.Name, s service.Service, lacking failures) *service.Service {
-	l, lacks := r.lacks[of]
+	part, lacks := r.shares[of]
 	if !lacks {
 		return &s
 	}
-	lacking.add(s.Key(), &RoomError{l.why})
-	if l.all {
-		return nil
+	text := "it is not served"
+	if part.frontends && part.backends == 0 {
+		text = "it has no backends"
+	} else if part.frontends {
+		text = "it has a part of its backends"
 	}
-	s.Backends, s.SourceRanges = nil, nil
+	lacking.add(s.Key(), &RoomError{fmt.Sprintf("%s: the Services of its namespace ask for the most rows of map %q, which has no room for all", text, mapNames[part.of])})
+	switch need := r.need[of][backendRows]; {
+	case !part.frontends:
+		return nil
+	case part.backends == 0:
+		s.Backends, s.SourceRanges = nil, nil
+	default: // those of this node come first
+		s.Backends = s.Backends[:min(len(s.Backends), (len(s.Backends)*part.backends+need-1)/need)]
+	}
 	return &s
 }

@@ -9,9 +9,11 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"mustang/internal/datapath"
 	"mustang/internal/datapath/objects"
+	"mustang/internal/datapath/rows"
 	"mustang/internal/service"
 	"mustang/internal/service/manifest"
 	"mustang/internal/testkit"
@@ -90,8 +92,15 @@ func (l *little) has(t *testing.T, when, namespace string, frontends, backends i
 	}
 }
 
-// TestRoomOfServices lets one namespace ask for more backends than there is room for: the Services of others come and change as before. Its own that are too
-// many refuse connections until there is room for all.
+// later lets the time pass for which Services go without what there was no room for.
+func (l *little) later() {
+	for n, at := range l.room.since {
+		l.room.since[n] = at.Add(-holdRoom)
+	}
+}
+
+// TestRoomOfServices lets one namespace ask for more backends than there is room for: the Services of others come and change as before. Its own have a
+// part of their backends, until there is room for all, for a minute at least.
 func TestRoomOfServices(t *testing.T) {
 	l := newLittle(t, objects.Sizes{Backends: 4096})
 	l.put(t, "victim/web", 1, 1, 0)
@@ -100,29 +109,81 @@ func TestRoomOfServices(t *testing.T) {
 	}
 	l.has(t, "while there is room", "tenant", 3, 3000)
 	l.put(t, "tenant/big3", 1, 1000, 0)
-	l.has(t, "with too many", "tenant", 4, 2000)
+	l.put(t, "tenant/small", 2, 5, 0)
+	l.has(t, "with too many", "tenant", 6, 4*640+10)
 	l.put(t, "victim/web", 1, 3, 0)
 	l.put(t, "victim/new", 2, 100, 0)
 	l.has(t, "with too many", "victim", 3, 203)
 	l.put(t, "tenant/big0", 1, 999, 0)
-	l.has(t, "after a change", "tenant", 4, 1999)
+	l.has(t, "after a change", "tenant", 6, 4*640+10)
 	l.put(t, "tenant/big1", 0, 0, 0)
-	l.has(t, "as long as there is no room for all", "tenant", 3, 1999)
-	l.put(t, "tenant/big2", 1, 300, 0)
-	l.has(t, "when there is room for all", "tenant", 3, 2299)
-	l.has(t, "in the end", "victim", 3, 203)
+	l.has(t, "within a minute", "tenant", 5, 3*640+10)
+	if !l.room.held {
+		t.Error("nobody waits for more")
+	}
+	l.later()
+	l.put(t, "tenant/big2", 1, 800, 0)
+	l.has(t, "after a minute", "tenant", 5, 2799+10)
+	l.has(t, "after a minute", "victim", 3, 203)
+	if l.room.held || len(l.room.shares)+len(l.room.since) > 0 {
+		t.Errorf("there are %+v", l.room)
+	}
 }
 
-// TestRoomOfFrontends is the same for frontends, which whoever asks for too many loses, and for source ranges.
+// TestRoomOfFrontends is the same for frontends, which are not served then, and for source ranges, without which nobody is let in.
 func TestRoomOfFrontends(t *testing.T) {
 	l := newLittle(t, objects.Sizes{Services: 1024, SourceRanges: 1024})
 	for i := range 4 {
 		l.put(t, fmt.Sprint("tenant/many", i), 250, 1, 0)
 	}
-	l.has(t, "with too many frontends", "tenant", 500, 500)
+	l.has(t, "with too many frontends", "tenant", 750, 750)
 	l.put(t, "victim/web", 3, 1, 10)
 	l.has(t, "with too many frontends", "victim", 3, 3)
 	l.put(t, "other/ranges", 1, 1, 900)
 	l.has(t, "with too many source ranges", "other", 1, 0)
 	l.has(t, "with too many source ranges", "victim", 3, 3)
+	l.has(t, "with too many source ranges", "tenant", 750, 750)
+}
+
+// TestFairRoom divides the rows of backends between namespaces, and says the same whatever was before.
+func TestFairRoom(t *testing.T) {
+	ask := func(r *room, all map[string]int) {
+		for name, n := range all {
+			namespace, one, _ := strings.Cut(name, "/")
+			set := []service.Service{{Frontend: netip.MustParseAddrPort("10.96.0.1:80"), Protocol: service.TCP, Backends: make([]service.Backend, n)}}
+			if n == 0 {
+				set = nil
+			}
+			r.note(manifest.Name{Namespace: namespace, Name: one}, set)
+		}
+		r.divide(time.Now().Add(-time.Hour))
+		r.divide(time.Now())
+	}
+	for _, test := range []struct {
+		asks map[string]int
+		want string
+	}{
+		{map[string]int{"a/x": 4000, "b/x": 4000, "c/x": 4000}, "map[]"},
+		{map[string]int{"a/x": 6000, "b/x": 5000, "c/x": 4000}, "map[a/x:3584 b/x:3584]"},
+		{map[string]int{"a/x": 6000, "b/x": 3000, "b/y": 3000, "c/x": 1000}, "map[a/x:5120 b/x:2560 b/y:2560]"},
+		{map[string]int{"a/x": 9000, "b/x": 1000, "b/y": 1000, "b/z": 1000, "c/x": 500}, "map[a/x:8192]"},
+	} {
+		for _, before := range []map[string]int{nil, {"a/x": 12000}, {"d/x": 15000, "d/y": 10}} {
+			r := newRoom(rows.Counts{Backends: 16000})
+			ask(r, before)
+			for name := range before {
+				if _, ok := test.asks[name]; !ok {
+					ask(r, map[string]int{name: 0})
+				}
+			}
+			ask(r, test.asks)
+			got := map[string]int{}
+			for n, s := range r.shares {
+				got[n.String()] = s.backends
+			}
+			if fmt.Sprint(got) != test.want {
+				t.Errorf("%v after %v: %v, want %s", test.asks, before, got, test.want)
+			}
+		}
+	}
 }

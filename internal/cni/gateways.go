@@ -52,7 +52,8 @@ func (p *Plugin) RetireGateways(host *netns.Namespace, network string, subnets [
 	return store.SaveNetwork(network, n)
 }
 
-// removeUnused removes the former gateways of a network of whose subnets no pod has an address, and returns the others. The caller holds the lock of the network.
+// removeUnused removes the former gateways of a network of whose subnets no pod has an address, and returns the others. Those that
+// another network has are that one's. The caller holds the lock of the network.
 func (p *Plugin) removeUnused(host *netns.Namespace, network string, n record.Network) (used []netip.Prefix, err error) {
 	if len(n.Former) == 0 {
 		return nil, nil
@@ -61,15 +62,23 @@ func (p *Plugin) removeUnused(host *netns.Namespace, network string, n record.Ne
 	if err != nil {
 		return n.Former, err
 	}
+	var addresses []netip.Addr
+	for _, r := range pods {
+		addresses = append(addresses, r.Addresses...)
+	}
+	others := p.gatewaysOfOthers(network, n.Boot)
 	var gone []netip.Prefix
 	for _, gateway := range n.Former {
-		if slices.ContainsFunc(pods, func(r record.Record) bool {
-			return r.Network == network && slices.ContainsFunc(r.Addresses, gateway.Contains)
-		}) {
+		switch {
+		case slices.Contains(others, gateway.Addr()): // it is theirs by now
+		case slices.ContainsFunc(addresses, gateway.Masked().Contains):
 			used = append(used, gateway)
-		} else {
+		default:
 			gone = append(gone, gateway)
 		}
+	}
+	if len(gone) == 0 {
+		return used, nil
 	}
 	mode, err := podlink.Lookup(n.Link)
 	if err != nil {
@@ -91,6 +100,18 @@ func (p *Plugin) removeUnused(host *netns.Namespace, network string, n record.Ne
 		return n.Former, err
 	}
 	return used, nil
+}
+
+// gatewaysOfOthers returns the gateways of all networks but one.
+func (p *Plugin) gatewaysOfOthers(network, boot string) (addresses []netip.Addr) {
+	for _, name := range p.records().Networks() {
+		if other, ok := p.records().Network(name); ok && name != network && other.Boot == boot {
+			for _, gateway := range other.Gateways {
+				addresses = append(addresses, gateway.Addr())
+			}
+		}
+	}
+	return addresses
 }
 
 // gatewaysOf returns the gateways in whose subnets some addresses are.

@@ -55,3 +55,27 @@ func TestSubnetsChange(t *testing.T) {
 		})
 	}
 }
+
+// TestSubnetOfAnotherNetwork has a network leave a subnet that another one has by then, whose pods keep their gateway.
+func TestSubnetOfAnotherNetwork(t *testing.T) {
+	for _, mode := range modes() {
+		t.Run(mode.Name(), func(t *testing.T) {
+			t.Parallel()
+			testkit.RequireMode(t, mode.Probe())
+			f := newFixture(t)
+			before := network("one", mode.Name(), "")
+			after := bytes.ReplaceAll(bytes.ReplaceAll(before, []byte("10.114."), []byte("10.115.")), []byte("fd00:114:"), []byte("fd00:115:"))
+			f.must(f.del(f.added("a", before)))
+			p := f.added("b", bytes.ReplaceAll(before, []byte(`"one"`), []byte(`"two"`)))
+			q := f.added("c", after)
+			for i := range 2 {
+				f.reach(p.Namespace, f.host, gateway(p, i))
+				f.reach(q.Namespace, f.host, gateway(q, i))
+			}
+			f.must(f.check(p))
+			f.must(f.del(q))
+			f.must(f.check(p))
+			f.must(f.del(p))
+		})
+	}
+}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"mustang/internal/document"
 	"mustang/internal/kube/podexec"
@@ -32,10 +33,16 @@ type PodOn struct {
 	Restarted bool
 }
 
+// CheckSelector returns an error if a text does not select by labels, as in `kubectl get -l`.
+func CheckSelector(text string) error {
+	_, err := labels.Parse(text)
+	return err
+}
+
 // PodsOf returns the pods of a namespace that labels select, as in `kubectl get -l`.
-func (c *Client) PodsOf(ctx context.Context, namespace, labels string) (pods []PodOn, err error) {
+func (c *Client) PodsOf(ctx context.Context, namespace, selector string) (pods []PodOn, err error) {
 	// A stream has the API server's own words for an error.
-	body, err := c.rest.Get().AbsPath("/api/v1/namespaces/", namespace, "/pods").Param("labelSelector", labels).Stream(ctx)
+	body, err := c.rest.Get().AbsPath("/api/v1/namespaces/", namespace, "/pods").Param("labelSelector", selector).Stream(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("list pods of namespace %s: %w", namespace, err)
 	}

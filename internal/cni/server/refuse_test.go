@@ -297,3 +297,16 @@ func TestNewServerTakesOver(t *testing.T) {
 	}
 	f.works(call{verb: "DEL", pod: p, socket: f.socket})
 }
+
+// TestInUse tells a socket that somebody serves from one that nobody does.
+func TestInUse(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.must(InUse(f.socket))
+	_, stop := f.serve(f.options())
+	if err := InUse(f.socket); err == nil || !strings.Contains(err.Error(), f.socket) {
+		t.Errorf("while it is served: %v", err)
+	}
+	stop()
+	f.must(InUse(f.socket))
+}

@@ -66,6 +66,16 @@ type Server struct {
 	network  string // the host's network namespace
 }
 
+// InUse returns an error if somebody serves at a socket.
+func InUse(socket string) error {
+	conn, err := net.Dial("unixpacket", socket)
+	if err != nil {
+		return nil
+	}
+	_ = conn.Close()
+	return fmt.Errorf("another agent serves at %s", socket)
+}
+
 // Listen returns a server whose socket takes connections. It replaces the socket of another, which gets no more of them.
 func Listen(o Options) (_ *Server, err error) {
 	s := &Server{Options: o, workers: make(chan struct{}, maxWorkers), calls: make(chan struct{}, maxCalls)}

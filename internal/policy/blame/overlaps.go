@@ -20,12 +20,21 @@ const (
 // Overlaps returns, of the namespaces whose NetworkPolicies select pods of the node, the one to blame for most of the pairs of a block and a range
 // that lies in it. A pair of a range and a block of the same namespace is its own. Of others it is the owner's of the range, the more the larger the part
 // that all ranges are of what is much, and the owner's of the block, the more blocks around this range it has; one block around the ranges of others is no fault.
+// It is none, "", if those of ClusterNetworkPolicies are too many by themselves.
 func Overlaps(s policy.Snapshot) (most string) {
 	var here []policy.Policy
+	cluster := s
+	cluster.Policies = nil
 	for i, is := range s.Here() {
 		if is {
 			here = append(here, s.Policies[i])
+			if s.Policies[i].Tier != policy.Namespaced {
+				cluster.Policies = append(cluster.Policies, s.Policies[i])
+			}
 		}
+	}
+	if cluster.CheckOverlaps() != nil {
+		return ""
 	}
 	o := overlappingOf(here)
 	blame := o.blame()

@@ -42,7 +42,7 @@ func (s *set) limit(k *kubeService, all []frontend) []frontend {
 	}
 	slices.SortStableFunc(all, func(a, b frontend) int { return a.order() - b.order() })
 	kept := min(len(all), maxFrontends/len(k.Spec.Ports))
-	s.refuse("%s: %d ports at %d addresses are more than %d frontends: %d addresses are served", k.origin, len(k.Spec.Ports), len(all), maxFrontends, kept)
+	s.refuse("%s: its %d ports at %s ask for %d frontends, of which a Service has %d at most: %s", k.origin, len(k.Spec.Ports), count(len(all)), len(all)*len(k.Spec.Ports), maxFrontends, served(kept))
 	return all[:kept]
 }
 
@@ -59,9 +59,28 @@ func (s *set) limitRows(k *kubeService, all []frontend, o offers) []frontend {
 	slices.SortStableFunc(all, func(a, b frontend) int { return a.order() - b.order() })
 	kept := max(1, maxBackends/rows)
 	if kept < len(all) {
-		s.refuse("%s: %d endpoints at %d addresses are more than %d: %d addresses are served", k.origin, rows, len(all), maxBackends, kept)
+		s.refuse("%s: its %d endpoints at %s ask for %d rows, of which a Service has %d at most: %s", k.origin, rows, count(len(all)), rows*len(all), maxBackends, served(kept))
 	}
 	return all[:min(kept, len(all))]
+}
+
+// count counts addresses.
+func count(addresses int) string {
+	if addresses == 1 {
+		return "1 address"
+	}
+	return fmt.Sprintf("%d addresses", addresses)
+}
+
+// served tells how many addresses are served.
+func served(kept int) string {
+	switch kept {
+	case 0:
+		return "none is served"
+	case 1:
+		return "1 address is served"
+	}
+	return fmt.Sprintf("%d addresses are served", kept)
 }
 
 // order puts those first that nobody can choose.

@@ -105,6 +105,9 @@ func (k known) lines(answers []answer) []string {
 			lines = append(lines, end.Pod+" is not a pod of this node, which does not enforce its policies")
 		}
 	}
+	if a.Port == 0 {
+		lines = append(lines, "for protocols without ports, as of a ping: name PORT for others")
+	}
 	for _, other := range answers[1:] {
 		lines = append(lines, fmt.Sprintf("by IPv6, %s > %s: %s", other.Source, other.Destination, verdict(other.allow())))
 	}

@@ -83,6 +83,9 @@ func refuseService(ctx context.Context, d *datapath.Datapath, destination string
 		return err
 	}
 	for _, s := range services {
+		if f.Port == 0 && s.Frontend.Addr() == addr.Unmap() && !s.NodePort {
+			return fmt.Errorf("%s is the address of a service, %s: name a backend and its port", addr, s)
+		}
 		if s.Frontend != netip.AddrPortFrom(addr.Unmap(), f.Port) || s.Protocol != service.Any && s.Protocol != f.Protocol {
 			continue
 		}

@@ -80,9 +80,10 @@ func (k known) end(a netip.Addr) endJSON {
 	e := endJSON{Address: a.String()}
 	for _, p := range k.Pods {
 		if !p.HostNetwork && slices.ContainsFunc(p.Addresses, func(of netip.Addr) bool { return of.Unmap() == a }) {
-			e.Pod, e.Labels, e.Elsewhere = p.Namespace+"/"+p.Name, p.Labels, p.Node != k.Node
+			e.Pod, e.Labels = p.Namespace+"/"+p.Name, p.Labels
 		}
 	}
+	e.Elsewhere = e.Pod != "" && !slices.ContainsFunc(k.Pods, func(p policy.Pod) bool { return p.Node == k.Node && p.Namespace+"/"+p.Name == e.Pod })
 	return e
 }
 

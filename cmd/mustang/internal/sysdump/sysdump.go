@@ -17,6 +17,8 @@ import (
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/cmd/mustang/internal/nodeagent"
 	"mustang/internal/cni/install"
+	"mustang/internal/kube"
+	"mustang/internal/netns"
 	"mustang/internal/sysdump"
 )
 
@@ -61,8 +63,11 @@ archive gets its name once it is complete.`,
 		Example: "  mustang sysdump\n  mustang sysdump --kubeconfig ~/.kube/config -f cluster.tar.gz",
 		Args:    cli.Arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if d.size <= 0 || d.timeout <= 0 {
-				return cli.Usage(errors.New("--max-size and --timeout: want more than 0"))
+			switch {
+			case d.size <= 0:
+				return cli.Usage(errors.New("--max-size: want more than 0"))
+			case d.timeout <= 0:
+				return cli.Usage(errors.New("--timeout: want more than 0"))
 			}
 			if err := d.check(cmd.Flags().Changed); err != nil {
 				return cli.Usage(err)
@@ -105,6 +110,12 @@ func (d dump) check(changed func(flag string) bool) error {
 		if changed(flag) {
 			return fmt.Errorf("--%s: %s", flag, why)
 		}
+	}
+	if err := kube.CheckSelector(d.selector); err != nil {
+		return fmt.Errorf("--selector %q: %w", d.selector, err)
+	}
+	if d.kubeconfig == "" {
+		return cli.WithNamespace(d.netnsOf, func(*netns.Namespace) error { return nil })
 	}
 	return nil
 }
