@@ -45,9 +45,7 @@ func (b *search) toLose(here policy.Snapshot, err error) loss {
 		return largest(here, int(none.Size)*policies.DocumentPiece, max(1, b.forgotten))
 	case b.namespace != "" && len(ofNamespaces(here, namespaces)) > 0:
 	case over != nil:
-		if namespaces = []string{blame.Overlaps(here)}; namespaces[0] == "" {
-			return loss{}
-		}
+		namespaces = blame.Overlaps(here)
 	case work != nil:
 		namespaces = work.TooMany
 	default:
@@ -117,8 +115,23 @@ func largest(s policy.Snapshot, size, most int) loss {
 		return loss{}
 	}
 	maps.DeleteFunc(labels, func(_ string, n int) bool { return n == 0 })
-	unknown := bySize(labels)
+	unknown, named := bySize(labels), s.Named()
+	if by := bySize(named); len(by) > 0 && (len(unknown) == 0 || named[by[0]] >= labels[unknown[0]]) { // whoever names them has them kept, of others too
+		if rules := withRules(s.Policies, by[0]); len(rules) > 0 {
+			return loss{rules: rules}
+		}
+	}
 	return loss{labels: unknown[:min(len(unknown), most)]}
+}
+
+// withRules returns the NetworkPolicies of a namespace that have rules.
+func withRules(all []policy.Policy, namespace string) (rules []int) {
+	for i := range all {
+		if p := &all[i]; p.Tier == policy.Namespaced && p.Namespace == namespace && p.Bulk() > 0 {
+			rules = append(rules, i)
+		}
+	}
+	return rules
 }
 
 // halfOf returns what the namespaces lose whose policies are half of all in size, the largest first: rules, half of them if it is one namespace alone, and

@@ -112,9 +112,13 @@ func (s *stripped) apply(ctx context.Context, to Policies, node string, want pol
 	all := want.Policies
 	want.Policies = slices.Clone(want.Policies)
 	if full = s.hold(&want); len(full) > 0 {
+		want.Trim(node) // what their rules name is not kept for them
 		lost = fmt.Errorf("%d NetworkPolicies have no rules in force, %s/%s with them: %s", len(full), full[0].Namespace, full[0].Name, full[0].Text)
 	}
 	for so := (search{}); ; {
+		if steps, ok := to.(interface{ Step() }); ok {
+			steps.Step()
+		}
 		here := want.Snapshot
 		here.Node = node
 		err := here.CheckOverlaps()
@@ -129,7 +133,7 @@ func (s *stripped) apply(ctx context.Context, to Policies, node string, want pol
 		}
 		lose := so.toLose(here, err)
 		if lose.isEmpty() {
-			return append(full, ofCluster(err)...), lost, err
+			return slices.Concat(full, taken, ofCluster(err)), lost, err
 		}
 		so.forgotten += len(lose.labels)
 		for _, namespace := range lose.labels {
@@ -145,6 +149,7 @@ func (s *stripped) apply(ctx context.Context, to Policies, node string, want pol
 				taken = append(taken, noRoom(&want.Policies[i], "no rules of it are in force: "+why))
 				want.Policies[i].Strip()
 			}
+			want.Trim(node)
 		}
 		for _, namespace := range lose.policy {
 			lost = errors.Join(lost, fmt.Errorf("NetworkPolicies of namespace %s isolate all of its pods: %w", namespace, err))

@@ -21,6 +21,32 @@ func (s *Snapshot) Labelled() map[string]int {
 	return sizes
 }
 
+// Named returns how many bytes of those labels are there for the NetworkPolicies of each namespace: labels that several name are divided between them.
+func (s *Snapshot) Named() map[string]int {
+	n := s.named()
+	type of struct{ key, namespace string }
+	bytes, sizes := map[of]int{}, map[string]int{}
+	for i := range s.Pods {
+		p := &s.Pods[i]
+		for k, v := range p.Labels {
+			if n.names(k, p.Namespace) && !n.keeps(k) {
+				bytes[of{k, p.Namespace}] += len(k) + len(v)
+			}
+		}
+	}
+	for of, size := range bytes {
+		by := maps.Clone(n.pods[of.key].by[of.namespace])
+		if by == nil {
+			by = map[string]bool{}
+		}
+		maps.Copy(by, n.pods[of.key].by[""])
+		for namespace := range by {
+			sizes[namespace] += size / len(by)
+		}
+	}
+	return sizes
+}
+
 // Forget takes labels from the pods of some namespaces, all but those that policies of the tiers Admin and Baseline ask for, and the rules
 // from their NetworkPolicies, each of which selects all pods of its namespace then: they are isolated, and NetworkPolicies of others do not know them by
 // labels. What it changes are copies.
@@ -46,6 +72,6 @@ func (s *Snapshot) Forget(namespaces ...string) {
 
 // keeps reports whether Forget leaves a label of pods.
 func (n *named) keeps(key string) bool {
-	tier, ok := n.pods[key]
-	return ok && tier != Namespaced
+	l := n.pods[key]
+	return l != nil && l.tier != Namespaced
 }

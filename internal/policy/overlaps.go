@@ -61,10 +61,18 @@ func (s *Snapshot) Here() []bool {
 	return here
 }
 
+// overlaps returns how many pairs there are of a block and a range that lies in it, or a lesser number that is too many.
 func overlaps(policies []Policy) int {
 	b := newBlocks()
 	for i := range policies {
-		policies[i].Blocks(func(of *Block) { b.acquire(of) })
+		policies[i].Blocks(func(of *Block) {
+			if len(b.byKey) <= MostOverlaps {
+				b.acquire(of)
+			}
+		})
+	}
+	if len(b.byKey) > MostOverlaps { // each lies in itself
+		return len(b.byKey)
 	}
 	return b.Overlaps()
 }

@@ -10,14 +10,27 @@ import (
 
 // named are the keys of labels and the names of ports that policies name.
 type named struct {
-	pods              map[string]Tier // Namespaced if no policy of the cluster names it
+	pods              map[string]*namedLabel
 	namespaces, nodes map[string]bool
 	ports             map[string]bool
 }
 
+// namedLabel is a key of labels of pods that policies name.
+type namedLabel struct {
+	tier Tier // Namespaced if no policy of the cluster names it
+	// by are the namespaces whose policies name it, by the namespace of the pods, "" for those of all.
+	by map[string]map[string]bool
+}
+
+// names reports whether policies name a label of pods of a namespace.
+func (n *named) names(key, namespace string) bool {
+	l := n.pods[key]
+	return l != nil && (l.by[""] != nil || l.by[namespace] != nil)
+}
+
 // Trim drops what no policy of the snapshot asks for: labels by their keys, named ports, and pods that have no address and are not of a
 // node. The pods of that node keep other labels too. No pod keeps more than [MostLabels] labels: those that policies of the tiers Admin and
-// Baseline ask for come first. It returns the pods that lack labels or ports which policies ask for. What it changes are copies.
+// Baseline ask for come first, then those that NetworkPolicies of its namespace ask for. It returns the pods that lack labels or ports which policies ask for. What it changes are copies.
 func (s *Snapshot) Trim(node string) (cut []Pod) {
 	n := s.named()
 	s.Pods = slices.DeleteFunc(slices.Clone(s.Pods), func(p Pod) bool { return len(p.Addresses) == 0 && p.Node != node })
@@ -39,7 +52,7 @@ func (s *Snapshot) Trim(node string) (cut []Pod) {
 
 // named returns what the policies name.
 func (s *Snapshot) named() *named {
-	n := &named{map[string]Tier{}, map[string]bool{}, map[string]bool{}, map[string]bool{}}
+	n := &named{map[string]*namedLabel{}, map[string]bool{}, map[string]bool{}, map[string]bool{}}
 	for i := range s.Policies {
 		n.add(&s.Policies[i])
 	}
@@ -58,10 +71,20 @@ func (n *named) add(p *Policy) {
 	}
 	pods := func(s PodSelector) {
 		keys(s.Namespaces, func(k string) { n.namespaces[k] = true })
+		of := s.Namespaces.Labels[NamespaceLabel] // as policies of pods of their own namespace, or "" for all
 		keys(s.Pods, func(k string) {
-			if had, ok := n.pods[k]; !ok || had == Namespaced {
-				n.pods[k] = p.Tier
+			l := n.pods[k]
+			if l == nil {
+				l = &namedLabel{Namespaced, map[string]map[string]bool{}}
+				n.pods[k] = l
 			}
+			if p.Tier != Namespaced {
+				l.tier = p.Tier
+			}
+			if l.by[of] == nil {
+				l.by[of] = map[string]bool{}
+			}
+			l.by[of][p.Namespace] = true
 		})
 	}
 	pods(p.Subject)
@@ -97,7 +120,7 @@ func (n *named) trim(p *Pod, others bool) (cut bool) {
 	}
 	asked := 0
 	for k := range p.Labels {
-		if _, ok := n.pods[k]; ok {
+		if n.names(k, p.Namespace) {
 			asked++
 		}
 	}
@@ -109,13 +132,16 @@ func (n *named) trim(p *Pod, others bool) (cut bool) {
 		return cut
 	}
 	rank := func(k string) int {
-		switch tier, ok := n.pods[k]; {
-		case !ok:
-			return 2
-		case tier == Namespaced:
+		l := n.pods[k]
+		switch {
+		case !n.names(k, p.Namespace):
+			return 3
+		case l.tier != Namespaced:
+			return 0
+		case l.by[""][p.Namespace] || l.by[p.Namespace][p.Namespace]:
 			return 1
 		}
-		return 0
+		return 2
 	}
 	order := slices.SortedFunc(maps.Keys(p.Labels), func(a, b string) int { return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a, b)) })
 	if !others {

@@ -70,3 +70,29 @@ func TestTrim(t *testing.T) {
 		t.Errorf("it cut %v, and there is %+v", cut, s.Pods)
 	}
 }
+
+// TestLabelsOfOwnPolicies has policies of another namespace name more labels than a pod keeps: it keeps those by which policies of its own namespace select it.
+func TestLabelsOfOwnPolicies(t *testing.T) {
+	pod := Pod{Namespace: "shop", Name: "db", Node: "here", Labels: map[string]string{"role": "db"}, Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.1")}}
+	var names Selector
+	for i := range MostLabels + 5 {
+		key := fmt.Sprintf("a%02d", i)
+		pod.Labels[key] = "x"
+		names.Requirements = append(names.Requirements, Requirement{Key: key, Operator: "Exists"})
+	}
+	in := func(name string) Selector { return Selector{Labels: map[string]string{NamespaceLabel: name}} }
+	own := Policy{Tier: Namespaced, Namespace: "shop", Name: "db", IsolatesIngress: true, Subject: PodSelector{in("shop"), Selector{Labels: map[string]string{"role": "db"}}}}
+	other := Policy{Tier: Namespaced, Namespace: "tenant", Name: "names", IsolatesIngress: true, Subject: PodSelector{in("tenant"), names}}
+	for _, peers := range [][]Peer{nil, {{Pods: &PodSelector{Pods: names}}}} {
+		if other.Ingress = nil; peers != nil {
+			other.Ingress = []Rule{{Action: Accept, Peers: peers}}
+		}
+		s := Snapshot{Node: "here", Pods: []Pod{pod}, Policies: []Policy{own, other}}
+		if cut := s.Trim("here"); len(cut) > 0 != (peers != nil) {
+			t.Errorf("%d pods lack labels that are named", len(cut))
+		}
+		if labels := s.Pods[0].Labels; labels["role"] != "db" || len(labels) != MostLabels {
+			t.Errorf("it keeps %v", labels)
+		}
+	}
+}

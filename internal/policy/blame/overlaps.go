@@ -3,6 +3,8 @@
 package blame
 
 import (
+	"cmp"
+	"maps"
 	"math"
 	"net/netip"
 	"slices"
@@ -17,11 +19,11 @@ const (
 	manyAround = 1 << 2
 )
 
-// Overlaps returns, of the namespaces whose NetworkPolicies select pods of the node, the one to blame for most of the pairs of a block and a range
-// that lies in it. A pair of a range and a block of the same namespace is its own. Of others it is the owner's of the range, the more the larger the part
+// Overlaps returns, of the namespaces whose NetworkPolicies select pods of the node, those to blame for most of the pairs of a block and a range
+// that lies in it: one at least, and others that are to blame for half as many if they have to go, too. A pair of a range and a block of the same namespace is its own. Of others it is the owner's of the range, the more the larger the part
 // that all ranges are of what is much, and the owner's of the block, the more blocks around this range it has; one block around the ranges of others is no fault.
-// It is none, "", if those of ClusterNetworkPolicies are too many by themselves.
-func Overlaps(s policy.Snapshot) (most string) {
+// There is none if those of ClusterNetworkPolicies are too many by themselves.
+func Overlaps(s policy.Snapshot) (gone []string) {
 	var here []policy.Policy
 	cluster := s
 	cluster.Policies = nil
@@ -34,19 +36,45 @@ func Overlaps(s policy.Snapshot) (most string) {
 		}
 	}
 	if cluster.CheckOverlaps() != nil {
-		return ""
+		return nil
+	}
+	if gone = longest(here); len(gone) > 0 {
+		return gone
 	}
 	o := overlappingOf(here)
 	blame := o.blame()
+	sum := 0.0
 	for i := range blame { // sums of the same differ by their order
 		blame[i] = math.Round(blame[i])
+		sum += blame[i]
 	}
-	for i, n := range blame {
-		if most == "" || n > blame[o.index[most]] || n == blame[o.index[most]] && o.names[i] < most {
-			most = o.names[i]
+	names := slices.SortedFunc(slices.Values(o.names), func(a, b string) int {
+		return cmp.Or(cmp.Compare(blame[o.index[b]], blame[o.index[a]]), cmp.Compare(a, b))
+	})
+	for _, name := range names {
+		n := blame[o.index[name]]
+		if len(gone) > 0 && (sum <= policy.MostOverlaps || 2*n < blame[o.index[gone[0]]]) {
+			break
+		}
+		gone, sum = append(gone, name), sum-n
+	}
+	return gone
+}
+
+// longest returns the namespaces with the most blocks, as many as have to go for all to be few enough to compare.
+func longest(here []policy.Policy) (gone []string) {
+	of, sum := map[string]int{}, 0
+	for i := range here {
+		if p := &here[i]; p.Tier == policy.Namespaced {
+			p.Blocks(func(*policy.Block) { of[p.Namespace]++; sum++ })
 		}
 	}
-	return most
+	for sum > 2*policy.MostOverlaps {
+		most := slices.MaxFunc(slices.Collect(maps.Keys(of)), func(a, b string) int { return cmp.Or(cmp.Compare(of[a], of[b]), cmp.Compare(b, a)) })
+		gone, sum = append(gone, most), sum-of[most]
+		delete(of, most)
+	}
+	return gone
 }
 
 // overlapping is which namespaces have which blocks and ranges. Those of ClusterNetworkPolicies are nobody's.

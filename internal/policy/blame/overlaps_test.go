@@ -5,6 +5,7 @@ package blame
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -31,8 +32,8 @@ func TestListBesideOverlaps(t *testing.T) {
 		if s.CheckOverlaps() == nil {
 			t.Fatalf("%d addresses: they do not overlap too much", addresses)
 		}
-		if most := Overlaps(s); !strings.HasPrefix(most, "tenant") {
-			t.Errorf("%d addresses: it is %s", addresses, most)
+		if gone := Overlaps(s); len(gone) == 0 || slices.ContainsFunc(gone, func(name string) bool { return !strings.HasPrefix(name, "tenant") }) {
+			t.Errorf("%d addresses: they are %s", addresses, gone)
 		}
 	}
 }
