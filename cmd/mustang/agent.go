@@ -97,6 +97,7 @@ Without --kubeconfig it uses the service account of the pod that it is in.`,
 			if err := cli.RequireRoot(cmd); err != nil {
 				return err
 			}
+			o.nodes.runDir = c.Getenv("MUSTANG_CNI_RUN_DIR")
 			return c.runAgent(cmd.Context(), o)
 		},
 	}
@@ -131,14 +132,11 @@ func (c *config) runAgent(ctx context.Context, o agentOptions) (err error) {
 	if slices.Contains(o.uplinks, nothing) {
 		o.uplinks = []string{}
 	}
-	claim, err := control.Claim(ctx, o.runDir)
+	unlock, err := o.claim(ctx)
 	if err != nil {
 		return err
 	}
-	defer claim.Unlock()
-	if err := server.InUse(o.cniSocket); err != nil {
-		return fmt.Errorf("--cni-socket: %w, with another --run-dir", err)
-	}
+	defer unlock()
 	state := healthz.New()
 	state.Tell(metrics.Collector{Root: c.BPFRoot})
 	listeners, err := o.listen(ctx, state)
@@ -161,7 +159,6 @@ func (c *config) runAgent(ctx context.Context, o agentOptions) (err error) {
 	kube.LogTo(log)
 	return cli.WithNamespace(o.netns, func(ns *netns.Namespace) error {
 		network := o.nodes.network(ns, client.Addresses)
-		o.nodes.runDir = c.Getenv("MUSTANG_CNI_RUN_DIR")
 		// A rollout brings this build to nodes that have the maps of an earlier one.
 		if _, err := datapath.Upgrade(ctx, datapath.Options{Root: c.BPFRoot}); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
@@ -201,6 +198,19 @@ func (c *config) runAgent(ctx context.Context, o agentOptions) (err error) {
 			return all.Wait()
 		})
 	})
+}
+
+// claim makes this the only agent of the node, until it is unlocked.
+func (o agentOptions) claim(ctx context.Context) (unlock func(), err error) {
+	lock, err := control.Claim(ctx, o.runDir)
+	if err != nil {
+		return nil, err
+	}
+	if err := server.InUse(o.cniSocket); err != nil {
+		lock.Unlock()
+		return nil, fmt.Errorf("--cni-socket: %w, with another --run-dir", err)
+	}
+	return lock.Unlock, nil
 }
 
 // forwardIn returns what has a node forward.

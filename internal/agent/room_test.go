@@ -21,6 +21,7 @@ import (
 
 // little is a datapath with little room for services, and what an agent wants there.
 type little struct {
+	*testing.T
 	*serviceSet
 	datapath.Services
 	at map[manifest.Name]byte
@@ -34,7 +35,7 @@ func newLittle(t *testing.T, sizes objects.Sizes) *little {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = d.Close() })
-	l := &little{newServiceSet("here"), d.Services(), map[manifest.Name]byte{}}
+	l := &little{t, newServiceSet("here"), d.Services(), map[manifest.Name]byte{}}
 	size, err := d.Services().Room()
 	if err != nil {
 		t.Fatal(err)
@@ -44,7 +45,8 @@ func newLittle(t *testing.T, sizes objects.Sizes) *little {
 }
 
 // put has a Service stand for frontends of so many backends and source ranges each, or for nothing.
-func (l *little) put(t *testing.T, name string, frontends, backends, ranges int) {
+func (l *little) put(name string, frontends, backends, ranges int) {
+	t := l.T
 	t.Helper()
 	namespace, one, _ := strings.Cut(name, "/")
 	n := manifest.Name{Namespace: namespace, Name: one}
@@ -74,7 +76,8 @@ func (l *little) put(t *testing.T, name string, frontends, backends, ranges int)
 }
 
 // has checks how many frontends and backends a namespace has in the tables.
-func (l *little) has(t *testing.T, when, namespace string, frontends, backends int) {
+func (l *little) has(when, namespace string, frontends, backends int) {
+	t := l.T
 	t.Helper()
 	all, err := l.List(t.Context())
 	if err != nil {
@@ -103,28 +106,28 @@ func (l *little) later() {
 // part of their backends, until there is room for all, for a minute at least.
 func TestRoomOfServices(t *testing.T) {
 	l := newLittle(t, objects.Sizes{Backends: 4096})
-	l.put(t, "victim/web", 1, 1, 0)
+	l.put("victim/web", 1, 1, 0)
 	for i := range 3 {
-		l.put(t, fmt.Sprint("tenant/big", i), 1, 1000, 0)
+		l.put(fmt.Sprint("tenant/big", i), 1, 1000, 0)
 	}
-	l.has(t, "while there is room", "tenant", 3, 3000)
-	l.put(t, "tenant/big3", 1, 1000, 0)
-	l.put(t, "tenant/small", 2, 5, 0)
-	l.has(t, "with too many", "tenant", 6, 4*640+10)
-	l.put(t, "victim/web", 1, 3, 0)
-	l.put(t, "victim/new", 2, 100, 0)
-	l.has(t, "with too many", "victim", 3, 203)
-	l.put(t, "tenant/big0", 1, 999, 0)
-	l.has(t, "after a change", "tenant", 6, 4*640+10)
-	l.put(t, "tenant/big1", 0, 0, 0)
-	l.has(t, "within a minute", "tenant", 5, 3*640+10)
+	l.has("while there is room", "tenant", 3, 3000)
+	l.put("tenant/big3", 1, 1000, 0)
+	l.put("tenant/small", 2, 5, 0)
+	l.has("with too many", "tenant", 6, 4*640+10)
+	l.put("victim/web", 1, 3, 0)
+	l.put("victim/new", 2, 100, 0)
+	l.has("with too many", "victim", 3, 203)
+	l.put("tenant/big0", 1, 999, 0)
+	l.has("after a change", "tenant", 6, 4*640+10)
+	l.put("tenant/big1", 0, 0, 0)
+	l.has("within a minute", "tenant", 5, 3*640+10)
 	if !l.room.held {
 		t.Error("nobody waits for more")
 	}
 	l.later()
-	l.put(t, "tenant/big2", 1, 800, 0)
-	l.has(t, "after a minute", "tenant", 5, 2799+10)
-	l.has(t, "after a minute", "victim", 3, 203)
+	l.put("tenant/big2", 1, 800, 0)
+	l.has("after a minute", "tenant", 5, 2799+10)
+	l.has("after a minute", "victim", 3, 203)
 	if l.room.held || len(l.room.shares)+len(l.room.since) > 0 {
 		t.Errorf("there are %+v", l.room)
 	}
@@ -134,15 +137,15 @@ func TestRoomOfServices(t *testing.T) {
 func TestRoomOfFrontends(t *testing.T) {
 	l := newLittle(t, objects.Sizes{Services: 1024, SourceRanges: 1024})
 	for i := range 4 {
-		l.put(t, fmt.Sprint("tenant/many", i), 250, 1, 0)
+		l.put(fmt.Sprint("tenant/many", i), 250, 1, 0)
 	}
-	l.has(t, "with too many frontends", "tenant", 750, 750)
-	l.put(t, "victim/web", 3, 1, 10)
-	l.has(t, "with too many frontends", "victim", 3, 3)
-	l.put(t, "other/ranges", 1, 1, 900)
-	l.has(t, "with too many source ranges", "other", 1, 0)
-	l.has(t, "with too many source ranges", "victim", 3, 3)
-	l.has(t, "with too many source ranges", "tenant", 750, 750)
+	l.has("with too many frontends", "tenant", 750, 750)
+	l.put("victim/web", 3, 1, 10)
+	l.has("with too many frontends", "victim", 3, 3)
+	l.put("other/ranges", 1, 1, 900)
+	l.has("with too many source ranges", "other", 1, 0)
+	l.has("with too many source ranges", "victim", 3, 3)
+	l.has("with too many source ranges", "tenant", 750, 750)
 }
 
 // TestFairRoom divides the rows of backends between namespaces, and says the same whatever was before.

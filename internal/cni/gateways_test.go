@@ -21,10 +21,10 @@ func TestSubnetsChange(t *testing.T) {
 			f := newFixture(t)
 			before := network("net", mode.Name(), "")
 			after := bytes.ReplaceAll(bytes.ReplaceAll(before, []byte("10.113."), []byte("10.114.")), []byte("fd00:113:"), []byte("fd00:114:"))
-			has := func(when string, old, new bool) {
+			has := func(when string, first, second bool) {
 				t.Helper()
 				text := command(t, f.host, "ip -o addr show")
-				for want, gateways := range map[string]bool{"10.113.0.1/": old, "fd00:113::1/": old, "10.114.0.1/": new, "fd00:114::1/": new} {
+				for want, gateways := range map[string]bool{"10.113.0.1/": first, "fd00:113::1/": first, "10.114.0.1/": second, "fd00:114::1/": second} {
 					if strings.Contains(text, want) != gateways {
 						t.Errorf("%s: %s is there %t, want %t", when, want, !gateways, gateways)
 					}
