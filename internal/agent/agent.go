@@ -331,7 +331,7 @@ func (a *Agent) findNodePorts(addresses []netip.Addr) error {
 //
 // refused is about single objects, which wait: no round has failed for them.
 func (a *Agent) sync(ctx context.Context) (all bool, refused, err error) {
-	unknown := a.readPods()
+	unknown := errors.Join(a.readPods(), a.readPolicies())
 	a.mu.Lock()
 	a.State.Begin()
 	var rules policies.Set

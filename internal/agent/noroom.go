@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"mustang/internal/agent/healthz"
+	"mustang/internal/datapath/objects"
 	"mustang/internal/datapath/policies"
 	"mustang/internal/kube"
 	"mustang/internal/policy"
@@ -31,6 +32,7 @@ type stripped struct {
 	held  map[policy.Digest]bool              // those that have come or changed since, and were not tried
 	later bool                                // there are such, or some have gone, or there may be room once what was there before has gone
 	again bool                                // the last search found too much too
+	last  []policy.Policy                     // what was written last
 	// isolated are the namespaces of which all pods are isolated, as even the selectors of their NetworkPolicies are too large, and unknown those
 	// of whose pods the labels are forgotten: why.
 	isolated, unknown map[string]string
@@ -115,6 +117,7 @@ func (s *stripped) apply(ctx context.Context, to Policies, node string, want pol
 		want.Trim(node) // what their rules name is not kept for them
 		lost = fmt.Errorf("%d NetworkPolicies have no rules in force, %s/%s with them: %s", len(full), full[0].Namespace, full[0].Name, full[0].Text)
 	}
+	want.Previous = nil
 	for so := (search{}); ; {
 		if steps, ok := to.(interface{ Step() }); ok {
 			steps.Step()
@@ -127,6 +130,7 @@ func (s *stripped) apply(ctx context.Context, to Policies, node string, want pol
 		}
 		if err == nil {
 			s.note(all, taken)
+			s.last = want.Policies
 			s.again = s.again && len(full)+len(taken) > 0
 			s.isolated, s.unknown = merged(s.isolated, isolated), merged(s.unknown, unknown)
 			return append(full, taken...), lost, nil
@@ -149,7 +153,9 @@ func (s *stripped) apply(ctx context.Context, to Policies, node string, want pol
 				taken = append(taken, noRoom(&want.Policies[i], "no rules of it are in force: "+why))
 				want.Policies[i].Strip()
 			}
-			want.Trim(node)
+			if isFull := (*objects.FullError)(nil); errors.As(err, &isFull) && isFull.Map == policies.Documents {
+				want.Trim(node) // labels that they name take room
+			}
 		}
 		for _, namespace := range lose.policy {
 			lost = errors.Join(lost, fmt.Errorf("NetworkPolicies of namespace %s isolate all of its pods: %w", namespace, err))
@@ -257,7 +263,7 @@ func (a *Agent) applyPolicies(ctx context.Context, rules policies.Set, version u
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.policies.failure = err; err == nil {
-		a.policies.written = version
+		a.policies.written, a.policies.last = version, a.stripped.last
 	}
 	a.proceed()
 	a.noRoom = map[manifest.Name]string{}

@@ -17,6 +17,7 @@ import (
 	"mustang/internal/kube"
 	"mustang/internal/policy"
 	"mustang/internal/policy/manifest"
+	"mustang/internal/service"
 )
 
 // object is the identity of an object, and fragment what it says of policies.
@@ -44,6 +45,8 @@ type policySet struct {
 	// version counts the changes, and written is the one that the tables have: 0 if they have none yet, or why not.
 	version, written uint64
 	failure          error
+	// last are the policies that were written last: until others are in force, verdicts need the labels that these name.
+	last []policy.Policy
 }
 
 func newPolicySet(node string) *policySet {
@@ -123,7 +126,28 @@ func (p *policySet) change() {
 	p.version++
 }
 
-// set returns all, and that nothing has changed since. Of some pods it is not all that policies ask for: of these cut tells.
+// readPolicies finds out which policies the tables have from an agent before, once.
+func (a *Agent) readPolicies() error {
+	if a.policies.last != nil {
+		return nil
+	}
+	listed, err := a.Policies.List()
+	if err != nil {
+		return err
+	}
+	last := []policy.Policy{}
+	for _, p := range listed {
+		if p.Owner == service.Agent {
+			last = append(last, p.Policy)
+		}
+	}
+	a.mu.Lock()
+	a.policies.last = last
+	a.mu.Unlock()
+	return nil
+}
+
+// set returns all, with those that were written last as previous ones, and that nothing has changed since. Of some pods it is not all that policies ask for: of these cut tells.
 func (p *policySet) set() (s policies.Set, cut []kube.Warning) {
 	p.changed = false
 	taken := map[netip.Addr]bool{}
@@ -142,6 +166,7 @@ func (p *policySet) set() (s policies.Set, cut []kube.Warning) {
 	if len(s.Policies) == 0 {
 		return policies.Set{}, nil // labels matter to nobody
 	}
+	s.Previous = p.last
 	for _, pod := range s.Trim(p.node) {
 		cut = append(cut, kube.Warning{Kind: kube.Pods, Namespace: pod.Namespace, Name: pod.Name, Reason: "TooManyLabels", Text: fmt.Sprintf(
 			"policies ask for more than %d of its labels or named ports: they know no others", policy.MostLabels), Everywhere: true})

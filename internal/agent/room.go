@@ -56,6 +56,7 @@ type share struct {
 	frontends bool // otherwise it is not served
 	backends  int  // rows of them
 	of        int  // the map that has no room
+	asked     int  // rows of it that it asks for
 }
 
 // room divides the maps between the Services of namespaces.
@@ -106,7 +107,10 @@ func (r *room) divide(now time.Time) (changed []manifest.Name) {
 	r.cut(left[backendRows])
 	for n, was := range had {
 		is, lacks := r.shares[n]
-		if _, there := r.need[n]; there && now.Sub(r.since[n]) < holdRoom && (!lacks || is.frontends && is.backends > was.backends) {
+		asks := r.need[n][was.of]
+		takes := asks >= was.asked && (was.of != backendRows || asks > was.backends) // whoever asks for less has it
+		if takes && asks > 0 && now.Sub(r.since[n]) < holdRoom && (!lacks || is.frontends && is.backends > was.backends) {
+			was.asked = asks
 			r.shares[n], r.held = was, true
 		} else if !lacks {
 			delete(r.since, n)
@@ -114,8 +118,12 @@ func (r *room) divide(now time.Time) (changed []manifest.Name) {
 		}
 	}
 	for n, is := range r.shares {
-		if was, lacked := had[n]; !lacked || was != is {
-			r.since[n], changed = now, append(changed, n)
+		was, lacked := had[n]
+		if lacked && was == is {
+			continue
+		}
+		if changed = append(changed, n); !lacked || was.backends != is.backends || was.frontends != is.frontends {
+			r.since[n] = now
 		}
 	}
 	return changed
@@ -128,8 +136,18 @@ func (r *room) take(of int, left *counts) {
 		return
 	}
 	services, sums := r.byNamespace(of)
+	lacked := map[string]bool{} // of two that need about the same, it is the one that lacks something already
+	for n := range r.since {
+		lacked[n.Namespace] = true
+	}
+	weight := func(namespace string) int {
+		if lacked[namespace] {
+			return 9 * sums[namespace]
+		}
+		return 8 * sums[namespace]
+	}
 	for left[of] > limit && len(sums) > 0 {
-		most := slices.MaxFunc(slices.Collect(maps.Keys(sums)), func(a, b string) int { return cmp.Or(cmp.Compare(sums[a], sums[b]), cmp.Compare(a, b)) })
+		most := slices.MaxFunc(slices.Collect(maps.Keys(sums)), func(a, b string) int { return cmp.Or(cmp.Compare(weight(a), weight(b)), cmp.Compare(a, b)) })
 		last := len(services[most]) - 1
 		n := services[most][last]
 		services[most] = services[most][:last]
@@ -137,7 +155,7 @@ func (r *room) take(of int, left *counts) {
 		if sums[most] -= need[of]; last == 0 {
 			delete(sums, most)
 		}
-		if r.shares[n] = (share{frontends: of != serviceRows, of: of}); of != serviceRows {
+		if r.shares[n] = (share{frontends: of != serviceRows, of: of, asked: need[of]}); of != serviceRows {
 			need[serviceRows] = 0
 		}
 		left.add(need, -1)
@@ -166,6 +184,8 @@ func (r *room) cut(asked int) {
 	if asked <= limit {
 		return
 	}
+	// A part is a row of each frontend at least, and source ranges are not cut.
+	limit = max(limit/2, limit-r.sum[serviceRows]-r.sum[rangeRows])
 	services, sums := r.byNamespace(backendRows)
 	level := fair(slices.Sorted(maps.Values(sums)), limit)
 	for namespace, all := range services {
@@ -176,10 +196,10 @@ func (r *room) cut(asked int) {
 		for i, n := range all {
 			needs[i] = r.need[n][backendRows]
 		}
-		of := coarse(fair(needs, level))
+		of := max(1, coarse(fair(needs, level)))
 		for i, n := range all {
 			if needs[i] > of {
-				r.shares[n] = share{frontends: true, backends: of, of: backendRows}
+				r.shares[n] = share{frontends: true, backends: of, asked: needs[i], of: backendRows}
 			}
 		}
 	}
@@ -215,13 +235,13 @@ func (r *room) leave(of manifest.Name, s service.Service, lacking failures) *ser
 		text = "it has a part of its backends"
 	}
 	lacking.add(s.Key(), &RoomError{fmt.Sprintf("%s: the Services of its namespace ask for the most rows of map %q, which has no room for all", text, mapNames[part.of])})
-	switch need := r.need[of][backendRows]; {
+	switch {
 	case !part.frontends:
 		return nil
 	case part.backends == 0:
 		s.Backends, s.SourceRanges = nil, nil
 	default: // those of this node come first
-		s.Backends = s.Backends[:min(len(s.Backends), (len(s.Backends)*part.backends+need-1)/need)]
+		s.Backends = s.Backends[:min(len(s.Backends), (len(s.Backends)*part.backends+part.asked-1)/part.asked)]
 	}
 	return &s
 }

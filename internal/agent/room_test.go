@@ -167,7 +167,7 @@ func TestFairRoom(t *testing.T) {
 		want string
 	}{
 		{map[string]int{"a/x": 4000, "b/x": 4000, "c/x": 4000}, "map[]"},
-		{map[string]int{"a/x": 6000, "b/x": 5000, "c/x": 4000}, "map[a/x:3584 b/x:3584]"},
+		{map[string]int{"a/x": 6000, "b/x": 5000, "c/x": 4000}, "map[a/x:3584 b/x:3584 c/x:3584]"},
 		{map[string]int{"a/x": 6000, "b/x": 3000, "b/y": 3000, "c/x": 1000}, "map[a/x:5120 b/x:2560 b/y:2560]"},
 		{map[string]int{"a/x": 9000, "b/x": 1000, "b/y": 1000, "b/z": 1000, "c/x": 500}, "map[a/x:8192]"},
 	} {
@@ -189,4 +189,31 @@ func TestFairRoom(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestNothingOfPart has a Service with a part of its backends ask for none, or few, within a minute: it has what it asks for.
+func TestNothingOfPart(t *testing.T) {
+	l := newLittle(t, objects.Sizes{Backends: 4096})
+	l.put("tenant/big", 1, 4000, 0)
+	l.has("with too many", "tenant", 1, 2560)
+	l.put("tenant/big", 1, 0, 0)
+	l.has("with none", "tenant", 1, 0)
+	l.put("tenant/big", 1, 4001, 0)
+	l.put("tenant/big", 1, 20, 0)
+	l.has("with few", "tenant", 1, 20)
+	if len(l.room.shares) > 0 {
+		t.Errorf("there are %+v", l.room.shares)
+	}
+}
+
+// TestPartOfMoreFrontends has a Service with a part of its backends get more frontends: all of them have their part, and others have room.
+func TestPartOfMoreFrontends(t *testing.T) {
+	const limit = 10240
+	l := newLittle(t, objects.Sizes{Backends: 16384})
+	for frontends := 4; frontends <= 8; frontends++ {
+		l.put("tenant/x", frontends, 3500, 0)
+		l.has("with too many", "tenant", frontends, (limit+frontends-1)/frontends*frontends)
+	}
+	l.put("victim/web", 1, 300, 0)
+	l.has("with too many", "victim", 1, 300)
 }

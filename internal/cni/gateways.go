@@ -64,9 +64,15 @@ func (p *Plugin) removeUnused(host *netns.Namespace, network string, n record.Ne
 	}
 	var addresses []netip.Addr
 	for _, r := range pods {
-		addresses = append(addresses, r.Addresses...)
+		if r.Network == network {
+			addresses = append(addresses, r.Addresses...)
+		}
 	}
-	others := p.gatewaysOfOthers(network, n.Boot)
+	device, single, err := gatewayDevice(n)
+	if err != nil {
+		return n.Former, err
+	}
+	others := p.gatewaysOfOthers(network, device, n.Boot)
 	var gone []netip.Prefix
 	for _, gateway := range n.Former {
 		switch {
@@ -80,18 +86,7 @@ func (p *Plugin) removeUnused(host *netns.Namespace, network string, n record.Ne
 	if len(gone) == 0 {
 		return used, nil
 	}
-	mode, err := podlink.Lookup(n.Link)
-	if err != nil {
-		return n.Former, err
-	}
-	device, traits := "lo", mode.Traits()
-	switch {
-	case traits.Bridge:
-		device = cmp.Or(n.Bridge, traits.HostDevice)
-	case !traits.Routed:
-		device = traits.HostDevice
-	}
-	if traits.Routed || traits.Layer3 { // they have no neighbours there
+	if single {
 		for i, gateway := range gone {
 			gone[i] = netip.PrefixFrom(gateway.Addr(), gateway.Addr().BitLen())
 		}
@@ -102,10 +97,29 @@ func (p *Plugin) removeUnused(host *netns.Namespace, network string, n record.Ne
 	return used, nil
 }
 
-// gatewaysOfOthers returns the gateways of all networks but one.
-func (p *Plugin) gatewaysOfOthers(network, boot string) (addresses []netip.Addr) {
+// gatewayDevice returns the host's device that has the gateways of a network, and whether they are single addresses there, as it has no neighbours.
+func gatewayDevice(n record.Network) (device string, single bool, err error) {
+	mode, err := podlink.Lookup(n.Link)
+	if err != nil {
+		return "", false, err
+	}
+	traits := mode.Traits()
+	switch {
+	case traits.Routed:
+		device = "lo"
+	case traits.Bridge:
+		device = cmp.Or(n.Bridge, traits.HostDevice)
+	default:
+		device = traits.HostDevice
+	}
+	return device, traits.Routed || traits.Layer3, nil
+}
+
+// gatewaysOfOthers returns the gateways of all networks but one at a device.
+func (p *Plugin) gatewaysOfOthers(network, device, boot string) (addresses []netip.Addr) {
 	for _, name := range p.records().Networks() {
-		if other, ok := p.records().Network(name); ok && name != network && other.Boot == boot {
+		other, ok := p.records().Network(name)
+		if at, _, err := gatewayDevice(other); ok && err == nil && at == device && name != network && other.Boot == boot {
 			for _, gateway := range other.Gateways {
 				addresses = append(addresses, gateway.Addr())
 			}
@@ -124,13 +138,15 @@ func gatewaysOf(gateways []netip.Prefix, addresses []netip.Addr) (of []netip.Pre
 	return of
 }
 
-// formerGateways returns the gateways that a network had, of which it has none any more. Those of another device went with it, or are its user's.
+// formerGateways returns the gateways of subnets that a network had and has no more. Those of another device went with it, and where another address has
+// become the host's in a subnet, the one before may be another machine's: both are their user's.
 func formerGateways(have, want record.Network) (former []netip.Prefix) {
 	if have.Boot != want.Boot || have.Link != want.Link || have.Bridge != want.Bridge || have.Parent != want.Parent {
 		return nil
 	}
 	for _, gateway := range slices.Concat(have.Gateways, have.Former) {
-		if !slices.Contains(want.Gateways, gateway) && !slices.Contains(former, gateway) {
+		in := func(now netip.Prefix) bool { return now.Masked() == gateway.Masked() }
+		if !slices.ContainsFunc(want.Gateways, in) && !slices.Contains(former, gateway) {
 			former = append(former, gateway)
 		}
 	}

@@ -79,3 +79,21 @@ func TestSubnetOfAnotherNetwork(t *testing.T) {
 		})
 	}
 }
+
+// TestSubnetAtAnotherBridge has a network leave a subnet that another one at a bridge of its own has by then: the gateway goes from the first bridge.
+func TestSubnetAtAnotherBridge(t *testing.T) {
+	t.Parallel()
+	requireLink(t, "bridge")
+	f := newFixture(t)
+	before := network("one", "bridge", `,"bridge":"br-one"`)
+	after := bytes.ReplaceAll(bytes.ReplaceAll(before, []byte("10.114."), []byte("10.115.")), []byte("fd00:114:"), []byte("fd00:115:"))
+	f.must(f.del(f.added("a", before)))
+	p := f.added("b", bytes.ReplaceAll(bytes.ReplaceAll(before, []byte(`"one"`), []byte(`"two"`)), []byte("br-one"), []byte("br-two")))
+	q := f.added("c", after)
+	for i := range 2 {
+		f.reach(p.Namespace, f.host, gateway(p, i))
+		f.reach(q.Namespace, f.host, gateway(q, i))
+	}
+	f.must(f.del(p))
+	f.must(f.del(q))
+}

@@ -21,7 +21,10 @@ func (s *Snapshot) Labelled() map[string]int {
 	return sizes
 }
 
-// Named returns how many bytes of those labels are there for the NetworkPolicies of each namespace: labels that several name are divided between them.
+// fewNames is how many namespaces pay the whole for labels that they name: whoever names some may do so in several.
+const fewNames = 8
+
+// Named returns how many bytes of those labels are there for the NetworkPolicies of each namespace. Labels that more than a few name are divided between them.
 func (s *Snapshot) Named() map[string]int {
 	n := s.named()
 	type of struct{ key, namespace string }
@@ -41,7 +44,7 @@ func (s *Snapshot) Named() map[string]int {
 		}
 		maps.Copy(by, n.pods[of.key].by[""])
 		for namespace := range by {
-			sizes[namespace] += size / len(by)
+			sizes[namespace] += size * fewNames / max(fewNames, len(by))
 		}
 	}
 	return sizes

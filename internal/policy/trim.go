@@ -28,7 +28,7 @@ func (n *named) names(key, namespace string) bool {
 	return l != nil && (l.by[""] != nil || l.by[namespace] != nil)
 }
 
-// Trim drops what no policy of the snapshot asks for: labels by their keys, named ports, and pods that have no address and are not of a
+// Trim drops what no policy of the snapshot asks for, nor one that is in force before it: labels by their keys, named ports, and pods that have no address and are not of a
 // node. The pods of that node keep other labels too. No pod keeps more than [MostLabels] labels: those that policies of the tiers Admin and
 // Baseline ask for come first, then those that NetworkPolicies of its namespace ask for. It returns the pods that lack labels or ports which policies ask for. What it changes are copies.
 func (s *Snapshot) Trim(node string) (cut []Pod) {
@@ -53,8 +53,10 @@ func (s *Snapshot) Trim(node string) (cut []Pod) {
 // named returns what the policies name.
 func (s *Snapshot) named() *named {
 	n := &named{map[string]*namedLabel{}, map[string]bool{}, map[string]bool{}, map[string]bool{}}
-	for i := range s.Policies {
-		n.add(&s.Policies[i])
+	for _, policies := range [][]Policy{s.Policies, s.Previous} {
+		for i := range policies {
+			n.add(&policies[i])
+		}
 	}
 	return n
 }

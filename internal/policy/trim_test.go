@@ -96,3 +96,20 @@ func TestLabelsOfOwnPolicies(t *testing.T) {
 		}
 	}
 }
+
+// TestTrimForPrevious keeps labels that policies name which are in force until the others are: without them these would tell pods apart otherwise meanwhile.
+func TestTrimForPrevious(t *testing.T) {
+	in := Selector{Labels: map[string]string{NamespaceLabel: "shop"}}
+	missing := Selector{Requirements: []Requirement{{Key: "quarantine", Operator: "DoesNotExist"}}}
+	web := Policy{Tier: Namespaced, Namespace: "shop", Name: "web", IsolatesIngress: true, Subject: PodSelector{Namespaces: in}}
+	web.Ingress = []Rule{{Action: Accept, Peers: []Peer{{Pods: &PodSelector{Pods: missing}}}}}
+	stripped := web
+	stripped.Ingress = nil
+	far := Pod{Namespace: "away", Name: "far", Node: "there", Labels: map[string]string{"quarantine": "yes"}, Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.3")}}
+	for _, previous := range [][]Policy{nil, {web}} {
+		s := Snapshot{Node: "here", Pods: []Pod{far}, Policies: []Policy{stripped}, Previous: previous}
+		if s.Trim("here"); (len(s.Pods[0].Labels) == 1) != (previous != nil) {
+			t.Errorf("previous %v: it keeps %v", previous, s.Pods[0].Labels)
+		}
+	}
+}

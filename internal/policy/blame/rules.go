@@ -48,19 +48,25 @@ func (r *rules) largest(of []string) (most policy.Origin) {
 // asking returns the namespaces whose rules ask for the most labels, as many as have to go for the rest not to be too much work by this alone: it would
 // be too much work to compare them. ClusterNetworkPolicies are to blame if theirs are too many by themselves.
 func (r *rules) asking() (gone []string) {
-	costs, all := map[string]int{}, 0
+	left := slices.Clone(r.policies)
+	if r.Asking(slices.Concat(left...)) <= policy.MostWork { // what several ask for costs once
+		return nil
+	}
+	costs := map[string]int{}
 	for i, name := range r.names {
 		costs[name] = r.Asking(r.policies[i])
-		all += costs[name]
 	}
 	if costs[""] > policy.MostWork {
 		return []string{""}
 	}
 	delete(costs, "")
-	for all > policy.MostWork && len(costs) > 0 {
+	for len(costs) > 0 {
 		most := slices.MaxFunc(slices.Collect(maps.Keys(costs)), func(a, b string) int { return cmp.Or(cmp.Compare(costs[a], costs[b]), cmp.Compare(b, a)) })
-		gone, all = append(gone, most), all-costs[most]
+		gone = append(gone, most)
 		delete(costs, most)
+		if left[slices.Index(r.names, most)] = nil; r.Asking(slices.Concat(left...)) <= policy.MostWork {
+			break
+		}
 	}
 	return gone
 }
