@@ -67,6 +67,7 @@ type room struct {
 	shares map[manifest.Name]share // of those that lack something
 	since  map[manifest.Name]time.Time
 	held   bool // some have less than there is room for by now
+	noted  bool // needs may have changed
 }
 
 func newRoom(size rows.Counts) *room {
@@ -75,6 +76,7 @@ func newRoom(size rows.Counts) *room {
 
 // note notes what a Service stands for.
 func (r *room) note(n manifest.Name, services []service.Service) {
+	r.noted = true
 	r.sum.add(r.need[n], -1)
 	delete(r.need, n)
 	if len(services) == 0 {
@@ -98,8 +100,11 @@ func (r *room) limit(of int) int {
 
 // divide finds out what each Service has, and returns those of which that has changed.
 func (r *room) divide(now time.Time) (changed []manifest.Name) {
+	if !r.noted && !r.held {
+		return nil
+	}
 	had := r.shares
-	r.shares, r.held = map[manifest.Name]share{}, false
+	r.shares, r.held, r.noted = map[manifest.Name]share{}, false, false
 	left := r.sum
 	for _, of := range []int{serviceRows, tableRows, rangeRows} {
 		r.take(of, &left)
@@ -135,31 +140,49 @@ func (r *room) take(of int, left *counts) {
 	if left[of] <= limit {
 		return
 	}
-	services, sums := r.byNamespace(of)
 	lacked := map[string]bool{} // of two that need about the same, it is the one that lacks something already
 	for n := range r.since {
 		lacked[n.Namespace] = true
 	}
-	weight := func(namespace string) int {
-		if lacked[namespace] {
-			return 9 * sums[namespace]
-		}
-		return 8 * sums[namespace]
-	}
+	services, sums := r.byNamespace(of)
 	for left[of] > limit && len(sums) > 0 {
-		most := slices.MaxFunc(slices.Collect(maps.Keys(sums)), func(a, b string) int { return cmp.Or(cmp.Compare(weight(a), weight(b)), cmp.Compare(a, b)) })
-		last := len(services[most]) - 1
-		n := services[most][last]
-		services[most] = services[most][:last]
-		need := r.need[n]
-		if sums[most] -= need[of]; last == 0 {
+		most, second := largestTwo(sums, lacked)
+		for all := services[most]; left[of] > limit && len(all) > 0; all = services[most] {
+			n := all[len(all)-1]
+			need := r.need[n]
+			services[most], sums[most] = all[:len(all)-1], sums[most]-need[of]
+			if r.shares[n] = (share{frontends: of != serviceRows, of: of, asked: need[of]}); of != serviceRows {
+				need[serviceRows] = 0
+			}
+			if left.add(need, -1); weighed(sums, lacked, most) < second {
+				break
+			}
+		}
+		if len(services[most]) == 0 {
 			delete(sums, most)
 		}
-		if r.shares[n] = (share{frontends: of != serviceRows, of: of, asked: need[of]}); of != serviceRows {
-			need[serviceRows] = 0
-		}
-		left.add(need, -1)
 	}
+}
+
+func weighed(sums map[string]int, lacked map[string]bool, namespace string) int {
+	if lacked[namespace] {
+		return 9 * sums[namespace]
+	}
+	return 8 * sums[namespace]
+}
+
+// largestTwo returns the namespace with the largest sum, and the weight of the next one.
+func largestTwo(sums map[string]int, lacked map[string]bool) (most string, second int) {
+	largest := -1
+	for namespace := range sums {
+		switch w := weighed(sums, lacked, namespace); {
+		case w > largest || w == largest && namespace > most:
+			most, largest, second = namespace, w, max(largest, 0)
+		case w > second:
+			second = w
+		}
+	}
+	return most, second
 }
 
 // byNamespace returns the Services that need rows of a map, the largest last, and how many each namespace needs.

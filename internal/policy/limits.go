@@ -4,7 +4,7 @@ package policy
 
 // Limits.
 const (
-	// MostLabels is how many labels, and how many named ports, [Snapshot.Trim] leaves a pod.
+	// MostLabels is how many labels that policies of the cluster, of its namespace and of others name each, and how many named ports, [Snapshot.Trim] leaves a pod.
 	MostLabels = 64
 	// MostOverlaps is how many pairs there may be of a block of the rules in force on a node and a range, a block's or an exception's, that lies
 	// in it. Compiling takes that much time and memory: at the limit 40 ms and 20 MB.

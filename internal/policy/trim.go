@@ -17,9 +17,20 @@ type named struct {
 
 // namedLabel is a key of labels of pods that policies name.
 type namedLabel struct {
-	tier Tier // Namespaced if no policy of the cluster names it
+	tier   Tier // Namespaced if no policy of the cluster names it
+	absent bool // some ask that it is not there, or has not some values
 	// by are the namespaces whose policies name it, by the namespace of the pods, "" for those of all.
 	by map[string]map[string]bool
+}
+
+// who reports whether NetworkPolicies of a namespace name a label of its pods, and whether those of others do.
+func (l *namedLabel) who(namespace string) (own, others bool) {
+	for _, of := range []string{"", namespace} {
+		for by := range l.by[of] {
+			own, others = own || by == namespace, others || by != namespace && by != ""
+		}
+	}
+	return own, others
 }
 
 // names reports whether policies name a label of pods of a namespace.
@@ -29,8 +40,8 @@ func (n *named) names(key, namespace string) bool {
 }
 
 // Trim drops what no policy of the snapshot asks for, nor one that is in force before it: labels by their keys, named ports, and pods that have no address and are not of a
-// node. The pods of that node keep other labels too. No pod keeps more than [MostLabels] labels: those that policies of the tiers Admin and
-// Baseline ask for come first, then those that NetworkPolicies of its namespace ask for. It returns the pods that lack labels or ports which policies ask for. What it changes are copies.
+// node. The pods of that node keep other labels too. No pod keeps more than [MostLabels] labels that policies of the tiers Admin and
+// Baseline ask for, as many that NetworkPolicies of its namespace ask for, and as many that those of others ask for. It returns the pods that lack labels or ports which policies ask for. What it changes are copies.
 func (s *Snapshot) Trim(node string) (cut []Pod) {
 	n := s.named()
 	s.Pods = slices.DeleteFunc(slices.Clone(s.Pods), func(p Pod) bool { return len(p.Addresses) == 0 && p.Node != node })
@@ -77,7 +88,7 @@ func (n *named) add(p *Policy) {
 		keys(s.Pods, func(k string) {
 			l := n.pods[k]
 			if l == nil {
-				l = &namedLabel{Namespaced, map[string]map[string]bool{}}
+				l = &namedLabel{tier: Namespaced, by: map[string]map[string]bool{}}
 				n.pods[k] = l
 			}
 			if p.Tier != Namespaced {
@@ -88,6 +99,11 @@ func (n *named) add(p *Policy) {
 			}
 			l.by[of][p.Namespace] = true
 		})
+		for _, r := range s.Pods.Requirements {
+			if r.Operator == "NotIn" || r.Operator == "DoesNotExist" {
+				n.pods[r.Key].absent = true
+			}
+		}
 	}
 	pods(p.Subject)
 	for _, rules := range [][]Rule{p.Ingress, p.Egress} {
@@ -120,42 +136,56 @@ func (n *named) trim(p *Pod, others bool) (cut bool) {
 	if len(p.Ports) > MostLabels {
 		p.Ports, cut = p.Ports[:MostLabels], true
 	}
-	asked := 0
+	asked, kept := n.asked(p)
+	if len(p.Labels) > len(asked) && others && len(kept) < MostLabels { // its own policies may ask for the others later
+		rest := slices.Sorted(maps.Keys(p.Labels))
+		for _, k := range rest {
+			if len(kept) < MostLabels {
+				kept[k] = true
+			}
+		}
+	}
+	if len(kept) < len(p.Labels) {
+		p.Labels = keep(p.Labels, kept)
+	}
+	return cut || slices.ContainsFunc(asked, func(k string) bool { return !kept[k] })
+}
+
+// asked returns which labels of a pod policies ask for, and those of them that it keeps: as many of each that policies of the cluster ask for, those
+// of its own namespace, and those of others. Nobody takes the room of another so. Labels that have to be absent come first: without them rules would allow more.
+func (n *named) asked(p *Pod) (asked []string, kept map[string]bool) {
+	kept = map[string]bool{}
+	var by [3][]string
 	for k := range p.Labels {
-		if n.names(k, p.Namespace) {
-			asked++
-		}
-	}
-	switch {
-	case len(p.Labels) <= MostLabels && (others || asked == len(p.Labels)):
-		return cut
-	case asked == 0 && !others:
-		p.Labels = nil
-		return cut
-	}
-	rank := func(k string) int {
 		l := n.pods[k]
-		switch {
-		case !n.names(k, p.Namespace):
-			return 3
-		case l.tier != Namespaced:
-			return 0
-		case l.by[""][p.Namespace] || l.by[p.Namespace][p.Namespace]:
-			return 1
+		if !n.names(k, p.Namespace) {
+			continue
 		}
-		return 2
+		asked = append(asked, k)
+		if l.tier != Namespaced {
+			by[0] = append(by[0], k)
+		}
+		own, others := l.who(p.Namespace)
+		if own {
+			by[1] = append(by[1], k)
+		}
+		if others {
+			by[2] = append(by[2], k)
+		}
 	}
-	order := slices.SortedFunc(maps.Keys(p.Labels), func(a, b string) int { return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a, b)) })
-	if !others {
-		order = order[:asked]
+	absent := func(k string) int {
+		if n.pods[k].absent {
+			return 0
+		}
+		return 1
 	}
-	order = order[:min(len(order), MostLabels)]
-	labels := make(map[string]string, len(order))
-	for _, k := range order {
-		labels[k] = p.Labels[k]
+	for _, keys := range by {
+		slices.SortFunc(keys, func(a, b string) int { return cmp.Or(cmp.Compare(absent(a), absent(b)), cmp.Compare(a, b)) })
+		for _, k := range keys[:min(len(keys), MostLabels)] {
+			kept[k] = true
+		}
 	}
-	p.Labels = labels
-	return cut || asked > MostLabels
+	return asked, kept
 }
 
 // keep returns the labels with some keys.

@@ -66,7 +66,7 @@ func TestTrim(t *testing.T) {
 	cluster := Policy{Tier: Admin, Name: "cluster", Subject: labels("zone")}
 	s.Policies = []Policy{asksAll, cluster}
 	s.Pods = []Pod{{Namespace: "n", Name: "far", Node: "far", Labels: own, Addresses: at(1)}}
-	if cut := s.Trim("here"); len(cut) != 1 || len(s.Pods[0].Labels) != MostLabels || s.Pods[0].Labels["zone"] != "x" {
+	if cut := s.Trim("here"); len(cut) != 1 || len(s.Pods[0].Labels) != 1+MostLabels || s.Pods[0].Labels["zone"] != "x" {
 		t.Errorf("it cut %v, and there is %+v", cut, s.Pods)
 	}
 }
@@ -91,8 +91,19 @@ func TestLabelsOfOwnPolicies(t *testing.T) {
 		if cut := s.Trim("here"); len(cut) > 0 != (peers != nil) {
 			t.Errorf("%d pods lack labels that are named", len(cut))
 		}
-		if labels := s.Pods[0].Labels; labels["role"] != "db" || len(labels) != MostLabels {
+		if labels := s.Pods[0].Labels; labels["role"] != "db" || len(labels) < MostLabels {
 			t.Errorf("it keeps %v", labels)
+		}
+	}
+	restricts := Policy{Tier: Namespaced, Namespace: "other", Name: "restricts", IsolatesIngress: true, Subject: PodSelector{Namespaces: in("other")}}
+	restricts.Ingress = []Rule{{Action: Accept, Peers: []Peer{{Pods: &PodSelector{Pods: Selector{Requirements: []Requirement{{Key: "z-restricted", Operator: "DoesNotExist"}}}}}}}}
+	pod.Labels["z-restricted"] = "yes"
+	other.Namespace, other.Subject.Namespaces = "shop", in("shop")
+	for _, by := range []string{"shop", "tenant"} { // whoever names the others
+		other.Namespace = by
+		s := Snapshot{Node: "here", Pods: []Pod{pod}, Policies: []Policy{restricts, other}}
+		if s.Trim("here"); s.Pods[0].Labels["z-restricted"] != "yes" {
+			t.Errorf("labels that %s names take the place of one that must be absent", by)
 		}
 	}
 }
