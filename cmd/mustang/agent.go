@@ -206,7 +206,7 @@ func (o agentOptions) claim(ctx context.Context) (unlock func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := server.InUse(o.cniSocket); err != nil {
+	if err := server.InUse(cmp.Or(o.cniSocket, handover.DefaultSocket)); err != nil {
 		lock.Unlock()
 		return nil, fmt.Errorf("--cni-socket: %w, with another --run-dir", err)
 	}

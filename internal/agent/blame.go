@@ -52,6 +52,11 @@ func (b *search) toLose(here policy.Snapshot, err error) loss {
 		namespaces = fullest(here, none)
 	}
 	strip := ofNamespaces(here, namespaces)
+	for _, namespace := range namespaces {
+		if len(strip) == 0 { // the datapath knows other pods of the node than the cluster, which may be gone there
+			strip = withRules(here.Policies, namespace)
+		}
+	}
 	if len(namespaces) == 1 {
 		if namespaces[0] != b.namespace {
 			b.namespace, b.halves = namespaces[0], 0

@@ -62,22 +62,20 @@ func (p *Plugin) removeUnused(host *netns.Namespace, network string, n record.Ne
 	if err != nil {
 		return n.Former, err
 	}
-	var addresses []netip.Addr
+	addresses := map[string][]netip.Addr{} // of the pods of networks
 	for _, r := range pods {
-		if r.Network == network {
-			addresses = append(addresses, r.Addresses...)
-		}
+		addresses[r.Network] = append(addresses[r.Network], r.Addresses...)
 	}
 	device, single, err := gatewayDevice(n)
 	if err != nil {
 		return n.Former, err
 	}
-	others := p.gatewaysOfOthers(network, device, n.Boot)
+	others := p.gatewaysOfOthers(network, device, addresses)
 	var gone []netip.Prefix
 	for _, gateway := range n.Former {
 		switch {
 		case slices.Contains(others, gateway.Addr()): // it is theirs by now
-		case slices.ContainsFunc(addresses, gateway.Masked().Contains):
+		case slices.ContainsFunc(addresses[network], gateway.Masked().Contains):
 			used = append(used, gateway)
 		default:
 			gone = append(gone, gateway)
@@ -115,17 +113,19 @@ func gatewayDevice(n record.Network) (device string, single bool, err error) {
 	return device, traits.Routed || traits.Layer3, nil
 }
 
-// gatewaysOfOthers returns the gateways of all networks but one at a device.
-func (p *Plugin) gatewaysOfOthers(network, device, boot string) (addresses []netip.Addr) {
-	for _, name := range p.records().Networks() {
+// gatewaysOfOthers returns the gateways, of all networks but one at a device, of pods with some addresses. Another network without pods in a subnet adds its
+// gateway anew with the next one.
+func (p *Plugin) gatewaysOfOthers(network, device string, addresses map[string][]netip.Addr) (gateways []netip.Addr) {
+	for name, pods := range addresses {
 		other, ok := p.records().Network(name)
-		if at, _, err := gatewayDevice(other); ok && err == nil && at == device && name != network && other.Boot == boot {
-			for _, gateway := range other.Gateways {
-				addresses = append(addresses, gateway.Addr())
-			}
+		if at, _, err := gatewayDevice(other); !ok || err != nil || at != device || name == network {
+			continue
+		}
+		for _, gateway := range gatewaysOf(other.Gateways, pods) {
+			gateways = append(gateways, gateway.Addr())
 		}
 	}
-	return addresses
+	return gateways
 }
 
 // gatewaysOf returns the gateways in whose subnets some addresses are.

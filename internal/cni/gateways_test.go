@@ -97,3 +97,20 @@ func TestSubnetAtAnotherBridge(t *testing.T) {
 	f.must(f.del(p))
 	f.must(f.del(q))
 }
+
+// TestSubnetOfFormerNetwork has a network leave a subnet that another one has had too, whose pods have all gone: the gateway goes.
+func TestSubnetOfFormerNetwork(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	before := network("one", "veth", "")
+	f.must(f.del(f.added("a", bytes.ReplaceAll(before, []byte(`"one"`), []byte(`"two"`)))))
+	f.must(f.del(f.added("b", before)))
+	f.must(f.plugin.RetireGateways(f.host, "one", []netip.Prefix{netip.MustParsePrefix("10.115.0.0/24"), netip.MustParsePrefix("fd00:115::/64")}))
+	if text := command(t, f.host, "ip -o addr show"); strings.Contains(text, "10.114.0.1/") || strings.Contains(text, "fd00:114::1/") {
+		t.Errorf("the gateway is there: %s", text)
+	}
+	p := f.added("c", bytes.ReplaceAll(before, []byte(`"one"`), []byte(`"two"`)))
+	f.reach(p.Namespace, f.host, gateway(p, 0))
+	f.must(f.check(p))
+	f.must(f.del(p))
+}

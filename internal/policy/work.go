@@ -26,8 +26,8 @@ func (e *WorkError) Error() string {
 
 // Cost is what a snapshot costs.
 type Cost struct {
-	// Work is that of [MostWork].
-	Work int
+	// Work is that of [MostWork], and Asked what of it is for labels that rules ask for.
+	Work, Asked int
 	// Ranges are the identities of addresses that no pod or node has.
 	Ranges int
 	// Of the rule sets, RangeSets have blocks, and HostSets select pods and nodes: each of these meets each range, pod or node that others tell apart.
@@ -36,7 +36,7 @@ type Cost struct {
 
 // Cost returns what the snapshot of the first change costs.
 func (c *Compiler) Cost() Cost {
-	cost := Cost{Work: c.work + c.told.work()}
+	cost := Cost{Work: c.work + c.told.work(), Asked: c.told.work()}
 	for _, i := range c.identities {
 		if i.content == nil {
 			cost.Ranges++

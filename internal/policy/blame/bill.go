@@ -9,6 +9,8 @@ type bill struct {
 	name string // "": of the cluster
 	who  int32  // its number
 	own  float64
+	// asked is what of that is for labels for which rules ask.
+	asked float64
 	// brings is how many ranges, and how many kinds of pods and nodes, they tell apart; sets is how many of their rule sets meet those of others.
 	brings, sets [2]float64
 }
@@ -25,6 +27,20 @@ const (
 	manyBrought = 1 << 10
 	manySets    = 1 << 8
 )
+
+// shareAsked divides what it costs together that rules ask for labels: several may ask for the same.
+func shareAsked(bills []bill, together float64) {
+	sum := 0.0
+	for _, b := range bills {
+		sum += b.asked
+	}
+	if sum <= together {
+		return
+	}
+	for i := range bills {
+		bills[i].own -= bills[i].asked * (1 - together/sum)
+	}
+}
 
 // most returns the namespaces that cost most, one at least, and as many as have to go for the rest not to exceed the limit. hosts returns how many
 // kinds of pods and nodes some tell apart together: fewer than the sum, as each is billed with all that it multiplies.

@@ -34,7 +34,7 @@ func Explain(err error) error {
 	r := rulesOf(&much.Of)
 	gone := r.asking()
 	if len(gone) == 0 {
-		gone = costs{of: work, meeting: policy.MeetingWork, limit: policy.MostWork}.tooMany(r)
+		gone = costs{of: work, meeting: policy.MeetingWork, limit: policy.MostWork, asked: true}.tooMany(r)
 	}
 	return &WorkError{r.largest(gone), gone}
 }
@@ -57,6 +57,7 @@ type costs struct {
 	of      func(*policy.Compiler) int // by themselves
 	meeting int                        // where a rule set meets a range, or pods or nodes, that others tell apart
 	limit   int
+	asked   bool // what policies cost has that of labels for which rules ask
 }
 
 // tooMany returns the namespaces whose policies cost most on the node, one at least, and as many as have to go for the cost of the rest not to exceed the
@@ -84,6 +85,9 @@ func (c costs) tooMany(r *rules) []string {
 		b.name, b.who = name, who
 		bills[i] = b
 	}
+	if c.asked {
+		shareAsked(bills, float64(r.Asking(slices.Concat(r.policies...))))
+	}
 	return c.most(bills, func(left []bill) int {
 		asks := make([]bool, len(bills))
 		for _, b := range left {
@@ -101,6 +105,7 @@ func (c costs) bill(own policy.Snapshot) (b bill, err error) {
 		b.own = max(b.own, float64(c.limit))
 	}
 	cost := compiler.Cost()
+	b.asked = float64(cost.Asked)
 	b.brings[ofRanges], b.sets = float64(cost.Ranges), [2]float64{ofRanges: float64(cost.RangeSets), ofHosts: float64(cost.HostSets)}
 	return b, err
 }

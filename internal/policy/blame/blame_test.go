@@ -112,3 +112,35 @@ func TestAsking(t *testing.T) {
 		t.Errorf("the others: %v", err)
 	}
 }
+
+// TestSameQuestions has many namespaces ask for the same labels of the pods of one of very many, which costs once, and one that has too many ranges: it alone is
+// to blame.
+func TestSameQuestions(t *testing.T) {
+	apps := map[string][]string{"tenant": policytest.Names(20)}
+	var s policy.Snapshot
+	for i := range 250 {
+		namespace := fmt.Sprint("n", i)
+		p := policytest.Addresses(namespace, "scraped", 0, 1)
+		p.Ingress[0].Peers = nil
+		for k := range 28 {
+			peer := &policy.PodSelector{Namespaces: policytest.InNamespace("monitoring").Namespaces, Pods: policy.Selector{Labels: map[string]string{"app": fmt.Sprint("m", k)}}}
+			p.Ingress[0].Peers = append(p.Ingress[0].Peers, policy.Peer{Pods: peer})
+		}
+		apps[namespace], s.Policies = []string{"a"}, append(s.Policies, p)
+	}
+	for i := range 20 {
+		p := policytest.Addresses("tenant", fmt.Sprint("list", i), i, 2000)
+		p.Subject.Pods.Labels = map[string]string{"app": fmt.Sprint(i)}
+		p.Ingress[0].Peers = append(p.Ingress[0].Peers, policy.Peer{Block: &policy.Block{CIDR: netip.MustParsePrefix("20.0.0.0/8")}})
+		s.Policies = append(s.Policies, p)
+	}
+	s = policytest.On(s.Policies, apps)
+	for i := range 5000 {
+		s.Namespaces = append(s.Namespaces, policy.Namespace{Name: fmt.Sprint("far", i)})
+	}
+	_, err := policy.NewCompiler(policy.Rows{}).Change(s)
+	var much *WorkError
+	if !errors.As(Explain(err), &much) || !slices.Equal(much.TooMany, []string{"tenant"}) {
+		t.Errorf("%v, %+v", err, much)
+	}
+}
