@@ -150,12 +150,16 @@ func (s *Server) Run(ctx context.Context) error {
 	defer cancel()
 	var all sync.WaitGroup
 	defer all.Wait()
+	defer s.close() // before Run returns: whoever comes next sees that nobody serves
 	stop := context.AfterFunc(ctx, s.close)
 	defer stop()
 	for {
 		conn, err := s.listener.AcceptUnix()
 		switch {
 		case ctx.Err() != nil:
+			if err == nil {
+				_ = conn.Close()
+			}
 			return nil
 		case errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOMEM) || errors.Is(err, unix.ENOBUFS):
 			s.Log.Warn("CNI socket", "error", err)
