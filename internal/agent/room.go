@@ -98,7 +98,8 @@ func (r *room) limit(of int) int {
 	return r.size[of] / 4 * fullQuarters
 }
 
-// divide finds out what each Service has, and returns those of which that has changed.
+// divide finds out what each Service gets, and returns those that get more or less than before. Whoever lacks something gets no more for holdRoom, unless he asks for
+// less.
 func (r *room) divide(now time.Time) (changed []manifest.Name) {
 	if !r.noted && !r.held {
 		return nil

@@ -11,6 +11,11 @@ import (
 	"mustang/internal/testkit"
 )
 
+// moved returns the configuration of a network in other subnets.
+func moved(config []byte, from, to string) []byte {
+	return []byte(strings.NewReplacer("10."+from+".", "10."+to+".", "fd00:"+from+":", "fd00:"+to+":").Replace(string(config)))
+}
+
 // TestSubnetsChange gives a network other subnets: the host keeps the gateways of before while a pod has an address of theirs, and no longer, as
 // they may be another host's then.
 func TestSubnetsChange(t *testing.T) {
@@ -20,7 +25,7 @@ func TestSubnetsChange(t *testing.T) {
 			testkit.RequireMode(t, mode.Probe())
 			f := newFixture(t)
 			before := network("net", mode.Name(), "")
-			after := bytes.ReplaceAll(bytes.ReplaceAll(before, []byte("10.113."), []byte("10.114.")), []byte("fd00:113:"), []byte("fd00:114:"))
+			after := moved(before, "113", "114")
 			has := func(when string, first, second bool) {
 				t.Helper()
 				text := command(t, f.host, "ip -o addr show")
@@ -64,7 +69,7 @@ func TestSubnetOfAnotherNetwork(t *testing.T) {
 			testkit.RequireMode(t, mode.Probe())
 			f := newFixture(t)
 			before := network("one", mode.Name(), "")
-			after := bytes.ReplaceAll(bytes.ReplaceAll(before, []byte("10.114."), []byte("10.115.")), []byte("fd00:114:"), []byte("fd00:115:"))
+			after := moved(before, "114", "115")
 			f.must(f.del(f.added("a", before)))
 			p := f.added("b", bytes.ReplaceAll(before, []byte(`"one"`), []byte(`"two"`)))
 			q := f.added("c", after)
@@ -86,7 +91,7 @@ func TestSubnetAtAnotherBridge(t *testing.T) {
 	requireLink(t, "bridge")
 	f := newFixture(t)
 	before := network("one", "bridge", `,"bridge":"br-one"`)
-	after := bytes.ReplaceAll(bytes.ReplaceAll(before, []byte("10.114."), []byte("10.115.")), []byte("fd00:114:"), []byte("fd00:115:"))
+	after := moved(before, "114", "115")
 	f.must(f.del(f.added("a", before)))
 	p := f.added("b", bytes.ReplaceAll(bytes.ReplaceAll(before, []byte(`"one"`), []byte(`"two"`)), []byte("br-one"), []byte("br-two")))
 	q := f.added("c", after)

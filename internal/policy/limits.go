@@ -4,7 +4,8 @@ package policy
 
 // Limits.
 const (
-	// MostLabels is how many labels that policies of the cluster, of its namespace and of others name each, and how many named ports, [Snapshot.Trim] leaves a pod.
+	// MostLabels is how many labels [Snapshot.Trim] leaves a pod of those that policies of the cluster name, of those that NetworkPolicies of its namespace
+	// name, and of those that others name; and how many named ports.
 	MostLabels = 64
 	// MostOverlaps is how many pairs there may be of a block of the rules in force on a node and a range, a block's or an exception's, that lies
 	// in it. Compiling takes that much time and memory: at the limit 40 ms and 20 MB.

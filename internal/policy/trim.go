@@ -39,9 +39,10 @@ func (n *named) names(key, namespace string) bool {
 	return l != nil && (l.by[""] != nil || l.by[namespace] != nil)
 }
 
-// Trim drops what no policy of the snapshot asks for, nor one that is in force before it: labels by their keys, named ports, and pods that have no address and are not of a
-// node. The pods of that node keep other labels too. No pod keeps more than [MostLabels] labels that policies of the tiers Admin and
-// Baseline ask for, as many that NetworkPolicies of its namespace ask for, and as many that those of others ask for. It returns the pods that lack labels or ports which policies ask for. What it changes are copies.
+// Trim drops what no policy of the snapshot names, nor one of Previous: labels by their keys, named ports, and pods that have no address and are not of a
+// node. The pods of that node keep other labels too. A pod keeps [MostLabels] of the labels that policies of the tiers Admin and Baseline name, as many that
+// NetworkPolicies of its namespace name, and as many that those of others name. Trim returns the pods that lack labels or ports which policies name. What it
+// changes are copies.
 func (s *Snapshot) Trim(node string) (cut []Pod) {
 	n := s.named()
 	s.Pods = slices.DeleteFunc(slices.Clone(s.Pods), func(p Pod) bool { return len(p.Addresses) == 0 && p.Node != node })
