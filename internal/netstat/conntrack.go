@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package netstat reads the counters and the connection table of a network namespace.
+// Package netstat reads the counters and the connection table of a network namespace, and empties the table.
 package netstat
 
 import (
@@ -47,6 +47,20 @@ func Lookup(n *netns.Namespace, proto uint8, orig Tuple) (flow Flow, ok bool, er
 	}
 	reply, err := replyOf(found[0])
 	return Flow{Proto: proto, Orig: orig, Reply: reply}, err == nil, err
+}
+
+// Flush deletes the connections that the kernel tracks in n. Where it does not track any, there is nothing to delete.
+func Flush(n *netns.Namespace) error {
+	request := nl.NewNetlinkRequest(int(netlink.ConntrackTable)<<8|nl.IPCTNL_MSG_CT_DELETE, unix.NLM_F_ACK)
+	request.AddData(&nl.Nfgenmsg{NfgenFamily: unix.AF_UNSPEC, Version: nl.NFNETLINK_V0})
+	err := n.Do(func() error {
+		_, err := request.Execute(unix.NETLINK_NETFILTER, 0)
+		return err
+	})
+	if err != nil && !noConntrack(err) {
+		return fmt.Errorf("delete the tracked connections in network namespace %q: %w", n.Name(), err)
+	}
+	return nil
 }
 
 // noConntrack reports whether err means that the kernel lacks nfnetlink (EPROTONOSUPPORT on the socket) or conntrack

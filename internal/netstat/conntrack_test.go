@@ -14,7 +14,7 @@ import (
 	"mustang/internal/testkit"
 )
 
-// TestLookup makes connections that the kernel tracks because of a rule.
+// TestLookup makes connections that the kernel tracks because of a rule, until the table is emptied.
 func TestLookup(t *testing.T) {
 	testkit.RequireTool(t, "nft")
 	ns := testkit.Namespace(t, "flows")
@@ -41,6 +41,12 @@ func TestLookup(t *testing.T) {
 				}
 				if got, ok, err := netstat.Lookup(ns, want.Proto, want.Orig); err != nil || !ok || got != want {
 					t.Errorf("look-up: %v, %t, %v, want %v", got, ok, err, want)
+				}
+				if err := netstat.Flush(ns); err != nil {
+					t.Fatal(err)
+				}
+				if got, ok, err := netstat.Lookup(ns, want.Proto, want.Orig); err != nil || ok {
+					t.Errorf("look-up after the table was emptied: %v, %t, %v", got, ok, err)
 				}
 				none := netstat.Tuple{Src: server, Dst: client}
 				if got, ok, err := netstat.Lookup(ns, want.Proto, none); err != nil || ok && got.Orig == want.Orig {

@@ -201,6 +201,12 @@ func (o Connection) Close() {
 	}
 }
 
+// Port returns the client's port, 0 if the connection is closed.
+func (o Connection) Port() uint16 {
+	local, _ := names(o.client)
+	return local.Port()
+}
+
 // Proof returns the measurement of connections of which this is the last, with the addresses that both ends see.
 func (o Connection) Proof(connections int) load.Measurement {
 	m := load.Measurement{Workload: load.TCPCRR, Flows: 1, Count: uint64(connections)}

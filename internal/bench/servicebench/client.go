@@ -14,14 +14,29 @@ import (
 	"mustang/internal/bench/connect"
 	"mustang/internal/lab"
 	"mustang/internal/load"
+	"mustang/internal/netns"
+	"mustang/internal/netstat"
 	"mustang/internal/service"
 )
 
 // changeTimeout limits the time until a change takes effect.
 const changeTimeout = 2 * time.Minute
 
+// mostKept is the number of connections after which conntrack is emptied: a third of a client's ports, so that few come again.
+const mostKept = 10_000
+
 // client connects to services of a lab, and has the listeners of all their backends.
-type client struct{ *connect.Client }
+type client struct {
+	*connect.Client
+	host *netns.Namespace
+	kept map[tuple]struct{} // the connections of reach since the last forget
+}
+
+// tuple is what tells a client's connections apart.
+type tuple struct {
+	port    uint16
+	service netip.AddrPort
+}
 
 // newClient listens at the backends of the task's services, and at one more port.
 func newClient(t Task) (client, error) {
@@ -29,8 +44,12 @@ func newClient(t Task) (client, error) {
 	for port := range uint16(lab.OtherBackends + 1) {
 		at = append(at, netip.AddrPortFrom(lab.PodAIPs[0], lab.ServicePort+port))
 	}
+	host, err := t.Lab.Namespace(lab.Host)
+	if err != nil {
+		return client{}, err
+	}
 	c, err := connect.New(t.Lab, t.Path, t.CPU, at...)
-	return client{c}, err
+	return client{c, host, make(map[tuple]struct{})}, err
 }
 
 // changed is the backend that no service has before a change.
@@ -81,10 +100,11 @@ func (c client) awaitChange(ctx context.Context, l *lab.Lab, services []service.
 	var changed chan error
 	begun := make(chan time.Time, 1)
 	err = c.On(func() error {
-		if o, err := c.Open(s.Frontend); err != nil {
+		switch _, isNew, err := c.reach(s); {
+		case err != nil:
 			return err
-		} else if o.Close(); has(s, o) {
-			return fmt.Errorf("%s has reached %s before its change", s.Frontend, o.At)
+		case isNew:
+			return fmt.Errorf("%s has reached a new backend before its change", s.Frontend)
 		}
 		changed = make(chan error, 1)
 		go func() { // on another CPU, which may take its time to begin
@@ -92,14 +112,12 @@ func (c client) awaitChange(ctx context.Context, l *lab.Lab, services []service.
 			changed <- l.ChangeService(ctx, services, i)
 		}()
 		for deadline := time.Now().Add(changeTimeout); time.Now().Before(deadline) && ctx.Err() == nil; {
-			o, err := c.Open(s.Frontend)
+			opened, isNew, err := c.reach(s)
 			if err != nil {
 				return err
 			}
-			now := time.Now()
-			o.Close()
-			if has(s, o) {
-				took = now.Sub(<-begun)
+			if isNew {
+				took = opened.Sub(<-begun)
 				return nil
 			}
 		}
@@ -109,4 +127,31 @@ func (c client) awaitChange(ctx context.Context, l *lab.Lab, services []service.
 		err = errors.Join(err, <-changed)
 	}
 	return took, err
+}
+
+// reach opens a connection to a service and closes it. It returns when it was open, and whether it shows that the service
+// has its backends. Conntrack keeps closed connections for seconds, and takes the packets from a port that comes again to
+// where they went before, so such a connection shows nothing.
+func (c client) reach(s service.Service) (opened time.Time, shows bool, err error) {
+	if len(c.kept) >= mostKept {
+		if err := c.forget(); err != nil {
+			return opened, false, err
+		}
+	}
+	o, err := c.Open(s.Frontend)
+	if err != nil {
+		return opened, false, err
+	}
+	opened = time.Now()
+	t := tuple{o.Port(), s.Frontend}
+	_, again := c.kept[t]
+	c.kept[t] = struct{}{}
+	o.Close()
+	return opened, !again && has(s, o), nil
+}
+
+// forget empties the table of conntrack that the client's connections are in.
+func (c client) forget() error {
+	clear(c.kept)
+	return netstat.Flush(c.host)
 }

@@ -73,6 +73,9 @@ func (t Task) Run(ctx context.Context) (s Sample, err error) {
 	defer c.Close()
 	m := &s.Measurement
 	m.Workload, m.Flows, m.Histogram = t.Workload, 1, hdrhistogram.New(1, int64(10*time.Minute), 3)
+	if err := c.forget(); err != nil {
+		return s, err
+	}
 	recorder := evidence.Recorder{Lab: t.Lab}
 	services := t.Lab.AllServices(lab.OtherBackends)
 	runtime.GC() // otherwise what came before is collected while connections are timed

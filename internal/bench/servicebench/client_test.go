@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package servicebench
+
+import (
+	"fmt"
+	"os"
+	"testing"
+
+	"mustang/internal/bench/evidence"
+	"mustang/internal/lab"
+	"mustang/internal/rtnl"
+	"mustang/internal/service"
+	"mustang/internal/testkit"
+)
+
+// TestPortComesAgain changes a service whose client has two ports: conntrack takes their next connections to the backend
+// of before, and back to the new one when it has forgotten them.
+func TestPortComesAgain(t *testing.T) {
+	testkit.RequireTool(t, "iptables")
+	o := lab.Options{Topology: lab.TopologyPodLinks, Link: "veth", Datapath: lab.DatapathKernel, Via: lab.ViaIPTables, Services: 2}
+	o.Name = fmt.Sprintf("ports-%d", os.Getpid())
+	l, err := lab.Store{Dir: t.TempDir() + "/state"}.Up(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	pod, err := l.Namespace(lab.PodB)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := rtnl.In(pod).SetSysctl("net/ipv4/ip_local_port_range", "40000 40001"); err != nil {
+		t.Fatal(err)
+	}
+	task := Task{Lab: l, Path: evidence.Path{Client: lab.PodB, Server: lab.PodA, Lab: o}}
+	c, err := newClient(task)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	services := l.AllServices(lab.OtherBackends)
+	i := len(services) - 1
+	if !isOther(services[i]) {
+		t.Fatalf("%v is not among the other services", services[i])
+	}
+	reach := func(n int, of service.Service, want bool) {
+		t.Helper()
+		err := c.On(func() error {
+			shows := false
+			for range n {
+				_, shown, err := c.reach(of)
+				if err != nil {
+					return err
+				}
+				shows = shows || shown
+			}
+			if shows != want {
+				t.Errorf("a new backend is reached: %t, want %t", shows, want)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	old := services[i]
+	reach(8, old, true) // both ports
+	other := old
+	other.Backends = service.Backends(changed())
+	services[i] = other
+	if err := l.ChangeService(t.Context(), services, i); err != nil {
+		t.Fatal(err)
+	}
+	reach(8, old, false)
+	reach(8, other, false)
+	if err := c.forget(); err != nil {
+		t.Fatal(err)
+	}
+	reach(1, other, true)
+}
