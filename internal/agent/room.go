@@ -4,6 +4,7 @@ package agent
 
 import (
 	"cmp"
+	"container/heap"
 	"fmt"
 	"maps"
 	"math"
@@ -146,44 +147,55 @@ func (r *room) take(of int, left *counts) {
 		lacked[n.Namespace] = true
 	}
 	services, sums := r.byNamespace(of)
-	for left[of] > limit && len(sums) > 0 {
-		most, second := largestTwo(sums, lacked)
-		for all := services[most]; left[of] > limit && len(all) > 0; all = services[most] {
-			n := all[len(all)-1]
-			need := r.need[n]
-			services[most], sums[most] = all[:len(all)-1], sums[most]-need[of]
-			if r.shares[n] = (share{frontends: of != serviceRows, of: of, asked: need[of]}); of != serviceRows {
-				need[serviceRows] = 0
-			}
-			if left.add(need, -1); weighed(sums, lacked, most) < second {
-				break
-			}
+	var most heaviestFirst
+	for namespace, sum := range sums {
+		most = append(most, weight{weighed(sum, lacked[namespace]), namespace})
+	}
+	for heap.Init(&most); left[of] > limit && len(most) > 0; {
+		namespace := most[0].namespace
+		last := len(services[namespace]) - 1
+		n := services[namespace][last]
+		need := r.need[n]
+		services[namespace], sums[namespace] = services[namespace][:last], sums[namespace]-need[of]
+		if r.shares[n] = (share{frontends: of != serviceRows, of: of, asked: need[of]}); of != serviceRows {
+			need[serviceRows] = 0
 		}
-		if len(services[most]) == 0 {
-			delete(sums, most)
+		left.add(need, -1)
+		if most[0].weight = weighed(sums[namespace], lacked[namespace]); last > 0 {
+			heap.Fix(&most, 0)
+		} else {
+			heap.Pop(&most)
 		}
 	}
 }
 
-func weighed(sums map[string]int, lacked map[string]bool, namespace string) int {
-	if lacked[namespace] {
-		return 9 * sums[namespace]
+func weighed(sum int, lacked bool) int {
+	if lacked {
+		return 9 * sum
 	}
-	return 8 * sums[namespace]
+	return 8 * sum
 }
 
-// largestTwo returns the namespace with the largest sum, and the weight of the next one.
-func largestTwo(sums map[string]int, lacked map[string]bool) (most string, second int) {
-	largest := -1
-	for namespace := range sums {
-		switch w := weighed(sums, lacked, namespace); {
-		case w > largest || w == largest && namespace > most:
-			most, largest, second = namespace, w, max(largest, 0)
-		case w > second:
-			second = w
-		}
-	}
-	return most, second
+// weight is what a namespace needs, of which the one that lacks something needs more.
+type weight struct {
+	weight    int
+	namespace string
+}
+
+// heaviestFirst is a heap with the largest weight first.
+type heaviestFirst []weight
+
+func (h heaviestFirst) Len() int { return len(h) }
+func (h heaviestFirst) Less(i, j int) bool {
+	return cmp.Or(cmp.Compare(h[i].weight, h[j].weight), cmp.Compare(h[i].namespace, h[j].namespace)) > 0
+}
+func (h heaviestFirst) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
+func (h *heaviestFirst) Push(w any)   { *h = append(*h, w.(weight)) }
+func (h *heaviestFirst) Pop() any {
+	last := len(*h) - 1
+	w := (*h)[last]
+	*h = (*h)[:last]
+	return w
 }
 
 // byNamespace returns the Services that need rows of a map, the largest last, and how many each namespace needs.

@@ -217,3 +217,22 @@ func TestPartOfMoreFrontends(t *testing.T) {
 	l.put("victim/web", 1, 300, 0)
 	l.has("with too many", "victim", 1, 300)
 }
+
+// BenchmarkDivide divides too few rows between the Services of one and of many namespaces.
+func BenchmarkDivide(b *testing.B) {
+	for _, namespaces := range []int{1, 5_000} {
+		b.Run(fmt.Sprint(namespaces, " namespaces"), func(b *testing.B) {
+			r := newRoom(rows.Counts{Services: 131_072, Backends: 524_288, Blocks: 262_144, SourceRanges: 65_536})
+			for i := range 100_000 {
+				at := netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
+				r.note(manifest.Name{Namespace: fmt.Sprint("n", i%namespaces), Name: fmt.Sprint("s", i)}, []service.Service{
+					{Frontend: netip.AddrPortFrom(at, 80), Protocol: service.TCP}, {Frontend: netip.AddrPortFrom(at, 443), Protocol: service.TCP},
+				})
+			}
+			for b.Loop() {
+				r.noted = true
+				r.divide(time.Now())
+			}
+		})
+	}
+}

@@ -74,7 +74,7 @@ func (q *clause) matches(i *content) bool {
 	}
 	return slices.ContainsFunc(q.peers, func(p peer) bool {
 		if p.pods != nil {
-			return i.kind == aPod && p.pods.matches(i.namespace, i.labels)
+			return i.kind == aPod && p.pods.selects(i.namespace, i.labels, q.tier, i.lacks)
 		}
 		return i.kind == aNode && p.nodes.Matches(i.labels)
 	})
@@ -100,7 +100,7 @@ func (c *Compiler) members(set *ruleSet, q *clause, each func(*identity)) {
 	for _, p := range q.peers {
 		switch {
 		case p.pods != nil:
-			selected, asked := c.selected(*p.pods)
+			selected, asked := c.selected(p.pods, q.tier)
 			if q.tier == Namespaced { // each rule set has the others
 				c.spend(set, asked*(1+p.pods.Namespaces.terms()+p.pods.Pods.terms())/podWork)
 			}

@@ -51,8 +51,8 @@ func (s *Snapshot) Named() map[string]int {
 }
 
 // Forget takes labels from the pods of some namespaces, all but those that policies of the tiers Admin and Baseline ask for, and the rules
-// from their NetworkPolicies, each of which selects all pods of its namespace then: they are isolated, and NetworkPolicies of others do not know them by
-// labels. What it changes are copies.
+// from their NetworkPolicies, each of which selects all pods of its namespace then: they are isolated, and no NetworkPolicy allows them something by their
+// labels, nor by labels that they do not have. What it changes are copies.
 func (s *Snapshot) Forget(namespaces ...string) {
 	n, of := s.named(), make(map[string]bool, len(namespaces))
 	for _, namespace := range namespaces {
@@ -61,8 +61,10 @@ func (s *Snapshot) Forget(namespaces ...string) {
 	s.Pods = slices.Clone(s.Pods)
 	for i := range s.Pods {
 		if p := &s.Pods[i]; of[p.Namespace] {
+			had := len(p.Labels)
 			p.Labels = maps.Clone(p.Labels)
 			maps.DeleteFunc(p.Labels, func(k, _ string) bool { return !n.keeps(k) })
+			p.Lacks = p.Lacks || len(p.Labels) < had
 		}
 	}
 	s.Policies = slices.Clone(s.Policies)

@@ -161,5 +161,6 @@ func (p *Pod) Digest() Digest {
 	f.named(p.Ports)
 	f.flag(p.HostNetwork)
 	f.text(p.Node)
+	f.flag(p.Lacks)
 	return f.digest()
 }

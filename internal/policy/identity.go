@@ -26,6 +26,7 @@ type content struct {
 	labels     map[string]string
 	ports      []NamedPort
 	ownNode    bool
+	lacks      bool // labels of a pod
 	id         Digest
 	by         []label // that rules name
 	addresses  int

@@ -82,7 +82,7 @@ func (c *Compiler) placePeers(touched map[netip.Prefix]bool) {
 		if p.HostNetwork {
 			continue
 		}
-		is := c.describe(content{kind: aPod, namespace: c.peers.namespaces[p.Namespace], labels: p.Labels, ports: p.Ports})
+		is := c.describe(content{kind: aPod, namespace: c.peers.namespaces[p.Namespace], labels: p.Labels, ports: p.Ports, lacks: p.Lacks})
 		for _, a := range p.Addresses {
 			hosts[hostPrefix(a.Unmap())] = is
 		}

@@ -250,6 +250,7 @@ func (c *Compiler) describe(of content) *content {
 	}
 	f.named(of.ports)
 	f.flag(of.ownNode)
+	f.flag(of.lacks)
 	of.id = f.digest()
 	if found := c.contents[of.id]; found != nil {
 		found.namespace, found.labels = of.namespace, of.labels // those of the snapshot before go with it
@@ -261,11 +262,11 @@ func (c *Compiler) describe(of content) *content {
 	return &of
 }
 
-// selected returns the contents of the pods that a selector selects, and how many it has asked.
-func (c *Compiler) selected(s PodSelector) (out []*content, asked int) {
-	rarest := c.labelled.rarest(s)
+// selected returns the contents of the pods that a rule's selector selects, and how many it has asked.
+func (c *Compiler) selected(s *PodSelector, t Tier) (out []*content, asked int) {
+	rarest := c.labelled.rarest(*s)
 	for i := range rarest {
-		if s.matches(i.namespace, i.labels) {
+		if s.selects(i.namespace, i.labels, t, i.lacks) {
 			out = append(out, i)
 		}
 	}

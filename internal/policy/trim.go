@@ -101,7 +101,7 @@ func (n *named) add(p *Policy) {
 			l.by[of][p.Namespace] = true
 		})
 		for _, r := range s.Pods.Requirements {
-			if r.Operator == "NotIn" || r.Operator == "DoesNotExist" {
+			if r.excludes() {
 				n.pods[r.Key].absent = true
 			}
 		}
@@ -149,7 +149,9 @@ func (n *named) trim(p *Pod, others bool) (cut bool) {
 	if len(kept) < len(p.Labels) {
 		p.Labels = keep(p.Labels, kept)
 	}
-	return cut || slices.ContainsFunc(asked, func(k string) bool { return !kept[k] })
+	lacks := slices.ContainsFunc(asked, func(k string) bool { return !kept[k] })
+	p.Lacks = p.Lacks || lacks
+	return cut || lacks
 }
 
 // asked returns which labels of a pod policies ask for, and those of them that it keeps: as many of each that policies of the cluster ask for, those

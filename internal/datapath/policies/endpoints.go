@@ -114,7 +114,7 @@ func (d documents) left(was, now *Set) map[uint32]policy.Pod {
 	left := map[uint32]policy.Pod{}
 	for id, pod := range d.pods {
 		if p := gone[[2]string{pod.Namespace, pod.Name}]; p != nil {
-			pod.Labels, pod.Ports = p.Labels, p.Ports
+			pod.Labels, pod.Ports, pod.Lacks = p.Labels, p.Ports, p.Lacks
 			left[id] = pod
 		}
 	}

@@ -150,7 +150,7 @@ func addPods(s *policy.Snapshot, labelled map[uint32]policy.Pod, local map[netip
 	for _, pod := range s.Pods {
 		if name := [2]string{pod.Namespace, pod.Name}; !pod.HostNetwork {
 			for _, id := range named[name] { // labels change while a pod lives
-				by[id].Labels, by[id].Ports = pod.Labels, pod.Ports
+				by[id].Labels, by[id].Ports, by[id].Lacks = pod.Labels, pod.Ports, pod.Lacks
 			}
 			delete(named, name)
 		}
