@@ -20,6 +20,7 @@ type search struct {
 	namespace string // whose NetworkPolicies lose their rules by halves, before another's do
 	halves    int
 	forgotten int // namespaces
+	all       bool
 }
 
 // loss is what is lost: the rules of some NetworkPolicies, the labels of the pods of some namespaces, and all NetworkPolicies of some namespaces, whose pods
@@ -27,9 +28,10 @@ type search struct {
 type loss struct {
 	rules          []int
 	labels, policy []string
+	all            bool // all NetworkPolicies are one
 }
 
-func (l loss) isEmpty() bool { return len(l.rules)+len(l.labels)+len(l.policy) == 0 }
+func (l loss) isEmpty() bool { return !l.all && len(l.rules)+len(l.labels)+len(l.policy) == 0 }
 
 // toLose returns what is to be lost by an error. The longer it takes, the more: services wait meanwhile.
 func (b *search) toLose(here policy.Snapshot, err error) loss {
@@ -65,10 +67,37 @@ func (b *search) toLose(here policy.Snapshot, err error) loss {
 			strip = heaviest(here.Policies, strip)
 		}
 	}
-	if isFull && len(strip) == 0 {
-		strip = heaviest(here.Policies, largestOf(here.Policies))
+	l := loss{rules: strip}
+	if len(strip) > 0 || over != nil {
+		return l
 	}
-	return loss{rules: strip}
+	if l.policy = several(here, namespaces); len(l.policy) > 0 {
+		return l
+	}
+	ofCluster := func(p policy.Policy) bool { return p.Tier != policy.Namespaced }
+	if isFull && (len(namespaces) > 0 || !slices.ContainsFunc(here.Policies, ofCluster)) {
+		l.rules = heaviest(here.Policies, largestOf(here.Policies))
+	}
+	if l.isEmpty() && !b.all { // what is left is what ClusterNetworkPolicies cost each rule set
+		b.all, l.all = true, true
+	}
+	return l
+}
+
+// several returns those of some namespaces of which several NetworkPolicies select pods of the node: one can stand for them, which isolates all pods.
+func several(s policy.Snapshot, namespaces []string) (out []string) {
+	of := map[string]int{}
+	for i, here := range s.Here() {
+		if p := &s.Policies[i]; here && p.Tier == policy.Namespaced {
+			of[p.Namespace]++
+		}
+	}
+	for _, namespace := range namespaces {
+		if of[namespace] > 1 {
+			out = append(out, namespace)
+		}
+	}
+	return out
 }
 
 // mostHalves is how often the NetworkPolicies of one namespace lose their rules by halves.

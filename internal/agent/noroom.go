@@ -36,12 +36,13 @@ type stripped struct {
 	// isolated are the namespaces of which all pods are isolated, as even the selectors of their NetworkPolicies are too large, and unknown those
 	// of whose pods the labels are forgotten: why.
 	isolated, unknown map[string]string
+	together          bool // one policy isolates all of these
 }
 
 // hold takes the rules of the policies that there was no room for a moment ago, and of those that have come or changed in their namespaces.
 func (s *stripped) hold(want *policies.Set) (full []kube.Warning) {
 	if s.later = false; time.Since(s.tried) >= holdStripped {
-		s.of, s.isolated, s.unknown = nil, nil, nil
+		s.of, s.isolated, s.unknown, s.together = nil, nil, nil, false
 	}
 	s.held = map[policy.Digest]bool{}
 	gone := map[policy.Digest]bool{}
@@ -70,7 +71,7 @@ func (s *stripped) hold(want *policies.Set) (full []kube.Warning) {
 	for _, hadNoRules := range gone {
 		s.later = s.later || hadNoRules
 	}
-	want.Isolate(slices.Collect(maps.Keys(s.isolated))...)
+	isolateAll(want, s.isolated, s.together)
 	return append(full, forget(want, s.unknown)...)
 }
 
@@ -157,12 +158,28 @@ func (s *stripped) apply(ctx context.Context, to Policies, node string, want pol
 				want.Trim(node) // labels that they name take room
 			}
 		}
+		if lose.all {
+			lose.policy = namespacesOf(want.Policies)
+		}
 		for _, namespace := range lose.policy {
 			lost = errors.Join(lost, fmt.Errorf("NetworkPolicies of namespace %s isolate all of its pods: %w", namespace, err))
 			isolated[namespace] = why
 		}
-		taken = append(taken, isolate(&want, only(isolated, lose.policy))...)
+		taken = slices.DeleteFunc(taken, func(w kube.Warning) bool { return slices.Contains(lose.policy, w.Namespace) })
+		taken = append(taken, isolate(&want, only(isolated, lose.policy), lose.all)...)
+		s.together = s.together || lose.all
 	}
+}
+
+// namespacesOf returns the namespaces of NetworkPolicies.
+func namespacesOf(all []policy.Policy) (namespaces []string) {
+	for i := range all {
+		if p := &all[i]; p.Tier == policy.Namespaced {
+			namespaces = append(namespaces, p.Namespace)
+		}
+	}
+	slices.Sort(namespaces)
+	return slices.Compact(namespaces)
 }
 
 // ofCluster says of a ClusterNetworkPolicy that an error names that no policies are written for it.
@@ -197,15 +214,23 @@ func reason(err error) string {
 }
 
 // isolate has the NetworkPolicies of namespaces isolate all of their pods, and says of each why.
-func isolate(want *policies.Set, why map[string]string) (full []kube.Warning) {
+func isolate(want *policies.Set, why map[string]string, together bool) (full []kube.Warning) {
 	for i := range want.Policies {
 		p := &want.Policies[i]
 		if text, ok := why[p.Namespace]; ok && p.Tier == policy.Namespaced {
 			full = append(full, noRoom(p, "all NetworkPolicies of the namespace isolate all of its pods: "+text))
 		}
 	}
-	want.Isolate(slices.Collect(maps.Keys(why))...)
+	isolateAll(want, why, together)
 	return full
+}
+
+func isolateAll(want *policies.Set, why map[string]string, together bool) {
+	do := want.Isolate
+	if together {
+		do = want.IsolateTogether
+	}
+	do(slices.Collect(maps.Keys(why))...)
 }
 
 // only returns the entries of some keys.

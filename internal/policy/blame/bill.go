@@ -8,7 +8,9 @@ import "slices"
 type bill struct {
 	name string // "": of the cluster
 	who  int32  // its number
-	own  float64
+	// loses tells that it has something to lose.
+	loses bool
+	own   float64
 	// asked is what of that is for labels for which rules ask.
 	asked float64
 	// brings is how many ranges, and how many kinds of pods and nodes, they tell apart; sets is how many of their rule sets meet those of others.
@@ -57,7 +59,7 @@ func (c costs) most(bills []bill, hosts func([]bill) int) (gone []string) {
 		}
 		next := -1
 		for i, b := range bills {
-			if b.name != "" && (next < 0 || costs[i] > costs[next]) {
+			if b.loses && (next < 0 || costs[i] > costs[next]) {
 				next = i
 			}
 		}

@@ -43,7 +43,7 @@ func work(c *policy.Compiler) int { return c.Cost().Work }
 
 // Fullest returns the namespaces whose policies have the most of some rows on the node, which a function counts: those of its policies by
 // themselves, and of verdicts also those where rule sets of others meet what it tells apart. They are as many as have to go so that no more rows than room
-// are left, one at least.
+// are left, one at least; none if ClusterNetworkPolicies have too many beside one NetworkPolicy of each namespace.
 func Fullest(s policy.Snapshot, rows func(policy.Rows) int, verdicts bool, room int) []string {
 	c := costs{of: func(c *policy.Compiler) int { return rows(c.Rows()) }, limit: room}
 	if verdicts {
@@ -61,9 +61,10 @@ type costs struct {
 }
 
 // tooMany returns the namespaces whose policies cost most on the node, one at least, and as many as have to go for the cost of the rest not to exceed the
-// limit. No ClusterNetworkPolicy is to blame while NetworkPolicies have rules, unless those of the cluster are too much work by themselves.
+// limit. No ClusterNetworkPolicy is to blame while NetworkPolicies have rules, unless those of the cluster are too much work by themselves. Nobody is if they are too
+// much beside one rule set of each namespace.
 func (c costs) tooMany(r *rules) []string {
-	if len(r.names) <= 1 {
+	if len(r.names) == 1 {
 		return r.names
 	}
 	h := hostsOf(r.Snapshot, r.policies)
@@ -82,7 +83,16 @@ func (c costs) tooMany(r *rules) []string {
 			without := h.apart(func(t *trait) bool { return !t.asksAlone(who) })
 			b.brings[ofHosts] = max(b.brings[ofHosts], float64(len(h.all)-len(without)))
 		}
-		b.name, b.who = name, who
+		switch cluster := r.cluster(); {
+		case name == "": // each rule set has what it tells apart
+			if b.brings = [2]float64{}; c.meeting > 0 && c.isolated(r) > float64(c.limit) {
+				return nil
+			}
+		case c.meeting > 0 && len(cluster) > 0:
+			own = h.only(r.Snapshot, name, h.apart(func(t *trait) bool { return t.asks(who) || t.asks(0) }))
+			b.own = max(b.own, c.beside(own, r.policies[i], cluster))
+		}
+		b.name, b.who, b.loses = name, who, r.loses(i)
 		bills[i] = b
 	}
 	if c.asked {
@@ -95,6 +105,27 @@ func (c costs) tooMany(r *rules) []string {
 		}
 		return len(h.apart(func(t *trait) bool { return slices.ContainsFunc(t.askers, func(who int32) bool { return asks[who] }) }))
 	})
+}
+
+// isolated returns what policies cost if all pods of their namespaces are isolated.
+func (c costs) isolated(r *rules) float64 {
+	s := *r.Snapshot
+	s.Policies = slices.Concat(r.policies...)
+	s.Isolate(r.names...)
+	b, _ := c.bill(s)
+	return b.own
+}
+
+// beside returns what policies cost beside those of the cluster, for some pods.
+func (c costs) beside(of policy.Snapshot, own, cluster []policy.Policy) float64 {
+	of.Policies = cluster
+	without, err := c.bill(of)
+	if err != nil {
+		return 0
+	}
+	of.Policies = slices.Concat(own, cluster)
+	with, _ := c.bill(of)
+	return with.own - without.own
 }
 
 // bill compiles a snapshot with the policies of one namespace. The error is that this is too much work.

@@ -10,17 +10,30 @@ import (
 	"mustang/internal/policy"
 )
 
-// rules are the policies of a snapshot that have rules on its node, by namespace; "" is the cluster.
+// rules are the policies of a snapshot that select pods of its node, by namespace; "" is the cluster.
 type rules struct {
 	*policy.Snapshot
 	names    []string
 	policies [][]policy.Policy
 }
 
+// loses reports whether a namespace has something to lose: rules, or policies that one may stand for.
+func (r *rules) loses(i int) bool {
+	return r.names[i] != "" && (len(r.policies[i]) > 1 || r.policies[i][0].Bulk() > 0)
+}
+
+// cluster returns the ClusterNetworkPolicies.
+func (r *rules) cluster() []policy.Policy {
+	if r.names[0] != "" {
+		return nil
+	}
+	return r.policies[0]
+}
+
 func rulesOf(s *policy.Snapshot) *rules {
 	of := map[string][]policy.Policy{}
 	for i, here := range s.Here() {
-		if p := s.Policies[i]; here && p.Bulk() > 0 {
+		if p := s.Policies[i]; here && (p.Tier == policy.Namespaced || p.Bulk() > 0) {
 			of[p.Namespace] = append(of[p.Namespace], p)
 		}
 	}
@@ -36,7 +49,7 @@ func (r *rules) largest(of []string) (most policy.Origin) {
 	if len(of) == 0 {
 		return most
 	}
-	bulk := 0
+	bulk := -1
 	for _, p := range r.policies[slices.Index(r.names, of[0])] {
 		if n := p.Bulk(); n > bulk {
 			bulk, most = n, policy.Origin{Tier: p.Tier, Namespace: p.Namespace, Name: p.Name}

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"mustang/internal/kube"
+	"mustang/internal/policy"
+	"mustang/internal/service"
+)
+
+// denyList is a ClusterNetworkPolicy that denies so many ranges in both directions.
+func denyList(ranges int) policy.Policy {
+	deny := policy.Rule{Action: policy.Deny}
+	for i := range ranges {
+		at := netip.AddrFrom4([4]byte{45, byte(i >> 8), byte(i), 0})
+		deny.Peers = append(deny.Peers, policy.Peer{Block: &policy.Block{CIDR: netip.PrefixFrom(at, 24)}})
+	}
+	return policy.Policy{Tier: policy.Admin, Name: "threats", Ingress: []policy.Rule{deny}, Egress: []policy.Rule{deny}}
+}
+
+// enters reports whether a stranger reaches a pod, and one of a denied range.
+func (want *onNode) enters(t *testing.T, pod policy.Pod) (stranger, denied bool) {
+	t.Helper()
+	now, err := want.datapath.Policies().Snapshot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for from, enters := range map[string]*bool{"192.0.2.1": &stranger, "45.0.7.1": &denied} {
+		_, in, err := policy.Explain(now, policy.Flow{Source: netip.MustParseAddr(from), Destination: pod.Addresses[0], Protocol: service.TCP, Port: 80})
+		if err != nil {
+			t.Fatal(err)
+		}
+		*enters = in.Allow
+	}
+	return stranger, denied
+}
+
+// TestClusterListTimesRuleSets has a ClusterNetworkPolicy with a long list, of which each rule set of the node has all rows, and a tenant with many rule sets:
+// the tenant loses them, whether or not its policies have rules, nobody else loses any, and new policies are in force.
+func TestClusterListTimesRuleSets(t *testing.T) {
+	for _, rules := range []bool{true, false} {
+		t.Run(fmt.Sprint("rules ", rules), func(t *testing.T) {
+			want := newOnNode(t)
+			want.add(t, "shop", 3)
+			shop := want.Pods[2]
+			last := want.Policies[2]
+			want.Policies = append(want.Policies[:2], denyList(3000))
+			n := len(want.Policies)
+			want.add(t, "tenant", 60)
+			for i := n; i < len(want.Policies) && !rules; i++ {
+				want.Policies[i].Ingress = nil
+			}
+			for i := n; i < len(want.Policies); i++ {
+				want.Policies[i].IsolatesEgress = true
+			}
+			s := &stripped{}
+			apply := func() {
+				t.Helper()
+				full, lost, err := s.apply(t.Context(), want.datapath.Policies(), shop.Node, want.Set)
+				if err != nil || lost == nil {
+					t.Fatal(lost, err)
+				}
+				seen := map[kube.Warning]bool{}
+				for _, w := range full {
+					if w.Namespace != "tenant" {
+						t.Errorf("%s/%s has no rules in force", w.Namespace, w.Name)
+					}
+					if w.Text = ""; seen[w] {
+						t.Errorf("%s is told twice", w.Name)
+					}
+					seen[w] = true
+				}
+			}
+			apply()
+			if stranger, denied := want.enters(t, shop); !stranger || denied {
+				t.Errorf("without a policy: a stranger enters: %t, one of a denied range: %t", stranger, denied)
+			}
+			want.Policies = append(want.Policies, last)
+			want.Policies[len(want.Policies)-1].Ingress = nil
+			apply()
+			if stranger, _ := want.enters(t, shop); stranger {
+				t.Error("a new policy is not in force")
+			}
+		})
+	}
+}
+
+// TestClusterListTimesNamespaces has a list of which the rule sets of all namespaces have too many rows, whatever their policies say: the pods of all are isolated.
+func TestClusterListTimesNamespaces(t *testing.T) {
+	want := newOnNode(t)
+	want.Policies = append(want.Policies, denyList(4000))
+	for i := range 40 {
+		want.add(t, fmt.Sprint("shop", i), 1)
+		p := &want.Policies[len(want.Policies)-1]
+		p.IsolatesEgress = i%2 == 0
+	}
+	want.add(t, "open", 1)
+	open := want.Pods[len(want.Pods)-1]
+	want.Policies = want.Policies[:len(want.Policies)-1]
+	s, to := &stripped{}, &counting{Policies: want.datapath.Policies()}
+	for range 2 {
+		to.calls = 0
+		full, lost, err := s.apply(t.Context(), to, open.Node, want.Set)
+		if err != nil || lost == nil || len(full) != 40 || to.calls > 2 {
+			t.Fatalf("%d calls, %d policies, %v, %v", to.calls, len(full), lost, err)
+		}
+		if stranger, denied := want.enters(t, want.Pods[0]); stranger || denied {
+			t.Errorf("isolated: a stranger enters: %t, one of a denied range: %t", stranger, denied)
+		}
+		if stranger, denied := want.enters(t, open); !stranger || denied {
+			t.Errorf("without a policy: a stranger enters: %t, one of a denied range: %t", stranger, denied)
+		}
+	}
+}
