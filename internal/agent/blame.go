@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"errors"
 	"maps"
-	"math"
 	"slices"
 
 	"mustang/internal/datapath/objects"
@@ -105,21 +104,17 @@ const mostHalves = 2
 
 // fullest returns the namespaces whose NetworkPolicies have the most rows of a map on the node.
 func fullest(s policy.Snapshot, full *objects.FullError) []string {
-	room := int(full.Size) / 8 * 7
-	if full.Map != "verdicts" && full.Map != "policy_ports" {
-		room = math.MaxInt // each namespace counts the pods
-	}
-	return blame.Fullest(s, func(rows policy.Rows) int {
+	return blame.Fullest(s, func(rows policy.Rows, hosts int) int {
 		switch full.Map {
 		case "policy_ports":
 			return len(rows.Ports)
 		case "verdicts":
 			return len(rows.Verdicts)
 		case "identities":
-			return len(rows.Addresses)
+			return len(rows.Addresses) - hosts
 		}
 		return len(rows.Numbers)
-	}, full.Map == "verdicts", room)
+	}, full.Map == "verdicts", int(full.Size)/8*7)
 }
 
 // ofNamespaces returns the NetworkPolicies of namespaces that have rules and select pods of the node.
@@ -135,12 +130,13 @@ func ofNamespaces(s policy.Snapshot, namespaces []string) (out []int) {
 // largest returns what takes most of the documents, which have so many bytes: NetworkPolicies, whichever nodes their pods are on, or the labels of pods, of
 // so many namespaces at most. If all policies, and all labels, take less than a sixteenth, nobody is to blame: the pods of the cluster are many.
 func largest(s policy.Snapshot, size, most int) loss {
-	of, labels := map[string]int{}, s.Labelled()
+	text := map[string][]policy.Policy{}
 	for i := range s.Policies {
 		if p := &s.Policies[i]; p.Tier == policy.Namespaced {
-			of[p.Namespace] += p.Size()
+			text[p.Namespace] = append(text[p.Namespace], *p)
 		}
 	}
+	of, labels := stored(text), stored(s.Labelled())
 	policies, labelled := sum(of), sum(labels)
 	switch {
 	case policies >= size/16 && policies >= labelled:
@@ -148,14 +144,22 @@ func largest(s policy.Snapshot, size, most int) loss {
 	case labelled < size/16:
 		return loss{}
 	}
-	maps.DeleteFunc(labels, func(_ string, n int) bool { return n == 0 })
-	unknown, named := bySize(labels), s.Named()
+	unknown, named := bySize(labels), s.Named(labels)
 	if by := bySize(named); len(by) > 0 && (len(unknown) == 0 || named[by[0]] >= labels[unknown[0]]) { // whoever names them has them kept, of others too
 		if rules := withRules(s.Policies, by[0]); len(rules) > 0 {
 			return loss{rules: rules}
 		}
 	}
 	return loss{labels: unknown[:min(len(unknown), most)]}
+}
+
+// stored returns how many bytes it takes to store what namespaces have: texts that repeat themselves take few.
+func stored[T any](of map[string][]T) map[string]int {
+	sizes := make(map[string]int, len(of))
+	for namespace, all := range of {
+		sizes[namespace], _ = policies.Stored(all) // which can be encoded
+	}
+	return sizes
 }
 
 // withRules returns the NetworkPolicies of a namespace that have rules.

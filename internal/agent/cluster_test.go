@@ -9,6 +9,7 @@ import (
 
 	"mustang/internal/kube"
 	"mustang/internal/policy"
+	"mustang/internal/policy/policytest"
 	"mustang/internal/service"
 )
 
@@ -113,6 +114,67 @@ func TestClusterListTimesNamespaces(t *testing.T) {
 		}
 		if stranger, denied := want.enters(t, open); !stranger || denied {
 			t.Errorf("without a policy: a stranger enters: %t, one of a denied range: %t", stranger, denied)
+		}
+	}
+}
+
+// TestAddressesOfManyNamespaces has namespaces with more ranges together than a map has room for: as many lose rules as have to, in few steps.
+func TestAddressesOfManyNamespaces(t *testing.T) {
+	want := newOnNode(t)
+	want.add(t, "shop", 5)
+	for i := range 20 {
+		name := fmt.Sprint("tenant", i)
+		want.add(t, name, 1)
+		p := &want.Policies[len(want.Policies)-1]
+		p.Ingress = policytest.Addresses(name, "list", i, 5000).Ingress
+	}
+	to := &counting{Policies: want.datapath.Policies()}
+	full, lost, err := new(stripped).apply(t.Context(), to, want.Pods[0].Node, want.Set)
+	if err != nil || lost == nil || len(full) < 8 || len(full) > 12 || to.calls > 3 {
+		t.Errorf("%d calls, %d policies lose rules, %v, %v", to.calls, len(full), lost, err)
+	}
+	for _, w := range full {
+		if w.Namespace == "shop" {
+			t.Errorf("%s/%s has no rules in force", w.Namespace, w.Name)
+		}
+	}
+}
+
+// TestNumbersOfAPort has pods of a tenant give a port that others' rules name very many numbers: they count as few, and nobody loses rules.
+func TestNumbersOfAPort(t *testing.T) {
+	want := newOnNode(t)
+	want.add(t, "shop", 60)
+	for i := range want.Policies {
+		p := &want.Policies[i]
+		p.IsolatesIngress, p.Ingress, p.IsolatesEgress = false, nil, true
+		p.Egress = []policy.Rule{{Peers: []policy.Peer{{Pods: &policy.PodSelector{}}}, Ports: []policy.Port{{Protocol: service.TCP, Name: "metrics"}}}}
+	}
+	far := func(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 200, byte(i >> 8), byte(i)}) }
+	for i := range 4000 {
+		number := uint16(1000 + i)
+		if i >= 3990 { // as most pods have it
+			number = 9999
+		}
+		want.Pods = append(want.Pods, policy.Pod{
+			Namespace: "tenant", Name: fmt.Sprint("f", i), Ports: []policy.NamedPort{{Name: "metrics", Protocol: service.TCP, Port: number}}, Addresses: []netip.Addr{far(i)},
+		})
+	}
+	from := want.Pods[0]
+	if cut := want.Trim(from.Node); len(cut) < 3900 || len(cut) >= 3990 {
+		t.Errorf("%d pods lack ports", len(cut))
+	}
+	full, lost, err := new(stripped).apply(t.Context(), want.datapath.Policies(), from.Node, want.Set)
+	if err != nil || lost != nil || len(full) > 0 {
+		t.Fatalf("%d policies lose rules: %v, %v", len(full), lost, err)
+	}
+	now, err := want.datapath.Policies().Snapshot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for port, allowed := range map[uint16]bool{9999: true, 80: false} {
+		out, _, err := policy.Explain(now, policy.Flow{Source: from.Addresses[0], Destination: far(3995), Protocol: service.TCP, Port: port})
+		if err != nil || out.Allow != allowed {
+			t.Errorf("port %d: %v, %v", port, out, err)
 		}
 	}
 }

@@ -38,10 +38,11 @@ func (f *fewPolicies) Apply(_ context.Context, _ service.Owner, want policies.Se
 // was there before has gone, and not for ever.
 func TestIsolatedAreTold(t *testing.T) {
 	want := policies.Set{Snapshot: policy.Snapshot{Policies: []policy.Policy{with("shop", "web", 3)}}}
+	random := rand.New(rand.NewPCG(1, 2))
 	for n := range 3000 {
 		p := with("tenant", fmt.Sprint("p", n), 0)
 		p.Ingress = nil
-		p.Subject.Pods = selects("app", strings.Repeat("x", 200))
+		p.Subject.Pods = selects("app", randomText(random, 400))
 		want.Policies = append(want.Policies, p)
 	}
 	var s stripped
@@ -55,6 +56,85 @@ func TestIsolatedAreTold(t *testing.T) {
 	s.tried = time.Now().Add(-holdStripped)
 	if full, _, err := s.apply(t.Context(), to, "here", want); err != nil || len(full) != 3000 || s.later {
 		t.Errorf("after a minute: %d are told, %v, later %v", len(full), err, s.later)
+	}
+}
+
+// longText returns a NetworkPolicy that names so many values of 62 bytes.
+func longText(random *rand.Rand, namespace, name string, values int) policy.Policy {
+	p := with(namespace, name, 0)
+	p.Subject.Namespaces = selects(policy.NamespaceLabel, namespace)
+	in := policy.Requirement{Key: "a", Operator: "In"}
+	for range values {
+		in.Values = append(in.Values, randomText(random, 62))
+	}
+	in.Sort()
+	p.Ingress = []policy.Rule{{Peers: []policy.Peer{{Pods: &policy.PodSelector{Pods: policy.Selector{Requirements: []policy.Requirement{in}}}}}}}
+	return p
+}
+
+// TestAllDocumentsChange changes all that the documents have, where they are more than half full: what they had before is there too meanwhile, and nobody loses
+// rules for that.
+func TestAllDocumentsChange(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	want := newOnNode(t)
+	want.add(t, "shop", 1)
+	var s stripped
+	for range 3 {
+		want.Policies = want.Policies[:1]
+		for n := range 80 {
+			want.Policies = append(want.Policies, longText(random, fmt.Sprint("team", n), "text", 1500))
+		}
+		full, lost, err := s.apply(t.Context(), want.datapath.Policies(), want.Pods[0].Node, want.Set)
+		if err != nil || lost != nil || len(full) > 0 {
+			t.Fatalf("%d lose, %v, %v", len(full), lost, err)
+		}
+	}
+	if n := pieces(t, want); n < 8192 || n > 15<<10 {
+		t.Errorf("%d pieces: the test is to fill more than half", n)
+	}
+}
+
+// pieces returns how many rows the documents have.
+func pieces(t *testing.T, want *onNode) (n int) {
+	t.Helper()
+	documents := want.datapath.Policies().Objects.Policies[policies.Documents]
+	key, value := make([]byte, documents.KeySize()), make([]byte, documents.ValueSize())
+	each := documents.Iterate()
+	for each.Next(&key, &value) {
+		n++
+	}
+	if err := each.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// TestAlikePoliciesTakeLittle fills the documents beside a namespace with much text that repeats itself, and takes little: it loses nothing.
+func TestAlikePoliciesTakeLittle(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	want := newOnNode(t)
+	want.add(t, "shop", 1)
+	for n := range 1500 {
+		p := with("platform", fmt.Sprint("chart", n), 0)
+		p.Subject = policy.PodSelector{Namespaces: selects(policy.NamespaceLabel, "platform"), Pods: selects("app", fmt.Sprint("chart", n))}
+		for range 6 {
+			p.Ingress = append(p.Ingress, policy.Rule{Peers: []policy.Peer{{Pods: &policy.PodSelector{Pods: selects("app.kubernetes.io/part-of", strings.Repeat("platform-", 6)+"x")}}}})
+		}
+		want.Policies = append(want.Policies, p)
+	}
+	for n := range 12 {
+		for k := range 6 {
+			want.Policies = append(want.Policies, longText(random, fmt.Sprint("evil", n), fmt.Sprint("text", k), 2500))
+		}
+	}
+	full, lost, err := new(stripped).apply(t.Context(), want.datapath.Policies(), want.Pods[0].Node, want.Set)
+	if err != nil || lost == nil || len(full) == 0 {
+		t.Errorf("%d lose, %v, %v", len(full), lost, err)
+	}
+	for _, w := range full {
+		if !strings.HasPrefix(w.Namespace, "evil") {
+			t.Fatal(w)
+		}
 	}
 }
 

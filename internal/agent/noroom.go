@@ -118,6 +118,9 @@ func (s *stripped) apply(ctx context.Context, to Policies, node string, want pol
 		want.Trim(node) // what their rules name is not kept for them
 		lost = fmt.Errorf("%d NetworkPolicies have no rules in force, %s/%s with them: %s", len(full), full[0].Namespace, full[0].Name, full[0].Text)
 	}
+	if len(s.unknown) > 0 {
+		lost = errors.Join(lost, fmt.Errorf("labels of the pods of %d namespaces are unknown: there was no room for all", len(s.unknown)))
+	}
 	want.Previous = nil
 	for so := (search{}); ; {
 		if steps, ok := to.(interface{ Step() }); ok {

@@ -83,8 +83,9 @@ func TestDocumentsFull(t *testing.T) {
 		t.Errorf("%d calls: %v, %v, %v", rows.calls, full, lost, err)
 	}
 	huge := with("tenant", "huge", 0)
-	for i := range 9000 {
-		huge.Subject.Pods.Requirements = append(huge.Subject.Pods.Requirements, policy.Requirement{Key: strings.Repeat("x", 60) + fmt.Sprint(i), Operator: "DoesNotExist"})
+	random := rand.New(rand.NewPCG(1, 2))
+	for range 16_000 {
+		huge.Subject.Pods.Requirements = append(huge.Subject.Pods.Requirements, policy.Requirement{Key: randomText(random, 60), Operator: "DoesNotExist"})
 	}
 	rows.room = 100_000
 	want.Policies = append(want.Policies, huge, with("tenant", "one", 1))

@@ -169,7 +169,7 @@ func (p *policySet) set() (s policies.Set, cut []kube.Warning) {
 	s.Previous = p.last
 	for _, pod := range s.Trim(p.node) {
 		cut = append(cut, kube.Warning{Kind: kube.Pods, Namespace: pod.Namespace, Name: pod.Name, Reason: "TooManyLabels", Text: fmt.Sprintf(
-			"policies ask for more than %d of its labels or named ports: they know no others", policy.MostLabels), Everywhere: true})
+			"policies ask for more than %d of its labels or named ports, or a port of one name has more than %d numbers in its namespace: they know no others", policy.MostLabels, policy.MostPortNumbers), Everywhere: true})
 	}
 	return s, cut
 }

@@ -111,7 +111,7 @@ func (r *room) divide(now time.Time) (changed []manifest.Name) {
 	for _, of := range []int{serviceRows, tableRows, rangeRows} {
 		r.take(of, &left)
 	}
-	r.cut(left[backendRows])
+	r.cut(left)
 	for n, was := range had {
 		is, lacks := r.shares[n]
 		asks := r.need[n][was.of]
@@ -213,15 +213,15 @@ func (r *room) byNamespace(of int) (services map[string][]manifest.Name, sums ma
 	return services, sums
 }
 
-// cut divides the rows of backends, of which so many are asked for: each namespace has as many as it asks for up to the same number (max-min fairness), and
+// cut divides the rows of backends, where so many rows are left to be asked for: each namespace has as many as it asks for up to the same number (max-min fairness), and
 // so has each of its Services.
-func (r *room) cut(asked int) {
+func (r *room) cut(left counts) {
 	limit := r.limit(backendRows)
-	if asked <= limit {
+	if left[backendRows] <= limit {
 		return
 	}
 	// A part is a row of each frontend at least, and source ranges are not cut.
-	limit = max(limit/2, limit-r.sum[serviceRows]-r.sum[rangeRows])
+	limit = max(limit/2, limit-left[serviceRows]-left[rangeRows])
 	services, sums := r.byNamespace(backendRows)
 	level := fair(slices.Sorted(maps.Values(sums)), limit)
 	for namespace, all := range services {

@@ -7,47 +7,61 @@ import (
 	"slices"
 )
 
-// Labelled returns how many bytes the labels have that [Snapshot.Forget] takes from the pods of each namespace.
-func (s *Snapshot) Labelled() map[string]int {
+// Labelled returns the labels that [Snapshot.Forget] takes from the pods of each namespace.
+func (s *Snapshot) Labelled() map[string][]map[string]string {
 	n := s.named()
-	sizes := map[string]int{}
+	all := map[string][]map[string]string{}
 	for i := range s.Pods {
-		for k, v := range s.Pods[i].Labels {
-			if !n.keeps(k) {
-				sizes[s.Pods[i].Namespace] += len(k) + len(v)
-			}
+		p := &s.Pods[i]
+		labels := maps.Clone(p.Labels)
+		maps.DeleteFunc(labels, func(k, _ string) bool { return n.keeps(k) })
+		if len(labels) > 0 {
+			all[p.Namespace] = append(all[p.Namespace], labels)
 		}
 	}
-	return sizes
+	return all
 }
 
 // fewNames is how many namespaces pay the whole for labels that they name: whoever names some may do so in several.
 const fewNames = 8
 
-// Named returns how many bytes of those labels are there for the NetworkPolicies of each namespace. Labels that more than a few name are divided between them.
-func (s *Snapshot) Named() map[string]int {
+// Named returns how many bytes of labels are there for the NetworkPolicies of each namespace. The labels that [Snapshot.Labelled] returns take sizes. Labels
+// that more than a few name are divided between them.
+func (s *Snapshot) Named(sizes map[string]int) map[string]int {
 	n := s.named()
 	type of struct{ key, namespace string }
-	bytes, sizes := map[of]int{}, map[string]int{}
-	for i := range s.Pods {
-		p := &s.Pods[i]
-		for k, v := range p.Labels {
-			if n.names(k, p.Namespace) && !n.keeps(k) {
-				bytes[of{k, p.Namespace}] += len(k) + len(v)
+	bytes, sums := map[of]int{}, map[string]int{}
+	for namespace, pods := range s.Labelled() {
+		for _, labels := range pods {
+			for k, v := range labels {
+				sums[namespace] += len(k) + len(v)
+				if n.names(k, namespace) {
+					bytes[of{k, namespace}] += len(k) + len(v)
+				}
 			}
 		}
 	}
-	for of, size := range bytes {
-		by := maps.Clone(n.pods[of.key].by[of.namespace])
-		if by == nil {
-			by = map[string]bool{}
+	by, all := map[string]int{}, map[string]int{} // all is, by key, what each has who names it in all namespaces
+	for of, raw := range bytes {
+		names := n.pods[of.key].by
+		var own []string
+		for namespace := range names[of.namespace] {
+			if !names[""][namespace] {
+				own = append(own, namespace)
+			}
 		}
-		maps.Copy(by, n.pods[of.key].by[""])
-		for namespace := range by {
-			sizes[namespace] += size * fewNames / max(fewNames, len(by))
+		share := int(float64(raw) / float64(sums[of.namespace]) * float64(sizes[of.namespace]) * fewNames / float64(max(fewNames, len(own)+len(names[""]))))
+		all[of.key] += share
+		for _, namespace := range own {
+			by[namespace] += share
 		}
 	}
-	return sizes
+	for key, share := range all {
+		for namespace := range n.pods[key].by[""] {
+			by[namespace] += share
+		}
+	}
+	return by
 }
 
 // Forget takes labels from the pods of some namespaces, all but those that policies of the tiers Admin and Baseline ask for, and the rules

@@ -7,6 +7,9 @@ const (
 	// MostLabels is how many labels [Snapshot.Trim] leaves a pod of those that policies of the cluster name, of those that NetworkPolicies of its namespace
 	// name, and of those that others name; and how many named ports.
 	MostLabels = 64
+	// MostPortNumbers is how many numbers a port of one name may have among the pods of a namespace: where rules to others name it, each is a row for each
+	// rule set.
+	MostPortNumbers = 64
 	// MostOverlaps is how many pairs there may be of a block of the rules in force on a node and a range, a block's or an exception's, that lies
 	// in it. Compiling takes that much time and memory: at the limit 40 ms and 20 MB.
 	MostOverlaps = 1 << 18

@@ -21,15 +21,6 @@ func (p *Policy) Bulk() int {
 	return len(f) + p.largeSubject()
 }
 
-// Size returns how large the policy is in bytes, about as it is stored.
-func (p *Policy) Size() int {
-	var f form
-	f.text(p.Namespace)
-	f.text(p.Name)
-	f.pods(p.Subject)
-	return p.Bulk() - p.largeSubject() + len(f)
-}
-
 // Isolate has one NetworkPolicy stand for all of each of some namespaces: it isolates all pods, in each direction in which one of them isolates some, and
 // allows nothing.
 func (s *Snapshot) Isolate(namespaces ...string) {

@@ -12,7 +12,7 @@ import (
 type named struct {
 	pods              map[string]*namedLabel
 	namespaces, nodes map[string]bool
-	ports             map[string]bool
+	ports             map[string]bool // whether policies of the cluster name them
 }
 
 // namedLabel is a key of labels of pods that policies name.
@@ -26,9 +26,15 @@ type namedLabel struct {
 // who reports whether NetworkPolicies of a namespace name a label of its pods, and whether those of others do.
 func (l *namedLabel) who(namespace string) (own, others bool) {
 	for _, of := range []string{"", namespace} {
-		for by := range l.by[of] {
-			own, others = own || by == namespace, others || by != namespace && by != ""
+		by := l.by[of]
+		n := len(by)
+		if by[""] {
+			n--
 		}
+		if by[namespace] {
+			n, own = n-1, true
+		}
+		others = others || n > 0
 	}
 	return own, others
 }
@@ -41,13 +47,15 @@ func (n *named) names(key, namespace string) bool {
 
 // Trim drops what no policy of the snapshot names, nor one of Previous: labels by their keys, named ports, and pods that have no address and are not of a
 // node. The pods of that node keep other labels too. A pod keeps [MostLabels] of the labels that policies of the tiers Admin and Baseline name, as many that
-// NetworkPolicies of its namespace name, and as many that those of others name. Trim returns the pods that lack labels or ports which policies name. What it
+// NetworkPolicies of its namespace name, and as many that those of others name. A name of a port that NetworkPolicies name stands for [MostPortNumbers] numbers
+// in a namespace, those of most pods. Trim returns the pods that lack labels or ports which policies name. What it
 // changes are copies.
 func (s *Snapshot) Trim(node string) (cut []Pod) {
 	n := s.named()
 	s.Pods = slices.DeleteFunc(slices.Clone(s.Pods), func(p Pod) bool { return len(p.Addresses) == 0 && p.Node != node })
+	rare := n.rarePorts(s.Pods)
 	for i := range s.Pods {
-		if p := &s.Pods[i]; n.trim(p, p.Node == node) {
+		if p := &s.Pods[i]; n.trim(p, p.Node == node, rare) {
 			cut = append(cut, *p)
 		}
 	}
@@ -119,7 +127,7 @@ func (n *named) add(p *Policy) {
 			}
 			for _, port := range rules[i].Ports {
 				if port.Name != "" {
-					n.ports[port.Name] = true
+					n.ports[port.Name] = n.ports[port.Name] || p.Tier != Namespaced
 				}
 			}
 		}
@@ -127,16 +135,8 @@ func (n *named) add(p *Policy) {
 }
 
 // trim trims a pod, and reports whether it has more than there is room for that policies ask for.
-func (n *named) trim(p *Pod, others bool) (cut bool) {
-	isNamed := func(port NamedPort) bool { return n.ports[port.Name] }
-	if !slices.ContainsFunc(p.Ports, isNamed) {
-		p.Ports = nil
-	} else {
-		p.Ports = slices.DeleteFunc(slices.Clone(p.Ports), func(port NamedPort) bool { return !isNamed(port) })
-	}
-	if len(p.Ports) > MostLabels {
-		p.Ports, cut = p.Ports[:MostLabels], true
-	}
+func (n *named) trim(p *Pod, others bool, rare map[portName]map[portNumber]bool) (cut bool) {
+	cut = n.trimPorts(p, rare)
 	asked, kept := n.asked(p)
 	if len(p.Labels) > len(asked) && others && len(kept) < MostLabels { // its own policies may ask for the others later
 		rest := slices.Sorted(maps.Keys(p.Labels))

@@ -58,7 +58,7 @@ func (s Sizes) byName() map[string]uint32 {
 		tcMapVerdicts:        524288,
 		tcMapPolicyPorts:     131072,
 		tcMapPolicyNumbers:   131072,
-		tcMapPolicyDocuments: 16384,
+		tcMapPolicyDocuments: 32768,
 		socklbMapNamespaces:  endpoints + 4096, // an endpoint is in one namespace, and hosts are few
 		tcMapSenders:         endpoints,
 	}

@@ -236,6 +236,13 @@ func (p *packed) add(key documentKey, document any) (length uint32, err error) {
 	return length, nil
 }
 
+// Stored returns how many bytes it takes, about, to store a document, by itself.
+func Stored(document any) (int, error) {
+	var all packed
+	n, err := all.add(documentKey{}, document)
+	return int(n), err
+}
+
 // next returns a revision that nothing has had.
 func (h head) next() uint32 { return max(h.revision, h.before) + 1 }
 
@@ -255,11 +262,14 @@ func (p Policies) put(d documents, key documentKey, document any) error {
 
 // pieces returns the keys of the pieces of a document, or of a part of one, that begins with a key.
 func (k documentKey) pieces(length uint32) (all []documentKey) {
-	for end := k.Piece + (length+DocumentPiece-1)/DocumentPiece; k.Piece < end; k.Piece++ {
+	for end := k.Piece + piecesOf(length); k.Piece < end; k.Piece++ {
 		all = append(all, k)
 	}
 	return all
 }
+
+// piecesOf returns how many pieces a length has.
+func piecesOf(length uint32) uint32 { return (length + DocumentPiece - 1) / DocumentPiece }
 
 // publish stores pieces of a document, then the head that names them.
 func (p Policies) publish(key documentKey, h head, all packed) error {

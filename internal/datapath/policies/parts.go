@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"mustang/internal/datapath/objects"
 	"mustang/internal/policy"
 	"mustang/internal/service"
 )
@@ -175,6 +176,13 @@ func (p Policies) putContent(d documents, owner service.Owner, was, now *content
 	drop(piece(0, old.revision), old.length)
 	if h.length, err = all.add(piece(0, h.revision), root{now.rest(), now.parts}); err != nil {
 		return nil, err
+	}
+	n := piecesOf(h.length)
+	for _, at := range now.parts {
+		n += piecesOf(at.Length)
+	}
+	if most := min(mostPieces, p.tables().documents.Size()*mostPieces/documentRows); n > most {
+		return nil, &objects.FullError{Map: Documents, Size: most}
 	}
 	d.heads[key] = h
 	return gone, p.publish(key, h, all)

@@ -17,6 +17,13 @@ const shareOfJoining = 8
 // change alone. Those of an older version keep their size.
 const mostVerdicts, mostRows = 1 << 18, 1 << 16
 
+// mostPieces is how many pieces what an owner says has at most: 7.5 MiB. What it said before is there too until a change is settled, and pods' documents besides:
+// a new map has documentRows.
+const (
+	documentRows = 32 << 10
+	mostPieces   = 15 << 10
+)
+
 // counts are numbers of rows.
 type counts struct{ addresses, verdicts, ports, numbers int }
 

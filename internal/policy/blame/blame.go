@@ -39,13 +39,13 @@ func Explain(err error) error {
 	return &WorkError{r.largest(gone), gone}
 }
 
-func work(c *policy.Compiler) int { return c.Cost().Work }
+func work(c *policy.Compiler, _ *policy.Snapshot) int { return c.Cost().Work }
 
-// Fullest returns the namespaces whose policies have the most of some rows on the node, which a function counts: those of its policies by
-// themselves, and of verdicts also those where rule sets of others meet what it tells apart. They are as many as have to go so that no more rows than room
+// Fullest returns the namespaces whose policies have the most of some rows on the node, which a function counts, and knows how many addresses of pods and nodes have
+// some: those of its policies by themselves, and of verdicts also those where rule sets of others meet what it tells apart. They are as many as have to go so that no more rows than room
 // are left, one at least; none if ClusterNetworkPolicies have too many beside one NetworkPolicy of each namespace.
-func Fullest(s policy.Snapshot, rows func(policy.Rows) int, verdicts bool, room int) []string {
-	c := costs{of: func(c *policy.Compiler) int { return rows(c.Rows()) }, limit: room}
+func Fullest(s policy.Snapshot, rows func(r policy.Rows, hosts int) int, verdicts bool, room int) []string {
+	c := costs{of: func(c *policy.Compiler, s *policy.Snapshot) int { return rows(c.Rows(), hostsIn(s)) }, limit: room}
 	if verdicts {
 		c.meeting = 1
 	}
@@ -54,8 +54,8 @@ func Fullest(s policy.Snapshot, rows func(policy.Rows) int, verdicts bool, room 
 
 // costs is what policies cost, and how much they may.
 type costs struct {
-	of      func(*policy.Compiler) int // by themselves
-	meeting int                        // where a rule set meets a range, or pods or nodes, that others tell apart
+	of      func(*policy.Compiler, *policy.Snapshot) int // by themselves
+	meeting int                                          // where a rule set meets a range, or pods or nodes, that others tell apart
 	limit   int
 	asked   bool // what policies cost has that of labels for which rules ask
 }
@@ -132,11 +132,24 @@ func (c costs) beside(of policy.Snapshot, own, cluster []policy.Policy) float64 
 func (c costs) bill(own policy.Snapshot) (b bill, err error) {
 	compiler := policy.NewCompiler(policy.Rows{})
 	_, err = compiler.Change(own)
-	if b.own = float64(c.of(compiler)); err != nil {
+	if b.own = float64(c.of(compiler, &own)); err != nil {
 		b.own = max(b.own, float64(c.limit))
 	}
 	cost := compiler.Cost()
 	b.asked = float64(cost.Asked)
 	b.brings[ofRanges], b.sets = float64(cost.Ranges), [2]float64{ofRanges: float64(cost.RangeSets), ofHosts: float64(cost.HostSets)}
 	return b, err
+}
+
+// hostsIn returns how many addresses pods and nodes have.
+func hostsIn(s *policy.Snapshot) (n int) {
+	for i := range s.Nodes {
+		n += len(s.Nodes[i].Addresses)
+	}
+	for i := range s.Pods {
+		if !s.Pods[i].HostNetwork {
+			n += len(s.Pods[i].Addresses)
+		}
+	}
+	return n
 }

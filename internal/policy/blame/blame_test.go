@@ -61,7 +61,7 @@ func TestFullest(t *testing.T) {
 		s.Policies[0].Ingress[0].Peers = append(s.Policies[0].Ingress[0].Peers, policy.Peer{Pods: &policy.PodSelector{Pods: policy.Selector{Labels: map[string]string{"app": app}}}})
 		s.Pods = append(s.Pods, policy.Pod{Namespace: "away", Name: app, Labels: map[string]string{"app": app}, Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, 1, byte(n >> 8), byte(n)})}})
 	}
-	rows := func(r policy.Rows) int { return len(r.Verdicts) }
+	rows := func(r policy.Rows, _ int) int { return len(r.Verdicts) }
 	for verdicts, want := range map[bool]string{true: "tenant", false: "shop"} {
 		if most := Fullest(s, rows, verdicts, 1<<30); !slices.Equal(most, []string{want}) {
 			t.Errorf("%v: it is %s", verdicts, most)
