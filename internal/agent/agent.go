@@ -22,6 +22,7 @@ import (
 	"mustang/internal/datapath/policies"
 	"mustang/internal/datapath/rows"
 	"mustang/internal/kube"
+	"mustang/internal/policy"
 	"mustang/internal/service"
 	"mustang/internal/service/manifest"
 )
@@ -59,6 +60,7 @@ type Services interface {
 // Policies are those of a datapath.
 type Policies interface {
 	List() ([]policies.Listed, error)
+	Others(but service.Owner) ([]policy.Policy, error)
 	Apply(ctx context.Context, owner service.Owner, want policies.Set) (policies.Result, error)
 }
 
@@ -331,7 +333,7 @@ func (a *Agent) findNodePorts(addresses []netip.Addr) error {
 //
 // refused is about single objects, which wait: no round has failed for them.
 func (a *Agent) sync(ctx context.Context) (all bool, refused, err error) {
-	unknown := errors.Join(a.readPods(), a.readPolicies())
+	unknown := errors.Join(a.readPods(), a.readPolicies(), a.readOthers())
 	a.mu.Lock()
 	a.State.Begin()
 	var rules policies.Set

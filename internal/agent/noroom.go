@@ -33,6 +33,8 @@ type stripped struct {
 	later bool                                // there are such, or some have gone, or there may be room once what was there before has gone
 	again bool                                // the last search found too much too
 	last  []policy.Policy                     // what was written last
+	// others are the policies of other owners.
+	others []policy.Policy
 	// isolated are the namespaces of which all pods are isolated, as even the selectors of their NetworkPolicies are too large, and unknown those
 	// of whose pods the labels are forgotten: why.
 	isolated, unknown map[string]string
@@ -158,7 +160,9 @@ func (s *stripped) apply(ctx context.Context, to Policies, node string, want pol
 				want.Policies[i].Strip()
 			}
 			if isFull := (*objects.FullError)(nil); errors.As(err, &isFull) && isFull.Map == policies.Documents {
+				want.Previous = s.others
 				want.Trim(node) // labels that they name take room
+				want.Previous = nil
 			}
 		}
 		if lose.all {
@@ -281,6 +285,9 @@ func (s inSteps) Apply(ctx context.Context, owner service.Owner, want policies.S
 
 // applyPolicies writes the policies of a version, and notes which have no rules in force, of which lost tells.
 func (a *Agent) applyPolicies(ctx context.Context, rules policies.Set, version uint64) (lost, err error) {
+	a.mu.Lock()
+	a.stripped.others = a.policies.others
+	a.mu.Unlock()
 	full, lost, err := a.stripped.apply(ctx, inSteps{a.Policies, a.State}, a.Node, rules)
 	if a.stripped.later {
 		if a.again != nil {

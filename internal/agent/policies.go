@@ -47,6 +47,8 @@ type policySet struct {
 	failure          error
 	// last are the policies that were written last: until others are in force, verdicts need the labels that these name.
 	last []policy.Policy
+	// others are the policies of other owners, as of the command line. They need labels too.
+	others []policy.Policy
 }
 
 func newPolicySet(node string) *policySet {
@@ -147,6 +149,21 @@ func (a *Agent) readPolicies() error {
 	return nil
 }
 
+// readOthers finds out which policies other owners have.
+func (a *Agent) readOthers() error {
+	others, err := a.Policies.Others(service.Agent)
+	if err != nil {
+		return err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	same := slices.EqualFunc(a.policies.others, others, func(a, b policy.Policy) bool { return a.Digest() == b.Digest() })
+	if a.policies.others = others; !same {
+		a.policies.change()
+	}
+	return nil
+}
+
 // set returns all, with those that were written last as previous ones, and that nothing has changed since. Of some pods it is not all that policies ask for: of these cut tells.
 func (p *policySet) set() (s policies.Set, cut []kube.Warning) {
 	p.changed = false
@@ -166,7 +183,7 @@ func (p *policySet) set() (s policies.Set, cut []kube.Warning) {
 	if len(s.Policies) == 0 {
 		return policies.Set{}, nil // labels matter to nobody
 	}
-	s.Previous = p.last
+	s.Previous = slices.Concat(p.last, p.others)
 	for _, pod := range s.Trim(p.node) {
 		cut = append(cut, kube.Warning{Kind: kube.Pods, Namespace: pod.Namespace, Name: pod.Name, Reason: "TooManyLabels", Text: fmt.Sprintf(
 			"policies ask for more than %d of its labels or named ports, or a port of one name has more than %d numbers in its namespace: they know no others", policy.MostLabels, policy.MostPortNumbers), Everywhere: true})

@@ -89,6 +89,17 @@ func (p Policies) List() ([]Listed, error) {
 	return all, nil
 }
 
+// Others returns the policies of other owners.
+func (p Policies) Others(but service.Owner) (all []policy.Policy, err error) {
+	docs, err := p.recall()
+	for _, owner := range docs.owners() {
+		if owner != but {
+			all = append(all, docs.sets[owner].now.Policies...)
+		}
+	}
+	return all, err
+}
+
 // Audited reports whether there are policies and they are only audited.
 func (p Policies) Audited() (bool, error) {
 	docs, err := p.recall()

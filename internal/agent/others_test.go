@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"net/netip"
+	"testing"
+
+	"mustang/internal/policy"
+	"mustang/internal/service"
+)
+
+// TestLabelsForOtherOwners has policies of the command line ask for labels of pods that no policy of the cluster names: the agent keeps them.
+func TestLabelsForOtherOwners(t *testing.T) {
+	want := newOnNode(t)
+	want.add(t, "db", 1)
+	without := func(key string) []policy.Policy {
+		return []policy.Policy{{
+			Tier: policy.Namespaced, Namespace: "db", Name: "without", IsolatesIngress: true, Subject: policy.PodSelector{Namespaces: selects(policy.NamespaceLabel, "db")},
+			Ingress: []policy.Rule{{Peers: []policy.Peer{{Pods: &policy.PodSelector{Pods: policy.Selector{Requirements: []policy.Requirement{{Key: key, Operator: "DoesNotExist"}}}}}}}},
+		}}
+	}
+	far := policy.Pod{Namespace: "other", Name: "far", Labels: map[string]string{"quarantine": "yes", "app": "x"}, Addresses: []netip.Addr{netip.MustParseAddr("10.200.0.5")}}
+	cli := want.Set
+	a := &Agent{Options: Options{Policies: want.datapath.Policies()}, policies: newPolicySet(want.Pods[0].Node)}
+	a.policies.of[object{"pods", "other", "far"}] = fragment{Pods: []policy.Pod{far}}
+	a.policies.of[object{"pods", "db", "app0"}] = fragment{Pods: want.Pods}
+	a.policies.of[object{"networkpolicies", "shop", "web"}] = fragment{Policies: []policy.Policy{with("shop", "web", 1)}}
+	for round, key := range []string{"quarantine", "another"} {
+		a.policies.changed, cli.Policies = false, without(key)
+		if _, err := want.datapath.Policies().Apply(t.Context(), service.CLI, cli); err != nil {
+			t.Fatal(err)
+		}
+		if err := a.readOthers(); err != nil || !a.policies.changed {
+			t.Fatalf("round %d: changed %t, %v", round, a.policies.changed, err)
+		}
+		set, _ := a.policies.set()
+		if _, _, err := a.stripped.apply(t.Context(), a.Policies, want.Pods[0].Node, set); err != nil {
+			t.Fatal(err)
+		}
+		now, err := want.datapath.Policies().Snapshot()
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, in, err := policy.Explain(now, policy.Flow{Source: far.Addresses[0], Destination: want.Pods[0].Addresses[0], Protocol: service.TCP, Port: 80})
+		if err != nil || in.Allow != (key == "another") {
+			t.Errorf("round %d: %v, %v", round, in, err)
+		}
+		if a.policies.changed = false; a.readOthers() != nil || a.policies.changed {
+			t.Error("policies of others have changed again")
+		}
+	}
+}
