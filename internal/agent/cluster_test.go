@@ -5,6 +5,7 @@ package agent
 import (
 	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"mustang/internal/kube"
@@ -114,6 +115,23 @@ func TestClusterListTimesNamespaces(t *testing.T) {
 		}
 		if stranger, denied := want.enters(t, open); !stranger || denied {
 			t.Errorf("without a policy: a stranger enters: %t, one of a denied range: %t", stranger, denied)
+		}
+	}
+}
+
+// TestClusterListByItself has a list of which there are too many rows for the only rule set: an event says so of its policy, and that nothing is in force of what
+// has changed.
+func TestClusterListByItself(t *testing.T) {
+	want := newOnNode(t)
+	want.add(t, "shop", 3)
+	want.Policies = append(want.Policies, policy.Policy{Tier: policy.Admin, Name: "threats", Ingress: []policy.Rule{{Action: policy.Deny, Peers: policytest.Addresses("", "", 0, 70_000).Ingress[0].Peers}}})
+	full, lost, err := new(stripped).apply(t.Context(), want.datapath.Policies(), want.Pods[0].Node, want.Set)
+	if err == nil || lost != nil || len(full) == 0 || full[len(full)-1].Name != "threats" {
+		t.Errorf("%v, %v, %v", full, lost, err)
+	}
+	for _, w := range full {
+		if !strings.HasPrefix(w.Text, notInForce) {
+			t.Errorf("%s/%s: %s", w.Namespace, w.Name, w.Text)
 		}
 	}
 }

@@ -49,7 +49,7 @@ func TestIsolatedAreTold(t *testing.T) {
 	to := &fewPolicies{most: 100, once: errors.New("another reason")}
 	for round, later := range []bool{false, true, false, false} {
 		full, lost, err := s.apply(t.Context(), to, "here", want)
-		if (err != nil) != (round == 0) || lost == nil || len(full) != 3000 || s.later != later {
+		if (err != nil) != (round == 0) || (lost == nil) != (round == 0) || len(full) != 3000 || s.later != later {
 			t.Errorf("round %d: %d are told, %v, %v, later %v", round, len(full), lost, err, s.later)
 		}
 	}

@@ -124,6 +124,7 @@ func (s *stripped) apply(ctx context.Context, to Policies, node string, want pol
 		lost = errors.Join(lost, fmt.Errorf("labels of the pods of %d namespaces are unknown: there was no room for all", len(s.unknown)))
 	}
 	want.Previous = nil
+	held := lost
 	for so := (search{}); ; {
 		if steps, ok := to.(interface{ Step() }); ok {
 			steps.Step()
@@ -143,7 +144,10 @@ func (s *stripped) apply(ctx context.Context, to Policies, node string, want pol
 		}
 		lose := so.toLose(here, err)
 		if lose.isEmpty() {
-			return slices.Concat(full, taken, ofCluster(err)), lost, err
+			for i := range taken { // nothing is taken from what is in force
+				taken[i].Text = notInForce + reason(err)
+			}
+			return slices.Concat(full, taken, ofCluster(want.Policies, err)), held, err
 		}
 		so.forgotten += len(lose.labels)
 		for _, namespace := range lose.labels {
@@ -189,12 +193,22 @@ func namespacesOf(all []policy.Policy) (namespaces []string) {
 	return slices.Compact(namespaces)
 }
 
-// ofCluster says of a ClusterNetworkPolicy that an error names that no policies are written for it.
-func ofCluster(err error) []kube.Warning {
+const notInForce = "no change of policies is in force on the node: "
+
+// ofCluster says of the ClusterNetworkPolicy that is to blame for an error that no policies are written for it.
+func ofCluster(all []policy.Policy, err error) []kube.Warning {
 	var over *policy.OverlapError
 	var work *blame.WorkError
+	var none *objects.FullError
 	var most policy.Origin
 	switch {
+	case errors.As(err, &none) && none.Map != policies.Documents:
+		bulk := 0
+		for i := range all {
+			if p := &all[i]; p.Tier != policy.Namespaced && p.Bulk() > bulk {
+				bulk, most = p.Bulk(), policy.Origin{Tier: p.Tier, Name: p.Name}
+			}
+		}
 	case errors.As(err, &over):
 		most = over.Most
 	case errors.As(err, &work):
@@ -203,7 +217,7 @@ func ofCluster(err error) []kube.Warning {
 	if most.Name == "" || most.Tier == policy.Namespaced {
 		return nil
 	}
-	return []kube.Warning{{Kind: kube.ClusterNetworkPolicies, Name: most.Name, Reason: "NoRoom", Text: "no change of policies is in force on the node: " + reason(err)}}
+	return []kube.Warning{{Kind: kube.ClusterNetworkPolicies, Name: most.Name, Reason: "NoRoom", Text: notInForce + reason(err)}}
 }
 
 // reason returns the text of an error without the policy that it names, which may be another tenant's.
