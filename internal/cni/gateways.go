@@ -46,6 +46,9 @@ func (p *Plugin) RetireGateways(host *netns.Namespace, network string, subnets [
 		}
 	}
 	n.Gateways = slices.DeleteFunc(n.Gateways, stale)
+	if err := store.SaveNetwork(network, n); err != nil {
+		return err
+	}
 	if n.Former, err = p.removeUnused(host, network, n); err != nil {
 		return err
 	}
@@ -53,7 +56,9 @@ func (p *Plugin) RetireGateways(host *netns.Namespace, network string, subnets [
 }
 
 // removeUnused removes the former gateways of a network of whose subnets no pod has an address, and returns the others. Those that
-// another network has are that one's. The caller holds the lock of the network.
+// another network has are that one's. The caller holds the lock of the network, and has saved it with the former gateways, and without the digest that
+// an ADD in one of their subnets takes for its own: ADD records its addresses before it reads the network. Either it finds
+// another digest, waits for the lock and sets up what its pod needs, or its pod is among those that are looked at here.
 func (p *Plugin) removeUnused(host *netns.Namespace, network string, n record.Network) (used []netip.Prefix, err error) {
 	if len(n.Former) == 0 {
 		return nil, nil

@@ -4,9 +4,12 @@ package cni
 
 import (
 	"bytes"
+	"fmt"
 	"net/netip"
+	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"mustang/internal/testkit"
 )
@@ -118,4 +121,45 @@ func TestSubnetOfFormerNetwork(t *testing.T) {
 	f.reach(p.Namespace, f.host, gateway(p, 0))
 	f.must(f.check(p))
 	f.must(f.del(p))
+}
+
+// TestRetireDuringAdd retires the gateways of a network while an ADD in their subnets runs, which has found the network complete: the pod has its gateway.
+func TestRetireDuringAdd(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	config := network("net", "veth", "")
+	f.manyRecords(f.added("a", network("other", "veth", "")), 500)
+	for i := range testkit.Repeats(20, 200) {
+		f.must(f.del(f.added(fmt.Sprint("b", i), config))) // the network is complete
+		p := f.pod(fmt.Sprint("c", i), config)
+		retired := make(chan error, 1)
+		f.plugin.After = func(step string) error {
+			if step != "device" { // addresses are next, and then the network
+				return nil
+			}
+			retire := *f.plugin
+			retire.After = nil
+			go func() {
+				retired <- retire.RetireGateways(f.host, "net", []netip.Prefix{netip.MustParsePrefix("10.1.0.0/24"), netip.MustParsePrefix("fd00:1::/64")})
+			}()
+			time.Sleep(time.Duration(i%20) * 200 * time.Microsecond)
+			return nil
+		}
+		err := f.add(p)
+		f.plugin.After = nil
+		f.must(<-retired)
+		f.must(err)
+		f.must(f.check(p))
+		f.must(f.del(p))
+	}
+}
+
+// manyRecords gives a network many records, as of a node with many pods: reading all takes a while.
+func (f *fixture) manyRecords(p *pod, count int) {
+	path := f.plugin.records().Path("other", p.request.owner())
+	data, err := os.ReadFile(path)
+	f.must(err)
+	for i := range count {
+		f.must(os.WriteFile(strings.Replace(path, "/a@", fmt.Sprintf("/a%d@", i), 1), data, 0o600))
+	}
 }

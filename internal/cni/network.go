@@ -58,13 +58,7 @@ func (a *attachment) ensureNetwork(ctx context.Context, addresses []netconf.PodA
 	if err := a.useNetwork(want); err != nil {
 		return err
 	}
-	if err := a.mode.Setup(a.network); err != nil {
-		return err
-	}
-	if have, ok := store.Network(a.config.Name); ok { // another ADD may have saved it since
-		want.Former = formerGateways(have, want)
-	}
-	if want.Former, err = a.plugin.removeUnused(a.host, a.config.Name, want); err != nil {
+	if want.Former, err = a.setUp(want); err != nil {
 		return err
 	}
 	if want.BigTCP { // pods of an earlier configuration would get such packets cut to the MTU
@@ -85,6 +79,25 @@ func (a *attachment) ensureNetwork(ctx context.Context, addresses []netconf.PodA
 		}
 	}
 	return store.SaveNetwork(a.config.Name, want)
+}
+
+// setUp sets up a network, removes the former gateways that no pod needs, and returns the others. The caller holds its lock.
+func (a *attachment) setUp(want record.Network) (former []netip.Prefix, err error) {
+	store := a.plugin.records()
+	have, ok := store.Network(a.config.Name) // another ADD may have saved it since
+	if err := a.mode.Setup(a.network); err != nil {
+		return nil, err
+	}
+	if ok {
+		want.Former = formerGateways(have, want)
+	}
+	if have.Digest != want.Digest {
+		want.Digest = "" // more is to come, and the digest of before counts no more: see removeUnused
+	}
+	if err := store.SaveNetwork(a.config.Name, want); err != nil {
+		return nil, err
+	}
+	return a.plugin.removeUnused(a.host, a.config.Name, want)
 }
 
 // RemoveNetworks removes from the host what the pods of each network shared: the host's addresses among them or the device that has
