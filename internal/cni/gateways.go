@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"mustang/internal/cni/record"
 	"mustang/internal/ipam"
@@ -16,6 +17,9 @@ import (
 
 // The host has the gateways of a network's subnets. Where its subnets change, pods with addresses of before need their gateway until the last one has
 // gone; then its address goes, as another host may have the subnet.
+
+// devicePrefix begins the names that Mustang gives to devices.
+const devicePrefix = "mst"
 
 // RetireGateways removes from the host the gateways of a network that lie in none of some subnets, once no pod has an address of theirs: at once, or with the
 // last DEL. Errors: those of the records and of the link mode.
@@ -71,7 +75,7 @@ func (p *Plugin) removeUnused(host *netns.Namespace, network string, n record.Ne
 	for _, r := range pods {
 		addresses[r.Network] = append(addresses[r.Network], r.Addresses...)
 	}
-	device, single, err := gatewayDevice(n)
+	device, _, err := gatewayDevice(n)
 	if err != nil {
 		return n.Former, err
 	}
@@ -86,18 +90,33 @@ func (p *Plugin) removeUnused(host *netns.Namespace, network string, n record.Ne
 			gone = append(gone, gateway)
 		}
 	}
-	if len(gone) == 0 {
-		return used, nil
-	}
-	if single {
-		for i, gateway := range gone {
-			gone[i] = netip.PrefixFrom(gateway.Addr(), gateway.Addr().BitLen())
-		}
-	}
-	if err := rtnl.In(host).RemoveAddresses(device, gone); err != nil {
+	if err := removeGateways(host, n, gone); err != nil {
 		return n.Former, err
 	}
 	return used, nil
+}
+
+// removeGateways removes gateways of a network from the host. Those that the host had before the network are its administrator's, as the address
+// of a bridge by which others reach it. The kernel knows which ones a link mode has added. What earlier versions have added it does
+// not know: there a device of the plugin's own name tells, and what is elsewhere stays until a reboot.
+func removeGateways(host *netns.Namespace, n record.Network, gateways []netip.Prefix) error {
+	if len(gateways) == 0 {
+		return nil
+	}
+	device, single, err := gatewayDevice(n)
+	if err != nil {
+		return err
+	}
+	if single {
+		gateways = slices.Clone(gateways)
+		for i, gateway := range gateways {
+			gateways[i] = netip.PrefixFrom(gateway.Addr(), gateway.Addr().BitLen())
+		}
+	}
+	if strings.HasPrefix(device, devicePrefix) {
+		return rtnl.In(host).RemoveAddresses(device, gateways)
+	}
+	return rtnl.In(host).RemoveOwnAddresses(device, gateways)
 }
 
 // gatewayDevice returns the host's device that has the gateways of a network, and whether they are single addresses there, as it has no neighbours.

@@ -270,7 +270,7 @@ func (h nsHandle) addGateways(link netlink.Link, addrs []netip.Prefix) (undo fun
 		return errors.Join(errs...)
 	}
 	for _, addr := range addrs {
-		isNew, err := h.addAddress(link, addr, netlink.SCOPE_UNIVERSE)
+		isNew, err := rtnl.In(h.ns).AddOwnAddress(link, addr)
 		if err != nil {
 			return nil, errors.Join(err, undo())
 		}
