@@ -18,9 +18,6 @@ import (
 // The host has the gateways of a network's subnets. Where its subnets change, pods with addresses of before need their gateway until the last one has
 // gone; then its address goes, as another host may have the subnet.
 
-// devicePrefix begins the names that Mustang gives to devices.
-const devicePrefix = "mst"
-
 // RetireGateways removes from the host the gateways of a network that lie in none of some subnets, once no pod has an address of theirs: at once, or with the
 // last DEL. Errors: those of the records and of the link mode.
 func (p *Plugin) RetireGateways(host *netns.Namespace, network string, subnets []netip.Prefix) error {
@@ -97,8 +94,8 @@ func (p *Plugin) removeUnused(host *netns.Namespace, network string, n record.Ne
 }
 
 // removeGateways removes gateways of a network from the host. Those that the host had before the network are its administrator's, as the address
-// of a bridge by which others reach it. The kernel knows which ones a link mode has added. What earlier versions have added it does
-// not know: there a device of the plugin's own name tells, and what is elsewhere stays until a reboot.
+// of a bridge by which others reach it. The kernel knows which ones a link mode has added, but for those of earlier versions: there a
+// device of the plugin's own name tells, and what is elsewhere stays until a reboot.
 func removeGateways(host *netns.Namespace, n record.Network, gateways []netip.Prefix) error {
 	if len(gateways) == 0 {
 		return nil
@@ -113,7 +110,7 @@ func removeGateways(host *netns.Namespace, n record.Network, gateways []netip.Pr
 			gateways[i] = netip.PrefixFrom(gateway.Addr(), gateway.Addr().BitLen())
 		}
 	}
-	if strings.HasPrefix(device, devicePrefix) {
+	if n.Created == 0 && strings.HasPrefix(device, devicePrefix) {
 		return rtnl.In(host).RemoveAddresses(device, gateways)
 	}
 	return rtnl.In(host).RemoveOwnAddresses(device, gateways)

@@ -58,7 +58,7 @@ func (a *attachment) ensureNetwork(ctx context.Context, addresses []netconf.PodA
 	if err := a.useNetwork(want); err != nil {
 		return err
 	}
-	if want.Former, err = a.setUp(want); err != nil {
+	if want.Former, err = a.setUp(&want); err != nil {
 		return err
 	}
 	if want.BigTCP { // pods of an earlier configuration would get such packets cut to the MTU
@@ -82,26 +82,27 @@ func (a *attachment) ensureNetwork(ctx context.Context, addresses []netconf.PodA
 }
 
 // setUp sets up a network, removes the former gateways that no pod needs, and returns the others. The caller holds its lock.
-func (a *attachment) setUp(want record.Network) (former []netip.Prefix, err error) {
+func (a *attachment) setUp(want *record.Network) (former []netip.Prefix, err error) {
 	store := a.plugin.records()
 	have, ok := store.Network(a.config.Name) // another ADD may have saved it since
-	if err := a.mode.Setup(a.network); err != nil {
+	if want.Created, err = a.setUpDevice(*want); err != nil {
 		return nil, err
 	}
 	if ok {
-		want.Former = formerGateways(have, want)
+		want.Former = formerGateways(have, *want)
 	}
+	now := *want
 	if have.Digest != want.Digest {
-		want.Digest = "" // more is to come, and the digest of before counts no more: see removeUnused
+		now.Digest = "" // more is to come, and the digest of before counts no more: see removeUnused
 	}
-	if err := store.SaveNetwork(a.config.Name, want); err != nil {
+	if err := store.SaveNetwork(a.config.Name, now); err != nil {
 		return nil, err
 	}
-	return a.plugin.removeUnused(a.host, a.config.Name, want)
+	return a.plugin.removeUnused(a.host, a.config.Name, now)
 }
 
 // RemoveNetworks removes from the host what the pods of each network shared: the host's addresses among them or the device that has
-// these, and masquerading. No pod may be attached. Errors: those of the link modes and of nftables.
+// these, and masquerading. What the host had before the networks stays. No pod may be attached. Errors: those of the link modes and of nftables.
 func (p *Plugin) RemoveNetworks(host *netns.Namespace) error {
 	boot, err := ipam.BootID()
 	if err != nil {
@@ -118,7 +119,7 @@ func (p *Plugin) RemoveNetworks(host *netns.Namespace) error {
 			errs = append(errs, err)
 			continue
 		}
-		errs = append(errs, mode.Teardown(networkOf(n, host, mode)), removeMasquerade(host, name))
+		errs = append(errs, tearDown(host, mode, n), removeMasquerade(host, name))
 	}
 	return errors.Join(errs...)
 }

@@ -3,6 +3,10 @@
 package cni
 
 import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -56,5 +60,82 @@ func TestAddressBesideTheGateway(t *testing.T) {
 	text := command(t, f.host, "ip -o addr show dev mst0")
 	if !strings.Contains(text, " 10.113.0.5/24 ") || strings.Contains(text, " 10.113.0.1/24 ") {
 		t.Errorf("want 10.113.0.5/24 alone: %s", text)
+	}
+}
+
+// TestRemoveNetworks removes networks at bridges: those that the plugin has created go, those of the host stay with what they had.
+func TestRemoveNetworks(t *testing.T) {
+	for _, c := range []struct {
+		name, bridge string
+		before       string // of the bridge; empty if there is none
+		after        func(t *testing.T, f *fixture)
+		stays        bool
+	}{
+		{name: "of the plugin", bridge: "br0"},
+		{name: "of the plugin, with its name", bridge: "mst0"},
+		{name: "of the host", bridge: "br0", before: "10.113.0.5/24", stays: true},
+		{name: "of the host, with the plugin's name", bridge: "mst0", before: "10.113.0.5/24", stays: true},
+		{name: "of the host, by whom it was created anew", bridge: "br0", stays: true, after: func(t *testing.T, f *fixture) {
+			command(t, f.host, "ip link del br0")
+			command(t, f.host, "ip link add br0 type bridge")
+			f.must(f.del(f.added("c", network("net", "bridge", `,"bridge":"br0"`))))
+		}},
+		{name: "not known whose, with the plugin's name", bridge: "mst0", after: forgetCreation},
+		{name: "not known whose", bridge: "br0", stays: true, after: forgetCreation},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			if c.before != "" {
+				command(t, f.host, "ip link add "+c.bridge+" type bridge")
+				command(t, f.host, "ip link set "+c.bridge+" up")
+				command(t, f.host, "ip addr add "+c.before+" dev "+c.bridge)
+			}
+			config := network("net", "bridge", `,"bridge":"`+c.bridge+`"`)
+			f.must(f.del(f.added("a", config)))
+			f.must(f.del(f.added("b", bytes.ReplaceAll(config, []byte(`"net"`), []byte(`"one"`))))) // it shares the bridge
+			if c.after != nil {
+				c.after(t, f)
+			}
+			f.must(f.plugin.RemoveNetworks(f.host))
+			text := command(t, f.host, "ip -o addr show")
+			if strings.Contains(command(t, f.host, "ip -o link"), ": "+c.bridge+":") != c.stays {
+				t.Errorf("the bridge is there %t, want %t", !c.stays, c.stays)
+			}
+			if c.before != "" && !strings.Contains(text, " "+c.before+" ") {
+				t.Errorf("%s of the host is gone: %s", c.before, text)
+			}
+			if c.before != "" && strings.Contains(text, " 10.113.0.1/24 ") {
+				t.Errorf("the gateway is there still: %s", text)
+			}
+		})
+	}
+}
+
+// forgetCreation makes the records of all networks those of an earlier version.
+func forgetCreation(t *testing.T, f *fixture) {
+	paths, err := filepath.Glob(filepath.Join(f.plugin.RunDir, "*", "network.json"))
+	f.must(err)
+	for _, path := range paths {
+		data, err := os.ReadFile(path)
+		f.must(err)
+		without := regexp.MustCompile(`,"created":-?\d+`).ReplaceAll(data, nil)
+		if bytes.Equal(data, without) {
+			t.Fatalf("%s does not tell who created the bridge: %s", path, data)
+		}
+		f.must(os.WriteFile(path, without, 0o600))
+	}
+}
+
+// TestRemoveNetworksKeepsAddresses removes a network whose gateway the host had before.
+func TestRemoveNetworksKeepsAddresses(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	command(t, f.host, "ip link set lo up")
+	command(t, f.host, "ip addr add 10.113.0.1/32 dev lo")
+	f.must(f.del(f.added("a", network("net", "veth", ""))))
+	f.must(f.plugin.RemoveNetworks(f.host))
+	if text := command(t, f.host, "ip -o addr show dev lo"); !strings.Contains(text, " 10.113.0.1/32 ") || strings.Contains(text, "fd00:113::1") {
+		t.Errorf("want 10.113.0.1 without fd00:113::1: %s", text)
 	}
 }

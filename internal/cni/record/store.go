@@ -151,7 +151,13 @@ type Network struct {
 	Routers  []netip.Addr   `json:"routers,omitempty"`
 	// Former are gateways of subnets that the network had before, of which pods have addresses still.
 	Former []netip.Prefix `json:"former,omitempty"`
+	// Created is the index of the device with the gateways that a network's set-up has created, or [Found] if it was there before.
+	// It is 0 for the loopback device, and in records of earlier versions, which do not tell.
+	Created int `json:"created,omitempty"`
 }
+
+// Found is the value of [Network.Created] of a network whose device was there before it.
+const Found = -1
 
 // Networks returns the names of the networks.
 func (s Store) Networks() (names []string) {
