@@ -80,9 +80,9 @@ func (p *Plugin) removeUnused(host *netns.Namespace, network string, n record.Ne
 	var gone []netip.Prefix
 	for _, gateway := range n.Former {
 		switch {
-		case slices.Contains(others, gateway.Addr()): // it is theirs by now
 		case slices.ContainsFunc(addresses[network], gateway.Masked().Contains):
 			used = append(used, gateway)
+		case slices.Contains(others, gateway.Addr()): // it is theirs by now
 		default:
 			gone = append(gone, gateway)
 		}
@@ -134,7 +134,7 @@ func gatewayDevice(n record.Network) (device string, single bool, err error) {
 	return device, traits.Routed || traits.Layer3, nil
 }
 
-// gatewaysOfOthers returns the gateways, of all networks but one at a device, of pods with some addresses. Another network without pods in a subnet adds its
+// gatewaysOfOthers returns the gateways, present and former, of all networks but one at a device, of pods with some addresses. Another network without pods in a subnet adds its
 // gateway anew with the next one.
 func (p *Plugin) gatewaysOfOthers(network, device string, addresses map[string][]netip.Addr) (gateways []netip.Addr) {
 	for name, pods := range addresses {
@@ -142,7 +142,7 @@ func (p *Plugin) gatewaysOfOthers(network, device string, addresses map[string][
 		if at, _, err := gatewayDevice(other); !ok || err != nil || at != device || name == network {
 			continue
 		}
-		for _, gateway := range gatewaysOf(other.Gateways, pods) {
+		for _, gateway := range gatewaysOf(slices.Concat(other.Gateways, other.Former), pods) {
 			gateways = append(gateways, gateway.Addr())
 		}
 	}

@@ -123,6 +123,32 @@ func TestSubnetOfFormerNetwork(t *testing.T) {
 	f.must(f.del(p))
 }
 
+// TestFormerSubnetOfAnotherNetwork has two networks share a subnet and leave it: the gateway stays until the last pod of either has gone.
+func TestFormerSubnetOfAnotherNetwork(t *testing.T) {
+	for _, mode := range modes() {
+		t.Run(mode.Name(), func(t *testing.T) {
+			t.Parallel()
+			testkit.RequireMode(t, mode.Probe())
+			f := newFixture(t)
+			part := func(name, start string) []byte {
+				return fmt.Appendf(nil, `{"cniVersion":"1.1.0","name":%q,"type":"mustang-cni","link":%q,"parent":"uplink","services":"tc",
+					"ipam":{"type":"mustang","ranges":[[{"subnet":"10.113.0.0/24","rangeStart":"10.113.0.%s0","rangeEnd":"10.113.0.%[3]s9"}]]}}`, name, mode.Name(), start)
+			}
+			one, two := part("one", "1"), part("two", "2")
+			p, q := f.added("a", one), f.added("b", two)
+			f.must(f.del(f.added("c", moved(one, "113", "114"))))
+			f.must(f.del(f.added("d", moved(two, "113", "114"))))
+			f.must(f.del(q))
+			f.reach(p.Namespace, f.host, gateway(p, 0))
+			f.must(f.check(p))
+			f.must(f.del(p))
+			if text := command(t, f.host, "ip -o addr show"); strings.Contains(text, "10.113.0.1/") {
+				t.Errorf("the gateway is there: %s", text)
+			}
+		})
+	}
+}
+
 // TestRetireDuringAdd retires the gateways of a network while an ADD in their subnets runs, which has found the network complete: the pod has its gateway.
 func TestRetireDuringAdd(t *testing.T) {
 	t.Parallel()
