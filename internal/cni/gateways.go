@@ -18,7 +18,7 @@ import (
 // The host has the gateways of a network's subnets. Where its subnets change, pods with addresses of before need their gateway until the last one has
 // gone; then its address goes, as another host may have the subnet.
 
-// RetireGateways removes from the host the gateways of a network that lie in none of some subnets, once no pod has an address of theirs: at once, or with the
+// RetireGateways removes from the host the gateways of a network whose subnet is none of some, once no pod has an address of theirs: at once, or with the
 // last DEL. Errors: those of the records and of the link mode.
 func (p *Plugin) RetireGateways(host *netns.Namespace, network string, subnets []netip.Prefix) error {
 	boot, err := ipam.BootID()
@@ -26,7 +26,7 @@ func (p *Plugin) RetireGateways(host *netns.Namespace, network string, subnets [
 		return err
 	}
 	stale := func(gateway netip.Prefix) bool {
-		return !slices.ContainsFunc(subnets, func(s netip.Prefix) bool { return s.Contains(gateway.Addr()) })
+		return !slices.ContainsFunc(subnets, func(s netip.Prefix) bool { return s.Masked() == gateway.Masked() })
 	}
 	store := p.records()
 	if n, ok := store.Network(network); !ok || n.Boot != boot || !slices.ContainsFunc(slices.Concat(n.Gateways, n.Former), stale) {

@@ -149,6 +149,21 @@ func TestFormerSubnetOfAnotherNetwork(t *testing.T) {
 	}
 }
 
+// TestSubnetAroundFormer moves a network into a subnet that contains the one before: the gateway of before is an address for pods then.
+func TestSubnetAroundFormer(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	in := func(ranges string) []byte {
+		return fmt.Appendf(nil, `{"cniVersion":"1.1.0","name":"net","type":"mustang-cni","link":"veth","services":"tc","ipam":{"type":"mustang","ranges":[[%s]]}}`, ranges)
+	}
+	f.must(f.del(f.added("a", in(`{"subnet":"10.120.1.0/24"}`))))
+	f.must(f.plugin.RetireGateways(f.host, "net", []netip.Prefix{netip.MustParsePrefix("10.120.0.0/16")}))
+	p := f.added("b", in(`{"subnet":"10.120.0.0/16","rangeStart":"10.120.1.1","rangeEnd":"10.120.1.1"}`))
+	f.reach(p.Namespace, f.host, gateway(p, 0))
+	f.must(f.check(p))
+	f.must(f.del(p))
+}
+
 // TestRetireDuringAdd retires the gateways of a network while an ADD in their subnets runs, which has found the network complete: the pod has its gateway.
 func TestRetireDuringAdd(t *testing.T) {
 	t.Parallel()
