@@ -72,16 +72,20 @@ func (p *Plugin) removeUnused(host *netns.Namespace, network string, n record.Ne
 	for _, r := range pods {
 		addresses[r.Network] = append(addresses[r.Network], r.Addresses...)
 	}
-	device, _, err := gatewayDevice(n)
+	device, single, err := gatewayDevice(n)
 	if err != nil {
 		return n.Former, err
 	}
 	others := p.gatewaysOfOthers(network, device, addresses)
 	var gone []netip.Prefix
 	for _, gateway := range n.Former {
+		now := sameAddress(n.Gateways, gateway)
 		switch {
-		case slices.ContainsFunc(addresses[network], gateway.Masked().Contains):
+		case now.IsValid() && !single && gateway.Addr().Is6() && now.Bits() < gateway.Bits():
+			gone = append(gone, gateway) // a device has an IPv6 address but once, and the larger subnet has all pods
+		case slices.ContainsFunc(addresses[network], func(pod netip.Addr) bool { return needs(pod, gateway, now) }):
 			used = append(used, gateway)
+		case now.IsValid() && single: // it is one address
 		case slices.Contains(others, gateway.Addr()): // it is theirs by now
 		default:
 			gone = append(gone, gateway)
@@ -90,7 +94,28 @@ func (p *Plugin) removeUnused(host *netns.Namespace, network string, n record.Ne
 	if err := removeGateways(host, n, gone); err != nil {
 		return n.Former, err
 	}
+	for _, gateway := range gone {
+		if now := sameAddress(n.Gateways, gateway); now.IsValid() { // Setup could not add it
+			if err := rtnl.In(host).EnsureOwnAddress(device, now); err != nil {
+				return n.Former, err
+			}
+		}
+	}
 	return used, nil
+}
+
+// sameAddress returns the one of some gateways with the address of another in a subnet of another size, or the zero Prefix.
+func sameAddress(gateways []netip.Prefix, other netip.Prefix) netip.Prefix {
+	if at := slices.IndexFunc(gateways, func(g netip.Prefix) bool { return g.Addr() == other.Addr() }); at >= 0 {
+		return gateways[at]
+	}
+	return netip.Prefix{}
+}
+
+// needs reports whether a pod needs a former gateway. In a subnet that has become smaller, the present gateway may do for it.
+func needs(pod netip.Addr, former, now netip.Prefix) bool {
+	smaller := now.IsValid() && now.Bits() > former.Bits()
+	return former.Masked().Contains(pod) && !(smaller && now.Masked().Contains(pod))
 }
 
 // removeGateways removes gateways of a network from the host. Those that the host had before the network are its administrator's, as the address

@@ -149,6 +149,51 @@ func TestFormerSubnetOfAnotherNetwork(t *testing.T) {
 	}
 }
 
+// TestSubnetResized makes the subnets of a network larger or smaller: the gateway is the same address. It stays for pods of before and after.
+func TestSubnetResized(t *testing.T) {
+	for _, mode := range modes() {
+		for _, c := range []struct{ name, first, second string }{
+			{"larger", `[{"subnet":"10.120.0.0/25"}],[{"subnet":"fd00:120::/80"}]`,
+				`[{"subnet":"10.120.0.0/24","rangeStart":"10.120.0.200"}],[{"subnet":"fd00:120::/64","rangeStart":"fd00:120::5:0:0:2"}]`},
+			{"smaller", `[{"subnet":"10.120.0.0/24","rangeStart":"10.120.0.200"}],[{"subnet":"fd00:120::/64","rangeStart":"fd00:120::5:0:0:2"}]`,
+				`[{"subnet":"10.120.0.0/25"}],[{"subnet":"fd00:120::/80"}]`},
+		} {
+			t.Run(mode.Name()+"/"+c.name, func(t *testing.T) {
+				t.Parallel()
+				testkit.RequireMode(t, mode.Probe())
+				f := newFixture(t)
+				in := func(ranges string) []byte {
+					return fmt.Appendf(nil, `{"cniVersion":"1.1.0","name":"net","type":"mustang-cni","link":%q,"parent":"uplink","services":"tc",
+						"ipam":{"type":"mustang","ranges":[%s]}}`, mode.Name(), ranges)
+				}
+				reach := func(pods ...*pod) {
+					t.Helper()
+					for _, p := range pods {
+						f.reach(p.Namespace, f.host, gateway(p, 0))
+						f.reach(p.Namespace, f.host, gateway(p, 1))
+					}
+				}
+				f.must(f.del(f.added("a", in(c.first))))
+				p := f.added("b", in(c.second)) // without pods of before
+				reach(p)
+				f.must(f.check(p))
+				f.must(f.del(p))
+				p = f.added("c", in(c.first))
+				q := f.added("d", in(c.second)) // with one
+				reach(p, q)
+				f.must(f.del(p))
+				reach(q)
+				f.must(f.check(q))
+				f.must(f.del(q))
+				p = f.added("e", in(c.first))
+				f.must(f.check(p))
+				reach(p)
+				f.must(f.del(p))
+			})
+		}
+	}
+}
+
 // TestSubnetAroundFormer moves a network into a subnet that contains the one before: the gateway of before is an address for pods then.
 func TestSubnetAroundFormer(t *testing.T) {
 	t.Parallel()
