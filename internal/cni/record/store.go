@@ -185,9 +185,16 @@ func (s Store) SaveNetwork(name string, n Network) error {
 	return replace(filepath.Join(s.Root, name, networkFile), data)
 }
 
-// replace makes data the content of a file.
+// replace makes data the content of a file. What is no file there goes: opening a named pipe would wait for ever.
 func replace(path string, data []byte) error {
 	temp := path + ".new"
+	for _, odd := range []string{temp, path} {
+		if info, err := os.Lstat(odd); err == nil && !info.Mode().IsRegular() {
+			if err := os.RemoveAll(odd); err != nil {
+				return err
+			}
+		}
+	}
 	if err := os.WriteFile(temp, append(data, '\n'), 0o600); err != nil {
 		return errors.Join(err, os.Remove(temp))
 	}

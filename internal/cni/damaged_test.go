@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cni
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// oddities put something in the place of a file, or of one that is there for a moment.
+var oddities = map[string]func(path string) error{
+	"cut short":     func(path string) error { return os.WriteFile(path, []byte(`[{"Key":"net/ipv4/ip_f`), 0o600) },
+	"empty":         func(path string) error { return os.WriteFile(path, nil, 0o600) },
+	"a named pipe":  func(path string) error { return unix.Mkfifo(path, 0o600) },
+	"a directory":   func(path string) error { return os.MkdirAll(filepath.Join(path, "more"), 0o700) },
+	"a broken link": func(path string) error { return os.Symlink("/nowhere", path) },
+}
+
+// odd puts something in the place of a file.
+func (f *fixture) odd(name, path string) {
+	f.t.Helper()
+	f.must(os.RemoveAll(path))
+	f.must(oddities[name](path))
+}
+
+// TestOddFiles puts something in the place of a network's record and of what it is written to first: pods come and go.
+func TestOddFiles(t *testing.T) {
+	for name := range oddities {
+		for _, file := range []string{"network.json", "network.json.new"} {
+			t.Run(name+" for "+file, func(t *testing.T) {
+				t.Parallel()
+				f := newFixture(t)
+				config := network("net", "veth", "")
+				p := f.added("a", config)
+				f.odd(name, filepath.Join(f.plugin.RunDir, "net", file))
+				q := f.pod("b", moved(config, "113", "114"))
+				added := make(chan error, 1)
+				go func() { added <- f.add(q) }()
+				select {
+				case err := <-added:
+					f.must(err)
+				case <-time.After(20 * time.Second):
+					t.Fatal("ADD hangs")
+				}
+				f.must(f.check(q))
+				f.must(f.del(p))
+				f.must(f.del(q))
+			})
+		}
+	}
+}
