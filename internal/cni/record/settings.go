@@ -21,17 +21,18 @@ const heldFile = ".settings-held"
 // Setting is a sysctl, such as "net/ipv4/ip_forward", and its value.
 type Setting struct{ Key, Value string }
 
-// Settings returns the settings of the host to restore after the last attachment, in that order.
+// Settings returns the settings of the host to restore after the last attachment, in that order. A file that is damaged counts as none: pods
+// can be deleted with it, and the host keeps its settings of now.
 func (s Store) Settings() (settings []Setting, err error) {
 	data, err := readRegular(filepath.Join(s.Root, settingsFile))
-	if errors.Is(err, fs.ErrNotExist) {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, errNotRegular) {
 		return nil, nil
-	}
-	if err == nil {
-		err = json.Unmarshal(data, &settings)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read settings of the host before: %w", err)
+	}
+	if json.Unmarshal(data, &settings) != nil {
+		return nil, nil
 	}
 	return settings, nil
 }
