@@ -3,6 +3,8 @@
 package cni
 
 import (
+	"bytes"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"testing"
@@ -54,6 +56,32 @@ func TestOddFiles(t *testing.T) {
 				f.must(f.del(q))
 			})
 		}
+	}
+}
+
+// TestImpossibleGateways has a network's record name addresses that no device can have: it counts as none, and pods come and go.
+func TestImpossibleGateways(t *testing.T) {
+	for _, more := range []string{
+		`"former":[""]`, `"gateways":[""],"former":["10.0.0.1/24"]`, `"former":["::ffff:1.2.3.4/100"]`, `"former":["fe80::1%eth0/64"]`,
+		`"gateways":["10.113.0.1/24",""]`, `"routers":[""]`,
+	} {
+		t.Run(more, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			config := network("net", "bridge", "")
+			p := f.added("a", config)
+			path := filepath.Join(f.plugin.RunDir, "net", "network.json")
+			data, err := os.ReadFile(path)
+			f.must(err)
+			f.must(os.WriteFile(path, append(bytes.TrimSuffix(bytes.TrimSpace(data), []byte("}")), ","+more+"}"...), 0o600))
+			f.must(f.del(f.added("c", config)))
+			f.must(os.WriteFile(path, append(bytes.TrimSuffix(bytes.TrimSpace(data), []byte("}")), ","+more+"}"...), 0o600))
+			f.must(f.plugin.RetireGateways(f.host, "net", []netip.Prefix{netip.MustParsePrefix("10.1.0.0/24"), netip.MustParsePrefix("fd00:1::/64")}))
+			q := f.added("b", moved(config, "113", "114"))
+			f.must(f.check(q))
+			f.must(f.del(p))
+			f.must(f.del(q))
+		})
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -173,8 +174,15 @@ func (s Store) Networks() (names []string) {
 // Network reads the record of a network; ok is false if there is no valid one.
 func (s Store) Network(name string) (n Network, ok bool) {
 	data, err := readRegular(filepath.Join(s.Root, name, networkFile))
-	return n, err == nil && json.Unmarshal(data, &n) == nil
+	if err != nil || json.Unmarshal(data, &n) != nil || slices.ContainsFunc(slices.Concat(n.Gateways, n.Former), isNoGateway) ||
+		slices.Contains(n.Routers, netip.Addr{}) {
+		return Network{}, false
+	}
+	return n, true
 }
+
+// isNoGateway reports whether no device can have a prefix as its address. Package netip reads an empty text as the zero Prefix.
+func isNoGateway(p netip.Prefix) bool { return !p.IsValid() || p.Addr().Is4In6() }
 
 // SaveNetwork replaces the record of a network. The caller holds its lock.
 func (s Store) SaveNetwork(name string, n Network) error {
