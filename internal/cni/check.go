@@ -12,6 +12,7 @@ import (
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
+	"mustang/internal/cni/record"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/rtnl"
 )
@@ -104,19 +105,29 @@ func (a *attachment) checkLink() error {
 	if !ok {
 		return fmt.Errorf("%s has no record of its shared state", a.config)
 	}
-	if of := gatewaysOf(network.Former, a.record.Addresses); len(of) > 0 { // it has the subnets of before
-		network.Gateways = of
+	err := a.checkIn(network)
+	former := network
+	if former.Gateways = gatewaysBefore(network, a.record.Addresses); former.Gateways != nil && err != nil {
+		// In a subnet that has another size now, the pod can be of either.
+		if asBefore := a.checkIn(former); asBefore == nil || !within(network.Gateways, a.record.Addresses) {
+			err, network = asBefore, former
+		}
 	}
-	if err := a.useNetwork(network); err != nil {
-		return err
-	}
-	if err := a.mode.Check(a.network, a.podWith(a.record.Addresses)); err != nil {
+	if err != nil {
 		return err
 	}
 	if a.config.Masquerade {
 		return checkMasquerade(a.host, a.config.Name, network.Gateways)
 	}
 	return nil
+}
+
+// checkIn checks the devices and routes with the gateways of a network.
+func (a *attachment) checkIn(network record.Network) error {
+	if err := a.useNetwork(network); err != nil {
+		return err
+	}
+	return a.mode.Check(a.network, a.podWith(a.record.Addresses))
 }
 
 // checkDatapath checks the entries and programs of the datapath for the pod.

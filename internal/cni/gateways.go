@@ -184,6 +184,27 @@ func gatewaysOf(gateways []netip.Prefix, addresses []netip.Addr) (of []netip.Pre
 	return of
 }
 
+// gatewaysBefore returns the gateways of a pod with some addresses if they are in former subnets, or nil.
+func gatewaysBefore(n record.Network, addresses []netip.Addr) []netip.Prefix {
+	before := gatewaysOf(n.Former, addresses)
+	if len(before) == 0 {
+		return nil
+	}
+	for _, gateway := range n.Gateways { // of the family that has not changed
+		if !slices.ContainsFunc(before, func(b netip.Prefix) bool { return b.Addr().Is4() == gateway.Addr().Is4() }) {
+			before = append(before, gateway)
+		}
+	}
+	return before
+}
+
+// within reports whether all addresses are in the subnets of some gateways.
+func within(gateways []netip.Prefix, addresses []netip.Addr) bool {
+	return !slices.ContainsFunc(addresses, func(a netip.Addr) bool {
+		return !slices.ContainsFunc(gateways, func(g netip.Prefix) bool { return g.Masked().Contains(a) })
+	})
+}
+
 // formerGateways returns the gateways of subnets that a network had and has no more. Those of another device went with it, and where another address has
 // become the host's in a subnet, the one before may be another machine's: both are their user's.
 func formerGateways(have, want record.Network) (former []netip.Prefix) {

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"mustang/internal/podlink"
 	"mustang/internal/testkit"
 )
 
@@ -151,47 +152,59 @@ func TestFormerSubnetOfAnotherNetwork(t *testing.T) {
 
 // TestSubnetResized makes the subnets of a network larger or smaller: the gateway is the same address. It stays for pods of before and after.
 func TestSubnetResized(t *testing.T) {
+	small4, large4 := `[{"subnet":"10.120.0.0/25"}]`, `[{"subnet":"10.120.0.0/24","rangeStart":"10.120.0.%d"}]`
+	small6, large6 := `[{"subnet":"fd00:120::/80"}]`, `[{"subnet":"fd00:120::/64","rangeStart":"fd00:120::5:0:0:2"}]`
+	far := fmt.Sprintf(large4, 200) // not in the small one
 	for _, mode := range modes() {
 		for _, c := range []struct{ name, first, second string }{
-			{"larger", `[{"subnet":"10.120.0.0/25"}],[{"subnet":"fd00:120::/80"}]`,
-				`[{"subnet":"10.120.0.0/24","rangeStart":"10.120.0.200"}],[{"subnet":"fd00:120::/64","rangeStart":"fd00:120::5:0:0:2"}]`},
-			{"smaller", `[{"subnet":"10.120.0.0/24","rangeStart":"10.120.0.200"}],[{"subnet":"fd00:120::/64","rangeStart":"fd00:120::5:0:0:2"}]`,
-				`[{"subnet":"10.120.0.0/25"}],[{"subnet":"fd00:120::/80"}]`},
+			{"larger", small4 + "," + small6, far + "," + large6},
+			{"smaller", far + "," + large6, small4 + "," + small6},
+			{"larger by IPv4", small4, fmt.Sprintf(large4, 20)},
+			{"smaller by IPv4", far, small4},
 		} {
 			t.Run(mode.Name()+"/"+c.name, func(t *testing.T) {
 				t.Parallel()
 				testkit.RequireMode(t, mode.Probe())
-				f := newFixture(t)
-				in := func(ranges string) []byte {
-					return fmt.Appendf(nil, `{"cniVersion":"1.1.0","name":"net","type":"mustang-cni","link":%q,"parent":"uplink","services":"tc",
-						"ipam":{"type":"mustang","ranges":[%s]}}`, mode.Name(), ranges)
-				}
-				reach := func(pods ...*pod) {
-					t.Helper()
-					for _, p := range pods {
-						f.reach(p.Namespace, f.host, gateway(p, 0))
-						f.reach(p.Namespace, f.host, gateway(p, 1))
-					}
-				}
-				f.must(f.del(f.added("a", in(c.first))))
-				p := f.added("b", in(c.second)) // without pods of before
-				reach(p)
-				f.must(f.check(p))
-				f.must(f.del(p))
-				p = f.added("c", in(c.first))
-				q := f.added("d", in(c.second)) // with one
-				reach(p, q)
-				f.must(f.del(p))
-				reach(q)
-				f.must(f.check(q))
-				f.must(f.del(q))
-				p = f.added("e", in(c.first))
-				f.must(f.check(p))
-				reach(p)
-				f.must(f.del(p))
+				newFixture(t).resize(mode, c.first, c.second)
 			})
 		}
 	}
+}
+
+// resize adds pods of a network in some ranges, and then in others of another size.
+func (f *fixture) resize(mode podlink.Mode, first, second string) {
+	in := func(ranges string) []byte {
+		return fmt.Appendf(nil, `{"cniVersion":"1.1.0","name":"net","type":"mustang-cni","link":%q,"parent":"uplink","services":"tc",
+			"ipam":{"type":"mustang","ranges":[%s]}}`, mode.Name(), ranges)
+	}
+	reach := func(pods ...*pod) {
+		f.t.Helper()
+		for _, p := range pods {
+			for i := range p.result.IPs {
+				f.reach(p.Namespace, f.host, gateway(p, i))
+			}
+		}
+	}
+	f.must(f.del(f.added("a", in(first))))
+	p := f.added("b", in(second)) // without pods of before
+	reach(p)
+	f.must(f.check(p))
+	f.must(f.del(p))
+	p = f.added("c", in(first))
+	q := f.added("d", in(second)) // with one
+	reach(p, q)
+	if len(p.result.IPs) == 1 || !mode.Traits().Switched { // else the host lacks the IPv6 address with one of both lengths
+		f.must(f.check(p))
+		f.must(f.check(q))
+	}
+	f.must(f.del(p))
+	reach(q)
+	f.must(f.check(q))
+	f.must(f.del(q))
+	p = f.added("e", in(first))
+	f.must(f.check(p))
+	reach(p)
+	f.must(f.del(p))
 }
 
 // TestSubnetAroundFormer moves a network into a subnet that contains the one before: the gateway of before is an address for pods then.
@@ -247,5 +260,28 @@ func (f *fixture) manyRecords(p *pod, count int) {
 	f.must(err)
 	for i := range count {
 		f.must(os.WriteFile(strings.Replace(path, "/a@", fmt.Sprintf("/a%d@", i), 1), data, 0o600))
+	}
+}
+
+// TestOneFamilyChanges gives a network another subnet in one family: pods of before and after keep both gateways.
+func TestOneFamilyChanges(t *testing.T) {
+	for _, mode := range modes() {
+		t.Run(mode.Name(), func(t *testing.T) {
+			t.Parallel()
+			testkit.RequireMode(t, mode.Probe())
+			f := newFixture(t)
+			before := network("net", mode.Name(), "")
+			p := f.added("a", before)
+			q := f.added("b", bytes.ReplaceAll(before, []byte("10.113."), []byte("10.114.")))
+			for i := range 2 {
+				f.reach(p.Namespace, f.host, gateway(p, i))
+				f.reach(q.Namespace, f.host, gateway(q, i))
+			}
+			f.must(f.check(p))
+			f.must(f.check(q))
+			f.must(f.del(p))
+			f.must(f.check(q))
+			f.must(f.del(q))
+		})
 	}
 }
