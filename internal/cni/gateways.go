@@ -198,6 +198,14 @@ func gatewaysBefore(n record.Network, addresses []netip.Addr) []netip.Prefix {
 	return before
 }
 
+// subnetsOf returns the subnets of a network, with the gateways in them, and those of before. What is in a larger one of now belongs to that.
+func subnetsOf(n record.Network) []netip.Prefix {
+	larger := func(former netip.Prefix) bool {
+		return slices.ContainsFunc(n.Gateways, func(g netip.Prefix) bool { return g.Bits() <= former.Bits() && g.Masked().Contains(former.Addr()) })
+	}
+	return slices.Concat(n.Gateways, slices.DeleteFunc(slices.Clone(n.Former), larger))
+}
+
 // within reports whether all addresses are in the subnets of some gateways.
 func within(gateways []netip.Prefix, addresses []netip.Addr) bool {
 	return !slices.ContainsFunc(addresses, func(a netip.Addr) bool {

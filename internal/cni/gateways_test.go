@@ -285,3 +285,23 @@ func TestOneFamilyChanges(t *testing.T) {
 		})
 	}
 }
+
+// TestMasqueradeOfLargerSubnet makes a subnet larger while it has pods: among all of its pods nothing is masqueraded.
+func TestMasqueradeOfLargerSubnet(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	in := func(more string) []byte {
+		return fmt.Appendf(nil, `{"cniVersion":"1.1.0","name":"net","type":"mustang-cni","link":"veth","masquerade":true,"services":"tc",
+			"ipam":{"type":"mustang","ranges":[[{"subnet":%s}]]}}`, more)
+	}
+	p := f.added("a", in(`"10.120.0.0/25"`))
+	q := f.added("b", in(`"10.120.0.0/24","rangeStart":"10.120.0.200"`))
+	if rules := command(t, f.host, "nft list table inet mustang-cni-net"); strings.Contains(rules, "10.120.0.0/25") || !strings.Contains(rules, "10.120.0.0/24") {
+		t.Errorf("want a rule for 10.120.0.0/24 alone: %s", rules)
+	}
+	f.reach(p.Namespace, q.Namespace, q.ips()[0])
+	f.must(f.check(p))
+	f.must(f.check(q))
+	f.must(f.del(p))
+	f.must(f.del(q))
+}

@@ -69,7 +69,7 @@ func (a *attachment) ensureNetwork(ctx context.Context, addresses []netconf.PodA
 		}
 	}
 	if a.config.Masquerade {
-		if err := setMasquerade(a.host, a.config.Name, slices.Concat(want.Gateways, want.Former)); err != nil {
+		if err := setMasquerade(a.host, a.config.Name, subnetsOf(want)); err != nil {
 			return err
 		}
 	}
