@@ -29,7 +29,7 @@ func (p *Plugin) RetireGateways(host *netns.Namespace, network string, subnets [
 		return !slices.ContainsFunc(subnets, func(s netip.Prefix) bool { return s.Masked() == gateway.Masked() })
 	}
 	store := p.records()
-	if n, ok := store.Network(network); !ok || n.Boot != boot || !slices.ContainsFunc(slices.Concat(n.Gateways, n.Former), stale) {
+	if n, ok := store.Network(network); !ok || n.Boot != boot || len(n.Before) == 0 && !slices.ContainsFunc(slices.Concat(n.Gateways, n.Former), stale) {
 		return nil
 	}
 	unlock, err := store.LockNetwork(network)
@@ -50,31 +50,49 @@ func (p *Plugin) RetireGateways(host *netns.Namespace, network string, subnets [
 	if err := store.SaveNetwork(network, n); err != nil {
 		return err
 	}
-	if n.Former, err = p.removeUnused(host, network, n); err != nil {
+	if err := p.removeUnused(host, network, &n); err != nil {
 		return err
 	}
 	return store.SaveNetwork(network, n)
 }
 
-// removeUnused removes the former gateways of a network of whose subnets no pod has an address, and returns the others. Those that
+// removeUnused removes the former gateways of a network, at all devices, of whose subnets no pod there has an address. Those that
 // another network has are that one's. The caller holds the lock of the network, and has saved it with the former gateways, and without the digest that
 // an ADD in one of their subnets takes for its own: ADD records its addresses before it reads the network. Either it finds
 // another digest, waits for the lock and sets up what its pod needs, or its pod is among those that are looked at here.
-func (p *Plugin) removeUnused(host *netns.Namespace, network string, n record.Network) (used []netip.Prefix, err error) {
-	if len(n.Former) == 0 {
-		return nil, nil
+func (p *Plugin) removeUnused(host *netns.Namespace, network string, n *record.Network) error {
+	if len(n.Former)+len(n.Before) == 0 {
+		return nil
 	}
 	pods, err := p.records().List("")
+	if err != nil {
+		return err
+	}
+	at := func(at *record.Network) error {
+		at.Former, err = p.removeUnusedAt(host, network, *at, pods)
+		return err
+	}
+	for i := range n.Before {
+		if err := at(&n.Before[i]); err != nil {
+			return err
+		}
+	}
+	n.Before = slices.DeleteFunc(n.Before, func(before record.Network) bool { return len(before.Former) == 0 })
+	return at(n)
+}
+
+// removeUnusedAt removes the former gateways at one device, and returns those that pods need.
+func (p *Plugin) removeUnusedAt(host *netns.Namespace, network string, n record.Network, pods []record.Record) (used []netip.Prefix, err error) {
+	device, single, err := gatewayDevice(n)
 	if err != nil {
 		return n.Former, err
 	}
 	addresses := map[string][]netip.Addr{} // of the pods of networks
 	for _, r := range pods {
-		addresses[r.Network] = append(addresses[r.Network], r.Addresses...)
-	}
-	device, single, err := gatewayDevice(n)
-	if err != nil {
-		return n.Former, err
+		// A pod that is being added has no link yet.
+		if of, _, err := gatewayDevice(record.Network{Link: r.Link, Bridge: r.Bridge}); r.Link == "" || err != nil || of == device {
+			addresses[r.Network] = append(addresses[r.Network], r.Addresses...)
+		}
 	}
 	others := p.gatewaysOfOthers(network, device, addresses)
 	var gone []netip.Prefix
@@ -164,11 +182,16 @@ func gatewayDevice(n record.Network) (device string, single bool, err error) {
 func (p *Plugin) gatewaysOfOthers(network, device string, addresses map[string][]netip.Addr) (gateways []netip.Addr) {
 	for name, pods := range addresses {
 		other, ok := p.records().Network(name)
-		if at, _, err := gatewayDevice(other); !ok || err != nil || at != device || name == network {
+		if !ok || name == network {
 			continue
 		}
-		for _, gateway := range gatewaysOf(slices.Concat(other.Gateways, other.Former), pods) {
-			gateways = append(gateways, gateway.Addr())
+		for _, place := range slices.Concat(other.Before, []record.Network{other}) {
+			if at, _, err := gatewayDevice(place); err != nil || at != device {
+				continue
+			}
+			for _, gateway := range gatewaysOf(slices.Concat(place.Gateways, place.Former), pods) {
+				gateways = append(gateways, gateway.Addr())
+			}
 		}
 	}
 	return gateways
@@ -203,7 +226,11 @@ func subnetsOf(n record.Network) []netip.Prefix {
 	larger := func(former netip.Prefix) bool {
 		return slices.ContainsFunc(n.Gateways, func(g netip.Prefix) bool { return g.Bits() <= former.Bits() && g.Masked().Contains(former.Addr()) })
 	}
-	return slices.Concat(n.Gateways, slices.DeleteFunc(slices.Clone(n.Former), larger))
+	former := slices.Clone(n.Former)
+	for _, before := range n.Before {
+		former = append(former, before.Former...)
+	}
+	return slices.Concat(n.Gateways, slices.DeleteFunc(former, larger))
 }
 
 // within reports whether all addresses are in the subnets of some gateways.
@@ -213,17 +240,36 @@ func within(gateways []netip.Prefix, addresses []netip.Addr) bool {
 	})
 }
 
-// formerGateways returns the gateways of subnets that a network had and has no more. Those of another device went with it, and where another address has
-// become the host's in a subnet, the one before may be another machine's: both are their user's.
-func formerGateways(have, want record.Network) (former []netip.Prefix) {
-	if have.Boot != want.Boot || have.Link != want.Link || have.Bridge != want.Bridge || have.Parent != want.Parent {
-		return nil
+// formerGateways returns the gateways of subnets that a network of this boot had at its device and has no more, and those that it has left at
+// others. Where another address has become the host's in a subnet, the one before may be another machine's: it is its user's.
+func formerGateways(have, want record.Network) (former []netip.Prefix, before []record.Network) {
+	device, single, err := gatewayDevice(want)
+	if err != nil {
+		return nil, nil
 	}
-	for _, gateway := range slices.Concat(have.Gateways, have.Former) {
-		in := func(now netip.Prefix) bool { return now.Masked() == gateway.Masked() }
-		if !slices.ContainsFunc(want.Gateways, in) && !slices.Contains(former, gateway) {
-			former = append(former, gateway)
+	for _, place := range slices.Concat(have.Before, []record.Network{have}) {
+		gateways := slices.Concat(place.Gateways, place.Former)
+		at, alike, err := gatewayDevice(place)
+		switch {
+		case err != nil || at == device && (alike != single || place.Parent != want.Parent && onParent(want.Link)):
+			continue // they went with the device of before, which had this name
+		case at != device:
+			place.Gateways, place.Former, place.Routers, place.Before, place.Digest = nil, gateways, nil, nil, ""
+			before = append(before, place)
+			continue
+		}
+		for _, gateway := range gateways {
+			in := func(now netip.Prefix) bool { return now.Masked() == gateway.Masked() }
+			if !slices.ContainsFunc(want.Gateways, in) && !slices.Contains(former, gateway) {
+				former = append(former, gateway)
+			}
 		}
 	}
-	return former
+	return former, before
+}
+
+// onParent reports whether the host's device of a link mode is on the parent.
+func onParent(link string) bool {
+	mode, err := podlink.Lookup(link)
+	return err == nil && mode.Traits().Needs == podlink.NeedsUplink
 }

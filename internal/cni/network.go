@@ -58,7 +58,7 @@ func (a *attachment) ensureNetwork(ctx context.Context, addresses []netconf.PodA
 	if err := a.useNetwork(want); err != nil {
 		return err
 	}
-	if want.Former, err = a.setUp(&want); err != nil {
+	if err := a.setUp(&want); err != nil {
 		return err
 	}
 	if want.BigTCP { // pods of an earlier configuration would get such packets cut to the MTU
@@ -81,24 +81,30 @@ func (a *attachment) ensureNetwork(ctx context.Context, addresses []netconf.PodA
 	return store.SaveNetwork(a.config.Name, want)
 }
 
-// setUp sets up a network, removes the former gateways that no pod needs, and returns the others. The caller holds its lock.
-func (a *attachment) setUp(want *record.Network) (former []netip.Prefix, err error) {
+// setUp sets up a network, and removes the former gateways that no pod needs. The caller holds its lock.
+func (a *attachment) setUp(want *record.Network) (err error) {
 	store := a.plugin.records()
 	have, ok := store.Network(a.config.Name) // another ADD may have saved it since
+	a.record.Link = want.Link                // this pod needs no gateway at another device
+	if err := a.save(); err != nil {
+		return err
+	}
 	if want.Created, err = a.setUpDevice(*want); err != nil {
-		return nil, err
+		return err
 	}
-	if ok {
-		want.Former = formerGateways(have, *want)
+	if ok && have.Boot == want.Boot {
+		want.Former, want.Before = formerGateways(have, *want)
 	}
-	now := *want
-	if have.Digest != want.Digest {
-		now.Digest = "" // more is to come, and the digest of before counts no more: see removeUnused
+	digest := want.Digest
+	if have.Digest != digest {
+		want.Digest = "" // more is to come, and the digest of before counts no more: see removeUnused
 	}
-	if err := store.SaveNetwork(a.config.Name, now); err != nil {
-		return nil, err
+	if err := store.SaveNetwork(a.config.Name, *want); err != nil {
+		return err
 	}
-	return a.plugin.removeUnused(a.host, a.config.Name, now)
+	err = a.plugin.removeUnused(a.host, a.config.Name, want)
+	want.Digest = digest
+	return err
 }
 
 // RemoveNetworks removes from the host what the pods of each network shared: the host's addresses among them or the device that has
@@ -114,12 +120,10 @@ func (p *Plugin) RemoveNetworks(host *netns.Namespace) error {
 		if !ok || n.Boot != boot {
 			continue
 		}
-		mode, err := podlink.Lookup(n.Link)
-		if err != nil {
-			errs = append(errs, err)
-			continue
+		for _, before := range n.Before {
+			errs = append(errs, tearDown(host, before))
 		}
-		errs = append(errs, tearDown(host, mode, n), removeMasquerade(host, name))
+		errs = append(errs, tearDown(host, n), removeMasquerade(host, name))
 	}
 	return errors.Join(errs...)
 }

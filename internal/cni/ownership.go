@@ -59,7 +59,11 @@ func (p *Plugin) creationOf(device string, index int, boot string) int {
 
 // tearDown deletes the device that has a network's gateways if the plugin has created it, or else removes the gateways that it has
 // added there. Open vSwitch knows itself whose a bridge is. A record of an earlier version does not tell: then the name of the device does.
-func tearDown(host *netns.Namespace, mode podlink.Mode, n record.Network) error {
+func tearDown(host *netns.Namespace, n record.Network) error {
+	mode, err := podlink.Lookup(n.Link)
+	if err != nil {
+		return err
+	}
 	device, _, err := gatewayDevice(n)
 	if err != nil {
 		return err

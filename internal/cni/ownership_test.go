@@ -139,3 +139,46 @@ func TestRemoveNetworksKeepsAddresses(t *testing.T) {
 		t.Errorf("want 10.113.0.1 without fd00:113::1: %s", text)
 	}
 }
+
+// TestLinkChanges gives a network another link mode, with a pod of the one before and without: the gateway stays at the device of before while that
+// pod is there, and no longer.
+func TestLinkChanges(t *testing.T) {
+	devices := map[string]string{"veth": "lo", "bridge": "mst0", "macvlan": "mst-host"}
+	for _, links := range [][2]string{{"veth", "bridge"}, {"bridge", "veth"}, {"macvlan", "veth"}, {"veth", "macvlan"}, {"bridge", "macvlan"}} {
+		t.Run(links[0]+" to "+links[1], func(t *testing.T) {
+			t.Parallel()
+			requireLink(t, links[0])
+			requireLink(t, links[1])
+			f := newFixture(t)
+			has := func(when string, before, after bool) {
+				t.Helper()
+				for link, want := range map[string]bool{links[0]: before, links[1]: after} {
+					text := command(t, f.host, "ip -o addr show dev "+devices[link])
+					if strings.Contains(text, " 10.113.0.1/") != want || strings.Contains(text, " fd00:113::1/") != want {
+						t.Errorf("%s: want the gateways at %s %t: %s", when, devices[link], want, text)
+					}
+				}
+			}
+			before, after := network("net", links[0], ""), network("net", links[1], "")
+			f.must(f.del(f.added("a", before)))
+			q := f.added("b", after)
+			has("without pods of before", false, true)
+			f.must(f.check(q))
+			f.reach(q.Namespace, f.host, gateway(q, 0))
+			f.must(f.del(q))
+			p := f.added("c", before)
+			has("back again", true, false)
+			q = f.added("d", moved(after, "113", "114"))
+			has("with a pod of before", true, false)
+			for i := range 2 {
+				f.reach(p.Namespace, f.host, gateway(p, i))
+				f.reach(q.Namespace, f.host, gateway(q, i))
+			}
+			f.must(f.del(p))
+			has("without it", false, false)
+			f.reach(q.Namespace, f.host, gateway(q, 0))
+			f.must(f.check(q))
+			f.must(f.del(q))
+		})
+	}
+}
