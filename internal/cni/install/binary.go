@@ -31,7 +31,7 @@ func FindPlugin(program string) (string, error) {
 
 // readPlugin reads the plugin and checks its build information.
 func readPlugin(path string) ([]byte, error) {
-	program, err := os.ReadFile(path)
+	program, err := readFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("plugin: %w", err)
 	}

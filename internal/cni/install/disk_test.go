@@ -6,7 +6,9 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -47,6 +49,44 @@ func TestDisk(t *testing.T) {
 				}
 				if after := tree(t, p); after != before {
 					t.Errorf("before\n%s\nafter\n%s", before, after)
+				}
+			})
+		}
+	}
+}
+
+// TestOddFiles has something in the place of a file that is no regular one: Install says so at once, and replaces it if it is forced to.
+func TestOddFiles(t *testing.T) {
+	for _, name := range []string{"mustang-cni", "loopback", "10-mustang.conflist"} {
+		for what, place := range map[string]func(path string) error{
+			"named pipe": func(path string) error { return unix.Mkfifo(path, 0o644) },
+			"endless":    func(path string) error { return os.Symlink("/dev/zero", path) },
+			"huge":       func(path string) error { return errors.Join(os.WriteFile(path, nil, 0o644), os.Truncate(path, 1<<40)) },
+		} {
+			t.Run(name+" "+what, func(t *testing.T) {
+				p, n := testPlace(t), network()
+				mustInstall(t, p, conflist(t, n))
+				path := filepath.Join(p.BinDir, name)
+				if name == p.ConfName {
+					path = p.Conf()
+				}
+				if err := errors.Join(os.Remove(path), place(path)); err != nil {
+					t.Fatal(err)
+				}
+				for _, force := range []bool{false, true} {
+					done := make(chan error, 1)
+					go func() {
+						_, err := p.Install(t.Context(), program(), conflist(t, n), force)
+						done <- err
+					}()
+					select {
+					case err := <-done:
+						if refused := !force || name == "loopback"; (err != nil) != refused || refused && !strings.Contains(err.Error(), path) {
+							t.Errorf("with force %t: %v", force, err)
+						}
+					case <-time.After(20 * time.Second):
+						t.Fatal("Install hangs")
+					}
 				}
 			})
 		}

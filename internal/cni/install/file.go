@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -48,7 +49,7 @@ func (f *file) compare(force bool) (same bool, err error) {
 		return false, err
 	}
 	f.had = true
-	have, err := os.ReadFile(f.path)
+	have, err := readFile(f.path)
 	if err == nil {
 		if err = f.foreign(have); err != nil {
 			err = &ForeignError{f.path, err}
@@ -58,6 +59,30 @@ func (f *file) compare(force bool) (same bool, err error) {
 		return false, err
 	}
 	return bytes.Equal(have, f.content) && info.Mode() == f.mode, nil
+}
+
+// maxFile is the size of the largest file that is read, in bytes. The plugin has 14 MiB.
+const maxFile = 64 << 20
+
+// readFile reads a regular file. It does not wait for the writer of a named pipe, and ends where a device has no end.
+func readFile(path string) ([]byte, error) {
+	in, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer in.Close()
+	info, err := in.Stat()
+	switch {
+	case err != nil:
+		return nil, err
+	case !info.Mode().IsRegular():
+		return nil, fmt.Errorf("%s: not a regular file", path)
+	case info.Size() > maxFile:
+		return nil, fmt.Errorf("%s: more than %d MiB", path, maxFile>>20)
+	}
+	content := make([]byte, info.Size())
+	_, err = io.ReadFull(in, content)
+	return content, err
 }
 
 // left reports whether an error of compare means that the existing file stays.
