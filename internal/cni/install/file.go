@@ -49,6 +49,9 @@ func (f *file) compare(force bool) (same bool, err error) {
 		return false, err
 	}
 	f.had = true
+	if f.equal() {
+		return info.Mode() == f.mode, nil
+	}
 	have, err := readFile(f.path)
 	if err == nil {
 		if err = f.foreign(have); err != nil {
@@ -58,31 +61,64 @@ func (f *file) compare(force bool) (same bool, err error) {
 	if err != nil && (!force || info.IsDir()) {
 		return false, err
 	}
-	return bytes.Equal(have, f.content) && info.Mode() == f.mode, nil
+	return false, nil
+}
+
+// equal reports whether the existing file has the content, of which there is some. It does not read all of it at once: an agent compares
+// the plugin whenever nodes come or go.
+func (f *file) equal() bool {
+	in, size, err := openRegular(f.path)
+	if err != nil {
+		return false
+	}
+	defer in.Close()
+	if size == 0 || size != int64(len(f.content)) {
+		return false
+	}
+	part := make([]byte, 64<<10)
+	for rest := f.content; len(rest) > 0; {
+		n, err := in.Read(part[:min(len(part), len(rest))])
+		if err != nil || !bytes.Equal(part[:n], rest[:n]) {
+			return false
+		}
+		rest = rest[n:]
+	}
+	return true
 }
 
 // maxFile is the size of the largest file that is read, in bytes. The plugin has 14 MiB.
 const maxFile = 64 << 20
 
-// readFile reads a regular file. It does not wait for the writer of a named pipe, and ends where a device has no end.
+// readFile reads a regular file.
 func readFile(path string) ([]byte, error) {
-	in, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	in, size, err := openRegular(path)
 	if err != nil {
 		return nil, err
 	}
 	defer in.Close()
+	content := make([]byte, size)
+	_, err = io.ReadFull(in, content)
+	return content, err
+}
+
+// openRegular opens a regular file that is not too large. It does not wait for the writer of a named pipe.
+func openRegular(path string) (in *os.File, size int64, err error) {
+	if in, err = os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0); err != nil {
+		return nil, 0, err
+	}
 	info, err := in.Stat()
 	switch {
 	case err != nil:
-		return nil, err
 	case !info.Mode().IsRegular():
-		return nil, fmt.Errorf("%s: not a regular file", path)
+		err = fmt.Errorf("%s: not a regular file", path)
 	case info.Size() > maxFile:
-		return nil, fmt.Errorf("%s: more than %d MiB", path, maxFile>>20)
+		err = fmt.Errorf("%s: more than %d MiB", path, maxFile>>20)
 	}
-	content := make([]byte, info.Size())
-	_, err = io.ReadFull(in, content)
-	return content, err
+	if err != nil {
+		_ = in.Close()
+		return nil, 0, err
+	}
+	return in, info.Size(), nil
 }
 
 // left reports whether an error of compare means that the existing file stays.

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -75,6 +76,24 @@ func TestInstallTwice(t *testing.T) {
 	}
 	if got := mustInstall(t, p, conflist(t, n)); !slices.Equal(got, []string{"unchanged", "unchanged", "replaced"}) {
 		t.Errorf("with another mode: changes %q", got)
+	}
+}
+
+// TestUnchangedIsCheap installs what is there already, as an agent does whenever nodes come or go: it reads the plugin once.
+func TestUnchangedIsCheap(t *testing.T) {
+	p, text := testPlace(t), conflist(t, network())
+	p.Client = true
+	mustInstall(t, p, text)
+	info, err := os.Stat(program())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	mustInstall(t, p, text)
+	runtime.ReadMemStats(&after)
+	if used := int64(after.TotalAlloc - before.TotalAlloc); used > 3*info.Size()/2 {
+		t.Errorf("%d bytes for a plugin of %d", used, info.Size())
 	}
 }
 
