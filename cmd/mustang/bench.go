@@ -27,6 +27,7 @@ import (
 	"mustang/internal/report"
 	"mustang/internal/result"
 	"mustang/internal/result/rundir"
+	"mustang/internal/suggest"
 )
 
 // benchHelp is the help of bench.
@@ -92,7 +93,7 @@ func (c *config) bench() *cobra.Command {
 				names = []string{suites.Default}
 			}
 			var err error
-			if o.Suites, err = suites.Lookup(names...); err != nil {
+			if o.Suites, err = lookupSuites(names); err != nil {
 				return cli.Usage(err)
 			}
 			if selfTest {
@@ -129,6 +130,20 @@ func (c *config) bench() *cobra.Command {
 	completeBench(cmd)
 	cmd.AddCommand(c.benchCluster())
 	return cmd
+}
+
+// lookupSuites returns suites by their names. Whoever mistypes cluster means the command.
+func lookupSuites(names []string) ([]suites.Suite, error) {
+	for _, name := range names {
+		switch known := suites.Names(); {
+		case name == suites.ClusterName:
+			return nil, fmt.Errorf("%s is no suite, but a command of its own: mustang bench %s", name, name)
+		case !slices.Contains(known, name):
+			hint := suggest.Text(name, append(slices.Clone(known), suites.ClusterName))
+			return nil, fmt.Errorf("unknown suite %q: want %s; or the command %s%s", name, strings.Join(known, ", "), suites.ClusterName, hint)
+		}
+	}
+	return suites.Lookup(names...)
 }
 
 // benchFlags are flags that have to be parsed.
@@ -202,24 +217,26 @@ func (t *benchFlags) addLabs(f *pflag.FlagSet, o *bench.Options) {
 func (t benchFlags) parse(cmd *cobra.Command, o *bench.Options) (err error) {
 	switch set := cmd.Flags().Changed; { // 0 in Options selects the default
 	case set("rounds") && o.Rounds == 0:
-		return errors.New("invalid rounds 0: want 1 or more")
+		return errors.New("--rounds 0: want 1 or more")
 	case set("duration") && o.Duration == 0:
-		return errors.New("invalid duration 0s: want 10ms or more")
+		return errors.New("--duration 0s: want 10ms or more")
 	case set("slice") && o.Slice == 0:
-		return errors.New("invalid slice 0s: want 1ms or more")
+		return errors.New("--slice 0s: want 1ms or more")
 	case set("time") && o.Time == 0:
-		return errors.New("invalid time 0s: want more than 0")
+		return errors.New("--time 0s: want more than 0")
 	case set("flows") && t.traffic.Flows == 0:
-		return errors.New("invalid -P, --flows 0: want 1 or more")
+		return errors.New("-P, --flows 0: want 1 or more")
 	case set("rate") && t.traffic.Rate == 0:
-		return errors.New("invalid --rate 0: want 1 or more")
-	case set("request-size") && t.traffic.Request == 0, set("response-size") && t.traffic.Response == 0:
-		return errors.New("invalid --request-size or --response-size 0: want 1 or more")
+		return errors.New("--rate 0: want 1 or more")
+	case set("request-size") && t.traffic.Request == 0:
+		return errors.New("--request-size 0: want 1 or more")
+	case set("response-size") && t.traffic.Response == 0:
+		return errors.New("--response-size 0: want 1 or more")
 	case (set("vm") || o.Count != "") && t.traffic.Set():
 		return errors.New("the traffic of counted instructions is fixed: --vm takes no --workload, --flows, sizes, --direction and --latency-under-load")
 	}
 	if o.Suites, err = besideEngines(o.Suites, t.engines); err != nil {
-		return err
+		return fmt.Errorf("--engine: %w", err)
 	}
 	if t.peer.flags != nil {
 		if o.Peer, err = t.peer.options(cmd.Context()); err != nil {
@@ -233,7 +250,7 @@ func (t benchFlags) parse(cmd *cobra.Command, o *bench.Options) (err error) {
 	}
 	if t.until != "" {
 		if o.Until, err = parsePercent(t.until); err != nil {
-			return fmt.Errorf("--until: %w", err)
+			return fmt.Errorf("--until %w", err)
 		}
 	}
 	if t.cpus != "" {
@@ -252,7 +269,7 @@ func parsePercent(text string) (float64, error) {
 	number, ok := strings.CutSuffix(text, "%")
 	value, err := strconv.ParseFloat(number, 64)
 	if !ok || err != nil || !(value > 0 && value < 100) {
-		return 0, fmt.Errorf("invalid %q: want a percentage, such as 5%%", text)
+		return 0, fmt.Errorf("%q: want a percentage, such as 5%%", text)
 	}
 	return value / 100, nil
 }

@@ -47,7 +47,7 @@ func TestBenchClusterErrors(t *testing.T) {
 		{"--nodes a,a", "--nodes: a twice", exitMisuse},
 		{"--only veth", "no such row in cluster", exitMisuse},
 		{"--workload ping", "ping", exitMisuse},
-		{"--time 0s", "invalid time", exitMisuse},
+		{"--time 0s", "--time 0s: want", exitMisuse},
 		{"-o yaml", "yaml", exitMisuse},
 		{"pod-links", "unexpected argument", exitMisuse},
 		{"--kubeconfig /no/such/file", "/no/such/file", exitFailed},

@@ -58,7 +58,7 @@ difference was found with significance.`,
 			if cmd.Flags().Changed("threshold") {
 				var err error
 				if limit, err = parsePercent(threshold); err != nil {
-					return cli.Usage(fmt.Errorf("--threshold: %w", err))
+					return cli.Usage(fmt.Errorf("--threshold %w", err))
 				}
 			}
 			return interruptible(cmd.Context(), func() error { return c.compareRuns(args, format, threshold, limit) })

@@ -26,11 +26,14 @@ var wanted = map[string]string{
 func flagError(cmd *cobra.Command, err error) error {
 	var invalid *pflag.InvalidValueError
 	if errors.As(err, &invalid) {
-		name := invalid.GetFlag().Name
+		name := "--" + invalid.GetFlag().Name
+		if short := invalid.GetFlag().Shorthand; short != "" {
+			name = "-" + short + ", " + name
+		}
 		if want := wanted[invalid.GetFlag().Value.Type()]; want != "" {
-			err = fmt.Errorf("--%s %q: want %s", name, invalid.GetValue(), want)
+			err = fmt.Errorf("%s %q: want %s", name, invalid.GetValue(), want)
 		} else {
-			err = fmt.Errorf("--%s: %w", name, invalid.Unwrap())
+			err = fmt.Errorf("%s: %w", name, invalid.Unwrap())
 		}
 	}
 	var unknown *pflag.NotExistError

@@ -224,7 +224,7 @@ const mostRoundSamples = 2_000_000
 // checkRoom returns an error if the rounds of rows would not fit in a result file.
 func (o Options) checkRoom(rows int) error {
 	if n := rows * o.Rounds; n > mostRoundSamples {
-		return fmt.Errorf("invalid rounds %d: %d rows would have %d samples, a result file holds %d", o.Rounds, rows, n, mostRoundSamples)
+		return fmt.Errorf("--rounds %d: %d rows would have %d samples, and a result file holds %d", o.Rounds, rows, n, mostRoundSamples)
 	}
 	return nil
 }

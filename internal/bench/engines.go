@@ -39,13 +39,13 @@ func (o Options) engineDuration() time.Duration {
 func (o Options) checkEngines() error {
 	switch {
 	case o.Peer != nil:
-		return errors.New("invalid engine: with --peer only the native one runs")
+		return errors.New("--engine: with --peer only the native one runs")
 	case o.counting():
-		return errors.New("invalid engine: instructions are counted with the native one only")
+		return errors.New("--engine: instructions are counted with the native one only")
 	case o.Until > 0:
-		return errors.New("invalid half-width to go on until: engines are compared for a number of rounds or a time")
+		return errors.New("--until: engines are compared for a number of rounds or a time")
 	case o.Duration%time.Second != 0:
-		return fmt.Errorf("invalid duration %v: engines take whole seconds", o.Duration)
+		return fmt.Errorf("--duration %v: engines take whole seconds", o.Duration)
 	}
 	return nil
 }

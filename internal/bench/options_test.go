@@ -60,20 +60,20 @@ func TestOnlySelectsRows(t *testing.T) {
 // TestBounds refuses what would never end, or end in a file that cannot be written.
 func TestBounds(t *testing.T) {
 	for text, o := range map[string]Options{
-		"":                           {Rounds: result.MaxSamples, Duration: time.Hour, Peer: &PeerOptions{}},
-		"it is for --peer":           {Duration: time.Second},
-		"invalid slice -1ns":         {Slice: -1},
-		"invalid slice 1.000000001s": {Slice: maxSlice + 1},
-		"invalid time -1ns":          {Time: -1},
-		"invalid time 24h0m1s":       {Time: maxTime + time.Second},
-		"invalid half-width":         {Until: 1},
-		"exclude each other":         {Until: 0.01, Rounds: 1},
-		"invalid rounds -1":          {Rounds: -1},
-		"invalid rounds 100001":      {Rounds: result.MaxSamples + 1},
-		"invalid duration 1ns":       {Duration: 1},
-		"invalid duration 1h0m1s":    {Duration: time.Hour + time.Second},
-		"invalid duration -1s":       {Duration: -time.Second},
-		"invalid duration 2562047h":  {Duration: 2562047 * time.Hour},
+		"":                        {Rounds: result.MaxSamples, Duration: time.Hour, Peer: &PeerOptions{}},
+		"it is for --peer":        {Duration: time.Second},
+		"--slice -1ns: want":      {Slice: -1},
+		"--slice 1.000000001s":    {Slice: maxSlice + 1},
+		"--time -1ns: want":       {Time: -1},
+		"--time 24h0m1s: want":    {Time: maxTime + time.Second},
+		"--until 100%: want":      {Until: 1},
+		"--rounds and --until":    {Until: 0.01, Rounds: 1},
+		"--rounds -1: want":       {Rounds: -1},
+		"--rounds 100001: want":   {Rounds: result.MaxSamples + 1},
+		"--duration 1ns: want":    {Duration: 1},
+		"--duration 1h0m1s: want": {Duration: time.Hour + time.Second},
+		"--duration -1s: want":    {Duration: -time.Second},
+		"--duration 2562047h0m0s": {Duration: 2562047 * time.Hour},
 	} {
 		o.Suites = []suites.Suite{madeUpSuite()}
 		if err := o.Validate(); err == nil != (text == "") || err != nil && !strings.Contains(err.Error(), text) {
@@ -200,7 +200,7 @@ func TestSliceHoldsRequests(t *testing.T) {
 		}
 		o := Options{Suites: []suites.Suite{madeUpSuite()}, Slice: time.Second/time.Duration(rate) - 1}
 		o.Suites[0].Workloads = []suites.Workload{w}
-		if err := o.Validate(); err == nil || !strings.Contains(err.Error(), "invalid slice") {
+		if err := o.Validate(); err == nil || !strings.Contains(err.Error(), "--slice ") {
 			t.Errorf("%d per second: slices of %v: %v", rate, o.Slice, err)
 		}
 	}

@@ -31,29 +31,29 @@ func (o Options) Validate() error {
 func (o Options) withDefaults() (Options, error) {
 	switch {
 	case o.Count != "" && !o.counting():
-		return o, fmt.Errorf("invalid count %q: want %q", o.Count, result.ClockInstructions)
+		return o, fmt.Errorf("--count %q: want %q", o.Count, result.ClockInstructions)
 	case o.counting() && o.Duration > 0:
-		return o, fmt.Errorf("invalid duration %v: where instructions are counted, a sample is a number of packets", o.Duration)
+		return o, fmt.Errorf("--duration %v: where instructions are counted, a sample is a number of packets", o.Duration)
 	case o.counting() && o.Peer != nil:
-		return o, errors.New("invalid peer: instructions of two machines cannot be counted")
+		return o, errors.New("--peer: instructions of two machines cannot be counted")
 	case o.Rounds < 0 || o.Rounds > result.MaxSamples:
-		return o, fmt.Errorf("invalid rounds %d: want 1 to %d", o.Rounds, result.MaxSamples)
+		return o, fmt.Errorf("--rounds %d: want 1 to %d", o.Rounds, result.MaxSamples)
 	case o.Duration != 0 && (o.Duration < 10*time.Millisecond || o.Duration > time.Hour):
-		return o, fmt.Errorf("invalid duration %v: want 10ms to 1h", o.Duration)
+		return o, fmt.Errorf("--duration %v: want 10ms to 1h", o.Duration)
 	case o.Duration > 0 && o.Peer == nil && !o.counting() && !o.anyEngine():
-		return o, fmt.Errorf("invalid duration %v: it is for --peer and --engine; elsewhere rows take turns, see --slice and --time", o.Duration)
+		return o, fmt.Errorf("--duration %v: it is for --peer and --engine; elsewhere rows take turns, see --slice and --time", o.Duration)
 	case o.anyEngine() && o.checkEngines() != nil:
 		return o, o.checkEngines()
 	case o.Slice < 0 || (o.Slice > 0 && o.Slice < time.Millisecond) || o.Slice > maxSlice:
-		return o, fmt.Errorf("invalid slice %v: want 1ms to %v", o.Slice, maxSlice)
+		return o, fmt.Errorf("--slice %v: want 1ms to %v", o.Slice, maxSlice)
 	case o.Time < 0 || o.Time > maxTime:
-		return o, fmt.Errorf("invalid time %v: want more than 0 and at most %v", o.Time, maxTime)
+		return o, fmt.Errorf("--time %v: want more than 0 and at most %v", o.Time, maxTime)
 	case o.Until < 0 || o.Until >= 1:
-		return o, fmt.Errorf("invalid half-width %g %% to go on until: want more than 0 and less than 100 %%", o.Until*100)
+		return o, fmt.Errorf("--until %g%%: want more than 0%% and less than 100%%", o.Until*100)
 	case o.Until > 0 && o.Rounds > 0:
-		return o, errors.New("a number of rounds and a half-width to go on until exclude each other")
+		return o, errors.New("--rounds and --until exclude each other")
 	case o.Seed > 1<<53-1:
-		return o, fmt.Errorf("invalid seed %d: want less than 2^53", o.Seed)
+		return o, fmt.Errorf("--seed %d: want less than 2^53", o.Seed)
 	}
 	if o.anyEngine() {
 		o.Duration = cmp.Or(o.Duration, engineTurn)
@@ -80,7 +80,7 @@ func (o Options) withDefaults() (Options, error) {
 		o.Seed = rand.Uint64N(1 << 32) // short enough to type
 	}
 	if _, err := o.CPUs.Resolve(); err != nil {
-		return o, err
+		return o, fmt.Errorf("--cpus: %w", err)
 	}
 	if o.Peer != nil {
 		if err := o.Peer.check(); err != nil {
@@ -97,10 +97,10 @@ func (o Options) withDefaults() (Options, error) {
 	for _, s := range specs {
 		setup := s.workload.Setup
 		if (setup.Reverse || setup.Paced()) && !o.sliced(s.suite) || setup != (result.Setup{}) && o.anyEngine() {
-			return o, fmt.Errorf("invalid traffic %q: not with --peer and --engine", s.workload)
+			return o, fmt.Errorf("workload %q: not with --peer or --engine", s.workload)
 		}
 		if o.Slice > 0 && setup.Rate > 0 && o.Slice < time.Second/time.Duration(setup.Rate) {
-			return o, fmt.Errorf("invalid slice %v: at %d requests per second some have none", o.Slice, setup.Rate)
+			return o, fmt.Errorf("--slice %v: at %d requests per second some turns have none", o.Slice, setup.Rate)
 		}
 	}
 	if o.Until > 0 && !o.compares(specs) {
@@ -155,7 +155,7 @@ func (o Options) checkWire(specs []rowSpec) error {
 		return nil
 	}
 	if !slices.ContainsFunc(specs, func(s rowSpec) bool { return s.path.TwoHosts() }) {
-		return fmt.Errorf("wire rate and wire delay: no selected row of %s crosses a wire", o.suiteName())
+		return fmt.Errorf("--wire-rate, --wire-delay: no selected row of %s crosses a wire", o.suiteName())
 	}
 	return lab.CheckWire(o.WireRate, o.WireDelay)
 }

@@ -156,8 +156,8 @@ func (s Spec) Validate() error {
 		return fmt.Errorf("load: only a %s in slices can be reversed", TCPStream)
 	case s.Paced() && (s.Workload != TCPRR || !s.Standing):
 		return fmt.Errorf("load: only a %s in slices has a pace", TCPRR)
-	case s.Pace < 0 || s.Pace > maxPace || !(s.LoadShare >= 0 && s.LoadShare <= 1) || s.Pace > 0 && s.LoadShare > 0:
-		return fmt.Errorf("load: invalid pace %d with load share %g: want one of 1 to %d and up to 1", s.Pace, s.LoadShare, maxPace)
+	case s.Pace < 0 || s.Pace > MaxPace || !(s.LoadShare >= 0 && s.LoadShare <= 1) || s.Pace > 0 && s.LoadShare > 0:
+		return fmt.Errorf("load: invalid pace %d with load share %g: want one of 1 to %d and up to 1", s.Pace, s.LoadShare, MaxPace)
 	case s.Delay < 0 || s.Delay > MaxDelay || s.Delay > 0 && s.Workload != TCPRR:
 		return fmt.Errorf("load: invalid delay %v of %s: want 0 to %v, and only in %s", s.Delay, s.Workload, MaxDelay, TCPRR)
 	case (s.Standing || s.OneSlice()) && (s.Limit > 0 || s.Settle > 0 || s.Window > 0 || s.Exact):
@@ -170,8 +170,8 @@ func (s Spec) Validate() error {
 	return nil
 }
 
-// maxPace is the greatest [Spec.Pace].
-const maxPace = 10_000_000
+// MaxPace is the greatest [Spec.Pace].
+const MaxPace = 10_000_000
 
 // Paced reports whether transactions begin at a pace.
 func (s Spec) Paced() bool { return s.Pace != 0 || s.LoadShare != 0 }

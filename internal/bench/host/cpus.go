@@ -37,7 +37,7 @@ func ParseCPUs(text string) (CPUPair, error) {
 	}{{client, &p.Client}, {server, &p.Server}} {
 		cpu, err := strconv.ParseUint(part.text, 10, 10)
 		if err != nil {
-			return CPUPair{}, fmt.Errorf("invalid CPUs %q: want CLIENT,SERVER such as 0,1", text)
+			return CPUPair{}, fmt.Errorf("--cpus %q: want CLIENT,SERVER such as 0,1", text)
 		}
 		*part.cpu = int(cpu)
 	}

@@ -29,7 +29,7 @@ func Beside(all []Suite, engines []engine.Engine) ([]Suite, error) {
 		}
 	}
 	if len(out) == 0 {
-		return nil, fmt.Errorf("engine %s: no workload of suite %s is one of its own", strings.Join(names, ", "), all[0].Name)
+		return nil, fmt.Errorf("%s: no workload of suite %s is one of its own", strings.Join(names, ", "), all[0].Name)
 	}
 	return out, nil
 }

@@ -3,6 +3,7 @@
 package suites
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -10,6 +11,7 @@ import (
 
 	"mustang/internal/load"
 	"mustang/internal/result"
+	"mustang/internal/suggest"
 )
 
 // Values of [Traffic.Direction].
@@ -65,7 +67,7 @@ func (t Traffic) Apply(all []Suite) ([]Suite, error) {
 		out = append(out, s)
 	}
 	if !carries {
-		return nil, errors.New("the suite calls plugins and carries no traffic to choose")
+		return nil, fmt.Errorf("suite %s carries no traffic: it takes no --workload, --flows, sizes, --direction and --latency-under-load", all[0].Name)
 	}
 	return out, nil
 }
@@ -118,24 +120,48 @@ func (t Traffic) workloads(own []Workload) ([]Workload, error) {
 
 // check returns an error that names what is invalid, or fits none of the workloads.
 func (t Traffic) check(workloads []Workload) error {
+	for _, name := range t.Workloads {
+		if known := load.Workloads(); !slices.Contains(known, name) {
+			return fmt.Errorf("--workload %q: want %s%s", name, strings.Join(known, ", "), suggest.Text(name, known))
+		}
+	}
 	some := func(fits func(Workload) bool) bool { return slices.ContainsFunc(workloads, fits) }
 	switch {
 	case !slices.Contains([]string{"", DirectionForward, DirectionReverse, DirectionBoth}, t.Direction):
-		return fmt.Errorf("invalid direction %q: want %s, %s or %s", t.Direction, DirectionForward, DirectionReverse, DirectionBoth)
+		return fmt.Errorf("--direction %q: want %s, %s or %s", t.Direction, DirectionForward, DirectionReverse, DirectionBoth)
+	case t.Flows < 0 || t.Flows > load.MaxFlows:
+		return fmt.Errorf("-P, --flows %d: want 1 to %d", t.Flows, load.MaxFlows)
+	case t.Rate < 0 || t.Rate > load.MaxPace:
+		return fmt.Errorf("--rate %d: want 1 to %d requests per second", t.Rate, load.MaxPace)
 	case t.Flows != 0 && !some(func(w Workload) bool { return strings.HasSuffix(w.Name, "_stream") }):
-		return fmt.Errorf("invalid flows %d: only streams have several, and none is selected", t.Flows)
+		return fmt.Errorf("-P, --flows %d: only streams have several, and none is selected", t.Flows)
 	case t.Direction != "" && !some(func(w Workload) bool { return w.Name == load.TCPStream }):
-		return fmt.Errorf("invalid direction %q: only a %s has one, and none is selected", t.Direction, load.TCPStream)
+		return fmt.Errorf("--direction %q: only a %s has one, and none is selected", t.Direction, load.TCPStream)
 	case (t.Request != 0 || t.Response != 0) && !some(func(w Workload) bool { return strings.HasSuffix(w.Name, "rr") }):
-		return errors.New("invalid size of requests or responses: no selected workload has any")
+		return errors.New("--request-size, --response-size: no selected workload has requests")
 	}
 	for _, w := range workloads {
 		if w.OfTables() {
 			continue
 		}
-		if err := w.Spec(Path{}.connectTo(localhost)).Validate(); err != nil {
-			return errors.New(strings.TrimPrefix(err.Error(), "load: "))
+		if err := checkSpec(w.Spec(Path{}.connectTo(localhost))); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+// checkSpec returns an error if a load makes no sense. It names the flag of a size.
+func checkSpec(s load.Spec) error {
+	ofFlag := func(flag string, err error) error {
+		if err == nil {
+			return nil
+		}
+		return errors.New(flag + strings.TrimPrefix(err.Error(), "load: "))
+	}
+	return cmp.Or(
+		ofFlag("--request-size: ", load.Spec{Workload: s.Workload, Request: s.Request}.CheckSizes()),
+		ofFlag("--response-size: ", load.Spec{Workload: s.Workload, Response: s.Response}.CheckSizes()),
+		ofFlag("", s.Validate()),
+	)
 }

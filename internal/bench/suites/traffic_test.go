@@ -46,25 +46,25 @@ func TestTrafficReplacesWorkloads(t *testing.T) {
 func TestTrafficNamesCulprit(t *testing.T) {
 	rr := []string{load.TCPRR}
 	for want, traffic := range map[string]Traffic{
-		`unknown workload "nope"`:           {Workloads: []string{"nope"}},
-		"invalid flows 4":                   {Workloads: rr, Flows: 4},
-		"invalid number of flows 65":        {Flows: 65},
-		"invalid number of flows -1":        {Flows: -1},
-		`invalid direction "up"`:            {Direction: "up"},
-		`invalid direction "both"`:          {Workloads: rr, Direction: DirectionBoth},
+		`--workload "nope": want tcp_`:      {Workloads: []string{"nope"}},
+		"-P, --flows 4: only streams":       {Workloads: rr, Flows: 4},
+		"-P, --flows 65: want 1 to 64":      {Flows: 65},
+		"-P, --flows -1: want 1 to 64":      {Flows: -1},
+		`--direction "up": want forward`:    {Direction: "up"},
+		`--direction "both": only a tcp_`:   {Workloads: rr, Direction: DirectionBoth},
 		"--rate needs --latency-under-load": {Rate: 5},
-		"invalid pace -3":                   {UnderLoad: true, Rate: -3},
-		"invalid size -1 of a request":      {Request: -1},
-		"invalid size 23 of a request":      {Workloads: []string{load.UDPRR}, Response: 23},
-		"no selected workload has any":      {Workloads: []string{load.TCPStream}, Request: 5},
-		"invalid size 1048577 of a requ":    {Request: 1<<20 + 1},
-		"invalid size 65508 of a request":   {Workloads: []string{load.UDPRR}, Request: 65508},
+		"--rate -3: want 1 to 10000000":     {UnderLoad: true, Rate: -3},
+		"--request-size: invalid size -1":   {Request: -1},
+		"--response-size: invalid size 23":  {Workloads: []string{load.UDPRR}, Response: 23},
+		"no selected workload has reques":   {Workloads: []string{load.TCPStream}, Request: 5},
+		"--request-size: invalid size 104":  {Request: 1<<20 + 1},
+		"--request-size: invalid size 655":  {Workloads: []string{load.UDPRR}, Request: 65508},
 	} {
 		if _, err := traffic.Apply([]Suite{podLinks()}); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%+v: %v, want %q", traffic, err, want)
 		}
 	}
-	if _, err := (Traffic{Workloads: rr}).Apply([]Suite{cni()}); err == nil {
-		t.Error("a suite that calls plugins carries traffic")
+	if _, err := (Traffic{Workloads: rr}).Apply([]Suite{cni()}); err == nil || !strings.Contains(err.Error(), "suite cni carries no traffic: it takes no --workload") {
+		t.Errorf("a suite that calls plugins carries traffic: %v", err)
 	}
 }
