@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"mustang/internal/cni/install"
 	"mustang/internal/cni/netconf"
 )
@@ -24,18 +26,20 @@ func (n *agentNode) cleanup(more ...string) *exec.Cmd {
 	return cmd
 }
 
-// refuses has a cleanup fail with a text.
-func (n *agentNode) refuses(what, want string) {
+// refuses has a cleanup with more arguments fail with a text, and change nothing.
+func (n *agentNode) refuses(what, want string, more ...string) {
 	n.t.Helper()
-	if out, err := n.cleanup().CombinedOutput(); err == nil || !strings.Contains(string(out), want) {
+	if out, err := n.cleanup(more...).CombinedOutput(); err == nil || !strings.Contains(string(out), want) {
 		n.t.Errorf("%s: %v: %s", what, err, out)
 	}
-	if _, err := os.Stat(filepath.Join(n.dir, "conf", install.DefaultConfName)); err != nil {
-		n.t.Errorf("%s: %v", what, err)
+	for _, path := range []string{filepath.Join(n.dir, "conf", install.DefaultConfName), filepath.Join(n.dir, "bin", netconf.PluginType), n.root} {
+		if _, err := os.Stat(path); err != nil {
+			n.t.Errorf("%s: %v", what, err)
+		}
 	}
 }
 
-// TestCleanupAll removes all of a node: neither while its agent runs, nor while a pod is attached, unless by force.
+// TestCleanupAll removes all of a node: neither while its agent runs, nor while a pod is attached, unless by force. A wrong namespace changes nothing.
 func TestCleanupAll(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
@@ -54,6 +58,11 @@ func TestCleanupAll(t *testing.T) {
 	config := n.attach()
 	n.refuses("an agent", "an agent runs")
 	n.kill()
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	n.must(unix.Mkfifo(pipe, 0o600))
+	n.refuses("a FIFO", `open network namespace "`+pipe, "--force", "--netns", pipe)
+	n.refuses("a FIFO, again and again", `open network namespace "`+pipe, "--force", "--stay", "--netns", pipe)
+	n.refuses("no namespace", "/run/netns/nobody: no such file", "--force", "--netns", "nobody")
 	n.refuses("a pod", "pods are attached, 1 in all (interface eth0 of container pod at ")
 	n.call("DEL", config)
 	cmd := n.cleanup("--stay")

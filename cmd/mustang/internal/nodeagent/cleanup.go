@@ -82,10 +82,13 @@ failed or was killed.`,
 				return err
 			}
 			o.stateDir, o.runDir = cmp.Or(c.Getenv("MUSTANG_CNI_STATE_DIR"), cni.DefaultStateDir), cmp.Or(c.Getenv("MUSTANG_CNI_RUN_DIR"), cni.DefaultRunDir)
-			if o.stay {
-				return o.untilDone(cmd.Context())
-			}
-			return o.run(cmd.Context())
+			// It is opened before anything is removed: a wrong name changes nothing.
+			return cli.WithNamespace(o.namespace, func(ns *netns.Namespace) error {
+				if o.stay {
+					return o.untilDone(cmd.Context(), ns)
+				}
+				return o.run(cmd.Context(), ns)
+			})
 		},
 	}
 	flags := cmd.Flags()
@@ -101,7 +104,7 @@ failed or was killed.`,
 }
 
 // untilDone removes all, tries again after a failure, answers probes, and waits for a signal.
-func (o cleanup) untilDone(ctx context.Context) error {
+func (o cleanup) untilDone(ctx context.Context, ns *netns.Namespace) error {
 	var done atomic.Bool
 	all, ctx := errgroup.WithContext(ctx)
 	if o.healthz != "" {
@@ -109,7 +112,7 @@ func (o cleanup) untilDone(ctx context.Context) error {
 	}
 	all.Go(func() error {
 		said := ""
-		for err := o.run(ctx); err != nil && ctx.Err() == nil; err = o.run(ctx) {
+		for err := o.run(ctx, ns); err != nil && ctx.Err() == nil; err = o.run(ctx, ns) {
 			if said != err.Error() {
 				said = err.Error()
 				_, _ = fmt.Fprintf(o.Stderr, "mustang: %s; trying again every %s\n", said, retryPause) // the probes tell too
@@ -142,16 +145,14 @@ func probes(done *atomic.Bool) http.Handler {
 	return mux
 }
 
-// run removes what there is to remove, once.
-func (o cleanup) run(ctx context.Context) error {
+// run removes what there is to remove of the node in a namespace, once.
+func (o cleanup) run(ctx context.Context, ns *netns.Namespace) error {
 	var none *control.NoAgentError
 	if _, err := control.Get(ctx, o.dir, "/metrics", 16<<20); !errors.As(err, &none) {
 		return fmt.Errorf("an agent runs, and would make it anew: end it first (its socket is in %s)", o.dir)
 	}
 	network := func() error {
-		return cli.WithNamespace(o.namespace, func(ns *netns.Namespace) error {
-			return errors.Join(nodenet.New(nodenet.Options{Host: ns}).Remove(), (&cni.Plugin{RunDir: o.runDir}).EndForwarding(ns))
-		})
+		return errors.Join(nodenet.New(nodenet.Options{Host: ns}).Remove(), (&cni.Plugin{RunDir: o.runDir}).EndForwarding(ns))
 	}
 	if !o.all {
 		return network()
@@ -170,7 +171,7 @@ func (o cleanup) run(ctx context.Context) error {
 		return err
 	}
 	err = o.step("addresses, devices and masquerading of networks of pods", func() error {
-		return cli.WithNamespace(o.namespace, func(ns *netns.Namespace) error { return (&cni.Plugin{RunDir: o.runDir}).RemoveNetworks(ns) })
+		return (&cni.Plugin{RunDir: o.runDir}).RemoveNetworks(ns)
 	})
 	if err != nil {
 		return err
