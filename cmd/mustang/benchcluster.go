@@ -16,6 +16,7 @@ import (
 	"mustang/internal/bench/clusterbench"
 	"mustang/internal/bench/progress"
 	"mustang/internal/bench/suites"
+	"mustang/internal/kube"
 	"mustang/internal/kube/podexec"
 )
 
@@ -70,6 +71,11 @@ next bench removes. The exit code is 1 if a row failed.`,
 			}
 			if err := o.Validate(); err != nil {
 				return cli.Usage(err)
+			}
+			if where.Access.Kubeconfig != "" {
+				if err := kube.CheckFile(where.Access.Kubeconfig); err != nil {
+					return err
+				}
 			}
 			return c.runCluster(cmd, o, where, flags)
 		},

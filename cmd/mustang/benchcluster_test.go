@@ -51,6 +51,7 @@ func TestBenchClusterErrors(t *testing.T) {
 		{"-o yaml", "yaml", exitMisuse},
 		{"pod-links", "unexpected argument", exitMisuse},
 		{"--kubeconfig /no/such/file", "/no/such/file", exitFailed},
+		{"--kubeconfig /dev/zero", "--kubeconfig /dev/zero: want a regular file", exitFailed},
 		{"--context other --kubeconfig " + empty, "other", exitFailed},
 		{"--kubeconfig " + empty, "no node takes pods: the cluster has none", exitFailed},
 	} {

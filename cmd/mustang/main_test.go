@@ -272,6 +272,8 @@ var badInput = []struct {
 	{"agent --node=n --kubeconfig=/nonexistent --metrics-address=:70000", 2, `--metrics-address ":70000": want`},
 	{"agent --node=n --masquerade-exclude=x", 2, `--masquerade-exclude "x": want a prefix`},
 	{"agent --node=n --kubeconfig=/etc/hostname", 1, "/etc/hostname is no kubeconfig\n"},
+	{"agent --node=n --kubeconfig=/dev/zero", 1, "--kubeconfig /dev/zero: want a regular file\n"},
+	{"sysdump --kubeconfig /dev/zero", 1, "--kubeconfig /dev/zero: want a regular file\n"},
 	{"agent --node=n --link=macvlan --services=off", 2, "--allow-services-off"},
 	{"agent --node=n --link=macvlan --services=off --allow-services-off --kubeconfig=/nonexistent", 1, "--kubeconfig /nonexistent: no such file\n"},
 	{"frob", 2, `unknown command "frob" for "mustang": want agent, bench, cni, `},

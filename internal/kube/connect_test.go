@@ -3,9 +3,36 @@
 package kube
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
+
+// TestConnectReadsFilesOnly refuses what has no end, or would be waited for.
+func TestConnectReadsFilesOnly(t *testing.T) {
+	t.Parallel()
+	pipe, large := filepath.Join(t.TempDir(), "pipe"), filepath.Join(t.TempDir(), "large")
+	if err := unix.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(large, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(large, maxConfig+1); err != nil {
+		t.Fatal(err)
+	}
+	for file, want := range map[string]string{
+		"/dev/zero": ": want a regular file", "/proc": ": want a regular file", pipe: ": want a regular file",
+		large: ": more than 64 MiB", "/nonexistent": ": no such file",
+	} {
+		if _, err := Connect(file); err == nil || err.Error() != "--kubeconfig "+file+want {
+			t.Errorf("%s: %v", file, err)
+		}
+	}
+}
 
 // TestConnectInCluster names what is wrong with the address of the API server that the pod was given.
 func TestConnectInCluster(t *testing.T) {

@@ -135,7 +135,7 @@ type Client struct {
 func Connect(kubeconfig string) (*Client, error) {
 	config, err := inCluster()
 	if kubeconfig != "" {
-		if err := readable(kubeconfig); err != nil {
+		if err := CheckFile(kubeconfig); err != nil {
 			return nil, err
 		}
 		config, err = clientcmd.BuildConfigFromFlags("", kubeconfig)
@@ -169,12 +169,24 @@ func inCluster() (*rest.Config, error) {
 	return rest.InClusterConfig()
 }
 
-// readable returns an error for people if a file is no kubeconfig: that of the library is about Go's types.
-func readable(kubeconfig string) error {
-	data, err := os.ReadFile(kubeconfig)
-	if errors.Is(err, os.ErrNotExist) {
+// maxConfig is the most bytes of a kubeconfig file.
+const maxConfig = 64 << 20
+
+// CheckFile returns an error for people if a file is no kubeconfig: that of the library is about Go's types. The library also reads
+// without bound, and waits for a pipe.
+func CheckFile(kubeconfig string) error {
+	info, err := os.Stat(kubeconfig)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
 		return fmt.Errorf("--kubeconfig %s: no such file", kubeconfig)
+	case err != nil:
+		return fmt.Errorf("--kubeconfig: %w", err)
+	case !info.Mode().IsRegular():
+		return fmt.Errorf("--kubeconfig %s: want a regular file", kubeconfig)
+	case info.Size() > maxConfig:
+		return fmt.Errorf("--kubeconfig %s: more than %d MiB", kubeconfig, maxConfig>>20)
 	}
+	data, err := os.ReadFile(kubeconfig)
 	if err != nil {
 		return fmt.Errorf("--kubeconfig: %w", err)
 	}
