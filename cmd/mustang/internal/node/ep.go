@@ -242,7 +242,8 @@ func (c commands) epList() *cobra.Command {
 programs are on: the host's, or in modes macvlan, ipvlan and ovs-internal the pod's own. NETNS is the pod's
 network namespace. -o wide has MAC addresses too, and in ALLOWED what the pod may use as source besides its
 addresses (ep add --allowed-address). GUARD is whether the source guard is on (ep add --source-guard). NAMESPACE, POD and LABELS are what network policies know
-of the pod; "endpoint-ID" is the name of one that has no other.`,
+of the pod; "endpoint-ID" is the name of one that has no other. LABELS are KEY=VALUE, with commas between; - is none. Of a pod of
+a cluster that has very many, they are a part: those that policies name come first.`,
 	}
 	return cli.Listing(cmd, func(format string) error {
 		endpoints, err := cli.Read(c.Config, func(d *datapath.Datapath) ([]knownEndpoint, error) { return listEndpoints(cmd.Context(), d) })

@@ -56,7 +56,7 @@ open TCP connections keep their backend.`,
 			return c.OnDatapath(cmd.Context(), func(d *datapath.Datapath) error {
 				change, _, err := d.Services().Put(cmd.Context(), service.CLI, s)
 				if err != nil {
-					return err
+					return hintOwner(err)
 				}
 				_, err = fmt.Fprintf(c.Stdout, "service %s %s\n", s, change)
 				return err
@@ -92,7 +92,7 @@ func (c commands) svcRemove() *cobra.Command {
 			key := service.Key{Frontend: frontend, Protocol: p}
 			return c.OnExisting(cmd.Context(), fmt.Errorf("service %s does not exist", key), func(d *datapath.Datapath) error {
 				if err := d.Services().Delete(cmd.Context(), service.CLI, key); err != nil {
-					return err
+					return hintOwner(err)
 				}
 				_, err := fmt.Fprintf(c.Stdout, "service %s removed\n", key)
 				return err
@@ -103,6 +103,21 @@ func (c commands) svcRemove() *cobra.Command {
 	cli.CompleteFlag(cmd, "service", c.frontends)
 	cmd.Flags().StringVar(&protocol, "protocol", "any", "tcp, udp, sctp, or any for all protocols of the service")
 	return cmd
+}
+
+// hintOwner adds to an error about a service of another owner what changes that one.
+func hintOwner(err error) error {
+	var conflict *datapath.ConflictError
+	if !errors.As(err, &conflict) {
+		return err
+	}
+	switch conflict.Owner {
+	case service.Agent:
+		return fmt.Errorf("%w: it comes from a Service of the cluster: change that with kubectl", err)
+	case service.CNI:
+		return fmt.Errorf("%w: it is the host port of a pod, and goes with the pod", err)
+	}
+	return err
 }
 
 // frontends returns the addresses and ports of the command line's services, for completion.
@@ -168,13 +183,18 @@ func (c commands) svcList() *cobra.Command {
 		Use: "ls", Short: "List services",
 		Long: `List services. OWNER is who made one and alone changes it: cli is svc add and svc apply, agent the agent of a cluster's node.
 NAME is that of the agent's Service in the cluster, NAMESPACE/NAME: the column is there where the agent runs and has services.
+ADDRESS and PORT are what clients connect to.
 STATE is ready where a backend is active, terminating where new connections find one that is about to
 go, and no-backend where they find none. CONNECTIONS are the open ones whose packets are translated; "mustang conntrack ls"
 lists them. PACKETS are those packets in both directions since the service was made; -o json has each direction, and bytes.
 What is translated at sockets is in neither, as its packets go to the backend as they are: see "mustang socket ls".
 SETTINGS are those that are not the default. Behind a backend are its state unless it is
 active, its weight unless it is 1, and local if it is on this node. Of more than four
-backends or source ranges the table has three; -o json has all.`,
+backends or source ranges the table has three; -o json has all.
+
+States of a backend: active gets new connections. terminating is about to end, and gets new ones only where no
+backend is active. draining is about to end, and gets none. quarantined is not ready, as it has failed its health
+check, and gets none until it is. Open connections stay with their backend in each state.`,
 	}
 	nodeagent.AddRunDir(cmd.Flags(), &runDir)
 	return cli.Listing(cmd, func(format string) error {
@@ -255,7 +275,7 @@ func (c commands) printServices(services []service.Service, used use, format str
 			Services []serviceJSON `json:"services"`
 		}{cli.Schema, list})
 	}
-	header := []string{"ID", "OWNER", "PROTOCOL", "SERVICE", "PORT", "STATE", "CONNECTIONS", "PACKETS", "SETTINGS", "BACKENDS"}
+	header := []string{"ID", "OWNER", "PROTOCOL", "ADDRESS", "PORT", "STATE", "CONNECTIONS", "PACKETS", "SETTINGS", "BACKENDS"}
 	if len(used.names) > 0 {
 		header = slices.Insert(header, 2, "NAME")
 	}

@@ -96,6 +96,7 @@ is checked before anything is written. The set is saved for svc restore.`,
 func (c commands) applyServices(ctx context.Context, services []service.Service) error {
 	return c.OnDatapath(ctx, func(d *datapath.Datapath) error {
 		result, err := d.Services().Apply(ctx, service.CLI, services)
+		err = hintOwner(err)
 		if err != nil && result.Added+result.Updated+result.Deleted == 0 {
 			return err
 		}
