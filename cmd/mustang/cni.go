@@ -144,11 +144,7 @@ func (c *config) installCNI(cmd *cobra.Command, i cniInstallation) error {
 	}
 	changes, err := i.Install(cmd.Context(), plugin, conflist, i.force)
 	if err != nil {
-		var foreign *install.ForeignError
-		if errors.As(err, &foreign) {
-			return fmt.Errorf("%w: --force replaces it", err)
-		}
-		return err
+		return foreign(err, "--force replaces it")
 	}
 	if _, err := fmt.Fprint(c.Stdout, picked); err != nil {
 		return err
@@ -159,21 +155,22 @@ func (c *config) installCNI(cmd *cobra.Command, i cniInstallation) error {
 	return c.printNotes(cmd.Context(), i, conflist)
 }
 
+// foreign returns an error about a file of another project in words for people, with what becomes of the file. Others stay as they are.
+func foreign(err error, then string) error {
+	var of *install.ForeignError
+	if !errors.As(err, &of) {
+		return err
+	}
+	return fmt.Errorf("%s is not a file of Mustang (%w): %s", of.Path, of.Why, then)
+}
+
 // check validates the flags and parses the addresses.
 func (i *cniInstallation) check() error {
 	if err := i.cniPlace.check(); err != nil {
 		return err
 	}
-	i.Subnets = nil
-	for _, text := range i.subnets {
-		prefix, err := netip.ParsePrefix(text)
-		if err != nil {
-			return fmt.Errorf("--subnet %q: want a prefix like %s", text, defaultSubnet)
-		}
-		if a := prefix.Addr(); a.IsUnspecified() || a.IsLoopback() || a.IsMulticast() || a.BitLen()-prefix.Bits() < 2 {
-			return fmt.Errorf("--subnet %q: pods cannot have addresses of it, or too few: want a prefix like %s", text, defaultSubnet)
-		}
-		i.Subnets = append(i.Subnets, prefix)
+	if err := i.checkSubnets(); err != nil {
+		return err
 	}
 	for _, list := range []struct {
 		flag  string
@@ -193,14 +190,43 @@ func (i *cniInstallation) check() error {
 	if slices.ContainsFunc(i.Subnets, func(p netip.Prefix) bool { return p.Addr().Is6() }) {
 		least = minMTU6
 	}
-	if i.MTU != 0 && i.MTU < least {
-		return fmt.Errorf("--mtu %d: want %d at least, with IPv6 %d", i.MTU, minMTU, minMTU6)
+	if i.MTU != 0 && (i.MTU < least || i.MTU > maxMTU) {
+		return fmt.Errorf("--mtu %d: want %d to %d, with IPv6 %d at least, or 0 for that of the parent", i.MTU, minMTU, maxMTU, minMTU6)
+	}
+	for _, device := range [][2]string{{"parent", i.Parent}, {"bridge", i.Bridge}} {
+		if name := device[1]; len(name) > maxName || strings.ContainsAny(name, "/: \t\n%") {
+			return fmt.Errorf("--%s %q: want the name of a device: %d characters at most, no spaces, slashes, colons or percent signs", device[0], name, maxName)
+		}
 	}
 	if mode, err := podlink.Lookup(i.Link); err == nil && i.Bridge != "" && !mode.Traits().Bridge {
 		return fmt.Errorf("--bridge %q: link %s has none", i.Bridge, i.Link)
 	}
 	_, err := i.Conflist()
 	return ofFlag(err)
+}
+
+// checkSubnets parses the subnets.
+func (i *cniInstallation) checkSubnets() error {
+	i.Subnets = nil
+	for _, text := range i.subnets {
+		prefix, err := netip.ParsePrefix(text)
+		if err != nil {
+			return fmt.Errorf("--subnet %q: want a prefix like %s", text, defaultSubnet)
+		}
+		if a := prefix.Addr(); a.IsUnspecified() || a.IsLoopback() || a.IsMulticast() || a.BitLen()-prefix.Bits() < 2 {
+			return fmt.Errorf("--subnet %q: pods cannot have addresses of it, or too few: want a prefix like %s", text, defaultSubnet)
+		}
+		if prefix != prefix.Masked() {
+			return fmt.Errorf("--subnet %q: it has host bits: want %s", text, prefix.Masked())
+		}
+		for _, other := range i.Subnets {
+			if other.Addr().Is4() == prefix.Addr().Is4() {
+				return fmt.Errorf("--subnet %q: a second one of its family, after %s: want one of IPv4, one of IPv6, or one of each", text, other)
+			}
+		}
+		i.Subnets = append(i.Subnets, prefix)
+	}
+	return nil
 }
 
 // flagOfKey are the flags that set keys of the configuration.
@@ -224,8 +250,11 @@ func ofFlag(err error) error {
 	return fmt.Errorf("%s: %s", flag, what)
 }
 
-// The smallest MTU of IPv4 and of IPv6 (RFC 791, RFC 8200), in bytes.
-const minMTU, minMTU6 = 68, 1280
+// The smallest MTU of IPv4 and of IPv6 (RFC 791, RFC 8200), and the greatest of a configuration, in bytes.
+const minMTU, minMTU6, maxMTU = 68, 1280, 65535
+
+// maxName is the most characters of a device's name (IFNAMSIZ in Linux).
+const maxName = 15
 
 // printNotes prints what keeps the installed network from being used.
 func (c *config) printNotes(ctx context.Context, i cniInstallation, conflist []byte) error {
@@ -269,7 +298,7 @@ the plugin to delete them: delete them first.`,
 			}
 			keep, _ := place.source() // without a source there is nothing to keep
 			changes, err := place.Uninstall(cmd.Context(), keep)
-			return errors.Join(c.printChanges(changes), err)
+			return errors.Join(c.printChanges(changes), foreign(err, "nothing is removed"))
 		},
 	}
 	place.addFlags(cmd)

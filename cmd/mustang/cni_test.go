@@ -128,14 +128,14 @@ func TestCNIInstallRefuses(t *testing.T) {
 		{"install --link tap", exitMisuse, "tap"},
 		{"install --link veth --name ../x", exitMisuse, `--name: invalid network name "../x"`},
 		{"install --link veth --mtu -1", exitMisuse, "--mtu -1"},
-		{"install --link veth --mtu 70000", exitMisuse, "--mtu: 70000"},
+		{"install --link veth --mtu 70000", exitMisuse, "--mtu 70000: want 68 to 65535"},
 		{"install --link veth --mtu big", exitMisuse, "big"},
 		{"install --link veth --services all", exitMisuse, "--services: want"},
-		{"install --link macvlan --parent a/b", exitMisuse, `--parent: invalid device name "a/b"`},
-		{"install --link bridge --bridge a-name-that-is-too-long", exitMisuse, "a-name-that-is-too-long"},
+		{"install --link macvlan --parent a/b", exitMisuse, `--parent "a/b": want the name of a device: 15 characters`},
+		{"install --link bridge --bridge a-name-that-is-too-long", exitMisuse, `--bridge "a-name-that-is-too-long": want the name`},
 		{"install --link veth --subnet 10.1.0.0", exitMisuse, `--subnet "10.1.0.0"`},
-		{"install --link veth --subnet 10.1.2.3/16", exitMisuse, "--subnet: range 10.1.2.3/16"},
-		{"install --link veth --subnet 10.1.0.0/16 --subnet 10.2.0.0/16", exitMisuse, "--subnet: 10.2.0.0/16"},
+		{"install --link veth --subnet 10.1.2.3/16", exitMisuse, `--subnet "10.1.2.3/16": it has host bits: want 10.1.0.0/16`},
+		{"install --link veth --subnet 10.1.0.0/16 --subnet 10.2.0.0/16", exitMisuse, `--subnet "10.2.0.0/16": a second one of its family, after 10.1.0.0/16`},
 		{"install --link macvlan --gateway 10.77.0.x", exitMisuse, `--gateway "10.77.0.x"`},
 		{"install --link macvlan --gateway fd00::1", exitMisuse, "--gateway: fd00::1"},
 		{"install --link macvlan --gateway 10.77.0.1 --gateway 10.77.0.2", exitMisuse, "--gateway: 10.77.0.2"},
@@ -193,7 +193,7 @@ func TestCNIInstallForeign(t *testing.T) {
 			args = append(args, "--link", "veth")
 		}
 		code, stdout, stderr := i.run(args...)
-		if code != exitFailed || stdout != "" || strings.Count(stderr, "\n") != 1 || !strings.Contains(stderr, conf) || !strings.Contains(stderr, `"bridge"`) ||
+		if code != exitFailed || stdout != "" || strings.Count(stderr, "\n") != 1 || !strings.Contains(stderr, conf+` is not a file of Mustang (contains plugin "bridge"): `) ||
 			strings.Contains(stderr, "--force") != (verb == "install") {
 			t.Errorf("%s: exit code %d, stdout %q, stderr %q", verb, code, stdout, stderr)
 		}
