@@ -37,6 +37,7 @@ type agentNode struct {
 	dir, root string
 	addresses []netip.Prefix
 	agent     *exec.Cmd
+	cgroup    string // whose sockets the plugin has translated; empty: the root
 	pod       *netns.Namespace
 	pods      []netip.Addr // addresses of the pod
 }
@@ -157,7 +158,7 @@ func (n *agentNode) call(verb string, config []byte) []byte {
 
 // env has programs use the node's own directories.
 func (n *agentNode) env() []string {
-	return append(os.Environ(), cli.EnvBPFRoot+"="+n.root, "MUSTANG_CNI_STATE_DIR="+n.dir+"/state", "MUSTANG_CNI_RUN_DIR="+n.dir+"/run")
+	return append(os.Environ(), cli.EnvBPFRoot+"="+n.root, "MUSTANG_CNI_STATE_DIR="+n.dir+"/state", "MUSTANG_CNI_RUN_DIR="+n.dir+"/run", "MUSTANG_CNI_CGROUP="+n.cgroup)
 }
 
 // joined waits until pods of the nodes, and nodes and pods, reach each other.
