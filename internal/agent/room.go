@@ -190,7 +190,11 @@ func (h heaviestFirst) Less(i, j int) bool {
 	return cmp.Or(cmp.Compare(h[i].weight, h[j].weight), cmp.Compare(h[i].namespace, h[j].namespace)) > 0
 }
 func (h heaviestFirst) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
-func (h *heaviestFirst) Push(w any)   { *h = append(*h, w.(weight)) }
+
+// Push is for package heap.
+func (h *heaviestFirst) Push(w any) { *h = append(*h, w.(weight)) }
+
+// Pop is for package heap.
 func (h *heaviestFirst) Pop() any {
 	last := len(*h) - 1
 	w := (*h)[last]

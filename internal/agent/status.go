@@ -153,7 +153,7 @@ func (a *Agent) serviceObjects(ctx context.Context, v view) (objects []status.Ob
 			case v.failed[key] != "":
 				e.Why = v.failed[key]
 			case there && o.State != status.Waiting:
-				e.Why = "another form of it is there"
+				e.Why = "the tables have what it said before"
 			case o.State != status.Waiting:
 				e.Why = "it is not there"
 			}
@@ -234,7 +234,7 @@ func (a *Agent) policyObjects(v view) (objects []status.Object, err error) {
 			case full != "" && p.Tier == policy.Namespaced:
 				e.Why = full
 			case there:
-				e.Why = "another form of it is there"
+				e.Why = "the tables have what it said before"
 			default:
 				e.Why = "it is not there"
 			}

@@ -177,7 +177,7 @@ func foreignList(text []byte) error {
 	}
 	switch {
 	case len(l.Plugins) == 0:
-		return errors.New("no plugins")
+		return errors.New("it lists no plugins")
 	case len(others) > 0:
 		return fmt.Errorf("contains plugin %s", strings.Join(others, ", "))
 	}
