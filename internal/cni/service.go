@@ -7,8 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
+	"slices"
 
 	"mustang/internal/cni/netconf"
+	"mustang/internal/cni/record"
 	"mustang/internal/datapath"
 	"mustang/internal/podlink"
 	"mustang/internal/service"
@@ -55,6 +58,9 @@ func (a *attachment) addServices(ctx context.Context) error {
 			return err
 		}
 		_, _, err = a.dp.Endpoints().Put(ctx, endpoint)
+		if taken := (*datapath.ConflictError)(nil); errors.As(err, &taken) {
+			a.record.Endpoint = false // another's that has an address is not this pod's to delete
+		}
 		return err // an endpoint's sockets are enabled with it
 	}
 	if err := a.addGuard(ctx); err != nil {
@@ -143,9 +149,11 @@ func (a *attachment) checkServices(ctx context.Context) error {
 	return nil
 }
 
-// deleteServices removes the pod from the datapath. The pod's namespace may be gone.
+// deleteServices removes the pod from the datapath. The pod's namespace may be gone. Its addresses may be another pod's by now, or have been
+// all the time if ADD failed for that, and what the datapath has of another pod stays: the cookie tells whose it is. Without one, the record was
+// lost with the namespace, and what is left of the pod has no device: sweep finds it.
 func (a *attachment) deleteServices(ctx context.Context) error {
-	if !a.record.Endpoint && !a.record.Admitted && !a.record.Guarded {
+	if a.record.Cookie == 0 || !a.record.Endpoint && !a.record.Admitted && !a.record.Guarded {
 		return nil
 	}
 	if err := a.findDatapath(); isNoDatapath(err) {
@@ -154,24 +162,18 @@ func (a *attachment) deleteServices(ctx context.Context) error {
 		return err
 	}
 	if a.record.Endpoint {
-		// The first address deletes the endpoint with all its addresses.
-		for _, ip := range a.record.Addresses {
-			if err := a.dp.Endpoints().DeleteIP(ctx, ip); err == nil || !errors.Is(err, fs.ErrNotExist) {
-				return err
-			}
+		own := a.addressesWithout(func(r record.Record) bool { return r.Endpoint })
+		if err := a.dp.Endpoints().DeletePod(ctx, a.record.Cookie, own); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
 		}
 	}
 	if a.record.Guarded {
-		for _, ip := range a.record.Addresses {
-			if err := a.dp.Guards().DeleteIP(ctx, ip); err == nil || !errors.Is(err, fs.ErrNotExist) {
-				if err != nil {
-					return err
-				}
-				break
-			}
+		own := a.addressesWithout(func(r record.Record) bool { return r.Guarded })
+		if err := a.dp.Guards().DeletePod(ctx, a.record.Cookie, own); err != nil {
+			return err
 		}
 	}
-	if a.record.Admitted && !a.sharesSockets() {
+	if a.record.Admitted && len(a.others(func(r record.Record) bool { return r.Admitted })) == 0 {
 		if err := a.dp.Sockets().Delete(ctx, service.CNI, a.record.Cookie); !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
@@ -179,15 +181,20 @@ func (a *attachment) deleteServices(ctx context.Context) error {
 	return nil
 }
 
-// sharesSockets reports whether another attachment of the pod, in any network, needs its
-// sockets enabled.
-func (a *attachment) sharesSockets() bool {
-	records, _ := a.plugin.records().List(a.record.Owner.ContainerID)
-	for _, r := range records {
-		other := r.Network != a.record.Network || r.Owner != a.record.Owner
-		if other && r.Admitted && r.Cookie == a.record.Cookie {
-			return true
-		}
+// addressesWithout returns the addresses of the attachment without those of others of the pod that a function chooses.
+func (a *attachment) addressesWithout(choose func(record.Record) bool) []netip.Addr {
+	own := slices.Clone(a.record.Addresses)
+	for _, other := range a.others(choose) {
+		own = slices.DeleteFunc(own, func(ip netip.Addr) bool { return slices.Contains(other.Addresses, ip) })
 	}
-	return false
+	return own
+}
+
+// others returns the pod's other attachments that a function chooses, in all networks.
+func (a *attachment) others(choose func(record.Record) bool) []record.Record {
+	records, _ := a.plugin.records().List(a.record.Owner.ContainerID)
+	return slices.DeleteFunc(records, func(r record.Record) bool {
+		same := r.Network == a.record.Network && r.Owner == a.record.Owner
+		return same || r.Cookie != a.record.Cookie || !choose(r)
+	})
 }

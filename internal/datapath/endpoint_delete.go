@@ -27,6 +27,12 @@ func (e Endpoints) DeleteIP(ctx context.Context, ip netip.Addr) error {
 	return e.deleteFirst(ctx, endpointNotFound(ip), func(e Endpoint) bool { return e.IP == ip.Unmap() })
 }
 
+// DeletePod removes the endpoint in the network namespace with the cookie that has one of the addresses, as Delete does. Another pod's stays.
+func (e Endpoints) DeletePod(ctx context.Context, cookie uint64, addresses []netip.Addr) error {
+	return e.deleteFirst(ctx, &NotFoundError{What: fmt.Sprintf("endpoint %v", addresses)},
+		func(e Endpoint) bool { return e.netns == cookie && slices.Contains(addresses, e.IP) })
+}
+
 // DeleteDevice removes the endpoint of a device that exists, as Delete does.
 func (e Endpoints) DeleteDevice(ctx context.Context, spec EndpointSpec) error {
 	t, err := findTarget(spec)

@@ -185,9 +185,15 @@ func prefixOf(d rtnl.Device, addr string) string {
 
 // testDelete deletes by each name that an endpoint has.
 func testDelete(t *testing.T, n network, d *Datapath) {
+	deletePod := func(i int) error {
+		return d.Endpoints().DeletePod(t.Context(), cookieOf(t, n.pods[i]), []netip.Addr{netip.MustParseAddr(podA4)})
+	}
+	wantNotFound(t, deletePod(1)) // which has other addresses
+	wantLinks(t, d, 4)
 	for name, remove := range map[string]func() error{
 		"device":  func() error { return d.Endpoints().DeleteDevice(t.Context(), n.attachment(0)) },
 		"address": func() error { return d.Endpoints().DeleteIP(t.Context(), netip.MustParseAddr(podA4)) },
+		"pod":     func() error { return deletePod(0) },
 		"id": func() error {
 			endpoints, err := d.Endpoints().List(t.Context())
 			for _, e := range endpoints {

@@ -11,7 +11,6 @@ import (
 
 	"mustang/internal/datapath/guard"
 	"mustang/internal/datapath/objects"
-	"mustang/internal/datapath/rows"
 	"mustang/internal/netns"
 )
 
@@ -107,23 +106,10 @@ func (g Guards) write(ctx context.Context, spec EndpointSpec, t target) (id uint
 	return id, change, err
 }
 
-// DeleteIP ends the guard of the pod that has the address. Its device may be gone. The error is a *NotFoundError if there is no
-// such pod.
-func (g Guards) DeleteIP(ctx context.Context, ip netip.Addr) error {
-	found := false
-	err := g.remove(ctx, func(_ *netns.Namespace, row guard.SenderRow) bool {
-		if found {
-			return false
-		}
-		for _, own := range row.Value.Prefix[row.Value.Prefixes-row.Value.Addresses : row.Value.Prefixes] {
-			found = found || rows.DecodeAddr(own.Addr) == ip.Unmap()
-		}
-		return found
-	})
-	if err == nil && !found {
-		err = &NotFoundError{What: fmt.Sprintf("source guard of %s", ip)}
-	}
-	return err
+// DeletePod ends the guards in the network namespace with the cookie that have one of the addresses. Their devices may be gone, and it is
+// no error if there is none. Those of other pods stay.
+func (g Guards) DeletePod(ctx context.Context, cookie uint64, addresses []netip.Addr) error {
+	return g.remove(ctx, func(_ *netns.Namespace, row guard.SenderRow) bool { return guard.IsOf(row, cookie, addresses) })
 }
 
 // Sweep ends the guards of devices that are gone, except in network namespaces whose cookie keep accepts, and what killed

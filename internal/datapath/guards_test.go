@@ -127,7 +127,12 @@ func TestGuardFilter(t *testing.T) {
 	g.put(t, Added)
 	g.wants(t, true, "repaired")
 
-	if err := g.d.Guards().DeleteIP(t.Context(), netip.MustParseAddr(podB6)); err != nil {
+	b6 := []netip.Addr{netip.MustParseAddr(podB6)}
+	if err := errors.Join(g.d.Guards().DeletePod(t.Context(), cookieOf(t, g.pods[0]), b6), g.d.Guards().DeletePod(t.Context(), cookieOf(t, g.pods[1]), nil)); err != nil {
+		t.Fatal(err)
+	}
+	g.wants(t, true, "another pod of that address, and another address of the pod, deleted")
+	if err := g.d.Guards().DeletePod(t.Context(), cookieOf(t, g.pods[1]), b6); err != nil {
 		t.Fatal(err)
 	}
 	g.wants(t, false, "deleted")
@@ -166,8 +171,10 @@ func TestGuardFilterRemains(t *testing.T) {
 			g.wants(t, true, "put")
 			return g.d.Guards().DeleteAll(t.Context())
 		},
-		"DeleteIP": func(t *testing.T) error { return g.d.Guards().DeleteIP(t.Context(), netip.MustParseAddr(podB4)) },
-		"Sweep":    func(t *testing.T) error { return g.d.Guards().Sweep(t.Context(), none) },
+		"DeletePod": func(t *testing.T) error {
+			return g.d.Guards().DeletePod(t.Context(), cookieOf(t, g.pods[1]), []netip.Addr{netip.MustParseAddr(podB4)})
+		},
+		"Sweep": func(t *testing.T) error { return g.d.Guards().Sweep(t.Context(), none) },
 		"Sweep inside": func(t *testing.T) error {
 			return g.host.Do(func() error { return g.d.Guards().Sweep(t.Context(), none) })
 		},

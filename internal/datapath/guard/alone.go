@@ -5,10 +5,12 @@ package guard
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"slices"
 
 	"mustang/internal/datapath/device"
 	"mustang/internal/datapath/objects"
+	"mustang/internal/datapath/rows"
 	"mustang/internal/netns"
 	"mustang/internal/qdisc"
 )
@@ -32,6 +34,19 @@ func Alone(o *objects.Objects) (all []SenderRow, err error) {
 		}
 	}
 	return all, nil
+}
+
+// IsOf reports whether the row of a pod that is no endpoint is of a network namespace, and has one of some addresses.
+func IsOf(row SenderRow, cookie uint64, addresses []netip.Addr) bool {
+	if row.Value.Netns != cookie {
+		return false
+	}
+	for _, own := range row.Value.Prefix[row.Value.Prefixes-row.Value.Addresses : row.Value.Prefixes] {
+		if slices.Contains(addresses, rows.DecodeAddr(own.Addr)) {
+			return true
+		}
+	}
+	return false
 }
 
 // AttachAlone attaches the program of a pod that is no endpoint, in place of an earlier one.

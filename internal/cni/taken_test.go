@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cni
+
+import (
+	"bytes"
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+
+	"mustang/internal/testkit"
+)
+
+// taking returns the configurations of two networks with one subnet, whose pods ask for one address.
+func taking(link, services string) (one, two []byte) {
+	one = network("one", link, fmt.Sprintf(`,"services":%q,"runtimeConfig":{"ips":["10.114.0.7/24","fd00:114::7/64"]}`, services))
+	return one, bytes.ReplaceAll(one, []byte(`"one"`), []byte(`"two"`))
+}
+
+// takingModes are link modes with the programs of pods on the host and on the pod's own device.
+var takingModes = []string{"veth", "bridge", "macvlan"}
+
+// TestAddressOfAnotherPod adds a pod whose address another one has, of another network: the first keeps its endpoint and source guard, whether
+// the second is refused or deleted.
+func TestAddressOfAnotherPod(t *testing.T) {
+	for _, services := range []string{"tc", "socket", "both"} {
+		for _, link := range takingModes {
+			t.Run(services+" "+link, func(t *testing.T) {
+				t.Parallel()
+				f := newFixture(t)
+				f.plugin.Cgroup = testkit.Cgroup(t)
+				one, two := taking(link, services)
+				first, second := f.added("a", one), f.pod("b", two)
+				err := f.add(second)
+				if err == nil && services != "socket" {
+					t.Error("the second pod has the address too")
+				}
+				f.must(f.check(first))
+				f.must(f.del(second))
+				f.must(f.check(first))
+				f.must(f.del(first))
+			})
+		}
+	}
+}
+
+// TestAddressTwiceInPod adds a second device to a pod, with the address of its first, which keeps its endpoint and source guard.
+func TestAddressTwiceInPod(t *testing.T) {
+	for _, services := range []string{"tc", "socket"} {
+		t.Run(services, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			f.plugin.Cgroup = testkit.Cgroup(t)
+			one, two := taking("bridge", services)
+			first := f.added("a", one)
+			second := *first
+			second.request.IfName, second.request.Config = "net1", two
+			if err := f.add(&second); err == nil && services == "tc" {
+				t.Error("the second device has the address too")
+			}
+			f.must(f.del(&second))
+			f.must(f.check(first))
+			f.must(f.del(first))
+			f.noneOf(first)
+		})
+	}
+}
+
+// noneOf fails the test if the datapath knows addresses of a pod.
+func (f *fixture) noneOf(p *pod) {
+	f.t.Helper()
+	for _, line := range f.left() {
+		for _, ip := range p.ips() {
+			if strings.HasPrefix(line, "endpoint ") && strings.HasSuffix(line, " "+ip.String()) {
+				f.t.Errorf("%s is left", line)
+			}
+		}
+	}
+}
+
+// TestPolicyOutlastsFailedAdd has an ADD fail for the address of a protected pod, which stays protected.
+func TestPolicyOutlastsFailedAdd(t *testing.T) {
+	f := newFixture(t)
+	one, two := taking("bridge", "tc")
+	server := f.pod("a", one)
+	server.request.Args = "IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web-0;LABELS=app:web"
+	f.must(f.add(server))
+	stranger := f.added("c", network("one", "bridge", ""))
+	f.policies(webFromShop)
+	t.Cleanup(func() { f.policies("") })
+	to := testkit.Echo(t, server.Namespace, "tcp", netip.AddrPortFrom(server.ips()[0], 0).String())
+	f.denied(stranger, to)
+	f.oneLine(f.add(f.pod("b", two)), "belongs to endpoint")
+	f.must(f.check(server))
+	for _, p := range []*pod{server, stranger} {
+		command(t, p.Namespace, "ip neigh flush all") // the device of the failed ADD may have answered
+	}
+	f.denied(stranger, to)
+}
+
+// TestDelAgainAfterReuse deletes a pod again whose address another one has by then: with the result of ADD, as a runtime keeps it, with the record
+// that a kill left, or with the result alone when the network namespace is gone. The other pod keeps all that the datapath has of it.
+func TestDelAgainAfterReuse(t *testing.T) {
+	for _, services := range []string{"tc", "socket"} {
+		for _, link := range takingModes {
+			t.Run(services+" "+link, func(t *testing.T) {
+				t.Parallel()
+				f := newFixture(t)
+				f.plugin.Cgroup = testkit.Cgroup(t)
+				config, _ := taking(link, services)
+				old := f.added("a", config)
+				path := f.plugin.records().Path("one", old.request.owner())
+				record, err := os.ReadFile(path)
+				f.must(err)
+				f.must(f.del(old))
+				next := f.added("b", config)
+				f.must(f.check(next))
+
+				withResult := *old
+				withResult.request.Config = []byte(strings.TrimSuffix(string(config), "}") + `,"prevResult":` + text(t, old.result) + "}")
+				f.must(f.del(&withResult))
+				f.must(f.check(next))
+				withResult.request.Netns = ""
+				f.must(f.del(&withResult))
+				f.must(f.check(next))
+				f.must(os.WriteFile(path, record, 0o600)) // as if killed before it was removed
+				f.must(f.del(old))
+				f.must(f.check(next))
+				f.must(f.del(next))
+				f.noneOf(next)
+			})
+		}
+	}
+}
