@@ -12,6 +12,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -19,13 +21,16 @@ import (
 // newFile is a record that is being written. The lock permits one writer at a time.
 const newFile = ".new"
 
-// lock opens the directory and waits for its lock. Closing the directory releases it.
+// lockTimeout bounds the wait for the lock: the process that has it may be stopped.
+var lockTimeout = 30 * time.Second
+
+// lock opens the directory and waits for its lock, for at most lockTimeout. Closing the directory releases it.
 func (s *Store) lock(how int) (*os.File, error) {
 	dir, err := os.Open(s.dir)
 	if err != nil {
 		return nil, err
 	}
-	if err := flock(dir, how); err != nil {
+	if err := await(dir, how); err != nil {
 		_ = dir.Close()
 		return nil, fmt.Errorf("lock %s: %w", s.dir, err)
 	}
@@ -45,11 +50,62 @@ func (s *Store) locked(how int, fn func() error) error {
 	return fn()
 }
 
-func unlock(dir *os.File) error { return flock(dir, unix.LOCK_UN) }
+// await takes the lock once it is free. It waits in the kernel's queue, which is fair.
+func await(dir *os.File, how int) error {
+	err := flock(int(dir.Fd()), how|unix.LOCK_NB)
+	if !errors.Is(err, unix.EWOULDBLOCK) {
+		return err
+	}
+	if givenUp.Load() > 0 {
+		return poll(dir, how)
+	}
+	// The caller may close the directory meanwhile. A duplicate has the same lock.
+	fd, err := unix.FcntlInt(dir.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	locked := make(chan error, 1)
+	go func() {
+		err := flock(fd, how)
+		_ = unix.Close(fd)
+		locked <- err
+	}()
+	select {
+	case err := <-locked:
+		return err
+	case <-time.After(lockTimeout):
+		givenUp.Add(1)
+		go func() {
+			<-locked
+			givenUp.Add(-1)
+		}()
+		return errHeld()
+	}
+}
 
-func flock(dir *os.File, how int) error {
+// givenUp counts waits in the kernel's queue that were given up: they go on until the lock is free, and each keeps a thread. So no others begin
+// meanwhile.
+var givenUp atomic.Int32
+
+// poll is await without the queue.
+func poll(dir *os.File, how int) error {
+	for end := time.Now().Add(lockTimeout); ; time.Sleep(10 * time.Millisecond) {
+		if err := flock(int(dir.Fd()), how|unix.LOCK_NB); !errors.Is(err, unix.EWOULDBLOCK) {
+			return err
+		}
+		if time.Now().After(end) {
+			return errHeld()
+		}
+	}
+}
+
+func errHeld() error { return fmt.Errorf("another process has had it for %v", lockTimeout) }
+
+func unlock(dir *os.File) error { return flock(int(dir.Fd()), unix.LOCK_UN) }
+
+func flock(fd, how int) error {
 	for {
-		if err := unix.Flock(int(dir.Fd()), how); !errors.Is(err, unix.EINTR) {
+		if err := unix.Flock(fd, how); !errors.Is(err, unix.EINTR) {
 			return err
 		}
 	}
