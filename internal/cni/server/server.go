@@ -36,6 +36,9 @@ const (
 	patience = time.Second
 	// longest is how long a plugin that works alone may wait for them, whatever it wants itself.
 	longest = 30 * time.Second
+	// farewell is how long verbs may take that have begun when the server ends. They can wait for the lock of a process that is stopped, and an agent is
+	// killed 10 s after it was told to end. What they have done by then is recorded.
+	farewell = 8 * time.Second
 )
 
 // Options describe a server.
@@ -64,6 +67,7 @@ type Server struct {
 	programs *programs
 	mounts   string // this process's mount namespace
 	network  string // the host's network namespace
+	farewell time.Duration
 }
 
 // InUse returns an error if somebody serves at a socket.
@@ -78,7 +82,7 @@ func InUse(socket string) error {
 
 // Listen returns a server whose socket takes connections. It replaces the socket of another, which gets no more of them.
 func Listen(o Options) (_ *Server, err error) {
-	s := &Server{Options: o, workers: make(chan struct{}, maxWorkers), calls: make(chan struct{}, maxCalls)}
+	s := &Server{Options: o, workers: make(chan struct{}, maxWorkers), calls: make(chan struct{}, maxCalls), farewell: farewell}
 	s.Socket = cmp.Or(o.Socket, handover.DefaultSocket)
 	if s.Plugin.DeleteDevice == nil {
 		s.Plugin.DeleteDevice = unlink.Device
@@ -144,12 +148,13 @@ func (s *Server) listen() (err error) {
 	return err
 }
 
-// Run serves plugins until ctx ends. Then it takes no more requests, finishes the verbs that it has begun, and removes its socket.
+// Run serves plugins until ctx ends. Then it takes no more requests, finishes the verbs that it has begun, unless they take too long, and removes its
+// socket.
 func (s *Server) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var all sync.WaitGroup
-	defer all.Wait()
+	defer s.finish(&all)
 	defer s.close() // before Run returns: whoever comes next sees that nobody serves
 	stop := context.AfterFunc(ctx, s.close)
 	defer stop()
@@ -178,6 +183,20 @@ func (s *Server) Run(ctx context.Context) error {
 		default:
 			_ = conn.Close()
 		}
+	}
+}
+
+// finish waits for the requests that have begun.
+func (s *Server) finish(all *sync.WaitGroup) {
+	done := make(chan struct{})
+	go func() {
+		all.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-time.After(s.farewell):
+		s.Log.Warn("CNI server: ends before its verbs", "verbs", len(s.workers), "after", s.farewell)
 	}
 }
 
