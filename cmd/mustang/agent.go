@@ -206,9 +206,14 @@ func (o agentOptions) claim(ctx context.Context) (unlock func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := server.InUse(cmp.Or(o.cniSocket, handover.DefaultSocket)); err != nil {
+	socket := cmp.Or(o.cniSocket, handover.DefaultSocket)
+	used, err := server.InUse(socket)
+	if used {
+		err = fmt.Errorf("another agent serves at %s, with another --run-dir", socket)
+	}
+	if err != nil {
 		lock.Unlock()
-		return nil, fmt.Errorf("--cni-socket: %w, with another --run-dir", err)
+		return nil, fmt.Errorf("--cni-socket: %w", err)
 	}
 	return lock.Unlock, nil
 }

@@ -302,11 +302,31 @@ func TestNewServerTakesOver(t *testing.T) {
 func TestInUse(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	f.must(InUse(f.socket))
-	_, stop := f.serve(f.options())
-	if err := InUse(f.socket); err == nil || !strings.Contains(err.Error(), f.socket) {
-		t.Errorf("while it is served: %v", err)
+	wants := func(path string, want bool) {
+		t.Helper()
+		if used, err := InUse(path); used != want || err != nil {
+			t.Errorf("%s is in use %v, want %v; error %v", path, used, want, err)
+		}
 	}
+	wants(f.socket, false)
+	_, stop := f.serve(f.options())
+	wants(f.socket, true)
 	stop()
-	f.must(InUse(f.socket))
+	wants(f.socket, false)
+
+	// A server that takes no connections has a queue that fills up.
+	full := filepath.Join(t.TempDir(), "full")
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	f.must(err)
+	f.must(unix.Bind(fd, &unix.SockaddrUnix{Name: full}))
+	wants(full, false)
+	f.must(unix.Listen(fd, 0))
+	for range 4 {
+		wants(full, true)
+	}
+	f.must(unix.Close(fd))
+	wants(full, false)
+	if used, err := InUse(full + "/below"); used || err == nil {
+		t.Errorf("a path that leads nowhere: in use %v, error %v", used, err)
+	}
 }

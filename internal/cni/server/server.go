@@ -70,14 +70,19 @@ type Server struct {
 	farewell time.Duration
 }
 
-// InUse returns an error if somebody serves at a socket.
-func InUse(socket string) error {
+// InUse reports whether somebody serves at a socket. An agent that is busy or stopped, and whose queue is full, does.
+func InUse(socket string) (bool, error) {
 	conn, err := net.Dial("unixpacket", socket)
-	if err != nil {
-		return nil
+	switch {
+	case err == nil:
+		_ = conn.Close()
+		return true, nil
+	case errors.Is(err, unix.EAGAIN):
+		return true, nil
+	case errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.ENOENT):
+		return false, nil
 	}
-	_ = conn.Close()
-	return fmt.Errorf("another agent serves at %s", socket)
+	return false, err
 }
 
 // Listen returns a server whose socket takes connections. It replaces the socket of another, which gets no more of them.
