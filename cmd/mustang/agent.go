@@ -97,7 +97,7 @@ Without --kubeconfig it uses the service account of the pod that it is in.`,
 			if err := cli.RequireRoot(cmd); err != nil {
 				return err
 			}
-			o.nodes.runDir = c.Getenv("MUSTANG_CNI_RUN_DIR")
+			o.nodes.runDir, o.nodes.bpfRoot = c.Getenv("MUSTANG_CNI_RUN_DIR"), c.BPFRoot
 			return c.runAgent(cmd.Context(), o)
 		},
 	}

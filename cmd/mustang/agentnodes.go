@@ -30,6 +30,7 @@ type agentNodes struct {
 	pods     install.Network
 	proxied  bool   // services off whatever the link
 	runDir   string // of the CNI plugin's records
+	bpfRoot  string // of the datapath
 }
 
 func (a *agentNodes) addFlags(flags *pflag.FlagSet) {
@@ -134,7 +135,7 @@ func (a *agentNodes) Attach(ctx context.Context, ranges []netip.Prefix, mtu int)
 	if _, err := a.place.Install(ctx, plugin, conflist, false); err != nil {
 		return err
 	}
-	if err := (&cni.Plugin{RunDir: a.runDir}).RetireGateways(a.options.Host, a.pods.Name, ranges); err != nil {
+	if err := (&cni.Plugin{RunDir: a.runDir, BPFRoot: a.bpfRoot}).RetireGateways(a.options.Host, a.pods.Name, ranges); err != nil {
 		return err
 	}
 	before, err := a.place.Before()

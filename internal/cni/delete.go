@@ -136,7 +136,7 @@ func (a *attachment) reconstruct() error {
 		}
 		r.Admitted = r.Admitted || a.config.TranslatesSockets() // another attachment that needs it has a record
 	}
-	host, err := a.hostAddresses()
+	host, err := hostAddrs(a.host)
 	if err != nil {
 		return err
 	}

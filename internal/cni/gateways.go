@@ -4,6 +4,7 @@ package cni
 
 import (
 	"cmp"
+	"context"
 	"net/netip"
 	"slices"
 	"strings"
@@ -119,7 +120,10 @@ func (p *Plugin) removeUnusedAt(host *netns.Namespace, network string, n record.
 			}
 		}
 	}
-	return used, nil
+	if len(gone) == 0 {
+		return used, nil
+	}
+	return used, p.dropPorts(context.Background(), host, gone)
 }
 
 // sameAddress returns the one of some gateways with the address of another in a subnet of another size, or the zero Prefix.

@@ -12,6 +12,7 @@ import (
 
 	"mustang/internal/cni/netconf"
 	"mustang/internal/datapath"
+	"mustang/internal/netns"
 	"mustang/internal/rtnl"
 	"mustang/internal/service"
 )
@@ -22,7 +23,12 @@ func (a *attachment) addHostPorts(ctx context.Context, addresses []netconf.PodAd
 	if len(a.config.Runtime.Ports) == 0 {
 		return nil
 	}
-	host, err := a.hostAddresses()
+	unlock, err := a.plugin.records().LockPorts() // so that two pods do not get the same port, and the host keeps its addresses: see dropPorts
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	host, err := hostAddrs(a.host)
 	if err != nil {
 		return err
 	}
@@ -40,11 +46,6 @@ func (a *attachment) addHostPorts(ctx context.Context, addresses []netconf.PodAd
 	if err := a.enableSockets(ctx); err != nil {
 		return err
 	}
-	unlock, err := a.plugin.records().LockPorts() // so that two pods do not get the same port
-	if err != nil {
-		return err
-	}
-	defer unlock()
 	for _, s := range wanted {
 		if err := a.checkPortFree(ctx, s); err != nil {
 			return err
@@ -104,14 +105,21 @@ func (a *attachment) ownsPort(ctx context.Context, port service.Service) (bool, 
 	return err == nil && have.SameBackends(port), err
 }
 
-// checkHostPorts checks that the services of the pod's host ports exist.
+// checkHostPorts checks that the services of the pod's host ports exist, but for those at addresses that the host has lost.
 func (a *attachment) checkHostPorts(ctx context.Context) error {
+	if len(a.record.Ports) == 0 {
+		return nil
+	}
+	host, err := hostAddrs(a.host)
+	if err != nil {
+		return err
+	}
 	for _, port := range a.record.Ports {
 		own, err := a.ownsPort(ctx, port)
 		if err != nil {
 			return err
 		}
-		if !own {
+		if !own && slices.Contains(host, port.Frontend.Addr()) {
 			return fmt.Errorf("host port %s does not lead to %v", port, port.Backends)
 		}
 	}
@@ -146,9 +154,47 @@ func (a *attachment) deleteHostPorts(ctx context.Context) error {
 	return errors.Join(append(errs, a.deleteUplinks(ctx))...)
 }
 
-// hostAddresses returns the unicast addresses of the host, loopback included.
-func (a *attachment) hostAddresses() ([]netip.Addr, error) {
-	devices, err := rtnl.In(a.host).Devices()
+// dropPorts deletes the services of host ports at gateways that the host has had and has no more: another host may have the address by now, and what
+// pods here send to its ports is not this host's. An ADD that has found a gateway among the host's addresses before adds its services
+// before the lock is free.
+func (p *Plugin) dropPorts(ctx context.Context, host *netns.Namespace, gateways []netip.Prefix) error {
+	unlock, err := p.records().LockPorts()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	addresses, err := hostAddrs(host)
+	if err != nil {
+		return err
+	}
+	d, err := datapath.OpenExisting(p.datapathOptions())
+	if isNoDatapath(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	all, err := d.Services().List(ctx)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, s := range all {
+		at := func(gateway netip.Prefix) bool { return gateway.Addr() == s.Frontend.Addr() }
+		if s.Owner != service.CNI || !slices.ContainsFunc(gateways, at) || slices.Contains(addresses, s.Frontend.Addr()) {
+			continue
+		}
+		if err := d.Services().Delete(ctx, service.CNI, s.Key()); !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// hostAddrs returns the unicast addresses of the host, loopback included.
+func hostAddrs(host *netns.Namespace) ([]netip.Addr, error) {
+	devices, err := rtnl.In(host).Devices()
 	if err != nil {
 		return nil, err
 	}
