@@ -123,7 +123,10 @@ func (p *Plugin) removeUnusedAt(host *netns.Namespace, network string, n record.
 	if len(gone) == 0 {
 		return used, nil
 	}
-	return used, p.dropPorts(context.Background(), host, gone)
+	if err := p.dropPorts(context.Background(), host, gone); err != nil {
+		return n.Former, err
+	}
+	return used, nil
 }
 
 // sameAddress returns the one of some gateways with the address of another in a subnet of another size, or the zero Prefix.
