@@ -190,9 +190,14 @@ func (a *attachment) addressesWithout(choose func(record.Record) bool) []netip.A
 	return own
 }
 
-// others returns the pod's other attachments that a function chooses, in all networks.
+// others returns the pod's other attachments that a function chooses, in all networks. Without the record of a finished ADD, the network namespace at the
+// path may be another container's by now, as with paths of processes.
 func (a *attachment) others(choose func(record.Record) bool) []record.Record {
-	records, _ := a.plugin.records().List(a.record.Owner.ContainerID)
+	container := a.record.Owner.ContainerID
+	if !a.record.Done {
+		container = ""
+	}
+	records, _ := a.plugin.records().List(container)
 	return slices.DeleteFunc(records, func(r record.Record) bool {
 		same := r.Network == a.record.Network && r.Owner == a.record.Owner
 		return same || r.Cookie != a.record.Cookie || !choose(r)

@@ -134,3 +134,30 @@ func TestDelAgainAfterReuse(t *testing.T) {
 		}
 	}
 }
+
+// TestDelOfReusedPath deletes a pod again where another one's network namespace is at its path, as paths of processes are used again: without the
+// result of ADD, and with it. The other pod keeps all that the datapath has of it.
+func TestDelOfReusedPath(t *testing.T) {
+	for _, services := range []string{"tc", "socket"} {
+		for _, link := range takingModes {
+			t.Run(services+" "+link, func(t *testing.T) {
+				t.Parallel()
+				f := newFixture(t)
+				f.plugin.Cgroup = testkit.Cgroup(t)
+				config := network("one", link, fmt.Sprintf(`,"services":%q`, services))
+				old := f.added("a", config)
+				f.must(f.del(old))
+				p := f.added("b", config)
+				again := *old
+				again.request.Netns = p.request.Netns
+				f.must(f.del(&again))
+				f.must(f.check(p))
+				again.request.Config = []byte(strings.TrimSuffix(string(config), "}") + `,"prevResult":` + text(t, old.result) + "}")
+				f.must(f.del(&again))
+				f.must(f.check(p))
+				f.must(f.del(p))
+				f.noneOf(p)
+			})
+		}
+	}
+}
