@@ -142,9 +142,11 @@ func (a *attachment) deleteHostPorts(ctx context.Context) error {
 		return err
 	}
 	var errs []error
+	others := a.portsOfOthers()
 	for _, port := range a.record.Ports {
+		alike := func(other service.Service) bool { return other.Key() == port.Key() && other.SameBackends(port) }
 		own, err := a.ownsPort(ctx, port)
-		if own {
+		if own && !slices.ContainsFunc(others, alike) {
 			err = a.dp.Services().Delete(ctx, service.CNI, port.Key())
 		}
 		if !errors.Is(err, fs.ErrNotExist) {
@@ -152,6 +154,17 @@ func (a *attachment) deleteHostPorts(ctx context.Context) error {
 		}
 	}
 	return errors.Join(append(errs, a.deleteUplinks(ctx))...)
+}
+
+// portsOfOthers returns the host ports of all other attachments: where DEL is repeated, one may have the pod's address and its ports by now.
+func (a *attachment) portsOfOthers() (ports []service.Service) {
+	records, _ := a.plugin.records().List("")
+	for _, r := range records {
+		if r.Network != a.record.Network || r.Owner != a.record.Owner {
+			ports = append(ports, r.Ports...)
+		}
+	}
+	return ports
 }
 
 // dropPorts deletes the services of host ports at gateways that the host has had and has no more: another host may have the address by now, and what

@@ -101,7 +101,7 @@ func TestPolicyOutlastsFailedAdd(t *testing.T) {
 }
 
 // TestDelAgainAfterReuse deletes a pod again whose address another one has by then: with the result of ADD, as a runtime keeps it, with the record
-// that a kill left, or with the result alone when the network namespace is gone. The other pod keeps all that the datapath has of it.
+// that a kill left, or with the result alone when the network namespace is gone. The other pod keeps all that the datapath has of it, and its host ports.
 func TestDelAgainAfterReuse(t *testing.T) {
 	for _, services := range []string{"tc", "socket"} {
 		for _, link := range takingModes {
@@ -110,6 +110,7 @@ func TestDelAgainAfterReuse(t *testing.T) {
 				f := newFixture(t)
 				f.plugin.Cgroup = testkit.Cgroup(t)
 				config, _ := taking(link, services)
+				config = bytes.Replace(config, []byte(`"ips"`), []byte(`"portMappings":[{"hostPort":8080,"containerPort":80}],"ips"`), 1)
 				old := f.added("a", config)
 				path := f.plugin.records().Path("one", old.request.owner())
 				record, err := os.ReadFile(path)
