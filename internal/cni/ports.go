@@ -171,6 +171,9 @@ func (a *attachment) portsOfOthers() (ports []service.Service) {
 // pods here send to its ports is not this host's. An ADD that has found a gateway among the host's addresses before adds its services
 // before the lock is free.
 func (p *Plugin) dropPorts(ctx context.Context, host *netns.Namespace, gateways []netip.Prefix) error {
+	if len(gateways) == 0 {
+		return nil
+	}
 	unlock, err := p.records().LockPorts()
 	if err != nil {
 		return err
