@@ -60,7 +60,7 @@ type Services interface {
 // Policies are those of a datapath.
 type Policies interface {
 	List() ([]policies.Listed, error)
-	Others(but service.Owner) ([]policy.Policy, error)
+	Others(ctx context.Context, but service.Owner) ([]policy.Policy, error)
 	Apply(ctx context.Context, owner service.Owner, want policies.Set) (policies.Result, error)
 }
 
@@ -333,7 +333,7 @@ func (a *Agent) findNodePorts(addresses []netip.Addr) error {
 //
 // refused is about single objects, which wait: no round has failed for them.
 func (a *Agent) sync(ctx context.Context) (all bool, refused, err error) {
-	unknown := errors.Join(a.readPods(), a.readPolicies(), a.readOthers())
+	unknown := errors.Join(a.readPods(), a.readPolicies(), a.readOthers(ctx))
 	a.mu.Lock()
 	a.State.Begin()
 	var rules policies.Set

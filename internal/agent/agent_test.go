@@ -85,7 +85,7 @@ func (a applied) Apply(_ context.Context, _ service.Owner, want policies.Set) (p
 }
 
 // List lists the policies that were applied.
-func (applied) Others(service.Owner) ([]policy.Policy, error) { return nil, nil }
+func (applied) Others(context.Context, service.Owner) ([]policy.Policy, error) { return nil, nil }
 
 func (a applied) List() (all []policies.Listed, err error) {
 	a.Lock()

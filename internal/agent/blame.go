@@ -73,8 +73,7 @@ func (b *search) toLose(here policy.Snapshot, err error) loss {
 	if l.policy = several(here, namespaces); len(l.policy) > 0 {
 		return l
 	}
-	ofCluster := func(p policy.Policy) bool { return p.Tier != policy.Namespaced }
-	if isFull && (len(namespaces) > 0 || !slices.ContainsFunc(here.Policies, ofCluster)) {
+	if isFull && (len(namespaces) > 0 || len(ofCluster(here.Policies)) == 0) {
 		l.rules = heaviest(here.Policies, largestOf(here.Policies))
 	}
 	if l.isEmpty() && !b.all { // what is left is what ClusterNetworkPolicies cost each rule set
@@ -106,7 +105,7 @@ const mostHalves = 2
 func fullest(s policy.Snapshot, full *objects.FullError) []string {
 	return blame.Fullest(s, func(rows policy.Rows, hosts int) int {
 		switch full.Map {
-		case "policy_ports":
+		case policies.Ports:
 			return len(rows.Ports)
 		case "verdicts":
 			return len(rows.Verdicts)
@@ -114,7 +113,7 @@ func fullest(s policy.Snapshot, full *objects.FullError) []string {
 			return len(rows.Addresses) - hosts
 		}
 		return len(rows.Numbers)
-	}, full.Map == "verdicts", int(full.Size)/8*7)
+	}, full.Map == "verdicts", policies.Room(full))
 }
 
 // ofNamespaces returns the NetworkPolicies of namespaces that have rules and select pods of the node.

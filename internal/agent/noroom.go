@@ -4,6 +4,7 @@ package agent
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"maps"
@@ -29,6 +30,7 @@ const holdStripped = time.Minute
 type stripped struct {
 	tried time.Time
 	of    map[string]map[policy.Digest]string // by namespace, all of those that lost some: why, or nothing for those in force
+	sum   uint64                              // of all that were tried
 	held  map[policy.Digest]bool              // those that have come or changed since, and were not tried
 	later bool                                // there are such, or some have gone, or there may be room once what was there before has gone
 	again bool                                // the last search found too much too
@@ -45,6 +47,10 @@ type stripped struct {
 func (s *stripped) hold(want *policies.Set) (full []kube.Warning) {
 	if s.later = false; time.Since(s.tried) >= holdStripped {
 		s.of, s.isolated, s.unknown, s.together = nil, nil, nil, false
+	}
+	sum := sumOf(want)
+	if s.of == nil {
+		s.sum = sum
 	}
 	s.held = map[policy.Digest]bool{}
 	gone := map[policy.Digest]bool{}
@@ -74,7 +80,22 @@ func (s *stripped) hold(want *policies.Set) (full []kube.Warning) {
 		s.later = s.later || hadNoRules
 	}
 	isolateAll(want, s.isolated, s.together)
-	return append(full, forget(want, s.unknown)...)
+	before := want.Previous
+	want.Previous = s.others
+	full = append(full, forget(want, s.unknown)...)
+	want.Previous = before
+	s.later = s.later || s.sum != sum && len(full)+len(s.unknown) > 0 // what takes the room may have gone
+	return full
+}
+
+// sumOf tells sets of policies apart, and pods that come or go.
+func sumOf(set *policies.Set) uint64 {
+	sum := uint64(len(set.Pods))
+	for i := range set.Policies {
+		id := set.Policies[i].Digest()
+		sum += binary.LittleEndian.Uint64(id[:])
+	}
+	return sum
 }
 
 // note remembers which of the policies that were tried have no rules in force: those taken now, and those that are held.
@@ -112,7 +133,7 @@ func noRoom(p *policy.Policy, text string) kube.Warning {
 // much for this node, NetworkPolicies of the namespaces with the most lose their rules, of which lost tells: the pods that they isolate are then
 // reached by what other policies allow alone. Where it is the labels of pods that are too large, those of some namespaces are forgotten.
 func (s *stripped) apply(ctx context.Context, to Policies, node string, want policies.Set) (full []kube.Warning, lost, err error) {
-	var taken []kube.Warning
+	var forgot, taken []kube.Warning
 	isolated, unknown := map[string]string{}, map[string]string{}
 	all := want.Policies
 	want.Policies = slices.Clone(want.Policies)
@@ -130,7 +151,7 @@ func (s *stripped) apply(ctx context.Context, to Policies, node string, want pol
 			steps.Step()
 		}
 		here := want.Snapshot
-		here.Node = node
+		here.Node, here.Policies = node, append(slices.Clip(want.Policies), ofCluster(s.others)...)
 		err := here.CheckOverlaps()
 		if err == nil {
 			_, err = to.Apply(ctx, service.Agent, want)
@@ -138,23 +159,25 @@ func (s *stripped) apply(ctx context.Context, to Policies, node string, want pol
 		if err == nil {
 			s.note(all, taken)
 			s.last = want.Policies
-			s.again = s.again && len(full)+len(taken) > 0
+			s.again = s.again && len(full)+len(forgot)+len(taken) > 0
 			s.isolated, s.unknown = merged(s.isolated, isolated), merged(s.unknown, unknown)
-			return append(full, taken...), lost, nil
+			return slices.Concat(full, forgot, taken), lost, nil
 		}
 		lose := so.toLose(here, err)
 		if lose.isEmpty() {
+			taken = append(forgot, taken...)
 			for i := range taken { // nothing is taken from what is in force
 				taken[i].Text = notInForce + reason(err)
 			}
-			return slices.Concat(full, taken, ofCluster(want.Policies, err)), held, err
+			return slices.Concat(full, taken, toldOfCluster(want.Policies, err)), held, err
 		}
 		so.forgotten += len(lose.labels)
 		for _, namespace := range lose.labels {
 			lost = errors.Join(lost, fmt.Errorf("labels of the pods of namespace %s are unknown, and its NetworkPolicies allow nothing: %w", namespace, err))
 			unknown[namespace] = err.Error()
 		}
-		full = append(full, forget(&want, only(unknown, lose.labels))...)
+		want.Previous = s.others // which keep the labels that they name
+		forgot = append(forgot, forget(&want, only(unknown, lose.labels))...)
 		why := reason(err)
 		if strip := lose.rules; len(strip) > 0 {
 			first := want.Policies[strip[0]]
@@ -164,17 +187,19 @@ func (s *stripped) apply(ctx context.Context, to Policies, node string, want pol
 				want.Policies[i].Strip()
 			}
 			if isFull := (*objects.FullError)(nil); errors.As(err, &isFull) && isFull.Map == policies.Documents {
-				want.Previous = s.others
 				want.Trim(node) // labels that they name take room
-				want.Previous = nil
 			}
 		}
-		if lose.all {
-			lose.policy = namespacesOf(want.Policies)
+		want.Previous = nil
+		if lose.all { // whatever is taken or together so far
+			here.Policies, want.Policies = all, slices.Clone(all)
+			lose.policy = namespacesOf(here)
 		}
 		for _, namespace := range lose.policy {
-			lost = errors.Join(lost, fmt.Errorf("NetworkPolicies of namespace %s isolate all of its pods: %w", namespace, err))
 			isolated[namespace] = why
+		}
+		if n := len(lose.policy); n > 0 {
+			lost = errors.Join(lost, fmt.Errorf("NetworkPolicies of %d namespaces, %s with them, isolate all of their pods: %w", n, lose.policy[0], err))
 		}
 		taken = slices.DeleteFunc(taken, func(w kube.Warning) bool { return slices.Contains(lose.policy, w.Namespace) })
 		taken = append(taken, isolate(&want, only(isolated, lose.policy), lose.all)...)
@@ -182,10 +207,10 @@ func (s *stripped) apply(ctx context.Context, to Policies, node string, want pol
 	}
 }
 
-// namespacesOf returns the namespaces of NetworkPolicies.
-func namespacesOf(all []policy.Policy) (namespaces []string) {
-	for i := range all {
-		if p := &all[i]; p.Tier == policy.Namespaced {
+// namespacesOf returns the namespaces of NetworkPolicies that select pods of the node.
+func namespacesOf(s policy.Snapshot) (namespaces []string) {
+	for i, here := range s.Here() {
+		if p := &s.Policies[i]; here && p.Tier == policy.Namespaced {
 			namespaces = append(namespaces, p.Namespace)
 		}
 	}
@@ -195,8 +220,18 @@ func namespacesOf(all []policy.Policy) (namespaces []string) {
 
 const notInForce = "no change of policies is in force on the node: "
 
-// ofCluster says of the ClusterNetworkPolicy that is to blame for an error that no policies are written for it.
-func ofCluster(all []policy.Policy, err error) []kube.Warning {
+// ofCluster returns the ClusterNetworkPolicies.
+func ofCluster(all []policy.Policy) (out []policy.Policy) {
+	for i := range all {
+		if all[i].Tier != policy.Namespaced {
+			out = append(out, all[i])
+		}
+	}
+	return out
+}
+
+// toldOfCluster says of the ClusterNetworkPolicy that is to blame for an error that no policies are written for it.
+func toldOfCluster(all []policy.Policy, err error) []kube.Warning {
 	var over *policy.OverlapError
 	var work *blame.WorkError
 	var none *objects.FullError

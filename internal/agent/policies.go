@@ -5,6 +5,7 @@ package agent
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -149,18 +150,21 @@ func (a *Agent) readPolicies() error {
 	return nil
 }
 
-// readOthers finds out which policies other owners have.
-func (a *Agent) readOthers() error {
-	others, err := a.Policies.Others(service.Agent)
+// readOthers finds out which policies other owners have, if policies are to be written.
+func (a *Agent) readOthers(ctx context.Context) error {
+	a.mu.Lock()
+	changed := a.policies.changed
+	a.mu.Unlock()
+	if !changed {
+		return nil
+	}
+	others, err := a.Policies.Others(ctx, service.Agent)
 	if err != nil {
 		return err
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	same := slices.EqualFunc(a.policies.others, others, func(a, b policy.Policy) bool { return a.Digest() == b.Digest() })
-	if a.policies.others = others; !same {
-		a.policies.change()
-	}
+	a.policies.others = others
 	return nil
 }
 
@@ -180,7 +184,7 @@ func (p *policySet) set() (s policies.Set, cut []kube.Warning) {
 			s.Pods = append(s.Pods, pod)
 		}
 	}
-	if len(s.Policies) == 0 {
+	if len(s.Policies)+len(p.others) == 0 {
 		return policies.Set{}, nil // labels matter to nobody
 	}
 	s.Previous = slices.Concat(p.last, p.others)

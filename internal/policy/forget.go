@@ -64,7 +64,7 @@ func (s *Snapshot) Named(sizes map[string]int) map[string]int {
 	return by
 }
 
-// Forget takes labels from the pods of some namespaces, all but those that policies of the tiers Admin and Baseline ask for, and the rules
+// Forget takes labels from the pods of some namespaces, all but those that policies of the tiers Admin and Baseline or of Previous ask for, and the rules
 // from their NetworkPolicies, each of which selects all pods of its namespace then: they are isolated, and no NetworkPolicy allows them something by their
 // labels, nor by labels that they do not have. What it changes are copies.
 func (s *Snapshot) Forget(namespaces ...string) {
@@ -92,5 +92,5 @@ func (s *Snapshot) Forget(namespaces ...string) {
 // keeps reports whether Forget leaves a label of pods.
 func (n *named) keeps(key string) bool {
 	l := n.pods[key]
-	return l != nil && l.tier != Namespaced
+	return l != nil && (l.before || l.tier != Namespaced)
 }

@@ -19,6 +19,7 @@ type named struct {
 type namedLabel struct {
 	tier   Tier // Namespaced if no policy of the cluster names it
 	absent bool // some ask that it is not there, or has not some values
+	before bool // policies of Previous name it
 	// by are the namespaces whose policies name it, by the namespace of the pods, "" for those of all.
 	by map[string]map[string]bool
 }
@@ -73,10 +74,14 @@ func (s *Snapshot) Trim(node string) (cut []Pod) {
 // named returns what the policies name.
 func (s *Snapshot) named() *named {
 	n := &named{map[string]*namedLabel{}, map[string]bool{}, map[string]bool{}, map[string]bool{}}
-	for _, policies := range [][]Policy{s.Policies, s.Previous} {
-		for i := range policies {
-			n.add(&policies[i])
-		}
+	for i := range s.Previous {
+		n.add(&s.Previous[i])
+	}
+	for _, l := range n.pods {
+		l.before = true
+	}
+	for i := range s.Policies {
+		n.add(&s.Policies[i])
 	}
 	return n
 }

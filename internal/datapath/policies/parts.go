@@ -143,9 +143,9 @@ func (p pieces) parts(key documentKey, h head) (map[uint32]uint32, error) {
 	return out, err
 }
 
-// putContent stores what an owner says: the parts that differ from those of before, and the first one. The revision before stays. It
-// returns the keys of pieces that are of that one alone.
-func (p Policies) putContent(d documents, owner service.Owner, was, now *content) (gone []documentKey, err error) {
+// packContent returns a function that stores what an owner says: the parts that differ from those of before, and the first one. The revision before stays; gone
+// are the keys of pieces that are of that one alone. The error is a *FullError if there is no room.
+func (p Policies) packContent(d documents, owner service.Owner, was, now *content) (put func() error, gone []documentKey, err error) {
 	key := documentKey{Kind: ofOwner, ID: uint32(owner)}
 	old := d.heads[key]
 	h := head{revision: old.next(), before: old.revision, lengthBefore: old.length}
@@ -165,7 +165,7 @@ func (p Policies) putContent(d documents, owner service.Owner, was, now *content
 		}
 		at.Revision = h.revision
 		if at.Length, err = all.add(piece(i+1, h.revision), now.shares[i]); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
 	for i, at := range was.parts {
@@ -175,17 +175,20 @@ func (p Policies) putContent(d documents, owner service.Owner, was, now *content
 	}
 	drop(piece(0, old.revision), old.length)
 	if h.length, err = all.add(piece(0, h.revision), root{now.rest(), now.parts}); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	n := piecesOf(h.length)
 	for _, at := range now.parts {
 		n += piecesOf(at.Length)
 	}
 	if most := min(mostPieces, p.tables().documents.Size()*mostPieces/documentRows); n > most {
-		return nil, &objects.FullError{Map: Documents, Size: most}
+		return nil, nil, &objects.FullError{Map: Documents, Size: most}
 	}
-	d.heads[key] = h
-	return gone, p.publish(key, h, all)
+	put = func() error {
+		d.heads[key] = h
+		return p.publish(key, h, all)
+	}
+	return put, gone, nil
 }
 
 // count counts the policies that differ.

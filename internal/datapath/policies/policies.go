@@ -90,14 +90,23 @@ func (p Policies) List() ([]Listed, error) {
 }
 
 // Others returns the policies of other owners.
-func (p Policies) Others(but service.Owner) (all []policy.Policy, err error) {
-	docs, err := p.recall()
+func (p Policies) Others(ctx context.Context, but service.Owner) (all []policy.Policy, err error) {
+	lock, err := p.Objects.Lock(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer lock.Unlock()
+	docs, compiler, err := p.take()
+	if err != nil {
+		return nil, err
+	}
+	p.keep(docs, compiler)
 	for _, owner := range docs.owners() {
 		if owner != but {
 			all = append(all, docs.sets[owner].now.Policies...)
 		}
 	}
-	return all, err
+	return all, nil
 }
 
 // Audited reports whether there are policies and they are only audited.
@@ -151,7 +160,7 @@ func (p Policies) change(ctx context.Context, owner service.Owner, how verb, edi
 		return result, err
 	}
 	defer lock.Unlock()
-	docs, compiler, err := p.take()
+	docs, compiler, err := p.takeWhole(how)
 	if err != nil {
 		return result, err
 	}
@@ -180,20 +189,23 @@ func (p Policies) change(ctx context.Context, owner service.Owner, how verb, edi
 	if err != nil || how == try {
 		return result, err
 	}
+	put, gone := func() error { return nil }, []documentKey(nil)
+	if !unchanged {
+		if put, gone, err = p.packContent(docs, owner, &was, &want); err != nil {
+			return result, err
+		}
+	}
 	if err := p.mark(); err != nil {
 		return result, err
 	}
-	gone, err := p.putLeft(docs, left)
+	more, err := p.putLeft(docs, left)
 	if err != nil {
 		return result, err
 	}
-	if !unchanged {
-		more, err := p.putContent(docs, owner, &was, &want)
-		if err != nil {
-			return result, err
-		}
-		gone = append(gone, more...)
+	if err := put(); err != nil {
+		return result, err
 	}
+	gone = append(gone, more...)
 	if result.Rows, err = w.write(nil); err != nil {
 		return result, err
 	}
@@ -205,6 +217,18 @@ func (p Policies) change(ctx context.Context, owner service.Owner, how verb, edi
 	}
 	p.keep(next.without(), w.compiler)
 	return result, nil
+}
+
+// takeWhole takes what there is for a change. What one that was broken off has left is completed first: its documents have the room of this one's.
+func (p Policies) takeWhole(how verb) (documents, *policy.Compiler, error) {
+	docs, compiler, err := p.take()
+	if err != nil || !docs.pending || how == try {
+		return docs, compiler, err
+	}
+	if err := p.refresh(docs, docs, nil, nil); err != nil {
+		return docs, nil, err
+	}
+	return p.take()
 }
 
 // follow writes what follows from other addresses of the node, while documents stay. What a compiler has followed is compared, and

@@ -52,6 +52,16 @@ func (w *writer) requireMaps(n counts, room func(size, most int) int) error {
 	)
 }
 
+// Room returns how many rows of a map there are at most for rules, once a change of policies is settled, by the error that tells of it.
+func Room(full *objects.FullError) int {
+	most := int(full.Size)
+	most -= most / shareOfJoining
+	if full.Map == Ports {
+		most -= allListeners
+	}
+	return most
+}
+
 func requireRoom[K, V any](t *objects.Table[K, V], rows, most int, room func(size, most int) int) error {
 	size := int(t.Size())
 	if most = min(most, size); rows > room(size, most) {

@@ -4,9 +4,11 @@ package policies
 
 import "mustang/internal/datapath/objects"
 
-// Documents is the map of all that policies, pods and nodes are known by. The others are of rules. A row of it has DocumentPiece bytes.
+// Documents is the map of all that policies, pods and nodes are known by, of which a row has DocumentPiece bytes. Ports has what rules say of ports. The others are
+// of rules too.
 const (
 	Documents     = "policy_documents"
+	Ports         = "policy_ports"
 	DocumentPiece = 512
 )
 

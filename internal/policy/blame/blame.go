@@ -49,7 +49,7 @@ func Fullest(s policy.Snapshot, rows func(r policy.Rows, hosts int) int, verdict
 	if verdicts {
 		c.meeting = 1
 	}
-	return c.tooMany(rulesOf(&s))
+	return slices.DeleteFunc(c.tooMany(rulesOf(&s)), func(name string) bool { return name == "" })
 }
 
 // costs is what policies cost, and how much they may.
@@ -85,10 +85,11 @@ func (c costs) tooMany(r *rules) []string {
 		}
 		switch cluster := r.cluster(); {
 		case name == "": // each rule set has what it tells apart
-			if b.brings = [2]float64{}; c.meeting > 0 && c.isolated(r) > float64(c.limit) {
+			least := c.isolated(r)
+			if b.brings, b.own = [2]float64{}, max(b.own, least); least > float64(c.limit) {
 				return nil
 			}
-		case c.meeting > 0 && len(cluster) > 0:
+		case len(cluster) > 0:
 			own = h.only(r.Snapshot, name, h.apart(func(t *trait) bool { return t.asks(who) || t.asks(0) }))
 			b.own = max(b.own, c.beside(own, r.policies[i], cluster))
 		}
@@ -107,7 +108,7 @@ func (c costs) tooMany(r *rules) []string {
 	})
 }
 
-// isolated returns what policies cost if all pods of their namespaces are isolated.
+// isolated returns what policies cost if all pods of their namespaces are isolated: a rule set is left of each.
 func (c costs) isolated(r *rules) float64 {
 	s := *r.Snapshot
 	s.Policies = slices.Concat(r.policies...)
@@ -116,16 +117,16 @@ func (c costs) isolated(r *rules) float64 {
 	return b.own
 }
 
-// beside returns what policies cost beside those of the cluster, for some pods.
+// beside returns what the policies of a namespace cost beside those of the cluster, for some pods, more than if its pods were isolated.
 func (c costs) beside(of policy.Snapshot, own, cluster []policy.Policy) float64 {
-	of.Policies = cluster
-	without, err := c.bill(of)
+	of.Policies = slices.Concat(own, cluster)
+	with, _ := c.bill(of)
+	of.Isolate(own[0].Namespace)
+	least, err := c.bill(of)
 	if err != nil {
 		return 0
 	}
-	of.Policies = slices.Concat(own, cluster)
-	with, _ := c.bill(of)
-	return with.own - without.own
+	return with.own - least.own
 }
 
 // bill compiles a snapshot with the policies of one namespace. The error is that this is too much work.

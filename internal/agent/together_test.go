@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"testing"
+	"time"
+
+	"mustang/internal/policy"
+	"mustang/internal/policy/policytest"
+	"mustang/internal/service"
+)
+
+// TestTogetherTwice isolates the pods of many namespaces by one policy, and within a minute those of more: none is free meanwhile. Once the list that takes
+// the room has gone, all are tried again.
+func TestTogetherTwice(t *testing.T) {
+	want := newOnNode(t)
+	want.Policies = append(want.Policies, denyList(4000))
+	s, to := &stripped{}, &counting{Policies: want.datapath.Policies()}
+	for _, name := range []string{"shop", "team"} {
+		for i := range 60 {
+			want.add(t, fmt.Sprint(name, i), 1)
+		}
+		to.calls = 0
+		full, lost, err := s.apply(t.Context(), to, want.Pods[0].Node, want.Set)
+		if err != nil || lost == nil || len(full) < 60 || to.calls > 3 {
+			t.Fatalf("%d calls, %d policies, %v, %v", to.calls, len(full), lost, err)
+		}
+		for _, pod := range want.Pods {
+			if stranger, _ := want.enters(t, pod); stranger {
+				t.Errorf("a stranger enters %s/%s", pod.Namespace, pod.Name)
+			}
+		}
+	}
+	want.Policies = want.Policies[1:]
+	full, _, err := s.apply(t.Context(), to, want.Pods[0].Node, want.Set)
+	if err != nil || len(full) < 120 || !s.later {
+		t.Errorf("the list has gone: %d policies, %v, later %t", len(full), err, s.later)
+	}
+	s.tried = time.Now().Add(-holdStripped)
+	if full, lost, err := s.apply(t.Context(), to, want.Pods[0].Node, want.Set); err != nil || lost != nil || len(full) > 0 {
+		t.Errorf("after a minute: %d policies, %v, %v", len(full), lost, err)
+	}
+}
+
+// TestClusterListAlone has a list that is too long by itself, and NetworkPolicies of pods elsewhere: nobody loses rules for it, in few calls.
+func TestClusterListAlone(t *testing.T) {
+	want := newOnNode(t)
+	want.add(t, "shop", 3)
+	want.Policies = nil
+	for n := range 10 {
+		for k := range 4 {
+			p := with(fmt.Sprint("far", n), fmt.Sprint("p", k), 3)
+			p.Subject.Namespaces = selects(policy.NamespaceLabel, p.Namespace)
+			want.Policies = append(want.Policies, p)
+		}
+	}
+	want.Policies = append(want.Policies, policy.Policy{Tier: policy.Admin, Name: "threats", Ingress: []policy.Rule{{Action: policy.Deny, Peers: policytest.Addresses("", "", 0, 70_000).Ingress[0].Peers}}})
+	to := &counting{Policies: want.datapath.Policies()}
+	if _, lost, err := new(stripped).apply(t.Context(), to, want.Pods[0].Node, want.Set); err == nil || lost != nil || to.calls > 2 {
+		t.Errorf("%d calls, %v, %v", to.calls, lost, err)
+	}
+}
+
+// TestClusterPortsTimesRuleSets has a ClusterNetworkPolicy with many ports, of which each rule set has a table: as many namespaces make room as have to, in few steps.
+func TestClusterPortsTimesRuleSets(t *testing.T) {
+	for _, c := range []struct{ namespaces, pods, ports int }{{60, 1, 1500}, {35, 3, 600}} {
+		t.Run(fmt.Sprint(c), func(t *testing.T) {
+			want := newOnNode(t)
+			for i := range c.namespaces {
+				want.add(t, fmt.Sprint("shop", i), c.pods)
+			}
+			deny := policy.Rule{Action: policy.Deny}
+			for i := range c.ports {
+				deny.Ports = append(deny.Ports, policy.Port{Protocol: service.TCP, First: uint16(10000 + 2*i), Last: uint16(10000 + 2*i)})
+			}
+			want.Policies = append(want.Policies, policy.Policy{Tier: policy.Admin, Name: "ports", Ingress: []policy.Rule{deny}})
+			to := &counting{Policies: want.datapath.Policies()}
+			if _, lost, err := new(stripped).apply(t.Context(), to, want.Pods[0].Node, want.Set); err != nil || lost == nil || to.calls > 4 {
+				t.Errorf("%d calls, %v, %v", to.calls, lost, err)
+			}
+		})
+	}
+}
+
+// TestForgetKeepsOthersLabels forgets the labels of a namespace, but for those that policies of the command line name, as subjects or as peers.
+func TestForgetKeepsOthersLabels(t *testing.T) {
+	want := newOnNode(t)
+	want.add(t, "shop", 1)
+	want.add(t, "tenant", 1)
+	shop, tenant := want.Pods[0], want.Pods[1]
+	want.Policies = want.Policies[:1]
+	want.Policies[0].Ingress = []policy.Rule{{}} // anyone
+	for n := range 30 {
+		p := policy.Policy{Tier: policy.Namespaced, Namespace: fmt.Sprint("t", n), Name: "ask", IsolatesIngress: true, Ingress: make([]policy.Rule, 1)}
+		p.Subject = policy.PodSelector{Namespaces: selects(policy.NamespaceLabel, p.Namespace)}
+		for i := range 60 {
+			p.Ingress[0].Peers = append(p.Ingress[0].Peers, policy.Peer{Pods: &policy.PodSelector{Pods: selects(fmt.Sprint("k", i), "x")}})
+		}
+		want.Policies = append(want.Policies, p)
+	}
+	random := rand.New(rand.NewPCG(1, 2))
+	for n := range 4000 {
+		labels := map[string]string{}
+		for k := range 60 {
+			labels[fmt.Sprint("k", k)] = randomText(random, 63)
+		}
+		want.Pods = append(want.Pods, policy.Pod{Namespace: "tenant", Name: fmt.Sprint("f", n), Node: "far", Labels: labels, Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, 200, byte(n >> 8), byte(n)})}})
+	}
+	cli := want.Set
+	cli.Pods = nil
+	cli.Policies = []policy.Policy{
+		{
+			Tier: policy.Namespaced, Namespace: "tenant", Name: "closed", IsolatesIngress: true,
+			Subject: policy.PodSelector{Namespaces: selects(policy.NamespaceLabel, "tenant"), Pods: selects("app", "app0")},
+		},
+		{
+			Tier: policy.Admin, Name: "closed", Subject: policy.PodSelector{Namespaces: selects(policy.NamespaceLabel, "shop")},
+			Ingress: []policy.Rule{{Action: policy.Deny, Peers: []policy.Peer{{Pods: &policy.PodSelector{Pods: selects("app", "app0")}}}}},
+		},
+	}
+	if _, err := want.datapath.Policies().Apply(t.Context(), service.CLI, cli); err != nil {
+		t.Fatal(err)
+	}
+	s := &stripped{others: cli.Policies}
+	for round := range 2 {
+		want.Previous = append(s.last, s.others...)
+		if _, lost, err := s.apply(t.Context(), want.datapath.Policies(), shop.Node, want.Set); err != nil || lost == nil || s.unknown["tenant"] == "" {
+			t.Fatalf("round %d: %v, %v, unknown are %v", round, lost, err, s.unknown)
+		}
+		now, err := want.datapath.Policies().Snapshot()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, flow := range []policy.Flow{
+			{Source: netip.MustParseAddr("192.0.2.1"), Destination: tenant.Addresses[0], Protocol: service.TCP, Port: 80},
+			{Source: tenant.Addresses[0], Destination: shop.Addresses[0], Protocol: service.TCP, Port: 80},
+		} {
+			if _, in, err := policy.Explain(now, flow); err != nil || in.Allow {
+				t.Errorf("round %d: %v: %v, %v", round, flow, in, err)
+			}
+		}
+	}
+}
