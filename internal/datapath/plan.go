@@ -113,13 +113,15 @@ func (w *writer) requireRoom(t *snapshot, rows int, diff service.Changes) error 
 	for _, s := range diff.Delete {
 		sum = sum.plus(sizeOf(s), -1)
 	}
-	type table interface {
-		Size() uint32
-		Full() error
-	}
-	for of, n := range map[table]int{w.o.Services: rows, w.o.Backends: sum.backends, w.o.LookUp: sum.blocks, w.o.SourceRanges: sum.ranges} {
-		if n > int(of.Size()) {
-			return of.Full()
+	for _, of := range []struct {
+		table interface {
+			Size() uint32
+			Full() error
+		}
+		rows int
+	}{{w.o.Services, rows}, {w.o.Backends, sum.backends}, {w.o.LookUp, sum.blocks}, {w.o.SourceRanges, sum.ranges}} {
+		if of.rows > int(of.table.Size()) {
+			return of.table.Full()
 		}
 	}
 	return nil
