@@ -32,6 +32,14 @@ type loss struct {
 
 func (l loss) isEmpty() bool { return !l.all && len(l.rules)+len(l.labels)+len(l.policy) == 0 }
 
+// isOfRoom reports whether an error tells that there is no room for policies.
+func isOfRoom(err error) bool {
+	var none *objects.FullError
+	var over *policy.OverlapError
+	var work *blame.WorkError
+	return errors.As(err, &none) || errors.As(err, &over) || errors.As(err, &work)
+}
+
 // toLose returns what is to be lost by an error. The longer it takes, the more: services wait meanwhile.
 func (b *search) toLose(here policy.Snapshot, err error) loss {
 	var none *objects.FullError
@@ -40,14 +48,14 @@ func (b *search) toLose(here policy.Snapshot, err error) loss {
 	namespaces := []string{b.namespace}
 	isFull := errors.As(err, &none)
 	switch {
-	case !isFull && !errors.As(err, &over) && !errors.As(err, &work):
+	case !isOfRoom(err):
 		return loss{}
 	case isFull && none.Map == policies.Documents:
 		return largest(here, int(none.Size)*policies.DocumentPiece, max(1, b.forgotten))
 	case b.namespace != "" && len(ofNamespaces(here, namespaces)) > 0:
-	case over != nil:
+	case errors.As(err, &over):
 		namespaces = blame.Overlaps(here)
-	case work != nil:
+	case errors.As(err, &work):
 		namespaces = work.TooMany
 	default:
 		namespaces = fullest(here, none)

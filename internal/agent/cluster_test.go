@@ -178,6 +178,13 @@ func TestNumbersOfAPort(t *testing.T) {
 		})
 	}
 	from := want.Pods[0]
+	ingress := want.Set
+	ingress.Policies = []policy.Policy{{
+		Tier: policy.Namespaced, Namespace: "tenant", Name: "own", IsolatesIngress: true, Ingress: []policy.Rule{{Ports: []policy.Port{{Protocol: service.TCP, Name: "metrics"}}}},
+	}}
+	if cut := ingress.Trim(from.Node); len(cut) > 0 {
+		t.Errorf("%d pods lack ports that their own policies name", len(cut))
+	}
 	if cut := want.Trim(from.Node); len(cut) < 3900 || len(cut) >= 3990 {
 		t.Errorf("%d pods lack ports", len(cut))
 	}

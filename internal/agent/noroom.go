@@ -41,6 +41,14 @@ type stripped struct {
 	// of whose pods the labels are forgotten: why.
 	isolated, unknown map[string]string
 	together          bool // one policy isolates all of these
+	vain              vain
+}
+
+// vain is a search that has found no room whoever lost what, beside some policies of the cluster, and what was told of it.
+type vain struct {
+	search  time.Time
+	cluster uint64
+	told    []kube.Warning
 }
 
 // hold takes the rules of the policies that there was no room for a moment ago, and of those that have come or changed in their namespaces.
@@ -48,7 +56,7 @@ func (s *stripped) hold(want *policies.Set) (full []kube.Warning) {
 	if s.later = false; time.Since(s.tried) >= holdStripped {
 		s.of, s.isolated, s.unknown, s.together = nil, nil, nil, false
 	}
-	sum := sumOf(want)
+	sum := sumOf(want.Policies) + uint64(len(want.Pods))
 	if s.of == nil {
 		s.sum = sum
 	}
@@ -88,11 +96,10 @@ func (s *stripped) hold(want *policies.Set) (full []kube.Warning) {
 	return full
 }
 
-// sumOf tells sets of policies apart, and pods that come or go.
-func sumOf(set *policies.Set) uint64 {
-	sum := uint64(len(set.Pods))
-	for i := range set.Policies {
-		id := set.Policies[i].Digest()
+// sumOf tells sets of policies apart.
+func sumOf(all []policy.Policy) (sum uint64) {
+	for i := range all {
+		id := all[i].Digest()
 		sum += binary.LittleEndian.Uint64(id[:])
 	}
 	return sum
@@ -163,13 +170,12 @@ func (s *stripped) apply(ctx context.Context, to Policies, node string, want pol
 			s.isolated, s.unknown = merged(s.isolated, isolated), merged(s.unknown, unknown)
 			return slices.Concat(full, forgot, taken), lost, nil
 		}
+		if len(taken)+len(forgot) == 0 && time.Since(s.vain.search) < holdStripped && s.vain.cluster == sumOf(ofCluster(want.Policies)) {
+			return slices.Concat(full, s.vain.told), held, err
+		}
 		lose := so.toLose(here, err)
 		if lose.isEmpty() {
-			taken = append(forgot, taken...)
-			for i := range taken { // nothing is taken from what is in force
-				taken[i].Text = notInForce + reason(err)
-			}
-			return slices.Concat(full, taken, toldOfCluster(want.Policies, err)), held, err
+			return append(full, s.giveUp(want.Policies, append(forgot, taken...), err)...), held, err
 		}
 		so.forgotten += len(lose.labels)
 		for _, namespace := range lose.labels {
@@ -193,7 +199,7 @@ func (s *stripped) apply(ctx context.Context, to Policies, node string, want pol
 		want.Previous = nil
 		if lose.all { // whatever is taken or together so far
 			here.Policies, want.Policies = all, slices.Clone(all)
-			lose.policy = namespacesOf(here)
+			lose.policy = slices.Concat(namespacesOf(here), slices.Sorted(maps.Keys(merged(s.unknown, unknown)))) // by labels, policies of these select no pods
 		}
 		for _, namespace := range lose.policy {
 			isolated[namespace] = why
@@ -205,6 +211,18 @@ func (s *stripped) apply(ctx context.Context, to Policies, node string, want pol
 		taken = append(taken, isolate(&want, only(isolated, lose.policy), lose.all)...)
 		s.together = s.together || lose.all
 	}
+}
+
+// giveUp returns what to tell where nothing that was to be taken is, as there is no room all the same.
+func (s *stripped) giveUp(all []policy.Policy, taken []kube.Warning, err error) []kube.Warning {
+	for i := range taken {
+		taken[i].Text = notInForce + reason(err)
+	}
+	taken = append(taken, toldOfCluster(all, err)...)
+	if isOfRoom(err) {
+		s.vain = vain{time.Now(), sumOf(ofCluster(all)), taken}
+	}
+	return taken
 }
 
 // namespacesOf returns the namespaces of NetworkPolicies that select pods of the node.

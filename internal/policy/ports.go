@@ -19,12 +19,13 @@ type portNumber struct {
 	port     uint16
 }
 
-// rarePorts returns, for the names that NetworkPolicies alone name, the numbers besides the [MostPortNumbers] that most pods of a namespace have.
+// rarePorts returns, for the names that NetworkPolicies alone name, and for other pods than their own, the numbers besides the [MostPortNumbers] that most pods of
+// a namespace have.
 func (n *named) rarePorts(pods []Pod) map[portName]map[portNumber]bool {
 	counts := map[portName]map[portNumber]int{}
 	for i := range pods {
 		for _, port := range pods[i].Ports {
-			if ofCluster, ok := n.ports[port.Name]; !ok || ofCluster || pods[i].HostNetwork {
+			if by := n.ports[port.Name]; !by.egress || by.ofCluster || pods[i].HostNetwork {
 				continue
 			}
 			at := portName{pods[i].Namespace, port.Name}

@@ -69,6 +69,7 @@ func (s *Snapshot) IsolateTogether(namespaces ...string) {
 				in.Values = append(in.Values, p.Namespace)
 				continue
 			}
+			p.Name = "isolated-together"
 			p.Subject.Namespaces = Selector{Requirements: []Requirement{{Key: NamespaceLabel, Operator: "In", Values: []string{p.Namespace}}}}
 			of[like] = &p.Subject.Namespaces.Requirements[0]
 		}

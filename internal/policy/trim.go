@@ -12,8 +12,11 @@ import (
 type named struct {
 	pods              map[string]*namedLabel
 	namespaces, nodes map[string]bool
-	ports             map[string]bool // whether policies of the cluster name them
+	ports             map[string]namedPort
 }
+
+// namedPort is who names a port: policies of the cluster, and rules of egress, for which it is the port of another pod.
+type namedPort struct{ ofCluster, egress bool }
 
 // namedLabel is a key of labels of pods that policies name.
 type namedLabel struct {
@@ -48,7 +51,7 @@ func (n *named) names(key, namespace string) bool {
 
 // Trim drops what no policy of the snapshot names, nor one of Previous: labels by their keys, named ports, and pods that have no address and are not of a
 // node. The pods of that node keep other labels too. A pod keeps [MostLabels] of the labels that policies of the tiers Admin and Baseline name, as many that
-// NetworkPolicies of its namespace name, and as many that those of others name. A name of a port that NetworkPolicies name stands for [MostPortNumbers] numbers
+// NetworkPolicies of its namespace name, and as many that those of others name. A name of a port that rules of egress in NetworkPolicies name stands for [MostPortNumbers] numbers
 // in a namespace, those of most pods. Trim returns the pods that lack labels or ports which policies name. What it
 // changes are copies.
 func (s *Snapshot) Trim(node string) (cut []Pod) {
@@ -73,7 +76,7 @@ func (s *Snapshot) Trim(node string) (cut []Pod) {
 
 // named returns what the policies name.
 func (s *Snapshot) named() *named {
-	n := &named{map[string]*namedLabel{}, map[string]bool{}, map[string]bool{}, map[string]bool{}}
+	n := &named{map[string]*namedLabel{}, map[string]bool{}, map[string]bool{}, map[string]namedPort{}}
 	for i := range s.Previous {
 		n.add(&s.Previous[i])
 	}
@@ -120,7 +123,7 @@ func (n *named) add(p *Policy) {
 		}
 	}
 	pods(p.Subject)
-	for _, rules := range [][]Rule{p.Ingress, p.Egress} {
+	for d, rules := range map[Direction][]Rule{Ingress: p.Ingress, Egress: p.Egress} {
 		for i := range rules {
 			for _, peer := range rules[i].Peers {
 				switch {
@@ -132,7 +135,8 @@ func (n *named) add(p *Policy) {
 			}
 			for _, port := range rules[i].Ports {
 				if port.Name != "" {
-					n.ports[port.Name] = n.ports[port.Name] || p.Tier != Namespaced
+					had := n.ports[port.Name]
+					n.ports[port.Name] = namedPort{had.ofCluster || p.Tier != Namespaced, had.egress || d == Egress}
 				}
 			}
 		}
