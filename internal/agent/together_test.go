@@ -153,3 +153,25 @@ func TestForgetKeepsOthersLabels(t *testing.T) {
 		}
 	}
 }
+
+// TestForgottenIsTogether isolates the pods of many namespaces by one policy after the labels of one were forgotten, by which its policies select pods: its pods are
+// isolated too.
+func TestForgottenIsTogether(t *testing.T) {
+	want := newOnNode(t)
+	want.add(t, "tenant", 1)
+	want.Policies[0].Subject.Pods = selects("app", "app0")
+	s := &stripped{tried: time.Now(), of: map[string]map[policy.Digest]string{}, unknown: map[string]string{"tenant": "its labels take most"}}
+	want.Policies = append(want.Policies, denyList(4000))
+	for i := range 60 {
+		want.add(t, fmt.Sprint("shop", i), 1)
+	}
+	full, lost, err := s.apply(t.Context(), want.datapath.Policies(), want.Pods[0].Node, want.Set)
+	if err != nil || lost == nil || !s.together {
+		t.Fatalf("%d policies, %v, %v, together %t", len(full), lost, err, s.together)
+	}
+	for _, pod := range want.Pods {
+		if stranger, _ := want.enters(t, pod); stranger {
+			t.Errorf("a stranger enters %s/%s", pod.Namespace, pod.Name)
+		}
+	}
+}
