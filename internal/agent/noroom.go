@@ -199,7 +199,12 @@ func (s *stripped) apply(ctx context.Context, to Policies, node string, want pol
 		want.Previous = nil
 		if lose.all { // whatever is taken or together so far
 			here.Policies, want.Policies = all, slices.Clone(all)
-			lose.policy = slices.Concat(namespacesOf(here), slices.Sorted(maps.Keys(merged(s.unknown, unknown)))) // by labels, policies of these select no pods
+			lose.policy = namespacesOf(here)
+			for namespace := range merged(s.unknown, unknown) { // by labels, policies of these select no pods
+				if !slices.Contains(lose.policy, namespace) {
+					lose.policy = append(lose.policy, namespace)
+				}
+			}
 		}
 		for _, namespace := range lose.policy {
 			isolated[namespace] = why
