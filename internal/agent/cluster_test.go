@@ -124,7 +124,7 @@ func TestClusterListTimesNamespaces(t *testing.T) {
 func TestClusterListByItself(t *testing.T) {
 	want := newOnNode(t)
 	want.add(t, "shop", 3)
-	want.Policies = append(want.Policies, policy.Policy{Tier: policy.Admin, Name: "threats", Ingress: []policy.Rule{{Action: policy.Deny, Peers: policytest.Addresses("", "", 0, 70_000).Ingress[0].Peers}}})
+	want.Policies = append(want.Policies, policy.Policy{Tier: policy.Admin, Name: "threats", Ingress: []policy.Rule{{Action: policy.Deny, Peers: policytest.Addresses("", "", 0, 58_000).Ingress[0].Peers}}})
 	full, lost, err := new(stripped).apply(t.Context(), want.datapath.Policies(), want.Pods[0].Node, want.Set)
 	if err == nil || lost != nil || len(full) == 0 || full[len(full)-1].Name != "threats" {
 		t.Errorf("%v, %v, %v", full, lost, err)
@@ -201,5 +201,36 @@ func TestNumbersOfAPort(t *testing.T) {
 		if err != nil || out.Allow != allowed {
 			t.Errorf("port %d: %v, %v", port, out, err)
 		}
+	}
+}
+
+// TestRangesInClusterList has a tenant bring very many ranges inside those of a list of the cluster, which all rule sets of the node meet by that list alone: the
+// tenant loses rules, and whoever was there before does not.
+func TestRangesInClusterList(t *testing.T) {
+	for _, c := range []struct{ namespaces, pods, list int }{{1, 60, 1000}, {6, 12, 500}, {60, 1, 1000}} {
+		t.Run(fmt.Sprint(c), func(t *testing.T) {
+			want := newOnNode(t)
+			for i := range c.namespaces {
+				want.add(t, fmt.Sprint("shop", i), c.pods)
+			}
+			want.Policies = append(want.Policies, denyList(c.list))
+			want.add(t, "tenant", 1)
+			list := &want.Policies[len(want.Policies)-1]
+			list.Ingress[0].Peers = nil
+			for i := range 2900 {
+				block := netip.PrefixFrom(netip.AddrFrom4([4]byte{45, byte(i >> 12), byte(i >> 4), byte(i << 4)}), 28)
+				list.Ingress[0].Peers = append(list.Ingress[0].Peers, policy.Peer{Block: &policy.Block{CIDR: block}})
+			}
+			to := &counting{Policies: want.datapath.Policies()}
+			full, lost, err := new(stripped).apply(t.Context(), to, want.Pods[0].Node, want.Set)
+			if err != nil || lost == nil || to.calls > 4 {
+				t.Errorf("%d calls, %v, %v", to.calls, lost, err)
+			}
+			for _, w := range full {
+				if w.Namespace != "tenant" {
+					t.Fatalf("%s/%s has no rules in force", w.Namespace, w.Name)
+				}
+			}
+		})
 	}
 }

@@ -158,7 +158,7 @@ func (s *stripped) apply(ctx context.Context, to Policies, node string, want pol
 			steps.Step()
 		}
 		here := want.Snapshot
-		here.Node, here.Policies = node, append(slices.Clip(want.Policies), ofCluster(s.others)...)
+		here.Node, here.Policies, here.Previous = node, append(slices.Clip(want.Policies), ofCluster(s.others)...), s.others
 		err := here.CheckOverlaps()
 		if err == nil {
 			_, err = to.Apply(ctx, service.Agent, want)
@@ -174,6 +174,7 @@ func (s *stripped) apply(ctx context.Context, to Policies, node string, want pol
 			return slices.Concat(full, s.vain.told), held, err
 		}
 		lose := so.toLose(here, err)
+		lose.labels = slices.DeleteFunc(lose.labels, func(namespace string) bool { return s.unknown[namespace]+unknown[namespace] != "" })
 		if lose.isEmpty() {
 			return append(full, s.giveUp(want.Policies, append(forgot, taken...), err)...), held, err
 		}
@@ -197,14 +198,10 @@ func (s *stripped) apply(ctx context.Context, to Policies, node string, want pol
 			}
 		}
 		want.Previous = nil
-		if lose.all { // whatever is taken or together so far
-			here.Policies, want.Policies = all, slices.Clone(all)
-			lose.policy = namespacesOf(here)
-			for namespace := range merged(s.unknown, unknown) { // by labels, policies of these select no pods
-				if !slices.Contains(lose.policy, namespace) {
-					lose.policy = append(lose.policy, namespace)
-				}
-			}
+		if lose.all {
+			here.Policies = all // whatever is together so far
+			lose.policy = namespacesOf(here, s.isolated, isolated, s.unknown, unknown)
+			want.Policies = renewed(want.Policies, all, lose.policy)
 		}
 		for _, namespace := range lose.policy {
 			isolated[namespace] = why
@@ -230,8 +227,30 @@ func (s *stripped) giveUp(all []policy.Policy, taken []kube.Warning, err error) 
 	return taken
 }
 
-// namespacesOf returns the namespaces of NetworkPolicies that select pods of the node.
-func namespacesOf(s policy.Snapshot) (namespaces []string) {
+// renewed returns policies with those of some namespaces as they were before some were taken.
+func renewed(policies, before []policy.Policy, namespaces []string) (out []policy.Policy) {
+	of := make(map[string]bool, len(namespaces))
+	for _, namespace := range namespaces {
+		of[namespace] = true
+	}
+	for i := range policies {
+		if !of[policies[i].Namespace] {
+			out = append(out, policies[i])
+		}
+	}
+	for i := range before {
+		if of[before[i].Namespace] {
+			out = append(out, before[i])
+		}
+	}
+	return out
+}
+
+// namespacesOf returns the namespaces of NetworkPolicies that select pods of the node, and some more.
+func namespacesOf(s policy.Snapshot, more ...map[string]string) (namespaces []string) {
+	for _, some := range more {
+		namespaces = slices.AppendSeq(namespaces, maps.Keys(some))
+	}
 	for i, here := range s.Here() {
 		if p := &s.Policies[i]; here && p.Tier == policy.Namespaced {
 			namespaces = append(namespaces, p.Namespace)

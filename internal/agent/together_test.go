@@ -58,7 +58,7 @@ func TestClusterListAlone(t *testing.T) {
 			want.Policies = append(want.Policies, p)
 		}
 	}
-	want.Policies = append(want.Policies, policy.Policy{Tier: policy.Admin, Name: "threats", Ingress: []policy.Rule{{Action: policy.Deny, Peers: policytest.Addresses("", "", 0, 70_000).Ingress[0].Peers}}})
+	want.Policies = append(want.Policies, policy.Policy{Tier: policy.Admin, Name: "threats", Ingress: []policy.Rule{{Action: policy.Deny, Peers: policytest.Addresses("", "", 0, 58_000).Ingress[0].Peers}}})
 	to := &counting{Policies: want.datapath.Policies()}
 	var s stripped
 	for round := range 3 {
@@ -68,7 +68,7 @@ func TestClusterListAlone(t *testing.T) {
 			t.Errorf("round %d: %d calls, %v, %v, %v", round, to.calls, full, lost, err)
 		}
 		if round == 1 { // another list
-			want.Policies[len(want.Policies)-1].Ingress[0].Peers = policytest.Addresses("", "", 0, 70_001).Ingress[0].Peers
+			want.Policies[len(want.Policies)-1].Ingress[0].Peers = policytest.Addresses("", "", 0, 58_001).Ingress[0].Peers
 		}
 	}
 }

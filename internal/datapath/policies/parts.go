@@ -177,11 +177,14 @@ func (p Policies) packContent(d documents, owner service.Owner, was, now *conten
 	if h.length, err = all.add(piece(0, h.revision), root{now.rest(), now.parts}); err != nil {
 		return nil, nil, err
 	}
-	n := piecesOf(h.length)
+	n, had := piecesOf(h.length), piecesOf(old.length)
 	for _, at := range now.parts {
 		n += piecesOf(at.Length)
 	}
-	if most := min(mostPieces, p.tables().documents.Size()*mostPieces/documentRows); n > most {
+	for _, at := range was.parts {
+		had += piecesOf(at.Length)
+	}
+	if most := min(mostPieces, p.tables().documents.Size()*mostPieces/documentRows); n > max(most, had) { // an older map may have more
 		return nil, nil, &objects.FullError{Map: Documents, Size: most}
 	}
 	put = func() error {

@@ -14,13 +14,17 @@ type bill struct {
 	// asked is what of that is for labels for which rules ask.
 	asked float64
 	// brings is how many ranges, and how many kinds of pods and nodes, they tell apart; sets is how many of their rule sets meet those of others.
-	brings, sets [2]float64
+	brings, sets met
 }
+
+// met counts, by what it is, something that rule sets meet, or rule sets.
+type met [3]float64
 
 // What rule sets meet.
 const (
 	ofRanges = iota
 	ofHosts
+	ofListed // ranges in blocks of the cluster, for rule sets that have no others
 )
 
 // A node has room for the rows of so many rule sets that each meet so many ranges, or kinds of pods and nodes: 2¹⁸ rows. As many rule sets have the
@@ -75,7 +79,7 @@ func (c costs) most(bills []bill, hosts func([]bill) int) (gone []string) {
 // sides, of which the one pays more that has more of what a node has room for: by the square, so that the other pays little. Within a side
 // each pays its part. So nobody pays less, and others more, by ranges or rule sets that are spread over namespaces.
 func (c costs) shares(bills []bill, hosts float64) (costs []float64, all float64) {
-	var brought, sets [2]float64
+	var brought, sets met
 	for _, b := range bills {
 		for kind := range brought {
 			brought[kind] += b.brings[kind]

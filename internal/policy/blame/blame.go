@@ -8,9 +8,11 @@ package blame
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 
 	"mustang/internal/policy"
+	"mustang/internal/policy/ranges"
 )
 
 // WorkError is a [policy.WorkError] with whom to blame.
@@ -68,7 +70,7 @@ func (c costs) tooMany(r *rules) []string {
 		return r.names
 	}
 	h := hostsOf(r.Snapshot, r.policies)
-	bills := make([]bill, len(r.names))
+	bills, listed := make([]bill, len(r.names)), listOf(r.cluster())
 	for i, name := range r.names {
 		who := int32(i)
 		kinds := h.apart(func(t *trait) bool { return t.asks(who) })
@@ -86,12 +88,14 @@ func (c costs) tooMany(r *rules) []string {
 		switch cluster := r.cluster(); {
 		case name == "": // each rule set has what it tells apart
 			least := c.isolated(r)
-			if b.brings, b.own = [2]float64{}, max(b.own, least); least > float64(c.limit) {
+			if least > float64(c.limit) {
 				return nil
 			}
+			b.brings, b.own = met{}, max(b.own, least)
 		case len(cluster) > 0:
 			own = h.only(r.Snapshot, name, h.apart(func(t *trait) bool { return t.asks(who) || t.asks(0) }))
 			b.own = max(b.own, c.beside(own, r.policies[i], cluster))
+			b.brings[ofListed] = listed.holds(r.policies[i])
 		}
 		b.name, b.who, b.loses = name, who, r.loses(i)
 		bills[i] = b
@@ -111,7 +115,7 @@ func (c costs) tooMany(r *rules) []string {
 // isolated returns what policies cost if all pods of their namespaces are isolated: a rule set is left of each.
 func (c costs) isolated(r *rules) float64 {
 	s := *r.Snapshot
-	s.Policies = slices.Concat(r.policies...)
+	s.Policies, s.Previous = slices.Concat(r.policies...), nil
 	s.Isolate(r.names...)
 	b, _ := c.bill(s)
 	return b.own
@@ -138,8 +142,34 @@ func (c costs) bill(own policy.Snapshot) (b bill, err error) {
 	}
 	cost := compiler.Cost()
 	b.asked = float64(cost.Asked)
-	b.brings[ofRanges], b.sets = float64(cost.Ranges), [2]float64{ofRanges: float64(cost.RangeSets), ofHosts: float64(cost.HostSets)}
+	b.brings[ofRanges] = float64(cost.Ranges)
+	b.sets = met{ofRanges: float64(cost.RangeSets), ofHosts: float64(cost.HostSets), ofListed: float64(cost.Sets - cost.RangeSets)}
 	return b, err
+}
+
+// list is the ranges of blocks.
+type list struct{ *ranges.Set[bool] }
+
+func listOf(policies []policy.Policy) list {
+	l := list{ranges.New[bool]()}
+	for i := range policies {
+		policies[i].Blocks(func(b *policy.Block) { l.Add(true, b.CIDR, b.Except) })
+	}
+	return l
+}
+
+// holds returns how many ranges of policies are in a block of the list.
+func (l list) holds(policies []policy.Policy) (n float64) {
+	for i := range policies {
+		policies[i].Blocks(func(b *policy.Block) {
+			for _, at := range append([]netip.Prefix{b.CIDR}, b.Except...) {
+				if len(l.Around(at)) > 0 {
+					n++
+				}
+			}
+		})
+	}
+	return n
 }
 
 // hostsIn returns how many addresses pods and nodes have.

@@ -24,7 +24,7 @@ func (r *rules) loses(i int) bool {
 
 // cluster returns the ClusterNetworkPolicies.
 func (r *rules) cluster() []policy.Policy {
-	if r.names[0] != "" {
+	if len(r.names) == 0 || r.names[0] != "" {
 		return nil
 	}
 	return r.policies[0]
