@@ -207,27 +207,30 @@ func TestNumbersOfAPort(t *testing.T) {
 // TestRangesInClusterList has a tenant bring very many ranges inside those of a list of the cluster, which all rule sets of the node meet by that list alone: the
 // tenant loses rules, and whoever was there before does not.
 func TestRangesInClusterList(t *testing.T) {
-	for _, c := range []struct{ namespaces, pods, list int }{{1, 60, 1000}, {6, 12, 500}, {60, 1, 1000}} {
+	for _, c := range []struct{ namespaces, pods, list, tenants int }{{1, 60, 1000, 1}, {6, 12, 500, 1}, {60, 1, 1000, 1}, {30, 1, 1000, 30}} {
 		t.Run(fmt.Sprint(c), func(t *testing.T) {
 			want := newOnNode(t)
 			for i := range c.namespaces {
 				want.add(t, fmt.Sprint("shop", i), c.pods)
 			}
 			want.Policies = append(want.Policies, denyList(c.list))
-			want.add(t, "tenant", 1)
-			list := &want.Policies[len(want.Policies)-1]
-			list.Ingress[0].Peers = nil
-			for i := range 2900 {
-				block := netip.PrefixFrom(netip.AddrFrom4([4]byte{45, byte(i >> 12), byte(i >> 4), byte(i << 4)}), 28)
-				list.Ingress[0].Peers = append(list.Ingress[0].Peers, policy.Peer{Block: &policy.Block{CIDR: block}})
+			for n := range c.tenants {
+				want.add(t, fmt.Sprint("tenant", n), 1)
+				list := &want.Policies[len(want.Policies)-1]
+				list.Ingress[0].Peers = nil
+				for k := range 3500 / c.tenants {
+					i := n*(3500/c.tenants) + k
+					block := netip.PrefixFrom(netip.AddrFrom4([4]byte{45, byte(i >> 12), byte(i >> 4), byte(i << 4)}), 28)
+					list.Ingress[0].Peers = append(list.Ingress[0].Peers, policy.Peer{Block: &policy.Block{CIDR: block}})
+				}
 			}
 			to := &counting{Policies: want.datapath.Policies()}
 			full, lost, err := new(stripped).apply(t.Context(), to, want.Pods[0].Node, want.Set)
-			if err != nil || lost == nil || to.calls > 4 {
+			if err != nil || lost == nil || to.calls > 6 {
 				t.Errorf("%d calls, %v, %v", to.calls, lost, err)
 			}
 			for _, w := range full {
-				if w.Namespace != "tenant" {
+				if !strings.HasPrefix(w.Namespace, "tenant") {
 					t.Fatalf("%s/%s has no rules in force", w.Namespace, w.Name)
 				}
 			}
