@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"mustang/internal/agent/healthz"
@@ -17,7 +16,6 @@ import (
 	"mustang/internal/datapath/policies"
 	"mustang/internal/kube"
 	"mustang/internal/policy"
-	"mustang/internal/policy/blame"
 	"mustang/internal/service"
 	"mustang/internal/service/manifest"
 )
@@ -30,7 +28,7 @@ const holdStripped = time.Minute
 type stripped struct {
 	tried time.Time
 	of    map[string]map[policy.Digest]string // by namespace, all of those that lost some: why, or nothing for those in force
-	sum   uint64                              // of all that were tried
+	sum   uint64                              // of all that there was when some lost something
 	held  map[policy.Digest]bool              // those that have come or changed since, and were not tried
 	later bool                                // there are such, or some have gone, or there may be room once what was there before has gone
 	again bool                                // the last search found too much too
@@ -44,22 +42,12 @@ type stripped struct {
 	vain              vain
 }
 
-// vain is a search that has found no room whoever lost what, beside some policies of the cluster, and what was told of it.
-type vain struct {
-	search  time.Time
-	cluster uint64
-	told    []kube.Warning
-}
-
 // hold takes the rules of the policies that there was no room for a moment ago, and of those that have come or changed in their namespaces.
 func (s *stripped) hold(want *policies.Set) (full []kube.Warning) {
 	if s.later = false; time.Since(s.tried) >= holdStripped {
 		s.of, s.isolated, s.unknown, s.together = nil, nil, nil, false
 	}
-	sum := sumOf(want.Policies) + uint64(len(want.Pods))
-	if s.of == nil {
-		s.sum = sum
-	}
+	changed := len(s.of)+len(s.unknown) > 0 && s.sum != s.sumOf(want.Snapshot)
 	s.held = map[policy.Digest]bool{}
 	gone := map[policy.Digest]bool{}
 	for _, known := range s.of {
@@ -92,8 +80,18 @@ func (s *stripped) hold(want *policies.Set) (full []kube.Warning) {
 	want.Previous = s.others
 	full = append(full, forget(want, s.unknown)...)
 	want.Previous = before
-	s.later = s.later || s.sum != sum && len(full)+len(s.unknown) > 0 // what takes the room may have gone
+	s.later = s.later || changed && len(full)+len(s.unknown) > 0 // what takes the room may have gone
 	return full
+}
+
+// sumOf tells apart what there may be room for.
+func (s *stripped) sumOf(all policy.Snapshot) uint64 {
+	sum := sumOf(all.Policies) + sumOf(s.others)
+	for i := range all.Pods {
+		id := all.Pods[i].Digest()
+		sum += binary.LittleEndian.Uint64(id[:])
+	}
+	return sum
 }
 
 // sumOf tells sets of policies apart.
@@ -106,13 +104,14 @@ func sumOf(all []policy.Policy) (sum uint64) {
 }
 
 // note remembers which of the policies that were tried have no rules in force: those taken now, and those that are held.
-func (s *stripped) note(tried []policy.Policy, taken []kube.Warning) {
+func (s *stripped) note(all policy.Snapshot, taken []kube.Warning, forgotten int) {
 	if s.of == nil {
 		s.tried, s.of = time.Now(), map[string]map[policy.Digest]string{}
 	}
-	if len(taken) > 0 {
-		s.later, s.again = s.later || !s.again, true
+	if len(taken)+forgotten > 0 {
+		s.later, s.again, s.sum = s.later || !s.again, true, s.sumOf(all)
 	}
+	tried := all.Policies
 	why := map[[2]string]string{}
 	for _, w := range taken {
 		if why[[2]string{w.Namespace, w.Name}] = w.Text; s.of[w.Namespace] == nil {
@@ -142,7 +141,7 @@ func noRoom(p *policy.Policy, text string) kube.Warning {
 func (s *stripped) apply(ctx context.Context, to Policies, node string, want policies.Set) (full []kube.Warning, lost, err error) {
 	var forgot, taken []kube.Warning
 	isolated, unknown := map[string]string{}, map[string]string{}
-	all := want.Policies
+	tried := want.Snapshot
 	want.Policies = slices.Clone(want.Policies)
 	if full = s.hold(&want); len(full) > 0 {
 		want.Trim(node) // what their rules name is not kept for them
@@ -164,7 +163,7 @@ func (s *stripped) apply(ctx context.Context, to Policies, node string, want pol
 			_, err = to.Apply(ctx, service.Agent, want)
 		}
 		if err == nil {
-			s.note(all, taken)
+			s.note(tried, taken, len(unknown))
 			s.last = want.Policies
 			s.again = s.again && len(full)+len(forgot)+len(taken) > 0
 			s.isolated, s.unknown = merged(s.isolated, isolated), merged(s.unknown, unknown)
@@ -199,9 +198,9 @@ func (s *stripped) apply(ctx context.Context, to Policies, node string, want pol
 		}
 		want.Previous = nil
 		if lose.all {
-			here.Policies = all // whatever is together so far
+			here.Policies = tried.Policies // whatever is together so far
 			lose.policy = namespacesOf(here, s.isolated, isolated, s.unknown, unknown)
-			want.Policies = renewed(want.Policies, all, lose.policy)
+			want.Policies = renewed(want.Policies, tried.Policies, lose.policy)
 		}
 		for _, namespace := range lose.policy {
 			isolated[namespace] = why
@@ -213,18 +212,6 @@ func (s *stripped) apply(ctx context.Context, to Policies, node string, want pol
 		taken = append(taken, isolate(&want, only(isolated, lose.policy), lose.all)...)
 		s.together = s.together || lose.all
 	}
-}
-
-// giveUp returns what to tell where nothing that was to be taken is, as there is no room all the same.
-func (s *stripped) giveUp(all []policy.Policy, taken []kube.Warning, err error) []kube.Warning {
-	for i := range taken {
-		taken[i].Text = notInForce + reason(err)
-	}
-	taken = append(taken, toldOfCluster(all, err)...)
-	if isOfRoom(err) {
-		s.vain = vain{time.Now(), sumOf(ofCluster(all)), taken}
-	}
-	return taken
 }
 
 // renewed returns policies with those of some namespaces as they were before some were taken.
@@ -258,57 +245,6 @@ func namespacesOf(s policy.Snapshot, more ...map[string]string) (namespaces []st
 	}
 	slices.Sort(namespaces)
 	return slices.Compact(namespaces)
-}
-
-const notInForce = "no change of policies is in force on the node: "
-
-// ofCluster returns the ClusterNetworkPolicies.
-func ofCluster(all []policy.Policy) (out []policy.Policy) {
-	for i := range all {
-		if all[i].Tier != policy.Namespaced {
-			out = append(out, all[i])
-		}
-	}
-	return out
-}
-
-// toldOfCluster says of the ClusterNetworkPolicy that is to blame for an error that no policies are written for it.
-func toldOfCluster(all []policy.Policy, err error) []kube.Warning {
-	var over *policy.OverlapError
-	var work *blame.WorkError
-	var none *objects.FullError
-	var most policy.Origin
-	switch {
-	case errors.As(err, &none) && none.Map != policies.Documents:
-		bulk := 0
-		for i := range all {
-			if p := &all[i]; p.Tier != policy.Namespaced && p.Bulk() > bulk {
-				bulk, most = p.Bulk(), policy.Origin{Tier: p.Tier, Name: p.Name}
-			}
-		}
-	case errors.As(err, &over):
-		most = over.Most
-	case errors.As(err, &work):
-		most = work.Most
-	}
-	if most.Name == "" || most.Tier == policy.Namespaced {
-		return nil
-	}
-	return []kube.Warning{{Kind: kube.ClusterNetworkPolicies, Name: most.Name, Reason: "NoRoom", Text: notInForce + reason(err)}}
-}
-
-// reason returns the text of an error without the policy that it names, which may be another tenant's.
-func reason(err error) string {
-	text := err.Error()
-	var over *policy.OverlapError
-	var work *blame.WorkError
-	switch {
-	case errors.As(err, &over):
-		return strings.TrimPrefix(text, over.Most.String()+": ")
-	case errors.As(err, &work):
-		return strings.TrimPrefix(text, work.Most.String()+": ")
-	}
-	return text
 }
 
 // isolate has the NetworkPolicies of namespaces isolate all of their pods, and says of each why.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -151,6 +152,13 @@ func TestForgetKeepsOthersLabels(t *testing.T) {
 				t.Errorf("round %d: %v: %v, %v", round, flow, in, err)
 			}
 		}
+	}
+	want.Pods = slices.Clone(want.Pods)
+	for i := range want.Pods[2:] {
+		want.Pods[2+i].Labels = nil
+	}
+	if _, _, err := s.apply(t.Context(), want.datapath.Policies(), shop.Node, want.Set); err != nil || !s.later {
+		t.Errorf("the labels are few by now: %v, later %t", err, s.later)
 	}
 }
 

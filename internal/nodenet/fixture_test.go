@@ -239,11 +239,31 @@ func (c *cluster) state(n *node) string {
 		return nil
 	})
 	testkit.RequireTool(c.t, "nft")
+	const routes6 = "-6 route show table all"
+	testkit.Eventually(c.t, time.Minute, func() error { // local routes come a moment after their addresses
+		was := c.ip(n.ns, routes6)
+		time.Sleep(100 * time.Millisecond)
+		if now := c.ip(n.ns, routes6); now != was {
+			return fmt.Errorf("%s\nwas\n%s", now, was)
+		}
+		return nil
+	})
 	out.WriteString(c.run(n.ns, "nft -a list ruleset"))
-	for _, args := range []string{"-4 route show table all", "-6 route show table all", "-d link", "addr", "neigh show nud permanent"} {
+	for _, args := range []string{"-4 route show table all", routes6, "-d link", "addr", "neigh show nud permanent"} {
 		out.WriteString(c.ip(n.ns, args))
 	}
 	return distinct(out.String())
+}
+
+// sees returns the address that a server sees of a client. On a loaded machine a neighbour may be found late.
+func (c *cluster) sees(from *netns.Namespace, server netip.AddrPort) (seen netip.Addr) {
+	c.t.Helper()
+	testkit.Eventually(c.t, time.Minute, func() error {
+		at, err := testkit.RoundTrip(c.t, from, "tcp", server.String(), []byte("x"))
+		seen = at.Addr()
+		return err
+	})
+	return seen
 }
 
 // distinct returns the lines of a text, each once and without what ip says of a pod that other tests delete meanwhile: the kernel then

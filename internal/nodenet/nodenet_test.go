@@ -241,22 +241,21 @@ func TestMasquerade(t *testing.T) {
 				addr netip.Addr
 			}{{c.wire, outside}, {other.ns, other.Addresses[f]}} {
 				server := testkit.Echo(t, to.at, "tcp", netip.AddrPortFrom(to.addr, 0).String())
-				seen, err := testkit.RoundTrip(t, n.pod, "tcp", server.String(), []byte("x"))
-				if err != nil || seen.Addr() != n.Addresses[f] {
-					t.Errorf("%v sees %v, want %v: %v", to.addr, seen, n.Addresses[f], err)
+				if seen := c.sees(n.pod, server); seen != n.Addresses[f] {
+					t.Errorf("%v sees %v, want %v", to.addr, seen, n.Addresses[f])
 				}
 			}
 			own := testkit.Echo(t, n.ns, "tcp", netip.AddrPortFrom(n.Addresses[f], 0).String())
-			if seen, err := testkit.RoundTrip(t, n.pod, "tcp", own.String(), []byte("x")); err != nil || seen.Addr() != n.pods[f] {
-				t.Errorf("the pod's node sees %v, want %v: %v", seen, n.pods[f], err)
+			if seen := c.sees(n.pod, own); seen != n.pods[f] {
+				t.Errorf("the pod's node sees %v, want %v", seen, n.pods[f])
 			}
 			// Without masquerading, the machine outside answers a pod that it has a route to.
 			n.network.Kept = []netip.Prefix{netip.PrefixFrom(outside, outside.BitLen())}
 			c.must(n.network.Apply(n.Node, c.others(n)))
 			c.ip(c.wire, fmt.Sprintf("route add %v via %v", n.Ranges[f], n.Addresses[f]))
 			server := testkit.Echo(t, c.wire, "tcp", netip.AddrPortFrom(outside, 0).String())
-			if seen, err := testkit.RoundTrip(t, n.pod, "tcp", server.String(), []byte("x")); err != nil || seen.Addr() != n.pods[f] {
-				t.Errorf("kept: %v sees %v, want %v: %v", outside, seen, n.pods[f], err)
+			if seen := c.sees(n.pod, server); seen != n.pods[f] {
+				t.Errorf("kept: %v sees %v, want %v", outside, seen, n.pods[f])
 			}
 			n.network.Kept = nil
 			c.must(n.network.Apply(n.Node, c.others(n)))

