@@ -57,7 +57,8 @@ func (p *Plugin) RetireGateways(host *netns.Namespace, network string, subnets [
 	return store.SaveNetwork(network, n)
 }
 
-// removeUnused removes the former gateways of a network, at all devices, of whose subnets no pod there has an address. Those that
+// removeUnused removes the former gateways of a network, at all devices, of whose subnets no pod there has an address, and masquerades these subnets no more:
+// another host may have them. Those gateways that
 // another network has are that one's. The caller holds the lock of the network, and has saved it with the former gateways, and without the digest that
 // an ADD in one of their subnets takes for its own: ADD records its addresses before it reads the network. Either it finds
 // another digest, waits for the lock and sets up what its pod needs, or its pod is among those that are looked at here.
@@ -65,6 +66,7 @@ func (p *Plugin) removeUnused(host *netns.Namespace, network string, n *record.N
 	if len(n.Former)+len(n.Before) == 0 {
 		return nil
 	}
+	subnets := len(subnetsOf(*n))
 	pods, err := p.records().List("")
 	if err != nil {
 		return err
@@ -79,7 +81,10 @@ func (p *Plugin) removeUnused(host *netns.Namespace, network string, n *record.N
 		}
 	}
 	n.Before = slices.DeleteFunc(n.Before, func(before record.Network) bool { return len(before.Former) == 0 })
-	return at(n)
+	if err := at(n); err != nil || !n.Masquerade || len(subnetsOf(*n)) == subnets {
+		return err
+	}
+	return keepMasquerade(host, network, subnetsOf(*n))
 }
 
 // removeUnusedAt removes the former gateways at one device, and returns those that pods need.

@@ -286,6 +286,44 @@ func TestOneFamilyChanges(t *testing.T) {
 	}
 }
 
+// TestMasqueradeOfFormerSubnet has a network leave its subnets: they are masqueraded while a pod has an address of theirs, and no longer, as they may
+// be another host's then, whose pods would reach this host's by an address of the host.
+func TestMasqueradeOfFormerSubnet(t *testing.T) {
+	for _, links := range [][2]string{{"veth", "veth"}, {"veth", "bridge"}} {
+		t.Run(links[0]+" to "+links[1], func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			has := func(when string, before, after bool) {
+				t.Helper()
+				rules := command(t, f.host, "nft list ruleset")
+				for subnet, want := range map[string]bool{"10.113.0.0/24": before, "fd00:113::/64": before, "10.114.0.0/24": after, "fd00:114::/64": after} {
+					if strings.Contains(rules, "saddr "+subnet+" ") != want {
+						t.Errorf("%s: %s is masqueraded %t, want %t: %s", when, subnet, !want, want, rules)
+					}
+				}
+			}
+			after := moved(network("net", links[1], `,"masquerade":true`), "113", "114")
+			p := f.added("a", network("net", links[0], `,"masquerade":true`))
+			q := f.added("b", after)
+			has("with pods of both", true, true)
+			f.must(f.del(p))
+			has("without pods of before", false, true)
+			f.must(f.check(q))
+			f.must(f.del(f.added("c", after)))
+			has("with another pod", false, true)
+			elsewhere := []netip.Prefix{netip.MustParsePrefix("10.115.0.0/24"), netip.MustParsePrefix("fd00:115::/64")}
+			f.must(f.plugin.RetireGateways(f.host, "net", elsewhere))
+			has("with a pod of a subnet that is gone", false, true)
+			f.must(f.del(q))
+			has("without pods", false, false)
+			f.must(f.del(f.added("d", after)))
+			has("with an ADD", false, true)
+			f.must(f.plugin.RetireGateways(f.host, "net", elsewhere))
+			has("without an ADD", false, false)
+		})
+	}
+}
+
 // TestMasqueradeOfLargerSubnet makes a subnet larger while it has pods: among all of its pods nothing is masqueraded.
 func TestMasqueradeOfLargerSubnet(t *testing.T) {
 	t.Parallel()

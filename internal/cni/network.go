@@ -92,7 +92,9 @@ func (a *attachment) setUp(want *record.Network) (err error) {
 	if want.Created, err = a.setUpDevice(*want); err != nil {
 		return err
 	}
+	want.Masquerade = a.config.Masquerade
 	if ok && have.Boot == want.Boot {
+		want.Masquerade = want.Masquerade || have.Masquerade
 		want.Former, want.Before = formerGateways(have, *want)
 	}
 	digest := want.Digest

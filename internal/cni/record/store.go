@@ -147,6 +147,8 @@ type Network struct {
 	// Bridge and OVSDB are those of the configuration.
 	Bridge string `json:"bridge,omitempty"`
 	OVSDB  string `json:"ovsdb,omitempty"`
+	// Masquerade is set if the network masquerades, or has done so in this boot. Records of earlier versions do not tell.
+	Masquerade bool `json:"masquerade,omitempty"`
 	// Gateways are the host's own addresses, Routers the gateways that are not the host.
 	Gateways []netip.Prefix `json:"gateways"`
 	Routers  []netip.Addr   `json:"routers,omitempty"`
