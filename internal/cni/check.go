@@ -105,6 +105,7 @@ func (a *attachment) checkLink() error {
 	if !ok {
 		return fmt.Errorf("%s has no record of its shared state", a.config)
 	}
+	network = a.atOwnDevice(network)
 	err := a.checkIn(network)
 	former := network
 	if former.Gateways = gatewaysBefore(network, a.record.Addresses); former.Gateways != nil && err != nil {
@@ -122,11 +123,28 @@ func (a *attachment) checkLink() error {
 	return nil
 }
 
+// atOwnDevice returns a network as this pod has it: link mode and bridge may have changed since, and the gateways of before are at another device then.
+func (a *attachment) atOwnDevice(network record.Network) record.Network {
+	device, _, err := gatewayDevice(record.Network{Link: a.record.Link, Bridge: a.record.Bridge})
+	if err != nil {
+		return network
+	}
+	for _, before := range network.Before {
+		if at, _, err := gatewayDevice(before); err == nil && at == device {
+			network = before
+			network.Gateways, network.Routers = gatewaysOf(before.Former, a.record.Addresses), a.record.Routers
+		}
+	}
+	network.Link = a.record.Link // several link modes have the gateways at the same device
+	return network
+}
+
 // checkIn checks the devices and routes with the gateways of a network.
 func (a *attachment) checkIn(network record.Network) error {
 	if err := a.useNetwork(network); err != nil {
 		return err
 	}
+	a.network.Bridge, a.network.OVSDB = a.record.Bridge, a.record.OVSDB // the configuration may be that of now
 	return a.mode.Check(a.network, a.podWith(a.record.Addresses))
 }
 

@@ -182,3 +182,41 @@ func TestLinkChanges(t *testing.T) {
 		})
 	}
 }
+
+// TestCheckAfterLinkChange gives a network another link mode or bridge while it has a pod: CHECK finds that pod as it was added, by its configuration
+// and by the one of now, and misses what it has lost.
+func TestCheckAfterLinkChange(t *testing.T) {
+	for _, links := range [][2]string{
+		{"veth", "bridge"}, {"bridge", "veth"}, {"bridge", "macvlan"}, {"macvlan", "bridge"}, {"veth", "netkit"}, {"bridge br-a", "bridge br-b"}, {"bridge", "bridge br-b"},
+	} {
+		t.Run(links[0]+" to "+links[1], func(t *testing.T) {
+			t.Parallel()
+			in := func(link string) []byte {
+				link, bridge, _ := strings.Cut(link, " ")
+				requireLink(t, link)
+				if bridge != "" {
+					bridge = `,"bridge":"` + bridge + `"`
+				}
+				return network("net", link, bridge)
+			}
+			before, after := in(links[0]), moved(in(links[1]), "113", "114")
+			f := newFixture(t)
+			p, q := f.added("a", before), f.added("b", after)
+			for i := range 2 {
+				f.reach(p.Namespace, f.host, gateway(p, i))
+				f.reach(q.Namespace, f.host, gateway(q, i))
+			}
+			f.must(f.check(p))
+			f.must(f.check(q))
+			p.request.Config = after
+			f.must(f.check(p))
+			command(t, p.Namespace, "ip route del default")
+			if f.check(p) == nil {
+				t.Error("CHECK of a pod without its default route succeeds")
+			}
+			f.must(f.del(p))
+			f.must(f.check(q))
+			f.must(f.del(q))
+		})
+	}
+}
