@@ -61,11 +61,17 @@ func (p *Plugin) RetireGateways(host *netns.Namespace, network string, subnets [
 // another host may have them. Those gateways that
 // another network has are that one's. The caller holds the lock of the network, and has saved it with the former gateways, and without the digest that
 // an ADD in one of their subnets takes for its own: ADD records its addresses before it reads the network. Either it finds
-// another digest, waits for the lock and sets up what its pod needs, or its pod is among those that are looked at here.
+// another digest, waits for the lock and sets up what its pod needs, or its pod is among those that are looked at here. An ADD in another network
+// looks for its gateways only before the pods are looked at here, its own among them, or after all is done.
 func (p *Plugin) removeUnused(host *netns.Namespace, network string, n *record.Network) error {
 	if len(n.Former)+len(n.Before) == 0 {
 		return nil
 	}
+	unlock, err := p.records().LockGateways()
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	subnets := len(subnetsOf(*n))
 	pods, err := p.records().List("")
 	if err != nil {

@@ -253,6 +253,37 @@ func TestRetireDuringAdd(t *testing.T) {
 	}
 }
 
+// TestRetireDuringAddOfAnother has a network leave a subnet while an ADD runs in another one that shares it, and has no pods yet: the pod has its gateway.
+func TestRetireDuringAddOfAnother(t *testing.T) {
+	for _, link := range crashModes {
+		t.Run(link, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			one := network("one", link, "")
+			two := strings.NewReplacer(`"one"`, `"two"`, `.0/24"`, `.0/24","rangeStart":"10.114.0.100"`, `::/64"`, `::/64","rangeStart":"fd00:114::100"`)
+			f.manyRecords(f.added("a", network("other", "veth", "")), 500)
+			for i := range testkit.Repeats(10, 100) {
+				p := f.pod(fmt.Sprint("d", i), []byte(two.Replace(string(one))))
+				f.must(f.del(f.added(fmt.Sprint("b", i), one)))
+				if i > 0 { // the network is complete; the first time it is not there
+					f.must(f.del(f.added(fmt.Sprint("c", i), p.request.Config)))
+				}
+				retired := make(chan error, 1)
+				retire := *f.plugin
+				go func() {
+					retired <- retire.RetireGateways(f.host, "one", []netip.Prefix{netip.MustParsePrefix("10.1.0.0/24"), netip.MustParsePrefix("fd00:1::/64")})
+				}()
+				time.Sleep(time.Duration(i%10) * 2 * time.Millisecond)
+				err := f.add(p)
+				f.must(<-retired)
+				f.must(err)
+				f.must(f.check(p))
+				f.must(f.del(p))
+			}
+		})
+	}
+}
+
 // manyRecords gives a network many records, as of a node with many pods: reading all takes a while.
 func (f *fixture) manyRecords(p *pod, count int) {
 	path := f.plugin.records().Path("other", p.request.owner())

@@ -82,13 +82,29 @@ func (a *attachment) ensureNetwork(ctx context.Context, addresses []netconf.PodA
 }
 
 // setUp sets up a network, and removes the former gateways that no pod needs. The caller holds its lock.
-func (a *attachment) setUp(want *record.Network) (err error) {
-	store := a.plugin.records()
-	have, ok := store.Network(a.config.Name) // another ADD may have saved it since
-	a.record.Link = want.Link                // this pod needs no gateway at another device
+func (a *attachment) setUp(want *record.Network) error {
+	a.record.Link = want.Link // this pod needs no gateway at another device
 	if err := a.save(); err != nil {
 		return err
 	}
+	digest := want.Digest
+	err := a.addGateways(want)
+	if err == nil {
+		err = a.plugin.removeUnused(a.host, a.config.Name, want)
+	}
+	want.Digest = digest
+	return err
+}
+
+// addGateways sets up the device with a network's gateways, and saves the network: who removes those of another network there finds both or neither.
+func (a *attachment) addGateways(want *record.Network) error {
+	store := a.plugin.records()
+	unlock, err := store.KeepGateways()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	have, ok := store.Network(a.config.Name) // another ADD may have saved it since
 	if want.Created, err = a.setUpDevice(*want); err != nil {
 		return err
 	}
@@ -97,16 +113,10 @@ func (a *attachment) setUp(want *record.Network) (err error) {
 		want.Masquerade = want.Masquerade || have.Masquerade
 		want.Former, want.Before = formerGateways(have, *want)
 	}
-	digest := want.Digest
-	if have.Digest != digest {
+	if have.Digest != want.Digest {
 		want.Digest = "" // more is to come, and the digest of before counts no more: see removeUnused
 	}
-	if err := store.SaveNetwork(a.config.Name, *want); err != nil {
-		return err
-	}
-	err = a.plugin.removeUnused(a.host, a.config.Name, want)
-	want.Digest = digest
-	return err
+	return store.SaveNetwork(a.config.Name, *want)
 }
 
 // RemoveNetworks removes from the host what the pods of each network shared: the host's addresses among them or the device that has
@@ -148,8 +158,14 @@ func digest(c netconf.Config, n record.Network) string {
 }
 
 // networkIntact checks quickly that the host still has the shared state. It covers what
-// restarted firewalls and network managers remove, and the socket programs.
+// restarted firewalls and network managers remove, and the socket programs. Where another network is leaving one of the subnets, it waits: the gateway
+// may go until then, and no longer.
 func (a *attachment) networkIntact() bool {
+	unlock, err := a.plugin.records().KeepGateways()
+	if err != nil {
+		return false
+	}
+	defer unlock()
 	intact, err := a.network.QuickCheck()
 	return err == nil && intact && (!a.config.Masquerade || checkMasquerade(a.host, a.config.Name, a.network.Gateways) == nil) &&
 		(!a.config.TranslatesSockets() || a.checkSockets() == nil)

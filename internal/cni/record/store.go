@@ -29,6 +29,7 @@ const (
 	recordSuffix   = ".record"
 	networkFile    = "network.json"
 	uplinksDir     = ".uplinks"
+	gatewaysDir    = ".gateways"
 )
 
 // maxName is the length of a file name in bytes (NAME_MAX).
@@ -69,7 +70,7 @@ func (s Store) Open(network string, o Owner, create bool) (*Record, error) {
 		if err != nil {
 			return nil, fmt.Errorf("open record of %s: %w", o, err)
 		}
-		current, err := lock(file)
+		current, err := lock(file, unix.LOCK_EX)
 		if err == nil && current {
 			return read(file, network, o)
 		}
@@ -215,11 +216,21 @@ func replace(path string, data []byte) error {
 
 // LockNetwork waits for the lock of a network.
 func (s Store) LockNetwork(name string) (unlock func(), err error) {
-	return lockDir(filepath.Join(s.Root, name))
+	return lockDir(filepath.Join(s.Root, name), unix.LOCK_EX)
 }
 
 // LockPorts waits for the lock of the host ports and uplinks, which all networks share.
-func (s Store) LockPorts() (unlock func(), err error) { return lockDir(s.Root) }
+func (s Store) LockPorts() (unlock func(), err error) { return lockDir(s.Root, unix.LOCK_EX) }
+
+// LockGateways waits for the lock of the gateways of all networks, to remove some of them. Who needs the lock of a network has that first.
+func (s Store) LockGateways() (unlock func(), err error) {
+	return lockDir(filepath.Join(s.Root, gatewaysDir), unix.LOCK_EX)
+}
+
+// KeepGateways waits for the same lock and shares it, to find or add gateways: none is removed until unlock.
+func (s Store) KeepGateways() (unlock func(), err error) {
+	return lockDir(filepath.Join(s.Root, gatewaysDir), unix.LOCK_SH)
+}
 
 // Claim notes that the host ports of an attachment use an uplink. The caller holds the
 // lock of the host ports, for the other methods on uplinks as well.
@@ -279,8 +290,8 @@ func CheckWritable(dir string) error {
 	return nil
 }
 
-// lockDir waits for the lock of a directory, and creates the directory if needed.
-func lockDir(dir string) (unlock func(), err error) {
+// lockDir waits for the lock of a directory, shared or exclusive, and creates the directory if needed.
+func lockDir(dir string, how int) (unlock func(), err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
@@ -288,7 +299,7 @@ func lockDir(dir string) (unlock func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := lock(file); err != nil {
+	if _, err := lock(file, how); err != nil {
 		_ = file.Close()
 		return nil, fmt.Errorf("lock %s: %w", dir, err)
 	}
@@ -298,12 +309,12 @@ func lockDir(dir string) (unlock func(), err error) {
 // lockTimeout bounds the wait for a lock: the process that has it may be stopped.
 var lockTimeout = 30 * time.Second
 
-// lock waits for the exclusive lock of a file, for at most lockTimeout. current is false if the file was removed in the
+// lock waits for the lock of a file, shared or exclusive, for at most lockTimeout. current is false if the file was removed in the
 // meantime.
-func lock(file *os.File) (current bool, err error) {
-	err = flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+func lock(file *os.File, how int) (current bool, err error) {
+	err = flock(int(file.Fd()), how|unix.LOCK_NB)
 	if errors.Is(err, unix.EWOULDBLOCK) {
-		err = waitLock(file)
+		err = waitLock(file, how)
 	}
 	if err != nil {
 		return false, err
@@ -316,7 +327,7 @@ func lock(file *os.File) (current bool, err error) {
 }
 
 // waitLock waits in the kernel's queue, which is fair. A wait that is given up goes on until the lock is free.
-func waitLock(file *os.File) error {
+func waitLock(file *os.File, how int) error {
 	// The caller may close the file meanwhile. A duplicate has the same lock.
 	fd, err := unix.FcntlInt(file.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
@@ -324,7 +335,7 @@ func waitLock(file *os.File) error {
 	}
 	locked := make(chan error, 1)
 	go func() {
-		err := flock(fd, unix.LOCK_EX)
+		err := flock(fd, how)
 		_ = unix.Close(fd)
 		locked <- err
 	}()
