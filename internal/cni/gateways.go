@@ -215,6 +215,17 @@ func (p *Plugin) gatewaysOfOthers(network, device string, addresses map[string][
 	return gateways
 }
 
+// gateways returns the addresses that are gateways of any network, or have been while it has pods of then.
+func (p *Plugin) gateways() (all []netip.Addr) {
+	for _, name := range p.records().Networks() {
+		n, _ := p.records().Network(name)
+		for _, gateway := range subnetsOf(n) {
+			all = append(all, gateway.Addr())
+		}
+	}
+	return all
+}
+
 // gatewaysOf returns the gateways in whose subnets some addresses are.
 func gatewaysOf(gateways []netip.Prefix, addresses []netip.Addr) (of []netip.Prefix) {
 	for _, gateway := range gateways {

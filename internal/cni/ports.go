@@ -105,7 +105,8 @@ func (a *attachment) ownsPort(ctx context.Context, port service.Service) (bool, 
 	return err == nil && have.SameBackends(port), err
 }
 
-// checkHostPorts checks that the services of the pod's host ports exist, but for those at addresses that the host has lost.
+// checkHostPorts checks that the services of the pod's host ports exist, but for those at addresses that the host has lost. Gateways that it has again
+// got none anew: there a host port may be missing that is at other addresses.
 func (a *attachment) checkHostPorts(ctx context.Context) error {
 	if len(a.record.Ports) == 0 {
 		return nil
@@ -114,12 +115,24 @@ func (a *attachment) checkHostPorts(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	var have, missing []service.Service
 	for _, port := range a.record.Ports {
 		own, err := a.ownsPort(ctx, port)
-		if err != nil {
+		switch {
+		case err != nil:
 			return err
+		case own:
+			have = append(have, port)
+		case slices.Contains(host, port.Frontend.Addr()):
+			missing = append(missing, port)
 		}
-		if !own && slices.Contains(host, port.Frontend.Addr()) {
+	}
+	gateways := a.plugin.gateways()
+	for _, port := range missing {
+		elsewhere := func(other service.Service) bool {
+			return other.Protocol == port.Protocol && other.Frontend.Port() == port.Frontend.Port() && other.SameBackends(port)
+		}
+		if !slices.Contains(gateways, port.Frontend.Addr()) || !slices.ContainsFunc(have, elsewhere) {
 			return fmt.Errorf("host port %s does not lead to %v", port, port.Backends)
 		}
 	}

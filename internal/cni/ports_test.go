@@ -363,3 +363,25 @@ func TestPortsLeaveWithGateway(t *testing.T) {
 		})
 	}
 }
+
+// TestCheckAfterGatewayReturns has a gateway leave the host and come back: CHECK misses no host port there, but one at no other address.
+func TestCheckAfterGatewayReturns(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.plugin.Cgroup = testkit.Cgroup(t)
+	one := network("one", "veth", "")
+	f.must(f.del(f.added("a", one)))
+	p := f.added("p", publishing("two", "veth", 8080))
+	there := f.added("q", bytes.Replace(publishing("two", "veth", 8081), []byte(`"hostPort":8081`), []byte(`"hostPort":8081,"hostIP":"10.114.0.1"`), 1))
+	f.must(f.plugin.RetireGateways(f.host, "one", []netip.Prefix{netip.MustParsePrefix("10.1.0.0/24")}))
+	f.must(f.check(p))
+	f.must(f.del(f.added("b", one)))
+	f.must(f.check(p))
+	if err := f.check(there); err == nil || !strings.Contains(err.Error(), "10.114.0.1:8081") {
+		t.Errorf("CHECK of a pod with a host port at the gateway alone: %v", err)
+	}
+	f.dropServices()
+	if f.check(p) == nil {
+		t.Error("CHECK of a pod without host ports succeeds")
+	}
+}
