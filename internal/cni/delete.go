@@ -85,7 +85,7 @@ func (a *attachment) forget() error {
 	if err := a.record.Remove(); err != nil {
 		return err
 	}
-	if n, ok := a.plugin.records().Network(a.config.Name); ok && len(n.Former)+len(n.Before) > 0 {
+	if n, ok := a.plugin.records().Network(a.config.Name); ok && hasFormer(n) {
 		if err := a.plugin.RetireGateways(a.host, a.config.Name, n.Gateways); err != nil {
 			return err
 		}

@@ -30,7 +30,7 @@ func (p *Plugin) RetireGateways(host *netns.Namespace, network string, subnets [
 		return !slices.ContainsFunc(subnets, func(s netip.Prefix) bool { return s.Masked() == gateway.Masked() })
 	}
 	store := p.records()
-	if n, ok := store.Network(network); !ok || n.Boot != boot || len(n.Before) == 0 && !slices.ContainsFunc(slices.Concat(n.Gateways, n.Former), stale) {
+	if n, ok := store.Network(network); !ok || n.Boot != boot || !hasFormer(n) && !slices.ContainsFunc(n.Gateways, stale) {
 		return nil
 	}
 	unlock, err := store.LockNetwork(network)
@@ -57,6 +57,11 @@ func (p *Plugin) RetireGateways(host *netns.Namespace, network string, subnets [
 	return store.SaveNetwork(network, n)
 }
 
+// hasFormer reports whether a network has former gateways, at any device.
+func hasFormer(n record.Network) bool {
+	return len(n.Former) > 0 || slices.ContainsFunc(n.Before, func(before record.Network) bool { return len(before.Former) > 0 })
+}
+
 // removeUnused removes the former gateways of a network, at all devices, of whose subnets no pod there has an address, and masquerades these subnets no more:
 // another host may have them. Those gateways that
 // another network has are that one's. The caller holds the lock of the network, and has saved it with the former gateways, and without the digest that
@@ -64,7 +69,7 @@ func (p *Plugin) RetireGateways(host *netns.Namespace, network string, subnets [
 // another digest, waits for the lock and sets up what its pod needs, or its pod is among those that are looked at here. An ADD in another network
 // looks for its gateways only before the pods are looked at here, its own among them, or after all is done.
 func (p *Plugin) removeUnused(host *netns.Namespace, network string, n *record.Network) error {
-	if len(n.Former)+len(n.Before) == 0 {
+	if !hasFormer(*n) {
 		return nil
 	}
 	unlock, err := p.records().LockGateways()
@@ -86,7 +91,8 @@ func (p *Plugin) removeUnused(host *netns.Namespace, network string, n *record.N
 			return err
 		}
 	}
-	n.Before = slices.DeleteFunc(n.Before, func(before record.Network) bool { return len(before.Former) == 0 })
+	// A device of the plugin's own stays until RemoveNetworks, which finds it here.
+	n.Before = slices.DeleteFunc(n.Before, func(before record.Network) bool { return len(before.Former) == 0 && !mayBeCreated(before) })
 	if err := at(n); err != nil || !n.Masquerade || len(subnetsOf(*n)) == subnets {
 		return err
 	}

@@ -44,17 +44,28 @@ func (p *Plugin) creationOf(device string, index int, boot string) int {
 	created := record.Found
 	for _, name := range p.records().Networks() {
 		n, ok := p.records().Network(name)
-		if at, _, err := gatewayDevice(n); !ok || err != nil || at != device || n.Boot != boot {
+		if !ok || n.Boot != boot {
 			continue
 		}
-		switch n.Created {
-		case index:
-			return index
-		case 0:
-			created = 0
+		for _, place := range append(n.Before, n) {
+			if at, _, err := gatewayDevice(place); err != nil || at != device {
+				continue
+			}
+			switch place.Created {
+			case index:
+				return index
+			case 0:
+				created = 0
+			}
 		}
 	}
 	return created
+}
+
+// mayBeCreated reports whether the plugin has created the device with a network's gateways, or may have in an earlier version.
+func mayBeCreated(n record.Network) bool {
+	device, _, err := gatewayDevice(n)
+	return err == nil && (n.Created > 0 || n.Created == 0 && strings.HasPrefix(device, devicePrefix))
 }
 
 // tearDown deletes the device that has a network's gateways if the plugin has created it, or else removes the gateways that it has

@@ -155,7 +155,8 @@ type Network struct {
 	Routers  []netip.Addr   `json:"routers,omitempty"`
 	// Former are gateways of subnets that the network had before, of which pods have addresses still.
 	Former []netip.Prefix `json:"former,omitempty"`
-	// Before has the gateways at other devices, as Former, that the network had with another link mode or bridge.
+	// Before has the gateways at other devices, as Former, that the network had with another link mode or bridge. Without any it tells only that
+	// the device is the plugin's.
 	Before []Network `json:"before,omitempty"`
 	// Created is the index of the device with the gateways that a network's set-up has created, or [Found] if it was there before.
 	// It is 0 for the loopback device, and in records of earlier versions, which do not tell.
