@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"mustang/internal/rtnl"
 	"mustang/internal/testkit"
 )
 
@@ -76,6 +77,34 @@ func (f *fixture) noneOf(p *pod) {
 			if strings.HasPrefix(line, "endpoint ") && strings.HasSuffix(line, " "+ip.String()) {
 				f.t.Errorf("%s is left", line)
 			}
+		}
+	}
+}
+
+// TestRouteToAnotherPod adds a pod with the address of another one behind a router, to which the host has a route: that one keeps it, whether the
+// second is refused or deleted.
+func TestRouteToAnotherPod(t *testing.T) {
+	for _, link := range []string{"macvlan", "ipvlan-l2"} {
+		for _, services := range []string{"tc", "off"} {
+			t.Run(link+" "+services, func(t *testing.T) {
+				t.Parallel()
+				requireLink(t, link)
+				f := newFixture(t)
+				f.routed(routerAddresses)
+				f.must(rtnl.In(f.host).Configure("uplink", rtnl.DeviceConfig{Addresses: parentAddresses, Up: true}))
+				config := withRouter(link, `,"services":"`+services+`","runtimeConfig":{"ips":["10.113.0.7/24","fd00:113::7/64"]}`)
+				first, second := f.added("a", config), f.pod("b", bytes.Replace(config, []byte(`"net"`), []byte(`"two"`), 1))
+				if err := f.add(second); err == nil && services == "tc" {
+					t.Error("the second pod has the address too")
+				}
+				f.must(f.check(first))
+				f.must(f.del(second))
+				f.must(f.check(first))
+				f.must(f.del(first))
+				if routes := command(t, f.host, "ip route show"); strings.Contains(routes, "10.113.0.7") {
+					t.Errorf("a route to the pod is left: %s", routes)
+				}
+			})
 		}
 	}
 }
