@@ -58,7 +58,7 @@ func (a *attachment) createDevice() error {
 func (a *attachment) createLink(ctx context.Context, addresses []netconf.PodAddress) (podlink.Attachment, error) {
 	a.record.Secondary = a.config.NoDefaultRoute
 	pod := a.podWith(addrsOf(addresses))
-	if err := a.validateRoutes(pod); err != nil {
+	if err := errors.Join(a.validateRoutes(pod), a.checkAddressesFree(ctx)); err != nil {
 		return podlink.Attachment{}, err
 	}
 	a.record.Link, a.record.Routers, a.record.Linked = a.mode.Name(), a.network.Routers, true

@@ -13,6 +13,7 @@ import (
 	"mustang/internal/cni/netconf"
 	"mustang/internal/cni/record"
 	"mustang/internal/datapath"
+	"mustang/internal/netns"
 	"mustang/internal/podlink"
 	"mustang/internal/service"
 )
@@ -48,7 +49,7 @@ func (a *attachment) checkSockets() error {
 
 // addServices adds the pod to the datapath, so that it reaches services, and policies hold for it.
 func (a *attachment) addServices(ctx context.Context) error {
-	if a.config.TranslatesPackets() || a.known != nil || a.guardsBothWays() {
+	if a.becomesEndpoint() {
 		a.record.Endpoint = true
 		if err := a.save(); err != nil {
 			return err
@@ -75,6 +76,50 @@ func (a *attachment) addServices(ctx context.Context) error {
 	}
 	_, err := a.dp.Sockets().Put(ctx, service.CNI, a.pod, datapath.PodScope)
 	return err
+}
+
+// becomesEndpoint reports whether the pod becomes an endpoint of the datapath.
+func (a *attachment) becomesEndpoint() bool {
+	return a.config.TranslatesPackets() || a.known != nil || a.guardsBothWays()
+}
+
+// checkAddressesFree refuses addresses that a pod has which is an endpoint and alive. The datapath refuses them too, but only once the pod's
+// device is there and has told its neighbours that the addresses are at its MAC address: they would not reach the other pod for seconds.
+func (a *attachment) checkAddressesFree(ctx context.Context) error {
+	if !a.becomesEndpoint() {
+		return nil
+	}
+	for _, ip := range a.record.Addresses {
+		taken, err := a.dp.Endpoints().Get(ctx, ip)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if a.anotherHas(ip) {
+			return &datapath.ConflictError{What: fmt.Sprintf("address %s belongs to endpoint %d, which is in use", ip, taken.ID)}
+		}
+	}
+	return nil
+}
+
+// anotherHas reports whether another attachment is an endpoint with an address, and its pod is alive.
+func (a *attachment) anotherHas(ip netip.Addr) bool {
+	records, _ := a.plugin.records().List("")
+	return slices.ContainsFunc(records, func(r record.Record) bool {
+		same := r.Network == a.record.Network && r.Owner == a.record.Owner
+		if same || !r.Endpoint || !slices.Contains(r.Addresses, ip) {
+			return false
+		}
+		pod, err := netns.Open(r.Netns)
+		if err != nil {
+			return false
+		}
+		defer pod.Close()
+		cookie, err := pod.Cookie()
+		return err == nil && cookie == r.Cookie
+	})
 }
 
 // guardsBothWays reports whether the source guard needs a program on the way into the pod too: a pod can get past the one on its
