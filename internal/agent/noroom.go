@@ -4,7 +4,9 @@ package agent
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -91,7 +93,9 @@ func (s *stripped) sumOf(all policy.Snapshot) uint64 {
 		id := all.Pods[i].Digest()
 		sum += binary.LittleEndian.Uint64(id[:])
 	}
-	return sum
+	text, _ := json.Marshal([]any{all.Nodes, all.Namespaces})
+	id := sha256.Sum256(text)
+	return sum + binary.LittleEndian.Uint64(id[:])
 }
 
 // sumOf tells sets of policies apart.
@@ -164,12 +168,12 @@ func (s *stripped) apply(ctx context.Context, to Policies, node string, want pol
 		}
 		if err == nil {
 			s.note(tried, taken, len(unknown))
-			s.last = want.Policies
+			s.last, s.vain = want.Policies, vain{}
 			s.again = s.again && len(full)+len(forgot)+len(taken) > 0
 			s.isolated, s.unknown = merged(s.isolated, isolated), merged(s.unknown, unknown)
 			return slices.Concat(full, forgot, taken), lost, nil
 		}
-		if len(taken)+len(forgot) == 0 && time.Since(s.vain.search) < holdStripped && s.vain.cluster == sumOf(ofCluster(want.Policies)) {
+		if len(taken)+len(forgot) == 0 && s.vain.holds(want.Policies, err) {
 			return slices.Concat(full, s.vain.told), held, err
 		}
 		lose := so.toLose(here, err)

@@ -18,7 +18,13 @@ import (
 type vain struct {
 	search  time.Time
 	cluster uint64
+	why     string
 	told    []kube.Warning
+}
+
+// holds reports whether a search for the same reason would be in vain again.
+func (v *vain) holds(all []policy.Policy, err error) bool {
+	return time.Since(v.search) < holdStripped && v.why == err.Error() && v.cluster == sumOf(ofCluster(all))
 }
 
 // giveUp returns what to tell where nothing that was to be taken is, as there is no room all the same.
@@ -28,7 +34,7 @@ func (s *stripped) giveUp(all []policy.Policy, taken []kube.Warning, err error) 
 	}
 	taken = append(taken, toldOfCluster(all, err)...)
 	if isOfRoom(err) {
-		s.vain = vain{time.Now(), sumOf(ofCluster(all)), taken}
+		s.vain = vain{time.Now(), sumOf(ofCluster(all)), err.Error(), taken}
 	}
 	return taken
 }

@@ -37,15 +37,17 @@ func (a *attachment) ensureNetwork(ctx context.Context, addresses []netconf.PodA
 		if err := a.useNetwork(have); err != nil {
 			return err
 		}
-		if a.networkIntact() {
-			return nil
+		if intact, err := a.networkIntact(); intact || err != nil {
+			return err
 		}
 	}
 	if err := a.enableForwarding(want.Gateways); err != nil {
 		return err
 	}
-	if created && a.networkIntact() { // but for forwarding, which the last DEL has disabled
-		return nil
+	if created { // it may lack forwarding alone, which the last DEL has disabled
+		if intact, err := a.networkIntact(); intact || err != nil {
+			return err
+		}
 	}
 	unlock, err := store.LockNetwork(a.config.Name)
 	if err != nil {
@@ -159,16 +161,16 @@ func digest(c netconf.Config, n record.Network) string {
 
 // networkIntact checks quickly that the host still has the shared state. It covers what
 // restarted firewalls and network managers remove, and the socket programs. Where another network is leaving one of the subnets, it waits: the gateway
-// may go until then, and no longer.
-func (a *attachment) networkIntact() bool {
+// may go until then, and no longer. The error is that of this wait.
+func (a *attachment) networkIntact() (bool, error) {
 	unlock, err := a.plugin.records().KeepGateways()
 	if err != nil {
-		return false
+		return false, err
 	}
 	defer unlock()
 	intact, err := a.network.QuickCheck()
 	return err == nil && intact && (!a.config.Masquerade || checkMasquerade(a.host, a.config.Name, a.network.Gateways) == nil) &&
-		(!a.config.TranslatesSockets() || a.checkSockets() == nil)
+		(!a.config.TranslatesSockets() || a.checkSockets() == nil), nil
 }
 
 // resolve fills in link, parent, BIG TCP and MTU where the configuration leaves them to

@@ -15,6 +15,7 @@ import (
 	"mustang/internal/datapath"
 	"mustang/internal/netns"
 	"mustang/internal/podlink"
+	"mustang/internal/rtnl"
 	"mustang/internal/service"
 )
 
@@ -104,7 +105,8 @@ func (a *attachment) checkAddressesFree(ctx context.Context) error {
 	return nil
 }
 
-// anotherHas reports whether another attachment is an endpoint with an address, and its pod is alive.
+// anotherHas reports whether another attachment is an endpoint with an address, and its pod is alive and has its device: a DEL that was killed may have
+// left no more than the record.
 func (a *attachment) anotherHas(ip netip.Addr) bool {
 	records, _ := a.plugin.records().List("")
 	return slices.ContainsFunc(records, func(r record.Record) bool {
@@ -117,8 +119,11 @@ func (a *attachment) anotherHas(ip netip.Addr) bool {
 			return false
 		}
 		defer pod.Close()
-		cookie, err := pod.Cookie()
-		return err == nil && cookie == r.Cookie
+		if cookie, err := pod.Cookie(); err != nil || cookie != r.Cookie {
+			return false
+		}
+		_, err = rtnl.In(pod).Device(r.Owner.IfName)
+		return err == nil
 	})
 }
 

@@ -132,6 +132,23 @@ func TestNeighboursOutlastFailedAdd(t *testing.T) {
 	}
 }
 
+// TestAddressOfGoneDevice gives a pod the address of one that has no device any more, as a DEL that was killed leaves it.
+func TestAddressOfGoneDevice(t *testing.T) {
+	for _, link := range takingModes {
+		t.Run(link, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			one, two := taking(link, "tc")
+			first := f.added("a", one)
+			command(t, first.Namespace, "ip link del eth0")
+			second := f.pod("b", two)
+			f.must(f.add(second))
+			f.must(f.del(first))
+			f.must(f.check(second))
+		})
+	}
+}
+
 // TestPolicyOutlastsFailedAdd has an ADD fail for the address of a protected pod, which stays protected.
 func TestPolicyOutlastsFailedAdd(t *testing.T) {
 	f := newFixture(t)

@@ -31,12 +31,12 @@ type Cost struct {
 	// Ranges are the identities of addresses that no pod or node has.
 	Ranges int
 	// Of the rule sets, RangeSets have blocks, and HostSets select pods and nodes: each of these meets each range, pod or node that others tell apart.
-	Sets, RangeSets, HostSets int
+	RangeSets, HostSets int
 }
 
 // Cost returns what the snapshot of the first change costs.
 func (c *Compiler) Cost() Cost {
-	cost := Cost{Work: c.work + c.told.work(), Asked: c.told.work(), Sets: len(c.sets)}
+	cost := Cost{Work: c.work + c.told.work(), Asked: c.told.work()}
 	for _, i := range c.identities {
 		if i.content == nil {
 			cost.Ranges++

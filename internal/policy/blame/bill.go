@@ -24,7 +24,7 @@ type met [3]float64
 const (
 	ofRanges = iota
 	ofHosts
-	ofListed // ranges in blocks of the cluster, for rule sets that have no others
+	ofListed // ranges in blocks of the cluster, for rule sets that have these blocks alone
 )
 
 // A node has room for the rows of so many rule sets that each meet so many ranges, or kinds of pods and nodes: 2¹⁸ rows. As many rule sets have the

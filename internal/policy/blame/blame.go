@@ -94,7 +94,8 @@ func (c costs) tooMany(r *rules) []string {
 			b.brings, b.own = met{}, max(b.own, least)
 		case len(cluster) > 0:
 			own = h.only(r.Snapshot, name, h.apart(func(t *trait) bool { return t.asks(who) || t.asks(0) }))
-			b.own = max(b.own, c.beside(own, r.policies[i], cluster))
+			cost, sets := c.beside(own, r.policies[i], cluster)
+			b.own, b.sets[ofListed] = max(b.own, cost), max(0, sets-b.sets[ofRanges])
 			b.brings[ofListed] = listed.holds(r.policies[i])
 		}
 		b.name, b.who, b.loses = name, who, r.loses(i)
@@ -121,16 +122,17 @@ func (c costs) isolated(r *rules) float64 {
 	return b.own
 }
 
-// beside returns what the policies of a namespace cost beside those of the cluster, for some pods, more than if its pods were isolated.
-func (c costs) beside(of policy.Snapshot, own, cluster []policy.Policy) float64 {
+// beside returns what the policies of a namespace cost beside those of the cluster, for some pods, more than if its pods were isolated, and how many rule sets
+// have blocks then.
+func (c costs) beside(of policy.Snapshot, own, cluster []policy.Policy) (cost, sets float64) {
 	of.Policies = slices.Concat(own, cluster)
 	with, _ := c.bill(of)
 	of.Isolate(own[0].Namespace)
 	least, err := c.bill(of)
 	if err != nil {
-		return 0
+		return 0, with.sets[ofRanges]
 	}
-	return with.own - least.own
+	return with.own - least.own, with.sets[ofRanges]
 }
 
 // bill compiles a snapshot with the policies of one namespace. The error is that this is too much work.
@@ -143,7 +145,7 @@ func (c costs) bill(own policy.Snapshot) (b bill, err error) {
 	cost := compiler.Cost()
 	b.asked = float64(cost.Asked)
 	b.brings[ofRanges] = float64(cost.Ranges)
-	b.sets = met{ofRanges: float64(cost.RangeSets), ofHosts: float64(cost.HostSets), ofListed: float64(cost.Sets - cost.RangeSets)}
+	b.sets = met{ofRanges: float64(cost.RangeSets), ofHosts: float64(cost.HostSets)}
 	return b, err
 }
 
@@ -158,18 +160,19 @@ func listOf(policies []policy.Policy) list {
 	return l
 }
 
-// holds returns how many ranges of policies are in a block of the list.
-func (l list) holds(policies []policy.Policy) (n float64) {
+// holds returns how many different ranges of policies are in a block of the list.
+func (l list) holds(policies []policy.Policy) float64 {
+	in := map[netip.Prefix]bool{}
 	for i := range policies {
 		policies[i].Blocks(func(b *policy.Block) {
 			for _, at := range append([]netip.Prefix{b.CIDR}, b.Except...) {
-				if len(l.Around(at)) > 0 {
-					n++
+				if !in[at] && len(l.Around(at)) > 0 {
+					in[at] = true
 				}
 			}
 		})
 	}
-	return n
+	return float64(len(in))
 }
 
 // hostsIn returns how many addresses pods and nodes have.
