@@ -150,12 +150,15 @@ func (c costs) bill(own policy.Snapshot) (b bill, err error) {
 }
 
 // list is the ranges of blocks.
-type list struct{ *ranges.Set[bool] }
+type list struct{ *ranges.Set[int] }
 
 func listOf(policies []policy.Policy) list {
-	l := list{ranges.New[bool]()}
+	l, n := list{ranges.New[int]()}, 0
 	for i := range policies {
-		policies[i].Blocks(func(b *policy.Block) { l.Add(true, b.CIDR, b.Except) })
+		policies[i].Blocks(func(b *policy.Block) {
+			l.Add(n, b.CIDR, b.Except)
+			n++
+		})
 	}
 	return l
 }
@@ -163,10 +166,16 @@ func listOf(policies []policy.Policy) list {
 // holds returns how many different ranges of policies are in a block of the list.
 func (l list) holds(policies []policy.Policy) float64 {
 	in := map[netip.Prefix]bool{}
-	for i := range policies {
-		policies[i].Blocks(func(b *policy.Block) {
+	for _, p := range policies {
+		if !p.Concerns(policy.Ingress) {
+			p.Ingress = nil
+		}
+		if !p.Concerns(policy.Egress) {
+			p.Egress = nil
+		}
+		p.Blocks(func(b *policy.Block) {
 			for _, at := range append([]netip.Prefix{b.CIDR}, b.Except...) {
-				if !in[at] && len(l.Around(at)) > 0 {
+				if !in[at] && len(l.Of(l.Around(at))) > 0 {
 					in[at] = true
 				}
 			}

@@ -144,3 +144,28 @@ func TestSameQuestions(t *testing.T) {
 		t.Errorf("%v, %+v", err, much)
 	}
 }
+
+// TestListHolds counts the ranges of rules that are in blocks, each once: none that a block leaves out, and none of a direction that a policy has no say in.
+func TestListHolds(t *testing.T) {
+	block := func(except ...netip.Prefix) policy.Policy {
+		b := &policy.Block{CIDR: netip.MustParsePrefix("16.0.0.0/4"), Except: except}
+		return policy.Policy{Tier: policy.Admin, Ingress: []policy.Rule{{Action: policy.Deny, Peers: []policy.Peer{{Block: b}}}}}
+	}
+	out, ten := netip.MustParsePrefix("20.0.0.0/8"), policytest.Addresses("a", "a", 0, 10)
+	other := ten
+	other.IsolatesIngress, other.IsolatesEgress = false, true
+	for i, c := range []struct {
+		list, policies []policy.Policy
+		want           float64
+	}{
+		{[]policy.Policy{block()}, []policy.Policy{ten, ten}, 10},
+		{[]policy.Policy{block(out)}, []policy.Policy{ten}, 0},
+		{[]policy.Policy{block(out), block()}, []policy.Policy{ten}, 10},
+		{[]policy.Policy{block()}, []policy.Policy{other}, 0},
+		{nil, []policy.Policy{ten}, 0},
+	} {
+		if n := listOf(c.list).holds(c.policies); n != c.want {
+			t.Errorf("%d: %v ranges, want %v", i, n, c.want)
+		}
+	}
+}
