@@ -43,9 +43,10 @@ func Explain(err error) error {
 
 func work(c *policy.Compiler, _ *policy.Snapshot) int { return c.Cost().Work }
 
-// Fullest returns the namespaces whose policies have the most of some rows on the node, which a function counts, and knows how many addresses of pods and nodes have
-// some: those of its policies by themselves, and of verdicts also those where rule sets of others meet what it tells apart. They are as many as have to go so that no more rows than room
-// are left, one at least; none if ClusterNetworkPolicies have too many beside one NetworkPolicy of each namespace.
+// Fullest returns the namespaces whose policies have the most of some rows on the node: as many as have to go so that no more rows than room are left, one
+// at least. The function rows counts the rows; hosts is how many addresses pods and nodes have. Each namespace has the rows of its policies by themselves. With
+// verdicts, it also has a part of those where rule sets of others meet what it tells apart. Nobody is to blame if ClusterNetworkPolicies have too many beside one
+// NetworkPolicy of each namespace.
 func Fullest(s policy.Snapshot, rows func(r policy.Rows, hosts int) int, verdicts bool, room int) []string {
 	c := costs{of: func(c *policy.Compiler, s *policy.Snapshot) int { return rows(c.Rows(), hostsIn(s)) }, limit: room}
 	if verdicts {
