@@ -142,8 +142,8 @@ func TestAgentBesideOtherPlugin(t *testing.T) {
 				if routes := n.routes(); strings.Contains(routes, "proto 109") || strings.Contains(routes, "mst-vxlan") {
 					t.Errorf("node%d has routes %s", n.number, routes)
 				}
-				if out, err := exec.Command("ip", "netns", "exec", n.ns.Name(), "nft", "list", "tables").CombinedOutput(); err != nil || strings.Contains(string(out), "mustang-agent") {
-					t.Errorf("node%d has tables %s, %v", n.number, out, err)
+				if n.masquerades() {
+					t.Errorf("node%d has the agent's table of nftables", n.number)
 				}
 			}
 		})

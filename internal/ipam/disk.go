@@ -12,27 +12,24 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"sync/atomic"
-	"time"
 
 	"golang.org/x/sys/unix"
+
+	"mustang/internal/flock"
 )
 
 // newFile is a record that is being written. The lock permits one writer at a time.
 const newFile = ".new"
 
-// lockTimeout bounds the wait for the lock: the process that has it may be stopped.
-var lockTimeout = 30 * time.Second
-
-// lock opens the directory and waits for its lock, for at most lockTimeout. Closing the directory releases it.
+// lock opens the directory and waits for its lock. Closing the directory releases it.
 func (s *Store) lock(how int) (*os.File, error) {
 	dir, err := os.Open(s.dir)
 	if err != nil {
 		return nil, err
 	}
-	if err := await(dir, how); err != nil {
+	if err := flock.Lock(dir, how, s.timeout); err != nil {
 		_ = dir.Close()
-		return nil, fmt.Errorf("lock %s: %w", s.dir, err)
+		return nil, err
 	}
 	return dir, nil
 }
@@ -48,67 +45,6 @@ func (s *Store) locked(how int, fn func() error) error {
 	}
 	defer dir.Close()
 	return fn()
-}
-
-// await takes the lock once it is free. It waits in the kernel's queue, which is fair.
-func await(dir *os.File, how int) error {
-	err := flock(int(dir.Fd()), how|unix.LOCK_NB)
-	if !errors.Is(err, unix.EWOULDBLOCK) {
-		return err
-	}
-	if givenUp.Load() > 0 {
-		return poll(dir, how)
-	}
-	// The caller may close the directory meanwhile. A duplicate has the same lock.
-	fd, err := unix.FcntlInt(dir.Fd(), unix.F_DUPFD_CLOEXEC, 0)
-	if err != nil {
-		return err
-	}
-	locked := make(chan error, 1)
-	go func() {
-		err := flock(fd, how)
-		_ = unix.Close(fd)
-		locked <- err
-	}()
-	select {
-	case err := <-locked:
-		return err
-	case <-time.After(lockTimeout):
-		givenUp.Add(1)
-		go func() {
-			<-locked
-			givenUp.Add(-1)
-		}()
-		return errHeld()
-	}
-}
-
-// givenUp counts waits in the kernel's queue that were given up: they go on until the lock is free, and each keeps a thread. So no others begin
-// meanwhile.
-var givenUp atomic.Int32
-
-// poll is await without the queue.
-func poll(dir *os.File, how int) error {
-	for end := time.Now().Add(lockTimeout); ; time.Sleep(10 * time.Millisecond) {
-		if err := flock(int(dir.Fd()), how|unix.LOCK_NB); !errors.Is(err, unix.EWOULDBLOCK) {
-			return err
-		}
-		if time.Now().After(end) {
-			return errHeld()
-		}
-	}
-}
-
-func errHeld() error { return fmt.Errorf("another process has had it for %v", lockTimeout) }
-
-func unlock(dir *os.File) error { return flock(int(dir.Fd()), unix.LOCK_UN) }
-
-func flock(fd, how int) error {
-	for {
-		if err := unix.Flock(fd, how); !errors.Is(err, unix.EINTR) {
-			return err
-		}
-	}
 }
 
 func (s *Store) path(name string) string { return filepath.Join(s.dir, name) }

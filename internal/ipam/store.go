@@ -22,8 +22,11 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
+
+	"mustang/internal/flock"
 )
 
 // Store holds the addresses of one network on this node. Any number of goroutines and processes can use one directory.
@@ -31,8 +34,9 @@ type Store struct {
 	// Boot is the boot ID of leases; those with another are free. Open sets it.
 	Boot string
 
-	dir  string
-	step func(what string) error // called before each change on disk; tests make it fail
+	dir     string
+	timeout time.Duration           // the longest wait for the lock
+	step    func(what string) error // called before each change on disk; tests make it fail
 }
 
 // BootID returns the kernel's ID of this boot (random(4)).
@@ -48,9 +52,10 @@ func Open(dir string) (*Store, error) {
 		return nil, fmt.Errorf("open addresses in %s: %w", dir, err)
 	}
 	return &Store{
-		Boot: boot,
-		dir:  filepath.Clean(dir),
-		step: func(string) error { return nil },
+		Boot:    boot,
+		dir:     filepath.Clean(dir),
+		timeout: flock.Timeout,
+		step:    func(string) error { return nil },
 	}, nil
 }
 
@@ -113,7 +118,7 @@ func (s *Store) begin(o Owner, sets []RangeSet, requested []netip.Addr) ([]Lease
 	}
 	synced := make(chan error, 1)
 	// Other processes see the record already, so the lock is not held while the disk is written.
-	err = unlock(dir)
+	err = flock.Unlock(dir)
 	go func() {
 		defer dir.Close()
 		defer file.Close()

@@ -18,9 +18,10 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
+
+	"mustang/internal/flock"
 )
 
 // Names of files and directories. No network has a name that begins with a dot.
@@ -76,7 +77,7 @@ func (s Store) Open(network string, o Owner, create bool) (*Record, error) {
 		}
 		_ = file.Close()
 		if err != nil {
-			return nil, fmt.Errorf("lock record of %s: %w", o, err)
+			return nil, fmt.Errorf("record of %s: %w", o, err)
 		}
 	}
 }
@@ -302,22 +303,14 @@ func lockDir(dir string, how int) (unlock func(), err error) {
 	}
 	if _, err := lock(file, how); err != nil {
 		_ = file.Close()
-		return nil, fmt.Errorf("lock %s: %w", dir, err)
+		return nil, err
 	}
 	return func() { _ = file.Close() }, nil
 }
 
-// lockTimeout bounds the wait for a lock: the process that has it may be stopped.
-var lockTimeout = 30 * time.Second
-
-// lock waits for the lock of a file, shared or exclusive, for at most lockTimeout. current is false if the file was removed in the
-// meantime.
+// lock waits for the lock of a file, shared or exclusive. current is false if the file was removed in the meantime.
 func lock(file *os.File, how int) (current bool, err error) {
-	err = flock(int(file.Fd()), how|unix.LOCK_NB)
-	if errors.Is(err, unix.EWOULDBLOCK) {
-		err = waitLock(file, how)
-	}
-	if err != nil {
+	if err := flock.Lock(file, how, lockTimeout); err != nil {
 		return false, err
 	}
 	var stat unix.Stat_t
@@ -327,31 +320,5 @@ func lock(file *os.File, how int) (current bool, err error) {
 	return stat.Nlink > 0, nil
 }
 
-// waitLock waits in the kernel's queue, which is fair. A wait that is given up goes on until the lock is free.
-func waitLock(file *os.File, how int) error {
-	// The caller may close the file meanwhile. A duplicate has the same lock.
-	fd, err := unix.FcntlInt(file.Fd(), unix.F_DUPFD_CLOEXEC, 0)
-	if err != nil {
-		return err
-	}
-	locked := make(chan error, 1)
-	go func() {
-		err := flock(fd, how)
-		_ = unix.Close(fd)
-		locked <- err
-	}()
-	select {
-	case err := <-locked:
-		return err
-	case <-time.After(lockTimeout):
-		return fmt.Errorf("another process has had %s locked for %v", file.Name(), lockTimeout)
-	}
-}
-
-func flock(fd, how int) error {
-	for {
-		if err := unix.Flock(fd, how); !errors.Is(err, unix.EINTR) {
-			return err
-		}
-	}
-}
+// lockTimeout is the longest wait for a lock.
+var lockTimeout = flock.Timeout
