@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"mustang/internal/agent/healthz"
+	"mustang/internal/agent/shed"
 	"mustang/internal/agent/status"
 	"mustang/internal/datapath"
 	"mustang/internal/datapath/policies"
@@ -118,7 +119,7 @@ type Agent struct {
 	failed   map[service.Key]string   // why services were not written
 	unread   map[object]string        // why objects were not read
 	noRoom   map[manifest.Name]string // why policies have no rules in force
-	stripped stripped
+	shedder  shed.Shedder
 	again    *time.Timer // when to try those again
 	more     *time.Timer // when Services may have more than there was room for
 	// unanswered is why health checks are not answered at ports, and absent that no device has an address of the node.
@@ -138,7 +139,7 @@ func New(o Options) *Agent {
 		Options: o, services: newServiceSet(o.Node), policies: newPolicySet(o.Node), nodes: newNodeSet(), warnings: newWarnings(o.Log), began: time.Now(),
 		failed: map[service.Key]string{}, unread: map[object]string{}, changed: make(chan struct{}, 1), round: make(chan struct{}, 1),
 	}
-	a.services.room = newRoom(o.Room)
+	a.services.room, a.shedder.Step = newRoom(o.Room), o.State.Step
 	return a
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package shed
 
 import (
 	"context"
@@ -67,7 +67,7 @@ func TestLabelsThatOneNames(t *testing.T) {
 		}
 		want.Policies = append(want.Policies, p)
 		want.Trim("here")
-		full, lost, err := new(stripped).apply(t.Context(), fewLabels{most: 50_000}, "here", want)
+		full, lost, err := new(Shedder).Apply(t.Context(), fewLabels{most: 50_000}, "here", want)
 		if err != nil || (lost == nil) != subject || len(full) != map[bool]int{false: 1, true: 0}[subject] || len(full) == 1 && full[0].Namespace != "tenant" {
 			t.Errorf("subject %t: %v, %v: %v", subject, full, lost, err)
 		}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package shed
 
 import (
 	"context"
@@ -122,7 +122,7 @@ func timesLabels(t *testing.T, peer func(i int) policy.Peer) {
 	}
 	node := want.Pods[0].Node
 	want.Trim(node)
-	full, lost, err := new(stripped).apply(t.Context(), want.datapath.Policies(), node, want.Set)
+	full, lost, err := new(Shedder).Apply(t.Context(), want.datapath.Policies(), node, want.Set)
 	if err != nil || lost == nil || len(full) != 1 || full[0].Namespace != "tenant" {
 		t.Errorf("%v, %v, %v", full, lost, err)
 	}
@@ -142,7 +142,7 @@ func TestLabelsOfOthers(t *testing.T) {
 		now := want.Set
 		now.Policies = append(now.Policies[:len(now.Policies):len(now.Policies)], policies...)
 		now.Trim(want.Pods[0].Node)
-		full, _, err := new(stripped).apply(t.Context(), want.datapath.Policies(), want.Pods[0].Node, now)
+		full, _, err := new(Shedder).Apply(t.Context(), want.datapath.Policies(), want.Pods[0].Node, now)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -175,7 +175,7 @@ func TestRoomForJoining(t *testing.T) {
 		t.Fatal(err)
 	}
 	want.Policies[0].Ingress = append(want.Policies[0].Ingress, farPods(&want.Set)...)
-	full, _, err := new(stripped).apply(t.Context(), want.datapath.Policies(), web.Node, want.Set)
+	full, _, err := new(Shedder).Apply(t.Context(), want.datapath.Policies(), web.Node, want.Set)
 	if err != nil || len(full) == 0 || slices.ContainsFunc(full, func(w kube.Warning) bool { return w.Namespace != "tenant" }) {
 		t.Errorf("%v, without rules in force: %+v", err, full)
 	}
@@ -204,11 +204,11 @@ func TestStrippedIsHeld(t *testing.T) {
 	rows := &small{room: 2000}
 	of := &counting{Policies: rows}
 	want := policies.Set{Snapshot: policy.Snapshot{Policies: []policy.Policy{with("shop", "web", 2), with("tenant", "fits", 1), with("tenant", "large", 1000)}}}
-	s := new(stripped)
+	s := new(Shedder)
 	apply := func(calls int, lost ...string) {
 		t.Helper()
 		of.calls = 0
-		full, err1, err2 := s.apply(t.Context(), of, "here", want)
+		full, err1, err2 := s.Apply(t.Context(), of, "here", want)
 		var names []string
 		for _, w := range full {
 			names = append(names, w.Namespace+"/"+w.Name)
@@ -222,11 +222,11 @@ func TestStrippedIsHeld(t *testing.T) {
 	apply(1, "tenant/large")
 	want.Policies = []policy.Policy{with("shop", "web", 3), with("tenant", "fits", 2), with("tenant", "large", 3)}
 	apply(1, "tenant/fits", "tenant/large")
-	if !s.later {
+	if !s.Retry {
 		t.Error("what has changed is not tried again by itself")
 	}
-	s.tried = s.tried.Add(-holdStripped)
-	if apply(1); s.later {
+	s.tried = s.tried.Add(-Hold)
+	if apply(1); s.Retry {
 		t.Error("it is tried again without need")
 	}
 	want.Policies = append(want.Policies, with("another", "large", 1000), with("tenant", "huge", 2000))
@@ -237,7 +237,7 @@ func TestStrippedIsHeld(t *testing.T) {
 	apply(2, "another/large", "tenant/huge", "third/large")
 	apply(1, "another/large", "tenant/huge", "third/large")
 	want.Policies = want.Policies[:len(want.Policies)-1]
-	if apply(1, "another/large", "tenant/huge"); !s.later {
+	if apply(1, "another/large", "tenant/huge"); !s.Retry {
 		t.Error("what there may be room for now is not tried again by itself")
 	}
 }
@@ -264,7 +264,7 @@ func TestLabelsInOneNamespace(t *testing.T) {
 		at := netip.AddrFrom4([4]byte{10, 100, byte(i >> 8), byte(i)})
 		want.Pods = append(want.Pods, policy.Pod{Namespace: "other", Name: fmt.Sprint("p", i), Node: "far", Labels: labels, Addresses: []netip.Addr{at}})
 	}
-	full, _, err := new(stripped).apply(t.Context(), want.datapath.Policies(), want.Pods[0].Node, want.Set)
+	full, _, err := new(Shedder).Apply(t.Context(), want.datapath.Policies(), want.Pods[0].Node, want.Set)
 	if err != nil || len(full) > 0 {
 		t.Errorf("%d policies have no rules in force: %v, %v", len(full), full[:min(1, len(full))], err)
 	}
@@ -288,7 +288,7 @@ func TestRoomOfLargeCluster(t *testing.T) {
 			block := netip.PrefixFrom(netip.AddrFrom4([4]byte{20, 0, byte(i >> 8), byte(i)}), 32)
 			tenant.Peers = append(tenant.Peers, policy.Peer{Block: &policy.Block{CIDR: block}})
 		}
-		full, _, err := new(stripped).apply(t.Context(), want.datapath.Policies(), want.Pods[0].Node, want.Set)
+		full, _, err := new(Shedder).Apply(t.Context(), want.datapath.Policies(), want.Pods[0].Node, want.Set)
 		if err != nil || len(full) != lose || lose > 0 && full[0].Namespace != "tenant" {
 			t.Errorf("%d ranges: %d policies have no rules in force: %v", ranges, len(full), err)
 		}
@@ -327,13 +327,13 @@ func TestAnotherWord(t *testing.T) {
 			small.Ingress = []policy.Rule{{Action: policy.Accept, Peers: []policy.Peer{peer}}}
 			want.Policies = want.Policies[:len(want.Policies)-1]
 			want.Policies[0].Ingress = append(want.Policies[0].Ingress, farPods(&want.Set)...)
-			s, to := new(stripped), &counting{Policies: want.datapath.Policies()}
+			s, to := new(Shedder), &counting{Policies: want.datapath.Policies()}
 			apply := func(most int, more ...policy.Policy) {
 				t.Helper()
 				now := want.Set
 				now.Policies = append(now.Policies[:len(now.Policies):len(now.Policies)], more...)
 				to.rows = 0
-				full, _, err := s.apply(t.Context(), to, want.Pods[0].Node, now)
+				full, _, err := s.Apply(t.Context(), to, want.Pods[0].Node, now)
 				if err != nil || len(full) > 0 || to.rows > most {
 					t.Errorf("%d policies have no rules in force, %d rows: %v", len(full), to.rows, err)
 				}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package shed
 
 import (
 	"context"
@@ -19,7 +19,7 @@ import (
 // losers returns how many policies of each namespace have no rules in force.
 func (want *onNode) losers(t *testing.T) map[string]int {
 	t.Helper()
-	full, lost, err := new(stripped).apply(t.Context(), want.datapath.Policies(), want.Pods[0].Node, want.Set)
+	full, lost, err := new(Shedder).Apply(t.Context(), want.datapath.Policies(), want.Pods[0].Node, want.Set)
 	if err != nil {
 		t.Fatal(lost, err)
 	}
@@ -118,17 +118,17 @@ func TestSearchAfterVainOne(t *testing.T) {
 		}
 		return ""
 	}}
-	var s stripped
+	var s Shedder
 	want := policies.Set{Snapshot: policy.Snapshot{Policies: []policy.Policy{with("shop", "web", 2)}}}
-	if _, _, err := s.apply(t.Context(), to, "here", want); err == nil {
+	if _, _, err := s.Apply(t.Context(), to, "here", want); err == nil {
 		t.Error("documents that are full of pods have room")
 	}
 	filled = false
-	if _, lost, err := s.apply(t.Context(), to, "here", want); err != nil || lost != nil {
+	if _, lost, err := s.Apply(t.Context(), to, "here", want); err != nil || lost != nil {
 		t.Error(lost, err)
 	}
 	want.Policies = append(want.Policies, with("tenant", "huge", 2000), with("shop", "new", 1))
-	if _, lost, err := s.apply(t.Context(), to, "here", want); err != nil || lost == nil {
+	if _, lost, err := s.Apply(t.Context(), to, "here", want); err != nil || lost == nil {
 		t.Error(lost, err)
 	}
 }
@@ -141,19 +141,19 @@ func TestNodesTakeRoom(t *testing.T) {
 		}
 		return ""
 	}}
-	var s stripped
+	var s Shedder
 	want := policies.Set{Snapshot: policy.Snapshot{Policies: []policy.Policy{with("shop", "web", 200)}}}
 	for i := range 20 {
 		want.Nodes = append(want.Nodes, policy.Node{Name: fmt.Sprint("n", i)})
 	}
 	for range 2 {
-		s.tried = time.Now().Add(-2 * holdStripped)
-		if _, lost, err := s.apply(t.Context(), to, "here", want); err != nil || lost == nil {
+		s.tried = time.Now().Add(-2 * Hold)
+		if _, lost, err := s.Apply(t.Context(), to, "here", want); err != nil || lost == nil {
 			t.Fatal(lost, err)
 		}
 	}
 	want.Nodes = nil
-	if _, lost, err := s.apply(t.Context(), to, "here", want); err != nil || lost == nil || !s.later {
-		t.Errorf("the nodes have gone: %v, %v, later %t", lost, err, s.later)
+	if _, lost, err := s.Apply(t.Context(), to, "here", want); err != nil || lost == nil || !s.Retry {
+		t.Errorf("the nodes have gone: %v, %v, later %t", lost, err, s.Retry)
 	}
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package shed
 
 import (
 	"fmt"
@@ -20,13 +20,13 @@ import (
 func TestTogetherTwice(t *testing.T) {
 	want := newOnNode(t)
 	want.Policies = append(want.Policies, denyList(4000))
-	s, to := &stripped{}, &counting{Policies: want.datapath.Policies()}
+	s, to := &Shedder{}, &counting{Policies: want.datapath.Policies()}
 	for _, name := range []string{"shop", "team"} {
 		for i := range 60 {
 			want.add(t, fmt.Sprint(name, i), 1)
 		}
 		to.calls = 0
-		full, lost, err := s.apply(t.Context(), to, want.Pods[0].Node, want.Set)
+		full, lost, err := s.Apply(t.Context(), to, want.Pods[0].Node, want.Set)
 		if err != nil || lost == nil || len(full) < 60 || to.calls > 3 {
 			t.Fatalf("%d calls, %d policies, %v, %v", to.calls, len(full), lost, err)
 		}
@@ -37,12 +37,12 @@ func TestTogetherTwice(t *testing.T) {
 		}
 	}
 	want.Policies = want.Policies[1:]
-	full, _, err := s.apply(t.Context(), to, want.Pods[0].Node, want.Set)
-	if err != nil || len(full) < 120 || !s.later {
-		t.Errorf("the list has gone: %d policies, %v, later %t", len(full), err, s.later)
+	full, _, err := s.Apply(t.Context(), to, want.Pods[0].Node, want.Set)
+	if err != nil || len(full) < 120 || !s.Retry {
+		t.Errorf("the list has gone: %d policies, %v, later %t", len(full), err, s.Retry)
 	}
-	s.tried = time.Now().Add(-holdStripped)
-	if full, lost, err := s.apply(t.Context(), to, want.Pods[0].Node, want.Set); err != nil || lost != nil || len(full) > 0 {
+	s.tried = time.Now().Add(-Hold)
+	if full, lost, err := s.Apply(t.Context(), to, want.Pods[0].Node, want.Set); err != nil || lost != nil || len(full) > 0 {
 		t.Errorf("after a minute: %d policies, %v, %v", len(full), lost, err)
 	}
 }
@@ -61,10 +61,10 @@ func TestClusterListAlone(t *testing.T) {
 	}
 	want.Policies = append(want.Policies, policy.Policy{Tier: policy.Admin, Name: "threats", Ingress: []policy.Rule{{Action: policy.Deny, Peers: policytest.Addresses("", "", 0, 58_000).Ingress[0].Peers}}})
 	to := &counting{Policies: want.datapath.Policies()}
-	var s stripped
+	var s Shedder
 	for round := range 3 {
 		to.calls = 0
-		full, lost, err := s.apply(t.Context(), to, want.Pods[0].Node, want.Set)
+		full, lost, err := s.Apply(t.Context(), to, want.Pods[0].Node, want.Set)
 		if err == nil || lost != nil || len(full) == 0 || full[len(full)-1].Name != "threats" || to.calls > 2-round%2 {
 			t.Errorf("round %d: %d calls, %v, %v, %v", round, to.calls, full, lost, err)
 		}
@@ -88,7 +88,7 @@ func TestClusterPortsTimesRuleSets(t *testing.T) {
 			}
 			want.Policies = append(want.Policies, policy.Policy{Tier: policy.Admin, Name: "ports", Ingress: []policy.Rule{deny}})
 			to := &counting{Policies: want.datapath.Policies()}
-			if _, lost, err := new(stripped).apply(t.Context(), to, want.Pods[0].Node, want.Set); err != nil || lost == nil || to.calls > 4 {
+			if _, lost, err := new(Shedder).Apply(t.Context(), to, want.Pods[0].Node, want.Set); err != nil || lost == nil || to.calls > 4 {
 				t.Errorf("%d calls, %v, %v", to.calls, lost, err)
 			}
 		})
@@ -134,10 +134,10 @@ func TestForgetKeepsOthersLabels(t *testing.T) {
 	if _, err := want.datapath.Policies().Apply(t.Context(), service.CLI, cli); err != nil {
 		t.Fatal(err)
 	}
-	s := &stripped{others: cli.Policies}
+	s := &Shedder{Others: cli.Policies}
 	for round := range 2 {
-		want.Previous = append(s.last, s.others...)
-		if _, lost, err := s.apply(t.Context(), want.datapath.Policies(), shop.Node, want.Set); err != nil || lost == nil || s.unknown["tenant"] == "" {
+		want.Previous = append(s.Last, s.Others...)
+		if _, lost, err := s.Apply(t.Context(), want.datapath.Policies(), shop.Node, want.Set); err != nil || lost == nil || s.unknown["tenant"] == "" {
 			t.Fatalf("round %d: %v, %v, unknown are %v", round, lost, err, s.unknown)
 		}
 		now, err := want.datapath.Policies().Snapshot()
@@ -157,8 +157,8 @@ func TestForgetKeepsOthersLabels(t *testing.T) {
 	for i := range want.Pods[2:] {
 		want.Pods[2+i].Labels = nil
 	}
-	if _, _, err := s.apply(t.Context(), want.datapath.Policies(), shop.Node, want.Set); err != nil || !s.later {
-		t.Errorf("the labels are few by now: %v, later %t", err, s.later)
+	if _, _, err := s.Apply(t.Context(), want.datapath.Policies(), shop.Node, want.Set); err != nil || !s.Retry {
+		t.Errorf("the labels are few by now: %v, later %t", err, s.Retry)
 	}
 }
 
@@ -168,12 +168,12 @@ func TestForgottenIsTogether(t *testing.T) {
 	want := newOnNode(t)
 	want.add(t, "tenant", 1)
 	want.Policies[0].Subject.Pods = selects("app", "app0")
-	s := &stripped{tried: time.Now(), of: map[string]map[policy.Digest]string{}, unknown: map[string]string{"tenant": "its labels take most"}}
+	s := &Shedder{tried: time.Now(), of: map[string]map[policy.Digest]string{}, unknown: map[string]string{"tenant": "its labels take most"}}
 	want.Policies = append(want.Policies, denyList(4000))
 	for i := range 60 {
 		want.add(t, fmt.Sprint("shop", i), 1)
 	}
-	full, lost, err := s.apply(t.Context(), want.datapath.Policies(), want.Pods[0].Node, want.Set)
+	full, lost, err := s.Apply(t.Context(), want.datapath.Policies(), want.Pods[0].Node, want.Set)
 	if err != nil || lost == nil || !s.together {
 		t.Fatalf("%d policies, %v, %v, together %t", len(full), lost, err, s.together)
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package shed
 
 import (
 	"context"
@@ -60,7 +60,7 @@ func TestNoRoom(t *testing.T) {
 		want.Policies = append(want.Policies, with("tenant", fmt.Sprint("p", i), 10))
 	}
 	rows := &small{room: 5000, full: objects.FullError{Map: "identities", Size: 16}}
-	full, lost, err := new(stripped).apply(t.Context(), rows, "here", want)
+	full, lost, err := new(Shedder).Apply(t.Context(), rows, "here", want)
 	if err != nil || lost == nil || rows.calls > 12 {
 		t.Errorf("%d calls, %v: %v", rows.calls, lost, err)
 	}
@@ -78,7 +78,7 @@ func TestNoRoom(t *testing.T) {
 func TestDocumentsFull(t *testing.T) {
 	rows := &small{full: objects.FullError{Map: policies.Documents, Size: 16384}}
 	want := policies.Set{Snapshot: policy.Snapshot{Policies: []policy.Policy{with("shop", "large", 1000)}}}
-	full, lost, err := new(stripped).apply(t.Context(), rows, "here", want)
+	full, lost, err := new(Shedder).Apply(t.Context(), rows, "here", want)
 	if none := (*objects.FullError)(nil); !errors.As(err, &none) || lost != nil || full != nil || rows.calls != 1 {
 		t.Errorf("%d calls: %v, %v, %v", rows.calls, full, lost, err)
 	}
@@ -89,7 +89,7 @@ func TestDocumentsFull(t *testing.T) {
 	}
 	rows.room = 100_000
 	want.Policies = append(want.Policies, huge, with("tenant", "one", 1))
-	full, _, err = new(stripped).apply(t.Context(), rows, "here", want)
+	full, _, err = new(Shedder).Apply(t.Context(), rows, "here", want)
 	if err != nil || len(full) != 1 || full[0].Name != "huge" || len(rows.last.Policies[1].Subject.Pods.Requirements) > 0 {
 		t.Errorf("%v, %v", full, err)
 	}
@@ -124,13 +124,13 @@ func TestLabelsOfManyNamespaces(t *testing.T) {
 	}
 	want.Policies = append(want.Policies, ask)
 	to := &counting{Policies: want.datapath.Policies()}
-	var stripped stripped
-	full, lost, err := stripped.apply(t.Context(), to, want.Pods[0].Node, want.Set)
+	var s Shedder
+	full, lost, err := s.Apply(t.Context(), to, want.Pods[0].Node, want.Set)
 	if err != nil || lost == nil || to.calls > 5 || slices.ContainsFunc(full, func(w kube.Warning) bool { return w.Namespace == "shop" }) {
 		t.Errorf("%d calls, %v, %v: %v", to.calls, full, lost, err)
 	}
 	to.calls = 0
-	if held, lost, err := stripped.apply(t.Context(), to, want.Pods[0].Node, want.Set); err != nil || lost == nil || to.calls != 1 || len(held) != len(full) {
+	if held, lost, err := s.Apply(t.Context(), to, want.Pods[0].Node, want.Set); err != nil || lost == nil || to.calls != 1 || len(held) != len(full) {
 		t.Errorf("a moment later: %d calls, %v, %v: %v", to.calls, held, lost, err)
 	}
 }
@@ -152,7 +152,7 @@ func TestNobodysDocuments(t *testing.T) {
 	for n := range 200 {
 		want.Policies = append(want.Policies, with(fmt.Sprint("team", n), "list", 200))
 	}
-	full, lost, err := new(stripped).apply(t.Context(), rows, "here", want)
+	full, lost, err := new(Shedder).Apply(t.Context(), rows, "here", want)
 	if none := (*objects.FullError)(nil); !errors.As(err, &none) || lost != nil || full != nil || rows.calls != 1 {
 		t.Errorf("%d calls: %d, %v, %v", rows.calls, len(full), lost, err)
 	}
@@ -193,7 +193,7 @@ func TestLabelsFull(t *testing.T) {
 	for i, app := range []string{"web", "client", "other"} {
 		want.Pods = append(want.Pods, policy.Pod{Namespace: "shop", Name: app, Labels: map[string]string{"app": app}, Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, 201, 0, byte(i + 1)})}})
 	}
-	full, lost, err := new(stripped).apply(t.Context(), p.Policies(), "here", want)
+	full, lost, err := new(Shedder).Apply(t.Context(), p.Policies(), "here", want)
 	if err != nil || lost == nil || len(full) != 1 || full[0].Namespace != "tenant" || full[0].Name != "ask" {
 		t.Errorf("%v, %v: %v", full, lost, err)
 	}
@@ -228,14 +228,14 @@ func TestOverlaps(t *testing.T) {
 		want.Pods = append(want.Pods, policy.Pod{Namespace: namespace, Name: "starting", Node: "here"})
 	}
 	rows := &small{room: 1 << 30}
-	full, lost, err := new(stripped).apply(t.Context(), rows, "here", want)
+	full, lost, err := new(Shedder).Apply(t.Context(), rows, "here", want)
 	if err != nil || lost == nil || rows.calls != 1 || len(full) != 1 || full[0].Name != "nested" || !strings.Contains(full[0].Text, "at most 262144") {
 		t.Errorf("%d calls, %v: %v, %v", rows.calls, full, lost, err)
 	}
 	if p := rows.last.Policies[1]; len(p.Ingress) > 0 || !p.IsolatesIngress || len(rows.last.Policies[0].Ingress[0].Peers) != 5000 {
 		t.Errorf("there is %+v", p)
 	}
-	if full, _, err := new(stripped).apply(t.Context(), rows, "elsewhere", want); err != nil || full != nil {
+	if full, _, err := new(Shedder).Apply(t.Context(), rows, "elsewhere", want); err != nil || full != nil {
 		t.Errorf("a node without their pods: %v, %v", full, err)
 	}
 }

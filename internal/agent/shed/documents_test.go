@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package shed
 
 import (
 	"context"
@@ -45,17 +45,17 @@ func TestIsolatedAreTold(t *testing.T) {
 		p.Subject.Pods = selects("app", randomText(random, 400))
 		want.Policies = append(want.Policies, p)
 	}
-	var s stripped
+	var s Shedder
 	to := &fewPolicies{most: 100, once: errors.New("another reason")}
 	for round, later := range []bool{false, true, false, false} {
-		full, lost, err := s.apply(t.Context(), to, "here", want)
-		if (err != nil) != (round == 0) || (lost == nil) != (round == 0) || len(full) != 3000 || s.later != later {
-			t.Errorf("round %d: %d are told, %v, %v, later %v", round, len(full), lost, err, s.later)
+		full, lost, err := s.Apply(t.Context(), to, "here", want)
+		if (err != nil) != (round == 0) || (lost == nil) != (round == 0) || len(full) != 3000 || s.Retry != later {
+			t.Errorf("round %d: %d are told, %v, %v, later %v", round, len(full), lost, err, s.Retry)
 		}
 	}
-	s.tried = time.Now().Add(-holdStripped)
-	if full, _, err := s.apply(t.Context(), to, "here", want); err != nil || len(full) != 3000 || s.later {
-		t.Errorf("after a minute: %d are told, %v, later %v", len(full), err, s.later)
+	s.tried = time.Now().Add(-Hold)
+	if full, _, err := s.Apply(t.Context(), to, "here", want); err != nil || len(full) != 3000 || s.Retry {
+		t.Errorf("after a minute: %d are told, %v, later %v", len(full), err, s.Retry)
 	}
 }
 
@@ -78,13 +78,13 @@ func TestAllDocumentsChange(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	want := newOnNode(t)
 	want.add(t, "shop", 1)
-	var s stripped
+	var s Shedder
 	for range 3 {
 		want.Policies = want.Policies[:1]
 		for n := range 80 {
 			want.Policies = append(want.Policies, longText(random, fmt.Sprint("team", n), "text", 1500))
 		}
-		full, lost, err := s.apply(t.Context(), want.datapath.Policies(), want.Pods[0].Node, want.Set)
+		full, lost, err := s.Apply(t.Context(), want.datapath.Policies(), want.Pods[0].Node, want.Set)
 		if err != nil || lost != nil || len(full) > 0 {
 			t.Fatalf("%d lose, %v, %v", len(full), lost, err)
 		}
@@ -127,7 +127,7 @@ func TestAlikePoliciesTakeLittle(t *testing.T) {
 			want.Policies = append(want.Policies, longText(random, fmt.Sprint("evil", n), fmt.Sprint("text", k), 2500))
 		}
 	}
-	full, lost, err := new(stripped).apply(t.Context(), want.datapath.Policies(), want.Pods[0].Node, want.Set)
+	full, lost, err := new(Shedder).Apply(t.Context(), want.datapath.Policies(), want.Pods[0].Node, want.Set)
 	if err != nil || lost == nil || len(full) == 0 {
 		t.Errorf("%d lose, %v, %v", len(full), lost, err)
 	}
@@ -176,11 +176,11 @@ func TestPoliciesOfAll(t *testing.T) {
 				p.Subject.Namespaces = selects(policy.NamespaceLabel, p.Namespace)
 				want.Policies = append(want.Policies, p)
 			}
-			var stripped stripped
+			var s Shedder
 			to := &counting{Policies: want.datapath.Policies()}
 			for round, most := range []int{6, 1} {
 				to.calls = 0
-				full, lost, err := stripped.apply(t.Context(), to, want.Pods[0].Node, want.Set)
+				full, lost, err := s.Apply(t.Context(), to, want.Pods[0].Node, want.Set)
 				if err != nil || lost == nil || len(full) == 0 || to.calls > most {
 					t.Fatalf("round %d: %d calls, %d lose, %v, %v", round, to.calls, len(full), lost, err)
 				}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package shed
 
 import (
 	"context"
@@ -48,7 +48,7 @@ func TestWhoseOverlaps(t *testing.T) {
 				p.Subject.Namespaces = selects(policy.NamespaceLabel, p.Namespace)
 				want.Pods = append(want.Pods, policy.Pod{Namespace: p.Namespace, Name: "p", Node: "here"})
 			}
-			full, lost, err := new(stripped).apply(t.Context(), &small{room: 1 << 30}, "here", want)
+			full, lost, err := new(Shedder).Apply(t.Context(), &small{room: 1 << 30}, "here", want)
 			var who []string
 			for _, w := range full {
 				who = append(who, w.Namespace)
@@ -70,7 +70,7 @@ func TestClusterOverlaps(t *testing.T) {
 	want := policies.Set{Snapshot: policy.Snapshot{Policies: []policy.Policy{c, with("victim", "list", 3)}}}
 	want.Policies[1].Subject.Namespaces = selects(policy.NamespaceLabel, "victim")
 	want.Pods = []policy.Pod{{Namespace: "victim", Name: "p", Node: "here"}}
-	full, _, err := new(stripped).apply(t.Context(), &small{room: 1 << 30}, "here", want)
+	full, _, err := new(Shedder).Apply(t.Context(), &small{room: 1 << 30}, "here", want)
 	if err == nil || len(full) != 1 || full[0].Kind != kube.ClusterNetworkPolicies || full[0].Name != "large" {
 		t.Errorf("%v, %v", full, err)
 	}
@@ -102,7 +102,7 @@ func TestInternetOfOthers(t *testing.T) {
 			p.Subject.Namespaces = selects(policy.NamespaceLabel, p.Namespace)
 			want.Pods = append(want.Pods, policy.Pod{Namespace: p.Namespace, Name: "p", Node: "here"})
 		}
-		full, lost, err := new(stripped).apply(t.Context(), &small{room: 1 << 30}, "here", want)
+		full, lost, err := new(Shedder).Apply(t.Context(), &small{room: 1 << 30}, "here", want)
 		if err != nil || lost == nil || len(full) == 0 {
 			t.Errorf("%d tenants: %v, %v, %v", tenants, full, lost, err)
 		}
@@ -142,7 +142,7 @@ func TestWhoseRulesAreTooMany(t *testing.T) {
 				want.Pods = append(want.Pods, policy.Pod{Namespace: p.Namespace, Name: "p", Node: "here", Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, 1, 0, byte(i)})}})
 			}
 			rows := &compiling{}
-			full, lost, err := new(stripped).apply(t.Context(), rows, "here", want)
+			full, lost, err := new(Shedder).Apply(t.Context(), rows, "here", want)
 			if err != nil || lost == nil || len(full) != 1 || full[0].Namespace != "tenant" {
 				t.Fatalf("%v, %v, %v", full, lost, err)
 			}
@@ -196,7 +196,7 @@ func TestOneIsToBlame(t *testing.T) {
 	for n := range 8 {
 		list(fmt.Sprint("shop", n), byte(n+1), 800)
 	}
-	full, lost, err := new(stripped).apply(t.Context(), verdicts{}, "here", want)
+	full, lost, err := new(Shedder).Apply(t.Context(), verdicts{}, "here", want)
 	if err != nil || lost == nil || slices.ContainsFunc(full, func(w kube.Warning) bool { return w.Namespace != "tenant" }) {
 		t.Errorf("%v: %v", full, err)
 	}
@@ -221,7 +221,7 @@ func TestRangesOfManyNamespaces(t *testing.T) {
 		for i := range tenants {
 			add(policytest.Addresses(fmt.Sprint("tenant", i), "list", i, 4000/tenants), nil)
 		}
-		full, lost, err := new(stripped).apply(t.Context(), verdicts{}, "here", want)
+		full, lost, err := new(Shedder).Apply(t.Context(), verdicts{}, "here", want)
 		if err != nil || lost == nil || len(full) == 0 {
 			t.Errorf("%d namespaces: %v, %v, %v", tenants, full, lost, err)
 		}
@@ -257,7 +257,7 @@ func TestManyAreToBlame(t *testing.T) {
 		}
 	}
 	to := &counting{Policies: &compiling{}}
-	full, lost, err := new(stripped).apply(t.Context(), to, "here", want)
+	full, lost, err := new(Shedder).Apply(t.Context(), to, "here", want)
 	if err != nil || lost == nil || to.calls > 5 || slices.ContainsFunc(full, func(w kube.Warning) bool { return w.Namespace == "shop" }) {
 		t.Errorf("%d calls, %d without rules, %v: %v", to.calls, len(full), lost, err)
 	}
@@ -293,7 +293,7 @@ func TestWhoseRangesAreTooMany(t *testing.T) {
 				want.Pods = append(want.Pods, policy.Pod{Namespace: namespace, Name: "p", Node: "here", Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, 1, 0, byte(i)})}})
 			}
 			rows := &compiling{}
-			full, lost, err := new(stripped).apply(t.Context(), rows, "here", want)
+			full, lost, err := new(Shedder).Apply(t.Context(), rows, "here", want)
 			if err != nil || lost == nil || len(full) != 1 || full[0].Namespace != "tenant" {
 				t.Errorf("%v, %v, %v", full, lost, err)
 			}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package shed
 
 import (
 	"fmt"
@@ -59,10 +59,10 @@ func TestClusterListTimesRuleSets(t *testing.T) {
 			for i := n; i < len(want.Policies); i++ {
 				want.Policies[i].IsolatesEgress = true
 			}
-			s := &stripped{}
+			s := &Shedder{}
 			apply := func() {
 				t.Helper()
-				full, lost, err := s.apply(t.Context(), want.datapath.Policies(), shop.Node, want.Set)
+				full, lost, err := s.Apply(t.Context(), want.datapath.Policies(), shop.Node, want.Set)
 				if err != nil || lost == nil {
 					t.Fatal(lost, err)
 				}
@@ -103,10 +103,10 @@ func TestClusterListTimesNamespaces(t *testing.T) {
 	want.add(t, "open", 1)
 	open := want.Pods[len(want.Pods)-1]
 	want.Policies = want.Policies[:len(want.Policies)-1]
-	s, to := &stripped{}, &counting{Policies: want.datapath.Policies()}
+	s, to := &Shedder{}, &counting{Policies: want.datapath.Policies()}
 	for range 2 {
 		to.calls = 0
-		full, lost, err := s.apply(t.Context(), to, open.Node, want.Set)
+		full, lost, err := s.Apply(t.Context(), to, open.Node, want.Set)
 		if err != nil || lost == nil || len(full) != 40 || to.calls > 2 {
 			t.Fatalf("%d calls, %d policies, %v, %v", to.calls, len(full), lost, err)
 		}
@@ -125,7 +125,7 @@ func TestClusterListByItself(t *testing.T) {
 	want := newOnNode(t)
 	want.add(t, "shop", 3)
 	want.Policies = append(want.Policies, policy.Policy{Tier: policy.Admin, Name: "threats", Ingress: []policy.Rule{{Action: policy.Deny, Peers: policytest.Addresses("", "", 0, 58_000).Ingress[0].Peers}}})
-	full, lost, err := new(stripped).apply(t.Context(), want.datapath.Policies(), want.Pods[0].Node, want.Set)
+	full, lost, err := new(Shedder).Apply(t.Context(), want.datapath.Policies(), want.Pods[0].Node, want.Set)
 	if err == nil || lost != nil || len(full) == 0 || full[len(full)-1].Name != "threats" {
 		t.Errorf("%v, %v, %v", full, lost, err)
 	}
@@ -147,7 +147,7 @@ func TestAddressesOfManyNamespaces(t *testing.T) {
 		p.Ingress = policytest.Addresses(name, "list", i, 5000).Ingress
 	}
 	to := &counting{Policies: want.datapath.Policies()}
-	full, lost, err := new(stripped).apply(t.Context(), to, want.Pods[0].Node, want.Set)
+	full, lost, err := new(Shedder).Apply(t.Context(), to, want.Pods[0].Node, want.Set)
 	if err != nil || lost == nil || len(full) < 8 || len(full) > 12 || to.calls > 3 {
 		t.Errorf("%d calls, %d policies lose rules, %v, %v", to.calls, len(full), lost, err)
 	}
@@ -188,7 +188,7 @@ func TestNumbersOfAPort(t *testing.T) {
 	if cut := want.Trim(from.Node); len(cut) < 3900 || len(cut) >= 3990 {
 		t.Errorf("%d pods lack ports", len(cut))
 	}
-	full, lost, err := new(stripped).apply(t.Context(), want.datapath.Policies(), from.Node, want.Set)
+	full, lost, err := new(Shedder).Apply(t.Context(), want.datapath.Policies(), from.Node, want.Set)
 	if err != nil || lost != nil || len(full) > 0 {
 		t.Fatalf("%d policies lose rules: %v, %v", len(full), lost, err)
 	}
@@ -225,7 +225,7 @@ func TestRangesInClusterList(t *testing.T) {
 				}
 			}
 			to := &counting{Policies: want.datapath.Policies()}
-			full, lost, err := new(stripped).apply(t.Context(), to, want.Pods[0].Node, want.Set)
+			full, lost, err := new(Shedder).Apply(t.Context(), to, want.Pods[0].Node, want.Set)
 			if err != nil || lost == nil || to.calls > 6 {
 				t.Errorf("%d calls, %v, %v", to.calls, lost, err)
 			}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package shed
 
 import (
 	"errors"
@@ -24,11 +24,11 @@ type vain struct {
 
 // holds reports whether a search for the same reason would be in vain again.
 func (v *vain) holds(all []policy.Policy, err error) bool {
-	return time.Since(v.search) < holdStripped && v.why == err.Error() && v.cluster == sumOf(ofCluster(all))
+	return time.Since(v.search) < Hold && v.why == err.Error() && v.cluster == sumOf(ofCluster(all))
 }
 
 // giveUp returns what to tell where nothing that was to be taken is, as there is no room all the same.
-func (s *stripped) giveUp(all []policy.Policy, taken []kube.Warning, err error) []kube.Warning {
+func (s *Shedder) giveUp(all []policy.Policy, taken []kube.Warning, err error) []kube.Warning {
 	for i := range taken {
 		taken[i].Text = notInForce + reason(err)
 	}

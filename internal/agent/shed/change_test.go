@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package shed
 
 import (
 	"net/netip"
@@ -39,14 +39,14 @@ func TestChangeHasRoom(t *testing.T) {
 			for _, namespace := range []string{"other", "tenant"} {
 				want.add(t, namespace, 1)
 			}
-			var stripped stripped
+			var s Shedder
 			for _, variant := range []int{1, 2, 1} {
 				set := want.Set
 				set.Policies = []policy.Policy{test.policy("other", test.other, 0), test.policy("tenant", test.tenant, variant)}
 				for i := range set.Policies {
 					set.Policies[i].Subject.Namespaces = selects(policy.NamespaceLabel, set.Policies[i].Namespace)
 				}
-				if full, lost, err := stripped.apply(t.Context(), want.datapath.Policies(), want.Pods[0].Node, set); len(full) > 0 || lost != nil || err != nil {
+				if full, lost, err := s.Apply(t.Context(), want.datapath.Policies(), want.Pods[0].Node, set); len(full) > 0 || lost != nil || err != nil {
 					t.Errorf("variant %d: %v, %v, %v", variant, full, lost, err)
 				}
 			}
