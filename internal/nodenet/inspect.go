@@ -34,7 +34,11 @@ func (n *Network) Inspect(self Node, others []Node) (ways []Way, refused []error
 	if err != nil {
 		return nil, nil, err
 	}
-	want := newPlan(self, others, n.Routing, h.segment)
+	segment, err := h.segmentOf(self, n.Routing)
+	if err != nil {
+		return nil, nil, err
+	}
+	want := newPlan(self, others, n.Routing, segment)
 	refused = append(refused, want.refused...)
 	device, err := h.device()
 	if err != nil {

@@ -39,6 +39,32 @@ func (h host) segment(a netip.Addr) int {
 	return routes[0].LinkIndex
 }
 
+// segmentOf returns segment as a node with routing has it. With Auto the other node decides too, by the address of this one: so only a device that has this
+// node's address leads to a segment of both, unless none has it. Devices without neighbours, as VPNs have, take no heed of a route's next hop.
+func (h host) segmentOf(self Node, routing Routing) (func(netip.Addr) int, error) {
+	if routing != Auto {
+		return h.segment, nil
+	}
+	on, err := h.Addresses()
+	if err != nil {
+		return nil, err
+	}
+	on = slices.DeleteFunc(on, func(a rtnl.Address) bool { return !slices.Contains(self.Addresses, a.Addr) })
+	return func(a netip.Addr) int {
+		device := h.segment(a)
+		alike := func(own rtnl.Address) bool { return own.Addr.Is4() == a.Is4() }
+		has := func(own rtnl.Address) bool { return alike(own) && own.Index == device }
+		if device == 0 || slices.ContainsFunc(on, alike) && !slices.ContainsFunc(on, has) {
+			return 0
+		}
+		link, err := h.LinkByIndex(device)
+		if err != nil || link.Attrs().RawFlags&(unix.IFF_NOARP|unix.IFF_POINTOPOINT) != 0 {
+			return 0
+		}
+		return device
+	}, nil
+}
+
 // underlay returns the device with an address of this node, or that of the default route if the loopback device has it.
 func (h host) underlay(local netip.Addr) (rtnl.Device, error) {
 	devices, err := h.Devices()

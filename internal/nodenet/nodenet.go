@@ -100,7 +100,11 @@ func (n *Network) Apply(self Node, others []Node) error {
 	if err != nil {
 		return err
 	}
-	want := newPlan(self, others, n.Routing, h.segment)
+	segment, err := h.segmentOf(self, n.Routing)
+	if err != nil {
+		return err
+	}
+	want := newPlan(self, others, n.Routing, segment)
 	errs = append(errs, want.refused...)
 	if want.tunnel {
 		base, err := h.underlay(want.local)

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/netip"
 	"slices"
@@ -75,8 +76,8 @@ func (h host) setUpDevice(want plan, port uint16) error {
 		}
 	}
 	if have.link.Attrs().Flags&net.FlagUp == 0 {
-		// No link-local address: nobody learns neighbours there.
-		if err := h.SetSysctl("net/ipv6/conf/"+DeviceName+"/addr_gen_mode", "1"); err != nil {
+		// No link-local address: nobody learns neighbours there. A kernel without IPv6 has no such setting.
+		if err := h.SetSysctl("net/ipv6/conf/"+DeviceName+"/addr_gen_mode", "1"); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 		if err := h.LinkSetUp(have.link); err != nil {
