@@ -121,6 +121,7 @@ type Agent struct {
 	noRoom   map[manifest.Name]string // why policies have no rules in force
 	shedder  shed.Shedder
 	again    *time.Timer // when to try those again
+	rested   *time.Timer // when to write policies that are put off
 	more     *time.Timer // when Services may have more than there was room for
 	// unanswered is why health checks are not answered at ports, and absent that no device has an address of the node.
 	unanswered map[uint16]string
@@ -334,11 +335,15 @@ func (a *Agent) findNodePorts(addresses []netip.Addr) error {
 //
 // refused is about single objects, which wait: no round has failed for them.
 func (a *Agent) sync(ctx context.Context) (all bool, refused, err error) {
-	unknown := errors.Join(a.readPods(), a.readPolicies(), a.readOthers(ctx))
+	unknown := errors.Join(a.readPods(), a.readPolicies())
+	changed := a.policiesDue()
+	if changed {
+		unknown = errors.Join(unknown, a.readOthers(ctx))
+	}
 	a.mu.Lock()
 	a.State.Begin()
 	var rules policies.Set
-	changed, version := a.policies.changed, a.policies.version
+	version, begun := a.policies.version, time.Now()
 	if changed {
 		var cut []kube.Warning
 		rules, cut = a.policies.set()
@@ -367,6 +372,7 @@ func (a *Agent) sync(ctx context.Context) (all bool, refused, err error) {
 	a.mu.Unlock()
 	if changed {
 		refused, err = a.applyPolicies(ctx, rules, version)
+		a.restAfter(time.Since(begun))
 	}
 	err = errors.Join(unknown, err)
 	var failed failures

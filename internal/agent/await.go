@@ -33,6 +33,9 @@ func (a *Agent) AwaitPod(ctx context.Context, namespace, name, uid string) error
 		}
 		if a.progress == nil {
 			a.progress = make(chan struct{})
+			if a.policies.changed {
+				a.wake() // which policiesDue may have put off
+			}
 		}
 		progress := a.progress
 		a.mu.Unlock()

@@ -52,12 +52,12 @@ func TestLabelsForOtherOwners(t *testing.T) {
 	web := policy.Policy{Tier: policy.Namespaced, Namespace: "shop", Name: "web", IsolatesIngress: true}
 	cli := policies.Set{Snapshot: policy.Snapshot{Pods: []policy.Pod{db}, Namespaces: []policy.Namespace{{Name: "db"}}}}
 	a := New(Options{Node: node, Policies: d.Policies(), State: healthz.New(), Log: slog.New(slog.DiscardHandler)})
-	a.policies.of[object{"pods", "other", "far"}] = fragment{Pods: []policy.Pod{far}}
-	a.policies.of[object{"pods", "db", "app0"}] = fragment{Pods: []policy.Pod{db}}
-	a.policies.of[object{"networkpolicies", "shop", "web"}] = fragment{Policies: []policy.Policy{web}}
+	a.policies.put(object{"pods", "other", "far"}, fragment{Pods: []policy.Pod{far}})
+	a.policies.put(object{"pods", "db", "app0"}, fragment{Pods: []policy.Pod{db}})
+	a.policies.put(object{"networkpolicies", "shop", "web"}, fragment{Policies: []policy.Policy{web}})
 	for round, key := range []string{"quarantine", "another", "quarantine"} {
 		if round == 2 { // the cluster has no policies
-			delete(a.policies.of, object{"networkpolicies", "shop", "web"})
+			a.policies.put(object{"networkpolicies", "shop", "web"}, fragment{})
 		}
 		a.policies.changed, cli.Policies = true, without(key)
 		if _, err := d.Policies().Apply(t.Context(), service.CLI, cli); err != nil {

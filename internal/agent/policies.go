@@ -13,6 +13,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"time"
 
 	"mustang/internal/datapath/policies"
 	"mustang/internal/kube"
@@ -41,6 +42,7 @@ type (
 type policySet struct {
 	node    string
 	of      map[object]fragment
+	count   int                                 // of policies
 	labels  map[policy.Digest]map[string]string // of objects
 	changed bool
 	// version counts the changes, and written is the one that the tables have: 0 if they have none yet, or why not.
@@ -50,6 +52,8 @@ type policySet struct {
 	last []policy.Policy
 	// others are the policies of other owners, as of the command line. They need labels too.
 	others []policy.Policy
+	// rest is until when changes are put off: the last ones took as long.
+	rest time.Time
 }
 
 func newPolicySet(node string) *policySet {
@@ -61,9 +65,10 @@ func newPolicySet(node string) *policySet {
 func (p *policySet) on(e kube.Event) (notes []string, err error) {
 	at := object{e.Kind.Resource, e.Namespace, e.Name}
 	if e.Object == nil {
-		_, had := p.of[at]
+		had := p.of[at]
+		p.put(at, fragment{})
 		delete(p.of, at)
-		if had {
+		if p.concerned(at, had) {
 			p.change()
 		}
 		return nil, nil
@@ -84,10 +89,29 @@ func (p *policySet) on(e kube.Event) (notes []string, err error) {
 	if ok && reflect.DeepEqual(had, now) { // as most events of a pod's status
 		return nil, err
 	}
-	p.of[at] = now
-	p.change()
+	p.put(at, now)
+	if p.concerned(at, had) || p.concerned(at, now) {
+		p.change()
+	}
 	said := func(note string) bool { return slices.Contains(had.notes, note) }
 	return slices.DeleteFunc(slices.Clone(now.notes), said), err
+}
+
+func (p *policySet) put(at object, f fragment) {
+	p.count += len(f.Policies) - len(p.of[at].Policies)
+	p.of[at] = f
+}
+
+// concerned reports whether the tables depend on what an object says, or has said. They do not on a pod without an address, nor on one of another node
+// without any policy.
+func (p *policySet) concerned(at object, f fragment) bool {
+	switch {
+	case at.resource != kube.Pods.Resource:
+		return true
+	case len(f.Pods) == 0:
+		return false
+	}
+	return f.pod != nil || p.count > 0 || len(p.others) > 0
 }
 
 // read reads an object.
@@ -150,14 +174,34 @@ func (a *Agent) readPolicies() error {
 	return nil
 }
 
-// readOthers finds out which policies other owners have, if policies are to be written.
-func (a *Agent) readOthers(ctx context.Context) error {
+// policiesDue reports whether policies are to be written. With many objects that takes long, and pods come and go all the time: half of the time is left
+// for other things, unless a pod waits for its policies.
+func (a *Agent) policiesDue() bool {
 	a.mu.Lock()
-	changed := a.policies.changed
-	a.mu.Unlock()
-	if !changed {
-		return nil
+	defer a.mu.Unlock()
+	rest := time.Until(a.policies.rest)
+	if !a.policies.changed || rest <= 0 || a.progress != nil {
+		return a.policies.changed
 	}
+	if a.rested != nil {
+		a.rested.Stop()
+	}
+	a.rested = time.AfterFunc(rest, a.wake)
+	return false
+}
+
+// longestRest bounds how long changes of policies are put off.
+const longestRest = 5 * time.Second
+
+// restAfter puts changes of policies off for as long as the last ones took.
+func (a *Agent) restAfter(took time.Duration) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.policies.rest = time.Now().Add(min(took, longestRest))
+}
+
+// readOthers finds out which policies other owners have.
+func (a *Agent) readOthers(ctx context.Context) error {
 	others, err := a.Policies.Others(ctx, service.Agent)
 	if err != nil {
 		return err
@@ -171,6 +215,9 @@ func (a *Agent) readOthers(ctx context.Context) error {
 // set returns all, with those that were written last as previous ones, and that nothing has changed since. Of some pods it is not all that policies ask for: of these cut tells.
 func (p *policySet) set() (s policies.Set, cut []kube.Warning) {
 	p.changed = false
+	if p.count+len(p.others) == 0 {
+		return policies.Set{}, nil // labels matter to nobody
+	}
 	taken := map[netip.Addr]bool{}
 	for _, at := range p.ordered() {
 		f := p.of[at]
@@ -183,9 +230,6 @@ func (p *policySet) set() (s policies.Set, cut []kube.Warning) {
 			}
 			s.Pods = append(s.Pods, pod)
 		}
-	}
-	if len(s.Policies)+len(p.others) == 0 {
-		return policies.Set{}, nil // labels matter to nobody
 	}
 	s.Previous = slices.Concat(p.last, p.others)
 	for _, pod := range s.Trim(p.node) {
