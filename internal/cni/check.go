@@ -135,6 +135,12 @@ func (a *attachment) atOwnDevice(network record.Network) record.Network {
 			network.Gateways, network.Routers = gatewaysOf(before.Former, a.record.Addresses), a.record.Routers
 		}
 	}
+	network.MTU = cmp.Or(a.record.MTU, network.MTU) // that of new pods may be another by now
+	if onParent(a.record.Link) {                    // the kernel lowers that of devices on a parent with the parent's
+		if parent, err := rtnl.In(a.host).Device(network.Parent); err == nil {
+			network.MTU = min(network.MTU, parent.MTU)
+		}
+	}
 	network.Link = a.record.Link // several link modes have the gateways at the same device
 	return network
 }

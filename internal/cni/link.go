@@ -61,7 +61,7 @@ func (a *attachment) createLink(ctx context.Context, addresses []netconf.PodAddr
 	if err := errors.Join(a.validateRoutes(pod), a.checkAddressesFree(ctx)); err != nil {
 		return podlink.Attachment{}, err
 	}
-	a.record.Link, a.record.Routers, a.record.Linked = a.mode.Name(), a.network.Routers, true
+	a.record.Link, a.record.Routers, a.record.MTU, a.record.Linked = a.mode.Name(), a.network.Routers, a.network.MTU, true
 	if err := a.save(); err != nil {
 		return podlink.Attachment{}, err
 	}
@@ -75,8 +75,14 @@ func (a *attachment) createLink(ctx context.Context, addresses []netconf.PodAddr
 		link, err = a.mode.Create(a.network, pod)
 	}
 	if errors.Is(err, fs.ErrNotExist) {
+		mtu := a.record.MTU
 		if repair := a.ensureNetwork(ctx, addresses, true); repair != nil {
 			return link, errors.Join(err, repair)
+		}
+		if a.record.MTU = a.network.MTU; a.record.MTU != mtu {
+			if err := a.save(); err != nil {
+				return link, err
+			}
 		}
 		link, err = a.mode.Create(a.network, pod)
 	}

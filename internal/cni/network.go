@@ -32,7 +32,7 @@ func (a *attachment) ensureNetwork(ctx context.Context, addresses []netconf.PodA
 	want.Digest = digest(a.config, want)
 	store := a.plugin.records()
 	have, ok := store.Network(a.config.Name)
-	created := ok && !repair && have.Boot == want.Boot && have.Digest == want.Digest
+	created := ok && !repair && have.Boot == want.Boot && have.Digest == want.Digest && a.hasMTU(have)
 	if created {
 		if err := a.useNetwork(have); err != nil {
 			return err
@@ -208,6 +208,15 @@ func (a *attachment) resolve(want *record.Network) (err error) {
 	}
 	want.MTU = min(want.MTU, device.MTU)
 	return nil
+}
+
+// hasMTU reports whether the MTU of a network that has that of its parent still is that.
+func (a *attachment) hasMTU(have record.Network) bool {
+	if a.config.MTU != 0 || have.Parent == "" {
+		return true
+	}
+	device, err := rtnl.In(a.host).Device(have.Parent)
+	return err != nil || have.MTU == min(podlink.DefaultMTU, device.MTU)
 }
 
 // takesBigTCP decides about BIG TCP. Most network cards segment packets of up to 64 KiB. What auto decided by the first

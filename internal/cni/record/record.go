@@ -42,6 +42,8 @@ type Record struct {
 	IPAM   string `json:"ipam,omitempty"`
 	// Routers are the gateways that are not the host. If there are any, the host has routes to the pod.
 	Routers []netip.Addr `json:"routers,omitempty"`
+	// MTU is that of the network at the time of ADD; 0 in records of earlier versions.
+	MTU int `json:"mtu,omitempty"`
 	// Linked is set before the link is created.
 	Linked bool `json:"linked,omitempty"`
 	// Routes are the pod's additional routes. Secondary is set if the pod gets no default routes by this device.
