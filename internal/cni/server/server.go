@@ -15,6 +15,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -32,6 +33,10 @@ const (
 	maxWorkers = 16
 	// maxCalls is the number of requests that it has at once. It closes the connections of more, whose plugins work alone.
 	maxCalls = 512
+	// maxQueued is the number of those that it has begun, and that wait for a worker: of a plugin that has begun, the answer is waited for for a minute.
+	maxQueued = 256
+	// queueDelay is how long a verb waits for a worker before it is begun all the same. A plugin waits for the begin four times as long.
+	queueDelay = 500 * time.Millisecond
 	// patience is how long an ADD waits here for its policies. Then its plugin works alone, and waits longer.
 	patience = time.Second
 	// longest is how long a plugin that works alone may wait for them, whatever it wants itself.
@@ -64,6 +69,8 @@ type Server struct {
 	inode    uint64        // of the socket
 	workers  chan struct{} // one for each verb that is done
 	calls    chan struct{} // one for each request
+	queued   chan struct{} // one for each verb that is begun, and waits for a worker
+	ended    atomic.Int64  // when a verb has ended last, in nanoseconds of Unix time
 	programs *programs
 	mounts   string // this process's mount namespace
 	network  string // the host's network namespace
@@ -87,7 +94,7 @@ func InUse(socket string) (bool, error) {
 
 // Listen returns a server whose socket takes connections. It replaces the socket of another, which gets no more of them.
 func Listen(o Options) (_ *Server, err error) {
-	s := &Server{Options: o, workers: make(chan struct{}, maxWorkers), calls: make(chan struct{}, maxCalls), farewell: farewell}
+	s := &Server{Options: o, workers: make(chan struct{}, maxWorkers), calls: make(chan struct{}, maxCalls), queued: make(chan struct{}, maxQueued), farewell: farewell}
 	s.Socket = cmp.Or(o.Socket, handover.DefaultSocket)
 	if s.Plugin.DeleteDevice == nil {
 		s.Plugin.DeleteDevice = unlink.Device
@@ -213,6 +220,49 @@ func (s *Server) close() {
 	_ = s.listener.Close()
 }
 
+// begin waits for a worker, and takes the claim of a request: false if somebody else has it, or the server ends. While others make progress, it takes the claim
+// before there is a worker: a node that starts hundreds of pods does not start as many plugins, which would wait for the same locks.
+func (s *Server) begin(ctx context.Context, call *handover.Call) bool {
+	claimed, waited := false, time.NewTicker(queueDelay)
+	defer waited.Stop()
+	for {
+		select {
+		case s.workers <- struct{}{}:
+			if claimed {
+				<-s.queued
+			}
+			if ctx.Err() == nil && (claimed || call.Begin() == nil) {
+				return true
+			}
+			<-s.workers
+			return false
+		case <-waited.C:
+			if claimed || time.Since(time.Unix(0, s.ended.Load())) > queueDelay {
+				continue
+			}
+			select {
+			case s.queued <- struct{}{}:
+				if claimed = call.Begin() == nil; !claimed {
+					<-s.queued
+					return false
+				}
+			default:
+			}
+		case <-ctx.Done():
+			if claimed {
+				<-s.queued // the plugin sees the connection end, and does the verb
+			}
+			return false
+		}
+	}
+}
+
+// end frees the worker of a verb.
+func (s *Server) end() {
+	s.ended.Store(time.Now().UnixNano())
+	<-s.workers
+}
+
 // serve serves a connection.
 func (s *Server) serve(ctx context.Context, conn *net.UnixConn) {
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetReadDeadline(time.Now()) })
@@ -239,15 +289,10 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn) {
 		s.Log.Debug("the CNI plugin works alone", "verb", verb, "container", request.ContainerID, "reason", err)
 		return
 	}
-	select {
-	case s.workers <- struct{}{}:
-		defer func() { <-s.workers }()
-	case <-ctx.Done():
+	if !s.begin(ctx, call) {
 		return
 	}
-	if ctx.Err() != nil || call.Begin() != nil {
-		return
-	}
+	defer s.end()
 	begun := time.Now()
 	answer, err := s.do(ctx, call, verb, request)
 	if err == nil {
