@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
 
 	"mustang/internal/cni/netconf"
@@ -84,13 +86,16 @@ func (a *attachment) becomesEndpoint() bool {
 	return a.config.TranslatesPackets() || a.known != nil || a.guardsBothWays()
 }
 
-// checkAddressesFree refuses addresses that a pod has which is an endpoint and alive. The datapath refuses them too, but only once the pod's
-// device is there and has told its neighbours that the addresses are at its MAC address: they would not reach the other pod for seconds.
+// checkAddressesFree refuses addresses that a pod has which is alive, and an endpoint or at the same bridge or parent. The datapath refuses the former too,
+// but only once the pod's device is there and has told its neighbours that the addresses are at its MAC address: they would not reach the other pod for seconds.
 func (a *attachment) checkAddressesFree(ctx context.Context) error {
-	if !a.becomesEndpoint() {
-		return nil
-	}
 	for _, ip := range a.record.Addresses {
+		if network := a.reservedBeside(ip); network != "" {
+			return fmt.Errorf("address %s belongs to a pod of network %q, which is at the same bridge or parent", ip, network)
+		}
+		if !a.becomesEndpoint() {
+			continue
+		}
 		taken, err := a.dp.Endpoints().Get(ctx, ip)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
@@ -98,20 +103,50 @@ func (a *attachment) checkAddressesFree(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if a.anotherHas(ip) {
+		if a.anotherHas(ip, func(r record.Record) bool { return r.Endpoint }) {
 			return &datapath.ConflictError{What: fmt.Sprintf("address %s belongs to endpoint %d, which is in use", ip, taken.ID)}
 		}
 	}
 	return nil
 }
 
-// anotherHas reports whether another attachment is an endpoint with an address, and its pod is alive and has its device: a DEL that was killed may have
+// reservedBeside returns another network with the same device on the host, of which a pod has an address; empty if there is none. Each has its own store of
+// addresses.
+func (a *attachment) reservedBeside(ip netip.Addr) string {
+	for _, name := range a.plugin.records().Networks() {
+		if name == a.config.Name {
+			continue
+		}
+		if _, err := os.Lstat(filepath.Join(a.plugin.stateDir(name), ip.String())); err != nil {
+			continue
+		}
+		ofNetwork := func(r record.Record) bool { return r.Network == name && r.Linked }
+		if a.plugin.sameDevice(a.config.Name, name) && a.anotherHas(ip, ofNetwork) {
+			return name
+		}
+	}
+	return ""
+}
+
+// sameDevice reports whether two networks have the same bridge or parent.
+func (p *Plugin) sameDevice(one, other string) bool {
+	a, _ := p.records().Network(one)
+	b, _ := p.records().Network(other)
+	here, _, err := gatewayDevice(a)
+	if err != nil {
+		return false
+	}
+	there, _, err := gatewayDevice(b)
+	return err == nil && here == there && a.Parent == b.Parent
+}
+
+// anotherHas reports whether another attachment has an address, and its pod is alive and has its device: a DEL that was killed may have
 // left no more than the record.
-func (a *attachment) anotherHas(ip netip.Addr) bool {
+func (a *attachment) anotherHas(ip netip.Addr, counts func(record.Record) bool) bool {
 	records, _ := a.plugin.records().List("")
 	return slices.ContainsFunc(records, func(r record.Record) bool {
 		same := r.Network == a.record.Network && r.Owner == a.record.Owner
-		if same || !r.Endpoint || !slices.Contains(r.Addresses, ip) {
+		if same || !counts(r) || !slices.Contains(r.Addresses, ip) {
 			return false
 		}
 		pod, err := netns.Open(r.Netns)

@@ -26,7 +26,7 @@ var takingModes = []string{"veth", "bridge", "macvlan"}
 // TestAddressOfAnotherPod adds a pod whose address another one has, of another network: the first keeps its endpoint and source guard, whether
 // the second is refused or deleted.
 func TestAddressOfAnotherPod(t *testing.T) {
-	for _, services := range []string{"tc", "socket", "both"} {
+	for _, services := range []string{"tc", "socket", "both", "off"} {
 		for _, link := range takingModes {
 			t.Run(services+" "+link, func(t *testing.T) {
 				t.Parallel()
@@ -34,14 +34,14 @@ func TestAddressOfAnotherPod(t *testing.T) {
 				f.plugin.Cgroup = testkit.Cgroup(t)
 				one, two := taking(link, services)
 				first, second := f.added("a", one), f.pod("b", two)
-				err := f.add(second)
-				if err == nil && services != "socket" {
+				if err := f.add(second); err == nil {
 					t.Error("the second pod has the address too")
 				}
 				f.must(f.check(first))
 				f.must(f.del(second))
 				f.must(f.check(first))
 				f.must(f.del(first))
+				f.must(f.del(f.added("c", two)))
 			})
 		}
 	}
