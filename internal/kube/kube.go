@@ -250,6 +250,9 @@ func (c *Client) list(k Kind, on func(Event), t *trouble) *cache.ListWatch {
 			return names, err
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			if o.SendInitialEvents != nil {
+				return nil, errNoWatchList
+			}
 			w, err := resource.Watch(ctx, with(o))
 			if k.Optional && apierrors.IsNotFound(err) {
 				if err = c.checkUnknown(ctx, k); err == nil {
@@ -261,6 +264,10 @@ func (c *Client) list(k Kind, on func(Event), t *trouble) *cache.ListWatch {
 		},
 	}
 }
+
+// errNoWatchList has a reflector list where it would have the objects of a list sent by a watch, as later versions of the library do by themselves:
+// these would not be handed out, and all would be taken for gone.
+var errNoWatchList = errors.New("lists are read as such")
 
 // idle returns a watch without events, which ends after a while: the kind may be known by then.
 func idle(ctx context.Context) watch.Interface {
