@@ -35,14 +35,16 @@ func (t *table) NodePorts(addresses []netip.Addr) ([]netip.Addr, error) { return
 // checks is a table as the answers to health checks.
 type checks struct{ *table }
 
-func (c checks) Apply(services []service.Service) error {
+func (c checks) Apply(services []service.Service, name health.Name) error {
 	c.Lock()
 	defer c.Unlock()
-	c.ports = nil
+	c.ports, c.names = nil, nil
 	for _, s := range services {
 		if s.HealthCheckPort == c.busy {
 			return errors.Join(&health.PortError{Port: c.busy, Service: s.String(), Err: syscall.EADDRINUSE})
 		}
+		namespace, called := name(s)
+		c.names = append(c.names, namespace+"/"+called)
 		c.ports = append(c.ports, s.HealthCheckPort)
 	}
 	return nil
@@ -74,6 +76,11 @@ func TestAccess(t *testing.T) {
 "externalIPs": ["192.0.2.10"]`))
 	s.Put(t, "/api/v1/nodes", node("192.0.2.2"))
 	wants("another address, and a health check", "[192.0.2.2] [30100]")
+	rows.Lock()
+	if fmt.Sprint(rows.names) != "[shop/web]" {
+		t.Errorf("health checks of %v", rows.names)
+	}
+	rows.Unlock()
 	s.Delete(services, "shop", "web")
 	wants("no service", "[192.0.2.2] []")
 }

@@ -25,6 +25,7 @@ import (
 	"mustang/internal/kube"
 	"mustang/internal/policy"
 	"mustang/internal/service"
+	"mustang/internal/service/health"
 	"mustang/internal/service/manifest"
 )
 
@@ -74,7 +75,7 @@ type Access interface {
 
 // Health answers the health checks of load balancers. *health.Server is one.
 type Health interface {
-	Apply(services []service.Service) error
+	Apply(services []service.Service, name health.Name) error
 }
 
 // Options are those of an agent.

@@ -46,6 +46,7 @@ type table struct {
 	removed bool
 	at      []netip.Addr // addresses of the node that is attached
 	ports   []uint16     // that are answered
+	names   []string     // of the Services there
 	rowRoom int          // for services, 0: for any number
 	busy    uint16       // a port that another process has
 	absent  bool         // no device has the node's addresses

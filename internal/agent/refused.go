@@ -143,7 +143,16 @@ func (a *Agent) attachAccess(ctx context.Context, addresses []netip.Addr) error 
 
 // answerChecks has the health checks of services answered, and notes at which ports they cannot be: a process of the node has them.
 func (a *Agent) answerChecks(checked []service.Service) error {
-	err := a.Health.Apply(checked)
+	holders := map[service.Key]manifest.Name{}
+	a.mu.Lock()
+	for _, s := range checked {
+		holders[s.Key()] = a.services.wanted.holder[s.Key()]
+	}
+	a.mu.Unlock()
+	err := a.Health.Apply(checked, func(s service.Service) (namespace, name string) {
+		holder := holders[s.Key()]
+		return holder.Namespace, holder.Name
+	})
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.unanswered = map[uint16]string{}
@@ -154,7 +163,7 @@ func (a *Agent) answerChecks(checked []service.Service) error {
 	}
 	why := map[manifest.Name][]string{}
 	for _, s := range checked {
-		name := a.services.wanted.holder[s.Key()]
+		name := holders[s.Key()]
 		if text := a.unanswered[s.HealthCheckPort]; text != "" && !slices.Contains(why[name], text) {
 			why[name] = append(why[name], text)
 		}

@@ -55,12 +55,15 @@ func (e *PortError) Error() string {
 // Unwrap returns why.
 func (e *PortError) Unwrap() error { return e.Err }
 
-// Apply makes the server answer for these services and no others. It listens on their health-check ports only. The error
-// joins a *[PortError] for each port that it cannot listen on, which the same call again tries again; the others are answered.
-func (s *Server) Apply(services []service.Service) error {
+// Name is what an answer calls a service: its namespace and name in a cluster.
+type Name func(service.Service) (namespace, name string)
+
+// Apply makes the server answer for these services and no others, by their names; nil names them by their frontends. It listens on their health-check ports
+// only. The error joins a *[PortError] for each port that it cannot listen on, which the same call again tries again; the others are answered.
+func (s *Server) Apply(services []service.Service, name Name) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	want := answers(services)
+	want := answers(services, name)
 	var errs []error
 	for number, p := range s.ports {
 		if want[number] == nil {
@@ -84,7 +87,7 @@ func (s *Server) Apply(services []service.Service) error {
 }
 
 // Close stops listening, and closes all connections.
-func (s *Server) Close() error { return s.Apply(nil) }
+func (s *Server) Close() error { return s.Apply(nil, nil) }
 
 // port is a port that the server listens on.
 type port struct {
@@ -132,7 +135,7 @@ func (p *port) close() error {
 type answer struct {
 	Service struct {
 		Namespace string `json:"namespace"`
-		Name      string `json:"name"` // the frontends
+		Name      string `json:"name"`
 	} `json:"service"`
 	LocalEndpoints int  `json:"localEndpoints"`
 	Healthy        bool `json:"serviceProxyHealthy"`
@@ -140,8 +143,12 @@ type answer struct {
 
 // answers returns the answer at each port. Services of one port are one to the load balancer: the backends of all count, each
 // address once. Those that terminate do not, so that the load balancer sends no more clients.
-func answers(services []service.Service) map[uint16]*answer {
+func answers(services []service.Service, name Name) map[uint16]*answer {
+	if name == nil {
+		name = func(s service.Service) (_, frontend string) { return "", s.String() }
+	}
 	names := make(map[uint16][]string)
+	namespaces := make(map[uint16]string)
 	local := make(map[uint16]map[netip.Addr]bool)
 	for _, s := range services {
 		number := s.HealthCheckPort
@@ -151,7 +158,11 @@ func answers(services []service.Service) map[uint16]*answer {
 		if local[number] == nil {
 			local[number] = make(map[netip.Addr]bool)
 		}
-		names[number] = append(names[number], s.String())
+		namespace, called := name(s)
+		namespaces[number] = namespace
+		if !slices.Contains(names[number], called) {
+			names[number] = append(names[number], called)
+		}
 		for _, b := range s.Backends {
 			if b.Local && b.State == service.Active {
 				local[number][b.Addr.Addr()] = true
@@ -162,7 +173,7 @@ func answers(services []service.Service) map[uint16]*answer {
 	for number, names := range names {
 		slices.Sort(names)
 		a := &answer{LocalEndpoints: len(local[number]), Healthy: true}
-		a.Service.Name = strings.Join(names, ", ")
+		a.Service.Namespace, a.Service.Name = namespaces[number], strings.Join(names, ", ")
 		all[number] = a
 	}
 	return all

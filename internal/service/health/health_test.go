@@ -89,7 +89,7 @@ func TestAnswers(t *testing.T) {
 		{[]service.Service{balanced("192.0.2.1:81", port, "10.1.0.1:81"), balanced("192.0.2.1:80", port, "10.1.0.1:80,local"), balanced("192.0.2.2:80", second)},
 			200, 1, "192.0.2.1:80/tcp, 192.0.2.1:81/tcp"},
 	} {
-		if err := s.Apply(c.services); err != nil {
+		if err := s.Apply(c.services, nil); err != nil {
 			t.Fatal(err)
 		}
 		status, weight, local, name := get(t, "127.0.0.1", port)
@@ -116,11 +116,11 @@ func TestPorts(t *testing.T) {
 	}
 	with := []service.Service{balanced("192.0.2.1:80", port)}
 	without := []service.Service{balanced("192.0.2.1:80", 0)}
-	if err := s.Apply(without); err != nil {
+	if err := s.Apply(without, nil); err != nil {
 		t.Fatal(err)
 	}
 	refused()
-	if err := s.Apply(with); err != nil {
+	if err := s.Apply(with, nil); err != nil {
 		t.Fatal(err)
 	}
 	get(t, "127.0.0.1", port)
@@ -130,14 +130,14 @@ func TestPorts(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = open.Close() }()
-	if err := s.Apply(without); err != nil {
+	if err := s.Apply(without, nil); err != nil {
 		t.Fatal(err)
 	}
 	refused()
 	if _, err := open.Read(make([]byte, 1)); err == nil {
 		t.Error("a connection outlives its port")
 	}
-	if err := s.Apply(with); err != nil {
+	if err := s.Apply(with, nil); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Close(); err != nil {
@@ -157,7 +157,7 @@ func TestPortInUse(t *testing.T) {
 	s := New(netip.MustParseAddr("127.0.0.1"))
 	defer func() { _ = s.Close() }()
 	services := []service.Service{balanced("192.0.2.1:80", taken), balanced("192.0.2.2:80", free)}
-	err = s.Apply(services)
+	err = s.Apply(services, nil)
 	want := fmt.Sprintf("health-check port %d of service 192.0.2.1:80/tcp: ", taken)
 	if !errors.Is(err, syscall.EADDRINUSE) || !strings.HasPrefix(fmt.Sprint(err), want) || strings.Contains(fmt.Sprint(err), "\n") {
 		t.Errorf("error %v", err)
@@ -166,8 +166,29 @@ func TestPortInUse(t *testing.T) {
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Apply(services); err != nil {
+	if err := s.Apply(services, nil); err != nil {
 		t.Fatal(err)
 	}
 	get(t, "127.0.0.1", taken)
+}
+
+// TestNames answers with the name that a cluster has for several frontends.
+func TestNames(t *testing.T) {
+	s := New(netip.MustParseAddr("127.0.0.1"))
+	defer func() { _ = s.Close() }()
+	port := freePort(t)
+	services := []service.Service{balanced("192.0.2.1:80", port, "10.1.0.1:80,local"), balanced("192.0.2.1:81", port)}
+	if err := s.Apply(services, func(service.Service) (namespace, name string) { return "shop", "web" }); err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d", port))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	want := `{"service": {"namespace": "shop", "name": "web"}, "localEndpoints": 1, "serviceProxyHealthy": true}`
+	if text := strings.Join(strings.Fields(string(body)), ""); err != nil || text != strings.ReplaceAll(want, " ", "") {
+		t.Errorf("%s: %v", body, err)
+	}
 }

@@ -65,7 +65,7 @@ func (c commands) answer(ctx context.Context, server *health.Server) (err error)
 			return err
 		}
 		text := ""
-		if err := server.Apply(f.services); err != nil {
+		if err := server.Apply(f.services, nil); err != nil {
 			text = err.Error()
 		}
 		if text != said && text != "" {
