@@ -8,7 +8,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -241,10 +240,22 @@ func (p *policySet) set() (s policies.Set, cut []kube.Warning) {
 
 // ordered returns the objects by kind, the younger ones of a kind first.
 func (p *policySet) ordered() []object {
-	return slices.SortedFunc(maps.Keys(p.of), func(a, b object) int {
-		return cmp.Or(cmp.Compare(a.resource, b.resource), cmp.Compare(p.of[b].created, p.of[a].created),
-			cmp.Compare(a.namespace, b.namespace), cmp.Compare(a.name, b.name))
+	type aged struct {
+		object
+		created string
+	}
+	all := make([]aged, 0, len(p.of))
+	for at, f := range p.of {
+		all = append(all, aged{at, f.created})
+	}
+	slices.SortFunc(all, func(a, b aged) int {
+		return cmp.Or(cmp.Compare(a.resource, b.resource), cmp.Compare(b.created, a.created), cmp.Compare(a.namespace, b.namespace), cmp.Compare(a.name, b.name))
 	})
+	objects := make([]object, len(all))
+	for i := range all {
+		objects[i] = all[i].object
+	}
+	return objects
 }
 
 // untaken returns the addresses that no younger pod has, and takes them: an address is free before its last pod's object is gone.
