@@ -373,7 +373,7 @@ func (a *Agent) sync(ctx context.Context) (all bool, refused, err error) {
 	a.mu.Unlock()
 	if changed {
 		refused, err = a.applyPolicies(ctx, rules, version)
-		a.restAfter(time.Since(begun))
+		a.restAfter(time.Since(begun), err)
 	}
 	err = errors.Join(unknown, err)
 	var failed failures

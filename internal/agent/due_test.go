@@ -70,7 +70,7 @@ func TestPoliciesRest(t *testing.T) {
 	due(false)
 	a.policies.change()
 	due(true)
-	a.restAfter(time.Hour)
+	a.restAfter(time.Hour, nil)
 	due(false)
 	if left := time.Until(a.policies.rest); left > longestRest {
 		t.Errorf("waits %v", left)
@@ -90,9 +90,9 @@ func TestPoliciesRest(t *testing.T) {
 func TestRestEnds(t *testing.T) {
 	a := New(Options{Node: "here", State: healthz.New(), Log: slog.New(slog.DiscardHandler)})
 	a.policies.change()
-	a.restAfter(100 * time.Millisecond)
+	a.restAfter(100*time.Millisecond, nil)
 	for a.policiesDue() { // the machine takes longer than the rest
-		a.restAfter(time.Second)
+		a.restAfter(time.Second, nil)
 	}
 	select {
 	case <-a.changed:

@@ -192,11 +192,13 @@ func (a *Agent) policiesDue() bool {
 // longestRest bounds how long changes of policies are put off.
 const longestRest = 5 * time.Second
 
-// restAfter puts changes of policies off for as long as the last ones took.
-func (a *Agent) restAfter(took time.Duration) {
+// restAfter puts changes of policies off for as long as the last ones took. What has failed is tried again when that is due.
+func (a *Agent) restAfter(took time.Duration, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.policies.rest = time.Now().Add(min(took, longestRest))
+	if a.policies.rest = time.Now().Add(min(took, longestRest)); err != nil {
+		a.policies.rest = time.Time{}
+	}
 }
 
 // readOthers finds out which policies other owners have.
