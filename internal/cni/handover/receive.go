@@ -141,6 +141,17 @@ func (c *Call) Begin() error {
 	if err := c.conn.SetReadDeadline(time.Time{}); err != nil {
 		return err
 	}
+	if err := c.Waits(); err != nil {
+		return err
+	}
+	if err := takeClaim(c.claim); err != nil {
+		return fmt.Errorf("the plugin does not wait any more: %w", err)
+	}
+	return nil
+}
+
+// Waits returns an error if the plugin has ended, or wants the verb undone.
+func (c *Call) Waits() error {
 	raw, err := c.conn.SyscallConn()
 	if err != nil {
 		return err
@@ -151,13 +162,7 @@ func (c *Call) Begin() error {
 			err = io.EOF
 		}
 	})
-	if err := errors.Join(controlErr, err); err != nil {
-		return err
-	}
-	if err := takeClaim(c.claim); err != nil {
-		return fmt.Errorf("the plugin does not wait any more: %w", err)
-	}
-	return nil
+	return errors.Join(controlErr, err)
 }
 
 // Gone returns a channel that is closed when the plugin has ended, or wants the verb undone.

@@ -231,7 +231,11 @@ func (s *Server) begin(ctx context.Context, call *handover.Call) bool {
 			if claimed {
 				<-s.queued
 			}
-			if ctx.Err() == nil && (claimed || call.Begin() == nil) {
+			start := call.Begin
+			if claimed {
+				start = call.Waits // a plugin that has ended meanwhile: its pod may be deleted already
+			}
+			if ctx.Err() == nil && start() == nil {
 				return true
 			}
 			<-s.workers
