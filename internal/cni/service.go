@@ -137,7 +137,7 @@ func (p *Plugin) sameDevice(one, other string) bool {
 		return false
 	}
 	there, _, err := gatewayDevice(b)
-	return err == nil && here == there && a.Parent == b.Parent
+	return err == nil && here == there && (a.Parent == b.Parent || !onParent(a.Link))
 }
 
 // anotherHas reports whether another attachment has an address, and its pod is alive and has its device: a DEL that was killed may have
