@@ -196,7 +196,7 @@ func (t *benchFlags) addSampling(f *pflag.FlagSet, o *bench.Options) {
 	f.DurationVar(&o.Time, "time", 0, "time for each suite (default 2m30s; 35s with --quick)")
 	f.IntVar(&o.Rounds, "rounds", 0, "samples of each row, in place of --time")
 	f.StringVar(&t.until, "until", "", "end a suite when all intervals are this narrow, such as 0.5%, or --time is over (default then 10m)")
-	f.BoolVar(&o.Quick, "quick", false, "take about a minute per suite; too short for reliable results")
+	f.BoolVar(&o.Quick, "quick", false, "take about a minute per suite, and some for cni; too short for reliable results")
 	f.Uint64Var(&o.Seed, "seed", 0, "seed of the order of rows (default: random, and printed)")
 	f.DurationVar(&o.Slice, "slice", 0, "length of the turns that rows take (default 1ms, and longer where a path needs it)")
 }

@@ -364,8 +364,8 @@ func TestFewStatedPairs(t *testing.T) {
 		versus("a-svc/pod-ip", "a/pod-ip", 10, [3]float64{0.33, 0.32, 0.34}), versus("b-svc/pod-ip", "b/pod-ip", 5, [3]float64{0.5, 0, 0}),
 	}
 	checkSays(t, strings.Join(strings.Fields(briefOf(t, f, 60)), " "), []string{
-		"by pod IP, of that between hosts: same node: no difference found; two nodes: too noisy to tell.",
-		"by cluster IP, of that by pod IP: same node: 33 %; two nodes: too few rounds to tell.",
+		", Pod IP against host: same node: no difference found; two nodes: too noisy to tell.",
+		", Cluster IP against pod IP: same node: 33 %; two nodes: too few rounds to tell.",
 		"ratio: Pod IP against host; Cluster IP against pod IP.",
 	}, []string{"…"})
 }

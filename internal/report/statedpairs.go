@@ -38,7 +38,7 @@ func (t *workloadTable) stated() []string {
 			continue
 		}
 		if len(all) <= 2 && all[0].label != "" && !st.Range {
-			out = append(out, t.name+" "+format.Clean(st.Subject)+", of that "+format.Clean(st.Object)+": "+pairwise(all)+".")
+			out = append(out, fmt.Sprintf("%s, %s: %s.", t.name, format.Clean(st.Caption), pairwise(all)))
 			continue
 		}
 		least, most := extent(all)

@@ -38,7 +38,10 @@ does the same.`,
 			if err := cli.RequireRoot(cmd); err != nil {
 				return err
 			}
-			had, ofAgent := c.contents(cmd.Context())
+			had, ofAgent, err := c.contents(cmd.Context())
+			if err != nil {
+				return err
+			}
 			if ofAgent > 0 && !force {
 				return fmt.Errorf("%s of this node's agent: to remove Mustang from the node, end the agent and run mustang agent cleanup --all; --force deletes them all the same, "+
 					"and pods stay without services and policies until they are made anew", count(ofAgent, "service is", "services are"))
@@ -46,7 +49,7 @@ does the same.`,
 			if err := datapath.Remove(cmd.Context(), c.BPFRoot); err != nil {
 				return err
 			}
-			_, err := fmt.Fprintln(c.Stdout, had)
+			_, err = fmt.Fprintln(c.Stdout, had)
 			return err
 		},
 	}
@@ -54,10 +57,10 @@ does the same.`,
 	return cmd
 }
 
-// contents tells what unload deletes, and how many of the services are of the node's agent.
-func (c commands) contents(ctx context.Context) (text string, ofAgent int) {
+// contents tells what unload deletes, and how many of the services are of the node's agent. The error is that the root can have no maps.
+func (c commands) contents(ctx context.Context) (text string, ofAgent int, err error) {
 	text = "nothing was loaded"
-	err := c.WithExisting(func(d *datapath.Datapath) error {
+	err = c.WithExisting(func(d *datapath.Datapath) error {
 		services, err := d.Services().List(ctx)
 		if err != nil {
 			return err
@@ -80,10 +83,13 @@ func (c commands) contents(ctx context.Context) (text string, ofAgent int) {
 			count(len(policies), "network policy", "network policies"))
 		return err
 	})
+	if wrong := (*objects.BPFFSError)(nil); errors.As(err, &wrong) {
+		return "", 0, err
+	}
 	if err != nil {
 		text = "deleted: maps that this program cannot read"
 	}
-	return text, ofAgent
+	return text, ofAgent, nil
 }
 
 // count returns a number with a noun in the right form.

@@ -4,6 +4,7 @@
 package nodeagent
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -147,12 +148,16 @@ func (a asking) show(ctx context.Context, q status.Query) error {
 	if q.Name != "" && len(r.Objects) == 0 && !q.Wrong {
 		return fmt.Errorf("the agent knows no %s %s", q.Kind, q.Name)
 	}
+	var text bytes.Buffer
 	if a.format == "json" {
-		err = status.WriteJSON(a.Stdout, r)
+		err = status.WriteJSON(&text, r)
 	} else {
-		err = status.WriteText(a.Stdout, r, q)
+		err = status.WriteText(&text, r, q)
 	}
 	if err != nil {
+		return err
+	}
+	if _, err := a.Stdout.Write(text.Bytes()); err != nil { // at once: kubectl exec mixes it with the error line else
 		return err
 	}
 	return verdict(r, q)
