@@ -39,22 +39,34 @@ func (h host) segment(a netip.Addr) int {
 	return routes[0].LinkIndex
 }
 
-// segmentOf returns segment as a node with routing has it. With Auto the other node decides too, by the address of this one: so only a device that has this
-// node's address leads to a segment of both, unless none has it. Devices without neighbours, as VPNs have, take no heed of a route's next hop.
+// segmentOf returns segment as a node with routing has it. With Auto the other node decides too, by the address of this one. So this one is on a segment with
+// it only if the device that leads there has its address, or that address is of the same prefix, unless no device has it. Devices without neighbours, as VPNs
+// have, take no heed of a route's next hop.
 func (h host) segmentOf(self Node, routing Routing) (func(netip.Addr) int, error) {
 	if routing != Auto {
 		return h.segment, nil
 	}
-	on, err := h.Addresses()
+	devices, err := h.Devices()
 	if err != nil {
 		return nil, err
 	}
-	on = slices.DeleteFunc(on, func(a rtnl.Address) bool { return !slices.Contains(self.Addresses, a.Addr) })
+	own := map[netip.Prefix]int{} // by address, the device
+	for _, d := range devices {
+		for _, p := range d.Addrs {
+			if slices.Contains(self.Addresses, p.Addr()) {
+				own[p] = d.Index
+			}
+		}
+	}
 	return func(a netip.Addr) int {
 		device := h.segment(a)
-		alike := func(own rtnl.Address) bool { return own.Addr.Is4() == a.Is4() }
-		has := func(own rtnl.Address) bool { return alike(own) && own.Index == device }
-		if device == 0 || slices.ContainsFunc(on, alike) && !slices.ContainsFunc(on, has) {
+		known, same := false, false
+		for p, at := range own {
+			if p.Addr().Is4() == a.Is4() {
+				known, same = true, same || at == device || p.Contains(a)
+			}
+		}
+		if device == 0 || known && !same {
 			return 0
 		}
 		link, err := h.LinkByIndex(device)

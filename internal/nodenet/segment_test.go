@@ -28,6 +28,19 @@ func TestSecondUplink(t *testing.T) {
 	c.reach("two uplinks")
 }
 
+// TestTwoDevicesInOneSegment has a node with two devices in the segment: its address is at the second, and the kernel's route by the first.
+func TestTwoDevicesInOneSegment(t *testing.T) {
+	c := newCluster(t, kind{nodes: 2, routing: Auto, family: "ipv4"})
+	second := c.nodes[1]
+	c.must(rtnl.AddVeth(rtnl.VethEnd{Namespace: second.ns, Name: "eth1"}, rtnl.VethEnd{Namespace: c.wire, Name: "port3"}, podlink.DefaultMTU))
+	c.ip(c.wire, "link set port3 master br0 up")
+	c.must(rtnl.In(second.ns).Configure("eth1", rtnl.DeviceConfig{Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.9/24")}, Up: true}))
+	second.Addresses = []netip.Addr{netip.MustParseAddr("192.0.2.9")}
+	c.apply()
+	c.tunnels(false)
+	c.reach("two devices")
+}
+
 // TestDeviceWithoutNeighbours has the node's address at a device like those of VPNs, where the next hop of a route counts for nothing.
 func TestDeviceWithoutNeighbours(t *testing.T) {
 	c := newCluster(t, kind{nodes: 2, routing: Auto, family: "ipv4"})
