@@ -366,6 +366,6 @@ func TestFewStatedPairs(t *testing.T) {
 	checkSays(t, strings.Join(strings.Fields(briefOf(t, f, 60)), " "), []string{
 		", Pod IP against host: same node: no difference found; two nodes: too noisy to tell.",
 		", Cluster IP against pod IP: same node: 33 %; two nodes: too few rounds to tell.",
-		"ratio: Pod IP against host; Cluster IP against pod IP.",
+		"ratio, round by round: Pod IP against host; Cluster IP against pod IP.",
 	}, []string{"…"})
 }

@@ -324,7 +324,7 @@ func (st *suiteTables) briefLegend(style int) string {
 		for _, one := range of {
 			captions = append(captions, format.Clean(one.Caption))
 		}
-		parts = append(parts, "ratio: "+strings.Join(captions, "; ")+".")
+		parts = append(parts, "ratio, round by round: "+strings.Join(captions, "; ")+".")
 	case st.list():
 		parts = append(parts, "ratio: "+format.Clean(of[0].Subject)+" over "+format.Clean(of[0].Object)+".")
 	case len(of) == 1:

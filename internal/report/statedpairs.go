@@ -38,7 +38,11 @@ func (t *workloadTable) stated() []string {
 			continue
 		}
 		if len(all) <= 2 && all[0].label != "" && !st.Range {
-			out = append(out, fmt.Sprintf("%s, %s: %s.", t.name, format.Clean(st.Caption), pairwise(all)))
+			of := ": "
+			if len(all) == 1 {
+				of = ", "
+			}
+			out = append(out, t.name+", "+format.Clean(st.Caption)+of+pairwise(all)+".")
 			continue
 		}
 		least, most := extent(all)
