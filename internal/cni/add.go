@@ -51,6 +51,7 @@ func (p *Plugin) Add(ctx context.Context, r Request) (result *types100.Result, e
 		{"addresses", func() (err error) { addresses, err = a.reserveAddresses(ctx); return err }},
 		{"network", func() error { return a.ensureNetwork(ctx, addresses, false) }},
 		{"link", func() (err error) { link, err = a.createLink(ctx, addresses); return err }},
+		{"addresses of others", a.checkAddressesBeside},
 		{"bandwidth", a.setBandwidth},
 		{"services", func() error { return a.addServices(ctx) }},
 		{"ports", func() error { return a.addHostPorts(ctx, addresses) }},

@@ -86,16 +86,13 @@ func (a *attachment) becomesEndpoint() bool {
 	return a.config.TranslatesPackets() || a.known != nil || a.guardsBothWays()
 }
 
-// checkAddressesFree refuses addresses that a pod has which is alive, and an endpoint or at the same bridge or parent. The datapath refuses the former too,
-// but only once the pod's device is there and has told its neighbours that the addresses are at its MAC address: they would not reach the other pod for seconds.
+// checkAddressesFree refuses addresses that a pod has which is alive, and an endpoint or at the same bridge or parent. The datapath refuses those of endpoints
+// too, but only once the pod's device is there and has told its neighbours that the addresses are at its MAC address: they would not reach the other pod for seconds.
 func (a *attachment) checkAddressesFree(ctx context.Context) error {
+	if err := a.checkAddressesBeside(); err != nil || !a.becomesEndpoint() {
+		return err
+	}
 	for _, ip := range a.record.Addresses {
-		if network := a.reservedBeside(ip); network != "" {
-			return fmt.Errorf("address %s belongs to a pod of network %q, which is at the same bridge or parent", ip, network)
-		}
-		if !a.becomesEndpoint() {
-			continue
-		}
 		taken, err := a.dp.Endpoints().Get(ctx, ip)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
@@ -105,6 +102,17 @@ func (a *attachment) checkAddressesFree(ctx context.Context) error {
 		}
 		if a.anotherHas(ip, func(r record.Record) bool { return r.Endpoint }) {
 			return &datapath.ConflictError{What: fmt.Sprintf("address %s belongs to endpoint %d, which is in use", ip, taken.ID)}
+		}
+	}
+	return nil
+}
+
+// checkAddressesBeside refuses addresses that a pod of another network at the same bridge or parent has. Of two that are added at once it has to be called once
+// the devices are there.
+func (a *attachment) checkAddressesBeside() error {
+	for _, ip := range a.record.Addresses {
+		if network := a.reservedBeside(ip); network != "" {
+			return fmt.Errorf("address %s belongs to a pod of network %q, which is at the same bridge or parent", ip, network)
 		}
 	}
 	return nil
