@@ -89,10 +89,10 @@ func (a *attachment) becomesEndpoint() bool {
 // checkAddressesFree refuses addresses that a pod has which is alive, and an endpoint or at the same bridge or parent. The datapath refuses those of endpoints
 // too, but only once the pod's device is there and has told its neighbours that the addresses are at its MAC address: they would not reach the other pod for seconds.
 func (a *attachment) checkAddressesFree(ctx context.Context) error {
-	if err := a.checkAddressesBeside(); err != nil || !a.becomesEndpoint() {
-		return err
-	}
 	for _, ip := range a.record.Addresses {
+		if !a.becomesEndpoint() {
+			break
+		}
 		taken, err := a.dp.Endpoints().Get(ctx, ip)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
@@ -104,7 +104,7 @@ func (a *attachment) checkAddressesFree(ctx context.Context) error {
 			return &datapath.ConflictError{What: fmt.Sprintf("address %s belongs to endpoint %d, which is in use", ip, taken.ID)}
 		}
 	}
-	return nil
+	return a.checkAddressesBeside()
 }
 
 // checkAddressesBeside refuses addresses that a pod of another network at the same bridge or parent has. Of two that are added at once it has to be called once

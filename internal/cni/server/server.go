@@ -29,8 +29,9 @@ import (
 
 // Limits of a server.
 const (
-	// maxWorkers is the number of verbs that it does at once: most of one is waiting for the kernel's lock of all devices.
-	maxWorkers = 16
+	// maxWorkers is the number of verbs that it does at once. Most of one is waiting for the kernel's lock of all devices, or for that of the datapath, which
+	// the agent's rounds wait for too: more at once are no faster, and each waits longer.
+	maxWorkers = 4
 	// maxCalls is the number of requests that it has at once. It closes the connections of more, whose plugins work alone.
 	maxCalls = 512
 	// maxQueued is the number of those that it has begun, and that wait for a worker: of a plugin that has begun, the answer is waited for for a minute.
