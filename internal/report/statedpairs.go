@@ -38,10 +38,7 @@ func (t *workloadTable) stated() []string {
 			continue
 		}
 		if len(all) <= 2 && all[0].label != "" && !st.Range {
-			of := ": "
-			if len(all) == 1 {
-				of = ", "
-			}
+			of := map[bool]string{true: ", ", false: ": "}[len(all) == 1]
 			out = append(out, t.name+", "+format.Clean(st.Caption)+of+pairwise(all)+".")
 			continue
 		}
