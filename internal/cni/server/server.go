@@ -71,7 +71,8 @@ type Server struct {
 	workers  chan struct{} // one for each verb that is done
 	calls    chan struct{} // one for each request
 	queued   chan struct{} // one for each verb that is begun, and waits for a worker
-	ended    atomic.Int64  // when a verb has ended last, in nanoseconds of Unix time
+	began    time.Time
+	ended    atomic.Int64 // when a verb has ended last, in nanoseconds since began, whatever the clock is set to
 	programs *programs
 	mounts   string // this process's mount namespace
 	network  string // the host's network namespace
@@ -95,7 +96,7 @@ func InUse(socket string) (bool, error) {
 
 // Listen returns a server whose socket takes connections. It replaces the socket of another, which gets no more of them.
 func Listen(o Options) (_ *Server, err error) {
-	s := &Server{Options: o, workers: make(chan struct{}, maxWorkers), calls: make(chan struct{}, maxCalls), queued: make(chan struct{}, maxQueued), farewell: farewell}
+	s := &Server{Options: o, workers: make(chan struct{}, maxWorkers), calls: make(chan struct{}, maxCalls), queued: make(chan struct{}, maxQueued), farewell: farewell, began: time.Now()}
 	s.Socket = cmp.Or(o.Socket, handover.DefaultSocket)
 	if s.Plugin.DeleteDevice == nil {
 		s.Plugin.DeleteDevice = unlink.Device
@@ -242,7 +243,7 @@ func (s *Server) begin(ctx context.Context, call *handover.Call) bool {
 			<-s.workers
 			return false
 		case <-waited.C:
-			if claimed || time.Since(time.Unix(0, s.ended.Load())) > queueDelay {
+			if claimed || time.Since(s.began)-time.Duration(s.ended.Load()) > queueDelay {
 				continue
 			}
 			select {
@@ -264,9 +265,12 @@ func (s *Server) begin(ctx context.Context, call *handover.Call) bool {
 
 // end frees the worker of a verb.
 func (s *Server) end() {
-	s.ended.Store(time.Now().UnixNano())
+	s.progress()
 	<-s.workers
 }
+
+// progress notes that a verb has ended.
+func (s *Server) progress() { s.ended.Store(int64(time.Since(s.began))) }
 
 // serve serves a connection.
 func (s *Server) serve(ctx context.Context, conn *net.UnixConn) {
