@@ -132,6 +132,7 @@ type Agent struct {
 	attach     bool          // the programs at addresses may not be attached
 	changed    chan struct{} // has room for one
 	round      chan struct{} // has one in it while a round is written
+	awaited    int           // pods that wait for policies to be written
 	progress   chan struct{} // nil unless somebody waits until it is closed: an object has come, or policies were written
 }
 

@@ -20,6 +20,11 @@ func (a *Agent) AwaitPod(ctx context.Context, namespace, name, uid string) error
 		lacks := a.lacks(namespace, name, uid)
 		if from == 0 && lacks == "" {
 			from = a.policies.version
+			a.awaited++
+			defer a.noLongerAwaited()
+			if a.policies.changed {
+				a.wake() // which policiesDue may have put off
+			}
 		}
 		if from > 0 && a.policies.written >= from {
 			a.mu.Unlock()
@@ -33,9 +38,6 @@ func (a *Agent) AwaitPod(ctx context.Context, namespace, name, uid string) error
 		}
 		if a.progress == nil {
 			a.progress = make(chan struct{})
-			if a.policies.changed {
-				a.wake() // which policiesDue may have put off
-			}
 		}
 		progress := a.progress
 		a.mu.Unlock()
@@ -45,6 +47,12 @@ func (a *Agent) AwaitPod(ctx context.Context, namespace, name, uid string) error
 			return fmt.Errorf("%s: %w", lacks, ctx.Err())
 		}
 	}
+}
+
+func (a *Agent) noLongerAwaited() {
+	a.mu.Lock()
+	a.awaited--
+	a.mu.Unlock()
 }
 
 // lacks tells what the agent has not been told yet of a Pod; empty: it knows it.

@@ -57,7 +57,8 @@ func TestPodsElsewhere(t *testing.T) {
 	change(gone("web"), true)
 }
 
-// TestPoliciesRest has a change of policies that took an hour: the next one waits, but for no more than some seconds, and not while a pod waits for it.
+// TestPoliciesRest has a change of policies that took an hour: the next Pod waits, but for no more than some seconds, and not while a pod waits for its
+// policies. A policy or a namespace does not wait.
 func TestPoliciesRest(t *testing.T) {
 	a := New(Options{Node: "here", State: healthz.New(), Log: slog.New(slog.DiscardHandler)})
 	a.synced = true
@@ -68,7 +69,12 @@ func TestPoliciesRest(t *testing.T) {
 		}
 	}
 	due(false)
-	a.policies.change()
+	pod, namespace := object{resource: kube.Pods.Resource}, object{resource: kube.Namespaces.Resource}
+	a.policies.change(pod)
+	due(true)
+	a.restAfter(time.Hour, nil)
+	due(false)
+	a.policies.change(namespace)
 	due(true)
 	a.restAfter(time.Hour, nil)
 	due(false)
@@ -89,7 +95,7 @@ func TestPoliciesRest(t *testing.T) {
 // TestRestEnds has a change of policies wait for a moment: then it is written.
 func TestRestEnds(t *testing.T) {
 	a := New(Options{Node: "here", State: healthz.New(), Log: slog.New(slog.DiscardHandler)})
-	a.policies.change()
+	a.policies.change(object{resource: kube.Pods.Resource})
 	a.restAfter(100*time.Millisecond, nil)
 	for a.policiesDue() { // the machine takes longer than the rest
 		a.restAfter(time.Second, nil)

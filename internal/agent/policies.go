@@ -51,7 +51,7 @@ type policySet struct {
 	last []policy.Policy
 	// others are the policies of other owners, as of the command line. They need labels too.
 	others []policy.Policy
-	// rest is until when changes are put off: the last ones took as long.
+	// rest is until when changes of Pods are put off: the last ones took as long.
 	rest time.Time
 }
 
@@ -68,7 +68,7 @@ func (p *policySet) on(e kube.Event) (notes []string, err error) {
 		p.put(at, fragment{})
 		delete(p.of, at)
 		if p.concerned(at, had) {
-			p.change()
+			p.change(at)
 		}
 		return nil, nil
 	}
@@ -90,7 +90,7 @@ func (p *policySet) on(e kube.Event) (notes []string, err error) {
 	}
 	p.put(at, now)
 	if p.concerned(at, had) || p.concerned(at, now) {
-		p.change()
+		p.change(at)
 	}
 	said := func(note string) bool { return slices.Contains(had.notes, note) }
 	return slices.DeleteFunc(slices.Clone(now.notes), said), err
@@ -147,9 +147,12 @@ func directionsOf(p policy.Policy) string {
 	return strings.Join(names, " and ")
 }
 
-func (p *policySet) change() {
+// change notes that an object has changed. Pods come and go all the time; what else changes does not wait.
+func (p *policySet) change(at object) {
 	p.changed = true
-	p.version++
+	if p.version++; at.resource != kube.Pods.Resource {
+		p.rest = time.Time{}
+	}
 }
 
 // readPolicies finds out which policies the tables have from an agent before, once.
@@ -179,7 +182,7 @@ func (a *Agent) policiesDue() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	rest := time.Until(a.policies.rest)
-	if !a.policies.changed || rest <= 0 || a.progress != nil {
+	if !a.policies.changed || rest <= 0 || a.awaited > 0 {
 		return a.policies.changed
 	}
 	if a.rested != nil {

@@ -128,24 +128,27 @@ func (a *attachment) reservedBeside(ip netip.Addr) string {
 		if _, err := os.Lstat(filepath.Join(a.plugin.stateDir(name), ip.String())); err != nil {
 			continue
 		}
-		ofNetwork := func(r record.Record) bool { return r.Network == name && r.Linked }
-		if a.plugin.sameDevice(a.config.Name, name) && a.anotherHas(ip, ofNetwork) {
+		beside := func(r record.Record) bool { return r.Network == name && r.Linked && a.isBeside(r) }
+		if a.anotherHas(ip, beside) {
 			return name
 		}
 	}
 	return ""
 }
 
-// sameDevice reports whether two networks have the same bridge or parent.
-func (p *Plugin) sameDevice(one, other string) bool {
-	a, _ := p.records().Network(one)
-	b, _ := p.records().Network(other)
-	here, _, err := gatewayDevice(a)
+// isBeside reports whether another attachment is at the same bridge or parent, wherever its network is by now.
+func (a *attachment) isBeside(other record.Record) bool {
+	own, _ := a.plugin.records().Network(a.config.Name)
+	here, _, err := gatewayDevice(own)
 	if err != nil {
 		return false
 	}
-	there, _, err := gatewayDevice(b)
-	return err == nil && here == there && (a.Parent == b.Parent || !onParent(a.Link))
+	there, _, err := gatewayDevice(record.Network{Link: other.Link, Bridge: other.Bridge})
+	if err != nil || here != there {
+		return false
+	}
+	network, _ := a.plugin.records().Network(other.Network)
+	return network.Parent == own.Parent || !onParent(own.Link)
 }
 
 // anotherHas reports whether another attachment has an address, and its pod is alive and has its device: a DEL that was killed may have

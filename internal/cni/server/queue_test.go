@@ -5,9 +5,13 @@ package server
 import (
 	"context"
 	"fmt"
+	"net"
+	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
+	"mustang/internal/cni/handover"
 	"mustang/internal/testkit"
 )
 
@@ -91,4 +95,85 @@ func TestEndsWithQueue(t *testing.T) {
 		}
 		f.works(call{verb: "DEL", pod: p, socket: "none"})
 	})
+}
+
+// TestQueueEnds has all workers busy for long: a verb that is begun is given back, and its plugin does it.
+func TestQueueEnds(t *testing.T) {
+	either(t, func(t *testing.T, f *fixture) {
+		s, stop := f.busy()
+		defer stop()
+		s.queueLimit = time.Second
+		p := f.pod("a", network("veth", ""))
+		if a := <-f.queue(s, p); a.exit != 0 {
+			t.Errorf("ADD whose turn does not come: %+v", a)
+		}
+		if n := len(s.queued); n > 0 {
+			t.Errorf("%d verbs are queued still", n)
+		}
+		f.works(call{verb: "DEL", pod: p, socket: "none"})
+	})
+}
+
+// TestQueueOrder has verbs wait for one worker for longer than it takes to begin them: they are done in the order in which they came.
+func TestQueueOrder(t *testing.T) {
+	s := &Server{workers: make(chan struct{}, 1), queued: make(chan struct{}, maxQueued), queueLimit: time.Minute, began: time.Now()}
+	path := filepath.Join(t.TempDir(), "socket")
+	listener, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	s.workers <- struct{}{}
+	var order []string
+	var all sync.WaitGroup
+	const calls = 8
+	for i := range calls {
+		all.Go(func() {
+			agent, err := handover.Dial(path)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer agent.Close()
+			if _, err := agent.Ask(t.Context(), handover.Request{Call: fmt.Sprint(i)}, ""); err != nil {
+				t.Error(i, err)
+			}
+		})
+		conn, err := listener.AcceptUnix()
+		if err != nil {
+			t.Fatal(err)
+		}
+		all.Go(func() {
+			call, err := handover.Receive(conn)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer call.Close()
+			if !s.begin(t.Context(), call) {
+				t.Errorf("%s is not begun", call.Call)
+				return
+			}
+			order = append(order, call.Call)
+			s.end()
+			_ = call.Answer(handover.Answer{})
+		})
+		testkit.Eventually(t, 20*time.Second, func() error {
+			s.progress()
+			if n := len(s.queued); n != i+1 {
+				return fmt.Errorf("%d verbs are queued", n)
+			}
+			return nil
+		})
+	}
+	<-s.workers
+	all.Wait()
+	for i, call := range order {
+		if call != fmt.Sprint(i) {
+			t.Fatalf("done in the order %v", order)
+		}
+	}
+	if len(order) != calls {
+		t.Errorf("%d are done", len(order))
+	}
 }

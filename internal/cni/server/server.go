@@ -34,10 +34,12 @@ const (
 	maxWorkers = 4
 	// maxCalls is the number of requests that it has at once. It closes the connections of more, whose plugins work alone.
 	maxCalls = 512
-	// maxQueued is the number of those that it has begun, and that wait for a worker: of a plugin that has begun, the answer is waited for for a minute.
+	// maxQueued is the number of those that it has begun, and that wait for a worker.
 	maxQueued = 256
 	// queueDelay is how long a verb waits for a worker before it is begun all the same. A plugin waits for the begin four times as long.
 	queueDelay = 500 * time.Millisecond
+	// queueLimit is how long a verb that is begun waits for a worker. Then its plugin does it: of a plugin, the answer is waited for for a minute.
+	queueLimit = 20 * time.Second
 	// patience is how long an ADD waits here for its policies. Then its plugin works alone, and waits longer.
 	patience = time.Second
 	// longest is how long a plugin that works alone may wait for them, whatever it wants itself.
@@ -66,17 +68,17 @@ type Options struct {
 // Server does verbs for plugins on this host.
 type Server struct {
 	Options
-	listener *net.UnixListener
-	inode    uint64        // of the socket
-	workers  chan struct{} // one for each verb that is done
-	calls    chan struct{} // one for each request
-	queued   chan struct{} // one for each verb that is begun, and waits for a worker
-	began    time.Time
-	ended    atomic.Int64 // when a verb has ended last, in nanoseconds since began, whatever the clock is set to
-	programs *programs
-	mounts   string // this process's mount namespace
-	network  string // the host's network namespace
-	farewell time.Duration
+	listener             *net.UnixListener
+	inode                uint64        // of the socket
+	workers              chan struct{} // one for each verb that is done
+	calls                chan struct{} // one for each request
+	queued               chan struct{} // one for each verb that is begun, and waits for a worker
+	began                time.Time
+	ended                atomic.Int64 // when a verb has ended last, in nanoseconds since began, whatever the clock is set to
+	programs             *programs
+	mounts               string // this process's mount namespace
+	network              string // the host's network namespace
+	farewell, queueLimit time.Duration
 }
 
 // InUse reports whether somebody serves at a socket. An agent that is busy or stopped, and whose queue is full, does.
@@ -96,7 +98,7 @@ func InUse(socket string) (bool, error) {
 
 // Listen returns a server whose socket takes connections. It replaces the socket of another, which gets no more of them.
 func Listen(o Options) (_ *Server, err error) {
-	s := &Server{Options: o, workers: make(chan struct{}, maxWorkers), calls: make(chan struct{}, maxCalls), queued: make(chan struct{}, maxQueued), farewell: farewell, began: time.Now()}
+	s := &Server{Options: o, workers: make(chan struct{}, maxWorkers), calls: make(chan struct{}, maxCalls), queued: make(chan struct{}, maxQueued), farewell: farewell, queueLimit: queueLimit, began: time.Now()}
 	s.Socket = cmp.Or(o.Socket, handover.DefaultSocket)
 	if s.Plugin.DeleteDevice == nil {
 		s.Plugin.DeleteDevice = unlink.Device
@@ -222,17 +224,22 @@ func (s *Server) close() {
 	_ = s.listener.Close()
 }
 
-// begin waits for a worker, and takes the claim of a request: false if somebody else has it, or the server ends. While others make progress, it takes the claim
-// before there is a worker: a node that starts hundreds of pods does not start as many plugins, which would wait for the same locks.
+// begin waits for a worker, and takes the claim of a request: false if somebody else has it, the plugin does not wait any more, or the server ends. While
+// others make progress, it takes the claim before there is a worker: a node that starts hundreds of pods does not start as many plugins, which would wait
+// for the same locks. Who waits with a claim keeps its place.
 func (s *Server) begin(ctx context.Context, call *handover.Call) bool {
-	claimed, waited := false, time.NewTicker(queueDelay)
-	defer waited.Stop()
+	claimed := false
+	defer func() {
+		if claimed {
+			<-s.queued
+		}
+	}()
+	var limit <-chan time.Time
+	early := time.NewTicker(queueDelay)
+	defer early.Stop()
 	for {
 		select {
 		case s.workers <- struct{}{}:
-			if claimed {
-				<-s.queued
-			}
 			start := call.Begin
 			if claimed {
 				start = call.Waits // a plugin that has ended meanwhile: its pod may be deleted already
@@ -242,23 +249,24 @@ func (s *Server) begin(ctx context.Context, call *handover.Call) bool {
 			}
 			<-s.workers
 			return false
-		case <-waited.C:
-			if claimed || time.Since(s.began)-time.Duration(s.ended.Load()) > queueDelay {
+		case <-early.C:
+			if time.Since(s.began)-time.Duration(s.ended.Load()) > queueDelay {
 				continue
 			}
 			select {
 			case s.queued <- struct{}{}:
-				if claimed = call.Begin() == nil; !claimed {
-					<-s.queued
+				claimed = true
+				if call.Begin() != nil {
 					return false
 				}
+				early.Stop()
+				limit = time.After(s.queueLimit)
 			default:
 			}
+		case <-limit:
+			return false // as the next one
 		case <-ctx.Done():
-			if claimed {
-				<-s.queued // the plugin sees the connection end, and does the verb
-			}
-			return false
+			return false // the plugin sees the connection end, and does the verb
 		}
 	}
 }
@@ -298,11 +306,11 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn) {
 		s.Log.Debug("the CNI plugin works alone", "verb", verb, "container", request.ContainerID, "reason", err)
 		return
 	}
+	begun := time.Now()
 	if !s.begin(ctx, call) {
 		return
 	}
 	defer s.end()
-	begun := time.Now()
 	answer, err := s.do(ctx, call, verb, request)
 	if err == nil {
 		if s.Observe != nil {

@@ -22,6 +22,9 @@ func (s *Server) do(ctx context.Context, c *handover.Call, verb string, r cni.Re
 	var stderr bytes.Buffer
 	p := s.Plugin
 	p.Stderr = &stderr
+	if p.Await != nil { // serve has waited, without a worker
+		p.Await = func(context.Context, string, string, string) error { return nil }
+	}
 	defer func() {
 		if reason := recover(); reason != nil {
 			err = fmt.Errorf("panic: %v\n%s", reason, debug.Stack())

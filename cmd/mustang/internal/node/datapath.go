@@ -83,10 +83,11 @@ func (c commands) contents(ctx context.Context) (text string, ofAgent int, err e
 			count(len(policies), "network policy", "network policies"))
 		return err
 	})
-	if wrong := (*objects.BPFFSError)(nil); errors.As(err, &wrong) {
+	switch wrong := (*objects.BPFFSError)(nil); {
+	case errors.As(err, &wrong) && c.BPFRoot != objects.DefaultRoot:
 		return "", 0, err
-	}
-	if err != nil {
+	case errors.As(err, &wrong): // no BPF file system has been mounted since the boot
+	case err != nil:
 		text = "deleted: maps that this program cannot read"
 	}
 	return text, ofAgent, nil
