@@ -289,7 +289,7 @@ func TestAgentJoinsNodes(t *testing.T) {
 			a.kill()
 			b.kill()
 			for _, n := range c.nodes {
-				cmd := exec.Command("mustang", "agent", "cleanup", "--netns", n.ns.Path())
+				cmd := exec.Command("mustang", "agent", "cleanup", "--netns", n.ns.Path(), "--run-dir", n.dir+"/agent")
 				if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
 					t.Errorf("cleanup: %v: %s", err, out)
 				}
