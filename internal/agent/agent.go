@@ -122,7 +122,6 @@ type Agent struct {
 	noRoom   map[manifest.Name]string // why policies have no rules in force
 	shedder  shed.Shedder
 	again    *time.Timer // when to try those again
-	rested   *time.Timer // when to write policies that are put off
 	more     *time.Timer // when Services may have more than there was room for
 	// unanswered is why health checks are not answered at ports, and absent that no device has an address of the node.
 	unanswered map[uint16]string

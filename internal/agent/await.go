@@ -23,7 +23,7 @@ func (a *Agent) AwaitPod(ctx context.Context, namespace, name, uid string) error
 			a.awaited++
 			defer a.noLongerAwaited()
 			if a.policies.changed {
-				a.wake() // which policiesDue may have put off
+				a.wake() // policiesDue may have put the change off
 			}
 		}
 		if from > 0 && a.policies.written >= from {

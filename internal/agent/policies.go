@@ -12,7 +12,6 @@ import (
 	"reflect"
 	"slices"
 	"strings"
-	"time"
 
 	"mustang/internal/datapath/policies"
 	"mustang/internal/kube"
@@ -44,6 +43,7 @@ type policySet struct {
 	count   int                                 // of policies
 	labels  map[policy.Digest]map[string]string // of objects
 	changed bool
+	urgent  bool // other objects than Pods have changed
 	// version counts the changes, and written is the one that the tables have: 0 if they have none yet, or why not.
 	version, written uint64
 	failure          error
@@ -51,8 +51,7 @@ type policySet struct {
 	last []policy.Policy
 	// others are the policies of other owners, as of the command line. They need labels too.
 	others []policy.Policy
-	// rest is until when changes of Pods are put off: the last ones took as long.
-	rest time.Time
+	rest   rest
 }
 
 func newPolicySet(node string) *policySet {
@@ -147,12 +146,11 @@ func directionsOf(p policy.Policy) string {
 	return strings.Join(names, " and ")
 }
 
-// change notes that an object has changed. Pods come and go all the time; what else changes does not wait.
+// change notes that an object has changed. Pods come and go all the time: what else changes is urgent.
 func (p *policySet) change(at object) {
 	p.changed = true
-	if p.version++; at.resource != kube.Pods.Resource {
-		p.rest = time.Time{}
-	}
+	p.urgent = p.urgent || at.resource != kube.Pods.Resource
+	p.version++
 }
 
 // readPolicies finds out which policies the tables have from an agent before, once.
@@ -176,34 +174,6 @@ func (a *Agent) readPolicies() error {
 	return nil
 }
 
-// policiesDue reports whether policies are to be written. With many objects that takes long, and pods come and go all the time: half of the time is left
-// for other things, unless a pod waits for its policies.
-func (a *Agent) policiesDue() bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	rest := time.Until(a.policies.rest)
-	if !a.policies.changed || rest <= 0 || a.awaited > 0 {
-		return a.policies.changed
-	}
-	if a.rested != nil {
-		a.rested.Stop()
-	}
-	a.rested = time.AfterFunc(rest, a.wake)
-	return false
-}
-
-// longestRest bounds how long changes of policies are put off.
-const longestRest = 5 * time.Second
-
-// restAfter puts changes of policies off for as long as the last ones took. What has failed is tried again when that is due.
-func (a *Agent) restAfter(took time.Duration, err error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.policies.rest = time.Now().Add(min(took, longestRest)); err != nil {
-		a.policies.rest = time.Time{}
-	}
-}
-
 // readOthers finds out which policies other owners have.
 func (a *Agent) readOthers(ctx context.Context) error {
 	others, err := a.Policies.Others(ctx, service.Agent)
@@ -218,7 +188,7 @@ func (a *Agent) readOthers(ctx context.Context) error {
 
 // set returns all, with those that were written last as previous ones, and that nothing has changed since. Of some pods it is not all that policies ask for: of these cut tells.
 func (p *policySet) set() (s policies.Set, cut []kube.Warning) {
-	p.changed = false
+	p.changed, p.urgent = false, false
 	if p.count+len(p.others) == 0 {
 		return policies.Set{}, nil // labels matter to nobody
 	}

@@ -21,7 +21,7 @@ type attempt struct {
 	node   string
 	all    policy.Snapshot // before anything was given up
 	want   policies.Set
-	here   policy.Snapshot // what was written last, as the node sees it
+	here   policy.Snapshot // what was tried last, as the node sees it
 	search search
 	lost   error
 	// What to tell of policies: full of those that there was no room for before, forgot and taken of those that there is none for now. Of the former the labels

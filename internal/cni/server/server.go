@@ -263,10 +263,10 @@ func (s *Server) begin(ctx context.Context, call *handover.Call) bool {
 				limit = time.After(s.queueLimit)
 			default:
 			}
-		case <-limit:
-			return false // as the next one
-		case <-ctx.Done():
-			return false // the plugin sees the connection end, and does the verb
+		case <-limit: // the plugin sees the connection end, and does the verb
+			return false
+		case <-ctx.Done(): // the same
+			return false
 		}
 	}
 }

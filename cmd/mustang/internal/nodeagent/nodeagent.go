@@ -157,7 +157,7 @@ func (a asking) show(ctx context.Context, q status.Query) error {
 	if err != nil {
 		return err
 	}
-	if _, err := a.Stdout.Write(text.Bytes()); err != nil { // at once: kubectl exec mixes it with the error line else
+	if _, err := a.Stdout.Write(text.Bytes()); err != nil { // in one piece: kubectl exec mixes pieces with the error line
 		return err
 	}
 	return verdict(r, q)

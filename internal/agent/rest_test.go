@@ -76,9 +76,12 @@ func TestPoliciesRest(t *testing.T) {
 	due(false)
 	a.policies.change(namespace)
 	due(true)
-	a.restAfter(time.Hour, nil)
+	a.restAfter(time.Hour, nil) // of a round that had begun before
+	due(true)
+	a.policies.set()
+	a.policies.change(pod)
 	due(false)
-	if left := time.Until(a.policies.rest); left > longestRest {
+	if left := time.Until(a.policies.rest.until); left > longestRest {
 		t.Errorf("waits %v", left)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
