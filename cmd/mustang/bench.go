@@ -37,6 +37,9 @@ interleaved rounds, and prove with counters that traffic took the path that each
 claims. Several suites run one after the other, in this order (pod-links if none is named):
 
 ` + suiteList() + `
+A suite measures its usual rows, which answer its question, or with --all every row that it
+has. --only selects among all of them.
+
 Each run makes a directory in the output directory, named by its start in UTC, with
 results.json and report.html; "latest" links to the last one. Ctrl-C keeps the samples so far.
 The answer comes last; -o wide prints all tables before it. The machine's own network,
@@ -82,6 +85,7 @@ func (c *config) bench() *cobra.Command {
   mustang bench latency --peer 'kubectl exec -i server --' --peer-address 10.244.1.7
   mustang bench pod-links --only veth --only 'veth+ebpf' --rounds 20 --out results
   mustang bench --vm pod-links --only ipvlan-l2 --only 'ipvlan-l2+ebpf'
+  mustang bench pod-links --all --time 10m
   mustang bench --self-test
   mustang bench --list all`,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -123,7 +127,8 @@ func (c *config) bench() *cobra.Command {
 	flags.addLabs(f, &o)
 	flags.addTraffic(f)
 	flags.addOutput(cmd)
-	f.BoolVar(&list, "list", false, "list the rows, and whether this machine can measure them")
+	f.BoolVar(&o.All, "all", false, "measure all rows of a suite, not only the usual ones, which answer its question")
+	f.BoolVar(&list, "list", false, "list the rows that the same command would measure, and whether this machine can")
 	f.BoolVar(&selfTest, "self-test", false, "test the measurement itself: paths that are the same, and differences of known size")
 	flags.peer.add(f)
 	f.BoolVar(&guest, "vm", false, "run in a virtual machine with a stock kernel, and count instructions")
@@ -192,11 +197,12 @@ func besideEngines(all []suites.Suite, names []string) ([]suites.Suite, error) {
 
 // addSampling adds the flags that say what and how much is measured.
 func (t *benchFlags) addSampling(f *pflag.FlagSet, o *bench.Options) {
-	f.StringArrayVar(&o.Only, "only", nil, "measure only these rows: an ID, its beginning up to a slash, or a pattern in which * and ? match no slash (repeatable)")
-	f.DurationVar(&o.Time, "time", 0, "time for each suite (default 2m30s; 35s with --quick)")
+	f.StringArrayVar(&o.Only, "only", nil,
+		"measure only these rows: an ID, the beginning of IDs up to a slash, or a pattern in which * and ? match no slash (repeatable)")
+	f.DurationVar(&o.Time, "time", 0, "time of each suite (default 2m50s; 30s with --quick)")
 	f.IntVar(&o.Rounds, "rounds", 0, "samples of each row, in place of --time")
 	f.StringVar(&t.until, "until", "", "end a suite when all intervals are this narrow, such as 0.5%, or --time is over (default then 10m)")
-	f.BoolVar(&o.Quick, "quick", false, "take about a minute per suite, and some for cni; too short for reliable results")
+	f.BoolVar(&o.Quick, "quick", false, "take half a minute: four rows of pod-links and two workloads; other suites longer")
 	f.Uint64Var(&o.Seed, "seed", 0, "seed of the order of rows (default: random, and printed)")
 	f.DurationVar(&o.Slice, "slice", 0, "length of the turns that rows take (default 1ms, and longer where a path needs it)")
 }

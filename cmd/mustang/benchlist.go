@@ -3,16 +3,21 @@
 package main
 
 import (
+	"cmp"
+	"errors"
+	"fmt"
 	"os"
-	"strconv"
+	"slices"
+	"strings"
 
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/bench"
 	"mustang/internal/bench/suites"
+	"mustang/internal/lab"
 	"mustang/internal/result"
 )
 
-// rowJSON is a row of bench --list -o json.
+// rowJSON is a row of bench --list -o json, for one workload.
 type rowJSON struct {
 	Suite    string       `json:"suite"`
 	ID       string       `json:"id"`
@@ -23,12 +28,21 @@ type rowJSON struct {
 	Datapath string       `json:"datapath"`
 	Target   string       `json:"target"`
 	Via      string       `json:"via"`
+	Proxy    string       `json:"proxy,omitempty"`
 	Status   string       `json:"status"`
 	Reason   string       `json:"reason,omitempty"`
 }
 
 // statusUnknown is the status of a row in a list whose link mode was not tried.
 const statusUnknown = "?"
+
+// listed is a row ID of a list, with all workloads that it has.
+type listed struct {
+	row       result.Row
+	workloads []string
+	status    string
+	reason    string
+}
 
 // listRows lists the rows of suites, and whether the programs that they need are
 // installed. As root it also tries whether the kernel has their link modes.
@@ -37,39 +51,140 @@ func (c *config) listRows(o bench.Options, format string) error {
 	if err != nil {
 		return cli.Usage(err)
 	}
-	type key struct{ suite, path string }
-	paths := map[key]suites.Path{}
-	for _, suite := range o.Suites {
-		for _, path := range suite.Paths {
-			paths[key{suite.Name, path.ID}] = path
-		}
-	}
-	type tried struct{ status, reason string }
-	known := map[key]tried{}
-	list := []rowJSON{}
-	var rows [][]string
-	for _, row := range selected {
-		of := key{row.Suite, row.ID}
-		is, ok := known[of]
-		if !ok {
-			is.status, is.reason = pathStatus(paths[of])
-			known[of] = is
-		}
-		item := rowJSON{
-			Suite: row.Suite, ID: row.ID, Workload: row.Workload, Flows: row.Key().Flows, Setup: row.Setup,
-			Link: row.Link, Datapath: row.Datapath, Target: row.Target, Via: row.Via, Status: is.status, Reason: is.reason,
-		}
-		list = append(list, item)
-		rows = append(rows, []string{item.Suite, item.ID, suites.Workload{Name: row.Workload, Setup: row.Setup}.String(), strconv.Itoa(item.Flows), item.Link, item.Datapath,
-			item.Target, item.Via, item.Status, item.Reason})
-	}
+	rows := listedRows(o, selected)
 	if format == "json" {
 		return cli.PrintJSON(c.Stdout, struct {
 			Schema int       `json:"schema"`
 			Rows   []rowJSON `json:"rows"`
-		}{cli.Schema, list})
+		}{cli.Schema, rowsJSON(selected, rows)})
 	}
-	return cli.PrintTable(c.Stdout, []string{"SUITE", "ROW", "WORKLOAD", "FLOWS", "LINK", "DATAPATH", "TARGET", "VIA", "STATUS", "REASON"}, rows)
+	var lines [][]string
+	for _, r := range rows {
+		lines = append(lines, []string{
+			r.row.Suite, r.row.ID, r.row.Link, r.row.Datapath, r.row.Target, r.row.Via, cmp.Or(r.row.Proxy, lab.ViaNone),
+			strings.Join(r.workloads, ","), r.status,
+		})
+	}
+	header := []string{"SUITE", "ROW", "LINK", "DATAPATH", "TARGET", "VIA", "PROXY", "WORKLOADS", "STATUS"}
+	if len(o.Suites) == 1 {
+		header = header[1:]
+		for i := range lines {
+			lines[i] = lines[i][1:]
+		}
+	}
+	if err := cli.PrintTable(c.Stdout, header, lines); err != nil {
+		return err
+	}
+	if err := c.listReasons(rows); err != nil {
+		return err
+	}
+	return c.countOthers(o, len(rows))
+}
+
+// listedRows returns the row IDs of rows in their order, each once.
+func listedRows(o bench.Options, rows []result.Row) []*listed {
+	paths := map[rowKey]suites.Path{}
+	for _, suite := range o.Suites {
+		for _, path := range suite.Paths {
+			paths[rowKey{suite.Name, path.ID}] = path
+		}
+	}
+	known := map[rowKey]*listed{}
+	var out []*listed
+	for _, row := range rows {
+		of := rowKey{row.Suite, row.ID}
+		if known[of] == nil {
+			known[of] = &listed{row: row}
+			known[of].status, known[of].reason = pathStatus(paths[of])
+			out = append(out, known[of])
+		}
+		w := suites.Workload{Name: row.Workload, Flows: row.Key().Flows, Setup: row.Setup}
+		known[of].workloads = append(known[of].workloads, w.String())
+	}
+	return out
+}
+
+// rowKey is the suite and the ID of a row.
+type rowKey struct{ suite, id string }
+
+// rowsJSON returns rows with the status of their IDs.
+func rowsJSON(rows []result.Row, ids []*listed) []rowJSON {
+	known := map[rowKey]*listed{}
+	for _, r := range ids {
+		known[rowKey{r.row.Suite, r.row.ID}] = r
+	}
+	list := []rowJSON{}
+	for _, row := range rows {
+		is := known[rowKey{row.Suite, row.ID}]
+		list = append(list, rowJSON{
+			Suite: row.Suite, ID: row.ID, Workload: row.Workload, Flows: row.Key().Flows, Setup: row.Setup, Link: row.Link,
+			Datapath: row.Datapath, Target: row.Target, Via: row.Via, Proxy: row.Proxy, Status: is.status, Reason: is.reason,
+		})
+	}
+	return list
+}
+
+// listReasons prints each reason for a status once, with the rows that it holds for.
+func (c *config) listReasons(rows []*listed) error {
+	var reasons []string
+	of := map[string][]string{}
+	for _, r := range rows {
+		if r.reason == "" {
+			continue
+		}
+		reason := r.status + ": " + r.reason
+		if of[reason] == nil {
+			reasons = append(reasons, reason)
+		}
+		if !slices.Contains(of[reason], r.row.ID) { // as several suites may have it
+			of[reason] = append(of[reason], r.row.ID)
+		}
+	}
+	var errs []error
+	for _, reason := range reasons {
+		_, err := fmt.Fprintf(c.Stdout, "\n%s\n%s", reason, indented(of[reason]))
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// indented returns words on lines of up to 100 columns.
+func indented(words []string) string {
+	var text strings.Builder
+	column := 0
+	for _, word := range words {
+		if column > 0 && column+1+len(word) > 100 {
+			text.WriteString("\n")
+			column = 0
+		}
+		before := " "
+		if column == 0 {
+			before = "  "
+		}
+		text.WriteString(before + word)
+		column += len(before) + len(word)
+	}
+	return text.String() + "\n"
+}
+
+// countOthers prints how many further row IDs --all has.
+func (c *config) countOthers(o bench.Options, listed int) error {
+	if o.All || len(o.Only) > 0 {
+		return nil
+	}
+	o.All = true
+	all, err := o.Rows()
+	if err != nil {
+		return err
+	}
+	ids := map[rowKey]bool{}
+	for _, row := range all {
+		ids[rowKey{row.Suite, row.ID}] = true
+	}
+	if more := len(ids) - listed; more > 0 {
+		_, err = fmt.Fprintf(c.Stdout, "\n%d more rows with --all\n", more)
+	}
+	return err
 }
 
 // pathStatus tells whether this machine can measure a path, and why not.

@@ -31,6 +31,7 @@ func TestCompletion(t *testing.T) {
 		"bench latency sw":                "switching",
 		"bench latency lat":               "",
 		"bench --only veth/cluster-ip/n":  "veth/cluster-ip/nftables",
+		"bench --only tun/pod-ip/n":       "tun/pod-ip/nftables", // which only --all measures otherwise
 		"bench latency --only macv":       "macvlan",
 		"bench --workload udp":            "udp_stream udp_rr",
 		"bench --engine sock":             "sockperf",

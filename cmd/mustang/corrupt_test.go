@@ -181,7 +181,7 @@ func TestUnreadableResults(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "full", "results.json"), text, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if answer := fails(t, page, "report", filepath.Join(dir, "full")); !strings.Contains(answer, "Throughput: ") {
+	if answer := fails(t, page, "report", filepath.Join(dir, "full")); !strings.Contains(answer, "for requests") {
 		t.Errorf("report without a page: stdout %.200q, want the answer", answer)
 	}
 	entries, err := os.ReadDir(filepath.Join(dir, "full"))

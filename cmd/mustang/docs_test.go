@@ -6,6 +6,7 @@ import (
 	"os"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -318,6 +319,38 @@ func TestScenarios(t *testing.T) {
 				t.Errorf("docs/scenarios.md: suite %s has no row %s", suite.Name, id)
 			}
 		}
+	}
+}
+
+// TestScenariosListUsualRows holds the table of usual rows in docs/scenarios.md to the rows that suite pod-links measures
+// without --all.
+func TestScenariosListUsualRows(t *testing.T) {
+	text, err := os.ReadFile("../../docs/scenarios.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, _ := strings.Cut(string(text), "\nA run measures the usual rows:\n")
+	table, _, found := strings.Cut(table, "\n`--all` measures all rows")
+	if !found {
+		t.Fatal("docs/scenarios.md has no table of usual rows")
+	}
+	var named, usual []string
+	for _, id := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(table, -1) {
+		named = append(named, id[1])
+	}
+	list, err := suites.Lookup(suites.Default)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range list[0].Paths {
+		if !p.Extra {
+			usual = append(usual, p.ID)
+		}
+	}
+	slices.Sort(named)
+	slices.Sort(usual)
+	if !slices.Equal(named, usual) {
+		t.Errorf("docs/scenarios.md has the usual rows\n%q, want\n%q", named, usual)
 	}
 }
 

@@ -164,7 +164,7 @@ func TestReportFormats(t *testing.T) {
 	}
 	env := map[string]string{envStateDir: filepath.Join(t.TempDir(), "state")}
 	for format, want := range map[string]string{
-		"html": filepath.Join(run, rundir.Page) + "\n", "table": "Results: ", "wide": "Summary, throughput", "csv": "\npod-links,loopback,tcp_stream,1,",
+		"html": filepath.Join(run, rundir.Page) + "\n", "table": "Results: ", "wide": "Comparisons, throughput", "csv": "\npod-links,loopback,tcp_stream,1,",
 		"markdown": "| `loopback` | ", "benchfmt": "\nBenchmarkTCPStream/loopback 1 ",
 	} {
 		for _, path := range []string{dir, run, filepath.Join(run, rundir.Results)} {

@@ -18,7 +18,10 @@ func checkSelfTest(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		return fmt.Errorf("--self-test has suites of its own, not %q", args[0])
 	}
-	for _, name := range []string{"only", "engine", "peer", "vm", "count", "wire-rate", "wire-delay", "quick", "workload", "flows", "request-size", "response-size", "direction", "latency-under-load", "rate"} {
+	for _, name := range []string{
+		"only", "all", "engine", "peer", "vm", "count", "wire-rate", "wire-delay", "quick", "workload", "flows", "request-size", "response-size",
+		"direction", "latency-under-load", "rate",
+	} {
 		if cmd.Flags().Changed(name) {
 			return fmt.Errorf("--self-test and --%s exclude each other", name)
 		}

@@ -7,31 +7,32 @@ import (
 	"slices"
 	"time"
 
-	"mustang/internal/bench/stats"
 	"mustang/internal/bench/suites"
 	"mustang/internal/result"
 )
 
 // Numbers of instances of a run.
 const (
-	// minInstances is the least number of a timed run, as its intervals rest on the
-	// differences between them.
-	minInstances = 3
-	// usualInstances is the number that a run begins with, quickInstances that of a quick
-	// one. After minInstances the variances seen so far decide.
-	usualInstances, quickInstances = 8, 4
-	// minUntil is the least number before a run ends because its intervals are narrow:
-	// a look at the first few would stop at those that are narrow by chance.
+	// fewInstances is the number that a timed run has if its time allows: an interval rests on the
+	// differences between instances, and of fewer than three there is none.
+	fewInstances = 6
+	// roundInstances is the number of instances that a given number of rounds is divided among.
+	roundInstances = 8
+	// minUntil is the least number before a run ends because its intervals are narrow: a look at
+	// the first few would stop at those that are narrow by chance.
 	minUntil = 10
 )
 
-// longestShare is the longest time of an instance, before its variance is known.
+// turnsPerFixed is the time of an instance's turns as a multiple of what it takes without any: to
+// build labs, to open and shut connections. Turns then take four fifths of a run. The more instances there
+// are, the narrower the intervals: identical labs differ by 1 to 3 %.
+const turnsPerFixed = 4
+
+// longestShare is the longest time of an instance of a run that ends when its intervals are narrow.
 const longestShare = 20 * time.Second
 
-// leastRounds is the least number of rounds of an instance, whatever the time. The first
-// minInstances have pilotRounds at most, which show the variances: those to come are then as
-// many, and as long, as gives the narrowest intervals. Slow rows take part in one of them.
-const leastRounds, pilotRounds = 3, mostRounds
+// leastRounds is the least number of rounds of an instance, whatever the time.
+const leastRounds = 3
 
 // batchTime is the time after which an interrupt ends the turns, and progress is shown.
 const batchTime = 500 * time.Millisecond
@@ -42,6 +43,23 @@ const roundTime = 200 * time.Millisecond
 // mostBatch is the greatest number of rounds in that time.
 const mostBatch = 1000
 
+// mean is the mean of durations.
+type mean struct {
+	sum time.Duration
+	n   int
+}
+
+// add adds a duration.
+func (m *mean) add(d time.Duration) { m.sum, m.n = m.sum+d, m.n+1 }
+
+// value returns the mean, or without any duration the other value.
+func (m *mean) value(or time.Duration) time.Duration {
+	if m.n == 0 {
+		return or
+	}
+	return m.sum / time.Duration(m.n)
+}
+
 // budget divides the time of a suite among its instances, or its rounds where their number
 // is given.
 type budget struct {
@@ -49,34 +67,35 @@ type budget struct {
 	started   time.Time
 	workloads int
 	done      int       // instances so far
-	left      int       // instances to come
+	left      int       // instances to come, where the number of rounds is given
 	rounds    int       // to come, where their number is given
 	proved    time.Time // when the paths were proved
 	// Of the present instance: its begin and end, and its rounds of each workload.
-	begun, deadline time.Time
-	quota, epochs   int
+	begun, until  time.Time
+	quota, epochs int
 	// sampled is the number of rounds of all instances, most that of the present one at
 	// most, and longest that of its longest epoch: a row has [result.MaxSamples].
 	sampled, most, longest int
-	// spent is the time of all instances, turned the part of it for turns, of so many rounds.
-	spent, turned time.Duration
-	turns         int
+	// What an instance takes beside its turns: to build its labs, to open and to shut the connections of an
+	// epoch, and after the last epoch.
+	building, opening, shutting, ending mean
+	built                               time.Duration // the time to build the labs of the proof
+	// looks is the number of looks at the data so far, see [run.look].
+	looks int
+	// weights are the workloads' shares of the time of turns; 1 where there is none.
+	weights map[string]float64
 }
 
-// newBudget divides the time of a suite that began at a moment.
-func newBudget(o Options, started time.Time, workloads int) *budget {
-	p := &budget{options: o, workloads: max(workloads, 1), started: started, left: max(usualInstances, int(o.Time/longestShare)), rounds: o.Rounds, proved: time.Now()}
-	switch {
-	case o.Rounds > 0:
-		p.left = min(usualInstances, (o.Rounds+leastRounds-1)/leastRounds)
+// newBudget divides the time of a suite that began at a moment, and whose labs took a time to build.
+func newBudget(o Options, started time.Time, built time.Duration, workloads int) *budget {
+	b := &budget{options: o, workloads: max(workloads, 1), started: started, rounds: o.Rounds, proved: time.Now(), built: built, weights: map[string]float64{}}
+	if o.Rounds > 0 {
+		b.left = min(roundInstances, (o.Rounds+leastRounds-1)/leastRounds)
 		o.Progress.Start(o.Rounds*workloads, roundTime)
-		return p
-	case o.Quick:
-		p.left = quickInstances
+		return b
 	}
-	// Each instance is about as long as the proof at least, which builds the labs too.
-	o.Progress.Expect(0, max(p.remaining(), minInstances*p.proved.Sub(started)))
-	return p
+	o.Progress.Expect(0, b.remaining())
+	return b
 }
 
 // expected is about how long groups of rows take, without those that have none to measure.
@@ -95,64 +114,65 @@ func (o Options) expected(groups [][]*measuredRow) (d time.Duration) {
 }
 
 // remaining is the time to come.
-func (p *budget) remaining() time.Duration { return p.options.Time - time.Since(p.started) }
+func (b *budget) remaining() time.Duration { return max(b.options.Time-time.Since(b.started), 0) }
+
+// fixed is about what an instance takes beside its turns. Before the first one it is estimated from the labs' building.
+func (b *budget) fixed() time.Duration {
+	epochs := time.Duration(b.workloads)
+	epoch := b.opening.value(b.built/10) + b.shutting.value(b.built/20)
+	return max(b.building.value(b.built)+epochs*epoch+b.ending.value(b.built/20), time.Millisecond)
+}
 
 // begin begins an instance.
-func (p *budget) begin() {
-	p.begun, p.epochs = time.Now(), 0
-	left := max(p.left, 1) // slow rounds need more instances than planned
-	share := p.remaining() / time.Duration(left)
-	if p.options.Until > 0 {
+func (b *budget) begin() {
+	b.begun, b.epochs, b.longest = time.Now(), 0, 0
+	if b.options.Rounds > 0 {
+		left := max(b.left, 1) // slow rounds need more instances than planned
+		b.quota = (b.rounds + left - 1) / left
+		b.most = max(leastRounds, (result.MaxSamples-b.sampled)/left)
+		return
+	}
+	fixed, left := b.fixed(), b.remaining()
+	instances := int(float64(left) / (float64(fixed) * (1 + turnsPerFixed)))
+	instances = max(instances, min(fewInstances-b.done, int(float64(left)/(1.3*float64(fixed)))), 1)
+	share := left / time.Duration(instances)
+	if b.options.Until > 0 {
 		share = min(share, longestShare)
 	}
-	p.deadline = p.begun.Add(share)
-	p.quota = (p.rounds + left - 1) / left
-	p.most, p.longest = max(leastRounds, (result.MaxSamples-p.sampled)/left), 0
+	b.until = b.begun.Add(share)
+	b.most = max(leastRounds, (result.MaxSamples-b.sampled)/instances)
 }
 
-// end ends an instance, and plans those to come by the variances seen so far.
-func (p *budget) end(pilot stats.Components) {
-	p.spent += time.Since(p.begun)
-	p.done++
-	p.left--
-	p.rounds -= p.quota
-	p.sampled += p.longest
-	if p.options.Rounds == 0 && p.done >= minInstances && p.turns > 0 {
-		costs := stats.Costs{Lab: (p.spent - p.turned) / time.Duration(p.done), Round: p.turned * time.Duration(p.workloads) / time.Duration(p.turns)}
-		planned := stats.Plan(pilot, costs, p.options.Time)
-		each := planned.Time(costs) / time.Duration(planned.Labs)
-		p.left = int((p.remaining() + each/2) / each)
-	}
-	if p.options.Rounds == 0 {
-		p.options.Progress.Expect(time.Since(p.proved), p.toCome())
+// end ends an instance whose last epoch ended at a moment.
+func (b *budget) end(lastEpoch time.Time) {
+	b.ending.add(time.Since(lastEpoch))
+	b.done++
+	b.left--
+	b.rounds -= b.quota
+	b.sampled += b.longest
+	if b.options.Rounds == 0 {
+		b.options.Progress.Expect(time.Since(b.proved), b.remaining())
 	}
 }
 
-// toCome is about how long the instances to come take.
-func (p *budget) toCome() time.Duration {
-	if p.done >= minInstances && p.left <= 0 {
-		return 0
-	}
-	return max(p.remaining(), p.spent/time.Duration(p.done)*time.Duration(minInstances-p.done))
-}
-
-// over reports whether a suite is measured, whose widest interval is given.
-func (p *budget) over(widest float64) bool {
+// over reports whether a suite is measured, whose widest interval is given: no instance begins
+// that can't end in time.
+func (b *budget) over(widest float64) bool {
 	switch {
-	case p.options.Rounds > 0:
-		return p.rounds <= 0
-	case p.sampled > result.MaxSamples-leastRounds, p.options.Until > 0 && p.done >= minUntil && widest <= p.options.Until:
+	case b.options.Rounds > 0:
+		return b.rounds <= 0
+	case b.sampled > result.MaxSamples-leastRounds, b.options.Until > 0 && b.done >= minUntil && widest <= b.options.Until:
 		return true
 	}
-	return p.done >= minInstances && p.left <= 0
+	return b.done > 0 && b.remaining() < b.fixed()*5/4
 }
 
 // show shows the progress, and the row whose turns are to come.
-func (p *budget) show(row string, rounds int) {
-	p.options.Progress.Sample(row)
+func (b *budget) show(row string, rounds int) {
+	b.options.Progress.Sample(row)
 	for range rounds {
-		if p.options.Rounds > 0 {
-			p.options.Progress.Done()
+		if b.options.Rounds > 0 {
+			b.options.Progress.Done()
 		}
 	}
 }
@@ -163,21 +183,38 @@ type epochBudget struct {
 	begun  time.Time // of the first batch
 	until  time.Time // the end of the last
 	first  bool      // of its instance
-	alone  bool      // of rows that are compared with none
 	taken  int       // rounds so far
 	spent  time.Duration
 }
 
-// epoch begins the rounds of an epoch, after which others follow in this instance. Rows that
-// are compared with none leave the time to others: they take the least number of rounds.
-func (p *budget) epoch(others int, alone bool) *epochBudget {
+// share is the part of an instance that a workload has.
+type share struct {
+	*budget
+	workload string
+	others   []string // that follow in the instance
+}
+
+// epoch begins the rounds of an epoch.
+func (b share) epoch() *epochBudget {
 	now := time.Now()
-	p.epochs++
-	e := &epochBudget{budget: p, first: p.epochs == 1, alone: alone, begun: now, until: now}
-	if !alone {
-		e.until = now.Add(p.deadline.Sub(now) / time.Duration(others+1))
+	b.epochs++
+	e := &epochBudget{budget: b.budget, first: b.epochs == 1, begun: now}
+	rest := b.weight(b.workload)
+	for _, other := range b.others {
+		rest += b.weight(other)
 	}
+	further := time.Duration(len(b.others)) * (b.opening.value(b.built/10) + b.shutting.value(b.built/20))
+	turns := b.until.Sub(now) - further - b.shutting.value(b.built/20) - b.ending.value(b.built/20)
+	e.until = now.Add(time.Duration(float64(turns) * b.weight(b.workload) / rest))
 	return e
+}
+
+// weight is a workload's share of the time of turns, relative to that of others.
+func (b *budget) weight(workload string) float64 {
+	if w, ok := b.weights[workload]; ok {
+		return w
+	}
+	return 1
 }
 
 // next returns the number of rounds of the next batch; 0 ends the epoch.
@@ -193,8 +230,6 @@ func (e *epochBudget) next() int {
 		left = e.budget.quota - e.taken
 	case e.taken == 0:
 		return leastRounds
-	case e.budget.done < minInstances:
-		left = min(left, pilotRounds-e.taken)
 	}
 	if e.taken == 0 {
 		batch = leastRounds
@@ -207,10 +242,6 @@ func (e *epochBudget) took(rounds int, spent time.Duration) {
 	e.taken += rounds
 	e.budget.longest = max(e.budget.longest, e.taken)
 	e.spent += spent
-	if !e.alone {
-		e.budget.turned += spent
-		e.budget.turns += rounds
-	}
 }
 
 // mostFilled is the share of a result file's limits after which a suite ends: the next

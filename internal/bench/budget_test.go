@@ -4,38 +4,101 @@ package bench
 
 import (
 	"bytes"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"mustang/internal/bench/progress"
-	"mustang/internal/bench/stats"
-	"mustang/internal/bench/suites"
 	"mustang/internal/load"
 	"mustang/internal/result"
 )
 
-// spend measures a suite of some workloads whose rounds take no time, and returns the
-// rounds of each instance.
-func spend(b *budget, workloads int, round time.Duration) (instances [][]int) {
+// costs are what the parts of a simulated suite take.
+type costs struct {
+	build, open, round, shut, renew time.Duration
+	workloads                       []string
+}
+
+// spend measures a simulated suite, and returns the rounds of each instance by workload.
+func (c costs) spend(b *budget) (instances []map[string]int) {
 	for {
 		b.begin()
-		var taken []int
-		for i := range workloads {
-			e := b.epoch(workloads-1-i, false)
+		if len(instances) > 0 {
+			time.Sleep(c.build)
+			b.building.add(c.build)
+		}
+		taken := map[string]int{}
+		for i, workload := range c.workloads {
+			time.Sleep(c.open)
+			b.opening.add(c.open)
+			e := share{b, workload, c.workloads[i+1:]}.epoch()
 			for n := e.next(); n > 0; n = e.next() {
-				time.Sleep(time.Duration(n) * round)
-				e.took(n, time.Duration(n)*round)
+				b.show("row", n)
+				spent := time.Duration(n) * c.round
+				time.Sleep(spent)
+				e.took(n, spent)
 			}
-			taken = append(taken, e.taken)
+			taken[workload] = e.taken
+			time.Sleep(c.shut)
+			b.shutting.add(c.shut)
 		}
 		instances = append(instances, taken)
-		b.end(stats.Components{Lab: 1e-4, Round: 1e-2})
+		last := time.Now()
+		time.Sleep(c.renew)
+		b.end(last)
 		if b.over(1) {
 			return instances
 		}
+	}
+}
+
+// three are the workloads of the usual suites.
+var three = []string{load.TCPStream, load.TCPRR, load.TCPCRR}
+
+// TestBudgetHoldsTime ends within 5 % of the time that is given, whatever the labs take, as long as one instance fits; turns have
+// two thirds of it where six instances fit easily.
+func TestBudgetHoldsTime(t *testing.T) {
+	usual := costs{1500 * time.Millisecond, 200 * time.Millisecond, 40 * time.Millisecond, 80 * time.Millisecond, 150 * time.Millisecond, three}
+	heavy := costs{8 * time.Second, time.Second, 400 * time.Millisecond, 500 * time.Millisecond, time.Second, three}
+	for _, tt := range []struct {
+		name        string
+		time, prove time.Duration
+		costs
+		least int // instances
+		turns float64
+	}{
+		{"usual", 170 * time.Second, 5 * time.Second, usual, 12, 0.75},
+		{"quick", 30 * time.Second, 3 * time.Second, usual, 6, 0.4},
+		{"an hour", time.Hour, 5 * time.Second, usual, 250, 0.75},
+		{"all rows", 170 * time.Second, 25 * time.Second, heavy, 6, 0.25},
+		{"all rows in a minute", time.Minute, 25 * time.Second, heavy, 2, 0.1},
+		{"no time after the proof", 20 * time.Second, 19 * time.Second, heavy, 1, 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				started := time.Now()
+				time.Sleep(tt.prove)
+				b := newBudget(Options{Time: tt.time, Progress: quiet{func() {}}}, started, tt.build, len(three))
+				instances := tt.spend(b)
+				took, turns := time.Since(started), 0.0
+				for _, taken := range instances {
+					for _, workload := range three {
+						turns += float64(taken[workload]) * tt.round.Seconds() / took.Seconds()
+						if taken[workload] < leastRounds {
+							t.Errorf("%v rounds in an instance", taken)
+						}
+					}
+				}
+				t.Logf("%v: %d instances, turns %.2f", took, len(instances), turns)
+				if tt.name != "no time after the proof" && (took > tt.time*105/100 || took < tt.time*80/100) {
+					t.Errorf("took %v of %v", took, tt.time)
+				}
+				if len(instances) < tt.least || turns < tt.turns {
+					t.Errorf("%d instances, turns had %.2f of the time, want %d and %.2f", len(instances), turns, tt.least, tt.turns)
+				}
+			})
+		})
 	}
 }
 
@@ -43,56 +106,30 @@ func spend(b *budget, workloads int, round time.Duration) (instances [][]int) {
 // them, and instances are alike.
 func TestBudgetOfRounds(t *testing.T) {
 	for rounds, want := range map[int]int{1: 1, 3: 1, 4: 2, 24: 8, 100: 8, 5000: 8} {
-		instances := spend(newBudget(Options{Rounds: rounds, Progress: quiet{func() {}}}, time.Now(), 2), 2, 0)
-		var sums [2]int
+		instances := costs{workloads: three}.spend(newBudget(Options{Rounds: rounds, Progress: quiet{func() {}}}, time.Now(), 0, 3))
+		sums := map[string]int{}
 		for _, taken := range instances {
-			sums[0] += taken[0]
-			sums[1] += taken[1]
-		}
-		if sums != [2]int{rounds, rounds} || len(instances) != want {
-			t.Errorf("%d rounds: %v in %d instances, want %d", rounds, sums, len(instances), want)
-		}
-	}
-}
-
-// TestBudgetEstimate estimates the time of a suite after its paths were proved: the instances build
-// the networks too, and there are three at least.
-func TestBudgetEstimate(t *testing.T) {
-	for planned, want := range map[time.Duration]string{time.Second: "about 30s\n", 150 * time.Second: "about 2m20s\n"} {
-		synctest.Test(t, func(t *testing.T) {
-			var out bytes.Buffer
-			started := time.Now()
-			time.Sleep(10 * time.Second)
-			newBudget(Options{Time: planned, Progress: progress.New(&out, false)}, started, 1)
-			if out.String() != want {
-				t.Errorf("a suite of %v: %q, want %q", planned, out.String(), want)
+			for _, workload := range three {
+				sums[workload] += taken[workload]
 			}
-		})
+		}
+		for _, workload := range three {
+			if sums[workload] != rounds || len(instances) != want {
+				t.Errorf("%d rounds: %v in %d instances, want %d", rounds, sums, len(instances), want)
+			}
+		}
 	}
 }
 
-// TestBudgetTimeLeft has networks that are built sooner than the paths were proved, or that take longer than all the time: the
-// time left falls, and is near 0 in the end.
+// TestBudgetTimeLeft shows a time left that falls, and is near 0 in the end.
 func TestBudgetTimeLeft(t *testing.T) {
-	for _, o := range []Options{{Time: 35 * time.Second, Quick: true}, {Time: 150 * time.Second}} {
+	for _, limit := range []time.Duration{time.Minute, 5 * time.Minute} {
 		synctest.Test(t, func(t *testing.T) {
 			var out bytes.Buffer
-			o.Progress = progress.New(&out, false)
 			started := time.Now()
-			time.Sleep(40 * time.Second)
-			b := newBudget(o, started, 1)
-			for b.done == 0 || !b.over(1) {
-				b.begin()
-				time.Sleep(15 * time.Second)
-				e := b.epoch(0, false)
-				for n := e.next(); n > 0; n = e.next() {
-					b.show("row", n)
-					time.Sleep(time.Duration(n) * 10 * time.Millisecond)
-					e.took(n, time.Duration(n)*10*time.Millisecond)
-				}
-				b.end(stats.Components{Lab: 1e-4, Round: 1e-2})
-			}
-			b.show("row", 1)
+			time.Sleep(5 * time.Second)
+			b := newBudget(Options{Time: limit, Progress: progress.New(&out, false)}, started, 2*time.Second, 1)
+			costs{2 * time.Second, time.Second, 10 * time.Millisecond, time.Second, time.Second, three[:1]}.spend(b)
 			last := time.Hour
 			lines := strings.Split(strings.TrimSpace(out.String()), "\n")
 			for _, line := range lines {
@@ -111,94 +148,17 @@ func TestBudgetTimeLeft(t *testing.T) {
 
 // TestBudgetOfSlowRounds ends where an instance holds fewer rounds than planned.
 func TestBudgetOfSlowRounds(t *testing.T) {
-	b := newBudget(Options{Rounds: 100, Progress: quiet{func() {}}}, time.Now(), 1)
-	taken := 0
-	for range 100 {
-		b.begin()
-		e := b.epoch(0, false)
-		for n := e.next(); n > 0; n = e.next() {
-			e.took(n, time.Minute)
-			taken += n
-			e.begun = time.Now().Add(-longestShare)
-		}
-		b.end(stats.Components{})
-		if b.over(1) {
-			break
-		}
-	}
-	if !b.over(1) || taken != 100 {
-		t.Errorf("%d rounds of 100, over %t", taken, b.over(1))
-	}
-}
-
-// TestBudgetOfTime ends in time, but not before there are enough instances and rounds.
-func TestBudgetOfTime(t *testing.T) {
-	for _, o := range []Options{{Time: time.Nanosecond}, {Time: 200 * time.Millisecond}, {Time: 200 * time.Millisecond, Quick: true}} {
-		o.Progress = quiet{func() {}}
-		instances := spend(newBudget(o, time.Now(), 2), 2, 100*time.Microsecond)
-		if len(instances) < minInstances {
-			t.Errorf("%v: %d instances", o.Time, len(instances))
-		}
-		for _, taken := range instances {
-			if min(taken[0], taken[1]) < leastRounds {
-				t.Errorf("%v: %v rounds in an instance", o.Time, taken)
-			}
-		}
-	}
-}
-
-// TestBudgetOfPilots spends little on the first instances, and divides the rest evenly.
-func TestBudgetOfPilots(t *testing.T) {
-	for _, until := range []float64{0, 1e-9} {
-		synctest.Test(t, func(t *testing.T) {
-			o := Options{Time: time.Minute, Until: until, Progress: quiet{func() {}}}
-			instances := spend(newBudget(o, time.Now(), 2), 2, 2*time.Millisecond)
-			for i, taken := range instances {
-				if i < minInstances && (taken[0] > pilotRounds || taken[1] > pilotRounds) {
-					t.Errorf("%v rounds in pilot %d", taken, i)
-				}
-			}
-			rest := instances[minInstances : len(instances)-1]
-			if len(rest) < minUntil || slices.MinFunc(rest, compareFirst)[0] < slices.MaxFunc(rest, compareFirst)[0]/2 {
-				t.Errorf("instances of %v rounds", instances)
-			}
-		})
-	}
-}
-
-// TestBudgetOfLoneRows gives the time to the rows that are compared: a row that is alone under
-// its workload takes the least number of rounds of each instance.
-func TestBudgetOfLoneRows(t *testing.T) {
-	path := func(id, workload string) *measuredRow {
-		return newRow(rowSpec{path: suites.Path{ID: id}, workload: suites.Workload{Name: workload, Flows: 1}})
-	}
-	groups, alone := byWorkload([]*measuredRow{path("a", load.TCPRR), path("b", load.TCPStream), path("c", load.TCPRR)})
-	if len(groups) != 2 || alone != 1 || len(groups[0]) != 1 || len(groups[1]) != 2 {
-		t.Fatalf("%d groups, %d of them of one row", len(groups), alone)
-	}
-	if groups, alone := byWorkload([]*measuredRow{path("a", load.TCPRR), path("b", load.TCPStream)}); len(groups) != 2 || alone != 0 {
-		t.Errorf("no rows to compare: %d groups, %d alone", len(groups), alone)
-	}
 	synctest.Test(t, func(t *testing.T) {
-		b := newBudget(Options{Time: time.Minute, Progress: quiet{func() {}}}, time.Now(), 1)
-		b.begin()
-		taken := []int{0, 0}
-		for i, lone := range []bool{true, false} {
-			e := b.epoch(1-i, lone)
-			for n := e.next(); n > 0; n = e.next() {
-				time.Sleep(time.Duration(n) * 10 * time.Millisecond)
-				e.took(n, time.Duration(n)*10*time.Millisecond)
-				taken[i] += n
-			}
+		b := newBudget(Options{Rounds: 100, Progress: quiet{func() {}}}, time.Now(), 0, 1)
+		taken := 0
+		for _, of := range (costs{round: time.Minute, workloads: three[:1]}).spend(b) {
+			taken += of[three[0]]
 		}
-		if taken[0] != leastRounds || taken[1] != pilotRounds || b.turns != taken[1] {
-			t.Errorf("%v rounds, %d of them count", taken, b.turns)
+		if taken < 100 || taken > 100+leastRounds {
+			t.Errorf("%d rounds of 100", taken)
 		}
 	})
 }
-
-// compareFirst orders instances by the rounds of their first workload.
-func compareFirst(a, b []int) int { return a[0] - b[0] }
 
 // TestBudgetOfSamples ends a long run of a quick row before it has more samples than a file
 // may hold.
@@ -206,19 +166,10 @@ func TestBudgetOfSamples(t *testing.T) {
 	for _, o := range []Options{{Time: 20 * time.Minute}, {Time: 20 * time.Minute, Until: 0.001}} {
 		o.Progress = quiet{func() {}}
 		synctest.Test(t, func(t *testing.T) {
-			b := newBudget(o, time.Now(), 1)
+			b := newBudget(o, time.Now(), time.Second, 1)
 			taken := 0
-			for b.done == 0 || !b.over(1) {
-				b.begin()
-				time.Sleep(time.Second) // the labs
-				e := b.epoch(0, false)
-				for n := e.next(); n > 0; n = e.next() {
-					spent := time.Duration(n) * 2 * time.Millisecond
-					time.Sleep(spent)
-					e.took(n, spent)
-					taken += n
-				}
-				b.end(stats.Components{Lab: 1e-4, Round: 1e-2})
+			for _, of := range (costs{build: time.Second, round: 2 * time.Millisecond, workloads: three[:1]}).spend(b) {
+				taken += of[three[0]]
 			}
 			if taken > result.MaxSamples || taken < result.MaxSamples*9/10 {
 				t.Errorf("%+v: %d samples in %d instances", o, taken, b.done)
@@ -229,7 +180,7 @@ func TestBudgetOfSamples(t *testing.T) {
 
 // TestBudgetUntil goes on until the intervals are narrow, but not before minUntil instances.
 func TestBudgetUntil(t *testing.T) {
-	b := newBudget(Options{Time: time.Hour, Until: 0.01, Progress: quiet{func() {}}}, time.Now(), 1)
+	b := newBudget(Options{Time: time.Hour, Until: 0.01, Progress: quiet{func() {}}}, time.Now(), time.Second, 1)
 	for i := range minUntil + 1 {
 		if over := b.over(0.005); over != (i >= minUntil) {
 			t.Errorf("after %d instances with narrow intervals: over %t", i, over)

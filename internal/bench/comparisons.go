@@ -9,6 +9,7 @@ import (
 
 	"mustang/internal/bench/stats"
 	"mustang/internal/bench/suites"
+	"mustang/internal/lab"
 	"mustang/internal/result"
 )
 
@@ -20,33 +21,37 @@ type comparisons map[comparisonKey]comparison
 type comparison struct {
 	result.Comparison
 	estimate *stats.Comparison
+	alpha    float64 // that it spends
 }
 
 // comparisonKey identifies a comparison.
 type comparisonKey struct{ numerator, denominator result.Key }
 
 // update returns the comparisons of all suites and workloads, each over the rounds that
-// both rows have. Rows without samples, and failed rows, are not compared. Rows that take
-// turns are also compared along their ranking: each with the best and with the next.
+// both rows have. Rows without samples, and failed rows, are not compared.
 func (known comparisons) update(o Options, rows map[result.Key]*measuredRow) []result.Comparison {
 	var out []result.Comparison
 	for _, suite := range o.Suites {
 		for _, w := range o.workloads(suite) {
 			of := comparedRows{suite, w, rows}
-			named := known.compareAll(o, of, suite.Pairs)
-			out = append(out, judged(named, nil)...)
-			if o.sliced(suite) {
-				ranking := known.compareAll(o, of, of.rankingPairs())
-				for i := range ranking {
-					ranking[i].Ranking = true
-				}
-				out = append(out, judged(ranking, repeats(named))...)
-			}
+			out = append(out, judged(known.compareAll(o, of, of.pairs(o)), of.contests())...)
 		}
 	}
 	for i := range out {
 		if c := &out[i]; c.Over != "" && c.CI95 != nil { // long lists, which the samples have
 			c.Ratios, c.Rounds = nil, len(c.Ratios)
+		}
+	}
+	return out
+}
+
+// all returns the comparisons without verdicts.
+func (known comparisons) all(o Options, rows map[result.Key]*measuredRow) []comparison {
+	var out []comparison
+	for _, suite := range o.Suites {
+		for _, w := range o.workloads(suite) {
+			of := comparedRows{suite, w, rows}
+			out = append(out, known.compareAll(o, of, of.pairs(o))...)
 		}
 	}
 	return out
@@ -70,71 +75,80 @@ func (known comparisons) compareAll(o Options, of comparedRows, pairs []suites.P
 	return out
 }
 
-// rankingPairs returns the pairs of the best row of a suite and each other, and of
-// neighbours in the ranking, without the pairs of the suite.
-func (r comparedRows) rankingPairs() []suites.Pair {
-	type figure struct {
-		id    string
-		value float64
+// pairs returns the pairs that are compared: those of the suite, and where rows take turns those of
+// the contenders with the best one.
+func (r comparedRows) pairs(o Options) []suites.Pair {
+	if !o.sliced(r.suite) {
+		return r.suite.Pairs
 	}
-	var ranked []figure
+	return slices.Concat(r.suite.Pairs, r.rankingPairs())
+}
+
+// contends reports whether a path may be the best one of a suite. In a matrix those are pod IPs without the rules of a
+// service proxy of the kernel and without BIG TCP: what is compared differs in the link alone.
+func contends(s suites.Suite, p suites.Path) bool {
+	switch {
+	case p.Baseline || p.Repeats != "":
+		return false
+	case s.Report.Layout != result.LayoutMatrix:
+		return true
+	}
+	return p.Target == result.TargetPodIP && !p.Lab.BigTCP && (p.Lab.Via == lab.ViaNone || p.Lab.Via == lab.ViaEBPFTC)
+}
+
+// ranked returns the contenders with a figure, the best first.
+func (r comparedRows) ranked() []suites.Path {
+	value := map[string]float64{}
+	var ranked []suites.Path
 	for _, p := range r.suite.Paths {
 		row := r.rows[p.Row(r.suite.Name, r.workload).Key()]
-		if p.Repeats == "" && row != nil && !row.done() && len(row.positions) > 0 {
-			value := stats.Summarize(row.samples()).Value
-			if !result.MoreIsBetter(row.row.Unit) {
-				value = -value
-			}
-			ranked = append(ranked, figure{p.ID, value})
+		if !contends(r.suite, p) || row == nil || row.done() || len(row.positions) == 0 {
+			continue
 		}
+		value[p.ID] = stats.Summarize(row.samples()).Value
+		if !result.MoreIsBetter(row.row.Unit) {
+			value[p.ID] *= -1
+		}
+		ranked = append(ranked, p)
 	}
-	slices.SortStableFunc(ranked, func(a, b figure) int { return cmp.Compare(b.value, a.value) })
-	known := map[suites.Pair]bool{}
-	for _, p := range r.suite.Pairs {
-		known[suites.Pair{Numerator: p.Numerator, Denominator: p.Denominator}] = true
-		known[suites.Pair{Numerator: p.Denominator, Denominator: p.Numerator}] = true
-	}
+	slices.SortStableFunc(ranked, func(a, b suites.Path) int { return cmp.Compare(value[b.ID], value[a.ID]) })
+	return ranked
+}
+
+// rankingPairs returns the pair of each contender with the best one.
+func (r comparedRows) rankingPairs() []suites.Pair {
 	var pairs []suites.Pair
-	add := func(numerator, denominator string) {
-		p := suites.Pair{Numerator: numerator, Denominator: denominator}
-		if !known[p] {
-			known[p] = true
-			pairs = append(pairs, p)
-		}
-	}
+	ranked := r.ranked()
 	for i := 1; i < len(ranked); i++ {
-		add(ranked[0].id, ranked[i].id)
-		add(ranked[i-1].id, ranked[i].id)
+		best, other := ranked[0].ID, ranked[i].ID
+		pairs = append(pairs, suites.Pair{Name: other + " / " + best, Numerator: other, Denominator: best, Asks: result.AsksRank})
 	}
 	return pairs
 }
 
-// repeats returns the comparisons of a path with itself.
-func repeats(all []comparison) []comparison {
-	return slices.DeleteFunc(slices.Clone(all), func(c comparison) bool { return !c.AA })
+// contests is the number of pairs among the contenders beyond those with the best one. The samples choose the best row, so a
+// verdict on it is one on all pairs.
+func (r comparedRows) contests() int {
+	n := len(r.ranked())
+	return max(n*(n-1)/2-(n-1), 0)
 }
 
 // verdicts are those of [stats.Verdict.Difference].
 var verdicts = map[int]string{-1: result.VerdictLower, 0: result.VerdictNone, 1: result.VerdictHigher}
 
-// judged returns comparisons with the verdicts on those of rows that take turns, as
-// claims of one answer. Further A/A pairs bound the noise.
-func judged(all, repeats []comparison) []result.Comparison {
+// judged returns the comparisons of a workload with the verdicts on those of rows that take turns. Those that the answer
+// prints are corrected for each other and for further pairs that they stand for; those that it does not print among themselves.
+func judged(all []comparison, further int) []result.Comparison {
 	var out []result.Comparison
 	var claims []stats.Claim
 	var at []int // index of a claim's comparison
 	for i, c := range all {
 		out = append(out, c.Comparison)
 		if c.estimate != nil {
-			claims, at = append(claims, stats.Claim{Comparison: *c.estimate, Class: c.Class, AA: c.AA}), append(at, i)
+			claims, at = append(claims, stats.Claim{Comparison: *c.estimate, Class: c.Class, AA: c.AA, Asked: c.Asks != ""}), append(at, i)
 		}
 	}
-	for _, c := range repeats {
-		if c.estimate != nil {
-			claims = append(claims, stats.Claim{Comparison: *c.estimate, Class: c.Class, AA: true})
-		}
-	}
-	for i, v := range stats.Judge(claims)[:len(at)] {
+	for i, v := range stats.Judge(claims, further) {
 		out[at[i]].AdjustedP, out[at[i]].Verdict = v.P, verdicts[v.Difference]
 	}
 	return out
@@ -159,7 +173,7 @@ func (known comparisons) unrepeated(suite string) string {
 // comparisonOf returns the comparison of a pair under a workload, without ratios.
 func comparisonOf(suite string, p suites.Pair, w suites.Workload) result.Comparison {
 	c := result.Comparison{
-		Name: p.Name, Suite: suite, Workload: w.Name, Setup: w.Setup, Numerator: p.Numerator, Denominator: p.Denominator, AA: p.AA,
+		Name: p.Name, Suite: suite, Workload: w.Name, Setup: w.Setup, Numerator: p.Numerator, Denominator: p.Denominator, AA: p.AA, Asks: p.Asks,
 	}
 	if w.Flows > 1 {
 		c.Flows = w.Flows
@@ -182,16 +196,18 @@ func (known comparisons) compare(o Options, pair result.Comparison, rows map[res
 	if len(rounds) == 0 {
 		return c, false
 	}
-	if cached, ok := known[key]; ok && len(cached.Ratios) == len(rounds) {
+	alpha := o.alpha(numerator, denominator)
+	if cached, ok := known[key]; ok && len(cached.Ratios) == len(rounds) && cached.alpha == alpha {
+		cached.Name, cached.Asks = c.Name, c.Asks
 		return cached, true
 	}
 	x, y := pairUp(numerator, denominator, rounds)
 	if len(numerator.positions) == 0 {
-		ratios := pairedRatios(values(x), values(y), o.Seed)
-		c.Ratios, c.Ratio, c.CI95 = ratios.values, ratios.median, ratios.ci95
+		c.Ratios = ratios(values(x), values(y))
+		c.Ratio, c.CI95 = summarize(c.Ratios)
 	} else {
-		estimate := stats.Compare(x, y)
-		c.estimate = &estimate
+		estimate := stats.Compare(x, y).Spent(alpha)
+		c.estimate, c.alpha = &estimate, alpha
 		c.Ratio, c.CI95, c.P, c.Over = estimate.Value, ofEnough(estimate.Interval, len(rounds)), estimate.P, estimate.Over.String()
 		c.Class = result.NoisierClass(numerator.class(), denominator.class())
 		c.Shares = result.Shares(estimate.Components.Shares())

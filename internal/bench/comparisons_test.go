@@ -9,6 +9,7 @@ import (
 
 	"mustang/internal/bench/stats"
 	"mustang/internal/bench/suites"
+	"mustang/internal/lab"
 	"mustang/internal/load"
 	"mustang/internal/result"
 )
@@ -93,27 +94,55 @@ func btoi(b bool) int {
 	return 0
 }
 
-// TestRankingBeginsWithTheBest compares the best row with each other, also where less is better.
+// TestRankingBeginsWithTheBest compares each contender with the best, also where less is better. The best figures are those of
+// rows that can't win: a baseline, a cluster IP, a pod IP with BIG TCP, one in a network with kube-proxy's rules, a repeat.
 func TestRankingBeginsWithTheBest(t *testing.T) {
 	for _, tt := range []struct {
 		setup result.Setup
 		best  string
 	}{{result.Setup{}, "c"}, {result.Setup{Rate: 1000}, "a"}} {
 		w := suites.Workload{Name: load.TCPRR, Flows: 1, Setup: tt.setup}
-		of := comparedRows{suites.Suite{Name: "x"}, w, map[result.Key]*measuredRow{}}
-		for i, id := range []string{"a", "b", "c", "d"} {
-			p := suites.Path{}
-			p.ID = id
+		suite := suites.Suite{Name: "x", Report: result.Suite{Layout: result.LayoutMatrix}}
+		of := comparedRows{suite, w, map[result.Key]*measuredRow{}}
+		for i, id := range []string{"a", "b", "c", "d", "loopback", "service", "big", "rules", "again"} {
+			p := suites.Path{ID: id, Baseline: id == "loopback"}
+			p.Target, p.Lab.Via, p.Lab.BigTCP = result.TargetPodIP, lab.ViaNone, id == "big"
+			figure := float64(1 + i%3)
+			switch id {
+			case "service":
+				p.Target = result.TargetClusterIP
+			case "rules":
+				p.Lab.Via = lab.ViaIPTables
+			case "again":
+				p.Repeats = "a"
+			case "d":
+				p.Lab.Via = lab.ViaEBPFTC
+			}
+			if i > 3 {
+				figure = 10
+				if tt.setup.Rate > 0 { // less is better
+					figure = 0.1
+				}
+			}
 			of.suite.Paths = append(of.suite.Paths, p)
 			row := newRow(rowSpec{of.suite, p, w})
-			figure := float64(1 + i%3)
 			row.addTurns(stats.Position{}, 0, load.SliceResult{Count: uint64(figure * 1000), Seconds: 1, LatencySeconds: figure * figure})
 			of.rows[row.row.Key()] = row
 		}
-		for _, other := range []string{"a", "b", "c", "d"} {
-			if p := (suites.Pair{Numerator: tt.best, Denominator: other}); other != tt.best && !slices.Contains(of.rankingPairs(), p) {
-				t.Errorf("%s: %v lacks %v", w, of.rankingPairs(), p)
+		var others []string
+		for _, p := range of.rankingPairs() {
+			if p.Denominator != tt.best || p.Asks != result.AsksRank {
+				t.Errorf("%s: pair %+v, want the best row %s below the line", w, p, tt.best)
 			}
+			others = append(others, p.Numerator)
+		}
+		slices.Sort(others)
+		want := slices.DeleteFunc([]string{"a", "b", "c", "d"}, func(id string) bool { return id == tt.best })
+		if !slices.Equal(others, want) {
+			t.Errorf("%s: %v are compared with %s, want %v", w, others, tt.best, want)
+		}
+		if got := of.contests(); got != 3 {
+			t.Errorf("%d pairs of four contenders beyond those with the best, want 3", got)
 		}
 	}
 }
@@ -122,7 +151,7 @@ func TestRankingBeginsWithTheBest(t *testing.T) {
 // none of them twice.
 func TestUnrepeated(t *testing.T) {
 	of := func(suite, id, class string, aa bool) (comparisonKey, comparison) {
-		c := comparison{result.Comparison{Suite: suite, Numerator: id, Class: class, AA: aa, CI95: &[2]float64{0.99, 1.01}}, &stats.Comparison{}}
+		c := comparison{result.Comparison{Suite: suite, Numerator: id, Class: class, AA: aa, CI95: &[2]float64{0.99, 1.01}}, &stats.Comparison{}, 0}
 		return comparisonKey{numerator: result.Key{ID: id}}, c
 	}
 	known := comparisons{}

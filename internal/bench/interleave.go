@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"time"
@@ -25,17 +26,20 @@ import (
 // placement of code and memory, the buckets of hash tables. In an instance, rows of one
 // workload take turns of a millisecond or a few.
 func (r *run) interleave(ctx context.Context, rows []*measuredRow, started time.Time) error {
-	groups, alone := byWorkload(rows)
-	p := newBudget(r.options, started, len(groups)-alone)
+	b := newBudget(r.options, started, r.built, len(byWorkload(rows)))
 	for instance := 0; ; instance++ {
-		if err := r.instance(ctx, rows, instance, p); err != nil {
+		if err := r.instance(ctx, rows, instance, b); err != nil {
 			return err
 		}
 		widest := math.Inf(1)
 		if r.options.Until > 0 {
 			widest = r.widest(rows)
 		}
-		if pending(rows) > 0 && !p.over(widest) && !r.full(rows) {
+		if pending(rows) > 0 && !b.over(widest) && !r.full(rows) {
+			if b.due() {
+				r.look(rows, b)
+				r.soFar(rows, b.done)
+			}
 			continue
 		}
 		r.noteDisturbances(rows[0].row.Suite)
@@ -54,27 +58,12 @@ func (r *run) interleave(ctx context.Context, rows []*measuredRow, started time.
 	}
 }
 
-// pilot returns the typical variances of the ratios of a suite's kernel paths.
-func (r *run) pilot(rows []*measuredRow) stats.Components {
-	var labs, rounds []float64
-	for _, c := range r.compared {
-		if c.estimate != nil && c.Suite == rows[0].row.Suite && c.Class == result.ClassKernel {
-			v := c.estimate.Components
-			labs, rounds = append(labs, v.Lab+v.Process), append(rounds, v.Round)
-		}
-	}
-	if len(labs) == 0 {
-		return stats.Components{}
-	}
-	return stats.Components{Lab: median(labs), Round: median(rounds)}
-}
-
 // widest returns the half-width of the widest interval among the comparisons of a suite,
 // as a share; +Inf if there are none. Comparisons that only order rows do not count.
 func (r *run) widest(rows []*measuredRow) float64 {
 	widths := []float64{}
 	for _, c := range r.file().Run.Comparisons {
-		if c.Suite == rows[0].row.Suite && !c.Ranking {
+		if c.Suite == rows[0].row.Suite && c.Asks != result.AsksRank {
 			widths = append(widths, halfWidth(c))
 		}
 	}
@@ -94,8 +83,8 @@ func halfWidth(c result.Comparison) float64 {
 }
 
 // instance measures rows once with labs, agents and connections of their own.
-func (r *run) instance(ctx context.Context, rows []*measuredRow, instance int, p *budget) error {
-	p.begin()
+func (r *run) instance(ctx context.Context, rows []*measuredRow, instance int, b *budget) error {
+	b.begin()
 	if err := r.testbed.build(ctx, labsOf(rows)); err != nil {
 		return err
 	}
@@ -104,17 +93,23 @@ func (r *run) instance(ctx context.Context, rows []*measuredRow, instance int, p
 			return err
 		}
 	}
-	groups, alone := byWorkload(rows)
+	if instance > 0 { // the labs of the first one stand already
+		b.building.add(time.Since(b.begun))
+	}
+	groups := byWorkload(rows)
 	for i, group := range groups {
-		if err := r.epoch(ctx, group, instance, p.epoch(len(groups)-1-i, i < alone)); err != nil {
-			return err
+		var others []string
+		for _, other := range groups[i+1:] {
+			others = append(others, other[0].spec.workload.String())
 		}
-		if err := r.write(); err != nil {
+		part := share{b, group[0].spec.workload.String(), others}
+		if err := r.epoch(ctx, group, instance, part); err != nil {
 			return err
 		}
 	}
-	err := r.testbed.renew()
-	p.end(r.pilot(rows))
+	last := time.Now()
+	err := errors.Join(r.testbed.renew(), r.write())
+	b.end(last)
 	return err
 }
 
@@ -122,19 +117,18 @@ func (r *run) instance(ctx context.Context, rows []*measuredRow, instance int, p
 func labsOf(rows []*measuredRow) []lab.Options {
 	var labs []lab.Options
 	for _, row := range rows {
-		if !row.done() {
+		if !row.done() && !row.answered {
 			labs = append(labs, row.spec.path.Lab)
 		}
 	}
 	return labs
 }
 
-// byWorkload groups the rows that take further samples by their workload. If rows of some
-// workloads can be compared, those that are alone come first.
-func byWorkload(rows []*measuredRow) (groups [][]*measuredRow, alone int) {
+// byWorkload groups the rows that take further turns by their workload.
+func byWorkload(rows []*measuredRow) (groups [][]*measuredRow) {
 	index := map[string]int{}
 	for _, row := range rows {
-		if row.done() {
+		if row.done() || row.answered {
 			continue
 		}
 		name := row.spec.workload.String()
@@ -145,25 +139,25 @@ func byWorkload(rows []*measuredRow) (groups [][]*measuredRow, alone int) {
 		}
 		groups[i] = append(groups[i], row)
 	}
-	isAlone := func(group []*measuredRow) bool { return len(group) == 1 }
-	if !slices.ContainsFunc(groups, func(group []*measuredRow) bool { return !isAlone(group) }) {
-		return groups, 0
-	}
-	lone := slices.DeleteFunc(slices.Clone(groups), func(group []*measuredRow) bool { return !isAlone(group) })
-	return append(lone, slices.DeleteFunc(groups, isAlone)...), len(lone)
+	return groups
 }
 
 // epoch measures rows of one workload while their connections stand open.
-func (r *run) epoch(ctx context.Context, rows []*measuredRow, instance int, p *epochBudget) (err error) {
+func (r *run) epoch(ctx context.Context, rows []*measuredRow, instance int, b share) (err error) {
 	e := epoch{run: r, recorders: map[*lab.Lab]*evidence.Recorder{}}
 	defer func() { err = errors.Join(err, e.end()) }()
+	begun := time.Now()
 	if err := e.open(ctx, rows); err != nil {
 		return err
 	}
-	if err := e.chooseSlices(ctx); err != nil {
+	for _, s := range e.standing {
+		r.options.setTurn(s.row)
+	}
+	if err := e.warmUp(ctx); err != nil {
 		return err
 	}
-	if err := e.carry(ctx, instance, p); err != nil {
+	b.opening.add(time.Since(begun))
+	if err := e.carry(ctx, instance, b.epoch()); err != nil {
 		if ctx.Err() != nil { // the samples so far count, if their evidence fits
 			late, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutTimeout)
 			defer cancel()
@@ -171,6 +165,8 @@ func (r *run) epoch(ctx context.Context, rows []*measuredRow, instance int, p *e
 		}
 		return err
 	}
+	begun = time.Now()
+	defer func() { b.shutting.add(time.Since(begun)) }()
 	return e.close(ctx)
 }
 
@@ -208,13 +204,17 @@ type standing struct {
 func (e *epoch) open(ctx context.Context, rows []*measuredRow) error {
 	var prepared []*standing
 	for _, row := range rows {
-		s, err := e.run.testbed.prepare(ctx, row.spec.path, e.run.options.spec(row.spec.path, row.spec.workload), e.recorders)
+		s, err := e.run.testbed.prepare(ctx, row.spec.path, e.run.options.spec(row.spec.path, row.spec.workload))
 		if err == nil {
 			s.row = row
 			prepared = append(prepared, s)
 		} else if err := e.fail(ctx, row, err); err != nil {
 			return err
 		}
+	}
+	prepared, err := e.record(ctx, prepared)
+	if err != nil {
+		return err
 	}
 	errs := e.run.testbed.connect(ctx, prepared)
 	for i, s := range prepared {
@@ -234,6 +234,37 @@ func (e *epoch) open(ctx context.Context, rows []*measuredRow) error {
 		}
 	}
 	return nil
+}
+
+// record starts the recorders of the labs of rows, several at once, and returns the rows whose recorder runs. The others have failed.
+func (e *epoch) record(ctx context.Context, all []*standing) (recorded []*standing, err error) {
+	for _, s := range all {
+		e.recorders[s.lab] = &evidence.Recorder{Lab: s.lab}
+	}
+	labs := slices.Collect(maps.Keys(e.recorders))
+	errs := make([]error, len(labs))
+	atTheSameTime(len(labs), func(i int) { errs[i] = e.recorders[labs[i]].Start() })
+	for _, s := range all {
+		if err := errs[slices.Index(labs, s.lab)]; err == nil {
+			recorded = append(recorded, s)
+		} else if err := e.fail(ctx, s.row, err); err != nil {
+			return nil, err
+		}
+	}
+	return recorded, nil
+}
+
+// atTheSameTime calls do for each of n numbers, several at once: each waits for the kernel most of its time.
+func atTheSameTime(n int, do func(i int)) {
+	var group errgroup.Group
+	group.SetLimit(builders)
+	for i := range n {
+		group.Go(func() error {
+			do(i)
+			return nil
+		})
+	}
+	_ = group.Wait()
 }
 
 // fail marks a row as failed, unless ctx has ended. Its agents go on, since other rows may
@@ -294,14 +325,19 @@ func (e *epoch) close(ctx context.Context) error {
 			return err
 		}
 	}
-	for l, done := range byLab {
+	labs := slices.Collect(maps.Keys(byLab))
+	seenOf, errs := make([][]result.Evidence, len(labs)), make([]error, len(labs))
+	atTheSameTime(len(labs), func(at int) {
 		var flows []evidence.Flow
-		for _, f := range done {
+		for _, f := range byLab[labs[at]] {
 			w := f.row.spec.workload
 			flows = append(flows, evidence.Flow{Path: f.row.spec.path.Path, Measurement: f.measurement, MayLoseAll: w.Rate > proofRate})
 		}
-		seen, err := e.recorders[l].Stop(flows...)
-		if err != nil {
+		seenOf[at], errs[at] = e.recorders[labs[at]].Stop(flows...)
+	})
+	for at, l := range labs {
+		done, seen := byLab[l], seenOf[at]
+		if err := errs[at]; err != nil {
 			return fmt.Errorf("evidence of %s: %w", done[0].row.spec.name(), err)
 		}
 		for i, f := range done {

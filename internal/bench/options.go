@@ -48,9 +48,12 @@ type Options struct {
 	// Cluster, if not nil, has the pods that are the ends of all paths. The suites are of that cluster.
 	Cluster Cluster
 	// Only selects rows whose ID, or "ID workload", matches one of these patterns
-	// (path.Match, where * stops at a slash) or begins with one; empty selects all.
+	// (path.Match, where * stops at a slash) or begins with one; empty selects the usual rows. The ID of a row selects
+	// that row, with its repetition and with itself by further engines.
 	Only []string
-	// Seed determines the order of rows and the bootstrap; 0 means a random one, and
+	// All selects all rows of suites in place of the usual ones, those without [suites.Path.Extra].
+	All bool
+	// Seed determines the order of rows; 0 means a random one, and
 	// always the same where instructions are counted.
 	Seed uint64
 	// Count, if it is [result.ClockInstructions], counts the instructions of each

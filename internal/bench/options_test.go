@@ -22,8 +22,13 @@ func madeUpSuite() suites.Suite {
 		"loopback", "veth/pod-ip", "veth/pod-ip/again", "veth/cluster-ip/iptables", "veth/cluster-ip/nftables",
 		"veth+ebpf/pod-ip", "veth+ebpf/cluster-ip", "tun/pod-ip", "tun/cluster-ip/nftables",
 	} {
-		s.Paths = append(s.Paths, suites.Path{ID: id})
+		repeats, again := strings.CutSuffix(id, "/again")
+		if !again {
+			repeats = ""
+		}
+		s.Paths = append(s.Paths, suites.Path{ID: id, Repeats: repeats})
 	}
+	s.Paths = append(s.Paths, suites.Path{ID: "veth/pod-ip/nftables", Extra: true})
 	return s
 }
 
@@ -33,12 +38,14 @@ func TestOnlySelectsRows(t *testing.T) {
 		rows  int
 		wrong string
 	}{
-		{nil, 18, ""},
-		{[]string{"veth"}, 8, ""},
+		{nil, 18, ""}, // without the one that only All has
+		{[]string{"veth"}, 10, ""},
 		{[]string{"veth/pod-ip tcp_rr"}, 1, ""},
-		{[]string{"veth/pod-ip"}, 4, ""}, // again begins with it
+		{[]string{"veth/pod-ip"}, 4, ""}, // with its repetition, without veth/pod-ip/nftables
+		{[]string{"veth/pod-ip/nftables"}, 2, ""},
+		{[]string{"veth/p*"}, 2, ""},
 		{[]string{"*/cluster-ip/nftables"}, 4, ""},
-		{[]string{"veth", "veth/pod-ip", "loopback"}, 10, ""},
+		{[]string{"veth", "veth/pod-ip", "loopback"}, 12, ""},
 		{[]string{"veth+ebpf/*"}, 4, ""},
 		{[]string{"vet"}, 0, "vet"},
 		{[]string{"veth", "nope"}, 0, "nope"},
@@ -195,7 +202,7 @@ func TestSliceHoldsRequests(t *testing.T) {
 		1: maxSlice, 10: 200 * time.Millisecond, 50: 40 * time.Millisecond, 200: slowSlice, 5000: slowSlice,
 	} {
 		w := suites.Workload{Name: load.TCPRR, Setup: result.Setup{Rate: rate}}
-		if got := (Options{}).leastSlice(&measuredRow{spec: rowSpec{workload: w}}); got != want {
+		if got, _ := (Options{}).turn(&measuredRow{spec: rowSpec{workload: w}}); got != want {
 			t.Errorf("%d per second: turns of %v, want %v", rate, got, want)
 		}
 		o := Options{Suites: []suites.Suite{madeUpSuite()}, Slice: time.Second/time.Duration(rate) - 1}

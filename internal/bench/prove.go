@@ -5,6 +5,7 @@ package bench
 import (
 	"context"
 	"errors"
+	"time"
 
 	"mustang/internal/bench/evidence"
 	"mustang/internal/lab"
@@ -14,9 +15,11 @@ import (
 // row starts cold, and a wrong path fails at once.
 func (r *run) prove(ctx context.Context, rows []*measuredRow) error {
 	if r.options.sliced(rows[0].spec.suite) {
+		begun := time.Now()
 		if err := r.testbed.build(ctx, labsOf(rows)); err != nil {
 			return err
 		}
+		r.built = time.Since(begun)
 	}
 	for _, row := range rows {
 		if row.done() || row.spec.workload.OfTables() { // whose samples have their own proof

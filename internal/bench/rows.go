@@ -50,6 +50,8 @@ type measuredRow struct {
 	units   float64
 	// slice is the length of its turns, 0 until the first instance.
 	slice time.Duration
+	// answered is true once all questions that the row is part of are answered: it takes no more turns.
+	answered bool
 	// every is the number of rounds in one of which it takes part; 0 means 1.
 	every int
 }

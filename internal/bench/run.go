@@ -123,6 +123,8 @@ type run struct {
 	unwritten error
 	// compared are the comparisons so far.
 	compared comparisons
+	// built is how long the labs of the present suite took to build.
+	built time.Duration
 	// turned is the number of rounds of slices so far.
 	turned int
 	// held is a connection that is open while paths are proved.
@@ -217,7 +219,7 @@ func (o Options) announce(rows int) string {
 	case o.anySliced() && o.Until > 0:
 		text += fmt.Sprintf(", at most about %v a suite", o.Time)
 	case o.anySliced():
-		text += fmt.Sprintf(", at least %v a suite", o.Time)
+		text += fmt.Sprintf(", %v a suite", o.Time)
 	case o.Peer != nil:
 		text += fmt.Sprintf(", %s of %v each", count(rounds, "round"), o.Duration)
 	default:

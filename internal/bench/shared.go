@@ -135,15 +135,19 @@ func (t *testbed) openIn(l *lab.Lab, client *load.Agent, open func() error) erro
 
 // open opens a connection on a path, whose traffic a recorder of its lab sees.
 func (t *testbed) open(ctx context.Context, p suites.Path, spec load.Spec, recorders map[*lab.Lab]*evidence.Recorder) (*standing, error) {
-	s, err := t.prepare(ctx, p, spec, recorders)
+	s, err := t.prepare(ctx, p, spec)
 	if err != nil {
+		return nil, err
+	}
+	recorders[s.lab] = &evidence.Recorder{Lab: s.lab}
+	if err := recorders[s.lab].Start(); err != nil {
 		return nil, err
 	}
 	return s, t.connect(ctx, []*standing{s})[0]
 }
 
 // prepare starts what a connection on a path needs.
-func (t *testbed) prepare(ctx context.Context, p suites.Path, spec load.Spec, recorders map[*lab.Lab]*evidence.Recorder) (*standing, error) {
+func (t *testbed) prepare(ctx context.Context, p suites.Path, spec load.Spec) (*standing, error) {
 	var l *lab.Lab
 	var err error
 	if t.cluster == nil {
@@ -154,13 +158,6 @@ func (t *testbed) prepare(ctx context.Context, p suites.Path, spec load.Spec, re
 	s := &standing{lab: l, spec: spec}
 	if s.client, s.spec.Namespace, err = t.clientOf(ctx, p, spec.Workload); err != nil {
 		return nil, err
-	}
-	if recorders[l] == nil {
-		r := &evidence.Recorder{Lab: l}
-		if err := r.Start(); err != nil {
-			return nil, err
-		}
-		recorders[l] = r
 	}
 	return s, nil
 }

@@ -21,6 +21,9 @@ const traceShare = 20
 // quick run has no time for it. Rows that cannot be traced have no trace.
 func (r *run) trace(ctx context.Context, rows []*measuredRow) error {
 	paths := tracedRows(rows)
+	if !r.options.All && len(r.options.Only) == 0 { // the contenders, whose difference the reader wants to see
+		paths = slices.DeleteFunc(paths, func(row *measuredRow) bool { return !contends(row.spec.suite, row.spec.path) })
+	}
 	if r.options.Quick || r.options.Cluster != nil || len(paths) == 0 {
 		return nil
 	}

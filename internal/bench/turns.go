@@ -35,7 +35,7 @@ func turns(seed uint64, round int, blocks [][]int) []int {
 // with its pod IP, by their link. Other suites compare rows across, and are one block. Rows
 // that take no part in the round are in none.
 func (e *epoch) blocks(round int) [][]int {
-	least := mostRounds // without a quick row, slow ones take part in every round
+	least := slowEvery // without a quick row, slow ones take part in every round
 	for _, s := range e.standing {
 		least = min(least, max(s.row.every, 1))
 	}
@@ -61,9 +61,6 @@ func (e *epoch) blocks(round int) [][]int {
 
 // rounds takes rounds in batches, until the time of the epoch is over.
 func (e *epoch) rounds(ctx context.Context, instance int, p *epochBudget) error {
-	if err := e.warmUp(ctx); err != nil {
-		return err
-	}
 	for len(e.standing) > 0 {
 		n := p.next()
 		if n == 0 {
@@ -229,6 +226,7 @@ func (e *epoch) add(instance int, order []int, taken []load.SliceResult) {
 			position.Lab, position.Process = 0, 0
 		}
 		s.row.addTurns(position, round, taken[first], taken[last])
+		e.run.head.TurnSeconds += taken[first].Seconds + taken[last].Seconds
 	}
 }
 

@@ -48,7 +48,7 @@ func TestSlowRowsTakeFewerRounds(t *testing.T) {
 	}{
 		{[2]int{0, 4}, []string{"[[0 1]]", "[[0]]", "[[0]]", "[[0]]", "[[0 1]]"}},
 		{[2]int{4, 8}, []string{"[[0 1]]", "[[0]]", "[[0 1]]", "[[0]]", "[[0 1]]"}}, // without a quick one
-		{[2]int{16, 16}, []string{"[[0 1]]", "[[0 1]]", "[[0 1]]", "[[0 1]]", "[[0 1]]"}},
+		{[2]int{8, 8}, []string{"[[0 1]]", "[[0 1]]", "[[0 1]]", "[[0 1]]", "[[0 1]]"}},
 	} {
 		var e epoch
 		for _, every := range tt.every {

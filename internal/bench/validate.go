@@ -68,9 +68,9 @@ func (o Options) withDefaults() (Options, error) {
 	case o.Until > 0:
 		o.Time, o.Duration = cmp.Or(o.Time, 10*time.Minute), cmp.Or(o.Duration, 300*time.Millisecond)
 	case o.Quick:
-		o.Time, o.Duration = cmp.Or(o.Time, 35*time.Second), cmp.Or(o.Duration, 60*time.Millisecond)
+		o.Time, o.Duration = cmp.Or(o.Time, 30*time.Second), cmp.Or(o.Duration, 60*time.Millisecond)
 	default:
-		o.Time, o.Duration = cmp.Or(o.Time, 150*time.Second), cmp.Or(o.Duration, 300*time.Millisecond)
+		o.Time, o.Duration = cmp.Or(o.Time, 170*time.Second), cmp.Or(o.Duration, 300*time.Millisecond)
 	}
 	o.Warmup = cmp.Or(o.Warmup, o.Duration/3)
 	if o.Seed == 0 && o.counting() {
@@ -164,13 +164,19 @@ func (o Options) checkWire(specs []rowSpec) error {
 func (o Options) selected() ([]rowSpec, error) {
 	used := make([]bool, len(o.Only))
 	var specs []rowSpec
+	type id struct{ suite, path string }
+	ids := map[id]bool{}
 	for _, s := range o.rowSpecs() {
-		keep := len(o.Only) == 0
+		ids[id{s.suite.Name, s.path.ID}] = true
+	}
+	for _, s := range o.rowSpecs() {
+		keep := len(o.Only) == 0 && o.usual(s.suite, s.path)
 		for i, pattern := range o.Only {
 			ok, err := matches(pattern, s.path.ID, s.name(), s.path.ID+" "+s.workload.Name)
 			if err != nil {
 				return nil, fmt.Errorf("--only %q: %w", pattern, err)
 			}
+			ok = ok && (!ids[id{s.suite.Name, pattern}] || s.path.IsRow(pattern))
 			keep, used[i] = keep || ok, used[i] || ok
 		}
 		if keep {

@@ -4,6 +4,7 @@ package bench
 
 import (
 	"errors"
+	"slices"
 	"time"
 
 	"mustang/internal/bench/suites"
@@ -39,7 +40,25 @@ func (o Options) workloads(s suites.Suite) []suites.Workload {
 	if o.counting() {
 		return countedWorkloads(s)
 	}
-	return s.Workloads
+	if !o.Quick {
+		return s.Workloads
+	}
+	quick := slices.DeleteFunc(slices.Clone(s.Workloads), func(w suites.Workload) bool { return !slices.Contains(s.QuickWorkloads, w.Name) })
+	if len(quick) == 0 {
+		return s.Workloads
+	}
+	return quick
+}
+
+// usual reports whether a run that selects no rows has those of a path.
+func (o Options) usual(s suites.Suite, p suites.Path) bool {
+	switch {
+	case o.All:
+		return true
+	case o.Quick && len(s.QuickPaths) > 0:
+		return slices.Contains(s.QuickPaths, p.ID)
+	}
+	return !p.Extra
 }
 
 // callWorkloads returns the workloads of a suite that calls plugins.

@@ -37,15 +37,15 @@ func (o Options) checkPolicy() error {
 	return nil
 }
 
-// allowed returns what may connect to pod-a: ranges of addresses of nobody, and last pod-b to [ServicePort].
+// allowed returns what may connect to pod-a: ranges of addresses of nobody, and last pod-b to [PlainPort].
 func (l *Lab) allowed() allowlist.List {
 	list := allowlist.List{Pod: PodAIPs[0]}
 	first := otherBlocks.Addr().As4()
 	for i := range l.Options.PolicyRules - 1 {
 		at := netip.AddrFrom4([4]byte{first[0], first[1] + byte(i>>8), byte(i), 0})
-		list.Rules = append(list.Rules, allowlist.Rule{From: netip.PrefixFrom(at, otherBlocks.Bits()), Port: ServicePort})
+		list.Rules = append(list.Rules, allowlist.Rule{From: netip.PrefixFrom(at, otherBlocks.Bits()), Port: PlainPort})
 	}
-	list.Rules = append(list.Rules, fromPodB(ServicePort))
+	list.Rules = append(list.Rules, fromPodB(PlainPort))
 	return list
 }
 

@@ -66,7 +66,8 @@ func TestPolicyRules(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%d", via, rules), func(t *testing.T) {
 				l := up(t, s, options(o))
 				a, b := place(t, l, lab.PodA), place(t, l, lab.PodB)
-				allowed, denied := netip.AddrPortFrom(lab.PodAIPs[0], lab.ServicePort), netip.AddrPortFrom(lab.PodAIPs[0], lab.DeniedPort)
+				allowed := netip.AddrPortFrom(lab.PodAIPs[0], lab.PlainPort)
+				denied := netip.AddrPortFrom(lab.PodAIPs[0], lab.DeniedPort)
 				testkit.Echo(t, a, "tcp", allowed.String())
 				testkit.Echo(t, a, "tcp", denied.String())
 				reaches(t, b, allowed, true)

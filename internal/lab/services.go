@@ -17,6 +17,8 @@ import (
 const (
 	// ServicePort is the port of the service and of its backend, as of iperf3.
 	ServicePort = 5201
+	// PlainPort is a port of pod-a that no service has. A network policy of the lab allows pod-b this port.
+	PlainPort = ServicePort - 1
 	// DeniedPort is a port of pod-a that its network policy does not allow.
 	DeniedPort = ServicePort + 2
 	// MaxPolicyRules is the greatest number of rules of a lab's network policy.

@@ -5,6 +5,7 @@ package report
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
@@ -12,195 +13,305 @@ import (
 	"mustang/internal/result"
 )
 
-// answer puts the parts of the suite's answer in words. The first sentence is the
-// headline.
-func (t *workloadTable) answer() Answer {
-	var lines []string
-	for i, part := range t.suite.Answer {
-		switch part {
-		case result.AnswerFastest:
-			lines = append(lines, t.fastest())
-		case result.AnswerRanking:
-			lines = append(lines, t.ranking()...)
-		case result.AnswerReference:
-			if why := t.noReference(); why == "" {
-				lines = append(lines, t.addedTime())
-				lines = append(lines, t.againstReference()...)
-			} else if i == 0 {
-				lines = append(lines, why)
-			}
-		case result.AnswerReferenceFigure:
-			lines = append(lines, t.referenceFigure())
-		case result.AnswerServiceCost:
-			lines = append(lines, t.serviceCosts())
-		case result.AnswerTally:
-			lines = append(lines, t.tally()+t.failed())
-		case result.AnswerTail:
-			lines = append(lines, t.tail())
-		case result.AnswerCallRate:
-			lines = append(lines, t.callRate())
-		case result.AnswerGrid:
-			lines = append(lines, t.bestOf())
-		case result.AnswerStatements:
-			if i == 0 {
-				lines = append(lines, t.stated()...)
-			}
-			lines = append(lines, t.statements()...)
-		}
-	}
-	var a Answer
-	for _, line := range lines {
-		switch {
-		case line == "":
-		case a.Headline == "":
-			a.Headline = format.KeepTogether(line)
-		default:
-			a.Details = append(a.Details, format.KeepTogether(format.UpperFirst(line)))
-		}
-	}
-	return a
+// Bounds of the sentences on links.
+const (
+	// widestLevel is how far an interval may reach from 1 for a link to be level with the best one.
+	widestLevel = 0.05
+	// mostNamed is the most links that a sentence names one by one.
+	mostNamed = 6
+)
+
+// contender is a link that may be the best one, with its ratio to the best one.
+type contender struct {
+	*entry
+	difference
 }
 
-// nouns are what the suite's rows stand for, in the singular and the plural, and the
-// first word alone.
-func (t *workloadTable) nouns() (singular, plural, short string) {
-	singular = cmp.Or(format.Clean(t.suite.Noun), "row")
-	short, rest, _ := strings.Cut(singular, " ")
-	return singular, strings.TrimSpace(short + "s " + rest), short
+// contends reports whether a row of a matrix may be the best: the pod IP of a link without the rules of a
+// service proxy of the kernel and without BIG TCP.
+func (e *entry) contends() bool {
+	return e.ok() && e.Target == result.TargetPodIP && !e.Baseline && !e.repeat && !e.BigTCP &&
+		(e.Proxy == "" || e.Proxy == result.ViaEBPFTC)
 }
 
-// fastest names the row with the best figure and the rows that are tied with it: of
-// all rows, or of the pod IPs of a matrix.
-func (t *workloadTable) fastest() string {
-	entries := t.withoutRepeats()
-	if !t.suite.list() {
-		entries = slices.DeleteFunc(entries, func(e *entry) bool { return e.Target != result.TargetPodIP || e.Baseline })
-	}
-	one, several, short := t.nouns()
-	rest := failures(entries, "other "+short)
-	entries = t.ranked(slices.DeleteFunc(entries, func(e *entry) bool { return !e.ok() }))
-	if len(entries) == 0 {
-		return "no " + one + " has a figure." + rest
-	}
-	best, w := entries[0], t.wording
-	figure := t.figure(best)
-	if best.CI95 != nil {
-		figure += ", 95 % interval " + format.Interval(best.CI95, format.Decimals(best.Median))
-	}
-	if len(entries) == 1 {
-		return fmt.Sprintf("%s is the only %s with a figure: %s.%s", best.name, one, figure, rest)
-	}
-	s := t.standing(entries)
-	switch {
-	case s.judged():
-		rest = s.fewRounds() + rest
-	case best.CI95 == nil:
-		return fmt.Sprintf("%s has the %s figure (%s), but %s too few to say which %s is the best.%s",
-			best.name, w.extreme, figure, format.IsAre(len(best.Samples), "round"), short, rest)
-	default:
-		return fmt.Sprintf("%s has the %s figure (%s), but the rounds of %s are too few to say which %s is the best.%s",
-			best.name, w.extreme, figure, format.List(namedAll(s.few)), short, rest)
-	}
-	ties, apart, of := names(s.best), namedAll(s.apart), len(entries)-len(s.few)
-	if len(apart) > 0 {
-		text := fmt.Sprintf("%s has the %s figure (%s)", best.named(), w.extreme, figure)
-		if len(ties) > 1 {
-			text += "; tied with it: " + format.List(ties[1:])
-		}
-		return text + "; cannot be told from it: " + format.List(apart) + "." + rest
-	}
-	between := fmt.Sprintf("no difference was found between %s, which has the %s figure (%s), and ", best.name, w.extreme, figure)
-	switch len(ties) {
-	case 1:
-		return fmt.Sprintf("%s %s of %d %s%s (%s).%s", best.name, w.best, of, several, w.where, figure, rest)
-	case of:
-		return fmt.Sprintf("no %s stands out%s: %s%s.%s", one, w.where, between, format.List(ties[1:]), rest)
-	}
-	return fmt.Sprintf("%s %s of %d %s%s: %s%s.%s",
-		format.List(ties), w.tied, of, several, w.where, between, format.Verb(len(ties)-1, "the other", "the others"), rest)
-}
-
-// ranking lists the measured rows, with a tilde between neighbours that are tied,
-// and compares the last with the first.
-func (t *workloadTable) ranking() []string {
-	ranked := t.ranked(t.measured())
-	if len(ranked) < 2 {
+// newContest returns the contenders of a matrix: the best, which the file's comparisons name, and the others in the
+// order of their ratios to it.
+func (t *workloadTable) newContest() []contender {
+	all := t.ranked(slices.DeleteFunc(slices.Clone(t.entries), func(e *entry) bool { return !e.contends() }))
+	if len(all) == 0 {
 		return nil
 	}
-	best, worst := ranked[0], ranked[len(ranked)-1]
-	var b strings.Builder
-	for i, e := range ranked {
-		switch {
-		case i == 0:
-		case t.difference(ranked[i-1], e).verdict == tied:
-			b.WriteString(" ~\u00a0")
-		case t.difference(ranked[i-1], e).verdict == unclear:
-			b.WriteString(" ?\u00a0")
-		default:
-			b.WriteString(", ")
-		}
-		b.WriteString(e.named())
-	}
-	return []string{
-		"Ranking from the " + t.wording.extreme + " figure (~: no difference found between neighbours; ?: " + cannotTell + "): " + b.String() + ".",
-		"Last: " + worst.name + " with " + t.figure(worst) + "; against " + best.name + ": " + t.describe(t.difference(worst, best)) + ".",
-	}
-}
-
-// failed counts the rows that failed, in a sentence; empty if none did. [Suite.NotMeasured] has
-// those that were skipped.
-func (t *workloadTable) failed() string {
-	_, _, short := t.nouns()
-	return failures(t.withoutRepeats(), short)
-}
-
-// failures counts the entries that failed, in a sentence; empty if none did.
-func failures(entries []*entry, noun string) string {
-	n := 0
-	for _, e := range entries {
-		if e.Status == result.StatusFailed {
-			n++
+	best := all[0] // without a comparison that names it
+	for _, c := range t.comparisons {
+		if e := t.byID[c.Denominator]; c.Asks == result.AsksRank && e != nil && e.contends() {
+			best = e
+			break
 		}
 	}
-	if n == 0 {
-		return ""
-	}
-	return " " + format.Count(n, noun) + " failed."
-}
-
-// tail gives the 99th percentile of each row.
-func (t *workloadTable) tail() string {
-	return t.each("99 of 100 "+t.events()+" took less than: ", " "+t.latencyUnit(), func(e *entry) float64 {
-		if e.LatencyUS == nil {
-			return 0
+	out := []contender{{best, difference{ratio: 1}}}
+	for _, e := range all {
+		if d := t.difference(e, best); e != best && d.ratio > 0 {
+			out = append(out, contender{e, d})
 		}
-		return t.latency(e.LatencyUS.P99)
+	}
+	slices.SortStableFunc(out[1:], func(a, b contender) int {
+		if t.wording.less {
+			return cmp.Compare(a.ratio, b.ratio)
+		}
+		return cmp.Compare(b.ratio, a.ratio)
 	})
+	return out
 }
 
-// callRate gives the calls per second of each row.
-func (t *workloadTable) callRate() string {
-	return t.each("Calls done in a second: ", "", func(e *entry) float64 { return e.CallsPerSecond })
+// figureBy prints a figure: the best link's, times a ratio.
+func (t *workloadTable) figureBy(best *entry, ratio float64) string {
+	return format.Short(best.Median*ratio) + t.short()
 }
 
-// each lists a figure of each measured row; empty if none has it.
-func (t *workloadTable) each(words, unit string, figure func(*entry) float64) string {
+// short is the unit behind a figure in a sentence.
+func (t *workloadTable) short() string {
+	switch t.unit {
+	case result.UnitTransactions:
+		return "/s"
+	case result.UnitPerPacket, result.UnitPerTransaction:
+		return " each"
+	}
+	return "\u00a0" + t.unit
+}
+
+// rank names the fastest links of a workload with their figure, and what the others reach less.
+func (t *workloadTable) rank() string {
+	all := t.contest
+	if len(all) == 0 {
+		return "No link has a figure for " + t.plural() + "."
+	}
+	best, rest := all[0], all[1:]
+	var level, open, behind []contender
+	within := 0.0
+	for _, c := range rest {
+		switch {
+		case c.verdict != tied || c.ci == nil:
+			behind = append(behind, c)
+		case c.reach() > widestLevel, c.lossy():
+			open = append(open, c)
+		default:
+			level, within = append(level, c), max(within, c.reach())
+		}
+	}
+	first := []string{best.entry.named()}
+	for _, c := range level {
+		first = append(first, c.entry.named())
+	}
+	mentioned := slices.Clone(first)
+	verb := t.wording.best
+	switch {
+	case len(rest) == 0:
+		verb = "is the only link with a figure"
+	case len(open) > 0, !slices.ContainsFunc(rest, func(c contender) bool { return c.verdict != tooFew }):
+		verb = "has the " + t.wording.extreme + " figure"
+	case len(level) > 0:
+		verb = strings.NewReplacer("is ", "are ", "takes ", "take ", "has ", "have ").Replace(verb)
+	}
+	out := fmt.Sprintf("%s %s for %s: %s", format.List(atMost(first)), verb, t.plural(), t.figureBy(best.entry, 1))
+	if len(level) > 0 {
+		out += ", level " + inside(within)
+	}
+	var unsure []string
+	for _, c := range open {
+		unsure = append(unsure, fmt.Sprintf("%s (up to %s)", t.named(c, mentioned), t.far(c.difference)))
+	}
+	if len(unsure) > 0 {
+		out += ". " + format.List(atMost(unsure)) + " can't be told from it"
+	}
+	out += t.others(behind, &mentioned)
+	for _, c := range t.comparisons {
+		if plain := t.byID[c.Denominator]; c.Asks == result.AsksBigTCP && plain != nil && c.RoundsDone() > 0 {
+			out += t.bigTCP(plain, judge(c), all)
+		}
+	}
+	return out
+}
+
+// others lists links that are behind the best one: those in the kernel, a number of them by name, and the range of
+// those through user space.
+func (t *workloadTable) others(behind []contender, mentioned *[]string) string {
 	var parts []string
-	for _, e := range t.measured() {
-		if v := figure(e); v > 0 {
-			parts = append(parts, e.name+" "+format.Number(v, format.FewDecimals(v))+unit)
+	var user, more []contender
+	for _, c := range behind {
+		switch {
+		case c.class == result.ClassUserSpace:
+			user = append(user, c)
+		case len(parts) == mostNamed:
+			more = append(more, c)
+		default:
+			parts = append(parts, t.named(c, *mentioned)+" "+t.amount(c.difference))
+			*mentioned = append(*mentioned, c.name)
+		}
+	}
+	for _, group := range []struct {
+		of   []contender
+		what string
+	}{{more, " others"}, {user, " through user space"}} {
+		switch n := len(group.of); n {
+		case 0:
+		case 1:
+			parts = append(parts, group.of[0].name+" "+t.amount(group.of[0].difference))
+		default:
+			least, most := group.of[0], group.of[n-1]
+			parts = append(parts, fmt.Sprintf("%d%s %s to %s", n, group.what, share(least.ratio), t.amount(most.difference)))
 		}
 	}
 	if len(parts) == 0 {
-		return ""
+		return "."
 	}
-	return words + strings.Join(parts, ", ") + "."
+	return ". " + strings.Join(parts, ", ") + "."
 }
 
-// events names what the table's latencies are of.
-func (t *workloadTable) events() string {
-	if t.calls() {
-		return "calls"
+// bigTCP tells what a link reaches with BIG TCP.
+func (t *workloadTable) bigTCP(plain *entry, d difference, all []contender) string {
+	for _, c := range all {
+		if c.entry != plain {
+			continue
+		}
+		found := t.amount(d)
+		if d.verdict == tied {
+			found = "no difference found (" + inside(d.reach()) + ")"
+		}
+		return fmt.Sprintf(" With BIG TCP, %s carries %s, %s.", plain.name, t.figureBy(all[0].entry, c.ratio*d.ratio), found)
 	}
-	return "transactions"
+	return ""
+}
+
+// named is a contender's name: "plain" goes before it where the sentence has named the same link with eBPF.
+func (t *workloadTable) named(c contender, mentioned []string) string {
+	if c.Datapath != result.DatapathEBPF && slices.Contains(mentioned, c.name+"+eBPF") {
+		return "plain " + c.entry.named()
+	}
+	return c.entry.named()
+}
+
+// atMost lists names up to a number, and counts the others.
+func atMost(names []string) []string {
+	if len(names) <= mostNamed {
+		return names
+	}
+	return append(slices.Clone(names[:mostNamed-1]), fmt.Sprintf("%d more", len(names)-mostNamed+1))
+}
+
+// amount prints a difference: "14 % less", with half of its interval where that is wide for it: "2.0 % ±1.5 less".
+func (t *workloadTable) amount(d difference) string {
+	more := " more"
+	if d.ratio < 1 {
+		more = " less"
+	}
+	if d.ratio >= 2 {
+		return format.Factor(d.ratio)
+	}
+	text := share(d.ratio)
+	if d.ci != nil && d.half() > math.Abs(d.ratio-1)/3 {
+		text += "\u00a0±" + number(d.half())
+	}
+	return text + more
+}
+
+// far prints the far end of an interval: "12 % less".
+func (t *workloadTable) far(d difference) string {
+	if t.wording.less {
+		return atWorst(d, true) + " more"
+	}
+	return atWorst(d, false) + " less"
+}
+
+// atWorst prints the end of an interval at which the numerator is the worse, where less is better or more.
+func atWorst(d difference, less bool) string {
+	if less {
+		return percentUp(d.ci[1] - 1)
+	}
+	return percentUp(1 - d.ci[0])
+}
+
+// share prints how far a ratio lies from 1 in per cent, with a decimal under three.
+func share(ratio float64) string {
+	if ratio >= 2 {
+		return format.Factor(ratio)
+	}
+	by := 100 * math.Abs(ratio-1)
+	if by < 2.95 {
+		return format.Number(by, 1) + "\u00a0%"
+	}
+	if by > 99 && ratio < 1 {
+		return "over 99\u00a0%"
+	}
+	return format.Number(by, 0) + "\u00a0%"
+}
+
+// number prints a share in per cent, rounded up: nothing is known exactly.
+func number(v float64) string {
+	if v = 100 * v; v < 2.95 {
+		return format.Number(max(math.Ceil(10*v-1e-6), 1)/10, 1)
+	}
+	return format.Number(math.Ceil(v-1e-6), 0)
+}
+
+// percentUp is number with its sign.
+func percentUp(v float64) string { return number(v) + "\u00a0%" }
+
+// inside prints a bound on a difference that was not found.
+func inside(reach float64) string { return "within " + percentUp(reach) }
+
+// plural names what a workload has many of.
+func (t *workloadTable) plural() string {
+	words, known := map[string]string{
+		result.WorkloadTCPStream: "streams", result.WorkloadUDPStream: "UDP streams",
+		result.WorkloadTCPRR: "requests", result.WorkloadTCPCRR: "connections", result.WorkloadUDPRR: "UDP requests",
+	}[t.workload]
+	if t.workload == result.WorkloadUDPStream && t.wording.counted {
+		words = "UDP packets"
+	}
+	if !known {
+		words = format.LowerFirst(t.name)
+	}
+	if t.flows > 1 {
+		words += fmt.Sprintf(" (%d at once)", t.flows)
+	}
+	if setup := t.setup.String(); setup != "" {
+		words += " (" + setup + ")"
+	}
+	return words
+}
+
+// linkAnswer puts the answer of a matrix in sentences with figures.
+func (st *suiteTables) linkAnswer() []string {
+	var out []string
+	for _, t := range st.workloads {
+		if st.statesPairs() {
+			out = append(out, t.stated()...)
+		} else {
+			out = append(out, t.rank())
+		}
+	}
+	out = append(out, st.costSentences()...)
+	out = append(out, st.certainty())
+	for i := range out {
+		out[i] = format.KeepTogether(out[i])
+	}
+	return slices.DeleteFunc(out, func(s string) bool { return s == "" })
+}
+
+// certainty tells which differences the run could not see, and what makes it more certain.
+func (st *suiteTables) certainty() string {
+	var parts []string
+	if st.run.SharedCPU() {
+		parts = append(parts, "Both ends shared one CPU.")
+	}
+	short := func(c result.Comparison) bool { return c.CI95 == nil && c.RoundsDone() > 0 }
+	if slices.ContainsFunc(st.workloads, func(t *workloadTable) bool { return slices.ContainsFunc(t.comparisons, short) }) {
+		parts = append(parts, "The run was too short for 95\u00a0% intervals, so no difference is certain.")
+	} else if unseen := st.unseen(); unseen != "" {
+		parts = append(parts, unseen)
+	}
+	if more := st.run.Longer(); more != "" {
+		parts = append(parts, "More certain: "+strings.ReplaceAll(more, " ", "\u00a0"))
+	}
+	return strings.Join(parts, " ")
 }

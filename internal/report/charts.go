@@ -34,25 +34,19 @@ type (
 // charts makes a suite's charts, without empty ones.
 func (st *suiteTables) charts() []ChartGroup {
 	calls := slices.ContainsFunc(st.workloads, (*workloadTable).calls)
-	costs := ChartGroup{ID: "costs", Title: "Cost of a cluster IP"}
 	samples := ChartGroup{ID: "samples", Title: "Samples of each row", Long: true}
 	latency := ChartGroup{ID: "percentiles", Title: "Latency"}
 	cpu := ChartGroup{ID: "cpu", Title: "CPU time per unit", Long: true, Text: "Busy time of the whole machine, with any other work on it."}
-	drift := ChartGroup{ID: "drift", Title: "Drift over the rounds", Long: true}
 	if calls {
 		cpu.Text = "Busy time of the whole machine during the calls, with the kernel's work that follows them."
 	}
 	for _, t := range st.workloads {
-		if !st.list() {
-			costs.Figures = append(costs.Figures, t.costChart())
-		}
 		samples.Figures = append(samples.Figures, t.distribution())
 		latency.Figures = append(latency.Figures, Figure{t.latencyCurve()})
 		cpu.Figures = append(cpu.Figures, Figure{t.cpuChart()})
-		drift.Figures = append(drift.Figures, Figure{t.drift()})
 	}
 	var out []ChartGroup
-	for _, g := range []ChartGroup{costs, latency, samples, drift, cpu} {
+	for _, g := range []ChartGroup{latency, samples, cpu} {
 		g.Figures = slices.DeleteFunc(g.Figures, func(f Figure) bool { return len(f) == 0 || f[0].Empty() })
 		if len(g.Figures) > 0 {
 			out = append(out, g)
@@ -87,10 +81,10 @@ func (t *workloadTable) label(e *entry) string {
 		}
 		return e.name
 	}
-	if e.Via == result.ViaNone {
-		return format.Target(e.Target)
+	if via := e.via(); via != format.Via(result.ViaNone) {
+		return format.Target(e.Target) + ", " + strings.TrimSuffix(strings.TrimPrefix(via, "none ("), ")")
 	}
-	return format.Target(e.Target) + ", " + format.Via(e.Via)
+	return format.Target(e.Target)
 }
 
 // cpuChart shows the CPU time per unit.
@@ -125,51 +119,6 @@ const leastLatency = 1e-6
 // on the axis is logarithmic.
 const wideRange = 20
 
-// costChart shows cluster IP over pod IP.
-func (t *workloadTable) costChart() Figure {
-	c := Chart{Shape: plots.ShapeForest, Log: true, Title: t.name + ": cluster IP / pod IP",
-		Caption: "Ratio to the pod IP of the same connection, within each round. " + t.wording.atOne}
-	var shown []*entry
-	var texts []string
-	intervals := false
-	for _, e := range t.measured() {
-		if e.cost == nil || e.cost.Ratio <= 0 {
-			continue
-		}
-		d := t.of(*e.cost)
-		m := t.mark(e, d.ratio, "")
-		setRatio(&m, d)
-		m.Tip = fmt.Sprintf("%s; %s of that of the pod IP; %s.", t.tip(e), ratioWords(d), format.Count(e.cost.RoundsDone(), "round"))
-		intervals = intervals || d.ci != nil
-		c.Marks, shown, texts = append(c.Marks, m), append(shown, e), append(texts, m.Text)
-	}
-	if len(shown) == 0 {
-		return nil
-	}
-	if intervals {
-		c.Caption += " Lines are 95\u00a0% intervals."
-	} else {
-		c.Caption += " Too few rounds for intervals."
-	}
-	if legend := marksLegend(t.turns(), texts...); legend != "" {
-		c.Caption += " " + legend
-	}
-	if c.Cut() {
-		c.Caption += plots.CutOff
-	}
-	c.Caption += t.noBand()
-	if s := t.quietest(); s.pairs > 0 && s.factor < 1+tooWide {
-		c.Band = s.factor - 1
-		where := ""
-		if classes := t.classes(); len(classes) > 1 {
-			where = among(classes[0])
-		}
-		c.Caption += " The band (± " + format.Percent(s.share) + ") is the spread of the same thing measured twice" + where + " (A/A)."
-	}
-	c.Legend = t.legend(shown)
-	return c.Panels(t.wording.less)
-}
-
 // kindOf returns the series of an entry: that of its suite, or the part of the kernel
 // that handles its packets.
 func (t *workloadTable) kindOf(e *entry) Legend {
@@ -182,13 +131,13 @@ func (t *workloadTable) kindOf(e *entry) Legend {
 	case e.Baseline:
 		return Legend{Color: result.ColorGray, Name: "baseline, no pod to pod"}
 	case e.Via == result.ViaEBPFSocket:
-		return Legend{Color: result.ColorOlive, Name: "cluster IP by eBPF at the socket"}
+		return Legend{Color: result.ColorOlive, Name: "eBPF at the socket"}
 	case e.Datapath == result.DatapathEBPF, e.Via == result.ViaEBPFTC:
 		return Legend{Color: result.ColorTeal, Name: "eBPF datapath"}
-	case e.Via == result.ViaIPTables:
-		return Legend{Color: result.ColorOrange, Name: "cluster IP by iptables"}
-	case e.Via == result.ViaNFTables:
-		return Legend{Color: result.ColorPurple, Name: "cluster IP by nftables"}
+	case e.proxy() == result.ViaIPTables:
+		return Legend{Color: result.ColorOrange, Name: "kube-proxy with iptables"}
+	case e.proxy() == result.ViaNFTables:
+		return Legend{Color: result.ColorPurple, Name: "kube-proxy with nftables"}
 	case e.Via == result.ViaDocker:
 		return Legend{Color: result.ColorBlue, Name: "published by Docker"}
 	case t.suite.list():

@@ -5,7 +5,6 @@ package report
 import (
 	"cmp"
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 
@@ -26,74 +25,40 @@ func (t *workloadTable) forest() []Chart {
 	if len(c.Marks) == 0 {
 		return nil
 	}
-	if s := t.quietest(); s.pairs > 0 && s.factor < 1+tooWide {
-		c.Band = s.factor - 1
-	}
-	c.Caption += t.noBand()
+	c.Band = t.band()
 	return c.Panels(t.wording.less || t.inTime())
-}
-
-// noBand says why a chart has no band, where the same thing was measured twice; else it is empty.
-func (t *workloadTable) noBand() string {
-	s := t.quietest()
-	if s.pairs == 0 || s.factor < 1+tooWide {
-		return ""
-	}
-	return " No band: the same thing measured twice (A/A) may differ by " + format.Amount(s.factor) + ", too much for this axis."
 }
 
 // forestLegend says how the pictures of verdicts are read.
 func (st *suiteTables) forestLegend(workloads []Workload) string {
-	var texts []string
-	intervals, band, cut, thin, ranked := false, false, false, false, false
+	some, cut := false, false
 	for _, w := range workloads {
-		for _, c := range w.Forest {
-			band, cut = band || c.Band > 0, cut || c.Cut()
-			for _, m := range c.Marks {
-				texts, ranked = append(texts, m.Text), ranked || m.Figure != ""
-				intervals, thin = intervals || m.High > m.Low && !m.Thin, thin || m.Thin
-			}
+		for _, c := range slices.Concat(w.Forest, w.Services) {
+			some, cut = true, cut || c.Cut()
 		}
 	}
-	if len(texts) == 0 {
+	if !some {
 		return ""
 	}
-	out := "Logarithmic axes. "
-	if ranked {
-		out += "Rows are in the order of their ratios, which are taken within rounds; that of their figures, at the right edge, may differ. "
-	}
-	switch {
-	case intervals || thin:
-		out += "Lines are 95\u00a0% intervals; a hollow mark claims no difference."
-		if thin {
-			out += " Thin lines, of rows without a ratio within rounds, span what both rows' intervals allow."
-		}
-	default:
-		out += "Too few rounds for intervals."
-	}
-	if band {
-		out += " Band: what the same thing measured twice differs by (A/A)."
-	}
+	out := map[bool]string{true: "Further left is better. ", false: "Further right is better. "}[st.workloads[0].wording.less || st.workloads[0].inTime()]
+	out += "Lines are 95\u00a0% intervals; a hollow mark: no difference was found. Band: the difference between two measurements of one path."
 	if cut {
 		out += plots.CutOff
-	}
-	if legend := marksLegend(st.workloads[0].turns(), texts...); legend != "" {
-		out += " " + legend
 	}
 	return out
 }
 
 // addRanked adds the ratio of each contender, and of the reference, to the reference: the suite's, or the best row.
 func (t *workloadTable) addRanked(c *Chart) {
-	rows := t.contenders(false)
-	if t.suite.list() && !t.suite.grid() {
-		rows = t.ranked(t.measured())
+	rows := t.ranked(t.measured())
+	if t.suite.grid() {
+		rows = t.contenders()
 	}
 	if len(rows) < 2 {
 		return
 	}
 	base := rows[0]
-	if t.suite.list() && t.reference != nil && t.reference.ok() && slices.Contains(rows, t.reference) {
+	if t.reference != nil && t.reference.ok() && slices.Contains(rows, t.reference) {
 		base = t.reference
 	}
 	of, more := " of that of ", "right"
@@ -123,9 +88,6 @@ func (t *workloadTable) addRanked(c *Chart) {
 				continue
 			}
 			setRatio(&m, d)
-			if d.ci == nil {
-				byFigures(&m, e, base, t.inTime())
-			}
 			m.Tip += "; " + ratioWords(d) + of + base.name + "; " + t.wording.describe(d.verdict, d.ratio)
 			if t.inTime() {
 				m.Tip = t.tip(e) + "; " + ratioWords(d) + of + base.name
@@ -167,9 +129,6 @@ func (t *workloadTable) addPairs(c *Chart) {
 				m.Label = a.name
 			}
 			setRatio(&m, d)
-			if d.ci == nil {
-				byFigures(&m, a, b, false)
-			}
 			m.Tip = fmt.Sprintf("%s / %s: %s, %s over %s; %s; %s.", a.name, b.name, ratioWords(d), t.figure(a), t.figure(b),
 				t.wording.describe(d.verdict, d.ratio), format.Count(min(len(a.Samples), len(b.Samples)), "sample"))
 			c.Marks, rows = append(c.Marks, m), append(rows, a)
@@ -193,20 +152,6 @@ func setRatio(m *Mark, d difference) {
 	}
 	m.Hollow = d.verdict != lower && d.verdict != higher
 	m.Text = strings.TrimSpace(format.ShortRatio(d.ratio, ratioPlaces(d)) + " " + d.verdict.mark())
-}
-
-// byFigures gives a mark the range of ratios of two rows' intervals, where no ratio within rounds has one: it holds 1 where the
-// intervals overlap, by which such rows are judged.
-func byFigures(m *Mark, e, base *entry, turned bool) {
-	if e.CI95 == nil || base.CI95 == nil {
-		return
-	}
-	if turned {
-		e, base = base, e
-	}
-	if e.CI95[0] > 0 && base.CI95[0] > 0 {
-		m.Low, m.High, m.Thin = e.CI95[0]/base.CI95[1], e.CI95[1]/base.CI95[0], true
-	}
 }
 
 // ratioWords prints a ratio with its interval.
@@ -249,27 +194,6 @@ func (t *workloadTable) distribution() Figure {
 	return c.LowApart()
 }
 
-// drift draws how the rows' figures changed from the first round to the last.
-func (t *workloadTable) drift() Chart {
-	c := Chart{Shape: plots.ShapeDrift, Title: t.name + ": from the first round to the last", Legend: t.legend(t.measured()),
-		Caption: "Each line is a row's figure over its own median, averaged over neighbouring rounds. The figure is the largest distance from the median."}
-	for _, e := range t.measured() {
-		bins := plots.Binned(e.Samples)
-		if len(bins) < 3 {
-			continue
-		}
-		far := 0.0
-		for _, v := range bins {
-			far = max(far, math.Abs(v-1))
-		}
-		m := t.mark(e, 1, "±"+format.Percent(far))
-		m.Samples = bins
-		m.Tip = fmt.Sprintf("%s: up to %s from its median; %s.", e.name, format.Percent(far), format.Count(len(e.Samples), "round"))
-		c.Marks = append(c.Marks, m)
-	}
-	return c
-}
-
 // mostCurves bounds the lines that one chart has.
 const mostCurves = 12
 
@@ -279,11 +203,9 @@ func (t *workloadTable) latencyCurve() Chart {
 		Shape: plots.ShapeCurve, Log: true, Title: t.name + ": latency, " + t.latencyUnit(),
 		Caption: "How many " + t.events() + " took less than how long: p50 is half of them, p99.9 is 999 of 1,000. Lower is better.",
 	}
-	rows := t.contenders(false)
-	if t.suite.list() {
-		rows = t.ranked(t.measured())
-	}
-	rows = slices.DeleteFunc(rows, func(e *entry) bool { return e.LatencyUS == nil || e.LatencyUS.P50 < leastLatency })
+	rows := slices.DeleteFunc(t.ranked(t.measured()), func(e *entry) bool {
+		return e.LatencyUS == nil || e.LatencyUS.P50 < leastLatency || !t.suite.list() && !e.contends()
+	})
 	if len(rows) > mostCurves {
 		c.Caption += fmt.Sprintf(" The first %d rows.", mostCurves)
 		rows = rows[:mostCurves]

@@ -47,7 +47,7 @@ func (t *workloadTable) decisive() result.Group {
 
 // bestOf names the best row of a grid's decisive group.
 func (t *workloadTable) bestOf() string {
-	return format.LowerFirst(format.Clean(t.decisive().Caption)) + ": " + t.winnerAmong(manyNames)
+	return format.LowerFirst(format.Clean(t.decisive().Caption)) + ": " + t.winner()
 }
 
 // gridTable has a line for each group with the figure of each series and the best of them, and a line for each group after the
@@ -76,7 +76,7 @@ func (t *workloadTable) gridTable() *Table {
 			cells = append(cells, cell)
 		}
 		var names []string
-		if s := t.standing(t.ranked(t.inGroup(g))); t.decided(s) || len(s.best) == 1 && len(t.inGroup(g)) == 1 {
+		if s := t.standing(t.ranked(t.inGroup(g))); len(s.apart)+len(s.few) == 0 {
 			for _, e := range s.best {
 				names = append(names, t.kindOf(e).Name)
 			}
@@ -89,7 +89,7 @@ func (t *workloadTable) gridTable() *Table {
 			cell := Cell{Text: format.None}
 			if few, many := t.at(groups[0], s), t.at(g, s); few != nil && many != nil {
 				d := t.difference(many, few)
-				cell = Cell{Text: format.ShortRatio(d.ratio, ratioPlaces(d)), Mark: strings.TrimSpace(d.verdict.mark())}
+				cell = Cell{Text: format.ShortRatio(d.ratio, ratioPlaces(d)), Mark: d.verdict.mark()}
 				if d.ci != nil {
 					cell.Text += " (" + format.ShortRatio(d.ci[0], ratioPlaces(d)) + "–" + format.ShortRatio(d.ci[1], ratioPlaces(d)) + ")"
 				}

@@ -50,7 +50,7 @@ func (t *workloadTable) addedTime() string {
 func (t *workloadTable) added(d difference) Cell {
 	base := t.meanLatency(t.reference)
 	places := format.Decimals(base) - 1
-	out := Cell{Text: format.Number(base*(d.ratio-1), places), Mark: strings.TrimSpace(d.verdict.mark())}
+	out := Cell{Text: format.Number(base*(d.ratio-1), places), Mark: d.verdict.mark()}
 	if d.ci != nil {
 		out.Text += out.Mark + fmt.Sprintf(" (%s to %s)", format.Number(base*(d.ci[0]-1), places), format.Number(base*(d.ci[1]-1), places))
 		out.Mark = ""
@@ -104,7 +104,6 @@ func (t *workloadTable) againstReference() []string {
 	}{
 		{worse + " than %s: ", commas, nil}, {"no difference to %s found: ", format.List, nil},
 		{better + " than %s: ", commas, nil}, {"too few rounds to tell from %s: ", format.List, nil},
-		{cannotTell + " from %s: ", format.List, nil},
 	}
 	for _, e := range t.measured() {
 		if e == t.reference {
@@ -115,8 +114,6 @@ func (t *workloadTable) againstReference() []string {
 		switch {
 		case d.verdict == tooFew:
 			i = 3
-		case d.verdict == unclear:
-			i = 4
 		case d.verdict == tied:
 			i = 1
 		default:
@@ -174,7 +171,7 @@ func (t *workloadTable) referenceColumn(rank int) Column {
 		case ok:
 			cell.Text = t.share(d.ratio)
 			if !e.repeat { // where any difference is the machine's
-				cell.Mark = strings.TrimSpace(d.verdict.mark())
+				cell.Mark = d.verdict.mark()
 			}
 		}
 		c.Cells = append(c.Cells, cell)

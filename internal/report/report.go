@@ -4,9 +4,8 @@
 // packages text and html print. It knows no suite: questions, groups and captions
 // come from the file.
 //
-// Every figure comes from the file; the report adds only the judgement. A ratio
-// whose interval holds 1.0, or that lies within the spread of repeated
-// measurements (A/A), is no difference. Under six rounds the report claims nothing.
+// Every figure comes from the file. A difference that was not found has a bound: how far its
+// 95 % interval reaches. Under six rounds the report claims nothing.
 package report
 
 import (
@@ -30,9 +29,10 @@ type Report struct {
 	Headline, Machine string
 	// Started is the time of the start, empty if unknown, and Stamp the same in the names of files.
 	Started, Stamp string
-	// Warnings tell what a reader must know before the figures.
-	Warnings []string
-	Suites   []Suite
+	// Warnings tell what a reader must know before the figures, and Disturbances what took CPU time of the run.
+	Warnings     []string
+	Disturbances string
+	Suites       []Suite
 	// Facts describe machine, settings and method.
 	Facts []facts.Group
 	// Command repeats the run.
@@ -45,22 +45,21 @@ type Suite struct {
 	// Anchor is unique in the report and safe in a URL.
 	Anchor    string
 	Workloads []Workload
-	// Overview has a line for each row ID with the medians of all workloads; nil
-	// where each workload has a matrix.
-	Overview *Table
-	Charts   []ChartGroup
+	// Notes are remarks on the rows.
+	Notes  []string
+	Charts []ChartGroup
 	// ForestLegend says how the workloads' pictures are read.
 	ForestLegend string
 	// RatioMeaning explains the ratios of comparisons.
 	RatioMeaning string
-	// Spread sums up the smallest difference that each workload can tell.
-	Spread   string
+	// Unseen tells which differences the run could not see.
+	Unseen   string
 	Failures []Failure
 	// Traces are what the packets of some rows crossed.
 	Traces []steps.Path
-	// Noise tells that the run is too noisy or was disturbed, and to repeat it; empty otherwise.
-	Noise string
-	// Brief is the answer for a terminal.
+	// Links reports whether the suite compares links, whose answer is sentences on all workloads.
+	Links bool
+	// Brief is the answer.
 	Brief Brief
 }
 
@@ -71,14 +70,10 @@ type Workload struct {
 	// Unit is that of the medians, CPUUnit that of CPU time and softirqs.
 	Unit, CPUUnit string
 	Answer        Answer
-	// Verdict is the answer in one short line, and Forest its picture.
-	Verdict string
-	Forest  Figure
-	// Statements has a line for each pair that the suite compares in words; nil if there is none.
-	Statements *Table
-	// Matrix has a line for each connection, with the pod IP and the kinds of
-	// cluster IP as columns; nil where the suite has an overview.
-	Matrix *Table
+	// Verdict is the answer of a list in one short line, and Forest its picture; of links the ranking, UserSpace that of the slow ones,
+	// and Services what a Service costs.
+	Verdict                     string
+	Forest, UserSpace, Services Figure
 	// Grid has a line for each group and a column for each series; nil where the suite has none.
 	Grid *Table
 	// Paths are the devices and netfilter hooks that packets of each row pass.
@@ -89,20 +84,13 @@ type Workload struct {
 	Costs *Table
 	// Comparisons has a line for each comparison; nil if there is none.
 	Comparisons *Table
-	// Ranking has a line for each comparison that only orders rows; nil if there is none.
-	Ranking *Table
-	// Spread says which differences this run can tell.
-	Spread   string
-	Evidence []Evidence
+	Evidence    []Evidence
 }
 
 // Answer is the result of a workload in words.
 type Answer struct {
 	Headline string
 	Details  []string
-	// MoreFlows says that the answer before it is of the same workload with fewer
-	// flows.
-	MoreFlows bool
 }
 
 // Failure is a reason why rows have no figure.
@@ -125,24 +113,26 @@ func New(f result.File) (*Report, error) {
 	run := facts.Run{Run: f.Run, Rows: f.Rows}
 	r := &Report{
 		Title: format.Clean(f.Run.Suite), Headline: run.Headline(), Machine: run.MachineLine(), Started: format.Timestamp(f.Run.Started),
-		Warnings: run.Warnings(), Command: run.Command(),
+		Warnings: run.Warnings(), Disturbances: run.Disturbances(), Command: run.Command(),
 		Facts: run.Groups(),
 	}
 	for _, t := range newSuiteTables(f) {
 		r.Suites = append(r.Suites, t.suite())
 	}
+	if len(r.Suites) != 1 && r.Disturbances != "" { // which hold for all
+		r.Warnings, r.Disturbances = append(r.Warnings, r.Disturbances), ""
+	}
 	if !f.Run.Started.IsZero() {
 		r.Stamp = f.Run.Started.UTC().Format("20060102T150405Z")
 	}
-	r.addDisturbances(run.Disturbances())
 	return r, nil
 }
 
 // suite makes the suite's part of the report.
 func (st *suiteTables) suite() Suite {
 	out := Suite{
-		Name: format.Clean(st.Name), Question: format.Clean(st.Question), Anchor: st.anchor, Charts: st.charts(), Spread: st.spread(),
-		Failures: st.failures(), Traces: st.traces(), Noise: st.noise(), Brief: st.brief(),
+		Name: format.Clean(st.Name), Question: format.Clean(st.Question), Anchor: st.anchor, Charts: st.charts(), Unseen: st.unseen(),
+		Failures: st.failures(), Traces: st.traces(), Links: !st.list(), Notes: format.CleanAll(st.Suite.Notes), Brief: st.brief(),
 		RatioMeaning: "Each ratio is taken within a round, where both rows ran close to each other, so that slow drift of the machine cancels out.",
 	}
 	if st.workloads[0].turns() {
@@ -153,24 +143,24 @@ func (st *suiteTables) suite() Suite {
 	if st.counted {
 		out.RatioMeaning = "Each ratio is one of instructions, taken within a round: above one, the first row takes more of them than the second."
 	}
-	for i, t := range st.workloads {
+	for _, t := range st.workloads {
 		w := Workload{
-			Name: t.name, Heading: t.heading(), Unit: t.unit, CPUUnit: t.cpuUnit, Answer: t.answer(), Paths: t.paths(), Rows: t.rowTable(), Costs: t.costs(),
-			Comparisons: t.comparisonTable(false), Ranking: t.comparisonTable(true), Verdict: t.verdict(), Forest: t.forest(), Statements: t.statementTable(), Spread: t.spreadSentence(), Evidence: t.evidence(),
+			Name: t.name, Heading: t.heading(), Unit: t.unit, CPUUnit: t.cpuUnit, Paths: t.paths(), Rows: t.rowTable(), Costs: t.costs(),
+			Comparisons: t.comparisonTable(), Verdict: t.verdict(), Evidence: t.evidence(),
 		}
-		w.Answer.MoreFlows = i > 0 && st.workloads[i-1].workload == t.workload
 		switch {
+		case !st.list():
+			w.Forest, w.UserSpace = t.rankPicture()
+			w.Services = t.costPicture()
 		case st.grid():
 			w.Grid = t.gridTable()
-		case !st.list():
-			w.Matrix = t.matrix()
+			fallthrough
+		default:
+			w.Answer, w.Forest = t.answer(), t.forest()
 		}
 		out.Workloads = append(out.Workloads, w)
 	}
 	out.ForestLegend = st.forestLegend(out.Workloads)
-	if st.list() && !st.grid() {
-		out.Overview = st.overview()
-	}
 	return out
 }
 

@@ -112,14 +112,15 @@ func truncated(f result.File, n int) result.File {
 	return f
 }
 
-// answers joins the answers of the first suite of f.
+// answers joins the answers of the first suite of f, a list.
 func answers(t testing.TB, f result.File) string {
 	t.Helper()
 	var b strings.Builder
-	for _, w := range reportOf(t, f).Suites[0].Workloads {
-		b.WriteString(w.Name + ": " + w.Answer.Headline + " " + strings.Join(w.Answer.Details, " ") + " " + w.Spread + "\n")
+	suite := reportOf(t, f).Suites[0]
+	for _, w := range suite.Workloads {
+		b.WriteString(w.Name + ": " + w.Answer.Headline + " " + strings.Join(w.Answer.Details, " ") + "\n")
 	}
-	return strings.ReplaceAll(b.String(), "\u00a0", " ")
+	return strings.ReplaceAll(b.String()+suite.Unseen, "\u00a0", " ")
 }
 
 // checkSays checks that got has all wanted parts and none of the others.

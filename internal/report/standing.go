@@ -2,8 +2,6 @@
 
 package report
 
-import "mustang/internal/report/format"
-
 // standing is how ranked rows compare with the best of them.
 type standing struct {
 	// best are the row with the best figure and those tied with it, down to the first that is worse.
@@ -41,36 +39,6 @@ func (t *workloadTable) standing(ranked []*entry) standing {
 
 // judged reports whether the best row was compared with any other.
 func (s standing) judged() bool { return len(s.best)+len(s.apart)+len(s.worse) > 1 }
-
-// decided reports whether one row, or those tied with it, is the best: the run tells it from all others, or from all whose figures
-// are as good as that of the best row that is worse.
-func (t *workloadTable) decided(s standing) bool {
-	if !s.judged() || len(s.apart) > 0 {
-		return false
-	}
-	for _, e := range s.few {
-		if len(s.worse) == 0 || !t.behind(e, s.worse[0]) {
-			return false
-		}
-	}
-	return true
-}
-
-// behind reports whether a row's figure is worse than another's.
-func (t *workloadTable) behind(e, than *entry) bool {
-	if t.wording.less {
-		return e.Median > than.Median
-	}
-	return e.Median < than.Median
-}
-
-// fewRounds says of which rows there are too few rounds; empty if of none.
-func (s standing) fewRounds() string {
-	if len(s.few) == 0 {
-		return ""
-	}
-	return " Too few rounds to compare " + format.SomeOf(namedAll(s.few), manyNames) + "."
-}
 
 // namedAll are the names of entries, with the loss of those that lost much.
 func namedAll(entries []*entry) []string {

@@ -76,12 +76,10 @@ func pairwise(all []statedDifference) string {
 	for _, d := range all {
 		found := format.Shares(d.ratio, d.ratio)
 		switch {
-		case d.verdict == tied && math.Abs(d.ratio-1) < 0.05:
-			found = "no difference found"
+		case d.verdict == tied:
+			found = "no difference over " + percentUp(d.reach())
 		case d.verdict == tooFew:
 			found = "too few rounds to tell"
-		case d.verdict == tied || d.verdict == unclear:
-			found = "too noisy to tell"
 		}
 		parts = append(parts, d.label+": "+found)
 	}
@@ -95,8 +93,8 @@ func unclaimed(all []statedDifference) string {
 		n[d.verdict]++
 	}
 	text := " in " + format.Count(len(all), "pair")
-	for i, some := range []int{n[tied], n[tooFew] + n[unclear]} {
-		words := []string{"no difference found", cannotTell + " a difference"}[i]
+	for i, some := range []int{n[tied], n[tooFew]} {
+		words := []string{"no difference is certain", "too few rounds to tell"}[i]
 		switch some {
 		case 0:
 		case len(all):

@@ -58,7 +58,7 @@ func (t *workloadTable) inWords(statements []result.Statement) []string {
 // ranges gives the least and the greatest of the differences in each direction.
 func (t *workloadTable) ranges(all []statedDifference) []string {
 	var parts []string
-	for _, v := range []verdict{lower, higher, tied, unclear, tooFew} {
+	for _, v := range []verdict{lower, higher, tied, tooFew} {
 		group := slices.DeleteFunc(slices.Clone(all), func(d statedDifference) bool { return d.verdict != v })
 		if len(group) == 0 {
 			continue
@@ -66,17 +66,13 @@ func (t *workloadTable) ranges(all []statedDifference) []string {
 		slices.SortStableFunc(group, func(a, b statedDifference) int { return cmp.Compare(math.Abs(a.ratio-1), math.Abs(b.ratio-1)) })
 		var labels []string
 		for _, d := range group {
-			if v == unclear {
-				d.label += " " + format.ShortRatio(d.ratio, ratioPlaces(d.difference))
-			}
 			labels = append(labels, d.label)
 		}
 		first, last := group[0], group[len(group)-1]
+		widest := slices.MaxFunc(group, func(a, b statedDifference) int { return cmp.Compare(a.reach(), b.reach()) })
 		switch {
-		case v == unclear:
-			parts = append(parts, cannotTell+" of ratios of "+strings.Join(labels, ", ")+t.reason(last.difference))
 		case v == tied || v == tooFew:
-			parts = append(parts, t.describe(first.difference)+" ("+strings.Join(labels, ", ")+")")
+			parts = append(parts, t.describe(widest.difference)+": "+strings.Join(labels, ", "))
 		case len(group) == 1:
 			parts = append(parts, first.label+" "+t.describe(first.difference))
 		default:
@@ -104,4 +100,25 @@ func (t *workloadTable) tally() string {
 		outcome = fmt.Sprintf(" in %s; better in %d, worse in %d", format.Count(len(all), "pair"), better, worse)
 	}
 	return format.Clean(t.suite.Subject) + ": " + format.Shares(least, most) + " of " + format.Clean(t.suite.Object) + outcome + "."
+}
+
+// tallied counts the pairs of the tallied statements, and those in which the suite's subject
+// is better or worse than its object.
+func (t *workloadTable) tallied() (total, better, worse int) {
+	for _, statement := range t.suite.Statements {
+		if !statement.Tally {
+			continue
+		}
+		for _, d := range t.differences(statement) {
+			total++
+			switch {
+			case d.verdict != lower && d.verdict != higher:
+			case t.wording.worse(d.verdict):
+				worse++
+			default:
+				better++
+			}
+		}
+	}
+	return total, better, worse
 }

@@ -19,6 +19,9 @@ func (t *workloadTable) rowTable() Table {
 			Path: t.suite.tracedAs(e.ID)})
 	}
 	out.Notes = append(out.legend(t.turns()), out.Notes...)
+	if len(t.contest) > 1 {
+		out.Notes = append(out.Notes, "A figure here is the row's own. In the answer, a link's is the best link's times their ratio within rounds, which is free of drift.")
+	}
 	return out
 }
 
@@ -31,21 +34,18 @@ func (t *workloadTable) columns() []Column {
 		out = append(out,
 			t.texts(0, func(e *entry) string { return e.name }, "connection"),
 			t.texts(0, func(e *entry) string { return format.Target(e.Target) }, "target"),
-			t.texts(0, func(e *entry) string { return format.Via(e.Via) }, "via"))
+			t.texts(0, (*entry).via, "via"))
 	}
 	labels := len(out)
 	out = append(out, t.figures(3, func(e *entry) float64 { return e.Offered }, "offered", t.offeredUnit()), t.medians(), t.intervals())
-	against := t.texts(2, t.costInterval, "95 % interval", "of it")
 	if t.suite.list() {
 		out = append(out, t.referenceColumn(2), t.means(2))
-		against = t.texts(2, t.referenceInterval, "95 % interval", "of it")
-	} else {
-		out = append(out, t.costColumn())
 	}
-	if !t.calls() { // whose claims rest on this interval
-		against.Rank, against.Wide = 9, true
-	}
-	if !t.suite.list() || t.reference != nil {
+	if t.suite.list() && t.reference != nil {
+		against := t.texts(2, t.referenceInterval, "95 % interval", "of it")
+		if !t.calls() { // whose claims rest on this interval
+			against.Rank, against.Wide = 9, true
+		}
 		out = append(out, against)
 	}
 	out = append(out, t.figures(3, func(e *entry) float64 { return e.CPUUSPerUnit }, "CPU µs", "per "+format.ShortUnit(t.cpuUnit)), t.lost())
@@ -65,6 +65,14 @@ func (t *workloadTable) columns() []Column {
 	programs := t.texts(9, func(e *entry) string { return strings.Join(e.programs("="), " ") }, "program runs")
 	programs.Wide = true
 	return withoutEmpty(append(out, programs))
+}
+
+// via names what translates the address, and the service proxy that is in place though the row does not use it.
+func (e *entry) via() string {
+	if e.Via == result.ViaNone && e.Proxy != "" && e.Datapath != result.DatapathEBPF {
+		return "none (" + format.Via(e.Proxy) + " in place)"
+	}
+	return format.Via(e.Via)
 }
 
 // texts makes a column of strings.
@@ -136,27 +144,6 @@ func (t *workloadTable) means(rank int) Column {
 	c := t.figures(rank, t.meanLatency, "mean", "µs")
 	c.Right = true
 	return c
-}
-
-// costColumn makes the column of cluster IP over pod IP.
-func (t *workloadTable) costColumn() Column {
-	c := Column{Head: []string{"cluster/", "pod IP"}, Rank: 2, Marked: true}
-	for _, e := range t.entries {
-		cell := Cell{Text: format.None}
-		if e.cost != nil {
-			cell = Cell{Text: format.Ratio(e.cost.Ratio), Mark: strings.TrimSpace(t.verdictOn(*e.cost).mark())}
-		}
-		c.Cells = append(c.Cells, cell)
-	}
-	return c
-}
-
-// costInterval prints the interval of the figure in that column.
-func (t *workloadTable) costInterval(e *entry) string {
-	if e.cost == nil || e.cost.CI95 == nil {
-		return format.None
-	}
-	return format.Ratio(e.cost.CI95[0]) + " to " + format.Ratio(e.cost.CI95[1])
 }
 
 // lost makes the column of the datagrams that did not arrive or came out of order, or of
@@ -253,7 +240,7 @@ func (t *workloadTable) notes() []string {
 // signs explains the signs that a table may have; where rows took turns, verdicts are Holm's.
 func signs(holm bool) []Sign {
 	none := map[bool]string{true: "~\u00a0not significant (Holm-corrected).", false: "~\u00a0no difference found."}[holm]
-	return []Sign{{"~", none}, {"?", "?\u00a0cannot tell: too few rounds, noise or loss."}, {"≈", "≈\u00a0uncertain by more than the difference."}}
+	return []Sign{{"~", none}, {"?", "?\u00a0too few rounds."}}
 }
 
 // marksLegend explains the signs in texts.
@@ -283,10 +270,9 @@ func (t Table) legend(holm bool) []string {
 	return nil
 }
 
-// comparisonTable has a line for each comparison in the file's order, A/A last: for those
-// that only order rows, or for the others. It is nil if there is none.
-func (t *workloadTable) comparisonTable(ranking bool) *Table {
-	if !slices.ContainsFunc(t.comparisons, func(c result.Comparison) bool { return c.Ranking == ranking }) {
+// comparisonTable has a line for each comparison in the file's order, A/A last; nil if there is none.
+func (t *workloadTable) comparisonTable() *Table {
+	if len(t.comparisons) == 0 {
 		return nil
 	}
 	variance := newVarianceColumns()
@@ -295,12 +281,16 @@ func (t *workloadTable) comparisonTable(ranking bool) *Table {
 	ci := Column{Head: []string{"95 % interval"}, Right: true}
 	rounds := Column{Head: []string{"rounds"}, Right: true, Rank: 2}
 	finding := Column{Head: []string{"finding"}, Rank: 1}
+	asks, asked := Column{Head: []string{"of"}, Rank: 3}, false
 	out := &Table{ID: "compare-" + t.anchor, Title: t.name}
 	add := func(c result.Comparison) {
-		v := t.verdictOn(c)
-		mark, words := strings.TrimSpace(v.mark()), t.wording.describe(v, c.Ratio)
-		if d := t.of(c); d.rough() && (v == lower || v == higher) {
-			words = t.describe(d)
+		d := judge(c)
+		mark, words := d.verdict.mark(), t.wording.describe(d.verdict, c.Ratio)
+		if d.verdict == tied {
+			words = "no difference " + inside(d.reach())
+			if !t.suite.list() {
+				mark = ""
+			}
 		}
 		if c.AA {
 			mark, words = "", "the machine's own spread"
@@ -314,6 +304,7 @@ func (t *workloadTable) comparisonTable(ranking bool) *Table {
 		ci.Cells = append(ci.Cells, Cell{Text: reach})
 		rounds.Cells = append(rounds.Cells, Cell{Text: format.Number(float64(c.RoundsDone()), 0)})
 		finding.Cells = append(finding.Cells, Cell{Text: words})
+		asks.Cells, asked = append(asks.Cells, Cell{Text: questions[t.asks(c)]}), asked || t.asks(c) != ""
 		variance.add(c)
 		line := Line{Status: result.StatusOK, First: true}
 		if e := t.byID[c.Numerator]; e != nil {
@@ -323,17 +314,26 @@ func (t *workloadTable) comparisonTable(ranking bool) *Table {
 	}
 	for _, aa := range []bool{false, true} {
 		for _, c := range t.comparisons {
-			if c.AA == aa && c.RoundsDone() > 0 && c.Ranking == ranking {
+			if c.AA == aa && c.RoundsDone() > 0 {
 				add(c)
 			}
 		}
 	}
 	out.Columns = []Column{rows, value, ci, rounds, finding}
 	out.Notes = out.legend(t.turns())
+	if asked {
+		out.Columns = append(out.Columns, asks)
+	}
 	if variance.known {
 		out.Columns = append(out.Columns, variance.columns...)
 	}
 	return out
+}
+
+// questions are what comparisons are of, by [result.Comparison.Asks].
+var questions = map[string]string{
+	result.AsksRank: "the best link", result.AsksProxy: "cost of all traffic", result.AsksService: "cost of a Service on top", result.AsksTotal: "both costs",
+	result.AsksBigTCP: "BIG TCP",
 }
 
 // comparisonName names a comparison by its rows.

@@ -7,9 +7,9 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 
+	"mustang/internal/report/facts"
 	"mustang/internal/report/format"
 	"mustang/internal/result"
 )
@@ -19,7 +19,7 @@ type suiteTables struct {
 	result.Suite
 	anchor    string
 	counted   bool // instructions, not time
-	quick     bool // a run that is no base for claims
+	run       facts.Run
 	rows      []result.Row
 	groupOf   map[string]string // row ID to the caption of its group
 	seriesOf  map[string]Legend // row ID to its series
@@ -36,7 +36,6 @@ type workloadTable struct {
 	setup       result.Setup
 	name        string // short title
 	explanation string // of the title
-	columnHead  string // in the overview
 	unit        string
 	cpuUnit     string
 	wording     wording
@@ -45,15 +44,15 @@ type workloadTable struct {
 	reference   *entry // the row that all others are compared with, nil if there is none
 	comparisons []result.Comparison
 	pairs       map[[2]string]*result.Comparison // by numerator and denominator
-	spreads     map[string]spread                // by class
+	priced      map[costKey]result.Comparison    // of service proxies
+	contest     []contender                      // the links of a matrix, the best first
 }
 
 // entry is a row with what belongs to it.
 type entry struct {
 	result.Row
-	name   string             // of its connection
-	repeat bool               // whether it measures another row again
-	cost   *result.Comparison // cluster IP over the pod IP of the same connection
+	name   string // of its connection
+	repeat bool   // whether it measures another row again
 }
 
 // safeAnchor matches suite names that can be anchors.
@@ -84,7 +83,7 @@ func newSuiteTables(f result.File) []*suiteTables {
 		if len(bySuite[suite.Name]) == 0 {
 			continue
 		}
-		st := &suiteTables{Suite: suite, anchor: fmt.Sprintf("suite-%d", len(out)+1), counted: f.Run.Counted(), quick: f.Run.Quick,
+		st := &suiteTables{Suite: suite, anchor: fmt.Sprintf("suite-%d", len(out)+1), counted: f.Run.Counted(), run: facts.Run{Run: f.Run, Rows: f.Rows},
 			rows: bySuite[suite.Name], traced: f.Run.Traces}
 		if safeAnchor.MatchString(suite.Name) && !strings.HasPrefix(suite.Name, "suite-") {
 			st.anchor = suite.Name
@@ -172,25 +171,13 @@ func (t *workloadTable) fill(rows []result.Row, order map[[2]string]int) {
 		t.cpuUnit = cmp.Or(t.cpuUnit, format.Clean(row.CPUUnit))
 		t.entries, t.byID[row.ID] = append(t.entries, e), e
 	}
-	t.spreads = newSpreads(t.comparisons)
 	t.sort(order)
 	if t.suite.list() {
 		t.reference = t.byID[t.suite.Reference]
 		return
 	}
-	podIPs := map[string]*entry{}
-	for _, e := range t.entries {
-		if e.Target == result.TargetPodIP && !e.repeat && e.ok() {
-			podIPs[e.name] = e
-		}
-	}
-	for _, e := range t.entries {
-		if pod := podIPs[e.name]; pod != nil && (e.Target == result.TargetClusterIP || e.Target == result.TargetPublishedPort) {
-			if c := t.pairs[[2]string{e.ID, pod.ID}]; c != nil && !c.Ranking { // which may compare different rules
-				e.cost = c
-			}
-		}
-	}
+	t.findCosts()
+	t.contest = t.newContest()
 }
 
 // sort leaves a list in the file's order but for repeated rows, which go last. In a
@@ -266,26 +253,17 @@ func names(entries []*entry) []string {
 
 // nameFlows names the table, with its number of flows if the suite has several.
 func (t *workloadTable) nameFlows(w format.Workload, several bool) {
-	t.name, t.explanation, t.columnHead = w.Title, w.Explanation, format.LowerFirst(w.Title)
-	stream := strings.HasSuffix(w.Name, "_stream") && !t.wording.counted
-	flows := format.Count(t.flows, w.Flow)
+	t.name, t.explanation = w.Title, w.Explanation
 	switch {
+	case ofCalls(w.Name) && t.flows == 1:
+		t.name += ", one at a time"
 	case ofCalls(w.Name):
-		if t.columnHead = fmt.Sprintf("%s, %d", w.Title, t.flows); t.flows == 1 {
-			t.name += ", one at a time"
-		} else {
-			t.name += fmt.Sprintf(", %d at once", t.flows)
+		t.name += fmt.Sprintf(", %d at once", t.flows)
+	case t.flows > 1 || several:
+		t.name += ", " + format.Count(t.flows, w.Flow)
+		if strings.HasSuffix(w.Name, "_stream") && !t.wording.counted {
+			t.explanation = ""
 		}
-	case t.flows == 1 && !several:
-		if stream {
-			t.columnHead = flows
-		}
-	case stream:
-		t.name += ", " + flows
-		t.explanation, t.columnHead = "", flows
-	default:
-		t.name += ", " + flows
-		t.columnHead += ", " + strconv.Itoa(t.flows)
 	}
 }
 
@@ -296,7 +274,6 @@ func (t *workloadTable) nameSetup() {
 		return
 	}
 	t.name += ", " + setup
-	t.columnHead += ", " + setup
 	t.explanation = ""
 	if t.setup.Paced() {
 		t.explanation = "latency of requests at a fixed rate, from the time at which each was due"

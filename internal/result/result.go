@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package result holds the types of results.json, which a benchmark writes and reports read.
-// The file carries the number of its schema, and a reader refuses unknown numbers.
+// Package result holds the types of results.json. Readers refuse an unknown number of its schema.
 // A new field needs no new number; a new name or unit of a field does.
 package result
 
@@ -61,7 +60,7 @@ type Run struct {
 	Offloads map[string]string `json:"offloads"`
 	// Pinning maps a process ("client", "server") to the CPU that it ran on.
 	Pinning map[string]int `json:"pinning"`
-	// Seed is the seed of the rows' order and of the bootstrap. It stays below
+	// Seed is the seed of the rows' order. It stays below
 	// 2^53, so that any JSON reader can hold it.
 	Seed uint64 `json:"seed"`
 	// Rounds is the planned number of samples of each row; 0 if it was as many as
@@ -73,6 +72,9 @@ type Run struct {
 	// SliceSeconds is the length of a turn, of which a sample has two; 0 if rows do not
 	// take turns in slices. The time before it that is not counted is a tenth of it.
 	SliceSeconds float64 `json:"slice_seconds,omitempty"`
+	// TurnSeconds is the time of all turns whose samples count. The rest of a run builds networks, opens connections and
+	// checks evidence.
+	TurnSeconds float64 `json:"turn_seconds,omitempty"`
 	// DurationSeconds is the measured time of one sample; 0 if samples are a number
 	// of packets, transactions or calls.
 	DurationSeconds float64 `json:"duration_seconds"`
@@ -135,19 +137,19 @@ type Comparison struct {
 	// Rounds is the number of rounds that both rows have; 0 means that of Ratios.
 	Rounds int `json:"rounds,omitempty"`
 	// Ratio is the estimated ratio: their median, or where rows took turns the geometric
-	// mean of the labs' medians.
+	// mean of the labs' centers.
 	Ratio float64 `json:"ratio"`
 	// CI95 is the 95 % interval of the ratio: of Student's t over the units of Over, or
-	// the bootstrap interval of the median. nil if there are too few.
+	// of the order statistics of their median. nil if there are too few.
 	CI95 *[2]float64 `json:"ci95"`
 	// AA marks two measurements of one path, whose difference is noise.
 	AA bool `json:"aa"`
+	// Asks is the question of the suite's answer that the ratio answers: [AsksRank], [AsksProxy], [AsksService],
+	// [AsksTotal] or [AsksBigTCP]; empty for further comparisons.
+	Asks string `json:"asks,omitempty"`
 
 	// The other fields are those of rows that took turns.
 
-	// Ranking marks a comparison that only orders rows: with the best one, or with the
-	// next.
-	Ranking bool `json:"ranking,omitempty"`
 	// Over is the highest level whose chance the interval holds: "lab", "process",
 	// "connection" or "round".
 	Over string `json:"over,omitempty"`
@@ -165,6 +167,21 @@ type Comparison struct {
 
 // RoundsDone returns the number of rounds that both rows have.
 func (c Comparison) RoundsDone() int { return max(c.Rounds, len(c.Ratios)) }
+
+// Values of [Comparison.Asks].
+const (
+	// AsksRank is a row by the best row of those that may win. In a matrix they are the pod IPs of links, without the rules
+	// of a service proxy of the kernel and without BIG TCP.
+	AsksRank = "rank"
+	// AsksProxy is the pod IP in a network with a service proxy by that in one without: what the proxy costs all traffic.
+	AsksProxy = "proxy"
+	// AsksService is a cluster IP by the pod IP of the same network: what a service costs on top.
+	AsksService = "service"
+	// AsksTotal is a cluster IP by the pod IP in a network without a service proxy: both costs together.
+	AsksTotal = "total"
+	// AsksBigTCP is a pod IP with BIG TCP by that without.
+	AsksBigTCP = "big-tcp"
+)
 
 // Values of [Comparison.Verdict].
 const (

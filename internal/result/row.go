@@ -136,6 +136,8 @@ type Row struct {
 	Target string `json:"target"`
 	// Via is the mechanism that translates that address to the server's.
 	Via string `json:"via"`
+	// Proxy is the service proxy of the row's network, in the values of Via, used by the row or not; empty for none.
+	Proxy string `json:"proxy,omitempty"`
 	// Family is "ipv4" or "ipv6".
 	Family string `json:"family,omitempty"`
 	// Workload is the traffic between client and server, or the calls of a plugin.

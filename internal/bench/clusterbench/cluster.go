@@ -65,9 +65,11 @@ type pod struct {
 	addresses  []netip.Addr
 }
 
-// Ports of servers. Those on nodes, where others have ports too, begin at a random one of so many.
+// Ports of servers. A pod serves plainPort, which its Service lacks, and the Service's servicePort and probePort.
+// Those on nodes, where others have ports too, begin at a random one of so many.
 const (
-	podPort                   = 5201
+	plainPort                 = 5200
+	servicePort               = 5201
 	probePort                 = 5202
 	firstHostPort, hostsPorts = 20000, 10000
 )
@@ -124,7 +126,7 @@ func Up(ctx context.Context, o Options) (_ *Cluster, err error) {
 func (c *Cluster) plan() {
 	port := uint16(firstHostPort + rand.IntN(hostsPorts))
 	add := func(name string, n node, server bool) {
-		c.pods = append(c.pods, &pod{name: name, node: n.name, server: server, port: podPort},
+		c.pods = append(c.pods, &pod{name: name, node: n.name, server: server, port: plainPort},
 			&pod{name: onHost + name, node: n.name, server: server, host: true, port: port})
 	}
 	add(client, c.nodes[0], false)
@@ -179,7 +181,8 @@ func (c *Cluster) placement(server string) suites.ClusterPlacement {
 	return suites.ClusterPlacement{
 		Host:    host,
 		Pod:     suites.ClusterEnds{Client: client, Server: server, Addresses: c.pod(client).addresses, Listen: c.address(server)},
-		Service: netip.AddrPortFrom(c.services[server], podPort),
+		Service: netip.AddrPortFrom(c.services[server], servicePort),
+		Backend: netip.AddrPortFrom(c.address(server).Addr(), servicePort),
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 
+	"mustang/internal/bench/suites"
 	"mustang/internal/kube/kubetest"
 	"mustang/internal/kube/podexec"
 	"mustang/internal/result"
@@ -44,8 +45,9 @@ type fake struct {
 	status string
 	// refused is why pods in the network of a node are not made.
 	refused string
-	// family is the one of the last Service.
+	// family is the one of the last Service, and ports are its.
 	family corev1.IPFamily
+	ports  []corev1.ServicePort
 }
 
 // ready is the status of a pod that runs.
@@ -81,7 +83,7 @@ func startFake(t *testing.T, nodes ...string) *fake {
 			if err != nil {
 				t.Error(err)
 			}
-			f.family = service.Spec.IPFamilies[0]
+			f.family, f.ports = service.Spec.IPFamilies[0], service.Spec.Ports
 			o["spec"].(map[string]any)["clusterIP"] = map[corev1.IPFamily]string{corev1.IPv4Protocol: "10.96.0.7", corev1.IPv6Protocol: "fd96::7"}[f.family]
 		}
 	})
@@ -163,6 +165,7 @@ func TestPodsAreMadeAndRemoved(t *testing.T) {
 			t.Errorf("path %+v", p)
 		}
 	}
+	checkPorts(t, c.Suite().Paths, f.ports)
 	head := result.Run{Versions: map[string]string{}}
 	c.Describe(&head)
 	if want := []string{"Both nodes: 2 CPUs, containerd://2.0, kubelet v1.34.4. No DaemonSets; no kube-proxy."}; !slices.Equal(head.Notes, want) {
@@ -176,6 +179,21 @@ func TestPodsAreMadeAndRemoved(t *testing.T) {
 	}
 	if left := f.left(t); left != "" {
 		t.Errorf("left %s", left)
+	}
+}
+
+// checkPorts holds paths by cluster IP to ports of the Service, and all others to none of them.
+func checkPorts(t *testing.T, paths []suites.Path, ports []corev1.ServicePort) {
+	t.Helper()
+	for _, p := range paths {
+		front, back := false, false
+		for _, port := range ports {
+			front = front || port.Port == int32(p.Connect.Port())
+			back = back || port.TargetPort.IntValue() == int(p.Listen.Port())
+		}
+		if service := p.Target == result.TargetClusterIP; front != service || back != service {
+			t.Errorf("path %s from %s to %s, the service has %v", p.ID, p.Connect, p.Listen, ports)
+		}
 	}
 }
 

@@ -88,7 +88,10 @@ func (c *Cluster) serve(ctx context.Context, p *pod) (netip.Addr, error) {
 		ObjectMeta: metav1.ObjectMeta{Name: p.name, Namespace: c.api.namespace, Labels: map[string]string{managedBy: manager}},
 		Spec: corev1.ServiceSpec{
 			Selector: map[string]string{named: p.name}, IPFamilies: []corev1.IPFamily{family}, IPFamilyPolicy: new(corev1.IPFamilyPolicySingleStack),
-			Ports: []corev1.ServicePort{port("tcp", corev1.ProtocolTCP, podPort), port("udp", corev1.ProtocolUDP, podPort), port("probe", corev1.ProtocolTCP, probePort)},
+			Ports: []corev1.ServicePort{
+				port("tcp", corev1.ProtocolTCP, servicePort), port("udp", corev1.ProtocolUDP, servicePort),
+				port("probe", corev1.ProtocolTCP, probePort),
+			},
 		},
 	})
 	if apierrors.IsInvalid(err) && strings.Contains(err.Error(), "ipFamilies") {

@@ -163,6 +163,10 @@ func (c *sampleCheck) checkConnections() {
 		if !c.tracked || c.redirected {
 			c.add("the bridged packets did not pass the host's rules (tracked %t, redirected %t)", c.tracked, c.redirected)
 		}
+	case c.passesRules():
+		if !c.tracked || c.redirected {
+			c.add("the kernel's connection table has no entry of the connection, which passes the rules of the service proxy (redirected %t)", c.redirected)
+		}
 	case c.policyRules():
 		if !c.tracked || c.redirected {
 			c.add("the kernel's connection table has no entry of the connection, which the rules of the policy track (redirected %t)", c.redirected)

@@ -4,6 +4,7 @@ package evidence_test
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -74,7 +75,7 @@ func fitting(t *testing.T, id string) evidence.Observation {
 	switch {
 	case byRules:
 		o.Tracked, o.Translated, o.Redirected = true, true, true
-	case p.Lab.NetfilterCall && p.Via == result.ViaNone:
+	case p.Target == result.TargetPodIP && (p.Lab.NetfilterCall || rulesTrack(p)):
 		o.Tracked = true
 	case p.Via == result.ViaEBPFTC:
 		o.Evidence.Connections = 1
@@ -87,6 +88,12 @@ func fitting(t *testing.T, id string) evidence.Observation {
 		o.Measurement.ServerPeer = netip.AddrPortFrom(lab.Gateways[0].Addr(), 12345)
 	}
 	return o
+}
+
+// rulesTrack reports whether the rules for services of the host see the packets of a pod IP: those that it routes.
+func rulesTrack(p evidence.Path) bool {
+	rules := p.Lab.Via == lab.ViaIPTables || p.Lab.Via == lab.ViaNFTables
+	return rules && slices.Contains([]string{"veth", "netkit", "tun"}, p.Link)
 }
 
 // hostDevice returns the host's device of a link mode.
@@ -174,6 +181,30 @@ func TestEachContradictionIsFound(t *testing.T) {
 				t.Errorf("findings %q, want %q", got, test.finding)
 			}
 		})
+	}
+}
+
+// TestPodIPBesideServiceProxies checks that the rules of a service proxy track the connections of pod IPs that the host routes, and
+// no others.
+func TestPodIPBesideServiceProxies(t *testing.T) {
+	for id, tracked := range map[string]bool{
+		"veth/pod-ip": false, "veth/pod-ip/iptables": true, "veth/pod-ip/nftables": true, "veth/pod-ip/ebpf-socket": false,
+		"netkit/pod-ip/nftables": true, "tun/pod-ip/iptables": true, "bridge-call-on/pod-ip/nftables": true,
+		"bridge-call-off/pod-ip/iptables": false, "macvlan/pod-ip/iptables": false, "ipvlan-l2/pod-ip/nftables": false,
+		"ipvlan-l3s/pod-ip/nftables": false, "ovs-veth/pod-ip/iptables": false,
+	} {
+		o := fitting(t, id)
+		if o.Tracked != tracked || len(o.Findings()) > 0 {
+			t.Errorf("%s: tracked %t, findings %q", id, o.Tracked, o.Findings())
+		}
+		o.Tracked = !tracked
+		if len(o.Findings()) != 1 {
+			t.Errorf("%s, tracked %t: findings %q, want one", id, o.Tracked, o.Findings())
+		}
+		o.Tracked, o.Redirected = tracked, true
+		if redirected := len(o.Findings()) > 0; tracked && !redirected {
+			t.Errorf("%s: a redirected connection has no finding", id)
+		}
 	}
 }
 

@@ -73,6 +73,12 @@ func (p Path) translatedByRules() bool {
 	return p.Via == result.ViaIPTables || p.Via == result.ViaNFTables || p.Via == result.ViaIPVS
 }
 
+// passesRules reports whether the path leads to a pod IP by the IP layer of a host that has the rules of a service proxy.
+func (p Path) passesRules() bool {
+	rules := p.Lab.Via == lab.ViaIPTables || p.Lab.Via == lab.ViaNFTables || p.Lab.Via == lab.ViaIPVS
+	return rules && p.Route == nil && p.Target == result.TargetPodIP && (p.traits().Routed || p.Client == lab.Host)
+}
+
 // traits returns those of the path's link mode, none if it is not a link mode.
 func (p Path) traits() podlink.Traits {
 	mode, err := podlink.Lookup(p.Link)

@@ -92,7 +92,7 @@ func (j judge) same(workload string) Check {
 	pairs, single, wrong := 0, 0, 0
 	var widths []float64
 	for _, pair := range j.file.Run.Comparisons {
-		if pair.Suite != suites.SameSuite || pair.Workload != workload || pair.Ranking || pair.CI95 == nil {
+		if pair.Suite != suites.SameSuite || pair.Workload != workload || pair.Asks != "" || pair.CI95 == nil {
 			continue
 		}
 		pairs++
@@ -141,7 +141,7 @@ func (j judge) delay(name, id, than string, longer time.Duration) Check {
 		return c
 	}
 	i := slices.IndexFunc(j.file.Run.Comparisons, func(c result.Comparison) bool {
-		return c.Suite == suites.KnownSuite && c.Numerator == id && c.CI95 != nil && !c.Ranking
+		return c.Suite == suites.KnownSuite && c.Numerator == id && c.CI95 != nil && c.Asks == ""
 	})
 	if i < 0 || plain.Median <= 0 {
 		c.Found = "not measured: " + row.Reason

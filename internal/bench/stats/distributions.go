@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"math"
 	"slices"
-	"sync/atomic"
 
 	"github.com/aclements/go-moremath/mathx"
 	"github.com/aclements/go-moremath/stats"
@@ -16,22 +15,15 @@ import (
 // distribution by 0.1 %.
 const mostFreedom = 1000
 
-// quantiles has the bits of those that quantile has computed: a plan needs a thousand, and each plan the same.
-var quantiles [mostFreedom + 1]atomic.Uint64
-
-// quantile returns the 97.5 % quantile of Student's t, by Newton's method: the p-value is
-// convex, so that it approaches from below, where the normal quantile lies.
-func quantile(freedom int) float64 {
+// quantile returns the value that Student's t exceeds in size with a chance of alpha, by Newton's
+// method: the p-value is convex, so that it approaches from below, where the normal quantile lies.
+func quantile(freedom int, alpha float64) float64 {
 	freedom = min(freedom, mostFreedom)
-	if known := quantiles[freedom].Load(); known != 0 {
-		return math.Float64frombits(known)
-	}
 	density := stats.TDist{V: float64(freedom)}.PDF
 	t := 1.95
 	for {
-		step := (pValue(t, 1, freedom) - 0.05) / (2 * density(t))
+		step := (pValue(t, 1, freedom) - alpha) / (2 * density(t))
 		if t += step; step < 1e-9 {
-			quantiles[freedom].Store(math.Float64bits(t))
 			return t
 		}
 	}
@@ -91,8 +83,9 @@ func atMost(k, n int) float64 {
 
 // Holm returns p-values adjusted for the number of claims made together: the chance
 // that any claim with an adjusted value under 0.05 is false is at most 5 % (S. Holm,
-// Scandinavian Journal of Statistics 6, 1979). What is not a probability counts as 1.
-func Holm(p []float64) []float64 {
+// Scandinavian Journal of Statistics 6, 1979). Further claims count as made too, with the
+// least significant values. What is not a probability counts as 1.
+func Holm(p []float64, further int) []float64 {
 	order, adjusted := make([]int, len(p)), make([]float64, len(p))
 	for i := range p {
 		order[i], adjusted[i] = i, p[i]
@@ -103,7 +96,7 @@ func Holm(p []float64) []float64 {
 	slices.SortFunc(order, func(i, j int) int { return cmp.Compare(adjusted[i], adjusted[j]) })
 	least := 0.0
 	for rank, i := range order {
-		least = max(least, min(1, adjusted[i]*float64(len(p)-rank)))
+		least = max(least, min(1, adjusted[i]*float64(len(p)+further-rank)))
 		adjusted[i] = least
 	}
 	return adjusted

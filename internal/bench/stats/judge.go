@@ -2,7 +2,7 @@
 
 package stats
 
-// Claim is a comparison that an answer reports.
+// Claim is a comparison that a run reports.
 type Claim struct {
 	Comparison
 	// Class names the kind of path, whose noise is alike: kernel, user-space switch, vm.
@@ -10,14 +10,16 @@ type Claim struct {
 	Class string
 	// AA marks a comparison of a path with itself, whose true ratio is 1.
 	AA bool
+	// Asked marks a comparison that the answer prints.
+	Asked bool
 }
 
 // Verdict says whether a claim shows a difference.
 type Verdict struct {
-	// P is the p-value adjusted for the number of claims (see [Holm]).
+	// P is the p-value adjusted for the number of claims of its family (see [Holm]).
 	P float64
-	// Floor is the largest deviation, as a share, that the A/A pairs of the class leave
-	// possible: the far end of their intervals. It is -1 where the class has none.
+	// Floor is the bias, as a share, that an A/A pair of the class has proved: the near end
+	// of its interval, and 0 where the interval holds 1. It is -1 where the class has no A/A pair.
 	Floor float64
 	// Difference is 1 if the ratio is above 1, -1 if below, 0 if none was found.
 	Difference int
@@ -28,43 +30,63 @@ func (v Verdict) String() string {
 	return [...]string{"-", "~", "+"}[v.Difference+1]
 }
 
-// Judge gives the verdicts on the claims of one answer. A difference needs three things:
-//   - An adjusted p under 0.05: false differences are then in at most 5 % of the answers.
+// biasSignificance is the p-value below which an A/A pair shows a bias.
+const biasSignificance = 0.01
+
+// Judge gives the verdicts on the claims of one workload. A difference needs three things:
+//   - An adjusted p under [Significance]. The claims that the answer prints are one family, in which
+//     further claims count that are made without being listed; the other claims are a family
+//     of their own, and so are the A/A pairs. In each family false differences are then in at
+//     most 5 % of the runs.
 //   - An interval over more than rounds, since each connection is a draw of chance.
-//   - The whole interval beyond the class's floor. It guards against what p cannot know, a
-//     bias that is the same in every lab: the A/A pair shows how large one may be. In a
-//     class without an A/A pair, p alone decides.
+//   - The whole interval beyond the class's floor, a bias that p cannot know. Only a bias that
+//     an A/A pair has proved counts: the width of its interval is noise, which the claim's own
+//     interval holds already.
 //
-// A/A pairs are judged among themselves and without floor: a difference there means that
-// the measurement is biased.
-func Judge(claims []Claim) []Verdict {
+// A/A pairs are judged without floor, and their adjusted p has to be under 0.01: a difference there means that the
+// measurement is biased, and each workload of each run asks.
+func Judge(claims []Claim, further int) []Verdict {
 	verdicts := make([]Verdict, len(claims))
 	floors := map[string]float64{}
-	p := map[bool][]float64{}
-	for _, c := range claims {
-		p[c.AA] = append(p[c.AA], c.P)
+	type family struct{ aa, asked bool }
+	members := map[family][]int{}
+	for i, c := range claims {
+		of := family{c.AA, c.Asked && !c.AA}
+		members[of] = append(members[of], i)
 		if c.AA && c.Interval != nil {
-			floors[c.Class] = max(floors[c.Class], c.Interval[1]-1, 1/c.Interval[0]-1)
+			floors[c.Class] = max(floors[c.Class], c.Interval[0]-1, 1/c.Interval[1]-1)
 		}
 	}
-	for _, aa := range []bool{false, true} {
-		p[aa] = Holm(p[aa])
+	for of, at := range members {
+		var p []float64
+		for _, i := range at {
+			p = append(p, claims[i].P)
+		}
+		unlisted := 0
+		if of.asked {
+			unlisted = further
+		}
+		for j, adjusted := range Holm(p, unlisted) {
+			verdicts[at[j]].P = adjusted
+		}
 	}
 	for i, c := range claims {
-		v := Verdict{P: p[c.AA][0]}
-		p[c.AA] = p[c.AA][1:]
+		v := &verdicts[i]
 		floor, known := floors[c.Class]
 		switch {
 		case c.AA:
-			floor = 0
 		case !known:
-			floor = -1
+			v.Floor = -1
+		default:
+			v.Floor = floor
 		}
-		v.Floor = floor
-		if c.Interval != nil && c.Over > Round && v.P < 0.05 {
-			v.Difference = beyond(*c.Interval, max(floor, 0))
+		significance := Significance
+		if c.AA {
+			significance = biasSignificance
 		}
-		verdicts[i] = v
+		if c.Interval != nil && c.Over > Round && v.P < significance {
+			v.Difference = beyond(*c.Interval, max(v.Floor, 0))
+		}
 	}
 	return verdicts
 }

@@ -45,14 +45,15 @@ func estimate(points []point) (Estimate, float64) {
 		if e.Units = len(units); e.Units >= leastUnits {
 			i := 0
 			for group := range runs(points, func(p point) Position { return p.at.within(e.Over) }) {
-				units[i].value = median(group)
+				units[i].value = center(group)
 				i++
 			}
-			center, deviation := weightedMean(units)
-			half := quantile(e.Units-1) * deviation
-			e.Value = exp(center)
-			e.Interval = &[2]float64{exp(center - half), exp(center + half)}
-			return e, pValue(center, deviation, e.Units-1)
+			e.center, e.deviation = weightedMean(units)
+			e.freedom = e.Units - 1
+			half := quantile(e.freedom, Significance) * e.deviation
+			e.Value = exp(e.center)
+			e.Interval = &[2]float64{exp(e.center - half), exp(e.center + half)}
+			return e, pValue(e.center, e.deviation, e.freedom)
 		}
 	}
 	return e.overRounds(points)
@@ -207,6 +208,29 @@ func median(points []point) float64 {
 	}
 	slices.Sort(values)
 	return middle(values)
+}
+
+// trimmedFrom is the number of rounds from which the mean of their middle half is narrower than
+// their median.
+const trimmedFrom = 16
+
+// center returns the mean of the middle half of the points' values, or of fewer than
+// trimmedFrom their median.
+func center(points []point) float64 {
+	if len(points) < trimmedFrom {
+		return median(points)
+	}
+	values := make([]float64, len(points))
+	for i, p := range points {
+		values[i] = p.value
+	}
+	slices.Sort(values)
+	sum := 0.0
+	middleHalf := values[len(values)/4 : len(values)-len(values)/4]
+	for _, v := range middleHalf {
+		sum += v
+	}
+	return sum / float64(len(middleHalf))
 }
 
 // middle returns the median of sorted values.

@@ -22,6 +22,13 @@ var (
 	streams  = noise{lab: 0.0014, process: 0.0014, connection: 0.001, round: 0.005, drift: 0.2}
 )
 
+// Counts are the numbers of labs, of processes in each, of connections in each process
+// and of rounds on each connection.
+type Counts struct{ Labs, Processes, Connections, Rounds int }
+
+// rounds returns the number of rounds in a lab.
+func (n Counts) rounds() int { return n.Processes * n.Connections * n.Rounds }
+
 // with returns the noise with a share of spoilt rounds in each row.
 func (n noise) with(spoilt float64) noise {
 	n.spoilt = spoilt

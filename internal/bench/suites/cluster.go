@@ -22,8 +22,9 @@ const (
 type ClusterPlacement struct {
 	// Host are the ends in the network of their nodes, and Pod those in networks of their own.
 	Host, Pod ClusterEnds
-	// Service is the cluster IP of the pods' server.
-	Service netip.AddrPort
+	// Service is the cluster IP of the pods' server, and Backend the address that it leads to. The port of the
+	// address in Pod is no service's: the pod IP would pay part of what the service costs there.
+	Service, Backend netip.AddrPort
 }
 
 // ClusterEnds are a client and a server.
@@ -78,11 +79,13 @@ func (s *Suite) addPlacement(group int, name string, at ClusterPlacement) {
 	}
 	host := path("host", result.LinkHost, result.TargetHostIP, at.Host, at.Host.Listen)
 	pod := path("pod-ip", "pod", result.TargetPodIP, at.Pod, at.Pod.Listen)
-	service := path("cluster-ip", "pod", result.TargetClusterIP, at.Pod, at.Service)
+	backend := at.Pod
+	backend.Listen = at.Backend
+	service := path("cluster-ip", "pod", result.TargetClusterIP, backend, at.Service)
 	s.addBaseline(host)
 	s.Paths = append(s.Paths, pod, service)
 	s.compare(pod.ID, host.ID)
-	s.compare(service.ID, pod.ID)
+	s.ask(result.AsksService, service.ID, pod.ID)
 	r := &s.Report
 	for i, p := range []Path{host, pod, service} {
 		r.Groups[group].Rows = append(r.Groups[group].Rows, p.ID)

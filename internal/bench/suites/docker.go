@@ -105,6 +105,7 @@ func toContainer(id, client string) Path {
 func toPort(id, client string) Path {
 	p := dockerPath(id, client, lab.ContainerA)
 	p.Target, p.Via = result.TargetPublishedPort, result.ViaDocker
+	p.Listen = netip.AddrPortFrom(p.Listen.Addr(), lab.ServicePort)
 	p.Connect = netip.AddrPortFrom(lab.Addresses(p.Lab, lab.HostA)[0], lab.PublishedPort)
 	p.Route = &evidence.Route{}
 	bridge := evidence.Sends(lab.HostA, dockerBridge)

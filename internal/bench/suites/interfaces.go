@@ -101,6 +101,7 @@ func toMustangPort(id string, addr netip.Addr) Path {
 	p := podPath(id, "veth")
 	p.Lab.Via = lab.ViaEBPFSocket
 	p.Client, p.Target, p.Via = lab.Host, result.TargetPublishedPort, result.ViaEBPFSocket
+	p.Listen = netip.AddrPortFrom(p.Listen.Addr(), lab.ServicePort)
 	p.Connect = netip.AddrPortFrom(addr, lab.PublishedPort)
 	p.Route = &evidence.Route{
 		Steps:  []evidence.Step{evidence.Sends(lab.Host, lab.HostIfName(lab.PodA)), evidence.Receives(lab.PodA, lab.IfName)},

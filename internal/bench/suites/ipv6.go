@@ -25,39 +25,52 @@ func ipv6() Suite {
 		CountedQuestion: "How many instructions does IPv6 take between the pods of one host, and a cluster IP of it?",
 	}
 	against := result.Statement{Caption: "IPv6 against IPv4", Subject: "by IPv6", Object: "by IPv4", Range: true}
-	links := []string{"veth", "bridge-call-off", "macvlan", "ipvlan-l2", "netkit"}
 	for _, p := range podLinks().Paths {
-		name, rest, found := strings.Cut(p.ID, "/")
-		link := strings.TrimSuffix(name, "+ebpf")
-		if !found || !slices.Contains(links, link) || p.Repeats != "" {
+		link, rest, _ := strings.Cut(p.ID, "/")
+		if !hasIPv6(p) {
 			continue
 		}
-		if p.Target == result.TargetPodIP {
-			s.Paths = append(s.Paths, p)
-		}
 		six := p
-		six.ID = name + "/ipv6/" + rest
-		six.Listen = withAddr(p.Listen, lab.PodAIPs[1])
+		six.ID = link + "/ipv6/" + rest
+		six.Listen = netip.AddrPortFrom(lab.PodAIPs[1], p.Listen.Port())
 		six.Connect = six.Listen
 		if p.Target == result.TargetClusterIP {
 			six.Connect = lab.Services()[1].Frontend
-			s.Paths = append(s.Paths, six)
-			s.compare(six.ID, name+"/ipv6/pod-ip")
-			continue
 		}
-		s.compare(six.ID, p.ID)
-		against.Pairs = append(against.Pairs, result.Pair{Numerator: six.ID, Denominator: p.ID, Label: name})
-		if p.ID == "veth/pod-ip" {
-			s.addBaseline(six)
-			continue
+		if rest == "pod-ip" {
+			s.Paths = append(s.Paths, p)
+			s.compare(six.ID, p.ID)
+			against.Pairs = append(against.Pairs, result.Pair{Numerator: six.ID, Denominator: p.ID, Label: link})
 		}
 		s.Paths = append(s.Paths, six)
+		if p.ID == "veth/pod-ip" {
+			s.repeat(six)
+		}
 	}
+	s.askAsPodLinks()
 	s.Report.Statements = []result.Statement{against}
 	return s
 }
 
-// withAddr returns an address with the port of another one.
-func withAddr(p netip.AddrPort, addr netip.Addr) netip.AddrPort {
-	return netip.AddrPortFrom(addr, p.Port())
+// hasIPv6 reports whether a path of suite pod-links is measured by IPv6 too: of some links the pod IP, and with eBPF and
+// iptables the pod IP and the cluster IP.
+func hasIPv6(p Path) bool {
+	name, rest, _ := strings.Cut(p.ID, "/")
+	links := []string{"veth", "bridge-call-off", "macvlan", "ipvlan-l2", "netkit"}
+	targets := []string{"pod-ip", "pod-ip/iptables", "cluster-ip/iptables", "cluster-ip"}
+	return slices.Contains(links, strings.TrimSuffix(name, "+ebpf")) && slices.Contains(targets, rest)
+}
+
+// askAsPodLinks asks of IPv6 what suite pod-links asks of the same paths by IPv4.
+func (s *Suite) askAsPodLinks() {
+	byIPv6 := func(id string) string {
+		link, rest, _ := strings.Cut(id, "/")
+		return link + "/ipv6/" + rest
+	}
+	has := func(id string) bool { return slices.ContainsFunc(s.Paths, func(p Path) bool { return p.ID == id }) }
+	for _, p := range podLinks().Pairs {
+		if p.Asks != "" && has(byIPv6(p.Numerator)) && has(byIPv6(p.Denominator)) {
+			s.ask(p.Asks, byIPv6(p.Numerator), byIPv6(p.Denominator))
+		}
+	}
 }

@@ -3,12 +3,14 @@
 package suites
 
 import (
+	"cmp"
+	"net/netip"
 	"slices"
 	"strings"
 
 	"mustang/internal/bench/evidence"
 	"mustang/internal/lab"
-	"mustang/internal/podlink"
+	"mustang/internal/load"
 	"mustang/internal/result"
 )
 
@@ -16,9 +18,11 @@ import (
 // cluster IP.
 func podLinks() Suite {
 	s := Suite{
-		Name:      Default,
-		Doc:       "two pods of one host: each link mode by pod IP and by cluster IP",
-		Workloads: []Workload{tcpStreams(1), tcpRR(), tcpCRR()},
+		Name:           Default,
+		Doc:            "two pods of one host: each link mode by pod IP and by cluster IP",
+		Workloads:      []Workload{tcpStreams(1), tcpRR(), tcpCRR()},
+		QuickPaths:     []string{"veth/pod-ip", "veth/cluster-ip/nftables", "veth+ebpf/pod-ip", "veth+ebpf/cluster-ip"},
+		QuickWorkloads: []string{load.TCPStream, load.TCPRR},
 		Report: result.Suite{
 			Question: "Which way of connecting the pods of one host is the fastest, and what does a cluster IP cost in each?",
 			Layout:   result.LayoutMatrix, Noun: "way of connecting pods",
@@ -30,20 +34,19 @@ func podLinks() Suite {
 	for _, link := range kernelLinks() {
 		s.addKernelLink(link)
 	}
-	for _, plain := range []string{"veth", "bridge-call-off", "macvlan"} {
-		s.addBigTCP(plain)
-	}
 	for _, link := range []string{
-		"veth", "macvlan", "ipvlan-l2", "ipvlan-l3", "ipvlan-l3s", "netkit", "netkit-l2", "ovs-veth", "ovs-internal", "tun",
+		"veth", "macvlan", "ipvlan-l2", "netkit", "ipvlan-l3", "ipvlan-l3s", "netkit-l2", "ovs-veth", "ovs-internal", "tun",
 	} {
 		s.addEBPFLink(link)
+	}
+	for _, id := range []string{"veth+ebpf", "veth", "bridge-call-off", "macvlan", "macvlan+ebpf"} {
+		s.addBigTCP(id)
 	}
 	s.compareLinks()
 	return s
 }
 
-// compareLinks adds the comparisons of different links, and of services that they reach in different ways, which people ask
-// for most.
+// compareLinks adds comparisons that the answer does not need.
 func (s *Suite) compareLinks() {
 	for _, p := range [][2]string{
 		{"veth/pod-ip", "loopback"}, {"veth+ebpf/pod-ip", "loopback"}, {"macvlan/pod-ip", "loopback"}, {"macvlan+ebpf/pod-ip", "loopback"},
@@ -59,23 +62,26 @@ func (s *Suite) compareLinks() {
 type kernelLink struct {
 	id            string // its rows' IDs begin with it
 	link, variant string
+	label         string // its display name, if not that of link and variant
 	netfilterCall bool
 	offload       bool
-	repeated      bool   // the pod IP is measured twice
-	plain         string // the ID of the same link without offload
+	repeated      bool     // the pod IP is measured twice
+	plain         string   // the ID of the same link without offload
+	asked         bool     // the pod IP is one of the usual rows
+	proxies       []string // the service proxies whose rows are usual
 }
 
 // kernelLinks returns the link modes with the kernel's datapath.
 func kernelLinks() []kernelLink {
 	return []kernelLink{
-		{id: "veth", link: "veth", repeated: true},
-		{id: "bridge-call-off", link: "bridge", variant: "call-off"},
+		{id: "veth", link: "veth", repeated: true, asked: true, proxies: []string{lab.ViaIPTables, lab.ViaNFTables}},
+		{id: "bridge-call-off", link: "bridge", variant: "call-off", label: "bridge", asked: true},
+		{id: "macvlan", link: "macvlan", asked: true, proxies: []string{lab.ViaIPTables}},
+		{id: "ipvlan-l2", link: "ipvlan-l2", asked: true},
+		{id: "netkit", link: "netkit", asked: true},
 		{id: "bridge-call-on", link: "bridge", variant: "call-on", netfilterCall: true},
-		{id: "macvlan", link: "macvlan"},
-		{id: "ipvlan-l2", link: "ipvlan-l2"},
 		{id: "ipvlan-l3", link: "ipvlan-l3"},
 		{id: "ipvlan-l3s", link: "ipvlan-l3s"},
-		{id: "netkit", link: "netkit"},
 		{id: "netkit-l2", link: "netkit-l2"},
 		{id: "ovs-veth", link: "ovs-veth", repeated: true},
 		{id: "ovs-internal", link: "ovs-internal"},
@@ -84,7 +90,7 @@ func kernelLinks() []kernelLink {
 	}
 }
 
-// addHostPaths adds the paths that connect no two pods, as a reference.
+// addHostPaths adds the paths that connect no two pods, as a scale.
 func (s *Suite) addHostPaths() {
 	loopback := podPath("loopback", "veth")
 	loopback.Link, loopback.Target = result.LinkHost, result.TargetLoopback
@@ -93,16 +99,17 @@ func (s *Suite) addHostPaths() {
 	loopback = loopback.connectTo(localhost)
 	fromHost := podPath("host-to-pod", "veth")
 	fromHost.Client = lab.Host
-	fromHost.Label, fromHost.Baseline = "host to pod", true
+	fromHost.Label, fromHost.Baseline, fromHost.Extra = "host to pod", true, true
 	fromHost.Note = "from the host to a pod on veth"
 	s.Paths = append(s.Paths, loopback, fromHost)
 }
 
-// addKernelLink adds the paths of a link mode with the kernel's datapath.
+// addKernelLink adds the paths of a link mode with the kernel's datapath: the pod IP, and with each service proxy the pod IP
+// and the cluster IP in the same network.
 func (s *Suite) addKernelLink(l kernelLink) {
 	podIP := podPath(l.id+"/pod-ip", l.link)
-	podIP.Variant, podIP.Lab.NetfilterCall, podIP.Lab.Offload = l.variant, l.netfilterCall, l.offload
-	service := podIP
+	podIP.Variant, podIP.Label, podIP.Extra = l.variant, l.label, !l.asked
+	podIP.Lab.NetfilterCall, podIP.Lab.Offload = l.netfilterCall, l.offload
 	if l.netfilterCall {
 		podIP.Lab.Via = lab.ViaIPTables // without rules the calls would measure nothing
 		podIP.Note = "kube-proxy's iptables rules on the host see the bridged packets"
@@ -115,61 +122,56 @@ func (s *Suite) addKernelLink(l kernelLink) {
 		s.Pairs = append(s.Pairs, Pair{Name: l.plain + " with offload / without: pod IP", Numerator: podIP.ID, Denominator: l.plain + "/pod-ip"})
 	}
 	for _, via := range []string{lab.ViaIPTables, lab.ViaNFTables, lab.ViaEBPFSocket} {
-		p := service
-		p.ID, p.Lab.Via = l.id+"/cluster-ip/"+via, via
-		p = p.toService(via)
+		with := podIP
+		if podIP.Lab.Via != via {
+			with.ID, with.Lab.Via, with.Note = podIP.ID+"/"+via, via, ""
+			with.Extra = !slices.Contains(l.proxies, via)
+			s.Paths = append(s.Paths, with)
+			if podIP.Lab.Via == lab.ViaNone {
+				s.ask(result.AsksProxy, with.ID, podIP.ID)
+			}
+		}
+		p := with.toService(via)
+		p.ID, p.Note = l.id+"/cluster-ip/"+via, ""
 		if p.Masqueraded() {
 			p.Note = "masquerade-all, as replies would bypass the host otherwise"
 		}
-		if l.netfilterCall && via != podIP.Lab.Via {
-			// A ratio would mix the cost of the service with that of other rules.
-			p.Note = "not compared with the pod IP, which was measured with iptables rules"
-			s.Paths = append(s.Paths, p)
-			continue
-		}
 		s.Paths = append(s.Paths, p)
-		s.Pairs = append(s.Pairs, Pair{Name: l.id + ": cluster IP by " + via + " / pod IP", Numerator: p.ID, Denominator: podIP.ID})
+		s.ask(result.AsksService, p.ID, with.ID)
+		if !l.netfilterCall { // whose pod IP has rules too
+			s.ask(result.AsksTotal, p.ID, podIP.ID)
+		}
 	}
 }
 
-// addBigTCP adds the pod IP of a link mode with the kernel's datapath again, with BIG TCP, which pods have by default. The
-// other rows of the kernel's datapath are without.
+// addBigTCP adds the pod IP of a connection again, with BIG TCP. All other rows are without.
 func (s *Suite) addBigTCP(plain string) {
 	i := slices.IndexFunc(s.Paths, func(p Path) bool { return p.ID == plain+"/pod-ip" })
 	big := s.Paths[i]
 	big.ID, big.Variant, big.Lab.BigTCP = plain+"+big-tcp/pod-ip", strings.TrimSpace(big.Variant+" big-tcp"), true
+	big.Label = cmp.Or(big.Label, strings.Replace(plain, "+ebpf", "+eBPF", 1)) + " big-tcp"
+	big.Workload, big.Extra = load.TCPStream, plain != "veth+ebpf"
 	s.Paths = append(s.Paths, big)
-	s.Pairs = append(s.Pairs, Pair{Name: plain + " with BIG TCP / without: pod IP", Numerator: big.ID, Denominator: plain + "/pod-ip"})
+	s.ask(result.AsksBigTCP, big.ID, plain+"/pod-ip")
 }
 
 // addEBPFLink adds the paths of a link mode with the eBPF datapath.
 func (s *Suite) addEBPFLink(link string) {
-	name := link + "+ebpf"
-	podIP := podPath(name+"/pod-ip", link)
+	plain := slices.IndexFunc(s.Paths, func(p Path) bool { return p.ID == link+"/pod-ip" })
+	podIP := podPath(link+"+ebpf/pod-ip", link)
 	podIP.Lab.Datapath, podIP.Lab.Via = lab.DatapathEBPF, lab.ViaEBPFTC
-	if mode, err := podlink.Lookup(link); err == nil { // the kernel has no datapath of Open vSwitch everywhere
-		podIP.Lab.BigTCP = mode.Traits().BigTCP && mode.Traits().Needs != podlink.NeedsOpenVSwitch
-	}
+	podIP.Extra = s.Paths[plain].Extra
 	service := podIP.toService(result.ViaEBPFTC)
-	service.ID = name + "/cluster-ip"
+	service.ID = link + "+ebpf/cluster-ip"
 	s.Paths = append(s.Paths, podIP, service)
-	s.Pairs = append(s.Pairs,
-		Pair{Name: name + ": cluster IP / pod IP", Numerator: service.ID, Denominator: podIP.ID},
-		Pair{Name: name + " / " + link + ": pod IP", Numerator: podIP.ID, Denominator: link + "/pod-ip"})
-	if link != "veth" {
-		return
-	}
-	without := podIP
-	without.ID, without.Variant, without.Lab.BigTCP = name+"-no-big-tcp/pod-ip", "no-big-tcp", false
-	without.Label = link + "+eBPF no-big-tcp"
-	s.Paths = append(s.Paths, without)
-	s.Pairs = append(s.Pairs,
-		Pair{Name: name + " with BIG TCP / without: pod IP", Numerator: podIP.ID, Denominator: without.ID},
-		Pair{Name: name + " without BIG TCP / " + link + ": pod IP", Numerator: without.ID, Denominator: link + "/pod-ip"})
+	s.ask(result.AsksProxy, podIP.ID, link+"/pod-ip")
+	s.ask(result.AsksService, service.ID, podIP.ID)
+	s.ask(result.AsksTotal, service.ID, link+"/pod-ip")
 }
 
 // podPath returns the path from pod-b to the address of pod-a on the same host, with
-// the kernel's datapath.
+// the kernel's datapath. It has a port that no service has: at the port of a service, the
+// replies of a pod IP pay part of what the service costs.
 func podPath(id, link string) Path {
 	p := Path{ID: id, Path: evidence.Path{
 		Link: link, Target: result.TargetPodIP, Via: result.ViaNone, Client: lab.PodB, Server: lab.PodA,
@@ -181,6 +183,7 @@ func podPath(id, link string) Path {
 // toService returns the path to the address of a service whose backend is its server.
 func (p Path) toService(via string) Path {
 	p.Target, p.Via = result.TargetClusterIP, via
+	p.Listen = netip.AddrPortFrom(p.Listen.Addr(), lab.ServicePort)
 	p.Connect = lab.Services()[0].Frontend
 	return p
 }

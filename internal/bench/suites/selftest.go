@@ -31,7 +31,7 @@ const sameConnections = 19
 
 // Known differences of [KnownSuite].
 var (
-	knownDelays = []time.Duration{100 * time.Nanosecond, 200 * time.Nanosecond, time.Microsecond, 20 * time.Microsecond}
+	knownDelays = []time.Duration{35 * time.Nanosecond, 200 * time.Nanosecond, time.Microsecond}
 	// KnownRate is the rate of a wire in bit/s, and KnownDelay the delay of one in each
 	// direction.
 	KnownRate  uint64 = 1e9

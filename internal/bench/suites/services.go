@@ -4,7 +4,6 @@ package suites
 
 import (
 	"fmt"
-	"net/netip"
 	"slices"
 
 	"mustang/internal/lab"
@@ -45,15 +44,6 @@ func services() Suite {
 	podIP := podPath("pod-ip", "veth")
 	s.addBaseline(podIP)
 	s.Report.Reference = podIP.ID
-	over := podPath("pod-ip+ebpf", "veth")
-	over.Lab.Datapath, over.Lab.Via, over.Lab.Services = lab.DatapathEBPF, lab.ViaEBPFTC, fewServices
-	// A port of its own: the programs change the source port of a connection to a backend that has the one of a connection
-	// which a service has just closed.
-	over.Listen = netip.AddrPortFrom(over.Listen.Addr(), lab.ServicePort-1)
-	over.Connect = over.Listen
-	over.Note = "programs on the pods' links, with 10 services"
-	s.Paths = append(s.Paths, over)
-	s.compare(over.ID, podIP.ID)
 	for _, number := range []int{fewServices, someServices, manyServices, mostServices} {
 		s.addServices(number)
 	}
@@ -73,24 +63,36 @@ const tooManyServices = "rules for 100,000 services take kube-proxy's tools hour
 // serviceID returns the ID of the path by an implementation among so many services.
 func serviceID(via string, number int) string { return fmt.Sprintf("%s/%d", via, number) }
 
+// besideID returns the ID of the path to the pod IP in a network with so many services.
+func besideID(via string, number int) string { return "pod-ip/" + serviceID(via, number) }
+
+// hasBeside reports whether the pod IP is measured too in the networks with so many services.
+func hasBeside(number int) bool { return number == fewServices || number == manyServices }
+
 // addServices adds the paths among so many services.
 func (s *Suite) addServices(number int) {
 	for _, via := range serviceVias() {
 		if via == lab.ViaIPVS && number > manyServices { // each is a call of the kernel
 			continue
 		}
-		p := podPath(serviceID(via, number), "veth")
-		p.Lab.Via, p.Lab.Services = via, number
-		p.Variant = fmt.Sprintf("%d services", number)
+		podIP := podPath(besideID(via, number), "veth")
+		podIP.Lab.Via, podIP.Lab.Services = via, number
+		podIP.Variant = fmt.Sprintf("%d services", number)
 		if via == lab.ViaEBPFTC {
-			p.Lab.Datapath = lab.DatapathEBPF
+			podIP.Lab.Datapath = lab.DatapathEBPF
 		}
-		p = p.toService(via)
-		if p.Long = number > someServices; hasRules(via) && number > manyServices {
-			p.Skip = tooManyServices
+		if podIP.Long = number > someServices; hasRules(via) && number > manyServices {
+			podIP.Skip = tooManyServices
+		}
+		p := podIP.toService(via)
+		p.ID = serviceID(via, number)
+		if hasBeside(number) {
+			s.Paths = append(s.Paths, podIP)
+			s.ask(result.AsksProxy, podIP.ID, "pod-ip")
+			s.ask(result.AsksService, p.ID, podIP.ID)
 		}
 		s.Paths = append(s.Paths, p)
-		s.compare(p.ID, map[bool]string{true: "pod-ip+ebpf", false: "pod-ip"}[via == lab.ViaEBPFTC])
+		s.ask(result.AsksTotal, p.ID, "pod-ip")
 		if number > fewServices {
 			s.compare(p.ID, serviceID(via, fewServices))
 		}
@@ -139,6 +141,7 @@ func (s *Suite) describeServices() {
 	for _, via := range serviceVias() {
 		series[via] = &result.Series{Name: names[via], Color: colors[via]}
 	}
+	s.Report.Statements = append(s.Report.Statements, costsOfServices(names)...)
 	count := map[int]string{fewServices: "10", someServices: "1,000", manyServices: "10,000", mostServices: "100,000"}
 	for _, number := range []int{fewServices, someServices, manyServices, mostServices} {
 		group := result.Group{Caption: count[number] + " services"}
@@ -152,7 +155,7 @@ func (s *Suite) describeServices() {
 		}
 		s.Report.Groups = append(s.Report.Groups, group)
 	}
-	among := result.Statement{Caption: "Among 10,000 services"}
+	among := result.Statement{Caption: "A cluster IP among 10,000 services"}
 	for _, by := range []string{lab.ViaEBPFTC, lab.ViaEBPFSocket} {
 		for _, rules := range []string{lab.ViaIPTables, lab.ViaNFTables, lab.ViaIPVS} {
 			among.Pairs = append(among.Pairs, result.Pair{
@@ -176,6 +179,19 @@ func (s *Suite) describeServices() {
 	for _, via := range serviceVias() {
 		s.Report.Series = append(s.Report.Series, *series[via])
 	}
+}
+
+// costsOfServices states the two costs of implementations, by their names.
+func costsOfServices(names map[string]string) []result.Statement {
+	all := result.Statement{Caption: "All traffic in a network with 10,000 services, pod IP against that without services"}
+	one := result.Statement{Caption: "A cluster IP among 10,000 services against the pod IP beside it"}
+	for _, via := range serviceVias() {
+		beside := besideID(via, manyServices)
+		all.Pairs = append(all.Pairs, result.Pair{Numerator: beside, Denominator: "pod-ip", Label: names[via]})
+		service := serviceID(via, manyServices)
+		one.Pairs = append(one.Pairs, result.Pair{Numerator: service, Denominator: beside, Label: names[via]})
+	}
+	return []result.Statement{all, one}
 }
 
 // hasRules reports whether an implementation is of kube-proxy's rules.

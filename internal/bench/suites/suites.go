@@ -42,6 +42,8 @@ type Suite struct {
 	Paths []Path
 	// Pairs are the comparisons.
 	Pairs []Pair
+	// QuickPaths and QuickWorkloads are those of a quick run; none means all usual ones.
+	QuickPaths, QuickWorkloads []string
 	// Report describes the suite in result files; see [Suite.Describe].
 	Report result.Suite
 	// CountedQuestion is the question in place of Report.Question where instructions
@@ -88,6 +90,11 @@ func (s *Suite) compare(numerator, denominator string) {
 	s.Pairs = append(s.Pairs, Pair{Name: numerator + " / " + denominator, Numerator: numerator, Denominator: denominator})
 }
 
+// ask adds a comparison that answers a question.
+func (s *Suite) ask(question, numerator, denominator string) {
+	s.Pairs = append(s.Pairs, Pair{Name: numerator + " / " + denominator, Numerator: numerator, Denominator: denominator, Asks: question})
+}
+
 // Pair is a comparison of two paths of a suite.
 type Pair struct {
 	// Name describes the comparison.
@@ -96,6 +103,8 @@ type Pair struct {
 	Numerator, Denominator string
 	// AA is true if both measure the same path.
 	AA bool
+	// Asks is the question of the answer that the pair belongs to (see [result.Comparison]); empty for none.
+	Asks string
 }
 
 // Workload is a workload of a suite.
@@ -170,6 +179,9 @@ type Path struct {
 	// Plugin is the CNI plugin whose calls are measured instead of traffic, nil for
 	// traffic.
 	Plugin *cnibench.Plugin
+	// Extra leaves the path out of a run that neither selects it nor has all rows: the usual rows
+	// answer the suite's question.
+	Extra bool
 	// Long leaves the path out of quick runs.
 	Long bool
 	// Skip is the reason why the path is measured nowhere, "" if there is none.
@@ -202,6 +214,9 @@ func (p Path) Row(suite string, w Workload) result.Row {
 	if p.Engine != nil {
 		row.Engine = p.Engine.Name
 	}
+	if p.Lab.Via != lab.ViaNone {
+		row.Proxy = p.Lab.Via
+	}
 	if p.Plugin == nil {
 		return row
 	}
@@ -210,6 +225,11 @@ func (p Path) Row(suite string, w Workload) result.Row {
 		row.Datapath = result.DatapathEBPF
 	}
 	return row
+}
+
+// IsRow reports whether the path has an ID, or is the path that has it once more: its repetition, or by another engine.
+func (p Path) IsRow(id string) bool {
+	return p.ID == id || p.Repeats == id || p.Engine != nil && p.ID == id+"/"+p.Engine.Name
 }
 
 // Probe returns the reason why this machine cannot build the path's network, nil if
@@ -259,9 +279,9 @@ func (p Path) mode() (podlink.Mode, bool) {
 	return mode, err == nil
 }
 
-// connectTo returns the path with a server at an address, which its client connects to.
+// connectTo returns the path with a server at an address, which its client connects to. No service has the port.
 func (p Path) connectTo(server netip.Addr) Path {
-	p.Listen = netip.AddrPortFrom(server, lab.ServicePort)
+	p.Listen = netip.AddrPortFrom(server, lab.PlainPort)
 	p.Connect = p.Listen
 	return p
 }

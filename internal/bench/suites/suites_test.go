@@ -51,15 +51,18 @@ func TestPodLinksRows(t *testing.T) {
 		"veth", "bridge-call-off", "bridge-call-on", "macvlan", "ipvlan-l2", "ipvlan-l3", "ipvlan-l3s", "netkit", "netkit-l2",
 		"ovs-veth", "ovs-internal", "tun", "tun-offload",
 	} {
-		want = append(want, link+"/pod-ip", link+"/cluster-ip/iptables", link+"/cluster-ip/nftables", link+"/cluster-ip/ebpf-socket")
+		want = append(want, link+"/pod-ip")
+		for _, proxy := range []string{"iptables", "nftables", "ebpf-socket"} {
+			want = append(want, link+"/cluster-ip/"+proxy)
+			if link+proxy != "bridge-call-oniptables" { // whose pod IP has these rules anyway
+				want = append(want, link+"/pod-ip/"+proxy)
+			}
+		}
 	}
 	for _, link := range []string{
 		"veth", "macvlan", "ipvlan-l2", "ipvlan-l3", "ipvlan-l3s", "netkit", "netkit-l2", "ovs-veth", "ovs-internal", "tun",
 	} {
 		want = append(want, link+"+ebpf/pod-ip", link+"+ebpf/cluster-ip")
-	}
-	for _, path := range []string{"veth+big-tcp", "bridge-call-off+big-tcp", "macvlan+big-tcp", "veth+ebpf-no-big-tcp"} {
-		want = append(want, path+"/pod-ip")
 	}
 	have := map[string]bool{}
 	for _, row := range podLinks().Rows() {
@@ -67,6 +70,13 @@ func TestPodLinksRows(t *testing.T) {
 			t.Errorf("%s appears twice", name(row))
 		}
 		have[name(row)] = true
+	}
+	for _, path := range []string{"veth", "veth+ebpf", "bridge-call-off", "macvlan", "macvlan+ebpf"} {
+		id := path + "+big-tcp/pod-ip tcp_stream"
+		if !have[id] {
+			t.Errorf("%s is missing", id)
+		}
+		delete(have, id)
 	}
 	for _, id := range want {
 		for _, workload := range podLinks().Workloads {

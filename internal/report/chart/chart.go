@@ -62,8 +62,6 @@ func (d *Drawer) Draw(c plots.Chart, label string) template.HTML {
 	switch room := float64(ch.width - ch.left - ch.right); {
 	case c.Shape == plots.ShapeForest:
 		ch.ticks = ratioTicks(low, high, func(text string) float64 { return float64(d.face.widest(text)) / room })
-	case c.Shape == plots.ShapeDrift:
-		ch.ticks = []plot.Tick{{Value: 0, Label: "first"}, {Value: 1, Label: "last round"}}
 	case c.Log:
 		ch.ticks = logTicks(low, high)
 	default:
@@ -90,8 +88,6 @@ func (c *chart) tips() []tip {
 func bounds(c plots.Chart) (low, high float64) {
 	low, high = math.Inf(1), math.Inf(-1)
 	switch c.Shape {
-	case plots.ShapeDrift:
-		return 0, 1
 	case plots.ShapeForest:
 		for _, m := range c.Marks {
 			low, high = min(low, m.Value), max(high, m.Value)
@@ -218,15 +214,10 @@ func (c *chart) draw(dc draw.Canvas, x func(float64) vg.Length, m plots.Mark, y 
 	p := pen{dc, inkOf(m.Color), 2}
 	switch c.Shape {
 	case plots.ShapeForest:
-		if m.Thin {
-			p.width = 0.8
-		}
 		c.interval(p, low, high, y)
 		p.symbol(m, vg.Point{X: at, Y: y})
 	case plots.ShapeStrip:
 		c.strip(p, x, m, y)
-	case plots.ShapeDrift:
-		c.drift(p, m, y)
 	default:
 		if c.Log { // which has no zero for a bar to start at
 			p.symbol(m, vg.Point{X: at, Y: y})

@@ -171,16 +171,3 @@ func (c *chart) density(p pen, x func(float64) vg.Length, m plots.Mark, y vg.Len
 	slices.Reverse(below)
 	p.dc.FillPolygon(p.ink.color(), append(above, below...))
 }
-
-// drift draws samples over time. A tenth is the height of a row.
-func (c *chart) drift(p pen, m plots.Mark, y vg.Length) {
-	pen{p.dc, inkGrid, 0.6}.line(vg.Point{X: p.dc.Min.X, Y: y}, vg.Point{X: p.dc.Max.X, Y: y})
-	far := 0.1
-	var points []vg.Point
-	for i, v := range m.Samples {
-		up := max(min((v-1)/far, 1), -1) * float64(rowHeight/2-1)
-		points = append(points, vg.Point{X: p.dc.Min.X + (p.dc.Max.X-p.dc.Min.X)*vg.Length(i)/vg.Length(max(len(m.Samples)-1, 1)), Y: y + vg.Length(up)})
-	}
-	p.width = 1.4
-	p.line(points...)
-}

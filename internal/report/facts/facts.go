@@ -122,25 +122,28 @@ func (r Run) Warnings() []string {
 		out = append(out, fmt.Sprintf("Too few rounds (%d): a 95 %% interval takes %d.", done, MinRounds))
 	}
 	for _, note := range r.Notes {
-		if note = format.Clean(note); !strings.HasSuffix(note, RepeatRun) {
+		if note = format.Clean(note); !strings.HasSuffix(note, repeatRun) {
 			out = append(out, note)
 		}
 	}
 	return out
 }
 
-// RepeatRun ends the notes on what disturbed a run.
-const RepeatRun = " Repeat the run on a quiet machine."
+// repeatRun ends the notes on what disturbed a run.
+const repeatRun = " Repeat the run on a quiet machine."
 
-// Disturbances are those notes without their end; empty without any.
+// Disturbances are those notes; empty without any.
 func (r Run) Disturbances() string {
 	var out []string
 	for _, note := range r.Notes {
-		if note, disturbed := strings.CutSuffix(format.Clean(note), RepeatRun); disturbed && !slices.Contains(out, note) { // of several suites
+		if note, disturbed := strings.CutSuffix(format.Clean(note), repeatRun); disturbed && !slices.Contains(out, note) { // of several suites
 			out = append(out, note)
 		}
 	}
-	return strings.Join(out, " ")
+	if len(out) == 0 {
+		return ""
+	}
+	return strings.Join(out, " ") + repeatRun
 }
 
 // programName matches a version that begins with the program's name.
@@ -179,6 +182,33 @@ func (r Run) placement() []Fact {
 		facts = slices.Insert(facts, 0, Fact{"Both ends", "on different CPUs"})
 	}
 	return facts
+}
+
+// SharedCPU reports whether both ends of the connections ran on one CPU.
+func (r Run) SharedCPU() bool {
+	cpus := map[int]bool{}
+	for _, cpu := range r.Pinning {
+		cpus[cpu] = true
+	}
+	return len(r.Pinning) > 1 && len(cpus) == 1
+}
+
+// usualLonger is the time of a run that is more certain, in seconds.
+const usualLonger = 600
+
+// Longer is the command line of a run with narrower intervals: of ten minutes, or four times as long. It is empty where more
+// rounds say nothing more.
+func (r Run) Longer() string {
+	line := "mustang bench " + format.Clean(r.Suite)
+	switch {
+	case r.Counted():
+		return ""
+	case r.Rounds > 0:
+		return fmt.Sprintf("%s --rounds %d", line, 4*r.Rounds)
+	case r.TimeSeconds < usualLonger/2:
+		return line + " --time 10m"
+	}
+	return fmt.Sprintf("%s --time %.0fm", line, 4*r.TimeSeconds/60)
 }
 
 // settings lists settings that change the figures.

@@ -34,6 +34,15 @@ func FewDecimals(values ...float64) int { return max(Decimals(values...)-1, 0) }
 // digits.
 func Own(v float64, places int) int { return max(places, FewDecimals(v)) }
 
+// Short prints v rounded to three significant digits.
+func Short(v float64) string {
+	if a := math.Abs(v); a >= 1000 && a < 1e15 {
+		unit := math.Pow10(int(math.Floor(math.Log10(a))) - 2)
+		v = math.Round(v/unit) * unit
+	}
+	return Number(v, FewDecimals(v))
+}
+
 // Amount prints how far a ratio lies from one: in per cent, and as a factor from 2 on.
 func Amount(ratio float64) string {
 	if ratio >= 2 {

@@ -62,12 +62,6 @@ func Via(via string) string {
 	return cmp.Or(names[via], Clean(via))
 }
 
-// ViaTitle is Via for headings and sentences.
-func ViaTitle(via string) string {
-	titles := map[string]string{result.ViaEBPFTC: "eBPF (per packet)", result.ViaEBPFSocket: "eBPF (socket)"}
-	return cmp.Or(titles[via], Via(via))
-}
-
 // ShortUnit shortens a unit for the heading of a column.
 func ShortUnit(unit string) string {
 	return strings.NewReplacer("instructions/", "instr./", "transactions", "trans.", "transaction", "trans.").Replace(Clean(unit))

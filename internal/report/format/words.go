@@ -4,7 +4,6 @@ package format
 
 import (
 	"fmt"
-	"math"
 	"strings"
 	"time"
 	"unicode"
@@ -17,9 +16,6 @@ func List(names []string) string {
 	}
 	return strings.Join(names[:len(names)-1], ", ") + " and " + names[len(names)-1]
 }
-
-// IsAre counts nouns as the subject of a sentence.
-func IsAre(n int, noun string) string { return Count(n, noun) + Verb(n, " is", " are") }
 
 // Verb returns the form of a verb for a number of things.
 func Verb(n int, one, several string) string {
@@ -88,14 +84,6 @@ func Shares(least, most float64) string {
 	return Number(100*least, places) + "\u00a0%"
 }
 
-// Roughly prints a difference without decimals.
-func Roughly(ratio float64) string {
-	if ratio >= 2 || math.Abs(ratio-1) < 0.01 {
-		return Amount(ratio)
-	}
-	return Number(100*math.Abs(ratio-1), 0) + "\u00a0%"
-}
-
 // CleanAll cleans each string.
 func CleanAll(texts []string) []string {
 	var out []string
@@ -125,17 +113,4 @@ func SomeOf(names []string, n int) string {
 	default:
 		return fmt.Sprintf("%s and %d more", strings.Join(names[:n], ", "), more)
 	}
-}
-
-// Choice joins names, at most so many of them, as alternatives.
-func Choice(names []string, most int) string {
-	rest := ""
-	if more := len(names) - most; more > 1 {
-		names, rest = names[:most], fmt.Sprintf(" (or one of %d others)", more)
-	}
-	text := List(names)
-	if i := strings.LastIndex(text, " and "); i >= 0 {
-		text = text[:i] + " or " + text[i+len(" and "):]
-	}
-	return text + rest
 }

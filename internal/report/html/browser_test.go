@@ -169,7 +169,7 @@ type measure struct {
 const measureScript = `(() => {
   const out = {Title: document.title, SVGs: 0, Flat: 0, Overlaps: [], Outside: [], Cut: [], Lost: [], Rows: {}, Small: 1e9,
     Width: document.documentElement.clientWidth, Scroll: document.documentElement.scrollWidth};
-  for (const svg of document.querySelectorAll('svg')) {
+  for (const svg of document.querySelectorAll('svg.chart')) {
     const box = svg.getBoundingClientRect();
     out.SVGs++;
     if (box.width < 100 || box.height < 25) out.Flat++;
@@ -253,6 +253,9 @@ func TestReportInChromium(t *testing.T) {
 		{"narrow", full, 390, "light"},
 		{"3-rounds", few, 1280, "light"},
 		{"log", slow, 1280, "light"},
+		{"links", sample(t, "recorded-links"), 1280, "light"},
+		{"links-dark", sample(t, "recorded-links"), 1280, "dark"},
+		{"links-phone", sample(t, "recorded-links"), 390, "light"},
 		{"single", single, 400, "dark"},
 		{"long", long, 400, "light"},
 		{"all-light", one("pod-links"), 1180, "light"},
@@ -296,7 +299,7 @@ func chartsOf(t *testing.T, f result.File) int {
 	n := 0
 	for _, suite := range r.Suites {
 		for _, w := range suite.Workloads {
-			n += len(w.Forest)
+			n += len(w.Forest) + len(w.UserSpace) + len(w.Services)
 		}
 		for _, group := range suite.Charts {
 			for _, figure := range group.Figures {

@@ -4,6 +4,7 @@
 package html
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"embed"
 	"encoding/base64"
@@ -70,7 +71,6 @@ func Write(w io.Writer, r *report.Report) error {
 		"lines": lines,
 		"hooks": hooks,
 		"heads": heads,
-		"vias":  vias,
 		"of":    func(suite string, t report.Table) anchored { return anchored{t, suite} },
 		"at":    func(t *report.Table) anchored { return anchored{Table: *t} },
 		"next":  func(i int) int { return i + 1 },
@@ -82,7 +82,10 @@ func Write(w io.Writer, r *report.Report) error {
 			return template.HTML("<script>" + script + "</script>\n")
 		},
 		"allows": func() string { return policy(script) },
-		"page":   func(s report.Suite, several bool) suitePage { return suitePage{s, several} },
+		"page": func(s report.Suite, r *report.Report) suitePage {
+			return suitePage{s, len(r.Suites) > 1, r.Disturbances}
+		},
+		"brief": brief,
 	}).Parse(pageTemplate)
 	if err != nil {
 		return fmt.Errorf("make report: %w", err)
@@ -105,13 +108,15 @@ func drawSteps(p steps.Path) (template.HTML, error) {
 type suitePage struct {
 	report.Suite
 	Several bool
+	// Disturbances took CPU time of the run.
+	Disturbances string
 }
 
-// Any reports whether any workload has the named part: "matrix", "grid", "paths", "costs", "statements".
+// Any reports whether any workload has the named part: "grid", "paths", "costs", "user space", "ranks", "cost pictures".
 func (s suitePage) Any(part string) bool {
 	return slices.ContainsFunc(s.Workloads, func(w report.Workload) bool {
-		return part == "matrix" && w.Matrix != nil || part == "grid" && w.Grid != nil || part == "paths" && len(w.Paths) > 0 || part == "costs" && w.Costs != nil ||
-			part == "statements" && w.Statements != nil
+		return part == "grid" && w.Grid != nil || part == "paths" && len(w.Paths) > 0 || part == "costs" && w.Costs != nil ||
+			part == "user space" && len(w.UserSpace) > 0 || part == "cost pictures" && len(w.Services) > 0 || part == "ranks" && len(w.Forest) > 0
 	})
 }
 
@@ -126,8 +131,7 @@ func (s suitePage) Parts() []part {
 			out = append(out, part{s.Anchor + "-" + id, title})
 		}
 	}
-	add(s.Any("grid") || s.Any("matrix") || s.Overview != nil, "summary", "Summary")
-	add(s.Any("statements"), "stated", "Stated comparisons")
+	add(true, "summary", "Summary")
 	add(s.Any("paths"), "passed", "Packet paths")
 	add(len(s.Traces) > 0, "traced", "Steps")
 	for _, c := range s.Charts {
@@ -189,17 +193,19 @@ func heads(t anchored) []string {
 	return out
 }
 
-// vias lists the headings of a matrix: the connection, the pod IP, and each kind of cluster IP in full.
-func vias(t *report.Table) []string {
-	var out []string
+// brief is the short table with the workload in each heading, which has one line.
+func brief(t report.Table) anchored {
+	t.Columns, t.Title = slices.Clone(t.Columns), "Summary"
+	over := ""
 	for i, c := range t.Columns {
-		if i > 1 {
-			out = append(out, "cluster IP by "+c.Head[len(c.Head)-1])
+		over = cmp.Or(c.Over, over)
+		if i > 0 {
+			t.Columns[i].Head = append([]string{over}, c.Head...)
 		} else {
-			out = append(out, c.Title())
+			t.Columns[i].Head = []string{"way"}
 		}
 	}
-	return out
+	return anchored{Table: t}
 }
 
 // hooks reports whether any row met a netfilter hook.

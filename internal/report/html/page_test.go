@@ -145,8 +145,8 @@ func TestChartsAreNamed(t *testing.T) {
 			t.Error("chart without a title")
 		}
 	}
-	if charts != 11 {
-		t.Errorf("%d charts, want 11", charts)
+	if want := chartsOf(t, sample(t, "made-up")); charts != want {
+		t.Errorf("%d charts, want %d", charts, want)
 	}
 }
 

@@ -16,7 +16,6 @@ const (
 	ShapeBar    = "bar"    // bars from zero
 	ShapeForest = "forest" // points with intervals around a line at one
 	ShapeStrip  = "strip"  // all samples
-	ShapeDrift  = "drift"  // samples over time
 	ShapeCurve  = "curve"  // percentiles
 )
 
@@ -41,11 +40,9 @@ type Mark struct {
 	Value float64
 	// Low and High are the ends of the whisker, equal if there is none.
 	Low, High float64
-	// Thin marks a whisker that is wider than an interval.
-	Thin bool
 	// Hollow marks no difference.
 	Hollow bool
-	// Samples are a strip's, a drift's or the percentiles 50, 90, 99 and 99.9 of a curve.
+	// Samples are a strip's or the percentiles 50, 90, 99 and 99.9 of a curve.
 	Samples []float64
 	// Path is the place of the row's path among those of its suite, from 1 on; 0 if it was not traced.
 	Path int
@@ -90,30 +87,6 @@ func (c Chart) Panels(less bool) []Chart {
 	second := Chart{Shape: ShapeForest, Log: true, Marks: apart, Title: c.Title + ", slow rows", Caption: "Slow rows, on an axis of their own."}
 	c.Marks = slices.DeleteFunc(slices.Clone(c.Marks), slow)
 	return []Chart{c, second}
-}
-
-// mostBins bounds the points of a line.
-const mostBins = 24
-
-// Binned returns the means of neighbouring samples over the median of all; nil if that is not above zero.
-func Binned(samples []float64) []float64 {
-	sorted := slices.Sorted(slices.Values(samples))
-	if len(sorted) == 0 || sorted[len(sorted)/2] <= 0 {
-		return nil
-	}
-	middle := (sorted[len(sorted)/2] + sorted[(len(sorted)-1)/2]) / 2
-	n := min(len(samples), mostBins)
-	if n == 0 || middle <= 0 {
-		return nil
-	}
-	out := make([]float64, n)
-	for i := range out {
-		part := samples[i*len(samples)/n : (i+1)*len(samples)/n]
-		for _, v := range part {
-			out[i] += v / middle / float64(len(part))
-		}
-	}
-	return out
 }
 
 // LowApart splits a chart of figures: those far below the highest go to a second one, unless they are most.

@@ -16,15 +16,14 @@ import (
 // The room of a suite's answer on a terminal, with the two lines on the run and the one on
 // its files.
 const (
-	answerLines = 25
+	answerLines = 30
 	answerWidth = 100
 )
 
-// The most workloads and reasons of failures that an answer shows, and the most workloads with two lines each.
+// The most sentences and reasons of failures that an answer shows.
 const (
-	mostWinners = 8
-	mostFailed  = 3
-	mostWrapped = 6
+	mostSentences = 8
+	mostFailed    = 3
 )
 
 // Answer prints the answers of r to w, one block for each suite: a block fits on a screen.
@@ -34,14 +33,9 @@ func Answer(w io.Writer, r *report.Report, files string, o Options) error {
 		o.Width = answerWidth
 	}
 	p := &printer{w: w, options: o, several: len(r.Suites) > 1}
-	var top []string
-	for i, text := range append([]string{r.Headline}, r.Warnings...) {
-		for _, line := range wrap(clip(text, 2*o.Width-4), o.Width, 0) {
-			if i > 0 {
-				line = p.paint(ansiAmber, line)
-			}
-			top = append(top, line)
-		}
+	top := wrap(clip(r.Headline, 2*o.Width-4), o.Width, 0)
+	for _, warning := range r.Warnings {
+		top = append(top, p.painted(ansiAmber, clip(warning, 2*o.Width-4))...)
 	}
 	for _, line := range top {
 		p.line(line)
@@ -54,7 +48,7 @@ func Answer(w io.Writer, r *report.Report, files string, o Options) error {
 		if i == 0 {
 			room -= len(top)
 		}
-		p.answer(suite, room)
+		p.answer(suite, r.Disturbances, room)
 	}
 	if files != "" {
 		p.line(files)
@@ -65,39 +59,37 @@ func Answer(w io.Writer, r *report.Report, files string, o Options) error {
 	return nil
 }
 
-// answer prints a suite's answer in a number of lines; the table gives way.
-func (p *printer) answer(s report.Suite, room int) {
-	width := p.options.Width
+// painted wraps text and paints its lines.
+func (p *printer) painted(code, text string) []string {
+	var out []string
+	for _, line := range wrap(text, p.options.Width, 0) {
+		out = append(out, p.paint(code, line))
+	}
+	return out
+}
+
+// answer prints a suite's sentences, what disturbed the run, and its table, in a number of lines; the table gives way.
+func (p *printer) answer(s report.Suite, disturbances string, room int) {
+	width, b := p.options.Width, s.Brief
 	var before, after []string
 	if p.several {
 		before = append(before, "", p.paint(ansiBold, s.Name))
 	}
-	for _, line := range wrap(s.Noise, width, 0) {
-		if line != "" {
-			before = append(before, p.paint(ansiAmber, line))
+	for i, sentence := range b.Sentences {
+		if !s.Links {
+			if i == mostSentences {
+				before = append(before, "Other workloads: -o wide.")
+				break
+			}
+			sentence = clip(sentence, 2*width-10)
 		}
+		before = append(before, wrap(sentence, width, 0)...)
 	}
-	for i, winner := range s.Brief.Winners {
-		if i == mostWinners {
-			before = append(before, "Other workloads: -o wide.")
-			break
-		}
-		most := width
-		if len(s.Brief.Winners) <= mostWrapped {
-			most = 2*width - 10
-		}
-		before = append(before, wrap(clip(winner, most), width, 0)...)
+	if !s.Links && s.Unseen != "" {
+		before = append(before, wrap(s.Unseen, width, 0)...)
 	}
-	b := s.Brief
-	table := choose(b.Tables, width)
-	if legend := legendOf(table); legend != "" { // of all lines: the rest needs no more room with a shorter one
-		after = append(after, wrap(legend, width, 2)...)
-	}
-	legendLines := len(after)
-	if b.Advice != "" {
-		for _, line := range wrap(b.Advice, width, 0) {
-			after = append(after, p.paint(ansiBold, line))
-		}
+	if disturbances != "" {
+		before = append(before, p.painted(ansiAmber, clip(disturbances, 2*width-10))...)
 	}
 	if line := s.NotMeasured(width); line != "" {
 		after = append(after, clip(line, width))
@@ -111,39 +103,19 @@ func (p *printer) answer(s report.Suite, room int) {
 		if len(b.Failed) == 1 {
 			most = 2*width - 10
 		}
-		for _, line := range wrap(clip("failed: "+failed, most), width, 0) {
-			after = append(after, p.paint(ansiRed, line))
-		}
+		after = append(after, p.painted(ansiRed, clip("failed: "+failed, most))...)
 	}
 	for _, line := range before {
 		p.line(line)
 	}
-	if shown := p.briefTable(table, room-len(before)-len(after)); legendOf(shown) != "" {
-		for _, line := range wrap(legendOf(shown), width, 2) {
-			p.line(line)
-		}
-	}
-	for _, line := range after[legendLines:] {
+	shown := p.briefTable(b.Table, room-len(before)-len(after)-len(p.legend(b.Table)))
+	for _, line := range append(p.legend(shown), after...) {
 		p.line(line)
 	}
 }
 
-// choose returns the first of tables that fits into a width, or the last.
-func choose(tables []report.Table, most int) (table report.Table) {
-	for _, table = range tables {
-		width := indent - gap
-		for _, c := range newColumns(table.Columns, len(table.Lines)) {
-			width += c.width + c.gap
-		}
-		if width <= most {
-			break
-		}
-	}
-	return table
-}
-
-// legendOf is a table's legend: its notes, and what its signs say.
-func legendOf(table report.Table) string {
+// legend is a table's legend, wrapped: its notes, and what its signs say.
+func (p *printer) legend(table report.Table) []string {
 	parts := slices.Clone(table.Notes)
 	for _, sign := range table.Signs {
 		if slices.ContainsFunc(table.Columns, func(c report.Column) bool {
@@ -154,7 +126,10 @@ func legendOf(table report.Table) string {
 			parts = append(parts, sign.Text)
 		}
 	}
-	return strings.Join(parts, " ")
+	if len(parts) == 0 || len(table.Lines) == 0 {
+		return nil
+	}
+	return wrap(strings.Join(parts, " "), p.options.Width, 2)
 }
 
 // briefTable prints a table in a number of lines, and returns what it shows; it is left out if it has none. The lines

@@ -25,15 +25,16 @@ type Options struct {
 	Color bool
 }
 
-// Write prints r to w: for each suite the question, the answer, the rows of each
-// workload, a summary and the comparisons; then what was skipped or failed. Of
-// several suites it prints rows and comparisons only in wide reports. It returns the
-// first error of w.
+// Write prints all tables of r to w: for each suite the question, the details of the answer, the rows of each
+// workload and the comparisons; then what was skipped or failed. It returns the first error of w.
 func Write(w io.Writer, r *report.Report, o Options) error {
 	p := &printer{w: w, options: o, several: len(r.Suites) > 1}
 	p.paragraph(r.Headline, 0)
 	for _, warning := range r.Warnings {
 		p.paragraph(p.paint(ansiAmber, warning), 0)
+	}
+	if r.Disturbances != "" {
+		p.paragraph(p.paint(ansiAmber, r.Disturbances), 0)
 	}
 	if len(r.Suites) == 0 {
 		p.line("")
@@ -43,10 +44,6 @@ func Write(w io.Writer, r *report.Report, o Options) error {
 		p.suite(suite)
 	}
 	p.failures(r.Suites)
-	if p.brief() {
-		p.line("")
-		p.paragraph("Left out here: details for several streams at a time, all rows, comparisons and evidence. The page that \"mustang report\" writes has them.", 0)
-	}
 	if p.err != nil {
 		return fmt.Errorf("print table: %w", p.err)
 	}
@@ -72,9 +69,6 @@ type printer struct {
 	err     error
 }
 
-// brief reports whether rows and comparisons are left out.
-func (p *printer) brief() bool { return p.several && !p.options.Wide }
-
 // suite prints a suite.
 func (p *printer) suite(s report.Suite) {
 	title := s.Question
@@ -86,11 +80,11 @@ func (p *printer) suite(s report.Suite) {
 		p.line(p.paint(ansiBold, line))
 	}
 	for _, w := range s.Workloads {
+		if s.Links { // whose answer Answer prints
+			break
+		}
 		p.line("")
 		p.paragraph(w.Name+": "+w.Answer.Headline, 0)
-		if p.brief() && w.Answer.MoreFlows {
-			continue
-		}
 		for _, detail := range w.Answer.Details {
 			p.paragraph(detail, 2)
 		}
@@ -99,8 +93,9 @@ func (p *printer) suite(s report.Suite) {
 		p.line("")
 		p.paragraph(line, 0)
 	}
-	if !p.several {
-		p.rows(s)
+	p.rows(s)
+	for _, note := range s.Notes {
+		p.paragraph(note, 0)
 	}
 	p.summary(s)
 	for _, w := range s.Workloads {
@@ -112,14 +107,6 @@ func (p *printer) suite(s report.Suite) {
 		for _, path := range w.Paths {
 			p.paragraph(path.String(w.CPUUnit), 2)
 		}
-	}
-	if p.brief() {
-		p.line("")
-		p.paragraph(s.Spread, 0)
-		return
-	}
-	if p.several {
-		p.rows(s)
 	}
 	p.costs(s)
 	p.comparisons(s)
@@ -145,37 +132,30 @@ func (p *printer) costs(s report.Suite) {
 
 // summary prints the figures.
 func (p *printer) summary(s report.Suite) {
-	if s.Overview != nil {
-		p.heading("Summary")
-		p.table(*s.Overview)
-	}
 	for _, w := range s.Workloads {
 		if w.Grid != nil {
 			p.heading(w.Grid.Title)
 			p.table(*w.Grid)
 		}
-		if w.Matrix != nil {
-			p.heading("Summary, " + inSentence(w.Name) + ", " + w.Unit)
-			p.table(*w.Matrix)
-		}
 	}
 }
 
-// comparisons prints the ratios and the spread.
+// comparisons prints the ratios.
 func (p *printer) comparisons(s report.Suite) {
 	for _, w := range s.Workloads {
 		if w.Comparisons != nil {
 			p.heading("Comparisons, " + inSentence(w.Name) + " (ratio within each round)")
 			p.table(*w.Comparisons)
 		}
-		if w.Ranking != nil && p.options.Wide {
-			p.heading("Ranking, " + inSentence(w.Name) + " (ratio within each round)")
-			p.table(*w.Ranking)
-		}
 	}
-	p.line("")
-	for _, w := range s.Workloads {
-		p.paragraph(w.Spread, 0)
+	p.unseen(s)
+}
+
+// unseen prints which differences the run could not see; of links the answer says it.
+func (p *printer) unseen(s report.Suite) {
+	if !s.Links && s.Unseen != "" {
+		p.line("")
+		p.paragraph(s.Unseen, 0)
 	}
 }
 

@@ -7,10 +7,12 @@ import { enhance as enhanceParts } from './parts.js';
 import { enhance as enhancePaths } from './paths.js';
 import { enhance as enhancePicture } from './picture.js';
 import { enhance as enhanceTable } from './tables.js';
+import { enhance as enhanceVerdict } from './verdict.js';
 
 document.querySelectorAll('.scroll > table').forEach(enhanceTable);
 document.querySelectorAll('.suite').forEach(enhancePaths);
 document.querySelectorAll('svg.chart').forEach(enhanceMarks);
 document.querySelectorAll('figure').forEach(enhancePicture);
 document.querySelectorAll('.suite').forEach(enhanceGroups);
+document.querySelectorAll('.answers').forEach(enhanceVerdict);
 enhanceParts();

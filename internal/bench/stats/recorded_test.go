@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package stats
+
+import (
+	"math"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// recorded returns the log ratios of an A/A pair of a real run, by workload and lab. Each line of the file is a lab: the workload,
+// then a ratio for each round in units of 0.01 %.
+func recorded(t *testing.T) map[string][][]float64 {
+	t.Helper()
+	text, err := os.ReadFile("testdata/repeated.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	labs := map[string][][]float64{}
+	for line := range strings.Lines(string(text)) {
+		fields := strings.Fields(line)
+		var ratios []float64
+		for _, field := range fields[1:] {
+			v, err := strconv.ParseFloat(field, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ratios = append(ratios, v/1e4)
+		}
+		labs[fields[0]] = append(labs[fields[0]], ratios)
+	}
+	return labs
+}
+
+// Labs and rounds that are drawn for a run.
+const drawnLabs, drawnRounds = 14, 60
+
+// drawn returns two rows of labs that are drawn from recorded ones, the first faster by a ratio.
+func drawn(rng *rand.Rand, from [][]float64, ratio float64) (a, b []Sample) {
+	for lab := range drawnLabs {
+		ratios := from[rng.IntN(len(from))]
+		for round := range drawnRounds {
+			at := Position{Lab: lab, Round: round}
+			a = append(a, Sample{at, ratio * math.Exp(ratios[rng.IntN(len(ratios))])})
+			b = append(b, Sample{at, 1})
+		}
+	}
+	return a, b
+}
+
+// TestRecordedNoise draws runs from the labs and rounds of a real one, of each workload: 95 % of the intervals hold the truth, which
+// is the estimate over all recorded labs, 1 % of difference is found or bounded, and few false differences are.
+func TestRecordedNoise(t *testing.T) {
+	t.Parallel()
+	const times = 600
+	for workload, from := range recorded(t) {
+		rng := rand.New(rand.NewPCG(7, uint64(len(workload))))
+		truth := 0.0
+		for _, ratios := range from {
+			var points []point
+			for _, v := range ratios {
+				points = append(points, point{value: v})
+			}
+			truth += center(points) / float64(len(from))
+		}
+		covered, false5, width := 0, 0, 0.0
+		for range times {
+			c := Compare(drawn(rng, from, math.Exp(-truth)))
+			if c.Interval[0] <= 1 && 1 <= c.Interval[1] {
+				covered++
+			}
+			if c.P < Significance {
+				false5++
+			}
+			width += c.HalfWidth() / times
+		}
+		found, effect := 0, 1-4*width
+		for range times {
+			if c := Compare(drawn(rng, from, effect*math.Exp(-truth))); c.P < Significance && c.Value < 1 {
+				found++
+			}
+		}
+		t.Logf("%s: covered %.1f %%, half-width %.2f %%, %d of %d find a ratio of %.4f", workload, 100*float64(covered)/times, 100*width, found, times, effect)
+		if share := float64(covered) / times; share < 0.92 || share > 0.98 {
+			t.Errorf("%s: the intervals cover the truth in %.1f %%", workload, 100*share)
+		}
+		if false5 > times*8/100 {
+			t.Errorf("%s: %d of %d A/A pairs have a p under 0.05", workload, false5, times)
+		}
+		if found < times*99/100 {
+			t.Errorf("%s: a ratio of %.4f, four half-widths from 1, is found in %d of %d", workload, effect, found, times)
+		}
+	}
+}
