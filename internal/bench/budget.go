@@ -79,8 +79,9 @@ type budget struct {
 	// What an instance takes beside its turns: to build its labs, to open and to shut the connections of an
 	// epoch, and after the last epoch.
 	building, opening, shutting, ending mean
+	rounding                            mean          // a round
 	built                               time.Duration // the time to build the labs of the proof
-	// looks is the number of looks at the data so far, see [run.look].
+	// looks is the number of quarters of the time after which the run has looked at its data, see [run.look].
 	looks int
 	// weights are the workloads' shares of the time of turns; 1 where there is none.
 	weights map[string]float64
@@ -164,7 +165,8 @@ func (b *budget) over(widest float64) bool {
 	case b.sampled > result.MaxSamples-leastRounds, b.options.Until > 0 && b.done >= minUntil && widest <= b.options.Until:
 		return true
 	}
-	return b.done > 0 && b.remaining() < b.fixed()*5/4
+	least := b.fixed() + time.Duration(leastRounds*b.workloads)*b.rounding.value(0)
+	return b.done > 0 && b.remaining() < least*21/20
 }
 
 // show shows the progress, and the row whose turns are to come.
@@ -240,6 +242,9 @@ func (e *epochBudget) next() int {
 // took counts a batch.
 func (e *epochBudget) took(rounds int, spent time.Duration) {
 	e.taken += rounds
+	if rounds > 0 {
+		e.budget.rounding.add(spent / time.Duration(rounds))
+	}
 	e.budget.longest = max(e.budget.longest, e.taken)
 	e.spent += spent
 }

@@ -45,18 +45,6 @@ func (known comparisons) update(o Options, rows map[result.Key]*measuredRow) []r
 	return out
 }
 
-// all returns the comparisons without verdicts.
-func (known comparisons) all(o Options, rows map[result.Key]*measuredRow) []comparison {
-	var out []comparison
-	for _, suite := range o.Suites {
-		for _, w := range o.workloads(suite) {
-			of := comparedRows{suite, w, rows}
-			out = append(out, known.compareAll(o, of, of.pairs(o))...)
-		}
-	}
-	return out
-}
-
 // comparedRows are the rows of a suite under a workload, among others.
 type comparedRows struct {
 	suite    suites.Suite
@@ -96,16 +84,42 @@ func contends(s suites.Suite, p suites.Path) bool {
 	return p.Target == result.TargetPodIP && !p.Lab.BigTCP && (p.Lab.Via == lab.ViaNone || p.Lab.Via == lab.ViaEBPFTC)
 }
 
-// ranked returns the contenders with a figure, the best first.
+// row returns the row of a path that can be compared, nil if there is none.
+func (r comparedRows) row(p suites.Path) *measuredRow {
+	row := r.rows[p.Row(r.suite.Name, r.workload).Key()]
+	if row == nil || row.done() || len(row.positions) == 0 {
+		return nil
+	}
+	return row
+}
+
+// base returns a row that is measured twice, nil if there is none: it takes turns until the end.
+func (r comparedRows) base() *measuredRow {
+	for _, again := range r.suite.Paths {
+		for _, p := range r.suite.Paths {
+			if again.Repeats == p.ID && again.Repeats != "" && r.row(again) != nil && r.row(p) != nil {
+				return r.row(p)
+			}
+		}
+	}
+	return nil
+}
+
+// ranked returns the contenders with a figure, the best first, by their ratios to the base: rows that rest have figures of
+// another time.
 func (r comparedRows) ranked() []suites.Path {
 	value := map[string]float64{}
 	var ranked []suites.Path
+	base := r.base()
 	for _, p := range r.suite.Paths {
-		row := r.rows[p.Row(r.suite.Name, r.workload).Key()]
-		if !contends(r.suite, p) || row == nil || row.done() || len(row.positions) == 0 {
+		row := r.row(p)
+		if !contends(r.suite, p) || row == nil {
 			continue
 		}
 		value[p.ID] = stats.Summarize(row.samples()).Value
+		if base != nil {
+			value[p.ID] = row.against(base).Value
+		}
 		if !result.MoreIsBetter(row.row.Unit) {
 			value[p.ID] *= -1
 		}
@@ -140,15 +154,14 @@ var verdicts = map[int]string{-1: result.VerdictLower, 0: result.VerdictNone, 1:
 // prints are corrected for each other and for further pairs that they stand for; those that it does not print among themselves.
 func judged(all []comparison, further int) []result.Comparison {
 	var out []result.Comparison
-	var claims []stats.Claim
-	var at []int // index of a claim's comparison
+	var at []int // index of a comparison of rows that take turns
 	for i, c := range all {
 		out = append(out, c.Comparison)
 		if c.estimate != nil {
-			claims, at = append(claims, stats.Claim{Comparison: *c.estimate, Class: c.Class, AA: c.AA, Asked: c.Asks != ""}), append(at, i)
+			at = append(at, i)
 		}
 	}
-	for i, v := range stats.Judge(claims, further) {
+	for i, v := range verdictsAt(turned(all), stats.Significance, further) {
 		out[at[i]].AdjustedP, out[at[i]].Verdict = v.P, verdicts[v.Difference]
 	}
 	return out
@@ -208,7 +221,10 @@ func (known comparisons) compare(o Options, pair result.Comparison, rows map[res
 	} else {
 		estimate := stats.Compare(x, y).Spent(alpha)
 		c.estimate, c.alpha = &estimate, alpha
-		c.Ratio, c.CI95, c.P, c.Over = estimate.Value, ofEnough(estimate.Interval, len(rounds)), estimate.P, estimate.Over.String()
+		c.Ratio, c.P, c.Over = estimate.Value, estimate.P, estimate.Over.String()
+		if estimate.Over > stats.Round { // the rounds of one network say nothing of the next
+			c.CI95 = ofEnough(estimate.Interval, len(rounds))
+		}
 		c.Class = result.NoisierClass(numerator.class(), denominator.class())
 		c.Shares = result.Shares(estimate.Components.Shares())
 		for i := range x {

@@ -36,11 +36,13 @@ func (r *run) interleave(ctx context.Context, rows []*measuredRow, started time.
 			widest = r.widest(rows)
 		}
 		if pending(rows) > 0 && !b.over(widest) && !r.full(rows) {
-			if b.due() {
-				r.look(rows, b)
-				r.soFar(rows, b.done)
+			if !b.quarter() {
+				continue
 			}
-			continue
+			r.soFar(rows, b.done)
+			if b.done < lookInstances || r.look(rows, b) {
+				continue
+			}
 		}
 		r.noteDisturbances(rows[0].row.Suite)
 		if note := r.compared.unrepeated(rows[0].row.Suite); note != "" {

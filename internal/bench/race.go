@@ -3,6 +3,8 @@
 package bench
 
 import (
+	"math"
+	"slices"
 	"time"
 
 	"mustang/internal/bench/stats"
@@ -21,8 +23,8 @@ const (
 	lookInstances = 6
 )
 
-// A question is answered when the ratio's interval excludes 1 and is narrow, at most narrowEnough or a fifth of the difference
-// to each side, or when it lies within equalWithin of 1.
+// A question is answered when a difference was found and its interval is narrow, at most narrowEnough or a fifth of the
+// difference to each side, or when the interval lies within equalWithin of 1.
 const (
 	narrowEnough = 0.02
 	narrowPart   = 0.2
@@ -43,66 +45,82 @@ func (o Options) alpha(numerator, denominator *measuredRow) float64 {
 	return stats.Significance
 }
 
-// due reports whether it is time for a look.
-func (b *budget) due() bool {
-	spent := time.Since(b.started)
-	if !b.options.races() || b.looks >= looks || b.done < lookInstances || spent < b.options.Time*time.Duration(b.looks+1)/(looks+1) {
-		return false
+// quarter reports whether a further quarter of the time is over.
+func (b *budget) quarter() bool {
+	spent, before := time.Since(b.started), b.looks
+	for b.options.races() && b.looks < looks && spent >= b.options.Time*time.Duration(b.looks+1)/(looks+1) {
+		b.looks++
 	}
-	for b.looks++; b.looks < looks && spent >= b.options.Time*time.Duration(b.looks+1)/(looks+1); b.looks++ {
-		continue
-	}
-	return true
+	return b.looks > before
 }
 
 // look marks the rows whose questions are all answered, and weighs the workloads by their widest
-// interval that is open: the time that narrows it is as the square of its width.
-func (r *run) look(rows []*measuredRow, b *budget) {
+// interval that is open: the time that narrows it is as the square of its width. It reports whether a question is open:
+// without one the run ends. Rows rest only beside an A/A pair, which goes on and tells how the machine has changed since.
+func (r *run) look(rows []*measuredRow, b *budget) (open bool) {
+	byKey, suite := keyed(rows), rows[0].spec.suite
+	matrix, widest := suite.Report.Layout == result.LayoutMatrix, map[string]float64{}
+	for _, w := range r.options.workloads(suite) {
+		of := comparedRows{suite, w, byKey}
+		all := turned(r.compared.compareAll(r.options, of, of.pairs(r.options)))
+		if of.base() == nil {
+			open = true
+			continue
+		}
+		busy := map[string]bool{} // IDs with an open question
+		for i, v := range verdictsAt(all, lookAlpha, of.contests()) {
+			c := all[i]
+			switch {
+			case c.AA:
+				busy[c.Numerator], busy[c.Denominator] = true, true
+			case c.Asks == "" && matrix, answered(c.estimate.Spent(lookAlpha), v.Difference != 0):
+			default:
+				open, busy[c.Numerator], busy[c.Denominator] = true, true, true
+				widest[w.String()] = max(widest[w.String()], min(c.estimate.HalfWidth(), 1))
+			}
+		}
+		for _, row := range rows {
+			if row.spec.workload == w {
+				row.answered = row.answered || !busy[row.row.ID]
+			}
+		}
+	}
+	b.weights = weigh(widest)
+	return open
+}
+
+// turned returns the comparisons of rows that take turns.
+func turned(all []comparison) []comparison {
+	return slices.DeleteFunc(slices.Clone(all), func(c comparison) bool { return c.estimate == nil })
+}
+
+// keyed returns rows by their keys.
+func keyed(rows []*measuredRow) map[result.Key]*measuredRow {
 	byKey := map[result.Key]*measuredRow{}
 	for _, row := range rows {
 		byKey[row.row.Key()] = row
 	}
-	open, asked, widest := map[*measuredRow]bool{}, map[*measuredRow]bool{}, map[string]float64{}
-	for _, c := range r.compared.all(r.options, byKey) {
-		if c.estimate == nil || c.Asks == "" && !c.AA && c.isPartOfMatrix(rows) {
-			continue
-		}
-		row := result.Row{Suite: c.Suite, ID: c.Numerator, Workload: c.Workload, Flows: c.Flows, Setup: c.Setup}
-		numerator := byKey[row.Key()]
-		row.ID = c.Denominator
-		denominator := byKey[row.Key()]
-		asked[numerator], asked[denominator] = true, true
-		if c.AA || !answered(c.estimate.Spent(lookAlpha)) {
-			open[numerator], open[denominator] = true, true
-			workload := numerator.spec.workload.String()
-			widest[workload] = max(widest[workload], min(c.estimate.HalfWidth(), 1))
-		}
-	}
-	for _, row := range rows {
-		row.answered = row.answered || asked[row] && !open[row]
-	}
-	b.weights = weigh(widest)
+	return byKey
 }
 
-// isPartOfMatrix reports whether a suite's answer consists of the comparisons that ask for it.
-func (c comparison) isPartOfMatrix(rows []*measuredRow) bool {
-	return rows[0].spec.suite.Report.Layout == result.LayoutMatrix
+// verdictsAt returns the verdicts on comparisons of rows that take turns, each of which spends a part of the significance.
+func verdictsAt(all []comparison, alpha float64, further int) []stats.Verdict {
+	var claims []stats.Claim
+	for _, c := range all {
+		claims = append(claims, stats.Claim{Comparison: c.estimate.Spent(alpha), Class: c.Class, AA: c.AA, Asked: c.Asks != ""})
+	}
+	return stats.Judge(claims, further)
 }
 
-// answered reports whether a comparison answers its question.
-func answered(c stats.Comparison) bool {
+// answered reports whether a comparison answers its question: a difference was found and is narrow, or there is none.
+func answered(c stats.Comparison, differs bool) bool {
 	if c.Interval == nil || c.Over == stats.Round {
 		return false
 	}
-	low, high := c.Interval[0], c.Interval[1]
-	if low > 1-equalWithin && high < 1+equalWithin {
+	if c.Interval[0] > 1-equalWithin && c.Interval[1] < 1+equalWithin {
 		return true
 	}
-	effect := c.Value - 1
-	if effect < 0 {
-		effect = -effect
-	}
-	return (low > 1 || high < 1) && c.HalfWidth() <= max(narrowEnough, narrowPart*effect)
+	return differs && c.HalfWidth() <= max(narrowEnough, narrowPart*math.Abs(c.Value-1))
 }
 
 // Bounds of a workload's weight, so that none starves.

@@ -63,21 +63,19 @@ func TestAnsweredRowsRest(t *testing.T) {
 	for _, row := range rows {
 		rests[row.row.ID] = row.answered
 	}
-	if !rests["c"] || rests["a"] || rests["a/again"] || rests["b"] {
-		t.Fatalf("rows that rest: %v, want c alone", rests)
+	if !rests["c"] || !rests["loopback"] || rests["a"] || rests["a/again"] || rests["b"] {
+		t.Fatalf("rows that rest: %v, want c and loopback, which nobody asks of", rests)
 	}
 	samples := len(rows[3].row.Samples)
 	measure(10)
 	if len(rows[3].row.Samples) != samples || len(rows[0].row.Samples) <= samples {
 		t.Errorf("c has %d samples, a %d, c had %d", len(rows[3].row.Samples), len(rows[0].row.Samples), samples)
 	}
-	byKey := map[result.Key]*measuredRow{}
-	for _, row := range rows {
-		byKey[row.row.Key()] = row
-	}
-	for _, c := range r.compared.all(r.options, byKey) {
+	byKey := keyed(rows)
+	of := comparedRows{r.options.Suites[0], r.options.Suites[0].Workloads[0], byKey}
+	for _, c := range r.compared.compareAll(r.options, of, of.pairs(r.options)) {
 		want := endAlpha
-		if c.Numerator == "c" || c.Denominator == "c" {
+		if c.Numerator == "c" || c.Denominator == "loopback" {
 			want = lookAlpha
 		}
 		if c.alpha != want {
@@ -86,6 +84,40 @@ func TestAnsweredRowsRest(t *testing.T) {
 		if c.Asks == result.AsksRank && c.Denominator != "a" {
 			t.Errorf("ranked against %s: a baseline is no contender", c.Denominator)
 		}
+	}
+}
+
+// TestRestingRowIsNotTheBest slows the machine after a slower row rests: the row stays behind, and its figure in the file is that of
+// the slower machine.
+func TestRestingRowIsNotTheBest(t *testing.T) {
+	figures := map[string]float64{"a": 1, "a/again": 1, "b": 0.99, "c": 0.9, "loopback": 2}
+	r, rows, measure := racing(figures, 0.02)
+	measure(lookInstances)
+	r.look(rows, newBudget(Options{Time: time.Minute, Progress: quiet{func() {}}}, time.Now(), time.Second, 1))
+	for id := range figures {
+		figures[id] *= 0.5
+	}
+	measure(3 * lookInstances)
+	of := comparedRows{r.options.Suites[0], r.options.Suites[0].Workloads[0], keyed(rows)}
+	if ranked := of.ranked(); ranked[0].ID == "c" || ranked[len(ranked)-1].ID != "c" {
+		t.Errorf("%s is the best, %s the last", ranked[0].ID, ranked[len(ranked)-1].ID)
+	}
+	r.rows = rows
+	byID := map[string]result.Row{}
+	for _, row := range r.file().Rows {
+		byID[row.ID] = row
+	}
+	if got := byID["c"].Median / byID["a"].Median; math.Abs(got-0.9) > 0.01 {
+		t.Errorf("c has %.3f of the figure of a, want 0.9", got)
+	}
+}
+
+// TestEndsWhenAllIsAnswered has no open question: the run ends.
+func TestEndsWhenAllIsAnswered(t *testing.T) {
+	r, rows, measure := racing(map[string]float64{"a": 1, "a/again": 1, "b": 0.8, "c": 0.5, "loopback": 2}, 0.02)
+	measure(lookInstances)
+	if r.look(rows, newBudget(Options{Time: time.Minute, Progress: quiet{func() {}}}, time.Now(), time.Second, 1)) {
+		t.Error("a question is open")
 	}
 }
 
@@ -104,32 +136,33 @@ func TestAnswered(t *testing.T) {
 		{1.3, 1.4, true},
 	} {
 		c := stats.Comparison{Estimate: stats.Estimate{Value: math.Sqrt(tt.low * tt.high), Interval: &[2]float64{tt.low, tt.high}, Over: stats.Lab}}
-		if answered(c) != tt.want {
+		differs := tt.low > 1 || tt.high < 1
+		if answered(c, differs) != tt.want || differs && tt.high/tt.low < 1.05 && answered(c, false) {
 			t.Errorf("%g to %g: answered %t", tt.low, tt.high, !tt.want)
 		}
 	}
 }
 
-// TestLooksAreFixed looks after each quarter of the time but the last, and not before there are six instances.
+// TestLooksAreFixed looks after each quarter of the time but the last, once for quarters that a long instance holds.
 func TestLooksAreFixed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBudget(Options{Time: 100 * time.Second, Progress: quiet{func() {}}}, time.Now(), time.Second, 1)
-		var at []int
-		for second := range 100 {
-			b.done = second / 5
-			if b.due() {
-				at = append(at, second)
+	for instance, want := range map[time.Duration]int{time.Second: 3, 30 * time.Second: 3, 60 * time.Second: 2} {
+		synctest.Test(t, func(t *testing.T) {
+			b := newBudget(Options{Time: 100 * time.Second, Progress: quiet{func() {}}}, time.Now(), time.Second, 1)
+			looked := 0
+			for time.Since(b.started) < b.options.Time {
+				time.Sleep(instance)
+				if b.quarter() {
+					looked++
+				}
 			}
-			time.Sleep(time.Second)
-		}
-		if len(at) != looks || at[0] != 30 || at[1] != 50 || at[2] != 75 {
-			t.Errorf("looks after %v seconds", at)
-		}
-	})
+			if b.quarter() || looked != want {
+				t.Errorf("instances of %v: %d looks, want %d", instance, looked, want)
+			}
+		})
+	}
 	for _, o := range []Options{{Rounds: 100}, {Time: time.Nanosecond, Until: 0.01}} {
 		o.Progress = quiet{func() {}}
-		b := newBudget(o, time.Now(), 0, 1)
-		if b.done = 100; b.due() {
+		if b := newBudget(o, time.Now(), 0, 1); b.quarter() {
 			t.Errorf("%+v: a look", o)
 		}
 	}

@@ -5,6 +5,7 @@ package bench
 import (
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -204,6 +205,24 @@ func (r *measuredRow) samples() []stats.Sample {
 		out = append(out, stats.Sample{Position: r.positions[i], Value: value})
 	}
 	return out
+}
+
+// against compares the row with another over the rounds that both have.
+func (r *measuredRow) against(base *measuredRow) stats.Comparison {
+	return stats.Compare(pairUp(r, base, commonRounds(r, base)))
+}
+
+// rescale gives a row that rests the figure that it would have had over the whole run: that of a row that went on, by their
+// ratio. Its samples stay as they are.
+func (r *measuredRow) rescale(row *result.Row, base *measuredRow) {
+	factor := stats.Summarize(base.samples()).Value * r.against(base).Value / row.Median
+	if !(factor > 0) || math.IsInf(factor, 0) {
+		return
+	}
+	row.Median *= factor
+	if row.CI95 != nil {
+		row.CI95 = &[2]float64{row.CI95[0] * factor, row.CI95[1] * factor}
+	}
 }
 
 // addNote appends a remark to the row's note; an empty one changes nothing.

@@ -137,7 +137,7 @@ type run struct {
 // measure measures all rows, group by group.
 func (r *run) measure(ctx context.Context) error {
 	o := r.options
-	o.Progress.Note(o.announce(len(r.rows)))
+	o.Progress.Note(o.announce(countIDs(r.rows)))
 	r.skip()
 	if err := r.skipped(); err != nil {
 		return err
@@ -226,6 +226,15 @@ func (o Options) announce(rows int) string {
 		text += ", " + count(rounds, "round")
 	}
 	return fmt.Sprintf("%s, seed %d", text, o.Seed)
+}
+
+// countIDs counts the IDs of rows.
+func countIDs(rows []*measuredRow) int {
+	ids := map[string]bool{}
+	for _, row := range rows {
+		ids[row.row.Suite+" "+row.row.ID] = true
+	}
+	return len(ids)
 }
 
 // skip marks the rows that this machine cannot measure, before anything is built. Each
@@ -366,6 +375,13 @@ func (r *run) file() result.File {
 		if finished, ok := row.result(); ok {
 			f.Rows = append(f.Rows, finished)
 			measured[finished.Key()] = row
+		}
+	}
+	for i := range f.Rows {
+		if row := measured[f.Rows[i].Key()]; row.answered && !row.done() {
+			if base := (comparedRows{row.spec.suite, row.spec.workload, measured}).base(); base != nil {
+				row.rescale(&f.Rows[i], base)
+			}
 		}
 	}
 	for _, suite := range r.options.Suites {

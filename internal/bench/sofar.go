@@ -15,11 +15,7 @@ const mostSoFar = 4
 
 // soFar shows the interim figures of a suite: a line for each workload, with the best row and those next to it.
 func (r *run) soFar(rows []*measuredRow, instances int) {
-	byKey := map[result.Key]*measuredRow{}
-	for _, row := range rows {
-		byKey[row.row.Key()] = row
-	}
-	o := r.options
+	byKey, o := keyed(rows), r.options
 	o.Progress.Note(fmt.Sprintf("so far, after %d networks:", instances))
 	for _, w := range o.workloads(rows[0].spec.suite) {
 		of := comparedRows{rows[0].spec.suite, w, byKey}

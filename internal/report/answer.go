@@ -17,6 +17,8 @@ import (
 const (
 	// widestLevel is how far an interval may reach from 1 for a link to be level with the best one.
 	widestLevel = 0.05
+	// widestKnown is the bound from which on nothing is known.
+	widestKnown = 0.5
 	// mostNamed is the most links that a sentence names one by one.
 	mostNamed = 6
 )
@@ -83,7 +85,7 @@ func (t *workloadTable) short() string {
 func (t *workloadTable) rank() string {
 	all := t.contest
 	if len(all) == 0 {
-		return "No link has a figure for " + t.plural() + "."
+		return t.figuresAlone()
 	}
 	best, rest := all[0], all[1:]
 	var level, open, behind []contender
@@ -104,24 +106,33 @@ func (t *workloadTable) rank() string {
 	}
 	mentioned := slices.Clone(first)
 	verb := t.wording.best
+	compared := slices.ContainsFunc(rest, func(c contender) bool { return c.verdict != tooFew })
 	switch {
 	case len(rest) == 0:
 		verb = "is the only link with a figure"
-	case len(open) > 0, !slices.ContainsFunc(rest, func(c contender) bool { return c.verdict != tooFew }):
+	case len(open) > 0, !compared:
 		verb = "has the " + t.wording.extreme + " figure"
-	case len(level) > 0:
+	}
+	if len(level) > 0 {
 		verb = strings.NewReplacer("is ", "are ", "takes ", "take ", "has ", "have ").Replace(verb)
 	}
 	out := fmt.Sprintf("%s %s for %s: %s", format.List(atMost(first)), verb, t.plural(), t.figureBy(best.entry, 1))
+	if len(rest) > 0 && !compared {
+		return out + "; too few networks to compare."
+	}
 	if len(level) > 0 {
 		out += ", level " + inside(within)
 	}
 	var unsure []string
 	for _, c := range open {
-		unsure = append(unsure, fmt.Sprintf("%s (up to %s)", t.named(c, mentioned), t.far(c.difference)))
+		far := "up to " + t.far(c.difference)
+		if c.apart() {
+			far = c.span() + more(c.ratio)
+		}
+		unsure = append(unsure, fmt.Sprintf("%s (%s)", t.named(c, mentioned), far))
 	}
 	if len(unsure) > 0 {
-		out += ". " + format.List(atMost(unsure)) + " can't be told from it"
+		out += ". Not certain: " + strings.Join(atMost(unsure), ", ")
 	}
 	out += t.others(behind, &mentioned)
 	for _, c := range t.comparisons {
@@ -130,6 +141,20 @@ func (t *workloadTable) rank() string {
 		}
 	}
 	return out
+}
+
+// figuresAlone lists the figures of rows that are no pod IP of a link without kube-proxy's rules, where there is no other.
+func (t *workloadTable) figuresAlone() string {
+	var parts []string
+	for _, e := range t.ranked(t.measured()) {
+		if !e.repeat {
+			parts = append(parts, format.Clean(e.ID)+" "+format.Short(e.Median)+t.short())
+		}
+	}
+	if len(parts) == 0 {
+		return "No link has a figure for " + t.plural() + "."
+	}
+	return format.UpperFirst(t.plural()) + ": " + strings.Join(atMost(parts), ", ") + "."
 }
 
 // others lists links that are behind the best one: those in the kernel, a number of them by name, and the range of
@@ -200,18 +225,22 @@ func atMost(names []string) []string {
 
 // amount prints a difference: "14 % less", with half of its interval where that is wide for it: "2.0 % ±1.5 less".
 func (t *workloadTable) amount(d difference) string {
-	more := " more"
-	if d.ratio < 1 {
-		more = " less"
-	}
 	if d.ratio >= 2 {
-		return format.Factor(d.ratio)
+		return format.Factor(d.ratio) + " as many"
 	}
 	text := share(d.ratio)
 	if d.ci != nil && d.half() > math.Abs(d.ratio-1)/3 {
 		text += "\u00a0±" + number(d.half())
 	}
-	return text + more
+	return text + more(d.ratio)
+}
+
+// more is the direction of a ratio.
+func more(ratio float64) string {
+	if ratio < 1 {
+		return " less"
+	}
+	return " more"
 }
 
 // far prints the far end of an interval: "12 % less".
@@ -257,7 +286,12 @@ func number(v float64) string {
 func percentUp(v float64) string { return number(v) + "\u00a0%" }
 
 // inside prints a bound on a difference that was not found.
-func inside(reach float64) string { return "within " + percentUp(reach) }
+func inside(reach float64) string {
+	if reach > widestKnown {
+		return "not bounded"
+	}
+	return "within " + percentUp(reach)
+}
 
 // plural names what a workload has many of.
 func (t *workloadTable) plural() string {
@@ -310,8 +344,8 @@ func (st *suiteTables) certainty() string {
 	} else if unseen := st.unseen(); unseen != "" {
 		parts = append(parts, unseen)
 	}
-	if more := st.run.Longer(); more != "" {
-		parts = append(parts, "More certain: "+strings.ReplaceAll(more, " ", "\u00a0"))
+	if more := st.run.Longer(); more != "" && st.run.Disturbances() == "" {
+		parts = append(parts, "More certain: "+strings.ReplaceAll(more, " ", "\u00a0")+".")
 	}
 	return strings.Join(parts, " ")
 }

@@ -163,7 +163,7 @@ func TestSchema1(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := renderings(t, f)
-	checkSays(t, said(t, f), []string{"veth is the only link with a figure for requests: 23,100/s.", "On veth, kube-proxy (iptables) costs Services: requests 4 %."}, nil)
+	checkSays(t, said(t, f), []string{"veth is the only link with a figure for requests: 23,100/s.", "On veth, kube-proxy with iptables costs Services: requests 4 %."}, nil)
 	checkSays(t, got["text"], []string{"veth 23,124", "Slower than host: veth 3.8 %"}, nil)
 	checkSays(t, got["page"], []string{"veth is the only link with a figure for requests: 23,100/s.", "0.962"}, nil)
 }

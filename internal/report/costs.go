@@ -115,12 +115,13 @@ func (st *suiteTables) proxies(of link) []string {
 	return out
 }
 
-// links lists the links with a contender, in the file's order.
+// links lists the links of pods with a figure, in the file's order.
 func (st *suiteTables) links() []link {
 	var out []link
 	for _, t := range st.workloads {
 		for _, e := range t.entries {
-			if e.contends() && !slices.Contains(out, e.link()) {
+			ofPods := e.ok() && !e.Baseline && (e.Target == result.TargetPodIP || e.Target == result.TargetClusterIP)
+			if ofPods && !slices.Contains(out, e.link()) {
 				out = append(out, e.link())
 			}
 		}
@@ -132,7 +133,7 @@ func (st *suiteTables) links() []link {
 func (st *suiteTables) linkName(of link) string {
 	for _, t := range st.workloads {
 		for _, e := range t.entries {
-			if e.contends() && e.link() == of {
+			if e.link() == of && !e.BigTCP && !e.Baseline {
 				return strings.Replace(e.name, "+eBPF", "", 1)
 			}
 		}
@@ -140,70 +141,66 @@ func (st *suiteTables) linkName(of link) string {
 	return format.Clean(of.mode)
 }
 
-// muchMore is the cost of a Service from which on a link gets a sentence though the proxy costs other traffic nothing.
+// muchMore is the cost of a Service by kube-proxy from which a second link has sentences.
 const muchMore = 0.1
 
 // costSentences tell what each service proxy costs all traffic, and what a Service costs on top: on the link with the
-// most proxies, and on links where kube-proxy costs Services alone much.
+// most proxies, and on the fastest other link where kube-proxy costs Services much.
 func (st *suiteTables) costSentences() []string {
 	links := st.links()
 	if len(links) == 0 {
 		return nil
 	}
 	main := slices.MaxFunc(links, func(a, b link) int { return cmp.Compare(len(st.proxies(a)), len(st.proxies(b))) })
-	var out []string
-	for _, p := range programs()[:2] {
-		out = append(out, st.costSentence(main, p))
+	told := []link{main}
+	for _, of := range st.linkOrder() {
+		if of != main && len(told) == 1 && st.costsServicesMuch(of) {
+			told = append(told, of)
+		}
 	}
-	for _, of := range links {
-		if of != main && st.onlyServices(of) {
-			out = append(out, st.costSentence(of, programs()[0]))
+	var out []string
+	for _, of := range told {
+		for _, p := range programs()[:2] {
+			for _, proxy := range p.proxies {
+				out = append(out, st.costSentence(of, p, proxy))
+			}
 		}
 	}
 	return out
 }
 
-// onlyServices reports whether kube-proxy costs Services of a link much, and other traffic nothing.
-func (st *suiteTables) onlyServices(of link) bool {
-	much := false
+// costsServicesMuch reports whether kube-proxy costs Services of a link much in a workload.
+func (st *suiteTables) costsServicesMuch(of link) bool {
 	for _, t := range st.workloads {
 		for _, proxy := range programs()[0].proxies {
-			if d, e := t.cost(of, proxy, result.AsksProxy); e != nil && d.reach() > widestLevel {
-				return false
-			}
 			d, e := t.cost(of, proxy, result.AsksService)
-			much = much || e != nil && math.Abs(d.ratio-1) > muchMore
+			if e != nil && d.verdict != tied && math.Abs(d.ratio-1) > muchMore {
+				return true
+			}
 		}
 	}
-	return much
+	return false
 }
 
-// costSentence tells both costs of a program on a link; empty if neither is known.
-func (st *suiteTables) costSentence(of link, p program) string {
-	known := st.proxies(of)
-	missing := func(proxy string) bool { return !slices.Contains(known, proxy) }
-	proxies := slices.DeleteFunc(slices.Clone(p.proxies), missing)
-	if len(proxies) == 0 {
-		return ""
-	}
+// costSentence tells both costs of a proxy of a program on a link; empty if neither is known.
+func (st *suiteTables) costSentence(of link, p program, proxy string) string {
 	name := p.name
-	if len(p.proxies) > 1 && len(proxies) == 1 {
-		name += " (" + format.Via(proxies[0]) + ")"
+	if len(p.proxies) > 1 {
+		name += " with " + format.Via(proxy)
 	}
-	w := st.workloads[0].wording
 	slows, speeds := "slows all pod traffic", "speeds up all pod traffic"
-	if w.counted {
+	if st.workloads[0].wording.counted {
 		slows, speeds = "adds instructions to all pod traffic", "saves all pod traffic instructions"
 	}
-	services := [4]string{"costs Services ", "costs Services: ", "saves Services: ", "changes Services: "}
-	all := st.clause(clause{of, proxies, result.AsksProxy, true},
+	all := st.clause(of, proxy, result.AsksProxy,
 		[4]string{"costs all pod traffic ", slows + ": ", speeds + ": ", "changes all pod traffic: "})
-	if all != "" {
-		services = [4]string{"Services cost on top ", "Services cost on top: ", "Services save: ", "Services on top: "}
+	top := [4]string{"Services cost on top ", "Services cost on top: ", "Services save: ", "Services on top: "}
+	if all == "" {
+		top = [4]string{"costs Services ", "costs Services: ", "saves Services: ", "changes Services: "}
 	}
-	service := st.clause(clause{of, proxies, result.AsksService, all == ""}, services)
-	if service == "" && all == "" { // of files that know the sum alone
-		service = st.clause(clause{of, proxies, result.AsksTotal, true}, services)
+	service := st.clause(of, proxy, result.AsksService, top)
+	if service == "" && all == "" { // of runs that know the sum alone
+		service = st.clause(of, proxy, result.AsksTotal, top)
 	}
 	parts := slices.DeleteFunc([]string{all, service}, func(s string) bool { return s == "" })
 	if len(parts) == 0 {
@@ -212,81 +209,46 @@ func (st *suiteTables) costSentence(of link, p program) string {
 	return "On " + st.linkName(of) + ", " + name + " " + strings.Join(parts, ". ") + "."
 }
 
-// clause is one cost by workload. Names asks for those of the proxies at the first.
-type clause struct {
-	of       link
-	proxies  []string
-	question string
-	names    bool
-}
-
-// clause puts one cost in words: begins[0] goes before nothing, [1] before costs, [2] before gains, [3] before both.
-func (st *suiteTables) clause(c clause, begins [4]string) string {
+// clause puts one cost in words, workload by workload: begins[0] goes before nothing, [1] before costs, [2] before
+// gains, [3] before both.
+func (st *suiteTables) clause(of link, proxy, question string, begins [4]string) string {
 	type found struct {
 		workload string
-		values   []difference
-		proxies  []string
+		difference
 	}
-	var all, nothing []found
+	var all []found
 	costs, gains, within := 0, 0, 0.0
 	for _, t := range st.workloads {
-		f, some, reach := found{workload: t.plural()}, false, 0.0
-		for _, proxy := range c.proxies {
-			d, e := t.cost(c.of, proxy, c.question)
-			if e == nil {
-				continue
-			}
-			f.values, f.proxies = append(f.values, d), append(f.proxies, proxy)
-			reach = max(reach, d.reach())
-			if d.verdict == tied {
-				continue
-			}
-			some = true
-			if (d.ratio < 1) != t.wording.less {
-				costs++
-			} else {
-				gains++
-			}
+		d, e := t.cost(of, proxy, question)
+		if e == nil {
+			continue
 		}
+		all = append(all, found{t.plural(), d})
 		switch {
-		case len(f.values) == 0:
-		case some:
-			all = append(all, f)
+		case d.verdict == tied || d.ci == nil:
+			within = max(within, d.reach())
+		case (d.ratio < 1) != t.wording.less:
+			costs++
 		default:
-			nothing, within = append(nothing, f), max(within, reach)
+			gains++
 		}
-	}
-	if len(all)+len(nothing) == 0 {
-		return ""
-	}
-	if len(all) == 0 {
-		return begins[0] + none(within)
 	}
 	begin, mixed := begins[1], costs > 0 && gains > 0
 	switch {
+	case len(all) == 0:
+		return ""
+	case costs+gains == 0 && within <= widestLevel:
+		return begins[0] + none(within)
+	case costs+gains == 0:
+		begin = strings.TrimSpace(begins[0]) + ": "
 	case mixed:
 		begin = begins[3]
 	case gains > 0:
 		begin = begins[2]
 	}
 	var parts []string
-	for i, f := range all {
-		var values []string
-		for j, d := range f.values {
-			text := st.value(d, mixed)
-			if len(c.proxies) > 1 && (c.names && i == 0 || len(f.proxies) != len(c.proxies)) {
-				text += " (" + format.Via(f.proxies[j]) + ")"
-			}
-			values = append(values, text)
-		}
-		parts = append(parts, f.workload+" "+strings.Join(values, " or "))
-	}
-	if len(nothing) > 0 {
-		var workloads []string
-		for _, f := range nothing {
-			workloads = append(workloads, f.workload)
-		}
-		parts = append(parts, format.List(workloads)+" "+none(within))
+	for _, f := range all {
+		parts = append(parts, f.workload+" "+st.value(f.difference, mixed))
 	}
 	return begin + strings.Join(parts, ", ")
 }
@@ -294,14 +256,19 @@ func (st *suiteTables) clause(c clause, begins [4]string) string {
 // none prints that no cost was found, with the bound on it.
 func none(reach float64) string {
 	if reach > widestLevel {
-		return "nothing certain (" + inside(reach) + ")"
+		return "not certain (" + inside(reach) + ")"
 	}
 	return "nothing (" + inside(reach) + ")"
 }
 
 // value prints one cost: its size, with its direction where others have the other one.
 func (st *suiteTables) value(d difference, mixed bool) string {
-	if d.verdict == tied {
+	switch {
+	case d.ci == nil:
+		return "not certain"
+	case d.verdict == tied && d.apart():
+		return d.span() + " (not certain)"
+	case d.verdict == tied:
 		return none(d.reach())
 	}
 	text := share(d.ratio)

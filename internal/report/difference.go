@@ -69,6 +69,18 @@ func judge(c result.Comparison) difference {
 	return d
 }
 
+// apart reports whether the interval excludes 1.
+func (d difference) apart() bool { return d.ci != nil && (d.ci[0] > 1 || d.ci[1] < 1) }
+
+// span prints how far the ends of an interval that excludes 1 lie from it: "7 to 20 %".
+func (d difference) span() string {
+	near, far := math.Abs(d.ci[1]-1), math.Abs(d.ci[0]-1)
+	if near > far {
+		near, far = far, near
+	}
+	return format.Number(math.Floor(100*near), 0) + " to " + percentUp(far)
+}
+
 // difference compares a with b, which both have a figure: by the comparison within
 // rounds if the file has one, else by their figures and intervals.
 func (t *workloadTable) difference(a, b *entry) difference {

@@ -34,7 +34,7 @@ func (st *suiteTables) linkTable() Table {
 	if slices.ContainsFunc(out.Columns, func(c Column) bool { return c.Joined }) {
 		verb := map[bool]string{true: "takes", false: "reaches"}[st.counted]
 		out.Notes = []string{"ipt, nft, eBPF: what a Service by iptables, nftables or eBPF " + verb +
-			" against the plain pod IP, in\u00a0%, ±\u00a0half the 95\u00a0% interval."}
+			" against the pod IP without a service proxy, in\u00a0%, ±\u00a0half the 95\u00a0% interval: both costs together. *\u00a0not certain."}
 	}
 	out.Signs = []Sign{{format.None, format.None + "\u00a0not measured."}}
 	return out
@@ -132,7 +132,11 @@ func signed(d difference) string {
 		text = "+" + text
 	}
 	if d.ci == nil {
-		return text
+		return text + "*"
 	}
-	return text + "±" + format.Number(max(math.Ceil(100*d.half()-1e-6), 1), 0)
+	text += "±" + format.Number(max(math.Ceil(100*d.half()-1e-6), 1), 0)
+	if d.verdict == tied {
+		return text + "*"
+	}
+	return text
 }

@@ -9,12 +9,13 @@ import (
 	"mustang/internal/result"
 )
 
-// again is half of the widest interval of a path of a class that was measured twice (A/A), as a share; 0 if none was.
+// again is how far the widest interval of a path of a class that was measured twice (A/A) reaches from 1, as a share; 0
+// if none was.
 func (t *workloadTable) again(class string) float64 {
 	half := 0.0
 	for _, c := range t.comparisons {
 		if c.AA && c.CI95 != nil && c.Class == class {
-			half = max(half, min((c.CI95[1]-c.CI95[0])/2, 0.99))
+			half = max(half, min(judge(c).reach(), 0.99))
 		}
 	}
 	return half
@@ -55,8 +56,8 @@ func among(class string) string {
 	return ""
 }
 
-// unseen tells how small a difference may be that the run did not see. Where the figures differ much, each workload
-// and class of paths has one.
+// unseen tells how well two measurements of one path agree. Where the figures differ much, each workload and class of
+// paths has one.
 func (st *suiteTables) unseen() string {
 	var halves []float64
 	var parts []string
@@ -78,7 +79,7 @@ func (st *suiteTables) unseen() string {
 	case len(halves) == 0:
 		return ""
 	case len(halves) >= len(st.workloads) && slices.Max(halves) <= 1.5*slices.Min(halves):
-		return "Differences under " + percentUp(slices.Max(halves)) + " could not be seen."
+		return "The same path measured twice agreed within " + percentUp(slices.Max(halves)) + "."
 	}
-	return "Differences under " + strings.Join(parts, ", ") + " could not be seen."
+	return "The same path measured twice agreed within " + strings.Join(parts, ", ") + "."
 }

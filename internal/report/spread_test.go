@@ -44,5 +44,5 @@ func TestTwoCPUsAreAClass(t *testing.T) {
 			c.Class = result.ClassTwoCPUs
 		}
 	}
-	checkSays(t, said(t, f), []string{"Differences under 0.4 % (streams), 28 % (streams on two CPUs) could not be seen."}, nil)
+	checkSays(t, said(t, f), []string{"The same path measured twice agreed within 0.4 % (streams), 30 % (streams on two CPUs)."}, nil)
 }

@@ -196,19 +196,18 @@ func (r Run) SharedCPU() bool {
 // usualLonger is the time of a run that is more certain, in seconds.
 const usualLonger = 600
 
-// Longer is the command line of a run with narrower intervals: of ten minutes, or four times as long. It is empty where more
+// Longer is the flag of a run with narrower intervals: of ten minutes, or four times as long. It is empty where more
 // rounds say nothing more.
 func (r Run) Longer() string {
-	line := "mustang bench " + format.Clean(r.Suite)
 	switch {
 	case r.Counted():
 		return ""
 	case r.Rounds > 0:
-		return fmt.Sprintf("%s --rounds %d", line, 4*r.Rounds)
+		return fmt.Sprintf("--rounds %d", 4*r.Rounds)
 	case r.TimeSeconds < usualLonger/2:
-		return line + " --time 10m"
+		return "--time 10m"
 	}
-	return fmt.Sprintf("%s --time %.0fm", line, 4*r.TimeSeconds/60)
+	return fmt.Sprintf("--time %.0fm", 4*r.TimeSeconds/60)
 }
 
 // settings lists settings that change the figures.

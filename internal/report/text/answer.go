@@ -16,7 +16,7 @@ import (
 // The room of a suite's answer on a terminal, with the two lines on the run and the one on
 // its files.
 const (
-	answerLines = 30
+	answerLines = 40
 	answerWidth = 100
 )
 
@@ -75,6 +75,9 @@ func (p *printer) answer(s report.Suite, disturbances string, room int) {
 	if p.several {
 		before = append(before, "", p.paint(ansiBold, s.Name))
 	}
+	if disturbances != "" {
+		before = append(before, p.painted(ansiAmber, clip(disturbances, 2*width-10))...)
+	}
 	for i, sentence := range b.Sentences {
 		if !s.Links {
 			if i == mostSentences {
@@ -87,9 +90,6 @@ func (p *printer) answer(s report.Suite, disturbances string, room int) {
 	}
 	if !s.Links && s.Unseen != "" {
 		before = append(before, wrap(s.Unseen, width, 0)...)
-	}
-	if disturbances != "" {
-		before = append(before, p.painted(ansiAmber, clip(disturbances, 2*width-10))...)
 	}
 	if line := s.NotMeasured(width); line != "" {
 		after = append(after, clip(line, width))
