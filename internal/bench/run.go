@@ -228,15 +228,6 @@ func (o Options) announce(rows int) string {
 	return fmt.Sprintf("%s, seed %d", text, o.Seed)
 }
 
-// countIDs counts the IDs of rows.
-func countIDs(rows []*measuredRow) int {
-	ids := map[string]bool{}
-	for _, row := range rows {
-		ids[row.row.Suite+" "+row.row.ID] = true
-	}
-	return len(ids)
-}
-
 // skip marks the rows that this machine cannot measure, before anything is built. Each
 // program that is missing has a line.
 func (r *run) skip() {

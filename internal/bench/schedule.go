@@ -50,6 +50,15 @@ func describeGroup(rows []*measuredRow) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(ids[:2], ", "), len(ids)-2)
 }
 
+// countIDs counts the IDs of rows.
+func countIDs(rows []*measuredRow) int {
+	ids := map[string]bool{}
+	for _, row := range rows {
+		ids[row.row.Suite+" "+row.row.ID] = true
+	}
+	return len(ids)
+}
+
 // pending counts the rows that take further samples.
 func pending(rows []*measuredRow) int {
 	n := 0
