@@ -67,8 +67,11 @@ func sameFile(file *os.File, path string) bool {
 	return err == nil && os.SameFile(open, named)
 }
 
+// unnamedFor is how long an unpublished state file stays: a process that has just made it has yet to lock it.
+const unnamedFor = time.Minute
+
 // removeUnnamed removes state files whose process was killed before it published
-// them. Locked ones belong to a live process.
+// them. Locked and new ones belong to a live process.
 func (s Store) removeUnnamed() {
 	paths, _ := filepath.Glob(filepath.Join(s.labs(), ".new-*"))
 	for _, path := range paths {
@@ -76,7 +79,9 @@ func (s Store) removeUnnamed() {
 		if err != nil {
 			continue
 		}
-		if unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil && sameFile(file, path) {
+		info, err := file.Stat()
+		old := err == nil && time.Since(info.ModTime()) > unnamedFor
+		if old && unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil && sameFile(file, path) {
 			_ = os.Remove(path)
 		}
 		_ = file.Close()

@@ -33,7 +33,7 @@ func (t *workloadTable) forest() []Chart {
 func (st *suiteTables) forestLegend(workloads []Workload) string {
 	some, cut := false, false
 	for _, w := range workloads {
-		for _, c := range slices.Concat(w.Forest, w.Services) {
+		for _, c := range w.Forest {
 			some, cut = true, cut || c.Cut()
 		}
 	}

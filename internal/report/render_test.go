@@ -290,7 +290,7 @@ func TestCountedWords(t *testing.T) {
 		}
 	}
 	checkSays(t, strings.Join(strings.Fields(renderings(t, f)["text"]), " "), []string{"% more"}, nil)
-	for _, want := range []string{"Further left is better", "takes the fewest instructions for UDP packets", "kube-proxy with iptables costs Services: UDP packets 31 %", "mustang bench --vm pod-links", "6.12.0-1 (made up)"} {
+	for _, want := range []string{"Left is better", "takes the fewest instructions for UDP packets", "kube-proxy with iptables costs Services: UDP packets 31 %", "mustang bench --vm pod-links", "6.12.0-1 (made up)"} {
 		if !strings.Contains(page, want) {
 			t.Errorf("page does not say %q", want)
 		}

@@ -48,8 +48,9 @@ type Suite struct {
 	// Notes are remarks on the rows.
 	Notes  []string
 	Charts []ChartGroup
-	// ForestLegend says how the workloads' pictures are read.
+	// ForestLegend says how the workloads' pictures are read, and Key names the symbols of the pictures of links.
 	ForestLegend string
+	Key          []Legend
 	// RatioMeaning explains the ratios of comparisons.
 	RatioMeaning string
 	// Unseen tells which differences the run could not see.
@@ -160,7 +161,11 @@ func (st *suiteTables) suite() Suite {
 		}
 		out.Workloads = append(out.Workloads, w)
 	}
-	out.ForestLegend = st.forestLegend(out.Workloads)
+	if out.Links {
+		out.ForestLegend, out.Key = st.linkLegend(out.Workloads), st.linkKey(out.Workloads)
+	} else {
+		out.ForestLegend = st.forestLegend(out.Workloads)
+	}
 	return out
 }
 

@@ -192,6 +192,7 @@ const measureScript = `(() => {
   }
   for (const cell of document.querySelectorAll('tbody td, tbody th')) {
     const box = cell.getBoundingClientRect();
+    if (getComputedStyle(cell.closest('section')).display === 'none') continue; // paper has not all sections
     if (box.width === 0 || box.left < 0 || box.right > out.Width + 1) out.Lost.push(cell.textContent.trim().slice(0, 40));
   }
   closed.forEach(d => d.open = false);

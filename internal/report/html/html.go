@@ -13,6 +13,7 @@ import (
 	"html/template"
 	"io"
 	"io/fs"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -83,9 +84,10 @@ func Write(w io.Writer, r *report.Report) error {
 		},
 		"allows": func() string { return policy(script) },
 		"page": func(s report.Suite, r *report.Report) suitePage {
-			return suitePage{s, len(r.Suites) > 1, r.Disturbances}
+			return suitePage{s, len(r.Suites) > 1}
 		},
 		"brief": brief,
+		"prose": prose,
 	}).Parse(pageTemplate)
 	if err != nil {
 		return fmt.Errorf("make report: %w", err)
@@ -108,8 +110,6 @@ func drawSteps(p steps.Path) (template.HTML, error) {
 type suitePage struct {
 	report.Suite
 	Several bool
-	// Disturbances took CPU time of the run.
-	Disturbances string
 }
 
 // Any reports whether any workload has the named part: "grid", "paths", "costs", "user space", "ranks", "cost pictures".
@@ -206,6 +206,20 @@ func brief(t report.Table) anchored {
 		}
 	}
 	return anchored{Table: t}
+}
+
+// command matches a command of mustang with its flags, joined with plain spaces or others.
+var command = func() *regexp.Regexp {
+	const suite, flag = `(?:_[a-z][a-z0-9-]*)`, `(?:_--[a-z0-9-]+(?:_[0-9][0-9a-z]*)?)`
+	all := `mustang_bench(?:` + flag + `+` + suite + `?` + flag + `*|` + suite + flag + `+)`
+	return regexp.MustCompile(strings.ReplaceAll(all, "_", `[ \x{a0}]`))
+}()
+
+// prose marks commands in a sentence as code, which the page does not break.
+func prose(s string) template.HTML {
+	return template.HTML(command.ReplaceAllStringFunc(template.HTMLEscapeString(s), func(found string) string {
+		return "<code>" + strings.ReplaceAll(found, "\u00a0", " ") + "</code>"
+	}))
 }
 
 // hooks reports whether any row met a netfilter hook.

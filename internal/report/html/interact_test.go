@@ -240,7 +240,7 @@ func manyVias(f result.File) result.File {
 	return f
 }
 
-// TestPrint prints the largest suite: all of it, on few pages, and nothing wider than they are.
+// TestPrint prints the largest suite on few pages, and nothing is wider than they are.
 func TestPrint(t *testing.T) {
 	b := startBrowser(t)
 	b.load(t, onDisk(t, manyVias(sample(t, "recorded-pod-links"))), 1280, "light")

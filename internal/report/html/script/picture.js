@@ -58,6 +58,8 @@ function wrapped(context, text, width) {
 async function picture(figure, title) {
   const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const font = getComputedStyle(document.body).fontFamily;
+  const key = figure.closest('.answers')?.querySelector(':scope > .axis');
+  const series = [...figure.querySelectorAll('.legend li'), ...(key?.querySelectorAll('[data-series]') ?? [])];
   const parts = await Promise.all([...figure.querySelectorAll('svg.chart')].map(drawn));
   const width = Math.max(...parts.map((part) => part.width));
   const canvas = document.createElement('canvas');
@@ -75,7 +77,7 @@ async function picture(figure, title) {
     at = room;
     words(title, 14, 'bold', '--text');
     let x = room;
-    [...figure.querySelectorAll('.legend li')].filter((item) => !item.closest(`.hide-${item.dataset.series}`)).forEach((item, i) => {
+    series.filter((item) => !item.closest(`.hide-${item.dataset.series}`)).forEach((item, i) => {
       context.font = `12px ${font}`;
       const long = context.measureText(item.textContent).width + 30;
       if (i === 0 || x + long > width + room) { x = room; at += 18; }
@@ -94,8 +96,8 @@ async function picture(figure, title) {
       words(captions[i]?.textContent ?? '', 12, 'normal', '--muted');
       at += 8;
     });
-    const read = figure.closest('.answers')?.querySelector(':scope > .axis');
-    if (read) words(read.textContent, 12, 'normal', '--muted');
+    const read = [...(key?.childNodes ?? [])].filter((part) => !series.includes(part));
+    words(read.map((part) => part.textContent).join(' '), 12, 'normal', '--muted');
     words(`${document.title}: ${document.getElementById('source').textContent}`, 11, 'normal', '--muted');
     at += room;
   };
