@@ -67,6 +67,7 @@ func (r *run) look(rows []*measuredRow, b *budget) (open bool) {
 			open = true
 			continue
 		}
+		widest[w.String()] = 0
 		busy := map[string]bool{} // IDs with an open question
 		for i, v := range verdictsAt(all, lookAlpha, of.contests()) {
 			c := all[i]
