@@ -156,7 +156,7 @@ func (b *budget) end(lastEpoch time.Time) {
 	}
 }
 
-// over reports whether a suite is measured, whose widest interval is given: no instance begins
+// over reports whether a suite is finished, given the half-width of its widest interval. No instance begins
 // that can't end in time.
 func (b *budget) over(widest float64) bool {
 	switch {

@@ -24,7 +24,7 @@ type Options struct {
 	// where rows do not take turns in slices.
 	Rounds int
 	// Time is the time for a suite whose rows take turns, with the building of its
-	// networks; 0 means 150 s, or 10 minutes with Until. Rounds replaces it.
+	// networks; 0 means 170 s, 30 s with Quick, or 10 minutes with Until. Rounds replaces it.
 	Time time.Duration
 	// Until, if not 0, ends a suite before Time when no interval of a ratio extends further
 	// from it than this share: 0.005 is 0.5 %.
@@ -60,8 +60,8 @@ type Options struct {
 	// packet and transaction instead of measuring time. It requires an emulated
 	// machine with one CPU whose clock counts instructions, see [clock.CheckCounting].
 	Count string
-	// Quick makes a suite take about a minute where its networks are built quickly; it sets
-	// Rounds and Duration where they are 0.
+	// Quick measures fewer rows and workloads, for 30 s a suite whose rows take turns; it sets
+	// Time and Duration where they are 0.
 	Quick bool
 	// CPUs are those of clients and servers.
 	CPUs host.CPUPair

@@ -55,7 +55,7 @@ func (b *budget) quarter() bool {
 }
 
 // look marks the rows whose questions are all answered, and weighs the workloads by their widest
-// interval that is open: the time that narrows it is as the square of its width. It reports whether a question is open:
+// open interval: the time needed to narrow an interval grows as the square of its width. It reports whether a question is open:
 // without one the run ends. Rows rest only beside an A/A pair, which goes on and tells how the machine has changed since.
 func (r *run) look(rows []*measuredRow, b *budget) (open bool) {
 	byKey, suite := keyed(rows), rows[0].spec.suite

@@ -18,7 +18,8 @@ import (
 const traceShare = 20
 
 // trace finds out what the packets of rows cross, before their turns: tracing slows them down. A
-// quick run has no time for it. Rows that cannot be traced have no trace.
+// quick run has no time for it. Without --all or --only it traces only rows that may be the best.
+// Rows that cannot be traced have no trace.
 func (r *run) trace(ctx context.Context, rows []*measuredRow) error {
 	paths := tracedRows(rows)
 	if !r.options.All && len(r.options.Only) == 0 { // the contenders, whose difference the reader wants to see

@@ -37,7 +37,7 @@ func (o Options) checkPolicy() error {
 	return nil
 }
 
-// allowed returns what may connect to pod-a: ranges of addresses of nobody, and last pod-b to [PlainPort].
+// allowed returns what may connect to pod-a at [PlainPort]: ranges of addresses that no host or pod has, and last pod-b.
 func (l *Lab) allowed() allowlist.List {
 	list := allowlist.List{Pod: PodAIPs[0]}
 	first := otherBlocks.Addr().As4()

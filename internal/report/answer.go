@@ -143,7 +143,7 @@ func (t *workloadTable) rank() string {
 	return out
 }
 
-// figuresAlone lists the figures of rows that are no pod IP of a link without kube-proxy's rules, where there is no other.
+// figuresAlone lists the figures of all rows, for runs without a contender.
 func (t *workloadTable) figuresAlone() string {
 	var parts []string
 	for _, e := range t.ranked(t.measured()) {
@@ -228,11 +228,16 @@ func (t *workloadTable) amount(d difference) string {
 	if d.ratio >= 2 {
 		return format.Factor(d.ratio) + " as many"
 	}
+	return shareWithHalf(d) + more(d.ratio)
+}
+
+// shareWithHalf prints how far a ratio lies from 1, with half of its interval where that is wide for it.
+func shareWithHalf(d difference) string {
 	text := share(d.ratio)
 	if d.ci != nil && d.half() > math.Abs(d.ratio-1)/3 {
 		text += "\u00a0±" + number(d.half())
 	}
-	return text + more(d.ratio)
+	return text
 }
 
 // more is the direction of a ratio.
@@ -332,7 +337,8 @@ func (st *suiteTables) linkAnswer() []string {
 	return slices.DeleteFunc(out, func(s string) bool { return s == "" })
 }
 
-// certainty tells which differences the run could not see, and what makes it more certain.
+// certainty tells whether both ends shared a CPU, how well two measurements of one path agree, and which flag makes
+// the run more certain.
 func (st *suiteTables) certainty() string {
 	var parts []string
 	if st.run.SharedCPU() {
@@ -345,7 +351,7 @@ func (st *suiteTables) certainty() string {
 		parts = append(parts, unseen)
 	}
 	if more := st.run.Longer(); more != "" && st.run.Disturbances() == "" {
-		parts = append(parts, "More certain: "+strings.ReplaceAll(more, " ", "\u00a0")+".")
+		parts = append(parts, "More certain: "+strings.ReplaceAll(more, " ", "\u00a0"))
 	}
 	return strings.Join(parts, " ")
 }

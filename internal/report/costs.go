@@ -74,7 +74,8 @@ func (t *workloadTable) findCosts() {
 	}
 }
 
-// cost returns what a question on a link and a service proxy found, and the row that it is of; nil without a figure.
+// cost returns the difference that answers a question on a link and a service proxy, and the numerator's row; nil
+// without a figure.
 func (t *workloadTable) cost(of link, proxy, question string) (difference, *entry) {
 	if c, ok := t.priced[costKey{of, proxy, question}]; ok {
 		return judge(c), t.byID[c.Numerator]
@@ -271,10 +272,7 @@ func (st *suiteTables) value(d difference, mixed bool) string {
 	case d.verdict == tied:
 		return none(d.reach())
 	}
-	text := share(d.ratio)
-	if d.ci != nil && d.half() > math.Abs(d.ratio-1)/3 {
-		text += "\u00a0±" + number(d.half())
-	}
+	text := shareWithHalf(d)
 	if mixed {
 		text = fmt.Sprintf("%s %s", text, map[bool]string{true: "less", false: "more"}[d.ratio < 1])
 	}

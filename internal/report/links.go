@@ -40,7 +40,8 @@ func (st *suiteTables) linkTable() Table {
 	return out
 }
 
-// linkOrder lists the links, that whose pod IP has the best figure for requests first, or for the first workload.
+// linkOrder lists the links by the figure of their pod IP for requests, the best first; without requests, for the first
+// workload.
 func (st *suiteTables) linkOrder() []link {
 	order := st.links()
 	by := st.workloads[0]

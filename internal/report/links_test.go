@@ -140,7 +140,7 @@ func TestLinkSentences(t *testing.T) {
 			want: []string{"On fast, kube-proxy with iptables costs all pod traffic nothing (within 0.5 %). Services cost on top: streams 34 %.",
 				"On plain, Mustang's eBPF costs all pod traffic: streams not certain (within 30 %)."}},
 		{name: "what was not seen", rows: []result.Row{plain, fast}, comparisons: []result.Comparison{rank("plain/pod-ip", 0.8, 0.79, 0.81), again(0.0071)},
-			want: []string{"The same path measured twice agreed within 0.8 %. More certain: --time 10m."}},
+			want: []string{"The same path measured twice agreed within 0.8 %. More certain: --time 10m"}},
 		{name: "too short", rows: []result.Row{plain, fast}, comparisons: []result.Comparison{versus("plain/pod-ip", "fast/pod-ip", 2, [3]float64{0.8})},
 			want:  []string{"fast has the highest figure for streams: 50.0 Gbit/s; too few networks to compare.", "The run was too short for 95 % intervals, so no difference is certain.", "--time 10m"},
 			never: []string{"fastest", "±", "less"}},

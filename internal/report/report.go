@@ -53,7 +53,7 @@ type Suite struct {
 	Key          []Legend
 	// RatioMeaning explains the ratios of comparisons.
 	RatioMeaning string
-	// Unseen tells which differences the run could not see.
+	// Unseen tells how well two measurements of one path agree; empty without an A/A pair.
 	Unseen   string
 	Failures []Failure
 	// Traces are what the packets of some rows crossed.

@@ -56,8 +56,8 @@ func among(class string) string {
 	return ""
 }
 
-// unseen tells how well two measurements of one path agree. Where the figures differ much, each workload and class of
-// paths has one.
+// unseen tells how well two measurements of one path agree. If the widest figure is over 1.5 times the narrowest, it
+// lists a figure for each workload and class of paths.
 func (st *suiteTables) unseen() string {
 	var halves []float64
 	var parts []string

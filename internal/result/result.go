@@ -170,16 +170,17 @@ func (c Comparison) RoundsDone() int { return max(c.Rounds, len(c.Ratios)) }
 
 // Values of [Comparison.Asks].
 const (
-	// AsksRank is a row by the best row of those that may win. In a matrix they are the pod IPs of links, without the rules
+	// AsksRank is a row divided by the best row of those that may win. In a matrix they are the pod IPs of links, without the rules
 	// of a service proxy of the kernel and without BIG TCP.
 	AsksRank = "rank"
-	// AsksProxy is the pod IP in a network with a service proxy by that in one without: what the proxy costs all traffic.
+	// AsksProxy is the pod IP in a network with a service proxy, divided by the pod IP in one without: what the proxy costs
+	// all traffic.
 	AsksProxy = "proxy"
-	// AsksService is a cluster IP by the pod IP of the same network: what a service costs on top.
+	// AsksService is a cluster IP divided by the pod IP of the same network: what a service costs on top.
 	AsksService = "service"
-	// AsksTotal is a cluster IP by the pod IP in a network without a service proxy: both costs together.
+	// AsksTotal is a cluster IP divided by the pod IP in a network without a service proxy: both costs together.
 	AsksTotal = "total"
-	// AsksBigTCP is a pod IP with BIG TCP by that without.
+	// AsksBigTCP is a pod IP with BIG TCP divided by the same without.
 	AsksBigTCP = "big-tcp"
 )
 

@@ -165,9 +165,10 @@ type Row struct {
 	// sent segments again in the kernel. They were repeated and are not among the samples,
 	// unless they were more than a quarter.
 	SpoiltRounds int `json:"spoilt_rounds,omitempty"`
-	// Median is the median of the samples.
+	// Median is the row's figure: the median of the samples, or where rows took turns the mean of the
+	// labs' centers. A row that rested has the figure of the whole run.
 	Median float64 `json:"median"`
-	// CI95 is the 95 % confidence interval of the median, nil under six
+	// CI95 is the 95 % confidence interval of the figure, nil under six
 	// samples.
 	CI95 *[2]float64 `json:"ci95"`
 	// LatencyUS holds percentiles over all samples; nil if the workload has none.

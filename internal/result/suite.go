@@ -27,7 +27,7 @@ const (
 	AnswerReference = "reference"
 	// AnswerReferenceFigure gives the figure of the reference.
 	AnswerReferenceFigure = "reference-figure"
-	// AnswerServiceCost gives the cost of a cluster IP against the pod IP.
+	// AnswerServiceCost is accepted for files of earlier versions; a matrix always prints the costs of Services.
 	AnswerServiceCost = "service-cost"
 	// AnswerTally counts the results of the statements that [Statement.Tally] marks.
 	AnswerTally = "tally"

@@ -37,14 +37,14 @@ const biasSignificance = 0.01
 //   - An adjusted p under [Significance]. The claims that the answer prints are one family, in which
 //     further claims count that are made without being listed; the other claims are a family
 //     of their own, and so are the A/A pairs. In each family false differences are then in at
-//     most 5 % of the runs.
+//     most 5 % of the runs, for each workload.
 //   - An interval over more than rounds, since each connection is a draw of chance.
 //   - The whole interval beyond the class's floor, a bias that p cannot know. Only a bias that
 //     an A/A pair has proved counts: the width of its interval is noise, which the claim's own
 //     interval holds already.
 //
 // A/A pairs are judged without floor, and their adjusted p has to be under 0.01: a difference there means that the
-// measurement is biased, and each workload of each run asks.
+// measurement is biased, and every workload of every run has such a test.
 func Judge(claims []Claim, further int) []Verdict {
 	verdicts := make([]Verdict, len(claims))
 	floors := map[string]float64{}

@@ -116,8 +116,8 @@ type Comparison struct {
 	P float64
 }
 
-// Significance is the chance at which an interval misses the ratio, and the p-value below which
-// a claim is one.
+// Significance is the chance that an interval misses the ratio, and the p-value below which
+// a difference is claimed.
 const Significance = 0.05
 
 // Spent returns the comparison for a run that looks at its data more than once: each look spends

@@ -28,7 +28,7 @@ func TestCommandsStayWhole(t *testing.T) {
 		"A < B. More certain: mustang bench pod-links\u00a0--time\u00a010m": "A &lt; B. More certain: " +
 			"<code>mustang bench pod-links --time 10m</code>",
 		"Run mustang bench --vm pod-links, then look.": "Run <code>mustang bench --vm pod-links</code>, then look.",
-		"More certain: --time\u00a010m.":               "More certain: <code>--time 10m</code>.",
+		"More certain: --time\u00a010m":                "More certain: <code>--time 10m</code>",
 		"mustang bench measures":                       "mustang bench measures",
 	} {
 		if got := string(prose(text)); got != want {

@@ -151,7 +151,7 @@ func (p *printer) comparisons(s report.Suite) {
 	p.unseen(s)
 }
 
-// unseen prints which differences the run could not see; of links the answer says it.
+// unseen prints how well two measurements of one path agree; for links the answer has it.
 func (p *printer) unseen(s report.Suite) {
 	if !s.Links && s.Unseen != "" {
 		p.line("")
