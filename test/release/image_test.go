@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -52,8 +53,12 @@ func TestImage(t *testing.T) {
 	} else if root != "/sys/fs/cgroup" { // Docker mounts it with cgroup v2 alone
 		args = append(args, "-v", root+":"+root)
 	}
-	docker(append(args, "mustang:tested", "bench", "--quick", "--rounds", "2", "--out", "/results",
-		"--only", "veth/pod-ip", "--only", "veth/cluster-ip/ebpf-socket", "--only", "veth+ebpf/cluster-ip", "--only", "macvlan+ebpf/cluster-ip")...)
+	args = append(args, "mustang:tested", "bench", "--quick", "--rounds", "2", "--out", "/results")
+	wanted := []string{"veth/pod-ip", "veth/cluster-ip/ebpf-socket", "veth+ebpf/cluster-ip", "macvlan+ebpf/cluster-ip"}
+	for _, id := range wanted {
+		args = append(args, "--only", id)
+	}
+	docker(args...)
 	file, err := result.Read(filepath.Join(results, "latest", "results.json"))
 	if err != nil {
 		t.Fatal(err)
@@ -61,8 +66,10 @@ func TestImage(t *testing.T) {
 	if got := file.Run.Versions["mustang"]; got != stamped {
 		t.Errorf("the result is of version %q", got)
 	}
-	if len(file.Rows) != 15 {
-		t.Errorf("%d rows", len(file.Rows))
+	for _, id := range wanted {
+		if !slices.ContainsFunc(file.Rows, func(row result.Row) bool { return row.ID == id }) {
+			t.Errorf("no row %s among %d", id, len(file.Rows))
+		}
 	}
 	for _, row := range file.Rows {
 		if row.Status != result.StatusOK {
