@@ -211,7 +211,7 @@ func (b share) epoch() *epochBudget {
 	return e
 }
 
-// weight is a workload's share of the time of turns, relative to that of others.
+// weight is a workload's share of the time of turns, relative to the other workloads.
 func (b *budget) weight(workload string) float64 {
 	if w, ok := b.weights[workload]; ok {
 		return w

@@ -63,8 +63,8 @@ func (known comparisons) compareAll(o Options, of comparedRows, pairs []suites.P
 	return out
 }
 
-// pairs returns the pairs that are compared: those of the suite, and where rows take turns those of
-// the contenders with the best one.
+// pairs returns the pairs that are compared: the pairs of the suite, and where rows take turns each contender with
+// the best one.
 func (r comparedRows) pairs(o Options) []suites.Pair {
 	if !o.sliced(r.suite) {
 		return r.suite.Pairs
