@@ -28,7 +28,7 @@ const (
 const (
 	narrowEnough = 0.02
 	narrowPart   = 0.2
-	equalWithin  = 0.01
+	equalWithin  = 0.005
 )
 
 // races reports whether the run looks at its data before its end.

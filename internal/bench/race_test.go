@@ -127,7 +127,7 @@ func TestAnswered(t *testing.T) {
 		low, high float64
 		want      bool
 	}{
-		{0.992, 1.008, true},  // equal within 1 %
+		{0.996, 1.004, true},  // equal within 0.5 %
 		{0.985, 1.005, false}, // neither
 		{0.96, 0.99, true},    // different, ±1.5 %
 		{0.90, 0.96, false},   // different, ±3 % of a difference of 7 %

@@ -210,31 +210,36 @@ func (st *suiteTables) costSentence(of link, p program, proxy string) string {
 	return "On " + st.linkName(of) + ", " + name + " " + strings.Join(parts, ". ") + "."
 }
 
+// little is the cost below which a sentence does not say that traffic is slowed or sped up.
+const little = 0.01
+
 // clause puts one cost in words, workload by workload: begins[0] goes before nothing, [1] before costs, [2] before
-// gains, [3] before both.
+// gains, [3] before both and before little.
 func (st *suiteTables) clause(of link, proxy, question string, begins [4]string) string {
 	type found struct {
 		workload string
 		difference
 	}
 	var all []found
-	costs, gains, within := 0, 0, 0.0
+	costs, gains, within, most := 0, 0, 0.0, 0.0
 	for _, t := range st.workloads {
 		d, e := t.cost(of, proxy, question)
 		if e == nil {
 			continue
 		}
 		all = append(all, found{t.plural(), d})
-		switch {
-		case d.verdict == tied || d.ci == nil:
+		if d.verdict == tied || d.ci == nil {
 			within = max(within, d.reach())
-		case (d.ratio < 1) != t.wording.less:
+			continue
+		}
+		most = max(most, math.Abs(d.ratio-1))
+		if (d.ratio < 1) != t.wording.less {
 			costs++
-		default:
+		} else {
 			gains++
 		}
 	}
-	begin, mixed := begins[1], costs > 0 && gains > 0
+	begin, mixed := begins[1], costs > 0 && gains > 0 || costs+gains > 0 && most < little
 	switch {
 	case len(all) == 0:
 		return ""

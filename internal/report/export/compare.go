@@ -16,7 +16,7 @@ import (
 )
 
 // Cells returns the heading and the lines of a table of a comparison: for each row the
-// figures with the half-width of their intervals, and the differences, with ~ where none
+// figures with the half-width of their intervals, and the differences, with a bound where none
 // was found. Wide tables also have the tests.
 func Cells(c *compare.Comparison, t compare.Table, wide bool) (head []string, lines [][]string) {
 	head = []string{"row", c.Names[0]}
@@ -60,7 +60,7 @@ func change(d *compare.Delta, wide bool) []string {
 	if d == nil {
 		return cells
 	}
-	cells[0] = "~"
+	cells[0] = bound(d.CI95)
 	if d.Found {
 		cells[0] = signed(d.Ratio)
 	}
@@ -78,11 +78,19 @@ func change(d *compare.Delta, wide bool) []string {
 func meanChange(ratio float64, ci *[2]float64) []string {
 	switch {
 	case ci == nil:
-		return []string{"~", "", ""}
+		return []string{bound(ci), "", ""}
 	case ci[0] <= 1 && ci[1] >= 1:
-		return []string{"~", span(ci), ""}
+		return []string{bound(ci), span(ci), ""}
 	}
 	return []string{signed(ratio), span(ci), ""}
+}
+
+// bound prints how far an interval with 1 in it reaches; another one, or none, is not certain.
+func bound(ci *[2]float64) string {
+	if ci == nil || ci[0] > 1 || ci[1] < 1 {
+		return "not certain"
+	}
+	return "within " + strings.TrimPrefix(signed(1+max(ci[1]-1, 1-ci[0])), "+")
 }
 
 // span prints an interval of a ratio.
@@ -173,7 +181,7 @@ func Footer(c *compare.Comparison) []string {
 		tests = append(tests, "Mann-Whitney U over samples")
 	}
 	if len(tests) > 0 {
-		out = append(out, "~ no difference found (p ≥ 0.05). p: "+strings.Join(tests, "; ")+
+		out = append(out, "within or not certain: no difference found (p ≥ 0.05). p: "+strings.Join(tests, "; ")+
 			"; corrected for the number of differences in the table (Holm). Intervals are those of each row alone.")
 	}
 	if unknown {
