@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
@@ -159,10 +158,6 @@ func (c *config) runAgent(ctx context.Context, o agentOptions) (err error) {
 	kube.LogTo(log)
 	return cli.WithNamespace(o.netns, func(ns *netns.Namespace) error {
 		network := o.nodes.network(ns, client.Addresses)
-		// A rollout brings this build to nodes that have the maps of an earlier one.
-		if _, err := datapath.Upgrade(ctx, datapath.Options{Root: c.BPFRoot}); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
 		return c.OnDatapath(ctx, func(d *datapath.Datapath) error {
 			all, ctx := errgroup.WithContext(ctx)
 			for l, handler := range listeners {

@@ -20,6 +20,8 @@ import (
 	"mustang/cmd/mustang/internal/svc"
 	"mustang/internal/datapath/kept"
 	"mustang/internal/lab"
+	"mustang/internal/result"
+	"mustang/internal/result/rundir"
 	"mustang/internal/testkit"
 )
 
@@ -103,6 +105,15 @@ func command(t *testing.T, env map[string]string, args ...string) (code int, std
 	}
 	code = run(context.Background(), e, args)
 	return code, out.String(), errs.String()
+}
+
+// readResults reads the result file that a path stands for.
+func readResults(path string) (result.File, error) {
+	path, err := rundir.Find(path)
+	if err != nil {
+		return result.File{}, err
+	}
+	return result.Read(path)
 }
 
 // badInput is command lines that are refused, with the exit code and a word of the message.

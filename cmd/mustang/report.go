@@ -124,15 +124,6 @@ func (c *config) writePage(results string, r *report.Report) error {
 	return rundir.WriteFile(pageOf(results), page.Bytes(), rundir.SudoUser(c.Getenv))
 }
 
-// readResults reads the result file that a path stands for.
-func readResults(path string) (result.File, error) {
-	path, err := rundir.Find(path)
-	if err != nil {
-		return result.File{}, err
-	}
-	return result.Read(path)
-}
-
 // printReport prints the answer of a report whose results are in a file, in format wide
 // after all tables, which are as wide as the terminal; what goes elsewhere has all columns.
 func (c *config) printReport(r *report.Report, results, format string) error {

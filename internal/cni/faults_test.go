@@ -178,9 +178,9 @@ func TestOtherLayout(t *testing.T) {
 			f.must(os.Rename(theirs, ours))
 			pods := []*pod{f.added("plain", plain), f.added("published", published)}
 			f.must(os.Rename(ours, theirs))
-			f.refused(f.pod("new", plain), types.ErrInternal, "layout v1", "mustang datapath unload")
+			f.refused(f.pod("new", plain), types.ErrInternal, "layout v1", "mustang reset")
 			for _, p := range pods {
-				f.oneLine(f.check(p), "layout v1", "mustang datapath unload")
+				f.oneLine(f.check(p), "layout v1", "mustang reset")
 				f.must(f.del(p))
 			}
 			f.same(empty, "DEL")

@@ -78,7 +78,7 @@ func withHost(o *objects.Objects, fn func(*netns.Namespace) error) error {
 	if cookie == state.Host {
 		return fn(own)
 	}
-	return withNamespaces(func(_ []uint64, by map[uint64]*netns.Namespace) error { return fn(by[state.Host]) })
+	return withNamespaces(func(by map[uint64]*netns.Namespace) error { return fn(by[state.Host]) })
 }
 
 // isElsewhere reports whether endpoints and uplinks are those of another host.

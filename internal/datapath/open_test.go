@@ -46,7 +46,8 @@ func TestOpenErrors(t *testing.T) {
 			for _, other := range others {
 				var layout *objects.LayoutError
 				if _, err := open(Options{Root: filepath.Join(base, other)}); !errors.As(err, &layout) || layout.Found != other ||
-					layout.Want != ours {
+					layout.Want != ours || !strings.Contains(err.Error(), other) || !strings.Contains(err.Error(), ours) ||
+					!strings.Contains(err.Error(), "mustang reset") || strings.Contains(err.Error(), "\n") {
 					t.Errorf("layout %s: error %v", other, err)
 				}
 				if _, err := os.Stat(filepath.Join(base, other, ours)); !errors.Is(err, os.ErrNotExist) {

@@ -76,8 +76,8 @@ func (f *forger) reachHost(t *testing.T) []byte {
 	return devices[i].MAC
 }
 
-// TestUpgradeGuardsOutside upgrades what a build left that had no programs at devices of the host, for pods that are endpoints and
-// one that has the source guard alone.
+// TestUpgradeGuardsOutside has lost the programs at devices of the host, for pods that are endpoints and one that has the source
+// guard alone.
 func TestUpgradeGuardsOutside(t *testing.T) {
 	for _, m := range linkModes() {
 		if m.name == "macvlan" || m.name == "ipvlan-l3" {
@@ -107,7 +107,7 @@ func upgradeGuardsOutside(t *testing.T, n network) {
 		}
 	}
 	for _, want := range []Change{Updated, Unchanged} {
-		if change, err := Upgrade(t.Context(), Options{Root: d.objects.Root()}); err != nil || change != want {
+		if change, err := d.Upgrade(t.Context()); err != nil || change != want {
 			t.Errorf("upgrade: %v, %v, want %v", change, err, want)
 		}
 		for i, check := range checks {
@@ -118,7 +118,7 @@ func upgradeGuardsOutside(t *testing.T, n network) {
 	}
 }
 
-// forgetOuter removes what builds without programs at devices of the host did not have.
+// forgetOuter removes the programs at devices of the host, and the rows of network namespaces.
 func forgetOuter(t *testing.T, d *Datapath) {
 	t.Helper()
 	links, err := d.objects.Links()
@@ -131,11 +131,8 @@ func forgetOuter(t *testing.T, d *Datapath) {
 		t.Fatal(err)
 	}
 	for row, err := range d.objects.Senders.All() {
-		row.Value.Parent = 0
 		if err == nil && row.Key.Ifindex == 0 {
 			err = d.objects.Senders.Delete(row.Key)
-		} else if err == nil {
-			err = d.objects.Senders.Put(row.Key, row.Value)
 		}
 		if err != nil {
 			t.Fatal(err)

@@ -289,7 +289,8 @@ func (w *world) connect(t testing.TB, from, to objects.Tuple, flags uint32) {
 	for used[index] {
 		index++
 	}
-	slot := objects.Slot{From: from, Reply: rows.Reverse(to), Use: 1, State: objects.SlotOpen}
+	reply := objects.Tuple{Saddr: to.Daddr, Daddr: to.Saddr, Sport: to.Dport, Dport: to.Sport, Proto: to.Proto}
+	slot := objects.Slot{From: from, Reply: reply, Use: 1, State: objects.SlotOpen}
 	row := objects.ConnectionRow{To: to, AddrDiff: 1, Slot: index, Use: 1, Flags: flags}
 	if err := errors.Join(w.objects.Slots.Map.Put(index, slot), w.objects.Connections.Put(from, row)); err != nil {
 		t.Fatal(err)

@@ -5,54 +5,89 @@ package datapath
 import (
 	"context"
 	"errors"
-	"fmt"
 
-	"mustang/internal/datapath/objects"
+	"mustang/internal/datapath/guard"
 	"mustang/internal/linkinfo"
 	"mustang/internal/netns"
+	"mustang/internal/rtnl"
 )
 
-// Upgrade brings the datapath under o.Root from an earlier layout of maps to this build's while packets flow, and keeps
-// services, endpoints and connections. Programs of another build are replaced. Unchanged: it has this build's layout, and the
-// source guard stands where it should. After a killed call, another completes it.
-// Errors: those of OpenExisting; *objects.LayoutError for a layout that it cannot read.
-func Upgrade(ctx context.Context, o Options) (Change, error) {
-	found, err := objects.Open(o.Root)
-	if err == nil {
-		err = found.Close()
+// Upgrade replaces the programs of another build by those of this one, as Open does, and then guards devices as GuardParents does.
+func (d *Datapath) Upgrade(ctx context.Context) (Change, error) {
+	if err := d.objects.Renew(ctx, replaceFilters); err != nil {
+		return Unchanged, err
 	}
-	change := Unchanged
-	var layout *objects.LayoutError
-	if errors.As(err, &layout) {
-		change, err = Updated, upgrade(ctx, layout)
-	}
-	if err != nil {
-		return change, err
-	}
-	pinned, err := objects.Create(ctx, o.Root, o.Sizes, replaceFilters) // replaces programs of other builds
-	if err != nil {
-		return change, err
-	}
-	outside, err := guardOutside(ctx, pinned)
-	// Earlier layouts have nothing about the host itself.
-	err = errors.Join(err, pinned.WithTables(ctx, func() error { return refresh(pinned) }))
-	return max(change, outside), errors.Join(err, pinned.Close())
+	return d.GuardParents(ctx)
 }
 
-// upgrade looks for the devices in all network namespaces, the calling thread's first.
-func upgrade(ctx context.Context, from *objects.LayoutError) error {
-	return withNamespaces(func(cookies []uint64, by map[uint64]*netns.Namespace) error {
-		return from.Upgrade(ctx, cookies, func(cookie uint64, fn func() error) error {
-			if by[cookie] == nil {
-				return fmt.Errorf("no name or process leads to the network namespace with cookie %d", cookie)
+// GuardParents attaches the source guard to devices of the host that were made after the pods on the same parent. Without,
+// such pods drop what the host sends by them, once policies are in force, as they do what a pod sends in the node's name.
+// Pods that are not found are left out. Without pods on a parent it does nothing.
+func (d *Datapath) GuardParents(ctx context.Context) (change Change, err error) {
+	if err := d.objects.OpenTables(); err != nil {
+		return Unchanged, err
+	}
+	var onParents []guard.SenderRow
+	for row, err := range d.objects.Senders.All() {
+		if err != nil {
+			return Unchanged, err
+		}
+		if row.Value.Parent != 0 && row.Key.Ifindex != 0 {
+			onParents = append(onParents, row)
+		}
+	}
+	if len(onParents) == 0 {
+		return Unchanged, nil
+	}
+	links, err := lockLinks(ctx, d.objects)
+	if err != nil {
+		return Unchanged, err
+	}
+	defer links.Unlock()
+	state, err := readState(d.objects)
+	if err != nil {
+		return Unchanged, err
+	}
+	err = withNamespaces(func(by map[uint64]*netns.Namespace) error {
+		for _, row := range onParents {
+			did, err := d.guardParent(ctx, row, by[row.Key.Netns], by[state.Host])
+			if err != nil {
+				return err
 			}
-			return by[cookie].Do(fn)
-		})
+			change = max(change, did)
+		}
+		return nil
 	})
+	return change, err
 }
 
-// withNamespaces calls fn with all network namespaces and their cookies, the calling thread's first.
-func withNamespaces(fn func(cookies []uint64, by map[uint64]*netns.Namespace) error) (err error) {
+// guardParent does so for the device of a pod.
+func (d *Datapath) guardParent(ctx context.Context, row guard.SenderRow, pod, host *netns.Namespace) (Change, error) {
+	if pod == nil || host == nil {
+		return Unchanged, nil
+	}
+	name, err := rtnl.In(pod).OnParentIn(host, int(row.Key.Ifindex))
+	if err != nil || name == "" {
+		return Unchanged, err
+	}
+	t, err := findTarget(EndpointSpec{Namespace: pod, IfName: name, Host: host})
+	if err != nil {
+		return Unchanged, err
+	}
+	defer t.Close()
+	missing, err := guard.Missing(d.objects, t.Device)
+	if err != nil || len(missing) == 0 {
+		return Unchanged, err
+	}
+	err = d.objects.WithTables(ctx, func() error {
+		_, err := guard.Store(d.objects, row.Key, row.Value) // with the row of its network namespace
+		return err
+	})
+	return Updated, errors.Join(err, guard.Attach(d.objects, t.Device))
+}
+
+// withNamespaces calls fn with all network namespaces by their cookies, the calling thread's too.
+func withNamespaces(fn func(by map[uint64]*netns.Namespace) error) (err error) {
 	snapshot, err := linkinfo.Take()
 	if err != nil {
 		return err
@@ -64,16 +99,12 @@ func withNamespaces(fn func(cookies []uint64, by map[uint64]*netns.Namespace) er
 	}
 	defer func() { err = errors.Join(err, own.Close()) }()
 	by := make(map[uint64]*netns.Namespace)
-	var cookies []uint64
 	for _, ns := range append([]*netns.Namespace{own}, snapshot.Namespaces()...) {
 		cookie, err := ns.Cookie()
 		if err != nil {
 			return err
 		}
-		if by[cookie] == nil {
-			by[cookie] = ns
-			cookies = append(cookies, cookie)
-		}
+		by[cookie] = ns
 	}
-	return fn(cookies, by)
+	return fn(by)
 }

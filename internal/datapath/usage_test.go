@@ -228,6 +228,12 @@ func TestFlushKilled(t *testing.T) {
 	for port := range uint16(5) {
 		w.send(t, fromHost, w.first(netip.AddrPortFrom(w.client.Addr(), 40000+port), w.service))
 	}
+	put := func(index uint32, n uint64) {
+		t.Helper()
+		if err := usage.Put(index, n); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for _, late := range [][]uint32{nil, {total}, {client, total}} {
 		ended, marked := false, false
 		if _, err := w.objects.EndConnections(func(objects.Slot) (ends bool) {
@@ -243,9 +249,9 @@ func TestFlushKilled(t *testing.T) {
 		remains(0)
 		w.recount(t, client)
 		for _, index := range late {
-			put(t, usage, index, row(index)+1)
+			put(index, row(index)+1)
 		}
-		put(t, usage, uint32(mark), uint64(1))
+		put(mark, 1)
 		remains(1)
 		if err := w.Recover(t.Context()); err != nil {
 			t.Fatal(err)

@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"mustang/internal/netstat"
 	"mustang/internal/service"
 	"mustang/internal/testkit"
 )
@@ -63,7 +62,7 @@ func TestEndedConnections(t *testing.T) {
 	if dropped := h.dropped(t); len(dropped) > 0 {
 		t.Errorf("dropped %v", dropped)
 	}
-	if tcp, err := netstat.ReadTCPCounters(from.ns); err != nil || tcp.SYNRetransmitted > 0 || tcp.Reset > 0 {
+	if tcp, err := readTCPCounters(from.ns); err != nil || tcp.SYNRetransmitted > 0 || tcp.Reset > 0 {
 		t.Errorf("the client's counters are %+v, %v", tcp, err)
 	}
 }

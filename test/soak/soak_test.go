@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"mustang/internal/netstat"
 	"mustang/internal/service"
 	"mustang/internal/testkit"
 )
@@ -118,9 +117,9 @@ func (p pod) keepOpen(ctx context.Context, number int, met *tally) error {
 // wantNoLoss fails the test if a pod lost something, other than datagrams of a flood.
 func (h *host) wantNoLoss(t *testing.T) {
 	t.Helper()
-	var all netstat.TCPCounters
+	var all tcpCounters
 	for _, p := range h.pods {
-		tcp, err := netstat.ReadTCPCounters(p.ns)
+		tcp, err := readTCPCounters(p.ns)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -25,11 +25,6 @@ type Verdict struct {
 	Difference int
 }
 
-// String returns the sign of the difference, and ~ where none was found.
-func (v Verdict) String() string {
-	return [...]string{"-", "~", "+"}[v.Difference+1]
-}
-
 // biasSignificance is the p-value below which an A/A pair shows a bias.
 const biasSignificance = 0.01
 

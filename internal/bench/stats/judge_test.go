@@ -8,6 +8,11 @@ import (
 	"testing"
 )
 
+// String returns the sign of the difference, and ~ where none was found.
+func (v Verdict) String() string {
+	return [...]string{"-", "~", "+"}[v.Difference+1]
+}
+
 func TestHolm(t *testing.T) {
 	for _, tt := range []struct{ p, want []float64 }{
 		{nil, nil},

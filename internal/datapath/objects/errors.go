@@ -5,8 +5,6 @@ package objects
 import (
 	"errors"
 	"fmt"
-	"strconv"
-	"strings"
 )
 
 // ErrNotRoot is returned by calls that need root's privileges.
@@ -40,20 +38,13 @@ func (e *UnsupportedError) Unwrap() error { return e.Err }
 // Is makes the error match errors.ErrUnsupported.
 func (e *UnsupportedError) Is(target error) bool { return target == errors.ErrUnsupported }
 
-// LayoutError reports that the pinned maps are of another version of Mustang.
+// LayoutError reports that the pinned maps have another layout than those of this build.
 type LayoutError struct {
 	Root        string
 	Found, Want string
 }
 
 func (e *LayoutError) Error() string {
-	do := "delete them with mustang datapath unload"
-	number, _ := strconv.Atoi(strings.TrimPrefix(e.Found, "v"))
-	switch {
-	case e.Upgradable():
-		do = "run mustang datapath upgrade, which keeps connections"
-	case number > LayoutVersion:
-		do = "it is older than they are"
-	}
-	return fmt.Sprintf("%q holds maps of layout %s, and this program needs layout %s: %s", e.Root, e.Found, e.Want, do)
+	return fmt.Sprintf("%q holds maps of layout %s, and this build has layout %s: mustang reset deletes them, and ends all connections through services",
+		e.Root, e.Found, e.Want)
 }

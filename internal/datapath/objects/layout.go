@@ -18,13 +18,10 @@ import (
 )
 
 // layout holds the paths of pins.
-type layout struct {
-	root   string
-	number int // 0: LayoutVersion
-}
+type layout struct{ root string }
 
 func (l layout) version() string {
-	return filepath.Join(l.root, fmt.Sprintf("v%d", cmp.Or(l.number, LayoutVersion)))
+	return filepath.Join(l.root, fmt.Sprintf("v%d", LayoutVersion))
 }
 func (l layout) maps() string           { return filepath.Join(l.version(), "maps") }
 func (l layout) programs() string       { return filepath.Join(l.version(), "progs") }
@@ -202,22 +199,15 @@ func detachAll(root string) error {
 		return err
 	}
 	for _, name := range all {
-		if err := detachFrom(filepath.Join(root, name, "links")); err != nil {
-			return err
+		dir := filepath.Join(root, name, "links")
+		links, err := os.ReadDir(dir)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("list links: %w", err)
 		}
-	}
-	return nil
-}
-
-// detachFrom detaches all programs whose links are in a directory.
-func detachFrom(dir string) error {
-	links, err := os.ReadDir(dir)
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("list links: %w", err)
-	}
-	for _, link := range links {
-		if err := detach(filepath.Join(dir, link.Name())); err != nil {
-			return err
+		for _, link := range links {
+			if err := detach(filepath.Join(dir, link.Name())); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

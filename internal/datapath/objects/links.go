@@ -37,12 +37,7 @@ func (o *Objects) Attach(k Link, target int) error {
 	}
 	defer func() { _ = p.Close() }()
 	o.beforeLink()
-	return o.attachProgram(k, p, target, nil)
-}
-
-// attachProgram attaches a program, in front of another one unless before is nil, and pins the link.
-func (o *Objects) attachProgram(k Link, p *ebpf.Program, target int, before link.Anchor) error {
-	l, err := attach(k.Hook, p, target, before)
+	l, err := attach(k.Hook, p, target)
 	if err != nil {
 		return err
 	}
@@ -53,18 +48,18 @@ func (o *Objects) attachProgram(k Link, p *ebpf.Program, target int, before link
 	return nil
 }
 
-func attach(h Hook, p *ebpf.Program, target int, before link.Anchor) (l link.Link, err error) {
+func attach(h Hook, p *ebpf.Program, target int) (l link.Link, err error) {
 	at := fmt.Sprintf("interface %d", target)
 	switch h.Point.place() {
 	case AttachCgroup:
 		at = "cgroup"
 		l, err = link.AttachRawLink(link.RawLinkOptions{Target: target, Program: p, Attach: h.AttachType()})
 	case AttachNetkit:
-		l, err = link.AttachNetkit(link.NetkitOptions{Interface: target, Program: p, Attach: h.AttachType(), Anchor: before})
+		l, err = link.AttachNetkit(link.NetkitOptions{Interface: target, Program: p, Attach: h.AttachType()})
 	case AttachParent, AttachEntrance: // in front of those that translate: it knows pods by their own addresses
 		l, err = link.AttachTCX(link.TCXOptions{Interface: target, Program: p, Attach: h.AttachType(), Anchor: link.Head()})
 	default:
-		l, err = link.AttachTCX(link.TCXOptions{Interface: target, Program: p, Attach: h.AttachType(), Anchor: before})
+		l, err = link.AttachTCX(link.TCXOptions{Interface: target, Program: p, Attach: h.AttachType()})
 	}
 	if err != nil {
 		return nil, fmt.Errorf("attach %s to %s: %w", h.Program, at, err)
@@ -74,9 +69,8 @@ func attach(h Hook, p *ebpf.Program, target int, before link.Anchor) (l link.Lin
 
 // Attached returns the index of the device that a link is attached to, in the device's network namespace, or the ID of the
 // control group; 0 if that is gone. The error matches os.ErrNotExist if there is no such link.
-func (o *Objects) Attached(k Link) (uint64, error) { return attachedTo(o.layout.linkPin(k)) }
-
-func attachedTo(path string) (uint64, error) {
+func (o *Objects) Attached(k Link) (uint64, error) {
+	path := o.layout.linkPin(k)
 	l, err := openLink(path)
 	if err != nil {
 		return 0, err

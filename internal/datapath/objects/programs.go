@@ -197,7 +197,7 @@ func (o *Objects) loadPrograms(at AttachPoint) error {
 	if err := o.OpenTables(); err != nil {
 		return err
 	}
-	collection, err := o.newCollection(at, at.config())
+	collection, err := o.newCollection(at)
 	if err != nil {
 		return err
 	}
@@ -211,12 +211,12 @@ func (o *Objects) loadPrograms(at AttachPoint) error {
 }
 
 // newCollection loads an instance. A map that is pinned by name is made with the first.
-func (o *Objects) newCollection(at AttachPoint, config tcConfig) (*ebpf.Collection, error) {
+func (o *Objects) newCollection(at AttachPoint) (*ebpf.Collection, error) {
 	spec, err := loadTc()
 	if err != nil {
 		return nil, fmt.Errorf("read embedded object: %w", err)
 	}
-	if err := spec.Variables[tcVarConfig].Set(config); err != nil {
+	if err := spec.Variables[tcVarConfig].Set(at.config()); err != nil {
 		return nil, fmt.Errorf("configure programs: %w", err)
 	}
 	maps.DeleteFunc(spec.Programs, func(name string, _ *ebpf.ProgramSpec) bool {

@@ -157,10 +157,3 @@ func EncodeRange(r netip.Prefix) objects.Backend {
 func DecodeRange(row objects.Backend) netip.Prefix {
 	return netip.PrefixFrom(DecodeAddr(row.Addr), int(row.Weight))
 }
-
-// Reverse returns the tuple of the replies.
-func Reverse(t objects.Tuple) objects.Tuple {
-	t.Saddr, t.Daddr = t.Daddr, t.Saddr
-	t.Sport, t.Dport = t.Dport, t.Sport
-	return t
-}

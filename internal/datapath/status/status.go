@@ -87,11 +87,7 @@ func Read(ctx context.Context, root string) (*Report, error) {
 		default:
 			r.Layouts = append(r.Layouts, entry.Name())
 			if entry.Name() != own {
-				do := "mustang datapath unload"
-				if (&objects.LayoutError{Found: entry.Name()}).Upgradable() {
-					do = "mustang datapath upgrade"
-				}
-				r.find(do, "maps have layout %s, and this program needs %s", entry.Name(), own)
+				r.find("mustang reset", "maps have layout %s, and this build has %s", entry.Name(), own)
 			}
 		}
 	}
@@ -134,7 +130,7 @@ func (r *Report) readTables(ctx context.Context) (err error) {
 		return nil
 	case errors.As(err, &layout):
 		if len(r.Layouts) == 1 {
-			r.find("mustang datapath unload", "maps have another layout than this program's of the same number")
+			r.find("mustang reset", "maps have another layout than this build's of the same number")
 		}
 		return nil
 	case err != nil:

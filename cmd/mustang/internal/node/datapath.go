@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 
 	"github.com/spf13/cobra"
 
@@ -104,23 +103,24 @@ func count(n int, one, several string) string {
 func (c commands) upgrade() *cobra.Command {
 	return &cobra.Command{
 		Use:   "upgrade",
-		Short: "Bring the maps of an earlier version to this one's, and keep all connections",
-		Long: `Bring the maps of an earlier version of Mustang to the layout of this one, and replace the
-programs, while packets flow: services, endpoints and connections stay. The same command
-again completes one that was killed. mustang status says whether it is needed.`,
+		Short: "Replace the programs of another build by this one's, and keep all connections",
+		Long: `Replace the programs of another build of Mustang by those of this one, while packets flow:
+services, endpoints and connections stay. The next command that adds something does so too.
+Devices of the host that were made after pods on the same parent get the source guard. Maps of
+another layout are refused: mustang reset deletes them.`,
 		Args: cli.Arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := cli.RequireRoot(cmd); err != nil {
 				return err
 			}
-			change, err := datapath.Upgrade(cmd.Context(), datapath.Options{Root: c.BPFRoot})
-			if errors.Is(err, os.ErrNotExist) {
-				return fmt.Errorf("nothing to upgrade: %w", err)
-			}
-			if err == nil {
-				_, err = fmt.Fprintf(c.Stdout, "%s: layout %d, %s\n", c.BPFRoot, objects.LayoutVersion, change)
-			}
-			return err
+			none := fmt.Errorf("nothing to upgrade: %s has no maps", c.BPFRoot)
+			return c.OnExisting(cmd.Context(), none, func(d *datapath.Datapath) error {
+				change, err := d.Upgrade(cmd.Context())
+				if err == nil {
+					_, err = fmt.Fprintf(c.Stdout, "%s: layout %d, %s\n", c.BPFRoot, objects.LayoutVersion, change)
+				}
+				return err
+			})
 		},
 	}
 }
