@@ -240,19 +240,22 @@ test: test-kernel
 
 test-host: test-kernel test-others
 
-# Tests wait for the kernel often: more of them run at once than there are CPUs.
-TEST_HOST := $(GO) test -count=1 -p 4 -parallel 3 -timeout 20m
+# Runs the tests of packages. Tests wait for the kernel often: more of them run at once than there are CPUs. With RERUN=1, a test that
+# failed runs once more, alone, and build/flaky.* lists it. gotestsum has a module file of its own.
+GOTESTSUM := $(GO) tool -modfile=packaging/gotestsum.mod gotestsum --format standard-quiet --rerun-fails=1 --rerun-fails-run-root-test
+RUN_TESTS  = $(if $(RERUN),$(GOTESTSUM) --rerun-fails-report $(BUILD)/flaky.$@ --packages="$(1)" --,$(GO) test) \
+	-count=1 -p 4 -parallel 3 -timeout 20m $(if $(RERUN),,$(1))
 
 # The packages whose tests guests run too.
 KERNEL_PACKAGES := ./cmd/mustang $(GUEST_PACKAGES)
 
 test-kernel: $(BUILD)/packages-test.stamp $(BUILD)/modules.stamp build
 	@: > $(SKIPPED)
-	MUSTANG_SKIPPED=$(abspath $(SKIPPED)) $(TEST_HOST) $(KERNEL_PACKAGES)
+	MUSTANG_SKIPPED=$(abspath $(SKIPPED)) $(call RUN_TESTS,$(KERNEL_PACKAGES))
 
 test-others: $(BUILD)/packages-test.stamp $(BUILD)/modules.stamp build
 	@: > $(SKIPPED_OTHERS)
-	MUSTANG_SKIPPED=$(abspath $(SKIPPED_OTHERS)) $(TEST_HOST) $$($(GO) list ./... | grep -vxF "$$($(GO) list $(KERNEL_PACKAGES))")
+	MUSTANG_SKIPPED=$(abspath $(SKIPPED_OTHERS)) $(call RUN_TESTS,$$($(GO) list ./... | grep -vxF "$$($(GO) list $(KERNEL_PACKAGES))"))
 	@! cut -f2 $(SKIPPED_OTHERS) | grep -E '$(GUEST_TESTS)' || { echo 'tests for guests of a package that is not in KERNEL_PACKAGES'; exit 1; }
 	@cat $(SKIPPED_OTHERS) >> $(SKIPPED)
 
