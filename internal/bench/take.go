@@ -9,8 +9,7 @@ import (
 
 	"mustang/internal/bench/cnibench"
 	"mustang/internal/bench/evidence"
-	"mustang/internal/bench/policybench"
-	"mustang/internal/bench/servicebench"
+	"mustang/internal/bench/probe"
 	"mustang/internal/bench/suites"
 	"mustang/internal/lab"
 	"mustang/internal/load"
@@ -128,10 +127,6 @@ func (t *testbed) takeTables(ctx context.Context, row rowSpec) (sample, error) {
 	if err != nil {
 		return sample{}, err
 	}
-	if row.workload.OfPolicies() {
-		s, err := policybench.Task{Lab: l, Path: row.path.Path, Workload: row.workload.Name, CPU: t.cpus.Client}.Run(ctx)
-		return sample{measurement: s.Measurement, evidence: s.Evidence}, err
-	}
-	s, err := servicebench.Task{Lab: l, Path: row.path.Path, Workload: row.workload.Name, CPU: t.cpus.Client}.Run(ctx)
+	s, err := probe.Task{Lab: l, Path: row.path.Path, Workload: row.workload.Name, CPU: t.cpus.Client}.Run(ctx)
 	return sample{measurement: s.Measurement, evidence: s.Evidence}, err
 }

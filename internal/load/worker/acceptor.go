@@ -19,7 +19,6 @@ import (
 	"mustang/internal/load"
 	"mustang/internal/load/clock"
 	"mustang/internal/load/socket"
-	"mustang/internal/load/thread"
 )
 
 // The connections of a tcpCRR carry no header: the first byte of a request has the bit
@@ -300,7 +299,7 @@ func (w *worker) serveAccepted(ctx context.Context, listener *net.TCPListener) e
 	w.mu.Unlock()
 	w.tasks.Go(func() {
 		// Not with the priority of load: it is idle in runs that need one.
-		_ = thread.Config{CPU: w.thread.CPU}.Run(a.loop)
+		_ = threadConfig{CPU: w.thread.CPU}.run(a.loop)
 	})
 	return nil
 }

@@ -18,7 +18,6 @@ import (
 
 	"mustang/internal/load"
 	"mustang/internal/load/socket"
-	"mustang/internal/load/thread"
 	"mustang/internal/netns"
 )
 
@@ -63,7 +62,7 @@ func (w *worker) client(ctx context.Context, spec load.Spec) (m load.Measurement
 // them on the agent's CPU.
 type clientRun struct {
 	spec     load.Spec
-	thread   thread.Config
+	thread   threadConfig
 	sessions []*session // of the flows
 	barrier  *startBarrier
 	// left is the number of bytes that a TCP stream with a limit has not sent yet. The
@@ -194,7 +193,7 @@ func (r *clientRun) each(fn func(i int, s *session) error) error {
 	var threads sync.WaitGroup
 	for i, s := range r.sessions {
 		threads.Go(func() {
-			if err := r.thread.Run(func() error { return fn(i, s) }); err != nil {
+			if err := r.thread.run(func() error { return fn(i, s) }); err != nil {
 				r.fail(s, err)
 			}
 		})
@@ -326,7 +325,7 @@ func (b *startBarrier) wait(begin func() error) (time.Time, error) {
 		return time.Time{}, errCancelled
 	}
 	if b.flows > 1 {
-		thread.SleepUntil(b.start)
+		sleepUntil(b.start)
 	}
 	return b.start, b.err
 }

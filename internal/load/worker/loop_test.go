@@ -13,7 +13,6 @@ import (
 	hdrhistogram "github.com/HdrHistogram/hdrhistogram-go"
 
 	"mustang/internal/load"
-	"mustang/internal/load/thread"
 )
 
 // sessionPair returns two ends of a connection over loopback.
@@ -54,7 +53,7 @@ func rrPair(t testing.TB) *requester {
 		t.Fatal(err)
 	}
 	done := make(chan error, 1)
-	go func() { done <- thread.Config{CPU: -1}.Run(func() error { return tcpRR{}.serve(server) }) }()
+	go func() { done <- threadConfig{CPU: -1}.run(func() error { return tcpRR{}.serve(server) }) }()
 	t.Cleanup(func() {
 		client.interrupt()
 		if err := <-done; !errors.Is(err, io.EOF) {
@@ -69,7 +68,7 @@ func BenchmarkRR(b *testing.B) {
 	client := rrPair(b)
 	b.ReportAllocs()
 	b.ResetTimer()
-	err := thread.Config{CPU: -1}.Run(func() error {
+	err := threadConfig{CPU: -1}.run(func() error {
 		_, err := client.transact(rrMeasured, 0, uint64(b.N))
 		return err
 	})

@@ -19,9 +19,7 @@ import (
 
 	"mustang/internal/load"
 	"mustang/internal/load/clock"
-	"mustang/internal/load/heap"
 	"mustang/internal/load/message"
-	"mustang/internal/load/thread"
 	"mustang/internal/version"
 )
 
@@ -35,7 +33,7 @@ const maxLoadThreads = 4 * load.MaxFlows
 
 // worker is the state of an agent process.
 type worker struct {
-	thread thread.Config
+	thread threadConfig
 	out    *message.Writer
 
 	mu          sync.Mutex
@@ -49,7 +47,7 @@ type worker struct {
 	cancels     map[uint64]context.CancelFunc
 	conns       map[uint64]*standingConn
 	lastConn    uint64 // the last ID
-	heap        heap.Meter
+	heap        heapMeter
 	turn        *semaphore.Weighted // of the commands that use standing connections
 	machine     *clock.Machine      // for slices, opened by the first ones
 	tasks       sync.WaitGroup
@@ -77,13 +75,13 @@ func Main(ctx context.Context, args []string, stdin io.Reader, stdout io.Writer)
 	}
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), 1+spareThreads)))
-	if err := thread.PinProcess(*cpu); err != nil {
+	if err := pinProcess(*cpu); err != nil {
 		return fmt.Errorf("load agent: %w", err)
 	}
-	thread.RelaxRuntime()
+	relaxRuntime()
 	ctx, cancel := context.WithCancel(ctx)
 	w := &worker{
-		thread: thread.Config{CPU: *cpu, Priority: *priority}, out: message.NewWriter(stdout),
+		thread: threadConfig{CPU: *cpu, Priority: *priority}, out: message.NewWriter(stdout),
 		cancels: map[uint64]context.CancelFunc{}, flows: map[uint64]bool{}, runs: map[uint64]*serverRun{},
 		conns: map[uint64]*standingConn{}, turn: semaphore.NewWeighted(mostShuts),
 		slots: runtime.GOMAXPROCS(0),

@@ -18,7 +18,7 @@ func (w *worker) end() {
 	defer w.mu.Unlock()
 	w.active--
 	if w.active > 0 {
-		w.heap.Collect()
+		w.heap.collect()
 		return
 	}
 	if runtime.GOMAXPROCS(0) > w.slots {
@@ -50,5 +50,5 @@ func (w *worker) raiseThreads(n int) {
 func (w *worker) collect() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.heap.Collect()
+	w.heap.collect()
 }

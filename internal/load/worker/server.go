@@ -106,7 +106,7 @@ func (w *worker) serveTCP(ctx context.Context, a accepted) {
 	s.acceptor = a.by
 	defer s.close()
 	defer context.AfterFunc(ctx, s.interrupt)()
-	_ = w.thread.Run(func() error {
+	_ = w.thread.run(func() error {
 		return w.serve(s, h, func() error {
 			if err := s.useCongestion(h.spec.Congestion); err != nil {
 				return err

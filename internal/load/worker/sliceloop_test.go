@@ -12,7 +12,6 @@ import (
 
 	"mustang/internal/load"
 	"mustang/internal/load/message"
-	"mustang/internal/load/thread"
 )
 
 // TestSlicesAllocateNothing runs each end of each workload in this process and the other
@@ -24,7 +23,7 @@ func TestSlicesAllocateNothing(t *testing.T) {
 	}
 	here := serveHere(t)
 	for name, spec := range sliceSpecs(pair{server: server}) {
-		w := &worker{thread: thread.Config{CPU: -1}}
+		w := &worker{thread: threadConfig{CPU: -1}}
 		spec.Standing = true
 		c, err := w.openStanding(t.Context(), spec)
 		if err != nil {
@@ -32,7 +31,7 @@ func TestSlicesAllocateNothing(t *testing.T) {
 		}
 		var carried tally
 		n := mallocs(t, func() error {
-			return w.thread.Run(func() (err error) {
+			return w.thread.run(func() (err error) {
 				carried, err = c.carry(50*time.Millisecond, true)
 				return err
 			})

@@ -159,7 +159,7 @@ func (c *standingConn) help(f flow) {
 	h := helper{bursts: make(chan burst), done: make(chan outcome)}
 	c.helpers = append(c.helpers, h)
 	go func() {
-		err := c.run.thread.Run(func() error {
+		err := c.run.thread.run(func() error {
 			for b := range h.bursts {
 				t, err := f.carry(b)
 				if err != nil {

@@ -86,7 +86,7 @@ func (w *worker) slices(ctx context.Context, slices []load.Slice) ([]load.SliceR
 	}
 	defer interruptAfter(ctx, conns)()
 	results := make([]load.SliceResult, len(slices))
-	err := w.thread.Run(func() error {
+	err := w.thread.run(func() error {
 		for i, s := range slices {
 			if ctx.Err() != nil {
 				return errCancelled
@@ -116,7 +116,7 @@ func (w *worker) oneSlice(ctx context.Context, spec load.Spec) (m load.Measureme
 	}
 	defer c.close()
 	defer context.AfterFunc(ctx, c.run.interrupt)()
-	err = w.thread.Run(func() error {
+	err = w.thread.run(func() error {
 		s := load.Slice{Lead: spec.Warmup, Duration: spec.Duration}
 		if s.Lead == 0 {
 			s.Lead = -1

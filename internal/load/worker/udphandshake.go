@@ -240,7 +240,7 @@ func (w *worker) serveUDP(ctx context.Context, s *session, h header) {
 	defer w.end()
 	defer s.close()
 	defer context.AfterFunc(ctx, s.interrupt)()
-	_ = w.thread.Run(func() error {
+	_ = w.thread.run(func() error {
 		return w.serve(s, h, func() error {
 			if err := s.welcome(); err != nil {
 				return err

@@ -12,7 +12,6 @@ import (
 
 	"mustang/internal/load"
 	"mustang/internal/load/clock"
-	"mustang/internal/load/thread"
 )
 
 // udpStream is a one-way stream of datagrams from client to server. Each datagram says
@@ -162,7 +161,7 @@ func (u *udpSender) send(kind byte, start time.Time, p phase) error {
 	length, count := p.length, p.count
 	for sent := uint64(0); ; sent++ {
 		if u.pace.gap > 0 {
-			thread.SleepUntil(start.Add(u.pace.due(sent, count, length)))
+			sleepUntil(start.Add(u.pace.due(sent, count, length)))
 		}
 		elapsed := time.Since(start)
 		if count > 0 && sent == count || count == 0 && sent > 0 && elapsed >= length {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package servicebench
+package probe
 
 import (
 	"fmt"
@@ -41,7 +41,7 @@ func TestPortComesAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer c.Close()
+	defer c.close()
 	services := l.AllServices(lab.OtherBackends)
 	i := len(services) - 1
 	if !isOther(services[i]) {
@@ -49,7 +49,7 @@ func TestPortComesAgain(t *testing.T) {
 	}
 	reach := func(n int, of service.Service, want bool) {
 		t.Helper()
-		err := c.On(func() error {
+		err := c.on(func() error {
 			shows := false
 			for range n {
 				_, shown, err := c.reach(of)

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package connect opens connections in a lab one by one, with system calls on a thread that is pinned to a CPU, and has the
-// listeners that accept them.
-package connect
+package probe
 
 import (
 	"cmp"
@@ -13,7 +11,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mustang/internal/bench/evidence"
 	"mustang/internal/lab"
 	"mustang/internal/load"
 	"mustang/internal/load/socket"
@@ -23,8 +20,8 @@ import (
 // timeout is that of a connection.
 const timeout = 3 * time.Second
 
-// Client opens connections from the client's place of a path to listeners at the server's.
-type Client struct {
+// connector opens connections from the client's place of a path to listeners at the server's.
+type connector struct {
 	lab       *lab.Lab
 	cpu       int
 	from      *netns.Namespace
@@ -37,14 +34,14 @@ type listener struct {
 	at netip.AddrPort
 }
 
-// New listens at addresses of the path's server. The client's thread is to run on a CPU.
-func New(l *lab.Lab, p evidence.Path, cpu int, at ...netip.AddrPort) (*Client, error) {
-	c := &Client{lab: l, cpu: cpu}
-	to, err := l.Namespace(p.Server)
+// connector listens at addresses of the path's server. Its connections open on the task's CPU, with system calls.
+func (t Task) connector(at ...netip.AddrPort) (*connector, error) {
+	c := &connector{lab: t.Lab, cpu: t.CPU}
+	to, err := t.Lab.Namespace(t.Path.Server)
 	if err != nil {
 		return nil, err
 	}
-	if c.from, err = l.Namespace(p.Client); err != nil {
+	if c.from, err = t.Lab.Namespace(t.Path.Client); err != nil {
 		return nil, err
 	}
 	err = to.Do(func() error {
@@ -58,7 +55,7 @@ func New(l *lab.Lab, p evidence.Path, cpu int, at ...netip.AddrPort) (*Client, e
 		return nil
 	})
 	if err != nil {
-		c.Close()
+		c.close()
 		return nil, err
 	}
 	return c, nil
@@ -78,15 +75,15 @@ func listen(at netip.AddrPort) (int, error) {
 	return fd, err
 }
 
-// Close closes the listeners.
-func (c *Client) Close() {
+// close closes the listeners.
+func (c *connector) close() {
 	for _, l := range c.listeners {
 		_ = unix.Close(l.fd)
 	}
 }
 
-// On runs do on the client's CPU, in its network namespace and in the lab's control group. Connections are opened there.
-func (c *Client) On(do func() error) error {
+// on runs do on the client's CPU, in its network namespace and in the lab's control group. Connections are opened there.
+func (c *connector) on(do func() error) error {
 	return c.lab.Within(func() error {
 		return c.from.Do(func() error { return pinned(c.cpu, do) })
 	})
@@ -106,18 +103,18 @@ func pinned(cpu int, do func() error) error {
 	return do()
 }
 
-// Connection is an open connection.
-type Connection struct {
+// connection is an open connection.
+type connection struct {
 	client, server int
-	// At is the address of the listener that has it.
-	At netip.AddrPort
-	// Took is the time until it was open.
-	Took time.Duration
+	// at is the address of the listener that has it.
+	at netip.AddrPort
+	// took is the time until it was open.
+	took time.Duration
 }
 
-// Open opens a connection.
-func (c *Client) Open(to netip.AddrPort) (Connection, error) {
-	var o Connection
+// open opens a connection.
+func (c *connector) open(to netip.AddrPort) (connection, error) {
+	var o connection
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return o, err
@@ -128,11 +125,11 @@ func (c *Client) Open(to netip.AddrPort) (Connection, error) {
 		if err = unix.Connect(fd, sockaddr); errors.Is(err, unix.EINTR) {
 			err = opened(fd, timeout)
 		}
-		o.Took = time.Since(started)
+		o.took = time.Since(started)
 	}
 	if err == nil {
 		o.client = fd
-		o.server, o.At, err = c.accept()
+		o.server, o.at, err = c.accept()
 	}
 	if err != nil {
 		_ = unix.Close(fd)
@@ -141,8 +138,8 @@ func (c *Client) Open(to netip.AddrPort) (Connection, error) {
 	return o, nil
 }
 
-// Try reports whether a connection opens within a time, and closes it.
-func (c *Client) Try(to netip.AddrPort, within time.Duration) (bool, error) {
+// try reports whether a connection opens within a time, and closes it.
+func (c *connector) try(to netip.AddrPort, within time.Duration) (bool, error) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return false, err
@@ -150,11 +147,11 @@ func (c *Client) Try(to netip.AddrPort, within time.Duration) (bool, error) {
 	if err = unix.Connect(fd, socket.Sockaddr(to)); errors.Is(err, unix.EINPROGRESS) || errors.Is(err, unix.EINTR) {
 		err = opened(fd, within)
 	}
-	o := Connection{client: fd, server: -1}
+	o := connection{client: fd, server: -1}
 	if err == nil {
 		o.server, _, err = c.accept()
 	}
-	o.Close()
+	o.close()
 	if errors.Is(err, unix.ETIMEDOUT) {
 		return false, nil
 	}
@@ -179,7 +176,7 @@ func opened(fd int, within time.Duration) error {
 }
 
 // accept returns the socket of a connection that was just opened, and the address of the listener that has it.
-func (c *Client) accept() (fd int, at netip.AddrPort, err error) {
+func (c *connector) accept() (fd int, at netip.AddrPort, err error) {
 	for range 2 {
 		var events []unix.PollFd
 		for _, l := range c.listeners {
@@ -193,22 +190,22 @@ func (c *Client) accept() (fd int, at netip.AddrPort, err error) {
 	return -1, at, errors.New("no listener has the connection")
 }
 
-// Close ends a connection at once, without the states in which TCP waits.
-func (o Connection) Close() {
+// close ends a connection at once, without the states in which TCP waits.
+func (o connection) close() {
 	for _, fd := range []int{o.client, o.server} {
 		_ = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
 		_ = unix.Close(fd)
 	}
 }
 
-// Port returns the client's port, 0 if the connection is closed.
-func (o Connection) Port() uint16 {
+// clientPort returns the client's port, 0 if the connection is closed.
+func (o connection) clientPort() uint16 {
 	local, _ := names(o.client)
 	return local.Port()
 }
 
-// Proof returns the measurement of connections of which this is the last, with the addresses that both ends see.
-func (o Connection) Proof(connections int) load.Measurement {
+// proof returns the measurement of connections of which this is the last, with the addresses that both ends see.
+func (o connection) proof(connections int) load.Measurement {
 	m := load.Measurement{Workload: load.TCPCRR, Flows: 1, Count: uint64(connections)}
 	m.ClientLocal, m.ClientPeer = names(o.client)
 	m.ServerLocal, m.ServerPeer = names(o.server)

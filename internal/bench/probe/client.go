@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package servicebench
+package probe
 
 import (
 	"context"
@@ -11,7 +11,6 @@ import (
 	"slices"
 	"time"
 
-	"mustang/internal/bench/connect"
 	"mustang/internal/lab"
 	"mustang/internal/load"
 	"mustang/internal/netns"
@@ -27,7 +26,7 @@ const mostKept = 10_000
 
 // client connects to services of a lab, and has the listeners of all their backends.
 type client struct {
-	*connect.Client
+	*connector
 	host *netns.Namespace
 	kept map[tuple]struct{} // the connections of reach since the last forget
 }
@@ -48,7 +47,7 @@ func newClient(t Task) (client, error) {
 	if err != nil {
 		return client{}, err
 	}
-	c, err := connect.New(t.Lab, t.Path, t.CPU, at...)
+	c, err := t.connector(at...)
 	return client{c, host, make(map[tuple]struct{})}, err
 }
 
@@ -64,24 +63,24 @@ func (c client) connectAll(ctx context.Context, services []service.Service, n in
 	if len(services) == 0 {
 		return m, nil, errors.New("the lab has no other services")
 	}
-	err = c.On(func() error {
+	err = c.on(func() error {
 		for i := range n {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
 			s := services[rand.IntN(len(services))]
-			o, err := c.Open(s.Frontend)
+			o, err := c.open(s.Frontend)
 			if err != nil {
 				return err
 			}
-			took = append(took, o.Took)
+			took = append(took, o.took)
 			if i == n-1 {
-				m = o.Proof(n)
+				m = o.proof(n)
 				if !has(s, o) {
-					return fmt.Errorf("%s answered for %s", o.At, s.Frontend)
+					return fmt.Errorf("%s answered for %s", o.at, s.Frontend)
 				}
 			}
-			o.Close()
+			o.close()
 		}
 		return nil
 	})
@@ -89,8 +88,8 @@ func (c client) connectAll(ctx context.Context, services []service.Service, n in
 }
 
 // has reports whether a service has the backend of a connection.
-func has(s service.Service, o connect.Connection) bool {
-	return slices.ContainsFunc(s.Backends, func(b service.Backend) bool { return b.Addr == o.At })
+func has(s service.Service, o connection) bool {
+	return slices.ContainsFunc(s.Backends, func(b service.Backend) bool { return b.Addr == o.at })
 }
 
 // awaitChange changes service i, and connects to it all the while. It returns the time from the
@@ -99,7 +98,7 @@ func (c client) awaitChange(ctx context.Context, l *lab.Lab, services []service.
 	s := services[i]
 	var changed chan error
 	begun := make(chan time.Time, 1)
-	err = c.On(func() error {
+	err = c.on(func() error {
 		switch _, isNew, err := c.reach(s); {
 		case err != nil:
 			return err
@@ -138,15 +137,15 @@ func (c client) reach(s service.Service) (opened time.Time, shows bool, err erro
 			return opened, false, err
 		}
 	}
-	o, err := c.Open(s.Frontend)
+	o, err := c.open(s.Frontend)
 	if err != nil {
 		return opened, false, err
 	}
 	opened = time.Now()
-	t := tuple{o.Port(), s.Frontend}
+	t := tuple{o.clientPort(), s.Frontend}
 	_, again := c.kept[t]
 	c.kept[t] = struct{}{}
-	o.Close()
+	o.close()
 	return opened, !again && has(s, o), nil
 }
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package heap collects garbage between measurements, when there is much.
-package heap
+package worker
 
 import (
 	"runtime"
@@ -11,23 +10,23 @@ import (
 // maxGarbage is the number of bytes that the heap may grow by before garbage is collected.
 const maxGarbage = 64 << 20
 
-// Meter notices that garbage has grown. It is for one goroutine.
-type Meter struct {
+// heapMeter notices that garbage has grown. It is for one goroutine.
+type heapMeter struct {
 	sample []metrics.Sample
 	live   uint64 // bytes after the last collection
 }
 
-// Collect collects garbage if the heap has grown by 64 MiB since the last collection.
-func (m *Meter) Collect() {
-	if m.Read() < m.live+maxGarbage {
+// collect collects garbage if the heap has grown by 64 MiB since the last collection.
+func (m *heapMeter) collect() {
+	if m.read() < m.live+maxGarbage {
 		return
 	}
 	runtime.GC()
-	m.live = m.Read()
+	m.live = m.read()
 }
 
-// Read returns the size of the heap in bytes, garbage included.
-func (m *Meter) Read() uint64 {
+// read returns the size of the heap in bytes, garbage included.
+func (m *heapMeter) read() uint64 {
 	if m.sample == nil {
 		m.sample = []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
 	}

@@ -1,88 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package servicebench measures what a table of many services costs beside traffic on open
-// connections: the first packet to a service, the time in which all services and the change of
-// one are programmed, and the kernel's memory. Each sample ends with connections whose evidence
-// shows that the services work.
-package servicebench
+package probe
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
-	"runtime"
 	"time"
-
-	hdrhistogram "github.com/HdrHistogram/hdrhistogram-go"
 
 	"mustang/internal/bench/evidence"
 	"mustang/internal/lab"
 	"mustang/internal/load"
-	"mustang/internal/load/clock"
 	"mustang/internal/result"
 	"mustang/internal/service"
 )
 
-// Connections of a sample.
-const (
-	// firstPackets are those of which the first packet is measured.
-	firstPackets = 1000
-	// proofs are those that show that the services work.
-	proofs = 20
-)
+// firstPackets is the number of connections of a sample of first packets.
+const firstPackets = 1000
 
-// Changes of a sample: until changeTime is over, but mostChanges at most and two at least,
-// there and back.
-const (
-	changeTime  = time.Second
-	mostChanges = 100
-)
+// serviceTime is how long services change, see [mostChanges].
+const serviceTime = time.Second
 
 // memoryBackends is the number of backends of each service whose memory is measured.
 const memoryBackends = 4
 
-// Task is one sample to take.
-type Task struct {
-	// Lab is of topology pod-links, with services.
-	Lab *lab.Lab
-	// Path is that of the row; its addresses are those of other services then.
-	Path evidence.Path
-	// Workload is one of those that measure tables of services.
-	Workload string
-	// CPU is the one that the client's thread runs on.
-	CPU int
-}
-
-// Sample is the measurement of a task with its evidence.
-type Sample struct {
-	Measurement load.Measurement
-	Evidence    result.Evidence
-}
-
-// Run takes a sample. The lab has the services with which it was built then. If evidence
-// contradicts the path, the error is an [*evidence.Error].
-func (t Task) Run(ctx context.Context) (s Sample, err error) {
-	watch, err := clock.OpenMachine()
-	if err != nil {
-		return s, err
-	}
-	defer watch.Close()
+// services takes a sample of a table of services.
+func (t Task) services(ctx context.Context, m *load.Measurement, s *span) (result.Evidence, error) {
 	c, err := newClient(t)
 	if err != nil {
-		return s, err
+		return result.Evidence{}, err
 	}
-	defer c.Close()
-	m := &s.Measurement
-	m.Workload, m.Flows, m.Histogram = t.Workload, 1, hdrhistogram.New(1, int64(10*time.Minute), 3)
-	if err := c.forget(); err != nil {
-		return s, err
+	defer c.close()
+	recorder, all := evidence.Recorder{Lab: t.Lab}, t.Lab.AllServices(lab.OtherBackends)
+	if err := errors.Join(c.forget(), s.begin()); err != nil {
+		return result.Evidence{}, err
 	}
-	recorder := evidence.Recorder{Lab: t.Lab}
-	services := t.Lab.AllServices(lab.OtherBackends)
-	runtime.GC() // otherwise what came before is collected while connections are timed
-	if err := watch.Begin(); err != nil {
-		return s, err
-	}
-	started := time.Now()
 	connections := proofs
 	switch t.Workload {
 	case result.WorkloadServiceProgram:
@@ -90,35 +42,29 @@ func (t Task) Run(ctx context.Context) (s Sample, err error) {
 	case result.WorkloadServiceMemory:
 		err = t.memory(ctx, m)
 	case result.WorkloadServiceChange:
-		err = t.change(ctx, m, c)
+		err = t.changeServices(ctx, m, c)
 	default:
 		connections = firstPackets
 	}
 	if err != nil {
-		return s, err
+		return result.Evidence{}, err
 	}
 	if err := recorder.Start(); err != nil {
-		return s, err
+		return result.Evidence{}, err
 	}
-	proof, took, err := c.connectAll(ctx, services, connections)
+	proof, took, err := c.connectAll(ctx, all, connections)
 	if err != nil {
-		return s, err
+		return result.Evidence{}, err
 	}
 	if connections == firstPackets {
 		t.firstPackets(m, took)
 	}
-	m.Seconds = time.Since(started).Seconds()
-	if m.Machine, err = watch.End(); err != nil {
-		return s, err
+	if err := s.end(m); err != nil {
+		return result.Evidence{}, err
 	}
 	path := t.Path
 	path.Connect, path.Listen = proof.ClientPeer, proof.ServerLocal
-	seen, err := recorder.Stop(evidence.Flow{Path: path, Measurement: proof})
-	if err != nil {
-		return s, err
-	}
-	s.Evidence = seen[0]
-	return s, evidence.Contradiction(s.Evidence)
+	return prove(&recorder, evidence.Flow{Path: path, Measurement: proof})
 }
 
 // firstPackets sets the figures of connections that took so long.
@@ -180,12 +126,12 @@ func (t Task) memory(ctx context.Context, m *load.Measurement) error {
 	return t.Lab.WriteServices(ctx, t.Lab.AllServices(lab.OtherBackends))
 }
 
-// change gives services picked at random another backend, and the old ones back, and measures
+// changeServices gives services picked at random another backend, and the old ones back, and measures
 // the time until a connection reaches the new one.
-func (t Task) change(ctx context.Context, m *load.Measurement, c client) error {
+func (t Task) changeServices(ctx context.Context, m *load.Measurement, c client) error {
 	services := t.Lab.AllServices(lab.OtherBackends)
 	started := time.Now()
-	for n := 0; n < 2 || n < mostChanges && time.Since(started) < changeTime; n += 2 {
+	for n := 0; n < 2 || n < mostChanges && time.Since(started) < serviceTime; n += 2 {
 		i := rand.IntN(len(services))
 		for !isOther(services[i]) {
 			i = rand.IntN(len(services))
@@ -203,8 +149,7 @@ func (t Task) change(ctx context.Context, m *load.Measurement, c client) error {
 			m.Count++
 		}
 	}
-	m.Units, m.Unit, m.CPUUnit = float64(m.Count), result.UnitMicroseconds, "change"
-	m.Rate = float64(m.Histogram.ValueAtPercentile(50)) / 1e3
+	changes(m)
 	return nil
 }
 

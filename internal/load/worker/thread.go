@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package thread prepares the threads of a process that carries load: their CPU, their priority and their timers.
-package thread
+package worker
 
 import (
 	"errors"
@@ -14,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// PinProcess binds every thread of the process to a CPU; later threads inherit it. A
+// pinProcess binds every thread of the process to a CPU; later threads inherit it. A
 // negative CPU binds nothing.
-func PinProcess(cpu int) error {
+func pinProcess(cpu int) error {
 	if cpu < 0 {
 		return nil
 	}
@@ -42,11 +41,11 @@ const (
 	loadSlack    = 50 * time.Microsecond // the kernel's default
 )
 
-// RelaxRuntime lets the kernel wake the threads of the Go runtime late, at a tick that
+// relaxRuntime lets the kernel wake the threads of the Go runtime late, at a tick that
 // comes anyway; later threads inherit it. The runtime's monitor would else wake up to
 // some thousand times a second on the CPU that carries load. It takes CAP_SYS_NICE;
 // without, figures have a little more noise.
-func RelaxRuntime() {
+func relaxRuntime() {
 	tasks, err := os.ReadDir("/proc/self/task")
 	if err != nil {
 		return
@@ -79,14 +78,14 @@ func setPriority(priority int) error {
 	return nil
 }
 
-// Config is the CPU and the priority of threads that carry load.
-type Config struct {
+// threadConfig is the CPU and the priority of threads that carry load.
+type threadConfig struct {
 	CPU      int // negative: any
 	Priority int // of SCHED_FIFO; 0: an ordinary thread
 }
 
-// Run runs fn on an OS thread of its own and waits for it. The thread ends with fn.
-func (c Config) Run(fn func() error) error {
+// run runs fn on an OS thread of its own and waits for it. The thread ends with fn.
+func (c threadConfig) run(fn func() error) error {
 	done := make(chan error, 1)
 	go func() {
 		// Never unlocked, so the runtime ends the thread.
@@ -110,9 +109,9 @@ func (c Config) Run(fn func() error) error {
 	return <-done
 }
 
-// SleepUntil blocks the calling thread until a time. It returns at once if the time
+// sleepUntil blocks the calling thread until a time. It returns at once if the time
 // has passed, so a sender that is late catches up.
-func SleepUntil(t time.Time) {
+func sleepUntil(t time.Time) {
 	if ahead := time.Until(t); ahead > 0 {
 		ts := unix.NsecToTimespec(int64(ahead))
 		_ = unix.Nanosleep(&ts, nil) // a signal may end it a little early
