@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -37,10 +38,24 @@ func (f File) Read() ([]service.Service, error) {
 	return set.Services, nil
 }
 
+// check returns an error if the path can be that of no file.
+func (f File) check() error {
+	if f == "" || strings.HasSuffix(string(f), "/") {
+		return fmt.Errorf("save services in %q: not the path of a file", f)
+	}
+	if info, err := os.Stat(string(f)); err == nil && !info.Mode().IsRegular() {
+		return fmt.Errorf("save services in %s: not a regular file", f)
+	}
+	return nil
+}
+
 // Replace writes services to a new file and syncs it, calls apply, and renames the file if apply returned no error. So a full
 // disk is found before anything is applied, and what is read is one set or the other, whole. One process at a time does
 // so: errors of dirlock.Take. After a kill in between, the same call again repairs.
 func (f File) Replace(ctx context.Context, services []service.Service, apply func() error) (err error) {
+	if err := f.check(); err != nil {
+		return err
+	}
 	dir := filepath.Dir(string(f))
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err

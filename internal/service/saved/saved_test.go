@@ -94,12 +94,19 @@ func TestReplaceWritesFirst(t *testing.T) {
 	if err := os.WriteFile(blocked, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	err := File(filepath.Join(blocked, "services.json")).Replace(t.Context(), nil, func() error {
-		t.Error("applied")
-		return nil
-	})
-	if err == nil {
-		t.Error("no error")
+	fifo := filepath.Join(t.TempDir(), "fifo")
+	if err := unix.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	for _, path := range []string{filepath.Join(blocked, "services.json"), "", "/", dir, dir + "/", dir + "/new/", fifo} {
+		err := File(path).Replace(t.Context(), nil, func() error {
+			t.Errorf("%q: applied", path)
+			return nil
+		})
+		if err == nil || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%q: %v", path, err)
+		}
 	}
 }
 
