@@ -31,7 +31,7 @@ func refuseRepeated(root *cobra.Command, args []string) (twice error) {
 	given := map[string]bool{}
 	_ = cmd.Flags().ParseAll(rest, func(flag *pflag.Flag, _ string) error {
 		_, list := flag.Value.(pflag.SliceValue)
-		if given[flag.Name] && !list && flag.Value.Type() != "stringToString" {
+		if given[flag.Name] && !list && flag.Value.Type() != "stringToString" && flag.Name != "help" {
 			twice = cli.Usage(fmt.Errorf("--%s is given twice, and takes one value", flag.Name))
 		}
 		given[flag.Name] = true

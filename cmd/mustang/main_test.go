@@ -275,6 +275,7 @@ var badInput = []struct {
 	{"links --netns=a --netns b", 2, "--netns is given twice, and takes one value"},
 	{"links -o json --output=table", 2, "--output is given twice"},
 	{"svc ls --wait=1s --wait=2s", 2, "--wait is given twice"},
+	{"lab up two-hosts --wire-rate 1kbit", 2, `--wire-rate: invalid rate "1kbit"`},
 	{"bench --quick --quick --list", 2, "--quick is given twice"},
 	{"ep add --label a=b --label c=d --netns=x --netns=x", 2, "--netns is given twice"},
 	{"compare a b --threshold 5", 2, `--threshold "5": want a percentage, such as 5%`},
