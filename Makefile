@@ -224,7 +224,7 @@ lint: $(BUILD)/packages-generate.stamp
 RACE_PACKAGES := ./cmd/mustang/internal/svc ./internal/agent ./internal/agent/shed ./internal/flock ./internal/kube ./internal/cni/netconf ./internal/cni/record ./internal/datapath/connections \
 	./internal/datapath/dirlock ./internal/ipam ./internal/load/message ./internal/load/worker ./internal/policy \
 	./internal/policy/manifest ./internal/result ./internal/result/compare ./internal/service ./internal/service/health \
-	./internal/service/manifest ./internal/service/saved
+	./internal/service/manifest
 
 # Without root and without network namespaces.
 test-unit: $(BUILD)/modules.stamp page

@@ -3,8 +3,8 @@
 package main
 
 import (
+	"errors"
 	"fmt"
-	"math"
 	"path/filepath"
 	"strings"
 
@@ -24,6 +24,7 @@ var compareFormats = []string{"csv", "markdown", "benchfmt"}
 // compare is the command that compares runs.
 func (c *config) compare() *cobra.Command {
 	var format, threshold string
+	var allowMissing bool
 	cmd := &cobra.Command{
 		Use:   "compare OLD NEW...",
 		Short: "Compare the results of runs: before and after a change, or of two machines",
@@ -38,7 +39,8 @@ runs of each, and compare those of one kind too.
 
 With -o benchfmt, the samples of all runs are printed in the format of Go's benchmarks, for
 benchstat -col run. With --threshold 5% the exit code is 3 if a row got worse by more than 5 %, and the
-difference was found with significance.`,
+difference was found with significance; or if a row of OLD is missing from a NEW run, or has no
+figure there, unless --allow-missing is given.`,
 		Example: `  mustang compare mustang-results/20261122T073512Z mustang-results
   mustang compare before/results.json after/results.json again/results.json -o wide
   mustang compare before after --threshold 5%
@@ -54,24 +56,27 @@ difference was found with significance.`,
 			if err := cli.CheckOutput(format, compareFormats...); err != nil {
 				return err
 			}
-			limit := math.Inf(1)
+			var judge func(*compare.Comparison) error
 			if cmd.Flags().Changed("threshold") {
-				var err error
-				if limit, err = parsePercent(threshold); err != nil {
+				limit, err := parsePercent(threshold)
+				if err != nil {
 					return cli.Usage(fmt.Errorf("--threshold %w", err))
 				}
+				judge = func(of *compare.Comparison) error { return worseThan(of, threshold, limit, allowMissing) }
+			} else if allowMissing {
+				return cli.Usage(errors.New("--allow-missing: --threshold is missing"))
 			}
-			return interruptible(cmd.Context(), func() error { return c.compareRuns(args, format, threshold, limit) })
+			return interruptible(cmd.Context(), func() error { return c.compareRuns(args, format, judge) })
 		},
 	}
 	cli.AddOutput(cmd, &format, compareFormats...)
-	cmd.Flags().StringVar(&threshold, "threshold", "", "exit with code 3 if a row got worse by more than this, such as 5%")
+	cmd.Flags().StringVar(&threshold, "threshold", "", "exit with code 3 if a row got worse by more than this, such as 5%, or is missing")
+	cmd.Flags().BoolVar(&allowMissing, "allow-missing", false, "with --threshold, let rows of OLD be missing, failed or skipped in NEW")
 	return cmd
 }
 
-// compareRuns prints the differences between runs in a format. The error is a *worseError if a row is worse by more than the
-// limit.
-func (c *config) compareRuns(results []string, format, threshold string, limit float64) error {
+// compareRuns prints the differences between runs in a format, and judges them unless judge is nil.
+func (c *config) compareRuns(results []string, format string, judge func(*compare.Comparison) error) error {
 	runs, err := readRuns(results)
 	if err != nil {
 		return err
@@ -86,25 +91,40 @@ func (c *config) compareRuns(results []string, format, threshold string, limit f
 	if len(comparison.Tables) == 0 {
 		return fmt.Errorf("%s has no row that another run measured too", results[0])
 	}
-	if worse := comparison.Worse(limit); len(worse) > 0 {
-		return &worseError{threshold, worse}
+	if judge == nil {
+		return nil
 	}
-	return nil
+	return judge(comparison)
 }
 
-// worseError says that rows got worse.
-type worseError struct {
-	threshold string
-	rows      []string
+// worseError says which rows got worse, or are missing.
+type worseError struct{ text string }
+
+func (e *worseError) Error() string { return e.text }
+
+// worseThan returns a *worseError if a row is worse by more than the limit, or is missing and may not be.
+func worseThan(c *compare.Comparison, threshold string, limit float64, allowMissing bool) error {
+	var texts []string
+	if worse := c.Worse(limit); len(worse) > 0 {
+		texts = append(texts, fmt.Sprintf("worse by more than %s: %s", threshold, firstOf(worse)))
+	}
+	if lost := c.Lost(); len(lost) > 0 && !allowMissing {
+		texts = append(texts, "no figure in NEW (--allow-missing allows it): "+firstOf(lost))
+	}
+	if texts == nil {
+		return nil
+	}
+	return &worseError{strings.Join(texts, "; ")}
 }
 
-func (e *worseError) Error() string {
+// firstOf lists the first five rows.
+func firstOf(rows []string) string {
 	const most = 5
-	rows, more := e.rows, ""
+	more := ""
 	if len(rows) > most {
 		rows, more = rows[:most], fmt.Sprintf(" and %d more", len(rows)-most)
 	}
-	return fmt.Sprintf("worse by more than %s: %s%s", e.threshold, export.Plain(strings.Join(rows, ", ")), more)
+	return export.Plain(strings.Join(rows, ", ")) + more
 }
 
 // printComparison prints a comparison of runs.

@@ -98,9 +98,12 @@ type explained interface {
 
 // runExplain explains a row, prints it and draws it.
 func (c *config) runExplain(cmd *cobra.Command, o explain.Options, out explainOutput) (err error) {
-	if out.svg != "" { // before the work: the path may be wrong
-		if _, err := os.Stat(filepath.Dir(out.svg)); err != nil {
+	if cmd.Flags().Changed("svg") { // before the work: the path may be wrong
+		if _, err := os.Stat(filepath.Dir(out.svg) + "/."); err != nil {
 			return err
+		}
+		if info, err := os.Stat(out.svg); out.svg == "" || err == nil && info.IsDir() {
+			return cli.Usage(fmt.Errorf("--svg %q: not the path of a file", out.svg))
 		}
 	}
 	if o.Store, err = c.reaped(); err != nil {

@@ -21,6 +21,25 @@ var wanted = map[string]string{
 	"uint32": "a whole number from 0 to 4294967295", "uint64": "a whole number from 0", "uintSlice": "whole numbers from 0",
 }
 
+// refuseRepeated returns an error if a flag that takes one value is given twice: the second would replace the first without a word.
+func refuseRepeated(root *cobra.Command, args []string) (twice error) {
+	cmd, rest, err := root.Find(args)
+	if err != nil || cmd.DisableFlagParsing {
+		return nil
+	}
+	cmd.InitDefaultHelpFlag() // and with it those of the commands above
+	given := map[string]bool{}
+	_ = cmd.Flags().ParseAll(rest, func(flag *pflag.Flag, _ string) error {
+		_, list := flag.Value.(pflag.SliceValue)
+		if given[flag.Name] && !list && flag.Value.Type() != "stringToString" && flag.Name != "help" {
+			twice = cli.Usage(fmt.Errorf("--%s is given twice, and takes one value", flag.Name))
+		}
+		given[flag.Name] = true
+		return twice
+	})
+	return twice // what else is wrong, the command tells
+}
+
 // flagError says of an error of a flag's value what the flag takes, instead of what the parser of numbers has met, and of an
 // unknown flag which one may be meant.
 func flagError(cmd *cobra.Command, err error) error {

@@ -162,7 +162,7 @@ func (f labFlags) apply(o *lab.Options, isSet func(flag string) bool) (err error
 	}
 	if f.wireRate != "" {
 		if o.WireRate, err = qdisc.ParseRate(f.wireRate); err != nil {
-			return fmt.Errorf("wire-rate: %w", err)
+			return fmt.Errorf("--wire-rate: %w", err)
 		}
 	}
 	return nil

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -77,6 +78,32 @@ func slower(f result.File, factor float64) result.File {
 	return f
 }
 
+// compareCase is arguments of compare, with the exit code and words of what it prints.
+type compareCase struct {
+	args   []string
+	code   int
+	stdout []string
+	stderr string
+}
+
+func checkCompare(t *testing.T, env map[string]string, cases []compareCase) {
+	t.Helper()
+	for _, tt := range cases {
+		code, stdout, stderr := command(t, env, append([]string{"compare"}, tt.args...)...)
+		if code != tt.code || !strings.Contains(stderr, tt.stderr) || strings.Count(stderr, "\n") != min(len(tt.stderr), 1) {
+			t.Errorf("%q: exit code %d, want %d: %q", tt.args, code, tt.code, stderr)
+		}
+		for _, want := range tt.stdout {
+			if !strings.Contains(stdout, want) {
+				t.Errorf("%q: no %q in %s", tt.args, want, stdout)
+			}
+		}
+		if tt.stdout == nil && stdout != "" {
+			t.Errorf("%q: stdout %q", tt.args, stdout)
+		}
+	}
+}
+
 // TestCompare runs the command on files whose differences are known.
 func TestCompare(t *testing.T) {
 	sound, err := result.Read(soundFile)
@@ -97,12 +124,7 @@ func TestCompare(t *testing.T) {
 		t.Fatal(err)
 	}
 	env := map[string]string{envStateDir: filepath.Join(t.TempDir(), "state")}
-	for _, tt := range []struct {
-		args   []string
-		code   int
-		stdout []string
-		stderr string
-	}{
+	checkCompare(t, env, []compareCase{
 		{[]string{old, dir}, exitDone, []string{"20260101T000000Z", "20260102T000000Z", "-10.0 %", "<0.001", "geomean", "Mann-Whitney", "are the same"}, ""},
 		{[]string{old, worse, "--threshold", "5%"}, exitWorse, []string{"-10.0 %"}, "worse by more than 5%: loopback tcp_stream, "},
 		{[]string{old, worse, "--threshold", "12.5%"}, exitDone, []string{"-10.0 %"}, ""},
@@ -115,21 +137,9 @@ func TestCompare(t *testing.T) {
 		{[]string{old, vm}, exitFailed, nil, "vm counted instructions"},
 		{[]string{vm, old, "--threshold", "5%"}, exitFailed, nil, "vm counted instructions"},
 		{[]string{vm, vm}, exitDone, []string{"instructions/", "less is better"}, ""},
+		{[]string{old, worse, "--allow-missing"}, exitMisuse, nil, "--allow-missing: --threshold is missing"},
 		{[]string{old, foreign}, exitFailed, []string{"Not in 20260101T000000Z: another"}, "no row that another run measured"},
-	} {
-		code, stdout, stderr := command(t, env, append([]string{"compare"}, tt.args...)...)
-		if code != tt.code || !strings.Contains(stderr, tt.stderr) || strings.Count(stderr, "\n") != min(len(tt.stderr), 1) {
-			t.Errorf("%q: exit code %d, want %d: %q", tt.args, code, tt.code, stderr)
-		}
-		for _, want := range tt.stdout {
-			if !strings.Contains(stdout, want) {
-				t.Errorf("%q: no %q in %s", tt.args, want, stdout)
-			}
-		}
-		if tt.stdout == nil && stdout != "" {
-			t.Errorf("%q: stdout %q", tt.args, stdout)
-		}
-	}
+	})
 	_, stdout, _ := command(t, env, "compare", old, worse, "-o", "json")
 	var listed struct {
 		Schema int
@@ -149,6 +159,43 @@ func TestCompare(t *testing.T) {
 	if listed.Schema != cli.Schema || len(listed.Runs) != 2 || len(listed.Tables) != 2 || !listed.Tables[0].Lines[0].Deltas[0].Found {
 		t.Errorf("%+v", listed)
 	}
+}
+
+// TestCompareLost compares with runs in which a row has failed, is missing, or has fallen to 0.
+func TestCompareLost(t *testing.T) {
+	sound, err := result.Read(soundFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	old := writeRun(t, dir, "old", sound)
+	spoilt := func(name string, spoil func(r *result.Row)) string {
+		f := slower(sound, 1)
+		i := slices.IndexFunc(f.Rows, func(r result.Row) bool { return r.ID == "loopback" && r.Workload == result.WorkloadTCPStream })
+		spoil(&f.Rows[i])
+		return writeRun(t, dir, name, f)
+	}
+	failed := spoilt("failed", func(r *result.Row) {
+		*r = result.Row{Suite: r.Suite, ID: r.ID, Link: r.Link, Workload: r.Workload, Datapath: r.Datapath, Placement: r.Placement, Overlay: r.Overlay,
+			Target: r.Target, Via: r.Via, Flows: r.Flows, Status: result.StatusFailed, Reason: "round 3"}
+	})
+	gone := sound
+	gone.Rows = slices.DeleteFunc(slices.Clone(sound.Rows), func(r result.Row) bool { return r.ID == "loopback" })
+	vanished := writeRun(t, dir, "vanished", gone)
+	zero := spoilt("zero", func(r *result.Row) { clear(r.Samples); r.Median, r.CI95 = 0, nil })
+	once := spoilt("once", func(r *result.Row) { r.Samples, r.Positions, r.Median, r.CI95 = []float64{0}, nil, 0, nil })
+	some := spoilt("some", func(r *result.Row) { r.Samples[0], r.CI95[0] = 0, 0 })
+	checkCompare(t, map[string]string{envStateDir: filepath.Join(t.TempDir(), "state")}, []compareCase{
+		{[]string{old, failed, "--threshold", "5%"}, exitWorse, []string{"Not in failed, failed: round 3"}, "no figure in NEW (--allow-missing allows it): loopback tcp_stream\n"},
+		{[]string{old, failed, "--threshold", "5%", "--allow-missing"}, exitDone, []string{"geomean"}, ""},
+		{[]string{failed, old, "--threshold", "5%"}, exitDone, []string{"geomean"}, ""},
+		{[]string{old, failed}, exitDone, []string{"geomean"}, ""},
+		{[]string{old, old, vanished, "--threshold", "5%"}, exitWorse, []string{"geomean"}, "no figure in NEW (--allow-missing allows it): loopback tcp_stream, loopback "},
+		{[]string{vanished, old, failed, "--threshold", "5%"}, exitDone, []string{"geomean"}, ""},
+		{[]string{old, zero, "--threshold", "5%"}, exitWorse, []string{"-100.0 %"}, "worse by more than 5%: loopback tcp_stream\n"},
+		{[]string{old, once, "--threshold", "5%"}, exitWorse, []string{"-100.0 %"}, "worse by more than 5%: loopback tcp_stream\n"},
+		{[]string{old, some, "--threshold", "5%"}, exitDone, []string{"A row with a sample of 0 has no interval"}, ""},
+	})
 }
 
 // TestReportFormats runs the formats of report on a file and on directories.

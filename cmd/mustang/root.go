@@ -42,7 +42,10 @@ func run(ctx context.Context, env cli.Environment, args []string) int {
 	root.SetOut(env.Stdout)
 	root.SetErr(env.Stderr)
 	refuseUnknown(root)
-	err := root.ExecuteContext(ctx)
+	err := refuseRepeated(root, args)
+	if err == nil {
+		err = root.ExecuteContext(ctx)
+	}
 	if err == nil {
 		return exitDone
 	}

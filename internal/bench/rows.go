@@ -68,6 +68,9 @@ func newRow(spec rowSpec) *measuredRow {
 // add adds the sample of a round.
 func (r *measuredRow) add(s sample, round int) {
 	m, f := s.measurement, s.figure
+	if !strings.Contains(r.row.Note, m.Note) {
+		r.addNote(m.Note)
+	}
 	r.row.Unit, r.row.CPUUnit = f.unit, f.cpuUnit
 	r.byRound[round] = len(r.row.Samples)
 	r.row.Samples = append(r.row.Samples, f.value)

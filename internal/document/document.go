@@ -19,9 +19,9 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// maxBytes is the maximum size of a file: an endless one has an end here. 100,000 services of ten backends have 40 MiB, and
-// Kubernetes' objects some 2 KiB each.
-const maxBytes = 256 << 20
+// The most that a file may have: an endless one has an end here. YAML takes 23 times its size in memory. 100,000 services of
+// ten backends have 40 MiB, and Kubernetes' objects some 2 KiB each.
+const maxYAML, maxJSON = 16 << 20, 256 << 20
 
 // textReader reads text: a device of zeros, or another file that is none, has its end at the first zero byte.
 type textReader struct{ io.Reader }
@@ -34,27 +34,38 @@ func (r textReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// readAll reads a file of text.
-func readAll(r io.Reader) ([]byte, error) {
-	data, err := io.ReadAll(io.LimitReader(textReader{r}, maxBytes+1))
+// readAll reads a file of text, which may have maxYAML bytes, or most if it is JSON.
+func readAll(r io.Reader, most int64) (data []byte, isJSON bool, err error) {
+	limited := &io.LimitedReader{R: textReader{r}, N: maxYAML + 1}
+	var all bytes.Buffer
+	_, err = all.ReadFrom(limited)
+	isJSON = looksLikeJSON(all.Bytes())
+	if err == nil && isJSON && limited.N == 0 {
+		limited.N = most - maxYAML
+		_, err = all.ReadFrom(limited)
+	}
 	if ofPath := (*fs.PathError)(nil); errors.As(err, &ofPath) {
 		err = ofPath.Err // the caller names the file
 	}
-	if err == nil && len(data) > maxBytes {
-		err = fmt.Errorf("it is larger than %d MiB", maxBytes>>20)
+	switch {
+	case err != nil || limited.N > 0:
+	case isJSON || most == maxYAML:
+		err = fmt.Errorf("it is larger than %d MiB", most>>20)
+	default:
+		err = fmt.Errorf("it is larger than %d MiB, the most of YAML: JSON may have %d MiB", maxYAML>>20, most>>20)
 	}
-	return data, err
+	return all.Bytes(), isJSON, err
 }
 
-// Each calls a function for each document, as JSON, until it returns an error. A file without a document is an error. Errors begin with the document's
+// Each calls a function for each document, as JSON that it does not keep, until it returns an error. A file without a document is an error. Errors begin with the document's
 // number; empty documents count.
 func Each(r io.Reader, add func(where string, data jsontext.Value) error) error {
-	data, err := readAll(r)
+	data, isJSON, err := readAll(r, maxJSON)
 	if err != nil {
 		return err
 	}
 	next := yamlDocuments(data)
-	if looksLikeJSON(data) {
+	if isJSON {
 		next = jsonDocuments(data)
 	}
 	empty := true
@@ -114,14 +125,14 @@ func toJSON(value any) (jsontext.Value, error) {
 }
 
 func jsonDocuments(data []byte) func() (jsontext.Value, error) {
-	decoder := jsontext.NewDecoder(bytes.NewReader(data))
+	decoder := jsontext.NewDecoder(bytes.NewBuffer(data)) // which copies nothing
 	return func() (jsontext.Value, error) {
 		value, err := decoder.ReadValue()
 		var syntactic *jsontext.SyntacticError
 		if errors.As(err, &syntactic) {
 			err = Explain(err)
 		}
-		return value.Clone(), err
+		return value, err
 	}
 }
 

@@ -31,7 +31,7 @@ func (e *LineError) Unwrap() error { return e.Err }
 
 // Single reads a file of one document. A key that a mapping has twice is a [*LineError].
 func Single(r io.Reader) (*Source, error) {
-	data, err := readAll(r)
+	data, _, err := readAll(r, maxYAML)
 	if err != nil {
 		return nil, err
 	}

@@ -43,6 +43,7 @@ type linkJSON struct {
 	Kind      string         `json:"kind"`
 	Mode      string         `json:"mode,omitempty"`
 	Alias     string         `json:"alias,omitempty"`
+	AltNames  []string       `json:"altnames,omitempty"`
 	Up        bool           `json:"up"`
 	OperState string         `json:"operstate"`
 	Carrier   bool           `json:"carrier"`
@@ -112,7 +113,7 @@ func newInfoJSON(p NamespaceInfo) infoJSON {
 
 func newLinkJSON(l Link, programs []Program) linkJSON {
 	out := linkJSON{
-		Name: l.Name, Index: l.Index, Kind: l.Kind, Mode: l.Mode, Alias: l.Alias,
+		Name: l.Name, Index: l.Index, Kind: l.Kind, Mode: l.Mode, Alias: l.Alias, AltNames: l.AltNames,
 		Up: l.Up, OperState: l.OperState, Carrier: l.Carrier, MTU: l.MTU, MAC: l.MAC.String(), Addresses: []string{},
 		Master: l.Master, Settings: settingsJSON(l.Settings), Port: settingsJSON(l.Port),
 		Duplex: l.Hardware.Duplex, Driver: l.Hardware.Driver, Offloads: map[string]bool{}, Qdisc: l.Qdisc,

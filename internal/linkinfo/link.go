@@ -62,6 +62,8 @@ type Link struct {
 	GSOMaxSize int
 	// Alias is the text that an administrator set.
 	Alias string
+	// AltNames are the alternative names, which commands take as well.
+	AltNames []string
 	// Hardware is the information of ethtool.
 	Hardware Hardware
 	// Programs are the eBPF programs that netlink reports: XDP and classic tc filters, not tcx and netkit.
@@ -122,6 +124,7 @@ func newLink(raw rawLink) Link {
 		QueueLength: attrs.TxQLen,
 		GSOMaxSize:  int(attrs.GSOMaxSize),
 		Alias:       attrs.Alias,
+		AltNames:    attrs.AltNames,
 	}
 	if attrs.TSOMaxSize > rtnl.PacketBytes {
 		on := attrs.GSOIPv4MaxSize > rtnl.PacketBytes

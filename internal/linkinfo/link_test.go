@@ -196,6 +196,7 @@ func TestLinkBridge(t *testing.T) {
 		-n A link set port master br0
 		-n A link set port type bridge_slave hairpin on isolated on
 		-n A link set port alias uplink
+		-n A link property add dev port altname port-with-a-longer-name altname second
 		-n B addr add 192.0.2.1/24 dev eth0
 		-n A link set port up
 		-n A link set br0 up`)
@@ -204,7 +205,7 @@ func TestLinkBridge(t *testing.T) {
 		t.Errorf("the bridge's id is %v", id)
 	}
 	port := in["port"]
-	if port.Master != "br0" || port.Alias != "uplink" || setting(port.Port, "hairpin") != true || setting(port.Port, "isolated") != true {
+	if port.Master != "br0" || port.Alias != "uplink" || !slices.Equal(port.AltNames, []string{"port-with-a-longer-name", "second"}) || setting(port.Port, "hairpin") != true || setting(port.Port, "isolated") != true {
 		t.Errorf("port is %+v", port)
 	}
 	if port.Carrier || port.OperState != "lower-layer-down" || setting(port.Port, "state") != "disabled" {

@@ -116,6 +116,7 @@ func TestWriteTree(t *testing.T) {
 	x.Parent, y.Parent = &Peer{Name: "y", Index: 5}, &Peer{Name: "x", Index: 4}
 	down := link(6, "gone", "macvlan")
 	down.Up, down.Mode, down.Alias, down.Hardware.Speed = false, "vepa", "old", SpeedUnknown
+	down.AltNames = []string{"went", "vanished"}
 	down.Parent = &Peer{Index: 77} // went while we looked
 	var out bytes.Buffer
 	err := WriteTree(&out, []Inventory{{
@@ -141,6 +142,7 @@ br0        bridge        up     1500  -
 `+"`"+`-- eth0   ipvlan l2                           in pod
 gone       macvlan vepa  down   1500  unknown  on device 77
       offloads none, queues 0 tx 0 rx, qdisc noqueue
+      altname went, vanished
       alias "old"
 x          vxlan         up     1500  -        on y
 |     offloads none, queues 0 tx 0 rx, qdisc noqueue
@@ -190,7 +192,7 @@ func TestLinkText(t *testing.T) {
 func TestHostileNames(t *testing.T) {
 	const name = "a\x1b[2J\u009b1m\xff\a"
 	links := []Link{
-		{Device: rtnl.Device{Index: 1, Name: name, Kind: name}, Mode: name, Qdisc: name, Alias: name, Peer: &Peer{Index: 2, Name: name, Namespace: &NamespaceInfo{Name: name}},
+		{Device: rtnl.Device{Index: 1, Name: name, Kind: name}, Mode: name, Qdisc: name, Alias: name, AltNames: []string{name}, Peer: &Peer{Index: 2, Name: name, Namespace: &NamespaceInfo{Name: name}},
 			Settings: []Setting{{Name: name, Value: name}}, Children: []Peer{{Name: name, Kind: name, Namespace: &NamespaceInfo{Name: name}}}},
 		{Device: rtnl.Device{Index: 3, Name: name + "3", MasterIndex: 1, Up: true}, Master: name, OperState: name, Carrier: true},
 	}

@@ -140,6 +140,9 @@ func (t *tree) details(l Link) [][]string {
 		settings = append(settings, port)
 	}
 	out := [][]string{identity, settings, {offloadsText(l), queuesText(l)}, programs}
+	if len(l.AltNames) > 0 {
+		out = append(out, []string{"altname " + strings.Join(l.AltNames, ", ")})
+	}
 	if l.Alias != "" {
 		out = append(out, []string{"alias " + strconv.Quote(l.Alias)})
 	}

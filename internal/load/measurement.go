@@ -94,6 +94,8 @@ type Measurement struct {
 	// Retransmits is the number of segments that the client retransmitted, over the
 	// whole of all connections.
 	Retransmits uint32 `json:"retransmits"`
+	// Note is a remark on how the figures were read; empty for none.
+	Note string `json:"note,omitempty"`
 }
 
 // Lost returns the share of the datagrams sent, or transactions begun, in the window that

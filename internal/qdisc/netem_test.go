@@ -5,6 +5,8 @@ package qdisc_test
 import (
 	"errors"
 	"net/netip"
+	"os/exec"
+	"strings"
 	"testing"
 	"time"
 
@@ -30,6 +32,26 @@ func TestEmulateRate(t *testing.T) {
 	}
 	if err := qdisc.Emulate(a, "none", 1e6, 0); err == nil {
 		t.Error("a device that is not there was accepted")
+	}
+}
+
+// TestEmulateRates sets the slowest and the fastest rate of a wire, as tc shows them.
+func TestEmulateRates(t *testing.T) {
+	testkit.RequireTool(t, "tc")
+	a, _ := testkit.VethPair(t)
+	for text, want := range map[string]string{"1mbit": " rate 1Mbit ", "40gbit": " rate 40Gbit ", "400gbit": " rate 400Gbit "} {
+		rate, err := qdisc.ParseRate(text)
+		if err == nil {
+			err = qdisc.Emulate(a, "left", rate, 0)
+		}
+		if err != nil {
+			t.Errorf("%s: %v", text, err)
+			continue
+		}
+		shown, err := exec.Command("tc", "-n", a.Name(), "qdisc", "show", "dev", "left").CombinedOutput()
+		if err != nil || !strings.Contains(string(shown), want) {
+			t.Errorf("%s: %v, %s, want %q", text, err, shown, want)
+		}
 	}
 }
 

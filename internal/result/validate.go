@@ -16,6 +16,7 @@ const maxSeed = 1<<53 - 1
 
 // Validate checks that f is of this schema, that its rows are unique and carry only
 // values that the schema names, that every figure is a finite number below 1e15,
+// and none of a row's samples below 0,
 // that an interval encloses its median, that no counted row stands beside a timed
 // one, and that no list, name or text exceeds its limit. It returns the first ten
 // faults in an error of one line.
@@ -167,6 +168,9 @@ func (r Row) problems() []string {
 		}
 	}
 	out = append(out, bounded("samples", r.Samples...)...)
+	if least := slices.Min(append([]float64{r.Median}, r.Samples...)); least < 0 {
+		out = append(out, fmt.Sprintf("figure %g is below 0", least))
+	}
 	out = append(out, figures(len(r.Samples), r.Median, r.CI95)...)
 	out = append(out, r.misplaced()...)
 	out = append(out, bounded("cpu_us_per_unit", r.CPUUSPerUnit)...)

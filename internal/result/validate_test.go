@@ -92,11 +92,13 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// TestValidateCosts checks the figures of CPU time and programs.
-func TestValidateCosts(t *testing.T) {
+// TestValidateFigures checks that samples are not below 0, and the figures of CPU time and programs.
+func TestValidateFigures(t *testing.T) {
 	for want, spoil := range map[string]func(*Row){
-		"cpu_split holds NaN": func(r *Row) { r.CPUSplit.SystemUS = math.NaN() },
-		"bpf_ns holds +Inf":   func(r *Row) { r.BPFNanos[0].NanosPerRun = math.Inf(1) },
+		"figure -1 is below 0": func(r *Row) { r.Samples[0] = -1 },
+		"figure -5 is below 0": func(r *Row) { r.Median, r.CI95 = -5, nil },
+		"cpu_split holds NaN":  func(r *Row) { r.CPUSplit.SystemUS = math.NaN() },
+		"bpf_ns holds +Inf":    func(r *Row) { r.BPFNanos[0].NanosPerRun = math.Inf(1) },
 	} {
 		f := sample()
 		spoil(&f.Rows[0])

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -58,6 +59,41 @@ func TestRecordedOutputs(t *testing.T) {
 			if _, err := test.tool.read(Traffic{Workload: test.workload}, outputs{o.client[:cut], o.server}); err == nil {
 				t.Errorf("%s: the first %d bytes give figures", test.client, cut)
 			}
+		}
+	}
+}
+
+// TestPrintedTwice reads figures that a program has printed twice: the last complete ones count, and the measurement says so.
+func TestPrintedTwice(t *testing.T) {
+	server := recorded(t, "iperf3-server.json")
+	twice := func(text []byte, old, last string) []byte {
+		changed := strings.ReplaceAll(string(text), old, last)
+		if changed == string(text) {
+			t.Fatalf("no %q", old)
+		}
+		return []byte(string(text) + changed)
+	}
+	client, sockperfClient := recorded(t, "iperf3-client.json"), recorded(t, "sockperf.txt")
+	for name, test := range map[string]struct {
+		tool  tool
+		o     outputs
+		count uint64
+		note  string
+	}{
+		"iperf3":              {iperf3{}, outputs{twice(client, "1580466176", "1580466177"), append(slices.Clone(server), server...)}, 1580466177, "iperf3 printed its figures 2 times"},
+		"iperf3, cut off":     {iperf3{}, outputs{append(slices.Clone(client), client[:len(client)/2]...), server}, 1580466176, ""},
+		"iperf3, then failed": {iperf3{}, outputs{append(slices.Clone(client), `{"error": "interrupt"}`...), server}, 0, "interrupt"},
+		"sockperf":            {sockperf{}, outputs{client: twice(sockperfClient, "ReceivedMessages=7839", "ReceivedMessages=7840")}, 7840, "sockperf printed its figures 2 times"},
+	} {
+		m, err := test.tool.read(Traffic{Workload: load.TCPStream}, test.o)
+		if test.count == 0 {
+			if err == nil || !strings.Contains(err.Error(), test.note) {
+				t.Errorf("%s: %v, want %q", name, err, test.note)
+			}
+			continue
+		}
+		if err != nil || m.Count != test.count || !strings.HasPrefix(m.Note, test.note) || (test.note == "") != (m.Note == "") {
+			t.Errorf("%s: count %d with note %q, %v; want %d with %q", name, m.Count, m.Note, err, test.count, test.note)
 		}
 	}
 }

@@ -3,6 +3,7 @@
 package engine
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -94,14 +95,15 @@ type iperf3Sum struct {
 }
 
 func (iperf3) read(t Traffic, o outputs) (m load.Measurement, err error) {
-	client, err := readIPerf3("client", o.client)
+	client, times, err := readIPerf3("client", o.client)
 	if err != nil {
 		return m, err
 	}
-	server, err := readIPerf3("server", o.server)
+	server, _, err := readIPerf3("server", o.server)
 	if err != nil {
 		return m, err
 	}
+	m.Note = repeated("iperf3", times)
 	sum := client.End.Received
 	figures := []float64{sum.Bytes, sum.Packets, sum.Lost, sum.Packets - sum.Lost, client.End.Sent.Retransmits}
 	if !(sum.Seconds > 0) || slices.ContainsFunc(figures, func(x float64) bool { return !(x >= 0 && x < maxCount) }) {
@@ -120,15 +122,30 @@ func (iperf3) read(t Traffic, o outputs) (m load.Measurement, err error) {
 	return m, err
 }
 
-// readIPerf3 reads the JSON of one end.
-func readIPerf3(end string, output []byte) (r iperf3JSON, err error) {
-	if err := json.Unmarshal(output, &r); err != nil {
-		return r, fmt.Errorf("read the JSON of the %s: %w", end, err)
+// readIPerf3 reads the last complete JSON of one end, and tells how many there are: iperf3 3.16 and 3.17 print it twice
+// (https://github.com/esnet/iperf/issues/1688).
+func readIPerf3(end string, output []byte) (r iperf3JSON, times int, err error) {
+	for decoder := json.NewDecoder(bytes.NewReader(output)); err == nil; {
+		var next iperf3JSON
+		if err = decoder.Decode(&next); err == nil {
+			r, times = next, times+1
+		}
 	}
-	if r.Error != "" {
-		return r, fmt.Errorf("%s: %s", end, r.Error)
+	switch {
+	case times == 0:
+		return r, 0, fmt.Errorf("read the JSON of the %s: %w", end, err)
+	case r.Error != "":
+		return r, times, fmt.Errorf("%s: %s", end, r.Error)
 	}
-	return r, nil
+	return r, times, nil
+}
+
+// repeated is a remark on a program that has printed its figures several times; empty if it has not.
+func repeated(program string, times int) string {
+	if times < 2 {
+		return ""
+	}
+	return fmt.Sprintf("%s printed its figures %d times, of which the last count", program, times)
 }
 
 // addresses returns those of the first flow.

@@ -48,10 +48,12 @@ func (sockperf) drive(t Traffic) []string {
 var sockperfSum = regexp.MustCompile(`\[Valid Duration\] RunTime=([0-9.]+) sec; SentMessages=[0-9]+; ReceivedMessages=([0-9]+)`)
 
 func (sockperf) read(_ Traffic, o outputs) (m load.Measurement, err error) {
-	found := sockperfSum.FindSubmatch(o.client)
-	if found == nil {
+	all := sockperfSum.FindAllSubmatch(o.client, -1)
+	if all == nil {
 		return m, errors.New("no figures in the output of the client")
 	}
+	found := all[len(all)-1]
+	m.Note = repeated("sockperf", len(all))
 	seconds, err1 := strconv.ParseFloat(string(found[1]), 64)
 	count, err2 := strconv.ParseUint(string(found[2]), 10, 64)
 	if err := errors.Join(err1, err2); err != nil || !(seconds > 0) || count > maxCount {

@@ -76,7 +76,7 @@ var badFiles = []struct{ from, to, want string }{
 	{"[host-a, host-b]", "[host-a, host-a]", "lab.yaml:12: wires[0].endpoints: both ends are at host-a"},
 	{"[host-a, host-b]", "[host-a]", "wires[0].endpoints: want two hosts, got 1"},
 	{"[host-a, host-b]", "[host-a, host-b]\n    rate: fast", `lab.yaml:13: wires[0].rate: invalid rate "fast"`},
-	{"[host-a, host-b]", "[host-a, host-b]\n    rate: 1kbit", "lab.yaml:13: wires[0].rate: rate 1000: want 1 Mbit/s"},
+	{"[host-a, host-b]", "[host-a, host-b]\n    rate: 1kbit", `lab.yaml:13: wires[0].rate: invalid rate "1kbit": want a number and gbit, mbit, kbit or bit, from 1mbit to 400gbit`},
 	{"[host-a, host-b]", "[host-a, host-b]\n    delay: 1", "lab.yaml:13: wires[0].delay: want a string, got a number"},
 	{"[host-a, host-b]", "[host-a, host-b]\n    delay: soon", `wires[0].delay: "soon": want a time such as 1ms`},
 	{"[host-a, host-b]", "[host-a, host-b]\n    delay: 1h", "wires[0].delay: delay 1h0m0s: want 1µs to 1s"},

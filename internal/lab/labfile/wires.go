@@ -31,10 +31,7 @@ func (r *reader) readWires() error {
 		}
 		var err error
 		if f.Rate != "" {
-			if w.Rate, err = qdisc.ParseRate(f.Rate); err == nil {
-				err = qdisc.CheckEmulation(w.Rate, 0)
-			}
-			if err != nil {
+			if w.Rate, err = qdisc.ParseRate(f.Rate); err != nil {
 				return wrong(field.AppendToken("rate"), "%w", err)
 			}
 		}

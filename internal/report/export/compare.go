@@ -158,12 +158,13 @@ func TableTitle(t compare.Table) string {
 // Footer explains the marks and names the tests of a comparison.
 func Footer(c *compare.Comparison) []string {
 	over := map[string]bool{}
-	unknown := false
+	unknown, zero := false, false
 	for _, t := range c.Tables {
 		for _, l := range t.Lines {
-			for _, d := range l.Deltas {
+			for i, d := range l.Deltas {
 				if d != nil {
 					over[d.Over] = true
+					zero = zero || d.CI95 == nil && l.Figures[0].CI95 != nil && l.Figures[i+1].CI95 != nil
 				}
 			}
 			for _, f := range l.Figures {
@@ -186,6 +187,9 @@ func Footer(c *compare.Comparison) []string {
 	}
 	if unknown {
 		out = append(out, "± ∞ too few labs or samples for a 95 % interval.")
+	}
+	if zero {
+		out = append(out, "A row with a sample of 0 has no interval of its difference.")
 	}
 	return out
 }

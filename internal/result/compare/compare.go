@@ -111,7 +111,7 @@ type Delta struct {
 	Over string `json:"over"`
 	Old  int    `json:"old_units"`
 	New  int    `json:"new_units"`
-	// Found tells that P is below [Significance].
+	// Found tells that P is below [Significance], or that the new figure alone is 0.
 	Found bool `json:"found"`
 	// Worse tells that a difference was found, in the direction that is worse.
 	Worse bool `json:"worse"`
@@ -260,7 +260,7 @@ func (t *Table) judge() {
 	}
 	holm(deltas)
 	for _, d := range deltas {
-		d.Found = d.P < Significance && d.Ratio != 1
+		d.Found = d.P < Significance && d.Ratio != 1 || d.Ratio == 0
 		d.Worse = d.Found && d.Ratio > 1 == t.LessIsBetter
 	}
 	if t.Geomean = t.means(); t.Geomean == nil {
@@ -331,17 +331,34 @@ func (c *Comparison) Lacks(run, suite string) bool {
 }
 
 // Worse returns the rows, with their workloads, that a run found worse by more than a share
-// of the old figure: 0.05 is 5 %.
+// of the old figure: 0.05 is 5 %. Any figure is worse than 0 where less is better.
 func (c *Comparison) Worse(threshold float64) []string {
 	var out []string
 	for _, t := range c.Tables {
 		for _, line := range t.Lines {
-			for _, d := range line.Deltas {
-				if d != nil && d.Worse && math.Abs(d.Ratio-1) > threshold {
+			for i, d := range line.Deltas {
+				old, now := line.Figures[0], line.Figures[i+1]
+				if d != nil && d.Worse && math.Abs(d.Ratio-1) > threshold ||
+					d == nil && now != nil && t.LessIsBetter && now.Median > old.Median {
 					out = append(out, line.ID+" "+t.Workload)
 					break
 				}
 			}
+		}
+	}
+	return out
+}
+
+// Lost returns the rows, with their workloads, that the old run measured and another did not.
+func (c *Comparison) Lost() []string {
+	added := map[result.Key]bool{}
+	for _, m := range c.Missing {
+		added[m.key()] = added[m.key()] || m.Run == c.Names[0]
+	}
+	var out []string
+	for _, m := range c.Missing {
+		if name := m.ID + " " + m.Workload; !added[m.key()] && !slices.Contains(out, name) {
+			out = append(out, name)
 		}
 	}
 	return out

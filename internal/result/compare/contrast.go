@@ -96,8 +96,8 @@ func welch(x, y []float64) *Delta {
 
 // ranks compares samples by the Mann-Whitney test, with the estimate and the interval that
 // belong to it: the median of all ratios of a new sample to an old one (J. Hodges and E.
-// Lehmann, Annals of Mathematical Statistics 34, 1963). If a sample is not positive, the ratio
-// is that of the medians, without interval.
+// Lehmann, Annals of Mathematical Statistics 34, 1963). If a sample is 0, the ratio is that
+// of the medians, without interval; nil if the old one is 0.
 func ranks(old, row result.Row) *Delta {
 	x, y := slices.Sorted(slices.Values(old.Samples)), slices.Sorted(slices.Values(row.Samples))
 	d := &Delta{P: 1, Test: MannWhitney, Over: Samples, Old: len(x), New: len(y)}
@@ -106,7 +106,7 @@ func ranks(old, row result.Row) *Delta {
 		d.P = test.P
 	}
 	if x[0] <= 0 || y[0] <= 0 {
-		if old.Median <= 0 || row.Median <= 0 {
+		if old.Median <= 0 {
 			return nil
 		}
 		d.Ratio = row.Median / old.Median

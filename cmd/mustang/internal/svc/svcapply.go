@@ -15,7 +15,6 @@ import (
 	"mustang/internal/datapath"
 	"mustang/internal/service"
 	"mustang/internal/service/manifest"
-	"mustang/internal/service/saved"
 )
 
 // EnvSaved is the environment variable with the file that svc apply saves.
@@ -82,7 +81,7 @@ is checked before anything is written. The set is saved for svc restore.`,
 			if err := cli.RequireRoot(cmd); err != nil {
 				return err
 			}
-			return saved.File(path).Replace(cmd.Context(), services, func() error {
+			return savedFile(path).replace(cmd.Context(), services, func() error {
 				return c.applyServices(cmd.Context(), services)
 			})
 		},
@@ -189,7 +188,7 @@ boot, when no service is there. What svc add and svc rm changed since is not sav
 			if err := cli.RequireRoot(cmd); err != nil {
 				return err
 			}
-			services, err := saved.File(path).Read()
+			services, err := savedFile(path).read()
 			if err != nil {
 				return fmt.Errorf("saved services: %w", err)
 			}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strconv"
 	"strings"
 	"time"
 
@@ -32,7 +33,8 @@ func (f *serviceFlags) add(cmd *cobra.Command) {
 	flags.BoolVar(&f.noBackends, "no-backends", false, "refuse all clients")
 	flags.StringVar(&f.protocol, "protocol", "any", "tcp, udp, sctp, or any for tcp and udp")
 	flags.TextVar(&f.s.Choice, "choice", service.Random, "how a backend is chosen for a new connection: `random|maglev`")
-	flags.DurationVar(&f.s.Affinity, "affinity", 0, "how long a client keeps its backend after its last connection, at most 24h; 0 is no affinity")
+	flags.Var(seconds{&f.s.Affinity}, "affinity", "how long a client keeps its backend after its last connection, in seconds or as 2m, at most 24h; 0 is no affinity")
+	flags.Lookup("affinity").DefValue = "0"
 	flags.TextVar(&f.s.InternalPolicy, "internal-policy", service.Cluster, "backends of clients in the cluster, all or those of their node: `cluster|local`")
 	flags.TextVar(&f.s.ExternalPolicy, "external-policy", service.Cluster, "backends of clients outside, all or those of the receiving node: `cluster|local`")
 	flags.BoolVar(&f.s.NodePort, "node-port", false, "the service is a port of the node, of all its addresses if the address is 0.0.0.0 or ::; also for clients behind an uplink")
@@ -48,6 +50,22 @@ func (f *serviceFlags) add(cmd *cobra.Command) {
 		}
 	})
 }
+
+// seconds is a duration, of which a whole number is seconds, as in a file.
+type seconds struct{ *time.Duration }
+
+// Set implements pflag.Value.
+func (s seconds) Set(text string) (err error) {
+	if n, err := strconv.ParseUint(text, 10, 32); err == nil {
+		*s.Duration = time.Duration(n) * time.Second
+		return nil
+	}
+	*s.Duration, err = time.ParseDuration(text)
+	return err
+}
+
+// Type implements pflag.Value.
+func (seconds) Type() string { return "duration" }
 
 // parse returns the service of the flags.
 func (f *serviceFlags) parse() (s service.Service, err error) {

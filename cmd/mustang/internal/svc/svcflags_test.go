@@ -5,6 +5,7 @@ package svc
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -60,4 +61,20 @@ func FuzzServiceFlags(f *testing.F) {
 			t.Fatalf("%q is %+v, and as %q %+v, %v", text, s, words, again, err)
 		}
 	})
+}
+
+// TestAffinitySeconds takes a whole number for seconds, as the field of a file is.
+func TestAffinitySeconds(t *testing.T) {
+	for text, want := range map[string]time.Duration{"60": time.Minute, "0": 0, "86400": 24 * time.Hour, "2m": 2 * time.Minute, "86401": -1, "-60": -1, "1.5": -1, "60x": -1} {
+		var flags serviceFlags
+		cmd := &cobra.Command{}
+		flags.add(cmd)
+		err := cmd.ParseFlags([]string{"--service=10.96.0.1:80", "--backend=10.1.0.1:80", "--affinity=" + text})
+		if err == nil {
+			_, err = flags.parse()
+		}
+		if want < 0 && err == nil || want >= 0 && (err != nil || flags.s.Affinity != want) {
+			t.Errorf("%s: %v, %v, want %v", text, flags.s.Affinity, err, want)
+		}
+	}
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package saved
+package svc
 
 import (
 	"context"
@@ -26,9 +26,9 @@ func services(frontends ...string) (all []service.Service) {
 }
 
 // want compares what is saved, and what else is in the directory.
-func want(t *testing.T, f File, wanted []service.Service) {
+func want(t *testing.T, f savedFile, wanted []service.Service) {
 	t.Helper()
-	have, err := f.Read()
+	have, err := f.read()
 	if c := service.Diff(have, wanted); err != nil || len(have) != len(wanted) || c.Unchanged != len(wanted) {
 		t.Errorf("saved %v, %v, want %v", have, err, wanted)
 	}
@@ -41,18 +41,18 @@ func want(t *testing.T, f File, wanted []service.Service) {
 	}
 }
 
-func TestReplace(t *testing.T) {
-	f := File(filepath.Join(t.TempDir(), "state", "services.json"))
-	if _, err := f.Read(); !errors.Is(err, os.ErrNotExist) {
+func TestSavedReplace(t *testing.T) {
+	f := savedFile(filepath.Join(t.TempDir(), "state", "services.json"))
+	if _, err := f.read(); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("nothing is saved: error %v", err)
 	}
 	first, second := services("10.96.0.1:80", "10.96.0.2:80"), services("10.96.0.3:80")
-	if err := f.Replace(t.Context(), first, func() error { return nil }); err != nil {
+	if err := f.replace(t.Context(), first, func() error { return nil }); err != nil {
 		t.Fatal(err)
 	}
 	want(t, f, first)
 	broken := errors.New("broken")
-	if err := f.Replace(t.Context(), second, func() error { return broken }); !errors.Is(err, broken) {
+	if err := f.replace(t.Context(), second, func() error { return broken }); !errors.Is(err, broken) {
 		t.Errorf("error %v", err)
 	}
 	want(t, f, first)
@@ -60,22 +60,22 @@ func TestReplace(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(filepath.Dir(string(f)), ".services.json.new"), []byte("{"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if err := f.Replace(t.Context(), second, func() error { return nil }); err != nil {
+	if err := f.replace(t.Context(), second, func() error { return nil }); err != nil {
 		t.Fatal(err)
 	}
 	want(t, f, second)
-	if err := f.Replace(t.Context(), nil, func() error { return nil }); err != nil {
+	if err := f.replace(t.Context(), nil, func() error { return nil }); err != nil {
 		t.Fatal(err)
 	}
 	want(t, f, nil)
 }
 
-// TestReplaceTakesTurns with others, and waits as long as the context says.
-func TestReplaceTakesTurns(t *testing.T) {
-	f := File(filepath.Join(t.TempDir(), "services.json"))
+// TestSavedTakesTurns with others, and waits as long as the context says.
+func TestSavedTakesTurns(t *testing.T) {
+	f := savedFile(filepath.Join(t.TempDir(), "services.json"))
 	ctx := dirlock.Wait{Limit: 10 * time.Millisecond}.WithContext(t.Context())
-	err := f.Replace(t.Context(), services("10.96.0.1:80"), func() error {
-		err := f.Replace(ctx, nil, func() error { return nil })
+	err := f.replace(t.Context(), services("10.96.0.1:80"), func() error {
+		err := f.replace(ctx, nil, func() error { return nil })
 		var held *dirlock.Error
 		if !errors.As(err, &held) || held.PID != os.Getpid() || !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("error %v", err)
@@ -88,28 +88,35 @@ func TestReplaceTakesTurns(t *testing.T) {
 	want(t, f, services("10.96.0.1:80"))
 }
 
-// TestReplaceWritesFirst: what cannot be saved is not applied.
-func TestReplaceWritesFirst(t *testing.T) {
+// TestSavedWritesFirst: what cannot be saved is not applied.
+func TestSavedWritesFirst(t *testing.T) {
 	blocked := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(blocked, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	err := File(filepath.Join(blocked, "services.json")).Replace(t.Context(), nil, func() error {
-		t.Error("applied")
-		return nil
-	})
-	if err == nil {
-		t.Error("no error")
+	fifo := filepath.Join(t.TempDir(), "fifo")
+	if err := unix.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	for _, path := range []string{filepath.Join(blocked, "services.json"), "", "/", dir, dir + "/", dir + "/new/", fifo} {
+		err := savedFile(path).replace(t.Context(), nil, func() error {
+			t.Errorf("%q: applied", path)
+			return nil
+		})
+		if err == nil || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%q: %v", path, err)
+		}
 	}
 }
 
-// TestReadNoFile has a FIFO, which nobody writes to, in the place of the file.
-func TestReadNoFile(t *testing.T) {
+// TestSavedNoFile has a FIFO, which nobody writes to, in the place of the file.
+func TestSavedNoFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "services.json")
 	if err := unix.Mkfifo(path, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := File(path).Read(); err == nil || !strings.Contains(err.Error(), "not a regular file") {
+	if _, err := savedFile(path).read(); err == nil || !strings.Contains(err.Error(), "not a regular file") {
 		t.Errorf("error %v", err)
 	}
 }

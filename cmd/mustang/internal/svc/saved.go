@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package saved keeps a set of services in a file, from which they are restored at boot.
-package saved
+package svc
 
 import (
 	"context"
@@ -9,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -17,11 +17,12 @@ import (
 	"mustang/internal/service/manifest"
 )
 
-// File is the path of a file with a set of services, in JSON of package manifest, that only root can read.
-type File string
+// savedFile is the path of a file with a set of services, in JSON of package manifest, that only root can read. They are
+// restored from it at boot.
+type savedFile string
 
-// Read returns the services. The error matches os.ErrNotExist if nothing was saved.
-func (f File) Read() ([]service.Service, error) {
+// read returns the services. The error matches os.ErrNotExist if nothing was saved.
+func (f savedFile) read() ([]service.Service, error) {
 	file, err := os.OpenFile(string(f), os.O_RDONLY|unix.O_NONBLOCK, 0) // a FIFO without a writer would block
 	if err != nil {
 		return nil, err
@@ -37,10 +38,24 @@ func (f File) Read() ([]service.Service, error) {
 	return set.Services, nil
 }
 
-// Replace writes services to a new file and syncs it, calls apply, and renames the file if apply returned no error. So a full
+// check returns an error if the path can be that of no file.
+func (f savedFile) check() error {
+	if f == "" || strings.HasSuffix(string(f), "/") {
+		return fmt.Errorf("save services in %q: not the path of a file", f)
+	}
+	if info, err := os.Stat(string(f)); err == nil && !info.Mode().IsRegular() {
+		return fmt.Errorf("save services in %s: not a regular file", f)
+	}
+	return nil
+}
+
+// replace writes services to a new file and syncs it, calls apply, and renames the file if apply returned no error. So a full
 // disk is found before anything is applied, and what is read is one set or the other, whole. One process at a time does
 // so: errors of dirlock.Take. After a kill in between, the same call again repairs.
-func (f File) Replace(ctx context.Context, services []service.Service, apply func() error) (err error) {
+func (f savedFile) replace(ctx context.Context, services []service.Service, apply func() error) (err error) {
+	if err := f.check(); err != nil {
+		return err
+	}
 	dir := filepath.Dir(string(f))
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -56,7 +71,7 @@ func (f File) Replace(ctx context.Context, services []service.Service, apply fun
 			err = errors.Join(err, removeIfThere(fresh))
 		}
 	}()
-	if err := write(fresh, services); err != nil {
+	if err := writeServices(fresh, services); err != nil {
 		return err
 	}
 	if err := apply(); err != nil {
@@ -68,8 +83,8 @@ func (f File) Replace(ctx context.Context, services []service.Service, apply fun
 	return syncDir(dir)
 }
 
-// write writes a file anew, whatever a killed process left of it.
-func write(path string, services []service.Service) (err error) {
+// writeServices writes a file anew, whatever a killed process left of it.
+func writeServices(path string, services []service.Service) (err error) {
 	if err := removeIfThere(path); err != nil {
 		return err
 	}

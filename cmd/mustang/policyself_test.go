@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"net"
+	"os/exec"
+	"testing"
+	"time"
+
+	"mustang/internal/testkit"
+)
+
+// TestPodReachesItselfThroughService has a policy that denies a pod all calls, and lets nobody call it: the pod itself does, at the
+// address of a service that it is the backend of.
+func TestPodReachesItselfThroughService(t *testing.T) {
+	t.Parallel()
+	n := newKillNetwork(t)
+	if out, err := exec.Command("ip", "-n", n.pods[0].Name(), "route", "add", "default", "via", "192.168.10.1").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	n.runAll([]string{
+		"ep add --netns=PODA --host-netns=HOST --namespace=default|ep add --netns=PODB --host-netns=HOST --namespace=other",
+		addService + "|policy apply --file=OTHER",
+	})
+	if _, err := testkit.RoundTrip(t, n.pods[0], "tcp", killFrontend, []byte("own")); err != nil {
+		t.Error(err)
+	}
+	if err := n.pods[1].Do(func() error {
+		conn, err := net.DialTimeout("tcp", killFrontend, time.Second)
+		if err == nil {
+			_ = conn.Close()
+		}
+		return err
+	}); err == nil {
+		t.Error("another pod reaches it")
+	}
+}
