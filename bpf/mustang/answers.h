@@ -14,7 +14,7 @@ struct sk_request {
 	struct bpf_sock *sk;
 	__u64 cookie;      /* of the socket */
 	union addr client; /* for session affinity: the cookie of the network namespace */
-	union addr source; /* that the socket of a pod without endpoint is bound to; 0 if it is not */
+	union addr source; /* that the socket of a host or of a pod without endpoint is bound to; 0 if it is not */
 	__u32 netns_flags; /* enum namespace_flag */
 	__u8 proto;
 	bool resets; /* the service has SERVICE_RESET; set by choose_backend_connect() */

@@ -180,16 +180,30 @@ static __always_inline bool ct_is_answer(__u32 opening, __u32 direction, __u32 t
 	return !opening;
 }
 
+/*
+ * Whether a packet shows that its end goes on, though an RST with its address has closed the connection: another machine sent that
+ * RST, and the receiver ignored it (RFC 5961). fin is the flag of the end.
+ */
+static __always_inline bool ct_goes_on(__u32 state, __u32 fin, __u32 traits)
+{
+	return unlikely(SLOT_STATE(state) == CT_CLOSED) && (state & (SLOT_FIN_CLIENT | SLOT_FIN_BACKEND)) == fin &&
+	       !(traits & (TRAIT_FIN | TRAIT_RST | TRAIT_SYN | TRAIT_SYN_ACK));
+}
+
 /* The state of a connection after a packet. */
 static __always_inline __u32 ct_next(__u32 state, __u32 opening, __u32 direction, __u32 traits)
 {
-	__u32 next = state;
+	__u32 fin = direction & CT_FORWARD ? SLOT_FIN_CLIENT : SLOT_FIN_BACKEND, next = state;
 
+	if (ct_goes_on(state, fin, traits))
+		return (state & ~(0xff | fin | SLOT_TIME_WAIT)) | CT_OPEN;
 	if (traits & TRAIT_FIN)
-		next |= direction & CT_FORWARD ? SLOT_FIN_CLIENT : SLOT_FIN_BACKEND;
+		next |= fin;
+	if (SLOT_STATE(state) == CT_SYN && traits & TRAIT_RST)
+		next |= SLOT_FIN_CLIENT | SLOT_FIN_BACKEND; /* it was not open, and does not become so */
 	if (next & SLOT_FIN_BACKEND && !(next & SLOT_FIN_CLIENT) && !(traits & TRAIT_RST))
 		next |= SLOT_TIME_WAIT;
-	if (next & SLOT_FIN_CLIENT && ct_is_one_sided(direction))
+	if (next & SLOT_FIN_CLIENT && ct_is_one_sided(direction) && !(traits & TRAIT_RST))
 		next |= SLOT_FIN_BACKEND; /* its packets pass elsewhere */
 	if (traits & TRAIT_RST || (next & SLOT_FIN_CLIENT && next & SLOT_FIN_BACKEND))
 		return (next & ~0xff) | CT_CLOSED;
@@ -203,18 +217,20 @@ static __always_inline __u32 ct_next(__u32 state, __u32 opening, __u32 direction
 /* Notes what a packet tells about the state of its connection, which packets on other CPUs may change at the same time. */
 __noinline int ct_advance(struct ct_slot *slot, __u32 state, __u32 direction, __u32 traits)
 {
-	if (!slot)
+	/* A client without room for one more connection gets none back. */
+	if (!slot || (SLOT_STATE(state) == CT_CLOSED && !(traits & TRAIT_FIN) && !usage_allows(slot->client)))
 		return 0;
 #pragma clang loop unroll(disable)
 	for (int i = 0; i < STATE_TRIES; i++) {
 		__u32 next = ct_next(state, slot->opening, direction, traits), client = slot->client, found;
+		bool closed = SLOT_STATE(state) == CT_CLOSED, closes = SLOT_STATE(next) == CT_CLOSED;
 
 		if (next == state)
 			return 0;
 		found = __sync_val_compare_and_swap(&slot->state, state, next);
 		if (found == state) {
-			if (SLOT_STATE(next) == CT_CLOSED && SLOT_STATE(state) != CT_CLOSED)
-				usage_add(client, -1); /* from here on, another connection may have the slot */
+			if (closes != closed)
+				usage_add(client, closes ? -1 : 1); /* another may have the slot of a closed one */
 			return 0;
 		}
 		if (SLOT_STATE(found) <= CT_CLAIMED || (found ^ state) >> SLOT_USE_SHIFT)
@@ -273,6 +289,8 @@ __noinline int ct_use(struct ct_entry *ct, const struct tuple *t, __u32 traits)
 	ct->flags = (ct->flags & CT_FLAGS) | counts_of(slot->service) << CT_COUNTS_SHIFT;
 	if (ct->flags & CT_UNJUDGED)
 		return true;
+	if (traits & TRAIT_RST)
+		ct->flags |= CT_OPENING; /* the next packet shows whether its end goes on */
 	if (ct->flags & CT_REMOVED)
 		traits |= TRAIT_RST;
 	/* What policies deny does not keep a connection: one end could have it shut for the other. Its ends give it up all the same. */

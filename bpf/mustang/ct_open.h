@@ -193,7 +193,7 @@ static __always_inline __u32 ct_judge_new(const struct ct_new *n)
 		return 0;
 	/* The policies of its pod hold too. */
 	if (n->foreign)
-		reason = judge(&n->pod, &to->daddr, flow);
+		reason = judge_as(&n->pod, &from->saddr, &n->pod, &to->daddr, flow);
 	return reason ? reason : judge(&from->saddr, &to->daddr, flow);
 }
 
@@ -326,6 +326,32 @@ static __always_inline struct outcome ct_open_direct(struct ct_new *n, __u32 tra
 }
 
 /*
+ * Whether a packet to a node port is for a socket of the host that has the port as its own: one of an open TCP connection, or a connected
+ * UDP socket. A listener, and a UDP socket that anybody may send to, have lost the port to the service.
+ */
+static __noinline int is_for_host(struct __sk_buff *skb, const struct tuple *t)
+{
+	struct bpf_sock_tuple key = {};
+	__u32 size = tuple_socket(t, &key);
+	struct bpf_sock *sk;
+	bool own;
+
+	if (t->proto == IPPROTO_TCP) {
+		sk = bpf_skc_lookup_tcp(skb, &key, size, BPF_F_CURRENT_NETNS, 0);
+		if (!sk)
+			return false;
+		own = sk->state != BPF_TCP_LISTEN;
+	} else {
+		sk = bpf_sk_lookup_udp(skb, &key, size, BPF_F_CURRENT_NETNS, 0);
+		if (!sk)
+			return false;
+		own = sk->state == BPF_TCP_ESTABLISHED;
+	}
+	bpf_sk_release(sk);
+	return own;
+}
+
+/*
  * Opens the connection of a packet that may be its first. uplink is where a packet from outside came in, otherwise NULL;
  * packets from outside open connections to services only. Returns a packed outcome, for ct_stored(); after VERDICT_TRANSLATE both
  * directions are in the table, and ct_opened() returns that of the packet.
@@ -344,8 +370,12 @@ __noinline int ct_open(struct __sk_buff *skb, const struct tuple *t, const struc
 	n->traits = traits;
 	n->now = coarse_now();
 	n->foreign = !uplink && policies_in_force() && pod_of_foreign(skb, &t->saddr, &n->pod);
-	if (service_read(t, &n->called, false))
+	if (service_read(t, &n->called, false)) {
+		if (n->called.flags & SERVICE_NODE_PORT && !(traits & TRAIT_SYN) && t->proto != IPPROTO_SCTP &&
+		    config.attach_point != ATTACH_POD && is_for_host(skb, t))
+			return outcome_pack(outcome_pass(METRIC_NONE));
 		return outcome_pack(ct_open_service(skb, n, &n->called, uplink));
+	}
 	return outcome_pack(uplink ? outcome_pass(METRIC_NONE) : ct_open_direct(n, traits));
 }
 
@@ -386,7 +416,7 @@ __noinline int ct_open_tunnelled(struct __sk_buff *skb, const struct tuple *t, c
 	if (reason)
 		return outcome_pack(outcome_drop(reason));
 	n->flags = CT_UPLINK | CT_DSR;
-	if (n->backend_path.flags & ENDPOINT_EGRESS && snat_device(skb, &n->from.saddr, &n->route)) {
+	if (n->backend_path.flags & ENDPOINT_EGRESS && !snat_device(skb, &n->from.saddr, &n->route)) {
 		n->client_path.ifindex = n->route.ifindex;
 		n->client_path.flags = ENDPOINT_ROUTED;
 	}

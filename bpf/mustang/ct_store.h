@@ -259,6 +259,7 @@ static __noinline void tell_made(const struct ct_new *n)
 	if (!event)
 		return;
 	event->tuple = n->from;
+	tell_own(&event->tuple);
 	event->service = n->service;
 	if (!(n->flags & CT_DIRECT)) {
 		event->backend = n->to.daddr;

@@ -120,8 +120,8 @@ enum ct_state {
 	CT_CLAIMED, /* a program is about to use or to empty the slot */
 	CT_SYN,     /* the ends have not shown yet that they hear each other */
 	CT_OPEN,
-	CT_CLOSED, /* both ends have sent a FIN, or one an RST: a new connection may take the slot over */
-	CT_UDP,    /* the backend has not answered yet */
+	CT_CLOSED, /* both ends have sent a FIN, or one an RST and nothing since: a new connection may take the slot over */
+	CT_UDP, /* the backend has not answered yet */
 	CT_UDP_REPLIED,
 	CT_STATES,
 };

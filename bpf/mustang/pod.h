@@ -43,16 +43,18 @@ static __always_inline void ct_end(const struct ct_entry *ct)
  */
 static __noinline int judge_foreign(struct __sk_buff *skb, const struct packet *packet, const struct ct_entry *ct)
 {
+	const union addr *own = &packet->tuple.saddr;
 	union addr pod;
 	int denied;
 
-	if (!pod_of_foreign(skb, &packet->tuple.saddr, &pod))
+	if (!pod_of_foreign(skb, own, &pod))
 		return 0;
 	if (ct->flags & CT_FORWARD)
-		denied = judge(&pod, &ct->to.daddr, flow_of(packet->tuple.sport, ct->to.dport, packet->tuple.proto));
+		denied = judge_as(&pod, own, &pod, &ct->to.daddr,
+				  flow_of(packet->tuple.sport, ct->to.dport, packet->tuple.proto));
 	else
-		denied = judge(&packet->tuple.daddr, &pod,
-			       flow_of(packet->tuple.dport, packet->tuple.sport, packet->tuple.proto));
+		denied = judge_as(&pod, own, &packet->tuple.daddr, &pod,
+				  flow_of(packet->tuple.dport, packet->tuple.sport, packet->tuple.proto));
 	if (denied)
 		ct_end(ct);
 	return denied;

@@ -228,6 +228,7 @@ __noinline int police(struct __sk_buff *skb, struct packet *packet, bool from_po
 	own = from_pod ? packet->tuple.saddr : packet->tuple.daddr;
 	if (!own_end(skb, packet, from_pod) || !is_policed(&packet->tuple))
 		return 0;
+	stands_for(from_pod ? &packet->tuple.saddr : &packet->tuple.daddr, &own);
 	if (packet->traits & TRAIT_ICMP_ERROR && quotes_connection(skb, packet, &own, from_pod))
 		return 0;
 	if (is_icmp(packet))
@@ -276,6 +277,7 @@ static __always_inline void enforce(struct __sk_buff *skb, struct packet *packet
 		if (!reason)
 			row->count[METRIC_TRACKED]++;
 	}
+	stands_for(&packet->tuple.saddr, &packet->tuple.saddr); /* no longer */
 	if (reason)
 		decide_drop(d, reason);
 }

@@ -179,6 +179,9 @@ struct judgement {
 	__u32 port;
 	__u32 rule;
 	__u32 allow;
+	/* The address of a pod that a packet is judged by, and the one that the packet has: events have the latter. */
+	union addr pod;
+	union addr own;
 };
 
 struct {
@@ -193,6 +196,28 @@ static __always_inline struct judgement *judgement_row(void)
 	__u32 zero = 0;
 
 	return bpf_map_lookup_elem(&judgements, &zero);
+}
+
+/* Notes which address of a packet has been replaced by one of its pod, until the next call. Equal ones: none. */
+static __always_inline void stands_for(const union addr *pod, const union addr *own)
+{
+	struct judgement *j = judgement_row();
+
+	if (!j)
+		return;
+	j->pod = *pod;
+	j->own = *own;
+}
+
+/* Gives an event the addresses of its packet. */
+static __always_inline void tell_own(struct tuple *t)
+{
+	const struct judgement *j = judgement_row();
+
+	if (j && addr_equal(&t->saddr, &j->pod))
+		t->saddr = j->own;
+	if (j && addr_equal(&t->daddr, &j->pod))
+		t->daddr = j->own;
 }
 
 static __always_inline __be32 mask_word(__u32 length, __u32 word)
@@ -324,6 +349,7 @@ static __noinline void tell_denied(const union addr *source, const union addr *d
 	event->tuple.sport = flow >> 32;
 	event->tuple.dport = flow_dport(flow);
 	event->tuple.proto = flow_proto(flow);
+	tell_own(&event->tuple);
 	event->rule = rule;
 	event->reason = reason;
 	event->audited = settings->audit;
@@ -372,6 +398,18 @@ __noinline int judge(const union addr *source, const union addr *destination, __
 		return reason;
 	row->count[METRIC_AUDITED]++;
 	return 0;
+}
+
+/* The same with an address of a pod in place of the one that the packet has. */
+static __noinline int judge_as(const union addr *pod, const union addr *own, const union addr *source,
+			       const union addr *destination, __u64 flow)
+{
+	int reason;
+
+	stands_for(pod, own);
+	reason = judge(source, destination, flow);
+	stands_for(own, own);
+	return reason;
 }
 
 #endif

@@ -24,8 +24,8 @@ struct snat_route {
 
 _Static_assert(sizeof(struct bpf_fib_lookup) == 64, "room for it");
 
-/* Asks the kernel for the device that leads to an address. */
-static __always_inline bool snat_device(struct __sk_buff *skb, const union addr *to, struct snat_route *r)
+/* Asks the kernel for the device that leads to an address. Returns an enum drop_reason, or 0. */
+static __always_inline __u32 snat_device(struct __sk_buff *skb, const union addr *to, struct snat_route *r)
 {
 	struct bpf_fib_lookup *fib = (struct bpf_fib_lookup *)r->fib;
 	long err;
@@ -41,7 +41,9 @@ static __always_inline bool snat_device(struct __sk_buff *skb, const union addr 
 	}
 	err = bpf_fib_lookup(skb, fib, sizeof(*fib), BPF_FIB_LOOKUP_SKIP_NEIGH);
 	r->ifindex = fib->ifindex;
-	return err == BPF_FIB_LKUP_RET_SUCCESS || err == BPF_FIB_LKUP_RET_FRAG_NEEDED;
+	if (err == BPF_FIB_LKUP_RET_SUCCESS || err == BPF_FIB_LKUP_RET_FRAG_NEEDED)
+		return 0;
+	return err == BPF_FIB_LKUP_RET_UNSUPP_LWT ? DROP_TUNNEL_ROUTE : DROP_NO_ROUTE;
 }
 
 /*
@@ -51,12 +53,14 @@ static __always_inline bool snat_device(struct __sk_buff *skb, const union addr 
 static __noinline int snat_find(struct __sk_buff *skb, const union addr *to, struct snat_route *r)
 {
 	const struct uplink *uplink;
+	__u32 reason;
 
 	__builtin_memset(r, 0, sizeof(*r));
 	if (bpf_map_lookup_elem(&node_addresses, to))
 		return outcome_pack(outcome_pass(METRIC_NONE));
-	if (!snat_device(skb, to, r))
-		return outcome_pack(outcome_drop(DROP_NO_ROUTE));
+	reason = snat_device(skb, to, r);
+	if (reason)
+		return outcome_pack(outcome_drop(reason));
 	uplink = bpf_map_lookup_elem(&uplinks, &r->ifindex);
 	if (!uplink)
 		return outcome_pack(outcome_pass(METRIC_NONE));

@@ -148,12 +148,38 @@ static __always_inline __u32 request_hash(const struct sk_request *r)
 }
 
 /*
+ * Whether a datagram of the host to a node port is for a socket of the host that has the port as its own and is connected to the sender. A
+ * sender that is bound to no address has the one that it sends to.
+ */
+static __noinline int is_for_host(struct bpf_sock_addr *ctx, const struct sk_request *r)
+{
+	struct tuple t = { .saddr = r->source, .daddr = r->dst.addr, .dport = r->dst.port };
+	struct bpf_sock_tuple key = {};
+	struct bpf_sock *sk;
+	__u32 size;
+	bool own;
+
+	if (!r->sk)
+		return false;
+	if (!t.saddr.words[3] && !t.saddr.halves[0])
+		t.saddr = t.daddr;
+	t.sport = bpf_htons(r->sk->src_port);
+	size = tuple_socket(&t, &key);
+	sk = bpf_sk_lookup_udp(ctx, &key, size, BPF_F_CURRENT_NETNS, 0);
+	if (!sk)
+		return false;
+	own = sk->state == BPF_TCP_ESTABLISHED;
+	bpf_sk_release(sk);
+	return own;
+}
+
+/*
  * Chooses a backend for a datagram of an unconnected socket, by a hash of socket and service. If the socket sends to that
  * backend for another service, replies would be ambiguous, and the next backend is tried. If all tried ones are taken, the
  * packet programs translate, which can change the port. A client with session affinity has one backend to try. Where there are none, replies count as the later service's.
  * VERDICT_PASS: no service is requested, or the packet programs translate.
  */
-static __always_inline struct outcome choose_backend_datagram(struct sk_request *r)
+static __always_inline struct outcome choose_backend_datagram(struct bpf_sock_addr *ctx, struct sk_request *r)
 {
 	struct service called, *service = &called;
 	__u32 count, revision, hash;
@@ -161,6 +187,8 @@ static __always_inline struct outcome choose_backend_datagram(struct sk_request 
 	bool local;
 
 	if (!requested_service(r, service))
+		return outcome_pass(METRIC_NONE);
+	if (service->flags & SERVICE_NODE_PORT && r->netns_flags & NAMESPACE_HOST && is_for_host(ctx, r))
 		return outcome_pass(METRIC_NONE);
 	admitted = admit(r, service);
 	if (admitted.verdict != VERDICT_TRANSLATE)

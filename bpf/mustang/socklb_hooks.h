@@ -4,6 +4,8 @@
 
 #include <asm-generic/errno.h>
 
+#include <bpf/bpf_core_read.h>
+
 #include "socklb.h"
 
 /* The cgroup hooks of both families. Only this file knows struct bpf_sock_addr. */
@@ -67,7 +69,7 @@ static __always_inline bool read_request(struct bpf_sock_addr *ctx, bool v6, str
 		return false;
 	r->netns_flags = scope->flags;
 	r->client.halves[1] = cookie;
-	if (scope->flags & NAMESPACE_SOCKETS && r->sk)
+	if (scope->flags & (NAMESPACE_SOCKETS | NAMESPACE_HOST) && r->sk)
 		read_source(r->sk, v6, &r->source);
 	r->cookie = bpf_get_socket_cookie(ctx);
 	r->proto = ctx->protocol == PROTO_MPTCP ? IPPROTO_TCP : ctx->protocol;
@@ -106,11 +108,28 @@ static __always_inline struct sk_service *sk_service_row(struct bpf_sock_addr *c
 	return sk ? bpf_sk_storage_get(&sockets, sk, NULL, flags) : NULL;
 }
 
+struct mptcp_sock {
+} __attribute__((preserve_access_index));
+
+/*
+ * The row of the socket of Multipath TCP that a socket is a part of; NULL if there is none, and flags do not create one. The kernel calls
+ * connect programs with the part, and getpeername programs with the whole.
+ */
+static __always_inline struct sk_service *sk_whole_row(struct bpf_sock_addr *ctx, __u64 flags)
+{
+	struct bpf_sock *sk = ctx->sk;
+	struct mptcp_sock *whole = NULL;
+
+	if (sk && bpf_core_type_exists(struct mptcp_sock)) /* else the verifier does not know what the helper returns */
+		whole = bpf_skc_to_mptcp_sock(sk);
+	return whole ? bpf_sk_storage_get(&sockets, whole, NULL, flags) : NULL;
+}
+
 static __always_inline int do_connect(struct bpf_sock_addr *ctx, bool v6)
 {
 	struct outcome outcome = outcome_pass(METRIC_NONE);
+	struct sk_service *row, *whole;
 	struct sk_request r = {};
-	struct sk_service *row;
 
 	if (read_request(ctx, v6, &r))
 		outcome = choose_backend_connect(&r);
@@ -123,6 +142,9 @@ static __always_inline int do_connect(struct bpf_sock_addr *ctx, bool v6)
 			row->service.port = 0;
 			answers_delete(&r);
 		}
+		whole = row ? sk_whole_row(ctx, 0) : NULL;
+		if (whole)
+			whole->service.port = 0;
 		return SOCK_PROCEED;
 	}
 	row = sk_service_row(ctx, BPF_SK_STORAGE_GET_F_CREATE);
@@ -131,6 +153,9 @@ static __always_inline int do_connect(struct bpf_sock_addr *ctx, bool v6)
 	row->service = r.dst;
 	row->service.resets = r.resets;
 	row->backend = r.backend;
+	whole = sk_whole_row(ctx, BPF_SK_STORAGE_GET_F_CREATE);
+	if (whole)
+		*whole = *row;
 	write_addr(ctx, v6, &r.backend);
 	sk_count(outcome.metric);
 	if (is_watched(EVENT_MADE))
@@ -145,7 +170,7 @@ static __always_inline int do_sendmsg(struct bpf_sock_addr *ctx, bool v6)
 	bool first;
 
 	if (read_request(ctx, v6, &r))
-		outcome = choose_backend_datagram(&r);
+		outcome = choose_backend_datagram(ctx, &r);
 	if (outcome.verdict == VERDICT_DROP)
 		return refuse(&r, outcome.reason);
 	if (outcome.verdict == VERDICT_PASS) {

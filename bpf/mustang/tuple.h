@@ -79,6 +79,25 @@ static __always_inline struct tuple tuple_reverse(const struct tuple *t)
 	return reverse;
 }
 
+/* Fills the key of a look-up of the socket that receives packets of a tuple, and returns its size. */
+static __always_inline __u32 tuple_socket(const struct tuple *t, struct bpf_sock_tuple *key)
+{
+	if (addr_is_v4(&t->daddr)) {
+		key->ipv4.saddr = t->saddr.words[3];
+		key->ipv4.daddr = t->daddr.words[3];
+		key->ipv4.sport = t->sport;
+		key->ipv4.dport = t->dport;
+		return sizeof(key->ipv4);
+	}
+	for (int i = 0; i < 4; i++) {
+		key->ipv6.saddr[i] = t->saddr.words[i];
+		key->ipv6.daddr[i] = t->daddr.words[i];
+	}
+	key->ipv6.sport = t->sport;
+	key->ipv6.dport = t->dport;
+	return sizeof(key->ipv6);
+}
+
 /*
  * A hash of t: the step of FNV-1 over words, then the finalizer of MurmurHash3, which spreads neighbouring ports over all
  * slots.

@@ -262,6 +262,7 @@ func TestStatusOfNodePorts(t *testing.T) {
 		n.run("svc add --node-port --no-backends --service=" + frontend)
 	}
 	n.run("svc add --no-backends --service=10.96.0.7:40005")
+	n.run("svc add --node-port --no-backends --protocol=tcp --service=0.0.0.0:40006")
 	n.status("node ports 40000-40001,40009 are in ip_local_port_range")
 	set("ip_local_reserved_ports", "40000-40002")
 	n.status("node ports 40009 are")

@@ -68,3 +68,24 @@ func wantConflict(t *testing.T, err error, words string) {
 		t.Errorf("error %v, want a ConflictError with %q", err, words)
 	}
 }
+
+// TestBackendThatIsService has a service call another one: calls are translated once.
+func TestBackendThatIsService(t *testing.T) {
+	d := openTest(t)
+	other := netip.MustParseAddrPort("10.96.0.2:80")
+	put := func(s service.Service) error {
+		_, _, err := d.Services().Put(t.Context(), service.CLI, s)
+		return err
+	}
+	if err := put(service.Service{Frontend: other, Protocol: service.TCP}); err != nil {
+		t.Fatal(err)
+	}
+	for _, protocol := range []service.Protocol{service.Any, service.TCP, service.UDP} {
+		s := service.Service{Frontend: netip.MustParseAddrPort("10.96.0.1:80"), Protocol: protocol, Backends: service.Backends(other)}
+		if err := put(s); protocol != service.UDP {
+			wantConflict(t, err, "10.96.0.2:80 is a service")
+		} else if err != nil {
+			t.Error(err)
+		}
+	}
+}

@@ -11,6 +11,7 @@ import (
 	"mustang/internal/datapath/objects"
 	"mustang/internal/datapath/rows"
 	"mustang/internal/service"
+	"mustang/internal/testkit"
 )
 
 // TestHandshake checks what makes a TCP connection one of the state established, which lasts for hours: nothing that a forged
@@ -25,6 +26,8 @@ func TestHandshake(t *testing.T) {
 	}
 	syn, synAck := sent{flags: flagSYN}, sent{back: true, flags: flagSYN | flagACK, seq: isn}
 	answer := sent{back: true, flags: flagACK}
+	ack, rst, fin := sent{flags: flagACK, ack: isn + 1}, sent{flags: flagRST, seq: 12345}, sent{flags: flagFIN | flagACK, seq: 12345}
+	back := func(s sent) sent { s.back = true; return s }
 	for name, c := range map[string]struct {
 		packets []sent
 		want    conntrack.State
@@ -41,6 +44,21 @@ func TestHandshake(t *testing.T) {
 		"the middle of a connection":              {[]sent{{flags: flagACK}, {flags: flagACK}}, conntrack.StateSYN},
 		"the middle of a connection, with answer": {[]sent{{flags: flagACK}, answer}, conntrack.StateEstablished},
 		"the middle of no connection":             {[]sent{{flags: flagACK}, {back: true, flags: flagRST}}, conntrack.StateClosed},
+
+		"an RST":                                {[]sent{syn, synAck, ack, rst}, conntrack.StateClosed},
+		"an RST, and what was under way to it":  {[]sent{syn, synAck, ack, rst, answer, answer}, conntrack.StateClosed},
+		"an RST of an end that goes on":         {[]sent{syn, synAck, ack, rst, ack}, conntrack.StateEstablished},
+		"RSTs of an end that goes on":           {[]sent{syn, synAck, ack, rst, rst, ack, answer, rst, ack}, conntrack.StateEstablished},
+		"an RST of an end that then sends one":  {[]sent{syn, synAck, ack, rst, ack, rst}, conntrack.StateClosed},
+		"an RST of a backend that goes on":      {[]sent{syn, synAck, ack, back(rst), answer}, conntrack.StateEstablished},
+		"an RST of an end that calls again":     {[]sent{syn, synAck, ack, rst, syn}, conntrack.StateSYN},
+		"an RST of each end":                    {[]sent{syn, synAck, ack, rst, back(rst), ack, answer}, conntrack.StateClosed},
+		"an RST before the handshake":           {[]sent{syn, rst, ack, answer}, conntrack.StateClosed},
+		"an RST in the handshake":               {[]sent{syn, synAck, back(rst), ack, answer}, conntrack.StateClosed},
+		"a FIN of an end that goes on":          {[]sent{syn, synAck, ack, fin, ack, answer}, conntrack.StateEstablished},
+		"a FIN and an RST of one that goes on":  {[]sent{syn, synAck, ack, fin, rst, ack}, conntrack.StateEstablished},
+		"a FIN of each end, and the last ACK":   {[]sent{syn, synAck, ack, fin, back(fin), ack}, conntrack.StateClosed},
+		"an end that goes on closes in the end": {[]sent{syn, synAck, ack, back(rst), answer, fin, back(fin), ack}, conntrack.StateClosed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(newBench(t), false, protoTCP)
@@ -57,7 +75,68 @@ func TestHandshake(t *testing.T) {
 			if err != nil || len(list) != 1 || list[0].State != c.want {
 				t.Errorf("connections %+v, want one in state %v; %v", list, c.want, err)
 			}
+			want := uint64(1)
+			if c.want == conntrack.StateClosed {
+				want = 0
+			}
+			if open, err := w.objects.Slots.Open(); err != nil || open != want {
+				t.Errorf("%d connections count as open, want %d; %v", open, want, err)
+			}
 		})
+	}
+}
+
+// openForged returns a world whose table has some slots and one connection, the packet that goes on with it, and an RST that its
+// backend ignores.
+func openForged(t *testing.T, slots uint32) (w *world, own, rst packet) {
+	t.Helper()
+	d := openSized(t, Options{Root: testkit.BPFFS(t) + "/root", Sizes: objects.Sizes{Connections: slots, Services: 8, Backends: 8, Endpoints: 8}})
+	w = newWorld(benchOn(t, d), false, protoTCP)
+	w.reset(t, objects.AttachHost)
+	w.serve(t, w.service, w.backend)
+	w.serve(t, w.other, w.remote)
+	w.send(t, fromHost, w.first(w.client, w.service))
+	w.handshake(t, w.client, w.service, w.backend)
+	own = w.next(w.client, w.service)
+	return w, own, own.with(func(p *packet) { p.flags, p.seq = flagRST, 12345 })
+}
+
+// fillWith opens connections of pods to another service, up to their shares.
+func (w *world) fillWith(t *testing.T, from uint16, pods ...netip.AddrPort) {
+	t.Helper()
+	for port := range uint16(100) {
+		for _, pod := range pods {
+			w.run(t, fromHost, w.first(netip.AddrPortFrom(pod.Addr(), from+port), w.other).frame())
+		}
+	}
+}
+
+// TestForgedReset has a connection reset by somebody else, and go on. Others then fill the table, and its service gets another backend: it
+// keeps its slot and its backend.
+func TestForgedReset(t *testing.T) {
+	w, own, rst := openForged(t, 10)
+	w.send(t, fromHost, rst)
+	w.send(t, fromHost, own)
+	w.age(t, 2*time.Second)
+	w.serve(t, w.service, w.remote)
+	w.fillWith(t, 2000, w.client, w.backend)
+	w.check(t, fromHost, own, wants{actionRedirect, own.became(w.client, w.backend, "0a"), once("forward", "redirect_peer")})
+}
+
+// TestForgedResetBeyondShare has a client whose share is used up go on with a connection that a reset has closed: it does not count as
+// open again.
+func TestForgedResetBeyondShare(t *testing.T) {
+	w, own, rst := openForged(t, 64)
+	w.fillWith(t, 2000, w.client)
+	w.send(t, fromHost, rst)
+	w.fillWith(t, 3000, w.client)
+	before, err := w.objects.Slots.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.run(t, fromHost, own.frame())
+	if after, err := w.objects.Slots.Open(); err != nil || after != before {
+		t.Errorf("%d connections count as open after %d, %v: more than the client's share", after, before, err)
 	}
 }
 

@@ -3,19 +3,23 @@
 package datapath
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"mustang/internal/datapath/flows"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/netns"
 	"mustang/internal/policy"
+	"mustang/internal/rtnl"
 	"mustang/internal/service"
 	"mustang/internal/testkit"
 )
@@ -286,4 +290,85 @@ func TestLinkLocalOfNode(t *testing.T) {
 	n.run(t, "-n HOST addr add "+local.String()+"/64 dev lo")
 	n.labelled(t, d)
 	applyPolicies(t, d, denyIngressA)
+}
+
+// TestEventsHaveOwnAddresses has a pod send from addresses for which policies judge another one of its own, to a service, to a pod and to a
+// group: what is told has the packet's address.
+func TestEventsHaveOwnAddresses(t *testing.T) {
+	n, d := routed(t), openTest(t)
+	n.labelled(t, d)
+	n.allowB(t, d)
+	direct, frontend := netip.MustParseAddrPort(podA4+":9000"), netip.MustParseAddrPort("10.96.0.10:80")
+	s := service.Service{Frontend: frontend, Protocol: service.UDP, Backends: service.Backends(direct)}
+	if _, _, err := d.Services().Put(t.Context(), service.CLI, s); err != nil {
+		t.Fatal(err)
+	}
+	from := func(port uint16, dst netip.AddrPort) packet {
+		allowed := netip.MustParseAddr("192.168.77.7")
+		return packet{src: netip.AddrPortFrom(allowed, port), dst: dst, proto: protoUDP, payload: "x"}
+	}
+	told := make(chan flows.Event, 1000)
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() {
+		each := func(e flows.Event) error { told <- e; return nil }
+		if err := d.Flows().Watch(ctx, each, func(uint64) error { return nil }, flows.Denied, flows.Made); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(func() { cancel(); running.Wait() })
+	testkit.Eventually(t, 20*time.Second, func() error {
+		var row filterRow
+		if err := d.objects.Filter.Map.Lookup(new(uint32), &row); err != nil || row.Watched == 0 {
+			return fmt.Errorf("nobody watches; %w", err)
+		}
+		return nil
+	})
+	// wants sends until the next event of the packet's port, which is to have the verdict and the packet's source.
+	wants := func(verdict flows.Verdict, p packet, send func() error) {
+		t.Helper()
+		testkit.Eventually(t, 30*time.Second, func() error {
+			if err := send(); err != nil {
+				return err
+			}
+			for {
+				select {
+				case e := <-told:
+					if e.Source.Port() != p.src.Port() {
+						continue
+					}
+					if e.Verdict != verdict || e.Source != p.src {
+						t.Errorf("%s %s > %s, want %s from %s", e.Verdict, e.Source, e.Destination, verdict, p.src)
+					}
+					return nil
+				case <-time.After(50 * time.Millisecond):
+					return fmt.Errorf("nothing is told of %s > %s", p.src, p.dst)
+				}
+			}
+		})
+	}
+	raw := func(verdict flows.Verdict, p packet) {
+		t.Helper()
+		wants(verdict, p, func() error { return sendRawFrom(n.pods[1], p) })
+	}
+	const denyEgressA = `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: e}, spec: {podSelector: {matchLabels: {app: a}}, policyTypes: [Egress]}}`
+	applyPolicies(t, d, denyEgressA) // so that what goes to a is tracked
+	raw(flows.Made, from(7000, direct))
+	raw(flows.Made, from(7001, frontend))
+	applyPolicies(t, d, denyEgressB)
+	raw(flows.Denied, from(7000, direct))   // of a connection from before the policy
+	raw(flows.Denied, from(7001, frontend)) // likewise
+	raw(flows.Denied, from(7002, direct))
+	raw(flows.Denied, from(7003, frontend))
+	raw(flows.Denied, packet{src: netip.MustParseAddrPort(podB4 + ":7004"), dst: direct, proto: protoUDP, payload: "x"})
+
+	local, index := linkLocalOf(t, n.pods[1])
+	device, err := rtnl.In(n.pods[1]).Device("eth0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := packet{src: netip.AddrPortFrom(local, 5353), dst: netip.MustParseAddrPort("[ff02::fb]:5353"), proto: protoUDP, payload: "x"}
+	wants(flows.Denied, p, func() error {
+		return sendFrame(n.pods[1], index, slices.Concat([]byte{0x33, 0x33, 0, 0, 0, 0xfb}, device.MAC, []byte{0x86, 0xdd}, p.ip()), false)
+	})
 }

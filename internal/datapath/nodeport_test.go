@@ -3,10 +3,14 @@
 package datapath
 
 import (
+	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"testing"
+	"time"
 
+	"mustang/internal/datapath/conntrack"
 	"mustang/internal/netns"
 	"mustang/internal/service"
 	"mustang/internal/testkit"
@@ -62,6 +66,68 @@ func (c cluster) callOwn(t *testing.T, o outsideCase) {
 	}
 }
 
+// TestNodePortOfOwnSocket has a process of the host call a server outside and a pod from a port that becomes a node port, and again once it
+// is one. The answers are for the process, and calls of others for the service.
+func TestNodePortOfOwnSocket(t *testing.T) {
+	c := newCluster(t)
+	eachOutside(t, func(t *testing.T, o outsideCase) {
+		unspecified := netip.IPv4Unspecified()
+		if netip.MustParseAddr(o.gate).Is6() {
+			unspecified = netip.IPv6Unspecified()
+		}
+		backend := testkit.Echo(t, c.pods[0], o.protocol.String(), net.JoinHostPort(o.pod, "0"))
+		s := service.Service{
+			Frontend: netip.AddrPortFrom(unspecified, 30085), Protocol: o.protocol, NodePort: true, Backends: service.Backends(backend),
+		}
+		for _, server := range []netip.AddrPort{
+			testkit.Echo(t, c.client, o.protocol.String(), net.JoinHostPort(o.client, "0")),
+			testkit.Echo(t, c.pods[1], o.protocol.String(), net.JoinHostPort(map[bool]string{true: podB4, false: podB6}[unspecified.Is4()], "0")),
+		} {
+			for _, when := range []string{"before there is a node port", "after that"} {
+				conn := c.callFrom(t, o, s.Frontend.Port(), server)
+				c.put(t, s)
+				if err := exchanged(conn); err != nil {
+					t.Errorf("to %s, connected %s: %v", server, when, err)
+				}
+				if _, err := testkit.RoundTrip(t, c.client, o.protocol.String(), net.JoinHostPort(o.gate, "30085"), []byte("call")); err != nil {
+					t.Errorf("a call beside: %v", err)
+				}
+				if tcp, ok := conn.(*net.TCPConn); ok {
+					_ = tcp.SetLinger(0) // for the port is used again
+				}
+				_ = conn.Close()
+			}
+			if err := c.d.Services().Delete(t.Context(), service.CLI, s.Key()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+	wantNoDrops(t, c.d)
+}
+
+// callFrom connects from a port of the host, and reads what a server of TCP says first.
+func (c cluster) callFrom(t *testing.T, o outsideCase, port uint16, server netip.AddrPort) (conn net.Conn) {
+	t.Helper()
+	var local net.Addr = &net.UDPAddr{IP: net.ParseIP(o.gate), Port: int(port)}
+	if o.protocol == service.TCP {
+		local = &net.TCPAddr{IP: net.ParseIP(o.gate), Port: int(port)}
+	}
+	err := c.host.Do(func() (err error) {
+		conn, err = (&net.Dialer{LocalAddr: local, Timeout: 20 * time.Second}).Dial(o.protocol.String(), server.String())
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = conn.SetReadDeadline(time.Now().Add(20 * time.Second))
+	for b := make([]byte, 1); o.protocol == service.TCP && b[0] != '\n'; {
+		if _, err := conn.Read(b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return conn
+}
+
 // TestNodePortOfEachMode calls a port of all addresses of the node, whose backend is a pod: from outside, from another pod, and
 // from the backend itself.
 func TestNodePortOfEachMode(t *testing.T) {
@@ -103,5 +169,38 @@ func (o outside) callNodePort(t *testing.T, node, pod, unspecified string) {
 		if diff["new_connection"] != 1 || diff["forward"] == 0 || diff["reverse"] == 0 {
 			t.Errorf("from %s: counted %v", name, diff)
 		}
+	}
+}
+
+// TestForgedResetFromOutside has another machine send resets and FINs in the name of both ends of a connection, which ignore them: it
+// stays in the table as an open one.
+func TestForgedResetFromOutside(t *testing.T) {
+	c := newCluster(t)
+	l := listenTCP(t, c.pods[0], podA4)
+	c.put(t, service.Service{
+		Frontend: netip.MustParseAddrPort("0.0.0.0:30080"), Protocol: service.TCP, NodePort: true,
+		Backends: service.Backends(netip.MustParseAddrPort(l.Addr().String())),
+	})
+	frontend := netip.MustParseAddrPort(gate4 + ":30080")
+	conn := openTo(t, place{ns: c.client}, frontend, l)
+	state := func(want conntrack.State) error {
+		all, err := c.d.Connections()
+		if err == nil && (len(all) != 1 || all[0].State != want) {
+			err = fmt.Errorf("connections %+v, want one in state %v", all, want)
+		}
+		return err
+	}
+	forged := packet{src: netip.MustParseAddrPort(conn.client.LocalAddr().String()), dst: frontend, proto: protoTCP, seq: 12345}
+	for _, flags := range []uint8{flagRST, flagRST | flagACK, flagFIN | flagACK} {
+		forged.flags = flags
+		if err := sendRawFrom(c.client, forged); err != nil {
+			t.Fatal(err)
+		}
+		if flags&flagRST != 0 {
+			testkit.Eventually(t, 20*time.Second, func() error { return state(conntrack.StateClosed) })
+		}
+		testkit.Eventually(t, 20*time.Second, func() error {
+			return errors.Join(conn.talks(), state(conntrack.StateEstablished))
+		})
 	}
 }

@@ -132,7 +132,8 @@ func (s Services) Memory() (sum uint64, err error) {
 // leaves those that are gone.
 // A frontend with a loopback address is served by socket translation only, in the network namespaces of hosts. Errors: those
 // of service.Service.Validate, that of service.CheckHealthPorts, *FullError, and *ConflictError if the service belongs to another owner,
-// a service of another protocol has a part of the frontend, or a pod has its address: the pod's own ports would be out of reach.
+// a service of another protocol has a part of the frontend, a pod has its address (the pod's own ports would be out of reach), or a backend
+// is another service.
 func (s Services) Put(ctx context.Context, owner service.Owner, want service.Service) (Change, uint32, error) {
 	if err := errors.Join(want.Validate(), requireOwner(owner)); err != nil {
 		return Unchanged, 0, err
@@ -158,7 +159,7 @@ func (s Services) Put(ctx context.Context, owner service.Owner, want service.Ser
 		if have != nil && have.Equal(want) {
 			return nil, nil
 		}
-		if err := s.refusePods(want); err != nil {
+		if err := errors.Join(s.refusePods(want), s.refuseFrontends(want)); err != nil {
 			return nil, err
 		}
 		return &change{put: []service.Service{want}, found: found}, nil
@@ -208,6 +209,22 @@ func (s Services) refusePods(services ...service.Service) error {
 	for _, each := range services {
 		if id, ok := pods[each.Frontend.Addr()]; ok {
 			return &ConflictError{What: fmt.Sprintf("service %s: the address is that of endpoint %d", each, id)}
+		}
+	}
+	return nil
+}
+
+// refuseFrontends returns a *ConflictError if a backend is another service: calls are translated once, as by kube-proxy.
+func (s Services) refuseFrontends(want service.Service) error {
+	for _, b := range want.Backends {
+		for _, p := range service.Protocols() {
+			_, found, err := s.o.Services.Get(rows.ServiceKey(b.Addr, p))
+			if err == nil && found && overlap(p, want.Protocol) {
+				err = &ConflictError{What: fmt.Sprintf("service %s: backend %s is a service itself, and calls are translated once", want, b.Addr)}
+			}
+			if err != nil {
+				return err
+			}
 		}
 	}
 	return nil

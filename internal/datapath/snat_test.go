@@ -144,14 +144,19 @@ func TestNoWay(t *testing.T) {
 			leaked.Add(1)
 		}
 	})
-	for _, reason := range []string{"drop_no_source", "drop_no_route"} {
-		if reason == "drop_no_source" {
+	for _, reason := range []string{"drop_no_source", "drop_no_route", "drop_tunnel_route"} {
+		switch reason {
+		case "drop_no_source":
 			c.run(t, `
 				-n HOST addr del `+near4+`/24 dev wire
 				-n HOST addr del `+near6+`/64 dev wire
 				-n HOST route replace `+far4+` dev wire
 				-n HOST route replace `+far6+` dev wire`)
-		} else {
+		case "drop_tunnel_route":
+			c.run(t, `
+				-n HOST route replace `+far4+` encap ip id 7 dst `+far4+` dev wire
+				-n HOST route replace `+far6+` encap ip6 id 7 dst `+far6+` dev wire`)
+		default:
 			c.run(t, `
 				-n HOST route replace unreachable `+far4+`
 				-n HOST route replace unreachable `+far6)

@@ -6,7 +6,9 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"strconv"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -59,5 +61,74 @@ func TestSocketNodePort(t *testing.T) {
 			t.Errorf("%s, after a command that writes services: %v", f.later, err)
 		}
 		s.run(t, "-n HOST addr del "+f.later+" dev lo")
+	}
+}
+
+// TestSocketAnswersNodePort has a process of the host answer another one whose source port is a node port: datagrams of a socket that is
+// bound to an address, and of one that is not. Whoever else calls the port has the service.
+func TestSocketAnswersNodePort(t *testing.T) {
+	s := &stage{network: routed(t), Datapath: openTest(t), t: t, cgroup: testCgroup(t)}
+	if _, err := s.Sockets().Attach(t.Context(), s.cgroup); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Sockets().Put(t.Context(), service.CLI, s.host, HostScope); err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range []struct{ unspecified, pod, own string }{{"0.0.0.0", podA4, gateway4}, {"::", podA6, gateway6}} {
+		backend := testkit.Echo(t, s.pods[0], "udp", net.JoinHostPort(f.pod, "0"))
+		frontend := netip.AddrPortFrom(netip.MustParseAddr(f.unspecified), 30080)
+		if _, _, err := s.Services().Put(t.Context(), service.CLI, service.Service{
+			Frontend: frontend, Protocol: service.UDP, NodePort: true, Backends: service.Backends(backend),
+		}); err != nil {
+			t.Fatal(err)
+		}
+		for _, bound := range []string{f.own, f.unspecified} {
+			err := place{s.host, s.cgroup}.do(t, func() error {
+				server, err := net.ListenPacket("udp", net.JoinHostPort(bound, "0"))
+				if err != nil {
+					return err
+				}
+				defer server.Close()
+				to := net.JoinHostPort(f.own, strconv.Itoa(server.LocalAddr().(*net.UDPAddr).Port))
+				client, err := (&net.Dialer{LocalAddr: &net.UDPAddr{IP: net.ParseIP(f.own), Port: 30080}}).Dial("udp", to)
+				if err != nil {
+					return err
+				}
+				defer client.Close()
+				deadline := time.Now().Add(20 * time.Second)
+				if err := errors.Join(client.SetDeadline(deadline), server.SetDeadline(deadline)); err != nil {
+					return err
+				}
+				if _, err := client.Write([]byte("call")); err != nil {
+					return err
+				}
+				_, peer, err := server.ReadFrom(make([]byte, 10))
+				if err != nil {
+					return err
+				}
+				if _, err := server.WriteTo([]byte("answer"), peer); err != nil {
+					return err
+				}
+				if _, err := client.Read(make([]byte, 10)); err != nil {
+					return err
+				}
+				other, err := net.ListenPacket("udp", net.JoinHostPort(f.own, "0"))
+				if err != nil {
+					return err
+				}
+				defer other.Close()
+				if _, err := other.WriteTo([]byte("call"), peer); err != nil {
+					return err
+				}
+				if err := other.SetDeadline(deadline); err != nil {
+					return err
+				}
+				_, _, err = other.ReadFrom(make([]byte, 10)) // of the backend
+				return err
+			})
+			if err != nil {
+				t.Errorf("a server at %s: %v", bound, err)
+			}
+		}
 	}
 }

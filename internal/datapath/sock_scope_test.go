@@ -202,6 +202,9 @@ func testMultipath(t *testing.T, s *stage) {
 		if err != nil {
 			return err
 		}
+		if peer := conn.RemoteAddr().String(); peer != frontend.String() {
+			t.Errorf("the peer is %s, want the service", peer)
+		}
 		return conn.Close()
 	})
 	if err != nil {

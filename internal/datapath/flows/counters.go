@@ -79,6 +79,7 @@ func Drops() [][2]string {
 		{"ethertype", "not IP or ARP, or in a VLAN: pods send no such frames"},
 		{"policy_egress", "a policy of the sender's pod denies it"},
 		{"policy_ingress", "a policy of the receiver's pod denies it"},
+		{"tunnel_route", "the route to the backend is a lightweight tunnel (encap), which the programs cannot enter"},
 	}
 }
 

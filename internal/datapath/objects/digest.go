@@ -4,6 +4,6 @@ package objects
 
 // The beginning of the SHA-256 of each object identifies the programs of this build.
 const (
-	tcDigest     = "8727b98af6e48ed7"
-	socklbDigest = "22d99c52756c07b1"
+	tcDigest     = "0ea13fa0849835b9"
+	socklbDigest = "7397510394fea276"
 )

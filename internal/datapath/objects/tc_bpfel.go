@@ -248,7 +248,8 @@ const (
 	tcDropReasonDROP_ETHERTYPE        tcDropReason = 19
 	tcDropReasonDROP_POLICY_EGRESS    tcDropReason = 20
 	tcDropReasonDROP_POLICY_INGRESS   tcDropReason = 21
-	tcDropReasonDROP_COUNT            tcDropReason = 22
+	tcDropReasonDROP_TUNNEL_ROUTE     tcDropReason = 22
+	tcDropReasonDROP_COUNT            tcDropReason = 23
 )
 
 type tcEndpoint struct {
@@ -409,6 +410,8 @@ type tcJudgement struct {
 	Port     uint32
 	Rule     uint32
 	Allow    uint32
+	Pod      tcAddr
+	Own      tcAddr
 }
 
 type tcMetric uint32

@@ -18,6 +18,7 @@ import (
 	"mustang/internal/linkinfo"
 	"mustang/internal/netns"
 	"mustang/internal/rtnl"
+	"mustang/internal/service"
 )
 
 // checkHost finds settings of the host that drop packets of pods.
@@ -64,7 +65,7 @@ func (r *Report) checkHost(ctx context.Context, d *datapath.Datapath, endpoints 
 	return r.checkReversePath(host, namespaces)
 }
 
-// checkNodePorts finds node ports that the kernel gives to sockets of the host, whose peers then answer a service.
+// checkNodePorts finds UDP node ports that the kernel gives to sockets of the host: what comes for one that is not connected is a call.
 func (r *Report) checkNodePorts(ctx context.Context, d *datapath.Datapath, host *netns.Namespace) error {
 	services, err := d.Services().List(ctx)
 	if err != nil {
@@ -82,11 +83,11 @@ func (r *Report) checkNodePorts(ctx context.Context, d *datapath.Datapath, host 
 	}
 	for _, s := range services {
 		port := s.Frontend.Port()
-		taken[port] = s.NodePort && ephemeral[port] && !reserved[port] || taken[port]
+		taken[port] = s.NodePort && s.Protocol.Overlaps(service.UDP) && ephemeral[port] && !reserved[port] || taken[port]
 	}
 	if text := taken.String(); text != "" {
 		r.find(fmt.Sprintf("add %s to sysctl net.ipv4.ip_local_reserved_ports", text),
-			"node ports %s are in ip_local_port_range: a process of host %q that gets one as source port hears no answers", text, host.Name())
+			"node ports %s are in ip_local_port_range: an unconnected UDP socket of host %q that gets one hears no answers", text, host.Name())
 	}
 	return nil
 }

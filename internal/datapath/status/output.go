@@ -165,9 +165,9 @@ func WriteTable(w io.Writer, r *Report) error {
 		fmt.Fprintf(tab, "%s\t%s\t%.1f MiB\n", m.Name, fill, float64(m.Bytes)/(1<<20))
 	}
 	drops := slices.DeleteFunc(slices.Clone(r.Drops), func(c flows.Counter) bool { return c.Packets == 0 })
-	begin(len(drops), "DROPPED\tPACKETS")
+	begin(len(drops), "DROPPED\tPACKETS\tMEANING")
 	for _, d := range drops {
-		fmt.Fprintf(tab, "%s\t%d\n", d.Name, d.Packets)
+		fmt.Fprintf(tab, "%s\t%d\t%s\n", d.Name, d.Packets, d.Meaning)
 	}
 	missing := slices.DeleteFunc(slices.Clone(r.Features), func(f Feature) bool { return f.Missing == nil || f.Name == netkit })
 	begin(len(missing), "MISSING FEATURE\tNEEDS\tREASON")

@@ -19,8 +19,8 @@ func TestWriteTable(t *testing.T) {
 	}{
 		"nothing": {status.Report{Root: "/bpf"}, "ok\n/bpf: nothing is loaded\n"},
 		"drops": {
-			status.Report{Root: "/bpf", Layouts: []string{"v7"}, Drops: []flows.Counter{{Name: "drop_ttl"}, {Name: "drop_rewrite", Packets: 3}}},
-			"ok\n/bpf: maps of layout v7\n\nDROPPED       PACKETS\ndrop_rewrite  3\n",
+			status.Report{Root: "/bpf", Layouts: []string{"v7"}, Drops: []flows.Counter{{Name: "drop_ttl"}, {Name: "drop_rewrite", Packets: 3, Meaning: "why"}}},
+			"ok\n/bpf: maps of layout v7\n\nDROPPED       PACKETS  MEANING\ndrop_rewrite  3        why\n",
 		},
 		"features": {
 			status.Report{Root: "/bpf", Layouts: []string{"v6", "v7"}, Features: []status.Feature{

@@ -122,7 +122,7 @@ func (s *set) note(format string, args ...any) {
 	}
 }
 
-// checkSet returns an error if two services have one frontend, or a node port is a health-check port.
+// checkSet returns an error if two services have one frontend, or a node port is a health-check port. It notes backends that are services.
 func (s *set) checkSet() error {
 	byFrontend := make(map[netip.AddrPort][]int, len(s.Services))
 	for i, v := range s.Services {
@@ -132,6 +132,15 @@ func (s *set) checkSet() error {
 			}
 		}
 		byFrontend[v.Frontend] = append(byFrontend[v.Frontend], i)
+	}
+	for i, v := range s.Services {
+		for _, b := range v.Backends {
+			for _, j := range byFrontend[b.Addr] {
+				if s.Services[j].Protocol.Overlaps(v.Protocol) {
+					s.note("%s: backend %s is the frontend of %s, and calls are translated once", s.origins[i], b.Addr, s.origins[j])
+				}
+			}
+		}
 	}
 	return service.CheckHealthPorts(s.Services)
 }

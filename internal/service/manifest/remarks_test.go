@@ -4,6 +4,7 @@ package manifest
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 )
 
@@ -34,6 +35,17 @@ func TestRemarks(t *testing.T) {
 		set, err := c.Snapshot(n).Set()
 		if have := fmt.Sprint(set.Remarks); err != nil || have != test.want || len(set.Notes) > 0 {
 			t.Errorf("%s: %s, notes %v, %v, want %s", what, have, set.Notes, err, test.want)
+		}
+	}
+}
+
+// TestBackendThatIsService has a file with a service whose backend is another one, of the same protocol and of another.
+func TestBackendThatIsService(t *testing.T) {
+	const file = `{schema: 1, services: [{service: "10.96.0.1:80", protocol: %s, backends: ["10.96.0.2:80"]}, {service: "10.96.0.2:80", protocol: tcp, backends: []}]}`
+	for protocol, want := range map[string]int{"tcp": 1, "any": 1, "udp": 0} {
+		set, err := Read(strings.NewReader(fmt.Sprintf(file, protocol)), Options{})
+		if err != nil || len(set.Services) != 2 || len(set.Notes) != want || want > 0 && !strings.Contains(set.Notes[0], "backend 10.96.0.2:80 is the frontend of") {
+			t.Errorf("%s: %d services, notes %q, %v", protocol, len(set.Services), set.Notes, err)
 		}
 	}
 }

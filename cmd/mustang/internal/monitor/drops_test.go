@@ -25,6 +25,7 @@ const (
 	gone                       = "fd00:10::c"
 	resets, remote, unrouted   = "10.96.0.7:80", "203.0.113.1:53", "203.0.113.2:53"
 	localOnly, direct, served6 = "203.0.113.3:53", "203.0.113.4:53", "[fd00:96::1]:53"
+	inTunnel                   = "203.0.113.5:53"
 )
 
 // provocation makes a program drop a packet.
@@ -209,6 +210,14 @@ func outsideProvocations() map[string]provocation {
 		"no_route": {
 			begin: func(l *lab) { l.serve(service.Service{Protocol: service.UDP, External: true}, unrouted, lost+":53") },
 			again: fromOuter(udp(portOuter, unrouted)), want: ofOuter(unrouted),
+		},
+		"tunnel_route": {
+			begin: func(l *lab) {
+				l.run("-n HOST route add 198.51.100.8/32 encap ip id 7 dst " + far + " dev wire")
+				l.serve(service.Service{Protocol: service.UDP, External: true}, inTunnel, "198.51.100.8:53")
+			},
+			again: fromOuter(udp(portOuter, inTunnel)), want: ofOuter(inTunnel),
+			end:   func(l *lab) { l.run("-n HOST route del 198.51.100.8/32") },
 		},
 		"no_source": {
 			begin: func(l *lab) {
