@@ -13,9 +13,9 @@ import (
 const (
 	// applyTimeout is the time in which ovs-vswitchd applies a change: milliseconds,
 	// but seconds on a busy emulated processor.
-	applyTimeout = 30 * time.Second
+	applyTimeout = 4 * time.Second
 	// answerMargin is the additional time for the database's answer.
-	answerMargin = 5 * time.Second
+	answerMargin = time.Second
 	// databaseName is the database of Open vSwitch among those of a server.
 	databaseName = "Open_vSwitch"
 )
@@ -67,6 +67,7 @@ func (d *database) transact(operations ...operation) ([]result, error) {
 	}
 	answer, err := d.call("transact", params)
 	if err != nil {
+		d.close() // what follows does not wait for the same server again
 		return nil, fmt.Errorf("query the Open vSwitch database: %w", err)
 	}
 	var results []result

@@ -43,8 +43,12 @@ func CheckUserSpace() error {
 }
 
 // Switch is a connection to the database of an Open vSwitch. It is for one
-// goroutine. Changes return when ovs-vswitchd has applied them.
-type Switch struct{ db *database }
+// goroutine. Changes return when ovs-vswitchd has applied them. Once it has not done so in time, none waits for it
+// any more, so that those can be undone that failed.
+type Switch struct {
+	db   *database
+	away bool // ovs-vswitchd has not answered
+}
 
 // Open connects to a database's unix socket.
 func Open(socket string) (*Switch, error) {
@@ -52,7 +56,7 @@ func Open(socket string) (*Switch, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Switch{db}, nil
+	return &Switch{db: db}, nil
 }
 
 // Close closes the connection.
@@ -102,7 +106,11 @@ func (s *Switch) apply(change ...operation) error {
 	if len(root) != 1 {
 		return errNotInitialized
 	}
+	if s.away {
+		return nil
+	}
 	if err := s.await(root[0].Number, int(applyTimeout.Milliseconds())); err != nil {
+		s.away = true
 		return fmt.Errorf("wait until ovs-vswitchd has applied a change: %w", err)
 	}
 	return nil
@@ -145,40 +153,24 @@ func (b Bridge) DeviceKind() string {
 // Bridge returns the bridge of that name. The error matches fs.ErrNotExist if there
 // is none.
 func (s *Switch) Bridge(name string) (Bridge, error) {
-	bridges, err := s.bridges(equal("name", name))
-	if err != nil {
-		return Bridge{}, err
-	}
-	if len(bridges) == 0 {
-		return Bridge{}, fmt.Errorf("bridge %q of Open vSwitch: %w", name, fs.ErrNotExist)
-	}
-	return bridges[0], nil
-}
-
-// Bridges returns all bridges.
-func (s *Switch) Bridges() ([]Bridge, error) { return s.bridges() }
-
-func (s *Switch) bridges(conditions ...any) ([]Bridge, error) {
 	var rows []struct {
 		UUID         set       `json:"_uuid"`
-		Name         string    `json:"name"`
 		DatapathType string    `json:"datapath_type"`
 		FailMode     set       `json:"fail_mode"`
 		Ports        set       `json:"ports"`
 		ExternalIDs  stringMap `json:"external_ids"`
 	}
-	if err := s.db.find("Bridge", &rows, conditions...); err != nil {
-		return nil, err
+	if err := s.db.find("Bridge", &rows, equal("name", name)); err != nil {
+		return Bridge{}, err
 	}
-	var bridges []Bridge
-	for _, r := range rows {
-		b := Bridge{
-			Name: r.Name, Datapath: cmp.Or(r.DatapathType, Kernel), Standalone: r.FailMode.first() != "secure",
-			Owned: owned(r.ExternalIDs), uuid: r.UUID.first(), ports: r.Ports,
-		}
-		bridges = append(bridges, b)
+	if len(rows) == 0 {
+		return Bridge{}, fmt.Errorf("bridge %q of Open vSwitch: %w", name, fs.ErrNotExist)
 	}
-	return bridges, nil
+	r := rows[0]
+	return Bridge{
+		Name: name, Datapath: cmp.Or(r.DatapathType, Kernel), Standalone: r.FailMode.first() != "secure",
+		Owned: owned(r.ExternalIDs), uuid: r.UUID.first(), ports: r.Ports,
+	}, nil
 }
 
 // BridgeSpec is a bridge to add.
@@ -296,7 +288,7 @@ func (s *Switch) EnsurePort(b Bridge, p Port) error {
 }
 
 // DeletePort deletes the port of that name from its bridge, and reports whether
-// there was one. A port that AddPort did not add is an error.
+// there was one that ovs-vswitchd has deleted: if that is away, it will. A port that AddPort did not add is an error.
 func (s *Switch) DeletePort(name string) (deleted bool, err error) {
 	port, found, err := s.port(name)
 	if err != nil || !found {
@@ -306,10 +298,14 @@ func (s *Switch) DeletePort(name string) (deleted bool, err error) {
 		return false, fmt.Errorf("port %q of Open vSwitch is not ours", name)
 	}
 	id := uuid(port.UUID.first())
-	return true, s.apply(operation{
+	err = s.apply(operation{
 		"op": "mutate", "table": "Bridge", "where": where([]any{"ports", "includes", id}),
 		"mutations": []any{[]any{"ports", "delete", id}},
 	})
+	if s.away {
+		return false, nil
+	}
+	return true, err
 }
 
 // CheckPort returns the deviation of the port of that name from a working one of

@@ -198,7 +198,8 @@ func (o ovsPorts) Delete(network Network, pod Pod) (err error) {
 // ovs-vswitchd find ports by the name of their device. There the device keeps the
 // port's name, and has Pod.IfName as an alternative name, with which netlink finds it,
 // but /sys and /proc do not. If the pod's namespace ends, ovs-vswitchd creates the
-// device anew, on the host and down, until Delete.
+// device anew, on the host and down, until Delete. A Delete while ovs-vswitchd does not
+// answer leaves the device to it, or to the end of the namespace.
 type ovsInternal struct{ ovsMode }
 
 // maxUserSpaceMTU is the MTU that ovs-vswitchd assumes for a device that it can't find
@@ -207,7 +208,7 @@ const maxUserSpaceMTU = 1500
 
 // ovsTimeout is the time in which ovs-vswitchd deletes a device of its own:
 // milliseconds, but seconds on a busy emulated processor.
-const ovsTimeout = 30 * time.Second
+const ovsTimeout = 5 * time.Second
 
 func newOVSInternal() Mode { return ovsInternal{ovsMode{"ovs-internal"}} }
 
