@@ -4,6 +4,7 @@ package cni
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -134,6 +135,9 @@ func (a *attachment) releaseAddresses(ctx context.Context) error {
 func (a *attachment) release(ctx context.Context) error {
 	if a.record.IPAM != netconf.IPAMType {
 		_, err := runPlugin(ctx, a.record.IPAM, "DEL", a.request)
+		if old := (*types.Error)(nil); errors.As(err, &old) && old.Code == types.ErrIncompatibleCNIVersion {
+			return nil // for which it has refused ADD too
+		}
 		return err
 	}
 	store, err := a.plugin.addresses(a.config.Name)

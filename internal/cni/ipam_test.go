@@ -172,6 +172,25 @@ func TestDelegatedAddFails(t *testing.T) {
 	f.same(before, "ADD without the other plugin")
 }
 
+// TestIPAMOfOlderVersion has an IPAM plugin that does not know the version of the configuration: ADD fails for that, and DEL has nothing to delete.
+func TestIPAMOfOlderVersion(t *testing.T) {
+	f := newFixture(t)
+	f.requirePlugin("host-local")
+	config := func(version string) []byte {
+		ipam := fmt.Sprintf(`{"type":"host-local","dataDir":%q,"ranges":[[{"subnet":"10.78.0.0/24"}]]}`, t.TempDir())
+		return []byte(strings.Replace(string(delegating("veth", ipam)), "1.1.0", version, 1))
+	}
+	first := f.pod("first", config("1.0.0"))
+	f.worked(f.runFor(first, "ADD", debianPlugins))
+	f.worked(f.runFor(first, "DEL", debianPlugins))
+	before := f.left()
+	p := f.pod("a", config("1.1.0"))
+	f.failed(f.runFor(p, "ADD", debianPlugins), types.ErrIncompatibleCNIVersion, "1.1.0")
+	f.same(before, "ADD")
+	f.worked(f.runFor(p, "DEL", debianPlugins))
+	f.same(before, "DEL")
+}
+
 // TestReferenceIPAM assigns addresses with Debian's plugins.
 func TestReferenceIPAM(t *testing.T) {
 	const place = "/the/directory"
