@@ -152,7 +152,7 @@ func (a *attachment) reconstruct() error {
 	if r.Linked {
 		return nil
 	}
-	_, r.Routers, _ = a.config.HostPrefixes(addresses) // fails without gateways; then there are no routes
+	_, r.Routers, _ = a.config.HostPrefixes(addresses) // without gateways there are no routes
 	a.reconstructLink()
 	return nil
 }

@@ -17,7 +17,7 @@ import (
 
 // fakeIPAM is the name under which the test binary is an IPAM plugin. It appends its calls
 // to the file NAME.log, fails at the verb in NAME.fail, hangs at the verb in NAME.hang
-// while that file exists, and returns the routes in NAME.routes.
+// while that file exists, and returns the result in NAME.result, or the routes in NAME.routes.
 const fakeIPAM = "mst-fake-ipam"
 
 // runFakeIPAM handles a call.
@@ -40,6 +40,10 @@ func runFakeIPAM(path, verb string) error {
 		return fmt.Errorf(`{"cniVersion":"1.1.0","code":100,"msg":"no %s today"}`, verb)
 	}
 	if verb == "ADD" {
+		if result, err := os.ReadFile(path + ".result"); err == nil {
+			fmt.Print(string(result))
+			return nil
+		}
 		routes, err := os.ReadFile(path + ".routes")
 		if err != nil {
 			routes = []byte(`{"dst":"0.0.0.0/0"}`)

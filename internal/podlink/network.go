@@ -53,7 +53,8 @@ type Network struct {
 	// ovs-vswitchd runs in Host.
 	OVSDB string
 	// Gateways are the host's own addresses towards the pods with the pods' prefix, like
-	// 192.168.10.1/24, at most one per family. They are optional in modes with
+	// 192.168.10.1/24, at most one per family. Pods with single addresses have such a
+	// gateway as a neighbour (192.168.10.1/32). Gateways are optional in modes with
 	// Traits.Routed, and for a bridge without pods that has an UplinkPort or VXLAN.
 	Gateways []netip.Prefix
 	// Routers are the next hops of the pods' default routes if the host is not: others
@@ -207,7 +208,7 @@ func (n Network) validateRouters() error {
 	for i, router := range n.Routers {
 		own, ok := n.gateway(router)
 		switch {
-		case !isHostAddress(router) && (!router.IsLinkLocalUnicast() || router.Zone() != "" || router.Is4In6()):
+		case !IsRouter(router):
 			return fmt.Errorf("invalid router %v: want the address of a host", router)
 		case !ok:
 			return fmt.Errorf("router %v: the network has no gateway of its family", router)
@@ -236,9 +237,9 @@ func isHostAddress(addr netip.Addr) bool {
 		addr != netip.AddrFrom4([4]byte{255, 255, 255, 255})
 }
 
-// isLinkLocal reports whether addr can be a router's in any IPv6 network (RFC 4861).
-func isLinkLocal(addr netip.Addr) bool {
-	return addr.Is6() && !addr.Is4In6() && addr.IsLinkLocalUnicast() && addr.Zone() == ""
+// IsRouter reports whether addr can be a router's: the address of a host, or a link-local one (RFC 3927, RFC 4861).
+func IsRouter(addr netip.Addr) bool {
+	return isHostAddress(addr) || addr.IsLinkLocalUnicast() && addr.Zone() == "" && !addr.Is4In6()
 }
 
 // validateName applies the kernel's rules for names of devices (dev_valid_name), and

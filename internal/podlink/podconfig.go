@@ -29,14 +29,17 @@ type podConfig struct {
 }
 
 // withGateways adds the pod's addresses with the prefix lengths of their gateways,
-// its next hops and routes. Each address must be in a gateway's prefix.
+// its next hops and routes. Each address must be in a gateway's prefix, unless that is a single address.
 func (c podConfig) withGateways(network Network, pod Pod) (podConfig, error) {
 	for _, addr := range pod.Addresses {
 		gateway, ok := network.gateway(addr)
 		if !ok {
 			return podConfig{}, noGatewayError(addr)
 		}
-		if !gateway.Contains(addr) {
+		switch {
+		case gateway.IsSingleIP():
+			c.routes = append(c.routes, route{dst: gateway})
+		case !gateway.Contains(addr):
 			return podConfig{}, fmt.Errorf("pod's address %v is not in the prefix of gateway %v", addr, gateway)
 		}
 		c.addrs = append(c.addrs, netip.PrefixFrom(addr, gateway.Bits()))
@@ -64,7 +67,7 @@ func (c podConfig) withRoutes(network Network, pod Pod, switched bool) podConfig
 	}
 	for _, r := range custom {
 		out := route{dst: r.Dst, via: r.Via, mtu: r.MTU, advMSS: r.AdvMSS, priority: r.Priority}
-		if !r.Via.IsValid() || !switched {
+		if !r.Via.IsValid() && !r.OnLink || !switched {
 			out.via = c.nextHop(r.Dst)
 		}
 		c.routes = append(c.routes, out)

@@ -223,13 +223,12 @@ func (c Config) HostPrefixes(pod []PodAddress) (host []netip.Prefix, routers []n
 		own, gateway := a.Gateway, a.Gateway
 		if at := slices.IndexFunc(c.HostAddresses, sameFamily(a.Addr())); at >= 0 {
 			own = c.HostAddresses[at]
-			switch {
-			case !gateway.IsValid():
-				return nil, nil, Invalidf("hostAddresses: %v requires a gateway, but %v has none", own, a)
-			case own == a.Addr() || !a.Contains(own):
+			if own == a.Addr() || !a.Contains(own) && !a.IsSingleIP() {
 				return nil, nil, Invalidf("hostAddresses: %v is the pod's address %v, or not in its subnet", own, a)
 			}
-			routers = append(routers, gateway)
+			if gateway.IsValid() {
+				routers = append(routers, gateway)
+			}
 		}
 		if own.IsValid() {
 			host = append(host, netip.PrefixFrom(own, a.Bits()))
