@@ -137,8 +137,7 @@ func addrOf(ip net.IP) netip.Addr {
 	return addr.Unmap()
 }
 
-// syncAddresses waits until the reserved addresses are on disk, which takes as long as
-// creating a link.
+// syncAddresses waits until the reserved addresses are on disk, which takes as long as creating a link.
 func (a *attachment) syncAddresses() error {
 	if a.waitSynced == nil {
 		return nil

@@ -20,8 +20,7 @@ import (
 	"mustang/internal/qdisc"
 )
 
-// createDevice creates the pod's device before the pod has addresses, if the IPAM plugin
-// needs it.
+// createDevice creates the pod's device before the pod has addresses, if the IPAM plugin needs it.
 func (a *attachment) createDevice() error {
 	if !a.config.IPAM.NeedsDevice() {
 		return nil
@@ -53,8 +52,7 @@ func (a *attachment) createDevice() error {
 	return nil
 }
 
-// createLink creates the pod's link. If the network is incomplete, it creates the network
-// again.
+// createLink creates the pod's link. If the network is incomplete, it creates the network again.
 func (a *attachment) createLink(ctx context.Context, addresses []netconf.PodAddress) (podlink.Attachment, error) {
 	routed := func(ip netconf.PodAddress) bool { return ip.Gateway.IsValid() }
 	isolated := len(a.config.HostAddresses) > 0 && !slices.ContainsFunc(addresses, routed) // nobody in the pod network is said to be a router
@@ -211,8 +209,7 @@ func ipNet(p netip.Prefix) net.IPNet {
 	return net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
-// prefixOf converts a network with all bits of its address. The prefix is invalid if the
-// address is.
+// prefixOf converts a network with all bits of its address. The prefix is invalid if the address is.
 func prefixOf(n net.IPNet) netip.Prefix {
 	bits, _ := n.Mask.Size()
 	return netip.PrefixFrom(addrOf(n.IP), bits)

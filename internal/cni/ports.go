@@ -92,8 +92,7 @@ func (a *attachment) checkPortFree(ctx context.Context, wanted service.Service) 
 	return nil
 }
 
-// ownsPort reports whether a host port still belongs to the pod, and not to another that
-// got it in the meantime.
+// ownsPort reports whether a host port still belongs to the pod, and not to another that got it in the meantime.
 func (a *attachment) ownsPort(ctx context.Context, port service.Service) (bool, error) {
 	have, err := a.dp.Services().Get(ctx, port.Key())
 	var conflict *datapath.ConflictError
@@ -259,8 +258,7 @@ func portServices(p netconf.Port, host []netip.Addr, pod []netconf.PodAddress) [
 // The uplinks of the datapath belong to the plugin, and nothing else adds any. Each is
 // claimed by the attachments whose host ports it serves, and deleted with the last claim.
 
-// addUplink attaches the datapath to the parent device, if there is one. The caller
-// holds the lock of the host ports.
+// addUplink attaches the datapath to the parent device, if there is one. The caller holds the lock of the host ports.
 func (a *attachment) addUplink(ctx context.Context) error {
 	parent, err := a.parent()
 	if err != nil || parent == "" {

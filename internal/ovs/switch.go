@@ -27,12 +27,10 @@ const (
 	UserSpace = "netdev"
 )
 
-// CheckKernel returns an error if the kernel lacks its datapath. The request loads
-// the datapath's module.
+// CheckKernel returns an error if the kernel lacks its datapath. The request loads the datapath's module.
 func CheckKernel(ns *netns.Namespace) error { return rtnl.In(ns).TryGenericFamily("ovs_datapath") }
 
-// CheckUserSpace returns an error if ovs-vswitchd can't create the TAP devices that
-// its user-space datapath needs.
+// CheckUserSpace returns an error if ovs-vswitchd can't create the TAP devices that its user-space datapath needs.
 func CheckUserSpace() error {
 	const file = "/dev/net/tun"
 	fd, err := unix.Open(file, unix.O_RDWR|unix.O_CLOEXEC, 0)
@@ -131,8 +129,7 @@ func (s *Switch) await(number, milliseconds int) error {
 type Bridge struct {
 	Name     string
 	Datapath string // Kernel or UserSpace
-	// Standalone is false if the bridge forwards only as an OpenFlow controller tells
-	// it (fail_mode secure).
+	// Standalone is false if the bridge forwards only as an OpenFlow controller tells it (fail_mode secure).
 	Standalone bool
 	// Owned is true if AddBridge added the bridge.
 	Owned bool
@@ -141,8 +138,7 @@ type Bridge struct {
 	ports set
 }
 
-// DeviceKind returns the kernel's kind of the devices that Open vSwitch makes: the
-// bridge's own and internal ports.
+// DeviceKind returns the kernel's kind of the devices that Open vSwitch makes: the bridge's own and internal ports.
 func (b Bridge) DeviceKind() string {
 	if b.Datapath == UserSpace {
 		return "tun"
@@ -150,8 +146,7 @@ func (b Bridge) DeviceKind() string {
 	return "openvswitch"
 }
 
-// Bridge returns the bridge of that name. The error matches fs.ErrNotExist if there
-// is none.
+// Bridge returns the bridge of that name. The error matches fs.ErrNotExist if there is none.
 func (s *Switch) Bridge(name string) (Bridge, error) {
 	var rows []struct {
 		UUID         set       `json:"_uuid"`
@@ -181,8 +176,7 @@ type BridgeSpec struct {
 	MTU      int    // of the bridge's own device, in bytes
 }
 
-// AddBridge adds a bridge with its own device. It is a learning switch without an
-// OpenFlow controller.
+// AddBridge adds a bridge with its own device. It is a learning switch without an OpenFlow controller.
 func (s *Switch) AddBridge(b BridgeSpec) error {
 	bridge := row{
 		"name": b.Name, "datapath_type": b.Datapath, "fail_mode": "standalone", "ports": named("port"),
@@ -272,8 +266,7 @@ func (s *Switch) AddPort(b Bridge, p Port) error {
 	return nil
 }
 
-// EnsurePort adds a port unless the bridge has one of that name. The error matches
-// fs.ErrExist if another bridge has.
+// EnsurePort adds a port unless the bridge has one of that name. The error matches fs.ErrExist if another bridge has.
 func (s *Switch) EnsurePort(b Bridge, p Port) error {
 	port, found, err := s.port(p.Name)
 	switch {
@@ -308,8 +301,7 @@ func (s *Switch) DeletePort(name string) (deleted bool, err error) {
 	return true, err
 }
 
-// CheckPort returns the deviation of the port of that name from a working one of
-// the bridge, or an empty string.
+// CheckPort returns the deviation of the port of that name from a working one of the bridge, or an empty string.
 func (s *Switch) CheckPort(b Bridge, name string) (deviation string, err error) {
 	port, found, err := s.port(name)
 	if err != nil {

@@ -74,8 +74,7 @@ func (b bridged) Setup(network Network) (err error) {
 	}.setUp(host)
 }
 
-// ensureBridge returns the network's bridge, and creates it if it is missing. If it
-// fails it leaves no new one.
+// ensureBridge returns the network's bridge, and creates it if it is missing. If it fails it leaves no new one.
 func (b bridged) ensureBridge(host nsHandle, network Network) (link netlink.Link, created bool, err error) {
 	name := network.bridge()
 	link, err = host.link(name)

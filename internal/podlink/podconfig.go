@@ -54,8 +54,7 @@ func noGatewayError(addr netip.Addr) error {
 	return fmt.Errorf("no gateway of the family of the pod's address %v", addr)
 }
 
-// withRoutes adds the pod's routes. Those of Pod.Routes replace the mode's own to the
-// same destinations.
+// withRoutes adds the pod's routes. Those of Pod.Routes replace the mode's own to the same destinations.
 func (c podConfig) withRoutes(network Network, pod Pod, switched bool) podConfig {
 	custom := slices.DeleteFunc(slices.Clone(pod.Routes), func(r Route) bool {
 		return pod.Secondary && r.IsDefault() && r.Priority == 0
@@ -113,8 +112,7 @@ func (c podConfig) complete(out Attachment) Attachment {
 	return out
 }
 
-// prepare configures a device that is down, and sets it up. Routes follow in finish,
-// when the device has a carrier.
+// prepare configures a device that is down, and sets it up. Routes follow in finish, when the device has a carrier.
 func (c podConfig) prepare(h nsHandle, link netlink.Link) error {
 	if err := apply(h.ns, c.settings(link.Attrs().Name)); err != nil {
 		return err
@@ -150,14 +148,12 @@ func (c podConfig) finish(h nsHandle, link netlink.Link) error {
 	return nil
 }
 
-// announce announces that addrs are at the device's MAC address to all neighbours on
-// its network. Otherwise, neighbours of an earlier pod with the same address would
-// send to that pod's MAC address until their caches expire.
+// announce announces that addrs are at the device's MAC address to all neighbours on its network. Otherwise,
+// neighbours of an earlier pod with the same address would send to that pod's MAC address until their caches expire.
 //
-// The kernel does so when the device's MAC address is set, even to the same value, if
-// the device has announceSettings. Where it can't be set (ipvlan), rtnl sends the
-// packets. For ARP that takes a packet socket, and to close one the kernel waits for
-// an RCU grace period (packet_release), some 10 ms.
+// The kernel does so when the device's MAC address is set, even to the same value, if the device has
+// announceSettings. Where it can't be set (ipvlan), rtnl sends the packets. For ARP that takes a packet socket, and
+// to close one the kernel waits for an RCU grace period (packet_release), some 10 ms.
 func (h nsHandle) announce(link netlink.Link, addrs []netip.Prefix) error {
 	if h.LinkSetHardwareAddr(link, macOf(link)) == nil {
 		return nil

@@ -17,10 +17,9 @@ import (
 // Route is a route of a pod through its device, in the main table.
 type Route struct {
 	Dst netip.Prefix `json:"dst"`
-	// Via is the next hop. In an Attachment it can be outside of the pod's prefixes, and
-	// is invalid in modes with Traits.Layer3, whose routes name only the device. In
-	// Pod.Routes, an invalid one stands for the gateway of Dst's family. Otherwise it is
-	// a neighbour's address: only the gateway in modes without Traits.Switched.
+	// Via is the next hop. In an Attachment it can be outside of the pod's prefixes, and is invalid in modes with
+	// Traits.Layer3, whose routes name only the device. In Pod.Routes, an invalid one stands for the gateway of Dst's
+	// family. Otherwise it is a neighbour's address: only the gateway in modes without Traits.Switched.
 	Via netip.Addr `json:"gw,omitzero"`
 	// OnLink has Via be a neighbour that is outside of the pod's prefixes or, if Via is
 	// invalid, all of Dst be neighbours.
@@ -108,9 +107,8 @@ func (p Pod) validateRoute(r Route, network Network, switched bool) (key string,
 	return "", nil
 }
 
-// destinations are the prefixes that a pod needs routes to: the default prefixes, or
-// the network's own if its default routes are elsewhere. With Traits.Switched the
-// latter are on the device anyway.
+// destinations are the prefixes that a pod needs routes to: the default prefixes, or the network's own if its default
+// routes are elsewhere. With Traits.Switched the latter are on the device anyway.
 func (p Pod) destinations(network Network, switched bool) []netip.Prefix {
 	var out []netip.Prefix
 	for _, addr := range p.Addresses {
@@ -213,8 +211,7 @@ func (h nsHandle) addRoute(link netlink.Link, r route) error {
 	return nil
 }
 
-// addRoutes adds routes through the device. If it fails it has removed those that it
-// added.
+// addRoutes adds routes through the device. If it fails it has removed those that it added.
 func (h nsHandle) addRoutes(link netlink.Link, routes []route) error {
 	for i, r := range routes {
 		if err := h.addRoute(link, r); err != nil {
@@ -224,8 +221,7 @@ func (h nsHandle) addRoutes(link netlink.Link, routes []route) error {
 	return nil
 }
 
-// addMissingRoutes adds the routes that the device lacks. If it fails it has removed
-// those that it added.
+// addMissingRoutes adds the routes that the device lacks. If it fails it has removed those that it added.
 func (h nsHandle) addMissingRoutes(link netlink.Link, routes []route) error {
 	var missing []route
 	for _, r := range routes {
