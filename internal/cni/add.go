@@ -105,8 +105,7 @@ func (a *attachment) run(ctx context.Context, steps []step) error {
 	return nil
 }
 
-// begin opens the attachment and starts its record. It deletes first what a killed ADD
-// has left.
+// begin opens the attachment and starts its record. It deletes first what a killed ADD has left.
 func (p *Plugin) begin(ctx context.Context, c netconf.Config, r Request) (_ *attachment, err error) {
 	known, err := c.Pod(r.Args)
 	if err != nil {

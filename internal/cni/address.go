@@ -4,14 +4,17 @@ package cni
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"path/filepath"
+	"slices"
 
 	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"golang.org/x/sys/unix"
 
 	"mustang/internal/cni/netconf"
 	"mustang/internal/ipam"
@@ -65,7 +68,7 @@ func (a *attachment) lease() ([]netconf.PodAddress, error) {
 }
 
 // delegate runs ADD of the IPAM plugin.
-func (a *attachment) delegate(ctx context.Context) ([]netconf.PodAddress, error) {
+func (a *attachment) delegate(ctx context.Context) (addresses []netconf.PodAddress, err error) {
 	versioned, err := runPlugin(ctx, a.config.IPAM.Type, "ADD", a.request)
 	if err != nil {
 		return nil, err
@@ -74,42 +77,67 @@ func (a *attachment) delegate(ctx context.Context) ([]netconf.PodAddress, error)
 	if err != nil {
 		return nil, err
 	}
-	if a.record.Routes, err = a.delegatedRoutes(result.Routes); err != nil {
-		return nil, err
+	if addresses, a.record.Routes, err = leaseOf(a.config, result); err != nil {
+		return nil, fmt.Errorf("IPAM plugin %s: %w", a.config.IPAM.Type, err)
 	}
-	var out []netconf.PodAddress
+	return addresses, nil
+}
+
+// leaseOf returns the addresses and routes of an IPAM plugin's result, which a DHCP server can have written: next hops count as neighbours, and
+// those without one can be neighbours themselves (RFC 3442). What no router can have is no gateway. Where the host has its own address, the first
+// default route tells the gateway of a result without one. It omits default routes if the configuration excludes them.
+func leaseOf(c netconf.Config, result *types100.Result) (addresses []netconf.PodAddress, routes []podlink.Route, err error) {
+	own := func(addr netip.Addr) bool { return slices.Contains(addrsOf(addresses), addr) }
 	for _, ip := range result.IPs {
 		prefix := prefixOf(ip.Address)
 		if !prefix.IsValid() {
-			return nil, fmt.Errorf("IPAM plugin %s: invalid address %v in the result", a.config.IPAM.Type, ip)
+			return nil, nil, fmt.Errorf("invalid address %v in the result", ip)
 		}
-		gateway, _ := netip.AddrFromSlice(ip.Gateway)
-		out = append(out, netconf.PodAddress{Prefix: prefix, Gateway: gateway.Unmap()})
+		if !own(prefix.Addr()) {
+			addresses = append(addresses, netconf.PodAddress{Prefix: prefix, Gateway: addrOf(ip.Gateway)})
+		}
 	}
-	if len(out) == 0 {
-		return nil, fmt.Errorf("IPAM plugin %s: no address in the result", a.config.IPAM.Type)
+	if len(addresses) == 0 {
+		return nil, nil, errors.New("no address in the result")
 	}
-	return out, nil
+	for i, r := range result.Routes {
+		if r.Table != nil && *r.Table != unix.RT_TABLE_MAIN {
+			return nil, nil, fmt.Errorf("routes[%d]: table %d is not supported", i, *r.Table)
+		}
+		route := podlink.Route{Dst: prefixOf(r.Dst).Masked(), Via: addrOf(r.GW), OnLink: true, MTU: r.MTU, AdvMSS: r.AdvMSS, Priority: r.Priority}
+		if route.Via.IsUnspecified() || own(route.Via) {
+			route.Via = netip.Addr{}
+		} else if !route.Via.IsValid() {
+			route.OnLink = r.Scope != nil && *r.Scope == unix.RT_SCOPE_LINK
+		}
+		routes = append(routes, route)
+	}
+	for i := range addresses {
+		of := &addresses[i]
+		routed := slices.ContainsFunc(c.HostAddresses, func(host netip.Addr) bool { return host.Is4() == of.Addr().Is4() })
+		can := func(addr netip.Addr) bool {
+			return podlink.IsRouter(addr) && addr.Is4() == of.Addr().Is4() && !own(addr) && (routed || !addr.IsLinkLocalUnicast())
+		}
+		if can(of.Gateway) {
+			continue
+		}
+		of.Gateway = netip.Addr{}
+		if at := slices.IndexFunc(routes, func(r podlink.Route) bool { return r.IsDefault() && can(r.Via) }); at >= 0 && routed {
+			of.Gateway = routes[at].Via
+		}
+	}
+	if c.NoDefaultRoute {
+		routes = slices.DeleteFunc(routes, podlink.Route.IsDefault)
+	}
+	return addresses, routes, nil
 }
 
-// delegatedRoutes converts the routes of the IPAM plugin. It omits default routes if the
-// configuration excludes them.
-func (a *attachment) delegatedRoutes(routes []*types.Route) (out []podlink.Route, err error) {
-	for i, r := range routes {
-		if r.Table != nil || r.Scope != nil {
-			return nil, fmt.Errorf("IPAM plugin %s: routes[%d]: table and scope are not supported", a.config.IPAM.Type, i)
-		}
-		via, _ := netip.AddrFromSlice(r.GW)
-		route := podlink.Route{Dst: prefixOf(r.Dst), Via: via.Unmap(), MTU: r.MTU, AdvMSS: r.AdvMSS, Priority: r.Priority}
-		if !route.IsDefault() || !a.config.NoDefaultRoute {
-			out = append(out, route)
-		}
-	}
-	return out, nil
+func addrOf(ip net.IP) netip.Addr {
+	addr, _ := netip.AddrFromSlice(ip)
+	return addr.Unmap()
 }
 
-// syncAddresses waits until the reserved addresses are on disk, which takes as long as
-// creating a link.
+// syncAddresses waits until the reserved addresses are on disk, which takes as long as creating a link.
 func (a *attachment) syncAddresses() error {
 	if a.waitSynced == nil {
 		return nil
@@ -134,6 +162,9 @@ func (a *attachment) releaseAddresses(ctx context.Context) error {
 func (a *attachment) release(ctx context.Context) error {
 	if a.record.IPAM != netconf.IPAMType {
 		_, err := runPlugin(ctx, a.record.IPAM, "DEL", a.request)
+		if old := (*types.Error)(nil); errors.As(err, &old) && old.Code == types.ErrIncompatibleCNIVersion {
+			return nil // for which it has refused ADD too
+		}
 		return err
 	}
 	store, err := a.plugin.addresses(a.config.Name)

@@ -38,8 +38,7 @@ type attachment struct {
 	waitSynced func() error // waits until the addresses are on disk, or nil
 }
 
-// open opens the record of an attachment. Without create, the error matches
-// fs.ErrNotExist if there is no record.
+// open opens the record of an attachment. Without create, the error matches fs.ErrNotExist if there is no record.
 func (p *Plugin) open(c netconf.Config, r Request, create bool) (_ *attachment, err error) {
 	a := &attachment{plugin: p, request: r, config: c}
 	defer func() {

@@ -192,3 +192,28 @@ func TestFirst(t *testing.T) {
 		t.Errorf("left is %q", left)
 	}
 }
+
+// TestBeforeSBR has Debian's sbr come after ours. It adds the pod's routes anew without onlink, so it fails where their next hop is outside of the
+// pod's prefix: docs/cni.md.
+func TestBeforeSBR(t *testing.T) {
+	for _, mode := range crashModes {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			f.requirePlugin("sbr")
+			p := f.pod("a", nil)
+			f.worked(f.through(link{"", []byte(strings.Replace(string(network("net", mode, "")), "1.1.0", "1.0.0", 1))}, p, "ADD"))
+			a := f.through(link{filepath.Join(debianPlugins, "sbr"), []byte(`{"cniVersion":"1.0.0","name":"net","type":"sbr"}`)}, p, "ADD")
+			if mode == "veth" {
+				if a.exit == 0 || !strings.Contains(a.stdout, "network is unreachable") {
+					t.Errorf("sbr says %q", a.stdout)
+				}
+				return
+			}
+			f.worked(a)
+			for _, ip := range p.ips() {
+				f.reach(f.host, p.Namespace, ip)
+			}
+		})
+	}
+}

@@ -17,8 +17,7 @@ import (
 	"mustang/internal/rtnl"
 )
 
-// Check compares the attachment with its record and with the result of ADD. The error
-// lists the differences.
+// Check compares the attachment with its record and with the result of ADD. The error lists the differences.
 func (p *Plugin) Check(ctx context.Context, r Request) error {
 	c, err := p.parse(r)
 	if err != nil {
@@ -61,8 +60,7 @@ func (p *Plugin) Check(ctx context.Context, r Request) error {
 	return errors.Join(errs...)
 }
 
-// checkResult compares the pod's device with the result of ADD. name may be an
-// alternative name of the device.
+// checkResult compares the pod's device with the result of ADD. name may be an alternative name of the device.
 func checkResult(name string, device rtnl.Device, result *types100.Result) error {
 	i := slices.IndexFunc(result.Interfaces, func(i *types100.Interface) bool { return i.Sandbox != "" && i.Name == name })
 	if i < 0 {

@@ -15,9 +15,8 @@ import (
 	"mustang/internal/rtnl"
 )
 
-// Del detaches a pod. Parts that no longer exist are no error: the device, the pod's
-// namespace, the record, the addresses. A configuration that has become invalid since
-// ADD is no error either.
+// Del detaches a pod. Parts that no longer exist are no error: the device, the pod's namespace, the record, the
+// addresses. A configuration that has become invalid since ADD is no error either.
 func (p *Plugin) Del(ctx context.Context, r Request) error {
 	c, err := p.parse(r)
 	if err != nil && c.Name == "" {
@@ -61,10 +60,9 @@ func (a *attachment) deleteAll(ctx context.Context) error {
 // delete deletes what the record lists, and then the record. A part that cannot be
 // deleted stays in the record, and the other parts are deleted.
 //
-// The device is deleted before its programs, which end with it: detaching them from an
-// existing device waits for the kernel. The addresses are released last, since another
-// pod may get them at once. Only DHCP needs the device for the release; its server
-// keeps released addresses for a while.
+// The device is deleted before its programs, which end with it: detaching them from an existing device waits for the
+// kernel. The addresses are released last, since another pod may get them at once. Only DHCP needs the device for the
+// release; its server keeps released addresses for a while.
 func (a *attachment) delete(ctx context.Context) error {
 	var err error
 	if a.record.IPAM == netconf.DHCPType {
@@ -152,13 +150,12 @@ func (a *attachment) reconstruct() error {
 	if r.Linked {
 		return nil
 	}
-	_, r.Routers, _ = a.config.HostPrefixes(addresses) // fails without gateways; then there are no routes
+	_, r.Routers, _ = a.config.HostPrefixes(addresses) // without gateways there are no routes
 	a.reconstructLink()
 	return nil
 }
 
-// reconstructAddresses returns the pod's reserved addresses, or those of the previous
-// result.
+// reconstructAddresses returns the pod's reserved addresses, or those of the previous result.
 func (a *attachment) reconstructAddresses() ([]netconf.PodAddress, error) {
 	addresses, err := a.leasedAddresses()
 	if err != nil || len(addresses) > 0 {
@@ -174,8 +171,7 @@ func (a *attachment) reconstructAddresses() ([]netconf.PodAddress, error) {
 	return addresses, nil
 }
 
-// deviceAddresses returns the addresses of the pod's device, if its peer is the host
-// device of the attachment.
+// deviceAddresses returns the addresses of the pod's device, if its peer is the host device of the attachment.
 func (a *attachment) deviceAddresses() (out []netconf.PodAddress) {
 	if a.pod == nil || a.record.HostIfName == "" {
 		return nil
@@ -216,8 +212,7 @@ func (a *attachment) reconstructLink() {
 	if err != nil {
 		return
 	}
-	// Without a host device of this name, the pod's device may belong to the attachment
-	// because of which ADD failed.
+	// Without a host device of this name, the pod's device may belong to the attachment because of which ADD failed.
 	r.Linked = mode.Traits().Needs != podlink.NeedsUplink || a.ownsDevice()
 }
 

@@ -17,9 +17,8 @@ import (
 	"mustang/internal/podlink"
 )
 
-// codeNotAvailable is the code of a plugin that cannot serve ADD (CNI spec 1.1.0,
-// STATUS). The library exports it since version 1.3.1, whose package invoke has
-// dependencies that start slowly.
+// codeNotAvailable is the code of a plugin that cannot serve ADD (CNI spec 1.1.0, STATUS). The library exports it
+// since version 1.3.1, whose package invoke has dependencies that start slowly.
 const codeNotAvailable = 50
 
 // Failure is the result of a failed verb (CNI spec 1.1.0, section 5). The error type of

@@ -17,7 +17,7 @@ import (
 
 // fakeIPAM is the name under which the test binary is an IPAM plugin. It appends its calls
 // to the file NAME.log, fails at the verb in NAME.fail, hangs at the verb in NAME.hang
-// while that file exists, and returns the routes in NAME.routes.
+// while that file exists, and returns the result in NAME.result, or the routes in NAME.routes.
 const fakeIPAM = "mst-fake-ipam"
 
 // runFakeIPAM handles a call.
@@ -40,6 +40,10 @@ func runFakeIPAM(path, verb string) error {
 		return fmt.Errorf(`{"cniVersion":"1.1.0","code":100,"msg":"no %s today"}`, verb)
 	}
 	if verb == "ADD" {
+		if result, err := os.ReadFile(path + ".result"); err == nil {
+			fmt.Print(string(result))
+			return nil
+		}
 		routes, err := os.ReadFile(path + ".routes")
 		if err != nil {
 			routes = []byte(`{"dst":"0.0.0.0/0"}`)
@@ -170,6 +174,25 @@ func TestDelegatedAddFails(t *testing.T) {
 	f.same(before, "ADD without parent")
 	f.failed(f.runFor(p, "ADD"), types.ErrInternal, fakeIPAM, "/nowhere")
 	f.same(before, "ADD without the other plugin")
+}
+
+// TestIPAMOfOlderVersion has an IPAM plugin that does not know the version of the configuration: ADD fails for that, and DEL has nothing to delete.
+func TestIPAMOfOlderVersion(t *testing.T) {
+	f := newFixture(t)
+	f.requirePlugin("host-local")
+	config := func(version string) []byte {
+		ipam := fmt.Sprintf(`{"type":"host-local","dataDir":%q,"ranges":[[{"subnet":"10.78.0.0/24"}]]}`, t.TempDir())
+		return []byte(strings.Replace(string(delegating("veth", ipam)), "1.1.0", version, 1))
+	}
+	first := f.pod("first", config("1.0.0"))
+	f.worked(f.runFor(first, "ADD", debianPlugins))
+	f.worked(f.runFor(first, "DEL", debianPlugins))
+	before := f.left()
+	p := f.pod("a", config("1.1.0"))
+	f.failed(f.runFor(p, "ADD", debianPlugins), types.ErrIncompatibleCNIVersion, "1.1.0")
+	f.same(before, "ADD")
+	f.worked(f.runFor(p, "DEL", debianPlugins))
+	f.same(before, "DEL")
 }
 
 // TestReferenceIPAM assigns addresses with Debian's plugins.

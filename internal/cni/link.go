@@ -20,8 +20,7 @@ import (
 	"mustang/internal/qdisc"
 )
 
-// createDevice creates the pod's device before the pod has addresses, if the IPAM plugin
-// needs it.
+// createDevice creates the pod's device before the pod has addresses, if the IPAM plugin needs it.
 func (a *attachment) createDevice() error {
 	if !a.config.IPAM.NeedsDevice() {
 		return nil
@@ -53,14 +52,15 @@ func (a *attachment) createDevice() error {
 	return nil
 }
 
-// createLink creates the pod's link. If the network is incomplete, it creates the network
-// again.
+// createLink creates the pod's link. If the network is incomplete, it creates the network again.
 func (a *attachment) createLink(ctx context.Context, addresses []netconf.PodAddress) (podlink.Attachment, error) {
-	a.record.Secondary = a.config.NoDefaultRoute
-	pod := a.podWith(addrsOf(addresses))
-	if err := errors.Join(a.validateRoutes(pod), a.checkAddressesFree(ctx)); err != nil {
+	routed := func(ip netconf.PodAddress) bool { return ip.Gateway.IsValid() }
+	isolated := len(a.config.HostAddresses) > 0 && !slices.ContainsFunc(addresses, routed) // nobody in the pod network is said to be a router
+	a.record.Secondary = a.config.NoDefaultRoute || isolated && !slices.ContainsFunc(a.record.Routes, podlink.Route.IsDefault)
+	if err := errors.Join(a.validateRoutes(a.podWith(addrsOf(addresses))), a.checkAddressesFree(ctx)); err != nil {
 		return podlink.Attachment{}, err
 	}
+	pod := a.podWith(addrsOf(addresses))
 	a.record.Link, a.record.Routers, a.record.MTU, a.record.Linked = a.mode.Name(), a.network.Routers, a.network.MTU, true
 	if err := a.save(); err != nil {
 		return podlink.Attachment{}, err
@@ -125,16 +125,17 @@ func (a *attachment) routedAddresses() []netip.Addr {
 	return own
 }
 
-// validateRoutes checks the pod's routes against its addresses and the link mode.
+// validateRoutes checks the pod's routes against its addresses and the link mode. It leaves out those of an IPAM plugin that can't be.
 func (a *attachment) validateRoutes(pod podlink.Pod) error {
-	err := pod.ValidateRoutes(a.network, a.mode.Traits().Switched)
-	switch {
-	case err == nil:
-		return nil
-	case a.config.IPAM.BuiltIn():
-		return netconf.Invalidf("ipam.%v", err)
+	usable, errs := pod.UsableRoutes(a.network, a.mode.Traits().Switched)
+	if len(errs) > 0 && a.config.IPAM.BuiltIn() {
+		return netconf.Invalidf("ipam.%v", errs[0])
 	}
-	return netconf.Invalidf("ipam: result of plugin %s: %v", a.config.IPAM.Type, err)
+	for _, err := range errs {
+		a.plugin.logf("note: %s: left out of the result of IPAM plugin %s: %v", a.config, a.config.IPAM.Type, err)
+	}
+	a.record.Routes = usable
+	return nil
 }
 
 // setBandwidth applies the requested bandwidth limits to the pod's link.
@@ -208,12 +209,10 @@ func ipNet(p netip.Prefix) net.IPNet {
 	return net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
-// prefixOf converts a network with all bits of its address. The prefix is invalid if the
-// address is.
+// prefixOf converts a network with all bits of its address. The prefix is invalid if the address is.
 func prefixOf(n net.IPNet) netip.Prefix {
-	addr, _ := netip.AddrFromSlice(n.IP)
 	bits, _ := n.Mask.Size()
-	return netip.PrefixFrom(addr.Unmap(), bits)
+	return netip.PrefixFrom(addrOf(n.IP), bits)
 }
 
 // prefixesOf returns the addresses of a result.

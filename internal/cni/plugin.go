@@ -30,8 +30,7 @@ import (
 
 // Default directories of [Plugin].
 const (
-	// DefaultStateDir holds the reserved addresses. It survives a reboot; its contents
-	// expire with the boot.
+	// DefaultStateDir holds the reserved addresses. It survives a reboot; its contents expire with the boot.
 	DefaultStateDir = "/var/lib/cni/mustang"
 	// DefaultRunDir holds the records of attachments.
 	DefaultRunDir = "/run/mustang/cni"
@@ -42,8 +41,7 @@ type Plugin struct {
 	// StateDir, RunDir and BPFRoot are the directories of addresses, records and the
 	// datapath. Empty means [DefaultStateDir], [DefaultRunDir] and objects.DefaultRoot.
 	StateDir, RunDir, BPFRoot string
-	// Cgroup is the directory of the control group whose sockets are translated; empty
-	// means the root cgroup.
+	// Cgroup is the directory of the control group whose sockets are translated; empty means the root cgroup.
 	Cgroup string
 	// DeleteDevice deletes the devices of pods: see podlink.Network.
 	DeleteDevice func(ns *netns.Namespace, index int) error
@@ -61,8 +59,7 @@ type Plugin struct {
 	After func(step string) error
 }
 
-// Request holds the parameters of a verb. Each verb uses those that the CNI
-// specification lists for it.
+// Request holds the parameters of a verb. Each verb uses those that the CNI specification lists for it.
 type Request struct {
 	// ContainerID and IfName identify the attachment (CNI_CONTAINERID, CNI_IFNAME).
 	ContainerID, IfName string

@@ -41,6 +41,9 @@ func (a *attachment) addHostPorts(ctx context.Context, addresses []netconf.PodAd
 		if len(services) == 0 {
 			return fmt.Errorf("port %d: host and pod have no address of the family of %v in common", port.HostPort, port.HostIP)
 		}
+		if err := checkUnheard(a.host, services); err != nil {
+			return err
+		}
 		wanted = append(wanted, services...)
 	}
 	if err := a.enableSockets(ctx); err != nil {
@@ -69,33 +72,27 @@ func (a *attachment) addHostPorts(ctx context.Context, addresses []netconf.PodAd
 
 // checkPortFree returns an error if a service has the frontend, or the port at all addresses, as node ports have.
 func (a *attachment) checkPortFree(ctx context.Context, wanted service.Service) error {
-	everywhere := wanted
-	everywhere.Frontend = netip.AddrPortFrom(netip.IPv6Unspecified(), wanted.Frontend.Port())
+	everywhere := netip.IPv6Unspecified()
 	if wanted.Frontend.Addr().Is4() {
-		everywhere.Frontend = netip.AddrPortFrom(netip.IPv4Unspecified(), wanted.Frontend.Port())
+		everywhere = netip.IPv4Unspecified()
 	}
-	if err := a.checkFrontendFree(ctx, wanted); err != nil || everywhere.Frontend == wanted.Frontend {
-		return err
+	for _, addr := range []netip.Addr{wanted.Frontend.Addr(), everywhere} {
+		wanted.Frontend = netip.AddrPortFrom(addr, wanted.Frontend.Port())
+		taken, err := a.dp.Services().Get(ctx, wanted.Key())
+		var conflict *datapath.ConflictError // with a service of all protocols
+		switch {
+		case err == nil:
+			return fmt.Errorf("host port %s is in use by %v", taken, taken.Backends)
+		case errors.As(err, &conflict):
+			return fmt.Errorf("host port %s is in use: %w", wanted, err)
+		case !errors.Is(err, fs.ErrNotExist):
+			return err
+		}
 	}
-	return a.checkFrontendFree(ctx, everywhere)
+	return nil
 }
 
-func (a *attachment) checkFrontendFree(ctx context.Context, wanted service.Service) error {
-	taken, err := a.dp.Services().Get(ctx, wanted.Key())
-	var conflict *datapath.ConflictError // with a service of all protocols
-	switch {
-	case err == nil:
-		return fmt.Errorf("host port %s is in use by %v", taken, taken.Backends)
-	case errors.As(err, &conflict):
-		return fmt.Errorf("host port %s is in use: %w", wanted, err)
-	case errors.Is(err, fs.ErrNotExist):
-		return nil
-	}
-	return err
-}
-
-// ownsPort reports whether a host port still belongs to the pod, and not to another that
-// got it in the meantime.
+// ownsPort reports whether a host port still belongs to the pod, and not to another that got it in the meantime.
 func (a *attachment) ownsPort(ctx context.Context, port service.Service) (bool, error) {
 	have, err := a.dp.Services().Get(ctx, port.Key())
 	var conflict *datapath.ConflictError
@@ -261,8 +258,7 @@ func portServices(p netconf.Port, host []netip.Addr, pod []netconf.PodAddress) [
 // The uplinks of the datapath belong to the plugin, and nothing else adds any. Each is
 // claimed by the attachments whose host ports it serves, and deleted with the last claim.
 
-// addUplink attaches the datapath to the parent device, if there is one. The caller
-// holds the lock of the host ports.
+// addUplink attaches the datapath to the parent device, if there is one. The caller holds the lock of the host ports.
 func (a *attachment) addUplink(ctx context.Context) error {
 	parent, err := a.parent()
 	if err != nil || parent == "" {

@@ -283,7 +283,6 @@ func TestRouterOfIPAM(t *testing.T) {
 		code   uint
 		words  []string
 	}{
-		{static("", "10.113.0.2"), types.ErrInvalidNetworkConfig, []string{"hostAddresses", "has none"}},
 		{static(`,"gateway":"10.113.0.1"`, "10.113.0.1"), types.ErrInternal, []string{"router 10.113.0.1 is the host's own"}},
 		{static(`,"gateway":"10.113.0.1"`, "10.113.0.9"), types.ErrInvalidNetworkConfig, []string{"hostAddresses: 10.113.0.9"}},
 		{static(`,"gateway":"10.113.0.1"`, "10.99.0.9"), types.ErrInvalidNetworkConfig, []string{"hostAddresses: 10.99.0.9", "10.113.0.9/24"}},

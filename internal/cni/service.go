@@ -21,8 +21,7 @@ import (
 	"mustang/internal/service"
 )
 
-// enableSockets attaches the socket programs to the cgroup, and enables the sockets of
-// the host's processes.
+// enableSockets attaches the socket programs to the cgroup, and enables the sockets of the host's processes.
 func (a *attachment) enableSockets(ctx context.Context) error {
 	if err := a.openDatapath(ctx); err != nil {
 		return err

@@ -13,15 +13,14 @@ import (
 const (
 	// applyTimeout is the time in which ovs-vswitchd applies a change: milliseconds,
 	// but seconds on a busy emulated processor.
-	applyTimeout = 30 * time.Second
+	applyTimeout = 4 * time.Second
 	// answerMargin is the additional time for the database's answer.
-	answerMargin = 5 * time.Second
+	answerMargin = time.Second
 	// databaseName is the database of Open vSwitch among those of a server.
 	databaseName = "Open_vSwitch"
 )
 
-// database is a connection to a database server (RFC 7047). It is for one
-// goroutine.
+// database is a connection to a database server (RFC 7047). It is for one goroutine.
 type database struct {
 	conn   net.Conn
 	decode *json.Decoder
@@ -67,6 +66,7 @@ func (d *database) transact(operations ...operation) ([]result, error) {
 	}
 	answer, err := d.call("transact", params)
 	if err != nil {
+		d.close() // what follows does not wait for the same server again
 		return nil, fmt.Errorf("query the Open vSwitch database: %w", err)
 	}
 	var results []result
@@ -85,8 +85,7 @@ func (d *database) transact(operations ...operation) ([]result, error) {
 	return results, nil
 }
 
-// call sends a request and returns the result. It answers echo requests of the
-// server meanwhile.
+// call sends a request and returns the result. It answers echo requests of the server meanwhile.
 func (d *database) call(method string, params any) (json.RawMessage, error) {
 	if err := d.conn.SetDeadline(time.Now().Add(applyTimeout + answerMargin)); err != nil {
 		return nil, err
@@ -147,9 +146,8 @@ func equal(column string, value any) []any { return []any{column, "==", value} }
 func uuid(id string) []string    { return []string{"uuid", id} }
 func named(name string) []string { return []string{"named-uuid", name} }
 
-// set is a column with any number of values, which are strings, numbers, booleans
-// or UUIDs (RFC 7047, section 5.1). The server may send a set of one as the value
-// alone.
+// set is a column with any number of values, which are strings, numbers, booleans or UUIDs (RFC 7047, section 5.1).
+// The server may send a set of one as the value alone.
 type set []string
 
 // UnmarshalJSON implements json.Unmarshaler.

@@ -7,9 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"mustang/internal/testkit"
 )
@@ -92,6 +95,30 @@ func TestDatabaseErrors(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// TestHungServer has a server that takes connections and never answers: the first call fails in 5 s at most, and those after it at once.
+func TestHungServer(t *testing.T) {
+	t.Parallel()
+	if applyTimeout+answerMargin > 5*time.Second {
+		t.Errorf("an answer is waited for for %v", applyTimeout+answerMargin)
+	}
+	listener, err := net.Listen("unix", filepath.Join(t.TempDir(), "db.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	s, err := Open(listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if _, err := s.Bridge("mst0"); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("the first call: %v", err)
+	}
+	if _, err := s.DeletePort("msta"); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("the second call: %v", err)
 	}
 }
 

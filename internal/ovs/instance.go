@@ -38,13 +38,11 @@ const (
 // Instance is a private Open vSwitch: an ovsdb-server and an ovs-vswitchd with all
 // their files in one directory. It neither affects nor uses the system's.
 //
-// Both are ordinary processes in the network namespace of the host that they switch
-// for. They outlive the process that started them, and end with Stop or a signal.
-// With the directory in OVS_RUNDIR, Open vSwitch's own commands (ovs-vsctl,
-// ovs-appctl) work.
+// Both are ordinary processes in the network namespace of the host that they switch for. They outlive the process
+// that started them, and end with Stop or a signal. With the directory in OVS_RUNDIR, Open vSwitch's own commands
+// (ovs-vsctl, ovs-appctl) work.
 //
-// The user-space datapath ends with ovs-vswitchd. The kernel's ends with the
-// namespace or with its last bridge.
+// The user-space datapath ends with ovs-vswitchd. The kernel's ends with the namespace or with its last bridge.
 type Instance struct {
 	dir       string
 	datapath  string
@@ -52,15 +50,13 @@ type Instance struct {
 	switching *daemon
 }
 
-// Start starts an Open vSwitch for a host and returns when it is ready. It creates
-// the directory (mode 0700), which must not exist; the paths of sockets in it must
-// not exceed 107 bytes. The bridges' datapath is Kernel if the kernel has it and
-// datapath is empty, otherwise UserSpace. If Start fails it leaves nothing. If Open
-// vSwitch is not installed the error names the Debian package.
+// Start starts an Open vSwitch for a host and returns when it is ready. It creates the directory (mode 0700), which
+// must not exist; the paths of sockets in it must not exceed 107 bytes. The bridges' datapath is Kernel if the kernel
+// has it and datapath is empty, otherwise UserSpace. If Start fails it leaves nothing. If Open vSwitch is not
+// installed the error names the Debian package.
 //
-// With the kernel's datapath, Start waits until the machine has been up for ten
-// seconds: before that Open vSwitch 3.1.0 counts no processors, and drops all
-// packets that have no flow.
+// With the kernel's datapath, Start waits until the machine has been up for ten seconds: before that Open vSwitch
+// 3.1.0 counts no processors, and drops all packets that have no flow.
 func Start(host *netns.Namespace, dir, datapath string) (_ *Instance, err error) {
 	defer func() {
 		if err != nil {
@@ -112,8 +108,7 @@ func Start(host *netns.Namespace, dir, datapath string) (_ *Instance, err error)
 // Socket returns the unix socket of the database, for Open.
 func (i *Instance) Socket() string { return Socket(i.dir) }
 
-// Socket returns the unix socket of the database of an Instance with its files in
-// dir.
+// Socket returns the unix socket of the database of an Instance with its files in dir.
 func Socket(dir string) string { return filepath.Join(dir, "db.sock") }
 
 // Datapath returns the datapath of new bridges: Kernel or UserSpace.
@@ -150,8 +145,7 @@ func (i *Instance) startDatabase(host *netns.Namespace, p programs) (err error) 
 	return err
 }
 
-// startSwitch starts ovs-vswitchd and waits until it has applied the empty
-// configuration.
+// startSwitch starts ovs-vswitchd and waits until it has applied the empty configuration.
 func (i *Instance) startSwitch(host *netns.Namespace, p programs) (err error) {
 	args := []string{"unix:" + i.Socket()}
 	if i.datapath == UserSpace {
@@ -183,8 +177,7 @@ func awaitUptime(d time.Duration) error {
 // programs are the paths of the programs that Start runs.
 type programs struct{ tool, server, vswitchd string }
 
-// FindPrograms returns a [*debian.MissingError] if a program that Start needs is not
-// installed.
+// FindPrograms returns a [*debian.MissingError] if a program that Start needs is not installed.
 func FindPrograms() error {
 	_, err := findPrograms()
 	return err
@@ -243,8 +236,7 @@ func startDaemon(host *netns.Namespace, dir, program string, args ...string) (*d
 	return d, nil
 }
 
-// await calls ready until it returns nil. It returns an error if the daemon ends or
-// is not ready in time.
+// await calls ready until it returns nil. It returns an error if the daemon ends or is not ready in time.
 func (d *daemon) await(ready func() error) error {
 	for deadline := time.Now().Add(startTimeout); ; {
 		err := ready()

@@ -27,12 +27,10 @@ const (
 	UserSpace = "netdev"
 )
 
-// CheckKernel returns an error if the kernel lacks its datapath. The request loads
-// the datapath's module.
+// CheckKernel returns an error if the kernel lacks its datapath. The request loads the datapath's module.
 func CheckKernel(ns *netns.Namespace) error { return rtnl.In(ns).TryGenericFamily("ovs_datapath") }
 
-// CheckUserSpace returns an error if ovs-vswitchd can't create the TAP devices that
-// its user-space datapath needs.
+// CheckUserSpace returns an error if ovs-vswitchd can't create the TAP devices that its user-space datapath needs.
 func CheckUserSpace() error {
 	const file = "/dev/net/tun"
 	fd, err := unix.Open(file, unix.O_RDWR|unix.O_CLOEXEC, 0)
@@ -43,8 +41,12 @@ func CheckUserSpace() error {
 }
 
 // Switch is a connection to the database of an Open vSwitch. It is for one
-// goroutine. Changes return when ovs-vswitchd has applied them.
-type Switch struct{ db *database }
+// goroutine. Changes return when ovs-vswitchd has applied them. Once it has not done so in time, none waits for it
+// any more, so that those can be undone that failed.
+type Switch struct {
+	db   *database
+	away bool // ovs-vswitchd has not answered
+}
 
 // Open connects to a database's unix socket.
 func Open(socket string) (*Switch, error) {
@@ -52,7 +54,7 @@ func Open(socket string) (*Switch, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Switch{db}, nil
+	return &Switch{db: db}, nil
 }
 
 // Close closes the connection.
@@ -102,7 +104,11 @@ func (s *Switch) apply(change ...operation) error {
 	if len(root) != 1 {
 		return errNotInitialized
 	}
+	if s.away {
+		return nil
+	}
 	if err := s.await(root[0].Number, int(applyTimeout.Milliseconds())); err != nil {
+		s.away = true
 		return fmt.Errorf("wait until ovs-vswitchd has applied a change: %w", err)
 	}
 	return nil
@@ -123,8 +129,7 @@ func (s *Switch) await(number, milliseconds int) error {
 type Bridge struct {
 	Name     string
 	Datapath string // Kernel or UserSpace
-	// Standalone is false if the bridge forwards only as an OpenFlow controller tells
-	// it (fail_mode secure).
+	// Standalone is false if the bridge forwards only as an OpenFlow controller tells it (fail_mode secure).
 	Standalone bool
 	// Owned is true if AddBridge added the bridge.
 	Owned bool
@@ -133,8 +138,7 @@ type Bridge struct {
 	ports set
 }
 
-// DeviceKind returns the kernel's kind of the devices that Open vSwitch makes: the
-// bridge's own and internal ports.
+// DeviceKind returns the kernel's kind of the devices that Open vSwitch makes: the bridge's own and internal ports.
 func (b Bridge) DeviceKind() string {
 	if b.Datapath == UserSpace {
 		return "tun"
@@ -142,43 +146,26 @@ func (b Bridge) DeviceKind() string {
 	return "openvswitch"
 }
 
-// Bridge returns the bridge of that name. The error matches fs.ErrNotExist if there
-// is none.
+// Bridge returns the bridge of that name. The error matches fs.ErrNotExist if there is none.
 func (s *Switch) Bridge(name string) (Bridge, error) {
-	bridges, err := s.bridges(equal("name", name))
-	if err != nil {
-		return Bridge{}, err
-	}
-	if len(bridges) == 0 {
-		return Bridge{}, fmt.Errorf("bridge %q of Open vSwitch: %w", name, fs.ErrNotExist)
-	}
-	return bridges[0], nil
-}
-
-// Bridges returns all bridges.
-func (s *Switch) Bridges() ([]Bridge, error) { return s.bridges() }
-
-func (s *Switch) bridges(conditions ...any) ([]Bridge, error) {
 	var rows []struct {
 		UUID         set       `json:"_uuid"`
-		Name         string    `json:"name"`
 		DatapathType string    `json:"datapath_type"`
 		FailMode     set       `json:"fail_mode"`
 		Ports        set       `json:"ports"`
 		ExternalIDs  stringMap `json:"external_ids"`
 	}
-	if err := s.db.find("Bridge", &rows, conditions...); err != nil {
-		return nil, err
+	if err := s.db.find("Bridge", &rows, equal("name", name)); err != nil {
+		return Bridge{}, err
 	}
-	var bridges []Bridge
-	for _, r := range rows {
-		b := Bridge{
-			Name: r.Name, Datapath: cmp.Or(r.DatapathType, Kernel), Standalone: r.FailMode.first() != "secure",
-			Owned: owned(r.ExternalIDs), uuid: r.UUID.first(), ports: r.Ports,
-		}
-		bridges = append(bridges, b)
+	if len(rows) == 0 {
+		return Bridge{}, fmt.Errorf("bridge %q of Open vSwitch: %w", name, fs.ErrNotExist)
 	}
-	return bridges, nil
+	r := rows[0]
+	return Bridge{
+		Name: name, Datapath: cmp.Or(r.DatapathType, Kernel), Standalone: r.FailMode.first() != "secure",
+		Owned: owned(r.ExternalIDs), uuid: r.UUID.first(), ports: r.Ports,
+	}, nil
 }
 
 // BridgeSpec is a bridge to add.
@@ -189,8 +176,7 @@ type BridgeSpec struct {
 	MTU      int    // of the bridge's own device, in bytes
 }
 
-// AddBridge adds a bridge with its own device. It is a learning switch without an
-// OpenFlow controller.
+// AddBridge adds a bridge with its own device. It is a learning switch without an OpenFlow controller.
 func (s *Switch) AddBridge(b BridgeSpec) error {
 	bridge := row{
 		"name": b.Name, "datapath_type": b.Datapath, "fail_mode": "standalone", "ports": named("port"),
@@ -280,8 +266,7 @@ func (s *Switch) AddPort(b Bridge, p Port) error {
 	return nil
 }
 
-// EnsurePort adds a port unless the bridge has one of that name. The error matches
-// fs.ErrExist if another bridge has.
+// EnsurePort adds a port unless the bridge has one of that name. The error matches fs.ErrExist if another bridge has.
 func (s *Switch) EnsurePort(b Bridge, p Port) error {
 	port, found, err := s.port(p.Name)
 	switch {
@@ -296,7 +281,7 @@ func (s *Switch) EnsurePort(b Bridge, p Port) error {
 }
 
 // DeletePort deletes the port of that name from its bridge, and reports whether
-// there was one. A port that AddPort did not add is an error.
+// there was one that ovs-vswitchd has deleted: if that is away, it will. A port that AddPort did not add is an error.
 func (s *Switch) DeletePort(name string) (deleted bool, err error) {
 	port, found, err := s.port(name)
 	if err != nil || !found {
@@ -306,14 +291,17 @@ func (s *Switch) DeletePort(name string) (deleted bool, err error) {
 		return false, fmt.Errorf("port %q of Open vSwitch is not ours", name)
 	}
 	id := uuid(port.UUID.first())
-	return true, s.apply(operation{
+	err = s.apply(operation{
 		"op": "mutate", "table": "Bridge", "where": where([]any{"ports", "includes", id}),
 		"mutations": []any{[]any{"ports", "delete", id}},
 	})
+	if s.away {
+		return false, nil
+	}
+	return true, err
 }
 
-// CheckPort returns the deviation of the port of that name from a working one of
-// the bridge, or an empty string.
+// CheckPort returns the deviation of the port of that name from a working one of the bridge, or an empty string.
 func (s *Switch) CheckPort(b Bridge, name string) (deviation string, err error) {
 	port, found, err := s.port(name)
 	if err != nil {

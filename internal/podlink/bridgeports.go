@@ -69,8 +69,7 @@ func (h nsHandle) setMaster(port, bridge netlink.Link) error {
 	return nil
 }
 
-// setUpHostPort sets a port to another host up, and returns when it can send. Only
-// veth devices report that.
+// setUpHostPort sets a port to another host up, and returns when it can send. Only veth devices report that.
 func (h nsHandle) setUpHostPort(port netlink.Link) error {
 	if err := h.setUp(port); err != nil {
 		return err

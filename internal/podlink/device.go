@@ -121,8 +121,7 @@ func (c *checker) device(h nsHandle, want deviceSpec) netlink.Link {
 	return link
 }
 
-// hostDevice is the host's own device among the pods, for Setup: a bridge's own, or
-// one on the uplink.
+// hostDevice is the host's own device among the pods, for Setup: a bridge's own, or one on the uplink.
 type hostDevice struct {
 	link netlink.Link
 	spec deviceSpec
@@ -133,8 +132,7 @@ type hostDevice struct {
 	finish func() error
 }
 
-// setUp configures the device and enables forwarding. If it fails it has undone its
-// changes.
+// setUp configures the device and enables forwarding. If it fails it has undone its changes.
 func (d hostDevice) setUp(h nsHandle) (err error) {
 	var undo func() error
 	defer func() {

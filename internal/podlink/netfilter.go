@@ -16,9 +16,8 @@ import (
 	"mustang/internal/rtnl"
 )
 
-// callSysctl enables the netfilter call for all bridges of a namespace, as opposed to
-// a bridge's own attribute: either suffices to pass a packet to netfilter. Setup leaves
-// it as it is.
+// callSysctl enables the netfilter call for all bridges of a namespace, as opposed to a bridge's own attribute:
+// either suffices to pass a packet to netfilter. Setup leaves it as it is.
 const callSysctl = "net/bridge/bridge-nf-call-"
 
 // hasNetfilterCall reports whether br_netfilter is loaded.
@@ -27,8 +26,7 @@ func hasNetfilterCall(ns *netns.Namespace) bool {
 	return err == nil
 }
 
-// configureBridge configures a bridge: no spanning tree, no forward delay, the MTU and
-// the netfilter call.
+// configureBridge configures a bridge: no spanning tree, no forward delay, the MTU and the netfilter call.
 func configureBridge(host nsHandle, link netlink.Link, network Network) error {
 	name := link.Attrs().Name
 	available, call := hasNetfilterCall(host.ns), byte(0)
@@ -102,8 +100,7 @@ func netfilterCalls(host *netns.Namespace, bridge string) (v4, v6 bool, err erro
 	return isOn(vnl.IFLA_BR_NF_CALL_IPTABLES), isOn(vnl.IFLA_BR_NF_CALL_IP6TABLES), nil
 }
 
-// bridgeAttributes reads a bridge's own attributes (IFLA_BR_...), which the library
-// does not know.
+// bridgeAttributes reads a bridge's own attributes (IFLA_BR_...), which the library does not know.
 func bridgeAttributes(host *netns.Namespace, index int) (map[uint16]syscall.NetlinkRouteAttr, error) {
 	messages, err := requestLink(host, unix.RTM_GETLINK, index)
 	if err != nil {

@@ -23,8 +23,7 @@ const (
 	// MacvlanHostDevice is the host's own device in mode macvlan, since a host can't
 	// reach the devices on an uplink through the uplink itself.
 	MacvlanHostDevice = "mst-host"
-	// IPVLANHostDevice is the host's own device in the ipvlan modes. A host can have
-	// both, on different uplinks.
+	// IPVLANHostDevice is the host's own device in the ipvlan modes. A host can have both, on different uplinks.
 	IPVLANHostDevice = "mst-ipvlan"
 	// DefaultMTU is the MTU of pods in bytes if Network.MTU is 0.
 	DefaultMTU = 1500
@@ -45,31 +44,26 @@ type Network struct {
 	Host *netns.Namespace
 	// Bridge is the name of the bridge in modes with Traits.Bridge.
 	Bridge string
-	// Uplink is the name of a device in Host that is up, in modes with NeedsUplink. It
-	// is not changed. On an uplink that is a macvlan, the devices of mode macvlan are
-	// its siblings, on its parent.
+	// Uplink is the name of a device in Host that is up, in modes with NeedsUplink. It is not changed. On an uplink
+	// that is a macvlan, the devices of mode macvlan are its siblings, on its parent.
 	Uplink string
-	// OVSDB is the unix socket of the ovsdb-server in modes with NeedsOpenVSwitch. Its
-	// ovs-vswitchd runs in Host.
+	// OVSDB is the unix socket of the ovsdb-server in modes with NeedsOpenVSwitch. Its ovs-vswitchd runs in Host.
 	OVSDB string
-	// Gateways are the host's own addresses towards the pods with the pods' prefix, like
-	// 192.168.10.1/24, at most one per family. They are optional in modes with
-	// Traits.Routed, and for a bridge without pods that has an UplinkPort or VXLAN.
+	// Gateways are the host's own addresses towards the pods with the pods' prefix, like 192.168.10.1/24, at most one
+	// per family. Pods with single addresses have such a gateway as a neighbour (192.168.10.1/32). Gateways are
+	// optional in modes with Traits.Routed, and for a bridge without pods that has an UplinkPort or VXLAN.
 	Gateways []netip.Prefix
-	// Routers are the next hops of the pods' default routes if the host is not: others
-	// on the pods' network, in modes with Traits.Switched, at most one per family, of
-	// families with a gateway. Gateways are then only the host's addresses in that
-	// network. The host must not have a router's address.
+	// Routers are the next hops of the pods' default routes if the host is not: others on the pods' network, in modes
+	// with Traits.Switched, at most one per family, of families with a gateway. Gateways are then only the host's
+	// addresses in that network. The host must not have a router's address.
 	Routers []netip.Addr
 	// UplinkPort is the name of a device in Host, without addresses, that Setup makes a
 	// port of the bridge and sets up. It is optional, in modes with Traits.Bridge.
 	UplinkPort string
-	// VXLAN joins the bridge to the bridge of another host, in modes with
-	// Traits.Bridge. The zero value joins none.
+	// VXLAN joins the bridge to the bridge of another host, in modes with Traits.Bridge. The zero value joins none.
 	VXLAN VXLAN
-	// NetfilterCall passes bridged packets through the host's iptables and nftables
-	// rules for routed ones (br_netfilter). If it is false, the host's sysctls decide:
-	// DisableNetfilterCall.
+	// NetfilterCall passes bridged packets through the host's iptables and nftables rules for routed ones
+	// (br_netfilter). If it is false, the host's sysctls decide: DisableNetfilterCall.
 	NetfilterCall bool
 	// MTU of the pods' devices in bytes.
 	MTU int
@@ -78,9 +72,8 @@ type Network struct {
 	// MTU, and so does a shared device, as a bridge, that exists without it. It has no effect in modes without
 	// Traits.BigTCP. Check ignores it.
 	BigTCP bool
-	// DeleteDevice deletes the devices of pods by their index. It returns when their
-	// names, addresses and routes are free; a missing device is no error. nil deletes
-	// them in place, which waits for the kernel's RCU grace periods.
+	// DeleteDevice deletes the devices of pods by their index. It returns when their names, addresses and routes are
+	// free; a missing device is no error. nil deletes them in place, which waits for the kernel's RCU grace periods.
 	DeleteDevice func(ns *netns.Namespace, index int) error
 }
 
@@ -118,8 +111,7 @@ func (n Network) gatewayAddrs() []netip.Prefix {
 	return out
 }
 
-// nextHop is the next hop of the default route of pods in a gateway's prefix: the
-// router, or else the host.
+// nextHop is the next hop of the default route of pods in a gateway's prefix: the router, or else the host.
 func (n Network) nextHop(gateway netip.Prefix) netip.Addr {
 	for _, router := range n.Routers {
 		if router.Is4() == gateway.Addr().Is4() {
@@ -207,7 +199,7 @@ func (n Network) validateRouters() error {
 	for i, router := range n.Routers {
 		own, ok := n.gateway(router)
 		switch {
-		case !isHostAddress(router) && (!router.IsLinkLocalUnicast() || router.Zone() != "" || router.Is4In6()):
+		case !IsRouter(router):
 			return fmt.Errorf("invalid router %v: want the address of a host", router)
 		case !ok:
 			return fmt.Errorf("router %v: the network has no gateway of its family", router)
@@ -220,8 +212,7 @@ func (n Network) validateRouters() error {
 	return nil
 }
 
-// rejectRouters returns an error if there are routers, in modes without neighbours
-// but the host.
+// rejectRouters returns an error if there are routers, in modes without neighbours but the host.
 func (n Network) rejectRouters(mode string) error {
 	if len(n.Routers) > 0 {
 		return fmt.Errorf("router %v: pods of link mode %s have no neighbour but the host", n.Routers[0], mode)
@@ -236,9 +227,9 @@ func isHostAddress(addr netip.Addr) bool {
 		addr != netip.AddrFrom4([4]byte{255, 255, 255, 255})
 }
 
-// isLinkLocal reports whether addr can be a router's in any IPv6 network (RFC 4861).
-func isLinkLocal(addr netip.Addr) bool {
-	return addr.Is6() && !addr.Is4In6() && addr.IsLinkLocalUnicast() && addr.Zone() == ""
+// IsRouter reports whether addr can be a router's: the address of a host, or a link-local one (RFC 3927, RFC 4861).
+func IsRouter(addr netip.Addr) bool {
+	return isHostAddress(addr) || addr.IsLinkLocalUnicast() && addr.Zone() == "" && !addr.Is4In6()
 }
 
 // validateName applies the kernel's rules for names of devices (dev_valid_name), and
@@ -256,23 +247,19 @@ func validateName(device, name string) error {
 	return nil
 }
 
-// VXLAN is a tunnel between the bridges of two hosts. Its forwarding is static: it
-// neither learns nor uses multicast, and frames without an entry, broadcasts
-// included, go to the other host.
+// VXLAN is a tunnel between the bridges of two hosts. Its forwarding is static: it neither learns nor uses multicast,
+// and frames without an entry, broadcasts included, go to the other host.
 type VXLAN struct {
 	// ID is the network's identifier, up to 1<<24-1.
 	ID int
-	// Local and Remote are the addresses of this host and of the other one, of one
-	// family.
+	// Local and Remote are the addresses of this host and of the other one, of one family.
 	Local, Remote netip.Addr
 }
 
 const (
-	// VXLANDevice is the bridge's port to the other host: a device of the kernel, or a
-	// port of Open vSwitch.
+	// VXLANDevice is the bridge's port to the other host: a device of the kernel, or a port of Open vSwitch.
 	VXLANDevice = "mst-vxlan"
-	// OVSVXLANDevice is the device of the kernel's datapath of Open vSwitch for all its
-	// VXLAN ports.
+	// OVSVXLANDevice is the device of the kernel's datapath of Open vSwitch for all its VXLAN ports.
 	OVSVXLANDevice = "vxlan_sys_4789"
 	// VXLANPort is the UDP port that IANA assigned to VXLAN (RFC 7348).
 	VXLANPort = 4789
@@ -295,9 +282,8 @@ func (v VXLAN) validate() error {
 	return nil
 }
 
-// AddRemote adds a forwarding entry to the VXLAN device of a bridge that is set up:
-// the MAC address is on the other host. An existing entry is no error. A port of
-// Open vSwitch needs none.
+// AddRemote adds a forwarding entry to the VXLAN device of a bridge that is set up: the MAC address is on the other
+// host. An existing entry is no error. A port of Open vSwitch needs none.
 func (n Network) AddRemote(mac net.HardwareAddr) (err error) {
 	defer wrap(&err, "add remote pod")
 	host, err := n.openHost()

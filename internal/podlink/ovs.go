@@ -15,8 +15,7 @@ import (
 	"mustang/internal/rtnl"
 )
 
-// ovsMode is the common part of the modes of Open vSwitch: a bridge whose own device
-// has the gateways' addresses.
+// ovsMode is the common part of the modes of Open vSwitch: a bridge whose own device has the gateways' addresses.
 type ovsMode struct{ name string }
 
 func (ovsMode) sealed() {}
@@ -55,8 +54,7 @@ func openSwitch(network Network) (*ovs.Switch, error) {
 	return ovs.Open(network.OVSDB)
 }
 
-// ovsDatapath returns the datapath of the network's bridge, after Setup: ovs.Kernel or
-// ovs.UserSpace.
+// ovsDatapath returns the datapath of the network's bridge, after Setup: ovs.Kernel or ovs.UserSpace.
 func (n Network) ovsDatapath() (_ string, err error) {
 	defer wrap(&err, "read the datapath of Open vSwitch")
 	s, err := openSwitch(n)
@@ -68,8 +66,7 @@ func (n Network) ovsDatapath() (_ string, err error) {
 	return bridge.Datapath, err
 }
 
-// Setup adds the bridge with the gateways' addresses, enables forwarding, and adds the
-// ports to other hosts.
+// Setup adds the bridge with the gateways' addresses, enables forwarding, and adds the ports to other hosts.
 func (o ovsMode) Setup(network Network) (err error) {
 	defer wrap(&err, "set up "+o.name+" network")
 	if err := o.validateNetwork(network); err != nil {
@@ -96,9 +93,8 @@ func (o ovsMode) Setup(network Network) (err error) {
 	}.setUp(host)
 }
 
-// ensureBridge returns the device of the network's bridge, and adds the bridge if it is
-// missing. A bridge without its device is added anew, without ports. If ensureBridge
-// fails it leaves no new one.
+// ensureBridge returns the device of the network's bridge, and adds the bridge if it is missing. A bridge without its
+// device is added anew, without ports. If ensureBridge fails it leaves no new one.
 func (o ovsMode) ensureBridge(host nsHandle, s *ovs.Switch, network Network) (link netlink.Link, created bool, err error) {
 	name := network.bridge()
 	bridge, err := s.Bridge(name)
@@ -141,9 +137,8 @@ func (o ovsMode) ensureBridge(host nsHandle, s *ovs.Switch, network Network) (li
 	return link, true, nil
 }
 
-// addHostPorts makes the network's uplink port and VXLAN ports of its bridge, unless
-// they are. Open vSwitch removes the queueing disciplines of the uplink port, but none
-// that it gets later.
+// addHostPorts makes the network's uplink port and VXLAN ports of its bridge, unless they are. Open vSwitch removes
+// the queueing disciplines of the uplink port, but none that it gets later.
 func (ovsMode) addHostPorts(s *ovs.Switch, host nsHandle, network Network) error {
 	bridge, err := s.Bridge(network.bridge())
 	if err != nil {
@@ -173,9 +168,8 @@ func (ovsMode) addHostPorts(s *ovs.Switch, host nsHandle, network Network) error
 	return s.EnsurePort(bridge, ovs.Port{Name: network.UplinkPort})
 }
 
-// ovsPortSettings keep a port out of the host's own network. The user-space datapath
-// only captures the packets of its ports, so the host receives them too: it would
-// answer ARP for its addresses there, past the switch.
+// ovsPortSettings keep a port out of the host's own network. The user-space datapath only captures the packets of its
+// ports, so the host receives them too: it would answer ARP for its addresses there, past the switch.
 func ovsPortSettings(name string) []rtnl.Sysctl {
 	return append(portSettings(name), rtnl.Sysctl{Key: "net/ipv4/conf/" + name + "/arp_ignore", Value: "8"})
 }
@@ -219,8 +213,7 @@ func (ovsMode) validateNetwork(network Network) error {
 	return nil
 }
 
-// ovsSession is the open state of Create and Check. openBridge adds the bridge and its
-// device.
+// ovsSession is the open state of Create and Check. openBridge adds the bridge and its device.
 type ovsSession struct {
 	host, inside nsHandle
 	sw           *ovs.Switch

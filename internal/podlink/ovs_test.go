@@ -100,13 +100,17 @@ func (h sharedHost) fixture(t *testing.T) *fixture {
 	before := describe(t, h.network.Host)
 	t.Cleanup(func() {
 		withSwitch(t, h.network, func(s *ovs.Switch) error {
-			bridges, err := s.Bridges()
-			for _, bridge := range bridges {
-				if bridge.Name != sharedBridge && err == nil {
-					err = s.DeleteBridge(bridge)
+			var errs []error
+			for name := range strings.FieldsSeq(vsctl(t, h.network, "list-br")) {
+				if name != sharedBridge {
+					bridge, err := s.Bridge(name)
+					if err == nil {
+						err = s.DeleteBridge(bridge)
+					}
+					errs = append(errs, err)
 				}
 			}
-			return err
+			return errors.Join(errs...)
 		})
 		withHandle(t, h.network.Host, func(host nsHandle) error {
 			links, err := rtnl.Dump(host.LinkList)

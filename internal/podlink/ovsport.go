@@ -14,12 +14,10 @@ import (
 	"mustang/internal/rtnl"
 )
 
-// ovsPorts are the modes in which the host's end of each pod's link is a port of a
-// bridge of Open vSwitch.
+// ovsPorts are the modes in which the host's end of each pod's link is a port of a bridge of Open vSwitch.
 //
-// On the user-space datapath the pod's device does not offload checksums and
-// segmentation: the packet socket of the switch, and so the receiver, would get such a
-// packet with a wrong checksum. The same is up to a guest's program.
+// On the user-space datapath the pod's device does not offload checksums and segmentation: the packet socket of the
+// switch, and so the receiver, would get such a packet with a wrong checksum. The same is up to a guest's program.
 type ovsPorts struct {
 	ovsMode
 	linkType linkType
@@ -28,8 +26,7 @@ type ovsPorts struct {
 // newOVSVeth has veth pairs.
 func newOVSVeth() Mode { return ovsPorts{ovsMode{"ovs-veth"}, vethPair{}} }
 
-// newOVSTap has TAP devices whose other ends are VMs. It has no relay, so no pod has a
-// namespace.
+// newOVSTap has TAP devices whose other ends are VMs. It has no relay, so no pod has a namespace.
 func newOVSTap() Mode {
 	return ovsPorts{ovsMode{"ovs-tap"}, tuntapEnds{mode: netlink.TUNTAP_MODE_TAP}}
 }
@@ -165,8 +162,7 @@ func (o ovsPorts) Check(network Network, pod Pod) (err error) {
 	return c.result(o, pod)
 }
 
-// Delete removes the port from the switch, and deletes the ends. Without the switch
-// the ends still go.
+// Delete removes the port from the switch, and deletes the ends. Without the switch the ends still go.
 func (o ovsPorts) Delete(network Network, pod Pod) (err error) {
 	defer wrap(&err, "delete "+o.name+" link")
 	if err := pod.validateDelete(network); err != nil {
@@ -180,25 +176,21 @@ func (o ovsPorts) Delete(network Network, pod Pod) (err error) {
 	return errors.Join(err, deleteEnds(o.linkType, network, pod))
 }
 
-// ovsInternal is the mode in which each pod has an internal port of a bridge of Open
-// vSwitch as its own device.
+// ovsInternal is the mode in which each pod has an internal port of a bridge of Open vSwitch as its own device.
 //
-// Open vSwitch creates the device on the host with the port's name, Pod.HostIfName. It
-// can't create it elsewhere, so this mode, unlike all others, moves a device that was
-// on the host for a moment.
+// Open vSwitch creates the device on the host with the port's name, Pod.HostIfName. It can't create it elsewhere, so
+// this mode, unlike all others, moves a device that was on the host for a moment.
 //
-// On the user-space datapath the device then gets the name Pod.IfName. It is a TAP
-// device that ovs-vswitchd holds open, so it ends with that process; if the pod's
-// namespace ends, ovs-vswitchd keeps polling it until Delete. The MTU is at most 1500,
-// which ovs-vswitchd assumes. Whenever its configuration changes it asks for the
-// device, which it no longer finds; a kernel with modules then looks for a module of
-// that name.
+// On the user-space datapath the device then gets the name Pod.IfName. It is a TAP device that ovs-vswitchd holds
+// open, so it ends with that process; if the pod's namespace ends, ovs-vswitchd keeps polling it until Delete. The
+// MTU is at most 1500, which ovs-vswitchd assumes. Whenever its configuration changes it asks for the device, which
+// it no longer finds; a kernel with modules then looks for a module of that name.
 //
-// On the kernel's datapath a renamed device is lost to its switch: both the kernel and
-// ovs-vswitchd find ports by the name of their device. There the device keeps the
-// port's name, and has Pod.IfName as an alternative name, with which netlink finds it,
-// but /sys and /proc do not. If the pod's namespace ends, ovs-vswitchd creates the
-// device anew, on the host and down, until Delete.
+// On the kernel's datapath a renamed device is lost to its switch: both the kernel and ovs-vswitchd find ports by the
+// name of their device. There the device keeps the port's name, and has Pod.IfName as an alternative name, with which
+// netlink finds it, but /sys and /proc do not. If the pod's namespace ends, ovs-vswitchd creates the device anew, on
+// the host and down, until Delete. A Delete while ovs-vswitchd does not answer leaves the device to it, or to the end
+// of the namespace.
 type ovsInternal struct{ ovsMode }
 
 // maxUserSpaceMTU is the MTU that ovs-vswitchd assumes for a device that it can't find
@@ -207,7 +199,7 @@ const maxUserSpaceMTU = 1500
 
 // ovsTimeout is the time in which ovs-vswitchd deletes a device of its own:
 // milliseconds, but seconds on a busy emulated processor.
-const ovsTimeout = 30 * time.Second
+const ovsTimeout = 5 * time.Second
 
 func newOVSInternal() Mode { return ovsInternal{ovsMode{"ovs-internal"}} }
 
@@ -273,8 +265,7 @@ func (i ovsInternal) Create(network Network, pod Pod) (out Attachment, err error
 	return config.complete(pod.attachment(linkEnds{pod: link}, macOf(s.bridgeLink))), nil
 }
 
-// moveDevice moves the port's device into the pod, and sets its name and its MAC
-// address there.
+// moveDevice moves the port's device into the pod, and sets its name and its MAC address there.
 func (i ovsInternal) moveDevice(s ovsSession, pod Pod, mtu int) (netlink.Link, error) {
 	name := i.deviceName(s.bridge, pod)
 	link, err := s.host.link(pod.HostIfName)
@@ -309,8 +300,7 @@ func (i ovsInternal) moveDevice(s ovsSession, pod Pod, mtu int) (netlink.Link, e
 	return s.inside.link(name)
 }
 
-// podConfig validates the arguments and returns the configuration of the pod's device,
-// without its kind.
+// podConfig validates the arguments and returns the configuration of the pod's device, without its kind.
 func (i ovsInternal) podConfig(network Network, pod Pod) (podConfig, error) {
 	if err := i.validateNetwork(network); err != nil {
 		return podConfig{}, err

@@ -25,16 +25,13 @@ type Pod struct {
 	HostIfName string
 	// Addresses are the pod's, of either family or both.
 	Addresses []netip.Addr
-	// MAC is the address of the pod's device: 6 bytes, unicast. If it is nil, Create
-	// chooses one, and Check accepts any. It is an error in the ipvlan modes, in modes
-	// with Traits.Layer3 and for a pod without a namespace.
+	// MAC is the address of the pod's device: 6 bytes, unicast. If it is nil, Create chooses one, and Check accepts
+	// any. It is an error in the ipvlan modes, in modes with Traits.Layer3 and for a pod without a namespace.
 	MAC net.HardwareAddr
-	// Routes are additional routes. A default route among them replaces that through the
-	// gateway.
+	// Routes are additional routes. A default route among them replaces that through the gateway.
 	Routes []Route
-	// Secondary is true if the pod's default routes are on another device, or if it has
-	// none. Instead this device gets routes to the network's own prefixes. Create leaves
-	// default routes without a priority out of Routes.
+	// Secondary is true if the pod's default routes are on another device, or if it has none. Instead this device
+	// gets routes to the network's own prefixes. Create leaves default routes without a priority out of Routes.
 	Secondary bool
 	// LinkOnly makes Create create the pod's device ready to send, without addresses and
 	// routes, so that the pod can ask for addresses (DHCP). It is for modes with
@@ -45,8 +42,7 @@ type Pod struct {
 	Linked bool
 }
 
-// name returns the pod's name in errors: its namespace's, or that of the host's end
-// of its link.
+// name returns the pod's name in errors: its namespace's, or that of the host's end of its link.
 func (p Pod) name() string {
 	if p.Namespace == nil {
 		return p.HostIfName
@@ -54,9 +50,8 @@ func (p Pod) name() string {
 	return p.Namespace.Name()
 }
 
-// Attachment is the result of Create. The fields of the host's device are empty in
-// modes without Traits.HostSide. For a pod without a namespace, Prefixes, Routes and
-// MTU are the configuration for its own end.
+// Attachment is the result of Create. The fields of the host's device are empty in modes without Traits.HostSide. For
+// a pod without a namespace, Prefixes, Routes and MTU are the configuration for its own end.
 type Attachment struct {
 	// IfName is Pod.IfName, except in mode ovs-internal on the kernel's datapath, where
 	// that is only an alternative name of the device.
@@ -67,14 +62,12 @@ type Attachment struct {
 	// Prefixes are Addresses with the prefix lengths on the pod's device: that of the
 	// gateway in modes with Traits.Switched, otherwise all bits (/32, /128).
 	Prefixes []netip.Prefix
-	// Routes are the routes of the pod's device, without those to its prefixes: a
-	// default route for each family of the pod's addresses, in the order of Addresses,
-	// and those of Pod.Routes.
+	// Routes are the routes of the pod's device, without those to its prefixes: a default route for each family of
+	// the pod's addresses, in the order of Addresses, and those of Pod.Routes.
 	Routes []Route
 	// MTU of the pod's device in bytes.
 	MTU int
-	// NodeMAC is the host's MAC on the pod's link: that of the pod's next hop, unless
-	// that is another router.
+	// NodeMAC is the host's MAC on the pod's link: that of the pod's next hop, unless that is another router.
 	NodeMAC net.HardwareAddr
 }
 
@@ -93,22 +86,19 @@ func (p Pod) attachment(ends linkEnds, node net.HardwareAddr) Attachment {
 
 // Endpoint is the place at which eBPF programs attach to a pod's link.
 type Endpoint struct {
-	// Namespace and IfName are those of the pod's device, Host is the namespace on the
-	// other side.
+	// Namespace and IfName are those of the pod's device, Host is the namespace on the other side.
 	Namespace, Host *netns.Namespace
 	IfName          string
 	// HostIfName is the host's device of the pod where the kernel does not know that
 	// the two belong together: in modes with NeedsRelay.
 	HostIfName string
-	// Segment is the host's device that stands for all pods that reach each other by
-	// MAC address through Open vSwitch, if programs have to attach to the pods' own
-	// devices: on ports that are the pods' devices, and on a switch in user space,
-	// which reads packets before a program on the host could.
+	// Segment is the host's device that stands for all pods that reach each other by MAC address through Open
+	// vSwitch, if programs have to attach to the pods' own devices: on ports that are the pods' devices, and on a
+	// switch in user space, which reads packets before a program on the host could.
 	Segment string
 }
 
-// Endpoint returns the place at which eBPF programs attach to the link of a pod that
-// the mode created in the network.
+// Endpoint returns the place at which eBPF programs attach to the link of a pod that the mode created in the network.
 func (n Network) Endpoint(mode Mode, pod Pod) (_ Endpoint, err error) {
 	out := Endpoint{Namespace: pod.Namespace, Host: n.Host, IfName: pod.IfName}
 	switch traits := mode.Traits(); {
@@ -128,8 +118,7 @@ func (n Network) Endpoint(mode Mode, pod Pod) (_ Endpoint, err error) {
 	return out, nil
 }
 
-// validate validates what all modes have. It compares the namespaces, but changes
-// nothing.
+// validate validates what all modes have. It compares the namespaces, but changes nothing.
 func (p Pod) validate(network Network) error {
 	if err := network.validate(); err != nil {
 		return err

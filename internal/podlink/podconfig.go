@@ -29,14 +29,17 @@ type podConfig struct {
 }
 
 // withGateways adds the pod's addresses with the prefix lengths of their gateways,
-// its next hops and routes. Each address must be in a gateway's prefix.
+// its next hops and routes. Each address must be in a gateway's prefix, unless that is a single address.
 func (c podConfig) withGateways(network Network, pod Pod) (podConfig, error) {
 	for _, addr := range pod.Addresses {
 		gateway, ok := network.gateway(addr)
 		if !ok {
 			return podConfig{}, noGatewayError(addr)
 		}
-		if !gateway.Contains(addr) {
+		switch {
+		case gateway.IsSingleIP():
+			c.routes = append(c.routes, route{dst: gateway})
+		case !gateway.Contains(addr):
 			return podConfig{}, fmt.Errorf("pod's address %v is not in the prefix of gateway %v", addr, gateway)
 		}
 		c.addrs = append(c.addrs, netip.PrefixFrom(addr, gateway.Bits()))
@@ -51,8 +54,7 @@ func noGatewayError(addr netip.Addr) error {
 	return fmt.Errorf("no gateway of the family of the pod's address %v", addr)
 }
 
-// withRoutes adds the pod's routes. Those of Pod.Routes replace the mode's own to the
-// same destinations.
+// withRoutes adds the pod's routes. Those of Pod.Routes replace the mode's own to the same destinations.
 func (c podConfig) withRoutes(network Network, pod Pod, switched bool) podConfig {
 	custom := slices.DeleteFunc(slices.Clone(pod.Routes), func(r Route) bool {
 		return pod.Secondary && r.IsDefault() && r.Priority == 0
@@ -64,7 +66,7 @@ func (c podConfig) withRoutes(network Network, pod Pod, switched bool) podConfig
 	}
 	for _, r := range custom {
 		out := route{dst: r.Dst, via: r.Via, mtu: r.MTU, advMSS: r.AdvMSS, priority: r.Priority}
-		if !r.Via.IsValid() || !switched {
+		if !r.Via.IsValid() && !r.OnLink || !switched {
 			out.via = c.nextHop(r.Dst)
 		}
 		c.routes = append(c.routes, out)
@@ -110,8 +112,7 @@ func (c podConfig) complete(out Attachment) Attachment {
 	return out
 }
 
-// prepare configures a device that is down, and sets it up. Routes follow in finish,
-// when the device has a carrier.
+// prepare configures a device that is down, and sets it up. Routes follow in finish, when the device has a carrier.
 func (c podConfig) prepare(h nsHandle, link netlink.Link) error {
 	if err := apply(h.ns, c.settings(link.Attrs().Name)); err != nil {
 		return err
@@ -147,14 +148,12 @@ func (c podConfig) finish(h nsHandle, link netlink.Link) error {
 	return nil
 }
 
-// announce announces that addrs are at the device's MAC address to all neighbours on
-// its network. Otherwise, neighbours of an earlier pod with the same address would
-// send to that pod's MAC address until their caches expire.
+// announce announces that addrs are at the device's MAC address to all neighbours on its network. Otherwise,
+// neighbours of an earlier pod with the same address would send to that pod's MAC address until their caches expire.
 //
-// The kernel does so when the device's MAC address is set, even to the same value, if
-// the device has announceSettings. Where it can't be set (ipvlan), rtnl sends the
-// packets. For ARP that takes a packet socket, and to close one the kernel waits for
-// an RCU grace period (packet_release), some 10 ms.
+// The kernel does so when the device's MAC address is set, even to the same value, if the device has
+// announceSettings. Where it can't be set (ipvlan), rtnl sends the packets. For ARP that takes a packet socket, and
+// to close one the kernel waits for an RCU grace period (packet_release), some 10 ms.
 func (h nsHandle) announce(link netlink.Link, addrs []netip.Prefix) error {
 	if h.LinkSetHardwareAddr(link, macOf(link)) == nil {
 		return nil

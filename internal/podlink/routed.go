@@ -56,8 +56,7 @@ func (r routed) Traits() Traits {
 // Probe creates the ends of a link.
 func (r routed) Probe() error { return probe(r.name, r.linkType.requirement()) }
 
-// Setup adds the gateways' addresses to the host's loopback device and enables
-// forwarding.
+// Setup adds the gateways' addresses to the host's loopback device and enables forwarding.
 func (r routed) Setup(network Network) (err error) {
 	defer wrap(&err, "set up "+r.name+" network")
 	host, lo, err := r.openLoopback(network)

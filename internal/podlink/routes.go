@@ -17,11 +17,13 @@ import (
 // Route is a route of a pod through its device, in the main table.
 type Route struct {
 	Dst netip.Prefix `json:"dst"`
-	// Via is the next hop. In an Attachment it can be outside of the pod's prefixes, and
-	// is invalid in modes with Traits.Layer3, whose routes name only the device. In
-	// Pod.Routes, an invalid one stands for the gateway of Dst's family. Otherwise it is
-	// a neighbour's address: only the gateway in modes without Traits.Switched.
+	// Via is the next hop. In an Attachment it can be outside of the pod's prefixes, and is invalid in modes with
+	// Traits.Layer3, whose routes name only the device. In Pod.Routes, an invalid one stands for the gateway of Dst's
+	// family. Otherwise it is a neighbour's address: only the gateway in modes without Traits.Switched.
 	Via netip.Addr `json:"gw,omitzero"`
+	// OnLink has Via be a neighbour that is outside of the pod's prefixes or, if Via is
+	// invalid, all of Dst be neighbours.
+	OnLink bool `json:"onlink,omitempty"`
 	// MTU and AdvMSS are in bytes; 0 is the device's MTU and the MSS that follows from it.
 	MTU    int `json:"mtu,omitempty"`
 	AdvMSS int `json:"advmss,omitempty"`
@@ -42,16 +44,28 @@ const (
 // ValidateRoutes validates the pod's routes in a link mode with or without
 // Traits.Switched. Its error names the key of the route in a CNI configuration.
 func (p Pod) ValidateRoutes(network Network, switched bool) error {
+	if _, errs := p.UsableRoutes(network, switched); len(errs) > 0 {
+		return errs[0]
+	}
+	return nil
+}
+
+// UsableRoutes returns the valid ones of the pod's routes, and for each of the others the error of ValidateRoutes. Of
+// two routes to one destination the first is valid.
+func (p Pod) UsableRoutes(network Network, switched bool) (usable []Route, errs []error) {
+	metric := func(r Route) int { return route{dst: r.Dst, priority: r.Priority}.metric() }
 	for i, r := range p.Routes {
 		key, err := p.validateRoute(r, network, switched)
-		if slices.ContainsFunc(p.Routes[:i], func(o Route) bool { return o.Dst == r.Dst && o.Priority == r.Priority }) {
+		if slices.ContainsFunc(usable, func(o Route) bool { return o.Dst == r.Dst && metric(o) == metric(r) }) {
 			key, err = "dst", fmt.Errorf("duplicate route to %v", r.Dst)
 		}
 		if err != nil {
-			return fmt.Errorf("routes[%d].%s: %w", i, key, err)
+			errs = append(errs, fmt.Errorf("routes[%d].%s: %w", i, key, err))
+			continue
 		}
+		usable = append(usable, r)
 	}
-	return nil
+	return usable, errs
 }
 
 // validateRoute returns the error in a route and its key.
@@ -87,15 +101,14 @@ func (p Pod) validateRoute(r Route, network Network, switched bool) (key string,
 		return "gw", fmt.Errorf("%v is the pod's own address", r.Via)
 	case !switched && r.Via != own.Addr():
 		return "gw", fmt.Errorf("%v is unreachable: the pod's only neighbour is the host, %v", r.Via, own.Addr())
-	case switched && !own.Contains(r.Via) && r.Via != network.nextHop(own) && !isLinkLocal(r.Via):
+	case switched && !own.Contains(r.Via) && r.Via != network.nextHop(own) && (!IsRouter(r.Via) || !r.OnLink && (r.Via.Is4() || !r.Via.IsLinkLocalUnicast())):
 		return "gw", fmt.Errorf("%v is unreachable: it is not in the pods' network, %v", r.Via, own.Masked())
 	}
 	return "", nil
 }
 
-// destinations are the prefixes that a pod needs routes to: the default prefixes, or
-// the network's own if its default routes are elsewhere. With Traits.Switched the
-// latter are on the device anyway.
+// destinations are the prefixes that a pod needs routes to: the default prefixes, or the network's own if its default
+// routes are elsewhere. With Traits.Switched the latter are on the device anyway.
 func (p Pod) destinations(network Network, switched bool) []netip.Prefix {
 	var out []netip.Prefix
 	for _, addr := range p.Addresses {
@@ -198,8 +211,7 @@ func (h nsHandle) addRoute(link netlink.Link, r route) error {
 	return nil
 }
 
-// addRoutes adds routes through the device. If it fails it has removed those that it
-// added.
+// addRoutes adds routes through the device. If it fails it has removed those that it added.
 func (h nsHandle) addRoutes(link netlink.Link, routes []route) error {
 	for i, r := range routes {
 		if err := h.addRoute(link, r); err != nil {
@@ -209,8 +221,7 @@ func (h nsHandle) addRoutes(link netlink.Link, routes []route) error {
 	return nil
 }
 
-// addMissingRoutes adds the routes that the device lacks. If it fails it has removed
-// those that it added.
+// addMissingRoutes adds the routes that the device lacks. If it fails it has removed those that it added.
 func (h nsHandle) addMissingRoutes(link netlink.Link, routes []route) error {
 	var missing []route
 	for _, r := range routes {

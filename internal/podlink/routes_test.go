@@ -60,7 +60,7 @@ func TestRoutes(t *testing.T) {
 			t.Errorf("there are the routes %v, want %v", f.links[0].Routes, want)
 		}
 		for i, r := range want {
-			if told := (Route{r.dst, r.via, r.mtu, r.advMSS, r.priority}); f.links[0].Routes[i] != told {
+			if told := (Route{Dst: r.dst, Via: r.via, MTU: r.mtu, AdvMSS: r.advMSS, Priority: r.priority}); f.links[0].Routes[i] != told {
 				t.Errorf("route %d is %v, want %v", i, f.links[0].Routes[i], told)
 			}
 			f.faultOf(t, "")

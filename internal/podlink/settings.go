@@ -36,9 +36,8 @@ func forwardingSettings(host []netip.Prefix) (settings []rtnl.Sysctl) {
 	return settings
 }
 
-// deviceSettings are the settings of a device that gets addresses: no router
-// advertisements, and a link-local address that is usable at once. IPv6 is enabled
-// if the device gets IPv6 addresses, and otherwise unchanged.
+// deviceSettings are the settings of a device that gets addresses: no router advertisements, and a link-local address
+// that is usable at once. IPv6 is enabled if the device gets IPv6 addresses, and otherwise unchanged.
 func deviceSettings(name string, addrs []netip.Prefix) []rtnl.Sysctl {
 	conf := "net/ipv6/conf/" + name
 	settings := []rtnl.Sysctl{{Key: conf + "/accept_dad", Value: "0"}, {Key: conf + "/accept_ra", Value: "0"}}
@@ -48,15 +47,13 @@ func deviceSettings(name string, addrs []netip.Prefix) []rtnl.Sysctl {
 	return settings
 }
 
-// layer3Settings are the settings of a device without neighbours. It gets no
-// link-local address, which nothing would use: without MAC addresses the kernel
-// would give both ends of a link the same.
+// layer3Settings are the settings of a device without neighbours. It gets no link-local address, which nothing would
+// use: without MAC addresses the kernel would give both ends of a link the same.
 func layer3Settings(name string, addrs []netip.Prefix) []rtnl.Sysctl {
 	return append(deviceSettings(name, addrs), rtnl.Sysctl{Key: "net/ipv6/conf/" + name + "/addr_gen_mode", Value: "1"})
 }
 
-// announceSettings make the kernel announce a device's addresses to its neighbours
-// whenever the MAC address is set.
+// announceSettings make the kernel announce a device's addresses to its neighbours whenever the MAC address is set.
 func announceSettings(name string) []rtnl.Sysctl {
 	return []rtnl.Sysctl{{Key: "net/ipv4/conf/" + name + "/arp_notify", Value: "1"}, {Key: "net/ipv6/conf/" + name + "/ndisc_notify", Value: "1"}}
 }
@@ -94,11 +91,9 @@ func isMissingIPv6(key string, err error) bool {
 	return errors.Is(err, fs.ErrNotExist) && strings.HasPrefix(key, "net/ipv6/")
 }
 
-// QuickCheck reports whether the host still has the gateways' addresses and
-// forwards, which other programs disturb by mistake and Setup repairs. It takes a
-// few system calls and no netlink, so that it can precede each Create. It does not
-// notice a missing address if the host lets sockets bind to foreign addresses
-// (ip_nonlocal_bind).
+// QuickCheck reports whether the host still has the gateways' addresses and forwards, which other programs disturb by
+// mistake and Setup repairs. It takes a few system calls and no netlink, so that it can precede each Create. It does
+// not notice a missing address if the host lets sockets bind to foreign addresses (ip_nonlocal_bind).
 func (n Network) QuickCheck() (intact bool, err error) {
 	// One visit to the namespace does it all: the visit takes longer than the checks.
 	err = n.Host.Do(func() (err error) {

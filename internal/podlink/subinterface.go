@@ -320,7 +320,7 @@ func (s subinterface) Check(network Network, pod Pod) (err error) {
 // Delete deletes the pod's device, unless it is gone with the pod's namespace, and the host's routes to it.
 func (s subinterface) Delete(network Network, pod Pod) (err error) {
 	defer wrap(&err, "delete "+s.name()+" link")
-	return errors.Join(s.deleteDevice(network, pod), s.deleteRoutes(network, pod))
+	return errors.Join(s.deleteDevice(network, pod), network.deleteRoutes(s.hostDevice(), s.hostRoutes(network, pod)))
 }
 
 func (s subinterface) deleteDevice(network Network, pod Pod) error {
@@ -335,17 +335,17 @@ func (s subinterface) deleteDevice(network Network, pod Pod) error {
 	return inside.remove(pod.IfName, s.kind())
 }
 
-func (s subinterface) deleteRoutes(network Network, pod Pod) error {
-	routes := s.hostRoutes(network, pod)
+// deleteRoutes deletes routes of the host by a device of its own.
+func (n Network) deleteRoutes(device string, routes []route) error {
 	if len(routes) == 0 {
 		return nil
 	}
-	host, err := network.openHost()
+	host, err := n.openHost()
 	if err != nil {
 		return err
 	}
 	defer host.Close()
-	own, err := host.link(s.hostDevice())
+	own, err := host.link(device)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // its routes are gone too
 	}

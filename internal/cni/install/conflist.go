@@ -20,8 +20,7 @@ import (
 // newest first. These are the plugin's versions except 0.3.0, which has no lists.
 func Versions() []string { return []string{"1.1.0", "1.0.0", "0.4.0", "0.3.1"} }
 
-// Network holds the values of a network configuration. The zero value of a field selects
-// the default of the plugin.
+// Network holds the values of a network configuration. The zero value of a field selects the default of the plugin.
 type Network struct {
 	// CNIVersion is one of [Versions], Name the name of the network.
 	CNIVersion, Name string
@@ -139,8 +138,7 @@ func (a addresses) setGateways(gateways, hosts []netip.Addr) error {
 	return nil
 }
 
-// PluginConfig returns the configuration that a runtime passes to the first plugin of a
-// list on standard input.
+// PluginConfig returns the configuration that a runtime passes to the first plugin of a list on standard input.
 func PluginConfig(conflist []byte) ([]byte, error) {
 	var l struct {
 		CNIVersion json.RawMessage              `json:"cniVersion"`

@@ -19,8 +19,7 @@ import (
 	"mustang/internal/suggest"
 )
 
-// PluginType is the value of key type in network configurations, and the file name of
-// the plugin.
+// PluginType is the value of key type in network configurations, and the file name of the plugin.
 const PluginType = "mustang-cni"
 
 // LoopbackType is the plugin for the loopback device, which containerd runs for each pod: the file name of another copy of the plugin.
@@ -31,9 +30,8 @@ const LinkAuto = "auto"
 
 // Values of key services: how pods reach services.
 const (
-	// ServicesSocket translates at connect(), so an established connection costs
-	// nothing. It is the default: ADD attaches no program to a device, which the kernel
-	// delays.
+	// ServicesSocket translates at connect(), so an established connection costs nothing. It is the default: ADD
+	// attaches no program to a device, which the kernel delays.
 	ServicesSocket = "socket"
 	// ServicesTC translates packets. It serves raw sockets as well, and delivers
 	// packets to pods of the same node directly.
@@ -92,12 +90,10 @@ type Config struct {
 	// SourceGuard drops what leaves a pod from an address that is not its own. AllowedAddresses are its own besides its addresses.
 	SourceGuard      bool
 	AllowedAddresses []netip.Prefix
-	// Masquerade translates the source address of packets that leave the pod network to
-	// an address of the host.
+	// Masquerade translates the source address of packets that leave the pod network to an address of the host.
 	Masquerade bool
-	// HostAddresses are the host's own addresses in the pod network, at most one for each
-	// family. In a family that has one, the gateway is another router; otherwise the
-	// gateway address is the host's.
+	// HostAddresses are the host's own addresses in the pod network, at most one for each family. In a family that
+	// has one, the gateway is another router; otherwise the gateway address is the host's.
 	HostAddresses []netip.Addr
 	// NoDefaultRoute omits default routes in pods.
 	NoDefaultRoute bool

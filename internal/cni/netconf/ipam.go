@@ -13,8 +13,7 @@ import (
 	"mustang/internal/podlink"
 )
 
-// Values of ipam.type with a meaning of their own. Any other value is the name of an
-// IPAM plugin, which ADD runs.
+// Values of ipam.type with a meaning of their own. Any other value is the name of an IPAM plugin, which ADD runs.
 const (
 	// IPAMType selects the built-in address management of package ipam.
 	IPAMType = "mustang"
@@ -39,8 +38,7 @@ type IPAM struct {
 	Type string
 	// Daemon is the socket of the DHCP plugin's daemon; empty for other types.
 	Daemon string
-	// Sets are the ranges of the built-in address management: a pod gets an address from
-	// each set.
+	// Sets are the ranges of the built-in address management: a pod gets an address from each set.
 	Sets []ipam.RangeSet
 	// Routes are the additional routes of the built-in address management.
 	Routes []podlink.Route
@@ -156,8 +154,7 @@ func (c Config) validateDHCP() error {
 	return nil
 }
 
-// validateHostAddresses checks key hostAddresses, and excludes the addresses from the
-// ranges.
+// validateHostAddresses checks key hostAddresses, and excludes the addresses from the ranges.
 func (c Config) validateHostAddresses() error {
 	if c.HostAddresses == nil {
 		return nil
@@ -223,13 +220,12 @@ func (c Config) HostPrefixes(pod []PodAddress) (host []netip.Prefix, routers []n
 		own, gateway := a.Gateway, a.Gateway
 		if at := slices.IndexFunc(c.HostAddresses, sameFamily(a.Addr())); at >= 0 {
 			own = c.HostAddresses[at]
-			switch {
-			case !gateway.IsValid():
-				return nil, nil, Invalidf("hostAddresses: %v requires a gateway, but %v has none", own, a)
-			case own == a.Addr() || !a.Contains(own):
+			if own == a.Addr() || !a.Contains(own) && !a.IsSingleIP() {
 				return nil, nil, Invalidf("hostAddresses: %v is the pod's address %v, or not in its subnet", own, a)
 			}
-			routers = append(routers, gateway)
+			if gateway.IsValid() {
+				routers = append(routers, gateway)
+			}
 		}
 		if own.IsValid() {
 			host = append(host, netip.PrefixFrom(own, a.Bits()))

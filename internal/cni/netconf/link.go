@@ -11,8 +11,7 @@ import (
 	"mustang/internal/podlink"
 )
 
-// Links returns the values of key link: LinkAuto, and each link mode that needs no
-// process to carry packets.
+// Links returns the values of key link: LinkAuto, and each link mode that needs no process to carry packets.
 func Links() []string {
 	return append([]string{LinkAuto}, linksWith(func(podlink.Traits) bool { return true })...)
 }

@@ -93,8 +93,7 @@ func readWith[T any](o *object, name string, into *T, parse func(json.RawMessage
 	}
 }
 
-// readEach calls fn with each element of an array of objects, if present, which may have
-// at most limit elements.
+// readEach calls fn with each element of an array of objects, if present, which may have at most limit elements.
 func (o *object) readEach(name string, limit int, fn func(*object)) {
 	var elements []json.RawMessage
 	o.read(name, "an array of objects", &elements)
@@ -160,8 +159,7 @@ func excerpt(raw []byte) string {
 	return compact.String()
 }
 
-// Invalidf returns an error with the code of an invalid network configuration. The text
-// begins with the key.
+// Invalidf returns an error with the code of an invalid network configuration. The text begins with the key.
 func Invalidf(format string, args ...any) error {
 	return types.NewError(types.ErrInvalidNetworkConfig, fmt.Sprintf(format, args...), "")
 }

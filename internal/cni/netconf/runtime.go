@@ -11,8 +11,7 @@ import (
 	"mustang/internal/service"
 )
 
-// Runtime holds the capability arguments of one attachment (key runtimeConfig, CNI's
-// CONVENTIONS.md).
+// Runtime holds the capability arguments of one attachment (key runtimeConfig, CNI's CONVENTIONS.md).
 type Runtime struct {
 	// IPs are the requested addresses of the pod; empty for any.
 	IPs []netip.Addr
@@ -46,9 +45,8 @@ const (
 	maxIPs   = 256
 )
 
-// parseRuntime parses key runtimeConfig. Runtimes pass only the arguments of
-// capabilities that the configuration lists, so an unknown key is an error. Aliases are
-// for other plugins.
+// parseRuntime parses key runtimeConfig. Runtimes pass only the arguments of capabilities that the configuration
+// lists, so an unknown key is an error. Aliases are for other plugins.
 func parseRuntime(raw json.RawMessage) (out Runtime, err error) {
 	o := parseObject("runtimeConfig", raw)
 	if o.err != nil {

@@ -12,8 +12,7 @@ import (
 // Owner identifies an attachment within its network.
 type Owner = ipam.Owner
 
-// DevicePrefix returns the first 7 characters of the names of the host devices of a
-// network.
+// DevicePrefix returns the first 7 characters of the names of the host devices of a network.
 func DevicePrefix(network string) string { return "mst" + Digest(network, 4) }
 
 // DeviceName returns the name of the host device of an attachment, 15 characters long

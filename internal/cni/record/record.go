@@ -19,8 +19,7 @@ import (
 	"mustang/internal/service"
 )
 
-// Record describes an attachment. ADD saves each field before it creates the object
-// that the field describes.
+// Record describes an attachment. ADD saves each field before it creates the object that the field describes.
 type Record struct {
 	// Network is the name of the network. It is not part of the file.
 	Network string `json:"-"`

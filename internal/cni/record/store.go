@@ -2,10 +2,9 @@
 
 // Package record stores the attachments of the CNI plugin as files.
 //
-// The store is a directory with one directory for each network. A network has a record
-// for each attachment, and one for what its pods share. The process that works on an
-// attachment holds a lock (flock) on its record, which the kernel releases when the
-// process ends.
+// The store is a directory with one directory for each network. A network has a record for each attachment, and one
+// for what its pods share. The process that works on an attachment holds a lock (flock) on its record, which the
+// kernel releases when the process ends.
 package record
 
 import (
@@ -51,9 +50,8 @@ func (s Store) Path(network string, o Owner) string {
 	return filepath.Join(s.dir(network), o.ContainerID+"@"+o.IfName+recordSuffix)
 }
 
-// Open locks the record of an attachment and reads it. If there is none, create makes a
-// new one with an empty Boot; without create the error matches fs.ErrNotExist. It matches [ErrTooLong] if no record can
-// have that name.
+// Open locks the record of an attachment and reads it. If there is none, create makes a new one with an empty Boot;
+// without create the error matches fs.ErrNotExist. It matches [ErrTooLong] if no record can have that name.
 func (s Store) Open(network string, o Owner, create bool) (*Record, error) {
 	if n := len(claimOf(&Record{Network: network, Owner: o}) + recordSuffix); n > maxName {
 		return nil, fmt.Errorf("%s of network %q: %w: network, container ID and interface have %d bytes, want %d at most",
@@ -106,9 +104,8 @@ func ownerOf(file string) (o Owner, ok bool) {
 	return o, isRecord && ok
 }
 
-// List reads the records of a container in all networks, or of all containers if the ID
-// is empty, without locks. Damaged records are omitted. The error joins those of files
-// that could not be read.
+// List reads the records of a container in all networks, or of all containers if the ID is empty, without locks.
+// Damaged records are omitted. The error joins those of files that could not be read.
 func (s Store) List(containerID string) ([]Record, error) {
 	pattern := "*"
 	if containerID != "" {
@@ -270,10 +267,9 @@ func claimOf(r *Record) string { return r.Network + "@" + r.Owner.ContainerID + 
 // CheckWritable returns an error if the records of a network cannot be written.
 func (s Store) CheckWritable(network string) error { return CheckWritable(s.dir(network)) }
 
-// CheckWritable returns an error if no file can be written in a directory, or the
-// directory cannot be created. It writes one block to an unnamed file (O_TMPFILE), which
-// detects full disks and leaves nothing. Some file systems, such as NFS, lack unnamed
-// files; there it checks the permissions only.
+// CheckWritable returns an error if no file can be written in a directory, or the directory cannot be created. It
+// writes one block to an unnamed file (O_TMPFILE), which detects full disks and leaves nothing. Some file systems,
+// such as NFS, lack unnamed files; there it checks the permissions only.
 func CheckWritable(dir string) error {
 	fd, err := unix.Open(dir, unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, 0o600)
 	if errors.Is(err, fs.ErrNotExist) && dir != filepath.Dir(dir) {

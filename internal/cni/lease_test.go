@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cni
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"mustang/internal/cni/netconf"
+	"mustang/internal/podlink"
+)
+
+// leases are results that the DHCP plugin makes of leases of real servers (RFC 2132, RFC 3442), the routes of the pod, and what is left out. The
+// router is 10.113.0.1, and the host 10.113.0.2.
+var leases = []struct{ name, result, routes, leftOut string }{
+	{"option 3", `"ips":[{"address":"10.113.0.50/24","gateway":"10.113.0.1"}],"routes":[{"dst":"0.0.0.0/0","gw":"10.113.0.1"}]`,
+		"default via 10.113.0.1 onlink", ""},
+	{"two routers", `"ips":[{"address":"10.113.0.50/24","gateway":"10.113.0.1"}],"routes":[{"dst":"0.0.0.0/0","gw":"10.113.0.1"},{"dst":"0.0.0.0/0","gw":"10.113.0.9"}]`,
+		"default via 10.113.0.1 onlink", "routes[1].dst: duplicate route to 0.0.0.0/0"},
+	{"option 121 with router 0.0.0.0", `"ips":[{"address":"10.113.0.50/24"}],"routes":[{"dst":"169.254.169.254/32","scope":253},{"dst":"203.0.113.0/24","gw":"0.0.0.0"},{"dst":"0.0.0.0/0","gw":"10.113.0.1"}]`,
+		"169.254.169.254 scope link, 203.0.113.0/24 scope link, default via 10.113.0.1 onlink", ""},
+	{"single address with a route to its gateway", `"ips":[{"address":"10.113.0.50/32","gateway":"10.113.0.1"}],"routes":[{"dst":"10.113.0.1/32","scope":253},{"dst":"0.0.0.0/0","gw":"10.113.0.1"}]`,
+		"10.113.0.1 scope link, 10.113.0.2 scope link, default via 10.113.0.1 onlink", ""},
+	{"single address with its gateway outside", `"ips":[{"address":"10.113.0.50/32","gateway":"10.113.0.1"}]`,
+		"10.113.0.2 scope link, default via 10.113.0.1 onlink", ""},
+	{"single address by option 121", `"ips":[{"address":"10.113.0.50/32"}],"routes":[{"dst":"10.113.0.1/32","gw":"0.0.0.0"},{"dst":"0.0.0.0/0","gw":"10.113.0.1"}]`,
+		"10.113.0.1 scope link, 10.113.0.2 scope link, default via 10.113.0.1 onlink", ""},
+	{"a router outside of the subnet", `"ips":[{"address":"10.113.0.50/24","gateway":"10.113.0.1"}],"routes":[{"dst":"203.0.113.0/24","gw":"169.254.1.9"}]`,
+		"203.0.113.0/24 via 169.254.1.9 onlink, default via 10.113.0.1 onlink", ""},
+	{"host bits, the own network, the own address", `"ips":[{"address":"10.113.0.50/24","gateway":"10.113.0.1"}],"routes":[{"dst":"203.0.113.9/24","gw":"10.113.0.1"},{"dst":"10.113.0.0/24","gw":"0.0.0.0"},{"dst":"192.0.2.0/24","gw":"10.113.0.50"}]`,
+		"192.0.2.0/24 scope link, 203.0.113.0/24 via 10.113.0.1 onlink, default via 10.113.0.1 onlink", "routes[1].dst: 10.113.0.0/24 is the pods' own network"},
+	{"what can't be", `"ips":[{"address":"10.113.0.50/24","gateway":"10.113.0.1"},{"address":"10.113.0.50/24"}],"routes":[{"dst":"::/0","gw":"fe80::1"},{"dst":"203.0.113.0/24","gw":"224.0.0.1"},{"dst":"10.9.0.0/16","mtu":9000}]`,
+		"default via 10.113.0.1 onlink", "routes[2].mtu: 9000"},
+	{"no router", `"ips":[{"address":"10.113.0.50/24","gateway":"0.0.0.0"}],"routes":[{"dst":"203.0.113.0/24","gw":"10.113.0.9"}]`,
+		"203.0.113.0/24 via 10.113.0.9 onlink", ""},
+}
+
+// TestLeases adds pods with leases: they have the routes, reach what is beyond a router that the lease names, and leave nothing.
+func TestLeases(t *testing.T) {
+	for _, mode := range []string{"macvlan", "bridge"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			dir, path := f.newFakeIPAM()
+			beyond := f.routed(routerAddresses)
+			if mode == "bridge" {
+				command(t, f.host, "ip link add mst0 type bridge")
+				command(t, f.host, "ip link set uplink master mst0")
+			}
+			config := strings.Replace(string(delegating(mode, `{"type":"`+fakeIPAM+`"}`)), `{"cniVersion"`, `{"hostAddresses":["10.113.0.2"],"cniVersion"`, 1)
+			for _, row := range leases {
+				t.Run(row.name, func(t *testing.T) {
+					f := f.in(t)
+					f.must(os.WriteFile(path+".result", []byte(`{"cniVersion":"1.1.0",`+row.result+`}`), 0o600))
+					p := f.pod("a", []byte(config))
+					f.worked(f.runFor(p, "ADD", dir)) // makes what stays
+					f.worked(f.runFor(p, "DEL", dir))
+					before := f.left()
+					said := f.runFor(p, "ADD", dir)
+					result, err := types100.NewResultFromResult(f.result(said))
+					f.must(err)
+					p.result = result
+					if got := f.routesOf(p); got != row.routes {
+						t.Errorf("routes are %q, want %q", got, row.routes)
+					}
+					if noted := strings.Contains(said.stderr, "note: "); noted != (row.leftOut != "") || !strings.Contains(said.stderr, row.leftOut) {
+						t.Errorf("it says %q, want %q", said.stderr, row.leftOut)
+					}
+					if strings.Contains(row.routes, "default") {
+						f.reach(p.Namespace, beyond, beyondAddresses[0].Addr())
+						f.reach(beyond, p.Namespace, p.ips()[0])
+					}
+					f.reach(p.Namespace, f.host, ownAddresses[0].Addr())
+					f.worked(f.runFor(p, "CHECK", dir))
+					f.worked(f.runFor(p, "DEL", dir))
+					f.same(before, "DEL")
+				})
+			}
+		})
+	}
+}
+
+// routesOf lists a pod's IPv4 routes that the kernel has not added itself.
+func (f *fixture) routesOf(p *pod) string {
+	f.t.Helper()
+	var routes []string
+	for line := range strings.Lines(command(f.t, p.Namespace, "ip -4 route show dev "+p.request.IfName)) {
+		if !strings.Contains(line, "proto kernel") {
+			routes = append(routes, strings.TrimSpace(line))
+		}
+	}
+	slices.Sort(routes)
+	return strings.Join(routes, ", ")
+}
+
+// FuzzLease makes leases of bytes. Each gives addresses, gateways and routes that package podlink takes, in each kind of link mode.
+func FuzzLease(f *testing.F) {
+	for i := range len(leases) {
+		f.Add([]byte{byte(i)})
+	}
+	for _, seed := range []string{"\x10", "\x11\x18\x01\x03\x00\x00\x01\x01", "\x13\x20\x00\x05\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0a\x0b\x0c\x0d\x0e\x0f"} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		lease := fuzzedLease(data)
+		result := &types100.Result{}
+		if err := json.Unmarshal([]byte(lease), result); err != nil {
+			t.Skip(err)
+		}
+		for _, host := range []string{`"hostAddresses":["10.113.0.2","fd00:113::2"],"link":"macvlan"`, `"link":"veth"`} {
+			c, err := netconf.Parse([]byte(`{"cniVersion":"1.1.0","name":"net","type":"mustang-cni",` + host + `,"ipam":{"type":"other"}}`))
+			if err != nil {
+				t.Fatal(err)
+			}
+			addresses, routes, err := leaseOf(c, result)
+			if err != nil {
+				t.Fatalf("%s: %v", lease, err)
+			}
+			gateways, routers, err := c.HostPrefixes(addresses)
+			if err != nil {
+				t.Fatalf("%s: %v", lease, err)
+			}
+			for _, router := range routers {
+				if !podlink.IsRouter(router) || slices.Contains(addrsOf(addresses), router) {
+					t.Fatalf("%s: router %v", lease, router)
+				}
+			}
+			for _, gateway := range gateways {
+				if !podlink.IsRouter(gateway.Addr()) || gateway.Addr().IsLinkLocalUnicast() {
+					t.Fatalf("%s: gateway %v", lease, gateway)
+				}
+			}
+			pod, network := podlink.Pod{Addresses: addrsOf(addresses), Routes: routes}, podlink.Network{Gateways: gateways, Routers: routers}
+			for _, switched := range []bool{true, false} {
+				valid := pod
+				valid.Routes, _ = pod.UsableRoutes(network, switched)
+				if err := valid.ValidateRoutes(network, switched); err != nil {
+					t.Fatalf("%s: %v", lease, err)
+				}
+			}
+		}
+	})
+}
+
+// fuzzedLease makes a result of bytes.
+func fuzzedLease(data []byte) string {
+	next := func(of int) int {
+		if len(data) == 0 {
+			return 0
+		}
+		b := int(data[0])
+		data = data[1:]
+		return b % of
+	}
+	if n := next(len(leases) + 8); n < len(leases) {
+		return "{" + leases[n].result + "}"
+	}
+	hops := []string{"", "10.113.0.1", "0.0.0.0", "10.113.0.50", "169.254.169.1", "192.0.2.1", "255.255.255.255", "10.113.0.255", "224.0.0.1", "127.0.0.1",
+		"::", "fe80::1", "fd00:113::1", "fd00:113::50", "ff02::1", "::1", "::ffff:10.113.0.1"}
+	hop := func() string {
+		if h := hops[next(len(hops))]; h != "" {
+			return fmt.Sprintf("%q", h)
+		}
+		return "null"
+	}
+	address := func(of string, bits, all int) string {
+		if b := bits + next(all-bits-6); b < all-8 {
+			bits = b
+		} else {
+			bits = all
+		}
+		return fmt.Sprintf(`{"address":"%s/%d","gateway":%s}`, of, bits, hop())
+	}
+	ips := []string{address("10.113.0.50", 8, 32)}
+	if next(2) == 1 {
+		ips = append(ips, address("fd00:113::50", 48, 128))
+	}
+	var routes []string
+	for len(data) > 0 {
+		dst := netip.MustParseAddr([]string{"0.0.0.0", "10.113.0.50", "10.113.0.0", "203.0.113.7", "224.0.0.0", "255.255.255.255", "::", "fd00:9::7", "fe80::"}[next(9)])
+		more := []string{"", `,"scope":253`, `,"scope":0`, `,"scope":200`, `,"table":254`, `,"mtu":1400`, `,"mtu":-1`, `,"advmss":70000`, `,"priority":-1`, `,"priority":1024`}
+		routes = append(routes, fmt.Sprintf(`{"dst":"%s/%d","gw":%s%s}`, dst, next(dst.BitLen()+1), hop(), more[next(len(more))]))
+	}
+	return `{"ips":[` + strings.Join(ips, ",") + `],"routes":[` + strings.Join(routes, ",") + `]}`
+}
