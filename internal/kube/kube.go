@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"net/netip"
 	"os"
 	"strings"
@@ -38,6 +39,10 @@ const (
 	rate  = 50
 	burst = 100
 )
+
+// answerWithin is how long a request waits for the head of its answer: longer than an API server works on one (60 s), and than a quiet watch has
+// no bookmark (a minute), for which some proxies wait.
+const answerWithin = 90 * time.Second
 
 // Kind is a kind of objects, and which of them.
 type Kind struct {
@@ -142,6 +147,12 @@ func Connect(kubeconfig string) (*Client, error) {
 	to := newDialed()
 	config.Dial = to.dial
 	config.QPS, config.Burst, config.UserAgent = rate, burst, "mustang-agent"
+	config.Wrap(func(to http.RoundTripper) http.RoundTripper {
+		if t, ok := to.(*http.Transport); ok {
+			t.ResponseHeaderTimeout = answerWithin
+		}
+		return to
+	})
 	plain, err := rest.UnversionedRESTClientFor(dynamic.ConfigFor(config))
 	if err != nil {
 		return nil, fmt.Errorf("connect to Kubernetes: %w", err)
