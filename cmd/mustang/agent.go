@@ -30,7 +30,6 @@ import (
 	"mustang/internal/cni"
 	"mustang/internal/cni/handover"
 	"mustang/internal/cni/netconf"
-	"mustang/internal/cni/record"
 	"mustang/internal/cni/server"
 	"mustang/internal/datapath"
 	"mustang/internal/datapath/metrics"
@@ -172,10 +171,7 @@ func (c *config) runAgent(ctx context.Context, o agentOptions) (err error) {
 				Node: o.node, Source: client, Services: services, Room: room, Policies: d.Policies(), Health: checks,
 				Access: agent.Host{Datapath: d, Namespace: ns, Cgroup: o.cgroup, Uplinks: o.uplinks, Ranges: ranges, Primary: primary, Forward: c.forwardIn(ns)},
 				Nodes:  network, Attacher: &o.nodes, Status: client, Events: client, State: state, Log: log,
-				Config: o.status(), Endpoints: d.Endpoints(), Warnings: func() []string {
-					records, _ := record.Store{Root: cmp.Or(o.nodes.runDir, cni.DefaultRunDir)}.List("") // those that can be read
-					return o.nodes.apart(records)
-				},
+				Config: o.status(), Endpoints: d.Endpoints(), Warnings: o.nodes.apart,
 			})
 			network.ClusterIPs = a.ClusterIPs
 			all.Go(func() error {

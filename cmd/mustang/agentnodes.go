@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,6 +23,9 @@ import (
 	"mustang/internal/nodenet"
 )
 
+// Values of --link-change.
+const linkRefuse, linkDrain = "refuse", "drain"
+
 // agentNodes holds the flags of an agent about the network of pods. It writes the network's configuration for the container runtime.
 type agentNodes struct {
 	options  nodenet.Options
@@ -29,6 +33,7 @@ type agentNodes struct {
 	place    install.Place
 	pods     install.Network
 	proxied  bool   // services off whatever the link
+	change   string // what to do while pods are attached by another link
 	runDir   string // of the CNI plugin's records
 	bpfRoot  string // of the datapath
 }
@@ -44,6 +49,8 @@ func (a *agentNodes) addFlags(flags *pflag.FlagSet) {
 		"`directory` for the CNI configuration of this node's pods; empty: others write it")
 	flags.StringVar(&a.place.BinDir, "cni-bin-dir", "", "`directory` for the CNI plugins mustang-cni and loopback; empty: others put them there")
 	flags.StringVar(&a.pods.Link, "link", netconf.LinkAuto, "link `mode` of pods in the CNI configuration")
+	flags.StringVar(&a.change, "link-change", linkRefuse,
+		"refuse keeps the CNI configuration while pods have a link by which new ones may not reach them; drain writes it: drain the node")
 	flags.StringVar(&a.pods.Services, "services", "both", "how pods reach services, in the CNI configuration: socket, tc, both or off")
 	flags.BoolVar(&a.proxied, "allow-services-off", false,
 		"take --services=off with a link by which pods of a node answer each other past the host: there kube-proxy's cluster IPs fail between them")
@@ -76,6 +83,8 @@ func (a *agentNodes) check() error {
 	switch p := a.pods; {
 	case !slices.Contains(netconf.Links(), p.Link):
 		return fmt.Errorf("--link: unknown link mode %q: want %s", p.Link, strings.Join(netconf.Links(), ", "))
+	case a.change != linkRefuse && a.change != linkDrain:
+		return fmt.Errorf("--link-change: %q: want %s or %s", a.change, linkRefuse, linkDrain)
 	case !slices.Contains(netconf.Services(), p.Services):
 		return fmt.Errorf("--services: %q: want %s", p.Services, strings.Join(netconf.Services(), ", "))
 	case !slices.Contains(install.Versions(), p.CNIVersion):
@@ -90,8 +99,9 @@ func (a *agentNodes) check() error {
 	return err
 }
 
-// apart warns of pods whose link mode is another one than that of new pods, which may not reach them.
-func (a *agentNodes) apart(records []record.Record) (warnings []string) {
+// apart tells of pods by a link by which new ones may not reach them.
+func (a *agentNodes) apart() (all []string) {
+	records, _ := record.Store{Root: cmp.Or(a.runDir, cni.DefaultRunDir)}.List("") // those that can be read
 	of := map[string]int{}
 	for _, r := range records {
 		if a.place.ConfDir != "" && r.Network == a.pods.Name && r.Link != "" && !netconf.Together(r.Link, a.pods.Link) {
@@ -99,13 +109,9 @@ func (a *agentNodes) apart(records []record.Record) (warnings []string) {
 		}
 	}
 	for _, link := range slices.Sorted(maps.Keys(of)) {
-		who := fmt.Sprintf("%d pods are attached by %s: they", of[link], link)
-		if of[link] == 1 {
-			who = fmt.Sprintf("1 pod is attached by %s: it", link)
-		}
-		warnings = append(warnings, fmt.Sprintf("%s and new pods by %s may not reach each other; drain the node before you change agent.link", who, a.pods.Link))
+		all = append(all, fmt.Sprintf("pods attached by %s: %d, which new ones by %s may not reach: drain the node", link, of[link], a.pods.Link))
 	}
-	return warnings
+	return all
 }
 
 // network returns what joins the pods of nodes. servers returns the addresses of the API server.
@@ -118,6 +124,9 @@ func (a *agentNodes) network(host *netns.Namespace, servers func() []netip.Addr)
 func (a *agentNodes) Attach(ctx context.Context, ranges []netip.Prefix, mtu int) error {
 	if a.place.ConfDir == "" {
 		return nil
+	}
+	if apart := a.apart(); a.change == linkRefuse && len(apart) > 0 {
+		return fmt.Errorf("--link=%s is not in force without --link-change=%s: %s", a.pods.Link, linkDrain, strings.Join(apart, "; "))
 	}
 	pods := a.pods
 	pods.Subnets, pods.MTU = ranges, mtu

@@ -208,19 +208,57 @@ func (n *agentNode) masquerades() bool {
 	return strings.Contains(string(out), "mustang-agent")
 }
 
-// TestApart warns of pods that new ones may not reach, by their link mode.
-func TestApart(t *testing.T) {
-	records := []record.Record{{Network: "mustang", Link: "veth"}, {Network: "mustang", Link: "veth"}, {Network: "mustang", Link: "macvlan"}, {Network: "other", Link: "veth"}, {Network: "mustang"}}
-	for link, want := range map[string]string{
-		"bridge": "1 pod is attached by macvlan: it and new pods by bridge may not reach each other; drain the node before you change agent.link|" +
-			"2 pods are attached by veth: they and new pods by bridge may not reach each other; drain the node before you change agent.link",
-		"auto": "1 pod is attached by macvlan: it and new pods by auto may not reach each other; drain the node before you change agent.link",
-	} {
-		a := agentNodes{place: install.Place{ConfDir: "/conf"}, pods: install.Network{Name: "mustang", Link: link}}
-		if have := strings.Join(a.apart(records), "|"); have != want {
-			t.Errorf("%s: %q, want %q", link, have, want)
+// TestLinkChange has an agent come with another link mode while pods are attached: the configuration stays until they are gone, or --link-change=drain. It tells which pods.
+func TestLinkChange(t *testing.T) {
+	dir := t.TempDir()
+	attached := func(network, link string, n int) (removes []func() error) {
+		for i := range n {
+			r, err := record.Store{Root: dir}.Open(network, record.Owner{ContainerID: fmt.Sprint(link, i), IfName: "eth0"}, true)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Link = link
+			if err := r.Save(); err != nil {
+				t.Fatal(err)
+			}
+			removes = append(removes, func() error { defer r.Close(); return r.Remove() })
+		}
+		return removes
+	}
+	a := agentNodes{place: install.Place{ConfDir: filepath.Join(dir, "conf"), ConfName: install.DefaultConfName}, runDir: dir, bpfRoot: dir, change: linkRefuse}
+	a.pods = install.Network{Name: "mustang", Services: "both", CNIVersion: "1.0.0"}
+	attach := func(link string) (conf string, err error) {
+		a.pods.Link = link
+		err = a.Attach(t.Context(), []netip.Prefix{netip.MustParsePrefix("10.1.0.0/24")}, 1500)
+		data, _ := os.ReadFile(filepath.Join(dir, "conf", install.DefaultConfName))
+		return string(data), err
+	}
+	wants := func(what, link, inForce, refused string) {
+		t.Helper()
+		conf, err := attach(link)
+		if !strings.Contains(conf, fmt.Sprintf(`"link": %q`, inForce)) || (err == nil) != (refused == "") || err != nil && err.Error() != refused {
+			t.Errorf("%s: %v, configuration %s", what, err, conf)
 		}
 	}
+	wants("no pods", "veth", "veth", "")
+	removes := attached("mustang", "veth", 2)
+	attached("other", "macvlan", 1)
+	wants("the same", "veth", "veth", "")
+	wants("one that reaches them", "netkit", "netkit", "")
+	wants("another", "bridge", "netkit", "--link=bridge is not in force without --link-change=drain: pods attached by veth: 2, which new ones by bridge may not reach: drain the node")
+	if have := a.apart(); len(have) != 1 {
+		t.Errorf("the warnings are %q", have)
+	}
+	a.change = linkDrain
+	wants("it is to be drained", "bridge", "bridge", "")
+	wants("and back", "veth", "veth", "")
+	a.change = linkRefuse
+	for _, remove := range removes {
+		if err := remove(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wants("drained", "bridge", "bridge", "")
 }
 
 // TestAgentJoinsNodes has two nodes with the agent and the plugin: pods reach each other by each kind of routing, agents are killed

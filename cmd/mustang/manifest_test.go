@@ -80,6 +80,9 @@ func TestManifest(t *testing.T) {
 			t.Errorf("the agent may %q %s", verbs, k.Resource)
 		}
 	}
+	if verbs := may["apiextensions.k8s.io/customresourcedefinitions"]; !slices.Equal(verbs, []string{"get"}) {
+		t.Errorf("the agent may %q the definition of ClusterNetworkPolicies", verbs)
+	}
 	if !slices.Equal(may["/nodes/status"], []string{"patch"}) || !slices.Equal(may["/events"], []string{"create", "patch"}) {
 		t.Errorf("the agent may %q the status of nodes, and %q events", may["/nodes/status"], may["/events"])
 	}

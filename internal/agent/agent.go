@@ -162,6 +162,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	for _, text := range a.warned() {
 		a.Log.Warn(text)
 	}
+	watching.Go(func() { a.warnings.post(ctx, a.Events, a.Node) })
 	watching.Go(func() {
 		a.Source.Watch(ctx, watched, kube.Calls{On: a.on, Synced: func() { close(synced) }, Failing: a.failing})
 	})
@@ -180,7 +181,6 @@ func (a *Agent) Run(ctx context.Context) error {
 	if a.Nodes != nil {
 		watching.Go(func() { a.joinNodes(ctx) })
 	}
-	watching.Go(func() { a.warnings.post(ctx, a.Events, a.Node) })
 	a.setAll()
 	next, idle := time.NewTimer(resync), time.AfterFunc(idleAfter, debug.FreeOSMemory)
 	defer next.Stop()
@@ -232,16 +232,6 @@ func (a *Agent) Run(ctx context.Context) error {
 		case <-time.After(pause):
 		}
 	}
-}
-
-// failing notes why the cluster cannot be read; nil: it can.
-func (a *Agent) failing(err error) {
-	a.State.SetUnread(err)
-	if err != nil {
-		a.Log.Error(err.Error())
-		return
-	}
-	a.Log.Info("the cluster can be read again")
 }
 
 // warned is what there is to warn of at the node.

@@ -32,11 +32,9 @@ func (a *Agent) applyPolicies(ctx context.Context, rules policies.Set, version u
 	a.proceed()
 	a.noRoom = map[manifest.Name]string{}
 	for _, w := range full {
-		if w.Kind != kube.NetworkPolicies {
-			a.warnings.add(w)
-			continue
+		if w.Kind == kube.NetworkPolicies {
+			a.noRoom[manifest.Name{Namespace: w.Namespace, Name: w.Name}] = w.Text
 		}
-		a.noRoom[manifest.Name{Namespace: w.Namespace, Name: w.Name}] = w.Text
 		a.warnings.add(w)
 	}
 	return lost, err

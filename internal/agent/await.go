@@ -5,6 +5,7 @@ package agent
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"mustang/internal/kube"
 )
@@ -62,7 +63,7 @@ func (a *Agent) lacks(namespace, name, uid string) string {
 	_, there := a.policies.of[object{kube.Namespaces.Resource, "", namespace}]
 	switch {
 	case !a.synced:
-		return "the agent has not read all objects of the cluster yet"
+		return strings.TrimSuffix("the agent has not read all objects of the cluster yet: "+a.State.Unread(), ": ")
 	case name == "":
 		return ""
 	case a.unread[at] != "":

@@ -77,6 +77,8 @@ func TestUnread(t *testing.T) {
 	for _, k := range watched {
 		s.Handle(listOf(k), forbid)
 	}
+	const definition = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/clusternetworkpolicies.policy.networking.k8s.io"
+	s.Handle(definition, forbid)
 	rows := &table{rows: map[service.Key]service.Service{}}
 	state, n := healthz.New(), &network{}
 	var log syncBuffer
@@ -112,6 +114,7 @@ func TestUnread(t *testing.T) {
 	for _, k := range watched {
 		s.Handle(listOf(k), nil)
 	}
+	s.Handle(definition, nil)
 	testkit.Eventually(t, time.Minute, func() error {
 		if text := state.Unread(); text != "" {
 			return errors.New(text)

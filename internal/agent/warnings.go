@@ -159,3 +159,17 @@ func (w *warnings) post(ctx context.Context, to Events, node string) {
 		}
 	}
 }
+
+// failing notes why the cluster cannot be read, in an event too; nil: it can.
+func (a *Agent) failing(err error) {
+	a.State.SetUnread(err)
+	if err != nil {
+		a.Log.Error(err.Error())
+		select { // the log has it, be there room or not
+		case a.warnings.waiting <- kube.Warning{Kind: kube.Nodes, Name: a.Node, Reason: "NotRead", Text: cut(err.Error())}:
+		default:
+		}
+		return
+	}
+	a.Log.Info("the cluster can be read again")
+}

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"net/netip"
 	"os"
 	"strings"
@@ -39,16 +40,17 @@ const (
 	burst = 100
 )
 
-// unknownPause is how long an optional kind that the cluster does not know is not asked for again.
-const unknownPause = time.Minute
+// answerWithin is how long a request waits for the head of its answer: longer than an API server works on one (60 s), and than a quiet watch has
+// no bookmark (a minute), for which some proxies wait.
+const answerWithin = 90 * time.Second
 
 // Kind is a kind of objects, and which of them.
 type Kind struct {
 	Group, Version, Resource string
 	// Labels select objects, as in `kubectl get -l`.
 	Labels string
-	// Optional kinds are taken for empty as long as the cluster does not know them.
-	Optional bool
+	// Former is read where the cluster does not serve Version. A kind that has it has a CustomResourceDefinition, or no objects.
+	Former string
 }
 
 func (k Kind) resource() schema.GroupVersionResource {
@@ -60,12 +62,11 @@ const proxied = "!service.kubernetes.io/service-proxy-name,!service.kubernetes.i
 
 // The kinds that a node's agent watches.
 var (
-	Nodes           = Kind{Version: "v1", Resource: "nodes"}
-	Namespaces      = Kind{Version: "v1", Resource: "namespaces"}
-	Pods            = Kind{Version: "v1", Resource: "pods"}
-	NetworkPolicies = Kind{Group: "networking.k8s.io", Version: "v1", Resource: "networkpolicies"}
-	// ClusterNetworkPolicies are none where the cluster has no such resource.
-	ClusterNetworkPolicies = Kind{Group: "policy.networking.k8s.io", Version: "v1alpha2", Resource: "clusternetworkpolicies", Optional: true}
+	Nodes                  = Kind{Version: "v1", Resource: "nodes"}
+	Namespaces             = Kind{Version: "v1", Resource: "namespaces"}
+	Pods                   = Kind{Version: "v1", Resource: "pods"}
+	NetworkPolicies        = Kind{Group: "networking.k8s.io", Version: "v1", Resource: "networkpolicies"}
+	ClusterNetworkPolicies = Kind{Group: "policy.networking.k8s.io", Version: "v1beta1", Resource: "clusternetworkpolicies", Former: "v1alpha2"}
 	Services               = Kind{Version: "v1", Resource: "services", Labels: proxied}
 	EndpointSlices         = Kind{Group: "discovery.k8s.io", Version: "v1", Resource: "endpointslices", Labels: proxied}
 )
@@ -146,6 +147,12 @@ func Connect(kubeconfig string) (*Client, error) {
 	to := newDialed()
 	config.Dial = to.dial
 	config.QPS, config.Burst, config.UserAgent = rate, burst, "mustang-agent"
+	config.Wrap(func(to http.RoundTripper) http.RoundTripper {
+		if t, ok := to.(*http.Transport); ok {
+			t.ResponseHeaderTimeout = answerWithin
+		}
+		return to
+	})
 	plain, err := rest.UnversionedRESTClientFor(dynamic.ConfigFor(config))
 	if err != nil {
 		return nil, fmt.Errorf("connect to Kubernetes: %w", err)
@@ -217,14 +224,14 @@ type Calls struct {
 // in 30 seconds, and objects stay as they are.
 func (c *Client) Watch(ctx context.Context, kinds []Kind, calls Calls) {
 	w := &watcher{on: calls.On, synced: calls.Synced, missing: len(kinds)}
-	t := newTrouble(c.host, kinds, calls.Failing)
+	t := &trouble{host: c.host, kinds: kinds, of: map[string]error{}, tell: calls.Failing}
 	defer t.stop()
 	ctx = klog.NewContext(ctx, klog.Logger{}) // it would say the same of each kind, again and again
 	var all sync.WaitGroup
 	for _, kind := range kinds {
 		all.Go(func() {
 			s := &store{watcher: w, kind: kind, names: map[name]bool{}}
-			r := cache.NewReflectorWithOptions(c.list(kind, s.listing, t), &unstructured.Unstructured{}, s, cache.ReflectorOptions{Name: kind.Resource})
+			r := cache.NewReflectorWithOptions(c.list(s, t), &unstructured.Unstructured{}, s, cache.ReflectorOptions{Name: kind.Resource})
 			r.RunWithContext(ctx)
 		})
 	}
@@ -232,34 +239,35 @@ func (c *Client) Watch(ctx context.Context, kinds []Kind, calls Calls) {
 }
 
 // list returns what lists and watches a kind. It hands out what is in a list while it reads it, and returns the names.
-func (c *Client) list(k Kind, on func(Event), t *trouble) *cache.ListWatch {
-	resource := c.dynamic.Resource(k.resource())
+func (c *Client) list(s *store, t *trouble) *cache.ListWatch {
+	at := s.kind // as the cluster serves it
 	with := func(o metav1.ListOptions) metav1.ListOptions {
-		o.LabelSelector = k.Labels
+		o.LabelSelector = s.kind.Labels
 		return o
 	}
 	return &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			names, err := c.stream(ctx, k, with(o), on)
-			if k.Optional && apierrors.IsNotFound(err) {
-				if err = c.checkUnknown(ctx, k); err == nil {
-					names = &metav1.PartialObjectMetadataList{}
-				}
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (_ runtime.Object, err error) {
+			names := &metav1.PartialObjectMetadataList{}
+			if at, err = c.served(ctx, s.kind); err == nil {
+				names, err = c.stream(ctx, at, with(o), s.listing)
 			}
-			t.note(ctx, k, err)
+			if undefined := errors.Is(err, errUndefined); undefined || err == nil && o.Continue == "" && len(names.Items) == 0 {
+				err = s.doubt(undefined)
+			}
+			t.note(ctx, s.kind, err)
 			return names, err
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			if o.SendInitialEvents != nil {
 				return nil, errNoWatchList
 			}
-			w, err := resource.Watch(ctx, with(o))
-			if k.Optional && apierrors.IsNotFound(err) {
-				if err = c.checkUnknown(ctx, k); err == nil {
-					w = idle(ctx)
-				}
+			if at.Version == "" {
+				return nil, errUndefined // the next list asks again, in a minute at most
 			}
-			t.note(ctx, k, err)
+			w, err := c.dynamic.Resource(at.resource()).Watch(ctx, with(o))
+			if !apierrors.IsNotFound(err) { // a list follows, and tells
+				t.note(ctx, s.kind, err)
+			}
 			return w, err
 		},
 	}
@@ -268,17 +276,6 @@ func (c *Client) list(k Kind, on func(Event), t *trouble) *cache.ListWatch {
 // errNoWatchList has a reflector list where it would have the objects of a list sent by a watch, as later versions of the library do by themselves:
 // these would not be handed out, and all would be taken for gone.
 var errNoWatchList = errors.New("lists are read as such")
-
-// idle returns a watch without events, which ends after a while: the kind may be known by then.
-func idle(ctx context.Context) watch.Interface {
-	w := watch.NewFake()
-	ctx, cancel := context.WithTimeout(ctx, unknownPause)
-	context.AfterFunc(ctx, func() {
-		cancel()
-		w.Stop()
-	})
-	return w
-}
 
 // watcher is one call of Watch.
 type watcher struct {
@@ -294,6 +291,7 @@ type store struct {
 	kind   Kind
 	names  map[name]bool
 	listed bool
+	empty  time.Time // since when lists have been empty though objects are known
 }
 
 type name struct{ namespace, name string }
@@ -303,6 +301,7 @@ func (s *store) listing(e Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.names[name{e.Namespace, e.Name}] = true
+	e.Kind = s.kind
 	s.on(e)
 }
 
@@ -330,6 +329,7 @@ func (s *store) Replace(list []any, _ string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	had := s.names
+	s.empty = time.Time{}
 	s.names = make(map[name]bool, len(list))
 	for _, object := range list {
 		o := object.(metav1.Object)

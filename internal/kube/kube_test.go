@@ -47,17 +47,27 @@ func (w *watched) on(e Event) {
 
 func start(t *testing.T, s *kubetest.Server) *watched {
 	t.Helper()
+	return startOf(t, s, Services, EndpointSlices)
+}
+
+func startOf(t *testing.T, s *kubetest.Server, kinds ...Kind) *watched {
+	t.Helper()
 	c, err := Connect(s.Kubeconfig(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &watched{objects: map[string]string{}}
+	return watching(t, c, kinds...)
+}
+
+func watching(t *testing.T, c *Client, kinds ...Kind) *watched {
+	t.Helper()
+	w := &watched{objects: map[string]string{}, synced: -1}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	t.Cleanup(func() { cancel(); <-done })
 	go func() {
 		defer close(done)
-		c.Watch(ctx, []Kind{Services, EndpointSlices}, Calls{w.on, func() {
+		c.Watch(ctx, kinds, Calls{w.on, func() {
 			w.Lock()
 			defer w.Unlock()
 			w.synced = len(w.objects)

@@ -17,6 +17,7 @@ func TestNoList(t *testing.T) {
 		`{"kind": "Status", "apiVersion": "v1", "status": "Success"}`, `{"kind": "ServiceList", "apiVersion": "v1", "metadata": {}}`,
 	} {
 		t.Run(body, func(t *testing.T) {
+			t.Parallel()
 			s := kubetest.Start(t)
 			s.Put(t, services, object("one", "1"))
 			w := start(t, s)

@@ -3,49 +3,190 @@
 package kube
 
 import (
-	"context"
+	"encoding/json"
+	"fmt"
 	"net/http"
+	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"mustang/internal/kube/kubetest"
 )
 
-// TestNotFoundByProxy has something before the API server answer 404 at all paths: what an optional kind had stays.
-func TestNotFoundByProxy(t *testing.T) {
-	s := kubetest.Start(t)
-	const list = "/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies"
-	s.Put(t, list, `{"apiVersion": "policy.networking.k8s.io/v1alpha2", "kind": "ClusterNetworkPolicy", "metadata": {"name": "deny"}}`)
-	c, err := Connect(s.Kubeconfig(t))
-	if err != nil {
-		t.Fatal(err)
+const definition = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/clusternetworkpolicies.policy.networking.k8s.io"
+
+// listOf returns the path of ClusterNetworkPolicies at a version.
+func listOf(version string) string {
+	return "/apis/policy.networking.k8s.io/" + version + "/clusternetworkpolicies"
+}
+
+// policy puts a ClusterNetworkPolicy at a version.
+func policy(t *testing.T, s *kubetest.Server, version, name string) {
+	t.Helper()
+	s.Put(t, listOf(version), fmt.Sprintf(`{"apiVersion": "policy.networking.k8s.io/%s", "kind": "ClusterNetworkPolicy", "metadata": {"name": %q}}`, version, name))
+}
+
+// answers answers with a status and a body, and counts the requests.
+type answers struct {
+	asked atomic.Int32
+	code  int
+	body  string
+}
+
+func (a *answers) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+	a.asked.Add(1)
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(a.code)
+	_, _ = w.Write([]byte(a.body))
+}
+
+// notFound is the answer of an API server that lacks what a name stands for; empty: it has no such path.
+func notFound(name string) *answers {
+	return &answers{code: http.StatusNotFound, body: fmt.Sprintf(
+		`{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404, "message": "%s not found", "details": {"name": %[1]q}}`, name)}
+}
+
+// defined is a definition with the versions that are served, and those that are not.
+func defined(served string, off ...string) *answers {
+	versions := []map[string]any{{"name": served, "served": true, "storage": true}}
+	if served == "" {
+		versions = nil
 	}
-	w := &watched{objects: map[string]string{}}
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	t.Cleanup(func() { cancel(); <-done })
-	go func() {
-		defer close(done)
-		c.Watch(ctx, []Kind{ClusterNetworkPolicies}, Calls{On: w.on, Synced: func() {
-			w.Lock()
-			defer w.Unlock()
-			w.synced = len(w.objects)
-		}})
-	}()
-	w.eventually(t, "first list", func() bool { return w.synced == 1 })
-	var asked atomic.Int32
-	gone := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == list {
-			asked.Add(1)
-		}
-		http.Error(w, "default backend - 404", http.StatusNotFound)
-	})
-	for _, path := range []string{list, "/apis", "/apis/policy.networking.k8s.io", "/apis/policy.networking.k8s.io/v1alpha2", "/version"} {
-		s.Handle(path, gone)
+	for _, v := range off {
+		versions = append(versions, map[string]any{"name": v, "served": false})
 	}
+	body, _ := json.Marshal(map[string]any{"kind": "CustomResourceDefinition", "apiVersion": "apiextensions.k8s.io/v1", "spec": map[string]any{"versions": versions}})
+	return &answers{code: http.StatusOK, body: string(body)}
+}
+
+// serve has the API server serve one version of the kind.
+func serve(s *kubetest.Server, served, off string) {
+	s.Handle(definition, defined(served, off))
+	s.Handle(listOf(off), notFound(""))
+	s.Handle(listOf(served), nil)
 	s.Forget()
-	w.eventually(t, "asked", func() bool { return asked.Load() >= 3 || len(w.objects) == 0 })
-	if len(w.objects) != 1 {
-		t.Errorf("after %d answers of a proxy there are %v", asked.Load(), w.objects)
+}
+
+// TestVersions reads the version that a cluster serves, the newer one of two, and the other one once that is served alone.
+func TestVersions(t *testing.T) {
+	t.Parallel()
+	s := kubetest.Start(t)
+	policy(t, s, "v1alpha2", "old")
+	policy(t, s, "v1alpha2", "deny")
+	w := startOf(t, s, ClusterNetworkPolicies)
+	w.eventually(t, "v1alpha2 alone", func() bool { return w.synced == 2 })
+	policy(t, s, "v1beta1", "deny")
+	policy(t, s, "v1beta1", "new")
+	s.Handle(definition, nil) // both
+	s.Forget()
+	w.eventually(t, "both", func() bool {
+		return len(w.objects) == 2 && strings.Contains(w.objects["clusternetworkpolicies /new"], "v1beta1")
+	})
+	serve(s, "v1alpha2", "v1beta1")
+	w.eventually(t, "v1alpha2 again", func() bool { return len(w.objects) == 2 && w.objects["clusternetworkpolicies /old"] != "" })
+	serve(s, "v1beta1", "v1alpha2")
+	w.eventually(t, "v1beta1 alone", func() bool { return len(w.objects) == 2 && w.objects["clusternetworkpolicies /new"] != "" })
+	s.Delete(listOf("v1beta1"), "", "new")
+	w.eventually(t, "a change", func() bool { return len(w.objects) == 1 })
+}
+
+// TestInstalledStays has an API server, or something before it, answer as if there were no objects any more, while they were not deleted: they stay, and it
+// is told until the objects can be read.
+func TestInstalledStays(t *testing.T) {
+	const networkPolicies = "/apis/networking.k8s.io/v1/networkpolicies"
+	empty := func(kind string) *answers {
+		return &answers{code: http.StatusOK, body: fmt.Sprintf(`{"kind": "%sList", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": []}`, kind)}
 	}
+	proxy := func() *answers { return &answers{code: http.StatusNotFound, body: "default backend - 404"} }
+	const neither = "clusternetworkpolicies.policy.networking.k8s.io is served neither as v1beta1 nor as v1alpha2: what is installed stays"
+	for name, c := range map[string]struct {
+		kind    Kind
+		list    string
+		answers map[string]*answers
+		counted string // the path whose requests are counted
+		told    string
+	}{
+		"all versions off":      {ClusterNetworkPolicies, listOf("v1alpha2"), map[string]*answers{definition: defined("", "v1alpha2", "v1beta1"), listOf("v1alpha2"): notFound("")}, definition, neither},
+		"a later version":       {ClusterNetworkPolicies, listOf("v1alpha2"), map[string]*answers{definition: defined("v1", "v1beta1"), listOf("v1alpha2"): notFound("")}, definition, neither},
+		"a lost definition":     {ClusterNetworkPolicies, listOf("v1alpha2"), map[string]*answers{definition: notFound("clusternetworkpolicies.policy.networking.k8s.io"), listOf("v1alpha2"): notFound("")}, definition, "the definition of clusternetworkpolicies is gone, its 1 objects were not deleted: what is installed stays"},
+		"404 of a proxy":        {ClusterNetworkPolicies, listOf("v1alpha2"), map[string]*answers{definition: proxy(), listOf("v1alpha2"): proxy()}, definition, "could not find the requested resource"},
+		"404 of the list":       {ClusterNetworkPolicies, listOf("v1alpha2"), map[string]*answers{listOf("v1alpha2"): notFound("")}, listOf("v1alpha2"), "not found"},
+		"an empty list":         {ClusterNetworkPolicies, listOf("v1alpha2"), map[string]*answers{listOf("v1alpha2"): empty("ClusterNetworkPolicy")}, listOf("v1alpha2"), "an empty list of clusternetworkpolicies, of which 1 are known: what is installed stays for a minute"},
+		"NetworkPolicies: 404":  {NetworkPolicies, networkPolicies, map[string]*answers{networkPolicies: notFound("")}, networkPolicies, "not found"},
+		"NetworkPolicies: none": {NetworkPolicies, networkPolicies, map[string]*answers{networkPolicies: empty("NetworkPolicy")}, networkPolicies, "an empty list of networkpolicies"},
+		"EndpointSlices: 404":   {EndpointSlices, endpointSlices, map[string]*answers{endpointSlices: notFound("")}, endpointSlices, "not found"},
+		"EndpointSlices: none":  {EndpointSlices, endpointSlices, map[string]*answers{endpointSlices: empty("EndpointSlice")}, endpointSlices, "an empty list of endpointslices"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := kubetest.Start(t)
+			put := func(name string) {
+				s.Put(t, c.list, fmt.Sprintf(`{"kind": "Any", "metadata": {"name": %q}}`, name))
+			}
+			put("deny")
+			w := startOf(t, s, c.kind)
+			w.eventually(t, "first list", func() bool { return w.synced == 1 })
+			for path, a := range c.answers {
+				s.Handle(path, a)
+			}
+			s.Forget()
+			w.eventually(t, "asked, and told", func() bool {
+				told := len(w.failing) > 0 && strings.Contains(w.failing[len(w.failing)-1], c.told)
+				return told && c.answers[c.counted].asked.Load() >= 2 || len(w.objects) == 0
+			})
+			w.eventually(t, "what is installed", func() bool { return len(w.objects) == 1 })
+			for path := range c.answers {
+				s.Handle(path, nil)
+			}
+			put("more")
+			w.eventually(t, "served again", func() bool { return len(w.objects) == 2 && w.failing[len(w.failing)-1] == "<nil>" })
+		})
+	}
+}
+
+// TestNotSynced begins at a cluster that serves a kind at no known version: it has not been read before it is served, and that is told. Without a definition there are no objects,
+// until there is one.
+func TestNotSynced(t *testing.T) {
+	t.Parallel()
+	s := kubetest.Start(t)
+	off := defined("v1", "v1beta1", "v1alpha2")
+	s.Handle(definition, off)
+	policy(t, s, "v1beta1", "deny")
+	w := startOf(t, s, ClusterNetworkPolicies)
+	w.eventually(t, "asked, and told", func() bool { return off.asked.Load() >= 2 && len(w.failing) == 1 && w.synced == -1 })
+	s.Handle(definition, nil)
+	w.eventually(t, "served", func() bool { return w.synced == 1 })
+
+	s = kubetest.Start(t)
+	w = startOf(t, s, ClusterNetworkPolicies)
+	w.eventually(t, "no definition", func() bool { return w.synced == 0 && len(w.failing) == 0 })
+	policy(t, s, "v1beta1", "deny")
+	w.eventually(t, "a definition", func() bool { return len(w.objects) == 1 && len(w.failing) == 0 })
+}
+
+// TestDoubt believes an empty list after a minute of empty ones, and one without objects that are known at once.
+func TestDoubt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &store{watcher: &watcher{on: func(Event) {}, synced: func() {}}, kind: NetworkPolicies, names: map[name]bool{}}
+		doubted := func(want bool) {
+			t.Helper()
+			if err := s.doubt(false); want != (err != nil) {
+				t.Errorf("doubt %v, want %t", err, want)
+			}
+		}
+		doubted(false)
+		s.names[name{"shop", "deny"}] = true
+		doubted(true)
+		time.Sleep(emptyFor - 1)
+		doubted(true)
+		time.Sleep(1)
+		doubted(false)
+		if err := s.Replace(nil, ""); err != nil || len(s.names) > 0 {
+			t.Errorf("%v: there are %v", err, s.names)
+		}
+		s.names[name{"shop", "deny"}] = true
+		doubted(true) // another time
+	})
 }

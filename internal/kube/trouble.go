@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/url"
 	"regexp"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -114,9 +113,4 @@ func cause(err error) error {
 		err = dial.Err
 	}
 	return err
-}
-
-// newTrouble returns one without errors.
-func newTrouble(host string, kinds []Kind, tell func(error)) *trouble {
-	return &trouble{host: host, kinds: slices.Clone(kinds), of: map[string]error{}, tell: tell}
 }

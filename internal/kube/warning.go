@@ -3,7 +3,9 @@
 package kube
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"time"
@@ -30,8 +32,12 @@ type Warning struct {
 // Warn stores an Event about an object, as `kubectl describe` shows it: from a node's agent, or one for all nodes if that is empty. The same
 // again changes the time of the one that is there. It does nothing if the object is gone.
 func (c *Client) Warn(ctx context.Context, node string, w Warning) error {
-	o, err := c.dynamic.Resource(w.Kind.resource()).Namespace(w.Namespace).Get(ctx, w.Name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
+	at, err := c.served(ctx, w.Kind)
+	var o *unstructured.Unstructured
+	if err == nil {
+		o, err = c.dynamic.Resource(at.resource()).Namespace(w.Namespace).Get(ctx, w.Name, metav1.GetOptions{})
+	}
+	if apierrors.IsNotFound(err) || errors.Is(err, errUndefined) {
 		return nil
 	}
 	if err != nil {
@@ -40,10 +46,7 @@ func (c *Client) Warn(ctx context.Context, node string, w Warning) error {
 	hash := fnv.New64a()
 	_, _ = fmt.Fprint(hash, node, o.GetUID(), w.Reason, w.Text) // it never fails
 	now := time.Now().UTC().Format(time.RFC3339)
-	namespace := w.Namespace
-	if namespace == "" {
-		namespace = metav1.NamespaceDefault
-	}
+	namespace := cmp.Or(w.Namespace, metav1.NamespaceDefault)
 	source := map[string]any{"component": "mustang-agent"}
 	if node != "" {
 		source["host"] = node

@@ -3,7 +3,6 @@
 package kube
 
 import (
-	"context"
 	"testing"
 
 	"k8s.io/client-go/features"
@@ -26,21 +25,6 @@ func TestNoWatchList(t *testing.T) {
 	t.Cleanup(func() { features.ReplaceFeatureGates(had) })
 	s := kubetest.Start(t)
 	s.Put(t, "/api/v1/services", `{"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web", "namespace": "shop"}}`)
-	c, err := Connect(s.Kubeconfig(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	w := &watched{objects: map[string]string{}, synced: -1}
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	t.Cleanup(func() { cancel(); <-done })
-	go func() {
-		defer close(done)
-		c.Watch(ctx, []Kind{Services, ClusterNetworkPolicies}, Calls{On: w.on, Synced: func() {
-			w.Lock()
-			defer w.Unlock()
-			w.synced = len(w.objects)
-		}})
-	}()
+	w := startOf(t, s, Services, ClusterNetworkPolicies)
 	w.eventually(t, "first list", func() bool { return w.synced == 1 })
 }

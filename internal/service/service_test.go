@@ -52,7 +52,7 @@ func TestValidate(t *testing.T) {
 		{"reserved backend", service(TCP, "10.96.0.1:80", "240.0.0.1:80"), `backend "240.0.0.1:80": 240.0.0.1 is in`},
 		{"no backends", service(TCP, "10.96.0.1:80"), ""},
 		{"sctp", service(SCTP, "10.96.0.1:80", "10.1.0.1:80"), ""},
-		{"sctp with another port", service(SCTP, "10.96.0.1:80", "10.1.0.1:81"), `backend "10.1.0.1:81": the port differs`},
+		{"sctp with another port", service(SCTP, "10.96.0.1:80", "10.1.0.1:81"), "backends at port 81: the port differs"},
 		{"sctp on loopback", service(SCTP, "127.0.0.1:80", "10.1.0.1:80"), "no socket translates sctp"},
 		{"itself", service(TCP, "10.96.0.1:80", "10.96.0.1:80"), "own frontend"},
 	} {

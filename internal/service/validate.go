@@ -104,8 +104,8 @@ func (s Service) CheckBackend(b Backend) error {
 	case b.Addr == s.Frontend:
 		return fmt.Errorf("backend %q: equal to the service's own frontend", b.Addr)
 	case s.Protocol == SCTP && b.Addr.Port() != s.Frontend.Port():
-		return fmt.Errorf("backend %q: the port differs from that of service %q, and the kernel cannot mend the checksum of sctp",
-			b.Addr, s.Frontend)
+		return fmt.Errorf("backends at port %d: the port differs from that of service %q, and the kernel cannot mend the checksum of sctp",
+			b.Addr.Port(), s.Frontend)
 	}
 	return nil
 }

@@ -4,6 +4,7 @@
 package kubetest
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -158,13 +159,11 @@ func (s *Server) patch(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusNotFound)
 		return
 	}
-	now := maps.Clone(had)
-	now["metadata"] = maps.Clone(had["metadata"].(map[string]any))
-	now["status"] = map[string]any{}
-	if status, ok := had["status"].(map[string]any); ok {
-		now["status"] = maps.Clone(status)
-	}
-	maps.Copy(now["status"].(map[string]any), patch["status"].(map[string]any))
+	now, status := maps.Clone(had), map[string]any{}
+	before, _ := had["status"].(map[string]any)
+	maps.Copy(status, before)
+	maps.Copy(status, patch["status"].(map[string]any))
+	now["metadata"], now["status"] = maps.Clone(had["metadata"].(map[string]any)), status
 	s.change(list, now, "")
 	_ = json.NewEncoder(w).Encode(now)
 }
@@ -174,11 +173,7 @@ func (s *Server) Object(t testing.TB, list, namespace, name string) string {
 	t.Helper()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	key := namespace + "/" + name
-	if namespace == "" {
-		key = "<nil>/" + name
-	}
-	o, ok := s.objects[list][key]
+	o, ok := s.objects[list][cmp.Or(namespace, "<nil>")+"/"+name]
 	if !ok {
 		return ""
 	}
@@ -201,10 +196,12 @@ func (s *Server) Objects(t testing.TB, list string) string {
 	return string(data)
 }
 
-// list lists objects by name, in pages if the client asks for such, as an API server without a cache.
-func (s *Server) list(w http.ResponseWriter, r *http.Request) {
-	objects := s.objects[r.URL.Path]
-	names := slices.Sorted(maps.Keys(objects))
+// list lists the objects of a list whose keys begin so by name, in pages if the client asks for such, as an API server without a cache.
+func (s *Server) list(w http.ResponseWriter, r *http.Request, list, prefix string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	objects := s.objects[list]
+	names := slices.DeleteFunc(slices.Sorted(maps.Keys(objects)), func(key string) bool { return !strings.HasPrefix(key, prefix) })
 	meta := map[string]any{"resourceVersion": strconv.Itoa(s.version)}
 	if from := r.URL.Query().Get("continue"); from != "" {
 		i, _ := slices.BinarySearch(names, from)
@@ -224,17 +221,21 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request) {
 // namespaced is the path of objects in a namespace, and of one there.
 var namespaced = regexp.MustCompile(`^(/api/v1|/apis/[^/]+/[^/]+)/namespaces/([^/]+)/([^/]+)(?:/([^/]+))?$`)
 
+// fail answers as an API server that has no object of a name, or fails otherwise.
+func fail(w http.ResponseWriter, code int, reason, name string) {
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(map[string]any{
+		"kind": "Status", "apiVersion": "v1", "code": code, "reason": reason, "status": "Failure", "details": map[string]any{"name": name},
+	})
+}
+
 // one gets an object in a namespace, or creates one.
 func (s *Server) one(w http.ResponseWriter, r *http.Request, path []string) {
 	list, key := path[1]+"/"+path[3], path[2]+"/"+path[4]
-	fail := func(code int, reason string) {
-		w.WriteHeader(code)
-		_ = json.NewEncoder(w).Encode(map[string]any{"kind": "Status", "apiVersion": "v1", "code": code, "reason": reason, "status": "Failure"})
-	}
 	var o map[string]any
 	if r.Method == http.MethodPost {
 		if err := json.NewDecoder(r.Body).Decode(&o); err != nil {
-			fail(http.StatusBadRequest, "BadRequest")
+			fail(w, http.StatusBadRequest, "BadRequest", path[4])
 			return
 		}
 		key += fmt.Sprint(o["metadata"].(map[string]any)["name"])
@@ -244,7 +245,7 @@ func (s *Server) one(w http.ResponseWriter, r *http.Request, path []string) {
 	s.mu.Unlock()
 	switch {
 	case r.Method == http.MethodPost && known:
-		fail(http.StatusConflict, "AlreadyExists")
+		fail(w, http.StatusConflict, "AlreadyExists", path[4])
 	case r.Method == http.MethodPost:
 		if s.created != nil {
 			s.created(list, o)
@@ -253,7 +254,7 @@ func (s *Server) one(w http.ResponseWriter, r *http.Request, path []string) {
 		w.WriteHeader(http.StatusCreated)
 		_ = json.NewEncoder(w).Encode(o)
 	case !known:
-		fail(http.StatusNotFound, "NotFound")
+		fail(w, http.StatusNotFound, "NotFound", path[4])
 	default:
 		_ = json.NewEncoder(w).Encode(had)
 	}
@@ -274,7 +275,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	if path := namespaced.FindStringSubmatch(r.URL.Path); path != nil && path[4] == "" && r.Method == http.MethodGet {
-		s.within(w, path[1]+"/"+path[3], path[2])
+		s.list(w, r, path[1]+"/"+path[3], path[2]+"/")
 		return
 	} else if path != nil {
 		s.one(w, r, path)
@@ -284,16 +285,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.space(w, r)
 		return
 	}
-	if r.URL.Path == "/apis" || version.MatchString(r.URL.Path) {
-		s.discover(w, r.URL.Path)
-		return
-	}
-	s.mu.Lock()
-	_, known := s.objects[r.URL.Path]
-	s.mu.Unlock()
-	if !known && strings.Contains(r.URL.Path, "policy.networking.k8s.io") { // as without its resource definition
-		w.WriteHeader(http.StatusNotFound)
-		_ = json.NewEncoder(w).Encode(map[string]any{"kind": "Status", "apiVersion": "v1", "code": http.StatusNotFound, "reason": "NotFound", "status": "Failure"})
+	if name, ok := strings.CutPrefix(r.URL.Path, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/"); ok {
+		s.define(w, name)
 		return
 	}
 	if r.Method == http.MethodPatch {
@@ -301,9 +294,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if r.URL.Query().Get("watch") == "" {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.list(w, r)
+		s.list(w, r, r.URL.Path, "")
 		return
 	}
 	seen, _ := strconv.Atoi(r.URL.Query().Get("resourceVersion"))
@@ -321,8 +312,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		if gone {
-			w.WriteHeader(http.StatusGone)
-			_ = json.NewEncoder(w).Encode(map[string]any{"kind": "Status", "apiVersion": "v1", "code": http.StatusGone, "reason": "Expired", "status": "Failure"})
+			fail(w, http.StatusGone, "Expired", "")
 			return
 		}
 		for _, e := range news {

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"maps"
 	"net/http"
-	"slices"
 	"strings"
 	"time"
 )
@@ -14,19 +13,6 @@ import (
 // Created makes the server call on for each object that a client creates in a namespace, before it stores it: on may change it,
 // as an API server, and put others, as a controller.
 func (s *Server) Created(on func(list string, object map[string]any)) { s.created = on }
-
-// within lists the objects of a namespace.
-func (s *Server) within(w http.ResponseWriter, list, namespace string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	items := []any{}
-	for _, key := range slices.Sorted(maps.Keys(s.objects[list])) {
-		if strings.HasPrefix(key, namespace+"/") {
-			items = append(items, s.objects[list][key])
-		}
-	}
-	_ = json.NewEncoder(w).Encode(map[string]any{"kind": "List", "apiVersion": "v1", "metadata": map[string]any{}, "items": items})
-}
 
 // space creates, gets, patches or deletes a namespace, and with it what is in it.
 func (s *Server) space(w http.ResponseWriter, r *http.Request) {
@@ -46,8 +32,7 @@ func (s *Server) space(w http.ResponseWriter, r *http.Request) {
 	case r.Method == http.MethodPost:
 		o["metadata"].(map[string]any)["creationTimestamp"] = time.Now().UTC().Format(time.RFC3339)
 	case !known:
-		w.WriteHeader(http.StatusNotFound)
-		_ = json.NewEncoder(w).Encode(map[string]any{"kind": "Status", "apiVersion": "v1", "code": http.StatusNotFound, "reason": "NotFound", "status": "Failure"})
+		fail(w, http.StatusNotFound, "NotFound", name)
 		return
 	case r.Method == http.MethodDelete:
 		s.empty(name)

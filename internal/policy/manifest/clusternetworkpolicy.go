@@ -15,7 +15,7 @@ import (
 	"mustang/internal/service"
 )
 
-// clusterSpec is the spec of a ClusterNetworkPolicy of policy.networking.k8s.io/v1alpha2.
+// clusterSpec is the spec of a ClusterNetworkPolicy of policy.networking.k8s.io, the same in v1beta1 and v1alpha2.
 type clusterSpec struct {
 	Tier     string        `json:"tier"`
 	Priority *int64        `json:"priority"`

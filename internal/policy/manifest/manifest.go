@@ -82,15 +82,15 @@ type set struct {
 
 // kinds are the objects that are read.
 var kinds = map[string]struct {
-	apiVersion string
+	versions   []string
 	namespaced bool
 	add        func(*set, document.Object, jsontext.Value) error
 }{
-	"NetworkPolicy":        {"networking.k8s.io/v1", true, (*set).addNetworkPolicy},
-	"ClusterNetworkPolicy": {"policy.networking.k8s.io/v1alpha2", false, (*set).addClusterNetworkPolicy},
-	"Pod":                  {"v1", true, (*set).addPod},
-	"Namespace":            {"v1", false, (*set).addNamespace},
-	"Node":                 {"v1", false, (*set).addNode},
+	"NetworkPolicy":        {[]string{"networking.k8s.io/v1"}, true, (*set).addNetworkPolicy},
+	"ClusterNetworkPolicy": {[]string{"policy.networking.k8s.io/v1beta1", "policy.networking.k8s.io/v1alpha2"}, false, (*set).addClusterNetworkPolicy},
+	"Pod":                  {[]string{"v1"}, true, (*set).addPod},
+	"Namespace":            {[]string{"v1"}, false, (*set).addNamespace},
+	"Node":                 {[]string{"v1"}, false, (*set).addNode},
 }
 
 func (s *set) add(where string, data jsontext.Value) error {
@@ -115,12 +115,12 @@ func (s *set) addObject(where string, o document.Object, data jsontext.Value) er
 	}
 	origin := fmt.Sprintf("%s: %s %s", where, o.Kind, name)
 	switch {
-	case known && o.APIVersion == kind.apiVersion:
+	case slices.Contains(kind.versions, o.APIVersion):
 	case !known && mayBePolicy(o):
 		return fmt.Errorf("%s: kind: %q is not known: want %s", origin, o.Kind, policyOf[groupOf(o.APIVersion)])
 	case strings.HasSuffix(strings.ToLower(o.Kind), "networkpolicy") && ofKubernetes(o.APIVersion):
 		return fmt.Errorf("%s: apiVersion: %s is not known: want NetworkPolicy of networking.k8s.io/v1 or ClusterNetworkPolicy of "+
-			"policy.networking.k8s.io/v1alpha2", origin, cmp.Or(o.APIVersion, "none"))
+			"policy.networking.k8s.io/v1beta1 or v1alpha2", origin, cmp.Or(o.APIVersion, "none"))
 	default:
 		s.Notes = append(s.Notes, origin+": not read: it is no policy, pod, namespace or node")
 		return nil

@@ -3,6 +3,7 @@
 package manifest
 
 import (
+	"reflect"
 	"strings"
 	"testing"
 
@@ -96,6 +97,23 @@ func TestOthersAreNotRead(t *testing.T) {
 		"{apiVersion: crd.projectcalico.org/v1, kind: NetworkPolicy, metadata: {name: y}}"))
 	if err != nil || len(set.Notes) != 2 || !strings.HasPrefix(set.Notes[0], "document 1: Deployment default/x: not read") {
 		t.Errorf("%q, %v", set.Notes, err)
+	}
+}
+
+// TestVersionsOfClusterNetworkPolicy reads one policy at both versions of its API alike, and refuses another version.
+func TestVersionsOfClusterNetworkPolicy(t *testing.T) {
+	v1alpha2 := clusterPolicy("deny", "Admin", 3, "ingress: [{action: Deny, from: [{namespaces: {}}]}]")
+	read := func(version string) (Set, error) {
+		return ReadFile(strings.NewReader("---\n" + strings.Replace(v1alpha2, "v1alpha2", version, 1)))
+	}
+	before, err := read("v1alpha2")
+	now, nowErr := read("v1beta1")
+	if err != nil || nowErr != nil || len(now.Snapshot.Policies) != 1 || !reflect.DeepEqual(now, before) {
+		t.Errorf("v1beta1: %+v, %v, v1alpha2: %+v, %v", now, nowErr, before, err)
+	}
+	const want = "apiVersion: policy.networking.k8s.io/v1 is not known: want NetworkPolicy of networking.k8s.io/v1 or ClusterNetworkPolicy of policy.networking.k8s.io/v1beta1 or v1alpha2"
+	if _, err := read("v1"); err == nil || !strings.HasSuffix(err.Error(), want) {
+		t.Errorf("v1: %v, want %s", err, want)
 	}
 }
 

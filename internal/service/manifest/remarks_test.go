@@ -49,3 +49,27 @@ func TestBackendThatIsService(t *testing.T) {
 		}
 	}
 }
+
+// TestSCTPPortIsToldOnce has endpoints come to a Service of SCTP with another target port: what tells of them stays the same.
+func TestSCTPPortIsToldOnce(t *testing.T) {
+	c := NewCluster(Options{})
+	n := Name{"shop", "web"}
+	if _, err := c.PutService(n, []byte(`{"apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "shop", "name": "web"},
+"spec": {"clusterIP": "10.96.0.1", "ports": [{"port": 80, "protocol": "SCTP", "targetPort": 8080}]}}`)); err != nil {
+		t.Fatal(err)
+	}
+	endpoints := ""
+	for i := range 3 {
+		endpoints = fmt.Sprintf(`{"addresses": ["10.1.0.%d"]}`, 9-i) + endpoints
+		if _, err := c.PutSlice(n, fmt.Appendf(nil, `{"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4", "metadata": {"namespace": "shop",
+"name": "web", "labels": {"kubernetes.io/service-name": "web"}}, "ports": [{"port": 8080, "protocol": "SCTP"}], "endpoints": [%s]}`, endpoints)); err != nil {
+			t.Fatal(err)
+		}
+		endpoints = ", " + endpoints
+		set, err := c.Snapshot(n).Set()
+		const want = `[Service shop/web: left out: backends at port 8080: the port differs from that of service "10.96.0.1:80", and the kernel cannot mend the checksum of sctp]`
+		if have := fmt.Sprint(set.NotServed); err != nil || have != want {
+			t.Errorf("%d endpoints: %s, %v, want %s", i+1, have, err, want)
+		}
+	}
+}

@@ -26,8 +26,8 @@ func (c commands) apply() *cobra.Command {
 		Use:   "apply -f FILE",
 		Short: "Make the policies of the command line exactly those of files",
 		Long: `Make the policies of the command line (owner cli in policy ls) exactly those of all files:
-NetworkPolicy (networking.k8s.io/v1) and ClusterNetworkPolicy (policy.networking.k8s.io/v1alpha2)
-objects of Kubernetes in YAML or JSON. Others are deleted, and named (up to 100). Namespace, Pod
+NetworkPolicy (networking.k8s.io/v1) and ClusterNetworkPolicy (policy.networking.k8s.io/v1beta1,
+v1alpha2) objects of Kubernetes in YAML or JSON. Others are deleted, and named (up to 100). Namespace, Pod
 and Node objects in the files tell the labels and addresses of what policies select. Pods of this
 node are the endpoints. Their labels and named ports are those of the Pod object by their namespace
 and name, or else the labels of "ep add --label". A Pod object names an endpoint that has its

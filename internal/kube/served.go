@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+)
+
+var definitions = Kind{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
+
+// errUndefined is that the API server has no definition of a kind.
+var errUndefined = errors.New("no definition")
+
+// served returns a kind at the version that the cluster serves; without a definition, none and errUndefined. The lists of groups do not do: they lack a
+// kind whose versions are all switched off, and any while an API server starts. Nor does a 404 of a proxy, which names no definition.
+func (c *Client) served(ctx context.Context, k Kind) (Kind, error) {
+	if k.Former == "" {
+		return k, nil
+	}
+	name := k.Resource + "." + k.Group
+	o, err := c.dynamic.Resource(definitions.resource()).Get(ctx, name, metav1.GetOptions{})
+	if s := new(apierrors.StatusError); errors.As(err, &s) && apierrors.IsNotFound(s) && s.ErrStatus.Details != nil && s.ErrStatus.Details.Name == name {
+		return Kind{}, errUndefined
+	}
+	if err != nil {
+		return k, err
+	}
+	versions, _, _ := unstructured.NestedSlice(o.Object, "spec", "versions") // none are served if it is no slice
+	for _, version := range []string{k.Version, k.Former} {
+		for _, v := range versions {
+			if v, ok := v.(map[string]any); ok && v["served"] == true && v["name"] == version {
+				k.Version = version
+				return k, nil
+			}
+		}
+	}
+	return k, fmt.Errorf("%s is served neither as %s nor as %s: what is installed stays", name, k.Version, k.Former)
+}
+
+// emptyFor is how long lists have to be empty until known objects are taken for gone: an API server that starts may answer so.
+const emptyFor = time.Minute
+
+// doubt returns why a kind is not taken for empty. A definition takes its objects along one by one when it is deleted: those that it has not, stay.
+func (s *store) doubt(undefined bool) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch known := len(s.names); {
+	case known == 0:
+		return nil
+	case undefined:
+		return fmt.Errorf("the definition of %s is gone, its %d objects were not deleted: what is installed stays", s.kind.Resource, known)
+	case s.empty.IsZero():
+		s.empty = time.Now()
+	}
+	if time.Since(s.empty) < emptyFor {
+		return fmt.Errorf("an empty list of %s, of which %d are known: what is installed stays for a minute", s.kind.Resource, len(s.names))
+	}
+	return nil
+}
