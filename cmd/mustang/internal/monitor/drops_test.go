@@ -217,7 +217,7 @@ func outsideProvocations() map[string]provocation {
 				l.serve(service.Service{Protocol: service.UDP, External: true}, inTunnel, "198.51.100.8:53")
 			},
 			again: fromOuter(udp(portOuter, inTunnel)), want: ofOuter(inTunnel),
-			end:   func(l *lab) { l.run("-n HOST route del 198.51.100.8/32") },
+			end: func(l *lab) { l.run("-n HOST route del 198.51.100.8/32") },
 		},
 		"no_source": {
 			begin: func(l *lab) {
