@@ -10,6 +10,7 @@
 //	build/k8s -nodes vxlan -- kubectl get pods -A            # a command in node 1, then all is removed
 //	build/k8s up                                             # until it is interrupted
 //	build/k8s -nodes native kill 100                         # kill -9 of the agents under 500 connections a second
+//	build/k8s versions                                       # versions of ClusterNetworkPolicy go while a policy denies
 //
 // It takes the image and the manifest of `make image` and `make manifest`. Each list of flags means a cluster for each
 // combination, one after the other. test runs a smoke test first, then the specs; -record keeps how they ended, and
@@ -67,6 +68,7 @@ type runner struct {
 const usage = `usage: k8s [FLAGS] build | up | -- COMMAND [ARGUMENT...]
        k8s [FLAGS] test [GROUP]
        k8s [FLAGS] kill TIMES
+       k8s [FLAGS] versions
        k8s [-record FILE] table DOCUMENT
 
 Groups of specs: conformance, others, netpol, short. Without a group: those of -focus and -skip, or the smoke test alone.
@@ -120,6 +122,8 @@ func (r *runner) main(ctx context.Context, args []string) int {
 		err = r.table(group)
 	case command == "kill" && flags.NArg() == 2 && timesErr == nil && times > 0:
 		err = r.clusters(ctx, func(c *cluster.Cluster) error { return r.kill(c, times) })
+	case command == "versions" && flags.NArg() == 1:
+		err = r.clusters(ctx, func(c *cluster.Cluster) error { r.versions(c); return nil })
 	case command == "build" && flags.NArg() == 1:
 		err = r.build(ctx)
 	case command == "up" && flags.NArg() == 1:
@@ -206,6 +210,12 @@ func (r *runner) kill(c *cluster.Cluster, times int) error {
 	return nil
 }
 
+// versions switches versions of ClusterNetworkPolicy on and off.
+func (r *runner) versions(c *cluster.Cluster) {
+	counted, err := c.Versions()
+	r.tell(c, "versions of ClusterNetworkPolicy switched on and off: "+counted, err)
+}
+
 // up keeps a cluster until the program is interrupted.
 func (r *runner) up(ctx context.Context, c *cluster.Cluster) error {
 	fmt.Fprintf(r.stdout, "%s\n", strings.Join(c.Command(ctx, "bash").Args, " "))
@@ -225,6 +235,7 @@ func (r *runner) test(ctx context.Context, c *cluster.Cluster, group string) err
 		return r.specs(ctx, c, group)
 	}
 	r.tell(c, "commands for users tried", c.Tools())
+	r.versions(c)
 	counted, err := c.Restart(loadTime)
 	r.tell(c, fmt.Sprintf("agents restarted under load: %s", counted), err)
 	if err := r.specs(ctx, c, group); err != nil {

@@ -15,7 +15,7 @@ import (
 // TestUsage has command lines that make no sense.
 func TestUsage(t *testing.T) {
 	for _, line := range []string{"", "--", "frob", "up x", "test nothing", "test netpol short", "-focus x test netpol", "-record x test", "table x", "-- ", "test -- true",
-		"-procs x test", "kill", "kill 0", "kill x", "kill 1 2"} {
+		"-procs x test", "versions x", "kill", "kill 0", "kill x", "kill 1 2"} {
 		t.Run(line, func(t *testing.T) {
 			var stdout, stderr bytes.Buffer
 			code := (&runner{stdout: &stdout, stderr: &stderr}).main(t.Context(), strings.Fields(line))
