@@ -179,9 +179,9 @@ func TestDoubt(t *testing.T) {
 		doubted(false)
 		s.names[name{"shop", "deny"}] = true
 		doubted(true)
-		time.Sleep(emptyFor - 1)
+		time.Sleep(emptyFor - time.Nanosecond)
 		doubted(true)
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		doubted(false)
 		if err := s.Replace(nil, ""); err != nil || len(s.names) > 0 {
 			t.Errorf("%v: there are %v", err, s.names)
