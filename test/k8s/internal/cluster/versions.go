@@ -109,19 +109,9 @@ func (s *smoke) switchVersions() error {
 		}
 	}
 	const why = "is served neither as v1beta1 nor as v1alpha2"
-<<<<<<< HEAD
-	if err := errors.Join(s.serve(false, false), s.unread(why)); err != nil {
-		return err
-	}
-	for _, n := range s.nodes {
-		if err := n.command(s.ctx, "pkill", "-KILL", "-x", "mustang").Run(); err != nil {
-			return err
-		}
-=======
 	errs := []error{s.serve(false, false), s.unread(why)}
 	for _, n := range s.nodes { // whatever they tell: what matters is what gets through
 		errs = append(errs, n.command(s.ctx, "pkill", "-KILL", "-x", "mustang").Run())
->>>>>>> caefa9e
 	}
 	image, err := s.Programs.Agnhost(s.ctx)
 	if err != nil {
@@ -129,20 +119,9 @@ func (s *smoke) switchVersions() error {
 	}
 	late := fmt.Sprintf(`{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "late", "namespace": "smoke"}, "spec": {"nodeName": "node1",
 "terminationGracePeriodSeconds": 0, "containers": [{"name": "c", "image": %q, "args": ["pause"]}]}}`, image)
-<<<<<<< HEAD
-	if err := errors.Join(s.unread(why), s.apply(late), s.event("FailedCreatePodSandBox", why), s.event("NotRead", why)); err != nil {
-		return err
-	}
-	if err := errors.Join(s.serve(true, true), s.unread("")); err != nil {
-		return err
-	}
-	_, err = s.kubectl(nil, "-n", "smoke", "wait", "pod", "late", "--for=condition=Ready", "--timeout=120s")
-	return err
-=======
 	errs = append(errs, s.unread(why), s.apply(late), s.event("FailedCreatePodSandBox", why), s.event("NotRead", why), s.serve(true, true), s.unread(""))
 	_, err = s.kubectl(nil, "-n", "smoke", "wait", "pod", "late", "--for=condition=Ready", "--timeout=120s")
 	return errors.Join(append(errs, err)...)
->>>>>>> caefa9e
 }
 
 // undefine deletes the definition, and its policies with it: what they deny is allowed.
@@ -168,11 +147,7 @@ func clusterPolicy(name, version, app, action string) string {
 
 // follows waits until the agent has a policy in force.
 func (s *smoke) follows(name string) error {
-<<<<<<< HEAD
-	return s.await(2*time.Minute, func() error {
-=======
 	return s.await(time.Minute, func() error {
->>>>>>> caefa9e
 		_, said, err := s.ask("clusternetworkpolicies")
 		if has := said["/"+name]; err == nil && !strings.HasPrefix(has, "ok") {
 			err = fmt.Errorf("status of ClusterNetworkPolicy %s: %q", name, has)
@@ -183,11 +158,7 @@ func (s *smoke) follows(name string) error {
 
 // unread waits until the agent tells that it cannot read the cluster, and why; empty: that it can.
 func (s *smoke) unread(why string) error {
-<<<<<<< HEAD
-	return s.await(2*time.Minute, func() error {
-=======
 	return s.await(time.Minute, func() error {
->>>>>>> caefa9e
 		var a struct {
 			Unread string
 			Synced bool
@@ -205,11 +176,7 @@ func (s *smoke) unread(why string) error {
 
 // event waits for an event with a reason and a text.
 func (s *smoke) event(reason, text string) error {
-<<<<<<< HEAD
-	return s.await(2*time.Minute, func() error {
-=======
 	return s.await(time.Minute, func() error {
->>>>>>> caefa9e
 		said, err := s.kubectl(nil, "get", "events", "-A", "--field-selector", "reason="+reason, "-o", "jsonpath={.items[*].message}")
 		if err == nil && !strings.Contains(said, text) {
 			err = fmt.Errorf("events %s: %q, want %q", reason, said, text)
