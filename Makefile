@@ -242,7 +242,7 @@ test-host: test-kernel test-others
 
 # Runs the tests of packages. Tests wait for the kernel often: more of them run at once than there are CPUs. With RERUN=1, a test that
 # failed runs once more, alone, and build/flaky.* lists it. gotestsum has a module file of its own.
-GOTESTSUM := $(GO) tool -modfile=packaging/gotestsum.mod gotestsum --format standard-quiet --rerun-fails=1 --rerun-fails-run-root-test
+GOTESTSUM := $(GO) tool -modfile=packaging/gotestsum.mod gotestsum --format standard-quiet --hide-summary=skipped --rerun-fails=1 --rerun-fails-run-root-test
 RUN_TESTS  = $(if $(RERUN),$(GOTESTSUM) --rerun-fails-report $(BUILD)/flaky.$@ --packages="$(1)" --,$(GO) test) \
 	-count=1 -p 4 -parallel 3 -timeout 20m $(if $(RERUN),,$(1))
 

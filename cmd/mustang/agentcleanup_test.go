@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -19,7 +20,10 @@ import (
 // cleanup runs the command for all of the node, with more arguments.
 func (n *agentNode) cleanup(more ...string) *exec.Cmd {
 	args := []string{
-		"agent", "cleanup", "--all", "--netns", n.ns.Path(), "--run-dir", n.dir + "/agent", "--cni-conf-dir", n.dir + "/conf", "--cni-bin-dir", n.dir + "/bin",
+		"agent", "cleanup", "--all", "--run-dir", n.dir + "/agent", "--cni-conf-dir", n.dir + "/conf", "--cni-bin-dir", n.dir + "/bin",
+	}
+	if !slices.Contains(more, "--netns") {
+		args = append(args, "--netns", n.ns.Path())
 	}
 	cmd := exec.Command("mustang", append(args, more...)...)
 	cmd.Env = n.env()

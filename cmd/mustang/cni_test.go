@@ -46,8 +46,13 @@ func newCNIInstaller(t *testing.T) *cniInstaller {
 // run runs a command line with the test's directories.
 func (i *cniInstaller) run(args ...string) (code int, stdout, stderr string) {
 	i.t.Helper()
-	all := []string{"cni", args[0], "--bin-dir", i.bin, "--conf-dir", i.conf, "--plugin", i.plugin}
-	return command(i.t, i.environment, append(all, args[1:]...)...)
+	all := append([]string{"cni"}, args...)
+	for _, flag := range [][2]string{{"--bin-dir", i.bin}, {"--conf-dir", i.conf}, {"--plugin", i.plugin}} {
+		if !slices.ContainsFunc(args, func(arg string) bool { return strings.HasPrefix(arg, flag[0]) }) {
+			all = append(all, flag[:]...)
+		}
+	}
+	return command(i.t, i.environment, all...)
 }
 
 // entries are the names of all that is below the root.

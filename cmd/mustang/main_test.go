@@ -130,7 +130,7 @@ var badInput = []struct {
 	{"svc add --service=10.96.0.100:1 --backend=192.168.10.10:0", 2, "192.168.10.10:0"},
 	{"svc add --service=10.96.0.100:1 --backend=192.168.10.10:1 --backend=192.168.10.10:1", 2, "duplicate"},
 	{"svc add --service=10.96.0.100:1 --backend=192.168.10.10:1 --protocol=icmp", 2, "icmp"},
-	{"svc add --service=10.96.0.100:1 --backend=192.168.10.10:2 --protocol=sctp", 2, `backend "192.168.10.10:2"`},
+	{"svc add --service=10.96.0.100:1 --backend=192.168.10.10:2 --protocol=sctp", 2, `backends at port 2: the port differs`},
 	{"svc add --service=0.1.2.3:1 --backend=192.168.10.10:1", 2, "0.1.2.3"},
 	{"svc add --service=10.96.0.100:1 --backend=240.0.0.1:1", 2, "240.0.0.1"},
 	{"svc add --service=10.96.0.100:080 --backend=192.168.10.10:1", 2, `"080"`},
