@@ -22,9 +22,10 @@ var wanted = map[string]string{
 }
 
 // refuseRepeated returns an error if a flag that takes one value is given twice: the second would replace the first without a word.
+// Of the agent's flags the second counts, since the chart's extraFlags follow those that the chart sets.
 func refuseRepeated(root *cobra.Command, args []string) (twice error) {
 	cmd, rest, err := root.Find(args)
-	if err != nil || cmd.DisableFlagParsing {
+	if err != nil || cmd.DisableFlagParsing || cmd.CommandPath() == "mustang agent" {
 		return nil
 	}
 	cmd.InitDefaultHelpFlag() // and with it those of the commands above

@@ -253,6 +253,8 @@ func (c *Client) list(s *store, t *trouble) *cache.ListWatch {
 			}
 			if undefined := errors.Is(err, errUndefined); undefined || err == nil && o.Continue == "" && len(names.Items) == 0 {
 				err = s.doubt(undefined)
+			} else if err != nil {
+				s.failed()
 			}
 			t.note(ctx, s.kind, err)
 			return names, err

@@ -188,5 +188,8 @@ func TestDoubt(t *testing.T) {
 		}
 		s.names[name{"shop", "deny"}] = true
 		doubted(true) // another time
+		time.Sleep(emptyFor)
+		s.failed()
+		doubted(true) // lists failed in between
 	})
 }

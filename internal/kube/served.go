@@ -30,7 +30,7 @@ func (c *Client) served(ctx context.Context, k Kind) (Kind, error) {
 		return Kind{}, errUndefined
 	}
 	if err != nil {
-		return k, err
+		return k, fmt.Errorf("get the definition of %s, as the ClusterRole of this version allows: %w", name, err)
 	}
 	versions, _, _ := unstructured.NestedSlice(o.Object, "spec", "versions") // none are served if it is no slice
 	for _, version := range []string{k.Version, k.Former} {
@@ -46,6 +46,13 @@ func (c *Client) served(ctx context.Context, k Kind) (Kind, error) {
 
 // emptyFor is how long lists have to be empty until known objects are taken for gone: an API server that starts may answer so.
 const emptyFor = time.Minute
+
+// failed ends a row of empty lists.
+func (s *store) failed() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.empty = time.Time{}
+}
 
 // doubt returns why a kind is not taken for empty. A definition takes its objects along one by one when it is deleted: those that it has not, stay.
 func (s *store) doubt(undefined bool) error {

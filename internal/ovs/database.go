@@ -13,7 +13,7 @@ import (
 const (
 	// applyTimeout is the time in which ovs-vswitchd applies a change: milliseconds,
 	// but seconds on a busy emulated processor.
-	applyTimeout = 4 * time.Second
+	applyTimeout = 14 * time.Second
 	// answerMargin is the additional time for the database's answer.
 	answerMargin = time.Second
 	// databaseName is the database of Open vSwitch among those of a server.
