@@ -183,7 +183,7 @@ func fuzzedLease(data []byte) string {
 		ips = append(ips, address("fd00:113::50", 48, 128))
 	}
 	var routes []string
-	for len(data) > 0 {
+	for len(data) > 0 && len(routes) < 100 {
 		dst := netip.MustParseAddr([]string{"0.0.0.0", "10.113.0.50", "10.113.0.0", "203.0.113.7", "224.0.0.0", "255.255.255.255", "::", "fd00:9::7", "fe80::"}[next(9)])
 		more := []string{"", `,"scope":253`, `,"scope":0`, `,"scope":200`, `,"table":254`, `,"mtu":1400`, `,"mtu":-1`, `,"advmss":70000`, `,"priority":-1`, `,"priority":1024`}
 		routes = append(routes, fmt.Sprintf(`{"dst":"%s/%d","gw":%s%s}`, dst, next(dst.BitLen()+1), hop(), more[next(len(more))]))
