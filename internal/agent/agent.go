@@ -164,7 +164,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	watching.Go(func() { a.warnings.post(ctx, a.Events, a.Node) })
 	watching.Go(func() {
-		a.Source.Watch(ctx, watched, kube.Calls{On: a.on, Synced: func() { close(synced) }, Failing: a.failing})
+		a.Source.Watch(ctx, watched, kube.Calls{On: a.on, Synced: func() { close(synced) }, Installed: a.installed, Failing: a.failing})
 	})
 	select {
 	case <-ctx.Done():

@@ -174,6 +174,23 @@ func (a *Agent) readPolicies() error {
 	return nil
 }
 
+// installed returns how many policies of a kind the tables have from an agent before; if they cannot be read, one.
+func (a *Agent) installed(k kube.Kind) (n int) {
+	if policyKinds[k.Resource] == "" {
+		return 0
+	}
+	listed, err := a.Policies.List()
+	if err != nil {
+		return 1
+	}
+	for _, p := range listed {
+		if p.Owner == service.Agent && (p.Tier == policy.Namespaced) == (k == kube.NetworkPolicies) {
+			n++
+		}
+	}
+	return n
+}
+
 // readOthers finds out which policies other owners have.
 func (a *Agent) readOthers(ctx context.Context) error {
 	others, err := a.Policies.Others(ctx, service.Agent)

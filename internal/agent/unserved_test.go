@@ -16,6 +16,7 @@ import (
 	"mustang/internal/agent/status"
 	"mustang/internal/kube"
 	"mustang/internal/kube/kubetest"
+	"mustang/internal/policy"
 	"mustang/internal/service"
 	"mustang/internal/testkit"
 )
@@ -79,4 +80,29 @@ func TestUnservedPolicies(t *testing.T) {
 	s.Handle(definition, nil)
 	s.Handle(list, nil)
 	none.wantsRules(t, "served again", installed)
+}
+
+// TestEmptyAtStart starts an agent on a node with a policy of an agent before, beside an API server that lists none: the policy stays, and the status says so.
+func TestEmptyAtStart(t *testing.T) {
+	s := kubetest.Start(t)
+	client, err := kube.Connect(s.Kubeconfig(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := &table{rows: map[service.Key]service.Service{}, kept: []policy.Policy{{Tier: policy.Namespaced, Namespace: "shop", Name: "deny"}}}
+	a := New(Options{
+		Node: "here", Source: client, Services: rows, Policies: applied{rows}, Access: rows, Health: checks{rows}, State: healthz.New(), Events: client,
+		Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+	})
+	startAgent(t, a)
+	testkit.Eventually(t, time.Minute, func() error {
+		report, err := a.Report(t.Context(), status.Query{})
+		if err == nil && !strings.Contains(report.Unread, "an empty list of networkpolicies, of which 1 are known") {
+			err = fmt.Errorf("the status has %q", report.Unread)
+		}
+		return err
+	})
+	if kept, err := (applied{rows}).List(); err != nil || len(kept) != 1 {
+		t.Errorf("%v: the policies are %v", err, kept)
+	}
 }

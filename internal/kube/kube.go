@@ -216,6 +216,8 @@ type Calls struct {
 	On func(Event)
 	// Synced is called once, when On has had all objects that there were at the begin.
 	Synced func()
+	// Installed returns how many objects of a kind the caller has in force from before; nil: none. A first list that is empty is not believed for a minute then.
+	Installed func(Kind) int
 	// Failing is called with why kinds cannot be read, in one line, and with nil once all can be again.
 	Failing func(error)
 }
@@ -223,7 +225,7 @@ type Calls struct {
 // Watch calls for the objects of the kinds until the context ends. While the API server cannot be reached, it tries again, at most once
 // in 30 seconds, and objects stay as they are.
 func (c *Client) Watch(ctx context.Context, kinds []Kind, calls Calls) {
-	w := &watcher{on: calls.On, synced: calls.Synced, missing: len(kinds)}
+	w := &watcher{on: calls.On, synced: calls.Synced, installed: calls.Installed, missing: len(kinds)}
 	t := &trouble{host: c.host, kinds: kinds, of: map[string]error{}, tell: calls.Failing}
 	defer t.stop()
 	ctx = klog.NewContext(ctx, klog.Logger{}) // it would say the same of each kind, again and again
@@ -285,6 +287,8 @@ type watcher struct {
 	on      func(Event)
 	synced  func()
 	missing int // kinds without a first list
+	// installed is that of [Calls].
+	installed func(Kind) int
 }
 
 // store is what a reflector fills: it hands out what comes, and keeps the names.

@@ -67,11 +67,11 @@ func watching(t *testing.T, c *Client, kinds ...Kind) *watched {
 	t.Cleanup(func() { cancel(); <-done })
 	go func() {
 		defer close(done)
-		c.Watch(ctx, kinds, Calls{w.on, func() {
+		c.Watch(ctx, kinds, Calls{On: w.on, Synced: func() {
 			w.Lock()
 			defer w.Unlock()
 			w.synced = len(w.objects)
-		}, func(err error) {
+		}, Failing: func(err error) {
 			w.Lock()
 			defer w.Unlock()
 			w.failing = append(w.failing, fmt.Sprint(err))

@@ -193,3 +193,23 @@ func TestDoubt(t *testing.T) {
 		doubted(true) // lists failed in between
 	})
 }
+
+// TestDoubtFirst does not believe a first empty list for a minute while policies are in force from before, nor that their definition is gone.
+func TestDoubtFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		installed := 1
+		s := &store{watcher: &watcher{on: func(Event) {}, synced: func() {}, installed: func(Kind) int { return installed }, missing: 1}, kind: NetworkPolicies, names: map[name]bool{}}
+		for _, undefined := range []bool{false, true, true} {
+			if s.doubt(undefined) == nil {
+				t.Errorf("no doubt, undefined %t", undefined)
+			}
+			time.Sleep(emptyFor / 3)
+		}
+		if err := s.doubt(true); err != nil {
+			t.Error(err)
+		}
+		if err := s.Replace(nil, ""); err != nil || s.doubt(false) != nil {
+			t.Errorf("%v: a later empty list is not believed", err)
+		}
+	})
+}

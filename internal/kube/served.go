@@ -18,8 +18,8 @@ var definitions = Kind{Group: "apiextensions.k8s.io", Version: "v1", Resource: "
 // errUndefined is that the API server has no definition of a kind.
 var errUndefined = errors.New("no definition")
 
-// served returns a kind at the version that the cluster serves; without a definition, none and errUndefined. The lists of groups do not do: they lack a
-// kind whose versions are all switched off, and any while an API server starts. Nor does a 404 of a proxy, which names no definition.
+// served returns a kind at the version that the cluster serves; without a definition, none and errUndefined. It does not ask the group lists: they omit
+// kinds whose versions are all switched off, and all kinds while an API server starts. A 404 of a proxy, which names no definition, is an error.
 func (c *Client) served(ctx context.Context, k Kind) (Kind, error) {
 	if k.Former == "" {
 		return k, nil
@@ -54,20 +54,24 @@ func (s *store) failed() {
 	s.empty = time.Time{}
 }
 
-// doubt returns why a kind is not taken for empty. A definition takes its objects along one by one when it is deleted: those that it has not, stay.
+// doubt returns why an empty list is not believed. Deleting a definition deletes its objects first: objects without a delete event stay.
 func (s *store) doubt(undefined bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	switch known := len(s.names); {
+	known := len(s.names)
+	if !s.listed && s.installed != nil {
+		known = max(known, s.installed(s.kind))
+	}
+	switch {
 	case known == 0:
 		return nil
-	case undefined:
+	case undefined && s.listed:
 		return fmt.Errorf("the definition of %s is gone, its %d objects were not deleted: what is installed stays", s.kind.Resource, known)
 	case s.empty.IsZero():
 		s.empty = time.Now()
 	}
 	if time.Since(s.empty) < emptyFor {
-		return fmt.Errorf("an empty list of %s, of which %d are known: what is installed stays for a minute", s.kind.Resource, len(s.names))
+		return fmt.Errorf("an empty list of %s, of which %d are known: what is installed stays for a minute", s.kind.Resource, known)
 	}
 	return nil
 }
