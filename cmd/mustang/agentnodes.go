@@ -99,7 +99,7 @@ func (a *agentNodes) check() error {
 	return err
 }
 
-// apart tells of pods by a link by which new ones may not reach them.
+// apart lists the links of pods that new pods may not reach.
 func (a *agentNodes) apart() (all []string) {
 	records, _ := record.Store{Root: cmp.Or(a.runDir, cni.DefaultRunDir)}.List("") // those that can be read
 	of := map[string]int{}
@@ -109,7 +109,7 @@ func (a *agentNodes) apart() (all []string) {
 		}
 	}
 	for _, link := range slices.Sorted(maps.Keys(of)) {
-		all = append(all, fmt.Sprintf("pods attached by %s: %d, which new ones by %s may not reach: drain the node", link, of[link], a.pods.Link))
+		all = append(all, fmt.Sprintf("pods with link %s: %d; new pods with link %s may not reach them: drain the node", link, of[link], a.pods.Link))
 	}
 	return all
 }

@@ -245,7 +245,7 @@ func TestLinkChange(t *testing.T) {
 	attached("other", "macvlan", 1)
 	wants("the same", "veth", "veth", "")
 	wants("one that reaches them", "netkit", "netkit", "")
-	wants("another", "bridge", "netkit", "--link=bridge is not in force without --link-change=drain: pods attached by veth: 2, which new ones by bridge may not reach: drain the node")
+	wants("another", "bridge", "netkit", "--link=bridge is not in force without --link-change=drain: pods with link veth: 2; new pods with link bridge may not reach them: drain the node")
 	if have := a.apart(); len(have) != 1 {
 		t.Errorf("the warnings are %q", have)
 	}

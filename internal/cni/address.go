@@ -83,9 +83,8 @@ func (a *attachment) delegate(ctx context.Context) (addresses []netconf.PodAddre
 	return addresses, nil
 }
 
-// leaseOf returns the addresses and routes of an IPAM plugin's result, which a DHCP server can have written: next hops count as neighbours, and
-// those without one can be neighbours themselves (RFC 3442). What no router can have is no gateway. Where the host has its own address, the first
-// default route tells the gateway of a result without one. It omits default routes if the configuration excludes them.
+// leaseOf returns the addresses and routes of an IPAM plugin's result, which a DHCP server can have written. Next hops count as neighbours; routes
+// without one are on-link if their scope is (RFC 3442). It omits default routes if the configuration excludes them.
 func leaseOf(c netconf.Config, result *types100.Result) (addresses []netconf.PodAddress, routes []podlink.Route, err error) {
 	own := func(addr netip.Addr) bool { return slices.Contains(addrsOf(addresses), addr) }
 	for _, ip := range result.IPs {
@@ -122,6 +121,7 @@ func leaseOf(c netconf.Config, result *types100.Result) (addresses []netconf.Pod
 			continue
 		}
 		of.Gateway = netip.Addr{}
+		// Where the host has its own address, the first default route names the missing gateway.
 		if at := slices.IndexFunc(routes, func(r podlink.Route) bool { return r.IsDefault() && can(r.Via) }); at >= 0 && routed {
 			of.Gateway = routes[at].Via
 		}

@@ -112,7 +112,7 @@ func FuzzLease(f *testing.F) {
 		lease := fuzzedLease(data)
 		result := &types100.Result{}
 		if err := json.Unmarshal([]byte(lease), result); err != nil {
-			t.Skip(err)
+			t.Fatalf("%s: %v", lease, err)
 		}
 		for _, host := range []string{`"hostAddresses":["10.113.0.2","fd00:113::2"],"link":"macvlan"`, `"link":"veth"`} {
 			c, err := netconf.Parse([]byte(`{"cniVersion":"1.1.0","name":"net","type":"mustang-cni",` + host + `,"ipam":{"type":"other"}}`))

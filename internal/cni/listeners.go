@@ -11,8 +11,8 @@ import (
 	"mustang/internal/service"
 )
 
-// checkUnheard returns an error if a process of the host has a socket that takes what comes to one of the services, all of one host port: a TCP
-// socket that listens, or a UDP socket without a peer. At [::] it counts for both families.
+// checkUnheard returns an error if a process of the host listens at the host port that the services share (TCP), or has an unconnected UDP socket
+// there. A socket at [::] counts for both families.
 func checkUnheard(host *netns.Namespace, services []service.Service) error {
 	port := services[0].Frontend.Port()
 	sockets, err := netstat.Receivers(host, uint8(services[0].Protocol), port)

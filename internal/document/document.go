@@ -19,7 +19,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// The most that a file may have: an endless one has an end here. YAML takes 23 times its size in memory. 100,000 services of
+// Size limits of a file in bytes. Parsing YAML takes 23 times its size in memory. 100,000 services of
 // ten backends have 40 MiB, and Kubernetes' objects some 2 KiB each.
 const maxYAML, maxJSON = 16 << 20, 256 << 20
 

@@ -65,7 +65,7 @@ func (r *Report) checkHost(ctx context.Context, d *datapath.Datapath, endpoints 
 	return r.checkReversePath(host, namespaces)
 }
 
-// checkNodePorts finds UDP node ports that the kernel gives to sockets of the host: what comes for one that is not connected is a call.
+// checkNodePorts finds UDP node ports in ip_local_port_range: packets to an unconnected socket there are taken for calls of the service.
 func (r *Report) checkNodePorts(ctx context.Context, d *datapath.Datapath, host *netns.Namespace) error {
 	services, err := d.Services().List(ctx)
 	if err != nil {

@@ -38,7 +38,7 @@ func (f savedFile) read() ([]service.Service, error) {
 	return set.Services, nil
 }
 
-// check returns an error if the path can be that of no file.
+// check returns an error if the path cannot be a regular file.
 func (f savedFile) check() error {
 	if f == "" || strings.HasSuffix(string(f), "/") {
 		return fmt.Errorf("save services in %q: not the path of a file", f)

@@ -51,7 +51,7 @@ func (f *serviceFlags) add(cmd *cobra.Command) {
 	})
 }
 
-// seconds is a duration, of which a whole number is seconds, as in a file.
+// seconds is the flag value of a duration: "60" is 60 seconds, as in files, and "2m" two minutes.
 type seconds struct{ *time.Duration }
 
 // Set implements pflag.Value.
