@@ -29,6 +29,8 @@ func TestPortOfProcess(t *testing.T) {
 	}{
 		{"tcp4", "0.0.0.0:5302", "tcp", "0.0.0.0", "5302/tcp is in use by a process of the host, at 0.0.0.0:5302"},
 		{"tcp", "[::]:5302", "tcp", own, own + ":5302/tcp is in use by a process of the host, at [::]:5302"},
+		{"tcp6", "[::]:5302", "tcp", "::", "at [::]:5302"},
+		{"tcp6", "[::]:5302", "tcp", own, ""}, // IPV6_V6ONLY
 		{"tcp", own + ":5302", "tcp", "0.0.0.0", "at " + own + ":5302"},
 		{"udp4", "0.0.0.0:5302", "udp", own, "at 0.0.0.0:5302"},
 		{"udp", "[2001:db8::1]:5302", "udp", "::", "at [2001:db8::1]:5302"},

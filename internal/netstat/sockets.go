@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
+	"syscall"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -14,9 +16,16 @@ import (
 	"mustang/internal/netns"
 )
 
-// Receivers returns the local addresses of the sockets of n that receive whatever comes to a port: TCP sockets that listen, or UDP sockets without a peer.
-// proto is 6 (TCP) or 17 (UDP). A kernel without CONFIG_INET_DIAG names none.
-func Receivers(n *netns.Namespace, proto uint8, port uint16) (all []netip.Addr, err error) {
+// Receiver is a socket that receives whatever comes to its port.
+type Receiver struct {
+	Addr netip.Addr
+	// Only6 is set for a socket with IPV6_V6ONLY: without it a socket at [::] receives IPv4 too.
+	Only6 bool
+}
+
+// Receivers returns the sockets of n that receive whatever comes to a port: TCP sockets that listen, or UDP sockets
+// without a peer. proto is 6 (TCP) or 17 (UDP). A kernel without CONFIG_INET_DIAG names none.
+func Receivers(n *netns.Namespace, proto uint8, port uint16) (all []Receiver, err error) {
 	state := 10 // TCP_LISTEN
 	if proto == unix.IPPROTO_UDP {
 		state = 7 // TCP_CLOSE
@@ -38,9 +47,18 @@ func Receivers(n *netns.Namespace, proto uint8, port uint16) (all []netip.Addr, 
 		}
 		for _, socket := range sockets {
 			if addr, ok := netip.AddrFromSlice(socket[8 : 8+size]); ok { // id.idiag_src of struct inet_diag_msg
-				all = append(all, addr.Unmap())
+				all = append(all, Receiver{addr.Unmap(), isOnly6(socket)})
 			}
 		}
 	}
 	return all, nil
+}
+
+// isOnly6 reports whether a message has INET_DIAG_SKV6ONLY set, which follows its struct inet_diag_msg.
+func isOnly6(message []byte) bool {
+	const header, only6 = 72, 11
+	attributes, err := nl.ParseRouteAttr(message[header:])
+	return err == nil && slices.ContainsFunc(attributes, func(a syscall.NetlinkRouteAttr) bool {
+		return a.Attr.Type == only6 && a.Value[0] != 0
+	})
 }
