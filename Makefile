@@ -202,7 +202,7 @@ release-arch: programs extras
 	done
 	$(QEMU_$(ARCH)) $(PROGRAMS)/mustang version | grep -F 'mustang $(VERSION) go' | grep -F 'linux/$(ARCH)'
 	$(QEMU_$(ARCH)) $(PROGRAMS)/mustang-cni 2>&1 </dev/null | grep -F 'CNI plugin mustang-cni $(VERSION)'
-	CNI_COMMAND=VERSION $(QEMU_$(ARCH)) internal/cni/client/client_$(ARCH) | grep -F 'cannot run $(CURDIR)/internal/cni/client/mustang-cni-full'
+	CNI_COMMAND=VERSION $(QEMU_$(ARCH)) internal/cni/install/client_$(ARCH) | grep -F 'cannot run $(CURDIR)/internal/cni/install/mustang-cni-full'
 
 # The manifest is what Helm makes of the chart. Helm needs some two hundred modules.
 HELM := $(GO) tool -modfile=packaging/helm.mod helm
@@ -222,7 +222,7 @@ lint: $(BUILD)/packages-generate.stamp
 
 # Packages that several goroutines or processes use, with tests that need no root.
 RACE_PACKAGES := ./cmd/mustang/internal/svc ./internal/agent ./internal/agent/shed ./internal/flock ./internal/kube ./internal/cni/netconf ./internal/cni/record ./internal/datapath/connections \
-	./internal/datapath/dirlock ./internal/ipam ./internal/load/message ./internal/load/worker ./internal/policy \
+	./internal/datapath/dirlock ./internal/ipam ./internal/load ./internal/load/worker ./internal/policy \
 	./internal/policy/manifest ./internal/result ./internal/result/compare ./internal/service ./internal/service/health \
 	./internal/service/manifest
 

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"mustang/cmd/mustang/internal/cli"
+	"mustang/cmd/mustang/internal/monitor"
 	"mustang/cmd/mustang/internal/nodeagent"
 	"mustang/internal/agent"
 	"mustang/internal/agent/control"
@@ -32,7 +33,6 @@ import (
 	"mustang/internal/cni/netconf"
 	"mustang/internal/cni/server"
 	"mustang/internal/datapath"
-	"mustang/internal/datapath/metrics"
 	"mustang/internal/kube"
 	"mustang/internal/netns"
 	"mustang/internal/service/health"
@@ -136,7 +136,7 @@ func (c *config) runAgent(ctx context.Context, o agentOptions) (err error) {
 	}
 	defer unlock()
 	state := healthz.New()
-	state.Tell(metrics.Collector{Root: c.BPFRoot})
+	state.Tell(monitor.Collector{Root: c.BPFRoot})
 	listeners, err := o.listen(ctx, state)
 	defer func() {
 		for l := range listeners {

@@ -19,7 +19,7 @@ import (
 	"mustang/internal/bench"
 	"mustang/internal/bench/engine"
 	"mustang/internal/bench/host"
-	"mustang/internal/bench/progress"
+
 	"mustang/internal/bench/suites"
 	"mustang/internal/load"
 	"mustang/internal/load/worker"
@@ -298,7 +298,7 @@ func (c *config) measure(cmd *cobra.Command, o bench.Options, out string) (file 
 		return file, "", err
 	}
 	defer func() { err = errors.Join(err, o.Out.Close()) }()
-	o.Progress = progress.New(c.Stderr, c.Terminal)
+	o.Progress = bench.NewProgress(c.Stderr, c.Terminal)
 	file, err = bench.Run(cmd.Context(), o)
 	return file, filepath.Join(o.Out.Path, rundir.Results), err
 }

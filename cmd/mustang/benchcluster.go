@@ -14,10 +14,9 @@ import (
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/bench"
 	"mustang/internal/bench/clusterbench"
-	"mustang/internal/bench/progress"
+
 	"mustang/internal/bench/suites"
 	"mustang/internal/kube"
-	"mustang/internal/kube/podexec"
 )
 
 // clusterImage is the image of the chart.
@@ -95,7 +94,7 @@ next bench removes. The exit code is 1 if a row failed.`,
 
 // runCluster makes the pods, measures, and removes them.
 func (c *config) runCluster(cmd *cobra.Command, o bench.Options, where clusterbench.Options, flags benchFlags) (err error) {
-	where.Note = progress.New(c.Stderr, c.Terminal).Note
+	where.Note = bench.NewProgress(c.Stderr, c.Terminal).Note
 	where.Longest = max(o.Time, 0) + clusterMargin
 	if where.Exe, err = os.Executable(); err != nil {
 		return err
@@ -115,7 +114,7 @@ func (c *config) runCluster(cmd *cobra.Command, o bench.Options, where clusterbe
 // clusterExec is the command that bench starts to reach an agent in a pod.
 func (c *config) clusterExec() *cobra.Command {
 	return hidden(clusterbench.ExecCommand, "Run a command in a pod (started by bench)", func(ctx context.Context, args []string) error {
-		return clusterbench.Exec(ctx, args, podexec.Streams{Stdin: c.Stdin, Stdout: c.Stdout, Stderr: c.Stderr})
+		return clusterbench.Exec(ctx, args, kube.ExecStreams{Stdin: c.Stdin, Stdout: c.Stdout, Stderr: c.Stderr})
 	})
 }
 

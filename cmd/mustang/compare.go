@@ -11,8 +11,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"mustang/cmd/mustang/internal/cli"
-	"mustang/internal/report/export"
-	"mustang/internal/report/text"
+
+	"mustang/internal/report/render"
 	"mustang/internal/result"
 	"mustang/internal/result/compare"
 	"mustang/internal/result/rundir"
@@ -124,7 +124,7 @@ func firstOf(rows []string) string {
 	if len(rows) > most {
 		rows, more = rows[:most], fmt.Sprintf(" and %d more", len(rows)-most)
 	}
-	return export.Plain(strings.Join(rows, ", ")) + more
+	return render.Plain(strings.Join(rows, ", ")) + more
 }
 
 // printComparison prints a comparison of runs.
@@ -136,19 +136,19 @@ func (c *config) printComparison(comparison *compare.Comparison, runs []compare.
 			*compare.Comparison
 		}{cli.Schema, comparison})
 	case "csv":
-		return export.ComparisonCSV(c.Stdout, comparison)
+		return render.ComparisonCSV(c.Stdout, comparison)
 	case "markdown":
-		return export.ComparisonMarkdown(c.Stdout, comparison)
+		return render.ComparisonMarkdown(c.Stdout, comparison)
 	case "benchfmt":
-		var all []export.Run
+		var all []render.NamedRun
 		for _, r := range runs {
-			all = append(all, export.Run(r))
+			all = append(all, render.NamedRun(r))
 		}
-		return export.Benchfmt(c.Stdout, all...)
+		return render.Benchfmt(c.Stdout, all...)
 	}
 	o := c.textOptions()
 	o.Wide = format == "wide"
-	return text.WriteComparison(c.Stdout, comparison, o)
+	return render.WriteComparison(c.Stdout, comparison, o)
 }
 
 // readRuns reads the results that paths stand for.
@@ -172,7 +172,7 @@ func readRuns(paths []string) ([]compare.Run, error) {
 			name = fmt.Sprintf("%s (%d)", path, n)
 		}
 		taken[name] = true
-		runs = append(runs, compare.Run{Name: export.Plain(name), File: file})
+		runs = append(runs, compare.Run{Name: render.Plain(name), File: file})
 	}
 	return runs, nil
 }

@@ -11,7 +11,7 @@ import (
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/datapath/attached"
 	"mustang/internal/linkinfo"
-	"mustang/internal/linkinfo/drawing"
+
 	"mustang/internal/netns"
 )
 
@@ -99,7 +99,7 @@ func (c *config) showLinks(o linksOptions) error {
 	case o.format == "tree":
 		return linkinfo.WriteTree(c.Stdout, inventories)
 	case o.format == "svg":
-		return drawing.Draw(c.Stdout, inventories)
+		return linkinfo.WriteSVG(c.Stdout, inventories)
 	case o.all || o.lab != "":
 		return linkinfo.WriteAllJSON(c.Stdout, inventories)
 	}

@@ -15,9 +15,9 @@ import (
 
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/report"
-	"mustang/internal/report/export"
+
 	"mustang/internal/report/html"
-	"mustang/internal/report/text"
+	"mustang/internal/report/render"
 	"mustang/internal/result"
 	"mustang/internal/result/rundir"
 )
@@ -69,11 +69,11 @@ func (c *config) reportOn(results, format string) error {
 	case "json":
 		return c.printResults(file)
 	case "csv":
-		return export.CSV(c.Stdout, file)
+		return render.CSV(c.Stdout, file)
 	case "markdown":
-		return export.Markdown(c.Stdout, file)
+		return render.Markdown(c.Stdout, file)
 	case "benchfmt":
-		return export.Benchfmt(c.Stdout, export.Run{File: file})
+		return render.Benchfmt(c.Stdout, render.NamedRun{File: file})
 	}
 	r, err := report.New(file)
 	if err != nil {
@@ -130,7 +130,7 @@ func (c *config) printReport(r *report.Report, results, format string) error {
 	o := c.textOptions()
 	if format == "wide" {
 		o.Wide = true
-		if err := text.Write(c.Stdout, r, o); err != nil {
+		if err := render.Text(c.Stdout, r, o); err != nil {
 			return err
 		}
 		if _, err := fmt.Fprintln(c.Stdout); err != nil {
@@ -138,7 +138,7 @@ func (c *config) printReport(r *report.Report, results, format string) error {
 		}
 	}
 	files := fmt.Sprintf("Results: %s; page: %s; all tables: -o wide", results, pageOf(results))
-	return text.Answer(c.Stdout, r, files, o)
+	return render.Answer(c.Stdout, r, files, o)
 }
 
 // colored reports whether a terminal is to show colors: see https://no-color.org, and terminfo(5) of a dumb one.
@@ -147,7 +147,7 @@ func colored(getenv func(string) string) bool {
 }
 
 // textOptions returns the width and colors of the terminal that is printed to.
-func (c *config) textOptions() (o text.Options) {
+func (c *config) textOptions() (o render.Options) {
 	if out, ok := c.Stdout.(*os.File); ok && term.IsTerminal(int(out.Fd())) {
 		o.Color = colored(c.Getenv)
 		if width, _, err := term.GetSize(int(out.Fd())); err == nil {

@@ -10,7 +10,6 @@ import (
 
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/bench"
-	"mustang/internal/bench/selftest"
 )
 
 // checkSelfTest returns an error if an argument or a flag makes no sense in a self-test.
@@ -46,10 +45,10 @@ func (c *config) runSelfTest(cmd *cobra.Command, o bench.Options, out, format st
 	list := []checkJSON{}
 	var rows [][]string
 	var failed []error
-	for _, check := range selftest.Judge(file) {
+	for _, check := range bench.JudgeSelftest(file) {
 		list = append(list, checkJSON(check))
 		rows = append(rows, []string{check.Name, check.Want, check.Found, check.Status})
-		if check.Status == selftest.Failed {
+		if check.Status == bench.Failed {
 			failed = append(failed, fmt.Errorf("self-test: %s: want %s, found %s", check.Name, check.Want, check.Found))
 		}
 	}

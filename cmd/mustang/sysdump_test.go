@@ -3,10 +3,6 @@
 package main
 
 import (
-	"archive/tar"
-	"compress/gzip"
-	"errors"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -54,7 +50,7 @@ func TestSysdump(t *testing.T) {
 	if info, err := os.Stat(out); err != nil || info.Mode() != 0o600 {
 		t.Errorf("%v, %v", info.Mode(), err)
 	}
-	all := archived(t, out)
+	all := testkit.ReadArchive(t, out)
 	for name, want := range map[string]string{
 		"commands/svc-ls.json": `"service": "10.96.0.1"`, "commands/version.txt": "mustang ", "commands/status.txt": "services", "commands/links.json": `"lo"`, "commands/probe.txt": "veth",
 		"network.txt": "dev \"lo\"", "sysctls.txt": "net/ipv4/ip_forward = ", "kernel.txt": "Linux ", "files/proc/version": "Linux", "pins.txt": "services",
@@ -97,31 +93,5 @@ func TestSysdump(t *testing.T) {
 	}
 	if code, _, stderr := command(t, env, "sysdump", "--max-size=0"); code != exitMisuse || !strings.Contains(stderr, "--max-size") {
 		t.Errorf("no size: %d, %s", code, stderr)
-	}
-}
-
-// archived returns the files of an archive.
-func archived(t *testing.T, path string) map[string]string {
-	t.Helper()
-	file, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
-	zip, err := gzip.NewReader(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	all := map[string]string{}
-	for files := tar.NewReader(zip); ; {
-		header, err := files.Next()
-		if errors.Is(err, io.EOF) {
-			return all
-		}
-		data, failed := io.ReadAll(files)
-		if err != nil || failed != nil {
-			t.Fatal(err, failed)
-		}
-		all[header.Name] = string(data)
 	}
 }

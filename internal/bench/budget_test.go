@@ -9,7 +9,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"mustang/internal/bench/progress"
 	"mustang/internal/load"
 	"mustang/internal/result"
 )
@@ -128,7 +127,7 @@ func TestBudgetTimeLeft(t *testing.T) {
 			var out bytes.Buffer
 			started := time.Now()
 			time.Sleep(5 * time.Second)
-			b := newBudget(Options{Time: limit, Progress: progress.New(&out, false)}, started, 2*time.Second, 1)
+			b := newBudget(Options{Time: limit, Progress: NewProgress(&out, false)}, started, 2*time.Second, 1)
 			costs{2 * time.Second, time.Second, 10 * time.Millisecond, time.Second, time.Second, three[:1]}.spend(b)
 			last := time.Hour
 			lines := strings.Split(strings.TrimSpace(out.String()), "\n")

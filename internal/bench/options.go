@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"mustang/internal/bench/host"
-	"mustang/internal/bench/progress"
+
 	"mustang/internal/bench/suites"
 	"mustang/internal/lab"
 	"mustang/internal/result"
@@ -72,7 +72,7 @@ type Options struct {
 	// Exe is the program to start as load agent; empty means this one.
 	Exe string
 	// Progress receives the progress of the run.
-	Progress progress.Reporter
+	Progress Progress
 }
 
 // suiteName returns the names of the suites, or [suites.All] if they are all.

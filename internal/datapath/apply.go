@@ -12,7 +12,6 @@ import (
 	"mustang/internal/datapath/objects"
 	"mustang/internal/datapath/rows"
 	"mustang/internal/service"
-	"mustang/internal/service/maglev"
 )
 
 // Apply makes the owner's set of services exactly want. It writes only rows that differ, in chunks: the lock is held for
@@ -119,7 +118,7 @@ type buffers struct {
 	backendKeys []objects.BackendKey
 	backends    []objects.Backend
 	blockKeys   []objects.BackendKey
-	blocks      [][maglev.Block]uint16
+	blocks      [][rows.MaglevBlock]uint16
 	rangeKeys   []objects.SourceRange
 	serviceKeys []objects.ServiceKey
 	services    []objects.Service

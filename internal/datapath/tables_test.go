@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/datapath/objects"
+	"mustang/internal/datapath/rows"
 	"mustang/internal/service"
-	"mustang/internal/service/maglev"
 	"mustang/internal/testkit"
 )
 
@@ -203,7 +203,7 @@ func TestTablesFull(t *testing.T) {
 	if _, err := d.Services().Apply(t.Context(), service.CLI, []service.Service{one, two}); err != nil {
 		t.Fatal(err)
 	}
-	blocks := 2 * maglev.Entries(2) / maglev.Block
+	blocks := 2 * rows.Count(one).Blocks
 	_, err := d.Services().Apply(t.Context(), service.CLI, []service.Service{one, two, three})
 	_, _, putErr := d.Services().Put(t.Context(), service.CLI, three)
 	for _, err := range []error{err, putErr} {

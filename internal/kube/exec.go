@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"mustang/internal/document"
-	"mustang/internal/kube/podexec"
 )
 
 // Get writes the answer of the API server to a path, "/api/v1/nodes?limit=500".
@@ -78,6 +77,6 @@ func (c *Client) PodsOf(ctx context.Context, namespace, selector string) (pods [
 }
 
 // Exec runs a command in a pod.
-func (c *Client) Exec(ctx context.Context, run podexec.Command, streams podexec.Streams) error {
-	return podexec.Run(ctx, c.config, run, streams)
+func (c *Client) Exec(ctx context.Context, run ExecCommand, streams ExecStreams) error {
+	return Exec(ctx, c.config, run, streams)
 }

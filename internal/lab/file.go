@@ -12,7 +12,7 @@ import (
 
 	"mustang/internal/lab/kubeproxy"
 	"mustang/internal/lab/labfile"
-	"mustang/internal/lab/pathcheck"
+
 	"mustang/internal/netns"
 	"mustang/internal/podlink"
 	"mustang/internal/rtnl"
@@ -286,7 +286,7 @@ func (l *Lab) writeRules(ctx context.Context, h labfile.Host, services []service
 func (l *Lab) awaitNeighbours(ctx context.Context) error {
 	await := func(from, to string, addrs []netip.Prefix) error {
 		for _, addr := range addrs {
-			if err := pathcheck.Await(ctx, l.namespaces[from], addr.Addr()); err != nil {
+			if err := awaitPath(ctx, l.namespaces[from], addr.Addr()); err != nil {
 				return fmt.Errorf("%s to %s: %w", from, to, err)
 			}
 		}

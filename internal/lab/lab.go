@@ -23,7 +23,7 @@ import (
 	"strings"
 
 	"mustang/internal/datapath"
-	"mustang/internal/lab/allowlist"
+
 	"mustang/internal/lab/dockerd"
 	"mustang/internal/lab/guest"
 	"mustang/internal/lab/kubeproxy"
@@ -45,7 +45,7 @@ type Lab struct {
 	datapath    *datapath.Datapath      // nil without one, and in a lab of a file
 	opened      []*datapath.Datapath    // all that are open
 	nftables    *kubeproxy.NFTables     // nil until its tables are written
-	allowlist   *allowlist.NFTables     // likewise
+	allowlist   *nftablesList           // likewise
 	ovsDatapath string                  // kind of the Open vSwitch datapath; empty without one
 	docker      *dockerd.Engine         // nil without Docker
 	relays      []*exec.Cmd             // processes of tap and tun links

@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"slices"
 
-	"mustang/internal/lab/pathcheck"
 	"mustang/internal/netns"
 	"mustang/internal/ovs"
 	"mustang/internal/podlink"
@@ -149,7 +148,7 @@ func (l *Lab) ChecksumFault(ctx context.Context) (_ string, err error) {
 	case a == nil || b == nil:
 		return "", fmt.Errorf("the pods have no namespaces here: %w", errors.ErrUnsupported)
 	}
-	return pathcheck.Tunnel{
+	return tunnelCheck{
 		Client: b, Server: a, ServerAddresses: Addresses(l.Options, PodA), MTU: overlayMTU,
 		Receivers: slices.Collect(maps.Values(l.namespaces)),
 		Hosts:     map[string]*netns.Namespace{HostA: l.namespaces[HostA], HostB: l.namespaces[HostB]},

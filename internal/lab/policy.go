@@ -9,7 +9,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/datapath/policies"
-	"mustang/internal/lab/allowlist"
 )
 
 // otherBlocks is the first of the ranges of addresses that rules before the last one allow. Nobody in the lab is in them.
@@ -38,29 +37,29 @@ func (o Options) checkPolicy() error {
 }
 
 // allowed returns what may connect to pod-a at [PlainPort]: ranges of addresses that no host or pod has, and last pod-b.
-func (l *Lab) allowed() allowlist.List {
-	list := allowlist.List{Pod: PodAIPs[0]}
+func (l *Lab) allowed() allowlist {
+	list := allowlist{Pod: PodAIPs[0]}
 	first := otherBlocks.Addr().As4()
 	for i := range l.Options.PolicyRules - 1 {
 		at := netip.AddrFrom4([4]byte{first[0], first[1] + byte(i>>8), byte(i), 0})
-		list.Rules = append(list.Rules, allowlist.Rule{From: netip.PrefixFrom(at, otherBlocks.Bits()), Port: PlainPort})
+		list.Rules = append(list.Rules, allowRule{From: netip.PrefixFrom(at, otherBlocks.Bits()), Port: PlainPort})
 	}
 	list.Rules = append(list.Rules, fromPodB(PlainPort))
 	return list
 }
 
 // fromPodB is a rule that allows pod-b a port.
-func fromPodB(port uint16) allowlist.Rule {
-	return allowlist.Rule{From: netip.PrefixFrom(PodBIPs[0], PodBIPs[0].BitLen()), Port: port}
+func fromPodB(port uint16) allowRule {
+	return allowRule{From: netip.PrefixFrom(PodBIPs[0], PodBIPs[0].BitLen()), Port: port}
 }
 
 // iptables returns the host's rules of iptables.
-func (l *Lab) iptables() allowlist.IPTables { return allowlist.IPTables{Host: l.namespaces[Host]} }
+func (l *Lab) iptables() iptablesList { return iptablesList{Host: l.namespaces[Host]} }
 
 // withAllowlist calls do with the host's table of nftables.
-func (l *Lab) withAllowlist(do func(*allowlist.NFTables) error) (err error) {
+func (l *Lab) withAllowlist(do func(*nftablesList) error) (err error) {
 	if l.allowlist == nil {
-		if l.allowlist, err = allowlist.OpenNFTables(l.namespaces[Host]); err != nil {
+		if l.allowlist, err = openNFTables(l.namespaces[Host]); err != nil {
 			return err
 		}
 	}
@@ -74,7 +73,7 @@ func (l *Lab) WritePolicy(ctx context.Context) error {
 	case ViaIPTables:
 		return l.iptables().Write(list)
 	case ViaNFTables:
-		return l.withAllowlist(func(t *allowlist.NFTables) error { return t.Write(ctx, list) })
+		return l.withAllowlist(func(t *nftablesList) error { return t.Write(ctx, list) })
 	}
 	return l.applyPolicy(ctx, policies.Set{Snapshot: list.Snapshot()})
 }
@@ -85,7 +84,7 @@ func (l *Lab) ClearPolicy(ctx context.Context) error {
 	case ViaIPTables:
 		return l.iptables().Clear()
 	case ViaNFTables:
-		return l.withAllowlist(func(t *allowlist.NFTables) error { return t.Clear(ctx) })
+		return l.withAllowlist(func(t *nftablesList) error { return t.Clear(ctx) })
 	}
 	return l.applyPolicy(ctx, policies.Set{})
 }
@@ -99,9 +98,9 @@ func (l *Lab) AllowDenied(ctx context.Context, allow bool) error {
 	case l.Options.Policy == ViaIPTables:
 		return l.iptables().Remove(list, more)
 	case l.Options.Policy == ViaNFTables && allow:
-		return l.withAllowlist(func(t *allowlist.NFTables) error { return t.Add(ctx, more) })
+		return l.withAllowlist(func(t *nftablesList) error { return t.Add(ctx, more) })
 	case l.Options.Policy == ViaNFTables:
-		return l.withAllowlist(func(t *allowlist.NFTables) error { return t.Remove(ctx, more) })
+		return l.withAllowlist(func(t *nftablesList) error { return t.Remove(ctx, more) })
 	case allow:
 		list.Rules = append(list.Rules, more)
 	}
@@ -115,13 +114,13 @@ func (l *Lab) applyPolicy(ctx context.Context, set policies.Set) error {
 
 // RuleCounters returns the packets that the rules of a network policy have counted, by what they do; nil if none enforces one.
 func (l *Lab) RuleCounters() (map[string]uint64, error) {
-	var c allowlist.Counters
+	var c ruleCounts
 	var err error
 	switch l.Options.Policy {
 	case ViaIPTables:
 		c, err = l.iptables().Counters()
 	case ViaNFTables:
-		err = l.withAllowlist(func(t *allowlist.NFTables) (err error) {
+		err = l.withAllowlist(func(t *nftablesList) (err error) {
 			c, err = t.Counters()
 			return err
 		})

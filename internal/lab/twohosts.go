@@ -8,7 +8,7 @@ import (
 	"net/netip"
 
 	"mustang/internal/lab/kubeproxy"
-	"mustang/internal/lab/pathcheck"
+
 	"mustang/internal/netns"
 	"mustang/internal/podlink"
 	"mustang/internal/rtnl"
@@ -190,7 +190,7 @@ func (l *Lab) awaitPaths(ctx context.Context) error {
 				continue
 			}
 			for _, addr := range Addresses(l.Options, to) {
-				if err := pathcheck.Await(ctx, ns, addr); err != nil {
+				if err := awaitPath(ctx, ns, addr); err != nil {
 					return fmt.Errorf("%s to %s: %w", from, to, err)
 				}
 			}

@@ -12,8 +12,6 @@ import (
 	"os/exec"
 	"sync"
 	"time"
-
-	"mustang/internal/load/message"
 )
 
 // Timeouts of the parent's side.
@@ -35,7 +33,7 @@ type Agent struct {
 	timeout time.Duration
 	stdin   io.WriteCloser
 	stdout  io.ReadCloser
-	out     *message.Writer
+	out     *MessageWriter
 	stderr  tail
 	exited  chan struct{} // closed when the process is reaped
 
@@ -66,7 +64,7 @@ func StartAgent(ctx context.Context, o AgentOptions) (_ *Agent, err error) {
 	if a.stdout, err = a.cmd.StdoutPipe(); err != nil {
 		return nil, errors.Join(err, a.stdin.Close())
 	}
-	a.out = message.NewWriter(a.stdin)
+	a.out = NewMessageWriter(a.stdin)
 	start := o.Start
 	if start == nil {
 		start = (*exec.Cmd).Start
@@ -128,7 +126,7 @@ func (a *Agent) expect(id uint64) chan Reply {
 
 // receive hands out replies until the agent closes its output, then reaps the process.
 func (a *Agent) receive() {
-	messages := message.NewReader(a.stdout, maxReply)
+	messages := NewMessageReader(a.stdout, maxReply)
 	var err error
 	for {
 		var r Reply
@@ -162,7 +160,7 @@ func (a *Agent) receive() {
 	if waitErr := a.cmd.Wait(); waitErr != nil && !killed {
 		err = fmt.Errorf("%w (%w)", err, waitErr)
 	}
-	if text := message.Printable(a.stderr.String()); text != "" {
+	if text := Printable(a.stderr.String()); text != "" {
 		err = fmt.Errorf("%w: %s", err, text)
 	}
 	a.mu.Lock()
@@ -222,7 +220,7 @@ func (a *Agent) call(ctx context.Context, c Call) (Reply, error) {
 	case !ok:
 		return fail(a.Err())
 	case r.Error != nil:
-		return Reply{}, &RemoteError{Op: c.Op, Message: message.Printable(r.Error.Message), Errno: r.Error.Errno}
+		return Reply{}, &RemoteError{Op: c.Op, Message: Printable(r.Error.Message), Errno: r.Error.Errno}
 	}
 	return r, nil
 }

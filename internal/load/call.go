@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"net/netip"
 	"syscall"
-
-	"mustang/internal/load/message"
 )
 
 // Of the messages between parent and agent.
@@ -78,7 +76,7 @@ func (r Reply) checkHello() error {
 		return errors.New("the agent did not say hello: is it of the same version?")
 	case r.Hello.Protocol != Protocol:
 		return fmt.Errorf("the agent speaks version %d of the load protocol (mustang %s), want version %d: "+
-			"install the same mustang there", r.Hello.Protocol, message.Printable(r.Hello.Version), Protocol)
+			"install the same mustang there", r.Hello.Protocol, Printable(r.Hello.Version), Protocol)
 	}
 	return nil
 }

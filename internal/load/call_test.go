@@ -11,8 +11,6 @@ import (
 	"time"
 
 	hdrhistogram "github.com/HdrHistogram/hdrhistogram-go"
-
-	"mustang/internal/load/message"
 )
 
 // FuzzReply reads messages of an agent on another machine. Whatever they are, they end in
@@ -34,7 +32,7 @@ func FuzzReply(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		messages := message.NewReader(strings.NewReader(string(data)), maxReply)
+		messages := NewMessageReader(strings.NewReader(string(data)), maxReply)
 		for {
 			var r Reply
 			err := messages.Read(&r)
@@ -45,7 +43,7 @@ func FuzzReply(f *testing.F) {
 				err = r.checkHello()
 			}
 			if err == nil && r.Error != nil {
-				err = errors.New(message.Printable(r.Error.Message))
+				err = errors.New(Printable(r.Error.Message))
 			}
 			if err == nil {
 				continue

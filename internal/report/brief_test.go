@@ -9,7 +9,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"mustang/internal/report/text"
+	"mustang/internal/report/render"
 	"mustang/internal/result"
 )
 
@@ -17,7 +17,7 @@ import (
 func briefOf(t testing.TB, f result.File, width int) string {
 	t.Helper()
 	var b strings.Builder
-	if err := text.Answer(&b, reportOf(t, f), "Results: results.json", text.Options{Width: width}); err != nil {
+	if err := render.Answer(&b, reportOf(t, f), "Results: results.json", render.Options{Width: width}); err != nil {
 		t.Fatal(err)
 	}
 	return b.String()

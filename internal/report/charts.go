@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"mustang/internal/report/format"
-	"mustang/internal/report/plots"
+
 	"mustang/internal/result"
 )
 
@@ -18,18 +18,6 @@ type ChartGroup struct {
 	Long            bool // of as many rows as the suite has
 	Figures         []Figure
 }
-
-// What charts show, see package plots.
-type (
-	// Chart has a mark for each row.
-	Chart = plots.Chart
-	// Figure is a chart, or two.
-	Figure = plots.Figure
-	// Mark is a row.
-	Mark = plots.Mark
-	// Legend is a series.
-	Legend = plots.Legend
-)
 
 // charts makes a suite's charts, without empty ones.
 func (st *suiteTables) charts() []ChartGroup {
@@ -90,7 +78,7 @@ func (t *workloadTable) label(e *entry) string {
 // cpuChart shows the CPU time per unit.
 func (t *workloadTable) cpuChart() Chart {
 	c := Chart{
-		Shape: plots.ShapeBar, Title: t.name + ": CPU time, µs per " + t.cpuUnit,
+		Shape: ShapeBar, Title: t.name + ": CPU time, µs per " + t.cpuUnit,
 		Caption: "Shorter is better.",
 	}
 	shown := slices.DeleteFunc(t.measured(), func(e *entry) bool { return e.CPUUSPerUnit <= 0 })

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"mustang/internal/report/text"
+	"mustang/internal/report/render"
 	"mustang/internal/result"
 )
 
@@ -21,10 +21,10 @@ func TestCosts(t *testing.T) {
 	ebpf.BPFNanos = []result.ProgramTime{{Program: "from_pod", RunsPerUnit: 25.8, NanosPerRun: 49.3}, {Program: "to_pod", RunsPerUnit: 25.8, NanosPerRun: 7.25}}
 	f := result.File{Schema: result.Schema, Suites: []result.Suite{podLinks(t)}, Rows: []result.Row{plain, ebpf, without}, Run: result.Run{Suite: "pod-links"}}
 	want := []string{"CPU time, throughput", "CPU µs per MB user system softirq eBPF programs", "212 4.25 130 77.5", "from_pod 49.3 ns, 25.8 per MB; to_pod 7.25 ns, 25.8 per MB"}
-	for where, got := range map[string]string{"wide": textOf(t, f, text.Options{Wide: true}), "page": wordsOf(pageOf(t, f))} {
+	for where, got := range map[string]string{"wide": textOf(t, f, render.Options{Wide: true}), "page": wordsOf(pageOf(t, f))} {
 		t.Run(where, func(t *testing.T) { checkSays(t, strings.Join(strings.Fields(got), " "), want, nil) })
 	}
-	checkSays(t, textOf(t, f, text.Options{}), nil, []string{"CPU time, throughput"})
+	checkSays(t, textOf(t, f, render.Options{}), nil, []string{"CPU time, throughput"})
 	f.Rows = f.Rows[2:]
-	checkSays(t, textOf(t, f, text.Options{Wide: true})+wordsOf(pageOf(t, f)), nil, []string{"CPU time, throughput"})
+	checkSays(t, textOf(t, f, render.Options{Wide: true})+wordsOf(pageOf(t, f)), nil, []string{"CPU time, throughput"})
 }

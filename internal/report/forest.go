@@ -9,14 +9,14 @@ import (
 	"strings"
 
 	"mustang/internal/report/format"
-	"mustang/internal/report/plots"
+
 	"mustang/internal/result"
 )
 
 // forest draws what the verdict says: the ratios of the rows that may win, the best first, or of the suite's stated pairs. Rows
 // that are several times slower than the others have a panel of their own, the second chart.
 func (t *workloadTable) forest() []Chart {
-	c := Chart{Shape: plots.ShapeForest, Log: true}
+	c := Chart{Shape: ShapeForest, Log: true}
 	if t.suite.statesPairs() || t.suite.Answer[0] == result.AnswerTally {
 		t.addPairs(&c)
 	} else {
@@ -43,7 +43,7 @@ func (st *suiteTables) forestLegend(workloads []Workload) string {
 	out := map[bool]string{true: "Further left is better. ", false: "Further right is better. "}[st.workloads[0].wording.less || st.workloads[0].inTime()]
 	out += "Lines are 95\u00a0% intervals; a hollow mark: no difference was found. Band: the difference between two measurements of one path."
 	if cut {
-		out += plots.CutOff
+		out += cutOff
 	}
 	return out
 }
@@ -175,7 +175,7 @@ func (t *workloadTable) tip(e *entry) string {
 
 // distribution draws the samples of each row.
 func (t *workloadTable) distribution() Figure {
-	c := Chart{Shape: plots.ShapeStrip, Title: t.name + ", " + t.unit + ", all samples", Legend: t.legend(t.measured()),
+	c := Chart{Shape: ShapeStrip, Title: t.name + ", " + t.unit + ", all samples", Legend: t.legend(t.measured()),
 		Caption: "Ticks are samples; where there are many, the shape is as high as samples are dense. The upright line is the median. " +
 			map[bool]string{true: "Left is better.", false: "Right is better."}[t.wording.less]}
 	if t.turns() {
@@ -200,7 +200,7 @@ const mostCurves = 12
 // latencyCurve draws the percentiles of the latency of the rows that may win.
 func (t *workloadTable) latencyCurve() Chart {
 	c := Chart{
-		Shape: plots.ShapeCurve, Log: true, Title: t.name + ": latency, " + t.latencyUnit(),
+		Shape: ShapeCurve, Log: true, Title: t.name + ": latency, " + t.latencyUnit(),
 		Caption: "How many " + t.events() + " took less than how long: p50 is half of them, p99.9 is 999 of 1,000. Lower is better.",
 	}
 	rows := slices.DeleteFunc(t.ranked(t.measured()), func(e *entry) bool {

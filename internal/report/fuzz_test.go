@@ -14,9 +14,9 @@ import (
 	"testing"
 
 	"mustang/internal/report"
-	"mustang/internal/report/export"
+
 	"mustang/internal/report/html"
-	"mustang/internal/report/text"
+	"mustang/internal/report/render"
 	"mustang/internal/result"
 	"mustang/internal/result/compare"
 )
@@ -30,9 +30,9 @@ func (c *counter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// render reads a result file and makes all reports of it. It returns the number of
+// renderAll reads a result file and makes all reports of it. It returns the number of
 // bytes written.
-func render(path string) (int, error) {
+func renderAll(path string) (int, error) {
 	f, err := result.Read(path)
 	if err != nil {
 		return 0, err
@@ -42,8 +42,8 @@ func render(path string) (int, error) {
 		return 0, err
 	}
 	var w counter
-	for _, o := range []text.Options{{Width: 80}, {Wide: true, Color: true}} {
-		if err := cmp.Or(text.Answer(&w, r, "", o), text.Write(&w, r, o)); err != nil {
+	for _, o := range []render.Options{{Width: 80}, {Wide: true, Color: true}} {
+		if err := cmp.Or(render.Answer(&w, r, "", o), render.Text(&w, r, o)); err != nil {
 			return w.n, err
 		}
 	}
@@ -70,8 +70,8 @@ func exportAll(w io.Writer, f result.File) error {
 	if _, err := json.Marshal(c); err != nil {
 		return err
 	}
-	return errors.Join(export.CSV(w, f), export.Markdown(w, f), export.Benchfmt(w, export.Run{Name: "run", File: f}),
-		export.ComparisonCSV(w, c), export.ComparisonMarkdown(w, c), text.WriteComparison(w, c, text.Options{Wide: true}))
+	return errors.Join(render.CSV(w, f), render.Markdown(w, f), render.Benchfmt(w, render.NamedRun{Name: "run", File: f}),
+		render.ComparisonCSV(w, c), render.ComparisonMarkdown(w, c), render.WriteComparison(w, c, render.Options{Wide: true}))
 }
 
 // minimal is a result file of one suite with two rows and a comparison, in which each
@@ -109,7 +109,7 @@ func FuzzReport(f *testing.F) {
 		if err := os.WriteFile(path, data, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		n, err := render(path)
+		n, err := renderAll(path)
 		if most := 1<<20 + 1000*len(data); n > most {
 			t.Errorf("%d bytes of reports from %d bytes", n, len(data))
 		}
@@ -134,7 +134,7 @@ func TestLargestFile(t *testing.T) {
 	if err := html.Write(io.Discard, r); err != nil {
 		t.Error(err)
 	}
-	if err := text.Write(io.Discard, r, text.Options{Wide: true}); err != nil {
+	if err := render.Text(io.Discard, r, render.Options{Wide: true}); err != nil {
 		t.Error(err)
 	}
 	if n := strings.Count(briefOf(t, f, 0), "\n"); n > 25 {

@@ -9,7 +9,7 @@ import (
 
 	xhtml "golang.org/x/net/html"
 
-	"mustang/internal/report/text"
+	"mustang/internal/report/render"
 	"mustang/internal/result"
 )
 
@@ -58,7 +58,7 @@ func TestHostileStrings(t *testing.T) {
 		if !strings.ContainsFunc(s, special) && !strings.Contains(wordsOf(page), s) {
 			t.Errorf("%q is not in the page as text", s)
 		}
-		for _, o := range []text.Options{{}, {Wide: true}, {Width: 80}} {
+		for _, o := range []render.Options{{}, {Wide: true}, {Width: 80}} {
 			out := textOf(t, f, o)
 			if strings.ContainsAny(out, "\x1b\r\t\u202e\u2066") || !utf8.ValidString(out) {
 				t.Errorf("%q reached the terminal", s)
@@ -89,7 +89,7 @@ func TestHostileSuites(t *testing.T) {
 		if got := strings.Count(pageOf(t, f), "<"); got > want { // fewer where long names leave an axis less room
 			t.Errorf("%q: %d tags, without it %d", s, got, want)
 		}
-		if out := textOf(t, f, text.Options{Wide: true, Width: 80}) + briefOf(t, f, 80); strings.ContainsAny(out, "\x1b\r\t\u202e\u2066") || !utf8.ValidString(out) {
+		if out := textOf(t, f, render.Options{Wide: true, Width: 80}) + briefOf(t, f, 80); strings.ContainsAny(out, "\x1b\r\t\u202e\u2066") || !utf8.ValidString(out) {
 			t.Errorf("%q reached the terminal", s)
 		}
 	}

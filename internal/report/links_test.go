@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"mustang/internal/report/text"
+	"mustang/internal/report/render"
 	"mustang/internal/result"
 )
 
@@ -222,7 +222,7 @@ func TestRecordedLinks(t *testing.T) {
 	if ranked == 0 {
 		t.Error("the file ranks no links")
 	}
-	for where, wide := range map[string]string{"tables": textOf(t, f, text.Options{Wide: true}), "page": wordsOf(pageOf(t, f))} {
+	for where, wide := range map[string]string{"tables": textOf(t, f, render.Options{Wide: true}), "page": wordsOf(pageOf(t, f))} {
 		checkSays(t, strings.Join(strings.Fields(wide), " "), []string{"cost of all traffic", "cost of a Service on top", "both costs", "BIG TCP", "veth: cluster-ip/nftables over pod-ip/nftables"}, nil)
 		if where == "page" {
 			checkSays(t, wide, []string{"What Services cost"}, nil)

@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"mustang/internal/report/format"
-	"mustang/internal/report/plots"
+
 	"mustang/internal/result"
 )
 
@@ -22,7 +22,7 @@ func (t *workloadTable) rankPicture() (kernel, user Figure) {
 	best := all[0].entry
 	charts := map[bool]*Chart{}
 	for _, slow := range []bool{false, true} {
-		charts[slow] = &Chart{Shape: plots.ShapeForest, Log: true, Title: upper(t.plural()) + ", " + t.unit, Band: t.band()}
+		charts[slow] = &Chart{Shape: ShapeForest, Log: true, Title: upper(t.plural()) + ", " + t.unit, Band: t.band()}
 	}
 	charts[true].Title += ", through user space"
 	for _, c := range all {
@@ -77,7 +77,7 @@ func (t *workloadTable) pricedQuestions(of link, proxy string) []string {
 // costPicture draws both costs of each service proxy on each link: of all pod traffic, and of a Service on top; or
 // their total.
 func (t *workloadTable) costPicture() Figure {
-	c := Chart{Shape: plots.ShapeForest, Log: true, Title: upper(t.plural()) + ", ratio", Band: t.band()}
+	c := Chart{Shape: ShapeForest, Log: true, Title: upper(t.plural()) + ", ratio", Band: t.band()}
 	for _, of := range t.suite.linkOrder() {
 		name := t.suite.linkName(of)
 		for _, proxy := range t.suite.proxies(of) {

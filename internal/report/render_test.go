@@ -14,7 +14,7 @@ import (
 
 	"mustang/internal/report"
 	"mustang/internal/report/html"
-	"mustang/internal/report/text"
+	"mustang/internal/report/render"
 	"mustang/internal/result"
 )
 
@@ -41,7 +41,7 @@ func golden(t *testing.T, name, got string) {
 
 // TestCountedGolden compares a table of made-up instructions to a stored one.
 func TestCountedGolden(t *testing.T) {
-	golden(t, "counted.txt", textOf(t, sample(t, "counted"), text.Options{Width: 100}))
+	golden(t, "counted.txt", textOf(t, sample(t, "counted"), render.Options{Width: 100}))
 }
 
 // TestTableGolden compares whole tables of made-up data to stored ones.
@@ -49,12 +49,12 @@ func TestTableGolden(t *testing.T) {
 	for _, tc := range []struct {
 		file    string
 		rounds  int
-		options text.Options
+		options render.Options
 	}{
 		{file: "made-up.txt", rounds: 10},
-		{file: "made-up-80.txt", rounds: 10, options: text.Options{Width: 80}},
-		{file: "made-up-wide.txt", rounds: 10, options: text.Options{Wide: true}},
-		{file: "made-up-3-rounds.txt", rounds: 3, options: text.Options{Width: 100}},
+		{file: "made-up-80.txt", rounds: 10, options: render.Options{Width: 80}},
+		{file: "made-up-wide.txt", rounds: 10, options: render.Options{Wide: true}},
+		{file: "made-up-3-rounds.txt", rounds: 3, options: render.Options{Width: 100}},
 	} {
 		t.Run(tc.file, func(t *testing.T) {
 			golden(t, tc.file, textOf(t, truncated(sample(t, "made-up"), tc.rounds), tc.options))
@@ -64,9 +64,9 @@ func TestTableGolden(t *testing.T) {
 
 // TestSuitesGolden compares a table of all suites, made up, to a stored one.
 func TestSuitesGolden(t *testing.T) {
-	golden(t, "suites.txt", textOf(t, sample(t, "suites"), text.Options{Width: 100}))
-	golden(t, "cni.txt", textOf(t, oneSuite(t, "cni"), text.Options{Width: 100}))
-	golden(t, "latency.txt", textOf(t, oneSuite(t, "latency"), text.Options{Width: 100}))
+	golden(t, "suites.txt", textOf(t, sample(t, "suites"), render.Options{Width: 100}))
+	golden(t, "cni.txt", textOf(t, oneSuite(t, "cni"), render.Options{Width: 100}))
+	golden(t, "latency.txt", textOf(t, oneSuite(t, "latency"), render.Options{Width: 100}))
 }
 
 // TestNothingIsLeftOut checks that every row and every reason is in the table
@@ -88,7 +88,7 @@ func TestNothingIsLeftOut(t *testing.T) {
 		"all failed": failed, "single": single, "empty": {Schema: result.Schema},
 	} {
 		t.Run(name, func(t *testing.T) {
-			for _, o := range []text.Options{{}, {Width: 60}, {Wide: true, Color: true}} {
+			for _, o := range []render.Options{{}, {Width: 60}, {Wide: true, Color: true}} {
 				checkText(t, f, textOf(t, f, o))
 			}
 			checkText(t, withoutSkipped(f), wordsOf(pageOf(t, f)))
@@ -162,7 +162,7 @@ func checkTable(t *testing.T, table report.Table, got string) {
 // as far as the columns that are always shown allow (74 here).
 func TestTableFits(t *testing.T) {
 	for _, width := range []int{70, 80, 100, 132, 200} {
-		for _, line := range strings.Split(textOf(t, sample(t, "made-up"), text.Options{Width: width, Wide: true}), "\n") {
+		for _, line := range strings.Split(textOf(t, sample(t, "made-up"), render.Options{Width: width, Wide: true}), "\n") {
 			if n := len([]rune(line)); n > width && n > 74 {
 				t.Errorf("width %d: %d columns: %q", width, n, line)
 			}
@@ -172,10 +172,10 @@ func TestTableFits(t *testing.T) {
 
 // TestColor checks that colors appear only if asked for and are all ended.
 func TestColor(t *testing.T) {
-	if out := textOf(t, sample(t, "made-up"), text.Options{}); strings.Contains(out, "\x1b") {
+	if out := textOf(t, sample(t, "made-up"), render.Options{}); strings.Contains(out, "\x1b") {
 		t.Error("colors in plain text")
 	}
-	out := textOf(t, sample(t, "made-up"), text.Options{Color: true})
+	out := textOf(t, sample(t, "made-up"), render.Options{Color: true})
 	if starts := strings.Count(out, "\x1b["); starts == 0 || starts != 2*strings.Count(out, "\x1b[0m") {
 		t.Errorf("%d sequences, %d of them ends", starts, strings.Count(out, "\x1b[0m"))
 	}
@@ -195,12 +195,12 @@ func TestStateOfRun(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := sample(t, "made-up")
-			before := textOf(t, f, text.Options{})
+			before := textOf(t, f, render.Options{})
 			tc.change(&f)
 			if strings.Contains(before, tc.want) {
 				t.Errorf("%q is said of any run", tc.want)
 			}
-			if out := textOf(t, f, text.Options{}); !strings.Contains(out, tc.want) {
+			if out := textOf(t, f, render.Options{}); !strings.Contains(out, tc.want) {
 				t.Errorf("table does not say %q", tc.want)
 			}
 			if out := wordsOf(pageOf(t, f)); !strings.Contains(out, tc.want) {
@@ -228,8 +228,8 @@ func TestExtremes(t *testing.T) {
 				for i := range f.Run.Comparisons {
 					f.Run.Comparisons[i].Ratio *= scale
 				}
-				textOf(t, f, text.Options{Width: 80})
-				textOf(t, f, text.Options{Wide: true})
+				textOf(t, f, render.Options{Width: 80})
+				textOf(t, f, render.Options{Wide: true})
 				pageOf(t, f)
 			})
 		}
@@ -261,7 +261,7 @@ func (fullDisk) Write([]byte) (int, error) { return 0, errors.New("no space left
 // TestWriteErrors checks that a writer's error comes back.
 func TestWriteErrors(t *testing.T) {
 	r := reportOf(t, sample(t, "made-up"))
-	if err := text.Write(fullDisk{}, r, text.Options{}); err == nil {
+	if err := render.Text(fullDisk{}, r, render.Options{}); err == nil {
 		t.Error("text: no error")
 	}
 	if err := html.Write(fullDisk{}, r); err == nil {
@@ -295,7 +295,7 @@ func TestCountedWords(t *testing.T) {
 			t.Errorf("page does not say %q", want)
 		}
 	}
-	if out := textOf(t, oneSuite(t, "pod-links"), text.Options{}); strings.Contains(out, "nstructions") || !strings.Contains(out, "fastest") {
+	if out := textOf(t, oneSuite(t, "pod-links"), render.Options{}); strings.Contains(out, "nstructions") || !strings.Contains(out, "fastest") {
 		t.Error("a report on rates speaks of instructions")
 	}
 }
@@ -305,7 +305,7 @@ func TestCountedWords(t *testing.T) {
 func TestCountedStopped(t *testing.T) {
 	f := sample(t, "counted")
 	f.Run.Interrupted = true
-	out := textOf(t, f, text.Options{})
+	out := textOf(t, f, render.Options{})
 	if !strings.Contains(out, "interrupted: some rows were not measured") || strings.Contains(out, "6 of 6 rounds") {
 		t.Error("the state of the run is not told")
 	}
@@ -334,7 +334,7 @@ func TestCountedSuites(t *testing.T) {
 			row := &f.Rows[i]
 			row.Unit, row.LatencyUS, row.CPUUSPerUnit, row.Offered, row.LostShare = result.UnitPerTransaction, nil, 0, 0, 0
 		}
-		for where, got := range map[string]string{"table": textOf(t, f, text.Options{Wide: true}), "page": wordsOf(pageOf(t, f))} {
+		for where, got := range map[string]string{"table": textOf(t, f, render.Options{Wide: true}), "page": wordsOf(pageOf(t, f))} {
 			for _, never := range []string{"faster", "slower", "fastest", "time per transaction", "CPU µs", "on average", "Longer", "it takes longer"} {
 				if strings.Contains(got, never) {
 					t.Errorf("%s: %s says %q", name, where, never)

@@ -15,7 +15,7 @@ import (
 	"strings"
 
 	"mustang/internal/explain/steps"
-	"mustang/internal/report/facts"
+
 	"mustang/internal/report/format"
 	"mustang/internal/result"
 )
@@ -34,7 +34,7 @@ type Report struct {
 	Disturbances string
 	Suites       []Suite
 	// Facts describe machine, settings and method.
-	Facts []facts.Group
+	Facts []group
 	// Command repeats the run.
 	Command string
 }
@@ -111,7 +111,7 @@ func New(f result.File) (*Report, error) {
 		}
 		return nil, fmt.Errorf("check results: %w", err)
 	}
-	run := facts.Run{Run: f.Run, Rows: f.Rows}
+	run := run{Run: f.Run, Rows: f.Rows}
 	r := &Report{
 		Title: format.Clean(f.Run.Suite), Headline: run.Headline(), Machine: run.MachineLine(), Started: format.Timestamp(f.Run.Started),
 		Warnings: run.Warnings(), Disturbances: run.Disturbances(), Command: run.Command(),

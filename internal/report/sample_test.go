@@ -11,7 +11,7 @@ import (
 
 	"mustang/internal/report"
 	"mustang/internal/report/html"
-	"mustang/internal/report/text"
+	"mustang/internal/report/render"
 	"mustang/internal/result"
 )
 
@@ -48,10 +48,10 @@ func reportOf(t testing.TB, f result.File) *report.Report {
 }
 
 // textOf prints f's report as text.
-func textOf(t testing.TB, f result.File, o text.Options) string {
+func textOf(t testing.TB, f result.File, o render.Options) string {
 	t.Helper()
 	var b strings.Builder
-	if err := text.Write(&b, reportOf(t, f), o); err != nil {
+	if err := render.Text(&b, reportOf(t, f), o); err != nil {
 		t.Fatal(err)
 	}
 	return b.String()
@@ -86,7 +86,7 @@ func wordsOf(page string) string {
 // renderings are f's report as text and as words of a page, with plain spaces.
 func renderings(t testing.TB, f result.File) map[string]string {
 	return map[string]string{
-		"text": strings.Join(strings.Fields(textOf(t, f, text.Options{})), " "),
+		"text": strings.Join(strings.Fields(textOf(t, f, render.Options{})), " "),
 		"page": wordsOf(pageOf(t, f)),
 	}
 }
@@ -140,4 +140,4 @@ func checkSays(t *testing.T, got string, want, never []string) {
 }
 
 // wide asks for all tables.
-func wide() text.Options { return text.Options{Wide: true} }
+func wide() render.Options { return render.Options{Wide: true} }

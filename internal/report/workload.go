@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 
-	"mustang/internal/report/facts"
 	"mustang/internal/report/format"
 	"mustang/internal/result"
 )
@@ -19,7 +18,7 @@ type suiteTables struct {
 	result.Suite
 	anchor    string
 	counted   bool // instructions, not time
-	run       facts.Run
+	run       run
 	rows      []result.Row
 	groupOf   map[string]string // row ID to the caption of its group
 	seriesOf  map[string]Legend // row ID to its series
@@ -83,7 +82,7 @@ func newSuiteTables(f result.File) []*suiteTables {
 		if len(bySuite[suite.Name]) == 0 {
 			continue
 		}
-		st := &suiteTables{Suite: suite, anchor: fmt.Sprintf("suite-%d", len(out)+1), counted: f.Run.Counted(), run: facts.Run{Run: f.Run, Rows: f.Rows},
+		st := &suiteTables{Suite: suite, anchor: fmt.Sprintf("suite-%d", len(out)+1), counted: f.Run.Counted(), run: run{Run: f.Run, Rows: f.Rows},
 			rows: bySuite[suite.Name], traced: f.Run.Traces}
 		if safeAnchor.MatchString(suite.Name) && !strings.HasPrefix(suite.Name, "suite-") {
 			st.anchor = suite.Name

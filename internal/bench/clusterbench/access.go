@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"mustang/internal/kube/podexec"
+	"mustang/internal/kube"
 )
 
 // ExecCommand is the hidden subcommand of mustang whose main calls [Exec].
@@ -66,7 +66,7 @@ func startApart(cmd *exec.Cmd) error {
 
 // Exec runs a command in a pod, with the arguments of [ExecCommand]: file, context, namespace, pod, command. It ends when the
 // command does, or when ctx ends.
-func Exec(ctx context.Context, args []string, streams podexec.Streams) error {
+func Exec(ctx context.Context, args []string, streams kube.ExecStreams) error {
 	if len(args) < 5 {
 		return errors.New("want KUBECONFIG CONTEXT NAMESPACE POD COMMAND")
 	}
@@ -79,8 +79,8 @@ func Exec(ctx context.Context, args []string, streams podexec.Streams) error {
 }
 
 // exec runs a command in a pod.
-func (a *api) exec(ctx context.Context, pod string, command []string, streams podexec.Streams) error {
-	return podexec.Run(ctx, a.config, podexec.Command{Namespace: a.namespace, Pod: pod, Container: container, Words: command}, streams)
+func (a *api) exec(ctx context.Context, pod string, command []string, streams kube.ExecStreams) error {
+	return kube.Exec(ctx, a.config, kube.ExecCommand{Namespace: a.namespace, Pod: pod, Container: container, Words: command}, streams)
 }
 
 // decode converts an object.

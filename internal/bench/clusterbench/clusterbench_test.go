@@ -19,8 +19,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"mustang/internal/bench/suites"
+	"mustang/internal/kube"
 	"mustang/internal/kube/kubetest"
-	"mustang/internal/kube/podexec"
 	"mustang/internal/result"
 )
 
@@ -384,10 +384,10 @@ func TestExecRunsACommand(t *testing.T) {
 	})
 	args := (Access{Kubeconfig: f.Kubeconfig(t)}).command("mustang", "space", "client-x")[2:]
 	var out bytes.Buffer
-	if err := Exec(t.Context(), append(args, "echo", "a b"), podexec.Streams{Stdout: &out}); err != nil || out.String() != "client-x [echo a b]\n" {
+	if err := Exec(t.Context(), append(args, "echo", "a b"), kube.ExecStreams{Stdout: &out}); err != nil || out.String() != "client-x [echo a b]\n" {
 		t.Errorf("output %q, error %v", out.String(), err)
 	}
-	if err := Exec(t.Context(), append(args, "fails"), podexec.Streams{Stdout: &out}); err == nil || !strings.Contains(err.Error(), "it failed") {
+	if err := Exec(t.Context(), append(args, "fails"), kube.ExecStreams{Stdout: &out}); err == nil || !strings.Contains(err.Error(), "it failed") {
 		t.Errorf("error %v of a command that fails", err)
 	}
 }

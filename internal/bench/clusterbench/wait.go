@@ -16,7 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"mustang/internal/kube/podexec"
+	"mustang/internal/kube"
 )
 
 // podsTime is the time that pods have to run, and quietTime that after which the run says what they wait for.
@@ -162,7 +162,7 @@ func (c *Cluster) run(ctx context.Context, name string, command []string) ([]byt
 	ctx, cancel := context.WithTimeout(ctx, reachTime+answerTime)
 	defer cancel()
 	var stdout, stderr bytes.Buffer
-	err := c.api.exec(ctx, c.pod(name).id, command, podexec.Streams{Stdout: &stdout, Stderr: &stderr})
+	err := c.api.exec(ctx, c.pod(name).id, command, kube.ExecStreams{Stdout: &stdout, Stderr: &stderr})
 	if text := strings.TrimSpace(stderr.String()); err != nil && text != "" {
 		err = errors.Join(err, errors.New(text))
 	}

@@ -17,7 +17,6 @@ import (
 	"mustang/internal/bench/host"
 	"mustang/internal/lab"
 	"mustang/internal/load"
-	"mustang/internal/load/message"
 )
 
 // Traffic is what an engine carries over a path.
@@ -148,7 +147,7 @@ func (p *process) wait(ctx context.Context) error {
 // failure returns an error with what the program printed last.
 func (p *process) failure(err error) error {
 	printed := p.stderr.String() + p.stdout.String()
-	if printed = message.Printable(printed[max(len(printed)-printedBytes, 0):]); printed != "" {
+	if printed = load.Printable(printed[max(len(printed)-printedBytes, 0):]); printed != "" {
 		return fmt.Errorf("%s: %w: %s", p.name, err, printed)
 	}
 	return fmt.Errorf("%s: %w", p.name, err)

@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 
-	"mustang/internal/cni/client"
 	"mustang/internal/cni/netconf"
 )
 
@@ -43,7 +42,7 @@ func readPlugin(path string) ([]byte, error) {
 
 // foreignPlugin returns an error if a program is neither a build of the plugin nor its client. It does not run it.
 func foreignPlugin(program []byte) error {
-	if client.Is(program) {
+	if isClient(program) {
 		return nil
 	}
 	return noPlugin(program)

@@ -15,7 +15,6 @@ import (
 	"slices"
 	"strings"
 
-	"mustang/internal/cni/client"
 	"mustang/internal/cni/handover"
 	"mustang/internal/cni/netconf"
 )
@@ -107,7 +106,7 @@ func (p Place) Install(ctx context.Context, from string, conflist []byte, force 
 		}
 		loopback.content = plugin.content
 		files, dirs = []*file{plugin, loopback, conf}, []string{p.BinDir, p.ConfDir}
-		if own := client.Program(); p.Client && own != nil && !sameFile(plugin.path, from) {
+		if own := Client(); p.Client && own != nil && !sameFile(plugin.path, from) {
 			full := p.full()
 			full.content, plugin.content = plugin.content, own
 			files = []*file{full, loopback, plugin, conf} // the client comes after what it runs

@@ -17,7 +17,6 @@ import (
 
 	"github.com/containernetworking/cni/libcni"
 
-	"mustang/internal/cni/client"
 	"mustang/internal/datapath/dirlock"
 )
 
@@ -325,7 +324,7 @@ func TestClient(t *testing.T) {
 			t.Errorf("changes %q, want %q", got, want)
 		}
 	}
-	if text, err := os.ReadFile(p.BinDir + "/mustang-cni"); err != nil || !client.Is(text) || client.Is([]byte("#!/bin/sh\n")) {
+	if text, err := os.ReadFile(p.BinDir + "/mustang-cni"); err != nil || !isClient(text) || isClient([]byte("#!/bin/sh\n")) {
 		t.Errorf("no client, %v", err)
 	}
 	if err := runs(p); err != nil {

@@ -13,8 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mustang/internal/cni/client"
 	"mustang/internal/cni/handover"
+	"mustang/internal/cni/install"
 	"mustang/internal/testkit"
 )
 
@@ -83,7 +83,7 @@ func TestClientWithoutPlugin(t *testing.T) {
 	f := newFixture(t)
 	counts, _ := f.serve(f.options())
 	path := filepath.Join(t.TempDir(), "mustang-cni")
-	f.must(os.WriteFile(path, client.Program(), 0o755))
+	f.must(os.WriteFile(path, install.Client(), 0o755))
 	p := f.pod("a", network("veth", ""))
 	got := f.run(call{verb: "ADD", pod: p, socket: f.socket, before: []string{path}})
 	if want := `"msg":"cannot run ` + filepath.Dir(path) + `/mustang-cni-full, which has to be beside this program"`; got.exit != 1 || !strings.Contains(got.stdout, want) {

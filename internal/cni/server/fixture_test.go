@@ -22,8 +22,8 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"mustang/internal/cni"
-	"mustang/internal/cni/client"
 	"mustang/internal/cni/handover"
+	"mustang/internal/cni/install"
 	"mustang/internal/cni/netconf"
 	"mustang/internal/datapath"
 	"mustang/internal/datapath/kept"
@@ -147,7 +147,7 @@ var program = sync.OnceValues(func() (path string, err error) {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("go build: %w: %s", err, out)
 	}
-	return path, os.WriteFile(filepath.Join(builtDir, netconf.PluginType), client.Program(), 0o755)
+	return path, os.WriteFile(filepath.Join(builtDir, netconf.PluginType), install.Client(), 0o755)
 })
 
 // builtDir is the directory of both. TestMain removes it.

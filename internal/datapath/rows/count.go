@@ -4,7 +4,6 @@ package rows
 
 import (
 	"mustang/internal/service"
-	"mustang/internal/service/maglev"
 )
 
 // Counts are numbers of rows of the maps of services.
@@ -23,5 +22,5 @@ func Count(s service.Service) Counts {
 		services = 2
 	}
 	all, local := TableEntries(s.Sorted())
-	return Counts{services, len(s.Backends) + len(s.SourceRanges), (all + local) / maglev.Block, len(s.SourceRanges)}
+	return Counts{services, len(s.Backends) + len(s.SourceRanges), (all + local) / MaglevBlock, len(s.SourceRanges)}
 }

@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"mustang/internal/service"
-	"mustang/internal/service/maglev"
 )
 
 // MaxBlocks is at least the number of rows of the look-up tables of any service.
@@ -30,25 +29,25 @@ func entries(choice service.Choice, serving []service.Backend) int {
 	if choice != service.Maglev && !slices.ContainsFunc(serving, differ) {
 		return 0
 	}
-	return maglev.Entries(len(serving))
+	return maglevEntries(len(serving))
 }
 
 // Table returns the rows of a service's look-up tables, one behind the other. The backends are in order.
-func Table(s service.Service) [][maglev.Block]uint16 {
+func Table(s service.Service) [][MaglevBlock]uint16 {
 	all, local := TableEntries(s)
 	var slots []uint16
 	if all > 0 {
-		slots = maglev.Table(s.Serving())
+		slots = maglevTable(s.Serving())
 	}
 	if local > 0 {
 		first, near := s.LocalServing()
-		for _, i := range maglev.Table(near) {
+		for _, i := range maglevTable(near) {
 			slots = append(slots, uint16(first)+i)
 		}
 	}
-	blocks := make([][maglev.Block]uint16, len(slots)/maglev.Block)
+	blocks := make([][MaglevBlock]uint16, len(slots)/MaglevBlock)
 	for i := range blocks {
-		copy(blocks[i][:], slots[i*maglev.Block:])
+		copy(blocks[i][:], slots[i*MaglevBlock:])
 	}
 	return blocks
 }

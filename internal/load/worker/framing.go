@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"mustang/internal/load"
-	"mustang/internal/load/message"
 )
 
 // A connection begins with a header from the client, which is repeated over UDP until
@@ -172,7 +171,7 @@ func decodeReport(body []byte) (load.Served, error) {
 		return load.Served{}, fmt.Errorf("read report: %w", err)
 	}
 	if r.Error != "" {
-		return load.Served{}, fmt.Errorf("server: %s", message.Printable(r.Error))
+		return load.Served{}, fmt.Errorf("server: %s", load.Printable(r.Error))
 	}
 	return r, nil
 }

@@ -19,7 +19,7 @@ import (
 
 	"mustang/internal/load"
 	"mustang/internal/load/clock"
-	"mustang/internal/load/message"
+
 	"mustang/internal/version"
 )
 
@@ -34,7 +34,7 @@ const maxLoadThreads = 4 * load.MaxFlows
 // worker is the state of an agent process.
 type worker struct {
 	thread threadConfig
-	out    *message.Writer
+	out    *load.MessageWriter
 
 	mu          sync.Mutex
 	active      int // runs and connections that carry load
@@ -81,7 +81,7 @@ func Main(ctx context.Context, args []string, stdin io.Reader, stdout io.Writer)
 	relaxRuntime()
 	ctx, cancel := context.WithCancel(ctx)
 	w := &worker{
-		thread: threadConfig{CPU: *cpu, Priority: *priority}, out: message.NewWriter(stdout),
+		thread: threadConfig{CPU: *cpu, Priority: *priority}, out: load.NewMessageWriter(stdout),
 		cancels: map[uint64]context.CancelFunc{}, flows: map[uint64]bool{}, runs: map[uint64]*serverRun{},
 		conns: map[uint64]*standingConn{}, turn: semaphore.NewWeighted(mostShuts),
 		slots: runtime.GOMAXPROCS(0),
@@ -107,7 +107,7 @@ func (w *worker) loop(ctx context.Context, stdin io.Reader, idle time.Duration) 
 	ended := make(chan error, 1)
 	go func() {
 		// Stays in a read if ctx ends first; the process then ends.
-		messages := message.NewReader(stdin, load.MaxCall)
+		messages := load.NewMessageReader(stdin, load.MaxCall)
 		for {
 			var c load.Call
 			if err := messages.Read(&c); err != nil {

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"mustang/internal/load"
-	"mustang/internal/load/message"
 )
 
 // TestSlicesAllocateNothing runs each end of each workload in this process and the other
@@ -73,11 +72,11 @@ func serveHere(t *testing.T) netip.AddrPort {
 		<-done
 		_, _, _ = read.Close(), write.Close(), feed.Close()
 	})
-	replies := message.NewReader(read, 1<<20)
+	replies := load.NewMessageReader(read, 1<<20)
 	if err := replies.Read(new(load.Reply)); err != nil {
 		t.Fatal(err)
 	}
-	if err := message.NewWriter(feed).Write(load.Call{ID: 1, Op: load.OpListen, Address: netip.MustParseAddrPort("127.0.0.1:0")}); err != nil {
+	if err := load.NewMessageWriter(feed).Write(load.Call{ID: 1, Op: load.OpListen, Address: netip.MustParseAddrPort("127.0.0.1:0")}); err != nil {
 		t.Fatal(err)
 	}
 	var r load.Reply

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/load"
-	"mustang/internal/load/message"
+
 	"mustang/internal/load/socket"
 )
 
@@ -72,7 +72,7 @@ func (s *session) greetUDP(header []byte) (load.Served, error) {
 	case err != nil:
 		return load.Served{}, fmt.Errorf("connect: %w", err)
 	case d.kind == datagramRefusal:
-		return load.Served{}, fmt.Errorf("server: %s", message.Printable(string(body)))
+		return load.Served{}, fmt.Errorf("server: %s", load.Printable(string(body)))
 	}
 	return decodeReport(body)
 }

@@ -19,8 +19,7 @@ import (
 
 	"mustang/internal/explain/steps"
 	"mustang/internal/report"
-	"mustang/internal/report/chart"
-	"mustang/internal/report/plots"
+
 	"mustang/internal/result"
 )
 
@@ -58,14 +57,14 @@ func policy(script string) string {
 // script are inline, and a content security policy forbids any request and any other
 // script. All is there without the script, which sorts, filters and copies. It returns the first error of w.
 func Write(w io.Writer, r *report.Report) error {
-	drawer := chart.NewDrawer()
+	drawer := newDrawer()
 	script, err := Script()
 	if err != nil {
 		return err
 	}
 	tmpl, err := template.New("report").Funcs(template.FuncMap{
 		"style": func() template.CSS { return template.CSS(pageStyle) },
-		"draw": func(c plots.Chart) template.HTML {
+		"draw": func(c report.Chart) template.HTML {
 			return drawer.Draw(c, "The figures are in the tables of this page.")
 		},
 		"steps": drawSteps, "figure": steps.StepFigure,

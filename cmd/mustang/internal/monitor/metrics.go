@@ -20,7 +20,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"mustang/cmd/mustang/internal/cli"
-	"mustang/internal/datapath/metrics"
+
 	"mustang/internal/scrape"
 )
 
@@ -46,7 +46,7 @@ answers at /metrics until Ctrl-C; ":PORT" is at 127.0.0.1. An agent has the same
 				return err
 			}
 			registry := prometheus.NewRegistry()
-			registry.MustRegister(metrics.Collector{Root: config.BPFRoot, Services: services})
+			registry.MustRegister(Collector{Root: config.BPFRoot, Services: services})
 			switch {
 			case listen != "":
 				return serve(cmd.Context(), config, listen, registry)

@@ -10,7 +10,7 @@ import (
 
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/datapath"
-	"mustang/internal/datapath/connections"
+
 	"mustang/internal/datapath/conntrack"
 )
 
@@ -19,7 +19,7 @@ func (c commands) conntrack() *cobra.Command {
 }
 
 func (c commands) conntrackList() *cobra.Command {
-	var f connections.FilterFlags
+	var f filterFlags
 	cmd := &cobra.Command{
 		Use: "ls", Short: "List connections",
 		Long: `List connections, also those that are closed and keep their slot until another takes it.
@@ -38,12 +38,12 @@ SOURCE the one that the backend sees as the client, - if it is the client's own.
 		if err != nil {
 			return err
 		}
-		return connections.WriteList(c.Stdout, format, list)
+		return writeList(c.Stdout, format, list)
 	})
 }
 
 func (c commands) conntrackFlush() *cobra.Command {
-	var f connections.FilterFlags
+	var f filterFlags
 	var all bool
 	cmd := &cobra.Command{
 		Use: "flush", Short: "Delete connections",
@@ -95,12 +95,12 @@ clients that are no pods of this node have one share, and are named "outside".`,
 		if err != nil {
 			return err
 		}
-		return connections.WriteStats(c.Stdout, format, append(stats, conntrack.Stats{})[0])
+		return writeStats(c.Stdout, format, append(stats, conntrack.Stats{})[0])
 	})
 }
 
 func (c commands) conntrackTimeouts() *cobra.Command {
-	var f connections.TimeoutFlags
+	var f timeoutFlags
 	cmd := &cobra.Command{
 		Use: "timeouts", Short: "Show time-outs of connections, or change them",
 		Long: `Show how long after its last packet a connection ends, by state. Flags change time-outs, for
@@ -114,7 +114,7 @@ all connections at once, until mustang datapath unload.`,
 			if err != nil {
 				return err
 			}
-			return connections.WriteTimeouts(c.Stdout, format, timeouts)
+			return writeTimeouts(c.Stdout, format, timeouts)
 		})
 	})
 }

@@ -20,7 +20,7 @@ import (
 	"mustang/internal/datapath"
 	"mustang/internal/datapath/device"
 	"mustang/internal/netns"
-	"mustang/internal/podlink/seen"
+	"mustang/internal/podlink"
 	"mustang/internal/policy"
 )
 
@@ -259,7 +259,7 @@ func (c commands) printEndpoints(endpoints []knownEndpoint, format string) error
 	var rows [][]string
 	for _, e := range endpoints {
 		item := endpointJSON{
-			ID: e.ID, IP: e.IP.String(), Host: e.Host, IfIndex: e.IfIndex, Link: e.Kind, Mode: seen.Mode(seen.Device{Kind: e.Kind, Master: e.Master, Layer3: e.Layer3, Ethernet: e.Ethernet}), Device: e.Device, Netns: e.Netns, Guard: onOff(e.Guarded), PodMAC: mac(e.PodMAC), NodeMAC: mac(e.NodeMAC),
+			ID: e.ID, IP: e.IP.String(), Host: e.Host, IfIndex: e.IfIndex, Link: e.Kind, Mode: podlink.ModeOf(podlink.Seen{Kind: e.Kind, Master: e.Master, Layer3: e.Layer3, Ethernet: e.Ethernet}), Device: e.Device, Netns: e.Netns, Guard: onOff(e.Guarded), PodMAC: mac(e.PodMAC), NodeMAC: mac(e.NodeMAC),
 			Allowed: append([]netip.Prefix{}, e.Allowed...), Namespace: e.pod.Namespace, Pod: e.pod.Name, Labels: e.pod.Labels,
 		}
 		if item.Labels == nil {

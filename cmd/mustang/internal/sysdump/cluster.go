@@ -17,8 +17,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"mustang/internal/kube"
-	"mustang/internal/kube/podexec"
-	"mustang/internal/sysdump"
 )
 
 // Limits of what is collected from a cluster.
@@ -35,7 +33,7 @@ const (
 const container = "agent"
 
 // cluster collects from all nodes of a cluster. It returns of how many it has what their agents' pods collect.
-func (d dump) cluster(ctx context.Context, a *sysdump.Archive) (of string, err error) {
+func (d dump) cluster(ctx context.Context, a *archive) (of string, err error) {
 	client, err := kube.Connect(d.kubeconfig)
 	if err != nil {
 		return "", err
@@ -54,9 +52,9 @@ func (d dump) cluster(ctx context.Context, a *sysdump.Archive) (of string, err e
 		"events-of-agents": fmt.Sprintf("/api/v1/events?limit=%d&fieldSelector=%s", maxEvents, url.QueryEscape("source=mustang-agent")),
 		"events":           fmt.Sprintf("%s/events?limit=%d", in, maxEvents),
 	}
-	var items []sysdump.Item
+	var items []item
 	for name, request := range objects {
-		items = append(items, sysdump.Item{Name: "cluster/" + name + ".json", Collect: func(ctx context.Context, to io.Writer) error {
+		items = append(items, item{Name: "cluster/" + name + ".json", Collect: func(ctx context.Context, to io.Writer) error {
 			return client.Get(ctx, request, to)
 		}})
 	}
@@ -85,22 +83,22 @@ func (d dump) cluster(ctx context.Context, a *sysdump.Archive) (of string, err e
 }
 
 // pod collects from the node of an agent's pod, and reports whether that answered. What fails is missing.
-func (d dump) pod(ctx context.Context, client *kube.Client, a *sysdump.Archive, pod kube.PodOn) bool {
+func (d dump) pod(ctx context.Context, client *kube.Client, a *archive, pod kube.PodOn) bool {
 	dir := path.Join("nodes", path.Base("/"+cmp.Or(pod.Node, pod.Name)))
 	within, cancel := context.WithTimeoutCause(ctx, podTime, fmt.Errorf("not done within %s", podTime))
 	defer cancel()
 	log := fmt.Sprintf("/api/v1/namespaces/%s/pods/%s/log?container=%s&tailLines=%d&limitBytes=%d", url.PathEscape(d.namespace), url.PathEscape(pod.Name), container, logLines, logBytes)
-	items := []sysdump.Item{{Name: dir + "/agent.log", Collect: func(ctx context.Context, to io.Writer) error { return client.Get(ctx, log, to) }}}
+	items := []item{{Name: dir + "/agent.log", Collect: func(ctx context.Context, to io.Writer) error { return client.Get(ctx, log, to) }}}
 	if pod.Restarted {
-		items = append(items, sysdump.Item{Name: dir + "/agent-before.log", Collect: func(ctx context.Context, to io.Writer) error {
+		items = append(items, item{Name: dir + "/agent-before.log", Collect: func(ctx context.Context, to io.Writer) error {
 			return client.Get(ctx, log+"&previous=true", to)
 		}})
 	}
 	err := a.Collect(within, itemTime, items)
 	if err == nil {
-		var archive, stderr sysdump.Buffer
+		var archive, stderr buffer
 		words := []string{"mustang", "sysdump", "-f", "-", "--max-size", fmt.Sprint(podSize), "--timeout", (podTime - itemTime).String()}
-		err = client.Exec(within, podexec.Command{Namespace: d.namespace, Pod: pod.Name, Container: container, Words: words}, podexec.Streams{Stdout: &archive, Stderr: &stderr})
+		err = client.Exec(within, kube.ExecCommand{Namespace: d.namespace, Pod: pod.Name, Container: container, Words: words}, kube.ExecStreams{Stdout: &archive, Stderr: &stderr})
 		if said := bytes.TrimSpace(stderr.Bytes()); err != nil && len(said) > 0 {
 			err = fmt.Errorf("%w: %s", err, said)
 		}

@@ -3,9 +3,7 @@
 package sysdump
 
 import (
-	"archive/tar"
 	"bytes"
-	"compress/gzip"
 	"context"
 	"errors"
 	"fmt"
@@ -21,37 +19,11 @@ import (
 
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/kube/kubetest"
-	"mustang/internal/sysdump"
+	"mustang/internal/testkit"
 )
 
-// secret is what no archive may have.
+// secret is what no archive may have, as far as the form of a text allows.
 const secret = "Hunter2hunter2"
-
-// files returns those of an archive.
-func filesOf(t *testing.T, path string) map[string]string {
-	t.Helper()
-	file, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
-	zip, err := gzip.NewReader(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	all := map[string]string{}
-	for files := tar.NewReader(zip); ; {
-		header, err := files.Next()
-		if errors.Is(err, io.EOF) {
-			return all
-		}
-		data, failed := io.ReadAll(files)
-		if err != nil || failed != nil {
-			t.Fatal(err, failed)
-		}
-		all[header.Name] = string(data)
-	}
-}
 
 func text(body string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -90,7 +62,7 @@ func exec(stdout, stderr []byte, code int) http.Handler {
 func TestCluster(t *testing.T) {
 	s := kubetest.Start(t)
 	var node bytes.Buffer
-	a := sysdump.Stream(&node, 1<<20)
+	a := stream(&node, 1<<20)
 	if err := a.Add("commands/status.txt", []byte("all is well")); err != nil {
 		t.Fatal(err)
 	}
@@ -124,7 +96,7 @@ func TestCluster(t *testing.T) {
 	if err := cmd.ExecuteContext(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	all := filesOf(t, out)
+	all := testkit.ReadArchive(t, out)
 	for name, want := range map[string]string{
 		"cluster/version.json": "v1.34.4", "cluster/nodes.json": `"good"`, "cluster/daemonsets.json": "kept", "cluster/events.json": "registry.example",
 		"cluster/pods.json": "mustang-1", "nodes/good/agent.log": "msg=synced", "nodes/good/commands/status.txt": "all is well", "nodes/good/missing.txt": "no agent",
@@ -172,7 +144,7 @@ func TestClusterEnds(t *testing.T) {
 	if err := run(t.Context(), "--kubeconfig", s.Kubeconfig(t), "--timeout", "2s"); err != nil {
 		t.Fatal(err)
 	}
-	if missing := filesOf(t, filepath.Join(dir, "dump.tar.gz"))["missing.txt"]; !strings.Contains(missing, "nodes/slow: ") {
+	if missing := testkit.ReadArchive(t, filepath.Join(dir, "dump.tar.gz"))["missing.txt"]; !strings.Contains(missing, "nodes/slow: ") {
 		t.Errorf("a node that never answers: %s", missing)
 	}
 	if err := os.Remove(filepath.Join(dir, "dump.tar.gz")); err != nil {

@@ -21,7 +21,6 @@ import (
 	"mustang/internal/cni"
 	"mustang/internal/netns"
 	"mustang/internal/rtnl"
-	"mustang/internal/sysdump"
 )
 
 // itemTime is the longest time for a file.
@@ -47,8 +46,8 @@ var sysctls = []string{
 }
 
 // node collects from this node. It returns of what it has collected.
-func (d dump) node(ctx context.Context, a *sysdump.Archive) (of string, err error) {
-	var items []sysdump.Item
+func (d dump) node(ctx context.Context, a *archive) (of string, err error) {
+	var items []item
 	for _, line := range commands {
 		items = append(items, d.command(line))
 	}
@@ -56,13 +55,13 @@ func (d dump) node(ctx context.Context, a *sysdump.Archive) (of string, err erro
 		items = append(items, file("files", path))
 	}
 	items = append(items,
-		sysdump.Item{Name: "kernel.txt", Collect: kernel},
-		sysdump.Item{Name: "sysctls.txt", Collect: settings},
-		sysdump.Item{Name: "network.txt", Collect: func(_ context.Context, to io.Writer) error {
+		item{Name: "kernel.txt", Collect: kernel},
+		item{Name: "sysctls.txt", Collect: settings},
+		item{Name: "network.txt", Collect: func(_ context.Context, to io.Writer) error {
 			return cli.WithNamespace(d.netnsOf, func(ns *netns.Namespace) error { return rtnl.In(ns).WriteTables(to) })
 		}},
-		sysdump.Item{Name: "pins.txt", Collect: func(_ context.Context, to io.Writer) error { return tree(to, d.BPFRoot) }},
-		sysdump.Item{Name: "metrics.txt", Collect: func(ctx context.Context, to io.Writer) error {
+		item{Name: "pins.txt", Collect: func(_ context.Context, to io.Writer) error { return tree(to, d.BPFRoot) }},
+		item{Name: "metrics.txt", Collect: func(ctx context.Context, to io.Writer) error {
 			text, err := control.Get(ctx, d.runDir, "/metrics", 16<<20)
 			_, _ = to.Write(text) // of a buffer
 			return err
@@ -72,18 +71,18 @@ func (d dump) node(ctx context.Context, a *sysdump.Archive) (of string, err erro
 }
 
 // command is the output of a command line of this program.
-func (d dump) command(line string) sysdump.Item {
+func (d dump) command(line string) item {
 	name := "commands/" + strings.ReplaceAll(strings.TrimSuffix(line, " -o json"), " ", "-")
 	extension := ".txt"
 	if strings.HasSuffix(line, "json") {
 		extension = ".json"
 	}
-	return sysdump.Item{Name: name + extension, Collect: func(ctx context.Context, to io.Writer) error {
+	return item{Name: name + extension, Collect: func(ctx context.Context, to io.Writer) error {
 		args := append(strings.Fields(line), "--bpf-root", d.BPFRoot)
 		if strings.HasPrefix(line, "agent ") || strings.HasPrefix(line, "svc ls") {
 			args = append(args, "--run-dir", d.runDir)
 		}
-		var stdout, stderr sysdump.Buffer
+		var stdout, stderr buffer
 		code := d.run(ctx, io.MultiWriter(to, &stdout), &stderr, args...)
 		said := strings.TrimSpace(string(stderr.Bytes()))
 		if code != 0 {
@@ -101,8 +100,8 @@ func (d dump) command(line string) sysdump.Item {
 }
 
 // file is a regular file at a path, which is its name below a directory of the archive.
-func file(dir, path string) sysdump.Item {
-	return sysdump.Item{Name: filepath.Join(dir, path), Collect: func(_ context.Context, to io.Writer) error {
+func file(dir, path string) item {
+	return item{Name: filepath.Join(dir, path), Collect: func(_ context.Context, to io.Writer) error {
 		in, err := openRegular(path)
 		if err != nil {
 			return err
@@ -127,7 +126,7 @@ func openRegular(path string) (*os.File, error) {
 
 // cni is the configurations and the plugin's records, and the names of its other files. Kubeconfigs are beside configurations: no
 // other files are read there.
-func (d dump) cni() (items []sysdump.Item) {
+func (d dump) cni() (items []item) {
 	for _, pattern := range []string{"*.conflist", "*.conf", "*.json"} {
 		paths, _ := filepath.Glob(filepath.Join(d.confDir, pattern)) // the pattern is good
 		for _, path := range paths {
@@ -140,7 +139,7 @@ func (d dump) cni() (items []sysdump.Item) {
 	for _, path := range append(paths, networks...) {
 		items = append(items, file("cni", path))
 	}
-	return append(items, sysdump.Item{Name: "cni/files.txt", Collect: func(_ context.Context, to io.Writer) error {
+	return append(items, item{Name: "cni/files.txt", Collect: func(_ context.Context, to io.Writer) error {
 		var errs []error
 		for _, dir := range []string{d.confDir, records, cmp.Or(d.Getenv("MUSTANG_CNI_STATE_DIR"), cni.DefaultStateDir)} {
 			errs = append(errs, tree(to, dir))

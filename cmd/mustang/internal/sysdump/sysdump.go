@@ -19,7 +19,6 @@ import (
 	"mustang/internal/cni/install"
 	"mustang/internal/kube"
 	"mustang/internal/netns"
-	"mustang/internal/sysdump"
 )
 
 // Runner runs a command line of this program within a context, and returns its exit code.
@@ -137,16 +136,16 @@ func (d dump) checkLogs() error {
 
 // write writes the archive. An interrupted one leaves nothing.
 func (d dump) write(ctx context.Context) error {
-	var a *sysdump.Archive
+	var a *archive
 	switch d.output {
 	case "-":
-		a = sysdump.Stream(d.Stdout, d.size<<20)
+		a = stream(d.Stdout, d.size<<20)
 	case "":
 		d.output = time.Now().UTC().Format("mustang-sysdump-20060102-150405.tar.gz")
 		fallthrough
 	default:
 		var err error
-		if a, err = sysdump.Create(d.output, d.size<<20); err != nil {
+		if a, err = create(d.output, d.size<<20); err != nil {
 			return err
 		}
 		defer a.Abort()

@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package monitor
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io/fs"
+	"slices"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"mustang/internal/datapath"
+	"mustang/internal/datapath/conntrack"
+	"mustang/internal/datapath/flows"
+	"mustang/internal/service"
+)
+
+// Collector reads a datapath each time that it is asked. It takes no lock.
+type Collector struct {
+	// Root is where the datapath is pinned; empty: the node's own. Without one there, only mustang_datapath_up is told.
+	Root string
+	// Services is of how many services the connections are told apart: those that have the most, the others together as "other"; and
+	// the packets: those that have had the most. 0: of none.
+	Services uint
+}
+
+// family is a metric, and the counters that are its values: the value of its label by the name of the counter.
+type family struct {
+	name, help, label string
+	of                map[string]string
+}
+
+// families returns all counters of programs but drops as Prometheus has them: of one name what can be summed up.
+func families() []family {
+	return []family{
+		{"program_runs_total", "Runs of the packet programs.", "program", map[string]string{
+			"from_pod": "from_pod", "to_pod": "to_pod", "from_uplink": "from_uplink", "to_uplink": "to_uplink", "guard": "guard",
+			"outer_guard": "outer_guard",
+		}},
+		{"translated_packets_total", "Packets of connections to services that were translated: to the backend, or back.", "direction",
+			map[string]string{"forward": "forward", "reverse": "reverse"}},
+		{"delivered_packets_total", "Packets by where a program sent them; stack: to the kernel, or the next program.", "way", map[string]string{
+			"redirect_peer": "peer", "redirect_device": "device", "l2_delivered": "segment", "hairpin": "self", "redirect_routed": "next_hop",
+			"delivered": "finished", "passed": "stack",
+		}},
+		{"connections_made_total", "Connections that got rows: to services, and direct ones of pods that a policy selects.", "kind",
+			map[string]string{"new_connection": "service", "tracked": "direct"}},
+		{"connections_kept_total", "Repeated SYNs of connections.", "", map[string]string{"kept_connection": ""}},
+		{"connections_port_changed_total", "Connections that got another source port, as theirs was taken.", "", map[string]string{"port_changed": ""}},
+		{"slots_taken_over_total", "Slots of connections that were taken over or freed, by what their connection was.", "connection",
+			map[string]string{"slot_reused": "closed", "slot_expired": "expired"}},
+		{"icmp_packets_total", "ICMP errors that were translated, and echo requests to services that were answered.", "kind",
+			map[string]string{"icmp_error": "error", "icmp_echo": "echo"}},
+		{"tunnel_packets_total", "Packets of direct server return that went into a tunnel, or out of one.", "direction",
+			map[string]string{"encapsulated": "in", "decapsulated": "out"}},
+		{"fragments_unknown_total", "Later fragments that came without their first, and were not translated.", "", map[string]string{"unknown_fragment": ""}},
+		{"socket_calls_total", "Calls of sockets in which an address was translated.", "call", map[string]string{
+			"sock_connect": "connect", "sock_sendmsg": "sendmsg", "sock_recvmsg": "recvmsg", "sock_getpeername": "getpeername",
+		}},
+		{"sockets_ended_total", "Connected sockets that were ended, as their backend was removed.", "", map[string]string{"sock_destroy": ""}},
+		{"policy_audited_total", "Connections that policies deny, and that passed as they are audited only.", "", map[string]string{"audited": ""}},
+		{"monitor_left_out_total", "Events that mustang monitor did not get, as too many came at once.", "", map[string]string{"event_left_out": ""}},
+	}
+}
+
+func desc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc("mustang_datapath_"+name, help, labels, nil)
+}
+
+// Describe tells nothing, as prometheus.Collector allows: the metrics are those that Collect tells.
+func (c Collector) Describe(chan<- *prometheus.Desc) {}
+
+// Collect is that of prometheus.Collector.
+func (c Collector) Collect(to chan<- prometheus.Metric) {
+	d, err := datapath.OpenExisting(datapath.Options{Root: c.Root})
+	up := 0.0
+	if err == nil {
+		up = 1
+		err = errors.Join(c.counters(to, d), c.connections(to, d), c.traffic(to, d), c.pods(to, d), d.Close())
+	}
+	to <- prometheus.MustNewConstMetric(desc("up", "Whether there is a datapath."), prometheus.GaugeValue, up)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		to <- prometheus.NewInvalidMetric(desc("up", ""), err)
+	}
+}
+
+func (c Collector) counters(to chan<- prometheus.Metric, d *datapath.Datapath) error {
+	all, err := d.Flows().Counters()
+	if err != nil {
+		return err
+	}
+	count := map[string]float64{}
+	drops := desc("dropped_packets_total", "Packets that were dropped, and calls of sockets that were refused, by reason.", "reason")
+	for i, name := 0, flows.Drops()[1:]; i < len(all); i++ {
+		count[all[i].Name] = float64(all[i].Packets)
+		if all[i].Drop {
+			to <- prometheus.MustNewConstMetric(drops, prometheus.CounterValue, float64(all[i].Packets), name[0][0])
+			name = name[1:]
+		}
+	}
+	for _, f := range families() {
+		for counter, value := range f.of {
+			if f.label == "" {
+				to <- prometheus.MustNewConstMetric(desc(f.name, f.help), prometheus.CounterValue, count[counter])
+			} else {
+				to <- prometheus.MustNewConstMetric(desc(f.name, f.help, f.label), prometheus.CounterValue, count[counter], value)
+			}
+		}
+	}
+	return nil
+}
+
+func (c Collector) connections(to chan<- prometheus.Metric, d *datapath.Datapath) error {
+	gauge := func(of *prometheus.Desc, value int, labels ...string) {
+		to <- prometheus.MustNewConstMetric(of, prometheus.GaugeValue, float64(value), labels...)
+	}
+	table := d.ConnectionTable()
+	stats, err := table.Stats()
+	if err != nil {
+		return err
+	}
+	states := desc("connections", "Connections in the table, by state.", "state")
+	for state := conntrack.StateSYN; state <= conntrack.StateReplied; state++ {
+		gauge(states, stats.States[state], state.String())
+	}
+	gauge(states, stats.Expired, "expired")
+	gauge(states, stats.Void, "void")
+	gauge(desc("connection_slots", "Connections that the table has room for."), stats.Slots)
+	gauge(desc("client_share", "Open connections from which on a client gets no new one."), stats.Share)
+	if c.Services == 0 {
+		return nil
+	}
+	list, err := table.List(conntrack.Filter{})
+	if err != nil {
+		return err
+	}
+	most, other := busiest(list, c.Services)
+	of := desc("service_connections", "Connections in the table of the services that have the most.", "service")
+	for _, s := range most {
+		gauge(of, s.connections, s.name)
+	}
+	gauge(of, other, "other")
+	return nil
+}
+
+// traffic tells what was translated for the services that have had the most packets. There is no "other", which could shrink.
+func (c Collector) traffic(to chan<- prometheus.Metric, d *datapath.Datapath) error {
+	if c.Services == 0 {
+		return nil
+	}
+	traffic, err := d.Flows().ServiceTraffic()
+	if err != nil || len(traffic) == 0 {
+		return err
+	}
+	services, err := d.Services().List(context.Background())
+	if err != nil {
+		return err
+	}
+	sum := func(s service.Service) uint64 { return traffic[s.ID].To.Packets + traffic[s.ID].Back.Packets }
+	services = slices.DeleteFunc(services, func(s service.Service) bool { return sum(s) == 0 })
+	slices.SortStableFunc(services, func(a, b service.Service) int { return cmp.Compare(sum(b), sum(a)) })
+	packets := desc("service_packets_total", "Packets that were translated of the services that have had the most.", "service", "direction")
+	bytes := desc("service_bytes_total", "Bytes of the frames that were translated of these services.", "service", "direction")
+	for _, s := range services[:min(len(services), int(c.Services))] {
+		for direction, each := range map[string]datapath.Traffic{"forward": traffic[s.ID].To, "reverse": traffic[s.ID].Back} {
+			to <- prometheus.MustNewConstMetric(packets, prometheus.CounterValue, float64(each.Packets), s.Key().String(), direction)
+			to <- prometheus.MustNewConstMetric(bytes, prometheus.CounterValue, float64(each.Bytes), s.Key().String(), direction)
+		}
+	}
+	return nil
+}
+
+// busy is a service and its connections.
+type busy struct {
+	name        string
+	connections int
+}
+
+// busiest returns the n services with the most connections, and how many the others have.
+func busiest(list []conntrack.Connection, n uint) (most []busy, other int) {
+	count := map[service.Key]int{}
+	for _, c := range list {
+		if c.Service.IsValid() {
+			count[service.Key{Frontend: c.Service, Protocol: c.Protocol}]++
+		}
+	}
+	for key, connections := range count {
+		most = append(most, busy{key.String(), connections})
+	}
+	slices.SortFunc(most, func(a, b busy) int {
+		return cmp.Or(cmp.Compare(b.connections, a.connections), cmp.Compare(a.name, b.name))
+	})
+	for uint(len(most)) > n {
+		other += most[len(most)-1].connections
+		most = most[:len(most)-1]
+	}
+	return most, other
+}
+
+func (c Collector) pods(to chan<- prometheus.Metric, d *datapath.Datapath) error {
+	services, err := d.Services().Count()
+	if err != nil {
+		return err
+	}
+	endpoints, err := d.Endpoints().List(context.Background())
+	if err != nil {
+		return err
+	}
+	pods := map[uint32]bool{}
+	for _, e := range endpoints {
+		pods[e.ID] = true
+	}
+	to <- prometheus.MustNewConstMetric(desc("services", "Addresses, ports and protocols that are served."), prometheus.GaugeValue, float64(services))
+	to <- prometheus.MustNewConstMetric(desc("endpoints", "Pods that are endpoints."), prometheus.GaugeValue, float64(len(pods)))
+	return nil
+}

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package monitor
+
+import (
+	"math"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"mustang/internal/datapath"
+	"mustang/internal/datapath/conntrack"
+	"mustang/internal/datapath/flows"
+	"mustang/internal/datapath/objects"
+	"mustang/internal/service"
+	"mustang/internal/testkit"
+)
+
+// TestFamilies wants each counter of programs in one metric, once.
+func TestFamilies(t *testing.T) {
+	var names []string
+	for _, f := range families() {
+		var values []string
+		for name, value := range f.of {
+			names, values = append(names, name), append(values, value)
+		}
+		slices.Sort(values)
+		if n := len(values); len(slices.Compact(values)) != n || (f.label == "") != (n == 1 && values[0] == "") {
+			t.Errorf("%s: values %v of label %q", f.name, values, f.label)
+		}
+	}
+	var want []string
+	for _, m := range flows.Metrics()[1:] {
+		want = append(want, m[0])
+	}
+	slices.Sort(names)
+	slices.Sort(want)
+	if !slices.Equal(names, want) {
+		t.Errorf("counters %v, want %v", names, want)
+	}
+}
+
+// TestMetrics has a datapath with a service, and one that is not there. Names and help texts are as Prometheus wants them.
+func TestMetrics(t *testing.T) {
+	testkit.RequireRoot(t)
+	testkit.RequireKernel(t, 6, 6)
+	root := testkit.BPFFS(t) + "/mustang"
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(Collector{Root: root, Services: 2})
+	if n, err := testutil.GatherAndCount(registry); n != 1 || err != nil {
+		t.Errorf("without a datapath: %d metrics, %v", n, err)
+	}
+	d, err := datapath.Open(t.Context(), datapath.Options{Root: root, Sizes: objects.Sizes{Connections: 64, Endpoints: 16}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	frontend := netip.MustParseAddrPort("10.96.0.1:80")
+	if _, _, err := d.Services().Put(t.Context(), service.CLI, service.Service{Frontend: frontend, Protocol: service.TCP}); err != nil {
+		t.Fatal(err)
+	}
+	problems, err := testutil.GatherAndLint(registry)
+	if err != nil || len(problems) > 0 {
+		t.Errorf("%v, %v", problems, err)
+	}
+	for name, want := range map[string]int{
+		"mustang_datapath_dropped_packets_total": len(flows.Drops()) - 1, "mustang_datapath_service_connections": 1,
+		"mustang_datapath_connections": 7, "mustang_datapath_program_runs_total": 6,
+	} {
+		if n, err := testutil.GatherAndCount(registry, name); n != want || err != nil {
+			t.Errorf("%s: %d, want %d: %v", name, n, want, err)
+		}
+	}
+	err = testutil.GatherAndCompare(registry, strings.NewReader(`
+# HELP mustang_datapath_up Whether there is a datapath.
+# TYPE mustang_datapath_up gauge
+mustang_datapath_up 1
+# HELP mustang_datapath_services Addresses, ports and protocols that are served.
+# TYPE mustang_datapath_services gauge
+mustang_datapath_services 1
+# HELP mustang_datapath_connection_slots Connections that the table has room for.
+# TYPE mustang_datapath_connection_slots gauge
+mustang_datapath_connection_slots 64
+`), "mustang_datapath_up", "mustang_datapath_services", "mustang_datapath_connection_slots")
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// TestBusiest has more services than are told apart.
+func TestBusiest(t *testing.T) {
+	var list []conntrack.Connection
+	for i, n := range []int{1, 3, 2, 2} {
+		frontend := netip.AddrPortFrom(netip.MustParseAddr("10.96.0.1"), uint16(80+i))
+		list = append(list, slices.Repeat([]conntrack.Connection{{Service: frontend, Protocol: service.TCP}}, n)...)
+	}
+	list = append(list, conntrack.Connection{})
+	most, other := busiest(list, 2)
+	if want := []busy{{"10.96.0.1:81/tcp", 3}, {"10.96.0.1:82/tcp", 2}}; !slices.Equal(most, want) || other != 3 {
+		t.Errorf("%v and %d others, want %v and 3", most, other, want)
+	}
+	if most, other := busiest(list, math.MaxUint); len(most) != 4 || other != 0 {
+		t.Errorf("with room for all: %v and %d others", most, other)
+	}
+}

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rows
+
+import (
+	"cmp"
+	"math"
+	"slices"
+
+	"mustang/internal/service"
+)
+
+// MaglevBlock is the number of entries that the datapath stores in one row. The length of each table is a power of two and a
+// multiple of it, so no table needs padding, and a program finds its entry without a division.
+const MaglevBlock = 64
+
+const (
+	// entriesPerBackend are at least as many as keep the loads of equal backends within some 10 % of each other.
+	entriesPerBackend = 160
+	minEntries        = 1 << 10
+	maxEntries        = 1 << 18
+	// deviations is how many standard deviations above its share a backend may have: fewer make loads more equal, and
+	// change more when a backend goes.
+	deviations = 2.0
+)
+
+// free is an entry that no backend has taken.
+const free = math.MaxUint16
+
+// turn is a backend that takes entries.
+type turn struct {
+	index  uint16  // of the backend
+	weight float64 // 0 if it has as many as it may have
+	credit float64 // grows by the weight in each round, and pays for turns
+	room   int     // how many entries it may take still
+	next   uint64  // the turn that comes next
+	order  permutation
+}
+
+// maglevTable builds a look-up table: a hash of a connection is the index of the entry that names its backend. All nodes build the
+// same table from the same backends, so a connection keeps its backend when its packets come through another node, and nearly
+// all connections keep theirs when a backend comes or goes.
+//
+// As in Maglev (Eisenbud et al., NSDI 2016, section 3.4), each backend has an order of the entries of its own, and the
+// backends take turns in taking entries. There a backend whose entry is taken goes on to its next one, so all get equally
+// many, and one backend less changes entries of all others: 2.6 times the removed backend's share with 100 backends and
+// 10,007 entries. Here the backend has lost its turn, as in rendezvous hashing, so only the entries of the removed backend
+// change. A limit on the entries of each backend keeps loads close together, and costs some changes.
+//
+// The entries are indexes of backends, each as often as its weight demands, whatever the order of
+// the backends. The caller leaves out those that get no new connections. The table is nil if there is no backend, and has
+// 64 entries for one. Otherwise its length is one of 1,024, 4,096, 16,384, 65,536 and 262,144: the first with 160 entries
+// for each backend. Where one more backend makes the table longer, most entries change. A backend with less than a
+// hundredth of the average weight may have no entry.
+func maglevTable(backends []service.Backend) []uint16 {
+	if len(backends) == 0 {
+		return nil
+	}
+	table := make([]uint16, maglevEntries(len(backends)))
+	if len(backends) == 1 {
+		return table
+	}
+	for i := range table {
+		table[i] = free
+	}
+	turns := newTurns(backends, len(table))
+	// The more entries are taken, the more turns are lost. For the last ones it takes less to ask who would be the first.
+	last := len(table) / len(backends)
+	for left := len(table); left > last; {
+		left -= rounds(turns, table, left-last)
+	}
+	for i := range table {
+		if table[i] == free {
+			table[i] = first(turns, uint64(i))
+		}
+	}
+	return table
+}
+
+// maglevEntries returns the length of the table of n backends.
+func maglevEntries(n int) int {
+	switch n {
+	case 0:
+		return 0
+	case 1:
+		return MaglevBlock
+	}
+	entries := minEntries
+	for entries < maxEntries && entries < n*entriesPerBackend {
+		entries *= 4
+	}
+	return entries
+}
+
+// rounds lets the backends take turns until they have taken this many entries, or one has as many as it may have. It returns
+// how many they took.
+func rounds(turns []turn, table []uint16, want int) (taken int) {
+	total, price, entries := 0.0, 0.0, float64(len(table))
+	for i := range turns {
+		total, price = total+turns[i].weight, max(price, turns[i].weight)
+	}
+	for price > 4*total/float64(len(turns)) {
+		price /= 2 // the heaviest has several turns in a round, else most rounds would be without a turn of most others
+	}
+	for full := false; taken < want && !full; {
+		for i := range turns {
+			t := &turns[i]
+			for t.credit += t.weight; t.credit >= price; {
+				// Later turns cost more, as if each drew any entry and those drawn before did not count: only so the
+				// entries of few backends are in proportion to their weights.
+				t.credit -= price * entries / (entries - float64(t.next))
+				entry := &table[t.order.at(t.next)]
+				t.next++
+				if *entry != free {
+					continue
+				}
+				*entry = t.index
+				taken++
+				if t.room--; t.room == 0 {
+					t.weight, t.credit, full = 0, 0, true
+				}
+			}
+		}
+	}
+	return taken
+}
+
+// first returns the backend whose turn at an entry would come first, of those that may take more.
+func first(turns []turn, entry uint64) uint16 {
+	best, soonest := uint16(0), math.Inf(1)
+	for i := range turns {
+		t := &turns[i]
+		part := (float64(t.order.turnOf(entry)) + 0.5) / float64(t.order.mask+1)
+		if part >= soonest*t.weight {
+			continue // the logarithm would be greater still
+		}
+		if when := -math.Log1p(-part) / t.weight; when < soonest {
+			best, soonest = t.index, when
+		}
+	}
+	return best
+}
+
+// newTurns returns the backends in an order that depends on them alone.
+func newTurns(backends []service.Backend, entries int) []turn {
+	turns := make([]turn, len(backends))
+	total := 0.0
+	for i, b := range backends {
+		turns[i] = turn{index: uint16(i), weight: float64(max(b.Weight, 1)), order: newPermutation(hash(b.Addr), entries)}
+		total += turns[i].weight
+	}
+	for i := range turns {
+		share := float64(entries) * turns[i].weight / total
+		// Half the variance of draws that are independent of each other: later ones find more entries taken. The conversion
+		// keeps compilers from a fused operation, which rounds otherwise.
+		turns[i].room = int(math.Ceil(share + float64(deviations*math.Sqrt(share/2))))
+	}
+	slices.SortFunc(turns, func(a, b turn) int { return cmp.Compare(a.order.seed, b.order.seed) })
+	return turns
+}

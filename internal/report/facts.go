@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package report
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"mustang/internal/report/format"
+	"mustang/internal/result"
+)
+
+// group is a list of facts under a title.
+type group struct {
+	Title string
+	Facts []fact
+}
+
+// fact is a name with a value.
+type fact struct{ Name, Value string }
+
+// minRounds is the fewest samples that give a 95 % interval of a median: with
+// five, even the smallest and the largest enclose it in only 94 % of cases.
+const minRounds = 6
+
+// run is a run with its rows.
+type run struct {
+	result.Run
+	Rows []result.Row
+}
+
+// Groups are all facts, first those that decide most.
+func (r run) Groups() []group {
+	return []group{{"Placement", r.placement()}, {"Machine", r.machine()}, {"Settings", r.settings()}, {"Offloads", r.offloads()}, {"Method", r.method()}}
+}
+
+// Headline describes the run and the machine in one line.
+func (r run) Headline() string {
+	parts := []string{"mustang bench " + format.Clean(r.Suite)}
+	if r.Rounds > 0 || r.sliced() {
+		rounds := format.Count(cmp.Or(r.Rounds, r.roundsDone()), "round")
+		if r.sliced() {
+			rounds += fmt.Sprintf(" of two %s turns, %s %s", format.Seconds(r.SliceSeconds), format.LowerFirst(r.anew().Name), r.anew().Value)
+		}
+		if r.DurationSeconds > 0 {
+			rounds += " of " + format.Seconds(r.DurationSeconds)
+		}
+		if r.Counted() {
+			rounds += " of counted instructions"
+		}
+		parts = append(parts, fmt.Sprintf("%s, seed %d", rounds, r.Seed))
+	}
+	parts = append(parts, r.MachineLine())
+	return strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" }), " · ")
+}
+
+// sliced reports whether rows took turns in slices.
+func (r run) sliced() bool { return r.SliceSeconds > 0 }
+
+// anew says how often the networks of the rows were built, or their processes started where networks stay.
+func (r run) anew() fact {
+	labs, processes := map[int]bool{}, map[int]bool{}
+	for _, row := range r.Rows {
+		for _, p := range row.Positions {
+			labs[p.Lab], processes[p.Process] = true, true
+		}
+	}
+	if len(labs) == 1 && len(processes) > 1 {
+		return fact{"Processes started", format.Times(len(processes))}
+	}
+	return fact{"Networks built", format.Times(len(labs))}
+}
+
+// MachineLine describes the machine in one line.
+func (r run) MachineLine() string {
+	m := r.Machine
+	var parts []string
+	if m.CPUModel != "" {
+		parts = append(parts, format.Clean(m.CPUModel))
+	}
+	if m.CPUs > 0 {
+		parts = append(parts, format.Count(m.CPUs, "CPU"))
+	}
+	if r.Kernel != "" {
+		parts = append(parts, "Linux "+format.Clean(r.Kernel))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// countedWarning precedes figures of counted instructions.
+const countedWarning = "Instructions, not time: an emulated processor counted them, and fewer is better. " +
+	"They repeat from run to run and leave out caches, parallelism and network cards."
+
+// Warnings lists what the reader must know before the figures.
+func (r run) Warnings() []string {
+	var out []string
+	done := r.roundsDone()
+	progress := fmt.Sprintf("%d of %s done", done, format.Count(r.Rounds, "round"))
+	if r.Rounds == 0 {
+		progress = format.Count(done, "round") + " done"
+	}
+	if r.Counted() { // one network after the other
+		out = append(out, countedWarning)
+		progress = "some rows were not measured"
+	}
+	switch {
+	case r.Interrupted:
+		out = append(out, "This run was interrupted: "+progress+".")
+	case r.Finished.IsZero():
+		out = append(out, "This run has not finished: "+progress+".")
+	}
+	if r.Quick {
+		out = append(out, "This was a quick run: it shows that everything works. Do not base claims on its figures.")
+	}
+	if done > 0 && done < minRounds {
+		out = append(out, fmt.Sprintf("Too few rounds (%d): a 95 %% interval takes %d.", done, minRounds))
+	}
+	for _, note := range r.Notes {
+		if note = format.Clean(note); !strings.HasSuffix(note, repeatRun) {
+			out = append(out, note)
+		}
+	}
+	return out
+}
+
+// repeatRun ends the notes on what disturbed a run.
+const repeatRun = " Repeat the run on a quiet machine."
+
+// Disturbances are those notes; empty without any.
+func (r run) Disturbances() string {
+	var out []string
+	for _, note := range r.Notes {
+		if note, disturbed := strings.CutSuffix(format.Clean(note), repeatRun); disturbed && !slices.Contains(out, note) { // of several suites
+			out = append(out, note)
+		}
+	}
+	if len(out) == 0 {
+		return ""
+	}
+	return strings.Join(out, " ") + repeatRun
+}
+
+// programName matches a version that begins with the program's name.
+var programName = regexp.MustCompile(`^\pL+ (v?[0-9])`)
+
+// machine lists the hardware and the versions of software.
+func (r run) machine() []fact {
+	facts := []fact{
+		{"Processor", format.Clean(r.Machine.CPUModel)},
+		{"CPUs", positive(r.Machine.CPUs)},
+		{"Architecture", format.Clean(r.Machine.Arch)},
+		{"Virtualisation", format.Clean(r.Machine.Virtualisation)},
+		{"Kernel", format.Clean(r.Kernel)},
+	}
+	if r.Machine.MemoryBytes > 0 {
+		facts = slices.Insert(facts, 3, fact{"Memory", format.Memory(r.Machine.MemoryBytes)})
+	}
+	for _, name := range slices.Sorted(maps.Keys(r.Versions)) {
+		facts = append(facts, fact{format.Clean(name), programName.ReplaceAllString(format.Clean(r.Versions[name]), "$1")})
+	}
+	return present(facts)
+}
+
+// placement tells on which CPUs the ends of the connections run, which decides most.
+func (r run) placement() []fact {
+	var facts []fact
+	cpus := map[int]bool{}
+	for _, name := range slices.Sorted(maps.Keys(r.Pinning)) {
+		facts = append(facts, fact{format.Clean(name) + " runs on", "CPU " + strconv.Itoa(r.Pinning[name])})
+		cpus[r.Pinning[name]] = true
+	}
+	switch {
+	case len(facts) > 1 && len(cpus) == 1:
+		facts = slices.Insert(facts, 0, fact{"Both ends", "on one CPU, except in rows that name two: a row shows the work for a packet, not what two CPUs do at once"})
+	case len(cpus) > 1:
+		facts = slices.Insert(facts, 0, fact{"Both ends", "on different CPUs"})
+	}
+	return facts
+}
+
+// SharedCPU reports whether both ends of the connections ran on one CPU.
+func (r run) SharedCPU() bool {
+	cpus := map[int]bool{}
+	for _, cpu := range r.Pinning {
+		cpus[cpu] = true
+	}
+	return len(r.Pinning) > 1 && len(cpus) == 1
+}
+
+// usualLonger is the time of a run that is more certain, in seconds.
+const usualLonger = 600
+
+// Longer is the flag of a run with narrower intervals: of ten minutes, or four times as long. It is empty where more
+// rounds say nothing more.
+func (r run) Longer() string {
+	switch {
+	case r.Counted():
+		return ""
+	case r.Rounds > 0:
+		return fmt.Sprintf("--rounds %d", 4*r.Rounds)
+	case r.TimeSeconds < usualLonger/2:
+		return "--time 10m"
+	}
+	return fmt.Sprintf("--time %.0fm", 4*r.TimeSeconds/60)
+}
+
+// settings lists settings that change the figures.
+func (r run) settings() []fact { return factsOf(r.Settings) }
+
+// offloads lists what devices do for the kernel.
+func (r run) offloads() []fact { return factsOf(r.Offloads) }
+
+// factsOf lists facts by name.
+func factsOf(all map[string]string) []fact {
+	var facts []fact
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		facts = append(facts, fact{strings.ReplaceAll(format.Clean(name), "_", " "), format.Clean(all[name])})
+	}
+	return present(facts)
+}
+
+// method lists how the run measured.
+func (r run) method() []fact {
+	facts := []fact{
+		{"Rounds", r.rounds()},
+		{"Order", "in each round every row once, in random order"},
+		{"Seed", strconv.FormatUint(r.Seed, 10)},
+		{"Engines", strings.Join(r.engines(), ", ")},
+		{"Started", format.Timestamp(r.Started)},
+		{"Finished", format.Timestamp(r.Finished)},
+	}
+	if r.Counted() {
+		facts[1].Value = "one network after the other; in each round every row of it once, in random order"
+		facts = slices.Insert(facts, 3, fact{"Clock", "one tick for each instruction, of any kind; none while idle"})
+		return present(facts)
+	}
+	if r.sliced() {
+		facts[1].Value = "in each round a turn of each row that takes part in it, in random order, and one more in the reverse order; " +
+			"slow rows take part in fewer rounds, and the links of pod-links follow each other"
+		return present(slices.Insert(facts, 3, fact{"Length of a turn", format.Seconds(r.SliceSeconds)}, r.anew()))
+	}
+	if r.DurationSeconds == 0 {
+		return present(facts)
+	}
+	facts = slices.Insert(facts, 3,
+		fact{"Measured per sample", format.Seconds(r.DurationSeconds)}, fact{"Warm-up, not counted", format.Seconds(r.WarmupSeconds)})
+	return present(facts)
+}
+
+// rounds tells how many rounds are done, and of how many if that was planned.
+func (r run) rounds() string {
+	if r.Rounds == 0 {
+		least, most := r.roundsDone(), r.roundsDone()
+		for _, row := range r.Rows {
+			if n := len(row.Samples); n > 0 {
+				least = min(least, n)
+			}
+		}
+		if least < most {
+			return fmt.Sprintf("%s to %s, by the row", format.Number(float64(least), 0), format.Number(float64(most), 0))
+		}
+		return format.Number(float64(most), 0)
+	}
+	return fmt.Sprintf("%d of %d", r.roundsDone(), r.Rounds)
+}
+
+// engines lists the load generators.
+func (r run) engines() []string {
+	seen := map[string]bool{}
+	for _, row := range r.Rows {
+		if row.Status == result.StatusOK {
+			seen[format.Clean(row.Engine)] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(seen))
+}
+
+// usualSlice is the length of a turn where none was asked for, in seconds.
+const usualSlice = 0.001
+
+// Command is the command line that repeats the run.
+func (r run) Command() string {
+	line := "mustang bench " + format.Clean(r.Suite)
+	if r.Counted() {
+		return fmt.Sprintf("mustang bench --vm %s --rounds %d --seed %d", format.Clean(r.Suite), r.Rounds, r.Seed)
+	}
+	if r.Quick {
+		line += " --quick"
+	}
+	if r.Rounds > 0 {
+		line += fmt.Sprintf(" --rounds %d", r.Rounds)
+	}
+	if r.TimeSeconds > 0 {
+		line += " --time " + format.Seconds(r.TimeSeconds)
+	}
+	if r.sliced() && r.SliceSeconds != usualSlice { // which bench makes longer where a path needs it
+		line += " --slice " + format.Seconds(r.SliceSeconds)
+	}
+	if r.DurationSeconds > 0 {
+		line += " --duration " + format.Seconds(r.DurationSeconds)
+	}
+	return fmt.Sprintf("%s --seed %d", line, r.Seed)
+}
+
+// roundsDone is the largest number of samples of a row.
+func (r run) roundsDone() int {
+	done := 0
+	for _, row := range r.Rows {
+		done = max(done, len(row.Samples))
+	}
+	return done
+}
+
+// positive prints n; empty if it is not known.
+func positive(n int) string {
+	if n <= 0 {
+		return ""
+	}
+	return strconv.Itoa(n)
+}
+
+// present drops facts without a value.
+func present(facts []fact) []fact {
+	return slices.DeleteFunc(facts, func(f fact) bool { return f.Value == "" })
+}

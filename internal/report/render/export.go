@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package render
+
+import (
+	"encoding/csv"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"unicode"
+
+	"mustang/internal/result"
+)
+
+// CSV writes a line for each row of a file, also of those that were not measured. Numbers
+// have a decimal point and no separators; what is missing is empty.
+func CSV(w io.Writer, f result.File) error {
+	lines := [][]string{{
+		"suite", "row", "workload", "flows", "link", "variant", "datapath", "target", "via", "status", "unit", "samples", "median",
+		"ci95_low", "ci95_high", "p50_us", "p90_us", "p99_us", "p999_us", "cpu_us_per_unit", "cpu_unit", "lost_share", "setup", "reason",
+	}}
+	for _, r := range f.Rows {
+		line := []string{
+			r.Suite, r.ID, r.Workload, strconv.Itoa(r.Key().Flows), r.Link, r.Variant, r.Datapath, r.Target, r.Via, r.Status, r.Unit,
+			strconv.Itoa(len(r.Samples)),
+		}
+		figures := make([]string, 8)
+		if len(r.Samples) > 0 {
+			figures[0] = plainNumber(r.Median)
+			figures[7] = plainNumber(r.CPUUSPerUnit)
+		}
+		if r.CI95 != nil {
+			figures[1], figures[2] = plainNumber(r.CI95[0]), plainNumber(r.CI95[1])
+		}
+		if l := r.LatencyUS; l != nil {
+			figures[3], figures[4], figures[5], figures[6] = plainNumber(l.P50), plainNumber(l.P90), plainNumber(l.P99), plainNumber(l.P999)
+		}
+		lost := ""
+		if (r.Workload == result.WorkloadUDPStream || r.Lost > 0) && len(r.Samples) > 0 {
+			lost = plainNumber(r.LostShare)
+		}
+		lines = append(lines, append(append(line, figures...), r.CPUUnit, lost, r.Setup.String(), r.Reason))
+	}
+	return WriteCSV(w, lines)
+}
+
+// WriteCSV writes lines of fields, without control characters. A field that a spreadsheet would take for a formula, of a file of
+// others, gets an apostrophe before it.
+func WriteCSV(w io.Writer, lines [][]string) error {
+	out := csv.NewWriter(w)
+	for _, line := range lines {
+		fields := make([]string, len(line))
+		for i, field := range line {
+			fields[i] = unformula(Plain(field))
+		}
+		if err := out.Write(fields); err != nil {
+			return err
+		}
+	}
+	out.Flush()
+	return out.Error()
+}
+
+// unformula makes a formula text.
+func unformula(field string) string {
+	if field == "" || !strings.ContainsRune("=+-@\t\r", rune(field[0])) {
+		return field
+	}
+	if _, err := strconv.ParseFloat(field, 64); err == nil {
+		return field
+	}
+	return "'" + field
+}
+
+// plainNumber prints a number as short as it can be read back.
+func plainNumber(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }
+
+// Markdown writes a table for each suite and workload of a file, and a list of the rows
+// that were not measured.
+func Markdown(w io.Writer, f result.File) error {
+	var tables []result.Key // without ID
+	lines := map[result.Key][][]string{}
+	var missing []string
+	for _, r := range f.Rows {
+		if r.Status != result.StatusOK {
+			missing = append(missing, fmt.Sprintf("- %s %s of %s: %s: %s", code(r.ID), r.Key().Title(), escape(r.Suite), r.Status, escape(r.Reason)))
+			continue
+		}
+		k := r.Key()
+		k.ID = ""
+		if lines[k] == nil {
+			tables = append(tables, k)
+		}
+		interval := ""
+		if r.CI95 != nil {
+			interval = digits(r.CI95[0]) + " to " + digits(r.CI95[1])
+		}
+		lines[k] = append(lines[k], []string{code(r.ID), digits(r.Median), escape(r.Unit), interval, strconv.Itoa(len(r.Samples)), escape(r.Note)})
+	}
+	for _, k := range tables {
+		if _, err := fmt.Fprintf(w, "## %s, %s\n\n", escape(k.Suite), k.Title()); err != nil {
+			return err
+		}
+		if err := markdownTable(w, []string{"row", "median", "unit", "95 % interval", "samples", "note"}, lines[k]); err != nil {
+			return err
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	_, err := fmt.Fprintf(w, "## Not measured\n\n%s\n", strings.Join(missing, "\n"))
+	return err
+}
+
+// markdownTable writes a table and an empty line. The cells are Markdown.
+func markdownTable(w io.Writer, header []string, rows [][]string) error {
+	var b strings.Builder
+	line := func(cells []string) { b.WriteString("| " + strings.Join(cells, " | ") + " |\n") }
+	line(header)
+	b.WriteString(strings.Repeat("|---", len(header)) + "|\n")
+	for _, row := range rows {
+		line(row)
+	}
+	_, err := io.WriteString(w, b.String()+"\n")
+	return err
+}
+
+// code prints a name as code, in which Markdown has no other meaning.
+func code(name string) string {
+	return "`" + strings.NewReplacer("`", "'", "|", "¦").Replace(Plain(name)) + "`"
+}
+
+// escape returns text of a file as Markdown that shows it.
+func escape(s string) string {
+	var b strings.Builder
+	for _, r := range Plain(s) {
+		if strings.ContainsRune("\\`*_[]<>#|&~", r) {
+			b.WriteByte('\\')
+		}
+		b.WriteRune(r)
+	}
+	return b.String()
+}
+
+// Plain returns text of a file on one line, without what a terminal obeys.
+func Plain(s string) string {
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, s)
+}

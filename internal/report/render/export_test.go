@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package render_test
+
+import (
+	"bytes"
+	"encoding/csv"
+	"flag"
+	"math"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/perf/benchfmt"
+
+	"mustang/internal/report/render"
+	"mustang/internal/result"
+	"mustang/internal/result/compare"
+)
+
+var update = flag.Bool("update", false, "rewrite testdata")
+
+// read reads one of the made-up result files.
+func read(t *testing.T, name string) result.File {
+	t.Helper()
+	f, err := result.Read(filepath.Join("..", "testdata", name+".json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// later is the file of a later run: rates grew by a tenth, but for one row, which lost a fifth;
+// the first row is gone.
+func later(f result.File) result.File {
+	f.Run.Kernel = "6.19.0-made-up"
+	rows := f.Rows[1:]
+	f.Rows = nil
+	for i, r := range rows {
+		factor := 1.1
+		if i == 0 {
+			factor = 0.8
+		}
+		samples := []float64{}
+		for _, v := range r.Samples {
+			samples = append(samples, v*factor)
+		}
+		r.Samples, r.Median = samples, r.Median*factor
+		if r.CI95 != nil {
+			r.CI95 = &[2]float64{r.CI95[0] * factor, r.CI95[1] * factor}
+		}
+		f.Rows = append(f.Rows, r)
+	}
+	return f
+}
+
+func comparison(t *testing.T) *compare.Comparison {
+	t.Helper()
+	f := read(t, "made-up")
+	c, err := compare.Runs(compare.Run{Name: "old", File: f}, compare.Run{Name: "new", File: later(f)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// TestGolden compares all formats with files in testdata.
+func TestGolden(t *testing.T) {
+	c := comparison(t)
+	for name, write := range map[string]func(*bytes.Buffer) error{
+		"rows.csv":        func(b *bytes.Buffer) error { return render.CSV(b, read(t, "made-up")) },
+		"rows.md":         func(b *bytes.Buffer) error { return render.Markdown(b, read(t, "made-up")) },
+		"comparison.csv":  func(b *bytes.Buffer) error { return render.ComparisonCSV(b, c) },
+		"comparison.md":   func(b *bytes.Buffer) error { return render.ComparisonMarkdown(b, c) },
+		"comparison.txt":  func(b *bytes.Buffer) error { return render.WriteComparison(b, c, render.Options{}) },
+		"comparison.wide": func(b *bytes.Buffer) error { return render.WriteComparison(b, c, render.Options{Wide: true}) },
+	} {
+		var got bytes.Buffer
+		if err := write(&got); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		path := filepath.Join("testdata", name)
+		if *update {
+			if err := os.WriteFile(path, got.Bytes(), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(string(want), got.String()); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+// TestComparisonOfNoisyRuns has differences of many times, figures of thousands, a suite in one run alone, and warnings.
+func TestComparisonOfNoisyRuns(t *testing.T) {
+	made := func(suite, id string, median, half float64) result.Row {
+		row := result.Row{
+			Suite: suite, ID: id, Workload: result.WorkloadTCPRR, Unit: result.UnitTransactions, Status: result.StatusOK,
+			Median: median, CI95: &[2]float64{median - half, median + half},
+		}
+		for i := range 10 {
+			row.Samples = append(row.Samples, median*(1+float64(i)/100))
+		}
+		return row
+	}
+	files := [2]result.File{{Schema: result.Schema}, {Schema: result.Schema}}
+	files[0].Rows = []result.Row{made("pod-links", "a", 59680, 100), made("latency", "b", 1, 0), made("latency", "c", 1, 0)}
+	files[1].Rows = []result.Row{made("pod-links", "a", 716160, 2e6)}
+	files[1].Run.Quick = true
+	c, err := compare.Runs(compare.Run{Name: "20260101T000000Z", File: files[0]}, compare.Run{Name: "20260102T000000Z", File: files[1]})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b bytes.Buffer
+	if err := render.WriteComparison(&b, c, render.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"20260102T000000Z: quick run.\n", "  20260101T000000Z  20260102T000000Z  ", "  59,680 ± 0.2 %  716,160 ± >100 %  12.0×  11.", "× to 12.",
+		"\nNot in 20260102T000000Z: suite latency.\n",
+	} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("no %q in\n%s", want, b.String())
+		}
+	}
+}
+
+// TestCSVHasAllRows reads the CSV back.
+func TestCSVHasAllRows(t *testing.T) {
+	f := read(t, "suites")
+	var b bytes.Buffer
+	if err := render.CSV(&b, f); err != nil {
+		t.Fatal(err)
+	}
+	lines, err := csv.NewReader(&b).ReadAll()
+	if err != nil || len(lines) != len(f.Rows)+1 {
+		t.Fatalf("%d lines of %d rows, %v", len(lines), len(f.Rows), err)
+	}
+	for i, row := range f.Rows {
+		if lines[i+1][1] != row.ID || lines[i+1][9] != row.Status {
+			t.Errorf("line %q is not row %v", lines[i+1], row.Key())
+		}
+	}
+}
+
+// TestBenchfmtHasAllSamples reads the samples back with the reader that benchstat uses.
+func TestBenchfmtHasAllSamples(t *testing.T) {
+	for _, name := range []string{"made-up", "suites", "counted"} {
+		f := read(t, name)
+		var b bytes.Buffer
+		if err := render.Benchfmt(&b, render.NamedRun{Name: "a run", File: f}); err != nil {
+			t.Fatal(err)
+		}
+		type sample struct {
+			suite, name string
+			value       float64
+		}
+		var got, want []sample
+		reader := benchfmt.NewReader(&b, name)
+		for reader.Scan() {
+			switch rec := reader.Result().(type) {
+			case *benchfmt.Result:
+				if len(rec.Values) != 1 || rec.GetConfig("run") != "a run" || rec.GetConfig("goos") != "linux" {
+					t.Fatalf("%s: %+v", name, rec)
+				}
+				base, parts := rec.Name.Parts()
+				got = append(got, sample{rec.GetConfig("suite"), string(base) + string(bytes.Join(parts, nil)), rec.Values[0].Value})
+			case *benchfmt.SyntaxError:
+				t.Errorf("%s: %v", name, rec)
+			}
+		}
+		if err := reader.Err(); err != nil {
+			t.Error(err)
+		}
+		for _, unit := range []string{"B/s", "transactions/s", "sec/op", "instructions/packet"} {
+			if m := reader.Units().Get(unit, "better"); m != nil && (m.Value == "higher") != (unit == "B/s" || unit == "transactions/s") {
+				t.Errorf("%s: better is %s", unit, m.Value)
+			}
+		}
+		for _, row := range f.Rows {
+			if row.Status != result.StatusOK {
+				continue
+			}
+			name := map[string]string{
+				"tcp_stream": "TCPStream", "tcp_rr": "TCPRR", "tcp_crr": "TCPCRR", "udp_stream": "UDPStream", "udp_rr": "UDPRR", "cni_add": "CNIADD", "cni_del": "CNIDEL",
+			}[row.Workload] + "/" + row.ID
+			if row.Flows > 1 {
+				name += "/flows=" + strconv.Itoa(row.Flows)
+			}
+			scale := map[string]float64{"Gbit/s": 125e6, "ms": 1e-3}[row.Unit]
+			for _, v := range row.Samples {
+				if scale != 0 {
+					v *= scale
+				}
+				want = append(want, sample{row.Suite, name, v})
+			}
+		}
+		near := cmp.Comparer(func(a, b float64) bool { return math.Abs(a-b) <= 1e-9*math.Abs(b) })
+		if diff := cmp.Diff(want, got, cmp.AllowUnexported(sample{}), near); diff != "" || len(want) == 0 {
+			t.Errorf("%s: %d samples (-want +got):\n%s", name, len(want), diff)
+		}
+	}
+}
+
+// TestHostileNames exports names that the formats give a meaning.
+func TestHostileNames(t *testing.T) {
+	f := read(t, "made-up")
+	hostile := "a b\x1b[2J\n|<script>`x` \u202e=1,\"2\" Unit: \\"
+	for i := range f.Rows {
+		f.Rows[i].ID += hostile
+		f.Rows[i].Reason += hostile
+		f.Rows[i].Suite = hostile
+	}
+	f.Run.Machine.CPUModel, f.Run.Kernel, f.Run.Versions = hostile, hostile, map[string]string{hostile: hostile}
+	c, err := compare.Runs(compare.Run{Name: "old", File: f}, compare.Run{Name: "new", File: later(f)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Differs = append(c.Differs, compare.Property{Name: hostile, Values: []string{hostile, hostile}})
+	for name, write := range map[string]func(*bytes.Buffer) error{
+		"csv":        func(b *bytes.Buffer) error { return render.CSV(b, f) },
+		"markdown":   func(b *bytes.Buffer) error { return render.Markdown(b, f) },
+		"benchfmt":   func(b *bytes.Buffer) error { return render.Benchfmt(b, render.NamedRun{Name: hostile, File: f}) },
+		"comparison": func(b *bytes.Buffer) error { return render.ComparisonMarkdown(b, c) },
+		"as csv":     func(b *bytes.Buffer) error { return render.ComparisonCSV(b, c) },
+		"as text":    func(b *bytes.Buffer) error { return render.WriteComparison(b, c, render.Options{Wide: true}) },
+	} {
+		var b bytes.Buffer
+		if err := write(&b); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if strings.ContainsAny(b.String(), "\x1b\u202e") {
+			t.Errorf("%s: control characters came through", name)
+		}
+		shown := regexp.MustCompile("`[^`\n]*`|\\\\<").ReplaceAllString(b.String(), "")
+		if (name == "markdown" || name == "comparison") && strings.Contains(shown, "<script>") {
+			t.Errorf("%s: an element came through", name)
+		}
+		if name != "benchfmt" {
+			continue
+		}
+		for reader, n := benchfmt.NewReader(&b, ""), 0; reader.Scan(); n++ {
+			if bad, ok := reader.Result().(*benchfmt.SyntaxError); ok {
+				t.Errorf("benchfmt: %v", bad)
+			}
+		}
+	}
+}
+
+// TestNoFormulas checks that no field of a file of others is a formula of a spreadsheet, and that figures stay figures.
+func TestNoFormulas(t *testing.T) {
+	var b strings.Builder
+	fields := []string{`=cmd|"/C calc"!A0`, "+1+cmd", "@sum", "-5", "+1.5e3", "-x", "veth", ""}
+	if err := render.WriteCSV(&b, [][]string{fields}); err != nil {
+		t.Fatal(err)
+	}
+	if want := `"'=cmd|""/C calc""!A0",'+1+cmd,'@sum,-5,+1.5e3,'-x,veth,` + "\n"; b.String() != want {
+		t.Errorf("%q, want %q", b.String(), want)
+	}
+}
