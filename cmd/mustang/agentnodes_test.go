@@ -295,13 +295,16 @@ func TestAgentJoinsNodes(t *testing.T) {
 			if routes := a.routes(); routes != whole {
 				t.Errorf("routes\n%s\nafter the agent was killed\n%s", whole, routes)
 			}
-			for i := range testkit.Repeats(6, 30) { // killed while it makes them
-				a.ip("-n " + a.ns.Name() + " route flush proto 109")
-				_ = exec.Command("ip", "-n", a.ns.Name(), "link", "del", "mst-vxlan").Run() // if there is one
-				a.start(routing)
-				time.Sleep(time.Duration(80+i*20) * time.Millisecond)
-				a.kill()
-			}
+			a.ip("-n " + a.ns.Name() + " route flush proto 109")
+			_ = exec.Command("ip", "-n", a.ns.Name(), "link", "del", "mst-vxlan").Run() // if there is one
+			a.start(routing)
+			testkit.Eventually(t, time.Minute, func() error {
+				if a.routes() == "" {
+					return errors.New("no route yet")
+				}
+				return nil
+			})
+			a.kill() // once the first is there
 			b.setAddress(77)
 			a.start(routing)
 			c.joined("killed agents, and another address")

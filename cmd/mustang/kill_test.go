@@ -61,7 +61,7 @@ func startProgram(t *testing.T, program, out string, args ...string) started {
 // awaitRows waits until rows are in the result.
 func (s started) awaitRows(t *testing.T, rows int) {
 	t.Helper()
-	testkit.Eventually(t, 2*time.Minute, func() error {
+	testkit.Eventually(t, 5*time.Minute, func() error {
 		file, err := readResults(s.out)
 		if err == nil && len(file.Rows) < rows {
 			err = fmt.Errorf("%d rows", len(file.Rows))
@@ -167,7 +167,7 @@ func agents(t *testing.T, state string) []int {
 func TestBenchKilled(t *testing.T) {
 	t.Parallel()
 	s := startBench(t)
-	testkit.Eventually(t, time.Minute, func() error { // they are replaced with the labs
+	testkit.Eventually(t, 2*time.Minute, func() error { // they are replaced with the labs
 		if len(agents(t, s.state)) == 0 {
 			return errors.New("no load agent is seen: the test shows nothing")
 		}

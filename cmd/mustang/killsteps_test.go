@@ -90,6 +90,7 @@ func killCases() []killCase {
 		{"ep rm of the last on a parent", []string{addPods, addService, addOnParent}, "ep rm " + killPodC, "", otherSvc, true},
 		{"uplink add", []string{addPods, addService}, "uplink add wire --netns=HOST", "", otherSvc, true},
 		{"uplink rm", []string{addPods, addService, "uplink add wire --netns=HOST"}, "uplink rm wire --netns=HOST", "", otherSvc, true},
+		{"socket attach, first command", nil, "socket attach --cgroup=CGROUP --netns=HOST", "", otherSvc, false},
 		{"socket attach", []string{addPods, addService}, "socket attach --cgroup=CGROUP --netns=HOST", "", otherSvc, true},
 		{
 			"socket detach", []string{addPods, addService, "socket attach --cgroup=CGROUP --netns=HOST"},
@@ -343,46 +344,4 @@ func TestKilledAtEachStep(t *testing.T) {
 			}
 		})
 	}
-}
-
-// TestKilledAnywhere does so at random moments.
-func TestKilledAnywhere(t *testing.T) {
-	t.Parallel()
-	n := newKillNetwork(t)
-	cases := killCases()
-	want, takes, killed := map[string]string{}, map[string]time.Duration{}, 0
-	for range testkit.Repeats(5, 1000) {
-		c := cases[rand.N(len(cases))]
-		if want[c.name] == "" {
-			n.prepare(c)
-			begin := time.Now()
-			if out, err := n.process(c).CombinedOutput(); err != nil {
-				t.Fatalf("%s: %v: %s", c.args, err, out)
-			}
-			takes[c.name] = time.Since(begin)
-			n.run(cmp.Or(c.again, c.args))
-			want[c.name] = n.state()
-		}
-		n.prepare(c)
-		cmd := n.process(c)
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		delay := rand.N(takes[c.name])
-		time.Sleep(delay)
-		_ = cmd.Process.Kill()
-		if err := cmd.Wait(); err != nil && cmd.ProcessState.ExitCode() == -1 {
-			killed++
-		}
-		how := fmt.Sprintf("%q, killed after %s", c.args, delay)
-		if c.again == "" {
-			n.checkOrphans(c, how)
-		}
-		n.run(cmp.Or(c.again, c.args))
-		n.check(c, want[c.name], how)
-	}
-	if killed == 0 {
-		t.Error("no command was killed: the test shows nothing")
-	}
-	t.Logf("%d commands were killed", killed)
 }

@@ -261,6 +261,22 @@ func TestApplyCancelled(t *testing.T) {
 	}
 }
 
+// plan reads what there is, and plans the changes of the agent: Apply, up to the moment in which it takes the lock.
+func plan(t *testing.T, d *Datapath, want ...service.Service) (*writer, []change) {
+	t.Helper()
+	w := &writer{Services: d.Services(), owner: service.Agent, planned: true}
+	all, err := w.read(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.generation = all.state.LastRevision
+	changes, err := w.plan(all, want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w, changes
+}
+
 // TestApplyBesideChanges lets another client change services between the read and the write of Apply.
 func TestApplyBesideChanges(t *testing.T) {
 	d := openTest(t)
@@ -269,20 +285,7 @@ func TestApplyBesideChanges(t *testing.T) {
 	three := newService(service.TCP, "10.96.0.3:80", "192.168.10.10:8080")
 	applier{d, service.Agent}.apply(t, Result{Added: 2, RowsWritten: 4}, one, two)
 	changed := newService(service.TCP, "10.96.0.1:80", "192.168.10.11:8080")
-	plan := func() (*writer, []change) {
-		w := &writer{Services: d.Services(), owner: service.Agent, planned: true}
-		all, err := w.read(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		w.generation = all.state.LastRevision
-		changes, err := w.plan(all, []service.Service{changed, three})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return w, changes
-	}
-	w, changes := plan()
+	w, changes := plan(t, d, changed, three)
 	between := newService(service.TCP, "10.96.0.1:80", "192.168.10.12:8080")
 	if _, _, err := d.Services().Put(t.Context(), service.Agent, between); err != nil {
 		t.Fatal(err)
@@ -298,7 +301,7 @@ func TestApplyBesideChanges(t *testing.T) {
 
 	// Another owner takes the frontend.
 	applier{d, service.Agent}.apply(t, Result{Deleted: 2, RowsDeleted: 4})
-	w, changes = plan()
+	w, changes = plan(t, d, changed, three)
 	if _, _, err := d.Services().Put(t.Context(), service.CNI, three); err != nil {
 		t.Fatal(err)
 	}
@@ -314,25 +317,13 @@ func TestApplyBesideChanges(t *testing.T) {
 func TestApplyOnFreshMaps(t *testing.T) {
 	d := openTest(t)
 	ours := newService(service.TCP, "10.96.0.1:80", "192.168.10.10:8080")
-	held, err := d.objects.Lock(t.Context())
-	if err != nil {
+	w, changes := plan(t, d, ours)
+	if _, err := d.Services().Apply(t.Context(), service.CNI, []service.Service{ours}); err != nil {
 		t.Fatal(err)
 	}
-	defer held.Unlock()
-	done := make(chan error)
-	for _, owner := range []service.Owner{service.Agent, service.CNI} {
-		go func() {
-			_, err := d.Services().Apply(t.Context(), owner, []service.Service{ours})
-			done <- err
-		}()
-	}
-	time.Sleep(100 * time.Millisecond) // both have read the empty maps, and wait for the lock
-	held.Unlock()
 	var conflict *ConflictError
-	switch first, second := <-done, <-done; {
-	case first == nil && errors.As(second, &conflict), second == nil && errors.As(first, &conflict):
-	default:
-		t.Errorf("errors %v, %v; want one conflict", first, second)
+	if err := errors.Join(w.writeAll(t.Context(), changes), w.finish(t.Context())); !errors.As(err, &conflict) || conflict.Owner != service.CNI {
+		t.Errorf("error %v, want a conflict with cni", err)
 	}
 	wantServices(t, d, ours)
 	wantClean(t, d)

@@ -94,7 +94,7 @@ func TestKilled(t *testing.T) {
 	}
 	defer cmd.Wait() // an error says that it was killed
 	defer cmd.Process.Kill()
-	testkit.Eventually(t, time.Minute, func() error {
+	testkit.Eventually(t, 3*time.Minute, func() error {
 		_, err := os.Stat(filepath.Join(dir, "there"))
 		return err
 	})

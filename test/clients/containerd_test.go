@@ -42,7 +42,7 @@ const (
 	containerdSocket = "/run/containerd/containerd.sock"
 	// containerdTimeout limits each wait for containerd. It usually takes a second, and
 	// much longer on a busy machine.
-	containerdTimeout = 30 * time.Second
+	containerdTimeout = 2 * time.Minute
 	// criNamespace is the containerd namespace of CRI's containers and images.
 	criNamespace = "k8s.io"
 )

@@ -109,7 +109,7 @@ func (c *cluster) connect(b *testing.B) {
 	if c.client, err = kubernetes.NewForConfig(config); err != nil {
 		b.Fatal(err)
 	}
-	testkit.Eventually(b, 2*time.Minute, func() error {
+	testkit.Eventually(b, 10*time.Minute, func() error {
 		var status int
 		err := c.client.RESTClient().Get().AbsPath("/readyz").Do(b.Context()).StatusCode(&status).Error()
 		if err == nil && status != http.StatusOK {

@@ -72,7 +72,7 @@ func (c *cluster) measure(b *testing.B, p proxy, turn int) map[string]float64 {
 	started := time.Now()
 	running := p.start(b, turn)
 	defer running.stop()
-	testkit.Eventually(b, 5*time.Minute, func() error {
+	testkit.Eventually(b, 20*time.Minute, func() error {
 		if err := running.check(); err != nil {
 			b.Fatal(err)
 		}
