@@ -103,8 +103,7 @@ func TestResult(t *testing.T) {
 				if want := map[int]int{0: 1500, 1400: 1400}[mtu]; p.result.Interfaces[0].Mtu != want {
 					t.Errorf("MTU is %d, want %d", p.result.Interfaces[0].Mtu, want)
 				}
-				f.must(f.check(p))
-				f.must(f.del(p))
+				f.checkAndDelete(p)
 			})
 		}
 	}
@@ -203,8 +202,7 @@ func TestPassedOn(t *testing.T) {
 	if !reflect.DeepEqual(p.result.DNS, dns) {
 		t.Errorf("ADD gives %+v, want %+v", p.result.DNS, dns)
 	}
-	f.must(f.check(p))
-	f.must(f.del(p))
+	f.checkAndDelete(p)
 	if p = f.added("b", network("net", "veth", "")); !reflect.DeepEqual(p.result.DNS, types.DNS{}) {
 		t.Errorf("ADD gives %+v", p.result.DNS)
 	}
@@ -249,8 +247,7 @@ func TestServices(t *testing.T) {
 					}
 				}
 				for _, p := range []*pod{a, b} {
-					f.must(f.check(p))
-					f.must(f.del(p))
+					f.checkAndDelete(p)
 				}
 			})
 		}

@@ -33,8 +33,7 @@ func TestBigTCP(t *testing.T) {
 				p := f.added(id, network("net"+id, link, test.more))
 				f.wantPackets(p.Namespace, "eth0", test.want)
 				f.wantPackets(f.host, "uplink", uint32(test.uplink))
-				f.must(f.check(p))
-				f.must(f.del(p))
+				f.checkAndDelete(p)
 			}
 		})
 	}

@@ -207,8 +207,7 @@ func TestCheckAtOnce(t *testing.T) {
 			f.plugin.Cgroup = testkit.Cgroup(t)
 			for range 7 {
 				p := f.added("a", tampered(mode))
-				f.must(f.check(p))
-				f.must(f.del(p))
+				f.checkAndDelete(p)
 			}
 		})
 	}
@@ -322,8 +321,7 @@ func TestCheckSockets(t *testing.T) {
 	f.oneLine(f.check(p), "no longer exists", f.plugin.BPFRoot)
 	f.must(f.del(p))
 	p = f.added("c", config) // makes it again, and the programs for sockets
-	f.must(f.check(p))
-	f.must(f.del(p))
+	f.checkAndDelete(p)
 }
 
 func dismiss(f *fixture, p *pod) {

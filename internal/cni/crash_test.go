@@ -142,8 +142,7 @@ func TestKilled(t *testing.T) {
 			} else {
 				f.must(err)
 			}
-			f.must(f.check(p))
-			f.must(f.del(p))
+			f.checkAndDelete(p)
 		}},
 	}
 	for _, mode := range crashModes {

@@ -53,8 +53,7 @@ func TestFull(t *testing.T) {
 	if code := Coded(err).Code; code != codeNotAvailable {
 		t.Errorf("STATUS has code %d", code)
 	}
-	f.must(f.check(p))
-	f.must(f.del(p))
+	f.checkAndDelete(p)
 	f.must(f.status(config))
 	f.must(f.del(f.added("b", config)))
 }
@@ -117,8 +116,7 @@ func TestDisk(t *testing.T) {
 				f.must(f.del(p))
 				free()
 				p = f.added("b", config)
-				f.must(f.check(p))
-				f.must(f.del(p))
+				f.checkAndDelete(p)
 			})
 			t.Run("read-only", func(t *testing.T) {
 				f := f.in(t)
@@ -155,8 +153,7 @@ func TestNoBPFFS(t *testing.T) {
 	off := []byte(strings.Replace(string(config), `"tc"`, `"off","sourceGuard":"off"`, 1))
 	f.must(f.status(off))
 	p := f.added("a", off) // has no need of it
-	f.must(f.check(p))
-	f.must(f.del(p))
+	f.checkAndDelete(p)
 }
 
 // TestOtherLayout replaces the plugin while pods exist, as an upgrade does, by one whose maps have another layout.

@@ -133,6 +133,13 @@ func (f *fixture) check(p *pod) error {
 	return f.host.Do(func() error { return f.plugin.Check(f.t.Context(), request) })
 }
 
+// checkAndDelete does both verbs.
+func (f *fixture) checkAndDelete(p *pod) {
+	f.t.Helper()
+	f.must(f.check(p))
+	f.must(f.del(p))
+}
+
 func (f *fixture) gc(config []byte, valid ...*pod) error {
 	var list []string
 	for _, p := range valid {
@@ -168,6 +175,16 @@ func (f *fixture) reach(from, to *netns.Namespace, addr netip.Addr) {
 		server := testkit.Echo(f.t, to, network, netip.AddrPortFrom(addr, 0).String())
 		if _, err := testkit.RoundTrip(f.t, from, network, server.String(), make([]byte, 1200)); err != nil {
 			f.t.Errorf("%s to %s of %s by %s: %v", from.Name(), addr, to.Name(), network, err)
+		}
+	}
+}
+
+// reachGateways has pods send to the gateway of each of their addresses.
+func (f *fixture) reachGateways(pods ...*pod) {
+	f.t.Helper()
+	for _, p := range pods {
+		for i := range p.result.IPs {
+			f.reach(p.Namespace, f.host, gateway(p, i))
 		}
 	}
 }
@@ -250,6 +267,17 @@ func modes() []podlink.Mode {
 		}
 	}
 	return out
+}
+
+// eachMode runs a test of each of these link modes beside the others, with a fixture of its own.
+func eachMode(t *testing.T, test func(*testing.T, *fixture, podlink.Mode)) {
+	for _, mode := range modes() {
+		t.Run(mode.Name(), func(t *testing.T) {
+			t.Parallel()
+			testkit.RequireMode(t, mode.Probe())
+			test(t, newFixture(t), mode)
+		})
+	}
 }
 
 // gateway returns the gateway of a pod's address.

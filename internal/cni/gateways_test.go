@@ -23,70 +23,51 @@ func moved(config []byte, from, to string) []byte {
 // TestSubnetsChange gives a network other subnets: the host keeps the gateways of before while a pod has an address of theirs, and no longer, as
 // they may be another host's then.
 func TestSubnetsChange(t *testing.T) {
-	for _, mode := range modes() {
-		t.Run(mode.Name(), func(t *testing.T) {
-			t.Parallel()
-			testkit.RequireMode(t, mode.Probe())
-			f := newFixture(t)
-			before := network("net", mode.Name(), "")
-			after := moved(before, "113", "114")
-			has := func(when string, first, second bool) {
-				t.Helper()
-				text := command(t, f.host, "ip -o addr show")
-				for want, gateways := range map[string]bool{"10.113.0.1/": first, "fd00:113::1/": first, "10.114.0.1/": second, "fd00:114::1/": second} {
-					if strings.Contains(text, want) != gateways {
-						t.Errorf("%s: %s is there %t, want %t", when, want, !gateways, gateways)
-					}
+	eachMode(t, func(t *testing.T, f *fixture, mode podlink.Mode) {
+		before := network("net", mode.Name(), "")
+		after := moved(before, "113", "114")
+		has := func(when string, first, second bool) {
+			t.Helper()
+			text := command(t, f.host, "ip -o addr show")
+			for want, gateways := range map[string]bool{"10.113.0.1/": first, "fd00:113::1/": first, "10.114.0.1/": second, "fd00:114::1/": second} {
+				if strings.Contains(text, want) != gateways {
+					t.Errorf("%s: %s is there %t, want %t", when, want, !gateways, gateways)
 				}
 			}
-			p := f.added("a", before)
-			has("at first", true, false)
-			q := f.added("b", after)
-			has("with pods of both", true, true)
-			for i := range 2 {
-				f.reach(p.Namespace, f.host, gateway(p, i))
-				f.reach(q.Namespace, f.host, gateway(q, i))
-			}
-			f.must(f.check(p))
-			f.must(f.check(q))
-			f.must(f.del(p))
-			has("without pods of before", false, true)
-			f.must(f.check(q))
-			f.must(f.del(q))
-			f.must(f.del(f.added("c", before)))
-			has("back again", true, false)
-			f.must(f.plugin.RetireGateways(f.host, "net", []netip.Prefix{netip.MustParsePrefix("10.114.0.0/24"), netip.MustParsePrefix("fd00:114::/64")}))
-			has("without an ADD", false, false)
-			p = f.added("d", before)
-			has("in the end", true, false)
-			f.must(f.check(p))
-			f.must(f.del(p))
-		})
-	}
+		}
+		p := f.added("a", before)
+		has("at first", true, false)
+		q := f.added("b", after)
+		has("with pods of both", true, true)
+		f.reachGateways(p, q)
+		f.must(f.check(p))
+		f.must(f.check(q))
+		f.must(f.del(p))
+		has("without pods of before", false, true)
+		f.checkAndDelete(q)
+		f.must(f.del(f.added("c", before)))
+		has("back again", true, false)
+		f.must(f.plugin.RetireGateways(f.host, "net", []netip.Prefix{netip.MustParsePrefix("10.114.0.0/24"), netip.MustParsePrefix("fd00:114::/64")}))
+		has("without an ADD", false, false)
+		p = f.added("d", before)
+		has("in the end", true, false)
+		f.checkAndDelete(p)
+	})
 }
 
 // TestSubnetOfAnotherNetwork has a network leave a subnet that another one has by then, whose pods keep their gateway.
 func TestSubnetOfAnotherNetwork(t *testing.T) {
-	for _, mode := range modes() {
-		t.Run(mode.Name(), func(t *testing.T) {
-			t.Parallel()
-			testkit.RequireMode(t, mode.Probe())
-			f := newFixture(t)
-			before := network("one", mode.Name(), "")
-			after := moved(before, "114", "115")
-			f.must(f.del(f.added("a", before)))
-			p := f.added("b", bytes.ReplaceAll(before, []byte(`"one"`), []byte(`"two"`)))
-			q := f.added("c", after)
-			for i := range 2 {
-				f.reach(p.Namespace, f.host, gateway(p, i))
-				f.reach(q.Namespace, f.host, gateway(q, i))
-			}
-			f.must(f.check(p))
-			f.must(f.del(q))
-			f.must(f.check(p))
-			f.must(f.del(p))
-		})
-	}
+	eachMode(t, func(t *testing.T, f *fixture, mode podlink.Mode) {
+		before := network("one", mode.Name(), "")
+		after := moved(before, "114", "115")
+		f.must(f.del(f.added("a", before)))
+		p := f.added("b", bytes.ReplaceAll(before, []byte(`"one"`), []byte(`"two"`)))
+		q := f.added("c", after)
+		f.reachGateways(p, q)
+		f.must(f.check(p))
+		f.must(f.del(q))
+		f.checkAndDelete(p)
+	})
 }
 
 // TestSubnetAtAnotherBridge has a network leave a subnet that another one at a bridge of its own has by then: the gateway goes from the first bridge.
@@ -99,10 +80,7 @@ func TestSubnetAtAnotherBridge(t *testing.T) {
 	f.must(f.del(f.added("a", before)))
 	p := f.added("b", bytes.ReplaceAll(bytes.ReplaceAll(before, []byte(`"one"`), []byte(`"two"`)), []byte("br-one"), []byte("br-two")))
 	q := f.added("c", after)
-	for i := range 2 {
-		f.reach(p.Namespace, f.host, gateway(p, i))
-		f.reach(q.Namespace, f.host, gateway(q, i))
-	}
+	f.reachGateways(p, q)
 	f.must(f.del(p))
 	f.must(f.del(q))
 }
@@ -119,35 +97,28 @@ func TestSubnetOfFormerNetwork(t *testing.T) {
 		t.Errorf("the gateway is there: %s", text)
 	}
 	p := f.added("c", bytes.ReplaceAll(before, []byte(`"one"`), []byte(`"two"`)))
-	f.reach(p.Namespace, f.host, gateway(p, 0))
-	f.must(f.check(p))
-	f.must(f.del(p))
+	f.reachGateways(p)
+	f.checkAndDelete(p)
 }
 
 // TestFormerSubnetOfAnotherNetwork has two networks share a subnet and leave it: the gateway stays until the last pod of either has gone.
 func TestFormerSubnetOfAnotherNetwork(t *testing.T) {
-	for _, mode := range modes() {
-		t.Run(mode.Name(), func(t *testing.T) {
-			t.Parallel()
-			testkit.RequireMode(t, mode.Probe())
-			f := newFixture(t)
-			part := func(name, start string) []byte {
-				return fmt.Appendf(nil, `{"cniVersion":"1.1.0","name":%q,"type":"mustang-cni","link":%q,"parent":"uplink","services":"tc",
-					"ipam":{"type":"mustang","ranges":[[{"subnet":"10.113.0.0/24","rangeStart":"10.113.0.%s0","rangeEnd":"10.113.0.%[3]s9"}]]}}`, name, mode.Name(), start)
-			}
-			one, two := part("one", "1"), part("two", "2")
-			p, q := f.added("a", one), f.added("b", two)
-			f.must(f.del(f.added("c", moved(one, "113", "114"))))
-			f.must(f.del(f.added("d", moved(two, "113", "114"))))
-			f.must(f.del(q))
-			f.reach(p.Namespace, f.host, gateway(p, 0))
-			f.must(f.check(p))
-			f.must(f.del(p))
-			if text := command(t, f.host, "ip -o addr show"); strings.Contains(text, "10.113.0.1/") {
-				t.Errorf("the gateway is there: %s", text)
-			}
-		})
-	}
+	eachMode(t, func(t *testing.T, f *fixture, mode podlink.Mode) {
+		part := func(name, start string) []byte {
+			return fmt.Appendf(nil, `{"cniVersion":"1.1.0","name":%q,"type":"mustang-cni","link":%q,"parent":"uplink","services":"tc",
+				"ipam":{"type":"mustang","ranges":[[{"subnet":"10.113.0.0/24","rangeStart":"10.113.0.%s0","rangeEnd":"10.113.0.%[3]s9"}]]}}`, name, mode.Name(), start)
+		}
+		one, two := part("one", "1"), part("two", "2")
+		p, q := f.added("a", one), f.added("b", two)
+		f.must(f.del(f.added("c", moved(one, "113", "114"))))
+		f.must(f.del(f.added("d", moved(two, "113", "114"))))
+		f.must(f.del(q))
+		f.reachGateways(p)
+		f.checkAndDelete(p)
+		if text := command(t, f.host, "ip -o addr show"); strings.Contains(text, "10.113.0.1/") {
+			t.Errorf("the gateway is there: %s", text)
+		}
+	})
 }
 
 // TestSubnetResized makes the subnets of a network larger or smaller: the gateway is the same address. It stays for pods of before and after.
@@ -177,33 +148,23 @@ func (f *fixture) resize(mode podlink.Mode, first, second string) {
 		return fmt.Appendf(nil, `{"cniVersion":"1.1.0","name":"net","type":"mustang-cni","link":%q,"parent":"uplink","services":"tc",
 			"ipam":{"type":"mustang","ranges":[%s]}}`, mode.Name(), ranges)
 	}
-	reach := func(pods ...*pod) {
-		f.t.Helper()
-		for _, p := range pods {
-			for i := range p.result.IPs {
-				f.reach(p.Namespace, f.host, gateway(p, i))
-			}
-		}
-	}
 	f.must(f.del(f.added("a", in(first))))
 	p := f.added("b", in(second)) // without pods of before
-	reach(p)
-	f.must(f.check(p))
-	f.must(f.del(p))
+	f.reachGateways(p)
+	f.checkAndDelete(p)
 	p = f.added("c", in(first))
 	q := f.added("d", in(second)) // with one
-	reach(p, q)
+	f.reachGateways(p, q)
 	if len(p.result.IPs) == 1 || !mode.Traits().Switched { // else the host lacks the IPv6 address with one of both lengths
 		f.must(f.check(p))
 		f.must(f.check(q))
 	}
 	f.must(f.del(p))
-	reach(q)
-	f.must(f.check(q))
-	f.must(f.del(q))
+	f.reachGateways(q)
+	f.checkAndDelete(q)
 	p = f.added("e", in(first))
 	f.must(f.check(p))
-	reach(p)
+	f.reachGateways(p)
 	f.must(f.del(p))
 }
 
@@ -217,9 +178,8 @@ func TestSubnetAroundFormer(t *testing.T) {
 	f.must(f.del(f.added("a", in(`{"subnet":"10.120.1.0/24"}`))))
 	f.must(f.plugin.RetireGateways(f.host, "net", []netip.Prefix{netip.MustParsePrefix("10.120.0.0/16")}))
 	p := f.added("b", in(`{"subnet":"10.120.0.0/16","rangeStart":"10.120.1.1","rangeEnd":"10.120.1.1"}`))
-	f.reach(p.Namespace, f.host, gateway(p, 0))
-	f.must(f.check(p))
-	f.must(f.del(p))
+	f.reachGateways(p)
+	f.checkAndDelete(p)
 }
 
 // TestRetireDuringAdd retires the gateways of a network while an ADD in their subnets runs, which has found the network complete: the pod has its gateway.
@@ -248,8 +208,7 @@ func TestRetireDuringAdd(t *testing.T) {
 		f.plugin.After = nil
 		f.must(<-retired)
 		f.must(err)
-		f.must(f.check(p))
-		f.must(f.del(p))
+		f.checkAndDelete(p)
 	}
 }
 
@@ -277,8 +236,7 @@ func TestRetireDuringAddOfAnother(t *testing.T) {
 				err := f.add(p)
 				f.must(<-retired)
 				f.must(err)
-				f.must(f.check(p))
-				f.must(f.del(p))
+				f.checkAndDelete(p)
 			}
 		})
 	}
@@ -296,25 +254,16 @@ func (f *fixture) manyRecords(p *pod, count int) {
 
 // TestOneFamilyChanges gives a network another subnet in one family: pods of before and after keep both gateways.
 func TestOneFamilyChanges(t *testing.T) {
-	for _, mode := range modes() {
-		t.Run(mode.Name(), func(t *testing.T) {
-			t.Parallel()
-			testkit.RequireMode(t, mode.Probe())
-			f := newFixture(t)
-			before := network("net", mode.Name(), "")
-			p := f.added("a", before)
-			q := f.added("b", bytes.ReplaceAll(before, []byte("10.113."), []byte("10.114.")))
-			for i := range 2 {
-				f.reach(p.Namespace, f.host, gateway(p, i))
-				f.reach(q.Namespace, f.host, gateway(q, i))
-			}
-			f.must(f.check(p))
-			f.must(f.check(q))
-			f.must(f.del(p))
-			f.must(f.check(q))
-			f.must(f.del(q))
-		})
-	}
+	eachMode(t, func(t *testing.T, f *fixture, mode podlink.Mode) {
+		before := network("net", mode.Name(), "")
+		p := f.added("a", before)
+		q := f.added("b", bytes.ReplaceAll(before, []byte("10.113."), []byte("10.114.")))
+		f.reachGateways(p, q)
+		f.must(f.check(p))
+		f.must(f.check(q))
+		f.must(f.del(p))
+		f.checkAndDelete(q)
+	})
 }
 
 // TestMasqueradeOfFormerSubnet has a network leave its subnets: they are masqueraded while a pod has an address of theirs, and no longer, as they may

@@ -215,8 +215,7 @@ func TestLinkChanges(t *testing.T) {
 			f.must(f.del(p))
 			has("without it", false, false)
 			f.reach(q.Namespace, f.host, gateway(q, 0))
-			f.must(f.check(q))
-			f.must(f.del(q))
+			f.checkAndDelete(q)
 		})
 	}
 }
@@ -253,8 +252,7 @@ func TestCheckAfterLinkChange(t *testing.T) {
 				t.Error("CHECK of a pod without its default route succeeds")
 			}
 			f.must(f.del(p))
-			f.must(f.check(q))
-			f.must(f.del(q))
+			f.checkAndDelete(q)
 		})
 	}
 }

@@ -355,8 +355,7 @@ func TestPortsLeaveWithGateway(t *testing.T) {
 			f.must(f.del(f.added("c", after)))
 			f.must(f.plugin.RetireGateways(f.host, "net", []netip.Prefix{netip.MustParsePrefix("10.115.0.0/24")}))
 			has("without an ADD", "10.114.0.1", false)
-			f.must(f.check(q))
-			f.must(f.del(q))
+			f.checkAndDelete(q)
 			if at := f.frontends(); len(at) > 0 {
 				t.Errorf("host ports are left at %v", at)
 			}

@@ -212,8 +212,7 @@ func TestRouterOfOneFamily(t *testing.T) {
 	f.reach(p.Namespace, f.host, ownAddresses[0].Addr())
 	f.reach(p.Namespace, f.host, gateway(p, 1))
 	f.reach(p.Namespace, f.host, hostAddresses[1].Addr()) // past its gateway
-	f.must(f.check(p))
-	f.must(f.del(p))
+	f.checkAndDelete(p)
 }
 
 // TestRouterPorts reaches a pod by host ports from behind the router. Replies take the
@@ -240,8 +239,7 @@ func TestRouterPorts(t *testing.T) {
 					}
 				}
 			}
-			f.must(f.check(p))
-			f.must(f.del(p))
+			f.checkAndDelete(p)
 		})
 	}
 }
@@ -259,8 +257,7 @@ func TestRouterRefused(t *testing.T) {
 	}
 	p := f.added("a", withRouter("macvlan", ""))
 	f.refused(f.pod("b", withRouter("macvlan", `,"runtimeConfig":{"ips":["10.113.0.2"]}`)), types.ErrInternal, "10.113.0.2 is not available")
-	f.must(f.check(p))
-	f.must(f.del(p))
+	f.checkAndDelete(p)
 }
 
 // TestRouterOfIPAM gets addresses and gateways from an IPAM plugin, which does not know the

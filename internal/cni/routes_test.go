@@ -14,6 +14,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
+	"mustang/internal/podlink"
 	"mustang/internal/rtnl"
 	"mustang/internal/testkit"
 )
@@ -28,43 +29,38 @@ func routing(mode, routes, more string) []byte {
 // gateway, in each link mode, and nothing else. CHECK finds when a route is another, and
 // there are the same after DEL and ADD.
 func TestRoutes(t *testing.T) {
-	for _, mode := range modes() {
-		t.Run(mode.Name(), func(t *testing.T) {
-			t.Parallel()
-			testkit.RequireMode(t, mode.Probe())
-			f := newFixture(t)
-			beyond := f.routed(nil)
-			for i, subnet := range []string{"10.113.0.0/24", "fd00:113::/64"} {
-				command(t, f.outside, "ip route add "+subnet+" via "+hostAddresses[i].Addr().String())
-			}
-			config := routing(mode.Name(), `{"dst":"198.51.100.0/24","mtu":1300,"priority":5},{"dst":"2001:db8:2::/64","gw":"fd00:113::1","advmss":1200}`,
-				`,"defaultRoute":false`)
-			f.must(f.del(f.added("first", config)))
-			before := f.left()
-			var told []string
-			for range 2 {
-				p := f.added("a", config)
-				told = append(told, strings.Join(f.toldRoutes(p), "\n"))
-				for i, addr := range beyondAddresses {
-					f.reach(p.Namespace, beyond, addr.Addr())
-					f.reach(p.Namespace, f.host, gateway(p, i))
-					if testkit.Ping(p.Namespace, outsideAddresses[i].Addr(), 56) == nil {
-						t.Errorf("%v is reached, without a route to it", outsideAddresses[i])
-					}
+	eachMode(t, func(t *testing.T, f *fixture, mode podlink.Mode) {
+		beyond := f.routed(nil)
+		for i, subnet := range []string{"10.113.0.0/24", "fd00:113::/64"} {
+			command(t, f.outside, "ip route add "+subnet+" via "+hostAddresses[i].Addr().String())
+		}
+		config := routing(mode.Name(), `{"dst":"198.51.100.0/24","mtu":1300,"priority":5},{"dst":"2001:db8:2::/64","gw":"fd00:113::1","advmss":1200}`,
+			`,"defaultRoute":false`)
+		f.must(f.del(f.added("first", config)))
+		before := f.left()
+		var told []string
+		for range 2 {
+			p := f.added("a", config)
+			told = append(told, strings.Join(f.toldRoutes(p), "\n"))
+			for i, addr := range beyondAddresses {
+				f.reach(p.Namespace, beyond, addr.Addr())
+				f.reach(p.Namespace, f.host, gateway(p, i))
+				if testkit.Ping(p.Namespace, outsideAddresses[i].Addr(), 56) == nil {
+					t.Errorf("%v is reached, without a route to it", outsideAddresses[i])
 				}
-				f.must(f.check(p))
-				command(t, p.Namespace, "ip route change 198.51.100.0/24 metric 5 mtu 1400 dev eth0"+onlink(p))
-				f.oneLine(f.check(p), "route to 198.51.100.0/24", "metric 5 mtu 1300", "is missing")
-				command(t, p.Namespace, "ip -6 route del 2001:db8:2::/64")
-				f.oneLine(f.check(p), "route to 2001:db8:2::/64", "is missing")
-				f.must(f.del(p))
-				f.same(before, "DEL")
 			}
-			if told[0] != told[1] || !strings.Contains(told[0], "198.51.100.0/24") || strings.Contains(told[0], "default") {
-				t.Errorf("routes are\n%s\nand after DEL and ADD\n%s", told[0], told[1])
-			}
-		})
-	}
+			f.must(f.check(p))
+			command(t, p.Namespace, "ip route change 198.51.100.0/24 metric 5 mtu 1400 dev eth0"+onlink(p))
+			f.oneLine(f.check(p), "route to 198.51.100.0/24", "metric 5 mtu 1300", "is missing")
+			command(t, p.Namespace, "ip -6 route del 2001:db8:2::/64")
+			f.oneLine(f.check(p), "route to 2001:db8:2::/64", "is missing")
+			f.must(f.del(p))
+			f.same(before, "DEL")
+		}
+		if told[0] != told[1] || !strings.Contains(told[0], "198.51.100.0/24") || strings.Contains(told[0], "default") {
+			t.Errorf("routes are\n%s\nand after DEL and ADD\n%s", told[0], told[1])
+		}
+	})
 }
 
 // onlink returns the next hop of a pod's first route, for iproute2.
@@ -149,8 +145,7 @@ func TestRoutesByNeighbour(t *testing.T) {
 					t.Errorf("%v is reached by the gateway", addr)
 				}
 			}
-			f.must(f.check(p))
-			f.must(f.del(p))
+			f.checkAndDelete(p)
 			f.must(f.del(plain))
 		})
 	}
@@ -171,8 +166,7 @@ func TestDefaultRoutes(t *testing.T) {
 		if got := strings.ReplaceAll(strings.Join(f.toldRoutes(p), ", "), " mtu 0 advmss 0", ""); got != row.want {
 			t.Errorf("%s with [%s]%s: %q, want %q", row.mode, row.routes, row.more, got, row.want)
 		}
-		f.must(f.check(p))
-		f.must(f.del(p))
+		f.checkAndDelete(p)
 	}
 }
 
@@ -197,8 +191,7 @@ func TestRoutesOfTwo(t *testing.T) {
 	}
 	f.reach(a.Namespace, beyond, beyondAddresses[0].Addr())
 	for _, p := range []*pod{&second, a} {
-		f.must(f.check(p))
-		f.must(f.del(p))
+		f.checkAndDelete(p)
 	}
 }
 

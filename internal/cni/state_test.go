@@ -79,8 +79,7 @@ func (f *fixture) delOfLost(mode string, losses ...loss) {
 	}
 	f.nothingMore(before)
 	again := f.added("a", everything(mode))
-	f.must(f.check(again))
-	f.must(f.del(again))
+	f.checkAndDelete(again)
 	f.nothingMore(before)
 }
 
@@ -242,8 +241,7 @@ func TestAddTwice(t *testing.T) {
 			f.must(f.check(p))
 			f.reach(f.host, p.Namespace, p.ips()[0])
 			f.must(f.del(&another)) // a runtime has DEL follow an ADD that failed
-			f.must(f.check(p))
-			f.must(f.del(p))
+			f.checkAndDelete(p)
 			if _, err := rtnl.In(p.Namespace).Device("eth0"); err == nil {
 				t.Error("the pod has its device still")
 			}

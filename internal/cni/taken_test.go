@@ -39,8 +39,7 @@ func TestAddressOfAnotherPod(t *testing.T) {
 				}
 				f.must(f.check(first))
 				f.must(f.del(second))
-				f.must(f.check(first))
-				f.must(f.del(first))
+				f.checkAndDelete(first)
 				f.must(f.del(f.added("c", two)))
 			})
 		}
@@ -62,8 +61,7 @@ func TestAddressTwiceInPod(t *testing.T) {
 				t.Error("the second device has the address too")
 			}
 			f.must(f.del(&second))
-			f.must(f.check(first))
-			f.must(f.del(first))
+			f.checkAndDelete(first)
 			f.noneOf(first)
 		})
 	}
@@ -99,8 +97,7 @@ func TestRouteToAnotherPod(t *testing.T) {
 				}
 				f.must(f.check(first))
 				f.must(f.del(second))
-				f.must(f.check(first))
-				f.must(f.del(first))
+				f.checkAndDelete(first)
 				if routes := command(t, f.host, "ip route show"); strings.Contains(routes, "10.113.0.7") {
 					t.Errorf("a route to the pod is left: %s", routes)
 				}
@@ -194,8 +191,7 @@ func TestDelAgainAfterReuse(t *testing.T) {
 				f.must(f.check(next))
 				f.must(os.WriteFile(path, record, 0o600)) // as if killed before it was removed
 				f.must(f.del(old))
-				f.must(f.check(next))
-				f.must(f.del(next))
+				f.checkAndDelete(next)
 				f.noneOf(next)
 			})
 		}
@@ -221,8 +217,7 @@ func TestDelOfReusedPath(t *testing.T) {
 				f.must(f.check(p))
 				again.request.Config = []byte(strings.TrimSuffix(string(config), "}") + `,"prevResult":` + text(t, old.result) + "}")
 				f.must(f.del(&again))
-				f.must(f.check(p))
-				f.must(f.del(p))
+				f.checkAndDelete(p)
 				f.noneOf(p)
 			})
 		}
