@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"mustang/internal/agent/healthz"
-	"mustang/internal/agent/shed"
 	"mustang/internal/agent/status"
 	"mustang/internal/datapath"
 	"mustang/internal/datapath/policies"
@@ -87,6 +86,8 @@ type Options struct {
 	// Room is how many rows there are for services; 0: without a limit.
 	Room     rows.Counts
 	Policies Policies
+	// NamespaceQuota divides the rows of each map: the NetworkPolicies of a namespace may make rows for one part. 0: 8, an eighth.
+	NamespaceQuota int
 	// Access comes after the services; Health is told which health checks there are.
 	Access Access
 	Health Health
@@ -120,9 +121,9 @@ type Agent struct {
 	failed   map[service.Key]string   // why services were not written
 	unread   map[object]string        // why objects were not read
 	noRoom   map[manifest.Name]string // why policies have no rules in force
-	shedder  shed.Shedder
-	again    *time.Timer // when to try those again
-	more     *time.Timer // when Services may have more than there was room for
+	// overQuota has a line for each namespace whose NetworkPolicies have no rules in force.
+	overQuota []string
+	more      *time.Timer // when Services may have more than there was room for
 	// unanswered is why health checks are not answered at ports, and absent that no device has an address of the node.
 	unanswered map[uint16]string
 	absent     string
@@ -141,7 +142,7 @@ func New(o Options) *Agent {
 		Options: o, services: newServiceSet(o.Node), policies: newPolicySet(o.Node), nodes: newNodeSet(), warnings: newWarnings(o.Log), began: time.Now(),
 		failed: map[service.Key]string{}, unread: map[object]string{}, changed: make(chan struct{}, 1), round: make(chan struct{}, 1),
 	}
-	a.services.room, a.shedder.Step = newRoom(o.Room), o.State.Step
+	a.services.room = newRoom(o.Room)
 	return a
 }
 
@@ -245,14 +246,6 @@ func (a *Agent) warned() []string {
 func (a *Agent) setAll() {
 	a.mu.Lock()
 	a.services.all, a.policies.changed, a.attach = true, true, true
-	a.mu.Unlock()
-	a.wake()
-}
-
-// changePolicies has all policies applied once more.
-func (a *Agent) changePolicies() {
-	a.mu.Lock()
-	a.policies.changed = true
 	a.mu.Unlock()
 	a.wake()
 }

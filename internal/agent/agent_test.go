@@ -41,7 +41,7 @@ type table struct {
 	puts    int
 	calls   int         // of Change
 	other   service.Key // another owner's
-	room    int         // for peers, 0: for any number
+	room    int         // for peers of a namespace, 0: for any number
 	refuses error       // of policies
 	removed bool
 	at      []netip.Addr // addresses of the node that is attached
@@ -73,7 +73,7 @@ func (a applied) Apply(_ context.Context, _ service.Owner, want policies.Set) (p
 		}
 	}
 	if a.room > 0 && peers > a.room {
-		return policies.Result{}, &objects.FullError{Map: "identities"}
+		return policies.Result{}, &policy.QuotaError{Over: []*policy.LimitError{{Namespace: "shop", What: "verdict rows", Number: 9114, Limit: 8192}}}
 	}
 	a.rules, a.kept = rules{}, want.Policies
 	for _, p := range want.Policies {

@@ -48,6 +48,7 @@ type view struct {
 	failed     map[service.Key]string
 	unread     map[object]string
 	noRoom     map[manifest.Name]string
+	overQuota  []string
 	unanswered map[uint16]string
 	policies   map[object]fragment
 	rules      bool // policies may change
@@ -64,7 +65,7 @@ func (a *Agent) Report(ctx context.Context, q status.Query) (status.Report, erro
 		return r, ctx.Err()
 	}
 	v := a.view()
-	r.Unread, r.Warnings = a.State.Unread(), a.warned()
+	r.Unread, r.Warnings = a.State.Unread(), slices.Concat(a.warned(), v.overQuota, a.State.Degraded())
 	rounds, nodes := a.State.Rounds()
 	r.Synced, r.Sync, r.Nodes = v.synced && !rounds.Began.IsZero(), describe(rounds), describe(nodes)
 	kinds := []string{status.Service, status.NetworkPolicy, status.ClusterNetworkPolicy}
@@ -118,7 +119,7 @@ func (a *Agent) view() view {
 		synced: a.synced, pending: !a.synced || a.services.all || a.services.left != nil, rules: !a.synced || a.policies.changed,
 		services: a.services.cluster.Names(), wanted: maps.Clone(a.services.wanted.of), holder: maps.Clone(a.services.wanted.holder),
 		dirty: dirty, told: maps.Clone(a.services.told), failed: maps.Clone(a.failed), unread: maps.Clone(a.unread),
-		noRoom: maps.Clone(a.noRoom), unanswered: maps.Clone(a.unanswered), policies: maps.Clone(a.policies.of),
+		noRoom: maps.Clone(a.noRoom), overQuota: slices.Clone(a.overQuota), unanswered: maps.Clone(a.unanswered), policies: maps.Clone(a.policies.of),
 	}
 }
 

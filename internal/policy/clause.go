@@ -102,7 +102,7 @@ func (c *Compiler) members(set *ruleSet, q *clause, each func(*identity)) {
 		case p.pods != nil:
 			selected, asked := c.selected(p.pods, q.tier)
 			if q.tier == Namespaced { // each rule set has the others
-				c.spend(set, asked*(1+p.pods.Namespaces.terms()+p.pods.Pods.terms())/podWork)
+				c.use(set, asked*(1+p.pods.Namespaces.terms()+p.pods.Pods.terms())/podWork)
 			}
 			for _, of := range selected {
 				all(of)

@@ -4,7 +4,9 @@ package policy
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 )
 
 // Compiler compiles one snapshot after the other. It remembers what it has made, and compiles what differs: a change costs the search
@@ -37,6 +39,7 @@ type Compiler struct {
 	limit      int
 	total      int      // of all rule sets
 	renamed    *ruleSet // in place; its number has no digest until the next change
+	meter      *meter   // nil: rows of namespaces are not counted
 }
 
 // pod is a pod of this node.
@@ -90,7 +93,7 @@ func (c *Compiler) Rows() Rows {
 
 // Change compiles a snapshot, and returns what differs from the rows of before; nothing for the first one, of which Rows has all. The
 // snapshot must not be edited before the next change. The error names a policy and its field, or an address that
-// two have, or is an *OverlapError or a *WorkError.
+// two have, or is a *LimitError.
 func (c *Compiler) Change(s Snapshot) (Changes, error) { return c.change(s, bounded) }
 
 // Resume compiles a snapshot that is in force already, as the first one, however much its blocks overlap and however much work it is.
@@ -100,7 +103,7 @@ func (c *Compiler) Resume(s Snapshot) error {
 }
 
 // Join compiles a snapshot to which pods have come after one that is in force, however much work that is. The rows that there are may be
-// another's: nothing changes in place. A *WorkError names a policy of pods that have come.
+// another's: nothing changes in place. A *LimitError names a policy of pods that have come.
 func (c *Compiler) Join(s Snapshot) error {
 	_, err := c.change(s, joining)
 	return err
@@ -136,6 +139,11 @@ func (c *Compiler) change(s Snapshot, how mode) (Changes, error) {
 	c.begin(limit)
 	c.lapsed.entries = c.activate(pods)
 	c.drop(before)
+	if c.meter != nil {
+		if err := c.meter.rules(c); err != nil {
+			return Changes{}, err
+		}
+	}
 	c.placePeers(touched)
 	if how != resuming {
 		if err := c.checkOverlaps(); err != nil {
@@ -143,6 +151,9 @@ func (c *Compiler) change(s Snapshot, how mode) (Changes, error) {
 		}
 	}
 	c.identify(touched)
+	if c.meter != nil {
+		c.meter.classify(c)
+	}
 	var inPlace Digest
 	if len(s.Previous) > 0 && how == bounded && len(c.addresses.had) == 0 { // otherwise an address would meet the new row with the identity of before
 		inPlace = c.changeInPlace(pods)
@@ -150,10 +161,10 @@ func (c *Compiler) change(s Snapshot, how mode) (Changes, error) {
 	c.enforce(pods, inPlace != Digest{})
 	c.cleanPorts()
 	if c.exhausted() {
-		if how == joining {
-			s.Policies = selecting(pods)
+		if how != joining {
+			pods = nil
 		}
-		return Changes{}, &WorkError{s}
+		return Changes{}, &LimitError{Largest: largest(c.active(pods)), What: workUnits, Number: c.work + c.told.work(), Limit: mostWork}
 	}
 	changes := c.changes()
 	changes.InPlace = inPlace
@@ -317,7 +328,7 @@ func (e *entry) differs() bool { return e.in[enforced] != e.in[previous] }
 
 // enforce gives pods the rule sets of the policies that select them.
 func (c *Compiler) enforce(changed map[*pod]bool, inPlace bool) {
-	for p := range changed {
+	for _, p := range slices.SortedFunc(maps.Keys(changed), func(a, b *pod) int { return a.addresses[0].Compare(b.addresses[0]) }) {
 		if c.pods[p.addresses[0].Unmap()] != p {
 			continue
 		}

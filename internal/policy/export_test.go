@@ -9,3 +9,6 @@ func Bound(t *testing.T, most int) {
 	mostWork = most
 	t.Cleanup(func() { mostWork = MostWork })
 }
+
+// Work returns what compiling has cost.
+func Work(c *Compiler) int { return c.work + c.told.work() }

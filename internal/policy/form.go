@@ -128,7 +128,16 @@ func (f *form) rule(r *Rule) {
 }
 
 // Digest identifies what the policy says, its name among it.
-func (p *Policy) Digest() Digest {
+func (p *Policy) Digest() Digest { return p.form().digest() }
+
+// Size returns how many bytes there are of what the policy says, about.
+func (p *Policy) Size() int {
+	f := p.form()
+	defer forms.Put(f)
+	return len(*f)
+}
+
+func (p *Policy) form() *form {
 	f := newForm("policy")
 	f.number(uint64(p.Tier))
 	f.number(uint64(p.Priority))
@@ -144,7 +153,7 @@ func (p *Policy) Digest() Digest {
 			f.rule(&rules[i])
 		}
 	}
-	return f.digest()
+	return f
 }
 
 // Digest identifies all that is known of the pod.

@@ -2,8 +2,18 @@
 
 package policy
 
-// Limits.
+import (
+	"fmt"
+	"strconv"
+)
+
+// Limits of a policy, which [Policy.Validate] obeys, and of a node. Those of a policy allow the 10,000 rules with an address and a port of the measurements.
 const (
+	MostPeers  = 10_000 // of all its rules
+	MostRanges = 20_000 // blocks and their exceptions
+	MostPorts  = 20_000 // of all its rules
+	MostKeys   = 64     // keys of labels that its selectors name
+
 	// MostLabels is how many labels [Snapshot.Trim] leaves a pod of those that policies of the cluster name, of those that NetworkPolicies of its namespace
 	// name, and of those that others name; and how many named ports.
 	MostLabels = 64
@@ -19,6 +29,78 @@ const (
 	// each value of a label that rules name toldWork, and podWork namespaces that each term of its rule's selector may have to be asked about 1. Identities are the pods, nodes and ranges of addresses that rules tell apart.
 	// At the limit compiling takes some seconds, and two hundred megabytes. A change may cost as much, and what there was before besides: both meet.
 	MostWork = 1 << 22
-	// MeetingWork is what it costs of MostWork where a rule set meets an identity that rules of others tell apart.
-	MeetingWork = 2 + rowWork
 )
+
+// LimitError tells that there is more of something than a limit.
+type LimitError struct {
+	// Namespace is set if it is about the NetworkPolicies of one.
+	Namespace string
+	// Largest is set if it is about all policies of a node: the one with the most peers and ports. Where pods join those of a snapshot in force, it selects
+	// one of these pods.
+	Largest       Origin
+	What          string
+	Number, Limit int
+}
+
+// Error returns "namespace shop: 9,114 of 8,192 verdict rows".
+func (e *LimitError) Error() string {
+	text := fmt.Sprintf("%s of %s %s", grouped(e.Number), grouped(e.Limit), e.What)
+	switch {
+	case e.Namespace != "":
+		return "namespace " + e.Namespace + ": " + text
+	case e.Largest != Origin{}:
+		return "all policies of the node: " + text + ", the largest is " + e.Largest.String()
+	}
+	return text
+}
+
+// grouped returns a number with commas between thousands.
+func grouped(n int) string {
+	text := strconv.Itoa(n)
+	for at := len(text) - 3; at > 0; at -= 3 {
+		text = text[:at] + "," + text[at:]
+	}
+	return text
+}
+
+// validateSize returns a *LimitError if the policy exceeds a limit.
+func (p *Policy) validateSize() error {
+	var peers, ranges, ports int
+	keys := map[string]bool{}
+	selector := func(s Selector) {
+		for key := range s.Labels {
+			keys[key] = true
+		}
+		for _, r := range s.Requirements {
+			keys[r.Key] = true
+		}
+	}
+	selector(p.Subject.Namespaces)
+	selector(p.Subject.Pods)
+	for _, rules := range [][]Rule{p.Ingress, p.Egress} {
+		for i := range rules {
+			peers, ports = peers+len(rules[i].Peers), ports+len(rules[i].Ports)
+			for _, peer := range rules[i].Peers {
+				switch {
+				case peer.Pods != nil:
+					selector(peer.Pods.Namespaces)
+					selector(peer.Pods.Pods)
+				case peer.Nodes != nil:
+					selector(*peer.Nodes)
+				case peer.Block != nil:
+					ranges += 1 + len(peer.Block.Except)
+				}
+			}
+		}
+	}
+	delete(keys, NamespaceLabel)
+	for _, l := range []LimitError{
+		{What: "peers of rules", Number: peers, Limit: MostPeers}, {What: "ranges of addresses", Number: ranges, Limit: MostRanges},
+		{What: "ports of rules", Number: ports, Limit: MostPorts}, {What: "label keys in selectors", Number: len(keys), Limit: MostKeys},
+	} {
+		if l.Number > l.Limit {
+			return &l
+		}
+	}
+	return nil
+}

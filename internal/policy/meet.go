@@ -141,7 +141,7 @@ func (m *meetings) ofCover(in *cover, all []*block) *meeting {
 
 // meeting returns the meeting of rules.
 func (m *meetings) meeting(rules []int32) *meeting {
-	m.spend(m.set, len(rules))
+	m.use(m.set, len(rules))
 	slices.Sort(rules)
 	rules = slices.Compact(rules)
 	key := string(places(rules))
@@ -158,7 +158,7 @@ func (m *meetings) ask(q *clause, some []*identity) {
 	switch n := 1 + len(q.peers) + q.terms; {
 	case q.tier != Namespaced:
 	case some == nil:
-		m.spend(m.set, n)
+		m.use(m.set, n)
 	case len(some) <= few:
 		m.work += n * len(some) // of this change alone: it would have been n
 	default:
@@ -177,7 +177,7 @@ func (m *meetings) contents(some, matched []*identity) []*identity {
 		if m.set.clauses[n].tier != Namespaced { // its author is who runs the cluster, and each rule set has it
 			work = 0
 		}
-		if !m.spend(m.set, work) {
+		if !m.use(m.set, work) {
 			return
 		}
 		if at := len(i.matching); at == 0 {
@@ -222,7 +222,8 @@ func (m *meetings) contents(some, matched []*identity) []*identity {
 	}
 	for _, i := range found {
 		if m.exhausted() {
-			break
+			i.matching, i.meets = i.matching[:0], nil // nothing of this set is in the next one
+			continue
 		}
 		if i.meets == nil {
 			matched = append(matched, i)

@@ -39,11 +39,9 @@ func TestOverlaps(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, err := compiler.Change(s)
-		for by, err := range map[string]error{"compiler": err, "check": s.CheckOverlaps()} {
-			var over *OverlapError
-			if refused := errors.As(err, &over); refused != (c.refused != "") || refused && (over.Most.String() != c.refused || over.Overlaps <= MostOverlaps) {
-				t.Errorf("%s, by the %s: %v", what, by, err)
-			}
+		var over *LimitError
+		if refused := errors.As(err, &over); refused != (c.refused != "") || refused && (over.Largest.String() != c.refused || over.Number <= MostOverlaps) {
+			t.Errorf("%s: %v", what, err)
 		}
 	}
 }

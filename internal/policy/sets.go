@@ -18,17 +18,18 @@ type prepared struct {
 
 // ruleSet is what the policies that select a pod say in a direction. Pods that the same policies select share one.
 type ruleSet struct {
-	id       Digest
-	number   uint32
-	pods     int
-	d        Direction
-	clauses  []*clause
-	always   []int32 // clauses that match anyone
-	deny     uint32
-	isolated bool
-	own      *clause     // that lets a pod and its node talk; nil: the node is judged
-	ports    []NamedPort // the pods' own, on ingress
-	work     int         // of all changes
+	id        Digest
+	number    uint32
+	namespace string // of the NetworkPolicies; "" if there are none
+	pods      int
+	d         Direction
+	clauses   []*clause
+	always    []int32 // clauses that match anyone
+	deny      uint32
+	isolated  bool
+	own       *clause     // that lets a pod and its node talk; nil: the node is judged
+	ports     []NamedPort // the pods' own, on ingress
+	work      int         // of all changes
 }
 
 func (s *ruleSet) ref() uint32 {
@@ -161,7 +162,7 @@ func (c *Compiler) compose(set *ruleSet, selecting []*prepared) {
 	}
 	for _, q := range selecting {
 		if q.deny != nil && !set.isolated {
-			set.deny, set.isolated = q.deny.rule, true
+			set.deny, set.isolated, set.namespace = q.deny.rule, true, q.of.Namespace
 		}
 		set.clauses = append(set.clauses, q.clauses...)
 	}
@@ -176,6 +177,8 @@ func (c *Compiler) compose(set *ruleSet, selecting []*prepared) {
 // fill makes the rows of a rule set. The rules that hold for anyone make the row of identity 0; the identities that other
 // rules match get rows of their own. Identities that the same rules match are decided about once.
 func (c *Compiler) fill(set *ruleSet) {
+	c.meter.begin(set)
+	defer c.meter.end(c)
 	rest := c.decide(set, nil, set.ports)
 	c.setVerdict(VerdictKey{set.number, 0}, &rest)
 	c.decideFor(set, c.match(set, nil), rest)
@@ -197,10 +200,15 @@ func (c *Compiler) decideFor(set *ruleSet, matched []*identity, rest Verdict) {
 		*meeting
 		ports string // that have names
 	}
-	decided := map[alike]Verdict{}
+	type decision struct {
+		Verdict
+		namespaced bool // a NetworkPolicy has a rule for it
+	}
+	decided := map[alike]decision{}
 	for _, i := range matched {
 		if c.exhausted() {
-			return
+			i.meets = nil
+			continue
 		}
 		ports := set.portsFor(i)
 		key := alike{meeting: i.meets}
@@ -211,12 +219,16 @@ func (c *Compiler) decideFor(set *ruleSet, matched []*identity, rest Verdict) {
 		}
 		v, ok := decided[key]
 		if !ok {
-			v = c.decide(set, i.meets.rules, ports)
+			v.namespaced = slices.ContainsFunc(i.meets.rules, func(n int32) bool { q := set.clauses[n]; return q.tier == Namespaced && !q.own })
+			v.Verdict = c.decide(set, i.meets.rules, ports)
 			decided[key] = v
 		}
 		i.meets = nil
-		if v != rest && c.spend(set, rowWork) {
-			c.setVerdict(VerdictKey{set.number, i.number}, &v)
+		if v.Verdict != rest && c.spend(set, rowWork) {
+			c.setVerdict(VerdictKey{set.number, i.number}, &v.Verdict)
+			if c.meter != nil && v.namespaced {
+				c.meter.row(c, i, v.Verdict)
+			}
 		}
 	}
 }
@@ -243,12 +255,12 @@ func (c *Compiler) decide(set *ruleSet, matching []int32, ports []NamedPort) Ver
 		work += 1 + portWork*len(q.ports)
 		f.clauses = append(f.clauses, q)
 	}
-	if !c.spend(set, work) {
+	if !c.use(set, work) {
 		return Verdict{}
 	}
 	rest, others := f.flatten()
 	for _, segments := range others {
-		c.spend(set, portWork*len(segments))
+		c.use(set, portWork*len(segments))
 	}
 	return c.verdict(rest, others)
 }

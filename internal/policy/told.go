@@ -92,16 +92,6 @@ func newTold() told {
 // work is what it costs to keep them, and to find out who asks for the labels of the pods of each namespace.
 func (t *told) work() int { return toldWork*t.pairs + t.terms*t.namespaces/podWork }
 
-// Asking returns what it costs of [MostWork] that rules of policies ask for labels.
-func (s *Snapshot) Asking(policies []Policy) int {
-	t := newTold()
-	t.namespaces = len(s.NamespaceLabels())
-	for i := range policies {
-		t.count(&policies[i], 1)
-	}
-	return t.work()
-}
-
 // count counts the rules of a policy, in the directions in which it has a say.
 func (t *told) count(p *Policy, by int) {
 	for _, d := range []Direction{Egress, Ingress} {

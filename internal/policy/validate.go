@@ -40,6 +40,9 @@ func (p *Policy) Validate() error {
 			}
 		}
 	}
+	if err := p.validateSize(); err != nil {
+		return fmt.Errorf("spec: %w", err)
+	}
 	return nil
 }
 

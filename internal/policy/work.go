@@ -2,8 +2,6 @@
 
 package policy
 
-import "slices"
-
 // What compiling costs beside [MostWork].
 const (
 	rowWork  = 8
@@ -12,46 +10,9 @@ const (
 	toldWork = 4
 )
 
+const workUnits = "units of compile work"
+
 var mostWork = MostWork // tests take less
-
-// WorkError tells that rules meet too many identities and ports.
-type WorkError struct {
-	// Of is what is too much. Where pods join those of a snapshot in force, it has the policies of these pods alone.
-	Of Snapshot
-}
-
-func (e *WorkError) Error() string {
-	return "the rules' ports, and the pods and ranges that they tell apart, are too many for a node"
-}
-
-// Cost is what a snapshot costs.
-type Cost struct {
-	// Work is that of [MostWork], and Asked what of it is for labels that rules ask for.
-	Work, Asked int
-	// Ranges are the identities of addresses that no pod or node has.
-	Ranges int
-	// Of the rule sets, RangeSets have blocks, and HostSets select pods and nodes: each of these meets each range, pod or node that others tell apart.
-	RangeSets, HostSets int
-}
-
-// Cost returns what the snapshot of the first change costs.
-func (c *Compiler) Cost() Cost {
-	cost := Cost{Work: c.work + c.told.work(), Asked: c.told.work()}
-	for _, i := range c.identities {
-		if i.content == nil {
-			cost.Ranges++
-		}
-	}
-	for _, set := range c.sets {
-		if slices.ContainsFunc(set.clauses, func(q *clause) bool { return len(q.blocks) > 0 }) {
-			cost.RangeSets++
-		}
-		if slices.ContainsFunc(set.clauses, func(q *clause) bool { return len(q.peers) > 0 }) {
-			cost.HostSets++
-		}
-	}
-	return cost
-}
 
 // spend notes work for a rule set, and reports whether there may be more.
 func (c *Compiler) spend(set *ruleSet, n int) bool {
@@ -61,12 +22,20 @@ func (c *Compiler) spend(set *ruleSet, n int) bool {
 	return !c.exhausted()
 }
 
-func (c *Compiler) exhausted() bool { return c.limit > 0 && c.work+c.told.work() > c.limit }
+// use spends work that is that of the rule set's own rules, whatever others tell apart.
+func (c *Compiler) use(set *ruleSet, n int) bool {
+	c.meter.use(set, n)
+	return c.spend(set, n)
+}
+
+func (c *Compiler) exhausted() bool {
+	return c.limit > 0 && c.work+c.told.work() > c.limit || c.meter.spent()
+}
 
 // begin allows work for a change. 0 is without a limit.
 func (c *Compiler) begin(limit int) { c.work, c.limit = 0, limit }
 
-// Check returns a *WorkError if the snapshot of the last change is too much work to compile from nothing. It compiles, if what sets have cost
+// Check returns a *LimitError if the snapshot of the last change is too much work to compile from nothing. It compiles, if what sets have cost
 // since they are there is too much: of this, some may have gone.
 func (c *Compiler) Check(s Snapshot) error {
 	if c.total+c.told.work() <= mostWork {
@@ -87,15 +56,44 @@ func (c *Compiler) Check(s Snapshot) error {
 	return nil
 }
 
-// selecting returns the policies that select some pods.
-func selecting(pods map[*pod]bool) (all []Policy) {
-	seen := map[*entry]bool{}
-	for p := range pods {
-		for e := range p.entries {
-			if !seen[e] {
-				seen[e], all = true, append(all, e.Policy)
+// largest returns the policy with the most peers and ports of some entries, the first by name of several.
+func largest(entries func(yield func(*entry) bool)) (most Origin) {
+	size := -1
+	for e := range entries {
+		n := e.count()
+		if o := e.origin(); n > size || n == size && o.String() < most.String() {
+			size, most = n, o
+		}
+	}
+	return most
+}
+
+// count counts the peers and ports of a policy's rules, and the ranges of its blocks.
+func (p *Policy) count() (n int) {
+	for _, rules := range [][]Rule{p.Ingress, p.Egress} {
+		for i := range rules {
+			n += 1 + len(rules[i].Ports)
+			for _, peer := range rules[i].Peers {
+				if n++; peer.Block != nil {
+					n += len(peer.Block.Except)
+				}
 			}
 		}
 	}
-	return all
+	return n
+}
+
+// active calls yield for each policy that selects pods of this node: some of those, if they are not nil.
+func (c *Compiler) active(pods map[*pod]bool) func(yield func(*entry) bool) {
+	return func(yield func(*entry) bool) {
+		for _, e := range c.entries {
+			selects := pods == nil
+			for p := range e.pods {
+				selects = selects || pods[p]
+			}
+			if selects && e.active() && e.in[enforced] && !yield(e) {
+				return
+			}
+		}
+	}
 }

@@ -10,36 +10,19 @@ import (
 	"testing"
 
 	"mustang/internal/policy"
-	"mustang/internal/policy/policytest"
 )
-
-// TestRangesCostOthersLittle lets a tenant bring many ranges to a node where somebody else has many rules of all addresses: they cost as with
-// one such rule.
-func TestRangesCostOthersLittle(t *testing.T) {
-	cost := func(rules int) int {
-		c := policy.NewCompiler(policy.Rows{})
-		s := policytest.On([]policy.Policy{policytest.Internet(policy.Namespaced, "shop", "", rules), policytest.Addresses("tenant", "evil", 0, 10_000)}, map[string][]string{"shop": {"a"}, "tenant": {"b"}})
-		if _, err := c.Change(s); err != nil {
-			t.Fatal(err)
-		}
-		return c.Cost().Work
-	}
-	if one, many := cost(1), cost(200); many > one+one/20 {
-		t.Errorf("ranges cost %d with one rule, %d with many", one, many)
-	}
-}
 
 // TestTotal refuses what is too much work together with what is in force, though each of the changes is little, and takes what was accepted
 // in one piece.
 func TestTotal(t *testing.T) {
 	policy.Bound(t, policy.MostWork/16)
-	apps := policytest.Names(8)
+	apps := names(8)
 	for i := range apps {
 		apps[i] = "s" + apps[i]
 	}
-	s := policytest.On(nil, map[string][]string{"shop": apps, "tenant": {"b"}})
+	s := on(nil, map[string][]string{"shop": apps, "tenant": {"b"}})
 	for _, app := range apps {
-		s.Policies = append(s.Policies, policytest.Internet(policy.Namespaced, "shop", app, 2))
+		s.Policies = append(s.Policies, internet(policy.Namespaced, "shop", app, 2))
 	}
 	c := policy.NewCompiler(policy.Rows{})
 	step := func(policies []policy.Policy) error {
@@ -51,17 +34,17 @@ func TestTotal(t *testing.T) {
 		return c.Check(next)
 	}
 	for round := range 8 { // what goes costs nothing any more
-		if err := step(append(slices.Clone(s.Policies), policytest.Addresses("tenant", "list", 20*round, 1_000))); err != nil {
+		if err := step(append(slices.Clone(s.Policies), addresses("tenant", "list", 20*round, 1_000))); err != nil {
 			t.Fatalf("round %d: %v", round, err)
 		}
 	}
 	refused := error(nil)
 	for n := 0; refused == nil && n < 10; n++ {
-		if refused = step(append(slices.Clone(s.Policies), policytest.Addresses("tenant", fmt.Sprint("more", n), 200+n, 800))); refused == nil {
-			s.Policies = append(s.Policies, policytest.Addresses("tenant", fmt.Sprint("more", n), 200+n, 800))
+		if refused = step(append(slices.Clone(s.Policies), addresses("tenant", fmt.Sprint("more", n), 200+n, 800))); refused == nil {
+			s.Policies = append(s.Policies, addresses("tenant", fmt.Sprint("more", n), 200+n, 800))
 		}
 	}
-	var work *policy.WorkError
+	var work *policy.LimitError
 	if !errors.As(refused, &work) {
 		t.Errorf("%v", refused)
 	}
@@ -76,12 +59,12 @@ func TestTotal(t *testing.T) {
 // TestJoin adds a pod to a node where all is more work than it may be, and refuses one whose own policies are too much.
 func TestJoin(t *testing.T) {
 	policy.Bound(t, policy.MostWork/16)
-	apps := policytest.Names(20)
-	s := policytest.On(nil, map[string][]string{"shop": apps, "tenant": {"b"}})
+	apps := names(20)
+	s := on(nil, map[string][]string{"shop": apps, "tenant": {"b"}})
 	for _, app := range apps {
-		s.Policies = append(s.Policies, policytest.Internet(policy.Namespaced, "shop", app, 2))
+		s.Policies = append(s.Policies, internet(policy.Namespaced, "shop", app, 2))
 	}
-	s.Policies = append(s.Policies, policytest.Addresses("tenant", "evil", 0, 2_000), policytest.Internet(policy.Namespaced, "joining", "", 100), policytest.Crossing("joins", "q", 200, 3000))
+	s.Policies = append(s.Policies, addresses("tenant", "evil", 0, 2_000), internet(policy.Namespaced, "joining", "", 100), crossing("joins", "q", 200, 3000))
 	for _, namespace := range []string{"joining", "joins"} {
 		c := policy.NewCompiler(policy.Rows{})
 		if err := c.Resume(s); err != nil {
@@ -93,8 +76,8 @@ func TestJoin(t *testing.T) {
 		next := s
 		next.Pods = append(slices.Clone(s.Pods), policy.Pod{Namespace: namespace, Name: "p", Node: "node", Addresses: []netip.Addr{netip.MustParseAddr("10.9.0.1")}})
 		err := c.Join(next)
-		var work *policy.WorkError
-		if refused := errors.As(err, &work); refused != (namespace == "joins") || refused && (len(work.Of.Policies) != 1 || work.Of.Policies[0].Name != "q") || err != nil && !refused {
+		var work *policy.LimitError
+		if refused := errors.As(err, &work); refused != (namespace == "joins") || refused && work.Largest.Name != "q" || err != nil && !refused {
 			t.Errorf("%s: %v", namespace, err)
 		}
 	}
@@ -126,18 +109,18 @@ func TestSelectorsOfNobody(t *testing.T) {
 			return []policy.Peer{{Pods: &policy.PodSelector{Pods: policy.Selector{Requirements: []policy.Requirement{all}}}}}
 		},
 	} {
-		p := policy.Policy{Tier: policy.Namespaced, Namespace: "tenant", Name: "nobody", IsolatesIngress: true, Subject: policytest.InNamespace("tenant"), Ingress: make([]policy.Rule, 1)}
-		policies := []policy.Policy{p, policytest.Internet(policy.Namespaced, "shop", "a", 1)}
-		for _, app := range policytest.Names(9) {
-			own := policy.Policy{Tier: policy.Namespaced, Namespace: "tenant", Name: "own" + app, IsolatesIngress: true, Subject: policytest.InNamespace("tenant")}
+		p := policy.Policy{Tier: policy.Namespaced, Namespace: "tenant", Name: "nobody", IsolatesIngress: true, Subject: inNamespace("tenant"), Ingress: make([]policy.Rule, 1)}
+		policies := []policy.Policy{p, internet(policy.Namespaced, "shop", "a", 1)}
+		for _, app := range names(9) {
+			own := policy.Policy{Tier: policy.Namespaced, Namespace: "tenant", Name: "own" + app, IsolatesIngress: true, Subject: inNamespace("tenant")}
 			own.Subject.Pods.Labels = map[string]string{"app": app}
 			policies = append(policies, own)
 		}
-		s := policytest.On(policies, map[string][]string{"tenant": policytest.Names(9), "shop": {"a"}})
+		s := on(policies, map[string][]string{"tenant": names(9), "shop": {"a"}})
 		for n, want := range map[int]bool{50: false, 500: true} {
 			policies[0].Ingress[0].Peers = peers(n)
 			_, err := policy.Compile(s, policy.Rows{})
-			var over *policy.WorkError
+			var over *policy.LimitError
 			if errors.As(err, &over) != want {
 				t.Errorf("%d %s: %v", n, name, err)
 			}
@@ -147,7 +130,7 @@ func TestSelectorsOfNobody(t *testing.T) {
 
 // except returns a policy of rules that each select all pods but those with one value of a label.
 func except(namespace, name string, rules int) policy.Policy {
-	p := policy.Policy{Tier: policy.Namespaced, Namespace: namespace, Name: name, IsolatesIngress: true, Subject: policytest.InNamespace(namespace)}
+	p := policy.Policy{Tier: policy.Namespaced, Namespace: namespace, Name: name, IsolatesIngress: true, Subject: inNamespace(namespace)}
 	for n := range rules {
 		p.Ingress = append(p.Ingress, policy.Rule{Action: policy.Accept, Peers: []policy.Peer{{Pods: &policy.PodSelector{
 			Pods: policy.Selector{Requirements: []policy.Requirement{{Key: "x", Operator: "NotIn", Values: []string{fmt.Sprint(n)}}}},
@@ -165,23 +148,23 @@ func TestWorkIsBounded(t *testing.T) {
 		pods = append(pods, policy.Pod{Namespace: fmt.Sprint("n", n%2), Name: fmt.Sprint(n), Labels: map[string]string{"x": fmt.Sprint(n)}, Addresses: []netip.Addr{at}})
 	}
 	pods[0].Node, pods[1].Node = "node", "node"
-	small := []policy.Policy{policytest.Crossing("n0", "small", 10, 100), except("n0", "few", 300)}
+	small := []policy.Policy{crossing("n0", "small", 10, 100), except("n0", "few", 300)}
 	for name, c := range map[string]struct {
 		policy  policy.Policy
 		refused bool
 	}{
-		"ports of many ranges": {policytest.Crossing("n1", "q", 4000, 6000), true},
+		"ports of many ranges": {crossing("n1", "q", 4000, 6000), true},
 		"rules for many pods":  {except("n1", "q", 8000), true},
 		"fewer":                {except("n1", "q", 500), false},
 	} {
 		compiler := policy.NewCompiler(policy.Rows{})
 		_, err := compiler.Change(policy.Snapshot{Node: "node", Policies: append(small, c.policy), Pods: pods})
-		var work *policy.WorkError
+		var work *policy.LimitError
 		if errors.As(err, &work) != c.refused {
 			t.Errorf("%s: %v", name, err)
 		}
-		if compiler.Cost().Work > policy.MostWork+policy.MostWork/8 {
-			t.Errorf("%s: work of %d, at most %d are allowed", name, compiler.Cost().Work, policy.MostWork)
+		if n := policy.Work(compiler); n > policy.MostWork+policy.MostWork/8 {
+			t.Errorf("%s: work of %d, at most %d are allowed", name, n, policy.MostWork)
 		}
 	}
 }

@@ -236,8 +236,8 @@ func (p *packed) add(key documentKey, document any) (length uint32, err error) {
 	return length, nil
 }
 
-// Stored returns how many bytes it takes, about, to store a document, by itself.
-func Stored(document any) (int, error) {
+// stored returns how many bytes it takes, about, to store a document, by itself.
+func stored(document any) (int, error) {
 	var all packed
 	n, err := all.add(documentKey{}, document)
 	return int(n), err
@@ -269,7 +269,7 @@ func (k documentKey) pieces(length uint32) (all []documentKey) {
 }
 
 // piecesOf returns how many pieces a length has.
-func piecesOf(length uint32) uint32 { return (length + DocumentPiece - 1) / DocumentPiece }
+func piecesOf(length uint32) uint32 { return (length + pieceSize - 1) / pieceSize }
 
 // publish stores pieces of a document, then the head that names them.
 func (p Policies) publish(key documentKey, h head, all packed) error {

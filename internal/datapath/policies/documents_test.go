@@ -67,7 +67,7 @@ func TestAfterBrokenOff(t *testing.T) {
 		t.Fatal(err)
 	}
 	var full *objects.FullError
-	if err := apply(texts(100, 150_000)); !errors.As(err, &full) || full.Map != Documents {
+	if err := apply(texts(100, 150_000)); !errors.As(err, &full) || full.Map != documentsMap {
 		t.Error(err)
 	}
 	if pending, err := p.Pending(); err != nil || pending {

@@ -184,8 +184,8 @@ func (p Policies) packContent(d documents, owner service.Owner, was, now *conten
 	for _, at := range was.parts {
 		had += piecesOf(at.Length)
 	}
-	if most := min(mostPieces, p.tables().documents.Size()*mostPieces/documentRows); n > max(most, had) { // an older map may have more
-		return nil, nil, &objects.FullError{Map: Documents, Size: most}
+	if most := uint32(p.mostPieces()); n > max(most, had) { // an older map may have more
+		return nil, nil, &objects.FullError{Map: documentsMap, Size: most}
 	}
 	put = func() error {
 		d.heads[key] = h

@@ -37,6 +37,8 @@ type Set struct {
 	policy.Snapshot
 	// Audit counts what the policies deny and lets it pass. While policies of another owner are enforced, these have no part in verdicts.
 	Audit bool `json:",omitempty"`
+	// Quota is into how many parts the room of a map is divided: the NetworkPolicies of a namespace may make rows for one. 0 or 1: they may make any number.
+	Quota int `json:"-"`
 }
 
 // Listed is a policy with what is known of it.
@@ -117,7 +119,7 @@ func (p Policies) Audited() (bool, error) {
 
 // Apply makes what an owner says of policies, pods, nodes and namespaces exactly want. All is checked before anything is
 // written. Established connections that are no longer allowed end. The same call completes one that was killed. Errors:
-// those of policy.Compile; *objects.FullError; policies to audit while those of another owner are enforced. The handle remembers
+// those of policy.Compile; *objects.FullError; *policy.QuotaError; policies to audit while those of another owner are enforced. The handle remembers
 // want, which must not be edited afterwards.
 func (p Policies) Apply(ctx context.Context, owner service.Owner, want Set) (Result, error) {
 	return p.change(ctx, owner, apply, func(d documents, _ Set) (Set, error) { return want, d.refuseAudit(owner, want) })
@@ -185,6 +187,11 @@ func (p Policies) change(ctx context.Context, owner service.Owner, how verb, edi
 	next := docs.with(owner, want)
 	next.pods = maps.Clone(docs.pods)
 	maps.Copy(next.pods, left)
+	if said.Quota > 1 && !unchanged {
+		if err := p.checkQuota(next, said.Policies, said.Quota); err != nil {
+			return result, err
+		}
+	}
 	w, err := p.plan(docs, next, compiler, how != remove && !unchanged)
 	if err != nil || how == try {
 		return result, err

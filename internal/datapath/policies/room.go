@@ -24,6 +24,11 @@ const (
 	mostPieces   = 15 << 10
 )
 
+// mostPieces is how many pieces of what an owner says the map has room for.
+func (p Policies) mostPieces() int {
+	return int(min(mostPieces, p.tables().documents.Size()*mostPieces/documentRows))
+}
+
 // counts are numbers of rows.
 type counts struct{ addresses, verdicts, ports, numbers int }
 
@@ -50,16 +55,6 @@ func (w *writer) requireMaps(n counts, room func(size, most int) int) error {
 		requireRoom(t.identities, n.addresses, mostRows, room), requireRoom(t.verdicts, n.verdicts, mostVerdicts, room),
 		requireRoom(t.ports, n.ports+allListeners, mostRows, room), requireRoom(t.numbers, n.numbers, mostRows, room),
 	)
-}
-
-// Room returns how many rows of a map there are at most for rules, once a change of policies is settled, by the error that tells of it.
-func Room(full *objects.FullError) int {
-	most := int(full.Size)
-	most -= most / shareOfJoining
-	if full.Map == Ports {
-		most -= allListeners
-	}
-	return most
 }
 
 func requireRoom[K, V any](t *objects.Table[K, V], rows, most int, room func(size, most int) int) error {

@@ -14,7 +14,6 @@ import (
 	"mustang/internal/datapath/objects"
 	"mustang/internal/datapath/rows"
 	"mustang/internal/policy"
-	"mustang/internal/policy/blame"
 	"mustang/internal/service"
 )
 
@@ -101,13 +100,8 @@ func summarize(r policy.Rows) (s summary) {
 }
 
 // plan compiles documents, and checks that all together are not too much work. Nothing is written. A compiler that has followed them is where
-// it begins, and without one the rows that there are and the documents of before; rows may be behind these. The error may be a *blame.WorkError.
+// it begins, and without one the rows that there are and the documents of before; rows may be behind these. The error may be a *policy.LimitError.
 func (p Policies) plan(before, d documents, c *policy.Compiler, check bool) (*writer, error) {
-	w, err := p.compile(before, d, c, check)
-	return w, blame.Explain(err)
-}
-
-func (p Policies) compile(before, d documents, c *policy.Compiler, check bool) (*writer, error) {
 	w := &writer{Policies: p, compiler: c, audit: d.audit()}
 	s, err := p.snapshot(d)
 	if err != nil {

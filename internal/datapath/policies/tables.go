@@ -4,12 +4,10 @@ package policies
 
 import "mustang/internal/datapath/objects"
 
-// Documents is the map of all that policies, pods and nodes are known by, of which a row has DocumentPiece bytes. Ports has what rules say of ports. The others are
-// of rules too.
+// documentsMap is the map of all that policies, pods and nodes are known by, of which a row has pieceSize bytes.
 const (
-	Documents     = "policy_documents"
-	Ports         = "policy_ports"
-	DocumentPiece = 512
+	documentsMap = "policy_documents"
+	pieceSize    = 512
 )
 
 // Rows as bpf/mustang/policy.h has them.
@@ -32,7 +30,7 @@ type (
 	}
 	portVerdict   struct{ Rule, Allow uint32 }
 	documentKey   struct{ Kind, ID, Revision, Piece uint32 }
-	documentPiece [DocumentPiece]byte
+	documentPiece [pieceSize]byte
 )
 
 // tables are the maps of policies.
@@ -50,7 +48,7 @@ func (p Policies) tables() tables {
 	return tables{
 		table[uint32, settings](p, "policy_settings"), table[prefix, uint32](p, "identities"), table[verdictKey, verdict](p, "verdicts"),
 		table[portKey, portVerdict](p, "policy_ports"), table[[16]byte, uint32](p, "policy_numbers"),
-		table[documentKey, documentPiece](p, Documents),
+		table[documentKey, documentPiece](p, documentsMap),
 	}
 }
 

@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"mustang/internal/policy"
-	"mustang/internal/policy/blame"
 	"mustang/internal/service"
 	"mustang/internal/testkit"
 )
@@ -58,7 +57,7 @@ func TestJoiningIsTooMuchWork(t *testing.T) {
 	}
 	more := want
 	more.Policies = append(more.Policies[:pods:pods], policy.Policy{Tier: policy.Namespaced, Namespace: "n0", Name: "more", IsolatesIngress: true, Subject: want.Policies[0].Subject})
-	var work *blame.WorkError
+	var work *policy.LimitError
 	if _, err := p.Apply(t.Context(), service.Agent, more); !errors.As(err, &work) {
 		t.Errorf("more policies: %v", err)
 	}

@@ -3,6 +3,7 @@
 package manifest
 
 import (
+	"errors"
 	"slices"
 
 	"github.com/go-json-experiment/json"
@@ -29,7 +30,15 @@ func Closed(namespace, name string, object []byte) (policy.Policy, error) {
 	} else {
 		o.Spec.closeCluster(&p)
 	}
-	return p, p.Validate()
+	err := p.Validate()
+	if errors.As(err, new(*policy.LimitError)) { // of labels that its selector names
+		p.Subject.Pods = policy.Selector{}
+		if namespace == "" {
+			p.Subject = policy.PodSelector{}
+		}
+		err = p.Validate()
+	}
+	return p, err
 }
 
 // fields are those of a spec, unread.

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package policytest makes policies and snapshots for tests of what they cost.
-package policytest
+package policy_test
 
 import (
 	"fmt"
@@ -10,15 +9,15 @@ import (
 	"mustang/internal/policy"
 )
 
-// InNamespace selects all pods of a namespace.
-func InNamespace(name string) policy.PodSelector {
+// inNamespace selects all pods of a namespace.
+func inNamespace(name string) policy.PodSelector {
 	return policy.PodSelector{Namespaces: policy.Selector{Labels: map[string]string{"kubernetes.io/metadata.name": name}}}
 }
 
-// Internet returns a policy that lets pods call all addresses, by rules that each have a port.
-func Internet(tier policy.Tier, namespace, app string, rules int) policy.Policy {
+// internet returns a policy that lets pods call all addresses, by rules that each have a port.
+func internet(tier policy.Tier, namespace, app string, rules int) policy.Policy {
 	p := policy.Policy{Tier: tier, Namespace: namespace, Name: "internet" + app, IsolatesEgress: tier == policy.Namespaced}
-	if p.Subject = InNamespace(namespace); app != "" {
+	if p.Subject = inNamespace(namespace); app != "" {
 		p.Subject.Pods.Labels = map[string]string{"app": app}
 	}
 	for n := range rules {
@@ -33,9 +32,9 @@ func Internet(tier policy.Tier, namespace, app string, rules int) policy.Policy 
 	return p
 }
 
-// Addresses returns a policy of as many addresses, from 20.net.0.0.
-func Addresses(namespace, name string, net, n int) policy.Policy {
-	p := policy.Policy{Tier: policy.Namespaced, Namespace: namespace, Name: name, IsolatesIngress: true, Subject: InNamespace(namespace), Ingress: make([]policy.Rule, 1)}
+// addresses returns a policy of as many addresses, from 20.net.0.0.
+func addresses(namespace, name string, net, n int) policy.Policy {
+	p := policy.Policy{Tier: policy.Namespaced, Namespace: namespace, Name: name, IsolatesIngress: true, Subject: inNamespace(namespace), Ingress: make([]policy.Rule, 1)}
 	for i := range n {
 		at := netip.AddrFrom4([4]byte{20, byte(net + i>>16), byte(i >> 8), byte(i)})
 		p.Ingress[0].Peers = append(p.Ingress[0].Peers, policy.Peer{Block: &policy.Block{CIDR: netip.PrefixFrom(at, at.BitLen())}})
@@ -43,9 +42,9 @@ func Addresses(namespace, name string, net, n int) policy.Policy {
 	return p
 }
 
-// Crossing returns a policy of a range with many ports, and of many ranges in it, which each have all of these ports and one more.
-func Crossing(namespace, name string, ranges, ports int) policy.Policy {
-	p := policy.Policy{Tier: policy.Namespaced, Namespace: namespace, Name: name, IsolatesIngress: true, Subject: InNamespace(namespace)}
+// crossing returns a policy of a range with many ports, and of many ranges in it, which each have all of these ports and one more.
+func crossing(namespace, name string, ranges, ports int) policy.Policy {
+	p := policy.Policy{Tier: policy.Namespaced, Namespace: namespace, Name: name, IsolatesIngress: true, Subject: inNamespace(namespace)}
 	all := policy.Rule{Action: policy.Accept, Peers: []policy.Peer{{Block: &policy.Block{CIDR: netip.MustParsePrefix("20.0.0.0/8")}}}}
 	for n := range ports {
 		port := uint16(2*n + 1)
@@ -62,8 +61,8 @@ func Crossing(namespace, name string, ranges, ports int) policy.Policy {
 	return p
 }
 
-// On returns a snapshot of a node with a pod for each app of a namespace.
-func On(policies []policy.Policy, apps map[string][]string) policy.Snapshot {
+// on returns a snapshot of a node with a pod for each app of a namespace.
+func on(policies []policy.Policy, apps map[string][]string) policy.Snapshot {
 	s := policy.Snapshot{Node: "node", Policies: policies}
 	for namespace, all := range apps {
 		for _, app := range all {
@@ -76,8 +75,8 @@ func On(policies []policy.Policy, apps map[string][]string) policy.Snapshot {
 	return s
 }
 
-// Names returns as many names.
-func Names(n int) (all []string) {
+// names returns as many names.
+func names(n int) (all []string) {
 	for i := range n {
 		all = append(all, fmt.Sprint(i))
 	}

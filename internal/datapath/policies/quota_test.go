@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policies
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"mustang/internal/policy"
+	"mustang/internal/service"
+	"mustang/internal/testkit"
+)
+
+// TestNamespaceIsAboveItsQuota writes nothing where one namespace has more ranges than an eighth of the map, or more text, and takes what its policies
+// say without rules.
+func TestNamespaceIsAboveItsQuota(t *testing.T) {
+	testkit.RequireRoot(t)
+	p := openPods(t)
+	join := func(map[netip.Addr]policy.Sets) error { return nil }
+	if _, err := p.Admit(1, []netip.Addr{address4(0)}, &policy.Pod{Namespace: "tenant", Name: "p"}, join); err != nil {
+		t.Fatal(err)
+	}
+	tenant := policy.Policy{Tier: policy.Namespaced, Namespace: "tenant", Name: "list", IsolatesIngress: true, Ingress: make([]policy.Rule, 1)}
+	tenant.Subject.Namespaces.Labels = map[string]string{policy.NamespaceLabel: "tenant"}
+	list, text := tenant, tenant
+	for i := range 9000 {
+		at := netip.PrefixFrom(netip.AddrFrom4([4]byte{20, byte(i >> 16), byte(i >> 8), byte(i)}), 32)
+		list.Ingress[0].Peers = append(list.Ingress[0].Peers, policy.Peer{Block: &policy.Block{CIDR: at}})
+	}
+	random := rand.New(rand.NewPCG(1, 2))
+	none := policy.Requirement{Key: "app", Operator: "In"}
+	for range 80_000 {
+		none.Values = append(none.Values, fmt.Sprintf("%016x%016x", random.Uint64(), random.Uint64()))
+	}
+	none.Sort()
+	text.Subject.Namespaces.Labels = map[string]string{policy.NamespaceLabel: "elsewhere"}
+	text.Ingress = []policy.Rule{{Peers: []policy.Peer{{Pods: &policy.PodSelector{Pods: policy.Selector{Requirements: []policy.Requirement{none}}}}}}}
+	shop := policy.Policy{Tier: policy.Namespaced, Namespace: "shop", Name: "deny", IsolatesIngress: true}
+	for what, large := range map[string]policy.Policy{"ranges of addresses": list, "bytes of policies": text} {
+		want := Set{Snapshot: policy.Snapshot{Policies: []policy.Policy{shop, large}}, Quota: 8}
+		_, err := p.Apply(t.Context(), service.Agent, want)
+		var quota *policy.QuotaError
+		if !errors.As(err, &quota) || len(quota.Over) != 1 || quota.Over[0].Namespace != "tenant" || quota.Over[0].What != what {
+			t.Errorf("%s: %v", what, err)
+		}
+		if listed, err := p.List(); err != nil || len(listed) > 0 {
+			t.Errorf("%s: there are %v, %v", what, listed, err)
+		}
+		want.Policies = slices.Clone(want.Policies)
+		want.Policies[1].Ingress = nil
+		if _, err := p.Apply(t.Context(), service.Agent, want); err != nil {
+			t.Errorf("%s, without rules: %v", what, err)
+		}
+		if _, err := p.Delete(t.Context(), service.Agent, func(policy.Policy) bool { return true }); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
