@@ -45,6 +45,16 @@ func (s Snapshot) CheckQuota(q Quota) error {
 	return nil
 }
 
+// Within reports whether all rows together are within the quota of one namespace: then none is above it, and [Snapshot.CheckQuota] need not compile.
+func (c *Compiler) Within(q Quota) bool {
+	ends, overlaps := c.blocks.Ends(), len(c.blocks.byKey)*c.blocks.Ends()
+	if overlaps > q.Overlaps {
+		overlaps = c.blocks.Overlaps()
+	}
+	return len(c.verdicts.rows) <= q.Verdicts && len(c.ports.rows) <= q.Ports && len(c.numbers.rows)+len(c.told.values) <= q.Numbers &&
+		ends <= q.Ranges && overlaps <= q.Overlaps && c.total+c.told.work()+rowWork*len(c.sets) <= q.Work
+}
+
 // usage is what a namespace has of its quota, and how it tells peers apart.
 type usage struct {
 	Quota

@@ -187,12 +187,12 @@ func (p Policies) change(ctx context.Context, owner service.Owner, how verb, edi
 	next := docs.with(owner, want)
 	next.pods = maps.Clone(docs.pods)
 	maps.Copy(next.pods, left)
+	w, err := p.plan(docs, next, compiler, how != remove && !unchanged)
 	if said.Quota > 1 && !unchanged {
-		if err := p.checkQuota(next, said.Policies, said.Quota); err != nil {
-			return result, err
+		if over := p.checkQuota(next, said, w, err == nil); over != nil {
+			return result, over
 		}
 	}
-	w, err := p.plan(docs, next, compiler, how != remove && !unchanged)
 	if err != nil || how == try {
 		return result, err
 	}

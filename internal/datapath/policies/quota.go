@@ -9,24 +9,30 @@ import (
 	"mustang/internal/policy"
 )
 
-// checkQuota returns a *policy.QuotaError if NetworkPolicies of some namespaces make more than one part of several of the room that a map has.
-func (p Policies) checkQuota(d documents, want []policy.Policy, parts int) error {
-	if over := p.checkText(want, parts); len(over) > 0 {
+// checkQuota returns a *policy.QuotaError if NetworkPolicies of some namespaces make more than one part of several of the room that a map has. A plan
+// that is done tells that none is, where all rows together are few.
+func (p Policies) checkQuota(d documents, want Set, w *writer, done bool) error {
+	parts := want.Quota
+	if over := p.checkText(want.Policies, parts); len(over) > 0 {
 		return &policy.QuotaError{Over: over}
-	}
-	s, err := p.snapshot(d)
-	if err != nil {
-		return err
 	}
 	t := p.tables()
 	rows := func(size uint32, most int) int { return min(most, int(size)) / parts }
-	return s.CheckQuota(policy.Quota{
+	quota := policy.Quota{
 		Verdicts: rows(t.verdicts.Size(), mostVerdicts),
 		Ports:    (min(mostRows, int(t.ports.Size())) - allListeners) / parts,
 		Ranges:   rows(t.identities.Size(), mostRows),
 		Numbers:  rows(t.numbers.Size(), mostRows),
 		Overlaps: policy.MostOverlaps / parts, Work: policy.MostWork / parts,
-	})
+	}
+	if done && w.compiler.Within(quota) {
+		return nil
+	}
+	s, err := p.snapshot(d)
+	if err != nil {
+		return err
+	}
+	return s.CheckQuota(quota)
 }
 
 // checkText returns the namespaces whose NetworkPolicies take too much of the documents, whichever nodes their pods are on.
