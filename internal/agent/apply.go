@@ -5,6 +5,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 
 	"mustang/internal/datapath/objects"
@@ -34,10 +35,11 @@ func (a *Agent) applyPolicies(ctx context.Context, want policies.Set, version ui
 	a.State.SetDegraded("policies", why)
 	a.proceed()
 	a.noRoom, a.overQuota = map[manifest.Name]string{}, nil
-	for _, e := range over {
-		a.overQuota = append(a.overQuota, e.excess.Error()+"; its NetworkPolicies isolate the pods that they select")
-		for _, name := range e.stripped {
-			text := "no rules of it are in force, and it isolates the pods that it selects: " + e.excess.Error()
+	for _, namespace := range slices.Sorted(maps.Keys(over)) {
+		e := over[namespace]
+		a.overQuota = append(a.overQuota, e.excess.Error()+"; "+e.isolated)
+		for _, name := range e.policies {
+			text := "no rules of it are in force: " + e.excess.Error() + "; " + e.isolated
 			a.noRoom[name] = text
 			a.warnings.add(kube.Warning{Kind: kube.NetworkPolicies, Namespace: name.Namespace, Name: name.Name, Reason: "OverQuota", Text: text})
 		}
@@ -45,32 +47,40 @@ func (a *Agent) applyPolicies(ctx context.Context, want policies.Set, version ui
 	return degraded, err
 }
 
-// overQuota is a namespace above its quota, and its policies that have lost their rules.
+// overQuota is a namespace above its quota, its policies that are not in force as they are, and which pods are isolated instead.
 type overQuota struct {
 	excess   *policy.LimitError
-	stripped []manifest.Name
+	policies []manifest.Name
+	isolated string
 }
 
-// writePolicies writes policies, without the rules of those that the quota refuses.
-func (a *Agent) writePolicies(ctx context.Context, want *policies.Set) (all []overQuota, err error) {
+// writePolicies writes policies. Those of namespaces above their quota lose their rules, and if they are too many even so, one takes the place of all.
+func (a *Agent) writePolicies(ctx context.Context, want *policies.Set) (map[string]overQuota, error) {
 	want.Previous, want.Quota = nil, a.NamespaceQuota
 	if want.Quota <= 0 {
 		want.Quota = defaultQuota
 	}
+	over := map[string]overQuota{}
 	for {
 		a.State.Step()
 		_, err := a.Policies.Apply(ctx, service.Agent, *want)
 		var quota *policy.QuotaError
 		if !errors.As(err, &quota) {
-			return all, err
+			return over, err
 		}
-		had := len(all)
+		fewer := false
 		for _, e := range quota.Over {
-			if names := strip(want, e.Namespace); len(names) > 0 {
-				all = append(all, overQuota{e, names})
+			isolated := "its NetworkPolicies isolate the pods that they select"
+			names := strip(want, e.Namespace)
+			if len(names) == 0 {
+				isolated = "its NetworkPolicies isolate all of its pods"
+				names = join(want, e.Namespace)
+			}
+			if len(names) > 0 {
+				over[e.Namespace], fewer = overQuota{e, names, isolated}, true
 			}
 		}
-		if len(all) == had {
+		if !fewer {
 			want.Quota = 0 // policies of other owners are above it
 		}
 	}
@@ -86,6 +96,26 @@ func strip(want *policies.Set, namespace string) (names []manifest.Name) {
 			names = append(names, manifest.Name{Namespace: namespace, Name: p.Name})
 		}
 	}
+	return names
+}
+
+// join has one NetworkPolicy without rules, in place of several of a namespace, isolate all of its pods, and returns the names of all; none if there is one.
+func join(want *policies.Set, namespace string) (names []manifest.Name) {
+	var one policy.Policy
+	rest := slices.DeleteFunc(slices.Clone(want.Policies), func(p policy.Policy) bool {
+		is := p.Tier == policy.Namespaced && p.Namespace == namespace
+		if is {
+			p.IsolatesIngress, p.IsolatesEgress = p.IsolatesIngress || one.IsolatesIngress, p.IsolatesEgress || one.IsolatesEgress
+			p.JudgesNode = p.JudgesNode || one.JudgesNode
+			one, names = p, append(names, manifest.Name{Namespace: namespace, Name: p.Name})
+		}
+		return is
+	})
+	if len(names) < 2 {
+		return nil
+	}
+	one.Subject.Pods = policy.Selector{}
+	want.Policies = append(rest, one)
 	return names
 }
 

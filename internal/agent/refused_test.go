@@ -51,7 +51,7 @@ func TestContentOfObjects(t *testing.T) {
 		}
 		for object, why := range map[string]string{
 			"service shop/lb":         "health-check port 30100 of service 192.0.2.10:80/tcp: address already in use",
-			"networkpolicy shop/deny": "no rules of it are in force, and it isolates the pods that it selects: namespace shop: 9,114 of 8,192 verdict rows",
+			"networkpolicy shop/deny": "no rules of it are in force: namespace shop: 9,114 of 8,192 verdict rows; its NetworkPolicies isolate the pods that they select",
 			"node here":               "no device has an address of the node: [192.0.2.1]",
 			"pod shop/old":            "10.2.0.7 is outside the node's ranges [10.1.0.0/24]: other nodes do not reach it",
 		} {

@@ -63,6 +63,7 @@ func TestQuota(t *testing.T) {
 		"ranges in rule sets":   {[]policy.Policy{addresses("tenant", "many", 0, 200)}, "of 2,000 verdict rows"},
 		"labels":                {[]policy.Policy{asks}, "of 2,000 verdict rows"},
 		"numbers":               {[]policy.Policy{internet(policy.Namespaced, "tenant", "b", 1001)}, "of 1,000 numbers of rules and rule sets"},
+		"without rules":         {many(func(i int) policy.Policy { return addresses("tenant", fmt.Sprint(i), 0, 0) }, 1001), "of 1,000 numbers of rules and rule sets"},
 		"ports":                 {[]policy.Policy{internet(policy.Namespaced, "tenant", "b", 600)}, "of 500 rows of ports"},
 		"overlaps":              {many(func(i int) policy.Policy { return wide("tenant", i) }, 100), "of 2,000 overlaps of ranges"},
 		"work":                  {many(ports, 2), "262,145 of 262,144 units of compile work"},
