@@ -20,8 +20,7 @@ enum attach_point {
 /* Set before the instance is loaded. The instances share all maps. */
 struct config {
 	__u8 attach_point; /* enum attach_point */
-	__u8 beside; /* programs of another layout run behind: what has no connection here is theirs (objects/upgrade.go) */
-	__u8 reserved[6];
+	__u8 reserved[7];
 };
 
 _Static_assert(sizeof(struct config) == 8, "hidden padding");

@@ -227,8 +227,6 @@ static __always_inline int deliver_to_stack(struct __sk_buff *skb, const struct 
 /* Sends a packet to its next hop. */
 static __always_inline int deliver(struct __sk_buff *skb, const struct decision *d, struct metrics *row)
 {
-	if (config.beside && !d->ct)
-		return pass(row);
 	switch (next_hop_of(d->ct, d->path)) {
 	case NEXT_HOP_PEER:
 		return deliver_to_peer(skb, d->path, row);

@@ -113,7 +113,7 @@ Without --kubeconfig it uses the service account of the pod that it is in.`,
 	flags.StringSliceVar(&o.nodePorts, "nodeport-addresses", nil, "`prefix` of addresses of the node that have the node ports; repeat for more; or primary: those of its Node object; by default all")
 	flags.StringVar(&o.healthz, "healthz-address", "", "`address` and port that answer at /healthz, /livez and /readyz, such as 0.0.0.0:10256; empty: none")
 	flags.StringVar(&o.metrics, "metrics-address", "", "`address` and port that answer at /metrics, such as 127.0.0.1:10249; empty: none")
-	flags.IntVar(&o.quota, "namespace-quota", 8, "`divisor`: the NetworkPolicies of a namespace may make one part in so many of the rows of each map; 1: no quota")
+	flags.IntVar(&o.quota, "namespace-quota", 8, "`divisor`: the Services of a namespace, and its NetworkPolicies, have one part in so many of the rows of each map; 1: no quota")
 	flags.StringVar(&o.cniSocket, "cni-socket", handover.DefaultSocket, "`path` of the socket at which it does the work of the CNI plugin, or none; the plugin looks at the default, or $"+handover.SocketVariable)
 	nodeagent.AddNodeNamespace(flags, &o.netns)
 	nodeagent.AddRunDir(flags, &o.runDir)

@@ -57,9 +57,6 @@ type overQuota struct {
 // writePolicies writes policies. Those of namespaces above their quota lose their rules, and if they are too many even so, one takes the place of all.
 func (a *Agent) writePolicies(ctx context.Context, want *policies.Set) (map[string]overQuota, error) {
 	want.Previous, want.Quota = nil, a.NamespaceQuota
-	if want.Quota <= 0 {
-		want.Quota = defaultQuota
-	}
 	over := map[string]overQuota{}
 	for {
 		a.State.Step()

@@ -4,6 +4,6 @@ package objects
 
 // The beginning of the SHA-256 of each object identifies the programs of this build.
 const (
-	tcDigest     = "0ea13fa0849835b9"
+	tcDigest     = "3fb8e2f21dc96a3e"
 	socklbDigest = "7397510394fea276"
 )

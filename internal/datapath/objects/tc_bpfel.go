@@ -87,8 +87,7 @@ type tcClock struct {
 type tcConfig struct {
 	_           structs.HostLayout
 	AttachPoint uint8
-	Beside      uint8
-	Reserved    [6]uint8
+	Reserved    [7]uint8
 }
 
 type tcContentDigest struct {
