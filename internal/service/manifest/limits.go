@@ -42,7 +42,7 @@ func (s *set) limit(k *kubeService, all []frontend) []frontend {
 	}
 	slices.SortStableFunc(all, func(a, b frontend) int { return a.order() - b.order() })
 	kept := min(len(all), maxFrontends/len(k.Spec.Ports))
-	s.refuse("%s: its %d ports at %s ask for %d frontends, of which a Service has %d at most: %s", k.origin, len(k.Spec.Ports), count(len(all)), len(all)*len(k.Spec.Ports), maxFrontends, told(kept))
+	s.refuse("%s: its %d ports at %s ask for %d frontends; a Service has at most %d: %s", k.origin, len(k.Spec.Ports), count(len(all)), len(all)*len(k.Spec.Ports), maxFrontends, told(kept))
 	return all[:kept]
 }
 
@@ -59,7 +59,7 @@ func (s *set) limitRows(k *kubeService, all []frontend, o offers) []frontend {
 	slices.SortStableFunc(all, func(a, b frontend) int { return a.order() - b.order() })
 	kept := max(1, maxBackends/rows)
 	if kept < len(all) {
-		s.refuse("%s: its %d endpoints at %s ask for %d rows, of which a Service has %d at most: %s", k.origin, rows, count(len(all)), rows*len(all), maxBackends, told(kept))
+		s.refuse("%s: its %d endpoints at %s ask for %d rows; a Service has at most %d: %s", k.origin, rows, count(len(all)), rows*len(all), maxBackends, told(kept))
 	}
 	return all[:min(kept, len(all))]
 }

@@ -133,7 +133,7 @@ func TestManyFrontends(t *testing.T) {
 	if len(count) != 2 || count["10.96.0.1"] != 400 || count["0.0.0.0"] != 400 {
 		t.Errorf("there are %v", count)
 	}
-	const want = "Service shop/web: its 400 ports at 402 addresses ask for 160800 frontends, of which a Service has 1000 at most: 2 addresses are served"
+	const want = "Service shop/web: its 400 ports at 402 addresses ask for 160800 frontends; a Service has at most 1000: 2 addresses are served"
 	if !slices.Equal(set.NotServed, []string{want}) {
 		t.Errorf("it says %q, want %q", set.NotServed, want)
 	}
@@ -267,7 +267,7 @@ func TestManyPorts(t *testing.T) {
 	if mb := allocated(func() { set, err = of.Set() }); mb > 1 {
 		t.Errorf("it takes %d MB", mb)
 	}
-	if want := "Service shop/web: its 1500 ports at 1 address ask for 1500 frontends, of which a Service has 1000 at most: none is served"; err != nil || len(set.Services) > 0 || !slices.Equal(set.NotServed, []string{want}) {
+	if want := "Service shop/web: its 1500 ports at 1 address ask for 1500 frontends; a Service has at most 1000: none is served"; err != nil || len(set.Services) > 0 || !slices.Equal(set.NotServed, []string{want}) {
 		t.Errorf("there are %d services, it says %q, %v", len(set.Services), set.NotServed, err)
 	}
 }
@@ -291,7 +291,7 @@ func TestManyAddressesOfEndpoints(t *testing.T) {
 		ips = append(ips, fmt.Sprintf(`"198.18.%d.%d"`, i/200, i%200+1))
 	}
 	set, err := many(t, `"externalIPs": [`+strings.Join(ips, ",")+`],`, size{1, 5, 1000}).Set()
-	const want = "Service shop/web: its 4096 endpoints at 991 addresses ask for 4059136 rows, of which a Service has 262144 at most: 64 addresses are served"
+	const want = "Service shop/web: its 4096 endpoints at 991 addresses ask for 4059136 rows; a Service has at most 262144: 64 addresses are served"
 	if err != nil || len(set.Services) != 64 || set.Services[0].External || !slices.Contains(set.NotServed, want) {
 		t.Errorf("there are %d services, it says %q, %v", len(set.Services), set.NotServed, err)
 	}
