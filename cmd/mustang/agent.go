@@ -60,16 +60,16 @@ func (c *config) agent() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "agent --node NAME",
 		Short: "Serve the Services and policies of a Kubernetes cluster on this node, until a signal ends it",
-		Long: `Follow the Services, EndpointSlices and network policies of a Kubernetes cluster, and make the
-services and policies of owner agent in this node's datapath those of the cluster. Those of other
-owners stay. It changes nothing before it has read all objects. When it ends or is killed, services
+		Long: `Follow the Services, EndpointSlices and network policies of a Kubernetes cluster, and program them
+in this node's datapath, as owner agent. Services and policies of other owners stay. The agent
+changes nothing before it has read all objects. When it ends or is killed, services
 and policies stay in force, and traffic goes on.
 
 It serves pods, processes of the node (--cgroup) and clients outside (--uplink), and answers at the
 health-check node ports of Services.
 
-Join the pods of this node with those of the others, and let the container runtime attach pods with
-addresses of the node's ranges, as its Node object has them.
+Connect the pods of this node with the pods of other nodes. The container runtime attaches pods with
+addresses from the podCIDRs of the Node object.
 
 Without --kubeconfig it uses the service account of the pod that it is in.`,
 		Example: "  mustang agent --node=node-1 --kubeconfig=/etc/kubernetes/admin.conf",
@@ -110,7 +110,7 @@ Without --kubeconfig it uses the service account of the pod that it is in.`,
 	flags.StringVar(&o.node, "node", os.Getenv("NODE_NAME"), "`name` of this node in the cluster ($NODE_NAME)")
 	flags.StringVar(&o.cgroup, "cgroup", "", "control group whose processes reach services, a `path`, or none; by default the root of cgroup v2")
 	flags.StringArrayVar(&o.uplinks, "uplink", nil, "`device` by which clients outside reach services, or none; repeat for more; by default those with an InternalIP of the node")
-	flags.StringSliceVar(&o.nodePorts, "nodeport-addresses", nil, "`prefix` of addresses of the node that have the node ports; repeat for more; or primary: those of its Node object; by default all")
+	flags.StringSliceVar(&o.nodePorts, "nodeport-addresses", nil, "`prefix` of addresses of the node that have the node ports; repeat for more; or primary: the Node object's; by default all")
 	flags.StringVar(&o.healthz, "healthz-address", "", "`address` and port that answer at /healthz, /livez and /readyz, such as 0.0.0.0:10256; empty: none")
 	flags.StringVar(&o.metrics, "metrics-address", "", "`address` and port that answer at /metrics, such as 127.0.0.1:10249; empty: none")
 	flags.IntVar(&o.quota, "namespace-quota", 8, "`divisor`: the Services of a namespace, and its NetworkPolicies, have one part in so many of the rows of each map; 1: no quota")
@@ -186,7 +186,7 @@ func (c *config) runAgent(ctx context.Context, o agentOptions) (err error) {
 			all.Go(func() error {
 				// Services matter more than whoever asks for them.
 				if err := control.Serve(ctx, o.runDir, nodeagent.Handler(a.Report, state.Metrics())); err != nil {
-					log.Error("mustang agent status has no answer", "error", err)
+					log.Error("mustang agent status gets no answer", "error", err)
 				}
 				return nil
 			})

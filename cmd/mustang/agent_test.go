@@ -119,7 +119,7 @@ func TestAgentFlags(t *testing.T) {
 		"--healthz-address=192.0.2.1:1":   {exitFailed, "--healthz-address=192.0.2.1:1: "},
 		"--cgroup=/nosuch":                {exitFailed, "--cgroup: open cgroup: open /nosuch: no such file or directory\n"},
 		"--cgroup=/proc":                  {exitFailed, "--cgroup: \"/proc\" is not a cgroup: "},
-		"--vxlan-port=0":                  {exitMisuse, "--vxlan-port: 0 is no port: want one from 1 to 65535\n"},
+		"--vxlan-port=0":                  {exitMisuse, "--vxlan-port: 0 is not a port: want one from 1 to 65535\n"},
 		"--nodeport-addresses=eth0":       {exitMisuse, "--nodeport-addresses \"eth0\": want a prefix"},
 		"--masquerade-exclude=10.0.0":     {exitMisuse, "--masquerade-exclude \"10.0.0\": want a prefix"},
 		"--masquerade-exclude=10.1.0.0/8": {exitMisuse, "--masquerade-exclude \"10.1.0.0/8\": it has host bits: want 10.0.0.0/8\n"},

@@ -41,10 +41,10 @@ type agentNodes struct {
 func (a *agentNodes) addFlags(flags *pflag.FlagSet) {
 	a.options.Routing, a.place.ConfName, a.pods.Name = nodenet.Auto, install.DefaultConfName, "mustang"
 	flags.TextVar(&a.options.Routing, "routing", nodenet.Auto,
-		"how pods reach those of other nodes: native over a segment that both nodes are on, vxlan, auto (native where it can be), or off")
+		"how pods reach pods of other nodes: native over a segment that both nodes are on, vxlan, auto (native where it can be), or off")
 	flags.Uint16Var(&a.options.Port, "vxlan-port", nodenet.DefaultPort, "UDP `port` of VXLAN, the same on all nodes")
 	flags.BoolVar(&a.options.Masquerade, "masquerade", true, "give what leaves the pods of all nodes an address of this node as its source")
-	flags.StringSliceVar(&a.excluded, "masquerade-exclude", nil, "`prefix` of destinations that are not masqueraded, besides the pods of all nodes")
+	flags.StringSliceVar(&a.excluded, "masquerade-exclude", nil, "`prefix` of destinations that are not masqueraded, as the pods of all nodes")
 	flags.StringVar(&a.place.ConfDir, "cni-conf-dir", install.DefaultConfDir,
 		"`directory` for the CNI configuration of this node's pods; empty: others write it")
 	flags.StringVar(&a.place.BinDir, "cni-bin-dir", "", "`directory` for the CNI plugins mustang-cni and loopback; empty: others put them there")
@@ -75,7 +75,7 @@ func (a *agentNodes) check() error {
 		}
 	}
 	if a.options.Port == 0 {
-		return errors.New("--vxlan-port: 0 is no port: want one from 1 to 65535")
+		return errors.New("--vxlan-port: 0 is not a port: want one from 1 to 65535")
 	}
 	if a.place.ConfDir == "" {
 		return nil

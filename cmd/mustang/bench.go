@@ -32,9 +32,8 @@ import (
 
 // benchHelp is the help of bench.
 func benchHelp() string {
-	return `Build the networks of a suite in network namespaces, measure them side by side in
-interleaved rounds, and prove with counters that traffic took the path that each row
-claims. Several suites run one after the other, in this order (pod-links if none is named):
+	return `Build the networks of a suite in network namespaces, and measure them side by side in
+interleaved rounds. Counters prove that traffic took the path that each row claims. Several suites run one after the other, in this order (pod-links if none is named):
 
 ` + suiteList() + `
 A suite measures its usual rows, which answer its question, or with --all every row that it
@@ -142,7 +141,7 @@ func lookupSuites(names []string) ([]suites.Suite, error) {
 	for _, name := range names {
 		switch known := suites.Names(); {
 		case name == suites.ClusterName:
-			return nil, fmt.Errorf("%s is no suite, but a command of its own: mustang bench %s", name, name)
+			return nil, fmt.Errorf("not a suite: %s is a command: mustang bench %s", name, name)
 		case !slices.Contains(known, name):
 			hint := suggest.Text(name, append(slices.Clone(known), suites.ClusterName))
 			return nil, fmt.Errorf("unknown suite %q: want %s; or the command %s%s", name, strings.Join(known, ", "), suites.ClusterName, hint)
@@ -210,7 +209,7 @@ func (t *benchFlags) addSampling(f *pflag.FlagSet, o *bench.Options) {
 // addLabs adds the flags that say where labs are measured, and how.
 func (t *benchFlags) addLabs(f *pflag.FlagSet, o *bench.Options) {
 	f.Lookup("rounds").Usage += " (suite cni, --vm and --peer: default 10; 6 with --quick or --vm)"
-	f.StringVar(&o.Count, "count", "", "count \"instructions\", on a machine whose clock counts them (set by --vm)")
+	f.StringVar(&o.Count, "count", "", "count \"instructions\", on a machine with a clock that counts them (set by --vm)")
 	_ = f.MarkHidden("count")
 	f.StringVar(&t.wireRate, "wire-rate", "", "rate of the wire between two hosts, such as 10gbit (default: unlimited)")
 	f.DurationVar(&o.WireDelay, "wire-delay", 0, "delay of the wire between two hosts in each direction (needs netem in the kernel)")

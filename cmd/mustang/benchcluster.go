@@ -34,14 +34,13 @@ func (c *config) benchCluster() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cluster",
 		Short: "Measure host to host, pod to pod and pod to service in a Kubernetes cluster",
-		Long: `Measure host to host, pod to pod and pod to a service's cluster IP in a Kubernetes cluster, on one
-node and across two, with any CNI plugin and service proxy. The rows of a workload take turns of
+		Long: `Measure a Kubernetes cluster with any CNI plugin and service proxy: host to host, pod to pod and pod
+to a service's cluster IP, on one node and across two. The rows of a workload take turns of
 20 ms on connections that stand open. mustang compare tells what another plugin changes.
 
-The load runs in pods without privileges, Jobs in a namespace that the bench makes and removes. Those
-of the host rows use their nodes' networks. The image must have this version of mustang, and nodes
-must have it or be able to pull it. The two nodes are those of --nodes, or the first two of one kind
-that are ready and have no taints. With one node, the rows across two are skipped.
+The load runs in pods without privileges, Jobs in a namespace that the bench makes and removes. The Jobs of host rows use their nodes' networks. The image must have this version of mustang, and nodes
+must have it or be able to pull it. The two nodes are given by --nodes, or are the
+first two of one kind that are ready and without taints. With one node, the rows across two are skipped.
 
 What a bench left that was killed removes itself after some minutes, but for the namespace, which the
 next bench removes. The exit code is 1 if a row failed.`,

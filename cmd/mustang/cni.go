@@ -90,7 +90,7 @@ It creates devices in a temporary network namespace, which requires root. The
 configuration contains the selected mode.
 
 The gateway of the pod subnet is the host: the host takes the gateway address, which is
-the first address of the subnet or that of --gateway. If the network already has a
+the first address of the subnet, or --gateway. If the network already has a
 router, as the network of a macvlan parent usually does, give the host another address
 with --host-address. Then the gateway is the router, and the host does not take its
 address.`,
@@ -113,7 +113,7 @@ address.`,
 	flags.StringArrayVar(&i.subnets, "subnet", []string{defaultSubnet}, "subnet of the pods; once for each of IPv4 and IPv6")
 	flags.StringArrayVar(&i.gateways, "gateway", nil, "gateway of the subnet of its family; the host takes this address unless --host-address is set")
 	flags.StringArrayVar(&i.hosts, "host-address", nil, "address of the host in the subnet of its family; the gateway is then another router")
-	flags.StringVar(&i.CNIVersion, "cni-version", install.Versions()[0], "version of the CNI specification; 1.0.0 for older runtimes, such as those of Debian 12")
+	flags.StringVar(&i.CNIVersion, "cni-version", install.Versions()[0], "version of the CNI specification; 1.0.0 for older runtimes, as in Debian 12")
 	flags.BoolVar(&i.force, "force", false, "replace files of other projects")
 	return cmd
 }
@@ -191,7 +191,7 @@ func (i *cniInstallation) check() error {
 		least = minMTU6
 	}
 	if i.MTU != 0 && (i.MTU < least || i.MTU > maxMTU) {
-		return fmt.Errorf("--mtu %d: want %d to %d, with IPv6 %d at least, or 0 for that of the parent", i.MTU, minMTU, maxMTU, minMTU6)
+		return fmt.Errorf("--mtu %d: want 0 (parent's MTU) or %d to %d; IPv6 needs %d", i.MTU, minMTU, maxMTU, minMTU6)
 	}
 	for _, device := range [][2]string{{"parent", i.Parent}, {"bridge", i.Bridge}} {
 		if name := device[1]; len(name) > maxName || strings.ContainsAny(name, "/: \t\n%") {
@@ -286,9 +286,8 @@ func (c *config) cniUninstall() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "uninstall",
 		Short: "Remove the network's configuration and the CNI plugin",
-		Long: `Remove the network configuration, and then the plugin. Missing files are no error. If a
-file belongs to another project, nothing is removed. A plugin that is not a copy, such as
-that of the Debian package, is left. Attached pods stay attached, but their runtime needs
+		Long: `Remove the network configuration, and then the plugin. Missing files are accepted. If a
+file belongs to another project, nothing is removed. A plugin that is not a copy, as the Debian package's, is left. Attached pods stay attached, but their runtime needs
 the plugin to delete them: delete them first.`,
 		Example: "  mustang cni uninstall\n  mustang cni uninstall --bin-dir /usr/lib/cni",
 		Args:    cli.Arguments(),

@@ -31,16 +31,16 @@ func (c *config) compare() *cobra.Command {
 		Long: `Compare each NEW run with the OLD one, row by row. Each is a results.json, the directory of a
 run, or the directory that bench made it in, which stands for the latest run.
 
-What differs in machine, versions and settings comes first. A table for each suite and
-workload has the figures with the half-width of their 95 % interval, the difference where
-one was found, its interval and its p-value, and ~ where none was found. Runs are not
-interleaved, so a difference between them may be one of the machine's mood: make several
-runs of each, and compare those of one kind too.
+What differs in machine, versions and settings comes first. A table for each suite and workload has the
+figures with the half-width of their 95 % interval. Where a difference was found, the table
+has it with its interval and p-value; where none was found, ~. Runs are not
+interleaved, so a difference may come from the state of the machine: make several
+runs of each kind, and compare runs of one kind too.
 
 With -o benchfmt, the samples of all runs are printed in the format of Go's benchmarks, for
-benchstat -col run. With --threshold 5% the exit code is 3 if a row got worse by more than 5 %, and the
-difference was found with significance; or if a row of OLD is missing from a NEW run, or has no
-figure there, unless --allow-missing is given.`,
+benchstat -col run. With --threshold 5% the exit code is 3 if a row got worse by more than 5 %
+and the difference is significant. Without --allow-missing, it is also 3 if a row of OLD is missing
+from a NEW run or lacks a figure there.`,
 		Example: `  mustang compare mustang-results/20261122T073512Z mustang-results
   mustang compare before/results.json after/results.json again/results.json -o wide
   mustang compare before after --threshold 5%
@@ -89,7 +89,7 @@ func (c *config) compareRuns(results []string, format string, judge func(*compar
 		return err
 	}
 	if len(comparison.Tables) == 0 {
-		return fmt.Errorf("%s has no row that another run measured too", results[0])
+		return fmt.Errorf("%s lacks a row that another run measured too", results[0])
 	}
 	if judge == nil {
 		return nil

@@ -83,7 +83,7 @@ func TestEndpointKeeps(t *testing.T) {
 	// Addresses that are named; the host of a device that is the pod's own need not be.
 	says("ep add --netns=PODA --host-netns=HOST --address=192.168.10.77", "endpoint 1 192.168.10.77 updated\n")
 	if code, _, stderr := command(t, map[string]string{cli.EnvBPFRoot: n.root}, n.args("ep add --netns=PODA --host-netns=HOST --address=192.168.10.1")...); code == exitDone ||
-		!strings.Contains(stderr, "is that of the host") {
+		!strings.Contains(stderr, "belongs to the host") {
 		t.Errorf("the host's address: exit code %d, %s", code, stderr)
 	}
 	n.run(addOnParent)

@@ -28,8 +28,8 @@ func (c *config) explain() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "explain [SUITE] ROW",
 		Short: "Tell what the packets of a row cross, and how long each step takes",
-		Long: `Build the network of a row of mustang bench (of suite pod-links if none is named), exchange
-requests and responses of one byte over it, and tell what each packet crosses, in order:
+		Long: `Build the network of a row of mustang bench (default suite: pod-links), and exchange requests
+and responses of one byte over it. Show what each packet crosses, in order:
 sockets, devices, softirqs, route look-ups, netfilter hooks, BPF programs, and switches
 between threads, with the median time of each step. "mustang bench --list SUITE" has the rows.
 
@@ -38,7 +38,7 @@ programs of hooks. The cost of recording is measured and subtracted. The transac
 without tracing and that with it are printed beside the sum, and the time that is in no step.
 
 With --vm this happens in a virtual machine with Debian's newest 6.12 kernel, which has all
-link modes, and steps have instructions in place of nanoseconds.`,
+link modes. Steps then have instructions in place of nanoseconds.`,
 		Example: `  mustang explain veth/pod-ip
   mustang explain macvlan/pod-ip --against veth/pod-ip
   mustang explain --vm netkit/pod-ip --against veth/pod-ip
@@ -77,7 +77,7 @@ link modes, and steps have instructions in place of nanoseconds.`,
 	f.IntVar(&o.Count, "count", explain.DefaultCount, fmt.Sprintf("transactions that are traced, %d to %d", explain.MinCount, explain.MaxCount))
 	f.StringVar(&out.against, "against", "", "another row of the suite, to tell the difference by step")
 	f.BoolVar(&out.guest, "vm", false, "run in a virtual machine with a stock kernel, and count instructions")
-	f.BoolVar(&o.Instructions, "instructions", false, "count instructions, on a machine whose clock counts them (set by --vm)")
+	f.BoolVar(&o.Instructions, "instructions", false, "count instructions, on a machine with a clock that counts them (set by --vm)")
 	_ = f.MarkHidden("instructions")
 	f.StringVar(&out.svg, "svg", "", "file that gets a drawing (SVG)")
 	completeExplain(cmd)

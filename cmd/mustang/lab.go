@@ -125,7 +125,7 @@ func (f *labFlags) add(cmd *cobra.Command, o *lab.Options) {
 	cmd.Flags().BoolVar(&o.NAT, "nat", false, "masquerade packets of pods that leave their host (two hosts)")
 	cmd.Flags().StringVar(&f.wireRate, "wire-rate", "", "rate of the wire between two hosts, such as 10gbit (default: no limit)")
 	f.uplink.add(cmd.Flags(), "topology pod-to-network")
-	cmd.Flags().UintSliceVar(&f.ports, "service-port", nil, fmt.Sprintf("port of the service besides %d, which pod-a has too (topology pod-links; repeatable)", lab.ServicePort))
+	cmd.Flags().UintSliceVar(&f.ports, "service-port", nil, fmt.Sprintf("port of the service beside %d, also a port of pod-a (topology pod-links; repeatable)", lab.ServicePort))
 	cmd.Flags().DurationVar(&o.WireDelay, "wire-delay", 0, "delay of the wire between two hosts in each direction, such as 1ms")
 }
 

@@ -65,10 +65,9 @@ func (c *config) labExec() *cobra.Command {
 		Use:   "exec [--lab NAME] PLACE [-- COMMAND [ARGUMENT...]]",
 		Short: "Run a command in a lab, or a shell",
 		Long: `Run a command in the network namespace of a place in a lab, such as host or pod-a; a shell
-($SHELL) if none is given. The command sees the files and processes of this machine, but in
-its /etc/hosts are the names of the lab's places too, and "service", the address of the
-service. $` + cli.EnvBPFRoot + ` is set to the maps of the lab, so that mustang svc and
-mustang ep act on the lab. The exit code is that of the command.`,
+($SHELL) if none is given. The command sees the files and processes of this machine. Its /etc/hosts also
+has the names of the lab's places, and "service", the address of the service. $` + cli.EnvBPFRoot + ` is set to the maps of the lab, so that mustang svc and
+mustang ep act on the lab. The exit code is the command's.`,
 		Example: `  mustang lab exec pod-a
   mustang lab exec pod-a -- iperf3 -s -D -1
   mustang lab exec pod-b -- iperf3 -c service`,

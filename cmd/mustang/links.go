@@ -29,8 +29,8 @@ func (c *config) links() *cobra.Command {
 		Long: `Show every interface of a network namespace: the information of ip -details, brctl and
 ethtool, the peer of each link with its namespace, and the eBPF programs on it.
 
-In a tree, ports are below their bridge, and macvlan, ipvlan and VLAN devices below their
-parent, those of other namespaces too. A namespace is shown by its name below
+In a tree, ports are below their bridge. Devices of type macvlan, ipvlan and VLAN are below
+their parent, also from other namespaces. A namespace is shown by its name below
 ` + netns.Directory + `, else by its container or lowest process, else by its id. Speeds of virtual
 devices are nominal. The program at the peer of a netkit pair is listed at the primary
 device. Needs root.`,

@@ -171,7 +171,7 @@ func TestStatusFindsWhatIsAmiss(t *testing.T) {
 		{"programs of an endpoint", func(n *killNetwork) {
 			n.remove("links/1-host-to_pod")
 			n.remove("links/1-host-from_pod")
-		}, []string{"endpoint 1 (192.168.10.10) has no programs"}},
+		}, []string{"endpoint 1 (192.168.10.10) lacks programs"}},
 		{"program of an uplink", func(n *killNetwork) { n.remove("links/uplink-*-from_uplink") }, []string{"lacks program from_uplink"}},
 		{"program of a control group", func(n *killNetwork) { n.remove("links/cgroup-*-connect6") }, []string{"lacks program connect6"}},
 		{"row of an endpoint", func(n *killNetwork) {
@@ -322,13 +322,13 @@ func TestStatusOfUplink(t *testing.T) {
 	n.run("svc add --service=10.96.0.2:80 --backend=172.16.1.2:80")
 	n.status()
 	external("--service=203.0.113.3:80 --backend=172.16.1.2:80")
-	n.status("has no IPv4 address: backends on other nodes, such as those of 203.0.113.3:80")
+	n.status("lacks an IPv4 address: backends on other nodes, such as those of 203.0.113.3:80")
 	external("--service=[2001:db8::1]:80 --backend=[fd00:99::2]:80")
-	n.status("has no IPv4 address", "has no IPv6 address")
+	n.status("lacks an IPv4 address", "lacks an IPv6 address")
 	n.ip("-n HOST link set wire up")
 	n.ip("-n HOST addr add 172.16.1.1/24 dev wire")
 	n.run("uplink add wire --netns=HOST")
-	n.status("has no IPv6 address")
+	n.status("lacks an IPv6 address")
 	n.ip("-n HOST addr add fd00:99::1/64 dev wire nodad")
 	n.run("uplink add wire --netns=HOST")
 	n.status()

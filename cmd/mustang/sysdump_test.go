@@ -82,7 +82,7 @@ func TestSysdump(t *testing.T) {
 			t.Errorf("%s: %d, %s", line, code, stderr)
 		}
 	}
-	for path, why := range map[string]string{dir + "/none.log": "no such file or directory", dir: "it is no regular file"} {
+	for path, why := range map[string]string{dir + "/none.log": "no such file or directory", dir: "not a regular file"} {
 		code, _, stderr := command(t, env, "sysdump", "-f", dir+"/with-log", "--log", dir+"/agent.log", "--log", path)
 		if _, err := os.Stat(dir + "/with-log"); code != exitMisuse || stderr != "mustang: --log "+path+": "+why+"\n" || err == nil {
 			t.Errorf("%s: %d, %s, %v", path, code, stderr, err)

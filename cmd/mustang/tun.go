@@ -29,8 +29,8 @@ addresses with ports, protocol, ICMP type or TCP flags. The kernel deletes the
 device with its addresses and routes when the command ends. An existing persistent
 device of that name is opened, and kept.
 
-With --echo it answers ICMP echo, UDP and TCP on every port and every address that
-is routed to the device, and prints the answers too. With --switch it forwards
+With --echo it answers ICMP echo, UDP and TCP, on all ports of all addresses that are routed
+to the device. It prints the answers too. With --switch it forwards
 packets between two devices and prints none. With --stats it prints a line per
 second instead. "NAME ready" on stderr reports that a device is open.
 

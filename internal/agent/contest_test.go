@@ -147,7 +147,7 @@ func TestNotesOnce(t *testing.T) {
 		s.all = true
 		collect(s, w)
 	}
-	if n := strings.Count(text.String(), "it has no address yet"); n != 2 {
+	if n := strings.Count(text.String(), "its address is not set yet"); n != 2 {
 		t.Errorf("it says %d times, want 2:\n%s", n, &text)
 	}
 }

@@ -276,6 +276,6 @@ func (r *run) full(rows []*measuredRow) bool {
 	for _, row := range rows {
 		rounds = max(rounds, len(row.row.Samples))
 	}
-	r.head.Notes = append(r.head.Notes, fmt.Sprintf("Suite %s ended after %s: the result file has no room for more.", rows[0].row.Suite, count(rounds, "round")))
+	r.head.Notes = append(r.head.Notes, fmt.Sprintf("Suite %s ended after %s: the result file is full.", rows[0].row.Suite, count(rounds, "round")))
 	return true
 }

@@ -28,7 +28,7 @@ type PeerOptions struct {
 
 // notes are remarks on all rows.
 func (o PeerOptions) notes() []string {
-	notes := []string{"The server was another machine (--peer). CPU time is that of the machine that measures: " +
+	notes := []string{"The server was another machine (--peer). CPU time is of the measuring machine: " +
 		"the peer's of streams, this one's of request/response."}
 	if o.Uplink != (lab.UplinkDevice{}) {
 		notes = append(notes, fmt.Sprintf("Rows from a pod use a macvlan device on %s (--uplink), which is part of their cost; "+

@@ -154,7 +154,7 @@ func openLocked(o *objects.Objects, lock *dirlock.Lock) (*dirlock.Lock, error) {
 func readState(o *objects.Objects) (objects.State, error) {
 	state, ok, err := o.State.Get(0)
 	if err == nil && !ok {
-		err = fmt.Errorf("map %q has no row", "state")
+		err = fmt.Errorf("map %q lacks its row", "state")
 	}
 	return state, err
 }

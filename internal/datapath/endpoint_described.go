@@ -122,7 +122,7 @@ func (e Endpoints) refuseTaken(spec EndpointSpec, t target) error {
 		return err
 	}
 	if own.IsValid() {
-		return &ConflictError{What: fmt.Sprintf("interface %s: its address %s is that of the host", spec, own)}
+		return &ConflictError{What: fmt.Sprintf("interface %s: its address %s belongs to the host", spec, own)}
 	}
 	if err := e.o.OpenTables(); err != nil {
 		return err
@@ -133,7 +133,7 @@ func (e Endpoints) refuseTaken(spec EndpointSpec, t target) error {
 			return err
 		}
 		if n > 0 {
-			return &ConflictError{What: fmt.Sprintf("interface %s: its address %s is that of a service", spec, addr)}
+			return &ConflictError{What: fmt.Sprintf("interface %s: its address %s belongs to a service", spec, addr)}
 		}
 	}
 	return nil

@@ -20,7 +20,7 @@ func TestPodAtFrontend(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, _, err := d.Endpoints().Put(t.Context(), n.attachment(0))
-	wantConflict(t, err, "its address "+podA6+" is that of a service")
+	wantConflict(t, err, "its address "+podA6+" belongs to a service")
 	wantEndpoints(t, d)
 	wantLinks(t, d, 0)
 	if err := d.Services().Delete(t.Context(), service.CLI, s.Key()); err != nil {
@@ -39,7 +39,7 @@ func TestPodAtHostAddress(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, _, err := d.Endpoints().Put(t.Context(), n.attachment(0))
-	wantConflict(t, err, "its address "+podA4+" is that of the host")
+	wantConflict(t, err, "its address "+podA4+" belongs to the host")
 	wantEndpoints(t, d)
 	wantLinks(t, d, 0)
 }
@@ -51,9 +51,9 @@ func TestFrontendAtPod(t *testing.T) {
 	for _, owner := range []service.Owner{service.CLI, service.CNI} {
 		s := service.Service{Frontend: netip.MustParseAddrPort("[" + podA6 + "]:80"), Protocol: service.TCP}
 		_, _, err := d.Services().Put(t.Context(), owner, s)
-		wantConflict(t, err, "the address is that of endpoint")
+		wantConflict(t, err, "the address belongs to endpoint")
 		_, err = d.Services().Apply(t.Context(), owner, []service.Service{s})
-		wantConflict(t, err, "the address is that of endpoint")
+		wantConflict(t, err, "the address belongs to endpoint")
 	}
 	if all, err := d.Services().List(t.Context()); err != nil || len(all) != 0 {
 		t.Errorf("services %v, %v; want none", all, err)

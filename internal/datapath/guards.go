@@ -61,7 +61,7 @@ func (g Guards) find(spec EndpointSpec) (target, error) {
 		return t, err
 	}
 	if err = t.RequireAddress(spec); err == nil && len(t.Addresses) > maxGuarded {
-		err = fmt.Errorf("interface %s has %d addresses, and a pod that is no endpoint at most %d", spec, len(t.Addresses), maxGuarded)
+		err = fmt.Errorf("interface %s has %d addresses; a pod that is not an endpoint has at most %d", spec, len(t.Addresses), maxGuarded)
 	}
 	if err != nil {
 		t.Close()

@@ -74,7 +74,7 @@ func (d *Datapath) Remains() (remains []string, err error) {
 		remains, err = append(remains, "rows of policies that are behind"), errors.Join(err, pendingErr)
 	}
 	if wrong, countErr := d.objects.Slots.Miscounted(); wrong || countErr != nil {
-		remains, err = append(remains, "numbers of open connections, some of which may be wrong"), errors.Join(err, countErr)
+		remains, err = append(remains, "numbers of open connections, some possibly wrong"), errors.Join(err, countErr)
 	}
 	return remains, err
 }
@@ -112,11 +112,11 @@ func (d *Datapath) linkRemains() (remains []string, err error) {
 		if key.Ifindex == 0 {
 			what = fmt.Sprintf("the network namespace with cookie %d", key.Netns)
 		}
-		remains = append(remains, fmt.Sprintf("source guard of %s, which has no endpoint", what))
+		remains = append(remains, fmt.Sprintf("source guard of %s, without an endpoint", what))
 	}
 	for cookie, f := range flags {
 		if f&objects.NamespacePod != 0 && !namespaces[cookie] {
-			remains = append(remains, fmt.Sprintf("socket translation of the network namespace with cookie %d, which has no endpoint", cookie))
+			remains = append(remains, fmt.Sprintf("socket translation of the network namespace with cookie %d, without an endpoint", cookie))
 		}
 	}
 	guards, err := guard.Orphans(d.objects)
@@ -124,7 +124,7 @@ func (d *Datapath) linkRemains() (remains []string, err error) {
 		return remains, err
 	}
 	for _, k := range guards {
-		remains = append(remains, fmt.Sprintf("program %s of pod %d, which is no longer guarded", k.Hook.Program, k.ID))
+		remains = append(remains, fmt.Sprintf("program %s of pod %d, without a source guard now", k.Hook.Program, k.ID))
 	}
 	idle, err := guard.Idle(d.objects)
 	if err != nil {
@@ -134,7 +134,7 @@ func (d *Datapath) linkRemains() (remains []string, err error) {
 		remains = append(remains, fmt.Sprintf("program %s at interface %d of the host, which no pod is on", k.Hook.Program, k.IfIndex))
 	}
 	uplinks, err := d.Uplinks().attached(func(k objects.Link) error {
-		remains = append(remains, fmt.Sprintf("program %s of uplink %d, whose device is gone", k.Hook.Program, k.IfIndex))
+		remains = append(remains, fmt.Sprintf("program %s of uplink %d: its device is gone", k.Hook.Program, k.IfIndex))
 		return nil
 	})
 	if err != nil {

@@ -208,7 +208,7 @@ func (s Services) refusePods(services ...service.Service) error {
 	}
 	for _, each := range services {
 		if id, ok := pods[each.Frontend.Addr()]; ok {
-			return &ConflictError{What: fmt.Sprintf("service %s: the address is that of endpoint %d", each, id)}
+			return &ConflictError{What: fmt.Sprintf("service %s: the address belongs to endpoint %d", each, id)}
 		}
 	}
 	return nil

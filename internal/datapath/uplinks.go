@@ -36,7 +36,7 @@ func FindUplink(ns *netns.Namespace, ifname string) (Uplink, error) {
 		return Uplink{}, err
 	}
 	if len(device.MAC) != 6 || device.Kind == "loopback" {
-		return Uplink{}, fmt.Errorf("device %q in network namespace %q has no MAC address, which an uplink needs", ifname, ns.Name())
+		return Uplink{}, fmt.Errorf("device %q in network namespace %q lacks a MAC address, which an uplink needs", ifname, ns.Name())
 	}
 	cookie, err := ns.Cookie()
 	return Uplink{Host: cookie, IfIndex: device.Index}, err

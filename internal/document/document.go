@@ -116,7 +116,7 @@ func toJSON(value any) (jsontext.Value, error) {
 	out, err := json.Marshal(value)
 	var semantic *json.SemanticError
 	if errors.As(err, &semantic) {
-		err = errors.New("a key or a value has no form in JSON")
+		err = errors.New("a key or a value cannot be written as JSON")
 		if semantic.JSONPointer != "" {
 			err = &FieldError{semantic.JSONPointer, err}
 		}

@@ -121,7 +121,7 @@ func (c Comparison) sentences() []string {
 	}
 	out := []string{first}
 	if math.Abs(rest) > math.Abs(c.Sum)/10 {
-		out = append(out, fmt.Sprintf("Steps of which it has as many: %s %s (%s).", signed(rest), c.Row.Clock, strings.Join(same, ", ")))
+		out = append(out, fmt.Sprintf("Steps that occur as often in both: %s %s (%s).", signed(rest), c.Row.Clock, strings.Join(same, ", ")))
 	}
 	than := "less"
 	if c.Untraced > 0 {

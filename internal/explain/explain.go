@@ -86,7 +86,7 @@ func (o Options) path() (suites.Path, error) {
 			switch {
 			case p.ID != o.Row:
 			case p.Plugin != nil:
-				return p, fmt.Errorf("row %q calls a plugin: it has no packets to follow", o.Row)
+				return p, fmt.Errorf("row %q calls a plugin: it exchanges no packets to follow", o.Row)
 			case p.Lab.Guests:
 				return p, fmt.Errorf("row %q ends in virtual machines, where packets cannot be followed", o.Row)
 			case p.TwoCPUs && o.Instructions:
@@ -102,7 +102,7 @@ func (o Options) path() (suites.Path, error) {
 			known = append(known, p.ID)
 		}
 	}
-	return suites.Path{}, fmt.Errorf("suite %s has no row %q: %q lists them%s", o.Suite, o.Row, "mustang bench --list "+o.Suite, suggest.Text(o.Row, known))
+	return suites.Path{}, fmt.Errorf("suite %s lacks row %q: %q lists them%s", o.Suite, o.Row, "mustang bench --list "+o.Suite, suggest.Text(o.Row, known))
 }
 
 // Run explains a row. Errors of options come before anything is built. If ctx ends, or on

@@ -249,7 +249,7 @@ func TestComparisonTellsWhatIsSaved(t *testing.T) {
 	}
 	short[0].time += 200
 	c = compare(madeUp(t, short), madeUp(t, routed()))
-	want = "Steps of which it has as many: +170 ns (sockets and TCP +200, devices -30)."
+	want = "Steps that occur as often in both: +170 ns (sockets and TCP +200, devices -30)."
 	if !strings.Contains(c.String(), want) {
 		t.Errorf("%s\nwant %s", c, want)
 	}

@@ -43,7 +43,7 @@ func (set RangeSet) String() string {
 // Validate checks the range. The error names the range and the invalid value.
 func (r Range) Validate() error {
 	if !r.Subnet.IsValid() {
-		return errors.New("a range has no subnet")
+		return errors.New("a range lacks a subnet")
 	}
 	if err := r.validate(); err != nil {
 		return fmt.Errorf("range %s: %w", r, err)

@@ -202,7 +202,7 @@ func CheckFile(kubeconfig string) error {
 		if _, line, ok := strings.Cut(err.Error(), "yaml: line "); ok {
 			where = ": line " + line
 		}
-		return fmt.Errorf("%s is no kubeconfig%s", kubeconfig, where)
+		return fmt.Errorf("%s is not a kubeconfig%s", kubeconfig, where)
 	}
 	return nil
 }

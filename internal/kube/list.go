@@ -44,7 +44,7 @@ func (c *Client) stream(ctx context.Context, k Kind, o metav1.ListOptions, on fu
 }
 
 // errNoList is the error of an answer that is no list: what it lacks is not gone.
-var errNoList = errors.New("it is no list")
+var errNoList = errors.New("not a list")
 
 // eachItem reads a list, and calls a function for each item, which has the kind and the version that the list names: items are
 // without. What is not said to be a list, and to have items, is none: something before the API server has answered.

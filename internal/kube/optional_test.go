@@ -113,7 +113,7 @@ func TestInstalledStays(t *testing.T) {
 		"a lost definition":     {ClusterNetworkPolicies, listOf("v1alpha2"), map[string]*answers{definition: notFound("clusternetworkpolicies.policy.networking.k8s.io"), listOf("v1alpha2"): notFound("")}, definition, "the definition of clusternetworkpolicies is gone, its 1 objects were not deleted: what is installed stays"},
 		"404 of a proxy":        {ClusterNetworkPolicies, listOf("v1alpha2"), map[string]*answers{definition: proxy(), listOf("v1alpha2"): proxy()}, definition, "could not find the requested resource"},
 		"404 of the list":       {ClusterNetworkPolicies, listOf("v1alpha2"), map[string]*answers{listOf("v1alpha2"): notFound("")}, listOf("v1alpha2"), "not found"},
-		"an empty list":         {ClusterNetworkPolicies, listOf("v1alpha2"), map[string]*answers{listOf("v1alpha2"): empty("ClusterNetworkPolicy")}, listOf("v1alpha2"), "an empty list of clusternetworkpolicies, of which 1 are known: what is installed stays for a minute"},
+		"an empty list":         {ClusterNetworkPolicies, listOf("v1alpha2"), map[string]*answers{listOf("v1alpha2"): empty("ClusterNetworkPolicy")}, listOf("v1alpha2"), "an empty list of clusternetworkpolicies, although 1 are known: what is installed stays for a minute"},
 		"NetworkPolicies: 404":  {NetworkPolicies, networkPolicies, map[string]*answers{networkPolicies: notFound("")}, networkPolicies, "not found"},
 		"NetworkPolicies: none": {NetworkPolicies, networkPolicies, map[string]*answers{networkPolicies: empty("NetworkPolicy")}, networkPolicies, "an empty list of networkpolicies"},
 		"EndpointSlices: 404":   {EndpointSlices, endpointSlices, map[string]*answers{endpointSlices: notFound("")}, endpointSlices, "not found"},

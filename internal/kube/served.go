@@ -71,7 +71,7 @@ func (s *store) doubt(undefined bool) error {
 		s.empty = time.Now()
 	}
 	if time.Since(s.empty) < emptyFor {
-		return fmt.Errorf("an empty list of %s, of which %d are known: what is installed stays for a minute", s.kind.Resource, known)
+		return fmt.Errorf("an empty list of %s, although %d are known: what is installed stays for a minute", s.kind.Resource, known)
 	}
 	return nil
 }

@@ -67,7 +67,7 @@ func checkDocker(o Options) error {
 	case o.NetfilterCall:
 		return optionErrorf("netfilter call: topology docker always has it")
 	case o.Guests || o.NAT || o.hasOverlay():
-		return optionErrorf("topology docker has no guests, NAT or overlay")
+		return optionErrorf("topology docker lacks guests, NAT and overlays")
 	}
 	return CheckWire(o.WireRate, o.WireDelay)
 }

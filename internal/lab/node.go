@@ -46,7 +46,7 @@ func (o Options) diskDir() string {
 func checkNode(o Options) error {
 	switch {
 	case o.Link != LinkHost:
-		return optionErrorf("link %s: topology %s has no pods, want %s", o.Link, o.Topology, LinkHost)
+		return optionErrorf("link %s: topology %s lacks pods, want %s", o.Link, o.Topology, LinkHost)
 	case o.Datapath != DatapathKernel || o.Via != ViaNone:
 		return optionErrorf("datapath %s, via %s: topology %s has neither pods nor services", o.Datapath, o.Via, o.Topology)
 	case o.hasOverlay() || o.NAT || o.WireRate != 0 || o.WireDelay != 0:

@@ -226,7 +226,7 @@ func (o Options) checkLink() error {
 	case o.BigTCP && !takesBigTCP(t):
 		return optionErrorf("--big-tcp: takes links %s, not %s", linksWith(takesBigTCP), o.Link)
 	case o.BigTCP && o.hasOverlay():
-		return optionErrorf("--big-tcp: not with overlay %s, whose packets are in UDP", o.Overlay)
+		return optionErrorf("--big-tcp: not with overlay %s, which sends packets in UDP", o.Overlay)
 	}
 	return nil
 }
@@ -260,7 +260,7 @@ func checkPodLinks(o Options) error {
 	case o.NAT:
 		return optionErrorf("nat: only in topologies %s and %s", TopologyTwoHosts, TopologyPodToHost)
 	case o.WireRate != 0 || o.WireDelay != 0:
-		return optionErrorf("wire rate and wire delay: topology %s has no wire", o.Topology)
+		return optionErrorf("wire rate and wire delay: topology %s lacks a wire", o.Topology)
 	}
 	return nil
 }
@@ -277,7 +277,7 @@ func checkTwoHosts(o Options) error {
 // checkPodToHost checks the options of topology pod-to-host.
 func checkPodToHost(o Options) error {
 	if o.hasOverlay() {
-		return optionErrorf("overlay %s: host-a of topology %s has no pods; only %s can have one",
+		return optionErrorf("overlay %s: host-a of topology %s lacks pods; only %s can have one",
 			o.Overlay, o.Topology, TopologyTwoHosts)
 	}
 	return cmp.Or(o.checkPodDatapath(), o.checkHosts())
@@ -289,7 +289,7 @@ func checkPodToNetwork(o Options) error {
 	case o.hostsOnly():
 		return optionErrorf("link %s: topology %s has a pod", o.Link, o.Topology)
 	case o.WireRate != 0 || o.WireDelay != 0:
-		return optionErrorf("wire rate and wire delay: topology %s has no wire", o.Topology)
+		return optionErrorf("wire rate and wire delay: topology %s lacks a wire", o.Topology)
 	case o.hasOverlay():
 		return optionErrorf("overlay %s: only in topology %s", o.Overlay, TopologyTwoHosts)
 	case !o.NAT && !takesUplinkNetwork(o.traits()):
@@ -333,7 +333,7 @@ func (o Options) checkHosts() error {
 	case o.NAT && !takesNAT(o.traits()):
 		return optionErrorf("nat: takes links %s, not %s", linksWith(takesNAT), o.Link)
 	case o.Via != ViaNone && o.Via != ViaEBPFTC:
-		return optionErrorf("via %s: topology %s has no service", o.Via, o.Topology)
+		return optionErrorf("via %s: topology %s lacks a service", o.Via, o.Topology)
 	}
 	return CheckWire(o.WireRate, o.WireDelay)
 }

@@ -33,7 +33,7 @@ func TestTwoHostsOptions(t *testing.T) {
 		"not veth":            {Link: "veth", Overlay: lab.OverlayVXLAN},
 		"not host":            {Link: lab.LinkHost, Overlay: lab.OverlayVXLAN},
 		"not ovs-veth":        {Link: "ovs-veth", Overlay: lab.OverlayBridgedVeth},
-		"has no pods":         {Topology: lab.TopologyPodToHost, Link: "bridge", Overlay: lab.OverlayVXLAN},
+		"lacks pods":          {Topology: lab.TopologyPodToHost, Link: "bridge", Overlay: lab.OverlayVXLAN},
 		"nat: not with":       {Link: "bridge", Overlay: lab.OverlayVXLAN, NAT: true},
 		"nat: takes":          {Link: "macvlan", NAT: true},
 		"not host-bridge":     {Link: lab.LinkHostBridge, NAT: true},
@@ -196,7 +196,7 @@ func TestPodToNetworkOptions(t *testing.T) {
 
 func TestNodeOptions(t *testing.T) {
 	for culprit, o := range map[string]lab.Options{
-		"has no pods":        {Link: "veth"},
+		"lacks pods":         {Link: "veth"},
 		"link host-bridge":   {Link: lab.LinkHostBridge},
 		"neither pods nor":   {Link: lab.LinkHost, Datapath: lab.DatapathEBPF},
 		"via nftables":       {Link: lab.LinkHost, Via: lab.ViaNFTables},

@@ -146,7 +146,7 @@ func (l *Lab) ChecksumFault(ctx context.Context) (_ string, err error) {
 	case !l.Options.hasOverlay():
 		return "", errors.New("no overlay")
 	case a == nil || b == nil:
-		return "", fmt.Errorf("the pods have no namespaces here: %w", errors.ErrUnsupported)
+		return "", fmt.Errorf("the pods lack namespaces here: %w", errors.ErrUnsupported)
 	}
 	return tunnelCheck{
 		Client: b, Server: a, ServerAddresses: Addresses(l.Options, PodA), MTU: overlayMTU,

@@ -190,7 +190,7 @@ func (o Options) Probe() error {
 	switch o.Via {
 	case ViaIPVS:
 		if err := kubeproxy.ProbeIPVS(); err != nil {
-			return fmt.Errorf("the kernel has no IPVS (CONFIG_IP_VS): %w", err)
+			return fmt.Errorf("the kernel lacks IPVS (CONFIG_IP_VS): %w", err)
 		}
 	case ViaEBPFSocket: // in containers of a host with cgroup v1
 		if _, err := cgroupPath(o.Name); err != nil {

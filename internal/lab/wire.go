@@ -25,7 +25,7 @@ type UnsupportedError struct {
 }
 
 func (e *UnsupportedError) Error() string {
-	return fmt.Sprintf("kernel %s has no %s (module %s, since Linux %s)", e.Kernel, e.Feature, e.Module, e.Since)
+	return fmt.Sprintf("kernel %s lacks %s (module %s, since Linux %s)", e.Kernel, e.Feature, e.Module, e.Since)
 }
 
 func (e *UnsupportedError) Unwrap() error { return e.Err }

@@ -65,7 +65,7 @@ func (n *Network) Inspect(self Node, others []Node) (ways []Way, refused []error
 			lacks = device.lacks(p, neighbours)
 		}
 		if !slices.ContainsFunc(have, func(o ownRoute) bool { return o.route == r }) {
-			lacks = errors.Join(lacks, errors.New("there is no route"))
+			lacks = errors.Join(lacks, errors.New("no route"))
 		}
 		if w.There = lacks == nil; !w.There {
 			w.Lacks = lacks.Error()
@@ -78,7 +78,7 @@ func (n *Network) Inspect(self Node, others []Node) (ways []Way, refused []error
 // lacks returns what the VXLAN device lacks for a node.
 func (d device) lacks(p peer, have []netlink.Neigh) error {
 	if d.index == 0 {
-		return fmt.Errorf("there is no device %s", DeviceName)
+		return fmt.Errorf("no device %s", DeviceName)
 	}
 	for _, want := range neighboursOf(d.index, []peer{p}) {
 		if !slices.ContainsFunc(have, func(n netlink.Neigh) bool { return sameNeighbour(n, want) }) {

@@ -350,7 +350,7 @@ func TestInspect(t *testing.T) {
 				t.Errorf("joined: %s", text)
 			}
 			c.ip(first.ns, fmt.Sprintf("route del %v", second.Ranges[0]))
-			if text := inspect(c.others(first)); strings.Count(text, " true \n") != len(second.Ranges)-1 || !strings.Contains(text, "false there is no route\n") {
+			if text := inspect(c.others(first)); strings.Count(text, " true \n") != len(second.Ranges)-1 || !strings.Contains(text, "false no route\n") {
 				t.Errorf("without a route: %s", text)
 			}
 			bad := c.others(first)

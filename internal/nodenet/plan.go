@@ -59,10 +59,10 @@ func newPlan(self Node, others []Node, routing Routing, segment func(netip.Addr)
 			case native.device != 0:
 				p.routes = append(p.routes, native)
 			case routing == Native:
-				p.refused = append(p.refused, refuse(n.Name, "no address of %v is on a segment of this node, so there is no route to %v",
+				p.refused = append(p.refused, refuse(n.Name, "no address of %v is on a segment of this node: no route to %v",
 					n.Addresses, r))
 			case !p.local.IsValid() || !far.underlay.IsValid():
-				p.refused = append(p.refused, refuse(n.Name, "the tunnel is of IPv4, unless all nodes have IPv6; of its addresses %v and those of this node %v some lack that, so there is no route to %v",
+				p.refused = append(p.refused, refuse(n.Name, "the tunnel needs IPv4 addresses, or IPv6 addresses of all nodes; the node has %v, this node %v: no route to %v",
 					n.Addresses, self.Addresses, r))
 			default:
 				far.hops = append(far.hops, r.Addr())

@@ -147,7 +147,7 @@ func (h Host) refuseAddress(a netip.Addr, self Node, services, taken claims) str
 		return "is one of this node"
 	}
 	if _, is := services.overlapping(single(a)); is {
-		return "is that of a Service"
+		return "belongs to a Service"
 	}
 	switch in, is := taken.overlapping(single(a)); {
 	case !is || in.address:

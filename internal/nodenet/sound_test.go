@@ -32,7 +32,7 @@ func TestClaims(t *testing.T) {
 		"0.0.0.0/1": "/8", "128.0.0.0/2": "/8", "0.0.0.0/8": "unspecified", "127.0.0.0/9": "loopback", "169.254.169.254/32": "link-local",
 		"224.0.0.0/8": "multicast", "192.0.2.3/32": "of node node-3", "203.0.113.9/32": "of node node-9", "192.0.2.1/32": "of node node-1",
 		"192.0.2.128/25": "192.0.2.0/24", "172.16.0.0/12": "172.17.0.0/16", "203.0.113.0/29": "203.0.113.5/32", "10.1.1.128/25": "10.1.1.0/24",
-		"10.96.0.0/12": "10.96.0.1 of a Service", "10.96.0.1": "that of a Service", "10.1.3.7": "in the range 10.1.3.0/24 of node node-3",
+		"10.96.0.0/12": "10.96.0.1 of a Service", "10.96.0.1": "belongs to a Service", "10.1.3.7": "in the range 10.1.3.0/24 of node node-3",
 		"127.0.0.1": "loopback", "0.0.0.0": "unspecified", "255.255.255.255": "broadcast", "224.0.0.1": "multicast", "169.254.1.1": "link-local",
 		"192.0.2.1": "of this node", "172.17.0.1": "of this node", "10.1.1.7": "of this node's pods",
 	}

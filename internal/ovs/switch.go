@@ -353,7 +353,7 @@ func (s *Switch) problem(name string) (string, error) {
 		return "", err
 	}
 	if len(rows) == 0 {
-		return "it has no device in the database", nil
+		return "the database lacks its device", nil
 	}
 	if text := rows[0].Error.first(); text != "" {
 		return text, nil

@@ -117,7 +117,7 @@ func badRouters() []failure {
 		{"router of another family", allOnGateways(), func(s *situation) {
 			s.f.network.Gateways, s.pod.Addresses = s.f.network.Gateways[:1], s.pod.Addresses[:1]
 			s.f.network.Routers = []netip.Addr{netip.MustParseAddr("fe80::2")}
-		}, "router fe80::2: the network has no gateway of its family", nil},
+		}, "router fe80::2: the network lacks a gateway of its family", nil},
 		{"router by multicast", allOnGateways(), func(s *situation) {
 			s.f.network.Routers = []netip.Addr{netip.MustParseAddr("ff02::2")}
 		}, "invalid router ff02::2", nil},

@@ -88,7 +88,7 @@ type UnsupportedError struct {
 }
 
 func (e *UnsupportedError) Error() string {
-	return fmt.Sprintf("link mode %s: kernel %s has no %s (module %s, since Linux %s)",
+	return fmt.Sprintf("link mode %s: kernel %s lacks %s (module %s, since Linux %s)",
 		e.Mode, e.Kernel, e.Feature, e.Module, e.Since)
 }
 

@@ -123,7 +123,7 @@ func (n Network) nextHop(gateway netip.Prefix) netip.Addr {
 
 func (n Network) validateHost() error {
 	if n.Host == nil {
-		return errors.New("the network has no host namespace")
+		return errors.New("the network lacks a host namespace")
 	}
 	return nil
 }
@@ -190,7 +190,7 @@ func (n Network) validateBridge() error {
 // validateGateways validates the gateways in modes that need them.
 func (n Network) validateGateways() error {
 	if len(n.Gateways) == 0 {
-		return errors.New("the network has no gateways")
+		return errors.New("the network lacks gateways")
 	}
 	return nil
 }
@@ -202,7 +202,7 @@ func (n Network) validateRouters() error {
 		case !IsRouter(router):
 			return fmt.Errorf("invalid router %v: want the address of a host", router)
 		case !ok:
-			return fmt.Errorf("router %v: the network has no gateway of its family", router)
+			return fmt.Errorf("router %v: the network lacks a gateway of its family", router)
 		case own.Addr() == router:
 			return fmt.Errorf("router %v is the host's own address", router)
 		case slices.ContainsFunc(n.Routers[:i], func(other netip.Addr) bool { return other.Is4() == router.Is4() }):
@@ -215,7 +215,7 @@ func (n Network) validateRouters() error {
 // rejectRouters returns an error if there are routers, in modes without neighbours but the host.
 func (n Network) rejectRouters(mode string) error {
 	if len(n.Routers) > 0 {
-		return fmt.Errorf("router %v: pods of link mode %s have no neighbour but the host", n.Routers[0], mode)
+		return fmt.Errorf("router %v: the only neighbour of pods of link mode %s is the host", n.Routers[0], mode)
 	}
 	return nil
 }

@@ -82,7 +82,7 @@ func (p Pod) validateRoute(r Route, network Network, switched bool) (key string,
 	case r.Dst != r.Dst.Masked() || r.Dst.Addr().Is4In6():
 		return "dst", fmt.Errorf("invalid network prefix %v: want one like %v", r.Dst, r.Dst.Masked())
 	case !slices.ContainsFunc(p.Addresses, ofFamily):
-		return "dst", fmt.Errorf("%v: the pod has no address of its family", r.Dst)
+		return "dst", fmt.Errorf("%v: the pod lacks an address of its family", r.Dst)
 	case switched && r.Dst == own.Masked():
 		return "dst", fmt.Errorf("%v is the pods' own network, in which they reach each other without a route", r.Dst)
 	case r.MTU != 0 && (r.MTU < least || r.MTU > network.mtu()):

@@ -150,7 +150,7 @@ func badRoutes() []failure {
 	}
 	return append(rows, failure{"route of a missing family", nil, func(s *situation) {
 		s.pod.Addresses, s.pod.Routes = s.pod.Addresses[:1], []Route{to("::/0")}
-	}, "routes[0].dst: ::/0: the pod has no address", nil})
+	}, "routes[0].dst: ::/0: the pod lacks an address", nil})
 }
 
 func to(dst string) Route { return Route{Dst: netip.MustParsePrefix(dst)} }

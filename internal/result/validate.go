@@ -188,7 +188,7 @@ func (r Row) problems() []string {
 	}
 	out = append(out, r.Setup.problems()...)
 	if out = append(out, bounded("lost_share", r.LostShare)...); r.LostShare < 0 || r.LostShare > 1 {
-		out = append(out, fmt.Sprintf("lost_share %g is no share", r.LostShare))
+		out = append(out, fmt.Sprintf("lost_share %g is not from 0 to 1", r.LostShare))
 	}
 	if l := r.LatencyUS; l != nil {
 		out = append(out, bounded("latency_us", l.P50, l.P90, l.P99, l.P999)...)

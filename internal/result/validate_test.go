@@ -49,7 +49,7 @@ func TestValidate(t *testing.T) {
 		{"cpu_us_per_unit holds NaN", func(f *File) { f.Rows[0].CPUUSPerUnit = math.NaN() }},
 		{"softirqs_per_unit holds NaN", func(f *File) { f.Rows[0].Evidence.SoftirqsPerUnit = math.NaN() }},
 		{"lost_share holds NaN", func(f *File) { f.Rows[0].LostShare = math.NaN() }},
-		{"lost_share -0.5 is no share", func(f *File) { f.Rows[0].LostShare = -0.5 }},
+		{"lost_share -0.5 is not from 0 to 1", func(f *File) { f.Rows[0].LostShare = -0.5 }},
 		{`clock "sundial"`, func(f *File) { f.Run.Clock = "sundial" }},
 		{`unit "instructions/packet" in a file of timed rows`, func(f *File) { f.Rows[0].Unit = UnitPerPacket }},
 		{`unit "transactions/s" in a file of counted instructions`, func(f *File) { f.Run.Clock = ClockInstructions }},

@@ -100,11 +100,11 @@ func (s Service) CheckBackend(b Backend) error {
 	case b.State > Quarantined:
 		return fmt.Errorf("backend %q: unknown state %d", b.Addr, b.State)
 	case b.Addr.Addr().Is4() != s.Frontend.Addr().Is4():
-		return fmt.Errorf("backend %q: the address family differs from that of service %q", b.Addr, s.Frontend)
+		return fmt.Errorf("backend %q: the address family differs from service %q", b.Addr, s.Frontend)
 	case b.Addr == s.Frontend:
 		return fmt.Errorf("backend %q: equal to the service's own frontend", b.Addr)
 	case s.Protocol == SCTP && b.Addr.Port() != s.Frontend.Port():
-		return fmt.Errorf("backends at port %d: the port differs from that of service %q, and the kernel cannot mend the checksum of sctp",
+		return fmt.Errorf("backends at port %d: the port differs from service %q, and the kernel cannot correct the checksum of sctp",
 			b.Addr.Port(), s.Frontend)
 	}
 	return nil

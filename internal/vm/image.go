@@ -43,7 +43,7 @@ func uncompress(ctx context.Context, image string) (string, error) {
 		return "", fmt.Errorf("uncompress %s: %w", image, err)
 	}
 	if !hasPVHEntry(kernel.Bytes()) {
-		return "", fmt.Errorf("%s: the kernel has no PVH entry", image)
+		return "", fmt.Errorf("%s: no PVH entry in the kernel", image)
 	}
 	temporary := path + ".new"
 	if err := os.WriteFile(temporary, kernel.Bytes(), 0o644); err != nil {

@@ -127,7 +127,7 @@ func (g *guest) network() error {
 		return nil
 	}
 	if g.configure == nil {
-		return errors.New("the program has no function to set up a network device")
+		return errors.New("the program lacks a function to set up a network device")
 	}
 	if err := awaitDevice("address", config.MAC); err != nil {
 		return err

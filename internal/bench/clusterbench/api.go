@@ -148,7 +148,7 @@ func (a *api) sweep(ctx context.Context, note func(string)) error {
 		if err != nil || n.Labels[managedBy] != manager || n.Name == a.namespace || !n.DeletionTimestamp.IsZero() || time.Now().Add(a.ahead).Sub(at) < lease {
 			continue
 		}
-		note("removing namespace " + n.Name + ", which a bench left that is no more")
+		note("removing namespace " + n.Name + ", which an ended bench left")
 		if err := a.dynamic.Resource(namespaces).Delete(ctx, n.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
 			return fmt.Errorf("remove namespace %s: %w", n.Name, err)
 		}

@@ -62,7 +62,7 @@ func choose(all []corev1.Node, names []string) ([]node, error) {
 	for _, name := range names {
 		i := slices.IndexFunc(found, func(n node) bool { return n.name == name })
 		if i < 0 {
-			return nil, fmt.Errorf("the cluster has no node %s", name)
+			return nil, fmt.Errorf("node %s is not in the cluster", name)
 		}
 		named = append(named, found[i])
 	}

@@ -95,7 +95,7 @@ func (c *Cluster) serve(ctx context.Context, p *pod) (netip.Addr, error) {
 		},
 	})
 	if apierrors.IsInvalid(err) && strings.Contains(err.Error(), "ipFamilies") {
-		return netip.Addr{}, fmt.Errorf("the cluster has no cluster IPs of %s", family)
+		return netip.Addr{}, fmt.Errorf("the cluster lacks cluster IPs of %s", family)
 	}
 	if err != nil {
 		return netip.Addr{}, err

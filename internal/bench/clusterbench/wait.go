@@ -96,7 +96,7 @@ func (c *Cluster) addresses(p *pod, all []corev1.PodIP) error {
 		}
 	}
 	if len(p.addresses) == 0 {
-		return fmt.Errorf("pod %s has no IPv%d address", p.name, map[bool]int{false: 4, true: 6}[c.options.IPv6])
+		return fmt.Errorf("pod %s lacks an IPv%d address", p.name, map[bool]int{false: 4, true: 6}[c.options.IPv6])
 	}
 	return nil
 }

@@ -189,7 +189,7 @@ func (c *call) parse() (addResult, error) {
 		return a, fmt.Errorf("parse result of %s: %w", verbAdd, err)
 	}
 	if len(a.IPs) == 0 {
-		return a, fmt.Errorf("result of %s has no address", verbAdd)
+		return a, fmt.Errorf("result of %s lacks an address", verbAdd)
 	}
 	return a, nil
 }

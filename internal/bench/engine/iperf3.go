@@ -145,7 +145,7 @@ func repeated(program string, times int) string {
 	if times < 2 {
 		return ""
 	}
-	return fmt.Sprintf("%s printed its figures %d times, of which the last count", program, times)
+	return fmt.Sprintf("%s printed its figures %d times: the last are taken", program, times)
 }
 
 // addresses returns those of the first flow.

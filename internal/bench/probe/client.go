@@ -61,7 +61,7 @@ func changed() netip.AddrPort {
 func (c client) connectAll(ctx context.Context, services []service.Service, n int) (m load.Measurement, took []time.Duration, err error) {
 	services = slices.DeleteFunc(services, func(s service.Service) bool { return !isOther(s) })
 	if len(services) == 0 {
-		return m, nil, errors.New("the lab has no other services")
+		return m, nil, errors.New("the lab lacks other services")
 	}
 	err = c.on(func() error {
 		for i := range n {

@@ -100,7 +100,7 @@ func guestNotes(rows []result.Row) []string {
 	}
 	var notes []string
 	if seen[" ("+vm.TCG+")"] {
-		notes = append(notes, "(tcg): the pods are virtual machines whose processors are emulated in software.")
+		notes = append(notes, "(tcg): the pods are virtual machines with processors emulated in software.")
 	}
 	if seen[" ("+vm.KVM+")"] {
 		notes = append(notes, "(kvm): the pods are virtual machines.")

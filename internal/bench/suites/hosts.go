@@ -16,7 +16,7 @@ import (
 func latency() Suite {
 	s := Suite{
 		Name:      "latency",
-		Doc:       "from a pod to another host: the latency that each link adds to that of the host",
+		Doc:       "from a pod to another host: the latency that each link adds to the host's own",
 		Workloads: []Workload{tcpRR()},
 		Report: result.Suite{
 			Question:  "What does a container's network interface add to the latency between two hosts?",

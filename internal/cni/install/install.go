@@ -209,7 +209,7 @@ func (p Place) step(name string, do func() error) error {
 	return nil
 }
 
-// Uninstall removes the configuration, and then the plugin under both names. Missing files are no error. If
+// Uninstall removes the configuration, and then the plugin under both names. Missing files are accepted. If
 // a file belongs to another project, the error is a *[ForeignError] and nothing is
 // removed. Uninstall keeps a plugin that is the file keep itself, and not a copy. It waits as Install does.
 func (p Place) Uninstall(ctx context.Context, keep string) ([]Change, error) {

@@ -44,7 +44,7 @@ func TestParseRouteErrors(t *testing.T) {
 		{withRoutes(`{"gw":"10.88.0.2"}`, ``), invalid, "ipam.routes[0].dst: missing"},
 		{withRoutes(`{"dst":"10.9.0.0"}`, ``), invalid, `ipam.routes[0].dst: want a prefix like 10.9.0.0/16, got "10.9.0.0"`},
 		{withRoutes(`{"dst":"10.9.0.1/16"}`, ``), invalid, "ipam.routes[0].dst: invalid network prefix 10.9.0.1/16: want one like 10.9.0.0/16"},
-		{withRoutes(`{"dst":"fd00:9::/48"}`, ``), invalid, "ipam.routes[0].dst: fd00:9::/48: the pod has no address of its family"},
+		{withRoutes(`{"dst":"fd00:9::/48"}`, ``), invalid, "ipam.routes[0].dst: fd00:9::/48: the pod lacks an address of its family"},
 		{withRoutes(`{"dst":"10.9.0.0/16"},{"dst":"10.9.0.0/16"}`, ``), invalid, "ipam.routes[1].dst: duplicate route to 10.9.0.0/16"},
 		{withRoutes(`{"dst":"10.88.0.0/16"}`, `, "link":"bridge"`), invalid, "ipam.routes[0].dst: 10.88.0.0/16 is the pods' own"},
 		{withRoutes(`{"dst":"10.9.0.0/16","gw":"here"}`, ``), invalid, `ipam.routes[0].gw: want an address, got "here"`},

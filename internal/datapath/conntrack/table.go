@@ -176,7 +176,7 @@ func (t Table) Warnings(wanted uint32) (warnings []string, err error) {
 	}
 	stats, err := t.Stats()
 	if open := stats.Open(); err == nil && full(open) {
-		warnings = append(warnings, fmt.Sprintf("connections: %d open, room for %d: mustang conntrack stats tells whose", open, size))
+		warnings = append(warnings, fmt.Sprintf("connections: %d open, room for %d: mustang conntrack stats names their clients", open, size))
 	}
 	return warnings, err
 }

@@ -29,7 +29,7 @@ func (e *UnsupportedError) Error() string {
 	if e.Option != "" {
 		return "this kernel is built without " + e.Option
 	}
-	return fmt.Sprintf("this kernel has no %s, which is in Linux since %s: %v", e.Feature, e.Kernel, e.Err)
+	return fmt.Sprintf("this kernel lacks %s, which is in Linux since %s: %v", e.Feature, e.Kernel, e.Err)
 }
 
 // Unwrap returns the kernel's error.

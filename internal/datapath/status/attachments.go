@@ -43,7 +43,7 @@ func isGone(links []Link) bool {
 // checkLinks finds programs that a point with some of its links lacks.
 func (r *Report) checkLinks(links []Link, what, do string) {
 	if len(links) == 0 {
-		r.find(do, "%s has no programs", what)
+		r.find(do, "%s lacks programs", what)
 		return
 	}
 	var missing []string
@@ -95,7 +95,7 @@ func (r *Report) checkSources(ctx context.Context, d *datapath.Datapath, endpoin
 			lacks := !slices.ContainsFunc(have, func(addr netip.Addr) bool { return addr.Is4() == is4 })
 			if family := map[bool]string{true: "IPv4", false: "IPv6"}[is4]; lacks && calls[is4] != "" {
 				r.find("give it one, then mustang uplink add",
-					"uplink with index %d has no %s address: backends on other nodes, such as those of %s, are not reached by it", u.IfIndex, family, calls[is4])
+					"uplink with index %d lacks an %s address: backends on other nodes, for example of %s, are not reached by it", u.IfIndex, family, calls[is4])
 			}
 		}
 	}

@@ -133,7 +133,7 @@ func (r *Report) checkBridges(host *netns.Namespace, endpoints []datapath.Endpoi
 		}
 		if device, err := rtnl.In(host).DeviceByIndex(e.IfIndex); err == nil && device.MasterIndex != 0 {
 			r.find("sysctl net.bridge.bridge-nf-call-iptables=0, or accept the pods' packets",
-				"bridge-nf-call-iptables is 1: the firewall drops bridged packets of pods, such as those of endpoint %d", e.ID)
+				"bridge-nf-call-iptables is 1: the firewall drops bridged packets of pods, for example of endpoint %d", e.ID)
 			return nil
 		}
 	}

@@ -121,7 +121,7 @@ func (e *Engine) Exec(container string, cmd *exec.Cmd) error {
 		return err
 	}
 	if cmd.Path != exe {
-		return fmt.Errorf("%s has no program %s, only mustang", container, cmd.Path)
+		return fmt.Errorf("%s lacks program %s, only mustang", container, cmd.Path)
 	}
 	environ := cmd.Env
 	if environ == nil {

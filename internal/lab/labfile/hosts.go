@@ -56,7 +56,7 @@ func (r *reader) addPlace(field jsontext.Pointer, name string) error {
 		return err
 	}
 	if slices.Contains(reserved, name) {
-		return wrong(field, "%q is no name for a place", name)
+		return wrong(field, "%q is not a name for a place", name)
 	}
 	if first, ok := r.places[name]; ok {
 		line, _ := r.source.Position(first)

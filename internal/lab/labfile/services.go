@@ -55,7 +55,7 @@ func (r *reader) translators(i int, name string) ([]string, error) {
 	if name != "" {
 		h, err := r.hostNamed(at("services", i, "host"), name)
 		if err == nil && h.Via == "" {
-			err = wrong(at("services", i, "host"), "%s has no implementation of services: want datapath %s there, or via %s",
+			err = wrong(at("services", i, "host"), "%s lacks an implementation of services: want datapath %s there, or via %s",
 				name, EBPF, strings.Join(implementations[Kernel][1:], ", "))
 		}
 		return []string{name}, err
@@ -85,7 +85,7 @@ func (r *reader) frontends(field jsontext.Pointer, addresses texts) ([]netip.Add
 			return nil, wrong(field, "%w", err)
 		}
 		if at.Addr().IsUnspecified() || at.Addr().IsLoopback() {
-			return nil, wrong(field, "%q: want an address that nobody has", text)
+			return nil, wrong(field, "%q: want an unused address", text)
 		}
 		for _, o := range r.owned {
 			if o.prefix.Contains(at.Addr()) {

@@ -62,7 +62,7 @@ func makeAll(path string, owner *Owner) (dir folder, made []string, err error) {
 	}
 	if info, err := dir.file.Stat(); err != nil || !info.IsDir() {
 		_ = dir.close()
-		return folder{}, nil, fmt.Errorf("%s is no directory", above)
+		return folder{}, nil, fmt.Errorf("%s is not a directory", above)
 	}
 	for i := len(missing) - 1; i >= 0; i-- {
 		next, err := dir.mkdir(missing[i], owner)

@@ -64,7 +64,7 @@ func Create(parent string, started time.Time, owner *Owner) (d *Dir, err error) 
 		return d, err
 	}
 	if info, err := os.Lstat(filepath.Join(parent, Latest)); err == nil && info.Mode().Type() != fs.ModeSymlink {
-		return d, fmt.Errorf("%s is no symbolic link to a run: remove it", filepath.Join(parent, Latest))
+		return d, fmt.Errorf("%s is not a symbolic link to a run: remove it", filepath.Join(parent, Latest))
 	}
 	for n := 1; n <= mostPerSecond; n++ {
 		d.name = d.Started.Format("20060102T150405Z")

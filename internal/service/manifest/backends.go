@@ -233,7 +233,7 @@ func (s *set) limitBackends(k *kubeService, v service.Service, all []service.Bac
 	})
 	slices.SortFunc(all, service.Backend.Compare)
 	if len(all) > service.MaxBackends {
-		s.refuse("%s: it has more than %d endpoints: the others get no connection; active ones and those of this node come first", k.origin, service.MaxBackends)
+		s.refuse("%s: it has more than %d endpoints: the others get no connection; active endpoints and endpoints of this node come first", k.origin, service.MaxBackends)
 		all = all[:service.MaxBackends]
 	}
 	return slices.Clone(all) // without the room of the others
@@ -250,7 +250,7 @@ func (t Taken) checkTunnel(at netip.AddrPort) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("backend %s: UDP port %d is that of the tunnel between nodes: only pods can be backends there", at, t.Tunnel)
+	return fmt.Errorf("backend %s: UDP port %d is reserved for VXLAN: only pods can be backends there", at, t.Tunnel)
 }
 
 // near returns the backends of the frontend's family. If all active ones have topology hints, and some name this node or

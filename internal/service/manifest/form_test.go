@@ -171,7 +171,7 @@ var badForm = []struct {
 	{one(`, "sourceRanges": ["10.0.0.1"]`), "sourceRanges[0]", true},
 	{one(`, "sourceRanges": ["10.0.0.1/8"]`), "has host bits", false},
 	{one(`, "external": true, "externalPolicy": "local", "healthCheckPort": 30000}, {"service": "0.0.0.0:30000", "nodePort": true, "backends": []`), "health-check port 30000 is the node port of service 0.0.0.0:30000/any", false},
-	{one(`}, {"service": "10.96.0.1:80", "protocol": "udp", "backends": []`), "services[1] 10.96.0.1:80: frontend 10.96.0.1:80/udp is that of document 1: services[0] 10.96.0.1:80 too", false},
+	{one(`}, {"service": "10.96.0.1:80", "protocol": "udp", "backends": []`), "services[1] 10.96.0.1:80: frontend 10.96.0.1:80/udp also belongs to document 1: services[0] 10.96.0.1:80", false},
 }
 
 func TestBadForm(t *testing.T) {

@@ -72,7 +72,7 @@ func (s *set) joinOne(k *kubeService, of []*endpointSlice) error {
 		return fmt.Errorf("%s: %w", k.origin, err)
 	}
 	if len(frontends) == 0 {
-		s.note("%s: left out: it has no address yet", k.origin)
+		s.note("%s: left out: its address is not set yet", k.origin)
 	}
 	if s.cluster {
 		if frontends = s.leave(k, frontends); len(frontends) == 0 {

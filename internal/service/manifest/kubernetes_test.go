@@ -189,7 +189,7 @@ func TestLeftOut(t *testing.T) {
 		`{"kind": "Service", "apiVersion": "serving.knative.dev/v1", "metadata": {"name": "d"}}`:                                             "Service default/d: not read",
 		`{"kind": "Service", "apiVersion": "v1", "metadata": {"name": "d"}, "spec": {"clusterIP": "None"}}`:                                  "Service default/d: left out: headless: no cluster IP to serve",
 		`{"kind": "Service", "apiVersion": "v1", "metadata": {"name": "d"}, "spec": {"type": "ExternalName"}}`:                               "left out: its type is ExternalName",
-		`{"kind": "Service", "apiVersion": "v1", "metadata": {"name": "d"}, "spec": {"clusterIP": ""}}`:                                      "left out: it has no address yet",
+		`{"kind": "Service", "apiVersion": "v1", "metadata": {"name": "d"}, "spec": {"clusterIP": ""}}`:                                      "left out: its address is not set yet",
 		`{"kind": "Service", "apiVersion": "v1", "metadata": {"name": "d", "labels": {"` + labelProxy + `": "p"}}}`:                          `names the proxy "p"`,
 		`{"kind": "EndpointSlice", "apiVersion": "discovery.k8s.io/v1", "metadata": {"name": "e", "labels": {"` + labelService + `": "f"}}}`: "EndpointSlice default/e: left out: there is no Service f",
 	} {
@@ -217,7 +217,7 @@ func TestBadKubernetes(t *testing.T) {
 		`, "type": "NodePort", "ipFamilies": ["IPv5"]`: `spec.ipFamilies[0]: "IPv5": want IPv4 or IPv6`,
 		`}}, {"metadata": {}, "spec": {`:               "metadata.name: missing",
 		`}}, {"metadata": {"name": "a"}, "spec": {`:    "items[1]: Service default/a: it is there already: document 1: items[0]",
-		`}}, {"metadata": {"name": "b"}, "spec": {"clusterIP": "10.96.0.1", "ports": [{"port": 80}]`:                     "items[1]: Service default/b: spec.ports[0], spec.clusterIPs[0]: frontend 10.96.0.1:80/tcp is that of document 1: items[0]: Service default/a",
+		`}}, {"metadata": {"name": "b"}, "spec": {"clusterIP": "10.96.0.1", "ports": [{"port": 80}]`:                     "items[1]: Service default/b: spec.ports[0], spec.clusterIPs[0]: frontend 10.96.0.1:80/tcp also belongs to document 1: items[0]: Service default/a",
 		`}}, {"metadata": {"name": "b"}, "spec": {"clusterIP": "10.96.0.2", "ports": [{"port": 80, "protocol": "ICMP"}]`: `spec.ports[0].protocol: "ICMP"`,
 	} {
 		_, err := Read(strings.NewReader(small(more)), Options{})
@@ -274,7 +274,7 @@ func TestTunnelPort(t *testing.T) {
 		if err != nil || len(set.Services) != 2 || len(set.Services[0].Backends) != udp || len(set.Services[1].Backends) != 2 {
 			t.Fatalf("%+v: %v", set.Services, err)
 		}
-		if all := strings.Join(set.NotServed, "\n"); strings.Count(all, "192.0.2.1:4789: UDP port 4789 is that of the tunnel") != left {
+		if all := strings.Join(set.NotServed, "\n"); strings.Count(all, "192.0.2.1:4789: UDP port 4789 is reserved for VXLAN") != left {
 			t.Errorf("not served: %s", all)
 		}
 	}

@@ -83,7 +83,7 @@ func Read(r io.Reader, o Options) (Set, error) {
 		s.Notes[i] = document.OneLine(note)
 	}
 	if len(s.Services) == 0 && !s.own {
-		err = errors.New("it has no service: to have none, write {schema: 1, services: []}")
+		err = errors.New("no services: to delete all, write {schema: 1, services: []}")
 	}
 	return s.Set, err
 }
@@ -127,7 +127,7 @@ func (s *set) checkSet() error {
 	for i, v := range s.Services {
 		for _, j := range byFrontend[v.Frontend] {
 			if s.Services[j].Protocol.Overlaps(v.Protocol) {
-				return fmt.Errorf("%s: frontend %s is that of %s too", s.origins[i], v, s.origins[j])
+				return fmt.Errorf("%s: frontend %s also belongs to %s", s.origins[i], v, s.origins[j])
 			}
 		}
 		byFrontend[v.Frontend] = append(byFrontend[v.Frontend], i)

@@ -67,7 +67,7 @@ func TestSCTPPortIsToldOnce(t *testing.T) {
 		}
 		endpoints = ", " + endpoints
 		set, err := c.Snapshot(n).Set()
-		const want = `[Service shop/web: left out: backends at port 8080: the port differs from that of service "10.96.0.1:80", and the kernel cannot mend the checksum of sctp]`
+		const want = `[Service shop/web: left out: backends at port 8080: the port differs from service "10.96.0.1:80", and the kernel cannot correct the checksum of sctp]`
 		if have := fmt.Sprint(set.NotServed); err != nil || have != want {
 			t.Errorf("%d endpoints: %s, %v, want %s", i+1, have, err, want)
 		}

@@ -60,7 +60,7 @@ func Read[T any](c *Config, from func(*datapath.Datapath) ([]T, error)) (list []
 		return nil, err
 	}
 	if d == nil {
-		fmt.Fprintf(c.Stderr, "mustang: %s: there are no maps yet\n", c.BPFRoot)
+		fmt.Fprintf(c.Stderr, "mustang: %s: maps do not exist yet\n", c.BPFRoot)
 		return nil, nil
 	}
 	defer d.Close()

@@ -187,7 +187,7 @@ func TestTextfileKeepsDevice(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := writeTextfile(path, prometheus.NewRegistry()); err == nil || err.Error() != "--textfile "+path+": it is no regular file" {
+		if err := writeTextfile(path, prometheus.NewRegistry()); err == nil || err.Error() != "--textfile "+path+": not a regular file" {
 			t.Errorf("%s: %v", path, err)
 		}
 		if after, err := os.Lstat(path); err != nil || !os.SameFile(before, after) {

@@ -85,7 +85,7 @@ func writeTextfile(path string, registry *prometheus.Registry) error {
 	info, err := os.Lstat(path)
 	switch {
 	case err == nil && !info.Mode().IsRegular():
-		err = errors.New("it is no regular file")
+		err = errors.New("not a regular file")
 	case err == nil || errors.Is(err, fs.ErrNotExist):
 		err = prometheus.WriteToTextfile(path, registry)
 	}

@@ -33,8 +33,8 @@ func monitorCommand(config *cli.Config) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "monitor",
 		Short: "Print connections and drops, as they come",
-		Long: `Print a line for each connection that the programs make a row for, each socket that gets a backend,
-each packet that is dropped, and each connection that a policy denies, as it comes, until Ctrl-C. A
+		Long: `Print a line, until Ctrl-C, for each new connection of the connection table, each socket that gets a
+backend, each dropped packet and each denied connection. A
 drop has the reason that mustang counters counts, and a connection that is denied the rule. A packet
 that a policy denies has two lines: denied, with the rule, and dropped. Filters select lines; values of
 one filter are alternatives. With -o json each line is an object. Each CPU tells 2,000 events a
@@ -52,7 +52,7 @@ it ends when the datapath is removed.`,
 			if err := cli.RequireRoot(cmd); err != nil {
 				return err
 			}
-			return config.OnExisting(cmd.Context(), errors.New("there is no datapath to monitor: mustang ep add and mustang svc add make one; that of a lab is at mustang lab exec HOST -- mustang monitor"), func(d *datapath.Datapath) error {
+			return config.OnExisting(cmd.Context(), errors.New("the datapath does not exist yet: mustang ep add and mustang svc add make one; for a lab: mustang lab exec HOST -- mustang monitor"), func(d *datapath.Datapath) error {
 				fmt.Fprintln(config.Stderr, "mustang: waiting for connections and drops; Ctrl-C ends")
 				m := monitor{Config: config, names: &names{datapath: d}, filter: filter, json: format == "json"}
 				if err := m.noteAbsent(); err != nil {

@@ -23,9 +23,9 @@ func (c commands) conntrackList() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "ls", Short: "List connections",
 		Long: `List connections, also those that are closed and keep their slot until another takes it.
-SERVICE is the address that the client called, - for a direct connection that policies allow, also where
-the client called a service and connect() translated the address (mustang socket attach), and
-SOURCE the one that the backend sees as the client, - if it is the client's own. IDLE is the time since the last packet.`,
+SERVICE is the address that the client called. It is - for a direct connection that policies allow, also
+if connect() translated a service's address (mustang socket attach). SOURCE is the client's address as
+the backend sees it, - if it is the client's own. IDLE is the time since the last packet.`,
 		Example: "  mustang conntrack ls --service=10.96.0.100 --state=established\n  mustang conntrack ls --client=192.168.10.11 -o json",
 	}
 	f.Add(cmd.Flags())
@@ -48,8 +48,8 @@ func (c commands) conntrackFlush() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "flush", Short: "Delete connections",
 		Long: `Delete the connections that the flags select. The next packet of a client opens its connection
-anew: with the same backend, while those of the service stay the same and it has no session affinity.
-An open TCP connection whose backend sends next, before the client does, is reset.`,
+anew: with the same backend, as long as the service's backends do not change and it is without session affinity.
+An open TCP connection is reset if its backend sends before the client does.`,
 		Example: "  mustang conntrack flush --backend=192.168.10.10\n  mustang conntrack flush --all",
 		Args:    cli.Arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -84,8 +84,7 @@ func (c commands) conntrackStats() *cobra.Command {
 		Use: "stats", Short: "Count connections by state, and tell who has the most",
 		Long: `Count the slots of the connection table by the state of their connection. Slots that are
 closed, expired (the time-out is over), void (the pod or the UDP backend is gone) or free go
-to new connections. A client that has its share of open connections gets no new one. All
-clients that are no pods of this node have one share, and are named "outside".`,
+to new connections. A client that has its share of open connections gets no new one. All clients other than pods of this node have one share, and are named "outside".`,
 	}
 	return cli.Listing(cmd, func(format string) error {
 		stats, err := cli.Read(c.Config, func(d *datapath.Datapath) ([]conntrack.Stats, error) {

@@ -24,9 +24,9 @@ func (c commands) counters() *cobra.Command {
 		Long: `Show what the programs did with packets, and why they dropped any, summed over all CPUs,
 since the maps were created. The table leaves out counters of 0 unless --all is given; -o json has all.
 
-With --watch it shows the rates of an interval, again and again: the counters that changed, what each
-pod sent and got by its device, and for each service its open connections, those that are new, and the packets
-that were translated to its backends and back. What sockets translate is not among them.`,
+With --watch it shows the rates of each interval: the counters that changed, and what each pod sent
+and received via its device. For each service it shows open connections, new connections, and packets
+translated to its backends and back, without the translation at sockets.`,
 		Example: "  mustang counters\n  mustang counters --watch\n  mustang counters --watch=10s --tables 6 -o json",
 	}
 	cmd.Flags().DurationVar(&watch, "watch", 0, "show rates, over intervals of this length (1s if none is given)")

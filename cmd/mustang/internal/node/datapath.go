@@ -26,9 +26,8 @@ func (c commands) unload(name string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   name,
 		Short: "Detach all programs, and delete all services, endpoints and policies",
-		Long: `Detach all programs from pods, uplinks and control groups, and delete all maps with the
-services, endpoints, network policies and connections in them, also those of another version of
-Mustang, and tell how many there were. Connections through a service end, and pods are reached as if
+		Long: `Detach all programs from pods, uplinks and control groups, and delete all maps: services, endpoints,
+network policies and connections, also of another version of Mustang. Print how many were deleted. Connections through a service end, and pods are reached as if
 there were no policies. Where services are of the node's agent, mustang agent cleanup --all is the
 command to use: this one is refused without --force. Labs are not touched. ` + other + `
 does the same.`,
@@ -104,7 +103,7 @@ func (c commands) upgrade() *cobra.Command {
 	return &cobra.Command{
 		Use:   "upgrade",
 		Short: "Replace the programs of another build by this one's, and keep all connections",
-		Long: `Replace the programs of another build of Mustang by those of this one, while packets flow:
+		Long: `Replace the programs of another build of Mustang with this build's, while packets flow:
 services, endpoints and connections stay. The next command that adds something does so too.
 Devices of the host that were made after pods on the same parent get the source guard. Maps of
 another layout are refused: mustang reset deletes them.`,
@@ -113,7 +112,7 @@ another layout are refused: mustang reset deletes them.`,
 			if err := cli.RequireRoot(cmd); err != nil {
 				return err
 			}
-			none := fmt.Errorf("nothing to upgrade: %s has no maps", c.BPFRoot)
+			none := fmt.Errorf("nothing to upgrade: %s lacks maps", c.BPFRoot)
 			return c.OnExisting(cmd.Context(), none, func(d *datapath.Datapath) error {
 				change, err := d.Upgrade(cmd.Context())
 				if err == nil {

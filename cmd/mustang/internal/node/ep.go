@@ -25,7 +25,7 @@ import (
 )
 
 func (c commands) ep() *cobra.Command {
-	return cli.Group("ep", "Endpoints: pods whose traffic the eBPF programs handle", c.epAdd(), c.epList(), c.epRemove())
+	return cli.Group("ep", "Endpoints: pods with traffic handled by the eBPF programs", c.epAdd(), c.epList(), c.epRemove())
 }
 
 func (c commands) epAdd() *cobra.Command {
@@ -33,9 +33,9 @@ func (c commands) epAdd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "add --netns PATH [--ifname NAME]",
 		Short: "Attach the programs to a pod's device and register its addresses",
-		Long: `Attach the programs to a pod's device: on the host's side where the link has one
-(veth, netkit, tap, tun), otherwise on the device itself (macvlan, ipvlan, Open
-vSwitch), with links that are pinned on the host. The device's addresses become
+		Long: `Attach the programs to a pod's device, with links that are pinned on the host. If the link has a
+host side (veth, netkit, tap, tun), they are attached there. Otherwise they are attached to the
+device itself (macvlan, ipvlan, Open vSwitch). The device's addresses become
 endpoints, to which traffic is delivered directly.
 
 Flags supply what the kernel does not know: the host's device of a tap or tun
@@ -46,13 +46,11 @@ What the pod sends must have one of its addresses and its MAC address; all else 
 dropped and counted (mustang counters). Routers, and pods that share addresses, take
 --allowed-address.
 
---namespace, --pod and --label tell what network policies may know of the pod; a new one is in
-namespace "default" and has no labels.
+--namespace, --pod and --label tell what network policies may know of the pod; a new pod is in namespace "default", without labels.
 
 An endpoint that exists keeps what no flag names, each for itself: its addresses, its MAC address,
-the allowed addresses, the source guard, its namespace, name and labels. All labels are replaced
-by those of --label, and all addresses by those of --address. Root of a pod chooses the addresses
-of its device: --address names those of a pod that is not to be trusted, the first time too.`,
+the allowed addresses, the source guard, its namespace, name and labels. --label replaces all labels, and --address all addresses. Root of a pod
+chooses the addresses of its device: for an untrusted pod give --address, the first time too.`,
 		Example: `  mustang ep add --ifname=eth0 --netns=/var/run/netns/pod-a
   mustang ep add --netns=/var/run/netns/pod-a --segment=br0
   mustang ep add --netns=pod-a --namespace=shop --label=app=web
@@ -238,11 +236,11 @@ func (c commands) epList() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ls",
 		Short: "List endpoints",
-		Long: `List endpoints, a line for each address of a pod. LINK is the pod's link mode. DEVICE is the device that the
-programs are on: the host's, or in modes macvlan, ipvlan and ovs-internal the pod's own. NETNS is the pod's
-network namespace. -o wide has MAC addresses too, and in ALLOWED what the pod may use as source besides its
-addresses (ep add --allowed-address). GUARD is whether the source guard is on (ep add --source-guard). NAMESPACE, POD and LABELS are what network policies know
-of the pod; "endpoint-ID" is the name of one that has no other. LABELS are KEY=VALUE, with commas between; - is none. Of a pod of
+		Long: `List endpoints, a line for each address of a pod. LINK is the pod's link mode. DEVICE is the device with the
+programs: the host's, or in modes macvlan, ipvlan and ovs-internal the pod's own. NETNS is the pod's
+network namespace. GUARD shows whether the source guard is on (ep add --source-guard). -o wide also has
+MAC addresses, and in ALLOWED further source addresses of the pod (ep add --allowed-address).
+Network policies match NAMESPACE, POD and LABELS. An endpoint without a name is called "endpoint-ID". LABELS are KEY=VALUE, with commas between; - is none. Of a pod of
 a cluster that has very many, they are a part: those that policies name come first.`,
 	}
 	return cli.Listing(cmd, func(format string) error {

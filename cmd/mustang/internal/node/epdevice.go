@@ -42,9 +42,9 @@ func (p *podDevice) addFlags(cmd *cobra.Command) {
 func (p *podDevice) addLinkFlags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&p.hostIfname, "host-ifname", "", "the host's device of a tap or tun")
 	cmd.Flags().StringVar(&p.segment, "segment", "", "the bridge of Open vSwitch that the pod is on")
-	cmd.Flags().StringArrayVar(&p.addresses, "address", nil, "address of the pod, instead of those of its device; of a VM behind --host-ifname (repeatable)")
+	cmd.Flags().StringArrayVar(&p.addresses, "address", nil, "address of the pod, instead of its device's; of a VM behind --host-ifname (repeatable)")
 	cmd.Flags().StringArrayVar(&p.allowed, "allowed-address", nil,
-		"address or prefix that the pod may use besides its own: of a router, or one that moves between pods (repeatable; empty: none)")
+		"further address or prefix that the pod may use: of a router, or one that moves between pods (repeatable; empty: none)")
 	cmd.Flags().StringVar(&p.sourceGuard, "source-guard", "on", "drop what the pod sends from addresses that are not its own: on or off")
 	cmd.Flags().StringVar(&p.mac, "mac", "", "MAC address of a VM behind --host-ifname")
 }

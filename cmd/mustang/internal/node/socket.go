@@ -62,8 +62,8 @@ func (c commands) socketAttach() *cobra.Command {
 		Use:   "attach [--cgroup PATH] [--netns NAME|PATH ...]",
 		Short: "Attach socket translation to a control group, and register network namespaces",
 		Long: `Attach socket translation to a control group, and register network namespaces. The
-sockets of a process are translated if it is in such a control group or in a child of
-one, and in a registered namespace. mustang ep add registers the namespace of its pod.`,
+sockets of a process are translated if it is in such a control group, or a child of it, and
+in a registered namespace. mustang ep add registers the namespace of its pod.`,
 		Example: `  mustang socket attach
   mustang socket attach --cgroup=/sys/fs/cgroup/kubepods.slice --netns=pod-a`,
 		Args: cli.Arguments(),
@@ -203,7 +203,7 @@ func (c commands) socketList() *cobra.Command {
 		Short: "List the control groups and network namespaces whose sockets are translated",
 		Long: `List the control groups and network namespaces whose sockets are translated: namespaces of
 hosts that mustang socket attach or the CNI plugin registered, and of the plugin's pods.
-Those of endpoints are not listed. A namespace with several owners is listed for each.
+Namespaces of endpoints are not listed. A namespace with several owners is listed for each.
 One without a name or a process is shown by its cookie alone.`,
 	}
 	return cli.Listing(cmd, func(format string) error {

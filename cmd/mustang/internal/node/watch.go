@@ -112,7 +112,7 @@ func (w watcher) run(ctx context.Context, interval time.Duration, tables int) er
 		return nil
 	})
 	if err == nil && !found {
-		err = errors.New("there is no datapath to watch")
+		err = errors.New("the datapath does not exist yet")
 	}
 	return err
 }

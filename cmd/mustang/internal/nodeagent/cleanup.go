@@ -57,13 +57,12 @@ func Cleanup(c *cli.Config) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cleanup",
 		Short: "Remove the routes, the VXLAN device and the firewall's table that agents have made on this node; --all: all of Mustang",
-		Long: `Remove what joins the pods of this node with those of others: the routes of protocol 109, the device
+		Long: `Remove what connects the pods of this node with pods of other nodes: the routes of protocol 109, the device
 mst-vxlan, and the nftables table mustang-agent. Without pods, the node forwards no longer, unless it did
 before. End the agent first. Services and policies stay, and so does the CNI plugin.
 
-With --all, remove the CNI configuration and plugins, the eBPF programs and maps with services,
-policies and endpoints, what pods shared on the node, and the plugin's own files as well: nothing of Mustang is left but this
-program. That is an error while pods are attached, since only the plugin can detach them: drain the
+With --all, also remove the CNI configuration and plugins, the eBPF programs and maps, what pods shared
+on the node, and the plugin's own files. Only this program is left of Mustang. That is an error while pods are attached, since only the plugin can detach them: drain the
 node first, or --force. Files of other projects stay. The same command again completes one that
 failed or was killed.`,
 		Example: "  mustang agent cleanup\n  mustang agent cleanup --all",

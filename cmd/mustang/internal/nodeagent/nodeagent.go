@@ -58,14 +58,13 @@ func Status(c *cli.Config) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status [KIND [NAME]]",
 		Short: "Show what the agent of this node has to install, what is installed, and why they differ",
-		Long: `Ask the agent that runs on this node what the cluster wants of it, compare that with what is
-installed, and show the differences with their reasons: a frontend of another Service or owner, an
-address that cannot be served, an object that cannot be read, a policy without room, a route or a
-pod that is missing. Without arguments, one screen of totals with the first objects that are wrong.
+		Long: `Compare what the agent of this node read from the cluster with what is installed, and show the
+differences with their reasons. Examples: a frontend of another Service or owner; an address that
+cannot be served; an object that cannot be read; a missing route or pod. Without arguments, one screen of totals with the first objects that are wrong.
 
 KIND is service, policy, networkpolicy, clusternetworkpolicy, node or pod, or kubectl's svc, netpol,
-no or po; NAME is that of an object, with its namespace or without. WANTED counts what objects want
-installed: frontends, policies, routes, addresses. Notes tell what is no error, but may not be meant:
+no or po; NAME is an object's name, with its namespace or without. WANTED counts what objects want
+installed: frontends, policies, routes, addresses. Notes name what is valid, but perhaps not intended:
 a Service without ready endpoints, a policy that selects no pod. An object waits as long as a change
 of it is to be written yet.
 

@@ -181,11 +181,11 @@ func (c commands) svcList() *cobra.Command {
 	var runDir string
 	cmd := &cobra.Command{
 		Use: "ls", Short: "List services",
-		Long: `List services. OWNER is who made one and alone changes it: cli is svc add and svc apply, agent the agent of a cluster's node.
-NAME is that of the agent's Service in the cluster, NAMESPACE/NAME: the column is there where the agent runs and has services.
+		Long: `List services. OWNER made a service and alone changes it: cli is svc add and svc apply, agent the agent of a cluster's node.
+NAME is NAMESPACE/NAME of the Service in the cluster; the column appears if the agent runs and has services.
 ADDRESS and PORT are what clients connect to.
 STATE is ready where a backend is active, terminating where new connections find one that is about to
-go, and no-backend where they find none. CONNECTIONS are the open ones whose packets are translated; "mustang conntrack ls"
+go, and no-backend where they find none. CONNECTIONS counts open connections with translated packets; "mustang conntrack ls"
 lists them. PACKETS are those packets in both directions since the service was made; -o json has each direction, and bytes.
 What is translated at sockets is in neither, as its packets go to the backend as they are: see "mustang socket ls".
 SETTINGS are those that are not the default. Behind a backend are its state unless it is

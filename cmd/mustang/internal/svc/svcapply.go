@@ -65,8 +65,8 @@ func (c commands) svcApply() *cobra.Command {
 	var path string
 	cmd := &cobra.Command{
 		Use:   "apply -f FILE",
-		Short: "Make the services of the command line exactly those of a file",
-		Long: `Make the services of the command line (owner cli in svc ls) exactly those of a file: add,
+		Short: "Replace the services of the command line with the services of a file",
+		Long: `Replace the services of the command line (owner cli in svc ls) with the services of a file: add,
 change and delete what differs, and write nothing else. Services of other owners stay. The file
 is in the form of svc export, or has Service and EndpointSlice objects of Kubernetes. All of it
 is checked before anything is written. The set is saved for svc restore.`,

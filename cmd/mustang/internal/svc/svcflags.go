@@ -33,10 +33,10 @@ func (f *serviceFlags) add(cmd *cobra.Command) {
 	flags.BoolVar(&f.noBackends, "no-backends", false, "refuse all clients")
 	flags.StringVar(&f.protocol, "protocol", "any", "tcp, udp, sctp, or any for tcp and udp")
 	flags.TextVar(&f.s.Choice, "choice", service.Random, "how a backend is chosen for a new connection: `random|maglev`")
-	flags.Var(seconds{&f.s.Affinity}, "affinity", "how long a client keeps its backend after its last connection, in seconds or as 2m, at most 24h; 0 is no affinity")
+	flags.Var(seconds{&f.s.Affinity}, "affinity", "how long a client keeps its backend after its last connection, in seconds or as 2m, at most 24h; 0: none")
 	flags.Lookup("affinity").DefValue = "0"
-	flags.TextVar(&f.s.InternalPolicy, "internal-policy", service.Cluster, "backends of clients in the cluster, all or those of their node: `cluster|local`")
-	flags.TextVar(&f.s.ExternalPolicy, "external-policy", service.Cluster, "backends of clients outside, all or those of the receiving node: `cluster|local`")
+	flags.TextVar(&f.s.InternalPolicy, "internal-policy", service.Cluster, "backends of clients in the cluster: all, or only on their node: `cluster|local`")
+	flags.TextVar(&f.s.ExternalPolicy, "external-policy", service.Cluster, "backends of clients outside: all, or only on the receiving node: `cluster|local`")
 	flags.BoolVar(&f.s.NodePort, "node-port", false, "the service is a port of the node, of all its addresses if the address is 0.0.0.0 or ::; also for clients behind an uplink")
 	flags.BoolVar(&f.s.External, "external", false, "the address is an external or load-balancer address, also for clients behind an uplink")
 	flags.TextVar(&f.s.DSR, "dsr", service.NoDSR, "how backends on other nodes answer clients outside, by this node or themselves: `none|ipip`; needs --node-port or --external")

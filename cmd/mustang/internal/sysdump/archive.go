@@ -76,7 +76,7 @@ func (a *archive) write(name string, data []byte) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.left < int64(len(data)) {
-		a.missing = append(a.missing, fmt.Sprintf("%s: no room for %d bytes", name, len(data)))
+		a.missing = append(a.missing, fmt.Sprintf("%s: %d bytes do not fit", name, len(data)))
 		return nil
 	}
 	a.left -= int64(len(data))

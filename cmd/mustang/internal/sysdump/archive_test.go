@@ -58,7 +58,7 @@ func TestArchive(t *testing.T) {
 	defer file.Close()
 	want := map[string]string{
 		"good": "password=REMOVED", "half": "half", "never": "begun", "after": "small",
-		"missing.txt": "half: no more\nnever: not done within 100ms\nlarge: no room for 3145728 bytes\n",
+		"missing.txt": "half: no more\nnever: not done within 100ms\nlarge: 3145728 bytes do not fit\n",
 	}
 	if have := testkit.Unpack(t, file); fmt.Sprint(have) != fmt.Sprint(want) {
 		t.Errorf("there is %q, want %q", have, want)

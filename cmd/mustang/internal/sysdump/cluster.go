@@ -43,7 +43,7 @@ func (d dump) cluster(ctx context.Context, a *archive) (of string, err error) {
 		return "", err // no cluster, or no rights
 	}
 	if len(pods) == 0 {
-		return "", fmt.Errorf("namespace %s has no pods with labels %s", d.namespace, d.selector)
+		return "", fmt.Errorf("namespace %s lacks pods with labels %s", d.namespace, d.selector)
 	}
 	in, labels := "/api/v1/namespaces/"+url.PathEscape(d.namespace), "labelSelector="+url.QueryEscape(d.selector)
 	objects := map[string]string{

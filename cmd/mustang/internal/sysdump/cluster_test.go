@@ -150,7 +150,7 @@ func TestClusterEnds(t *testing.T) {
 	if err := os.Remove(filepath.Join(dir, "dump.tar.gz")); err != nil {
 		t.Fatal(err)
 	}
-	if err := run(t.Context(), "--kubeconfig", s.Kubeconfig(t), "--namespace", "default"); err == nil || !strings.Contains(err.Error(), "namespace default has no pods with labels app.kubernetes.io/name=mustang") {
+	if err := run(t.Context(), "--kubeconfig", s.Kubeconfig(t), "--namespace", "default"); err == nil || !strings.Contains(err.Error(), "namespace default lacks pods with labels app.kubernetes.io/name=mustang") {
 		t.Errorf("a namespace without agents: %v", err)
 	}
 	s.Handle("/api/v1/namespaces/other/pods", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

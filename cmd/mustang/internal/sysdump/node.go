@@ -119,7 +119,7 @@ func openRegular(path string) (*os.File, error) {
 	}
 	if info, err := in.Stat(); err != nil || !info.Mode().IsRegular() {
 		_ = in.Close()
-		return nil, cmp.Or(err, errors.New("it is no regular file"))
+		return nil, cmp.Or(err, errors.New("not a regular file"))
 	}
 	return in, nil
 }

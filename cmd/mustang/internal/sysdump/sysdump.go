@@ -51,13 +51,13 @@ its features; the outputs of status, agent status, svc, ep, policy, uplink, sock
 conntrack and links; addresses, routes, rules and neighbours; settings of the kernel; the CNI
 configuration and the plugin's records; the agent's metrics, and its log with --log.
 
-With --kubeconfig, from any machine, collect that from each node of the cluster, by a command in the
-agent's pod there, with the pods' logs, and the cluster's Nodes, DaemonSets, pods and events about
-Mustang. That needs the right to create pods/exec, and to read the others.
+With --kubeconfig, from any machine, collect the same from each node of the cluster, with a command in
+the agent's pod there. The archive then also has the pods' logs, and the cluster's Nodes, DaemonSets,
+pods and events about Mustang. That needs the right to create pods/exec, and to read the others.
 
 Secrets are left out: it reads no Secrets, tokens, kubeconfigs or environments, and replaces what
 looks like a password, token or key by REMOVED. Names and addresses stay: look into the archive
-before you publish it. What could not be collected is in its missing.txt, and is no error. The
+before you publish it. What could not be collected is listed in its missing.txt, and the exit code stays 0. The
 archive gets its name once it is complete.`,
 		Example: "  mustang sysdump\n  mustang sysdump --kubeconfig ~/.kube/config -f cluster.tar.gz",
 		Args:    cli.Arguments(),
@@ -84,7 +84,7 @@ archive gets its name once it is complete.`,
 	}
 	flags := cmd.Flags()
 	flags.StringVarP(&d.output, "file", "f", "", "`file` to write, which must not exist; - is standard output; by default mustang-sysdump-TIME.tar.gz")
-	flags.Int64Var(&d.size, "max-size", 256, "size of the archive before it is compressed, in `MiB`; what has no room is missing")
+	flags.Int64Var(&d.size, "max-size", 256, "size of the archive before it is compressed, in `MiB`; files beyond it are left out")
 	flags.DurationVar(&d.timeout, "timeout", 5*time.Minute, "longest time for all; what is left then is missing")
 	flags.StringArrayVar(&d.logs, "log", nil, "`file` with the agent's log; repeat for more")
 	flags.StringVar(&d.confDir, "cni-conf-dir", install.DefaultConfDir, "`directory` with CNI configurations")

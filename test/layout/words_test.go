@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package layout
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// maxWords is the length of the longest sentence in a string, in words.
+const maxWords = 25
+
+var (
+	// hardPhrases stand for a noun, a negation or a verb that is easier to read.
+	hardPhrases = regexp.MustCompile(`(?i)\b(what there is|that of|those of|of which|whoever|is who|has no|have no|no room|nobody|` +
+		`amiss|besides|heeds?|lest|likewise|mends?|mended|spoilt|thereof|whence)\b|\b[^ ]+ is no \b|\bare no \b`)
+	// plainPhrases contain words of hardPhrases, and are easy to read.
+	plainPhrases = regexp.MustCompile(`(?i)\bthere (is|are) no\b|\b(is|are) no longer\b`)
+	sentenceEnd  = regexp.MustCompile(`[.;:!?](\s|$)|\n\s*\n`)
+	dictionary   = regexp.MustCompile("(?m)^\\| `([^|]*)` \\| `[^|]*` \\|$")
+)
+
+// TestWordsOfStrings reads the strings of errors, log lines and help: their sentences are short, and without phrases that have to
+// be read twice. Examples of help, which are commands, and rules of iptables are no sentences.
+func TestWordsOfStrings(t *testing.T) {
+	eachNode(t, func(at token.Position, n ast.Node) bool {
+		literal, ok := n.(*ast.BasicLit)
+		if !ok || literal.Kind != token.STRING {
+			return true
+		}
+		text, err := strconv.Unquote(literal.Value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.HasPrefix(text, "  mustang ") || strings.Contains(at.Filename, "/kubeproxy/") {
+			return true
+		}
+		for _, sentence := range sentenceEnd.Split(text, -1) {
+			words := strings.Fields(sentence)
+			if len(words) < 4 {
+				continue
+			}
+			if len(words) > maxWords {
+				t.Errorf("%s: a sentence of %d words, at most %d: %s", at, len(words), maxWords, strings.Join(words, " "))
+			}
+			if hard := hardPhrases.FindString(plainPhrases.ReplaceAllString(sentence, "")); hard != "" {
+				t.Errorf("%s: %q in: %s", at, strings.TrimSpace(hard), strings.Join(words, " "))
+			}
+		}
+		return true
+	})
+}
+
+// TestIdentifiersAreTerms compares the names of packages, types, functions and constants with the dictionary in CONTRIBUTING.md.
+func TestIdentifiersAreTerms(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join(root, "CONTRIBUTING.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	banned := map[string]bool{}
+	for _, row := range dictionary.FindAllStringSubmatch(string(page), -1) {
+		for name := range strings.SplitSeq(row[1], "`, `") {
+			banned[strings.ToLower(name)] = true
+		}
+	}
+	if len(banned) < 10 {
+		t.Fatalf("CONTRIBUTING.md has %d words in its dictionary", len(banned))
+	}
+	check := func(at token.Position, name *ast.Ident) {
+		if name != nil && banned[strings.ToLower(name.Name)] {
+			t.Errorf("%s: %q is in the dictionary of CONTRIBUTING.md, with a better term", at, name.Name)
+		}
+	}
+	eachNode(t, func(at token.Position, n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.File:
+			check(at, n.Name)
+		case *ast.FuncDecl:
+			check(at, n.Name)
+		case *ast.TypeSpec:
+			check(at, n.Name)
+		}
+		return true
+	})
+}
+
+// eachNode calls fn for the nodes of all files that people write, but tests.
+func eachNode(t *testing.T, fn func(at token.Position, n ast.Node) bool) {
+	t.Helper()
+	for _, s := range sources(t) {
+		fset := token.NewFileSet()
+		file, err := parser.ParseFile(fset, filepath.Join(root, s.path), nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(file, func(n ast.Node) bool { return n == nil || fn(fset.Position(n.Pos()), n) })
+	}
+}
