@@ -44,14 +44,14 @@ func TestEndpointTells(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.run("policy apply --file=" + file)
-	says(exitDone, "mustang: --label has no effect: the Pod object shop/db decides the labels, app=other\n", add+" --label=quarantine=yes")
+	says(exitDone, "mustang: --label is ignored: the Pod object shop/db decides the labels, app=other\n", add+" --label=quarantine=yes")
 	if err := os.WriteFile(file, []byte(keepsPolicy), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	n.run("policy apply --file=" + file)
 	says(exitDone, "  shop       db   app=other", "ep ls") // what is known last stays until ep add says something else
 	code, _, stderr := command(t, map[string]string{cli.EnvBPFRoot: n.root}, n.args(add+" --label=quarantine=yes")...)
-	if code != exitDone || strings.Contains(stderr, "has no effect") {
+	if code != exitDone || strings.Contains(stderr, "is ignored") {
 		t.Errorf("a label that holds: exit code %d, %s", code, stderr)
 	}
 	says(exitDone, "  shop       db   quarantine=yes", "ep ls")

@@ -184,7 +184,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.synced = true
 	a.proceed()
 	if _, known := a.nodes.of[a.Node]; !known {
-		a.Log.Warn("the cluster has no Node of this name yet: pods get no network before", "node", a.Node)
+		a.Log.Warn("the Node of this name is not in the cluster yet: until then pods get no network", "node", a.Node)
 	}
 	a.mu.Unlock()
 	if a.Nodes != nil {

@@ -224,7 +224,7 @@ func (p *policySet) set() (s policies.Set, cut []kube.Warning) {
 	s.Previous = slices.Concat(p.last, p.others)
 	for _, pod := range s.Trim(p.node) {
 		cut = append(cut, kube.Warning{Kind: kube.Pods, Namespace: pod.Namespace, Name: pod.Name, Reason: "TooManyLabels", Text: fmt.Sprintf(
-			"policies ask for more than %d of its labels or named ports, or a port of one name has more than %d numbers in its namespace: they know no others", policy.MostLabels, policy.MostPortNumbers), Everywhere: true})
+			"policies use more than %d of its labels or named ports, or one port name has more than %d numbers in its namespace: the others match no policy", policy.MostLabels, policy.MostPortNumbers), Everywhere: true})
 	}
 	return s, cut
 }

@@ -170,7 +170,7 @@ func (c changes) write(ctx context.Context, to Services, w *wanted) failures {
 	var last error
 	change := func(put []service.Service, remove []service.Key) error {
 		if last != nil && time.Since(begin) > writeLimit {
-			return fmt.Errorf("not tried in this round, of which an error was: %w", last)
+			return fmt.Errorf("skipped after an earlier error of this round: %w", last)
 		}
 		_, last = to.Change(ctx, service.Agent, put, remove)
 		return last

@@ -298,11 +298,11 @@ func (a *Agent) nodeObjects(synced bool, said string) (objects []status.Object, 
 		return []status.Object{*own}, nil
 	}
 	if !known {
-		own.Name, own.Why = a.Node, []string{"there is no Node object of it: nothing is joined"}
+		own.Name, own.Why = a.Node, []string{"its Node object is missing: nothing is joined"}
 		return []status.Object{*own}, nil
 	}
 	if len(self.Ranges) == 0 {
-		own.Why = append(own.Why, "its Node object has no podCIDRs: no pod can be attached")
+		own.Why = append(own.Why, "its Node object lacks podCIDRs: no pod can be attached")
 	}
 	if absent != "" {
 		own.Why = append(own.Why, absent)

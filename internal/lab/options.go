@@ -243,7 +243,7 @@ func (o Options) checkGuests() error {
 	case o.Datapath != DatapathKernel:
 		return optionErrorf("datapath %s: not for guests", o.Datapath)
 	case o.Via != ViaNone:
-		return optionErrorf("via %s: guests have no services", o.Via)
+		return optionErrorf("via %s: guests lack services", o.Via)
 	case o.Offload:
 		return optionErrorf("offload: only for links between namespaces, not for guests")
 	}

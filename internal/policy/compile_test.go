@@ -38,8 +38,8 @@ func TestBadSnapshot(t *testing.T) {
 		return Snapshot{Policies: []Policy{p}}
 	}
 	for want, s := range map[string]Snapshot{
-		"pod a/y: address ::ffff:10.0.0.1 is that of pod a/x too": {Pods: []Pod{pod("x", "10.0.0.1"), pod("y", "::ffff:10.0.0.1")}},
-		"pod a/x: address 10.0.0.1 is that of node n too": {
+		"pod a/y: address ::ffff:10.0.0.1 also used by pod a/x": {Pods: []Pod{pod("x", "10.0.0.1"), pod("y", "::ffff:10.0.0.1")}},
+		"pod a/x: address 10.0.0.1 also used by node n": {
 			Nodes: []Node{{Name: "n", Addresses: pod("", "10.0.0.1").Addresses}}, Pods: []Pod{pod("x", "10.0.0.1")},
 		},
 		"spec.ingress[0].action: not known in this tier":   bad(Policy{Ingress: []Rule{{Action: Deny}}}),

@@ -153,7 +153,7 @@ func (s *Snapshot) validatePods() error {
 	take := func(name string, addresses []netip.Addr) error {
 		for _, a := range addresses {
 			if had, ok := owner[a.Unmap()]; ok && had != name {
-				return fmt.Errorf("%s: address %s is that of %s too", name, a, had)
+				return fmt.Errorf("%s: address %s also used by %s", name, a, had)
 			}
 			owner[a.Unmap()] = name
 		}

@@ -145,7 +145,7 @@ func (r clusterRule) egress() (policy.Rule, error) {
 	}
 	named := slices.ContainsFunc(r.Protocols, func(p clusterProtocol) bool { return p.DestinationNamedPort != "" })
 	if named && slices.ContainsFunc(r.To, func(q clusterPeer) bool { return q.Nodes != nil || q.Networks != nil }) {
-		return policy.Rule{}, errors.New("protocols: nodes and networks have no named ports")
+		return policy.Rule{}, errors.New("protocols: nodes and networks lack named ports")
 	}
 	return r.rule("to", r.To)
 }

@@ -122,7 +122,7 @@ func (s *set) addObject(where string, o document.Object, data jsontext.Value) er
 		return fmt.Errorf("%s: apiVersion: %s is not known: want NetworkPolicy of networking.k8s.io/v1 or ClusterNetworkPolicy of "+
 			"policy.networking.k8s.io/v1beta1 or v1alpha2", origin, cmp.Or(o.APIVersion, "none"))
 	default:
-		s.Notes = append(s.Notes, origin+": not read: it is no policy, pod, namespace or node")
+		s.Notes = append(s.Notes, origin+": not read: want a policy, pod, namespace or node")
 		return nil
 	}
 	if s.written {

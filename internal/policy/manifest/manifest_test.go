@@ -56,7 +56,7 @@ var bad = []struct{ text, want string }{
 	{clusterPolicy("c", "Admin", 0, "egress: [{action: Accept, to: [{domainNames: [a.b]}]}]"), "to[0].domainNames: not supported"},
 	{
 		clusterPolicy("c", "Admin", 0, "egress: [{action: Deny, to: [{nodes: {}}], protocols: [{destinationNamedPort: web}]}]"),
-		"spec.egress[0].protocols: nodes and networks have no named ports",
+		"spec.egress[0].protocols: nodes and networks lack named ports",
 	},
 	{
 		clusterPolicy("c", "Admin", 0, "egress: [{action: Deny, to: [{namespaces: {}}], protocols: [{tcp: {destinationPort: {range: {start: 9, end: 9}}}}]}]"),
@@ -143,7 +143,7 @@ func FuzzRead(f *testing.F) {
 			}
 			return
 		}
-		if _, err := policy.Compile(set.Snapshot, policy.Rows{}); err != nil && !strings.Contains(err.Error(), "is that of") {
+		if _, err := policy.Compile(set.Snapshot, policy.Rows{}); err != nil && !strings.Contains(err.Error(), "also used by") {
 			t.Fatalf("%q: %v", text, err)
 		}
 	})

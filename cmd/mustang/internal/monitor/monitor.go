@@ -34,7 +34,7 @@ func monitorCommand(config *cli.Config) *cobra.Command {
 		Use:   "monitor",
 		Short: "Print connections and drops, as they come",
 		Long: `Print a line, until Ctrl-C, for each new connection of the connection table, each socket that gets a
-backend, each dropped packet and each denied connection. A
+backend, each dropped packet, each denied connection. A
 drop has the reason that mustang counters counts, and a connection that is denied the rule. A packet
 that a policy denies has two lines: denied, with the rule, and dropped. Filters select lines; values of
 one filter are alternatives. With -o json each line is an object. Each CPU tells 2,000 events a

@@ -24,15 +24,18 @@ func (c commands) apply() *cobra.Command {
 	var audit, judgeNode, dryRun bool
 	cmd := &cobra.Command{
 		Use:   "apply -f FILE",
-		Short: "Make the policies of the command line exactly those of files",
-		Long: `Make the policies of the command line (owner cli in policy ls) exactly those of all files:
+		Short: "Replace the policies of the command line with the policies of files",
+		Long: `Replace the policies of the command line (owner cli in policy ls) with the policies of all files:
 NetworkPolicy (networking.k8s.io/v1) and ClusterNetworkPolicy (policy.networking.k8s.io/v1beta1,
-v1alpha2) objects of Kubernetes in YAML or JSON. Others are deleted, and named (up to 100). Namespace, Pod
-and Node objects in the files tell the labels and addresses of what policies select. Pods of this
-node are the endpoints. Their labels and named ports are those of the Pod object by their namespace
-and name, or else the labels of "ep add --label". A Pod object names an endpoint that has its
-address, and of which "ep add" was told nothing. All is checked before anything is written, and --dry-run does no more. Each pod is switched
-over at once, and open connections that are no longer allowed end.`,
+v1alpha2) objects of Kubernetes in YAML or JSON. Other policies are deleted, and named (up to 100).
+
+Namespace, Pod and Node objects in the files have the labels and addresses that policies select.
+Pods of this node are the endpoints. A Pod object of an endpoint's namespace and name sets its labels
+and named ports; otherwise it keeps the labels of "ep add --label". If "ep add" gave no name, the Pod
+object with the endpoint's address does.
+
+All files are checked before anything is written; --dry-run only checks. Each pod changes at once,
+and open connections that are no longer allowed end.`,
 		Example: `  mustang policy apply -f policies.yaml
   mustang policy apply -f pods.yaml -f policies.yaml --dry-run
   mustang policy apply -f -  # reads: kubectl get networkpolicies,clusternetworkpolicies,namespaces,pods,nodes -A -o yaml`,
@@ -185,7 +188,7 @@ func (c commands) readAll(ctx context.Context, files []string) (set manifest.Set
 		return set, fmt.Errorf("%s: %w", of, err)
 	}
 	if len(set.Snapshot.Policies) == 0 {
-		return set, fmt.Errorf("%s has no policy; mustang policy delete --all deletes them", of)
+		return set, fmt.Errorf("no policies in %s; mustang policy delete --all deletes them", of)
 	}
 	return set, nil
 }

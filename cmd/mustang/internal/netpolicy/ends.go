@@ -52,7 +52,7 @@ func (k known) betweenPods(source, destination string) (f, other policy.Flow, er
 	}
 	switch len(found) {
 	case 0:
-		return f, other, fmt.Errorf("pods %s and %s have no addresses of one family", source, destination)
+		return f, other, fmt.Errorf("pods %s and %s lack addresses of one family", source, destination)
 	case 1:
 		return found[0], other, nil
 	}
@@ -79,7 +79,7 @@ type familyError struct {
 }
 
 func (e *familyError) Error() string {
-	return fmt.Sprintf("pod %s has no %s address", e.pod, map[bool]string{true: "IPv4", false: "IPv6"}[e.v4])
+	return fmt.Sprintf("pod %s lacks an %s address", e.pod, map[bool]string{true: "IPv4", false: "IPv6"}[e.v4])
 }
 
 // pod returns the address of a pod that talks to another address: one of its family, and a link-local one to a link-local one if it has one. Of

@@ -75,7 +75,7 @@ func TestFamilies(t *testing.T) {
 	n.says("\nby IPv6, fd00:20::2 > fd00:20::3: allowed\n", "explain", "mac/m2", "mac/m3")
 	n.says(`"ipv6": {`, "explain", "mac/m2", "mac/m3", "-o", "json")
 	n.says("10.0.0.2 and ::1 are of two families, IPv4 and IPv6\n", "explain", "10.0.0.2", "::1")
-	n.says("pod mac/remote has no IPv6 address\n", "explain", "fd00:20::2", "mac/remote")
+	n.says("pod mac/remote lacks an IPv6 address\n", "explain", "fd00:20::2", "mac/remote")
 	n.says("\nmac/remote is not a pod of this node, which does not enforce its policies\n", "explain", "mac/m2", "mac/remote")
 	n.says("port \"http\": want a number from 1 to 65535, not the name of a port", "explain", "mac/m1", "mac/m3", "http")
 	n.says("protocol \"icmp\": want tcp, udp or sctp; leave the port out for others", "explain", "mac/m1", "mac/m3", "80/icmp")

@@ -25,15 +25,15 @@ func (c commands) explain() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "explain SOURCE DESTINATION [PORT[/PROTOCOL]]",
 		Short: "Tell whether a connection is allowed, and which rules say so",
-		Long: `Tell whether policies allow a connection, and which rule says so: that of the source's policies on
-egress, and of the destination's on ingress. SOURCE and DESTINATION are addresses, or pods by
-NAMESPACE/NAME; DESTINATION is that of the backend for a service. An address chooses the family of the
+		Long: `Show whether policies allow a connection, and which rules decide: of the source's policies on egress,
+and of the destination's policies on ingress. SOURCE and DESTINATION are addresses, or pods by
+NAMESPACE/NAME. For a service, DESTINATION is a backend. An address chooses the family of the
 other end. Between two pods that have IPv4 and IPv6 addresses, a line more has the verdict for IPv6.
 
 PORT is a number. The protocol is tcp, udp or sctp, and tcp by default. Without PORT, the answer is
-for a protocol that has no ports, such as that of a ping. Only pods of this node have their policies
-enforced here. The answer is that of the policies, also where they are only audited. Its first line
-tells which pods the addresses are of, with their labels.`,
+for a protocol without ports, such as ICMP. Only pods of this node have their policies
+enforced here. Audited policies count like all others. The first line names
+the pods with the addresses, and their labels.`,
 		Example: `  mustang policy explain 192.168.10.10 192.168.10.11 80
   mustang policy explain shop/web shop/db 5432/tcp`,
 		Args: cli.Arguments("SOURCE", "DESTINATION", "[PORT/PROTOCOL]"),

@@ -46,12 +46,11 @@ type policyJSON struct {
 func (c commands) list() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ls",
-		Short: "List policies in the order in which they are asked",
-		Long: `List policies in the order in which they are asked. DIRECTIONS are those in which a policy has
-a say about the pods that it selects. PODS is how many of this node's pods those are; with 0, the policy
-has no effect here. MODE "audited" means that what policies deny passes (policy apply --audit), and
-"off" that an audited policy is not even counted, as policies of another owner are enforced. With "node
-judged" this node needs a rule too to reach the pods, or to be reached (policy apply --judge-node).`,
+		Short: "List policies in evaluation order",
+		Long: `List policies in evaluation order. DIRECTIONS are the directions that a policy restricts. PODS counts
+the pods of this node that it selects. MODE "audited": denied packets are counted and pass (policy
+apply --audit). "off": an audited policy is not counted, since policies of another owner are enforced.
+"node judged": this node too needs a rule to reach the pods, or to be reached (policy apply --judge-node).`,
 	}
 	return cli.Listing(cmd, func(format string) error {
 		all, err := cli.Read(c.Config, func(d *datapath.Datapath) ([]policies.Listed, error) { return d.Policies().List() })
@@ -121,7 +120,7 @@ func (c commands) remove() *cobra.Command {
 		Use:   "delete NAMESPACE/NAME | NAME | --all",
 		Short: "Delete policies of the command line",
 		Long: `Delete a NetworkPolicy by its namespace and name, a ClusterNetworkPolicy by its name, or all policies.
-Those of other owners stay.`,
+Policies of other owners stay.`,
 		Example: `  mustang policy delete default/deny-all
   mustang policy delete baseline`,
 		Args: cli.Arguments("[NAMESPACE/NAME]"),

@@ -119,7 +119,7 @@ func (c commands) warnOfLabels(d *datapath.Datapath, a datapath.EndpointSpec, en
 	}
 	pods, err := knownPods(d)
 	if pod := pods[endpoints[0].IP]; err == nil && !maps.Equal(pod.Labels, a.Pod.Labels) {
-		fmt.Fprintf(c.Stderr, "mustang: --label has no effect: the Pod object %s/%s decides the labels, %s\n", pod.Namespace, pod.Name, cmp.Or(labels(pod.Labels), "none"))
+		fmt.Fprintf(c.Stderr, "mustang: --label is ignored: the Pod object %s/%s decides the labels, %s\n", pod.Namespace, pod.Name, cmp.Or(labels(pod.Labels), "none"))
 	}
 	return err
 }
