@@ -81,8 +81,8 @@ func TestClusterIPWins(t *testing.T) {
 	}
 }
 
-// TestClusterIPAtOtherPorts keeps an external IP from ports of another Service's cluster IP that this has not, whichever came first, until that
-// goes.
+// TestClusterIPAtOtherPorts keeps an external IP from ports of another Service's cluster IP that this has not,
+// whichever came first, until that goes.
 func TestClusterIPAtOtherPorts(t *testing.T) {
 	thief := strings.Replace(serviceAt("aaa", "10.96.0.9", `, "externalIPs": ["10.96.0.1"]`), `"port": 80`, `"port": 8080`, 1)
 	s := newServiceSet("here")
@@ -107,8 +107,8 @@ func TestClusterIPAtOtherPorts(t *testing.T) {
 	}
 }
 
-// TestFullTable has more services than a map has rows: older Services come first, a cluster IP before external addresses, and all others are known to
-// lack rows.
+// TestFullTable has more services than a map has rows: older Services come first, a cluster IP before external
+// addresses, and all others are known to lack rows.
 func TestFullTable(t *testing.T) {
 	var ips []string
 	for i := range 50 {

@@ -38,13 +38,14 @@ func (c counts) over(limit counts) int {
 	return -1
 }
 
-// QuotaError reports that a Service is not programmed, since its namespace would have more rows of a map than its quota.
+// QuotaError reports that a Service is not programmed, since its namespace would have more rows of a map than its
+// quota.
 type QuotaError struct{ Text string }
 
 func (e *QuotaError) Error() string { return e.Text }
 
-// quota limits the rows of each map that the Services of a namespace have. The oldest Services of a namespace are programmed, as many as fit: a new Service
-// takes no rows from another.
+// quota limits the rows of each map that the Services of a namespace have. The oldest Services of a namespace are
+// programmed, as many as fit: a new Service takes no rows from another.
 type quota struct {
 	limit   counts
 	compare func(a, b manifest.Name) int
@@ -86,7 +87,8 @@ func (q *quota) set(n manifest.Name, services []service.Service) {
 	q.changed[n.Namespace] = true
 }
 
-// update decides anew which Services are programmed in namespaces whose needs have changed, and returns those of which that has changed.
+// update decides anew which Services are programmed in namespaces whose needs have changed, and returns those of which
+// that has changed.
 func (q *quota) update() (changed []manifest.Name) {
 	for namespace := range q.changed {
 		of := q.of[namespace]
@@ -115,8 +117,9 @@ func (q *quota) update() (changed []manifest.Name) {
 	return changed
 }
 
-// refuse returns the Services of a namespace that are not programmed: those that need more than the quota by themselves, and from the first that does not fit
-// all younger ones. If smaller ones were programmed in its place, they would have to go once there are rows for it.
+// refuse returns the Services of a namespace that are not programmed: those that need more than the quota by
+// themselves, and from the first that does not fit all younger ones. If smaller ones were programmed in its place, they
+// would have to go once there are rows for it.
 func (q *quota) refuse(namespace string, need map[manifest.Name]counts) map[manifest.Name]*QuotaError {
 	refused := map[manifest.Name]*QuotaError{}
 	var sum counts
@@ -148,7 +151,8 @@ func (q *quota) refusal(n manifest.Name) error {
 // maxNamed is how many Services a line about a namespace names.
 const maxNamed = 10
 
-// lines returns a line for each namespace above its quota: "namespace shop: 9,114 of 8,192 frontend rows; not programmed: shop/a, shop/b".
+// lines returns a line for each namespace above its quota: "namespace shop: 9,114 of 8,192 frontend rows; not
+// programmed: shop/a, shop/b".
 func (q *quota) lines() (all []string) {
 	for _, namespace := range slices.Sorted(maps.Keys(q.of)) {
 		of := q.of[namespace]

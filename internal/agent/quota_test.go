@@ -31,8 +31,9 @@ func nameOf(text string) manifest.Name {
 	return manifest.Name{Namespace: namespace, Name: name}
 }
 
-// TestQuotaOfNamespace fills small maps of a datapath from one namespace, of whose rows it has an eighth. Its oldest Services are programmed, as many as
-// fit, and the others follow once there are rows for them. One larger than the quota keeps none of the others out. Another namespace has its own rows.
+// TestQuotaOfNamespace fills small maps of a datapath from one namespace, of whose rows it has an eighth. Its oldest
+// Services are programmed, as many as fit, and the others follow once there are rows for them. One larger than the
+// quota keeps none of the others out. Another namespace has its own rows.
 func TestQuotaOfNamespace(t *testing.T) {
 	testkit.RequireRoot(t)
 	sizes := objects.Sizes{Services: 4096, Backends: 8192, SourceRanges: 2048} // of which a namespace has 512, 1,024, 256
@@ -142,8 +143,8 @@ func TestQuotaAfterRestart(t *testing.T) {
 	}
 }
 
-// TestQuotaIsTold has a Service above the quota of its namespace: one event has both numbers, and the status a line for the namespace. It is programmed once
-// another Service has gone.
+// TestQuotaIsTold has a Service above the quota of its namespace: one event has both numbers, and the status a line for
+// the namespace. It is programmed once another Service has gone.
 func TestQuotaIsTold(t *testing.T) {
 	s := kubetest.Start(t)
 	rowsOf := &table{rows: map[service.Key]service.Service{}}
@@ -183,7 +184,8 @@ func TestQuotaIsTold(t *testing.T) {
 	rowsOf.wants(t, "one has gone", "10.96.0.2:80/tcp []; 10.96.0.3:80/tcp []")
 }
 
-// TestFullMap has more Services than a map has rows: those that are programmed stay, and the node is degraded until the others are programmed too.
+// TestFullMap has more Services than a map has rows: those that are programmed stay, and the node is degraded until the
+// others are programmed too.
 func TestFullMap(t *testing.T) {
 	s := kubetest.Start(t)
 	rowsOf := &table{rows: map[service.Key]service.Service{}, rowRoom: 1}

@@ -10,7 +10,8 @@ import (
 	"mustang/internal/service/manifest"
 )
 
-// resolved is what a Service stands for. It is found out without the agent's lock: others, and changes, do not wait for it.
+// resolved is what a Service stands for. It is found out without the agent's lock: others, and changes, do not wait for
+// it.
 type resolved struct {
 	name     manifest.Name
 	snapshot manifest.Snapshot
@@ -46,8 +47,8 @@ func resolve(all []resolved) {
 	}
 }
 
-// merge notes what Services stand for. It returns what changes in the tables, and why services of Services that it looked at, or that
-// have no rows any more, are not programmed.
+// merge notes what Services stand for. It returns what changes in the tables, and why services of Services that it
+// looked at, or that have no rows any more, are not programmed.
 func (s *serviceSet) merge(of []resolved, w *warnings) (c changes, refused failures) {
 	c = changes{}
 	why := map[manifest.Name][]string{}
@@ -99,7 +100,8 @@ func (s *serviceSet) applyQuota(c changes) (refused failures) {
 	return refused
 }
 
-// programmed returns the services of all Services within the quotas of their namespaces, and why the others are refused.
+// programmed returns the services of all Services within the quotas of their namespaces, and why the others are
+// refused.
 func (s *serviceSet) programmed() (all []service.Service, refused failures) {
 	all, refused = make([]service.Service, 0, len(s.wanted.holder)), failures{}
 	for _, v := range s.wanted.services() {

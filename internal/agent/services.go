@@ -34,7 +34,8 @@ type serviceSet struct {
 	counted  map[service.Key]int // backends of each
 	backends int                 // of all
 
-	// noLocal are, by traffic policy, the Services of which that is Local and no backend on this node serves, though others do.
+	// noLocal are, by traffic policy, the Services of which that is Local and no backend on this node serves, though
+	// others do.
 	noLocal map[string]map[manifest.Name]bool
 
 	// triggered is when what an EndpointSlice tells of happened: a list brings each of them again.
@@ -104,7 +105,8 @@ func (s *serviceSet) setZone(zone string) {
 	}
 }
 
-// setNodePorts notes the addresses of the node that have the node ports, nil where all have them, and reports whether that is new.
+// setNodePorts notes the addresses of the node that have the node ports, nil where all have them, and reports whether
+// that is new.
 func (s *serviceSet) setNodePorts(addresses []netip.Addr) (changed bool) {
 	if slices.Equal(addresses, s.nodePorts) && (addresses == nil) == (s.nodePorts == nil) {
 		return false
@@ -147,7 +149,8 @@ func (s *serviceSet) count(key service.Key, v *service.Service) {
 // writeLimit bounds how long it takes to find out which of many services cannot be written.
 const writeLimit = 20 * time.Second
 
-// write writes what has changed, and returns which of it failed: that does not keep the others from it. Where a map is full, what is in force stays.
+// write writes what has changed, and returns which of it failed: that does not keep the others from it. Where a map is
+// full, what is in force stays.
 func (c changes) write(ctx context.Context, to Services, w *wanted) failures {
 	var put []service.Service
 	var remove []service.Key
@@ -175,9 +178,11 @@ func (c changes) write(ctx context.Context, to Services, w *wanted) failures {
 		_, last = to.Change(ctx, service.Agent, put, remove)
 		return last
 	}
-	halve(remove, func(keys []service.Key) error { return change(nil, keys) }, failed.add) // first, since others may need its place
+	// First, since others may need the rows.
+	halve(remove, func(keys []service.Key) error { return change(nil, keys) }, failed.add)
 	last = nil
-	halve(put, func(put []service.Service) error { return change(put, nil) }, func(s service.Service, err error) { failed.add(s.Key(), err) })
+	halve(put, func(put []service.Service) error { return change(put, nil) },
+		func(s service.Service, err error) { failed.add(s.Key(), err) })
 	return failed
 }
 
@@ -210,8 +215,8 @@ func (f failures) err() error {
 	return errors.Join(slices.Collect(maps.Values(of))...)
 }
 
-// applyAll makes the agent's services exactly those. One that cannot be stored, since another owner has its frontend, does not keep
-// the others from it.
+// applyAll makes the agent's services exactly those. One that cannot be stored, since another owner has its frontend,
+// does not keep the others from it.
 func applyAll(ctx context.Context, to Services, want []service.Service, w *wanted) (failures, error) {
 	if _, err := to.Apply(ctx, service.Agent, want); err == nil || ctx.Err() != nil {
 		return nil, err

@@ -77,7 +77,7 @@ func TestEmptyAtStart(t *testing.T) {
 	a := start(t, s, rows)
 	testkit.Eventually(t, time.Minute, func() error {
 		report, err := a.Report(t.Context(), status.Query{})
-		if err == nil && !strings.Contains(report.Unread, "an empty list of networkpolicies, of which 1 are known") {
+		if err == nil && !strings.Contains(report.Unread, "an empty list of networkpolicies, although 1 are known") {
 			err = fmt.Errorf("the status has %q", report.Unread)
 		}
 		return err

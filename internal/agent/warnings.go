@@ -16,7 +16,8 @@ import (
 	"mustang/internal/service/manifest"
 )
 
-// A warning is repeated after a while: Kubernetes keeps events for an hour. The queue is longer than what one namespace may say at once.
+// A warning is repeated after a while: Kubernetes keeps events for an hour. The queue is longer than what one namespace
+// may say at once.
 const (
 	warnAgain  = 30 * time.Minute
 	maxWaiting = 1000
@@ -24,7 +25,8 @@ const (
 	maxText    = 1000 // bytes of a text, as an event may have
 )
 
-// The objects of a namespace have so many warnings at once, and then one more after a while: who may write an object can change it many times a second.
+// The objects of a namespace have so many warnings at once, and then one more after a while: who may write an object
+// can change it many times a second.
 const (
 	warningsBurst = 100
 	warningsEvery = 30 * time.Second
@@ -60,8 +62,8 @@ func (w *warnings) allow(namespace string) bool {
 	return of.Allow()
 }
 
-// add writes a warning, unless the same one was written a while ago or its namespace has too many. It is for one goroutine at a time, and
-// never waits: a warning that finds the queue full is in the log alone, and is written again.
+// add writes a warning, unless the same one was written a while ago or its namespace has too many. It is for one
+// goroutine at a time, and never waits: a warning that finds the queue full is in the log alone, and is written again.
 func (w *warnings) add(v kube.Warning) {
 	now := time.Now()
 	v.Text = cut(v.Text)
@@ -97,7 +99,8 @@ func (w *warnings) notServed(why map[manifest.Name][]string, everywhere bool) {
 		}
 		if len(texts) > 0 {
 			w.add(kube.Warning{
-				Kind: kube.Services, Namespace: n.Namespace, Name: n.Name, Reason: "NotServed", Text: strings.Join(texts, "; "), Everywhere: everywhere,
+				Kind: kube.Services, Namespace: n.Namespace, Name: n.Name,
+				Reason: "NotServed", Text: strings.Join(texts, "; "), Everywhere: everywhere,
 			})
 		}
 	}

@@ -19,8 +19,8 @@ import (
 
 func quiet() *warnings { return newWarnings(slog.New(slog.DiscardHandler)) }
 
-// TestFloodOfWarnings has a Service changed all the time, with other addresses that are not served each time: its namespace has a line and an event for
-// each change up to its limit, and other namespaces have theirs.
+// TestFloodOfWarnings has a Service changed all the time, with other addresses that are not served each time: its
+// namespace has a line and an event for each change up to its limit, and other namespaces have theirs.
 func TestFloodOfWarnings(t *testing.T) {
 	s := newServiceSet("here")
 	s.setTaken(manifest.Taken{Pods: map[netip.Prefix]string{netip.MustParsePrefix("10.199.0.0/16"): "far"}})
@@ -108,7 +108,8 @@ func TestWarningWithoutRoom(t *testing.T) {
 	}
 }
 
-// TestEventsOfNodes has two nodes say of Services what holds everywhere, and what each has of its own: the first is one event of no node.
+// TestEventsOfNodes has two nodes say of Services what holds everywhere, and what each has of its own: the first is one
+// event of no node.
 func TestEventsOfNodes(t *testing.T) {
 	s := kubetest.Start(t)
 	client, err := kube.Connect(s.Kubeconfig(t))

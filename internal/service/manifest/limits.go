@@ -9,7 +9,8 @@ import (
 	"mustang/internal/service"
 )
 
-// Limits of a Service of a cluster: frontends, rows of endpoints at all of them, and endpoints and ports of its EndpointSlices. One above a limit is not served.
+// Limits of a Service of a cluster: frontends, rows of endpoints at all of them, and endpoints and ports of its
+// EndpointSlices. One above a limit is not served.
 const (
 	maxFrontends = 1000
 	maxRows      = 1 << 18
@@ -31,7 +32,8 @@ func checkSlices(of []*endpointSlice) error {
 // checkFrontends returns an error if a Service has too many frontends.
 func (k *kubeService) checkFrontends(all []frontend) error {
 	if n := len(all) * len(k.Spec.Ports); n > maxFrontends {
-		return fmt.Errorf("%d ports at %s are %d frontends: a Service has at most %d", len(k.Spec.Ports), count(len(all)), n, maxFrontends)
+		return fmt.Errorf("%d ports at %s are %d frontends: a Service has at most %d",
+			len(k.Spec.Ports), count(len(all)), n, maxFrontends)
 	}
 	return nil
 }
@@ -58,7 +60,8 @@ func count(addresses int) string {
 	return fmt.Sprintf("%d addresses", addresses)
 }
 
-// maxTold is how many lines tell of a Service what it does not get, what is left out, or what its user may not have meant: it can be millions.
+// maxTold is how many lines tell of a Service what it does not get, what is left out, or what its user may not have
+// meant: it can be millions.
 const maxTold = 100
 
 // refuse notes what a Service of a cluster asks for and does not get.

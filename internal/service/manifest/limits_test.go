@@ -33,7 +33,8 @@ func served(t *testing.T, c *Cluster, spec string, slices ...string) Set {
 	return set
 }
 
-// TestTakenAddresses refuses external IPs that machines have which the cluster needs, and leaves those of a load balancer to these.
+// TestTakenAddresses refuses external IPs that machines have which the cluster needs, and leaves those of a load
+// balancer to these.
 func TestTakenAddresses(t *testing.T) {
 	c := NewCluster(Options{Node: "here"})
 	addr := netip.MustParseAddr
@@ -89,8 +90,8 @@ func TestAPIServerAddressLater(t *testing.T) {
 	}
 }
 
-// TestLooseAddresses serves the rest of a Service that has addresses or ranges which Kubernetes takes and others than it cannot read: with
-// leading zeros. Ranges may be in blanks.
+// TestLooseAddresses serves the rest of a Service that has addresses or ranges which Kubernetes takes and others than
+// it cannot read: with leading zeros. Ranges may be in blanks.
 func TestLooseAddresses(t *testing.T) {
 	for spec, want := range map[string]string{
 		`"externalIPs": ["010.1.2.3", "192.0.2.55"]`:                                    "10.96.0.1:80 192.0.2.66:80 192.0.2.55:80",
@@ -117,7 +118,8 @@ func TestLooseAddresses(t *testing.T) {
 	}
 }
 
-// TestManyEndpoints keeps as many endpoints as a service can have: active ones and those of this node, and the same ones again.
+// TestManyEndpoints keeps as many endpoints as a service can have: active ones and those of this node, and the same
+// ones again.
 func TestManyEndpoints(t *testing.T) {
 	var of []string
 	for i := range 50 {
@@ -166,8 +168,8 @@ func TestBadEndpoints(t *testing.T) {
 	}
 }
 
-// TestManyOfBoth reads a Service with as many frontends as are served of one, and as many endpoints, in the memory that one frontend takes. An
-// endpoint that has the address of a frontend is left out there alone.
+// TestManyOfBoth reads a Service with as many frontends as are served of one, and as many endpoints, in the memory that
+// one frontend takes. An endpoint that has the address of a frontend is left out there alone.
 func TestManyOfBoth(t *testing.T) {
 	c := NewCluster(Options{})
 	ips := []string{`"10.1.0.1"`}
@@ -237,7 +239,8 @@ func many(t *testing.T, spec string, n size) Snapshot {
 	return c.Snapshot(name)
 }
 
-// TestLimitsOfService serves a Service up to each limit, and nothing of one above it. To find that out takes little memory.
+// TestLimitsOfService serves a Service up to each limit, and nothing of one above it. To find that out takes little
+// memory.
 func TestLimitsOfService(t *testing.T) {
 	externalIPs := func(n int) string {
 		var ips []string
