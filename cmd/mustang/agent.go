@@ -46,6 +46,7 @@ type agentOptions struct {
 	healthz, metrics                string
 	cniSocket, runDir               string
 	nodes                           agentNodes
+	quota                           int
 }
 
 // collectAt is how much the heap may grow, in percent, before garbage is collected: an agent is idle mostly, and pods need the memory.
@@ -89,6 +90,9 @@ Without --kubeconfig it uses the service account of the pod that it is in.`,
 			if slices.Contains(o.uplinks, nothing) && len(o.uplinks) > 1 {
 				return cli.Usage(errors.New("--uplink: none and a device"))
 			}
+			if o.quota < 1 {
+				return cli.Usage(fmt.Errorf("--namespace-quota %d: want 1 or more", o.quota))
+			}
 			if err := o.nodes.check(); err != nil {
 				return cli.Usage(err)
 			}
@@ -109,6 +113,7 @@ Without --kubeconfig it uses the service account of the pod that it is in.`,
 	flags.StringSliceVar(&o.nodePorts, "nodeport-addresses", nil, "`prefix` of addresses of the node that have the node ports; repeat for more; or primary: those of its Node object; by default all")
 	flags.StringVar(&o.healthz, "healthz-address", "", "`address` and port that answer at /healthz, /livez and /readyz, such as 0.0.0.0:10256; empty: none")
 	flags.StringVar(&o.metrics, "metrics-address", "", "`address` and port that answer at /metrics, such as 127.0.0.1:10249; empty: none")
+	flags.IntVar(&o.quota, "namespace-quota", 8, "`divisor`: the Services of a namespace have one part in so many of the rows of each map; 1: no quota")
 	flags.StringVar(&o.cniSocket, "cni-socket", handover.DefaultSocket, "`path` of the socket at which it does the work of the CNI plugin, or none; the plugin looks at the default, or $"+handover.SocketVariable)
 	nodeagent.AddNodeNamespace(flags, &o.netns)
 	nodeagent.AddRunDir(flags, &o.runDir)
@@ -168,7 +173,7 @@ func (c *config) runAgent(ctx context.Context, o agentOptions) (err error) {
 				return err
 			}
 			a := agent.New(agent.Options{
-				Node: o.node, Source: client, Services: services, Room: room, Policies: d.Policies(), Health: checks,
+				Node: o.node, Source: client, Services: services, Room: room, NamespaceQuota: o.quota, Policies: d.Policies(), Health: checks,
 				Access: agent.Host{Datapath: d, Namespace: ns, Cgroup: o.cgroup, Uplinks: o.uplinks, Ranges: ranges, Primary: primary, Forward: c.forwardIn(ns)},
 				Nodes:  network, Attacher: &o.nodes, Status: client, Events: client, State: state, Log: log,
 				Config: o.status(), Endpoints: d.Endpoints(), Warnings: o.nodes.apart,

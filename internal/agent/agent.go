@@ -16,6 +16,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"mustang/internal/agent/healthz"
 	"mustang/internal/agent/shed"
 	"mustang/internal/agent/status"
@@ -84,9 +86,10 @@ type Options struct {
 	Node     string
 	Source   Source
 	Services Services
-	// Room is how many rows there are for services; 0: without a limit.
-	Room     rows.Counts
-	Policies Policies
+	// Room is how many rows there are for services; 0: without a limit. A namespace has one part in NamespaceQuota of the rows of each map.
+	Room           rows.Counts
+	NamespaceQuota int
+	Policies       Policies
 	// Access comes after the services; Health is told which health checks there are.
 	Access Access
 	Health Health
@@ -122,7 +125,9 @@ type Agent struct {
 	noRoom   map[manifest.Name]string // why policies have no rules in force
 	shedder  shed.Shedder
 	again    *time.Timer // when to try those again
-	more     *time.Timer // when Services may have more than there was room for
+	// podRounds limits the rounds of policies that changes of Pods alone cause, and podsDue is when the next one is due.
+	podRounds *rate.Limiter
+	podsDue   *time.Timer
 	// unanswered is why health checks are not answered at ports, and absent that no device has an address of the node.
 	unanswered map[uint16]string
 	absent     string
@@ -140,8 +145,9 @@ func New(o Options) *Agent {
 	a := &Agent{
 		Options: o, services: newServiceSet(o.Node), policies: newPolicySet(o.Node), nodes: newNodeSet(), warnings: newWarnings(o.Log), began: time.Now(),
 		failed: map[service.Key]string{}, unread: map[object]string{}, changed: make(chan struct{}, 1), round: make(chan struct{}, 1),
+		podRounds: rate.NewLimiter(rate.Every(pause), 1),
 	}
-	a.services.room, a.shedder.Step = newRoom(o.Room), o.State.Step
+	a.services.quota, a.shedder.Step = newQuota(o.Room, o.NamespaceQuota, a.services.cluster.CompareAge), o.State.Step
 	return a
 }
 
@@ -202,12 +208,6 @@ func (a *Agent) Run(ctx context.Context) error {
 		a.State.Written(time.Since(begin), all, err)
 		<-a.round
 		idle.Reset(idleAfter)
-		a.mu.Lock()
-		more := a.services.more()
-		a.mu.Unlock()
-		if more {
-			a.wake()
-		}
 		err = errors.Join(err, refused)
 		switch {
 		case err == nil && all:
@@ -244,7 +244,7 @@ func (a *Agent) warned() []string {
 
 func (a *Agent) setAll() {
 	a.mu.Lock()
-	a.services.all, a.policies.changed, a.attach = true, true, true
+	a.services.all, a.policies.changed, a.policies.urgent, a.attach = true, true, true, true
 	a.mu.Unlock()
 	a.wake()
 }
@@ -343,27 +343,24 @@ func (a *Agent) sync(ctx context.Context) (all bool, refused, err error) {
 		}
 		a.noteStrays()
 	}
-	looked := a.services.take()
+	found, all := a.services.take()
 	addresses, attach := a.addresses, a.attach
 	a.attach = false
 	a.mu.Unlock()
-	look(looked)
+	resolve(found)
 	a.mu.Lock()
-	changes, services, lacking := a.services.merge(looked, a.warnings)
-	all = services != nil
+	changes, unserved := a.services.merge(found, a.warnings)
+	var services []service.Service
+	if all {
+		services, unserved = a.services.programmed()
+	}
 	checked := slices.Collect(maps.Values(a.services.checked))
 	a.State.Services(len(a.services.counted), a.services.backends)
-	if a.services.room.held {
-		if a.more != nil {
-			a.more.Stop()
-		}
-		a.more = time.AfterFunc(holdRoom, a.wake)
-	}
 	a.State.NoLocalEndpoints(len(a.services.noLocal[internalPolicy]), len(a.services.noLocal[externalPolicy]))
 	a.mu.Unlock()
 	if changed {
 		refused, err = a.applyPolicies(ctx, rules, version)
-		a.restAfter(time.Since(begun), err)
+		a.policiesTook(time.Since(begun))
 	}
 	err = errors.Join(unknown, err)
 	var failed failures
@@ -375,8 +372,11 @@ func (a *Agent) sync(ctx context.Context) (all bool, refused, err error) {
 		failed = changes.write(ctx, a.Services, a.services.wanted)
 	}
 	rest := failed.err()
-	maps.Copy(lacking, failed)
-	a.note(changes, lacking, all)
+	if full := failed.fullMap(); all || full != "" {
+		a.State.SetDegraded("services", full)
+	}
+	maps.Copy(unserved, failed)
+	a.note(changes, unserved, all)
 	if attach {
 		rest = errors.Join(rest, a.attachAccess(ctx, addresses))
 	}

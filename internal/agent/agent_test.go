@@ -6,24 +6,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
-	"maps"
-	"net/netip"
 	"os"
-	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"mustang/internal/agent/healthz"
-	"mustang/internal/datapath"
-	"mustang/internal/datapath/objects"
-	"mustang/internal/datapath/policies"
 	"mustang/internal/kube"
 	"mustang/internal/kube/kubetest"
-	"mustang/internal/policy"
 	"mustang/internal/service"
 	"mustang/internal/testkit"
 )
@@ -33,174 +24,39 @@ const (
 	endpointSlices = "/apis/discovery.k8s.io/v1/endpointslices"
 )
 
-// table is a table of services without a kernel.
-type table struct {
-	sync.Mutex
-	rows    map[service.Key]service.Service
-	fails   int // calls that fail
-	puts    int
-	calls   int         // of Change
-	other   service.Key // another owner's
-	room    int         // for peers, 0: for any number
-	refuses error       // of policies
-	removed bool
-	at      []netip.Addr // addresses of the node that is attached
-	ports   []uint16     // that are answered
-	names   []string     // of the Services there
-	rowRoom int          // for services, 0: for any number
-	busy    uint16       // a port that another process has
-	absent  bool         // no device has the node's addresses
-	kept    []policy.Policy
-	rules
-}
-
-// rules are the policies of a table, by name, with the pods whose labels are known.
-type rules struct{ policies, pods []string }
-
-// applied is a table as the policies of a datapath.
-type applied struct{ *table }
-
-func (a applied) Apply(_ context.Context, _ service.Owner, want policies.Set) (policies.Result, error) {
-	a.Lock()
-	defer a.Unlock()
-	if a.refuses != nil {
-		return policies.Result{}, a.refuses
-	}
-	peers := 0
-	for _, p := range want.Policies {
-		for _, r := range p.Ingress {
-			peers += len(r.Peers)
-		}
-	}
-	if a.room > 0 && peers > a.room {
-		return policies.Result{}, &objects.FullError{Map: "identities"}
-	}
-	a.rules, a.kept = rules{}, want.Policies
-	for _, p := range want.Policies {
-		a.rules.policies = append(a.rules.policies, p.Namespace+"/"+p.Name)
-	}
-	for _, p := range want.Pods {
-		a.rules.pods = append(a.rules.pods, fmt.Sprint(p.Name, " ", p.Labels, p.Addresses))
-	}
-	return policies.Result{}, nil
-}
-
-// List lists the policies that were applied.
-func (applied) Others(context.Context, service.Owner) ([]policy.Policy, error) { return nil, nil }
-
-func (a applied) List() (all []policies.Listed, err error) {
-	a.Lock()
-	defer a.Unlock()
-	for _, p := range a.kept {
-		all = append(all, policies.Listed{Policy: p, Owner: service.Agent, Pods: 1})
-	}
-	return all, nil
-}
-
-// Generation tells whether the table is there.
-func (t *table) Generation() (uint32, error) {
-	t.Lock()
-	defer t.Unlock()
-	if t.removed {
-		return 0, os.ErrNotExist
-	}
-	return 1, nil
-}
-
-// call tells whether a call for some services fails.
-func (t *table) call(keys ...service.Key) error {
-	if t.fails > 0 {
-		t.fails--
-		return errors.New("no")
-	}
-	if t.other != (service.Key{}) && slices.Contains(keys, t.other) {
-		return &datapath.ConflictError{What: "another owner's"}
-	}
-	return nil
-}
-
-func (t *table) List(context.Context) (all []service.Service, err error) {
-	t.Lock()
-	defer t.Unlock()
-	for _, s := range t.rows {
-		all = append(all, s)
-	}
-	return all, nil
-}
-
-func (t *table) Apply(_ context.Context, owner service.Owner, want []service.Service) (datapath.Result, error) {
-	t.Lock()
-	defer t.Unlock()
-	rows := map[service.Key]service.Service{}
-	for _, s := range want {
-		s.Owner = owner
-		rows[s.Key()] = s
-	}
-	err := t.call(slices.Collect(maps.Keys(rows))...)
-	if err == nil && t.rowRoom > 0 && len(rows) > t.rowRoom {
-		err = &objects.FullError{Map: "services"}
-	}
-	if err == nil {
-		t.rows = rows
-	}
-	return datapath.Result{}, err
-}
-
-func (t *table) Change(_ context.Context, owner service.Owner, put []service.Service, remove []service.Key) (datapath.Result, error) {
-	t.Lock()
-	defer t.Unlock()
-	t.puts += len(put)
-	t.calls++
-	keys := slices.Clone(remove)
-	for _, s := range put {
-		keys = append(keys, s.Key())
-	}
-	if err := t.call(keys...); err != nil {
-		return datapath.Result{}, err
-	}
-	for _, key := range remove {
-		delete(t.rows, key)
-	}
-	for _, s := range put {
-		if _, has := t.rows[s.Key()]; !has && t.rowRoom > 0 && len(t.rows) >= t.rowRoom {
-			return datapath.Result{}, &objects.FullError{Map: "services"}
-		}
-		s.Owner = owner
-		t.rows[s.Key()] = s
-	}
-	return datapath.Result{}, nil
-}
-
-// String lists the rows: "10.96.0.1:80/tcp [10.1.0.1:8080]".
-func (t *table) String() string {
-	t.Lock()
-	defer t.Unlock()
-	var lines []string
-	for key, s := range t.rows {
-		lines = append(lines, fmt.Sprint(key, " ", s.Backends))
-	}
-	slices.Sort(lines)
-	return strings.Join(lines, "; ")
-}
-
-func (t *table) wants(test *testing.T, what, want string) {
-	test.Helper()
-	testkit.Eventually(test, 30*time.Second, func() error {
-		if have := t.String(); have != want {
-			return fmt.Errorf("%s: there is %q, want %q", what, have, want)
-		}
-		return nil
-	})
-}
-
-// start runs an agent over a table until the test ends.
-func start(t *testing.T, s *kubetest.Server, rows *table) {
+// agentOver returns an agent of the node "here" over a table, with some options changed.
+func agentOver(t *testing.T, s *kubetest.Server, rows *table, change ...func(*Options)) *Agent {
 	t.Helper()
 	client, err := kube.Connect(s.Kubeconfig(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	startAgent(t, New(Options{Node: "here", Source: client, Services: rows, Policies: applied{rows}, Access: rows, Health: checks{rows}, State: healthz.New(), Events: client, Log: slog.New(slog.NewTextHandler(io.Discard, nil))}))
+	o := Options{
+		Node: "here", Source: client, Services: rows, Policies: applied{rows}, Access: rows, Health: checks{rows},
+		State: healthz.New(), Events: client, Status: client, Log: slog.New(slog.DiscardHandler),
+	}
+	for _, f := range change {
+		f(&o)
+	}
+	return New(o)
+}
+
+// start runs an agent over a table until the test ends.
+func start(t *testing.T, s *kubetest.Server, rows *table, change ...func(*Options)) *Agent {
+	t.Helper()
+	a := agentOver(t, s, rows, change...)
+	startAgent(t, a)
+	return a
+}
+
+// joining has an agent join nodes.
+func joining(n *network) func(*Options) {
+	return func(o *Options) { o.Nodes, o.Attacher = n, n }
+}
+
+// logging has an agent write its log to a buffer.
+func logging(to *syncBuffer) func(*Options) {
+	return func(o *Options) { o.Log = slog.New(slog.NewTextHandler(to, nil)) }
 }
 
 // startAgent runs an agent until the test ends.
@@ -313,19 +169,6 @@ func podAt(name, ip, created, phase string) string {
 const denyAll = `{"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"namespace": "shop", "name": "deny"},
 "spec": {"podSelector": {}%s}}`
 
-// wantsRules waits until the policies and the pods that they know are these.
-func (t *table) wantsRules(test *testing.T, what string, want rules) {
-	test.Helper()
-	testkit.Eventually(test, 30*time.Second, func() error {
-		t.Lock()
-		defer t.Unlock()
-		if fmt.Sprint(t.rules) != fmt.Sprint(want) {
-			return fmt.Errorf("%s: there is %v, want %v", what, t.rules, want)
-		}
-		return nil
-	})
-}
-
 // TestPolicies follows policies and pods: an address is its youngest pod's, and a policy that cannot be read is there too.
 func TestPolicies(t *testing.T) {
 	s := kubetest.Start(t)
@@ -366,7 +209,6 @@ func TestGoneTogether(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	log := slog.New(slog.NewTextHandler(io.Discard, nil))
 	rows := &table{rows: map[service.Key]service.Service{}}
 	for _, gone := range []bool{false, true} {
 		if gone {
@@ -374,7 +216,7 @@ func TestGoneTogether(t *testing.T) {
 				_ = s.on(kube.Event{Kind: kube.Services, Namespace: "shop", Name: name})
 			}
 		}
-		changes, _, _ := collect(s, newWarnings(log))
+		changes, _ := collect(s, quiet())
 		if failed := changes.write(t.Context(), rows, s.wanted); len(failed) > 0 {
 			t.Fatal(failed)
 		}
@@ -387,13 +229,9 @@ func TestGoneTogether(t *testing.T) {
 // TestRemoved ends with an error when the datapath is removed: it would write to maps that nothing reads.
 func TestRemoved(t *testing.T) {
 	s := kubetest.Start(t)
-	client, err := kube.Connect(s.Kubeconfig(t))
-	if err != nil {
-		t.Fatal(err)
-	}
 	s.Put(t, services, serviceAt("web", "10.96.0.1", ""))
 	rows := &table{rows: map[service.Key]service.Service{}, fails: 100, removed: true}
-	a := New(Options{Node: "here", Source: client, Services: rows, Policies: applied{rows}, Access: rows, Health: checks{rows}, State: healthz.New(), Events: client, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	a := agentOver(t, s, rows)
 	if err := a.Run(t.Context()); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("it ended with %v", err)
 	}

@@ -6,14 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"log/slog"
 	"strings"
 	"testing"
 	"time"
 
-	"mustang/internal/agent/healthz"
-	"mustang/internal/kube"
 	"mustang/internal/kube/kubetest"
 	"mustang/internal/service"
 )
@@ -23,11 +19,7 @@ import (
 func TestAwaitPod(t *testing.T) {
 	s := kubetest.Start(t)
 	rows := &table{rows: map[service.Key]service.Service{}}
-	client, err := kube.Connect(s.Kubeconfig(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	a := New(Options{Node: "here", Source: client, Services: rows, Policies: applied{rows}, Access: rows, Health: checks{rows}, State: healthz.New(), Events: client, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	a := agentOver(t, s, rows)
 	await := func(name, uid string, limit time.Duration) error {
 		ctx, cancel := context.WithTimeout(t.Context(), limit)
 		defer cancel()
@@ -77,6 +69,7 @@ func TestAwaitPod(t *testing.T) {
 	rows.refuses = errors.New("no tables")
 	rows.Unlock()
 	put("new", "here", `"uid": "8"`)
+	var err error
 	for begin := time.Now(); time.Since(begin) < time.Minute; {
 		if err = await("new", "8", 300*time.Millisecond); err == nil || strings.Contains(err.Error(), "cannot be written: no tables") {
 			break

@@ -107,15 +107,8 @@ func nodeAt(name, address, ranges, more string) string {
 func TestNodes(t *testing.T) {
 	s := kubetest.Start(t)
 	n := &network{fails: true}
-	client, err := kube.Connect(s.Kubeconfig(t))
-	if err != nil {
-		t.Fatal(err)
-	}
 	rows := &table{rows: map[service.Key]service.Service{}}
-	startAgent(t, New(Options{
-		Node: "here", Source: client, Services: rows, Policies: applied{rows}, Access: rows, Health: checks{rows}, State: healthz.New(), Events: client, Nodes: n, Attacher: n, Status: client,
-		Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
-	}))
+	start(t, s, rows, joining(n))
 	s.Put(t, nodes, nodeAt("far", "192.0.2.2", `"podCIDRs": ["10.1.2.0/24", "fd00:2::/64"]`, ""))
 	s.Put(t, nodes, nodeAt("here", "192.0.2.1", "", ""))
 	n.wants(t, "no ranges", "{here [192.0.2.1] []} [{far [192.0.2.2] [10.1.2.0/24 fd00:2::/64]}]", "")
@@ -181,19 +174,11 @@ func TestExternalIPs(t *testing.T) {
 func TestClaimedExternalIPs(t *testing.T) {
 	s := kubetest.Start(t)
 	rows := &table{rows: map[service.Key]service.Service{}}
-	client, err := kube.Connect(s.Kubeconfig(t))
-	if err != nil {
-		t.Fatal(err)
-	}
 	s.Put(t, nodes, nodeAt("here", "192.0.2.1", `"podCIDRs": ["10.1.1.0/24"]`, ""))
 	s.Put(t, nodes, nodeAt("bad", "192.0.2.3", `"podCIDRs": ["198.51.100.0/25"]`, ""))
 	s.Put(t, services, serviceAt("web", "10.96.0.1", `, "externalIPs": ["198.51.100.9", "10.1.1.9", "203.0.113.5", "192.0.2.1", "198.51.100.1"]`))
 	n := &network{}
-	a := New(Options{
-		Node: "here", Source: client, Services: rows, Policies: applied{rows}, Access: rows, Health: checks{rows}, State: healthz.New(), Events: client, Nodes: n, Attacher: n, Status: client,
-		Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
-	})
-	startAgent(t, a)
+	a := start(t, s, rows, joining(n))
 	rows.wants(t, "a claim of the host's network", "10.96.0.1:80/tcp []; 198.51.100.9:80/tcp []")
 	if ips := fmt.Sprint(a.ClusterIPs()); ips != "[10.96.0.1]" {
 		t.Errorf("cluster IPs %s", ips)

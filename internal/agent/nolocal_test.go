@@ -4,16 +4,12 @@ package agent
 
 import (
 	"fmt"
-	"io"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
 
-	"mustang/internal/agent/healthz"
-	"mustang/internal/kube"
 	"mustang/internal/kube/kubetest"
 	"mustang/internal/service"
 	"mustang/internal/testkit"
@@ -23,12 +19,7 @@ import (
 func TestNoLocalEndpoints(t *testing.T) {
 	s := kubetest.Start(t)
 	rows := &table{rows: map[service.Key]service.Service{}}
-	client, err := kube.Connect(s.Kubeconfig(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	state := healthz.New()
-	startAgent(t, New(Options{Node: "here", Source: client, Services: rows, Policies: applied{rows}, Access: rows, Health: checks{rows}, State: state, Events: client, Log: slog.New(slog.NewTextHandler(io.Discard, nil))}))
+	state := start(t, s, rows).State
 	counts := func(what string, internal, external int) {
 		t.Helper()
 		testkit.Eventually(t, 30*time.Second, func() error {

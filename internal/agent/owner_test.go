@@ -4,8 +4,6 @@ package agent
 
 import (
 	"fmt"
-	"io"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -13,8 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"mustang/internal/agent/healthz"
-	"mustang/internal/kube"
 	"mustang/internal/kube/kubetest"
 	"mustang/internal/service"
 	"mustang/internal/testkit"
@@ -28,15 +24,7 @@ func TestOtherOwner(t *testing.T) {
 	rows.other = service.Key{Frontend: netip.MustParseAddrPort("10.96.0.1:80"), Protocol: service.TCP}
 	s.Put(t, services, serviceAt("one", "10.96.0.1", ""))
 	s.Put(t, services, serviceAt("two", "10.96.0.2", ""))
-	client, err := kube.Connect(s.Kubeconfig(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	state := healthz.New()
-	startAgent(t, New(Options{
-		Node: "here", Source: client, Services: rows, Policies: applied{rows}, Access: rows, Health: checks{rows}, State: state, Events: client,
-		Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
-	}))
+	state := start(t, s, rows).State
 	rows.wants(t, "from the begin", "10.96.0.2:80/tcp []")
 	testkit.Eventually(t, 30*time.Second, func() error {
 		w := httptest.NewRecorder()

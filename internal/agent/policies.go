@@ -51,7 +51,6 @@ type policySet struct {
 	last []policy.Policy
 	// others are the policies of other owners, as of the command line. They need labels too.
 	others []policy.Policy
-	rest   rest
 }
 
 func newPolicySet(node string) *policySet {

@@ -5,15 +5,11 @@ package agent
 import (
 	"errors"
 	"fmt"
-	"io"
-	"log/slog"
 	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
 
-	"mustang/internal/agent/healthz"
-	"mustang/internal/kube"
 	"mustang/internal/kube/kubetest"
 	"mustang/internal/service"
 	"mustang/internal/testkit"
@@ -22,18 +18,14 @@ import (
 // TestProgrammingLatency counts what an EndpointSlice tells of once, and nothing of before the agent began.
 func TestProgrammingLatency(t *testing.T) {
 	s := kubetest.Start(t)
-	client, err := kube.Connect(s.Kubeconfig(t))
-	if err != nil {
-		t.Fatal(err)
-	}
 	slice := func(at time.Time, ip string) string {
 		return strings.Replace(sliceOf("web-1", "web", "a", ip), `"metadata": {`, fmt.Sprintf(
 			`"metadata": {"annotations": {"endpoints.kubernetes.io/last-change-trigger-time": %q}, `, at.Format(time.RFC3339Nano)), 1)
 	}
-	rows, state := &table{rows: map[service.Key]service.Service{}}, healthz.New()
+	rows := &table{rows: map[service.Key]service.Service{}}
 	s.Put(t, services, serviceAt("web", "10.96.0.1", ""))
 	s.Put(t, endpointSlices, slice(time.Now().Add(-time.Hour), "10.1.0.1"))
-	startAgent(t, New(Options{Node: "here", Source: client, Services: rows, Policies: applied{rows}, Access: rows, Health: checks{rows}, State: state, Events: client, Log: slog.New(slog.NewTextHandler(io.Discard, nil))}))
+	state := start(t, s, rows).State
 	rows.wants(t, "first list", "10.96.0.1:80/tcp [10.1.0.1:8080]")
 	s.Put(t, endpointSlices, slice(time.Now(), "10.1.0.2"))
 	rows.wants(t, "a change", "10.96.0.1:80/tcp [10.1.0.2:8080]")

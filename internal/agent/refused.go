@@ -25,9 +25,9 @@ func isRefused(err error) bool {
 		full     *objects.FullError
 		port     *health.PortError
 		absent   *AbsentError
-		room     *RoomError
+		quota    *QuotaError
 	)
-	return errors.As(err, &conflict) || errors.As(err, &full) || errors.As(err, &port) || errors.As(err, &absent) || errors.As(err, &room)
+	return errors.As(err, &conflict) || errors.As(err, &full) || errors.As(err, &port) || errors.As(err, &absent) || errors.As(err, &quota)
 }
 
 // parts returns the errors that were joined.
@@ -58,6 +58,16 @@ func split(err error) (refused, failed error) {
 	return errors.Join(lists[0]...), errors.Join(lists[1]...)
 }
 
+// fullMap returns the error of a full map among failures; empty: no map is full.
+func (f failures) fullMap() string {
+	for _, err := range f {
+		if full := (*objects.FullError)(nil); errors.As(err, &full) {
+			return full.Error()
+		}
+	}
+	return ""
+}
+
 // note notes which services could not be written.
 func (a *Agent) note(c changes, failed failures, all bool) {
 	a.mu.Lock()
@@ -74,7 +84,7 @@ func (a *Agent) note(c changes, failed failures, all bool) {
 		name, ok := a.services.wanted.holder[key]
 		switch {
 		case !ok || !isRefused(err):
-		case errors.As(err, new(*RoomError)): // nodes divide their maps alike
+		case errors.As(err, new(*QuotaError)): // nodes have maps of the same size
 			everywhere[name] = []string{err.Error()}
 		default:
 			why[name] = append(why[name], err.Error())

@@ -4,17 +4,13 @@ package agent
 
 import (
 	"fmt"
-	"io"
-	"log/slog"
 	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"mustang/internal/agent/healthz"
 	"mustang/internal/agent/status"
-	"mustang/internal/kube"
 	"mustang/internal/kube/kubetest"
 	"mustang/internal/service"
 	"mustang/internal/testkit"
@@ -25,10 +21,6 @@ import (
 // written, and no round has failed.
 func TestContentOfObjects(t *testing.T) {
 	s := kubetest.Start(t)
-	client, err := kube.Connect(s.Kubeconfig(t))
-	if err != nil {
-		t.Fatal(err)
-	}
 	rows := &table{rows: map[service.Key]service.Service{}, room: 2, busy: 30100, absent: true}
 	s.Put(t, nodes, nodeAt("here", "192.0.2.1", `"podCIDRs": ["10.1.0.0/24"]`, ""))
 	s.Put(t, "/api/v1/pods", podAt("old", "10.2.0.7", "2026-01-01T00:00:00Z", "Running"))
@@ -36,13 +28,9 @@ func TestContentOfObjects(t *testing.T) {
 "externalIPs": ["192.0.2.10"]`))
 	s.Put(t, "/apis/networking.k8s.io/v1/networkpolicies", fmt.Sprintf(denyAll,
 		`, "ingress": [{"from": [{"ipBlock": {"cidr": "10.0.0.0/8"}}, {"ipBlock": {"cidr": "11.0.0.0/8"}}, {"ipBlock": {"cidr": "12.0.0.0/8"}}]}]`))
-	state := healthz.New()
 	n := &network{}
-	a := New(Options{
-		Node: "here", Source: client, Services: rows, Policies: applied{rows}, Access: rows, Health: checks{rows}, State: state, Events: client,
-		Nodes: n, Attacher: n, Status: client, Endpoints: pods{}, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
-	})
-	startAgent(t, a)
+	a := start(t, s, rows, joining(n), func(o *Options) { o.Endpoints = pods{} })
+	state := a.State
 	testkit.Eventually(t, 30*time.Second, func() error {
 		all := s.Objects(t, "/api/v1/events")
 		report, err := a.Report(t.Context(), status.Query{Wrong: true})

@@ -11,7 +11,6 @@ import (
 	"slices"
 	"time"
 
-	"mustang/internal/datapath/objects"
 	"mustang/internal/datapath/rows"
 	"mustang/internal/kube"
 	"mustang/internal/service"
@@ -27,17 +26,16 @@ type serviceSet struct {
 	taken     manifest.Taken         // what external addresses cannot be
 	dirty     map[manifest.Name]bool // Services to look at
 	all       bool                   // look at all
-	left      map[manifest.Name]bool // those not looked at yet of all, if all are being looked at; else nil
-	underway  []manifest.Name        // those that are looked at just now
-	last      manifest.Name          // the last one that was not among the cheapest
+	underway  map[manifest.Name]bool // those that a round looks at now
 	wanted    *wanted
-	room      *room
+	quota     *quota
 	checked   map[service.Key]service.Service // those with a health-check port
 
 	counted  map[service.Key]int // backends of each
 	backends int                 // of all
 
-	// noLocal are, by traffic policy, the Services of which that is Local and no backend on this node serves, though others do.
+	// noLocal are, by traffic policy, the Services of which that is Local and no backend on this node serves, though
+	// others do.
 	noLocal map[string]map[manifest.Name]bool
 
 	// triggered is when what an EndpointSlice tells of happened: a list brings each of them again.
@@ -50,7 +48,8 @@ func newServiceSet(node string) *serviceSet {
 	cluster := manifest.NewCluster(manifest.Options{Node: node, Localhost: true})
 	return &serviceSet{
 		cluster: cluster, dirty: map[manifest.Name]bool{},
-		wanted: newWanted(cluster.CompareAge, cluster.Gives), room: newRoom(rows.Counts{}), checked: map[service.Key]service.Service{}, counted: map[service.Key]int{},
+		wanted: newWanted(cluster.CompareAge, cluster.Gives), quota: newQuota(rows.Counts{}, 1, cluster.CompareAge),
+		checked: map[service.Key]service.Service{}, counted: map[service.Key]int{},
 		noLocal:   map[string]map[manifest.Name]bool{internalPolicy: {}, externalPolicy: {}},
 		triggered: map[manifest.Name]time.Time{}, told: map[manifest.Name]told{},
 	}
@@ -106,7 +105,8 @@ func (s *serviceSet) setZone(zone string) {
 	}
 }
 
-// setNodePorts notes the addresses of the node that have the node ports, nil where all have them, and reports whether that is new.
+// setNodePorts notes the addresses of the node that have the node ports, nil where all have them, and reports whether
+// that is new.
 func (s *serviceSet) setNodePorts(addresses []netip.Addr) (changed bool) {
 	if slices.Equal(addresses, s.nodePorts) && (addresses == nil) == (s.nodePorts == nil) {
 		return false
@@ -149,25 +149,8 @@ func (s *serviceSet) count(key service.Key, v *service.Service) {
 // writeLimit bounds how long it takes to find out which of many services cannot be written.
 const writeLimit = 20 * time.Second
 
-// maxRows is how many frontends and backends are written at once: where there is no room for them, all are written for nothing.
-const maxRows = 1 << 14
-
-// inParts cuts services in parts of maxRows at most, or of one service.
-func inParts(all []service.Service) (parts [][]service.Service) {
-	rows := maxRows
-	for _, s := range all {
-		n := 1 + len(s.Backends)
-		if rows += n; rows > maxRows {
-			parts, rows = append(parts, nil), n
-		}
-		parts[len(parts)-1] = append(parts[len(parts)-1], s)
-	}
-	return parts
-}
-
-// write writes what has changed in parts, and returns which of it failed: that does not keep the others from it. Services with few frontends and
-// backends come first, whatever room others want, and with each the addresses that nobody can choose; what else one wants that there was no room for
-// is not tried.
+// write writes what has changed, and returns which of it failed: that does not keep the others from it. Where a map is
+// full, what is in force stays.
 func (c changes) write(ctx context.Context, to Services, w *wanted) failures {
 	var put []service.Service
 	var remove []service.Key
@@ -182,12 +165,9 @@ func (c changes) write(ctx context.Context, to Services, w *wanted) failures {
 	if len(c) == 0 {
 		return failed
 	}
-	w.sort(put) // what was written before there was no room stays
-	parts := inParts(put)
-	if len(parts) <= 1 {
-		if _, err := to.Change(ctx, service.Agent, put, remove); err == nil {
-			return failed
-		}
+	w.sort(put)
+	if _, err := to.Change(ctx, service.Agent, put, remove); err == nil {
+		return failed
 	}
 	begin := time.Now()
 	var last error
@@ -198,24 +178,11 @@ func (c changes) write(ctx context.Context, to Services, w *wanted) failures {
 		_, last = to.Change(ctx, service.Agent, put, remove)
 		return last
 	}
-	halve(remove, func(keys []service.Key) error { return change(nil, keys) }, failed.add) // first, since others may need its place
+	// First, since others may need the rows.
+	halve(remove, func(keys []service.Key) error { return change(nil, keys) }, failed.add)
 	last = nil
-	full := map[manifest.Name]error{}
-	for _, put := range parts {
-		halve(put, func(put []service.Service) error {
-			for _, s := range put {
-				if err := full[w.holder[s.Key()]]; err != nil {
-					return err
-				}
-			}
-			return change(put, nil)
-		}, func(s service.Service, err error) {
-			failed.add(s.Key(), err)
-			if none := new(objects.FullError); errors.As(err, &none) {
-				full[w.holder[s.Key()]] = err
-			}
-		})
-	}
+	halve(put, func(put []service.Service) error { return change(put, nil) },
+		func(s service.Service, err error) { failed.add(s.Key(), err) })
 	return failed
 }
 
@@ -248,14 +215,11 @@ func (f failures) err() error {
 	return errors.Join(slices.Collect(maps.Values(of))...)
 }
 
-// applyAll makes the agent's services exactly those. One that cannot be stored, since another owner has its frontend, does not keep
-// the others from it. Of many, the differences are written in parts before all are compared by Apply: what there is no room for would hold up others.
+// applyAll makes the agent's services exactly those. One that cannot be stored, since another owner has its frontend,
+// does not keep the others from it.
 func applyAll(ctx context.Context, to Services, want []service.Service, w *wanted) (failures, error) {
-	many := len(inParts(want)) > 1
-	if !many {
-		if _, err := to.Apply(ctx, service.Agent, want); err == nil || ctx.Err() != nil {
-			return nil, err
-		}
+	if _, err := to.Apply(ctx, service.Agent, want); err == nil || ctx.Err() != nil {
+		return nil, err
 	}
 	have, err := to.List(ctx)
 	if err != nil {
@@ -273,9 +237,5 @@ func applyAll(ctx context.Context, to Services, want []service.Service, w *wante
 	for _, u := range difference.Update {
 		c[u.Want.Key()] = &u.Want
 	}
-	failed := c.write(ctx, to, w)
-	if many && len(failed) == 0 {
-		_, err = to.Apply(ctx, service.Agent, want)
-	}
-	return failed, err
+	return c.write(ctx, to, w), nil
 }

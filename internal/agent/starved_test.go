@@ -5,14 +5,11 @@ package agent
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/netip"
 	"strings"
 	"testing"
 	"time"
 
-	"mustang/internal/agent/healthz"
-	"mustang/internal/kube"
 	"mustang/internal/kube/kubetest"
 	"mustang/internal/service"
 	"mustang/internal/testkit"
@@ -57,15 +54,8 @@ func TestLogUnderChange(t *testing.T) {
 	rows := &table{rows: map[service.Key]service.Service{}}
 	rows.other = service.Key{Frontend: netip.MustParseAddrPort("10.96.0.1:80"), Protocol: service.TCP}
 	s.Put(t, services, serviceAt("taken", "10.96.0.1", ""))
-	client, err := kube.Connect(s.Kubeconfig(t))
-	if err != nil {
-		t.Fatal(err)
-	}
 	var log syncBuffer
-	startAgent(t, New(Options{
-		Node: "here", Source: client, Services: rows, Policies: applied{rows}, Access: rows, Health: checks{rows}, State: healthz.New(), Events: client,
-		Log: slog.New(slog.NewTextHandler(&log, nil)),
-	}))
+	start(t, s, rows, logging(&log))
 	calls := func() int {
 		rows.Lock()
 		defer rows.Unlock()

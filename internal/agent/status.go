@@ -44,6 +44,7 @@ type view struct {
 	wanted     map[manifest.Name]ofService
 	holder     map[service.Key]manifest.Name
 	dirty      map[manifest.Name]bool
+	quotas     []string // namespaces above their quota
 	told       map[manifest.Name]told
 	failed     map[service.Key]string
 	unread     map[object]string
@@ -64,7 +65,7 @@ func (a *Agent) Report(ctx context.Context, q status.Query) (status.Report, erro
 		return r, ctx.Err()
 	}
 	v := a.view()
-	r.Unread, r.Warnings = a.State.Unread(), a.warned()
+	r.Unread, r.Warnings = a.State.Unread(), slices.Concat(a.warned(), v.quotas, a.State.Degraded())
 	rounds, nodes := a.State.Rounds()
 	r.Synced, r.Sync, r.Nodes = v.synced && !rounds.Began.IsZero(), describe(rounds), describe(nodes)
 	kinds := []string{status.Service, status.NetworkPolicy, status.ClusterNetworkPolicy}
@@ -111,13 +112,11 @@ func (a *Agent) view() view {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	dirty := maps.Clone(a.services.dirty)
-	for _, n := range a.services.underway {
-		dirty[n] = true
-	}
+	maps.Copy(dirty, a.services.underway)
 	return view{
-		synced: a.synced, pending: !a.synced || a.services.all || a.services.left != nil, rules: !a.synced || a.policies.changed,
+		synced: a.synced, pending: !a.synced || a.services.all, rules: !a.synced || a.policies.changed,
 		services: a.services.cluster.Names(), wanted: maps.Clone(a.services.wanted.of), holder: maps.Clone(a.services.wanted.holder),
-		dirty: dirty, told: maps.Clone(a.services.told), failed: maps.Clone(a.failed), unread: maps.Clone(a.unread),
+		dirty: dirty, quotas: a.services.quota.lines(), told: maps.Clone(a.services.told), failed: maps.Clone(a.failed), unread: maps.Clone(a.unread),
 		noRoom: maps.Clone(a.noRoom), unanswered: maps.Clone(a.unanswered), policies: maps.Clone(a.policies.of),
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -22,7 +21,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"mustang/internal/agent/healthz"
 	"mustang/internal/agent/status"
 	"mustang/internal/datapath"
 	"mustang/internal/kube"
@@ -65,10 +63,6 @@ var times = regexp.MustCompile(`[0-9.]+ (ms|s( ago)?)\b|[0-9]+ rounds|[0-9]+ fai
 // TestUnread has an API server that refuses lists: the status, the probe and one line of the log say so, and nothing else is blamed.
 func TestUnread(t *testing.T) {
 	s := kubetest.Start(t)
-	client, err := kube.Connect(s.Kubeconfig(t))
-	if err != nil {
-		t.Fatal(err)
-	}
 	forbid := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(http.StatusForbidden)
@@ -80,13 +74,11 @@ func TestUnread(t *testing.T) {
 	const definition = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/clusternetworkpolicies.policy.networking.k8s.io"
 	s.Handle(definition, forbid)
 	rows := &table{rows: map[service.Key]service.Service{}}
-	state, n := healthz.New(), &network{}
 	var log syncBuffer
-	a := New(Options{
-		Node: "here", Source: client, Services: rows, Policies: applied{rows}, Access: rows, Health: checks{rows}, State: state, Events: client,
-		Nodes: n, Attacher: n, Status: client, Log: slog.New(slog.NewTextHandler(&log, nil)), Warnings: func() []string { return []string{"look out"} },
+	a := start(t, s, rows, joining(&network{}), logging(&log), func(o *Options) {
+		o.Warnings = func() []string { return []string{"look out"} }
 	})
-	startAgent(t, a)
+	state := a.State
 	const want = "cannot list services, endpointslices and 5 more: forbidden for joe (apply the ClusterRoleBinding)"
 	testkit.Eventually(t, 30*time.Second, func() error {
 		var text bytes.Buffer
@@ -152,18 +144,12 @@ func (b *syncBuffer) String() string {
 // TestReport has objects that are well, and one of each kind that is wrong, with names that no terminal should see.
 func TestReport(t *testing.T) {
 	s := kubetest.Start(t)
-	client, err := kube.Connect(s.Kubeconfig(t))
-	if err != nil {
-		t.Fatal(err)
-	}
 	const podList, networkPolicies = "/api/v1/pods", "/apis/networking.k8s.io/v1/networkpolicies"
 	rows := &table{rows: map[service.Key]service.Service{}, room: 2}
 	rows.other = service.Key{Frontend: netip.MustParseAddrPort("10.96.0.4:80"), Protocol: service.TCP}
-	n := &network{}
-	a := New(Options{
-		Node: "here", Source: client, Services: rows, Policies: applied{rows}, Access: rows, Health: checks{rows}, State: healthz.New(), Events: client,
-		Nodes: n, Attacher: n, Status: client, Log: slog.New(slog.NewTextHandler(io.Discard, nil)), Endpoints: pods{"10.1.1.2"},
-		Config: status.Config{Node: "here", Version: "0.1.0", PID: 7, Link: "veth", Services: "both", Routing: "auto"},
+	a := agentOver(t, s, rows, joining(&network{}), func(o *Options) {
+		o.Endpoints = pods{"10.1.1.2"}
+		o.Config = status.Config{Node: "here", Version: "0.1.0", PID: 7, Link: "veth", Services: "both", Routing: "auto"}
 	})
 	report := func(q status.Query) status.Report {
 		r, err := a.Report(t.Context(), q)

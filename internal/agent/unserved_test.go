@@ -5,16 +5,12 @@ package agent
 import (
 	"context"
 	"fmt"
-	"io"
-	"log/slog"
 	"net/http"
 	"strings"
 	"testing"
 	"time"
 
-	"mustang/internal/agent/healthz"
 	"mustang/internal/agent/status"
-	"mustang/internal/kube"
 	"mustang/internal/kube/kubetest"
 	"mustang/internal/policy"
 	"mustang/internal/service"
@@ -30,17 +26,9 @@ func TestUnservedPolicies(t *testing.T) {
 	const why = "clusternetworkpolicies.policy.networking.k8s.io is served neither as v1beta1 nor as v1alpha2: what is installed stays"
 	s.Put(t, list, `{"apiVersion": "policy.networking.k8s.io/v1alpha2", "kind": "ClusterNetworkPolicy", "metadata": {"name": "deny"},
 "spec": {"tier": "Admin", "priority": 3, "subject": {"namespaces": {}}, "ingress": [{"action": "Deny", "from": [{"namespaces": {}}]}]}}`)
-	client, err := kube.Connect(s.Kubeconfig(t))
-	if err != nil {
-		t.Fatal(err)
-	}
 	begin := func(node string) (*Agent, *table) {
 		rows := &table{rows: map[service.Key]service.Service{}}
-		a := New(Options{
-			Node: node, Source: client, Services: rows, Policies: applied{rows}, Access: rows, Health: checks{rows}, State: healthz.New(), Events: client,
-			Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
-		})
-		startAgent(t, a)
+		a := start(t, s, rows, func(o *Options) { o.Node = node })
 		return a, rows
 	}
 	told := func(a *Agent, node string) {
@@ -85,16 +73,8 @@ func TestUnservedPolicies(t *testing.T) {
 // TestEmptyAtStart starts an agent on a node with a policy of an agent before, beside an API server that lists none: the policy stays, and the status says so.
 func TestEmptyAtStart(t *testing.T) {
 	s := kubetest.Start(t)
-	client, err := kube.Connect(s.Kubeconfig(t))
-	if err != nil {
-		t.Fatal(err)
-	}
 	rows := &table{rows: map[service.Key]service.Service{}, kept: []policy.Policy{{Tier: policy.Namespaced, Namespace: "shop", Name: "deny"}}}
-	a := New(Options{
-		Node: "here", Source: client, Services: rows, Policies: applied{rows}, Access: rows, Health: checks{rows}, State: healthz.New(), Events: client,
-		Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
-	})
-	startAgent(t, a)
+	a := start(t, s, rows)
 	testkit.Eventually(t, time.Minute, func() error {
 		report, err := a.Report(t.Context(), status.Query{})
 		if err == nil && !strings.Contains(report.Unread, "an empty list of networkpolicies, of which 1 are known") {

@@ -153,12 +153,8 @@ func (w *wanted) compareFor(key service.Key, a, b manifest.Name) int {
 	return cmp.Or(external(a)-external(b), w.compare(a, b))
 }
 
-// sort puts the services first whose Service needs little, and of one Service those that are no external address.
+// sort puts the services of the oldest Service first, and of one Service those that are no external address.
 func (w *wanted) sort(services []service.Service) {
-	need := map[manifest.Name]int{}
-	for _, s := range services {
-		need[w.holder[s.Key()]] += 1 + len(s.Backends)
-	}
 	external := func(s service.Service) int {
 		if s.External {
 			return 1
@@ -166,8 +162,7 @@ func (w *wanted) sort(services []service.Service) {
 		return 0
 	}
 	slices.SortFunc(services, func(a, b service.Service) int {
-		m, n := w.holder[a.Key()], w.holder[b.Key()]
-		return cmp.Or(cmp.Compare(need[m], need[n]), m.Compare(n), external(a)-external(b), a.Frontend.Compare(b.Frontend), cmp.Compare(a.Protocol, b.Protocol))
+		return cmp.Or(w.compare(w.holder[a.Key()], w.holder[b.Key()]), external(a)-external(b), compareKeys(a.Key(), b.Key()))
 	})
 }
 

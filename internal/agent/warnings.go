@@ -10,12 +10,14 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"mustang/internal/kube"
 	"mustang/internal/service/manifest"
 )
 
-// A warning is said again after a while: Kubernetes keeps events for an hour. There is room for some that wait, more than a namespace can say
-// at once.
+// A warning is repeated after a while: Kubernetes keeps events for an hour. The queue is longer than what one namespace
+// may say at once.
 const (
 	warnAgain  = 30 * time.Minute
 	maxWaiting = 1000
@@ -23,77 +25,49 @@ const (
 	maxText    = 1000 // bytes of a text, as an event may have
 )
 
-// An object, and all of a namespace together, have so much said of them at once, and then one more after a while: whoever may write an object
-// can have it changed many times a second. That of an object is what client-go has for events.
-var (
-	ofObject    = limit{25, 5 * time.Minute}
-	ofNamespace = limit{100, 30 * time.Second}
+// The objects of a namespace have so many warnings at once, and then one more after a while: who may write an object
+// can change it many times a second.
+const (
+	warningsBurst = 100
+	warningsEvery = 30 * time.Second
 )
-
-// limit is how much can be said at once, and how long it takes until there is room for one more.
-type limit struct {
-	burst int
-	every time.Duration
-}
-
-// bucket is how much has been said; it leaks.
-type bucket struct {
-	used int
-	at   time.Time // when used was right
-}
-
-// leak returns the bucket as it is now.
-func (b bucket) leak(l limit, now time.Time) bucket {
-	n := int(now.Sub(b.at) / l.every)
-	if n >= b.used {
-		return bucket{0, now}
-	}
-	return bucket{b.used - n, b.at.Add(time.Duration(n) * l.every)}
-}
 
 // Events are what users see of objects: of a node, or of all if that is empty. *kube.Client is one.
 type Events interface {
 	Warn(ctx context.Context, node string, w kube.Warning) error
 }
 
-// warnings are what there is to say of objects, in the log and as events.
+// warnings write warnings about objects to the log and as events.
 type warnings struct {
 	log        *slog.Logger
 	said       map[kube.Warning]time.Time
-	objects    map[object]bucket
-	namespaces map[string]bucket
+	namespaces map[string]*rate.Limiter
 	waiting    chan kube.Warning
 }
 
 func newWarnings(log *slog.Logger) *warnings {
-	return &warnings{log, map[kube.Warning]time.Time{}, map[object]bucket{}, map[string]bucket{}, make(chan kube.Warning, maxWaiting)}
+	return &warnings{log, map[kube.Warning]time.Time{}, map[string]*rate.Limiter{}, make(chan kube.Warning, maxWaiting)}
 }
 
-// mayTell reports whether there is room to say something of an object, and takes it.
-func (w *warnings) mayTell(v kube.Warning, now time.Time) bool {
-	at := object{v.Kind.Resource, v.Namespace, v.Name}
-	one, all := w.objects[at].leak(ofObject, now), w.namespaces[v.Namespace].leak(ofNamespace, now)
-	if one.used >= ofObject.burst || all.used >= ofNamespace.burst {
-		return false
+// allow reports whether a namespace may have another warning now, and counts it.
+func (w *warnings) allow(namespace string) bool {
+	of := w.namespaces[namespace]
+	if of == nil {
+		if len(w.namespaces) >= maxSaid {
+			clear(w.namespaces)
+		}
+		of = rate.NewLimiter(rate.Every(warningsEvery), warningsBurst)
+		w.namespaces[namespace] = of
 	}
-	if len(w.objects) >= maxSaid {
-		clear(w.objects) // namespaces stay bounded
-	}
-	if len(w.namespaces) >= maxSaid {
-		clear(w.namespaces)
-	}
-	one.used++
-	all.used++
-	w.objects[at], w.namespaces[v.Namespace] = one, all
-	return true
+	return of.Allow()
 }
 
-// add says a warning, unless it was said a short while ago or there is too much to say of the object. It is for one goroutine at a time, and
-// never waits: what there is no room for is in the log alone, and said again.
+// add writes a warning, unless the same one was written a while ago or its namespace has too many. It is for one
+// goroutine at a time, and never waits: a warning that finds the queue full is in the log alone, and is written again.
 func (w *warnings) add(v kube.Warning) {
 	now := time.Now()
 	v.Text = cut(v.Text)
-	if at, ok := w.said[v]; ok && now.Sub(at) < warnAgain || !w.mayTell(v, now) {
+	if at, ok := w.said[v]; ok && now.Sub(at) < warnAgain || !w.allow(v.Namespace) {
 		return
 	}
 	w.log.Warn(v.Reason, "kind", v.Kind.Resource, "namespace", v.Namespace, "name", v.Name, "error", v.Text)
@@ -107,9 +81,9 @@ func (w *warnings) add(v kube.Warning) {
 	}
 }
 
-// note says in a line of the log what was left out of an object, unless there is too much to say of it.
+// note writes a line of the log about what was left out of an object, unless its namespace has too many.
 func (w *warnings) note(of kube.Warning, notes []string) {
-	if len(notes) > 0 && w.mayTell(of, time.Now()) {
+	if len(notes) > 0 && w.allow(of.Namespace) {
 		w.log.Info(cut(strings.Join(notes, "; ")))
 	}
 }
@@ -125,7 +99,8 @@ func (w *warnings) notServed(why map[manifest.Name][]string, everywhere bool) {
 		}
 		if len(texts) > 0 {
 			w.add(kube.Warning{
-				Kind: kube.Services, Namespace: n.Namespace, Name: n.Name, Reason: "NotServed", Text: strings.Join(texts, "; "), Everywhere: everywhere,
+				Kind: kube.Services, Namespace: n.Namespace, Name: n.Name,
+				Reason: "NotServed", Text: strings.Join(texts, "; "), Everywhere: everywhere,
 			})
 		}
 	}

@@ -5,7 +5,6 @@ package agent
 import (
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/netip"
 	"strings"
@@ -18,18 +17,18 @@ import (
 	"mustang/internal/testkit"
 )
 
-func quiet() *warnings { return newWarnings(slog.New(slog.NewTextHandler(io.Discard, nil))) }
+func quiet() *warnings { return newWarnings(slog.New(slog.DiscardHandler)) }
 
-// TestFloodOfWarnings has a Service changed all the time, with other addresses that are not served each time: as much is said of it as of any
-// object, a line and an event for each change until then, and of others as ever.
+// TestFloodOfWarnings has a Service changed all the time, with other addresses that are not served each time: its
+// namespace has a line and an event for each change up to its limit, and other namespaces have theirs.
 func TestFloodOfWarnings(t *testing.T) {
 	s := newServiceSet("here")
 	s.setTaken(manifest.Taken{Pods: map[netip.Prefix]string{netip.MustParsePrefix("10.199.0.0/16"): "far"}})
 	var text strings.Builder
 	w := newWarnings(slog.New(slog.NewTextHandler(&text, nil)))
-	put := func(name, object string) {
+	put := func(namespace, name, object string) {
 		t.Helper()
-		if err := s.on(kube.Event{Kind: kube.Services, Namespace: "shop", Name: name, Object: []byte(object)}); err != nil {
+		if err := s.on(kube.Event{Kind: kube.Services, Namespace: namespace, Name: name, Object: []byte(object)}); err != nil {
 			t.Fatal(err)
 		}
 		collect(s, w)
@@ -39,10 +38,10 @@ func TestFloodOfWarnings(t *testing.T) {
 		for j := range 50 {
 			ips = append(ips, fmt.Sprintf("%q", fmt.Sprintf("10.199.%d.%d", i, j)))
 		}
-		put("flood", serviceAt("flood", "10.96.0.1", `, "externalIPs": [`+strings.Join(ips, ",")+`]`))
+		put("shop", "flood", serviceAt("flood", "10.96.0.1", `, "externalIPs": [`+strings.Join(ips, ",")+`]`))
 	}
-	if n := strings.Count(text.String(), "\n"); n != ofObject.burst || len(w.waiting) != n {
-		t.Errorf("there are %d lines and %d events, want %d", n, len(w.waiting), ofObject.burst)
+	if n := strings.Count(text.String(), "\n"); n != warningsBurst || len(w.waiting) != n {
+		t.Errorf("there are %d lines and %d events, want %d", n, len(w.waiting), warningsBurst)
 	}
 	for range len(w.waiting) {
 		v := <-w.waiting
@@ -50,16 +49,16 @@ func TestFloodOfWarnings(t *testing.T) {
 			t.Fatalf("it says %q", v.Text)
 		}
 	}
-	put("other", serviceAt("other", "10.96.0.2", `, "externalIPs": ["10.199.0.1"]`))
+	put("other", "web", strings.Replace(serviceAt("web", "10.96.0.2", `, "externalIPs": ["10.199.0.1"]`), "shop", "other", 1))
 	if len(w.waiting) != 1 {
-		t.Errorf("of another Service there are %d events", len(w.waiting))
+		t.Errorf("of another namespace there are %d events", len(w.waiting))
 	}
 	if len(s.told[manifest.Name{Namespace: "shop", Name: "flood"}].notServed) != 50 {
 		t.Error("the status has not all that is not served")
 	}
 }
 
-// TestFloodOfNotes has a Service that is left out of the log's lines once there are too many.
+// TestFloodOfNotes has a Service that is missing in the log once its namespace has too many lines.
 func TestFloodOfNotes(t *testing.T) {
 	s := newServiceSet("here")
 	var text strings.Builder
@@ -71,8 +70,8 @@ func TestFloodOfNotes(t *testing.T) {
 		}
 		collect(s, w)
 	}
-	if n := strings.Count(text.String(), "\n"); n != ofObject.burst {
-		t.Errorf("there are %d lines, want %d", n, ofObject.burst)
+	if n := strings.Count(text.String(), "\n"); n != warningsBurst {
+		t.Errorf("there are %d lines, want %d", n, warningsBurst)
 	}
 }
 
@@ -82,11 +81,11 @@ func TestWarningsOfNamespace(t *testing.T) {
 	for i := range 2 * maxWaiting {
 		w.add(kube.Warning{Kind: kube.Services, Namespace: "evil", Name: fmt.Sprint("web-", i), Reason: "NotServed", Text: "no"})
 	}
-	if len(w.waiting) != ofNamespace.burst {
-		t.Errorf("%d events wait, want %d", len(w.waiting), ofNamespace.burst)
+	if len(w.waiting) != warningsBurst {
+		t.Errorf("%d events wait, want %d", len(w.waiting), warningsBurst)
 	}
 	w.add(kube.Warning{Kind: kube.Services, Namespace: "shop", Name: "web", Reason: "NotServed", Text: "no"})
-	if len(w.waiting) != ofNamespace.burst+1 {
+	if len(w.waiting) != warningsBurst+1 {
 		t.Error("there is no room for another namespace")
 	}
 }
@@ -109,24 +108,8 @@ func TestWarningWithoutRoom(t *testing.T) {
 	}
 }
 
-// TestBucket leaks one after a while, and all after a long one.
-func TestBucket(t *testing.T) {
-	now := time.Unix(1000, 0)
-	l := limit{25, time.Minute}
-	for after, want := range map[time.Duration]int{0: 25, 59 * time.Second: 25, time.Minute: 24, 150 * time.Second: 23, time.Hour: 0} {
-		if b := (bucket{25, now}).leak(l, now.Add(after)); b.used != want {
-			t.Errorf("after %s there are %d, want %d", after, b.used, want)
-		}
-	}
-	if b := (bucket{25, now}).leak(l, now.Add(90*time.Second)).leak(l, now.Add(120*time.Second)); b.used != 23 {
-		t.Errorf("after two steps there are %d, want 23", b.used)
-	}
-	if b := (bucket{}).leak(l, now); b.used != 0 || b.at != now {
-		t.Errorf("a new one is %v", b)
-	}
-}
-
-// TestEventsOfNodes has two nodes say of Services what holds everywhere, and what each has of its own: the first is one event of no node.
+// TestEventsOfNodes has two nodes say of Services what holds everywhere, and what each has of its own: the first is one
+// event of no node.
 func TestEventsOfNodes(t *testing.T) {
 	s := kubetest.Start(t)
 	client, err := kube.Connect(s.Kubeconfig(t))

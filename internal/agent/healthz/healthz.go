@@ -8,9 +8,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -42,6 +45,8 @@ type State struct {
 	leaving bool      // load balancers are to leave the node alone
 	unread  string    // why the cluster cannot be read
 
+	degraded map[string]string // why not all is written, by what it is about
+
 	rounds         Rounds
 	nodes          Rounds
 	pending, taken changes
@@ -49,7 +54,7 @@ type State struct {
 
 // New returns the state of an agent that has written nothing yet.
 func New() *State {
-	s := &State{registry: prometheus.NewRegistry(), metrics: newMetrics(), now: time.Now}
+	s := &State{registry: prometheus.NewRegistry(), metrics: newMetrics(), now: time.Now, degraded: map[string]string{}}
 	s.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	s.registry.MustRegister(s.metrics.all()...)
 	s.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
@@ -105,6 +110,26 @@ func (s *State) Unread() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.unread
+}
+
+// SetDegraded notes why the node keeps an earlier state of some of its services or policies, as where a map is full; empty: it does not.
+func (s *State) SetDegraded(of, why string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.degraded[of] = why; why == "" {
+		delete(s.degraded, of)
+	}
+	s.metrics.degraded.Set(float64(min(1, len(s.degraded))))
+}
+
+// Degraded returns a line for each cause.
+func (s *State) Degraded() (lines []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, of := range slices.Sorted(maps.Keys(s.degraded)) {
+		lines = append(lines, of+": degraded: "+s.degraded[of])
+	}
+	return lines
 }
 
 func seconds(t time.Time) float64 { return float64(t.UnixNano()) / 1e9 }
@@ -163,6 +188,9 @@ func (s *State) answer(w http.ResponseWriter, r *http.Request, ofNode, first boo
 	more := ""
 	if ofNode {
 		more = fmt.Sprintf(`,"nodeEligible": %t`, eligible)
+		if lines := s.Degraded(); len(lines) > 0 {
+			more += fmt.Sprintf(`,"degraded": %q`, strings.Join(lines, "; "))
+		}
 	}
 	if first && unread != "" {
 		more = fmt.Sprintf(`,"error": %q`, unread)

@@ -14,7 +14,7 @@ type metrics struct {
 	duration, full, partial, programming, joining prometheus.Histogram
 	queued, written, joined                       prometheus.Gauge
 	failed, unjoined                              prometheus.Counter
-	services, backends, unread                    prometheus.Gauge
+	services, backends, unread, degraded          prometheus.Gauge
 	endpointsPending, servicesPending             prometheus.Gauge
 	endpointsTotal, servicesTotal                 prometheus.Counter
 	noLocal, refused                              *prometheus.GaugeVec
@@ -67,7 +67,8 @@ func newMetrics() metrics {
 		refused: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Subsystem: ours, Name: "objects_refused", Help: "Objects that do not have in force all that they ask for, as mustang agent status --wrong tells.",
 		}, []string{"kind"}),
-		unread: gauge(ours, "cluster_unread", "1 while objects of the API server cannot be read: all stays as it was; else 0."),
+		degraded: gauge(ours, "degraded", "1 while the node keeps an earlier state of services or policies, since a map is full; else 0."),
+		unread:   gauge(ours, "cluster_unread", "1 while objects of the API server cannot be read: all stays as it was; else 0."),
 		verbs: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Subsystem: ours, Name: "cni_duration_seconds", Help: "Time of a verb of the CNI plugin.", Buckets: rounds,
 		}, []string{"verb", "result"}),
@@ -83,6 +84,6 @@ func newMetrics() metrics {
 func (m metrics) all() []prometheus.Collector {
 	return []prometheus.Collector{
 		m.duration, m.full, m.partial, m.programming, m.queued, m.written, m.failed, m.endpointsPending, m.endpointsTotal, m.servicesPending,
-		m.servicesTotal, m.services, m.backends, m.joining, m.joined, m.unjoined, m.noLocal, m.refused, m.unread, m.verbs, m.answers["/healthz"], m.answers["/livez"],
+		m.servicesTotal, m.services, m.backends, m.joining, m.joined, m.unjoined, m.noLocal, m.refused, m.unread, m.degraded, m.verbs, m.answers["/healthz"], m.answers["/livez"],
 	}
 }

@@ -251,20 +251,6 @@ func (c *Cluster) Snapshot(n Name) Snapshot {
 	return s
 }
 
-// Cost tells about how much work Set is: a frontend, a port and an endpoint are one each, and an endpoint is one more at each port.
-func (s Snapshot) Cost() int {
-	if s.kube == nil {
-		return 1
-	}
-	ports, endpoints := len(s.kube.Spec.Ports), 0
-	cost := 1 + ports + len(s.kube.Spec.ExternalIPs) + len(s.kube.Status.LoadBalancer.Ingress) + len(s.kube.Spec.LoadBalancerSourceRanges)
-	for _, slice := range s.of {
-		cost += len(slice.Ports)
-		endpoints += len(slice.Endpoints)
-	}
-	return cost + endpoints + min(ports*endpoints, maxBackends)
-}
-
 // Set returns what the Service stands for: nothing if there is none. An error says why it cannot be served. External addresses that
 // cannot be are left out.
 func (s Snapshot) Set() (Set, error) {
@@ -277,10 +263,12 @@ func (s Snapshot) Set() (Set, error) {
 		out.Remarks = append(out.Remarks, why)
 		return out.Set, nil
 	}
-	of := out.look(k, s.of)
-	if err := out.joinOne(k, of); err != nil {
+	if err := checkSlices(s.of); err != nil {
+		return Set{}, fmt.Errorf("%s: %w", k.origin, err)
+	}
+	if err := out.joinOne(k, s.of); err != nil {
 		return Set{}, err
 	}
-	out.remark(k, of)
+	out.remark(k, s.of)
 	return out.Set, nil
 }

@@ -75,8 +75,11 @@ func (s *set) joinOne(k *kubeService, of []*endpointSlice) error {
 		s.note("%s: left out: it has no address yet", k.origin)
 	}
 	if s.cluster {
-		if frontends = s.limit(k, s.leave(k, frontends)); len(frontends) == 0 {
+		if frontends = s.leave(k, frontends); len(frontends) == 0 {
 			return nil
+		}
+		if err := k.checkFrontends(frontends); err != nil {
+			return fmt.Errorf("%s: %w", k.origin, err)
 		}
 	}
 	if s.Node == "" && slices.ContainsFunc(frontends, func(f frontend) bool { return f.policy == service.Local }) {
@@ -87,15 +90,13 @@ func (s *set) joinOne(k *kubeService, of []*endpointSlice) error {
 		return err
 	}
 	if s.cluster {
-		frontends = s.limitRows(k, frontends, offers)
+		if err := k.checkRows(len(frontends), offers); err != nil {
+			return fmt.Errorf("%s: %w", k.origin, err)
+		}
 	}
 	for i, p := range k.Spec.Ports {
 		protocol, _ := kubeProtocol(p.Protocol) // the offers had it
 		at := portName{p.Name, protocol}
-		if !s.room(offers.count(at)) {
-			s.refuse("%s: it has more than %d endpoints at all ports: spec.ports[%d] and those after it are not served", k.origin, maxBackends, i)
-			break
-		}
 		near := nearby{offers.backends(at), map[kind][]service.Backend{}}
 		seen := map[netip.AddrPort]bool{}
 		for _, f := range frontends {

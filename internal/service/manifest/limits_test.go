@@ -33,7 +33,8 @@ func served(t *testing.T, c *Cluster, spec string, slices ...string) Set {
 	return set
 }
 
-// TestTakenAddresses refuses external IPs that machines have which the cluster needs, and leaves those of a load balancer to these.
+// TestTakenAddresses refuses external IPs that machines have which the cluster needs, and leaves those of a load
+// balancer to these.
 func TestTakenAddresses(t *testing.T) {
 	c := NewCluster(Options{Node: "here"})
 	addr := netip.MustParseAddr
@@ -89,8 +90,8 @@ func TestAPIServerAddressLater(t *testing.T) {
 	}
 }
 
-// TestLooseAddresses serves the rest of a Service that has addresses or ranges which Kubernetes takes and others than it cannot read: with
-// leading zeros. Ranges may be in blanks.
+// TestLooseAddresses serves the rest of a Service that has addresses or ranges which Kubernetes takes and others than
+// it cannot read: with leading zeros. Ranges may be in blanks.
 func TestLooseAddresses(t *testing.T) {
 	for spec, want := range map[string]string{
 		`"externalIPs": ["010.1.2.3", "192.0.2.55"]`:                                    "10.96.0.1:80 192.0.2.66:80 192.0.2.55:80",
@@ -117,29 +118,8 @@ func TestLooseAddresses(t *testing.T) {
 	}
 }
 
-// TestManyFrontends serves the cluster IP and node ports of a Service with more frontends than are served of one.
-func TestManyFrontends(t *testing.T) {
-	var ports, ips []string
-	for i := range 400 {
-		ports = append(ports, fmt.Sprintf(`{"name": "p%d", "port": %d, "nodePort": %d}`, i, i+1, 30000+i))
-		ips = append(ips, fmt.Sprintf(`"198.51.%d.%d"`, 100+i/200, i%200+1))
-	}
-	set := served(t, NewCluster(Options{}), fmt.Sprintf(`{"spec": {"type": "NodePort", "clusterIP": "10.96.0.1", "externalIPs": [%s], "ports": [%s]}}`,
-		strings.Join(ips, ","), strings.Join(ports, ",")))
-	count := map[string]int{}
-	for _, s := range set.Services {
-		count[s.Frontend.Addr().String()]++
-	}
-	if len(count) != 2 || count["10.96.0.1"] != 400 || count["0.0.0.0"] != 400 {
-		t.Errorf("there are %v", count)
-	}
-	const want = "Service shop/web: its 400 ports at 402 addresses ask for 160800 frontends, of which a Service has 1000 at most: 2 addresses are served"
-	if !slices.Equal(set.NotServed, []string{want}) {
-		t.Errorf("it says %q, want %q", set.NotServed, want)
-	}
-}
-
-// TestManyEndpoints keeps as many endpoints as a service can have: active ones and those of this node, and the same ones again.
+// TestManyEndpoints keeps as many endpoints as a service can have: active ones and those of this node, and the same
+// ones again.
 func TestManyEndpoints(t *testing.T) {
 	var of []string
 	for i := range 50 {
@@ -188,8 +168,8 @@ func TestBadEndpoints(t *testing.T) {
 	}
 }
 
-// TestManyOfBoth reads a Service with as many frontends as are served of one, and as many endpoints, in the memory that one frontend takes. An
-// endpoint that has the address of a frontend is left out there alone.
+// TestManyOfBoth reads a Service with as many frontends as are served of one, and as many endpoints, in the memory that
+// one frontend takes. An endpoint that has the address of a frontend is left out there alone.
 func TestManyOfBoth(t *testing.T) {
 	c := NewCluster(Options{})
 	ips := []string{`"10.1.0.1"`}
@@ -259,54 +239,49 @@ func many(t *testing.T, spec string, n size) Snapshot {
 	return c.Snapshot(name)
 }
 
-// TestManyPorts does next to nothing for a Service with more ports than frontends can be served.
-func TestManyPorts(t *testing.T) {
-	of := many(t, "", size{1500, 2, 300})
-	var set Set
-	var err error
-	if mb := allocated(func() { set, err = of.Set() }); mb > 1 {
-		t.Errorf("it takes %d MB", mb)
+// TestLimitsOfService serves a Service up to each limit, and nothing of one above it. To find that out takes little
+// memory.
+func TestLimitsOfService(t *testing.T) {
+	externalIPs := func(n int) string {
+		var ips []string
+		for i := range n {
+			ips = append(ips, fmt.Sprintf(`"198.18.%d.%d"`, i/200, i%200+1))
+		}
+		return `"externalIPs": [` + strings.Join(ips, ",") + `],`
 	}
-	if want := "Service shop/web: its 1500 ports at 1 address ask for 1500 frontends, of which a Service has 1000 at most: none is served"; err != nil || len(set.Services) > 0 || !slices.Equal(set.NotServed, []string{want}) {
-		t.Errorf("there are %d services, it says %q, %v", len(set.Services), set.NotServed, err)
-	}
-}
-
-// TestManyPortsOfEndpoints serves as many ports as there may be endpoints at all of them together.
-func TestManyPortsOfEndpoints(t *testing.T) {
-	set, err := many(t, "", size{400, 1, 1000}).Set()
-	const want = "Service shop/web: it has more than 262144 endpoints at all ports: spec.ports[262] and those after it are not served"
-	if err != nil || len(set.Services) != 262 || !slices.Equal(set.NotServed, []string{want}) {
-		t.Errorf("there are %d services, it says %q, %v", len(set.Services), set.NotServed, err)
-	}
-	if set, err = many(t, "", size{250, 1, 1000}).Set(); err != nil || len(set.Services) != 250 || len(set.NotServed) > 0 {
-		t.Errorf("of fewer there are %d services, it says %q, %v", len(set.Services), set.NotServed, err)
-	}
-}
-
-// TestManyAddressesOfEndpoints serves as many addresses as there may be endpoints at all of them together, the cluster IP first.
-func TestManyAddressesOfEndpoints(t *testing.T) {
-	var ips []string
-	for i := range 990 {
-		ips = append(ips, fmt.Sprintf(`"198.18.%d.%d"`, i/200, i%200+1))
-	}
-	set, err := many(t, `"externalIPs": [`+strings.Join(ips, ",")+`],`, size{1, 5, 1000}).Set()
-	const want = "Service shop/web: its 4096 endpoints at 991 addresses ask for 4059136 rows, of which a Service has 262144 at most: 64 addresses are served"
-	if err != nil || len(set.Services) != 64 || set.Services[0].External || !slices.Contains(set.NotServed, want) {
-		t.Errorf("there are %d services, it says %q, %v", len(set.Services), set.NotServed, err)
-	}
-}
-
-// TestManySlices looks at some slices of a Service that has too many.
-func TestManySlices(t *testing.T) {
-	of := many(t, "", size{1, 1, 1000})
-	for range 299 {
-		of.of = append(of.of, of.of[0])
-	}
-	set, err := of.Set()
-	const want = "Service shop/web: its EndpointSlices have more than 262144 endpoints and ports: 39 of 300 are not looked at"
-	if err != nil || len(set.Services) != 1 || !slices.Equal(set.NotServed, []string{want}) {
-		t.Errorf("there are %d services, it says %q, %v", len(set.Services), set.NotServed, err)
+	for _, test := range []struct {
+		what, spec string
+		size
+		more     int // copies of the first slice
+		services int
+		why      string
+	}{
+		{"as many frontends", externalIPs(3), size{250, 0, 0}, 0, 1000, ""},
+		{"more frontends", externalIPs(3), size{251, 2, 300}, 0, 0, "251 ports at 4 addresses are 1004 frontends: a Service has at most 1000"},
+		{"as many rows at all ports", "", size{256, 1, 1024}, 0, 256, ""},
+		{"more rows at all ports", "", size{257, 1, 1024}, 0, 0, "its endpoints at 1 address have 263168 rows: a Service has at most 262144"},
+		{"as many rows at all addresses", externalIPs(63), size{1, 5, 1000}, 0, 64, ""},
+		{"more rows at all addresses", externalIPs(64), size{1, 5, 1000}, 0, 0, "its endpoints at 65 addresses have 266240 rows: a Service has at most 262144"},
+		{"as many endpoints in slices", "", size{1, 1, 1023}, 255, 1, ""},
+		{"more endpoints in slices", "", size{1, 1, 1023}, 256, 0, "its EndpointSlices have 263168 endpoints and ports: a Service has at most 262144"},
+	} {
+		of := many(t, test.spec, test.size)
+		for range test.more {
+			of.of = append(of.of, of.of[0])
+		}
+		var set Set
+		var err error
+		mb := allocated(func() { set, err = of.Set() })
+		why := ""
+		if err != nil {
+			why = strings.TrimPrefix(err.Error(), "Service shop/web: ")
+		}
+		if len(set.Services) != test.services || why != test.why {
+			t.Errorf("%s: there are %d services, %v", test.what, len(set.Services), err)
+		}
+		if err != nil && mb > 1 {
+			t.Errorf("%s: it takes %d MB", test.what, mb)
+		}
 	}
 }
 

@@ -98,7 +98,6 @@ type set struct {
 	// apiServers are the endpoints of the cluster's API.
 	apiServers []netip.Addr
 	clusterIPs map[netip.Addr]bool // of a cluster's Services, among the external addresses of this one
-	stored     int                 // endpoints at all ports, of a cluster's Service
 	kube       *Cluster            // the objects of Kubernetes that were read; nil: none were
 	order      []Name              // its Services, as they stand
 }

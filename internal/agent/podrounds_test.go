@@ -4,14 +4,60 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"mustang/internal/agent/healthz"
+	"mustang/internal/datapath/policies"
 	"mustang/internal/kube"
+	"mustang/internal/kube/kubetest"
+	"mustang/internal/service"
+	"mustang/internal/testkit"
 )
+
+// slow are policies that cannot be written, which takes longer than the first retry.
+type slow struct {
+	applied
+	calls atomic.Int32
+}
+
+func (s *slow) Apply(context.Context, service.Owner, policies.Set) (policies.Result, error) {
+	s.calls.Add(1)
+	time.Sleep(firstRetry + firstRetry/5) // the time that it takes
+	return policies.Result{}, errors.New("no tables")
+}
+
+// TestRestHidesNoFailure has policies that cannot be written, which takes longer than the first retry: the agent is not ready meanwhile.
+func TestRestHidesNoFailure(t *testing.T) {
+	s := kubetest.Start(t)
+	rows := &table{rows: map[service.Key]service.Service{}}
+	var log syncBuffer
+	tables := &slow{applied: applied{rows}}
+	s.Put(t, "/apis/networking.k8s.io/v1/networkpolicies", fmt.Sprintf(denyAll, ""))
+	a := start(t, s, rows, logging(&log), func(o *Options) { o.Policies = tables })
+	ready := 0
+	testkit.Eventually(t, time.Minute, func() error {
+		r := httptest.NewRecorder()
+		a.State.Probes().ServeHTTP(r, httptest.NewRequest(http.MethodGet, "/readyz", nil))
+		if r.Code == 200 {
+			ready++
+		}
+		if n := tables.calls.Load(); n < 3 {
+			return fmt.Errorf("written %d times", n)
+		}
+		return nil
+	})
+	if text := log.String(); ready > 0 || strings.Contains(text, "written again") {
+		t.Errorf("/readyz was 200 for %d times; log:\n%s", ready, text)
+	}
+}
 
 // TestPodsElsewhere has pods come and go on another node: without an address, or without any policy, they change nothing here.
 func TestPodsElsewhere(t *testing.T) {
@@ -57,33 +103,34 @@ func TestPodsElsewhere(t *testing.T) {
 	change(gone("web"), true)
 }
 
-// TestPoliciesRest has a change of policies that took an hour: the next Pod waits, but for no more than some seconds, and not while a pod waits for its
-// policies. A policy or a namespace does not wait.
-func TestPoliciesRest(t *testing.T) {
+// TestPodsRest has a change of policies that took an hour: the next Pod waits, but not while a pod of the node waits for its policies, and no longer than
+// some seconds. A policy or a namespace does not wait.
+func TestPodsRest(t *testing.T) {
 	a := New(Options{Node: "here", State: healthz.New(), Log: slog.New(slog.DiscardHandler)})
 	a.synced = true
-	due := func(want bool) {
+	due := func(what string, want bool) {
 		t.Helper()
 		if due := a.policiesDue(); due != want {
-			t.Errorf("due: %t, want %t", due, want)
+			t.Errorf("%s: due %t, want %t", what, due, want)
 		}
 	}
-	due(false)
+	due("nothing", false)
 	pod, namespace := object{resource: kube.Pods.Resource}, object{resource: kube.Namespaces.Resource}
 	a.policies.change(pod)
-	due(true)
-	a.restAfter(time.Hour, nil)
-	due(false)
+	due("the first Pod", true)
+	a.policies.set()
+	a.policiesTook(time.Hour)
+	if every := time.Duration(float64(time.Second) / float64(a.podRounds.Limit())); every > 2*longestRest {
+		t.Errorf("a round in %v", every)
+	}
+	a.podRounds.AllowN(time.Now(), 1) // it may have come back by now
+	a.policies.change(pod)
+	due("another Pod", false)
 	a.policies.change(namespace)
-	due(true)
-	a.restAfter(time.Hour, nil) // of a round that had begun before
-	due(true)
+	due("a namespace", true)
 	a.policies.set()
 	a.policies.change(pod)
-	due(false)
-	if left := time.Until(a.policies.rest.until); left > longestRest {
-		t.Errorf("waits %v", left)
-	}
+	due("a Pod after it", false)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	go func() { _ = a.AwaitPod(ctx, "shop", "", "") }()
@@ -92,23 +139,26 @@ func TestPoliciesRest(t *testing.T) {
 	case <-time.After(10 * time.Second):
 		t.Fatal("the round is not woken for a pod that waits")
 	}
-	due(true)
+	due("a pod of the node waits", true)
 }
 
-// TestRestEnds has a change of policies wait for a moment: then it is written.
+// TestRestEnds has a change of a Pod wait for a moment: then it is written.
 func TestRestEnds(t *testing.T) {
 	a := New(Options{Node: "here", State: healthz.New(), Log: slog.New(slog.DiscardHandler)})
 	a.policies.change(object{resource: kube.Pods.Resource})
-	a.restAfter(100*time.Millisecond, nil)
+	a.policiesTook(100 * time.Millisecond)
 	for a.policiesDue() { // the machine takes longer than the rest
-		a.restAfter(time.Second, nil)
+		continue
 	}
 	select {
 	case <-a.changed:
 	case <-time.After(10 * time.Second):
 		t.Fatal("the round is not woken")
 	}
-	if !a.policiesDue() {
-		t.Error("the change is put off still")
-	}
+	testkit.Eventually(t, 10*time.Second, func() error {
+		if !a.policiesDue() {
+			return errors.New("the change is put off still")
+		}
+		return nil
+	})
 }

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"mustang/internal/agent/status"
+	"mustang/internal/datapath"
+	"mustang/internal/datapath/objects"
+	"mustang/internal/datapath/rows"
+	"mustang/internal/kube/kubetest"
+	"mustang/internal/service"
+	"mustang/internal/service/manifest"
+	"mustang/internal/testkit"
+)
+
+func nameOf(text string) manifest.Name {
+	namespace, name, _ := strings.Cut(text, "/")
+	return manifest.Name{Namespace: namespace, Name: name}
+}
+
+// TestQuotaOfNamespace fills small maps of a datapath from one namespace, of whose rows it has an eighth. Its oldest
+// Services are programmed, as many as fit, and the others follow once there are rows for them. One larger than the
+// quota keeps none of the others out. Another namespace has its own rows.
+func TestQuotaOfNamespace(t *testing.T) {
+	testkit.RequireRoot(t)
+	sizes := objects.Sizes{Services: 4096, Backends: 8192, SourceRanges: 2048} // of which a namespace has 512, 1,024, 256
+	d, err := datapath.Open(t.Context(), datapath.Options{Root: filepath.Join(testkit.BPFFS(t), "mustang"), Sizes: sizes})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = d.Close() })
+	size, err := d.Services().Room()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newServiceSet("here")
+	s.quota = newQuota(size, 8, s.cluster.CompareAge)
+	at := map[string]byte{}
+	for _, step := range []struct {
+		what, name                  string
+		frontends, backends, ranges int
+		programmed, why             string
+	}{
+		{"within the quota", "shop/b", 2, 200, 0, "shop/b", ""},
+		{"the whole quota", "shop/c", 3, 208, 0, "shop/b shop/c", ""},
+		{"one row more", "shop/d", 1, 1, 0, "shop/b shop/c", "namespace shop: 1,025 of 1,024 backend rows"},
+		{"another namespace", "bank/web", 2, 400, 0, "bank/web shop/b shop/c", ""},
+		{"a Service larger than the quota comes first", "shop/a", 1, 1025, 0, "bank/web shop/b shop/c", "namespace shop: 1,025 of 1,024 backend rows"},
+		{"it goes", "shop/a", 0, 0, 0, "bank/web shop/b shop/c", ""},
+		{"an older one grows", "shop/b", 2, 201, 0, "bank/web shop/b", ""},
+		{"and shrinks", "shop/b", 2, 199, 0, "bank/web shop/b shop/c shop/d", ""},
+		{"more frontends than the quota", "many/x", 513, 0, 0, "bank/web shop/b shop/c shop/d", "namespace many: 513 of 512 frontend rows"},
+		{"more source ranges", "many/y", 1, 1, 257, "bank/web shop/b shop/c shop/d", "namespace many: 257 of 256 source range rows"},
+		{"fewer", "many/y", 1, 1, 256, "bank/web many/y shop/b shop/c shop/d", ""},
+	} {
+		n := nameOf(step.name)
+		if at[step.name] == 0 {
+			at[step.name] = byte(len(at) + 1)
+		}
+		var set manifest.Set
+		for i := range step.frontends {
+			v := service.Service{Frontend: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 96, at[step.name], byte(i >> 8)}), uint16(i%256+1)), Protocol: service.TCP}
+			for k := range step.backends {
+				v.Backends = append(v.Backends, service.Backend{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, byte(k >> 8), byte(k)}), 80)})
+			}
+			for k := range step.ranges {
+				v.SourceRanges = append(v.SourceRanges, netip.PrefixFrom(netip.AddrFrom4([4]byte{20, 1, byte(k >> 8), byte(k)}), 32))
+			}
+			set.Services = append(set.Services, v)
+		}
+		c, refused := s.merge([]resolved{{name: n, set: set}}, quiet())
+		if failed := c.write(t.Context(), d.Services(), s.wanted); len(failed) > 0 {
+			t.Fatalf("%s: %v", step.what, failed.err())
+		}
+		for key, err := range refused {
+			if why := (*QuotaError)(nil); s.wanted.holder[key] == n && (!errors.As(err, &why) || !isRefused(err) || err.Error() != step.why) {
+				t.Errorf("%s: %v, want %q", step.what, err, step.why)
+			}
+		}
+		if got := s.quota.refusal(n) != nil; got != (step.why != "") {
+			t.Errorf("%s: refused %t", step.what, got)
+		}
+		all, err := d.Services().List(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		names := map[string]int{}
+		for _, v := range all {
+			of := s.wanted.holder[v.Key()]
+			if want, _ := s.wanted.of[of].get(v.Key()); len(want.Backends) != len(v.Backends) {
+				t.Errorf("%s: %s has %d backends, want %d", step.what, of, len(v.Backends), len(want.Backends))
+			}
+			names[of.String()]++
+		}
+		if have := strings.Join(slices.Sorted(maps.Keys(names)), " "); have != step.programmed {
+			t.Errorf("%s: programmed are %q, want %q", step.what, have, step.programmed)
+		}
+		if services, _ := s.programmed(); len(services) != len(all) {
+			t.Errorf("%s: %d services are to be there, and %d are", step.what, len(services), len(all))
+		}
+	}
+	if lines := fmt.Sprint(s.quota.lines()); lines != "[namespace many: 514 of 512 frontend rows; not programmed: many/x]" {
+		t.Errorf("the status says %s", lines)
+	}
+}
+
+// TestQuotaAfterRestart has Services come in another order: the same ones are programmed.
+func TestQuotaAfterRestart(t *testing.T) {
+	var names []manifest.Name
+	for i := range 100 {
+		names = append(names, nameOf(fmt.Sprintf("shop/%02d", i)))
+	}
+	var want []manifest.Name
+	for range 20 {
+		q := newQuota(rows.Counts{Backends: 8000}, 8, manifest.Name.Compare)
+		for _, i := range rand.Perm(len(names)) {
+			q.set(names[i], []service.Service{{Frontend: netip.MustParseAddrPort("10.96.0.1:80"), Protocol: service.TCP, Backends: make([]service.Backend, 1+i*37%50)}})
+			if rand.N(2) == 0 {
+				q.update()
+			}
+		}
+		q.update()
+		have := slices.SortedFunc(maps.Keys(q.of["shop"].refused), manifest.Name.Compare)
+		if want == nil {
+			want = have
+		}
+		if len(have) == 0 || len(have) == len(names) || !slices.Equal(have, want) {
+			t.Errorf("%v are refused, want %v", have, want)
+		}
+	}
+}
+
+// TestQuotaIsTold has a Service above the quota of its namespace: one event has both numbers, and the status a line for
+// the namespace. It is programmed once another Service has gone.
+func TestQuotaIsTold(t *testing.T) {
+	s := kubetest.Start(t)
+	rowsOf := &table{rows: map[service.Key]service.Service{}}
+	for i := range 3 {
+		name := fmt.Sprint("web-", i)
+		s.Put(t, services, serviceAt(name, fmt.Sprint("10.96.0.", i+1), ""))
+	}
+	a := start(t, s, rowsOf, func(o *Options) { o.Room, o.NamespaceQuota = rows.Counts{Services: 16}, 8 })
+	rowsOf.wants(t, "two of three", "10.96.0.1:80/tcp []; 10.96.0.2:80/tcp []")
+	s.Put(t, services, serviceAt("web-3", "10.96.0.4", ""))
+	testkit.Eventually(t, 30*time.Second, func() error {
+		r, err := a.Report(t.Context(), status.Query{})
+		if err != nil {
+			return err
+		}
+		if !slices.Equal(r.Warnings, []string{"namespace shop: 4 of 2 frontend rows; not programmed: shop/web-2, shop/web-3"}) {
+			return fmt.Errorf("the status says %q", r.Warnings)
+		}
+		for i, o := range r.Objects {
+			if want := fmt.Sprintf("namespace shop: %d of 2 frontend rows", i+3); o.Name != fmt.Sprint("web-", i+2) || o.Entries[0].Why != want {
+				return fmt.Errorf("the status says %+v", o)
+			}
+		}
+		return nil
+	})
+	a.setAll()
+	testkit.Eventually(t, 30*time.Second, func() error {
+		all := s.Objects(t, "/api/v1/events")
+		for _, want := range []string{`"message":"namespace shop: 3 of 2 frontend rows"`, `"message":"namespace shop: 4 of 2 frontend rows"`} {
+			if strings.Count(all, want) != 1 {
+				return fmt.Errorf("there are the events %s", all)
+			}
+		}
+		return nil
+	})
+	s.Delete(services, "shop", "web-0")
+	rowsOf.wants(t, "one has gone", "10.96.0.2:80/tcp []; 10.96.0.3:80/tcp []")
+}
+
+// TestFullMap has more Services than a map has rows: those that are programmed stay, and the node is degraded until the
+// others are programmed too.
+func TestFullMap(t *testing.T) {
+	s := kubetest.Start(t)
+	rowsOf := &table{rows: map[service.Key]service.Service{}, rowRoom: 1}
+	s.Put(t, services, serviceAt("one", "10.96.0.1", ""))
+	a := start(t, s, rowsOf)
+	rowsOf.wants(t, "one", "10.96.0.1:80/tcp []")
+	s.Put(t, services, serviceAt("two", "10.96.0.2", ""))
+	tells := func(degraded bool) {
+		t.Helper()
+		testkit.Eventually(t, 30*time.Second, func() error {
+			get := func(of http.Handler, path string) string {
+				w := httptest.NewRecorder()
+				of.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil))
+				return w.Body.String()
+			}
+			health, metrics := get(a.State.Probes(), "/healthz"), get(a.State.Metrics(), "/metrics")
+			r, err := a.Report(t.Context(), status.Query{})
+			if err != nil {
+				return err
+			}
+			if strings.Contains(health, `"degraded": "services: degraded: map \"services\" is full`) != degraded || (len(r.Warnings) > 0) != degraded ||
+				strings.Contains(metrics, "\nmustang_agent_degraded 1\n") != degraded {
+				return fmt.Errorf("/healthz says %s, and the status %q", health, r.Warnings)
+			}
+			return nil
+		})
+	}
+	tells(true)
+	rowsOf.wants(t, "the map is full", "10.96.0.1:80/tcp []")
+	testkit.Eventually(t, 30*time.Second, func() error {
+		if all := s.Objects(t, "/api/v1/events"); strings.Count(all, `map \"services\" is full`) != 1 {
+			return fmt.Errorf("there are the events %s", all)
+		}
+		return nil
+	})
+	rowsOf.Lock()
+	rowsOf.rowRoom = 2
+	rowsOf.Unlock()
+	rowsOf.wants(t, "the map has rows again", "10.96.0.1:80/tcp []; 10.96.0.2:80/tcp []")
+	tells(false)
+}
+
+// BenchmarkQuota decides anew which of 100,000 Services are programmed, all in one namespace above its quota.
+func BenchmarkQuota(b *testing.B) {
+	q := newQuota(rows.Counts{Services: 131_072, Backends: 524_288, Blocks: 262_144, SourceRanges: 65_536}, 8, manifest.Name.Compare)
+	for i := range 100_000 {
+		at := netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
+		q.set(manifest.Name{Namespace: "shop", Name: fmt.Sprint("s", i)}, []service.Service{{Frontend: netip.AddrPortFrom(at, 80), Protocol: service.TCP}})
+	}
+	for b.Loop() {
+		q.changed["shop"] = true
+		q.update()
+	}
+}
