@@ -22,7 +22,7 @@ func TestRetryUnderChange(t *testing.T) {
 	rows := &table{rows: map[service.Key]service.Service{}}
 	rows.other = service.Key{Frontend: netip.MustParseAddrPort("10.96.0.1:80"), Protocol: service.TCP}
 	s.Put(t, services, serviceAt("taken", "10.96.0.1", ""))
-	start(t, s, rows)
+	a := start(t, s, rows)
 	s.Put(t, services, serviceAt("two", "10.96.0.2", ""))
 	rows.wants(t, "from the begin", "10.96.0.2:80/tcp []")
 	rows.Lock()
@@ -31,7 +31,12 @@ func TestRetryUnderChange(t *testing.T) {
 	s.Put(t, "/api/v1/namespaces", `{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}}`)
 	s.Put(t, "/apis/networking.k8s.io/v1/networkpolicies",
 		`{"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"namespace": "shop", "name": "closed"}, "spec": {"podSelector": {}}}`)
-	time.Sleep(time.Second)
+	testkit.Eventually(t, time.Minute, func() error {
+		if rounds, _ := a.State.Rounds(); rounds.Failed == 0 {
+			return errors.New("no round has failed")
+		}
+		return nil
+	})
 	rows.Lock()
 	rows.refuses = nil
 	rows.Unlock()

@@ -16,6 +16,7 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -63,7 +64,9 @@ var times = regexp.MustCompile(`[0-9.]+ (ms|s( ago)?)\b|[0-9]+ rounds|[0-9]+ fai
 // TestUnread has an API server that refuses lists: the status, the probe and one line of the log say so, and nothing else is blamed.
 func TestUnread(t *testing.T) {
 	s := kubetest.Start(t)
+	var tries atomic.Int32
 	forbid := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		tries.Add(1)
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(http.StatusForbidden)
 		_, _ = io.WriteString(w, `{"kind": "Status", "status": "Failure", "reason": "Forbidden", "code": 403, "message": "forbidden: User \"joe\" cannot list"}`)
@@ -99,7 +102,13 @@ func TestUnread(t *testing.T) {
 		}
 		return nil
 	})
-	time.Sleep(2 * time.Second) // some tries more
+	enough := tries.Load() + int32(2*len(watched))
+	testkit.Eventually(t, time.Minute, func() error {
+		if n := tries.Load(); n < enough {
+			return fmt.Errorf("%d lists were refused, want %d", n, enough)
+		}
+		return nil
+	})
 	if text := log.String(); strings.Count(text, "level=ERROR") != 1 || !strings.Contains(text, want) {
 		t.Errorf("the log is\n%s", text)
 	}
