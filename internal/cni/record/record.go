@@ -27,8 +27,6 @@ type Record struct {
 	Owner Owner `json:"owner"`
 	// Boot is the boot ID of the ADD; empty in a new record. No attachment survives a reboot.
 	Boot string `json:"boot"`
-	// Call is that of the ADD's request, if it has one.
-	Call string `json:"call,omitempty"`
 	// Netns is the path of the pod's network namespace, Cookie its network namespace cookie.
 	Netns  string `json:"netns"`
 	Cookie uint64 `json:"cookie,omitempty"`
