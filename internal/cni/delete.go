@@ -78,17 +78,15 @@ func (a *attachment) delete(ctx context.Context) error {
 	return a.forget()
 }
 
-// forget deletes the record. A DEL of the last pod may have left the host's settings to this attachment, and gateways of former subnets.
+// forget deletes the record. A DEL of the last pod may have left gateways of former subnets to this attachment.
 func (a *attachment) forget() error {
 	if err := a.record.Remove(); err != nil {
 		return err
 	}
 	if n, ok := a.plugin.records().Network(a.config.Name); ok && hasFormer(n) {
-		if err := a.plugin.RetireGateways(a.host, a.config.Name, n.Gateways); err != nil {
-			return err
-		}
+		return a.plugin.RetireGateways(a.host, a.config.Name, n.Gateways)
 	}
-	return a.plugin.forwarding(a.host).restore()
+	return nil
 }
 
 // findPod opens the pod's namespace if it exists, at the path of the request or of the

@@ -32,8 +32,7 @@ func (a *attachment) ensureNetwork(ctx context.Context, addresses []netconf.PodA
 	want.Digest = digest(a.config, want)
 	store := a.plugin.records()
 	have, ok := store.Network(a.config.Name)
-	created := ok && !repair && have.Boot == want.Boot && have.Digest == want.Digest && a.hasMTU(have)
-	if created {
+	if ok && !repair && have.Boot == want.Boot && have.Digest == want.Digest && a.hasMTU(have) {
 		if err := a.useNetwork(have); err != nil {
 			return err
 		}
@@ -43,11 +42,6 @@ func (a *attachment) ensureNetwork(ctx context.Context, addresses []netconf.PodA
 	}
 	if err := a.enableForwarding(want.Gateways); err != nil {
 		return err
-	}
-	if created { // it may lack forwarding alone, which the last DEL has disabled
-		if intact, err := a.networkIntact(); intact || err != nil {
-			return err
-		}
 	}
 	unlock, err := store.LockNetwork(a.config.Name)
 	if err != nil {

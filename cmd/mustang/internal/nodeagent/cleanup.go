@@ -58,8 +58,8 @@ func Cleanup(c *cli.Config) *cobra.Command {
 		Use:   "cleanup",
 		Short: "Remove the routes, the VXLAN device and the firewall's table that agents have made on this node; --all: all of Mustang",
 		Long: `Remove what joins the pods of this node with those of others: the routes of protocol 109, the device
-mst-vxlan, and the nftables table mustang-agent. Without pods, the node forwards no longer, unless it did
-before. End the agent first. Services and policies stay, and so does the CNI plugin.
+mst-vxlan, and the nftables table mustang-agent. The node goes on to forward packets. End the agent first.
+Services and policies stay, and so does the CNI plugin.
 
 With --all, remove the CNI configuration and plugins, the eBPF programs and maps with services,
 policies and endpoints, what pods shared on the node, and the plugin's own files as well: nothing of Mustang is left but this
@@ -151,9 +151,7 @@ func (o cleanup) run(ctx context.Context, ns *netns.Namespace) error {
 	if _, err := control.Get(ctx, o.dir, "/metrics", 16<<20); !errors.As(err, &none) {
 		return fmt.Errorf("an agent runs, and would make it anew: end it first (its socket is in %s)", o.dir)
 	}
-	network := func() error {
-		return errors.Join(nodenet.New(nodenet.Options{Host: ns}).Remove(), (&cni.Plugin{RunDir: o.runDir}).EndForwarding(ns))
-	}
+	network := func() error { return nodenet.New(nodenet.Options{Host: ns}).Remove() }
 	if !o.all {
 		return network()
 	}
