@@ -135,7 +135,7 @@ func (p *Plugin) begin(ctx context.Context, c netconf.Config, r Request) (_ *att
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, a.forget())
+			err = errors.Join(err, a.record.Remove())
 			a.close()
 		}
 	}()
@@ -154,6 +154,9 @@ func (p *Plugin) begin(ctx context.Context, c netconf.Config, r Request) (_ *att
 	}
 	a.mac = c.Runtime.MAC
 	a.record.Boot, a.record.Netns = boot, r.Netns
+	if namespace, name, _ := netconf.KubernetesPod(r.Args); name != "" {
+		a.record.Pod = namespace + "/" + name
+	}
 	if a.record.Cookie, err = a.pod.Cookie(); err != nil {
 		return nil, err
 	}

@@ -39,7 +39,7 @@ func TestOddFiles(t *testing.T) {
 				config := network("net", "veth", "")
 				p := f.added("a", config)
 				f.odd(name, filepath.Join(f.plugin.RunDir, "net", file))
-				q := f.pod("b", moved(config, "113", "114"))
+				q := f.pod("b", network("net", "veth", `,"mtu":1400`))
 				added := make(chan error, 1)
 				go func() { added <- f.add(q) }()
 				select {
@@ -59,8 +59,7 @@ func TestOddFiles(t *testing.T) {
 // TestImpossibleGateways has a network's record name addresses that no device can have: it counts as none, and pods come and go.
 func TestImpossibleGateways(t *testing.T) {
 	for _, more := range []string{
-		`"former":[""]`, `"gateways":[""],"former":["10.0.0.1/24"]`, `"former":["::ffff:1.2.3.4/100"]`, `"former":["fe80::1%eth0/64"]`,
-		`"gateways":["10.113.0.1/24",""]`, `"routers":[""]`,
+		`"gateways":[""]`, `"gateways":["10.113.0.1/24",""]`, `"gateways":["::ffff:1.2.3.4/100"]`, `"gateways":["fe80::1%eth0/64"]`, `"routers":[""]`,
 	} {
 		t.Run(more, func(t *testing.T) {
 			t.Parallel()
