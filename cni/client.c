@@ -6,13 +6,15 @@
 #include "system.h"
 
 #define PLUGIN "mustang-cni-full"
-#define PROTOCOL "mustang-cni-client 1"
+#define PROTOCOL "mustang-cni 2"
 #define SOCKET "/run/mustang/agent/cni.sock"
-#define RESULT "MUSTANG_CNI_HANDOVER"
+#define ALONE "MUSTANG_CNI_HANDOVER"
 
 enum { MAX_REQUEST = 128 << 10, MAX_TEXT = 16 << 20, HEAD = 9 };
-/* In nanoseconds: how long an agent may take to begin, and then to end. */
-static const long claim_time = 2000000000, answer_time = 60000000000;
+static const long answer_time = 60000000000; /* in nanoseconds: how long an agent may take */
+
+/* The version and the layout of maps, each with a zero byte at its end: package install writes them over this text. */
+char build[256] = "MUSTANG_BUILD";
 
 /* The variables of a request. */
 static const char *const variables[] = { "CNI_COMMAND",
@@ -28,10 +30,10 @@ static const char *const variables[] = { "CNI_COMMAND",
 					 "MUSTANG_CNI_CGROUP" };
 
 static char **arguments, **environment;
+static const char *agent; /* the path of its socket */
 static char plugin[4096 + sizeof(PLUGIN)];
 static char request[MAX_REQUEST + 1]; /* and a byte that tells of more */
 static u64 config, size;              /* where the configuration begins in it, and where it ends */
-static char call[17];
 static int config_read, blocked;
 static u64 mask_before; /* of signals, if they are blocked */
 
@@ -72,9 +74,16 @@ static long write_all(int fd, const char *from, u64 n)
 	return 0;
 }
 
-static void print(const char *text)
+/* Prints an error of the CNI specification in three parts, and ends. Paths are the administrator's: no text that JSON would escape. */
+static void fail(const char *code, const char *before, const char *path, const char *after)
 {
-	write_all(1, text, length(text));
+	const char *const parts[] = {
+		"{\"cniVersion\":\"1.1.0\",\"code\":", code, ",\"msg\":\"", before, path, after, "\"}\n"
+	};
+
+	for (u64 i = 0; i < sizeof(parts) / sizeof(*parts); i++)
+		write_all(1, parts[i], length(parts[i]));
+	exit(1);
 }
 
 /* Has standard input give all of the configuration again. */
@@ -102,10 +111,9 @@ static long put_back(void)
 	return n;
 }
 
-/* Runs the plugin in place of this program. It is told how the handover ended. */
-static void run_plugin(const char *result)
+/* Runs the plugin in place of this program: it does the verb without asking the agent again. */
+static void run_plugin(void)
 {
-	char text[sizeof(RESULT) + 32] = RESULT "=";
 	u64 n = 0;
 
 	while (environment[n])
@@ -113,37 +121,31 @@ static void run_plugin(const char *result)
 	char *env[n + 2];
 	n = 0;
 	for (char **e = environment; *e; e++)
-		if (!value(*e, RESULT))
+		if (!value(*e, ALONE))
 			env[n++] = *e;
-	if (*result) {
-		memcpy(text + length(text), result, length(result) + 1);
-		env[n++] = text;
-	}
+	env[n++] = ALONE "=alone";
 	env[n] = 0;
 	if (!config_read || put_back() >= 0) {
 		if (blocked)
 			CALL(rt_sigprocmask, SIG_SETMASK, &mask_before, 0, sizeof(mask_before));
 		CALL(execve, plugin, arguments, env);
 	}
-	print("{\"cniVersion\":\"1.1.0\",\"code\":999,\"msg\":\"cannot run ");
-	print(plugin); /* its directory is the administrator's: no text that JSON would escape */
-	print(", which has to be beside this program\"}\n");
-	exit(1);
+	fail("999", "cannot run ", plugin, ", which has to be beside this program");
 }
 
 static int dial(void)
 {
-	const char *path = getenv("MUSTANG_CNI_SOCKET");
 	struct sockaddr_un at = { AF_UNIX, { 0 } };
 	struct ucred peer = { 0, 1, 1 };
 	u32 n = sizeof(peer);
 	int fd;
 
-	if (!*path)
-		path = SOCKET;
-	if (length(path) >= sizeof(at.path))
+	agent = getenv("MUSTANG_CNI_SOCKET");
+	if (!*agent)
+		agent = SOCKET;
+	if (length(agent) >= sizeof(at.path))
 		return -1;
-	memcpy(at.path, path, length(path));
+	memcpy(at.path, agent, length(agent));
 	fd = CALL(socket, AF_UNIX, SOCK_SEQPACKET | O_CLOEXEC | O_NONBLOCK,
 		  0); /* without waiting: EAGAIN is that too many wait */
 	if (fd < 0 || CALL(connect, fd, &at, sizeof(at)) < 0 ||
@@ -177,14 +179,9 @@ static void add_variable(const char *name)
 /* Assembles the request, and returns whether it is one. */
 static int assemble(void)
 {
-	u8 random[8];
-
-	if (CALL(getrandom, random, sizeof(random), 0) != sizeof(random))
-		return 0;
-	for (int i = 0; i < 16; i++)
-		call[i] = "0123456789abcdef"[random[i / 2] >> (i % 2 ? 0 : 4) & 15];
 	add(PROTOCOL);
-	add(call);
+	add(build);
+	add(build + length(build) + 1);
 	for (u64 i = 0; i < sizeof(variables) / sizeof(*variables); i++)
 		add_variable(variables[i]);
 	add("");
@@ -203,28 +200,23 @@ static int assemble(void)
 	return 0; /* too long */
 }
 
-/* Sends the request with descriptors: the claim, the plugin, and the pod's network namespace if there is one. */
-static long send(int fd, int claim)
+/* Sends the request, with a descriptor of the pod's network namespace if there is one. */
+static long send(int fd)
 {
 	struct {
 		struct cmsghdr head;
-		int fds[4]; /* the last one is padding */
-	} control = { { 0, SOL_SOCKET, SCM_RIGHTS }, { claim, 0, 0, 0 } };
+		int fds[2]; /* the second is padding */
+	} control = { { sizeof(control.head) + sizeof(int), SOL_SOCKET, SCM_RIGHTS }, { -1, 0 } };
 	struct iovec data = { request, size };
-	struct msghdr message = { 0, 0, &data, 1, &control, 0, 0 };
+	struct msghdr message = { 0, 0, &data, 1, 0, 0, 0 };
 	const char *netns = getenv("CNI_NETNS");
-	int n = 2, pod = -1;
 
-	control.fds[1] = CALL(openat, AT_FDCWD, plugin, O_RDONLY | O_CLOEXEC);
-	if (control.fds[1] < 0)
-		return control.fds[1];
-	if (*netns)
-		pod = CALL(openat, AT_FDCWD, netns,
-			   O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO must not block; the agent goes without it */
-	if (pod >= 0)
-		control.fds[n++] = pod;
-	control.head.len = sizeof(control.head) + n * sizeof(int);
-	message.control_len = sizeof(control.head) + (n + 1) / 2 * 2 * sizeof(int);
+	if (*netns) /* a FIFO must not block; the agent goes without it */
+		control.fds[0] = CALL(openat, AT_FDCWD, netns, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	if (control.fds[0] >= 0) {
+		message.control = &control;
+		message.control_len = sizeof(control);
+	}
 	return CALL(sendmsg, fd, &message, MSG_NOSIGNAL);
 }
 
@@ -236,23 +228,19 @@ static long now(void)
 	return t.sec * 1000000000 + t.nsec;
 }
 
-/* Receives a packet, of one byte at least. A signal has the agent undo a long verb; its answer is still waited for. */
-static long receive(int fd, int *signals, char *into, u64 n, long limit)
+/* Receives a packet, of one byte at least. */
+static long receive(int fd, void *into, u64 n, long end)
 {
-	for (long end = now() + limit;;) {
-		struct pollfd ready[2] = { { fd, POLLIN, 0 }, { *signals, POLLIN, 0 } };
+	for (;;) {
+		struct pollfd ready = { fd, POLLIN, 0 };
 		long left = end - now(), got;
 		struct timespec wait = { left / 1000000000, left % 1000000000 };
 
 		if (left <= 0)
 			return -ETIMEDOUT;
-		got = CALL(ppoll, ready, 2, &wait, 0, 0);
+		got = CALL(ppoll, &ready, 1, &wait, 0, 0);
 		if (got < 0 && got != -EINTR)
 			return got;
-		if (got > 0 && ready[1].revents) {
-			CALL(shutdown, fd, SHUT_WR);
-			*signals = -1;
-		}
 		got = CALL(recvfrom, fd, into, n, MSG_DONTWAIT, 0, 0);
 		if (got != -EAGAIN && got != -EINTR)
 			return got ? got : -ECONNRESET;
@@ -264,15 +252,17 @@ static u32 number(const u8 *at)
 	return at[0] | at[1] << 8 | at[2] << 16 | (u32)at[3] << 24;
 }
 
-/* Receives the answer, prints it and ends, or returns the error. */
-static long answer(int fd, int *signals, long limit)
+/* Receives the answer. Prints a result and ends; returns 0 if the agent has declined, or the error. */
+static long answer(int fd)
 {
 	u8 head[HEAD + 1];
 	u64 out, err, had = 0;
-	long n = receive(fd, signals, (char *)head, sizeof(head), limit), text;
+	long end = now() + answer_time, n = receive(fd, head, sizeof(head), end), text;
 
 	if (n < 0)
 		return n;
+	if (n == 1 && head[0] == '-')
+		return 0;
 	out = number(head + 1);
 	err = number(head + 5);
 	if (n != HEAD || out + err > MAX_TEXT)
@@ -281,9 +271,9 @@ static long answer(int fd, int *signals, long limit)
 	if (text < 0 && text > -4096)
 		return text;
 	while (had < out + err) {
-		n = receive(fd, signals, (char *)text + had, out + err - had, answer_time);
+		n = receive(fd, (char *)text + had, out + err - had, end);
 		if (n < 0)
-			return n == -ETIMEDOUT ? -EMSGSIZE : n; /* cut short */
+			return n;
 		had += n;
 	}
 	write_all(2, (char *)text + out, err);
@@ -291,43 +281,23 @@ static long answer(int fd, int *signals, long limit)
 	return 0;
 }
 
-/* Takes the claim, and returns whether it was there: the agent does not do the verb then. */
-static int take(int claim)
+/* Gives the verb to the agent. Returns if that has declined, or was not sent it. */
+static void hand_over(int fd)
 {
-	u64 counter = 0;
-	long n;
-
-	do
-		n = CALL(read, claim, &counter, sizeof(counter));
-	while (n == -EINTR);
-	return n == sizeof(counter) && counter == 1;
-}
-
-/* Gives the verb to the agent, and returns if that has not done it, how the plugin is to go on. */
-static const char *hand_over(int fd)
-{
-	static char lost[] = "lost 0123456789abcdef";
 	const u64 stops = 1UL << (SIGINT - 1) | 1UL << (SIGTERM - 1);
-	int claim, signals = -1;
 	long err;
 
 	if (!assemble())
-		return "alone";
-	claim = CALL(eventfd2, 1, O_CLOEXEC | O_NONBLOCK);
-	blocked = CALL(rt_sigprocmask, SIG_BLOCK, &stops, &mask_before, sizeof(stops)) == 0; /* what has begun ends */
-	if (equal(getenv("CNI_COMMAND"), "GC"))
-		signals = CALL(signalfd4, -1, &stops, sizeof(stops), O_CLOEXEC | O_NONBLOCK);
-	if (claim < 0 || send(fd, claim) < 0)
-		return "alone";
-	err = answer(fd, &signals, claim_time);
-	if (take(claim))
-		return "alone"; /* too late, gone, or it does not do this */
+		return;
+	if (!equal(getenv("CNI_COMMAND"), "GC")) /* short verbs end; the agent gives up GC if this program has gone */
+		blocked = CALL(rt_sigprocmask, SIG_BLOCK, &stops, &mask_before, sizeof(stops)) == 0;
+	if (send(fd) < 0)
+		return;
+	err = answer(fd);
 	if (err == -ETIMEDOUT)
-		err = answer(fd, &signals, answer_time);
-	if (err == -ETIMEDOUT)
-		return "hung";
-	memcpy(lost + 5, call, 16);
-	return lost;
+		fail("11", "the agent at ", agent, " gives no answer within 1m0s");
+	if (err < 0)
+		fail("11", "the agent at ", agent, " ended before its answer");
 }
 
 /* Called with the stack as the kernel has made it. */
@@ -342,13 +312,15 @@ void start(long *stack)
 		fd = CALL(openat, AT_FDCWD, "/dev/null", O_RDWR);
 	while (fd >= 0 && fd < 3);
 	CALL(close, fd);
-	fd = -1;
 	n = CALL(readlinkat, AT_FDCWD, "/proc/self/exe", plugin, 4096);
 	while (n > 0 && plugin[n - 1] != '/')
 		n--;
 	memcpy(plugin + (n > 0 ? n : 0), PLUGIN, sizeof(PLUGIN));
 	verb = getenv("CNI_COMMAND");
-	if (*verb && !equal(verb, "VERSION"))
+	if (*verb && !equal(verb, "VERSION")) {
 		fd = dial();
-	run_plugin(fd < 0 ? "" : hand_over(fd));
+		if (fd >= 0)
+			hand_over(fd);
+	}
+	run_plugin();
 }

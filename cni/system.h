@@ -21,7 +21,6 @@ enum {
 	SYS_connect = 42,
 	SYS_recvfrom = 45,
 	SYS_sendmsg = 46,
-	SYS_shutdown = 48,
 	SYS_getsockopt = 55,
 	SYS_execve = 59,
 	SYS_clock_gettime = 228,
@@ -29,10 +28,7 @@ enum {
 	SYS_openat = 257,
 	SYS_readlinkat = 267,
 	SYS_ppoll = 271,
-	SYS_signalfd4 = 289,
-	SYS_eventfd2 = 290,
 	SYS_dup3 = 292,
-	SYS_getrandom = 318,
 	SYS_memfd_create = 319
 };
 
@@ -54,7 +50,6 @@ static long syscall(long number, long a, long b, long c, long d, long e, long f)
 __asm__(".globl _start\n_start:\n\tmov %rsp, %rdi\n\tand $-16, %rsp\n\tcall start\n");
 #elif defined(__aarch64__)
 enum {
-	SYS_eventfd2 = 19,
 	SYS_dup3 = 24,
 	SYS_openat = 56,
 	SYS_close = 57,
@@ -62,7 +57,6 @@ enum {
 	SYS_read = 63,
 	SYS_write = 64,
 	SYS_ppoll = 73,
-	SYS_signalfd4 = 74,
 	SYS_readlinkat = 78,
 	SYS_exit_group = 94,
 	SYS_clock_gettime = 113,
@@ -71,11 +65,9 @@ enum {
 	SYS_connect = 203,
 	SYS_recvfrom = 207,
 	SYS_getsockopt = 209,
-	SYS_shutdown = 210,
 	SYS_sendmsg = 211,
 	SYS_execve = 221,
 	SYS_mmap = 222,
-	SYS_getrandom = 278,
 	SYS_memfd_create = 279
 };
 
@@ -113,7 +105,7 @@ enum {
 	SEEK_SET = 0,
 	MFD_CLOEXEC = 1
 };
-enum { AF_UNIX = 1, SOCK_SEQPACKET = 5, SOL_SOCKET = 1, SCM_RIGHTS = 1, SO_PEERCRED = 17, SHUT_WR = 1 };
+enum { AF_UNIX = 1, SOCK_SEQPACKET = 5, SOL_SOCKET = 1, SCM_RIGHTS = 1, SO_PEERCRED = 17 };
 enum { MSG_DONTWAIT = 0x40, MSG_NOSIGNAL = 0x4000, POLLIN = 1, CLOCK_MONOTONIC = 1 };
 enum { PROT_READ_WRITE = 3, MAP_PRIVATE_ANONYMOUS = 0x22, SIG_BLOCK = 0, SIG_SETMASK = 2, SIGINT = 2, SIGTERM = 15 };
 

@@ -5,7 +5,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -17,59 +16,47 @@ import (
 	"mustang/internal/cni"
 	"mustang/internal/cni/handover"
 	"mustang/internal/cni/netconf"
+	"mustang/internal/version"
 )
 
 // handOver gives the verb to the agent, if one runs, and prints its answer. done is false if the plugin does the verb; its
 // configuration is at stdin then.
-func (v *verbs) handOver() (exit int, done bool) {
+func (v *verbs) handOver() (end outcome, done bool) {
 	verb := os.Getenv("CNI_COMMAND")
-	if v.loopback || verb == "" || verb == "VERSION" {
-		return 0, false
+	if v.loopback || verb == "" || verb == "VERSION" || os.Getenv(handover.AloneVariable) != "" {
+		return end, false
 	}
 	r := request()
 	answer, err := v.ask(&r, verb == "GC")
 	switch {
-	case errors.Is(err, handover.ErrHung):
-		answer.Exit = 1
-		failed := types.NewError(types.ErrTryAgainLater, err.Error(), "")
-		answer.Stdout, err = json.Marshal(cni.Failure{CNIVersion: netconf.ParseHead(r.Config).CNIVersion, Error: failed})
-	case errors.Is(err, handover.ErrLost):
-		v.call = r.Call
-	}
-	if err != nil && r.Config != nil {
-		if err := putBack(r.Config); err != nil {
-			fmt.Fprintln(os.Stderr, err)
+	case errors.Is(err, handover.ErrAlone):
+		if r.Config != nil {
+			if err := putBack(r.Config); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+			}
 		}
-	}
-	if err != nil {
-		return 0, false
+		return end, false
+	case err != nil:
+		failed := types.NewError(types.ErrTryAgainLater, err.Error(), "")
+		return outcome{failed: cni.Failure{CNIVersion: netconf.ParseHead(r.Config).CNIVersion, Error: failed}}, true
 	}
 	_, _ = os.Stderr.Write(answer.Stderr)
 	if _, err := os.Stdout.Write(answer.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, err)
-		return 1, true
+		return outcome{exit: 1}, true
 	}
-	return int(answer.Exit), true
+	return outcome{exit: int(answer.Exit)}, true
 }
 
-// ask has the agent do a verb, unless the client has asked it before. The request gets the call, and the configuration if that was read.
+// ask has the agent do a verb. The request gets the configuration if that was read.
 func (v *verbs) ask(r *handover.Request, slow bool) (answer handover.Answer, err error) {
-	if r.Call, err = handover.ParseResult(os.Getenv(handover.ResultVariable)); err != nil {
-		if errors.Is(err, handover.ErrHung) {
-			r.Config, _ = io.ReadAll(os.Stdin)
-		}
-		return answer, err
-	}
 	agent, err := handover.Dial(socket())
 	if err != nil {
 		return answer, err
 	}
 	defer agent.Close()
 	if r.Config, err = io.ReadAll(os.Stdin); err != nil {
-		return answer, err
-	}
-	if r.Call, err = handover.NewCall(); err != nil {
-		return answer, err
+		return answer, fmt.Errorf("%w: %w", handover.ErrAlone, err)
 	}
 	ctx, parsed := v.signals.verb(slow)
 	parsed()
@@ -81,7 +68,7 @@ func socket() string { return cmp.Or(os.Getenv(handover.SocketVariable), handove
 
 // request returns a request with the environment of this process.
 func request() handover.Request {
-	r := handover.Request{Environment: map[string]string{}}
+	r := handover.Request{Version: version.Program(), Layout: cni.Layout(), Environment: map[string]string{}}
 	for _, name := range handover.Variables() {
 		r.Environment[name] = os.Getenv(name)
 	}
@@ -92,7 +79,7 @@ func request() handover.Request {
 // ones begin while pods start.
 func await(ctx context.Context, _, _, _ string) error {
 	r := request()
-	r.Environment["CNI_COMMAND"], r.Environment[handover.LayoutVariable] = handover.Await, cni.Layout()
+	r.Environment["CNI_COMMAND"] = handover.Await
 	return handover.AwaitPolicies(ctx, socket(), r)
 }
 

@@ -41,8 +41,8 @@ func main() {
 	}
 	v.signals = endBy(func(err error) { fail(version.Current(), cni.Coded(err)) })
 	go func() {
-		if exit, done := v.handOver(); done {
-			ended <- outcome{exit: exit}
+		if end, done := v.handOver(); done {
+			ended <- end
 			return
 		}
 		err := skel.PluginMainFuncsWithError(v.funcs(), versions(v.loopback), "CNI plugin "+netconf.PluginType+" "+release.Program())

@@ -23,8 +23,6 @@ type verbs struct {
 	// loopback is set in the plugin for the loopback device: a copy of that name, or that type in the configuration.
 	loopback bool
 	signals  *signals
-	// call is that of the request that an agent has begun and lost; empty if there is none.
-	call string
 }
 
 func (v *verbs) funcs() skel.CNIFuncs {
@@ -75,6 +73,6 @@ func (v *verbs) begin(args *skel.CmdArgs, slow bool) (context.Context, cni.Reque
 	v.plugin.Parsed = parsed
 	return ctx, cni.Request{
 		ContainerID: args.ContainerID, IfName: args.IfName, Netns: args.Netns, Args: args.Args, Path: args.Path,
-		Config: args.StdinData, Call: v.call,
+		Config: args.StdinData,
 	}
 }

@@ -172,9 +172,10 @@ func (c *config) runAgent(ctx context.Context, o agentOptions) (err error) {
 			if err != nil {
 				return err
 			}
+			forward := func(addresses []netip.Addr) error { return cni.EnableForwarding(ns, addresses) }
 			a := agent.New(agent.Options{
 				Node: o.node, Source: client, Services: services, Room: room, NamespaceQuota: o.quota, Policies: d.Policies(), Health: checks,
-				Access: agent.Host{Datapath: d, Namespace: ns, Cgroup: o.cgroup, Uplinks: o.uplinks, Ranges: ranges, Primary: primary, Forward: c.forwardIn(ns)},
+				Access: agent.Host{Datapath: d, Namespace: ns, Cgroup: o.cgroup, Uplinks: o.uplinks, Ranges: ranges, Primary: primary, Forward: forward},
 				Nodes:  network, Attacher: &o.nodes, Status: client, Events: client, State: state, Log: log,
 				Config: o.status(), Endpoints: d.Endpoints(), Warnings: o.nodes.apart,
 			})
@@ -212,12 +213,6 @@ func (o agentOptions) claim(ctx context.Context) (unlock func(), err error) {
 		return nil, fmt.Errorf("--cni-socket: %w", err)
 	}
 	return lock.Unlock, nil
-}
-
-// forwardIn returns what has a node forward.
-func (c *config) forwardIn(ns *netns.Namespace) func([]netip.Addr) error {
-	plugin := &cni.Plugin{RunDir: c.Getenv("MUSTANG_CNI_RUN_DIR")}
-	return func(addresses []netip.Addr) error { return plugin.KeepForwarding(ns, addresses) }
 }
 
 // checkAddress refuses what is no address and port to listen at. Whether the node has it is found out there.

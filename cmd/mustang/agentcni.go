@@ -13,16 +13,13 @@ import (
 
 // serveCNI attaches and detaches pods for the CNI plugin until ctx ends. Without a socket the plugin does so itself, so that
 // is no error.
-func (c *config) serveCNI(ctx context.Context, o server.Options) (err error) {
+func (c *config) serveCNI(ctx context.Context, o server.Options) error {
 	if o.Socket == nothing {
 		return nil
 	}
 	o.Plugin = cni.Plugin{
 		StateDir: c.Getenv("MUSTANG_CNI_STATE_DIR"), RunDir: c.Getenv("MUSTANG_CNI_RUN_DIR"), BPFRoot: c.BPFRoot,
 		Cgroup: c.Getenv("MUSTANG_CNI_CGROUP"), Await: o.Plugin.Await,
-	}
-	if o.Program, err = ownPlugin(); err != nil {
-		o.Log.Warn("the CNI plugin works without the agent, but for policies", "error", err)
 	}
 	s, err := server.Listen(o)
 	if err != nil {

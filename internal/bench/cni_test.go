@@ -25,7 +25,7 @@ func buildPlugin(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", filepath.Join(filepath.Dir(own), "mustang-cni"), "mustang/cmd/mustang-cni")
+	build := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-o", filepath.Join(filepath.Dir(own), "mustang-cni"), "mustang/cmd/mustang-cni")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v: %s", err, out)

@@ -121,7 +121,7 @@ func (p *Plugin) begin(ctx context.Context, c netconf.Config, r Request) (_ *att
 	}
 	a.known = known
 	if a.record.Boot != "" {
-		if again := r.Call != "" && a.record.Call == r.Call; a.record.Done && a.record.Boot == boot && !again {
+		if a.record.Done && a.record.Boot == boot {
 			a.close()
 			return nil, a.errAttached()
 		}
@@ -135,7 +135,7 @@ func (p *Plugin) begin(ctx context.Context, c netconf.Config, r Request) (_ *att
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, a.forget())
+			err = errors.Join(err, a.record.Remove())
 			a.close()
 		}
 	}()
@@ -153,7 +153,10 @@ func (p *Plugin) begin(ctx context.Context, c netconf.Config, r Request) (_ *att
 		}
 	}
 	a.mac = c.Runtime.MAC
-	a.record.Boot, a.record.Netns, a.record.Call = boot, r.Netns, r.Call
+	a.record.Boot, a.record.Netns = boot, r.Netns
+	if namespace, name, _ := netconf.KubernetesPod(r.Args); name != "" {
+		a.record.Pod = namespace + "/" + name
+	}
 	if a.record.Cookie, err = a.pod.Cookie(); err != nil {
 		return nil, err
 	}

@@ -4,7 +4,6 @@ package cni
 
 import (
 	"bytes"
-	"fmt"
 	"sync"
 	"testing"
 )
@@ -52,21 +51,4 @@ func TestAddressesAtOnce(t *testing.T) {
 			f.must(f.del(first))
 		})
 	}
-}
-
-// TestAddressAtFormerBridge has a pod at the bridge that its network had before: its address is taken there, and free at the network's new bridge.
-func TestAddressAtFormerBridge(t *testing.T) {
-	f := newFixture(t)
-	config := func(name, bridge, ip string) []byte {
-		of := network("one", "bridge", fmt.Sprintf(`,"bridge":%q,"services":"off","runtimeConfig":{"ips":["%s/24"]}`, bridge, ip))
-		return bytes.ReplaceAll(of, []byte(`"one"`), fmt.Appendf(nil, "%q", name))
-	}
-	old := f.added("a", config("two", "bra", "10.114.0.7"))
-	moved := f.added("b", config("two", "brb", "10.114.0.8"))
-	if err := f.add(f.pod("c", config("one", "bra", "10.114.0.7"))); err == nil {
-		t.Error("two pods at the former bridge have one address")
-	}
-	f.must(f.add(f.pod("d", config("three", "brb", "10.114.0.7"))))
-	f.must(f.del(old))
-	f.must(f.del(moved))
 }

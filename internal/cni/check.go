@@ -12,7 +12,6 @@ import (
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
-	"mustang/internal/cni/record"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/rtnl"
 )
@@ -103,35 +102,9 @@ func (a *attachment) checkLink() error {
 	if !ok {
 		return fmt.Errorf("%s has no record of its shared state", a.config)
 	}
-	network = a.atOwnDevice(network)
-	err := a.checkIn(network)
-	former := network
-	if former.Gateways = gatewaysBefore(network, a.record.Addresses); former.Gateways != nil && err != nil {
-		// In a subnet that has another size now, the pod can be of either.
-		if asBefore := a.checkIn(former); asBefore == nil || !within(network.Gateways, a.record.Addresses) {
-			err, network = asBefore, former
-		}
-	}
-	if err != nil {
-		return err
-	}
-	if a.config.Masquerade {
-		return checkMasquerade(a.host, a.config.Name, network.Gateways)
-	}
-	return nil
-}
-
-// atOwnDevice returns a network as this pod has it: link mode and bridge may have changed since, and the gateways of before are at another device then.
-func (a *attachment) atOwnDevice(network record.Network) record.Network {
-	device, _, err := gatewayDevice(record.Network{Link: a.record.Link, Bridge: a.record.Bridge})
-	if err != nil {
-		return network
-	}
-	for _, before := range network.Before {
-		if at, _, err := gatewayDevice(before); err == nil && at == device {
-			network = before
-			network.Gateways, network.Routers = gatewaysOf(before.Former, a.record.Addresses), a.record.Routers
-		}
+	network.Link, network.Routers = a.record.Link, a.record.Routers
+	if len(a.record.Gateways) > 0 {
+		network.Gateways = a.record.Gateways
 	}
 	network.MTU = cmp.Or(a.record.MTU, network.MTU) // that of new pods may be another by now
 	if onParent(a.record.Link) {                    // the kernel lowers that of devices on a parent with the parent's
@@ -139,17 +112,14 @@ func (a *attachment) atOwnDevice(network record.Network) record.Network {
 			network.MTU = min(network.MTU, parent.MTU)
 		}
 	}
-	network.Link = a.record.Link // several link modes have the gateways at the same device
-	return network
-}
-
-// checkIn checks the devices and routes with the gateways of a network.
-func (a *attachment) checkIn(network record.Network) error {
 	if err := a.useNetwork(network); err != nil {
 		return err
 	}
 	a.network.Bridge, a.network.OVSDB = a.record.Bridge, a.record.OVSDB // the configuration may be that of now
-	return a.mode.Check(a.network, a.podWith(a.record.Addresses))
+	if err := a.mode.Check(a.network, a.podWith(a.record.Addresses)); err != nil || !a.config.Masquerade {
+		return err
+	}
+	return checkMasquerade(a.host, a.config.Name, network.Gateways)
 }
 
 // checkDatapath checks the entries and programs of the datapath for the pod.

@@ -49,7 +49,7 @@ func (a *attachment) deleteAll(ctx context.Context) error {
 	recorded := a.record.Boot != ""
 	err := a.reconstruct()
 	if err != nil && !recorded {
-		return errors.Join(err, a.forget())
+		return errors.Join(err, a.record.Remove())
 	}
 	if err := errors.Join(err, a.delete(ctx)); err != nil {
 		return err
@@ -75,20 +75,7 @@ func (a *attachment) delete(ctx context.Context) error {
 	if err := a.releaseAddresses(ctx); err != nil {
 		return err
 	}
-	return a.forget()
-}
-
-// forget deletes the record. A DEL of the last pod may have left the host's settings to this attachment, and gateways of former subnets.
-func (a *attachment) forget() error {
-	if err := a.record.Remove(); err != nil {
-		return err
-	}
-	if n, ok := a.plugin.records().Network(a.config.Name); ok && hasFormer(n) {
-		if err := a.plugin.RetireGateways(a.host, a.config.Name, n.Gateways); err != nil {
-			return err
-		}
-	}
-	return a.plugin.forwarding(a.host).restore()
+	return a.record.Remove()
 }
 
 // findPod opens the pod's namespace if it exists, at the path of the request or of the

@@ -5,7 +5,6 @@ package cni
 import (
 	"errors"
 	"net/netip"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -55,7 +54,7 @@ func (f *fixture) settings() string {
 }
 
 // TestForwarding has a host that learns its default route from a router. It forwards in the families of its pods, keeps the
-// route and learns it anew, and is after the last DEL as it was before the first ADD.
+// route and learns it anew, and goes on to forward after the last DEL.
 func TestForwarding(t *testing.T) {
 	t.Parallel()
 	for _, mode := range crashModes {
@@ -97,50 +96,15 @@ func TestForwarding(t *testing.T) {
 			f.must(f.del(one))
 			want("1 1 2", "DEL of IPv4")
 			f.must(f.del(two))
-			want("0 0 1", "the last DEL")
-			three := f.added("c", both)
-			want("1 1 2", "ADD again")
-			f.must(f.gc(both))
-			want("0 0 1", "GC of the last")
-			f.must(f.del(three))
-			f.must(rtnl.In(f.host).SetSysctl(podlink.IPv4Forwarding, "1"))
-			f.must(f.del(f.added("d", v4)))
-			want("1 0 1", "DEL where the host has forwarded before")
+			want("1 1 2", "the last DEL")
 		})
 	}
 }
 
-// TestForwardingOfOthers has a host whose settings the kernel changes too as forwarding is switched on and off: devices forward
-// by themselves, and redirects are not accepted. The last DEL restores them, and leaves what someone else has changed meanwhile.
-func TestForwardingOfOthers(t *testing.T) {
+// TestForwardingKeepsAddresses has a host with an advertised address, and no route: it goes on to take advertisements.
+func TestForwardingKeepsAddresses(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	config := network("net", "veth", `,"services":"off"`)
-	const accept = "net/ipv6/conf/uplink/accept_ra"
-	set := func(key, value string) {
-		t.Helper()
-		f.must(rtnl.In(f.host).SetSysctl(key, value))
-	}
-	values := func() (all []rtnl.Sysctl) {
-		t.Helper()
-		for _, pattern := range []string{"net/ipv4/ip_forward", "net/ipv4/conf/*/accept_redirects", "net/ipv*/conf/*/forwarding", accept} {
-			some, err := rtnl.In(f.host).Sysctls(pattern)
-			f.must(err)
-			all = append(all, some...)
-		}
-		return all
-	}
-	set("net/ipv4/ip_forward", "0")
-	set("net/ipv4/conf/all/accept_redirects", "0")
-	set("net/ipv4/conf/uplink/forwarding", "1")
-	set("net/ipv6/conf/uplink/forwarding", "1")
-	set(accept, "1")
-	before := values()
-	f.must(f.del(f.added("a", config)))
-	if after := values(); !slices.Equal(after, before) {
-		t.Errorf("the settings were\n%v\nand are after the last DEL\n%v", before, after)
-	}
-	set("net/ipv6/conf/uplink/forwarding", "0")
 	testkit.Eventually(t, 10*time.Second, func() error {
 		// An address for an hour (RFC 4862), and no route.
 		f.advertise(0, []byte{3, 4, 64, 0xc0, 0, 0, 14, 16, 0, 0, 14, 16, 0, 0, 0, 0, 0xfd, 0, 0, 5, 31: 0}...)
@@ -149,65 +113,26 @@ func TestForwardingOfOthers(t *testing.T) {
 		}
 		return nil
 	})
-	pod := f.added("b", config)
+	pod := f.added("a", network("net", "veth", `,"services":"off"`))
 	if got := f.settings(); got != "1 1 2" {
 		t.Errorf("the settings are %s: the advertised address will expire", got)
 	}
-	set(accept, "0")
 	f.must(f.del(pod))
-	if got := f.settings(); got != "0 0 0" {
-		t.Errorf("the settings are %s, and accept_ra was set to 0", got)
-	}
 }
 
-// TestKeepForwarding has an agent need a host that forwards, before there are pods, while there are, and after. Once it does no longer, the host is as it was.
-func TestKeepForwarding(t *testing.T) {
+// TestEnableForwarding has an agent need a host that forwards: in the families of its addresses.
+func TestEnableForwarding(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	four := []netip.Addr{netip.MustParseAddr("192.0.2.1")}
 	f.must(rtnl.In(f.host).SetSysctl(podlink.IPv4Forwarding, "0"))
-	wants := func(want, when string) {
-		t.Helper()
-		if got := f.settings(); got != want {
-			t.Errorf("%s: the settings are %s, want %s", when, got, want)
+	for _, c := range []struct{ address, want string }{{"", "0 0 1"}, {"192.0.2.1", "1 0 1"}, {"fd00::1", "1 1 1"}} {
+		var addresses []netip.Addr
+		if c.address != "" {
+			addresses = append(addresses, netip.MustParseAddr(c.address))
 		}
-	}
-	f.must(f.plugin.KeepForwarding(f.host, nil))
-	wants("0 0 1", "without an address")
-	f.must(f.plugin.KeepForwarding(f.host, four))
-	wants("1 0 1", "with an address of IPv4")
-	pod := f.added("a", network("net", "veth", `,"services":"off"`))
-	wants("1 1 1", "with a pod of both families")
-	f.must(f.del(pod))
-	wants("1 1 1", "after the last DEL")
-	f.must(f.plugin.EndForwarding(f.host))
-	wants("0 0 1", "without an agent")
-	pod = f.added("b", network("net", "veth", `,"services":"off"`))
-	f.must(f.plugin.KeepForwarding(f.host, four))
-	f.must(f.plugin.EndForwarding(f.host))
-	wants("1 1 1", "without an agent and with a pod")
-	f.must(f.del(pod))
-	wants("0 0 1", "in the end")
-}
-
-// TestForwardingAfterFailure has an ADD that fails at once while the last pod is deleted, which leaves the host's settings to it.
-func TestForwardingAfterFailure(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	f.must(rtnl.In(f.host).SetSysctl(podlink.IPv4Forwarding, "0"))
-	last, failing := f.added("a", network("net", "veth", `,"services":"off"`)), f.pod("b", network("net", "veth", `,"services":"off"`))
-	r, err := f.plugin.records().Open("net", failing.request.owner(), true)
-	f.must(err)
-	f.must(f.del(last))
-	r.Close()
-	if got := f.settings(); got != "1 1 1" {
-		t.Errorf("the settings are %s while there is an ADD", got)
-	}
-	failing.request.Netns = "/none"
-	if f.add(failing) == nil {
-		t.Fatal("ADD found a network namespace")
-	}
-	if got := f.settings(); got != "0 0 1" {
-		t.Errorf("the settings are %s after the last ADD has failed", got)
+		f.must(EnableForwarding(f.host, addresses))
+		if got := f.settings(); got != c.want {
+			t.Errorf("with %q: the settings are %s, want %s", c.address, got, c.want)
+		}
 	}
 }

@@ -4,11 +4,13 @@ package cni
 
 import (
 	"cmp"
-	"context"
+	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
 
+	"mustang/internal/cni/netconf"
 	"mustang/internal/cni/record"
 	"mustang/internal/ipam"
 	"mustang/internal/netns"
@@ -16,148 +18,146 @@ import (
 	"mustang/internal/rtnl"
 )
 
-// The host has the gateways of a network's subnets. Where its subnets change, pods with addresses of before need their gateway until the last one has
-// gone; then its address goes, as another host may have the subnet.
+// The host has the gateways of a network's subnets. They change only while the network has no pods: a pod reaches nothing without its gateway, and another
+// host may have the former subnet.
 
-// RetireGateways removes from the host the gateways of a network whose subnet is none of some, once no pod has an address of theirs: at once, or with the
-// last DEL. Errors: those of the records and of the link mode.
+// RetireGateways removes from the host the gateways of a network that are in none of some subnets. The error names the pods that the network has, if it has
+// any, or is an error of the records or of the link mode.
 func (p *Plugin) RetireGateways(host *netns.Namespace, network string, subnets []netip.Prefix) error {
 	boot, err := ipam.BootID()
 	if err != nil {
 		return err
 	}
-	stale := func(gateway netip.Prefix) bool {
-		return !slices.ContainsFunc(subnets, func(s netip.Prefix) bool { return s.Masked() == gateway.Masked() })
-	}
 	store := p.records()
-	if n, ok := store.Network(network); !ok || n.Boot != boot || !hasFormer(n) && !slices.ContainsFunc(n.Gateways, stale) {
-		return nil
+	stale := func() (n record.Network, gateways []netip.Prefix) {
+		n, _ = store.Network(network)
+		return n, slices.DeleteFunc(slices.Clone(n.Gateways), func(g netip.Prefix) bool {
+			return slices.ContainsFunc(subnets, func(s netip.Prefix) bool { return s.Masked() == g.Masked() })
+		})
+	}
+	if n, gateways := stale(); len(gateways) == 0 || n.Boot != boot {
+		return nil // without waiting
 	}
 	unlock, err := store.LockNetwork(network)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	n, ok := store.Network(network)
-	if !ok {
+	n, gateways := stale()
+	if len(gateways) == 0 {
 		return nil
 	}
-	for _, gateway := range n.Gateways {
-		if stale(gateway) {
-			n.Former, n.Digest = append(n.Former, gateway), "" // the next ADD sets up what there is to be
-		}
-	}
-	n.Gateways = slices.DeleteFunc(n.Gateways, stale)
-	if err := store.SaveNetwork(network, n); err != nil {
-		return err
-	}
-	if err := p.removeUnused(host, network, &n); err != nil {
-		return err
-	}
-	return store.SaveNetwork(network, n)
+	next := n
+	next.Gateways = subnets
+	_, err = p.leave(host, network, nil, change{from: n, to: next, stale: gateways})
+	return err
 }
 
-// hasFormer reports whether a network has former gateways, at any device.
-func hasFormer(n record.Network) bool {
-	return len(n.Former) > 0 || slices.ContainsFunc(n.Before, func(before record.Network) bool { return len(before.Former) > 0 })
+// change is that of what the pods of a network share on the host: another device, or gateways that go.
+type change struct {
+	from, to record.Network
+	moves    bool
+	stale    []netip.Prefix
 }
 
-// removeUnused removes the former gateways of a network, at all devices, of whose subnets no pod there has an address, and masquerades these subnets no more:
-// another host may have them. Those gateways that
-// another network has are that one's. The caller holds the lock of the network, and has saved it with the former gateways, and without the digest that
-// an ADD in one of their subnets takes for its own: ADD records its addresses before it reads the network. Either it finds
-// another digest, waits for the lock and sets up what its pod needs, or its pod is among those that are looked at here. An ADD in another network
-// looks for its gateways only before the pods are looked at here, its own among them, or after all is done.
-func (p *Plugin) removeUnused(host *netns.Namespace, network string, n *record.Network) error {
-	if !hasFormer(*n) {
-		return nil
+// changeOf compares two states of a network. ok is false if nothing of the first one has to go.
+func changeOf(from, to record.Network) (c change, ok bool) {
+	at, _, err := gatewayDevice(from)
+	next, _, nextErr := gatewayDevice(to)
+	if err != nil || nextErr != nil {
+		return c, false // a link mode of another version
 	}
+	c = change{from: from, to: to, stale: from.Gateways}
+	c.moves = at != next || !netconf.Together(from.Link, to.Link) || onParent(to.Link) && from.Parent != to.Parent
+	if !c.moves {
+		c.stale = slices.DeleteFunc(slices.Clone(from.Gateways), func(g netip.Prefix) bool { return slices.Contains(to.Gateways, g) })
+	}
+	return c, c.moves || len(c.stale) > 0
+}
+
+// leave removes from the host what goes with a change of a network: gateways, masquerading and, if the network moves, the device if the plugin has created it.
+// What other networks with pods have there stays. If the network has pods besides own, they keep all, and their names are returned with an error.
+//
+// The caller holds the lock of the network. ADD records its addresses before it looks whether the network is complete, and does that with the lock of
+// the gateways: its pod is found here, or it finds the record that is saved here.
+func (p *Plugin) leave(host *netns.Namespace, network string, own *record.Record, c change) (pods []string, err error) {
 	unlock, err := p.records().LockGateways()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer unlock()
-	subnets := len(subnetsOf(*n))
-	pods, err := p.records().List("")
+	records, err := p.records().List("")
 	if err != nil {
-		return err
+		return nil, err
 	}
-	at := func(at *record.Network) error {
-		at.Former, err = p.removeUnusedAt(host, network, *at, pods)
-		return err
-	}
-	for i := range n.Before {
-		if err := at(&n.Before[i]); err != nil {
-			return err
-		}
-	}
-	// A device of the plugin's own stays until RemoveNetworks, which finds it here.
-	n.Before = slices.DeleteFunc(n.Before, func(before record.Network) bool { return len(before.Former) == 0 && !mayBeCreated(before) })
-	if err := at(n); err != nil || !n.Masquerade || len(subnetsOf(*n)) == subnets {
-		return err
-	}
-	return keepMasquerade(host, network, subnetsOf(*n))
-}
-
-// removeUnusedAt removes the former gateways at one device, and returns those that pods need.
-func (p *Plugin) removeUnusedAt(host *netns.Namespace, network string, n record.Network, pods []record.Record) (used []netip.Prefix, err error) {
-	device, single, err := gatewayDevice(n)
+	device, _, err := gatewayDevice(c.from)
 	if err != nil {
-		return n.Former, err
+		return nil, err
 	}
-	addresses := map[string][]netip.Addr{} // of the pods of networks
-	for _, r := range pods {
-		// A pod that is being added has no link yet.
-		if of, _, err := gatewayDevice(record.Network{Link: r.Link, Bridge: r.Bridge}); r.Link == "" || err != nil || of == device {
-			addresses[r.Network] = append(addresses[r.Network], r.Addresses...)
-		}
-	}
-	others := p.gatewaysOfOthers(network, device, addresses)
-	var gone []netip.Prefix
-	for _, gateway := range n.Former {
-		now := sameAddress(n.Gateways, gateway)
+	others := map[string]bool{}
+	for _, r := range records {
 		switch {
-		case now.IsValid() && !single && gateway.Addr().Is6() && now.Bits() < gateway.Bits():
-			gone = append(gone, gateway) // a device has an IPv6 address but once, and the larger subnet has all pods
-		case slices.ContainsFunc(addresses[network], func(pod netip.Addr) bool { return needs(pod, gateway, now) }):
-			used = append(used, gateway)
-		case now.IsValid() && single: // it is one address
-		case slices.Contains(others, gateway.Addr()): // it is theirs by now
-		default:
-			gone = append(gone, gateway)
+		case r.Link == "" && len(r.Addresses) == 0: // its ADD has not looked for the network
+		case r.Network != network:
+			others[r.Network] = true
+		case own == nil || r.Owner != own.Owner:
+			pods = append(pods, cmp.Or(r.Pod, r.Owner.String()))
 		}
 	}
-	if err := removeGateways(host, n, gone); err != nil {
-		return n.Former, err
+	if len(pods) > 0 {
+		return pods, c.refused(network, pods)
 	}
-	for _, gateway := range gone {
-		if now := sameAddress(n.Gateways, gateway); now.IsValid() { // Setup could not add it
-			if err := rtnl.In(host).EnsureOwnAddress(device, now); err != nil {
-				return n.Former, err
-			}
+	shared, used := p.gatewaysOfOthers(device, others)
+	if c.moves && !shared {
+		err = tearDown(host, c.from)
+	} else {
+		err = removeGateways(host, c.from, slices.DeleteFunc(slices.Clone(c.stale), func(g netip.Prefix) bool { return slices.Contains(used, g.Addr()) }))
+	}
+	if err := errors.Join(err, removeMasquerade(host, network)); err != nil {
+		return nil, err
+	}
+	n := c.from
+	n.Gateways = slices.DeleteFunc(slices.Clone(n.Gateways), func(g netip.Prefix) bool { return slices.Contains(c.stale, g) })
+	n.Digest = "" // the next ADD sets up the rest
+	return nil, p.records().SaveNetwork(network, n)
+}
+
+// maxNames is the number of pods that an error names.
+const maxNames = 10
+
+// refused is the error of a change of a network with pods.
+func (c change) refused(network string, pods []string) error {
+	slices.Sort(pods)
+	more := ""
+	if n := len(pods) - maxNames; n > 0 {
+		pods, more = pods[:maxNames], fmt.Sprintf(" and %d more", n)
+	}
+	return netconf.Invalidf("network %s cannot change from %s to %s while it has pods: delete first %s%s",
+		network, place(c.from), place(c.to), strings.Join(pods, ", "), more)
+}
+
+// place tells what a change is about.
+func place(n record.Network) string {
+	device, _, _ := gatewayDevice(n)
+	if onParent(n.Link) {
+		device += " on " + n.Parent
+	}
+	return fmt.Sprintf("link %s with gateways %v at %s", n.Link, n.Gateways, device)
+}
+
+// gatewaysOfOthers returns whether some networks have their gateways at a device, and which.
+func (p *Plugin) gatewaysOfOthers(device string, networks map[string]bool) (shared bool, gateways []netip.Addr) {
+	for name := range networks {
+		other, ok := p.records().Network(name)
+		if at, _, err := gatewayDevice(other); !ok || err != nil || at != device {
+			continue
+		}
+		shared = true
+		for _, g := range other.Gateways {
+			gateways = append(gateways, g.Addr())
 		}
 	}
-	if len(gone) == 0 {
-		return used, nil
-	}
-	if err := p.dropPorts(context.Background(), host, gone); err != nil {
-		return n.Former, err
-	}
-	return used, nil
-}
-
-// sameAddress returns the one of some gateways with the address of another in a subnet of another size, or the zero Prefix.
-func sameAddress(gateways []netip.Prefix, other netip.Prefix) netip.Prefix {
-	if at := slices.IndexFunc(gateways, func(g netip.Prefix) bool { return g.Addr() == other.Addr() }); at >= 0 {
-		return gateways[at]
-	}
-	return netip.Prefix{}
-}
-
-// needs reports whether a pod needs a former gateway. In a subnet that has become smaller, the present gateway may do for it.
-func needs(pod netip.Addr, former, now netip.Prefix) bool {
-	smaller := now.IsValid() && now.Bits() > former.Bits()
-	return former.Masked().Contains(pod) && !(smaller && now.Masked().Contains(pod))
+	return shared, gateways
 }
 
 // removeGateways removes gateways of a network from the host. Those that the host had before the network are its administrator's, as the address
@@ -199,108 +199,6 @@ func gatewayDevice(n record.Network) (device string, single bool, err error) {
 		device = traits.HostDevice
 	}
 	return device, traits.Routed || traits.Layer3, nil
-}
-
-// gatewaysOfOthers returns the gateways, present and former, of all networks but one at a device, of pods with some addresses. Another network without pods in a subnet adds its
-// gateway anew with the next one.
-func (p *Plugin) gatewaysOfOthers(network, device string, addresses map[string][]netip.Addr) (gateways []netip.Addr) {
-	for name, pods := range addresses {
-		other, ok := p.records().Network(name)
-		if !ok || name == network {
-			continue
-		}
-		for _, place := range slices.Concat(other.Before, []record.Network{other}) {
-			if at, _, err := gatewayDevice(place); err != nil || at != device {
-				continue
-			}
-			for _, gateway := range gatewaysOf(slices.Concat(place.Gateways, place.Former), pods) {
-				gateways = append(gateways, gateway.Addr())
-			}
-		}
-	}
-	return gateways
-}
-
-// gateways returns the addresses that are gateways of any network, or have been while it has pods of then.
-func (p *Plugin) gateways() (all []netip.Addr) {
-	for _, name := range p.records().Networks() {
-		n, _ := p.records().Network(name)
-		for _, gateway := range subnetsOf(n) {
-			all = append(all, gateway.Addr())
-		}
-	}
-	return all
-}
-
-// gatewaysOf returns the gateways in whose subnets some addresses are.
-func gatewaysOf(gateways []netip.Prefix, addresses []netip.Addr) (of []netip.Prefix) {
-	for _, gateway := range gateways {
-		if slices.ContainsFunc(addresses, gateway.Masked().Contains) {
-			of = append(of, gateway)
-		}
-	}
-	return of
-}
-
-// gatewaysBefore returns the gateways of a pod with some addresses if they are in former subnets, or nil.
-func gatewaysBefore(n record.Network, addresses []netip.Addr) []netip.Prefix {
-	before := gatewaysOf(n.Former, addresses)
-	if len(before) == 0 {
-		return nil
-	}
-	for _, gateway := range n.Gateways { // of the family that has not changed
-		if !slices.ContainsFunc(before, func(b netip.Prefix) bool { return b.Addr().Is4() == gateway.Addr().Is4() }) {
-			before = append(before, gateway)
-		}
-	}
-	return before
-}
-
-// subnetsOf returns the subnets of a network, with the gateways in them, and those of before. What is in a larger one of now belongs to that.
-func subnetsOf(n record.Network) []netip.Prefix {
-	larger := func(former netip.Prefix) bool {
-		return slices.ContainsFunc(n.Gateways, func(g netip.Prefix) bool { return g.Bits() <= former.Bits() && g.Masked().Contains(former.Addr()) })
-	}
-	former := slices.Clone(n.Former)
-	for _, before := range n.Before {
-		former = append(former, before.Former...)
-	}
-	return slices.Concat(n.Gateways, slices.DeleteFunc(former, larger))
-}
-
-// within reports whether all addresses are in the subnets of some gateways.
-func within(gateways []netip.Prefix, addresses []netip.Addr) bool {
-	return !slices.ContainsFunc(addresses, func(a netip.Addr) bool {
-		return !slices.ContainsFunc(gateways, func(g netip.Prefix) bool { return g.Masked().Contains(a) })
-	})
-}
-
-// formerGateways returns the gateways of subnets that a network of this boot had at its device and has no more, and those that it has left at
-// others. Where another address has become the host's in a subnet, the one before may be another machine's: it is its user's.
-func formerGateways(have, want record.Network) (former []netip.Prefix, before []record.Network) {
-	device, single, err := gatewayDevice(want)
-	if err != nil {
-		return nil, nil
-	}
-	for _, place := range slices.Concat(have.Before, []record.Network{have}) {
-		gateways := slices.Concat(place.Gateways, place.Former)
-		at, alike, err := gatewayDevice(place)
-		switch {
-		case err != nil || at == device && (alike != single || place.Parent != want.Parent && onParent(want.Link)):
-			continue // they went with the device of before, which had this name
-		case at != device:
-			place.Gateways, place.Former, place.Routers, place.Before, place.Digest = nil, gateways, nil, nil, ""
-			before = append(before, place)
-			continue
-		}
-		for _, gateway := range gateways {
-			in := func(now netip.Prefix) bool { return now.Masked() == gateway.Masked() }
-			if !slices.ContainsFunc(want.Gateways, in) && !slices.Contains(former, gateway) {
-				former = append(former, gateway)
-			}
-		}
-	}
-	return former, before
 }
 
 // onParent reports whether the host's device of a link mode is on the parent.

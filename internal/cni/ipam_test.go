@@ -177,16 +177,24 @@ func TestDelegatedAddFails(t *testing.T) {
 }
 
 // TestIPAMOfOlderVersion has an IPAM plugin that does not know the version of the configuration: ADD fails for that, and DEL has nothing to delete.
+// DEL of a pod with an address fails until the version is one that it knows.
 func TestIPAMOfOlderVersion(t *testing.T) {
 	f := newFixture(t)
 	f.requirePlugin("host-local")
+	dir := t.TempDir()
 	config := func(version string) []byte {
-		ipam := fmt.Sprintf(`{"type":"host-local","dataDir":%q,"ranges":[[{"subnet":"10.78.0.0/24"}]]}`, t.TempDir())
+		ipam := fmt.Sprintf(`{"type":"host-local","dataDir":%q,"ranges":[[{"subnet":"10.78.0.0/24"}]]}`, dir)
 		return []byte(strings.Replace(string(delegating("veth", ipam)), "1.1.0", version, 1))
 	}
 	first := f.pod("first", config("1.0.0"))
 	f.worked(f.runFor(first, "ADD", debianPlugins))
+	later := *first
+	later.request.Config = config("1.1.0")
+	f.failed(f.runFor(&later, "DEL", debianPlugins), types.ErrIncompatibleCNIVersion, "1.1.0")
 	f.worked(f.runFor(first, "DEL", debianPlugins))
+	if left, _ := filepath.Glob(filepath.Join(dir, "net", "10.*")); len(left) > 0 {
+		t.Errorf("left are %q", left)
+	}
 	before := f.left()
 	p := f.pod("a", config("1.1.0"))
 	f.failed(f.runFor(p, "ADD", debianPlugins), types.ErrIncompatibleCNIVersion, "1.1.0")

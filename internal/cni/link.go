@@ -61,7 +61,8 @@ func (a *attachment) createLink(ctx context.Context, addresses []netconf.PodAddr
 		return podlink.Attachment{}, err
 	}
 	pod := a.podWith(addrsOf(addresses))
-	a.record.Link, a.record.Routers, a.record.MTU, a.record.Linked = a.mode.Name(), a.network.Routers, a.network.MTU, true
+	a.record.Link, a.record.MTU, a.record.Linked = a.mode.Name(), a.network.MTU, true
+	a.record.Gateways, a.record.Routers = a.network.Gateways, a.network.Routers
 	if err := a.save(); err != nil {
 		return podlink.Attachment{}, err
 	}

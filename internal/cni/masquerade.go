@@ -3,11 +3,8 @@
 package cni
 
 import (
-	"errors"
 	"fmt"
-	"net"
 	"net/netip"
-	"slices"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
@@ -63,46 +60,6 @@ func removeMasquerade(host *netns.Namespace, network string) error {
 		return fmt.Errorf("remove masquerading of network %s: %w", network, err)
 	}
 	return nil
-}
-
-// keepMasquerade removes the rules of a network for all but some prefixes. It adds none: the rules may be those of an earlier configuration, and the
-// one of now without masquerading.
-func keepMasquerade(host *netns.Namespace, network string, prefixes []netip.Prefix) error {
-	conn, err := nftables.New(nftables.WithNetNSFd(host.FD()))
-	if err != nil {
-		return fmt.Errorf("masquerade: %w", err)
-	}
-	table := &nftables.Table{Family: nftables.TableFamilyINet, Name: tableName(network)}
-	rules, err := conn.GetRules(table, &nftables.Chain{Name: chainName, Table: table})
-	kept := func(of netip.Prefix) bool {
-		return slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Masked() == of })
-	}
-	gone := slices.DeleteFunc(rules, func(rule *nftables.Rule) bool { return kept(masqueraded(rule)) })
-	for _, rule := range gone {
-		err = errors.Join(err, conn.DelRule(rule))
-	}
-	if err == nil && len(gone) > 0 {
-		err = conn.Flush()
-	}
-	if err != nil {
-		return fmt.Errorf("masquerade only %v in %q: %w", prefixes, host.Name(), err)
-	}
-	return nil
-}
-
-// masqueraded returns the prefix of a rule of masqueradeRule, or the zero Prefix of another one.
-func masqueraded(rule *nftables.Rule) netip.Prefix {
-	for i, e := range rule.Exprs[:max(0, len(rule.Exprs)-1)] {
-		mask, isMask := e.(*expr.Bitwise)
-		source, compares := rule.Exprs[i+1].(*expr.Cmp)
-		if !isMask || !compares {
-			continue
-		}
-		address, _ := netip.AddrFromSlice(source.Data)
-		bits, _ := net.IPMask(mask.Mask).Size()
-		return netip.PrefixFrom(address, bits)
-	}
-	return netip.Prefix{}
 }
 
 // masqueradeRule matches packets from a prefix to other destinations and masquerades them.

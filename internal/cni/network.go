@@ -30,26 +30,15 @@ func (a *attachment) ensureNetwork(ctx context.Context, addresses []netconf.PodA
 		return err
 	}
 	want.Digest = digest(a.config, want)
-	store := a.plugin.records()
-	have, ok := store.Network(a.config.Name)
-	created := ok && !repair && have.Boot == want.Boot && have.Digest == want.Digest && a.hasMTU(have)
-	if created {
-		if err := a.useNetwork(have); err != nil {
-			return err
-		}
-		if intact, err := a.networkIntact(); intact || err != nil {
+	if !repair {
+		if intact, err := a.networkIntact(want); intact || err != nil {
 			return err
 		}
 	}
 	if err := a.enableForwarding(want.Gateways); err != nil {
 		return err
 	}
-	if created { // it may lack forwarding alone, which the last DEL has disabled
-		if intact, err := a.networkIntact(); intact || err != nil {
-			return err
-		}
-	}
-	unlock, err := store.LockNetwork(a.config.Name)
+	unlock, err := a.plugin.records().LockNetwork(a.config.Name)
 	if err != nil {
 		return err
 	}
@@ -60,9 +49,11 @@ func (a *attachment) ensureNetwork(ctx context.Context, addresses []netconf.PodA
 	if err := a.useNetwork(want); err != nil {
 		return err
 	}
-	if err := a.setUp(&want); err != nil {
+	before, err := a.leaveFormer(want)
+	if err != nil {
 		return err
 	}
+	want.Gateways = append(want.Gateways, before...)
 	if want.BigTCP { // pods of an earlier configuration would get such packets cut to the MTU
 		prefix := record.DevicePrefix(a.config.Name)
 		err := rtnl.In(a.host).AllowBigTCP(func(name string) bool { return strings.HasPrefix(name, prefix) })
@@ -70,55 +61,49 @@ func (a *attachment) ensureNetwork(ctx context.Context, addresses []netconf.PodA
 			return err
 		}
 	}
+	if err := a.setUp(want); err != nil {
+		return err
+	}
 	if a.config.Masquerade {
-		if err := setMasquerade(a.host, a.config.Name, subnetsOf(want)); err != nil {
+		if err := setMasquerade(a.host, a.config.Name, want.Gateways); err != nil {
 			return err
 		}
 	}
 	if a.config.TranslatesSockets() {
-		if err := a.enableSockets(ctx); err != nil {
-			return err
-		}
+		return a.enableSockets(ctx)
 	}
-	return store.SaveNetwork(a.config.Name, want)
+	return nil
 }
 
-// setUp sets up a network, and removes the former gateways that no pod needs. The caller holds its lock.
-func (a *attachment) setUp(want *record.Network) error {
-	a.record.Link = want.Link // this pod needs no gateway at another device
-	if err := a.save(); err != nil {
-		return err
+// leaveFormer removes from the host what the network has there and no longer has by its configuration: the error is that it has pods. Subnets of an IPAM
+// plugin can differ from pod to pod: the gateways of other pods are returned, and stay.
+func (a *attachment) leaveFormer(want record.Network) (stay []netip.Prefix, err error) {
+	have, ok := a.plugin.records().Network(a.config.Name)
+	if !ok || have.Boot != want.Boot {
+		return nil, nil
 	}
-	digest := want.Digest
-	err := a.addGateways(want)
-	if err == nil {
-		err = a.plugin.removeUnused(a.host, a.config.Name, want)
+	c, ok := changeOf(have, want)
+	if !ok {
+		return nil, nil
 	}
-	want.Digest = digest
-	return err
+	pods, err := a.plugin.leave(a.host, a.config.Name, a.record, c)
+	if len(pods) > 0 && !c.moves && !a.config.IPAM.BuiltIn() {
+		return c.stale, nil
+	}
+	return nil, err
 }
 
-// addGateways sets up the device with a network's gateways, and saves the network: who removes those of another network there finds both or neither.
-func (a *attachment) addGateways(want *record.Network) error {
-	store := a.plugin.records()
-	unlock, err := store.KeepGateways()
+// setUp sets up the device with a network's gateways, and saves the network: who removes those of another network there finds both or neither.
+func (a *attachment) setUp(want record.Network) error {
+	unlock, err := a.plugin.records().KeepGateways()
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	have, ok := store.Network(a.config.Name) // another ADD may have saved it since
-	if want.Created, err = a.setUpDevice(*want); err != nil {
+	if want.Created, err = a.setUpDevice(want); err != nil {
 		return err
 	}
-	want.Masquerade = a.config.Masquerade
-	if ok && have.Boot == want.Boot {
-		want.Masquerade = want.Masquerade || have.Masquerade
-		want.Former, want.Before = formerGateways(have, *want)
-	}
-	if have.Digest != want.Digest {
-		want.Digest = "" // more is to come, and the digest of before counts no more: see removeUnused
-	}
-	return store.SaveNetwork(a.config.Name, *want)
+	return a.plugin.records().SaveNetwork(a.config.Name, want)
 }
 
 // RemoveNetworks removes from the host what the pods of each network shared: the host's addresses among them or the device that has
@@ -133,9 +118,6 @@ func (p *Plugin) RemoveNetworks(host *netns.Namespace) error {
 		n, ok := p.records().Network(name)
 		if !ok || n.Boot != boot {
 			continue
-		}
-		for _, before := range n.Before {
-			errs = append(errs, tearDown(host, before))
 		}
 		errs = append(errs, tearDown(host, n), removeMasquerade(host, name))
 	}
@@ -159,15 +141,23 @@ func digest(c netconf.Config, n record.Network) string {
 		c.Masquerade, "|", n.Gateways, "|", n.Routers), 16)
 }
 
-// networkIntact checks quickly that the host still has the shared state. It covers what
-// restarted firewalls and network managers remove, and the socket programs. Where another network is leaving one of the subnets, it waits: the gateway
+// networkIntact checks quickly that the host still has the shared state, as it was set up for the same configuration. It covers what
+// restarted firewalls and network managers remove, and the socket programs. Where a network is leaving its subnets, it waits: the gateway
 // may go until then, and no longer. The error is that of this wait.
-func (a *attachment) networkIntact() (bool, error) {
+func (a *attachment) networkIntact(want record.Network) (bool, error) {
 	unlock, err := a.plugin.records().KeepGateways()
 	if err != nil {
 		return false, err
 	}
 	defer unlock()
+	have, ok := a.plugin.records().Network(a.config.Name)
+	if !ok || have.Boot != want.Boot || have.Digest != want.Digest || !a.hasMTU(have) {
+		return false, nil
+	}
+	have.Gateways = want.Gateways // of this pod
+	if err := a.useNetwork(have); err != nil {
+		return false, err
+	}
 	intact, err := a.network.QuickCheck()
 	return err == nil && intact && (!a.config.Masquerade || checkMasquerade(a.host, a.config.Name, a.network.Gateways) == nil) &&
 		(!a.config.TranslatesSockets() || a.checkSockets() == nil), nil

@@ -47,25 +47,17 @@ func (p *Plugin) creationOf(device string, index int, boot string) int {
 		if !ok || n.Boot != boot {
 			continue
 		}
-		for _, place := range append(n.Before, n) {
-			if at, _, err := gatewayDevice(place); err != nil || at != device {
-				continue
-			}
-			switch place.Created {
-			case index:
-				return index
-			case 0:
-				created = 0
-			}
+		if at, _, err := gatewayDevice(n); err != nil || at != device {
+			continue
+		}
+		switch n.Created {
+		case index:
+			return index
+		case 0:
+			created = 0
 		}
 	}
 	return created
-}
-
-// mayBeCreated reports whether the plugin has created the device with a network's gateways, or may have in an earlier version.
-func mayBeCreated(n record.Network) bool {
-	device, _, err := gatewayDevice(n)
-	return err == nil && (n.Created > 0 || n.Created == 0 && strings.HasPrefix(device, devicePrefix))
 }
 
 // tearDown deletes the device that has a network's gateways if the plugin has created it, or else removes the gateways that it has
@@ -88,7 +80,7 @@ func tearDown(host *netns.Namespace, n record.Network) error {
 	if created || traits.Needs == podlink.NeedsOpenVSwitch {
 		return mode.Teardown(networkOf(n, host, mode))
 	}
-	return errors.Join(removeGateways(host, n, n.Gateways), removeGateways(host, n, n.Former))
+	return removeGateways(host, n, n.Gateways)
 }
 
 // indexOf returns the index of a device of the host, or 0 if it is missing.

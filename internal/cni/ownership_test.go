@@ -114,7 +114,7 @@ func TestRemoveNetworks(t *testing.T) {
 }
 
 // TestRemoveNetworksAfterMoves removes networks that have had other bridges or link modes before, and were back there: the devices that the plugin has
-// created at any time go, and a bridge of the host stays.
+// created at any time have gone by then, and a bridge of the host stays.
 func TestRemoveNetworksAfterMoves(t *testing.T) {
 	a, b := network("net", "bridge", `,"bridge":"br-a"`), network("net", "bridge", `,"bridge":"br-b"`)
 	routed := network("net", "veth", "")
@@ -178,56 +178,16 @@ func TestRemoveNetworksKeepsAddresses(t *testing.T) {
 	}
 }
 
-// TestLinkChanges gives a network another link mode, with a pod of the one before and without: the gateway stays at the device of before while that
-// pod is there, and no longer.
+// TestLinkChanges gives a network another link mode or bridge: while it has pods, that is refused, and they keep their gateways. Without pods the gateways
+// leave the device of before.
 func TestLinkChanges(t *testing.T) {
-	devices := map[string]string{"veth": "lo", "bridge": "mst0", "macvlan": "mst-host"}
-	for _, links := range [][2]string{{"veth", "bridge"}, {"bridge", "veth"}, {"macvlan", "veth"}, {"veth", "macvlan"}, {"bridge", "macvlan"}} {
-		t.Run(links[0]+" to "+links[1], func(t *testing.T) {
-			t.Parallel()
-			requireLink(t, links[0])
-			requireLink(t, links[1])
-			f := newFixture(t)
-			has := func(when string, before, after bool) {
-				t.Helper()
-				for link, want := range map[string]bool{links[0]: before, links[1]: after} {
-					text := command(t, f.host, "ip -o addr show dev "+devices[link])
-					if strings.Contains(text, " 10.113.0.1/") != want || strings.Contains(text, " fd00:113::1/") != want {
-						t.Errorf("%s: want the gateways at %s %t: %s", when, devices[link], want, text)
-					}
-				}
-			}
-			before, after := network("net", links[0], ""), network("net", links[1], "")
-			f.must(f.del(f.added("a", before)))
-			q := f.added("b", after)
-			has("without pods of before", false, true)
-			f.must(f.check(q))
-			f.reach(q.Namespace, f.host, gateway(q, 0))
-			f.must(f.del(q))
-			p := f.added("c", before)
-			has("back again", true, false)
-			q = f.added("d", moved(after, "113", "114"))
-			has("with a pod of before", true, false)
-			for i := range 2 {
-				f.reach(p.Namespace, f.host, gateway(p, i))
-				f.reach(q.Namespace, f.host, gateway(q, i))
-			}
-			f.must(f.del(p))
-			has("without it", false, false)
-			f.reach(q.Namespace, f.host, gateway(q, 0))
-			f.checkAndDelete(q)
-		})
-	}
-}
-
-// TestCheckAfterLinkChange gives a network another link mode or bridge while it has a pod: CHECK finds that pod as it was added, by its configuration
-// and by the one of now, and misses what it has lost.
-func TestCheckAfterLinkChange(t *testing.T) {
+	devices := map[string]string{"veth": "lo", "bridge": "mst0", "bridge br-b": "br-b", "macvlan": "mst-host"}
 	for _, links := range [][2]string{
-		{"veth", "bridge"}, {"bridge", "veth"}, {"bridge", "macvlan"}, {"macvlan", "bridge"}, {"veth", "netkit"}, {"bridge br-a", "bridge br-b"}, {"bridge", "bridge br-b"},
+		{"veth", "bridge"}, {"bridge", "veth"}, {"macvlan", "veth"}, {"veth", "macvlan"}, {"bridge", "macvlan"}, {"bridge", "bridge br-b"},
 	} {
 		t.Run(links[0]+" to "+links[1], func(t *testing.T) {
 			t.Parallel()
+			f := newFixture(t)
 			in := func(link string) []byte {
 				link, bridge, _ := strings.Cut(link, " ")
 				requireLink(t, link)
@@ -236,23 +196,50 @@ func TestCheckAfterLinkChange(t *testing.T) {
 				}
 				return network("net", link, bridge)
 			}
-			before, after := in(links[0]), moved(in(links[1]), "113", "114")
-			f := newFixture(t)
-			p, q := f.added("a", before), f.added("b", after)
-			for i := range 2 {
-				f.reach(p.Namespace, f.host, gateway(p, i))
-				f.reach(q.Namespace, f.host, gateway(q, i))
+			has := func(when string, before, after bool) {
+				t.Helper()
+				text := command(t, f.host, "ip -o addr show")
+				for link, want := range map[string]bool{links[0]: before, links[1]: after} {
+					for _, gateway := range []string{`10\.113\.0\.1/`, "fd00:113::1/"} {
+						if regexp.MustCompile(devices[link]+" .*"+gateway).MatchString(text) != want {
+							t.Errorf("%s: want %s at %s %t: %s", when, gateway, devices[link], want, text)
+						}
+					}
+				}
 			}
-			f.must(f.check(p))
-			f.must(f.check(q))
-			p.request.Config = after
-			f.must(f.check(p))
-			command(t, p.Namespace, "ip route del default")
-			if f.check(p) == nil {
-				t.Error("CHECK of a pod without its default route succeeds")
-			}
-			f.must(f.del(p))
+			before, after := in(links[0]), in(links[1])
+			p := f.added("a", before)
+			f.oneLine(f.add(f.pod("b", after)), "delete first")
+			has("with a pod of before", true, false)
+			f.reachGateways(p)
+			f.checkAndDelete(p)
+			q := f.added("c", after)
+			has("without pods of before", false, true)
+			f.reachGateways(q)
 			f.checkAndDelete(q)
+			f.checkAndDelete(f.added("d", before))
+			has("back again", true, false)
 		})
 	}
+}
+
+// TestCheckAfterLinkChange gives a network another link mode for which the host routes too, while it has a pod: CHECK finds that pod as it was added, by its
+// configuration and by the one of now, and misses what it has lost.
+func TestCheckAfterLinkChange(t *testing.T) {
+	t.Parallel()
+	requireLink(t, "netkit")
+	before, after := network("net", "veth", ""), network("net", "netkit", "")
+	f := newFixture(t)
+	p, q := f.added("a", before), f.added("b", after)
+	f.reachGateways(p, q)
+	f.must(f.check(p))
+	f.must(f.check(q))
+	p.request.Config = after
+	f.must(f.check(p))
+	command(t, p.Namespace, "ip route del default")
+	if f.check(p) == nil {
+		t.Error("CHECK of a pod without its default route succeeds")
+	}
+	f.must(f.del(p))
+	f.checkAndDelete(q)
 }

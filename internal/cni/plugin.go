@@ -73,9 +73,6 @@ type Request struct {
 	Path string
 	// Config is the network configuration.
 	Config []byte
-	// Call is a random text of one ADD, or empty. The second ADD of one call deletes what the first has completed: whoever ran
-	// that died before it could tell the result.
-	Call string
 }
 
 func (r Request) owner() record.Owner {

@@ -23,7 +23,7 @@ func (a *attachment) addHostPorts(ctx context.Context, addresses []netconf.PodAd
 	if len(a.config.Runtime.Ports) == 0 {
 		return nil
 	}
-	unlock, err := a.plugin.records().LockPorts() // so that two pods do not get the same port, and the host keeps its addresses: see dropPorts
+	unlock, err := a.plugin.records().LockPorts() // so that two pods do not get the same port
 	if err != nil {
 		return err
 	}
@@ -102,8 +102,7 @@ func (a *attachment) ownsPort(ctx context.Context, port service.Service) (bool, 
 	return err == nil && have.SameBackends(port), err
 }
 
-// checkHostPorts checks that the services of the pod's host ports exist, but for those at addresses that the host has lost. Gateways that it has again
-// got none anew: there a host port may be missing that is at other addresses.
+// checkHostPorts checks that the services of the pod's host ports exist, but for those at addresses that the host has lost.
 func (a *attachment) checkHostPorts(ctx context.Context) error {
 	if len(a.record.Ports) == 0 {
 		return nil
@@ -112,24 +111,12 @@ func (a *attachment) checkHostPorts(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var have, missing []service.Service
 	for _, port := range a.record.Ports {
 		own, err := a.ownsPort(ctx, port)
-		switch {
-		case err != nil:
+		if err != nil {
 			return err
-		case own:
-			have = append(have, port)
-		case slices.Contains(host, port.Frontend.Addr()):
-			missing = append(missing, port)
 		}
-	}
-	gateways := a.plugin.gateways()
-	for _, port := range missing {
-		elsewhere := func(other service.Service) bool {
-			return other.Protocol == port.Protocol && other.Frontend.Port() == port.Frontend.Port() && other.SameBackends(port)
-		}
-		if !slices.Contains(gateways, port.Frontend.Addr()) || !slices.ContainsFunc(have, elsewhere) {
+		if !own && slices.Contains(host, port.Frontend.Addr()) {
 			return fmt.Errorf("host port %s does not lead to %v", port, port.Backends)
 		}
 	}
@@ -175,47 +162,6 @@ func (a *attachment) portsOfOthers() (ports []service.Service) {
 		}
 	}
 	return ports
-}
-
-// dropPorts deletes the services of host ports at gateways that the host has had and has no more: another host may have the address by now, and what
-// pods here send to its ports is not this host's. An ADD that has found a gateway among the host's addresses before adds its services
-// before the lock is free.
-func (p *Plugin) dropPorts(ctx context.Context, host *netns.Namespace, gateways []netip.Prefix) error {
-	if len(gateways) == 0 {
-		return nil
-	}
-	unlock, err := p.records().LockPorts()
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	addresses, err := hostAddrs(host)
-	if err != nil {
-		return err
-	}
-	d, err := datapath.OpenExisting(p.datapathOptions())
-	if isNoDatapath(err) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	all, err := d.Services().List(ctx)
-	if err != nil {
-		return err
-	}
-	var errs []error
-	for _, s := range all {
-		at := func(gateway netip.Prefix) bool { return gateway.Addr() == s.Frontend.Addr() }
-		if s.Owner != service.CNI || !slices.ContainsFunc(gateways, at) || slices.Contains(addresses, s.Frontend.Addr()) {
-			continue
-		}
-		if err := d.Services().Delete(ctx, service.CNI, s.Key()); !errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, err)
-		}
-	}
-	return errors.Join(errs...)
 }
 
 // hostAddrs returns the unicast addresses of the host, loopback included.

@@ -12,7 +12,6 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -310,77 +309,5 @@ func TestPortAtOnce(t *testing.T) {
 		}
 		atOnce(t, pods, f.del)
 		f.same(before, "DEL")
-	}
-}
-
-// frontends returns the frontends of host ports.
-func (f *fixture) frontends() (at []netip.Addr) {
-	f.t.Helper()
-	f.tables(func(d *datapath.Datapath) error {
-		all, err := d.Services().List(f.t.Context())
-		for _, s := range all {
-			at = append(at, s.Frontend.Addr())
-		}
-		return err
-	})
-	return at
-}
-
-// TestPortsLeaveWithGateway takes a gateway from the host after its last pod, with the last DEL or without one: host ports at it, which
-// another host may have by then, go too, and those at other addresses stay.
-func TestPortsLeaveWithGateway(t *testing.T) {
-	for _, link := range crashModes {
-		t.Run(link, func(t *testing.T) {
-			t.Parallel()
-			f := newFixture(t)
-			f.plugin.Cgroup = testkit.Cgroup(t)
-			before := network("net", link, "")
-			after := moved(before, "113", "114")
-			old := f.added("old", before)
-			p, q := f.added("p", moved(publishing("net", link, 8080), "113", "114")), f.added("q", publishing("other", "veth", 8081))
-			has := func(when, gateway string, want bool) {
-				t.Helper()
-				if at := f.frontends(); slices.Contains(at, netip.MustParseAddr(gateway)) != want || !slices.Contains(at, hostAddresses[0].Addr()) {
-					t.Errorf("%s: host ports are at %v, want %s among them: %v", when, at, gateway, want)
-				}
-			}
-			has("with a pod of before", "10.113.0.1", true)
-			f.must(f.del(old))
-			has("without", "10.113.0.1", false)
-			has("without", "fd00:113::1", false)
-			has("without", "10.114.0.1", true)
-			f.must(f.check(p))
-			f.must(f.check(q))
-			f.must(f.del(p))
-			f.must(f.del(f.added("c", after)))
-			f.must(f.plugin.RetireGateways(f.host, "net", []netip.Prefix{netip.MustParsePrefix("10.115.0.0/24")}))
-			has("without an ADD", "10.114.0.1", false)
-			f.checkAndDelete(q)
-			if at := f.frontends(); len(at) > 0 {
-				t.Errorf("host ports are left at %v", at)
-			}
-		})
-	}
-}
-
-// TestCheckAfterGatewayReturns has a gateway leave the host and come back: CHECK misses no host port there, but one at no other address.
-func TestCheckAfterGatewayReturns(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	f.plugin.Cgroup = testkit.Cgroup(t)
-	one := network("one", "veth", "")
-	f.must(f.del(f.added("a", one)))
-	p := f.added("p", publishing("two", "veth", 8080))
-	there := f.added("q", bytes.Replace(publishing("two", "veth", 8081), []byte(`"hostPort":8081`), []byte(`"hostPort":8081,"hostIP":"10.114.0.1"`), 1))
-	f.must(f.plugin.RetireGateways(f.host, "one", []netip.Prefix{netip.MustParsePrefix("10.1.0.0/24")}))
-	f.must(f.check(p))
-	f.must(f.del(f.added("b", one)))
-	f.must(f.check(p))
-	if err := f.check(there); err == nil || !strings.Contains(err.Error(), "10.114.0.1:8081") {
-		t.Errorf("CHECK of a pod with a host port at the gateway alone: %v", err)
-	}
-	f.dropServices()
-	if f.check(p) == nil {
-		t.Error("CHECK of a pod without host ports succeeds")
 	}
 }

@@ -251,11 +251,16 @@ func TestRouterRefused(t *testing.T) {
 	first := f.added("first", plain) // the host is the gateway
 	f.refused(f.pod("a", withRouter("macvlan", "")), types.ErrInvalidNetworkConfig, "10.113.0.2", "is still reserved", "first")
 	f.must(f.del(first))
+	for _, router := range routerAddresses { // now the administrator's
+		command(t, f.host, "ip addr del "+router.String()+" dev "+podlink.MacvlanHostDevice)
+		command(t, f.host, "ip addr add "+router.String()+" dev "+podlink.MacvlanHostDevice)
+	}
 	f.refused(f.pod("a", withRouter("macvlan", "")), types.ErrInternal, "address 10.113.0.1", "ip addr del")
 	for _, router := range routerAddresses {
 		command(t, f.host, "ip addr del "+router.String()+" dev "+podlink.MacvlanHostDevice)
 	}
-	p := f.added("a", withRouter("macvlan", ""))
+	f.must(f.del(f.added("first", plain)))
+	p := f.added("a", withRouter("macvlan", "")) // the host's own gateway goes
 	f.refused(f.pod("b", withRouter("macvlan", `,"runtimeConfig":{"ips":["10.113.0.2"]}`)), types.ErrInternal, "10.113.0.2 is not available")
 	f.checkAndDelete(p)
 }

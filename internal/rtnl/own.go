@@ -53,23 +53,6 @@ func (c Conn) AddOwnAddress(device netlink.Link, address netip.Prefix) (added bo
 	return true, nil
 }
 
-// EnsureOwnAddress does so by the name of the device, and returns when the kernel accepts packets to the address.
-func (c Conn) EnsureOwnAddress(device string, address netip.Prefix) error {
-	handle, err := c.Handle()
-	if err != nil {
-		return err
-	}
-	defer handle.Close()
-	link, err := handle.LinkByName(device)
-	if err != nil {
-		return fmt.Errorf("device %q in network namespace %q: %w", device, c.ns.Name(), err)
-	}
-	if _, err := c.AddOwnAddress(link, address); err != nil {
-		return err
-	}
-	return c.AwaitLocal(handle, link, address.Addr())
-}
-
 // broadcast returns the last address of an IPv4 prefix.
 func broadcast(p netip.Prefix) net.IP {
 	ip, mask := net.IP(p.Addr().AsSlice()), net.CIDRMask(p.Bits(), 32)

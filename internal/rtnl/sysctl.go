@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path"
-	"path/filepath"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -76,28 +75,6 @@ func (c Conn) Sysctl(key string) (value string, err error) {
 		return "", fmt.Errorf("read sysctl %s in network namespace %q: %w", key, c.ns.Name(), err)
 	}
 	return value, nil
-}
-
-// Sysctls returns the sysctls whose keys match a pattern of [path.Match], such as net/ipv4/conf/*/forwarding.
-func (c Conn) Sysctls(pattern string) (found []Sysctl, err error) {
-	files, err := sysctlPath(pattern)
-	if err != nil {
-		return nil, err
-	}
-	err = c.ns.Do(func() error {
-		names, err := filepath.Glob(files)
-		for _, name := range names {
-			// A device may be gone by now.
-			if data, err := os.ReadFile(name); err == nil {
-				found = append(found, Sysctl{strings.TrimPrefix(name, "/proc/sys/"), strings.TrimRight(string(data), "\n")})
-			}
-		}
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("read sysctls %s in network namespace %q: %w", pattern, c.ns.Name(), err)
-	}
-	return found, nil
 }
 
 // sysctlPath returns the file of a sysctl. Only files below /proc/sys/net belong to the namespace of the thread that

@@ -38,7 +38,7 @@ func startAgent(host *netns.Namespace, dirs lab.PluginDirs, program string) (*ag
 	}
 	a := &agent{ended: make(chan error, 1)}
 	s, err := server.Listen(server.Options{
-		Socket: socketIn(dirs), Host: host, Program: program, Plugin: pluginIn(dirs),
+		Socket: socketIn(dirs), Host: host, Plugin: pluginIn(dirs),
 		Observe: func(verb string, _ time.Duration, failed bool) {
 			if verb == verbAdd && !failed {
 				a.adds.Add(1)

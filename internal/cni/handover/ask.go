@@ -4,8 +4,6 @@ package handover
 
 import (
 	"context"
-	"encoding/binary"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"time"
@@ -13,26 +11,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// How long the plugin waits for an agent. The second counts from the first.
 var (
-	// claimTime is how long an agent may take to begin: others may be before this request.
-	claimTime = 2 * time.Second
-	// answerTime is how long it may take to finish. Each of its waits for a lock ends after half of it.
+	// answerTime is how long the plugin waits for an answer. Each wait of a verb for a lock ends after half of it.
 	answerTime = time.Minute
+	// lateTime is how long it waits for the answer to a request whose context has a deadline, after that.
+	lateTime = time.Second
 )
 
-var (
-	// ErrAlone is the error if no agent does the verb, or will: the plugin does it.
-	ErrAlone = errors.New("no agent does it")
-	// ErrLost is the error if an agent has begun the verb and died. What it has done is recorded, and the plugin does the
-	// verb again, as the same call.
-	ErrLost = errors.New("the agent ended while it worked")
-	// ErrHung is the error if an agent has begun the verb and does not answer. Nobody else may do it meanwhile.
-	ErrHung = errors.New("the agent has begun and does not answer")
-)
+// ErrAlone is the error if no agent has the verb: the plugin does it. Any other error of Ask is that an agent has it,
+// and may have done a part of it: the runtime tries again.
+var ErrAlone = errors.New("no agent does it")
 
 // Agent is a connection to an agent.
-type Agent struct{ fd int }
+type Agent struct {
+	path string
+	fd   int
+}
 
 // Dial connects to the agent at a socket. The error matches ErrAlone if there is none, it does not take connections, or it
 // is not root's.
@@ -43,13 +37,13 @@ func Dial(path string) (*Agent, error) {
 	}
 	// Without waiting: EAGAIN says that too many wait already.
 	if err = unix.Connect(fd, &unix.SockaddrUnix{Name: path}); err == nil {
-		err = requireRoot(fd)
+		_, err = rootPeer(fd)
 	}
 	if err != nil {
 		_ = unix.Close(fd)
 		return nil, alone(err)
 	}
-	return &Agent{fd}, nil
+	return &Agent{path, fd}, nil
 }
 
 func alone(err error) error { return fmt.Errorf("%w: %w", ErrAlone, err) }
@@ -57,77 +51,60 @@ func alone(err error) error { return fmt.Errorf("%w: %w", ErrAlone, err) }
 // Close ends the connection.
 func (a *Agent) Close() { _ = unix.Close(a.fd) }
 
-// NewCall returns a text for Request.Call.
-func NewCall() (string, error) {
-	var random [8]byte
-	_, err := unix.Getrandom(random[:], 0)
-	return hex.EncodeToString(random[:]), err
-}
-
-// Ask sends a request and waits for its answer. netns is the path of the pod's network namespace, or empty. When ctx ends, the
-// agent is told to undo the verb, and its answer is still waited for. The error matches ErrAlone, ErrLost or ErrHung.
+// Ask sends a request and waits for its answer. netns is the path of the pod's network namespace, or empty. When ctx ends,
+// the agent is told to give up, and its answer is still waited for. The error matches ErrAlone if the agent has declined, or
+// was not sent the request.
 func (a *Agent) Ask(ctx context.Context, r Request, netns string) (Answer, error) {
 	packet, err := r.encode()
 	if err != nil {
 		return Answer{}, alone(err)
 	}
-	claim, err := unix.Eventfd(1, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
-	if err != nil {
-		return Answer{}, alone(err)
-	}
-	defer unix.Close(claim)
-	descriptors := []int{claim}
+	var rights []byte
 	if netns != "" {
-		// O_NONBLOCK: opening a FIFO must not block. An agent goes without it, or leaves the error to the plugin.
+		// O_NONBLOCK: opening a FIFO must not block. An agent does without the namespace, or declines.
 		if fd, err := unix.Open(netns, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0); err == nil {
 			defer unix.Close(fd)
-			descriptors = append(descriptors, fd)
+			rights = unix.UnixRights(fd)
 		}
 	}
-	if err := unix.Sendmsg(a.fd, packet, unix.UnixRights(descriptors...), nil, unix.MSG_NOSIGNAL); err != nil {
+	if err := unix.Sendmsg(a.fd, packet, rights, nil, unix.MSG_NOSIGNAL); err != nil {
 		return Answer{}, alone(err)
 	}
 	stop := context.AfterFunc(ctx, func() { _ = unix.Shutdown(a.fd, unix.SHUT_WR) })
 	defer stop()
-	answer, err := a.receive(claimTime)
-	switch {
-	case err == nil:
-		return answer, nil
-	case takeClaim(claim) == nil: // too late, gone, or it will not do this
-		return Answer{}, alone(err)
-	case errors.Is(err, unix.ETIMEDOUT):
-		answer, err = a.receive(answerTime)
+	limit := answerTime
+	if deadline, ok := ctx.Deadline(); ok {
+		limit = min(limit, time.Until(deadline)+lateTime)
 	}
+	answer, err := a.receive(limit)
 	switch {
-	case err == nil:
-		return answer, nil
 	case errors.Is(err, unix.ETIMEDOUT):
-		return Answer{}, fmt.Errorf("%w within %v", ErrHung, answerTime)
+		err = fmt.Errorf("the agent at %s gives no answer within %v", a.path, limit.Round(time.Second))
+	case err != nil && !errors.Is(err, ErrAlone):
+		err = fmt.Errorf("the agent at %s ended before its answer: %w", a.path, err)
 	}
-	return Answer{}, fmt.Errorf("%w: %w", ErrLost, err)
+	return answer, err
 }
 
-// receive receives an answer. The error matches unix.ETIMEDOUT if none has begun to arrive in time.
+// receive receives an answer. The error matches unix.ETIMEDOUT if not all of it arrives in time.
 func (a *Agent) receive(limit time.Duration) (Answer, error) {
+	end := time.Now().Add(limit)
 	var first [headSize + 1]byte
-	n, err := a.packet(first[:], limit)
+	n, err := a.packet(first[:], end)
 	if err != nil {
 		return Answer{}, err
 	}
 	answer, rest, err := text(first[:n])
 	for err == nil && len(rest) > 0 {
-		n, err = a.packet(rest, answerTime)
+		n, err = a.packet(rest, end)
 		rest = rest[n:]
-	}
-	if errors.Is(err, unix.ETIMEDOUT) {
-		err = fmt.Errorf("answer of the agent: cut short")
 	}
 	return answer, err
 }
 
 // packet receives a packet, of one byte at least.
-func (a *Agent) packet(into []byte, limit time.Duration) (int, error) {
-	for end := time.Now().Add(limit); ; {
+func (a *Agent) packet(into []byte, end time.Time) (int, error) {
+	for {
 		left := time.Until(end)
 		if left <= 0 {
 			return 0, unix.ETIMEDOUT
@@ -147,28 +124,14 @@ func (a *Agent) packet(into []byte, limit time.Duration) (int, error) {
 	}
 }
 
-// takeClaim takes the claim of a request: the counter of an eventfd. Who finds it at zero is too late.
-func takeClaim(fd int) error {
-	var counter [8]byte
-	for {
-		n, err := unix.Read(fd, counter[:])
-		switch {
-		case errors.Is(err, unix.EINTR):
-			continue
-		case err != nil:
-			return err
-		case n != len(counter) || binary.NativeEndian.Uint64(counter[:]) != 1:
-			return errForm
-		}
-		return nil
-	}
-}
-
-// requireRoot returns an error unless the other end of a socket is root's.
-func requireRoot(fd int) error {
+// rootPeer returns the process at the other end of a socket, as this process sees it. The error is that it is not root's.
+func rootPeer(fd int) (pid int, err error) {
 	peer, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
-	if err == nil && peer.Uid != 0 {
-		err = fmt.Errorf("user %d has the other end: %w", peer.Uid, unix.EPERM)
+	if err != nil {
+		return 0, err
 	}
-	return err
+	if peer.Uid != 0 {
+		return 0, fmt.Errorf("user %d has the other end: %w", peer.Uid, unix.EPERM)
+	}
+	return int(peer.Pid), nil
 }

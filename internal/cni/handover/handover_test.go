@@ -6,9 +6,10 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"maps"
+	"fmt"
 	"net"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -49,16 +50,9 @@ func ask(ctx context.Context, t *testing.T, path string, r Request) (Answer, err
 	return a.Ask(ctx, r, "/proc/self/ns/net")
 }
 
-// shortTimes makes the waits of this package short.
-func shortTimes(t *testing.T) {
-	claim, answer := claimTime, answerTime
-	claimTime, answerTime = 100*time.Millisecond, 200*time.Millisecond
-	t.Cleanup(func() { claimTime, answerTime = claim, answer })
-}
-
 // TestAskCarriesAll sends a request with all that there can be, and gets an answer of several packets.
 func TestAskCarriesAll(t *testing.T) {
-	sent := Request{Call: "c", Environment: map[string]string{}, Config: []byte("{\"a\":\"\x00=\"}")}
+	sent := Request{Version: "1 (modified)", Layout: "9", Environment: map[string]string{}, Config: []byte("{\"a\":\"\x00=\"}")}
 	for _, name := range Variables() {
 		sent.Environment[name] = "value=" + name
 	}
@@ -67,9 +61,6 @@ func TestAskCarriesAll(t *testing.T) {
 	path := agent(t, func(c *Call) {
 		defer c.Close()
 		got <- c.Request
-		if err := c.Begin(); err != nil {
-			t.Error(err)
-		}
 		if err := c.Answer(want); err != nil {
 			t.Error(err)
 		}
@@ -78,36 +69,41 @@ func TestAskCarriesAll(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := <-got
-	if r.Call != sent.Call || !maps.Equal(r.Environment, sent.Environment) || !bytes.Equal(r.Config, sent.Config) {
+	if r := <-got; !reflect.DeepEqual(r, sent) {
 		t.Errorf("sent %+v, got %+v", sent, r)
 	}
-	if answer.Exit != want.Exit || !bytes.Equal(answer.Stdout, want.Stdout) || !bytes.Equal(answer.Stderr, want.Stderr) {
+	if !reflect.DeepEqual(answer, want) {
 		t.Errorf("got an answer of %d and %d bytes, exit %d", len(answer.Stdout), len(answer.Stderr), answer.Exit)
 	}
 }
 
-// TestAskErrors has agents that do nothing, or not all, at each point: the error tells who does the verb.
+// TestAskErrors has agents that do nothing, or not all: the plugin does the verb if the agent has declined, and else fails with the
+// agent's name.
 func TestAskErrors(t *testing.T) {
-	shortTimes(t)
+	before := answerTime
+	answerTime = time.Second
+	t.Cleanup(func() { answerTime = before })
+	part := Answer{Stdout: []byte("x")}.head()
 	for name, test := range map[string]struct {
 		do   func(*Call)
-		want error
+		want string // empty: the plugin is alone
 	}{
-		"refuses":              {func(c *Call) { c.Close() }, ErrAlone},
-		"never begins":         {func(*Call) {}, ErrAlone},
-		"begins and ends":      {func(c *Call) { _ = c.Begin(); c.Close() }, ErrLost},
-		"begins and hangs":     {func(c *Call) { _ = c.Begin() }, ErrHung},
-		"answers in part":      {func(c *Call) { _ = c.Begin(); _, _ = c.conn.Write(Answer{Stdout: []byte("x")}.head()); c.Close() }, ErrLost},
-		"answers without end":  {func(c *Call) { _ = c.Begin(); _, _ = c.conn.Write(Answer{Stdout: []byte("x")}.head()) }, ErrLost},
-		"answers something":    {func(c *Call) { _ = c.Begin(); _, _ = c.conn.Write([]byte("x")); c.Close() }, ErrLost},
-		"answers 4 GiB":        {func(c *Call) { _ = c.Begin(); _, _ = c.conn.Write([]byte("\x00\xff\xff\xff\xff\xff\xff\xff\xff")) }, ErrLost},
-		"answers but is alone": {func(c *Call) { _, _ = c.conn.Write([]byte("x")); c.Close() }, ErrAlone},
+		"declines":            {func(c *Call) { _ = c.Decline(); c.Close() }, ""},
+		"ends":                {func(c *Call) { c.Close() }, "ended before its answer"},
+		"hangs":               {func(*Call) {}, "gives no answer within 1s"},
+		"answers in part":     {func(c *Call) { _ = c.write(part); c.Close() }, "ended before its answer"},
+		"answers without end": {func(c *Call) { _ = c.write(part) }, "gives no answer within 1s"},
+		"answers something":   {func(c *Call) { _ = c.write([]byte("x")); c.Close() }, "ended before its answer"},
+		"answers 4 GiB":       {func(c *Call) { _ = c.write([]byte("\x00\xff\xff\xff\xff\xff\xff\xff\xff")) }, "ended before its answer"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := ask(t.Context(), t, agent(t, test.do), Request{})
-			if !errors.Is(err, test.want) {
-				t.Errorf("error %v, want %v", err, test.want)
+			path := agent(t, test.do)
+			_, err := ask(t.Context(), t, path, Request{})
+			if alone := errors.Is(err, ErrAlone); alone != (test.want == "") {
+				t.Errorf("alone %v: %v", alone, err)
+			}
+			if test.want != "" && !strings.Contains(fmt.Sprint(err), "the agent at "+path+" "+test.want) {
+				t.Errorf("error %v", err)
 			}
 		})
 	}
@@ -120,39 +116,19 @@ func TestAskErrors(t *testing.T) {
 	}
 }
 
-// TestClaimIsTakenOnce has an agent begin too late: it is refused.
-func TestClaimIsTakenOnce(t *testing.T) {
-	shortTimes(t)
-	begun := make(chan error, 1)
-	late := make(chan struct{})
-	path := agent(t, func(c *Call) {
-		<-late
-		begun <- c.Begin()
-	})
-	a, err := Dial(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer a.Close()
-	if _, err := a.Ask(t.Context(), Request{}, ""); !errors.Is(err, ErrAlone) {
-		t.Fatal(err)
-	}
-	close(late)
-	if err := <-begun; err == nil {
-		t.Error("both have the claim")
-	}
-}
-
 // TestCancelledAsk ends the context of a request: the agent learns of it, and its answer arrives.
 func TestCancelledAsk(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	path := agent(t, func(c *Call) {
 		defer c.Close()
-		if err := c.Begin(); err != nil {
+		if err := c.Waits(); err != nil {
 			t.Error(err)
 		}
 		cancel()
 		<-c.Gone()
+		if err := c.Waits(); err == nil {
+			t.Error("the plugin waits")
+		}
 		if err := c.Answer(Answer{Stdout: []byte("undone"), Exit: 1}); err != nil {
 			t.Error(err)
 		}
@@ -160,5 +136,18 @@ func TestCancelledAsk(t *testing.T) {
 	answer, err := ask(ctx, t, path, Request{})
 	if err != nil || string(answer.Stdout) != "undone" || answer.Exit != 1 {
 		t.Errorf("answer %+v, %v", answer, err)
+	}
+}
+
+// TestAwaitOfHungAgent has an agent not answer: the wait for policies ends with its context all the same.
+func TestAwaitOfHungAgent(t *testing.T) {
+	before := lateTime
+	lateTime = 0
+	t.Cleanup(func() { lateTime = before })
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	path := agent(t, func(*Call) {})
+	if err := AwaitPolicies(ctx, path, Request{}); err == nil || !strings.Contains(err.Error(), path) {
+		t.Errorf("error %v", err)
 	}
 }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package handover is how the CNI plugin hands a verb to an agent that has all its tables open, and how both agree who does it.
-// The plugin sends one packet over a unix socket of packets, with descriptors: the claim, and the pod's network namespace. Its client in C
-// (cni/client.c), which lies in its place on nodes with an agent, does the same, and runs the plugin where an agent does not do the verb.
-// Whoever takes the claim first does the verb, and nobody else: an agent that has not taken it in time is too late, and
-// the plugin does the verb itself.
+// Package handover is how the CNI plugin hands a verb to an agent that has all its tables open. The plugin sends one packet
+// over a unix socket of packets, with a descriptor of the pod's network namespace, and waits. The agent answers with the
+// result, or declines: then the plugin does the verb. So it does if there is no agent. If the agent ends without an answer,
+// or gives none within a minute, the plugin fails and the runtime tries again: nobody does a verb twice at once. The
+// plugin's client in C (cni/client.c), which lies in its place on nodes with an agent, does the same, and runs the plugin
+// where that does the verb.
 package handover
 
 import (
@@ -27,51 +28,31 @@ const SocketVariable = "MUSTANG_CNI_SOCKET"
 // MaxRequest is the size of a request in bytes. The plugin does larger ones itself.
 const MaxRequest = 128 << 10
 
-// protocol changes with the form of the packets. That of the client has a descriptor more, the plugin's file, after the claim.
-const (
-	protocol       = "mustang-cni 1"
-	clientProtocol = "mustang-cni-client 1"
-)
+// protocol changes with the form of the packets.
+const protocol = "mustang-cni 2"
 
 // FullPlugin is the name of the plugin's file beside its client.
 const FullPlugin = "mustang-cni-full"
 
-// ResultVariable is the environment variable in which the client tells the plugin how its handover ended: empty if it has found no agent.
-const ResultVariable = "MUSTANG_CNI_HANDOVER"
-
-// ParseResult parses the value of ResultVariable. The error is nil if the client has asked no agent; else it matches ErrAlone, ErrHung, or ErrLost
-// with the call that was lost.
-func ParseResult(value string) (call string, err error) {
-	call, lost := strings.CutPrefix(value, "lost ")
-	switch {
-	case value == "":
-		return "", nil
-	case lost:
-		return call, ErrLost
-	case value == "hung":
-		return "", fmt.Errorf("%w within %v", ErrHung, answerTime)
-	}
-	return "", ErrAlone
-}
+// AloneVariable is the environment variable by which the client tells the plugin to do the verb without asking an agent.
+const AloneVariable = "MUSTANG_CNI_HANDOVER"
 
 // Variables of the environment that a request has: those of the CNI specification, and the plugin's own.
 func Variables() []string {
 	return []string{
 		"CNI_COMMAND", "CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_ARGS", "CNI_PATH", "CNI_NETNS_OVERRIDE",
-		"MUSTANG_CNI_STATE_DIR", "MUSTANG_CNI_RUN_DIR", "MUSTANG_BPF_ROOT", "MUSTANG_CNI_CGROUP", LayoutVariable,
+		"MUSTANG_CNI_STATE_DIR", "MUSTANG_CNI_RUN_DIR", "MUSTANG_BPF_ROOT", "MUSTANG_CNI_CGROUP",
 	}
 }
 
 // Request is a verb.
 type Request struct {
-	// Call is a random text of this request.
-	Call string
+	// Version is that of the plugin, and Layout names the layout of the datapath's maps that it knows.
+	Version, Layout string
 	// Environment has the variables that are not empty.
 	Environment map[string]string
 	// Config is the network configuration, as the plugin has read it.
 	Config []byte
-
-	client bool // the plugin's client sends it
 }
 
 // Answer is what the plugin prints, and its exit status.
@@ -80,11 +61,11 @@ type Answer struct {
 	Exit           byte
 }
 
-// encode returns the packet: the protocol, call and variables, each with a zero byte at its end, a further zero byte,
-// and the configuration.
+// encode returns the packet: the protocol, version, layout and variables, each with a zero byte at its end, a further zero
+// byte, and the configuration.
 func (r Request) encode() ([]byte, error) {
 	var out bytes.Buffer
-	fields := []string{protocol, r.Call}
+	fields := []string{protocol, r.Version, r.Layout}
 	for _, name := range Variables() {
 		if value := r.Environment[name]; value != "" {
 			fields = append(fields, name+"="+value)
@@ -105,6 +86,9 @@ func (r Request) encode() ([]byte, error) {
 // errForm is the error of a packet that has another form.
 var errForm = errors.New("not a request of this version")
 
+// headFields is the number of fields of a packet before its variables.
+const headFields = 3
+
 // decode parses a packet.
 func decode(packet []byte) (r Request, err error) {
 	var fields []string
@@ -114,16 +98,16 @@ func decode(packet []byte) (r Request, err error) {
 			return r, errForm
 		}
 		packet = rest
-		if len(field) == 0 && len(fields) >= 2 {
+		if len(field) == 0 && len(fields) >= headFields {
 			break
 		}
 		fields = append(fields, string(field))
 	}
-	if fields[0] != protocol && fields[0] != clientProtocol {
+	if fields[0] != protocol {
 		return r, errForm
 	}
-	r = Request{Call: fields[1], Environment: map[string]string{}, Config: bytes.Clone(packet), client: fields[0] == clientProtocol}
-	for _, f := range fields[2:] {
+	r = Request{Version: fields[1], Layout: fields[2], Environment: map[string]string{}, Config: bytes.Clone(packet)}
+	for _, f := range fields[headFields:] {
 		name, value, _ := strings.Cut(f, "=")
 		if _, twice := r.Environment[name]; twice || !slices.Contains(Variables(), name) {
 			return r, errForm
@@ -133,10 +117,13 @@ func decode(packet []byte) (r Request, err error) {
 	return r, nil
 }
 
-// headSize is the size of an answer's first packet: the exit status, and the lengths of stdout and stderr.
+// headSize is the size of a result's first packet: the exit status, and the lengths of stdout and stderr.
 const headSize = 9
 
-// head returns the first packet of an answer. The text follows in packets.
+// declined is the only packet of an answer without a result.
+const declined = "-"
+
+// head returns the first packet of a result. The text follows in packets.
 func (a Answer) head() []byte {
 	out := []byte{a.Exit}
 	out = binary.LittleEndian.AppendUint32(out, uint32(len(a.Stdout)))
@@ -146,14 +133,18 @@ func (a Answer) head() []byte {
 // maxText is the size of the text of an answer in bytes.
 const maxText = 16 << 20
 
-// text returns an answer with its text, of the size that its first packet tells, without content.
+// text returns an answer with its text, of the size that its first packet tells, without content. The error matches ErrAlone if
+// the agent has declined.
 func text(head []byte) (a Answer, all []byte, err error) {
+	if string(head) == declined {
+		return a, nil, alone(errors.New("the agent has declined"))
+	}
 	if len(head) != headSize {
-		return a, nil, fmt.Errorf("answer of the agent: a head of %d bytes, want %d", len(head), headSize)
+		return a, nil, fmt.Errorf("a head of %d bytes, want %d", len(head), headSize)
 	}
 	stdout, stderr := binary.LittleEndian.Uint32(head[1:]), binary.LittleEndian.Uint32(head[5:])
 	if uint64(stdout)+uint64(stderr) > maxText {
-		return a, nil, fmt.Errorf("answer of the agent: %d and %d bytes", stdout, stderr)
+		return a, nil, fmt.Errorf("an answer of %d and %d bytes", stdout, stderr)
 	}
 	all = make([]byte, stdout+stderr)
 	return Answer{Exit: head[0], Stdout: all[:stdout], Stderr: all[stdout:]}, all, nil

@@ -27,8 +27,6 @@ type Record struct {
 	Owner Owner `json:"owner"`
 	// Boot is the boot ID of the ADD; empty in a new record. No attachment survives a reboot.
 	Boot string `json:"boot"`
-	// Call is that of the ADD's request, if it has one.
-	Call string `json:"call,omitempty"`
 	// Netns is the path of the pod's network namespace, Cookie its network namespace cookie.
 	Netns  string `json:"netns"`
 	Cookie uint64 `json:"cookie,omitempty"`
@@ -39,6 +37,10 @@ type Record struct {
 	Bridge string `json:"bridge,omitempty"`
 	OVSDB  string `json:"ovsdb,omitempty"`
 	IPAM   string `json:"ipam,omitempty"`
+	// Pod is the namespace and the name of the Pod of Kubernetes, if it is one.
+	Pod string `json:"pod,omitempty"`
+	// Gateways are the host's addresses for the pod; none in records of earlier versions.
+	Gateways []netip.Prefix `json:"gateways,omitempty"`
 	// Routers are the gateways that are not the host. If there are any, the host has routes to the pod.
 	Routers []netip.Addr `json:"routers,omitempty"`
 	// MTU is that of the network at the time of ADD; 0 in records of earlier versions.

@@ -146,16 +146,9 @@ type Network struct {
 	// Bridge and OVSDB are those of the configuration.
 	Bridge string `json:"bridge,omitempty"`
 	OVSDB  string `json:"ovsdb,omitempty"`
-	// Masquerade is set if the network masquerades, or has done so in this boot. Records of earlier versions do not tell.
-	Masquerade bool `json:"masquerade,omitempty"`
-	// Gateways are the host's own addresses, Routers the gateways that are not the host.
+	// Gateways are the host's own addresses of all pods, Routers the gateways that are not the host.
 	Gateways []netip.Prefix `json:"gateways"`
 	Routers  []netip.Addr   `json:"routers,omitempty"`
-	// Former are gateways of subnets that the network had before, of which pods have addresses still.
-	Former []netip.Prefix `json:"former,omitempty"`
-	// Before has the gateways at other devices, as Former, that the network had with another link mode or bridge. Without any it tells only that
-	// the device is the plugin's.
-	Before []Network `json:"before,omitempty"`
 	// Created is the index of the device with the gateways that a network's set-up has created, or [Found] if it was there before.
 	// It is 0 for the loopback device, and in records of earlier versions, which do not tell.
 	Created int `json:"created,omitempty"`
@@ -178,7 +171,7 @@ func (s Store) Networks() (names []string) {
 // Network reads the record of a network; ok is false if there is no valid one.
 func (s Store) Network(name string) (n Network, ok bool) {
 	data, err := readRegular(filepath.Join(s.Root, name, networkFile))
-	if err != nil || json.Unmarshal(data, &n) != nil || slices.ContainsFunc(slices.Concat(n.Gateways, n.Former), isNoGateway) ||
+	if err != nil || json.Unmarshal(data, &n) != nil || slices.ContainsFunc(n.Gateways, isNoGateway) ||
 		slices.Contains(n.Routers, netip.Addr{}) {
 		return Network{}, false
 	}

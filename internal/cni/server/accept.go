@@ -30,59 +30,53 @@ type unixStat = syscall.Stat_t
 // since are the versions of the CNI specification that have a verb, where not all have.
 var since = map[string]string{"CHECK": "0.4.0", "GC": "1.1.0", "STATUS": "1.1.0"}
 
-// accept returns the verb and its parameters, or the reason why the plugin does it alone: it is invalid, and the plugin
-// has the words for that, or this process would not do the same.
-func (s *Server) accept(c *handover.Call) (verb string, r cni.Request, err error) {
+// accept returns the parameters of a verb, or the reason why the plugin does it alone: it is invalid, and the plugin has the
+// words for that, or this process would not do the same.
+func (s *Server) accept(c *handover.Call, verb string) (r cni.Request, err error) {
 	env := c.Environment
-	verb = env["CNI_COMMAND"]
 	r = cni.Request{
 		ContainerID: env["CNI_CONTAINERID"], IfName: env["CNI_IFNAME"], Netns: env["CNI_NETNS"], Args: env["CNI_ARGS"], Path: env["CNI_PATH"],
-		Config: c.Config, Call: c.Call,
+		Config: c.Config,
 	}
-	same, err := s.sameHost(c)
+	if c.Version != s.Version || c.Layout != cni.Layout() {
+		return r, fmt.Errorf("the plugin is version %s with layout %s", c.Version, c.Layout)
+	}
+	same, err := s.samePlace(c)
 	if err != nil {
-		return verb, r, err
+		return r, err
 	}
 	if err := s.acceptConfig(verb, r.Config, same); err != nil {
-		return verb, r, err
+		return r, err
 	}
 	onPod := verb == "ADD" || verb == "DEL" || verb == "CHECK"
 	switch {
 	case env["CNI_PATH"] == "" || env["CNI_NETNS_OVERRIDE"] != "":
-		return verb, r, errors.New("CNI_PATH or CNI_NETNS_OVERRIDE")
+		return r, errors.New("CNI_PATH or CNI_NETNS_OVERRIDE")
 	case onPod && (utils.ValidateContainerID(r.ContainerID) != nil || utils.ValidateInterfaceName(r.IfName) != nil):
-		return verb, r, errors.New("invalid container or interface")
+		return r, errors.New("invalid container or interface")
 	case !onPod && verb != "GC" && verb != "STATUS":
-		return verb, r, fmt.Errorf("verb %q", verb)
+		return r, fmt.Errorf("verb %q", verb)
 	case onPod && c.Netns < 0 && (verb != "DEL" || !same):
-		return verb, r, errors.New("no network namespace")
+		return r, errors.New("no network namespace")
 	case !same && verb == "GC":
-		return verb, r, errors.New("paths of network namespaces")
+		return r, errors.New("paths of network namespaces")
 	}
 	if !onPod || c.Netns < 0 {
-		return verb, r, nil
+		return r, nil
 	}
 	r.Pod, err = netns.Receive(c.Netns, r.Netns)
 	if err != nil {
-		return verb, r, err
+		return r, err
 	}
 	if inode, err := r.Pod.Inode(); err != nil || fmt.Sprintf("net:[%d]", inode) == s.network {
 		c.Netns = -1
-		return verb, r, errors.Join(err, errors.New("the network namespace of the host"), r.Pod.Close())
+		return r, errors.Join(err, errors.New("the network namespace of the host"), r.Pod.Close())
 	}
-	return verb, r, nil
+	return r, nil
 }
 
-// sameHost reports whether the plugin is in this process's mount namespace too. The error says that it has another build,
-// network namespace or directories.
-func (s *Server) sameHost(c *handover.Call) (bool, error) {
-	if err := s.programs.calls(c); err != nil {
-		return false, err
-	}
-	return s.samePlace(c)
-}
-
-// samePlace is sameHost for any build.
+// samePlace reports whether the plugin is in this process's mount namespace too. The error says that it has another network
+// namespace or other directories.
 func (s *Server) samePlace(c *handover.Call) (bool, error) {
 	theirs := cni.Plugin{
 		StateDir: c.Environment["MUSTANG_CNI_STATE_DIR"], RunDir: c.Environment["MUSTANG_CNI_RUN_DIR"],

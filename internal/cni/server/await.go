@@ -22,14 +22,14 @@ func (s *Server) awaitBriefly(ctx context.Context, verb string, r cni.Request) e
 	return s.Plugin.Await(ctx, namespace, name, uid)
 }
 
-// await answers once the policies of a Pod hold. The plugin may be any build that knows the layout of this one's maps.
-func (s *Server) await(ctx context.Context, c *handover.Call) {
+// await answers once the policies of a Pod hold. The plugin may be any version that knows the layout of this one's maps.
+func (s *Server) await(ctx context.Context, c *handover.Call) (answer handover.Answer, err error) {
 	if _, err := s.samePlace(c); err != nil {
 		s.Log.Warn("CNI socket: policies are not those of the plugin's datapath", "reason", err)
-		return
+		return answer, err
 	}
-	if s.Plugin.Await == nil || c.Environment[handover.LayoutVariable] != cni.Layout() || c.Begin() != nil {
-		return
+	if s.Plugin.Await == nil || c.Layout != cni.Layout() {
+		return answer, fmt.Errorf("policies of layout %q", c.Layout)
 	}
 	waiting, cancel := context.WithTimeout(ctx, longest)
 	defer cancel()
@@ -37,15 +37,12 @@ func (s *Server) await(ctx context.Context, c *handover.Call) {
 		<-c.Gone()
 		cancel()
 	}()
-	var answer handover.Answer
 	namespace, name, uid := netconf.KubernetesPod(c.Environment["CNI_ARGS"])
 	if err := s.Plugin.Await(waiting, namespace, name, uid); err != nil {
 		if ctx.Err() != nil {
-			return // the plugin asks the next agent
+			return answer, err // the plugin asks the next agent
 		}
 		answer = handover.Answer{Exit: 1, Stderr: fmt.Append(nil, err)}
 	}
-	if err := c.Answer(answer); err != nil {
-		s.Log.Debug("CNI socket", "error", err)
-	}
+	return answer, nil
 }

@@ -50,11 +50,10 @@ func TestAwaitsPolicies(t *testing.T) {
 	}{
 		"known":              {served: 1, asks: true},
 		"late":               {late: 3 * time.Second, asks: true},
-		"another build":      {options: func(o *Options) { o.Program = "/proc/self/exe" }, asks: true},
-		"no build":           {options: func(o *Options) { o.Program = "" }, asks: true},
+		"another version":    {options: func(o *Options) { o.Version = "another" }, asks: true},
 		"never":              {err: errors.New("no such Pod"), asks: true},
 		"not of Kubernetes":  {config: `,"policies":"auto"`, served: 1},
-		"another datapath":   {options: func(o *Options) { o.Plugin.BPFRoot += "2" }, err: errors.New("another build")},
+		"another datapath":   {options: func(o *Options) { o.Plugin.BPFRoot += "2" }, err: errors.New("other directories")},
 		"nothing to ask":     {options: func(o *Options) { o.Plugin.Await = nil }, err: errors.New("nothing here asks")},
 		"chained, and never": {config: `,"policies":"agent","chained":true,"prevResult":{}`, err: errors.New("no such Pod"), asks: true},
 	} {
@@ -78,7 +77,9 @@ func TestAwaitsPolicies(t *testing.T) {
 			}
 			c := call{verb: "ADD", pod: f.pod("a", all), socket: f.socket, env: []string{"CNI_ARGS=K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web;K8S_POD_UID=1"}}
 			before := f.state()
+			a.mu.Lock()
 			a.known = time.Now().Add(test.late)
+			a.mu.Unlock()
 			got := f.run(c)
 			a.mu.Lock()
 			defer a.mu.Unlock()
@@ -117,7 +118,7 @@ func TestAwaitsOfOtherLayout(t *testing.T) {
 		"MUSTANG_BPF_ROOT": f.plugin.BPFRoot, "MUSTANG_CNI_CGROUP": f.plugin.Cgroup,
 	}}
 	for layout, want := range map[string]bool{cni.Layout(): true, cni.Layout() + "0": false, "": false} {
-		r.Environment[handover.LayoutVariable] = layout
+		r.Layout = layout
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		err := handover.AwaitPolicies(ctx, f.socket, r)
 		cancel()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -43,31 +44,40 @@ func TestLargeRequest(t *testing.T) {
 	})
 }
 
-// TestClientSignalled sends the client SIGTERM while a server works: of GC the server hears, and its answer counts.
+// listen listens in place of a server, and returns the plugin's request.
+func (f *fixture) listen(cmd *exec.Cmd) *handover.Call {
+	f.t.Helper()
+	f.must(os.MkdirAll(filepath.Dir(f.socket), 0o700))
+	listener, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: f.socket, Net: "unixpacket"})
+	f.must(err)
+	defer listener.Close()
+	f.must(f.host.Start(cmd))
+	conn, err := listener.AcceptUnix()
+	f.must(err)
+	c, err := handover.Receive(conn)
+	f.must(err)
+	f.t.Cleanup(c.Close)
+	return c
+}
+
+// TestClientSignalled sends the plugin SIGTERM while a server works: of GC the server hears, and other verbs end.
 func TestClientSignalled(t *testing.T) {
 	either(t, func(t *testing.T, f *fixture) {
-		f.must(os.MkdirAll(filepath.Dir(f.socket), 0o700))
-		listener, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: f.socket, Net: "unixpacket"})
-		f.must(err)
-		defer listener.Close()
-		cmd, stdout, stderr := f.command(call{verb: "GC", socket: f.socket, config: network("veth", "")})
-		f.must(f.host.Start(cmd))
-		conn, err := listener.AcceptUnix()
-		f.must(err)
-		c, err := handover.Receive(conn)
-		f.must(err)
-		defer c.Close()
-		f.must(c.Begin())
-		gone := c.Gone()
+		cmd, _, _ := f.command(call{verb: "GC", socket: f.socket, config: network("veth", "")})
+		c := f.listen(cmd)
 		testkit.Eventually(t, time.Minute, func() error { // the Go program takes signals a moment later
 			f.must(cmd.Process.Signal(unix.SIGTERM))
-			select {
-			case <-gone:
-				return nil
-			default:
+			if c.Waits() == nil {
 				return fmt.Errorf("the server has not heard of the signal")
 			}
+			return nil
 		})
+		_ = c.Answer(handover.Answer{})
+		_ = cmd.Wait()
+
+		cmd, stdout, stderr := f.command(call{verb: "STATUS", socket: f.socket, config: network("veth", "")})
+		c = f.listen(cmd)
+		f.must(cmd.Process.Signal(unix.SIGTERM))
 		large := strings.Repeat("result ", 20_000)
 		f.must(c.Answer(handover.Answer{Stdout: []byte(large), Stderr: []byte("complaint"), Exit: 3}))
 		_ = cmd.Wait()
@@ -77,19 +87,31 @@ func TestClientSignalled(t *testing.T) {
 	})
 }
 
-// TestClientWithoutPlugin runs the client without the plugin beside it: it names the file that is missing, and asks no server.
+// TestNoAnswer has an agent take a request and never answer: after a minute the plugin fails, and the runtime tries again.
+func TestNoAnswer(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a minute")
+	}
+	either(t, func(_ *testing.T, f *fixture) {
+		cmd, stdout, _ := f.command(call{verb: "ADD", pod: f.pod("a", network("veth", "")), socket: f.socket})
+		f.listen(cmd)
+		_ = cmd.Wait()
+		f.triesAgain(answer{stdout: stdout.String(), exit: cmd.ProcessState.ExitCode()}, "gives no answer within 1m0s")
+	})
+}
+
+// TestClientWithoutPlugin runs the client without the plugin beside it, for a server that declines: it names the file that is missing.
 func TestClientWithoutPlugin(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	counts, _ := f.serve(f.options())
+	o := f.options()
+	o.Version = "another"
+	f.serve(o)
 	path := filepath.Join(t.TempDir(), "mustang-cni")
 	f.must(os.WriteFile(path, install.Client(), 0o755))
 	p := f.pod("a", network("veth", ""))
 	got := f.run(call{verb: "ADD", pod: p, socket: f.socket, before: []string{path}})
 	if want := `"msg":"cannot run ` + filepath.Dir(path) + `/mustang-cni-full, which has to be beside this program"`; got.exit != 1 || !strings.Contains(got.stdout, want) {
 		t.Errorf("%+v", got)
-	}
-	if left := counts.left(); len(left) > 0 {
-		t.Errorf("the server did %v", left)
 	}
 }

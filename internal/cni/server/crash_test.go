@@ -9,21 +9,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"os"
 	"os/exec"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/cni"
 	"mustang/internal/netns"
-	"mustang/internal/testkit"
 )
 
 // childVariable turns the test binary into a server that is killed at a step.
@@ -31,10 +27,9 @@ const childVariable = "MUSTANG_CNI_SERVER"
 
 // order is the input of such a server.
 type order struct {
-	Socket, Program                   string
-	StateDir, RunDir, BPFRoot, Cgroup string
-	// Die is the number of steps and records of ADD after which it is killed; Stop after which it is stopped. 0: never.
-	Die, Stop int
+	Socket, StateDir, RunDir, BPFRoot, Cgroup string
+	// Die is the number of steps and records of ADD after which it is killed. 0: never.
+	Die int
 }
 
 // child runs a server in the namespace that it is in, until its stdin ends.
@@ -54,15 +49,12 @@ func child(text string) error {
 		mu.Lock()
 		defer mu.Unlock()
 		steps++
-		switch steps {
-		case o.Die:
+		if steps == o.Die {
 			return unix.Kill(os.Getpid(), unix.SIGKILL)
-		case o.Stop:
-			return unix.Kill(os.Getpid(), unix.SIGSTOP)
 		}
 		return nil
 	}
-	s, err := Listen(Options{Socket: o.Socket, Host: host, Plugin: plugin, Program: o.Program})
+	s, err := Listen(Options{Socket: o.Socket, Host: host, Plugin: plugin})
 	if err != nil {
 		return err
 	}
@@ -85,9 +77,7 @@ type process struct {
 // start starts a server, and returns when it listens.
 func (f *fixture) start(o order) *process {
 	f.t.Helper()
-	options := f.options()
-	o.Socket, o.Program = f.socket, options.Program
-	o.StateDir, o.RunDir, o.BPFRoot, o.Cgroup = f.plugin.StateDir, f.plugin.RunDir, f.plugin.BPFRoot, f.plugin.Cgroup
+	o.Socket, o.StateDir, o.RunDir, o.BPFRoot, o.Cgroup = f.socket, f.plugin.StateDir, f.plugin.RunDir, f.plugin.BPFRoot, f.plugin.Cgroup
 	text, err := json.Marshal(o)
 	f.must(err)
 	p := &process{f: f, cmd: exec.Command("/proc/self/exe")}
@@ -118,8 +108,8 @@ func (p *process) end() (killed bool) {
 	return false
 }
 
-// TestKilled kills the server after each step of ADD in turn. The plugin then does ADD itself, as if nothing had been: pod
-// and state are those of an ADD alone, and DEL leaves nothing.
+// TestKilled kills the server after each step of ADD in turn. The plugin fails with the code of what may succeed later. An ADD after that works
+// unless the first is complete, and DEL leaves nothing.
 func TestKilled(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"veth", "bridge", "macvlan"} {
@@ -134,14 +124,24 @@ func TestKilled(t *testing.T) {
 			f.works(call{verb: "DEL", pod: alone, socket: "none"})
 			for steps := 1; ; steps++ {
 				server := f.start(order{Die: steps})
-				p := f.add(fmt.Sprint("a", steps), f.socket, config)
-				if got := f.state(); len(got) != want {
-					t.Fatalf("killed after step %d: ADD left %q", steps, got)
+				p := f.pod(fmt.Sprint("a", steps), config)
+				f.direct = steps%2 == 0
+				got := f.run(call{verb: "ADD", pod: p, socket: f.socket})
+				killed := server.end()
+				if killed {
+					f.triesAgain(got, "ended before its answer")
+					got = f.run(call{verb: "ADD", pod: p, socket: f.socket})
 				}
-				f.works(call{verb: "CHECK", pod: p, socket: f.socket})
+				if complete := strings.Contains(got.stdout, "run DEL first"); !complete {
+					if got.exit != 0 || len(f.state()) != want {
+						t.Fatalf("killed after step %d: ADD: %+v left %q", steps, got, f.state())
+					}
+					f.read(p, got)
+					f.works(call{verb: "CHECK", pod: p, socket: f.socket})
+				}
 				f.works(call{verb: "DEL", pod: p, socket: f.socket})
 				f.same(before, fmt.Sprintf("killed after step %d", steps))
-				if !server.end() {
+				if !killed {
 					if steps < 10 {
 						t.Fatalf("ADD has %d steps only", steps)
 					}
@@ -152,61 +152,10 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// TestKilledBoth kills server and plugin together after a step. DEL and a second ADD work then.
-func TestKilledBoth(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	config := everything("veth")
-	f.works(call{verb: "DEL", pod: f.add("first", "none", config), socket: "none"})
-	before := f.state()
-	for steps := 1; ; steps++ {
-		server := f.start(order{Stop: steps})
-		p := f.pod(fmt.Sprint("a", steps), config)
-		cmd, _, _ := f.command(call{verb: "ADD", pod: p, socket: f.socket})
-		f.must(f.host.Start(cmd))
-		if finished := f.stopped(server, cmd); finished {
-			f.must(server.stdin.Close())
-			return
-		}
-		f.must(cmd.Process.Kill())
-		_ = cmd.Wait()
-		f.must(server.cmd.Process.Kill())
-		_ = server.cmd.Wait()
-		if rand.IntN(2) == 0 {
-			if a := f.run(call{verb: "ADD", pod: p, socket: "none"}); a.exit != 0 && !strings.Contains(a.stdout, "run DEL first") {
-				t.Fatalf("killed after step %d: ADD: %s", steps, a.stdout)
-			}
-		}
-		f.works(call{verb: "DEL", pod: p, socket: "none"})
-		f.same(before, fmt.Sprintf("killed after step %d", steps))
-	}
-}
-
-// stopped waits until the server has stopped itself; finished is that the plugin has ended before.
-func (f *fixture) stopped(server *process, plugin *exec.Cmd) (finished bool) {
+// triesAgain fails the test unless the plugin has failed with the code of what may succeed later, and a text about the agent.
+func (f *fixture) triesAgain(a answer, text string) {
 	f.t.Helper()
-	testkit.Eventually(f.t, time.Minute, func() error {
-		if state(plugin.Process.Pid) == "Z" {
-			finished = true
-			return nil
-		}
-		if got := state(server.cmd.Process.Pid); got != "T" {
-			return fmt.Errorf("the server is in state %s", got)
-		}
-		return nil
-	})
-	if finished {
-		f.must(plugin.Wait())
+	if want := "the agent at " + f.socket + " " + text; a.exit != 1 || !strings.Contains(a.stdout, `"code":11`) || !strings.Contains(a.stdout, want) {
+		f.t.Fatalf("%+v, want %q", a, want)
 	}
-	return finished
-}
-
-// state returns the state of a process: R, S, D, T, Z.
-func state(pid int) string {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return err.Error()
-	}
-	fields := strings.Fields(string(stat[slices.Index(stat, ')'):]))
-	return fields[1]
 }

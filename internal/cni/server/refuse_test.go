@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"mustang/internal/cni"
 	"mustang/internal/testkit"
 )
 
@@ -25,7 +26,7 @@ func TestWorksAlone(t *testing.T) {
 		options func(*Options)
 		before  func(*fixture) []string // a program that runs the plugin
 	}{
-		"other build": {options: func(o *Options) { o.Program = "/proc/self/exe" }},
+		"other version": {options: func(o *Options) { o.Version = "another" }},
 		"other directory": {options: func(o *Options) {
 			o.Plugin.RunDir += "2"
 		}},
@@ -96,7 +97,7 @@ func TestOtherMountNamespace(t *testing.T) {
 	}
 }
 
-// TestNonsense sends the server what no plugin sends. It closes these connections, and serves the plugin after them.
+// TestNonsense sends the server what no plugin sends. It does none of that, and serves the plugin after it.
 func TestNonsense(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -105,33 +106,30 @@ func TestNonsense(t *testing.T) {
 	f.must(unix.Pipe2(open[:], unix.O_CLOEXEC))
 	defer unix.Close(open[0])
 	defer unix.Close(open[1])
-	claim, err := unix.Eventfd(1, unix.EFD_CLOEXEC)
-	f.must(err)
-	defer unix.Close(claim)
-	env := "mustang-cni 1\x00call\x00"
+	env := "mustang-cni 2\x00devel\x00" + cni.Layout() + "\x00"
 	for name, test := range map[string]struct {
 		packet string
 		fds    []int
 	}{
-		"nothing":                              {"", nil},
-		"no descriptor":                        {env + "\x00{}", nil},
-		"a pipe as the claim":                  {env + "CNI_COMMAND=ADD\x00\x00{}", []int{open[0]}},
-		"the client without the plugin's file": {"mustang-cni-client 1\x00call\x00CNI_COMMAND=ADD\x00\x00{}", []int{claim}},
-		"three descriptors":                    {env + "\x00{}", []int{claim, claim, claim}},
-		"many descriptors":                     {env + "\x00{}", []int{claim, claim, claim, claim, claim, claim}},
-		"no end":                               {env + "CNI_COMMAND=ADD", []int{claim}},
-		"twice":                                {env + "CNI_COMMAND=ADD\x00CNI_COMMAND=DEL\x00\x00{}", []int{claim}},
-		"foreign variable":                     {env + "LD_PRELOAD=x\x00\x00{}", []int{claim}},
-		"other protocol":                       {"mustang-cni 2\x00call\x00\x00{}", []int{claim}},
-		"large":                                {env + "\x00" + strings.Repeat(" ", 140<<10), []int{claim}},
-		"zeros":                                {strings.Repeat("\x00", 100), []int{claim}},
+		"nothing":          {"", nil},
+		"no variable":      {env + "\x00{}", nil},
+		"a pipe":           {env + "CNI_COMMAND=ADD\x00\x00{}", []int{open[0]}},
+		"two descriptors":  {env + "\x00{}", []int{open[0], open[0]}},
+		"many descriptors": {env + "\x00{}", []int{open[0], open[0], open[0], open[0], open[0], open[0]}},
+		"no end":           {env + "CNI_COMMAND=ADD", nil},
+		"twice":            {env + "CNI_COMMAND=ADD\x00CNI_COMMAND=DEL\x00\x00{}", nil},
+		"foreign variable": {env + "LD_PRELOAD=x\x00\x00{}", nil},
+		"other protocol":   {"mustang-cni 1\x00call\x00\x00{}", nil},
+		"other layout":     {"mustang-cni 2\x00devel\x00\x00CNI_COMMAND=STATUS\x00\x00{}", nil},
+		"large":            {env + "\x00" + strings.Repeat(" ", 140<<10), nil},
+		"zeros":            {strings.Repeat("\x00", 100), nil},
 	} {
 		conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: f.socket, Net: "unixpacket"})
 		f.must(err)
 		_, _, err = conn.WriteMsgUnix([]byte(test.packet), unix.UnixRights(test.fds...), nil)
 		f.must(err)
 		f.must(conn.SetReadDeadline(time.Now().Add(time.Minute)))
-		if n, err := conn.Read(make([]byte, 9)); n > 0 || errors.Is(err, os.ErrDeadlineExceeded) {
+		if n, err := conn.Read(make([]byte, 9)); n > 1 || errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("%s: the server answers %d bytes, %v", name, n, err)
 		}
 		_ = conn.Close()
@@ -143,35 +141,25 @@ func TestNonsense(t *testing.T) {
 	}
 }
 
-// TestHung stops the server: before it has begun, the plugin works alone. After that, the plugin waits, and does the verb again
-// once the server is killed.
-func TestHung(t *testing.T) { either(t, hung) }
-
-func hung(t *testing.T, f *fixture) {
+// TestFault has a verb panic: the plugin prints an error, DEL leaves nothing, and the server goes on.
+func TestFault(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
 	config := network("veth", "")
 	f.works(call{verb: "DEL", pod: f.add("first", "none", config), socket: "none"})
 	before := f.state()
-	server := f.start(order{Stop: 4})
-	f.must(server.cmd.Process.Signal(unix.SIGSTOP))
-	f.works(call{verb: "DEL", pod: f.add("alone", f.socket, config), socket: "none"})
-	f.must(server.cmd.Process.Signal(unix.SIGCONT))
-
-	p := f.pod("hung", config)
-	cmd, stdout, stderr := f.command(call{verb: "ADD", pod: p, socket: f.socket})
-	f.must(f.host.Start(cmd))
-	if f.stopped(server, cmd) {
-		t.Fatal("the server did not stop")
+	o := f.options()
+	o.Plugin.After = func(step string) error {
+		if step == "link" {
+			panic("made up")
+		}
+		return nil
 	}
-	time.Sleep(3 * time.Second) // longer than the plugin waits for a server that has not begun
-	if got := state(cmd.Process.Pid); got == "Z" {
-		t.Error("the plugin did not wait")
+	f.serve(o)
+	p := f.pod("a", config)
+	if a := f.run(call{verb: "ADD", pod: p, socket: f.socket}); a.exit != 1 || !strings.Contains(a.stdout, "the agent has a fault: made up") {
+		t.Errorf("ADD: %+v", a)
 	}
-	f.must(server.cmd.Process.Kill())
-	if err := cmd.Wait(); err != nil {
-		t.Fatalf("ADD: %v: %s%s", err, stdout, stderr)
-	}
-	f.read(p, answer{stdout: stdout.String()})
-	f.works(call{verb: "CHECK", pod: p, socket: f.socket})
 	f.works(call{verb: "DEL", pod: p, socket: f.socket})
 	f.same(before, "DEL")
 }
@@ -223,8 +211,8 @@ func TestSignalledPlugin(t *testing.T) {
 	}
 }
 
-// TestRestart starts servers anew while 100 pods are attached at once, some by signal and some by kill: each ADD succeeds, with an address
-// of its own, and DEL leaves nothing.
+// TestRestart starts servers anew while 100 pods are attached at once, some by signal and some by kill: each ADD succeeds, or is to be tried
+// again, each pod gets an address of its own, and DEL leaves nothing.
 func TestRestart(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -241,8 +229,7 @@ func TestRestart(t *testing.T) {
 		var group sync.WaitGroup
 		answers := make([]answer, n)
 		for i, p := range pods {
-			c := call{verb: verb, pod: p, socket: f.socket}
-			group.Go(func() { answers[i] = f.run(c) })
+			group.Go(func() { answers[i] = f.asRuntime(verb, p) })
 		}
 		for i := range 6 {
 			time.Sleep(100 * time.Millisecond)
@@ -277,6 +264,21 @@ func TestRestart(t *testing.T) {
 	all("DEL")
 	f.same(before, "DEL")
 	server.end()
+}
+
+// asRuntime runs a verb until the plugin does not fail for the end of its server. Before a second ADD it runs DEL.
+func (f *fixture) asRuntime(verb string, p *pod) answer {
+	for {
+		a := f.run(call{verb: verb, pod: p, socket: f.socket})
+		if a.exit == 0 || !strings.Contains(a.stdout, `"code":11`) {
+			return a
+		}
+		if verb == "ADD" {
+			if d := f.asRuntime("DEL", p); d.exit != 0 {
+				return d
+			}
+		}
+	}
 }
 
 // TestNewServerTakesOver starts a second server at the socket of a first: plugins find the second, and the end of the first does

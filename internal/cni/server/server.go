@@ -2,7 +2,7 @@
 
 // Package server does the verbs of the CNI plugin in a process that stays: the plugin hands them over a unix socket (package
 // handover). A verb gives the same result and leaves the same state as if the plugin did it. What this process cannot do as
-// the plugin would, it leaves to the plugin.
+// the plugin would, it declines, and the plugin does it.
 package server
 
 import (
@@ -15,7 +15,6 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -25,22 +24,21 @@ import (
 	"mustang/internal/datapath"
 	"mustang/internal/netns"
 	"mustang/internal/rtnl/unlink"
+	"mustang/internal/version"
 )
 
 // Limits of a server.
 const (
-	// maxWorkers is the number of verbs that it does at once. Most of one is waiting for the kernel's lock of all devices, or for that of the datapath, which
-	// the agent's rounds wait for too: more at once are no faster, and each waits longer.
+	// maxWorkers is the number of verbs that it does at once. Most of one is waiting for the kernel's lock of all devices, or
+	// for that of the datapath, which the agent's rounds wait for too: more at once are no faster, and each waits longer.
 	maxWorkers = 4
-	// maxCalls is the number of requests that it has at once. It closes the connections of more, whose plugins work alone.
+	// maxCalls is the number of requests that it has at once. It declines more.
 	maxCalls = 512
-	// maxQueued is the number of those that it has begun, and that wait for a worker.
-	maxQueued = 256
-	// queueDelay is how long a verb waits for a worker before it is begun all the same. A plugin waits for the begin four times as long.
-	queueDelay = 500 * time.Millisecond
-	// queueLimit is how long a verb that is begun waits for a worker. Then its plugin does it: of a plugin, the answer is waited for for a minute.
+	// queueLimit is how long a verb waits for a worker. Then it is declined: plugins wait for answers for a minute.
 	queueLimit = 20 * time.Second
-	// patience is how long an ADD waits here for its policies. Then its plugin works alone, and waits longer.
+	// drainTime is how long a server that ends takes connections that plugins have made before, to decline what they send.
+	drainTime = 100 * time.Millisecond
+	// patience is how long an ADD waits here for its policies. Then it is declined, and its plugin waits longer.
 	patience = time.Second
 	// longest is how long a plugin that works alone may wait for them, whatever it wants itself.
 	longest = 30 * time.Second
@@ -57,8 +55,8 @@ type Options struct {
 	Host *netns.Namespace
 	// Plugin does the verbs. Plugins with other directories work alone. DeleteDevice is that of the plugin if it is nil.
 	Plugin cni.Plugin
-	// Program is the file of the plugin that belongs to this process. Plugins with other contents work alone; empty: all do.
-	Program string
+	// Version is that of the plugins that it serves. Others work alone. Empty means this program's.
+	Version string
 	// Observe is called after each verb; nil calls nothing. failed is that the plugin prints an error.
 	Observe func(verb string, took time.Duration, failed bool)
 	// Log gets the errors of requests; nil discards them.
@@ -72,12 +70,8 @@ type Server struct {
 	inode                uint64        // of the socket
 	workers              chan struct{} // one for each verb that is done
 	calls                chan struct{} // one for each request
-	queued               chan struct{} // one for each verb that is begun, and waits for a worker
-	began                time.Time
-	ended                atomic.Int64 // when a verb has ended last, in nanoseconds since began, whatever the clock is set to
-	programs             *programs
-	mounts               string // this process's mount namespace
-	network              string // the host's network namespace
+	mounts               string        // this process's mount namespace
+	network              string        // the host's network namespace
 	farewell, queueLimit time.Duration
 }
 
@@ -98,8 +92,11 @@ func InUse(socket string) (bool, error) {
 
 // Listen returns a server whose socket takes connections. It replaces the socket of another, which gets no more of them.
 func Listen(o Options) (_ *Server, err error) {
-	s := &Server{Options: o, workers: make(chan struct{}, maxWorkers), calls: make(chan struct{}, maxCalls), queued: make(chan struct{}, maxQueued), farewell: farewell, queueLimit: queueLimit, began: time.Now()}
-	s.Socket = cmp.Or(o.Socket, handover.DefaultSocket)
+	s := &Server{
+		Options: o, workers: make(chan struct{}, maxWorkers), calls: make(chan struct{}, maxCalls),
+		farewell: farewell, queueLimit: queueLimit,
+	}
+	s.Socket, s.Version = cmp.Or(o.Socket, handover.DefaultSocket), cmp.Or(o.Version, version.Program())
 	if s.Plugin.DeleteDevice == nil {
 		s.Plugin.DeleteDevice = unlink.Device
 	}
@@ -111,9 +108,6 @@ func Listen(o Options) (_ *Server, err error) {
 	}
 	if s.mounts, err = os.Readlink("/proc/self/ns/mnt"); err != nil {
 		return nil, fmt.Errorf("CNI server: %w", err)
-	}
-	if s.programs, err = newPrograms(o.Program); err != nil {
-		return nil, fmt.Errorf("CNI server: the plugin of this program: %w", err)
 	}
 	inode, err := o.Host.Inode()
 	if err != nil {
@@ -164,40 +158,28 @@ func (s *Server) listen() (err error) {
 	return err
 }
 
-// Run serves plugins until ctx ends. Then it takes no more requests, finishes the verbs that it has begun, unless they take too long, and removes its
-// socket.
+// Run serves plugins until ctx ends. Then it removes its socket, declines what it has not begun, and finishes the verbs that it has
+// begun, unless they take too long.
 func (s *Server) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var all sync.WaitGroup
 	defer s.finish(&all)
 	defer s.close() // before Run returns: whoever comes next sees that nobody serves
-	stop := context.AfterFunc(ctx, s.close)
+	stop := context.AfterFunc(ctx, s.drain)
 	defer stop()
 	for {
 		conn, err := s.listener.AcceptUnix()
 		switch {
+		case err == nil:
+			all.Go(func() { s.serve(ctx, conn) })
 		case ctx.Err() != nil:
-			if err == nil {
-				_ = conn.Close()
-			}
 			return nil
 		case errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOMEM) || errors.Is(err, unix.ENOBUFS):
 			s.Log.Warn("CNI socket", "error", err)
 			time.Sleep(100 * time.Millisecond)
-			continue
-		case err != nil:
-			s.close()
-			return fmt.Errorf("CNI server: %w", err)
-		}
-		select {
-		case s.calls <- struct{}{}:
-			all.Go(func() {
-				defer func() { <-s.calls }()
-				s.serve(ctx, conn)
-			})
 		default:
-			_ = conn.Close()
+			return fmt.Errorf("CNI server: %w", err)
 		}
 	}
 }
@@ -216,109 +198,87 @@ func (s *Server) finish(all *sync.WaitGroup) {
 	}
 }
 
-// close ends the socket, and removes it unless it is another server's already.
-func (s *Server) close() {
+// drain removes the socket, unless it is another server's already, and has Run end once it has taken the connections of before.
+func (s *Server) drain() {
 	if inode, err := inodeOf(s.Socket); err == nil && inode == s.inode {
 		_ = os.Remove(s.Socket)
 	}
+	_ = s.listener.SetDeadline(time.Now().Add(drainTime))
+}
+
+func (s *Server) close() {
+	s.drain()
 	_ = s.listener.Close()
 }
 
-// begin waits for a worker, and takes the claim of a request: false if somebody else has it, the plugin does not wait any more, or the server ends. While
-// others make progress, it takes the claim before there is a worker: a node that starts hundreds of pods does not start as many plugins, which would wait
-// for the same locks. Who waits with a claim keeps its place.
-func (s *Server) begin(ctx context.Context, call *handover.Call) bool {
-	claimed := false
-	defer func() {
-		if claimed {
-			<-s.queued
+// worker waits for a worker. The error leaves the verb to the plugin.
+func (s *Server) worker(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, s.queueLimit)
+	defer cancel()
+	select {
+	case s.workers <- struct{}{}:
+		if ctx.Err() == nil {
+			return nil
 		}
-	}()
-	var limit <-chan time.Time
-	early := time.NewTicker(queueDelay)
-	defer early.Stop()
-	for {
-		select {
-		case s.workers <- struct{}{}:
-			start := call.Begin
-			if claimed {
-				start = call.Waits // a plugin that has ended meanwhile: its pod may be deleted already
-			}
-			if ctx.Err() == nil && start() == nil {
-				return true
-			}
-			<-s.workers
-			return false
-		case <-early.C:
-			if time.Since(s.began)-time.Duration(s.ended.Load()) > queueDelay {
-				continue
-			}
-			select {
-			case s.queued <- struct{}{}:
-				claimed = true
-				if call.Begin() != nil {
-					return false
-				}
-				early.Stop()
-				limit = time.After(s.queueLimit)
-			default:
-			}
-		case <-limit: // the plugin sees the connection end, and does the verb
-			return false
-		case <-ctx.Done(): // the same
-			return false
-		}
+		<-s.workers
+	case <-ctx.Done():
 	}
+	return fmt.Errorf("wait for a worker: %w", ctx.Err())
 }
-
-// end frees the worker of a verb.
-func (s *Server) end() {
-	s.progress()
-	<-s.workers
-}
-
-// progress notes that a verb has ended.
-func (s *Server) progress() { s.ended.Store(int64(time.Since(s.began))) }
 
 // serve serves a connection.
 func (s *Server) serve(ctx context.Context, conn *net.UnixConn) {
-	stop := context.AfterFunc(ctx, func() { _ = conn.SetReadDeadline(time.Now()) })
 	call, err := handover.Receive(conn)
-	stop()
 	if err != nil {
 		s.Log.Warn("CNI socket", "error", err)
 		return
 	}
 	defer call.Close()
-	if call.Environment["CNI_COMMAND"] == handover.Await {
-		s.await(ctx, call)
-		return
-	}
-	verb, request, err := s.accept(call)
-	if err == nil && request.Pod != nil {
-		call.Netns = -1
-		defer request.Pod.Close()
-	}
-	if err == nil {
-		err = s.awaitBriefly(ctx, verb, request)
-	}
+	verb, container := call.Environment["CNI_COMMAND"], call.Environment["CNI_CONTAINERID"]
+	answer, err := s.answer(ctx, call, verb)
 	if err != nil {
-		s.Log.Debug("the CNI plugin works alone", "verb", verb, "container", request.ContainerID, "reason", err)
+		s.Log.Debug("the CNI plugin works alone", "verb", verb, "container", container, "reason", err)
+		_ = call.Decline()
 		return
+	}
+	if err := call.Answer(answer); err != nil {
+		s.Log.Warn("CNI request", "verb", verb, "container", container, "error", err)
+	}
+}
+
+// answer returns the answer to a request. The error is the reason to decline it.
+func (s *Server) answer(ctx context.Context, c *handover.Call, verb string) (answer handover.Answer, err error) {
+	select {
+	case s.calls <- struct{}{}:
+		defer func() { <-s.calls }()
+	default:
+		return answer, errors.New("too many requests")
+	}
+	if verb == handover.Await {
+		return s.await(ctx, c)
+	}
+	r, err := s.accept(c, verb)
+	if err != nil {
+		return answer, err
+	}
+	if r.Pod != nil {
+		c.Netns = -1
+		defer r.Pod.Close()
+	}
+	if err := s.awaitBriefly(ctx, verb, r); err != nil {
+		return answer, err
 	}
 	begun := time.Now()
-	if !s.begin(ctx, call) {
-		return
+	if err := s.worker(ctx); err != nil {
+		return answer, err
 	}
-	defer s.end()
-	answer, err := s.do(ctx, call, verb, request)
-	if err == nil {
-		if s.Observe != nil {
-			s.Observe(verb, time.Since(begun), answer.Exit != 0)
-		}
-		err = call.Answer(answer)
+	defer func() { <-s.workers }()
+	if err := c.Waits(); err != nil { // its pod may be deleted already
+		return answer, err
 	}
-	if err != nil {
-		s.Log.Warn("CNI request", "verb", verb, "container", request.ContainerID, "error", err)
+	answer = s.do(ctx, c, verb, r)
+	if s.Observe != nil {
+		s.Observe(verb, time.Since(begun), answer.Exit != 0)
 	}
+	return answer, nil
 }

@@ -14,8 +14,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"mustang/internal/cni"
 	"mustang/internal/netns"
 	"mustang/internal/testkit"
+	"mustang/internal/version"
 )
 
 // TestNonRootRefused has either end belong to somebody else: the socket is closed to them, and neither end speaks to one who got
@@ -25,7 +27,6 @@ func TestNonRootRefused(t *testing.T) {
 	f := newFixture(t)
 	o := f.options()
 	var err error
-	o.Program = "/proc/self/exe" // this process asks
 	o.Host, err = netns.Current()
 	f.must(err)
 	defer o.Host.Close()
@@ -86,15 +87,12 @@ func (f *fixture) askAs(user int) {
 	f.must(err)
 	defer unix.Close(fd)
 	f.as(user, func() error { return unix.Connect(fd, &unix.SockaddrUnix{Name: f.socket}) })
-	claim, err := unix.Eventfd(1, unix.EFD_CLOEXEC)
-	f.must(err)
-	defer unix.Close(claim)
 	p := f.plugin
 	packet := strings.Join([]string{
-		"mustang-cni 1", "call", "CNI_COMMAND=STATUS", "CNI_PATH=/nowhere", "MUSTANG_CNI_STATE_DIR=" + p.StateDir,
+		"mustang-cni 2", version.Program(), cni.Layout(), "CNI_COMMAND=STATUS", "CNI_PATH=/nowhere", "MUSTANG_CNI_STATE_DIR=" + p.StateDir,
 		"MUSTANG_CNI_RUN_DIR=" + p.RunDir, "MUSTANG_BPF_ROOT=" + p.BPFRoot, "MUSTANG_CNI_CGROUP=" + p.Cgroup, "", string(network("veth", "")),
 	}, "\x00")
-	err = unix.Sendmsg(fd, []byte(packet), unix.UnixRights(claim), nil, unix.MSG_NOSIGNAL)
+	err = unix.Sendmsg(fd, []byte(packet), nil, nil, unix.MSG_NOSIGNAL)
 	if err != nil && !errors.Is(err, unix.EPIPE) { // EPIPE: the server has closed the connection already
 		f.t.Fatal(err)
 	}

@@ -16,42 +16,33 @@ import (
 	"mustang/internal/cni/netconf"
 )
 
-// do does a verb in the host's network namespace. The error is a panic: what was begun is recorded, and its locks are free.
-func (s *Server) do(ctx context.Context, c *handover.Call, verb string, r cni.Request) (answer handover.Answer, err error) {
-	var result *types100.Result
+// do does a verb in the host's network namespace.
+func (s *Server) do(ctx context.Context, c *handover.Call, verb string, r cni.Request) (answer handover.Answer) {
 	var stderr bytes.Buffer
 	p := s.Plugin
 	p.Stderr = &stderr
 	if p.Await != nil { // serve has waited, without a worker
 		p.Await = func(context.Context, string, string, string) error { return nil }
 	}
-	defer func() {
-		if reason := recover(); reason != nil {
-			err = fmt.Errorf("panic: %v\n%s", reason, debug.Stack())
-		}
-	}()
-	failure := s.Host.Do(func() (err error) {
+	result, failure := s.run(func() (*types100.Result, error) {
 		work := context.WithoutCancel(ctx) // short verbs finish
 		switch verb {
 		case "ADD":
-			result, err = p.Add(work, r)
+			return p.Add(work, r)
 		case "DEL":
-			err = p.Del(work, r)
+			return nil, p.Del(work, r)
 		case "CHECK":
-			err = p.Check(work, r)
+			return nil, p.Check(work, r)
 		case "STATUS":
-			err = p.Status(work, r)
-		case "GC":
-			var cancel context.CancelFunc
-			ctx, cancel = context.WithCancel(ctx)
-			defer cancel()
-			go func() {
-				<-c.Gone()
-				cancel()
-			}()
-			err = p.GC(ctx, r)
+			return nil, p.Status(work, r)
 		}
-		return err
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		go func() {
+			<-c.Gone()
+			cancel()
+		}()
+		return nil, p.GC(ctx, r)
 	})
 	var stdout bytes.Buffer
 	version := netconf.ParseHead(r.Config).CNIVersion
@@ -61,8 +52,23 @@ func (s *Server) do(ctx context.Context, c *handover.Call, verb string, r cni.Re
 	if failure != nil {
 		stdout.Reset()
 		answer.Exit = 1
-		err = json.NewEncoder(&stdout).Encode(cni.Failure{CNIVersion: version, Error: cni.Coded(failure)})
+		_ = json.NewEncoder(&stdout).Encode(cni.Failure{CNIVersion: version, Error: cni.Coded(failure)}) // texts
 	}
 	answer.Stdout, answer.Stderr = stdout.Bytes(), stderr.Bytes()
-	return answer, err
+	return answer
+}
+
+// run runs a verb on the host. A panic is an error too: what was begun is recorded, and its locks are free.
+func (s *Server) run(verb func() (*types100.Result, error)) (result *types100.Result, err error) {
+	defer func() {
+		if reason := recover(); reason != nil {
+			err = fmt.Errorf("the agent has a fault: %v", reason)
+			s.Log.Error("CNI request", "error", err, "stack", string(debug.Stack()))
+		}
+	}()
+	err = s.Host.Do(func() (err error) {
+		result, err = verb()
+		return err
+	})
+	return result, err
 }

@@ -58,12 +58,12 @@ func Cleanup(c *cli.Config) *cobra.Command {
 		Use:   "cleanup",
 		Short: "Remove the routes, the VXLAN device and the firewall's table that agents have made on this node; --all: all of Mustang",
 		Long: `Remove what connects the pods of this node with pods of other nodes: the routes of protocol 109, the device
-mst-vxlan, and the nftables table mustang-agent. Without pods, the node forwards no longer, unless it did
-before. End the agent first. Services and policies stay, and so does the CNI plugin.
+mst-vxlan, and the nftables table mustang-agent. The node goes on to forward packets. End the agent first.
+Services and policies stay, and so does the CNI plugin.
 
 With --all, also remove the CNI configuration and plugins, the eBPF programs and maps, what pods shared
-on the node, and the plugin's own files. Only this program is left of Mustang. That is an error while pods are attached, since only the plugin can detach them: drain the
-node first, or --force. Files of other projects stay. The same command again completes one that
+on the node, and the plugin's own files. Only this program is left of Mustang. While pods are attached,
+that is an error, since only the plugin can detach them: drain the node first, or --force. Files of other projects stay. The same command again completes one that
 failed or was killed.`,
 		Example: "  mustang agent cleanup\n  mustang agent cleanup --all",
 		Args:    cli.Arguments(),
@@ -150,9 +150,7 @@ func (o cleanup) run(ctx context.Context, ns *netns.Namespace) error {
 	if _, err := control.Get(ctx, o.dir, "/metrics", 16<<20); !errors.As(err, &none) {
 		return fmt.Errorf("an agent runs, and would make it anew: end it first (its socket is in %s)", o.dir)
 	}
-	network := func() error {
-		return errors.Join(nodenet.New(nodenet.Options{Host: ns}).Remove(), (&cni.Plugin{RunDir: o.runDir}).EndForwarding(ns))
-	}
+	network := func() error { return nodenet.New(nodenet.Options{Host: ns}).Remove() }
 	if !o.all {
 		return network()
 	}
