@@ -311,6 +311,8 @@ test-k8s: k8s
 	$(K8S) -record $(K8S_SUMMARY) -link veth,bridge,macvlan -family ipv4,ipv6,dual -nodes one,native,vxlan test conformance || status=1; \
 	$(K8S) -record $(K8S_SUMMARY) -link veth,bridge,macvlan -nodes three,vxlan test others || status=1; \
 	$(K8S) -record $(K8S_SUMMARY) -link veth,bridge,macvlan test netpol || status=1; \
+	$(K8S) -record $(K8S_SUMMARY) -nodes native netpol-api v1beta1 || status=1; \
+	$(K8S) -record $(K8S_SUMMARY) -nodes native netpol-api v1alpha2 || status=1; \
 	$(K8S) kill 100 || status=1; \
 	$(MAKE) test-k8s-table && exit $$status
 

@@ -11,6 +11,7 @@
 //	build/k8s up                                             # until it is interrupted
 //	build/k8s -nodes native kill 100                         # kill -9 of the agents under 500 connections a second
 //	build/k8s versions                                       # versions of ClusterNetworkPolicy go while a policy denies
+//	build/k8s -nodes native netpol-api v1beta1               # the conformance tests of network-policy-api
 //
 // It takes the image and the manifest of `make image` and `make manifest`. Each list of flags means a cluster for each
 // combination, one after the other. test runs a smoke test first, then the specs; -record keeps how they ended, and
@@ -69,6 +70,7 @@ const usage = `usage: k8s [FLAGS] build | up | -- COMMAND [ARGUMENT...]
        k8s [FLAGS] test [GROUP]
        k8s [FLAGS] kill TIMES
        k8s [FLAGS] versions
+       k8s [FLAGS] -nodes native|vxlan|three netpol-api v1beta1|v1alpha2
        k8s [-record FILE] table DOCUMENT
 
 Groups of specs: conformance, others, netpol, short. Without a group: those of -focus and -skip, or the smoke test alone.
@@ -87,7 +89,7 @@ func (r *runner) main(ctx context.Context, args []string) int {
 	flags.StringVar(&r.links, "link", "veth", "link `modes` of pods, a list with commas")
 	flags.StringVar(&r.families, "family", "dual", "`families` of addresses, of ipv4, ipv6 and dual")
 	flags.StringVar(&r.node, "nodes", "one", "`nodes`, of one, three, and native and vxlan: two nodes, by what joins their pods")
-	flags.StringVar(&r.selection.Focus, "focus", "", "test: `pattern` of the names of specs to run")
+	flags.StringVar(&r.selection.Focus, "focus", "", "test, netpol-api: `pattern` of the names of specs to run")
 	flags.StringVar(&r.selection.Skip, "skip", "", "test: `pattern` of the names of specs not to run")
 	flags.IntVar(&r.selection.Procs, "procs", 0, "test: how many specs run at once (by default what the group bears on two processors)")
 	flags.DurationVar(&r.selection.Timeout, "timeout", 40*time.Minute, "test: how long the specs of a cluster may take")
@@ -124,6 +126,9 @@ func (r *runner) main(ctx context.Context, args []string) int {
 		err = r.clusters(ctx, func(c *cluster.Cluster) error { return r.kill(c, times) })
 	case command == "versions" && flags.NArg() == 1:
 		err = r.clusters(ctx, func(c *cluster.Cluster) error { r.versions(c); return nil })
+	case command == "netpol-api" && flags.NArg() == 2 && slices.Contains(apiVersions, group) && (r.record == "" || r.selection.Focus == "") &&
+		!strings.Contains(r.node, "one"): // two of its pods share a port of nodes
+		err = r.clusters(ctx, func(c *cluster.Cluster) error { return r.netpolAPI(ctx, c, group) })
 	case command == "build" && flags.NArg() == 1:
 		err = r.build(ctx)
 	case command == "up" && flags.NArg() == 1:
@@ -216,6 +221,33 @@ func (r *runner) versions(c *cluster.Cluster) {
 	r.tell(c, "versions of ClusterNetworkPolicy switched on and off: "+counted, err)
 }
 
+// apiVersions are the versions of ClusterNetworkPolicy, in the order of the definition of network-policy-api.
+var apiVersions = []string{"v1alpha2", "v1beta1"}
+
+// netpolAPI runs the conformance tests of network-policy-api with all features, in a cluster that serves one version of
+// ClusterNetworkPolicy, and keeps how they ended. With -focus, it runs the tests that match.
+func (r *runner) netpolAPI(ctx context.Context, c *cluster.Cluster, version string) error {
+	suite, definition, err := r.cluster.Programs.NetpolAPI(ctx, "test/k8s", r.cluster.Dir)
+	image, imageErr := r.cluster.Programs.Agnhost(ctx)
+	report := filepath.Join(r.cluster.Dir, "log", "netpol-api.json")
+	if err := errors.Join(err, imageErr, os.RemoveAll(report)); err != nil {
+		return err
+	}
+	unserved := fmt.Sprintf(`[{"op": "replace", "path": "/spec/versions/%d/served", "value": false}]`, 1-slices.Index(apiVersions, version))
+	for _, args := range [][]string{
+		{"kubectl", "apply", "--server-side", "-f", definition},
+		{"kubectl", "patch", "-f", definition, "--type=json", "-p", unserved},
+		{"kubectl", "wait", "-f", definition, "--for=condition=Established", "--timeout=60s"},
+		{suite, "-image=" + image, "-agnhost=" + r.cluster.Programs.Path("agnhost"), "-version=" + version, "-report=" + report,
+			"-test.run=TestConformance/" + r.selection.Focus, "-test.timeout=" + r.selection.Timeout.String()},
+	} {
+		if err := r.command(ctx, c, args); err != nil {
+			return err
+		}
+	}
+	return r.ended(c, "netpol-api "+version, report)
+}
+
 // up keeps a cluster until the program is interrupted.
 func (r *runner) up(ctx context.Context, c *cluster.Cluster) error {
 	fmt.Fprintf(r.stdout, "%s\n", strings.Join(c.Command(ctx, "bash").Args, " "))
@@ -275,6 +307,11 @@ func (r *runner) specs(ctx context.Context, c *cluster.Cluster, group string) er
 	if err != nil {
 		return err
 	}
+	return r.ended(c, group, report)
+}
+
+// ended prints how specs ended by ginkgo's report, and keeps it.
+func (r *runner) ended(c *cluster.Cluster, group, report string) error {
 	names, run, err := specs.Read(report)
 	if err != nil {
 		return err

@@ -77,6 +77,19 @@ func Build(ctx context.Context, source, cache string, tell io.Writer) (Set, erro
 	return s, s.build("images.tar", tell, func(path string) error { return s.images(ctx, path) })
 }
 
+// NetpolAPI builds the conformance tests of network-policy-api into dir, from their module below source. It returns the test
+// program and the file that defines ClusterNetworkPolicy.
+func (s Set) NetpolAPI(ctx context.Context, source, dir string) (path, definition string, err error) {
+	p := program{"netpol-api.test", filepath.Join(source, "netpolapi"), "."}
+	path = filepath.Join(dir, p.name)
+	if err := s.compile(ctx, p, path); err != nil {
+		return "", "", err
+	}
+	module, err := output(ctx, p.module, "go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/network-policy-api")
+	const file = "config/crd/experimental/policy.networking.k8s.io_clusternetworkpolicies.yaml"
+	return path, filepath.Join(strings.TrimSpace(string(module)), file), err
+}
+
 // recipe counts changes of what is built that neither the modules nor the lists show.
 const recipe = 2
 

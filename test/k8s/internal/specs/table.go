@@ -17,7 +17,7 @@ const (
 )
 
 // order is that of columns and rows, where the alphabet's says nothing.
-var order = []string{"conformance", "others", "netpol", "short", "veth", "bridge", "macvlan", "one", "native", "vxlan", "three", "ipv4", "ipv6", "dual"}
+var order = []string{"conformance", "others", "netpol", "netpol-api v1beta1", "netpol-api v1alpha2", "short", "veth", "bridge", "macvlan", "one", "native", "vxlan", "three", "ipv4", "ipv6", "dual"}
 
 // Replace replaces what stands between the lines Begin and End of the file with the tables, and writes the file.
 func (s Summary) Replace(path string) error {
