@@ -102,7 +102,7 @@ func (o Options) proofSpec(p suites.Path, w suites.Workload) load.Spec {
 		return spec
 	}
 	spec.Duration, spec.Warmup = proofDuration, proofDuration/2
-	spec.Reverse, spec.Pace, spec.LoadShare = false, 0, 0 // which only slices have
+	spec.Reverse, spec.Pace, spec.LoadShare = false, 0, 0
 	if spec.Rate > proofRate {
 		spec.Rate, spec.Duration = proofRate, 5*proofDuration
 	}

@@ -288,31 +288,8 @@ func (a *Agent) Address() netip.AddrPort {
 	return a.address
 }
 
-// Run makes the agent a client for one run and waits for its end. Errors of the run
-// are of type [*RemoteError]. When ctx ends, its error is returned.
-func (a *Agent) Run(ctx context.Context, spec Spec) (Measurement, error) {
-	spec.Standing = false
-	if err := spec.Validate(); err != nil {
-		return Measurement{}, err
-	}
-	call := a.call
-	if spec.Limit == 0 {
-		call = func(ctx context.Context, c Call) (Reply, error) {
-			return a.carry(ctx, c, spec.Warmup+spec.Duration+spec.StallTime())
-		}
-	}
-	r, err := call(ctx, Call{Op: OpRun, Spec: spec})
-	if err != nil {
-		return Measurement{}, err
-	}
-	if r.Measurement == nil {
-		return Measurement{}, fmt.Errorf("%s: run: reply without a measurement", a)
-	}
-	return *r.Measurement, nil
-}
-
-// Last returns the server's figures of the last run or connection that ended. It
-// returns an error if the agent has served none.
+// Last returns the server's figures of the last flow that ended. It returns an error if
+// the agent has served none.
 func (a *Agent) Last(ctx context.Context) (Served, error) {
 	r, err := a.ask(ctx, Call{Op: OpLast})
 	if err != nil {

@@ -176,7 +176,7 @@ func TestSilentAgent(t *testing.T) {
 			spec.Stall = 10 * time.Millisecond
 			_, err := a.Run(t.Context(), spec)
 			return err
-		}, "run: no answer after 1.6s"},
+		}, "open: no answer after 1.5s"},
 		"open": {"exec sleep 3600", 500 * time.Millisecond, func(a *load.Agent) error {
 			_, err := a.Open(t.Context(), to)
 			return err

@@ -13,7 +13,7 @@ import (
 const (
 	// Protocol is the version of the messages, and of the headers, datagrams and reports
 	// between client and server. Any change raises it.
-	Protocol = 3
+	Protocol = 4
 	// MaxCall is the greatest length of a [Call] in bytes, for [MaxSlices] slices.
 	MaxCall = 1 << 20
 	// maxReply is that of a [Reply], for a measurement with its histogram.
@@ -23,7 +23,6 @@ const (
 // Operations of a [Call].
 const (
 	OpListen = "listen"
-	OpRun    = "run"
 	OpOpen   = "open"
 	OpSlices = "slices"
 	OpShut   = "shut"
@@ -41,7 +40,7 @@ type Call struct {
 	Address netip.AddrPort `json:"address,omitzero"`
 	// Namespace is the path of the namespace to listen in.
 	Namespace string `json:"namespace,omitempty"`
-	// Spec is the run, or the connection to open.
+	// Spec is the connection to open.
 	Spec Spec `json:"spec,omitzero"`
 	// Slices are the slices to run.
 	Slices []Slice `json:"slices,omitempty"`
@@ -83,16 +82,15 @@ func (r Reply) checkHello() error {
 
 // ReplyError is an error in a reply.
 type ReplyError struct {
-	Message   string        `json:"message"`
-	Errno     syscall.Errno `json:"errno,omitempty"`
-	Cancelled bool          `json:"cancelled,omitempty"`
+	Message string        `json:"message"`
+	Errno   syscall.Errno `json:"errno,omitempty"`
 }
 
 // RemoteError is an error of an agent. Its error number can be matched with errors.Is
 // (unix.ECONNREFUSED, unix.ETIMEDOUT, unix.ECONNRESET, unix.EADDRINUSE,
 // unix.EADDRNOTAVAIL).
 type RemoteError struct {
-	// Op is the operation: "listen", "run", "open", "slices", "shut" or "last".
+	// Op is the operation: "listen", "open", "slices", "shut" or "last".
 	Op string
 	// Message is the agent's error text.
 	Message string

@@ -12,27 +12,21 @@ import (
 	"mustang/internal/load/clock"
 )
 
-// Measurement is the outcome of one run. All figures are of the measured window, unless
-// noted otherwise.
-//
-// Client and server may be on two machines. Machine is then of the measuring side's
-// machine: the server's for streams, the client's for request/response and for a stream
-// whose datagrams are answered.
+// Measurement is the outcome of all slices of a connection. Machine is of the client's
+// machine.
 type Measurement struct {
 	// Workload is the workload that ran.
 	Workload string `json:"workload"`
-	// Flows is the number of connections that ran side by side. All figures are of all
-	// of them together, over one window. The window of a TCP stream starts and ends with
-	// a read of any flow, that of a UDP stream with the first and the last counted
-	// datagram of any flow.
+	// Flows is the number of flows that ran side by side. All figures are of all of them
+	// together, over one window.
 	Flows int `json:"flows"`
-	// Count is the number of bytes that the server received, or of transactions
-	// that the client completed.
+	// Count is the number of bytes that the receiver got, or of transactions that the
+	// client completed.
 	Count uint64 `json:"count"`
 	// Units is Count in CPUUnit: megabytes (1e6 bytes) or transactions.
 	Units float64 `json:"units"`
-	// Seconds is the window's real length by the measuring side's clock. For a stream
-	// of datagrams without answers it is the longer window of both ends.
+	// Seconds is the time of all slices by the client's clock. Of a UDP stream it is the
+	// longer window of both ends.
 	Seconds float64 `json:"seconds"`
 	// Rate is Count over Seconds, in Unit.
 	Rate float64 `json:"rate"`
@@ -43,16 +37,12 @@ type Measurement struct {
 	// numbers of transactions that were begun and completed. 0 for other workloads.
 	Sent     uint64 `json:"sent,omitempty"`
 	Received uint64 `json:"received,omitempty"`
-	// Overflowed is the number of datagrams that the server's sockets dropped for lack
-	// of buffer, over the whole connection. Other missing datagrams were lost on the
-	// way.
-	Overflowed uint64 `json:"overflowed,omitempty"`
 	// Reverse is the spec's.
 	Reverse bool `json:"reverse,omitempty"`
 	// OutOfOrder is the number of datagrams that arrived after a later one of their
 	// flow.
 	OutOfOrder uint64 `json:"out_of_order,omitempty"`
-	// Offered is the rate that the client sent at, in Unit, by its own clock.
+	// Offered is the rate that the client sent a UDP stream at, in Unit.
 	Offered float64 `json:"offered,omitempty"`
 	// BusyNanos is the time in nanoseconds that the machine's CPUs were not idle, 0
 	// unless [Spec.Exact] is set. On an emulated machine with one CPU, whose clock
@@ -69,30 +59,19 @@ type Measurement struct {
 	// Connects holds the time that each counted connection of a [TCPCRR] took to be
 	// established, which is part of its latency; else nil.
 	Connects *hdrhistogram.Histogram `json:"-"`
-	// Machine is the measuring side's machine time.
+	// Machine is the machine's time in the slices.
 	Machine clock.MachineTime `json:"machine"`
-	// ClientCPUSeconds and ServerCPUSeconds are the CPU time of the two agent
-	// processes (CLOCK_PROCESS_CPUTIME_ID), each over the window by its own
-	// clock. They include softirqs that ran in the process's context, for any packet.
-	ClientCPUSeconds float64 `json:"client_cpu_seconds"`
-	ServerCPUSeconds float64 `json:"server_cpu_seconds"`
 	// ClientLocal and ClientPeer are the client's socket addresses (getsockname,
 	// getpeername), ServerLocal and ServerPeer the server's. They differ if an address
-	// is translated on the way. They are those of the first flow.
+	// is translated on the way. They are those of the first flow, or of the last
+	// connection of a [TCPCRR].
 	ClientLocal netip.AddrPort `json:"client_local"`
 	ClientPeer  netip.AddrPort `json:"client_peer"`
 	ServerLocal netip.AddrPort `json:"server_local"`
 	ServerPeer  netip.AddrPort `json:"server_peer"`
-	// ClientLocals are the client's own addresses of all flows, in the flows' order. Of a
-	// [TCPCRR] they are those of the first and the last of a sample of its connections,
-	// one per slice; the addresses above are those of the last.
-	ClientLocals []netip.AddrPort `json:"client_locals,omitempty"`
-	// ClientCongestion and ServerCongestion are the congestion controls that the
-	// two sockets used.
+	// ClientCongestion is the congestion control of the client's socket.
 	ClientCongestion string `json:"client_congestion"`
-	ServerCongestion string `json:"server_congestion"`
-	// Retransmits is the number of segments that the client retransmitted, over the
-	// whole of all connections.
+	// Retransmits is the number of segments that the client sent again.
 	Retransmits uint32 `json:"retransmits"`
 	// Note is a remark on how the figures were read; empty for none.
 	Note string `json:"note,omitempty"`
@@ -119,9 +98,7 @@ func (m Measurement) Packets() (sent, received uint64) {
 	case m.Workload == TCPStream:
 		return m.Count / maxSegment, 1
 	case m.Workload == UDPStream && m.Window > 0:
-		// Each flow may end with an incomplete window.
-		missing := uint64(max(m.Flows, 1) - 1)
-		return m.Received, max(m.Received/m.Window, missing) - missing
+		return m.Received, m.Received / m.Window
 	case m.Workload == UDPStream:
 		return m.Received, 1
 	}
@@ -167,35 +144,23 @@ func (m *Measurement) AddSlice(r SliceResult) {
 	m.Seconds += r.Seconds
 	m.Sent += r.Sent
 	m.Received += r.Received
-	m.Overflowed += r.Overflowed
 	m.OutOfOrder += r.OutOfOrder
+	m.Retransmits += r.Retransmits
 	m.Machine.Add(r.Machine)
 }
 
-// Served is the server's view of one run.
+// Served is the server's view of one flow.
 type Served struct {
 	// Workload is the one that the client announced.
 	Workload string `json:"workload"`
-	// Flows is the number of connections that the figures are of.
-	Flows int `json:"flows"`
-	// Count is the number of bytes or transactions in the window.
+	// Count is the number of bytes or transactions that are counted.
 	Count uint64 `json:"count"`
-	// Seconds is the window's length by the server's clock, 0 if the client measures.
-	Seconds float64 `json:"seconds"`
-	// CPUSeconds is the server process's CPU time in the window.
-	CPUSeconds float64 `json:"cpu_seconds"`
-	// Received, Overflowed and OutOfOrder are as in a [Measurement].
-	Received   uint64 `json:"received,omitempty"`
-	Overflowed uint64 `json:"overflowed,omitempty"`
-	OutOfOrder uint64 `json:"out_of_order,omitempty"`
-	// Machine is the machine's time, if the server is the measuring side.
-	Machine clock.MachineTime `json:"machine"`
-	// Local and Peer are the server's socket addresses, of one of the flows.
+	// Local and Peer are the server's socket addresses.
 	Local netip.AddrPort `json:"local"`
 	Peer  netip.AddrPort `json:"peer"`
 	// Congestion is the congestion control that the socket used.
-	Congestion string `json:"congestion"`
-	// Error is the reason why the connection ended early, empty if it did not.
+	Congestion string `json:"congestion,omitempty"`
+	// Error is the reason why the flow ended early, empty if it did not.
 	Error string `json:"error,omitempty"`
 }
 

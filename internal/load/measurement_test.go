@@ -17,8 +17,7 @@ import (
 // TestMeasurementJSON reads a measurement from its JSON form.
 func TestMeasurementJSON(t *testing.T) {
 	m := Measurement{Workload: TCPRR, Count: 2, Units: 2, Seconds: 1, Rate: 2, Retransmits: 3, Flows: 1,
-		ClientLocals: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:2")},
-		Histogram:    hdrhistogram.New(1, int64(time.Minute), 3)}
+		ClientLocal: netip.MustParseAddrPort("10.0.0.1:2"), Histogram: hdrhistogram.New(1, int64(time.Minute), 3)}
 	for _, ns := range []int64{12_345, 59_000_000_000} {
 		if err := m.Histogram.RecordValue(ns); err != nil {
 			t.Fatal(err)

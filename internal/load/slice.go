@@ -3,29 +3,22 @@
 package load
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
-	"net/netip"
 	"time"
 
 	"mustang/internal/load/clock"
 )
 
-// Conn is a connection of an agent that stands open between slices.
+// Conn is a connection of an agent that stays open between slices.
 type Conn struct {
 	// ID names the connection in slices of this agent.
 	ID uint64 `json:"id"`
-	// The other fields are as in a [Measurement].
-	ClientLocal      netip.AddrPort   `json:"client_local"`
-	ClientPeer       netip.AddrPort   `json:"client_peer"`
-	ServerLocal      netip.AddrPort   `json:"server_local"`
-	ServerPeer       netip.AddrPort   `json:"server_peer"`
-	ClientLocals     []netip.AddrPort `json:"client_locals,omitempty"`
-	ClientCongestion string           `json:"client_congestion"`
-	ServerCongestion string           `json:"server_congestion"`
 }
 
-// Slice is a turn of a standing connection: it carries load for Lead, which is not
+// Slice is a turn of a connection: it carries load for Lead, which is not
 // counted, and then for Duration. When it ends, nothing of it is in flight.
 type Slice struct {
 	Conn uint64 `json:"conn"`
@@ -39,17 +32,27 @@ type Slice struct {
 // Machine is of the client's machine: its ticks of 10 ms mean nothing for one slice, but
 // their sum over hundreds does.
 type SliceResult struct {
-	Count       uint64  `json:"count"`
-	Seconds     float64 `json:"seconds"`
-	Sent        uint64  `json:"sent,omitempty"`
-	Received    uint64  `json:"received,omitempty"`
-	Overflowed  uint64  `json:"overflowed,omitempty"`
-	OutOfOrder  uint64  `json:"out_of_order,omitempty"`
-	Retransmits uint32  `json:"retransmits,omitempty"`
+	Count      uint64  `json:"count"`
+	Seconds    float64 `json:"seconds"`
+	Sent       uint64  `json:"sent,omitempty"`
+	Received   uint64  `json:"received,omitempty"`
+	OutOfOrder uint64  `json:"out_of_order,omitempty"`
+	// Retransmits is the number of segments that the client sent again.
+	Retransmits uint32 `json:"retransmits,omitempty"`
 	// LatencySeconds is the sum of the latencies of the transactions of a connection with a
 	// pace, of which Sent were due and Received completed.
 	LatencySeconds float64           `json:"latency_seconds,omitempty"`
 	Machine        clock.MachineTime `json:"machine"`
+}
+
+// AddFlow adds what another flow counted in the same slice.
+func (r *SliceResult) AddFlow(o SliceResult) {
+	r.Count += o.Count
+	r.Sent += o.Sent
+	r.Received += o.Received
+	r.OutOfOrder += o.OutOfOrder
+	r.LatencySeconds += o.LatencySeconds
+	r.Seconds = max(r.Seconds, o.Seconds)
 }
 
 // leadPart is the part of a slice's duration that its lead takes by default.
@@ -63,11 +66,9 @@ func (s Slice) LeadTime() time.Duration {
 	return max(s.Lead, 0)
 }
 
-// Open opens a connection that carries load in slices. Warmup and Duration of the spec
-// mean nothing; Limit, Settle, Window and Exact are refused. The connection stands until
-// [Agent.Shut].
+// Open opens a connection that carries load in slices, until [Agent.Shut]. Warmup and
+// Duration of the spec mean nothing.
 func (a *Agent) Open(ctx context.Context, spec Spec) (Conn, error) {
-	spec.Standing = true
 	if err := spec.Validate(); err != nil {
 		return Conn{}, err
 	}
@@ -116,4 +117,23 @@ func (a *Agent) Shut(ctx context.Context, conn uint64) (Measurement, error) {
 		return Measurement{}, fmt.Errorf("%s: shut: reply without a measurement", a)
 	}
 	return *r.Measurement, nil
+}
+
+// Run opens a connection, runs one slice of the spec's warm-up and duration, or of its
+// limit, and shuts the connection.
+func (a *Agent) Run(ctx context.Context, spec Spec) (Measurement, error) {
+	if spec.Limit == 0 && spec.Duration == 0 {
+		return Measurement{}, errors.New("load: a run needs a duration or a limit")
+	}
+	c, err := a.Open(ctx, spec)
+	if err != nil {
+		return Measurement{}, err
+	}
+	if spec.Limit > 0 { // however long it takes
+		_, err = a.call(ctx, Call{Op: OpSlices, Slices: []Slice{{Conn: c.ID, Lead: -1}}})
+	} else {
+		_, err = a.Slices(ctx, []Slice{{Conn: c.ID, Lead: cmp.Or(spec.Warmup, -1), Duration: spec.Duration}})
+	}
+	m, shutErr := a.Shut(context.WithoutCancel(ctx), c.ID)
+	return m, cmp.Or(err, shutErr)
 }

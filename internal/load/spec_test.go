@@ -23,17 +23,17 @@ func TestSpecValidate(t *testing.T) {
 		"flows":      func(s *Spec) { s.Workload, s.Flows = TCPStream, MaxFlows+1 },
 		"rr flows":   func(s *Spec) { s.Flows = 2 },
 		"negative":   func(s *Spec) { s.Workload, s.Flows = TCPStream, -1 },
-		"limit":      func(s *Spec) { s.Workload, s.Flows, s.Limit = TCPStream, 3, 2 },
-		"duration":   func(s *Spec) { s.Duration = 0 },
+		"limit":      func(s *Spec) { s.Workload, s.Flows, s.Limit = UDPStream, 3, 2 },
+		"limit, tcp": func(s *Spec) { s.Workload, s.Limit = TCPStream, 2 },
+		"duration":   func(s *Spec) { s.Duration = -1 },
 		"warmup":     func(s *Spec) { s.Warmup = -1 },
 		"stall":      func(s *Spec) { s.Stall = -1 },
 		"small":      func(s *Spec) { s.Size = MinDatagram - 1 },
 		"large":      func(s *Spec) { s.Size = MaxDatagram + 1 },
 		"settle":     func(s *Spec) { s.Settle = 1 },
 		"window":     func(s *Spec) { s.Window, s.Rate = 1, 1 },
-		"exact":      func(s *Spec) { s.Workload, s.Exact = TCPStream, true },
-		"exact, udp": func(s *Spec) { s.Workload, s.Exact = UDPStream, true },
-		"congestion": func(s *Spec) { s.Congestion = "a-name-of-17-char" },
+		"pace":       func(s *Spec) { s.Workload, s.Pace = TCPCRR, 2 },
+		"reverse":    func(s *Spec) { s.Reverse = true },
 	} {
 		spec := good
 		spoil(&spec)

@@ -140,11 +140,11 @@ func (w Workload) OfTables() bool {
 // OfPolicies reports whether the workload measures changes of a network policy.
 func (w Workload) OfPolicies() bool { return slices.Contains(PolicyWorkloads(), w.Name) }
 
-// Spec returns the load of a workload on a path, in slices.
+// Spec returns the load of a workload on a path.
 func (w Workload) Spec(p Path) load.Spec {
 	return load.Spec{
 		Workload: w.Name, Target: p.Connect, Flows: w.Flows, Rate: w.Rate, Request: w.Setup.RequestBytes, Response: w.Setup.ResponseBytes,
-		Reverse: w.Setup.Reverse, Pace: w.Setup.Rate, LoadShare: w.Setup.LoadShare, Delay: p.Delay, Reset: p.Ends != nil, Standing: true,
+		Reverse: w.Setup.Reverse, Pace: w.Setup.Rate, LoadShare: w.Setup.LoadShare, Delay: p.Delay, Reset: p.Ends != nil,
 	}
 }
 

@@ -49,9 +49,7 @@ func TestExactWindow(t *testing.T) {
 	if err := w.Begin(); err != nil {
 		t.Fatal(err)
 	}
-	for began := ProcessCPU(); ProcessCPU()-began < 50*time.Millisecond; {
-		continue
-	}
+	spin(50 * time.Millisecond)
 	if err := w.End(); err != nil {
 		t.Fatal(err)
 	}

@@ -2,19 +2,11 @@
 
 package clock
 
-import (
-	"time"
-
-	"golang.org/x/sys/unix"
-)
-
 // Window takes the clocks at both ends of a measured window. It is for one
 // goroutine at a time.
 type Window struct {
-	// Machine is the machine's time in the window, and ProcessCPU the CPU time of this
-	// process. Both are set by End.
-	Machine    MachineTime
-	ProcessCPU time.Duration
+	// Machine is the machine's time in the window. Set by End.
+	Machine MachineTime
 	// BusyNanos is the time in nanoseconds that the machine's CPUs were not idle, 0 if
 	// the window is not an exact one. On an emulated machine with one CPU, whose clock
 	// advances by one nanosecond with each instruction, it is the number of
@@ -23,7 +15,6 @@ type Window struct {
 
 	machine *Machine
 	busy    *busyClock // nil if not exact
-	began   time.Duration
 }
 
 // OpenWindow opens the clocks. An exact window also measures BusyNanos, which takes
@@ -49,7 +40,6 @@ func (w *Window) Begin() error {
 	if err := w.machine.Begin(); err != nil {
 		return err
 	}
-	w.began = ProcessCPU()
 	if w.busy == nil {
 		return nil
 	}
@@ -63,7 +53,6 @@ func (w *Window) End() (err error) {
 			return err
 		}
 	}
-	w.ProcessCPU = ProcessCPU() - w.began
 	w.Machine, err = w.machine.End()
 	return err
 }
@@ -74,14 +63,4 @@ func (w *Window) Close() {
 	if w.busy != nil {
 		w.busy.close()
 	}
-}
-
-// ProcessCPU returns the CPU time that this process has used, all threads, user and
-// system (CLOCK_PROCESS_CPUTIME_ID).
-func ProcessCPU() time.Duration {
-	var ts unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &ts); err != nil {
-		return 0
-	}
-	return time.Duration(ts.Nano())
 }

@@ -4,7 +4,6 @@
 package socket
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"syscall"
@@ -33,12 +32,20 @@ func Duplicate(conn syscall.Conn) (int, error) {
 	return fd, nil
 }
 
+// SetOption sets a socket's option, {level, name}, without leaving the thread.
+func SetOption(fd int, option [2]int, value unsafe.Pointer, size int) error {
+	if _, _, errno := unix.RawSyscall6(unix.SYS_SETSOCKOPT, uintptr(fd), uintptr(option[0]), uintptr(option[1]),
+		uintptr(value), uintptr(size), 0); errno != 0 {
+		return errno
+	}
+	return nil
+}
+
 // SetTimeouts makes blocking calls on a socket return after a time.
 func SetTimeouts(fd int, after time.Duration) error {
 	tick := unix.NsecToTimeval(int64(after))
-	for _, option := range [...]uintptr{unix.SO_RCVTIMEO, unix.SO_SNDTIMEO} {
-		if _, _, err := unix.RawSyscall6(unix.SYS_SETSOCKOPT, uintptr(fd), unix.SOL_SOCKET, option,
-			uintptr(unsafe.Pointer(&tick)), unsafe.Sizeof(tick), 0); err != 0 {
+	for _, option := range [...]int{unix.SO_RCVTIMEO, unix.SO_SNDTIMEO} {
+		if err := SetOption(fd, [2]int{unix.SOL_SOCKET, option}, unsafe.Pointer(&tick), int(unsafe.Sizeof(tick))); err != nil {
 			return fmt.Errorf("set socket timeout: %w", err)
 		}
 	}
@@ -70,26 +77,22 @@ func SetBuffers(fd, size int) error {
 	return nil
 }
 
-// SetNoDelay switches Nagle's algorithm off or on.
-func SetNoDelay(fd int, off bool) error {
-	value := 0
-	if off {
-		value = 1
-	}
-	if err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, value); err != nil {
+// SetNoDelay switches Nagle's algorithm off.
+func SetNoDelay(fd int) error {
+	if err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1); err != nil {
 		return fmt.Errorf("set TCP_NODELAY: %w", err)
 	}
 	return nil
 }
 
-// Times of standing connections at rest. No packet is sent in less.
+// Times of idle connections. No packet is sent in less.
 const (
 	keepAliveIdle     = 60 // seconds until a silent TCP peer is probed
 	keepAliveInterval = 10 // seconds between two of keepAliveProbes
 	keepAliveProbes   = 3
 )
 
-// KeepAlive makes the kernel notice that the peer of a connection at rest has vanished.
+// KeepAlive makes the kernel notice that the peer of an idle connection has vanished.
 func KeepAlive(fd int) error {
 	for _, o := range [][3]int{
 		{unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1}, {unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, keepAliveIdle},
@@ -109,19 +112,6 @@ func Retransmits(fd int) uint32 {
 		return 0
 	}
 	return info.Total_retrans
-}
-
-// Drops returns the number of datagrams that a socket dropped, 0 if the kernel does
-// not tell.
-func Drops(fd int) uint64 {
-	var info [9]uint32 // linux/sock_diag.h: SK_MEMINFO_VARS, the last is SK_MEMINFO_DROPS
-	size := uint32(unsafe.Sizeof(info))
-	_, _, errno := unix.RawSyscall6(unix.SYS_GETSOCKOPT, uintptr(fd), unix.SOL_SOCKET, unix.SO_MEMINFO,
-		uintptr(unsafe.Pointer(&info[0])), uintptr(unsafe.Pointer(&size)), 0)
-	if errno != 0 {
-		return 0
-	}
-	return uint64(info[8])
 }
 
 // ReuseAddress lets each client have a socket of its own on the server's address. The
@@ -150,22 +140,21 @@ func AttachDropFilter(fd int) error {
 // different defaults compare.
 const defaultCongestion = "cubic"
 
-// WithCongestion returns a Control function of net.Dialer and net.ListenConfig, which
-// they call before a socket connects or listens. A later switch is too late: a socket
-// that was connected under bbr goes on pacing with a timer. Accepted sockets inherit the
-// listener's congestion control.
-func WithCongestion(name string) func(network, address string, c syscall.RawConn) error {
-	wanted := cmp.Or(name, defaultCongestion)
-	return func(_, _ string, c syscall.RawConn) error {
-		var setErr error
-		if err := c.Control(func(fd uintptr) {
-			setErr = unix.SetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION, wanted)
-		}); err != nil {
-			return err
-		}
-		if setErr != nil && name != "" {
-			return fmt.Errorf("set congestion control %q: %w", name, setErr)
-		}
-		return nil
+// SetCongestion is a Control function of net.Dialer and net.ListenConfig, which they call
+// before a socket connects or listens. A later switch is too late: a socket that was
+// connected under bbr goes on pacing with a timer. Accepted sockets inherit the listener's
+// Congestion control.
+func SetCongestion(_, _ string, c syscall.RawConn) error {
+	return c.Control(func(fd uintptr) {
+		_ = unix.SetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION, defaultCongestion)
+	})
+}
+
+// Congestion returns the congestion control of a socket.
+func Congestion(fd int) (string, error) {
+	name, err := unix.GetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION)
+	if err != nil {
+		return "", fmt.Errorf("read congestion control: %w", err)
 	}
+	return name, nil
 }

@@ -17,12 +17,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/load"
-	"mustang/internal/load/clock"
 	"mustang/internal/load/socket"
 )
 
-// The connections of a tcpCRR carry no header: the first byte of a request has the bit
-// crrRequest, the slot of the standing connection that they belong to, and two flags.
+// The short connections of a tcp_crr carry no header: the first byte of a request has the
+// bit crrRequest, the slot of the persistent connection that they belong to, and two flags.
 // Headers begin with a letter.
 const (
 	crrRequest = 0x80
@@ -31,11 +30,11 @@ const (
 	crrSlots   = 32     // of one listener
 	crrShift   = 2
 	crrFull    = 0xff // instead of a slot: there is none
-	crrEnd     = 'e'  // the standing connection's last byte; the report follows
+	crrEnd     = 'e'  // the persistent connection's last byte; the report follows
 )
 
 // acceptor accepts the connections of one listener on a thread. It serves those of
-// tcpCRR itself, without the Go scheduler, and hands out the others. At rest the thread
+// tcp_crr itself, without the Go scheduler, and hands out the others. At rest the thread
 // waits outside the Go scheduler too.
 type acceptor struct {
 	fd      int
@@ -49,17 +48,12 @@ type acceptor struct {
 	used  atomic.Int32
 }
 
-// crrSlot is the server's state of one standing tcpCRR.
+// crrSlot is the server's state of one persistent connection of a tcp_crr.
 type crrSlot struct {
 	index             byte
 	request, response int
 	count             atomic.Uint64
-	counting          atomic.Bool // a slice with counted connections has begun
-
-	// Guarded by the acceptor's lock.
-	began       time.Duration  // CPU time of the process then
-	cpu         time.Duration  // of the slices that have ended
-	local, peer netip.AddrPort // of the last connection that ended a slice
+	local, peer       netip.AddrPort // of the last short connection of a slice; guarded by the acceptor's lock
 }
 
 // newAcceptor takes the socket out of a listener, which it closes.
@@ -69,7 +63,7 @@ func newAcceptor(listener *net.TCPListener, hand func(*net.TCPConn, []byte)) (a 
 		return nil, err
 	}
 	// Accepted sockets inherit the option, as they do the timeouts.
-	if err := socket.SetNoDelay(s.fd, true); err != nil {
+	if err := socket.SetNoDelay(s.fd); err != nil {
 		s.close()
 		return nil, err
 	}
@@ -132,7 +126,7 @@ func (a *acceptor) accepted(fd int) (rest bool) {
 	return last
 }
 
-// shortConn is a connection of a tcpCRR.
+// shortConn is a short connection of a tcp_crr.
 type shortConn struct {
 	fd   int
 	buf  []byte
@@ -166,15 +160,11 @@ func (a *acceptor) serve(n int, c shortConn) {
 		}
 		n += more
 	}
-	counted := kind&crrCounted != 0
-	if counted {
-		slot.count.Add(1)
-	}
 	switch {
-	case counted && !slot.counting.Load():
-		a.beginSlice(slot)
+	case kind&crrCounted != 0:
+		slot.count.Add(1)
 	case kind&crrLast != 0:
-		a.endSlice(c, slot)
+		a.keepAddresses(c, slot)
 	}
 	buf[0] = kind
 	for sent := 0; sent < slot.response; {
@@ -188,25 +178,13 @@ func (a *acceptor) serve(n int, c shortConn) {
 	_, _ = a.session.recv(fd, buf) // the end of the stream
 }
 
-// beginSlice notes the CPU time at the first counted connection of a slice.
-func (a *acceptor) beginSlice(slot *crrSlot) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	slot.began = clock.ProcessCPU()
-	slot.counting.Store(true)
-}
-
-// endSlice keeps the addresses of the last connection of a slice, and the CPU time of its
-// counted ones.
-func (a *acceptor) endSlice(c shortConn, slot *crrSlot) {
+// keepAddresses keeps the addresses of the last connection of a slice.
+func (a *acceptor) keepAddresses(c shortConn, slot *crrSlot) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	slot.peer = socket.RawAddrPort(c.peer)
 	if local, err := unix.Getsockname(c.fd); err == nil {
 		slot.local = socket.AddrPort(local)
-	}
-	if slot.counting.Swap(false) {
-		slot.cpu += clock.ProcessCPU() - slot.began
 	}
 }
 
@@ -226,7 +204,7 @@ func (a *acceptor) handOut(fd int, begin []byte) {
 	a.hand(tcp, append([]byte(nil), begin...))
 }
 
-// claim gives a standing tcpCRR a slot, nil if there is none.
+// claim gives a persistent connection a slot, nil if there is none.
 func (a *acceptor) claim(spec load.Spec) *crrSlot {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -249,40 +227,35 @@ func (a *acceptor) release(slot *crrSlot) {
 	a.used.Add(-1)
 }
 
-// serve keeps the slot of a standing tcpCRR until the client ends it.
-func (tcpCRR) serve(s *session) error {
-	a := s.acceptor
+// serveSlot keeps the slot of a tcp_crr until the client ends it.
+func serveSlot(s *session) (load.Served, error) {
+	a, report := s.acceptor, s.served()
 	slot := a.claim(s.spec)
 	if slot == nil {
 		_, err := s.Write([]byte{crrFull})
-		return errors.Join(fmt.Errorf("more than %d standing connections of %s", crrSlots, load.TCPCRR), err)
+		return report, errors.Join(fmt.Errorf("more than %d open connections of %s", crrSlots, load.TCPCRR), err)
 	}
 	defer a.release(slot)
 	if _, err := s.Write([]byte{slot.index}); err != nil {
-		return err
+		return report, err
 	}
 	if err := s.park(0); err != nil {
-		return err
+		return report, err
 	}
 	end := []byte{0}
 	if err := s.readFull(end); err != nil {
-		return fmt.Errorf("after %d transactions in the window: %w", slot.count.Load(), err)
+		return report, fmt.Errorf("after %d transactions in the window: %w", slot.count.Load(), err)
 	}
 	if end[0] != crrEnd {
-		return fmt.Errorf("the standing connection carries %q", end)
+		return report, fmt.Errorf("the persistent connection carries %q", end)
 	}
-	report := s.served()
+	report.Count = slot.count.Load()
 	a.mu.Lock()
-	report.Count, report.CPUSeconds = slot.count.Load(), slot.cpu.Seconds()
 	if slot.peer.IsValid() {
 		report.Local, report.Peer = slot.local, slot.peer
 	}
 	a.mu.Unlock()
-	s.publish(report)
-	if err := s.sendReport(report); err != nil {
-		return err
-	}
-	return s.drain(end)
+	return report, nil
 }
 
 // serveAccepted serves the connections of an acceptor.

@@ -3,18 +3,16 @@
 // Package worker is the process of a load agent: it carries load over sockets as its
 // parent, package load, commands.
 //
-// How a run is measured:
+// How load is measured:
 //
-//   - The receiver measures a stream. The client measures request/response, and a
-//     stream whose datagrams are answered. The window is bounded by the monotonic
-//     clock of the measuring side.
+//   - The client's monotonic clock bounds a slice. Of a UDP stream the longer window of
+//     both ends counts.
 //   - A stream may have several flows (load.Spec.Flows), each on a thread of its own on
 //     the agent's CPU. They start together and are counted in one window.
 //   - UDP needs no control connection: client and server agree in datagrams
-//     with the addresses and ports of the stream, so that all of a run through a
+//     with the addresses and ports of the stream, so that all of a connection through a
 //     translated address is translated. The server has a socket for each client.
-//     Socket buffers are set and checked, and drops for lack of buffer are
-//     counted.
+//     Socket buffers are set and checked.
 //   - Sockets block and are driven by raw system calls on a locked thread that is
 //     pinned to the agent's CPU. The garbage collector is off while a connection
 //     is open, and the Go scheduler's signals are off in the process, so neither
@@ -22,24 +20,22 @@
 //   - The Go runtime's own threads wake late, at ticks that come anyway.
 //   - CPU time is the whole machine's busy time, see package clock.
 //   - Where a clock counts instructions (load.Spec.Exact), the client's busy time is
-//     exact, and agents of fixed priorities (load.AgentOptions.Priority) make each run
+//     exact, and agents of fixed priorities (load.AgentOptions.Priority) make each slice
 //     the same sequence of events.
 //
 // How a slice ends, with nothing of it in flight:
 //
-//   - A request/response waits for its last response. The client's clock counts.
+//   - A request/response waits for its last response.
 //   - A TCP stream starts and ends with an empty connection: the server answers
-//     the last block of the lead, and that of the slice. The client's clock
-//     counts, so that all work for the counted bytes is in the time, if both ends
-//     share a CPU too.
-//   - A UDP stream ends with the server's counts. The longer window of both ends
-//     counts.
-//   - The connections of a TCPCRR go to the same port as all others. The thread
+//     the last block of the lead, and that of the slice, so that all work for the
+//     counted bytes is in the time, if both ends share a CPU too.
+//   - A UDP stream ends with the server's counts.
+//   - The connections of a tcp_crr go to the same port as all others. The thread
 //     that accepts knows them by their first byte and serves them.
 //
-// At rest neither end sends, and no timer wakes their threads; only a TCP
-// connection that has rested for a minute is probed.
+// Between slices neither end sends, and no timer wakes their threads; only a TCP
+// connection that was idle for a minute is probed.
 //
-// Sockets have timeouts, so that a run whose peer dies or vanishes ends with an
+// Sockets have timeouts, so that a slice whose peer dies or vanishes ends with an
 // error (ETIMEDOUT, ECONNRESET) and never hangs.
 package worker

@@ -3,7 +3,6 @@
 package worker
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -19,18 +18,6 @@ import (
 	"mustang/internal/rtnl"
 	"mustang/internal/testkit"
 )
-
-// runAsync starts a long run; its end arrives on the channel.
-func runAsync(ctx context.Context, p pair, workload string) <-chan error {
-	spec := p.spec(workload)
-	spec.Duration, spec.Stall = time.Hour, 2*time.Second
-	done := make(chan error, 1)
-	go func() {
-		_, err := p.client.Run(ctx, spec)
-		done <- err
-	}()
-	return done
-}
 
 // awaitTraffic waits until the pair's loopback carries a run.
 func awaitTraffic(t *testing.T, p pair) {
@@ -78,64 +65,6 @@ func TestRefused(t *testing.T) {
 	// Both agents still work.
 	if _, err := p.client.Run(t.Context(), p.spec(load.TCPRR)); err != nil {
 		t.Error(err)
-	}
-}
-
-// TestRunEnds ends a run from each side: the other side ends too, and goes on to serve.
-func TestRunEnds(t *testing.T) {
-	for _, workload := range load.Workloads() {
-		t.Run(workload+"/server dies", func(t *testing.T) {
-			t.Parallel()
-			p := newPair(t, "127.0.0.1")
-			done := runAsync(t.Context(), p, workload)
-			awaitTraffic(t, p)
-			if err := p.server.Close(); err != nil {
-				t.Fatal(err)
-			}
-			t.Log(awaitError(t, done))
-		})
-		t.Run(workload+"/client dies", func(t *testing.T) {
-			t.Parallel()
-			p := newPair(t, "127.0.0.1")
-			done := runAsync(t.Context(), p, workload)
-			awaitTraffic(t, p)
-			if err := p.client.Close(); err != nil {
-				t.Fatal(err)
-			}
-			t.Log(awaitError(t, done))
-			awaitServed(t, p, workload) // the reset may come in a read or in the report
-			second := startAgent(t, agentOptions(p.ns))
-			if _, err := second.Run(t.Context(), p.spec(workload)); err != nil {
-				t.Errorf("a second client: %v", err)
-			}
-		})
-		t.Run(workload+"/cancel", func(t *testing.T) {
-			t.Parallel()
-			p := newPair(t, "127.0.0.1")
-			ctx, cancel := context.WithCancel(t.Context())
-			done := runAsync(ctx, p, workload)
-			awaitTraffic(t, p)
-			cancel()
-			if err := awaitError(t, done); !errors.Is(err, context.Canceled) {
-				t.Errorf("error is %v", err)
-			}
-			if _, err := p.client.Run(t.Context(), p.spec(workload)); err != nil {
-				t.Errorf("the same client again: %v", err)
-			}
-		})
-		t.Run(workload+"/peer vanishes", func(t *testing.T) {
-			t.Parallel()
-			p := newPair(t, "127.0.0.1")
-			done := runAsync(t.Context(), p, workload)
-			awaitTraffic(t, p)
-			setLoopbackDown(t, p)
-			if err := awaitError(t, done); !errors.Is(err, unix.ETIMEDOUT) {
-				t.Errorf("error is %v", err)
-			}
-			if workload != load.TCPCRR { // its standing connection is at rest: a probe notices after a while
-				awaitServed(t, p, "nothing moved")
-			}
-		})
 	}
 }
 

@@ -7,8 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"strings"
 	"time"
 
 	"mustang/internal/load"
@@ -17,21 +15,13 @@ import (
 // A connection begins with a header from the client, which is repeated over UDP until
 // it is answered:
 //
-//	magic "MST5" | workload code | flows | flags | 1 byte zero | run | warmup |
-//	duration | stall | limit | settle | size | window | request | response | delay |
-//	congestion control, 16 bytes, zero-padded
+//	magic "MST6" | workload code | flows | 1 if reversed | 1 byte zero | stall | window |
+//	request | response | delay
 //
-// The flows of one run have the same run number, which is drawn at random. Numbers are
-// 8 bytes, big-endian; times are nanoseconds.
+// Numbers are 8 bytes, big-endian; times are nanoseconds.
 const (
-	headerMagic = "MST5"
-	headerSize  = 8 + 11*8 + load.MaxCongestion
-)
-
-// Flags of a header.
-const (
-	flagStanding = 1 << iota // the connection carries load in slices
-	flagReverse
+	headerMagic = "MST6"
+	headerSize  = 8 + 5*8
 )
 
 // header is the content of a header. Fields of the spec that concern the client alone
@@ -39,34 +29,21 @@ const (
 type header struct {
 	workload workload
 	spec     load.Spec
-	run      uint64
 }
 
-// encodeHeader returns the header of a session of workload w.
-func encodeHeader(w workload, s *session) []byte {
-	spec := s.spec
+// encodeHeader returns the header of a flow.
+func encodeHeader(w workload, spec load.Spec) []byte {
 	b := append(make([]byte, 0, headerSize), headerMagic...)
-	var flags byte
-	if spec.Standing {
-		flags |= flagStanding
-	}
+	b = append(b, w.code, byte(spec.FlowCount()), 0, 0)
 	if spec.Reverse {
-		flags |= flagReverse
+		b[6] = 1
 	}
-	b = append(b, w.code(), byte(spec.FlowCount()), flags, 0)
-	b = binary.BigEndian.AppendUint64(b, s.id.run)
-	b = binary.BigEndian.AppendUint64(b, uint64(spec.Warmup))
-	b = binary.BigEndian.AppendUint64(b, uint64(spec.Duration))
-	b = binary.BigEndian.AppendUint64(b, uint64(spec.StallTime()))
-	b = binary.BigEndian.AppendUint64(b, spec.Limit)
-	b = binary.BigEndian.AppendUint64(b, spec.Settle)
-	b = binary.BigEndian.AppendUint64(b, uint64(spec.DatagramSize()))
-	b = binary.BigEndian.AppendUint64(b, spec.Window)
-	b = binary.BigEndian.AppendUint64(b, uint64(spec.RequestSize()))
-	b = binary.BigEndian.AppendUint64(b, uint64(spec.ResponseSize()))
-	b = binary.BigEndian.AppendUint64(b, uint64(spec.Delay))
-	b = append(b, s.congestion...)
-	return append(b, make([]byte, headerSize-len(b))...)
+	for _, n := range []uint64{
+		uint64(spec.StallTime()), spec.Window, uint64(spec.RequestSize()), uint64(spec.ResponseSize()), uint64(spec.Delay),
+	} {
+		b = binary.BigEndian.AppendUint64(b, n)
+	}
+	return b
 }
 
 // decodeHeader reads the form that encodeHeader writes.
@@ -78,46 +55,15 @@ func decodeHeader(b []byte) (header, error) {
 	if err != nil {
 		return header{}, err
 	}
+	number := func(i int) uint64 { return binary.BigEndian.Uint64(b[8+8*i:]) }
 	spec := load.Spec{
-		Workload:   w.name(),
-		Flows:      int(b[5]),
-		Warmup:     time.Duration(binary.BigEndian.Uint64(b[16:])),
-		Duration:   time.Duration(binary.BigEndian.Uint64(b[24:])),
-		Stall:      time.Duration(binary.BigEndian.Uint64(b[32:])),
-		Limit:      binary.BigEndian.Uint64(b[40:]),
-		Settle:     binary.BigEndian.Uint64(b[48:]),
-		Size:       int(binary.BigEndian.Uint64(b[56:])),
-		Window:     binary.BigEndian.Uint64(b[64:]),
-		Request:    int(binary.BigEndian.Uint64(b[72:])),
-		Response:   int(binary.BigEndian.Uint64(b[80:])),
-		Delay:      time.Duration(binary.BigEndian.Uint64(b[88:])),
-		Congestion: strings.TrimRight(string(b[96:]), "\x00"),
-		Reverse:    b[6]&flagReverse != 0,
-		Standing:   b[6]&flagStanding != 0,
+		Workload: w.name, Flows: int(b[5]), Reverse: b[6] == 1,
+		Stall: time.Duration(number(0)), Window: number(1), Request: int(number(2)), Response: int(number(3)), Delay: time.Duration(number(4)),
 	}
-	if err := spec.CheckSizes(); err != nil {
-		return header{}, err
+	if spec.Flows == 0 || spec.Stall == 0 || spec.Request == 0 || spec.Response == 0 {
+		return header{}, fmt.Errorf("load: header without a value: %+v", spec)
 	}
-	if spec.Request != spec.RequestSize() || spec.Response != spec.ResponseSize() {
-		return header{}, fmt.Errorf("load: header with requests of %d and responses of %d bytes", spec.Request, spec.Response)
-	}
-	if spec.Flows < 1 || spec.Flows > load.MaxFlows || spec.Flows > 1 && !spec.IsStream() {
-		return header{}, fmt.Errorf("load: header with %d flows of %s", spec.Flows, spec.Workload)
-	}
-	if spec.Size < load.MinDatagram || spec.Size > load.MaxDatagram {
-		return header{}, fmt.Errorf("load: header with datagrams of %d bytes", spec.Size)
-	}
-	if spec.Reverse && (spec.Workload != load.TCPStream || !spec.Standing) {
-		return header{}, fmt.Errorf("load: header of a reversed %s", spec.Workload)
-	}
-	if spec.Delay < 0 || spec.Delay > load.MaxDelay {
-		return header{}, fmt.Errorf("load: header with a delay of %v", spec.Delay)
-	}
-	if spec.Warmup < 0 || spec.Duration < 0 || spec.Stall <= 0 {
-		return header{}, fmt.Errorf("load: header with warmup %v, duration %v, stall %v",
-			spec.Warmup, spec.Duration, spec.Stall)
-	}
-	return header{w, spec, binary.BigEndian.Uint64(b[8:])}, nil
+	return header{w, spec}, spec.CheckTraffic()
 }
 
 // maxReport bounds a server's report, in bytes.
@@ -125,16 +71,10 @@ const maxReport = 1 << 16
 
 // served returns a report with the session's own fields.
 func (s *session) served() load.Served {
-	return load.Served{Workload: s.spec.Workload, Flows: 1, Local: s.local, Peer: s.peer, Congestion: s.congestion}
+	return load.Served{Workload: s.spec.Workload, Local: s.local, Peer: s.peer, Congestion: s.congestion}
 }
 
-// publish passes a report to the server's parent.
-func (s *session) publish(r load.Served) {
-	s.reported = true
-	s.run.publish(r)
-}
-
-// sendReport sends the published report to the client: a length of 4 bytes and JSON.
+// sendReport sends a report to the client: a length of 4 bytes and JSON.
 func (s *session) sendReport(r load.Served) error {
 	body, err := json.Marshal(r)
 	if err != nil {
@@ -149,16 +89,16 @@ func (s *session) sendReport(r load.Served) error {
 
 // readReport reads the form that sendReport sends.
 func (s *session) readReport() (load.Served, error) {
-	var length [4]byte
-	if _, err := io.ReadFull(s, length[:]); err != nil {
+	length := make([]byte, 4)
+	if err := s.readFull(length); err != nil {
 		return load.Served{}, fmt.Errorf("read report: %w", err)
 	}
-	n := binary.BigEndian.Uint32(length[:])
+	n := binary.BigEndian.Uint32(length)
 	if n > maxReport {
 		return load.Served{}, fmt.Errorf("read report: length %d", n)
 	}
 	body := make([]byte, n)
-	if _, err := io.ReadFull(s, body); err != nil {
+	if err := s.readFull(body); err != nil {
 		return load.Served{}, fmt.Errorf("read report: %w", err)
 	}
 	return decodeReport(body)
@@ -178,12 +118,11 @@ func decodeReport(body []byte) (load.Served, error) {
 
 // drain reads until the client has closed its end, so that the report is not lost to a
 // reset.
-func (s *session) drain(buf []byte) error {
+func (s *session) drain() {
+	buf := make([]byte, 1)
 	for {
-		if _, err := s.read(buf); errors.Is(err, io.EOF) {
-			return nil
-		} else if err != nil {
-			return err
+		if _, err := s.read(buf); err != nil {
+			return
 		}
 	}
 }

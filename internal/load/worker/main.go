@@ -19,7 +19,6 @@ import (
 
 	"mustang/internal/load"
 	"mustang/internal/load/clock"
-
 	"mustang/internal/version"
 )
 
@@ -28,29 +27,24 @@ import (
 // command loop needs one beside them.
 const spareThreads = 3
 
-// maxLoadThreads bounds the number of threads that GOMAXPROCS is raised for.
-const maxLoadThreads = 4 * load.MaxFlows
-
 // worker is the state of an agent process.
 type worker struct {
 	thread threadConfig
 	out    *load.MessageWriter
 
-	mu          sync.Mutex
-	active      int // runs and connections that carry load
-	loadThreads int // threads that carry load
-	slots       int // GOMAXPROCS of an agent at rest
-	last        *load.Served
-	listeners   []io.Closer
-	flows       map[uint64]bool // UDP flows that are being served
-	runs        map[uint64]*serverRun
-	cancels     map[uint64]context.CancelFunc
-	conns       map[uint64]*standingConn
-	lastConn    uint64 // the last ID
-	heap        heapMeter
-	turn        *semaphore.Weighted // of the commands that use standing connections
-	machine     *clock.Machine      // for slices, opened by the first ones
-	tasks       sync.WaitGroup
+	mu        sync.Mutex
+	active    int // connections that are open
+	slots     int // GOMAXPROCS of an idle agent
+	last      *load.Served
+	listeners []io.Closer
+	flows     map[uint64]bool // UDP flows that are being served
+	cancels   map[uint64]context.CancelFunc
+	conns     map[uint64]*connection
+	lastConn  uint64 // the last ID
+	windows   map[bool]*clock.Window
+	heap      heapMeter
+	turn      *semaphore.Weighted // of the commands that use connections
+	tasks     sync.WaitGroup
 }
 
 // Main is the main function of an agent. It executes one JSON command per line of stdin,
@@ -82,15 +76,14 @@ func Main(ctx context.Context, args []string, stdin io.Reader, stdout io.Writer)
 	ctx, cancel := context.WithCancel(ctx)
 	w := &worker{
 		thread: threadConfig{CPU: *cpu, Priority: *priority}, out: load.NewMessageWriter(stdout),
-		cancels: map[uint64]context.CancelFunc{}, flows: map[uint64]bool{}, runs: map[uint64]*serverRun{},
-		conns: map[uint64]*standingConn{}, turn: semaphore.NewWeighted(mostShuts),
-		slots: runtime.GOMAXPROCS(0),
+		cancels: map[uint64]context.CancelFunc{}, flows: map[uint64]bool{}, conns: map[uint64]*connection{},
+		windows: map[bool]*clock.Window{}, turn: semaphore.NewWeighted(mostShuts), slots: runtime.GOMAXPROCS(0),
 	}
 	defer func() {
 		cancel()
 		w.closeListeners()
 		w.tasks.Wait()
-		w.closeStanding()
+		w.closeAll()
 	}()
 	if err := w.out.Write(load.Reply{Hello: &load.Hello{Protocol: load.Protocol, Version: version.Program()}}); err != nil {
 		return fmt.Errorf("load agent: say hello: %w", err)
@@ -158,7 +151,7 @@ func (w *worker) execute(ctx context.Context, c load.Call) error {
 		w.mu.Lock()
 		r.Served = w.last
 		w.mu.Unlock()
-	case load.OpRun, load.OpOpen, load.OpSlices, load.OpShut:
+	case load.OpOpen, load.OpSlices, load.OpShut:
 		taskCtx, cancel := context.WithCancel(ctx)
 		w.mu.Lock()
 		w.cancels[c.ID] = cancel
@@ -181,17 +174,14 @@ func (w *worker) execute(ctx context.Context, c load.Call) error {
 // run executes a client's command, which may take a while, and replies.
 func (w *worker) run(ctx context.Context, c load.Call) {
 	var r load.Reply
-	var m load.Measurement
 	var err error
 	switch c.Op {
-	case load.OpRun:
-		m, err = w.client(ctx, c.Spec)
 	case load.OpOpen:
 		r.Conn, err = w.open(ctx, c.Spec)
 	case load.OpSlices:
 		r.Slices, err = w.slices(ctx, c.Slices)
 	case load.OpShut:
-		m, err = w.shut(ctx, c.Conn)
+		r.Measurement, err = w.shut(ctx, c.Conn)
 	}
 	w.mu.Lock()
 	w.cancels[c.ID]()
@@ -199,8 +189,6 @@ func (w *worker) run(ctx context.Context, c load.Call) {
 	w.mu.Unlock()
 	if err != nil {
 		r = load.Reply{Error: replyError(err)}
-	} else if c.Op == load.OpRun || c.Op == load.OpShut {
-		r.Measurement = &m
 	}
 	r.ID = c.ID
 	_ = w.out.Write(r) // if it fails, the parent is gone and stdin ends
@@ -211,7 +199,7 @@ func replyError(err error) *load.ReplyError {
 	if err == nil {
 		return nil
 	}
-	w := &load.ReplyError{Message: err.Error(), Cancelled: errors.Is(err, errCancelled)}
+	w := &load.ReplyError{Message: err.Error()}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		w.Errno = unix.ETIMEDOUT
 	}

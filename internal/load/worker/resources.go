@@ -2,10 +2,12 @@
 
 package worker
 
-import "runtime"
+import (
+	"runtime"
+	"runtime/metrics"
+)
 
-// begin notes the beginning of a run or of a connection. While one is open, no garbage
-// is collected.
+// begin notes the beginning of a connection. While one is open, no garbage is collected.
 func (w *worker) begin() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -27,23 +29,15 @@ func (w *worker) end() {
 	runtime.GC()
 }
 
-// addThreads raises GOMAXPROCS for more threads that carry load; a negative number takes
-// them back. The caller holds the lock. It is called for all flows of a run before the
-// first one moves data: the runtime has to stop all threads for it, which takes a while
-// for those in a system call.
-func (w *worker) addThreads(n int) {
-	w.loadThreads += n
-	if need := min(w.loadThreads, maxLoadThreads) + spareThreads; need > runtime.GOMAXPROCS(0) {
-		runtime.GOMAXPROCS(need)
-	}
-}
-
-// raiseThreads raises GOMAXPROCS so that one standing connection of n flows can carry
-// load beside the runs. Others rest then, outside the Go scheduler. The caller holds the
-// lock.
+// raiseThreads raises GOMAXPROCS so that one connection of n flows can carry load; others
+// are idle then, outside the Go scheduler. It is called before a flow moves data: the
+// runtime has to stop all threads for it, which takes a while for those in a system call.
 func (w *worker) raiseThreads(n int) {
-	w.addThreads(n)
-	w.loadThreads -= n
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if n += spareThreads; n > runtime.GOMAXPROCS(0) {
+		runtime.GOMAXPROCS(n)
+	}
 }
 
 // collect collects garbage if there is much. No load is carried.
@@ -51,4 +45,31 @@ func (w *worker) collect() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.heap.collect()
+}
+
+// maxGarbage is the number of bytes that the heap may grow by before garbage is collected.
+const maxGarbage = 64 << 20
+
+// heapMeter notices that garbage has grown.
+type heapMeter struct {
+	sample []metrics.Sample
+	live   uint64 // bytes after the last collection
+}
+
+// collect collects garbage if the heap has grown by 64 MiB since the last collection.
+func (m *heapMeter) collect() {
+	if m.read() < m.live+maxGarbage {
+		return
+	}
+	runtime.GC()
+	m.live = m.read()
+}
+
+// read returns the size of the heap in bytes, garbage included.
+func (m *heapMeter) read() uint64 {
+	if m.sample == nil {
+		m.sample = []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
+	}
+	metrics.Read(m.sample)
+	return m.sample[0].Value.Uint64()
 }

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"mustang/internal/load"
 	"mustang/internal/load/socket"
 )
 
@@ -50,7 +51,7 @@ func (w *worker) listenHere(ctx context.Context, namespace string, addr netip.Ad
 
 // listenTCP opens the listening TCP socket.
 func listenTCP(ctx context.Context, addr netip.AddrPort) (*net.TCPListener, error) {
-	config := net.ListenConfig{KeepAlive: -1, Control: socket.WithCongestion("")}
+	config := net.ListenConfig{KeepAlive: -1, Control: socket.SetCongestion}
 	// Go listens with MPTCP by default, which is another receive path.
 	config.SetMultipathTCP(false)
 	network := "tcp6"
@@ -93,7 +94,7 @@ func (w *worker) serveTCP(ctx context.Context, a accepted) {
 		}
 	}
 	h, err := readHeader(ctx, a)
-	if err != nil || h.workload.network() != "tcp" {
+	if err != nil || h.workload.network != "tcp" {
 		_ = conn.Close()
 		return
 	}
@@ -105,26 +106,47 @@ func (w *worker) serveTCP(ctx context.Context, a accepted) {
 	}
 	s.acceptor = a.by
 	defer s.close()
+	w.serve(ctx, s, h.workload)
+}
+
+// serve serves a flow on a thread, and keeps its report or its error as the last figures.
+func (w *worker) serve(ctx context.Context, s *session, served workload) {
 	defer context.AfterFunc(ctx, s.interrupt)()
+	w.raiseThreads(s.spec.Flows)
 	_ = w.thread.run(func() error {
-		return w.serve(s, h, func() error {
-			if err := s.useCongestion(h.spec.Congestion); err != nil {
-				return err
-			}
-			if err := s.run.await(s); err != nil {
-				return err
-			}
-			if h.spec.Standing {
-				if err := socket.KeepAlive(s.fd); err != nil {
-					return err
-				}
-				if err := s.sendReport(s.served()); err != nil {
-					return err
-				}
-			}
-			return h.workload.serve(s)
-		})
+		greet, report := s.greet, s.report
+		if served.network == "udp" {
+			greet, report = s.welcome, s.reportUDP
+		}
+		r, err := s.served(), greet()
+		if err == nil {
+			r, err = served.serve(s)
+		}
+		switch {
+		case err == nil:
+			w.setLast(r)
+			report(r)
+		case !errors.Is(err, errSilent):
+			r.Error = fmt.Sprintf("%s from %s: %v", s.spec.Workload, s.peer, err)
+			w.setLast(r)
+		}
+		return nil
 	})
+}
+
+// greet answers a header over TCP.
+func (s *session) greet() error {
+	if err := socket.KeepAlive(s.fd); err != nil {
+		return err
+	}
+	return s.sendReport(s.served())
+}
+
+// report sends the report over TCP, and waits until the client has it.
+func (s *session) report(r load.Served) {
+	if s.sendReport(r) == nil {
+		s.drain()
+	}
 }
 
 // accepted is a connection, with the bytes of its header that have been read.

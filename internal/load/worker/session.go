@@ -34,20 +34,9 @@ type session struct {
 	fd          int
 	local, peer netip.AddrPort
 	congestion  string
-	// flow is the number of a UDP connection, and to the destination of its datagrams if
-	// the socket is not connected.
-	flow uint64
-	to   *unix.RawSockaddrAny
-	// baseDrops is the number of datagrams that a UDP socket dropped before it was
-	// connected to the peer.
-	baseDrops uint64
-	// id is the flow's place in its run, on a client.
-	id flowID
-	// run is the run on a server, and reported whether its figures are published.
-	run      *serverRun
-	polled   [1]unix.PollFd // of park
-	acceptor *acceptor      // that accepted it
-	reported bool
+	number      uint64         // of a UDP flow
+	polled      [1]unix.PollFd // of park
+	acceptor    *acceptor      // that accepted it
 
 	stopped     atomic.Bool
 	interrupted chan struct{} // closed when stopped becomes true
@@ -64,7 +53,10 @@ func newSession(conn *net.TCPConn, spec load.Spec) (*session, error) {
 		return nil, err
 	}
 	s.local, s.peer = local, peer
-	return s, nil
+	if s.congestion, err = socket.Congestion(s.fd); err != nil {
+		s.close()
+	}
+	return s, err
 }
 
 // netSocket is a socket of package net.
@@ -92,23 +84,6 @@ func newSocketSession(conn netSocket, spec load.Spec) (s *session, err error) {
 	return s, socket.SetTimeouts(s.fd, socketTick)
 }
 
-// useCongestion reads the socket's congestion control, and switches to another one if
-// name is not empty and differs.
-func (s *session) useCongestion(name string) (err error) {
-	s.congestion, err = unix.GetsockoptString(s.fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION)
-	if err != nil {
-		return fmt.Errorf("read congestion control: %w", err)
-	}
-	if name == "" || s.congestion == name {
-		return nil
-	}
-	if err := unix.SetsockoptString(s.fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, name); err != nil {
-		return fmt.Errorf("set congestion control %q: %w", name, err)
-	}
-	s.congestion = name
-	return nil
-}
-
 // read reads once and waits for data. The error is io.EOF at the end of the stream.
 func (s *session) read(b []byte) (int, error) { return s.recv(s.fd, b) }
 
@@ -130,10 +105,8 @@ func (s *session) recv(fd int, b []byte) (int, error) {
 	}
 }
 
-// write writes once and waits for room. It may write less than b.
-func (s *session) write(b []byte) (int, error) { return s.transmit(s.fd, b) }
-
-// transmit is write on any socket with timeouts.
+// transmit writes once to any socket with timeouts, and waits for room. It may write less
+// than b.
 func (s *session) transmit(fd int, b []byte) (int, error) {
 	var since time.Time
 	for {
@@ -165,12 +138,27 @@ func (s *session) wait(errno unix.Errno, since *time.Time) error {
 }
 
 // readFull reads until b is full. The error is io.EOF only if the stream ends before b.
-func (s *session) readFull(b []byte) error {
+func (s *session) readFull(b []byte) error { return s.recvAll(s.fd, b) }
+
+// recvAll is readFull on any socket with timeouts.
+func (s *session) recvAll(fd int, b []byte) error {
 	for done := 0; done < len(b); {
-		n, err := s.read(b[done:])
+		n, err := s.recv(fd, b[done:])
 		if errors.Is(err, io.EOF) && done > 0 {
 			return io.ErrUnexpectedEOF
 		}
+		if err != nil {
+			return err
+		}
+		done += n
+	}
+	return nil
+}
+
+// transmitAll writes all of b to any socket with timeouts.
+func (s *session) transmitAll(fd int, b []byte) error {
+	for done := 0; done < len(b); {
+		n, err := s.transmit(fd, b[done:])
 		if err != nil {
 			return err
 		}
@@ -219,28 +207,8 @@ func (s *session) readable() (bool, error) {
 	return false, errno
 }
 
-// Read implements io.Reader, for data outside the measurement.
-func (s *session) Read(b []byte) (int, error) { return s.read(b) }
-
-// Write implements io.Writer, for data outside the measurement.
-func (s *session) Write(b []byte) (int, error) {
-	for done := 0; done < len(b); {
-		n, err := s.write(b[done:])
-		if err != nil {
-			return done, err
-		}
-		done += n
-	}
-	return len(b), nil
-}
-
-// closeWrite ends the stream to the peer.
-func (s *session) closeWrite() error {
-	if err := unix.Shutdown(s.fd, unix.SHUT_WR); err != nil {
-		return fmt.Errorf("end the stream: %w", err)
-	}
-	return nil
-}
+// Write implements io.Writer.
+func (s *session) Write(b []byte) (int, error) { return len(b), s.transmitAll(s.fd, b) }
 
 // interrupt ends the session from another goroutine: blocked calls return
 // errCancelled.

@@ -24,7 +24,7 @@ func localPair(t testing.TB, host string) pair {
 	return p
 }
 
-// open opens a standing connection.
+// open opens a connection.
 func open(t testing.TB, a *load.Agent, spec load.Spec) load.Conn {
 	t.Helper()
 	c, err := a.Open(t.Context(), spec)
@@ -34,8 +34,8 @@ func open(t testing.TB, a *load.Agent, spec load.Spec) load.Conn {
 	return c
 }
 
-// standing is the spec of a standing connection to the pair's server.
-func (p pair) standing(workload string) load.Spec {
+// persistent is the spec of a connection to the pair's server.
+func (p pair) persistent(workload string) load.Spec {
 	return load.Spec{Workload: workload, Target: p.server.Address(), Stall: 20 * time.Second}
 }
 
@@ -43,26 +43,29 @@ func (p pair) standing(workload string) load.Spec {
 const paced = "a pace"
 
 // sliceSpecs are connections of all kinds.
-func sliceSpecs(p pair) map[string]load.Spec {
+func sliceSpecs(target netip.AddrPort) map[string]load.Spec {
 	specs := map[string]load.Spec{}
+	persistent := func(workload string) load.Spec {
+		return load.Spec{Workload: workload, Target: target, Stall: 20 * time.Second}
+	}
 	for _, workload := range load.Workloads() {
-		spec := p.standing(workload)
+		spec := persistent(workload)
 		spec.Rate = 500e6
 		specs[workload] = spec
 	}
-	large := p.standing(load.TCPRR)
+	large := persistent(load.TCPRR)
 	large.Request, large.Response = 100_000, 3
 	specs["large requests"] = large
 	large.Workload, large.Response = load.TCPCRR, 300_000
 	specs["large connections"] = large
-	several := p.standing(load.TCPStream)
+	several := persistent(load.TCPStream)
 	several.Flows = 3
 	specs["several flows"] = several
 	several.Reverse = true
 	specs["reversed"] = several
 	several.Workload, several.Reverse, several.Rate = load.UDPStream, false, 500e6
 	specs["several flows of datagrams"] = several
-	pace := p.standing(load.TCPRR)
+	pace := persistent(load.TCPRR)
 	pace.Pace = 1000
 	specs[paced] = pace
 	return specs
@@ -76,15 +79,8 @@ func TestSlices(t *testing.T) {
 			p := localPair(t, host)
 			conns := map[string]load.Conn{}
 			var turns []load.Slice
-			for name, spec := range sliceSpecs(p) {
+			for name, spec := range sliceSpecs(p.server.Address()) {
 				c := open(t, p.client, spec)
-				if c.ClientPeer != p.server.Address() || c.ServerLocal != c.ClientPeer || c.ServerPeer != c.ClientLocal ||
-					len(c.ClientLocals) != spec.FlowCount() || c.ClientCongestion != c.ServerCongestion {
-					t.Errorf("%s: ends do not fit: %+v", name, c)
-				}
-				if port := int(c.ClientLocal.Port()); c.ClientCongestion != "" && (port < firstOwnPort || port >= firstOwnPort+ownPorts) {
-					t.Errorf("%s: it stands on port %d, which short connections may have", name, port)
-				}
 				conns[name] = c
 				for range 4 {
 					turns = append(turns, load.Slice{Conn: c.ID, Duration: 5 * time.Millisecond})
@@ -114,12 +110,17 @@ func TestSlices(t *testing.T) {
 				}
 				checkTotal(t, name, m, sums[c.ID])
 				if m.Workload == load.TCPCRR {
-					checkSample(t, m, c)
-				} else if m.ClientLocal != c.ClientLocal || m.ServerPeer != c.ServerPeer || !slices.Equal(m.ClientLocals, c.ClientLocals) {
-					t.Errorf("%s: the measurement has other addresses: %+v, %+v", name, m, c)
+					checkConnects(t, m)
+				}
+				if m.ClientPeer != p.server.Address() || m.ServerLocal != m.ClientPeer || m.ServerPeer != m.ClientLocal {
+					t.Errorf("%s: ends do not fit: %+v", name, m)
+				}
+				own := m.ClientLocal.Port() >= firstOwnPort && m.ClientLocal.Port() < firstOwnPort+ownPorts
+				if m.ClientCongestion != "" && own != (m.Workload != load.TCPCRR) {
+					t.Errorf("%s: a connection from port %d", name, m.ClientLocal.Port())
 				}
 				served, err := p.server.Last(t.Context())
-				if err != nil || served.Error != "" || !countsFit(m, served) || served.Workload != m.Workload || served.Flows != m.Flows {
+				if err != nil || served.Error != "" || m.Flows == 1 && !countsFit(m, served) || served.Workload != m.Workload {
 					t.Errorf("%s: client counts %d, the server tells %+v, %v", name, m.Count, served, err)
 				}
 			}
@@ -130,7 +131,7 @@ func TestSlices(t *testing.T) {
 // TestDelay checks that a server computes for the time of its delay before each response.
 func TestDelay(t *testing.T) {
 	p := localPair(t, "127.0.0.1")
-	spec := p.standing(load.TCPRR)
+	spec := p.persistent(load.TCPRR)
 	spec.Delay = 2 * time.Millisecond
 	c := open(t, p.client, spec)
 	if _, err := p.client.Slices(t.Context(), []load.Slice{{Conn: c.ID, Duration: 20 * time.Millisecond}}); err != nil {
@@ -146,14 +147,9 @@ func TestDelay(t *testing.T) {
 	}
 }
 
-// checkSample checks the addresses of a sample of short connections.
-func checkSample(t *testing.T, m load.Measurement, c load.Conn) {
+// checkConnects checks the times of a sample of short connections.
+func checkConnects(t *testing.T, m load.Measurement) {
 	t.Helper()
-	if m.ClientPeer != c.ClientPeer || m.ServerLocal != m.ClientPeer || m.ServerPeer != m.ClientLocal || len(m.ClientLocals) != 2 ||
-		m.ClientLocals[1] != m.ClientLocal || m.ClientLocals[0] == m.ClientLocal || m.ClientLocals[0] == c.ClientLocal {
-		t.Errorf("addresses of connections %v, the last %v to %v, at the server %v from %v", m.ClientLocals, m.ClientLocal,
-			m.ClientPeer, m.ServerLocal, m.ServerPeer)
-	}
 	if m.Connects == nil || uint64(m.Connects.TotalCount()) != m.Count || m.Connects.Mean() >= m.Histogram.Mean() {
 		t.Errorf("%d connections, %v of them have a time, transactions %v", m.Count, m.Connects, m.Histogram)
 	}
@@ -165,8 +161,8 @@ func checkTotal(t *testing.T, name string, m load.Measurement, sum load.SliceRes
 	if m.Count != sum.Count || math.Abs(m.Seconds-sum.Seconds) > 1e-6 {
 		t.Errorf("%s: %d in %g s, the slices sum up to %d in %g s", name, m.Count, m.Seconds, sum.Count, sum.Seconds)
 	}
-	if m.Machine.Seconds <= 0 || m.ClientCPUSeconds <= 0 || m.ServerCPUSeconds <= 0 || m.Rate <= 0 {
-		t.Errorf("%s: machine %+v, CPU %g and %g s, rate %g", name, m.Machine, m.ClientCPUSeconds, m.ServerCPUSeconds, m.Rate)
+	if m.Machine.Seconds <= 0 || m.Rate <= 0 {
+		t.Errorf("%s: machine %+v, rate %g", name, m.Machine, m.Rate)
 	}
 	if !(load.Spec{Workload: m.Workload}).IsStream() && name != paced {
 		checkHistogram(t, m)
@@ -183,7 +179,7 @@ func TestPaceGoesOn(t *testing.T) {
 	p := localPair(t, "127.0.0.1")
 	const length, turns = 50 * time.Millisecond, 10
 	for _, pace := range []int{20, 50, 70, 200, 5000} {
-		spec := p.standing(load.TCPRR)
+		spec := p.persistent(load.TCPRR)
 		spec.Pace = pace
 		c := open(t, p.client, spec)
 		results, err := p.client.Slices(t.Context(), slices.Repeat([]load.Slice{{Conn: c.ID, Duration: length}}, turns))

@@ -7,10 +7,12 @@ import (
 	"io"
 	"net/netip"
 	"os"
+	"runtime"
 	"testing"
 	"time"
 
 	"mustang/internal/load"
+	"mustang/internal/load/clock"
 )
 
 // TestSlicesAllocateNothing runs each end of each workload in this process and the other
@@ -21,17 +23,16 @@ func TestSlicesAllocateNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	here := serveHere(t)
-	for name, spec := range sliceSpecs(pair{server: server}) {
-		w := &worker{thread: threadConfig{CPU: -1}}
-		spec.Standing = true
-		c, err := w.openStanding(t.Context(), spec)
+	for name, spec := range sliceSpecs(server.Address()) {
+		w := &worker{thread: threadConfig{CPU: -1}, windows: map[bool]*clock.Window{}}
+		c, err := w.openPersistent(t.Context(), spec)
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		var carried tally
+		var carried load.SliceResult
 		n := mallocs(t, func() error {
 			return w.thread.run(func() (err error) {
-				carried, err = c.carry(50*time.Millisecond, true)
+				carried, err = c.carry(burst{length: 50 * time.Millisecond, counted: true})
 				return err
 			})
 		})
@@ -41,8 +42,9 @@ func TestSlicesAllocateNothing(t *testing.T) {
 			}
 		}
 		c.close()
-		if carried.count+carried.sent == 0 || n > 60 { // the runtime's own, now and then
-			t.Errorf("%s: carrying %d allocates %d times in the client", name, carried.count, n)
+		c.window.Close()
+		if carried.Count+carried.Sent == 0 || n > 60 { // the runtime's own, now and then
+			t.Errorf("%s: carrying %d allocates %d times in the client", name, carried.Count, n)
 		}
 		spec.Target = here
 		stands := open(t, client, spec)
@@ -84,4 +86,18 @@ func serveHere(t *testing.T) netip.AddrPort {
 		t.Fatal(err, r.Error)
 	}
 	return r.Address
+}
+
+// mallocs counts what fn allocates. testing.AllocsPerRun would leave only one
+// thread to run Go code, which the far end needs too.
+func mallocs(t *testing.T, fn func() error) uint64 {
+	t.Helper()
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	err := fn()
+	runtime.ReadMemStats(&after)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return after.Mallocs - before.Mallocs
 }

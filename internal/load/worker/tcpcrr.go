@@ -5,7 +5,6 @@ package worker
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 	"time"
 	"unsafe"
 
@@ -20,50 +19,12 @@ import (
 // maxLost is the number of connections in a row that may be lost.
 const maxLost = 3
 
-// tcpCRR connects, sends a request, waits for the response and closes, again and again.
-// The client closes first, so its ports stay in TIME_WAIT, unless the spec has it send a reset. The standing connection itself
-// carries no load. A connection on which nothing moves for the spec's stall time is lost: it is
-// counted as sent, but not as received, and its time counts.
-type tcpCRR struct{}
-
-func (tcpCRR) name() string    { return load.TCPCRR }
-func (tcpCRR) code() byte      { return 'c' }
-func (tcpCRR) network() string { return "tcp" }
-
-func (tcpCRR) drive(*clientRun) (load.Measurement, error) {
-	return load.Measurement{}, errors.ErrUnsupported
-}
-
-func (tcpCRR) stand(c *standingConn, s *session) (flow, error) {
-	f := &connector{
-		session: s, total: &c.total, target: socket.RawSockaddr(s.spec.Target), targetSize: unix.SizeofSockaddrInet6,
-		request: make([]byte, s.spec.RequestSize()), response: make([]byte, s.spec.ResponseSize()),
-		latency: hdrhistogram.New(histogramMin, histogramMax, histogramDigits),
-		connect: hdrhistogram.New(histogramMin, histogramMax, histogramDigits),
-	}
-	if f.target.Addr.Family == unix.AF_INET {
-		f.targetSize = unix.SizeofSockaddrInet4
-	}
-	if err := s.readFull(f.response[:1]); err != nil {
-		return nil, fmt.Errorf("read the slot: %w", err)
-	}
-	if f.slot = f.response[0]; f.slot >= crrSlots {
-		return nil, fmt.Errorf("the server's port has more than %d standing connections of %s", crrSlots, load.TCPCRR)
-	}
-	if s.spec.Namespace != "" {
-		var err error
-		if f.namespace, err = netns.Open(s.spec.Namespace); err != nil {
-			return nil, err
-		}
-		c.closers = append(c.closers, f.namespace)
-	}
-	c.histogram, c.connects = f.latency, f.connect
-	return f, f.inside(f.checkCongestion)
-}
-
-// connector is the client's part of a tcpCRR.
+// connector connects, sends a request, waits for the response and closes, again and again.
+// It closes first, so its ports stay in TIME_WAIT, unless the spec has it send a reset. The
+// persistent connection itself carries no load. A connection on which nothing moves for the
+// spec's stall time is lost: it is counted as sent, but not as received, and its time counts.
 type connector struct {
-	session           *session // the standing connection
+	session           *session // the persistent connection
 	total             *load.Measurement
 	namespace         *netns.Namespace // nil: the agent's own
 	target            *unix.RawSockaddrAny
@@ -74,21 +35,44 @@ type connector struct {
 	latency, connect  *hdrhistogram.Histogram
 }
 
-// checkCongestion sets congestion unless new sockets have the standing connection's.
+func openConnector(c *connection, s *session) (flow, error) {
+	f := &connector{
+		session: s, total: &c.total, target: socket.RawSockaddr(s.spec.Target), targetSize: unix.SizeofSockaddrInet6,
+		request: make([]byte, s.spec.RequestSize()), response: make([]byte, s.spec.ResponseSize()),
+		latency: newHistogram(), connect: newHistogram(),
+	}
+	if f.target.Addr.Family == unix.AF_INET {
+		f.targetSize = unix.SizeofSockaddrInet4
+	}
+	if err := s.readFull(f.response[:1]); err != nil {
+		return nil, fmt.Errorf("read the slot: %w", err)
+	}
+	if f.slot = f.response[0]; f.slot >= crrSlots {
+		return nil, fmt.Errorf("the server's port has more than %d open connections of %s", crrSlots, load.TCPCRR)
+	}
+	if s.spec.Namespace != "" {
+		var err error
+		if f.namespace, err = netns.Open(s.spec.Namespace); err != nil {
+			return nil, err
+		}
+		c.closers = append(c.closers, f.namespace)
+	}
+	c.total.Histogram, c.total.Connects = f.latency, f.connect
+	return f, f.inside(f.checkCongestion)
+}
+
+// checkCongestion sets congestion unless new sockets have the persistent connection's.
 func (f *connector) checkCongestion() error {
 	fd, err := unix.Socket(int(f.target.Addr.Family), unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("open socket: %w", err)
 	}
 	defer func() { _ = unix.Close(fd) }()
-	usual, err := unix.GetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION)
-	if err != nil {
-		return fmt.Errorf("read congestion control: %w", err)
-	}
+	usual, err := socket.Congestion(fd)
 	if usual != f.session.congestion {
 		f.congestion = []byte(f.session.congestion)
 	}
-	return nil
+	return err
 }
 
 // inside calls fn in the namespace of the sockets.
@@ -99,42 +83,42 @@ func (f *connector) inside(fn func() error) error {
 	return f.namespace.Do(fn)
 }
 
-func (f *connector) carry(b burst) (t tally, err error) {
+func (f *connector) carry(b burst) (r load.SliceResult, err error) {
 	var flags byte
 	if b.counted {
 		flags = crrCounted
 	}
 	err = f.inside(func() error {
-		start, since := time.Now(), uint64(0)
-		for t.elapsed < b.length || t.count == 0 {
-			connected, err := f.transact(flags, start)
-			t.sent++
-			now := time.Since(start)
-			if errors.Is(err, unix.ETIMEDOUT) && t.sent-since < maxLost {
-				t.elapsed = now // a loss takes its time
+		var last time.Duration
+		for lost := 0; last < b.length || r.Count == 0; {
+			connected, err := f.transact(flags, b.start)
+			r.Sent++
+			now := time.Since(b.start)
+			if errors.Is(err, unix.ETIMEDOUT) && lost < maxLost-1 {
+				last = now // a loss takes its time
+				lost++
 				continue
 			}
 			if err != nil {
 				return err
 			}
 			if b.counted {
-				if err := errors.Join(f.latency.RecordValue(int64(now-t.elapsed)),
-					f.connect.RecordValue(int64(connected-t.elapsed))); err != nil {
+				if err := errors.Join(f.latency.RecordValue(int64(now-last)), f.connect.RecordValue(int64(connected-last))); err != nil {
 					return err
 				}
 			}
-			t.elapsed = now
-			t.count++
-			t.received++
-			since = t.sent
+			last, lost = now, 0
+			r.Count++
+			r.Received++
 		}
+		r.Seconds = last.Seconds()
 		return nil
 	})
-	return t, err
+	return r, err
 }
 
-// rest does one transaction that is not counted and whose addresses are kept.
-func (f *connector) rest() error {
+// idle does one transaction that is not counted and whose addresses are kept.
+func (f *connector) idle() error {
 	return f.inside(func() (err error) {
 		for range maxLost {
 			if _, err = f.transact(crrLast, time.Now()); !errors.Is(err, unix.ETIMEDOUT) {
@@ -156,9 +140,8 @@ func (f *connector) transact(flags byte, start time.Time) (connected time.Durati
 		return 0, err
 	}
 	if f.congestion != nil {
-		if _, _, errno := unix.RawSyscall6(unix.SYS_SETSOCKOPT, fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION,
-			uintptr(unsafe.Pointer(&f.congestion[0])), uintptr(len(f.congestion)), 0); errno != 0 {
-			return 0, fmt.Errorf("set congestion control %q: %w", f.congestion, errno)
+		if err := socket.SetOption(int(fd), [2]int{unix.IPPROTO_TCP, unix.TCP_CONGESTION}, unsafe.Pointer(&f.congestion[0]), len(f.congestion)); err != nil {
+			return 0, fmt.Errorf("set congestion control %q: %w", f.congestion, err)
 		}
 	}
 	if err := f.dial(int(fd)); err != nil {
@@ -172,24 +155,16 @@ func (f *connector) transact(flags byte, start time.Time) (connected time.Durati
 	}
 	kind := crrRequest | f.slot<<crrShift | flags
 	f.request[0] = kind
-	for sent := 0; sent < len(f.request); {
-		n, err := f.session.transmit(int(fd), f.request[sent:])
-		if err != nil {
-			return 0, err
-		}
-		sent += n
+	if err := f.session.transmitAll(int(fd), f.request); err != nil {
+		return 0, err
 	}
-	for read := 0; read < len(f.response); {
-		n, err := f.session.recv(int(fd), f.response[read:])
-		if err != nil {
-			return 0, err
-		}
-		read += n
+	if err := f.session.recvAll(int(fd), f.response); err != nil {
+		return 0, err
 	}
 	if f.session.spec.Reset {
-		if _, _, errno := unix.RawSyscall6(unix.SYS_SETSOCKOPT, fd, unix.SOL_SOCKET, unix.SO_LINGER,
-			uintptr(unsafe.Pointer(&abort)), unsafe.Sizeof(abort), 0); errno != 0 {
-			return 0, fmt.Errorf("set linger: %w", errno)
+		abort := unix.Linger{Onoff: 1} // see socket(7)
+		if err := socket.SetOption(int(fd), [2]int{unix.SOL_SOCKET, unix.SO_LINGER}, unsafe.Pointer(&abort), unix.SizeofLinger); err != nil {
+			return 0, fmt.Errorf("set linger: %w", err)
 		}
 	}
 	if f.response[0] != kind {
@@ -197,9 +172,6 @@ func (f *connector) transact(flags byte, start time.Time) (connected time.Durati
 	}
 	return connected, nil
 }
-
-// abort makes the end of a connection a reset, see socket(7).
-var abort = unix.Linger{Onoff: 1}
 
 // dial connects a socket to the target.
 func (f *connector) dial(fd int) error {
@@ -231,15 +203,7 @@ func (f *connector) keepAddresses(fd int) error {
 	if err != nil {
 		return fmt.Errorf("read the peer address: %w", err)
 	}
-	m := f.total
-	first := m.ClientLocal
-	m.ClientLocal, m.ClientPeer = socket.AddrPort(local), socket.AddrPort(peer)
-	if first == f.session.local { // that of the standing connection
-		first = m.ClientLocal
-	} else {
-		first = m.ClientLocals[0]
-	}
-	m.ClientLocals = []netip.AddrPort{first, m.ClientLocal}
+	f.total.ClientLocal, f.total.ClientPeer = socket.AddrPort(local), socket.AddrPort(peer)
 	return nil
 }
 

@@ -3,6 +3,7 @@
 package worker
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -13,111 +14,34 @@ import (
 	"mustang/internal/load/socket"
 )
 
-// Values of the first byte of a request and of its response. They spare the server a
-// clock.
+// Values of the first byte of a request and of its response.
 const (
 	rrWarmup   = 'w' // not counted
 	rrMeasured = 'm' // counted
-	rrRest     = 'p' // not counted; the slice is over
+	rrIdle     = 'p' // not counted; the slice is over
 	rrEnd      = 'e' // not counted; the report follows the response
 )
 
-// Bounds of the latency histogram: 1 ns to 60 s, 3 significant digits.
-const (
-	histogramMin    = 1
-	histogramMax    = int64(60 * time.Second)
-	histogramDigits = 3
-)
+// newHistogram returns a histogram of latencies: 1 ns to 60 s, 3 significant digits.
+func newHistogram() *hdrhistogram.Histogram { return hdrhistogram.New(1, int64(time.Minute), 3) }
 
-// tcpRR sends a request and waits for the response, again and again. The client measures.
-// The end of a transaction is the start of the next one, so the latencies add up to the
-// window.
-type tcpRR struct{}
-
-func (tcpRR) name() string { return load.TCPRR }
-
-func (tcpRR) code() byte { return 'r' }
-
-func (tcpRR) network() string { return "tcp" }
-
-func (t tcpRR) drive(r *clientRun) (m load.Measurement, err error) {
-	err = r.each(func(_ int, s *session) error {
-		if err := s.sendHeader(t); err != nil {
-			return err
-		}
-		m, err = t.measure(r, s)
-		return err
-	})
-	return m, err
-}
-
-// measure does the run's transactions on its only flow.
-func (t tcpRR) measure(r *clientRun, s *session) (load.Measurement, error) {
-	q, err := newRequester(s)
-	if err != nil {
-		return load.Measurement{}, err
-	}
-	window, err := clock.OpenWindow(s.spec.Exact)
-	if err != nil {
-		return load.Measurement{}, err
-	}
-	defer window.Close()
-	if s.spec.Limit > 0 && s.spec.Settle > 0 {
-		_, err = q.transact(rrWarmup, 0, s.spec.Settle)
-	} else if s.spec.Limit == 0 && s.spec.Warmup > 0 {
-		_, err = q.transact(rrWarmup, s.spec.Warmup, 0)
-	}
-	if err != nil {
-		return load.Measurement{}, err
-	}
-	if err := window.Begin(); err != nil {
-		return load.Measurement{}, err
-	}
-	done, err := q.transact(rrMeasured, s.spec.Duration, s.spec.Limit)
-	if err != nil {
-		return load.Measurement{}, err
-	}
-	if err := window.End(); err != nil {
-		return load.Measurement{}, err
-	}
-	report, err := q.end()
-	if err != nil {
-		return load.Measurement{}, err
-	}
-	if report.Count != done.count {
-		return load.Measurement{}, fmt.Errorf("client counts %d transactions, server %d", done.count, report.Count)
-	}
-	m, err := r.measurement([]load.Served{report})
-	m.Histogram, m.Machine, m.ClientCPUSeconds = q.histogram, window.Machine, window.ProcessCPU.Seconds()
-	m.BusyNanos = window.BusyNanos
-	m.Seconds = done.elapsed.Seconds()
-	m.SetRate()
-	return m, err
-}
-
-func (tcpRR) stand(c *standingConn, s *session) (flow, error) {
-	q, err := newRequester(s)
-	if err != nil {
-		return nil, err
-	}
-	c.histogram = q.histogram
-	return q, nil
-}
-
-// requester is the client's part of a tcpRR connection.
+// requester sends a request and waits for the response, again and again. The end of a
+// transaction is the start of the next one, so the latencies add up to the window.
 type requester struct {
 	session           *session
 	request, response []byte
 	histogram         *hdrhistogram.Histogram
-	unpaced           rate          // of the leads
-	due               time.Duration // of the next transaction with a pace, in the next burst
+	unpaced           load.SliceResult // of the leads
+	due               time.Duration    // of the next transaction with a pace, in the next burst
 }
 
-func newRequester(s *session) (*requester, error) {
-	return &requester{
+func openRequester(c *connection, s *session) (flow, error) {
+	q := &requester{
 		session: s, request: make([]byte, s.spec.RequestSize()), response: make([]byte, s.spec.ResponseSize()),
-		histogram: hdrhistogram.New(histogramMin, histogramMax, histogramDigits),
-	}, socket.SetNoDelay(s.fd, true)
+		histogram: newHistogram(),
+	}
+	c.total.Histogram = q.histogram
+	return q, socket.SetNoDelay(s.fd)
 }
 
 // exchange does one transaction.
@@ -135,41 +59,95 @@ func (q *requester) exchange(kind byte) error {
 	return nil
 }
 
-// transact does transactions of a kind for a time or, if limit is not 0, that number of
-// them; at least one. It records the latencies of measured ones.
-func (q *requester) transact(kind byte, length time.Duration, limit uint64) (t tally, err error) {
-	start := time.Now()
-	for {
-		if err := q.exchange(kind); err != nil {
-			return t, err
-		}
-		now := time.Since(start)
-		if kind == rrMeasured {
-			if err := q.histogram.RecordValue(int64(now - t.elapsed)); err != nil {
-				return t, err
-			}
-		}
-		t.elapsed = now
-		t.count++
-		if limit > 0 && t.count == limit || limit == 0 && now >= length {
-			return t, nil
-		}
-	}
-}
-
-func (q *requester) carry(b burst) (tally, error) {
+func (q *requester) carry(b burst) (r load.SliceResult, err error) {
 	switch {
 	case b.counted && q.session.spec.Paced():
 		return q.transactPaced(b)
 	case b.counted:
-		return q.transact(rrMeasured, b.length, 0)
+		return q.transact(rrMeasured, b)
 	}
-	t, err := q.transact(rrWarmup, b.length, 0)
-	q.unpaced.add(t)
-	return t, err
+	if r, err = q.transact(rrWarmup, b); err == nil {
+		q.unpaced.Count += r.Count
+		q.unpaced.Seconds += r.Seconds
+	}
+	return r, err
 }
 
-func (q *requester) rest() error { return q.exchange(rrRest) }
+// transact does the transactions of a burst, at least one. It records the latencies of
+// measured ones.
+func (q *requester) transact(kind byte, b burst) (r load.SliceResult, err error) {
+	var last time.Duration
+	for {
+		if err := q.exchange(kind); err != nil {
+			return r, err
+		}
+		now := time.Since(b.start)
+		if kind == rrMeasured {
+			if err := q.histogram.RecordValue(int64(now - last)); err != nil {
+				return r, err
+			}
+		}
+		last = now
+		if r.Count++; b.over(r.Count, now) {
+			r.Seconds = now.Seconds()
+			return r, nil
+		}
+	}
+}
+
+// distance returns the time between the beginnings of two transactions with a pace.
+func (q *requester) distance() (time.Duration, error) {
+	spec := q.session.spec
+	if spec.Pace > 0 {
+		return time.Second / time.Duration(spec.Pace), nil
+	}
+	if q.unpaced.Count == 0 {
+		return 0, errors.New("a slice without a lead does not show the connection's own rate")
+	}
+	return time.Duration(q.unpaced.Seconds * float64(time.Second) / float64(q.unpaced.Count) / spec.LoadShare), nil
+}
+
+// transactPaced does the transactions that are due in a burst, whose time goes on where the
+// last burst's ended; in one that is shorter than their distance, one is. One that is late,
+// because another took long, is not left out, and its latency counts from when it was due.
+// After twice the burst's time those that are left are given up. The client does not sleep
+// between transactions: a timer's delay would count as latency.
+func (q *requester) transactPaced(b burst) (r load.SliceResult, err error) {
+	distance, err := q.distance()
+	if err != nil {
+		return r, err
+	}
+	due := q.due
+	if due >= b.length {
+		due = 0
+	}
+	var elapsed, latency time.Duration
+	for ; due < b.length; due += distance {
+		r.Sent++
+		if elapsed > 2*b.length {
+			continue
+		}
+		for time.Since(b.start) < due {
+		}
+		if err := q.exchange(rrMeasured); err != nil {
+			return r, err
+		}
+		elapsed = time.Since(b.start)
+		if err := q.histogram.RecordValue(int64(elapsed - due)); err != nil {
+			return r, err
+		}
+		latency += elapsed - due
+		r.Count++
+	}
+	for time.Since(b.start) < b.length {
+	}
+	elapsed = time.Since(b.start)
+	r.Seconds, r.LatencySeconds, r.Received = elapsed.Seconds(), latency.Seconds(), r.Count
+	q.due = max(due-elapsed, 0)
+	return r, nil
+}
+
+func (q *requester) idle() error { return q.exchange(rrIdle) }
 
 func (q *requester) end() (load.Served, error) {
 	if err := q.exchange(rrEnd); err != nil {
@@ -178,50 +156,31 @@ func (q *requester) end() (load.Served, error) {
 	return q.session.readReport()
 }
 
-func (tcpRR) serve(s *session) error {
-	if err := socket.SetNoDelay(s.fd, true); err != nil {
-		return err
-	}
+// serveRequests answers requests.
+func serveRequests(s *session) (load.Served, error) {
 	report := s.served()
+	if err := socket.SetNoDelay(s.fd); err != nil {
+		return report, err
+	}
 	request, response := make([]byte, s.spec.RequestSize()), make([]byte, s.spec.ResponseSize())
-	var began time.Duration
 	delay := clock.NewSpinner(s.spec.Delay)
-	resting, counting := s.spec.Standing, false
-	for {
-		if resting {
+	for kind := byte(rrIdle); kind != rrEnd; {
+		if kind == rrIdle {
 			if err := s.park(0); err != nil {
-				return err
+				return report, err
 			}
 		}
 		if err := s.readFull(request); err != nil {
-			return fmt.Errorf("after %d transactions in the window: %w", report.Count, err)
+			return report, fmt.Errorf("after %d transactions in the window: %w", report.Count, err)
 		}
-		kind := request[0]
-		switch kind {
-		case rrMeasured:
-			if !counting {
-				counting, began = true, clock.ProcessCPU()
-			}
+		if kind = request[0]; kind == rrMeasured {
 			report.Count++
-		case rrRest, rrEnd:
-			if counting {
-				counting = false
-				report.CPUSeconds += (clock.ProcessCPU() - began).Seconds()
-			}
 		}
-		resting = kind == rrRest
 		delay.Spin()
 		response[0] = kind
 		if _, err := s.Write(response); err != nil {
-			return err
+			return report, err
 		}
-		if kind != rrEnd {
-			continue
-		}
-		s.publish(report)
-		if err := s.sendReport(report); err != nil {
-			return err
-		}
-		return s.drain(request)
 	}
+	return report, nil
 }

@@ -3,302 +3,191 @@
 package worker
 
 import (
-	"errors"
+	"encoding/binary"
 	"fmt"
-	"io"
-	"slices"
-	"sync"
-	"sync/atomic"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"mustang/internal/load"
-	"mustang/internal/load/clock"
 	"mustang/internal/load/socket"
 )
 
 // streamBuffer is the size of one write and one read, that of iperf3.
 const streamBuffer = 128 << 10
 
-// tcpStream is one-way bulk transfer from client to server. The server counts the
-// bytes that it received in the window by its own clock. The window starts and ends when
-// a read returns, so the number of bytes is exact.
-type tcpStream struct{}
-
-func (tcpStream) name() string    { return load.TCPStream }
-func (tcpStream) code() byte      { return 's' }
-func (tcpStream) network() string { return "tcp" }
-
-func (t tcpStream) drive(r *clientRun) (load.Measurement, error) {
-	reports := make([]load.Served, len(r.sessions))
-	cpu := make(cpuSpans, len(r.sessions))
-	err := r.each(func(i int, s *session) error {
-		if err := s.sendHeader(t); err != nil {
-			return err
-		}
-		if err := socket.SetNoDelay(s.fd, false); err != nil {
-			return err
-		}
-		start, err := r.barrier.wait(nil)
-		if err != nil {
-			return err
-		}
-		if s.spec.Limit > 0 {
-			cpu[i].began = clock.ProcessCPU()
-			err = t.sendLimit(s, r)
-			cpu[i].ended = clock.ProcessCPU()
-		} else {
-			cpu[i], err = t.sendUntilReport(s, start)
-		}
-		if err != nil {
-			return err
-		}
-		if err := s.closeWrite(); err != nil {
-			return err
-		}
-		reports[i], err = s.readReport()
-		return err
-	})
-	if err != nil {
-		return load.Measurement{}, err
-	}
-	m, err := r.measurement(reports)
-	if err != nil {
-		return load.Measurement{}, err
-	}
-	m.ClientCPUSeconds = cpu.seconds(r.spec.Limit > 0)
-	m.SetRate()
-	return m, nil
-}
-
-// cpuSpan is the CPU time of the process at both ends of a flow's window.
-type cpuSpan struct{ began, ended time.Duration }
-
-// cpuSpans has the spans of all flows of a run.
-type cpuSpans []cpuSpan
-
-// seconds returns the CPU time of the process from the first beginning to the first end
-// of a flow's window, or to the last end if each flow has its own.
-func (c cpuSpans) seconds(last bool) float64 {
-	byEnd := func(a, b cpuSpan) int { return int(a.ended - b.ended) }
-	began := slices.MinFunc(c, func(a, b cpuSpan) int { return int(a.began - b.began) }).began
-	if last {
-		return (slices.MaxFunc(c, byEnd).ended - began).Seconds()
-	}
-	return (slices.MinFunc(c, byEnd).ended - began).Seconds()
-}
-
-// sendUntilReport writes until the server's report arrives. It looks for the report
-// when its own window is over. It returns the CPU time of the process at the ends of its
-// own window.
-func (tcpStream) sendUntilReport(s *session, start time.Time) (cpu cpuSpan, err error) {
-	buf := make([]byte, streamBuffer)
-	windowEnd := s.spec.Warmup + s.spec.Duration
-	begun, ended := false, false
-	for {
-		if _, err := s.write(buf); err != nil {
-			return cpu, err
-		}
-		now := time.Since(start)
-		if !begun && now >= s.spec.Warmup {
-			begun, cpu.began = true, clock.ProcessCPU()
-		}
-		if now < windowEnd {
-			continue
-		}
-		if !ended {
-			ended, cpu.ended = true, clock.ProcessCPU()
-		}
-		if over, err := s.readable(); over || err != nil {
-			return cpu, err
-		}
-		if now > windowEnd+s.spec.StallTime() {
-			return cpu, fmt.Errorf("no report %v after the window: %w", s.spec.StallTime(), unix.ETIMEDOUT)
-		}
-	}
-}
-
-// sendLimit writes until all flows together have written the spec's limit.
-func (tcpStream) sendLimit(s *session, r *clientRun) error {
-	buf := make([]byte, streamBuffer)
-	for {
-		n := r.take(streamBuffer)
-		if n == 0 {
-			return nil
-		}
-		if _, err := s.Write(buf[:n]); err != nil {
-			return err
-		}
-	}
-}
-
-// serve reads until the window of all flows is over, reports, and waits until the client
-// has closed the connection.
-func (tcpStream) serve(s *session) error {
-	if s.spec.Standing {
-		return serveBlocks(s)
-	}
-	counter := &s.run.stream
-	if err := counter.start(); err != nil {
-		return err
-	}
-	buf := make([]byte, streamBuffer)
-	for over := false; !over; {
-		n, err := s.read(buf)
-		if errors.Is(err, io.EOF) {
-			over, err = true, counter.end(s)
-		} else if err == nil {
-			over, err = counter.add(n)
-		}
-		switch {
-		case errors.Is(err, errShort):
-			return fmt.Errorf("client left after %d bytes in the window: %w", counter.counted(), io.ErrUnexpectedEOF)
-		case err != nil:
-			return err
-		}
-	}
-	report := counter.reportOf(s)
-	s.publish(report)
-	if err := s.sendReport(report); err != nil {
-		return err
-	}
-	return s.drain(buf)
-}
-
-// States of the window of a [streamCounter].
+// A TCP stream consists of blocks of streamBuffer bytes, so that the receiver finds their
+// ends by arithmetic. The first byte of a block is its mark. The receiver answers a block
+// with a mark by a record: the number of bytes since the last one, 8 bytes, big-endian. In
+// a reversed stream the client orders each burst from the server, by its length in
+// nanoseconds, 8 bytes, and the mark of its last block; it sends no record.
+//
+// The client's clock bounds a burst, from its first byte, or its order, to its last byte
+// or its record: nothing is in flight before and after, so all work for the bytes that
+// are counted is in the time, on one CPU too, where a sender runs ahead of the receiver.
 const (
-	windowBefore = iota
-	windowOpen
-	windowClosed
+	markNone  = 0
+	markLead  = 1 // the last block of bytes that are not counted
+	markCount = 2 // the last block of bytes that are counted
+	markEnd   = 3 // the client's last block or order; the server's report follows
+
+	recordSize = 8
+	orderSize  = 9
 )
 
-// streamCounter counts the bytes of all flows of a TCP stream on the server. The window
-// opens and closes when a read of any flow returns. Of each other flow, a read that
-// returned at that moment may be counted a little late.
-type streamCounter struct {
-	run    *serverRun
-	total  atomic.Uint64 // bytes of all flows
-	state  atomic.Int32
-	closed chan struct{} // closed with the window
-
-	mu     sync.Mutex
-	began  time.Time     // when the last flow joined
-	opened time.Duration // when the window opened, since began
-	cpu    time.Duration // of the process then
-	before uint64        // total then
-	ended  int           // flows that the client has ended
-	report load.Served   // of all flows, set when the window closes
+// mark returns the mark of a burst's last block.
+func (b burst) mark() byte {
+	if b.counted {
+		return markCount
+	}
+	return markLead
 }
 
-// start starts the time of the run. All flows have joined then. The window of a run with
-// a limit opens here. Later calls do nothing.
-func (c *streamCounter) start() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !c.began.IsZero() {
-		return nil
-	}
-	c.began = time.Now()
-	if c.run.spec.Limit == 0 {
-		return nil
-	}
-	c.state.Store(windowOpen)
-	return c.beginClocks()
+// blockFlow is one end of a flow of blocks.
+type blockFlow struct {
+	session *session
+	buf     []byte
+	small   [orderSize]byte // a record or an order
 }
 
-// add counts bytes that a flow has read. It reports whether the window is over.
-func (c *streamCounter) add(n int) (over bool, err error) {
-	now := time.Since(c.began)
-	total := c.total.Add(uint64(n))
-	spec := &c.run.spec
-	switch c.state.Load() {
-	case windowClosed:
-		return true, nil
-	case windowBefore:
-		if now >= spec.Warmup {
-			return false, c.open(now)
+func newBlockFlow(s *session) *blockFlow {
+	return &blockFlow{session: s, buf: make([]byte, streamBuffer)}
+}
+
+// openBlocks switches Nagle's algorithm off: with it, a burst's end could wait for a
+// delayed acknowledgement.
+func openBlocks(_ *connection, s *session) (flow, error) {
+	return newBlockFlow(s), socket.SetNoDelay(s.fd)
+}
+
+// send sends blocks until a time after the start, at least one; the last has a mark.
+func (f *blockFlow) send(start time.Time, length time.Duration, mark byte) (sent uint64, err error) {
+	for over := false; !over; {
+		f.buf[0] = markNone
+		if over = time.Since(start) >= length; over {
+			f.buf[0] = mark
 		}
-	case windowOpen:
-		if spec.Limit > 0 && total >= spec.Limit || spec.Limit == 0 && now-c.opened >= spec.Duration {
-			return true, c.close(now)
+		if _, err := f.session.Write(f.buf); err != nil {
+			return sent, err
+		}
+		sent += streamBuffer
+	}
+	return sent, nil
+}
+
+// receive reads blocks up to one with a mark.
+func (f *blockFlow) receive() (received uint64, mark byte, err error) {
+	for {
+		if err := f.session.readFull(f.buf); err != nil {
+			return received, 0, err
+		}
+		received += streamBuffer
+		switch mark = f.buf[0]; mark {
+		case markNone:
+		case markLead, markCount, markEnd:
+			return received, mark, nil
+		default:
+			return received, 0, fmt.Errorf("a block has the mark %d", mark)
 		}
 	}
-	return false, nil
 }
 
-// open opens the window, unless another flow has.
-func (c *streamCounter) open(now time.Duration) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.state.Load() != windowBefore {
-		return nil
+func (f *blockFlow) carry(b burst) (r load.SliceResult, err error) {
+	if f.session.spec.Reverse {
+		r.Count, err = f.receiveBurst(b)
+	} else {
+		r.Count, err = f.sendBurst(b)
 	}
-	c.opened, c.before = now, c.total.Load()
-	err := c.beginClocks()
-	c.state.Store(windowOpen)
-	return err
+	r.Seconds = time.Since(b.start).Seconds()
+	return r, err
 }
 
-// beginClocks takes the clocks at the beginning of the window.
-func (c *streamCounter) beginClocks() error {
-	err := c.run.clock.Begin()
-	c.cpu = clock.ProcessCPU()
-	return err
+// sendBurst sends a burst and waits until the server has read it.
+func (f *blockFlow) sendBurst(b burst) (uint64, error) {
+	sent, err := f.send(b.start, b.length, b.mark())
+	if err != nil {
+		return 0, err
+	}
+	if err := f.session.readFull(f.small[:recordSize]); err != nil {
+		return 0, fmt.Errorf("wait for the record of a burst: %w", err)
+	}
+	if read := binary.BigEndian.Uint64(f.small[:]); read != sent {
+		return 0, fmt.Errorf("client sent %d bytes, server read %d", sent, read)
+	}
+	return sent, nil
 }
 
-// close closes the window, unless another flow has, and sets the report.
-func (c *streamCounter) close(now time.Duration) (err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.state.Load() != windowOpen {
-		return nil
+// receiveBurst makes the server send a burst and reads it.
+func (f *blockFlow) receiveBurst(b burst) (uint64, error) {
+	binary.BigEndian.PutUint64(f.small[:], uint64(b.length))
+	f.small[8] = b.mark()
+	if _, err := f.session.Write(f.small[:]); err != nil {
+		return 0, err
 	}
-	r := &c.report
-	r.Count, r.Seconds, r.Flows = c.total.Load()-c.before, (now - c.opened).Seconds(), c.run.spec.Flows
-	r.CPUSeconds = (clock.ProcessCPU() - c.cpu).Seconds()
-	if r.Machine, err = c.run.clock.End(); err != nil {
-		return err
+	received, mark, err := f.receive()
+	if err == nil && mark != b.mark() {
+		err = fmt.Errorf("a burst ends with the mark %d, want %d", mark, b.mark())
 	}
-	c.state.Store(windowClosed)
-	close(c.closed)
-	return nil
+	return received, err
 }
 
-// errShort ends a run whose client has sent too little.
-var errShort = errors.New("client left")
+// idle does nothing: the server idles after each burst.
+func (f *blockFlow) idle() error { return nil }
 
-// end waits for the other flows of a run with a limit after the client has ended a
-// flow.
-func (c *streamCounter) end(s *session) error {
-	c.mu.Lock()
-	c.ended++
-	last := c.ended == c.run.spec.Flows
-	c.mu.Unlock()
-	if c.run.spec.Limit == 0 || last && c.state.Load() != windowClosed {
-		return errShort
+func (f *blockFlow) end() (load.Served, error) {
+	last := f.small[:]
+	last[8] = markEnd
+	if !f.session.spec.Reverse {
+		last = f.buf
+		last[0] = markEnd
 	}
-	select {
-	case <-c.closed:
-		return nil
-	case <-c.run.failed:
-		return errOtherFlow
-	case <-s.interrupted:
-		return errCancelled
+	if _, err := f.session.Write(last); err != nil {
+		return load.Served{}, err
+	}
+	return f.session.readReport()
+}
+
+// serveBlocks is the server's part of a stream.
+func serveBlocks(s *session) (load.Served, error) {
+	report := s.served()
+	if err := socket.SetNoDelay(s.fd); err != nil {
+		return report, err
+	}
+	f := newBlockFlow(s)
+	for {
+		if err := s.park(0); err != nil {
+			return report, err
+		}
+		moved, mark, err := f.serveBurst()
+		switch {
+		case err != nil:
+			return report, fmt.Errorf("after %d bytes in the window: %w", report.Count, err)
+		case mark == markEnd:
+			return report, nil
+		case mark == markCount:
+			report.Count += moved
+		}
 	}
 }
 
-// counted returns the number of bytes in the window so far.
-func (c *streamCounter) counted() uint64 {
-	if c.state.Load() == windowBefore {
-		return 0
+// serveBurst receives one burst, or sends one as it is ordered, unless the mark is markEnd.
+func (f *blockFlow) serveBurst() (moved uint64, mark byte, err error) {
+	if !f.session.spec.Reverse {
+		if moved, mark, err = f.receive(); err != nil || mark == markEnd {
+			return 0, mark, err
+		}
+		binary.BigEndian.PutUint64(f.small[:], moved)
+		_, err = f.session.Write(f.small[:recordSize])
+		return moved, mark, err
 	}
-	return c.total.Load() - c.before
-}
-
-// reportOf returns the report of all flows with a session's addresses.
-func (c *streamCounter) reportOf(s *session) load.Served {
-	r, own := c.report, s.served()
-	r.Workload, r.Local, r.Peer, r.Congestion = own.Workload, own.Local, own.Peer, own.Congestion
-	return r
+	if err := f.session.readFull(f.small[:]); err != nil {
+		return 0, 0, err
+	}
+	length := time.Duration(binary.BigEndian.Uint64(f.small[:]))
+	if mark = f.small[8]; mark == markEnd {
+		return 0, mark, nil
+	}
+	if mark != markLead && mark != markCount || length <= 0 {
+		return 0, 0, fmt.Errorf("order of %v with the mark %d", length, mark)
+	}
+	moved, err = f.send(time.Now(), length, mark)
+	return moved, mark, err
 }

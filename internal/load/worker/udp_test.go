@@ -14,8 +14,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/load"
-	"mustang/internal/load/socket"
-	"mustang/internal/testkit"
 )
 
 // checkDatagrams checks that what a UDP stream counted fits together.
@@ -38,9 +36,7 @@ func checkDatagrams(t *testing.T, m load.Measurement) {
 func checkOffered(t *testing.T, m load.Measurement, spec load.Spec) {
 	t.Helper()
 	most := float64(spec.Rate) / 1e9
-	if spec.Limit == 0 {
-		most *= float64(m.Sent) / float64(m.Sent-uint64(spec.FlowCount()))
-	}
+	most *= float64(m.Sent) / float64(m.Sent-uint64(spec.FlowCount()))
 	if m.Offered <= 0 || m.Offered > 1.0001*most || m.Rate > 1.0001*most {
 		t.Errorf("offered %g, received %g Gbit/s; want %g at most", m.Offered, m.Rate, most)
 	}
@@ -51,17 +47,14 @@ func TestUDPLimitIsExact(t *testing.T) {
 	for _, host := range []string{"127.0.0.1", "::1"} {
 		p := newPair(t, host)
 		for name, change := range map[string]func(*load.Spec){
-			"open":                func(*load.Spec) {},
-			"one":                 func(s *load.Spec) { s.Limit = 1 },
-			"settled":             func(s *load.Spec) { s.Settle = 50 },
-			"window":              func(s *load.Spec) { s.Window, s.Settle = 32, 50 },
-			"window of one":       func(s *load.Spec) { s.Window = 1 },
-			"a window over all":   func(s *load.Spec) { s.Window = 5000 },
-			"smallest":            func(s *load.Spec) { s.Size = load.MinDatagram },
-			"with fragments":      func(s *load.Spec) { s.Size, s.Limit = 60000, 50 },
-			"paced":               func(s *load.Spec) { s.Rate = 1e9 },
-			"unconnected":         func(s *load.Spec) { s.Unconnected = true },
-			"unconnected, window": func(s *load.Spec) { s.Unconnected, s.Window = true, 32 },
+			"open":              func(*load.Spec) {},
+			"one":               func(s *load.Spec) { s.Limit = 1 },
+			"settled":           func(s *load.Spec) { s.Settle = 50 },
+			"window":            func(s *load.Spec) { s.Window, s.Settle = 32, 50 },
+			"window of one":     func(s *load.Spec) { s.Window = 1 },
+			"a window over all": func(s *load.Spec) { s.Window = 5000 },
+			"smallest":          func(s *load.Spec) { s.Size = load.MinDatagram },
+			"with fragments":    func(s *load.Spec) { s.Size, s.Limit = 60000, 50 },
 		} {
 			t.Run(host+"/"+name, func(t *testing.T) {
 				spec := p.spec(load.UDPStream)
@@ -86,47 +79,21 @@ func TestUDPLimitIsExact(t *testing.T) {
 	}
 }
 
-// TestUDPRate offers a rate: all of it arrives, and it is never faster than the rate.
-func TestUDPRate(t *testing.T) {
-	p := newPair(t, "127.0.0.1")
-	for _, limit := range []uint64{0, 500} {
-		spec := p.spec(load.UDPStream)
-		spec.Rate, spec.Limit = 20e6, limit
-		m, err := p.client.Run(t.Context(), spec)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if m.Received != m.Sent || m.Overflowed != 0 || limit > 0 && m.Sent != limit {
-			t.Errorf("limit %d: sent %d, received %d, %d overflowed", limit, m.Sent, m.Received, m.Overflowed)
-		}
-		checkOffered(t, m, spec)
-	}
-}
-
-// TestPace checks the schedule of paced flows: they take turns, and a phase lasts as long
-// as its rate says.
+// TestPace checks the schedule of paced flows, which take turns.
 func TestPace(t *testing.T) {
 	spec := load.Spec{Workload: load.UDPStream, Size: 1250, Rate: 10e6, Flows: 2} // a datagram each millisecond
 	first, second := newPace(spec, 0), newPace(spec, 1)
 	for number, want := range []time.Duration{0, 2 * time.Millisecond, 4 * time.Millisecond} {
-		if got := first.due(uint64(number), 100, 0); got != want {
+		if got := first.due(uint64(number)); got != want {
 			t.Errorf("first flow's datagram %d is due after %v, want %v", number, got, want)
 		}
-		if got := second.due(uint64(number), 100, 0); got != want+time.Millisecond {
+		if got := second.due(uint64(number)); got != want+time.Millisecond {
 			t.Errorf("second flow's datagram %d is due after %v, want %v", number, got, want+time.Millisecond)
-		}
-	}
-	for _, p := range []pace{first, second} {
-		if got := p.due(100, 100, 0); got != 200*time.Millisecond {
-			t.Errorf("100 datagrams of 2 ms end after %v", got)
-		}
-		if got := p.due(7, 0, 9*time.Millisecond); got != 9*time.Millisecond {
-			t.Errorf("a phase of 9 ms ends after %v", got)
 		}
 	}
 	// A second at the rate has the rate's datagrams.
 	sent := uint64(0)
-	for ; first.due(sent, 0, time.Second) < time.Second; sent++ {
+	for ; first.due(sent) < time.Second; sent++ {
 		continue
 	}
 	if sent != 500 {
@@ -154,8 +121,8 @@ func TestUDPLoss(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if m.Sent != 100 || m.Received != 90 || math.Abs(m.Lost()-0.1) > 1e-12 || m.OutOfOrder != 1 || m.Overflowed != 0 {
-		t.Errorf("sent %d, received %d, %d out of order, %d overflowed; want 100, 90, 1, 0", m.Sent, m.Received, m.OutOfOrder, m.Overflowed)
+	if m.Sent != 100 || m.Received != 90 || math.Abs(m.Lost()-0.1) > 1e-12 || m.OutOfOrder != 1 {
+		t.Errorf("sent %d, received %d, %d out of order; want 100, 90, 1", m.Sent, m.Received, m.OutOfOrder)
 	}
 	if m.ServerPeer == m.ClientLocal {
 		t.Error("the server saw the client itself")
@@ -193,57 +160,11 @@ func relay(front *net.UDPConn, server netip.AddrPort) {
 	}
 }
 
-// TestUDPOverflow sends more than the server's buffer takes before the server reads: the
-// report says how many datagrams the socket dropped.
-func TestUDPOverflow(t *testing.T) {
-	testkit.RequireRoot(t)
-	spec := load.Spec{Workload: load.UDPStream, Flows: 1, Limit: 30_000, Size: 1400, Stall: 20 * time.Second}
-	local := netip.MustParseAddrPort("127.0.0.1:0")
-	client, err := newUDPSession(spec, local.Addr())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(client.close)
-	if err := unix.Bind(client.fd, socket.Sockaddr(local)); err != nil {
-		t.Fatal(err)
-	}
-	if err := client.readLocal(); err != nil {
-		t.Fatal(err)
-	}
-	server, err := answerUDP(spec, local, client.local, client.flow)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(server.close)
-	if err := client.connectUDP(server.local); err != nil {
-		t.Fatal(err)
-	}
-	sender := newUDPSender(client)
-	if err := sender.send(datagramMeasured, time.Now(), phase{count: spec.Limit}); err != nil {
-		t.Fatal(err)
-	}
-	server.run = &serverRun{spec: spec, publish: func(load.Served) {}}
-	server.run.datagrams.run, server.run.datagrams.start = server.run, time.Now()
-	done := make(chan error, 1)
-	go func() { done <- udpStream{}.serve(server) }()
-	report, err := client.endUDP()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
-	// The last greetings of the end may be dropped as well.
-	if report.Overflowed == 0 || report.Received == 0 || report.Received+report.Overflowed > spec.Limit+1000 || report.Received >= spec.Limit {
-		t.Errorf("sent %d, received %d, overflowed %d", spec.Limit, report.Received, report.Overflowed)
-	}
-}
-
 // TestUDPNoGreeting sends other datagrams than greetings, and invalid greetings; the
 // server stays usable.
 func TestUDPNoGreeting(t *testing.T) {
 	p := newPair(t, "127.0.0.1")
-	good := datagram{kind: datagramHello, flow: 9}.with(encodeHeader(udpStream{}, &session{spec: load.Spec{Stall: 1}}))
+	good := datagram{kind: datagramHello, flow: 9}.with(encodeHeader(named(t, load.UDPStream), load.Spec{Workload: load.UDPStream, Stall: 1}))
 	odd := append([]byte(nil), good...)
 	odd[load.MinDatagram] = 'X'
 	if err := p.ns.Do(func() error {
@@ -253,7 +174,7 @@ func TestUDPNoGreeting(t *testing.T) {
 		}
 		defer func() { _ = conn.Close() }()
 		for _, b := range [][]byte{{1}, odd, good[:30], datagram{kind: datagramMeasured, flow: 9}.with(nil),
-			datagram{kind: datagramHello, flow: 9}.with(encodeHeader(tcpRR{}, &session{}))} {
+			datagram{kind: datagramHello, flow: 9}.with(encodeHeader(named(t, load.TCPRR), load.Spec{Workload: load.TCPRR}))} {
 			if _, err := conn.Write(b); err != nil {
 				return err
 			}
@@ -272,19 +193,17 @@ func TestUDPNoGreeting(t *testing.T) {
 	}
 }
 
-// TestUDPRefused sends to a closed port, with both kinds of socket.
+// TestUDPRefused sends to a closed port.
 func TestUDPRefused(t *testing.T) {
 	p := newPair(t, "127.0.0.1")
-	for _, unconnected := range []bool{false, true} {
-		spec := p.spec(load.UDPStream)
-		spec.Target, spec.Unconnected = netip.MustParseAddrPort("127.0.0.1:1"), unconnected
-		if _, err := p.client.Run(t.Context(), spec); !errors.Is(err, unix.ECONNREFUSED) {
-			t.Errorf("unconnected %t: error is %v", unconnected, err)
-		}
+	spec := p.spec(load.UDPStream)
+	spec.Target = netip.MustParseAddrPort("127.0.0.1:1")
+	if _, err := p.client.Run(t.Context(), spec); !errors.Is(err, unix.ECONNREFUSED) {
+		t.Errorf("error is %v", err)
 	}
 }
 
-// TestUDPFlows runs several clients against one server at once.
+// TestUDPFlows starts several runs at once, which take turns.
 func TestUDPFlows(t *testing.T) {
 	p := newPair(t, "::1")
 	spec := p.spec(load.UDPStream)

@@ -11,63 +11,32 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/load"
-
 	"mustang/internal/load/socket"
 )
 
-// dialUDP opens the client's UDP socket. A missing server is noticed in greetUDP.
+// dialUDP opens the client's UDP socket. A missing server is noticed in the handshake.
 func dialUDP(spec load.Spec) (_ *session, err error) {
 	s, err := newUDPSession(spec, spec.Target.Addr())
 	if err != nil {
 		return nil, err
 	}
-	defer func() {
-		if err != nil {
-			s.close()
-		}
-	}()
-	s.flow = rand.Uint64()
-	if !spec.Unconnected {
-		return s, s.connectUDP(spec.Target)
+	s.number = rand.Uint64()
+	if err := s.connectUDP(spec.Target); err != nil {
+		s.close()
+		return nil, err
 	}
-	return s, s.setDestination()
+	return s, nil
 }
 
-// setDestination makes the session pass the spec's target with each datagram. It binds
-// the socket to the address that a connected one would have.
-func (s *session) setDestination() error {
-	connected, err := newUDPSession(s.spec, s.spec.Target.Addr())
-	if err != nil {
-		return err
-	}
-	defer connected.close()
-	if err := connected.connectUDP(s.spec.Target); err != nil {
-		return err
-	}
-	if err := unix.Bind(s.fd, socket.Sockaddr(netip.AddrPortFrom(connected.local.Addr(), 0))); err != nil {
-		return fmt.Errorf("bind to %s: %w", connected.local.Addr(), err)
-	}
-	// Without this option, ICMP errors are reported to connected sockets only.
-	level, option := unix.IPPROTO_IPV6, unix.IPV6_RECVERR
-	target := s.spec.Target.Addr().Unmap()
-	s.to = socket.RawSockaddr(s.spec.Target)
-	if target.Is4() {
-		level, option = unix.IPPROTO_IP, unix.IP_RECVERR
-	}
-	if err := unix.SetsockoptInt(s.fd, level, option, 1); err != nil {
-		return fmt.Errorf("enable socket errors: %w", err)
-	}
-	return s.readLocal()
-}
-
-// greetUDP sends the header until the server answers, and returns its answer.
-func (s *session) greetUDP(header []byte) (load.Served, error) {
-	d, body, err := s.ask(datagram{kind: datagramHello, flow: s.flow}.with(header), datagramWelcome, datagramRefusal)
+// handshakeUDP sends the header until the server answers, and returns its answer.
+func (s *session) handshakeUDP(header []byte) (load.Served, error) {
+	d, body, err := s.ask(datagram{kind: datagramHello, flow: s.number}.with(header), datagramWelcome, datagramRefusal)
 	switch {
 	case err != nil:
 		return load.Served{}, fmt.Errorf("connect: %w", err)
@@ -79,7 +48,7 @@ func (s *session) greetUDP(header []byte) (load.Served, error) {
 
 // endUDP tells the server that the window is over until it answers with the report.
 func (s *session) endUDP() (load.Served, error) {
-	end := datagram{kind: datagramEnd, flow: s.flow}
+	end := datagram{kind: datagramEnd, flow: s.number}
 	_, body, err := s.ask(end.with(nil), datagramReport)
 	if err != nil {
 		return load.Served{}, fmt.Errorf("read report: %w", err)
@@ -92,7 +61,7 @@ func (s *session) endUDP() (load.Served, error) {
 }
 
 // ask sends a datagram, again and again, until the server answers with one of the wanted
-// kinds. The sender of the answer becomes the peer of an unconnected socket.
+// kinds.
 func (s *session) ask(question []byte, wanted ...byte) (datagram, []byte, error) {
 	buf := make([]byte, load.MaxDatagram)
 	for start := time.Now(); ; {
@@ -100,7 +69,7 @@ func (s *session) ask(question []byte, wanted ...byte) (datagram, []byte, error)
 			return datagram{}, nil, err
 		}
 		for {
-			n, from, err := unix.Recvfrom(s.fd, buf, 0)
+			n, _, err := unix.Recvfrom(s.fd, buf, 0)
 			if s.stopped.Load() {
 				return datagram{}, nil, errCancelled
 			}
@@ -111,13 +80,8 @@ func (s *session) ask(question []byte, wanted ...byte) (datagram, []byte, error)
 				return datagram{}, nil, os.NewSyscallError("recvfrom", err)
 			}
 			d, ok := parseDatagram(buf[:n])
-			for _, kind := range wanted {
-				if ok && d.flow == s.flow && d.kind == kind {
-					if s.to != nil {
-						s.peer = socket.AddrPort(from)
-					}
-					return d, buf[load.MinDatagram:n], nil
-				}
+			if ok && d.flow == s.number && slices.Contains(wanted, d.kind) {
+				return d, buf[load.MinDatagram:n], nil
 			}
 		}
 		if time.Since(start) > s.spec.StallTime() {
@@ -148,7 +112,7 @@ func (w *worker) listenUDP(ctx context.Context, namespace string, addr netip.Add
 	return nil
 }
 
-// acceptUDP serves each client that greets on a thread of its own, until the
+// acceptUDP serves each client that says hello on a thread of its own, until the
 // listening socket is closed. It ignores other datagrams.
 func (w *worker) acceptUDP(ctx context.Context, namespace string, conn *net.UDPConn) {
 	buf := make([]byte, load.MaxDatagram)
@@ -163,7 +127,7 @@ func (w *worker) acceptUDP(ctx context.Context, namespace string, conn *net.UDPC
 			continue
 		}
 		h, err := decodeHeader(buf[load.MinDatagram:n])
-		if err != nil || h.workload.network() != "udp" || !w.claim(d.flow) {
+		if err != nil || h.workload.network != "udp" || !w.claim(d.flow) {
 			continue
 		}
 		from = netip.AddrPortFrom(from.Addr().Unmap(), from.Port())
@@ -213,11 +177,11 @@ func answerUDP(spec load.Spec, local, peer netip.AddrPort, flow uint64) (_ *sess
 			s.close()
 		}
 	}()
-	s.flow = flow
+	s.number = flow
 	if err := unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
 		return nil, fmt.Errorf("share the server's address: %w", err)
 	}
-	// Until it is connected, the socket would get other clients' greetings.
+	// Until it is connected, the socket would get other clients' hellos.
 	if err := socket.AttachDropFilter(s.fd); err != nil {
 		return nil, err
 	}
@@ -230,24 +194,15 @@ func answerUDP(spec load.Spec, local, peer netip.AddrPort, flow uint64) (_ *sess
 	if err := unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_DETACH_FILTER, 0); err != nil {
 		return nil, fmt.Errorf("detach filter: %w", err)
 	}
-	s.baseDrops = socket.Drops(s.fd)
 	return s, nil
 }
 
-// serveUDP serves one client. Its error is in the last figures.
+// serveUDP serves one client.
 func (w *worker) serveUDP(ctx context.Context, s *session, h header) {
 	w.begin()
 	defer w.end()
 	defer s.close()
-	defer context.AfterFunc(ctx, s.interrupt)()
-	_ = w.thread.run(func() error {
-		return w.serve(s, h, func() error {
-			if err := s.welcome(); err != nil {
-				return err
-			}
-			return h.workload.serve(s)
-		})
-	})
+	w.serve(ctx, s, h.workload)
 }
 
 // welcome tells the client that the server has a socket for it.
@@ -256,5 +211,21 @@ func (s *session) welcome() error {
 	if err != nil {
 		return fmt.Errorf("encode welcome: %w", err)
 	}
-	return s.send(datagram{kind: datagramWelcome, flow: s.flow}.with(body))
+	return s.send(datagram{kind: datagramWelcome, flow: s.number}.with(body))
+}
+
+// reportUDP sends the report as often as the client asks for it, until it has arrived.
+func (s *session) reportUDP(r load.Served) {
+	body, err := json.Marshal(r)
+	buf := make([]byte, load.MaxDatagram)
+	for last := byte(datagramEnd); err == nil && last != datagramBye; {
+		if last == datagramEnd {
+			err = s.send(datagram{kind: datagramReport, flow: s.number}.with(body))
+		}
+		if err == nil {
+			var d datagram
+			d, _, err = s.receive(buf)
+			last = d.kind
+		}
+	}
 }

@@ -34,7 +34,7 @@ const (
 	datagramHello    = 'h' // a header follows; answered by a welcome or a refusal
 	datagramWarmup   = 'w' // load, not counted
 	datagramMeasured = 'm' // load, counted
-	datagramRest     = 'p' // the burst is over; answered by sums with its number
+	datagramIdle     = 'p' // the burst is over; answered by sums with its number
 	datagramEnd      = 'e' // answered by a report
 	datagramBye      = 'b' // the report has arrived
 	// From the server.
@@ -135,20 +135,13 @@ func (s *session) readLocal() error {
 
 // send sends a datagram. It counts as sent, and lost, if a queue is full.
 func (s *session) send(b []byte) error {
-	var to, size uintptr
-	if s.to != nil {
-		to, size = uintptr(unsafe.Pointer(s.to)), unix.SizeofSockaddrInet6
-		if s.to.Addr.Family == unix.AF_INET {
-			size = unix.SizeofSockaddrInet4
-		}
-	}
 	var since time.Time
 	for {
 		if s.stopped.Load() {
 			return errCancelled
 		}
 		_, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(s.fd),
-			uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), unix.MSG_NOSIGNAL, to, size)
+			uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), unix.MSG_NOSIGNAL, 0, 0)
 		if errno == 0 || errno == unix.ENOBUFS {
 			return nil
 		}
@@ -187,12 +180,8 @@ func (s *session) receiveOnce(b []byte) (datagram, int, error) {
 		return datagram{}, 0, errno
 	}
 	d, ok := parseDatagram(b[:n])
-	if !ok || d.flow != s.flow && d.kind != datagramHello {
+	if !ok || d.flow != s.number && d.kind != datagramHello {
 		return datagram{}, 0, os.ErrDeadlineExceeded
 	}
 	return d, int(n), nil
 }
-
-// overflowed returns the number of datagrams that the socket dropped because its buffer
-// was full.
-func (s *session) overflowed() uint64 { return max(socket.Drops(s.fd), s.baseDrops) - s.baseDrops }

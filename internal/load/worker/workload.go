@@ -4,52 +4,76 @@ package worker
 
 import (
 	"fmt"
-	"strings"
+	"slices"
+	"time"
 
 	"mustang/internal/load"
 )
 
-// workload is one kind of traffic: the client's part and the server's. Each is a type
-// with a file of its own, listed in [workloads].
-type workload interface {
-	// name is the workload's name in a spec. It is unique.
-	name() string
-	// code announces the workload in a connection's header. It is unique and never
-	// reused.
-	code() byte
-	// network is "tcp" or "udp".
-	network() string
-	// drive is the client's part of a run, up to and including the server's reports.
-	drive(*clientRun) (load.Measurement, error)
-	// stand is the client's part of one flow of a standing connection. The server has
-	// been greeted.
-	stand(*standingConn, *session) (flow, error)
-	// serve is the server's part of one connection, until the client closes it. It
-	// sends the report.
-	serve(*session) error
+// workload is one kind of traffic, in a file of its own.
+type workload struct {
+	name    string // in a spec
+	code    byte   // in a connection's header, unique and never reused
+	network string // "tcp" or "udp"
+	// open is the client's part of one flow, after the handshake.
+	open func(*connection, *session) (flow, error)
+	// serve is the server's part of one flow, until the client ends it. It returns the
+	// report for the client.
+	serve func(*session) (load.Served, error)
 }
 
-// workloads returns all workloads in a fixed order.
+// workloads returns all workloads in the order of [load.Workloads].
 func workloads() []workload {
-	return []workload{tcpStream{}, tcpRR{}, tcpCRR{}, udpStream{}, udpRR{}}
+	return []workload{
+		{load.TCPStream, 's', "tcp", openBlocks, serveBlocks},
+		{load.TCPRR, 'r', "tcp", openRequester, serveRequests},
+		{load.TCPCRR, 'c', "tcp", openConnector, serveSlot},
+		{load.UDPStream, 'u', "udp", openDatagrams, serveDatagrams},
+		{load.UDPRR, 'q', "udp", openDatagramRequester, serveDatagrams},
+	}
 }
 
-// lookup finds a workload by name.
+// lookup finds a workload by its name in a spec.
 func lookup(name string) (workload, error) {
-	for _, w := range workloads() {
-		if w.name() == name {
-			return w, nil
-		}
+	all := workloads()
+	if i := slices.IndexFunc(all, func(w workload) bool { return w.name == name }); i >= 0 {
+		return all[i], nil
 	}
-	return nil, fmt.Errorf("load: unknown workload %q: want one of %s", name, strings.Join(load.Workloads(), ", "))
+	return workload{}, fmt.Errorf("load: unknown workload %q", name)
 }
 
 // lookupCode finds a workload by its code in a header.
 func lookupCode(code byte) (workload, error) {
-	for _, w := range workloads() {
-		if w.code() == code {
-			return w, nil
-		}
+	all := workloads()
+	if i := slices.IndexFunc(all, func(w workload) bool { return w.code == code }); i >= 0 {
+		return all[i], nil
 	}
-	return nil, fmt.Errorf("load: unknown workload code %#x", code)
+	return workload{}, fmt.Errorf("load: unknown workload code %#x", code)
+}
+
+// flow is the client's part of one flow of a connection.
+type flow interface {
+	// carry carries load for a burst, and returns when nothing of it is in flight.
+	carry(burst) (load.SliceResult, error)
+	// idle tells the server that a slice is over.
+	idle() error
+	// end ends the flow and returns the server's report of all that was counted.
+	end() (load.Served, error)
+}
+
+// burst is a stretch of load on all flows of a connection: a slice's lead, or the rest of
+// it.
+type burst struct {
+	start   time.Time
+	length  time.Duration
+	limit   uint64 // datagrams or transactions, in place of the length; 0: none
+	counted bool
+}
+
+// over reports whether a burst of so many datagrams or transactions has ended.
+func (b burst) over(count uint64, elapsed time.Duration) bool {
+	if b.limit > 0 {
+		return count >= b.limit
+	}
+	return elapsed >= b.length
 }

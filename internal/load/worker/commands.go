@@ -15,9 +15,8 @@ import (
 // cancelGrace is the time that a cancelled slice has to end by itself.
 const cancelGrace = load.StopGrace / 2
 
-// open opens a standing connection and keeps it.
+// open opens a connection and keeps it.
 func (w *worker) open(ctx context.Context, spec load.Spec) (_ *load.Conn, err error) {
-	spec.Standing = true
 	if err := spec.Validate(); err != nil {
 		return nil, err
 	}
@@ -27,25 +26,35 @@ func (w *worker) open(ctx context.Context, spec load.Spec) (_ *load.Conn, err er
 			w.end()
 		}
 	}()
-	w.mu.Lock()
 	w.raiseThreads(spec.FlowCount())
-	w.mu.Unlock()
-	c, err := w.openStanding(ctx, spec)
+	c, err := w.openPersistent(ctx, spec)
 	if err != nil {
 		return nil, runError(ctx, spec, err)
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.lastConn++
-	c.conn.ID = w.lastConn
-	w.conns[c.conn.ID] = c
-	return &c.conn, nil
+	w.conns[w.lastConn] = c
+	return &load.Conn{ID: w.lastConn}, nil
+}
+
+// openWindow returns the clocks that connections share, the exact ones if asked for.
+func (w *worker) openWindow(exact bool) (window *clock.Window, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.windows[exact] == nil {
+		if window, err = clock.OpenWindow(exact); err != nil {
+			return nil, err
+		}
+		w.windows[exact] = window
+	}
+	return w.windows[exact], nil
 }
 
 // mostShuts bounds the connections that are shut side by side.
 const mostShuts = 64
 
-// takeTurn waits until no other command uses standing connections: slices take all shares
+// takeTurn waits until no other command uses connections: slices take all shares
 // of the turn, the end of a connection one. The caller releases them.
 func (w *worker) takeTurn(ctx context.Context, shares int64) error {
 	if err := w.turn.Acquire(ctx, shares); err != nil {
@@ -54,8 +63,8 @@ func (w *worker) takeTurn(ctx context.Context, shares int64) error {
 	return nil
 }
 
-// standing finds a connection.
-func (w *worker) standing(id uint64) (*standingConn, error) {
+// connection finds a connection.
+func (w *worker) connection(id uint64) (*connection, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if c := w.conns[id]; c != nil {
@@ -70,19 +79,12 @@ func (w *worker) slices(ctx context.Context, slices []load.Slice) ([]load.SliceR
 		return nil, err
 	}
 	defer w.turn.Release(mostShuts)
-	conns := make([]*standingConn, len(slices))
+	conns := make([]*connection, len(slices))
 	for i, s := range slices {
 		var err error
-		if conns[i], err = w.standing(s.Conn); err != nil {
+		if conns[i], err = w.connection(s.Conn); err != nil {
 			return nil, err
 		}
-	}
-	if w.machine == nil {
-		machine, err := clock.OpenMachine()
-		if err != nil {
-			return nil, err
-		}
-		w.machine = machine
 	}
 	defer interruptAfter(ctx, conns)()
 	results := make([]load.SliceResult, len(slices))
@@ -92,8 +94,8 @@ func (w *worker) slices(ctx context.Context, slices []load.Slice) ([]load.SliceR
 				return errCancelled
 			}
 			var err error
-			if results[i], err = conns[i].slice(s, w.machine); err != nil {
-				return runError(ctx, conns[i].run.spec, fmt.Errorf("slice %d: %w", i, err))
+			if results[i], err = conns[i].slice(s); err != nil {
+				return runError(ctx, conns[i].spec, fmt.Errorf("slice %d: %w", i, err))
 			}
 		}
 		return nil
@@ -102,44 +104,16 @@ func (w *worker) slices(ctx context.Context, slices []load.Slice) ([]load.SliceR
 	return results, err
 }
 
-// oneSlice is a run of a workload that carries load in slices only.
-func (w *worker) oneSlice(ctx context.Context, spec load.Spec) (m load.Measurement, err error) {
-	machine, err := clock.OpenMachine()
-	if err != nil {
-		return load.Measurement{}, err
-	}
-	defer machine.Close()
-	spec.Standing = true
-	c, err := w.openStanding(ctx, spec)
-	if err != nil {
-		return load.Measurement{}, err
-	}
-	defer c.close()
-	defer context.AfterFunc(ctx, c.run.interrupt)()
-	err = w.thread.run(func() error {
-		s := load.Slice{Lead: spec.Warmup, Duration: spec.Duration}
-		if s.Lead == 0 {
-			s.Lead = -1
-		}
-		_, err := c.slice(s, machine)
-		return err
-	})
-	if err != nil {
-		return load.Measurement{}, err
-	}
-	return c.finish()
-}
-
 // interruptAfter interrupts connections if their slices go on for a while after ctx has
 // ended. The slices' end calls the function that it returns.
-func interruptAfter(ctx context.Context, conns []*standingConn) (end func()) {
+func interruptAfter(ctx context.Context, conns []*connection) (end func()) {
 	over := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		select {
 		case <-over:
 		case <-time.After(cancelGrace):
 			for _, c := range conns {
-				c.run.interrupt()
+				c.interrupt()
 			}
 		}
 	})
@@ -149,40 +123,40 @@ func interruptAfter(ctx context.Context, conns []*standingConn) (end func()) {
 	}
 }
 
-// shut closes a standing connection and returns its measurement.
-func (w *worker) shut(ctx context.Context, id uint64) (load.Measurement, error) {
+// shut closes a connection and returns its measurement.
+func (w *worker) shut(ctx context.Context, id uint64) (*load.Measurement, error) {
 	if err := w.takeTurn(ctx, 1); err != nil {
-		return load.Measurement{}, err
+		return nil, err
 	}
 	defer w.turn.Release(1)
-	c, err := w.standing(id)
+	c, err := w.connection(id)
 	if err != nil {
-		return load.Measurement{}, err
+		return nil, err
 	}
 	w.mu.Lock()
 	delete(w.conns, id)
 	w.mu.Unlock()
 	defer w.end()
 	defer c.close()
-	defer context.AfterFunc(ctx, c.run.interrupt)()
+	defer context.AfterFunc(ctx, c.interrupt)()
 	m, err := c.finish()
 	if err != nil {
-		return load.Measurement{}, runError(ctx, c.run.spec, err)
+		return nil, runError(ctx, c.spec, err)
 	}
-	return m, nil
+	return &m, nil
 }
 
-// closeStanding closes all standing connections when the agent ends. No command runs
+// closeAll closes all connections when the agent ends. No command runs
 // then.
-func (w *worker) closeStanding() {
+func (w *worker) closeAll() {
 	for _, c := range w.conns {
-		c.run.interrupt()
+		c.interrupt()
 		c.close()
 		w.end()
 	}
 	clear(w.conns)
-	if w.machine != nil {
-		w.machine.Close()
+	for _, window := range w.windows {
+		window.Close()
 	}
 }
 

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package worker
+
+import (
+	"fmt"
+	"net/netip"
+	"runtime"
+	"testing"
+
+	"mustang/internal/load"
+	"mustang/internal/testkit"
+)
+
+// checkFlows checks that the figures are of so many flows.
+func checkFlows(t *testing.T, m load.Measurement, want int) {
+	t.Helper()
+	if m.Flows != want {
+		t.Errorf("figures of %d flows, want %d", m.Flows, want)
+	}
+	// The machine's time is counted once, not for each flow.
+	if cpus := float64(runtime.NumCPU()); m.Machine.BusySeconds > m.Machine.Seconds*cpus+0.02 {
+		t.Errorf("machine busy for %g s of %g on %g CPUs", m.Machine.BusySeconds, m.Machine.Seconds, cpus)
+	}
+}
+
+// TestFlowsWindow runs streams over several flows in one window.
+func TestFlowsWindow(t *testing.T) {
+	for _, host := range []string{"127.0.0.1", "::1"} {
+		p := newPair(t, host)
+		for _, workload := range []string{load.TCPStream, load.UDPStream} {
+			for _, flows := range []int{1, 3, load.MaxFlows} {
+				t.Run(fmt.Sprintf("%s/%s/%d", host, workload, flows), func(t *testing.T) {
+					spec := p.spec(workload)
+					spec.Flows = flows
+					if workload == load.UDPStream {
+						spec.Rate = 200e6
+					}
+					m, err := p.client.Run(t.Context(), spec)
+					if err != nil {
+						t.Fatal(err)
+					}
+					checkFlows(t, m, flows)
+					checkRate(t, m, "Gbit/s", float64(m.Count)*8/1e9)
+					if m.Count == 0 || m.Seconds < 0.2 {
+						t.Errorf("%d bytes in %g s", m.Count, m.Seconds)
+					}
+					if workload == load.UDPStream {
+						checkDatagrams(t, m)
+					}
+				})
+			}
+		}
+	}
+}
+
+// TestFlowsRate offers a rate over one CPU that client and server share. All of it
+// arrives in order, and it is never faster than the rate. So few datagrams fit into the
+// queues on the way even if the server does not run at all.
+func TestFlowsRate(t *testing.T) {
+	testkit.RequireRoot(t)
+	ns := testkit.Namespace(t, "load")
+	o := agentOptions(ns)
+	o.CPU = 0
+	p := pair{ns: ns, client: startAgent(t, o), server: startAgent(t, o)}
+	if err := p.server.Listen(t.Context(), netip.MustParseAddrPort("127.0.0.1:0")); err != nil {
+		t.Fatal(err)
+	}
+	for _, flows := range []int{0, 3} {
+		spec := p.spec(load.UDPStream)
+		spec.Rate, spec.Flows = 20e6, flows
+		m, err := p.client.Run(t.Context(), spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m.Received != m.Sent || m.OutOfOrder != 0 {
+			t.Errorf("%d flows: sent %d, received %d, %d out of order", flows, m.Sent, m.Received, m.OutOfOrder)
+		}
+		checkOffered(t, m, spec)
+	}
+}
