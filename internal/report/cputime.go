@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strings"
 
-	"mustang/internal/report/format"
 	"mustang/internal/result"
 )
 
@@ -30,8 +29,8 @@ func (t *workloadTable) costs() *Table {
 		return only.figures(0, func(e *entry) float64 { return value(e.CPUSplit) }, name)
 	}
 	columns := []Column{
-		only.texts(0, func(e *entry) string { return format.Clean(e.ID) }, "row"),
-		only.figures(0, func(e *entry) float64 { return e.CPUUSPerUnit }, "CPU µs per "+format.ShortUnit(t.cpuUnit)),
+		only.texts(0, func(e *entry) string { return clean(e.ID) }, "row"),
+		only.figures(0, func(e *entry) float64 { return e.CPUUSPerUnit }, "CPU µs per "+shortUnit(t.cpuUnit)),
 		part("user", func(s *result.CPUSplit) float64 { return s.UserUS }),
 		part("system", func(s *result.CPUSplit) float64 { return s.SystemUS }),
 		part("softirq", func(s *result.CPUSplit) float64 { return s.SoftirqUS }),
@@ -39,7 +38,7 @@ func (t *workloadTable) costs() *Table {
 	for i := range columns[1:] {
 		columns[1+i].Right = true
 	}
-	out := Table{ID: t.anchor + "-cpu", Title: "CPU time, " + format.LowerFirst(t.name), Notes: []string{
+	out := Table{ID: t.anchor + "-cpu", Title: "CPU time, " + LowerFirst(t.name), Notes: []string{
 		"CPU time is that of the whole machine. The kernel counts its parts in ticks, and hardware interrupts apart, so that they add up only about.",
 	}}
 	if bpf {
@@ -57,11 +56,11 @@ func (t *workloadTable) costs() *Table {
 func (e *entry) programTimes(unit string) string {
 	var out []string
 	for _, p := range e.BPFNanos {
-		out = append(out, fmt.Sprintf("%s %s\u00a0ns, %s per %s", format.Clean(p.Program), format.Number(p.NanosPerRun, format.FewDecimals(p.NanosPerRun)),
-			format.Number(p.RunsPerUnit, format.FewDecimals(p.RunsPerUnit)), format.ShortUnit(unit)))
+		out = append(out, fmt.Sprintf("%s %s\u00a0ns, %s per %s", clean(p.Program), Number(p.NanosPerRun, fewDecimals(p.NanosPerRun)),
+			Number(p.RunsPerUnit, fewDecimals(p.RunsPerUnit)), shortUnit(unit)))
 	}
 	if len(out) == 0 {
-		return format.None
+		return None
 	}
 	return strings.Join(out, "; ")
 }

@@ -24,7 +24,6 @@ func TestCosts(t *testing.T) {
 	for where, got := range map[string]string{"wide": textOf(t, f, render.Options{Wide: true}), "page": wordsOf(pageOf(t, f))} {
 		t.Run(where, func(t *testing.T) { checkSays(t, strings.Join(strings.Fields(got), " "), want, nil) })
 	}
-	checkSays(t, textOf(t, f, render.Options{}), nil, []string{"CPU time, throughput"})
 	f.Rows = f.Rows[2:]
 	checkSays(t, textOf(t, f, render.Options{Wide: true})+wordsOf(pageOf(t, f)), nil, []string{"CPU time, throughput"})
 }

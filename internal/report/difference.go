@@ -4,9 +4,8 @@ package report
 
 import (
 	"math"
-	"slices"
+	"strings"
 
-	"mustang/internal/report/format"
 	"mustang/internal/result"
 )
 
@@ -43,7 +42,7 @@ func (e *entry) named() string {
 	if !e.lossy() {
 		return e.name
 	}
-	return e.name + " (" + format.Percent(e.LostShare) + " lost)"
+	return e.name + " (" + percentOf(e.LostShare) + " lost)"
 }
 
 // difference is the ratio of two entries and its verdict.
@@ -51,12 +50,11 @@ type difference struct {
 	verdict verdict
 	ratio   float64     // 0 if it is not known
 	ci      *[2]float64 // nil without a comparison within rounds
-	class   string      // of the noise
 }
 
 // judge is the difference that a comparison shows: by its verdict, or where rows took no turns by its interval.
 func judge(c result.Comparison) difference {
-	d := difference{ratio: c.Ratio, ci: c.CI95, class: c.Class}
+	d := difference{ratio: c.Ratio, ci: c.CI95}
 	switch {
 	case c.CI95 == nil:
 	case c.Verdict == result.VerdictLower, c.Verdict == "" && c.CI95[1] < 1:
@@ -67,18 +65,6 @@ func judge(c result.Comparison) difference {
 		d.verdict = tied
 	}
 	return d
-}
-
-// apart reports whether the interval excludes 1.
-func (d difference) apart() bool { return d.ci != nil && (d.ci[0] > 1 || d.ci[1] < 1) }
-
-// span prints how far the ends of an interval that excludes 1 lie from it: "7 to 20 %".
-func (d difference) span() string {
-	near, far := math.Abs(d.ci[1]-1), math.Abs(d.ci[0]-1)
-	if near > far {
-		near, far = far, near
-	}
-	return format.Number(math.Floor(100*near), 0) + " to " + percentUp(far)
 }
 
 // difference compares a with b, which both have a figure: by the comparison within
@@ -121,7 +107,7 @@ func (t *workloadTable) paired(a, b *entry) difference {
 
 // turned is the difference of b from a.
 func (d difference) turned() difference {
-	out := difference{verdict: d.verdict, class: d.class}
+	out := difference{verdict: d.verdict}
 	switch d.verdict {
 	case lower:
 		out.verdict = higher
@@ -138,51 +124,97 @@ func (d difference) turned() difference {
 	return out
 }
 
-// size is the difference in per cent, or as a factor, with words for either and its interval if it has one.
-func (d difference) size(words, asFactor string) string {
-	text := format.Amount(d.ratio) + words
-	if d.ratio >= 2 {
-		text = format.Amount(d.ratio) + asFactor
-	}
-	switch {
-	case d.ci == nil:
-		return "about " + text + " by the figures"
-	case d.ratio >= 2:
-		return text + " (" + format.Number(d.ci[0], 1) + "\u00a0to\u00a0" + format.Number(d.ci[1], 1) + ")"
-	}
-	ends := []float64{math.Abs(d.ci[0]-1) * 100, math.Abs(d.ci[1]-1) * 100}
-	slices.Sort(ends)
-	places := 1
-	if ends[1] < 0.095 {
-		places = 2
-	}
-	return text + " (" + format.Number(ends[0], places) + "\u00a0to\u00a0" + format.Number(ends[1], places) + ")"
-}
-
-// describe puts a difference in words.
-func (t *workloadTable) describe(d difference) string {
-	switch d.verdict {
-	case tied:
-		if d.ci == nil {
-			return "no difference found"
-		}
-		return "no difference found (" + inside(d.reach()) + ")"
-	case lower:
-		return d.size(" "+t.wording.lower, "")
-	case higher:
-		return d.size(" "+t.wording.higher, " "+t.wording.factor)
-	case tooFew:
-	}
-	return "too few rounds to tell"
-}
-
 // half is how far the interval extends from the ratio.
 func (d difference) half() float64 { return max(d.ci[1]-d.ratio, d.ratio-d.ci[0]) }
 
-// reach is how far an interval extends from 1.
+// reach is how far an interval extends from 1; without one, how far the ratio lies from it.
 func (d difference) reach() float64 {
 	if d.ci == nil {
 		return math.Abs(d.ratio - 1)
 	}
 	return max(math.Abs(d.ci[0]-1), math.Abs(d.ci[1]-1))
+}
+
+// percent prints a difference in per cent with half of its interval, "−14 % ±1", or how far it may reach where none was found,
+// "within 1.2 %". A star marks what is not certain.
+func (d difference) percent() string {
+	excludes := d.ci != nil && (d.ci[0] > 1 || d.ci[1] < 1)
+	if d.verdict == tied && !excludes {
+		if d.reach() > widestLevel {
+			return inside(d.reach()) + "*"
+		}
+		return inside(d.reach())
+	}
+	by, sign, places := 100*math.Abs(d.ratio-1), "+", 0
+	if d.ratio < 1 {
+		sign = "−"
+	}
+	if by < 2.95 {
+		places = 1
+	}
+	text := sign + Number(by, places) + "\u00a0%"
+	switch {
+	case d.ratio >= 2:
+		text = Factor(d.ratio)
+	case d.ci != nil:
+		text += "\u00a0±" + roundUp(100*d.half(), places)
+	}
+	if d.verdict == tied || d.verdict == tooFew {
+		text += "*"
+	}
+	return text
+}
+
+// ratioText prints a ratio with half of its interval.
+func (d difference) ratioText() string {
+	places := d.places()
+	text := shortRatio(d.ratio, places)
+	if d.ci != nil {
+		text += "±" + strings.TrimPrefix(roundUp(d.half(), places), "0")
+	}
+	return text
+}
+
+// interval prints a ratio with its interval.
+func (d difference) interval() string {
+	places := d.places()
+	text := shortRatio(d.ratio, places)
+	if d.ci != nil {
+		text += " (95\u00a0% interval " + shortRatio(d.ci[0], places) + " to " + shortRatio(d.ci[1], places) + ")"
+	}
+	return text
+}
+
+// places is the number of decimal places of a ratio: three near one, where its interval is narrow enough for them.
+func (d difference) places() int {
+	switch {
+	case farFromOne(d.ratio):
+		return fewDecimals(d.ratio)
+	case d.ci != nil && d.half() < 0.02:
+		return 3
+	}
+	return 2
+}
+
+// roundUp prints half of an interval, rounded up, and never as zero: nothing is known exactly.
+func roundUp(v float64, places int) string {
+	unit := math.Pow10(-places)
+	return Number(max(math.Ceil(v/unit-1e-6), 1)*unit, places)
+}
+
+// inside prints a bound on a difference that was not found.
+func inside(reach float64) string {
+	if reach > widestKnown {
+		return "not bounded"
+	}
+	return "within " + percentUp(reach)
+}
+
+// percentUp prints a share in per cent, rounded up, with a decimal under three.
+func percentUp(share float64) string {
+	places := 0
+	if share < 0.0295 {
+		places = 1
+	}
+	return roundUp(100*share, places) + "\u00a0%"
 }

@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"strings"
 
-	"mustang/internal/report/format"
 	"mustang/internal/result"
 )
 
@@ -41,14 +40,14 @@ func (r run) Groups() []group {
 
 // Headline describes the run and the machine in one line.
 func (r run) Headline() string {
-	parts := []string{"mustang bench " + format.Clean(r.Suite)}
+	parts := []string{"mustang bench " + clean(r.Suite)}
 	if r.Rounds > 0 || r.sliced() {
-		rounds := format.Count(cmp.Or(r.Rounds, r.roundsDone()), "round")
+		rounds := countOf(cmp.Or(r.Rounds, r.roundsDone()), "round")
 		if r.sliced() {
-			rounds += fmt.Sprintf(" of two %s turns, %s %s", format.Seconds(r.SliceSeconds), format.LowerFirst(r.anew().Name), r.anew().Value)
+			rounds += fmt.Sprintf(" of two %s turns, %s %s", seconds(r.SliceSeconds), LowerFirst(r.anew().Name), r.anew().Value)
 		}
 		if r.DurationSeconds > 0 {
-			rounds += " of " + format.Seconds(r.DurationSeconds)
+			rounds += " of " + seconds(r.DurationSeconds)
 		}
 		if r.Counted() {
 			rounds += " of counted instructions"
@@ -71,9 +70,9 @@ func (r run) anew() fact {
 		}
 	}
 	if len(labs) == 1 && len(processes) > 1 {
-		return fact{"Processes started", format.Times(len(processes))}
+		return fact{"Processes started", times(len(processes))}
 	}
-	return fact{"Networks built", format.Times(len(labs))}
+	return fact{"Networks built", times(len(labs))}
 }
 
 // MachineLine describes the machine in one line.
@@ -81,13 +80,13 @@ func (r run) MachineLine() string {
 	m := r.Machine
 	var parts []string
 	if m.CPUModel != "" {
-		parts = append(parts, format.Clean(m.CPUModel))
+		parts = append(parts, clean(m.CPUModel))
 	}
 	if m.CPUs > 0 {
-		parts = append(parts, format.Count(m.CPUs, "CPU"))
+		parts = append(parts, countOf(m.CPUs, "CPU"))
 	}
 	if r.Kernel != "" {
-		parts = append(parts, "Linux "+format.Clean(r.Kernel))
+		parts = append(parts, "Linux "+clean(r.Kernel))
 	}
 	return strings.Join(parts, ", ")
 }
@@ -100,9 +99,9 @@ const countedWarning = "Instructions, not time: an emulated processor counted th
 func (r run) Warnings() []string {
 	var out []string
 	done := r.roundsDone()
-	progress := fmt.Sprintf("%d of %s done", done, format.Count(r.Rounds, "round"))
+	progress := fmt.Sprintf("%d of %s done", done, countOf(r.Rounds, "round"))
 	if r.Rounds == 0 {
-		progress = format.Count(done, "round") + " done"
+		progress = countOf(done, "round") + " done"
 	}
 	if r.Counted() { // one network after the other
 		out = append(out, countedWarning)
@@ -121,7 +120,7 @@ func (r run) Warnings() []string {
 		out = append(out, fmt.Sprintf("Too few rounds (%d): a 95 %% interval takes %d.", done, minRounds))
 	}
 	for _, note := range r.Notes {
-		if note = format.Clean(note); !strings.HasSuffix(note, repeatRun) {
+		if note = clean(note); !strings.HasSuffix(note, repeatRun) {
 			out = append(out, note)
 		}
 	}
@@ -135,7 +134,7 @@ const repeatRun = " Repeat the run on a quiet machine."
 func (r run) Disturbances() string {
 	var out []string
 	for _, note := range r.Notes {
-		if note, disturbed := strings.CutSuffix(format.Clean(note), repeatRun); disturbed && !slices.Contains(out, note) { // of several suites
+		if note, disturbed := strings.CutSuffix(clean(note), repeatRun); disturbed && !slices.Contains(out, note) { // of several suites
 			out = append(out, note)
 		}
 	}
@@ -151,17 +150,17 @@ var programName = regexp.MustCompile(`^\pL+ (v?[0-9])`)
 // machine lists the hardware and the versions of software.
 func (r run) machine() []fact {
 	facts := []fact{
-		{"Processor", format.Clean(r.Machine.CPUModel)},
+		{"Processor", clean(r.Machine.CPUModel)},
 		{"CPUs", positive(r.Machine.CPUs)},
-		{"Architecture", format.Clean(r.Machine.Arch)},
-		{"Virtualisation", format.Clean(r.Machine.Virtualisation)},
-		{"Kernel", format.Clean(r.Kernel)},
+		{"Architecture", clean(r.Machine.Arch)},
+		{"Virtualisation", clean(r.Machine.Virtualisation)},
+		{"Kernel", clean(r.Kernel)},
 	}
 	if r.Machine.MemoryBytes > 0 {
-		facts = slices.Insert(facts, 3, fact{"Memory", format.Memory(r.Machine.MemoryBytes)})
+		facts = slices.Insert(facts, 3, fact{"Memory", memorySize(r.Machine.MemoryBytes)})
 	}
 	for _, name := range slices.Sorted(maps.Keys(r.Versions)) {
-		facts = append(facts, fact{format.Clean(name), programName.ReplaceAllString(format.Clean(r.Versions[name]), "$1")})
+		facts = append(facts, fact{clean(name), programName.ReplaceAllString(clean(r.Versions[name]), "$1")})
 	}
 	return present(facts)
 }
@@ -171,7 +170,7 @@ func (r run) placement() []fact {
 	var facts []fact
 	cpus := map[int]bool{}
 	for _, name := range slices.Sorted(maps.Keys(r.Pinning)) {
-		facts = append(facts, fact{format.Clean(name) + " runs on", "CPU " + strconv.Itoa(r.Pinning[name])})
+		facts = append(facts, fact{clean(name) + " runs on", "CPU " + strconv.Itoa(r.Pinning[name])})
 		cpus[r.Pinning[name]] = true
 	}
 	switch {
@@ -219,7 +218,7 @@ func (r run) offloads() []fact { return factsOf(r.Offloads) }
 func factsOf(all map[string]string) []fact {
 	var facts []fact
 	for _, name := range slices.Sorted(maps.Keys(all)) {
-		facts = append(facts, fact{strings.ReplaceAll(format.Clean(name), "_", " "), format.Clean(all[name])})
+		facts = append(facts, fact{strings.ReplaceAll(clean(name), "_", " "), clean(all[name])})
 	}
 	return present(facts)
 }
@@ -231,8 +230,8 @@ func (r run) method() []fact {
 		{"Order", "in each round every row once, in random order"},
 		{"Seed", strconv.FormatUint(r.Seed, 10)},
 		{"Engines", strings.Join(r.engines(), ", ")},
-		{"Started", format.Timestamp(r.Started)},
-		{"Finished", format.Timestamp(r.Finished)},
+		{"Started", timestamp(r.Started)},
+		{"Finished", timestamp(r.Finished)},
 	}
 	if r.Counted() {
 		facts[1].Value = "one network after the other; in each round every row of it once, in random order"
@@ -242,13 +241,13 @@ func (r run) method() []fact {
 	if r.sliced() {
 		facts[1].Value = "in each round a turn of each row that takes part in it, in random order, and one more in the reverse order; " +
 			"slow rows take part in fewer rounds, and the links of pod-links follow each other"
-		return present(slices.Insert(facts, 3, fact{"Length of a turn", format.Seconds(r.SliceSeconds)}, r.anew()))
+		return present(slices.Insert(facts, 3, fact{"Length of a turn", seconds(r.SliceSeconds)}, r.anew()))
 	}
 	if r.DurationSeconds == 0 {
 		return present(facts)
 	}
 	facts = slices.Insert(facts, 3,
-		fact{"Measured per sample", format.Seconds(r.DurationSeconds)}, fact{"Warm-up, not counted", format.Seconds(r.WarmupSeconds)})
+		fact{"Measured per sample", seconds(r.DurationSeconds)}, fact{"Warm-up, not counted", seconds(r.WarmupSeconds)})
 	return present(facts)
 }
 
@@ -262,9 +261,9 @@ func (r run) rounds() string {
 			}
 		}
 		if least < most {
-			return fmt.Sprintf("%s to %s, by the row", format.Number(float64(least), 0), format.Number(float64(most), 0))
+			return fmt.Sprintf("%s to %s, by the row", Number(float64(least), 0), Number(float64(most), 0))
 		}
-		return format.Number(float64(most), 0)
+		return Number(float64(most), 0)
 	}
 	return fmt.Sprintf("%d of %d", r.roundsDone(), r.Rounds)
 }
@@ -274,7 +273,7 @@ func (r run) engines() []string {
 	seen := map[string]bool{}
 	for _, row := range r.Rows {
 		if row.Status == result.StatusOK {
-			seen[format.Clean(row.Engine)] = true
+			seen[clean(row.Engine)] = true
 		}
 	}
 	return slices.Sorted(maps.Keys(seen))
@@ -285,9 +284,9 @@ const usualSlice = 0.001
 
 // Command is the command line that repeats the run.
 func (r run) Command() string {
-	line := "mustang bench " + format.Clean(r.Suite)
+	line := "mustang bench " + clean(r.Suite)
 	if r.Counted() {
-		return fmt.Sprintf("mustang bench --vm %s --rounds %d --seed %d", format.Clean(r.Suite), r.Rounds, r.Seed)
+		return fmt.Sprintf("mustang bench --vm %s --rounds %d --seed %d", clean(r.Suite), r.Rounds, r.Seed)
 	}
 	if r.Quick {
 		line += " --quick"
@@ -296,13 +295,13 @@ func (r run) Command() string {
 		line += fmt.Sprintf(" --rounds %d", r.Rounds)
 	}
 	if r.TimeSeconds > 0 {
-		line += " --time " + format.Seconds(r.TimeSeconds)
+		line += " --time " + seconds(r.TimeSeconds)
 	}
 	if r.sliced() && r.SliceSeconds != usualSlice { // which bench makes longer where a path needs it
-		line += " --slice " + format.Seconds(r.SliceSeconds)
+		line += " --slice " + seconds(r.SliceSeconds)
 	}
 	if r.DurationSeconds > 0 {
-		line += " --duration " + format.Seconds(r.DurationSeconds)
+		line += " --duration " + seconds(r.DurationSeconds)
 	}
 	return fmt.Sprintf("%s --seed %d", line, r.Seed)
 }

@@ -7,7 +7,6 @@ import (
 	"regexp"
 	"strings"
 
-	"mustang/internal/report/format"
 	"mustang/internal/result"
 )
 
@@ -17,7 +16,7 @@ var labName = regexp.MustCompile(`\blab bench-[0-9]+-[0-9]+: `)
 // failures lists the rows without a figure, those of one reason together: failed
 // rows first, since they ask for a look.
 func (st *suiteTables) failures() []Failure {
-	total := format.CountIDs(st.rows)
+	total := countIDs(st.rows)
 	var out []Failure
 	for _, status := range []string{result.StatusFailed, result.StatusSkipped} {
 		byReason := map[string][]result.Row{}
@@ -26,7 +25,7 @@ func (st *suiteTables) failures() []Failure {
 			if row.Status != status {
 				continue
 			}
-			reason := labName.ReplaceAllString(format.Clean(row.Reason), "")
+			reason := labName.ReplaceAllString(clean(row.Reason), "")
 			if byReason[reason] == nil {
 				reasons = append(reasons, reason)
 			}
@@ -34,13 +33,13 @@ func (st *suiteTables) failures() []Failure {
 		}
 		for _, reason := range reasons {
 			rows := byReason[reason]
-			f := Failure{Status: status, Rows: format.NameRows(rows, total), Reason: reason}
+			f := Failure{Status: status, Rows: nameRows(rows, total), Reason: reason}
 			for _, row := range rows {
-				found := strings.Join(format.CleanAll(row.Evidence.Findings), "; ")
+				found := strings.Join(cleanAll(row.Evidence.Findings), "; ")
 				switch {
 				case found == "":
 				case len(rows) > 1:
-					f.Reason += fmt.Sprintf(" [%s %s: %s]", format.Clean(row.ID), format.WorkloadLabel(row), found)
+					f.Reason += fmt.Sprintf(" [%s %s: %s]", clean(row.ID), workloadLabel(row), found)
 				default:
 					f.Reason += " [" + found + "]"
 				}

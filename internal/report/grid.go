@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"mustang/internal/report/format"
 	"mustang/internal/result"
 )
 
@@ -45,11 +44,6 @@ func (t *workloadTable) decisive() result.Group {
 	return out
 }
 
-// bestOf names the best row of a grid's decisive group.
-func (t *workloadTable) bestOf() string {
-	return format.LowerFirst(format.Clean(t.decisive().Caption)) + ": " + t.winner()
-}
-
 // gridTable has a line for each group with the figure of each series and the best of them, and a line for each group after the
 // first with the ratios to that.
 func (t *workloadTable) gridTable() *Table {
@@ -63,46 +57,48 @@ func (t *workloadTable) gridTable() *Table {
 		out.Lines = append(out.Lines, Line{Status: result.StatusOK, First: best == "" && len(out.Lines) == len(groups)})
 	}
 	for _, s := range t.suite.Series {
-		out.Columns = append(out.Columns, Column{Head: []string{format.Clean(s.Name)}, Right: true, Marked: true})
+		out.Columns = append(out.Columns, Column{Head: []string{clean(s.Name)}, Right: true, Marked: true})
 	}
 	out.Columns = append(out.Columns, Column{Head: []string{"best"}, Rank: 1})
 	for _, g := range groups {
 		var cells []Cell
 		for _, s := range t.suite.Series {
-			cell := Cell{Text: format.None}
+			cell := Cell{Text: None}
 			if e := t.at(g, s); e != nil {
-				cell = Cell{Text: format.Number(e.Median, format.FewDecimals(e.Median)), Class: s.Color}
+				cell = Cell{Text: Number(e.Median, fewDecimals(e.Median)), Class: s.Color}
 			}
 			cells = append(cells, cell)
 		}
 		var names []string
-		if s := t.standing(t.ranked(t.inGroup(g))); len(s.apart)+len(s.few) == 0 {
-			for _, e := range s.best {
-				names = append(names, t.kindOf(e).Name)
+		ranked := t.ranked(t.inGroup(g))
+		for i, e := range ranked { // down to the first that is worse
+			if v := t.difference(ranked[0], e).verdict; i > 0 && v == tooFew {
+				names = nil
+				break
+			} else if i > 0 && v != tied {
+				break
 			}
+			names = append(names, t.kindOf(e).Name)
 		}
-		line(format.Clean(g.Caption), cells, strings.Join(names, ", "))
+		line(clean(g.Caption), cells, strings.Join(names, ", "))
 	}
 	for _, g := range groups[min(1, len(groups)):] {
 		var cells []Cell
 		for _, s := range t.suite.Series {
-			cell := Cell{Text: format.None}
+			cell := Cell{Text: None}
 			if few, many := t.at(groups[0], s), t.at(g, s); few != nil && many != nil {
 				d := t.difference(many, few)
-				cell = Cell{Text: format.ShortRatio(d.ratio, ratioPlaces(d)), Mark: d.verdict.mark()}
-				if d.ci != nil {
-					cell.Text += " (" + format.ShortRatio(d.ci[0], ratioPlaces(d)) + "–" + format.ShortRatio(d.ci[1], ratioPlaces(d)) + ")"
-				}
+				cell = Cell{Text: d.ratioText(), Mark: d.verdict.mark()}
 			}
 			cells = append(cells, cell)
 		}
-		line(format.Clean(g.Caption)+" / "+format.LowerFirst(format.Clean(groups[0].Caption)), cells, "")
+		line(clean(g.Caption)+" / "+LowerFirst(clean(groups[0].Caption)), cells, "")
 	}
 	out.Notes = out.legend(t.turns())
 	var others []string
 	for _, e := range t.withoutRepeats() {
 		if e.ok() && t.suite.groupOf[e.ID] == "" {
-			others = append(others, e.name+" "+t.figure(e))
+			others = append(others, e.name+" "+t.figureOf(e.figure))
 		}
 	}
 	if len(others) > 0 {
@@ -113,13 +109,13 @@ func (t *workloadTable) gridTable() *Table {
 
 // gridBrief has a line for each workload with the figures of each series in its first and last group.
 func (st *suiteTables) gridBrief() Table {
-	out := Table{Columns: []Column{{}}}
+	out := Table{Title: "Summary", Columns: []Column{{}}}
 	for _, t := range st.workloads {
-		out.Columns[0].Cells = append(out.Columns[0].Cells, Cell{Text: t.briefHead() + ", " + format.ShortUnit(t.unit)})
+		out.Columns[0].Cells = append(out.Columns[0].Cells, Cell{Text: t.briefHead() + ", " + shortUnit(t.unit)})
 		out.Lines = append(out.Lines, Line{Status: result.StatusOK})
 	}
 	for _, s := range st.Series {
-		column := Column{Head: []string{format.Clean(s.Name)}, Right: true, Marked: true, Rank: len(out.Columns)}
+		column := Column{Head: []string{clean(s.Name)}, Right: true, Marked: true, Rank: len(out.Columns)}
 		for _, t := range st.workloads {
 			column.Cells = append(column.Cells, t.fromTo(s))
 		}
@@ -128,7 +124,7 @@ func (st *suiteTables) gridBrief() Table {
 	out.Notes = []string{st.extent()}
 	for _, t := range st.workloads {
 		if cost := t.againstNone(); cost != "" {
-			out.Notes = append(out.Notes, t.briefHead()+", "+format.LowerFirst(cost))
+			out.Notes = append(out.Notes, cost)
 		}
 	}
 	out.Notes = append(out.Notes, out.legend(st.workloads[0].turns())...)
@@ -140,7 +136,7 @@ func (st *suiteTables) extent() string {
 	var captions []string
 	for _, g := range st.Groups {
 		if slices.ContainsFunc(st.workloads, func(t *workloadTable) bool { return len(t.inGroup(g)) > 0 }) {
-			captions = append(captions, format.LowerFirst(format.Clean(g.Caption)))
+			captions = append(captions, LowerFirst(clean(g.Caption)))
 		}
 	}
 	switch len(captions) {
@@ -155,9 +151,9 @@ func (st *suiteTables) extent() string {
 // againstNone puts the first statement in words that compares a group with rows of none, which tells what the least costs; empty if there is
 // none with a figure.
 func (t *workloadTable) againstNone() string {
-	for i, st := range t.suite.Statements {
+	for _, st := range t.suite.Statements {
 		if len(st.Pairs) > 0 && t.suite.groupOf[st.Pairs[0].Numerator] != "" && t.suite.groupOf[st.Pairs[0].Denominator] == "" {
-			return strings.Join(t.inWords(t.suite.Statements[i:i+1]), " ")
+			return t.pairLine(clean(st.Caption), t.pairsOf(st))
 		}
 	}
 	return ""
@@ -172,12 +168,12 @@ func (t *workloadTable) fromTo(s result.Series) Cell {
 		}
 	}
 	if len(all) == 0 {
-		return Cell{Text: format.None}
+		return Cell{Text: None}
 	}
 	first, last := all[0], all[len(all)-1]
-	cell := Cell{Text: format.Number(first.Median, format.FewDecimals(first.Median))}
+	cell := Cell{Text: Number(first.Median, fewDecimals(first.Median))}
 	if first != last {
-		cell.Text += " → " + format.Number(last.Median, format.FewDecimals(last.Median))
+		cell.Text += " → " + Number(last.Median, fewDecimals(last.Median))
 		cell.Mark = strings.TrimSpace(t.difference(last, first).verdict.mark())
 	}
 	return cell

@@ -7,52 +7,22 @@ import (
 	"strings"
 
 	"mustang/internal/explain/steps"
-	"mustang/internal/report/format"
 )
 
-// Path is what the packets of a row pass.
-type Path struct {
-	Name, Color string
-	// Softirqs is the number per unit of CPU time.
-	Softirqs string
-	// Devices has an entry for each namespace, with its devices in parentheses.
-	Devices []string
-	// Hooks are the netfilter hooks with rules.
-	Hooks []string
-}
-
-// HookCount says how many hooks there are.
-func (p Path) HookCount() string {
-	if len(p.Hooks) == 0 {
-		return "none"
-	}
-	return format.Count(len(p.Hooks), "hook")
-}
-
-// String describes the path, with the softirqs per unit.
-func (p Path) String(unit string) string {
-	devices, hooks := "no device", "no netfilter hook with rules"
-	if len(p.Devices) > 0 {
-		devices = strings.Join(p.Devices, ", ")
-	}
-	if len(p.Hooks) > 0 {
-		hooks = format.Count(len(p.Hooks), "netfilter hook") + ": " + strings.Join(p.Hooks, "; ")
-	}
-	return p.Name + ": " + p.Softirqs + " softirqs per " + unit + "; through " + devices + "; " + hooks
-}
-
-// paths lists the paths of the measured rows if the suite shows them.
-func (t *workloadTable) paths() []Path {
-	if !t.suite.PacketPath {
+// paths is a table of what the packets of the measured rows pass, if the suite shows it; else nil.
+func (t *workloadTable) paths() *Table {
+	measured := *t
+	measured.entries = t.measured()
+	if !t.suite.PacketPath || len(measured.entries) == 0 {
 		return nil
 	}
-	var out []Path
-	for _, e := range t.measured() {
-		out = append(out, Path{
-			Name: e.name, Color: t.kindOf(e).Color, Softirqs: e.softirqs(), Devices: e.busyDevices(), Hooks: format.CleanAll(e.Evidence.Hooks),
-		})
-	}
-	return out
+	out := measured.listed(t.name, []Column{
+		measured.texts(0, func(e *entry) string { return e.name }, "way"),
+		measured.texts(0, func(e *entry) string { return lines(e.busyDevices()) }, "devices"),
+		measured.texts(0, func(e *entry) string { return lines(cleanAll(e.Evidence.Hooks)) }, "netfilter hooks with rules"),
+		measured.texts(0, (*entry).softirqs, "softirqs", "per "+shortUnit(t.cpuUnit)),
+	})
+	return &out
 }
 
 // fewPackets is the share of the busiest device's packets below which a device did
@@ -71,11 +41,11 @@ func (e *entry) busyDevices() []string {
 		if n := float64(d.RxPackets) + float64(d.TxPackets); n == 0 || n < fewPackets*busiest {
 			continue
 		}
-		place := format.Clean(d.Host)
+		place := clean(d.Host)
 		if !slices.Contains(places, place) {
 			places = append(places, place)
 		}
-		names[place] = append(names[place], format.Clean(d.Name))
+		names[place] = append(names[place], clean(d.Name))
 	}
 	var out []string
 	for _, place := range places {
@@ -105,12 +75,12 @@ func (st *suiteTables) traces() []steps.Path {
 		if t.Suite != st.Name {
 			continue
 		}
-		p := steps.Path{Title: format.Clean(t.ID), Note: steps.Note(t.UntracedNS, "ns", t.Alike), Clock: "ns"}
+		p := steps.Path{Title: clean(t.ID), Note: steps.Note(t.UntracedNS, "ns", t.Alike), Clock: "ns"}
 		if len(t.Omitted) > 0 {
-			p.Note += "; not shown: " + strings.Join(format.CleanAll(t.Omitted), ", ")
+			p.Note += "; not shown: " + strings.Join(cleanAll(t.Omitted), ", ")
 		}
 		for _, s := range t.Steps {
-			s.Class, s.Kind, s.Place, s.Device, s.Name = format.Clean(s.Class), format.Clean(s.Kind), format.Clean(s.Place), format.Clean(s.Device), format.Clean(s.Name)
+			s.Class, s.Kind, s.Place, s.Device, s.Name = clean(s.Class), clean(s.Kind), clean(s.Place), clean(s.Device), clean(s.Name)
 			p.Steps = append(p.Steps, s)
 		}
 		out = append(out, p)

@@ -27,23 +27,6 @@ func TestMethodIsTrue(t *testing.T) {
 	checkSays(t, reportOf(t, sample(t, "turns")).Command, []string{"--slice 10ms"}, nil)
 }
 
-// TestCPUTimeOfAllRows checks that rows in the kernel can be told apart beside one in user space.
-func TestCPUTimeOfAllRows(t *testing.T) {
-	f := sample(t, "recorded-pod-links")
-	logarithmic := 0
-	for _, group := range reportOf(t, f).Suites[0].Charts {
-		for _, c := range group.Figures {
-			if group.ID == "cpu" && c[0].Log {
-				logarithmic++
-			}
-		}
-	}
-	if logarithmic == 0 {
-		t.Error("no chart of the CPU time has a logarithmic axis")
-	}
-	checkSays(t, wordsOf(pageOf(t, f)), nil, []string{"steadier"})
-}
-
 // TestOneSetOfWords checks that a mark, a name and a figure have the same words everywhere.
 func TestOneSetOfWords(t *testing.T) {
 	const none, few = "~ not significant (Holm-corrected)", "? too few rounds."
@@ -52,7 +35,7 @@ func TestOneSetOfWords(t *testing.T) {
 		for where, got := range map[string]string{"answer": briefOf(t, f, 0), "text": textOf(t, f, wide()), "page": wordsOf(pageOf(t, f))} {
 			t.Run(name+" "+where, func(t *testing.T) {
 				got = strings.Join(strings.Fields(got), " ")
-				never := []string{"told apart", "median (", "veth + eBPF", ", IPv6", "1.026 tied", "“tied”"}
+				never := []string{"told apart", "median (", "veth + eBPF", "1.026 tied", "“tied”"}
 				if strings.Contains(got, "0~") {
 					checkSays(t, got, []string{none}, never)
 				}
@@ -63,19 +46,16 @@ func TestOneSetOfWords(t *testing.T) {
 			})
 		}
 	}
-	checkSays(t, strings.Join(strings.Fields(textOf(t, sample(t, "recorded-two-cpus"), wide())), " "), []string{
-		"Two CPUs against one: no difference found (not bounded): bridge-call-off/pod-ip, veth+eBPF/pod-ip, ",
-	}, nil)
 }
 
 // TestAnswersTheQuestion checks that the answer of a suite is what its question asks for.
 func TestAnswersTheQuestion(t *testing.T) {
 	for name, want := range map[string][]string{
-		"two-cpus":       {"Throughput on two CPUs was 9 to 22 % of that on one in 7 pairs: no difference is certain.", "ratio: on two CPUs over on one."},
-		"pod-links-ipv6": {"Request/response by IPv6 was 95.7 to 98.6 % of that by IPv4 in 5 pairs: no difference is certain.", "On veth (IPv6), kube-proxy with iptables costs Services", "macvlan (IPv6) 30.7 "},
-		"latency":        {"host takes 17.4 µs; added µs: macvlan 0.4 (0.3 to 0.5), veth 3.1 (2.7 to 3.4)", "macvlan 18.2 0.4 (0.3 to 0.5)"},
-		"engines":        {"Throughput by iperf3 was 83 to 119 % of that by the native engine in 4 pairs: no difference is certain."},
-		"switching":      {"Open vSwitch (in user space): 1.2 to 3.5 % of a Linux bridge in 6 pairs"},
+		"two-cpus":       {"Throughput, Two CPUs against one: ratio 9 to 22 % in 7 pairs; no difference found in 7."},
+		"pod-links-ipv6": {"Request/response, IPv6 against IPv4: ratio 95.7 to 98.6 % in 5 pairs; no difference found in 5.", "veth (IPv6) iptables both costs", "macvlan (IPv6) 30.7 "},
+		"latency":        {"macvlan is the fastest for requests", "macvlan 18.2 0.4 (0.3 to 0.5)"},
+		"engines":        {"Throughput, iperf3 against native: ratio 83 to 119 % in 4 pairs; no difference found in 4."},
+		"switching":      {"Open vSwitch (in user space) against a Linux bridge: ratio 1.2 to 3.5 % in 6 pairs"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := sample(t, "recorded-"+name)

@@ -39,34 +39,10 @@ func golden(t *testing.T, name, got string) {
 	}
 }
 
-// TestCountedGolden compares a table of made-up instructions to a stored one.
-func TestCountedGolden(t *testing.T) {
-	golden(t, "counted.txt", textOf(t, sample(t, "counted"), render.Options{Width: 100}))
-}
-
 // TestTableGolden compares whole tables of made-up data to stored ones.
 func TestTableGolden(t *testing.T) {
-	for _, tc := range []struct {
-		file    string
-		rounds  int
-		options render.Options
-	}{
-		{file: "made-up.txt", rounds: 10},
-		{file: "made-up-80.txt", rounds: 10, options: render.Options{Width: 80}},
-		{file: "made-up-wide.txt", rounds: 10, options: render.Options{Wide: true}},
-		{file: "made-up-3-rounds.txt", rounds: 3, options: render.Options{Width: 100}},
-	} {
-		t.Run(tc.file, func(t *testing.T) {
-			golden(t, tc.file, textOf(t, truncated(sample(t, "made-up"), tc.rounds), tc.options))
-		})
-	}
-}
-
-// TestSuitesGolden compares a table of all suites, made up, to a stored one.
-func TestSuitesGolden(t *testing.T) {
-	golden(t, "suites.txt", textOf(t, sample(t, "suites"), render.Options{Width: 100}))
-	golden(t, "cni.txt", textOf(t, oneSuite(t, "cni"), render.Options{Width: 100}))
-	golden(t, "latency.txt", textOf(t, oneSuite(t, "latency"), render.Options{Width: 100}))
+	golden(t, "made-up.txt", textOf(t, sample(t, "made-up"), render.Options{}))
+	golden(t, "made-up-80.txt", textOf(t, sample(t, "made-up"), render.Options{Width: 80}))
 }
 
 // TestNothingIsLeftOut checks that every row and every reason is in the table
@@ -147,7 +123,7 @@ func checkTable(t *testing.T, table report.Table, got string) {
 	for i := range table.Lines {
 		var parts []string
 		for _, c := range table.Columns {
-			if c.Rank == 0 && !c.Wide {
+			if c.Rank == 0 {
 				parts = append(parts, regexp.QuoteMeta(strings.TrimSpace(c.Cells[i].Text+c.Cells[i].Mark)))
 			}
 		}
@@ -210,32 +186,6 @@ func TestStateOfRun(t *testing.T) {
 	}
 }
 
-// TestExtremes makes reports of figures that no machine gives.
-func TestExtremes(t *testing.T) {
-	for name, scale := range map[string]float64{"zero": 0, "tiny": 1e-300, "huge": 1e6} {
-		for _, source := range []result.File{sample(t, "made-up"), sample(t, "suites")} {
-			t.Run(name+" "+source.Run.Suite, func(t *testing.T) {
-				f := truncated(source, 5)
-				for i := range f.Rows {
-					row := &f.Rows[i]
-					if row.LatencyUS != nil {
-						row.LatencyUS = &result.Latency{P50: row.LatencyUS.P50 * scale, P90: 1e15, P99: 1e15, P999: 1e15}
-					}
-					row.Median *= scale
-					row.CPUUSPerUnit *= scale
-					row.Offered *= scale
-				}
-				for i := range f.Run.Comparisons {
-					f.Run.Comparisons[i].Ratio *= scale
-				}
-				textOf(t, f, render.Options{Width: 80})
-				textOf(t, f, render.Options{Wide: true})
-				pageOf(t, f)
-			})
-		}
-	}
-}
-
 // TestRefusesBadFiles checks that a file of another schema or with impossible
 // figures gets no report.
 func TestRefusesBadFiles(t *testing.T) {
@@ -289,25 +239,13 @@ func TestCountedWords(t *testing.T) {
 			}
 		}
 	}
-	checkSays(t, strings.Join(strings.Fields(renderings(t, f)["text"]), " "), []string{"% more"}, nil)
-	for _, want := range []string{"Left is better", "takes the fewest instructions for UDP packets", "kube-proxy with iptables costs Services: UDP packets 31 %", "mustang bench --vm pod-links", "6.12.0-1 (made up)"} {
+	for _, want := range []string{"Left is better", "takes the fewest instructions for UDP packets", "+31 % ±1", "mustang bench --vm pod-links", "6.12.0-1 (made up)"} {
 		if !strings.Contains(page, want) {
 			t.Errorf("page does not say %q", want)
 		}
 	}
 	if out := textOf(t, oneSuite(t, "pod-links"), render.Options{}); strings.Contains(out, "nstructions") || !strings.Contains(out, "fastest") {
 		t.Error("a report on rates speaks of instructions")
-	}
-}
-
-// TestCountedStopped checks what is said of a counted run that was stopped: its
-// rounds say nothing of how far it came.
-func TestCountedStopped(t *testing.T) {
-	f := sample(t, "counted")
-	f.Run.Interrupted = true
-	out := textOf(t, f, render.Options{})
-	if !strings.Contains(out, "interrupted: some rows were not measured") || strings.Contains(out, "6 of 6 rounds") {
-		t.Error("the state of the run is not told")
 	}
 }
 
@@ -319,27 +257,6 @@ func TestLost(t *testing.T) {
 	for name, got := range renderings(t, f) {
 		if !strings.Contains(strings.ReplaceAll(got, "\u00a0", " "), "12.5 %, 7 late") {
 			t.Errorf("%s does not tell of the loss", name)
-		}
-	}
-}
-
-// TestCountedSuites checks that suites of counted instructions speak of no time.
-func TestCountedSuites(t *testing.T) {
-	for _, name := range []string{"interfaces", "latency", "switching", "docker"} {
-		f := oneSuite(t, name)
-		f.Run.Clock, f.Run.DurationSeconds, f.Run.WarmupSeconds = result.ClockInstructions, 0, 0
-		f.Suites[0].Question = "How many instructions?"
-		f.Rows = slices.DeleteFunc(f.Rows, func(r result.Row) bool { return r.Key().Flows > 1 })
-		for i := range f.Rows {
-			row := &f.Rows[i]
-			row.Unit, row.LatencyUS, row.CPUUSPerUnit, row.Offered, row.LostShare = result.UnitPerTransaction, nil, 0, 0, 0
-		}
-		for where, got := range map[string]string{"table": textOf(t, f, render.Options{Wide: true}), "page": wordsOf(pageOf(t, f))} {
-			for _, never := range []string{"faster", "slower", "fastest", "time per transaction", "CPU µs", "on average", "Longer", "it takes longer"} {
-				if strings.Contains(got, never) {
-					t.Errorf("%s: %s says %q", name, where, never)
-				}
-			}
 		}
 	}
 }

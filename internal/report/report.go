@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package report turns a result file into tables, sentences and charts that
-// packages text and html print. It knows no suite: questions, groups and captions
+// Package report turns a result file into verdicts, tables and charts that
+// packages render and html print. It knows no suite: questions, groups and captions
 // come from the file.
 //
 // Every figure comes from the file. A difference that was not found has a bound: how far its
@@ -16,7 +16,6 @@ import (
 
 	"mustang/internal/explain/steps"
 
-	"mustang/internal/report/format"
 	"mustang/internal/result"
 )
 
@@ -46,20 +45,15 @@ type Suite struct {
 	Anchor    string
 	Workloads []Workload
 	// Notes are remarks on the rows.
-	Notes  []string
-	Charts []ChartGroup
-	// ForestLegend says how the workloads' pictures are read, and Key names the symbols of the pictures of links.
-	ForestLegend string
-	Key          []Legend
+	Notes []string
+	// ChartLegend says how the charts are read, empty without one, and Key names the series of rows.
+	ChartLegend string
+	Key         []Legend
 	// RatioMeaning explains the ratios of comparisons.
 	RatioMeaning string
-	// Unseen tells how well two measurements of one path agree; empty without an A/A pair.
-	Unseen   string
-	Failures []Failure
+	Failures     []Failure
 	// Traces are what the packets of some rows crossed.
 	Traces []steps.Path
-	// Links reports whether the suite compares links, whose answer is sentences on all workloads.
-	Links bool
 	// Brief is the answer.
 	Brief Brief
 }
@@ -70,28 +64,20 @@ type Workload struct {
 	Name, Heading string
 	// Unit is that of the medians, CPUUnit that of CPU time and softirqs.
 	Unit, CPUUnit string
-	Answer        Answer
-	// Verdict is the answer of a list in one short line, and Forest its picture; of links the ranking, UserSpace that of the slow ones,
-	// and Services what a Service costs.
-	Verdict                     string
-	Forest, UserSpace, Services Figure
+	// Forest draws the verdict, and Services what Services cost.
+	Forest, Services Figure
 	// Grid has a line for each group and a column for each series; nil where the suite has none.
 	Grid *Table
-	// Paths are the devices and netfilter hooks that packets of each row pass.
-	Paths []Path
+	// Paths has the devices and netfilter hooks that packets of each row pass; nil if the suite does not show them.
+	Paths *Table
 	// Rows has a line for each row.
 	Rows Table
 	// Costs has the parts of the rows' CPU time; nil if they are not known.
 	Costs *Table
 	// Comparisons has a line for each comparison; nil if there is none.
 	Comparisons *Table
-	Evidence    []Evidence
-}
-
-// Answer is the result of a workload in words.
-type Answer struct {
-	Headline string
-	Details  []string
+	// Evidence has what was counted while each row ran.
+	Evidence Table
 }
 
 // Failure is a reason why rows have no figure.
@@ -113,7 +99,7 @@ func New(f result.File) (*Report, error) {
 	}
 	run := run{Run: f.Run, Rows: f.Rows}
 	r := &Report{
-		Title: format.Clean(f.Run.Suite), Headline: run.Headline(), Machine: run.MachineLine(), Started: format.Timestamp(f.Run.Started),
+		Title: clean(f.Run.Suite), Headline: run.Headline(), Machine: run.MachineLine(), Started: timestamp(f.Run.Started),
 		Warnings: run.Warnings(), Disturbances: run.Disturbances(), Command: run.Command(),
 		Facts: run.Groups(),
 	}
@@ -132,8 +118,8 @@ func New(f result.File) (*Report, error) {
 // suite makes the suite's part of the report.
 func (st *suiteTables) suite() Suite {
 	out := Suite{
-		Name: format.Clean(st.Name), Question: format.Clean(st.Question), Anchor: st.anchor, Charts: st.charts(), Unseen: st.unseen(),
-		Failures: st.failures(), Traces: st.traces(), Links: !st.list(), Notes: format.CleanAll(st.Suite.Notes), Brief: st.brief(),
+		Name: clean(st.Name), Question: clean(st.Question), Anchor: st.anchor, Key: st.key(),
+		Failures: st.failures(), Traces: st.traces(), Notes: cleanAll(st.Suite.Notes), Brief: st.brief(),
 		RatioMeaning: "Each ratio is taken within a round, where both rows ran close to each other, so that slow drift of the machine cancels out.",
 	}
 	if st.workloads[0].turns() {
@@ -147,25 +133,14 @@ func (st *suiteTables) suite() Suite {
 	for _, t := range st.workloads {
 		w := Workload{
 			Name: t.name, Heading: t.heading(), Unit: t.unit, CPUUnit: t.cpuUnit, Paths: t.paths(), Rows: t.rowTable(), Costs: t.costs(),
-			Comparisons: t.comparisonTable(), Verdict: t.verdict(), Evidence: t.evidence(),
+			Comparisons: t.comparisonTable(), Evidence: t.evidence(), Forest: t.chart(), Services: t.costChart(),
 		}
-		switch {
-		case !st.list():
-			w.Forest, w.UserSpace = t.rankPicture()
-			w.Services = t.costPicture()
-		case st.grid():
+		if st.grid() {
 			w.Grid = t.gridTable()
-			fallthrough
-		default:
-			w.Answer, w.Forest = t.answer(), t.forest()
 		}
 		out.Workloads = append(out.Workloads, w)
 	}
-	if out.Links {
-		out.ForestLegend, out.Key = st.linkLegend(out.Workloads), st.linkKey(out.Workloads)
-	} else {
-		out.ForestLegend = st.forestLegend(out.Workloads)
-	}
+	out.ChartLegend = st.chartLegend(out.Workloads)
 	return out
 }
 
@@ -177,34 +152,26 @@ type Table struct {
 	// Lines tells how each line looks, in the cells' order.
 	Lines []Line
 	Notes []string
-	// Signs explain those signs of cells that not every choice of lines and columns has; a text table alone has them.
-	Signs []Sign
 }
-
-// Sign is a sign of cells with what it says.
-type Sign struct{ Sign, Text string }
 
 // Column is a heading with the cells below it.
 type Column struct {
-	// Over is a heading above this column and those that are joined to it.
-	Over string
 	// Head is the heading, one string per line.
 	Head []string
 	// Right aligns figures.
 	Right bool
 	// Rank says when a narrow table leaves the column out: the highest first, 0
-	// never.
+	// never. The page leaves out those from [RankDetail] on.
 	Rank int
-	// Wide marks a column of wide tables only.
-	Wide bool
 	// Marked says that the column leaves room for the marks of its cells.
 	Marked bool
-	// Tight sets the column close to the one before.
-	Tight bool
 	// Joined leaves the column out of a narrow table if the one before is left out.
 	Joined bool
 	Cells  []Cell
 }
+
+// RankDetail is the rank of columns that a wide terminal alone has.
+const RankDetail = 9
 
 // Title is the heading on one line.
 func (c Column) Title() string {

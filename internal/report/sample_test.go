@@ -86,7 +86,7 @@ func wordsOf(page string) string {
 // renderings are f's report as text and as words of a page, with plain spaces.
 func renderings(t testing.TB, f result.File) map[string]string {
 	return map[string]string{
-		"text": strings.Join(strings.Fields(textOf(t, f, render.Options{})), " "),
+		"text": strings.Join(strings.Fields(briefOf(t, f, 0)+textOf(t, f, render.Options{})), " "),
 		"page": wordsOf(pageOf(t, f)),
 	}
 }
@@ -110,17 +110,6 @@ func truncated(f result.File, n int) result.File {
 		}
 	}
 	return f
-}
-
-// answers joins the answers of the first suite of f, a list.
-func answers(t testing.TB, f result.File) string {
-	t.Helper()
-	var b strings.Builder
-	suite := reportOf(t, f).Suites[0]
-	for _, w := range suite.Workloads {
-		b.WriteString(w.Name + ": " + w.Answer.Headline + " " + strings.Join(w.Answer.Details, " ") + "\n")
-	}
-	return strings.ReplaceAll(b.String()+suite.Unseen, "\u00a0", " ")
 }
 
 // checkSays checks that got has all wanted parts and none of the others.

@@ -5,9 +5,9 @@ package report
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
-	"mustang/internal/report/format"
 	"mustang/internal/result"
 )
 
@@ -19,7 +19,7 @@ func (t *workloadTable) rowTable() Table {
 			Path: t.suite.tracedAs(e.ID)})
 	}
 	out.Notes = append(out.legend(t.turns()), out.Notes...)
-	if len(t.contest) > 1 {
+	if !t.suite.list() && len(t.contest) > 1 {
 		out.Notes = append(out.Notes, "A figure here is the row's own. In the answer, a link's is the best link's times their ratio within rounds, which is free of drift.")
 	}
 	return out
@@ -33,28 +33,19 @@ func (t *workloadTable) columns() []Column {
 	} else {
 		out = append(out,
 			t.texts(0, func(e *entry) string { return e.name }, "connection"),
-			t.texts(0, func(e *entry) string { return format.Target(e.Target) }, "target"),
+			t.texts(0, func(e *entry) string { return targetName(e.Target) }, "target"),
 			t.texts(0, (*entry).via, "via"))
 	}
 	labels := len(out)
 	out = append(out, t.figures(3, func(e *entry) float64 { return e.Offered }, "offered", t.offeredUnit()), t.medians(), t.intervals())
 	if t.suite.list() {
-		out = append(out, t.referenceColumn(2), t.means(2))
+		out = append(out, t.figures(2, t.meanLatency, "mean", "µs"))
 	}
-	if t.suite.list() && t.reference != nil {
-		against := t.texts(2, t.referenceInterval, "95 % interval", "of it")
-		if !t.calls() { // whose claims rest on this interval
-			against.Rank, against.Wide = 9, true
-		}
-		out = append(out, against)
-	}
-	out = append(out, t.figures(3, func(e *entry) float64 { return e.CPUUSPerUnit }, "CPU µs", "per "+format.ShortUnit(t.cpuUnit)), t.lost())
+	out = append(out, t.figures(3, func(e *entry) float64 { return e.CPUUSPerUnit }, "CPU µs", "per "+shortUnit(t.cpuUnit)), t.lost())
 	out = append(out, t.percentiles()...)
-	out = append(out, t.tailColumn(), t.figures(3, func(e *entry) float64 { return e.CallsPerSecond }, "calls", "per s"))
-	rounds := t.texts(7, func(e *entry) string { return format.Number(float64(len(e.Samples)), 0) }, "rounds")
-	softirqs := t.figures(8, func(e *entry) float64 { return e.Evidence.SoftirqsPerUnit }, "softirqs", "per "+format.ShortUnit(t.cpuUnit))
-	rounds.Wide, softirqs.Wide = true, true
-	out = append(out, rounds, softirqs)
+	out = append(out, t.figures(3, func(e *entry) float64 { return e.CallsPerSecond }, "calls", "per s"),
+		t.texts(RankDetail, func(e *entry) string { return Number(float64(len(e.Samples)), 0) }, "rounds"),
+		t.figures(RankDetail, func(e *entry) float64 { return e.Evidence.SoftirqsPerUnit }, "softirqs", "per "+shortUnit(t.cpuUnit)))
 	for i := range out {
 		out[i].Right = i >= labels
 	}
@@ -62,17 +53,15 @@ func (t *workloadTable) columns() []Column {
 	if t.suite.list() && t.suite.Variants {
 		out = append(out, t.texts(6, variant, "variant"))
 	}
-	programs := t.texts(9, func(e *entry) string { return strings.Join(e.programs("="), " ") }, "program runs")
-	programs.Wide = true
-	return withoutEmpty(append(out, programs))
+	return withoutEmpty(out)
 }
 
 // via names what translates the address, and the service proxy that is in place though the row does not use it.
 func (e *entry) via() string {
 	if e.Via == result.ViaNone && e.Proxy != "" && e.Datapath != result.DatapathEBPF {
-		return "none (" + format.Via(e.Proxy) + " in place)"
+		return "none (" + viaName(e.Proxy) + " in place)"
 	}
-	return format.Via(e.Via)
+	return viaName(e.Via)
 }
 
 // texts makes a column of strings.
@@ -96,21 +85,21 @@ func (t *workloadTable) figures(rank int, value func(*entry) float64, head ...st
 	if len(all) == 0 {
 		return Column{}
 	}
-	places := format.FewDecimals(all...)
+	places := fewDecimals(all...)
 	return t.texts(rank, func(e *entry) string {
 		if !e.ok() || value(e) <= 0 {
-			return format.None
+			return None
 		}
-		return format.Number(value(e), format.Own(value(e), places))
+		return Number(value(e), ownDecimals(value(e), places))
 	}, head...)
 }
 
 // offeredUnit is the unit of what the rows offered.
 func (t *workloadTable) offeredUnit() string {
 	if t.setup.Paced() {
-		return format.ShortUnit(result.UnitTransactions)
+		return shortUnit(result.UnitTransactions)
 	}
-	return format.ShortUnit(t.unit)
+	return shortUnit(t.unit)
 }
 
 // medians makes the column of the rows' figures.
@@ -122,10 +111,10 @@ func (t *workloadTable) medians() Column {
 	places := t.places()
 	return t.texts(0, func(e *entry) string {
 		if !e.ok() {
-			return format.None
+			return None
 		}
-		return format.Number(e.Median, format.Own(e.Median, places))
-	}, head, format.ShortUnit(t.unit))
+		return Number(e.Median, ownDecimals(e.Median, places))
+	}, head, shortUnit(t.unit))
 }
 
 // intervals makes the column of the rates' intervals.
@@ -133,29 +122,22 @@ func (t *workloadTable) intervals() Column {
 	places := t.places()
 	return t.texts(6, func(e *entry) string {
 		if !e.ok() {
-			return format.None
+			return None
 		}
-		return format.Interval(e.CI95, format.Own(e.Median, places))
-	}, "95 % interval", format.ShortUnit(t.unit))
-}
-
-// means makes the column of the mean time of a transaction.
-func (t *workloadTable) means(rank int) Column {
-	c := t.figures(rank, t.meanLatency, "mean", "µs")
-	c.Right = true
-	return c
+		return intervalText(e.CI95, ownDecimals(e.Median, places))
+	}, "95 % interval", shortUnit(t.unit))
 }
 
 // lost makes the column of the datagrams that did not arrive or came out of order, or of
 // the transactions that were lost, if any was.
 func (t *workloadTable) lost() Column {
 	if t.workload == result.WorkloadTCPCRR || t.workload == result.WorkloadUDPRR {
-		return t.figures(2, func(e *entry) float64 { return float64(e.Lost) }, "lost", format.ShortUnit(t.cpuUnit))
+		return t.figures(2, func(e *entry) float64 { return float64(e.Lost) }, "lost", shortUnit(t.cpuUnit))
 	}
 	c := t.lostShares()
 	for i, e := range t.entries {
 		if !c.empty() && e.ok() && e.OutOfOrder > 0 {
-			c.Cells[i].Text += fmt.Sprintf(", %s late", format.Number(float64(e.OutOfOrder), 0))
+			c.Cells[i].Text += fmt.Sprintf(", %s late", Number(float64(e.OutOfOrder), 0))
 		}
 	}
 	return c
@@ -168,38 +150,36 @@ func (t *workloadTable) lostShares() Column {
 	}
 	return t.texts(2, func(e *entry) string {
 		if !e.ok() {
-			return format.None
+			return None
 		}
-		return format.Percent(e.LostShare)
+		return percentOf(e.LostShare)
 	}, "lost", "of sent")
 }
 
 // percentiles makes the columns of the latency.
 func (t *workloadTable) percentiles() []Column {
-	one := func(rank int, name string, wide bool, pick func(*result.Latency) float64) Column {
-		c := t.figures(rank, func(e *entry) float64 {
+	one := func(rank int, name string, pick func(*result.Latency) float64) Column {
+		return t.figures(rank, func(e *entry) float64 {
 			if e.LatencyUS == nil {
 				return 0
 			}
 			return t.latency(pick(e.LatencyUS))
 		}, name, t.latencyUnit())
-		c.Wide, c.Right = wide, true
-		return c
 	}
 	return []Column{
-		one(4, "p50", false, func(l *result.Latency) float64 { return l.P50 }),
-		one(8, "p90", true, func(l *result.Latency) float64 { return l.P90 }),
-		one(5, "p99", false, func(l *result.Latency) float64 { return l.P99 }),
-		one(8, "p99.9", true, func(l *result.Latency) float64 { return l.P999 }),
+		one(4, "p50", func(l *result.Latency) float64 { return l.P50 }),
+		one(8, "p90", func(l *result.Latency) float64 { return l.P90 }),
+		one(5, "p99", func(l *result.Latency) float64 { return l.P99 }),
+		one(8, "p99.9", func(l *result.Latency) float64 { return l.P999 }),
 	}
 }
 
 // variant prints a row's variant.
 func variant(e *entry) string {
 	if e.Variant == "" || e.Repeats != "" {
-		return format.None
+		return None
 	}
-	return format.Clean(e.Variant)
+	return clean(e.Variant)
 }
 
 // notes lists the remarks on rows, each once with the rows that have it, or with the
@@ -227,107 +207,114 @@ func (t *workloadTable) notes() []string {
 		for _, e := range rows[note] {
 			switch same := noted[remark{e.name, note}]; {
 			case len(same) < 2 || len(same) < total[e.name]:
-				who = append(who, format.Clean(e.ID))
+				who = append(who, clean(e.ID))
 			case e == same[0]:
 				who = append(who, e.name)
 			}
 		}
-		notes = append(notes, strings.Join(who, ", ")+": "+format.Clean(note))
+		notes = append(notes, strings.Join(who, ", ")+": "+clean(note))
 	}
 	return notes
 }
 
-// signs explains the signs that a table may have; where rows took turns, verdicts are Holm's.
-func signs(holm bool) []Sign {
-	none := map[bool]string{true: "~\u00a0not significant (Holm-corrected).", false: "~\u00a0no difference found."}[holm]
-	return []Sign{{"~", none}, {"?", "?\u00a0too few rounds."}}
-}
-
-// marksLegend explains the signs in texts.
-func marksLegend(holm bool, texts ...string) string {
-	var parts []string
-	for _, s := range signs(holm) {
-		if slices.ContainsFunc(texts, func(text string) bool { return strings.Contains(text, s.Sign) }) {
-			parts = append(parts, s.Text)
-		}
-	}
-	return strings.Join(parts, " ")
-}
-
-// legend explains the marks in the table's columns of figures.
+// legend explains the signs in the table's columns of figures; where rows took turns, verdicts are Holm's.
 func (t Table) legend(holm bool) []string {
-	var texts []string
-	for _, c := range t.Columns {
-		for _, cell := range c.Cells {
-			if c.Right {
-				texts = append(texts, cell.Text+cell.Mark)
-			}
+	none := map[bool]string{true: "~\u00a0not significant (Holm-corrected).", false: "~\u00a0no difference found."}[holm]
+	var parts []string
+	for _, sign := range [][2]string{{"~", none}, {"?", "?\u00a0too few rounds."}, {"±", "±\u00a0half of the 95\u00a0% interval."}} {
+		if slices.ContainsFunc(t.Columns, func(c Column) bool {
+			return c.Right && slices.ContainsFunc(c.Cells, func(cell Cell) bool { return strings.Contains(cell.Text+cell.Mark, sign[0]) })
+		}) {
+			parts = append(parts, sign[1])
 		}
 	}
-	if legend := marksLegend(holm, texts...); legend != "" {
-		return []string{legend}
+	if len(parts) == 0 {
+		return nil
 	}
-	return nil
+	return []string{strings.Join(parts, " ")}
 }
 
 // comparisonTable has a line for each comparison in the file's order, A/A last; nil if there is none.
 func (t *workloadTable) comparisonTable() *Table {
-	if len(t.comparisons) == 0 {
-		return nil
-	}
-	variance := newVarianceColumns()
-	rows := Column{Head: []string{"rows"}}
-	value := Column{Head: []string{"ratio"}, Right: true, Marked: true}
-	ci := Column{Head: []string{"95 % interval"}, Right: true}
-	rounds := Column{Head: []string{"rounds"}, Right: true, Rank: 2}
-	finding := Column{Head: []string{"finding"}, Rank: 1}
-	asks, asked := Column{Head: []string{"of"}, Rank: 3}, false
-	out := &Table{ID: "compare-" + t.anchor, Title: t.name}
-	add := func(c result.Comparison) {
-		d := judge(c)
-		mark, words := d.verdict.mark(), t.wording.describe(d.verdict, c.Ratio)
-		if d.verdict == tied {
-			words = "no difference " + inside(d.reach())
-			if !t.suite.list() {
-				mark = ""
+	var all []result.Comparison
+	for _, aa := range []bool{false, true} {
+		for _, c := range t.comparisons {
+			if c.AA == aa && c.RoundsDone() > 0 {
+				all = append(all, c)
 			}
 		}
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	out := &Table{ID: "compare-" + t.anchor, Title: t.name}
+	add := func(c Column, cell func(result.Comparison) Cell) {
+		for _, of := range all {
+			c.Cells = append(c.Cells, cell(of))
+		}
+		if slices.ContainsFunc(c.Cells, func(cell Cell) bool { return cell.Text != "" && cell.Text != None }) {
+			out.Columns = append(out.Columns, c)
+		}
+	}
+	text := func(rank int, cell func(result.Comparison) string, head ...string) {
+		add(Column{Head: head, Right: rank > 0 && rank != 3, Rank: rank}, func(c result.Comparison) Cell { return Cell{Text: cell(c)} })
+	}
+	text(0, comparisonName, "rows")
+	add(Column{Head: []string{"ratio"}, Right: true, Marked: true}, func(c result.Comparison) Cell {
 		if c.AA {
-			mark, words = "", "the machine's own spread"
+			return Cell{Text: thousandths(c.Ratio)}
 		}
-		reach := "too few rounds"
-		if c.CI95 != nil {
-			reach = format.Ratio(c.CI95[0]) + " to " + format.Ratio(c.CI95[1])
+		return Cell{Text: thousandths(c.Ratio), Mark: judge(c).verdict.mark()}
+	})
+	text(1, func(c result.Comparison) string {
+		if c.CI95 == nil {
+			return "too few rounds"
 		}
-		rows.Cells = append(rows.Cells, Cell{Text: comparisonName(c)})
-		value.Cells = append(value.Cells, Cell{Text: format.Ratio(c.Ratio), Mark: mark})
-		ci.Cells = append(ci.Cells, Cell{Text: reach})
-		rounds.Cells = append(rounds.Cells, Cell{Text: format.Number(float64(c.RoundsDone()), 0)})
-		finding.Cells = append(finding.Cells, Cell{Text: words})
-		asks.Cells, asked = append(asks.Cells, Cell{Text: questions[t.asks(c)]}), asked || t.asks(c) != ""
-		variance.add(c)
+		return thousandths(c.CI95[0]) + " to " + thousandths(c.CI95[1])
+	}, "95 % interval")
+	text(2, func(c result.Comparison) string { return Number(float64(c.RoundsDone()), 0) }, "rounds")
+	text(RankDetail, func(c result.Comparison) string { return clean(c.Over) }, "over")
+	for i, head := range []string{"p", "p, adjusted"} {
+		text(RankDetail, func(c result.Comparison) string {
+			if c.Over == "" {
+				return None
+			}
+			return strconv.FormatFloat([]float64{c.P, c.AdjustedP}[i], 'g', 2, 64)
+		}, head)
+	}
+	for i, head := range []string{"labs", "processes", "connections", "rounds"} {
+		text(RankDetail, func(c result.Comparison) string {
+			if c.Over == "" {
+				return None
+			}
+			return Number(100*[]float64{c.Shares.Lab, c.Shares.Process, c.Shares.Connection, c.Shares.Round}[i], 0)
+		}, "variance, %", head)
+	}
+	text(3, t.comparedFor, "of")
+	for _, c := range all {
 		line := Line{Status: result.StatusOK, First: true}
 		if e := t.byID[c.Numerator]; e != nil {
 			line.Color = t.kindOf(e).Color
 		}
 		out.Lines = append(out.Lines, line)
 	}
-	for _, aa := range []bool{false, true} {
-		for _, c := range t.comparisons {
-			if c.AA == aa && c.RoundsDone() > 0 {
-				add(c)
+	out.Notes = out.legend(t.turns())
+	return out
+}
+
+// comparedFor says what a comparison is of: its question, or the caption under which the suite states it.
+func (t *workloadTable) comparedFor(c result.Comparison) string {
+	if text := questions[t.asks(c)]; text != "" {
+		return text
+	}
+	for _, s := range t.suite.Statements {
+		for _, p := range s.Pairs {
+			if p.Numerator == c.Numerator && p.Denominator == c.Denominator {
+				return strings.TrimSuffix(clean(s.Caption)+", "+spelt(clean(p.Label)), ", ")
 			}
 		}
 	}
-	out.Columns = []Column{rows, value, ci, rounds, finding}
-	out.Notes = out.legend(t.turns())
-	if asked {
-		out.Columns = append(out.Columns, asks)
-	}
-	if variance.known {
-		out.Columns = append(out.Columns, variance.columns...)
-	}
-	return out
+	return ""
 }
 
 // questions are what comparisons are of, by [result.Comparison.Asks].
@@ -338,9 +325,9 @@ var questions = map[string]string{
 
 // comparisonName names a comparison by its rows.
 func comparisonName(c result.Comparison) string {
-	name := format.Clean(c.Numerator) + " over " + format.Clean(c.Denominator)
-	above, rest, cut := strings.Cut(format.Clean(c.Numerator), "/")
-	if below, target, _ := strings.Cut(format.Clean(c.Denominator), "/"); cut && above == below && rest != "" && target != "" {
+	name := clean(c.Numerator) + " over " + clean(c.Denominator)
+	above, rest, cut := strings.Cut(clean(c.Numerator), "/")
+	if below, target, _ := strings.Cut(clean(c.Denominator), "/"); cut && above == below && rest != "" && target != "" {
 		name = above + ": " + rest + " over " + target
 	}
 	if c.AA {

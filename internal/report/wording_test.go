@@ -5,32 +5,31 @@ package report
 import (
 	"testing"
 
-	"mustang/internal/report/format"
 	"mustang/internal/result"
 )
 
 // TestNumbers checks the ways to print figures.
 func TestNumbers(t *testing.T) {
 	for _, tc := range []struct{ got, want string }{
-		{format.Number(1234567.8, 0), "1,234,568"},
-		{format.Number(999.96, 1), "1,000.0"},
-		{format.Number(-0.001, 1), "0.0"},
-		{format.Number(-1234, 0), "-1,234"},
-		{format.Number(12.345, format.Decimals(12.345)), "12.35"},
-		{format.Number(0.5, format.Decimals(58.6, 0.5)), "0.50"},
-		{format.Number(24512, format.Decimals(24512)), "24,512"},
-		{format.Number(0, format.Decimals()), "0"},
-		{format.Percent(0.2514), "25.1\u00a0%"},
-		{format.Percent(0.0003), "0.03\u00a0%"},
-		{format.Ratio(0.99951), "1.000"},
-		{format.Seconds(0.25), "250ms"},
-		{format.Seconds(2), "2s"},
-		{format.Memory(8323072000), "7.8 GiB"},
-		{format.Interval(nil, 1), "too few rounds"},
-		{format.Interval(&[2]float64{1, 2}, 1), "1.0 to 2.0"},
-		{format.Count(1, "round"), "1 round"},
-		{format.Count(2, "round"), "2 rounds"},
-		{format.List([]string{"a", "b", "c"}), "a, b and c"},
+		{Number(1234567.8, 0), "1,234,568"},
+		{Number(999.96, 1), "1,000.0"},
+		{Number(-0.001, 1), "0.0"},
+		{Number(-1234, 0), "-1,234"},
+		{Number(12.345, decimals(12.345)), "12.35"},
+		{Number(0.5, decimals(58.6, 0.5)), "0.50"},
+		{Number(24512, decimals(24512)), "24,512"},
+		{Number(0, decimals()), "0"},
+		{percentOf(0.2514), "25.1\u00a0%"},
+		{percentOf(0.0003), "0.03\u00a0%"},
+		{thousandths(0.99951), "1.000"},
+		{seconds(0.25), "250ms"},
+		{seconds(2), "2s"},
+		{memorySize(8323072000), "7.8 GiB"},
+		{intervalText(nil, 1), "too few rounds"},
+		{intervalText(&[2]float64{1, 2}, 1), "1.0 to 2.0"},
+		{countOf(1, "round"), "1 round"},
+		{countOf(2, "round"), "2 rounds"},
+		{inWords([]string{"a", "b", "c"}), "a, b and c"},
 	} {
 		if tc.got != tc.want {
 			t.Errorf("got %q, want %q", tc.got, tc.want)
@@ -48,7 +47,7 @@ func TestConnectionName(t *testing.T) {
 		"loopback":                        {ID: "loopback", Link: "host", Label: "loopback"},
 		"veth (two hosts) (VXLAN) (IPv6)": {ID: "veth/pod-ip", Link: "veth", Placement: result.PlacementTwoHosts, Overlay: result.OverlayVXLAN, Family: "ipv6"},
 	} {
-		if got := format.Connection(row); got != want {
+		if got := connectionName(row); got != want {
 			t.Errorf("%s is named %q, want %q", row.ID, got, want)
 		}
 	}

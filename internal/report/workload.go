@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 
-	"mustang/internal/report/format"
 	"mustang/internal/result"
 )
 
@@ -44,14 +43,15 @@ type workloadTable struct {
 	comparisons []result.Comparison
 	pairs       map[[2]string]*result.Comparison // by numerator and denominator
 	priced      map[costKey]result.Comparison    // of service proxies
-	contest     []contender                      // the links of a matrix, the best first
+	contest     []contender                      // the rows that may be the best, the best first
 }
 
 // entry is a row with what belongs to it.
 type entry struct {
 	result.Row
-	name   string // of its connection
-	repeat bool   // whether it measures another row again
+	name   string  // of its connection
+	repeat bool    // whether it measures another row again
+	figure float64 // the median, or in a contest of links that of the best times their ratio
 }
 
 // safeAnchor matches suite names that can be anchors.
@@ -89,7 +89,7 @@ func newSuiteTables(f result.File) []*suiteTables {
 		}
 		st.index()
 		order := st.connectionOrder()
-		for _, names := range format.Workloads(st.counted) {
+		for _, names := range allWorkloads(st.counted) {
 			all := variants[result.Key{Suite: suite.Name, Workload: names.Name}]
 			slices.SortStableFunc(all, func(a, b result.Key) int { return cmp.Compare(a.Flows, b.Flows) })
 			several := slices.ContainsFunc(all, func(k result.Key) bool { return k.Flows != all[0].Flows })
@@ -117,12 +117,12 @@ func (st *suiteTables) index() {
 	st.groupOf, st.seriesOf = map[string]string{}, map[string]Legend{}
 	for _, g := range slices.Backward(st.Groups) {
 		for _, id := range g.Rows {
-			st.groupOf[id] = format.Clean(g.Caption)
+			st.groupOf[id] = clean(g.Caption)
 		}
 	}
 	for _, s := range slices.Backward(st.Series) {
 		for _, id := range s.Rows {
-			st.seriesOf[id] = Legend{Color: s.Color, Name: format.Clean(s.Name)}
+			st.seriesOf[id] = Legend{Color: s.Color, Name: clean(s.Name)}
 		}
 	}
 }
@@ -159,23 +159,23 @@ func (t *workloadTable) fill(rows []result.Row, order map[[2]string]int) {
 		}
 	}
 	for _, row := range rows {
-		e := &entry{Row: row, name: format.Connection(row), repeat: row.Repeats != "" || again[row.ID]}
+		e := &entry{Row: row, name: connectionName(row), repeat: row.Repeats != "" || again[row.ID], figure: row.Median}
 		if t.suite.list() {
-			e.name = format.Row(row)
+			e.name = rowName(row)
 		}
 		if e.repeat {
 			e.name += " (again)"
 		}
-		t.unit = cmp.Or(t.unit, format.Clean(row.Unit))
-		t.cpuUnit = cmp.Or(t.cpuUnit, format.Clean(row.CPUUnit))
+		t.unit = cmp.Or(t.unit, clean(row.Unit))
+		t.cpuUnit = cmp.Or(t.cpuUnit, clean(row.CPUUnit))
 		t.entries, t.byID[row.ID] = append(t.entries, e), e
 	}
 	t.sort(order)
 	if t.suite.list() {
 		t.reference = t.byID[t.suite.Reference]
-		return
+	} else {
+		t.findCosts()
 	}
-	t.findCosts()
 	t.contest = t.newContest()
 }
 
@@ -198,7 +198,7 @@ func (t *workloadTable) sort(order map[[2]string]int) {
 			cmp.Compare(a.Overlay, b.Overlay),
 			cmp.Compare(a.Family, b.Family),
 			cmp.Compare(slices.Index(targets, a.Target), slices.Index(targets, b.Target)),
-			cmp.Compare(slices.Index(format.ViaOrder(), a.Via), slices.Index(format.ViaOrder(), b.Via)),
+			cmp.Compare(slices.Index(viaOrder(), a.Via), slices.Index(viaOrder(), b.Via)),
 		)
 	})
 }
@@ -239,19 +239,8 @@ func (t *workloadTable) ranked(entries []*entry) []*entry {
 	return out
 }
 
-// names lists the names of entries, each once.
-func names(entries []*entry) []string {
-	var out []string
-	for _, e := range entries {
-		if !slices.Contains(out, e.name) {
-			out = append(out, e.name)
-		}
-	}
-	return out
-}
-
 // nameFlows names the table, with its number of flows if the suite has several.
-func (t *workloadTable) nameFlows(w format.Workload, several bool) {
+func (t *workloadTable) nameFlows(w workloadNames, several bool) {
 	t.name, t.explanation = w.Title, w.Explanation
 	switch {
 	case ofCalls(w.Name) && t.flows == 1:
@@ -259,7 +248,7 @@ func (t *workloadTable) nameFlows(w format.Workload, several bool) {
 	case ofCalls(w.Name):
 		t.name += fmt.Sprintf(", %d at once", t.flows)
 	case t.flows > 1 || several:
-		t.name += ", " + format.Count(t.flows, w.Flow)
+		t.name += ", " + countOf(t.flows, w.Flow)
 		if strings.HasSuffix(w.Name, "_stream") && !t.wording.counted {
 			t.explanation = ""
 		}
@@ -325,15 +314,6 @@ func (t *workloadTable) meanLatency(e *entry) float64 {
 	return float64(t.flows) * 1e6 / e.Median
 }
 
-// figure is an entry's median with its unit.
-func (t *workloadTable) figure(e *entry) string {
-	text := format.Number(e.Median, format.Decimals(e.Median)) + " " + t.unit
-	if e.lossy() {
-		text += ", " + format.Percent(e.LostShare) + " lost"
-	}
-	return text
-}
-
 // places is the number of decimal places of the table's medians.
 func (t *workloadTable) places() int {
 	var all []float64
@@ -342,5 +322,29 @@ func (t *workloadTable) places() int {
 			all = append(all, e.Median)
 		}
 	}
-	return format.Decimals(all...)
+	return decimals(all...)
+}
+
+// wording tells which figures are better, and the words for it. Rates of a timed run
+// are better the higher they are; counted instructions, memory and times, the lower.
+type wording struct {
+	counted bool
+	less    bool   // whether less is better
+	best    string // of the best of several
+	extreme string // where the best figure lies
+}
+
+// wordingOf returns the wording for the figures of a workload.
+func wordingOf(counted bool, of result.Key) wording {
+	switch {
+	case counted:
+		return wording{true, true, "takes the fewest instructions", "lowest"}
+	case of.Setup.Paced():
+		return wording{false, true, "has the lowest latency", "lowest"}
+	case of.Workload == result.WorkloadServiceMemory:
+		return wording{false, true, "takes the least memory", "lowest"}
+	case ofCalls(of.Workload), strings.HasPrefix(of.Workload, result.WorkloadFirstPacket), strings.HasSuffix(of.Workload, "_change"), of.Workload == result.WorkloadPolicyApply:
+		return wording{false, true, "is the fastest", "lowest"}
+	}
+	return wording{false, false, "is the fastest", "highest"}
 }

@@ -21,19 +21,19 @@ const (
 const (
 	// AnswerFastest names the best row and the rows that are tied with it.
 	AnswerFastest = "fastest"
-	// AnswerRanking ranks all rows and compares the last with the first.
+	// AnswerRanking is accepted: the report ranks rows in its tables.
 	AnswerRanking = "ranking"
-	// AnswerReference compares all rows with the reference.
+	// AnswerReference compares all rows with the reference, which does not compete.
 	AnswerReference = "reference"
-	// AnswerReferenceFigure gives the figure of the reference.
+	// AnswerReferenceFigure is accepted: the tables have the figure of the reference.
 	AnswerReferenceFigure = "reference-figure"
 	// AnswerServiceCost is accepted for files of earlier versions; a matrix always prints the costs of Services.
 	AnswerServiceCost = "service-cost"
 	// AnswerTally counts the results of the statements that [Statement.Tally] marks.
 	AnswerTally = "tally"
-	// AnswerTail gives the 99th percentile of each row.
+	// AnswerTail is accepted: the tables have the 99th percentile of each row.
 	AnswerTail = "tail"
-	// AnswerCallRate gives the calls per second of each row.
+	// AnswerCallRate is accepted: the tables have the calls per second of each row.
 	AnswerCallRate = "call-rate"
 	// AnswerStatements gives the result of each statement.
 	AnswerStatements = "statements"

@@ -4,225 +4,251 @@ package html
 
 import (
 	"fmt"
+	"html"
 	"html/template"
 	"math"
 	"slices"
-
-	"gonum.org/v1/plot"
-	"gonum.org/v1/plot/vg"
-	"gonum.org/v1/plot/vg/draw"
+	"strconv"
+	"strings"
+	"unicode"
 
 	"mustang/internal/report"
+	"mustang/internal/result"
 )
 
-// Heights of a chart's parts, in its own units.
+// Sizes in the units of a chart, which scales with the page. Three charts lie side by side.
 const (
-	headHeight vg.Length = 22 // the caption of a group
-	rowHeight  vg.Length = 18
-	axisHeight vg.Length = 22
+	chartWidth = 430
+	headHeight = 22 // of the caption of a group
+	rowHeight  = 18
+	axisHeight = 22
+	fontSize   = 13
+	edge       = 5
+	shortText  = 40 // a shorter text fits with any font
+	farAway    = 1.5
 )
 
-// edge is the room beside figures at the right edge, since the reader's font may be wider.
-const edge vg.Length = 5
-
-// drawer draws charts with a font that is loaded once.
-type drawer struct{ face typeface }
-
-// newDrawer returns a Drawer.
-func newDrawer() *drawer { return &drawer{newTypeface()} }
-
-// Draw returns c as an SVG element for an HTML page: it scales to the width of its
-// place, takes its colors from CSS variables such as --text and --blue, and tells
-// screen readers its title and caption. The label says where the figures are. Each row is a
-// group of the class of its color, with an area that has its tip.
-func (d *drawer) Draw(c report.Chart, label string) template.HTML {
-	ch := &chart{Chart: c, face: d.face, width: chartWidth}
-	if c.Shape == report.ShapeForest {
-		ch.width = forestWidth
-	}
-	if c.Shape == report.ShapeCurve {
-		return ch.renderCurve(label)
-	}
-	low, high := bounds(c)
-	var labels, texts, figures []string
-	for _, m := range c.Marks {
-		labels = append(labels, m.Label)
-		texts = append(texts, m.Text)
-		figures = append(figures, m.Figure)
-	}
-	ch.left = d.face.widest(labels...) + 12
-	if slices.ContainsFunc(c.Marks, func(m report.Mark) bool { return m.Group != "" }) {
-		ch.left += indent
-	}
-	ch.right = max(d.face.widest(texts...)+12, 20)
-	if w := d.face.widest(figures...); w > 0 {
-		ch.right += w + 10 + edge
-	}
-	switch room := float64(ch.width - ch.left - ch.right); {
-	case c.Shape == report.ShapeForest:
-		ch.ticks = ratioTicks(low, high, func(text string) float64 { return float64(d.face.widest(text)) / room })
-	case c.Log:
-		ch.ticks = logTicks(low, high)
-	default:
-		ch.ticks = linearTicks(low, high)
-	}
-	p := newPlot(d.face, low, high, ch.ticks)
-	if c.Log {
-		p.X.Scale = plot.LogScale{}
-	}
-	p.Add(margins{ch.left, ch.right}, ch)
-	return render(p, vg.Point{X: ch.width, Y: ch.height()}, "Chart. "+c.Title+". "+c.Caption+" "+label, ch.tips())
+// drawing is a chart of ratios while it is drawn.
+type drawing struct {
+	report.Chart
+	strings.Builder
+	low, high   float64 // ends of the logarithmic axis
+	left, right float64 // of the axis
 }
 
-// tips are the texts of the rows.
-func (c *chart) tips() []tip {
-	var out []tip
+// draw returns c as an SVG element. It scales, takes its colors from CSS variables, and names itself to screen readers. Each row is
+// a group with the class of its color and an area that has its tip.
+func draw(c report.Chart) template.HTML {
+	d := &drawing{Chart: c}
+	d.low, d.high = bounds(c)
+	labels, texts, figures := 0.0, 0.0, 0.0
+	height := axisHeight
+	for i, m := range c.Marks {
+		labels, texts, figures = max(labels, textWidth(m.Label)), max(texts, textWidth(m.Text)), max(figures, textWidth(m.Figure))
+		height += rowHeight
+		if d.starts(i) {
+			height += headHeight
+		}
+	}
+	d.left = min(labels+20, chartWidth/2)
+	d.right = chartWidth - min(texts+figures+30, chartWidth/3)
+	name := html.EscapeString(strings.TrimSpace("Chart. " + c.Title + ". " + c.Caption + " The figures are in the tables of this page."))
+	fmt.Fprintf(d, `<svg class="chart" viewBox="0 0 %d %d" role="img" aria-label="%s"><title>%s</title>`, chartWidth, height, name, name)
+	d.axis(float64(height - axisHeight))
+	y := 0.0
+	for i, m := range c.Marks {
+		if d.starts(i) {
+			fmt.Fprintf(d, `<g class="head" data-height="%d">`, headHeight)
+			d.text(label{0, y + headHeight*0.6, d.left, "b", "start", m.Group})
+			d.WriteString("</g>")
+			y += headHeight
+		}
+		d.mark(m, y)
+		y += rowHeight
+	}
+	d.WriteString("</svg>")
+	return template.HTML(d.String()) // in which every text is escaped
+}
+
+// starts reports whether mark i is the first of its group.
+func (d *drawing) starts(i int) bool {
+	return d.Marks[i].Group != "" && (i == 0 || d.Marks[i].Group != d.Marks[i-1].Group)
+}
+
+// x is the place of a ratio.
+func (d *drawing) x(ratio float64) float64 {
+	return d.left + (d.right-d.left)*math.Log(max(ratio, 1e-300)/d.low)/math.Log(d.high/d.low)
+}
+
+// axis draws the band, the grid, the line at 1 and the ticks.
+func (d *drawing) axis(bottom float64) {
+	if d.Band > 0 {
+		from, to := max(d.x(1/(1+d.Band)), d.left), min(d.x(1+d.Band), d.right)
+		fmt.Fprintf(d, `<rect x="%.1f" y="0" width="%.1f" height="%.1f" style="fill:var(--band)"/>`, from, max(to-from, 0), bottom)
+	}
+	for _, at := range d.ticks() {
+		line := "g"
+		if at == 1 {
+			line = "one"
+		}
+		fmt.Fprintf(d, `<path class="%s" d="M%.1f 0V%.1f"/>`, line, d.x(at), bottom)
+		d.text(label{d.x(at), bottom + 15, chartWidth, "u", "middle", tickLabel(at)})
+	}
+}
+
+// mark draws a row below the height y: label, interval, symbol, ratio, figure.
+func (d *drawing) mark(m report.Mark, y float64) {
+	color, middle, indent := ink(m.Color), y+rowHeight/2, 0.0
+	if m.Group != "" {
+		indent = 8
+	}
+	fmt.Fprintf(d, `<g class="mark s-%s">`, color)
+	d.text(label{indent, middle + 4.5, d.left - 10 - indent, "t", "start", m.Label})
+	d.interval(d.x(m.Low), d.x(m.High), middle, color)
+	fill := color
+	if m.Hollow {
+		fill = "surface"
+	}
+	fmt.Fprintf(d, `<path class="l" style="fill:var(--%s);stroke:var(--%s)" d="%s"/>`, fill, color, symbol(color, d.x(m.Value), middle))
+	d.text(label{d.right + 8, middle + 4.5, chartWidth, "t", "start", m.Text})
+	d.text(label{chartWidth - edge, middle + 4.5, chartWidth, "u", "end", m.Figure})
+	path := ""
+	if m.Path > 0 {
+		path = fmt.Sprintf(` data-path="%d"`, m.Path)
+	}
+	fmt.Fprintf(d, `<rect class="hit" x="0" y="%.1f" width="%d" height="%d" data-tip="%s"%s/></g>`, y, chartWidth, rowHeight, html.EscapeString(m.Tip), path)
+}
+
+// label is a text at a place of a chart.
+type label struct {
+	x, y, most           float64 // most is the greatest width
+	class, anchor, words string
+}
+
+// text writes a text. A long one keeps its width with whatever font the reader has.
+func (d *drawing) text(l label) {
+	fit := ""
+	if w := min(textWidth(l.words), l.most); w > shortText {
+		fit = fmt.Sprintf(` textLength="%.1f" lengthAdjust="spacingAndGlyphs"`, w)
+	}
+	if l.words != "" {
+		fmt.Fprintf(d, `<text class="%s" text-anchor="%s" x="%.1f" y="%.1f"%s>%s</text>`,
+			l.class, l.anchor, l.x, l.y, fit, html.EscapeString(l.words))
+	}
+}
+
+// interval draws an interval, with an arrow at an end that the chart cuts off.
+func (d *drawing) interval(low, high, y float64, color string) {
+	from, to := max(low, d.left), min(high, d.right)
+	if to <= from {
+		return
+	}
+	head := func(x, back float64) string {
+		return fmt.Sprintf("M%.1f %.1fL%.1f %.1fL%.1f %.1f", x+back, y-3, x, y, x+back, y+3)
+	}
+	start, end := head(from, 0), head(to, 0)
+	if low < from {
+		start = head(from, 4)
+	}
+	if high > to {
+		end = head(to, -4)
+	}
+	fmt.Fprintf(d, `<path class="l" style="fill:none;stroke:var(--%s)" d="M%.1f %.1fH%.1f%s%s"/>`, color, from, y, to, start, end)
+}
+
+// ink is the CSS variable of a series.
+func ink(color string) string {
+	if _, known := corners[color]; known {
+		return color
+	}
+	return result.ColorSlate
+}
+
+// corners are the number of corners of the symbol of a color, and the angle of the first in degrees.
+var corners = map[string][2]int{
+	result.ColorSlate: {24, 0}, result.ColorOrange: {4, 45}, result.ColorPurple: {4, 0}, result.ColorTeal: {3, -90},
+	result.ColorOlive: {3, 90}, result.ColorBlue: {6, 0}, result.ColorGray: {5, -90},
+}
+
+// symbol is the outline of the symbol of a color.
+func symbol(color string, x, y float64) string {
+	var b strings.Builder
+	n, first := corners[color][0], corners[color][1]
+	for i := range n {
+		angle := (float64(first) + 360*float64(i)/float64(n)) * math.Pi / 180
+		fmt.Fprintf(&b, "%c%.1f %.1f", "ML"[min(i, 1)], x+5*math.Cos(angle), y+5*math.Sin(angle))
+	}
+	return b.String() + "Z"
+}
+
+// bounds returns the ends of a chart's axis: one wild interval does not widen it.
+func bounds(c report.Chart) (low, high float64) {
+	low, high = math.Inf(1), math.Inf(-1)
 	for _, m := range c.Marks {
-		out = append(out, tip{m.Color, m.Tip, m.Path})
+		low, high = min(low, m.Value), max(high, m.Value)
+	}
+	if c.Band > 0 || low > 0.5 && high < 2 {
+		low, high = min(low, 1/(1+c.Band)), max(high, 1+c.Band)
+	}
+	least, most := low/farAway, high*farAway
+	for _, m := range c.Marks {
+		low, high = min(low, max(m.Low, least)), max(high, min(m.High, most))
+	}
+	low = max(low, 1e-300)
+	room := max(math.Pow(high/low, 0.04), 1.004)
+	return low / room, min(max(high*room, low*1.01), 1e300)
+}
+
+// mostTicks bounds the ticks of an axis.
+const mostTicks = 7
+
+// ticks returns round ratios whose labels have room, 1 first.
+func (d *drawing) ticks() []float64 {
+	all := []float64{1}
+	if d.high/d.low > 4 {
+		for decade := math.Floor(math.Log10(d.low)); decade <= math.Log10(d.high); decade++ {
+			all = append(all, math.Pow(10, decade), 2*math.Pow(10, decade), 5*math.Pow(10, decade))
+		}
+	} else {
+		step := math.Pow(10, math.Floor(math.Log10(d.high-d.low)))
+		for (d.high-d.low)/step < 3 {
+			step /= 2
+		}
+		for n := math.Ceil(d.low / step); n*step <= d.high; n++ {
+			all = append(all, math.Round(n*step*1e6)/1e6)
+		}
+	}
+	var out []float64
+	for _, v := range all {
+		far := func(at float64) bool {
+			return math.Abs(d.x(v)-d.x(at)) > (textWidth(tickLabel(v))+textWidth(tickLabel(at)))/2+8
+		}
+		if v >= d.low && v <= d.high && len(out) < mostTicks && !slices.ContainsFunc(out, func(at float64) bool { return !far(at) }) {
+			out = append(out, v)
+		}
 	}
 	return out
 }
 
-// bounds returns the ends of a chart's axis.
-func bounds(c report.Chart) (low, high float64) {
-	low, high = math.Inf(1), math.Inf(-1)
-	switch c.Shape {
-	case report.ShapeForest:
-		for _, m := range c.Marks {
-			low, high = min(low, m.Value), max(high, m.Value)
-		}
-		if c.Band > 0 || low > 0.5 && high < 2 {
-			low, high = min(low, 1/(1+c.Band)), max(high, 1+c.Band)
-		}
-		least, most := low/report.FarAway, high*report.FarAway
-		for _, m := range c.Marks {
-			low, high = min(low, max(m.Low, least)), max(high, min(m.High, most))
-		}
-		room := max(math.Pow(high/low, 0.04), 1.004)
-		return positive(low/room, high*room)
-	case report.ShapeStrip:
-		for _, m := range c.Marks {
-			first, last := extent(m)
-			low, high = min(low, first), max(high, last)
-		}
-		room := max((high-low)*0.02, high*1e-6)
-		return max(low-room, 0), high + room
-	}
-	for _, m := range c.Marks {
-		low, high = min(low, m.Value), max(high, m.Value, m.High)
-	}
-	if c.Log {
-		return positive(low/1.2, high*1.1)
-	}
-	return 0, high
-}
+// tickLabel prints a tick.
+func tickLabel(v float64) string { return strconv.FormatFloat(v, 'g', 4, 64) }
 
-// positive keeps the ends of a logarithmic axis apart, and above zero.
-func positive(low, high float64) (float64, float64) {
-	low = max(low, 1e-300)
-	return low, min(max(high, low*1.01), 1e300)
-}
-
-// indent is that of the rows of a group.
-const indent vg.Length = 8
-
-// chart draws marks from top to bottom. It implements plot.Plotter.
-type chart struct {
-	report.Chart
-	face               typeface
-	width, left, right vg.Length // all, and the room for labels and figures
-	ticks              []plot.Tick
-}
-
-// height is the chart's, with its axis.
-func (c *chart) height() vg.Length {
-	h := axisHeight
-	for i := range c.Marks {
-		if c.starts(i) {
-			h += headHeight
+// textWidth estimates the width of a text in a sans-serif font.
+func textWidth(s string) float64 {
+	w := 0.0
+	for _, r := range s {
+		switch {
+		case strings.ContainsRune("ijltfrI|.,:;'!()[]/ -", r):
+			w += 0.31
+		case strings.ContainsRune("mwMW@%+±~×−", r):
+			w += 0.8
+		case unicode.IsUpper(r):
+			w += 0.7
+		case r > unicode.MaxLatin1:
+			w++
+		default:
+			w += 0.56
 		}
-		h += rowHeight
 	}
-	return h
-}
-
-// starts reports whether mark i is the first of its group.
-func (c *chart) starts(i int) bool {
-	return c.Marks[i].Group != "" && (i == 0 || c.Marks[i].Group != c.Marks[i-1].Group)
-}
-
-// Plot implements plot.Plotter.
-func (c *chart) Plot(dc draw.Canvas, p *plot.Plot) {
-	x, _ := p.Transforms(&dc)
-	c.backdrop(dc, x)
-	caption := c.face.style(inkText, true, draw.XLeft)
-	label := c.face.style(inkText, false, draw.XLeft)
-	figure := c.face.style(inkMuted, false, draw.XRight)
-	y := dc.Max.Y
-	for i, m := range c.Marks {
-		inner := vg.Length(0)
-		if c.starts(i) {
-			dc.FillText(label, vg.Point{}, fmt.Sprintf("%s%d %.1f", opening, len(c.Marks), headHeight.Points()))
-			dc.FillText(caption, vg.Point{X: dc.Min.X - c.left, Y: y - headHeight*0.6}, m.Group)
-			dc.FillText(label, vg.Point{}, fmt.Sprint(closing, len(c.Marks)))
-			y -= headHeight
-		}
-		if m.Group != "" {
-			inner = indent
-		}
-		middle := y - rowHeight/2
-		dc.FillText(label, vg.Point{}, fmt.Sprint(opening, i))
-		dc.FillText(label, vg.Point{X: dc.Min.X - c.left + inner, Y: middle}, m.Label)
-		end := dc.Min.X
-		if m.Value != 0 || m.High != 0 {
-			end = c.draw(dc, x, m, middle)
-		}
-		at := vg.Point{X: end + 6, Y: middle}
-		if c.Shape != report.ShapeBar { // points lie anywhere: their figures are in a column
-			at.X = dc.Max.X + 8
-		}
-		dc.FillText(label, at, m.Text)
-		if m.Figure != "" {
-			dc.FillText(figure, vg.Point{X: dc.Max.X + c.right - edge, Y: middle}, m.Figure)
-		}
-		dc.FillText(label, vg.Point{}, fmt.Sprintf("%s%d %.1f %.1f", closing, i, (middle-rowHeight/2).Points(), rowHeight.Points()))
-		y -= rowHeight
-	}
-}
-
-// backdrop draws the grid, the band and the line at one.
-func (c *chart) backdrop(dc draw.Canvas, x func(float64) vg.Length) {
-	if c.Band > 0 {
-		pen{dc: dc, ink: inkBand}.fill(
-			vg.Point{X: max(x(1/(1+c.Band)), dc.Min.X), Y: dc.Min.Y}, vg.Point{X: min(x(1+c.Band), dc.Max.X), Y: dc.Max.Y})
-	}
-	upright := func(p pen, at float64) {
-		p.line(vg.Point{X: x(at), Y: dc.Min.Y}, vg.Point{X: x(at), Y: dc.Max.Y})
-	}
-	for _, t := range c.ticks {
-		upright(pen{dc, inkGrid, 0.6}, t.Value)
-	}
-	if low, high := bounds(c.Chart); c.Shape == report.ShapeForest && low < 1 && high > 1 {
-		upright(pen{dc, inkText, 1}, 1)
-	}
-}
-
-// draw draws a mark around the height y and returns the place of its right end.
-func (c *chart) draw(dc draw.Canvas, x func(float64) vg.Length, m report.Mark, y vg.Length) vg.Length {
-	at, low, high := x(m.Value), x(m.Low), x(m.High)
-	p := pen{dc, inkOf(m.Color), 2}
-	switch c.Shape {
-	case report.ShapeForest:
-		c.interval(p, low, high, y)
-		p.symbol(m, vg.Point{X: at, Y: y})
-	case report.ShapeStrip:
-		c.strip(p, x, m, y)
-	default:
-		if c.Log { // which has no zero for a bar to start at
-			p.symbol(m, vg.Point{X: at, Y: y})
-			break
-		}
-		p.fill(vg.Point{X: dc.Min.X, Y: y - 5.5}, vg.Point{X: max(at, dc.Min.X+0.5), Y: y + 5.5})
-	}
-	return max(at, high) + 2
+	return w * fontSize
 }

@@ -152,7 +152,7 @@ func TestAnswerIsCopied(t *testing.T) {
 func TestFirstScreenAnswers(t *testing.T) {
 	b := startBrowser(t)
 	b.load(t, onDisk(t, sample(t, "recorded-links")), 1280, "light")
-	const end = `Math.max(...[...document.querySelectorAll('.sentences, .links .forests svg')].map(e => e.getBoundingClientRect().bottom))`
+	const end = `Math.max(...[...document.querySelectorAll('.sentences, .answers .forests svg')].map(e => e.getBoundingClientRect().bottom))`
 	if bottom := evaluate[float64](t, b, end); bottom > 800 {
 		t.Errorf("the answer ends at %g", bottom)
 	}
@@ -171,7 +171,7 @@ func TestPageIsShort(t *testing.T) {
 		if h := evaluate[int](t, b, `document.documentElement.scrollHeight`); h > most {
 			t.Errorf("%d high at a width of %d, at most %d", h, width, most)
 		}
-		for _, open := range []string{".answers", ".summary td", ".links svg"} {
+		for _, open := range []string{".answers", ".summary td", ".answers svg"} {
 			if !evaluate[bool](t, b, `document.querySelector('`+open+`').checkVisibility({ contentVisibilityAuto: true }) && !document.querySelector('`+open+`').closest('details')`) {
 				t.Errorf("%s is folded at a width of %d", open, width)
 			}
@@ -195,7 +195,7 @@ func TestSkippedRowsAreOneLine(t *testing.T) {
 	}
 	_, rows, _ := strings.Cut(page, `id="pod-links-rows"`)
 	rows, _, _ = strings.Cut(rows, "</section>")
-	if !strings.Contains(rows, "not measured: ipvlan-l2: this kernel lacks it") {
+	if !strings.Contains(rows, "not measured: ipvlan-l2: missing in this kernel") {
 		t.Errorf("no line says what was skipped:\n%s", rows)
 	}
 }

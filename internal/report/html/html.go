@@ -4,7 +4,6 @@
 package html
 
 import (
-	"cmp"
 	"crypto/sha256"
 	"embed"
 	"encoding/base64"
@@ -57,23 +56,20 @@ func policy(script string) string {
 // script are inline, and a content security policy forbids any request and any other
 // script. All is there without the script, which sorts, filters and copies. It returns the first error of w.
 func Write(w io.Writer, r *report.Report) error {
-	drawer := newDrawer()
 	script, err := Script()
 	if err != nil {
 		return err
 	}
 	tmpl, err := template.New("report").Funcs(template.FuncMap{
 		"style": func() template.CSS { return template.CSS(pageStyle) },
-		"draw": func(c report.Chart) template.HTML {
-			return drawer.Draw(c, "The figures are in the tables of this page.")
-		},
+		"draw":  draw,
 		"steps": drawSteps, "figure": steps.StepFigure,
-		"lines": lines,
-		"hooks": hooks,
-		"heads": heads,
-		"of":    func(suite string, t report.Table) anchored { return anchored{t, suite} },
-		"at":    func(t *report.Table) anchored { return anchored{Table: *t} },
-		"next":  func(i int) int { return i + 1 },
+		"lines":  lines,
+		"detail": func() int { return report.RankDetail },
+		"heads":  heads,
+		"of":     func(suite string, t report.Table) anchored { return anchored{t, suite} },
+		"at":     func(t *report.Table) anchored { return anchored{Table: *t} },
+		"next":   func(i int) int { return i + 1 },
 		// html/template changes the text of a script element, of which the policy has the sum.
 		"script": func() template.HTML {
 			if script == "" {
@@ -85,7 +81,6 @@ func Write(w io.Writer, r *report.Report) error {
 		"page": func(s report.Suite, r *report.Report) suitePage {
 			return suitePage{s, len(r.Suites) > 1}
 		},
-		"brief": brief,
 		"prose": prose,
 	}).Parse(pageTemplate)
 	if err != nil {
@@ -111,11 +106,11 @@ type suitePage struct {
 	Several bool
 }
 
-// Any reports whether any workload has the named part: "grid", "paths", "costs", "user space", "ranks", "cost pictures".
+// Any reports whether any workload has the named part: "grid", "paths", "costs", "forests", "service costs".
 func (s suitePage) Any(part string) bool {
 	return slices.ContainsFunc(s.Workloads, func(w report.Workload) bool {
-		return part == "grid" && w.Grid != nil || part == "paths" && len(w.Paths) > 0 || part == "costs" && w.Costs != nil ||
-			part == "user space" && len(w.UserSpace) > 0 || part == "cost pictures" && len(w.Services) > 0 || part == "ranks" && len(w.Forest) > 0
+		return part == "grid" && w.Grid != nil || part == "paths" && w.Paths != nil || part == "costs" && w.Costs != nil ||
+			part == "service costs" && len(w.Services) > 0 || part == "forests" && len(w.Forest) > 0
 	})
 }
 
@@ -133,9 +128,6 @@ func (s suitePage) Parts() []part {
 	add(true, "summary", "Summary")
 	add(s.Any("paths"), "passed", "Packet paths")
 	add(len(s.Traces) > 0, "traced", "Steps")
-	for _, c := range s.Charts {
-		add(true, c.ID, c.Title)
-	}
 	add(true, "rows", "All rows")
 	add(s.Any("costs"), "time", "CPU time by kind")
 	add(true, "comparisons", "Comparisons")
@@ -162,14 +154,22 @@ type tableCell struct {
 	Right, Marked bool
 }
 
-// lines turns a table's columns into lines, without the columns of wide tables, and without the rows that were skipped unless
+// Parts are the lines of a cell that has several.
+func (c tableCell) Parts() []string {
+	if parts := strings.Split(c.Text, "\n"); len(parts) > 1 {
+		return parts
+	}
+	return nil
+}
+
+// lines turns a table's columns into lines, without details and without the rows that were skipped unless
 // all were: the page has their reasons elsewhere.
 func lines(t anchored) []tableLine {
 	out := make([]tableLine, len(t.Lines))
 	for i := range out {
 		out[i].Line = t.Lines[i]
 		for _, c := range t.Columns {
-			if !c.Wide {
+			if c.Rank < report.RankDetail {
 				out[i].Cells = append(out[i].Cells, tableCell{c.Cells[i], c.Right, c.Marked})
 			}
 		}
@@ -185,26 +185,11 @@ func lines(t anchored) []tableLine {
 func heads(t anchored) []string {
 	var out []string
 	for _, c := range t.Columns {
-		if !c.Wide {
+		if c.Rank < report.RankDetail {
 			out = append(out, c.Title())
 		}
 	}
 	return out
-}
-
-// brief is the short table with the workload in each heading, which has one line.
-func brief(t report.Table) anchored {
-	t.Columns, t.Title = slices.Clone(t.Columns), "Summary"
-	over := ""
-	for i, c := range t.Columns {
-		over = cmp.Or(c.Over, over)
-		if i > 0 {
-			t.Columns[i].Head = append([]string{over}, c.Head...)
-		} else {
-			t.Columns[i].Head = []string{"way"}
-		}
-	}
-	return anchored{Table: t}
 }
 
 // command matches a command of mustang with its flags, or a flag with a number alone, joined with plain spaces or others.
@@ -219,9 +204,4 @@ func prose(s string) template.HTML {
 	return template.HTML(command.ReplaceAllStringFunc(template.HTMLEscapeString(s), func(found string) string {
 		return "<code>" + strings.ReplaceAll(found, "\u00a0", " ") + "</code>"
 	}))
-}
-
-// hooks reports whether any row met a netfilter hook.
-func hooks(rows []report.Evidence) bool {
-	return slices.ContainsFunc(rows, func(e report.Evidence) bool { return len(e.Hooks) > 0 })
 }

@@ -162,7 +162,7 @@ func TestChartsInteract(t *testing.T) {
 	evaluate[bool](t, b, keep)
 	evaluate[any](t, b, `document.querySelector('[aria-label^="Download the chart"]').click()`)
 	file := evaluate[[2][]byte](t, b, strings.Replace(kept, "[name, btoa", "[btoa(name), btoa", 1))
-	if !regexp.MustCompile(`^pod-links-streams-gbit-s(-\d{8}T\d{6}Z)?\.png$`).Match(file[0]) {
+	if !regexp.MustCompile(`^pod-links-streams-ratio-to-macvlan-ebpf-gbit-s(-\d{8}T\d{6}Z)?\.png$`).Match(file[0]) {
 		t.Errorf("a file %q", file[0])
 	}
 	if colors := colorsOf(t, file[1]); colors < 5 {
@@ -220,30 +220,10 @@ func TestReadsWithoutScript(t *testing.T) {
 	}
 }
 
-// manyVias adds each kind of cluster IP to a file's links, since a machine may have them all.
-func manyVias(f result.File) result.File {
-	seen := map[string]bool{}
-	for _, row := range f.Rows {
-		seen[row.Workload+row.ID] = true
-	}
-	for _, row := range f.Rows {
-		if row.Target != result.TargetPodIP || row.Status != result.StatusOK || row.Repeats != "" {
-			continue
-		}
-		link := strings.TrimSuffix(row.ID, "/pod-ip")
-		for _, via := range []string{result.ViaIPTables, result.ViaNFTables, result.ViaIPVS, result.ViaEBPFTC, result.ViaEBPFSocket} {
-			if row.ID, row.Target, row.Via = link+"/cluster-ip/"+via, result.TargetClusterIP, via; !seen[row.Workload+row.ID] {
-				f.Rows = append(f.Rows, row)
-			}
-		}
-	}
-	return f
-}
-
 // TestPrint prints the largest suite on few pages, and nothing is wider than they are.
 func TestPrint(t *testing.T) {
 	b := startBrowser(t)
-	b.load(t, onDisk(t, manyVias(sample(t, "recorded-pod-links"))), 1280, "light")
+	b.load(t, onDisk(t, sample(t, "recorded-pod-links")), 1280, "light")
 	pdf, err := chromedp.Call(b.ctx, cdppage.PrintToPDF, cdppage.PrintToPDFParams{PreferCSSPageSize: new(true), PrintBackground: new(true)})
 	if err != nil {
 		t.Fatal(err)

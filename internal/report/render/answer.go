@@ -3,48 +3,48 @@
 package render
 
 import (
-	"cmp"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strings"
 
 	"mustang/internal/report"
-	"mustang/internal/report/format"
 )
 
-// The room of a suite's answer on a terminal, with the two lines on the run and the one on
-// its files.
+// The room of a suite's answer on a terminal, with the lines on the run and the one on its files.
 const (
 	answerLines = 40
 	answerWidth = 100
 )
 
-// The most sentences and reasons of failures that an answer shows.
+// The most verdicts and reasons of failures that an answer shows.
 const (
 	mostSentences = 8
 	mostFailed    = 3
 )
 
-// Answer prints the answers of r to w, one block for each suite: a block fits on a screen.
+// Answer prints the answers of r to w, one block for each suite: a block fits on a screen, unless it is to be wide.
 // The last line tells where the files are. It returns the first error of w.
 func Answer(w io.Writer, r *report.Report, files string, o Options) error {
+	lines, width := math.MaxInt32, o.Width
 	if o.Width <= 0 || o.Width > answerWidth {
 		o.Width = answerWidth
 	}
-	p := &printer{w: w, options: o, several: len(r.Suites) > 1}
+	if !o.Wide {
+		lines, width = answerLines, o.Width
+	}
+	p := &printer{w: w, options: o, several: len(r.Suites) > 1, tableWidth: width}
 	top := wrap(clip(r.Headline, 2*o.Width-4), o.Width, 0)
 	for _, warning := range r.Warnings {
 		top = append(top, p.painted(ansiAmber, clip(warning, 2*o.Width-4))...)
 	}
-	for _, line := range top {
-		p.line(line)
-	}
+	p.lines(top)
 	if len(r.Suites) == 0 {
 		p.line("This file holds no rows.")
 	}
 	for i, suite := range r.Suites {
-		room := answerLines - 1
+		room := lines - 1
 		if i == 0 {
 			room -= len(top)
 		}
@@ -68,7 +68,7 @@ func (p *printer) painted(code, text string) []string {
 	return out
 }
 
-// answer prints a suite's sentences, what disturbed the run, and its table, in a number of lines; the table gives way.
+// answer prints a suite's verdicts, what disturbed the run, and its tables, in a number of lines; the tables give way.
 func (p *printer) answer(s report.Suite, disturbances string, room int) {
 	width, b := p.options.Width, s.Brief
 	var before, after []string
@@ -79,20 +79,14 @@ func (p *printer) answer(s report.Suite, disturbances string, room int) {
 		before = append(before, p.painted(ansiAmber, clip(disturbances, 2*width-10))...)
 	}
 	for i, sentence := range b.Sentences {
-		if !s.Links {
-			if i == mostSentences {
-				before = append(before, "Other workloads: -o wide.")
-				break
-			}
-			sentence = clip(sentence, 2*width-10)
+		if i == mostSentences {
+			before = append(before, "Other workloads: -o wide.")
+			break
 		}
 		before = append(before, wrap(sentence, width, 0)...)
 	}
-	if !s.Links && s.Unseen != "" {
-		before = append(before, wrap(s.Unseen, width, 0)...)
-	}
-	if line := s.NotMeasured(width); line != "" {
-		after = append(after, clip(line, width))
+	if b.NotMeasured != "" {
+		after = append(after, wrap(clip(b.NotMeasured, 2*width-10), width, 0)...)
 	}
 	for i, failed := range b.Failed {
 		if i == mostFailed {
@@ -105,103 +99,64 @@ func (p *printer) answer(s report.Suite, disturbances string, room int) {
 		}
 		after = append(after, p.painted(ansiRed, clip("failed: "+failed, most))...)
 	}
-	for _, line := range before {
-		p.line(line)
-	}
-	shown := p.briefTable(b.Table, room-len(before)-len(after)-len(p.legend(b.Table)))
-	for _, line := range append(p.legend(shown), after...) {
-		p.line(line)
-	}
-}
-
-// legend is a table's legend, wrapped: its notes, and what its signs say.
-func (p *printer) legend(table report.Table) []string {
-	parts := slices.Clone(table.Notes)
-	for _, sign := range table.Signs {
-		if slices.ContainsFunc(table.Columns, func(c report.Column) bool {
-			return c.Right && slices.ContainsFunc(c.Cells, func(cell report.Cell) bool {
-				return cell.Text == sign.Sign || sign.Sign != format.None && strings.Contains(cell.Text+cell.Mark, sign.Sign) // which intervals have, too
-			})
-		}) {
-			parts = append(parts, sign.Text)
+	p.lines(before)
+	room -= len(before) + len(after)
+	for i, table := range b.Tables {
+		share := room
+		if rest := len(b.Tables) - 1 - i; rest > 0 { // half of it, or what the next table leaves
+			share = max(room/2, room-len(p.brief(b.Tables[i+1], room)))
 		}
+		lines := p.brief(table, share)
+		p.lines(lines)
+		room -= len(lines)
 	}
-	if len(parts) == 0 || len(table.Lines) == 0 {
-		return nil
-	}
-	return wrap(strings.Join(parts, " "), p.options.Width, 2)
+	p.lines(after)
 }
 
-// briefTable prints a table in a number of lines, and returns what it shows; it is left out if it has none. The lines
-// that are shown decide how many columns fit; the others have a name.
-func (p *printer) briefTable(table report.Table, room int) (printed report.Table) {
+// brief returns a table in a number of lines, with its notes: as many lines as have room, and as many columns as fit beside them.
+func (p *printer) brief(table report.Table, room int) []string {
 	total := len(table.Lines)
 	if total == 0 {
-		return table
+		return nil
 	}
-	shown, left := p.columns(table)
+	notes := wrap(strings.Join(table.Notes, " "), p.options.Width, 2)
+	if len(table.Notes) == 0 {
+		notes = nil
+	}
+	shown, left := fit(table.Columns, p.tableWidth)
 	head, body := layOut(shown)
-	if room -= len(head) + min(len(left), 1); total > room {
-		table = shorten(table, max(room-1, 1))
-		shown, left = p.columns(table)
+	if room -= len(notes) + len(head) + min(len(left), 1); total > room {
+		shown, left = fit(shorten(table, max(room-1, 1)), p.tableWidth)
 		head, body = layOut(shown)
+		left = append([]string{fmt.Sprintf("and %d more of %d", total-len(body), total)}, left...)
 	}
+	var out []string
 	for _, line := range head {
-		p.line(p.paint(ansiDim, line))
+		out = append(out, p.paint(ansiDim, line))
 	}
-	for _, line := range body {
-		p.line(line)
-	}
-	if more := total - len(body); more > 0 {
-		left = append([]string{fmt.Sprintf("and %d more of %d", more, total)}, left...)
-	}
+	out = append(out, body...)
 	if len(left) > 0 {
-		p.line(clip("  "+strings.Join(left, "; ")+": -o wide", p.options.Width))
+		out = append(out, clip("  "+strings.Join(left, "; ")+": -o wide", p.options.Width))
 	}
-	table.Columns = slices.DeleteFunc(slices.Clone(table.Columns), func(c report.Column) bool {
-		return !slices.ContainsFunc(shown, func(s column) bool { return s.title == c.Title() && s.over == c.Over })
-	})
-	return table
+	return append(out, notes...)
 }
 
 // shorten leaves out the lines with the highest ranks, and of those the last.
-func shorten(table report.Table, lines int) report.Table {
+func shorten(table report.Table, lines int) []report.Column {
 	order := make([]int, len(table.Lines))
 	for i := range order {
 		order[i] = i
 	}
 	slices.SortStableFunc(order, func(a, b int) int { return table.Lines[a].Rank - table.Lines[b].Rank })
 	keep := slices.Sorted(slices.Values(order[:min(lines, len(order))]))
-	table.Columns = slices.Clone(table.Columns)
-	for i, c := range table.Columns {
-		var cells []report.Cell
+	out := slices.Clone(table.Columns)
+	for i, c := range out {
+		out[i].Cells = nil
 		for _, at := range keep {
-			cells = append(cells, c.Cells[at])
-		}
-		table.Columns[i].Cells = cells
-	}
-	return table
-}
-
-// columns returns the columns of a table that fit, and the names of the others.
-func (p *printer) columns(table report.Table) (shown []column, left []string) {
-	all := newColumns(table.Columns, len(table.Columns[0].Cells))
-	shown = fit(all, p.options.Width)
-	group, next := "", 0
-	for _, c := range all {
-		if !c.join {
-			group = cmp.Or(c.over, at(c.head, 0))
-		}
-		switch {
-		case next < len(shown) && shown[next].title == c.title && shown[next].over == c.over:
-			next++
-		case !c.join:
-			left = append(left, group)
-		case !slices.Contains(left, group):
-			left = append(left, group+" "+at(c.head, 0))
+			out[i].Cells = append(out[i].Cells, c.Cells[at])
 		}
 	}
-	return shown, left
+	return out
 }
 
 // clip cuts text to a number of characters, between words where it has any.

@@ -54,7 +54,7 @@ func WriteComparison(w io.Writer, c *compare.Comparison, o Options) error {
 func (p *printer) cells(head []string, lines [][]string, right bool) {
 	columns := make([]column, len(head))
 	for i := range columns {
-		c := column{right: right && i > 0, gap: gap, head: []string{Plain(head[i])}}
+		c := column{right: right && i > 0, head: []string{Plain(head[i])}}
 		for _, line := range lines {
 			c.cells = append(c.cells, Plain(line[i]))
 		}

@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"strings"
 
-	"mustang/internal/report/format"
+	"mustang/internal/report"
 	"mustang/internal/result"
 	"mustang/internal/result/compare"
 )
@@ -117,13 +117,13 @@ func digits(v float64) string {
 	if v != 0 {
 		places = min(max(3-int(math.Floor(math.Log10(math.Abs(v)))), 0), 6)
 	}
-	return format.Number(v, places)
+	return report.Number(v, places)
 }
 
 // signed prints a ratio as a change in per cent, and as a factor from 2 on.
 func signed(ratio float64) string {
 	if ratio >= 2 {
-		return format.Factor(ratio)
+		return report.Factor(ratio)
 	}
 	return percent("%+.*f", ratio-1)
 }

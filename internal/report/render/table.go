@@ -18,44 +18,16 @@ const (
 
 // column is a column of a table as text.
 type column struct {
-	title string
 	right bool
-	rank  int
-	join  bool // to the column before
-	gap   int  // before it
 	width int
-	over  string
 	head  []string
 	cells []string
-}
-
-// newColumns turns the columns of a table's first lines into strings.
-func newColumns(columns []report.Column, lines int) []column {
-	var out []column
-	for _, c := range columns {
-		c.Cells = c.Cells[:min(lines, len(c.Cells))]
-		out = append(out, newColumn(c))
-	}
-	for i := range out {
-		width := out[i].width
-		for _, c := range out[i+1:] {
-			if !c.join {
-				break
-			}
-			width += c.gap + c.width
-		}
-		out[i].width += max(utf8.RuneCountInString(out[i].over)-width, 0)
-	}
-	return out
 }
 
 // newColumn turns a column into strings. A column of marked cells gets a place for
 // the mark in each line.
 func newColumn(c report.Column) column {
-	out := column{title: c.Title(), over: c.Over, right: c.Right, rank: c.Rank, join: c.Joined, gap: gap}
-	if c.Tight {
-		out.gap = 1
-	}
+	out := column{right: c.Right}
 	for _, text := range c.Head {
 		if c.Marked {
 			text += " "
@@ -75,33 +47,30 @@ func newColumn(c report.Column) column {
 	return out
 }
 
-// fit returns the columns that go into a terminal's width, the lowest ranks first; a
+// fit returns the columns that go into a terminal's width, the lowest ranks first, and the names of the others; a
 // width of 0 takes all.
-func fit(columns []column, width int) []column {
-	if width <= 0 {
-		return columns
+func fit(all []report.Column, width int) (shown []column, left []string) {
+	order, keep, columns := make([]int, len(all)), make([]bool, len(all)), make([]column, len(all))
+	for i, c := range all {
+		order[i], columns[i] = i, newColumn(c)
 	}
-	order := make([]int, len(columns))
-	for i := range order {
-		order[i] = i
-	}
-	slices.SortStableFunc(order, func(a, b int) int { return columns[a].rank - columns[b].rank })
-	keep := make([]bool, len(columns))
+	slices.SortStableFunc(order, func(a, b int) int { return all[a].Rank - all[b].Rank })
 	total := indent - gap
 	for _, i := range order {
-		need := columns[i].width + columns[i].gap
-		if columns[i].rank == 0 || total+need <= width && (!columns[i].join || keep[i-1]) {
+		need := columns[i].width + gap
+		if all[i].Rank == 0 || width <= 0 || total+need <= width && (!all[i].Joined || keep[i-1]) {
 			keep[i] = true
 			total += need
 		}
 	}
-	var out []column
 	for i, c := range columns {
 		if keep[i] {
-			out = append(out, c)
+			shown = append(shown, c)
+		} else if !all[i].Joined || keep[i-1] {
+			left = append(left, all[i].Title())
 		}
 	}
-	return out
+	return shown, left
 }
 
 // layOut returns the lines of the headings and one line per row.
@@ -116,23 +85,16 @@ func layOut(columns []column) (head, body []string) {
 		b.WriteString(strings.Repeat(" ", indent))
 		for i, c := range columns {
 			if i > 0 {
-				b.WriteString(strings.Repeat(" ", c.gap))
+				b.WriteString(strings.Repeat(" ", gap))
 			}
 			text := cell(c)
-			pad := ""
-			if c.right || i < len(columns)-1 { // not behind the last column
-				pad = strings.Repeat(" ", max(c.width-utf8.RuneCountInString(text), 0))
-			}
+			pad := strings.Repeat(" ", max(c.width-utf8.RuneCountInString(text), 0))
 			if c.right {
-				b.WriteString(pad + text)
-			} else {
-				b.WriteString(text + pad)
+				text, pad = pad, text
 			}
+			b.WriteString(text + pad)
 		}
 		return strings.TrimRight(b.String(), " ")
-	}
-	if slices.ContainsFunc(columns, func(c column) bool { return c.over != "" }) {
-		head = append(head, overLine(columns))
 	}
 	for i := range depth {
 		head = append(head, row(func(c column) string { return at(c.head, i) }))
@@ -141,21 +103,6 @@ func layOut(columns []column) (head, body []string) {
 		body = append(body, row(func(c column) string { return at(c.cells, i) }))
 	}
 	return head, body
-}
-
-// overLine returns the headings above several columns, each from the left of its first one.
-func overLine(columns []column) string {
-	line, left := "", indent
-	for i, c := range columns {
-		if i > 0 {
-			left += c.gap
-		}
-		if c.over != "" {
-			line += strings.Repeat(" ", max(left-utf8.RuneCountInString(line), 0)) + c.over
-		}
-		left += c.width
-	}
-	return line
 }
 
 // at returns the i-th string, empty past the end.

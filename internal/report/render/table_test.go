@@ -26,7 +26,7 @@ func table() report.Table {
 		Columns: []report.Column{
 			{Head: []string{"", "way"}, Cells: cells("a", "long name")},
 			{Head: []string{"% of", "a"}, Right: true, Marked: true, Rank: 2, Cells: cells("100.0", "9.5|~")},
-			{Head: []string{"p90", "µs"}, Right: true, Rank: 8, Wide: true, Cells: cells("1", "2")},
+			{Head: []string{"p90", "µs"}, Right: true, Rank: 8, Cells: cells("1", "2")},
 			{Head: []string{"status"}, Rank: 1, Cells: cells("ok", "skipped")},
 		},
 		Lines: []report.Line{{Status: result.StatusOK}, {Status: result.StatusSkipped}},
@@ -44,16 +44,16 @@ func TestTable(t *testing.T) {
 			"             status", "  way",
 			"  a          ok",
 			"  long name  skipped",
-			"  Columns left out", "    for lack of", "    width: % of a.",
+			"  Columns left out", "    for lack of", "    width: % of a,", "    p90 µs.",
 			"  a note",
 		}},
 		"usual": {Options{}, []string{
-			"              % of   status", "  way            a",
-			"  a          100.0   ok",
-			"  long name    9.5~  skipped",
+			"              % of   p90  status", "  way            a    µs",
+			"  a          100.0     1  ok",
+			"  long name    9.5~    2  skipped",
 			"  a note",
 		}},
-		"wide, in color": {Options{Wide: true, Color: true}, []string{
+		"in color": {Options{Color: true}, []string{
 			"\x1b[2m              % of   p90  status\x1b[0m", "\x1b[2m  way            a    µs\x1b[0m",
 			"  a          100.0     1  ok",
 			"\x1b[2m  long name    9.5~    2  skipped\x1b[0m",
@@ -61,8 +61,9 @@ func TestTable(t *testing.T) {
 		}},
 	} {
 		var b strings.Builder
-		(&printer{w: &b, options: tc.options}).table(table())
-		if diff := cmp.Diff(strings.Join(tc.want, "\n")+"\n", b.String()); diff != "" {
+		of := table()
+		(&printer{w: &b, options: tc.options}).table("", &of)
+		if diff := cmp.Diff("\n\n"+strings.Join(tc.want, "\n")+"\n", b.String()); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 	}

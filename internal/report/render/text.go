@@ -6,7 +6,6 @@ package render
 import (
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 
 	"mustang/internal/report"
@@ -16,7 +15,7 @@ import (
 // Options are the ways to print a report. The zero value prints plain text of any
 // width.
 type Options struct {
-	// Wide adds percentiles, rounds and evidence to each row.
+	// Wide adds the tests to comparisons of runs, and all lines and columns to answers.
 	Wide bool
 	// Width is the terminal's width in columns: tables leave out their least
 	// important columns until they fit. 0 leaves out none.
@@ -25,16 +24,15 @@ type Options struct {
 	Color bool
 }
 
-// Text prints all tables of r to w: for each suite the question, the details of the answer, the rows of each
-// workload and the comparisons; then what was skipped or failed. It returns the first error of w.
+// Text prints all tables of r to w: for each suite the question, the rows of each workload, what their packets pass, the
+// parts of the CPU time and the comparisons; then what was skipped or failed. It returns the first error of w.
 func Text(w io.Writer, r *report.Report, o Options) error {
 	p := &printer{w: w, options: o, several: len(r.Suites) > 1}
 	p.paragraph(r.Headline, 0)
-	for _, warning := range r.Warnings {
-		p.paragraph(p.paint(ansiAmber, warning), 0)
-	}
-	if r.Disturbances != "" {
-		p.paragraph(p.paint(ansiAmber, r.Disturbances), 0)
+	for _, warning := range append(r.Warnings[:len(r.Warnings):len(r.Warnings)], r.Disturbances) {
+		if warning != "" {
+			p.paragraph(p.paint(ansiAmber, warning), 0)
+		}
 	}
 	if len(r.Suites) == 0 {
 		p.line("")
@@ -67,6 +65,8 @@ type printer struct {
 	options Options
 	several bool // whether the report has several suites
 	err     error
+	// tableWidth is the width of the tables of an answer.
+	tableWidth int
 }
 
 // suite prints a suite.
@@ -79,83 +79,47 @@ func (p *printer) suite(s report.Suite) {
 	for _, line := range wrap(title, p.width(), 0) {
 		p.line(p.paint(ansiBold, line))
 	}
-	for _, w := range s.Workloads {
-		if s.Links { // whose answer Answer prints
-			break
-		}
-		p.line("")
-		p.paragraph(w.Name+": "+w.Answer.Headline, 0)
-		for _, detail := range w.Answer.Details {
-			p.paragraph(detail, 2)
-		}
-	}
-	if line := s.NotMeasured(0); line != "" {
+	if line := s.Brief.NotMeasured; line != "" {
 		p.line("")
 		p.paragraph(line, 0)
 	}
-	p.rows(s)
+	for _, w := range s.Workloads {
+		p.table(w.Heading, &w.Rows)
+	}
 	for _, note := range s.Notes {
 		p.paragraph(note, 0)
 	}
-	p.summary(s)
-	for _, w := range s.Workloads {
-		if len(w.Paths) == 0 {
-			continue
-		}
-		p.line("")
-		p.line("Packet paths, " + inSentence(w.Name))
-		for _, path := range w.Paths {
-			p.paragraph(path.String(w.CPUUnit), 2)
-		}
-	}
-	p.costs(s)
-	p.comparisons(s)
-}
-
-// rows prints the rows of all workloads.
-func (p *printer) rows(s report.Suite) {
-	for _, w := range s.Workloads {
-		p.heading(w.Heading)
-		p.table(w.Rows)
-	}
-}
-
-// costs prints the parts of the CPU time.
-func (p *printer) costs(s report.Suite) {
-	for _, w := range s.Workloads {
-		if w.Costs != nil && p.options.Wide {
-			p.heading(w.Costs.Title)
-			p.table(*w.Costs)
-		}
-	}
-}
-
-// summary prints the figures.
-func (p *printer) summary(s report.Suite) {
 	for _, w := range s.Workloads {
 		if w.Grid != nil {
-			p.heading(w.Grid.Title)
-			p.table(*w.Grid)
+			p.table(w.Grid.Title, w.Grid)
 		}
 	}
-}
-
-// comparisons prints the ratios.
-func (p *printer) comparisons(s report.Suite) {
+	for _, w := range s.Workloads {
+		if w.Paths != nil {
+			p.heading("Packet paths, " + report.LowerFirst(w.Name))
+			p.list(w.Paths)
+		}
+	}
+	for _, w := range s.Workloads {
+		if w.Costs != nil {
+			p.table(w.Costs.Title, w.Costs)
+		}
+	}
 	for _, w := range s.Workloads {
 		if w.Comparisons != nil {
-			p.heading("Comparisons, " + inSentence(w.Name) + " (ratio within each round)")
-			p.table(*w.Comparisons)
+			p.table("Comparisons, "+report.LowerFirst(w.Name)+" (ratio within each round)", w.Comparisons)
 		}
 	}
-	p.unseen(s)
 }
 
-// unseen prints how well two measurements of one path agree; for links the answer has it.
-func (p *printer) unseen(s report.Suite) {
-	if !s.Links && s.Unseen != "" {
-		p.line("")
-		p.paragraph(s.Unseen, 0)
+// list prints a table of long cells, a paragraph for each line.
+func (p *printer) list(t *report.Table) {
+	for i := range t.Lines {
+		text := t.Columns[0].Cells[i].Text
+		for j, c := range t.Columns[1:] {
+			text += []string{": ", "; "}[min(j, 1)] + c.Title() + " " + strings.ReplaceAll(c.Cells[i].Text, "\n", ", ")
+		}
+		p.paragraph(text, 2)
 	}
 }
 
@@ -177,15 +141,10 @@ func (p *printer) failures(suites []report.Suite) {
 	}
 }
 
-// table prints a table with its notes, in the colors of its lines' statuses.
-func (p *printer) table(t report.Table) {
-	var columns []column
-	for _, c := range t.Columns {
-		if !c.Wide || p.options.Wide {
-			columns = append(columns, newColumn(c))
-		}
-	}
-	shown := fit(columns, p.options.Width)
+// table prints a table with its notes under a heading, in the colors of its lines' statuses.
+func (p *printer) table(heading string, t *report.Table) {
+	p.heading(heading)
+	shown, left := fit(t.Columns, p.options.Width)
 	head, body := layOut(shown)
 	for _, line := range head {
 		p.line(p.paint(ansiDim, line))
@@ -199,12 +158,6 @@ func (p *printer) table(t report.Table) {
 			code = ansiDim
 		}
 		p.line(p.paint(code, line))
-	}
-	var left []string
-	for _, c := range columns {
-		if !slices.ContainsFunc(shown, func(s column) bool { return s.title == c.title }) {
-			left = append(left, c.title)
-		}
 	}
 	if len(left) > 0 {
 		p.paragraph("Columns left out for lack of width: "+strings.TrimSuffix(strings.Join(left, ", "), ".")+".", 2)
@@ -229,8 +182,11 @@ func (p *printer) width() int {
 }
 
 // paragraph writes text, wrapped.
-func (p *printer) paragraph(text string, indent int) {
-	for _, line := range wrap(text, p.width(), indent) {
+func (p *printer) paragraph(text string, indent int) { p.lines(wrap(text, p.width(), indent)) }
+
+// lines writes lines.
+func (p *printer) lines(lines []string) {
+	for _, line := range lines {
 		p.line(line)
 	}
 }
@@ -248,12 +204,4 @@ func (p *printer) paint(code, text string) string {
 		return text
 	}
 	return "\x1b[" + code + "m" + text + "\x1b[0m"
-}
-
-// inSentence writes a title in the middle of a sentence, leaving acronyms.
-func inSentence(title string) string {
-	if len(title) > 1 && title[1] >= 'A' && title[1] <= 'Z' {
-		return title
-	}
-	return strings.ToLower(title[:min(1, len(title))]) + title[min(1, len(title)):]
 }

@@ -5,7 +5,6 @@ import { say } from './controls.js';
 
 // compact closes the gaps of a chart's hidden rows: those above move down to the axis, and the chart ends at the first.
 export function compact(svg) {
-  if (svg.classList.contains('curve')) return; // whose rows are lines
   let room = 0; // of the hidden rows below
   let any = false; // whether the group has a row
   [...svg.querySelectorAll('.head, .mark')].reverse().forEach((part) => {
@@ -14,7 +13,7 @@ export function compact(svg) {
     if (head) part.classList.toggle('gone', !any);
     const shown = getComputedStyle(part).display !== 'none';
     any = !head && (any || shown);
-    part.setAttribute('transform', `translate(0 ${-room})`); // in a drawing whose heights go upwards
+    part.setAttribute('transform', `translate(0 ${room})`);
     if (!shown) room += height;
   });
   svg.dataset.box ??= svg.getAttribute('viewBox');
@@ -40,7 +39,7 @@ function tidy(table) {
 // enhance gives a suite a check box for each of its series.
 export function enhance(suite) {
   const series = new Map();
-  suite.querySelectorAll('.legend li[data-series]').forEach((item) => {
+  suite.querySelectorAll('.key [data-series]').forEach((item) => {
     series.set(item.dataset.series, series.get(item.dataset.series) || item.textContent.trim());
   });
   if (series.size < 2) return;

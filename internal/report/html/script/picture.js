@@ -59,7 +59,7 @@ async function picture(figure, title) {
   const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const font = getComputedStyle(document.body).fontFamily;
   const key = figure.closest('.answers')?.querySelector(':scope > .axis');
-  const series = [...figure.querySelectorAll('.legend li'), ...(key?.querySelectorAll('[data-series]') ?? [])];
+  const series = [...(key?.querySelectorAll('[data-series]') ?? [])];
   const parts = await Promise.all([...figure.querySelectorAll('svg.chart')].map(drawn));
   const width = Math.max(...parts.map((part) => part.width));
   const canvas = document.createElement('canvas');

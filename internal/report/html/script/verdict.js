@@ -6,20 +6,12 @@ import { button, say } from './controls.js';
 // clean is an element's text on one line, with plain spaces.
 const clean = (element) => element.textContent.replace(/\s+/g, ' ').trim();
 
-// sentences lists those of an answer: of a list, each with its workload.
-function sentences(answers) {
-  const own = [...answers.querySelectorAll('.sentences > li')].map(clean);
-  if (own.length > 0) return own;
-  return [...answers.querySelectorAll('.answer')].filter((part) => part.querySelector('.lead'))
-    .map((part) => `${clean(part.querySelector('h3'))}: ${clean(part.querySelector('.lead'))}`);
-}
-
 // markdown escapes what Markdown would take for its own.
 const markdown = (text) => text.replace(/[\\`*_[\]<>|#]/g, '\\$&');
 
 // enhance gives an answer its buttons.
 export function enhance(answers) {
-  const said = sentences(answers);
+  const said = [...answers.querySelectorAll('.sentences > li')].map(clean);
   if (said.length === 0) return;
   const source = `${document.title}: ${clean(document.getElementById('source'))}`;
   const bar = document.createElement('div');
@@ -34,6 +26,5 @@ export function enhance(answers) {
     });
     bar.append(control);
   });
-  if (answers.matches('.links')) answers.prepend(bar);
-  else answers.querySelector('.parts').before(bar);
+  answers.prepend(bar);
 }
