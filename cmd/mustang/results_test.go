@@ -194,7 +194,7 @@ func TestCompareLost(t *testing.T) {
 		{[]string{vanished, old, failed, "--threshold", "5%"}, exitDone, []string{"geomean"}, ""},
 		{[]string{old, zero, "--threshold", "5%"}, exitWorse, []string{"-100.0 %"}, "worse by more than 5%: loopback tcp_stream\n"},
 		{[]string{old, once, "--threshold", "5%"}, exitWorse, []string{"-100.0 %"}, "worse by more than 5%: loopback tcp_stream\n"},
-		{[]string{old, some, "--threshold", "5%"}, exitDone, []string{"A row with a sample of 0 has no interval"}, ""},
+		{[]string{old, some, "--threshold", "5%"}, exitDone, []string{"A row with a sample of 0 lacks an interval"}, ""},
 	})
 }
 

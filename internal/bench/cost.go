@@ -32,7 +32,7 @@ func splitCPU(m clock.MachineTime, units float64) *result.CPUSplit {
 // them, one after the other, apart from the timed turns: the kernel's statistics slow the
 // programs down.
 func (e *epoch) programTimes(ctx context.Context) (err error) {
-	with := slices.DeleteFunc(slices.Clone(e.standing), func(s *standing) bool { return s.lab == nil || s.lab.Datapath() == nil })
+	with := slices.DeleteFunc(slices.Clone(e.open), func(s *connection) bool { return s.lab == nil || s.lab.Datapath() == nil })
 	if len(with) == 0 {
 		return nil
 	}
@@ -54,7 +54,7 @@ func (e *epoch) programTimes(ctx context.Context) (err error) {
 // timePrograms returns the time of the programs that run while a connection carries load.
 // None of the load goes uncounted. The time of a run is the median of several windows: in
 // some of them other work interrupts a program.
-func (e *epoch) timePrograms(ctx context.Context, stats *bpfstats.Stats, s *standing) ([]result.ProgramTime, error) {
+func (e *epoch) timePrograms(ctx context.Context, stats *bpfstats.Stats, s *connection) ([]result.ProgramTime, error) {
 	pins, err := s.lab.Datapath().ProgramPins()
 	if err != nil {
 		return nil, err

@@ -152,7 +152,7 @@ func (r *run) epoch(ctx context.Context, rows []*measuredRow, instance int, b sh
 	if err := e.open(ctx, rows); err != nil {
 		return err
 	}
-	for _, s := range e.standing {
+	for _, s := range e.open {
 		r.options.setTurn(s.row)
 	}
 	if err := e.warmUp(ctx); err != nil {
@@ -184,7 +184,7 @@ func (e *epoch) carry(ctx context.Context, instance int, p *epochBudget) error {
 // epoch is the time in which the connections of some rows stand open.
 type epoch struct {
 	run       *run
-	standing  []*standing
+	open      []*connection
 	recorders map[*lab.Lab]*evidence.Recorder
 	failed    []*measuredRow
 	// taken and repeated are counts of rounds, next is the number of the first one to come,
@@ -193,8 +193,8 @@ type epoch struct {
 	again                 []int
 }
 
-// standing is a row with an open connection.
-type standing struct {
+// connection is a row with an open connection.
+type connection struct {
 	row        *measuredRow
 	lab        *lab.Lab
 	client     *load.Agent
@@ -204,7 +204,7 @@ type standing struct {
 
 // open opens the connections of rows. If that fails, the row has failed.
 func (e *epoch) open(ctx context.Context, rows []*measuredRow) error {
-	var prepared []*standing
+	var prepared []*connection
 	for _, row := range rows {
 		s, err := e.run.testbed.prepare(ctx, row.spec.path, e.run.options.spec(row.spec.path, row.spec.workload))
 		if err == nil {
@@ -224,7 +224,7 @@ func (e *epoch) open(ctx context.Context, rows []*measuredRow) error {
 			if s.lab != nil {
 				s.row.row.Variant = suites.Variant(s.row.spec.path.Variant, s.lab.OVSDatapath(), s.lab.Acceleration())
 			}
-			e.standing = append(e.standing, s)
+			e.open = append(e.open, s)
 		}
 	}
 	for i, s := range prepared {
@@ -239,7 +239,7 @@ func (e *epoch) open(ctx context.Context, rows []*measuredRow) error {
 }
 
 // record starts the recorders of the labs of rows, several at once, and returns the rows whose recorder runs. The others have failed.
-func (e *epoch) record(ctx context.Context, all []*standing) (recorded []*standing, err error) {
+func (e *epoch) record(ctx context.Context, all []*connection) (recorded []*connection, err error) {
 	for _, s := range all {
 		e.recorders[s.lab] = &evidence.Recorder{Lab: s.lab}
 	}
@@ -281,24 +281,24 @@ func (e *epoch) fail(ctx context.Context, row *measuredRow, err error) error {
 }
 
 // drop fails the row of a connection, which takes no further turns.
-func (e *epoch) drop(ctx context.Context, s *standing, err error) error {
-	e.standing = slices.DeleteFunc(e.standing, func(o *standing) bool { return o == s })
+func (e *epoch) drop(ctx context.Context, s *connection, err error) error {
+	e.open = slices.DeleteFunc(e.open, func(o *connection) bool { return o == s })
 	return e.fail(ctx, s.row, err)
 }
 
 // finished is a row whose connection is shut.
 type finished struct {
-	*standing
+	*connection
 	measurement load.Measurement
 	err         error
 }
 
 // shut shuts all connections, but those that it has no time for.
 func (e *epoch) shut(ctx context.Context) []finished {
-	all := make([]finished, len(e.standing))
+	all := make([]finished, len(e.open))
 	var group errgroup.Group
 	group.SetLimit(atOnce)
-	for i, s := range e.standing {
+	for i, s := range e.open {
 		group.Go(func() error {
 			m, err := s.client.Shut(ctx, s.connection.ID)
 			all[i] = finished{s, m, err}
@@ -306,11 +306,11 @@ func (e *epoch) shut(ctx context.Context) []finished {
 		})
 	}
 	_ = group.Wait()
-	e.standing = nil
+	e.open = nil
 	if ctx.Err() != nil {
 		for _, f := range all {
 			if f.err != nil {
-				e.standing = append(e.standing, f.standing)
+				e.open = append(e.open, f.connection)
 			}
 		}
 	}
@@ -358,7 +358,7 @@ func (e *epoch) close(ctx context.Context) error {
 // the rows that have failed.
 func (e *epoch) end() error {
 	var errs []error
-	for _, s := range e.standing {
+	for _, s := range e.open {
 		ctx, cancel := context.WithTimeout(context.Background(), shutTimeout)
 		if _, err := s.client.Shut(ctx, s.connection.ID); err != nil && s.client.Err() == nil {
 			errs = append(errs, err)

@@ -128,7 +128,7 @@ type run struct {
 	// turned is the number of rounds of slices so far.
 	turned int
 	// held is a connection that is open while paths are proved.
-	held *standing
+	held *connection
 	// disturbed is what others did to the present suite.
 	disturbed disturbances
 	quota     host.Quota

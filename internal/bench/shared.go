@@ -134,7 +134,7 @@ func (t *testbed) openIn(l *lab.Lab, client *load.Agent, open func() error) erro
 }
 
 // open opens a connection on a path, whose traffic a recorder of its lab sees.
-func (t *testbed) open(ctx context.Context, p suites.Path, spec load.Spec, recorders map[*lab.Lab]*evidence.Recorder) (*standing, error) {
+func (t *testbed) open(ctx context.Context, p suites.Path, spec load.Spec, recorders map[*lab.Lab]*evidence.Recorder) (*connection, error) {
 	s, err := t.prepare(ctx, p, spec)
 	if err != nil {
 		return nil, err
@@ -143,11 +143,11 @@ func (t *testbed) open(ctx context.Context, p suites.Path, spec load.Spec, recor
 	if err := recorders[s.lab].Start(); err != nil {
 		return nil, err
 	}
-	return s, t.connect(ctx, []*standing{s})[0]
+	return s, t.connect(ctx, []*connection{s})[0]
 }
 
 // prepare starts what a connection on a path needs.
-func (t *testbed) prepare(ctx context.Context, p suites.Path, spec load.Spec) (*standing, error) {
+func (t *testbed) prepare(ctx context.Context, p suites.Path, spec load.Spec) (*connection, error) {
 	var l *lab.Lab
 	var err error
 	if t.cluster == nil {
@@ -155,7 +155,7 @@ func (t *testbed) prepare(ctx context.Context, p suites.Path, spec load.Spec) (*
 			return nil, err
 		}
 	}
-	s := &standing{lab: l, spec: spec}
+	s := &connection{lab: l, spec: spec}
 	if s.client, s.spec.Namespace, err = t.clientOf(ctx, p, spec.Workload); err != nil {
 		return nil, err
 	}
@@ -169,7 +169,7 @@ const atOnce = 32
 
 // connect opens connections, and returns the error of each. Those whose client moves follow
 // the others, one by one.
-func (t *testbed) connect(ctx context.Context, all []*standing) []error {
+func (t *testbed) connect(ctx context.Context, all []*connection) []error {
 	errs := make([]error, len(all))
 	open := func(i int) {
 		s := all[i]

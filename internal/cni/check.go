@@ -100,7 +100,7 @@ func (a *attachment) checkAddresses(ctx context.Context) error {
 func (a *attachment) checkLink() error {
 	network, ok := a.plugin.records().Network(a.config.Name)
 	if !ok {
-		return fmt.Errorf("%s has no record of its shared state", a.config)
+		return fmt.Errorf("the record of the shared state of %s is missing", a.config)
 	}
 	network.Link, network.Routers = a.record.Link, a.record.Routers
 	if len(a.record.Gateways) > 0 {

@@ -81,7 +81,7 @@ func tamperings() []tampering {
 		{name: "limit of what the pod receives gone", modes: "veth bridge", host: "tc qdisc del dev {device} root",
 			want: []string{"{device}", "limit"}},
 		{name: "record gone", host: "rm -r {run}/net/attachments", want: []string{"not attached"}},
-		{name: "shared record gone", host: "rm {run}/net/network.json", want: []string{"no record of its shared state"}},
+		{name: "shared record gone", host: "rm {run}/net/network.json", want: []string{"the record of the shared state"}},
 	}
 }
 

@@ -35,11 +35,11 @@ func (a *attachment) addHostPorts(ctx context.Context, addresses []netconf.PodAd
 	var wanted []service.Service
 	for i, port := range a.config.Runtime.Ports {
 		if port.HostIP.IsValid() && !slices.Contains(host, port.HostIP) {
-			return netconf.Invalidf("runtimeConfig.portMappings[%d].hostIP: %v is no address of the host, or a link-local one", i, port.HostIP)
+			return netconf.Invalidf("runtimeConfig.portMappings[%d].hostIP: %v is not a routable host address", i, port.HostIP)
 		}
 		services := portServices(port, host, addresses)
 		if len(services) == 0 {
-			return fmt.Errorf("port %d: host and pod have no address of the family of %v in common", port.HostPort, port.HostIP)
+			return fmt.Errorf("port %d: host and pod lack a common address of the family of %v", port.HostPort, port.HostIP)
 		}
 		if err := checkUnheard(a.host, services); err != nil {
 			return err

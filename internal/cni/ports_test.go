@@ -138,7 +138,7 @@ func TestForeignHostIP(t *testing.T) {
 	for _, ip := range []string{"1.2.3.4", "10.96.0.1", outsideAddresses[0].Addr().String(), own.ips()[0].String(), "2001:db8::9", "fe80::1"} {
 		p := f.pod("a", at(ip))
 		err := f.add(p)
-		f.oneLine(err, "portMappings[0].hostIP: "+ip+" is no address of the host")
+		f.oneLine(err, "portMappings[0].hostIP: "+ip+" is not a routable host address")
 		if Coded(err).Code != types.ErrInvalidNetworkConfig {
 			t.Errorf("%s: code %d", ip, Coded(err).Code)
 		}

@@ -39,11 +39,11 @@ func (t *workloadTable) costs() *Table {
 		columns[1+i].Right = true
 	}
 	out := Table{ID: t.anchor + "-cpu", Title: "CPU time, " + LowerFirst(t.name), Notes: []string{
-		"CPU time is that of the whole machine. The kernel counts its parts in ticks, and hardware interrupts apart, so that they add up only about.",
+		"CPU time counts the whole machine. The kernel counts its parts in ticks, and hardware interrupts apart, so that they add up only about.",
 	}}
 	if bpf {
 		columns = append(columns, only.texts(0, func(e *entry) string { return e.programTimes(t.cpuUnit) }, "eBPF programs"))
-		out.Notes = append(out.Notes, "The time of an eBPF program is that of a run, less an empty program's, in a short run of its own.")
+		out.Notes = append(out.Notes, "The time of an eBPF program is measured in a short run of its own, less the time of an empty program.")
 	}
 	out.Columns = withoutEmpty(columns)
 	for i, e := range shown {

@@ -149,7 +149,7 @@ func PluginConfig(conflist []byte) ([]byte, error) {
 		return nil, err
 	}
 	if len(l.Plugins) == 0 || l.Plugins[0] == nil {
-		return nil, errors.New("the list has no plugins")
+		return nil, errors.New("the list lacks plugins")
 	}
 	config := l.Plugins[0]
 	config["cniVersion"], config["name"] = l.CNIVersion, l.Name

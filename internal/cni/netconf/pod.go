@@ -88,7 +88,7 @@ func (p PodInfo) validate(services string) error {
 	case p.policies == policiesOff && said:
 		return Invalidf("policies: with off, no policy selects a pod by namespace or labels")
 	case (said || p.policies == policiesOn || p.policies == PoliciesAgent) && services == ServicesOff:
-		return Invalidf("services: with off, pods have no programs that enforce policies, and policies, namespace or labels ask for them")
+		return Invalidf("services: with off, pods lack the programs that enforce policies, which policies, namespace or labels need")
 	case len(p.Labels) > maxLabels:
 		return Invalidf("labels: %d of them, at most %d", len(p.Labels), maxLabels)
 	}

@@ -25,7 +25,7 @@ func (s *Server) awaitBriefly(ctx context.Context, verb string, r cni.Request) e
 // await answers once the policies of a Pod hold. The plugin may be any version that knows the layout of this one's maps.
 func (s *Server) await(ctx context.Context, c *handover.Call) (answer handover.Answer, err error) {
 	if _, err := s.samePlace(c); err != nil {
-		s.Log.Warn("CNI socket: policies are not those of the plugin's datapath", "reason", err)
+		s.Log.Warn("CNI socket: policies are of another datapath than the plugin's", "reason", err)
 		return answer, err
 	}
 	if s.Plugin.Await == nil || c.Layout != cni.Layout() {

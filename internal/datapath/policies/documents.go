@@ -95,10 +95,10 @@ func (d documents) trusted() []service.Owner {
 	return owners
 }
 
-// said returns what an owner says, and saidBefore what rows follow as long as they are behind.
-func (s set) said() Set { return s.now }
+// current returns what an owner has stored, and previous what the rows follow as long as they are behind.
+func (s set) current() Set { return s.now }
 
-func (s set) saidBefore() Set {
+func (s set) previous() Set {
 	if s.before != nil {
 		return *s.before
 	}
@@ -129,7 +129,7 @@ func (d documents) inForce(of func(set) Set) (all []policy.Policy) {
 
 // audit reports whether policies are only audited.
 func (d documents) audit() bool {
-	return d.enforcedBy(0, set.said) == 0 && len(d.inForce(set.said)) > 0
+	return d.enforcedBy(0, set.current) == 0 && len(d.inForce(set.current)) > 0
 }
 
 // read reads all documents. It needs no lock but to see one state of all.

@@ -73,7 +73,7 @@ func (p Policies) List() ([]Listed, error) {
 	}
 	var all []Listed
 	s.Policies = nil
-	off := docs.enforcedBy(0, set.said) != 0
+	off := docs.enforcedBy(0, set.current) != 0
 	for _, owner := range docs.owners() {
 		said := docs.sets[owner].now
 		for _, each := range said.Policies {
@@ -132,7 +132,7 @@ func (p Policies) Try(ctx context.Context, owner service.Owner, want Set) (Resul
 
 // refuseAudit refuses policies to audit that would have no part in verdicts.
 func (d documents) refuseAudit(owner service.Owner, want Set) error {
-	if by := d.enforcedBy(owner, set.said); want.Audit && by != 0 {
+	if by := d.enforcedBy(owner, set.current); want.Audit && by != 0 {
 		return fmt.Errorf("audit: policies of owner %s are enforced; nothing was changed", by)
 	}
 	return nil

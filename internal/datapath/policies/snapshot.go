@@ -23,9 +23,9 @@ func (p Policies) assemble(d documents) (policy.Snapshot, error) {
 		s.Namespaces = append(s.Namespaces, set.now.Namespaces...) // of two by one name, the last counts
 		changed = changed || set.before != nil
 	}
-	s.Policies = d.inForce(set.said)
+	s.Policies = d.inForce(set.current)
 	if changed {
-		s.Previous = d.inForce(set.saidBefore)
+		s.Previous = d.inForce(set.previous)
 	}
 	for _, owner := range d.trusted() {
 		s.Nodes = append(s.Nodes, d.sets[owner].now.Nodes...)

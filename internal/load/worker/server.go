@@ -114,11 +114,11 @@ func (w *worker) serve(ctx context.Context, s *session, served workload) {
 	defer context.AfterFunc(ctx, s.interrupt)()
 	w.raiseThreads(s.spec.Flows)
 	_ = w.thread.run(func() error {
-		greet, report := s.greet, s.report
+		acknowledge, report := s.acknowledge, s.report
 		if served.network == "udp" {
-			greet, report = s.welcome, s.reportUDP
+			acknowledge, report = s.welcome, s.reportUDP
 		}
-		r, err := s.served(), greet()
+		r, err := s.served(), acknowledge()
 		if err == nil {
 			r, err = served.serve(s)
 		}
@@ -134,8 +134,8 @@ func (w *worker) serve(ctx context.Context, s *session, served workload) {
 	})
 }
 
-// greet answers a header over TCP.
-func (s *session) greet() error {
+// acknowledge answers a header over TCP.
+func (s *session) acknowledge() error {
 	if err := socket.KeepAlive(s.fd); err != nil {
 		return err
 	}

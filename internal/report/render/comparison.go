@@ -183,13 +183,13 @@ func comparisonFooter(c *compare.Comparison) []string {
 	}
 	if len(tests) > 0 {
 		out = append(out, "within or not certain: no difference found (p ≥ 0.05). p: "+strings.Join(tests, "; ")+
-			"; corrected for the number of differences in the table (Holm). Intervals are those of each row alone.")
+			"; corrected for the number of differences in the table (Holm). Each interval is of one row alone.")
 	}
 	if unknown {
 		out = append(out, "± ∞ too few labs or samples for a 95 % interval.")
 	}
 	if zero {
-		out = append(out, "A row with a sample of 0 has no interval of its difference.")
+		out = append(out, "A row with a sample of 0 lacks an interval of its difference.")
 	}
 	return out
 }
