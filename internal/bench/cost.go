@@ -32,7 +32,7 @@ func splitCPU(m clock.MachineTime, units float64) *result.CPUSplit {
 // them, one after the other, apart from the timed turns: the kernel's statistics slow the
 // programs down.
 func (e *epoch) programTimes(ctx context.Context) (err error) {
-	with := slices.DeleteFunc(slices.Clone(e.open), func(s *connection) bool { return s.lab == nil || s.lab.Datapath() == nil })
+	with := slices.DeleteFunc(slices.Clone(e.connections), func(s *connection) bool { return s.lab == nil || s.lab.Datapath() == nil })
 	if len(with) == 0 {
 		return nil
 	}

@@ -98,7 +98,7 @@ func (e *epoch) takeWatched(ctx context.Context, order []int) (_ []load.SliceRes
 // its wire has a rate and drops what exceeds it.
 func (e *epoch) spoilt(order []int, taken []load.SliceResult) bool {
 	for i, t := range taken {
-		row := e.open[order[i]].row
+		row := e.connections[order[i]].row
 		lossless := row.class() == result.ClassKernel && row.spec.path.Lab.WireRate == 0
 		if t.Machine.StealSeconds > 0 || t.Retransmits > 0 && lossless {
 			return true

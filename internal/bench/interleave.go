@@ -152,7 +152,7 @@ func (r *run) epoch(ctx context.Context, rows []*measuredRow, instance int, b sh
 	if err := e.open(ctx, rows); err != nil {
 		return err
 	}
-	for _, s := range e.open {
+	for _, s := range e.connections {
 		r.options.setTurn(s.row)
 	}
 	if err := e.warmUp(ctx); err != nil {
@@ -183,10 +183,10 @@ func (e *epoch) carry(ctx context.Context, instance int, p *epochBudget) error {
 
 // epoch is the time in which the connections of some rows stand open.
 type epoch struct {
-	run       *run
-	open      []*connection
-	recorders map[*lab.Lab]*evidence.Recorder
-	failed    []*measuredRow
+	run         *run
+	connections []*connection
+	recorders   map[*lab.Lab]*evidence.Recorder
+	failed      []*measuredRow
 	// taken and repeated are counts of rounds, next is the number of the first one to come,
 	// and again those of the ones to repeat.
 	taken, repeated, next int
@@ -224,7 +224,7 @@ func (e *epoch) open(ctx context.Context, rows []*measuredRow) error {
 			if s.lab != nil {
 				s.row.row.Variant = suites.Variant(s.row.spec.path.Variant, s.lab.OVSDatapath(), s.lab.Acceleration())
 			}
-			e.open = append(e.open, s)
+			e.connections = append(e.connections, s)
 		}
 	}
 	for i, s := range prepared {
@@ -282,7 +282,7 @@ func (e *epoch) fail(ctx context.Context, row *measuredRow, err error) error {
 
 // drop fails the row of a connection, which takes no further turns.
 func (e *epoch) drop(ctx context.Context, s *connection, err error) error {
-	e.open = slices.DeleteFunc(e.open, func(o *connection) bool { return o == s })
+	e.connections = slices.DeleteFunc(e.connections, func(o *connection) bool { return o == s })
 	return e.fail(ctx, s.row, err)
 }
 
@@ -295,10 +295,10 @@ type finished struct {
 
 // shut shuts all connections, but those that it has no time for.
 func (e *epoch) shut(ctx context.Context) []finished {
-	all := make([]finished, len(e.open))
+	all := make([]finished, len(e.connections))
 	var group errgroup.Group
 	group.SetLimit(atOnce)
-	for i, s := range e.open {
+	for i, s := range e.connections {
 		group.Go(func() error {
 			m, err := s.client.Shut(ctx, s.connection.ID)
 			all[i] = finished{s, m, err}
@@ -306,11 +306,11 @@ func (e *epoch) shut(ctx context.Context) []finished {
 		})
 	}
 	_ = group.Wait()
-	e.open = nil
+	e.connections = nil
 	if ctx.Err() != nil {
 		for _, f := range all {
 			if f.err != nil {
-				e.open = append(e.open, f.connection)
+				e.connections = append(e.connections, f.connection)
 			}
 		}
 	}
@@ -358,7 +358,7 @@ func (e *epoch) close(ctx context.Context) error {
 // the rows that have failed.
 func (e *epoch) end() error {
 	var errs []error
-	for _, s := range e.open {
+	for _, s := range e.connections {
 		ctx, cancel := context.WithTimeout(context.Background(), shutTimeout)
 		if _, err := s.client.Shut(ctx, s.connection.ID); err != nil && s.client.Err() == nil {
 			errs = append(errs, err)

@@ -36,12 +36,12 @@ func turns(seed uint64, round int, blocks [][]int) []int {
 // that take no part in the round are in none.
 func (e *epoch) blocks(round int) [][]int {
 	least := slowEvery // without a quick row, slow ones take part in every round
-	for _, s := range e.open {
+	for _, s := range e.connections {
 		least = min(least, max(s.row.every, 1))
 	}
 	index := map[string]int{}
 	var out [][]int
-	for i, s := range e.open {
+	for i, s := range e.connections {
 		if round%(max(s.row.every, 1)/least) != 0 {
 			continue
 		}
@@ -61,12 +61,12 @@ func (e *epoch) blocks(round int) [][]int {
 
 // rounds takes rounds in batches, until the time of the epoch is over.
 func (e *epoch) rounds(ctx context.Context, instance int, p *epochBudget) error {
-	for len(e.open) > 0 {
+	for len(e.connections) > 0 {
 		n := p.next()
 		if n == 0 {
 			break
 		}
-		p.budget.show(e.open[0].row.spec.name(), n)
+		p.budget.show(e.connections[0].row.spec.name(), n)
 		started := time.Now()
 		repeated, err := e.batch(ctx, instance, n)
 		if err != nil {
@@ -83,7 +83,7 @@ func (e *epoch) rounds(ctx context.Context, instance int, p *epochBudget) error 
 // without them.
 func (e *epoch) batch(ctx context.Context, instance, rounds int) (repeated int, err error) {
 	numbers := e.numbers(rounds)
-	for len(e.open) > 0 {
+	for len(e.connections) > 0 {
 		var orders [][]int
 		for i, number := range numbers {
 			orders = append(orders, turns(e.run.options.Seed, e.run.turned+i, e.blocks(number)))
@@ -133,7 +133,7 @@ func (e *epoch) repeats(order []int, spoilt bool) bool {
 		return false
 	}
 	e.run.disturbed.spoilt++
-	for i, s := range e.open {
+	for i, s := range e.connections {
 		if slices.Contains(order, i) {
 			s.row.row.SpoiltRounds++
 		}
@@ -150,15 +150,15 @@ func (e *epoch) repeats(order []int, spoilt bool) bool {
 func (e *epoch) take(ctx context.Context, order []int) ([]load.SliceResult, error) {
 	var taken []load.SliceResult
 	for len(order) > 0 {
-		client := e.open[order[0]].client
-		n := slices.IndexFunc(order, func(i int) bool { return e.open[i].client != client })
+		client := e.connections[order[0]].client
+		n := slices.IndexFunc(order, func(i int) bool { return e.connections[i].client != client })
 		if n < 0 {
 			n = len(order)
 		}
 		n = min(n, load.MaxSlices)
 		var batch []load.Slice
 		for _, i := range order[:n] {
-			batch = append(batch, e.open[i].slice())
+			batch = append(batch, e.connections[i].slice())
 		}
 		results, err := client.Slices(ctx, batch)
 		if err != nil {
@@ -189,7 +189,7 @@ func (s *connection) slice() load.Slice {
 // findFailed fails the rows whose turn fails when it runs alone.
 func (e *epoch) findFailed(ctx context.Context, cause error) error {
 	var failed []*connection
-	for _, s := range e.open {
+	for _, s := range e.connections {
 		_, err := s.client.Slices(ctx, []load.Slice{s.slice()})
 		if ctx.Err() != nil {
 			return err
@@ -204,7 +204,7 @@ func (e *epoch) findFailed(ctx context.Context, cause error) error {
 	if len(failed) == 0 {
 		return fmt.Errorf("a turn failed, and none did when they ran alone: %w", cause)
 	}
-	e.open = slices.DeleteFunc(e.open, func(s *connection) bool { return slices.Contains(failed, s) })
+	e.connections = slices.DeleteFunc(e.connections, func(s *connection) bool { return slices.Contains(failed, s) })
 	return nil
 }
 
@@ -212,7 +212,7 @@ func (e *epoch) findFailed(ctx context.Context, cause error) error {
 func (e *epoch) add(instance int, order []int, taken []load.SliceResult) {
 	round := e.run.turned
 	e.run.turned++
-	for i, s := range e.open {
+	for i, s := range e.connections {
 		first := slices.Index(order, i)
 		if first < 0 {
 			continue // not in this round
@@ -237,7 +237,7 @@ const warmTime = 10 * time.Millisecond
 
 // warmUp lets the streams carry load until the windows of both ends have grown.
 func (e *epoch) warmUp(ctx context.Context) error {
-	for _, s := range slices.Clone(e.open) {
+	for _, s := range slices.Clone(e.connections) {
 		if s.row.spec.workload.Name != load.TCPStream {
 			continue
 		}

@@ -54,7 +54,7 @@ func TestSlowRowsTakeFewerRounds(t *testing.T) {
 		for _, every := range tt.every {
 			row := newRow(rowSpec{})
 			row.every = every
-			e.open = append(e.open, &connection{row: row})
+			e.connections = append(e.connections, &connection{row: row})
 		}
 		for round, want := range tt.want {
 			if got := fmt.Sprint(e.blocks(round)); got != want {
