@@ -67,7 +67,7 @@ func TestSlowRowsTakeFewerRounds(t *testing.T) {
 // TestSpoiltRoundsOfSuite counts rounds, and the spoilt ones, of each suite for itself.
 func TestSpoiltRoundsOfSuite(t *testing.T) {
 	r := &run{turned: 1000} // of the suite before
-	e := epoch{run: r, standing: []*connection{{row: newRow(rowSpec{})}}}
+	e := epoch{run: r, connections: []*connection{{row: newRow(rowSpec{})}}}
 	for i := range 8 {
 		turn := load.SliceResult{}
 		if i%2 == 0 {
@@ -115,7 +115,7 @@ func TestWiresWithARateLoseSegments(t *testing.T) {
 	}{{lab.Options{}, true}, {lab.Options{WireDelay: 1}, true}, {lab.Options{WireRate: 1e9}, false}, {lab.Options{Guests: true}, false}} {
 		path := suites.Path{}
 		path.Lab = tt.options
-		e := epoch{standing: []*connection{{row: newRow(rowSpec{path: path})}}}
+		e := epoch{connections: []*connection{{row: newRow(rowSpec{path: path})}}}
 		if got := e.spoilt([]int{0}, []load.SliceResult{{Retransmits: 1}}); got != tt.want {
 			t.Errorf("%+v: spoilt %t", tt.options, got)
 		}
