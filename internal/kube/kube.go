@@ -269,7 +269,7 @@ func (c *Client) list(s *store, t *trouble) *cache.ListWatch {
 				return nil, errUndefined // the next list asks again, in a minute at most
 			}
 			w, err := c.dynamic.Resource(at.resource()).Watch(ctx, with(o))
-			if !apierrors.IsNotFound(err) { // a list follows, and tells
+			if !apierrors.IsNotFound(err) && !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) { // a list follows, and tells
 				t.note(ctx, s.kind, err)
 			}
 			return w, err
