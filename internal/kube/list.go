@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
 
 	"mustang/internal/document"
 )
@@ -128,6 +129,18 @@ func open(d *jsontext.Decoder, bracket jsontext.Kind) error {
 		err = errNoList
 	}
 	return err
+}
+
+// boundedWatch is a watch that ends with a context of its own.
+type boundedWatch struct {
+	watch.Interface
+	cancel context.CancelFunc
+}
+
+// Stop ends the watch and its context.
+func (w *boundedWatch) Stop() {
+	w.Interface.Stop()
+	w.cancel()
 }
 
 // lists reports whether a list of that name is one of the kind.
