@@ -109,7 +109,7 @@ func worseThan(c *compare.Comparison, threshold string, limit float64, allowMiss
 		texts = append(texts, fmt.Sprintf("worse by more than %s: %s", threshold, firstOf(worse)))
 	}
 	if lost := c.Lost(); len(lost) > 0 && !allowMissing {
-		texts = append(texts, "no figure in NEW (--allow-missing allows it): "+firstOf(lost))
+		texts = append(texts, "no figure to judge in NEW (--allow-missing allows it): "+firstOf(lost))
 	}
 	if texts == nil {
 		return nil

@@ -186,11 +186,11 @@ func TestCompareLost(t *testing.T) {
 	once := spoilt("once", func(r *result.Row) { r.Samples, r.Positions, r.Median, r.CI95 = []float64{0}, nil, 0, nil })
 	some := spoilt("some", func(r *result.Row) { r.Samples[0], r.CI95[0] = 0, 0 })
 	checkCompare(t, map[string]string{envStateDir: filepath.Join(t.TempDir(), "state")}, []compareCase{
-		{[]string{old, failed, "--threshold", "5%"}, exitWorse, []string{"Not in failed, failed: round 3"}, "no figure in NEW (--allow-missing allows it): loopback tcp_stream\n"},
+		{[]string{old, failed, "--threshold", "5%"}, exitWorse, []string{"Not in failed, failed: round 3"}, "no figure to judge in NEW (--allow-missing allows it): loopback tcp_stream\n"},
 		{[]string{old, failed, "--threshold", "5%", "--allow-missing"}, exitDone, []string{"geomean"}, ""},
 		{[]string{failed, old, "--threshold", "5%"}, exitDone, []string{"geomean"}, ""},
 		{[]string{old, failed}, exitDone, []string{"geomean"}, ""},
-		{[]string{old, old, vanished, "--threshold", "5%"}, exitWorse, []string{"geomean"}, "no figure in NEW (--allow-missing allows it): loopback tcp_stream, loopback "},
+		{[]string{old, old, vanished, "--threshold", "5%"}, exitWorse, []string{"geomean"}, "no figure to judge in NEW (--allow-missing allows it): loopback tcp_stream, loopback "},
 		{[]string{vanished, old, failed, "--threshold", "5%"}, exitDone, []string{"geomean"}, ""},
 		{[]string{old, zero, "--threshold", "5%"}, exitWorse, []string{"-100.0 %"}, "worse by more than 5%: loopback tcp_stream\n"},
 		{[]string{old, once, "--threshold", "5%"}, exitWorse, []string{"-100.0 %"}, "worse by more than 5%: loopback tcp_stream\n"},

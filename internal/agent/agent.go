@@ -173,7 +173,8 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	watching.Go(func() { a.warnings.post(ctx, a.Events, a.Node) })
 	watching.Go(func() {
-		a.Source.Watch(ctx, watched, kube.Calls{On: a.on, Synced: func() { close(synced) }, Installed: a.installed, Failing: a.failing})
+		installed := func(k kube.Kind) int { return a.installed(ctx, k) }
+		a.Source.Watch(ctx, watched, kube.Calls{On: a.on, Synced: func() { close(synced) }, Installed: installed, Failing: a.failing})
 	})
 	select {
 	case <-ctx.Done():

@@ -92,6 +92,9 @@ func TestAgent(t *testing.T) {
 	rows := &table{rows: map[service.Key]service.Service{{}: {Owner: service.Agent}}, fails: 1}
 	s.Put(t, services, serviceAt("web", "10.96.0.1", ""))
 	s.Put(t, endpointSlices, sliceOf("web-1", "web", "a", "10.1.0.1"))
+	s.Put(t, nodes, nodeAt("here", "192.0.2.1", "", ""))
+	s.Put(t, "/api/v1/namespaces", `{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}}`)
+	s.Put(t, "/api/v1/pods", podAt("web", "10.1.0.1", "2026-01-01T00:00:00Z", "Running"))
 	start(t, s, rows)
 	rows.wants(t, "first list", "10.96.0.1:80/tcp [10.1.0.1:8080]")
 	s.Put(t, endpointSlices, sliceOf("web-2", "web", "a", "10.1.0.2"))

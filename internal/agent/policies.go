@@ -173,21 +173,30 @@ func (a *Agent) readPolicies() error {
 	return nil
 }
 
-// installed returns how many policies of a kind the tables have from an agent before; if they cannot be read, one.
-func (a *Agent) installed(k kube.Kind) (n int) {
-	if policyKinds[k.Resource] == "" {
-		return 0
-	}
+// installed returns how many policies of a kind the tables have from an agent before; if they cannot be read, one. Every working cluster has objects of the
+// other kinds: where an agent before has written policies or services, it is one.
+func (a *Agent) installed(ctx context.Context, k kube.Kind) (n int) {
+	ofPolicy := policyKinds[k.Resource] != ""
 	listed, err := a.Policies.List()
 	if err != nil {
 		return 1
 	}
 	for _, p := range listed {
-		if p.Owner == service.Agent && (p.Tier == policy.Namespaced) == (k == kube.NetworkPolicies) {
+		if p.Owner == service.Agent && (!ofPolicy || (p.Tier == policy.Namespaced) == (k == kube.NetworkPolicies)) {
 			n++
 		}
 	}
-	return n
+	switch {
+	case ofPolicy:
+		return n
+	case n > 0:
+		return 1
+	}
+	services, err := a.Services.List(ctx)
+	if err != nil || slices.ContainsFunc(services, func(s service.Service) bool { return s.Owner == service.Agent }) {
+		return 1
+	}
+	return 0
 }
 
 // readOthers finds out which policies other owners have.

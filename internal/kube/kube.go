@@ -44,6 +44,13 @@ const (
 // no bookmark (a minute), for which some proxies wait.
 const answerWithin = 90 * time.Second
 
+// readWithin is how long a list may take, and watchBeyond how long a watch may stay open after the time that it asked for: something before an API server may
+// send the head of an answer, and nothing more.
+const (
+	readWithin  = 5 * time.Minute
+	watchBeyond = 30 * time.Second
+)
+
 // Kind is a kind of objects, and which of them.
 type Kind struct {
 	Group, Version, Resource string
@@ -129,6 +136,8 @@ type Client struct {
 	config  *rest.Config
 	host    string // "https://192.0.2.1:6443"
 	dialed  *dialed
+	// readWithin and watchBeyond are the constants, but in tests.
+	readWithin, watchBeyond time.Duration
 }
 
 // Connect returns a client for the cluster of a kubeconfig file, or of the pod that the process is in if the path is empty. It
@@ -161,7 +170,7 @@ func Connect(kubeconfig string) (*Client, error) {
 	if literal, err := netip.ParseAddr(at.Hostname()); err == nil {
 		to.addrs[literal.Unmap()] = true
 	}
-	return &Client{dynamic.New(plain), plain, config, at.Scheme + "://" + at.Host, to}, nil
+	return &Client{dynamic.New(plain), plain, config, at.Scheme + "://" + at.Host, to, readWithin, watchBeyond}, nil
 }
 
 // inCluster returns the configuration of a pod.
@@ -250,8 +259,10 @@ func (c *Client) list(s *store, t *trouble) *cache.ListWatch {
 	return &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (_ runtime.Object, err error) {
 			names := &metav1.PartialObjectMetadataList{}
-			if at, err = c.served(ctx, s.kind); err == nil {
-				names, err = c.stream(ctx, at, with(o), s.listing)
+			bounded, cancel := context.WithTimeout(ctx, c.readWithin)
+			defer cancel()
+			if at, err = c.served(bounded, s.kind); err == nil {
+				names, err = c.stream(bounded, at, with(o), s.listing)
 			}
 			if undefined := errors.Is(err, errUndefined); undefined || err == nil && o.Continue == "" && len(names.Items) == 0 {
 				err = s.doubt(undefined)
@@ -268,11 +279,16 @@ func (c *Client) list(s *store, t *trouble) *cache.ListWatch {
 			if at.Version == "" {
 				return nil, errUndefined // the next list asks again, in a minute at most
 			}
-			w, err := c.dynamic.Resource(at.resource()).Watch(ctx, with(o))
-			if !apierrors.IsNotFound(err) { // a list follows, and tells
+			bounded, cancel := context.WithTimeout(ctx, time.Duration(*o.TimeoutSeconds)*time.Second+c.watchBeyond)
+			w, err := c.dynamic.Resource(at.resource()).Watch(bounded, with(o))
+			if !apierrors.IsNotFound(err) && !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) { // a list follows, and tells
 				t.note(ctx, s.kind, err)
 			}
-			return w, err
+			if err != nil {
+				cancel()
+				return nil, err
+			}
+			return &boundedWatch{w, cancel}, nil
 		},
 	}
 }

@@ -12,8 +12,10 @@ import (
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
 
 	"mustang/internal/document"
 )
@@ -27,12 +29,15 @@ func (c *Client) stream(ctx context.Context, k Kind, o metav1.ListOptions, on fu
 	}
 	defer body.Close()
 	names := &metav1.PartialObjectMetadataList{}
-	err = eachItem(body, &names.ListMeta, func(item jsontext.Value) error {
+	err = eachItem(body, k, &names.ListMeta, func(item jsontext.Value) error {
 		var head document.Object
 		if err := document.Decode(item, &head); err != nil {
 			return err
 		}
 		m := head.Metadata
+		if m.Name == "" {
+			return errNoList
+		}
 		names.Items = append(names.Items, metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: m.Namespace, Name: m.Name}})
 		on(Event{k, m.Namespace, m.Name, item})
 		return nil
@@ -47,8 +52,8 @@ func (c *Client) stream(ctx context.Context, k Kind, o metav1.ListOptions, on fu
 var errNoList = errors.New("not a list")
 
 // eachItem reads a list, and calls a function for each item, which has the kind and the version that the list names: items are
-// without. What is not said to be a list, and to have items, is none: something before the API server has answered.
-func eachItem(r io.Reader, meta *metav1.ListMeta, item func(jsontext.Value) error) error {
+// without. What is not said to be a list of the kind, and to have items, is none: something before the API server has answered.
+func eachItem(r io.Reader, k Kind, head *metav1.ListMeta, item func(jsontext.Value) error) error {
 	d := jsontext.NewDecoder(r)
 	if err := open(d, '{'); err != nil {
 		return err
@@ -72,9 +77,12 @@ func eachItem(r io.Reader, meta *metav1.ListMeta, item func(jsontext.Value) erro
 				Remaining       *int64 `json:"remainingItemCount"`
 			}
 			err = json.UnmarshalDecode(d, &m)
-			meta.ResourceVersion, meta.Continue, meta.RemainingItemCount = m.ResourceVersion, m.Continue, m.Remaining
+			head.ResourceVersion, head.Continue, head.RemainingItemCount = m.ResourceVersion, m.Continue, m.Remaining
 		case "items":
 			listed = true
+			if kind != "" && !k.lists(kind) { // lists of custom resources name it after the items
+				return errNoList
+			}
 			err = items(d, strings.TrimSuffix(kind, "List"), version, item)
 		default:
 			err = d.SkipValue()
@@ -83,7 +91,7 @@ func eachItem(r io.Reader, meta *metav1.ListMeta, item func(jsontext.Value) erro
 			return err
 		}
 	}
-	if !listed || !strings.HasSuffix(kind, "List") {
+	if !listed || !k.lists(kind) {
 		return errNoList
 	}
 	return nil
@@ -121,6 +129,25 @@ func open(d *jsontext.Decoder, bracket jsontext.Kind) error {
 		err = errNoList
 	}
 	return err
+}
+
+// boundedWatch is a watch that ends with a context of its own.
+type boundedWatch struct {
+	watch.Interface
+	cancel context.CancelFunc
+}
+
+// Stop ends the watch and its context.
+func (w *boundedWatch) Stop() {
+	w.Interface.Stop()
+	w.cancel()
+}
+
+// lists reports whether a list of that name is one of the kind.
+func (k Kind) lists(list string) bool {
+	one, is := strings.CutSuffix(list, "List")
+	plural, _ := meta.UnsafeGuessKindToResource(schema.GroupVersionKind{Kind: one})
+	return is && plural.Resource == k.Resource
 }
 
 // path returns the path of a kind's list.

@@ -96,9 +96,11 @@ func TestVersions(t *testing.T) {
 // is told until the objects can be read.
 func TestInstalledStays(t *testing.T) {
 	const networkPolicies = "/apis/networking.k8s.io/v1/networkpolicies"
-	empty := func(kind string) *answers {
-		return &answers{code: http.StatusOK, body: fmt.Sprintf(`{"kind": "%sList", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": []}`, kind)}
+	listing := func(kind, items string) *answers {
+		return &answers{code: http.StatusOK, body: fmt.Sprintf(`{"kind": "%sList", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": %s}`, kind, items)}
 	}
+	empty := func(kind string) *answers { return listing(kind, "[]") }
+	gone := &answers{code: http.StatusGone, body: `{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Gone", "code": 410, "message": "gone"}`}
 	proxy := func() *answers { return &answers{code: http.StatusNotFound, body: "default backend - 404"} }
 	const neither = "clusternetworkpolicies.policy.networking.k8s.io is served neither as v1beta1 nor as v1alpha2: what is installed stays"
 	for name, c := range map[string]struct {
@@ -116,6 +118,11 @@ func TestInstalledStays(t *testing.T) {
 		"an empty list":         {ClusterNetworkPolicies, listOf("v1alpha2"), map[string]*answers{listOf("v1alpha2"): empty("ClusterNetworkPolicy")}, listOf("v1alpha2"), "an empty list of clusternetworkpolicies, although 1 are known: what is installed stays for a minute"},
 		"NetworkPolicies: 404":  {NetworkPolicies, networkPolicies, map[string]*answers{networkPolicies: notFound("")}, networkPolicies, "not found"},
 		"NetworkPolicies: none": {NetworkPolicies, networkPolicies, map[string]*answers{networkPolicies: empty("NetworkPolicy")}, networkPolicies, "an empty list of networkpolicies"},
+		"a list of others":      {NetworkPolicies, networkPolicies, map[string]*answers{networkPolicies: listing("Pod", `[{"metadata": {"name": "p"}}]`)}, networkPolicies, "not a list"},
+		"no list of others":     {NetworkPolicies, networkPolicies, map[string]*answers{networkPolicies: empty("Pod")}, networkPolicies, "not a list"},
+		"an empty item":         {NetworkPolicies, networkPolicies, map[string]*answers{networkPolicies: listing("NetworkPolicy", `[{}]`)}, networkPolicies, "not a list"},
+		"a null item":           {NetworkPolicies, networkPolicies, map[string]*answers{networkPolicies: listing("NetworkPolicy", `[null]`)}, networkPolicies, "not a list"},
+		"410 of each list":      {NetworkPolicies, networkPolicies, map[string]*answers{networkPolicies: gone}, networkPolicies, "gone"},
 		"EndpointSlices: 404":   {EndpointSlices, endpointSlices, map[string]*answers{endpointSlices: notFound("")}, endpointSlices, "not found"},
 		"EndpointSlices: none":  {EndpointSlices, endpointSlices, map[string]*answers{endpointSlices: empty("EndpointSlice")}, endpointSlices, "an empty list of endpointslices"},
 	} {

@@ -32,7 +32,7 @@ type trouble struct {
 
 // note notes how a request for a kind went.
 func (t *trouble) note(ctx context.Context, k Kind, err error) {
-	if ctx.Err() != nil || apierrors.IsResourceExpired(err) || apierrors.IsGone(err) { // it lists anew, as it should
+	if ctx.Err() != nil {
 		return
 	}
 	t.mu.Lock()

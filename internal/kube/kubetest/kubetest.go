@@ -215,7 +215,14 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request, list, prefix strin
 	for _, name := range names {
 		items = append(items, objects[name])
 	}
-	_ = json.NewEncoder(w).Encode(map[string]any{"kind": "List", "apiVersion": "v1", "metadata": meta, "items": items})
+	resource := list[strings.LastIndexByte(list, '/')+1:]
+	_ = json.NewEncoder(w).Encode(map[string]any{"kind": kinds[resource] + "List", "apiVersion": "v1", "metadata": meta, "items": items})
+}
+
+// kinds are the kinds of the objects that agents list, by resource.
+var kinds = map[string]string{
+	"nodes": "Node", "namespaces": "Namespace", "pods": "Pod", "services": "Service", "endpointslices": "EndpointSlice", "networkpolicies": "NetworkPolicy",
+	"clusternetworkpolicies": "ClusterNetworkPolicy",
 }
 
 // namespaced is the path of objects in a namespace, and of one there.

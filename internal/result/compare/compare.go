@@ -16,6 +16,8 @@ import (
 	"math"
 	"slices"
 
+	"github.com/aclements/go-moremath/mathx"
+
 	"mustang/internal/result"
 )
 
@@ -349,7 +351,8 @@ func (c *Comparison) Worse(threshold float64) []string {
 	return out
 }
 
-// Lost returns the rows, with their workloads, that the old run measured and another did not.
+// Lost returns the rows, with their workloads, that the old run measured and another did not, or not so that it can be judged: a figure fell to 0 where less is
+// better, or the samples are too few for any difference to be found.
 func (c *Comparison) Lost() []string {
 	added := map[result.Key]bool{}
 	for _, m := range c.Missing {
@@ -361,5 +364,21 @@ func (c *Comparison) Lost() []string {
 			out = append(out, name)
 		}
 	}
+	for _, t := range c.Tables {
+		for _, line := range t.Lines {
+			for i, d := range line.Deltas {
+				now, name := line.Figures[i+1], line.ID+" "+t.Workload
+				zero := now != nil && t.LessIsBetter && now.Median == 0 && line.Figures[0].Median > 0
+				if (zero || d != nil && d.tooFew()) && !slices.Contains(out, name) {
+					out = append(out, name)
+				}
+			}
+		}
+	}
 	return out
+}
+
+// tooFew reports whether no samples of these numbers would have a p-value below [Significance].
+func (d *Delta) tooFew() bool {
+	return d.Test == MannWhitney && !d.Found && 2/mathx.Choose(d.Old+d.New, d.Old) >= Significance
 }

@@ -278,3 +278,24 @@ func TestShift(t *testing.T) {
 		}
 	}
 }
+
+// TestLostWithoutJudgement names rows that no samples could show to be worse, and latencies that fall to 0.
+func TestLostWithoutJudgement(t *testing.T) {
+	old := []float64{100, 101, 102, 99, 98, 100, 101, 103, 97, 100, 100, 101}
+	for name, c := range map[string]struct {
+		unit     string
+		old, now []float64
+		lost     int
+	}{
+		"latency falls to 0": {"us", old, make([]float64, 12), 1},
+		"one sample":         {"transactions/s", old, []float64{1}, 1},
+		"two samples":        {"transactions/s", old[:2], []float64{1, 1}, 1},
+		"enough samples":     {"transactions/s", old, old, 0},
+		"rate falls to 0":    {"transactions/s", old, []float64{0}, 0}, // it is worse
+	} {
+		co := compareRuns(t, run("old", made("r", c.unit, 0, c.old...)), run("new", made("r", c.unit, 0, c.now...)))
+		if lost := co.Lost(); len(lost) != c.lost {
+			t.Errorf("%s: lost %v, want %d", name, lost, c.lost)
+		}
+	}
+}
