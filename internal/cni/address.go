@@ -87,7 +87,10 @@ func (a *attachment) delegate(ctx context.Context) (addresses []netconf.PodAddre
 // without one are on-link if their scope is (RFC 3442). It omits default routes if the configuration excludes them.
 func leaseOf(c netconf.Config, result *types100.Result) (addresses []netconf.PodAddress, routes []podlink.Route, err error) {
 	own := func(addr netip.Addr) bool { return slices.Contains(addrsOf(addresses), addr) }
-	for _, ip := range result.IPs {
+	for i, ip := range result.IPs {
+		if ip == nil {
+			return nil, nil, fmt.Errorf("ips[%d] in the result is null", i)
+		}
 		prefix := prefixOf(ip.Address)
 		if !prefix.IsValid() {
 			return nil, nil, fmt.Errorf("invalid address %v in the result", ip)
@@ -100,6 +103,9 @@ func leaseOf(c netconf.Config, result *types100.Result) (addresses []netconf.Pod
 		return nil, nil, errors.New("no address in the result")
 	}
 	for i, r := range result.Routes {
+		if r == nil {
+			return nil, nil, fmt.Errorf("routes[%d] in the result is null", i)
+		}
 		if r.Table != nil && *r.Table != unix.RT_TABLE_MAIN {
 			return nil, nil, fmt.Errorf("routes[%d]: table %d is not supported", i, *r.Table)
 		}
