@@ -168,7 +168,7 @@ func (a *attachment) releaseAddresses(ctx context.Context) error {
 func (a *attachment) release(ctx context.Context) error {
 	if a.record.IPAM != netconf.IPAMType {
 		_, err := runPlugin(ctx, a.record.IPAM, "DEL", a.request)
-		if old := (*types.Error)(nil); errors.As(err, &old) && old.Code == types.ErrIncompatibleCNIVersion {
+		if old := (*types.Error)(nil); errors.As(err, &old) && old.Code == types.ErrIncompatibleCNIVersion && len(a.record.Addresses) == 0 {
 			return nil // for which it has refused ADD too
 		}
 		return err

@@ -176,7 +176,8 @@ func TestDelegatedAddFails(t *testing.T) {
 	f.same(before, "ADD without the other plugin")
 }
 
-// TestIPAMOfOlderVersion has an IPAM plugin that does not know the version of the configuration: ADD fails for that, and DEL has nothing to delete.
+// TestIPAMOfOlderVersion has an IPAM plugin that does not know the version of the configuration: ADD fails for that, and DEL has nothing to delete; but
+// DEL of a pod that ADD gave an address by another version fails until the configuration has that version again.
 func TestIPAMOfOlderVersion(t *testing.T) {
 	f := newFixture(t)
 	f.requirePlugin("host-local")
@@ -186,6 +187,10 @@ func TestIPAMOfOlderVersion(t *testing.T) {
 	}
 	first := f.pod("first", config("1.0.0"))
 	f.worked(f.runFor(first, "ADD", debianPlugins))
+	known := first.request.Config
+	first.request.Config = []byte(strings.Replace(string(known), "1.0.0", "1.1.0", 1))
+	f.failed(f.runFor(first, "DEL", debianPlugins), types.ErrIncompatibleCNIVersion, "1.1.0") // it has an address, which would stay reserved
+	first.request.Config = known
 	f.worked(f.runFor(first, "DEL", debianPlugins))
 	before := f.left()
 	p := f.pod("a", config("1.1.0"))
