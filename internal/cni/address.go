@@ -80,7 +80,32 @@ func (a *attachment) delegate(ctx context.Context) (addresses []netconf.PodAddre
 	if addresses, a.record.Routes, err = leaseOf(a.config, result); err != nil {
 		return nil, fmt.Errorf("IPAM plugin %s: %w", a.config.IPAM.Type, err)
 	}
-	return addresses, nil
+	return addresses, a.checkMasks(addresses)
+}
+
+// shortestMask is the shortest prefix of a lease in bits.
+const shortestMask = 8
+
+// checkMasks refuses a lease by which the host's own address would get a shorter prefix than it has: the host would have a route to the pods for
+// what is elsewhere.
+func (a *attachment) checkMasks(addresses []netconf.PodAddress) error {
+	if len(a.config.HostAddresses) == 0 {
+		return nil
+	}
+	have, _ := a.plugin.records().Network(a.config.Name)
+	for _, of := range addresses {
+		own := slices.DeleteFunc(slices.Concat(have.Gateways, have.Former), func(p netip.Prefix) bool {
+			return p.IsSingleIP() || !of.Contains(p.Addr()) || !slices.Contains(a.config.HostAddresses, p.Addr())
+		})
+		least := shortestMask
+		if len(own) > 0 {
+			least = slices.MinFunc(own, func(a, b netip.Prefix) int { return a.Bits() - b.Bits() }).Bits()
+		}
+		if of.Bits() < least {
+			return fmt.Errorf("lease %v: want a prefix of %d bits at least", of.Prefix, least)
+		}
+	}
+	return nil
 }
 
 // leaseOf returns the addresses and routes of an IPAM plugin's result, which a DHCP server can have written. Next hops count as neighbours; routes
