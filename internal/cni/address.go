@@ -83,21 +83,15 @@ func (a *attachment) delegate(ctx context.Context) (addresses []netconf.PodAddre
 	return addresses, a.checkMasks(addresses)
 }
 
-// shortestMask is the shortest prefix of a lease in bits.
-const shortestMask = 8
-
-// checkMasks refuses a lease by which the host's own address would get a shorter prefix than it has: the host would have a route to the pods for
+// checkMasks refuses a lease with a prefix of less than 8 bits, and one by which the host's own address would get a shorter prefix than it has: the host would have a route to the pods for
 // what is elsewhere.
 func (a *attachment) checkMasks(addresses []netconf.PodAddress) error {
-	if len(a.config.HostAddresses) == 0 {
-		return nil
-	}
 	have, _ := a.plugin.records().Network(a.config.Name)
 	for _, of := range addresses {
 		own := slices.DeleteFunc(slices.Concat(have.Gateways, have.Former), func(p netip.Prefix) bool {
 			return p.IsSingleIP() || !of.Contains(p.Addr()) || !slices.Contains(a.config.HostAddresses, p.Addr())
 		})
-		least := shortestMask
+		least := 8
 		if len(own) > 0 {
 			least = slices.MinFunc(own, func(a, b netip.Prefix) int { return a.Bits() - b.Bits() }).Bits()
 		}
@@ -112,10 +106,10 @@ func (a *attachment) checkMasks(addresses []netconf.PodAddress) error {
 // without one are on-link if their scope is (RFC 3442). It omits default routes if the configuration excludes them.
 func leaseOf(c netconf.Config, result *types100.Result) (addresses []netconf.PodAddress, routes []podlink.Route, err error) {
 	own := func(addr netip.Addr) bool { return slices.Contains(addrsOf(addresses), addr) }
-	for i, ip := range result.IPs {
-		if ip == nil {
-			return nil, nil, fmt.Errorf("ips[%d] in the result is null", i)
-		}
+	if slices.Contains(result.IPs, nil) || slices.Contains(result.Routes, nil) {
+		return nil, nil, errors.New("null among the addresses or routes of the result")
+	}
+	for _, ip := range result.IPs {
 		prefix := prefixOf(ip.Address)
 		if !prefix.IsValid() {
 			return nil, nil, fmt.Errorf("invalid address %v in the result", ip)
@@ -128,9 +122,6 @@ func leaseOf(c netconf.Config, result *types100.Result) (addresses []netconf.Pod
 		return nil, nil, errors.New("no address in the result")
 	}
 	for i, r := range result.Routes {
-		if r == nil {
-			return nil, nil, fmt.Errorf("routes[%d] in the result is null", i)
-		}
 		if r.Table != nil && *r.Table != unix.RT_TABLE_MAIN {
 			return nil, nil, fmt.Errorf("routes[%d]: table %d is not supported", i, *r.Table)
 		}
