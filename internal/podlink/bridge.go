@@ -216,10 +216,9 @@ func (b bridged) Check(network Network, pod Pod) (err error) {
 	defer closeBoth()
 	var c checker
 	bridge := c.device(host, network.bridgeSpec("bridge").withForwarding())
-	var ends linkEnds
-	ends.host = c.device(host, deviceSpec{
+	ends := linkEnds{host: c.device(host, deviceSpec{
 		name: pod.HostIfName, kind: b.linkType.kind(), mtu: network.mtu(), settings: portSettings(pod.HostIfName),
-	})
+	})}
 	if inside.ns != nil {
 		ends.pod = c.device(inside, config.spec(pod))
 	}
