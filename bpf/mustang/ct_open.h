@@ -326,7 +326,7 @@ static __always_inline struct outcome ct_open_direct(struct ct_new *n, __u32 tra
 }
 
 /*
- * Whether a packet to a node port is for a socket of the host that has the port as its own: one of an open TCP connection, or a connected
+ * Whether a packet to a service is for a socket of the host that has the port as its own: one of an open TCP connection, or a connected
  * UDP socket. A listener, and a UDP socket that anybody may send to, have lost the port to the service.
  */
 static __noinline int is_for_host(struct __sk_buff *skb, const struct tuple *t)
@@ -371,8 +371,7 @@ __noinline int ct_open(struct __sk_buff *skb, const struct tuple *t, const struc
 	n->now = coarse_now();
 	n->foreign = !uplink && policies_in_force() && pod_of_foreign(skb, &t->saddr, &n->pod);
 	if (service_read(t, &n->called, false)) {
-		if (n->called.flags & SERVICE_NODE_PORT && !(traits & TRAIT_SYN) && t->proto != IPPROTO_SCTP &&
-		    config.attach_point != ATTACH_POD && is_for_host(skb, t))
+		if (!(traits & TRAIT_SYN) && t->proto != IPPROTO_SCTP && config.attach_point != ATTACH_POD && is_for_host(skb, t))
 			return outcome_pack(outcome_pass(METRIC_NONE));
 		return outcome_pack(ct_open_service(skb, n, &n->called, uplink));
 	}

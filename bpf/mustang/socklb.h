@@ -148,7 +148,7 @@ static __always_inline __u32 request_hash(const struct sk_request *r)
 }
 
 /*
- * Whether a datagram of the host to a node port is for a socket of the host that has the port as its own and is connected to the sender. A
+ * Whether a datagram of the host to a service is for a socket of the host that has the port as its own and is connected to the sender. A
  * sender that is bound to no address has the one that it sends to.
  */
 static __noinline int is_for_host(struct bpf_sock_addr *ctx, const struct sk_request *r)
@@ -188,7 +188,7 @@ static __always_inline struct outcome choose_backend_datagram(struct bpf_sock_ad
 
 	if (!requested_service(r, service))
 		return outcome_pass(METRIC_NONE);
-	if (service->flags & SERVICE_NODE_PORT && r->netns_flags & NAMESPACE_HOST && is_for_host(ctx, r))
+	if (r->netns_flags & NAMESPACE_HOST && is_for_host(ctx, r))
 		return outcome_pass(METRIC_NONE);
 	admitted = admit(r, service);
 	if (admitted.verdict != VERDICT_TRANSLATE)

@@ -80,13 +80,35 @@ func (a *attachment) delegate(ctx context.Context) (addresses []netconf.PodAddre
 	if addresses, a.record.Routes, err = leaseOf(a.config, result); err != nil {
 		return nil, fmt.Errorf("IPAM plugin %s: %w", a.config.IPAM.Type, err)
 	}
-	return addresses, nil
+	return addresses, a.checkMasks(addresses)
+}
+
+// checkMasks refuses a lease with a prefix of less than 8 bits, and one by which the host's own address would get a shorter prefix than it has: the host would have a route to the pods for
+// what is elsewhere.
+func (a *attachment) checkMasks(addresses []netconf.PodAddress) error {
+	have, _ := a.plugin.records().Network(a.config.Name)
+	for _, of := range addresses {
+		own := slices.DeleteFunc(slices.Concat(have.Gateways, have.Former), func(p netip.Prefix) bool {
+			return p.IsSingleIP() || !of.Contains(p.Addr()) || !slices.Contains(a.config.HostAddresses, p.Addr())
+		})
+		least := 8
+		if len(own) > 0 {
+			least = slices.MinFunc(own, func(a, b netip.Prefix) int { return a.Bits() - b.Bits() }).Bits()
+		}
+		if of.Bits() < least {
+			return fmt.Errorf("lease %v: want a prefix of %d bits at least", of.Prefix, least)
+		}
+	}
+	return nil
 }
 
 // leaseOf returns the addresses and routes of an IPAM plugin's result, which a DHCP server can have written. Next hops count as neighbours; routes
 // without one are on-link if their scope is (RFC 3442). It omits default routes if the configuration excludes them.
 func leaseOf(c netconf.Config, result *types100.Result) (addresses []netconf.PodAddress, routes []podlink.Route, err error) {
 	own := func(addr netip.Addr) bool { return slices.Contains(addrsOf(addresses), addr) }
+	if slices.Contains(result.IPs, nil) || slices.Contains(result.Routes, nil) {
+		return nil, nil, errors.New("null among the addresses or routes of the result")
+	}
 	for _, ip := range result.IPs {
 		prefix := prefixOf(ip.Address)
 		if !prefix.IsValid() {

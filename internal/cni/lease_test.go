@@ -50,7 +50,9 @@ func TestLeases(t *testing.T) {
 			f := newFixture(t)
 			dir, path := f.newFakeIPAM()
 			beyond := f.routed(routerAddresses)
+			device := podlink.MacvlanHostDevice
 			if mode == "bridge" {
+				device = podlink.DefaultBridge
 				command(t, f.host, "ip link add mst0 type bridge")
 				command(t, f.host, "ip link set uplink master mst0")
 			}
@@ -77,7 +79,14 @@ func TestLeases(t *testing.T) {
 						f.reach(p.Namespace, beyond, beyondAddresses[0].Addr())
 						f.reach(beyond, p.Namespace, p.ips()[0])
 					}
+					single := strings.Contains(row.result, `"10.113.0.50/32"`) // the host has no route by such a lease, but one that an administrator adds
+					if single {
+						command(t, f.host, "ip route add 10.113.0.0/24 dev "+device)
+					}
 					f.reach(p.Namespace, f.host, ownAddresses[0].Addr())
+					if single {
+						command(t, f.host, "ip route del 10.113.0.0/24 dev "+device)
+					}
 					f.worked(f.runFor(p, "CHECK", dir))
 					f.worked(f.runFor(p, "DEL", dir))
 					f.same(before, "DEL")
@@ -105,7 +114,7 @@ func FuzzLease(f *testing.F) {
 	for i := range len(leases) {
 		f.Add([]byte{byte(i)})
 	}
-	for _, seed := range []string{"\x10", "\x11\x18\x01\x03\x00\x00\x01\x01", "\x13\x20\x00\x05\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0a\x0b\x0c\x0d\x0e\x0f"} {
+	for _, seed := range []string{"\x10", "\x10\x00\x00\x02", "\x10\x00\x00\x00\x01", "\x11\x18\x01\x03\x00\x00\x01\x01", "\x13\x20\x00\x05\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0a\x0b\x0c\x0d\x0e\x0f"} {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -120,6 +129,12 @@ func FuzzLease(f *testing.F) {
 				t.Fatal(err)
 			}
 			addresses, routes, err := leaseOf(c, result)
+			if slices.Contains(result.IPs, nil) || slices.Contains(result.Routes, nil) {
+				if err == nil {
+					t.Fatalf("%s: taken", lease)
+				}
+				continue
+			}
 			if err != nil {
 				t.Fatalf("%s: %v", lease, err)
 			}
@@ -179,10 +194,13 @@ func fuzzedLease(data []byte) string {
 		return fmt.Sprintf(`{"address":"%s/%d","gateway":%s}`, of, bits, hop())
 	}
 	ips := []string{address("10.113.0.50", 8, 32)}
-	if next(2) == 1 {
+	switch next(3) {
+	case 1:
 		ips = append(ips, address("fd00:113::50", 48, 128))
+	case 2:
+		ips = append(ips, "null")
 	}
-	var routes []string
+	routes := [][]string{nil, {"null"}}[next(2)]
 	for len(data) > 0 && len(routes) < 100 {
 		dst := netip.MustParseAddr([]string{"0.0.0.0", "10.113.0.50", "10.113.0.0", "203.0.113.7", "224.0.0.0", "255.255.255.255", "::", "fd00:9::7", "fe80::"}[next(9)])
 		more := []string{"", `,"scope":253`, `,"scope":0`, `,"scope":200`, `,"table":254`, `,"mtu":1400`, `,"mtu":-1`, `,"advmss":70000`, `,"priority":-1`, `,"priority":1024`}

@@ -66,8 +66,8 @@ func (c cluster) callOwn(t *testing.T, o outsideCase) {
 	}
 }
 
-// TestNodePortOfOwnSocket has a process of the host call a server outside and a pod from a port that becomes a node port, and again once it
-// is one. The answers are for the process, and calls of others for the service.
+// TestNodePortOfOwnSocket has a process of the host call a server outside and a pod from a port that becomes a node port, or a host port at
+// one of the node's addresses, and again once it is one. The answers are for the process, and calls of others for the service.
 func TestNodePortOfOwnSocket(t *testing.T) {
 	c := newCluster(t)
 	eachOutside(t, func(t *testing.T, o outsideCase) {
@@ -76,18 +76,20 @@ func TestNodePortOfOwnSocket(t *testing.T) {
 			unspecified = netip.IPv6Unspecified()
 		}
 		backend := testkit.Echo(t, c.pods[0], o.protocol.String(), net.JoinHostPort(o.pod, "0"))
-		s := service.Service{
-			Frontend: netip.AddrPortFrom(unspecified, 30085), Protocol: o.protocol, NodePort: true, Backends: service.Backends(backend),
-		}
-		for _, server := range []netip.AddrPort{
+		servers := []netip.AddrPort{
 			testkit.Echo(t, c.client, o.protocol.String(), net.JoinHostPort(o.client, "0")),
 			testkit.Echo(t, c.pods[1], o.protocol.String(), net.JoinHostPort(map[bool]string{true: podB4, false: podB6}[unspecified.Is4()], "0")),
-		} {
+		}
+		for i, addr := range []netip.Addr{unspecified, unspecified, netip.MustParseAddr(o.gate), netip.MustParseAddr(o.gate)} {
+			server := servers[i%2]
+			s := service.Service{
+				Frontend: netip.AddrPortFrom(addr, 30085), Protocol: o.protocol, NodePort: addr == unspecified, Backends: service.Backends(backend),
+			}
 			for _, when := range []string{"before there is a node port", "after that"} {
 				conn := c.callFrom(t, o, s.Frontend.Port(), server)
 				c.put(t, s)
 				if err := exchanged(conn); err != nil {
-					t.Errorf("to %s, connected %s: %v", server, when, err)
+					t.Errorf("%v: to %s, connected %s: %v", s.Frontend, server, when, err)
 				}
 				if _, err := testkit.RoundTrip(t, c.client, o.protocol.String(), net.JoinHostPort(o.gate, "30085"), []byte("call")); err != nil {
 					t.Errorf("a call beside: %v", err)

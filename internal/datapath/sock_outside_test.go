@@ -64,7 +64,7 @@ func TestSocketNodePort(t *testing.T) {
 	}
 }
 
-// TestSocketAnswersNodePort has a process of the host answer another one whose source port is a node port: datagrams of a socket that is
+// TestSocketAnswersNodePort has a process of the host answer another one whose source port is a node port, or a host port: datagrams of a socket that is
 // bound to an address, and of one that is not. Whoever else calls the port has the service.
 func TestSocketAnswersNodePort(t *testing.T) {
 	s := &stage{network: routed(t), Datapath: openTest(t), t: t, cgroup: testCgroup(t)}
@@ -74,11 +74,13 @@ func TestSocketAnswersNodePort(t *testing.T) {
 	if _, err := s.Sockets().Put(t.Context(), service.CLI, s.host, HostScope); err != nil {
 		t.Fatal(err)
 	}
-	for _, f := range []struct{ unspecified, pod, own string }{{"0.0.0.0", podA4, gateway4}, {"::", podA6, gateway6}} {
+	for _, f := range []struct{ unspecified, pod, own, at string }{
+		{"0.0.0.0", podA4, gateway4, "0.0.0.0"}, {"::", podA6, gateway6, "::"}, {"0.0.0.0", podA4, gateway4, gateway4},
+	} {
 		backend := testkit.Echo(t, s.pods[0], "udp", net.JoinHostPort(f.pod, "0"))
-		frontend := netip.AddrPortFrom(netip.MustParseAddr(f.unspecified), 30080)
+		frontend := netip.AddrPortFrom(netip.MustParseAddr(f.at), 30080)
 		if _, _, err := s.Services().Put(t.Context(), service.CLI, service.Service{
-			Frontend: frontend, Protocol: service.UDP, NodePort: true, Backends: service.Backends(backend),
+			Frontend: frontend, Protocol: service.UDP, NodePort: f.at == f.unspecified, Backends: service.Backends(backend),
 		}); err != nil {
 			t.Fatal(err)
 		}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"slices"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -165,9 +164,6 @@ func (b bridged) Create(network Network, pod Pod) (out Attachment, err error) {
 			return Attachment{}, err
 		}
 	}
-	if err := host.addMissingRoutes(bridge, b.hostRoutes(network, pod)); err != nil {
-		return Attachment{}, err
-	}
 	return config.complete(pod.attachment(ends, macOf(bridge))), nil
 }
 
@@ -219,13 +215,10 @@ func (b bridged) Check(network Network, pod Pod) (err error) {
 	}
 	defer closeBoth()
 	var c checker
-	want := network.bridgeSpec("bridge").withForwarding()
-	want.routes = b.hostRoutes(network, pod)
-	bridge := c.device(host, want)
-	var ends linkEnds
-	ends.host = c.device(host, deviceSpec{
+	bridge := c.device(host, network.bridgeSpec("bridge").withForwarding())
+	ends := linkEnds{host: c.device(host, deviceSpec{
 		name: pod.HostIfName, kind: b.linkType.kind(), mtu: network.mtu(), settings: portSettings(pod.HostIfName),
-	})
+	})}
 	if inside.ns != nil {
 		ends.pod = c.device(inside, config.spec(pod))
 	}
@@ -240,18 +233,10 @@ func (b bridged) Check(network Network, pod Pod) (err error) {
 	return c.result(b, pod)
 }
 
-// Delete deletes both ends, and the host's routes to the pod.
+// Delete deletes both ends.
 func (b bridged) Delete(network Network, pod Pod) (err error) {
 	defer wrap(&err, "delete "+b.name+" link")
-	return errors.Join(deleteEnds(b.linkType, network, pod), network.deleteRoutes(network.bridge(), b.hostRoutes(network, pod)))
-}
-
-// hostRoutes are the host's routes to a pod behind another router that is in no prefix of the host's. Delete does not know the prefixes.
-func (bridged) hostRoutes(network Network, pod Pod) []route {
-	return slices.DeleteFunc(pod.hostRoutes(network), func(r route) bool {
-		gateway, known := network.gateway(r.dst.Addr())
-		return len(network.Routers) == 0 || known && !gateway.IsSingleIP()
-	})
+	return deleteEnds(b.linkType, network, pod)
 }
 
 // podConfig validates the arguments and returns the configuration of the pod's end. A

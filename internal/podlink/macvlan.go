@@ -4,6 +4,7 @@ package podlink
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 )
@@ -112,12 +113,16 @@ func ipvlanMode(mode netlink.IPVlanMode) string {
 }
 
 // hostRoutes are the host's routes to a pod. On Ethernet the gateways' prefixes suffice, unless there are other
-// routers: the host may then have their network's prefix on the uplink, through which it does not reach pods.
+// routers: the host may then have their network's prefix on the uplink, through which it does not reach pods. An address outside of the host's
+// prefix gets no route: it can be any that a DHCP server names. Delete does not know the prefixes.
 func (s subinterface) hostRoutes(network Network, pod Pod) []route {
-	if !s.layer3() && len(network.Routers) == 0 {
-		return nil
+	if s.layer3() {
+		return pod.hostRoutes(network)
 	}
-	return pod.hostRoutes(network)
+	return slices.DeleteFunc(pod.hostRoutes(network), func(r route) bool {
+		gateway, known := network.gateway(r.dst.Addr())
+		return len(network.Routers) == 0 || known && !gateway.Contains(r.dst.Addr())
+	})
 }
 
 // checkDevice checks that a device is one of this mode on the uplink.

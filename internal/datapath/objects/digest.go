@@ -4,6 +4,6 @@ package objects
 
 // The beginning of the SHA-256 of each object identifies the programs of this build.
 const (
-	tcDigest     = "3fb8e2f21dc96a3e"
-	socklbDigest = "7397510394fea276"
+	tcDigest     = "657f5d01fb4f0432"
+	socklbDigest = "6a572b9af35fc992"
 )
