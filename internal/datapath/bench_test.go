@@ -3,7 +3,9 @@
 package datapath
 
 import (
+	"cmp"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -143,4 +145,9 @@ func (w *world) pingPong(b *testing.B, s objects.AttachPoint) {
 	for from, to := range map[objects.Tuple]objects.Tuple{there: back, back: there} {
 		w.connect(b, from, to, flags)
 	}
+}
+
+func median[T cmp.Ordered](all []T) T {
+	slices.Sort(all)
+	return all[len(all)/2]
 }

@@ -163,22 +163,3 @@ func TestSweep(t *testing.T) {
 		t.Error("a pod without devices is known still")
 	}
 }
-
-// BenchmarkCheckHost is what each ADD of the CNI plugin asks.
-func BenchmarkCheckHost(b *testing.B) {
-	d, host, path := openTest(b), testkit.Namespace(b, "host"), testkit.Cgroup(b)
-	if _, err := d.Sockets().Attach(b.Context(), path); err != nil {
-		b.Fatal(err)
-	}
-	if _, err := d.Sockets().Put(b.Context(), service.CLI, host, HostScope); err != nil {
-		b.Fatal(err)
-	}
-	for b.Loop() {
-		if err := d.Sockets().Check(service.CLI, host, path); err != nil {
-			b.Fatal(err)
-		}
-		if _, err := cgroup.Root(); err != nil {
-			b.Fatal(err)
-		}
-	}
-}

@@ -4,14 +4,9 @@ package datapath
 
 import (
 	"encoding/binary"
-	"errors"
 	"maps"
-	"math/rand/v2"
 	"net/netip"
-	"os"
-	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	"mustang/internal/datapath/objects"
@@ -206,65 +201,6 @@ func testEcho(t *testing.T, d *Datapath, client *netns.Namespace, address string
 	if diff := delta(t, d, before); diff["icmp_echo"] != uint64(len(sizes)) {
 		t.Errorf("%s: counted %v, want %d answers", address, diff, len(sizes))
 	}
-}
-
-// TestEchoCounts lets two owners change services at a few addresses at the same time. The addresses that answer are then those
-// that have services, apart from node ports and loopback addresses.
-func TestEchoCounts(t *testing.T) {
-	d := openTest(t)
-	var running sync.WaitGroup
-	for _, owner := range []service.Owner{service.CLI, service.Agent} {
-		running.Go(func() {
-			for range 60 {
-				if err := changeSome(t, d, owner); err != nil {
-					t.Error(err)
-				}
-			}
-		})
-	}
-	running.Wait()
-	wantAddresses(t, d)
-	// As a killed process may leave them.
-	missing := objects.Addr{Bytes: netip.MustParseAddr("10.96.0.77").As16()}
-	state, err := readState(d.objects)
-	if err != nil {
-		t.Fatal(err)
-	}
-	state.Retiring = state.LastRevision
-	if err := errors.Join(d.objects.Addresses.Put(missing, 3), d.objects.State.Put(0, state), d.Recover(t.Context())); err != nil {
-		t.Fatal(err)
-	}
-	wantAddresses(t, d)
-}
-
-// changeSome changes some of an owner's services at four addresses, whose ports are its own.
-func changeSome(t *testing.T, d *Datapath, owner service.Owner) error {
-	random := func() service.Service {
-		addresses := []string{"10.96.0.1", "10.96.0.2", "fd00:96::1", "127.0.0.1"}
-		addr := netip.MustParseAddr(addresses[rand.IntN(len(addresses))])
-		return service.Service{
-			Frontend: netip.AddrPortFrom(addr, uint16(10*int(owner)+rand.IntN(3))),
-			Protocol: []service.Protocol{service.TCP, service.UDP}[rand.IntN(2)],
-		}
-	}
-	switch rand.IntN(3) {
-	case 0:
-		_, _, err := d.Services().Put(t.Context(), owner, random())
-		return err
-	case 1:
-		err := d.Services().Delete(t.Context(), owner, random().Key())
-		if errors.Is(err, os.ErrNotExist) {
-			return nil
-		}
-		return err
-	}
-	want := make(map[service.Key]service.Service)
-	for range rand.IntN(8) {
-		s := random()
-		want[s.Key()] = s
-	}
-	_, err := d.Services().Apply(t.Context(), owner, slices.Collect(maps.Values(want)))
-	return err
 }
 
 // wantAddresses fails the test unless the addresses that answer follow from the services.

@@ -3,20 +3,14 @@
 package datapath
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"testing"
 
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/sys/unix"
 
-	"mustang/internal/netns"
 	"mustang/internal/service"
 	"mustang/internal/testkit"
 )
@@ -131,114 +125,6 @@ func TestPutAgainstDelete(t *testing.T) {
 			t.Fatal(err)
 		}
 		wantWhole(t, n, d, len(all) > 0)
-	}
-}
-
-// Variables of a process that kills itself while it attaches or detaches programs.
-const (
-	killedVariable = "MUSTANG_DATAPATH_KILLED" // the root
-	verbVariable   = "MUSTANG_DATAPATH_VERB"
-	deathVariable  = "MUSTANG_DATAPATH_DEATH" // the link at which the process kills itself
-	placeVariable  = "MUSTANG_DATAPATH_PLACE" // names of the network namespaces of host and pod, or a cgroup's directory
-)
-
-// killedChild is the process. It returns 0 if it had fewer links to attach or detach.
-func killedChild(root string) int {
-	death, err := strconv.Atoi(os.Getenv(deathVariable))
-	var d *Datapath
-	if err == nil {
-		d, err = OpenExisting(Options{Root: root})
-	}
-	if err == nil {
-		d.objects.BeforeLink = func() {
-			if death--; death == 0 {
-				_ = unix.Kill(unix.Getpid(), unix.SIGKILL)
-			}
-		}
-		err = runVerb(d, os.Getenv(verbVariable), os.Getenv(placeVariable))
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	return 0
-}
-
-func runVerb(d *Datapath, verb, place string) error {
-	switch verb {
-	case "attach":
-		_, err := d.Sockets().Attach(context.Background(), place)
-		return err
-	case "detach":
-		return d.Sockets().Detach(context.Background(), place)
-	}
-	var spaces [2]*netns.Namespace
-	for i, name := range strings.Fields(place) {
-		var err error
-		if spaces[i], err = netns.Open(filepath.Join(netns.Directory, name)); err != nil {
-			return err
-		}
-	}
-	spec := EndpointSpec{Host: spaces[0], Namespace: spaces[1], IfName: "eth0"}
-	if verb == "delete" {
-		return d.Endpoints().DeleteDevice(context.Background(), spec)
-	}
-	_, _, err := d.Endpoints().Put(context.Background(), spec)
-	return err
-}
-
-// killed is a call of such a process.
-type killed struct {
-	*Datapath
-	verb, place string
-}
-
-// diesAt makes the call, and reports whether the process got to the link at which it kills itself.
-func (k killed) diesAt(t *testing.T, death int) bool {
-	t.Helper()
-	cmd := exec.Command("/proc/self/exe")
-	cmd.Env = append(os.Environ(), killedVariable+"="+k.objects.Root(), verbVariable+"="+k.verb,
-		deathVariable+"="+strconv.Itoa(death), placeVariable+"="+k.place)
-	cmd.Stderr = os.Stderr
-	err := cmd.Run()
-	if err != nil && cmd.ProcessState.ExitCode() != -1 {
-		t.Fatalf("%s: %v", k.verb, err)
-	}
-	return err != nil
-}
-
-// TestEndpointKilled kills a process that puts or deletes an endpoint before each link that it attaches or detaches. The
-// same call again does the rest.
-func TestEndpointKilled(t *testing.T) {
-	n, d := routed(t), openTest(t)
-	for _, verb := range []string{"put", "delete"} {
-		for death := 1; ; death++ {
-			_, _, err := d.Endpoints().Put(t.Context(), n.attachment(0))
-			if err == nil && verb == "put" {
-				err = d.Endpoints().DeleteDevice(t.Context(), n.attachment(0))
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			wantWhole(t, n, d, verb == "delete")
-			place := filepath.Base(n.host.Name()) + " " + filepath.Base(n.pods[0].Name())
-			if !(killed{d, verb, place}).diesAt(t, death) {
-				wantWhole(t, n, d, verb == "put")
-				if death <= 2 {
-					t.Errorf("%s has %d links", verb, death-1)
-				}
-				break
-			}
-			if verb == "put" {
-				_, _, err = d.Endpoints().Put(t.Context(), n.attachment(0))
-			} else if err = d.Endpoints().DeleteDevice(t.Context(), n.attachment(0)); errors.Is(err, os.ErrNotExist) {
-				err = nil
-			}
-			if err != nil {
-				t.Fatalf("%s after the death at link %d: %v", verb, death, err)
-			}
-			wantWhole(t, n, d, verb == "put")
-		}
 	}
 }
 

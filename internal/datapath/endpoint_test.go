@@ -4,7 +4,6 @@ package datapath
 
 import (
 	"errors"
-	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -17,7 +16,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"mustang/internal/datapath/objects"
-	"mustang/internal/datapath/rows"
 	"mustang/internal/netns"
 	"mustang/internal/podlink"
 	"mustang/internal/rtnl"
@@ -333,60 +331,4 @@ func TestAddTogether(t *testing.T) {
 		t.Errorf("endpoints %v, %v", endpoints, err)
 	}
 	wantLinks(t, d, 4)
-}
-
-// TestDeleteKilled has endpoints that a process deleted which died after the rows: the same call, a new endpoint of the
-// device, and Sweep delete what is left.
-func TestDeleteKilled(t *testing.T) {
-	n := routed(t)
-	d := openTest(t)
-	cookie := cookieOf(t, n.pods[0])
-	links := func() (ids []uint64) {
-		all, err := d.objects.Links()
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, k := range all {
-			ids = append(ids, k.ID)
-		}
-		slices.Sort(ids)
-		return ids
-	}
-	for _, c := range []struct {
-		name   string
-		repair func() error
-		links  []uint64
-	}{
-		{"Delete", func() error {
-			if err := d.Endpoints().DeleteIP(t.Context(), netip.MustParseAddr(podA4)); !errors.Is(err, os.ErrNotExist) {
-				return fmt.Errorf("error %w, want that it does not exist", err)
-			}
-			return nil
-		}, nil},
-		{"Sweep", func() error {
-			return d.Endpoints().Sweep(t.Context(), func(uint64) bool { return true })
-		}, nil},
-		{"Put", func() error { _, _, err := d.Endpoints().Put(t.Context(), n.attachment(0)); return err }, []uint64{4, 4}},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			made, _, err := d.Endpoints().Put(t.Context(), n.attachment(0))
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, e := range made {
-				if err := d.objects.Endpoints.Delete(rows.EncodeAddr(e.IP)); err != nil {
-					t.Fatal(err)
-				}
-			}
-			if err := c.repair(); err != nil {
-				t.Fatal(err)
-			}
-			if got := links(); !slices.Equal(got, c.links) {
-				t.Errorf("links of endpoints %v, want %v", got, c.links)
-			}
-			if row, _, err := d.objects.Namespaces.Get(cookie); err != nil || (row.Flags != 0) != (c.links != nil) {
-				t.Errorf("flags of the network namespace %d, %v", row.Flags, err)
-			}
-		})
-	}
 }

@@ -17,24 +17,9 @@ import (
 	"mustang/internal/testkit"
 )
 
-// childVariable makes the test binary one of the processes of TestProcesses.
-const childVariable = "MUSTANG_DATAPATH_CHILD"
-
 func TestMain(m *testing.M) {
-	if root := os.Getenv(childVariable); root != "" {
-		os.Exit(child(root))
-	}
-	if how := os.Getenv(openVariable); how != "" {
-		os.Exit(openOnce(how))
-	}
 	if root := os.Getenv(contenderVariable); root != "" {
 		os.Exit(contender(root))
-	}
-	if root := os.Getenv(applyVariable); root != "" {
-		os.Exit(applyChild(root))
-	}
-	if root := os.Getenv(killedVariable); root != "" {
-		os.Exit(killedChild(root))
 	}
 	code := testkit.CheckLeaks(m)
 	if err := kept.Remove(); err != nil {
@@ -135,4 +120,30 @@ func delta(t testing.TB, d *Datapath, before map[string]uint64) map[string]uint6
 		}
 	}
 	return diff
+}
+
+// must returns the value of a call, and ends the test if the call failed: must(call())(t).
+func must[V any](v V, err error) func(testing.TB) V {
+	return func(t testing.TB) V {
+		t.Helper()
+		succeed(t, err)
+		return v
+	}
+}
+
+// must2 is must for calls with two values.
+func must2[V, W any](v V, w W, err error) func(testing.TB) (V, W) {
+	return func(t testing.TB) (V, W) {
+		t.Helper()
+		succeed(t, err)
+		return v, w
+	}
+}
+
+// succeed ends the test if a call failed.
+func succeed(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -142,31 +142,6 @@ func TestManySourceRanges(t *testing.T) {
 	wantClean(t, d)
 }
 
-// TestSourceRangesSwept deletes the source ranges that a killed process left.
-func TestSourceRangesSwept(t *testing.T) {
-	d := openTest(t)
-	old := newService(service.TCP, "10.96.0.1:80", "192.168.10.10:8080")
-	old.SourceRanges = prefixes("10.0.0.0/8", "10.1.0.0/16", "192.168.0.0/16")
-	fewer := old
-	fewer.SourceRanges = old.SourceRanges[1:]
-	for name, do := range map[string]func(){
-		"replaced": func() { die(t, d, fewer) },
-		"deleted":  func() { dieDeleting(t, d, old) },
-	} {
-		if _, _, err := d.Services().Put(t.Context(), service.CLI, old); err != nil {
-			t.Fatal(err)
-		}
-		do()
-		if n := rangesOf(t, d); n < 3 {
-			t.Errorf("%s: %d ranges, want those of the old revision still", name, n)
-		}
-		if err := d.Recover(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		wantClean(t, d)
-	}
-}
-
 // rangesOf counts the rows of source ranges.
 func rangesOf(t testing.TB, d *Datapath) (n int) {
 	t.Helper()

@@ -3,19 +3,13 @@
 package datapath
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
-	"os"
-	"os/exec"
 	"testing"
-	"time"
 
 	"mustang/internal/datapath/objects"
 	"mustang/internal/datapath/rows"
 	"mustang/internal/service"
-	"mustang/internal/testkit"
 )
 
 // wantClean fails the test unless the maps hold the rows of the services and nothing else, and no work is marked as
@@ -31,74 +25,14 @@ func wantClean(t *testing.T, d *Datapath) {
 	if n := rangesOf(t, d); n != sum.ranges {
 		t.Errorf("%d source ranges, want %d", n, sum.ranges)
 	}
+	wantAddresses(t, d)
 	wantFiltered(t, d)
 	if state, err := readState(d.objects); err != nil || state.Retiring != 0 {
 		t.Errorf("state %+v, %v; want nothing to retire", state, err)
 	}
 }
 
-// applyVariable makes the test binary a process that applies one set of services after another, until it is killed.
-const applyVariable = "MUSTANG_DATAPATH_APPLY"
-
-const killedServices = 3000
-
-func applyChild(root string) int {
-	d, err := OpenExisting(Options{Root: root})
-	for variant := 0; err == nil; variant++ {
-		_, err = d.Services().Apply(context.Background(), service.Agent, manyServices(killedServices-variant%2*500, variant%3))
-	}
-	fmt.Fprintln(os.Stderr, err)
-	return 1
-}
-
-// TestApplyKilled kills a process that applies sets of services; the next Apply repairs what it left.
-func TestApplyKilled(t *testing.T) {
-	d := openSized(t, Options{Root: testkit.BPFFS(t) + "/root", Sizes: objects.Sizes{Services: 4000, Backends: 16000, Connections: 64, Endpoints: 1}})
-	unfinished := 0
-	for i := range testkit.Repeats(20, 500) {
-		cmd := exec.Command("/proc/self/exe")
-		cmd.Env = append(os.Environ(), applyVariable+"="+d.objects.Root())
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		for { // until it has begun
-			state, err := readState(d.objects)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if state.LastRevision > uint32(i) {
-				break
-			}
-			time.Sleep(time.Millisecond)
-		}
-		time.Sleep(time.Duration(rand.IntN(60)) * time.Millisecond)
-		if err := cmd.Process.Kill(); err != nil {
-			t.Fatal(err)
-		}
-		_ = cmd.Wait()
-		wantFiltered(t, d)
-		if state, err := readState(d.objects); err != nil || state.Retiring != 0 {
-			unfinished++
-		}
-		want := manyServices(killedServices, i%3)
-		if _, err := d.Services().Apply(t.Context(), service.Agent, want); err != nil {
-			t.Fatal(err)
-		}
-		got := rowsOf(t, d)
-		for _, s := range want {
-			if have, ok := got[s.Key()]; !ok || !have.Equal(s) {
-				t.Fatalf("service %+v, want %+v", have, s)
-			}
-		}
-		if len(got) != len(want) {
-			t.Errorf("%d services, want %d", len(got), len(want))
-		}
-		wantClean(t, d)
-	}
-	t.Logf("%d killed processes left work", unfinished)
-}
-
-// TestRetiring deletes the rows of backends and tables that go, by each call that takes them away: also by those that find the work of a
+// TestRetiring deletes the rows of backends, tables and source ranges that go, by each call that takes them away: also by those that find the work of a
 // process that died.
 func TestRetiring(t *testing.T) {
 	for _, choice := range []service.Choice{service.Random, service.Maglev} {
@@ -110,6 +44,8 @@ func testRetiring(t *testing.T, choice service.Choice) {
 	old := newService(service.Any, "10.96.0.1:80", "192.168.10.10:8080", "192.168.10.11:8080")
 	fewer := newService(service.Any, "10.96.0.1:80", "192.168.10.11:8080")
 	old.Choice, fewer.Choice = choice, choice
+	old.SourceRanges = prefixes("10.0.0.0/8", "10.1.0.0/16", "192.168.0.0/16")
+	fewer.SourceRanges = old.SourceRanges[1:]
 	d := openTest(t)
 	s := d.Services()
 	for name, do := range map[string]func() error{

@@ -56,13 +56,13 @@ func TestChange(t *testing.T) {
 	wantClean(t, d)
 }
 
-// randomChange puts and removes some services of 20 frontends. A frontend may change its protocol, and some stay as they are.
+// randomChange puts and removes some services of 20 frontends, at addresses that owners share. A frontend may change its protocol, and some stay as they are.
 func randomChange(random *rand.Rand, owner int, have map[service.Key]service.Service) (put []service.Service, remove []service.Key) {
 	for i := range 20 {
 		if random.IntN(3) > 0 {
 			continue
 		}
-		frontend := fmt.Sprintf("10.96.%d.%d:80", owner, i)
+		frontend := fmt.Sprintf("10.96.0.%d:%d", i, 80+owner)
 		for key := range have {
 			if key.Frontend.String() == frontend {
 				remove = append(remove, key)

@@ -123,13 +123,15 @@ func TestServices(t *testing.T) {
 	}
 }
 
-// TestGoroutines adds and changes services from several goroutines, each with a datapath of its own over one root.
+// TestGoroutines opens a new root several times at once, as several processes do. Each adds and changes services.
 func TestGoroutines(t *testing.T) {
-	d := openTest(t)
+	testkit.RequireRoot(t)
+	testkit.RequireKernel(t, 6, 6)
+	o := Options{Root: testkit.BPFFS(t) + "/root", Sizes: objects.Sizes{Connections: 64}}
 	var group errgroup.Group
 	for worker := range 4 {
 		group.Go(func() error {
-			own, err := Open(t.Context(), Options{Root: d.objects.Root()})
+			own, err := Open(t.Context(), o)
 			if err != nil {
 				return err
 			}
@@ -139,12 +141,12 @@ func TestGoroutines(t *testing.T) {
 	if err := group.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	wantWorkers(t, d, 4)
+	wantWorkers(t, openSized(t, o), 4)
 }
 
 const perWorker = 8
 
-// addServices is what each goroutine or process does: services of its own, and one that all fight for.
+// addServices is what each goroutine does: services of its own, and one that all fight for.
 func addServices(d *Datapath, worker int) error {
 	for i := range perWorker {
 		own := fmt.Sprintf("10.96.%d.%d:80", worker, i)

@@ -5,7 +5,6 @@ package datapath
 import (
 	"errors"
 	"os"
-	"reflect"
 	"testing"
 
 	"mustang/internal/service"
@@ -90,17 +89,5 @@ func TestApplyUplinksMakesTheSetOfANamespace(t *testing.T) {
 	}
 	if all, err := d.Uplinks().List(t.Context()); err != nil || len(all) != 0 {
 		t.Errorf("a failure left uplinks %v, %v", all, err)
-	}
-}
-
-// TestHandlesHaveTheSameVerbs checks that what an agent drives has one shape.
-func TestHandlesHaveTheSameVerbs(t *testing.T) {
-	d := openTest(t)
-	for _, handle := range []any{d.Services(), d.Endpoints(), d.Sockets(), d.Uplinks()} {
-		for _, verb := range []string{"Get", "List", "Apply", "Delete", "Sweep"} {
-			if _, ok := reflect.TypeOf(handle).MethodByName(verb); !ok {
-				t.Errorf("%T has no %s", handle, verb)
-			}
-		}
 	}
 }

@@ -13,7 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/cgroup"
-	"mustang/internal/datapath/objects"
 )
 
 // TestSocketNested checks that Attach refuses a cgroup above or below an attached one, which would translate twice.
@@ -79,43 +78,6 @@ func TestSocketBadPath(t *testing.T) {
 		var none *cgroup.Error
 		if !errors.As(err, &none) && !errors.Is(err, os.ErrNotExist) || !strings.Contains(fmt.Sprint(err), path) {
 			t.Errorf("%q: %v", path, err)
-		}
-	}
-}
-
-// TestSocketKilled kills a process that attaches to a cgroup or detaches from it before each link. The same call again does
-// the rest.
-func TestSocketKilled(t *testing.T) {
-	d, path := openTest(t), testCgroup(t)
-	state := func(links int) {
-		t.Helper()
-		wantAttached(t, path, links/len(objects.AttachCgroup.Hooks()))
-		if got, err := d.objects.Links(); err != nil || len(got) != links {
-			t.Errorf("links %v, %v; want %d", got, err, links)
-		}
-	}
-	all := len(objects.AttachCgroup.Hooks())
-	for verb, links := range map[string]int{"attach": all, "detach": 0} {
-		for death := 1; ; death++ {
-			undo := "detach"
-			if verb == "detach" {
-				undo = "attach"
-			}
-			if err := runVerb(d, undo, path); err != nil && !errors.Is(err, os.ErrNotExist) {
-				t.Fatal(err)
-			}
-			state(all - links)
-			if !(killed{d, verb, path}).diesAt(t, death) {
-				state(links)
-				if death <= all {
-					t.Errorf("%s has %d links", verb, death-1)
-				}
-				break
-			}
-			if err := runVerb(d, verb, path); err != nil {
-				t.Fatalf("%s after the death at link %d: %v", verb, death, err)
-			}
-			state(links)
 		}
 	}
 }

@@ -5,7 +5,6 @@ package datapath
 import (
 	"errors"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -19,38 +18,6 @@ import (
 	"mustang/internal/cgroup"
 	"mustang/internal/datapath/objects"
 )
-
-// socketChild makes the test binary attach to the cgroup that it names, with the datapath root in workerVariable.
-const socketChild = "MUSTANG_DATAPATH_SOCKET_CHILD"
-
-// TestSocketProcess checks that sockets are translated after the process that attached has exited.
-func TestSocketProcess(t *testing.T) {
-	if path := os.Getenv(socketChild); path != "" {
-		d, err := Open(t.Context(), Options{Root: os.Getenv(workerVariable)})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := d.Sockets().Attach(t.Context(), path); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	s := &stage{network: routed(t), Datapath: openTest(t), t: t, cgroup: testCgroup(t)}
-	cmd := exec.Command("/proc/self/exe", "-test.run=^TestSocketProcess$")
-	cmd.Env = append(os.Environ(), socketChild+"="+s.cgroup, workerVariable+"="+s.objects.Root())
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	s.attachBoth(t, s.Datapath)
-	frontend := s.serve("10.96.0.100:5201", s.echo("tcp", podA4))
-	before := counts(t, s.Datapath)
-	c := s.client().open(t, false, unix.SOCK_STREAM)
-	c.mustConnect(frontend)
-	c.exchange()
-	if got := delta(t, s.Datapath, before); got["sock_connect"] != 1 {
-		t.Errorf("counted %v", got)
-	}
-}
 
 // attached returns the IDs of the programs that are attached to a cgroup itself, by hook.
 func attached(t testing.TB, path string) map[string][]ebpf.ProgramID {
