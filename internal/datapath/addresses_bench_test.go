@@ -21,13 +21,10 @@ func BenchmarkAddresses(b *testing.B) {
 	n.run(b, `
 		-n PODA route add local 10.200.0.0/16 dev lo
 		-n HOST route add 10.200.0.0/16 via `+podA4)
-	server, err := n.listener(0)
-	if err != nil {
-		b.Fatal(err)
-	}
+	server := must(n.listener(0))(b)
 	defer unix.Close(server)
 	var medians, tails []float64
-	err = n.pods[1].Do(func() error {
+	succeed(b, n.pods[1].Do(func() error {
 		for range rounds {
 			took := map[int][]time.Duration{}
 			for turn := range turns {
@@ -54,10 +51,7 @@ func BenchmarkAddresses(b *testing.B) {
 			medians, tails = append(medians, ratio(50)), append(tails, ratio(99))
 		}
 		return nil
-	})
-	if err != nil {
-		b.Fatal(err)
-	}
+	}))
 	b.ReportMetric(0, "ns/op")
 	b.ReportMetric(median(medians), "p50-ratio")
 	b.ReportMetric(median(tails), "p99-ratio")

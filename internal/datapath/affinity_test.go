@@ -113,10 +113,7 @@ func (w *world) soleBackend(t *testing.T) (port uint16) {
 // ageAffinity makes it longer ago that clients opened connections.
 func (w *world) ageAffinity(t *testing.T, d time.Duration) {
 	t.Helper()
-	affinities, err := ebpf.LoadPinnedMap(pins(w.Datapath, "maps", "affinities"), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	affinities := must(ebpf.LoadPinnedMap(pins(w.Datapath, "maps", "affinities"), nil))(t)
 	defer affinities.Close()
 	var key, value []byte
 	aged := make(map[string][]byte) // a row that is written meanwhile may be read again
@@ -126,9 +123,7 @@ func (w *world) ageAffinity(t *testing.T, d time.Duration) {
 		aged[string(key)] = bytes.Clone(value)
 	}
 	for key, value := range aged {
-		if err := affinities.Put([]byte(key), value); err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, affinities.Put([]byte(key), value))
 	}
 }
 
@@ -139,9 +134,7 @@ func testAffinity(t *testing.T, s *stage) {
 	for _, server := range servers {
 		want.Backends = append(want.Backends, service.Backend{Addr: server.addr})
 	}
-	if _, _, err := s.Services().Put(t.Context(), service.CLI, want); err != nil {
-		t.Fatal(err)
-	}
+	must2(s.Services().Put(t.Context(), service.CLI, want))(t)
 	for i, c := range s.client().openAll(t, make([]*socketFD, 100), false, unix.SOCK_DGRAM) {
 		to := want.Frontend
 		if i%2 == 0 {

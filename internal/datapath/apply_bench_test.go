@@ -86,22 +86,13 @@ func contend(b *testing.B, d *Datapath) func() (longest, p99 time.Duration, coun
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), contenderVariable+"="+d.objects.Root())
 	cmd.Stderr = os.Stderr
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		b.Fatal(err)
-	}
+	in := must(cmd.StdinPipe())(b)
 	var out strings.Builder
 	cmd.Stdout = &out
-	if err := cmd.Start(); err != nil {
-		b.Fatal(err)
-	}
+	succeed(b, cmd.Start())
 	return func() (longest, p99 time.Duration, count int) {
-		if err := errors.Join(in.Close(), cmd.Wait()); err != nil {
-			b.Fatal(err)
-		}
-		if _, err := fmt.Sscan(out.String(), &longest, &p99, &count); err != nil {
-			b.Fatal(err)
-		}
+		succeed(b, errors.Join(in.Close(), cmd.Wait()))
+		must(fmt.Sscan(out.String(), &longest, &p99, &count))(b)
 		return longest, p99, count
 	}
 }

@@ -75,19 +75,13 @@ func (w *world) guard(b *testing.B, frame []byte) {
 			row.Value.Path.Ifindex, row.Value.Netns = 1, ownCookie(b)
 			copy(row.Value.Path.PodMac[:], frame[6:12])
 		}
-		if err := w.objects.Endpoints.Put(row.Key, row.Value); err != nil {
-			b.Fatal(err)
-		}
+		succeed(b, w.objects.Endpoints.Put(row.Key, row.Value))
 	}
 	for _, netns := range []uint64{0, ownCookie(b)} {
-		if err := w.objects.Senders.Delete(objects.SenderKey{Netns: netns, Ifindex: 1}); err != nil {
-			b.Fatal(err)
-		}
+		succeed(b, w.objects.Senders.Delete(objects.SenderKey{Netns: netns, Ifindex: 1}))
 	}
 	b.Cleanup(func() { w.sendAnything(b) })
-	if err := w.objects.Filter.Change(); err != nil {
-		b.Fatal(err)
-	}
+	succeed(b, w.objects.Filter.Change())
 }
 
 func toService(w *world) packet { return w.next(w.client, w.service) }
@@ -113,10 +107,7 @@ func perRun(b *testing.B, p *ebpf.Program, frame []byte) float64 {
 	const repeat = 10_000
 	best := time.Duration(1 << 62)
 	for range 200 {
-		_, d, err := p.Benchmark(frame, repeat, func() {})
-		if err != nil {
-			b.Fatal(err)
-		}
+		_, d := must2(p.Benchmark(frame, repeat, func() {}))(b)
 		best = min(best, d)
 	}
 	return float64(best.Nanoseconds())
@@ -136,12 +127,10 @@ func (w *world) pingPong(b *testing.B, s objects.AttachPoint) {
 	if s == objects.AttachPod {
 		flags |= 4
 	}
-	if err := w.objects.Filter.Add([]objects.ServiceKey{
+	succeed(b, w.objects.Filter.Add([]objects.ServiceKey{
 		rows.ServiceKey(w.service, service.Protocol(w.proto)), rows.ServiceKey(w.other, service.Protocol(w.proto)),
 		rows.ServiceKey(w.backendPort(), service.Protocol(w.proto)),
-	}); err != nil {
-		b.Fatal(err)
-	}
+	}))
 	for from, to := range map[objects.Tuple]objects.Tuple{there: back, back: there} {
 		w.connect(b, from, to, flags)
 	}

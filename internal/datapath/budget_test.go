@@ -52,7 +52,7 @@ func budgets() map[string]budget {
 // too, so that what one change saves the next one does not spend unseen.
 func TestInstructionBudget(t *testing.T) {
 	left := budgets()
-	err := filepath.WalkDir("..", func(path string, _ fs.DirEntry, err error) error {
+	succeed(t, filepath.WalkDir("..", func(path string, _ fs.DirEntry, err error) error {
 		// Those of package explain run on no packet's path, only while someone looks.
 		if err != nil || !strings.HasSuffix(path, "_bpfel.o") || strings.Contains(path, "/explain/") {
 			return err
@@ -74,10 +74,7 @@ func TestInstructionBudget(t *testing.T) {
 			}
 		}
 		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	for name := range left {
 		t.Errorf("no object has program %s", name)
 	}
@@ -87,10 +84,7 @@ func TestInstructionBudget(t *testing.T) {
 func TestVerifierBudget(t *testing.T) {
 	b := newBench(t)
 	for _, h := range objects.DeviceHooks() {
-		info, err := b.loaded(t, h).Info()
-		if err != nil {
-			t.Fatal(err)
-		}
+		info := must(b.loaded(t, h).Info())(t)
 		got, ok := info.VerifiedInstructions()
 		if want := budgets()[h.Program].verified; !ok || got == 0 || got > want {
 			t.Errorf("%s: the verifier processed %d instructions (%v), and the budget is %d", h, got, ok, want)

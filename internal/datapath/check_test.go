@@ -37,37 +37,23 @@ func TestCheckHost(t *testing.T) {
 	}
 	add := func() {
 		t.Helper()
-		if _, err := d.Sockets().Attach(t.Context(), path); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := d.Sockets().Put(t.Context(), service.CLI, host, HostScope); err != nil {
-			t.Fatal(err)
-		}
+		must(d.Sockets().Attach(t.Context(), path))(t)
+		must(d.Sockets().Put(t.Context(), service.CLI, host, HostScope))(t)
 	}
 	want("not known to the datapath", "lacks the socket programs getpeername4", "connect6")
 	add()
 	want()
-	if _, err := d.Sockets().Put(t.Context(), service.CLI, host, PodScope); err != nil {
-		t.Fatal(err)
-	}
+	must(d.Sockets().Put(t.Context(), service.CLI, host, PodScope))(t)
 	if _, err := d.Sockets().Put(t.Context(), service.CNI, host, HostScope); err != nil { // not for this owner
 		t.Fatal(err)
 	}
 	want("not known to the datapath")
 	add()
-	c, err := cgroup.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must(cgroup.Open(path))(t)
 	defer c.Close()
-	pinned, err := link.LoadPinnedLink(pins(d, "links", objects.Link{Hook: objects.Hook{Point: objects.AttachCgroup, Program: "connect4"}, ID: c.ID}.String()), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	pinned := must(link.LoadPinnedLink(pins(d, "links", objects.Link{Hook: objects.Hook{Point: objects.AttachCgroup, Program: "connect4"}, ID: c.ID}.String()), nil))(t)
 	defer pinned.Close()
-	if err := pinned.Detach(); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, pinned.Detach())
 	want("lacks the socket programs connect4")
 	add()
 	want()
@@ -82,9 +68,7 @@ func TestService(t *testing.T) {
 		{Frontend: all, Protocol: service.Any, Backends: service.Backends(netip.MustParseAddrPort("[fd00:10::10]:80"))},
 	}
 	for _, s := range stored {
-		if _, _, err := d.Services().Put(t.Context(), service.CLI, s); err != nil {
-			t.Fatal(err)
-		}
+		must2(d.Services().Put(t.Context(), service.CLI, s))(t)
 		got, err := d.Services().Get(t.Context(), s.Key())
 		if err != nil || got.ID == 0 || got.Frontend != s.Frontend || got.Protocol != s.Protocol || !slices.Equal(got.Backends, s.Backends) {
 			t.Errorf("Get(%s): %v, %v", s, got, err)
@@ -108,37 +92,23 @@ func TestSweep(t *testing.T) {
 	n.attachBoth(t, d)
 	stays, goes := testkit.Namespace(t, "stays"), testkit.Namespace(t, "goes")
 	for _, ns := range []*netns.Namespace{stays, goes} {
-		if _, err := d.Sockets().Put(t.Context(), service.CNI, ns, PodScope); err != nil {
-			t.Fatal(err)
-		}
+		must(d.Sockets().Put(t.Context(), service.CNI, ns, PodScope))(t)
 		if _, err := d.Sockets().Put(t.Context(), service.Agent, ns, PodScope); err != nil { // has a sweep of its own
 			t.Fatal(err)
 		}
 	}
-	gone, err := goes.Cookie()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(netns.Delete(goes.Name()), goes.Close()); err != nil {
-		t.Fatal(err)
-	}
+	gone := must(goes.Cookie())(t)
+	succeed(t, errors.Join(netns.Delete(goes.Name()), goes.Close()))
 	second := EndpointSpec{Namespace: n.pods[0], IfName: "second", Host: n.host}
 	n.run(t, "-n HOST link add more type veth peer name second netns PODA")
 	n.run(t, "-n PODA addr add 192.168.10.99/32 dev second")
-	if _, _, err := d.Endpoints().Put(t.Context(), second); err != nil {
-		t.Fatal(err)
-	}
+	must2(d.Endpoints().Put(t.Context(), second))(t)
 	n.run(t, "-n PODA link del second")
 	want := func(keep func(uint64) bool, endpoints, pods int) {
 		t.Helper()
-		if err := errors.Join(d.Endpoints().Sweep(t.Context(), keep), d.Sockets().Sweep(t.Context(), service.CNI, keep)); err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, errors.Join(d.Endpoints().Sweep(t.Context(), keep), d.Sockets().Sweep(t.Context(), service.CNI, keep)))
 		ids := make(map[uint32]bool)
-		all, err := d.Endpoints().List(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		all := must(d.Endpoints().List(t.Context()))(t)
 		for _, e := range all {
 			ids[e.ID] = true
 		}
@@ -150,10 +120,7 @@ func TestSweep(t *testing.T) {
 	want(func(uint64) bool { return true }, 3, 2)
 	want(func(cookie uint64) bool { return cookie == gone }, 2, 2)
 	want(none, 2, 1)
-	cookie, err := n.pods[0].Cookie()
-	if err != nil {
-		t.Fatal(err)
-	}
+	cookie := must(n.pods[0].Cookie())(t)
 	if _, ok, err := d.objects.Namespaces.Get(cookie); err != nil || !ok {
 		t.Errorf("a pod whose second device went: %v, %v", ok, err)
 	}

@@ -83,9 +83,7 @@ func TestFlushedConnectionIsOpenedAnew(t *testing.T) {
 	if n, err := w.ConnectionTable().Flush(ended, conntrack.Filter{}); n != 0 || !errors.Is(err, context.Canceled) {
 		t.Fatalf("an ended context deleted %d; %v", n, err)
 	}
-	if _, err := w.ConnectionTable().Flush(t.Context(), conntrack.Filter{Client: w.client.Addr()}); err != nil {
-		t.Fatal(err)
-	}
+	must(w.ConnectionTable().Flush(t.Context(), conntrack.Filter{Client: w.client.Addr()}))(t)
 	w.check(t, fromHost, p, wants{actionRedirect, p.became(w.client, w.backend, "0a"), once("new_connection", "forward", "redirect_peer")})
 }
 
@@ -143,10 +141,7 @@ func TestConnectionStats(t *testing.T) {
 func TestTimeouts(t *testing.T) {
 	w, _ := openConnections(t)
 	table := w.ConnectionTable()
-	timeouts, err := table.Timeouts()
-	if err != nil {
-		t.Fatal(err)
-	}
+	timeouts := must(table.Timeouts())(t)
 	for _, wrong := range []time.Duration{0, -time.Second, time.Millisecond, 1e6 * time.Hour} {
 		refused := timeouts
 		refused.UDP = wrong
@@ -155,9 +150,7 @@ func TestTimeouts(t *testing.T) {
 		}
 	}
 	timeouts.Established = time.Minute
-	if err := table.SetTimeouts(t.Context(), timeouts); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, table.SetTimeouts(t.Context(), timeouts))
 	if got, err := table.Timeouts(); err != nil || got != timeouts {
 		t.Fatalf("time-outs %+v, want %+v; %v", got, timeouts, err)
 	}

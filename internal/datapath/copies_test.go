@@ -23,9 +23,7 @@ func eachCPU(t *testing.T, fn func()) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	var all unix.CPUSet
-	if err := unix.SchedGetaffinity(0, &all); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, unix.SchedGetaffinity(0, &all))
 	defer func() {
 		if err := unix.SchedSetaffinity(0, &all); err != nil {
 			t.Error(err)
@@ -38,9 +36,7 @@ func eachCPU(t *testing.T, fn func()) {
 		left--
 		var one unix.CPUSet
 		one.Set(cpu)
-		if err := unix.SchedSetaffinity(0, &one); err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, unix.SchedSetaffinity(0, &one))
 		fn()
 	}
 }
@@ -79,9 +75,7 @@ func connectionCopies() []translateCase {
 				w.check(t, fromHost, p, wants{actionRedirect, p.became(w.client, w.backend, "0a"), once("forward", "redirect_peer")})
 				w.check(t, fromHost, back, wants{actionRedirect, back.became(w.service, w.client, "0c"), once("reverse", "redirect_peer")})
 			})
-			if err := w.Services().Delete(t.Context(), service.CLI, service.Key{Frontend: w.service, Protocol: service.UDP}); err != nil {
-				t.Fatal(err)
-			}
+			succeed(t, w.Services().Delete(t.Context(), service.CLI, service.Key{Frontend: w.service, Protocol: service.UDP}))
 			eachCPU(t, func() {
 				w.check(t, fromHost, p, wants{actionNext, nil, once("passed")})
 				// Answers that are under way.
@@ -136,9 +130,7 @@ func pathCopies() []translateCase {
 			eachCPU(t, to("0a"))
 			w.endpoint(t, pod{3, objects.AttachHost, "0b", "s"}, w.backend.Addr())
 			eachCPU(t, to("0b"))
-			if err := w.Endpoints().deleteRows([]Endpoint{{IP: w.backend.Addr()}}, nil); err != nil {
-				t.Fatal(err)
-			}
+			succeed(t, w.Endpoints().deleteRows([]Endpoint{{IP: w.backend.Addr()}}, nil))
 			eachCPU(t, func() { w.check(t, fromHost, p, wants{actionNext, nil, once("passed")}) })
 			w.endpoint(t, pod{4, objects.AttachHost, "0a", "s"}, w.backend.Addr())
 			eachCPU(t, to("0a"))
@@ -149,9 +141,7 @@ func pathCopies() []translateCase {
 			p := w.next(netip.AddrPortFrom(w.client.Addr(), 40001), w.backend)
 			direct := wants{actionRedirect, p.became(p.src, w.backend, "0a"), once("redirect_peer")}
 			eachCPU(t, func() { w.check(t, fromHost, p, direct) })
-			if err := w.Endpoints().deleteRows([]Endpoint{{IP: w.backend.Addr()}}, nil); err != nil {
-				t.Fatal(err)
-			}
+			succeed(t, w.Endpoints().deleteRows([]Endpoint{{IP: w.backend.Addr()}}, nil))
 			eachCPU(t, func() { w.check(t, fromHost, p, wants{actionNext, nil, once("passed")}) })
 			w.endpoint(t, pod{3, objects.AttachHost, "0a", "s"}, w.backend.Addr())
 			eachCPU(t, func() { w.check(t, fromHost, p, direct) })
@@ -198,9 +188,7 @@ func TestCopiesExpire(t *testing.T) {
 	w.send(t, fromHost, forward)
 	w.send(t, fromHost, direct)
 	w.evict(t)
-	if err := w.objects.Endpoints.Delete(rows.EncodeAddr(w.backend.Addr())); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, w.objects.Endpoints.Delete(rows.EncodeAddr(w.backend.Addr())))
 	before := counts(t, w.Datapath)
 	for range 1000 {
 		w.run(t, fromHost, direct.frame())
@@ -261,9 +249,7 @@ func TestShortConnectionsReuseSlots(t *testing.T) {
 		used = 0
 		for index := range uint32(slots) {
 			var slot objects.Slot
-			if err := w.objects.Slots.Map.Lookup(index, &slot); err != nil {
-				t.Fatal(err)
-			}
+			succeed(t, w.objects.Slots.Map.Lookup(index, &slot))
 			if slot.Use > 0 {
 				used++
 			}
@@ -279,9 +265,7 @@ func TestShortConnectionsReuseSlots(t *testing.T) {
 func (w *world) clearSlots(t *testing.T) {
 	t.Helper()
 	for index := range uint32(w.objects.Slots.Len()) {
-		if err := w.objects.Slots.Map.Put(index, objects.Slot{}); err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, w.objects.Slots.Map.Put(index, objects.Slot{}))
 	}
 }
 
@@ -289,8 +273,6 @@ func (w *world) clearSlots(t *testing.T) {
 func (w *world) evict(t *testing.T) {
 	t.Helper()
 	for row, err := range w.objects.Connections.All() {
-		if err := errors.Join(err, w.objects.Connections.Delete(row.Key)); err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, errors.Join(err, w.objects.Connections.Delete(row.Key)))
 	}
 }

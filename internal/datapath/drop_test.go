@@ -18,14 +18,9 @@ import (
 // TestDropReasons provokes each reason of enum drop_reason, as the type information lists them, and wants the packet
 // dropped and the reason counted. A new reason fails here until it has a case.
 func TestDropReasons(t *testing.T) {
-	spec, err := ebpf.LoadCollectionSpec("objects/tc_bpfel.o")
-	if err != nil {
-		t.Fatal(err)
-	}
+	spec := must(ebpf.LoadCollectionSpec("objects/tc_bpfel.o"))(t)
 	var reasons *btf.Enum
-	if err := spec.Types.TypeByName("drop_reason", &reasons); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, spec.Types.TypeByName("drop_reason", &reasons))
 	cases := map[string]func(*testing.T){
 		"MALFORMED": dropped("drop_malformed", func(_ *testing.T, w *world) packet {
 			return w.first(w.client, w.service).with(func(p *packet) { p.mangle = func(ip []byte) { ip[0] = 0x55 } })
@@ -86,10 +81,7 @@ func toRow(row objects.Service) func(*testing.T, *world) packet {
 // tableFull has room for one row of connections.
 func tableFull(t *testing.T) {
 	b := newBench(t)
-	spec, err := ebpf.LoadCollectionSpec("objects/tc_bpfel.o")
-	if err != nil {
-		t.Fatal(err)
-	}
+	spec := must(ebpf.LoadCollectionSpec("objects/tc_bpfel.o"))(t)
 	spec.Maps["connections"].MaxEntries = 1
 	for _, name := range []string{"departures", "entrances", "events", "service_counts"} {
 		spec.Maps[name].Pinning = ebpf.PinNone
@@ -102,10 +94,7 @@ func tableFull(t *testing.T) {
 	for name, m := range pinned {
 		spec.Maps[name].MaxEntries = m.MaxEntries()
 	}
-	collection, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: pinned})
-	if err != nil {
-		t.Fatal(err)
-	}
+	collection := must(ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: pinned}))(t)
 	defer collection.Close()
 	b.programs[fromHost] = collection.Programs["from_pod"]
 	table := collection.Maps["connections"]
@@ -120,9 +109,7 @@ func tableFull(t *testing.T) {
 		t.Errorf("half a connection stayed: %+v, %v", key, err)
 	}
 	// No room.
-	if err := table.Put(objects.Tuple{Proto: 1}, objects.ConnectionRow{}); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, table.Put(objects.Tuple{Proto: 1}, objects.ConnectionRow{}))
 	w.check(t, fromHost, w.first(w.client, w.service), full)
 }
 

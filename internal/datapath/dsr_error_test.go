@@ -33,32 +33,23 @@ func TestDSRPathMTU(t *testing.T) {
 		s := o.service(backend)
 		s.DSR = service.IPIP
 		for _, d := range []*Datapath{n.d, n.other} {
-			if _, _, err := d.Services().Put(t.Context(), service.CLI, s); err != nil {
-				t.Fatal(err)
-			}
+			must2(d.Services().Put(t.Context(), service.CLI, s))(t)
 		}
-		conn, err := testkit.Dial(n.client, "udp", s.Frontend.String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := must(testkit.Dial(n.client, "udp", s.Frontend.String()))(t)
 		defer func() { _ = conn.Close() }()
-		if err := ask(conn, []byte("narrow?")); err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, ask(conn, []byte("narrow?")))
 		client := conn.LocalAddr().(*net.UDPAddr).AddrPort()
 		answer := packet{src: s.Frontend, dst: netip.AddrPortFrom(client.Addr().Unmap(), client.Port()), proto: protoUDP, payload: strings.Repeat("x", 100)}
 		message, network := tooBig(answer, mtu), map[bool]string{true: "ip4:icmp", false: "ip6:ipv6-icmp"}[v4]
 		before, beforeOther := settled(t, n.d), settled(t, n.other)
-		if err := n.client.Do(func() error {
+		succeed(t, n.client.Do(func() error {
 			raw, err := net.Dial(network, s.Frontend.Addr().String())
 			if err != nil {
 				return err
 			}
 			_, err = raw.Write(message)
 			return errors.Join(err, raw.Close())
-		}); err != nil {
-			t.Fatal(err)
-		}
+		}))
 		testkit.Eventually(t, 5*time.Second, func() error {
 			out, err := exec.CommandContext(t.Context(), "ip", "-n", filepath.Base(n.pod.Name()), "route", "get", o.client).CombinedOutput()
 			if err != nil || !strings.Contains(string(out), fmt.Sprintf("mtu %d", mtu)) {

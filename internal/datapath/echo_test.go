@@ -85,9 +85,7 @@ func answeredEchoes() []translateCase {
 			p := w.echo("hello")
 			for _, gone := range []netip.AddrPort{w.service, other} {
 				w.check(t, fromHost, p, wants{actionRedirect, p.echoReply(), once("icmp_echo")})
-				if err := w.Services().Delete(t.Context(), service.CLI, service.Key{Frontend: gone, Protocol: service.Protocol(w.proto)}); err != nil {
-					t.Fatal(err)
-				}
+				succeed(t, w.Services().Delete(t.Context(), service.CLI, service.Key{Frontend: gone, Protocol: service.Protocol(w.proto)}))
 			}
 			w.check(t, fromHost, p, wants{actionNext, nil, once("passed")})
 		}},
@@ -156,9 +154,7 @@ func TestEcho(t *testing.T) {
 		n, d := routed(t), openTest(t)
 		far := n.wire(t)
 		n.attachBoth(t, d)
-		if _, err := d.Uplinks().Put(t.Context(), n.host, "wire"); err != nil {
-			t.Fatal(err)
-		}
+		must(d.Uplinks().Put(t.Context(), n.host, "wire"))(t)
 		for _, f := range families() {
 			testEcho(t, d, far, f.service, 56)
 		}
@@ -181,9 +177,7 @@ func TestEcho(t *testing.T) {
 func putEcho(t *testing.T, d *Datapath, address string) {
 	t.Helper()
 	frontend := netip.AddrPortFrom(netip.MustParseAddr(address), 99)
-	if _, _, err := d.Services().Put(t.Context(), service.CLI, service.Service{Frontend: frontend}); err != nil {
-		t.Fatal(err)
-	}
+	must2(d.Services().Put(t.Context(), service.CLI, service.Service{Frontend: frontend}))(t)
 }
 
 // testEcho pings the address of a service.
@@ -206,10 +200,7 @@ func testEcho(t *testing.T, d *Datapath, client *netns.Namespace, address string
 // wantAddresses fails the test unless the addresses that answer follow from the services.
 func wantAddresses(t *testing.T, d *Datapath) {
 	t.Helper()
-	all, err := d.Services().List(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := must(d.Services().List(t.Context()))(t)
 	want, got := make(map[netip.Addr]uint32), make(map[netip.Addr]uint32)
 	for _, s := range all {
 		if !s.NodePort && !s.Frontend.Addr().IsLoopback() {

@@ -78,9 +78,7 @@ func (c *elsewhereCase) configure(t *testing.T, backends ...service.Backend) {
 		if d == c.other && s.DSR == service.NoDSR {
 			continue
 		}
-		if _, _, err := d.Services().Put(t.Context(), service.CLI, s); err != nil {
-			t.Fatal(err)
-		}
+		must2(d.Services().Put(t.Context(), service.CLI, s))(t)
 	}
 }
 
@@ -193,9 +191,7 @@ func TestSCTPPortsElsewhere(t *testing.T) {
 			port++
 			before := settled(t, n.d)
 			for _, client := range []string{f[0], second[addr(0).Addr().Is4()]} {
-				if err := sendInit(n.client, netip.AddrPortFrom(netip.MustParseAddr(client), port), s.Frontend); err != nil {
-					t.Fatal(err)
-				}
+				succeed(t, sendInit(n.client, netip.AddrPortFrom(netip.MustParseAddr(client), port), s.Frontend))
 			}
 			settled(t, n.d)
 			return delta(t, n.d, before)

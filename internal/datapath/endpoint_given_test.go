@@ -23,9 +23,7 @@ func TestKeeps(t *testing.T) {
 		pod := policy.Pod{Namespace: "shop", Name: "web", Labels: map[string]string{"app": "web"}}
 		first := n.attachment(0)
 		first.Allowed, first.Pod, first.DHCP = allowed, &pod, true
-		if _, _, err := d.Endpoints().Put(t.Context(), first); err != nil {
-			t.Fatal(err)
-		}
+		must2(d.Endpoints().Put(t.Context(), first))(t)
 		was, guard := wantEndpoints(t, d, podA4, podA6), onlySender(t, d)
 		n.run(t, "-n PODA addr add 8.8.8.8/32 dev eth0")
 		n.run(t, "-n PODA addr add fe80::1/64 dev eth0 nodad")

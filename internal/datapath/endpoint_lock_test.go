@@ -27,10 +27,7 @@ func TestServicesWhileAttaching(t *testing.T) {
 	n, d, cgroup := routed(t), openTest(t), testCgroup(t)
 	n.wire(t)
 	other := openAgain(t, d)
-	uplink, err := FindUplink(n.host, "wire")
-	if err != nil {
-		t.Fatal(err)
-	}
+	uplink := must(FindUplink(n.host, "wire"))(t)
 	for _, c := range []struct {
 		name string
 		call func() error
@@ -117,13 +114,8 @@ func TestPutAgainstDelete(t *testing.T) {
 			}
 			return nil
 		})
-		if err := group.Wait(); err != nil {
-			t.Fatal(err)
-		}
-		all, err := d.Endpoints().List(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, group.Wait())
+		all := must(d.Endpoints().List(t.Context()))(t)
 		wantWhole(t, n, d, len(all) > 0)
 	}
 }
@@ -131,9 +123,7 @@ func TestPutAgainstDelete(t *testing.T) {
 // TestUndoneBesideAnother adds a second device of a pod, which goes before it has its programs.
 func TestUndoneBesideAnother(t *testing.T) {
 	n, d := routed(t), openTest(t)
-	if _, _, err := d.Endpoints().Put(t.Context(), n.attachment(0)); err != nil {
-		t.Fatal(err)
-	}
+	must2(d.Endpoints().Put(t.Context(), n.attachment(0)))(t)
 	n.run(t, `
 		-n HOST link add vc type veth peer name eth1 netns PODA
 		-n PODA addr add 192.168.11.10/32 dev eth1`)

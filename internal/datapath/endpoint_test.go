@@ -56,17 +56,11 @@ func (n network) unplug(t *testing.T, pod int) {
 func (n network) wanted(t *testing.T) Endpoint {
 	t.Helper()
 	device := func(ns *netns.Namespace, name string) rtnl.Device {
-		d, err := rtnl.In(ns).Device(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		d := must(rtnl.In(ns).Device(name))(t)
 		return d
 	}
 	pod := device(n.pods[0], "eth0")
-	netns, err := n.pods[0].Cookie()
-	if err != nil {
-		t.Fatal(err)
-	}
+	netns := must(n.pods[0].Cookie())(t)
 	e := Endpoint{ID: 1, IP: netip.MustParseAddr(podA4), netns: netns, IfIndex: pod.Index, PodMAC: append(pod.MAC, make([]byte, 6-len(pod.MAC))...)}
 	var node rtnl.Device
 	switch {
@@ -99,10 +93,7 @@ func (n network) attachment(pod int) EndpointSpec {
 
 func wantEndpoints(t *testing.T, d *Datapath, want ...string) []Endpoint {
 	t.Helper()
-	endpoints, err := d.Endpoints().List(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	endpoints := must(d.Endpoints().List(t.Context()))(t)
 	var got []string
 	for _, e := range endpoints {
 		got = append(got, e.IP.String())
@@ -123,10 +114,7 @@ func wantEndpoints(t *testing.T, d *Datapath, want ...string) []Endpoint {
 // wantLinks counts the pinned attachments.
 func wantLinks(t *testing.T, d *Datapath, want int) {
 	t.Helper()
-	entries, err := os.ReadDir(pins(d, "links"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	entries := must(os.ReadDir(pins(d, "links")))(t)
 	entries = slices.DeleteFunc(entries, func(e os.DirEntry) bool { // those that all pods of a parent share
 		return want > 0 && (strings.HasSuffix(e.Name(), "-outer_guard") || strings.HasSuffix(e.Name(), "-outer_seal"))
 	})
@@ -139,10 +127,7 @@ func TestEndpoints(t *testing.T) {
 	onEachLink(t, func(t *testing.T, n network, d *Datapath) {
 		n.attachBoth(t, d)
 		endpoints := wantEndpoints(t, d, podA4, podA6, podB4, podB6)
-		pod, err := rtnl.In(n.pods[0]).Device("eth0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		pod := must(rtnl.In(n.pods[0]).Device("eth0"))(t)
 		want := n.wanted(t)
 		if !reflect.DeepEqual(endpoints[0], want) {
 			t.Errorf("endpoint %+v, want %+v", endpoints[0], want)
@@ -160,9 +145,7 @@ func TestEndpoints(t *testing.T) {
 		wantEndpoints(t, d, podA4, "192.168.10.99", podB4, podB6)
 		// A program that someone removed comes back.
 		for _, h := range objects.EndpointHooks() {
-			if err := d.objects.Detach(objects.Link{Hook: h, ID: 1}); err != nil {
-				t.Fatal(err)
-			}
+			succeed(t, d.objects.Detach(objects.Link{Hook: h, ID: 1}))
 		}
 		if _, change, err := d.Endpoints().Put(t.Context(), n.attachment(0)); err != nil || change != Updated {
 			t.Errorf("Put = %v, %v; want the programs attached again", change, err)
@@ -210,13 +193,9 @@ func testDelete(t *testing.T, n network, d *Datapath) {
 		if err := remove(); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("delete by %s once more: error %v", name, err)
 		}
-		if _, _, err := d.Endpoints().Put(t.Context(), n.attachment(0)); err != nil {
-			t.Fatal(err)
-		}
+		must2(d.Endpoints().Put(t.Context(), n.attachment(0)))(t)
 	}
-	if err := d.Endpoints().Delete(t.Context(), 2); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, d.Endpoints().Delete(t.Context(), 2))
 	wantEndpoints(t, d, podA4, "192.168.10.99")
 }
 
@@ -224,10 +203,7 @@ func testDelete(t *testing.T, n network, d *Datapath) {
 func TestReplaced(t *testing.T) {
 	onEachLink(t, func(t *testing.T, n network, d *Datapath) {
 		n.attachBoth(t, d)
-		pod, err := rtnl.In(n.pods[0]).Device("eth0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		pod := must(rtnl.In(n.pods[0]).Device("eth0"))(t)
 		if pod.Kind == "ipvlan" { // whose driver refuses an address that another device has
 			n.run(t, "-n PODA addr del "+prefixOf(pod, podA4)+" dev eth0")
 		}
@@ -256,9 +232,7 @@ func TestIndexReused(t *testing.T) {
 		-n HOST link del vb
 		-n HOST link add vb index `+strconv.Itoa(gone.IfIndex)+` type veth peer name eth0 netns PODB
 		-n PODB addr add `+podB4+`/32 dev eth0`)
-	if _, _, err := d.Endpoints().Put(t.Context(), n.attachment(1)); err != nil {
-		t.Fatal(err)
-	}
+	must2(d.Endpoints().Put(t.Context(), n.attachment(1)))(t)
 	wantEndpoints(t, d, podB4)
 	wantLinks(t, d, 2)
 }
@@ -267,18 +241,10 @@ func TestIndexReused(t *testing.T) {
 func TestUndone(t *testing.T) {
 	onEachLink(t, func(t *testing.T, n network, d *Datapath) {
 		attach := n.attachment(0)
-		endpoints, _, err := d.Endpoints().Put(t.Context(), attach)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := d.Endpoints().Delete(t.Context(), endpoints[0].ID); err != nil {
-			t.Fatal(err)
-		}
+		endpoints, _ := must2(d.Endpoints().Put(t.Context(), attach))(t)
+		succeed(t, d.Endpoints().Delete(t.Context(), endpoints[0].ID))
 		// In the place of the second program there is something else.
-		place, err := attach.Find()
-		if err != nil {
-			t.Fatal(err)
-		}
+		place := must(attach.Find())(t)
 		defer place.Close()
 		pinned, err := filepath.Glob(pins(d, "progs", "*-"+objects.Hook{Point: place.Point, Program: "to_pod"}.String()))
 		if err != nil || len(pinned) != 1 {
@@ -324,9 +290,7 @@ func TestAddTogether(t *testing.T) {
 			return err
 		})
 	}
-	if err := group.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, group.Wait())
 	if endpoints, err := d.Endpoints().List(t.Context()); err != nil || len(endpoints) != 4 {
 		t.Errorf("endpoints %v, %v", endpoints, err)
 	}

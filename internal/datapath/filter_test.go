@@ -20,9 +20,7 @@ func filterBytes(t testing.TB, d *Datapath) []byte {
 	t.Helper()
 	m := d.objects.Filter.Map
 	row := make([]byte, m.ValueSize())
-	if err := m.Lookup(uint32(0), &row); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, m.Lookup(uint32(0), &row))
 	return row
 }
 
@@ -37,9 +35,7 @@ func wantFiltered(t *testing.T, d *Datapath) {
 		keys = append(keys, row.Key)
 	}
 	before := filterBytes(t, d)
-	if err := d.objects.Filter.Add(keys); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, d.objects.Filter.Add(keys))
 	if !bytes.Equal(before, filterBytes(t, d)) {
 		t.Error("a service is stored whose bit in the filter is clear: programs do not find it")
 	}
@@ -64,9 +60,7 @@ func TestFilter(t *testing.T) {
 			w.service = w.random()
 			w.serve(t, w.service, w.backend)
 			w.send(t, fromHost, w.first(w.client, w.service))
-			if err := w.Services().Delete(t.Context(), service.CLI, service.Key{Frontend: w.service, Protocol: service.Protocol(w.proto)}); err != nil {
-				t.Fatal(err)
-			}
+			succeed(t, w.Services().Delete(t.Context(), service.CLI, service.Key{Frontend: w.service, Protocol: service.Protocol(w.proto)}))
 			w.check(t, fromHost, w.first(w.client, w.service), wants{actionNext, nil, once("passed")})
 			p := w.next(w.client, w.service)
 			if w.proto == protoUDP {
@@ -83,14 +77,10 @@ func TestFilter(t *testing.T) {
 			w.check(t, fromHost, w.next(w.client, p.dst), wants{actionNext, nil, once("passed")})
 			w.connected(t)
 			// It has a service of another owner, and the first one goes.
-			if _, err := w.Services().Apply(t.Context(), service.Agent, []service.Service{{
+			must(w.Services().Apply(t.Context(), service.Agent, []service.Service{{
 				Frontend: p.dst, Protocol: service.Protocol(w.proto), Backends: service.Backends(w.backend),
-			}}); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := w.Services().Apply(t.Context(), service.CLI, nil); err != nil {
-				t.Fatal(err)
-			}
+			}}))(t)
+			must(w.Services().Apply(t.Context(), service.CLI, nil))(t)
 			w.check(t, fromHost, p, wants{actionRedirect, p.became(w.client, w.backend, "0a"), once("new_connection", "forward", "redirect_peer")})
 			w.check(t, fromHost, w.first(w.client, w.service), wants{actionNext, nil, once("passed")})
 		}},
@@ -156,9 +146,7 @@ func TestFilterOfOwners(t *testing.T) {
 	}
 	often := slices.Repeat(keys[:1], 1<<20)
 	for range 20 {
-		if err := d.objects.Filter.Map.Put(uint32(0), make([]byte, d.objects.Filter.Map.ValueSize())); err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, d.objects.Filter.Map.Put(uint32(0), make([]byte, d.objects.Filter.Map.ValueSize())))
 		var first sync.WaitGroup
 		first.Go(func() {
 			if err := d.objects.Filter.Add(often); err != nil {
@@ -168,9 +156,7 @@ func TestFilterOfOwners(t *testing.T) {
 		for bit := (*objects.Filter)(nil).Bit(keys[0]); filterBytes(t, d)[bit/8]>>(bit%8)&1 == 0; {
 		}
 		for _, key := range keys[1:] {
-			if err := d.objects.Filter.Add([]objects.ServiceKey{key}); err != nil {
-				t.Fatal(err)
-			}
+			succeed(t, d.objects.Filter.Add([]objects.ServiceKey{key}))
 		}
 		first.Wait()
 		row := filterBytes(t, d)

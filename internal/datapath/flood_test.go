@@ -19,9 +19,7 @@ func TestNodeReachesFloodedPods(t *testing.T) {
 	n.run(t, "-n HOST link add vc type veth peer name spare\n-n HOST link set vc master br0 up\n-n HOST link set spare up") // the last port
 	for i, ns := range n.pods {
 		pod := &policy.Pod{Namespace: "default", Name: string(rune('a' + i)), Labels: map[string]string{"app": string(rune('a' + i))}}
-		if _, _, err := d.Endpoints().Put(t.Context(), EndpointSpec{Namespace: ns, IfName: "eth0", Host: n.host, Pod: pod}); err != nil {
-			t.Fatal(err)
-		}
+		must2(d.Endpoints().Put(t.Context(), EndpointSpec{Namespace: ns, IfName: "eth0", Host: n.host, Pod: pod}))(t)
 	}
 	applyPolicies(t, d, onlyOutsideToA)
 	before := counts(t, d)

@@ -97,9 +97,7 @@ func (f *forger) another(t *testing.T, name string) rtnl.Device {
 		// Without a mode it would change that of all ipvlans on the parent.
 		mode := map[string]string{"macvlan": "bridge", "ipvlan": strings.TrimPrefix(f.mode, "ipvlan-")}[f.device.Kind]
 		f.run(t, "-n PODB link add link eth0 name "+name+" type "+f.device.Kind+" mode "+mode+"\n-n PODB link set "+name+" up")
-		if device, err = rtnl.In(f.pods[1]).Device(name); err != nil {
-			t.Fatal(err)
-		}
+		device = must(rtnl.In(f.pods[1]).Device(name))(t)
 	}
 	return device
 }
@@ -125,23 +123,16 @@ func newForger(t *testing.T, m linkMode) *forger {
 	n := m.make(t)
 	f := &forger{network: n, mode: m.name, d: openTest(t)}
 	n.attachBoth(t, f.d)
-	rows, err := f.d.Endpoints().List(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	rows := must(f.d.Endpoints().List(t.Context()))(t)
 	victim := rows[0]
 	f.host, f.next = victim.Host, victim.PodMAC
 	third := victim
 	third.ID = 99
 	for _, ip := range []string{"192.168.10.12", "fd00:10::c"} {
 		third.IP = netip.MustParseAddr(ip)
-		if err := f.d.Endpoints().write([]Endpoint{third}); err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, f.d.Endpoints().write([]Endpoint{third}))
 	}
-	if f.device, err = rtnl.In(n.pods[1]).Device("eth0"); err != nil {
-		t.Fatal(err)
-	}
+	f.device = must(rtnl.In(n.pods[1]).Device("eth0"))(t)
 	f.own = append(net.HardwareAddr{}, rows[len(rows)-1].PodMAC...)
 	for _, e := range rows {
 		if e.ID == 2 {
@@ -160,10 +151,7 @@ func newForger(t *testing.T, m linkMode) *forger {
 // isBridged reports whether the pods are neighbours.
 func (n network) isBridged(t *testing.T) bool {
 	t.Helper()
-	device, err := rtnl.In(n.pods[0]).Device("eth0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	device := must(rtnl.In(n.pods[0]).Device("eth0"))(t)
 	return slices.ContainsFunc(device.Addrs, func(p netip.Prefix) bool { return p.Addr().String() == podA4 && p.Bits() < 32 })
 }
 
@@ -206,9 +194,7 @@ func (f *forger) guard(t *testing.T, on bool) {
 	for i := range f.pods {
 		spec := f.attachment(i)
 		spec.Unguarded = !on
-		if _, _, err := f.d.Endpoints().Put(t.Context(), spec); err != nil {
-			t.Fatal(err)
-		}
+		must2(f.d.Endpoints().Put(t.Context(), spec))(t)
 	}
 }
 
@@ -352,17 +338,12 @@ func (f *forger) spoof(t *testing.T, victim net.PacketConn, third netip.Addr, fr
 	t.Helper()
 	const known = "02:00:00:00:00:77"
 	neighbour := func() string {
-		out, err := exec.Command("ip", "-n", f.pods[0].Name(), "neigh", "show", third.String(), "dev", "eth0").CombinedOutput()
-		if err != nil {
-			t.Fatal(err)
-		}
+		out := must(exec.Command("ip", "-n", f.pods[0].Name(), "neigh", "show", third.String(), "dev", "eth0").CombinedOutput())(t)
 		return string(out)
 	}
 	know := func() {
 		family := map[bool]string{true: "ipv6", false: "ipv4"}[third.Is6()]
-		if err := rtnl.In(f.pods[0]).SetSysctl("net/"+family+"/neigh/eth0/locktime", "0"); err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, rtnl.In(f.pods[0]).SetSysctl("net/"+family+"/neigh/eth0/locktime", "0"))
 		f.run(t, "-n PODA neigh replace "+third.String()+" lladdr "+known+" dev eth0 nud reachable")
 	}
 	f.guard(t, true)

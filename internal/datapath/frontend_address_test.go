@@ -16,16 +16,12 @@ import (
 func TestPodAtFrontend(t *testing.T) {
 	n, d := routed(t), openTest(t)
 	s := service.Service{Frontend: netip.MustParseAddrPort("[" + podA6 + "]:80"), Protocol: service.TCP}
-	if _, _, err := d.Services().Put(t.Context(), service.CLI, s); err != nil {
-		t.Fatal(err)
-	}
+	must2(d.Services().Put(t.Context(), service.CLI, s))(t)
 	_, _, err := d.Endpoints().Put(t.Context(), n.attachment(0))
 	wantConflict(t, err, "its address "+podA6+" is that of a service")
 	wantEndpoints(t, d)
 	wantLinks(t, d, 0)
-	if err := d.Services().Delete(t.Context(), service.CLI, s.Key()); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, d.Services().Delete(t.Context(), service.CLI, s.Key()))
 	if _, change, err := d.Endpoints().Put(t.Context(), n.attachment(0)); err != nil || change != Added {
 		t.Errorf("Put without the service: %v, %v", change, err)
 	}
@@ -35,9 +31,7 @@ func TestPodAtFrontend(t *testing.T) {
 func TestPodAtHostAddress(t *testing.T) {
 	n, d := routed(t), openTest(t)
 	address := []netip.Prefix{netip.MustParsePrefix(podA4 + "/32")}
-	if err := rtnl.In(n.host).Configure("lo", rtnl.DeviceConfig{Addresses: address, Up: true}); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, rtnl.In(n.host).Configure("lo", rtnl.DeviceConfig{Addresses: address, Up: true}))
 	_, _, err := d.Endpoints().Put(t.Context(), n.attachment(0))
 	wantConflict(t, err, "its address "+podA4+" is that of the host")
 	wantEndpoints(t, d)
@@ -77,9 +71,7 @@ func TestBackendThatIsService(t *testing.T) {
 		_, _, err := d.Services().Put(t.Context(), service.CLI, s)
 		return err
 	}
-	if err := put(service.Service{Frontend: other, Protocol: service.TCP}); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, put(service.Service{Frontend: other, Protocol: service.TCP}))
 	for _, protocol := range []service.Protocol{service.Any, service.TCP, service.UDP} {
 		s := service.Service{Frontend: netip.MustParseAddrPort("10.96.0.1:80"), Protocol: protocol, Backends: service.Backends(other)}
 		if err := put(s); protocol != service.UDP {

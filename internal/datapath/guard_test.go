@@ -181,9 +181,7 @@ func TestGuard(t *testing.T) {
 				g.check(t, device.Device{}, frame, "drop_source")
 			})
 			t.Run("a device without a row", func(t *testing.T) {
-				if err := g.objects.Senders.Delete(g.key); err != nil {
-					t.Fatal(err)
-				}
+				succeed(t, g.objects.Senders.Delete(g.key))
 				g.dropped(t, sent(outside4, protoUDP).frame(), "drop_source")
 				g.dropped(t, arp(1, "0c", "0c", own4), "drop_source")
 			})
@@ -209,9 +207,7 @@ func newGuarded(t *testing.T, b *bench, h objects.Hook) *guarded {
 	g.key = device.SenderKey(e.Host, e.netns, 1)
 	for _, ip := range []netip.Addr{own4, own6} {
 		e.IP = ip
-		if err := b.Endpoints().write([]Endpoint{e}); err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, b.Endpoints().write([]Endpoint{e}))
 	}
 	b.endpoint(t, pod{1, h.Point, "0a", "s"}, other4)
 	b.endpoint(t, pod{1, h.Point, "0a", "s"}, other6)
@@ -223,9 +219,7 @@ func newGuarded(t *testing.T, b *bench, h objects.Hook) *guarded {
 func (g *guarded) as(t *testing.T, d device.Device) {
 	t.Helper()
 	d.Point, d.PodMAC, d.LinkLocal, d.IfIndex, d.Netns = g.hook.Point, mac("0c"), ownLocal, 1, ownCookie(t)
-	if _, err := guard.Put(g.objects, &d, 2, false); err != nil {
-		t.Fatal(err)
-	}
+	must(guard.Put(g.objects, &d, 2, false))(t)
 }
 
 func (g *guarded) check(t *testing.T, d device.Device, frame []byte, drop string) {

@@ -130,10 +130,7 @@ func TestForgedResetBeyondShare(t *testing.T) {
 	w.fillWith(t, 2000, w.client)
 	w.send(t, fromHost, rst)
 	w.fillWith(t, 3000, w.client)
-	before, err := w.objects.Slots.Open()
-	if err != nil {
-		t.Fatal(err)
-	}
+	before := must(w.objects.Slots.Open())(t)
 	w.run(t, fromHost, own.frame())
 	if after, err := w.objects.Slots.Open(); err != nil || after != before {
 		t.Errorf("%d connections count as open after %d, %v: more than the client's share", after, before, err)
@@ -214,9 +211,7 @@ func TestRowOfAnother(t *testing.T) {
 		t.Fatal(found, err)
 	}
 	row.Tag = w.objects.Filter.Tag(rows.ServiceKey(w.other, service.TCP))
-	if err := w.objects.Services.Put(key, row); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, w.objects.Services.Put(key, row))
 	p := w.first(w.client, w.service)
 	if _, out := w.run(t, fromHost, p.frame()); string(out) != string(p.frame()) {
 		t.Error("the backend is that of another service")

@@ -67,9 +67,7 @@ func TestTwoHosts(t *testing.T) {
 func TestUplinkOfOtherHost(t *testing.T) {
 	first, second, d := routed(t), routed(t), openTest(t)
 	first.wire(t)
-	if _, err := d.Uplinks().Put(t.Context(), first.host, "wire"); err != nil {
-		t.Fatal(err)
-	}
+	must(d.Uplinks().Put(t.Context(), first.host, "wire"))(t)
 	_, _, err := d.Endpoints().Put(t.Context(), second.attachment(0))
 	wantOtherHost(t, err, first.host.Name())
 	first.run(t, "-n HOST link del wire")
@@ -87,9 +85,7 @@ func TestSameIndexOnOtherHost(t *testing.T) {
 		n.run(t, "-n HOST tuntap add dev tap0 mode tap")
 		specs = append(specs, vmSpec(n))
 	}
-	if _, _, err := d.Endpoints().Put(t.Context(), specs[0]); err != nil {
-		t.Fatal(err)
-	}
+	must2(d.Endpoints().Put(t.Context(), specs[0]))(t)
 	var deviation *DeviationError
 	if err := d.Endpoints().Check(t.Context(), specs[1]); !errors.As(err, &deviation) {
 		t.Errorf("check on the other host: %v", err)

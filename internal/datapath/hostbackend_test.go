@@ -32,9 +32,7 @@ func TestHostBackend(t *testing.T) {
 		n, d := routed(t), openTest(t)
 		far := n.wire(t)
 		n.attachBoth(t, d)
-		if _, err := d.Uplinks().Put(t.Context(), n.host, "wire"); err != nil {
-			t.Fatal(err)
-		}
+		must(d.Uplinks().Put(t.Context(), n.host, "wire"))(t)
 		for _, ends := range [][4]string{
 			{gateway4, near4, far4}, {near4, near4, far4}, {gateway6, near6, far6}, {near6, near6, far6},
 		} {
@@ -55,9 +53,7 @@ func callHostBackend(t *testing.T, d *Datapath, b hostBackend) {
 	for _, p := range []service.Protocol{service.TCP, service.UDP} {
 		s := service.Service{Frontend: netip.MustParseAddrPort(net.JoinHostPort(b.service, servicePort)), Protocol: p,
 			Backends: service.Backends(testkit.Echo(t, b.host, p.String(), net.JoinHostPort(b.backend, "0")))}
-		if _, _, err := d.Services().Put(t.Context(), service.CLI, s); err != nil {
-			t.Fatal(err)
-		}
+		must2(d.Services().Put(t.Context(), service.CLI, s))(t)
 		for _, size := range []int{1, 8000} { // UDP's last is in fragments
 			before := counts(t, d)
 			peer, err := testkit.RoundTrip(t, b.client, p.String(), s.Frontend.String(), bytes.Repeat([]byte("h"), size))
@@ -69,18 +65,14 @@ func callHostBackend(t *testing.T, d *Datapath, b hostBackend) {
 				t.Errorf("%s to %s at %s, %d bytes: counted %v", p, s.Frontend, b.backend, size, diff)
 			}
 		}
-		if err := d.Services().Delete(t.Context(), service.CLI, s.Key()); err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, d.Services().Delete(t.Context(), service.CLI, s.Key()))
 	}
 }
 
 // TestSocketHostBackend has a process of the host call a service whose backend is another one.
 func TestSocketHostBackend(t *testing.T) {
 	s := newStage(t)
-	if _, err := s.Sockets().Put(t.Context(), service.CLI, s.host, HostScope); err != nil {
-		t.Fatal(err)
-	}
+	must(s.Sockets().Put(t.Context(), service.CLI, s.host, HostScope))(t)
 	host := place{s.host, s.cgroup}
 	for _, ends := range [][2]string{{service4, gateway4}, {service6, gateway6}, {"127.0.0.1", gateway4}} {
 		frontend := netip.MustParseAddrPort(net.JoinHostPort(ends[0], servicePort))

@@ -47,18 +47,14 @@ func TestLastPackets(t *testing.T) {
 func TestSlotsOfClosedConnections(t *testing.T) {
 	runtime.LockOSThread() // each CPU has slots of its own
 	var all, one unix.CPUSet
-	if err := unix.SchedGetaffinity(0, &all); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, unix.SchedGetaffinity(0, &all))
 	defer func() {
 		if err := unix.SchedSetaffinity(0, &all); err == nil {
 			runtime.UnlockOSThread()
 		}
 	}()
 	one.Set(0)
-	if err := unix.SchedSetaffinity(0, &one); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, unix.SchedSetaffinity(0, &one))
 	w := newWorld(newBench(t), false, protoTCP)
 	w.reset(t, objects.AttachHost)
 	w.serve(t, w.service, w.backend)

@@ -108,9 +108,7 @@ func changeCases() []translateCase {
 		{"endpoint is deleted", 0, func(t *testing.T, w *world) {
 			w.serve(t, w.service, w.backend)
 			w.send(t, fromHost, w.first(w.client, w.service))
-			if err := w.Endpoints().Delete(context.Background(), 1); err != nil {
-				t.Fatal(err)
-			}
+			succeed(t, w.Endpoints().Delete(context.Background(), 1))
 			w.connected(t)
 		}},
 	}
@@ -193,9 +191,7 @@ func (w *world) checkChanged(t *testing.T, dst netip.AddrPort, count map[string]
 
 func (w *world) unserve(t *testing.T, frontend netip.AddrPort) {
 	t.Helper()
-	if err := w.Services().Delete(t.Context(), service.CLI, service.Key{Frontend: frontend, Protocol: service.Protocol(w.proto)}); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, w.Services().Delete(t.Context(), service.CLI, service.Key{Frontend: frontend, Protocol: service.Protocol(w.proto)}))
 }
 
 // age makes all connections older, by less than the time since the machine has started.
@@ -208,27 +204,20 @@ func (w *world) age(t *testing.T, d time.Duration) {
 func (w *world) ageAll(t *testing.T, change func(*objects.Slot)) {
 	t.Helper()
 	aged := make(map[uint32]objects.Slot)
-	if err := w.objects.Slots.Each(func(index uint32, slot objects.Slot) bool {
+	succeed(t, w.objects.Slots.Each(func(index uint32, slot objects.Slot) bool {
 		change(&slot)
 		aged[index] = slot
 		return true
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	for index, slot := range aged {
-		if err := w.objects.Slots.Map.Put(index, slot); err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, w.objects.Slots.Map.Put(index, slot))
 	}
 }
 
 // closed fails the test unless the only connection is closed, or not.
 func (w *world) closed(t *testing.T, want bool) {
 	t.Helper()
-	got, err := w.Connections()
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := must(w.Connections())(t)
 	if len(got) != 1 || (got[0].State == conntrack.StateClosed) != want {
 		t.Errorf("connections %+v, want one that is closed: %v", got, want)
 	}

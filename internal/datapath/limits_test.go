@@ -30,10 +30,7 @@ func TestSegments(t *testing.T) {
 		binary.NativeEndian.PutUint32(in[segments:], 3)
 		binary.NativeEndian.PutUint32(in[size:], 1400)
 		opts := &ebpf.RunOptions{Data: p.frame(), DataOut: make([]byte, 4096), Context: in, ContextOut: out}
-		action, err := b.loaded(t, fromHost).Run(opts)
-		if err != nil {
-			t.Fatal(err)
-		}
+		action := must(b.loaded(t, fromHost).Run(opts))(t)
 		if action != actionRedirect || string(opts.DataOut) != string(p.became(w.client, w.backend, "0a").frame()) {
 			t.Errorf("action %d, or the packet is wrong", action)
 		}
@@ -59,10 +56,7 @@ func TestSpread(t *testing.T) {
 			w.send(t, fromHost, w.first(netip.AddrPortFrom(w.client.Addr(), 32768+2*port), w.service))
 		}
 		shares := make(map[netip.AddrPort]int)
-		got, err := w.Connections()
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := must(w.Connections())(t)
 		for _, c := range got {
 			shares[c.Backend]++
 		}
@@ -113,14 +107,9 @@ func TestFull(t *testing.T) {
 // TestNumbersUsedUp has given out all but a few numbers. The changes that would need more are refused, and change nothing.
 func TestNumbersUsedUp(t *testing.T) {
 	d := openSized(t, Options{Root: testkit.BPFFS(t) + "/root"})
-	state, err := readState(d.Services().o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	state := must(readState(d.Services().o))(t)
 	state.LastRevision, state.LastService = math.MaxUint32-5, math.MaxUint32-5
-	if err := d.Services().o.State.Put(0, state); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, d.Services().o.State.Put(0, state))
 	added := 0
 	for port := range uint16(4) {
 		_, _, err := d.Services().Put(t.Context(), service.CLI, service.Service{
@@ -135,10 +124,7 @@ func TestNumbersUsedUp(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	services, err := d.Services().List(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	services := must(d.Services().List(t.Context()))(t)
 	// One takes two revisions: its own, and that of the change.
 	if added != 2 || len(services) != 2 {
 		t.Errorf("%d services were added, and there are %d, want 2", added, len(services))

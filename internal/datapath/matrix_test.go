@@ -61,9 +61,7 @@ func (p promise) put(t *testing.T, change func(*service.Service)) service.Servic
 	s := service.Service{Frontend: netip.MustParseAddrPort(net.JoinHostPort(p.family.service, servicePort)), Protocol: service.TCP,
 		Backends: service.Backends(p.backends...)}
 	change(&s)
-	if _, _, err := p.datapath.Services().Put(t.Context(), service.CLI, s); err != nil {
-		t.Fatal(err)
-	}
+	must2(p.datapath.Services().Put(t.Context(), service.CLI, s))(t)
 	return s
 }
 
@@ -71,18 +69,11 @@ func (p promise) put(t *testing.T, change func(*service.Service)) service.Servic
 // backend got. Ended ones make room for new ones after a second or so.
 func (p promise) chosen(t *testing.T, connections int) []int {
 	t.Helper()
-	if _, err := p.datapath.ConnectionTable().Flush(t.Context(), conntrack.Filter{}); err != nil {
-		t.Fatal(err)
-	}
+	must(p.datapath.ConnectionTable().Flush(t.Context(), conntrack.Filter{}))(t)
 	for range connections {
-		if _, err := testkit.RoundTrip(t, p.network.pods[1], "tcp", net.JoinHostPort(p.family.service, servicePort), []byte("x")); err != nil {
-			t.Fatal(err)
-		}
+		must(testkit.RoundTrip(t, p.network.pods[1], "tcp", net.JoinHostPort(p.family.service, servicePort), []byte("x")))(t)
 	}
-	list, err := p.datapath.Connections()
-	if err != nil {
-		t.Fatal(err)
-	}
+	list := must(p.datapath.Connections())(t)
 	counts := make([]int, len(p.backends))
 	for i, backend := range p.backends {
 		for _, c := range list {
@@ -146,10 +137,7 @@ func (p promise) affinity(t *testing.T) {
 // changes takes backends away from open connections, the last one in the end.
 func (p promise) changes(t *testing.T) {
 	s := p.put(t, func(*service.Service) {})
-	conn, err := testkit.Dial(p.network.pods[1], "tcp", s.Frontend.String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must(testkit.Dial(p.network.pods[1], "tcp", s.Frontend.String()))(t)
 	defer func() { _ = conn.Close() }()
 	exchange := func() error {
 		if err := conn.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {

@@ -56,9 +56,7 @@ func mixed(t *testing.T, names [2]string) network {
 	if strings.HasPrefix(names[0], "ipvlan") {
 		strictness = "2"
 	}
-	if err := rtnl.In(n.host).SetSysctl("net/ipv4/conf/all/rp_filter", strictness); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, rtnl.In(n.host).SetSysctl("net/ipv4/conf/all/rp_filter", strictness))
 	n.uplink(t)
 	n.run(t, `
 		-n HOST addr add 172.16.9.1/24 dev up0
@@ -87,9 +85,7 @@ func (c mixedCase) test(t *testing.T, i int, client, pod, vip string) {
 	backend := testkit.Echo(t, c.network.pods[i], protocol, net.JoinHostPort(pod, "0"))
 	frontend := netip.MustParseAddrPort(net.JoinHostPort(vip, servicePort))
 	s := service.Service{Frontend: frontend, Protocol: c.protocol, Backends: service.Backends(backend)}
-	if _, _, err := c.datapath.Services().Put(t.Context(), service.CLI, s); err != nil {
-		t.Fatal(err)
-	}
+	must2(c.datapath.Services().Put(t.Context(), service.CLI, s))(t)
 	size := 5000 // in fragments
 	if c.protocol == service.TCP {
 		size = 300_000

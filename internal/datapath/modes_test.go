@@ -67,10 +67,7 @@ func plugged(name string) func(testing.TB) network {
 // usable is the link mode of that name.
 func usable(t testing.TB, name string) podlink.Mode {
 	t.Helper()
-	mode, err := podlink.Lookup(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	mode := must(podlink.Lookup(name))(t)
 	testkit.RequireMode(t, mode.Probe())
 	return mode
 }
@@ -89,15 +86,9 @@ func (n *network) startOpenVSwitch(t testing.TB, mode podlink.Mode) {
 	if err := ovs.FindPrograms(); err != nil {
 		testkit.Skip(t, err.Error())
 	}
-	dir, err := os.MkdirTemp("", "mst-ovs-") // a test's own path is too long for a socket
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := must(os.MkdirTemp("", "mst-ovs-"))(t) // a test's own path is too long for a socket
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	s, err := ovs.Start(n.host, filepath.Join(dir, "run"), "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must(ovs.Start(n.host, filepath.Join(dir, "run"), ""))(t)
 	t.Cleanup(func() {
 		if err := s.Stop(); err != nil {
 			t.Error(err)
@@ -125,9 +116,7 @@ func (n network) subnetOn(t testing.TB, mode podlink.Mode, uplink string, gatewa
 	for _, g := range gateways {
 		on.Gateways = append(on.Gateways, netip.MustParsePrefix(g))
 	}
-	if err := mode.Setup(on); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, mode.Setup(on))
 	return on
 }
 
@@ -140,9 +129,7 @@ func (n network) plug(t testing.TB, mode podlink.Mode, on podlink.Network, i int
 	for _, a := range addresses {
 		pod.Addresses = append(pod.Addresses, netip.MustParseAddr(a))
 	}
-	if _, err := mode.Create(on, pod); err != nil {
-		t.Fatal(err)
-	}
+	must(mode.Create(on, pod))(t)
 	if mode.Traits().Needs == podlink.NeedsRelay {
 		relay(t, mode.Name(), n.host, pod)
 	}
@@ -154,10 +141,7 @@ func hostDevices() [2]string { return [2]string{"va", "vb"} }
 // TestWithoutNamespace has a pod behind TAP of which only its address and MAC are known, as of a VM.
 func TestWithoutNamespace(t *testing.T) {
 	n, d := plugged("tap")(t), openTest(t)
-	vm, err := rtnl.In(n.pods[1]).Device("eth0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	vm := must(rtnl.In(n.pods[1]).Device("eth0"))(t)
 	attach := EndpointSpec{Host: n.host, HostIfName: "vb", MAC: vm.MAC, Addresses: []netip.Addr{
 		netip.MustParseAddr(podB4), netip.MustParseAddr(podB6), netip.MustParseAddr("fe80::1"),
 	}}
@@ -186,10 +170,7 @@ func relay(t testing.TB, mode string, host *netns.Namespace, pod podlink.Pod) {
 		kind = tun.TAP
 	}
 	open := func(ns *netns.Namespace, name string) *tun.Device {
-		device, err := tun.Open(ns, tun.Options{Name: name, Kind: kind, Offload: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		device := must(tun.Open(ns, tun.Options{Name: name, Kind: kind, Offload: true}))(t)
 		return device
 	}
 	outer, inner := open(host, pod.HostIfName), open(pod.Namespace, pod.IfName)

@@ -55,9 +55,7 @@ func newNetwork(t testing.TB) network {
 	n := network{host: testkit.Namespace(t, "host")}
 	n.pods[0], n.pods[1] = testkit.Namespace(t, "a"), testkit.Namespace(t, "b")
 	for _, key := range []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"} {
-		if err := rtnl.In(n.host).SetSysctl(key, "1"); err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, rtnl.In(n.host).SetSysctl(key, "1"))
 	}
 	return n
 }
@@ -85,9 +83,7 @@ func routed(t testing.TB) network {
 		-n HOST route add `+podA6+` dev va
 		-n HOST route add `+podB6+` dev vb`)
 	for _, device := range []string{"va", "vb"} {
-		if err := rtnl.In(n.host).SetSysctl("net/ipv4/conf/"+device+"/proxy_arp", "1"); err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, rtnl.In(n.host).SetSysctl("net/ipv4/conf/"+device+"/proxy_arp", "1"))
 	}
 	for _, pod := range []string{"PODA", "PODB"} {
 		n.run(t, `
@@ -151,10 +147,7 @@ func (n network) onLink(t testing.TB) {
 func (n network) attachBoth(t testing.TB, d *Datapath) {
 	t.Helper()
 	for i := range n.pods {
-		endpoints, change, err := d.Endpoints().Put(t.Context(), n.attachment(i))
-		if err != nil {
-			t.Fatal(err)
-		}
+		endpoints, change := must2(d.Endpoints().Put(t.Context(), n.attachment(i)))(t)
 		if change != Added || len(endpoints) != 2 {
 			t.Fatalf("Put: %v, %v; want two addresses added", change, endpoints)
 		}

@@ -95,9 +95,7 @@ func (n network) allowB(t *testing.T, d *Datapath) {
 	spec := n.attachment(1)
 	spec.Allowed = []netip.Prefix{netip.MustParsePrefix("192.168.77.7/32")}
 	spec.Pod = &policy.Pod{Namespace: "default", Name: "b", Labels: map[string]string{"app": "b"}}
-	if _, _, err := d.Endpoints().Put(t.Context(), spec); err != nil {
-		t.Fatal(err)
-	}
+	must2(d.Endpoints().Put(t.Context(), spec))(t)
 }
 
 // TestServicesFromOtherAddresses has a pod that may open no connection call services, of a pod and of the host, from its link-local address and
@@ -116,9 +114,7 @@ func TestServicesFromOtherAddresses(t *testing.T) {
 			for frontend, backend := range map[string]string{"[fd00:96::a]:80": podA6, "10.96.0.10:80": podA4} {
 				server := testkit.Echo(t, n.pods[0], "tcp", net.JoinHostPort(backend, "0"))
 				s := service.Service{Frontend: netip.MustParseAddrPort(frontend), Backends: service.Backends(server)}
-				if _, _, err := d.Services().Put(t.Context(), service.CLI, s); err != nil {
-					t.Fatal(err)
-				}
+				must2(d.Services().Put(t.Context(), service.CLI, s))(t)
 			}
 			applyPolicies(t, d, denyEgressB)
 			for frontend, from := range callers {
@@ -145,23 +141,16 @@ func TestErrorsFromOtherAddresses(t *testing.T) {
 	n.labelled(t, d)
 	backend := testkit.Echo(t, n.host, "udp", net.JoinHostPort(gateway6, "0"))
 	frontend := netip.MustParseAddrPort("[fd00:96::a]:80")
-	if _, _, err := d.Services().Put(t.Context(), service.CLI, service.Service{Frontend: frontend, Protocol: service.UDP, Backends: service.Backends(backend)}); err != nil {
-		t.Fatal(err)
-	}
+	must2(d.Services().Put(t.Context(), service.CLI, service.Service{Frontend: frontend, Protocol: service.UDP, Backends: service.Backends(backend)}))(t)
 	var conn net.Conn
 	if err := n.pods[0].Do(func() (err error) { conn, err = net.Dial("udp", frontend.String()); return err }); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
 	client := conn.LocalAddr().(*net.UDPAddr).AddrPort()
-	if err := exchanged(conn); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, exchanged(conn))
 	applyPolicies(t, d, denyIngressA)
-	all, err := d.Endpoints().List(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := must(d.Endpoints().List(t.Context()))(t)
 	at := func(ip string) Endpoint {
 		return all[slices.IndexFunc(all, func(e Endpoint) bool { return e.IP.String() == ip })]
 	}
@@ -171,9 +160,7 @@ func TestErrorsFromOtherAddresses(t *testing.T) {
 		about := packet{src: client, dst: backend, proto: protoUDP, payload: "x"}
 		e := packet{src: netip.AddrPortFrom(from, 0), dst: netip.AddrPortFrom(client.Addr(), 0), proto: protoICMPv6, icmpType: 1, icmpCode: 4, quote: &about}
 		before := counts(t, d)
-		if err := sendFrame(n.pods[1], index, slices.Concat(a.PodMAC, b.PodMAC, []byte{0x86, 0xdd}, e.ip()), false); err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, sendFrame(n.pods[1], index, slices.Concat(a.PodMAC, b.PodMAC, []byte{0x86, 0xdd}, e.ip()), false))
 		testkit.Eventually(t, 5*time.Second, func() error {
 			if delta(t, d, before)["drop_policy_ingress"] == 0 {
 				return errors.New("the error is not dropped")
@@ -214,9 +201,7 @@ func TestListenOnOwnPort(t *testing.T) {
 		}
 		applyPolicies(t, d, denyEgressB)
 		before := counts(t, d)
-		if _, err := unix.Write(connected, []byte("more")); err != nil {
-			t.Fatal(err)
-		}
+		must(unix.Write(connected, []byte("more")))(t)
 		testkit.Eventually(t, 10*time.Second, func() error {
 			if delta(t, d, before)["drop_policy_egress"] == 0 {
 				return errors.New("nothing is dropped")
@@ -260,9 +245,7 @@ func TestDeniedCallsLeaveNoRows(t *testing.T) {
 	n.allowB(t, d)
 	backend := testkit.Echo(t, n.pods[0], "udp", net.JoinHostPort(podA4, "0"))
 	frontend := netip.MustParseAddrPort("10.96.0.10:80")
-	if _, _, err := d.Services().Put(t.Context(), service.CLI, service.Service{Frontend: frontend, Protocol: service.UDP, Backends: service.Backends(backend)}); err != nil {
-		t.Fatal(err)
-	}
+	must2(d.Services().Put(t.Context(), service.CLI, service.Service{Frontend: frontend, Protocol: service.UDP, Backends: service.Backends(backend)}))(t)
 	call := packet{src: netip.MustParseAddrPort("192.168.77.7:7000"), dst: frontend, proto: protoUDP, payload: "x"}
 	open := func(want uint64, dropped bool) {
 		t.Helper()
@@ -300,9 +283,7 @@ func TestEventsHaveOwnAddresses(t *testing.T) {
 	n.allowB(t, d)
 	direct, frontend := netip.MustParseAddrPort(podA4+":9000"), netip.MustParseAddrPort("10.96.0.10:80")
 	s := service.Service{Frontend: frontend, Protocol: service.UDP, Backends: service.Backends(direct)}
-	if _, _, err := d.Services().Put(t.Context(), service.CLI, s); err != nil {
-		t.Fatal(err)
-	}
+	must2(d.Services().Put(t.Context(), service.CLI, s))(t)
 	from := func(port uint16, dst netip.AddrPort) packet {
 		allowed := netip.MustParseAddr("192.168.77.7")
 		return packet{src: netip.AddrPortFrom(allowed, port), dst: dst, proto: protoUDP, payload: "x"}
@@ -363,10 +344,7 @@ func TestEventsHaveOwnAddresses(t *testing.T) {
 	raw(flows.Denied, packet{src: netip.MustParseAddrPort(podB4 + ":7004"), dst: direct, proto: protoUDP, payload: "x"})
 
 	local, index := linkLocalOf(t, n.pods[1])
-	device, err := rtnl.In(n.pods[1]).Device("eth0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	device := must(rtnl.In(n.pods[1]).Device("eth0"))(t)
 	p := packet{src: netip.AddrPortFrom(local, 5353), dst: netip.MustParseAddrPort("[ff02::fb]:5353"), proto: protoUDP, payload: "x"}
 	wants(flows.Denied, p, func() error {
 		return sendFrame(n.pods[1], index, slices.Concat([]byte{0x33, 0x33, 0, 0, 0, 0xfb}, device.MAC, []byte{0x86, 0xdd}, p.ip()), false)

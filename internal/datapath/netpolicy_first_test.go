@@ -68,9 +68,7 @@ func TestServerRevivesNothing(t *testing.T) {
 			applyPolicies(t, d, denyIngressA)
 			before := counts(t, d)
 			more := packet{src: server, dst: netip.MustParseAddrPort(fmt.Sprint(podB4, ":", port)), proto: protoTCP, flags: flagACK, payload: "more"}
-			if err := sendRawFrom(n.pods[0], more); err != nil {
-				t.Fatal(err)
-			}
+			succeed(t, sendRawFrom(n.pods[0], more))
 			testkit.Eventually(t, 5*time.Second, func() error {
 				if delta(t, d, before)["drop_policy_ingress"] == 0 {
 					return errors.New("the server's packet is not dropped")
@@ -86,9 +84,7 @@ func TestServerRevivesNothing(t *testing.T) {
 func TestForgottenGoOn(t *testing.T) {
 	testForgotten(t, 40000, func(t *testing.T, n network, d *Datapath, server netip.AddrPort, conn net.Conn) {
 		before := counts(t, d)
-		if err := sendRawFrom(n.pods[0], packet{src: server, dst: netip.MustParseAddrPort(podB4 + ":40000"), proto: protoTCP, flags: flagACK}); err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, sendRawFrom(n.pods[0], packet{src: server, dst: netip.MustParseAddrPort(podB4 + ":40000"), proto: protoTCP, flags: flagACK}))
 		if err := exchanged(conn); err != nil {
 			t.Error(err)
 		}
@@ -106,9 +102,7 @@ func testForgotten(t *testing.T, port int, then func(t *testing.T, n network, d 
 		n.labelled(t, d)
 		server := testkit.Echo(t, n.pods[0], "tcp", net.JoinHostPort(podA4, "9100"))
 		conn := n.openFrom(t, port, server)
-		if _, err := d.objects.EndConnections(func(objects.Slot) bool { return true }); err != nil {
-			t.Fatal(err)
-		}
+		must(d.objects.EndConnections(func(objects.Slot) bool { return true }))(t)
 		then(t, n, d, server, conn)
 	})
 }
@@ -119,23 +113,17 @@ func ageListeners(t *testing.T, d *Datapath) {
 	ports := d.objects.Policies["policy_ports"]
 	for _, key := range listed(t, d) {
 		var value [8]byte
-		if err := ports.Lookup(&key, &value); err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, ports.Lookup(&key, &value))
 		at := binary.NativeEndian.Uint32(value[:])
 		binary.NativeEndian.PutUint32(value[:], at-uint32(24*time.Hour>>30))
-		if err := ports.Put(&key, &value); err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, ports.Put(&key, &value))
 	}
 }
 
 // sendRaw has pod b send an IPv4 packet by a raw socket.
 func sendRaw(t *testing.T, n network, p packet) {
 	t.Helper()
-	if err := sendRawFrom(n.pods[1], p); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, sendRawFrom(n.pods[1], p))
 }
 
 func sendRawFrom(pod *netns.Namespace, p packet) error {

@@ -52,23 +52,16 @@ func TestAddressEndsInZeros(t *testing.T) {
 		p := policed{newWorld(b, true, protoUDP)}
 		p.reset(t, objects.AttachHost)
 		addr := netip.MustParseAddr(last)
-		row, _, err := p.objects.Endpoints.Get(rows.EncodeAddr(p.client.Addr()))
-		if err != nil {
-			t.Fatal(err)
-		}
+		row, _ := must2(p.objects.Endpoints.Get(rows.EncodeAddr(p.client.Addr())))(t)
 		row.Id = 77
-		if err := p.objects.Endpoints.Put(rows.EncodeAddr(addr), row); err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, p.objects.Endpoints.Put(rows.EncodeAddr(addr), row))
 		p.apply(t, false, denyEgressB, `{apiVersion: v1, kind: Pod, metadata: {name: z, labels: {app: b}}, status: {podIP: "`+last+`"}}`)
 		from := policedHooks{p, objects.Hook{Point: objects.AttachHost, Program: "from_pod"}, addr}
 		link, _ := p.link()
 		from.gets(t, egressDrop, p.first(netip.AddrPortFrom(addr, 4000), p.outsider).frame())
 		from.gets(t, egressDrop, p.first(link, p.outsider).frame())
 		p.apply(t, false)
-		if err := p.objects.Endpoints.Delete(rows.EncodeAddr(addr)); err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, p.objects.Endpoints.Delete(rows.EncodeAddr(addr)))
 	}
 }
 
@@ -81,9 +74,7 @@ func TestForgingLinkLocal(t *testing.T) {
 	n.run(t, "-n HOST link add link up0 name eth0 netns "+other.Name()+" type macvlan mode bridge")
 	n.run(t, "-n "+other.Name()+" addr add fd00:10::c/64 dev eth0 nodad\n-n "+other.Name()+" link set eth0 up")
 	spec := EndpointSpec{Namespace: other, IfName: "eth0", Host: n.host, Pod: &policy.Pod{Namespace: "default", Name: "c", Labels: map[string]string{"app": "c"}}}
-	if _, _, err := d.Endpoints().Put(t.Context(), spec); err != nil {
-		t.Fatal(err)
-	}
+	must2(d.Endpoints().Put(t.Context(), spec))(t)
 	local, _ := linkLocalOf(t, other)
 	applyPolicies(t, d, `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: c-to-a}, spec: {podSelector: {matchLabels: {app: a}},
 		ingress: [{from: [{podSelector: {matchLabels: {app: c}}}]}]}}`,
@@ -92,14 +83,8 @@ func TestForgingLinkLocal(t *testing.T) {
 	deep := testkit.Namespace(t, "deep")
 	n.run(t, "-n PODB link add link eth0 name deep type macvlan mode bridge\n-n PODB link set deep netns "+deep.Name())
 	n.run(t, "-n "+deep.Name()+" link set deep up")
-	device, err := rtnl.In(deep).Device("deep")
-	if err != nil {
-		t.Fatal(err)
-	}
-	a, err := rtnl.In(n.pods[0]).Device("eth0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	device := must(rtnl.In(deep).Device("deep"))(t)
+	a := must(rtnl.In(n.pods[0]).Device("eth0"))(t)
 	to, _ := linkLocalOf(t, n.pods[0])
 	for _, c := range []struct {
 		from netip.Addr
@@ -113,9 +98,7 @@ func TestForgingLinkLocal(t *testing.T) {
 		for _, to := range []netip.Addr{netip.MustParseAddr(podA6), to.WithZone("")} {
 			before := counts(t, d)
 			p := packet{src: netip.AddrPortFrom(c.from, 1234), dst: netip.AddrPortFrom(to, 7777), proto: protoUDP, payload: "lie"}
-			if err := sendFrame(deep, device.Index, slices.Concat(a.MAC, device.MAC, []byte{0x86, 0xdd}, p.ip()), false); err != nil {
-				t.Fatal(err)
-			}
+			succeed(t, sendFrame(deep, device.Index, slices.Concat(a.MAC, device.MAC, []byte{0x86, 0xdd}, p.ip()), false))
 			testkit.Eventually(t, 10*time.Second, func() error {
 				if n := delta(t, d, before)[c.drop]; n == 0 {
 					return fmt.Errorf("as %s to %s: %v", c.from, to, delta(t, d, before))
@@ -135,9 +118,7 @@ func TestBackendAtAllowedAddress(t *testing.T) {
 	n.allowB(t, d)
 	n.run(t, "-n HOST route replace 192.168.77.7/32 via "+podB4+" onlink dev vb")
 	backend, frontend := netip.MustParseAddrPort("192.168.77.7:9000"), netip.MustParseAddrPort("10.96.0.10:80")
-	if _, _, err := d.Services().Put(t.Context(), service.CLI, service.Service{Frontend: frontend, Protocol: service.UDP, Backends: service.Backends(backend)}); err != nil {
-		t.Fatal(err)
-	}
+	must2(d.Services().Put(t.Context(), service.CLI, service.Service{Frontend: frontend, Protocol: service.UDP, Backends: service.Backends(backend)}))(t)
 	listen := func(i int, at string) (c net.PacketConn) {
 		t.Helper()
 		if err := n.pods[i].Do(func() (err error) { c, err = net.ListenPacket("udp", at); return err }); err != nil {

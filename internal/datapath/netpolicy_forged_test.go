@@ -29,9 +29,7 @@ func TestDeliveredMark(t *testing.T) {
 	senders := map[string]func(t *testing.T, n network, d *Datapath) (ns *netns.Namespace, source string){
 		"another network's container": func(_ *testing.T, n network, _ *Datapath) (*netns.Namespace, string) { return n.pods[1], podB4 },
 		"a pod that is no endpoint": func(t *testing.T, n network, d *Datapath) (*netns.Namespace, string) {
-			if _, err := d.Guards().Put(t.Context(), n.attachment(1)); err != nil {
-				t.Fatal(err)
-			}
+			must(d.Guards().Put(t.Context(), n.attachment(1)))(t)
 			return n.pods[1], podB4
 		},
 		"a pod's own network namespace": nestedMacvlan,
@@ -41,9 +39,7 @@ func TestDeliveredMark(t *testing.T) {
 			n, d := routed(t), openTest(t)
 			spec := n.attachment(0)
 			spec.Pod = &policy.Pod{Namespace: "default", Name: "a"}
-			if _, _, err := d.Endpoints().Put(t.Context(), spec); err != nil {
-				t.Fatal(err)
-			}
+			must2(d.Endpoints().Put(t.Context(), spec))(t)
 			from, source := make(t, n, d)
 			victim := listenIn(t, n.pods[0], podA4)
 			send := func() error { return sendUDP(from, source, victim) }
@@ -86,9 +82,7 @@ func nestedMacvlan(t *testing.T, n network, d *Datapath) (ns *netns.Namespace, s
 		-n DEEP link set eth0 up
 		-n DEEP addr add 192.168.77.66/24 dev eth0
 		-n DEEP route add default via 192.168.77.1`))
-	if _, _, err := d.Endpoints().Put(t.Context(), EndpointSpec{Namespace: pod, IfName: "eth0", Host: n.host}); err != nil {
-		t.Fatal(err)
-	}
+	must2(d.Endpoints().Put(t.Context(), EndpointSpec{Namespace: pod, IfName: "eth0", Host: n.host}))(t)
 	return deep, "192.168.77.66"
 }
 
@@ -119,18 +113,10 @@ func TestErrorOfAnother(t *testing.T) {
 	backend := testkit.Echo(t, n.host, "udp", net.JoinHostPort(gateway4, "0"))
 	frontend := netip.MustParseAddrPort(net.JoinHostPort(service4, servicePort))
 	s := service.Service{Frontend: frontend, Protocol: service.UDP, Backends: service.Backends(backend)}
-	if _, _, err := d.Services().Put(t.Context(), service.CLI, s); err != nil {
-		t.Fatal(err)
-	}
-	rows, err := d.Endpoints().List(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must2(d.Services().Put(t.Context(), service.CLI, s))(t)
+	rows := must(d.Endpoints().List(t.Context()))(t)
 	b := rows[slices.IndexFunc(rows, func(e Endpoint) bool { return e.IP.String() == podB4 })]
-	eth0, err := rtnl.In(n.pods[1]).Device("eth0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	eth0 := must(rtnl.In(n.pods[1]).Device("eth0"))(t)
 	for _, to := range []netip.AddrPort{backend, frontend} {
 		var conn net.Conn
 		if err := n.pods[0].Do(func() (err error) { conn, err = net.Dial("udp", to.String()); return err }); err != nil {

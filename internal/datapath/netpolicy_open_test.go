@@ -50,23 +50,17 @@ func networks() []networkOf {
 // openFrom connects pod b from a port, and uses the connection.
 func (n network) openFrom(t *testing.T, port int, to netip.AddrPort) (conn net.Conn) {
 	t.Helper()
-	if err := n.pods[1].Do(func() (err error) {
+	succeed(t, n.pods[1].Do(func() (err error) {
 		dialer := net.Dialer{Timeout: 20 * time.Second, LocalAddr: &net.TCPAddr{Port: port}}
 		conn, err = dialer.Dial("tcp", to.String())
 		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	t.Cleanup(func() { _ = conn.Close() })
 	greeting := []byte{0}
 	for greeting[0] != '\n' {
-		if _, err := io.ReadFull(conn, greeting); err != nil {
-			t.Fatal(err)
-		}
+		must(io.ReadFull(conn, greeting))(t)
 	}
-	if err := exchanged(conn); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, exchanged(conn))
 	return conn
 }
 
@@ -84,9 +78,7 @@ func testOpenConnections(t *testing.T, d *Datapath, open func() net.Conn) {
 	ends := func(conn net.Conn, reason string) {
 		t.Helper()
 		before := counts(t, d)[reason]
-		if _, err := conn.Write([]byte("more")); err != nil {
-			t.Fatal(err)
-		}
+		must(conn.Write([]byte("more")))(t)
 		testkit.Eventually(t, 20*time.Second, func() error {
 			if counts(t, d)[reason] == before {
 				return fmt.Errorf("no %s", reason)
@@ -137,8 +129,6 @@ func listed(t *testing.T, d *Datapath) (keys [][8]byte) {
 			keys = append(keys, key)
 		}
 	}
-	if err := rows.Err(); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, rows.Err())
 	return keys
 }

@@ -84,9 +84,7 @@ func (f *forger) getsNothingByXDP(t *testing.T, victim net.PacketConn, own netip
 		return
 	}
 	f.isRefused(t, victim, own, func(frame []byte) {
-		if err := sendXDP(f.pods[1], f.device.Index, frame); err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, sendXDP(f.pods[1], f.device.Index, frame))
 	})
 }
 

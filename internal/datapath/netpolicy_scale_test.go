@@ -51,10 +51,7 @@ func TestManyPolicies(t *testing.T) {
 	apply := func(what string, s policy.Snapshot) int {
 		t.Helper()
 		start := time.Now()
-		r, err := d.Policies().Apply(t.Context(), service.CLI, policies.Set{Snapshot: s})
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must(d.Policies().Apply(t.Context(), service.CLI, policies.Set{Snapshot: s}))(t)
 		t.Logf("%s: %d rows, %v", what, r.Rows, time.Since(start))
 		return r.Rows
 	}
@@ -91,20 +88,14 @@ func openMany(t testing.TB, s policy.Snapshot) *Datapath {
 	for i, pod := range s.Pods {
 		pods = append(pods, Endpoint{ID: uint32(i + 1), IP: pod.Addresses[0], Host: true, IfIndex: 1000 + i})
 	}
-	if err := d.objects.OpenTables(); err != nil {
-		t.Fatal(err)
-	}
-	if err := d.Endpoints().write(pods); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, d.objects.OpenTables())
+	succeed(t, d.Endpoints().write(pods))
 	for _, e := range pods {
 		row := objects.Sender{
 			Endpoint: e.ID, Pod: rows.EncodeAddr(e.IP),
 			LinkLocal: rows.EncodeAddr(netip.AddrFrom16([16]byte{0: 0xfe, 1: 0x80, 14: byte(e.ID >> 8), 15: byte(e.ID)})),
 		}
-		if err := d.objects.Senders.Put(objects.SenderKey{Ifindex: uint32(e.IfIndex)}, row); err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, d.objects.Senders.Put(objects.SenderKey{Ifindex: uint32(e.IfIndex)}, row))
 	}
 	return d
 }
@@ -114,12 +105,10 @@ func admitAnother(t testing.TB, d *Datapath, app string) netip.Addr {
 	t.Helper()
 	more := []Endpoint{{ID: 2000, IP: netip.MustParseAddr("10.2.0.1"), Host: true, IfIndex: 5000}}
 	known := policy.Pod{Namespace: "n3", Name: "more", Labels: map[string]string{"app": app}}
-	if err := d.objects.WithTables(t.Context(), func() error {
+	succeed(t, d.objects.WithTables(t.Context(), func() error {
 		_, err := d.Endpoints().writeAdmitted(more, &known, d.Endpoints().write)
 		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	return more[0].IP
 }
 
@@ -130,9 +119,7 @@ func BenchmarkManyPolicies(b *testing.B) {
 	d := openMany(b, s)
 	edit := func(n int) {
 		s.Policies[500].Ingress[0].Ports[0].Last = 2000 + uint16(n%2)
-		if _, err := d.Policies().Apply(b.Context(), service.CLI, policies.Set{Snapshot: s}); err != nil {
-			b.Fatal(err)
-		}
+		must(d.Policies().Apply(b.Context(), service.CLI, policies.Set{Snapshot: s}))(b)
 	}
 	edit(0)
 	for name, change := range map[string]func(int){"policy": edit, "pod": func(n int) { admitAnother(b, d, []string{"13", "23"}[n%2]) }} {
@@ -156,9 +143,7 @@ func BenchmarkManyRules(b *testing.B) {
 		s.Policies = slices.Clone(s.Policies)
 		s.Policies[0].Ingress = slices.Clone(s.Policies[0].Ingress)
 		edit(&s.Policies[0].Ingress[5000])
-		if _, err := d.Policies().Apply(b.Context(), service.CLI, policies.Set{Snapshot: s}); err != nil {
-			b.Fatal(err)
-		}
+		must(d.Policies().Apply(b.Context(), service.CLI, policies.Set{Snapshot: s}))(b)
 	}
 	apply(func(*policy.Rule) {})
 	for name, edit := range map[string]func(r *policy.Rule, n int){
@@ -179,9 +164,7 @@ func BenchmarkManyRules(b *testing.B) {
 func perChange(b *testing.B, change func(n int)) {
 	change(0)
 	var before, after unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_SELF, &before); err != nil {
-		b.Fatal(err)
-	}
+	succeed(b, unix.Getrusage(unix.RUSAGE_SELF, &before))
 	for n := 1; b.Loop(); n++ {
 		change(n)
 	}
@@ -192,10 +175,7 @@ func perChange(b *testing.B, change func(n int)) {
 
 func endpointRows(t *testing.T, d *Datapath) map[netip.Addr]Endpoint {
 	t.Helper()
-	all, err := d.Endpoints().List(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := must(d.Endpoints().List(t.Context()))(t)
 	rows := map[netip.Addr]Endpoint{}
 	for _, e := range all {
 		rows[e.IP] = e

@@ -39,9 +39,7 @@ func applyJudging(t testing.TB, d *Datapath, node bool, documents ...string) {
 	for i := range set.Snapshot.Policies {
 		set.Snapshot.Policies[i].JudgesNode = node
 	}
-	if _, err := d.Policies().Apply(t.Context(), service.CLI, policies.Set{Snapshot: set.Snapshot}); err != nil {
-		t.Fatal(err)
-	}
+	must(d.Policies().Apply(t.Context(), service.CLI, policies.Set{Snapshot: set.Snapshot}))(t)
 }
 
 // labelled makes both pods endpoints: a with the label app=a, b with app=b, in namespace default.
@@ -50,9 +48,7 @@ func (n network) labelled(t testing.TB, d *Datapath) {
 	for i, name := range []string{"a", "b"} {
 		spec := n.attachment(i)
 		spec.Pod = &policy.Pod{Namespace: "default", Name: name, Labels: map[string]string{"app": name}}
-		if _, _, err := d.Endpoints().Put(t.Context(), spec); err != nil {
-			t.Fatal(err)
-		}
+		must2(d.Endpoints().Put(t.Context(), spec))(t)
 	}
 }
 
@@ -150,9 +146,7 @@ func testPolicies(t *testing.T, n network, b caller, f family) {
 	frontend := netip.MustParseAddrPort(net.JoinHostPort(f.service, servicePort))
 	p, _ := service.ParseProtocol(network)
 	s := service.Service{Frontend: frontend, Protocol: p, Backends: service.Backends(backend)}
-	if _, _, err := d.Services().Put(t.Context(), service.CLI, s); err != nil {
-		t.Fatal(err)
-	}
+	must2(d.Services().Put(t.Context(), service.CLI, s))(t)
 	both := []netip.AddrPort{backend, frontend}
 	for _, to := range both {
 		b.allowed(t, to)

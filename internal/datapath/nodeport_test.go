@@ -97,9 +97,7 @@ func TestNodePortOfOwnSocket(t *testing.T) {
 				}
 				_ = conn.Close()
 			}
-			if err := c.d.Services().Delete(t.Context(), service.CLI, s.Key()); err != nil {
-				t.Fatal(err)
-			}
+			succeed(t, c.d.Services().Delete(t.Context(), service.CLI, s.Key()))
 		}
 	})
 	wantNoDrops(t, c.d)
@@ -112,18 +110,13 @@ func (c cluster) callFrom(t *testing.T, o outsideCase, port uint16, server netip
 	if o.protocol == service.TCP {
 		local = &net.TCPAddr{IP: net.ParseIP(o.gate), Port: int(port)}
 	}
-	err := c.host.Do(func() (err error) {
+	succeed(t, c.host.Do(func() (err error) {
 		conn, err = (&net.Dialer{LocalAddr: local, Timeout: 20 * time.Second}).Dial(o.protocol.String(), server.String())
 		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	_ = conn.SetReadDeadline(time.Now().Add(20 * time.Second))
 	for b := make([]byte, 1); o.protocol == service.TCP && b[0] != '\n'; {
-		if _, err := conn.Read(b); err != nil {
-			t.Fatal(err)
-		}
+		must(conn.Read(b))(t)
 	}
 	return conn
 }
@@ -156,9 +149,7 @@ func (o outside) callNodePort(t *testing.T, node, pod, unspecified string) {
 		Frontend: netip.AddrPortFrom(netip.MustParseAddr(unspecified), 30081), Protocol: o.protocol, NodePort: true,
 		Backends: service.Backends(backend),
 	}
-	if _, _, err := o.d.Services().Put(t.Context(), service.CLI, s); err != nil {
-		t.Fatal(err)
-	}
+	must2(o.d.Services().Put(t.Context(), service.CLI, s))(t)
 	for name, from := range map[string]*netns.Namespace{"outside": o.far, "a pod": o.network.pods[1], "the backend": o.network.pods[0]} {
 		before := counts(t, o.d)
 		_, err := testkit.RoundTrip(t, from, o.protocol.String(), net.JoinHostPort(node, "30081"), []byte("node port"))
@@ -193,9 +184,7 @@ func TestForgedResetFromOutside(t *testing.T) {
 	forged := packet{src: netip.MustParseAddrPort(conn.client.LocalAddr().String()), dst: frontend, proto: protoTCP, seq: 12345}
 	for _, flags := range []uint8{flagRST, flagRST | flagACK, flagFIN | flagACK} {
 		forged.flags = flags
-		if err := sendRawFrom(c.client, forged); err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, sendRawFrom(c.client, forged))
 		if flags&flagRST != 0 {
 			testkit.Eventually(t, 20*time.Second, func() error { return state(conntrack.StateClosed) })
 		}

@@ -28,9 +28,7 @@ func TestOpenErrors(t *testing.T) {
 	ours := fmt.Sprintf("v%d", objects.LayoutVersion)
 	others := []string{fmt.Sprintf("v%d", objects.LayoutVersion-1), fmt.Sprintf("v%d", objects.LayoutVersion+1)}
 	for _, other := range others {
-		if err := os.MkdirAll(filepath.Join(base, other, other, "maps"), 0o700); err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, os.MkdirAll(filepath.Join(base, other, other, "maps"), 0o700))
 	}
 	for name, open := range openers() {
 		t.Run(name, func(t *testing.T) {
@@ -54,13 +52,9 @@ func TestOpenErrors(t *testing.T) {
 					t.Errorf("layout %s: something was made there: %v", other, err)
 				}
 			}
-			if err := syscall.Seteuid(65534); err != nil {
-				t.Fatal(err)
-			}
+			succeed(t, syscall.Seteuid(65534))
 			_, err := open(Options{Root: filepath.Join(base, "mine")})
-			if err := syscall.Seteuid(0); err != nil {
-				t.Fatal(err)
-			}
+			succeed(t, syscall.Seteuid(0))
 			if !errors.Is(err, objects.ErrNotRoot) {
 				t.Errorf("not root: error %v", err)
 			}
@@ -84,10 +78,7 @@ func TestOpenErrors(t *testing.T) {
 func TestPrivate(t *testing.T) {
 	d := openTest(t)
 	for _, dir := range []string{d.objects.Root(), pins(d), pins(d, "maps"), pins(d, "progs"), pins(d, "links")} {
-		info, err := os.Stat(dir)
-		if err != nil {
-			t.Fatal(err)
-		}
+		info := must(os.Stat(dir))(t)
 		if info.Mode().Perm() != 0o700 {
 			t.Errorf("%s has mode %v", dir, info.Mode())
 		}
@@ -108,15 +99,10 @@ func TestUnsupported(t *testing.T) {
 
 // TestCounterNames compares the names in Go with those in the type information.
 func TestCounterNames(t *testing.T) {
-	spec, err := ebpf.LoadCollectionSpec("objects/tc_bpfel.o")
-	if err != nil {
-		t.Fatal(err)
-	}
+	spec := must(ebpf.LoadCollectionSpec("objects/tc_bpfel.o"))(t)
 	for enum, names := range map[string][][2]string{"metric": flows.Metrics(), "drop_reason": flows.Drops()} {
 		var values *btf.Enum
-		if err := spec.Types.TypeByName(enum, &values); err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, spec.Types.TypeByName(enum, &values))
 		prefix, _, _ := strings.Cut(enum, "_")
 		names = append(names, [2]string{"count", "unused"})
 		if len(values.Values) != len(names) {
@@ -166,10 +152,7 @@ func TestFirstCall(t *testing.T) {
 			return err
 		}},
 	} {
-		d, err := OpenExisting(Options{Root: made.objects.Root()})
-		if err != nil {
-			t.Fatal(err)
-		}
+		d := must(OpenExisting(Options{Root: made.objects.Root()}))(t)
 		if err := call.do(d); err != nil {
 			t.Errorf("%s: %v", call.name, err)
 		}

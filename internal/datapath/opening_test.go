@@ -86,9 +86,7 @@ func TestRowOfAnotherConnection(t *testing.T) {
 	if err != nil || !ok {
 		t.Fatal(ok, err)
 	}
-	if err := w.objects.Connections.Put(key(client, w.service), row); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, w.objects.Connections.Put(key(client, w.service), row))
 	w.check(t, fromHost, p, wants{actionRedirect, p.became(client, w.backend, "0a"), once("new_connection", "forward", "redirect_peer")})
 	w.check(t, fromHost, p, wants{actionRedirect, p.became(client, w.backend, "0a"), once("forward", "redirect_peer")})
 }
@@ -103,9 +101,7 @@ func TestPortSearch(t *testing.T) {
 		w.check(t, fromHost, w.first(w.client, w.service), wants{actionDrop, nil, once("drop_port_exhausted")})
 	}
 	for i := 0; i < len(taken); i += 4 {
-		if err := d.objects.Connections.Delete(taken[i]); err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, d.objects.Connections.Delete(taken[i]))
 	}
 	time.Sleep(200 * time.Millisecond) // a search that failed is remembered for half of that
 	before := counts(t, d)
@@ -122,12 +118,8 @@ func (w *world) takePorts(t testing.TB) (keys []objects.Tuple) {
 	t.Helper()
 	var values []objects.ConnectionRow
 	var now unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
-		t.Fatal(err)
-	}
-	if err := w.objects.Slots.Map.Put(uint32(0), objects.Slot{State: objects.SlotReplied, Seen: uint64(now.Nano())}); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, unix.ClockGettime(unix.CLOCK_MONOTONIC, &now))
+	succeed(t, w.objects.Slots.Map.Put(uint32(0), objects.Slot{State: objects.SlotReplied, Seen: uint64(now.Nano())}))
 	for port := 1; port < 1<<16; port++ {
 		keys = append(keys, objects.Tuple{Saddr: rows.EncodeAddr(w.backend.Addr()), Sport: rows.SwapPort(w.backend.Port()),
 			Daddr: rows.EncodeAddr(w.client.Addr()), Dport: rows.SwapPort(uint16(port)), Proto: w.proto})

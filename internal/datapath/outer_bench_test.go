@@ -39,12 +39,10 @@ func BenchmarkOuterGuard(b *testing.B) {
 	if runs := delta(b, d, before)["outer_guard"]; runs > requests/10 { // what announces them goes to all
 		b.Errorf("%d packets between two pods passed the parent's program", runs)
 	}
-	at, err := findTarget(n.attachment(1))
-	if err != nil {
-		b.Fatal(err)
-	}
+	at := must(findTarget(n.attachment(1)))(b)
 	defer at.Close()
 	set := func(on bool) {
+		var err error
 		if on {
 			err = guard.Attach(d.objects, at.Device)
 		} else {
@@ -101,9 +99,7 @@ func newPair(b *testing.B, client, server *netns.Namespace, addr [4]byte) *pair 
 			return errors.Join(then(*fd, to), unix.SetsockoptTimeval(*fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 10}))
 		}
 	}
-	if err := errors.Join(server.Do(open(&p.server, unix.Bind)), client.Do(open(&p.client, unix.Connect))); err != nil {
-		b.Fatal(err)
-	}
+	succeed(b, errors.Join(server.Do(open(&p.server, unix.Bind)), client.Do(open(&p.client, unix.Connect))))
 	b.Cleanup(func() { _, _ = unix.Close(p.client), unix.Close(p.server) })
 	return p
 }
@@ -115,9 +111,7 @@ func (p *pair) turn(b *testing.B, requests int) time.Duration {
 	defer runtime.UnlockOSThread()
 	var begin, end unix.Timespec
 	var buffer [16]byte
-	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &begin); err != nil {
-		b.Fatal(err)
-	}
+	succeed(b, unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &begin))
 	for range requests {
 		_, err := unix.Write(p.client, buffer[:1])
 		if err == nil {
@@ -133,8 +127,6 @@ func (p *pair) turn(b *testing.B, requests int) time.Duration {
 			b.Fatal(err)
 		}
 	}
-	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &end); err != nil {
-		b.Fatal(err)
-	}
+	succeed(b, unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &end))
 	return time.Duration(end.Nano() - begin.Nano())
 }

@@ -84,10 +84,7 @@ func (f *forger) strangers(t *testing.T) []stranger {
 		-n PODB link set over up
 		-n PODB link set under up`, "DEEP", deep.Name()))
 	device := func(ns *netns.Namespace, name string) stranger {
-		d, err := rtnl.In(ns).Device(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		d := must(rtnl.In(ns).Device(name))(t)
 		return stranger{ns: ns, index: d.Index, mac: d.MAC}
 	}
 	nested := device(deep, "eth5")
@@ -184,9 +181,7 @@ func TestRouterReturnsToHost(t *testing.T) {
 			for _, a := range allowed {
 				spec.Allowed = append(spec.Allowed, netip.PrefixFrom(a, a.BitLen()))
 			}
-			if _, _, err := f.d.Endpoints().Put(t.Context(), spec); err != nil {
-				t.Fatal(err)
-			}
+			must2(f.d.Endpoints().Put(t.Context(), spec))(t)
 			for family, to := range behindHost() {
 				own := [2]netip.Addr{own4, own6}[family]
 				victim := listenIn(t, f.network.host, to)
@@ -194,9 +189,7 @@ func TestRouterReturnsToHost(t *testing.T) {
 				index, up1 := o.upstream(t)
 				fromWire := func(from netip.Addr, to net.PacketConn, text string) {
 					frame := slices.Concat(f.reachHost(t), up1, f.datagram(from, to, text)[12:])
-					if err := sendFrame(o.ns, index, frame, false); err != nil {
-						t.Fatal(err)
-					}
+					succeed(t, sendFrame(o.ns, index, frame, false))
 				}
 				before := counts(t, f.d)
 				fromWire(own, victim, "forged")
@@ -230,9 +223,7 @@ func behindHost() []string { return []string{"172.31.0.1", "fd00:31::1"} }
 func (o *outsider) routeBack(t *testing.T) {
 	t.Helper()
 	for _, key := range []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"} {
-		if err := rtnl.In(o.ns).SetSysctl(key, "1"); err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, rtnl.In(o.ns).SetSysctl(key, "1"))
 	}
 	to := behindHost()
 	o.run(t, strings.ReplaceAll(`
@@ -247,10 +238,7 @@ func (o *outsider) routeBack(t *testing.T) {
 // upstream returns the device of the machine outside.
 func (o *outsider) upstream(t *testing.T) (int, net.HardwareAddr) {
 	t.Helper()
-	up1, err := rtnl.In(o.ns).Device("up1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	up1 := must(rtnl.In(o.ns).Device("up1"))(t)
 	return up1.Index, up1.MAC
 }
 
@@ -279,18 +267,12 @@ func TestParentIsBridge(t *testing.T) {
 	f := &forger{network: n, mode: "macvlan", d: openTest(t)}
 	n.attachBoth(t, f.d)
 	f.next = f.reachHost(t)
-	var err error
-	if f.device, err = rtnl.In(n.pods[1]).Device("eth0"); err != nil {
-		t.Fatal(err)
-	}
+	f.device = must(rtnl.In(n.pods[1]).Device("eth0"))(t)
 	ways := f.strangers(t)
 	for family, gateway := range []string{gateway4, gateway6} {
 		victim := listenIn(t, n.host, gateway)
 		for i, from := range [2][2]string{{podA4, podB4}, {podA6, podB6}}[family] {
-			eth0, err := rtnl.In(n.pods[i]).Device("eth0")
-			if err != nil {
-				t.Fatal(err)
-			}
+			eth0 := must(rtnl.In(n.pods[i]).Device("eth0"))(t)
 			f.own = eth0.MAC
 			testkit.Eventually(t, 5*time.Second, func() error {
 				if err := sendFrame(n.pods[i], eth0.Index, f.datagram(netip.MustParseAddr(from), victim, "honest"), false); err != nil {

@@ -45,12 +45,10 @@ func TestForgingToHost(t *testing.T) {
 func listenIn(t *testing.T, ns *netns.Namespace, addr string) net.PacketConn {
 	t.Helper()
 	var conn net.PacketConn
-	if err := ns.Do(func() (err error) {
+	succeed(t, ns.Do(func() (err error) {
 		conn, err = net.ListenPacket("udp", netip.AddrPortFrom(netip.MustParseAddr(addr), 4444).String())
 		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	t.Cleanup(func() { _ = conn.Close() })
 	return conn
 }
@@ -58,10 +56,7 @@ func listenIn(t *testing.T, ns *netns.Namespace, addr string) net.PacketConn {
 // reachHost returns the MAC address of the host's device that has the gateway's address, and has it take packets from anywhere.
 func (f *forger) reachHost(t *testing.T) []byte {
 	t.Helper()
-	devices, err := rtnl.In(f.network.host).Devices()
-	if err != nil {
-		t.Fatal(err)
-	}
+	devices := must(rtnl.In(f.network.host).Devices())(t)
 	i := slices.IndexFunc(devices, func(d rtnl.Device) bool {
 		return slices.ContainsFunc(d.Addrs, func(p netip.Prefix) bool { return p.Addr().String() == gateway4 })
 	})
@@ -69,9 +64,7 @@ func (f *forger) reachHost(t *testing.T) []byte {
 		t.Fatal("the host has no device with the gateway's address")
 	}
 	for _, name := range []string{"all", devices[i].Name} {
-		if err := rtnl.In(f.network.host).SetSysctl("net/ipv4/conf/"+name+"/rp_filter", "0"); err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, rtnl.In(f.network.host).SetSysctl("net/ipv4/conf/"+name+"/rp_filter", "0"))
 	}
 	return devices[i].MAC
 }
@@ -89,12 +82,8 @@ func TestUpgradeGuardsOutside(t *testing.T) {
 func upgradeGuardsOutside(t *testing.T, n network) {
 	t.Helper()
 	d := openTest(t)
-	if _, _, err := d.Endpoints().Put(t.Context(), n.attachment(0)); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := d.Guards().Put(t.Context(), n.attachment(1)); err != nil {
-		t.Fatal(err)
-	}
+	must2(d.Endpoints().Put(t.Context(), n.attachment(0)))(t)
+	must(d.Guards().Put(t.Context(), n.attachment(1)))(t)
 	checks := []func() error{
 		func() error { return d.Endpoints().Check(t.Context(), n.attachment(0)) },
 		func() error { return d.Guards().Check(n.attachment(1)) },

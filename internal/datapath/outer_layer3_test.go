@@ -147,9 +147,7 @@ func (f *forger) addVeth(t *testing.T) *netns.Namespace {
 		-n HOST route add `+routedPod[0].String()+` dev vc
 		-n HOST route add `+routedPod[1].String()+` dev vc`, "VETH", ns.Name()))
 	for _, setting := range [][2]string{{"net/ipv4/conf/all/rp_filter", "0"}, {"net/ipv4/conf/eth0/rp_filter", "0"}} {
-		if err := rtnl.In(ns).SetSysctl(setting[0], setting[1]); err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, rtnl.In(ns).SetSysctl(setting[0], setting[1]))
 	}
 	eth0, err := rtnl.In(ns).Device("eth0")
 	if err == nil { // the host is to know its neighbour
@@ -175,19 +173,14 @@ func TestLoopbackIsGuarded(t *testing.T) {
 			n, d := m.make(t), openTest(t)
 			n.attachBoth(t, d)
 			at := func() bool {
-				links, err := d.objects.Links()
-				if err != nil {
-					t.Fatal(err)
-				}
+				links := must(d.objects.Links())(t)
 				return slices.ContainsFunc(links, func(k objects.Link) bool { return k.Hook.Point == objects.AttachParent && k.IfIndex == 1 })
 			}
 			if want := strings.HasPrefix(m.name, "ipvlan"); at() != want {
 				t.Errorf("at the loopback device: %t, want %t", at(), want)
 			}
 			for i := range n.pods {
-				if err := d.Endpoints().DeleteDevice(t.Context(), n.attachment(i)); err != nil {
-					t.Fatal(err)
-				}
+				succeed(t, d.Endpoints().DeleteDevice(t.Context(), n.attachment(i)))
 			}
 			if at() {
 				t.Error("the last pod has left the program at the loopback device")

@@ -25,15 +25,11 @@ func TestModeOfIpvlan(t *testing.T) {
 		f.labelled(t, f.d)
 		veth := f.addVeth(t)
 		pod := &policy.Pod{Namespace: "default", Name: "c", Labels: map[string]string{"app": "a"}}
-		if _, _, err := f.d.Endpoints().Put(t.Context(), EndpointSpec{Namespace: veth, IfName: "eth0", Host: f.network.host, Pod: pod}); err != nil {
-			t.Fatal(err)
-		}
+		must2(f.d.Endpoints().Put(t.Context(), EndpointSpec{Namespace: veth, IfName: "eth0", Host: f.network.host, Pod: pod}))(t)
 		applyPolicies(t, f.d, onlyOutsideToA)
 		f.run(t, "-n HOST addr add "+hostOut[0].String()+"/24 dev up0\n-n HOST addr add "+hostOut[1].String()+"/64 dev up0 nodad")
 		for _, key := range []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"} {
-			if err := rtnl.In(f.network.host).SetSysctl(key, "1"); err != nil {
-				t.Fatal(err)
-			}
+			succeed(t, rtnl.In(f.network.host).SetSysctl(key, "1"))
 		}
 		strangers := f.strangers(t)
 		if out, err := exec.Command("ip", "-n", f.pods[1].Name(), "link", "set", "eth0", "type", "ipvlan", "mode", "l3").CombinedOutput(); err != nil {

@@ -59,20 +59,14 @@ func (o *outsider) nest(t *testing.T) nested {
 	o.another(t, "deep")
 	n := nested{ns: testkit.Namespace(t, "deep")}
 	o.run(t, strings.ReplaceAll("-n PODB link set deep netns DEEP\n-n DEEP link set deep up", "DEEP", n.ns.Name()))
-	var err error
-	if n.Device, err = rtnl.In(n.ns).Device("deep"); err != nil {
-		t.Fatal(err)
-	}
+	n.Device = must(rtnl.In(n.ns).Device("deep"))(t)
 	return n
 }
 
 // pod returns the MAC address of the victim.
 func (o *outsider) pod(t *testing.T) []byte {
 	t.Helper()
-	device, err := rtnl.In(o.pods[0]).Device("eth0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	device := must(rtnl.In(o.pods[0]).Device("eth0"))(t)
 	return device.MAC
 }
 
@@ -180,10 +174,7 @@ func sendAs(ns *netns.Namespace, index int, frame []byte, proto uint16) error {
 // tap opens a packet socket on a device of a namespace, for what has passed the programs there.
 func tap(t *testing.T, ns *netns.Namespace, device string, proto uint16) int {
 	t.Helper()
-	on, err := rtnl.In(ns).Device(device)
-	if err != nil {
-		t.Fatal(err)
-	}
+	on := must(rtnl.In(ns).Device(device))(t)
 	var fd int
 	proto = proto<<8 | proto>>8
 	if err := ns.Do(func() (err error) {

@@ -74,13 +74,9 @@ func TestForgingAsNodeByHost(t *testing.T) {
 			veth := f.addVeth(t)
 			pod := &policy.Pod{Namespace: "default", Name: "c", Labels: map[string]string{"app": "a"}}
 			spec := EndpointSpec{Namespace: veth, IfName: "eth0", Host: f.network.host, Pod: pod}
-			if _, _, err := f.d.Endpoints().Put(t.Context(), spec); err != nil {
-				t.Fatal(err)
-			}
+			must2(f.d.Endpoints().Put(t.Context(), spec))(t)
 			for _, key := range []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"} {
-				if err := rtnl.In(f.network.host).SetSysctl(key, "1"); err != nil {
-					t.Fatal(err)
-				}
+				succeed(t, rtnl.In(f.network.host).SetSysctl(key, "1"))
 			}
 			strangers := f.strangers(t)
 			for family, addr := range []string{podA4, podA6} {

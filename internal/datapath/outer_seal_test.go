@@ -81,17 +81,12 @@ func TestParentsAreJoined(t *testing.T) {
 func TestForgingBetweenParents(t *testing.T) {
 	n, d := parents(t), openTest(t)
 	n.attachBoth(t, d)
-	rows, err := d.Endpoints().List(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	rows := must(d.Endpoints().List(t.Context()))(t)
 	third := rows[slices.IndexFunc(rows, func(e Endpoint) bool { return e.IP.String() == elsewhere4 })]
 	third.ID = 99
 	thirds := [2]netip.Addr{netip.MustParseAddr("192.168.20.12"), netip.MustParseAddr("fd00:20::c")}
 	for _, third.IP = range thirds {
-		if err := d.Endpoints().write([]Endpoint{third}); err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, d.Endpoints().write([]Endpoint{third}))
 	}
 	for name, sender := range map[string]stranger{"from outside": n.outsider(t), "from a pod's own namespace": n.nested(t)} {
 		for family, addr := range []string{podA4, podA6} {
@@ -128,18 +123,10 @@ func (n network) nested(t *testing.T) stranger {
 // strangerTo is who sends by a device to one of the host, which takes packets from anywhere.
 func (n network) strangerTo(t *testing.T, ns *netns.Namespace, name, host string) stranger {
 	t.Helper()
-	own, err := rtnl.In(ns).Device(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	to, err := rtnl.In(n.host).Device(host)
-	if err != nil {
-		t.Fatal(err)
-	}
+	own := must(rtnl.In(ns).Device(name))(t)
+	to := must(rtnl.In(n.host).Device(host))(t)
 	for _, key := range []string{"all", host} {
-		if err := rtnl.In(n.host).SetSysctl("net/ipv4/conf/"+key+"/rp_filter", "0"); err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, rtnl.In(n.host).SetSysctl("net/ipv4/conf/"+key+"/rp_filter", "0"))
 	}
 	return stranger{ns: ns, index: own.Index, mac: own.MAC, via: to.MAC}
 }

@@ -41,13 +41,8 @@ func TestSealsAreNotReused(t *testing.T) {
 		-n DEEP -6 route add fd00:10::/64 dev eth5
 		-n DEEP -6 neigh add `+gateway6+` lladdr `+hostMAC.String()+` dev eth5 nud permanent
 		-n DEEP -6 neigh add `+podA6+` lladdr `+hostMAC.String()+` dev eth5 nud permanent`, "DEEP", deep.Name()))
-	if err := rtnl.In(deep).SetSysctl("net/ipv6/conf/all/forwarding", "1"); err != nil {
-		t.Fatal(err)
-	}
-	under, err := rtnl.In(deep).Device("under")
-	if err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, rtnl.In(deep).SetSysctl("net/ipv6/conf/all/forwarding", "1"))
+	under := must(rtnl.In(deep).Device("under"))(t)
 	f.tc(t, "qdisc add dev eth0 clsact")
 	f.tc(t, "filter add dev eth0 egress protocol ipv6 u32 match ip6 dst fd01::/16 action mirred egress redirect dev over")
 	const forged, outside = "fd00:10::c", "2001:db8::8"
@@ -59,14 +54,10 @@ func TestSealsAreNotReused(t *testing.T) {
 			rewriteIn := func(source string) {
 				rules := fmt.Sprintf("add table ip6 t; delete table ip6 t; add table ip6 t; add chain ip6 t c { type filter hook prerouting priority -300; }; "+
 					"add rule ip6 t c ip6 daddr fd01::/16 ip6 saddr set %s ip6 daddr set %s", source, to.Addr())
-				if err := deep.Do(func() error { return exec.Command("nft", rules).Run() }); err != nil {
-					t.Fatal(err)
-				}
+				succeed(t, deep.Do(func() error { return exec.Command("nft", rules).Run() }))
 			}
 			spray := func(n int, text string) {
-				if err := f.spray(under.MAC, to.Port(), n, text); err != nil {
-					t.Fatal(err)
-				}
+				succeed(t, f.spray(under.MAC, to.Port(), n, text))
 			}
 			rewriteIn(outside)
 			testkit.Eventually(t, 10*time.Second, func() error { spray(1, "warm"); return f.expectAny(victim, "warm") })

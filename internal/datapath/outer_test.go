@@ -76,10 +76,7 @@ func (f *forger) addOutside(t *testing.T) *outsider {
 		-n OUT route add fd00:10::/64 dev up1
 		-n HOST addr add `+hostOut[0].String()+`/24 dev up0
 		-n HOST addr add `+hostOut[1].String()+`/64 dev up0 nodad`))
-	up1, err := rtnl.In(o.ns).Device("up1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	up1 := must(rtnl.In(o.ns).Device("up1"))(t)
 	f.next = up1.MAC
 	o.socket = tap(t, o.ns, "up1", unix.ETH_P_ALL)
 	return o
@@ -89,9 +86,7 @@ func (f *forger) addOutside(t *testing.T) *outsider {
 func (o *outsider) loseEndpoints(t *testing.T) {
 	t.Helper()
 	for i := range o.pods {
-		if err := o.d.Endpoints().DeleteDevice(t.Context(), o.attachment(i)); err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, o.d.Endpoints().DeleteDevice(t.Context(), o.attachment(i)))
 	}
 	o.alone = true
 }
@@ -105,9 +100,7 @@ func (o *outsider) guard(t *testing.T, on bool) {
 	for i := range o.pods {
 		spec := o.attachment(i)
 		spec.Unguarded = !on
-		if _, err := o.d.Guards().Put(t.Context(), spec); err != nil {
-			t.Fatal(err)
-		}
+		must(o.d.Guards().Put(t.Context(), spec))(t)
 	}
 }
 
@@ -131,9 +124,7 @@ func (o *outsider) ways(t *testing.T) []way {
 			t.Fatalf("%v: %s", err, out)
 		}
 		o.run(t, "-n PODB link set eth1.5 up")
-		if vlan, err = rtnl.In(o.pods[1]).Device("eth1.5"); err != nil {
-			t.Fatal(err)
-		}
+		vlan = must(rtnl.In(o.pods[1]).Device("eth1.5"))(t)
 	}
 	return append(ways, way{name: "by a VLAN on a second device", bypass: true, index: vlan.Index})
 }

@@ -25,9 +25,7 @@ func BenchmarkPoliced(b *testing.B) {
 			frame := toPod(w).frame()
 			w.guard(b, frame)
 			handle := policiesOf(w.objects)
-			if _, err := handle.Apply(b.Context(), service.CLI, policies.Set{Snapshot: allowing(w, rules)}); err != nil {
-				b.Fatal(err)
-			}
+			must(handle.Apply(b.Context(), service.CLI, policies.Set{Snapshot: allowing(w, rules)}))(b)
 			before := counts(b, w.Datapath)
 			program := with.loaded(b, fromHost)
 			nothing, ours := perRun(b, empty, frame), perRun(b, program, frame)
@@ -36,9 +34,7 @@ func BenchmarkPoliced(b *testing.B) {
 			}
 			b.ReportMetric(0, "ns/op")
 			b.ReportMetric(ours-nothing, "ns/packet")
-			if _, err := handle.Apply(b.Context(), service.CLI, policies.Set{}); err != nil {
-				b.Fatal(err)
-			}
+			must(handle.Apply(b.Context(), service.CLI, policies.Set{}))(b)
 		})
 	}
 }

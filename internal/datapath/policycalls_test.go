@@ -23,9 +23,7 @@ func (m *matrix) callAll(t *testing.T) []outgoing {
 	}
 	var all []outgoing
 	for i := range m.members {
-		if err := m.members[i].ns.Do(func() error { return m.start(i, &all) }); err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, m.members[i].ns.Do(func() error { return m.start(i, &all) }))
 	}
 	left, again := len(all), time.Now().Add(time.Second)
 	for deadline := time.Now().Add(20 * time.Second); left > 0 && time.Now().Before(deadline); {

@@ -139,17 +139,13 @@ func (m *matrix) addPod(t *testing.T, mode podlink.Mode, on podlink.Network, i i
 	ns := testkit.Namespace(t, fmt.Sprintf("p%d", i))
 	addresses := [2]netip.Addr{netip.MustParseAddr(fmt.Sprintf("192.168.10.%d", 20+i)), netip.MustParseAddr(fmt.Sprintf("fd00:10::%d", 20+i))}
 	pod := podlink.Pod{Namespace: ns, IfName: "eth0", HostIfName: fmt.Sprintf("v%d", i), Addresses: addresses[:]}
-	if _, err := mode.Create(on, pod); err != nil {
-		t.Fatal(err)
-	}
+	must(mode.Create(on, pod))(t)
 	spec := EndpointSpec{Namespace: ns, IfName: "eth0", Host: m.host, Segment: m.segment, Pod: &policy.Pod{
 		Namespace: fmt.Sprintf("n%d", i/3), Name: fmt.Sprintf("p%d", i),
 		Labels: map[string]string{"app": string(rune('a' + i%3)), "tier": string(rune('x' + i%2))},
 		Ports:  []policy.NamedPort{{Name: "web", Protocol: service.TCP, Port: matrixPorts[i%2]}},
 	}}
-	if _, _, err := m.Endpoints().Put(t.Context(), spec); err != nil {
-		t.Fatal(err)
-	}
+	must2(m.Endpoints().Put(t.Context(), spec))(t)
 	m.members = append(m.members, member{ns: ns, addresses: addresses})
 }
 
@@ -206,9 +202,7 @@ func (m *matrix) addServices(t *testing.T) {
 			all = append(all, service.Service{Frontend: frontend, Backends: service.Backends(backend)})
 		}
 	}
-	if _, err := m.Services().Apply(t.Context(), service.CLI, all); err != nil {
-		t.Fatal(err)
-	}
+	must(m.Services().Apply(t.Context(), service.CLI, all))(t)
 }
 
 // watch notes what the programs deny.
@@ -262,18 +256,12 @@ func (m *matrix) try(t *testing.T, name string, all []policy.Policy) {
 	}}); err != nil {
 		t.Fatalf("%s: %v", name, err)
 	}
-	s, err := m.Policies().Snapshot()
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must(m.Policies().Snapshot())(t)
 	m.pace()
 	wrong, before := 0, counts(t, m.Datapath)
 	for _, a := range m.callAll(t) {
 		f := policy.Flow{Source: a.from.Addr(), Destination: a.backend.Addr(), Protocol: a.protocol, Port: a.backend.Port()}
-		egress, ingress, err := policy.Explain(s, f)
-		if err != nil {
-			t.Fatal(err)
-		}
+		egress, ingress := must2(policy.Explain(s, f))(t)
 		if want := egress.Allow && ingress.Allow; want != (a.fd == answered) {
 			t.Errorf("%s: %s %s to %s (%s): %s; egress %s, ingress %s", name, a.protocol, a.from, a.to, a.backend,
 				map[int]string{answered: "answered", unanswered: "neither answered nor denied", refusedByPolicy: "denied"}[a.fd], egress.Origin, ingress.Origin)

@@ -51,29 +51,19 @@ func benchOn(t testing.TB, d *Datapath) *bench {
 // sendAnything lets all test packets pass the source guard. They are on the loopback device of the calling thread's namespace.
 func (b *bench) sendAnything(t testing.TB) {
 	t.Helper()
-	if err := b.objects.OpenTables(); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, b.objects.OpenTables())
 	for _, netns := range []uint64{0, ownCookie(t)} {
 		key := objects.SenderKey{Netns: netns, Ifindex: 1}
-		if err := b.objects.Senders.Put(key, objects.Sender{Endpoint: 1, Flags: objects.SenderUnguarded}); err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, b.objects.Senders.Put(key, objects.Sender{Endpoint: 1, Flags: objects.SenderUnguarded}))
 	}
 }
 
 // ownCookie returns the cookie of the calling thread's network namespace.
 func ownCookie(t testing.TB) uint64 {
 	t.Helper()
-	ns, err := netns.Current()
-	if err != nil {
-		t.Fatal(err)
-	}
+	ns := must(netns.Current())(t)
 	defer ns.Close()
-	cookie, err := ns.Cookie()
-	if err != nil {
-		t.Fatal(err)
-	}
+	cookie := must(ns.Cookie())(t)
 	return cookie
 }
 
@@ -81,10 +71,7 @@ func ownCookie(t testing.TB) uint64 {
 func (b *bench) loaded(t testing.TB, h objects.Hook) *ebpf.Program {
 	t.Helper()
 	if b.programs[h] == nil {
-		p, err := b.objects.Program(h)
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := must(b.objects.Program(h))(t)
 		b.programs[h] = p
 	}
 	return b.programs[h]
@@ -93,33 +80,23 @@ func (b *bench) loaded(t testing.TB, h objects.Hook) *ebpf.Program {
 // clear empties all maps but the counters.
 func (b *bench) clear(t testing.TB) {
 	t.Helper()
-	fragments, err := ebpf.LoadPinnedMap(pins(b.Datapath, "maps", "fragments"), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fragments := must(ebpf.LoadPinnedMap(pins(b.Datapath, "maps", "fragments"), nil))(t)
 	defer fragments.Close()
 	for _, m := range []*ebpf.Map{
 		b.objects.Services.Map, b.objects.Addresses.Map, b.objects.Backends.Map, b.objects.LookUp.Map, b.objects.Connections.Map, b.objects.Endpoints.Map, fragments,
 	} {
 		key := make([]byte, m.KeySize())
 		for m.NextKey(nil, &key) == nil {
-			if err := m.Delete(key); err != nil {
-				t.Fatal(err)
-			}
+			succeed(t, m.Delete(key))
 		}
 	}
-	if _, err := b.objects.EndConnections(func(objects.Slot) bool { return true }); err != nil {
-		t.Fatal(err)
-	}
+	must(b.objects.EndConnections(func(objects.Slot) bool { return true }))(t)
 }
 
 // put stores a service.
 func (b *bench) put(t testing.TB, p service.Protocol, frontend netip.AddrPort, backends ...netip.AddrPort) uint32 {
 	t.Helper()
-	_, id, err := b.Services().Put(t.Context(), service.CLI, service.Service{Frontend: frontend, Protocol: p, Backends: service.Backends(backends...)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	_, id := must2(b.Services().Put(t.Context(), service.CLI, service.Service{Frontend: frontend, Protocol: p, Backends: service.Backends(backends...)}))(t)
 	return id
 }
 
@@ -147,9 +124,7 @@ func (b *bench) endpoint(t testing.TB, p pod, ip netip.Addr) {
 	default:
 		e.flags = device.IntoPeer
 	}
-	if err := b.Endpoints().write([]Endpoint{e}); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, b.Endpoints().write([]Endpoint{e}))
 }
 
 // run runs a program on a frame, and returns the action and the frame after it.
@@ -157,10 +132,7 @@ func (b *bench) run(t testing.TB, h objects.Hook, frame []byte) (uint32, []byte)
 	t.Helper()
 	out := make([]byte, len(frame)+64)
 	opts := &ebpf.RunOptions{Data: frame, DataOut: out}
-	action, err := b.loaded(t, h).Run(opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	action := must(b.loaded(t, h).Run(opts))(t)
 	return action, opts.DataOut
 }
 

@@ -32,9 +32,7 @@ func TestDeleteWhileOpening(t *testing.T) {
 				w.reset(t, objects.AttachHost)
 				id := w.serve(t, w.service, w.backend)
 				stop := w.opening(t)
-				if err := c.remove(); err != nil {
-					t.Fatal(err)
-				}
+				succeed(t, c.remove())
 				stop()
 				w.unknown(t, id, c.name == "service")
 			}
@@ -70,18 +68,13 @@ func (w *world) opening(t *testing.T) (stop func()) {
 func (w *world) unknown(t *testing.T, id uint32, service bool) {
 	t.Helper()
 	known := make(map[netip.AddrPort]bool)
-	if err := w.objects.Slots.Each(func(_ uint32, slot objects.Slot) bool {
+	succeed(t, w.objects.Slots.Each(func(_ uint32, slot objects.Slot) bool {
 		if service && slot.Service == id || !service && slot.Backend == 1 {
 			known[rows.DecodeAddrPort(slot.From.Saddr, slot.From.Sport)] = true
 		}
 		return true
-	}); err != nil {
-		t.Fatal(err)
-	}
-	valid, err := w.ConnectionTable().List(conntrack.Filter{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
+	valid := must(w.ConnectionTable().List(conntrack.Filter{}))(t)
 	for _, c := range valid {
 		if known[c.Client] {
 			t.Fatalf("connection %+v is valid", c)

@@ -135,9 +135,7 @@ func TestRefuse(t *testing.T) {
 		n, d := routed(t), openTest(t)
 		far := n.wire(t)
 		n.attachBoth(t, d)
-		if _, err := d.Uplinks().Put(t.Context(), n.host, "wire"); err != nil {
-			t.Fatal(err)
-		}
+		must(d.Uplinks().Put(t.Context(), n.host, "wire"))(t)
 		for _, host := range []string{near4, near6} {
 			testRefuse(t, d, far, netip.MustParseAddr(host))
 		}
@@ -147,9 +145,7 @@ func TestRefuse(t *testing.T) {
 func testRefuse(t *testing.T, d *Datapath, client *netns.Namespace, addr netip.Addr) {
 	t.Helper()
 	frontend := netip.AddrPortFrom(addr, 99)
-	if _, _, err := d.Services().Put(t.Context(), service.CLI, service.Service{Frontend: frontend}); err != nil {
-		t.Fatal(err)
-	}
+	must2(d.Services().Put(t.Context(), service.CLI, service.Service{Frontend: frontend}))(t)
 	before := counts(t, d)
 	if _, err := testkit.Dial(client, "tcp", frontend.String()); !errors.Is(err, unix.ECONNREFUSED) {
 		t.Errorf("tcp to %s: %v, want it refused", frontend, err)
@@ -200,22 +196,13 @@ func TestRefuseLast(t *testing.T) {
 	s := service.Service{Frontend: netip.MustParseAddrPort(service4 + ":99")}
 	for _, p := range []service.Protocol{service.TCP, service.UDP} {
 		s.Protocol, s.Backends = p, service.Backends(testkit.Echo(t, n.pods[0], p.String(), podA4+":0"))
-		if _, _, err := d.Services().Put(t.Context(), service.CLI, s); err != nil {
-			t.Fatal(err)
-		}
-		conn, err := testkit.Dial(n.pods[1], p.String(), s.Frontend.String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must2(d.Services().Put(t.Context(), service.CLI, s))(t)
+		conn := must(testkit.Dial(n.pods[1], p.String(), s.Frontend.String()))(t)
 		defer func() { _ = conn.Close() }()
 		conns[p.String()] = conn
-		if err := exchange(p.String()); err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, exchange(p.String()))
 		s.Backends = nil
-		if _, _, err := d.Services().Put(t.Context(), service.CLI, s); err != nil {
-			t.Fatal(err)
-		}
+		must2(d.Services().Put(t.Context(), service.CLI, s))(t)
 	}
 	if err := exchange("tcp"); err != nil {
 		t.Errorf("an open TCP connection: %v", err)

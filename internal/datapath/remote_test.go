@@ -28,9 +28,7 @@ func (n network) wire(t testing.TB) *netns.Namespace {
 	testkit.RequireTool(t, "ethtool")
 	far := testkit.Namespace(t, "far")
 	for _, ns := range []*netns.Namespace{n.host, far} {
-		if err := rtnl.In(ns).SetSysctl("net/ipv6/conf/default/accept_dad", "0"); err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, rtnl.In(ns).SetSysctl("net/ipv6/conf/default/accept_dad", "0"))
 	}
 	n.run(t, `
 		-n HOST link add wire type veth peer name wire netns `+far.Name()+`
@@ -70,10 +68,7 @@ func TestRemote(t *testing.T) {
 			far := n.wire(t)
 			n.attachBoth(t, d)
 			eachFar(t, func(t *testing.T, c farCase) {
-				diff, err := c.call(t, n, d, far)
-				if err != nil {
-					t.Fatal(err)
-				}
+				diff := must(c.call(t, n, d, far))(t)
 				if diff["forward"] == 0 || diff["reverse"] == 0 || diff["new_connection"] != 1 {
 					t.Errorf("counted %v", diff)
 				}
@@ -143,9 +138,7 @@ func (c farCase) call(t *testing.T, n network, d *Datapath, far *netns.Namespace
 	backend := testkit.Echo(t, far, c.protocol.String(), net.JoinHostPort(c.backend, "0"))
 	frontend := netip.MustParseAddrPort(net.JoinHostPort(c.service, servicePort))
 	s := service.Service{Frontend: frontend, Protocol: c.protocol, Backends: service.Backends(backend)}
-	if _, _, err := d.Services().Put(t.Context(), service.CLI, s); err != nil {
-		t.Fatal(err)
-	}
+	must2(d.Services().Put(t.Context(), service.CLI, s))(t)
 	size := 1200
 	if c.protocol == service.TCP {
 		size = 300_000

@@ -72,12 +72,8 @@ func testRetiring(t *testing.T, choice service.Choice) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if _, _, err := s.Put(t.Context(), service.CLI, old); err != nil {
-				t.Fatal(err)
-			}
-			if err := do(); err != nil {
-				t.Fatal(err)
-			}
+			must2(s.Put(t.Context(), service.CLI, old))(t)
+			succeed(t, do())
 			wantClean(t, d)
 		})
 	}
@@ -87,26 +83,16 @@ func testRetiring(t *testing.T, choice service.Choice) {
 func die(t *testing.T, d *Datapath, want service.Service) {
 	t.Helper()
 	w := &writer{Services: d.Services(), owner: service.CLI}
-	found, err := w.at(t.Context(), want.Key())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := w.write(t.Context(), []change{{put: []service.Service{want}, found: found}}); err != nil {
-		t.Fatal(err)
-	}
+	found := must(w.at(t.Context(), want.Key()))(t)
+	succeed(t, w.write(t.Context(), []change{{put: []service.Service{want}, found: found}}))
 }
 
 // dieDeleting deletes a service as a process does that dies before it retires the backends.
 func dieDeleting(t *testing.T, d *Datapath, old service.Service) {
 	t.Helper()
 	w := &writer{Services: d.Services(), owner: service.CLI}
-	found, err := w.at(t.Context(), old.Key())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := w.write(t.Context(), []change{{drop: found, found: found}}); err != nil {
-		t.Fatal(err)
-	}
+	found := must(w.at(t.Context(), old.Key()))(t)
+	succeed(t, w.write(t.Context(), []change{{drop: found, found: found}}))
 }
 
 // TestSweepEndsConnections has a UDP connection to a backend that a process replaced, which died before it told programs.
@@ -117,14 +103,8 @@ func TestSweepEndsConnections(t *testing.T) {
 	p := w.next(w.client, w.service)
 	w.send(t, fromHost, p)
 	key := rows.ServiceKey(w.service, service.UDP)
-	row, _, err := w.objects.Services.Get(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	state, err := readState(w.objects)
-	if err != nil {
-		t.Fatal(err)
-	}
+	row, _ := must2(w.objects.Services.Get(key))(t)
+	state := must(readState(w.objects))(t)
 	state.LastRevision++
 	state.Retiring, row.Revision = state.LastRevision, state.LastRevision
 	backend := rows.EncodeBackend(service.Backend{Addr: w.remote})

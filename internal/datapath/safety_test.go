@@ -55,13 +55,8 @@ func newSafety(t *testing.T, n network) *safety {
 	s := &safety{network: n, pod: n.pods[1], d: openTest(t), service: netip.MustParseAddrPort(service4 + ":53")}
 	n.attachBoth(t, s.d)
 	backend := testkit.Echo(t, n.pods[0], "udp", podA4+":0")
-	if _, _, err := s.d.Services().Put(t.Context(), service.CLI, service.Service{Frontend: s.service, Protocol: service.UDP, Backends: service.Backends(backend)}); err != nil {
-		t.Fatal(err)
-	}
-	var err error
-	if s.device, err = rtnl.In(s.pod).Device("eth0"); err != nil {
-		t.Fatal(err)
-	}
+	must2(s.d.Services().Put(t.Context(), service.CLI, service.Service{Frontend: s.service, Protocol: service.UDP, Backends: service.Backends(backend)}))(t)
+	s.device = must(rtnl.In(s.pod).Device("eth0"))(t)
 	return s
 }
 
@@ -115,14 +110,9 @@ func (s *safety) forwarded(t *testing.T, send func(*testing.T)) bool {
 
 func (s *safety) datagram(t *testing.T) {
 	t.Helper()
-	conn, err := testkit.Dial(s.pod, "udp", s.service.String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must(testkit.Dial(s.pod, "udp", s.service.String()))(t)
 	defer conn.Close()
-	if _, err := conn.Write([]byte("hello")); err != nil {
-		t.Fatal(err)
-	}
+	must(conn.Write([]byte("hello")))(t)
 }
 
 // run runs a command inside the pod.
@@ -220,9 +210,7 @@ func (s *safety) ownProgram() attempt {
 
 // deleteDevice leaves the pod without a device, and the endpoint to be deleted by the host.
 func (s *safety) deleteDevice(t *testing.T) {
-	if err := s.run("ip link del eth0")(t); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, s.run("ip link del eth0")(t))
 	if s.d.Endpoints().alive(2) {
 		t.Error("the endpoint looks alive")
 	}

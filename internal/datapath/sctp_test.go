@@ -90,9 +90,7 @@ func takenCases() []translateCase {
 			for range 20 {
 				w.check(t, fromHost, w.first(w.client, w.service), wants{actionNext,
 					w.first(w.client, w.service).became(w.client, w.remote, ""), once("new_connection", "forward", "passed")})
-				if _, err := w.ConnectionTable().Flush(t.Context(), conntrack.Filter{Service: w.service}); err != nil {
-					t.Fatal(err)
-				}
+				must(w.ConnectionTable().Flush(t.Context(), conntrack.Filter{Service: w.service}))(t)
 				w.client = netip.AddrPortFrom(w.client.Addr(), w.client.Port()+1)
 				w.send(t, fromHost, w.first(w.client, w.other))
 			}
@@ -104,9 +102,7 @@ func takenCases() []translateCase {
 			w.serve(t, w.service, w.backend)
 			w.check(t, fromHost, w.first(w.client, w.service), wants{actionDrop, nil, once("drop_port_exhausted")})
 			// The other association ends, a second ago.
-			if _, err := w.ConnectionTable().Flush(t.Context(), conntrack.Filter{Service: w.other}); err != nil {
-				t.Fatal(err)
-			}
+			must(w.ConnectionTable().Flush(t.Context(), conntrack.Filter{Service: w.other}))(t)
 			p := w.first(w.client, w.service)
 			w.check(t, fromHost, p, wants{actionRedirect, p.became(w.client, w.backend, "0a"), opened})
 		}},

@@ -89,9 +89,7 @@ func TestChangeRefused(t *testing.T) {
 	mine := newService(service.TCP, "10.96.0.1:80", "192.168.10.10:8080")
 	others := newService(service.TCP, "10.96.0.2:80", "192.168.10.10:8080")
 	for i, s := range []service.Service{mine, others} {
-		if _, _, err := d.Services().Put(t.Context(), []service.Owner{service.Agent, service.CLI}[i], s); err != nil {
-			t.Fatal(err)
-		}
+		must2(d.Services().Put(t.Context(), []service.Owner{service.Agent, service.CLI}[i], s))(t)
 	}
 	added := newService(service.TCP, "10.96.0.3:80", "192.168.10.10:8080")
 	for name, refused := range map[string]service.Service{

@@ -15,14 +15,8 @@ import (
 // trafficOf returns that of the service with a frontend.
 func trafficOf(t *testing.T, d *Datapath, frontend netip.AddrPort, p service.Protocol) flows.ServiceTraffic {
 	t.Helper()
-	s, err := d.Services().Get(t.Context(), service.Key{Frontend: frontend, Protocol: p})
-	if err != nil {
-		t.Fatal(err)
-	}
-	all, err := d.Flows().ServiceTraffic()
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must(d.Services().Get(t.Context(), service.Key{Frontend: frontend, Protocol: p}))(t)
+	all := must(d.Flows().ServiceTraffic())(t)
 	return all[s.ID]
 }
 
@@ -30,10 +24,7 @@ func trafficOf(t *testing.T, d *Datapath, frontend netip.AddrPort, p service.Pro
 func wantAllCounted(t *testing.T, d *Datapath) {
 	t.Helper()
 	want := settled(t, d)
-	all, err := d.Flows().ServiceTraffic()
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := must(d.Flows().ServiceTraffic())(t)
 	var to, back uint64
 	for _, traffic := range all {
 		to, back = to+traffic.To.Packets, back+traffic.Back.Packets
@@ -84,9 +75,7 @@ func TestServiceTraffic(t *testing.T) {
 	w.serve(t, w.service, w.backend, w.remote)
 	send(w.client, w.service, false, w.service)
 	check("after a change")
-	if err := w.Services().Delete(t.Context(), service.CLI, service.Key{Frontend: w.service, Protocol: service.TCP}); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, w.Services().Delete(t.Context(), service.CLI, service.Key{Frontend: w.service, Protocol: service.TCP}))
 	w.serve(t, w.service, w.backend)
 	*want[w.service] = flows.ServiceTraffic{}
 	check("made anew")
@@ -117,17 +106,10 @@ func TestNumbers(t *testing.T) {
 	if traffic := trafficOf(t, w.Datapath, gone, service.TCP); traffic.To.Packets != 1 {
 		t.Fatalf("%+v, want a packet", traffic)
 	}
-	if err := w.Services().Delete(t.Context(), service.CLI, service.Key{Frontend: gone, Protocol: service.TCP}); err != nil {
-		t.Fatal(err)
-	}
-	state, err := readState(w.objects)
-	if err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, w.Services().Delete(t.Context(), service.CLI, service.Key{Frontend: gone, Protocol: service.TCP}))
+	state := must(readState(w.objects))(t)
 	state.LastService = first[0] - 1 + objects.CountedServices
-	if err := w.objects.State.Put(0, state); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, w.objects.State.Put(0, state))
 	if id, want := put(services+1), first[services-1]+objects.CountedServices; id != want {
 		t.Errorf("id %d, want %d", id, want)
 	}

@@ -23,10 +23,7 @@ func TestApplyEndpointsMakesTheOwnersSet(t *testing.T) {
 	}
 	owners := func() map[uint32]service.Owner {
 		t.Helper()
-		all, err := d.Endpoints().List(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		all := must(d.Endpoints().List(t.Context()))(t)
 		owners := map[uint32]service.Owner{}
 		for _, row := range all {
 			owners[row.ID] = row.Owner

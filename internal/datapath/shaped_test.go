@@ -42,15 +42,11 @@ func TestShaped(t *testing.T) {
 			if _, change, err := d.Endpoints().Put(t.Context(), shaped); err != nil || change != Unchanged {
 				t.Errorf("Put again: %v, %v", change, err)
 			}
-			if _, err := d.Uplinks().Put(t.Context(), n.host, "wire"); err != nil {
-				t.Fatal(err)
-			}
+			must(d.Uplinks().Put(t.Context(), n.host, "wire"))(t)
 			server := listenUDP(t, n.pods[0], podA4, 1)[0]
 			vip := netip.MustParseAddrPort(near4 + ":5201")
 			s := service.Service{Frontend: vip, Protocol: service.UDP, Backends: service.Backends(server.addr)}
-			if _, _, err := d.Services().Put(t.Context(), service.CLI, s); err != nil {
-				t.Fatal(err)
-			}
+			must2(d.Services().Put(t.Context(), service.CLI, s))(t)
 			for name, c := range map[string]struct {
 				from *netns.Namespace
 				to   netip.AddrPort
@@ -81,21 +77,14 @@ func TestShaped(t *testing.T) {
 func flood(t *testing.T, n network, server *counter, from *netns.Namespace, to netip.AddrPort) {
 	t.Helper()
 	const count = 50
-	conn, err := testkit.Dial(from, "udp", to.String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must(testkit.Dial(from, "udp", to.String()))(t)
 	defer conn.Close()
 	send := func() {
-		if _, err := conn.Write(make([]byte, 1000)); err != nil {
-			t.Fatal(err)
-		}
+		must(conn.Write(make([]byte, 1000)))(t)
 	}
 	send() // neighbours find each other
 	server.received(t)
-	if err := qdisc.SetLimit(n.host, "va", qdisc.Limit{Rate: 8_000, Burst: 44_000}); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, qdisc.SetLimit(n.host, "va", qdisc.Limit{Rate: 8_000, Burst: 44_000}))
 	defer func() {
 		if err := qdisc.SetLimit(n.host, "va", qdisc.Limit{}); err != nil {
 			t.Error(err)

@@ -30,15 +30,11 @@ func TestShared(t *testing.T) {
 		if d == before {
 			t.Fatalf("%s: what was removed is open still", name)
 		}
-		if _, err := d.Guards().Put(t.Context(), n.attachment(1)); err != nil {
-			t.Fatal(err)
-		}
+		must(d.Guards().Put(t.Context(), n.attachment(1)))(t)
 		want := programPins(t, d)
 		for _, pin := range want { // of another build
 			_, rest, _ := strings.Cut(pin, "-")
-			if err := os.Rename(filepath.Join(pins(d, "progs"), pin), filepath.Join(pins(d, "progs"), "0000-"+rest)); err != nil {
-				t.Fatal(err)
-			}
+			succeed(t, os.Rename(filepath.Join(pins(d, "progs"), pin), filepath.Join(pins(d, "progs"), "0000-"+rest)))
 		}
 		if again, err := s.Open(t.Context(), o); again != d || err != nil {
 			t.Errorf("%s: again: %p, %v, want %p", name, again, err, d)
@@ -49,9 +45,7 @@ func TestShared(t *testing.T) {
 		if again, err := s.OpenExisting(o); again != d || err != nil {
 			t.Errorf("%s: OpenExisting: %p, %v, want %p", name, again, err, d)
 		}
-		if err := Remove(t.Context(), o.Root); err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, Remove(t.Context(), o.Root))
 		before = d
 		if _, err := s.OpenExisting(o); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("%s: OpenExisting of what was removed: %v", name, err)

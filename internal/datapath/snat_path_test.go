@@ -52,10 +52,7 @@ func TestOpenConnectionsToAnotherNode(t *testing.T) {
 		local := testkit.Echo(t, c.pods[0], o.protocol.String(), net.JoinHostPort(o.pod, "0"))
 		s := o.service(remote)
 		c.put(t, s)
-		conn, err := testkit.Dial(c.client, o.protocol.String(), s.Frontend.String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := must(testkit.Dial(c.client, o.protocol.String(), s.Frontend.String()))(t)
 		defer func() { _ = conn.Close() }()
 		questions := 0
 		backend := func() netip.AddrPort {
@@ -65,10 +62,7 @@ func TestOpenConnectionsToAnotherNode(t *testing.T) {
 				t.Error(err)
 			}
 			client := conn.LocalAddr().(interface{ AddrPort() netip.AddrPort }).AddrPort()
-			all, err := c.d.Connections()
-			if err != nil {
-				t.Fatal(err)
-			}
+			all := must(c.d.Connections())(t)
 			for _, e := range all {
 				if e.Client == client {
 					return e.Backend
@@ -80,9 +74,7 @@ func TestOpenConnectionsToAnotherNode(t *testing.T) {
 		if got := backend(); got != remote {
 			t.Errorf("the backend is %s, want %s", got, remote)
 		}
-		if _, err := c.d.objects.EndConnections(func(objects.Slot) bool { return true }); err != nil {
-			t.Fatal(err)
-		}
+		must(c.d.objects.EndConnections(func(objects.Slot) bool { return true }))(t)
 		if got := backend(); got != remote {
 			t.Errorf("the backend is %s after its rows were lost, want %s", got, remote)
 		}

@@ -19,25 +19,17 @@ import (
 func TestSocketNested(t *testing.T) {
 	d, above, beside := openTest(t), testCgroup(t), testCgroup(t)
 	below := filepath.Join(above, "below")
-	if err := os.Mkdir(below, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, os.Mkdir(below, 0o700))
 	t.Cleanup(func() { _ = os.Remove(below) })
 	for _, paths := range [][2]string{{above, below}, {below, above}} {
-		if _, err := d.Sockets().Attach(t.Context(), paths[0]); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := d.Sockets().Attach(t.Context(), beside); err != nil {
-			t.Fatal(err)
-		}
+		must(d.Sockets().Attach(t.Context(), paths[0]))(t)
+		must(d.Sockets().Attach(t.Context(), beside))(t)
 		var conflict *ConflictError
 		if _, err := d.Sockets().Attach(t.Context(), paths[1]); !errors.As(err, &conflict) || !strings.Contains(err.Error(), paths[0]) {
 			t.Errorf("%v, want a ConflictError that names %s", err, paths[0])
 		}
 		for _, path := range []string{paths[0], beside} {
-			if err := d.Sockets().Detach(t.Context(), path); err != nil {
-				t.Fatal(err)
-			}
+			succeed(t, d.Sockets().Detach(t.Context(), path))
 		}
 	}
 }
@@ -45,21 +37,15 @@ func TestSocketNested(t *testing.T) {
 // TestSocketGone removes an attached cgroup and checks that its links are removed.
 func TestSocketGone(t *testing.T) {
 	d, path, other := openTest(t), testCgroup(t), testCgroup(t)
-	if _, err := d.Sockets().Attach(t.Context(), path); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Rmdir(path); err != nil {
-		t.Fatal(err)
-	}
+	must(d.Sockets().Attach(t.Context(), path))(t)
+	succeed(t, unix.Rmdir(path))
 	if list, err := d.Sockets().Cgroups(t.Context()); err != nil || len(list) != 0 {
 		t.Errorf("cgroups %v, %v", list, err)
 	}
 	if err := d.Sockets().Detach(t.Context(), path); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("detach: %v", err)
 	}
-	if _, err := d.Sockets().Attach(t.Context(), other); err != nil {
-		t.Fatal(err)
-	}
+	must(d.Sockets().Attach(t.Context(), other))(t)
 	if links, err := d.objects.Links(); err != nil || len(links) != 8 {
 		t.Errorf("links %v, %v; want those of the other cgroup alone", links, err)
 	}
@@ -70,9 +56,7 @@ func TestSocketBadPath(t *testing.T) {
 	d := openTest(t)
 	testCgroup(t) // skips the test if sockets cannot be translated
 	file := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, os.WriteFile(file, nil, 0o600))
 	for _, path := range []string{t.TempDir(), file, "/nonexistent", ""} {
 		_, err := d.Sockets().Attach(t.Context(), path)
 		var none *cgroup.Error

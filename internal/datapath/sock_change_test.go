@@ -134,9 +134,7 @@ func testFollows(t *testing.T, s *stage) {
 	stream := s.client().open(t, false, unix.SOCK_STREAM)
 	stream.mustConnect(frontend)
 	stream.exchange()
-	if err := s.Services().Delete(t.Context(), service.CLI, service.Key{Frontend: frontend, Protocol: service.Any}); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, s.Services().Delete(t.Context(), service.CLI, service.Key{Frontend: frontend, Protocol: service.Any}))
 	stream.mustSend("more", netip.AddrPort{})
 	buffer := make([]byte, 16)
 	if n, err := stream.read(buffer); err != nil || string(buffer[:n]) != "more" {
@@ -164,9 +162,7 @@ func testRefused(t *testing.T, s *stage) {
 				t.Fatal(ok, err)
 			}
 			row.spoil(&value)
-			if err := s.objects.Services.Put(key, value); err != nil {
-				t.Fatal(err)
-			}
+			succeed(t, s.objects.Services.Put(key, value))
 			before := counts(t, s.Datapath)
 			for _, v6 := range []bool{false, true} {
 				for name, err := range map[string]error{

@@ -33,7 +33,7 @@ func (p place) openAll(t testing.TB, all []*socketFD, v6 bool, kind int) []*sock
 	if v6 {
 		domain = unix.AF_INET6
 	}
-	err := p.do(t, func() error {
+	succeed(t, p.do(t, func() error {
 		for i := range all {
 			fd, err := unix.Socket(domain, kind|unix.SOCK_CLOEXEC, 0)
 			if err != nil {
@@ -48,10 +48,7 @@ func (p place) openAll(t testing.TB, all []*socketFD, v6 bool, kind int) []*sock
 			}
 		}
 		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	return all
 }
 

@@ -22,17 +22,11 @@ import (
 // attached returns the IDs of the programs that are attached to a cgroup itself, by hook.
 func attached(t testing.TB, path string) map[string][]ebpf.ProgramID {
 	t.Helper()
-	dir, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := must(os.Open(path))(t)
 	defer dir.Close()
 	all := make(map[string][]ebpf.ProgramID)
 	for _, h := range objects.AttachCgroup.Hooks() {
-		result, err := link.QueryPrograms(link.QueryOptions{Target: int(dir.Fd()), Attach: h.AttachType()})
-		if err != nil {
-			t.Fatal(err)
-		}
+		result := must(link.QueryPrograms(link.QueryOptions{Target: int(dir.Fd()), Attach: h.AttachType()}))(t)
 		for _, p := range result.Programs {
 			all[h.Program] = append(all[h.Program], p.ID)
 		}
@@ -75,16 +69,12 @@ func TestSocketAttach(t *testing.T) {
 		t.Fatalf("links %v, %v", links, err)
 	}
 	// Attach restores a link that another process has detached.
-	if err := d.objects.Detach(links[3]); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, d.objects.Detach(links[3]))
 	if change, err := d.Sockets().Attach(t.Context(), path); err != nil || change != Updated {
 		t.Errorf("Attach: %v, %v; want it updated", change, err)
 	}
 	wantAttached(t, path, 2)
-	if err := d.Sockets().Detach(t.Context(), path); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, d.Sockets().Detach(t.Context(), path))
 	wantAttached(t, path, 1)
 	wantNotFound(t, d.Sockets().Detach(t.Context(), path))
 }
@@ -100,18 +90,13 @@ func foreign(t testing.TB, path string, attach ebpf.AttachType) {
 		t.Fatal(err)
 	}
 	defer p.Close()
-	l, err := link.AttachCgroup(link.CgroupOptions{Path: path, Attach: attach, Program: p})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must(link.AttachCgroup(link.CgroupOptions{Path: path, Attach: attach, Program: p}))(t)
 	t.Cleanup(func() { _ = l.Close() })
 }
 
 // testRemove checks that removing the datapath detaches the socket programs.
 func testRemove(t *testing.T, s *stage) {
-	if err := objects.Remove(t.Context(), s.objects.Root()); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, objects.Remove(t.Context(), s.objects.Root()))
 	wantAttached(t, s.cgroup, 0)
 	if _, err := os.Stat(s.objects.Root()); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the root still exists: %v", err)
@@ -121,16 +106,11 @@ func testRemove(t *testing.T, s *stage) {
 // TestSocketUndo makes the last step of Attach fail and checks that the earlier ones are undone.
 func TestSocketUndo(t *testing.T) {
 	d, path := openTest(t), testCgroup(t)
-	c, err := cgroup.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must(cgroup.Open(path))(t)
 	defer c.Close()
 	last := objects.AttachCgroup.Hooks()[7].Program
 	obstacle := pins(d, "links", objects.Link{Hook: objects.Hook{Point: objects.AttachCgroup, Program: last}, ID: c.ID}.String())
-	if err := os.Mkdir(obstacle, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, os.Mkdir(obstacle, 0o700))
 	if change, err := d.Sockets().Attach(t.Context(), path); err == nil || change != Unchanged {
 		t.Errorf("Attach: %v, %v; want it to fail", change, err)
 	}
@@ -138,9 +118,7 @@ func TestSocketUndo(t *testing.T) {
 	if links, err := d.objects.Links(); err != nil || len(links) != 1 {
 		t.Errorf("links %v, %v; want the obstacle alone", links, err)
 	}
-	if err := os.Remove(obstacle); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, os.Remove(obstacle))
 	if change, err := d.Sockets().Attach(t.Context(), path); err != nil || change != Added {
 		t.Errorf("Attach: %v, %v", change, err)
 	}
@@ -154,15 +132,10 @@ func testUpgrade(t *testing.T, s *stage) {
 	pinned := socketPins(t, s.Datapath)
 	for _, name := range pinned {
 		_, rest, _ := strings.Cut(name, "-")
-		if err := os.Rename(filepath.Join(pins(s.Datapath, "socks"), name), filepath.Join(pins(s.Datapath, "socks"), "0000-"+rest)); err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, os.Rename(filepath.Join(pins(s.Datapath, "socks"), name), filepath.Join(pins(s.Datapath, "socks"), "0000-"+rest)))
 	}
 	before := attached(t, s.cgroup)
-	again, err := Open(t.Context(), Options{Root: s.objects.Root()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	again := must(Open(t.Context(), Options{Root: s.objects.Root()}))(t)
 	defer again.Close()
 	if got := socketPins(t, s.Datapath); !slices.Equal(got, pinned) {
 		t.Errorf("pinned programs %v, want %v", got, pinned)
@@ -183,10 +156,7 @@ func testUpgrade(t *testing.T, s *stage) {
 
 func socketPins(t *testing.T, d *Datapath) (names []string) {
 	t.Helper()
-	entries, err := os.ReadDir(pins(d, "socks"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	entries := must(os.ReadDir(pins(d, "socks")))(t)
 	for _, entry := range entries {
 		names = append(names, entry.Name())
 	}
@@ -199,9 +169,7 @@ func testDetached(t *testing.T, s *stage) {
 	frontend := s.serve("10.96.0.100:5201", backend)
 	c := s.client().open(t, false, unix.SOCK_STREAM)
 	c.mustConnect(frontend)
-	if err := s.Sockets().Detach(t.Context(), s.cgroup); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, s.Sockets().Detach(t.Context(), s.cgroup))
 	c.exchange()
 	if c.peer() != backend {
 		t.Errorf("the peer is %s, want the backend", c.peer())

@@ -17,9 +17,7 @@ import (
 // loopback addresses of pods stay the pods' own.
 func TestSocketLoopback(t *testing.T) {
 	s := &stage{network: routed(t), Datapath: openTest(t), t: t, cgroup: testCgroup(t)}
-	if _, err := s.Sockets().Attach(t.Context(), s.cgroup); err != nil {
-		t.Fatal(err)
-	}
+	must(s.Sockets().Attach(t.Context(), s.cgroup))(t)
 	s.attachBoth(t, s.Datapath)
 	if change, err := s.Sockets().Put(t.Context(), service.CLI, s.host, HostScope); err != nil || change != Added {
 		t.Fatalf("Put: %v, %v", change, err)

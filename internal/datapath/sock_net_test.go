@@ -54,22 +54,14 @@ func testCgroup(t testing.TB) string {
 // threaded makes a cgroup threaded.
 func threaded(t testing.TB, path string) {
 	t.Helper()
-	if err := os.WriteFile(filepath.Join(path, "cgroup.type"), []byte("threaded"), 0); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, os.WriteFile(filepath.Join(path, "cgroup.type"), []byte("threaded"), 0))
 }
 
 // ownCgroup returns the path of the test's cgroup.
 func ownCgroup(t testing.TB) string {
 	t.Helper()
-	root, err := cgroup.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := os.ReadFile("/proc/self/cgroup")
-	if err != nil {
-		t.Fatal(err)
-	}
+	root := must(cgroup.Root())(t)
+	text := must(os.ReadFile("/proc/self/cgroup"))(t)
 	for line := range strings.Lines(string(text)) {
 		if path, ok := strings.CutPrefix(strings.TrimSpace(line), "0::"); ok {
 			return filepath.Join(root, path)
@@ -122,13 +114,10 @@ func listenUDP(t testing.TB, ns *netns.Namespace, addr string, count int) []*cou
 	var all []*counter
 	for range count {
 		c := &counter{}
-		err := ns.Do(func() (err error) {
+		succeed(t, ns.Do(func() (err error) {
 			c.conn, err = net.ListenPacket("udp", net.JoinHostPort(addr, "0"))
 			return err
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))
 		t.Cleanup(func() { _ = c.conn.Close() })
 		c.addr = netip.MustParseAddrPort(c.conn.LocalAddr().String())
 		all = append(all, c)
@@ -141,9 +130,7 @@ func (c *counter) received(t testing.TB) (texts []string) {
 	t.Helper()
 	buffer := make([]byte, 64)
 	for {
-		if err := c.conn.SetReadDeadline(time.Now().Add(20 * time.Millisecond)); err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, c.conn.SetReadDeadline(time.Now().Add(20*time.Millisecond)))
 		n, _, err := c.conn.ReadFrom(buffer)
 		if err != nil {
 			return texts

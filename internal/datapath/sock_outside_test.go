@@ -20,12 +20,8 @@ import (
 // later, and to an external address. The loopback addresses are not served.
 func TestSocketNodePort(t *testing.T) {
 	s := &stage{network: routed(t), Datapath: openTest(t), t: t, cgroup: testCgroup(t)}
-	if _, err := s.Sockets().Attach(t.Context(), s.cgroup); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.Sockets().Put(t.Context(), service.CLI, s.host, HostScope); err != nil {
-		t.Fatal(err)
-	}
+	must(s.Sockets().Attach(t.Context(), s.cgroup))(t)
+	must(s.Sockets().Put(t.Context(), service.CLI, s.host, HostScope))(t)
 	for _, f := range []struct{ unspecified, backend, own, later, external, loopback string }{
 		{"0.0.0.0", podA4, gateway4, "192.0.2.33", "203.0.113.9", "127.0.0.1"},
 		{"::", podA6, gateway6, "2001:db8::33", "2001:db8:7::9", "::1"},
@@ -35,9 +31,7 @@ func TestSocketNodePort(t *testing.T) {
 			t.Helper()
 			frontend := netip.AddrPortFrom(netip.MustParseAddr(addr), 30080)
 			want := service.Service{Frontend: frontend, Protocol: service.TCP, NodePort: nodePort, External: !nodePort, Backends: service.Backends(backend)}
-			if _, _, err := s.Services().Put(t.Context(), service.CLI, want); err != nil {
-				t.Fatal(err)
-			}
+			must2(s.Services().Put(t.Context(), service.CLI, want))(t)
 		}
 		connect := func(addr string) error {
 			return place{s.host, s.cgroup}.do(t, func() error {
@@ -68,20 +62,14 @@ func TestSocketNodePort(t *testing.T) {
 // bound to an address, and of one that is not. Whoever else calls the port has the service.
 func TestSocketAnswersNodePort(t *testing.T) {
 	s := &stage{network: routed(t), Datapath: openTest(t), t: t, cgroup: testCgroup(t)}
-	if _, err := s.Sockets().Attach(t.Context(), s.cgroup); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.Sockets().Put(t.Context(), service.CLI, s.host, HostScope); err != nil {
-		t.Fatal(err)
-	}
+	must(s.Sockets().Attach(t.Context(), s.cgroup))(t)
+	must(s.Sockets().Put(t.Context(), service.CLI, s.host, HostScope))(t)
 	for _, f := range []struct{ unspecified, pod, own string }{{"0.0.0.0", podA4, gateway4}, {"::", podA6, gateway6}} {
 		backend := testkit.Echo(t, s.pods[0], "udp", net.JoinHostPort(f.pod, "0"))
 		frontend := netip.AddrPortFrom(netip.MustParseAddr(f.unspecified), 30080)
-		if _, _, err := s.Services().Put(t.Context(), service.CLI, service.Service{
+		must2(s.Services().Put(t.Context(), service.CLI, service.Service{
 			Frontend: frontend, Protocol: service.UDP, NodePort: true, Backends: service.Backends(backend),
-		}); err != nil {
-			t.Fatal(err)
-		}
+		}))(t)
 		for _, bound := range []string{f.own, f.unspecified} {
 			err := place{s.host, s.cgroup}.do(t, func() error {
 				server, err := net.ListenPacket("udp", net.JoinHostPort(bound, "0"))

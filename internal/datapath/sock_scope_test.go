@@ -29,9 +29,7 @@ func testScope(t *testing.T, s *stage) {
 	testkit.Echo(t, s.pods[1], "tcp", frontend.String())
 	testkit.Echo(t, stranger, "tcp", frontend.String())
 	below := filepath.Join(s.cgroup, "below")
-	if err := os.Mkdir(below, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, os.Mkdir(below, 0o700))
 	t.Cleanup(func() { _ = os.Remove(below) })
 	threaded(t, below)
 	beside := testCgroup(t)
@@ -89,10 +87,7 @@ func testHosts(t *testing.T, s *stage) {
 		t.Error("the socket of an unregistered host is still translated")
 	}
 	wantNotFound(t, s.Sockets().Delete(t.Context(), service.CLI, cookieOf(t, s.pods[1])))
-	cookie, err := s.pods[0].Cookie()
-	if err != nil {
-		t.Fatal(err)
-	}
+	cookie := must(s.pods[0].Cookie())(t)
 	if err := s.Sockets().Delete(t.Context(), service.CLI, cookie); err != nil {
 		t.Error(err)
 	}
@@ -106,9 +101,7 @@ func testHosts(t *testing.T, s *stage) {
 // TestSocketEndpoints registers namespaces through their endpoints, which have packet programs too.
 func TestSocketEndpoints(t *testing.T) {
 	s := &stage{network: routed(t), Datapath: openTest(t), t: t, cgroup: testCgroup(t)}
-	if _, err := s.Sockets().Attach(t.Context(), s.cgroup); err != nil {
-		t.Fatal(err)
-	}
+	must(s.Sockets().Attach(t.Context(), s.cgroup))(t)
 	s.attachBoth(t, s.Datapath)
 	if hosts, err := s.Sockets().List(t.Context()); err != nil || len(hosts) != 0 {
 		t.Errorf("hosts %v, %v; want none, since endpoints are not hosts", hosts, err)
@@ -138,10 +131,7 @@ func TestSocketEndpoints(t *testing.T) {
 			})
 		}
 	}
-	all, err := s.Endpoints().List(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := must(s.Endpoints().List(t.Context()))(t)
 	for _, e := range all {
 		if err := s.Endpoints().DeleteIP(t.Context(), e.IP); err != nil && !errors.Is(err, os.ErrNotExist) {
 			t.Fatal(err)
@@ -156,13 +146,8 @@ func TestSocketEndpoints(t *testing.T) {
 func TestSocketShared(t *testing.T) {
 	n, d := routed(t), openTest(t)
 	n.attachBoth(t, d)
-	if _, err := d.Sockets().Put(t.Context(), service.CLI, n.pods[0], HostScope); err != nil {
-		t.Fatal(err)
-	}
-	cookie, err := n.pods[0].Cookie()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(d.Sockets().Put(t.Context(), service.CLI, n.pods[0], HostScope))(t)
+	cookie := must(n.pods[0].Cookie())(t)
 	want := func(want uint32) {
 		t.Helper()
 		if all, err := namespaceFlags(d.objects); err != nil || all[cookie] != want {
@@ -171,23 +156,13 @@ func TestSocketShared(t *testing.T) {
 	}
 	want(objects.NamespaceHost | objects.NamespacePod)
 	second := Endpoint{ID: 99, IP: netip.MustParseAddr("192.168.10.99"), netns: cookie}
-	if err := d.Endpoints().write([]Endpoint{second}); err != nil {
-		t.Fatal(err)
-	}
-	if err := d.Sockets().Delete(t.Context(), service.CLI, cookie); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, d.Endpoints().write([]Endpoint{second}))
+	succeed(t, d.Sockets().Delete(t.Context(), service.CLI, cookie))
 	want(objects.NamespacePod)
-	if _, err := d.Sockets().Put(t.Context(), service.CLI, n.pods[0], HostScope); err != nil {
-		t.Fatal(err)
-	}
-	if err := d.Endpoints().DeleteIP(t.Context(), netip.MustParseAddr(podA4)); err != nil {
-		t.Fatal(err)
-	}
+	must(d.Sockets().Put(t.Context(), service.CLI, n.pods[0], HostScope))(t)
+	succeed(t, d.Endpoints().DeleteIP(t.Context(), netip.MustParseAddr(podA4)))
 	want(objects.NamespaceHost | objects.NamespacePod)
-	if err := d.Endpoints().Delete(t.Context(), second.ID); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, d.Endpoints().Delete(t.Context(), second.ID))
 	want(objects.NamespaceHost)
 }
 

@@ -19,7 +19,7 @@ const stackOfCalls = 512
 // TestStackBudget adds up the stack of the functions that call each other, as the verifier of Linux 6.6 does, which rounds each to 32
 // bytes; newer ones round to 16. A callback is called from where its address is taken.
 func TestStackBudget(t *testing.T) {
-	err := filepath.WalkDir("..", func(path string, _ fs.DirEntry, err error) error {
+	succeed(t, filepath.WalkDir("..", func(path string, _ fs.DirEntry, err error) error {
 		if err != nil || !strings.HasSuffix(path, "_bpfel.o") {
 			return err
 		}
@@ -36,10 +36,7 @@ func TestStackBudget(t *testing.T) {
 			}
 		}
 		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 }
 
 // function is a function of a program.

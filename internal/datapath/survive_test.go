@@ -42,14 +42,9 @@ func newStanding(t *testing.T, backends, conns int) *standing {
 func (s *standing) open(t *testing.T, conns int) {
 	t.Helper()
 	for range conns {
-		conn, err := testkit.Dial(s.network.pods[1], "tcp", s.frontend.String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := must(testkit.Dial(s.network.pods[1], "tcp", s.frontend.String()))(t)
 		t.Cleanup(func() { _ = conn.Close() })
-		if err := conn.SetDeadline(time.Now().Add(5 * time.Minute)); err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, conn.SetDeadline(time.Now().Add(5*time.Minute)))
 		c := bufio.NewReadWriter(bufio.NewReader(conn), bufio.NewWriter(conn))
 		if _, err := c.ReadString('\n'); err != nil { // the server says who calls
 			t.Fatal(err)
@@ -62,9 +57,7 @@ func (s *standing) open(t *testing.T, conns int) {
 func (s *standing) put(t *testing.T, backends ...netip.AddrPort) {
 	t.Helper()
 	want := service.Service{Frontend: s.frontend, Protocol: service.TCP, Choice: s.choice, Backends: service.Backends(backends...)}
-	if _, _, err := s.d.Services().Put(t.Context(), service.CLI, want); err != nil {
-		t.Fatal(err)
-	}
+	must2(s.d.Services().Put(t.Context(), service.CLI, want))(t)
 }
 
 // broken returns the clients whose connection does not carry a line there and back.

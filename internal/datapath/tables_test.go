@@ -48,10 +48,7 @@ func (w *world) shares(t *testing.T, n int) map[uint16]int { return w.sharesOf(t
 // sharesOf does so for a client.
 func (w *world) sharesOf(t *testing.T, from client, n int) map[uint16]int {
 	t.Helper()
-	before, err := w.Connections()
-	if err != nil {
-		t.Fatal(err)
-	}
+	before := must(w.Connections())(t)
 	had := make(map[netip.AddrPort]bool)
 	for _, c := range before {
 		had[c.Client] = true
@@ -64,10 +61,7 @@ func (w *world) sharesOf(t *testing.T, from client, n int) map[uint16]int {
 		}
 		w.send(t, from.hook, p)
 	}
-	after, err := w.Connections()
-	if err != nil {
-		t.Fatal(err)
-	}
+	after := must(w.Connections())(t)
 	counts := make(map[uint16]int)
 	for _, c := range after {
 		if !had[c.Client] {
@@ -149,10 +143,7 @@ func (w *world) sameTable(t *testing.T) {
 		for i := range 300 {
 			w.send(t, fromHost, w.first(netip.AddrPortFrom(w.client.Addr(), uint16(10000+i)), w.service))
 		}
-		all, err := w.Connections()
-		if err != nil {
-			t.Fatal(err)
-		}
+		all := must(w.Connections())(t)
 		owners := make(map[netip.AddrPort]uint16)
 		for _, c := range all {
 			owners[c.Client] = c.Backend.Port()
@@ -200,9 +191,7 @@ func TestTablesFull(t *testing.T) {
 		return s
 	}
 	one, two, three := named(1), named(2), named(3)
-	if _, err := d.Services().Apply(t.Context(), service.CLI, []service.Service{one, two}); err != nil {
-		t.Fatal(err)
-	}
+	must(d.Services().Apply(t.Context(), service.CLI, []service.Service{one, two}))(t)
 	blocks := 2 * rows.Count(one).Blocks
 	_, err := d.Services().Apply(t.Context(), service.CLI, []service.Service{one, two, three})
 	_, _, putErr := d.Services().Put(t.Context(), service.CLI, three)
@@ -231,9 +220,7 @@ func testChosen(t *testing.T, s *stage) {
 		want.Backends = append(want.Backends, service.Backend{Addr: server.addr, Weight: []uint16{1, 4, 1}[i],
 			State: []service.State{service.Active, service.Active, service.Draining}[i]})
 	}
-	if _, _, err := s.Services().Put(t.Context(), service.CLI, want); err != nil {
-		t.Fatal(err)
-	}
+	must2(s.Services().Put(t.Context(), service.CLI, want))(t)
 	for _, connected := range []bool{true, false} {
 		for _, c := range s.client().openAll(t, make([]*socketFD, 200), false, unix.SOCK_DGRAM) {
 			to := want.Frontend

@@ -78,13 +78,9 @@ func wantNoDrops(t *testing.T, d *Datapath) {
 func testAgain(t *testing.T, n network, d *Datapath) {
 	backend := testkit.Echo(t, n.pods[0], "udp", podA4+":0")
 	frontend := netip.MustParseAddrPort(service4 + ":99")
-	if _, _, err := d.Services().Put(t.Context(), service.CLI, service.Service{Frontend: frontend, Protocol: service.UDP, Backends: service.Backends(backend)}); err != nil {
-		t.Fatal(err)
-	}
+	must2(d.Services().Put(t.Context(), service.CLI, service.Service{Frontend: frontend, Protocol: service.UDP, Backends: service.Backends(backend)}))(t)
 	for _, ip := range []string{podA4, podB4} {
-		if err := d.Endpoints().DeleteIP(t.Context(), netip.MustParseAddr(ip)); err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, d.Endpoints().DeleteIP(t.Context(), netip.MustParseAddr(ip)))
 	}
 	before := counts(t, d)
 	if _, err := testkit.RoundTrip(t, n.pods[1], "udp", backend.String(), []byte("without")); err != nil {
@@ -131,14 +127,9 @@ func (c trafficCase) marked() bool { return c.delivered != "redirect_peer" && !c
 func testTraffic(t *testing.T, c trafficCase) {
 	backend := testkit.Echo(t, c.network.pods[0], c.protocol, net.JoinHostPort(c.family.pod, "0"))
 	frontend := netip.MustParseAddrPort(net.JoinHostPort(c.family.service, servicePort))
-	p, err := service.ParseProtocol(c.protocol)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must(service.ParseProtocol(c.protocol))(t)
 	s := service.Service{Frontend: frontend, Protocol: p, Backends: service.Backends(backend)}
-	if _, _, err := c.datapath.Services().Put(t.Context(), service.CLI, s); err != nil {
-		t.Fatal(err)
-	}
+	must2(c.datapath.Services().Put(t.Context(), service.CLI, s))(t)
 	client := netip.MustParseAddr(c.family.client)
 	sizes := []int{1, 1400, 8000} // UDP's last is in fragments
 	if c.protocol == "tcp" {

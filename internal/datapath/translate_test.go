@@ -66,9 +66,7 @@ func (w *world) store(t testing.TB, row objects.Service) {
 	t.Helper()
 	key := rows.ServiceKey(w.service, service.Protocol(w.proto))
 	row.Tag = w.objects.Filter.Tag(key)
-	if err := errors.Join(w.objects.Filter.Add([]objects.ServiceKey{key}), w.objects.Services.Put(key, row)); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, errors.Join(w.objects.Filter.Add([]objects.ServiceKey{key}), w.objects.Services.Put(key, row)))
 }
 
 // first returns the packet that opens a connection; next returns one of an open connection.
@@ -263,10 +261,7 @@ func serviceCases() []translateCase {
 // connected fails the test unless the table has exactly these connections.
 func (w *world) connected(t *testing.T, want ...conntrack.Connection) {
 	t.Helper()
-	got, err := w.Connections()
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := must(w.Connections())(t)
 	if len(got) != len(want) {
 		t.Fatalf("connections %v, want %v", got, want)
 	}
@@ -292,17 +287,13 @@ func (w *world) connect(t testing.TB, from, to objects.Tuple, flags uint32) {
 	reply := objects.Tuple{Saddr: to.Daddr, Daddr: to.Saddr, Sport: to.Dport, Dport: to.Sport, Proto: to.Proto}
 	slot := objects.Slot{From: from, Reply: reply, Use: 1, State: objects.SlotOpen}
 	row := objects.ConnectionRow{To: to, AddrDiff: 1, Slot: index, Use: 1, Flags: flags}
-	if err := errors.Join(w.objects.Slots.Map.Put(index, slot), w.objects.Connections.Put(from, row)); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, errors.Join(w.objects.Slots.Map.Put(index, slot), w.objects.Connections.Put(from, row)))
 }
 
 // forget empties the map of connections.
 func (w *world) forget(t *testing.T) {
 	t.Helper()
-	if _, err := w.objects.EndConnections(func(objects.Slot) bool { return true }); err != nil {
-		t.Fatal(err)
-	}
+	must(w.objects.EndConnections(func(objects.Slot) bool { return true }))(t)
 	w.connected(t)
 }
 

@@ -23,30 +23,17 @@ func TestUpgrade(t *testing.T) { onEachLink(t, testLinkUpgrade) }
 func testLinkUpgrade(t *testing.T, n network, d *Datapath) {
 	n.attachBoth(t, d)
 	backend := testkit.Echo(t, n.pods[0], "tcp", podA4+":0")
-	if _, _, err := d.Services().Put(t.Context(), service.CLI, service.Service{Frontend: netip.MustParseAddrPort(service4 + ":80"), Protocol: service.TCP, Backends: service.Backends(backend)}); err != nil {
-		t.Fatal(err)
-	}
-	conn, err := testkit.Dial(n.pods[1], "tcp", service4+":80")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must2(d.Services().Put(t.Context(), service.CLI, service.Service{Frontend: netip.MustParseAddrPort(service4 + ":80"), Protocol: service.TCP, Backends: service.Backends(backend)}))(t)
+	conn := must(testkit.Dial(n.pods[1], "tcp", service4+":80"))(t)
 	defer conn.Close()
 	for _, name := range programPins(t, d) {
 		_, rest, _ := strings.Cut(name, "-")
-		if err := os.Rename(filepath.Join(pins(d, "progs"), name), filepath.Join(pins(d, "progs"), "0000-"+rest)); err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, os.Rename(filepath.Join(pins(d, "progs"), name), filepath.Join(pins(d, "progs"), "0000-"+rest)))
 	}
 	before := linkedProgram(t, n, d)
-	again, err := Open(t.Context(), Options{Root: d.objects.Root()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	again := must(Open(t.Context(), Options{Root: d.objects.Root()}))(t)
 	defer again.Close()
-	links, err := d.objects.Links()
-	if err != nil {
-		t.Fatal(err)
-	}
+	links := must(d.objects.Links())(t)
 	var want []string // those that are attached
 	for _, k := range links {
 		want = append(want, k.Hook.PinName())
@@ -60,9 +47,7 @@ func testLinkUpgrade(t *testing.T, n network, d *Datapath) {
 		t.Error("the old program is attached still")
 	}
 	buffer := make([]byte, 128)
-	if _, err := conn.Write([]byte("ping")); err != nil {
-		t.Fatal(err)
-	}
+	must(conn.Write([]byte("ping")))(t)
 	for got := ""; !strings.HasSuffix(got, "ping"); {
 		count, err := conn.Read(buffer)
 		if err != nil {
@@ -74,10 +59,7 @@ func testLinkUpgrade(t *testing.T, n network, d *Datapath) {
 
 func programPins(t *testing.T, d *Datapath) (names []string) {
 	t.Helper()
-	entries, err := os.ReadDir(pins(d, "progs"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	entries := must(os.ReadDir(pins(d, "progs")))(t)
 	for _, entry := range entries {
 		names = append(names, entry.Name())
 	}
@@ -88,19 +70,10 @@ func programPins(t *testing.T, d *Datapath) (names []string) {
 // linkedProgram returns the id of the program that sees what leaves the first pod.
 func linkedProgram(t *testing.T, n network, d *Datapath) uint32 {
 	t.Helper()
-	place, err := n.attachment(0).Find()
-	if err != nil {
-		t.Fatal(err)
-	}
+	place := must(n.attachment(0).Find())(t)
 	defer place.Close()
-	l, err := link.LoadPinnedLink(pins(d, "links", objects.Link{Hook: objects.Hook{Point: place.Point, Program: "from_pod"}, ID: 1}.String()), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must(link.LoadPinnedLink(pins(d, "links", objects.Link{Hook: objects.Hook{Point: place.Point, Program: "from_pod"}, ID: 1}.String()), nil))(t)
 	defer l.Close()
-	info, err := l.Info()
-	if err != nil {
-		t.Fatal(err)
-	}
+	info := must(l.Info())(t)
 	return uint32(info.Program)
 }

@@ -55,9 +55,7 @@ func (c uplinkCase) attach(t *testing.T, n network, d *Datapath) *netns.Namespac
 	}
 	if !c.stack { // the host forwards nothing, so that nothing takes the way through it
 		for _, key := range []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"} {
-			if err := rtnl.In(n.host).SetSysctl(key, "0"); err != nil {
-				t.Fatal(err)
-			}
+			succeed(t, rtnl.In(n.host).SetSysctl(key, "0"))
 		}
 	}
 	n.attachBoth(t, d)
@@ -105,9 +103,7 @@ func (o outside) callService(t *testing.T, host, pod, client string) {
 	backend := testkit.Echo(t, o.network.pods[0], o.protocol.String(), net.JoinHostPort(pod, "0"))
 	frontend := netip.MustParseAddrPort(net.JoinHostPort(host, servicePort))
 	s := service.Service{Frontend: frontend, Protocol: o.protocol, Backends: service.Backends(backend)}
-	if _, _, err := o.d.Services().Put(t.Context(), service.CLI, s); err != nil {
-		t.Fatal(err)
-	}
+	must2(o.d.Services().Put(t.Context(), service.CLI, s))(t)
 	sizes := []int{1, 1200, 8000} // the last is in fragments
 	if o.protocol == service.TCP {
 		sizes = []int{1, 1 << 20}
@@ -152,9 +148,7 @@ func TestUplinks(t *testing.T) {
 	n.attachBoth(t, d)
 	frontend := netip.MustParseAddrPort(near4 + ":5201")
 	backend := testkit.Echo(t, n.pods[0], "udp", podA4+":0")
-	if _, _, err := d.Services().Put(t.Context(), service.CLI, service.Service{Frontend: frontend, Protocol: service.UDP, Backends: service.Backends(backend)}); err != nil {
-		t.Fatal(err)
-	}
+	must2(d.Services().Put(t.Context(), service.CLI, service.Service{Frontend: frontend, Protocol: service.UDP, Backends: service.Backends(backend)}))(t)
 	want := func(want int) {
 		t.Helper()
 		if all, err := d.Uplinks().List(t.Context()); err != nil || len(all) != want {
@@ -169,10 +163,7 @@ func TestUplinks(t *testing.T) {
 			t.Errorf("CheckUplink of none: %v", err)
 		}
 	}
-	u, err := FindUplink(n.host, "wire")
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := must(FindUplink(n.host, "wire"))(t)
 	wantNotFound(t, d.Uplinks().Delete(t.Context(), u))
 	deviates()
 	for _, change := range []Change{Added, Unchanged} {
@@ -187,17 +178,13 @@ func TestUplinks(t *testing.T) {
 	if err := d.Uplinks().Check(n.host, "wire"); err != nil {
 		t.Error(err)
 	}
-	if err := d.Uplinks().Delete(t.Context(), u); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, d.Uplinks().Delete(t.Context(), u))
 	want(0)
 	deviates()
 	if _, err := d.Uplinks().Put(t.Context(), n.host, "lo"); err == nil {
 		t.Error("the loopback device became an uplink")
 	}
-	if _, err := d.Uplinks().Put(t.Context(), n.host, "wire"); err != nil {
-		t.Fatal(err)
-	}
+	must(d.Uplinks().Put(t.Context(), n.host, "wire"))(t)
 	if got, err := d.Uplinks().Get(t.Context(), n.host, "wire"); err != nil || got != u {
 		t.Errorf("Get = %v, %v; want %v", got, err, u)
 	}
