@@ -350,3 +350,10 @@ func TestEventsHaveOwnAddresses(t *testing.T) {
 		return sendFrame(n.pods[1], index, slices.Concat([]byte{0x33, 0x33, 0, 0, 0, 0xfb}, device.MAC, []byte{0x86, 0xdd}, p.ip()), false)
 	})
 }
+
+// filterRow is a row of the map filter as far as the test needs it.
+type filterRow struct {
+	Words                   [1 << 14]uint64
+	Rows, Policies, Watched uint64
+	_                       [5 + 64]uint64
+}
