@@ -77,14 +77,14 @@ func TestConnectionFilter(t *testing.T) {
 func TestFlushedConnectionIsOpenedAnew(t *testing.T) {
 	w, _ := openConnections(t)
 	p := w.next(w.client, w.service)
-	w.check(t, fromHost, p, wants{actionRedirect, p.became(w.client, w.backend, "0a"), once("forward", "redirect_peer")})
+	w.gets(t, fromHost, p, "redirect client>backend 0a: forward redirect_peer")
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	if n, err := w.ConnectionTable().Flush(ended, conntrack.Filter{}); n != 0 || !errors.Is(err, context.Canceled) {
 		t.Fatalf("an ended context deleted %d; %v", n, err)
 	}
 	must(w.ConnectionTable().Flush(t.Context(), conntrack.Filter{Client: w.client.Addr()}))(t)
-	w.check(t, fromHost, p, wants{actionRedirect, p.became(w.client, w.backend, "0a"), once("new_connection", "forward", "redirect_peer")})
+	w.gets(t, fromHost, p, "redirect client>backend 0a: new_connection forward redirect_peer")
 }
 
 // TestLateSYN repeats the SYN of an open connection after its service has got another backend: the connection keeps its own.

@@ -63,7 +63,7 @@ func connectionCopies() []translateCase {
 			if w.proto == protoTCP { // the old backend's last packets are not the service's
 				back := w.next(w.backend, w.client)
 				eachCPU(t, func() {
-					w.check(t, fromHost, back, wants{actionRedirect, back.became(w.backend, w.client, "0c"), once("redirect_peer")})
+					w.gets(t, fromHost, back, "redirect backend>client 0c: redirect_peer")
 				})
 			}
 		}},
@@ -72,14 +72,14 @@ func connectionCopies() []translateCase {
 			w.send(t, fromHost, w.first(w.client, w.service))
 			p, back := w.next(w.client, w.service), w.next(w.backend, w.client)
 			eachCPU(t, func() {
-				w.check(t, fromHost, p, wants{actionRedirect, p.became(w.client, w.backend, "0a"), once("forward", "redirect_peer")})
-				w.check(t, fromHost, back, wants{actionRedirect, back.became(w.service, w.client, "0c"), once("reverse", "redirect_peer")})
+				w.gets(t, fromHost, p, "redirect client>backend 0a: forward redirect_peer")
+				w.gets(t, fromHost, back, "redirect service>client 0c: reverse redirect_peer")
 			})
 			succeed(t, w.Services().Delete(t.Context(), service.CLI, service.Key{Frontend: w.service, Protocol: service.UDP}))
 			eachCPU(t, func() {
-				w.check(t, fromHost, p, wants{actionNext, nil, once("passed")})
+				w.gets(t, fromHost, p, "next: passed")
 				// Answers that are under way.
-				w.check(t, fromHost, back, wants{actionRedirect, back.became(w.service, w.client, "0c"), once("reverse", "redirect_peer")})
+				w.gets(t, fromHost, back, "redirect service>client 0c: reverse redirect_peer")
 			})
 		}},
 		{"a connection whose rows are evicted, and whose client opens it again", service.TCP, func(t *testing.T, w *world) {
@@ -109,10 +109,10 @@ func connectionCopies() []translateCase {
 			w.send(t, fromHost, w.first(w.client, w.service))
 			p := w.next(w.remote, w.client)
 			for range 2 {
-				w.check(t, toHost, p, wants{actionNext, p.became(w.service, w.client, ""), once("reverse", "passed")})
+				w.gets(t, toHost, p, "next service>client: reverse passed")
 			}
 			w.forget(t)
-			w.check(t, toHost, p, wants{actionNext, nil, once("passed")})
+			w.gets(t, toHost, p, "next: passed")
 		}},
 	}
 }
@@ -131,7 +131,7 @@ func pathCopies() []translateCase {
 			w.endpoint(t, pod{3, objects.AttachHost, "0b", "s"}, w.backend.Addr())
 			eachCPU(t, to("0b"))
 			succeed(t, w.Endpoints().deleteRows([]Endpoint{{IP: w.backend.Addr()}}, nil))
-			eachCPU(t, func() { w.check(t, fromHost, p, wants{actionNext, nil, once("passed")}) })
+			eachCPU(t, func() { w.gets(t, fromHost, p, "next: passed") })
 			w.endpoint(t, pod{4, objects.AttachHost, "0a", "s"}, w.backend.Addr())
 			eachCPU(t, to("0a"))
 		}},
@@ -142,7 +142,7 @@ func pathCopies() []translateCase {
 			direct := wants{actionRedirect, p.became(p.src, w.backend, "0a"), once("redirect_peer")}
 			eachCPU(t, func() { w.check(t, fromHost, p, direct) })
 			succeed(t, w.Endpoints().deleteRows([]Endpoint{{IP: w.backend.Addr()}}, nil))
-			eachCPU(t, func() { w.check(t, fromHost, p, wants{actionNext, nil, once("passed")}) })
+			eachCPU(t, func() { w.gets(t, fromHost, p, "next: passed") })
 			w.endpoint(t, pod{3, objects.AttachHost, "0a", "s"}, w.backend.Addr())
 			eachCPU(t, func() { w.check(t, fromHost, p, direct) })
 		}},
@@ -151,13 +151,13 @@ func pathCopies() []translateCase {
 			w.send(t, fromHost, w.first(netip.AddrPortFrom(w.client.Addr(), 40001), w.service))
 			p := w.next(w.client, w.backend)
 			eachCPU(t, func() {
-				w.check(t, fromHost, p, wants{actionRedirect, p.became(w.client, w.backend, "0a"), once("redirect_peer")})
+				w.gets(t, fromHost, p, "redirect client>backend 0a: redirect_peer")
 			})
 			w.send(t, fromHost, w.first(w.client, w.service))
 			w.checkChanged(t, w.backend, once("new_connection", "port_changed", "forward", "redirect_peer"))
 			p = w.next(w.backend, w.client)
 			eachCPU(t, func() {
-				w.check(t, fromHost, p, wants{actionRedirect, p.became(w.service, w.client, "0c"), once("reverse", "redirect_peer")})
+				w.gets(t, fromHost, p, "redirect service>client 0c: reverse redirect_peer")
 			})
 		}},
 		{"two pods and two connections of one place", 0, func(t *testing.T, w *world) {

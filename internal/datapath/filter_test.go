@@ -48,41 +48,40 @@ func TestFilter(t *testing.T) {
 			// Random addresses, so that no other case has set the bits.
 			w.service = w.random()
 			for _, p := range []packet{w.first(w.client, w.service), w.next(w.client, w.service)} {
-				w.check(t, fromHost, p, wants{actionNext, nil, once("passed")})
+				w.gets(t, fromHost, p, "next: passed")
 			}
 			w.serve(t, w.service, w.backend)
 			p := w.next(w.client, w.service)
-			w.check(t, fromHost, p, wants{actionRedirect, p.became(w.client, w.backend, "0a"), once("new_connection", "forward", "redirect_peer")})
-			p = w.next(w.backend, w.client)
-			w.check(t, fromHost, p, wants{actionRedirect, p.became(w.service, w.client, "0c"), once("reverse", "redirect_peer")})
+			w.gets(t, fromHost, p, "redirect client>backend 0a: new_connection forward redirect_peer")
+			w.gets(t, fromHost, w.next(w.backend, w.client), "redirect service>client 0c: reverse redirect_peer")
 		}},
 		{"a service that goes", 0, func(t *testing.T, w *world) {
 			w.service = w.random()
 			w.serve(t, w.service, w.backend)
 			w.send(t, fromHost, w.first(w.client, w.service))
 			succeed(t, w.Services().Delete(t.Context(), service.CLI, service.Key{Frontend: w.service, Protocol: service.Protocol(w.proto)}))
-			w.check(t, fromHost, w.first(w.client, w.service), wants{actionNext, nil, once("passed")})
+			w.gets(t, fromHost, w.first(w.client, w.service), "next: passed")
 			p := w.next(w.client, w.service)
 			if w.proto == protoUDP {
-				w.check(t, fromHost, p, wants{actionNext, nil, once("passed")})
+				w.gets(t, fromHost, p, "next: passed")
 				return
 			}
-			w.check(t, fromHost, p, wants{actionRedirect, p.became(w.client, w.backend, "0a"), once("forward", "redirect_peer")})
+			w.gets(t, fromHost, p, "redirect client>backend 0a: forward redirect_peer")
 		}},
 		{"the bit of a service that another one shares", 0, func(t *testing.T, w *world) {
 			w.service = w.random()
 			w.serve(t, w.service, w.backend)
 			p := w.first(w.client, w.collision(t))
-			w.check(t, fromHost, p, wants{actionNext, nil, once("passed")})
-			w.check(t, fromHost, w.next(w.client, p.dst), wants{actionNext, nil, once("passed")})
+			w.gets(t, fromHost, p, "next: passed")
+			w.gets(t, fromHost, w.next(w.client, p.dst), "next: passed")
 			w.connected(t)
 			// It has a service of another owner, and the first one goes.
 			must(w.Services().Apply(t.Context(), service.Agent, []service.Service{{
 				Frontend: p.dst, Protocol: service.Protocol(w.proto), Backends: service.Backends(w.backend),
 			}}))(t)
 			must(w.Services().Apply(t.Context(), service.CLI, nil))(t)
-			w.check(t, fromHost, p, wants{actionRedirect, p.became(w.client, w.backend, "0a"), once("new_connection", "forward", "redirect_peer")})
-			w.check(t, fromHost, w.first(w.client, w.service), wants{actionNext, nil, once("passed")})
+			w.gets(t, fromHost, p, "redirect client>backend 0a: new_connection forward redirect_peer")
+			w.gets(t, fromHost, w.first(w.client, w.service), "next: passed")
 		}},
 		{"a pod that packets reach directly and by a service", 0, func(t *testing.T, w *world) {
 			w.service = w.random()
@@ -101,7 +100,7 @@ func TestFilter(t *testing.T) {
 				w.service = w.random()
 				w.serve(t, w.service, w.backend)
 				p := w.first(w.client, w.service)
-				w.check(t, fromHost, p, wants{actionRedirect, p.became(w.client, w.backend, "0a"), once("new_connection", "forward", "redirect_peer")})
+				w.gets(t, fromHost, p, "redirect client>backend 0a: new_connection forward redirect_peer")
 			}
 		}},
 	})

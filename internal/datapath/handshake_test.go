@@ -120,7 +120,7 @@ func TestForgedReset(t *testing.T) {
 	w.age(t, 2*time.Second)
 	w.serve(t, w.service, w.remote)
 	w.fillWith(t, 2000, w.client, w.backend)
-	w.check(t, fromHost, own, wants{actionRedirect, own.became(w.client, w.backend, "0a"), once("forward", "redirect_peer")})
+	w.gets(t, fromHost, own, "redirect client>backend 0a: forward redirect_peer")
 }
 
 // TestForgedResetBeyondShare has a client whose share is used up go on with a connection that a reset has closed: it does not count as

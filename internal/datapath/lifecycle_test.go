@@ -26,20 +26,18 @@ func repeatCases() []translateCase {
 			w.serve(t, w.service, w.backend)
 			p := w.first(w.client, w.service)
 			w.send(t, fromHost, p)
-			w.check(t, fromHost, p, wants{actionRedirect, p.became(w.client, w.backend, "0a"),
-				once("kept_connection", "forward", "redirect_peer")})
+			w.gets(t, fromHost, p, "redirect client>backend 0a: kept_connection forward redirect_peer")
 		}},
 		{"SYN after FINs of both ends", service.TCP, func(t *testing.T, w *world) {
 			w.serve(t, w.service, w.backend)
 			w.send(t, fromHost, w.first(w.client, w.service))
 			p := w.next(w.client, w.service).with(func(p *packet) { p.flags |= flagFIN })
-			w.check(t, fromHost, p, wants{actionRedirect, p.became(w.client, w.backend, "0a"), once("forward", "redirect_peer")})
+			w.gets(t, fromHost, p, "redirect client>backend 0a: forward redirect_peer")
 			w.closed(t, false)
 			w.send(t, fromHost, w.next(w.backend, w.client).with(func(p *packet) { p.flags |= flagFIN }))
 			w.closed(t, true)
 			p = w.first(w.client, w.service)
-			w.check(t, fromHost, p, wants{actionRedirect, p.became(w.client, w.backend, "0a"),
-				once("new_connection", "forward", "redirect_peer")})
+			w.gets(t, fromHost, p, "redirect client>backend 0a: new_connection forward redirect_peer")
 			w.closed(t, false)
 		}},
 		{"RST closes", service.TCP, func(t *testing.T, w *world) {
@@ -59,9 +57,8 @@ func changeCases() []translateCase {
 			p := w.first(w.client, w.service)
 			w.send(t, fromHost, p)
 			w.serve(t, w.service, w.remote)
-			w.check(t, fromHost, p, wants{actionNext, p.became(w.client, w.remote, ""), once("new_connection", "forward", "passed")})
-			p = w.next(w.backend, w.client)
-			w.check(t, fromHost, p, wants{actionRedirect, p.became(w.backend, w.client, "0c"), once("redirect_peer")})
+			w.gets(t, fromHost, p, "next client>remote: new_connection forward passed")
+			w.gets(t, fromHost, w.next(w.backend, w.client), "redirect backend>client 0c: redirect_peer")
 		}},
 		{"SYN after the service was made anew", service.TCP, func(t *testing.T, w *world) {
 			w.serve(t, w.service, w.backend)
@@ -69,41 +66,40 @@ func changeCases() []translateCase {
 			w.send(t, fromHost, p)
 			w.unserve(t, w.service)
 			w.serve(t, w.service, w.remote)
-			w.check(t, fromHost, p, wants{actionNext, p.became(w.client, w.remote, ""), once("new_connection", "forward", "passed")})
+			w.gets(t, fromHost, p, "next client>remote: new_connection forward passed")
 		}},
 		{"SYN after the service is gone", service.TCP, func(t *testing.T, w *world) {
 			w.serve(t, w.service, w.backend)
 			w.send(t, fromHost, w.first(w.client, w.service))
 			w.unserve(t, w.service)
-			w.check(t, fromHost, w.first(w.client, w.service), wants{actionNext, nil, once("passed")})
+			w.gets(t, fromHost, w.first(w.client, w.service), "next: passed")
 		}},
 		{"open connection after the backends changed", service.TCP, func(t *testing.T, w *world) {
 			w.serve(t, w.service, w.backend)
 			w.send(t, fromHost, w.first(w.client, w.service))
 			w.serve(t, w.service, w.remote)
-			p := w.next(w.client, w.service)
-			w.check(t, fromHost, p, wants{actionRedirect, p.became(w.client, w.backend, "0a"), once("forward", "redirect_peer")})
+			w.gets(t, fromHost, w.next(w.client, w.service), "redirect client>backend 0a: forward redirect_peer")
 		}},
 		{"datagram after the backends changed", service.UDP, func(t *testing.T, w *world) {
 			w.serve(t, w.service, w.backend)
 			p := w.next(w.client, w.service)
 			w.send(t, fromHost, p)
 			w.serve(t, w.service, w.remote)
-			w.check(t, fromHost, p, wants{actionNext, p.became(w.client, w.remote, ""), once("new_connection", "forward", "passed")})
+			w.gets(t, fromHost, p, "next client>remote: new_connection forward passed")
 		}},
 		{"datagram after a backend was added", service.UDP, func(t *testing.T, w *world) {
 			w.serve(t, w.service, w.backend)
 			p := w.next(w.client, w.service)
 			w.send(t, fromHost, p)
 			w.serve(t, w.service, w.backend, w.remote)
-			w.check(t, fromHost, p, wants{actionRedirect, p.became(w.client, w.backend, "0a"), once("forward", "redirect_peer")})
+			w.gets(t, fromHost, p, "redirect client>backend 0a: forward redirect_peer")
 		}},
 		{"datagram after the service is gone", service.UDP, func(t *testing.T, w *world) {
 			w.serve(t, w.service, w.backend)
 			w.send(t, fromHost, w.next(w.client, w.service))
 			w.unserve(t, w.service)
 			w.connected(t)
-			w.check(t, fromHost, w.next(w.client, w.service), wants{actionNext, nil, once("passed")})
+			w.gets(t, fromHost, w.next(w.client, w.service), "next: passed")
 		}},
 		{"endpoint is deleted", 0, func(t *testing.T, w *world) {
 			w.serve(t, w.service, w.backend)
@@ -122,8 +118,7 @@ func collisionCases() []translateCase {
 			w.serve(t, w.other, w.backend)
 			w.send(t, fromHost, w.first(w.client, w.service))
 			w.checkChanged(t, w.other, once("new_connection", "port_changed", "forward", "redirect_peer"))
-			p := w.next(w.backend, w.client)
-			w.check(t, fromHost, p, wants{actionRedirect, p.became(w.service, w.client, "0c"), once("reverse", "redirect_peer")})
+			w.gets(t, fromHost, w.next(w.backend, w.client), "redirect service>client 0c: reverse redirect_peer")
 		}},
 		{"straight to the backend of an open connection", 0, func(t *testing.T, w *world) {
 			w.serve(t, w.service, w.backend)
@@ -154,10 +149,8 @@ func collisionCases() []translateCase {
 			w.send(t, fromHost, w.first(w.client, w.service))
 			w.send(t, fromHost, w.next(w.client, w.service).with(func(p *packet) { p.flags |= flagRST }))
 			w.age(t, 2*time.Second)
-			p := w.first(w.client, w.backend)
-			w.check(t, fromHost, p, wants{actionRedirect, p.became(w.client, w.backend, "0a"), once("redirect_peer", "slot_reused")})
-			p = w.next(w.backend, w.client)
-			w.check(t, fromHost, p, wants{actionRedirect, p.became(w.backend, w.client, "0c"), once("redirect_peer")})
+			w.gets(t, fromHost, w.first(w.client, w.backend), "redirect client>backend 0a: redirect_peer slot_reused")
+			w.gets(t, fromHost, w.next(w.backend, w.client), "redirect backend>client 0c: redirect_peer")
 		}},
 	}
 }

@@ -104,10 +104,10 @@ func localCases() []translateCase {
 		{"none on this node", 0, func(t *testing.T, w *world) {
 			far := []service.Backend{backend(w.backend, 1, service.Active, 1), local(backend(w.backend, 2, service.Quarantined, 1))}
 			w.configure(t, service.Service{InternalPolicy: service.Local, Backends: far})
-			w.check(t, fromHost, w.first(w.client, w.service), wants{actionDrop, nil, once("drop_no_local_backend")})
+			w.gets(t, fromHost, w.first(w.client, w.service), "drop: drop_no_local_backend")
 			w.connected(t)
 			w.configure(t, service.Service{ExternalPolicy: service.Local, Backends: far})
-			w.check(t, fromUplink, w.first(w.outsider, w.service).arriving("aa"), wants{actionDrop, nil, once("drop_no_local_backend")})
+			w.gets(t, fromUplink, w.first(w.outsider, w.service).arriving("aa"), "drop: drop_no_local_backend")
 			w.connected(t)
 			if got := w.shares(t, 10); got[1] != 10 {
 				t.Errorf("a pod got backends %v", got)
@@ -130,8 +130,7 @@ func localChangeCases() []translateCase {
 			w.configure(t, service.Service{InternalPolicy: service.Local, Backends: []service.Backend{
 				backend(w.remote, 8080, service.Active, 1), local(backend(w.remote, 2, service.Active, 1)),
 			}})
-			p := w.next(w.client, w.service)
-			w.check(t, fromHost, p, wants{actionNext, p.became(w.client, w.remote, ""), once("forward", "passed")})
+			w.gets(t, fromHost, w.next(w.client, w.service), "next client>remote: forward passed")
 		}},
 		{"affinity", 0, func(t *testing.T, w *world) {
 			s := service.Service{Affinity: time.Hour, Backends: three(w)[:2]}

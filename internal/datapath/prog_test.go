@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -176,6 +177,29 @@ func (b *bench) checkFrame(t *testing.T, h objects.Hook, frame []byte, w wants) 
 	if diff := delta(t, b.Datapath, before); !maps.Equal(diff, expected) {
 		t.Errorf("counted %v, want %v", diff, expected)
 	}
+}
+
+// gets runs a program on p, and compares the verdict, the packet after it and the counters with a line of text. "redirect
+// client>backend 0a: forward redirect_peer" is a redirected packet from the client to the backend, delivered to the pod whose MAC
+// address repeats 0a; with "@0a" the source MAC address stays. Without ends the packet is as before.
+func (w *world) gets(t *testing.T, h objects.Hook, p packet, line string) {
+	t.Helper()
+	result, counters, _ := strings.Cut(line, ": ")
+	words := append(strings.Fields(result), "", "")
+	want := wants{action: map[string]uint32{"next": actionNext, "redirect": actionRedirect, "drop": actionDrop}[words[0]]}
+	want.counts = once(strings.Fields(counters)...)
+	if src, dst, ok := strings.Cut(words[1], ">"); ok {
+		ends := map[string]netip.AddrPort{
+			"client": w.client, "backend": w.backend, "remote": w.remote, "service": w.service, "other": w.other, "outsider": w.outsider,
+			"self": w.self(), "seen": w.seen(),
+		}
+		if pair, only := strings.CutPrefix(words[2], "@"); only {
+			want.out = p.toMAC(ends[src], ends[dst], pair)
+		} else {
+			want.out = p.became(ends[src], ends[dst], pair)
+		}
+	}
+	w.check(t, h, p, want)
 }
 
 // once returns a count of one for each name.

@@ -42,7 +42,7 @@ func refuseCases() []translateCase {
 	ignored := func(change func(*packet)) func(*testing.T, *world) {
 		return func(t *testing.T, w *world) {
 			w.serve(t, w.service)
-			w.check(t, fromHost, w.first(w.client, w.service).with(change), wants{actionDrop, nil, once("drop_no_backend")})
+			w.gets(t, fromHost, w.first(w.client, w.service).with(change), "drop: drop_no_backend")
 		}
 	}
 	return []translateCase{

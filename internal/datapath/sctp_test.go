@@ -74,7 +74,7 @@ func sctpCases() []translateCase {
 			w.send(t, fromHost, w.first(w.client, w.service))
 			w.send(t, fromHost, w.chunk(w.client, w.service, chunkCookieEcho))
 			p := w.first(w.client, w.service)
-			w.check(t, fromHost, p, wants{actionRedirect, p.became(w.client, w.backend, "0a"), once("kept_connection", "forward", "redirect_peer")})
+			w.gets(t, fromHost, p, "redirect client>backend 0a: kept_connection forward redirect_peer")
 		}},
 	}
 }
@@ -100,7 +100,7 @@ func takenCases() []translateCase {
 			w.serve(t, w.other, w.backend)
 			w.send(t, fromHost, w.first(w.client, w.other))
 			w.serve(t, w.service, w.backend)
-			w.check(t, fromHost, w.first(w.client, w.service), wants{actionDrop, nil, once("drop_port_exhausted")})
+			w.gets(t, fromHost, w.first(w.client, w.service), "drop: drop_port_exhausted")
 			// The other association ends, a second ago.
 			must(w.ConnectionTable().Flush(t.Context(), conntrack.Filter{Service: w.other}))(t)
 			p := w.first(w.client, w.service)
@@ -109,7 +109,7 @@ func takenCases() []translateCase {
 		{"an association with a pod itself whose port a service's has", 0, func(t *testing.T, w *world) {
 			w.serve(t, w.service, w.backend)
 			w.send(t, fromHost, w.first(w.client, w.service))
-			w.check(t, fromHost, w.first(w.client, w.backend), wants{actionDrop, nil, once("drop_port_exhausted")})
+			w.gets(t, fromHost, w.first(w.client, w.backend), "drop: drop_port_exhausted")
 		}},
 	}
 }
@@ -118,12 +118,12 @@ func oddSCTPCases() []translateCase {
 	return []translateCase{
 		{"a service of TCP and UDP", 0, func(t *testing.T, w *world) {
 			w.put(t, service.Any, w.service, w.backend)
-			w.check(t, fromHost, w.first(w.client, w.service), wants{actionNext, nil, once("passed")})
+			w.gets(t, fromHost, w.first(w.client, w.service), "next: passed")
 		}},
 		{"an end of an association that is refused", 0, func(t *testing.T, w *world) {
 			w.serve(t, w.service)
 			for _, chunk := range []uint8{chunkAbort, chunkShutdownComplete} {
-				w.check(t, fromHost, w.chunk(w.client, w.service, chunk), wants{actionDrop, nil, once("drop_no_backend")})
+				w.gets(t, fromHost, w.chunk(w.client, w.service, chunk), "drop: drop_no_backend")
 			}
 		}},
 		{"without a chunk", 0, func(t *testing.T, w *world) {

@@ -37,11 +37,11 @@ func outsideCases() []translateCase {
 		{"there and back", 0, func(t *testing.T, w *world) {
 			w.serve(t, w.service, w.backend)
 			p := w.first(w.outsider, w.service).arriving("aa")
-			w.check(t, fromUplink, p, wants{actionRedirect, p.became(w.outsider, w.backend, "0a"), once("new_connection", "forward", "redirect_peer")})
+			w.gets(t, fromUplink, p, "redirect outsider>backend 0a: new_connection forward redirect_peer")
 			p = w.next(w.backend, w.outsider)
 			w.check(t, fromHost, p, wants{actionRedirect, p.answered(w.service, w.outsider, "aa"), once("reverse", "redirect_device")})
 			p = w.next(w.outsider, w.service).arriving("aa")
-			w.check(t, fromUplink, p, wants{actionRedirect, p.became(w.outsider, w.backend, "0a"), once("forward", "redirect_peer")})
+			w.gets(t, fromUplink, p, "redirect outsider>backend 0a: forward redirect_peer")
 		}},
 		{"from another router", 0, func(t *testing.T, w *world) {
 			w.serve(t, w.service, w.backend)
@@ -54,18 +54,17 @@ func outsideCases() []translateCase {
 			w.endpoint(t, pod{1, objects.AttachPod, "0a", "s"}, w.backend.Addr())
 			w.serve(t, w.service, w.backend)
 			p := w.first(w.outsider, w.service).arriving("aa")
-			w.check(t, fromUplink, p, wants{actionNext, p.toMAC(w.outsider, w.backend, "00"), once("new_connection", "forward", "passed")})
+			w.gets(t, fromUplink, p, "next outsider>backend @00: new_connection forward passed")
 			p = w.next(w.backend, w.outsider)
-			w.check(t, fromOwn, p, wants{actionNext, nil, once("passed")})
-			w.check(t, toUplink, p, wants{actionNext, p.became(w.service, w.outsider, ""), once("reverse", "passed")})
+			w.gets(t, fromOwn, p, "next: passed")
+			w.gets(t, toUplink, p, "next service>outsider: reverse passed")
 		}},
 		{"to a pod on the uplink", 0, func(t *testing.T, w *world) {
 			w.endpoint(t, pod{1, objects.AttachPod, "0a", "\x01"}, w.backend.Addr()) // the index of the device of test runs
 			w.serve(t, w.service, w.backend)
 			p := w.first(w.outsider, w.service).arriving("aa")
-			w.check(t, fromUplink, p, wants{actionNext, p.toMAC(w.outsider, w.backend, "0a"), once("new_connection", "forward", "l2_delivered")})
-			p = w.next(w.backend, w.outsider)
-			w.check(t, fromOwn, p, wants{actionNext, p.toMAC(w.service, w.outsider, "aa"), once("reverse", "l2_delivered")})
+			w.gets(t, fromUplink, p, "next outsider>backend @0a: new_connection forward l2_delivered")
+			w.gets(t, fromOwn, w.next(w.backend, w.outsider), "next service>outsider @aa: reverse l2_delivered")
 		}},
 		{"error about an answer", service.UDP, func(t *testing.T, w *world) {
 			w.serve(t, w.service, w.backend)
@@ -81,7 +80,7 @@ func outsideCases() []translateCase {
 func untouchedCases() []translateCase {
 	untouched := func(t *testing.T, w *world, p packet) {
 		t.Helper()
-		w.check(t, fromUplink, p, wants{actionNext, nil, once("passed")})
+		w.gets(t, fromUplink, p, "next: passed")
 	}
 	return []translateCase{
 		{"to the host", 0, func(t *testing.T, w *world) {
@@ -120,10 +119,10 @@ func untouchedCases() []translateCase {
 			untouched(t, w, p)
 		}},
 		{"out, of no connection", 0, func(t *testing.T, w *world) {
-			w.check(t, toUplink, w.next(w.service, w.outsider), wants{actionNext, nil, once("passed")})
+			w.gets(t, toUplink, w.next(w.service, w.outsider), "next: passed")
 			w.serve(t, w.service, w.remote)
 			w.send(t, fromHost, w.first(w.client, w.service))
-			w.check(t, toUplink, w.next(w.remote, w.client), wants{actionNext, nil, once("passed")})
+			w.gets(t, toUplink, w.next(w.remote, w.client), "next: passed")
 		}},
 	}
 }
