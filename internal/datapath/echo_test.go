@@ -131,15 +131,11 @@ func ignoredEchoes() []translateCase {
 
 // TestEcho lets pods and clients outside ping the addresses of services.
 func TestEcho(t *testing.T) {
-	for _, mode := range linkModes() {
-		t.Run(mode.name, func(t *testing.T) {
-			n, d := mode.make(t), openTest(t)
-			n.attachBoth(t, d)
-			for _, f := range families() {
-				testEcho(t, d, n.pods[1], f.service, 1, 56, 1400)
-			}
-		})
-	}
+	onPods(t, "", func(t *testing.T, n network, d *Datapath) {
+		for _, f := range families() {
+			testEcho(t, d, n.pods[1], f.service, 1, 56, 1400)
+		}
+	})
 	t.Run("jumbo", func(t *testing.T) {
 		n, d := routed(t), openTest(t)
 		n.attachBoth(t, d)

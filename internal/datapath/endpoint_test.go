@@ -13,8 +13,6 @@ import (
 	"strings"
 	"testing"
 
-	"golang.org/x/sync/errgroup"
-
 	"mustang/internal/datapath/objects"
 	"mustang/internal/netns"
 	"mustang/internal/podlink"
@@ -24,22 +22,9 @@ import (
 
 // onEachLink runs a test with pods on each kind of link.
 func onEachLink(t *testing.T, test func(t *testing.T, n network, d *Datapath)) {
-	for _, link := range []struct {
-		name string
-		make func(testing.TB) network
-	}{
-		{"veth", routed},
-		{"macvlan", slaves},
-		{"segment", switched},
-		{"ipvlan-l2", plugged("ipvlan-l2")},
-		{"ipvlan-l3", plugged("ipvlan-l3")},
-		{"netkit", plugged("netkit")},
-		{"netkit-l2", plugged("netkit-l2")},
-		{"tap", plugged("tap")},
-		{"tun", plugged("tun")},
-	} {
-		t.Run(link.name, func(t *testing.T) { test(t, link.make(t), openTest(t)) })
-	}
+	onLinks(t, "veth, macvlan, segment, ipvlan-l2, ipvlan-l3, netkit, netkit-l2, tap, tun", func(t *testing.T, m linkMode) {
+		test(t, m.make(t), openTest(t))
+	})
 }
 
 // unplug deletes the device that a pod's programs are on.
@@ -278,21 +263,4 @@ func TestUndone(t *testing.T) {
 		wantEndpoints(t, d)
 		wantLinks(t, d, 0)
 	})
-}
-
-// TestAddTogether adds both pods from several goroutines.
-func TestAddTogether(t *testing.T) {
-	n, d := routed(t), openTest(t)
-	var group errgroup.Group
-	for i := range 6 {
-		group.Go(func() error {
-			_, _, err := d.Endpoints().Put(t.Context(), n.attachment(i%2))
-			return err
-		})
-	}
-	succeed(t, group.Wait())
-	if endpoints, err := d.Endpoints().List(t.Context()); err != nil || len(endpoints) != 4 {
-		t.Errorf("endpoints %v, %v", endpoints, err)
-	}
-	wantLinks(t, d, 4)
 }

@@ -26,30 +26,24 @@ import (
 // TestForging has root in one pod send to another pod, from addresses that are not its own, past its programs too. Nothing of
 // that arrives, and all of it with the guard off.
 func TestForging(t *testing.T) {
-	modes := []string{"veth", "bridge", "macvlan", "ipvlan-l2", "ipvlan-l3", "ipvlan-l3s", "netkit", "netkit-l2", "ovs-veth", "tap"}
-	for _, m := range linkModes() {
-		if !slices.Contains(modes, m.name) {
-			continue
-		}
-		t.Run(m.name, func(t *testing.T) {
-			f := newForger(t, m)
-			for _, family := range []struct{ victim, own, third, outside string }{
-				{podA4, podB4, "192.168.10.12", "8.8.8.8"}, {podA6, podB6, "fd00:10::c", "2001:db8::8"},
-			} {
-				victim := f.listen(t, family.victim)
-				for _, way := range f.ways(t) {
-					for who, from := range map[string]string{"another pod": family.third, "outside": family.outside} {
-						if way.bypass && f.segment != "" {
-							continue // docs/security.md: open
-						}
-						t.Run(fmt.Sprintf("%s from %s, %s", family.victim, who, way.name), func(t *testing.T) {
-							f.try(t, victim, netip.MustParseAddr(from), netip.MustParseAddr(family.own), way)
-						})
+	onLinks(t, "veth, bridge, macvlan, ipvlan-l2, ipvlan-l3, ipvlan-l3s, netkit, netkit-l2, ovs-veth, tap", func(t *testing.T, m linkMode) {
+		f := newForger(t, m)
+		for _, family := range []struct{ victim, own, third, outside string }{
+			{podA4, podB4, "192.168.10.12", "8.8.8.8"}, {podA6, podB6, "fd00:10::c", "2001:db8::8"},
+		} {
+			victim := f.listen(t, family.victim)
+			for _, way := range f.ways(t) {
+				for who, from := range map[string]string{"another pod": family.third, "outside": family.outside} {
+					if way.bypass && f.segment != "" {
+						continue // docs/security.md: open
 					}
+					t.Run(fmt.Sprintf("%s from %s, %s", family.victim, who, way.name), func(t *testing.T) {
+						f.try(t, victim, netip.MustParseAddr(from), netip.MustParseAddr(family.own), way)
+					})
 				}
 			}
-		})
-	}
+		}
+	})
 }
 
 // forger is a pod that forges packets, beside a victim.
@@ -265,55 +259,45 @@ func (f *forger) expect(victim net.PacketConn, text string) error {
 
 // TestRewriting has root in a pod change the source of a packet behind the programs of its device, by a filter of its own.
 func TestRewriting(t *testing.T) {
-	for _, m := range linkModes() {
-		if m.name != "macvlan" && !strings.HasPrefix(m.name, "ipvlan") {
-			continue
+	onLinks(t, "macvlan, ipvlan-l2, ipvlan-l3, ipvlan-l3s", func(t *testing.T, m linkMode) {
+		f := newForger(t, m)
+		victim := f.listen(t, podA4)
+		f.tc(t, "qdisc add dev eth0 clsact")
+		const filter = "filter add dev eth0 egress protocol ip u32 match ip sport 4000 0xffff match ip dport 4444 0xffff "
+		if out, err := f.tryTC(filter + "action pedit ex munge ip src set 192.168.10.12"); strings.Contains(out, "action module") {
+			testkit.RequireMode(t, fmt.Errorf("the kernel has no module act_pedit: %w", errors.ErrUnsupported))
+		} else if err != nil {
+			t.Fatal(err, out)
 		}
-		t.Run(m.name, func(t *testing.T) {
-			f := newForger(t, m)
-			victim := f.listen(t, podA4)
-			f.tc(t, "qdisc add dev eth0 clsact")
-			const filter = "filter add dev eth0 egress protocol ip u32 match ip sport 4000 0xffff match ip dport 4444 0xffff "
-			if out, err := f.tryTC(filter + "action pedit ex munge ip src set 192.168.10.12"); strings.Contains(out, "action module") {
-				testkit.RequireMode(t, fmt.Errorf("the kernel has no module act_pedit: %w", errors.ErrUnsupported))
-			} else if err != nil {
-				t.Fatal(err, out)
+		before := counts(t, f.d)
+		testkit.Eventually(t, 5*time.Second, func() error { // neighbours are to be known
+			f.send(t, f.datagram(netip.MustParseAddr(podB4), victim, "forged"), f.honest())
+			if delta(t, f.d, before)["drop_source"] == 0 {
+				return errors.New("drop_source is not counted")
 			}
-			before := counts(t, f.d)
-			testkit.Eventually(t, 5*time.Second, func() error { // neighbours are to be known
-				f.send(t, f.datagram(netip.MustParseAddr(podB4), victim, "forged"), f.honest())
-				if delta(t, f.d, before)["drop_source"] == 0 {
-					return errors.New("drop_source is not counted")
-				}
-				return nil
-			})
-			f.tc(t, "qdisc delete dev eth0 clsact")
-			f.send(t, f.datagram(netip.MustParseAddr(podB4), victim, "honest"), f.honest())
-			if err := f.expect(victim, "honest"); err != nil {
-				t.Error(err)
-			}
+			return nil
 		})
-	}
+		f.tc(t, "qdisc delete dev eth0 clsact")
+		f.send(t, f.datagram(netip.MustParseAddr(podB4), victim, "honest"), f.honest())
+		if err := f.expect(victim, "honest"); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // TestSpoofing has the pod announce another pod's address by ARP and neighbour discovery. The victim's table of neighbours stays as
 // it is; with the guard off it changes.
 func TestSpoofing(t *testing.T) {
-	for _, m := range linkModes() {
-		if m.name != "bridge" && m.name != "macvlan" {
-			continue
-		}
-		t.Run(m.name, func(t *testing.T) {
-			f := newForger(t, m)
-			victim := f.listen(t, podA4)
-			for _, third := range []string{"192.168.10.12", "fd00:10::c"} {
-				frame := f.announcement(netip.MustParseAddr(third))
-				for _, way := range f.ways(t) {
-					t.Run(third+" "+way.name, func(t *testing.T) { f.spoof(t, victim, netip.MustParseAddr(third), frame, way) })
-				}
+	onLinks(t, "bridge, macvlan", func(t *testing.T, m linkMode) {
+		f := newForger(t, m)
+		victim := f.listen(t, podA4)
+		for _, third := range []string{"192.168.10.12", "fd00:10::c"} {
+			frame := f.announcement(netip.MustParseAddr(third))
+			for _, way := range f.ways(t) {
+				t.Run(third+" "+way.name, func(t *testing.T) { f.spoof(t, victim, netip.MustParseAddr(third), frame, way) })
 			}
-		})
-	}
+		}
+	})
 }
 
 // announcement returns a frame that tells the victim that an address is the pod's.

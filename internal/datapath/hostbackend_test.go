@@ -18,16 +18,12 @@ import (
 // TestHostBackend has services whose backend is a process of the host, at its own address, and of pods that call their own
 // service: pods call both, in each link mode.
 func TestHostBackend(t *testing.T) {
-	for _, mode := range linkModes() {
-		t.Run(mode.name, func(t *testing.T) {
-			n, d := mode.make(t), openTest(t)
-			n.attachBoth(t, d)
-			for _, f := range families() {
-				callHostBackend(t, d, hostBackend{n.host, n.pods[1], f.gateway, f.service, f.client})
-			}
-			wantNoDrops(t, d)
-		})
-	}
+	onPods(t, "", func(t *testing.T, n network, d *Datapath) {
+		for _, f := range families() {
+			callHostBackend(t, d, hostBackend{n.host, n.pods[1], f.gateway, f.service, f.client})
+		}
+		wantNoDrops(t, d)
+	})
 	t.Run("uplink", func(t *testing.T) {
 		n, d := routed(t), openTest(t)
 		far := n.wire(t)

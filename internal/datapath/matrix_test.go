@@ -19,24 +19,15 @@ import (
 // TestPromises has a client use services whose backends are chosen, change and go, in the link modes of the table in
 // docs/services.md.
 func TestPromises(t *testing.T) {
-	for _, mode := range linkModes() {
-		switch mode.name {
-		case "veth", "bridge", "macvlan", "ipvlan-l2", "netkit":
-		default:
-			continue
-		}
-		t.Run(mode.name, func(t *testing.T) {
-			n, d := mode.make(t), openTest(t)
-			n.attachBoth(t, d)
-			for _, f := range families() {
-				p := promise{n, d, f, nil}
-				for range 4 {
-					p.backends = append(p.backends, testkit.Echo(t, n.pods[0], "tcp", net.JoinHostPort(f.pod, "0")))
-				}
-				t.Run(f.name, p.test)
+	onPods(t, "veth, bridge, macvlan, ipvlan-l2, netkit", func(t *testing.T, n network, d *Datapath) {
+		for _, f := range families() {
+			p := promise{n, d, f, nil}
+			for range 4 {
+				p.backends = append(p.backends, testkit.Echo(t, n.pods[0], "tcp", net.JoinHostPort(f.pod, "0")))
 			}
-		})
-	}
+			t.Run(f.name, p.test)
+		}
+	})
 }
 
 // promise is a service of one family, and the pods that it is for.

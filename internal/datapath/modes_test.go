@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -44,6 +46,24 @@ func linkModes() []linkMode {
 		{"veth without offload", plain(routed)}, {"macvlan without offload", plain(slaves)},
 		{"veth whose host side is without offload", completing},
 	}
+}
+
+// onLinks runs a test for each of some link modes, or for all.
+func onLinks(t *testing.T, names string, test func(*testing.T, linkMode)) {
+	for _, m := range linkModes() {
+		if names == "" || slices.Contains(strings.Split(names, ", "), m.name) {
+			t.Run(m.name, func(t *testing.T) { test(t, m) })
+		}
+	}
+}
+
+// onPods runs a test with two pods that are endpoints, in each of some link modes, or in all.
+func onPods(t *testing.T, names string, test func(*testing.T, network, *Datapath)) {
+	onLinks(t, names, func(t *testing.T, m linkMode) {
+		n, d := m.make(t), openTest(t)
+		n.attachBoth(t, d)
+		test(t, n, d)
+	})
 }
 
 // plugged are pods that the link mode of that name has plugged in.

@@ -140,21 +140,19 @@ func sendRawFrom(pod *netns.Namespace, p packet) error {
 // TestNodeRefuses connects pods to a port of the node that nobody listens on: what the node's kernel answers without a socket arrives, while
 // a policy of one of them is in force.
 func TestNodeRefuses(t *testing.T) {
-	for _, m := range linkModes() {
-		t.Run(m.name, func(t *testing.T) {
-			n, d := m.make(t), openTest(t)
-			n.labelled(t, d)
-			applyPolicies(t, d, onlyOutsideToA)
-			for _, node := range []string{gateway4, gateway6} {
-				for _, pod := range n.pods {
-					if err := pod.Do(func() error {
-						_, err := (&net.Dialer{Timeout: 20 * time.Second}).Dial("tcp", net.JoinHostPort(node, "1"))
-						return err
-					}); !errors.Is(err, unix.ECONNREFUSED) {
-						t.Errorf("%s to %s: %v", pod.Name(), node, err)
-					}
+	onLinks(t, "", func(t *testing.T, m linkMode) {
+		n, d := m.make(t), openTest(t)
+		n.labelled(t, d)
+		applyPolicies(t, d, onlyOutsideToA)
+		for _, node := range []string{gateway4, gateway6} {
+			for _, pod := range n.pods {
+				if err := pod.Do(func() error {
+					_, err := (&net.Dialer{Timeout: 20 * time.Second}).Dial("tcp", net.JoinHostPort(node, "1"))
+					return err
+				}); !errors.Is(err, unix.ECONNREFUSED) {
+					t.Errorf("%s to %s: %v", pod.Name(), node, err)
 				}
 			}
-		})
-	}
+		}
+	})
 }

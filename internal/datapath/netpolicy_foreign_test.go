@@ -18,33 +18,6 @@ import (
 	"mustang/internal/testkit"
 )
 
-// TestErrorsToOtherAddresses has a pod that policies select send from an address that is in no row. It gets errors about that, path MTU among them, and
-// tells of what it has got there.
-func TestErrorsToOtherAddresses(t *testing.T) {
-	b := newBench(t)
-	for _, h := range []objects.AttachPoint{objects.AttachHost, objects.AttachPod, objects.AttachNetkit} {
-		for _, family := range []string{"ipv4", "ipv6"} {
-			t.Run(fmt.Sprintf("%s/%s", h, family), func(t *testing.T) {
-				p := policed{newWorld(b, family == "ipv6", protoUDP)}
-				p.reset(t, h)
-				t.Cleanup(func() { p.apply(t, false); b.sendAnything(t) })
-				from := policedHooks{p, objects.Hook{Point: h, Program: "from_pod"}, p.client.Addr()}
-				to := policedHooks{p, objects.Hook{Point: h, Program: "to_pod"}, p.client.Addr()}
-				p.apply(t, false, egressFromB)
-				own, other := p.link()
-				sent := p.first(own, p.outsider)
-				from.gets(t, "", sent.frame())
-				answer := p.first(p.outsider, own)
-				to.gets(t, "", answer.frame())
-				to.gets(t, "", p.tooBig(p.remote.Addr(), sent).frame())
-				to.gets(t, "", p.tooBig(p.outsider.Addr(), sent).frame())
-				from.gets(t, "", p.tooBig(own.Addr(), answer).frame())
-				to.gets(t, ingressDrop, p.tooBig(p.remote.Addr(), p.first(other, p.outsider)).frame())
-			})
-		}
-	}
-}
-
 // TestAddressEndsInZeros: an address whose last 32 bits are 0 makes its pod's policies hold as another does, whatever address it sends from.
 func TestAddressEndsInZeros(t *testing.T) {
 	b := newBench(t)

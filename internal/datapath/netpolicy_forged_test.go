@@ -5,19 +5,13 @@ package datapath
 import (
 	"errors"
 	"net"
-	"net/netip"
 	"os/exec"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"mustang/internal/netns"
 	"mustang/internal/policy"
-	"mustang/internal/rtnl"
-	"mustang/internal/service"
 	"mustang/internal/testkit"
 )
 
@@ -102,50 +96,4 @@ func sendUDP(from *netns.Namespace, source string, to net.PacketConn) error {
 	_ = to.SetReadDeadline(time.Now().Add(300 * time.Millisecond))
 	_, _, err = to.ReadFrom(make([]byte, 100))
 	return err
-}
-
-// TestErrorOfAnother has a pod tell another of an ICMP error about a connection that is neither its own nor to it: straight to a server,
-// and by a service. A policy that lets nobody reach the other keeps that from it too.
-func TestErrorOfAnother(t *testing.T) {
-	n, d := routed(t), openTest(t)
-	n.labelled(t, d)
-	applyPolicies(t, d, denyIngressA)
-	backend := testkit.Echo(t, n.host, "udp", net.JoinHostPort(gateway4, "0"))
-	frontend := netip.MustParseAddrPort(net.JoinHostPort(service4, servicePort))
-	s := service.Service{Frontend: frontend, Protocol: service.UDP, Backends: service.Backends(backend)}
-	must2(d.Services().Put(t.Context(), service.CLI, s))(t)
-	rows := must(d.Endpoints().List(t.Context()))(t)
-	b := rows[slices.IndexFunc(rows, func(e Endpoint) bool { return e.IP.String() == podB4 })]
-	eth0 := must(rtnl.In(n.pods[1]).Device("eth0"))(t)
-	for _, to := range []netip.AddrPort{backend, frontend} {
-		var conn net.Conn
-		if err := n.pods[0].Do(func() (err error) { conn, err = net.Dial("udp", to.String()); return err }); err != nil {
-			t.Fatal(err)
-		}
-		defer conn.Close()
-		exchange := func() error {
-			_ = conn.SetDeadline(time.Now().Add(time.Second))
-			if _, err := conn.Write([]byte("request")); err != nil {
-				return err
-			}
-			_, err := conn.Read(make([]byte, 100))
-			return err
-		}
-		testkit.Eventually(t, 5*time.Second, exchange)
-		local := conn.LocalAddr().(*net.UDPAddr).AddrPort()
-		quoted := packet{src: local, dst: backend, proto: protoUDP, payload: "request"}
-		forged := packet{
-			src: netip.AddrPortFrom(b.IP, 0), dst: netip.AddrPortFrom(local.Addr(), 0), proto: protoICMP, icmpType: 3, icmpCode: 3, quote: &quoted,
-		}
-		before := counts(t, d)
-		if err := sendFrame(n.pods[1], eth0.Index, slices.Concat(b.NodeMAC, b.PodMAC, []byte{8, 0}, forged.ip()), false); err != nil && !errors.Is(err, unix.ENOBUFS) {
-			t.Fatal(err)
-		}
-		if err := exchange(); err != nil {
-			t.Errorf("%s: %v", to, err)
-		}
-		if got := delta(t, d, before)["drop_policy_ingress"]; got != 1 {
-			t.Errorf("%s: drop_policy_ingress: %d", to, got)
-		}
-	}
 }

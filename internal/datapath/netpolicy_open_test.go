@@ -16,35 +16,22 @@ import (
 // TestPolicyOfOpenConnections opens TCP connections before the first policy: whichever end has the higher port, if the client's is ephemeral: what the policy
 // allows lives on, and what it denies ends.
 func TestPolicyOfOpenConnections(t *testing.T) {
-	for _, mode := range networks() {
-		t.Run(mode.name, func(t *testing.T) {
-			n, d := mode.make(t), openTest(t)
-			n.labelled(t, d)
-			client := 40000
-			for _, f := range families() {
-				for _, port := range []string{"10000", "50000"} {
-					t.Run(f.name+" to port "+port, func(t *testing.T) {
-						server := testkit.Echo(t, n.pods[0], "tcp", net.JoinHostPort(f.pod, port))
-						testOpenConnections(t, d, func() net.Conn {
-							client++
-							return n.openFrom(t, client, server)
-						})
+	onLinks(t, "veth, bridge, macvlan", func(t *testing.T, mode linkMode) {
+		n, d := mode.make(t), openTest(t)
+		n.labelled(t, d)
+		client := 40000
+		for _, f := range families() {
+			for _, port := range []string{"10000", "50000"} {
+				t.Run(f.name+" to port "+port, func(t *testing.T) {
+					server := testkit.Echo(t, n.pods[0], "tcp", net.JoinHostPort(f.pod, port))
+					testOpenConnections(t, d, func() net.Conn {
+						client++
+						return n.openFrom(t, client, server)
 					})
-				}
+				})
 			}
-		})
-	}
-}
-
-// networkOf is a network of a link mode.
-type networkOf struct {
-	name string
-	make func(testing.TB) network
-}
-
-// networks are those of the link modes that each kernel has.
-func networks() []networkOf {
-	return []networkOf{{"veth", routed}, {"bridge", bridged}, {"macvlan", slaves}}
+		}
+	})
 }
 
 // openFrom connects pod b from a port, and uses the connection.

@@ -132,7 +132,7 @@ type policyCase struct {
 }
 
 func policyCases() []policyCase {
-	return slices.Concat(policyAddressCases(), policyRowCases(), policyFrameCases(), policyICMPCases(), policyDiscoveryCases())
+	return slices.Concat(policyAddressCases(), policyRowCases(), policyFrameCases(), policyICMPCases(), policyDiscoveryCases(), policyForeignCases())
 }
 
 // policyAddressCases are about whose a packet is.

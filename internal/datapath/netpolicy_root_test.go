@@ -7,7 +7,6 @@ import (
 	"errors"
 	"net"
 	"net/netip"
-	"slices"
 	"testing"
 	"time"
 	"unsafe"
@@ -21,29 +20,23 @@ import (
 // TestPolicyHoldsForRoot has root in one pod send to another pod, whose policy allows nobody, past the programs of its own device:
 // nothing arrives. Without the policy all does. The source guard, which would drop most of it first, is off.
 func TestPolicyHoldsForRoot(t *testing.T) {
-	modes := []string{"macvlan", "ipvlan-l2", "ipvlan-l3", "ipvlan-l3s"}
-	for _, m := range linkModes() {
-		if !slices.Contains(modes, m.name) {
-			continue
-		}
-		t.Run(m.name, func(t *testing.T) {
-			f := newForger(t, m)
-			f.guard(t, false)
-			for _, family := range [][2]string{{podA4, podB4}, {podA6, podB6}} {
-				victim := f.listen(t, family[0])
-				own := netip.MustParseAddr(family[1])
-				f.open(t, victim, own)
-				for _, way := range f.ways(t) {
-					t.Run(family[0]+" "+way.name, func(t *testing.T) {
-						f.isRefused(t, victim, own, func(frame []byte) { f.send(t, frame, way) })
-					})
-				}
-				t.Run(family[0]+" by AF_XDP", func(t *testing.T) {
-					f.getsNothingByXDP(t, victim, own)
+	onLinks(t, "macvlan, ipvlan-l2, ipvlan-l3, ipvlan-l3s", func(t *testing.T, m linkMode) {
+		f := newForger(t, m)
+		f.guard(t, false)
+		for _, family := range [][2]string{{podA4, podB4}, {podA6, podB6}} {
+			victim := f.listen(t, family[0])
+			own := netip.MustParseAddr(family[1])
+			f.open(t, victim, own)
+			for _, way := range f.ways(t) {
+				t.Run(family[0]+" "+way.name, func(t *testing.T) {
+					f.isRefused(t, victim, own, func(frame []byte) { f.send(t, frame, way) })
 				})
 			}
-		})
-	}
+			t.Run(family[0]+" by AF_XDP", func(t *testing.T) {
+				f.getsNothingByXDP(t, victim, own)
+			})
+		}
+	})
 }
 
 // open waits until the victim is reached without policies.

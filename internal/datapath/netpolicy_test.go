@@ -118,25 +118,15 @@ const (
 
 // TestPolicies sends real traffic under policies that come and go.
 func TestPolicies(t *testing.T) {
-	for _, mode := range []struct {
-		name string
-		make func(testing.TB) network
-	}{
-		{"veth", routed}, {"bridge", bridged}, {"macvlan", slaves}, {"segment", switched},
-		{"ipvlan-l2", plugged("ipvlan-l2")}, {"ipvlan-l3", plugged("ipvlan-l3")}, {"ipvlan-l3s", plugged("ipvlan-l3s")},
-		{"netkit", plugged("netkit")}, {"netkit-l2", plugged("netkit-l2")}, {"ovs-veth", plugged("ovs-veth")},
-		{"ovs-internal", plugged("ovs-internal")}, {"tap", plugged("tap")}, {"tun", plugged("tun")},
-	} {
-		t.Run(mode.name, func(t *testing.T) {
-			n, d := mode.make(t), openTest(t)
-			n.labelled(t, d)
-			for _, f := range families() {
-				for _, network := range []string{"tcp", "udp"} {
-					t.Run(f.name+"/"+network, func(t *testing.T) { testPolicies(t, n, caller{d, n.pods[1], network}, f) })
-				}
+	onLinks(t, "veth, bridge, macvlan, segment, ipvlan-l2, ipvlan-l3, ipvlan-l3s, netkit, netkit-l2, ovs-veth, ovs-internal, tap, tun", func(t *testing.T, mode linkMode) {
+		n, d := mode.make(t), openTest(t)
+		n.labelled(t, d)
+		for _, f := range families() {
+			for _, network := range []string{"tcp", "udp"} {
+				t.Run(f.name+"/"+network, func(t *testing.T) { testPolicies(t, n, caller{d, n.pods[1], network}, f) })
 			}
-		})
-	}
+		}
+	})
 }
 
 func testPolicies(t *testing.T, n network, b caller, f family) {

@@ -5,7 +5,6 @@ package datapath
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -17,7 +16,6 @@ import (
 
 	"mustang/internal/datapath/flows"
 	"mustang/internal/datapath/objects"
-	"mustang/internal/service"
 	"mustang/internal/testkit"
 )
 
@@ -112,52 +110,6 @@ func TestCounterNames(t *testing.T) {
 			if want := strings.ToUpper(prefix + "_" + names[i][0]); value.Value != uint64(i) || value.Name != want || i > 0 && names[i][1] == "" {
 				t.Errorf("enum %s: value %d is %s, want %s", enum, value.Value, value.Name, want)
 			}
-		}
-	}
-}
-
-// TestFirstCall has each method be the first that needs the tables.
-func TestFirstCall(t *testing.T) {
-	n, made := routed(t), openTest(t)
-	n.attachBoth(t, made)
-	n.wire(t)
-	frontend := netip.MustParseAddrPort("10.96.0.1:80")
-	s := service.Service{Frontend: frontend, Protocol: service.TCP, Backends: service.Backends(netip.MustParseAddrPort(podA4 + ":80"))}
-	var endpoints []Endpoint
-	for _, call := range []struct {
-		name string
-		do   func(*Datapath) error
-	}{
-		{"Counters", func(d *Datapath) error { _, err := d.Flows().Counters(); return err }},
-		{"Connections", func(d *Datapath) error { _, err := d.Connections(); return err }},
-		{"Stats", func(d *Datapath) error { _, err := d.ConnectionTable().Stats(); return err }},
-		{"Timeouts", func(d *Datapath) error { _, err := d.ConnectionTable().Timeouts(); return err }},
-		{"Warnings", func(d *Datapath) error { _, err := d.ConnectionTable().Warnings(1); return err }},
-		{"Services.Put", func(d *Datapath) error { _, _, err := d.Services().Put(t.Context(), service.CLI, s); return err }},
-		{"Services.Get", func(d *Datapath) error { _, err := d.Services().Get(t.Context(), s.Key()); return err }},
-		{"Services.List", func(d *Datapath) error { _, err := d.Services().List(t.Context()); return err }},
-		{"Services.Delete", func(d *Datapath) error {
-			return d.Services().Delete(t.Context(), service.CLI, service.Key{Frontend: frontend, Protocol: service.TCP})
-		}},
-		{"Endpoints.List", func(d *Datapath) (err error) { endpoints, err = d.Endpoints().List(t.Context()); return err }},
-		{"Endpoints.Check", func(d *Datapath) error { return d.Endpoints().Check(t.Context(), n.attachment(0)) }},
-		{"Endpoints.Sweep", func(d *Datapath) error { return d.Endpoints().Sweep(t.Context(), func(uint64) bool { return false }) }},
-		{"Endpoints.DeleteIP", func(d *Datapath) error { return d.Endpoints().DeleteIP(t.Context(), endpoints[0].IP) }},
-		{"Endpoints.Put", func(d *Datapath) error { _, _, err := d.Endpoints().Put(t.Context(), n.attachment(0)); return err }},
-		{"Uplinks.Put", func(d *Datapath) error { _, err := d.Uplinks().Put(t.Context(), n.host, "wire"); return err }},
-		{"Sockets.Attach", func(d *Datapath) error { _, err := d.Sockets().Attach(t.Context(), testkit.Cgroup(t)); return err }},
-		{"Sockets.List", func(d *Datapath) error { _, err := d.Sockets().List(t.Context()); return err }},
-		{"Sockets.Put", func(d *Datapath) error {
-			_, err := d.Sockets().Put(t.Context(), service.CLI, n.host, PodScope)
-			return err
-		}},
-	} {
-		d := must(OpenExisting(Options{Root: made.objects.Root()}))(t)
-		if err := call.do(d); err != nil {
-			t.Errorf("%s: %v", call.name, err)
-		}
-		if err := d.Close(); err != nil {
-			t.Errorf("close after %s: %v", call.name, err)
 		}
 	}
 }

@@ -24,29 +24,24 @@ import (
 // the host routes to, in ways that leave nobody known as the sender: from a network namespace of its own, by a bridge, and as a
 // copy that a filter makes. The host gets none of that; from an address outside it gets the same.
 func TestForgingToHostNested(t *testing.T) {
-	for _, m := range linkModes() {
-		if m.name != "macvlan" && m.name != "ipvlan-l2" {
-			continue
-		}
-		t.Run(m.name, func(t *testing.T) {
-			f := newForger(t, m)
-			f.next = f.reachHost(t)
-			routed := f.addRouted(t)
-			ways := f.strangers(t)
-			for family, gateway := range []string{gateway4, gateway6} {
-				victim := listenIn(t, f.network.host, gateway)
-				for _, way := range ways {
-					pods := []netip.Addr{netip.MustParseAddr([]string{"192.168.10.12", "fd00:10::c"}[family]), routed[family]}
-					for _, from := range pods {
-						t.Run(fmt.Sprintf("from %s, %s", from, way.name), func(t *testing.T) {
-							f.sendAway(t, victim, from, way)
-							f.tryStranger(t, victim, from, [2]netip.Addr{outside4, outside6}[family], way)
-						})
-					}
+	onLinks(t, "macvlan, ipvlan-l2", func(t *testing.T, m linkMode) {
+		f := newForger(t, m)
+		f.next = f.reachHost(t)
+		routed := f.addRouted(t)
+		ways := f.strangers(t)
+		for family, gateway := range []string{gateway4, gateway6} {
+			victim := listenIn(t, f.network.host, gateway)
+			for _, way := range ways {
+				pods := []netip.Addr{netip.MustParseAddr([]string{"192.168.10.12", "fd00:10::c"}[family]), routed[family]}
+				for _, from := range pods {
+					t.Run(fmt.Sprintf("from %s, %s", from, way.name), func(t *testing.T) {
+						f.sendAway(t, victim, from, way)
+						f.tryStranger(t, victim, from, [2]netip.Addr{outside4, outside6}[family], way)
+					})
 				}
 			}
-		})
-	}
+		}
+	})
 }
 
 // addRouted adds the addresses of a pod that the host routes to.
@@ -167,53 +162,48 @@ func (f *forger) expectAny(victim net.PacketConn, text string) error {
 // TestRouterReturnsToHost has a router on the network of the parent bring back to the host what a pod has sent; also from an
 // address that the pod is allowed. The same addresses in a packet that no pod has sent, and others of the pod, do not arrive.
 func TestRouterReturnsToHost(t *testing.T) {
-	for _, m := range linkModes() {
-		if m.name != "macvlan" && m.name != "ipvlan-l2" {
-			continue
+	onLinks(t, "macvlan, ipvlan-l2", func(t *testing.T, m linkMode) {
+		f := newForger(t, m)
+		f.reachHost(t)
+		o := f.addOutside(t)
+		o.routeBack(t)
+		allowed := [2]netip.Addr{netip.MustParseAddr("192.168.10.50"), netip.MustParseAddr("fd00:10::50")}
+		spec := f.attachment(1)
+		for _, a := range allowed {
+			spec.Allowed = append(spec.Allowed, netip.PrefixFrom(a, a.BitLen()))
 		}
-		t.Run(m.name, func(t *testing.T) {
-			f := newForger(t, m)
-			f.reachHost(t)
-			o := f.addOutside(t)
-			o.routeBack(t)
-			allowed := [2]netip.Addr{netip.MustParseAddr("192.168.10.50"), netip.MustParseAddr("fd00:10::50")}
-			spec := f.attachment(1)
-			for _, a := range allowed {
-				spec.Allowed = append(spec.Allowed, netip.PrefixFrom(a, a.BitLen()))
+		must2(f.d.Endpoints().Put(t.Context(), spec))(t)
+		for family, to := range behindHost() {
+			own := [2]netip.Addr{own4, own6}[family]
+			victim := listenIn(t, f.network.host, to)
+			other := listenIn(t, f.network.host, []string{gateway4, gateway6}[family])
+			index, up1 := o.upstream(t)
+			fromWire := func(from netip.Addr, to net.PacketConn, text string) {
+				frame := slices.Concat(f.reachHost(t), up1, f.datagram(from, to, text)[12:])
+				succeed(t, sendFrame(o.ns, index, frame, false))
 			}
-			must2(f.d.Endpoints().Put(t.Context(), spec))(t)
-			for family, to := range behindHost() {
-				own := [2]netip.Addr{own4, own6}[family]
-				victim := listenIn(t, f.network.host, to)
-				other := listenIn(t, f.network.host, []string{gateway4, gateway6}[family])
-				index, up1 := o.upstream(t)
-				fromWire := func(from netip.Addr, to net.PacketConn, text string) {
-					frame := slices.Concat(f.reachHost(t), up1, f.datagram(from, to, text)[12:])
-					succeed(t, sendFrame(o.ns, index, frame, false))
-				}
-				before := counts(t, f.d)
-				fromWire(own, victim, "forged")
-				fromWire([2]netip.Addr{outside4, outside6}[family], victim, "passes")
-				if err := f.expect(victim, "passes"); err != nil {
-					t.Error(err)
-				}
-				if n := delta(t, f.d, before)["drop_source"]; n != 1 {
-					t.Errorf("from %s, which the pod has not sent: drop_source %d", own, n)
-				}
-				for _, from := range []netip.Addr{own, allowed[family]} {
-					testkit.Eventually(t, 10*time.Second, func() error {
-						o.sendBy(t, f.datagram(from, victim, "returned"))
-						return f.expectAny(victim, "returned")
-					})
-				}
-				fromWire(own, other, "forged")
-				fromWire([2]netip.Addr{outside4, outside6}[family], other, "passes")
-				if err := f.expect(other, "passes"); err != nil {
-					t.Error(err)
-				}
+			before := counts(t, f.d)
+			fromWire(own, victim, "forged")
+			fromWire([2]netip.Addr{outside4, outside6}[family], victim, "passes")
+			if err := f.expect(victim, "passes"); err != nil {
+				t.Error(err)
 			}
-		})
-	}
+			if n := delta(t, f.d, before)["drop_source"]; n != 1 {
+				t.Errorf("from %s, which the pod has not sent: drop_source %d", own, n)
+			}
+			for _, from := range []netip.Addr{own, allowed[family]} {
+				testkit.Eventually(t, 10*time.Second, func() error {
+					o.sendBy(t, f.datagram(from, victim, "returned"))
+					return f.expectAny(victim, "returned")
+				})
+			}
+			fromWire(own, other, "forged")
+			fromWire([2]netip.Addr{outside4, outside6}[family], other, "passes")
+			if err := f.expect(other, "passes"); err != nil {
+				t.Error(err)
+			}
+		}
+	})
 }
 
 // behindHost are addresses of the host that the pod reaches by the router.

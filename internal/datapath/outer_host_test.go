@@ -19,26 +19,21 @@ import (
 // TestForgingToHost has root in a pod send to the host's own device on the same parent, from another pod's address and one
 // outside, in all ways that it has past its program too. The host gets none of that, and all with the guard off.
 func TestForgingToHost(t *testing.T) {
-	for _, m := range linkModes() {
-		if m.name != "macvlan" && m.name != "ipvlan-l2" {
-			continue
-		}
-		t.Run(m.name, func(t *testing.T) {
-			f := newForger(t, m)
-			f.next = f.reachHost(t)
-			for family, gateway := range []string{gateway4, gateway6} {
-				own := [2]netip.Addr{own4, own6}[family]
-				third := netip.MustParseAddr([]string{"192.168.10.12", "fd00:10::c"}[family])
-				victim := listenIn(t, f.network.host, gateway)
-				for _, way := range f.ways(t) {
-					t.Run(gateway+" from another pod, "+way.name, func(t *testing.T) { f.try(t, victim, third, own, way) })
-					t.Run(gateway+" from outside, "+way.name, func(t *testing.T) {
-						f.try(t, victim, [2]netip.Addr{outside4, outside6}[family], own, way)
-					})
-				}
+	onLinks(t, "macvlan, ipvlan-l2", func(t *testing.T, m linkMode) {
+		f := newForger(t, m)
+		f.next = f.reachHost(t)
+		for family, gateway := range []string{gateway4, gateway6} {
+			own := [2]netip.Addr{own4, own6}[family]
+			third := netip.MustParseAddr([]string{"192.168.10.12", "fd00:10::c"}[family])
+			victim := listenIn(t, f.network.host, gateway)
+			for _, way := range f.ways(t) {
+				t.Run(gateway+" from another pod, "+way.name, func(t *testing.T) { f.try(t, victim, third, own, way) })
+				t.Run(gateway+" from outside, "+way.name, func(t *testing.T) {
+					f.try(t, victim, [2]netip.Addr{outside4, outside6}[family], own, way)
+				})
 			}
-		})
-	}
+		}
+	})
 }
 
 // listenIn opens a socket in a namespace.

@@ -28,77 +28,67 @@ var routedPod = [2]netip.Addr{netip.MustParseAddr("192.168.30.30"), netip.MustPa
 // pods' addresses, past its program and as nobody known; to the pod from the node's and one outside too, past its program. They get
 // none of that, but what the pod sends from its own address, and from one outside as nobody known.
 func TestForgingInLayer3(t *testing.T) {
-	for _, m := range linkModes() {
-		if m.name != "ipvlan-l3" && m.name != "ipvlan-l3s" {
-			continue
-		}
-		t.Run(m.name, func(t *testing.T) {
-			f := newForger(t, m)
-			routed := f.addRouted(t)
-			veth := f.addVeth(t)
-			f.run(t, "-n HOST addr add "+hostOut[0].String()+"/24 dev up0\n-n HOST addr add "+hostOut[1].String()+"/64 dev up0 nodad")
-			ways, strangers := f.ways(t), f.strangers(t)
-			own := f.own
-			for family, to := range hostOut {
-				victims := map[string]net.PacketConn{"the host": listenIn(t, f.network.host, to.String())}
-				if to.Is6() { // the kernel looks for routes of IPv4 on the parent alone
-					victims["a veth"] = listenIn(t, veth, routedPod[family].String())
+	onLinks(t, "ipvlan-l3, ipvlan-l3s", func(t *testing.T, m linkMode) {
+		f := newForger(t, m)
+		routed := f.addRouted(t)
+		veth := f.addVeth(t)
+		f.run(t, "-n HOST addr add "+hostOut[0].String()+"/24 dev up0\n-n HOST addr add "+hostOut[1].String()+"/64 dev up0 nodad")
+		ways, strangers := f.ways(t), f.strangers(t)
+		own := f.own
+		for family, to := range hostOut {
+			victims := map[string]net.PacketConn{"the host": listenIn(t, f.network.host, to.String())}
+			if to.Is6() { // the kernel looks for routes of IPv4 on the parent alone
+				victims["a veth"] = listenIn(t, veth, routedPod[family].String())
+			}
+			pods := []netip.Addr{netip.MustParseAddr([]string{"192.168.10.12", "fd00:10::c"}[family]), routed[family]}
+			for name, victim := range victims {
+				others := pods
+				if name == "a veth" { // the node, which policies let in, and a machine outside
+					others = append(slices.Clip(pods), to, outside6)
 				}
-				pods := []netip.Addr{netip.MustParseAddr([]string{"192.168.10.12", "fd00:10::c"}[family]), routed[family]}
-				for name, victim := range victims {
-					others := pods
-					if name == "a veth" { // the node, which policies let in, and a machine outside
-						others = append(slices.Clip(pods), to, outside6)
+				for _, from := range others {
+					for _, way := range ways {
+						f.own = own
+						t.Run(fmt.Sprintf("to %s from %s, %s", name, from, way.name), func(t *testing.T) {
+							f.tryLayer3(t, victim, from, [2]netip.Addr{own4, own6}[family], way)
+						})
 					}
-					for _, from := range others {
-						for _, way := range ways {
-							f.own = own
-							t.Run(fmt.Sprintf("to %s from %s, %s", name, from, way.name), func(t *testing.T) {
-								f.tryLayer3(t, victim, from, [2]netip.Addr{own4, own6}[family], way)
-							})
-						}
-					}
-					for _, from := range pods {
-						for _, way := range strangers {
-							t.Run(fmt.Sprintf("to %s from %s, %s", name, from, way.name), func(t *testing.T) {
-								f.tryStranger(t, victim, from, [2]netip.Addr{outside4, outside6}[family], way)
-							})
-						}
+				}
+				for _, from := range pods {
+					for _, way := range strangers {
+						t.Run(fmt.Sprintf("to %s from %s, %s", name, from, way.name), func(t *testing.T) {
+							f.tryStranger(t, victim, from, [2]netip.Addr{outside4, outside6}[family], way)
+						})
 					}
 				}
 			}
-		})
-	}
+		}
+	})
 }
 
 // TestHostTranslatesLayer3 has the host give packets of a pod that it routes another destination: a machine outside, a pod of another
 // link mode, or the host.
 func TestHostTranslatesLayer3(t *testing.T) {
-	for _, m := range linkModes() {
-		if m.name != "ipvlan-l3" && m.name != "ipvlan-l3s" {
-			continue
+	onLinks(t, "ipvlan-l3, ipvlan-l3s", func(t *testing.T, m linkMode) {
+		f := newForger(t, m)
+		o, veth := f.addOutside(t), f.addVeth(t)
+		f.run(t, "-n HOST addr add "+behindHost()[0]+"/32 dev lo")
+		for i, at := range []struct {
+			ns   *netns.Namespace
+			addr string
+		}{{o.ns, beyond[0].String()}, {veth, routedPod[0].String()}, {f.network.host, behindHost()[0]}} {
+			victim := listenIn(t, at.ns, at.addr)
+			service := netip.AddrFrom4([4]byte{10, 96, 7, byte(i + 1)})
+			f.run(t, "-n HOST route add "+service.String()+" dev up0")
+			nft(t, f.network.host, fmt.Sprintf("table ip t%d { chain c { type nat hook output priority -100; ip daddr %s dnat to %s; }; }",
+				i, service, at.addr))
+			p := packet{src: netip.AddrPortFrom(own4, 4000), dst: netip.AddrPortFrom(service, 4444), proto: protoUDP, payload: "translated"}
+			testkit.Eventually(t, 5*time.Second, func() error {
+				f.send(t, slices.Concat(f.next, f.own, []byte{8, 0}, p.ip()), f.honest())
+				return f.expectAny(victim, "translated")
+			})
 		}
-		t.Run(m.name, func(t *testing.T) {
-			f := newForger(t, m)
-			o, veth := f.addOutside(t), f.addVeth(t)
-			f.run(t, "-n HOST addr add "+behindHost()[0]+"/32 dev lo")
-			for i, at := range []struct {
-				ns   *netns.Namespace
-				addr string
-			}{{o.ns, beyond[0].String()}, {veth, routedPod[0].String()}, {f.network.host, behindHost()[0]}} {
-				victim := listenIn(t, at.ns, at.addr)
-				service := netip.AddrFrom4([4]byte{10, 96, 7, byte(i + 1)})
-				f.run(t, "-n HOST route add "+service.String()+" dev up0")
-				nft(t, f.network.host, fmt.Sprintf("table ip t%d { chain c { type nat hook output priority -100; ip daddr %s dnat to %s; }; }",
-					i, service, at.addr))
-				p := packet{src: netip.AddrPortFrom(own4, 4000), dst: netip.AddrPortFrom(service, 4444), proto: protoUDP, payload: "translated"}
-				testkit.Eventually(t, 5*time.Second, func() error {
-					f.send(t, slices.Concat(f.next, f.own, []byte{8, 0}, p.ip()), f.honest())
-					return f.expectAny(victim, "translated")
-				})
-			}
-		})
-	}
+	})
 }
 
 // nft loads rules of the firewall of a namespace.
@@ -165,28 +155,23 @@ func (f *forger) addVeth(t *testing.T) *netns.Namespace {
 // TestLoopbackIsGuarded checks that only pods of ipvlan, whose packets the host may route, bring a program at the host's loopback device, and
 // take it along.
 func TestLoopbackIsGuarded(t *testing.T) {
-	for _, m := range linkModes() {
-		if m.name != "macvlan" && !strings.HasPrefix(m.name, "ipvlan") {
-			continue
+	onLinks(t, "macvlan, ipvlan-l2, ipvlan-l3, ipvlan-l3s", func(t *testing.T, m linkMode) {
+		n, d := m.make(t), openTest(t)
+		n.attachBoth(t, d)
+		at := func() bool {
+			links := must(d.objects.Links())(t)
+			return slices.ContainsFunc(links, func(k objects.Link) bool { return k.Hook.Point == objects.AttachParent && k.IfIndex == 1 })
 		}
-		t.Run(m.name, func(t *testing.T) {
-			n, d := m.make(t), openTest(t)
-			n.attachBoth(t, d)
-			at := func() bool {
-				links := must(d.objects.Links())(t)
-				return slices.ContainsFunc(links, func(k objects.Link) bool { return k.Hook.Point == objects.AttachParent && k.IfIndex == 1 })
-			}
-			if want := strings.HasPrefix(m.name, "ipvlan"); at() != want {
-				t.Errorf("at the loopback device: %t, want %t", at(), want)
-			}
-			for i := range n.pods {
-				succeed(t, d.Endpoints().DeleteDevice(t.Context(), n.attachment(i)))
-			}
-			if at() {
-				t.Error("the last pod has left the program at the loopback device")
-			}
-		})
-	}
+		if want := strings.HasPrefix(m.name, "ipvlan"); at() != want {
+			t.Errorf("at the loopback device: %t, want %t", at(), want)
+		}
+		for i := range n.pods {
+			succeed(t, d.Endpoints().DeleteDevice(t.Context(), n.attachment(i)))
+		}
+		if at() {
+			t.Error("the last pod has left the program at the loopback device")
+		}
+	})
 }
 
 // TestFirewallAnswersForPod has the host's firewall refuse a connection between two pods by a reset, which has the other pod's address.

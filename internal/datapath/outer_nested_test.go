@@ -23,28 +23,23 @@ import (
 // sender by its socket. Nothing of that leaves the parent or enters a pod, whatever the packet has behind its source and whatever
 // the kernel takes it for. A pod whose guard is off gets it.
 func TestForgingNested(t *testing.T) {
-	for _, m := range linkModes() {
-		if m.name != "macvlan" && !strings.HasPrefix(m.name, "ipvlan") {
-			continue
-		}
-		t.Run(m.name, func(t *testing.T) {
-			o := newForger(t, m).addOutside(t)
-			from := o.nest(t)
-			victim := tap(t, o.pods[0], "eth0", unix.ETH_P_IPV6)
-			for _, c := range nestedCases() {
-				if (c.tags > 0 && o.device.Kind == "ipvlan") || (c.kernel != 0 && strings.HasPrefix(m.name, "ipvlan-l3")) {
-					continue // it takes no such packets
-				}
-				t.Run(c.name, func(t *testing.T) {
-					o.guard(t, true)
-					o.forgeNested(t, from, o.socket, c.frame(o.next, from.MAC, beyond), c)
-					if c.toPod {
-						o.forgeNested(t, from, victim, c.frame(o.pod(t), from.MAC, [2]netip.Addr{1: netip.MustParseAddr(podA6)}), c)
-					}
-				})
+	onLinks(t, "macvlan, ipvlan-l2, ipvlan-l3, ipvlan-l3s", func(t *testing.T, m linkMode) {
+		o := newForger(t, m).addOutside(t)
+		from := o.nest(t)
+		victim := tap(t, o.pods[0], "eth0", unix.ETH_P_IPV6)
+		for _, c := range nestedCases() {
+			if (c.tags > 0 && o.device.Kind == "ipvlan") || (c.kernel != 0 && strings.HasPrefix(m.name, "ipvlan-l3")) {
+				continue // it takes no such packets
 			}
-		})
-	}
+			t.Run(c.name, func(t *testing.T) {
+				o.guard(t, true)
+				o.forgeNested(t, from, o.socket, c.frame(o.next, from.MAC, beyond), c)
+				if c.toPod {
+					o.forgeNested(t, from, victim, c.frame(o.pod(t), from.MAC, [2]netip.Addr{1: netip.MustParseAddr(podA6)}), c)
+				}
+			})
+		}
+	})
 }
 
 // nested is a device in a namespace that a pod has made.

@@ -122,15 +122,11 @@ func TestErrorLimit(t *testing.T) {
 
 // TestRefuse lets sockets call services without a backend, which must refuse them at once.
 func TestRefuse(t *testing.T) {
-	for _, mode := range linkModes() {
-		t.Run(mode.name, func(t *testing.T) {
-			n, d := mode.make(t), openTest(t)
-			n.attachBoth(t, d)
-			for _, f := range families() {
-				testRefuse(t, d, n.pods[1], netip.MustParseAddr(f.service))
-			}
-		})
-	}
+	onPods(t, "", func(t *testing.T, n network, d *Datapath) {
+		for _, f := range families() {
+			testRefuse(t, d, n.pods[1], netip.MustParseAddr(f.service))
+		}
+	})
 	t.Run("uplink", func(t *testing.T) {
 		n, d := routed(t), openTest(t)
 		far := n.wire(t)

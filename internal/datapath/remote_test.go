@@ -50,34 +50,20 @@ func (n network) wire(t testing.TB) *netns.Namespace {
 // TestRemote has the backend on another node, behind a smaller MTU: what the host answers to packets that are too big
 // must reach the client.
 func TestRemote(t *testing.T) {
-	for _, mode := range []struct {
-		name string
-		make func(testing.TB) network
-	}{
-		{"veth", routed},
-		{"bridge", bridged},
-		{"macvlan", slaves},
-		{"ipvlan-l2", plugged("ipvlan-l2")},
-		{"netkit", plugged("netkit")},
-		{"netkit-l2", plugged("netkit-l2")},
-		{"tap", plugged("tap")},
-		{"tun", plugged("tun")},
-	} {
-		t.Run(mode.name, func(t *testing.T) {
-			n, d := mode.make(t), openTest(t)
-			far := n.wire(t)
-			n.attachBoth(t, d)
-			eachFar(t, func(t *testing.T, c farCase) {
-				diff := must(c.call(t, n, d, far))(t)
-				if diff["forward"] == 0 || diff["reverse"] == 0 || diff["new_connection"] != 1 {
-					t.Errorf("counted %v", diff)
-				}
-				if c.protocol == service.TCP && diff["icmp_error"] == 0 {
-					t.Errorf("no packet was too big: counted %v", diff)
-				}
-			})
+	onLinks(t, "veth, bridge, macvlan, ipvlan-l2, netkit, netkit-l2, tap, tun", func(t *testing.T, mode linkMode) {
+		n, d := mode.make(t), openTest(t)
+		far := n.wire(t)
+		n.attachBoth(t, d)
+		eachFar(t, func(t *testing.T, c farCase) {
+			diff := must(c.call(t, n, d, far))(t)
+			if diff["forward"] == 0 || diff["reverse"] == 0 || diff["new_connection"] != 1 {
+				t.Errorf("counted %v", diff)
+			}
+			if c.protocol == service.TCP && diff["icmp_error"] == 0 {
+				t.Errorf("no packet was too big: counted %v", diff)
+			}
 		})
-	}
+	})
 }
 
 // TestBehindUplink has the backend on another node where the pods' uplink leads. In mode L3S what comes in there passes the

@@ -216,22 +216,11 @@ func listenTCP(t *testing.T, ns *netns.Namespace, ip string) (l net.Listener) {
 // TestResetTraffic removes the backend of idle connections, of which one end or the other speaks first then. Both learn that
 // theirs has ended.
 func TestResetTraffic(t *testing.T) {
-	for _, mode := range []struct {
-		name string
-		make func(testing.TB) network
-	}{
-		{"veth", routed}, {"bridge", bridged}, {"macvlan", slaves}, {"segment", switched},
-		{"ipvlan-l2", plugged("ipvlan-l2")}, {"ipvlan-l3", plugged("ipvlan-l3")}, {"netkit", plugged("netkit")},
-		{"tun", plugged("tun")}, {"veth without offload", plain(routed)},
-	} {
-		t.Run(mode.name, func(t *testing.T) {
-			n, d := mode.make(t), openTest(t)
-			n.attachBoth(t, d)
-			for _, f := range families() {
-				testReset(t, d, n, f)
-			}
-		})
-	}
+	onPods(t, "veth, bridge, macvlan, segment, ipvlan-l2, ipvlan-l3, netkit, tun, veth without offload", func(t *testing.T, n network, d *Datapath) {
+		for _, f := range families() {
+			testReset(t, d, n, f)
+		}
+	})
 }
 
 func testReset(t *testing.T, d *Datapath, n network, f family) {

@@ -24,19 +24,14 @@ import (
 // TestSafety has root in a pod, with all capabilities but without the host's bpffs, try to get rid of the programs on the
 // pod's own device. What it gets through with is listed in docs/datapath.md.
 func TestSafety(t *testing.T) {
-	for _, mode := range []struct {
-		name string
-		make func(testing.TB) network
-	}{{"macvlan", slaves}, {"ipvlan-l2", plugged("ipvlan-l2")}, {"ipvlan-l3", plugged("ipvlan-l3")}, {"segment", switched}} {
-		t.Run(mode.name, func(t *testing.T) {
-			s := newSafety(t, mode.make(t))
-			s.layer2 = mode.name == "macvlan" || mode.name == "ipvlan-l2"
-			for _, a := range append(s.refused(), s.open()...) {
-				t.Run(a.name, func(t *testing.T) { s.test(t, a) })
-			}
-			t.Run("delete the device", s.deleteDevice)
-		})
-	}
+	onLinks(t, "macvlan, ipvlan-l2, ipvlan-l3, segment", func(t *testing.T, mode linkMode) {
+		s := newSafety(t, mode.make(t))
+		s.layer2 = mode.name == "macvlan" || mode.name == "ipvlan-l2"
+		for _, a := range append(s.refused(), s.open()...) {
+			t.Run(a.name, func(t *testing.T) { s.test(t, a) })
+		}
+		t.Run("delete the device", s.deleteDevice)
+	})
 }
 
 // safety is a pod that tries.

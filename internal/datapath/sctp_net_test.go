@@ -24,33 +24,29 @@ import (
 
 // TestSCTP lets pods call services of SCTP: by sockets if the kernel has SCTP, else by packets that they make themselves.
 func TestSCTP(t *testing.T) {
-	for _, mode := range linkModes() {
-		t.Run(mode.name, func(t *testing.T) {
-			n, d := mode.make(t), openTest(t)
-			n.attachBoth(t, d)
-			call := callSCTP
-			if !hasSCTP() {
-				testkit.NeedsOther(t)
-				call = callSCTPByPackets
+	onPods(t, "", func(t *testing.T, n network, d *Datapath) {
+		call := callSCTP
+		if !hasSCTP() {
+			testkit.NeedsOther(t)
+			call = callSCTPByPackets
+		}
+		for _, f := range families() {
+			frontend := netip.MustParseAddrPort(net.JoinHostPort(f.service, servicePort))
+			backend := netip.MustParseAddrPort(net.JoinHostPort(f.pod, servicePort))
+			s := service.Service{Frontend: frontend, Protocol: service.SCTP, Backends: service.Backends(backend)}
+			must2(d.Services().Put(t.Context(), service.CLI, s))(t)
+			before := counts(t, d)
+			call(t, n, backend, frontend)
+			if diff := delta(t, d, before); diff["forward"] == 0 || diff["reverse"] == 0 || diff["new_connection"] == 0 {
+				t.Errorf("%s: counted %v", f.name, diff)
 			}
-			for _, f := range families() {
-				frontend := netip.MustParseAddrPort(net.JoinHostPort(f.service, servicePort))
-				backend := netip.MustParseAddrPort(net.JoinHostPort(f.pod, servicePort))
-				s := service.Service{Frontend: frontend, Protocol: service.SCTP, Backends: service.Backends(backend)}
-				must2(d.Services().Put(t.Context(), service.CLI, s))(t)
-				before := counts(t, d)
-				call(t, n, backend, frontend)
-				if diff := delta(t, d, before); diff["forward"] == 0 || diff["reverse"] == 0 || diff["new_connection"] == 0 {
-					t.Errorf("%s: counted %v", f.name, diff)
-				}
-				s.Backends = nil
-				must2(d.Services().Put(t.Context(), service.CLI, s))(t)
-				if err := refusedSCTP(n.pods[1], frontend); !errors.Is(err, unix.ECONNREFUSED) {
-					t.Errorf("%s without backends: %v, want it refused", frontend, err)
-				}
+			s.Backends = nil
+			must2(d.Services().Put(t.Context(), service.CLI, s))(t)
+			if err := refusedSCTP(n.pods[1], frontend); !errors.Is(err, unix.ECONNREFUSED) {
+				t.Errorf("%s without backends: %v, want it refused", frontend, err)
 			}
-		})
-	}
+		}
+	})
 }
 
 // hasSCTP reports whether the kernel has SCTP.

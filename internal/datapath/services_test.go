@@ -169,26 +169,6 @@ func wantWorkers(t *testing.T, d *Datapath, workers int) {
 	wantSlots(t, d, 2*workers*perWorker+1)
 }
 
-// TestReopen closes and opens: what was there is there, and the ids go on.
-func TestReopen(t *testing.T) {
-	d := openTest(t)
-	one := newService(service.UDP, "10.96.0.1:53", "192.168.10.10:53")
-	must2(d.Services().Put(t.Context(), service.CLI, one))(t)
-	for name, open := range openers() {
-		again, err := open(Options{Root: d.objects.Root(), Sizes: objects.Sizes{Services: 1}})
-		if err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
-		wantServices(t, again, one)
-		if change, id, err := again.Services().Put(t.Context(), service.CLI, one); err != nil || change != Unchanged || id != 1 {
-			t.Errorf("%s: Put = %v, %d, %v", name, change, id, err)
-		}
-		if err := again.Close(); err != nil {
-			t.Error(err)
-		}
-	}
-}
-
 // TestRemoveBesideOthers has a root that others have pinned something in.
 func TestRemoveBesideOthers(t *testing.T) {
 	root := testkit.BPFFS(t) + "/[root]" // a name that is no pattern

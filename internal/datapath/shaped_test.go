@@ -22,45 +22,37 @@ import (
 // own address, by a service, and from outside, must come by it and be dropped there.
 func TestShaped(t *testing.T) {
 	testkit.RequireTool(t, "tc")
-	for _, mode := range []struct {
-		name string
-		make func(testing.TB) network
-	}{
-		{"veth", routed}, {"bridge", bridged}, {"netkit", plugged("netkit")}, {"netkit-l2", plugged("netkit-l2")},
-		{"tap", plugged("tap")},
-	} {
-		t.Run(mode.name, func(t *testing.T) {
-			n, d := mode.make(t), openTest(t)
-			far := n.wire(t)
-			shaped := n.attachment(0)
-			shaped.Shaped = true
-			for i, a := range []EndpointSpec{shaped, n.attachment(1)} {
-				if _, change, err := d.Endpoints().Put(t.Context(), a); err != nil || change != Added {
-					t.Fatalf("AddEndpoint %d: %v, %v", i, change, err)
-				}
+	onLinks(t, "veth, bridge, netkit, netkit-l2, tap", func(t *testing.T, mode linkMode) {
+		n, d := mode.make(t), openTest(t)
+		far := n.wire(t)
+		shaped := n.attachment(0)
+		shaped.Shaped = true
+		for i, a := range []EndpointSpec{shaped, n.attachment(1)} {
+			if _, change, err := d.Endpoints().Put(t.Context(), a); err != nil || change != Added {
+				t.Fatalf("AddEndpoint %d: %v, %v", i, change, err)
 			}
-			if _, change, err := d.Endpoints().Put(t.Context(), shaped); err != nil || change != Unchanged {
-				t.Errorf("Put again: %v, %v", change, err)
-			}
-			must(d.Uplinks().Put(t.Context(), n.host, "wire"))(t)
-			server := listenUDP(t, n.pods[0], podA4, 1)[0]
-			vip := netip.MustParseAddrPort(near4 + ":5201")
-			s := service.Service{Frontend: vip, Protocol: service.UDP, Backends: service.Backends(server.addr)}
-			must2(d.Services().Put(t.Context(), service.CLI, s))(t)
-			for name, c := range map[string]struct {
-				from *netns.Namespace
-				to   netip.AddrPort
-			}{
-				"straight": {n.pods[1], server.addr}, "service": {n.pods[1], vip}, "outside": {far, vip},
-			} {
-				t.Run(name, func(t *testing.T) { flood(t, n, server, c.from, c.to) })
-			}
-			// Without it, the queue is passed by where there is a shorter way.
-			if _, change, err := d.Endpoints().Put(t.Context(), n.attachment(0)); err != nil || (change == Updated) != strings.Contains("veth bridge netkit netkit-l2", mode.name) {
-				t.Errorf("Put without a queue: %v, %v", change, err)
-			}
-		})
-	}
+		}
+		if _, change, err := d.Endpoints().Put(t.Context(), shaped); err != nil || change != Unchanged {
+			t.Errorf("Put again: %v, %v", change, err)
+		}
+		must(d.Uplinks().Put(t.Context(), n.host, "wire"))(t)
+		server := listenUDP(t, n.pods[0], podA4, 1)[0]
+		vip := netip.MustParseAddrPort(near4 + ":5201")
+		s := service.Service{Frontend: vip, Protocol: service.UDP, Backends: service.Backends(server.addr)}
+		must2(d.Services().Put(t.Context(), service.CLI, s))(t)
+		for name, c := range map[string]struct {
+			from *netns.Namespace
+			to   netip.AddrPort
+		}{
+			"straight": {n.pods[1], server.addr}, "service": {n.pods[1], vip}, "outside": {far, vip},
+		} {
+			t.Run(name, func(t *testing.T) { flood(t, n, server, c.from, c.to) })
+		}
+		// Without it, the queue is passed by where there is a shorter way.
+		if _, change, err := d.Endpoints().Put(t.Context(), n.attachment(0)); err != nil || (change == Updated) != strings.Contains("veth bridge netkit netkit-l2", mode.name) {
+			t.Errorf("Put without a queue: %v, %v", change, err)
+		}
+	})
 	t.Run("macvlan", func(t *testing.T) {
 		n, d := slaves(t), openTest(t)
 		a := n.attachment(0)
