@@ -4,14 +4,19 @@ package datapath
 
 import (
 	"bytes"
+	"errors"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
+	"mustang/internal/datapath/conntrack"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/datapath/rows"
+	"mustang/internal/rtnl"
 	"mustang/internal/service"
 )
 
@@ -163,6 +168,144 @@ func TestFilterOfOwners(t *testing.T) {
 			if bit := (*objects.Filter)(nil).Bit(key); row[bit/8]>>(bit%8)&1 == 0 {
 				t.Fatalf("bit %d was lost", bit)
 			}
+		}
+	}
+}
+
+// TestPodAtFrontend refuses a pod that has the address of a service, and takes it when the service is gone.
+func TestPodAtFrontend(t *testing.T) {
+	n, d := routed(t), openTest(t)
+	s := service.Service{Frontend: netip.MustParseAddrPort("[" + podA6 + "]:80"), Protocol: service.TCP}
+	must2(d.Services().Put(t.Context(), service.CLI, s))(t)
+	_, _, err := d.Endpoints().Put(t.Context(), n.attachment(0))
+	wantConflict(t, err, "its address "+podA6+" is that of a service")
+	wantEndpoints(t, d)
+	wantLinks(t, d, 0)
+	succeed(t, d.Services().Delete(t.Context(), service.CLI, s.Key()))
+	if _, change, err := d.Endpoints().Put(t.Context(), n.attachment(0)); err != nil || change != Added {
+		t.Errorf("Put without the service: %v, %v", change, err)
+	}
+}
+
+// TestPodAtHostAddress refuses a pod that has an address of the host.
+func TestPodAtHostAddress(t *testing.T) {
+	n, d := routed(t), openTest(t)
+	address := []netip.Prefix{netip.MustParsePrefix(podA4 + "/32")}
+	succeed(t, rtnl.In(n.host).Configure("lo", rtnl.DeviceConfig{Addresses: address, Up: true}))
+	_, _, err := d.Endpoints().Put(t.Context(), n.attachment(0))
+	wantConflict(t, err, "its address "+podA4+" is that of the host")
+	wantEndpoints(t, d)
+	wantLinks(t, d, 0)
+}
+
+// TestFrontendAtPod refuses a service that has the address of a pod, by Put and in a set.
+func TestFrontendAtPod(t *testing.T) {
+	n, d := routed(t), openTest(t)
+	n.attachBoth(t, d)
+	for _, owner := range []service.Owner{service.CLI, service.CNI} {
+		s := service.Service{Frontend: netip.MustParseAddrPort("[" + podA6 + "]:80"), Protocol: service.TCP}
+		_, _, err := d.Services().Put(t.Context(), owner, s)
+		wantConflict(t, err, "the address is that of endpoint")
+		_, err = d.Services().Apply(t.Context(), owner, []service.Service{s})
+		wantConflict(t, err, "the address is that of endpoint")
+	}
+	if all, err := d.Services().List(t.Context()); err != nil || len(all) != 0 {
+		t.Errorf("services %v, %v; want none", all, err)
+	}
+}
+
+// wantConflict wants a ConflictError that has the words.
+func wantConflict(t *testing.T, err error, words string) {
+	t.Helper()
+	var conflict *ConflictError
+	if !errors.As(err, &conflict) || !strings.Contains(err.Error(), words) {
+		t.Errorf("error %v, want a ConflictError with %q", err, words)
+	}
+}
+
+// TestBackendThatIsService has a service call another one: calls are translated once.
+func TestBackendThatIsService(t *testing.T) {
+	d := openTest(t)
+	other := netip.MustParseAddrPort("10.96.0.2:80")
+	put := func(s service.Service) error {
+		_, _, err := d.Services().Put(t.Context(), service.CLI, s)
+		return err
+	}
+	succeed(t, put(service.Service{Frontend: other, Protocol: service.TCP}))
+	for _, protocol := range []service.Protocol{service.Any, service.TCP, service.UDP} {
+		s := service.Service{Frontend: netip.MustParseAddrPort("10.96.0.1:80"), Protocol: protocol, Backends: service.Backends(other)}
+		if err := put(s); protocol != service.UDP {
+			wantConflict(t, err, "10.96.0.2:80 is a service")
+		} else if err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestDeleteWhileOpening deletes a pod, or a service, while other pods open connections to it: none may be left that knows
+// the pod or the service.
+func TestDeleteWhileOpening(t *testing.T) {
+	w := newWorld(newBench(t), false, protoUDP)
+	for _, c := range []struct {
+		name   string
+		remove func() error
+	}{
+		{"endpoint", func() error { return w.Endpoints().Delete(t.Context(), 1) }},
+		{"service", func() error {
+			return w.Services().Delete(t.Context(), service.CLI, service.Key{Frontend: w.service, Protocol: service.UDP})
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			for range 300 {
+				w.reset(t, objects.AttachHost)
+				id := w.serve(t, w.service, w.backend)
+				stop := w.opening(t)
+				succeed(t, c.remove())
+				stop()
+				w.unknown(t, id, c.name == "service")
+			}
+		})
+	}
+}
+
+// opening opens connections to the service on another CPU until the result is called.
+func (w *world) opening(t *testing.T) (stop func()) {
+	t.Helper()
+	p := w.loaded(t, fromHost)
+	var ended atomic.Bool
+	var running sync.WaitGroup
+	begun := make(chan struct{})
+	running.Go(func() {
+		for port := uint16(1024); !ended.Load() && port < 5000; port++ {
+			if _, _, err := p.Test(w.next(netip.AddrPortFrom(w.client.Addr(), port), w.service).frame()); err != nil {
+				t.Error(err)
+			}
+			if port == 1034 {
+				close(begun)
+			}
+		}
+	})
+	<-begun
+	return func() {
+		ended.Store(true)
+		running.Wait()
+	}
+}
+
+// unknown fails the test if a valid connection knows the first pod, or the service with the id.
+func (w *world) unknown(t *testing.T, id uint32, service bool) {
+	t.Helper()
+	known := make(map[netip.AddrPort]bool)
+	succeed(t, w.objects.Slots.Each(func(_ uint32, slot objects.Slot) bool {
+		if service && slot.Service == id || !service && slot.Backend == 1 {
+			known[rows.DecodeAddrPort(slot.From.Saddr, slot.From.Sport)] = true
+		}
+		return true
+	}))
+	valid := must(w.ConnectionTable().List(conntrack.Filter{}))(t)
+	for _, c := range valid {
+		if known[c.Client] {
+			t.Fatalf("connection %+v is valid", c)
 		}
 	}
 }
