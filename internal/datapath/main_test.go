@@ -132,6 +132,17 @@ func delta(t testing.TB, d *Datapath, before map[string]uint64) map[string]uint6
 	return diff
 }
 
+// awaitCount waits until something was counted since before.
+func awaitCount(t testing.TB, d *Datapath, before map[string]uint64, name string) {
+	t.Helper()
+	testkit.Eventually(t, 20*time.Second, func() error {
+		if diff := delta(t, d, before); diff[name] == 0 {
+			return fmt.Errorf("no %s, counted %v", name, diff)
+		}
+		return nil
+	})
+}
+
 // must returns the value of a call, and ends the test if the call failed: must(call())(t).
 func must[V any](v V, err error) func(testing.TB) V {
 	return func(t testing.TB) V {

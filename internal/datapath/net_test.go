@@ -63,10 +63,16 @@ func newNetwork(t testing.TB) network {
 	testkit.RequireTool(t, "ip")
 	n := network{host: testkit.Namespace(t, "host")}
 	n.pods[0], n.pods[1] = testkit.Namespace(t, "a"), testkit.Namespace(t, "b")
-	for _, key := range []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"} {
-		succeed(t, rtnl.In(n.host).SetSysctl(key, "1"))
-	}
+	setForwarding(t, n.host, "1")
 	return n
+}
+
+// setForwarding has a namespace forward packets, or not.
+func setForwarding(t testing.TB, ns *netns.Namespace, value string) {
+	t.Helper()
+	for _, key := range []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"} {
+		succeed(t, rtnl.In(ns).SetSysctl(key, value))
+	}
 }
 
 // routed pods hang off veths, and the host routes between them.

@@ -179,12 +179,7 @@ func TestListenOnOwnPort(t *testing.T) {
 		applyPolicies(t, d, denyEgressB)
 		before := counts(t, d)
 		must(unix.Write(connected, []byte("more")))(t)
-		testkit.Eventually(t, 10*time.Second, func() error {
-			if delta(t, d, before)["drop_policy_egress"] == 0 {
-				return errors.New("nothing is dropped")
-			}
-			return nil
-		})
+		awaitCount(t, d, before, "drop_policy_egress")
 	}
 }
 

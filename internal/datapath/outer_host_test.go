@@ -209,9 +209,7 @@ func TestForgingAsNodeByHost(t *testing.T) {
 		pod := &policy.Pod{Namespace: "default", Name: "c", Labels: map[string]string{"app": "a"}}
 		spec := EndpointSpec{Namespace: veth, IfName: "eth0", Host: f.network.host, Pod: pod}
 		must2(f.d.Endpoints().Put(t.Context(), spec))(t)
-		for _, key := range []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"} {
-			succeed(t, rtnl.In(f.network.host).SetSysctl(key, "1"))
-		}
+		setForwarding(t, f.network.host, "1")
 		strangers := f.strangers(t)
 		for family, addr := range []string{podA4, podA6} {
 			node, outside := netip.MustParseAddr([]string{gateway4, gateway6}[family]), [2]netip.Addr{outside4, outside6}[family]

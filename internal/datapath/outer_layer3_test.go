@@ -52,7 +52,7 @@ func TestForgingInLayer3(t *testing.T) {
 					for _, way := range ways {
 						f.own = own
 						t.Run(fmt.Sprintf("to %s from %s, %s", name, from, way.name), func(t *testing.T) {
-							f.tryLayer3(t, victim, from, [2]netip.Addr{own4, own6}[family], way)
+							f.tryGuarded(t, victim, from, [2]netip.Addr{own4, own6}[family], way)
 						})
 					}
 				}
@@ -101,26 +101,6 @@ func nft(t *testing.T, ns *netns.Namespace, rules string) {
 	load.Stdin = strings.NewReader(rules)
 	if out, err := load.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
-	}
-}
-
-// tryLayer3 sends a forged datagram, and an honest one behind it: that alone arrives.
-//
-//revive:disable-next-line:argument-limit // t comes on top of the four that say who sends what how
-func (f *forger) tryLayer3(t *testing.T, victim net.PacketConn, from, own netip.Addr, way way) {
-	t.Helper()
-	testkit.Eventually(t, 5*time.Second, func() error {
-		f.send(t, f.datagram(own, victim, "warm"), f.honest())
-		return f.expectAny(victim, "warm")
-	})
-	before := counts(t, f.d)
-	f.send(t, f.datagram(from, victim, "forged"), way)
-	f.send(t, f.datagram(own, victim, "honest"), f.honest())
-	if err := f.expect(victim, "honest"); err != nil {
-		t.Error(err)
-	}
-	if d := delta(t, f.d, before)["drop_source"]; d != 1 {
-		t.Errorf("drop_source: %d", d)
 	}
 }
 
@@ -208,9 +188,7 @@ func TestModeOfIpvlan(t *testing.T) {
 		must2(f.d.Endpoints().Put(t.Context(), EndpointSpec{Namespace: veth, IfName: "eth0", Host: f.network.host, Pod: pod}))(t)
 		applyPolicies(t, f.d, onlyOutsideToA)
 		f.run(t, "-n HOST addr add "+hostOut[0].String()+"/24 dev up0\n-n HOST addr add "+hostOut[1].String()+"/64 dev up0 nodad")
-		for _, key := range []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"} {
-			succeed(t, rtnl.In(f.network.host).SetSysctl(key, "1"))
-		}
+		setForwarding(t, f.network.host, "1")
 		strangers := f.strangers(t)
 		if out, err := exec.Command("ip", "-n", f.pods[1].Name(), "link", "set", "eth0", "type", "ipvlan", "mode", "l3").CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)
@@ -288,9 +266,7 @@ func TestSealsAreNotReused(t *testing.T) {
 			}
 			rewriteIn(outside)
 			spray(1, "passes")
-			if err := f.expect(victim, "passes"); err != nil {
-				t.Error(err)
-			}
+			f.wants(t, victim, "passes")
 		})
 	}
 }

@@ -178,12 +178,7 @@ func TestLocalTraffic(t *testing.T) {
 				_, err := testkit.RoundTrip(t, c.client, "tcp", s.Frontend.String(), []byte("patience"))
 				done <- err
 			}()
-			testkit.Eventually(t, 5*time.Second, func() error {
-				if delta(t, d, before)["drop_no_local_backend"] == 0 {
-					return errors.New("nothing dropped yet")
-				}
-				return nil
-			})
+			awaitCount(t, d, before, "drop_no_local_backend")
 			s.Backends = append(s.Backends, near)
 			must2(d.Services().Put(t.Context(), service.CLI, s))(t)
 			if err := <-done; err != nil {

@@ -17,7 +17,6 @@ import (
 
 	"mustang/internal/datapath/objects"
 	"mustang/internal/netns"
-	"mustang/internal/rtnl"
 	"mustang/internal/service"
 	"mustang/internal/testkit"
 )
@@ -60,9 +59,7 @@ func (c uplinkCase) attach(t *testing.T, n network, d *Datapath) *netns.Namespac
 		far = n.wire(t)
 	}
 	if !c.stack { // the host forwards nothing, so that nothing takes the way through it
-		for _, key := range []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"} {
-			succeed(t, rtnl.In(n.host).SetSysctl(key, "0"))
-		}
+		setForwarding(t, n.host, "0")
 	}
 	n.attachBoth(t, d)
 	if change, err := d.Uplinks().Put(t.Context(), n.host, uplink); err != nil || change != Added {
