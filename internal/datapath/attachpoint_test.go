@@ -134,8 +134,7 @@ func TestMixed(t *testing.T) {
 			w.check(t, toOwn, p, wants{actionNext, out, once("icmp_error", "passed")})
 		}},
 		{"pod that becomes one after its connection", 0, func(t *testing.T, w *world) {
-			w.serve(t, w.service, w.remote)
-			w.send(t, fromHost, w.first(w.client, w.service))
+			w.open(t, w.remote)
 			w.endpoint(t, pod{3, objects.AttachHost, "0e", ""}, w.remote.Addr())
 			w.gets(t, fromHost, w.next(w.client, w.service), "next client>remote: forward passed")
 			if w.proto == protoTCP {

@@ -257,8 +257,7 @@ func TestSlotsOfClosedConnections(t *testing.T) {
 	}()
 	one.Set(0)
 	succeed(t, unix.SchedSetaffinity(0, &one))
-	w := newWorld(newBench(t), false, protoTCP)
-	w.reset(t, objects.AttachHost)
+	w := pods(t, false, protoTCP)
 	w.serve(t, w.service, w.backend)
 	w.serve(t, w.other, w.remote)
 	const count, again = 100, 1300 * time.Millisecond // CURSOR_TIME in slots.h and a little more

@@ -50,8 +50,7 @@ func TestCopies(t *testing.T) {
 func connectionCopies() []translateCase {
 	return []translateCase{
 		{"a connection whose client opens it again", 0, func(t *testing.T, w *world) {
-			w.serve(t, w.service, w.backend)
-			w.send(t, fromHost, w.first(w.client, w.service))
+			w.open(t, w.backend)
 			p := w.next(w.client, w.service)
 			forward := once("forward", "redirect_peer")
 			eachCPU(t, func() { w.check(t, fromHost, p, wants{actionRedirect, p.became(w.client, w.backend, "0a"), forward}) })
@@ -68,8 +67,7 @@ func connectionCopies() []translateCase {
 			}
 		}},
 		{"a connection whose service is deleted", service.UDP, func(t *testing.T, w *world) {
-			w.serve(t, w.service, w.backend)
-			w.send(t, fromHost, w.first(w.client, w.service))
+			w.open(t, w.backend)
 			p, back := w.next(w.client, w.service), w.next(w.backend, w.client)
 			eachCPU(t, func() {
 				w.gets(t, fromHost, p, "redirect client>backend 0a: forward redirect_peer")
@@ -83,8 +81,7 @@ func connectionCopies() []translateCase {
 			})
 		}},
 		{"a connection whose rows are evicted, and whose client opens it again", service.TCP, func(t *testing.T, w *world) {
-			w.serve(t, w.service, w.backend)
-			w.send(t, fromHost, w.first(w.client, w.service))
+			w.open(t, w.backend)
 			backend := netip.AddrPortFrom(w.backend.Addr(), 9090)
 			w.serve(t, w.service, backend)
 			p := w.next(w.client, w.service)
@@ -96,8 +93,7 @@ func connectionCopies() []translateCase {
 			})
 		}},
 		{"a connection that ends", service.TCP, func(t *testing.T, w *world) {
-			w.serve(t, w.service, w.backend)
-			w.send(t, fromHost, w.first(w.client, w.service))
+			w.open(t, w.backend)
 			w.send(t, fromHost, w.next(w.client, w.service))
 			w.send(t, fromHost, w.next(w.client, w.service).with(func(p *packet) { p.flags = flagFIN | flagACK }))
 			w.send(t, fromHost, w.next(w.backend, w.client))
@@ -105,8 +101,7 @@ func connectionCopies() []translateCase {
 			w.closed(t, true)
 		}},
 		{"a reply that the stack brings", 0, func(t *testing.T, w *world) {
-			w.serve(t, w.service, w.remote)
-			w.send(t, fromHost, w.first(w.client, w.service))
+			w.open(t, w.remote)
 			p := w.next(w.remote, w.client)
 			for range 2 {
 				w.gets(t, toHost, p, "next service>client: reverse passed")
@@ -136,8 +131,7 @@ func pathCopies() []translateCase {
 			eachCPU(t, to("0a"))
 		}},
 		{"a backend that packets reach directly, whose pod goes and comes", 0, func(t *testing.T, w *world) {
-			w.serve(t, w.service, w.backend)
-			w.send(t, fromHost, w.first(w.client, w.service))
+			w.open(t, w.backend)
 			p := w.next(netip.AddrPortFrom(w.client.Addr(), 40001), w.backend)
 			direct := wants{actionRedirect, p.became(p.src, w.backend, "0a"), once("redirect_peer")}
 			eachCPU(t, func() { w.check(t, fromHost, p, direct) })
@@ -180,10 +174,8 @@ func pathCopies() []translateCase {
 // TestCopiesExpire deletes rows without a word to the programs, as a process does that is killed before it can say so. The
 // programs' copies serve for about a second.
 func TestCopiesExpire(t *testing.T) {
-	w := newWorld(newBench(t), false, protoTCP)
-	w.reset(t, objects.AttachHost)
-	w.serve(t, w.service, w.backend)
-	w.send(t, fromHost, w.first(w.client, w.service))
+	w := pods(t, false, protoTCP)
+	w.open(t, w.backend)
 	forward, direct := w.next(w.client, w.service), w.next(w.client, netip.AddrPortFrom(w.backend.Addr(), 9))
 	w.send(t, fromHost, forward)
 	w.send(t, fromHost, direct)
@@ -205,8 +197,7 @@ func TestCopiesExpire(t *testing.T) {
 // that were made with the rows serve for the next packets, and note in the slot what these change. A copy serves until the
 // clock of the copies strikes, so a few connections are tried.
 func TestFirstPacketsLookNothingUp(t *testing.T) {
-	w := newWorld(newBench(t), false, protoTCP)
-	w.reset(t, objects.AttachHost)
+	w := pods(t, false, protoTCP)
 	w.serve(t, w.service, w.backend)
 	for port := uint16(40000); port < 40020; port++ {
 		client := netip.AddrPortFrom(w.client.Addr(), port)

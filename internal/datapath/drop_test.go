@@ -65,8 +65,7 @@ func TestDropReasons(t *testing.T) {
 // dropped returns a test that a packet is dropped and counted.
 func dropped(counter string, provoke func(*testing.T, *world) packet) func(*testing.T) {
 	return func(t *testing.T) {
-		w := newWorld(newBench(t), true, protoTCP)
-		w.reset(t, objects.AttachHost)
+		w := pods(t, true, protoTCP)
 		w.check(t, fromHost, provoke(t, w), wants{actionDrop, nil, once(counter)})
 	}
 }

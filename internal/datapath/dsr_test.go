@@ -197,8 +197,7 @@ func tunnelCases() []translateCase {
 // address that come without a tunnel.
 func TestTunnelTo(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
-		w := newWorld(newBench(t), v6, protoUDP)
-		w.reset(t, objects.AttachHost)
+		w := pods(t, v6, protoUDP)
 		w.nodePort(t, w.backend)
 		elsewhere := netip.AddrPortFrom(w.remote.Addr(), w.service.Port())
 		p := w.first(w.outsider, elsewhere)
@@ -224,8 +223,7 @@ func (w *world) nodePort(t *testing.T, backends ...netip.AddrPort) {
 // TestTunnelSourceRange checks that a tunnel is no way round the source ranges of a service.
 func TestTunnelSourceRange(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
-		w := newWorld(newBench(t), v6, protoTCP)
-		w.reset(t, objects.AttachHost)
+		w := pods(t, v6, protoTCP)
 		s := service.Service{Frontend: w.service, Protocol: service.TCP, External: true, DSR: service.IPIP, Backends: service.Backends(w.backend)}
 		for in, want := range map[netip.Addr]wants{
 			w.outsider.Addr(): {actionRedirect, nil, once("decapsulated", "forward", "redirect_peer", "new_connection")},

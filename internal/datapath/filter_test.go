@@ -62,8 +62,7 @@ func TestFilter(t *testing.T) {
 		}},
 		{"a service that goes", 0, func(t *testing.T, w *world) {
 			w.service = w.random()
-			w.serve(t, w.service, w.backend)
-			w.send(t, fromHost, w.first(w.client, w.service))
+			w.open(t, w.backend)
 			succeed(t, w.Services().Delete(t.Context(), service.CLI, service.Key{Frontend: w.service, Protocol: service.Protocol(w.proto)}))
 			w.gets(t, fromHost, w.first(w.client, w.service), "next: passed")
 			p := w.next(w.client, w.service)

@@ -67,8 +67,7 @@ func TestHandshake(t *testing.T) {
 		"an end that goes on closes in the end": {[]sent{syn, synAck, ack, back(rst), answer, fin, back(fin), ack}, conntrack.StateClosed},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(newBench(t), false, protoTCP)
-			w.reset(t, objects.AttachHost)
+			w := pods(t, false, protoTCP)
 			w.serve(t, w.service, w.backend)
 			for _, s := range c.packets {
 				p := w.next(w.client, w.service)
@@ -156,8 +155,7 @@ func TestTimeWait(t *testing.T) {
 		"the backend, long since": {true, 61 * time.Second, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(newBench(t), false, protoTCP)
-			w.reset(t, objects.AttachHost)
+			w := pods(t, false, protoTCP)
 			w.serve(t, w.service, w.backend)
 			w.serve(t, w.other, w.backend)
 			w.send(t, fromHost, w.first(w.client, w.service))
@@ -183,8 +181,7 @@ func TestTimeWait(t *testing.T) {
 // TestDirectConnectionAfterService has a client use the port of a closed connection to a service for connections to the
 // backend itself. What opens without the table goes on without it.
 func TestDirectConnectionAfterService(t *testing.T) {
-	w := newWorld(newBench(t), false, protoTCP)
-	w.reset(t, objects.AttachHost)
+	w := pods(t, false, protoTCP)
 	w.serve(t, w.service, w.backend)
 	w.openAndClose(t, w.client.Port(), 1)
 	changed := func(p packet) bool {
@@ -208,8 +205,7 @@ func TestDirectConnectionAfterService(t *testing.T) {
 
 // TestRowOfAnother gives a service the row of another one, as a program may see it that reads while rows are replaced.
 func TestRowOfAnother(t *testing.T) {
-	w := newWorld(newBench(t), false, protoTCP)
-	w.reset(t, objects.AttachHost)
+	w := pods(t, false, protoTCP)
 	w.serve(t, w.service, w.remote)
 	key := rows.ServiceKey(w.service, service.TCP)
 	row, found, err := w.objects.Services.Get(key)
@@ -227,8 +223,7 @@ func TestRowOfAnother(t *testing.T) {
 // TestNextConnectionOfPort has a client use the port of a closed connection to the service again. With the same backend it
 // takes over the rows of the old one, and with another it does not.
 func TestNextConnectionOfPort(t *testing.T) {
-	w := newWorld(newBench(t), false, protoTCP)
-	w.reset(t, objects.AttachHost)
+	w := pods(t, false, protoTCP)
 	w.serve(t, w.service, w.backend)
 	w.openAndClose(t, w.client.Port(), 1)
 	opened := func(backend netip.AddrPort) objects.Slot {
@@ -318,8 +313,7 @@ func TestFirstPacketsAtOnce(t *testing.T) {
 // TestRowOfAnotherConnection stores the row of another connection under a tuple, as a program sees it that reads a row while
 // it is deleted and used again. No packet must follow it.
 func TestRowOfAnotherConnection(t *testing.T) {
-	w := newWorld(newBench(t), false, protoTCP)
-	w.reset(t, objects.AttachHost)
+	w := pods(t, false, protoTCP)
 	w.serve(t, w.service, w.backend)
 	w.serve(t, w.other, w.remote)
 	w.send(t, fromHost, w.first(w.client, w.other))

@@ -33,8 +33,7 @@ func repeatCases() []translateCase {
 			w.gets(t, fromHost, p, "redirect client>backend 0a: kept_connection forward redirect_peer")
 		}},
 		{"SYN after FINs of both ends", service.TCP, func(t *testing.T, w *world) {
-			w.serve(t, w.service, w.backend)
-			w.send(t, fromHost, w.first(w.client, w.service))
+			w.open(t, w.backend)
 			p := w.next(w.client, w.service).with(func(p *packet) { p.flags |= flagFIN })
 			w.gets(t, fromHost, p, "redirect client>backend 0a: forward redirect_peer")
 			w.closed(t, false)
@@ -45,8 +44,7 @@ func repeatCases() []translateCase {
 			w.closed(t, false)
 		}},
 		{"RST closes", service.TCP, func(t *testing.T, w *world) {
-			w.serve(t, w.service, w.backend)
-			w.send(t, fromHost, w.first(w.client, w.service))
+			w.open(t, w.backend)
 			w.send(t, fromHost, w.next(w.client, w.service).with(func(p *packet) { p.flags = flagRST }))
 			w.closed(t, true)
 		}},
@@ -73,14 +71,12 @@ func changeCases() []translateCase {
 			w.gets(t, fromHost, p, "next client>remote: new_connection forward passed")
 		}},
 		{"SYN after the service is gone", service.TCP, func(t *testing.T, w *world) {
-			w.serve(t, w.service, w.backend)
-			w.send(t, fromHost, w.first(w.client, w.service))
+			w.open(t, w.backend)
 			w.unserve(t, w.service)
 			w.gets(t, fromHost, w.first(w.client, w.service), "next: passed")
 		}},
 		{"open connection after the backends changed", service.TCP, func(t *testing.T, w *world) {
-			w.serve(t, w.service, w.backend)
-			w.send(t, fromHost, w.first(w.client, w.service))
+			w.open(t, w.backend)
 			w.serve(t, w.service, w.remote)
 			w.gets(t, fromHost, w.next(w.client, w.service), "redirect client>backend 0a: forward redirect_peer")
 		}},
@@ -106,8 +102,7 @@ func changeCases() []translateCase {
 			w.gets(t, fromHost, w.next(w.client, w.service), "next: passed")
 		}},
 		{"endpoint is deleted", 0, func(t *testing.T, w *world) {
-			w.serve(t, w.service, w.backend)
-			w.send(t, fromHost, w.first(w.client, w.service))
+			w.open(t, w.backend)
 			succeed(t, w.Endpoints().Delete(context.Background(), 1))
 			w.connected(t)
 		}},
@@ -125,8 +120,7 @@ func collisionCases() []translateCase {
 			w.gets(t, fromHost, w.next(w.backend, w.client), "redirect service>client 0c: reverse redirect_peer")
 		}},
 		{"straight to the backend of an open connection", 0, func(t *testing.T, w *world) {
-			w.serve(t, w.service, w.backend)
-			w.send(t, fromHost, w.first(w.client, w.service))
+			w.open(t, w.backend)
 			w.checkChanged(t, w.backend, once("new_connection", "port_changed", "forward", "redirect_peer"))
 			p := w.first(w.client, w.backend)
 			if w.proto == protoTCP {
@@ -138,8 +132,7 @@ func collisionCases() []translateCase {
 			}
 		}},
 		{"straight to the backend again, after the first connection was closed", service.TCP, func(t *testing.T, w *world) {
-			w.serve(t, w.service, w.backend)
-			w.send(t, fromHost, w.first(w.client, w.service))
+			w.open(t, w.backend)
 			w.send(t, fromHost, w.first(w.client, w.backend))
 			w.send(t, fromHost, w.next(w.client, w.backend).with(func(p *packet) { p.flags |= flagRST }))
 			w.send(t, fromHost, w.first(w.client, w.backend))
@@ -149,8 +142,7 @@ func collisionCases() []translateCase {
 			}
 		}},
 		{"straight to the backend of a closed connection", service.TCP, func(t *testing.T, w *world) {
-			w.serve(t, w.service, w.backend)
-			w.send(t, fromHost, w.first(w.client, w.service))
+			w.open(t, w.backend)
 			w.send(t, fromHost, w.next(w.client, w.service).with(func(p *packet) { p.flags |= flagRST }))
 			w.age(t, 2*time.Second)
 			w.gets(t, fromHost, w.first(w.client, w.backend), "redirect client>backend 0a: redirect_peer slot_reused")

@@ -223,8 +223,7 @@ func dieDeleting(t *testing.T, d *Datapath, old service.Service) {
 
 // TestSweepEndsConnections has a UDP connection to a backend that a process replaced, which died before it told programs.
 func TestSweepEndsConnections(t *testing.T) {
-	w := newWorld(newBench(t), false, protoUDP)
-	w.reset(t, objects.AttachHost)
+	w := pods(t, false, protoUDP)
 	w.serve(t, w.service, w.backend)
 	p := w.next(w.client, w.service)
 	w.send(t, fromHost, p)

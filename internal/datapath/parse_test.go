@@ -186,8 +186,7 @@ func fragmentCases() []translateCase {
 			w.gets(t, fromHost, later, "redirect service>client 0c: reverse redirect_peer")
 		}},
 		{"back from another node", 0, func(t *testing.T, w *world) {
-			w.serve(t, w.service, w.remote)
-			w.send(t, fromHost, w.first(w.client, w.service))
+			w.open(t, w.remote)
 			first, later := w.parts(w.next(w.remote, w.client))
 			w.gets(t, toHost, first, "next service>client: reverse passed")
 			w.gets(t, toHost, later, "next service>client: reverse passed")

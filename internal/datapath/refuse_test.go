@@ -104,8 +104,7 @@ func (p packet) refusal() *packet {
 
 // TestErrorLimit sends more datagrams to a service without backends than the kernel would answer: their sources may be forged.
 func TestErrorLimit(t *testing.T) {
-	w := newWorld(newBench(t), false, protoUDP)
-	w.reset(t, objects.AttachHost)
+	w := pods(t, false, protoUDP)
 	w.serve(t, w.service)
 	const sent, second = 20_000, 1000
 	frame, answered, begun := w.first(w.client, w.service).frame(), 0, time.Now()

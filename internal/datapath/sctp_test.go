@@ -70,8 +70,7 @@ func sctpCases() []translateCase {
 			w.inState(t, conntrack.StateClosed)
 		}},
 		{"a restart", 0, func(t *testing.T, w *world) {
-			w.serve(t, w.service, w.backend)
-			w.send(t, fromHost, w.first(w.client, w.service))
+			w.open(t, w.backend)
 			w.send(t, fromHost, w.chunk(w.client, w.service, chunkCookieEcho))
 			p := w.first(w.client, w.service)
 			w.gets(t, fromHost, p, "redirect client>backend 0a: kept_connection forward redirect_peer")
@@ -107,8 +106,7 @@ func takenCases() []translateCase {
 			w.check(t, fromHost, p, wants{actionRedirect, p.became(w.client, w.backend, "0a"), opened})
 		}},
 		{"an association with a pod itself whose port a service's has", 0, func(t *testing.T, w *world) {
-			w.serve(t, w.service, w.backend)
-			w.send(t, fromHost, w.first(w.client, w.service))
+			w.open(t, w.backend)
 			w.gets(t, fromHost, w.first(w.client, w.backend), "drop: drop_port_exhausted")
 		}},
 	}
@@ -127,8 +125,7 @@ func oddSCTPCases() []translateCase {
 			}
 		}},
 		{"without a chunk", 0, func(t *testing.T, w *world) {
-			w.serve(t, w.service, w.backend)
-			w.send(t, fromHost, w.first(w.client, w.service))
+			w.open(t, w.backend)
 			p, want := w.next(w.client, w.service), w.next(w.client, w.backend).became(w.client, w.backend, "0a")
 			// The ports alone change nothing in the header, so both frames end after it.
 			end := len(p.frame()) - len(p.payload) - 4

@@ -48,6 +48,14 @@ func newWorld(b *bench, v6 bool, proto uint8) *world {
 	return w
 }
 
+// pods is a world with both pods behind devices of the host.
+func pods(t testing.TB, v6 bool, proto uint8) *world {
+	t.Helper()
+	w := newWorld(newBench(t), v6, proto)
+	w.reset(t, objects.AttachHost)
+	return w
+}
+
 // reset empties the maps and stores both pods as endpoints of one attach point.
 func (w *world) reset(t testing.TB, s objects.AttachPoint) {
 	t.Helper()
@@ -150,13 +158,11 @@ func pathCases() []translateCase {
 				Source: w.client, Backend: w.backend, ServiceID: id})
 		}},
 		{"goes on to a pod of the node", 0, func(t *testing.T, w *world) {
-			w.serve(t, w.service, w.backend)
-			w.send(t, fromHost, w.first(w.client, w.service))
+			w.open(t, w.backend)
 			w.gets(t, fromHost, w.next(w.client, w.service), "redirect client>backend 0a: forward redirect_peer")
 		}},
 		{"comes back from a pod of the node", 0, func(t *testing.T, w *world) {
-			w.serve(t, w.service, w.backend)
-			w.send(t, fromHost, w.first(w.client, w.service))
+			w.open(t, w.backend)
 			w.gets(t, fromHost, w.next(w.backend, w.client), "redirect service>client 0c: reverse redirect_peer")
 		}},
 		{"opens to another node", 0, func(t *testing.T, w *world) {
@@ -164,8 +170,7 @@ func pathCases() []translateCase {
 			w.gets(t, fromHost, w.first(w.client, w.service), "next client>remote: new_connection forward passed")
 		}},
 		{"comes back from another node", 0, func(t *testing.T, w *world) {
-			w.serve(t, w.service, w.remote)
-			w.send(t, fromHost, w.first(w.client, w.service))
+			w.open(t, w.remote)
 			w.gets(t, toHost, w.next(w.remote, w.client), "next service>client: reverse passed")
 		}},
 		{"straight to a pod", 0, func(t *testing.T, w *world) {
@@ -293,10 +298,8 @@ func (w *world) forget(t *testing.T) {
 
 // TestAnswerOfRemovedBackend removes a UDP backend while its answer is under way.
 func TestAnswerOfRemovedBackend(t *testing.T) {
-	w := newWorld(newBench(t), false, protoUDP)
-	w.reset(t, objects.AttachHost)
-	w.serve(t, w.service, w.backend)
-	w.send(t, fromHost, w.first(w.client, w.service))
+	w := pods(t, false, protoUDP)
+	w.open(t, w.backend)
 	w.serve(t, w.service, w.remote)
 	p := w.first(w.backend, w.client)
 	if _, got := w.run(t, fromHost, p.frame()); string(got) != string(p.became(w.service, w.client, "0c").frame()) {

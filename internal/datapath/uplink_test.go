@@ -299,8 +299,7 @@ func untouchedCases() []translateCase {
 			untouched(t, w, w.next(w.client, w.service).arriving("aa"))
 		}},
 		{"answer to a pod", 0, func(t *testing.T, w *world) {
-			w.serve(t, w.service, w.remote)
-			w.send(t, fromHost, w.first(w.client, w.service))
+			w.open(t, w.remote)
 			untouched(t, w, w.next(w.remote, w.client).arriving("aa"))
 		}},
 		{"malformed", 0, func(t *testing.T, w *world) {
@@ -315,8 +314,7 @@ func untouchedCases() []translateCase {
 		}},
 		{"out, of no connection", 0, func(t *testing.T, w *world) {
 			w.gets(t, toUplink, w.next(w.service, w.outsider), "next: passed")
-			w.serve(t, w.service, w.remote)
-			w.send(t, fromHost, w.first(w.client, w.service))
+			w.open(t, w.remote)
 			w.gets(t, toUplink, w.next(w.remote, w.client), "next: passed")
 		}},
 	}
