@@ -20,8 +20,8 @@ import (
 	"mustang/internal/testkit"
 )
 
-// TestPolicyRows has nine pods in three namespaces send each to each under random policies. The programs drop the packets that
-// policy.Explain denies, on the side of the sender and on the side of the receiver, and no others.
+// TestPolicyRows has nine pods in three namespaces send each to each under random policies. The programs of the sender and of
+// the receiver drop the packets that policy.Explain denies, and no others.
 func TestPolicyRows(t *testing.T) {
 	w := newWorld(newBench(t), false, protoTCP)
 	s := policy.Snapshot{Namespaces: []policy.Namespace{{Name: "n1", Labels: map[string]string{"team": "one"}}}}
@@ -29,9 +29,11 @@ func TestPolicyRows(t *testing.T) {
 	for i := range 9 {
 		p := policy.Pod{
 			Namespace: fmt.Sprintf("n%d", i/3), Name: fmt.Sprintf("p%d", i),
-			Labels:    map[string]string{"app": string(rune('a' + i%3)), "tier": string(rune('x' + i%2))},
-			Ports:     []policy.NamedPort{{Name: "web", Protocol: service.TCP, Port: []uint16{80, 8080}[i%2]}},
-			Addresses: []netip.Addr{netip.AddrFrom4([4]byte{192, 168, 10, byte(20 + i)}), netip.MustParseAddr(fmt.Sprintf("fd00:10::%d", 20+i))},
+			Labels: map[string]string{"app": string(rune('a' + i%3)), "tier": string(rune('x' + i%2))},
+			Ports:  []policy.NamedPort{{Name: "web", Protocol: service.TCP, Port: []uint16{80, 8080}[i%2]}},
+			Addresses: []netip.Addr{
+				netip.AddrFrom4([4]byte{192, 168, 10, byte(20 + i)}), netip.MustParseAddr(fmt.Sprintf("fd00:10::%d", 20+i)),
+			},
 		}
 		for _, ip := range p.Addresses {
 			w.endpoint(t, pod{uint32(i + 1), objects.AttachHost, "0a", "s"}, ip)
@@ -60,8 +62,8 @@ func TestPolicyRows(t *testing.T) {
 	}
 	for _, egress := range []bool{true, false} {
 		for _, ingress := range []bool{true, false} {
-			if decisions[[2]bool{egress, ingress}] < 100 {
-				t.Errorf("egress allowed %t, ingress allowed %t: %d packets only", egress, ingress, decisions[[2]bool{egress, ingress}])
+			if n := decisions[[2]bool{egress, ingress}]; n < 100 {
+				t.Errorf("egress allowed %t, ingress allowed %t: %d packets, want 100", egress, ingress, n)
 			}
 		}
 	}
@@ -77,18 +79,19 @@ func (w *world) compare(t *testing.T, s *policy.Snapshot, ends [2]int, decisions
 				f := policy.Flow{Source: src, Destination: dst, Protocol: protocol, Port: port}
 				egress, ingress := must2(policy.Explain(*s, f))(t)
 				decisions[[2]bool{egress.Allow, ingress.Allow}]++
-				p := packet{src: netip.AddrPortFrom(src, 40000), dst: netip.AddrPortFrom(dst, port), proto: uint8(protocol), flags: flagSYN, ack: 77}
+				p := packet{src: netip.AddrPortFrom(src, 40000), dst: netip.AddrPortFrom(dst, port), proto: uint8(protocol)}
+				p.flags, p.ack = flagSYN, 77
 				if protocol == service.SCTP {
 					p.flags = chunkInit
 				}
 				for i, h := range []objects.Hook{fromHost, toHost} {
-					owner := netip.Addr([]netip.Addr{src, dst}[i])
-					row := objects.Sender{Endpoint: uint32(ends[i] + 1), Flags: objects.SenderUnguarded, Pod: rows.EncodeAddr(owner)}
+					own := rows.EncodeAddr([]netip.Addr{src, dst}[i])
+					row := objects.Sender{Endpoint: uint32(ends[i] + 1), Flags: objects.SenderUnguarded, Pod: own}
 					succeed(t, w.objects.Senders.Put(objects.SenderKey{Ifindex: 1}, row))
 					action, _ := w.run(t, h, p.frame())
 					if want := egress.Allow && ingress.Allow; (action != actionDrop) != want {
-						t.Errorf("%s, %s %s to %s: action %d; egress %v by %s, ingress %v by %s", h.Program, protocol, p.src, p.dst, int32(action),
-							egress.Allow, egress.Origin, ingress.Allow, ingress.Origin)
+						t.Errorf("%s, %s %s to %s: action %d; egress %v by %s, ingress %v by %s", h.Program, protocol,
+							p.src, p.dst, int32(action), egress.Allow, egress.Origin, ingress.Allow, ingress.Origin)
 					}
 				}
 			}
