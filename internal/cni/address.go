@@ -88,7 +88,7 @@ func (a *attachment) delegate(ctx context.Context) (addresses []netconf.PodAddre
 func (a *attachment) checkMasks(addresses []netconf.PodAddress) error {
 	have, _ := a.plugin.records().Network(a.config.Name)
 	for _, of := range addresses {
-		own := slices.DeleteFunc(slices.Concat(have.Gateways, have.Former), func(p netip.Prefix) bool {
+		own := slices.DeleteFunc(slices.Clone(have.Gateways), func(p netip.Prefix) bool {
 			return p.IsSingleIP() || !of.Contains(p.Addr()) || !slices.Contains(a.config.HostAddresses, p.Addr())
 		})
 		least := 8

@@ -34,10 +34,7 @@ func (a applier) apply(t *testing.T, want Result, services ...service.Service) {
 // rowsOf returns the services with their revisions, by key.
 func rowsOf(t *testing.T, d *Datapath) map[service.Key]service.Service {
 	t.Helper()
-	all, err := d.Services().List(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := must(d.Services().List(t.Context()))(t)
 	byKey := make(map[service.Key]service.Service)
 	for _, s := range all {
 		byKey[s.Key()] = s
@@ -265,15 +262,9 @@ func TestApplyCancelled(t *testing.T) {
 func plan(t *testing.T, d *Datapath, want ...service.Service) (*writer, []change) {
 	t.Helper()
 	w := &writer{Services: d.Services(), owner: service.Agent, planned: true}
-	all, err := w.read(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := must(w.read(t.Context()))(t)
 	w.generation = all.state.LastRevision
-	changes, err := w.plan(all, want)
-	if err != nil {
-		t.Fatal(err)
-	}
+	changes := must(w.plan(all, want))(t)
 	return w, changes
 }
 
@@ -287,24 +278,16 @@ func TestApplyBesideChanges(t *testing.T) {
 	changed := newService(service.TCP, "10.96.0.1:80", "192.168.10.11:8080")
 	w, changes := plan(t, d, changed, three)
 	between := newService(service.TCP, "10.96.0.1:80", "192.168.10.12:8080")
-	if _, _, err := d.Services().Put(t.Context(), service.Agent, between); err != nil {
-		t.Fatal(err)
-	}
-	if err := d.Services().Delete(t.Context(), service.Agent, two.Key()); err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(w.writeAll(t.Context(), changes), w.finish(t.Context())); err != nil {
-		t.Fatal(err)
-	}
+	must2(d.Services().Put(t.Context(), service.Agent, between))(t)
+	succeed(t, d.Services().Delete(t.Context(), service.Agent, two.Key()))
+	succeed(t, errors.Join(w.writeAll(t.Context(), changes), w.finish(t.Context())))
 	wantServices(t, d, changed, three)
 	wantClean(t, d)
 
 	// Another owner takes the frontend.
 	applier{d, service.Agent}.apply(t, Result{Deleted: 2, RowsDeleted: 4})
 	w, changes = plan(t, d, changed, three)
-	if _, _, err := d.Services().Put(t.Context(), service.CNI, three); err != nil {
-		t.Fatal(err)
-	}
+	must2(d.Services().Put(t.Context(), service.CNI, three))(t)
 	var conflict *ConflictError
 	if err := errors.Join(w.writeAll(t.Context(), changes), w.finish(t.Context())); !errors.As(err, &conflict) || conflict.Owner != service.CNI {
 		t.Errorf("error %v, want a conflict with cni", err)
@@ -318,9 +301,7 @@ func TestApplyOnFreshMaps(t *testing.T) {
 	d := openTest(t)
 	ours := newService(service.TCP, "10.96.0.1:80", "192.168.10.10:8080")
 	w, changes := plan(t, d, ours)
-	if _, err := d.Services().Apply(t.Context(), service.CNI, []service.Service{ours}); err != nil {
-		t.Fatal(err)
-	}
+	must(d.Services().Apply(t.Context(), service.CNI, []service.Service{ours}))(t)
 	var conflict *ConflictError
 	if err := errors.Join(w.writeAll(t.Context(), changes), w.finish(t.Context())); !errors.As(err, &conflict) || conflict.Owner != service.CNI {
 		t.Errorf("error %v, want a conflict with cni", err)
@@ -335,9 +316,7 @@ func TestRefusedBatch(t *testing.T) {
 	d := openTest(t)
 	old := newService(service.TCP, "10.96.0.1:80", "192.168.10.10:8080", "192.168.10.11:8080")
 	applier{d, service.Agent}.apply(t, Result{Added: 1, RowsWritten: 3}, old)
-	if err := d.objects.Services.Map.Freeze(); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, d.objects.Services.Map.Freeze())
 	changed := newService(service.TCP, "10.96.0.1:80", "192.168.10.12:8080")
 	if result, err := d.Services().Apply(t.Context(), service.Agent, []service.Service{changed}); err == nil || result != (Result{}) {
 		t.Errorf("Apply = %+v, %v; want an error and nothing done", result, err)

@@ -23,19 +23,10 @@ import (
 // programsOn returns the programs on a device, each by its hook.
 func programsOn(t *testing.T, ns *netns.Namespace, device string) map[string]devices.Program {
 	t.Helper()
-	census, err := linkinfo.Take()
-	if err != nil {
-		t.Fatal(err)
-	}
+	census := must(linkinfo.Take())(t)
 	defer census.Close()
-	links, err := census.Links(ns)
-	if err != nil {
-		t.Fatal(err)
-	}
-	programs, err := devices.On(ns, links)
-	if err != nil {
-		t.Fatal(err)
-	}
+	links := must(census.Links(ns))(t)
+	programs := must(devices.On(ns, links))(t)
 	out := map[string]devices.Program{}
 	for _, l := range links {
 		for _, p := range programs[l.Index] {
@@ -99,14 +90,9 @@ func TestAttachedForeign(t *testing.T) {
 	pinned := func(kind ebpf.ProgramType, name string) *ebpf.Program {
 		spec := &ebpf.ProgramSpec{Name: name, Type: kind, License: "GPL",
 			Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 2), asm.Return()}}
-		p, err := ebpf.NewProgram(spec)
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := must(ebpf.NewProgram(spec))(t)
 		t.Cleanup(func() { _ = p.Close() })
-		if err := p.Pin(filepath.Join(dir, name)); err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, p.Pin(filepath.Join(dir, name)))
 		return p
 	}
 	pinned(ebpf.SchedCLS, "filter")
@@ -120,18 +106,13 @@ func TestAttachedForeign(t *testing.T) {
 		var errs strings.Builder
 		cmd := exec.Command("tc", args...)
 		cmd.Stderr = &errs
-		if err := n.host.Start(cmd); err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, n.host.Start(cmd))
 		if err := cmd.Wait(); err != nil {
 			t.Fatalf("tc %v: %v: %s", args, err, errs.String())
 		}
 	}
-	device, err := rtnl.In(n.host).Device("va")
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = n.host.Do(func() error {
+	device := must(rtnl.In(n.host).Device("va"))(t)
+	succeed(t, n.host.Do(func() error {
 		l, err := link.AttachTCX(link.TCXOptions{Interface: device.Index, Program: namesake, Attach: ebpf.AttachTCXEgress})
 		if err != nil {
 			return err
@@ -143,10 +124,7 @@ func TestAttachedForeign(t *testing.T) {
 		}
 		t.Cleanup(func() { _ = x.Close() })
 		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	got := programsOn(t, n.host, "va")
 	for hook, want := range map[string]string{
 		"tc ingress": "filter", "tc egress": "filter", "tcx egress": "from_pod", "xdp": "dropper",
@@ -169,15 +147,9 @@ func TestAttachedNetkit(t *testing.T) {
 			t.Errorf("netkit works, but its probe fails: %v", err)
 		}
 	}
-	census, err := linkinfo.Take()
-	if err != nil {
-		t.Fatal(err)
-	}
+	census := must(linkinfo.Take())(t)
 	defer census.Close()
-	links, err := census.Links(n.pods[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	links := must(census.Links(n.pods[0]))(t)
 	for _, l := range links {
 		if l.Kind != "netkit" {
 			continue

@@ -15,56 +15,46 @@ func TestOwnDevice(t *testing.T) {
 	runCases(t, objects.AttachPod, []translateCase{
 		{"there and back on one segment", 0, func(t *testing.T, w *world) {
 			w.serve(t, w.service, w.backend)
-			p := w.first(w.client, w.service)
-			w.check(t, fromOwn, p, wants{actionNext, p.toMAC(w.client, w.backend, "0a"), once("new_connection", "forward", "l2_delivered")})
-			p = w.next(w.client, w.backend)
-			w.check(t, toOwn, p, wants{actionNext, nil, once("passed")})
-			p = w.next(w.backend, w.client)
-			w.check(t, fromOwn, p, wants{actionNext, p.toMAC(w.service, w.client, "0c"), once("reverse", "l2_delivered")})
-			p = w.next(w.service, w.client)
-			w.check(t, toOwn, p, wants{actionNext, nil, once("passed")})
+			w.gets(t, fromOwn, w.first(w.client, w.service), "next client>backend @0a: new_connection forward l2_delivered")
+			w.gets(t, toOwn, w.next(w.client, w.backend), "next: passed")
+			w.gets(t, fromOwn, w.next(w.backend, w.client), "next service>client @0c: reverse l2_delivered")
+			w.gets(t, toOwn, w.next(w.service, w.client), "next: passed")
 		}},
 		{"to another segment", 0, func(t *testing.T, w *world) {
 			w.endpoint(t, pod{1, objects.AttachPod, "0a", "x"}, w.backend.Addr())
 			w.serve(t, w.service, w.backend)
-			p := w.first(w.client, w.service)
-			w.check(t, fromOwn, p, wants{actionNext, p.toMAC(w.client, w.backend, "0e"), once("new_connection", "forward", "passed")})
+			w.gets(t, fromOwn, w.first(w.client, w.service), "next client>backend @0e: new_connection forward passed")
 		}},
 		{"to a pod with a host side", 0, func(t *testing.T, w *world) {
 			w.endpoint(t, pod{1, objects.AttachHost, "0a", "s"}, w.backend.Addr())
 			w.serve(t, w.service, w.backend)
-			p := w.first(w.client, w.service)
-			w.check(t, fromOwn, p, wants{actionNext, p.toMAC(w.client, w.backend, "0e"), once("new_connection", "forward", "passed")})
+			w.gets(t, fromOwn, w.first(w.client, w.service), "next client>backend @0e: new_connection forward passed")
 		}},
 		{"from a pod with a host side", 0, func(t *testing.T, w *world) {
 			w.endpoint(t, pod{2, objects.AttachHost, "0c", "s"}, w.client.Addr())
 			w.serve(t, w.service, w.backend)
-			p := w.first(w.client, w.service)
-			w.check(t, fromHost, p, wants{actionNext, p.toMAC(w.client, w.backend, "0e"), once("new_connection", "forward", "passed")})
+			w.gets(t, fromHost, w.first(w.client, w.service), "next client>backend @0e: new_connection forward passed")
 			// The answer is left to the program that the client's pod has.
-			p = w.next(w.backend, w.client)
-			w.check(t, fromOwn, p, wants{actionNext, nil, once("passed")})
-			w.check(t, toHost, p, wants{actionNext, p.toMAC(w.service, w.client, "0e"), once("reverse", "passed")})
+			p := w.next(w.backend, w.client)
+			w.gets(t, fromOwn, p, "next: passed")
+			w.gets(t, toHost, p, "next service>client @0e: reverse passed")
 		}},
 		{"back from another node", 0, func(t *testing.T, w *world) {
 			w.serve(t, w.service, w.remote)
 			w.send(t, fromOwn, w.first(w.client, w.service))
-			p := w.next(w.remote, w.client)
-			w.check(t, toOwn, p, wants{actionNext, p.toMAC(w.service, w.client, "0e"), once("reverse", "passed")})
+			w.gets(t, toOwn, w.next(w.remote, w.client), "next service>client @0e: reverse passed")
 		}},
 		{"straight to a pod", 0, func(t *testing.T, w *world) {
-			w.check(t, fromOwn, w.first(w.client, w.backend), wants{actionNext, nil, once("passed")})
+			w.gets(t, fromOwn, w.first(w.client, w.backend), "next: passed")
 		}},
 		{"hairpin", 0, func(t *testing.T, w *world) {
 			w.serve(t, w.service, w.backend)
-			self := netip.AddrPortFrom(w.backend.Addr(), 40000)
-			seen := netip.AddrPortFrom(w.service.Addr(), 40000)
-			p := w.first(self, w.service)
+			p := w.first(w.self(), w.service)
 			p.ethSrc = "0a"
-			w.check(t, fromOwn, p, wants{actionRedirect, p.toMAC(seen, w.backend, "0a"), once("new_connection", "forward", "hairpin")})
-			p = w.next(w.backend, seen)
+			w.gets(t, fromOwn, p, "redirect seen>backend @0a: new_connection forward hairpin")
+			p = w.next(w.backend, w.seen())
 			p.ethSrc = "0a"
-			w.check(t, fromOwn, p, wants{actionRedirect, p.toMAC(w.service, self, "0a"), once("reverse", "hairpin")})
+			w.gets(t, fromOwn, p, "redirect service>self @0a: reverse hairpin")
 		}},
 		{"error back on one segment", service.UDP, func(t *testing.T, w *world) {
 			w.serve(t, w.service, w.backend)
@@ -82,34 +72,26 @@ func TestNetkit(t *testing.T) {
 		{"there and back", 0, func(t *testing.T, w *world) {
 			w.serve(t, w.service, w.backend)
 			p := w.first(w.client, w.service)
-			w.check(t, fromNetkit, p, wants{actionRedirect, p.became(w.client, w.backend, "0a"), once("new_connection", "forward", "redirect_device")})
-			p = w.next(w.backend, w.client)
-			w.check(t, fromNetkit, p, wants{actionRedirect, p.became(w.service, w.client, "0c"), once("reverse", "redirect_device")})
+			w.gets(t, fromNetkit, p, "redirect client>backend 0a: new_connection forward redirect_device")
+			w.gets(t, fromNetkit, w.next(w.backend, w.client), "redirect service>client 0c: reverse redirect_device")
 		}},
 		{"another node", 0, func(t *testing.T, w *world) {
 			w.serve(t, w.service, w.remote)
-			p := w.first(w.client, w.service)
-			w.check(t, fromNetkit, p, wants{actionNext, p.became(w.client, w.remote, ""), once("new_connection", "forward", "passed")})
-			p = w.next(w.remote, w.client)
-			w.check(t, toNetkit, p, wants{actionNext, p.became(w.service, w.client, ""), once("reverse", "passed")})
+			w.gets(t, fromNetkit, w.first(w.client, w.service), "next client>remote: new_connection forward passed")
+			w.gets(t, toNetkit, w.next(w.remote, w.client), "next service>client: reverse passed")
 		}},
 		{"straight", 0, func(t *testing.T, w *world) {
-			p := w.first(w.client, w.backend)
-			w.check(t, fromNetkit, p, wants{actionRedirect, p.became(w.client, w.backend, "0a"), once("redirect_device")})
+			w.gets(t, fromNetkit, w.first(w.client, w.backend), "redirect client>backend 0a: redirect_device")
 		}},
 		{"hairpin", 0, func(t *testing.T, w *world) {
 			w.serve(t, w.service, w.backend)
-			self := netip.AddrPortFrom(w.backend.Addr(), 40000)
-			seen := netip.AddrPortFrom(w.service.Addr(), 40000)
-			p := w.first(self, w.service)
-			w.check(t, fromNetkit, p, wants{actionRedirect, p.became(seen, w.backend, "0a"), once("new_connection", "forward", "redirect_device")})
-			p = w.next(w.backend, seen)
-			w.check(t, fromNetkit, p, wants{actionRedirect, p.became(w.service, self, "0a"), once("reverse", "redirect_device")})
+			p := w.first(w.self(), w.service)
+			w.gets(t, fromNetkit, p, "redirect seen>backend 0a: new_connection forward redirect_device")
+			w.gets(t, fromNetkit, w.next(w.backend, w.seen()), "redirect service>self 0a: reverse redirect_device")
 		}},
 		{"to a pod behind TUN", 0, func(t *testing.T, w *world) {
 			w.endpoint(t, pod{1, objects.AttachTun, "", ""}, w.backend.Addr())
-			p := w.first(w.client, w.backend)
-			w.check(t, fromNetkit, p, wants{actionRedirect, nil, once("redirect_device")})
+			w.gets(t, fromNetkit, w.first(w.client, w.backend), "redirect: redirect_device")
 		}},
 	})
 }
@@ -121,28 +103,26 @@ func TestMixed(t *testing.T) {
 			w.endpoint(t, pod{1, tapPod, "0a", ""}, w.backend.Addr())
 			w.serve(t, w.service, w.backend)
 			p := w.first(w.client, w.service)
-			w.check(t, fromHost, p, wants{actionRedirect, p.became(w.client, w.backend, "0a"), once("new_connection", "forward", "redirect_device")})
-			p = w.next(w.backend, w.client)
-			w.check(t, fromHost, p, wants{actionRedirect, p.became(w.service, w.client, "0c"), once("reverse", "redirect_peer")})
+			w.gets(t, fromHost, p, "redirect client>backend 0a: new_connection forward redirect_device")
+			w.gets(t, fromHost, w.next(w.backend, w.client), "redirect service>client 0c: reverse redirect_peer")
 		}},
 		{"straight to a pod behind TAP", 0, func(t *testing.T, w *world) {
 			w.endpoint(t, pod{1, tapPod, "0a", ""}, w.backend.Addr())
-			p := w.first(w.client, w.backend)
-			w.check(t, fromHost, p, wants{actionRedirect, p.became(w.client, w.backend, "0a"), once("redirect_device")})
+			w.gets(t, fromHost, w.first(w.client, w.backend), "redirect client>backend 0a: redirect_device")
 		}},
 		{"to a pod behind TUN", 0, func(t *testing.T, w *world) {
 			w.endpoint(t, pod{1, objects.AttachTun, "", ""}, w.backend.Addr())
 			w.serve(t, w.service, w.backend)
 			p := w.first(w.client, w.service)
-			w.check(t, fromHost, p, wants{actionRedirect, p.became(w.client, w.backend, ""), once("new_connection", "forward", "redirect_device")})
+			w.gets(t, fromHost, p, "redirect client>backend: new_connection forward redirect_device")
 		}},
 		{"answer to a pod without a host side", 0, func(t *testing.T, w *world) {
 			w.endpoint(t, pod{2, objects.AttachPod, "0c", "s"}, w.client.Addr())
 			w.serve(t, w.service, w.backend)
 			w.send(t, fromOwn, w.first(w.client, w.service))
 			p := w.next(w.backend, w.client)
-			w.check(t, fromHost, p, wants{actionNext, nil, once("passed")})
-			w.check(t, toOwn, p, wants{actionNext, p.became(w.service, w.client, ""), once("reverse", "passed")})
+			w.gets(t, fromHost, p, "next: passed")
+			w.gets(t, toOwn, p, "next service>client: reverse passed")
 		}},
 		{"error to a pod without a host side", service.UDP, func(t *testing.T, w *world) {
 			w.endpoint(t, pod{2, objects.AttachPod, "0c", "s"}, w.client.Addr())
@@ -150,18 +130,15 @@ func TestMixed(t *testing.T) {
 			w.send(t, fromOwn, w.first(w.client, w.service))
 			p := w.icmp(w.backend.Addr(), w.client.Addr(), 3, 1).about(w.next(w.client, w.backend))
 			out := p.about(w.next(w.client, w.service)).became(netip.AddrPortFrom(w.service.Addr(), 0), p.dst, "")
-			w.check(t, fromHost, p, wants{actionNext, nil, once("passed")})
+			w.gets(t, fromHost, p, "next: passed")
 			w.check(t, toOwn, p, wants{actionNext, out, once("icmp_error", "passed")})
 		}},
 		{"pod that becomes one after its connection", 0, func(t *testing.T, w *world) {
-			w.serve(t, w.service, w.remote)
-			w.send(t, fromHost, w.first(w.client, w.service))
+			w.open(t, w.remote)
 			w.endpoint(t, pod{3, objects.AttachHost, "0e", ""}, w.remote.Addr())
-			p := w.next(w.client, w.service)
-			w.check(t, fromHost, p, wants{actionNext, p.became(w.client, w.remote, ""), once("forward", "passed")})
+			w.gets(t, fromHost, w.next(w.client, w.service), "next client>remote: forward passed")
 			if w.proto == protoTCP {
-				p = w.first(w.client, w.service)
-				w.check(t, fromHost, p, wants{actionNext, p.became(w.client, w.remote, ""), once("kept_connection", "forward", "passed")})
+				w.gets(t, fromHost, w.first(w.client, w.service), "next client>remote: kept_connection forward passed")
 			}
 		}},
 	})
@@ -186,15 +163,6 @@ func (p packet) without() packet {
 	return p
 }
 
-// into returns p with other ends and, if pair is not empty, an Ethernet header for the pod with that MAC address.
-func (p packet) into(src, dst netip.AddrPort, pair string) *packet {
-	p.src, p.dst = src, dst
-	if pair != "" {
-		p.noEthernet, p.ethDst, p.ethSrc = false, pair, "ee"
-	}
-	return &p
-}
-
 // TestTun is the table of decisions on links without Ethernet headers.
 func TestTun(t *testing.T) {
 	cases := append(tunCases(), tunMixedCases()...)
@@ -214,11 +182,9 @@ func tunCases() []translateCase {
 		{"there and back", 0, func(t *testing.T, w *world) {
 			w.serve(t, w.service, w.backend)
 			p := w.first(w.client, w.service).without()
-			w.check(t, fromTun, p, wants{actionRedirect, p.into(w.client, w.backend, ""), once("new_connection", "forward", "redirect_device")})
-			p = w.next(w.client, w.service).without()
-			w.check(t, fromTun, p, wants{actionRedirect, p.into(w.client, w.backend, ""), once("forward", "redirect_device")})
-			p = w.next(w.backend, w.client).without()
-			w.check(t, fromTun, p, wants{actionRedirect, p.into(w.service, w.client, ""), once("reverse", "redirect_device")})
+			w.gets(t, fromTun, p, "redirect client>backend: new_connection forward redirect_device")
+			w.gets(t, fromTun, w.next(w.client, w.service).without(), "redirect client>backend: forward redirect_device")
+			w.gets(t, fromTun, w.next(w.backend, w.client).without(), "redirect service>client: reverse redirect_device")
 		}},
 		{"echo", 0, func(t *testing.T, w *world) {
 			w.serve(t, w.service)
@@ -227,32 +193,26 @@ func tunCases() []translateCase {
 		}},
 		{"another node", 0, func(t *testing.T, w *world) {
 			w.serve(t, w.service, w.remote)
-			p := w.first(w.client, w.service).without()
-			w.check(t, fromTun, p, wants{actionNext, p.into(w.client, w.remote, ""), once("new_connection", "forward", "passed")})
-			p = w.next(w.remote, w.client).without()
-			w.check(t, toTun, p, wants{actionNext, p.into(w.service, w.client, ""), once("reverse", "passed")})
+			w.gets(t, fromTun, w.first(w.client, w.service).without(), "next client>remote: new_connection forward passed")
+			w.gets(t, toTun, w.next(w.remote, w.client).without(), "next service>client: reverse passed")
 		}},
 		{"straight", 0, func(t *testing.T, w *world) {
-			p := w.first(w.client, w.backend).without()
-			w.check(t, fromTun, p, wants{actionRedirect, nil, once("redirect_device")})
-			p = w.first(w.client, w.outsider).without()
-			w.check(t, fromTun, p, wants{actionNext, nil, once("passed")})
-			w.check(t, toTun, p, wants{actionNext, nil, once("passed")})
+			w.gets(t, fromTun, w.first(w.client, w.backend).without(), "redirect: redirect_device")
+			p := w.first(w.client, w.outsider).without()
+			w.gets(t, fromTun, p, "next: passed")
+			w.gets(t, toTun, p, "next: passed")
 		}},
 		{"hairpin", 0, func(t *testing.T, w *world) {
 			w.serve(t, w.service, w.backend)
-			self := netip.AddrPortFrom(w.backend.Addr(), 40000)
-			seen := netip.AddrPortFrom(w.service.Addr(), 40000)
-			p := w.first(self, w.service).without()
-			w.check(t, fromTun, p, wants{actionRedirect, p.into(seen, w.backend, ""), once("new_connection", "forward", "redirect_device")})
-			p = w.next(w.backend, seen).without()
-			w.check(t, fromTun, p, wants{actionRedirect, p.into(w.service, self, ""), once("reverse", "redirect_device")})
+			p := w.first(w.self(), w.service).without()
+			w.gets(t, fromTun, p, "redirect seen>backend: new_connection forward redirect_device")
+			w.gets(t, fromTun, w.next(w.backend, w.seen()).without(), "redirect service>self: reverse redirect_device")
 		}},
 		{"fragments", 0, func(t *testing.T, w *world) {
 			w.serve(t, w.service, w.backend)
 			first, later := w.parts(w.first(w.client, w.service).without())
-			w.check(t, fromTun, first, wants{actionRedirect, first.into(w.client, w.backend, ""), once("new_connection", "forward", "redirect_device")})
-			w.check(t, fromTun, later, wants{actionRedirect, later.into(w.client, w.backend, ""), once("forward", "redirect_device")})
+			w.gets(t, fromTun, first, "redirect client>backend: new_connection forward redirect_device")
+			w.gets(t, fromTun, later, "redirect client>backend: forward redirect_device")
 		}},
 		{"error from a router", service.UDP, func(t *testing.T, w *world) {
 			w.serve(t, w.service, w.backend)
@@ -263,12 +223,12 @@ func tunCases() []translateCase {
 		}},
 		{"no IP", 0, func(t *testing.T, w *world) {
 			p := w.first(w.service, w.backend).without() // its source makes the kernel see another protocol
-			w.check(t, fromTun, p, wants{actionNext, nil, once("passed")})
+			w.gets(t, fromTun, p, "next: passed")
 		}},
 		{"wrong version", 0, func(t *testing.T, w *world) {
 			p := w.first(w.client, w.backend).without()
 			p.mangle = func(ip []byte) { ip[0] = 0x55 }
-			w.check(t, fromTun, p, wants{actionDrop, nil, once("drop_malformed")})
+			w.gets(t, fromTun, p, "drop: drop_malformed")
 		}},
 	}
 }
@@ -280,30 +240,27 @@ func tunMixedCases() []translateCase {
 			w.endpoint(t, pod{1, objects.AttachHost, "0a", ""}, w.backend.Addr())
 			w.serve(t, w.service, w.backend)
 			p := w.first(w.client, w.service).without()
-			w.check(t, fromTun, p, wants{actionRedirect, p.into(w.client, w.backend, "0a"), once("new_connection", "forward", "redirect_peer")})
-			p = w.next(w.backend, w.client)
-			w.check(t, fromHost, p, wants{actionRedirect, p.into(w.service, w.client, ""), once("reverse", "redirect_device")})
+			w.gets(t, fromTun, p, "redirect client>backend 0a: new_connection forward redirect_peer")
+			w.gets(t, fromHost, w.next(w.backend, w.client), "redirect service>client: reverse redirect_device")
 		}},
 		{"to a pod behind TAP", 0, func(t *testing.T, w *world) {
 			w.endpoint(t, pod{1, tapPod, "0a", ""}, w.backend.Addr())
 			w.serve(t, w.service, w.backend)
 			p := w.first(w.client, w.service).without()
-			w.check(t, fromTun, p, wants{actionRedirect, p.into(w.client, w.backend, "0a"), once("new_connection", "forward", "redirect_device")})
+			w.gets(t, fromTun, p, "redirect client>backend 0a: new_connection forward redirect_device")
 		}},
 		{"straight to a pod with Ethernet", 0, func(t *testing.T, w *world) {
 			w.endpoint(t, pod{1, objects.AttachHost, "0a", ""}, w.backend.Addr())
-			p := w.first(w.client, w.backend).without()
-			w.check(t, fromTun, p, wants{actionRedirect, p.into(w.client, w.backend, "0a"), once("redirect_peer")})
+			w.gets(t, fromTun, w.first(w.client, w.backend).without(), "redirect client>backend 0a: redirect_peer")
 		}},
 		{"to a pod without a host side", 0, func(t *testing.T, w *world) {
 			w.endpoint(t, pod{1, objects.AttachPod, "0a", "s"}, w.backend.Addr())
 			w.serve(t, w.service, w.backend)
-			p := w.first(w.client, w.service).without()
-			w.check(t, fromTun, p, wants{actionNext, p.into(w.client, w.backend, ""), once("new_connection", "forward", "passed")})
-			p = w.next(w.backend, w.client)
-			w.check(t, fromOwn, p, wants{actionNext, nil, once("passed")})
+			w.gets(t, fromTun, w.first(w.client, w.service).without(), "next client>backend: new_connection forward passed")
+			p := w.next(w.backend, w.client)
+			w.gets(t, fromOwn, p, "next: passed")
 			p = p.without()
-			w.check(t, toTun, p, wants{actionNext, p.into(w.service, w.client, ""), once("reverse", "passed")})
+			w.gets(t, toTun, p, "next service>client: reverse passed")
 		}},
 	}
 }

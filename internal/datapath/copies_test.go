@@ -23,9 +23,7 @@ func eachCPU(t *testing.T, fn func()) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	var all unix.CPUSet
-	if err := unix.SchedGetaffinity(0, &all); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, unix.SchedGetaffinity(0, &all))
 	defer func() {
 		if err := unix.SchedSetaffinity(0, &all); err != nil {
 			t.Error(err)
@@ -38,9 +36,7 @@ func eachCPU(t *testing.T, fn func()) {
 		left--
 		var one unix.CPUSet
 		one.Set(cpu)
-		if err := unix.SchedSetaffinity(0, &one); err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, unix.SchedSetaffinity(0, &one))
 		fn()
 	}
 }
@@ -54,8 +50,7 @@ func TestCopies(t *testing.T) {
 func connectionCopies() []translateCase {
 	return []translateCase{
 		{"a connection whose client opens it again", 0, func(t *testing.T, w *world) {
-			w.serve(t, w.service, w.backend)
-			w.send(t, fromHost, w.first(w.client, w.service))
+			w.open(t, w.backend)
 			p := w.next(w.client, w.service)
 			forward := once("forward", "redirect_peer")
 			eachCPU(t, func() { w.check(t, fromHost, p, wants{actionRedirect, p.became(w.client, w.backend, "0a"), forward}) })
@@ -67,30 +62,26 @@ func connectionCopies() []translateCase {
 			if w.proto == protoTCP { // the old backend's last packets are not the service's
 				back := w.next(w.backend, w.client)
 				eachCPU(t, func() {
-					w.check(t, fromHost, back, wants{actionRedirect, back.became(w.backend, w.client, "0c"), once("redirect_peer")})
+					w.gets(t, fromHost, back, "redirect backend>client 0c: redirect_peer")
 				})
 			}
 		}},
 		{"a connection whose service is deleted", service.UDP, func(t *testing.T, w *world) {
-			w.serve(t, w.service, w.backend)
-			w.send(t, fromHost, w.first(w.client, w.service))
+			w.open(t, w.backend)
 			p, back := w.next(w.client, w.service), w.next(w.backend, w.client)
 			eachCPU(t, func() {
-				w.check(t, fromHost, p, wants{actionRedirect, p.became(w.client, w.backend, "0a"), once("forward", "redirect_peer")})
-				w.check(t, fromHost, back, wants{actionRedirect, back.became(w.service, w.client, "0c"), once("reverse", "redirect_peer")})
+				w.gets(t, fromHost, p, "redirect client>backend 0a: forward redirect_peer")
+				w.gets(t, fromHost, back, "redirect service>client 0c: reverse redirect_peer")
 			})
-			if err := w.Services().Delete(t.Context(), service.CLI, service.Key{Frontend: w.service, Protocol: service.UDP}); err != nil {
-				t.Fatal(err)
-			}
+			succeed(t, w.Services().Delete(t.Context(), service.CLI, service.Key{Frontend: w.service, Protocol: service.UDP}))
 			eachCPU(t, func() {
-				w.check(t, fromHost, p, wants{actionNext, nil, once("passed")})
+				w.gets(t, fromHost, p, "next: passed")
 				// Answers that are under way.
-				w.check(t, fromHost, back, wants{actionRedirect, back.became(w.service, w.client, "0c"), once("reverse", "redirect_peer")})
+				w.gets(t, fromHost, back, "redirect service>client 0c: reverse redirect_peer")
 			})
 		}},
 		{"a connection whose rows are evicted, and whose client opens it again", service.TCP, func(t *testing.T, w *world) {
-			w.serve(t, w.service, w.backend)
-			w.send(t, fromHost, w.first(w.client, w.service))
+			w.open(t, w.backend)
 			backend := netip.AddrPortFrom(w.backend.Addr(), 9090)
 			w.serve(t, w.service, backend)
 			p := w.next(w.client, w.service)
@@ -102,8 +93,7 @@ func connectionCopies() []translateCase {
 			})
 		}},
 		{"a connection that ends", service.TCP, func(t *testing.T, w *world) {
-			w.serve(t, w.service, w.backend)
-			w.send(t, fromHost, w.first(w.client, w.service))
+			w.open(t, w.backend)
 			w.send(t, fromHost, w.next(w.client, w.service))
 			w.send(t, fromHost, w.next(w.client, w.service).with(func(p *packet) { p.flags = flagFIN | flagACK }))
 			w.send(t, fromHost, w.next(w.backend, w.client))
@@ -111,14 +101,13 @@ func connectionCopies() []translateCase {
 			w.closed(t, true)
 		}},
 		{"a reply that the stack brings", 0, func(t *testing.T, w *world) {
-			w.serve(t, w.service, w.remote)
-			w.send(t, fromHost, w.first(w.client, w.service))
+			w.open(t, w.remote)
 			p := w.next(w.remote, w.client)
 			for range 2 {
-				w.check(t, toHost, p, wants{actionNext, p.became(w.service, w.client, ""), once("reverse", "passed")})
+				w.gets(t, toHost, p, "next service>client: reverse passed")
 			}
 			w.forget(t)
-			w.check(t, toHost, p, wants{actionNext, nil, once("passed")})
+			w.gets(t, toHost, p, "next: passed")
 		}},
 	}
 }
@@ -136,23 +125,18 @@ func pathCopies() []translateCase {
 			eachCPU(t, to("0a"))
 			w.endpoint(t, pod{3, objects.AttachHost, "0b", "s"}, w.backend.Addr())
 			eachCPU(t, to("0b"))
-			if err := w.Endpoints().deleteRows([]Endpoint{{IP: w.backend.Addr()}}, nil); err != nil {
-				t.Fatal(err)
-			}
-			eachCPU(t, func() { w.check(t, fromHost, p, wants{actionNext, nil, once("passed")}) })
+			succeed(t, w.Endpoints().deleteRows([]Endpoint{{IP: w.backend.Addr()}}, nil))
+			eachCPU(t, func() { w.gets(t, fromHost, p, "next: passed") })
 			w.endpoint(t, pod{4, objects.AttachHost, "0a", "s"}, w.backend.Addr())
 			eachCPU(t, to("0a"))
 		}},
 		{"a backend that packets reach directly, whose pod goes and comes", 0, func(t *testing.T, w *world) {
-			w.serve(t, w.service, w.backend)
-			w.send(t, fromHost, w.first(w.client, w.service))
+			w.open(t, w.backend)
 			p := w.next(netip.AddrPortFrom(w.client.Addr(), 40001), w.backend)
 			direct := wants{actionRedirect, p.became(p.src, w.backend, "0a"), once("redirect_peer")}
 			eachCPU(t, func() { w.check(t, fromHost, p, direct) })
-			if err := w.Endpoints().deleteRows([]Endpoint{{IP: w.backend.Addr()}}, nil); err != nil {
-				t.Fatal(err)
-			}
-			eachCPU(t, func() { w.check(t, fromHost, p, wants{actionNext, nil, once("passed")}) })
+			succeed(t, w.Endpoints().deleteRows([]Endpoint{{IP: w.backend.Addr()}}, nil))
+			eachCPU(t, func() { w.gets(t, fromHost, p, "next: passed") })
 			w.endpoint(t, pod{3, objects.AttachHost, "0a", "s"}, w.backend.Addr())
 			eachCPU(t, func() { w.check(t, fromHost, p, direct) })
 		}},
@@ -161,13 +145,13 @@ func pathCopies() []translateCase {
 			w.send(t, fromHost, w.first(netip.AddrPortFrom(w.client.Addr(), 40001), w.service))
 			p := w.next(w.client, w.backend)
 			eachCPU(t, func() {
-				w.check(t, fromHost, p, wants{actionRedirect, p.became(w.client, w.backend, "0a"), once("redirect_peer")})
+				w.gets(t, fromHost, p, "redirect client>backend 0a: redirect_peer")
 			})
 			w.send(t, fromHost, w.first(w.client, w.service))
 			w.checkChanged(t, w.backend, once("new_connection", "port_changed", "forward", "redirect_peer"))
 			p = w.next(w.backend, w.client)
 			eachCPU(t, func() {
-				w.check(t, fromHost, p, wants{actionRedirect, p.became(w.service, w.client, "0c"), once("reverse", "redirect_peer")})
+				w.gets(t, fromHost, p, "redirect service>client 0c: reverse redirect_peer")
 			})
 		}},
 		{"two pods and two connections of one place", 0, func(t *testing.T, w *world) {
@@ -190,17 +174,13 @@ func pathCopies() []translateCase {
 // TestCopiesExpire deletes rows without a word to the programs, as a process does that is killed before it can say so. The
 // programs' copies serve for about a second.
 func TestCopiesExpire(t *testing.T) {
-	w := newWorld(newBench(t), false, protoTCP)
-	w.reset(t, objects.AttachHost)
-	w.serve(t, w.service, w.backend)
-	w.send(t, fromHost, w.first(w.client, w.service))
+	w := pods(t, false, protoTCP)
+	w.open(t, w.backend)
 	forward, direct := w.next(w.client, w.service), w.next(w.client, netip.AddrPortFrom(w.backend.Addr(), 9))
 	w.send(t, fromHost, forward)
 	w.send(t, fromHost, direct)
 	w.evict(t)
-	if err := w.objects.Endpoints.Delete(rows.EncodeAddr(w.backend.Addr())); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, w.objects.Endpoints.Delete(rows.EncodeAddr(w.backend.Addr())))
 	before := counts(t, w.Datapath)
 	for range 1000 {
 		w.run(t, fromHost, direct.frame())
@@ -217,8 +197,7 @@ func TestCopiesExpire(t *testing.T) {
 // that were made with the rows serve for the next packets, and note in the slot what these change. A copy serves until the
 // clock of the copies strikes, so a few connections are tried.
 func TestFirstPacketsLookNothingUp(t *testing.T) {
-	w := newWorld(newBench(t), false, protoTCP)
-	w.reset(t, objects.AttachHost)
+	w := pods(t, false, protoTCP)
 	w.serve(t, w.service, w.backend)
 	for port := uint16(40000); port < 40020; port++ {
 		client := netip.AddrPortFrom(w.client.Addr(), port)
@@ -261,9 +240,7 @@ func TestShortConnectionsReuseSlots(t *testing.T) {
 		used = 0
 		for index := range uint32(slots) {
 			var slot objects.Slot
-			if err := w.objects.Slots.Map.Lookup(index, &slot); err != nil {
-				t.Fatal(err)
-			}
+			succeed(t, w.objects.Slots.Map.Lookup(index, &slot))
 			if slot.Use > 0 {
 				used++
 			}
@@ -279,9 +256,7 @@ func TestShortConnectionsReuseSlots(t *testing.T) {
 func (w *world) clearSlots(t *testing.T) {
 	t.Helper()
 	for index := range uint32(w.objects.Slots.Len()) {
-		if err := w.objects.Slots.Map.Put(index, objects.Slot{}); err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, w.objects.Slots.Map.Put(index, objects.Slot{}))
 	}
 }
 
@@ -289,8 +264,6 @@ func (w *world) clearSlots(t *testing.T) {
 func (w *world) evict(t *testing.T) {
 	t.Helper()
 	for row, err := range w.objects.Connections.All() {
-		if err := errors.Join(err, w.objects.Connections.Delete(row.Key)); err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, errors.Join(err, w.objects.Connections.Delete(row.Key)))
 	}
 }

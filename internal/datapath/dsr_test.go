@@ -60,20 +60,14 @@ func newNodes(t testing.TB) nodes {
 		-n HOST route add `+outer4+` via `+back4+`
 		-n HOST route add `+outer6+` via `+back6)
 	for _, key := range []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding", "net/ipv4/conf/vp/proxy_arp"} {
-		if err := rtnl.In(c.far).SetSysctl(key, "1"); err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, rtnl.In(c.far).SetSysctl(key, "1"))
 	}
 	c.run(t, `
 		-n HOST route add `+farPod4+` via `+far4+`
 		-n HOST route add `+farPod6+` via `+far6)
-	if _, _, err := n.other.Endpoints().Put(t.Context(), far.attachment(0)); err != nil {
-		t.Fatal(err)
-	}
+	must2(n.other.Endpoints().Put(t.Context(), far.attachment(0)))(t)
 	for _, device := range []string{"wire", "back"} {
-		if _, err := n.other.Uplinks().Put(t.Context(), c.far, device); err != nil {
-			t.Fatal(err)
-		}
+		must(n.other.Uplinks().Put(t.Context(), c.far, device))(t)
 	}
 	return n
 }
@@ -83,10 +77,7 @@ func newNodes(t testing.TB) nodes {
 func TestDSR(t *testing.T) {
 	n := newNodes(t)
 	var returned atomic.Int64 // packets from the service's port that the first node sent the client
-	outer, err := rtnl.In(n.client).Device("outer")
-	if err != nil {
-		t.Fatal(err)
-	}
+	outer := must(rtnl.In(n.client).Device("outer"))(t)
 	testkit.WatchPackets(t, n.client, outer.Index, func(packet []byte) {
 		if bytes.Contains(packet[:min(len(packet), 60)], binary.BigEndian.AppendUint16(nil, 30099)) {
 			returned.Add(1)
@@ -104,9 +95,7 @@ func TestDSR(t *testing.T) {
 		} {
 			s.Protocol, s.DSR, s.Backends = o.protocol, service.IPIP, service.Backends(backend)
 			for _, d := range []*Datapath{n.d, n.other} {
-				if _, _, err := d.Services().Put(t.Context(), service.CLI, s); err != nil {
-					t.Fatal(err)
-				}
+				must2(d.Services().Put(t.Context(), service.CLI, s))(t)
 			}
 			for _, payload := range o.payloads() {
 				first, second := settled(t, n.d), settled(t, n.other)
@@ -147,9 +136,7 @@ func TestTunnel(t *testing.T) {
 func (w *world) dsr(t *testing.T, backends ...netip.AddrPort) {
 	t.Helper()
 	s := service.Service{Frontend: w.service, Protocol: service.Protocol(w.proto), External: true, DSR: service.IPIP, Backends: service.Backends(backends...)}
-	if _, _, err := w.Services().Put(t.Context(), service.CLI, s); err != nil {
-		t.Fatal(err)
-	}
+	must2(w.Services().Put(t.Context(), service.CLI, s))(t)
 }
 
 // tunnel returns p in a tunnel from another node to an address.
@@ -174,7 +161,7 @@ func tunnelCases() []translateCase {
 			p := w.tunnel(w.first(w.outsider, w.service), w.backend.Addr())
 			s.SourceRanges = []netip.Prefix{rangeOf(w.client.Addr())}
 			w.configure(t, s)
-			w.check(t, fromUplink, p, wants{actionDrop, nil, once("drop_source_range")})
+			w.gets(t, fromUplink, p, "drop: drop_source_range")
 			w.connected(t)
 			s.SourceRanges = []netip.Prefix{rangeOf(w.outsider.Addr())}
 			w.configure(t, s)
@@ -192,8 +179,8 @@ func tunnelCases() []translateCase {
 			}
 			// This network namespace knows no way to the client, so the stack has the answer.
 			p := w.next(w.backend, w.outsider)
-			w.check(t, fromHost, p, wants{actionNext, nil, once("passed")})
-			w.check(t, toUplink, p, wants{actionNext, p.became(w.service, w.outsider, ""), once("reverse", "passed")})
+			w.gets(t, fromHost, p, "next: passed")
+			w.gets(t, toUplink, p, "next service>outsider: reverse passed")
 		}},
 		{"to another backend than before", service.TCP, func(t *testing.T, w *world) {
 			w.dsr(t, w.client, w.backend)
@@ -210,8 +197,7 @@ func tunnelCases() []translateCase {
 // address that come without a tunnel.
 func TestTunnelTo(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
-		w := newWorld(newBench(t), v6, protoUDP)
-		w.reset(t, objects.AttachHost)
+		w := pods(t, v6, protoUDP)
 		w.nodePort(t, w.backend)
 		elsewhere := netip.AddrPortFrom(w.remote.Addr(), w.service.Port())
 		p := w.first(w.outsider, elsewhere)
@@ -231,34 +217,27 @@ func (w *world) nodePort(t *testing.T, backends ...netip.AddrPort) {
 	}
 	s := service.Service{Frontend: netip.AddrPortFrom(all, w.service.Port()), Protocol: service.Protocol(w.proto), NodePort: true,
 		DSR: service.IPIP, Backends: service.Backends(backends...)}
-	if _, _, err := w.Services().Put(t.Context(), service.CLI, s); err != nil {
-		t.Fatal(err)
-	}
+	must2(w.Services().Put(t.Context(), service.CLI, s))(t)
 }
 
 // TestTunnelSourceRange checks that a tunnel is no way round the source ranges of a service.
 func TestTunnelSourceRange(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
-		w := newWorld(newBench(t), v6, protoTCP)
-		w.reset(t, objects.AttachHost)
+		w := pods(t, v6, protoTCP)
 		s := service.Service{Frontend: w.service, Protocol: service.TCP, External: true, DSR: service.IPIP, Backends: service.Backends(w.backend)}
 		for in, want := range map[netip.Addr]wants{
 			w.outsider.Addr(): {actionRedirect, nil, once("decapsulated", "forward", "redirect_peer", "new_connection")},
 			w.remote.Addr():   {actionDrop, nil, once("drop_source_range")},
 		} {
 			s.SourceRanges = []netip.Prefix{netip.PrefixFrom(in, in.BitLen())}
-			if _, _, err := w.Services().Put(t.Context(), service.CLI, s); err != nil {
-				t.Fatal(err)
-			}
+			must2(w.Services().Put(t.Context(), service.CLI, s))(t)
 			p := w.first(w.outsider, w.service)
 			if want.action == actionRedirect {
 				out := p.arriving("aa")
 				want.out = out.became(w.outsider, w.backend, "0a")
 			}
 			w.check(t, fromUplink, w.tunnel(p, w.backend.Addr()), want)
-			if _, err := w.ConnectionTable().Flush(t.Context(), conntrack.Filter{}); err != nil {
-				t.Fatal(err)
-			}
+			must(w.ConnectionTable().Flush(t.Context(), conntrack.Filter{}))(t)
 		}
 	}
 }
@@ -267,7 +246,7 @@ func TestTunnelSourceRange(t *testing.T) {
 func forgedCases() []translateCase {
 	untouched := func(t *testing.T, w *world, p packet) {
 		t.Helper()
-		w.check(t, fromUplink, p, wants{actionNext, nil, once("passed")})
+		w.gets(t, fromUplink, p, "next: passed")
 		w.connected(t)
 	}
 	return []translateCase{
@@ -317,7 +296,7 @@ func forgedCases() []translateCase {
 				about(w.next(w.outsider, w.service), w.backend.Addr()),
 				about(w.next(w.service, w.other), w.backend.Addr()),
 			} {
-				w.check(t, fromUplink, p, wants{actionNext, nil, once("passed")})
+				w.gets(t, fromUplink, p, "next: passed")
 			}
 		}},
 		{"of another family", 0, func(t *testing.T, w *world) {
@@ -341,16 +320,11 @@ func TestDSRChanges(t *testing.T) {
 		put := func() {
 			t.Helper()
 			for _, d := range []*Datapath{n.d, n.other} {
-				if _, _, err := d.Services().Put(t.Context(), service.CLI, s); err != nil {
-					t.Fatal(err)
-				}
+				must2(d.Services().Put(t.Context(), service.CLI, s))(t)
 			}
 		}
 		put()
-		conn, err := testkit.Dial(n.client, o.protocol.String(), s.Frontend.String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := must(testkit.Dial(n.client, o.protocol.String(), s.Frontend.String()))(t)
 		defer func() { _ = conn.Close() }()
 		questions := 0
 		served := func(d *Datapath) bool {

@@ -4,14 +4,9 @@ package datapath
 
 import (
 	"encoding/binary"
-	"errors"
 	"maps"
-	"math/rand/v2"
 	"net/netip"
-	"os"
-	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	"mustang/internal/datapath/objects"
@@ -90,11 +85,9 @@ func answeredEchoes() []translateCase {
 			p := w.echo("hello")
 			for _, gone := range []netip.AddrPort{w.service, other} {
 				w.check(t, fromHost, p, wants{actionRedirect, p.echoReply(), once("icmp_echo")})
-				if err := w.Services().Delete(t.Context(), service.CLI, service.Key{Frontend: gone, Protocol: service.Protocol(w.proto)}); err != nil {
-					t.Fatal(err)
-				}
+				succeed(t, w.Services().Delete(t.Context(), service.CLI, service.Key{Frontend: gone, Protocol: service.Protocol(w.proto)}))
 			}
-			w.check(t, fromHost, p, wants{actionNext, nil, once("passed")})
+			w.gets(t, fromHost, p, "next: passed")
 		}},
 	}
 }
@@ -138,15 +131,11 @@ func ignoredEchoes() []translateCase {
 
 // TestEcho lets pods and clients outside ping the addresses of services.
 func TestEcho(t *testing.T) {
-	for _, mode := range linkModes() {
-		t.Run(mode.name, func(t *testing.T) {
-			n, d := mode.make(t), openTest(t)
-			n.attachBoth(t, d)
-			for _, f := range families() {
-				testEcho(t, d, n.pods[1], f.service, 1, 56, 1400)
-			}
-		})
-	}
+	onPods(t, "", func(t *testing.T, n network, d *Datapath) {
+		for _, f := range families() {
+			testEcho(t, d, n.pods[1], f.service, 1, 56, 1400)
+		}
+	})
 	t.Run("jumbo", func(t *testing.T) {
 		n, d := routed(t), openTest(t)
 		n.attachBoth(t, d)
@@ -161,9 +150,7 @@ func TestEcho(t *testing.T) {
 		n, d := routed(t), openTest(t)
 		far := n.wire(t)
 		n.attachBoth(t, d)
-		if _, err := d.Uplinks().Put(t.Context(), n.host, "wire"); err != nil {
-			t.Fatal(err)
-		}
+		must(d.Uplinks().Put(t.Context(), n.host, "wire"))(t)
 		for _, f := range families() {
 			testEcho(t, d, far, f.service, 56)
 		}
@@ -186,9 +173,7 @@ func TestEcho(t *testing.T) {
 func putEcho(t *testing.T, d *Datapath, address string) {
 	t.Helper()
 	frontend := netip.AddrPortFrom(netip.MustParseAddr(address), 99)
-	if _, _, err := d.Services().Put(t.Context(), service.CLI, service.Service{Frontend: frontend}); err != nil {
-		t.Fatal(err)
-	}
+	must2(d.Services().Put(t.Context(), service.CLI, service.Service{Frontend: frontend}))(t)
 }
 
 // testEcho pings the address of a service.
@@ -208,72 +193,10 @@ func testEcho(t *testing.T, d *Datapath, client *netns.Namespace, address string
 	}
 }
 
-// TestEchoCounts lets two owners change services at a few addresses at the same time. The addresses that answer are then those
-// that have services, apart from node ports and loopback addresses.
-func TestEchoCounts(t *testing.T) {
-	d := openTest(t)
-	var running sync.WaitGroup
-	for _, owner := range []service.Owner{service.CLI, service.Agent} {
-		running.Go(func() {
-			for range 60 {
-				if err := changeSome(t, d, owner); err != nil {
-					t.Error(err)
-				}
-			}
-		})
-	}
-	running.Wait()
-	wantAddresses(t, d)
-	// As a killed process may leave them.
-	missing := objects.Addr{Bytes: netip.MustParseAddr("10.96.0.77").As16()}
-	state, err := readState(d.objects)
-	if err != nil {
-		t.Fatal(err)
-	}
-	state.Retiring = state.LastRevision
-	if err := errors.Join(d.objects.Addresses.Put(missing, 3), d.objects.State.Put(0, state), d.Recover(t.Context())); err != nil {
-		t.Fatal(err)
-	}
-	wantAddresses(t, d)
-}
-
-// changeSome changes some of an owner's services at four addresses, whose ports are its own.
-func changeSome(t *testing.T, d *Datapath, owner service.Owner) error {
-	random := func() service.Service {
-		addresses := []string{"10.96.0.1", "10.96.0.2", "fd00:96::1", "127.0.0.1"}
-		addr := netip.MustParseAddr(addresses[rand.IntN(len(addresses))])
-		return service.Service{
-			Frontend: netip.AddrPortFrom(addr, uint16(10*int(owner)+rand.IntN(3))),
-			Protocol: []service.Protocol{service.TCP, service.UDP}[rand.IntN(2)],
-		}
-	}
-	switch rand.IntN(3) {
-	case 0:
-		_, _, err := d.Services().Put(t.Context(), owner, random())
-		return err
-	case 1:
-		err := d.Services().Delete(t.Context(), owner, random().Key())
-		if errors.Is(err, os.ErrNotExist) {
-			return nil
-		}
-		return err
-	}
-	want := make(map[service.Key]service.Service)
-	for range rand.IntN(8) {
-		s := random()
-		want[s.Key()] = s
-	}
-	_, err := d.Services().Apply(t.Context(), owner, slices.Collect(maps.Values(want)))
-	return err
-}
-
 // wantAddresses fails the test unless the addresses that answer follow from the services.
 func wantAddresses(t *testing.T, d *Datapath) {
 	t.Helper()
-	all, err := d.Services().List(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := must(d.Services().List(t.Context()))(t)
 	want, got := make(map[netip.Addr]uint32), make(map[netip.Addr]uint32)
 	for _, s := range all {
 		if !s.NodePort && !s.Frontend.Addr().IsLoopback() {

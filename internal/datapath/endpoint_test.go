@@ -4,7 +4,6 @@ package datapath
 
 import (
 	"errors"
-	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -14,10 +13,7 @@ import (
 	"strings"
 	"testing"
 
-	"golang.org/x/sync/errgroup"
-
 	"mustang/internal/datapath/objects"
-	"mustang/internal/datapath/rows"
 	"mustang/internal/netns"
 	"mustang/internal/podlink"
 	"mustang/internal/rtnl"
@@ -26,22 +22,9 @@ import (
 
 // onEachLink runs a test with pods on each kind of link.
 func onEachLink(t *testing.T, test func(t *testing.T, n network, d *Datapath)) {
-	for _, link := range []struct {
-		name string
-		make func(testing.TB) network
-	}{
-		{"veth", routed},
-		{"macvlan", slaves},
-		{"segment", switched},
-		{"ipvlan-l2", plugged("ipvlan-l2")},
-		{"ipvlan-l3", plugged("ipvlan-l3")},
-		{"netkit", plugged("netkit")},
-		{"netkit-l2", plugged("netkit-l2")},
-		{"tap", plugged("tap")},
-		{"tun", plugged("tun")},
-	} {
-		t.Run(link.name, func(t *testing.T) { test(t, link.make(t), openTest(t)) })
-	}
+	onLinks(t, "veth, macvlan, segment, ipvlan-l2, ipvlan-l3, netkit, netkit-l2, tap, tun", func(t *testing.T, m linkMode) {
+		test(t, m.make(t), openTest(t))
+	})
 }
 
 // unplug deletes the device that a pod's programs are on.
@@ -58,17 +41,11 @@ func (n network) unplug(t *testing.T, pod int) {
 func (n network) wanted(t *testing.T) Endpoint {
 	t.Helper()
 	device := func(ns *netns.Namespace, name string) rtnl.Device {
-		d, err := rtnl.In(ns).Device(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		d := must(rtnl.In(ns).Device(name))(t)
 		return d
 	}
 	pod := device(n.pods[0], "eth0")
-	netns, err := n.pods[0].Cookie()
-	if err != nil {
-		t.Fatal(err)
-	}
+	netns := must(n.pods[0].Cookie())(t)
 	e := Endpoint{ID: 1, IP: netip.MustParseAddr(podA4), netns: netns, IfIndex: pod.Index, PodMAC: append(pod.MAC, make([]byte, 6-len(pod.MAC))...)}
 	var node rtnl.Device
 	switch {
@@ -101,10 +78,7 @@ func (n network) attachment(pod int) EndpointSpec {
 
 func wantEndpoints(t *testing.T, d *Datapath, want ...string) []Endpoint {
 	t.Helper()
-	endpoints, err := d.Endpoints().List(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	endpoints := must(d.Endpoints().List(t.Context()))(t)
 	var got []string
 	for _, e := range endpoints {
 		got = append(got, e.IP.String())
@@ -125,10 +99,7 @@ func wantEndpoints(t *testing.T, d *Datapath, want ...string) []Endpoint {
 // wantLinks counts the pinned attachments.
 func wantLinks(t *testing.T, d *Datapath, want int) {
 	t.Helper()
-	entries, err := os.ReadDir(pins(d, "links"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	entries := must(os.ReadDir(pins(d, "links")))(t)
 	entries = slices.DeleteFunc(entries, func(e os.DirEntry) bool { // those that all pods of a parent share
 		return want > 0 && (strings.HasSuffix(e.Name(), "-outer_guard") || strings.HasSuffix(e.Name(), "-outer_seal"))
 	})
@@ -141,10 +112,7 @@ func TestEndpoints(t *testing.T) {
 	onEachLink(t, func(t *testing.T, n network, d *Datapath) {
 		n.attachBoth(t, d)
 		endpoints := wantEndpoints(t, d, podA4, podA6, podB4, podB6)
-		pod, err := rtnl.In(n.pods[0]).Device("eth0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		pod := must(rtnl.In(n.pods[0]).Device("eth0"))(t)
 		want := n.wanted(t)
 		if !reflect.DeepEqual(endpoints[0], want) {
 			t.Errorf("endpoint %+v, want %+v", endpoints[0], want)
@@ -162,9 +130,7 @@ func TestEndpoints(t *testing.T) {
 		wantEndpoints(t, d, podA4, "192.168.10.99", podB4, podB6)
 		// A program that someone removed comes back.
 		for _, h := range objects.EndpointHooks() {
-			if err := d.objects.Detach(objects.Link{Hook: h, ID: 1}); err != nil {
-				t.Fatal(err)
-			}
+			succeed(t, d.objects.Detach(objects.Link{Hook: h, ID: 1}))
 		}
 		if _, change, err := d.Endpoints().Put(t.Context(), n.attachment(0)); err != nil || change != Updated {
 			t.Errorf("Put = %v, %v; want the programs attached again", change, err)
@@ -212,13 +178,9 @@ func testDelete(t *testing.T, n network, d *Datapath) {
 		if err := remove(); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("delete by %s once more: error %v", name, err)
 		}
-		if _, _, err := d.Endpoints().Put(t.Context(), n.attachment(0)); err != nil {
-			t.Fatal(err)
-		}
+		must2(d.Endpoints().Put(t.Context(), n.attachment(0)))(t)
 	}
-	if err := d.Endpoints().Delete(t.Context(), 2); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, d.Endpoints().Delete(t.Context(), 2))
 	wantEndpoints(t, d, podA4, "192.168.10.99")
 }
 
@@ -226,10 +188,7 @@ func testDelete(t *testing.T, n network, d *Datapath) {
 func TestReplaced(t *testing.T) {
 	onEachLink(t, func(t *testing.T, n network, d *Datapath) {
 		n.attachBoth(t, d)
-		pod, err := rtnl.In(n.pods[0]).Device("eth0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		pod := must(rtnl.In(n.pods[0]).Device("eth0"))(t)
 		if pod.Kind == "ipvlan" { // whose driver refuses an address that another device has
 			n.run(t, "-n PODA addr del "+prefixOf(pod, podA4)+" dev eth0")
 		}
@@ -258,9 +217,7 @@ func TestIndexReused(t *testing.T) {
 		-n HOST link del vb
 		-n HOST link add vb index `+strconv.Itoa(gone.IfIndex)+` type veth peer name eth0 netns PODB
 		-n PODB addr add `+podB4+`/32 dev eth0`)
-	if _, _, err := d.Endpoints().Put(t.Context(), n.attachment(1)); err != nil {
-		t.Fatal(err)
-	}
+	must2(d.Endpoints().Put(t.Context(), n.attachment(1)))(t)
 	wantEndpoints(t, d, podB4)
 	wantLinks(t, d, 2)
 }
@@ -269,18 +226,10 @@ func TestIndexReused(t *testing.T) {
 func TestUndone(t *testing.T) {
 	onEachLink(t, func(t *testing.T, n network, d *Datapath) {
 		attach := n.attachment(0)
-		endpoints, _, err := d.Endpoints().Put(t.Context(), attach)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := d.Endpoints().Delete(t.Context(), endpoints[0].ID); err != nil {
-			t.Fatal(err)
-		}
+		endpoints, _ := must2(d.Endpoints().Put(t.Context(), attach))(t)
+		succeed(t, d.Endpoints().Delete(t.Context(), endpoints[0].ID))
 		// In the place of the second program there is something else.
-		place, err := attach.Find()
-		if err != nil {
-			t.Fatal(err)
-		}
+		place := must(attach.Find())(t)
 		defer place.Close()
 		pinned, err := filepath.Glob(pins(d, "progs", "*-"+objects.Hook{Point: place.Point, Program: "to_pod"}.String()))
 		if err != nil || len(pinned) != 1 {
@@ -314,79 +263,4 @@ func TestUndone(t *testing.T) {
 		wantEndpoints(t, d)
 		wantLinks(t, d, 0)
 	})
-}
-
-// TestAddTogether adds both pods from several goroutines.
-func TestAddTogether(t *testing.T) {
-	n, d := routed(t), openTest(t)
-	var group errgroup.Group
-	for i := range 6 {
-		group.Go(func() error {
-			_, _, err := d.Endpoints().Put(t.Context(), n.attachment(i%2))
-			return err
-		})
-	}
-	if err := group.Wait(); err != nil {
-		t.Fatal(err)
-	}
-	if endpoints, err := d.Endpoints().List(t.Context()); err != nil || len(endpoints) != 4 {
-		t.Errorf("endpoints %v, %v", endpoints, err)
-	}
-	wantLinks(t, d, 4)
-}
-
-// TestDeleteKilled has endpoints that a process deleted which died after the rows: the same call, a new endpoint of the
-// device, and Sweep delete what is left.
-func TestDeleteKilled(t *testing.T) {
-	n := routed(t)
-	d := openTest(t)
-	cookie := cookieOf(t, n.pods[0])
-	links := func() (ids []uint64) {
-		all, err := d.objects.Links()
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, k := range all {
-			ids = append(ids, k.ID)
-		}
-		slices.Sort(ids)
-		return ids
-	}
-	for _, c := range []struct {
-		name   string
-		repair func() error
-		links  []uint64
-	}{
-		{"Delete", func() error {
-			if err := d.Endpoints().DeleteIP(t.Context(), netip.MustParseAddr(podA4)); !errors.Is(err, os.ErrNotExist) {
-				return fmt.Errorf("error %w, want that it does not exist", err)
-			}
-			return nil
-		}, nil},
-		{"Sweep", func() error {
-			return d.Endpoints().Sweep(t.Context(), func(uint64) bool { return true })
-		}, nil},
-		{"Put", func() error { _, _, err := d.Endpoints().Put(t.Context(), n.attachment(0)); return err }, []uint64{4, 4}},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			made, _, err := d.Endpoints().Put(t.Context(), n.attachment(0))
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, e := range made {
-				if err := d.objects.Endpoints.Delete(rows.EncodeAddr(e.IP)); err != nil {
-					t.Fatal(err)
-				}
-			}
-			if err := c.repair(); err != nil {
-				t.Fatal(err)
-			}
-			if got := links(); !slices.Equal(got, c.links) {
-				t.Errorf("links of endpoints %v, want %v", got, c.links)
-			}
-			if row, _, err := d.objects.Namespaces.Get(cookie); err != nil || (row.Flags != 0) != (c.links != nil) {
-				t.Errorf("flags of the network namespace %d, %v", row.Flags, err)
-			}
-		})
-	}
 }

@@ -4,14 +4,19 @@ package datapath
 
 import (
 	"bytes"
+	"errors"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
+	"mustang/internal/datapath/conntrack"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/datapath/rows"
+	"mustang/internal/rtnl"
 	"mustang/internal/service"
 )
 
@@ -20,9 +25,7 @@ func filterBytes(t testing.TB, d *Datapath) []byte {
 	t.Helper()
 	m := d.objects.Filter.Map
 	row := make([]byte, m.ValueSize())
-	if err := m.Lookup(uint32(0), &row); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, m.Lookup(uint32(0), &row))
 	return row
 }
 
@@ -37,9 +40,7 @@ func wantFiltered(t *testing.T, d *Datapath) {
 		keys = append(keys, row.Key)
 	}
 	before := filterBytes(t, d)
-	if err := d.objects.Filter.Add(keys); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, d.objects.Filter.Add(keys))
 	if !bytes.Equal(before, filterBytes(t, d)) {
 		t.Error("a service is stored whose bit in the filter is clear: programs do not find it")
 	}
@@ -52,47 +53,39 @@ func TestFilter(t *testing.T) {
 			// Random addresses, so that no other case has set the bits.
 			w.service = w.random()
 			for _, p := range []packet{w.first(w.client, w.service), w.next(w.client, w.service)} {
-				w.check(t, fromHost, p, wants{actionNext, nil, once("passed")})
+				w.gets(t, fromHost, p, "next: passed")
 			}
 			w.serve(t, w.service, w.backend)
 			p := w.next(w.client, w.service)
-			w.check(t, fromHost, p, wants{actionRedirect, p.became(w.client, w.backend, "0a"), once("new_connection", "forward", "redirect_peer")})
-			p = w.next(w.backend, w.client)
-			w.check(t, fromHost, p, wants{actionRedirect, p.became(w.service, w.client, "0c"), once("reverse", "redirect_peer")})
+			w.gets(t, fromHost, p, "redirect client>backend 0a: new_connection forward redirect_peer")
+			w.gets(t, fromHost, w.next(w.backend, w.client), "redirect service>client 0c: reverse redirect_peer")
 		}},
 		{"a service that goes", 0, func(t *testing.T, w *world) {
 			w.service = w.random()
-			w.serve(t, w.service, w.backend)
-			w.send(t, fromHost, w.first(w.client, w.service))
-			if err := w.Services().Delete(t.Context(), service.CLI, service.Key{Frontend: w.service, Protocol: service.Protocol(w.proto)}); err != nil {
-				t.Fatal(err)
-			}
-			w.check(t, fromHost, w.first(w.client, w.service), wants{actionNext, nil, once("passed")})
+			w.open(t, w.backend)
+			succeed(t, w.Services().Delete(t.Context(), service.CLI, service.Key{Frontend: w.service, Protocol: service.Protocol(w.proto)}))
+			w.gets(t, fromHost, w.first(w.client, w.service), "next: passed")
 			p := w.next(w.client, w.service)
 			if w.proto == protoUDP {
-				w.check(t, fromHost, p, wants{actionNext, nil, once("passed")})
+				w.gets(t, fromHost, p, "next: passed")
 				return
 			}
-			w.check(t, fromHost, p, wants{actionRedirect, p.became(w.client, w.backend, "0a"), once("forward", "redirect_peer")})
+			w.gets(t, fromHost, p, "redirect client>backend 0a: forward redirect_peer")
 		}},
 		{"the bit of a service that another one shares", 0, func(t *testing.T, w *world) {
 			w.service = w.random()
 			w.serve(t, w.service, w.backend)
 			p := w.first(w.client, w.collision(t))
-			w.check(t, fromHost, p, wants{actionNext, nil, once("passed")})
-			w.check(t, fromHost, w.next(w.client, p.dst), wants{actionNext, nil, once("passed")})
+			w.gets(t, fromHost, p, "next: passed")
+			w.gets(t, fromHost, w.next(w.client, p.dst), "next: passed")
 			w.connected(t)
 			// It has a service of another owner, and the first one goes.
-			if _, err := w.Services().Apply(t.Context(), service.Agent, []service.Service{{
+			must(w.Services().Apply(t.Context(), service.Agent, []service.Service{{
 				Frontend: p.dst, Protocol: service.Protocol(w.proto), Backends: service.Backends(w.backend),
-			}}); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := w.Services().Apply(t.Context(), service.CLI, nil); err != nil {
-				t.Fatal(err)
-			}
-			w.check(t, fromHost, p, wants{actionRedirect, p.became(w.client, w.backend, "0a"), once("new_connection", "forward", "redirect_peer")})
-			w.check(t, fromHost, w.first(w.client, w.service), wants{actionNext, nil, once("passed")})
+			}}))(t)
+			must(w.Services().Apply(t.Context(), service.CLI, nil))(t)
+			w.gets(t, fromHost, p, "redirect client>backend 0a: new_connection forward redirect_peer")
+			w.gets(t, fromHost, w.first(w.client, w.service), "next: passed")
 		}},
 		{"a pod that packets reach directly and by a service", 0, func(t *testing.T, w *world) {
 			w.service = w.random()
@@ -111,7 +104,7 @@ func TestFilter(t *testing.T) {
 				w.service = w.random()
 				w.serve(t, w.service, w.backend)
 				p := w.first(w.client, w.service)
-				w.check(t, fromHost, p, wants{actionRedirect, p.became(w.client, w.backend, "0a"), once("new_connection", "forward", "redirect_peer")})
+				w.gets(t, fromHost, p, "redirect client>backend 0a: new_connection forward redirect_peer")
 			}
 		}},
 	})
@@ -156,9 +149,7 @@ func TestFilterOfOwners(t *testing.T) {
 	}
 	often := slices.Repeat(keys[:1], 1<<20)
 	for range 20 {
-		if err := d.objects.Filter.Map.Put(uint32(0), make([]byte, d.objects.Filter.Map.ValueSize())); err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, d.objects.Filter.Map.Put(uint32(0), make([]byte, d.objects.Filter.Map.ValueSize())))
 		var first sync.WaitGroup
 		first.Go(func() {
 			if err := d.objects.Filter.Add(often); err != nil {
@@ -168,9 +159,7 @@ func TestFilterOfOwners(t *testing.T) {
 		for bit := (*objects.Filter)(nil).Bit(keys[0]); filterBytes(t, d)[bit/8]>>(bit%8)&1 == 0; {
 		}
 		for _, key := range keys[1:] {
-			if err := d.objects.Filter.Add([]objects.ServiceKey{key}); err != nil {
-				t.Fatal(err)
-			}
+			succeed(t, d.objects.Filter.Add([]objects.ServiceKey{key}))
 		}
 		first.Wait()
 		row := filterBytes(t, d)
@@ -178,6 +167,144 @@ func TestFilterOfOwners(t *testing.T) {
 			if bit := (*objects.Filter)(nil).Bit(key); row[bit/8]>>(bit%8)&1 == 0 {
 				t.Fatalf("bit %d was lost", bit)
 			}
+		}
+	}
+}
+
+// TestPodAtFrontend refuses a pod that has the address of a service, and takes it when the service is gone.
+func TestPodAtFrontend(t *testing.T) {
+	n, d := routed(t), openTest(t)
+	s := service.Service{Frontend: netip.MustParseAddrPort("[" + podA6 + "]:80"), Protocol: service.TCP}
+	must2(d.Services().Put(t.Context(), service.CLI, s))(t)
+	_, _, err := d.Endpoints().Put(t.Context(), n.attachment(0))
+	wantConflict(t, err, "its address "+podA6+" belongs to a service")
+	wantEndpoints(t, d)
+	wantLinks(t, d, 0)
+	succeed(t, d.Services().Delete(t.Context(), service.CLI, s.Key()))
+	if _, change, err := d.Endpoints().Put(t.Context(), n.attachment(0)); err != nil || change != Added {
+		t.Errorf("Put without the service: %v, %v", change, err)
+	}
+}
+
+// TestPodAtHostAddress refuses a pod that has an address of the host.
+func TestPodAtHostAddress(t *testing.T) {
+	n, d := routed(t), openTest(t)
+	address := []netip.Prefix{netip.MustParsePrefix(podA4 + "/32")}
+	succeed(t, rtnl.In(n.host).Configure("lo", rtnl.DeviceConfig{Addresses: address, Up: true}))
+	_, _, err := d.Endpoints().Put(t.Context(), n.attachment(0))
+	wantConflict(t, err, "its address "+podA4+" belongs to the host")
+	wantEndpoints(t, d)
+	wantLinks(t, d, 0)
+}
+
+// TestFrontendAtPod refuses a service that has the address of a pod, by Put and in a set.
+func TestFrontendAtPod(t *testing.T) {
+	n, d := routed(t), openTest(t)
+	n.attachBoth(t, d)
+	for _, owner := range []service.Owner{service.CLI, service.CNI} {
+		s := service.Service{Frontend: netip.MustParseAddrPort("[" + podA6 + "]:80"), Protocol: service.TCP}
+		_, _, err := d.Services().Put(t.Context(), owner, s)
+		wantConflict(t, err, "the address belongs to endpoint")
+		_, err = d.Services().Apply(t.Context(), owner, []service.Service{s})
+		wantConflict(t, err, "the address belongs to endpoint")
+	}
+	if all, err := d.Services().List(t.Context()); err != nil || len(all) != 0 {
+		t.Errorf("services %v, %v; want none", all, err)
+	}
+}
+
+// wantConflict wants a ConflictError that has the words.
+func wantConflict(t *testing.T, err error, words string) {
+	t.Helper()
+	var conflict *ConflictError
+	if !errors.As(err, &conflict) || !strings.Contains(err.Error(), words) {
+		t.Errorf("error %v, want a ConflictError with %q", err, words)
+	}
+}
+
+// TestBackendThatIsService has a service call another one: calls are translated once.
+func TestBackendThatIsService(t *testing.T) {
+	d := openTest(t)
+	other := netip.MustParseAddrPort("10.96.0.2:80")
+	put := func(s service.Service) error {
+		_, _, err := d.Services().Put(t.Context(), service.CLI, s)
+		return err
+	}
+	succeed(t, put(service.Service{Frontend: other, Protocol: service.TCP}))
+	for _, protocol := range []service.Protocol{service.Any, service.TCP, service.UDP} {
+		s := service.Service{Frontend: netip.MustParseAddrPort("10.96.0.1:80"), Protocol: protocol, Backends: service.Backends(other)}
+		if err := put(s); protocol != service.UDP {
+			wantConflict(t, err, "10.96.0.2:80 is a service")
+		} else if err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestDeleteWhileOpening deletes a pod, or a service, while other pods open connections to it: none may be left that knows
+// the pod or the service.
+func TestDeleteWhileOpening(t *testing.T) {
+	w := newWorld(newBench(t), false, protoUDP)
+	for _, c := range []struct {
+		name   string
+		remove func() error
+	}{
+		{"endpoint", func() error { return w.Endpoints().Delete(t.Context(), 1) }},
+		{"service", func() error {
+			return w.Services().Delete(t.Context(), service.CLI, service.Key{Frontend: w.service, Protocol: service.UDP})
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			for range 300 {
+				w.reset(t, objects.AttachHost)
+				id := w.serve(t, w.service, w.backend)
+				stop := w.opening(t)
+				succeed(t, c.remove())
+				stop()
+				w.unknown(t, id, c.name == "service")
+			}
+		})
+	}
+}
+
+// opening opens connections to the service on another CPU until the result is called.
+func (w *world) opening(t *testing.T) (stop func()) {
+	t.Helper()
+	p := w.loaded(t, fromHost)
+	var ended atomic.Bool
+	var running sync.WaitGroup
+	begun := make(chan struct{})
+	running.Go(func() {
+		for port := uint16(1024); !ended.Load() && port < 5000; port++ {
+			if _, _, err := p.Test(w.next(netip.AddrPortFrom(w.client.Addr(), port), w.service).frame()); err != nil {
+				t.Error(err)
+			}
+			if port == 1034 {
+				close(begun)
+			}
+		}
+	})
+	<-begun
+	return func() {
+		ended.Store(true)
+		running.Wait()
+	}
+}
+
+// unknown fails the test if a valid connection knows the first pod, or the service with the id.
+func (w *world) unknown(t *testing.T, id uint32, service bool) {
+	t.Helper()
+	known := make(map[netip.AddrPort]bool)
+	succeed(t, w.objects.Slots.Each(func(_ uint32, slot objects.Slot) bool {
+		if service && slot.Service == id || !service && slot.Backend == 1 {
+			known[rows.DecodeAddrPort(slot.From.Saddr, slot.From.Sport)] = true
+		}
+		return true
+	}))
+	valid := must(w.ConnectionTable().List(conntrack.Filter{}))(t)
+	for _, c := range valid {
+		if known[c.Client] {
+			t.Fatalf("connection %+v is valid", c)
 		}
 	}
 }

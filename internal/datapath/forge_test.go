@@ -26,30 +26,24 @@ import (
 // TestForging has root in one pod send to another pod, from addresses that are not its own, past its programs too. Nothing of
 // that arrives, and all of it with the guard off.
 func TestForging(t *testing.T) {
-	modes := []string{"veth", "bridge", "macvlan", "ipvlan-l2", "ipvlan-l3", "ipvlan-l3s", "netkit", "netkit-l2", "ovs-veth", "tap"}
-	for _, m := range linkModes() {
-		if !slices.Contains(modes, m.name) {
-			continue
-		}
-		t.Run(m.name, func(t *testing.T) {
-			f := newForger(t, m)
-			for _, family := range []struct{ victim, own, third, outside string }{
-				{podA4, podB4, "192.168.10.12", "8.8.8.8"}, {podA6, podB6, "fd00:10::c", "2001:db8::8"},
-			} {
-				victim := f.listen(t, family.victim)
-				for _, way := range f.ways(t) {
-					for who, from := range map[string]string{"another pod": family.third, "outside": family.outside} {
-						if way.bypass && f.segment != "" {
-							continue // docs/security.md: open
-						}
-						t.Run(fmt.Sprintf("%s from %s, %s", family.victim, who, way.name), func(t *testing.T) {
-							f.try(t, victim, netip.MustParseAddr(from), netip.MustParseAddr(family.own), way)
-						})
+	onLinks(t, "veth, bridge, macvlan, ipvlan-l2, ipvlan-l3, ipvlan-l3s, netkit, netkit-l2, ovs-veth, tap", func(t *testing.T, m linkMode) {
+		f := newForger(t, m)
+		for _, family := range []struct{ victim, own, third, outside string }{
+			{podA4, podB4, "192.168.10.12", "8.8.8.8"}, {podA6, podB6, "fd00:10::c", "2001:db8::8"},
+		} {
+			victim := f.listen(t, family.victim)
+			for _, way := range f.ways(t) {
+				for who, from := range map[string]string{"another pod": family.third, "outside": family.outside} {
+					if way.bypass && f.segment != "" {
+						continue // docs/security.md: open
 					}
+					t.Run(fmt.Sprintf("%s from %s, %s", family.victim, who, way.name), func(t *testing.T) {
+						f.try(t, victim, netip.MustParseAddr(from), netip.MustParseAddr(family.own), way)
+					})
 				}
 			}
-		})
-	}
+		}
+	})
 }
 
 // forger is a pod that forges packets, beside a victim.
@@ -97,9 +91,7 @@ func (f *forger) another(t *testing.T, name string) rtnl.Device {
 		// Without a mode it would change that of all ipvlans on the parent.
 		mode := map[string]string{"macvlan": "bridge", "ipvlan": strings.TrimPrefix(f.mode, "ipvlan-")}[f.device.Kind]
 		f.run(t, "-n PODB link add link eth0 name "+name+" type "+f.device.Kind+" mode "+mode+"\n-n PODB link set "+name+" up")
-		if device, err = rtnl.In(f.pods[1]).Device(name); err != nil {
-			t.Fatal(err)
-		}
+		device = must(rtnl.In(f.pods[1]).Device(name))(t)
 	}
 	return device
 }
@@ -125,23 +117,16 @@ func newForger(t *testing.T, m linkMode) *forger {
 	n := m.make(t)
 	f := &forger{network: n, mode: m.name, d: openTest(t)}
 	n.attachBoth(t, f.d)
-	rows, err := f.d.Endpoints().List(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	rows := must(f.d.Endpoints().List(t.Context()))(t)
 	victim := rows[0]
 	f.host, f.next = victim.Host, victim.PodMAC
 	third := victim
 	third.ID = 99
 	for _, ip := range []string{"192.168.10.12", "fd00:10::c"} {
 		third.IP = netip.MustParseAddr(ip)
-		if err := f.d.Endpoints().write([]Endpoint{third}); err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, f.d.Endpoints().write([]Endpoint{third}))
 	}
-	if f.device, err = rtnl.In(n.pods[1]).Device("eth0"); err != nil {
-		t.Fatal(err)
-	}
+	f.device = must(rtnl.In(n.pods[1]).Device("eth0"))(t)
 	f.own = append(net.HardwareAddr{}, rows[len(rows)-1].PodMAC...)
 	for _, e := range rows {
 		if e.ID == 2 {
@@ -160,10 +145,7 @@ func newForger(t *testing.T, m linkMode) *forger {
 // isBridged reports whether the pods are neighbours.
 func (n network) isBridged(t *testing.T) bool {
 	t.Helper()
-	device, err := rtnl.In(n.pods[0]).Device("eth0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	device := must(rtnl.In(n.pods[0]).Device("eth0"))(t)
 	return slices.ContainsFunc(device.Addrs, func(p netip.Prefix) bool { return p.Addr().String() == podA4 && p.Bits() < 32 })
 }
 
@@ -179,19 +161,7 @@ func (f *forger) listen(t *testing.T, addr string) net.PacketConn {
 func (f *forger) try(t *testing.T, victim net.PacketConn, from, own netip.Addr, way way) {
 	t.Helper()
 	f.guard(t, true)
-	testkit.Eventually(t, 5*time.Second, func() error { // neighbours are to be known
-		f.send(t, f.datagram(own, victim, "warm"), f.honest())
-		return f.expect(victim, "warm")
-	})
-	before := counts(t, f.d)
-	f.send(t, f.datagram(from, victim, "forged"), way)
-	f.send(t, f.datagram(own, victim, "honest"), f.honest())
-	if err := f.expect(victim, "honest"); err != nil {
-		t.Error(err)
-	}
-	if d := delta(t, f.d, before)["drop_source"]; d != 1 {
-		t.Errorf("drop_source: %d", d)
-	}
+	f.tryGuarded(t, victim, from, own, way)
 	f.guard(t, false)
 	defer f.guard(t, true)
 	f.send(t, f.datagram(from, victim, "forged"), way)
@@ -200,15 +170,36 @@ func (f *forger) try(t *testing.T, victim net.PacketConn, from, own netip.Addr, 
 	}
 }
 
+// tryGuarded is try while the guard is on.
+//
+//revive:disable-next-line:argument-limit // t comes on top of the four that say who sends what how
+func (f *forger) tryGuarded(t *testing.T, victim net.PacketConn, from, own netip.Addr, way way) {
+	t.Helper()
+	f.alone(t, victim, func(text string) { f.send(t, f.datagram(from, victim, text), way) },
+		func(text string) { f.send(t, f.datagram(own, victim, text), f.honest()) })
+}
+
+// alone sends a forged packet and one that passes behind it: the victim gets the second alone, and the first is counted.
+func (f *forger) alone(t *testing.T, victim net.PacketConn, forge, pass func(text string)) {
+	t.Helper()
+	testkit.Eventually(t, 5*time.Second, func() error { // neighbours are to be known, and a bridge's ports to forward
+		pass("warm")
+		return f.expectAny(victim, "warm")
+	})
+	before := counts(t, f.d)
+	forge("forged")
+	pass("passes")
+	f.wants(t, victim, "passes")
+	wantForged(t, f.d, before)
+}
+
 // guard switches the guard of both pods.
 func (f *forger) guard(t *testing.T, on bool) {
 	t.Helper()
 	for i := range f.pods {
 		spec := f.attachment(i)
 		spec.Unguarded = !on
-		if _, _, err := f.d.Endpoints().Put(t.Context(), spec); err != nil {
-			t.Fatal(err)
-		}
+		must2(f.d.Endpoints().Put(t.Context(), spec))(t)
 	}
 }
 
@@ -277,57 +268,61 @@ func (f *forger) expect(victim net.PacketConn, text string) error {
 	}
 }
 
+// wants fails the test unless the next datagram, apart from warm ones, has the text.
+func (f *forger) wants(t *testing.T, victim net.PacketConn, text string) {
+	t.Helper()
+	if err := f.expect(victim, text); err != nil {
+		t.Error(err)
+	}
+}
+
+// wantForged fails the test unless one packet was dropped for its source since before.
+func wantForged(t *testing.T, d *Datapath, before map[string]uint64) {
+	t.Helper()
+	if n := delta(t, d, before)["drop_source"]; n != 1 {
+		t.Errorf("drop_source: %d, want 1", n)
+	}
+}
+
 // TestRewriting has root in a pod change the source of a packet behind the programs of its device, by a filter of its own.
 func TestRewriting(t *testing.T) {
-	for _, m := range linkModes() {
-		if m.name != "macvlan" && !strings.HasPrefix(m.name, "ipvlan") {
-			continue
+	onLinks(t, "macvlan, ipvlan-l2, ipvlan-l3, ipvlan-l3s", func(t *testing.T, m linkMode) {
+		f := newForger(t, m)
+		victim := f.listen(t, podA4)
+		f.tc(t, "qdisc add dev eth0 clsact")
+		const filter = "filter add dev eth0 egress protocol ip u32 match ip sport 4000 0xffff match ip dport 4444 0xffff "
+		if out, err := f.tryTC(filter + "action pedit ex munge ip src set 192.168.10.12"); strings.Contains(out, "action module") {
+			testkit.RequireMode(t, fmt.Errorf("the kernel has no module act_pedit: %w", errors.ErrUnsupported))
+		} else if err != nil {
+			t.Fatal(err, out)
 		}
-		t.Run(m.name, func(t *testing.T) {
-			f := newForger(t, m)
-			victim := f.listen(t, podA4)
-			f.tc(t, "qdisc add dev eth0 clsact")
-			const filter = "filter add dev eth0 egress protocol ip u32 match ip sport 4000 0xffff match ip dport 4444 0xffff "
-			if out, err := f.tryTC(filter + "action pedit ex munge ip src set 192.168.10.12"); strings.Contains(out, "action module") {
-				testkit.RequireMode(t, fmt.Errorf("the kernel has no module act_pedit: %w", errors.ErrUnsupported))
-			} else if err != nil {
-				t.Fatal(err, out)
+		before := counts(t, f.d)
+		testkit.Eventually(t, 5*time.Second, func() error { // neighbours are to be known
+			f.send(t, f.datagram(netip.MustParseAddr(podB4), victim, "forged"), f.honest())
+			if delta(t, f.d, before)["drop_source"] == 0 {
+				return errors.New("drop_source is not counted")
 			}
-			before := counts(t, f.d)
-			testkit.Eventually(t, 5*time.Second, func() error { // neighbours are to be known
-				f.send(t, f.datagram(netip.MustParseAddr(podB4), victim, "forged"), f.honest())
-				if delta(t, f.d, before)["drop_source"] == 0 {
-					return errors.New("drop_source is not counted")
-				}
-				return nil
-			})
-			f.tc(t, "qdisc delete dev eth0 clsact")
-			f.send(t, f.datagram(netip.MustParseAddr(podB4), victim, "honest"), f.honest())
-			if err := f.expect(victim, "honest"); err != nil {
-				t.Error(err)
-			}
+			return nil
 		})
-	}
+		f.tc(t, "qdisc delete dev eth0 clsact")
+		f.send(t, f.datagram(netip.MustParseAddr(podB4), victim, "honest"), f.honest())
+		f.wants(t, victim, "honest")
+	})
 }
 
 // TestSpoofing has the pod announce another pod's address by ARP and neighbour discovery. The victim's table of neighbours stays as
 // it is; with the guard off it changes.
 func TestSpoofing(t *testing.T) {
-	for _, m := range linkModes() {
-		if m.name != "bridge" && m.name != "macvlan" {
-			continue
-		}
-		t.Run(m.name, func(t *testing.T) {
-			f := newForger(t, m)
-			victim := f.listen(t, podA4)
-			for _, third := range []string{"192.168.10.12", "fd00:10::c"} {
-				frame := f.announcement(netip.MustParseAddr(third))
-				for _, way := range f.ways(t) {
-					t.Run(third+" "+way.name, func(t *testing.T) { f.spoof(t, victim, netip.MustParseAddr(third), frame, way) })
-				}
+	onLinks(t, "bridge, macvlan", func(t *testing.T, m linkMode) {
+		f := newForger(t, m)
+		victim := f.listen(t, podA4)
+		for _, third := range []string{"192.168.10.12", "fd00:10::c"} {
+			frame := f.announcement(netip.MustParseAddr(third))
+			for _, way := range f.ways(t) {
+				t.Run(third+" "+way.name, func(t *testing.T) { f.spoof(t, victim, netip.MustParseAddr(third), frame, way) })
 			}
-		})
-	}
+		}
+	})
 }
 
 // announcement returns a frame that tells the victim that an address is the pod's.
@@ -352,17 +347,12 @@ func (f *forger) spoof(t *testing.T, victim net.PacketConn, third netip.Addr, fr
 	t.Helper()
 	const known = "02:00:00:00:00:77"
 	neighbour := func() string {
-		out, err := exec.Command("ip", "-n", f.pods[0].Name(), "neigh", "show", third.String(), "dev", "eth0").CombinedOutput()
-		if err != nil {
-			t.Fatal(err)
-		}
+		out := must(exec.Command("ip", "-n", f.pods[0].Name(), "neigh", "show", third.String(), "dev", "eth0").CombinedOutput())(t)
 		return string(out)
 	}
 	know := func() {
 		family := map[bool]string{true: "ipv6", false: "ipv4"}[third.Is6()]
-		if err := rtnl.In(f.pods[0]).SetSysctl("net/"+family+"/neigh/eth0/locktime", "0"); err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, rtnl.In(f.pods[0]).SetSysctl("net/"+family+"/neigh/eth0/locktime", "0"))
 		f.run(t, "-n PODA neigh replace "+third.String()+" lladdr "+known+" dev eth0 nud reachable")
 	}
 	f.guard(t, true)
@@ -370,9 +360,7 @@ func (f *forger) spoof(t *testing.T, victim net.PacketConn, third netip.Addr, fr
 	before := counts(t, f.d)
 	f.send(t, frame, way)
 	f.send(t, f.datagram(netip.MustParseAddr(podB4), victim, "honest"), f.honest())
-	if err := f.expect(victim, "honest"); err != nil {
-		t.Error(err)
-	}
+	f.wants(t, victim, "honest")
 	counted := delta(t, f.d, before)
 	if got := neighbour(); !strings.Contains(got, known) || counted["drop_neighbour"]+counted["drop_source"] != 1 {
 		t.Errorf("the victim knows %q, counted %v", got, counted)

@@ -108,16 +108,11 @@ func (n *node) settle(t *testing.T) {
 
 func (b *bench) forgetFragments(t *testing.T) {
 	t.Helper()
-	fragments, err := ebpf.LoadPinnedMap(pins(b.Datapath, "maps", "fragments"), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fragments := must(ebpf.LoadPinnedMap(pins(b.Datapath, "maps", "fragments"), nil))(t)
 	defer fragments.Close()
 	key := make([]byte, fragments.KeySize())
 	for fragments.NextKey(nil, &key) == nil {
-		if err := fragments.Delete(key); err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, fragments.Delete(key))
 	}
 }
 

@@ -5,12 +5,17 @@ package datapath
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
+	"net"
 	"net/netip"
 	"testing"
+	"time"
 
 	"mustang/internal/datapath/device"
 	"mustang/internal/datapath/guard"
 	"mustang/internal/datapath/objects"
+	"mustang/internal/policy"
+	"mustang/internal/testkit"
 )
 
 // guardCase is a frame that a pod sends, and why it is dropped; empty: it is not.
@@ -181,9 +186,7 @@ func TestGuard(t *testing.T) {
 				g.check(t, device.Device{}, frame, "drop_source")
 			})
 			t.Run("a device without a row", func(t *testing.T) {
-				if err := g.objects.Senders.Delete(g.key); err != nil {
-					t.Fatal(err)
-				}
+				succeed(t, g.objects.Senders.Delete(g.key))
 				g.dropped(t, sent(outside4, protoUDP).frame(), "drop_source")
 				g.dropped(t, arp(1, "0c", "0c", own4), "drop_source")
 			})
@@ -209,9 +212,7 @@ func newGuarded(t *testing.T, b *bench, h objects.Hook) *guarded {
 	g.key = device.SenderKey(e.Host, e.netns, 1)
 	for _, ip := range []netip.Addr{own4, own6} {
 		e.IP = ip
-		if err := b.Endpoints().write([]Endpoint{e}); err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, b.Endpoints().write([]Endpoint{e}))
 	}
 	b.endpoint(t, pod{1, h.Point, "0a", "s"}, other4)
 	b.endpoint(t, pod{1, h.Point, "0a", "s"}, other6)
@@ -223,9 +224,7 @@ func newGuarded(t *testing.T, b *bench, h objects.Hook) *guarded {
 func (g *guarded) as(t *testing.T, d device.Device) {
 	t.Helper()
 	d.Point, d.PodMAC, d.LinkLocal, d.IfIndex, d.Netns = g.hook.Point, mac("0c"), ownLocal, 1, ownCookie(t)
-	if _, err := guard.Put(g.objects, &d, 2, false); err != nil {
-		t.Fatal(err)
-	}
+	must(guard.Put(g.objects, &d, 2, false))(t)
 }
 
 func (g *guarded) check(t *testing.T, d device.Device, frame []byte, drop string) {
@@ -259,5 +258,40 @@ func (g *guarded) passes(t *testing.T, d device.Device, frame []byte) {
 	}
 	if !bytes.Equal(out, frame) && len(out) != len(frame) {
 		t.Errorf("%d bytes after the program, want %d", len(out), len(frame))
+	}
+}
+
+// TestNodeReachesFloodedPods has the host reach the pods of a bridge that floods what the host sends: to groups, as neighbour solicitations,
+// and to MAC addresses that it does not know. All copies but the last have no socket. One pod has a policy, which lets the node in.
+func TestNodeReachesFloodedPods(t *testing.T) {
+	d, n := openTest(t), bridged(t)
+	n.run(t, "-n HOST link add vc type veth peer name spare\n-n HOST link set vc master br0 up\n-n HOST link set spare up") // the last port
+	for i, ns := range n.pods {
+		pod := &policy.Pod{Namespace: "default", Name: string(rune('a' + i)), Labels: map[string]string{"app": string(rune('a' + i))}}
+		must2(d.Endpoints().Put(t.Context(), EndpointSpec{Namespace: ns, IfName: "eth0", Host: n.host, Pod: pod}))(t)
+	}
+	applyPolicies(t, d, onlyOutsideToA)
+	before := counts(t, d)
+	var pods []net.PacketConn
+	for i, addresses := range [2][2]string{{podA4, podA6}, {podB4, podB6}} {
+		for _, addr := range addresses {
+			pods = append(pods, listenIn(t, n.pods[i], addr))
+		}
+	}
+	for _, ageing := range []string{"30000", "0"} { // 0: the bridge knows no MAC address
+		n.run(t, "-n HOST link set br0 type bridge ageing_time "+ageing)
+		for i, pod := range pods {
+			n.run(t, "-n HOST neigh flush dev br0\n-n HOST -6 neigh flush dev br0")
+			gateway := [2]string{gateway4, gateway6}[i%2]
+			testkit.Eventually(t, 5*time.Second, func() error {
+				if err := sendUDP(n.host, gateway, pod); err != nil {
+					return fmt.Errorf("host to %s, ageing time %s: %w", pod.LocalAddr(), ageing, err)
+				}
+				return nil
+			})
+		}
+	}
+	if dropped := delta(t, d, before)["drop_source"]; dropped != 0 {
+		t.Errorf("drop_source: %d", dropped)
 	}
 }

@@ -29,15 +29,10 @@ type alone struct {
 func newAlone(t *testing.T) alone {
 	t.Helper()
 	g := alone{network: routed(t), d: openTest(t)}
-	device, err := rtnl.In(g.host).Device("vb")
-	if err != nil {
-		t.Fatal(err)
-	}
+	device := must(rtnl.In(g.host).Device("vb"))(t)
 	g.device = device.Index
 	g.run(t, "-n PODB addr add 192.168.10.99/32 dev eth0") // which is not the pod's
-	if err := rtnl.In(g.host).SetSysctl("net/ipv4/conf/vb/rp_filter", "0"); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, rtnl.In(g.host).SetSysctl("net/ipv4/conf/vb/rp_filter", "0"))
 	return g
 }
 
@@ -57,10 +52,7 @@ func (g alone) put(t *testing.T, want Change) {
 // program returns the filter's program, 0 if there is none.
 func (g alone) program(t *testing.T) uint32 {
 	t.Helper()
-	id, err := qdisc.Ingress(g.host, g.device)
-	if err != nil {
-		t.Fatal(err)
-	}
+	id := must(qdisc.Ingress(g.host, g.device))(t)
 	return id
 }
 
@@ -80,10 +72,7 @@ func (g alone) wants(t *testing.T, isGuarded bool, when string) {
 // rows returns the number of pods that are no endpoints.
 func (g alone) rows(t *testing.T) int {
 	t.Helper()
-	all, err := guard.Alone(g.d.objects)
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := must(guard.Alone(g.d.objects))(t)
 	return len(all)
 }
 
@@ -106,9 +95,7 @@ func TestGuardFilter(t *testing.T) {
 
 	for _, name := range programPins(t, g.d) { // of another build
 		_, rest, _ := strings.Cut(name, "-")
-		if err := os.Rename(filepath.Join(pins(g.d, "progs"), name), filepath.Join(pins(g.d, "progs"), "0000-"+rest)); err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, os.Rename(filepath.Join(pins(g.d, "progs"), name), filepath.Join(pins(g.d, "progs"), "0000-"+rest)))
 	}
 	openAgain(t, g.d)
 	if next := g.program(t); next == first || next == 0 {
@@ -128,13 +115,9 @@ func TestGuardFilter(t *testing.T) {
 	g.wants(t, true, "repaired")
 
 	b6 := []netip.Addr{netip.MustParseAddr(podB6)}
-	if err := errors.Join(g.d.Guards().DeletePod(t.Context(), cookieOf(t, g.pods[0]), b6), g.d.Guards().DeletePod(t.Context(), cookieOf(t, g.pods[1]), nil)); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, errors.Join(g.d.Guards().DeletePod(t.Context(), cookieOf(t, g.pods[0]), b6), g.d.Guards().DeletePod(t.Context(), cookieOf(t, g.pods[1]), nil)))
 	g.wants(t, true, "another pod of that address, and another address of the pod, deleted")
-	if err := g.d.Guards().DeletePod(t.Context(), cookieOf(t, g.pods[1]), b6); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, g.d.Guards().DeletePod(t.Context(), cookieOf(t, g.pods[1]), b6))
 	g.wants(t, false, "deleted")
 	if out := g.tc(t, "qdisc show dev vb"); strings.Contains(out, "clsact") || g.rows(t) != 0 {
 		t.Errorf("left: %d rows, %q", g.rows(t), out)
@@ -146,9 +129,7 @@ func TestGuardFilterOfEndpoint(t *testing.T) {
 	g := newAlone(t)
 	g.put(t, Added)
 	spec := g.spec()
-	if _, _, err := g.d.Endpoints().Put(t.Context(), spec); err != nil {
-		t.Fatal(err)
-	}
+	must2(g.d.Endpoints().Put(t.Context(), spec))(t)
 	if id := g.program(t); id != 0 {
 		t.Errorf("the filter is there still: program %d", id)
 	}
@@ -161,9 +142,7 @@ func TestGuardFilterRemains(t *testing.T) {
 	half := func(t *testing.T) {
 		t.Helper()
 		g.put(t, Added)
-		if err := qdisc.DeleteIngress(g.host, g.device); err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, qdisc.DeleteIngress(g.host, g.device))
 	}
 	next := map[string]func(t *testing.T) error{
 		"Put": func(t *testing.T) error {
@@ -198,15 +177,9 @@ func TestGuardFilterRemains(t *testing.T) {
 func TestRemoveGuardFilter(t *testing.T) {
 	g := alone{network: routed(t)}
 	root := filepath.Join(testkit.BPFFS(t), "root")
-	var err error
-	if g.d, err = Open(t.Context(), Options{Root: root}); err != nil {
-		t.Fatal(err)
-	}
+	g.d = must(Open(t.Context(), Options{Root: root}))(t)
 	defer g.d.Close()
-	device, err := rtnl.In(g.host).Device("vb")
-	if err != nil {
-		t.Fatal(err)
-	}
+	device := must(rtnl.In(g.host).Device("vb"))(t)
 	g.device = device.Index
 	g.put(t, Added)
 	for _, name := range []string{"first", "again"} {
@@ -225,9 +198,7 @@ func TestRemoveGuardFilter(t *testing.T) {
 // TestGuardKnowsBothEnds takes away one of the two rows of a netkit, which is a deviation, and puts the pod again.
 func TestGuardKnowsBothEnds(t *testing.T) {
 	d := openTest(t)
-	if err := d.objects.OpenTables(); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, d.objects.OpenTables())
 	pod := &device.Device{Point: objects.AttachNetkit, IfIndex: 5, Peer: 6, Netns: 7}
 	for _, gone := range []objects.SenderKey{{Ifindex: 5}, {Netns: 7, Ifindex: 6}} {
 		if changed, err := guard.Put(d.objects, pod, 2, false); err != nil || !changed {
@@ -236,9 +207,7 @@ func TestGuardKnowsBothEnds(t *testing.T) {
 		if found, err := guard.Deviations(d.objects, pod, 2, false); err != nil || len(found) != 0 {
 			t.Errorf("with both: %q, %v", found, err)
 		}
-		if err := d.objects.Senders.Delete(gone); err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, d.objects.Senders.Delete(gone))
 		if found, err := guard.Deviations(d.objects, pod, 2, false); err != nil || len(found) != 1 {
 			t.Errorf("without %v: %q, %v", gone, found, err)
 		}

@@ -5,6 +5,7 @@ package datapath
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"math"
 	"net/netip"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"mustang/internal/datapath/objects"
+	"mustang/internal/datapath/rows"
 	"mustang/internal/service"
 	"mustang/internal/testkit"
 )
@@ -30,10 +32,7 @@ func TestSegments(t *testing.T) {
 		binary.NativeEndian.PutUint32(in[segments:], 3)
 		binary.NativeEndian.PutUint32(in[size:], 1400)
 		opts := &ebpf.RunOptions{Data: p.frame(), DataOut: make([]byte, 4096), Context: in, ContextOut: out}
-		action, err := b.loaded(t, fromHost).Run(opts)
-		if err != nil {
-			t.Fatal(err)
-		}
+		action := must(b.loaded(t, fromHost).Run(opts))(t)
 		if action != actionRedirect || string(opts.DataOut) != string(p.became(w.client, w.backend, "0a").frame()) {
 			t.Errorf("action %d, or the packet is wrong", action)
 		}
@@ -59,10 +58,7 @@ func TestSpread(t *testing.T) {
 			w.send(t, fromHost, w.first(netip.AddrPortFrom(w.client.Addr(), 32768+2*port), w.service))
 		}
 		shares := make(map[netip.AddrPort]int)
-		got, err := w.Connections()
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := must(w.Connections())(t)
 		for _, c := range got {
 			shares[c.Backend]++
 		}
@@ -113,14 +109,9 @@ func TestFull(t *testing.T) {
 // TestNumbersUsedUp has given out all but a few numbers. The changes that would need more are refused, and change nothing.
 func TestNumbersUsedUp(t *testing.T) {
 	d := openSized(t, Options{Root: testkit.BPFFS(t) + "/root"})
-	state, err := readState(d.Services().o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	state := must(readState(d.Services().o))(t)
 	state.LastRevision, state.LastService = math.MaxUint32-5, math.MaxUint32-5
-	if err := d.Services().o.State.Put(0, state); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, d.Services().o.State.Put(0, state))
 	added := 0
 	for port := range uint16(4) {
 		_, _, err := d.Services().Put(t.Context(), service.CLI, service.Service{
@@ -135,10 +126,7 @@ func TestNumbersUsedUp(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	services, err := d.Services().List(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	services := must(d.Services().List(t.Context()))(t)
 	// One takes two revisions: its own, and that of the change.
 	if added != 2 || len(services) != 2 {
 		t.Errorf("%d services were added, and there are %d, want 2", added, len(services))
@@ -148,4 +136,108 @@ func TestNumbersUsedUp(t *testing.T) {
 			t.Errorf("%+v", s)
 		}
 	}
+}
+
+// wantClean fails the test unless the maps hold the rows of the services and nothing else, and no work is marked as
+// unfinished.
+func wantClean(t *testing.T, d *Datapath) {
+	t.Helper()
+	sum := size{}
+	for _, s := range rowsOf(t, d) {
+		sum = sum.plus(sizeOf(s), 1)
+	}
+	wantSlots(t, d, sum.backends)
+	wantBlocks(t, d, sum.blocks)
+	if n := rangesOf(t, d); n != sum.ranges {
+		t.Errorf("%d source ranges, want %d", n, sum.ranges)
+	}
+	wantAddresses(t, d)
+	wantFiltered(t, d)
+	if state, err := readState(d.objects); err != nil || state.Retiring != 0 {
+		t.Errorf("state %+v, %v; want nothing to retire", state, err)
+	}
+}
+
+// TestRetiring deletes the rows of backends, tables and source ranges that go, by each call that takes them away: also by those that find the work of a
+// process that died.
+func TestRetiring(t *testing.T) {
+	for _, choice := range []service.Choice{service.Random, service.Maglev} {
+		t.Run(choice.String(), func(t *testing.T) { testRetiring(t, choice) })
+	}
+}
+
+func testRetiring(t *testing.T, choice service.Choice) {
+	old := newService(service.Any, "10.96.0.1:80", "192.168.10.10:8080", "192.168.10.11:8080")
+	fewer := newService(service.Any, "10.96.0.1:80", "192.168.10.11:8080")
+	old.Choice, fewer.Choice = choice, choice
+	old.SourceRanges = prefixes("10.0.0.0/8", "10.1.0.0/16", "192.168.0.0/16")
+	fewer.SourceRanges = old.SourceRanges[1:]
+	d := openTest(t)
+	s := d.Services()
+	for name, do := range map[string]func() error{
+		"Apply":            func() error { _, err := s.Apply(t.Context(), service.CLI, []service.Service{fewer}); return err },
+		"Put":              func() error { _, _, err := s.Put(t.Context(), service.CLI, fewer); return err },
+		"Apply of nothing": func() error { _, err := s.Apply(t.Context(), service.CLI, nil); return err },
+		"Delete":           func() error { return s.Delete(t.Context(), service.CLI, old.Key()) },
+		"unchanged":        func() error { _, _, err := s.Put(t.Context(), service.CLI, old); return err },
+		"Put after death":  func() error { die(t, d, fewer); _, _, err := s.Put(t.Context(), service.CLI, fewer); return err },
+		"Apply after death": func() error {
+			die(t, d, fewer)
+			_, err := s.Apply(t.Context(), service.CLI, []service.Service{fewer})
+			return err
+		},
+		"Sweep after death":  func() error { die(t, d, fewer); return s.Sweep(t.Context()) },
+		"Delete after death": func() error { die(t, d, fewer); return s.Delete(t.Context(), service.CLI, old.Key()) },
+		"Delete after death of a Delete": func() error {
+			dieDeleting(t, d, old)
+			var missing *NotFoundError
+			if err := s.Delete(t.Context(), service.CLI, old.Key()); !errors.As(err, &missing) {
+				return fmt.Errorf("Delete: error %w, want that it does not exist", err)
+			}
+			return nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			must2(s.Put(t.Context(), service.CLI, old))(t)
+			succeed(t, do())
+			wantClean(t, d)
+		})
+	}
+}
+
+// die changes a service as a process does that dies before it retires the old backends.
+func die(t *testing.T, d *Datapath, want service.Service) {
+	t.Helper()
+	w := &writer{Services: d.Services(), owner: service.CLI}
+	found := must(w.at(t.Context(), want.Key()))(t)
+	succeed(t, w.write(t.Context(), []change{{put: []service.Service{want}, found: found}}))
+}
+
+// dieDeleting deletes a service as a process does that dies before it retires the backends.
+func dieDeleting(t *testing.T, d *Datapath, old service.Service) {
+	t.Helper()
+	w := &writer{Services: d.Services(), owner: service.CLI}
+	found := must(w.at(t.Context(), old.Key()))(t)
+	succeed(t, w.write(t.Context(), []change{{drop: found, found: found}}))
+}
+
+// TestSweepEndsConnections has a UDP connection to a backend that a process replaced, which died before it told programs.
+func TestSweepEndsConnections(t *testing.T) {
+	w := pods(t, false, protoUDP)
+	w.serve(t, w.service, w.backend)
+	p := w.next(w.client, w.service)
+	w.send(t, fromHost, p)
+	key := rows.ServiceKey(w.service, service.UDP)
+	row, _ := must2(w.objects.Services.Get(key))(t)
+	state := must(readState(w.objects))(t)
+	state.LastRevision++
+	state.Retiring, row.Revision = state.LastRevision, state.LastRevision
+	backend := rows.EncodeBackend(service.Backend{Addr: w.remote})
+	row.SetBackend(0, backend)
+	if err := errors.Join(w.objects.State.Put(0, state), w.objects.Backends.Put(objects.BackendKey{Revision: row.Revision}, backend),
+		w.objects.Services.Put(key, row)); err != nil {
+		t.Fatal(err)
+	}
+	w.serve(t, w.service, w.remote) // unchanged
+	w.gets(t, fromHost, p, "next client>remote: new_connection forward passed")
 }

@@ -3,38 +3,33 @@
 package datapath
 
 import (
+	"bytes"
 	"context"
+	"encoding/hex"
 	"fmt"
 	"maps"
+	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+
+	"mustang/internal/datapath/device"
 	"mustang/internal/datapath/kept"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/netns"
+	"mustang/internal/service"
 	"mustang/internal/testkit"
 )
 
-// childVariable makes the test binary one of the processes of TestProcesses.
-const childVariable = "MUSTANG_DATAPATH_CHILD"
-
 func TestMain(m *testing.M) {
-	if root := os.Getenv(childVariable); root != "" {
-		os.Exit(child(root))
-	}
-	if how := os.Getenv(openVariable); how != "" {
-		os.Exit(openOnce(how))
-	}
 	if root := os.Getenv(contenderVariable); root != "" {
 		os.Exit(contender(root))
-	}
-	if root := os.Getenv(applyVariable); root != "" {
-		os.Exit(applyChild(root))
-	}
-	if root := os.Getenv(killedVariable); root != "" {
-		os.Exit(killedChild(root))
 	}
 	code := testkit.CheckLeaks(m)
 	if err := kept.Remove(); err != nil {
@@ -135,4 +130,248 @@ func delta(t testing.TB, d *Datapath, before map[string]uint64) map[string]uint6
 		}
 	}
 	return diff
+}
+
+// awaitCount waits until something was counted since before.
+func awaitCount(t testing.TB, d *Datapath, before map[string]uint64, name string) {
+	t.Helper()
+	testkit.Eventually(t, 20*time.Second, func() error {
+		if diff := delta(t, d, before); diff[name] == 0 {
+			return fmt.Errorf("no %s, counted %v", name, diff)
+		}
+		return nil
+	})
+}
+
+// must returns the value of a call, and ends the test if the call failed: must(call())(t).
+func must[V any](v V, err error) func(testing.TB) V {
+	return func(t testing.TB) V {
+		t.Helper()
+		succeed(t, err)
+		return v
+	}
+}
+
+// must2 is must for calls with two values.
+func must2[V, W any](v V, w W, err error) func(testing.TB) (V, W) {
+	return func(t testing.TB) (V, W) {
+		t.Helper()
+		succeed(t, err)
+		return v, w
+	}
+}
+
+// succeed ends the test if a call failed.
+func succeed(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Actions that the programs return.
+const (
+	actionNext     = 0xffffffff // TC_ACT_UNSPEC
+	actionDrop     = 2          // TC_ACT_SHOT
+	actionRedirect = 7          // TC_ACT_REDIRECT
+)
+
+// bench is a datapath whose programs run on test packets only.
+type bench struct {
+	*Datapath
+	programs map[objects.Hook]*ebpf.Program
+}
+
+func newBench(t testing.TB) *bench {
+	t.Helper()
+	return benchOn(t, openTest(t))
+}
+
+func benchOn(t testing.TB, d *Datapath) *bench {
+	t.Helper()
+	b := &bench{Datapath: d, programs: make(map[objects.Hook]*ebpf.Program)}
+	t.Cleanup(func() {
+		for _, p := range b.programs {
+			_ = p.Close()
+		}
+	})
+	b.sendAnything(t)
+	return b
+}
+
+// sendAnything lets all test packets pass the source guard. They are on the loopback device of the calling thread's namespace.
+func (b *bench) sendAnything(t testing.TB) {
+	t.Helper()
+	succeed(t, b.objects.OpenTables())
+	for _, netns := range []uint64{0, ownCookie(t)} {
+		key := objects.SenderKey{Netns: netns, Ifindex: 1}
+		succeed(t, b.objects.Senders.Put(key, objects.Sender{Endpoint: 1, Flags: objects.SenderUnguarded}))
+	}
+}
+
+// ownCookie returns the cookie of the calling thread's network namespace.
+func ownCookie(t testing.TB) uint64 {
+	t.Helper()
+	ns := must(netns.Current())(t)
+	defer ns.Close()
+	cookie := must(ns.Cookie())(t)
+	return cookie
+}
+
+// loaded returns the program of a hook.
+func (b *bench) loaded(t testing.TB, h objects.Hook) *ebpf.Program {
+	t.Helper()
+	if b.programs[h] == nil {
+		p := must(b.objects.Program(h))(t)
+		b.programs[h] = p
+	}
+	return b.programs[h]
+}
+
+// clear empties all maps but the counters.
+func (b *bench) clear(t testing.TB) {
+	t.Helper()
+	fragments := must(ebpf.LoadPinnedMap(pins(b.Datapath, "maps", "fragments"), nil))(t)
+	defer fragments.Close()
+	for _, m := range []*ebpf.Map{
+		b.objects.Services.Map, b.objects.Addresses.Map, b.objects.Backends.Map, b.objects.LookUp.Map, b.objects.Connections.Map, b.objects.Endpoints.Map, fragments,
+	} {
+		key := make([]byte, m.KeySize())
+		for m.NextKey(nil, &key) == nil {
+			succeed(t, m.Delete(key))
+		}
+	}
+	must(b.objects.EndConnections(func(objects.Slot) bool { return true }))(t)
+}
+
+// put stores a service.
+func (b *bench) put(t testing.TB, p service.Protocol, frontend netip.AddrPort, backends ...netip.AddrPort) uint32 {
+	t.Helper()
+	_, id := must2(b.Services().Put(t.Context(), service.CLI, service.Service{Frontend: frontend, Protocol: p, Backends: service.Backends(backends...)}))(t)
+	return id
+}
+
+// tapPod is the attach point of a pod behind a TAP device. Its programs are those of objects.AttachHost.
+const tapPod objects.AttachPoint = "tap"
+
+// pod is an endpoint. pair is a hex digit pair, such as "0a", that its MAC address repeats; segment is one letter.
+type pod struct {
+	id            uint32
+	at            objects.AttachPoint
+	pair, segment string
+}
+
+// endpoint stores the row of an address of a pod.
+func (b *bench) endpoint(t testing.TB, p pod, ip netip.Addr) {
+	t.Helper()
+	e := Endpoint{ID: p.id, IP: ip, IfIndex: int(100 + p.id), PodMAC: mac(p.pair), NodeMAC: net.HardwareAddr(mac("ee"))}
+	switch p.at {
+	case objects.AttachPod:
+		e.segment = uint32(p.segment[0])
+	case objects.AttachTun:
+		e.flags, e.PodMAC, e.NodeMAC = device.IntoTun, nil, nil
+	case tapPod:
+		e.flags = device.IntoTap
+	default:
+		e.flags = device.IntoPeer
+	}
+	succeed(t, b.Endpoints().write([]Endpoint{e}))
+}
+
+// run runs a program on a frame, and returns the action and the frame after it.
+func (b *bench) run(t testing.TB, h objects.Hook, frame []byte) (uint32, []byte) {
+	t.Helper()
+	out := make([]byte, len(frame)+64)
+	opts := &ebpf.RunOptions{Data: frame, DataOut: out}
+	action := must(b.loaded(t, h).Run(opts))(t)
+	return action, opts.DataOut
+}
+
+// send runs a program on a packet that prepares a case.
+func (b *bench) send(t testing.TB, h objects.Hook, p packet) {
+	t.Helper()
+	if action, _ := b.run(t, h, p.frame()); action == actionDrop {
+		t.Fatalf("a packet that prepares the case was dropped: %v to %v", p.src, p.dst)
+	}
+}
+
+// wants is the expected action, packet and counters.
+type wants struct {
+	action uint32
+	out    *packet // nil: unchanged
+	counts map[string]uint64
+}
+
+// check runs a program on p and compares the results. The counter of the run itself is not part of w.counts.
+func (b *bench) check(t *testing.T, h objects.Hook, p packet, w wants) {
+	t.Helper()
+	b.checkFrame(t, h, p.frame(), w)
+}
+
+func (b *bench) checkFrame(t *testing.T, h objects.Hook, frame []byte, w wants) {
+	t.Helper()
+	before := counts(t, b.Datapath)
+	action, out := b.run(t, h, frame)
+	if action != w.action {
+		t.Errorf("action %d, want %d", int32(action), int32(w.action))
+	}
+	want := frame
+	if w.out != nil {
+		want = w.out.frame()
+	}
+	if !bytes.Equal(out, want) && w.action != actionDrop {
+		t.Errorf("packet after the program\n%s, want\n%s", hex.Dump(out), hex.Dump(want))
+	}
+	expected := maps.Clone(w.counts)
+	expected[h.Program]++
+	if diff := delta(t, b.Datapath, before); !maps.Equal(diff, expected) {
+		t.Errorf("counted %v, want %v", diff, expected)
+	}
+}
+
+// gets runs a program on p, and compares the verdict, the packet after it and the counters with a line of text. "redirect
+// client>backend 0a: forward redirect_peer" is a redirected packet from the client to the backend, delivered to the pod whose MAC
+// address repeats 0a; with "@0a" the source MAC address stays. Without ends the packet is as before.
+func (w *world) gets(t *testing.T, h objects.Hook, p packet, line string) {
+	t.Helper()
+	result, counters, _ := strings.Cut(line, ": ")
+	words := append(strings.Fields(result), "", "")
+	want := wants{action: map[string]uint32{"next": actionNext, "redirect": actionRedirect, "drop": actionDrop}[words[0]]}
+	want.counts = once(strings.Fields(counters)...)
+	if src, dst, ok := strings.Cut(words[1], ">"); ok {
+		ends := map[string]netip.AddrPort{
+			"client": w.client, "backend": w.backend, "remote": w.remote, "service": w.service, "other": w.other, "outsider": w.outsider,
+			"self": w.self(), "seen": w.seen(),
+		}
+		if pair, only := strings.CutPrefix(words[2], "@"); only {
+			want.out = p.toMAC(ends[src], ends[dst], pair)
+		} else {
+			want.out = p.became(ends[src], ends[dst], pair)
+		}
+	}
+	w.check(t, h, p, want)
+}
+
+// once returns a count of one for each name.
+func once(names ...string) map[string]uint64 {
+	m := make(map[string]uint64)
+	for _, name := range names {
+		m[name]++
+	}
+	return m
+}
+
+// emptyProgram returns a program that does nothing.
+func emptyProgram(b *testing.B) *ebpf.Program {
+	b.Helper()
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Type:         ebpf.SchedCLS,
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, -1), asm.Return()},
+		License:      "Dual BSD/GPL",
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = p.Close() })
+	return p
 }

@@ -3,15 +3,24 @@
 package datapath
 
 import (
+	"bytes"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
+	"os/exec"
+	"regexp"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/datapath/conntrack"
+	"mustang/internal/netns"
+	"mustang/internal/qdisc"
+	"mustang/internal/rtnl"
 	"mustang/internal/service"
 	"mustang/internal/testkit"
 )
@@ -19,24 +28,15 @@ import (
 // TestPromises has a client use services whose backends are chosen, change and go, in the link modes of the table in
 // docs/services.md.
 func TestPromises(t *testing.T) {
-	for _, mode := range linkModes() {
-		switch mode.name {
-		case "veth", "bridge", "macvlan", "ipvlan-l2", "netkit":
-		default:
-			continue
-		}
-		t.Run(mode.name, func(t *testing.T) {
-			n, d := mode.make(t), openTest(t)
-			n.attachBoth(t, d)
-			for _, f := range families() {
-				p := promise{n, d, f, nil}
-				for range 4 {
-					p.backends = append(p.backends, testkit.Echo(t, n.pods[0], "tcp", net.JoinHostPort(f.pod, "0")))
-				}
-				t.Run(f.name, p.test)
+	onPods(t, "veth, bridge, macvlan, ipvlan-l2, netkit", func(t *testing.T, n network, d *Datapath) {
+		for _, f := range families() {
+			p := promise{n, d, f, nil}
+			for range 4 {
+				p.backends = append(p.backends, testkit.Echo(t, n.pods[0], "tcp", net.JoinHostPort(f.pod, "0")))
 			}
-		})
-	}
+			t.Run(f.name, p.test)
+		}
+	})
 }
 
 // promise is a service of one family, and the pods that it is for.
@@ -61,9 +61,7 @@ func (p promise) put(t *testing.T, change func(*service.Service)) service.Servic
 	s := service.Service{Frontend: netip.MustParseAddrPort(net.JoinHostPort(p.family.service, servicePort)), Protocol: service.TCP,
 		Backends: service.Backends(p.backends...)}
 	change(&s)
-	if _, _, err := p.datapath.Services().Put(t.Context(), service.CLI, s); err != nil {
-		t.Fatal(err)
-	}
+	must2(p.datapath.Services().Put(t.Context(), service.CLI, s))(t)
 	return s
 }
 
@@ -71,18 +69,11 @@ func (p promise) put(t *testing.T, change func(*service.Service)) service.Servic
 // backend got. Ended ones make room for new ones after a second or so.
 func (p promise) chosen(t *testing.T, connections int) []int {
 	t.Helper()
-	if _, err := p.datapath.ConnectionTable().Flush(t.Context(), conntrack.Filter{}); err != nil {
-		t.Fatal(err)
-	}
+	must(p.datapath.ConnectionTable().Flush(t.Context(), conntrack.Filter{}))(t)
 	for range connections {
-		if _, err := testkit.RoundTrip(t, p.network.pods[1], "tcp", net.JoinHostPort(p.family.service, servicePort), []byte("x")); err != nil {
-			t.Fatal(err)
-		}
+		must(testkit.RoundTrip(t, p.network.pods[1], "tcp", net.JoinHostPort(p.family.service, servicePort), []byte("x")))(t)
 	}
-	list, err := p.datapath.Connections()
-	if err != nil {
-		t.Fatal(err)
-	}
+	list := must(p.datapath.Connections())(t)
 	counts := make([]int, len(p.backends))
 	for i, backend := range p.backends {
 		for _, c := range list {
@@ -146,10 +137,7 @@ func (p promise) affinity(t *testing.T) {
 // changes takes backends away from open connections, the last one in the end.
 func (p promise) changes(t *testing.T) {
 	s := p.put(t, func(*service.Service) {})
-	conn, err := testkit.Dial(p.network.pods[1], "tcp", s.Frontend.String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must(testkit.Dial(p.network.pods[1], "tcp", s.Frontend.String()))(t)
 	defer func() { _ = conn.Close() }()
 	exchange := func() error {
 		if err := conn.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
@@ -170,4 +158,234 @@ func (p promise) changes(t *testing.T) {
 	if _, err := testkit.Dial(p.network.pods[1], "tcp", s.Frontend.String()); !errors.Is(err, unix.ECONNREFUSED) {
 		t.Errorf("a new connection: %v, want it refused", err)
 	}
+}
+
+// Addresses of the backend on another node, and of the host on the wire to it.
+const (
+	far4, far6   = "172.16.1.2", "fd00:99::2"
+	near4, near6 = "172.16.1.1", "fd00:99::1"
+)
+
+// wire joins the host to another node. The ends make checksums themselves, so that the other node looks at each: what
+// the pods left to be done, and what the programs made of it, must be right. The way there has a smaller MTU than
+// the pods, and the wire has not, so that only an ICMP error tells.
+func (n network) wire(t testing.TB) *netns.Namespace {
+	t.Helper()
+	testkit.RequireTool(t, "ethtool")
+	far := testkit.Namespace(t, "far")
+	for _, ns := range []*netns.Namespace{n.host, far} {
+		succeed(t, rtnl.In(ns).SetSysctl("net/ipv6/conf/default/accept_dad", "0"))
+	}
+	n.run(t, `
+		-n HOST link add wire type veth peer name wire netns `+far.Name()+`
+		-n HOST addr add `+near4+`/24 dev wire
+		-n HOST addr add `+near6+`/64 dev wire nodad
+		-n `+far.Name()+` addr add `+far4+`/24 dev wire
+		-n `+far.Name()+` addr add `+far6+`/64 dev wire nodad
+		-n HOST link set wire up
+		-n `+far.Name()+` link set wire up
+		-n HOST route add `+far4+` dev wire mtu lock 1400
+		-n HOST route add `+far6+` dev wire mtu lock 1400
+		-n `+far.Name()+` route add default via `+near4+`
+		-n `+far.Name()+` -6 route add default via `+near6+`
+		netns exec HOST ethtool -K wire tx off tso off gso off
+		netns exec `+far.Name()+` ethtool -K wire tx off tso off gso off`)
+	return far
+}
+
+// TestRemote has the backend on another node, behind a smaller MTU: what the host answers to packets that are too big
+// must reach the client.
+func TestRemote(t *testing.T) {
+	onLinks(t, "veth, bridge, macvlan, ipvlan-l2, netkit, netkit-l2, tap, tun", func(t *testing.T, mode linkMode) {
+		n, d := mode.make(t), openTest(t)
+		far := n.wire(t)
+		n.attachBoth(t, d)
+		eachFar(t, func(t *testing.T, c farCase) {
+			diff := must(c.call(t, n, d, far))(t)
+			if diff["forward"] == 0 || diff["reverse"] == 0 || diff["new_connection"] != 1 {
+				t.Errorf("counted %v", diff)
+			}
+			if c.protocol == service.TCP && diff["icmp_error"] == 0 {
+				t.Errorf("no packet was too big: counted %v", diff)
+			}
+		})
+	})
+}
+
+// TestBehindUplink has the backend on another node where the pods' uplink leads. In mode L3S what comes in there passes the
+// pod's programs by, so that answers are not translated.
+func TestBehindUplink(t *testing.T) {
+	for _, name := range []string{"macvlan", "ipvlan-l2", "ipvlan-l3", "ipvlan-l3s"} {
+		t.Run(name, func(t *testing.T) {
+			n, d := plugged(name)(t), openTest(t)
+			far := n.behindUplink(t)
+			n.attachBoth(t, d)
+			eachFar(t, func(t *testing.T, c farCase) {
+				diff, err := c.call(t, n, d, far)
+				if diff["forward"] == 0 || diff["new_connection"] == 0 {
+					t.Errorf("counted %v", diff)
+				}
+				if lost := name == "ipvlan-l3s"; (err != nil) != lost || (diff["reverse"] == 0) != lost {
+					t.Errorf("error %v; counted %v", err, diff)
+				}
+			})
+		})
+	}
+}
+
+// behindUplink makes another node of the uplink's far end.
+func (n network) behindUplink(t testing.TB) *netns.Namespace {
+	t.Helper()
+	far := testkit.Namespace(t, "far")
+	n.run(t, `
+		-n HOST link set up1 netns `+far.Name()+`
+		-n HOST addr add `+near4+`/24 dev up0
+		-n HOST addr add `+near6+`/64 dev up0 nodad
+		-n `+far.Name()+` addr add `+far4+`/24 dev up1
+		-n `+far.Name()+` addr add `+far6+`/64 dev up1 nodad
+		-n `+far.Name()+` link set up1 up
+		-n `+far.Name()+` route add default via `+near4+`
+		-n `+far.Name()+` -6 route add default via `+near6)
+	return far
+}
+
+// farCase is a service with its backend on another node.
+type farCase struct {
+	backend, service, client string
+	protocol                 service.Protocol
+}
+
+func eachFar(t *testing.T, test func(*testing.T, farCase)) {
+	for _, addresses := range [][3]string{{far4, service4, podB4}, {far6, service6, podB6}} {
+		for _, protocol := range []service.Protocol{service.TCP, service.UDP} {
+			c := farCase{addresses[0], addresses[1], addresses[2], protocol}
+			t.Run(c.backend+"/"+protocol.String(), func(t *testing.T) { test(t, c) })
+		}
+	}
+}
+
+// call has the second pod call the service, and returns what was counted.
+func (c farCase) call(t *testing.T, n network, d *Datapath, far *netns.Namespace) (map[string]uint64, error) {
+	t.Helper()
+	backend := testkit.Echo(t, far, c.protocol.String(), net.JoinHostPort(c.backend, "0"))
+	frontend := netip.MustParseAddrPort(net.JoinHostPort(c.service, servicePort))
+	s := service.Service{Frontend: frontend, Protocol: c.protocol, Backends: service.Backends(backend)}
+	must2(d.Services().Put(t.Context(), service.CLI, s))(t)
+	size := 1200
+	if c.protocol == service.TCP {
+		size = 300_000
+	}
+	before := counts(t, d)
+	peer, err := testkit.RoundTrip(t, n.pods[1], c.protocol.String(), frontend.String(), bytes.Repeat([]byte("far "), size/4))
+	if err == nil && peer.Addr().String() != c.client {
+		t.Errorf("the backend saw %s", peer)
+	}
+	return delta(t, d, before), err
+}
+
+// TestShaped has a limit at the host's device of a pod that lets next to nothing pass: what is sent to the pod, by its
+// own address, by a service, and from outside, must come by it and be dropped there.
+func TestShaped(t *testing.T) {
+	testkit.RequireTool(t, "tc")
+	onLinks(t, "veth, bridge, netkit, netkit-l2, tap", func(t *testing.T, mode linkMode) {
+		n, d := mode.make(t), openTest(t)
+		far := n.wire(t)
+		shaped := n.attachment(0)
+		shaped.Shaped = true
+		for i, a := range []EndpointSpec{shaped, n.attachment(1)} {
+			if _, change, err := d.Endpoints().Put(t.Context(), a); err != nil || change != Added {
+				t.Fatalf("AddEndpoint %d: %v, %v", i, change, err)
+			}
+		}
+		if _, change, err := d.Endpoints().Put(t.Context(), shaped); err != nil || change != Unchanged {
+			t.Errorf("Put again: %v, %v", change, err)
+		}
+		must(d.Uplinks().Put(t.Context(), n.host, "wire"))(t)
+		server := listenUDP(t, n.pods[0], podA4, 1)[0]
+		vip := netip.MustParseAddrPort(near4 + ":5201")
+		s := service.Service{Frontend: vip, Protocol: service.UDP, Backends: service.Backends(server.addr)}
+		must2(d.Services().Put(t.Context(), service.CLI, s))(t)
+		for name, c := range map[string]struct {
+			from *netns.Namespace
+			to   netip.AddrPort
+		}{
+			"straight": {n.pods[1], server.addr}, "service": {n.pods[1], vip}, "outside": {far, vip},
+		} {
+			t.Run(name, func(t *testing.T) { flood(t, n, server, c.from, c.to) })
+		}
+		// Without it, the queue is passed by where there is a shorter way.
+		if _, change, err := d.Endpoints().Put(t.Context(), n.attachment(0)); err != nil || (change == Updated) != strings.Contains("veth bridge netkit netkit-l2", mode.name) {
+			t.Errorf("Put without a queue: %v, %v", change, err)
+		}
+	})
+	t.Run("macvlan", func(t *testing.T) {
+		n, d := slaves(t), openTest(t)
+		a := n.attachment(0)
+		a.Shaped = true
+		if _, _, err := d.Endpoints().Put(t.Context(), a); err == nil || !strings.Contains(err.Error(), "no device on the host") {
+			t.Errorf("Put: error %v", err)
+		}
+	})
+}
+
+// flood sends more at once than a limit lets through, which is one kilobyte per second and five datagrams at first.
+//
+//revive:disable-next-line:argument-limit // t comes on top of the four that say who calls whom
+func flood(t *testing.T, n network, server *counter, from *netns.Namespace, to netip.AddrPort) {
+	t.Helper()
+	const count = 50
+	conn := must(testkit.Dial(from, "udp", to.String()))(t)
+	defer conn.Close()
+	send := func() {
+		must(conn.Write(make([]byte, 1000)))(t)
+	}
+	send() // neighbours find each other
+	server.received(t)
+	succeed(t, qdisc.SetLimit(n.host, "va", qdisc.Limit{Rate: 8_000, Burst: 44_000}))
+	defer func() {
+		if err := qdisc.SetLimit(n.host, "va", qdisc.Limit{}); err != nil {
+			t.Error(err)
+		}
+	}()
+	for range count {
+		send()
+	}
+	const waiting = 5 // at most, in tbf; 2 in fq
+	sent, dropped := 0, 0
+	testkit.Eventually(t, time.Second, func() error { // on a busy machine packets reach the queue later
+		sent, dropped = n.queued(t)
+		if sent+dropped < count-2-waiting {
+			return fmt.Errorf("the queue passed %d packets and dropped %d of %d", sent, dropped, count)
+		}
+		return nil
+	})
+	if got := len(server.received(t)); sent == 0 || dropped < count/2 || got > count-dropped {
+		t.Errorf("the queue passed %d packets and dropped %d; %d arrived", sent, dropped, got)
+	}
+}
+
+// queued returns the packets that the queues of the host's first device passed and dropped.
+func (n network) queued(t *testing.T) (sent, dropped int) {
+	t.Helper()
+	stats := n.tc(t, "-s qdisc show dev va")
+	// The program before queue fq counts at clsact, which queues nothing.
+	for _, found := range regexp.MustCompile(`qdisc (\w+)[^\n]*\n *Sent \d+ bytes (\d+) pkt \(dropped (\d+)`).FindAllStringSubmatch(stats, -1) {
+		passed, _ := strconv.Atoi(found[2])
+		drops, _ := strconv.Atoi(found[3])
+		dropped += drops
+		if found[1] != "clsact" {
+			sent += passed
+		}
+	}
+	return sent, dropped
+}
+
+// tc runs tc(8) on the host.
+func (n network) tc(t *testing.T, command string) string {
+	t.Helper()
+	out, err := exec.Command("tc", append([]string{"-n", n.host.Name()}, strings.Fields(command)...)...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("tc %s: %v: %s", command, err, out)
+	}
+	return string(out)
 }

@@ -17,6 +17,7 @@ import (
 
 	"mustang/internal/datapath/flows"
 	"mustang/internal/datapath/objects"
+	"mustang/internal/datapath/rows"
 	"mustang/internal/netns"
 	"mustang/internal/policy"
 	"mustang/internal/rtnl"
@@ -51,6 +52,57 @@ func policyDiscoveryCases() []policyCase {
 			}
 		}
 	}}}
+}
+
+// policyForeignCases are about addresses that are in no row, and about connections of other pods.
+func policyForeignCases() []policyCase {
+	return []policyCase{
+		{"calls of a service", func(t *testing.T, p policed, from, _ policedHooks) {
+			p.serve(t, p.service, p.backend)
+			link, _ := p.link()
+			open := func(want uint64) {
+				t.Helper()
+				if n := must(p.objects.Slots.Open())(t); n != want {
+					t.Errorf("%d connections, want %d", n, want)
+				}
+			}
+			from.gets(t, "", p.first(link, p.service).frame())
+			open(map[bool]uint64{false: 1}[p.v6]) // link-local addresses of IPv6 are not translated
+			p.apply(t, false, denyEgressB)
+			for range 2 { // the first packet ends the connection, by which the other end could send; later calls begin none
+				from.gets(t, egressDrop, p.first(link, p.service).frame())
+				open(0)
+			}
+		}},
+		{"ICMP errors about another pod's connection", func(t *testing.T, p policed, from, _ policedHooks) {
+			p.apply(t, false, denyIngressA)
+			p.serve(t, p.service, p.remote)
+			a := policedHooks{p, from.hook, p.backend.Addr()}
+			guarded := objects.Sender{Endpoint: 2, Pod: rows.EncodeAddr(p.client.Addr()), LinkLocal: rows.EncodeAddr(ownLocal), Mac: [6]byte(mac("0c"))}
+			for i, to := range []netip.AddrPort{p.remote, p.service} {
+				own := netip.AddrPortFrom(p.backend.Addr(), uint16(5000+i))
+				a.gets(t, "", p.first(own, to).frame())
+				lie := p.tooBig(p.client.Addr(), p.first(own, p.remote)).with(func(q *packet) { q.ethSrc = "0c" })
+				from.as(t, guarded, ingressDrop, lie.frame())
+				if p.v6 {
+					lie.src = netip.AddrPortFrom(ownLocal, 0)
+					from.as(t, guarded, ingressDrop, lie.frame())
+				}
+			}
+		}},
+		{"ICMP errors to an address in no row", func(t *testing.T, p policed, from, to policedHooks) {
+			p.apply(t, false, egressFromB)
+			to.pod = p.client.Addr()
+			own, other := p.link()
+			sent, answer := p.first(own, p.outsider), p.first(p.outsider, own)
+			from.gets(t, "", sent.frame())
+			to.gets(t, "", answer.frame())
+			to.gets(t, "", p.tooBig(p.remote.Addr(), sent).frame())
+			to.gets(t, "", p.tooBig(p.outsider.Addr(), sent).frame())
+			from.gets(t, "", p.tooBig(own.Addr(), answer).frame())
+			to.gets(t, ingressDrop, p.tooBig(p.remote.Addr(), p.first(other, p.outsider)).frame())
+		}},
+	}
 }
 
 // linkLocalOf returns the link-local address of a pod's device, and the device's index.
@@ -95,95 +147,7 @@ func (n network) allowB(t *testing.T, d *Datapath) {
 	spec := n.attachment(1)
 	spec.Allowed = []netip.Prefix{netip.MustParsePrefix("192.168.77.7/32")}
 	spec.Pod = &policy.Pod{Namespace: "default", Name: "b", Labels: map[string]string{"app": "b"}}
-	if _, _, err := d.Endpoints().Put(t.Context(), spec); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// TestServicesFromOtherAddresses has a pod that may open no connection call services, of a pod and of the host, from its link-local address and
-// from one that it is allowed: per packet these were calls of a client outside.
-func TestServicesFromOtherAddresses(t *testing.T) {
-	for _, mode := range networks() {
-		t.Run(mode.name, func(t *testing.T) {
-			n, d := mode.make(t), openTest(t)
-			if mode.name == "veth" {
-				n.run(t, "-n PODB route replace default via fe80::1 dev eth0")
-			}
-			n.labelled(t, d)
-			n.allowB(t, d)
-			local, _ := linkLocalOf(t, n.pods[1])
-			callers := map[string]netip.Addr{"[fd00:96::a]:80": local.WithZone("eth0"), "10.96.0.10:80": netip.MustParseAddr("192.168.77.7")}
-			for frontend, backend := range map[string]string{"[fd00:96::a]:80": podA6, "10.96.0.10:80": podA4} {
-				server := testkit.Echo(t, n.pods[0], "tcp", net.JoinHostPort(backend, "0"))
-				s := service.Service{Frontend: netip.MustParseAddrPort(frontend), Backends: service.Backends(server)}
-				if _, _, err := d.Services().Put(t.Context(), service.CLI, s); err != nil {
-					t.Fatal(err)
-				}
-			}
-			applyPolicies(t, d, denyEgressB)
-			for frontend, from := range callers {
-				before := counts(t, d)
-				testkit.Eventually(t, 30*time.Second, func() error { // the address is usable a while after the device
-					err := connectFrom(n.pods[1], from, netip.MustParseAddrPort(frontend))
-					if err == nil {
-						t.Fatalf("%s reaches %s", from, frontend)
-					}
-					if delta(t, d, before)["drop_policy_egress"] == 0 {
-						return fmt.Errorf("%s to %s: nothing is dropped: %w", from, frontend, err)
-					}
-					return nil
-				})
-			}
-		})
-	}
-}
-
-// TestErrorsFromOtherAddresses has a pod send an ICMP error about another pod's connection to a service, from its link-local address: that is
-// translated for nobody, so that policies judge it.
-func TestErrorsFromOtherAddresses(t *testing.T) {
-	n, d := bridged(t), openTest(t)
-	n.labelled(t, d)
-	backend := testkit.Echo(t, n.host, "udp", net.JoinHostPort(gateway6, "0"))
-	frontend := netip.MustParseAddrPort("[fd00:96::a]:80")
-	if _, _, err := d.Services().Put(t.Context(), service.CLI, service.Service{Frontend: frontend, Protocol: service.UDP, Backends: service.Backends(backend)}); err != nil {
-		t.Fatal(err)
-	}
-	var conn net.Conn
-	if err := n.pods[0].Do(func() (err error) { conn, err = net.Dial("udp", frontend.String()); return err }); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() })
-	client := conn.LocalAddr().(*net.UDPAddr).AddrPort()
-	if err := exchanged(conn); err != nil {
-		t.Fatal(err)
-	}
-	applyPolicies(t, d, denyIngressA)
-	all, err := d.Endpoints().List(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	at := func(ip string) Endpoint {
-		return all[slices.IndexFunc(all, func(e Endpoint) bool { return e.IP.String() == ip })]
-	}
-	a, b := at(podA6), at(podB6)
-	local, index := linkLocalOf(t, n.pods[1])
-	for _, from := range []netip.Addr{b.IP, local} {
-		about := packet{src: client, dst: backend, proto: protoUDP, payload: "x"}
-		e := packet{src: netip.AddrPortFrom(from, 0), dst: netip.AddrPortFrom(client.Addr(), 0), proto: protoICMPv6, icmpType: 1, icmpCode: 4, quote: &about}
-		before := counts(t, d)
-		if err := sendFrame(n.pods[1], index, slices.Concat(a.PodMAC, b.PodMAC, []byte{0x86, 0xdd}, e.ip()), false); err != nil {
-			t.Fatal(err)
-		}
-		testkit.Eventually(t, 5*time.Second, func() error {
-			if delta(t, d, before)["drop_policy_ingress"] == 0 {
-				return errors.New("the error is not dropped")
-			}
-			return nil
-		})
-		if err := exchanged(conn); err != nil {
-			t.Errorf("after an error from %s: %v", from, err)
-		}
-	}
+	must2(d.Endpoints().Put(t.Context(), spec))(t)
 }
 
 // TestListenOnOwnPort has a pod connect from a port, and then listen on it: it is the client all the same when its first policy comes.
@@ -214,15 +178,8 @@ func TestListenOnOwnPort(t *testing.T) {
 		}
 		applyPolicies(t, d, denyEgressB)
 		before := counts(t, d)
-		if _, err := unix.Write(connected, []byte("more")); err != nil {
-			t.Fatal(err)
-		}
-		testkit.Eventually(t, 10*time.Second, func() error {
-			if delta(t, d, before)["drop_policy_egress"] == 0 {
-				return errors.New("nothing is dropped")
-			}
-			return nil
-		})
+		must(unix.Write(connected, []byte("more")))(t)
+		awaitCount(t, d, before, "drop_policy_egress")
 	}
 }
 
@@ -252,37 +209,6 @@ subject: {namespaces: {}}, %s: [{action: Deny, %s: [{pods: {namespaceSelector: {
 	}
 }
 
-// TestDeniedCallsLeaveNoRows has a pod call a service from an allowed address before and after its first egress policy: the policy ends the
-// connection, by which the other end could send, and later calls begin none.
-func TestDeniedCallsLeaveNoRows(t *testing.T) {
-	n, d := routed(t), openTest(t)
-	n.labelled(t, d)
-	n.allowB(t, d)
-	backend := testkit.Echo(t, n.pods[0], "udp", net.JoinHostPort(podA4, "0"))
-	frontend := netip.MustParseAddrPort("10.96.0.10:80")
-	if _, _, err := d.Services().Put(t.Context(), service.CLI, service.Service{Frontend: frontend, Protocol: service.UDP, Backends: service.Backends(backend)}); err != nil {
-		t.Fatal(err)
-	}
-	call := packet{src: netip.MustParseAddrPort("192.168.77.7:7000"), dst: frontend, proto: protoUDP, payload: "x"}
-	open := func(want uint64, dropped bool) {
-		t.Helper()
-		before := counts(t, d)
-		sendRaw(t, n, call)
-		testkit.Eventually(t, 10*time.Second, func() error {
-			has, err := d.objects.Slots.Open()
-			if now := delta(t, d, before); err == nil && (has != want || dropped != (now["drop_policy_egress"] > 0)) {
-				err = fmt.Errorf("%d connections, want %d; %v", has, want, now)
-			}
-			return err
-		})
-	}
-	open(1, false)
-	applyPolicies(t, d, denyEgressB)
-	for range 2 {
-		open(0, true)
-	}
-}
-
 // TestLinkLocalOfNode has root of a pod take a link-local address of the host before the pod becomes an endpoint: policies come in force.
 func TestLinkLocalOfNode(t *testing.T) {
 	n, d := routed(t), openTest(t)
@@ -300,9 +226,7 @@ func TestEventsHaveOwnAddresses(t *testing.T) {
 	n.allowB(t, d)
 	direct, frontend := netip.MustParseAddrPort(podA4+":9000"), netip.MustParseAddrPort("10.96.0.10:80")
 	s := service.Service{Frontend: frontend, Protocol: service.UDP, Backends: service.Backends(direct)}
-	if _, _, err := d.Services().Put(t.Context(), service.CLI, s); err != nil {
-		t.Fatal(err)
-	}
+	must2(d.Services().Put(t.Context(), service.CLI, s))(t)
 	from := func(port uint16, dst netip.AddrPort) packet {
 		allowed := netip.MustParseAddr("192.168.77.7")
 		return packet{src: netip.AddrPortFrom(allowed, port), dst: dst, proto: protoUDP, payload: "x"}
@@ -363,12 +287,16 @@ func TestEventsHaveOwnAddresses(t *testing.T) {
 	raw(flows.Denied, packet{src: netip.MustParseAddrPort(podB4 + ":7004"), dst: direct, proto: protoUDP, payload: "x"})
 
 	local, index := linkLocalOf(t, n.pods[1])
-	device, err := rtnl.In(n.pods[1]).Device("eth0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	device := must(rtnl.In(n.pods[1]).Device("eth0"))(t)
 	p := packet{src: netip.AddrPortFrom(local, 5353), dst: netip.MustParseAddrPort("[ff02::fb]:5353"), proto: protoUDP, payload: "x"}
 	wants(flows.Denied, p, func() error {
 		return sendFrame(n.pods[1], index, slices.Concat([]byte{0x33, 0x33, 0, 0, 0, 0xfb}, device.MAC, []byte{0x86, 0xdd}, p.ip()), false)
 	})
+}
+
+// filterRow is a row of the map filter as far as the test needs it.
+type filterRow struct {
+	Words                   [1 << 14]uint64
+	Rows, Policies, Watched uint64
+	_                       [5 + 64]uint64
 }

@@ -6,11 +6,13 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -68,15 +70,8 @@ func TestServerRevivesNothing(t *testing.T) {
 			applyPolicies(t, d, denyIngressA)
 			before := counts(t, d)
 			more := packet{src: server, dst: netip.MustParseAddrPort(fmt.Sprint(podB4, ":", port)), proto: protoTCP, flags: flagACK, payload: "more"}
-			if err := sendRawFrom(n.pods[0], more); err != nil {
-				t.Fatal(err)
-			}
-			testkit.Eventually(t, 5*time.Second, func() error {
-				if delta(t, d, before)["drop_policy_ingress"] == 0 {
-					return errors.New("the server's packet is not dropped")
-				}
-				return nil
-			})
+			succeed(t, sendRawFrom(n.pods[0], more))
+			awaitCount(t, d, before, "drop_policy_ingress")
 		})
 	}
 }
@@ -86,9 +81,7 @@ func TestServerRevivesNothing(t *testing.T) {
 func TestForgottenGoOn(t *testing.T) {
 	testForgotten(t, 40000, func(t *testing.T, n network, d *Datapath, server netip.AddrPort, conn net.Conn) {
 		before := counts(t, d)
-		if err := sendRawFrom(n.pods[0], packet{src: server, dst: netip.MustParseAddrPort(podB4 + ":40000"), proto: protoTCP, flags: flagACK}); err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, sendRawFrom(n.pods[0], packet{src: server, dst: netip.MustParseAddrPort(podB4 + ":40000"), proto: protoTCP, flags: flagACK}))
 		if err := exchanged(conn); err != nil {
 			t.Error(err)
 		}
@@ -106,9 +99,7 @@ func testForgotten(t *testing.T, port int, then func(t *testing.T, n network, d 
 		n.labelled(t, d)
 		server := testkit.Echo(t, n.pods[0], "tcp", net.JoinHostPort(podA4, "9100"))
 		conn := n.openFrom(t, port, server)
-		if _, err := d.objects.EndConnections(func(objects.Slot) bool { return true }); err != nil {
-			t.Fatal(err)
-		}
+		must(d.objects.EndConnections(func(objects.Slot) bool { return true }))(t)
 		then(t, n, d, server, conn)
 	})
 }
@@ -119,23 +110,17 @@ func ageListeners(t *testing.T, d *Datapath) {
 	ports := d.objects.Policies["policy_ports"]
 	for _, key := range listed(t, d) {
 		var value [8]byte
-		if err := ports.Lookup(&key, &value); err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, ports.Lookup(&key, &value))
 		at := binary.NativeEndian.Uint32(value[:])
 		binary.NativeEndian.PutUint32(value[:], at-uint32(24*time.Hour>>30))
-		if err := ports.Put(&key, &value); err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, ports.Put(&key, &value))
 	}
 }
 
 // sendRaw has pod b send an IPv4 packet by a raw socket.
 func sendRaw(t *testing.T, n network, p packet) {
 	t.Helper()
-	if err := sendRawFrom(n.pods[1], p); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, sendRawFrom(n.pods[1], p))
 }
 
 func sendRawFrom(pod *netns.Namespace, p packet) error {
@@ -152,21 +137,233 @@ func sendRawFrom(pod *netns.Namespace, p packet) error {
 // TestNodeRefuses connects pods to a port of the node that nobody listens on: what the node's kernel answers without a socket arrives, while
 // a policy of one of them is in force.
 func TestNodeRefuses(t *testing.T) {
-	for _, m := range linkModes() {
-		t.Run(m.name, func(t *testing.T) {
-			n, d := m.make(t), openTest(t)
-			n.labelled(t, d)
-			applyPolicies(t, d, onlyOutsideToA)
-			for _, node := range []string{gateway4, gateway6} {
-				for _, pod := range n.pods {
-					if err := pod.Do(func() error {
-						_, err := (&net.Dialer{Timeout: 20 * time.Second}).Dial("tcp", net.JoinHostPort(node, "1"))
-						return err
-					}); !errors.Is(err, unix.ECONNREFUSED) {
-						t.Errorf("%s to %s: %v", pod.Name(), node, err)
-					}
+	onLinks(t, "", func(t *testing.T, m linkMode) {
+		n, d := m.make(t), openTest(t)
+		n.labelled(t, d)
+		applyPolicies(t, d, onlyOutsideToA)
+		for _, node := range []string{gateway4, gateway6} {
+			for _, pod := range n.pods {
+				if err := pod.Do(func() error {
+					_, err := (&net.Dialer{Timeout: 20 * time.Second}).Dial("tcp", net.JoinHostPort(node, "1"))
+					return err
+				}); !errors.Is(err, unix.ECONNREFUSED) {
+					t.Errorf("%s to %s: %v", pod.Name(), node, err)
 				}
 			}
-		})
+		}
+	})
+}
+
+// TestPolicyHoldsForRoot has root in one pod send to another pod, whose policy allows nobody, past the programs of its own device:
+// nothing arrives. Without the policy all does. The source guard, which would drop most of it first, is off.
+func TestPolicyHoldsForRoot(t *testing.T) {
+	onLinks(t, "macvlan, ipvlan-l2, ipvlan-l3, ipvlan-l3s", func(t *testing.T, m linkMode) {
+		f := newForger(t, m)
+		f.guard(t, false)
+		for _, family := range [][2]string{{podA4, podB4}, {podA6, podB6}} {
+			victim := f.listen(t, family[0])
+			own := netip.MustParseAddr(family[1])
+			f.open(t, victim, own)
+			for _, way := range f.ways(t) {
+				t.Run(family[0]+" "+way.name, func(t *testing.T) {
+					f.isRefused(t, victim, own, func(frame []byte) { f.send(t, frame, way) })
+				})
+			}
+			t.Run(family[0]+" by AF_XDP", func(t *testing.T) {
+				f.getsNothingByXDP(t, victim, own)
+			})
+		}
+	})
+}
+
+// open waits until the victim is reached without policies.
+func (f *forger) open(t *testing.T, victim net.PacketConn, own netip.Addr) {
+	t.Helper()
+	applyPolicies(t, f.d)
+	testkit.Eventually(t, 10*time.Second, func() error {
+		f.send(t, f.datagram(own, victim, "open"), f.honest())
+		return f.expect(victim, "open")
+	})
+}
+
+// isRefused sends a datagram under a policy that denies all to the victim, which gets nothing, and without, when it gets it.
+func (f *forger) isRefused(t *testing.T, victim net.PacketConn, own netip.Addr, send func([]byte)) {
+	t.Helper()
+	const denyAll = `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: deny}, spec: {podSelector: {}, policyTypes: [Ingress]}}`
+	applyPolicies(t, f.d, denyAll)
+	before := counts(t, f.d)
+	send(f.datagram(own, victim, "denied"))
+	awaitCount(t, f.d, before, "drop_policy_ingress")
+	applyPolicies(t, f.d)
+	send(f.datagram(own, victim, "allowed"))
+	f.wants(t, victim, "allowed")
+}
+
+// getsNothingByXDP is isRefused for AF_XDP, by which the kernel carries packets of some modes only.
+func (f *forger) getsNothingByXDP(t *testing.T, victim net.PacketConn, own netip.Addr) {
+	t.Helper()
+	if err := sendXDP(f.pods[1], f.device.Index, f.datagram(own, victim, "warm")); errors.Is(err, unix.EBUSY) {
+		t.Logf("the kernel has dropped it: AF_XDP does not say of which protocol packets are, and ipvlan asks")
+		return
 	}
+	f.isRefused(t, victim, own, func(frame []byte) {
+		succeed(t, sendXDP(f.pods[1], f.device.Index, frame))
+	})
+}
+
+// sendXDP sends a frame by an AF_XDP socket, which skips the queue of the device and its programs.
+func sendXDP(ns *netns.Namespace, index int, frame []byte) error {
+	return ns.Do(func() error {
+		fd, err := unix.Socket(unix.AF_XDP, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		const size = 4096
+		memory, err := unix.Mmap(-1, 0, 2*size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = unix.Munmap(memory) }()
+		copy(memory, frame)
+		area := unix.XDPUmemReg{Addr: uint64(uintptr(unsafe.Pointer(&memory[0]))), Len: 2 * size, Size: size}
+		if _, _, errno := unix.Syscall6(unix.SYS_SETSOCKOPT, uintptr(fd), unix.SOL_XDP, unix.XDP_UMEM_REG, uintptr(unsafe.Pointer(&area)), unsafe.Sizeof(area), 0); errno != 0 {
+			return errno
+		}
+		for _, ring := range []int{unix.XDP_UMEM_FILL_RING, unix.XDP_UMEM_COMPLETION_RING, unix.XDP_TX_RING} {
+			if err := unix.SetsockoptInt(fd, unix.SOL_XDP, ring, 8); err != nil {
+				return err
+			}
+		}
+		var offsets unix.XDPMmapOffsets
+		length := uint32(unsafe.Sizeof(offsets))
+		if _, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), unix.SOL_XDP, unix.XDP_MMAP_OFFSETS, uintptr(unsafe.Pointer(&offsets)), uintptr(unsafe.Pointer(&length)), 0); errno != 0 {
+			return errno
+		}
+		ring, err := unix.Mmap(fd, unix.XDP_PGOFF_TX_RING, int(offsets.Tx.Desc)+8*16, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_POPULATE)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = unix.Munmap(ring) }()
+		// The kernel takes a while to forget the last socket of a queue.
+		to := &unix.SockaddrXDP{Flags: unix.XDP_COPY, Ifindex: uint32(index)}
+		for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+			if err = unix.Bind(fd, to); !errors.Is(err, unix.EBUSY) || time.Now().After(deadline) {
+				break
+			}
+		}
+		if err != nil {
+			return err
+		}
+		binary.NativeEndian.PutUint32(ring[offsets.Tx.Desc+8:], uint32(len(frame)))
+		binary.NativeEndian.PutUint32(ring[offsets.Tx.Producer:], 1)
+		return unix.Send(fd, nil, unix.MSG_DONTWAIT)
+	})
+}
+
+// TestPolicyOfOpenConnections opens TCP connections before the first policy: whichever end has the higher port, if the client's is ephemeral: what the policy
+// allows lives on, and what it denies ends.
+func TestPolicyOfOpenConnections(t *testing.T) {
+	onLinks(t, "veth, bridge, macvlan", func(t *testing.T, mode linkMode) {
+		n, d := mode.make(t), openTest(t)
+		n.labelled(t, d)
+		client := 40000
+		for _, f := range families() {
+			for _, port := range []string{"10000", "50000"} {
+				t.Run(f.name+" to port "+port, func(t *testing.T) {
+					server := testkit.Echo(t, n.pods[0], "tcp", net.JoinHostPort(f.pod, port))
+					testOpenConnections(t, d, func() net.Conn {
+						client++
+						return n.openFrom(t, client, server)
+					})
+				})
+			}
+		}
+	})
+}
+
+// openFrom connects pod b from a port, and uses the connection.
+func (n network) openFrom(t *testing.T, port int, to netip.AddrPort) (conn net.Conn) {
+	t.Helper()
+	succeed(t, n.pods[1].Do(func() (err error) {
+		dialer := net.Dialer{Timeout: 20 * time.Second, LocalAddr: &net.TCPAddr{Port: port}}
+		conn, err = dialer.Dial("tcp", to.String())
+		return err
+	}))
+	t.Cleanup(func() { _ = conn.Close() })
+	greeting := []byte{0}
+	for greeting[0] != '\n' {
+		must(io.ReadFull(conn, greeting))(t)
+	}
+	succeed(t, exchanged(conn))
+	return conn
+}
+
+func exchanged(conn net.Conn) error {
+	_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+	if _, err := conn.Write([]byte("open")); err != nil {
+		return err
+	}
+	_, err := io.ReadFull(conn, make([]byte, 4))
+	return err
+}
+
+func testOpenConnections(t *testing.T, d *Datapath, open func() net.Conn) {
+	const denyEgressA = `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: e}, spec: {podSelector: {matchLabels: {app: a}}, policyTypes: [Egress]}}`
+	ends := func(conn net.Conn, reason string) {
+		t.Helper()
+		before := counts(t, d)[reason]
+		must(conn.Write([]byte("more")))(t)
+		testkit.Eventually(t, 20*time.Second, func() error {
+			if counts(t, d)[reason] == before {
+				return fmt.Errorf("no %s", reason)
+			}
+			return nil
+		})
+		_ = conn.SetReadDeadline(time.Now().Add(10 * time.Millisecond))
+		if n, _ := conn.Read(make([]byte, 4)); n > 0 {
+			t.Errorf("%s, but there is an answer", reason)
+		}
+		_ = conn.(*net.TCPConn).SetLinger(0)
+		_ = conn.Close()
+	}
+	lives := func(conn net.Conn) {
+		t.Helper()
+		if err := exchanged(conn); err != nil {
+			t.Error(err)
+		}
+	}
+	applyPolicies(t, d)
+	conn := open()
+	applyPolicies(t, d, fromBToA)
+	lives(conn)
+	applyPolicies(t, d, denyIngressA)
+	ends(conn, "drop_policy_ingress")
+	for _, c := range []struct{ policy, reason string }{{denyIngressA, "drop_policy_ingress"}, {denyEgressB, "drop_policy_egress"}, {denyEgressA, ""}} {
+		applyPolicies(t, d)
+		conn := open()
+		if applyPolicies(t, d, c.policy); c.reason == "" {
+			lives(conn)
+		} else {
+			ends(conn, c.reason)
+		}
+	}
+	applyPolicies(t, d)
+	if left := len(listed(t, d)); left > 0 {
+		t.Errorf("%d ports that pods listen on are left", left)
+	}
+}
+
+// listed returns the rows of ports that pods listened on.
+func listed(t *testing.T, d *Datapath) (keys [][8]byte) {
+	t.Helper()
+	var key, value [8]byte
+	rows := d.objects.Policies["policy_ports"].Iterate()
+	for rows.Next(&key, &value) {
+		if key[3]&0x80 != 0 {
+			keys = append(keys, key)
+		}
+	}
+	succeed(t, rows.Err())
+	return keys
 }

@@ -50,13 +50,8 @@ func (p policed) apply(t *testing.T, audit bool, documents ...string) {
 	for name, addr := range map[string]netip.Addr{"a": p.backend.Addr(), "b": p.client.Addr()} {
 		documents = append(documents, fmt.Sprintf("{apiVersion: v1, kind: Pod, metadata: {name: %s, labels: {app: %s}}, status: {podIP: %q}}", name, name, addr))
 	}
-	set, err := manifest.Read(strings.NewReader("---\n" + strings.Join(documents, "\n---\n")))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := p.Policies().Apply(t.Context(), service.CLI, policies.Set{Snapshot: set.Snapshot, Audit: audit}); err != nil {
-		t.Fatal(err)
-	}
+	set := must(manifest.Read(strings.NewReader("---\n" + strings.Join(documents, "\n---\n"))))(t)
+	must(p.Policies().Apply(t.Context(), service.CLI, policies.Set{Snapshot: set.Snapshot, Audit: audit}))(t)
 }
 
 // policedHooks is a program of a pod.
@@ -79,9 +74,7 @@ func (h policedHooks) as(t *testing.T, sender objects.Sender, want string, frame
 	if h.hook.Point == objects.AttachPod || h.hook.Point == objects.AttachNetkit && h.hook.Program == "to_pod" {
 		key.Netns = ownCookie(t)
 	}
-	if err := h.objects.Senders.Put(key, sender); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, h.objects.Senders.Put(key, sender))
 	before, got := counts(t, h.Datapath), ""
 	action, _ := h.run(t, h.hook, frame)
 	for name, n := range delta(t, h.Datapath, before) {
@@ -139,7 +132,7 @@ type policyCase struct {
 }
 
 func policyCases() []policyCase {
-	return slices.Concat(policyAddressCases(), policyRowCases(), policyFrameCases(), policyICMPCases(), policyDiscoveryCases())
+	return slices.Concat(policyAddressCases(), policyRowCases(), policyFrameCases(), policyICMPCases(), policyDiscoveryCases(), policyForeignCases())
 }
 
 // policyAddressCases are about whose a packet is.
@@ -222,10 +215,7 @@ func policyRowCases() []policyCase {
 		{"packets that begin no connection", func(t *testing.T, p policed, from, to policedHooks) {
 			p.apply(t, false, fromBToA)
 			open := func() uint64 {
-				n, err := p.objects.Slots.Open()
-				if err != nil {
-					t.Fatal(err)
-				}
+				n := must(p.objects.Slots.Open())(t)
 				return n
 			}
 			before := open()

@@ -5,16 +5,22 @@ package datapath
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
+	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"mustang/internal/datapath/objects"
 	"mustang/internal/datapath/policies"
+	"mustang/internal/datapath/rows"
 	"mustang/internal/netns"
 	"mustang/internal/policy"
 	"mustang/internal/policy/manifest"
+	"mustang/internal/rtnl"
 	"mustang/internal/service"
 	"mustang/internal/testkit"
 )
@@ -39,9 +45,7 @@ func applyJudging(t testing.TB, d *Datapath, node bool, documents ...string) {
 	for i := range set.Snapshot.Policies {
 		set.Snapshot.Policies[i].JudgesNode = node
 	}
-	if _, err := d.Policies().Apply(t.Context(), service.CLI, policies.Set{Snapshot: set.Snapshot}); err != nil {
-		t.Fatal(err)
-	}
+	must(d.Policies().Apply(t.Context(), service.CLI, policies.Set{Snapshot: set.Snapshot}))(t)
 }
 
 // labelled makes both pods endpoints: a with the label app=a, b with app=b, in namespace default.
@@ -50,9 +54,7 @@ func (n network) labelled(t testing.TB, d *Datapath) {
 	for i, name := range []string{"a", "b"} {
 		spec := n.attachment(i)
 		spec.Pod = &policy.Pod{Namespace: "default", Name: name, Labels: map[string]string{"app": name}}
-		if _, _, err := d.Endpoints().Put(t.Context(), spec); err != nil {
-			t.Fatal(err)
-		}
+		must2(d.Endpoints().Put(t.Context(), spec))(t)
 	}
 }
 
@@ -122,25 +124,15 @@ const (
 
 // TestPolicies sends real traffic under policies that come and go.
 func TestPolicies(t *testing.T) {
-	for _, mode := range []struct {
-		name string
-		make func(testing.TB) network
-	}{
-		{"veth", routed}, {"bridge", bridged}, {"macvlan", slaves}, {"segment", switched},
-		{"ipvlan-l2", plugged("ipvlan-l2")}, {"ipvlan-l3", plugged("ipvlan-l3")}, {"ipvlan-l3s", plugged("ipvlan-l3s")},
-		{"netkit", plugged("netkit")}, {"netkit-l2", plugged("netkit-l2")}, {"ovs-veth", plugged("ovs-veth")},
-		{"ovs-internal", plugged("ovs-internal")}, {"tap", plugged("tap")}, {"tun", plugged("tun")},
-	} {
-		t.Run(mode.name, func(t *testing.T) {
-			n, d := mode.make(t), openTest(t)
-			n.labelled(t, d)
-			for _, f := range families() {
-				for _, network := range []string{"tcp", "udp"} {
-					t.Run(f.name+"/"+network, func(t *testing.T) { testPolicies(t, n, caller{d, n.pods[1], network}, f) })
-				}
+	onLinks(t, "veth, bridge, macvlan, segment, ipvlan-l2, ipvlan-l3, ipvlan-l3s, netkit, netkit-l2, ovs-veth, ovs-internal, tap, tun", func(t *testing.T, mode linkMode) {
+		n, d := mode.make(t), openTest(t)
+		n.labelled(t, d)
+		for _, f := range families() {
+			for _, network := range []string{"tcp", "udp"} {
+				t.Run(f.name+"/"+network, func(t *testing.T) { testPolicies(t, n, caller{d, n.pods[1], network}, f) })
 			}
-		})
-	}
+		}
+	})
 }
 
 func testPolicies(t *testing.T, n network, b caller, f family) {
@@ -150,9 +142,7 @@ func testPolicies(t *testing.T, n network, b caller, f family) {
 	frontend := netip.MustParseAddrPort(net.JoinHostPort(f.service, servicePort))
 	p, _ := service.ParseProtocol(network)
 	s := service.Service{Frontend: frontend, Protocol: p, Backends: service.Backends(backend)}
-	if _, _, err := d.Services().Put(t.Context(), service.CLI, s); err != nil {
-		t.Fatal(err)
-	}
+	must2(d.Services().Put(t.Context(), service.CLI, s))(t)
 	both := []netip.AddrPort{backend, frontend}
 	for _, to := range both {
 		b.allowed(t, to)
@@ -179,4 +169,198 @@ func testPolicies(t *testing.T, n network, b caller, f family) {
 	for _, to := range both {
 		b.allowed(t, to)
 	}
+}
+
+// TestAddressEndsInZeros: an address whose last 32 bits are 0 makes its pod's policies hold as another does, whatever address it sends from.
+func TestAddressEndsInZeros(t *testing.T) {
+	b := newBench(t)
+	for _, last := range []string{"fd00:1:0:0:0:1:0:0", "fd00:1:0:0:0:1:0:1"} {
+		p := policed{newWorld(b, true, protoUDP)}
+		p.reset(t, objects.AttachHost)
+		addr := netip.MustParseAddr(last)
+		row, _ := must2(p.objects.Endpoints.Get(rows.EncodeAddr(p.client.Addr())))(t)
+		row.Id = 77
+		succeed(t, p.objects.Endpoints.Put(rows.EncodeAddr(addr), row))
+		p.apply(t, false, denyEgressB, `{apiVersion: v1, kind: Pod, metadata: {name: z, labels: {app: b}}, status: {podIP: "`+last+`"}}`)
+		from := policedHooks{p, objects.Hook{Point: objects.AttachHost, Program: "from_pod"}, addr}
+		link, _ := p.link()
+		from.gets(t, egressDrop, p.first(netip.AddrPortFrom(addr, 4000), p.outsider).frame())
+		from.gets(t, egressDrop, p.first(link, p.outsider).frame())
+		p.apply(t, false)
+		succeed(t, p.objects.Endpoints.Delete(rows.EncodeAddr(addr)))
+	}
+}
+
+// TestForgingLinkLocal has a macvlan pod, which has a further device in a nested namespace, pose as another pod by that one's link-local address, to a
+// pod that lets the other in. The other is let in by it.
+func TestForgingLinkLocal(t *testing.T) {
+	n, d := slaves(t), openTest(t)
+	n.labelled(t, d)
+	other := testkit.Namespace(t, "podc")
+	n.run(t, "-n HOST link add link up0 name eth0 netns "+other.Name()+" type macvlan mode bridge")
+	n.run(t, "-n "+other.Name()+" addr add fd00:10::c/64 dev eth0 nodad\n-n "+other.Name()+" link set eth0 up")
+	spec := EndpointSpec{Namespace: other, IfName: "eth0", Host: n.host, Pod: &policy.Pod{Namespace: "default", Name: "c", Labels: map[string]string{"app": "c"}}}
+	must2(d.Endpoints().Put(t.Context(), spec))(t)
+	local, _ := linkLocalOf(t, other)
+	applyPolicies(t, d, `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: c-to-a}, spec: {podSelector: {matchLabels: {app: a}},
+		ingress: [{from: [{podSelector: {matchLabels: {app: c}}}]}]}}`,
+		`{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: range}, spec: {podSelector: {matchLabels: {app: c}},
+		ingress: [{from: [{ipBlock: {cidr: "fe80::78/128"}}]}]}}`)
+	deep := testkit.Namespace(t, "deep")
+	n.run(t, "-n PODB link add link eth0 name deep type macvlan mode bridge\n-n PODB link set deep netns "+deep.Name())
+	n.run(t, "-n "+deep.Name()+" link set deep up")
+	device := must(rtnl.In(deep).Device("deep"))(t)
+	a := must(rtnl.In(n.pods[0]).Device("eth0"))(t)
+	to, _ := linkLocalOf(t, n.pods[0])
+	for _, c := range []struct {
+		from netip.Addr
+		drop string
+	}{
+		{netip.MustParseAddr("fd00:10::c"), "drop_source"},
+		{netip.MustParseAddr("fe80::77"), ingressDrop},
+		{netip.MustParseAddr("fe80::78"), ingressDrop}, // a rule has it as a range
+		{local.WithZone(""), "drop_source"},
+	} {
+		for _, to := range []netip.Addr{netip.MustParseAddr(podA6), to.WithZone("")} {
+			before := counts(t, d)
+			p := packet{src: netip.AddrPortFrom(c.from, 1234), dst: netip.AddrPortFrom(to, 7777), proto: protoUDP, payload: "lie"}
+			succeed(t, sendFrame(deep, device.Index, slices.Concat(a.MAC, device.MAC, []byte{0x86, 0xdd}, p.ip()), false))
+			testkit.Eventually(t, 10*time.Second, func() error {
+				if n := delta(t, d, before)[c.drop]; n == 0 {
+					return fmt.Errorf("as %s to %s: %v", c.from, to, delta(t, d, before))
+				}
+				return nil
+			})
+		}
+	}
+	server := netip.AddrPortFrom(to.WithZone("eth0"), testkit.Echo(t, n.pods[0], "tcp", "[::]:0").Port())
+	testkit.Eventually(t, 30*time.Second, func() error { return connectFrom(other, local.WithZone("eth0"), server) })
+}
+
+// TestBackendAtAllowedAddress: a service's backend is an address that a pod is allowed. A policy comes that denies the pod the connection: it sends by it no more.
+func TestBackendAtAllowedAddress(t *testing.T) {
+	n, d := routed(t), openTest(t)
+	n.labelled(t, d)
+	n.allowB(t, d)
+	n.run(t, "-n HOST route replace 192.168.77.7/32 via "+podB4+" onlink dev vb")
+	backend, frontend := netip.MustParseAddrPort("192.168.77.7:9000"), netip.MustParseAddrPort("10.96.0.10:80")
+	must2(d.Services().Put(t.Context(), service.CLI, service.Service{Frontend: frontend, Protocol: service.UDP, Backends: service.Backends(backend)}))(t)
+	listen := func(i int, at string) (c net.PacketConn) {
+		t.Helper()
+		if err := n.pods[i].Do(func() (err error) { c, err = net.ListenPacket("udp", at); return err }); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		return c
+	}
+	client, server := listen(0, podA4+":4444"), listen(1, backend.String())
+	receive := func(c net.PacketConn, timeout time.Duration) (net.Addr, error) {
+		_ = c.SetReadDeadline(time.Now().Add(timeout))
+		_, from, err := c.ReadFrom(make([]byte, 99))
+		return from, err
+	}
+	var from net.Addr
+	testkit.Eventually(t, 10*time.Second, func() (err error) {
+		if _, err = client.WriteTo([]byte("x"), net.UDPAddrFromAddrPort(frontend)); err == nil {
+			from, err = receive(server, time.Second)
+		}
+		return err
+	})
+	answer := func() error {
+		if _, err := server.WriteTo([]byte("y"), from); err != nil {
+			return err
+		}
+		_, err := receive(client, time.Second)
+		return err
+	}
+	testkit.Eventually(t, 10*time.Second, answer)
+	applyPolicies(t, d, `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: shut-b}, spec: {podSelector: {matchLabels: {app: b}}, policyTypes: [Ingress, Egress]}}`)
+	for range 2 {
+		if err := answer(); err == nil {
+			t.Error("the client has received what the backend's policy denies")
+		}
+	}
+}
+
+const denyAll = `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: deny}, spec: {podSelector: {}, policyTypes: [Ingress]}}`
+
+// TestDeliveredMark has senders that are no endpoints mark their packets as delivered: a policy holds against these all the same.
+func TestDeliveredMark(t *testing.T) {
+	testkit.RequireTool(t, "tc")
+	senders := map[string]func(t *testing.T, n network, d *Datapath) (ns *netns.Namespace, source string){
+		"another network's container": func(_ *testing.T, n network, _ *Datapath) (*netns.Namespace, string) { return n.pods[1], podB4 },
+		"a pod that is no endpoint": func(t *testing.T, n network, d *Datapath) (*netns.Namespace, string) {
+			must(d.Guards().Put(t.Context(), n.attachment(1)))(t)
+			return n.pods[1], podB4
+		},
+		"a pod's own network namespace": nestedMacvlan,
+	}
+	for name, make := range senders {
+		t.Run(name, func(t *testing.T) {
+			n, d := routed(t), openTest(t)
+			spec := n.attachment(0)
+			spec.Pod = &policy.Pod{Namespace: "default", Name: "a"}
+			must2(d.Endpoints().Put(t.Context(), spec))(t)
+			from, source := make(t, n, d)
+			victim := listenIn(t, n.pods[0], podA4)
+			send := func() error { return sendUDP(from, source, victim) }
+			testkit.Eventually(t, 10*time.Second, send)
+			for _, args := range []string{"qdisc add dev eth0 clsact", "filter add dev eth0 egress protocol all u32 match u32 0 0 flowid 1:6d73"} {
+				if out, err := exec.Command("tc", append([]string{"-n", from.Name()}, strings.Fields(args)...)...).CombinedOutput(); err != nil {
+					t.Fatalf("tc %s: %v: %s", args, err, out)
+				}
+			}
+			testkit.Eventually(t, 10*time.Second, send)
+			applyPolicies(t, d, denyAll)
+			before := counts(t, d)
+			for range 3 {
+				if err := send(); err == nil {
+					t.Error("a packet arrives that the policy denies")
+				}
+			}
+			if got := delta(t, d, before)["drop_policy_ingress"]; got != 3 {
+				t.Errorf("drop_policy_ingress: %d", got)
+			}
+		})
+	}
+}
+
+// nestedMacvlan is a network namespace that root of a macvlan pod has made, on a second device.
+func nestedMacvlan(t *testing.T, n network, d *Datapath) (ns *netns.Namespace, source string) {
+	t.Helper()
+	pod, deep := testkit.Namespace(t, "macvlan"), testkit.Namespace(t, "deep")
+	n.run(t, strings.NewReplacer("MACVLAN", pod.Name(), "DEEP", deep.Name()).Replace(`
+		-n HOST link add up0 type veth peer name up1
+		-n HOST link set up0 up
+		-n HOST link set up1 up
+		-n HOST link add mv0 link up0 type macvlan mode bridge
+		-n HOST addr add 192.168.77.1/24 dev mv0
+		-n HOST link set mv0 up
+		-n HOST link add link up0 name eth0 netns MACVLAN type macvlan mode bridge
+		-n MACVLAN addr add 192.168.77.10/24 dev eth0
+		-n MACVLAN link set eth0 up
+		-n MACVLAN link add link eth0 name eth0 netns DEEP type macvlan mode bridge
+		-n DEEP link set eth0 up
+		-n DEEP addr add 192.168.77.66/24 dev eth0
+		-n DEEP route add default via 192.168.77.1`))
+	must2(d.Endpoints().Put(t.Context(), EndpointSpec{Namespace: pod, IfName: "eth0", Host: n.host}))(t)
+	return deep, "192.168.77.66"
+}
+
+// sendUDP sends a datagram, and returns an error unless it arrives.
+func sendUDP(from *netns.Namespace, source string, to net.PacketConn) error {
+	err := from.Do(func() error {
+		conn, err := (&net.Dialer{LocalAddr: &net.UDPAddr{IP: net.ParseIP(source)}}).Dial("udp", to.LocalAddr().String())
+		if err != nil {
+			return err
+		}
+		_, err = conn.Write([]byte("datagram"))
+		return errors.Join(err, conn.Close())
+	})
+	if err != nil {
+		return err
+	}
+	_ = to.SetReadDeadline(time.Now().Add(300 * time.Millisecond))
+	_, _, err = to.ReadFrom(make([]byte, 100))
+	return err
 }

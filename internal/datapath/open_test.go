@@ -5,18 +5,23 @@ package datapath
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
+	"github.com/cilium/ebpf/link"
 
+	"mustang/internal/cgroup"
 	"mustang/internal/datapath/flows"
 	"mustang/internal/datapath/objects"
+	"mustang/internal/netns"
 	"mustang/internal/service"
 	"mustang/internal/testkit"
 )
@@ -28,9 +33,7 @@ func TestOpenErrors(t *testing.T) {
 	ours := fmt.Sprintf("v%d", objects.LayoutVersion)
 	others := []string{fmt.Sprintf("v%d", objects.LayoutVersion-1), fmt.Sprintf("v%d", objects.LayoutVersion+1)}
 	for _, other := range others {
-		if err := os.MkdirAll(filepath.Join(base, other, other, "maps"), 0o700); err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, os.MkdirAll(filepath.Join(base, other, other, "maps"), 0o700))
 	}
 	for name, open := range openers() {
 		t.Run(name, func(t *testing.T) {
@@ -54,13 +57,9 @@ func TestOpenErrors(t *testing.T) {
 					t.Errorf("layout %s: something was made there: %v", other, err)
 				}
 			}
-			if err := syscall.Seteuid(65534); err != nil {
-				t.Fatal(err)
-			}
+			succeed(t, syscall.Seteuid(65534))
 			_, err := open(Options{Root: filepath.Join(base, "mine")})
-			if err := syscall.Seteuid(0); err != nil {
-				t.Fatal(err)
-			}
+			succeed(t, syscall.Seteuid(0))
 			if !errors.Is(err, objects.ErrNotRoot) {
 				t.Errorf("not root: error %v", err)
 			}
@@ -84,10 +83,7 @@ func TestOpenErrors(t *testing.T) {
 func TestPrivate(t *testing.T) {
 	d := openTest(t)
 	for _, dir := range []string{d.objects.Root(), pins(d), pins(d, "maps"), pins(d, "progs"), pins(d, "links")} {
-		info, err := os.Stat(dir)
-		if err != nil {
-			t.Fatal(err)
-		}
+		info := must(os.Stat(dir))(t)
 		if info.Mode().Perm() != 0o700 {
 			t.Errorf("%s has mode %v", dir, info.Mode())
 		}
@@ -108,15 +104,10 @@ func TestUnsupported(t *testing.T) {
 
 // TestCounterNames compares the names in Go with those in the type information.
 func TestCounterNames(t *testing.T) {
-	spec, err := ebpf.LoadCollectionSpec("objects/tc_bpfel.o")
-	if err != nil {
-		t.Fatal(err)
-	}
+	spec := must(ebpf.LoadCollectionSpec("objects/tc_bpfel.o"))(t)
 	for enum, names := range map[string][][2]string{"metric": flows.Metrics(), "drop_reason": flows.Drops()} {
 		var values *btf.Enum
-		if err := spec.Types.TypeByName(enum, &values); err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, spec.Types.TypeByName(enum, &values))
 		prefix, _, _ := strings.Cut(enum, "_")
 		names = append(names, [2]string{"count", "unused"})
 		if len(values.Values) != len(names) {
@@ -130,51 +121,248 @@ func TestCounterNames(t *testing.T) {
 	}
 }
 
-// TestFirstCall has each method be the first that needs the tables.
-func TestFirstCall(t *testing.T) {
-	n, made := routed(t), openTest(t)
-	n.attachBoth(t, made)
-	n.wire(t)
-	frontend := netip.MustParseAddrPort("10.96.0.1:80")
-	s := service.Service{Frontend: frontend, Protocol: service.TCP, Backends: service.Backends(netip.MustParseAddrPort(podA4 + ":80"))}
-	var endpoints []Endpoint
-	for _, call := range []struct {
-		name string
-		do   func(*Datapath) error
-	}{
-		{"Counters", func(d *Datapath) error { _, err := d.Flows().Counters(); return err }},
-		{"Connections", func(d *Datapath) error { _, err := d.Connections(); return err }},
-		{"Stats", func(d *Datapath) error { _, err := d.ConnectionTable().Stats(); return err }},
-		{"Timeouts", func(d *Datapath) error { _, err := d.ConnectionTable().Timeouts(); return err }},
-		{"Warnings", func(d *Datapath) error { _, err := d.ConnectionTable().Warnings(1); return err }},
-		{"Services.Put", func(d *Datapath) error { _, _, err := d.Services().Put(t.Context(), service.CLI, s); return err }},
-		{"Services.Get", func(d *Datapath) error { _, err := d.Services().Get(t.Context(), s.Key()); return err }},
-		{"Services.List", func(d *Datapath) error { _, err := d.Services().List(t.Context()); return err }},
-		{"Services.Delete", func(d *Datapath) error {
-			return d.Services().Delete(t.Context(), service.CLI, service.Key{Frontend: frontend, Protocol: service.TCP})
-		}},
-		{"Endpoints.List", func(d *Datapath) (err error) { endpoints, err = d.Endpoints().List(t.Context()); return err }},
-		{"Endpoints.Check", func(d *Datapath) error { return d.Endpoints().Check(t.Context(), n.attachment(0)) }},
-		{"Endpoints.Sweep", func(d *Datapath) error { return d.Endpoints().Sweep(t.Context(), func(uint64) bool { return false }) }},
-		{"Endpoints.DeleteIP", func(d *Datapath) error { return d.Endpoints().DeleteIP(t.Context(), endpoints[0].IP) }},
-		{"Endpoints.Put", func(d *Datapath) error { _, _, err := d.Endpoints().Put(t.Context(), n.attachment(0)); return err }},
-		{"Uplinks.Put", func(d *Datapath) error { _, err := d.Uplinks().Put(t.Context(), n.host, "wire"); return err }},
-		{"Sockets.Attach", func(d *Datapath) error { _, err := d.Sockets().Attach(t.Context(), testkit.Cgroup(t)); return err }},
-		{"Sockets.List", func(d *Datapath) error { _, err := d.Sockets().List(t.Context()); return err }},
-		{"Sockets.Put", func(d *Datapath) error {
-			_, err := d.Sockets().Put(t.Context(), service.CLI, n.host, PodScope)
-			return err
-		}},
-	} {
-		d, err := OpenExisting(Options{Root: made.objects.Root()})
-		if err != nil {
+// wantOtherHost fails the test unless err is one line that names both hosts.
+func wantOtherHost(t *testing.T, err error, names ...string) {
+	t.Helper()
+	var conflict *ConflictError
+	if !errors.As(err, &conflict) || strings.Contains(err.Error(), "\n") {
+		t.Fatalf("error %v, want a conflict", err)
+	}
+	for _, name := range names {
+		if !strings.Contains(err.Error(), name) {
+			t.Errorf("error %v does not name %q", err, name)
+		}
+	}
+}
+
+// TestTwoHosts adds pods and uplinks of a second host, whose devices have the indexes of the first one's.
+func TestTwoHosts(t *testing.T) {
+	first, second, d := routed(t), routed(t), openTest(t)
+	first.attachBoth(t, d)
+	second.run(t, "-n PODA addr add 192.168.20.10/32 dev eth0") // no address is in the way
+	second.run(t, "-n PODA addr del "+podA4+"/32 dev eth0")
+	second.run(t, "-n PODA addr del "+podA6+"/128 dev eth0")
+	second.wire(t)
+
+	_, _, err := d.Endpoints().Put(t.Context(), second.attachment(0))
+	wantOtherHost(t, err, first.host.Name(), second.pods[0].Name(), d.objects.Root())
+	_, err = d.Uplinks().Put(t.Context(), second.host, "wire")
+	wantOtherHost(t, err, first.host.Name(), second.host.Name())
+	wantNotFound(t, d.Endpoints().DeleteDevice(t.Context(), second.attachment(0)))
+	wantEndpoints(t, d, podA4, podA6, podB4, podB6)
+	wantLinks(t, d, 4)
+
+	// One pod of the first host keeps its rows and programs; they are deleted with the next host's first.
+	first.run(t, "-n HOST link del va")
+	_, _, err = d.Endpoints().Put(t.Context(), second.attachment(0))
+	wantOtherHost(t, err, first.host.Name())
+	first.run(t, "-n HOST link del vb")
+	if _, change, err := d.Endpoints().Put(t.Context(), second.attachment(0)); err != nil || change != Added {
+		t.Fatalf("after the first host's pods: %v, %v", change, err)
+	}
+	wantEndpoints(t, d, "192.168.20.10")
+	wantLinks(t, d, 2)
+	if _, err := d.Uplinks().Put(t.Context(), second.host, "wire"); err != nil {
+		t.Error(err)
+	}
+	_, _, err = d.Endpoints().Put(t.Context(), first.attachment(0))
+	if !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a pod without its device: %v", err)
+	}
+}
+
+// TestUplinkOfOtherHost keeps a host by its uplink alone.
+func TestUplinkOfOtherHost(t *testing.T) {
+	first, second, d := routed(t), routed(t), openTest(t)
+	first.wire(t)
+	must(d.Uplinks().Put(t.Context(), first.host, "wire"))(t)
+	_, _, err := d.Endpoints().Put(t.Context(), second.attachment(0))
+	wantOtherHost(t, err, first.host.Name())
+	first.run(t, "-n HOST link del wire")
+	second.attachBoth(t, d)
+	wantLinks(t, d, 4)
+}
+
+// TestSameIndexOnOtherHost names a VM by a device of another host, whose index is that of the endpoint's.
+func TestSameIndexOnOtherHost(t *testing.T) {
+	testkit.RequireTool(t, "ip")
+	d := openTest(t)
+	var specs []EndpointSpec
+	for range 2 {
+		n := newNetwork(t)
+		n.run(t, "-n HOST tuntap add dev tap0 mode tap")
+		specs = append(specs, vmSpec(n))
+	}
+	must2(d.Endpoints().Put(t.Context(), specs[0]))(t)
+	var deviation *DeviationError
+	if err := d.Endpoints().Check(t.Context(), specs[1]); !errors.As(err, &deviation) {
+		t.Errorf("check on the other host: %v", err)
+	}
+	wantNotFound(t, d.Endpoints().DeleteDevice(t.Context(), specs[1]))
+	if err := d.Endpoints().Check(t.Context(), specs[0]); err != nil {
+		t.Error(err)
+	}
+	if err := d.Endpoints().DeleteDevice(t.Context(), specs[0]); err != nil {
+		t.Error(err)
+	}
+}
+
+// vmSpec is a VM behind tap0.
+func vmSpec(n network) EndpointSpec {
+	return EndpointSpec{
+		Host: n.host, HostIfName: "tap0", MAC: net.HardwareAddr{0x52, 0x54, 0, 0, 0, 1}, Addresses: []netip.Addr{netip.MustParseAddr(podA4)},
+	}
+}
+
+// TestCheckHost takes away what socket translation of a host rests on.
+func TestCheckHost(t *testing.T) {
+	d, host, path := openTest(t), testkit.Namespace(t, "host"), testkit.Cgroup(t)
+	want := func(words ...string) {
+		t.Helper()
+		var deviation *DeviationError
+		err := d.Sockets().Check(service.CLI, host, path)
+		if len(words) == 0 && err != nil || len(words) > 0 && !errors.As(err, &deviation) {
+			t.Errorf("CheckHost: %v", err)
+			return
+		}
+		for _, word := range words {
+			if !strings.Contains(err.Error(), word) {
+				t.Errorf("CheckHost: %v; want %q", err, word)
+			}
+		}
+	}
+	add := func() {
+		t.Helper()
+		must(d.Sockets().Attach(t.Context(), path))(t)
+		must(d.Sockets().Put(t.Context(), service.CLI, host, HostScope))(t)
+	}
+	want("not known to the datapath", "lacks the socket programs getpeername4", "connect6")
+	add()
+	want()
+	must(d.Sockets().Put(t.Context(), service.CLI, host, PodScope))(t)
+	if _, err := d.Sockets().Put(t.Context(), service.CNI, host, HostScope); err != nil { // not for this owner
+		t.Fatal(err)
+	}
+	want("not known to the datapath")
+	add()
+	c := must(cgroup.Open(path))(t)
+	defer c.Close()
+	pinned := must(link.LoadPinnedLink(pins(d, "links", objects.Link{Hook: objects.Hook{Point: objects.AttachCgroup, Program: "connect4"}, ID: c.ID}.String()), nil))(t)
+	defer pinned.Close()
+	succeed(t, pinned.Detach())
+	want("lacks the socket programs connect4")
+	add()
+	want()
+}
+
+// TestService looks services up one by one.
+func TestService(t *testing.T) {
+	d := openTest(t)
+	one, all, none := netip.MustParseAddrPort("10.96.0.1:80"), netip.MustParseAddrPort("[fd00:96::1]:80"), netip.MustParseAddrPort("10.96.0.1:81")
+	stored := []service.Service{
+		{Frontend: one, Protocol: service.TCP, Backends: service.Backends(netip.MustParseAddrPort("192.168.10.10:80"))},
+		{Frontend: all, Protocol: service.Any, Backends: service.Backends(netip.MustParseAddrPort("[fd00:10::10]:80"))},
+	}
+	for _, s := range stored {
+		must2(d.Services().Put(t.Context(), service.CLI, s))(t)
+		got, err := d.Services().Get(t.Context(), s.Key())
+		if err != nil || got.ID == 0 || got.Frontend != s.Frontend || got.Protocol != s.Protocol || !slices.Equal(got.Backends, s.Backends) {
+			t.Errorf("Get(%s): %v, %v", s, got, err)
+		}
+	}
+	var conflict *ConflictError
+	for _, part := range []service.Service{{Frontend: all, Protocol: service.UDP}, {Frontend: one, Protocol: service.Any}} {
+		if _, err := d.Services().Get(t.Context(), part.Key()); !errors.As(err, &conflict) {
+			t.Errorf("Get(%s): %v", part, err)
+		}
+	}
+	for _, missing := range []service.Service{{Frontend: one, Protocol: service.UDP}, {Frontend: none, Protocol: service.TCP}} {
+		_, err := d.Services().Get(t.Context(), missing.Key())
+		wantNotFound(t, err)
+	}
+}
+
+// TestSweep sweeps pods that are gone, two devices of one pod among them, and leaves others.
+func TestSweep(t *testing.T) {
+	n, d := routed(t), openTest(t)
+	n.attachBoth(t, d)
+	stays, goes := testkit.Namespace(t, "stays"), testkit.Namespace(t, "goes")
+	for _, ns := range []*netns.Namespace{stays, goes} {
+		must(d.Sockets().Put(t.Context(), service.CNI, ns, PodScope))(t)
+		if _, err := d.Sockets().Put(t.Context(), service.Agent, ns, PodScope); err != nil { // has a sweep of its own
 			t.Fatal(err)
 		}
-		if err := call.do(d); err != nil {
-			t.Errorf("%s: %v", call.name, err)
+	}
+	gone := must(goes.Cookie())(t)
+	succeed(t, errors.Join(netns.Delete(goes.Name()), goes.Close()))
+	second := EndpointSpec{Namespace: n.pods[0], IfName: "second", Host: n.host}
+	n.run(t, "-n HOST link add more type veth peer name second netns PODA")
+	n.run(t, "-n PODA addr add 192.168.10.99/32 dev second")
+	must2(d.Endpoints().Put(t.Context(), second))(t)
+	n.run(t, "-n PODA link del second")
+	want := func(keep func(uint64) bool, endpoints, pods int) {
+		t.Helper()
+		succeed(t, errors.Join(d.Endpoints().Sweep(t.Context(), keep), d.Sockets().Sweep(t.Context(), service.CNI, keep)))
+		ids := make(map[uint32]bool)
+		all := must(d.Endpoints().List(t.Context()))(t)
+		for _, e := range all {
+			ids[e.ID] = true
 		}
-		if err := d.Close(); err != nil {
-			t.Errorf("close after %s: %v", call.name, err)
+		if sockets, err := d.Sockets().List(t.Context()); err != nil || len(ids) != endpoints || len(sockets) != pods+2 {
+			t.Errorf("left are %d endpoints and pods %v, %v; want %d and %d", len(ids), sockets, err, endpoints, pods)
+		}
+	}
+	none := func(uint64) bool { return false }
+	want(func(uint64) bool { return true }, 3, 2)
+	want(func(cookie uint64) bool { return cookie == gone }, 2, 2)
+	want(none, 2, 1)
+	cookie := must(n.pods[0].Cookie())(t)
+	if _, ok, err := d.objects.Namespaces.Get(cookie); err != nil || !ok {
+		t.Errorf("a pod whose second device went: %v, %v", ok, err)
+	}
+	n.run(t, "-n PODA link del eth0")
+	want(none, 1, 1)
+	if _, ok, err := d.objects.Namespaces.Get(cookie); err != nil || ok {
+		t.Error("a pod without devices is known still")
+	}
+}
+
+// TestShared opens a shared datapath again: it is the same, with this build's programs, until it is removed.
+func TestShared(t *testing.T) {
+	n := routed(t)
+	o := Options{Root: filepath.Join(testkit.BPFFS(t), "root")}
+	var s Shared
+	if _, err := s.OpenExisting(o); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("OpenExisting without: %v", err)
+	}
+	var before *Datapath
+	for _, name := range []string{"first", "removed"} {
+		d, err := s.Open(t.Context(), o)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if d == before {
+			t.Fatalf("%s: what was removed is open still", name)
+		}
+		must(d.Guards().Put(t.Context(), n.attachment(1)))(t)
+		want := programPins(t, d)
+		for _, pin := range want { // of another build
+			_, rest, _ := strings.Cut(pin, "-")
+			succeed(t, os.Rename(filepath.Join(pins(d, "progs"), pin), filepath.Join(pins(d, "progs"), "0000-"+rest)))
+		}
+		if again, err := s.Open(t.Context(), o); again != d || err != nil {
+			t.Errorf("%s: again: %p, %v, want %p", name, again, err, d)
+		}
+		if got := programPins(t, d); !slices.Equal(got, want) {
+			t.Errorf("%s: programs %v, want %v", name, got, want)
+		}
+		if again, err := s.OpenExisting(o); again != d || err != nil {
+			t.Errorf("%s: OpenExisting: %p, %v, want %p", name, again, err, d)
+		}
+		succeed(t, Remove(t.Context(), o.Root))
+		before = d
+		if _, err := s.OpenExisting(o); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s: OpenExisting of what was removed: %v", name, err)
 		}
 	}
 }

@@ -24,29 +24,24 @@ import (
 // the host routes to, in ways that leave nobody known as the sender: from a network namespace of its own, by a bridge, and as a
 // copy that a filter makes. The host gets none of that; from an address outside it gets the same.
 func TestForgingToHostNested(t *testing.T) {
-	for _, m := range linkModes() {
-		if m.name != "macvlan" && m.name != "ipvlan-l2" {
-			continue
-		}
-		t.Run(m.name, func(t *testing.T) {
-			f := newForger(t, m)
-			f.next = f.reachHost(t)
-			routed := f.addRouted(t)
-			ways := f.strangers(t)
-			for family, gateway := range []string{gateway4, gateway6} {
-				victim := listenIn(t, f.network.host, gateway)
-				for _, way := range ways {
-					pods := []netip.Addr{netip.MustParseAddr([]string{"192.168.10.12", "fd00:10::c"}[family]), routed[family]}
-					for _, from := range pods {
-						t.Run(fmt.Sprintf("from %s, %s", from, way.name), func(t *testing.T) {
-							f.sendAway(t, victim, from, way)
-							f.tryStranger(t, victim, from, [2]netip.Addr{outside4, outside6}[family], way)
-						})
-					}
+	onLinks(t, "macvlan, ipvlan-l2", func(t *testing.T, m linkMode) {
+		f := newForger(t, m)
+		f.next = f.reachHost(t)
+		routed := f.addRouted(t)
+		ways := f.strangers(t)
+		for family, gateway := range []string{gateway4, gateway6} {
+			victim := listenIn(t, f.network.host, gateway)
+			for _, way := range ways {
+				pods := []netip.Addr{netip.MustParseAddr([]string{"192.168.10.12", "fd00:10::c"}[family]), routed[family]}
+				for _, from := range pods {
+					t.Run(fmt.Sprintf("from %s, %s", from, way.name), func(t *testing.T) {
+						f.sendAway(t, victim, from, way)
+						f.tryStranger(t, victim, from, [2]netip.Addr{outside4, outside6}[family], way)
+					})
 				}
 			}
-		})
-	}
+		}
+	})
 }
 
 // addRouted adds the addresses of a pod that the host routes to.
@@ -84,10 +79,7 @@ func (f *forger) strangers(t *testing.T) []stranger {
 		-n PODB link set over up
 		-n PODB link set under up`, "DEEP", deep.Name()))
 	device := func(ns *netns.Namespace, name string) stranger {
-		d, err := rtnl.In(ns).Device(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		d := must(rtnl.In(ns).Device(name))(t)
 		return stranger{ns: ns, index: d.Index, mac: d.MAC}
 	}
 	nested := device(deep, "eth5")
@@ -141,19 +133,7 @@ func (f *forger) tryStranger(t *testing.T, victim net.PacketConn, from, outside 
 			t.Fatal(err)
 		}
 	}
-	testkit.Eventually(t, 5*time.Second, func() error { // a bridge's ports are to forward
-		send(outside, "warm")
-		return f.expectAny(victim, "warm")
-	})
-	before := counts(t, f.d)
-	send(from, "forged")
-	send(outside, "passes")
-	if err := f.expect(victim, "passes"); err != nil {
-		t.Error(err)
-	}
-	if d := delta(t, f.d, before)["drop_source"]; d != 1 {
-		t.Errorf("drop_source: %d", d)
-	}
+	f.alone(t, victim, func(text string) { send(from, text) }, func(text string) { send(outside, text) })
 }
 
 // expectAny returns an error unless a datagram arrives that has the text.
@@ -170,57 +150,42 @@ func (f *forger) expectAny(victim net.PacketConn, text string) error {
 // TestRouterReturnsToHost has a router on the network of the parent bring back to the host what a pod has sent; also from an
 // address that the pod is allowed. The same addresses in a packet that no pod has sent, and others of the pod, do not arrive.
 func TestRouterReturnsToHost(t *testing.T) {
-	for _, m := range linkModes() {
-		if m.name != "macvlan" && m.name != "ipvlan-l2" {
-			continue
+	onLinks(t, "macvlan, ipvlan-l2", func(t *testing.T, m linkMode) {
+		f := newForger(t, m)
+		f.reachHost(t)
+		o := f.addOutside(t)
+		o.routeBack(t)
+		allowed := [2]netip.Addr{netip.MustParseAddr("192.168.10.50"), netip.MustParseAddr("fd00:10::50")}
+		spec := f.attachment(1)
+		for _, a := range allowed {
+			spec.Allowed = append(spec.Allowed, netip.PrefixFrom(a, a.BitLen()))
 		}
-		t.Run(m.name, func(t *testing.T) {
-			f := newForger(t, m)
-			f.reachHost(t)
-			o := f.addOutside(t)
-			o.routeBack(t)
-			allowed := [2]netip.Addr{netip.MustParseAddr("192.168.10.50"), netip.MustParseAddr("fd00:10::50")}
-			spec := f.attachment(1)
-			for _, a := range allowed {
-				spec.Allowed = append(spec.Allowed, netip.PrefixFrom(a, a.BitLen()))
+		must2(f.d.Endpoints().Put(t.Context(), spec))(t)
+		for family, to := range behindHost() {
+			own := [2]netip.Addr{own4, own6}[family]
+			victim := listenIn(t, f.network.host, to)
+			other := listenIn(t, f.network.host, []string{gateway4, gateway6}[family])
+			index, up1 := o.upstream(t)
+			fromWire := func(from netip.Addr, to net.PacketConn, text string) {
+				frame := slices.Concat(f.reachHost(t), up1, f.datagram(from, to, text)[12:])
+				succeed(t, sendFrame(o.ns, index, frame, false))
 			}
-			if _, _, err := f.d.Endpoints().Put(t.Context(), spec); err != nil {
-				t.Fatal(err)
+			before := counts(t, f.d)
+			fromWire(own, victim, "forged")
+			fromWire([2]netip.Addr{outside4, outside6}[family], victim, "passes")
+			f.wants(t, victim, "passes")
+			wantForged(t, f.d, before)
+			for _, from := range []netip.Addr{own, allowed[family]} {
+				testkit.Eventually(t, 10*time.Second, func() error {
+					o.sendBy(t, f.datagram(from, victim, "returned"))
+					return f.expectAny(victim, "returned")
+				})
 			}
-			for family, to := range behindHost() {
-				own := [2]netip.Addr{own4, own6}[family]
-				victim := listenIn(t, f.network.host, to)
-				other := listenIn(t, f.network.host, []string{gateway4, gateway6}[family])
-				index, up1 := o.upstream(t)
-				fromWire := func(from netip.Addr, to net.PacketConn, text string) {
-					frame := slices.Concat(f.reachHost(t), up1, f.datagram(from, to, text)[12:])
-					if err := sendFrame(o.ns, index, frame, false); err != nil {
-						t.Fatal(err)
-					}
-				}
-				before := counts(t, f.d)
-				fromWire(own, victim, "forged")
-				fromWire([2]netip.Addr{outside4, outside6}[family], victim, "passes")
-				if err := f.expect(victim, "passes"); err != nil {
-					t.Error(err)
-				}
-				if n := delta(t, f.d, before)["drop_source"]; n != 1 {
-					t.Errorf("from %s, which the pod has not sent: drop_source %d", own, n)
-				}
-				for _, from := range []netip.Addr{own, allowed[family]} {
-					testkit.Eventually(t, 10*time.Second, func() error {
-						o.sendBy(t, f.datagram(from, victim, "returned"))
-						return f.expectAny(victim, "returned")
-					})
-				}
-				fromWire(own, other, "forged")
-				fromWire([2]netip.Addr{outside4, outside6}[family], other, "passes")
-				if err := f.expect(other, "passes"); err != nil {
-					t.Error(err)
-				}
-			}
-		})
-	}
+			fromWire(own, other, "forged")
+			fromWire([2]netip.Addr{outside4, outside6}[family], other, "passes")
+			f.wants(t, other, "passes")
+		}
+	})
 }
 
 // behindHost are addresses of the host that the pod reaches by the router.
@@ -229,11 +194,7 @@ func behindHost() []string { return []string{"172.31.0.1", "fd00:31::1"} }
 // routeBack makes the machine outside a router to the addresses behindHost.
 func (o *outsider) routeBack(t *testing.T) {
 	t.Helper()
-	for _, key := range []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"} {
-		if err := rtnl.In(o.ns).SetSysctl(key, "1"); err != nil {
-			t.Fatal(err)
-		}
-	}
+	setForwarding(t, o.ns, "1")
 	to := behindHost()
 	o.run(t, strings.ReplaceAll(`
 		-n HOST addr add `+to[0]+`/32 dev lo
@@ -247,10 +208,7 @@ func (o *outsider) routeBack(t *testing.T) {
 // upstream returns the device of the machine outside.
 func (o *outsider) upstream(t *testing.T) (int, net.HardwareAddr) {
 	t.Helper()
-	up1, err := rtnl.In(o.ns).Device("up1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	up1 := must(rtnl.In(o.ns).Device("up1"))(t)
 	return up1.Index, up1.MAC
 }
 
@@ -279,18 +237,12 @@ func TestParentIsBridge(t *testing.T) {
 	f := &forger{network: n, mode: "macvlan", d: openTest(t)}
 	n.attachBoth(t, f.d)
 	f.next = f.reachHost(t)
-	var err error
-	if f.device, err = rtnl.In(n.pods[1]).Device("eth0"); err != nil {
-		t.Fatal(err)
-	}
+	f.device = must(rtnl.In(n.pods[1]).Device("eth0"))(t)
 	ways := f.strangers(t)
 	for family, gateway := range []string{gateway4, gateway6} {
 		victim := listenIn(t, n.host, gateway)
 		for i, from := range [2][2]string{{podA4, podB4}, {podA6, podB6}}[family] {
-			eth0, err := rtnl.In(n.pods[i]).Device("eth0")
-			if err != nil {
-				t.Fatal(err)
-			}
+			eth0 := must(rtnl.In(n.pods[i]).Device("eth0"))(t)
 			f.own = eth0.MAC
 			testkit.Eventually(t, 5*time.Second, func() error {
 				if err := sendFrame(n.pods[i], eth0.Index, f.datagram(netip.MustParseAddr(from), victim, "honest"), false); err != nil {

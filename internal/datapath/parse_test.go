@@ -81,7 +81,7 @@ func headerCases() []translateCase {
 		{"a large packet", 0, translated(func(p *packet) { p.payload = strings.Repeat("mustang ", 180) })},
 		{"another protocol to a pod", 0, func(t *testing.T, w *world) {
 			p := w.next(w.client, w.backend).with(func(p *packet) { p.proto = protoGRE })
-			w.check(t, fromHost, p, wants{actionRedirect, p.became(w.client, w.backend, "0a"), once("redirect_peer")})
+			w.gets(t, fromHost, p, "redirect client>backend 0a: redirect_peer")
 		}},
 		{"ping to a pod", 0, func(t *testing.T, w *world) {
 			p := w.icmp(w.client.Addr(), w.backend.Addr(), 8, 128)
@@ -89,7 +89,7 @@ func headerCases() []translateCase {
 		}},
 		{"neighbour discovery to a pod", 0, func(t *testing.T, w *world) {
 			if w.v6 {
-				w.check(t, fromHost, w.icmp(w.client.Addr(), w.backend.Addr(), 0, 135), wants{actionNext, nil, once("passed")})
+				w.gets(t, fromHost, w.icmp(w.client.Addr(), w.backend.Addr(), 0, 135), "next: passed")
 			}
 		}},
 	}...)
@@ -159,8 +159,7 @@ func cutOff(t *testing.T, w *world) {
 			w.checkFrame(t, fromHost, frame[:n], wants{actionDrop, nil, once("drop_malformed")})
 		})
 	}
-	w.check(t, fromHost, p, wants{actionRedirect, p.became(w.client, w.backend, "0a"),
-		once("new_connection", "forward", "redirect_peer")})
+	w.gets(t, fromHost, p, "redirect client>backend 0a: new_connection forward redirect_peer")
 }
 
 // icmp returns a message of type4 in IPv4 and of type6 in IPv6.
@@ -180,37 +179,35 @@ func fragmentCases() []translateCase {
 		{"in order, there and back", 0, func(t *testing.T, w *world) {
 			w.serve(t, w.service, w.backend)
 			first, later := w.parts(w.first(w.client, w.service))
-			w.check(t, fromHost, first, wants{actionRedirect, first.became(w.client, w.backend, "0a"),
-				once("new_connection", "forward", "redirect_peer")})
-			w.check(t, fromHost, later, wants{actionRedirect, later.became(w.client, w.backend, "0a"), once("forward", "redirect_peer")})
+			w.gets(t, fromHost, first, "redirect client>backend 0a: new_connection forward redirect_peer")
+			w.gets(t, fromHost, later, "redirect client>backend 0a: forward redirect_peer")
 			first, later = w.parts(w.next(w.backend, w.client))
-			w.check(t, fromHost, first, wants{actionRedirect, first.became(w.service, w.client, "0c"), once("reverse", "redirect_peer")})
-			w.check(t, fromHost, later, wants{actionRedirect, later.became(w.service, w.client, "0c"), once("reverse", "redirect_peer")})
+			w.gets(t, fromHost, first, "redirect service>client 0c: reverse redirect_peer")
+			w.gets(t, fromHost, later, "redirect service>client 0c: reverse redirect_peer")
 		}},
 		{"back from another node", 0, func(t *testing.T, w *world) {
-			w.serve(t, w.service, w.remote)
-			w.send(t, fromHost, w.first(w.client, w.service))
+			w.open(t, w.remote)
 			first, later := w.parts(w.next(w.remote, w.client))
-			w.check(t, toHost, first, wants{actionNext, first.became(w.service, w.client, ""), once("reverse", "passed")})
-			w.check(t, toHost, later, wants{actionNext, later.became(w.service, w.client, ""), once("reverse", "passed")})
+			w.gets(t, toHost, first, "next service>client: reverse passed")
+			w.gets(t, toHost, later, "next service>client: reverse passed")
 		}},
 		{"straight to a pod", 0, func(t *testing.T, w *world) {
 			first, later := w.parts(w.first(w.client, w.backend))
-			w.check(t, fromHost, first, wants{actionRedirect, first.became(w.client, w.backend, "0a"), once("redirect_peer")})
-			w.check(t, fromHost, later, wants{actionRedirect, later.became(w.client, w.backend, "0a"), once("redirect_peer")})
+			w.gets(t, fromHost, first, "redirect client>backend 0a: redirect_peer")
+			w.gets(t, fromHost, later, "redirect client>backend 0a: redirect_peer")
 		}},
 		{"without the first", 0, func(t *testing.T, w *world) {
 			w.serve(t, w.service, w.backend)
 			_, later := w.parts(w.first(w.client, w.service))
-			w.check(t, fromHost, later, wants{actionNext, nil, once("unknown_fragment", "passed")})
-			w.check(t, toHost, later, wants{actionNext, nil, once("unknown_fragment", "passed")})
+			w.gets(t, fromHost, later, "next: unknown_fragment passed")
+			w.gets(t, toHost, later, "next: unknown_fragment passed")
 		}},
 		{"of another packet", 0, func(t *testing.T, w *world) {
 			w.serve(t, w.service, w.backend)
 			first, later := w.parts(w.first(w.client, w.service))
 			w.send(t, fromHost, first)
 			later.fragment.id++
-			w.check(t, fromHost, later, wants{actionNext, nil, once("unknown_fragment", "passed")})
+			w.gets(t, fromHost, later, "next: unknown_fragment passed")
 		}},
 		{"ping", 0, func(t *testing.T, w *world) {
 			p := w.icmp(w.client.Addr(), w.backend.Addr(), 8, 128)

@@ -27,9 +27,7 @@ func local(b service.Backend) service.Backend {
 func (w *world) configure(t *testing.T, s service.Service) {
 	t.Helper()
 	s.Frontend, s.Protocol = w.service, service.Protocol(w.proto)
-	if _, _, err := w.Services().Put(t.Context(), service.CLI, s); err != nil {
-		t.Fatal(err)
-	}
+	must2(w.Services().Put(t.Context(), service.CLI, s))(t)
 }
 
 // within fails the test unless the backends that n connections of a pod, and of a client outside, got are those at the ports.
@@ -106,10 +104,10 @@ func localCases() []translateCase {
 		{"none on this node", 0, func(t *testing.T, w *world) {
 			far := []service.Backend{backend(w.backend, 1, service.Active, 1), local(backend(w.backend, 2, service.Quarantined, 1))}
 			w.configure(t, service.Service{InternalPolicy: service.Local, Backends: far})
-			w.check(t, fromHost, w.first(w.client, w.service), wants{actionDrop, nil, once("drop_no_local_backend")})
+			w.gets(t, fromHost, w.first(w.client, w.service), "drop: drop_no_local_backend")
 			w.connected(t)
 			w.configure(t, service.Service{ExternalPolicy: service.Local, Backends: far})
-			w.check(t, fromUplink, w.first(w.outsider, w.service).arriving("aa"), wants{actionDrop, nil, once("drop_no_local_backend")})
+			w.gets(t, fromUplink, w.first(w.outsider, w.service).arriving("aa"), "drop: drop_no_local_backend")
 			w.connected(t)
 			if got := w.shares(t, 10); got[1] != 10 {
 				t.Errorf("a pod got backends %v", got)
@@ -132,8 +130,7 @@ func localChangeCases() []translateCase {
 			w.configure(t, service.Service{InternalPolicy: service.Local, Backends: []service.Backend{
 				backend(w.remote, 8080, service.Active, 1), local(backend(w.remote, 2, service.Active, 1)),
 			}})
-			p := w.next(w.client, w.service)
-			w.check(t, fromHost, p, wants{actionNext, p.became(w.client, w.remote, ""), once("forward", "passed")})
+			w.gets(t, fromHost, w.next(w.client, w.service), "next client>remote: forward passed")
 		}},
 		{"affinity", 0, func(t *testing.T, w *world) {
 			s := service.Service{Affinity: time.Hour, Backends: three(w)[:2]}
@@ -161,9 +158,7 @@ func TestLocalTraffic(t *testing.T) {
 	n, d := routed(t), openTest(t)
 	far := n.wire(t)
 	n.attachBoth(t, d)
-	if _, err := d.Uplinks().Put(t.Context(), n.host, "wire"); err != nil {
-		t.Fatal(err)
-	}
+	must(d.Uplinks().Put(t.Context(), n.host, "wire"))(t)
 	for _, f := range [][3]string{{near4, podA4, far4}, {near6, podA6, far6}} {
 		for name, c := range map[string]struct {
 			client *netns.Namespace
@@ -176,25 +171,16 @@ func TestLocalTraffic(t *testing.T) {
 			s.Frontend, s.Protocol = netip.AddrPortFrom(netip.MustParseAddr(f[0]), 5201), service.TCP
 			near := service.Backend{Addr: testkit.Echo(t, n.pods[0], "tcp", netip.AddrPortFrom(netip.MustParseAddr(f[1]), 0).String()), Local: true}
 			s.Backends = []service.Backend{elsewhere(f[2])}
-			if _, _, err := d.Services().Put(t.Context(), service.CLI, s); err != nil {
-				t.Fatal(err)
-			}
+			must2(d.Services().Put(t.Context(), service.CLI, s))(t)
 			before := counts(t, d)
 			done := make(chan error, 1)
 			go func() {
 				_, err := testkit.RoundTrip(t, c.client, "tcp", s.Frontend.String(), []byte("patience"))
 				done <- err
 			}()
-			testkit.Eventually(t, 5*time.Second, func() error {
-				if delta(t, d, before)["drop_no_local_backend"] == 0 {
-					return errors.New("nothing dropped yet")
-				}
-				return nil
-			})
+			awaitCount(t, d, before, "drop_no_local_backend")
 			s.Backends = append(s.Backends, near)
-			if _, _, err := d.Services().Put(t.Context(), service.CLI, s); err != nil {
-				t.Fatal(err)
-			}
+			must2(d.Services().Put(t.Context(), service.CLI, s))(t)
 			if err := <-done; err != nil {
 				t.Errorf("%s to %s, while there is no backend on this node at first: %v", name, s.Frontend, err)
 			}
@@ -214,9 +200,7 @@ func testLocalSockets(t *testing.T, s *stage) {
 		Backends: []service.Backend{elsewhere(far4)},
 	}
 	put := func() {
-		if _, _, err := s.Services().Put(t.Context(), service.CLI, want); err != nil {
-			t.Fatal(err)
-		}
+		must2(s.Services().Put(t.Context(), service.CLI, want))(t)
 	}
 	put()
 	before := counts(t, s.Datapath)
@@ -254,18 +238,14 @@ func testLocalSockets(t *testing.T, s *stage) {
 func TestLocalSocketOfPod(t *testing.T) {
 	n, d := routed(t), openTest(t)
 	s := &stage{network: n, Datapath: d, t: t, cgroup: testCgroup(t)}
-	if _, err := d.Sockets().Attach(t.Context(), s.cgroup); err != nil {
-		t.Fatal(err)
-	}
+	must(d.Sockets().Attach(t.Context(), s.cgroup))(t)
 	n.attachBoth(t, d)
 	want := service.Service{
 		Frontend: netip.MustParseAddrPort("10.96.0.100:5201"), Protocol: service.TCP, InternalPolicy: service.Local,
 		Backends: []service.Backend{elsewhere(far4)},
 	}
 	put := func() {
-		if _, _, err := d.Services().Put(t.Context(), service.CLI, want); err != nil {
-			t.Fatal(err)
-		}
+		must2(d.Services().Put(t.Context(), service.CLI, want))(t)
 	}
 	put()
 	before, done := counts(t, d), make(chan error, 1)

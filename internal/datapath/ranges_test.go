@@ -34,8 +34,8 @@ func rangeCases() []translateCase {
 	near := func(addr netip.Addr) netip.Prefix { p, _ := addr.Prefix(addr.BitLen() - 8); return p }
 	dropped := func(t *testing.T, w *world) {
 		t.Helper()
-		w.check(t, fromHost, w.first(w.client, w.service), wants{actionDrop, nil, once("drop_source_range")})
-		w.check(t, fromUplink, w.first(w.outsider, w.service).arriving("aa"), wants{actionDrop, nil, once("drop_source_range")})
+		w.gets(t, fromHost, w.first(w.client, w.service), "drop: drop_source_range")
+		w.gets(t, fromUplink, w.first(w.outsider, w.service).arriving("aa"), "drop: drop_source_range")
 		w.connected(t)
 	}
 	backends := func(w *world) []service.Backend { return service.Backends(w.backend) }
@@ -46,7 +46,7 @@ func rangeCases() []translateCase {
 				w.configure(t, service.Service{Backends: backends(w), SourceRanges: []netip.Prefix{r(w.client.Addr())}})
 				w.check(t, fromHost, w.first(w.client, w.service), wants{actionRedirect,
 					w.first(w.client, w.service).became(w.client, w.backend, "0a"), once("new_connection", "forward", "redirect_peer")})
-				w.check(t, fromUplink, w.first(w.outsider, w.service).arriving("aa"), wants{actionDrop, nil, once("drop_source_range")})
+				w.gets(t, fromUplink, w.first(w.outsider, w.service).arriving("aa"), "drop: drop_source_range")
 			}
 		}},
 		{"without", 0, func(t *testing.T, w *world) {
@@ -64,9 +64,7 @@ func rangeCases() []translateCase {
 		{"of another service", 0, func(t *testing.T, w *world) {
 			w.configure(t, service.Service{Backends: backends(w), SourceRanges: []netip.Prefix{rangeOf(w.remote.Addr())}})
 			other := service.Service{Frontend: w.other, Protocol: service.Protocol(w.proto), Backends: backends(w), SourceRanges: []netip.Prefix{near(w.client.Addr())}}
-			if _, _, err := w.Services().Put(t.Context(), service.CLI, other); err != nil {
-				t.Fatal(err)
-			}
+			must2(w.Services().Put(t.Context(), service.CLI, other))(t)
 			dropped(t, w)
 			w.send(t, fromHost, w.first(w.client, w.other))
 		}},
@@ -80,8 +78,7 @@ func rangeCases() []translateCase {
 			w.configure(t, service.Service{Backends: backends(w)})
 			w.send(t, fromHost, w.first(w.client, w.service))
 			w.configure(t, service.Service{Backends: backends(w), SourceRanges: []netip.Prefix{rangeOf(w.remote.Addr())}})
-			p := w.next(w.client, w.service)
-			w.check(t, fromHost, p, wants{actionRedirect, p.became(w.client, w.backend, "0a"), once("forward", "redirect_peer")})
+			w.gets(t, fromHost, w.next(w.client, w.service), "redirect client>backend 0a: forward redirect_peer")
 			w.configure(t, service.Service{Backends: backends(w)})
 			w.send(t, fromUplink, w.first(w.outsider, w.service).arriving("aa"))
 		}},
@@ -107,9 +104,7 @@ func TestManySourceRanges(t *testing.T) {
 	fewer := s
 	fewer.SourceRanges = s.SourceRanges[:7]
 	for _, want := range [][]service.Service{{s, plain}, {fewer, plain}, {s}, {plain}, {fewer}, nil} {
-		if _, err := d.Services().Apply(t.Context(), service.CLI, want); err != nil {
-			t.Fatal(err)
-		}
+		must(d.Services().Apply(t.Context(), service.CLI, want))(t)
 		got := rowsOf(t, d)
 		for _, w := range want {
 			if have := got[w.Key()]; !have.Equal(w) {
@@ -129,42 +124,13 @@ func TestManySourceRanges(t *testing.T) {
 	}
 	wantClean(t, d)
 	for _, s := range []service.Service{s, second} {
-		if _, _, err := d.Services().Put(t.Context(), service.CLI, s); err != nil {
-			t.Fatal(err)
-		}
+		must2(d.Services().Put(t.Context(), service.CLI, s))(t)
 	}
 	if _, _, err := d.Services().Put(t.Context(), service.CLI, third); !errors.As(err, &full) || full.Map != "source_ranges" {
 		t.Errorf("no room for the ranges of one more: %v", err)
 	}
-	if err := d.Recover(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, d.Recover(t.Context()))
 	wantClean(t, d)
-}
-
-// TestSourceRangesSwept deletes the source ranges that a killed process left.
-func TestSourceRangesSwept(t *testing.T) {
-	d := openTest(t)
-	old := newService(service.TCP, "10.96.0.1:80", "192.168.10.10:8080")
-	old.SourceRanges = prefixes("10.0.0.0/8", "10.1.0.0/16", "192.168.0.0/16")
-	fewer := old
-	fewer.SourceRanges = old.SourceRanges[1:]
-	for name, do := range map[string]func(){
-		"replaced": func() { die(t, d, fewer) },
-		"deleted":  func() { dieDeleting(t, d, old) },
-	} {
-		if _, _, err := d.Services().Put(t.Context(), service.CLI, old); err != nil {
-			t.Fatal(err)
-		}
-		do()
-		if n := rangesOf(t, d); n < 3 {
-			t.Errorf("%s: %d ranges, want those of the old revision still", name, n)
-		}
-		if err := d.Recover(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		wantClean(t, d)
-	}
 }
 
 // rangesOf counts the rows of source ranges.
@@ -176,9 +142,7 @@ func rangesOf(t testing.TB, d *Datapath) (n int) {
 	for rows.Next(&key, &value) {
 		n++
 	}
-	if err := rows.Err(); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, rows.Err())
 	return n
 }
 
@@ -187,9 +151,7 @@ func TestSourceRangeTraffic(t *testing.T) {
 	n, d := routed(t), openTest(t)
 	far := n.wire(t)
 	n.attachBoth(t, d)
-	if _, err := d.Uplinks().Put(t.Context(), n.host, "wire"); err != nil {
-		t.Fatal(err)
-	}
+	must(d.Uplinks().Put(t.Context(), n.host, "wire"))(t)
 	for _, f := range [][4]string{{near4, podA4, podB4, far4}, {near6, podA6, podB6, far6}} {
 		for _, protocol := range []service.Protocol{service.TCP, service.UDP} {
 			addr := func(i int) netip.Addr { return netip.MustParseAddr(f[i]) }
@@ -197,9 +159,7 @@ func TestSourceRangeTraffic(t *testing.T) {
 				testkit.Echo(t, n.pods[0], protocol.String(), netip.AddrPortFrom(addr(1), 0).String()))}
 			for i, client := range []*netns.Namespace{n.pods[1], far} {
 				s.SourceRanges = []netip.Prefix{rangeOf(addr(2 + i))}
-				if _, _, err := d.Services().Put(t.Context(), service.CLI, s); err != nil {
-					t.Fatal(err)
-				}
+				must2(d.Services().Put(t.Context(), service.CLI, s))(t)
 				if _, err := testkit.RoundTrip(t, client, protocol.String(), s.Frontend.String(), []byte("within")); err != nil {
 					t.Errorf("%s from %s, within the ranges: %v", s, f[2+i], err)
 				}
@@ -265,22 +225,16 @@ func testRangedSockets(t *testing.T, s *stage) {
 			}
 			put := func() {
 				t.Helper()
-				if _, _, err := s.Services().Put(t.Context(), service.CLI, want); err != nil {
-					t.Fatal(err)
-				}
+				must2(s.Services().Put(t.Context(), service.CLI, want))(t)
 			}
 			register := func(kind ScopeKind) {
 				t.Helper()
-				if _, err := s.Sockets().Put(t.Context(), service.CLI, s.pods[1], kind); err != nil {
-					t.Fatal(err)
-				}
+				must(s.Sockets().Put(t.Context(), service.CLI, s.pods[1], kind))(t)
 			}
 			call := func(bind bool) error {
 				c := s.client().open(t, d.v6, unix.SOCK_DGRAM)
 				if bind {
-					if err := unix.Bind(c.fd, c.addr(netip.AddrPortFrom(netip.MustParseAddr(d.client), 0))); err != nil {
-						t.Fatal(err)
-					}
+					succeed(t, unix.Bind(c.fd, c.addr(netip.AddrPortFrom(netip.MustParseAddr(d.client), 0))))
 				}
 				if err := c.send("unconnected", want.Frontend); err != nil {
 					return err

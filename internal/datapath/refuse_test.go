@@ -42,7 +42,7 @@ func refuseCases() []translateCase {
 	ignored := func(change func(*packet)) func(*testing.T, *world) {
 		return func(t *testing.T, w *world) {
 			w.serve(t, w.service)
-			w.check(t, fromHost, w.first(w.client, w.service).with(change), wants{actionDrop, nil, once("drop_no_backend")})
+			w.gets(t, fromHost, w.first(w.client, w.service).with(change), "drop: drop_no_backend")
 		}
 	}
 	return []translateCase{
@@ -104,8 +104,7 @@ func (p packet) refusal() *packet {
 
 // TestErrorLimit sends more datagrams to a service without backends than the kernel would answer: their sources may be forged.
 func TestErrorLimit(t *testing.T) {
-	w := newWorld(newBench(t), false, protoUDP)
-	w.reset(t, objects.AttachHost)
+	w := pods(t, false, protoUDP)
 	w.serve(t, w.service)
 	const sent, second = 20_000, 1000
 	frame, answered, begun := w.first(w.client, w.service).frame(), 0, time.Now()
@@ -122,22 +121,16 @@ func TestErrorLimit(t *testing.T) {
 
 // TestRefuse lets sockets call services without a backend, which must refuse them at once.
 func TestRefuse(t *testing.T) {
-	for _, mode := range linkModes() {
-		t.Run(mode.name, func(t *testing.T) {
-			n, d := mode.make(t), openTest(t)
-			n.attachBoth(t, d)
-			for _, f := range families() {
-				testRefuse(t, d, n.pods[1], netip.MustParseAddr(f.service))
-			}
-		})
-	}
+	onPods(t, "", func(t *testing.T, n network, d *Datapath) {
+		for _, f := range families() {
+			testRefuse(t, d, n.pods[1], netip.MustParseAddr(f.service))
+		}
+	})
 	t.Run("uplink", func(t *testing.T) {
 		n, d := routed(t), openTest(t)
 		far := n.wire(t)
 		n.attachBoth(t, d)
-		if _, err := d.Uplinks().Put(t.Context(), n.host, "wire"); err != nil {
-			t.Fatal(err)
-		}
+		must(d.Uplinks().Put(t.Context(), n.host, "wire"))(t)
 		for _, host := range []string{near4, near6} {
 			testRefuse(t, d, far, netip.MustParseAddr(host))
 		}
@@ -147,9 +140,7 @@ func TestRefuse(t *testing.T) {
 func testRefuse(t *testing.T, d *Datapath, client *netns.Namespace, addr netip.Addr) {
 	t.Helper()
 	frontend := netip.AddrPortFrom(addr, 99)
-	if _, _, err := d.Services().Put(t.Context(), service.CLI, service.Service{Frontend: frontend}); err != nil {
-		t.Fatal(err)
-	}
+	must2(d.Services().Put(t.Context(), service.CLI, service.Service{Frontend: frontend}))(t)
 	before := counts(t, d)
 	if _, err := testkit.Dial(client, "tcp", frontend.String()); !errors.Is(err, unix.ECONNREFUSED) {
 		t.Errorf("tcp to %s: %v, want it refused", frontend, err)
@@ -200,22 +191,13 @@ func TestRefuseLast(t *testing.T) {
 	s := service.Service{Frontend: netip.MustParseAddrPort(service4 + ":99")}
 	for _, p := range []service.Protocol{service.TCP, service.UDP} {
 		s.Protocol, s.Backends = p, service.Backends(testkit.Echo(t, n.pods[0], p.String(), podA4+":0"))
-		if _, _, err := d.Services().Put(t.Context(), service.CLI, s); err != nil {
-			t.Fatal(err)
-		}
-		conn, err := testkit.Dial(n.pods[1], p.String(), s.Frontend.String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must2(d.Services().Put(t.Context(), service.CLI, s))(t)
+		conn := must(testkit.Dial(n.pods[1], p.String(), s.Frontend.String()))(t)
 		defer func() { _ = conn.Close() }()
 		conns[p.String()] = conn
-		if err := exchange(p.String()); err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, exchange(p.String()))
 		s.Backends = nil
-		if _, _, err := d.Services().Put(t.Context(), service.CLI, s); err != nil {
-			t.Fatal(err)
-		}
+		must2(d.Services().Put(t.Context(), service.CLI, s))(t)
 	}
 	if err := exchange("tcp"); err != nil {
 		t.Errorf("an open TCP connection: %v", err)

@@ -88,9 +88,7 @@ func resetCases() []translateCase {
 		}},
 		{"the service is deleted", tcp, func(t *testing.T, w *world) {
 			w.openReset(t)
-			if err := w.Services().Delete(t.Context(), service.CLI, service.Key{Frontend: w.service, Protocol: tcp}); err != nil {
-				t.Fatal(err)
-			}
+			succeed(t, w.Services().Delete(t.Context(), service.CLI, service.Key{Frontend: w.service, Protocol: tcp}))
 			w.wantReset(t)
 		}},
 		{"and added anew", tcp, func(t *testing.T, w *world) {
@@ -134,10 +132,8 @@ func resetCases() []translateCase {
 			w.openReset(t)
 			w.move(t, reset)
 			w.wantReset(t)
-			p := w.first(w.client, w.service)
-			w.check(t, fromHost, p, wants{actionNext, p.became(w.client, w.remote, ""), once("new_connection", "forward", "passed")})
-			p = w.next(w.client, w.service)
-			w.check(t, fromHost, p, wants{actionNext, p.became(w.client, w.remote, ""), once("forward", "passed")})
+			w.gets(t, fromHost, w.first(w.client, w.service), "next client>remote: new_connection forward passed")
+			w.gets(t, fromHost, w.next(w.client, w.service), "next client>remote: forward passed")
 		}},
 	}
 }
@@ -158,21 +154,18 @@ func resetPathCases() []translateCase {
 			w.configure(t, service.Service{OnRemove: reset, Backends: service.Backends(w.remote)})
 			w.send(t, fromHost, w.first(w.client, w.service))
 			w.configure(t, service.Service{OnRemove: reset})
-			w.check(t, toHost, w.next(w.remote, w.client), wants{actionNext, nil, once("passed")}) // the client knows no such connection
+			w.gets(t, toHost, w.next(w.remote, w.client), "next: passed") // the client knows no such connection
 		}},
 		{"udp begins anew", service.UDP, func(t *testing.T, w *world) {
 			put := func(backend netip.AddrPort) {
 				t.Helper()
 				s := service.Service{Frontend: w.service, Protocol: service.Any, OnRemove: reset, Backends: service.Backends(backend)}
-				if _, _, err := w.Services().Put(t.Context(), service.CLI, s); err != nil {
-					t.Fatal(err)
-				}
+				must2(w.Services().Put(t.Context(), service.CLI, s))(t)
 			}
 			put(w.backend)
 			w.send(t, fromHost, w.next(w.client, w.service))
 			put(w.remote)
-			p := w.next(w.client, w.service)
-			w.check(t, fromHost, p, wants{actionNext, p.became(w.client, w.remote, ""), once("new_connection", "forward", "passed")})
+			w.gets(t, fromHost, w.next(w.client, w.service), "next client>remote: new_connection forward passed")
 		}},
 	}
 }
@@ -183,25 +176,16 @@ type connection struct{ client, server net.Conn }
 // openTo connects from the client's place to the frontend, behind which the listener is.
 func openTo(t *testing.T, client place, frontend netip.AddrPort, l net.Listener) (c connection) {
 	t.Helper()
-	err := client.do(t, func() (err error) {
+	succeed(t, client.do(t, func() (err error) {
 		c.client, err = net.DialTimeout("tcp", frontend.String(), 5*time.Second)
 		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if c.server, err = l.Accept(); err != nil {
-		t.Fatal(err)
-	}
+	}))
+	c.server = must(l.Accept())(t)
 	t.Cleanup(func() { _ = errors.Join(c.client.Close(), c.server.Close()) })
 	for _, end := range []net.Conn{c.client, c.server} {
-		if err := end.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, end.SetDeadline(time.Now().Add(20*time.Second)))
 	}
-	if err := c.talks(); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, c.talks())
 	return c
 }
 
@@ -221,13 +205,10 @@ func (c connection) talks() error {
 // listenTCP listens in a namespace.
 func listenTCP(t *testing.T, ns *netns.Namespace, ip string) (l net.Listener) {
 	t.Helper()
-	err := ns.Do(func() (err error) {
+	succeed(t, ns.Do(func() (err error) {
 		l, err = net.Listen("tcp", net.JoinHostPort(ip, "0"))
 		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	t.Cleanup(func() { _ = l.Close() })
 	return l
 }
@@ -235,22 +216,11 @@ func listenTCP(t *testing.T, ns *netns.Namespace, ip string) (l net.Listener) {
 // TestResetTraffic removes the backend of idle connections, of which one end or the other speaks first then. Both learn that
 // theirs has ended.
 func TestResetTraffic(t *testing.T) {
-	for _, mode := range []struct {
-		name string
-		make func(testing.TB) network
-	}{
-		{"veth", routed}, {"bridge", bridged}, {"macvlan", slaves}, {"segment", switched},
-		{"ipvlan-l2", plugged("ipvlan-l2")}, {"ipvlan-l3", plugged("ipvlan-l3")}, {"netkit", plugged("netkit")},
-		{"tun", plugged("tun")}, {"veth without offload", plain(routed)},
-	} {
-		t.Run(mode.name, func(t *testing.T) {
-			n, d := mode.make(t), openTest(t)
-			n.attachBoth(t, d)
-			for _, f := range families() {
-				testReset(t, d, n, f)
-			}
-		})
-	}
+	onPods(t, "veth, bridge, macvlan, segment, ipvlan-l2, ipvlan-l3, netkit, tun, veth without offload", func(t *testing.T, n network, d *Datapath) {
+		for _, f := range families() {
+			testReset(t, d, n, f)
+		}
+	})
 }
 
 func testReset(t *testing.T, d *Datapath, n network, f family) {
@@ -262,9 +232,7 @@ func testReset(t *testing.T, d *Datapath, n network, f family) {
 	}
 	put := func(s service.Service) {
 		t.Helper()
-		if _, _, err := d.Services().Put(t.Context(), service.CLI, s); err != nil {
-			t.Fatal(err)
-		}
+		must2(d.Services().Put(t.Context(), service.CLI, s))(t)
 	}
 	kept := s
 	kept.Frontend, kept.OnRemove = netip.AddrPortFrom(s.Frontend.Addr(), 5202), service.Keep
@@ -305,9 +273,7 @@ func testResetSockets(t *testing.T, s *stage) {
 		keeps.OnRemove = service.Keep
 		put := func(s2 service.Service) {
 			t.Helper()
-			if _, _, err := s.Services().Put(t.Context(), service.CLI, s2); err != nil {
-				t.Fatal(err)
-			}
+			must2(s.Services().Put(t.Context(), service.CLI, s2))(t)
 		}
 		for _, c := range []struct {
 			name string
@@ -316,15 +282,11 @@ func testResetSockets(t *testing.T, s *stage) {
 		}{
 			{"Put", func() { put(fewer) }, true},
 			{"Delete", func() {
-				if err := s.Services().Delete(t.Context(), service.CLI, want.Key()); err != nil {
-					t.Fatal(err)
-				}
+				succeed(t, s.Services().Delete(t.Context(), service.CLI, want.Key()))
 			}, true},
 			{"Recover after death", func() {
 				die(t, s.Datapath, fewer)
-				if err := s.Recover(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				succeed(t, s.Recover(t.Context()))
 			}, true},
 			{"Put of one that keeps", func() { put(keeps) }, false},
 		} {

@@ -6,9 +6,11 @@ import (
 	"errors"
 	"net/netip"
 	"os/exec"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -24,19 +26,14 @@ import (
 // TestSafety has root in a pod, with all capabilities but without the host's bpffs, try to get rid of the programs on the
 // pod's own device. What it gets through with is listed in docs/datapath.md.
 func TestSafety(t *testing.T) {
-	for _, mode := range []struct {
-		name string
-		make func(testing.TB) network
-	}{{"macvlan", slaves}, {"ipvlan-l2", plugged("ipvlan-l2")}, {"ipvlan-l3", plugged("ipvlan-l3")}, {"segment", switched}} {
-		t.Run(mode.name, func(t *testing.T) {
-			s := newSafety(t, mode.make(t))
-			s.layer2 = mode.name == "macvlan" || mode.name == "ipvlan-l2"
-			for _, a := range append(s.refused(), s.open()...) {
-				t.Run(a.name, func(t *testing.T) { s.test(t, a) })
-			}
-			t.Run("delete the device", s.deleteDevice)
-		})
-	}
+	onLinks(t, "macvlan, ipvlan-l2, ipvlan-l3, segment", func(t *testing.T, mode linkMode) {
+		s := newSafety(t, mode.make(t))
+		s.layer2 = mode.name == "macvlan" || mode.name == "ipvlan-l2"
+		for _, a := range append(s.refused(), s.open()...) {
+			t.Run(a.name, func(t *testing.T) { s.test(t, a) })
+		}
+		t.Run("delete the device", s.deleteDevice)
+	})
 }
 
 // safety is a pod that tries.
@@ -55,13 +52,8 @@ func newSafety(t *testing.T, n network) *safety {
 	s := &safety{network: n, pod: n.pods[1], d: openTest(t), service: netip.MustParseAddrPort(service4 + ":53")}
 	n.attachBoth(t, s.d)
 	backend := testkit.Echo(t, n.pods[0], "udp", podA4+":0")
-	if _, _, err := s.d.Services().Put(t.Context(), service.CLI, service.Service{Frontend: s.service, Protocol: service.UDP, Backends: service.Backends(backend)}); err != nil {
-		t.Fatal(err)
-	}
-	var err error
-	if s.device, err = rtnl.In(s.pod).Device("eth0"); err != nil {
-		t.Fatal(err)
-	}
+	must2(s.d.Services().Put(t.Context(), service.CLI, service.Service{Frontend: s.service, Protocol: service.UDP, Backends: service.Backends(backend)}))(t)
+	s.device = must(rtnl.In(s.pod).Device("eth0"))(t)
 	return s
 }
 
@@ -115,14 +107,9 @@ func (s *safety) forwarded(t *testing.T, send func(*testing.T)) bool {
 
 func (s *safety) datagram(t *testing.T) {
 	t.Helper()
-	conn, err := testkit.Dial(s.pod, "udp", s.service.String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must(testkit.Dial(s.pod, "udp", s.service.String()))(t)
 	defer conn.Close()
-	if _, err := conn.Write([]byte("hello")); err != nil {
-		t.Fatal(err)
-	}
+	must(conn.Write([]byte("hello")))(t)
 }
 
 // run runs a command inside the pod.
@@ -220,9 +207,7 @@ func (s *safety) ownProgram() attempt {
 
 // deleteDevice leaves the pod without a device, and the endpoint to be deleted by the host.
 func (s *safety) deleteDevice(t *testing.T) {
-	if err := s.run("ip link del eth0")(t); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, s.run("ip link del eth0")(t))
 	if s.d.Endpoints().alive(2) {
 		t.Error("the endpoint looks alive")
 	}
@@ -248,4 +233,63 @@ func (s *safety) raw(t *testing.T, bypass bool) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// pop detaches whatever program is the first at a hook, which needs no descriptor of it.
+func (s *safety) pop(at ebpf.AttachType) func(*testing.T) error {
+	return func(*testing.T) error {
+		const before = 8 // BPF_F_BEFORE
+		// The beginning of union bpf_attr, as for BPF_PROG_DETACH.
+		attr := struct{ ifindex, program, kind, flags, replace, relative, revision, revisionHigh uint32 }{
+			ifindex: uint32(s.device.Index), kind: uint32(at), flags: before,
+		}
+		return s.pod.Do(func() error {
+			_, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_PROG_DETACH, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr))
+			if errno != 0 {
+				return errno
+			}
+			return nil
+		})
+	}
+}
+
+// linkByID opens the link by the number that a query tells, and detaches it. To open it takes CAP_SYS_ADMIN in the first
+// user namespace, which is dropped here.
+func (s *safety) linkByID(t *testing.T) error {
+	var id link.ID
+	err := s.pod.Do(func() error {
+		result, err := link.QueryPrograms(link.QueryOptions{Target: s.device.Index, Attach: ebpf.AttachTCXEgress})
+		if err == nil && len(result.Programs) > 0 {
+			id, _ = result.Programs[0].LinkID()
+		}
+		return err
+	})
+	if err != nil || id == 0 {
+		t.Fatalf("link %d: %v", id, err)
+	}
+	done := make(chan error)
+	go func() {
+		// The thread ends with the goroutine, and its lack of capabilities with it.
+		runtime.LockOSThread()
+		done <- detachUnprivileged(id)
+	}()
+	return <-done
+}
+
+func detachUnprivileged(id link.ID) error {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var sets [2]unix.CapUserData
+	if err := unix.Capget(&header, &sets[0]); err != nil {
+		return err
+	}
+	sets[0].Effective &^= 1 << unix.CAP_SYS_ADMIN
+	if err := unix.Capset(&header, &sets[0]); err != nil {
+		return err
+	}
+	l, err := link.NewFromID(id)
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	return l.Detach()
 }

@@ -75,9 +75,7 @@ func TestApplySocketsMakesTheOwnersSet(t *testing.T) {
 		}
 	}
 	const h, p, endpoint = objects.NamespaceHost, objects.NamespaceSockets, objects.NamespacePod
-	if err := enableSockets(a.objects, 3); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, enableSockets(a.objects, 3))
 	a.apply(service.CNI, Result{Added: 3}, hostScope(1), podScope(2), podScope(3))
 	a.apply(service.CLI, Result{Added: 2}, hostScope(1), hostScope(2))
 	flags(map[uint64]uint32{1: h, 2: h | p, 3: p | endpoint})
@@ -90,9 +88,7 @@ func TestApplySocketsMakesTheOwnersSet(t *testing.T) {
 		t.Fatal(err)
 	}
 	flags(map[uint64]uint32{1: h, 2: h, 3: endpoint})
-	if err := disableSockets(a.objects, 3, nil); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, disableSockets(a.objects, 3, nil))
 	a.apply(service.CLI, Result{Deleted: 2})
 	flags(nil)
 }
@@ -101,10 +97,7 @@ func TestApplySocketsMakesTheOwnersSet(t *testing.T) {
 func TestApplySocketsWritesOnlyChanges(t *testing.T) {
 	d := openTest(t)
 	scopeApplier{d, t}.apply(service.Agent, Result{Added: 2}, hostScope(1), podScope(2))
-	lock, err := d.objects.Lock(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	lock := must(d.objects.Lock(t.Context()))(t)
 	defer lock.Unlock()
 	scopeApplier{d, t}.apply(service.Agent, Result{Unchanged: 2}, hostScope(1), podScope(2))
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
@@ -141,9 +134,7 @@ func TestApplySocketsInChunks(t *testing.T) {
 // TestSocketScopesRefused gives each call what cannot be, or is not there.
 func TestSocketScopesRefused(t *testing.T) {
 	d, ns := openTest(t), testkit.Namespace(t, "host")
-	if _, err := d.Sockets().Put(t.Context(), service.CNI, ns, PodScope); err != nil {
-		t.Fatal(err)
-	}
+	must(d.Sockets().Put(t.Context(), service.CNI, ns, PodScope))(t)
 	cookie := cookieOf(t, ns)
 	for _, missing := range []struct {
 		owner  service.Owner

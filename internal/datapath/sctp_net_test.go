@@ -24,37 +24,29 @@ import (
 
 // TestSCTP lets pods call services of SCTP: by sockets if the kernel has SCTP, else by packets that they make themselves.
 func TestSCTP(t *testing.T) {
-	for _, mode := range linkModes() {
-		t.Run(mode.name, func(t *testing.T) {
-			n, d := mode.make(t), openTest(t)
-			n.attachBoth(t, d)
-			call := callSCTP
-			if !hasSCTP() {
-				testkit.NeedsOther(t)
-				call = callSCTPByPackets
+	onPods(t, "", func(t *testing.T, n network, d *Datapath) {
+		call := callSCTP
+		if !hasSCTP() {
+			testkit.NeedsOther(t)
+			call = callSCTPByPackets
+		}
+		for _, f := range families() {
+			frontend := netip.MustParseAddrPort(net.JoinHostPort(f.service, servicePort))
+			backend := netip.MustParseAddrPort(net.JoinHostPort(f.pod, servicePort))
+			s := service.Service{Frontend: frontend, Protocol: service.SCTP, Backends: service.Backends(backend)}
+			must2(d.Services().Put(t.Context(), service.CLI, s))(t)
+			before := counts(t, d)
+			call(t, n, backend, frontend)
+			if diff := delta(t, d, before); diff["forward"] == 0 || diff["reverse"] == 0 || diff["new_connection"] == 0 {
+				t.Errorf("%s: counted %v", f.name, diff)
 			}
-			for _, f := range families() {
-				frontend := netip.MustParseAddrPort(net.JoinHostPort(f.service, servicePort))
-				backend := netip.MustParseAddrPort(net.JoinHostPort(f.pod, servicePort))
-				s := service.Service{Frontend: frontend, Protocol: service.SCTP, Backends: service.Backends(backend)}
-				if _, _, err := d.Services().Put(t.Context(), service.CLI, s); err != nil {
-					t.Fatal(err)
-				}
-				before := counts(t, d)
-				call(t, n, backend, frontend)
-				if diff := delta(t, d, before); diff["forward"] == 0 || diff["reverse"] == 0 || diff["new_connection"] == 0 {
-					t.Errorf("%s: counted %v", f.name, diff)
-				}
-				s.Backends = nil
-				if _, _, err := d.Services().Put(t.Context(), service.CLI, s); err != nil {
-					t.Fatal(err)
-				}
-				if err := refusedSCTP(n.pods[1], frontend); !errors.Is(err, unix.ECONNREFUSED) {
-					t.Errorf("%s without backends: %v, want it refused", frontend, err)
-				}
+			s.Backends = nil
+			must2(d.Services().Put(t.Context(), service.CLI, s))(t)
+			if err := refusedSCTP(n.pods[1], frontend); !errors.Is(err, unix.ECONNREFUSED) {
+				t.Errorf("%s without backends: %v, want it refused", frontend, err)
 			}
-		})
-	}
+		}
+	})
 }
 
 // hasSCTP reports whether the kernel has SCTP.
@@ -180,10 +172,7 @@ func refusedSCTP(ns *netns.Namespace, to netip.AddrPort) error {
 func callSCTPByPackets(t *testing.T, n network, backend, frontend netip.AddrPort) {
 	t.Helper()
 	server := listenSCTP(t, n.pods[0], backend)
-	conn, err := rawSCTP(n.pods[1], frontend.Addr())
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must(rawSCTP(n.pods[1], frontend.Addr()))(t)
 	defer conn.Close()
 	p := packet{src: netip.AddrPortFrom(frontend.Addr(), 40000), dst: frontend, proto: protoSCTP}
 	for _, step := range []struct {
@@ -268,12 +257,10 @@ func checkSCTP(b []byte) error {
 func listenSCTP(t *testing.T, ns *netns.Namespace, at netip.AddrPort) func() error {
 	t.Helper()
 	var conn *net.IPConn
-	if err := ns.Do(func() (err error) {
+	succeed(t, ns.Do(func() (err error) {
 		conn, err = net.ListenIP("ip:132", &net.IPAddr{IP: at.Addr().AsSlice()})
 		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	var failed error
 	var running sync.WaitGroup
 	running.Go(func() {

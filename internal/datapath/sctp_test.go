@@ -70,11 +70,10 @@ func sctpCases() []translateCase {
 			w.inState(t, conntrack.StateClosed)
 		}},
 		{"a restart", 0, func(t *testing.T, w *world) {
-			w.serve(t, w.service, w.backend)
-			w.send(t, fromHost, w.first(w.client, w.service))
+			w.open(t, w.backend)
 			w.send(t, fromHost, w.chunk(w.client, w.service, chunkCookieEcho))
 			p := w.first(w.client, w.service)
-			w.check(t, fromHost, p, wants{actionRedirect, p.became(w.client, w.backend, "0a"), once("kept_connection", "forward", "redirect_peer")})
+			w.gets(t, fromHost, p, "redirect client>backend 0a: kept_connection forward redirect_peer")
 		}},
 	}
 }
@@ -90,9 +89,7 @@ func takenCases() []translateCase {
 			for range 20 {
 				w.check(t, fromHost, w.first(w.client, w.service), wants{actionNext,
 					w.first(w.client, w.service).became(w.client, w.remote, ""), once("new_connection", "forward", "passed")})
-				if _, err := w.ConnectionTable().Flush(t.Context(), conntrack.Filter{Service: w.service}); err != nil {
-					t.Fatal(err)
-				}
+				must(w.ConnectionTable().Flush(t.Context(), conntrack.Filter{Service: w.service}))(t)
 				w.client = netip.AddrPortFrom(w.client.Addr(), w.client.Port()+1)
 				w.send(t, fromHost, w.first(w.client, w.other))
 			}
@@ -102,18 +99,15 @@ func takenCases() []translateCase {
 			w.serve(t, w.other, w.backend)
 			w.send(t, fromHost, w.first(w.client, w.other))
 			w.serve(t, w.service, w.backend)
-			w.check(t, fromHost, w.first(w.client, w.service), wants{actionDrop, nil, once("drop_port_exhausted")})
+			w.gets(t, fromHost, w.first(w.client, w.service), "drop: drop_port_exhausted")
 			// The other association ends, a second ago.
-			if _, err := w.ConnectionTable().Flush(t.Context(), conntrack.Filter{Service: w.other}); err != nil {
-				t.Fatal(err)
-			}
+			must(w.ConnectionTable().Flush(t.Context(), conntrack.Filter{Service: w.other}))(t)
 			p := w.first(w.client, w.service)
 			w.check(t, fromHost, p, wants{actionRedirect, p.became(w.client, w.backend, "0a"), opened})
 		}},
 		{"an association with a pod itself whose port a service's has", 0, func(t *testing.T, w *world) {
-			w.serve(t, w.service, w.backend)
-			w.send(t, fromHost, w.first(w.client, w.service))
-			w.check(t, fromHost, w.first(w.client, w.backend), wants{actionDrop, nil, once("drop_port_exhausted")})
+			w.open(t, w.backend)
+			w.gets(t, fromHost, w.first(w.client, w.backend), "drop: drop_port_exhausted")
 		}},
 	}
 }
@@ -122,17 +116,16 @@ func oddSCTPCases() []translateCase {
 	return []translateCase{
 		{"a service of TCP and UDP", 0, func(t *testing.T, w *world) {
 			w.put(t, service.Any, w.service, w.backend)
-			w.check(t, fromHost, w.first(w.client, w.service), wants{actionNext, nil, once("passed")})
+			w.gets(t, fromHost, w.first(w.client, w.service), "next: passed")
 		}},
 		{"an end of an association that is refused", 0, func(t *testing.T, w *world) {
 			w.serve(t, w.service)
 			for _, chunk := range []uint8{chunkAbort, chunkShutdownComplete} {
-				w.check(t, fromHost, w.chunk(w.client, w.service, chunk), wants{actionDrop, nil, once("drop_no_backend")})
+				w.gets(t, fromHost, w.chunk(w.client, w.service, chunk), "drop: drop_no_backend")
 			}
 		}},
 		{"without a chunk", 0, func(t *testing.T, w *world) {
-			w.serve(t, w.service, w.backend)
-			w.send(t, fromHost, w.first(w.client, w.service))
+			w.open(t, w.backend)
 			p, want := w.next(w.client, w.service), w.next(w.client, w.backend).became(w.client, w.backend, "0a")
 			// The ports alone change nothing in the header, so both frames end after it.
 			end := len(p.frame()) - len(p.payload) - 4

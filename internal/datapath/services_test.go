@@ -31,10 +31,7 @@ func newService(p service.Protocol, frontend string, backends ...string) service
 // wantServices compares the services without IDs, revisions and owners.
 func wantServices(t *testing.T, d *Datapath, want ...service.Service) {
 	t.Helper()
-	got, err := d.Services().List(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := must(d.Services().List(t.Context()))(t)
 	for i := range got {
 		got[i].ID, got[i].Revision, got[i].Owner = 0, 0, service.NoOwner
 	}
@@ -123,28 +120,28 @@ func TestServices(t *testing.T) {
 	}
 }
 
-// TestGoroutines adds and changes services from several goroutines, each with a datapath of its own over one root.
+// TestGoroutines opens a new root several times at once, as several processes do. Each adds and changes services.
 func TestGoroutines(t *testing.T) {
-	d := openTest(t)
+	testkit.RequireRoot(t)
+	testkit.RequireKernel(t, 6, 6)
+	o := Options{Root: testkit.BPFFS(t) + "/root", Sizes: objects.Sizes{Connections: 64}}
 	var group errgroup.Group
 	for worker := range 4 {
 		group.Go(func() error {
-			own, err := Open(t.Context(), Options{Root: d.objects.Root()})
+			own, err := Open(t.Context(), o)
 			if err != nil {
 				return err
 			}
 			return errors.Join(addServices(own, worker), own.Close())
 		})
 	}
-	if err := group.Wait(); err != nil {
-		t.Fatal(err)
-	}
-	wantWorkers(t, d, 4)
+	succeed(t, group.Wait())
+	wantWorkers(t, openSized(t, o), 4)
 }
 
 const perWorker = 8
 
-// addServices is what each goroutine or process does: services of its own, and one that all fight for.
+// addServices is what each goroutine does: services of its own, and one that all fight for.
 func addServices(d *Datapath, worker int) error {
 	for i := range perWorker {
 		own := fmt.Sprintf("10.96.%d.%d:80", worker, i)
@@ -161,10 +158,7 @@ func addServices(d *Datapath, worker int) error {
 
 func wantWorkers(t *testing.T, d *Datapath, workers int) {
 	t.Helper()
-	services, err := d.Services().List(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	services := must(d.Services().List(t.Context()))(t)
 	ids := make(map[uint32]bool)
 	for _, s := range services {
 		ids[s.ID] = true
@@ -175,39 +169,13 @@ func wantWorkers(t *testing.T, d *Datapath, workers int) {
 	wantSlots(t, d, 2*workers*perWorker+1)
 }
 
-// TestReopen closes and opens: what was there is there, and the ids go on.
-func TestReopen(t *testing.T) {
-	d := openTest(t)
-	one := newService(service.UDP, "10.96.0.1:53", "192.168.10.10:53")
-	if _, _, err := d.Services().Put(t.Context(), service.CLI, one); err != nil {
-		t.Fatal(err)
-	}
-	for name, open := range openers() {
-		again, err := open(Options{Root: d.objects.Root(), Sizes: objects.Sizes{Services: 1}})
-		if err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
-		wantServices(t, again, one)
-		if change, id, err := again.Services().Put(t.Context(), service.CLI, one); err != nil || change != Unchanged || id != 1 {
-			t.Errorf("%s: Put = %v, %d, %v", name, change, id, err)
-		}
-		if err := again.Close(); err != nil {
-			t.Error(err)
-		}
-	}
-}
-
 // TestRemoveBesideOthers has a root that others have pinned something in.
 func TestRemoveBesideOthers(t *testing.T) {
 	root := testkit.BPFFS(t) + "/[root]" // a name that is no pattern
 	theirs := root + "/vpp/links/theirs"
-	if err := os.MkdirAll(theirs, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, os.MkdirAll(theirs, 0o700))
 	openSized(t, Options{Root: root, Sizes: objects.Sizes{Connections: 64}})
-	if err := objects.Remove(t.Context(), root); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, objects.Remove(t.Context(), root))
 	entries, err := os.ReadDir(root)
 	if err != nil || len(entries) != 1 || entries[0].Name() != "vpp" {
 		t.Errorf("left: %v, %v; want only what is others'", entries, err)
@@ -222,9 +190,7 @@ func TestRemove(t *testing.T) {
 	root := testkit.BPFFS(t) + "/root"
 	d := openSized(t, Options{Root: root, Sizes: objects.Sizes{Connections: 64}})
 	for range 2 {
-		if err := objects.Remove(t.Context(), root); err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, objects.Remove(t.Context(), root))
 	}
 	if _, err := os.Stat(root); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the root is there still: %v", err)
@@ -242,9 +208,7 @@ func TestRemoveOfLink(t *testing.T) {
 	dir := testkit.BPFFS(t)
 	root, link := dir+"/root", dir+"/link"
 	d := openSized(t, Options{Root: root, Sizes: objects.Sizes{Connections: 64}})
-	if err := os.Symlink(root, link); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, os.Symlink(root, link))
 	for _, path := range []string{link, link + "/"} {
 		if err := objects.Remove(t.Context(), path); err == nil || !strings.Contains(err.Error(), "symbolic link") {
 			t.Errorf("%q: %v", path, err)
@@ -272,9 +236,7 @@ func TestRecreated(t *testing.T) {
 		_, apply := old.Services().Apply(t.Context(), service.CLI, []service.Service{one})
 		return map[string]error{"Put": put, "Apply": apply, "Delete": old.Endpoints().Delete(t.Context(), 1)}
 	}
-	if err := objects.Remove(t.Context(), root); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, objects.Remove(t.Context(), root))
 	for name, err := range change() {
 		if !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("%s of removed maps: error %v", name, err)
@@ -298,23 +260,16 @@ func TestMemory(t *testing.T) {
 	d := openTest(t)
 	memory := func() uint64 {
 		t.Helper()
-		n, err := d.Services().Memory()
-		if err != nil {
-			t.Fatal(err)
-		}
+		n := must(d.Services().Memory())(t)
 		return n
 	}
 	empty := memory()
 	const services = 10
-	if _, err := d.Services().Apply(t.Context(), service.Agent, manyServices(services, 0)); err != nil {
-		t.Fatal(err)
-	}
+	must(d.Services().Apply(t.Context(), service.Agent, manyServices(services, 0)))(t)
 	if got, least, most := memory()-empty, uint64(services*(20+48+2*(8+32))), uint64(services*512); got < least || got > most {
 		t.Errorf("%d services take %d bytes, want %d to %d", services, got, least, most)
 	}
-	if _, err := d.Services().Apply(t.Context(), service.Agent, nil); err != nil {
-		t.Fatal(err)
-	}
+	must(d.Services().Apply(t.Context(), service.Agent, nil))(t)
 	if got := memory(); got != empty {
 		t.Errorf("%d bytes without services, %d before", got, empty)
 	}

@@ -59,9 +59,7 @@ func newCluster(t testing.TB) cluster {
 		-n `+c.far.Name()+` -6 route del default`)
 	n.attachBoth(t, d)
 	for _, device := range []string{"outer", "wire"} {
-		if _, err := d.Uplinks().Put(t.Context(), n.host, device); err != nil {
-			t.Fatal(err)
-		}
+		must(d.Uplinks().Put(t.Context(), n.host, device))(t)
 	}
 	return c
 }
@@ -69,9 +67,7 @@ func newCluster(t testing.TB) cluster {
 // put stores a service.
 func (c cluster) put(t testing.TB, s service.Service) {
 	t.Helper()
-	if _, _, err := c.d.Services().Put(t.Context(), service.CLI, s); err != nil {
-		t.Fatal(err)
-	}
+	must2(c.d.Services().Put(t.Context(), service.CLI, s))(t)
 }
 
 // outsideCase is a family and a protocol of a client outside.
@@ -134,10 +130,7 @@ func TestBackendOnAnotherNode(t *testing.T) {
 // TestNoWay has no packet reach the other node in any form if this one has no address on the uplink to it, or no route.
 func TestNoWay(t *testing.T) {
 	c := newCluster(t)
-	device, err := rtnl.In(c.far).Device("wire")
-	if err != nil {
-		t.Fatal(err)
-	}
+	device := must(rtnl.In(c.far).Device("wire"))(t)
 	var leaked atomic.Int64
 	testkit.WatchPackets(t, c.far, device.Index, func(packet []byte) {
 		if bytes.Contains(packet, []byte("no way")) || bytes.Contains(packet, binary.BigEndian.AppendUint16(nil, 47123)) {
@@ -161,9 +154,7 @@ func TestNoWay(t *testing.T) {
 				-n HOST route replace unreachable `+far4+`
 				-n HOST route replace unreachable `+far6)
 		}
-		if _, err := c.d.Uplinks().Put(t.Context(), c.host, "wire"); err != nil {
-			t.Fatal(err)
-		}
+		must(c.d.Uplinks().Put(t.Context(), c.host, "wire"))(t)
 		eachOutside(t, func(t *testing.T, o outsideCase) {
 			backend := netip.MustParseAddrPort(net.JoinHostPort(o.far, "47123"))
 			frontend := net.JoinHostPort(o.external, servicePort)
@@ -204,10 +195,7 @@ func TestFragmentsOfManyConnections(t *testing.T) {
 	var mu sync.Mutex
 	seen := make(map[string]map[byte][]uint32) // identifications by device and the datagram's letter
 	for device, ns := range map[string]*netns.Namespace{"outer": c.host, "wire": c.far} {
-		link, err := rtnl.In(ns).Device(device)
-		if err != nil {
-			t.Fatal(err)
-		}
+		link := must(rtnl.In(ns).Device(device))(t)
 		testkit.WatchPackets(t, ns, link.Index, func(packet []byte) {
 			id, ok := fragmentID(packet)
 			mu.Lock()
@@ -228,9 +216,7 @@ func TestFragmentsOfManyConnections(t *testing.T) {
 		s := o.service(testkit.Echo(t, c.far, "udp", net.JoinHostPort(o.far, "0")))
 		c.put(t, s)
 		for i := range byte(connections) {
-			if _, err := testkit.RoundTrip(t, c.client, "udp", s.Frontend.String(), bytes.Repeat([]byte{'A' + i}, 4000)); err != nil {
-				t.Fatal(err)
-			}
+			must(testkit.RoundTrip(t, c.client, "udp", s.Frontend.String(), bytes.Repeat([]byte{'A' + i}, 4000)))(t)
 		}
 		testkit.Eventually(t, 5*time.Second, func() error {
 			mu.Lock()

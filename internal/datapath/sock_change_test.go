@@ -12,6 +12,7 @@ import (
 
 	"mustang/internal/datapath/objects"
 	"mustang/internal/datapath/rows"
+	"mustang/internal/netns"
 	"mustang/internal/service"
 	"mustang/internal/testkit"
 )
@@ -134,9 +135,7 @@ func testFollows(t *testing.T, s *stage) {
 	stream := s.client().open(t, false, unix.SOCK_STREAM)
 	stream.mustConnect(frontend)
 	stream.exchange()
-	if err := s.Services().Delete(t.Context(), service.CLI, service.Key{Frontend: frontend, Protocol: service.Any}); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, s.Services().Delete(t.Context(), service.CLI, service.Key{Frontend: frontend, Protocol: service.Any}))
 	stream.mustSend("more", netip.AddrPort{})
 	buffer := make([]byte, 16)
 	if n, err := stream.read(buffer); err != nil || string(buffer[:n]) != "more" {
@@ -164,9 +163,7 @@ func testRefused(t *testing.T, s *stage) {
 				t.Fatal(ok, err)
 			}
 			row.spoil(&value)
-			if err := s.objects.Services.Put(key, value); err != nil {
-				t.Fatal(err)
-			}
+			succeed(t, s.objects.Services.Put(key, value))
 			before := counts(t, s.Datapath)
 			for _, v6 := range []bool{false, true} {
 				for name, err := range map[string]error{
@@ -181,5 +178,201 @@ func testRefused(t *testing.T, s *stage) {
 			}
 			s.counted(before, map[string]uint64{row.count: 6})
 		})
+	}
+}
+
+// testReuse sends from one datagram socket to a service and to its backend in turn, connected and not.
+func testReuse(t *testing.T, s *stage) {
+	for _, d := range dialects() {
+		t.Run(d.name, func(t *testing.T) {
+			backend := s.echo("udp", d.pod)
+			frontend := s.serve(d.service, backend)
+			none := netip.AddrPort{}
+			c := s.client().open(t, d.v6, unix.SOCK_DGRAM)
+			c.ask(frontend, frontend)
+			c.ask(backend, backend) // directly, after the service
+			c.ask(frontend, frontend)
+			c.mustConnect(frontend)
+			c.ask(none, frontend)
+			c.ask(frontend, frontend)
+			c.mustConnect(backend) // directly
+			if c.peer() != backend {
+				t.Errorf("the peer is %s, want the backend that was named", c.peer())
+			}
+			c.ask(none, backend)
+			c.mustConnect(frontend)
+			c.disconnect()
+			c.ask(backend, backend)
+			c.ask(frontend, frontend)
+		})
+	}
+}
+
+// testAmbiguous sends from one socket to two services that share backends.
+func testAmbiguous(t *testing.T, s *stage) {
+	first, second := s.echo("udp", podA4), s.echo("udp", podA4)
+	t.Run("another backend is free", func(t *testing.T) {
+		a := s.serve("10.96.0.100:5201", first, second)
+		b := s.serve("10.96.0.101:5201", first, second)
+		for range 8 {
+			c := s.client().open(t, false, unix.SOCK_DGRAM)
+			c.mustSend("a", a)
+			c.mustSend("b", b)
+			c.mustSend("a", a)
+			got := make(map[string]netip.AddrPort)
+			for range 3 {
+				text, from := c.receive()
+				got[text] = from
+			}
+			if got["a"] != a || got["b"] != b {
+				t.Fatalf("answers came from %v", got)
+			}
+		}
+	})
+	t.Run("no other backend", func(t *testing.T) {
+		a := s.serve("10.96.0.100:5201", first)
+		b := s.serve("10.96.0.101:5201", first)
+		c := s.client().open(t, false, unix.SOCK_DGRAM)
+		c.ask(a, a)
+		c.ask(b, b) // replies have the address of the service that was used last
+		c.ask(a, a)
+	})
+	t.Run("no other backend, with packet programs", func(t *testing.T) {
+		s.attachBoth(t, s.Datapath)
+		a := s.serve("10.96.0.100:5201", first)
+		b := s.serve("10.96.0.101:5201", first)
+		c := s.client().open(t, false, unix.SOCK_DGRAM)
+		c.ask(a, a)
+		c.ask(b, b)
+		c.mustSend("a", a)
+		c.mustSend("b", b)
+		c.mustSend("a", a)
+		for range 3 {
+			if text, from := c.receive(); text == "a" && from != a || text == "b" && from != b {
+				t.Errorf("%q came from %s", text, from)
+			}
+		}
+	})
+}
+
+// testOthers floods a service by many sockets while the answer to one waits.
+func testOthers(t *testing.T, s *stage) {
+	frontend := s.serve("10.96.0.100:5201", s.echo("udp", podA4))
+	c := s.client().open(t, false, unix.SOCK_DGRAM)
+	c.mustSend("a", frontend)
+	// More than a map of openTest has rows.
+	for range 5 {
+		for _, other := range s.client().openAll(t, make([]*socketFD, 1000), false, unix.SOCK_DGRAM) {
+			other.mustSend("b", frontend)
+			other.close()
+		}
+	}
+	if text, from := c.receive(); text != "a" || from != frontend {
+		t.Errorf("%q came from %s, want the answer of %s", text, from, frontend)
+	}
+}
+
+// testManyBackends sends from one socket to more backends than are kept with it.
+func testManyBackends(t *testing.T, s *stage) {
+	var frontends []netip.AddrPort
+	c := s.client().open(t, false, unix.SOCK_DGRAM)
+	for port := range uint16(12) {
+		frontend := netip.AddrPortFrom(netip.MustParseAddr("10.96.0.100"), 5201+port)
+		frontends = append(frontends, s.serve(frontend.String(), s.echo("udp", podA4)))
+		c.mustSend(frontend.String(), frontend)
+	}
+	for range frontends {
+		if text, from := c.receive(); text != from.String() {
+			t.Errorf("the answer of %s came from %s", text, from)
+		}
+	}
+	c.ask(frontends[0], frontends[0])
+}
+
+// TestSocketLoopback adds services at the host's loopback and other addresses: processes of the host reach them, and the
+// loopback addresses of pods stay the pods' own.
+func TestSocketLoopback(t *testing.T) {
+	s := &stage{network: routed(t), Datapath: openTest(t), t: t, cgroup: testCgroup(t)}
+	must(s.Sockets().Attach(t.Context(), s.cgroup))(t)
+	s.attachBoth(t, s.Datapath)
+	if change, err := s.Sockets().Put(t.Context(), service.CLI, s.host, HostScope); err != nil || change != Added {
+		t.Fatalf("Put: %v, %v", change, err)
+	}
+	for _, d := range []dialect{
+		{"ipv4", false, "127.0.0.1:5201", podA4, "127.0.0.1"},
+		{"ipv6", true, "[::1]:5201", podA6, "::1"},
+		{"mapped", true, "127.0.0.1:5201", podA4, "127.0.0.1"},
+		{"own ipv4", false, gateway4 + ":5201", podA4, ""},
+		{"own ipv6", true, "[" + gateway6 + "]:5201", podA6, ""},
+	} {
+		for protocol, kind := range map[string]int{"tcp": unix.SOCK_STREAM, "udp": unix.SOCK_DGRAM} {
+			t.Run(d.name+"/"+protocol, func(t *testing.T) {
+				part := s.in(t)
+				frontend := part.serve(d.service, part.echo(protocol, d.pod))
+				part.hostCalls(d, kind, frontend)
+				if d.client != "" {
+					part.podsKeep(d, protocol, frontend)
+				}
+			})
+		}
+	}
+}
+
+// hostCalls connects from the host to a service.
+func (s *stage) hostCalls(d dialect, kind int, frontend netip.AddrPort) {
+	s.t.Helper()
+	at := place{s.host, s.cgroup}
+	before := counts(s.t, s.Datapath)
+	c := at.open(s.t, d.v6, kind)
+	c.mustConnect(frontend)
+	if c.peer() != frontend {
+		s.t.Errorf("the peer is %s, want %s", c.peer(), frontend)
+	}
+	if kind == unix.SOCK_DGRAM {
+		c.ask(netip.AddrPort{}, frontend)
+		at.open(s.t, d.v6, kind).ask(frontend, frontend)
+	} else {
+		c.exchange()
+	}
+	if got := delta(s.t, s.Datapath, before); got["sock_connect"] != 1 || (got["sock_sendmsg"] != 0) != (kind == unix.SOCK_DGRAM) {
+		s.t.Errorf("counted %v", got)
+	}
+}
+
+// podsKeep connects to the same address in pods, with and without an endpoint, and in one that another owner has as a host,
+// and reaches the pods' own servers.
+func (s *stage) podsKeep(d dialect, protocol string, frontend netip.AddrPort) {
+	s.t.Helper()
+	sockets, shared := testkit.Namespace(s.t, "sockets"), testkit.Namespace(s.t, "shared")
+	for _, put := range []struct {
+		owner service.Owner
+		ns    *netns.Namespace
+		kind  ScopeKind
+	}{{service.CNI, sockets, PodScope}, {service.CNI, shared, PodScope}, {service.CLI, shared, HostScope}} {
+		if change, err := s.Sockets().Put(s.t.Context(), put.owner, put.ns, put.kind); err != nil || change != Added {
+			s.t.Fatalf("Put: %v, %v", change, err)
+		}
+	}
+	kind := map[string]int{"tcp": unix.SOCK_STREAM, "udp": unix.SOCK_DGRAM}[protocol]
+	for _, at := range []place{s.client(), {sockets, s.cgroup}, {shared, s.cgroup}} {
+		testkit.Echo(s.t, at.ns, protocol, frontend.String())
+		before := counts(s.t, s.Datapath)
+		c := at.open(s.t, d.v6, kind)
+		c.mustConnect(frontend)
+		if kind == unix.SOCK_DGRAM {
+			c.ask(netip.AddrPort{}, frontend)
+			at.open(s.t, d.v6, kind).ask(frontend, frontend)
+		} else if seen := netip.MustParseAddrPort(c.exchange()).Addr().Unmap().String(); seen != d.client {
+			s.t.Errorf("the server saw %s, want %s", seen, d.client)
+		}
+		if got := delta(s.t, s.Datapath, before); got["sock_connect"]+got["sock_sendmsg"] != 0 {
+			s.t.Errorf("counted %v", got)
+		}
+	}
+	if _, err := s.Sockets().Apply(s.t.Context(), service.CNI, nil); err != nil {
+		s.t.Error(err)
+	}
+	for _, ns := range []*netns.Namespace{sockets, shared} {
+		wantNotFound(s.t, s.Sockets().Delete(s.t.Context(), service.CNI, cookieOf(s.t, ns)))
 	}
 }

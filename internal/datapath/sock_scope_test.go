@@ -10,7 +10,9 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -29,9 +31,7 @@ func testScope(t *testing.T, s *stage) {
 	testkit.Echo(t, s.pods[1], "tcp", frontend.String())
 	testkit.Echo(t, stranger, "tcp", frontend.String())
 	below := filepath.Join(s.cgroup, "below")
-	if err := os.Mkdir(below, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, os.Mkdir(below, 0o700))
 	t.Cleanup(func() { _ = os.Remove(below) })
 	threaded(t, below)
 	beside := testCgroup(t)
@@ -89,10 +89,7 @@ func testHosts(t *testing.T, s *stage) {
 		t.Error("the socket of an unregistered host is still translated")
 	}
 	wantNotFound(t, s.Sockets().Delete(t.Context(), service.CLI, cookieOf(t, s.pods[1])))
-	cookie, err := s.pods[0].Cookie()
-	if err != nil {
-		t.Fatal(err)
-	}
+	cookie := must(s.pods[0].Cookie())(t)
 	if err := s.Sockets().Delete(t.Context(), service.CLI, cookie); err != nil {
 		t.Error(err)
 	}
@@ -106,9 +103,7 @@ func testHosts(t *testing.T, s *stage) {
 // TestSocketEndpoints registers namespaces through their endpoints, which have packet programs too.
 func TestSocketEndpoints(t *testing.T) {
 	s := &stage{network: routed(t), Datapath: openTest(t), t: t, cgroup: testCgroup(t)}
-	if _, err := s.Sockets().Attach(t.Context(), s.cgroup); err != nil {
-		t.Fatal(err)
-	}
+	must(s.Sockets().Attach(t.Context(), s.cgroup))(t)
 	s.attachBoth(t, s.Datapath)
 	if hosts, err := s.Sockets().List(t.Context()); err != nil || len(hosts) != 0 {
 		t.Errorf("hosts %v, %v; want none, since endpoints are not hosts", hosts, err)
@@ -138,10 +133,7 @@ func TestSocketEndpoints(t *testing.T) {
 			})
 		}
 	}
-	all, err := s.Endpoints().List(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := must(s.Endpoints().List(t.Context()))(t)
 	for _, e := range all {
 		if err := s.Endpoints().DeleteIP(t.Context(), e.IP); err != nil && !errors.Is(err, os.ErrNotExist) {
 			t.Fatal(err)
@@ -156,13 +148,8 @@ func TestSocketEndpoints(t *testing.T) {
 func TestSocketShared(t *testing.T) {
 	n, d := routed(t), openTest(t)
 	n.attachBoth(t, d)
-	if _, err := d.Sockets().Put(t.Context(), service.CLI, n.pods[0], HostScope); err != nil {
-		t.Fatal(err)
-	}
-	cookie, err := n.pods[0].Cookie()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(d.Sockets().Put(t.Context(), service.CLI, n.pods[0], HostScope))(t)
+	cookie := must(n.pods[0].Cookie())(t)
 	want := func(want uint32) {
 		t.Helper()
 		if all, err := namespaceFlags(d.objects); err != nil || all[cookie] != want {
@@ -171,23 +158,13 @@ func TestSocketShared(t *testing.T) {
 	}
 	want(objects.NamespaceHost | objects.NamespacePod)
 	second := Endpoint{ID: 99, IP: netip.MustParseAddr("192.168.10.99"), netns: cookie}
-	if err := d.Endpoints().write([]Endpoint{second}); err != nil {
-		t.Fatal(err)
-	}
-	if err := d.Sockets().Delete(t.Context(), service.CLI, cookie); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, d.Endpoints().write([]Endpoint{second}))
+	succeed(t, d.Sockets().Delete(t.Context(), service.CLI, cookie))
 	want(objects.NamespacePod)
-	if _, err := d.Sockets().Put(t.Context(), service.CLI, n.pods[0], HostScope); err != nil {
-		t.Fatal(err)
-	}
-	if err := d.Endpoints().DeleteIP(t.Context(), netip.MustParseAddr(podA4)); err != nil {
-		t.Fatal(err)
-	}
+	must(d.Sockets().Put(t.Context(), service.CLI, n.pods[0], HostScope))(t)
+	succeed(t, d.Endpoints().DeleteIP(t.Context(), netip.MustParseAddr(podA4)))
 	want(objects.NamespaceHost | objects.NamespacePod)
-	if err := d.Endpoints().Delete(t.Context(), second.ID); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, d.Endpoints().Delete(t.Context(), second.ID))
 	want(objects.NamespaceHost)
 }
 
@@ -212,5 +189,112 @@ func testMultipath(t *testing.T, s *stage) {
 	}
 	if got := delta(t, s.Datapath, before); got["sock_connect"] != 1 {
 		t.Errorf("counted %v", got)
+	}
+}
+
+// TestSocketNodePort has a process of the host connect to a node port at each of the host's addresses, also at one that it got
+// later, and to an external address. The loopback addresses are not served.
+func TestSocketNodePort(t *testing.T) {
+	s := &stage{network: routed(t), Datapath: openTest(t), t: t, cgroup: testCgroup(t)}
+	must(s.Sockets().Attach(t.Context(), s.cgroup))(t)
+	must(s.Sockets().Put(t.Context(), service.CLI, s.host, HostScope))(t)
+	for _, f := range []struct{ unspecified, backend, own, later, external, loopback string }{
+		{"0.0.0.0", podA4, gateway4, "192.0.2.33", "203.0.113.9", "127.0.0.1"},
+		{"::", podA6, gateway6, "2001:db8::33", "2001:db8:7::9", "::1"},
+	} {
+		backend := testkit.Echo(t, s.pods[0], "tcp", net.JoinHostPort(f.backend, "0"))
+		put := func(addr string, nodePort bool) {
+			t.Helper()
+			frontend := netip.AddrPortFrom(netip.MustParseAddr(addr), 30080)
+			want := service.Service{Frontend: frontend, Protocol: service.TCP, NodePort: nodePort, External: !nodePort, Backends: service.Backends(backend)}
+			must2(s.Services().Put(t.Context(), service.CLI, want))(t)
+		}
+		connect := func(addr string) error {
+			return place{s.host, s.cgroup}.do(t, func() error {
+				conn, err := net.Dial("tcp", net.JoinHostPort(addr, "30080"))
+				if err == nil {
+					_ = conn.Close()
+				}
+				return err
+			})
+		}
+		put(f.unspecified, true)
+		put(f.external, false)
+		s.run(t, "-n HOST addr add "+f.later+" dev lo")
+		for addr, want := range map[string]error{f.own: nil, f.external: nil, f.loopback: unix.ECONNREFUSED, f.later: unix.ECONNREFUSED} {
+			if err := connect(addr); !errors.Is(err, want) {
+				t.Errorf("%s: %v, want %v", addr, err, want)
+			}
+		}
+		put(f.unspecified, true)
+		if err := connect(f.later); err != nil {
+			t.Errorf("%s, after a command that writes services: %v", f.later, err)
+		}
+		s.run(t, "-n HOST addr del "+f.later+" dev lo")
+	}
+}
+
+// TestSocketAnswersNodePort has a process of the host answer another one whose source port is a node port: datagrams of a socket that is
+// bound to an address, and of one that is not. Whoever else calls the port has the service.
+func TestSocketAnswersNodePort(t *testing.T) {
+	s := &stage{network: routed(t), Datapath: openTest(t), t: t, cgroup: testCgroup(t)}
+	must(s.Sockets().Attach(t.Context(), s.cgroup))(t)
+	must(s.Sockets().Put(t.Context(), service.CLI, s.host, HostScope))(t)
+	for _, f := range []struct{ unspecified, pod, own, at string }{
+		{"0.0.0.0", podA4, gateway4, "0.0.0.0"}, {"::", podA6, gateway6, "::"}, {"0.0.0.0", podA4, gateway4, gateway4},
+	} {
+		backend := testkit.Echo(t, s.pods[0], "udp", net.JoinHostPort(f.pod, "0"))
+		frontend := netip.AddrPortFrom(netip.MustParseAddr(f.at), 30080)
+		must2(s.Services().Put(t.Context(), service.CLI, service.Service{
+			Frontend: frontend, Protocol: service.UDP, NodePort: f.at == f.unspecified, Backends: service.Backends(backend),
+		}))(t)
+		for _, bound := range []string{f.own, f.unspecified} {
+			err := place{s.host, s.cgroup}.do(t, func() error {
+				server, err := net.ListenPacket("udp", net.JoinHostPort(bound, "0"))
+				if err != nil {
+					return err
+				}
+				defer server.Close()
+				to := net.JoinHostPort(f.own, strconv.Itoa(server.LocalAddr().(*net.UDPAddr).Port))
+				client, err := (&net.Dialer{LocalAddr: &net.UDPAddr{IP: net.ParseIP(f.own), Port: 30080}}).Dial("udp", to)
+				if err != nil {
+					return err
+				}
+				defer client.Close()
+				deadline := time.Now().Add(20 * time.Second)
+				if err := errors.Join(client.SetDeadline(deadline), server.SetDeadline(deadline)); err != nil {
+					return err
+				}
+				if _, err := client.Write([]byte("call")); err != nil {
+					return err
+				}
+				_, peer, err := server.ReadFrom(make([]byte, 10))
+				if err != nil {
+					return err
+				}
+				if _, err := server.WriteTo([]byte("answer"), peer); err != nil {
+					return err
+				}
+				if _, err := client.Read(make([]byte, 10)); err != nil {
+					return err
+				}
+				other, err := net.ListenPacket("udp", net.JoinHostPort(f.own, "0"))
+				if err != nil {
+					return err
+				}
+				defer other.Close()
+				if _, err := other.WriteTo([]byte("call"), peer); err != nil {
+					return err
+				}
+				if err := other.SetDeadline(deadline); err != nil {
+					return err
+				}
+				_, _, err = other.ReadFrom(make([]byte, 10)) // of the backend
+				return err
+			})
+			if err != nil {
+				t.Errorf("a server at %s: %v", bound, err)
+			}
+		}
 	}
 }

@@ -3,11 +3,15 @@
 package datapath
 
 import (
+	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
 	"testing"
+	"time"
 
+	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/datapath/objects"
@@ -48,10 +52,7 @@ func (w *world) shares(t *testing.T, n int) map[uint16]int { return w.sharesOf(t
 // sharesOf does so for a client.
 func (w *world) sharesOf(t *testing.T, from client, n int) map[uint16]int {
 	t.Helper()
-	before, err := w.Connections()
-	if err != nil {
-		t.Fatal(err)
-	}
+	before := must(w.Connections())(t)
 	had := make(map[netip.AddrPort]bool)
 	for _, c := range before {
 		had[c.Client] = true
@@ -64,10 +65,7 @@ func (w *world) sharesOf(t *testing.T, from client, n int) map[uint16]int {
 		}
 		w.send(t, from.hook, p)
 	}
-	after, err := w.Connections()
-	if err != nil {
-		t.Fatal(err)
-	}
+	after := must(w.Connections())(t)
 	counts := make(map[uint16]int)
 	for _, c := range after {
 		if !had[c.Client] {
@@ -99,7 +97,7 @@ func choiceCases() []translateCase {
 		}},
 		{"table is missing", 0, func(t *testing.T, w *world) {
 			w.store(t, objects.Service{Id: 1, Revision: 1 << 30, Count: 2, Total: 2, Table: 1024})
-			w.check(t, fromHost, w.first(w.client, w.service), wants{actionDrop, nil, once("drop_backend_missing")})
+			w.gets(t, fromHost, w.first(w.client, w.service), "drop: drop_backend_missing")
 		}},
 		{"only active ones", 0, func(t *testing.T, w *world) {
 			w.change(t, service.Random, backend(w.remote, 1, service.Quarantined, 1), backend(w.remote, 2, service.Draining, 1),
@@ -130,8 +128,7 @@ func choiceCases() []translateCase {
 				w.change(t, service.Random, backend(w.remote, 8080, active, 1))
 				w.send(t, fromHost, w.first(w.client, w.service))
 				w.change(t, service.Random, backend(w.remote, 8080, state, 1), backend(w.remote, 2, active, 1))
-				p := w.next(w.client, w.service)
-				w.check(t, fromHost, p, wants{actionNext, p.became(w.client, w.remote, ""), once("forward", "passed")})
+				w.gets(t, fromHost, w.next(w.client, w.service), "next client>remote: forward passed")
 				if got := w.shares(t, 20); got[2] != 20 {
 					t.Errorf("%s: backends got %v", state, got)
 				}
@@ -149,10 +146,7 @@ func (w *world) sameTable(t *testing.T) {
 		for i := range 300 {
 			w.send(t, fromHost, w.first(netip.AddrPortFrom(w.client.Addr(), uint16(10000+i)), w.service))
 		}
-		all, err := w.Connections()
-		if err != nil {
-			t.Fatal(err)
-		}
+		all := must(w.Connections())(t)
 		owners := make(map[netip.AddrPort]uint16)
 		for _, c := range all {
 			owners[c.Client] = c.Backend.Port()
@@ -200,9 +194,7 @@ func TestTablesFull(t *testing.T) {
 		return s
 	}
 	one, two, three := named(1), named(2), named(3)
-	if _, err := d.Services().Apply(t.Context(), service.CLI, []service.Service{one, two}); err != nil {
-		t.Fatal(err)
-	}
+	must(d.Services().Apply(t.Context(), service.CLI, []service.Service{one, two}))(t)
 	blocks := 2 * rows.Count(one).Blocks
 	_, err := d.Services().Apply(t.Context(), service.CLI, []service.Service{one, two, three})
 	_, _, putErr := d.Services().Put(t.Context(), service.CLI, three)
@@ -231,9 +223,7 @@ func testChosen(t *testing.T, s *stage) {
 		want.Backends = append(want.Backends, service.Backend{Addr: server.addr, Weight: []uint16{1, 4, 1}[i],
 			State: []service.State{service.Active, service.Active, service.Draining}[i]})
 	}
-	if _, _, err := s.Services().Put(t.Context(), service.CLI, want); err != nil {
-		t.Fatal(err)
-	}
+	must2(s.Services().Put(t.Context(), service.CLI, want))(t)
 	for _, connected := range []bool{true, false} {
 		for _, c := range s.client().openAll(t, make([]*socketFD, 200), false, unix.SOCK_DGRAM) {
 			to := want.Frontend
@@ -248,5 +238,141 @@ func testChosen(t *testing.T, s *stage) {
 		if light < 12 || light > 75 || light+heavy != 200 || none != 0 {
 			t.Errorf("connected %v: backends of weights 1 and 4 got %d and %d, and one that drains %d", connected, light, heavy, none)
 		}
+	}
+}
+
+// TestAffinity opens connections of clients that keep their backends.
+func TestAffinity(t *testing.T) { runCases(t, objects.AttachHost, affinityCases()) }
+
+func affinityCases() []translateCase {
+	return []translateCase{
+		{"one backend for a client", 0, func(t *testing.T, w *world) {
+			w.affine(t, w.eight()...)
+			w.soleBackend(t)
+		}},
+		{"other clients have others", 0, func(t *testing.T, w *world) {
+			w.affine(t, w.eight()...)
+			used := make(map[uint16]bool)
+			addr := w.client.Addr()
+			for range 20 {
+				w.client = netip.AddrPortFrom(addr, w.client.Port())
+				used[w.soleBackend(t)] = true
+				addr = addr.Next()
+				w.forget(t)
+			}
+			if len(used) < 3 {
+				t.Errorf("20 clients got %d backends of 8", len(used))
+			}
+		}},
+		{"a change of other backends", 0, func(t *testing.T, w *world) {
+			w.affine(t, w.eight()...)
+			had := w.soleBackend(t)
+			w.affine(t, backend(w.remote, had, service.Active, 1), backend(w.remote, 9, service.Active, 1))
+			if now := w.soleBackend(t); now != had {
+				t.Errorf("the client moved from backend %d to %d", had, now)
+			}
+		}},
+		{"its backend drains", 0, func(t *testing.T, w *world) {
+			eight := w.eight()
+			w.affine(t, eight...)
+			had := w.soleBackend(t)
+			eight[had-1].State = service.Draining
+			w.affine(t, eight...)
+			if now := w.soleBackend(t); now == had {
+				t.Errorf("the client stays at backend %d, which drains", had)
+			}
+		}},
+		{"time-out", 0, func(t *testing.T, w *world) {
+			w.affine(t, w.eight()...)
+			used := make(map[uint16]bool)
+			for range 20 {
+				used[w.soleBackend(t)] = true
+				w.ageAffinity(t, 40*time.Second)
+				used[w.soleBackend(t)] = true
+			}
+			if len(used) != 1 {
+				t.Errorf("the client got backends %v before the time-out", used)
+			}
+			for range 20 {
+				w.ageAffinity(t, 61*time.Second)
+				used[w.soleBackend(t)] = true
+			}
+			if len(used) < 3 {
+				t.Errorf("the client got %d backends of 8 after 20 time-outs", len(used))
+			}
+		}},
+	}
+}
+
+// eight returns backends at ports 1 to 8.
+func (w *world) eight() (backends []service.Backend) {
+	for port := range uint16(8) {
+		backends = append(backends, backend(w.remote, port+1, service.Active, 1))
+	}
+	return backends
+}
+
+// affine stores the service with an affinity of a minute.
+func (w *world) affine(t *testing.T, backends ...service.Backend) {
+	t.Helper()
+	_, _, err := w.Services().Put(t.Context(), service.CLI, service.Service{
+		Frontend: w.service, Protocol: service.Protocol(w.proto), Affinity: time.Minute, Backends: backends,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// soleBackend opens 20 connections of the client, and returns the port of the backend that gets them all.
+func (w *world) soleBackend(t *testing.T) (port uint16) {
+	t.Helper()
+	got := w.shares(t, 20)
+	for port = range got {
+	}
+	if got[port] != 20 {
+		t.Fatalf("the client's connections went to backends %v", got)
+	}
+	return port
+}
+
+// ageAffinity makes it longer ago that clients opened connections.
+func (w *world) ageAffinity(t *testing.T, d time.Duration) {
+	t.Helper()
+	affinities := must(ebpf.LoadPinnedMap(pins(w.Datapath, "maps", "affinities"), nil))(t)
+	defer affinities.Close()
+	var key, value []byte
+	aged := make(map[string][]byte) // a row that is written meanwhile may be read again
+	for rows := affinities.Iterate(); rows.Next(&key, &value); {
+		seen := value[len(value)-8:]
+		binary.LittleEndian.PutUint64(seen, binary.LittleEndian.Uint64(seen)-uint64(d))
+		aged[string(key)] = bytes.Clone(value)
+	}
+	for key, value := range aged {
+		succeed(t, affinities.Put([]byte(key), value))
+	}
+}
+
+// testAffinity calls a service with session affinity from all sockets of a pod.
+func testAffinity(t *testing.T, s *stage) {
+	servers := listenUDP(t, s.pods[0], podA4, 3)
+	want := service.Service{Frontend: netip.MustParseAddrPort("10.96.0.100:5201"), Protocol: service.Any, Affinity: time.Hour}
+	for _, server := range servers {
+		want.Backends = append(want.Backends, service.Backend{Addr: server.addr})
+	}
+	must2(s.Services().Put(t.Context(), service.CLI, want))(t)
+	for i, c := range s.client().openAll(t, make([]*socketFD, 100), false, unix.SOCK_DGRAM) {
+		to := want.Frontend
+		if i%2 == 0 {
+			c.mustConnect(to)
+			to = netip.AddrPort{}
+		}
+		c.mustSend("x", to)
+	}
+	var got []int
+	for _, server := range servers {
+		got = append(got, len(server.received(t)))
+	}
+	if max(got[0], got[1], got[2]) != 100 {
+		t.Errorf("backends got %v of 100", got)
 	}
 }

@@ -10,6 +10,11 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/netns"
+	"mustang/internal/podlink"
+	"mustang/internal/rtnl"
 	"mustang/internal/service"
 	"mustang/internal/testkit"
 )
@@ -78,13 +83,9 @@ func wantNoDrops(t *testing.T, d *Datapath) {
 func testAgain(t *testing.T, n network, d *Datapath) {
 	backend := testkit.Echo(t, n.pods[0], "udp", podA4+":0")
 	frontend := netip.MustParseAddrPort(service4 + ":99")
-	if _, _, err := d.Services().Put(t.Context(), service.CLI, service.Service{Frontend: frontend, Protocol: service.UDP, Backends: service.Backends(backend)}); err != nil {
-		t.Fatal(err)
-	}
+	must2(d.Services().Put(t.Context(), service.CLI, service.Service{Frontend: frontend, Protocol: service.UDP, Backends: service.Backends(backend)}))(t)
 	for _, ip := range []string{podA4, podB4} {
-		if err := d.Endpoints().DeleteIP(t.Context(), netip.MustParseAddr(ip)); err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, d.Endpoints().DeleteIP(t.Context(), netip.MustParseAddr(ip)))
 	}
 	before := counts(t, d)
 	if _, err := testkit.RoundTrip(t, n.pods[1], "udp", backend.String(), []byte("without")); err != nil {
@@ -131,14 +132,9 @@ func (c trafficCase) marked() bool { return c.delivered != "redirect_peer" && !c
 func testTraffic(t *testing.T, c trafficCase) {
 	backend := testkit.Echo(t, c.network.pods[0], c.protocol, net.JoinHostPort(c.family.pod, "0"))
 	frontend := netip.MustParseAddrPort(net.JoinHostPort(c.family.service, servicePort))
-	p, err := service.ParseProtocol(c.protocol)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must(service.ParseProtocol(c.protocol))(t)
 	s := service.Service{Frontend: frontend, Protocol: p, Backends: service.Backends(backend)}
-	if _, _, err := c.datapath.Services().Put(t.Context(), service.CLI, s); err != nil {
-		t.Fatal(err)
-	}
+	must2(c.datapath.Services().Put(t.Context(), service.CLI, s))(t)
 	client := netip.MustParseAddr(c.family.client)
 	sizes := []int{1, 1400, 8000} // UDP's last is in fragments
 	if c.protocol == "tcp" {
@@ -202,5 +198,167 @@ func testHairpin(t *testing.T, c trafficCase, frontend netip.AddrPort) {
 	}
 	if peer.Addr() != frontend.Addr() {
 		t.Errorf("hairpin: the backend saw %s, want the service's address", peer)
+	}
+}
+
+// The second pod's network, where the two are of different link modes.
+const (
+	elsewhere4, elsewhere6               = "192.168.20.11", "fd00:20::b"
+	elsewhereGateway4, elsewhereGateway6 = "192.168.20.1", "fd00:20::1"
+)
+
+// TestMixedTraffic has pods of two link modes call each other's services, on a host that checks where sources are.
+func TestMixedTraffic(t *testing.T) {
+	for _, modes := range [][2]string{
+		{"veth", "bridge"}, {"veth", "macvlan"}, {"veth", "tap"}, {"tun", "veth"}, {"tun", "tap"}, {"tun", "macvlan"},
+		{"netkit", "veth"}, {"netkit-l2", "tun"}, {"netkit", "netkit-l2"}, {"netkit", "tap"},
+		{"ipvlan-l2", "veth"}, {"ipvlan-l2", "netkit"}, {"ipvlan-l2", "tun"},
+		{"ipvlan-l2", "macvlan"},
+	} {
+		t.Run(modes[0]+" and "+modes[1], func(t *testing.T) {
+			n, d := mixed(t, modes), openTest(t)
+			n.attachBoth(t, d)
+			for _, addresses := range [][4]string{
+				{podA4, elsewhere4, service4, "10.96.0.101"}, {podA6, elsewhere6, service6, "fd00:96::101"},
+			} {
+				for _, protocol := range []service.Protocol{service.TCP, service.UDP} {
+					c := mixedCase{n, d, protocol}
+					c.test(t, 0, addresses[1], addresses[0], addresses[2])
+					c.test(t, 1, addresses[0], addresses[1], addresses[3])
+				}
+			}
+			wantNoDrops(t, d)
+		})
+	}
+}
+
+func mixed(t *testing.T, names [2]string) network {
+	t.Helper()
+	a, b := usable(t, names[0]), usable(t, names[1])
+	n := newNetwork(t)
+	// 1 is strict; 2 refuses sources that the host has no route to. What ipvlan pods send to the host comes in by the
+	// uplink, while the host's way to them is another; and the uplink must have an address, or all is refused.
+	strictness := "1"
+	if strings.HasPrefix(names[0], "ipvlan") {
+		strictness = "2"
+	}
+	succeed(t, rtnl.In(n.host).SetSysctl("net/ipv4/conf/all/rp_filter", strictness))
+	n.uplink(t)
+	n.run(t, `
+		-n HOST addr add 172.16.9.1/24 dev up0
+		-n HOST link add up2 type veth peer name up3
+		-n HOST link set up2 up
+		-n HOST link set up3 up
+		-n HOST addr add 172.16.8.1/24 dev up2`)
+	n.plug(t, a, n.subnet(t, a, gateway4+"/24", gateway6+"/64"), 0, podA4, podA6)
+	n.plug(t, b, n.subnetOn(t, b, "up2", elsewhereGateway4+"/24", elsewhereGateway6+"/64"), 1, elsewhere4, elsewhere6)
+	n.relayed = [2]bool{a.Traits().Needs == podlink.NeedsRelay, b.Traits().Needs == podlink.NeedsRelay}
+	return n
+}
+
+type mixedCase struct {
+	network  network
+	datapath *Datapath
+	protocol service.Protocol
+}
+
+// test has the other pod call a service of pod i.
+//
+//revive:disable-next-line:argument-limit // t comes on top of the four that say who calls whom
+func (c mixedCase) test(t *testing.T, i int, client, pod, vip string) {
+	t.Helper()
+	protocol := c.protocol.String()
+	backend := testkit.Echo(t, c.network.pods[i], protocol, net.JoinHostPort(pod, "0"))
+	frontend := netip.MustParseAddrPort(net.JoinHostPort(vip, servicePort))
+	s := service.Service{Frontend: frontend, Protocol: c.protocol, Backends: service.Backends(backend)}
+	must2(c.datapath.Services().Put(t.Context(), service.CLI, s))(t)
+	size := 5000 // in fragments
+	if c.protocol == service.TCP {
+		size = 300_000
+	}
+	before := counts(t, c.datapath)
+	peer, err := testkit.RoundTrip(t, c.network.pods[1-i], protocol, frontend.String(), bytes.Repeat([]byte("mix "), size/4))
+	if err != nil {
+		t.Fatalf("%s to %s: %v (counted %v)", client, pod, err, delta(t, c.datapath, before))
+	}
+	if peer.Addr().String() != client {
+		t.Errorf("%s saw %s, want %s", pod, peer, client)
+	}
+	if diff := delta(t, c.datapath, before); diff["forward"] == 0 || diff["reverse"] == 0 {
+		t.Errorf("%s to %s: counted %v", client, pod, diff)
+	}
+	if _, err := testkit.RoundTrip(t, c.network.pods[1-i], protocol, backend.String(), []byte("straight")); err != nil {
+		t.Errorf("%s to %s straight: %v", client, pod, err)
+	}
+}
+
+// TestHostBackend has services whose backend is a process of the host, at its own address, and of pods that call their own
+// service: pods call both, in each link mode.
+func TestHostBackend(t *testing.T) {
+	onPods(t, "", func(t *testing.T, n network, d *Datapath) {
+		for _, f := range families() {
+			callHostBackend(t, d, hostBackend{n.host, n.pods[1], f.gateway, f.service, f.client})
+		}
+		wantNoDrops(t, d)
+	})
+	t.Run("uplink", func(t *testing.T) {
+		n, d := routed(t), openTest(t)
+		far := n.wire(t)
+		n.attachBoth(t, d)
+		must(d.Uplinks().Put(t.Context(), n.host, "wire"))(t)
+		for _, ends := range [][4]string{
+			{gateway4, near4, far4}, {near4, near4, far4}, {gateway6, near6, far6}, {near6, near6, far6},
+		} {
+			callHostBackend(t, d, hostBackend{n.host, far, ends[0], ends[1], ends[2]})
+		}
+		wantNoDrops(t, d)
+	})
+}
+
+// hostBackend is a backend on the host, and a client of its service.
+type hostBackend struct {
+	host, client              *netns.Namespace
+	backend, service, address string // the last is the client's
+}
+
+func callHostBackend(t *testing.T, d *Datapath, b hostBackend) {
+	t.Helper()
+	for _, p := range []service.Protocol{service.TCP, service.UDP} {
+		s := service.Service{Frontend: netip.MustParseAddrPort(net.JoinHostPort(b.service, servicePort)), Protocol: p,
+			Backends: service.Backends(testkit.Echo(t, b.host, p.String(), net.JoinHostPort(b.backend, "0")))}
+		must2(d.Services().Put(t.Context(), service.CLI, s))(t)
+		for _, size := range []int{1, 8000} { // UDP's last is in fragments
+			before := counts(t, d)
+			peer, err := testkit.RoundTrip(t, b.client, p.String(), s.Frontend.String(), bytes.Repeat([]byte("h"), size))
+			diff := delta(t, d, before)
+			if err != nil || peer.Addr().String() != b.address {
+				t.Errorf("%s to %s at %s, %d bytes: the backend saw %s, want %s; %v (counted %v)", p, s.Frontend, b.backend, size, peer, b.address, err, diff)
+			}
+			if diff["new_connection"] != 1 || diff["forward"] == 0 || diff["reverse"] == 0 {
+				t.Errorf("%s to %s at %s, %d bytes: counted %v", p, s.Frontend, b.backend, size, diff)
+			}
+		}
+		succeed(t, d.Services().Delete(t.Context(), service.CLI, s.Key()))
+	}
+}
+
+// TestSocketHostBackend has a process of the host call a service whose backend is another one.
+func TestSocketHostBackend(t *testing.T) {
+	s := newStage(t)
+	must(s.Sockets().Put(t.Context(), service.CLI, s.host, HostScope))(t)
+	host := place{s.host, s.cgroup}
+	for _, ends := range [][2]string{{service4, gateway4}, {service6, gateway6}, {"127.0.0.1", gateway4}} {
+		frontend := netip.MustParseAddrPort(net.JoinHostPort(ends[0], servicePort))
+		backend := testkit.Echo(t, s.host, "udp", net.JoinHostPort(ends[1], "0"))
+		s.serve(frontend.String(), backend)
+		client := host.open(t, frontend.Addr().Is6(), unix.SOCK_DGRAM)
+		client.mustConnect(frontend)
+		if _, err := unix.Write(client.fd, []byte("host")); err != nil {
+			t.Error(err)
+		}
+		got := make([]byte, 16)
+		if m, err := unix.Read(client.fd, got); err != nil || string(got[:m]) != "host" {
+			t.Errorf("%s at %s: %q, %v", frontend, backend, got[:m], err)
+		}
 	}
 }

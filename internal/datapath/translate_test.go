@@ -48,6 +48,14 @@ func newWorld(b *bench, v6 bool, proto uint8) *world {
 	return w
 }
 
+// pods is a world with both pods behind devices of the host.
+func pods(t testing.TB, v6 bool, proto uint8) *world {
+	t.Helper()
+	w := newWorld(newBench(t), v6, proto)
+	w.reset(t, objects.AttachHost)
+	return w
+}
+
 // reset empties the maps and stores both pods as endpoints of one attach point.
 func (w *world) reset(t testing.TB, s objects.AttachPoint) {
 	t.Helper()
@@ -66,9 +74,7 @@ func (w *world) store(t testing.TB, row objects.Service) {
 	t.Helper()
 	key := rows.ServiceKey(w.service, service.Protocol(w.proto))
 	row.Tag = w.objects.Filter.Tag(key)
-	if err := errors.Join(w.objects.Filter.Add([]objects.ServiceKey{key}), w.objects.Services.Put(key, row)); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, errors.Join(w.objects.Filter.Add([]objects.ServiceKey{key}), w.objects.Services.Put(key, row)))
 }
 
 // first returns the packet that opens a connection; next returns one of an open connection.
@@ -100,7 +106,7 @@ func (w *world) handshake(t *testing.T, client, service, backend netip.AddrPort)
 func (p packet) became(src, dst netip.AddrPort, pair string) *packet {
 	p.src, p.dst = src, dst
 	if pair != "" {
-		p.ethDst, p.ethSrc = pair, "ee"
+		p.noEthernet, p.ethDst, p.ethSrc = false, pair, "ee"
 	}
 	return &p
 }
@@ -147,53 +153,45 @@ func pathCases() []translateCase {
 		{"opens to a pod of the node", 0, func(t *testing.T, w *world) {
 			id := w.serve(t, w.service, w.backend)
 			p := w.first(w.client, w.service)
-			w.check(t, fromHost, p, wants{actionRedirect, p.became(w.client, w.backend, "0a"),
-				once("new_connection", "forward", "redirect_peer")})
+			w.gets(t, fromHost, p, "redirect client>backend 0a: new_connection forward redirect_peer")
 			w.connected(t, conntrack.Connection{Protocol: service.Protocol(w.proto), Client: w.client, Service: w.service,
 				Source: w.client, Backend: w.backend, ServiceID: id})
 		}},
 		{"goes on to a pod of the node", 0, func(t *testing.T, w *world) {
-			w.serve(t, w.service, w.backend)
-			w.send(t, fromHost, w.first(w.client, w.service))
-			p := w.next(w.client, w.service)
-			w.check(t, fromHost, p, wants{actionRedirect, p.became(w.client, w.backend, "0a"), once("forward", "redirect_peer")})
+			w.open(t, w.backend)
+			w.gets(t, fromHost, w.next(w.client, w.service), "redirect client>backend 0a: forward redirect_peer")
 		}},
 		{"comes back from a pod of the node", 0, func(t *testing.T, w *world) {
-			w.serve(t, w.service, w.backend)
-			w.send(t, fromHost, w.first(w.client, w.service))
-			p := w.next(w.backend, w.client)
-			w.check(t, fromHost, p, wants{actionRedirect, p.became(w.service, w.client, "0c"), once("reverse", "redirect_peer")})
+			w.open(t, w.backend)
+			w.gets(t, fromHost, w.next(w.backend, w.client), "redirect service>client 0c: reverse redirect_peer")
 		}},
 		{"opens to another node", 0, func(t *testing.T, w *world) {
 			w.serve(t, w.service, w.remote)
-			p := w.first(w.client, w.service)
-			w.check(t, fromHost, p, wants{actionNext, p.became(w.client, w.remote, ""), once("new_connection", "forward", "passed")})
+			w.gets(t, fromHost, w.first(w.client, w.service), "next client>remote: new_connection forward passed")
 		}},
 		{"comes back from another node", 0, func(t *testing.T, w *world) {
-			w.serve(t, w.service, w.remote)
-			w.send(t, fromHost, w.first(w.client, w.service))
-			p := w.next(w.remote, w.client)
-			w.check(t, toHost, p, wants{actionNext, p.became(w.service, w.client, ""), once("reverse", "passed")})
+			w.open(t, w.remote)
+			w.gets(t, toHost, w.next(w.remote, w.client), "next service>client: reverse passed")
 		}},
 		{"straight to a pod", 0, func(t *testing.T, w *world) {
 			w.serve(t, w.service, w.backend)
 			for _, p := range []packet{w.first(w.client, w.backend), w.next(w.client, w.backend)} {
-				w.check(t, fromHost, p, wants{actionRedirect, p.became(w.client, w.backend, "0a"), once("redirect_peer")})
+				w.gets(t, fromHost, p, "redirect client>backend 0a: redirect_peer")
 			}
 			w.connected(t)
 		}},
 		{"straight to elsewhere", 0, func(t *testing.T, w *world) {
 			for _, p := range []packet{w.first(w.client, w.outsider), w.next(w.client, w.outsider)} {
-				w.check(t, fromHost, p, wants{actionNext, nil, once("passed")})
+				w.gets(t, fromHost, p, "next: passed")
 			}
 		}},
 		{"into a pod, of no connection", 0, func(t *testing.T, w *world) {
 			w.serve(t, w.service, w.backend)
 			for _, p := range []packet{w.first(w.outsider, w.backend), w.next(w.outsider, w.service)} {
-				w.check(t, toHost, p, wants{actionNext, nil, once("passed")})
+				w.gets(t, toHost, p, "next: passed")
 			}
 			w.send(t, fromHost, w.first(w.client, w.service))
-			w.check(t, toHost, w.next(w.client, w.service), wants{actionNext, nil, once("passed")})
+			w.gets(t, toHost, w.next(w.client, w.service), "next: passed")
 		}},
 	}
 }
@@ -204,7 +202,7 @@ func serviceCases() []translateCase {
 		{"another port of the service's address", 0, func(t *testing.T, w *world) {
 			w.serve(t, w.service, w.backend)
 			p := w.first(w.client, netip.AddrPortFrom(w.service.Addr(), 81))
-			w.check(t, fromHost, p, wants{actionNext, nil, once("passed")})
+			w.gets(t, fromHost, p, "next: passed")
 		}},
 		{"service at a loopback address", 0, func(t *testing.T, w *world) {
 			own := netip.MustParseAddrPort("127.0.0.1:80")
@@ -212,13 +210,13 @@ func serviceCases() []translateCase {
 				own = netip.MustParseAddrPort("[::1]:80")
 			}
 			w.serve(t, own, w.backend)
-			w.check(t, fromHost, w.first(w.client, own), wants{actionNext, nil, once("passed")})
-			w.check(t, fromHost, w.next(w.client, own), wants{actionNext, nil, once("passed")})
-			w.check(t, fromUplink, w.first(w.outsider, own).arriving("aa"), wants{actionNext, nil, once("passed")})
+			w.gets(t, fromHost, w.first(w.client, own), "next: passed")
+			w.gets(t, fromHost, w.next(w.client, own), "next: passed")
+			w.gets(t, fromUplink, w.first(w.outsider, own).arriving("aa"), "next: passed")
 		}},
 		{"service whose backend is missing", 0, func(t *testing.T, w *world) {
 			w.store(t, objects.Service{Id: 9, Revision: 9, Count: 1})
-			w.check(t, fromHost, w.first(w.client, w.service), wants{actionDrop, nil, once("drop_backend_missing")})
+			w.gets(t, fromHost, w.first(w.client, w.service), "drop: drop_backend_missing")
 		}},
 		{"entry was evicted", 0, func(t *testing.T, w *world) {
 			w.serve(t, w.service, w.backend, w.remote)
@@ -234,13 +232,9 @@ func serviceCases() []translateCase {
 		}},
 		{"hairpin", 0, func(t *testing.T, w *world) {
 			w.serve(t, w.service, w.backend)
-			self := netip.AddrPortFrom(w.backend.Addr(), 40000)
-			seen := netip.AddrPortFrom(w.service.Addr(), 40000)
-			p := w.first(self, w.service)
-			w.check(t, fromHost, p, wants{actionRedirect, p.became(seen, w.backend, "0a"),
-				once("new_connection", "forward", "redirect_peer")})
-			p = w.next(w.backend, seen)
-			w.check(t, fromHost, p, wants{actionRedirect, p.became(w.service, self, "0a"), once("reverse", "redirect_peer")})
+			p := w.first(w.self(), w.service)
+			w.gets(t, fromHost, p, "redirect seen>backend 0a: new_connection forward redirect_peer")
+			w.gets(t, fromHost, w.next(w.backend, w.seen()), "redirect service>self 0a: reverse redirect_peer")
 		}},
 		{"hairpin to another address of the pod", 0, func(t *testing.T, w *world) {
 			w.serve(t, w.service, w.backend)
@@ -254,19 +248,19 @@ func serviceCases() []translateCase {
 			w.serve(t, w.service, w.backend)
 			p := w.first(w.client, w.service)
 			p.zeroChecksum = true
-			w.check(t, fromHost, p, wants{actionRedirect, p.became(w.client, w.backend, "0a"),
-				once("new_connection", "forward", "redirect_peer")})
+			w.gets(t, fromHost, p, "redirect client>backend 0a: new_connection forward redirect_peer")
 		}},
 	}
 }
 
+// self is the backend's pod as a client of its own service, and seen is what the backend sees of it.
+func (w *world) self() netip.AddrPort { return netip.AddrPortFrom(w.backend.Addr(), 40000) }
+func (w *world) seen() netip.AddrPort { return netip.AddrPortFrom(w.service.Addr(), 40000) }
+
 // connected fails the test unless the table has exactly these connections.
 func (w *world) connected(t *testing.T, want ...conntrack.Connection) {
 	t.Helper()
-	got, err := w.Connections()
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := must(w.Connections())(t)
 	if len(got) != len(want) {
 		t.Fatalf("connections %v, want %v", got, want)
 	}
@@ -292,31 +286,24 @@ func (w *world) connect(t testing.TB, from, to objects.Tuple, flags uint32) {
 	reply := objects.Tuple{Saddr: to.Daddr, Daddr: to.Saddr, Sport: to.Dport, Dport: to.Sport, Proto: to.Proto}
 	slot := objects.Slot{From: from, Reply: reply, Use: 1, State: objects.SlotOpen}
 	row := objects.ConnectionRow{To: to, AddrDiff: 1, Slot: index, Use: 1, Flags: flags}
-	if err := errors.Join(w.objects.Slots.Map.Put(index, slot), w.objects.Connections.Put(from, row)); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, errors.Join(w.objects.Slots.Map.Put(index, slot), w.objects.Connections.Put(from, row)))
 }
 
 // forget empties the map of connections.
 func (w *world) forget(t *testing.T) {
 	t.Helper()
-	if _, err := w.objects.EndConnections(func(objects.Slot) bool { return true }); err != nil {
-		t.Fatal(err)
-	}
+	must(w.objects.EndConnections(func(objects.Slot) bool { return true }))(t)
 	w.connected(t)
 }
 
 // TestAnswerOfRemovedBackend removes a UDP backend while its answer is under way.
 func TestAnswerOfRemovedBackend(t *testing.T) {
-	w := newWorld(newBench(t), false, protoUDP)
-	w.reset(t, objects.AttachHost)
-	w.serve(t, w.service, w.backend)
-	w.send(t, fromHost, w.first(w.client, w.service))
+	w := pods(t, false, protoUDP)
+	w.open(t, w.backend)
 	w.serve(t, w.service, w.remote)
 	p := w.first(w.backend, w.client)
 	if _, got := w.run(t, fromHost, p.frame()); string(got) != string(p.became(w.service, w.client, "0c").frame()) {
 		t.Errorf("the answer became %x", got)
 	}
-	p = w.first(w.client, w.service)
-	w.check(t, fromHost, p, wants{actionNext, p.became(w.client, w.remote, ""), once("new_connection", "forward", "passed")})
+	w.gets(t, fromHost, w.first(w.client, w.service), "next client>remote: new_connection forward passed")
 }

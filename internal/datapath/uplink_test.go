@@ -7,11 +7,16 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
+	"github.com/cilium/ebpf/link"
+
+	"mustang/internal/datapath/objects"
 	"mustang/internal/netns"
-	"mustang/internal/rtnl"
 	"mustang/internal/service"
 	"mustang/internal/testkit"
 )
@@ -54,11 +59,7 @@ func (c uplinkCase) attach(t *testing.T, n network, d *Datapath) *netns.Namespac
 		far = n.wire(t)
 	}
 	if !c.stack { // the host forwards nothing, so that nothing takes the way through it
-		for _, key := range []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"} {
-			if err := rtnl.In(n.host).SetSysctl(key, "0"); err != nil {
-				t.Fatal(err)
-			}
-		}
+		setForwarding(t, n.host, "0")
 	}
 	n.attachBoth(t, d)
 	if change, err := d.Uplinks().Put(t.Context(), n.host, uplink); err != nil || change != Added {
@@ -105,9 +106,7 @@ func (o outside) callService(t *testing.T, host, pod, client string) {
 	backend := testkit.Echo(t, o.network.pods[0], o.protocol.String(), net.JoinHostPort(pod, "0"))
 	frontend := netip.MustParseAddrPort(net.JoinHostPort(host, servicePort))
 	s := service.Service{Frontend: frontend, Protocol: o.protocol, Backends: service.Backends(backend)}
-	if _, _, err := o.d.Services().Put(t.Context(), service.CLI, s); err != nil {
-		t.Fatal(err)
-	}
+	must2(o.d.Services().Put(t.Context(), service.CLI, s))(t)
 	sizes := []int{1, 1200, 8000} // the last is in fragments
 	if o.protocol == service.TCP {
 		sizes = []int{1, 1 << 20}
@@ -152,9 +151,7 @@ func TestUplinks(t *testing.T) {
 	n.attachBoth(t, d)
 	frontend := netip.MustParseAddrPort(near4 + ":5201")
 	backend := testkit.Echo(t, n.pods[0], "udp", podA4+":0")
-	if _, _, err := d.Services().Put(t.Context(), service.CLI, service.Service{Frontend: frontend, Protocol: service.UDP, Backends: service.Backends(backend)}); err != nil {
-		t.Fatal(err)
-	}
+	must2(d.Services().Put(t.Context(), service.CLI, service.Service{Frontend: frontend, Protocol: service.UDP, Backends: service.Backends(backend)}))(t)
 	want := func(want int) {
 		t.Helper()
 		if all, err := d.Uplinks().List(t.Context()); err != nil || len(all) != want {
@@ -169,10 +166,7 @@ func TestUplinks(t *testing.T) {
 			t.Errorf("CheckUplink of none: %v", err)
 		}
 	}
-	u, err := FindUplink(n.host, "wire")
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := must(FindUplink(n.host, "wire"))(t)
 	wantNotFound(t, d.Uplinks().Delete(t.Context(), u))
 	deviates()
 	for _, change := range []Change{Added, Unchanged} {
@@ -187,17 +181,13 @@ func TestUplinks(t *testing.T) {
 	if err := d.Uplinks().Check(n.host, "wire"); err != nil {
 		t.Error(err)
 	}
-	if err := d.Uplinks().Delete(t.Context(), u); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, d.Uplinks().Delete(t.Context(), u))
 	want(0)
 	deviates()
 	if _, err := d.Uplinks().Put(t.Context(), n.host, "lo"); err == nil {
 		t.Error("the loopback device became an uplink")
 	}
-	if _, err := d.Uplinks().Put(t.Context(), n.host, "wire"); err != nil {
-		t.Fatal(err)
-	}
+	must(d.Uplinks().Put(t.Context(), n.host, "wire"))(t)
 	if got, err := d.Uplinks().Get(t.Context(), n.host, "wire"); err != nil || got != u {
 		t.Errorf("Get = %v, %v; want %v", got, err, u)
 	}
@@ -213,4 +203,180 @@ func TestUplinks(t *testing.T) {
 		t.Error(err)
 	}
 	want(0)
+}
+
+var (
+	fromUplink = objects.Hook{Point: objects.AttachUplink, Program: "from_uplink"}
+	toUplink   = objects.Hook{Point: objects.AttachUplink, Program: "to_uplink"}
+)
+
+// arriving returns p as it comes in by the device of test runs, whose MAC address is all zeros.
+func (p packet) arriving(from string) packet {
+	p.ethDst, p.ethSrc = "00", from
+	return p
+}
+
+// answered returns p as a reply that leaves by that device.
+func (p packet) answered(src, dst netip.AddrPort, to string) *packet {
+	p.src, p.dst, p.ethDst, p.ethSrc = src, dst, to, "00"
+	return &p
+}
+
+// TestFromUplink is the table of decisions about packets between clients outside and pods.
+func TestFromUplink(t *testing.T) {
+	runCases(t, objects.AttachHost, append(outsideCases(), untouchedCases()...))
+}
+
+func outsideCases() []translateCase {
+	return []translateCase{
+		{"there and back", 0, func(t *testing.T, w *world) {
+			w.serve(t, w.service, w.backend)
+			p := w.first(w.outsider, w.service).arriving("aa")
+			w.gets(t, fromUplink, p, "redirect outsider>backend 0a: new_connection forward redirect_peer")
+			p = w.next(w.backend, w.outsider)
+			w.check(t, fromHost, p, wants{actionRedirect, p.answered(w.service, w.outsider, "aa"), once("reverse", "redirect_device")})
+			p = w.next(w.outsider, w.service).arriving("aa")
+			w.gets(t, fromUplink, p, "redirect outsider>backend 0a: forward redirect_peer")
+		}},
+		{"from another router", 0, func(t *testing.T, w *world) {
+			w.serve(t, w.service, w.backend)
+			w.send(t, fromUplink, w.first(w.outsider, w.service).arriving("aa"))
+			w.send(t, fromUplink, w.next(w.outsider, w.service).arriving("bb"))
+			p := w.next(w.backend, w.outsider)
+			w.check(t, fromHost, p, wants{actionRedirect, p.answered(w.service, w.outsider, "bb"), once("reverse", "redirect_device")})
+		}},
+		{"to a pod without a host side, elsewhere", 0, func(t *testing.T, w *world) {
+			w.endpoint(t, pod{1, objects.AttachPod, "0a", "s"}, w.backend.Addr())
+			w.serve(t, w.service, w.backend)
+			p := w.first(w.outsider, w.service).arriving("aa")
+			w.gets(t, fromUplink, p, "next outsider>backend @00: new_connection forward passed")
+			p = w.next(w.backend, w.outsider)
+			w.gets(t, fromOwn, p, "next: passed")
+			w.gets(t, toUplink, p, "next service>outsider: reverse passed")
+		}},
+		{"to a pod on the uplink", 0, func(t *testing.T, w *world) {
+			w.endpoint(t, pod{1, objects.AttachPod, "0a", "\x01"}, w.backend.Addr()) // the index of the device of test runs
+			w.serve(t, w.service, w.backend)
+			p := w.first(w.outsider, w.service).arriving("aa")
+			w.gets(t, fromUplink, p, "next outsider>backend @0a: new_connection forward l2_delivered")
+			w.gets(t, fromOwn, w.next(w.backend, w.outsider), "next service>outsider @aa: reverse l2_delivered")
+		}},
+		{"error about an answer", service.UDP, func(t *testing.T, w *world) {
+			w.serve(t, w.service, w.backend)
+			w.send(t, fromUplink, w.first(w.outsider, w.service).arriving("aa"))
+			p := w.icmp(w.other.Addr(), w.service.Addr(), 3, 1).about(w.next(w.service, w.outsider)).arriving("aa")
+			out := p.about(w.next(w.backend, w.outsider)).became(p.src, netip.AddrPortFrom(w.backend.Addr(), 0), "0a")
+			w.check(t, fromUplink, p, wants{actionRedirect, out, once("icmp_error", "redirect_peer")})
+		}},
+	}
+}
+
+// untouchedCases are packets that must pass unchanged.
+func untouchedCases() []translateCase {
+	untouched := func(t *testing.T, w *world, p packet) {
+		t.Helper()
+		w.gets(t, fromUplink, p, "next: passed")
+	}
+	return []translateCase{
+		{"to the host", 0, func(t *testing.T, w *world) {
+			w.serve(t, w.service, w.backend)
+			other := netip.AddrPortFrom(w.service.Addr(), 22)
+			untouched(t, w, w.first(w.outsider, other).arriving("aa"))
+			untouched(t, w, w.next(w.outsider, other).arriving("aa"))
+		}},
+		{"straight to a pod", 0, func(t *testing.T, w *world) {
+			untouched(t, w, w.first(w.outsider, w.backend).arriving("aa"))
+			untouched(t, w, w.next(w.outsider, w.backend).arriving("aa"))
+		}},
+		{"to another host", 0, func(t *testing.T, w *world) {
+			w.serve(t, w.service, w.backend)
+			untouched(t, w, w.first(w.outsider, w.service))
+		}},
+		{"as if from a pod", 0, func(t *testing.T, w *world) {
+			w.serve(t, w.service, w.backend)
+			untouched(t, w, w.first(w.client, w.service).arriving("aa"))
+			w.send(t, fromHost, w.first(w.client, w.service))
+			untouched(t, w, w.next(w.client, w.service).arriving("aa"))
+		}},
+		{"answer to a pod", 0, func(t *testing.T, w *world) {
+			w.open(t, w.remote)
+			untouched(t, w, w.next(w.remote, w.client).arriving("aa"))
+		}},
+		{"malformed", 0, func(t *testing.T, w *world) {
+			p := w.first(w.outsider, w.service).arriving("aa")
+			p.mangle = func(ip []byte) { ip[0] = 0xf5 }
+			untouched(t, w, p)
+		}},
+		{"not IP", 0, func(t *testing.T, w *world) {
+			p := w.first(w.outsider, w.service).arriving("aa")
+			p.ethType = 0x0806
+			untouched(t, w, p)
+		}},
+		{"out, of no connection", 0, func(t *testing.T, w *world) {
+			w.gets(t, toUplink, w.next(w.service, w.outsider), "next: passed")
+			w.open(t, w.remote)
+			w.gets(t, toUplink, w.next(w.remote, w.client), "next: passed")
+		}},
+	}
+}
+
+// TestUpgrade opens a root whose programs are of another build, while a connection is open.
+func TestUpgrade(t *testing.T) { onEachLink(t, testLinkUpgrade) }
+
+func testLinkUpgrade(t *testing.T, n network, d *Datapath) {
+	n.attachBoth(t, d)
+	backend := testkit.Echo(t, n.pods[0], "tcp", podA4+":0")
+	must2(d.Services().Put(t.Context(), service.CLI, service.Service{Frontend: netip.MustParseAddrPort(service4 + ":80"), Protocol: service.TCP, Backends: service.Backends(backend)}))(t)
+	conn := must(testkit.Dial(n.pods[1], "tcp", service4+":80"))(t)
+	defer conn.Close()
+	for _, name := range programPins(t, d) {
+		_, rest, _ := strings.Cut(name, "-")
+		succeed(t, os.Rename(filepath.Join(pins(d, "progs"), name), filepath.Join(pins(d, "progs"), "0000-"+rest)))
+	}
+	before := linkedProgram(t, n, d)
+	again := must(Open(t.Context(), Options{Root: d.objects.Root()}))(t)
+	defer again.Close()
+	links := must(d.objects.Links())(t)
+	var want []string // those that are attached
+	for _, k := range links {
+		want = append(want, k.Hook.PinName())
+	}
+	slices.Sort(want)
+	want = slices.Compact(want)
+	if got := programPins(t, d); !slices.Equal(got, want) {
+		t.Errorf("pinned programs %v, want %v", got, want)
+	}
+	if linkedProgram(t, n, d) == before {
+		t.Error("the old program is attached still")
+	}
+	buffer := make([]byte, 128)
+	must(conn.Write([]byte("ping")))(t)
+	for got := ""; !strings.HasSuffix(got, "ping"); {
+		count, err := conn.Read(buffer)
+		if err != nil {
+			t.Fatalf("the connection broke: %v", err)
+		}
+		got += string(buffer[:count])
+	}
+}
+
+func programPins(t *testing.T, d *Datapath) (names []string) {
+	t.Helper()
+	entries := must(os.ReadDir(pins(d, "progs")))(t)
+	for _, entry := range entries {
+		names = append(names, entry.Name())
+	}
+	slices.Sort(names)
+	return names
+}
+
+// linkedProgram returns the id of the program that sees what leaves the first pod.
+func linkedProgram(t *testing.T, n network, d *Datapath) uint32 {
+	t.Helper()
+	place := must(n.attachment(0).Find())(t)
+	defer place.Close()
+	l := must(link.LoadPinnedLink(pins(d, "links", objects.Link{Hook: objects.Hook{Point: place.Point, Program: "from_pod"}, ID: 1}.String()), nil))(t)
+	defer l.Close()
+	info := must(l.Info())(t)
+	return uint32(info.Program)
 }

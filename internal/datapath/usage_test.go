@@ -113,10 +113,7 @@ func TestShareOfReusedPorts(t *testing.T) {
 	}
 	open := func() int {
 		t.Helper()
-		n, err := w.objects.Slots.Open()
-		if err != nil {
-			t.Fatal(err)
-		}
+		n := must(w.objects.Slots.Open())(t)
 		return int(n)
 	}
 	each(w.client.Addr(), slots, flagSYN, flagRST)
@@ -138,9 +135,7 @@ func (b *bench) recount(t *testing.T, clients ...uint32) {
 	want := make(map[uint32]uint64)
 	for index := range uint32(b.objects.Slots.Len()) {
 		var slot objects.Slot
-		if err := b.objects.Slots.Map.Lookup(index, &slot); err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, b.objects.Slots.Map.Lookup(index, &slot))
 		switch b.objects.Slots.State(slot) {
 		case free, objects.SlotClosed:
 		case claimed:
@@ -150,16 +145,11 @@ func (b *bench) recount(t *testing.T, clients ...uint32) {
 			want[total]++
 		}
 	}
-	usage, err := ebpf.LoadPinnedMap(pins(b.Datapath, "maps", "usage"), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	usage := must(ebpf.LoadPinnedMap(pins(b.Datapath, "maps", "usage"), nil))(t)
 	defer usage.Close()
 	for _, client := range append(clients, 0, total) {
 		var got uint64
-		if err := usage.Lookup(client, &got); err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, usage.Lookup(client, &got))
 		if got != want[client] {
 			t.Errorf("row %d of usage is %d, and %d connections are open", client, int64(got), want[client])
 		}
@@ -207,16 +197,11 @@ func TestEndsAtOnce(t *testing.T) {
 func TestFlushKilled(t *testing.T) {
 	const client, total, mark = 2, 65536, 65537
 	w := withSlots(t, 64)
-	usage, err := ebpf.LoadPinnedMap(pins(w.Datapath, "maps", "usage"), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	usage := must(ebpf.LoadPinnedMap(pins(w.Datapath, "maps", "usage"), nil))(t)
 	defer usage.Close()
 	row := func(index uint32) (n uint64) {
 		t.Helper()
-		if err := usage.Lookup(index, &n); err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, usage.Lookup(index, &n))
 		return n
 	}
 	remains := func(want int) {
@@ -230,19 +215,15 @@ func TestFlushKilled(t *testing.T) {
 	}
 	put := func(index uint32, n uint64) {
 		t.Helper()
-		if err := usage.Put(index, n); err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, usage.Put(index, n))
 	}
 	for _, late := range [][]uint32{nil, {total}, {client, total}} {
 		ended, marked := false, false
-		if _, err := w.objects.EndConnections(func(objects.Slot) (ends bool) {
+		must(w.objects.EndConnections(func(objects.Slot) (ends bool) {
 			marked = row(mark) != 0
 			ends, ended = !ended, true
 			return ends
-		}); err != nil {
-			t.Fatal(err)
-		}
+		}))(t)
 		if !marked {
 			t.Error("a process that is killed now leaves no mark")
 		}
@@ -253,9 +234,7 @@ func TestFlushKilled(t *testing.T) {
 		}
 		put(mark, 1)
 		remains(1)
-		if err := w.Recover(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, w.Recover(t.Context()))
 		remains(0)
 		w.recount(t, client)
 	}

@@ -1,0 +1,346 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sync/errgroup"
+
+	"mustang/internal/datapath/device"
+	"mustang/internal/datapath/objects"
+	"mustang/internal/policy"
+	"mustang/internal/rtnl"
+	"mustang/internal/service"
+	"mustang/internal/testkit"
+)
+
+// TestKeeps puts an endpoint once more, after root of the pod has changed its device: it keeps what is not given, each part for
+// itself. An allowed address is no endpoint.
+func TestKeeps(t *testing.T) {
+	onEachLink(t, func(t *testing.T, n network, d *Datapath) {
+		allowed := []netip.Prefix{netip.PrefixFrom(vip4, 32), netip.MustParsePrefix("fd00:200::/64")}
+		n.run(t, "-n PODA addr add "+vip4.String()+"/32 dev eth0")
+		pod := policy.Pod{Namespace: "shop", Name: "web", Labels: map[string]string{"app": "web"}}
+		first := n.attachment(0)
+		first.Allowed, first.Pod, first.DHCP = allowed, &pod, true
+		must2(d.Endpoints().Put(t.Context(), first))(t)
+		was, guard := wantEndpoints(t, d, podA4, podA6), onlySender(t, d)
+		n.run(t, "-n PODA addr add 8.8.8.8/32 dev eth0")
+		n.run(t, "-n PODA addr add fe80::1/64 dev eth0 nodad")
+		if dev, err := rtnl.In(n.pods[0]).Device("eth0"); err != nil {
+			t.Fatal(err)
+		} else if len(dev.MAC) > 0 && dev.Kind != "ipvlan" && dev.Kind != "netkit" && dev.Kind != "tun" {
+			n.run(t, "-n PODA link set eth0 address 02:00:00:00:00:66")
+		}
+		put := func(given device.Given, edit func(*EndpointSpec), want Change) {
+			t.Helper()
+			spec := n.attachment(0)
+			spec.Given, spec.Pod = &given, &policy.Pod{Namespace: "default"}
+			edit(&spec)
+			if _, change, err := d.Endpoints().Put(t.Context(), spec); err != nil || change != want {
+				t.Errorf("Put given %+v = %v, %v; want %v", given, change, err, want)
+			}
+		}
+		put(device.Given{}, func(*EndpointSpec) {}, Unchanged)
+		if now := wantEndpoints(t, d, podA4, podA6); !reflect.DeepEqual(now, was) || onlySender(t, d) != guard {
+			row := onlySender(t, d)
+			t.Errorf("endpoints %+v, want %+v; MAC %x, link-local %x, %d prefixes, flags %d", now, was, row.Mac, row.LinkLocal.Bytes, row.Prefixes, row.Flags)
+		}
+		labels := map[string]string{"app": "db"}
+		put(device.Given{Labels: true}, func(s *EndpointSpec) { s.Pod.Labels = labels }, Updated)
+		s, err := d.Policies().Snapshot()
+		s.Pods = slices.DeleteFunc(s.Pods, func(p policy.Pod) bool { return p.Addresses[0].IsLinkLocalUnicast() }) // the same pods
+		if err != nil || len(s.Pods) != 1 {
+			t.Fatal(s.Pods, err)
+		}
+		if p := s.Pods[0]; p.Namespace != "shop" || p.Name != "web" || !reflect.DeepEqual(p.Labels, labels) {
+			t.Errorf("policies know of pod %+v", p)
+		}
+		put(device.Given{Guard: true}, func(s *EndpointSpec) { s.Unguarded = true }, Updated)
+		put(device.Given{Allowed: true}, func(*EndpointSpec) {}, Updated)
+		if row := onlySender(t, d); row.Prefixes != 0 || row.Flags&objects.SenderUnguarded == 0 {
+			t.Errorf("%d prefixes, flags %d; want none, unguarded", row.Prefixes, row.Flags)
+		}
+		put(device.Given{Addresses: true}, func(s *EndpointSpec) {
+			s.Addresses = []netip.Addr{netip.MustParseAddr(podA4), netip.MustParseAddr("192.168.10.77")}
+		}, Updated)
+		wantEndpoints(t, d, podA4, "192.168.10.77")
+	})
+}
+
+// onlySender returns the row of the only device that the source guard knows.
+func onlySender(t *testing.T, d *Datapath) (sender objects.Sender) {
+	t.Helper()
+	for row, err := range d.objects.Senders.All() {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if row.Key.Ifindex != 0 {
+			sender = row.Value
+		}
+	}
+	return sender
+}
+
+// openAgain opens the datapath once more, as another process would.
+func openAgain(t *testing.T, d *Datapath) *Datapath {
+	t.Helper()
+	return openSized(t, Options{Root: d.objects.Root()})
+}
+
+// TestServicesWhileAttaching stops calls that attach or detach programs at their first one. Services and hosts change
+// meanwhile, and lists are read.
+func TestServicesWhileAttaching(t *testing.T) {
+	n, d, cgroup := routed(t), openTest(t), testCgroup(t)
+	n.wire(t)
+	other := openAgain(t, d)
+	uplink := must(FindUplink(n.host, "wire"))(t)
+	for _, c := range []struct {
+		name string
+		call func() error
+	}{
+		{"put endpoint", func() error { _, _, err := d.Endpoints().Put(t.Context(), n.attachment(0)); return err }},
+		{"delete endpoint", func() error { return d.Endpoints().DeleteDevice(t.Context(), n.attachment(0)) }},
+		{"put uplink", func() error { _, err := d.Uplinks().Put(t.Context(), n.host, "wire"); return err }},
+		{"delete uplink", func() error { return d.Uplinks().Delete(t.Context(), uplink) }},
+		{"attach to cgroup", func() error { _, err := d.Sockets().Attach(t.Context(), cgroup); return err }},
+		{"detach from cgroup", func() error { return d.Sockets().Detach(t.Context(), cgroup) }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			stopped, resume, ended := make(chan struct{}, 1), make(chan struct{}), make(chan error, 1)
+			d.objects.BeforeLink = func() {
+				select {
+				case stopped <- struct{}{}:
+				default:
+				}
+				<-resume
+			}
+			go func() { ended <- c.call() }()
+			select {
+			case <-stopped:
+			case err := <-ended:
+				t.Fatalf("it attached and detached nothing: %v", err)
+			}
+			if err := changeServices(t, n, other); err != nil {
+				t.Error(err)
+			}
+			close(resume)
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// changeServices fails if a lock is not free.
+func changeServices(t *testing.T, n network, d *Datapath) error {
+	ctx := t.Context()
+	s := newService(service.TCP, "10.96.0.7:80", "192.168.10.10:8080")
+	_, _, err := d.Services().Put(ctx, service.CLI, s)
+	_, hostErr := d.Sockets().Put(ctx, service.CLI, n.host, HostScope)
+	_, listErr := d.Uplinks().List(ctx)
+	_, cgroupErr := d.Sockets().Cgroups(ctx)
+	return errors.Join(err, hostErr, listErr, cgroupErr, d.Services().Delete(ctx, service.CLI, s.Key()),
+		d.Sockets().Delete(ctx, service.CLI, cookieOf(t, n.host)))
+}
+
+// wantWhole fails the test unless the first pod is an endpoint with two programs and socket translation, or has nothing.
+func wantWhole(t *testing.T, n network, d *Datapath, there bool) {
+	t.Helper()
+	var want []string
+	if there {
+		want = []string{podA4, podA6}
+	}
+	made := wantEndpoints(t, d, want...)
+	wantLinks(t, d, len(want))
+	if there && len(made) > 0 {
+		pinned, err := filepath.Glob(pins(d, "links", fmt.Sprintf("%d-host-*", made[0].ID)))
+		if err != nil || len(pinned) != 2 {
+			t.Errorf("endpoint %d has links %v, %v", made[0].ID, pinned, err)
+		}
+		if err := d.Endpoints().Check(t.Context(), n.attachment(0)); err != nil {
+			t.Error(err)
+		}
+	}
+	if row, _, err := d.objects.Namespaces.Get(cookieOf(t, n.pods[0])); err != nil || (row.Flags != 0) != there {
+		t.Errorf("flags of the network namespace %d, %v; want some: %v", row.Flags, err, there)
+	}
+}
+
+// TestPutAgainstDelete puts and deletes one endpoint from two handles at once.
+func TestPutAgainstDelete(t *testing.T) {
+	n, d := routed(t), openTest(t)
+	other := openAgain(t, d)
+	for range testkit.Repeats(20, 200) {
+		var group errgroup.Group
+		group.Go(func() error { _, _, err := d.Endpoints().Put(t.Context(), n.attachment(0)); return err })
+		group.Go(func() error { _, _, err := other.Endpoints().Put(t.Context(), n.attachment(0)); return err })
+		group.Go(func() error {
+			if err := other.Endpoints().DeleteDevice(t.Context(), n.attachment(0)); !errors.Is(err, os.ErrNotExist) {
+				return err
+			}
+			return nil
+		})
+		succeed(t, group.Wait())
+		all := must(d.Endpoints().List(t.Context()))(t)
+		wantWhole(t, n, d, len(all) > 0)
+	}
+}
+
+// TestUndoneBesideAnother adds a second device of a pod, which goes before it has its programs.
+func TestUndoneBesideAnother(t *testing.T) {
+	n, d := routed(t), openTest(t)
+	must2(d.Endpoints().Put(t.Context(), n.attachment(0)))(t)
+	n.run(t, `
+		-n HOST link add vc type veth peer name eth1 netns PODA
+		-n PODA addr add 192.168.11.10/32 dev eth1`)
+	d.objects.BeforeLink = func() {
+		d.objects.BeforeLink = nil
+		n.run(t, "-n HOST link del vc")
+	}
+	second := n.attachment(0)
+	second.IfName = "eth1"
+	if _, _, err := d.Endpoints().Put(t.Context(), second); err == nil {
+		t.Error("no error although the device went")
+	}
+	wantWhole(t, n, d, true)
+}
+
+// TestBadEndpoints names devices that can be no endpoints.
+func TestBadEndpoints(t *testing.T) {
+	n, d := routed(t), openTest(t)
+	n.run(t, "-n PODB link add lone type veth peer name other\n-n PODB addr add 192.168.10.50/32 dev lone")
+	n.run(t, "-n PODB link add br9 type bridge\n-n PODB addr add 192.168.10.51/32 dev br9")
+	n.run(t, "-n PODA addr flush dev eth0 scope global")
+	n.run(t, `
+		-n PODB tuntap add tap9 mode tap
+		-n PODB tuntap add tun9 mode tun
+		-n HOST tuntap add tap9 mode tap`)
+	tap := func(a EndpointSpec) EndpointSpec {
+		a.Namespace, a.IfName, a.Host = n.pods[1], "tap9", n.host
+		return a
+	}
+	vm := []netip.Addr{netip.MustParseAddr("192.168.10.60")}
+	for _, c := range []struct {
+		name, want string
+		attach     EndpointSpec
+		notExist   bool
+	}{
+		{"no such device", "eth7", EndpointSpec{Namespace: n.pods[0], IfName: "eth7", Host: n.host}, true},
+		{"no namespace", "no network namespace", EndpointSpec{IfName: "eth0", Host: n.host}, false},
+		{"no address", "no address", n.attachment(0), false},
+		{"loopback", `"loopback"`, EndpointSpec{Namespace: n.pods[0], IfName: "lo", Host: n.host}, false},
+		{"bridge", `"bridge"`, EndpointSpec{Namespace: n.pods[1], IfName: "br9", Host: n.host}, false},
+		{"peer elsewhere", "peer is not in", EndpointSpec{Namespace: n.pods[1], IfName: "lone", Host: n.host}, false},
+		{"no other end", "must be given", tap(EndpointSpec{}), false},
+		{"host's device missing", "vc", tap(EndpointSpec{HostIfName: "vc"}), true},
+		{"host's device of another kind", `"veth"`, tap(EndpointSpec{HostIfName: "va"}), false},
+		{"TUN in the pod only", "MAC address of 0 bytes", EndpointSpec{Namespace: n.pods[1], IfName: "tun9", Host: n.host, HostIfName: "tap9"}, false},
+		{"a VM without a MAC", "MAC address of 0 bytes", EndpointSpec{Host: n.host, HostIfName: "tap9", Addresses: vm}, false},
+		{"a VM without an address", "no address", EndpointSpec{Host: n.host, HostIfName: "tap9", MAC: mac("02")}, false},
+		{"segment missing", "br7", EndpointSpec{Namespace: n.pods[1], IfName: "eth0", Host: n.host, Segment: "br7"}, true},
+		{"loopback in a segment", `"loopback"`, EndpointSpec{Namespace: n.pods[0], IfName: "lo", Host: n.host, Segment: "va"}, false},
+		{"TUN in a segment", "no MAC address", EndpointSpec{Namespace: n.pods[1], IfName: "tun9", Host: n.host, Segment: "va"}, false},
+		{"in no host", "peer is not in", EndpointSpec{Namespace: n.pods[1], IfName: "eth0", Host: n.pods[0]}, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, _, err := d.Endpoints().Put(t.Context(), c.attach)
+			if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
+				t.Errorf("error %v, want one line with %q", err, c.want)
+			}
+			if errors.Is(err, os.ErrNotExist) != c.notExist {
+				t.Errorf("error %v: os.ErrNotExist matches %v", err, !c.notExist)
+			}
+			wantEndpoints(t, d)
+			wantLinks(t, d, 0)
+		})
+	}
+}
+
+// TestApplyEndpointsMakesTheOwnersSet applies sets of pods and looks at what each owner has then.
+func TestApplyEndpointsMakesTheOwnersSet(t *testing.T) {
+	n, d := routed(t), openTest(t)
+	a, b := n.attachment(0), n.attachment(1)
+	apply := func(owner service.Owner, want Result, specs ...EndpointSpec) {
+		t.Helper()
+		got, err := d.Endpoints().Apply(t.Context(), owner, specs)
+		if err != nil || got != want {
+			t.Errorf("Apply = %+v, %v; want %+v", got, err, want)
+		}
+	}
+	owners := func() map[uint32]service.Owner {
+		t.Helper()
+		all := must(d.Endpoints().List(t.Context()))(t)
+		owners := map[uint32]service.Owner{}
+		for _, row := range all {
+			owners[row.ID] = row.Owner
+		}
+		return owners
+	}
+
+	apply(service.Agent, Result{Added: 2}, a, b)
+	apply(service.Agent, Result{Unchanged: 2}, a, b)
+	apply(service.Agent, Result{Unchanged: 1, Deleted: 1}, a)
+	apply(service.CNI, Result{Added: 1}, b)
+	if got := owners(); len(got) != 2 {
+		t.Errorf("owners are %v", got)
+	}
+
+	var conflict *ConflictError
+	if _, err := d.Endpoints().Apply(t.Context(), service.Agent, []EndpointSpec{a, b}); !errors.As(err, &conflict) {
+		t.Errorf("Apply to another owner's pod: %v", err)
+	}
+	missing := a
+	missing.IfName = "eth7"
+	if _, err := d.Endpoints().Apply(t.Context(), service.Agent, []EndpointSpec{missing}); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("Apply to a missing device: %v", err)
+	}
+	if got := owners(); len(got) != 2 {
+		t.Errorf("a failure left owners %v", got)
+	}
+
+	apply(service.Agent, Result{Deleted: 1})
+	for id, owner := range owners() {
+		if owner != service.CNI {
+			t.Errorf("endpoint %d belongs to %s", id, owner)
+		}
+	}
+}
+
+// TestApplyUplinksMakesTheSetOfANamespace applies sets of uplinks of a host.
+func TestApplyUplinksMakesTheSetOfANamespace(t *testing.T) {
+	n, d := routed(t), openTest(t)
+	n.run(t, "-n HOST link add up1 type veth peer name up1-far\n-n HOST link add up2 type veth peer name up2-far")
+	for _, step := range []struct {
+		devices []string
+		want    Result
+	}{
+		{[]string{"up1", "up2"}, Result{Added: 2}},
+		{[]string{"up1", "up2"}, Result{Unchanged: 2}},
+		{[]string{"up2"}, Result{Unchanged: 1, Deleted: 1}},
+		{nil, Result{Deleted: 1}},
+	} {
+		got, err := d.Uplinks().Apply(t.Context(), n.host, step.devices)
+		if err != nil || got != step.want {
+			t.Errorf("Apply(%v) = %+v, %v; want %+v", step.devices, got, err, step.want)
+		}
+		if all, err := d.Uplinks().List(t.Context()); err != nil || len(all) != len(step.devices) {
+			t.Errorf("uplinks are %v, %v", all, err)
+		}
+	}
+	if _, err := d.Uplinks().Apply(t.Context(), n.host, []string{"up1", "nobody"}); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("Apply with a missing device: %v", err)
+	}
+	if all, err := d.Uplinks().List(t.Context()); err != nil || len(all) != 0 {
+		t.Errorf("a failure left uplinks %v, %v", all, err)
+	}
+}
