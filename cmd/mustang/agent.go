@@ -55,6 +55,9 @@ const collectAt = 50
 // nothing is the value of a flag that says that there is to be none.
 const nothing = "none"
 
+// maxQuota is the largest divisor of --namespace-quota: the smallest quota of a map has some rows still.
+const maxQuota = 1024
+
 func (c *config) agent() *cobra.Command {
 	var o agentOptions
 	cmd := &cobra.Command{
@@ -90,8 +93,8 @@ Without --kubeconfig it uses the service account of the pod that it is in.`,
 			if slices.Contains(o.uplinks, nothing) && len(o.uplinks) > 1 {
 				return cli.Usage(errors.New("--uplink: none and a device"))
 			}
-			if o.quota < 1 {
-				return cli.Usage(fmt.Errorf("--namespace-quota %d: want 1 or more", o.quota))
+			if o.quota < 1 || o.quota > maxQuota {
+				return cli.Usage(fmt.Errorf("--namespace-quota %d: want 1 to %d", o.quota, maxQuota))
 			}
 			if err := o.nodes.check(); err != nil {
 				return cli.Usage(err)

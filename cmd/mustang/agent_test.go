@@ -123,7 +123,7 @@ func TestAgentFlags(t *testing.T) {
 		"--nodeport-addresses=eth0":       {exitMisuse, "--nodeport-addresses \"eth0\": want a prefix"},
 		"--masquerade-exclude=10.0.0":     {exitMisuse, "--masquerade-exclude \"10.0.0\": want a prefix"},
 		"--masquerade-exclude=10.1.0.0/8": {exitMisuse, "--masquerade-exclude \"10.1.0.0/8\": it has host bits: want 10.0.0.0/8\n"},
-		"--namespace-quota=0":             {exitMisuse, "--namespace-quota 0: want 1 or more\n"},
+		"--namespace-quota=0":             {exitMisuse, "--namespace-quota 0: want 1 to 1024\n"},
 		"--uplink=":                       {exitMisuse, "--uplink: empty: want a device, or none\n"},
 		"--cni-bin-dir=bin":               {exitMisuse, "--cni-bin-dir \"bin\": want an absolute path\n"},
 	} {

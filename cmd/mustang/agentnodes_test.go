@@ -261,6 +261,25 @@ func TestLinkChange(t *testing.T) {
 	wants("drained", "bridge", "bridge", "")
 }
 
+// available waits until the network of a node is available.
+func (c *cluster) available(node string) {
+	c.t.Helper()
+	testkit.Eventually(c.t, time.Minute, func() error {
+		var o struct {
+			Status struct {
+				Conditions []struct{ Type, Status string }
+			}
+		}
+		if err := json.Unmarshal([]byte(c.api.Object(c.t, nodeList, "", node)), &o); err != nil {
+			return err
+		}
+		if got := fmt.Sprint(o.Status.Conditions); got != "[{NetworkUnavailable False}]" {
+			return fmt.Errorf("conditions %s", got)
+		}
+		return nil
+	})
+}
+
 // TestAgentJoinsNodes has two nodes with the agent and the plugin: pods reach each other by each kind of routing, agents are killed
 // while they work, a node gets other addresses while its agent is away, and a node goes.
 func TestAgentJoinsNodes(t *testing.T) {
@@ -275,21 +294,7 @@ func TestAgentJoinsNodes(t *testing.T) {
 				n.attach()
 			}
 			c.joined("first")
-			testkit.Eventually(t, time.Minute, func() error {
-				var o struct {
-					Status struct {
-						Conditions []struct{ Type, Status string }
-					}
-				}
-				if err := json.Unmarshal([]byte(c.api.Object(t, nodeList, "", "node1")), &o); err != nil {
-					return err
-				}
-				if got := fmt.Sprint(o.Status.Conditions); got != "[{NetworkUnavailable False}]" {
-					return fmt.Errorf("conditions %s", got)
-				}
-				return nil
-			})
-
+			c.available("node1")
 			whole := a.routes()
 			a.kill()
 			if routes := a.routes(); routes != whole {

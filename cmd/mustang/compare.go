@@ -33,7 +33,8 @@ run, or the directory that bench made it in, which stands for the latest run.
 
 What differs in machine, versions and settings comes first. A table for each suite and workload has the
 figures with the half-width of their 95 % interval. Where a difference was found, the table
-has it with its interval and p-value; where none was found, ~. Runs are not
+has it with its interval and p-value; where none was found, "within N %", the largest difference
+that the interval allows, or "not certain". Runs are not
 interleaved, so a difference may come from the state of the machine: make several
 runs of each kind, and compare runs of one kind too.
 

@@ -138,7 +138,7 @@ func TestCompare(t *testing.T) {
 		{[]string{vm, old, "--threshold", "5%"}, exitFailed, nil, "vm counted instructions"},
 		{[]string{vm, vm}, exitDone, []string{"instructions/", "less is better"}, ""},
 		{[]string{old, worse, "--allow-missing"}, exitMisuse, nil, "--allow-missing: --threshold is missing"},
-		{[]string{old, foreign}, exitFailed, []string{"Not in 20260101T000000Z: another"}, "no row that another run measured"},
+		{[]string{old, foreign}, exitFailed, []string{"Not in 20260101T000000Z: another"}, "lacks a row that another run measured"},
 	})
 	_, stdout, _ := command(t, env, "compare", old, worse, "-o", "json")
 	var listed struct {

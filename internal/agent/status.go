@@ -49,7 +49,6 @@ type view struct {
 	failed     map[service.Key]string
 	unread     map[object]string
 	noRoom     map[manifest.Name]string
-	overQuota  []string
 	unanswered map[uint16]string
 	policies   map[object]fragment
 	rules      bool // policies may change

@@ -50,7 +50,7 @@ func (t iptablesList) Clear() error {
 	return t.restore([]byte("*filter\n-F FORWARD\n-F POD-ALLOWLIST\n-X POD-ALLOWLIST\nCOMMIT\n"))
 }
 
-// ruleCounts reads the rules' counters, of iptables-nft.
+// Counters reads the rules' counters, of iptables-nft.
 func (t iptablesList) Counters() (ruleCounts, error) { return iptablesPlace.counters(t.Host) }
 
 func (t iptablesList) restore(input []byte) error {

@@ -82,7 +82,7 @@ func (t *nftablesList) Clear(ctx context.Context) error {
 	return t.run(ctx, func(tx *knftables.Transaction) { tx.Delete(&knftables.Table{}) })
 }
 
-// ruleCounts reads the rules' counters. Allowed is that of the rule that asks the set.
+// Counters reads the rules' counters. Allowed is that of the rule that asks the set.
 func (t *nftablesList) Counters() (ruleCounts, error) { return nftablesPlace.counters(t.host) }
 
 func (t *nftablesList) run(ctx context.Context, fill func(*knftables.Transaction)) error {

@@ -123,7 +123,7 @@ func badRouters() []failure {
 		}, "invalid router ff02::2", nil},
 		{"router on no network", append(allRouted(), subinterfacesInLayer3()...), func(s *situation) {
 			s.f.network.Routers = []netip.Addr{netip.MustParseAddr("192.168.10.2")}
-		}, "router 192.168.10.2: pods of link mode", nil},
+		}, "router 192.168.10.2: the only neighbour of pods of link mode", nil},
 	}
 }
 
