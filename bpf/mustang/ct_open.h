@@ -371,7 +371,8 @@ __noinline int ct_open(struct __sk_buff *skb, const struct tuple *t, const struc
 	n->now = coarse_now();
 	n->foreign = !uplink && policies_in_force() && pod_of_foreign(skb, &t->saddr, &n->pod);
 	if (service_read(t, &n->called, false)) {
-		if (!(traits & TRAIT_SYN) && t->proto != IPPROTO_SCTP && config.attach_point != ATTACH_POD && is_for_host(skb, t))
+		if (!(traits & TRAIT_SYN) && t->proto != IPPROTO_SCTP && config.attach_point != ATTACH_POD &&
+		    is_for_host(skb, t))
 			return outcome_pack(outcome_pass(METRIC_NONE));
 		return outcome_pack(ct_open_service(skb, n, &n->called, uplink));
 	}

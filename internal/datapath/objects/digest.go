@@ -4,6 +4,6 @@ package objects
 
 // The beginning of the SHA-256 of each object identifies the programs of this build.
 const (
-	tcDigest     = "657f5d01fb4f0432"
+	tcDigest     = "8d67f7fe7b335472"
 	socklbDigest = "6a572b9af35fc992"
 )
