@@ -71,6 +71,10 @@ func newCluster(t *testing.T) *cluster {
 		n.setAddress(i)
 		c.nodes = append(c.nodes, n)
 	}
+	// As every cluster has: after a restart, an agent doubts empty lists.
+	c.api.Put(t, "/api/v1/services", `{"apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "default", "name": "kubernetes"}}`)
+	c.api.Put(t, "/apis/discovery.k8s.io/v1/endpointslices", `{"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "metadata": {"namespace": "default",
+"name": "kubernetes", "labels": {"kubernetes.io/service-name": "kubernetes"}}, "addressType": "IPv4", "endpoints": [], "ports": []}`)
 	return c
 }
 

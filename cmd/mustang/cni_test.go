@@ -133,7 +133,7 @@ func TestCNIInstallRefuses(t *testing.T) {
 		{"install --link tap", exitMisuse, "tap"},
 		{"install --link veth --name ../x", exitMisuse, `--name: invalid network name "../x"`},
 		{"install --link veth --mtu -1", exitMisuse, "--mtu -1"},
-		{"install --link veth --mtu 70000", exitMisuse, "--mtu 70000: want 68 to 65535"},
+		{"install --link veth --mtu 70000", exitMisuse, "--mtu 70000: want 0 (parent's MTU) or 68 to 65535"},
 		{"install --link veth --mtu big", exitMisuse, "big"},
 		{"install --link veth --services all", exitMisuse, "--services: want"},
 		{"install --link macvlan --parent a/b", exitMisuse, `--parent "a/b": want the name of a device: 15 characters`},

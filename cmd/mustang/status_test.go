@@ -322,7 +322,7 @@ func TestStatusOfUplink(t *testing.T) {
 	n.run("svc add --service=10.96.0.2:80 --backend=172.16.1.2:80")
 	n.status()
 	external("--service=203.0.113.3:80 --backend=172.16.1.2:80")
-	n.status("lacks an IPv4 address: backends on other nodes, such as those of 203.0.113.3:80")
+	n.status("lacks an IPv4 address: backends on other nodes, for example of 203.0.113.3:80")
 	external("--service=[2001:db8::1]:80 --backend=[fd00:99::2]:80")
 	n.status("lacks an IPv4 address", "lacks an IPv6 address")
 	n.ip("-n HOST link set wire up")

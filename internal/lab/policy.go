@@ -19,7 +19,7 @@ func (o Options) checkPolicy() error {
 	byRules := o.Policy == ViaIPTables || o.Policy == ViaNFTables
 	switch {
 	case o.Unguarded && o.Datapath != DatapathEBPF:
-		return optionErrorf("unguarded: datapath %s lacks a source guard", o.Datapath)
+		return optionErrorf("unguarded: datapath %s: no source guard", o.Datapath)
 	case o.Policy == "" && o.PolicyRules == 0:
 		return nil
 	case o.Topology != TopologyPodLinks:

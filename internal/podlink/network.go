@@ -123,7 +123,7 @@ func (n Network) nextHop(gateway netip.Prefix) netip.Addr {
 
 func (n Network) validateHost() error {
 	if n.Host == nil {
-		return errors.New("the network lacks a host namespace")
+		return errors.New("no host namespace in the network")
 	}
 	return nil
 }
@@ -190,7 +190,7 @@ func (n Network) validateBridge() error {
 // validateGateways validates the gateways in modes that need them.
 func (n Network) validateGateways() error {
 	if len(n.Gateways) == 0 {
-		return errors.New("the network lacks gateways")
+		return errors.New("no gateways in the network")
 	}
 	return nil
 }

@@ -49,7 +49,7 @@ func ovsRequirement() requirement {
 // openSwitch connects to the database of a network's Open vSwitch.
 func openSwitch(network Network) (*ovs.Switch, error) {
 	if network.OVSDB == "" {
-		return nil, errors.New("the network lacks an Open vSwitch")
+		return nil, errors.New("no Open vSwitch in the network")
 	}
 	return ovs.Open(network.OVSDB)
 }
@@ -208,7 +208,7 @@ func (ovsMode) validateNetwork(network Network) error {
 		return err
 	}
 	if network.OVSDB == "" {
-		return errors.New("the network lacks an Open vSwitch")
+		return errors.New("no Open vSwitch in the network")
 	}
 	return nil
 }

@@ -154,7 +154,7 @@ func (p Pod) validateLinkOnly(network Network) error {
 // validateNamespace validates the place of the pod's device.
 func (p Pod) validateNamespace(network Network) error {
 	if p.Namespace == nil {
-		return errors.New("the pod lacks a namespace")
+		return errors.New("no namespace for the pod")
 	}
 	pod, err := p.Namespace.Inode()
 	if err != nil {
@@ -190,7 +190,7 @@ func (p Pod) validateAddresses(network Network) error {
 		return errors.New("the link mode can't create a link for a pod that asks for addresses (DHCP)")
 	}
 	if len(p.Addresses) == 0 {
-		return errors.New("the pod lacks addresses")
+		return errors.New("no addresses for the pod")
 	}
 	for i, addr := range p.Addresses {
 		if !isHostAddress(addr) {
@@ -223,7 +223,7 @@ func (p Pod) validateMAC() error {
 	case !slices.ContainsFunc(p.MAC, func(b byte) bool { return b != 0 }):
 		return fmt.Errorf("the pod's MAC address %v is all zero", p.MAC)
 	case p.Namespace == nil:
-		return fmt.Errorf("the pod's MAC address %v can't be set: the pod lacks a namespace", p.MAC)
+		return fmt.Errorf("the pod's MAC address %v can't be set: no namespace for the pod", p.MAC)
 	}
 	return nil
 }

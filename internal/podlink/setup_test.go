@@ -71,7 +71,7 @@ func setupFailures() []setupFailure {
 		}, "address fd00:10::2 of a router other than the host is an address of"},
 		{"router", append(allRouted(), subinterfacesInLayer3()...), func(s *situation) {
 			s.f.network.Routers = []netip.Addr{netip.MustParseAddr("192.168.10.2")}
-		}, "router 192.168.10.2: pods of link mode"},
+		}, "router 192.168.10.2: the only neighbour of pods of link mode"},
 		{"bridge's name is taken", allBridged(), func(s *situation) { s.f.network.Bridge = uplinkName }, "not a bridge"},
 		{"bridge's name is too long", allBridged(), func(s *situation) { s.f.network.Bridge = "sixteen-letters-" }, "more than"},
 		{"MTU too large", allBridged(), func(s *situation) { s.f.network.MTU = 70000 }, "MTU 70000"},

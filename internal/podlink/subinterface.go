@@ -191,7 +191,7 @@ func (s subinterface) uplink(host nsHandle, network Network) (netlink.Link, erro
 	case attrs.RawFlags&unix.IFF_UP == 0:
 		return nil, fmt.Errorf("uplink %q in %q is not up", network.Uplink, host.ns.Name())
 	case attrs.RawFlags&unix.IFF_LOWER_UP == 0:
-		return nil, fmt.Errorf("uplink %q in %q lacks a carrier", network.Uplink, host.ns.Name())
+		return nil, fmt.Errorf("uplink %q in %q: no carrier", network.Uplink, host.ns.Name())
 	case attrs.MTU < network.mtu():
 		return nil, fmt.Errorf("uplink %q in %q has MTU %d, less than the pods' %d",
 			network.Uplink, host.ns.Name(), attrs.MTU, network.mtu())

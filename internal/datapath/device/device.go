@@ -156,7 +156,7 @@ func (a Spec) Find() (_ *Device, err error) {
 	}
 	if a.Shaped {
 		if d.Point == objects.AttachPod {
-			return nil, fmt.Errorf("interface %s lacks a device on the host with a queue that could limit the rate", a)
+			return nil, fmt.Errorf("interface %s: no device on the host with a queue that could limit the rate", a)
 		}
 		d.Flags &^= objects.EndpointPeer
 	}
@@ -319,7 +319,7 @@ func (d *Device) onSegment(a Spec, device rtnl.Device) error {
 		return fmt.Errorf("segment %q: no network namespace for the pod", a.Segment)
 	}
 	if len(device.MAC) == 0 || device.Kind == "loopback" {
-		return fmt.Errorf("interface %s is of kind %q, without a MAC address, which pods in segment %q need", a,
+		return fmt.Errorf("interface %s is of kind %q: no MAC address, which pods in segment %q need", a,
 			device.Kind, a.Segment)
 	}
 	o, err := rtnl.In(a.Host).Device(a.Segment)
