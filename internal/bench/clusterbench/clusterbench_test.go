@@ -262,8 +262,8 @@ func TestReasons(t *testing.T) {
 	}{
 		"image":    {status: waits("ImagePullBackOff"), want: "pod client on node a: ImagePullBackOff: not found"},
 		"ended":    {status: `{"phase": "Failed", "containerStatuses": [{"state": {"terminated": {"exitCode": 127, "message": "no such file"}}}]}`, want: "pod client on node a: ended with exit code 127: no such file"},
-		"family":   {status: strings.ReplaceAll(ready, "%s", `{"ip": "fd00::1"}`), want: "pod client has no IPv4 address"},
-		"unknown":  {status: ready, change: func(o *Options) { o.Nodes = []string{"a", "c"} }, want: "the cluster has no node c"},
+		"family":   {status: strings.ReplaceAll(ready, "%s", `{"ip": "fd00::1"}`), want: "pod client lacks an IPv4 address"},
+		"unknown":  {status: ready, change: func(o *Options) { o.Nodes = []string{"a", "c"} }, want: "node c is not in the cluster"},
 		"cordoned": {status: ready, change: func(o *Options) { o.Nodes = []string{"b"} }, want: "node b is cordoned"},
 		"service":  {status: ready, exec: errors.New("does not answer"), want: "does not answer"},
 	} {

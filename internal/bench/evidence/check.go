@@ -151,12 +151,12 @@ func (c *sampleCheck) checkConnections() {
 	switch {
 	case c.Route != nil && c.Route.TranslatedAt != "":
 		if !c.translated {
-			c.add("the connection is not translated in the connection table of %s", c.Route.TranslatedAt)
+			c.add("the connection table of %s: no translated entry of the connection", c.Route.TranslatedAt)
 		}
 	case c.Lab.Topology == lab.TopologyDocker: // Docker's rules track all connections of the host
 	case c.translatedByRules():
 		if !c.redirected {
-			c.add("the connection is not translated in the kernel's connection table")
+			c.add("the kernel's connection table: no translated entry of the connection")
 		}
 	case c.Lab.NetfilterCall && c.Lab.Via != lab.ViaEBPFSocket: // which has no rules
 		// The source port may have changed: see checkAddresses.
@@ -165,11 +165,11 @@ func (c *sampleCheck) checkConnections() {
 		}
 	case c.passesRules():
 		if !c.tracked || c.redirected {
-			c.add("the connection, which passes the rules of the service proxy, is not in the kernel's connection table (redirected %t)", c.redirected)
+			c.add("the kernel's connection table: no entry of the connection, which passes the rules of the service proxy (redirected %t)", c.redirected)
 		}
 	case c.policyRules():
 		if !c.tracked || c.redirected {
-			c.add("the connection, which the rules of the policy track, is not in the kernel's connection table (redirected %t)", c.redirected)
+			c.add("the kernel's connection table: no entry of the connection, which the rules of the policy track (redirected %t)", c.redirected)
 		}
 	case c.tracked:
 		c.add("the kernel tracks the connection, which should bypass its rules")
