@@ -138,6 +138,8 @@ func slaves(t testing.TB) network {
 		-n HOST link set mst-host up
 		-n HOST link add link up0 name eth0 netns PODA type macvlan mode bridge
 		-n HOST link add link up0 name eth0 netns PODB type macvlan mode bridge`)
+	// As the link mode does: otherwise mst-host also answers ARP for the address of up0.
+	succeed(t, rtnl.In(n.host).SetSysctl("net/ipv4/conf/mst-host/arp_ignore", "1"))
 	n.onLink(t)
 	return n
 }

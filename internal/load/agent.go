@@ -18,6 +18,7 @@ import (
 const (
 	startTimeout = 10 * time.Second // default of AgentOptions.Timeout
 	shellTimeout = 30 * time.Second // the same with a shell
+	shellGrace   = 5 * time.Second  // between the end of an agent's input behind a shell and a kill
 	agentIdle    = time.Minute      // an agent behind a shell ends after this time without a message
 	pingInterval = agentIdle / 4
 )
@@ -313,11 +314,11 @@ func (a *Agent) Err() error {
 func (a *Agent) PID() int { return a.cmd.Process.Pid }
 
 // Close ends the agent and waits until its process is reaped. An agent behind a shell
-// has a second to end by itself; otherwise its end of the connection would notice later.
+// has five seconds to end by itself; otherwise its end of the connection would notice later.
 // A second call does nothing.
 func (a *Agent) Close() error {
 	if a.remote {
-		return a.stop(StopGrace)
+		return a.stop(shellGrace)
 	}
 	return a.stop(0)
 }

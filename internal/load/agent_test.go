@@ -114,7 +114,7 @@ func TestShell(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := load.AgentOptions{Shell: []string{"env", roleVariable + "=agent"}, Exe: exe, Args: []string{}, CPU: -1}
+	o := load.AgentOptions{Shell: []string{"env", "GORACE=atexit_sleep_ms=0", roleVariable + "=agent"}, Exe: exe, Args: []string{}, CPU: -1}
 	a, err := load.StartAgent(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
