@@ -28,6 +28,7 @@ func (st *suiteTables) brief() Brief {
 	for _, t := range st.workloads {
 		b.Sentences = append(b.Sentences, t.verdict())
 	}
+	b.Sentences = append(b.Sentences, st.serviceLines()...)
 	if text := st.certainty(); text != "" {
 		b.Sentences = append(b.Sentences, text)
 	}

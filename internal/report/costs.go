@@ -3,6 +3,7 @@
 package report
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
@@ -114,12 +115,47 @@ func (st *suiteTables) prices() []price {
 	var out []price
 	for _, of := range st.links() {
 		for _, proxy := range viaOrder() {
+			found := 0
 			for _, question := range []string{result.AsksProxy, result.AsksService, result.AsksTotal} {
 				k := costKey{of, proxy, question}
+				if question == result.AsksTotal && found == 2 {
+					break // their product, which all tables have
+				}
 				if slices.ContainsFunc(st.workloads, func(t *workloadTable) bool { return t.priced[k].Numerator != "" }) {
+					found++
 					out = append(out, price{k, st.linkName(of), strings.TrimPrefix(questions[question], "cost of ")})
 				}
 			}
+		}
+	}
+	return out
+}
+
+// mostServiceLines is the most links of which the answer says what Services cost; the table has the others.
+const mostServiceLines = 2
+
+// serviceLines are the verdicts on Services, a line a link: what each proxy costs in requests, all traffic and a Service on top.
+func (st *suiteTables) serviceLines() []string {
+	i := max(0, slices.IndexFunc(st.workloads, func(t *workloadTable) bool { return t.workload == result.WorkloadTCPRR && t.flows <= 1 }))
+	if len(st.workloads) == 0 {
+		return nil
+	}
+	t, cost := st.workloads[i], func(k costKey) string { return judge(st.workloads[i].priced[k]).percent() }
+	var out []string
+	for _, of := range st.links() {
+		var proxies []string
+		for _, proxy := range viaOrder() {
+			all, service := costKey{of, proxy, result.AsksProxy}, costKey{of, proxy, result.AsksService}
+			if t.priced[all].Numerator != "" && t.priced[service].Numerator != "" {
+				text := "%s %s for all traffic and %s for a Service on top"
+				if len(proxies) > 0 {
+					text = "%s %s and %s"
+				}
+				proxies = append(proxies, fmt.Sprintf(text, viaName(proxy), cost(all), cost(service)))
+			}
+		}
+		if len(proxies) > 0 && len(out) < mostServiceLines {
+			out = append(out, fmt.Sprintf("%s on %s, by service proxy: %s.", upper(t.plural()), st.linkName(of), strings.Join(proxies, ", ")))
 		}
 	}
 	return out

@@ -105,7 +105,7 @@ func TestRecordedLinks(t *testing.T) {
 			if want := strconv.FormatFloat(c.Ratio, 'f', 3, 64) + "±"; !regexp.MustCompile(` ` + regexp.QuoteMeta(link) + ` [^a-z]*` + want).MatchString(out) {
 				t.Errorf("%s, %s: no ratio %s", c.Workload, link, want)
 			}
-		case result.AsksTotal, result.AsksProxy:
+		case result.AsksService, result.AsksProxy:
 			want := fmt.Sprintf("%+.0f", 100*(c.Ratio-1))
 			if want = strings.Replace(want, "-", "−", 1) + "\u00a0% ±"; math.Abs(c.Ratio-1) > 0.03 && !strings.Contains(out, strings.ReplaceAll(want, "\u00a0", " ")) {
 				t.Errorf("%s: no cell %s", c.Name, want)
