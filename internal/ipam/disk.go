@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mustang/internal/flock"
+	"mustang/internal/lock"
 )
 
 // newFile is a record that is being written. The lock permits one writer at a time.
@@ -27,7 +27,7 @@ func (s *Store) lock(how int) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := flock.Lock(dir, how, s.timeout); err != nil {
+	if err := lock.File(dir, how, s.timeout); err != nil {
 		_ = dir.Close()
 		return nil, err
 	}

@@ -26,7 +26,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mustang/internal/flock"
+	"mustang/internal/lock"
 )
 
 // Store holds the addresses of one network on this node. Any number of goroutines and processes can use one directory.
@@ -54,7 +54,7 @@ func Open(dir string) (*Store, error) {
 	return &Store{
 		Boot:    boot,
 		dir:     filepath.Clean(dir),
-		timeout: flock.Timeout,
+		timeout: lock.Timeout,
 		step:    func(string) error { return nil },
 	}, nil
 }
@@ -118,7 +118,7 @@ func (s *Store) begin(o Owner, sets []RangeSet, requested []netip.Addr) ([]Lease
 	}
 	synced := make(chan error, 1)
 	// Other processes see the record already, so the lock is not held while the disk is written.
-	err = flock.Unlock(dir)
+	err = lock.Unlock(dir)
 	go func() {
 		defer dir.Close()
 		defer file.Close()

@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mustang/internal/datapath/dirlock"
+	"mustang/internal/lock"
 )
 
 // file is a file to install: written under another name, then renamed.
@@ -245,9 +245,9 @@ func removeDirs(dirs []string) {
 	}
 }
 
-// lock waits for the locks of directories as [dirlock.Take] does, for each directory once.
-func lock(ctx context.Context, dirs ...string) (_ func(), err error) {
-	var held []*dirlock.Lock
+// lock waits for the locks of directories as [lock.Take] does, for each directory once.
+func lockDirs(ctx context.Context, dirs ...string) (_ func(), err error) {
+	var held []*lock.Lock
 	unlock := func() {
 		for _, l := range held {
 			l.Unlock()
@@ -268,7 +268,7 @@ func lock(ctx context.Context, dirs ...string) (_ func(), err error) {
 			continue
 		}
 		infos = append(infos, info)
-		l, err := dirlock.Take(ctx, path, nil)
+		l, err := lock.Take(ctx, path, nil)
 		if err != nil {
 			return nil, err
 		}

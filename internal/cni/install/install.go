@@ -15,7 +15,6 @@ import (
 	"slices"
 	"strings"
 
-	"mustang/internal/cni/handover"
 	"mustang/internal/cni/netconf"
 )
 
@@ -79,7 +78,7 @@ func (p Place) plugin() *file {
 
 // full is the plugin beside its client.
 func (p Place) full() *file {
-	return &file{path: filepath.Join(p.BinDir, handover.FullPlugin), mode: 0o755, foreign: foreignPlugin}
+	return &file{path: filepath.Join(p.BinDir, netconf.FullPlugin), mode: 0o755, foreign: foreignPlugin}
 }
 
 // loopback is the plugin under the name by which containerd runs the plugin for the loopback device. That of another project serves
@@ -123,7 +122,7 @@ func (p Place) Install(ctx context.Context, from string, conflist []byte, force 
 			}
 		}()
 	}
-	unlock, err := lock(ctx, dirs...)
+	unlock, err := lockDirs(ctx, dirs...)
 	if err != nil {
 		return nil, err
 	}
@@ -217,7 +216,7 @@ func (p Place) Uninstall(ctx context.Context, keep string) ([]Change, error) {
 		_, err := os.Stat(dir)
 		return errors.Is(err, fs.ErrNotExist)
 	})
-	unlock, err := lock(ctx, dirs...)
+	unlock, err := lockDirs(ctx, dirs...)
 	if err != nil {
 		return nil, err
 	}

@@ -17,7 +17,7 @@ import (
 
 	"github.com/containernetworking/cni/libcni"
 
-	"mustang/internal/datapath/dirlock"
+	"mustang/internal/lock"
 )
 
 // TestInstall installs for a runtime's own library, which reads the list, runs the
@@ -359,18 +359,18 @@ func TestLockIsBounded(t *testing.T) {
 	p := testPlace(t)
 	mustInstall(t, p, conflist(t, network()))
 	before := tree(t, p)
-	lock, err := dirlock.Take(t.Context(), p.ConfDir, nil)
+	held, err := lock.Take(t.Context(), p.ConfDir, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer lock.Unlock()
-	ctx := dirlock.Wait{}.WithContext(t.Context())
+	defer held.Unlock()
+	ctx := lock.Wait{}.WithContext(t.Context())
 	other := network()
 	other.Link = "bridge"
 	_, installErr := p.Install(ctx, program(), conflist(t, other), false)
 	_, uninstallErr := p.Uninstall(ctx, "")
 	for _, err := range []error{installErr, uninstallErr} {
-		var held *dirlock.Error
+		var held *lock.Error
 		if !errors.As(err, &held) || held.PID != os.Getpid() || held.Dir != p.ConfDir {
 			t.Errorf("error %v", err)
 		}

@@ -20,7 +20,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mustang/internal/flock"
+	"mustang/internal/lock"
 )
 
 // Names of files and directories. No network has a name that begins with a dot.
@@ -69,7 +69,7 @@ func (s Store) Open(network string, o Owner, create bool) (*Record, error) {
 		if err != nil {
 			return nil, fmt.Errorf("open record of %s: %w", o, err)
 		}
-		current, err := lock(file, unix.LOCK_EX)
+		current, err := lockFile(file, unix.LOCK_EX)
 		if err == nil && current {
 			return read(file, network, o)
 		}
@@ -290,16 +290,16 @@ func lockDir(dir string, how int) (unlock func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := lock(file, how); err != nil {
+	if _, err := lockFile(file, how); err != nil {
 		_ = file.Close()
 		return nil, err
 	}
 	return func() { _ = file.Close() }, nil
 }
 
-// lock waits for the lock of a file, shared or exclusive. current is false if the file was removed in the meantime.
-func lock(file *os.File, how int) (current bool, err error) {
-	if err := flock.Lock(file, how, lockTimeout); err != nil {
+// lockFile waits for the lock of a file, shared or exclusive. current is false if the file was removed in the meantime.
+func lockFile(file *os.File, how int) (current bool, err error) {
+	if err := lock.File(file, how, lockTimeout); err != nil {
 		return false, err
 	}
 	var stat unix.Stat_t
@@ -310,4 +310,4 @@ func lock(file *os.File, how int) (current bool, err error) {
 }
 
 // lockTimeout is the longest wait for a lock.
-var lockTimeout = flock.Timeout
+var lockTimeout = lock.Timeout
