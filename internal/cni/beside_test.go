@@ -3,29 +3,9 @@
 package cni
 
 import (
-	"bytes"
 	"sync"
 	"testing"
 )
-
-// TestAddressBesideOtherParent has two networks at the bridge or the host's routes that name another parent: one address is refused all the same.
-func TestAddressBesideOtherParent(t *testing.T) {
-	for _, link := range []string{"veth", "bridge"} {
-		t.Run(link, func(t *testing.T) {
-			f := newFixture(t)
-			command(t, f.host, "ip link add uplink2 type veth peer name far2")
-			command(t, f.host, "ip link set uplink2 up")
-			one, two := taking(link, "off")
-			two = bytes.ReplaceAll(two, []byte(`"uplink"`), []byte(`"uplink2"`))
-			first, second := f.added("a", one), f.pod("b", two)
-			if err := f.add(second); err == nil {
-				t.Error("the second pod has the address too")
-			}
-			f.must(f.del(second))
-			f.must(f.del(first))
-		})
-	}
-}
 
 // TestAddressesAtOnce adds pods of two networks with one address at once: no more than one gets it, and nothing is left of the other.
 func TestAddressesAtOnce(t *testing.T) {

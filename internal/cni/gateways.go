@@ -62,13 +62,13 @@ type change struct {
 
 // changeOf compares two states of a network. ok is false if nothing of the first one has to go.
 func changeOf(from, to record.Network) (c change, ok bool) {
-	at, _, err := gatewayDevice(from)
-	next, _, nextErr := gatewayDevice(to)
+	at, err := place(from)
+	next, nextErr := place(to)
 	if err != nil || nextErr != nil {
 		return c, false // a link mode of another version
 	}
 	c = change{from: from, to: to, stale: from.Gateways}
-	c.moves = at != next || !netconf.Together(from.Link, to.Link) || onParent(to.Link) && from.Parent != to.Parent
+	c.moves = at != next || !netconf.Together(from.Link, to.Link)
 	if !c.moves {
 		c.stale = slices.DeleteFunc(slices.Clone(from.Gateways), func(g netip.Prefix) bool { return slices.Contains(to.Gateways, g) })
 	}
@@ -132,17 +132,23 @@ func (c change) refused(network string, pods []string) error {
 	if n := len(pods) - maxNames; n > 0 {
 		pods, more = pods[:maxNames], fmt.Sprintf(" and %d more", n)
 	}
-	return netconf.Invalidf("network %s cannot change from %s to %s while it has pods: delete first %s%s",
-		network, place(c.from), place(c.to), strings.Join(pods, ", "), more)
+	return netconf.Invalidf("network %s cannot change %v while it has pods: delete first %s%s", network, c, strings.Join(pods, ", "), more)
 }
 
-// place tells what a change is about.
-func place(n record.Network) string {
-	device, _, _ := gatewayDevice(n)
+func (c change) String() string {
+	from, _ := place(c.from)
+	to, _ := place(c.to)
+	return fmt.Sprintf("from link %s with gateways %v at %s to link %s with gateways %v at %s",
+		c.from.Link, c.from.Gateways, from, c.to.Link, c.to.Gateways, to)
+}
+
+// place returns the device that has the gateways of a network, with its parent.
+func place(n record.Network) (string, error) {
+	device, _, err := gatewayDevice(n)
 	if onParent(n.Link) {
 		device += " on " + n.Parent
 	}
-	return fmt.Sprintf("link %s with gateways %v at %s", n.Link, n.Gateways, device)
+	return device, err
 }
 
 // gatewaysOfOthers returns whether some networks have their gateways at a device, and which.

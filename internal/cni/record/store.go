@@ -28,12 +28,11 @@ const (
 	attachmentsDir = "attachments"
 	recordSuffix   = ".record"
 	networkFile    = "network.json"
-	uplinksDir     = ".uplinks"
 	gatewaysDir    = ".gateways"
 )
 
-// maxName is the length of a file name in bytes (NAME_MAX).
-const maxName = 255
+// maxNames is the length of the names of network, container and interface in bytes. They become names of files.
+const maxNames = 200
 
 // ErrTooLong is the error of an attachment whose names are longer than those of files can be. None was ever created.
 var ErrTooLong = errors.New("name too long")
@@ -53,9 +52,9 @@ func (s Store) Path(network string, o Owner) string {
 // Open locks the record of an attachment and reads it. If there is none, create makes a new one with an empty Boot;
 // without create the error matches fs.ErrNotExist. It matches [ErrTooLong] if no record can have that name.
 func (s Store) Open(network string, o Owner, create bool) (*Record, error) {
-	if n := len(claimOf(&Record{Network: network, Owner: o}) + recordSuffix); n > maxName {
+	if n := len(network + o.ContainerID + o.IfName); n > maxNames {
 		return nil, fmt.Errorf("%s of network %q: %w: network, container ID and interface have %d bytes, want %d at most",
-			o, network, ErrTooLong, n-len("@@"+recordSuffix), maxName-len("@@"+recordSuffix))
+			o, network, ErrTooLong, n, maxNames)
 	}
 	flags := os.O_RDWR | os.O_APPEND
 	if create {
@@ -223,39 +222,6 @@ func (s Store) LockGateways() (unlock func(), err error) {
 func (s Store) KeepGateways() (unlock func(), err error) {
 	return lockDir(filepath.Join(s.Root, gatewaysDir), unix.LOCK_SH)
 }
-
-// Claim notes that the host ports of an attachment use an uplink. The caller holds the
-// lock of the host ports, for the other methods on uplinks as well.
-func (s Store) Claim(uplink string, r *Record) error {
-	dir := filepath.Join(s.Root, uplinksDir, uplink)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
-	}
-	return os.WriteFile(filepath.Join(dir, claimOf(r)), nil, 0o600)
-}
-
-// Claimed reports whether the host ports of any attachment use an uplink.
-func (s Store) Claimed(uplink string) bool {
-	_, err := os.Stat(filepath.Join(s.Root, uplinksDir, uplink))
-	return err == nil
-}
-
-// Unclaim removes the claims of an attachment on all uplinks.
-func (s Store) Unclaim(r *Record) error {
-	dirs, err := filepath.Glob(filepath.Join(s.Root, uplinksDir, "*"))
-	if err != nil {
-		return err
-	}
-	for _, dir := range dirs {
-		if err := os.Remove(filepath.Join(dir, claimOf(r))); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-		_ = os.Remove(dir) // fails while other attachments claim the uplink
-	}
-	return nil
-}
-
-func claimOf(r *Record) string { return r.Network + "@" + r.Owner.ContainerID + "@" + r.Owner.IfName }
 
 // CheckWritable returns an error if the records of a network cannot be written.
 func (s Store) CheckWritable(network string) error { return CheckWritable(s.dir(network)) }
