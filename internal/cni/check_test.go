@@ -197,21 +197,6 @@ func (f *fixture) checkWith(p *pod, prevResult string) error {
 	return f.host.Do(func() error { return f.plugin.Check(f.t.Context(), request) })
 }
 
-// TestCheckAtOnce runs CHECK right after ADD, which must succeed.
-func TestCheckAtOnce(t *testing.T) {
-	for _, mode := range crashModes {
-		t.Run(mode, func(t *testing.T) {
-			t.Parallel()
-			f := newFixture(t)
-			f.plugin.Cgroup = testkit.Cgroup(t)
-			for range 7 {
-				p := f.added("a", tampered(mode))
-				f.checkAndDelete(p)
-			}
-		})
-	}
-}
-
 // tables calls fn with the datapath of the node.
 func (f *fixture) tables(fn func(*datapath.Datapath) error) {
 	f.t.Helper()

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+	"sync"
 	"testing"
 
 	"mustang/internal/testkit"
@@ -44,6 +45,32 @@ func TestAddressOfAnotherPod(t *testing.T) {
 	}
 }
 
+// TestAddressesAtOnce adds pods of two networks with one address at once: no more than one gets it, and nothing is left of the other.
+func TestAddressesAtOnce(t *testing.T) {
+	for _, link := range takingModes {
+		t.Run(link, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			one, two := taking(link, "off")
+			first, second := f.pod("a", one), f.pod("b", two)
+			for range 10 {
+				var errs [2]error
+				var all sync.WaitGroup
+				all.Go(func() { errs[0] = f.add(first) })
+				all.Go(func() { errs[1] = f.add(second) })
+				all.Wait()
+				if errs[0] == nil && errs[1] == nil {
+					t.Error("both pods have the address")
+				}
+				f.must(f.del(first))
+				f.must(f.del(second))
+			}
+			f.must(f.add(first))
+			f.must(f.del(first))
+		})
+	}
+}
+
 // noneOf fails the test if the datapath knows addresses of a pod.
 func (f *fixture) noneOf(p *pod) {
 	f.t.Helper()
@@ -75,23 +102,6 @@ func TestNeighboursOutlastFailedAdd(t *testing.T) {
 			f.oneLine(f.add(f.pod("b", two)), "belongs to endpoint")
 			see()
 			f.must(f.check(first))
-		})
-	}
-}
-
-// TestAddressOfGoneDevice gives a pod the address of one that has no device any more, as a DEL that was killed leaves it.
-func TestAddressOfGoneDevice(t *testing.T) {
-	for _, link := range takingModes {
-		t.Run(link, func(t *testing.T) {
-			t.Parallel()
-			f := newFixture(t)
-			one, two := taking(link, "tc")
-			first := f.added("a", one)
-			command(t, first.Namespace, "ip link del eth0")
-			second := f.pod("b", two)
-			f.must(f.add(second))
-			f.must(f.del(first))
-			f.must(f.check(second))
 		})
 	}
 }
