@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/cni"
-	"mustang/internal/cni/handover"
 	"mustang/internal/cni/netconf"
+	"mustang/internal/cni/server"
 	"mustang/internal/version"
 )
 
@@ -23,13 +23,13 @@ import (
 // configuration is at stdin then.
 func (v *verbs) handOver() (end outcome, done bool) {
 	verb := os.Getenv("CNI_COMMAND")
-	if v.loopback || verb == "" || verb == "VERSION" || os.Getenv(handover.AloneVariable) != "" {
+	if v.loopback || verb == "" || verb == "VERSION" || os.Getenv(netconf.AloneVariable) != "" {
 		return end, false
 	}
 	r := request()
 	answer, err := v.ask(&r, verb == "GC")
 	switch {
-	case errors.Is(err, handover.ErrAlone):
+	case errors.Is(err, server.ErrAlone):
 		if r.Config != nil {
 			if err := putBack(r.Config); err != nil {
 				fmt.Fprintln(os.Stderr, err)
@@ -49,14 +49,14 @@ func (v *verbs) handOver() (end outcome, done bool) {
 }
 
 // ask has the agent do a verb. The request gets the configuration if that was read.
-func (v *verbs) ask(r *handover.Request, slow bool) (answer handover.Answer, err error) {
-	agent, err := handover.Dial(socket())
+func (v *verbs) ask(r *server.Request, slow bool) (answer server.Answer, err error) {
+	agent, err := server.Dial(socket())
 	if err != nil {
 		return answer, err
 	}
 	defer agent.Close()
 	if r.Config, err = io.ReadAll(os.Stdin); err != nil {
-		return answer, fmt.Errorf("%w: %w", handover.ErrAlone, err)
+		return answer, fmt.Errorf("%w: %w", server.ErrAlone, err)
 	}
 	ctx, parsed := v.signals.verb(slow)
 	parsed()
@@ -64,12 +64,12 @@ func (v *verbs) ask(r *handover.Request, slow bool) (answer handover.Answer, err
 }
 
 // socket returns the path at which an agent is looked for.
-func socket() string { return cmp.Or(os.Getenv(handover.SocketVariable), handover.DefaultSocket) }
+func socket() string { return cmp.Or(os.Getenv(server.SocketVariable), server.DefaultSocket) }
 
 // request returns a request with the environment of this process.
-func request() handover.Request {
-	r := handover.Request{Version: version.Program(), Layout: cni.Layout(), Environment: map[string]string{}}
-	for _, name := range handover.Variables() {
+func request() server.Request {
+	r := server.Request{Version: version.Program(), Layout: cni.Layout(), Environment: map[string]string{}}
+	for _, name := range server.Variables() {
 		r.Environment[name] = os.Getenv(name)
 	}
 	return r
@@ -79,8 +79,8 @@ func request() handover.Request {
 // ones begin while pods start.
 func await(ctx context.Context, _, _, _ string) error {
 	r := request()
-	r.Environment["CNI_COMMAND"] = handover.Await
-	return handover.AwaitPolicies(ctx, socket(), r)
+	r.Environment["CNI_COMMAND"] = server.Await
+	return server.AwaitPolicies(ctx, socket(), r)
 }
 
 // putBack makes the configuration that was read from stdin readable there again.

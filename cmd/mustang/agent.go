@@ -29,7 +29,6 @@ import (
 	"mustang/internal/agent/status"
 	"mustang/internal/cgroup"
 	"mustang/internal/cni"
-	"mustang/internal/cni/handover"
 	"mustang/internal/cni/netconf"
 	"mustang/internal/cni/server"
 	"mustang/internal/datapath"
@@ -117,7 +116,7 @@ Without --kubeconfig it uses the service account of the pod that it is in.`,
 	flags.StringVar(&o.healthz, "healthz-address", "", "`address` and port that answer at /healthz, /livez and /readyz, such as 0.0.0.0:10256; empty: none")
 	flags.StringVar(&o.metrics, "metrics-address", "", "`address` and port that answer at /metrics, such as 127.0.0.1:10249; empty: none")
 	flags.IntVar(&o.quota, "namespace-quota", 8, "`divisor`: the Services of a namespace, and its NetworkPolicies, have one part in so many of the rows of each map; 1: no quota")
-	flags.StringVar(&o.cniSocket, "cni-socket", handover.DefaultSocket, "`path` of the socket at which it does the work of the CNI plugin, or none; the plugin looks at the default, or $"+handover.SocketVariable)
+	flags.StringVar(&o.cniSocket, "cni-socket", server.DefaultSocket, "`path` of the socket at which it does the work of the CNI plugin, or none; the plugin looks at the default, or $"+server.SocketVariable)
 	nodeagent.AddNodeNamespace(flags, &o.netns)
 	nodeagent.AddRunDir(flags, &o.runDir)
 	return cmd
@@ -206,7 +205,7 @@ func (o agentOptions) claim(ctx context.Context) (unlock func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	socket := cmp.Or(o.cniSocket, handover.DefaultSocket)
+	socket := cmp.Or(o.cniSocket, server.DefaultSocket)
 	used, err := server.InUse(socket)
 	if used {
 		err = fmt.Errorf("another agent serves at %s, with another --run-dir", socket)

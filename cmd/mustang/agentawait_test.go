@@ -17,8 +17,8 @@ import (
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
-	"mustang/internal/cni/handover"
 	"mustang/internal/cni/install"
+	"mustang/internal/cni/server"
 	"mustang/internal/netns"
 	"mustang/internal/testkit"
 )
@@ -65,7 +65,7 @@ func (p *kubePod) object() string {
 func (n *agentNode) add(p *kubePod, config []byte) (end func() error) {
 	n.t.Helper()
 	cmd := exec.Command(n.plugin)
-	cmd.Env = append(n.env(), handover.SocketVariable+"="+n.dir+"/cni/cni.sock", "CNI_COMMAND=ADD", "CNI_CONTAINERID="+p.id, "CNI_IFNAME=eth0",
+	cmd.Env = append(n.env(), server.SocketVariable+"="+n.dir+"/cni/cni.sock", "CNI_COMMAND=ADD", "CNI_CONTAINERID="+p.id, "CNI_IFNAME=eth0",
 		"CNI_PATH=/nowhere", "CNI_NETNS="+p.Path(), "CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME="+p.name+";K8S_POD_UID="+p.uid)
 	var stdout bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(config), &stdout, os.Stderr

@@ -7,8 +7,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -99,19 +101,42 @@ func (a *agentNodes) check() error {
 	return err
 }
 
-// apart lists the links of pods that new pods may not reach.
+// apart lists the links of pods that new pods may not reach, and pods whose link is unknown.
 func (a *agentNodes) apart() (all []string) {
-	records, _ := record.Store{Root: cmp.Or(a.runDir, cni.DefaultRunDir)}.List("") // those that can be read
+	if a.place.ConfDir == "" {
+		return nil
+	}
+	store := record.Store{Root: cmp.Or(a.runDir, cni.DefaultRunDir)}
+	owners, _ := store.Owners(a.pods.Name)
+	records, _ := store.List("") // those that can be read
 	of := map[string]int{}
 	for _, r := range records {
-		if a.place.ConfDir != "" && r.Network == a.pods.Name && r.Link != "" && !netconf.Together(r.Link, a.pods.Link) {
-			of[r.Link]++
+		if r.Network == a.pods.Name {
+			owners = slices.DeleteFunc(owners, func(o record.Owner) bool { return o == r.Owner })
+			if r.Link != "" && !netconf.Together(r.Link, a.pods.Link) && !isGone(r) {
+				of[r.Link]++
+			}
 		}
+	}
+	for _, o := range owners {
+		all = append(all, fmt.Sprintf("record %s cannot be read: run DEL, or remove it", store.Path(a.pods.Name, o)))
 	}
 	for _, link := range slices.Sorted(maps.Keys(of)) {
 		all = append(all, fmt.Sprintf("pods with link %s: %d; new pods with link %s may not reach them: drain the node", link, of[link], a.pods.Link))
 	}
 	return all
+}
+
+// isGone reports whether the network namespace of a pod no longer exists. The path of a namespace that this process cannot see does not tell.
+func isGone(r record.Record) bool {
+	pod, err := netns.Open(r.Netns)
+	if err != nil {
+		_, dir := os.Lstat(filepath.Dir(r.Netns))
+		return r.Netns != "" && dir == nil && errors.Is(err, fs.ErrNotExist)
+	}
+	defer pod.Close()
+	cookie, err := pod.Cookie()
+	return err == nil && r.Cookie != 0 && cookie != r.Cookie
 }
 
 // network returns what joins the pods of nodes. servers returns the addresses of the API server.

@@ -215,13 +215,13 @@ func (n *agentNode) masquerades() bool {
 // TestLinkChange has an agent come with another link mode while pods are attached: the configuration stays until they are gone, or --link-change=drain. It tells which pods.
 func TestLinkChange(t *testing.T) {
 	dir := t.TempDir()
-	attached := func(network, link string, n int) (removes []func() error) {
+	attached := func(network, link string, n int, path ...string) (removes []func() error) {
 		for i := range n {
 			r, err := record.Store{Root: dir}.Open(network, record.Owner{ContainerID: fmt.Sprint(link, i), IfName: "eth0"}, true)
 			if err != nil {
 				t.Fatal(err)
 			}
-			r.Link = link
+			r.Link, r.Netns = link, strings.Join(path, "")
 			if err := r.Save(); err != nil {
 				t.Fatal(err)
 			}
@@ -247,6 +247,7 @@ func TestLinkChange(t *testing.T) {
 	wants("no pods", "veth", "veth", "")
 	removes := attached("mustang", "veth", 2)
 	attached("other", "macvlan", 1)
+	attached("mustang", "macvlan", 1, filepath.Join(dir, "gone"))
 	wants("the same", "veth", "veth", "")
 	wants("one that reaches them", "netkit", "netkit", "")
 	wants("another", "bridge", "netkit", "--link=bridge is not in force without --link-change=drain: pods with link veth: 2; new pods with link bridge may not reach them: drain the node")
@@ -263,6 +264,11 @@ func TestLinkChange(t *testing.T) {
 		}
 	}
 	wants("drained", "bridge", "bridge", "")
+	damaged := record.Store{Root: dir}.Path("mustang", record.Owner{ContainerID: "x", IfName: "eth0"})
+	if err := os.WriteFile(damaged, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	wants("a damaged record", "veth", "bridge", "--link=veth is not in force without --link-change=drain: record "+damaged+" cannot be read: run DEL, or remove it")
 }
 
 // available waits until the network of a node is available.

@@ -193,8 +193,7 @@ func (a *attachment) release(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	_, err = store.Release(a.record.Owner)
-	return err
+	return store.Release(a.record.Owner)
 }
 
 // leasedAddresses returns the pod's reserved addresses; none with another IPAM plugin.

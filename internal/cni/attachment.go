@@ -127,6 +127,7 @@ func (a *attachment) useNetwork(n record.Network) (err error) {
 	n.Bridge, n.OVSDB = a.config.Bridge, a.config.OVSDB // records of earlier versions have none
 	a.network = networkOf(n, a.host, a.mode)
 	a.network.DeleteDevice = a.plugin.DeleteDevice
+	a.record.Place = place(n)
 	return nil
 }
 

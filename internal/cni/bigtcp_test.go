@@ -39,20 +39,6 @@ func TestBigTCP(t *testing.T) {
 	}
 }
 
-// TestBigTCPReachesEarlierPods adds a pod, and then another with BIG TCP: the kernel must not cut what that sends to the
-// first, whose CHECK finds nothing.
-func TestBigTCPReachesEarlierPods(t *testing.T) {
-	f := newFixture(t)
-	first := f.added("first", network("net", "veth", `,"bigTCP":"off"`))
-	device := first.result.Interfaces[0].Name
-	f.wantPackets(f.host, device, rtnl.PacketBytes)
-	f.added("second", network("net", "veth", `,"bigTCP":"on"`))
-	f.wantPackets(f.host, device, rtnl.BigTCPBytes)
-	f.wantPackets(first.Namespace, "eth0", rtnl.PacketBytes)
-	first.request.Config = network("net", "veth", `,"bigTCP":"on"`)
-	f.must(f.check(first))
-}
-
 // limit sets the limits of the uplink.
 func (f *fixture) limit(bytes int) {
 	f.t.Helper()

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"net"
 	"net/netip"
 	"slices"
 
@@ -40,18 +41,17 @@ func (p *Plugin) detach(ctx context.Context, c netconf.Config, r Request) error 
 	return a.deleteAll(ctx)
 }
 
-// deleteAll deletes what the record lists and, unless it says that ADD finished, what else may exist: it is lost, or
-// its last lines are.
+// deleteAll deletes what the record lists or, if it is lost, what else may exist.
 func (a *attachment) deleteAll(ctx context.Context) error {
 	if a.record.Done {
 		return a.delete(ctx)
 	}
-	recorded := a.record.Boot != ""
-	err := a.reconstruct()
-	if err != nil && !recorded {
-		return errors.Join(err, a.record.Remove())
+	if a.record.Boot == "" {
+		if err := a.reconstruct(); err != nil {
+			return errors.Join(err, a.record.Remove())
+		}
 	}
-	if err := errors.Join(err, a.delete(ctx)); err != nil {
+	if err := a.delete(ctx); err != nil {
 		return err
 	}
 	return a.plugin.sweep(ctx) // the datapath may hold addresses that no record and no lease names
@@ -71,7 +71,11 @@ func (a *attachment) delete(ctx context.Context) error {
 	if err := errors.Join(err, a.deleteHostPorts(ctx), a.deleteLink(), a.deleteServices(ctx)); err != nil {
 		return err
 	}
-	_ = a.syncAddresses() // they are released next
+	_ = a.syncAddresses()        // they are released next
+	if r := a.record; r.Leased { // another pod can get the addresses now: a DEL that is repeated must not delete what that has
+		r.Linked, r.Endpoint, r.Guarded, r.Admitted, r.Ports = false, false, false, false, nil
+		_ = a.save() // a full disk
+	}
 	if err := a.releaseAddresses(ctx); err != nil {
 		return err
 	}
@@ -93,90 +97,37 @@ func (a *attachment) findPod() {
 	a.pod = pod
 }
 
-// reconstruct fills in a record that is lost or incomplete with all parts that may exist. The configuration may
-// be invalid and lack any of its values.
+// reconstruct fills in a record that is lost with all parts that may exist. The configuration may be invalid and lack any
+// of its values.
 func (a *attachment) reconstruct() error {
 	r := a.record
-	recorded := r.Boot != ""
-	r.Bridge, r.OVSDB = cmp.Or(r.Bridge, a.config.Bridge), cmp.Or(r.OVSDB, a.config.OVSDB)
-	r.IPAM = cmp.Or(r.IPAM, a.config.IPAM.Type, netconf.IPAMType)
-	if !a.config.Chained {
-		r.HostIfName = record.DeviceName(a.config.Name, r.Owner)
-	}
-	addresses, err := a.reconstructAddresses()
+	r.Bridge, r.OVSDB, r.IPAM = a.config.Bridge, a.config.OVSDB, cmp.Or(a.config.IPAM.Type, netconf.IPAMType)
+	addresses, err := a.leasedAddresses()
 	if err != nil {
 		return err
 	}
-	r.Endpoint, r.Guarded = r.Endpoint || len(addresses) > 0, r.Guarded || len(addresses) > 0
-	if len(addresses) == 0 {
-		// The pod may have chosen these. No endpoint is deleted by them, but by the device that is gone then.
-		addresses = a.deviceAddresses()
-	}
-	if len(r.Addresses) == 0 {
-		r.Addresses = addrsOf(addresses)
-	}
+	r.Addresses = addrsOf(addresses)
+	r.Endpoint, r.Guarded = len(addresses) > 0, len(addresses) > 0
 	if a.pod != nil {
 		if r.Cookie, err = a.pod.Cookie(); err != nil {
 			return err
 		}
-		r.Admitted = r.Admitted || a.config.TranslatesSockets() // another attachment that needs it has a record
+		r.Admitted = a.config.TranslatesSockets() // another attachment that needs it has a record
 	}
 	host, err := hostAddrs(a.host)
 	if err != nil {
 		return err
 	}
-	if len(r.Ports) == 0 {
-		for _, port := range a.config.Runtime.Ports {
-			r.Ports = append(r.Ports, portServices(port, host, addresses)...)
-		}
+	for _, port := range a.config.Runtime.Ports {
+		r.Ports = append(r.Ports, portServices(port, host, addresses)...)
 	}
 	if a.config.Chained {
 		return nil
 	}
-	r.Leased = r.Leased || !recorded || r.IPAM == netconf.IPAMType // another plugin may be missing, which has leased nothing then
-	if r.Linked {
-		return nil
-	}
+	r.Leased, r.HostIfName = true, record.DeviceName(a.config.Name, r.Owner)
 	_, r.Routers, _ = a.config.HostPrefixes(addresses) // without gateways there are no routes
 	a.reconstructLink()
 	return nil
-}
-
-// reconstructAddresses returns the pod's reserved addresses, or those of the previous result.
-func (a *attachment) reconstructAddresses() ([]netconf.PodAddress, error) {
-	addresses, err := a.leasedAddresses()
-	if err != nil || len(addresses) > 0 {
-		return addresses, err
-	}
-	previous, err := a.config.PreviousResult()
-	if err != nil {
-		return nil, nil
-	}
-	for _, prefix := range prefixesOf(previous) {
-		addresses = append(addresses, netconf.PodAddress{Prefix: prefix})
-	}
-	return addresses, nil
-}
-
-// deviceAddresses returns the addresses of the pod's device, if its peer is the host device of the attachment.
-func (a *attachment) deviceAddresses() (out []netconf.PodAddress) {
-	if a.pod == nil || a.record.HostIfName == "" {
-		return nil
-	}
-	peer, err := rtnl.In(a.host).Device(a.record.HostIfName)
-	if err != nil {
-		return nil
-	}
-	device, err := rtnl.In(a.pod).Device(a.record.Owner.IfName)
-	if err != nil || device.PeerIndex != peer.Index {
-		return nil
-	}
-	for _, prefix := range device.Addrs {
-		if prefix.Addr().IsGlobalUnicast() {
-			out = append(out, netconf.PodAddress{Prefix: prefix})
-		}
-	}
-	return out
 }
 
 // reconstructLink determines the link mode of the attachment, if it has a link.
@@ -199,8 +150,18 @@ func (a *attachment) reconstructLink() {
 	if err != nil {
 		return
 	}
-	// Without a host device of this name, the pod's device may belong to the attachment because of which ADD failed.
-	r.Linked = mode.Traits().Needs != podlink.NeedsUplink || a.ownsDevice()
+	switch mode.Traits().Needs {
+	case podlink.NeedsUplink:
+		// Without a host device of this name, the pod's device may belong to the attachment because of which ADD failed.
+		r.Linked = a.ownsDevice()
+	case podlink.NeedsOpenVSwitch: // ADD has failed without its database
+		conn, err := net.Dial("unix", r.OVSDB)
+		if r.Linked = err == nil; r.Linked {
+			_ = conn.Close()
+		}
+	default:
+		r.Linked = true
+	}
 }
 
 // ownsDevice reports whether the pod's device has an address of the attachment.

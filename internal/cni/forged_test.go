@@ -4,7 +4,6 @@ package cni
 
 import (
 	"bytes"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -41,34 +40,6 @@ func TestDelOfOtherName(t *testing.T) {
 	}
 	if _, err := rtnl.In(f.host).Device(record.DeviceName("net", p.request.owner())); err == nil {
 		t.Error("the device of the attachment is left")
-	}
-}
-
-// TestDelOfHalfRecord cuts a record after each of its lines but the last: DEL and GC delete all that ADD has made.
-func TestDelOfHalfRecord(t *testing.T) {
-	t.Parallel()
-	for _, mode := range crashModes {
-		t.Run(mode, func(t *testing.T) {
-			t.Parallel()
-			f := newCrashFixture(t, mode)
-			before := f.left()
-			for lines := 0; ; lines++ {
-				p := f.added(fmt.Sprint("a", lines), everything(mode))
-				path := f.plugin.records().Path("net", p.request.owner())
-				data, err := os.ReadFile(path)
-				f.must(err)
-				all := strings.SplitAfter(strings.TrimSpace(string(data)), "\n\n")
-				if lines == len(all) {
-					f.must(f.del(p))
-					return
-				}
-				// What is left of the last line is its first half.
-				cut := strings.Join(all[:lines], "") + all[lines][:len(all[lines])/2]
-				f.must(os.WriteFile(path, []byte(cut), 0o600))
-				f.must(f.del(p))
-				f.same(before, fmt.Sprintf("%d of %d lines of %s", lines, len(all), mode))
-			}
-		})
 	}
 }
 

@@ -4,7 +4,6 @@ package cni
 
 import (
 	"errors"
-	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -118,21 +117,4 @@ func TestForwardingKeepsAddresses(t *testing.T) {
 		t.Errorf("the settings are %s: the advertised address will expire", got)
 	}
 	f.must(f.del(pod))
-}
-
-// TestEnableForwarding has an agent need a host that forwards: in the families of its addresses.
-func TestEnableForwarding(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	f.must(rtnl.In(f.host).SetSysctl(podlink.IPv4Forwarding, "0"))
-	for _, c := range []struct{ address, want string }{{"", "0 0 1"}, {"192.0.2.1", "1 0 1"}, {"fd00::1", "1 1 1"}} {
-		var addresses []netip.Addr
-		if c.address != "" {
-			addresses = append(addresses, netip.MustParseAddr(c.address))
-		}
-		f.must(EnableForwarding(f.host, addresses))
-		if got := f.settings(); got != c.want {
-			t.Errorf("with %q: the settings are %s, want %s", c.address, got, c.want)
-		}
-	}
 }

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
 	"slices"
 	"strings"
@@ -19,60 +20,50 @@ import (
 )
 
 // The host has the gateways of a network's subnets. They change only while the network has no pods: a pod reaches nothing without its gateway, and another
-// host may have the former subnet.
+// host may have the former subnet. The device that has them can be the administrator's, as a bridge with the node's own address: only what the plugin has
+// created is deleted.
 
-// RetireGateways removes from the host the gateways of a network that are in none of some subnets. The error names the pods that the network has, if it has
-// any, or is an error of the records or of the link mode.
+const (
+	// devicePrefix begins the names that the plugin gives to devices.
+	devicePrefix = "mst"
+	// maxNames is the number of pods that an error names.
+	maxNames = 10
+)
+
+// RetireGateways removes from the host the gateways of a network if one of them is in none of some subnets. The error names the pods that the network has,
+// if it has any, or is an error of the records or of the link mode.
 func (p *Plugin) RetireGateways(host *netns.Namespace, network string, subnets []netip.Prefix) error {
 	boot, err := ipam.BootID()
 	if err != nil {
 		return err
 	}
-	store := p.records()
-	stale := func() (n record.Network, gateways []netip.Prefix) {
-		n, _ = store.Network(network)
-		return n, slices.DeleteFunc(slices.Clone(n.Gateways), func(g netip.Prefix) bool {
-			return slices.ContainsFunc(subnets, func(s netip.Prefix) bool { return s.Masked() == g.Masked() })
+	stale := func() (n record.Network, ok bool) {
+		n, _ = p.records().Network(network)
+		return n, n.Boot == boot && slices.ContainsFunc(n.Gateways, func(g netip.Prefix) bool {
+			return !slices.ContainsFunc(subnets, func(s netip.Prefix) bool { return s.Masked() == g.Masked() })
 		})
 	}
-	if n, gateways := stale(); len(gateways) == 0 || n.Boot != boot {
+	if _, ok := stale(); !ok {
 		return nil // without waiting
 	}
-	unlock, err := store.LockNetwork(network)
+	unlock, err := p.records().LockNetwork(network)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	n, gateways := stale()
-	if len(gateways) == 0 {
+	from, ok := stale()
+	if !ok {
 		return nil
 	}
-	next := n
-	next.Gateways = subnets
-	_, err = p.leave(host, network, nil, change{from: n, to: next, stale: gateways})
+	to := from
+	to.Gateways = subnets
+	_, err = p.leave(host, network, nil, [2]record.Network{from, to})
 	return err
 }
 
-// change is that of what the pods of a network share on the host: another device, or gateways that go.
-type change struct {
-	from, to record.Network
-	moves    bool
-	stale    []netip.Prefix
-}
-
-// changeOf compares two states of a network. ok is false if nothing of the first one has to go.
-func changeOf(from, to record.Network) (c change, ok bool) {
-	at, _, err := gatewayDevice(from)
-	next, _, nextErr := gatewayDevice(to)
-	if err != nil || nextErr != nil {
-		return c, false // a link mode of another version
-	}
-	c = change{from: from, to: to, stale: from.Gateways}
-	c.moves = at != next || !netconf.Together(from.Link, to.Link) || onParent(to.Link) && from.Parent != to.Parent
-	if !c.moves {
-		c.stale = slices.DeleteFunc(slices.Clone(from.Gateways), func(g netip.Prefix) bool { return slices.Contains(to.Gateways, g) })
-	}
-	return c, c.moves || len(c.stale) > 0
+// moves reports whether a network that changes gets another device for its gateways, or a link by which its pods do not reach those of before.
+func moves(from, to record.Network) bool {
+	return place(from) != place(to) || !netconf.Together(from.Link, to.Link)
 }
 
 // leave removes from the host what goes with a change of a network: gateways, masquerading and, if the network moves, the device if the plugin has created it.
@@ -80,7 +71,7 @@ func changeOf(from, to record.Network) (c change, ok bool) {
 //
 // The caller holds the lock of the network. ADD records its addresses before it looks whether the network is complete, and does that with the lock of
 // the gateways: its pod is found here, or it finds the record that is saved here.
-func (p *Plugin) leave(host *netns.Namespace, network string, own *record.Record, c change) (pods []string, err error) {
+func (p *Plugin) leave(host *netns.Namespace, network string, own *record.Record, change [2]record.Network) (pods []string, err error) {
 	unlock, err := p.records().LockGateways()
 	if err != nil {
 		return nil, err
@@ -90,74 +81,48 @@ func (p *Plugin) leave(host *netns.Namespace, network string, own *record.Record
 	if err != nil {
 		return nil, err
 	}
-	device, _, err := gatewayDevice(c.from)
-	if err != nil {
-		return nil, err
-	}
-	others := map[string]bool{}
+	n, to := change[0], change[1]
+	shared, used := false, []netip.Addr{}
 	for _, r := range records {
-		switch {
+		switch other, _ := p.records().Network(r.Network); {
 		case r.Link == "" && len(r.Addresses) == 0: // its ADD has not looked for the network
-		case r.Network != network:
-			others[r.Network] = true
-		case own == nil || r.Owner != own.Owner:
+		case r.Network == network && (own == nil || r.Owner != own.Owner):
 			pods = append(pods, cmp.Or(r.Pod, r.Owner.String()))
+		case r.Network != network && device(other) == device(n):
+			shared = true
+			for _, g := range other.Gateways {
+				used = append(used, g.Addr())
+			}
 		}
 	}
 	if len(pods) > 0 {
-		return pods, c.refused(network, pods)
+		return pods, refuse(network, change, pods)
 	}
-	shared, used := p.gatewaysOfOthers(device, others)
-	if c.moves && !shared {
-		err = tearDown(host, c.from)
+	if moves(n, to) && !shared {
+		err = tearDown(host, n)
 	} else {
-		err = removeGateways(host, c.from, slices.DeleteFunc(slices.Clone(c.stale), func(g netip.Prefix) bool { return slices.Contains(used, g.Addr()) }))
+		err = removeGateways(host, n, slices.DeleteFunc(slices.Clone(n.Gateways), func(g netip.Prefix) bool { return slices.Contains(used, g.Addr()) }))
 	}
 	if err := errors.Join(err, removeMasquerade(host, network)); err != nil {
 		return nil, err
 	}
-	n := c.from
-	n.Gateways = slices.DeleteFunc(slices.Clone(n.Gateways), func(g netip.Prefix) bool { return slices.Contains(c.stale, g) })
-	n.Digest = "" // the next ADD sets up the rest
+	n.Gateways, n.Digest = nil, "" // the next ADD sets up the network
 	return nil, p.records().SaveNetwork(network, n)
 }
 
-// maxNames is the number of pods that an error names.
-const maxNames = 10
-
-// refused is the error of a change of a network with pods.
-func (c change) refused(network string, pods []string) error {
+// refuse is the error of a change of a network with pods.
+func refuse(network string, change [2]record.Network, pods []string) error {
+	var states [2]string
+	for i, n := range change {
+		states[i] = fmt.Sprintf("link %s with gateways %v at %s", n.Link, n.Gateways, place(n))
+	}
 	slices.Sort(pods)
 	more := ""
 	if n := len(pods) - maxNames; n > 0 {
 		pods, more = pods[:maxNames], fmt.Sprintf(" and %d more", n)
 	}
 	return netconf.Invalidf("network %s cannot change from %s to %s while it has pods: delete first %s%s",
-		network, place(c.from), place(c.to), strings.Join(pods, ", "), more)
-}
-
-// place tells what a change is about.
-func place(n record.Network) string {
-	device, _, _ := gatewayDevice(n)
-	if onParent(n.Link) {
-		device += " on " + n.Parent
-	}
-	return fmt.Sprintf("link %s with gateways %v at %s", n.Link, n.Gateways, device)
-}
-
-// gatewaysOfOthers returns whether some networks have their gateways at a device, and which.
-func (p *Plugin) gatewaysOfOthers(device string, networks map[string]bool) (shared bool, gateways []netip.Addr) {
-	for name := range networks {
-		other, ok := p.records().Network(name)
-		if at, _, err := gatewayDevice(other); !ok || err != nil || at != device {
-			continue
-		}
-		shared = true
-		for _, g := range other.Gateways {
-			gateways = append(gateways, g.Addr())
-		}
-	}
-	return shared, gateways
+		network, states[0], states[1], strings.Join(pods, ", "), more)
 }
 
 // removeGateways removes gateways of a network from the host. Those that the host had before the network are its administrator's, as the address
@@ -167,42 +132,105 @@ func removeGateways(host *netns.Namespace, n record.Network, gateways []netip.Pr
 	if len(gateways) == 0 {
 		return nil
 	}
-	device, single, err := gatewayDevice(n)
+	mode, err := podlink.Lookup(n.Link)
 	if err != nil {
 		return err
 	}
-	if single {
-		gateways = slices.Clone(gateways)
-		for i, gateway := range gateways {
-			gateways[i] = netip.PrefixFrom(gateway.Addr(), gateway.Addr().BitLen())
+	gateways = slices.Clone(gateways)
+	for i, g := range gateways {
+		if t := mode.Traits(); t.Routed || t.Layer3 { // the device has no neighbours
+			gateways[i] = netip.PrefixFrom(g.Addr(), g.Addr().BitLen())
 		}
 	}
-	if n.Created == 0 && strings.HasPrefix(device, devicePrefix) {
-		return rtnl.In(host).RemoveAddresses(device, gateways)
+	if n.Created == 0 && strings.HasPrefix(device(n), devicePrefix) {
+		return rtnl.In(host).RemoveAddresses(device(n), gateways)
 	}
-	return rtnl.In(host).RemoveOwnAddresses(device, gateways)
+	return rtnl.In(host).RemoveOwnAddresses(device(n), gateways)
 }
 
-// gatewayDevice returns the host's device that has the gateways of a network, and whether they are single addresses there, as it has no neighbours.
-func gatewayDevice(n record.Network) (device string, single bool, err error) {
+// device returns the host's device that has the gateways of a network, or "" for a link mode of another version.
+func device(n record.Network) string {
 	mode, err := podlink.Lookup(n.Link)
 	if err != nil {
-		return "", false, err
+		return ""
 	}
-	traits := mode.Traits()
-	switch {
+	switch traits := mode.Traits(); {
 	case traits.Routed:
-		device = "lo"
+		return "lo"
 	case traits.Bridge:
-		device = cmp.Or(n.Bridge, traits.HostDevice)
+		return cmp.Or(n.Bridge, traits.HostDevice)
 	default:
-		device = traits.HostDevice
+		return traits.HostDevice
 	}
-	return device, traits.Routed || traits.Layer3, nil
+}
+
+// place returns the device that has the gateways of a network, with its parent.
+func place(n record.Network) string {
+	if onParent(n.Link) {
+		return device(n) + " on " + n.Parent
+	}
+	return device(n)
 }
 
 // onParent reports whether the host's device of a link mode is on the parent.
 func onParent(link string) bool {
 	mode, err := podlink.Lookup(link)
 	return err == nil && mode.Traits().Needs == podlink.NeedsUplink
+}
+
+// setUpDevice runs Setup, and returns whose the device with the gateways is, as [record.Network.Created] tells it. Where the plugin is killed
+// before that is recorded, the device counts as found, and stays.
+func (a *attachment) setUpDevice(want record.Network) (created int, err error) {
+	before, err := indexOf(a.host, device(want))
+	if err != nil {
+		return 0, err
+	}
+	if err := a.mode.Setup(a.network); err != nil || a.mode.Traits().Routed {
+		return 0, err
+	}
+	if before == 0 {
+		return indexOf(a.host, device(want))
+	}
+	// What the networks of this boot that share the device have recorded. An index that the device no longer has is that of another one, which somebody
+	// has replaced.
+	created = record.Found
+	for _, name := range a.plugin.records().Networks() {
+		n, ok := a.plugin.records().Network(name)
+		switch {
+		case !ok || n.Boot != want.Boot || device(n) != device(want):
+		case n.Created == before:
+			return before, nil
+		case n.Created == 0:
+			created = 0
+		}
+	}
+	return created, nil
+}
+
+// tearDown deletes the device that has a network's gateways if the plugin has created it, or else removes the gateways that it has
+// added there. Open vSwitch knows itself whose a bridge is. A record of an earlier version does not tell: then the name of the device does.
+func tearDown(host *netns.Namespace, n record.Network) error {
+	mode, err := podlink.Lookup(n.Link)
+	if err != nil {
+		return err
+	}
+	index, err := indexOf(host, device(n))
+	if err != nil {
+		return err
+	}
+	traits := mode.Traits()
+	created := !traits.Routed && n.Created == index || n.Created == 0 && strings.HasPrefix(device(n), devicePrefix)
+	if created || traits.Needs == podlink.NeedsOpenVSwitch {
+		return mode.Teardown(networkOf(n, host, mode))
+	}
+	return removeGateways(host, n, n.Gateways)
+}
+
+// indexOf returns the index of a device of the host, or 0 if it is missing.
+func indexOf(host *netns.Namespace, name string) (int, error) {
+	found, err := rtnl.In(host).Device(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, nil
+	}
+	return found.Index, err
 }

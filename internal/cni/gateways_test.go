@@ -85,85 +85,6 @@ func TestSubnetOfAnotherNetwork(t *testing.T) {
 	})
 }
 
-// TestSubnetAtAnotherBridge has a network leave a subnet that another one at a bridge of its own has by then: the gateway goes from the first bridge.
-func TestSubnetAtAnotherBridge(t *testing.T) {
-	t.Parallel()
-	requireLink(t, "bridge")
-	f := newFixture(t)
-	before := network("one", "bridge", `,"bridge":"br-one"`)
-	after := moved(before, "114", "115")
-	f.must(f.del(f.added("a", before)))
-	p := f.added("b", bytes.ReplaceAll(bytes.ReplaceAll(before, []byte(`"one"`), []byte(`"two"`)), []byte("br-one"), []byte("br-two")))
-	q := f.added("c", after)
-	f.reachGateways(p, q)
-	f.must(f.del(p))
-	f.must(f.del(q))
-}
-
-// TestSubnetOfFormerNetwork has a network leave a subnet that another one has had too, whose pods have all gone: the gateway goes.
-func TestSubnetOfFormerNetwork(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	before := network("one", "veth", "")
-	f.must(f.del(f.added("a", bytes.ReplaceAll(before, []byte(`"one"`), []byte(`"two"`)))))
-	f.must(f.del(f.added("b", before)))
-	f.must(f.plugin.RetireGateways(f.host, "one", []netip.Prefix{netip.MustParsePrefix("10.115.0.0/24"), netip.MustParsePrefix("fd00:115::/64")}))
-	if text := command(t, f.host, "ip -o addr show"); strings.Contains(text, "10.114.0.1/") || strings.Contains(text, "fd00:114::1/") {
-		t.Errorf("the gateway is there: %s", text)
-	}
-	p := f.added("c", bytes.ReplaceAll(before, []byte(`"one"`), []byte(`"two"`)))
-	f.reachGateways(p)
-	f.checkAndDelete(p)
-}
-
-// TestSubnetResized makes the subnets of a network larger or smaller: the gateway is the same address.
-func TestSubnetResized(t *testing.T) {
-	small4, large4 := `[{"subnet":"10.120.0.0/25"}]`, `[{"subnet":"10.120.0.0/24","rangeStart":"10.120.0.%d"}]`
-	small6, large6 := `[{"subnet":"fd00:120::/80"}]`, `[{"subnet":"fd00:120::/64","rangeStart":"fd00:120::5:0:0:2"}]`
-	far := fmt.Sprintf(large4, 200) // not in the small one
-	for _, mode := range modes() {
-		for _, c := range []struct{ name, first, second string }{
-			{"larger", small4 + "," + small6, far + "," + large6},
-			{"smaller", far + "," + large6, small4 + "," + small6},
-		} {
-			t.Run(mode.Name()+"/"+c.name, func(t *testing.T) {
-				t.Parallel()
-				testkit.RequireMode(t, mode.Probe())
-				newFixture(t).resize(mode, c.first, c.second)
-			})
-		}
-	}
-}
-
-// resize adds pods of a network in some ranges, and then in others of another size.
-func (f *fixture) resize(mode podlink.Mode, first, second string) {
-	in := func(ranges string) []byte {
-		return fmt.Appendf(nil, `{"cniVersion":"1.1.0","name":"net","type":"mustang-cni","link":%q,"parent":"uplink","services":"tc",
-			"ipam":{"type":"mustang","ranges":[%s]}}`, mode.Name(), ranges)
-	}
-	p := f.added("a", in(first))
-	f.oneLine(f.add(f.pod("b", in(second))), "delete first")
-	f.reachGateways(p)
-	f.checkAndDelete(p)
-	p = f.added("c", in(second))
-	f.reachGateways(p)
-	f.checkAndDelete(p)
-}
-
-// TestSubnetAroundFormer moves a network into a subnet that contains the one before: the gateway of before is an address for pods then.
-func TestSubnetAroundFormer(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	in := func(ranges string) []byte {
-		return fmt.Appendf(nil, `{"cniVersion":"1.1.0","name":"net","type":"mustang-cni","link":"veth","services":"tc","ipam":{"type":"mustang","ranges":[[%s]]}}`, ranges)
-	}
-	f.must(f.del(f.added("a", in(`{"subnet":"10.120.1.0/24"}`))))
-	f.must(f.plugin.RetireGateways(f.host, "net", []netip.Prefix{netip.MustParsePrefix("10.120.0.0/16")}))
-	p := f.added("b", in(`{"subnet":"10.120.0.0/16","rangeStart":"10.120.1.1","rangeEnd":"10.120.1.1"}`))
-	f.reachGateways(p)
-	f.checkAndDelete(p)
-}
-
 // TestRetireDuringAdd retires the gateways of a network while an ADD in their subnets runs, which has found the network complete: the pod has its gateway, whether it is
 // refused or not.
 func TestRetireDuringAdd(t *testing.T) {
@@ -194,36 +115,6 @@ func TestRetireDuringAdd(t *testing.T) {
 		}
 		f.must(err)
 		f.checkAndDelete(p)
-	}
-}
-
-// TestRetireDuringAddOfAnother has a network leave a subnet while an ADD runs in another one that shares it, and has no pods yet: the pod has its gateway.
-func TestRetireDuringAddOfAnother(t *testing.T) {
-	for _, link := range crashModes {
-		t.Run(link, func(t *testing.T) {
-			t.Parallel()
-			f := newFixture(t)
-			one := network("one", link, "")
-			two := strings.NewReplacer(`"one"`, `"two"`, `.0/24"`, `.0/24","rangeStart":"10.114.0.100"`, `::/64"`, `::/64","rangeStart":"fd00:114::100"`)
-			f.manyRecords(f.added("a", network("other", "veth", "")), 500)
-			for i := range testkit.Repeats(10, 100) {
-				p := f.pod(fmt.Sprint("d", i), []byte(two.Replace(string(one))))
-				f.must(f.del(f.added(fmt.Sprint("b", i), one)))
-				if i > 0 { // the network is complete; the first time it is not there
-					f.must(f.del(f.added(fmt.Sprint("c", i), p.request.Config)))
-				}
-				retired := make(chan error, 1)
-				retire := *f.plugin
-				go func() {
-					retired <- retire.RetireGateways(f.host, "one", elsewhere)
-				}()
-				time.Sleep(time.Duration(i%10) * 2 * time.Millisecond)
-				err := f.add(p)
-				f.must(<-retired)
-				f.must(err)
-				f.checkAndDelete(p)
-			}
-		})
 	}
 }
 

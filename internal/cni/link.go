@@ -106,24 +106,7 @@ func (a *attachment) deleteLink() error {
 	network := podlink.Network{
 		Host: a.host, Bridge: a.record.Bridge, OVSDB: a.record.OVSDB, Routers: a.record.Routers, DeleteDevice: a.plugin.DeleteDevice,
 	}
-	return mode.Delete(network, a.podWith(a.routedAddresses()))
-}
-
-// routedAddresses returns the pod's addresses without those to which the host needs its route for another pod: ADD of a pod that asks for an address
-// finds the route of the one that has it.
-func (a *attachment) routedAddresses() []netip.Addr {
-	if len(a.record.Routers) == 0 {
-		return a.record.Addresses // the host has no routes, or they go with the pod's device
-	}
-	own := slices.Clone(a.record.Addresses)
-	records, _ := a.plugin.records().List("")
-	for _, r := range records {
-		same := r.Network == a.record.Network && r.Owner == a.record.Owner
-		if !same && r.Linked && r.Link == a.record.Link && len(r.Routers) > 0 {
-			own = slices.DeleteFunc(own, func(ip netip.Addr) bool { return slices.Contains(r.Addresses, ip) })
-		}
-	}
-	return own
+	return mode.Delete(network, a.podWith(a.record.Addresses))
 }
 
 // validateRoutes checks the pod's routes against its addresses and the link mode. It leaves out those of an IPAM plugin that can't be.

@@ -82,13 +82,13 @@ func (a *attachment) leaveFormer(want record.Network) (stay []netip.Prefix, err 
 	if !ok || have.Boot != want.Boot {
 		return nil, nil
 	}
-	c, ok := changeOf(have, want)
-	if !ok {
+	stale := slices.DeleteFunc(slices.Clone(have.Gateways), func(g netip.Prefix) bool { return slices.Contains(want.Gateways, g) })
+	if len(stale) == 0 && !moves(have, want) || device(have) == "" {
 		return nil, nil
 	}
-	pods, err := a.plugin.leave(a.host, a.config.Name, a.record, c)
-	if len(pods) > 0 && !c.moves && !a.config.IPAM.BuiltIn() {
-		return c.stale, nil
+	pods, err := a.plugin.leave(a.host, a.config.Name, a.record, [2]record.Network{have, want})
+	if len(pods) > 0 && !moves(have, want) && !a.config.IPAM.BuiltIn() {
+		return stale, nil
 	}
 	return nil, err
 }

@@ -50,20 +50,6 @@ func TestAddressesOfTheHost(t *testing.T) {
 	}
 }
 
-// TestAddressBesideTheGateway adds an address of the host in a network's subnet, which the kernel counts as the second one there. It stays when the network goes.
-func TestAddressBesideTheGateway(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	before := network("net", "bridge", "")
-	f.must(f.del(f.added("a", before)))
-	command(t, f.host, "ip addr add 10.113.0.5/24 dev mst0")
-	f.must(f.del(f.added("b", moved(before, "113", "114"))))
-	text := command(t, f.host, "ip -o addr show dev mst0")
-	if !strings.Contains(text, " 10.113.0.5/24 ") || strings.Contains(text, " 10.113.0.1/24 ") {
-		t.Errorf("want 10.113.0.5/24 alone: %s", text)
-	}
-}
-
 // TestRemoveNetworks removes networks at bridges: those that the plugin has created go, those of the host stay with what they had.
 func TestRemoveNetworks(t *testing.T) {
 	for _, c := range []struct {
@@ -162,19 +148,6 @@ func forgetCreation(t *testing.T, f *fixture) {
 			t.Fatalf("%s does not tell who created the bridge: %s", path, data)
 		}
 		f.must(os.WriteFile(path, without, 0o600))
-	}
-}
-
-// TestRemoveNetworksKeepsAddresses removes a network whose gateway the host had before.
-func TestRemoveNetworksKeepsAddresses(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	command(t, f.host, "ip link set lo up")
-	command(t, f.host, "ip addr add 10.113.0.1/32 dev lo")
-	f.must(f.del(f.added("a", network("net", "veth", ""))))
-	f.must(f.plugin.RemoveNetworks(f.host))
-	if text := command(t, f.host, "ip -o addr show dev lo"); !strings.Contains(text, " 10.113.0.1/32 ") || strings.Contains(text, "fd00:113::1") {
-		t.Errorf("want 10.113.0.1 without fd00:113::1: %s", text)
 	}
 }
 

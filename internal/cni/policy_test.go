@@ -123,18 +123,3 @@ func TestPolicies(t *testing.T) {
 		})
 	}
 }
-
-// TestPoliciesRefused refuses pods with labels that no policy could select.
-func TestPoliciesRefused(t *testing.T) {
-	f := newFixture(t)
-	for _, more := range []string{`,"services":"off"`, `,"services":"socket","policies":"off"`} {
-		p := f.pod("a", network("net", "veth", more))
-		p.request.Args = "K8S_POD_NAMESPACE=shop;LABELS=app:web"
-		before := f.left()
-		f.oneLine(f.add(p), "policies", "labels")
-		f.same(before, "a refused ADD")
-		p.request.Args = "K8S_POD_NAMESPACE=shop;K8S_POD_NAME=x"
-		f.must(f.add(p))
-		f.must(f.del(p))
-	}
-}

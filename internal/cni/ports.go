@@ -11,6 +11,7 @@ import (
 	"slices"
 
 	"mustang/internal/cni/netconf"
+	"mustang/internal/cni/record"
 	"mustang/internal/datapath"
 	"mustang/internal/netns"
 	"mustang/internal/rtnl"
@@ -134,16 +135,14 @@ func (a *attachment) deleteHostPorts(ctx context.Context) error {
 	}
 	defer unlock()
 	if err := a.findDatapath(); isNoDatapath(err) {
-		return a.plugin.records().Unclaim(a.record)
+		return nil
 	} else if err != nil {
 		return err
 	}
 	var errs []error
-	others := a.portsOfOthers()
 	for _, port := range a.record.Ports {
-		alike := func(other service.Service) bool { return other.Key() == port.Key() && other.SameBackends(port) }
 		own, err := a.ownsPort(ctx, port)
-		if own && !slices.ContainsFunc(others, alike) {
+		if own {
 			err = a.dp.Services().Delete(ctx, service.CNI, port.Key())
 		}
 		if !errors.Is(err, fs.ErrNotExist) {
@@ -151,17 +150,6 @@ func (a *attachment) deleteHostPorts(ctx context.Context) error {
 		}
 	}
 	return errors.Join(append(errs, a.deleteUplinks(ctx))...)
-}
-
-// portsOfOthers returns the host ports of all other attachments: where DEL is repeated, one may have the pod's address and its ports by now.
-func (a *attachment) portsOfOthers() (ports []service.Service) {
-	records, _ := a.plugin.records().List("")
-	for _, r := range records {
-		if r.Network != a.record.Network || r.Owner != a.record.Owner {
-			ports = append(ports, r.Ports...)
-		}
-	}
-	return ports
 }
 
 // hostAddrs returns the unicast addresses of the host, loopback included.
@@ -202,7 +190,7 @@ func portServices(p netconf.Port, host []netip.Addr, pod []netconf.PodAddress) [
 }
 
 // The uplinks of the datapath belong to the plugin, and nothing else adds any. Each is
-// claimed by the attachments whose host ports it serves, and deleted with the last claim.
+// deleted with the last attachment whose host ports it serves.
 
 // addUplink attaches the datapath to the parent device, if there is one. The caller holds the lock of the host ports.
 func (a *attachment) addUplink(ctx context.Context) error {
@@ -214,7 +202,8 @@ func (a *attachment) addUplink(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := a.plugin.records().Claim(uplinkName(uplink), a.record); err != nil {
+	a.record.Uplink = uplinkName(uplink)
+	if err := a.save(); err != nil {
 		return err
 	}
 	_, err = a.dp.Uplinks().Put(ctx, a.host, parent)
@@ -230,14 +219,14 @@ func (a *attachment) checkUplink() error {
 	return a.dp.Uplinks().Check(a.host, parent)
 }
 
-// deleteUplinks removes the attachment's claims, and detaches the datapath from the
-// host's devices that are no longer claimed. The caller holds the lock of the host ports.
+// deleteUplinks detaches the datapath from the host's devices that no other attachment needs. The caller holds the lock of
+// the host ports.
 func (a *attachment) deleteUplinks(ctx context.Context) error {
-	store := a.plugin.records()
-	if err := store.Unclaim(a.record); err != nil {
+	host, err := a.host.Cookie()
+	if err != nil {
 		return err
 	}
-	host, err := a.host.Cookie()
+	records, err := a.plugin.records().List("")
 	if err != nil {
 		return err
 	}
@@ -246,7 +235,11 @@ func (a *attachment) deleteUplinks(ctx context.Context) error {
 		return err
 	}
 	for _, u := range uplinks {
-		if u.Host != host || store.Claimed(uplinkName(u)) {
+		needed := slices.ContainsFunc(records, func(r record.Record) bool {
+			// Records of earlier versions do not tell which.
+			return !a.record.Same(r) && len(r.Ports) > 0 && (r.Uplink == "" || r.Uplink == uplinkName(u))
+		})
+		if u.Host != host || needed {
 			continue
 		}
 		if err := a.dp.Uplinks().Delete(ctx, u); err != nil && !errors.Is(err, fs.ErrNotExist) {

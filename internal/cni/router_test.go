@@ -200,21 +200,6 @@ func (f *fixture) onlyRouter(p *pod, device string) {
 	}
 }
 
-// TestRouterOfOneFamily has another router for IPv4 only; the host is the gateway of IPv6.
-func TestRouterOfOneFamily(t *testing.T) {
-	f := newFixture(t)
-	beyond := f.routed(routerAddresses[:1])
-	p := f.added("a", network("net", "macvlan", `,"hostAddresses":["10.113.0.2"]`))
-	if gateway(p, 0) != routerAddresses[0].Addr() || gateway(p, 1).String() != "fd00:113::1" {
-		t.Error(text(t, p.result))
-	}
-	f.reach(p.Namespace, beyond, beyondAddresses[0].Addr())
-	f.reach(p.Namespace, f.host, ownAddresses[0].Addr())
-	f.reach(p.Namespace, f.host, gateway(p, 1))
-	f.reach(p.Namespace, f.host, hostAddresses[1].Addr()) // past its gateway
-	f.checkAndDelete(p)
-}
-
 // TestRouterPorts reaches a pod by host ports from behind the router. Replies take the
 // direct way.
 func TestRouterPorts(t *testing.T) {

@@ -8,8 +8,6 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
 
 	"mustang/internal/cni/netconf"
@@ -106,48 +104,22 @@ func (a *attachment) checkAddressesFree(ctx context.Context) error {
 	return a.checkAddressesBeside()
 }
 
-// checkAddressesBeside refuses addresses that a pod of another network at the same bridge or parent has. Of two that are added at once it has to be called once
-// the devices are there.
+// checkAddressesBeside refuses addresses that a pod of another network at the same bridge or parent has: each network has its own store of addresses. Of two
+// that are added at once it has to be called once the devices are there.
 func (a *attachment) checkAddressesBeside() error {
-	for _, ip := range a.record.Addresses {
-		if network := a.reservedBeside(ip); network != "" {
-			return fmt.Errorf("address %s belongs to a pod of network %q, which is at the same bridge or parent", ip, network)
+	for _, name := range a.plugin.records().Networks() {
+		store, err := a.plugin.addresses(name)
+		if err != nil || name == a.config.Name {
+			continue
+		}
+		beside := func(r record.Record) bool { return r.Network == name && r.Linked && r.Place == a.record.Place }
+		for _, ip := range a.record.Addresses {
+			if store.Has(ip) && a.anotherHas(ip, beside) {
+				return fmt.Errorf("address %s belongs to a pod of network %q, which is at the same bridge or parent", ip, name)
+			}
 		}
 	}
 	return nil
-}
-
-// reservedBeside returns another network with the same device on the host, of which a pod has an address; empty if there is none. Each has its own store of
-// addresses.
-func (a *attachment) reservedBeside(ip netip.Addr) string {
-	for _, name := range a.plugin.records().Networks() {
-		if name == a.config.Name {
-			continue
-		}
-		if _, err := os.Lstat(filepath.Join(a.plugin.stateDir(name), ip.String())); err != nil {
-			continue
-		}
-		beside := func(r record.Record) bool { return r.Network == name && r.Linked && a.isBeside(r) }
-		if a.anotherHas(ip, beside) {
-			return name
-		}
-	}
-	return ""
-}
-
-// isBeside reports whether another attachment is at the same bridge or parent, wherever its network is by now.
-func (a *attachment) isBeside(other record.Record) bool {
-	own, _ := a.plugin.records().Network(a.config.Name)
-	here, _, err := gatewayDevice(own)
-	if err != nil {
-		return false
-	}
-	there, _, err := gatewayDevice(record.Network{Link: other.Link, Bridge: other.Bridge})
-	if err != nil || here != there {
-		return false
-	}
-	network, _ := a.plugin.records().Network(other.Network)
-	return network.Parent == own.Parent || !onParent(own.Link)
 }
 
 // anotherHas reports whether another attachment has an address, and its pod is alive and has its device: a DEL that was killed may have
@@ -155,8 +127,7 @@ func (a *attachment) isBeside(other record.Record) bool {
 func (a *attachment) anotherHas(ip netip.Addr, counts func(record.Record) bool) bool {
 	records, _ := a.plugin.records().List("")
 	return slices.ContainsFunc(records, func(r record.Record) bool {
-		same := r.Network == a.record.Network && r.Owner == a.record.Owner
-		if same || !counts(r) || !slices.Contains(r.Addresses, ip) {
+		if a.record.Same(r) || !counts(r) || !slices.Contains(r.Addresses, ip) {
 			return false
 		}
 		pod, err := netns.Open(r.Netns)
@@ -244,9 +215,9 @@ func (a *attachment) checkServices(ctx context.Context) error {
 	return nil
 }
 
-// deleteServices removes the pod from the datapath. The pod's namespace may be gone. Its addresses may be another pod's by now, or have been
-// all the time if ADD failed for that, and what the datapath has of another pod stays: the cookie tells whose it is. Without one, the record was
-// lost with the namespace, and what is left of the pod has no device: sweep finds it.
+// deleteServices removes the pod from the datapath. The pod's namespace may be gone. Its addresses may be another pod's if ADD failed for that, and what
+// the datapath has of another pod stays: the cookie tells whose it is. Without one, the record was lost with the namespace, and what is left of the pod has
+// no device: sweep finds it.
 func (a *attachment) deleteServices(ctx context.Context) error {
 	if a.record.Cookie == 0 || !a.record.Endpoint && !a.record.Admitted && !a.record.Guarded {
 		return nil
@@ -257,18 +228,16 @@ func (a *attachment) deleteServices(ctx context.Context) error {
 		return err
 	}
 	if a.record.Endpoint {
-		own := a.addressesWithout(func(r record.Record) bool { return r.Endpoint })
-		if err := a.dp.Endpoints().DeletePod(ctx, a.record.Cookie, own); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := a.dp.Endpoints().DeletePod(ctx, a.record.Cookie, a.record.Addresses); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
 	if a.record.Guarded {
-		own := a.addressesWithout(func(r record.Record) bool { return r.Guarded })
-		if err := a.dp.Guards().DeletePod(ctx, a.record.Cookie, own); err != nil {
+		if err := a.dp.Guards().DeletePod(ctx, a.record.Cookie, a.record.Addresses); err != nil {
 			return err
 		}
 	}
-	if a.record.Admitted && len(a.others(func(r record.Record) bool { return r.Admitted })) == 0 {
+	if a.record.Admitted && !a.othersAdmitted() {
 		if err := a.dp.Sockets().Delete(ctx, service.CNI, a.record.Cookie); !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
@@ -276,25 +245,15 @@ func (a *attachment) deleteServices(ctx context.Context) error {
 	return nil
 }
 
-// addressesWithout returns the addresses of the attachment without those of others of the pod that a function chooses.
-func (a *attachment) addressesWithout(choose func(record.Record) bool) []netip.Addr {
-	own := slices.Clone(a.record.Addresses)
-	for _, other := range a.others(choose) {
-		own = slices.DeleteFunc(own, func(ip netip.Addr) bool { return slices.Contains(other.Addresses, ip) })
-	}
-	return own
-}
-
-// others returns the pod's other attachments that a function chooses, in all networks. Without the record of a finished ADD, the network namespace at the
-// path may be another container's by now, as with paths of processes.
-func (a *attachment) others(choose func(record.Record) bool) []record.Record {
+// othersAdmitted reports whether another attachment of the pod, in any network, needs the pod's sockets. Without the record of a finished ADD, the
+// network namespace at the path may be another container's by now, as with paths of processes.
+func (a *attachment) othersAdmitted() bool {
 	container := a.record.Owner.ContainerID
 	if !a.record.Done {
 		container = ""
 	}
 	records, _ := a.plugin.records().List(container)
-	return slices.DeleteFunc(records, func(r record.Record) bool {
-		same := r.Network == a.record.Network && r.Owner == a.record.Owner
-		return same || r.Cookie != a.record.Cookie || !choose(r)
+	return slices.ContainsFunc(records, func(r record.Record) bool {
+		return !a.record.Same(r) && r.Cookie == a.record.Cookie && r.Admitted
 	})
 }

@@ -62,8 +62,6 @@ func TestDelOfLost(t *testing.T) {
 			}
 			everything := []loss{all[1], all[2], all[3], all[0], all[4], all[5], all[6]} // the device goes before its namespace
 			t.Run("all", func(t *testing.T) { f.in(t).delOfLost(mode, everything...) })
-			told := loss{"", func(f *fixture, p *pod) { p.request.Config = withPrevious(p.request.Config, text(f.t, p.result)) }}
-			t.Run("state, but not what the runtime was told", func(t *testing.T) { f.in(t).delOfLost(mode, all[1], all[2], told) })
 		})
 	}
 }

@@ -6,11 +6,10 @@ import (
 	"bytes"
 	"fmt"
 	"net/netip"
-	"os"
 	"strings"
+	"sync"
 	"testing"
 
-	"mustang/internal/rtnl"
 	"mustang/internal/testkit"
 )
 
@@ -46,23 +45,28 @@ func TestAddressOfAnotherPod(t *testing.T) {
 	}
 }
 
-// TestAddressTwiceInPod adds a second device to a pod, with the address of its first, which keeps its endpoint and source guard.
-func TestAddressTwiceInPod(t *testing.T) {
-	for _, services := range []string{"tc", "socket"} {
-		t.Run(services, func(t *testing.T) {
+// TestAddressesAtOnce adds pods of two networks with one address at once: no more than one gets it, and nothing is left of the other.
+func TestAddressesAtOnce(t *testing.T) {
+	for _, link := range takingModes {
+		t.Run(link, func(t *testing.T) {
 			t.Parallel()
 			f := newFixture(t)
-			f.plugin.Cgroup = testkit.Cgroup(t)
-			one, two := taking("bridge", services)
-			first := f.added("a", one)
-			second := *first
-			second.request.IfName, second.request.Config = "net1", two
-			if err := f.add(&second); err == nil && services == "tc" {
-				t.Error("the second device has the address too")
+			one, two := taking(link, "off")
+			first, second := f.pod("a", one), f.pod("b", two)
+			for range 10 {
+				var errs [2]error
+				var all sync.WaitGroup
+				all.Go(func() { errs[0] = f.add(first) })
+				all.Go(func() { errs[1] = f.add(second) })
+				all.Wait()
+				if errs[0] == nil && errs[1] == nil {
+					t.Error("both pods have the address")
+				}
+				f.must(f.del(first))
+				f.must(f.del(second))
 			}
-			f.must(f.del(&second))
-			f.checkAndDelete(first)
-			f.noneOf(first)
+			f.must(f.add(first))
+			f.must(f.del(first))
 		})
 	}
 }
@@ -75,33 +79,6 @@ func (f *fixture) noneOf(p *pod) {
 			if strings.HasPrefix(line, "endpoint ") && strings.HasSuffix(line, " "+ip.String()) {
 				f.t.Errorf("%s is left", line)
 			}
-		}
-	}
-}
-
-// TestRouteToAnotherPod adds a pod with the address of another one behind a router, to which the host has a route: that one keeps it, whether the
-// second is refused or deleted.
-func TestRouteToAnotherPod(t *testing.T) {
-	for _, link := range []string{"macvlan", "ipvlan-l2"} {
-		for _, services := range []string{"tc", "off"} {
-			t.Run(link+" "+services, func(t *testing.T) {
-				t.Parallel()
-				requireLink(t, link)
-				f := newFixture(t)
-				f.routed(routerAddresses)
-				f.must(rtnl.In(f.host).Configure("uplink", rtnl.DeviceConfig{Addresses: parentAddresses, Up: true}))
-				config := withRouter(link, `,"services":"`+services+`","runtimeConfig":{"ips":["10.113.0.7/24","fd00:113::7/64"]}`)
-				first, second := f.added("a", config), f.pod("b", bytes.Replace(config, []byte(`"net"`), []byte(`"two"`), 1))
-				if err := f.add(second); err == nil && services == "tc" {
-					t.Error("the second pod has the address too")
-				}
-				f.must(f.check(first))
-				f.must(f.del(second))
-				f.checkAndDelete(first)
-				if routes := command(t, f.host, "ip route show"); strings.Contains(routes, "10.113.0.7") {
-					t.Errorf("a route to the pod is left: %s", routes)
-				}
-			})
 		}
 	}
 }
@@ -129,23 +106,6 @@ func TestNeighboursOutlastFailedAdd(t *testing.T) {
 	}
 }
 
-// TestAddressOfGoneDevice gives a pod the address of one that has no device any more, as a DEL that was killed leaves it.
-func TestAddressOfGoneDevice(t *testing.T) {
-	for _, link := range takingModes {
-		t.Run(link, func(t *testing.T) {
-			t.Parallel()
-			f := newFixture(t)
-			one, two := taking(link, "tc")
-			first := f.added("a", one)
-			command(t, first.Namespace, "ip link del eth0")
-			second := f.pod("b", two)
-			f.must(f.add(second))
-			f.must(f.del(first))
-			f.must(f.check(second))
-		})
-	}
-}
-
 // TestPolicyOutlastsFailedAdd has an ADD fail for the address of a protected pod, which stays protected.
 func TestPolicyOutlastsFailedAdd(t *testing.T) {
 	f := newFixture(t)
@@ -163,8 +123,8 @@ func TestPolicyOutlastsFailedAdd(t *testing.T) {
 	f.denied(stranger, to)
 }
 
-// TestDelAgainAfterReuse deletes a pod again whose address another one has by then: with the result of ADD, as a runtime keeps it, with the record
-// that a kill left, or with the result alone when the network namespace is gone. The other pod keeps all that the datapath has of it, and its host ports.
+// TestDelAgainAfterReuse deletes a pod again whose address another one has by then: with the result of ADD, as a runtime keeps it, also
+// when the network namespace is gone. The other pod keeps all that the datapath has of it, and its host ports.
 func TestDelAgainAfterReuse(t *testing.T) {
 	for _, services := range []string{"tc", "socket"} {
 		for _, link := range takingModes {
@@ -175,9 +135,6 @@ func TestDelAgainAfterReuse(t *testing.T) {
 				config, _ := taking(link, services)
 				config = bytes.Replace(config, []byte(`"ips"`), []byte(`"portMappings":[{"hostPort":8080,"containerPort":80}],"ips"`), 1)
 				old := f.added("a", config)
-				path := f.plugin.records().Path("one", old.request.owner())
-				record, err := os.ReadFile(path)
-				f.must(err)
 				f.must(f.del(old))
 				next := f.added("b", config)
 				f.must(f.check(next))
@@ -189,8 +146,6 @@ func TestDelAgainAfterReuse(t *testing.T) {
 				withResult.request.Netns = ""
 				f.must(f.del(&withResult))
 				f.must(f.check(next))
-				f.must(os.WriteFile(path, record, 0o600)) // as if killed before it was removed
-				f.must(f.del(old))
 				f.checkAndDelete(next)
 				f.noneOf(next)
 			})

@@ -23,10 +23,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/datapath/conntrack"
-	"mustang/internal/datapath/dirlock"
 	"mustang/internal/datapath/flows"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/datapath/policies"
+	"mustang/internal/lock"
 )
 
 // Options tell where the datapath is pinned and how much its maps hold.
@@ -39,7 +39,7 @@ type Options struct {
 
 // Datapath is the pinned maps and programs under one root. Its methods, and those of its handles, may be called
 // concurrently. Those that change something wait for a lock until the context ends, or for 30 s if it has no deadline; the
-// error is then a *dirlock.Error. Changes of services do not wait for programs that are attached or detached.
+// error is then a *lock.Error. Changes of services do not wait for programs that are attached or detached.
 type Datapath struct {
 	objects *objects.Objects
 	memory  policies.Memory // of network policies
@@ -134,7 +134,7 @@ func (c Change) String() string {
 }
 
 // lockLinks takes the lock of programs and links and opens the tables.
-func lockLinks(ctx context.Context, o *objects.Objects) (*dirlock.Lock, error) {
+func lockLinks(ctx context.Context, o *objects.Objects) (*lock.Lock, error) {
 	lock, err := o.LockLinks(ctx)
 	if err != nil {
 		return nil, err
@@ -142,7 +142,7 @@ func lockLinks(ctx context.Context, o *objects.Objects) (*dirlock.Lock, error) {
 	return openLocked(o, lock)
 }
 
-func openLocked(o *objects.Objects, lock *dirlock.Lock) (*dirlock.Lock, error) {
+func openLocked(o *objects.Objects, lock *lock.Lock) (*lock.Lock, error) {
 	if err := o.OpenTables(); err != nil {
 		lock.Unlock()
 		return nil, err

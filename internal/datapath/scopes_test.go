@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"mustang/internal/datapath/dirlock"
 	"mustang/internal/datapath/objects"
+	"mustang/internal/lock"
 	"mustang/internal/service"
 	"mustang/internal/testkit"
 )
@@ -97,12 +97,12 @@ func TestApplySocketsMakesTheOwnersSet(t *testing.T) {
 func TestApplySocketsWritesOnlyChanges(t *testing.T) {
 	d := openTest(t)
 	scopeApplier{d, t}.apply(service.Agent, Result{Added: 2}, hostScope(1), podScope(2))
-	lock := must(d.objects.Lock(t.Context()))(t)
-	defer lock.Unlock()
+	held := must(d.objects.Lock(t.Context()))(t)
+	defer held.Unlock()
 	scopeApplier{d, t}.apply(service.Agent, Result{Unchanged: 2}, hostScope(1), podScope(2))
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
-	var locked *dirlock.Error
+	var locked *lock.Error
 	if got, err := d.Sockets().Apply(ctx, service.Agent, []SocketScope{podScope(2)}); !errors.As(err, &locked) || got != (Result{Unchanged: 1}) {
 		t.Errorf("Apply of a change: %+v, %v", got, err)
 	}

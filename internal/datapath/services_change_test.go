@@ -19,9 +19,9 @@ import (
 	"testing"
 	"time"
 
-	"mustang/internal/datapath/dirlock"
 	"mustang/internal/datapath/flows"
 	"mustang/internal/datapath/objects"
+	"mustang/internal/lock"
 	"mustang/internal/service"
 	"mustang/internal/testkit"
 )
@@ -324,7 +324,7 @@ func contender(root string) int {
 	var waits []time.Duration
 	for err == nil && ctx.Err() == nil {
 		begin := time.Now()
-		var lock *dirlock.Lock
+		var lock *lock.Lock
 		if lock, err = d.objects.LockTables(context.Background()); err != nil {
 			break
 		}

@@ -5,18 +5,20 @@ package ipam
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
+
+	"golang.org/x/sync/errgroup"
 )
 
 // The test binary is also the process that is killed, and one of many at work at once.
 const (
-	childJob  = "IPAM_TEST_JOB"  // "reserve", "release" or "keep", of pod("v"); or "churn"
+	childJob  = "IPAM_TEST_JOB"  // "reserve" or "release", of pod("v"); or "churn"
 	childDir  = "IPAM_TEST_DIR"  // of the store
 	childStep = "IPAM_TEST_STEP" // the step before which it kills itself, from 1
 )
@@ -45,20 +47,90 @@ func child() error {
 			return nil
 		}
 	}
-	switch os.Getenv(childJob) {
-	case "reserve":
-		_, err = s.Reserve(pod("v"), dual, nil)
-	case "release":
-		_, err = s.Release(pod("v"))
-	case "keep":
-		_, err = s.Keep(func(o Owner) bool { return o != pod("v") })
-	case "churn":
-		err = churn(s, os.Getenv(childStep))
+	if job := os.Getenv(childJob); job != "churn" {
+		return jobs[job](s)
 	}
-	return err
+	return churn(s, os.Getenv(childStep))
 }
 
-// killed runs the job in a process that is killed before the given step, and tells whether it came to that.
+var jobs = map[string]func(s *Store) error{
+	"reserve": func(s *Store) error { _, err := s.Reserve(pod("v"), dual, nil); return err },
+	"release": func(s *Store) error { return s.Release(pod("v")) },
+}
+
+// found is a store as the job finds it: with the leases of another and, to be released, v's; or those of an earlier boot.
+func found(t *testing.T, job string, boot bool) *Store {
+	t.Helper()
+	s := open(t)
+	if boot {
+		now := s.Boot
+		s.Boot = "earlier"
+		reserve(t, s, pod("v"), dual)
+		reserve(t, s, pod("old"), dual)
+		s.Boot = now
+		return s
+	}
+	reserve(t, s, pod("other"), dual)
+	if job == "release" {
+		reserve(t, s, pod("v"), dual)
+	}
+	return s
+}
+
+// TestStops stops each job before each of its steps, by an error and by a kill. The owner can start again at once, another
+// loses nothing, and no address is leased twice.
+func TestStops(t *testing.T) {
+	injected := errors.New("injected")
+	for job, do := range jobs {
+		for _, boot := range []bool{false, true} {
+			for _, kill := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s/boot=%t/kill=%t", job, boot, kill), func(t *testing.T) {
+					t.Parallel()
+					for step := 1; ; step++ {
+						s := found(t, job, boot)
+						others := leasesOf(t, s, pod("other"))
+						stopped := false
+						if kill {
+							stopped = killed(t, s, job, step)
+						} else {
+							left := step
+							s.step = func(string) error {
+								if left--; left == 0 {
+									stopped = true
+									return injected
+								}
+								return nil
+							}
+							if err := do(s); stopped && (!errors.Is(err, injected) || strings.Contains(err.Error(), "\n")) {
+								t.Errorf("step %d: %v", step, err)
+							}
+							s.step = func(string) error { return nil }
+						}
+						want(t, "the other", leasesOf(t, s, pod("other")), others)
+						x := reserve(t, s, pod("x"), dual)
+						if has := leasesOf(t, s, pod("v")); strings.Contains(has, strings.Fields(x)[0]) {
+							t.Errorf("step %d: v has %s, and another %s", step, has, x)
+						}
+						release(t, s, pod("v"))
+						reserve(t, s, pod("v"), dual)
+						for _, id := range []string{"v", "x", "other"} {
+							release(t, s, pod(id))
+						}
+						want(t, "files at last", files(t, s), "")
+						if !stopped || t.Failed() {
+							if step < 3 && !boot {
+								t.Errorf("only %d steps", step)
+							}
+							return
+						}
+					}
+				})
+			}
+		}
+	}
+}
+
+// killed runs a job in a process that is killed before a step, and reports whether it came to that.
 func killed(t *testing.T, s *Store, job string, step int) bool {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe")
@@ -73,150 +145,61 @@ func killed(t *testing.T, s *Store, job string, step int) bool {
 	return true
 }
 
-// setups are what v's process finds: its leases where it is to free them, another's, and where there are any, those of an
-// earlier boot.
-func setups(t *testing.T, job string) map[string]*Store {
-	t.Helper()
-	stores := map[string]*Store{"fresh": open(t), "after a boot": open(t)}
-	for name, s := range stores {
-		if boot := s.Boot; name != "fresh" {
-			s.Boot = "earlier"
-			for _, id := range []string{"v", "old", "older"} {
-				reserve(t, s, pod(id), dual)
+// narrow has fewer addresses than there are at once who want one.
+var narrow = parseSets("10.1.0.0/24 start=10.1.0.10 end=10.1.0.29", "fd00::/64")
+
+// churn reserves and releases as many at once do. Each address is witnessed by a directory of its name, beside the
+// store's, which cannot be made twice.
+func churn(s *Store, who string) error {
+	var group errgroup.Group
+	for i := range 25 {
+		group.Go(func() error {
+			for range 8 {
+				if err := once(s, pod(fmt.Sprintf("p%s-%d", who, i))); err != nil {
+					return err
+				}
 			}
-			s.Boot = boot
-			if job == "reserve" { // which is then the first of this boot
-				continue
-			}
-		}
-		reserve(t, s, pod("other"), dual)
-		if job != "reserve" {
-			reserve(t, s, pod("v"), dual)
-		}
+			return nil
+		})
 	}
-	return stores
+	return group.Wait()
 }
 
-// recoveries are what may come after the crash. Each ends with nothing of v's left.
-var recoveries = map[string]func(t *testing.T, s *Store){
-	"release": func(t *testing.T, s *Store) {
-		release(t, s, pod("v"))
-	},
-	"keep": func(t *testing.T, s *Store) {
-		if _, err := s.Keep(func(o Owner) bool { return o != pod("v") }); err != nil {
-			t.Error(err)
+func once(s *Store, o Owner) error {
+	leases, err := s.Reserve(o, narrow, nil)
+	if full := (*FullError)(nil); errors.As(err, &full) {
+		return nil
+	}
+	for _, l := range leases {
+		if err := os.Mkdir(filepath.Join(s.dir+".held", l.Address.String()), 0o700); err != nil {
+			return fmt.Errorf("given out twice: %w", err)
 		}
-	},
-	"the same again": func(t *testing.T, s *Store) {
-		if _, err := s.Reserve(pod("v"), dual, nil); err != nil && !errors.Is(err, fs.ErrExist) {
-			t.Error(err)
-		}
-		if has, err := s.Get(pod("v")); err != nil || len(has) != 2 {
-			t.Errorf("v has %v, %v", has, err)
-		}
-		release(t, s, pod("v"))
-	},
-	"others first": func(t *testing.T, s *Store) {
-		// They take the addresses that v was to have, where it has no hold of them yet.
-		if err := os.Remove(s.path(cursorFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			t.Error(err)
-		}
-		got := reserve(t, s, pod("x"), dual) + " " + reserve(t, s, pod("y"), dual)
-		release(t, s, pod("v"))
-		for _, addr := range strings.Fields(got) {
-			if all := " " + leased(t, s) + " "; strings.Count(all, " "+addr+" ") != 1 {
-				t.Errorf("of %s, which others got, there is now %s", got, all)
-			}
-		}
-		release(t, s, pod("x"))
-		release(t, s, pod("y"))
-	},
+	}
+	for _, l := range leases {
+		err = errors.Join(err, os.Remove(filepath.Join(s.dir+".held", l.Address.String())))
+	}
+	return errors.Join(err, s.Release(o))
 }
 
-// TestKill kills a real process before each step of what it does, and has another come after it.
-func TestKill(t *testing.T) {
-	for _, job := range []string{"reserve", "release", "keep"} {
-		for recovery, recover := range recoveries {
-			for setup := range setups(t, job) {
-				t.Run(job+", then "+recovery+", "+setup, func(t *testing.T) {
-					t.Parallel()
-					step := 1
-					for ; ; step++ {
-						s := setups(t, job)[setup]
-						died := killed(t, s, job, step)
-						recover(t, s)
-						checkOnlyOther(t, s, step)
-						if !died || t.Failed() {
-							break
-						}
-					}
-					if step < 4 {
-						t.Errorf("only %d steps", step)
-					}
-				})
+// TestProcesses has processes with many goroutines each at one store.
+func TestProcesses(t *testing.T) {
+	s := open(t)
+	if err := os.Mkdir(s.dir+".held", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	var group errgroup.Group
+	for i := range 4 {
+		group.Go(func() error {
+			cmd := exec.Command("/proc/self/exe")
+			cmd.Env = append(os.Environ(), childJob+"=churn", childDir+"="+s.dir, fmt.Sprintf("%s=p%d", childStep, i))
+			if output, err := cmd.CombinedOutput(); err != nil {
+				return fmt.Errorf("%w: %s", err, output)
 			}
-		}
+			return nil
+		})
 	}
-}
-
-// checkOnlyOther wants no file but those of the other, if it has leases. Those of earlier boots may wait for their turn.
-func checkOnlyOther(t *testing.T, s *Store, step int) {
-	t.Helper()
-	if has, err := s.Get(pod("other")); err != nil || len(has) == 1 {
-		t.Errorf("killed at step %d: the other has %v, %v", step, has, err)
+	if err := group.Wait(); err != nil {
+		t.Error(err)
 	}
-	got := []string{}
-	for _, name := range strings.Fields(files(t, s)) {
-		if r, err := s.read(name); !errors.Is(err, errStale) && r.Owner != pod("other") {
-			got = append(got, name)
-		}
-	}
-	if len(got) != 0 {
-		t.Errorf("killed at step %d: left are %s", step, got)
-	}
-}
-
-// TestFail has each step fail in turn: an error, nothing of v's new, and the next try succeeds.
-func TestFail(t *testing.T) {
-	injected := errors.New("injected")
-	for _, setup := range []string{"fresh", "after a boot"} {
-		for _, job := range []string{"reserve", "release", "keep"} {
-			for step := 1; ; step++ {
-				s := setups(t, job)[setup]
-				other := leased(t, s)
-				left, failed := step, ""
-				s.step = func(what string) error {
-					if left--; left == 0 {
-						failed = what
-						return injected
-					}
-					return nil
-				}
-				var err error
-				run := map[string]func(){
-					"reserve": func() { _, err = s.Reserve(pod("v"), dual, nil) },
-					"release": func() { _, err = s.Release(pod("v")) },
-					"keep":    func() { _, err = s.Keep(func(o Owner) bool { return o != pod("v") }) },
-				}[job]
-				run()
-				if failed == "" {
-					if step < 4 {
-						t.Errorf("%s: only %d steps", job, step)
-					}
-					break
-				}
-				if !errors.Is(err, injected) || !strings.Contains(err.Error(), failed) || strings.Contains(err.Error(), "\n") {
-					t.Errorf("%s, %s, step %d (%s): %v", job, setup, step, failed, err)
-				}
-				if job == "reserve" {
-					want(t, fmt.Sprintf("leases after step %d (%s) failed", step, failed), leased(t, s), other)
-				}
-				if run(); err != nil {
-					t.Errorf("%s again after step %d (%s): %v", job, step, failed, err)
-				}
-				release(t, s, pod("v"))
-				checkOnlyOther(t, s, step)
-			}
-		}
-	}
+	want(t, "files at last", files(t, s), "")
 }

@@ -5,7 +5,6 @@ package ipam
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"net/netip"
 	"strings"
 )
@@ -19,22 +18,14 @@ type Owner struct {
 // String returns a text like "interface eth0 of container 3f2a9c".
 func (o Owner) String() string { return "interface " + o.IfName + " of container " + o.ContainerID }
 
-// separator separates the parts of an owner's file name. No container ID and no address contains it.
-const separator = "@"
-
-// maxName is the maximum length of a file name in bytes (NAME_MAX).
-const maxName = 255
-
-func (o Owner) file() string { return o.ContainerID + separator + o.IfName }
-
-// parseOwner parses an owner's file name.
-func parseOwner(file string) (Owner, bool) {
-	id, ifName, found := strings.Cut(file, separator)
-	o := Owner{id, ifName}
-	return o, found && o.validate() == nil
-}
-
-const alphanumeric = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+const (
+	// separator separates the parts of a file's name. No address and no container ID contains it.
+	separator = "@"
+	// maxOwner is the length of an owner's names in bytes: a file's name has 255, of which an address takes 39.
+	maxOwner = 200
+	// alphanumeric has the first characters of container IDs.
+	alphanumeric = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+)
 
 // validate rejects names that the CNI specification does not allow, so that no file name leaves the directory.
 func (o Owner) validate() error {
@@ -46,26 +37,53 @@ func (o Owner) validate() error {
 	case o.IfName == "" || o.IfName == "." || o.IfName == ".." || len(o.IfName) > 15 ||
 		strings.ContainsAny(o.IfName, "/: \t\n\v\f\r\x00"):
 		return fmt.Errorf("invalid interface name %q", o.IfName)
-	case len(o.file()) > maxName:
-		return fmt.Errorf("container ID %q is longer than %d bytes", o.ContainerID, maxName-len(separator)-len(o.IfName))
+	case len(o.ContainerID)+len(o.IfName) > maxOwner:
+		return fmt.Errorf("container ID %q is longer than %d bytes", o.ContainerID, maxOwner-len(o.IfName))
 	}
 	return nil
 }
 
 // Lease is a reserved address with its subnet and gateway.
 type Lease struct {
-	Owner   Owner        `json:"-"`
-	Address netip.Addr   `json:"address"`
-	Subnet  netip.Prefix `json:"subnet"`
-	Gateway netip.Addr   `json:"gateway"`
+	Owner   Owner
+	Address netip.Addr
+	Subnet  netip.Prefix
+	Gateway netip.Addr
 }
 
-func addressesOf(leases []Lease) []netip.Addr {
-	addrs := make([]netip.Addr, len(leases))
-	for i, l := range leases {
-		addrs[i] = l.Address
+// file returns the name of the lease's file. Without an owner it is a link to the record of an earlier version.
+func (l Lease) file() string {
+	if l.Owner == (Owner{}) {
+		return l.Address.String()
 	}
-	return addrs
+	return strings.Join([]string{l.Address.String(), l.Owner.ContainerID, l.Owner.IfName}, separator)
+}
+
+// parseName returns the address and the owner that the name of a file has.
+func parseName(file string) (l Lease, ok bool) {
+	text, owner, _ := strings.Cut(file, separator)
+	l.Address, _ = netip.ParseAddr(text)
+	l.Owner.ContainerID, l.Owner.IfName, _ = strings.Cut(owner, separator)
+	return l, l.Address.Zone() == "" && l.file() == file && (owner == "" || l.Owner.validate() == nil)
+}
+
+// read reads the subnet and the gateway of a lease, and reports whether the lease is of this boot.
+func (s *Store) read(l *Lease) bool {
+	data, _ := s.content(l.file())
+	text, current := strings.CutPrefix(string(data), s.Boot+" ")
+	if fields := strings.Fields(text); current && len(fields) == 2 {
+		l.Subnet, _ = netip.ParsePrefix(fields[0])
+		l.Gateway, _ = netip.ParseAddr(fields[1])
+	}
+	return current || l.Owner == (Owner{}) && strings.Contains(text, s.Boot)
+}
+
+func ownersOf(leases []Lease) map[netip.Addr]Owner {
+	owners := make(map[netip.Addr]Owner, len(leases))
+	for _, l := range leases {
+		owners[l.Address] = l.Owner
+	}
+	return owners
 }
 
 // FullError reports a set without a free address.
@@ -77,19 +95,3 @@ type FullError struct {
 func (e *FullError) Error() string {
 	return fmt.Sprintf("no free address in %s: %d in use", e.Ranges, e.InUse)
 }
-
-// HasLeasesError reports that an owner already has addresses. It matches [fs.ErrExist].
-type HasLeasesError struct {
-	Addresses []netip.Addr
-}
-
-func (e *HasLeasesError) Error() string {
-	names := make([]string, len(e.Addresses))
-	for i, addr := range e.Addresses {
-		names[i] = addr.String()
-	}
-	return strings.Join(names, ", ") + " already reserved"
-}
-
-// Is makes the error match [fs.ErrExist].
-func (e *HasLeasesError) Is(target error) bool { return target == fs.ErrExist }

@@ -98,16 +98,6 @@ func (p pool) has(addr netip.Addr) bool {
 	return addr.Zone() == "" && slices.ContainsFunc(p.free, func(s interval) bool { return s.contains(addr) })
 }
 
-// hasOther reports whether the pool has an address that is not taken.
-func (p pool) hasOther(taken map[netip.Addr]bool) bool {
-	for addr := range addressesAfter(p.free, netip.Addr{}) {
-		if !taken[addr] {
-			return true
-		}
-	}
-	return false
-}
-
 // lease returns the lease of one of the pool's addresses.
 func (p *pool) lease(o Owner, addr netip.Addr) Lease {
 	i := slices.IndexFunc(p.ranges, func(r Range) bool { return r.bounds().contains(addr) })

@@ -2,20 +2,19 @@
 
 // Package ipam assigns addresses of a node's ranges, and stores the assignments on disk.
 //
-// A network is a directory. Each owner has one file in it, its record, named like "3f2a9c@eth0", with a hard link named
-// after each of its addresses: an address is in use if a file has its name. Writers hold a lock on the directory (flock),
-// which the kernel releases when they die.
+// A network is a directory with one file for each lease, named after the address and its owner, like
+// "10.77.0.7@3f2a9c@eth0". It holds the boot ID, the subnet and the gateway. Each file is renamed into place, so a process that is killed
+// leaves complete leases only, and the owner's name leads to them. Writers hold a lock on the directory (flock), which the
+// kernel releases when they die.
 //
-// A process can be killed between any two steps. A record is created first and removed last, so its owner's name leads to
-// everything that is incomplete. Reserve returns only complete records.
-//
-// Each record has the ID of the boot that created it. No pod survives a reboot, so no lease does: the first writer after a
-// boot removes the records of earlier boots, including files that a power failure cut short.
+// No pod survives a reboot, so no lease does: the first writer after a boot removes those of earlier boots, also those that a
+// power failure cut short.
 package ipam
 
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net/netip"
 	"os"
@@ -26,8 +25,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mustang/internal/flock"
+	"mustang/internal/lock"
 )
+
+// newFile is a file that is being written. The lock permits one writer at a time.
+const newFile = ".new"
 
 // Store holds the addresses of one network on this node. Any number of goroutines and processes can use one directory.
 type Store struct {
@@ -51,12 +53,7 @@ func Open(dir string) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open addresses in %s: %w", dir, err)
 	}
-	return &Store{
-		Boot:    boot,
-		dir:     filepath.Clean(dir),
-		timeout: flock.Timeout,
-		step:    func(string) error { return nil },
-	}, nil
+	return &Store{Boot: boot, dir: filepath.Clean(dir), timeout: lock.Timeout, step: func(string) error { return nil }}, nil
 }
 
 // Reserve assigns o one address from each set, in the order of the sets, or none at all. It assigns the addresses of a set
@@ -64,7 +61,7 @@ func Open(dir string) (*Store, error) {
 // its set. When Reserve returns, the leases are on disk.
 //
 // It is an error if a requested address is in no range, a gateway, excluded, or in use by another owner. Other errors: those
-// of [Validate], *[FullError], and *[HasLeasesError], which matches fs.ErrExist, if o already has leases: Release them first.
+// of [Validate], *[FullError], and one that matches fs.ErrExist if o already has leases: Release them first.
 func (s *Store) Reserve(o Owner, sets []RangeSet, requested []netip.Addr) ([]Lease, error) {
 	leases, wait, err := s.Begin(o, sets, requested)
 	if err == nil {
@@ -79,107 +76,114 @@ func (s *Store) Reserve(o Owner, sets []RangeSet, requested []netip.Addr) ([]Lea
 // Begin is Reserve without waiting for the disk. The leases are valid at once, for all processes, and on disk when wait
 // returns nil. The caller must call wait; if wait returns an error, it has released the leases.
 func (s *Store) Begin(o Owner, sets []RangeSet, requested []netip.Addr) (leases []Lease, wait func() error, err error) {
-	leases, synced, err := s.begin(o, sets, requested)
+	synced := make(chan error, 1)
+	pools, err := preparePools(sets, requested)
+	if err == nil {
+		leases, err = s.begin(o, pools, synced)
+	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("reserve addresses for %s: %w", o, err)
 	}
 	return leases, func() error {
 		if err := <-synced; err != nil {
-			_, undo := s.Release(o)
-			return fmt.Errorf("reserve addresses for %s: %w", o, joinUndo(err, undo))
+			return fmt.Errorf("reserve addresses for %s: %w", o, errors.Join(err, s.Release(o)))
 		}
 		return nil
 	}, nil
 }
 
-func (s *Store) begin(o Owner, sets []RangeSet, requested []netip.Addr) ([]Lease, <-chan error, error) {
+// begin reserves addresses, and sends once they are on disk.
+func (s *Store) begin(o Owner, pools []pool, synced chan<- error) (leases []Lease, err error) {
 	if err := o.validate(); err != nil {
-		return nil, nil, err
-	}
-	pools, err := preparePools(sets, requested)
-	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	if err := os.MkdirAll(s.dir, 0o700); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	dir, err := s.lock(unix.LOCK_EX)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	leases, err := s.allocate(o, pools)
-	var file *os.File
-	if err == nil {
-		file, err = s.publish(record{Boot: s.Boot, Owner: o, Leases: leases})
+	if leases, err = s.allocate(o, pools); err == nil {
+		err = s.writeAll(leases)
 	}
 	if err != nil {
 		_ = dir.Close() // releases the lock
-		return nil, nil, err
+		return nil, err
 	}
-	synced := make(chan error, 1)
-	// Other processes see the record already, so the lock is not held while the disk is written.
-	err = flock.Unlock(dir)
+	// Other processes see the leases already, so the lock is not held while the disk is written.
+	err = lock.Unlock(dir)
 	go func() {
 		defer dir.Close()
-		defer file.Close()
-		synced <- errors.Join(err, s.sync(file, dir))
+		synced <- errors.Join(err, s.sync(dir, leases))
 	}()
-	return leases, synced, nil
-}
-
-// Release releases the leases of o, those of earlier boots included, and returns their addresses. It is no error if there
-// are none. Release does not wait for the disk: a lease that a power failure restores is one of an earlier boot.
-func (s *Store) Release(o Owner) (freed []netip.Addr, err error) {
-	err = o.validate()
-	if err == nil {
-		err = s.locked(unix.LOCK_EX, func() (err error) {
-			freed, err = s.release(o)
-			return err
-		})
-	}
-	if err != nil {
-		return nil, fmt.Errorf("release addresses of %s: %w", o, err)
-	}
-	return freed, nil
-}
-
-func (s *Store) release(o Owner) ([]netip.Addr, error) {
-	r, err := s.read(o.file())
-	switch {
-	case err == nil, errors.Is(err, errStale):
-		return s.unlink(r)
-	case errors.Is(err, fs.ErrNotExist):
-		return nil, s.remove(newFile) // left if its writer was killed
-	case errors.Is(err, errForeign):
-		return nil, nil
-	case errors.Is(err, errBroken): // its addresses are unknown
-		_, err = s.sweep(anyOwner)
-	}
-	return nil, err
-}
-
-// Get returns the leases of o in the order of its sets; none if it has no leases.
-func (s *Store) Get(o Owner) (leases []Lease, err error) {
-	err = o.validate()
-	if err == nil {
-		err = s.locked(unix.LOCK_SH, func() error {
-			r, err := s.read(o.file())
-			if err == nil {
-				leases, err = s.linked(r)
-			}
-			return err
-		})
-	}
-	if err != nil && !holdsNoLease(err) {
-		return nil, fmt.Errorf("addresses of %s: %w", o, err)
-	}
 	return leases, nil
 }
 
-// Leases returns all leases, sorted by address.
+// writeAll writes leases, all or none.
+func (s *Store) writeAll(leases []Lease) error {
+	for i, l := range leases {
+		if err := s.write(l.file(), fmt.Sprintln(s.Boot, l.Subnet, l.Gateway)); err != nil {
+			for _, written := range leases[:i] {
+				err = errors.Join(err, s.remove(written.file()))
+			}
+			return err
+		}
+	}
+	return nil
+}
+
+// sync waits until leases and their names are on disk.
+func (s *Store) sync(dir *os.File, leases []Lease) error {
+	for _, l := range leases {
+		file, err := os.Open(s.path(l.file()))
+		if err != nil {
+			return err
+		}
+		err = s.change("sync the lease", file.Sync)
+		if err := errors.Join(err, file.Close()); err != nil {
+			return err
+		}
+	}
+	return s.change("sync the directory", dir.Sync)
+}
+
+// Release releases the leases of o, those of earlier boots included. It is no error if there are none. Release does not
+// wait for the disk: a lease that a power failure restores is one of an earlier boot.
+func (s *Store) Release(o Owner) error {
+	err := o.validate()
+	if err == nil {
+		err = s.locked(unix.LOCK_EX, func() error {
+			leases, err := s.list()
+			for _, l := range leases {
+				if err == nil && l.Owner == o {
+					err = s.remove(l.file())
+				}
+			}
+			return errors.Join(err, s.releaseFormer(o))
+		})
+	}
+	if err != nil {
+		return fmt.Errorf("release addresses of %s: %w", o, err)
+	}
+	return nil
+}
+
+// Get returns the leases of o, sorted by address; none if it has no leases.
+func (s *Store) Get(o Owner) ([]Lease, error) {
+	leases, err := s.Leases()
+	return slices.DeleteFunc(leases, func(l Lease) bool { return l.Owner != o }), err
+}
+
+// Leases returns all leases of this boot, sorted by address.
 func (s *Store) Leases() (leases []Lease, err error) {
-	err = s.locked(unix.LOCK_SH, func() (err error) {
-		leases, err = s.list()
+	err = s.locked(unix.LOCK_SH, func() error {
+		all, err := s.list()
+		for _, l := range all {
+			if s.read(&l) {
+				leases = append(leases, l)
+			}
+		}
 		return err
 	})
 	if err != nil {
@@ -189,42 +193,11 @@ func (s *Store) Leases() (leases []Lease, err error) {
 	return leases, nil
 }
 
-func (s *Store) list() ([]Lease, error) {
-	names, err := s.names()
-	if err != nil {
-		return nil, err
-	}
-	var leases []Lease
-	for _, name := range names {
-		if kindOf(name) != addressFile {
-			continue
-		}
-		r, err := s.read(name)
-		if err == nil {
-			lease, _ := r.lease(name)
-			leases = append(leases, lease)
-		} else if !holdsNoLease(err) {
-			return nil, err
-		}
-	}
-	return leases, nil
+// Has reports whether an address is leased, also to an owner of an earlier boot.
+func (s *Store) Has(addr netip.Addr) bool {
+	leases, _ := s.list() // there may be no directory
+	return slices.ContainsFunc(leases, func(l Lease) bool { return l.Address == addr })
 }
-
-// Keep releases the leases of all owners that are not valid, and removes damaged records and those of earlier boots. It
-// returns the owners whose leases of this boot it released, sorted. No Reserve may run for an owner that valid does not
-// know yet, since Keep would release its leases. valid can be called several times for one owner, and must not use the store.
-func (s *Store) Keep(valid func(Owner) bool) (freed []Owner, err error) {
-	err = s.locked(unix.LOCK_EX, func() (err error) {
-		freed, err = s.sweep(valid)
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("release invalid addresses: %w", err)
-	}
-	return freed, nil
-}
-
-func anyOwner(Owner) bool { return true }
 
 // Free returns nil if Reserve would find an address in each set, and otherwise the error that it would return: one of
 // [Validate], or *[FullError]. It changes nothing.
@@ -237,14 +210,93 @@ func (s *Store) Free(sets []RangeSet) error {
 	if err != nil {
 		return err
 	}
-	taken := make(map[netip.Addr]bool, len(leases))
-	for _, lease := range leases {
-		taken[lease.Address] = true
-	}
 	for _, p := range pools {
-		if !p.hasOther(taken) {
-			return &FullError{Ranges: p.set, InUse: len(taken)}
+		if _, err := p.pick(ownersOf(leases), netip.Addr{}); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+// lock opens the directory and waits for its lock. Closing the directory releases it.
+func (s *Store) lock(how int) (*os.File, error) {
+	dir, err := os.Open(s.dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := lock.File(dir, how, s.timeout); err != nil {
+		_ = dir.Close()
+		return nil, err
+	}
+	return dir, nil
+}
+
+// locked calls fn with the lock, or does nothing if the directory does not exist.
+func (s *Store) locked(how int, fn func() error) error {
+	dir, err := s.lock(how)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return fn()
+}
+
+func (s *Store) path(name string) string { return filepath.Join(s.dir, name) }
+
+// content reads a file. It does not wait for the writer of a named pipe.
+func (s *Store) content(name string) ([]byte, error) {
+	file, err := os.OpenFile(s.path(name), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	return io.ReadAll(file)
+}
+
+// list returns the leases that the names of files tell, without subnets and gateways.
+func (s *Store) list() (leases []Lease, err error) {
+	dir, err := os.Open(s.dir)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	names, err := dir.Readdirnames(-1)
+	for _, name := range names {
+		if l, ok := parseName(name); ok {
+			leases = append(leases, l)
+		}
+	}
+	return leases, err
+}
+
+// write replaces a file.
+func (s *Store) write(name, text string) error {
+	err := s.change("write a lease", func() error { return os.WriteFile(s.path(newFile), []byte(text), 0o600) })
+	if err == nil {
+		err = s.change("rename a lease", func() error { return os.Rename(s.path(newFile), s.path(name)) })
+	}
+	if err != nil {
+		_ = os.Remove(s.path(newFile))
+	}
+	return err
+}
+
+// remove removes a file if it exists.
+func (s *Store) remove(name string) error {
+	err := s.change("remove a lease", func() error { return os.Remove(s.path(name)) })
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// change runs a change of the disk. what names it in errors.
+func (s *Store) change(what string, fn func() error) error {
+	if err := s.step(what); err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return fn()
 }

@@ -10,9 +10,12 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
-	"slices"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/testkit"
 )
 
 func open(t testing.TB) *Store {
@@ -45,16 +48,14 @@ func reserve(t testing.TB, s *Store, o Owner, sets []RangeSet, wanted ...string)
 			t.Errorf("lease %+v, want it to be of %s", l, o)
 		}
 	}
-	return text(addressesOf(leases))
+	return text(leases)
 }
 
-func release(t testing.TB, s *Store, o Owner) string {
+func release(t testing.TB, s *Store, o Owner) {
 	t.Helper()
-	freed, err := s.Release(o)
-	if err != nil {
+	if err := s.Release(o); err != nil {
 		t.Fatal(err)
 	}
-	return text(freed)
 }
 
 func addrs(texts ...string) []netip.Addr {
@@ -65,10 +66,10 @@ func addrs(texts ...string) []netip.Addr {
 	return list
 }
 
-func text(list []netip.Addr) string {
+func text(leases []Lease) string {
 	var texts []string
-	for _, addr := range list {
-		texts = append(texts, addr.String())
+	for _, l := range leases {
+		texts = append(texts, l.Address.String())
 	}
 	return strings.Join(texts, " ")
 }
@@ -83,12 +84,16 @@ func want(t testing.TB, what, got, want string) {
 // files lists the store's directory without the cursors.
 func files(t testing.TB, s *Store) string {
 	t.Helper()
-	names, err := s.names()
+	entries, err := os.ReadDir(s.dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		t.Fatal(err)
 	}
-	names = slices.DeleteFunc(names, func(name string) bool { return name == cursorFile })
-	slices.Sort(names)
+	var names []string
+	for _, e := range entries {
+		if e.Name() != cursorFile {
+			names = append(names, e.Name())
+		}
+	}
 	return strings.Join(names, " ")
 }
 
@@ -98,25 +103,39 @@ func leased(t testing.TB, s *Store) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return text(addressesOf(leases))
+	return text(leases)
+}
+
+func leasesOf(t testing.TB, s *Store, o Owner) string {
+	t.Helper()
+	leases, err := s.Get(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text(leases)
 }
 
 var dual = parseSets("10.1.0.0/24", "fd00::/64")
 
 func TestReserveAndRelease(t *testing.T) {
-	s := open(t)
-	want(t, "release before there is a directory", release(t, s, pod("a")), "")
+	s := openAt(t, filepath.Join(t.TempDir(), "state", "net"))
+	release(t, s, pod("a"))
 	want(t, "leases before there is a directory", leased(t, s), "")
-	if freed, err := s.Keep(anyOwner); err != nil || freed != nil {
-		t.Errorf("keep before there is a directory: %v, %v", freed, err)
-	}
 	if _, err := os.Stat(s.dir); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("reading made the directory: %v", err)
 	}
-
 	want(t, "a", reserve(t, s, pod("a"), dual), "10.1.0.2 fd00::2")
 	want(t, "b", reserve(t, s, pod("b"), dual), "10.1.0.3 fd00::3")
-	want(t, "files", files(t, s), "10.1.0.2 10.1.0.3 a@eth0 b@eth0 fd00::2 fd00::3")
+	want(t, "files", files(t, s), "10.1.0.2@a@eth0 10.1.0.3@b@eth0 fd00::2@a@eth0 fd00::3@b@eth0")
+	for _, name := range []string{"", "..", cursorFile, "10.1.0.2@a@eth0"} {
+		info, err := os.Lstat(filepath.Join(s.dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if mode := info.Mode().Perm(); info.IsDir() && mode != 0o700 || !info.IsDir() && mode != 0o600 {
+			t.Errorf("%q has mode %o", name, mode)
+		}
+	}
 	leases, err := s.Get(pod("b"))
 	if err != nil {
 		t.Fatal(err)
@@ -127,35 +146,54 @@ func TestReserveAndRelease(t *testing.T) {
 	}; !reflect.DeepEqual(leases, wanted) {
 		t.Errorf("b has %+v, want %+v", leases, wanted)
 	}
-	want(t, "leases", leased(t, s), "10.1.0.2 10.1.0.3 fd00::2 fd00::3")
-
 	_, err = s.Reserve(pod("a"), dual, nil)
-	if !errors.Is(err, fs.ErrExist) || !strings.Contains(err.Error(), "interface eth0 of container a: 10.1.0.2, fd00::2 already reserved") {
+	if !errors.Is(err, fs.ErrExist) || !strings.Contains(err.Error(), "interface eth0 of container a: ") {
 		t.Errorf("a second time: %v", err)
 	}
 	want(t, "another interface of a", reserve(t, s, Owner{"a", "net1"}, dual), "10.1.0.4 fd00::4")
-
-	want(t, "release a", release(t, s, pod("a")), "10.1.0.2 fd00::2")
-	want(t, "release a again", release(t, s, pod("a")), "")
-	want(t, "files", files(t, s), "10.1.0.3 10.1.0.4 a@net1 b@eth0 fd00::3 fd00::4")
-	if leases, err := s.Get(pod("a")); err != nil || leases != nil {
-		t.Errorf("a has %v, %v", leases, err)
-	}
+	release(t, s, pod("a"))
+	release(t, s, pod("a"))
+	want(t, "leases", leased(t, s), "10.1.0.3 10.1.0.4 fd00::3 fd00::4")
 	want(t, "an address that was freed rests", reserve(t, s, pod("c"), dual), "10.1.0.5 fd00::5")
 }
 
-func TestModes(t *testing.T) {
-	s := openAt(t, filepath.Join(t.TempDir(), "state", "net"))
-	reserve(t, s, pod("a"), dual)
-	for _, name := range []string{"", "..", cursorFile, "a@eth0", "10.1.0.2"} {
-		info, err := os.Lstat(filepath.Join(s.dir, name))
-		if err != nil {
+// TestEarlierBoot has leases of an earlier boot: they are free, and the first writer removes them, damaged or not.
+func TestEarlierBoot(t *testing.T) {
+	s := open(t)
+	sets := parseSets("10.1.0.0/29 end=10.1.0.3")
+	reserve(t, s, pod("a"), sets)
+	reserve(t, s, pod("b"), sets)
+	if err := os.Truncate(s.path("10.1.0.3@b@eth0"), 3); err != nil {
+		t.Fatal(err)
+	}
+	s.Boot = "another"
+	want(t, "leases after the boot", leased(t, s), "")
+	want(t, "the same owner, back again", reserve(t, s, pod("a"), sets), "10.1.0.2")
+	want(t, "files", files(t, s), "10.1.0.2@a@eth0")
+	want(t, "the other address", reserve(t, s, pod("c"), sets), "10.1.0.3")
+	if err := os.Remove(s.path(cursorFile)); err != nil {
+		t.Fatal(err)
+	}
+	var full *FullError
+	if _, err := s.Reserve(pod("d"), sets, nil); !errors.As(err, &full) {
+		t.Errorf("without cursors all are free: %v", err)
+	}
+}
+
+// TestFormerVersion has the files of an earlier version, of a pod that runs: its addresses are taken until it is released.
+func TestFormerVersion(t *testing.T) {
+	s := open(t)
+	reserve(t, s, pod("b"), dual)
+	record := fmt.Sprintf(`{"boot":%q,"container":"a","interface":"eth0","leases":[{"address":"10.1.0.3"},{"address":"fd00::3"}]}`, s.Boot)
+	for _, name := range []string{"a@eth0", "10.1.0.3", "fd00::3"} {
+		if err := os.WriteFile(s.path(name), []byte(record), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if mode := info.Mode().Perm(); info.IsDir() && mode != 0o700 || !info.IsDir() && mode != 0o600 {
-			t.Errorf("%q has mode %o", name, mode)
-		}
 	}
+	want(t, "all", leased(t, s), "10.1.0.2 10.1.0.3 fd00::2 fd00::3")
+	want(t, "the next", reserve(t, s, pod("c"), dual), "10.1.0.4 fd00::4")
+	release(t, s, pod("a"))
+	want(t, "files", files(t, s), "10.1.0.2@b@eth0 10.1.0.4@c@eth0 fd00::2@b@eth0 fd00::4@c@eth0")
 }
 
 // TestTurn goes round a small range: each address once, and a freed one when its turn comes again.
@@ -180,23 +218,6 @@ func TestTurn(t *testing.T) {
 	want(t, "leases stay", leased(t, s), "10.1.0.10 10.1.0.11 10.1.0.12 10.9.0.2")
 }
 
-func TestManySetsOfTurns(t *testing.T) {
-	s := open(t)
-	for i := range 2 * maxLines {
-		addr := netip.AddrFrom4([4]byte{10, byte(i), 0, 0})
-		sets := []RangeSet{{{Subnet: netip.PrefixFrom(addr, 24)}}}
-		reserve(t, s, pod("a"), sets)
-		release(t, s, pod("a"))
-	}
-	info, err := os.Stat(s.path(cursorFile))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if size := info.Size(); size > int64(os.Getpagesize()) || size != int64((1+maxLines)*(1+lineWidth)) {
-		t.Errorf("%d bytes of turns", size)
-	}
-}
-
 func TestFull(t *testing.T) {
 	s := open(t)
 	sets := parseSets("fd00::/64", "10.1.0.0/24 start=10.1.0.10 end=10.1.0.40,10.2.0.0/30")
@@ -211,9 +232,15 @@ func TestFull(t *testing.T) {
 	}
 	want(t, "error", err.Error(), "reserve addresses for interface eth0 of container late: "+
 		"no free address in 10.1.0.10-10.1.0.40 of 10.1.0.0/24, 10.2.0.0/30: 32 in use")
+	if err := s.Free(sets); !errors.As(err, &full) {
+		t.Errorf("Free: %v", err)
+	}
 	want(t, "files after", files(t, s), before)
-	want(t, "freed", release(t, s, pod("p2")), "fd00::4 10.1.0.12")
-	want(t, "the only free one, behind more than are probed", reserve(t, s, pod("late"), sets), "fd00::22 10.1.0.12")
+	release(t, s, pod("p2"))
+	if err := s.Free(sets); err != nil {
+		t.Error(err)
+	}
+	want(t, "the only free one", reserve(t, s, pod("late"), sets), "fd00::22 10.1.0.12")
 }
 
 func TestWanted(t *testing.T) {
@@ -246,39 +273,23 @@ func TestWanted(t *testing.T) {
 
 func TestOwners(t *testing.T) {
 	s := open(t)
-	long := strings.Repeat("x", maxName-len("@eth0"))
+	long := strings.Repeat("x", maxOwner-len("eth0"))
 	want(t, "long ID", reserve(t, s, pod(long), dual), "10.1.0.2 fd00::2")
 	want(t, "odd names", reserve(t, s, Owner{"0.._-", "@.é"}, dual), "10.1.0.3 fd00::3")
-	want(t, "odd names freed", release(t, s, Owner{"0.._-", "@.é"}), "10.1.0.3 fd00::3")
+	release(t, s, Owner{"0.._-", "@.é"})
+	want(t, "odd names released", leased(t, s), "10.1.0.2 fd00::2")
 	for _, o := range []Owner{
 		{}, {"a", ""}, {"", "eth0"}, {"../a", "eth0"}, {"a/b", "eth0"}, {".a", "eth0"}, {"a@b", "eth0"}, {"a b", "eth0"},
 		{"a", "."}, {"a", ".."}, {"a", "a/b"}, {"a", "a:b"}, {"a", "a b"}, {"a", "a234567890123456"}, {"a", "a\x00"},
 		{long + "x", "eth0"},
 	} {
 		_, reserved := s.Reserve(o, dual, nil)
-		_, released := s.Release(o)
-		_, got := s.Get(o)
-		for _, err := range []error{reserved, released, got} {
+		released := s.Release(o)
+		for _, err := range []error{reserved, released} {
 			if err == nil || strings.Contains(err.Error(), "\n") {
 				t.Errorf("owner %q: %v", o, err)
 			}
 		}
-	}
-}
-
-func TestKeep(t *testing.T) {
-	s := open(t)
-	for _, id := range []string{"d", "c", "b", "a"} {
-		reserve(t, s, pod(id), dual)
-	}
-	reserve(t, s, Owner{"a", "net1"}, dual)
-	freed, err := s.Keep(func(o Owner) bool { return o.ContainerID == "b" || o.IfName == "net1" })
-	if err != nil || !reflect.DeepEqual(freed, []Owner{pod("a"), pod("c"), pod("d")}) {
-		t.Errorf("freed %v, %v", freed, err)
-	}
-	want(t, "files", files(t, s), "10.1.0.4 10.1.0.6 a@net1 b@eth0 fd00::4 fd00::6")
-	if freed, err := s.Keep(anyOwner); err != nil || len(freed) != 0 {
-		t.Errorf("freed %v, %v", freed, err)
 	}
 }
 
@@ -292,25 +303,118 @@ func TestHugeRange(t *testing.T) {
 	want(t, "round", reserve(t, s, pod("c"), sets), "fd00:c000::1")
 }
 
-// TestFreeBeforeAndAfter looks for a free address before and after the only one is reserved.
-func TestFreeBeforeAndAfter(t *testing.T) {
+// smallDisk mounts a tmpfs, and returns a store on it.
+func smallDisk(t *testing.T, options string) *Store {
+	t.Helper()
+	testkit.RequireRoot(t)
+	dir := t.TempDir()
+	if err := unix.Mount("ipam-test", dir, "tmpfs", 0, options); err != nil {
+		t.Fatalf("mount a small file system: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Errorf("unmount %s: %v", dir, err)
+		}
+	})
+	return openAt(t, dir+"/net")
+}
+
+// TestFullDisk fills a disk by leases, by its space and by its inodes: an error, nothing half done, and what is there
+// can be released.
+func TestFullDisk(t *testing.T) {
+	for _, options := range []string{"size=32k,nr_inodes=1000", "size=1m,nr_inodes=14"} {
+		s := smallDisk(t, options)
+		var held []Owner
+		for before := ""; ; before = files(t, s) {
+			o := pod("p" + string(rune('a'+len(held))))
+			_, err := s.Reserve(o, dual, nil)
+			if err == nil && len(held) < 20 {
+				held = append(held, o)
+				continue
+			}
+			if !errors.Is(err, unix.ENOSPC) || strings.Contains(err.Error(), "\n") || len(held) == 0 {
+				t.Errorf("%s: %d owners, %v", options, len(held), err)
+			}
+			want(t, "files after the error", files(t, s), before)
+			break
+		}
+		for _, o := range held {
+			release(t, s, o)
+		}
+		want(t, "files at last", files(t, s), "")
+	}
+}
+
+func TestReadOnlyDisk(t *testing.T) {
+	s := smallDisk(t, "size=1m")
+	reserve(t, s, pod("a"), dual)
+	if err := unix.Mount("", s.path(".."), "", unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
+		t.Fatal(err)
+	}
+	_, reserved := s.Reserve(pod("b"), dual, nil)
+	_, elsewhere := openAt(t, s.dir+"2").Reserve(pod("b"), dual, nil)
+	for _, err := range []error{reserved, elsewhere, s.Release(pod("a"))} {
+		if !errors.Is(err, unix.EROFS) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("read-only disk: %v", err)
+		}
+	}
+	want(t, "leases", leased(t, s), "10.1.0.2 fd00::2")
+	release(t, s, pod("none"))
+}
+
+// TestOddFiles has files of any name and kind: they are no leases, and nothing waits for a named pipe.
+func TestOddFiles(t *testing.T) {
 	s := open(t)
-	sets := parseSets("10.1.0.0/30", "fd00::/64")
-	if err := s.Free(sets); err != nil {
-		t.Fatal(err)
+	sets := parseSets("10.1.0.0/29 end=10.1.0.3")
+	reserve(t, s, pod("a"), sets)
+	for _, err := range []error{
+		os.Mkdir(s.path("10.1.0.9"), 0o700), os.Symlink("/etc/passwd", s.path("x@eth0")), unix.Mkfifo(s.path("y@eth0"), 0o600),
+		unix.Mkfifo(s.path("10.1.0.3@y@eth0"), 0o600), os.WriteFile(s.path("fd00:0::1@a@eth0"), nil, 0o600),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
 	}
-	owner := Owner{ContainerID: "a", IfName: "eth0"}
-	if _, err := s.Reserve(owner, sets, nil); err != nil {
-		t.Fatal(err)
-	}
+	want(t, "leases", leased(t, s), "10.1.0.2")
 	var full *FullError
-	if err := s.Free(sets); !errors.As(err, &full) || full.InUse == 0 {
-		t.Errorf("the only address of 10.1.0.0/30 is reserved, and Free returns %v", err)
+	if _, err := s.Reserve(pod("c"), sets, nil); !errors.As(err, &full) {
+		t.Errorf("a name is taken whatever has it: %v", err)
 	}
-	if _, err := s.Release(owner); err != nil {
-		t.Fatal(err)
+	for _, id := range []string{"x", "y"} {
+		release(t, s, pod(id))
 	}
-	if err := s.Free(sets); err != nil {
-		t.Error(err)
+	want(t, "what y had", reserve(t, s, pod("c"), sets), "10.1.0.3")
+}
+
+// FuzzName parses names of files: what is accepted is the name that this version or an earlier one writes.
+func FuzzName(f *testing.F) {
+	for _, name := range []string{"10.1.0.2@a@eth0", "10.1.0.2", "fd00::2@a@b@c", "::%x@a@eth0", "a@eth0", cursorFile, newFile} {
+		f.Add(name)
+	}
+	f.Fuzz(func(t *testing.T, name string) {
+		if l, ok := parseName(name); ok && (l.file() != name || !l.Address.IsValid() || strings.Contains(name, "/")) {
+			t.Errorf("%q is %+v", name, l)
+		}
+	})
+}
+
+// BenchmarkReserve reserves and releases a pod's two addresses beside those of others.
+func BenchmarkReserve(b *testing.B) {
+	wide := parseSets("10.0.0.0/8", "fd00::/64")
+	for _, held := range []int{0, 250, 10_000} {
+		b.Run(fmt.Sprintf("held=%d", held), func(b *testing.B) {
+			s := open(b)
+			reserve(b, s, pod("first"), wide)
+			for i := range held {
+				l := Lease{pod(fmt.Sprint("held", i)), netip.AddrFrom4([4]byte{10, 9, byte(i >> 8), byte(i)}), wide[0][0].Subnet, netip.Addr{}}
+				if err := s.writeAll([]Lease{l}); err != nil {
+					b.Fatal(err)
+				}
+			}
+			for b.Loop() {
+				reserve(b, s, pod("a"), wide)
+				release(b, s, pod("a"))
+			}
+		})
 	}
 }

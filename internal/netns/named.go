@@ -15,7 +15,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"mustang/internal/datapath/dirlock"
+	"mustang/internal/lock"
 )
 
 // Create creates a network namespace with a bind mount below Directory, so that `ip netns` lists it. Its loopback device is
@@ -169,7 +169,7 @@ func prepareDirectory(ctx context.Context, dir string) error {
 	err := share()
 	if errors.Is(err, unix.EINVAL) { // not a mount point yet
 		// iproute2 takes the same lock for this.
-		lock, lockErr := dirlock.Take(ctx, dir, nil)
+		lock, lockErr := lock.Take(ctx, dir, nil)
 		if lockErr != nil {
 			return lockErr
 		}

@@ -14,6 +14,8 @@ const (
 	// applyTimeout is the time in which ovs-vswitchd applies a change: milliseconds,
 	// but seconds on a busy emulated processor.
 	applyTimeout = 14 * time.Second
+	// dialTimeout is the time in which the server takes a connection.
+	dialTimeout = 5 * time.Second
 	// answerMargin is the additional time for the database's answer.
 	answerMargin = time.Second
 	// databaseName is the database of Open vSwitch among those of a server.
@@ -29,7 +31,7 @@ type database struct {
 
 // dial connects to the server's unix socket.
 func dial(socket string) (*database, error) {
-	conn, err := net.DialTimeout("unix", socket, applyTimeout)
+	conn, err := net.DialTimeout("unix", socket, dialTimeout)
 	if err != nil {
 		return nil, fmt.Errorf("connect to the Open vSwitch database: %w", err)
 	}

@@ -19,7 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mustang/internal/datapath/dirlock"
+	"mustang/internal/lock"
 )
 
 // DefaultDir is the directory of an agent's sockets, and Name the file name of this one.
@@ -46,15 +46,15 @@ func (e *RunningError) Error() string {
 }
 
 // Claim makes the caller the only agent whose sockets are in a directory, until it unlocks that or dies. It waits for one that ends, as
-// [dirlock.Take] does. Errors: *[RunningError] at once if an agent answers; those of dirlock.Take.
-func Claim(ctx context.Context, dir string) (*dirlock.Lock, error) {
+// [lock.Take] does. Errors: *[RunningError] at once if an agent answers; those of lock.Take.
+func Claim(ctx context.Context, dir string) (*lock.Lock, error) {
 	if err := running(ctx, dir); err != nil {
 		return nil, err
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
-	lock, err := dirlock.Take(ctx, dir, nil)
+	lock, err := lock.Take(ctx, dir, nil)
 	if err != nil {
 		return nil, cmp.Or(running(ctx, dir), err) // it had the lock, and answers by now
 	}

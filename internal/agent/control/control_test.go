@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"mustang/internal/datapath/dirlock"
+	"mustang/internal/lock"
 	"mustang/internal/testkit"
 )
 
@@ -54,8 +54,8 @@ func TestClaim(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var busy *dirlock.Error
-	if _, err := Claim(dirlock.Wait{Limit: 50 * time.Millisecond}.WithContext(t.Context()), dir); !errors.As(err, &busy) {
+	var busy *lock.Error
+	if _, err := Claim(lock.Wait{Limit: 50 * time.Millisecond}.WithContext(t.Context()), dir); !errors.As(err, &busy) {
 		t.Errorf("beside one that does not answer: %v", err)
 	}
 	time.AfterFunc(50*time.Millisecond, first.Unlock)

@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"mustang/internal/cni"
-	"mustang/internal/cni/handover"
 	"mustang/internal/cni/install"
+	"mustang/internal/cni/netconf"
 	"mustang/internal/cni/server"
 	"mustang/internal/lab"
 	"mustang/internal/netns"
@@ -33,7 +33,7 @@ func startAgent(host *netns.Namespace, dirs lab.PluginDirs, program string) (*ag
 	if err := os.WriteFile(clientIn(dirs), install.Client(), 0o700); err != nil {
 		return nil, err
 	}
-	if err := os.Symlink(program, filepath.Join(filepath.Dir(clientIn(dirs)), handover.FullPlugin)); err != nil {
+	if err := os.Symlink(program, filepath.Join(filepath.Dir(clientIn(dirs)), netconf.FullPlugin)); err != nil {
 		return nil, err
 	}
 	a := &agent{ended: make(chan error, 1)}

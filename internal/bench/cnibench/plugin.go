@@ -11,7 +11,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"mustang/internal/cni/handover"
+	"mustang/internal/cni/server"
 	"mustang/internal/debian"
 	"mustang/internal/lab"
 )
@@ -144,7 +144,7 @@ func (p *Plugin) environment(executable string, dirs lab.PluginDirs) []string {
 		socket = socketIn(dirs)
 	}
 	own := pluginIn(dirs)
-	env = append(env, handover.SocketVariable+"="+socket, "MUSTANG_CNI_STATE_DIR="+own.StateDir,
+	env = append(env, server.SocketVariable+"="+socket, "MUSTANG_CNI_STATE_DIR="+own.StateDir,
 		"MUSTANG_CNI_RUN_DIR="+own.RunDir, "MUSTANG_BPF_ROOT="+own.BPFRoot)
 	if dirs.Cgroup != "" {
 		env = append(env, "MUSTANG_CNI_CGROUP="+dirs.Cgroup)

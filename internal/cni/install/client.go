@@ -6,7 +6,7 @@ import (
 	"bytes"
 	"strconv"
 
-	"mustang/internal/cni/handover"
+	"mustang/internal/cni/netconf"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/version"
 )
@@ -41,5 +41,5 @@ const maxClientSize = 64 << 10
 
 // isClient reports whether a file is the program, of this version or another.
 func isClient(file []byte) bool {
-	return len(file) < maxClientSize && bytes.HasPrefix(file, []byte("\x7fELF")) && bytes.Contains(file, []byte(handover.AloneVariable+"="))
+	return len(file) < maxClientSize && bytes.HasPrefix(file, []byte("\x7fELF")) && bytes.Contains(file, []byte(netconf.AloneVariable+"="))
 }

@@ -33,7 +33,7 @@ func TestDisk(t *testing.T) {
 				if which == "conflist" {
 					dir = p.ConfDir
 				}
-				if err := os.MkdirAll(dir, 0o755); err != nil {
+				if err := errors.Join(os.MkdirAll(p.BinDir, 0o755), os.MkdirAll(p.ConfDir, 0o755)); err != nil {
 					t.Fatal(err)
 				}
 				if err := unix.Mount("none", dir, "tmpfs", test.flags, test.options); err != nil {

@@ -11,11 +11,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 
 	"golang.org/x/sys/unix"
 
-	"mustang/internal/datapath/dirlock"
+	"mustang/internal/lock"
 )
 
 // file is a file to install: written under another name, then renamed.
@@ -29,14 +28,11 @@ type file struct {
 	had bool // the path exists
 }
 
-// temporary returns the path of the new or the old content during the replacement.
-// Runtimes ignore both names. The lock of the directory protects them.
-func (f *file) temporary(what string) string {
-	return filepath.Join(filepath.Dir(f.path), "."+filepath.Base(f.path)+"."+what)
+// fresh returns the path of the new content during the replacement. Runtimes ignore its name. The lock of the directory
+// protects it.
+func (f *file) fresh() string {
+	return filepath.Join(filepath.Dir(f.path), "."+filepath.Base(f.path)+".new")
 }
-
-func (f *file) fresh() string  { return f.temporary("new") }
-func (f *file) backup() string { return f.temporary("old") }
 
 // compare compares the file with the existing one. same is set if there is nothing to do.
 // The error is a *ForeignError if the existing file belongs to another project.
@@ -129,7 +125,10 @@ func (f *file) left(err error) bool {
 
 // stage writes the new content to its temporary path and syncs it.
 func (f *file) stage() error {
-	out, err := os.OpenFile(f.fresh(), os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, f.mode)
+	if err := f.discard(); err != nil {
+		return err
+	}
+	out, err := os.OpenFile(f.fresh(), os.O_WRONLY|os.O_CREATE|os.O_EXCL, f.mode)
 	if err != nil {
 		return err
 	}
@@ -143,42 +142,20 @@ func (f *file) stage() error {
 	return errors.Join(err, out.Close())
 }
 
-// commit renames the new content to the path. The old content is kept until discard.
+// commit renames the new content to the path.
 func (f *file) commit() error {
-	if f.had {
-		if err := os.Link(f.path, f.backup()); err != nil {
-			return err
-		}
-	}
 	if err := os.Rename(f.fresh(), f.path); err != nil {
 		return err
 	}
-	if err := syncDir(filepath.Dir(f.path)); err != nil {
-		return errors.Join(err, f.revert())
-	}
-	return nil
+	return syncDir(filepath.Dir(f.path))
 }
 
-// revert undoes commit.
-func (f *file) revert() error {
-	var err error
-	if f.had {
-		err = os.Rename(f.backup(), f.path)
-	} else {
-		err = os.Remove(f.path)
-	}
-	return errors.Join(err, syncDir(filepath.Dir(f.path)))
-}
-
-// discard removes the temporary files.
+// discard removes the temporary file.
 func (f *file) discard() error {
-	var errs []error
-	for _, path := range []string{f.fresh(), f.backup()} {
-		if _, err := os.Lstat(path); err == nil { // removing a missing file fails on a read-only disk
-			errs = append(errs, os.Remove(path))
-		}
+	if _, err := os.Lstat(f.fresh()); err != nil { // removing a missing file fails on a read-only disk
+		return nil
 	}
-	return errors.Join(errs...)
+	return os.Remove(f.fresh())
 }
 
 // remove deletes the file. absent is set if it does not exist.
@@ -206,73 +183,24 @@ func (e *ForeignError) Error() string {
 // Unwrap returns the reason.
 func (e *ForeignError) Unwrap() error { return e.Why }
 
-// makeDir creates a directory and its parents. It returns the directories that it created,
-// the deepest first. If it fails, it has removed them.
-func makeDir(dir string) (made []string, err error) {
-	dir = filepath.Clean(dir)
-	var missing []string
-	for at := dir; ; at = filepath.Dir(at) {
-		_, err := os.Stat(at)
-		if err == nil {
-			break
-		}
-		if !errors.Is(err, fs.ErrNotExist) {
-			return nil, err
-		}
-		missing = append(missing, at)
-	}
-	for _, at := range slices.Backward(missing) {
-		err := os.Mkdir(at, 0o755)
-		if errors.Is(err, fs.ErrExist) {
-			continue // created by another process
-		}
-		if err == nil {
-			made = slices.Insert(made, 0, at)
-			err = syncDir(filepath.Dir(at))
-		}
-		if err != nil {
-			removeDirs(made)
-			return nil, err
-		}
-	}
-	return made, nil
-}
-
-// removeDirs removes the directories that are empty.
-func removeDirs(dirs []string) {
-	for _, dir := range dirs {
-		_ = os.Remove(dir)
-	}
-}
-
-// lock waits for the locks of directories as [dirlock.Take] does, for each directory once.
-func lock(ctx context.Context, dirs ...string) (_ func(), err error) {
-	var held []*dirlock.Lock
-	unlock := func() {
+// lockDirs waits for the locks of directories as [lock.Take] does, for each directory once.
+func lockDirs(ctx context.Context, dirs ...string) (unlock func(), err error) {
+	held := map[string]*lock.Lock{}
+	unlock = func() {
 		for _, l := range held {
 			l.Unlock()
 		}
 	}
-	defer func() {
-		if err != nil {
-			unlock()
-		}
-	}()
-	var infos []fs.FileInfo
 	for _, path := range dirs {
-		info, err := os.Stat(path)
+		real, err := filepath.EvalSymlinks(path)
+		if err == nil && held[real] == nil {
+			held[real], err = lock.Take(ctx, real, nil)
+		}
 		if err != nil {
+			delete(held, real)
+			unlock()
 			return nil, err
 		}
-		if slices.ContainsFunc(infos, func(other fs.FileInfo) bool { return os.SameFile(info, other) }) {
-			continue
-		}
-		infos = append(infos, info)
-		l, err := dirlock.Take(ctx, path, nil)
-		if err != nil {
-			return nil, err
-		}
-		held = append(held, l)
 	}
 	return unlock, nil
 }

@@ -80,14 +80,14 @@ func done(changes []Change) (out []string) {
 	return out
 }
 
-// tree is all that is below a place's directories: names, modes, inodes, sizes and
+// tree is all files below a place's directories: names, modes, inodes, sizes and
 // times, so that a file that was written anew differs.
 func tree(t *testing.T, p Place) string {
 	t.Helper()
 	var out []string
 	root := strings.TrimSuffix(p.BinDir, "/opt/cni/bin")
-	err := filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
-		if err != nil {
+	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
 			return err
 		}
 		info, err := os.Lstat(path)

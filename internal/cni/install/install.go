@@ -15,7 +15,6 @@ import (
 	"slices"
 	"strings"
 
-	"mustang/internal/cni/handover"
 	"mustang/internal/cni/netconf"
 )
 
@@ -36,7 +35,7 @@ type Place struct {
 	// is the file to install itself stays.
 	Client bool
 
-	after func(step string) error // set by tests
+	after func(step string) // tests kill the process there
 }
 
 // Change describes the change of a file.
@@ -79,7 +78,7 @@ func (p Place) plugin() *file {
 
 // full is the plugin beside its client.
 func (p Place) full() *file {
-	return &file{path: filepath.Join(p.BinDir, handover.FullPlugin), mode: 0o755, foreign: foreignPlugin}
+	return &file{path: filepath.Join(p.BinDir, netconf.FullPlugin), mode: 0o755, foreign: foreignPlugin}
 }
 
 // loopback is the plugin under the name by which containerd runs the plugin for the loopback device. That of another project serves
@@ -94,7 +93,7 @@ func (p Place) conflist() *file {
 
 // Install copies the plugin from a path, under both names, and then writes the configuration. It replaces
 // files of other projects only with force; otherwise the error is a *[ForeignError]. If
-// it fails, it has undone all its changes. It waits for another installation as dirlock.Take does.
+// it cannot write one of them, it replaces none. It waits for another installation as lock.Take does.
 func (p Place) Install(ctx context.Context, from string, conflist []byte, force bool) (changes []Change, err error) {
 	conf := p.conflist()
 	conf.content = conflist
@@ -113,17 +112,11 @@ func (p Place) Install(ctx context.Context, from string, conflist []byte, force 
 		}
 	}
 	for _, dir := range dirs {
-		var made []string
-		if made, err = makeDir(dir); err != nil {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return nil, err
 		}
-		defer func() {
-			if err != nil {
-				removeDirs(made)
-			}
-		}()
 	}
-	unlock, err := lock(ctx, dirs...)
+	unlock, err := lockDirs(ctx, dirs...)
 	if err != nil {
 		return nil, err
 	}
@@ -131,7 +124,7 @@ func (p Place) Install(ctx context.Context, from string, conflist []byte, force 
 	return p.replace(files, force)
 }
 
-// replace replaces files in their order: all of them, or none.
+// replace writes the new content of all files, and then renames them in their order.
 func (p Place) replace(files []*file, force bool) (changes []Change, err error) {
 	var pending []*file
 	for _, f := range files {
@@ -147,39 +140,23 @@ func (p Place) replace(files []*file, force bool) (changes []Change, err error) 
 			pending = append(pending, f)
 		}
 	}
-	for _, f := range files {
-		if err := f.discard(); err != nil { // left by a killed process
-			return nil, err
-		}
-	}
-	var undo []func() error
 	defer func() {
-		if err != nil {
-			for _, step := range slices.Backward(undo) {
-				err = errors.Join(err, step())
-			}
+		for _, f := range files { // also what a killed process has left
+			err = errors.Join(err, f.discard())
 		}
 	}()
-	for _, f := range pending {
-		undo = append(undo, f.discard)
-		if err := p.step("stage "+f.path, f.stage); err != nil {
-			return nil, err
-		}
-	}
-	for _, f := range pending {
-		do := func() error {
-			if err := f.commit(); err != nil {
-				return err
+	for _, step := range []struct {
+		name string
+		do   func(*file) error
+	}{{"stage", (*file).stage}, {"commit", (*file).commit}} {
+		for _, f := range pending {
+			if err := step.do(f); err != nil {
+				return nil, err
 			}
-			undo = append(undo, f.revert)
-			return nil
+			if p.after != nil {
+				p.after(step.name + " " + f.path)
+			}
 		}
-		if err := p.step("commit "+f.path, do); err != nil {
-			return nil, err
-		}
-	}
-	for _, f := range pending {
-		_ = f.discard() // the files are installed; the next run deletes what is left
 	}
 	return changes, nil
 }
@@ -198,17 +175,6 @@ func change(f *file, same bool) Change {
 	return c
 }
 
-// step runs a step and calls the hook of tests.
-func (p Place) step(name string, do func() error) error {
-	if err := do(); err != nil {
-		return err
-	}
-	if p.after != nil {
-		return p.after(name)
-	}
-	return nil
-}
-
 // Uninstall removes the configuration, and then the plugin under both names. Missing files are accepted. If
 // a file belongs to another project, the error is a *[ForeignError] and nothing is
 // removed. Uninstall keeps a plugin that is the file keep itself, and not a copy. It waits as Install does.
@@ -217,7 +183,7 @@ func (p Place) Uninstall(ctx context.Context, keep string) ([]Change, error) {
 		_, err := os.Stat(dir)
 		return errors.Is(err, fs.ErrNotExist)
 	})
-	unlock, err := lock(ctx, dirs...)
+	unlock, err := lockDirs(ctx, dirs...)
 	if err != nil {
 		return nil, err
 	}

@@ -17,7 +17,7 @@ import (
 
 	"github.com/containernetworking/cni/libcni"
 
-	"mustang/internal/datapath/dirlock"
+	"mustang/internal/lock"
 )
 
 // TestInstall installs for a runtime's own library, which reads the list, runs the
@@ -93,71 +93,6 @@ func TestUnchangedIsCheap(t *testing.T) {
 	runtime.ReadMemStats(&after)
 	if used := int64(after.TotalAlloc - before.TotalAlloc); used > 3*info.Size()/2 {
 		t.Errorf("%d bytes for a plugin of %d", used, info.Size())
-	}
-}
-
-// TestUndo fails each step in turn: with nothing there before, and with another
-// version there. No configuration is ever there without its plugin.
-func TestUndo(t *testing.T) {
-	for _, there := range []bool{false, true} {
-		p, n := testPlace(t), network()
-		if there {
-			mustInstall(t, p, conflist(t, n))
-			// The plugin is an older build.
-			old, err := os.ReadFile(program())
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, name := range []string{"/mustang-cni", "/loopback"} {
-				if err := os.WriteFile(p.BinDir+name, append(old, 0), 0o755); err != nil {
-					t.Fatal(err)
-				}
-			}
-		}
-		before := tree(t, p)
-		n.Link = "bridge"
-		for _, step := range []string{
-			"stage mustang-cni", "stage loopback", "stage 10-mustang.conflist", "commit mustang-cni", "commit loopback", "commit 10-mustang.conflist",
-		} {
-			failure := errors.New("disk on fire")
-			failing := p
-			failing.after = func(at string) error {
-				verb, path, _ := strings.Cut(at, " ")
-				_, noPlugin := os.Stat(p.BinDir + "/mustang-cni")
-				if _, err := os.Stat(p.Conf()); err == nil && noPlugin != nil {
-					t.Errorf("after %s: a configuration without its plugin", at)
-				}
-				if verb+" "+filepath.Base(path) == step {
-					return failure
-				}
-				return nil
-			}
-			if _, err := failing.Install(t.Context(), program(), conflist(t, n), false); !errors.Is(err, failure) {
-				t.Errorf("%s: %v", step, err)
-			}
-			if after := tree(t, p); after != before {
-				t.Errorf("%s: before\n%s\nafter\n%s", step, before, after)
-			}
-		}
-	}
-}
-
-// TestKilled finds what a killed process left aside, and clears it up.
-func TestKilled(t *testing.T) {
-	p, n := testPlace(t), network()
-	mustInstall(t, p, conflist(t, n))
-	for _, left := range []string{p.BinDir + "/.mustang-cni.new", p.BinDir + "/.mustang-cni.old", p.ConfDir + "/.10-mustang.conflist.new"} {
-		writeFile(t, left, "half")
-	}
-	writeFile(t, p.BinDir+"/mustang-cni", "") // which no version of this program leaves
-	n.MTU = 1400
-	if _, err := p.Install(t.Context(), program(), conflist(t, n), true); err != nil {
-		t.Fatal(err)
-	}
-	for dir, want := range map[string][]string{p.BinDir: {"loopback", "mustang-cni"}, p.ConfDir: {DefaultConfName}} {
-		if names := entries(t, dir); !slices.Equal(names, want) {
-			t.Errorf("%s has %v", dir, names)
-		}
 	}
 }
 
@@ -359,18 +294,18 @@ func TestLockIsBounded(t *testing.T) {
 	p := testPlace(t)
 	mustInstall(t, p, conflist(t, network()))
 	before := tree(t, p)
-	lock, err := dirlock.Take(t.Context(), p.ConfDir, nil)
+	held, err := lock.Take(t.Context(), p.ConfDir, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer lock.Unlock()
-	ctx := dirlock.Wait{}.WithContext(t.Context())
+	defer held.Unlock()
+	ctx := lock.Wait{}.WithContext(t.Context())
 	other := network()
 	other.Link = "bridge"
 	_, installErr := p.Install(ctx, program(), conflist(t, other), false)
 	_, uninstallErr := p.Uninstall(ctx, "")
 	for _, err := range []error{installErr, uninstallErr} {
-		var held *dirlock.Error
+		var held *lock.Error
 		if !errors.As(err, &held) || held.PID != os.Getpid() || held.Dir != p.ConfDir {
 			t.Errorf("error %v", err)
 		}

@@ -25,6 +25,12 @@ const PluginType = "mustang-cni"
 // LoopbackType is the plugin for the loopback device, which containerd runs for each pod: the file name of another copy of the plugin.
 const LoopbackType = "loopback"
 
+// FullPlugin is the file name of the plugin beside its client.
+const FullPlugin = "mustang-cni-full"
+
+// AloneVariable is the environment variable by which the client tells the plugin to do the verb without asking an agent.
+const AloneVariable = "MUSTANG_CNI_HANDOVER"
+
 // LinkAuto selects the link mode on the node. See [AutoLinks].
 const LinkAuto = "auto"
 

@@ -29,18 +29,6 @@ func TestSelectLink(t *testing.T) {
 	}
 }
 
-// TestTogether knows which link modes reach each other: those that the host routes for.
-func TestTogether(t *testing.T) {
-	for pair, want := range map[[2]string]bool{
-		{"veth", "veth"}: true, {"bridge", "bridge"}: true, {"veth", "netkit"}: true, {"auto", "veth"}: true,
-		{"bridge", "veth"}: false, {"auto", "bridge"}: false, {"macvlan", "bridge"}: false,
-	} {
-		if have := Together(pair[0], pair[1]); have != want {
-			t.Errorf("%v: %t", pair, have)
-		}
-	}
-}
-
 // TestCheckProxied refuses services off where pods of a node reach each other past the host.
 func TestCheckProxied(t *testing.T) {
 	for link, refused := range map[string]bool{

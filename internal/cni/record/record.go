@@ -33,6 +33,8 @@ type Record struct {
 	// Link is the link mode, HostIfName the host device. Both are empty in a chained plugin.
 	Link       string `json:"link,omitempty"`
 	HostIfName string `json:"host_ifname,omitempty"`
+	// Place is the device with the gateways of the network, and its parent; empty in records of earlier versions.
+	Place string `json:"place,omitempty"`
 	// Bridge, OVSDB and IPAM are copied from the configuration.
 	Bridge string `json:"bridge,omitempty"`
 	OVSDB  string `json:"ovsdb,omitempty"`
@@ -58,13 +60,17 @@ type Record struct {
 	// Guarded is set before the source guard is attached to the device of a pod that is no endpoint.
 	Guarded  bool `json:"guarded,omitempty"`
 	Admitted bool `json:"admitted,omitempty"`
-	// Ports are the services of the host ports.
-	Ports []service.Service `json:"ports,omitempty"`
+	// Ports are the services of the host ports, and Uplink the uplink of the datapath that serves them.
+	Ports  []service.Service `json:"ports,omitempty"`
+	Uplink string            `json:"uplink,omitempty"`
 	// Done is set when ADD has finished.
 	Done bool `json:"done,omitempty"`
 
 	file *os.File // locked
 }
+
+// Same reports whether another record is of the same attachment.
+func (r *Record) Same(other Record) bool { return r.Network == other.Network && r.Owner == other.Owner }
 
 // Save appends the record to its file as one line. A line that is cut short by a full
 // disk or a kill is ignored, and the previous line counts.

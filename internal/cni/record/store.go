@@ -20,7 +20,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mustang/internal/flock"
+	"mustang/internal/lock"
 )
 
 // Names of files and directories. No network has a name that begins with a dot.
@@ -28,12 +28,11 @@ const (
 	attachmentsDir = "attachments"
 	recordSuffix   = ".record"
 	networkFile    = "network.json"
-	uplinksDir     = ".uplinks"
 	gatewaysDir    = ".gateways"
 )
 
-// maxName is the length of a file name in bytes (NAME_MAX).
-const maxName = 255
+// maxNames is the length of the names of network, container and interface in bytes. They become names of files.
+const maxNames = 200
 
 // ErrTooLong is the error of an attachment whose names are longer than those of files can be. None was ever created.
 var ErrTooLong = errors.New("name too long")
@@ -53,9 +52,9 @@ func (s Store) Path(network string, o Owner) string {
 // Open locks the record of an attachment and reads it. If there is none, create makes a new one with an empty Boot;
 // without create the error matches fs.ErrNotExist. It matches [ErrTooLong] if no record can have that name.
 func (s Store) Open(network string, o Owner, create bool) (*Record, error) {
-	if n := len(claimOf(&Record{Network: network, Owner: o}) + recordSuffix); n > maxName {
+	if n := len(network + o.ContainerID + o.IfName); n > maxNames {
 		return nil, fmt.Errorf("%s of network %q: %w: network, container ID and interface have %d bytes, want %d at most",
-			o, network, ErrTooLong, n-len("@@"+recordSuffix), maxName-len("@@"+recordSuffix))
+			o, network, ErrTooLong, n, maxNames)
 	}
 	flags := os.O_RDWR | os.O_APPEND
 	if create {
@@ -69,7 +68,7 @@ func (s Store) Open(network string, o Owner, create bool) (*Record, error) {
 		if err != nil {
 			return nil, fmt.Errorf("open record of %s: %w", o, err)
 		}
-		current, err := lock(file, unix.LOCK_EX)
+		current, err := lockFile(file, unix.LOCK_EX)
 		if err == nil && current {
 			return read(file, network, o)
 		}
@@ -224,39 +223,6 @@ func (s Store) KeepGateways() (unlock func(), err error) {
 	return lockDir(filepath.Join(s.Root, gatewaysDir), unix.LOCK_SH)
 }
 
-// Claim notes that the host ports of an attachment use an uplink. The caller holds the
-// lock of the host ports, for the other methods on uplinks as well.
-func (s Store) Claim(uplink string, r *Record) error {
-	dir := filepath.Join(s.Root, uplinksDir, uplink)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
-	}
-	return os.WriteFile(filepath.Join(dir, claimOf(r)), nil, 0o600)
-}
-
-// Claimed reports whether the host ports of any attachment use an uplink.
-func (s Store) Claimed(uplink string) bool {
-	_, err := os.Stat(filepath.Join(s.Root, uplinksDir, uplink))
-	return err == nil
-}
-
-// Unclaim removes the claims of an attachment on all uplinks.
-func (s Store) Unclaim(r *Record) error {
-	dirs, err := filepath.Glob(filepath.Join(s.Root, uplinksDir, "*"))
-	if err != nil {
-		return err
-	}
-	for _, dir := range dirs {
-		if err := os.Remove(filepath.Join(dir, claimOf(r))); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-		_ = os.Remove(dir) // fails while other attachments claim the uplink
-	}
-	return nil
-}
-
-func claimOf(r *Record) string { return r.Network + "@" + r.Owner.ContainerID + "@" + r.Owner.IfName }
-
 // CheckWritable returns an error if the records of a network cannot be written.
 func (s Store) CheckWritable(network string) error { return CheckWritable(s.dir(network)) }
 
@@ -290,16 +256,16 @@ func lockDir(dir string, how int) (unlock func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := lock(file, how); err != nil {
+	if _, err := lockFile(file, how); err != nil {
 		_ = file.Close()
 		return nil, err
 	}
 	return func() { _ = file.Close() }, nil
 }
 
-// lock waits for the lock of a file, shared or exclusive. current is false if the file was removed in the meantime.
-func lock(file *os.File, how int) (current bool, err error) {
-	if err := flock.Lock(file, how, lockTimeout); err != nil {
+// lockFile waits for the lock of a file, shared or exclusive. current is false if the file was removed in the meantime.
+func lockFile(file *os.File, how int) (current bool, err error) {
+	if err := lock.File(file, how, lockTimeout); err != nil {
 		return false, err
 	}
 	var stat unix.Stat_t
@@ -310,4 +276,4 @@ func lock(file *os.File, how int) (current bool, err error) {
 }
 
 // lockTimeout is the longest wait for a lock.
-var lockTimeout = flock.Timeout
+var lockTimeout = lock.Timeout

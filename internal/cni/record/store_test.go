@@ -119,40 +119,17 @@ func TestOddRecord(t *testing.T) {
 // TestLongName refuses attachments of which no record can be written, and takes the longest of which one can.
 func TestLongName(t *testing.T) {
 	s := Store{Root: t.TempDir()}
-	for n, want := range map[int]error{maxName: ErrTooLong, 249: ErrTooLong, maxName - len("pods@@eth0"+recordSuffix) + 1: ErrTooLong, maxName - len("pods@@eth0"+recordSuffix): nil} {
+	for n, want := range map[int]error{249: ErrTooLong, maxNames - len("podseth0") + 1: ErrTooLong, maxNames - len("podseth0"): nil} {
 		r, err := s.Open("pods", Owner{ContainerID: strings.Repeat("a", n), IfName: "eth0"}, true)
 		if !errors.Is(err, want) {
 			t.Errorf("container ID of %d bytes: %v, want %v", n, err, want)
 		}
 		if err == nil {
-			if err := errors.Join(s.Claim("1-2", r), r.Save()); err != nil {
+			if err := r.Save(); err != nil {
 				t.Errorf("container ID of %d bytes: %v", n, err)
 			}
 			r.Close()
 		}
-	}
-}
-
-// TestClaims keeps an uplink claimed until its last attachment is gone.
-func TestClaims(t *testing.T) {
-	s := Store{Root: t.TempDir()}
-	a := &Record{Network: "pods", Owner: Owner{ContainerID: "a", IfName: "eth0"}}
-	b := &Record{Network: "pods", Owner: Owner{ContainerID: "b", IfName: "eth0"}}
-	for _, r := range []*Record{a, b} {
-		if err := s.Claim("1-2", r); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for i, r := range []*Record{a, b} {
-		if !s.Claimed("1-2") || s.Claimed("1-3") {
-			t.Errorf("before release %d: claimed %t, %t", i, s.Claimed("1-2"), s.Claimed("1-3"))
-		}
-		if err := s.Unclaim(r); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if s.Claimed("1-2") {
-		t.Error("claimed after the last release")
 	}
 }
 

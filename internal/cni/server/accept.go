@@ -18,7 +18,6 @@ import (
 
 	"mustang/internal/cgroup"
 	"mustang/internal/cni"
-	"mustang/internal/cni/handover"
 	"mustang/internal/cni/netconf"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/netns"
@@ -32,7 +31,7 @@ var since = map[string]string{"CHECK": "0.4.0", "GC": "1.1.0", "STATUS": "1.1.0"
 
 // accept returns the parameters of a verb, or the reason why the plugin does it alone: it is invalid, and the plugin has the
 // words for that, or this process would not do the same.
-func (s *Server) accept(c *handover.Call, verb string) (r cni.Request, err error) {
+func (s *Server) accept(c *Call, verb string) (r cni.Request, err error) {
 	env := c.Environment
 	r = cni.Request{
 		ContainerID: env["CNI_CONTAINERID"], IfName: env["CNI_IFNAME"], Netns: env["CNI_NETNS"], Args: env["CNI_ARGS"], Path: env["CNI_PATH"],
@@ -77,7 +76,7 @@ func (s *Server) accept(c *handover.Call, verb string) (r cni.Request, err error
 
 // samePlace reports whether the plugin is in this process's mount namespace too. The error says that it has another network
 // namespace or other directories.
-func (s *Server) samePlace(c *handover.Call) (bool, error) {
+func (s *Server) samePlace(c *Call) (bool, error) {
 	theirs := cni.Plugin{
 		StateDir: c.Environment["MUSTANG_CNI_STATE_DIR"], RunDir: c.Environment["MUSTANG_CNI_RUN_DIR"],
 		BPFRoot: c.Environment["MUSTANG_BPF_ROOT"], Cgroup: c.Environment["MUSTANG_CNI_CGROUP"],

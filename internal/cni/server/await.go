@@ -7,7 +7,6 @@ import (
 	"fmt"
 
 	"mustang/internal/cni"
-	"mustang/internal/cni/handover"
 	"mustang/internal/cni/netconf"
 )
 
@@ -23,7 +22,7 @@ func (s *Server) awaitBriefly(ctx context.Context, verb string, r cni.Request) e
 }
 
 // await answers once the policies of a Pod hold. The plugin may be any version that knows the layout of this one's maps.
-func (s *Server) await(ctx context.Context, c *handover.Call) (answer handover.Answer, err error) {
+func (s *Server) await(ctx context.Context, c *Call) (answer Answer, err error) {
 	if _, err := s.samePlace(c); err != nil {
 		s.Log.Warn("CNI socket: policies are of another datapath than the plugin's", "reason", err)
 		return answer, err
@@ -42,7 +41,7 @@ func (s *Server) await(ctx context.Context, c *handover.Call) (answer handover.A
 		if ctx.Err() != nil {
 			return answer, err // the plugin asks the next agent
 		}
-		answer = handover.Answer{Exit: 1, Stderr: fmt.Append(nil, err)}
+		answer = Answer{Exit: 1, Stderr: fmt.Append(nil, err)}
 	}
 	return answer, nil
 }

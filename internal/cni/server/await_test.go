@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"mustang/internal/cni"
-	"mustang/internal/cni/handover"
 	"mustang/internal/netns"
 )
 
@@ -113,14 +112,14 @@ func TestAwaitsOfOtherLayout(t *testing.T) {
 	f.must(err)
 	defer o.Host.Close()
 	f.serve(o)
-	r := handover.Request{Environment: map[string]string{
-		"CNI_COMMAND": handover.Await, "MUSTANG_CNI_STATE_DIR": f.plugin.StateDir, "MUSTANG_CNI_RUN_DIR": f.plugin.RunDir,
+	r := Request{Environment: map[string]string{
+		"CNI_COMMAND": Await, "MUSTANG_CNI_STATE_DIR": f.plugin.StateDir, "MUSTANG_CNI_RUN_DIR": f.plugin.RunDir,
 		"MUSTANG_BPF_ROOT": f.plugin.BPFRoot, "MUSTANG_CNI_CGROUP": f.plugin.Cgroup,
 	}}
 	for layout, want := range map[string]bool{cni.Layout(): true, cni.Layout() + "0": false, "": false} {
 		r.Layout = layout
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		err := handover.AwaitPolicies(ctx, f.socket, r)
+		err := AwaitPolicies(ctx, f.socket, r)
 		cancel()
 		if (err == nil) != want {
 			t.Errorf("layout %q: %v", layout, err)

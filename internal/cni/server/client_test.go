@@ -14,7 +14,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mustang/internal/cni/handover"
 	"mustang/internal/cni/install"
 	"mustang/internal/testkit"
 )
@@ -32,7 +31,7 @@ func TestLargeRequest(t *testing.T) {
 			fmt.Fprintf(&others, `{"containerID":"other%d","ifname":"eth0"},`, i)
 		}
 		all := with(config, `"cni.dev/valid-attachments":[`+others.String()+`{"containerID":"valid","ifname":"eth0"}]`)
-		if len(all) <= handover.MaxRequest {
+		if len(all) <= MaxRequest {
 			t.Fatalf("the request has %d bytes only", len(all))
 		}
 		f.works(call{verb: "GC", socket: f.socket, config: all})
@@ -45,7 +44,7 @@ func TestLargeRequest(t *testing.T) {
 }
 
 // listen listens in place of a server, and returns the plugin's request.
-func (f *fixture) listen(cmd *exec.Cmd) *handover.Call {
+func (f *fixture) listen(cmd *exec.Cmd) *Call {
 	f.t.Helper()
 	f.must(os.MkdirAll(filepath.Dir(f.socket), 0o700))
 	listener, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: f.socket, Net: "unixpacket"})
@@ -54,7 +53,7 @@ func (f *fixture) listen(cmd *exec.Cmd) *handover.Call {
 	f.must(f.host.Start(cmd))
 	conn, err := listener.AcceptUnix()
 	f.must(err)
-	c, err := handover.Receive(conn)
+	c, err := Receive(conn)
 	f.must(err)
 	f.t.Cleanup(c.Close)
 	return c
@@ -72,14 +71,14 @@ func TestClientSignalled(t *testing.T) {
 			}
 			return nil
 		})
-		_ = c.Answer(handover.Answer{})
+		_ = c.Answer(Answer{})
 		_ = cmd.Wait()
 
 		cmd, stdout, stderr := f.command(call{verb: "STATUS", socket: f.socket, config: network("veth", "")})
 		c = f.listen(cmd)
 		f.must(cmd.Process.Signal(unix.SIGTERM))
 		large := strings.Repeat("result ", 20_000)
-		f.must(c.Answer(handover.Answer{Stdout: []byte(large), Stderr: []byte("complaint"), Exit: 3}))
+		f.must(c.Answer(Answer{Stdout: []byte(large), Stderr: []byte("complaint"), Exit: 3}))
 		_ = cmd.Wait()
 		if got := cmd.ProcessState.ExitCode(); got != 3 || stdout.String() != large || stderr.String() != "complaint" {
 			t.Errorf("exit %d, %d bytes of stdout, %s", got, stdout.Len(), stderr)

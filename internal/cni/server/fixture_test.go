@@ -22,7 +22,6 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"mustang/internal/cni"
-	"mustang/internal/cni/handover"
 	"mustang/internal/cni/install"
 	"mustang/internal/cni/netconf"
 	"mustang/internal/datapath"
@@ -139,7 +138,7 @@ var program = sync.OnceValues(func() (path string, err error) {
 	if builtDir, err = os.MkdirTemp("", "mst-cni-"); err != nil {
 		return "", err
 	}
-	path = filepath.Join(builtDir, handover.FullPlugin)
+	path = filepath.Join(builtDir, netconf.FullPlugin)
 	cmd := exec.Command("go", "build", "-buildvcs=false", "-o", path, "mustang/cmd/mustang-cni") // of the version of this test
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -204,7 +203,7 @@ func (f *fixture) command(c call) (*exec.Cmd, *bytes.Buffer, *bytes.Buffer) {
 	p := f.plugin
 	cmd.Env = append([]string{
 		"MUSTANG_CNI_STATE_DIR=" + p.StateDir, "MUSTANG_CNI_RUN_DIR=" + p.RunDir, "MUSTANG_BPF_ROOT=" + p.BPFRoot,
-		"MUSTANG_CNI_CGROUP=" + p.Cgroup, handover.SocketVariable + "=" + c.socket, "PATH=" + os.Getenv("PATH"),
+		"MUSTANG_CNI_CGROUP=" + p.Cgroup, SocketVariable + "=" + c.socket, "PATH=" + os.Getenv("PATH"),
 		"CNI_COMMAND=" + c.verb, "CNI_PATH=/nowhere",
 	}, c.env...)
 	config := c.config

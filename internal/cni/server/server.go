@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package server does the verbs of the CNI plugin in a process that stays: the plugin hands them over a unix socket (package
-// handover). A verb gives the same result and leaves the same state as if the plugin did it. What this process cannot do as
-// the plugin would, it declines, and the plugin does it.
+// Package server does the verbs of the CNI plugin in an agent that stays.
+//
+// The plugin sends one packet over a unix socket of packets, with a descriptor of the pod's network namespace, and waits.
+// The agent answers with the result, or declines: then the plugin does the verb, as it does without an agent. If the agent
+// ends without an answer, or gives none within a minute, the plugin fails and the runtime tries again: nobody does a verb
+// twice at once. A verb gives the same result and leaves the same state in both ways. The plugin's client in C
+// (cni/client.c), which lies in its place on nodes with an agent, speaks the same protocol.
 package server
 
 import (
@@ -20,7 +24,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/cni"
-	"mustang/internal/cni/handover"
 	"mustang/internal/datapath"
 	"mustang/internal/netns"
 	"mustang/internal/rtnl/unlink"
@@ -49,7 +52,7 @@ const (
 
 // Options describe a server.
 type Options struct {
-	// Socket is its path; empty means handover.DefaultSocket. The directory is created, and must be root's alone (0700).
+	// Socket is its path; empty means DefaultSocket. The directory is created, and must be root's alone (0700).
 	Socket string
 	// Host is the network namespace of the node. Plugins in others work alone.
 	Host *netns.Namespace
@@ -96,7 +99,7 @@ func Listen(o Options) (_ *Server, err error) {
 		Options: o, workers: make(chan struct{}, maxWorkers), calls: make(chan struct{}, maxCalls),
 		farewell: farewell, queueLimit: queueLimit,
 	}
-	s.Socket, s.Version = cmp.Or(o.Socket, handover.DefaultSocket), cmp.Or(o.Version, version.Program())
+	s.Socket, s.Version = cmp.Or(o.Socket, DefaultSocket), cmp.Or(o.Version, version.Program())
 	if s.Plugin.DeleteDevice == nil {
 		s.Plugin.DeleteDevice = unlink.Device
 	}
@@ -228,7 +231,7 @@ func (s *Server) worker(ctx context.Context) error {
 
 // serve serves a connection.
 func (s *Server) serve(ctx context.Context, conn *net.UnixConn) {
-	call, err := handover.Receive(conn)
+	call, err := Receive(conn)
 	if err != nil {
 		s.Log.Warn("CNI socket", "error", err)
 		return
@@ -247,14 +250,14 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn) {
 }
 
 // answer returns the answer to a request. The error is the reason to decline it.
-func (s *Server) answer(ctx context.Context, c *handover.Call, verb string) (answer handover.Answer, err error) {
+func (s *Server) answer(ctx context.Context, c *Call, verb string) (answer Answer, err error) {
 	select {
 	case s.calls <- struct{}{}:
 		defer func() { <-s.calls }()
 	default:
 		return answer, errors.New("too many requests")
 	}
-	if verb == handover.Await {
+	if verb == Await {
 		return s.await(ctx, c)
 	}
 	r, err := s.accept(c, verb)

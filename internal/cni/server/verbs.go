@@ -12,12 +12,11 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"mustang/internal/cni"
-	"mustang/internal/cni/handover"
 	"mustang/internal/cni/netconf"
 )
 
 // do does a verb in the host's network namespace.
-func (s *Server) do(ctx context.Context, c *handover.Call, verb string, r cni.Request) (answer handover.Answer) {
+func (s *Server) do(ctx context.Context, c *Call, verb string, r cni.Request) (answer Answer) {
 	var stderr bytes.Buffer
 	p := s.Plugin
 	p.Stderr = &stderr

@@ -15,7 +15,7 @@ import (
 	"github.com/cilium/ebpf/ringbuf"
 	"golang.org/x/sys/unix"
 
-	"mustang/internal/datapath/dirlock"
+	"mustang/internal/lock"
 )
 
 // Event is what programs tell of a connection or a packet.
@@ -32,13 +32,13 @@ const (
 )
 
 // Watch calls each with the events of some kinds from now on, until ctx ends or each returns an error, and leftOut with how many were
-// left out since it was last called, if any were. Errors: *dirlock.Error if another process watches; one that matches os.ErrNotExist
+// left out since it was last called, if any were. Errors: *lock.Error if another process watches; one that matches os.ErrNotExist
 // once the maps are removed.
 func (o *Objects) Watch(ctx context.Context, each func(e Event, at time.Time) error, leftOut func(uint64) error, kinds ...uint32) error {
 	if err := o.OpenTables(); err != nil {
 		return err
 	}
-	lock, err := dirlock.Take(dirlock.Wait{}.WithContext(ctx), o.layout.maps(), o.CheckPinned)
+	lock, err := lock.Take(lock.Wait{}.WithContext(ctx), o.layout.maps(), o.CheckPinned)
 	if err != nil {
 		return err
 	}

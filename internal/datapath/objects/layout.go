@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mustang/internal/datapath/dirlock"
+	"mustang/internal/lock"
 )
 
 // layout holds the paths of pins.
@@ -124,7 +124,7 @@ func Remove(ctx context.Context, root string) error {
 	if info, err := os.Lstat(root); err == nil && info.Mode()&os.ModeSymlink != 0 {
 		return fmt.Errorf("remove %q: it is a symbolic link", root)
 	}
-	links, err := dirlock.Take(ctx, layout{root: root}.links(), nil)
+	links, err := lock.Take(ctx, layout{root: root}.links(), nil)
 	if err == nil {
 		defer links.Unlock()
 		// A directory on another file system is not ours to delete.
@@ -135,7 +135,7 @@ func Remove(ctx context.Context, root string) error {
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	held, err := dirlock.Take(ctx, root, nil)
+	held, err := lock.Take(ctx, root, nil)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}

@@ -12,7 +12,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
-	"mustang/internal/datapath/dirlock"
+	"mustang/internal/lock"
 )
 
 // Objects are the pinned maps, programs and links under one root. Methods may be called concurrently, and several processes
@@ -61,7 +61,7 @@ type Tables struct {
 // Create opens what is pinned under root, DefaultRoot if empty, and creates what is missing. Programs of another build than
 // this one's are replaced, in place where they are attached, so that no packet misses a program. Sizes count for maps that
 // are created. also replaces what is attached without a link, before the other builds' programs are removed; nil: there is none.
-// Errors: ErrNotRoot, *BPFFSError, *LayoutError, *dirlock.Error, *UnsupportedError on a kernel before 6.6.
+// Errors: ErrNotRoot, *BPFFSError, *LayoutError, *lock.Error, *UnsupportedError on a kernel before 6.6.
 func Create(ctx context.Context, root string, sizes Sizes, also func(*Objects) error) (*Objects, error) {
 	l, err := checkRoot(root)
 	if err != nil {
@@ -96,7 +96,7 @@ func create(ctx context.Context, l layout, sizes Sizes) (_ *Objects, err error) 
 			return nil, fmt.Errorf("create pin directory: %w", err)
 		}
 	}
-	held, err := dirlock.Take(ctx, l.root, nil)
+	held, err := lock.Take(ctx, l.root, nil)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, errRemoved
 	}
@@ -217,15 +217,15 @@ func (o *Objects) Close() error {
 // Root returns the directory that everything is pinned under.
 func (o *Objects) Root() string { return o.layout.root }
 
-// Lock waits until no other process or goroutine has the lock of the rows, and takes it. The error is a *dirlock.Error when ctx
+// Lock waits until no other process or goroutine has the lock of the rows, and takes it. The error is a *lock.Error when ctx
 // ends first, or after 30 s if ctx has no deadline; it matches os.ErrNotExist if what o has open was removed since. Nobody
 // waits for a grace period with this lock.
-func (o *Objects) Lock(ctx context.Context) (*dirlock.Lock, error) {
-	return dirlock.Take(ctx, o.layout.root, o.CheckPinned)
+func (o *Objects) Lock(ctx context.Context) (*lock.Lock, error) {
+	return lock.Take(ctx, o.layout.root, o.CheckPinned)
 }
 
 // LockTables takes the lock of the rows and opens the tables.
-func (o *Objects) LockTables(ctx context.Context) (*dirlock.Lock, error) {
+func (o *Objects) LockTables(ctx context.Context) (*lock.Lock, error) {
 	lock, err := o.Lock(ctx)
 	if err != nil {
 		return nil, err
@@ -249,8 +249,8 @@ func (o *Objects) WithTables(ctx context.Context, fn func() error) error {
 
 // LockLinks takes the lock of programs and links, as Lock does that of the rows. If both are needed, this one comes first.
 // The kernel lets only one program at a time be attached to a device or detached, and waits for a grace period each time.
-func (o *Objects) LockLinks(ctx context.Context) (*dirlock.Lock, error) {
-	return dirlock.Take(ctx, o.layout.links(), o.CheckPinned)
+func (o *Objects) LockLinks(ctx context.Context) (*lock.Lock, error) {
+	return lock.Take(ctx, o.layout.links(), o.CheckPinned)
 }
 
 // CheckPinned returns an error if what o has open is no longer pinned: changes of removed maps would reach no program. Without

@@ -17,7 +17,7 @@ import (
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
-	"mustang/internal/datapath/dirlock"
+	"mustang/internal/lock"
 )
 
 // Program returns this build's pinned program. The packet programs of an attach point are loaded when the first link needs
@@ -50,7 +50,7 @@ func (h Hook) PinName() string {
 func (o *Objects) replaceBuilds(ctx context.Context, also func(*Objects) error) error {
 	complete, err := o.programsComplete()
 	if err == nil && !complete {
-		var held *dirlock.Lock
+		var held *lock.Lock
 		if held, err = o.LockLinks(ctx); err == nil {
 			defer held.Unlock()
 			err = errors.Join(o.ensurePrograms(also), o.ensureSocketPrograms())

@@ -14,8 +14,8 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"mustang/internal/datapath/dirlock"
 	"mustang/internal/datapath/objects"
+	"mustang/internal/lock"
 )
 
 // EnvBPFRoot is the environment variable with the default of --bpf-root.
@@ -64,10 +64,10 @@ func (c *Config) Check() error {
 
 // WithWait returns a context whose waits for a lock end after --wait, and say on Stderr for which other process they wait.
 func (c *Config) WithWait(ctx context.Context) context.Context {
-	notice := func(held *dirlock.Error) {
+	notice := func(held *lock.Error) {
 		if held.PID != os.Getpid() { // of another goroutine of the agent, nobody has to hear
 			fmt.Fprintf(c.Stderr, "mustang: %v\n", held)
 		}
 	}
-	return dirlock.Wait{Limit: c.wait, Notice: notice}.WithContext(ctx)
+	return lock.Wait{Limit: c.wait, Notice: notice}.WithContext(ctx)
 }

@@ -9,20 +9,20 @@ import (
 	"testing"
 	"time"
 
-	"mustang/internal/datapath/dirlock"
+	"mustang/internal/lock"
 )
 
 // TestWaitForItself says nothing while another goroutine of the process has the lock.
 func TestWaitForItself(t *testing.T) {
 	root := t.TempDir()
-	held, err := dirlock.Take(t.Context(), root, nil)
+	held, err := lock.Take(t.Context(), root, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer held.Unlock()
 	var said strings.Builder
 	c := Config{Environment: Environment{Stderr: &said}, wait: 1500 * time.Millisecond}
-	if _, err := dirlock.Take(c.WithWait(t.Context()), root, nil); !errors.Is(err, context.DeadlineExceeded) || said.Len() > 0 {
+	if _, err := lock.Take(c.WithWait(t.Context()), root, nil); !errors.Is(err, context.DeadlineExceeded) || said.Len() > 0 {
 		t.Errorf("it says %q: %v", said.String(), err)
 	}
 }

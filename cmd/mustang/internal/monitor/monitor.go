@@ -17,8 +17,8 @@ import (
 
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/datapath"
-	"mustang/internal/datapath/dirlock"
 	"mustang/internal/datapath/flows"
+	"mustang/internal/lock"
 	"mustang/internal/suggest"
 )
 
@@ -59,7 +59,7 @@ it ends when the datapath is removed.`,
 					return err
 				}
 				err := d.Flows().Watch(cmd.Context(), m.print, m.leftOut, filter.verdicts...)
-				var other *dirlock.Error
+				var other *lock.Error
 				switch {
 				case errors.As(err, &other) && cmd.Context().Err() == nil:
 					return fmt.Errorf("another monitor or policy trace runs, and only one can at a time: kill %d on this node ends it", other.PID)

@@ -17,8 +17,8 @@ import (
 
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/datapath"
-	"mustang/internal/datapath/dirlock"
 	"mustang/internal/datapath/policies"
+	"mustang/internal/lock"
 )
 
 // deniedJSON is a line of policy trace -o json.
@@ -56,7 +56,7 @@ monitor at a time, and it ends when the datapath is removed.`,
 				fmt.Fprintln(c.Stderr, "mustang: waiting for denied connections; Ctrl-C ends")
 				t := tracer{commands: c, datapath: d, format: format}
 				err := d.Policies().Watch(cmd.Context(), t.print, t.leftOut)
-				var other *dirlock.Error
+				var other *lock.Error
 				switch {
 				case errors.As(err, &other) && cmd.Context().Err() == nil:
 					return fmt.Errorf("another policy trace or monitor runs, process %d, and only one can at a time", other.PID)

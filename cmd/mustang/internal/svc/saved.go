@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mustang/internal/datapath/dirlock"
+	"mustang/internal/lock"
 	"mustang/internal/service"
 	"mustang/internal/service/manifest"
 )
@@ -51,7 +51,7 @@ func (f savedFile) check() error {
 
 // replace writes services to a new file and syncs it, calls apply, and renames the file if apply returned no error. So a full
 // disk is found before anything is applied, and what is read is one set or the other, whole. One process at a time does
-// so: errors of dirlock.Take. After a kill in between, the same call again repairs.
+// so: errors of lock.Take. After a kill in between, the same call again repairs.
 func (f savedFile) replace(ctx context.Context, services []service.Service, apply func() error) (err error) {
 	if err := f.check(); err != nil {
 		return err
@@ -60,7 +60,7 @@ func (f savedFile) replace(ctx context.Context, services []service.Service, appl
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	lock, err := dirlock.Take(ctx, dir, nil)
+	lock, err := lock.Take(ctx, dir, nil)
 	if err != nil {
 		return err
 	}

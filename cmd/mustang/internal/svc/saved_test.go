@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mustang/internal/datapath/dirlock"
+	"mustang/internal/lock"
 	"mustang/internal/service"
 )
 
@@ -73,10 +73,10 @@ func TestSavedReplace(t *testing.T) {
 // TestSavedTakesTurns with others, and waits as long as the context says.
 func TestSavedTakesTurns(t *testing.T) {
 	f := savedFile(filepath.Join(t.TempDir(), "services.json"))
-	ctx := dirlock.Wait{Limit: 10 * time.Millisecond}.WithContext(t.Context())
+	ctx := lock.Wait{Limit: 10 * time.Millisecond}.WithContext(t.Context())
 	err := f.replace(t.Context(), services("10.96.0.1:80"), func() error {
 		err := f.replace(ctx, nil, func() error { return nil })
-		var held *dirlock.Error
+		var held *lock.Error
 		if !errors.As(err, &held) || held.PID != os.Getpid() || !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("error %v", err)
 		}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package flock
+package lock
 
 import (
 	"os"
@@ -26,16 +26,16 @@ func opened(t *testing.T, path string) *os.File {
 func TestLockOfAnother(t *testing.T) {
 	dir := t.TempDir()
 	holder := opened(t, dir)
-	if err := Lock(holder, unix.LOCK_SH, 0); err != nil {
+	if err := File(holder, unix.LOCK_SH, 0); err != nil {
 		t.Fatal(err)
 	}
 	sharer := opened(t, dir)
-	if err := Lock(sharer, unix.LOCK_SH, 0); err != nil {
+	if err := File(sharer, unix.LOCK_SH, 0); err != nil {
 		t.Errorf("a second share: %v", err)
 	}
 	locked := make(chan error, 1)
 	waiter := opened(t, dir)
-	go func() { locked <- Lock(waiter, unix.LOCK_EX, time.Minute) }()
+	go func() { locked <- File(waiter, unix.LOCK_EX, time.Minute) }()
 	select {
 	case err := <-locked:
 		t.Fatalf("an exclusive lock beside shares: %v", err)
@@ -53,12 +53,12 @@ func TestLockOfAnother(t *testing.T) {
 func TestManyWaitsGivenUp(t *testing.T) {
 	path := t.TempDir()
 	holder := opened(t, path)
-	if err := Lock(holder, unix.LOCK_EX, 0); err != nil {
+	if err := File(holder, unix.LOCK_EX, 0); err != nil {
 		t.Fatal(err)
 	}
 	for range 20 {
 		file := opened(t, path)
-		if err := Lock(file, unix.LOCK_EX, 5*time.Millisecond); err == nil || !strings.Contains(err.Error(), path) {
+		if err := File(file, unix.LOCK_EX, 5*time.Millisecond); err == nil || !strings.Contains(err.Error(), path) {
 			t.Fatalf("a lock that another has: %v", err)
 		}
 		_ = file.Close()
@@ -68,7 +68,7 @@ func TestManyWaitsGivenUp(t *testing.T) {
 	}
 	locked := make(chan error, 1)
 	waiter := opened(t, path)
-	go func() { locked <- Lock(waiter, unix.LOCK_EX, time.Minute) }()
+	go func() { locked <- File(waiter, unix.LOCK_EX, time.Minute) }()
 	if err := Unlock(holder); err != nil {
 		t.Fatal(err)
 	}

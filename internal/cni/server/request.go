@@ -1,12 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package handover is how the CNI plugin hands a verb to an agent that has all its tables open. The plugin sends one packet
-// over a unix socket of packets, with a descriptor of the pod's network namespace, and waits. The agent answers with the
-// result, or declines: then the plugin does the verb. So it does if there is no agent. If the agent ends without an answer,
-// or gives none within a minute, the plugin fails and the runtime tries again: nobody does a verb twice at once. The
-// plugin's client in C (cni/client.c), which lies in its place on nodes with an agent, does the same, and runs the plugin
-// where that does the verb.
-package handover
+package server
 
 import (
 	"bytes"
@@ -30,12 +24,6 @@ const MaxRequest = 128 << 10
 
 // protocol changes with the form of the packets.
 const protocol = "mustang-cni 2"
-
-// FullPlugin is the name of the plugin's file beside its client.
-const FullPlugin = "mustang-cni-full"
-
-// AloneVariable is the environment variable by which the client tells the plugin to do the verb without asking an agent.
-const AloneVariable = "MUSTANG_CNI_HANDOVER"
 
 // Variables of the environment that a request has: those of the CNI specification, and the plugin's own.
 func Variables() []string {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package dirlock locks directories among processes, with waits that are bounded and tell whom they wait for.
-package dirlock
+package lock
 
 import (
 	"bufio"
@@ -25,12 +24,6 @@ type Wait struct {
 	Notice func(*Error)
 }
 
-// defaultWait is that of a context without one and without a deadline.
-const defaultWait = 30 * time.Second
-
-// noticeDelay is how long a wait lasts before Notice is called.
-const noticeDelay = time.Second
-
 type waitKey struct{}
 
 // WithContext returns a context whose calls wait for locks as w says.
@@ -45,7 +38,7 @@ func waitOf(ctx context.Context) (Wait, context.Context, context.CancelFunc) {
 		return w, ctx, func() {}
 	}
 	if !ok {
-		w.Limit = defaultWait
+		w.Limit = Timeout
 	}
 	ctx, cancel := context.WithTimeout(ctx, w.Limit)
 	return w, ctx, cancel
@@ -113,6 +106,7 @@ func Take(ctx context.Context, path string, check func() error) (*Lock, error) {
 			return nil, fmt.Errorf("lock: %w", err)
 		}
 		if err := wait.lock(ctx, dir); err != nil {
+			_ = dir.Close()
 			return nil, err
 		}
 		// Remove may have deleted the directory while we waited, and Create may have made another.
@@ -132,52 +126,24 @@ func Take(ctx context.Context, path string, check func() error) (*Lock, error) {
 	}
 }
 
-// lock locks dir, or closes it. The kernel queues those that wait; a wait that is given up goes on in the background until
-// the lock is free.
+// lock locks dir.
 func (w Wait) lock(ctx context.Context, dir *os.File) error {
-	if err := flock(dir, unix.LOCK_EX|unix.LOCK_NB); err == nil {
-		return nil
-	} else if !errors.Is(err, unix.EWOULDBLOCK) {
-		_ = dir.Close()
-		return fmt.Errorf("lock %q: %w", dir.Name(), err)
-	}
 	begin := time.Now()
 	state := func(err error) *Error {
 		return &Error{Dir: dir.Name(), PID: holder(dir), Waited: time.Since(begin), Err: err}
 	}
-	locked := make(chan error, 1)
-	go func() { locked <- flock(dir, unix.LOCK_EX) }()
-	notice := time.NewTimer(noticeDelay)
-	defer notice.Stop()
-	for {
-		select {
-		case err := <-locked:
-			if err != nil {
-				_ = dir.Close()
-				return fmt.Errorf("lock %q: %w", dir.Name(), err)
-			}
-			return nil
-		case <-notice.C:
-			if w.Notice != nil {
-				w.Notice(state(nil))
-			}
-		case <-ctx.Done():
-			err := state(ctx.Err())
-			go func() {
-				<-locked
-				_ = dir.Close()
-			}()
-			return err
+	err := acquire(ctx, dir, unix.LOCK_EX, func() {
+		if w.Notice != nil {
+			w.Notice(state(nil))
 		}
+	})
+	switch {
+	case err != nil && errors.Is(err, ctx.Err()):
+		return state(err)
+	case err != nil:
+		return fmt.Errorf("lock %q: %w", dir.Name(), err)
 	}
-}
-
-func flock(dir *os.File, how int) error {
-	for {
-		if err := unix.Flock(int(dir.Fd()), how); !errors.Is(err, unix.EINTR) {
-			return err
-		}
-	}
+	return nil
 }
 
 func isCurrent(dir *os.File, path string) (bool, error) {
@@ -205,7 +171,7 @@ func (l *Lock) Yield(ctx context.Context) error {
 		return ctx.Err()
 	}
 	path := l.dir.Name()
-	if err := flock(l.dir, unix.LOCK_UN); err != nil {
+	if err := Unlock(l.dir); err != nil {
 		return fmt.Errorf("unlock %q: %w", path, err)
 	}
 	// Between waking up and taking the lock, they are in no list of the kernel's.
