@@ -44,7 +44,7 @@ type Lab struct {
 	cgroup      string               // path of the lab's control group; empty without one
 	datapath    *datapath.Datapath   // nil without one, and in a lab of a file
 	opened      []*datapath.Datapath // all that are open
-	nftables    *kubeproxy.NFTables  // nil until its tables are written
+	kubeProxy   kubeproxy.Proxy      // nil until it is opened
 	allowlist   *nftablesList        // likewise
 	ovsDatapath string               // kind of the Open vSwitch datapath; empty without one
 	docker      *dockerd.Engine      // nil without Docker

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"mustang/internal/lab/kubeproxy"
 	"mustang/internal/lab/labfile"
 	"mustang/internal/podlink"
 	"mustang/internal/qdisc"
@@ -25,9 +26,9 @@ const (
 // Implementations of a lab's service.
 const (
 	ViaNone     = "none"
-	ViaIPTables = "iptables"
-	ViaNFTables = "nftables"
-	ViaIPVS     = "ipvs"
+	ViaIPTables = kubeproxy.IPTables
+	ViaNFTables = kubeproxy.NFTables
+	ViaIPVS     = kubeproxy.IPVS
 	ViaEBPFTC   = "ebpf-tc"
 	// ViaEBPFSocket translates at the socket: established connections have no cost.
 	ViaEBPFSocket = "ebpf-socket"
