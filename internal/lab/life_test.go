@@ -66,7 +66,7 @@ func relay(args []string) int {
 
 // runGuest runs the hidden subcommand of guests.
 func runGuest(args []string) int {
-	if err := vm.Boot(context.Background(), args, os.Stdin, os.Stdout, os.Stderr); err != nil {
+	if err := vm.Boot(context.Background(), args, vm.Options{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr}); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}

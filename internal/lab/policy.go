@@ -23,8 +23,6 @@ func (o Options) checkPolicy() error {
 		return optionErrorf("unguarded: datapath %s: no source guard", o.Datapath)
 	case o.Policy == "" && o.PolicyRules == 0:
 		return nil
-	case o.Topology != TopologyPodLinks:
-		return optionErrorf("policy %s: only in topology %s", o.Policy, TopologyPodLinks)
 	case o.PolicyRules < 1 || o.PolicyRules > MaxPolicyRules:
 		return optionErrorf("policy rules %d: want 1 to %d", o.PolicyRules, MaxPolicyRules)
 	case o.Datapath == DatapathEBPF && o.Policy != ViaEBPFTC, o.Datapath == DatapathKernel && !byRules:

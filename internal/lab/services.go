@@ -56,15 +56,17 @@ func (o Options) ports() []uint16 {
 	return slices.DeleteFunc(slices.Clone(o.Ports[:]), func(port uint16) bool { return port == 0 })
 }
 
-// checkPorts checks Ports.
-func (o Options) checkPorts() error {
+// checkServices checks Services and Ports.
+func (o Options) checkServices() error {
 	ports := append(o.ports(), ServicePort)
 	slices.Sort(ports)
 	switch {
-	case len(ports) == 1:
-		return nil
-	case o.Topology != TopologyPodLinks || o.Via == ViaNone:
-		return optionErrorf("service ports: only in topology %s with an implementation of services", TopologyPodLinks)
+	case o.Services < 0 || o.Services > MaxServices:
+		return optionErrorf("services %d: want 0 to %d", o.Services, MaxServices)
+	case o.Services > 0 && o.Via == ViaNone:
+		return optionErrorf("services %d: want an implementation of services", o.Services)
+	case len(ports) > 1 && o.Via == ViaNone:
+		return optionErrorf("service ports: want an implementation of services")
 	case len(slices.Compact(slices.Clone(ports))) < len(ports):
 		return optionErrorf("service ports: one is named twice; the service has %d in any case", ServicePort)
 	}

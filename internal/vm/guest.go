@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"runtime"
@@ -105,13 +104,13 @@ func (g *Guest) wrap(cmd *exec.Cmd) error {
 
 // Boot boots a guest in the network namespace of the process, runs a command in it
 // with the environment of the process, and returns when the command ends. It is the
-// process that [Guest.Start] starts; its only argument comes from there.
-func Boot(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) error {
+// process that [Guest.Start] starts; its only argument comes from there. Of streams, only Stdin, Stdout and Stderr count.
+func Boot(ctx context.Context, args []string, streams Options) error {
 	var b boot
 	if len(args) != 1 || json.Unmarshal([]byte(args[0]), &b) != nil {
 		return errors.New("guest: want the one argument that a lab passes")
 	}
-	code, err := b.run(ctx, Options{Stdin: stdin, Stdout: stdout, Stderr: stderr})
+	code, err := b.run(ctx, streams)
 	if err == nil && code != 0 {
 		err = fmt.Errorf("exit code %d", code)
 	}

@@ -55,7 +55,7 @@ func TestWrap(t *testing.T) {
 	if err := g.wrap(&exec.Cmd{Path: "/bin/agent", Args: []string{"agent", "--cpu=x"}}); err == nil || !strings.Contains(err.Error(), "--cpu=x") {
 		t.Errorf("error %v for a CPU that is no number", err)
 	}
-	if err := Boot(context.Background(), []string{"x"}, nil, nil, nil); err == nil || !strings.Contains(err.Error(), "one argument") {
+	if err := Boot(context.Background(), []string{"x"}, Options{}); err == nil || !strings.Contains(err.Error(), "one argument") {
 		t.Errorf("error %v for an argument that no lab passes", err)
 	}
 }
