@@ -17,10 +17,10 @@ import (
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/lab"
 	"mustang/internal/lab/dockerd"
-	"mustang/internal/lab/guest"
 	"mustang/internal/podlink"
 	"mustang/internal/qdisc"
 	"mustang/internal/tun"
+	"mustang/internal/vm"
 )
 
 func (c *config) lab() *cobra.Command {
@@ -196,8 +196,8 @@ func (c *config) labRelay() *cobra.Command {
 
 // labGuest is the process that labs start to run a command in a guest.
 func (c *config) labGuest() *cobra.Command {
-	return hidden(guest.Command, "Boot a virtual machine and run an agent in it (started by labs)", func(ctx context.Context, args []string) error {
-		return guest.Run(ctx, args, guest.Streams{Stdin: c.Stdin, Stdout: c.Stdout, Stderr: c.Stderr})
+	return hidden(vm.BootCommand, "Boot a virtual machine and run an agent in it (started by labs)", func(ctx context.Context, args []string) error {
+		return vm.Boot(ctx, args, vm.Options{Stdin: c.Stdin, Stdout: c.Stdout, Stderr: c.Stderr})
 	})
 }
 

@@ -15,7 +15,6 @@ import (
 	"golang.org/x/term"
 
 	"mustang/cmd/mustang/internal/cli"
-	"mustang/internal/lab/guest"
 	"mustang/internal/vm"
 )
 
@@ -24,7 +23,7 @@ const signalGrace = 500 * time.Millisecond
 
 func main() {
 	if vm.IsInit() { // we are the first process of a guest
-		fmt.Fprintln(os.Stderr, vm.Init(guest.ConfigureNetwork))
+		fmt.Fprintln(os.Stderr, vm.Init())
 		return
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), endings()...)

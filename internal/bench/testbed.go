@@ -112,30 +112,19 @@ func (t *testbed) build(ctx context.Context, all []lab.Options) error {
 		named.Name = fmt.Sprintf("bench-%d-%d", os.Getpid(), t.built)
 		t.built++
 		group.Go(func() error {
-			l, note, err := t.up(ctx, named)
+			l, err := t.store.Up(ctx, named)
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
 				t.failed[o] = err
 				return nil
 			}
-			t.labs[o], t.notes[o] = l, note
+			t.labs[o] = l
 			return nil
 		})
 	}
 	_ = group.Wait()
 	return ctx.Err()
-}
-
-// up builds a lab, and returns a remark on all its rows.
-func (t *testbed) up(ctx context.Context, o lab.Options) (l *lab.Lab, note string, err error) {
-	if l, err = t.store.Up(ctx, o); err != nil || o.Overlay == "" || o.Guests || t.counting {
-		return l, "", err
-	}
-	if note, err = l.ChecksumFault(ctx); err != nil {
-		return nil, "", errors.Join(err, l.Close())
-	}
-	return l, note, nil
 }
 
 // remove removes labs, several at once.

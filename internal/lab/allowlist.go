@@ -3,6 +3,7 @@
 package lab
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 
@@ -28,7 +29,7 @@ type allowRule struct {
 	Port uint16
 }
 
-// name is that of the policy, of the pod in labels, and of what is named after the pod in rules.
+// allowlistName is that of the policy, of the pod in labels, and of what is named after the pod in rules.
 const allowlistName = "allowlist"
 
 // Snapshot returns the list as a NetworkPolicy, with the pod that it selects.
@@ -50,29 +51,35 @@ func (l allowlist) Snapshot() policy.Snapshot {
 	}
 }
 
-// ruleCounts are packets that the rules of a host have counted.
-type ruleCounts struct {
-	// Established are those of connections that were allowed before, Allowed those that the last rule of the list allowed,
-	// and Denied those that none did.
-	Established, Allowed, Denied uint64
+// enforcer enforces an allow list in a host.
+type enforcer interface {
+	// Write writes a list into a host that has none, Clear removes it.
+	Write(ctx context.Context, l allowlist) error
+	Clear(ctx context.Context) error
+	// Add appends a rule to the list l that was written, and Remove removes it again.
+	Add(ctx context.Context, l allowlist, r allowRule) error
+	Remove(ctx context.Context, l allowlist, r allowRule) error
+	// Counters returns the packets that rules have counted: "established" of connections that were allowed before,
+	// "allowed" by the last rule of the list, "denied" by none. It is nil without counters.
+	Counters() (map[string]uint64, error)
 }
 
-// place says where a form of the list has its rules: those of established connections begin the first chain, and the
+// rulesPlace says where a form of the list has its rules: those of established connections begin the first chain, and the
 // second ends with the last that allows and the one that denies.
 type rulesPlace struct{ table, first, second string }
 
 // counters reads the counters of rules.
-func (p rulesPlace) counters(host *netns.Namespace) (c ruleCounts, err error) {
+func (p rulesPlace) counters(host *netns.Namespace) (map[string]uint64, error) {
 	conn, err := nftables.New(nftables.WithNetNSFd(host.FD()))
 	if err != nil {
-		return c, fmt.Errorf("counters of table %s: %w", p.table, err)
+		return nil, fmt.Errorf("counters of table %s: %w", p.table, err)
 	}
 	table := &nftables.Table{Family: nftables.TableFamilyIPv4, Name: p.table}
 	counts := map[string][]uint64{}
 	for _, chain := range []string{p.first, p.second} {
 		rules, err := conn.GetRules(table, &nftables.Chain{Name: chain, Table: table})
 		if err != nil {
-			return c, fmt.Errorf("counters of table %s, chain %s: %w", p.table, chain, err)
+			return nil, fmt.Errorf("counters of table %s, chain %s: %w", p.table, chain, err)
 		}
 		for _, r := range rules {
 			counts[chain] = append(counts[chain], counted(r))
@@ -80,9 +87,9 @@ func (p rulesPlace) counters(host *netns.Namespace) (c ruleCounts, err error) {
 	}
 	first, second := counts[p.first], counts[p.second]
 	if len(first) < 1 || len(second) < 2 {
-		return c, fmt.Errorf("table %s has %d and %d rules", p.table, len(first), len(second))
+		return nil, fmt.Errorf("table %s has %d and %d rules", p.table, len(first), len(second))
 	}
-	return ruleCounts{Established: first[0], Allowed: second[len(second)-2], Denied: second[len(second)-1]}, nil
+	return map[string]uint64{"established": first[0], "allowed": second[len(second)-2], "denied": second[len(second)-1]}, nil
 }
 
 // counted returns the packets that a rule has counted.

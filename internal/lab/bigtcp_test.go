@@ -92,7 +92,7 @@ func deviceIndex(t *testing.T, ns *netns.Namespace, name string) int {
 }
 
 // TestBigTCPLeavesInFrames sends streams from a pod with BIG TCP to another host, by an uplink whose limits are smaller.
-// Without offloads each packet on the wire fits the MTU and has right checksums; with them none has more than 64 KiB.
+// Without offloads each packet on the wire fits the MTU; with them none has more than 64 KiB.
 func TestBigTCPLeavesInFrames(t *testing.T) {
 	s := store(t)
 	for _, link := range []string{"veth", "bridge", "macvlan", "ipvlan-l2", "netkit"} {
@@ -114,7 +114,7 @@ func TestBigTCPLeavesInFrames(t *testing.T) {
 					}
 				}
 				var wire wireCheck
-				testkit.WatchPackets(t, hostA, deviceIndex(t, hostA, lab.Uplink), func(frame []byte) { wire.add(frame, limit, !offload) })
+				testkit.WatchPackets(t, hostA, deviceIndex(t, hostA, lab.Uplink), func(frame []byte) { wire.add(frame, limit) })
 				for _, addr := range lab.Addresses(l.Options, lab.HostA) {
 					server := testkit.Echo(t, hostA, "tcp", netip.AddrPortFrom(addr, 0).String())
 					sent := testkit.WatchPackets(t, pod, deviceIndex(t, pod, l.Device(lab.PodB)), nil)
@@ -129,40 +129,29 @@ func TestBigTCPLeavesInFrames(t *testing.T) {
 	}
 }
 
-// wireCheck checks TCP packets on a wire.
+// wireCheck checks the sizes of TCP packets on a wire.
 type wireCheck struct {
 	mu    sync.Mutex
 	bytes int
 	found []string
 }
 
-// add checks a frame: the size of its packet, and the checksums if they are complete.
-func (w *wireCheck) add(frame []byte, limit int, checksums bool) {
+// add checks the size of a frame's packet.
+func (w *wireCheck) add(frame []byte, limit int) {
 	const ethernet, ipv4, ipv6 = 14, 20, 40
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	packet := frame[ethernet:]
-	var pseudo, segment []byte
 	switch {
 	case len(packet) > ipv4 && packet[0] == 0x45 && packet[9] == unix.IPPROTO_TCP:
-		segment = packet[ipv4:binary.BigEndian.Uint16(packet[2:])]
-		pseudo = append(pseudo, packet[12:ipv4]...)
-		if sum(packet[:ipv4]) != 0xffff {
-			w.found = append(w.found, fmt.Sprintf("IPv4 header % x: wrong checksum", packet[:ipv4]))
-		}
+		w.bytes += int(binary.BigEndian.Uint16(packet[2:])) - ipv4
 	case len(packet) > ipv6 && packet[0]>>4 == 6 && packet[6] == unix.IPPROTO_TCP:
-		segment = packet[ipv6 : ipv6+binary.BigEndian.Uint16(packet[4:])]
-		pseudo = append(pseudo, packet[8:ipv6]...)
+		w.bytes += int(binary.BigEndian.Uint16(packet[4:]))
 	default:
 		return
 	}
-	w.bytes += len(segment)
-	pseudo = binary.BigEndian.AppendUint32(append(pseudo, 0, unix.IPPROTO_TCP, 0, 0), uint32(len(segment)))
-	switch {
-	case len(packet) > limit:
+	if len(packet) > limit {
 		w.found = append(w.found, fmt.Sprintf("a packet has %d bytes, more than %d", len(packet), limit))
-	case checksums && sum(append(pseudo, segment...)) != 0xffff:
-		w.found = append(w.found, fmt.Sprintf("a TCP segment of %d bytes has a wrong checksum", len(segment)))
 	}
 }
 
@@ -181,19 +170,4 @@ func (w *wireCheck) faults() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.found[:min(len(w.found), 5)]
-}
-
-// sum is the one's complement sum of RFC 1071.
-func sum(data []byte) uint16 {
-	var total uint32
-	for i := 0; i+1 < len(data); i += 2 {
-		total += uint32(binary.BigEndian.Uint16(data[i:]))
-	}
-	if len(data)%2 == 1 {
-		total += uint32(data[len(data)-1]) << 8
-	}
-	for total>>16 != 0 {
-		total = total&0xffff + total>>16
-	}
-	return uint16(total)
 }

@@ -12,9 +12,6 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
-	"time"
-
-	"golang.org/x/sys/unix"
 
 	"mustang/internal/cgroup"
 	"mustang/internal/netns"
@@ -33,8 +30,11 @@ func cgroupPath(lab string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return filepath.Join(root, "mst-"+lab), nil
+	return filepath.Join(root, cgroupName(lab)), nil
 }
+
+// cgroupName is the name of that group below the root.
+func cgroupName(lab string) string { return "mst-" + lab }
 
 // dockerCgroup returns the name of the control group of a lab's containers. It is not
 // below the lab's own: with cgroup v2, a group has either processes or child groups
@@ -54,24 +54,6 @@ func (l *Lab) addCgroup() error {
 	}
 	l.cgroup = path
 	return nil
-}
-
-// removeCgroup removes the control group of a lab whose processes were killed. They
-// may stay in it for a moment. A group that does not exist is no error.
-func removeCgroup(lab string) error {
-	path, err := cgroupPath(lab)
-	if err != nil {
-		return nil // without cgroup v2 no lab has one
-	}
-	for deadline := time.Now().Add(killTimeout); ; time.Sleep(time.Millisecond) {
-		err := unix.Rmdir(path)
-		switch {
-		case err == nil || errors.Is(err, fs.ErrNotExist):
-			return nil
-		case !errors.Is(err, unix.EBUSY) || time.Now().After(deadline):
-			return fmt.Errorf("remove control group %s: %w", path, err)
-		}
-	}
 }
 
 // startIn starts cmd in a namespace and in the lab's control group. It gets no signals from the terminal: whoever started it

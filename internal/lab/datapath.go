@@ -44,19 +44,16 @@ func Published() []service.Service {
 
 // addServices adds the services with the implementation that the options name.
 func (l *Lab) addServices(ctx context.Context, mode podlink.Mode) error {
-	rules := l.kubeproxy(mode, l.Options.services(OtherBackends))
-	rules.Sorted = true
 	switch l.Options.Via {
-	case ViaIPTables:
-		return rules.WriteIPTables(l.namespaces[Host])
-	case ViaIPVS:
-		return rules.SyncIPVS(l.namespaces[Host])
-	case ViaNFTables:
-		return l.withNFTables(func(n *kubeproxy.NFTables) error { return n.Write(ctx, rules) })
+	case ViaNone:
+		return nil
 	case ViaEBPFTC, ViaEBPFSocket:
 		return l.addServiceDatapath(ctx, mode)
 	}
-	return nil
+	return l.withProxy(l.Options.services(OtherBackends), func(p kubeproxy.Proxy, r kubeproxy.Rules) error {
+		r.Sorted = true
+		return p.Write(ctx, r)
+	})
 }
 
 // addServiceDatapath opens the lab's eBPF datapath and adds the services to it, and

@@ -263,23 +263,16 @@ func (l *Lab) writeRules(ctx context.Context, h labfile.Host, services []service
 	if len(services) == 0 {
 		return nil
 	}
-	host := l.namespaces[h.Name]
 	rules := kubeproxy.Rules{Services: services, PodCIDRs: labfile.PodPrefixes(), Sorted: true}
 	for _, link := range h.Networks { // see Lab.kubeproxy
 		mode, err := podlink.Lookup(link.Link)
 		rules.MasqueradeAll = rules.MasqueradeAll || err == nil && !mode.Traits().Routed
 	}
-	switch h.Via {
-	case ViaIPTables:
-		return rules.WriteIPTables(host)
-	case ViaIPVS:
-		return rules.SyncIPVS(host)
-	}
-	n, err := kubeproxy.OpenNFTables(host)
+	proxy, err := kubeproxy.Open(h.Via, l.namespaces[h.Name])
 	if err != nil {
 		return err
 	}
-	return n.Write(ctx, rules)
+	return proxy.Write(ctx, rules)
 }
 
 // awaitNeighbours waits until each pod reaches its host, and each host those at its wires.

@@ -25,11 +25,11 @@ import (
 	"mustang/internal/datapath"
 
 	"mustang/internal/lab/dockerd"
-	"mustang/internal/lab/guest"
 	"mustang/internal/lab/kubeproxy"
 	"mustang/internal/netns"
 	"mustang/internal/podlink"
 	"mustang/internal/rtnl"
+	"mustang/internal/vm"
 )
 
 // Lab is a network. Its methods are not for concurrent use.
@@ -40,17 +40,17 @@ type Lab struct {
 	store       Store
 	state       *os.File // holds the lock while this process owns the lab
 	namespaces  map[string]*netns.Namespace
-	devices     map[string]string       // names of the pods' devices
-	cgroup      string                  // path of the lab's control group; empty without one
-	datapath    *datapath.Datapath      // nil without one, and in a lab of a file
-	opened      []*datapath.Datapath    // all that are open
-	nftables    *kubeproxy.NFTables     // nil until its tables are written
-	allowlist   *nftablesList           // likewise
-	ovsDatapath string                  // kind of the Open vSwitch datapath; empty without one
-	docker      *dockerd.Engine         // nil without Docker
-	relays      []*exec.Cmd             // processes of tap and tun links
-	machine     guest.Machine           // of the guests
-	guests      map[string]*guest.Guest // by place
+	devices     map[string]string    // names of the pods' devices
+	cgroup      string               // path of the lab's control group; empty without one
+	datapath    *datapath.Datapath   // nil without one, and in a lab of a file
+	opened      []*datapath.Datapath // all that are open
+	kubeProxy   kubeproxy.Proxy      // nil until it is opened
+	allowlist   *nftablesList        // likewise
+	ovsDatapath string               // kind of the Open vSwitch datapath; empty without one
+	docker      *dockerd.Engine      // nil without Docker
+	relays      []*exec.Cmd          // processes of tap and tun links
+	guest       vm.Guest             // what all guests have: a kernel, and how it runs
+	guests      map[string]*vm.Guest // by place
 	kept        bool
 }
 
@@ -68,7 +68,7 @@ func (s Store) Up(ctx context.Context, o Options) (_ *Lab, err error) {
 	topology := o.topology()
 	l := &Lab{
 		Options: o, store: s, namespaces: map[string]*netns.Namespace{}, devices: map[string]string{},
-		guests: map[string]*guest.Guest{},
+		guests: map[string]*vm.Guest{},
 	}
 	if l.state, err = s.claim(o); errors.Is(err, os.ErrExist) {
 		return nil, err
@@ -81,7 +81,7 @@ func (s Store) Up(ctx context.Context, o Options) (_ *Lab, err error) {
 		}
 	}()
 	if o.Guests {
-		if l.machine, err = guest.FindMachine(ctx); err != nil {
+		if err := l.findKernel(ctx); err != nil {
 			return nil, err
 		}
 	}
@@ -163,11 +163,11 @@ func (l *Lab) Device(pod string) string { return l.devices[pod] }
 
 // Acceleration returns how the lab's guests run: "kvm", or "tcg" for emulation. It is
 // empty if the lab has none.
-func (l *Lab) Acceleration() string { return l.machine.Acceleration }
+func (l *Lab) Acceleration() string { return l.guest.Acceleration }
 
 // Start starts cmd at a place, in its network namespace and in the lab's control
 // group. cmd.SysProcAttr must not be set. At a guest it boots the guest for cmd, see
-// [guest.Guest.Start]; in a container it runs cmd, which has to be a command of the
+// [vm.Guest.Start]; in a container it runs cmd, which has to be a command of the
 // running program, with `docker exec`.
 func (l *Lab) Start(place string, cmd *exec.Cmd) error {
 	if g, ok := l.guests[place]; ok {

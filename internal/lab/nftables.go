@@ -67,13 +67,13 @@ func (r allowRule) element() *knftables.Element {
 	return &knftables.Element{Set: allowlistName, Key: []string{r.From.String(), "tcp", strconv.Itoa(int(r.Port))}}
 }
 
-// Add adds a rule to a list that Write has written, and Remove removes it again: one element of the set.
-func (t *nftablesList) Add(ctx context.Context, r allowRule) error {
+// Add adds a rule: one element of the set.
+func (t *nftablesList) Add(ctx context.Context, _ allowlist, r allowRule) error {
 	return t.run(ctx, func(tx *knftables.Transaction) { tx.Add(r.element()) })
 }
 
 // Remove removes a rule that Add has added.
-func (t *nftablesList) Remove(ctx context.Context, r allowRule) error {
+func (t *nftablesList) Remove(ctx context.Context, _ allowlist, r allowRule) error {
 	return t.run(ctx, func(tx *knftables.Transaction) { tx.Delete(r.element()) })
 }
 
@@ -83,7 +83,7 @@ func (t *nftablesList) Clear(ctx context.Context) error {
 }
 
 // Counters reads the rules' counters. Allowed is that of the rule that asks the set.
-func (t *nftablesList) Counters() (ruleCounts, error) { return nftablesPlace.counters(t.host) }
+func (t *nftablesList) Counters() (map[string]uint64, error) { return nftablesPlace.counters(t.host) }
 
 func (t *nftablesList) run(ctx context.Context, fill func(*knftables.Transaction)) error {
 	tx := t.nft.NewTransaction()

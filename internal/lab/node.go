@@ -47,10 +47,6 @@ func checkNode(o Options) error {
 	switch {
 	case o.Link != LinkHost:
 		return optionErrorf("link %s: topology %s lacks pods, want %s", o.Link, o.Topology, LinkHost)
-	case o.Datapath != DatapathKernel || o.Via != ViaNone:
-		return optionErrorf("datapath %s, via %s: topology %s has neither pods nor services", o.Datapath, o.Via, o.Topology)
-	case o.hasOverlay() || o.NAT || o.WireRate != 0 || o.WireDelay != 0:
-		return optionErrorf("overlay, nat, wire rate and wire delay: topology %s has one host only", o.Topology)
 	case o.Disk != "" && !filepath.IsAbs(o.Disk):
 		return optionErrorf("disk %q: want an absolute path", o.Disk)
 	}

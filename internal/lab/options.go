@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"mustang/internal/lab/kubeproxy"
 	"mustang/internal/lab/labfile"
 	"mustang/internal/podlink"
 	"mustang/internal/qdisc"
@@ -25,9 +26,9 @@ const (
 // Implementations of a lab's service.
 const (
 	ViaNone     = "none"
-	ViaIPTables = "iptables"
-	ViaNFTables = "nftables"
-	ViaIPVS     = "ipvs"
+	ViaIPTables = kubeproxy.IPTables
+	ViaNFTables = kubeproxy.NFTables
+	ViaIPVS     = kubeproxy.IPVS
 	ViaEBPFTC   = "ebpf-tc"
 	// ViaEBPFSocket translates at the socket: established connections have no cost.
 	ViaEBPFSocket = "ebpf-socket"
@@ -158,23 +159,87 @@ func (o Options) withDefaults() (Options, error) {
 		return o, optionErrorf("datapath %q: want kernel or ebpf", o.Datapath)
 	case !slices.Contains(allowed, o.Via):
 		return o, optionErrorf("via %q: datapath %s takes %s", o.Via, o.Datapath, strings.Join(allowed, ", "))
-	case o.NoProxy && o.Topology != TopologyDocker:
-		return o, optionErrorf("no-proxy: only in topology %s, not in %s", TopologyDocker, o.Topology)
-	case o.Services < 0 || o.Services > MaxServices:
-		return o, optionErrorf("services %d: want 0 to %d", o.Services, MaxServices)
-	case o.Services > 0 && (o.Topology != TopologyPodLinks || o.Via == ViaNone):
-		return o, optionErrorf("services %d: only in topology %s with an implementation of services", o.Services, TopologyPodLinks)
-	case o.Uplink != (UplinkDevice{}) && o.Topology != TopologyPodToNetwork:
-		return o, optionErrorf("uplink %s: only topology %s has a device of this machine", o.Uplink.Name, TopologyPodToNetwork)
-	}
-	if err := cmp.Or(o.checkLink(), o.checkGuests(), o.checkPolicy(), o.checkPorts()); err != nil {
-		return o, err
 	}
 	topology, ok := lookupTopology(o.Topology)
 	if !ok {
 		return o, optionErrorf("unknown topology %q (known: %s)%s", o.Topology, strings.Join(topologyNames(), ", "), suggest.Text(o.Topology, topologyNames()))
 	}
-	return o, topology.check(o)
+	if err := cmp.Or(o.checkTopologies(), o.checkLinks(), o.checkGuests(), o.checkServices(), o.checkPolicy()); err != nil {
+		return o, err
+	}
+	if topology.check != nil {
+		if err := topology.check(o); err != nil {
+			return o, err
+		}
+	}
+	return o, CheckWire(o.WireRate, o.WireDelay)
+}
+
+// checkTopologies checks the options that only some topologies have.
+func (o Options) checkTopologies() error {
+	withPods := []string{TopologyPodLinks, TopologyTwoHosts, TopologyPodToHost, TopologyPodToNetwork}
+	for _, rule := range []struct {
+		option     string
+		set        bool
+		topologies []string
+	}{
+		{"link " + o.Link, o.hostsOnly(), []string{TopologyTwoHosts, TopologyPodToHost, TopologyNode}},
+		{"overlay " + o.Overlay, o.hasOverlay(), []string{TopologyTwoHosts}},
+		{"nat", o.NAT, []string{TopologyTwoHosts, TopologyPodToHost, TopologyPodToNetwork}},
+		{"wire rate and wire delay", o.WireRate != 0 || o.WireDelay != 0, []string{TopologyTwoHosts, TopologyPodToHost, TopologyDocker}},
+		{"datapath ebpf", o.Datapath == DatapathEBPF, []string{TopologyPodLinks, TopologyPodToHost, TopologyPodToNetwork}},
+		{"via " + o.Via, o.Via != ViaNone && o.Via != ViaEBPFTC, []string{TopologyPodLinks}},
+		{fmt.Sprintf("services %d", o.Services), o.Services != 0, []string{TopologyPodLinks}},
+		{"service ports", len(o.ports()) > 0, []string{TopologyPodLinks}},
+		{"policy " + o.Policy, o.Policy != "" || o.PolicyRules != 0, []string{TopologyPodLinks}},
+		{"netfilter call", o.NetfilterCall, withPods},
+		{"guests", o.Guests, withPods},
+		{"no-proxy", o.NoProxy, []string{TopologyDocker}},
+		{"uplink " + o.Uplink.Name, o.Uplink != UplinkDevice{}, []string{TopologyPodToNetwork}},
+	} {
+		if rule.set && !slices.Contains(rule.topologies, o.Topology) {
+			noun := "topologies"
+			if len(rule.topologies) == 1 {
+				noun = "topology"
+			}
+			return optionErrorf("%s: only in %s %s", rule.option, noun, strings.Join(rule.topologies, ", "))
+		}
+	}
+	return nil
+}
+
+// checkLinks checks the options that only some links have.
+func (o Options) checkLinks() error {
+	takesOverlay, known := overlayLinks(o.Overlay)
+	switch {
+	case !known:
+		return optionErrorf("overlay %q: want %s, %s, %s or %s",
+			o.Overlay, OverlayNone, OverlayVXLAN, OverlayBridgedVeth, OverlayBridgedInternal)
+	case o.hasOverlay() && (o.NAT || o.BigTCP):
+		return optionErrorf("overlay %s: not with nat or --big-tcp, as packets of pods leave in a tunnel", o.Overlay)
+	case o.NAT && o.Datapath == DatapathEBPF:
+		return optionErrorf("datapath ebpf: not with nat")
+	}
+	onHost := o.Topology == TopologyPodToHost || o.Topology == TopologyPodToNetwork
+	for _, rule := range []struct {
+		option string
+		set    bool
+		takes  func(podlink.Traits) bool
+	}{
+		{"overlay " + o.Overlay, o.hasOverlay(), takesOverlay},
+		{"nat", o.NAT, takesNAT},
+		{"netfilter call", o.NetfilterCall, func(t podlink.Traits) bool { return t.NetfilterCall }},
+		{"offload", o.Offload, func(t podlink.Traits) bool { return t.Needs == podlink.NeedsRelay }},
+		{"guests", o.Guests, func(t podlink.Traits) bool { return t.Guests }},
+		{"--big-tcp", o.BigTCP, func(t podlink.Traits) bool { return t.BigTCP }},
+		{"datapath ebpf of topology " + o.Topology, o.Datapath == DatapathEBPF && onHost, takesPodDatapath},
+		{"topology " + o.Topology + " without nat", o.Topology == TopologyPodToNetwork && !o.NAT, takesUplinkNetwork},
+	} {
+		if rule.set && !rule.takes(o.traits()) {
+			return optionErrorf("%s: takes links %s, not %s", rule.option, linksWith(rule.takes), o.Link)
+		}
+	}
+	return nil
 }
 
 // traits returns the facts about the link mode; none for links of hosts without pods.
@@ -197,12 +262,6 @@ func linksWith(match func(podlink.Traits) bool) string {
 	return strings.Join(names, ", ")
 }
 
-// Requirements of options on the link.
-func takesNetfilterCall(t podlink.Traits) bool { return t.NetfilterCall }
-func hasRelay(t podlink.Traits) bool           { return t.Needs == podlink.NeedsRelay }
-func takesGuests(t podlink.Traits) bool        { return t.Guests }
-func takesBigTCP(t podlink.Traits) bool        { return t.BigTCP }
-
 // takesNAT: the pods' packets pass the host's firewall rules, and the kernel alone
 // carries them.
 func takesNAT(t podlink.Traits) bool { return t.HostSide && t.Needs == podlink.NeedsNothing }
@@ -216,21 +275,6 @@ func takesUplinkNetwork(t podlink.Traits) bool {
 	return t.Routed || t.Needs == podlink.NeedsUplink && !t.Layer3
 }
 
-// checkLink checks the options that only some links have.
-func (o Options) checkLink() error {
-	switch t := o.traits(); {
-	case o.NetfilterCall && !takesNetfilterCall(t):
-		return optionErrorf("netfilter call: takes links %s, not %s", linksWith(takesNetfilterCall), o.Link)
-	case o.Offload && !hasRelay(t):
-		return optionErrorf("offload: takes links %s, not %s", linksWith(hasRelay), o.Link)
-	case o.BigTCP && !takesBigTCP(t):
-		return optionErrorf("--big-tcp: takes links %s, not %s", linksWith(takesBigTCP), o.Link)
-	case o.BigTCP && o.hasOverlay():
-		return optionErrorf("--big-tcp: not with overlay %s, which sends packets in UDP", o.Overlay)
-	}
-	return nil
-}
-
 // checkGuests checks the options of guests.
 func (o Options) checkGuests() error {
 	switch t := o.traits(); {
@@ -238,70 +282,12 @@ func (o Options) checkGuests() error {
 		return optionErrorf("link %s: only for guests", o.Link)
 	case !o.Guests:
 		return nil
-	case !takesGuests(t):
-		return optionErrorf("guests: take links %s, not %s", linksWith(takesGuests), o.Link)
 	case o.Datapath != DatapathKernel:
 		return optionErrorf("datapath %s: not for guests", o.Datapath)
 	case o.Via != ViaNone:
 		return optionErrorf("via %s: guests lack services", o.Via)
 	case o.Offload:
 		return optionErrorf("offload: only for links between namespaces, not for guests")
-	}
-	return nil
-}
-
-// checkPodLinks checks the options of topology pod-links.
-func checkPodLinks(o Options) error {
-	switch {
-	case o.hostsOnly():
-		return optionErrorf("link %s: only in topologies %s and %s", o.Link, TopologyTwoHosts, TopologyPodToHost)
-	case o.hasOverlay():
-		return optionErrorf("overlay %s: only in topology %s", o.Overlay, TopologyTwoHosts)
-	case o.NAT:
-		return optionErrorf("nat: only in topologies %s and %s", TopologyTwoHosts, TopologyPodToHost)
-	case o.WireRate != 0 || o.WireDelay != 0:
-		return optionErrorf("wire rate and wire delay: topology %s lacks a wire", o.Topology)
-	}
-	return nil
-}
-
-// checkTwoHosts checks the options of topology two-hosts.
-func checkTwoHosts(o Options) error {
-	if o.Datapath == DatapathEBPF {
-		return optionErrorf("datapath ebpf: in topology %s, only %s and %s have one",
-			o.Topology, TopologyPodLinks, TopologyPodToHost)
-	}
-	return o.checkHosts()
-}
-
-// checkPodToHost checks the options of topology pod-to-host.
-func checkPodToHost(o Options) error {
-	if o.hasOverlay() {
-		return optionErrorf("overlay %s: host-a of topology %s lacks pods; only %s can have one",
-			o.Overlay, o.Topology, TopologyTwoHosts)
-	}
-	return cmp.Or(o.checkPodDatapath(), o.checkHosts())
-}
-
-// checkPodToNetwork checks the options of topology pod-to-network.
-func checkPodToNetwork(o Options) error {
-	switch {
-	case o.hostsOnly():
-		return optionErrorf("link %s: topology %s has a pod", o.Link, o.Topology)
-	case o.WireRate != 0 || o.WireDelay != 0:
-		return optionErrorf("wire rate and wire delay: topology %s lacks a wire", o.Topology)
-	case o.hasOverlay():
-		return optionErrorf("overlay %s: only in topology %s", o.Overlay, TopologyTwoHosts)
-	case !o.NAT && !takesUplinkNetwork(o.traits()):
-		return optionErrorf("link %s: topology %s takes links %s, or nat", o.Link, o.Topology, linksWith(takesUplinkNetwork))
-	}
-	return cmp.Or(o.checkPodDatapath(), o.checkHosts(), o.Uplink.Check())
-}
-
-// checkPodDatapath checks the datapath of a single pod.
-func (o Options) checkPodDatapath() error {
-	if o.Datapath == DatapathEBPF && (o.NAT || !takesPodDatapath(o.traits())) {
-		return optionErrorf("datapath ebpf: in topology %s only with links %s, without nat", o.Topology, linksWith(takesPodDatapath))
 	}
 	return nil
 }
@@ -317,25 +303,6 @@ func overlayLinks(overlay string) (takes func(podlink.Traits) bool, known bool) 
 		return func(t podlink.Traits) bool { return t.Bridge && t.Needs != podlink.NeedsOpenVSwitch }, true
 	}
 	return nil, false
-}
-
-// checkHosts checks the options that all topologies with an uplink share.
-func (o Options) checkHosts() error {
-	takesOverlay, known := overlayLinks(o.Overlay)
-	switch {
-	case !known:
-		return optionErrorf("overlay %q: want %s, %s, %s or %s",
-			o.Overlay, OverlayNone, OverlayVXLAN, OverlayBridgedVeth, OverlayBridgedInternal)
-	case o.hasOverlay() && !takesOverlay(o.traits()):
-		return optionErrorf("overlay %s: takes links %s, not %s", o.Overlay, linksWith(takesOverlay), o.Link)
-	case o.NAT && o.hasOverlay():
-		return optionErrorf("nat: not with overlay %s, where packets of pods leave in a tunnel", o.Overlay)
-	case o.NAT && !takesNAT(o.traits()):
-		return optionErrorf("nat: takes links %s, not %s", linksWith(takesNAT), o.Link)
-	case o.Via != ViaNone && o.Via != ViaEBPFTC:
-		return optionErrorf("via %s: topology %s lacks a service", o.Via, o.Topology)
-	}
-	return CheckWire(o.WireRate, o.WireDelay)
 }
 
 // CheckWire returns an [*OptionError] if the rate, in bits per second, or the delay is

@@ -3,7 +3,7 @@
 package lab_test
 
 import (
-	"context"
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -17,76 +17,83 @@ import (
 	"mustang/internal/lab"
 )
 
-// TestTwoHostsOptions checks that an error names each invalid option before anything is
-// written.
-func TestTwoHostsOptions(t *testing.T) {
-	s := lab.Store{Dir: t.TempDir() + "/state"}
-	for culprit, o := range map[string]lab.Options{
-		"link host":           {Topology: lab.TopologyPodLinks, Link: lab.LinkHost},
-		"link host-bridge":    {Topology: lab.TopologyPodLinks, Link: lab.LinkHostBridge},
-		"overlay vxlan":       {Topology: lab.TopologyPodLinks, Link: "bridge", Overlay: lab.OverlayVXLAN},
-		"nat: only":           {Topology: lab.TopologyPodLinks, Link: "bridge", NAT: true},
-		"wire rate and":       {Topology: lab.TopologyPodLinks, Link: "bridge", WireRate: 1e9},
-		"and wire delay":      {Topology: lab.TopologyPodLinks, Link: "bridge", WireDelay: time.Millisecond},
-		"no-proxy":            {Topology: lab.TopologyTwoHosts, Link: "bridge", NoProxy: true},
-		`overlay "geneve"`:    {Link: "bridge", Overlay: "geneve"},
-		"not veth":            {Link: "veth", Overlay: lab.OverlayVXLAN},
-		"not host":            {Link: lab.LinkHost, Overlay: lab.OverlayVXLAN},
-		"not ovs-veth":        {Link: "ovs-veth", Overlay: lab.OverlayBridgedVeth},
-		"lacks pods":          {Topology: lab.TopologyPodToHost, Link: "bridge", Overlay: lab.OverlayVXLAN},
-		"nat: not with":       {Link: "bridge", Overlay: lab.OverlayVXLAN, NAT: true},
-		"nat: takes":          {Link: "macvlan", NAT: true},
-		"not host-bridge":     {Link: lab.LinkHostBridge, NAT: true},
-		"via nftables":        {Link: "bridge", Via: lab.ViaNFTables},
-		"via ebpf-socket":     {Link: "bridge", Via: lab.ViaEBPFSocket},
-		"datapath ebpf":       {Link: "veth", Datapath: lab.DatapathEBPF},
-		"only with link":      {Topology: lab.TopologyPodToHost, Link: "bridge", Datapath: lab.DatapathEBPF},
-		"without nat":         {Topology: lab.TopologyPodToHost, Link: "veth", NAT: true, Datapath: lab.DatapathEBPF},
-		"guests: take links":  {Link: "bridge", Guests: true},
-		"wire rate 1000":      {Link: "bridge", WireRate: 1000},
-		"wire delay -1":       {Link: "bridge", WireDelay: -1},
-		"wire delay 1h":       {Link: "bridge", WireDelay: time.Hour},
-		"wire delay 999ns":    {Link: "bridge", WireDelay: time.Microsecond - 1},
-		"wire delay 2s":       {Topology: lab.TopologyDocker, Link: "bridge", WireDelay: 2 * time.Second},
-		"offload":             {Link: lab.LinkHost, Offload: true},
-		"netfilter call":      {Link: lab.LinkHostBridge, NetfilterCall: true},
-		"--big-tcp: takes":    {Link: "tun", BigTCP: true},
-		"--big-tcp: not with": {Link: "bridge", Overlay: lab.OverlayVXLAN, BigTCP: true},
-		"unknown link mode ":  {Link: "token-ring"},
-	} {
-		t.Run(culprit, func(t *testing.T) {
-			o.Name = "x"
-			if o.Topology == "" {
-				o.Topology = lab.TopologyTwoHosts
-			}
-			_, err := s.Up(t.Context(), o)
-			var option *lab.OptionError
-			if !errors.As(err, &option) || !strings.Contains(err.Error(), culprit) {
-				t.Errorf("error %v, want an OptionError that names %q", err, culprit)
-			}
-			if _, err := os.Stat(s.Dir); !errors.Is(err, fs.ErrNotExist) {
-				t.Error("something was written")
-			}
-		})
-	}
-}
-
-// TestOptions checks that an error names the invalid option.
+// TestOptions wants an error that names each invalid option, before anything is written. What is not named is sound.
 func TestOptions(t *testing.T) {
 	s := lab.Store{Dir: t.TempDir() + "/state"}
-	for name, test := range map[string]struct {
-		options lab.Options
-		culprit string
+	host := func(text string) lab.Options {
+		device := uplinkDevice
+		device.Host, _ = netip.ParsePrefix(text)
+		return lab.Options{Uplink: device}
+	}
+	const links, hosts, network, docker, node = lab.TopologyPodLinks, lab.TopologyTwoHosts, lab.TopologyPodToNetwork, lab.TopologyDocker, lab.TopologyNode
+	for _, test := range []struct {
+		topology, culprit string
+		options           lab.Options
 	}{
-		"name":     {lab.Options{Name: "../x", Topology: "pod-links", Link: "veth"}, "../x"},
-		"topology": {lab.Options{Name: "x", Topology: "ring", Link: "veth"}, "ring"},
-		"link":     {lab.Options{Name: "x", Topology: "pod-links", Link: "token-ring"}, "token-ring"},
-		"datapath": {lab.Options{Name: "x", Topology: "pod-links", Link: "veth", Datapath: "magic"}, "magic"},
-		"via":      {lab.Options{Name: "x", Topology: "pod-links", Link: "veth", Datapath: "ebpf", Via: "iptables"}, "iptables"},
-		"call":     {lab.Options{Name: "x", Topology: "pod-links", Link: "veth", NetfilterCall: true}, "bridge"},
+		{links, `lab name "../x"`, lab.Options{Name: "../x"}},
+		{"ring", `unknown topology "ring"`, lab.Options{}},
+		{links, `unknown link mode "token-ring"`, lab.Options{Link: "token-ring"}},
+		{links, `datapath "magic"`, lab.Options{Datapath: "magic"}},
+		{links, `via "iptables": datapath ebpf takes`, lab.Options{Datapath: lab.DatapathEBPF, Via: lab.ViaIPTables}},
+		{links, "link host: only in topologies two-hosts, pod-to-host, node", lab.Options{Link: lab.LinkHost}},
+		{links, "overlay vxlan: only in topology two-hosts", lab.Options{Link: "bridge", Overlay: lab.OverlayVXLAN}},
+		{links, "nat: only", lab.Options{Link: "bridge", NAT: true}},
+		{network, "wire rate and wire delay: only", lab.Options{Uplink: uplinkDevice, WireDelay: time.Millisecond}},
+		{hosts, "datapath ebpf: only", lab.Options{Datapath: lab.DatapathEBPF}},
+		{hosts, "via nftables: only", lab.Options{Via: lab.ViaNFTables}},
+		{hosts, "services 5: only", lab.Options{Services: 5}},
+		{hosts, "policy nftables: only", lab.Options{Policy: lab.ViaNFTables, PolicyRules: 1}},
+		{hosts, "no-proxy: only", lab.Options{NoProxy: true}},
+		{hosts, "uplink uplink: only", lab.Options{Uplink: uplinkDevice}},
+		{docker, "netfilter call: only", lab.Options{Link: "bridge", NetfilterCall: true}},
+		{docker, "guests: only", lab.Options{Link: "bridge", Guests: true}},
+		{docker, `link "veth": topology docker has link bridge`, lab.Options{}},
+		{docker, "wire delay 2s", lab.Options{Link: "bridge", WireDelay: 2 * time.Second}},
+		{node, "link veth: topology node lacks pods", lab.Options{}},
+		{node, "want an absolute path", lab.Options{Link: lab.LinkHost, Disk: "here"}},
+		{hosts, `overlay "geneve"`, lab.Options{Link: "bridge", Overlay: "geneve"}},
+		{hosts, "overlay vxlan: takes links bridge, ovs-veth", lab.Options{Overlay: lab.OverlayVXLAN}},
+		{hosts, "overlay vxlan-ovs-veth: takes links", lab.Options{Link: "ovs-veth", Overlay: lab.OverlayBridgedVeth}},
+		{hosts, "overlay vxlan: not with nat", lab.Options{Link: "bridge", Overlay: lab.OverlayVXLAN, NAT: true}},
+		{hosts, "or --big-tcp", lab.Options{Link: "bridge", Overlay: lab.OverlayVXLAN, BigTCP: true}},
+		{hosts, "nat: takes links", lab.Options{Link: "macvlan", NAT: true}},
+		{links, "netfilter call: takes links bridge", lab.Options{NetfilterCall: true}},
+		{hosts, "offload: takes links", lab.Options{Link: lab.LinkHost, Offload: true}},
+		{links, "--big-tcp: takes links", lab.Options{Link: "tun", BigTCP: true}},
+		{lab.TopologyPodToHost, "datapath ebpf of topology pod-to-host: takes links", lab.Options{Link: "bridge", Datapath: lab.DatapathEBPF}},
+		{lab.TopologyPodToHost, "datapath ebpf: not with nat", lab.Options{NAT: true, Datapath: lab.DatapathEBPF}},
+		{network, "topology pod-to-network without nat: takes links", lab.Options{Uplink: uplinkDevice, Link: "bridge"}},
+		{hosts, "wire rate 1000", lab.Options{WireRate: 1000}},
+		{hosts, "wire delay -1", lab.Options{WireDelay: -1}},
+		{hosts, "wire delay 999ns", lab.Options{WireDelay: time.Microsecond - 1}},
+		{links, "guests: takes links", lab.Options{Guests: true}},
+		{links, "link ovs-tap: only for guests", lab.Options{Link: "ovs-tap"}},
+		{links, "datapath ebpf: not for guests", lab.Options{Link: "tap", Guests: true, Datapath: lab.DatapathEBPF}},
+		{links, "via iptables: guests", lab.Options{Link: "tap", Guests: true, Via: lab.ViaIPTables}},
+		{links, "offload: only for links between namespaces", lab.Options{Link: "tap", Guests: true, Offload: true}},
+		{links, "services -1: want", lab.Options{Via: lab.ViaIPTables, Services: -1}},
+		{links, "services 100001: want", lab.Options{Via: lab.ViaIPTables, Services: lab.MaxServices + 1}},
+		{links, "services 5: want an implementation", lab.Options{Services: 5}},
+		{links, "policy rules 0", lab.Options{Policy: lab.ViaIPTables}},
+		{links, "policy rules 20001", lab.Options{Policy: lab.ViaIPTables, PolicyRules: lab.MaxPolicyRules + 1}},
+		{links, `policy "ebpf-tc"`, lab.Options{Policy: lab.ViaEBPFTC, PolicyRules: 1}},
+		{links, "link macvlan pass no rules", lab.Options{Link: "macvlan", Policy: lab.ViaNFTables, PolicyRules: 1}},
+		{links, "not with the rules of services", lab.Options{Via: lab.ViaIPTables, Policy: lab.ViaNFTables, PolicyRules: 1}},
+		{links, "no source guard", lab.Options{Unguarded: true}},
+		{network, "no device named", lab.Options{}},
+		{network, "uplink address invalid Prefix", host("")},
+		{network, "uplink address fd00::1/64: want", host("fd00::1/64")},
+		{network, "10.7.0.0/24: not a host address", host("10.7.0.0/24")},
+		{network, "10.7.0.255/24: not a host address", host("10.7.0.255/24")},
+		{network, "127.0.0.1/8: not a host address", host("127.0.0.1/8")},
+		{network, "10.7.0.50/25 and 10.7.0.51/24", host("10.7.0.50/25")},
+		{network, "10.7.0.51/24: given twice", host("10.7.0.51/24")},
+		{network, "labs reserve 198.18.11", host("198.18.0.1/15")},
 	} {
-		t.Run(name, func(t *testing.T) {
-			_, err := s.Up(context.Background(), test.options)
+		t.Run(test.topology+"/"+test.culprit, func(t *testing.T) {
+			o := test.options
+			o.Topology, o.Name, o.Link = test.topology, cmp.Or(o.Name, "x"), cmp.Or(o.Link, "veth")
+			_, err := s.Up(t.Context(), o)
 			var option *lab.OptionError
 			if !errors.As(err, &option) || !strings.Contains(err.Error(), test.culprit) {
 				t.Errorf("error %v, want an OptionError that names %q", err, test.culprit)
@@ -95,121 +102,6 @@ func TestOptions(t *testing.T) {
 				t.Error("something was written")
 			}
 		})
-	}
-}
-
-func TestDockerOptions(t *testing.T) {
-	s := lab.Store{Dir: t.TempDir() + "/state"}
-	for name, o := range map[string]lab.Options{
-		"link \"veth\"":    {Link: "veth"},
-		"datapath ebpf":    {Link: "bridge", Datapath: lab.DatapathEBPF},
-		"guests":           {Link: "bridge", Guests: true},
-		"overlay":          {Link: "bridge", Overlay: lab.OverlayVXLAN},
-		"not in pod-links": {Topology: "pod-links", Link: "bridge", NoProxy: true},
-		"via iptables":     {Link: "bridge", Via: lab.ViaIPTables},
-		"netfilter call":   {Link: "bridge", NetfilterCall: true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			if o.Topology == "" {
-				o.Topology = lab.TopologyDocker
-			}
-			_, err := s.Up(t.Context(), options(o))
-			var option *lab.OptionError
-			if !errors.As(err, &option) || !strings.Contains(err.Error(), name) {
-				t.Errorf("error %v, want an OptionError that says %q", err, name)
-			}
-		})
-	}
-}
-
-// TestGuestOptions checks that options that exclude guests are errors.
-func TestGuestOptions(t *testing.T) {
-	s := store(t)
-	for name, o := range map[string]lab.Options{
-		"link":     {Link: "veth", Guests: true},
-		"no guest": {Link: "ovs-tap"},
-		"datapath": {Link: "tap", Guests: true, Datapath: lab.DatapathEBPF},
-		"service":  {Link: "tap", Guests: true, Via: lab.ViaIPTables},
-		"offload":  {Link: "tap", Guests: true, Offload: true},
-	} {
-		_, err := s.Up(context.Background(), options(o))
-		if wrong := (*lab.OptionError)(nil); !errors.As(err, &wrong) {
-			t.Errorf("%s: error %v, want an OptionError", name, err)
-		}
-	}
-}
-
-// TestPodToNetworkOptions checks that an error names each invalid option before anything
-// is written.
-func TestPodToNetworkOptions(t *testing.T) {
-	s := lab.Store{Dir: t.TempDir() + "/state"}
-	on := func(change func(*lab.UplinkDevice)) lab.UplinkDevice {
-		p := uplinkDevice
-		change(&p)
-		return p
-	}
-	host := func(text string) lab.UplinkDevice {
-		return on(func(p *lab.UplinkDevice) { p.Host = netip.MustParsePrefix(text) })
-	}
-	for culprit, o := range map[string]lab.Options{
-		"no device named":                     {Uplink: on(func(p *lab.UplinkDevice) { p.Name = "" })},
-		"uplink address invalid Prefix":       {Uplink: on(func(p *lab.UplinkDevice) { p.Pod = netip.Prefix{} })},
-		"uplink address fd00::1/64: want":     {Uplink: host("fd00::1/64")},
-		"10.7.0.0/24: not a host address":     {Uplink: host("10.7.0.0/24")},
-		"10.7.0.255/24: not a host address":   {Uplink: host("10.7.0.255/24")},
-		"224.0.0.1/24: not a host address":    {Uplink: host("224.0.0.1/24")},
-		"127.0.0.1/8: not a host address":     {Uplink: host("127.0.0.1/8")},
-		"10.7.0.50/31: not a host address":    {Uplink: host("10.7.0.50/31")},
-		"10.7.0.50/25 and 10.7.0.51/24":       {Uplink: host("10.7.0.50/25")},
-		"10.7.1.50/24 and 10.7.0.51/24":       {Uplink: host("10.7.1.50/24")},
-		"10.7.0.51/24: given twice":           {Uplink: host("10.7.0.51/24")},
-		"labs reserve 198.18.11":              {Uplink: host("198.18.0.1/15")},
-		"only topology pod-to-network":        {Topology: lab.TopologyPodToHost, Uplink: uplinkDevice},
-		"link bridge: topology":               {Uplink: uplinkDevice, Link: "bridge"},
-		"link host: topology":                 {Uplink: uplinkDevice, Link: lab.LinkHost},
-		"link ipvlan-l3: topology":            {Uplink: uplinkDevice, Link: "ipvlan-l3"},
-		"nat: takes":                          {Uplink: uplinkDevice, Link: "macvlan", NAT: true},
-		"overlay vxlan":                       {Uplink: uplinkDevice, Link: "bridge", Overlay: lab.OverlayVXLAN},
-		"wire rate and":                       {Uplink: uplinkDevice, WireRate: 1e9},
-		"datapath ebpf":                       {Uplink: uplinkDevice, Link: "macvlan", Datapath: lab.DatapathEBPF},
-		"via nftables: topology pod-to-netwo": {Uplink: uplinkDevice, Via: lab.ViaNFTables},
-	} {
-		t.Run(culprit, func(t *testing.T) {
-			o.Name = "x"
-			if o.Topology == "" {
-				o.Topology = lab.TopologyPodToNetwork
-			}
-			if o.Link == "" {
-				o.Link = "veth"
-			}
-			_, err := s.Up(t.Context(), o)
-			var option *lab.OptionError
-			if !errors.As(err, &option) || !strings.Contains(err.Error(), culprit) {
-				t.Errorf("error %v, want an OptionError that names %q", err, culprit)
-			}
-			if _, err := os.Stat(s.Dir); !errors.Is(err, fs.ErrNotExist) {
-				t.Error("something was written")
-			}
-		})
-	}
-}
-
-func TestNodeOptions(t *testing.T) {
-	for culprit, o := range map[string]lab.Options{
-		"lacks pods":         {Link: "veth"},
-		"link host-bridge":   {Link: lab.LinkHostBridge},
-		"neither pods nor":   {Link: lab.LinkHost, Datapath: lab.DatapathEBPF},
-		"via nftables":       {Link: lab.LinkHost, Via: lab.ViaNFTables},
-		"one host only":      {Link: lab.LinkHost, WireRate: 1e9},
-		"an absolute path":   {Link: lab.LinkHost, Disk: "here"},
-		"overlay, nat, wire": {Link: lab.LinkHost, NAT: true},
-	} {
-		o.Name, o.Topology = "x", lab.TopologyNode
-		_, err := lab.Store{Dir: t.TempDir() + "/state"}.Up(t.Context(), o)
-		var option *lab.OptionError
-		if !errors.As(err, &option) || !strings.Contains(err.Error(), culprit) {
-			t.Errorf("error %v, want an OptionError that names %q", err, culprit)
-		}
 	}
 }
 

@@ -3,14 +3,10 @@
 package lab
 
 import (
-	"context"
 	"errors"
-	"fmt"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 
 	"mustang/internal/netns"
 	"mustang/internal/ovs"
@@ -131,27 +127,3 @@ func (l *Lab) ovsdb(host string) string {
 // OVSDatapath returns the kind of the lab's Open vSwitch datapath, OVSKernel or
 // OVSUserSpace; empty if it has no Open vSwitch.
 func (l *Lab) OVSDatapath() string { return l.ovsDatapath }
-
-// ChecksumFault detects checksum faults of the overlay with traffic between the pods,
-// and avoids them, see [pathcheck.Tunnel.ChecksumFault]. It returns an error if the lab
-// has no overlay. The error matches errors.ErrUnsupported if the pods are guests.
-func (l *Lab) ChecksumFault(ctx context.Context) (_ string, err error) {
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("lab %s: detect checksum faults: %w", l.Options.Name, err)
-		}
-	}()
-	a, b := l.namespaces[PodA], l.namespaces[PodB]
-	switch {
-	case !l.Options.hasOverlay():
-		return "", errors.New("no overlay")
-	case a == nil || b == nil:
-		return "", fmt.Errorf("the pods lack namespaces here: %w", errors.ErrUnsupported)
-	}
-	return tunnelCheck{
-		Client: b, Server: a, ServerAddresses: Addresses(l.Options, PodA), MTU: overlayMTU,
-		Receivers: slices.Collect(maps.Values(l.namespaces)),
-		Hosts:     map[string]*netns.Namespace{HostA: l.namespaces[HostA], HostB: l.namespaces[HostB]},
-		Devices:   []string{podlink.VXLANDevice, podlink.OVSVXLANDevice},
-	}.ChecksumFault(ctx)
-}

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"mustang/internal/datapath"
 	"mustang/internal/datapath/policies"
 )
 
@@ -22,8 +23,6 @@ func (o Options) checkPolicy() error {
 		return optionErrorf("unguarded: datapath %s: no source guard", o.Datapath)
 	case o.Policy == "" && o.PolicyRules == 0:
 		return nil
-	case o.Topology != TopologyPodLinks:
-		return optionErrorf("policy %s: only in topology %s", o.Policy, TopologyPodLinks)
 	case o.PolicyRules < 1 || o.PolicyRules > MaxPolicyRules:
 		return optionErrorf("policy rules %d: want 1 to %d", o.PolicyRules, MaxPolicyRules)
 	case o.Datapath == DatapathEBPF && o.Policy != ViaEBPFTC, o.Datapath == DatapathKernel && !byRules:
@@ -53,81 +52,85 @@ func fromPodB(port uint16) allowRule {
 	return allowRule{From: netip.PrefixFrom(PodBIPs[0], PodBIPs[0].BitLen()), Port: port}
 }
 
-// iptables returns the host's rules of iptables.
-func (l *Lab) iptables() iptablesList { return iptablesList{Host: l.namespaces[Host]} }
+// ebpfList is the list as a network policy of the lab's datapath.
+type ebpfList struct{ datapath *datapath.Datapath }
 
-// withAllowlist calls do with the host's table of nftables.
-func (l *Lab) withAllowlist(do func(*nftablesList) error) (err error) {
-	if l.allowlist == nil {
-		if l.allowlist, err = openNFTables(l.namespaces[Host]); err != nil {
-			return err
+// Write applies the policy.
+func (e ebpfList) Write(ctx context.Context, l allowlist) error {
+	return e.apply(ctx, policies.Set{Snapshot: l.Snapshot()})
+}
+
+// Add applies the policy with a further rule.
+func (e ebpfList) Add(ctx context.Context, l allowlist, r allowRule) error {
+	l.Rules = append(l.Rules, r)
+	return e.Write(ctx, l)
+}
+
+// Remove applies the policy without that rule.
+func (e ebpfList) Remove(ctx context.Context, l allowlist, _ allowRule) error { return e.Write(ctx, l) }
+
+// Clear removes the policy.
+func (e ebpfList) Clear(ctx context.Context) error { return e.apply(ctx, policies.Set{}) }
+
+// Counters returns none: the datapath has its own.
+func (ebpfList) Counters() (map[string]uint64, error) { return nil, nil }
+
+func (e ebpfList) apply(ctx context.Context, set policies.Set) error {
+	_, err := e.datapath.Policies().Apply(ctx, owner, set)
+	return err
+}
+
+// enforcer returns the lab's implementation of its network policy.
+func (l *Lab) enforcer() (_ enforcer, err error) {
+	switch l.Options.Policy {
+	case ViaIPTables:
+		return iptablesList{host: l.namespaces[Host]}, nil
+	case ViaNFTables:
+		if l.allowlist == nil {
+			l.allowlist, err = openNFTables(l.namespaces[Host])
 		}
+		return l.allowlist, err
 	}
-	return do(l.allowlist)
+	return ebpfList{l.datapath}, nil
 }
 
 // WritePolicy writes the network policy of a lab that has none, by the lab's implementation.
 func (l *Lab) WritePolicy(ctx context.Context) error {
-	list := l.allowed()
-	switch l.Options.Policy {
-	case ViaIPTables:
-		return l.iptables().Write(list)
-	case ViaNFTables:
-		return l.withAllowlist(func(t *nftablesList) error { return t.Write(ctx, list) })
+	e, err := l.enforcer()
+	if err != nil {
+		return err
 	}
-	return l.applyPolicy(ctx, policies.Set{Snapshot: list.Snapshot()})
+	return e.Write(ctx, l.allowed())
 }
 
 // ClearPolicy removes the network policy of a lab.
 func (l *Lab) ClearPolicy(ctx context.Context) error {
-	switch l.Options.Policy {
-	case ViaIPTables:
-		return l.iptables().Clear()
-	case ViaNFTables:
-		return l.withAllowlist(func(t *nftablesList) error { return t.Clear(ctx) })
+	e, err := l.enforcer()
+	if err != nil {
+		return err
 	}
-	return l.applyPolicy(ctx, policies.Set{})
+	return e.Clear(ctx)
 }
 
 // AllowDenied adds a rule to a lab's network policy that allows pod-b the [DeniedPort], or removes it.
 func (l *Lab) AllowDenied(ctx context.Context, allow bool) error {
-	list, more := l.allowed(), fromPodB(DeniedPort)
+	e, err := l.enforcer()
 	switch {
-	case l.Options.Policy == ViaIPTables && allow:
-		return l.iptables().Add(list, more)
-	case l.Options.Policy == ViaIPTables:
-		return l.iptables().Remove(list, more)
-	case l.Options.Policy == ViaNFTables && allow:
-		return l.withAllowlist(func(t *nftablesList) error { return t.Add(ctx, more) })
-	case l.Options.Policy == ViaNFTables:
-		return l.withAllowlist(func(t *nftablesList) error { return t.Remove(ctx, more) })
+	case err != nil:
+		return err
 	case allow:
-		list.Rules = append(list.Rules, more)
+		return e.Add(ctx, l.allowed(), fromPodB(DeniedPort))
 	}
-	return l.applyPolicy(ctx, policies.Set{Snapshot: list.Snapshot()})
-}
-
-func (l *Lab) applyPolicy(ctx context.Context, set policies.Set) error {
-	_, err := l.datapath.Policies().Apply(ctx, owner, set)
-	return err
+	return e.Remove(ctx, l.allowed(), fromPodB(DeniedPort))
 }
 
 // RuleCounters returns the packets that the rules of a network policy have counted, by what they do; nil if none enforces one.
 func (l *Lab) RuleCounters() (map[string]uint64, error) {
-	var c ruleCounts
-	var err error
-	switch l.Options.Policy {
-	case ViaIPTables:
-		c, err = l.iptables().Counters()
-	case ViaNFTables:
-		err = l.withAllowlist(func(t *nftablesList) (err error) {
-			c, err = t.Counters()
-			return err
-		})
-	default:
-		return nil, nil
+	e, err := l.enforcer()
+	if err != nil {
+		return nil, err
 	}
-	return map[string]uint64{"established": c.Established, "allowed": c.Allowed, "denied": c.Denied}, err
+	return e.Counters()
 }
 
 // Knock sends the first packet of a connection from pod-b to the [DeniedPort] of pod-a, if a network policy denies it.

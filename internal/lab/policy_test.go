@@ -5,7 +5,6 @@ package lab_test
 import (
 	"fmt"
 	"net/netip"
-	"strings"
 	"testing"
 	"time"
 
@@ -93,24 +92,6 @@ func TestPolicyRules(t *testing.T) {
 					t.Errorf("rules have counted %v, %v", counts, err)
 				}
 			})
-		}
-	}
-}
-
-// TestPolicyOptions refuses policies that no lab can have.
-func TestPolicyOptions(t *testing.T) {
-	for want, o := range map[string]lab.Options{
-		"policy rules 0":                 {Link: "veth", Policy: lab.ViaIPTables},
-		"policy rules 20001":             {Link: "veth", Policy: lab.ViaIPTables, PolicyRules: lab.MaxPolicyRules + 1},
-		`policy "ebpf-tc"`:               {Link: "veth", Policy: lab.ViaEBPFTC, PolicyRules: 1},
-		`policy "nftables"`:              {Link: "veth", Datapath: lab.DatapathEBPF, Policy: lab.ViaNFTables, PolicyRules: 1},
-		"link macvlan pass no rules":     {Link: "macvlan", Policy: lab.ViaNFTables, PolicyRules: 1},
-		"only in topology pod-links":     {Topology: lab.TopologyTwoHosts, Link: "veth", Policy: lab.ViaNFTables, PolicyRules: 1},
-		"not with the rules of services": {Link: "veth", Via: lab.ViaIPTables, Policy: lab.ViaNFTables, PolicyRules: 1},
-		"no source guard":                {Link: "veth", Unguarded: true},
-	} {
-		if _, err := store(t).Up(t.Context(), options(o)); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%+v: %v, want %q", o, err, want)
 		}
 	}
 }

@@ -7,10 +7,10 @@ import (
 
 	"mustang/internal/debian"
 	"mustang/internal/lab/dockerd"
-	"mustang/internal/lab/guest"
 	"mustang/internal/lab/labfile"
 	"mustang/internal/ovs"
 	"mustang/internal/podlink"
+	"mustang/internal/vm"
 )
 
 // CheckInstalled returns a [*debian.MissingError] if a program that the lab needs is not
@@ -21,7 +21,7 @@ func (o Options) CheckInstalled() error {
 		check  func() error
 	}{
 		{o.Topology == TopologyDocker, dockerd.CheckInstalled},
-		{o.Guests, guest.CheckInstalled},
+		{o.Guests, vm.CheckInstalled},
 		{o.needsOpenVSwitch(), ovs.FindPrograms},
 		{o.has(ViaIPTables) || o.has(ViaIPVS) || o.Policy == ViaIPTables, onPath("iptables", "iptables")},
 		{o.has(ViaIPTables) || o.has(ViaIPVS), onPath("ip6tables", "iptables")},

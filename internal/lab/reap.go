@@ -133,8 +133,8 @@ func (s Store) destroy(name string) error {
 		return err
 	}
 	errs := []error{
-		killProcesses(namespaces, dockerCgroup(name)), unmountBPF(s.bpfMount(name)), removeCgroup(name),
-		dockerd.RemoveCgroup(dockerCgroup(name)), os.RemoveAll(s.switchDir(name)), os.RemoveAll(s.dockerDir(name)),
+		killProcesses(namespaces, dockerCgroup(name)), unmountBPF(s.bpfMount(name)),
+		dockerd.RemoveCgroup(cgroupName(name)), dockerd.RemoveCgroup(dockerCgroup(name)), os.RemoveAll(s.switchDir(name)), os.RemoveAll(s.dockerDir(name)),
 		s.removePlugins(name),
 	}
 	for _, namespace := range namespaces {

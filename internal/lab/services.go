@@ -56,15 +56,17 @@ func (o Options) ports() []uint16 {
 	return slices.DeleteFunc(slices.Clone(o.Ports[:]), func(port uint16) bool { return port == 0 })
 }
 
-// checkPorts checks Ports.
-func (o Options) checkPorts() error {
+// checkServices checks Services and Ports.
+func (o Options) checkServices() error {
 	ports := append(o.ports(), ServicePort)
 	slices.Sort(ports)
 	switch {
-	case len(ports) == 1:
-		return nil
-	case o.Topology != TopologyPodLinks || o.Via == ViaNone:
-		return optionErrorf("service ports: only in topology %s with an implementation of services", TopologyPodLinks)
+	case o.Services < 0 || o.Services > MaxServices:
+		return optionErrorf("services %d: want 0 to %d", o.Services, MaxServices)
+	case o.Services > 0 && o.Via == ViaNone:
+		return optionErrorf("services %d: want an implementation of services", o.Services)
+	case len(ports) > 1 && o.Via == ViaNone:
+		return optionErrorf("service ports: want an implementation of services")
 	case len(slices.Compact(slices.Clone(ports))) < len(ports):
 		return optionErrorf("service ports: one is named twice; the service has %d in any case", ServicePort)
 	}
@@ -108,47 +110,48 @@ func (l *Lab) kubeproxy(mode podlink.Mode, services []service.Service) kubeproxy
 	}
 }
 
-// withNFTables calls do with kube-proxy's tables of nftables in the host.
-func (l *Lab) withNFTables(do func(*kubeproxy.NFTables) error) (err error) {
-	if l.nftables == nil {
-		if l.nftables, err = kubeproxy.OpenNFTables(l.namespaces[Host]); err != nil {
-			return err
-		}
+// proxy returns kube-proxy in the host, by the lab's mode of it.
+func (l *Lab) proxy() (_ kubeproxy.Proxy, err error) {
+	if l.kubeProxy == nil {
+		l.kubeProxy, err = kubeproxy.Open(l.Options.Via, l.namespaces[Host])
 	}
-	return do(l.nftables)
+	return l.kubeProxy, err
+}
+
+// withProxy calls do with kube-proxy in the host, and with rules for services.
+func (l *Lab) withProxy(services []service.Service, do func(kubeproxy.Proxy, kubeproxy.Rules) error) error {
+	mode, err := l.linkMode()
+	if err != nil {
+		return err
+	}
+	p, err := l.proxy()
+	if err != nil {
+		return err
+	}
+	return do(p, l.kubeproxy(mode, services))
 }
 
 // WriteServices makes services those of a lab of topology pod-links that has none, by the
 // lab's implementation and as that does it after a start.
 func (l *Lab) WriteServices(ctx context.Context, services []service.Service) error {
-	mode, err := l.linkMode()
-	if err != nil {
+	if l.datapath != nil {
+		_, err := l.datapath.Services().Apply(ctx, owner, services)
 		return err
 	}
-	switch l.Options.Via {
-	case ViaIPTables:
-		return l.kubeproxy(mode, services).WriteIPTables(l.namespaces[Host])
-	case ViaIPVS:
-		return l.kubeproxy(mode, services).SyncIPVS(l.namespaces[Host])
-	case ViaNFTables:
-		return l.withNFTables(func(n *kubeproxy.NFTables) error { return n.Write(ctx, l.kubeproxy(mode, services)) })
-	}
-	_, err = l.datapath.Services().Apply(ctx, owner, services)
-	return err
+	return l.withProxy(services, func(p kubeproxy.Proxy, r kubeproxy.Rules) error { return p.Write(ctx, r) })
 }
 
 // ClearServices removes the services of a lab.
 func (l *Lab) ClearServices(ctx context.Context) error {
-	switch l.Options.Via {
-	case ViaIPTables:
-		return kubeproxy.ClearIPTables(l.namespaces[Host])
-	case ViaIPVS:
-		return kubeproxy.ClearIPVS(l.namespaces[Host])
-	case ViaNFTables:
-		return l.withNFTables(func(n *kubeproxy.NFTables) error { return n.Clear(ctx) })
+	if l.datapath != nil {
+		_, err := l.datapath.Services().Apply(ctx, owner, nil)
+		return err
 	}
-	_, err := l.datapath.Services().Apply(ctx, owner, nil)
-	return err
+	p, err := l.proxy()
+	if err != nil {
+		return err
+	}
+	return p.Clear(ctx)
 }
 
 // ChangeService gives a service of a lab the backends of services[i]; services are all of
@@ -158,19 +161,8 @@ func (l *Lab) ChangeService(ctx context.Context, services []service.Service, i i
 		_, _, err := l.datapath.Services().Put(ctx, owner, services[i])
 		return err
 	}
-	mode, err := l.linkMode()
-	if err != nil {
-		return err
-	}
 	key := service.Key{Frontend: services[i].Frontend, Protocol: services[i].Protocol}
-	switch l.Options.Via {
-	case ViaIPTables:
-		return l.kubeproxy(mode, services).UpdateIPTables(l.namespaces[Host], key)
-	case ViaIPVS:
-		return l.kubeproxy(mode, services).SyncIPVS(l.namespaces[Host])
-	default:
-		return l.withNFTables(func(n *kubeproxy.NFTables) error { return n.Update(ctx, l.kubeproxy(mode, services), key) })
-	}
+	return l.withProxy(services, func(p kubeproxy.Proxy, r kubeproxy.Rules) error { return p.Update(ctx, r, key) })
 }
 
 // AllServices returns the services that a lab of topology pod-links was built with, or those

@@ -64,7 +64,7 @@ type Topology struct {
 
 	// places are those that can run commands.
 	places []string
-	// check returns an *OptionError for the first option that it does not have.
+	// check returns an *OptionError for an option that is wrong in it alone; nil checks nothing.
 	check func(Options) error
 	build func(context.Context, *Lab) error
 }
@@ -77,7 +77,6 @@ func Topologies() []Topology {
 			Doc:    "one host with two pods, pod-a behind a service",
 			Link:   "veth",
 			places: []string{Host, PodA, PodB},
-			check:  checkPodLinks,
 			build:  buildPodLinks,
 		},
 		{
@@ -85,7 +84,6 @@ func Topologies() []Topology {
 			Doc:    "two hosts on a wire, pod-a on host-a and pod-b on host-b",
 			Link:   "veth",
 			places: []string{HostA, HostB, PodA, PodB},
-			check:  checkTwoHosts,
 			build:  buildTwoHosts,
 		},
 		{
@@ -93,7 +91,6 @@ func Topologies() []Topology {
 			Doc:    "two hosts on a wire, pod-b on host-b; host-a is a plain machine",
 			Link:   "veth",
 			places: []string{HostA, HostB, PodB},
-			check:  checkPodToHost,
 			build:  buildTwoHosts,
 		},
 		{
@@ -101,7 +98,7 @@ func Topologies() []Topology {
 			Doc:    "pod-b on host-b, whose uplink is a macvlan of a device of this machine",
 			Link:   "veth",
 			places: []string{HostB, PodB},
-			check:  checkPodToNetwork,
+			check:  func(o Options) error { return o.Uplink.Check() },
 			build:  buildPodToNetwork,
 		},
 		{

@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"net"
 	"net/netip"
 	"os/exec"
 	"strings"
@@ -14,7 +13,6 @@ import (
 	"time"
 
 	"mustang/internal/lab"
-	"mustang/internal/netns"
 	"mustang/internal/rtnl"
 	"mustang/internal/testkit"
 )
@@ -102,31 +100,16 @@ func TestWireDelay(t *testing.T) {
 				server = lab.PodA
 			}
 			checkDelays(t, l, want > 0)
-			near, far := place(t, l, client), place(t, l, server)
-			for i, addr := range lab.Addresses(l.Options, server) {
-				atLeast(t, "there and back", 2*want, func() error { return testkit.Ping(near, addr, 8) })
-				forth := newSignal(t, near, far, addr)
-				atLeast(t, "there", want, forth.cross)
-				if !o.NAT {
-					back := newSignal(t, far, near, lab.Addresses(l.Options, client)[i])
-					atLeast(t, "back", want, back.cross)
+			for _, addr := range lab.Addresses(l.Options, server) {
+				began := time.Now()
+				if err := testkit.Ping(place(t, l, client), addr, 8); err != nil {
+					t.Error(err)
+				}
+				if took := time.Since(began); took < 2*want {
+					t.Errorf("%v: there and back takes %v, want %v or more", addr, took, 2*want)
 				}
 			}
 		})
-	}
-}
-
-// atLeast checks that do takes that time or longer. A loaded machine can only make it
-// longer.
-func atLeast(t *testing.T, name string, want time.Duration, do func() error) {
-	t.Helper()
-	began := time.Now()
-	if err := do(); err != nil {
-		t.Errorf("%s: %v", name, err)
-		return
-	}
-	if took := time.Since(began); took < want {
-		t.Errorf("%s takes %v, want %v or more", name, took, want)
 	}
 }
 
@@ -158,39 +141,4 @@ func checkDelays(t *testing.T, l *lab.Lab, want bool) {
 			t.Errorf("%s: %d netem queues, %d on the uplink, want %d:\n%s", name, all, uplink, wantHere, out.String())
 		}
 	}
-}
-
-// signal crosses from one namespace to another in a datagram.
-type signal struct {
-	out net.Conn
-	in  net.PacketConn
-}
-
-func newSignal(t *testing.T, from, to *netns.Namespace, addr netip.Addr) (s signal) {
-	t.Helper()
-	err := to.Do(func() (err error) {
-		s.in, err = net.ListenPacket("udp", netip.AddrPortFrom(addr, 0).String())
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = s.in.Close() })
-	if s.out, err = testkit.Dial(from, "udp", s.in.LocalAddr().String()); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = s.out.Close() })
-	return s
-}
-
-// cross sends the signal and waits for it.
-func (s signal) cross() error {
-	if _, err := s.out.Write([]byte("now")); err != nil {
-		return err
-	}
-	if err := s.in.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
-		return err
-	}
-	_, _, err := s.in.ReadFrom(make([]byte, 16))
-	return err
 }

@@ -4,8 +4,10 @@ package linkinfo
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"fmt"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	vnl "github.com/vishvananda/netlink/nl"
@@ -67,9 +69,9 @@ func number(value []byte) (uint64, bool) {
 	return 0, false
 }
 
-// dumpLinks reads all links of n, or of the namespace with netnsid nsid in n. That namespace needs neither an open
-// descriptor nor a name.
-func dumpLinks(n *netns.Namespace, nsid int) ([]rawLink, error) {
+// listLinks reads the links of n, or of the namespace with netnsid nsid in n, sorted by index. That namespace needs neither an
+// open descriptor nor a name.
+func listLinks(n *netns.Namespace, nsid int) ([]Link, error) {
 	messages, err := rtnl.Dump(func() (messages [][]byte, err error) {
 		request := vnl.NewNetlinkRequest(unix.RTM_GETLINK, unix.NLM_F_DUMP)
 		request.AddData(vnl.NewIfInfomsg(unix.AF_UNSPEC))
@@ -86,13 +88,14 @@ func dumpLinks(n *netns.Namespace, nsid int) ([]rawLink, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list devices in network namespace %q: %w", n.Name(), err)
 	}
-	raws := make([]rawLink, 0, len(messages))
+	links := make([]Link, 0, len(messages))
 	for _, message := range messages {
 		raw, err := newRawLink(message)
 		if err != nil {
 			return nil, fmt.Errorf("read a device in network namespace %q: %w", n.Name(), err)
 		}
-		raws = append(raws, raw)
+		links = append(links, newLink(raw))
 	}
-	return raws, nil
+	slices.SortFunc(links, func(a, b Link) int { return cmp.Compare(a.Index, b.Index) })
+	return links, nil
 }

@@ -28,72 +28,61 @@ type Hardware struct {
 }
 
 // features maps short names to the kernel's names. An offload with several names is on if one of them is.
-func features() map[string][]string {
-	return map[string][]string{
-		"tso":         {"tx-tcp-segmentation", "tx-tcp6-segmentation"},
-		"gso":         {"tx-generic-segmentation"},
-		"gro":         {"rx-gro"},
-		"lro":         {"rx-lro"},
-		"uso":         {"tx-udp-segmentation"},
-		"sg":          {"tx-scatter-gather"},
-		"tx-checksum": {"tx-checksum-ip-generic", "tx-checksum-ipv4", "tx-checksum-ipv6"},
-		"rx-checksum": {"rx-checksum"},
-	}
+var features = map[string][]string{
+	"tso":         {"tx-tcp-segmentation", "tx-tcp6-segmentation"},
+	"gso":         {"tx-generic-segmentation"},
+	"gro":         {"rx-gro"},
+	"lro":         {"rx-lro"},
+	"uso":         {"tx-udp-segmentation"},
+	"sg":          {"tx-scatter-gather"},
+	"tx-checksum": {"tx-checksum-ip-generic", "tx-checksum-ipv4", "tx-checksum-ipv6"},
+	"rx-checksum": {"rx-checksum"},
 }
 
-// readHardware queries ethtool for devices by name. It skips devices that are gone.
-func readHardware(n *netns.Namespace, devices []string) (map[string]Hardware, error) {
-	out := map[string]Hardware{}
+// readHardware queries ethtool for links and omits what they do not report, all of a device that is gone.
+func readHardware(n *netns.Namespace, links []Link) error {
 	err := n.Do(func() error {
 		handle, err := ethtool.NewEthtool()
 		if err != nil {
 			return err
 		}
 		defer handle.Close()
-		for _, device := range devices {
-			out[device] = hardwareOf(handle, device)
+		for i := range links {
+			links[i].Hardware.read(handle, links[i].Name)
 		}
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("ask ethtool in network namespace %q: %w", n.Name(), err)
+		return fmt.Errorf("ask ethtool in network namespace %q: %w", n.Name(), err)
 	}
-	return out, nil
+	return nil
 }
 
-// hardwareOf queries one device and omits what it does not report.
-func hardwareOf(handle *ethtool.Ethtool, device string) Hardware {
-	var h Hardware
-	if driver, err := handle.DriverName(device); err == nil {
-		h.Driver = driver
-	}
+func (h *Hardware) read(handle *ethtool.Ethtool, device string) {
+	h.Driver, _ = handle.DriverName(device)
 	// Not the newer GetLinkSettings: it asks the kernel without agreeing on a size
 	// first, and then says so on stdout.
 	var settings ethtool.EthtoolCmd
 	if speed, err := handle.CmdGet(&settings, device); err == nil {
-		h.Speed = int(int32(speed))
-		switch settings.Duplex {
-		case 0:
-			h.Duplex = "half"
-		case 1:
-			h.Duplex = "full"
-		default:
-			h.Duplex = "unknown"
+		h.Speed, h.Duplex = int(int32(speed)), "unknown"
+		if settings.Duplex < 2 {
+			h.Duplex = []string{"half", "full"}[settings.Duplex]
 		}
 	}
 	state, err := handle.FeaturesWithState(device)
 	if err != nil {
-		return h
+		h.Offloads = nil
+		return
 	}
-	h.Offloads = map[string]bool{}
-	for short, names := range features() {
+	if h.Offloads == nil {
+		h.Offloads = map[string]bool{}
+	}
+	for short, names := range features {
 		for _, name := range names {
-			feature, ok := state[name]
 			// Some are off and can't be switched on: the device doesn't have them.
-			if ok && (feature.Active || feature.Available) {
+			if feature, ok := state[name]; ok && (feature.Active || feature.Available) {
 				h.Offloads[short] = h.Offloads[short] || feature.Active
 			}
 		}
 	}
-	return h
 }

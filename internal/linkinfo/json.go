@@ -5,6 +5,7 @@ package linkinfo
 import (
 	"encoding/json"
 	"io"
+	"net/netip"
 )
 
 // schema is the version of the JSON documents.
@@ -23,60 +24,28 @@ type allDocument struct {
 }
 
 type namespaceJSON struct {
-	Namespace infoJSON   `json:"namespace"`
-	Links     []linkJSON `json:"links"`
+	Namespace NamespaceInfo `json:"namespace"`
+	Links     []linkJSON    `json:"links"`
 }
 
-// infoJSON is a network namespace. Name is its best known name. The other fields are
-// omitted where they are unknown.
-type infoJSON struct {
-	Name      string `json:"name"`
-	Inode     uint64 `json:"inode,omitempty"`
-	PID       int    `json:"pid,omitempty"`
-	Command   string `json:"command,omitempty"`
-	Container string `json:"container,omitempty"`
-}
-
+// linkJSON is a link whose fields have the forms of JSON.
 type linkJSON struct {
 	Name      string         `json:"name"`
 	Index     int            `json:"index"`
 	Kind      string         `json:"kind"`
-	Mode      string         `json:"mode,omitempty"`
-	Alias     string         `json:"alias,omitempty"`
-	AltNames  []string       `json:"altnames,omitempty"`
 	Up        bool           `json:"up"`
-	OperState string         `json:"operstate"`
-	Carrier   bool           `json:"carrier"`
 	MTU       int            `json:"mtu"`
 	MAC       string         `json:"mac,omitempty"`
-	Addresses []string       `json:"addresses"`
-	Master    string         `json:"master,omitempty"`
-	Peer      *peerJSON      `json:"peer,omitempty"`
-	Parent    *peerJSON      `json:"parent,omitempty"`
-	Children  []peerJSON     `json:"children,omitempty"` // in other namespaces
+	Addresses []netip.Prefix `json:"addresses"`
 	Settings  map[string]any `json:"settings,omitempty"`
 	Port      map[string]any `json:"port,omitempty"`
-
 	// SpeedMbit is -1 if unknown, null if the driver reports none.
-	SpeedMbit   *int            `json:"speed_mbit"`
-	Duplex      string          `json:"duplex,omitempty"`
-	Driver      string          `json:"driver,omitempty"`
-	Offloads    map[string]bool `json:"offloads"`
-	Qdisc       string          `json:"qdisc"`
-	TxQueues    int             `json:"tx_queues"`
-	RxQueues    int             `json:"rx_queues"`
-	QueueLength int             `json:"queue_length"`
-	GSOMaxSize  int             `json:"gso_max_size"`
-	Programs    []Program       `json:"programs"`
-}
-
-type peerJSON struct {
-	Name      string    `json:"name,omitempty"`
-	Index     int       `json:"index"`
-	Kind      string    `json:"kind,omitempty"`
-	Mode      string    `json:"mode,omitempty"`
-	Master    string    `json:"master,omitempty"`
-	Namespace *infoJSON `json:"namespace,omitempty"` // omitted for the same namespace
+	SpeedMbit *int            `json:"speed_mbit"`
+	Duplex    string          `json:"duplex,omitempty"`
+	Driver    string          `json:"driver,omitempty"`
+	Offloads  map[string]bool `json:"offloads"`
+	Programs  []Program       `json:"programs"`
+	Link
 }
 
 // WriteJSON writes the links of one namespace as an indented JSON document.
@@ -100,54 +69,21 @@ func writeDocument(w io.Writer, document any) error {
 }
 
 func newNamespaceJSON(i Inventory) namespaceJSON {
-	out := namespaceJSON{Namespace: newInfoJSON(i.Namespace), Links: []linkJSON{}}
+	out := namespaceJSON{Namespace: i.Namespace, Links: []linkJSON{}}
 	for _, l := range i.Links {
-		out.Links = append(out.Links, newLinkJSON(l, i.Programs[l.Index]))
-	}
-	return out
-}
-
-func newInfoJSON(p NamespaceInfo) infoJSON {
-	return infoJSON{Name: p.String(), Inode: p.Inode, PID: p.PID, Command: p.Command, Container: p.Container}
-}
-
-func newLinkJSON(l Link, programs []Program) linkJSON {
-	out := linkJSON{
-		Name: l.Name, Index: l.Index, Kind: l.Kind, Mode: l.Mode, Alias: l.Alias, AltNames: l.AltNames,
-		Up: l.Up, OperState: l.OperState, Carrier: l.Carrier, MTU: l.MTU, MAC: l.MAC.String(), Addresses: []string{},
-		Master: l.Master, Settings: settingsJSON(l.Settings), Port: settingsJSON(l.Port),
-		Duplex: l.Hardware.Duplex, Driver: l.Hardware.Driver, Offloads: map[string]bool{}, Qdisc: l.Qdisc,
-		TxQueues: l.TxQueues, RxQueues: l.RxQueues, QueueLength: l.QueueLength, GSOMaxSize: l.GSOMaxSize,
-		Programs: append([]Program{}, programs...),
-	}
-	for _, address := range l.Addrs {
-		out.Addresses = append(out.Addresses, address.String())
-	}
-	if l.Peer != nil {
-		peer := newPeerJSON(*l.Peer)
-		out.Peer = &peer
-	}
-	if l.Parent != nil {
-		peer := newPeerJSON(*l.Parent)
-		out.Parent = &peer
-	}
-	for _, child := range l.Children {
-		out.Children = append(out.Children, newPeerJSON(child))
-	}
-	if speed := l.Hardware.Speed; speed != 0 {
-		out.SpeedMbit = &speed
-	}
-	if l.Hardware.Offloads != nil {
-		out.Offloads = l.Hardware.Offloads
-	}
-	return out
-}
-
-func newPeerJSON(e Peer) peerJSON {
-	out := peerJSON{Name: e.Name, Index: e.Index, Kind: e.Kind, Mode: e.Mode, Master: e.Master}
-	if e.Namespace != nil {
-		info := newInfoJSON(*e.Namespace)
-		out.Namespace = &info
+		j := linkJSON{
+			Name: l.Name, Index: l.Index, Kind: l.Kind, Up: l.Up, MTU: l.MTU, MAC: l.MAC.String(),
+			Addresses: append([]netip.Prefix{}, l.Addrs...), Settings: settingsJSON(l.Settings), Port: settingsJSON(l.Port),
+			Duplex: l.Hardware.Duplex, Driver: l.Hardware.Driver, Offloads: l.Hardware.Offloads,
+			Programs: append([]Program{}, i.Programs[l.Index]...), Link: l,
+		}
+		if speed := l.Hardware.Speed; speed != 0 {
+			j.SpeedMbit = &speed
+		}
+		if j.Offloads == nil {
+			j.Offloads = map[string]bool{}
+		}
+		out.Links = append(out.Links, j)
 	}
 	return out
 }
@@ -158,4 +94,11 @@ func settingsJSON(settings []Setting) map[string]any {
 		out[s.Name] = s.Value
 	}
 	return out
+}
+
+// MarshalJSON implements json.Marshaler, with the best known name.
+func (p NamespaceInfo) MarshalJSON() ([]byte, error) {
+	type plain NamespaceInfo
+	p.Name = p.String()
+	return json.Marshal(plain(p))
 }

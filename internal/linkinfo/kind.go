@@ -17,12 +17,10 @@ import (
 )
 
 // callTables are the firewalls that br_netfilter can pass bridged packets to.
-func callTables() []callTable {
-	return []callTable{
-		{"nf_call_iptables", vnl.IFLA_BR_NF_CALL_IPTABLES, "net/bridge/bridge-nf-call-iptables"},
-		{"nf_call_ip6tables", vnl.IFLA_BR_NF_CALL_IP6TABLES, "net/bridge/bridge-nf-call-ip6tables"},
-		{"nf_call_arptables", vnl.IFLA_BR_NF_CALL_ARPTABLES, "net/bridge/bridge-nf-call-arptables"},
-	}
+var callTables = []callTable{
+	{"nf_call_iptables", vnl.IFLA_BR_NF_CALL_IPTABLES, "net/bridge/bridge-nf-call-iptables"},
+	{"nf_call_ip6tables", vnl.IFLA_BR_NF_CALL_IP6TABLES, "net/bridge/bridge-nf-call-ip6tables"},
+	{"nf_call_arptables", vnl.IFLA_BR_NF_CALL_ARPTABLES, "net/bridge/bridge-nf-call-arptables"},
 }
 
 // callTable is a bridge setting that a sysctl can switch on for all bridges of a namespace.
@@ -47,7 +45,7 @@ func (r rawLink) bridge() []Setting {
 	}
 	out = addFlag(out, "vlan_filtering", data[vnl.IFLA_BR_VLAN_FILTERING])
 	out = addFlag(out, "mcast_snooping", data[vnl.IFLA_BR_MCAST_SNOOPING])
-	for _, table := range callTables() {
+	for _, table := range callTables {
 		out = addFlag(out, table.setting, data[table.attribute])
 	}
 	return out
@@ -81,7 +79,7 @@ func addFlag(settings []Setting, name string, value []byte) []Setting {
 // addNamespaceCalls switches on the settings that sysctls of the namespace switch on for all bridges: br_netfilter acts
 // if either is set.
 func addNamespaceCalls(n *netns.Namespace, links []Link) {
-	for _, table := range callTables() {
+	for _, table := range callTables {
 		// Without br_netfilter the sysctl does not exist.
 		value, err := rtnl.In(n).Sysctl(table.sysctl)
 		for _, link := range links {
@@ -104,9 +102,9 @@ func describe(raw rawLink) (mode string, settings []Setting) {
 	case *netlink.Bridge:
 		return "", raw.bridge()
 	case *netlink.Macvlan:
-		return macvlanMode(link.Mode), nil
+		return oneOf(macvlanModes, int(link.Mode)), nil
 	case *netlink.Macvtap:
-		return macvlanMode(link.Mode), nil
+		return oneOf(macvlanModes, int(link.Mode)), nil
 	case *netlink.IPVlan:
 		return ipvlan(link)
 	case *netlink.IPVtap:
@@ -129,21 +127,8 @@ func describe(raw rawLink) (mode string, settings []Setting) {
 	return "", nil
 }
 
-func macvlanMode(mode netlink.MacvlanMode) string {
-	switch mode {
-	case netlink.MACVLAN_MODE_PRIVATE:
-		return "private"
-	case netlink.MACVLAN_MODE_VEPA:
-		return "vepa"
-	case netlink.MACVLAN_MODE_BRIDGE:
-		return "bridge"
-	case netlink.MACVLAN_MODE_PASSTHRU:
-		return "passthru"
-	case netlink.MACVLAN_MODE_SOURCE:
-		return "source"
-	}
-	return fmt.Sprintf("mode %d", mode)
-}
+// macvlanModes are the modes of macvlan devices by the library's number.
+var macvlanModes = []string{"default", "private", "vepa", "bridge", "passthru", "source"}
 
 func ipvlan(link *netlink.IPVlan) (string, []Setting) {
 	modes := []string{"l2", "l3", "l3s"}

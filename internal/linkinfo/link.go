@@ -5,9 +5,7 @@
 package linkinfo
 
 import (
-	"cmp"
 	"fmt"
-	"net/netip"
 	"slices"
 
 	"github.com/vishvananda/netlink"
@@ -41,44 +39,44 @@ func addFilters(handle *netlink.Handle, links []Link) {
 
 // Link is a snapshot of a network device with the information of `ip -details`, `brctl` and `ethtool`.
 type Link struct {
-	rtnl.Device
+	rtnl.Device `json:"-"`
 	// Mode is the mode of a device: "bridge" or "vepa" for macvlan, "l2", "l3" or "l3s" for ipvlan, "l2" or "l3" for
 	// netkit, "tun" or "tap" for tun, the bonding mode for bond. Empty for kinds without modes.
-	Mode string
+	Mode string `json:"mode,omitempty"`
 	// Settings are specific to the kind, such as a VXLAN's id.
-	Settings []Setting
+	Settings []Setting `json:"-"`
 	// Port are the settings of a bridge port; nil for other devices.
-	Port []Setting
+	Port []Setting `json:"-"`
 	// OperState is the kernel's operational state: up, down, unknown, lower-layer-down, dormant, testing or
 	// not-present.
-	OperState string
+	OperState string `json:"operstate"`
 	// Carrier is whether the device has a carrier.
-	Carrier bool
+	Carrier bool `json:"carrier"`
 	// Qdisc is the name of the root queueing discipline.
-	Qdisc string
+	Qdisc string `json:"qdisc"`
 	// TxQueues and RxQueues are the numbers of queues, QueueLength is the maximum number of packets in one.
-	TxQueues, RxQueues, QueueLength int
+	TxQueues    int `json:"tx_queues"`
+	RxQueues    int `json:"rx_queues"`
+	QueueLength int `json:"queue_length"`
 	// GSOMaxSize is the size in bytes of the largest packet that the stack passes to the device.
-	GSOMaxSize int
+	GSOMaxSize int `json:"gso_max_size"`
 	// Alias is the text that an administrator set.
-	Alias string
+	Alias string `json:"alias,omitempty"`
 	// AltNames are the alternative names, which commands take as well.
-	AltNames []string
+	AltNames []string `json:"altnames,omitempty"`
 	// Hardware is the information of ethtool.
-	Hardware Hardware
+	Hardware Hardware `json:"-"`
 	// Programs are the eBPF programs that netlink reports: XDP and classic tc filters, not tcx and netkit.
-	Programs []ProgramRef
+	Programs []ProgramRef `json:"-"`
 
 	// Master is the name of the bridge or bond that the device is a port of, or empty.
-	Master string
-	// bigTCP is whether the device takes TCP packets of more than 64 KiB; nil if it can't.
-	bigTCP *bool
+	Master string `json:"master,omitempty"`
 	// Peer is the other end of a veth or netkit device; or nil.
-	Peer *Peer
+	Peer *Peer `json:"peer,omitempty"`
 	// Parent is the device below a macvlan, ipvlan, VLAN or VXLAN device, or nil.
-	Parent *Peer
+	Parent *Peer `json:"parent,omitempty"`
 	// Children are the devices in other namespaces whose parent is this one.
-	Children []Peer
+	Children []Peer `json:"children,omitempty"`
 }
 
 // Setting is one property of a device: a bool, an int or a string.
@@ -98,17 +96,17 @@ type ProgramRef struct {
 // Peer is a device that another device is joined to.
 type Peer struct {
 	// Name is the device's; empty if it can't be seen from here.
-	Name string
-	// Kind is the device's kind as in Device; empty if it can't be seen.
-	Kind string
-	// Mode is as in Link.
-	Mode string
+	Name string `json:"name,omitempty"`
 	// Index is the device's in its namespace.
-	Index int
+	Index int `json:"index"`
+	// Kind is the device's kind as in Device; empty if it can't be seen.
+	Kind string `json:"kind,omitempty"`
+	// Mode is as in Link.
+	Mode string `json:"mode,omitempty"`
 	// Master is the name of what the device is a port of; or empty.
-	Master string
-	// Place is the namespace that the device is in; nil if it is the same one.
-	Namespace *NamespaceInfo
+	Master string `json:"master,omitempty"`
+	// Namespace is the namespace that the device is in; nil if it is the same one.
+	Namespace *NamespaceInfo `json:"namespace,omitempty"`
 }
 
 // newLink converts a link, without the information that takes further requests.
@@ -127,8 +125,7 @@ func newLink(raw rawLink) Link {
 		AltNames:    attrs.AltNames,
 	}
 	if attrs.TSOMaxSize > rtnl.PacketBytes {
-		on := attrs.GSOIPv4MaxSize > rtnl.PacketBytes
-		l.bigTCP = &on
+		l.Hardware.Offloads = map[string]bool{"big-tcp": attrs.GSOIPv4MaxSize > rtnl.PacketBytes}
 	}
 	// What the kernel knows no id for, it says as -1, in 32 bits.
 	l.PeerNSID = int(int32(l.PeerNSID))
@@ -147,7 +144,7 @@ func newLink(raw rawLink) Link {
 // Links lists the devices of n, sorted by index, with their relations to devices in other namespaces. It changes
 // nothing, except that the kernel assigns netnsids to namespaces of related devices.
 func (c *Snapshot) Links(n *netns.Namespace) ([]Link, error) {
-	links, err := listLinks(n)
+	links, err := listLinks(n, sameNamespace)
 	if err != nil {
 		return nil, err
 	}
@@ -160,20 +157,13 @@ func (c *Snapshot) Links(n *netns.Namespace) ([]Link, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list addresses in network namespace %q: %w", n.Name(), err)
 	}
-	addAddresses(links, addrs)
-	names := make([]string, len(links))
-	for i, link := range links {
-		names[i] = link.Name
-	}
-	hardware, err := readHardware(n, names)
-	if err != nil {
-		return nil, err
-	}
-	for i := range links {
-		links[i].Hardware = hardware[links[i].Name]
-		if bigTCP := links[i].bigTCP; bigTCP != nil && links[i].Hardware.Offloads != nil {
-			links[i].Hardware.Offloads["big-tcp"] = *bigTCP
+	for _, addr := range addrs {
+		if l := linkAt(links, addr.LinkIndex); l != nil {
+			l.Addrs = append(l.Addrs, rtnl.Prefix(addr.IPNet))
 		}
+	}
+	if err := readHardware(n, links); err != nil {
+		return nil, err
 	}
 	addFilters(handle, links)
 	addNamespaceCalls(n, links)
@@ -185,31 +175,18 @@ func (c *Snapshot) Links(n *netns.Namespace) ([]Link, error) {
 	return links, nil
 }
 
-// listLinks reads the links of n in one dump.
-func listLinks(n *netns.Namespace) ([]Link, error) {
-	raws, err := dumpLinks(n, sameNamespace)
-	if err != nil {
-		return nil, err
+// linkAt returns the link with an index, or nil.
+func linkAt(links []Link, index int) *Link {
+	if i := slices.IndexFunc(links, func(l Link) bool { return l.Index == index }); i >= 0 {
+		return &links[i]
 	}
-	links := make([]Link, 0, len(raws))
-	for _, raw := range raws {
-		links = append(links, newLink(raw))
-	}
-	sortLinks(links)
-	return links, nil
+	return nil
 }
 
-// addAddresses fills in the addresses of links.
-func addAddresses(links []Link, addrs []netlink.Addr) {
-	byIndex := map[int][]netip.Prefix{}
-	for _, addr := range addrs {
-		byIndex[addr.LinkIndex] = append(byIndex[addr.LinkIndex], rtnl.Prefix(addr.IPNet))
+// nameOf returns the name of the link with an index, or an empty string.
+func nameOf(links []Link, index int) string {
+	if l := linkAt(links, index); l != nil {
+		return l.Name
 	}
-	for i := range links {
-		links[i].Addrs = byIndex[links[i].Index]
-	}
-}
-
-func sortLinks(links []Link) {
-	slices.SortFunc(links, func(a, b Link) int { return cmp.Compare(a.Index, b.Index) })
+	return ""
 }

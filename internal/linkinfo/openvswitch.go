@@ -112,40 +112,21 @@ func (c *Snapshot) joinSwitches(n *netns.Namespace, links []Link) {
 			if in == nil {
 				continue
 			}
-			if p.Inode == inode && in != p {
-				addChild(links, port, in)
+			place, above := in.NamespaceInfo, p.NamespaceInfo
+			if l := linkAt(links, port.datapath); p.Inode == inode && in != p && l != nil {
+				l.Children = append(l.Children, Peer{
+					Name: nameOf(in.list(), port.index), Kind: kindOpenVSwitch, Index: port.index, Namespace: &place,
+				})
 			}
-			if in.Inode == inode {
-				setParent(links, port, p, in != p)
+			if l := linkAt(links, port.index); in.Inode == inode && l != nil {
+				l.ParentIndex = port.datapath
+				l.Parent = &Peer{Name: nameOf(p.list(), port.datapath), Kind: kindOpenVSwitch, Index: port.datapath}
+				if in != p {
+					l.Parent.Namespace = &above
+				}
 			}
 		}
 	}
 }
 
 func isSwitch(l Link) bool { return l.Kind == kindOpenVSwitch }
-
-// addChild adds the port to the children of its datapath among links.
-func addChild(links []Link, port switchPort, in *entry) {
-	i := slices.IndexFunc(links, func(l Link) bool { return l.Index == port.datapath })
-	if i < 0 {
-		return
-	}
-	place := in.NamespaceInfo
-	links[i].Children = append(links[i].Children, Peer{
-		Name: nameOf(in.list(), port.index), Kind: kindOpenVSwitch, Index: port.index, Namespace: &place,
-	})
-}
-
-// setParent sets the parent of the port among links to its datapath.
-func setParent(links []Link, port switchPort, of *entry, elsewhere bool) {
-	i := slices.IndexFunc(links, func(l Link) bool { return l.Index == port.index })
-	if i < 0 {
-		return
-	}
-	end := &Peer{Name: nameOf(of.list(), port.datapath), Kind: kindOpenVSwitch, Index: port.datapath}
-	if elsewhere {
-		place := of.NamespaceInfo
-		end.Namespace = &place
-	}
-	links[i].Parent, links[i].ParentIndex = end, port.datapath
-}

@@ -159,17 +159,17 @@ func processes() ([]int, error) {
 // NamespaceInfo identifies a network namespace for people.
 type NamespaceInfo struct {
 	// Name is the namespace's name below netns.Directory, "root" for that of process 1, or empty.
-	Name string
+	Name string `json:"name"`
 	// PID is the lowest process id in the namespace; 0 if there is none.
-	PID int
+	PID int `json:"pid,omitempty"`
 	// Command is the name of that process.
-	Command string
+	Command string `json:"command,omitempty"`
 	// Container is the container id of that process, or empty.
-	Container string
+	Container string `json:"container,omitempty"`
 	// Inode identifies the namespace among those that exist; 0 if it can't be opened.
-	Inode uint64
+	Inode uint64 `json:"inode,omitempty"`
 	// NSID is the namespace's netnsid in the namespace that was listed; -1 if it has none.
-	NSID int
+	NSID int `json:"-"`
 }
 
 // RootName is the NamespaceInfo.Name of process 1's namespace.

@@ -16,39 +16,6 @@ import (
 	"mustang/internal/netns"
 )
 
-// ChecksumErrors counts received packets with a wrong checksum since the namespace was created.
-type ChecksumErrors struct{ TCP, UDP uint64 }
-
-// ReadChecksumErrors reads the counters of both families. TCP has one counter for both.
-func ReadChecksumErrors(n *netns.Namespace) (out ChecksumErrors, err error) {
-	err = n.Do(func() error {
-		snmp, err := os.ReadFile("/proc/thread-self/net/snmp")
-		if err != nil {
-			return err
-		}
-		if err := parseSNMP(string(snmp), "Tcp:", map[string]*uint64{"InCsumErrors": &out.TCP}); err != nil {
-			return err
-		}
-		if err := parseSNMP(string(snmp), "Udp:", map[string]*uint64{"InCsumErrors": &out.UDP}); err != nil {
-			return err
-		}
-		snmp6, err := os.ReadFile("/proc/thread-self/net/snmp6")
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil // a kernel without IPv6
-		}
-		if err != nil {
-			return err
-		}
-		udp6, err := snmp6Value(snmp6, "Udp6InCsumErrors")
-		out.UDP += udp6
-		return err
-	})
-	if err != nil {
-		return ChecksumErrors{}, fmt.Errorf("read counters of network namespace %q: %w", n.Name(), err)
-	}
-	return out, nil
-}
-
 // snmp6Value finds a counter in /proc/net/snmp6: a name and a value per line.
 func snmp6Value(data []byte, counter string) (uint64, error) {
 	for lines := bufio.NewScanner(bytes.NewReader(data)); lines.Scan(); {

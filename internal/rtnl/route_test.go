@@ -92,7 +92,7 @@ func TestAddRoute(t *testing.T) {
 }
 
 // TestFinishPackets reads what the other end of a wire is given, which is whole
-// packets with their checksums. TestChecksumErrors is about those without.
+// packets with their checksums.
 func TestFinishPackets(t *testing.T) {
 	a, b := testkit.VethPair(t)
 	if err := rtnl.In(a).DisableOffloads("left"); err != nil {

@@ -146,14 +146,3 @@ func TestOpenFails(t *testing.T) {
 		t.Errorf("after the failures the namespace is another:\n%s\nbefore:\n%s", after, before)
 	}
 }
-
-func TestConfigureNoDevice(t *testing.T) {
-	ns := testkit.Namespace(t, "open")
-	err := rtnl.In(ns).Configure("nobody", rtnl.DeviceConfig{Up: true})
-	if err == nil || !strings.Contains(err.Error(), `"nobody"`) {
-		t.Errorf("error %v, want one that names the device", err)
-	}
-	if _, err := rtnl.In(ns).Device("nobody"); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("Device: %v", err)
-	}
-}

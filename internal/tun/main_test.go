@@ -6,17 +6,12 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
 	"os/exec"
 	"strings"
 	"testing"
 	"time"
-
-	"golang.org/x/net/icmp"
-	"golang.org/x/net/ipv4"
-	"golang.org/x/net/ipv6"
 
 	"mustang/internal/netns"
 	"mustang/internal/testkit"
@@ -99,54 +94,4 @@ func ip(t testing.TB, ns *netns.Namespace, args string) string {
 		t.Fatalf("ip %s: %v: %s", args, err, out.String())
 	}
 	return out.String()
-}
-
-// ping sends an ICMP echo request with so much data and waits for its reply.
-func ping(ns *netns.Namespace, to string, size int) error {
-	addr := netip.MustParseAddr(to)
-	network, local, protocol := "ip4:icmp", "0.0.0.0", 1
-	var request, reply icmp.Type = ipv4.ICMPTypeEcho, ipv4.ICMPTypeEchoReply
-	if addr.Is6() {
-		network, local, protocol = "ip6:ipv6-icmp", "::", 58
-		request, reply = ipv6.ICMPTypeEchoRequest, ipv6.ICMPTypeEchoReply
-	}
-	var conn *icmp.PacketConn
-	err := ns.Do(func() (err error) {
-		conn, err = icmp.ListenPacket(network, local)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	body := &icmp.Echo{ID: 4711, Seq: size, Data: payload(size)}
-	message, err := (&icmp.Message{Type: request, Body: body}).Marshal(nil) // the kernel sums ICMPv6
-	if err != nil {
-		return err
-	}
-	if err := conn.SetDeadline(time.Now().Add(30 * time.Second)); err != nil {
-		return err
-	}
-	if _, err := conn.WriteTo(message, &net.IPAddr{IP: addr.AsSlice()}); err != nil {
-		return err
-	}
-	buffer := make([]byte, 1<<16)
-	for {
-		n, peer, err := conn.ReadFrom(buffer)
-		if err != nil {
-			return fmt.Errorf("ping %s with %d bytes: %w", to, size, err)
-		}
-		got, err := icmp.ParseMessage(protocol, buffer[:n])
-		if err != nil {
-			return err
-		}
-		echo, ok := got.Body.(*icmp.Echo)
-		if !ok || got.Type != reply || peer.String() != to {
-			continue // the kernel's own, such as neighbour discovery
-		}
-		if echo.ID != body.ID || echo.Seq != body.Seq || !bytes.Equal(echo.Data, body.Data) {
-			return fmt.Errorf("ping %s with %d bytes: another reply came back", to, size)
-		}
-		return nil
-	}
 }

@@ -5,7 +5,6 @@ package tun
 import (
 	"encoding/binary"
 	"encoding/hex"
-	"net/netip"
 	"strings"
 	"testing"
 )
@@ -250,15 +249,4 @@ func FuzzAnswer(f *testing.F) {
 			t.Errorf("%s is a request again", reply)
 		}
 	})
-}
-
-func TestHostAddress(t *testing.T) {
-	for text, want := range map[string]bool{
-		"10.9.0.1": true, "fd00::1": true, "127.0.0.1": true, "fe80::1": true,
-		"0.0.0.0": false, "::": false, "224.0.0.1": false, "ff02::1": false, "255.255.255.255": false,
-	} {
-		if got := hostAddress(netip.MustParseAddr(text)); got != want {
-			t.Errorf("%s: %t", text, got)
-		}
-	}
 }

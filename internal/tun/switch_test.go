@@ -6,7 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -71,7 +71,7 @@ func TestSwitch(t *testing.T) {
 							t.Errorf("way %d: %d bytes: %v", i, size, err)
 						}
 					}
-					if err := ping(ends.client, address, 1000); err != nil {
+					if err := testkit.Ping(ends.client, netip.MustParseAddr(address), 1000); err != nil {
 						t.Errorf("way %d: %v", i, err)
 					}
 				}
@@ -110,20 +110,6 @@ func TestSwitchWhole(t *testing.T) {
 	}
 }
 
-// TestSwitchAgain stops a switch and starts another with the same devices.
-func TestSwitchAgain(t *testing.T) {
-	p := newPair(t, Options{})
-	for range 3 {
-		if err := ping(p.leftSpace, "10.9.0.2", 100); err != nil {
-			t.Fatal(err)
-		}
-		if err := p.stop(); err != nil {
-			t.Fatal(err)
-		}
-		p.stop = background(t, switching(p.left, p.right))
-	}
-}
-
 // TestSwitchUnplugged sets a device down, which loses packets, and up again.
 func TestSwitchUnplugged(t *testing.T) {
 	p := newPair(t, Options{})
@@ -143,7 +129,7 @@ func TestSwitchUnplugged(t *testing.T) {
 		return nil
 	})
 	ip(t, p.rightSpace, "link set right up")
-	if err := ping(p.leftSpace, "10.9.0.2", 100); err != nil {
+	if err := testkit.Ping(p.leftSpace, rightAddresses[0].Addr(), 100); err != nil {
 		t.Error(err)
 	}
 }
@@ -161,7 +147,7 @@ func TestSwitchDeviceGone(t *testing.T) {
 				t.Fatal(err)
 			}
 			go func() { done <- Switch(context.Background(), p.left, p.right) }()
-			if err := ping(p.leftSpace, "10.9.0.2", 100); err != nil {
+			if err := testkit.Ping(p.leftSpace, rightAddresses[0].Addr(), 100); err != nil {
 				t.Fatal(err)
 			}
 			remove(t, p)
@@ -192,37 +178,6 @@ func TestSwitchRefuses(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), test.want) || !strings.Contains(err.Error(), `"plain"`) {
 			t.Errorf("error %v, want one with %q", err, test.want)
 		}
-	}
-}
-
-// TestSwitchAllocates forwards packets between two sockets instead of devices.
-func TestSwitchAllocates(t *testing.T) {
-	var ends, devices [2]*os.File
-	for i := range ends {
-		fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := unix.SetNonblock(fds[1], true); err != nil {
-			t.Fatal(err)
-		}
-		ends[i], devices[i] = os.NewFile(uintptr(fds[0]), "end"), os.NewFile(uintptr(fds[1]), "device")
-		t.Cleanup(func() { _ = errors.Join(ends[i].Close(), devices[i].Close()) })
-	}
-	a, b := &Device{file: devices[0], offload: true}, &Device{file: devices[1], offload: true}
-	background(t, switching(a, b))
-	packet := make([]byte, 1500)
-	in, out := int(ends[0].Fd()), int(ends[1].Fd())
-	allocations := testing.AllocsPerRun(1000, func() {
-		if _, err := unix.Write(in, packet); err != nil {
-			t.Error(err)
-		}
-		if n, err := unix.Read(out, packet); err != nil || n != len(packet) {
-			t.Error(n, err)
-		}
-	})
-	if allocations > 0 {
-		t.Errorf("%v allocations per packet", allocations)
 	}
 }
 
@@ -259,19 +214,4 @@ func TestMeasure(t *testing.T) {
 				test.frame[:5], packets, bytes, test.packets, test.bytes)
 		}
 	}
-}
-
-// FuzzMeasure counts segments behind any virtio header: at least one, and no more bytes
-// than were read.
-func FuzzMeasure(f *testing.F) {
-	f.Add([]byte{})
-	f.Add(make([]byte, 5))
-	f.Add([]byte{0, unix.VIRTIO_NET_HDR_GSO_TCPV4, 0, 0, 0, 4, 20, 0, 0, 0, 0x45})
-	f.Add(append([]byte{0, unix.VIRTIO_NET_HDR_GSO_UDP_L4, 0, 0, 1, 0, 20, 0, 0, 0}, make([]byte, 100)...))
-	f.Fuzz(func(t *testing.T, frame []byte) {
-		packets, bytes := (&Device{offload: true}).measure(frame)
-		if packets < 1 || bytes < 0 || bytes > len(frame) {
-			t.Errorf("%d packets of %d bytes in a frame of %d", packets, bytes, len(frame))
-		}
-	})
 }

@@ -3,10 +3,7 @@
 // Package version is the version of the running program.
 package version
 
-import (
-	"runtime/debug"
-	"strings"
-)
+import "runtime/debug"
 
 // stamp is the version that the Makefile sets by -ldflags -X.
 var stamp string
@@ -17,37 +14,8 @@ func Program() string {
 	if stamp != "" {
 		return stamp
 	}
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return devel
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" && info.Main.Version != "(devel)" {
+		return info.Main.Version
 	}
-	return recorded(info)
-}
-
-// devel is the version of a build of which nothing is known.
-const devel = "devel"
-
-// recorded returns the module's version, with the commit if the build recorded it.
-func recorded(info *debug.BuildInfo) string {
-	version := info.Main.Version
-	var revision string
-	dirty := false
-	for _, setting := range info.Settings {
-		switch setting.Key {
-		case "vcs.revision":
-			revision = setting.Value
-		case "vcs.modified":
-			dirty = setting.Value == "true"
-		}
-	}
-	if version == "" || version == "(devel)" {
-		version = devel
-	}
-	if revision != "" && !strings.Contains(version, revision[:min(12, len(revision))]) {
-		version += " " + revision[:min(12, len(revision))]
-	}
-	if dirty && !strings.Contains(version, "dirty") {
-		version += " (modified)"
-	}
-	return version
+	return "devel"
 }

@@ -5,7 +5,6 @@ package vm
 import (
 	"bytes"
 	"context"
-	"debug/elf"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -42,9 +41,6 @@ func uncompress(ctx context.Context, image string) (string, error) {
 	if err := cmd.Run(); err != nil {
 		return "", fmt.Errorf("uncompress %s: %w", image, err)
 	}
-	if !hasPVHEntry(kernel.Bytes()) {
-		return "", fmt.Errorf("%s: no PVH entry in the kernel", image)
-	}
 	temporary := path + ".new"
 	if err := os.WriteFile(temporary, kernel.Bytes(), 0o644); err != nil {
 		return "", errors.Join(err, os.Remove(temporary))
@@ -74,26 +70,4 @@ func payload(image []byte) ([]byte, error) {
 		return nil, errors.New("the kernel is not compressed by zstd")
 	}
 	return packed, nil
-}
-
-// hasPVHEntry reports whether a kernel has the note that QEMU looks for.
-func hasPVHEntry(kernel []byte) bool {
-	const physicalEntry = 18 // XEN_ELFNOTE_PHYS32_ENTRY
-	file, err := elf.NewFile(bytes.NewReader(kernel))
-	if err != nil {
-		return false
-	}
-	for _, p := range file.Progs {
-		if p.Type != elf.PT_NOTE {
-			continue
-		}
-		notes := make([]byte, p.Filesz)
-		if _, err := p.ReadAt(notes, 0); err != nil {
-			return false
-		}
-		if bytes.Contains(notes, []byte{4, 0, 0, 0, 8, 0, 0, 0, physicalEntry, 0, 0, 0, 'X', 'e', 'n', 0}) {
-			return true
-		}
-	}
-	return false
 }

@@ -30,67 +30,57 @@ func IsInit() bool { return os.Getpid() == 1 && os.Args[0] == initPath }
 // Init is the first process of a guest: it builds the guest's file system, runs the
 // command, sends its output and exit code to the host, and powers the guest off. It
 // returns an error only outside of a guest.
-//
-// configure sets up the network device; nil is enough for guests without one.
-func Init(configure func(NetworkConfig) error) error {
+func Init() error {
 	if !IsInit() {
 		return errors.New("not the first process of a guest")
 	}
-	g := &guest{configure: configure}
-	if err := g.run(); err != nil {
+	s := &system{}
+	if err := s.run(); err != nil {
 		// the kernel's console always exists
 		fmt.Fprintln(os.Stderr, "mustang:", err)
-		if g.frames != nil {
-			_ = g.frames.write(frameFailed, []byte(err.Error()))
+		if s.frames != nil {
+			_ = s.frames.write(frameFailed, []byte(err.Error()))
 		}
 	}
-	g.powerOff()
+	s.powerOff()
 	return nil
 }
 
-// guest is the state of the first process.
-type guest struct {
-	configure func(NetworkConfig) error
-	config    guestConfig
-	port      *os.File
-	frames    *frameWriter
+// system is the state of the first process.
+type system struct {
+	config guestConfig
+	port   *os.File
+	frames *frameWriter
 }
 
 // run sets up the guest and runs the command.
-func (g *guest) run() error {
+func (s *system) run() error {
 	text, err := os.ReadFile(configPath)
 	if err != nil {
 		return err
 	}
-	if err := json.Unmarshal(text, &g.config); err != nil {
+	if err := json.Unmarshal(text, &s.config); err != nil {
 		return fmt.Errorf("read %s: %w", configPath, err)
 	}
 	if err := mountAll(kernelMounts); err != nil {
 		return err
 	}
-	for _, file := range g.config.Insert {
+	for _, file := range s.config.Insert {
 		if err := insert(modulePath + file); err != nil {
 			return err
 		}
 	}
-	if err := g.openPort(); err != nil {
-		return err
+	for _, step := range []func() error{s.openPort, s.enterRoot, s.populateRoot, s.network} {
+		if err := step(); err != nil {
+			return err
+		}
 	}
-	if err := g.enterRoot(); err != nil {
-		return err
-	}
-	if err := g.populateRoot(); err != nil {
-		return err
-	}
-	if err := g.network(); err != nil {
-		return err
-	}
-	code, err := g.command()
+	code, err := s.command()
 	if err != nil {
 		return err
 	}
-	g.flush()
-	return g.frames.write(frameExited, []byte{code})
+	s.flush()
+	return s.frames.write(frameExited, []byte{code})
 }
 
 // insert loads a kernel module.
@@ -106,7 +96,7 @@ func insert(path string) error {
 }
 
 // openPort opens the virtio port that leads to the host.
-func (g *guest) openPort() error {
+func (s *system) openPort() error {
 	for deadline := time.Now().Add(portTimeout); ; time.Sleep(time.Millisecond) {
 		names, err := filepath.Glob("/sys/class/virtio-ports/*/name")
 		if err != nil {
@@ -118,10 +108,10 @@ func (g *guest) openPort() error {
 				continue
 			}
 			path := filepath.Join("/dev", filepath.Base(filepath.Dir(file)))
-			if g.port, err = os.OpenFile(path, os.O_RDWR, 0); err != nil {
+			if s.port, err = os.OpenFile(path, os.O_RDWR, 0); err != nil {
 				return err
 			}
-			g.frames = &frameWriter{w: g.port}
+			s.frames = &frameWriter{w: s.port}
 			return nil
 		}
 		if time.Now().After(deadline) {
@@ -131,9 +121,9 @@ func (g *guest) openPort() error {
 }
 
 // flush writes the shared directory back to the host.
-func (g *guest) flush() {
+func (s *system) flush() {
 	unix.Sync()
-	for _, m := range g.config.Mounts {
+	for _, m := range s.config.Mounts {
 		if m.Writable {
 			_ = unix.Unmount(m.Path, unix.MNT_DETACH) // synced already
 		}
@@ -142,8 +132,8 @@ func (g *guest) flush() {
 
 // powerOff powers the guest off. Usually the host ends the guest before, when it has read
 // the last frame.
-func (g *guest) powerOff() {
-	if g.port != nil {
+func (s *system) powerOff() {
+	if s.port != nil {
 		time.Sleep(5 * time.Second)
 	}
 	unix.Sync()
@@ -159,28 +149,28 @@ const (
 
 // command runs the command and returns its exit code. When the command ends it kills all
 // other processes.
-func (g *guest) command() (code byte, err error) {
-	for _, variable := range g.config.Env {
+func (s *system) command() (code byte, err error) {
+	for _, variable := range s.config.Env {
 		if path, ok := strings.CutPrefix(variable, "PATH="); ok {
 			if err := os.Setenv("PATH", path); err != nil {
 				return 0, err
 			}
 		}
 	}
-	cmd := exec.Command(g.config.Command[0], g.config.Command[1:]...)
-	cmd.Dir, cmd.Env = g.config.Dir, g.config.Env
+	cmd := exec.Command(s.config.Command[0], s.config.Command[1:]...)
+	cmd.Dir, cmd.Env = s.config.Dir, s.config.Env
 	cmd.SysProcAttr = &unix.SysProcAttr{Setsid: true}
 	var copies sync.WaitGroup
 	var ends []io.Closer
 	input := make(chan []byte, 1)
-	if g.config.Input {
+	if s.config.Input {
 		r, w, err := os.Pipe()
 		if err != nil {
 			return 0, fmt.Errorf("create a pipe: %w", err)
 		}
 		cmd.Stdin = r
 		ends = append(ends, r)
-		go g.forwardInput(input, w)
+		go s.forwardInput(input, w)
 	}
 	for _, out := range []struct {
 		file *io.Writer
@@ -193,10 +183,10 @@ func (g *guest) command() (code byte, err error) {
 		*out.file = w
 		ends = append(ends, w)
 		copies.Go(func() {
-			_, _ = io.Copy(stream{g.frames, out.what}, r) // the guest ends with the host
+			_, _ = io.Copy(stream{s.frames, out.what}, r) // the guest ends with the host
 		})
 	}
-	if err := g.frames.write(frameStarted, nil); err != nil {
+	if err := s.frames.write(frameStarted, nil); err != nil {
 		return 0, fmt.Errorf("notify the host: %w", err)
 	}
 	startErr := cmd.Start()
@@ -204,13 +194,13 @@ func (g *guest) command() (code byte, err error) {
 		_ = end.Close()
 	}
 	if startErr != nil {
-		fmt.Fprintf(stream{g.frames, frameStderr}, "run in a guest: %v\n", startErr)
+		fmt.Fprintf(stream{s.frames, frameStderr}, "run in a guest: %v\n", startErr)
 		if errors.Is(startErr, exec.ErrNotFound) || errors.Is(startErr, fs.ErrNotExist) {
 			return exitNotFound, nil
 		}
 		return exitNotExecutable, nil
 	}
-	go g.handleHost(cmd.Process.Pid, input)
+	go s.handleHost(cmd.Process.Pid, input)
 	code, err = reap(cmd.Process.Pid)
 	// Other processes would keep the pipes open.
 	if killErr := unix.Kill(-1, unix.SIGKILL); killErr != nil && !errors.Is(killErr, unix.ESRCH) {
@@ -221,8 +211,8 @@ func (g *guest) command() (code byte, err error) {
 }
 
 // handleHost forwards signals and input from the host to the command.
-func (g *guest) handleHost(pid int, input chan<- []byte) {
-	r := bufio.NewReaderSize(g.port, 64<<10)
+func (s *system) handleHost(pid int, input chan<- []byte) {
+	r := bufio.NewReaderSize(s.port, 64<<10)
 	for {
 		f, err := readFrame(r)
 		if err != nil {
@@ -239,14 +229,14 @@ func (g *guest) handleHost(pid int, input chan<- []byte) {
 
 // forwardInput writes input to the command and acknowledges it to the host. It drops
 // input that the command does not read.
-func (g *guest) forwardInput(input <-chan []byte, w io.WriteCloser) {
+func (s *system) forwardInput(input <-chan []byte, w io.WriteCloser) {
 	for data := range input {
 		if len(data) == 0 {
 			_ = w.Close()
 		} else {
 			_, _ = w.Write(data)
 		}
-		_ = g.frames.write(frameInputDone, nil)
+		_ = s.frames.write(frameInputDone, nil)
 	}
 }
 

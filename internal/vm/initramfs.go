@@ -42,7 +42,7 @@ type guestConfig struct {
 	// Mounts are the host's directories, the root first; none in a bare guest.
 	Mounts []mount
 	// Network configures the guest's network device; nil without one.
-	Network *NetworkConfig `json:",omitempty"`
+	Network *Network `json:",omitempty"`
 	// Input is true if the command gets input.
 	Input bool
 }
@@ -58,7 +58,7 @@ func (o Options) initramfs(mounts []mount) (*os.File, error) {
 	}
 	if o.Network != nil {
 		needed = slices.Concat(needed, networkModules)
-		config.Network = o.Network.config()
+		config.Network = o.Network
 	}
 	modules, err := loadModules(o.Kernel.Modules, slices.Concat(needed, o.Modules))
 	if err != nil {

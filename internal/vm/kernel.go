@@ -51,10 +51,8 @@ func (k Kernel) check() error {
 	return nil
 }
 
-// FetchKernel returns the newest Linux 6.12 for clouds in the package lists of this
-// Debian. It downloads and unpacks it below dir if necessary; empty means
-// [DefaultKernelDir]. Without such a package, or if the download fails, it returns the
-// newest kernel in dir.
+// FetchKernel returns the newest Linux 6.12 for clouds in dir; empty means [DefaultKernelDir].
+// Where dir has none, it downloads and unpacks the newest in the package lists of this Debian.
 func FetchKernel(ctx context.Context, dir string) (Kernel, error) {
 	dir = cmp.Or(dir, DefaultKernelDir)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -65,39 +63,23 @@ func FetchKernel(ctx context.Context, dir string) (Kernel, error) {
 		return Kernel{}, err
 	}
 	defer unlock()
-	kernel, err := fetchKernel(ctx, dir)
-	if err != nil {
-		return Kernel{}, err
+	kernel, ok := newestCached(dir)
+	if !ok {
+		p, err := newestPackage(ctx)
+		if err == nil {
+			err = p.unpack(ctx, dir)
+		}
+		if err != nil {
+			return Kernel{}, err
+		}
+		if kernel, ok = openKernel(dir, p.dirName()); !ok {
+			return kernel, fmt.Errorf("package %s contains no kernel", p.name)
+		}
 	}
 	if image, err := uncompress(ctx, kernel.Image); err == nil { // else it boots more slowly
 		kernel.Image = image
 	}
 	return kernel, nil
-}
-
-// fetchKernel is FetchKernel with the lock of dir.
-func fetchKernel(ctx context.Context, dir string) (Kernel, error) {
-	p, err := rememberedPackage(ctx, dir)
-	if err == nil {
-		if kernel, ok := openKernel(dir, p.dirName()); ok {
-			return kernel, nil
-		}
-		err = p.unpack(ctx, dir)
-	}
-	if err == nil {
-		kernel, ok := openKernel(dir, p.dirName())
-		if !ok {
-			return kernel, fmt.Errorf("package %s contains no kernel", p.name)
-		}
-		return kernel, nil
-	}
-	if ctx.Err() != nil {
-		return Kernel{}, err
-	}
-	if kernel, ok := newestCached(dir); ok {
-		return kernel, nil
-	}
-	return Kernel{}, err
 }
 
 // openKernel returns the kernel unpacked in a directory of dir.
@@ -190,38 +172,6 @@ func patchLevel(name string) int {
 		return -1
 	}
 	return level
-}
-
-// rememberedPackage is newestPackage, which needs more than a second of CPU time, with its answer kept in dir until the
-// package lists change. Without them there is nothing to compare, and so after an error.
-func rememberedPackage(ctx context.Context, dir string) (debianPackage, error) {
-	lists, err := output(ctx, "", "apt-config", "shell", "lists", "Dir::State::lists/d")
-	if err != nil {
-		return newestPackage(ctx)
-	}
-	_, lists, _ = strings.Cut(strings.TrimSpace(lists), "=")
-	info, err := os.Stat(strings.Trim(lists, "'"))
-	if err != nil {
-		return newestPackage(ctx)
-	}
-	stamp := fmt.Sprintf("%s %d\n", lists, info.ModTime().UnixNano())
-	path := filepath.Join(dir, ".newest")
-	if data, err := os.ReadFile(path); err == nil {
-		if name, ok := strings.CutPrefix(string(data), stamp); ok {
-			if p, ok := parseDirName(name); ok {
-				return p, nil
-			}
-		}
-	}
-	p, err := newestPackage(ctx)
-	if err != nil {
-		return p, err
-	}
-	// What can't be kept is asked for again.
-	if os.WriteFile(path+".part", []byte(stamp+p.dirName()), 0o600) == nil {
-		_ = os.Rename(path+".part", path)
-	}
-	return p, nil
 }
 
 // newestPackage returns the newest package in the package lists of this machine.

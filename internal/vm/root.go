@@ -55,28 +55,28 @@ func mountAll(list []fileSystem) error {
 
 // enterRoot switches to a root of the host's directories. A bare guest stays in the
 // initramfs.
-func (g *guest) enterRoot() error {
-	if g.bare() {
+func (s *system) enterRoot() error {
+	if s.bare() {
 		return nil
 	}
-	if err := g.buildRoot(); err != nil {
+	if err := s.buildRoot(); err != nil {
 		return err
 	}
-	return g.switchRoot()
+	return s.switchRoot()
 }
 
 // bare reports whether the guest has no files of the host.
-func (g *guest) bare() bool { return len(g.config.Mounts) == 0 }
+func (s *system) bare() bool { return len(s.config.Mounts) == 0 }
 
 // newRoot is the mount point of the new root.
 const newRoot = "/root"
 
 // buildRoot mounts the host's directories, each below an overlay in memory for writes.
-func (g *guest) buildRoot() error {
+func (s *system) buildRoot() error {
 	if err := unix.Mount("tmpfs", "/upper", "tmpfs", 0, "size=50%,mode=0755"); err != nil {
 		return fmt.Errorf("mount the upper layer: %w", err)
 	}
-	for i, m := range g.config.Mounts {
+	for i, m := range s.config.Mounts {
 		if m.Writable {
 			continue
 		}
@@ -103,7 +103,7 @@ func (g *guest) buildRoot() error {
 }
 
 // switchRoot changes to the new root and frees the memory of the old one.
-func (g *guest) switchRoot() error {
+func (s *system) switchRoot() error {
 	for _, f := range kernelMounts {
 		if err := unix.Mount(f.path, newRoot+f.path, "", unix.MS_MOVE, ""); err != nil {
 			return fmt.Errorf("move %s to the new root: %w", f.path, err)
@@ -125,19 +125,19 @@ func (g *guest) switchRoot() error {
 }
 
 // populateRoot mounts the file systems that programs expect and sets up the system.
-func (g *guest) populateRoot() error {
+func (s *system) populateRoot() error {
 	if err := mountAll(guestMounts); err != nil {
 		return err
 	}
-	for _, m := range g.config.Mounts {
+	for _, m := range s.config.Mounts {
 		if m.Writable {
 			if err := mountAll([]fileSystem{{kind: "virtiofs", tag: m.Tag, path: m.Path}}); err != nil {
 				return err
 			}
 		}
 	}
-	if !g.bare() {
-		if err := g.mountModules(); err != nil {
+	if !s.bare() {
+		if err := s.mountModules(); err != nil {
 			return err
 		}
 	}
@@ -148,11 +148,11 @@ func (g *guest) populateRoot() error {
 	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
 		return fmt.Errorf("raise the limit of open files: %w", err)
 	}
-	return loopbackUp()
+	return nil
 }
 
 // mountModules mounts the modules where the kernel loads them on demand.
-func (g *guest) mountModules() error {
+func (s *system) mountModules() error {
 	name, err := release()
 	if err != nil {
 		return err
@@ -162,7 +162,7 @@ func (g *guest) mountModules() error {
 	if err := os.MkdirAll(modules, 0o755); err != nil {
 		return fmt.Errorf("directory of the kernel's modules: %w", err)
 	}
-	if err := unix.Mount(g.config.Modules, modules, "", unix.MS_BIND, ""); err != nil {
+	if err := unix.Mount(s.config.Modules, modules, "", unix.MS_BIND, ""); err != nil {
 		return fmt.Errorf("mount the kernel's modules: %w", err)
 	}
 	return makeNodes(filepath.Join(modules, "modules.devname"))
@@ -190,23 +190,6 @@ func makeNodes(list string) error {
 		if err != nil && !errors.Is(err, unix.EEXIST) {
 			return fmt.Errorf("device node %s of module %s: %w", path, module, err)
 		}
-	}
-	return nil
-}
-
-// loopbackUp sets the loopback device up.
-func loopbackUp() error {
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return fmt.Errorf("set lo up: %w", err)
-	}
-	request, err := unix.NewIfreq("lo")
-	if err == nil {
-		request.SetUint16(unix.IFF_UP | unix.IFF_RUNNING)
-		err = unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, request)
-	}
-	if err = errors.Join(err, unix.Close(fd)); err != nil {
-		return fmt.Errorf("set lo up: %w", err)
 	}
 	return nil
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command vm runs commands and tests as root in a virtual machine with Debian's newest 6.12 kernel. The guest sees this
+// Command vm runs commands and tests as root in a virtual machine with Debian's 6.12 kernel. The guest sees this
 // machine's file system read-only.
 //
 //	go run ./test/vm -- uname -r
@@ -41,7 +41,7 @@ const (
 
 func main() {
 	if vm.IsInit() {
-		fmt.Fprintln(os.Stderr, vm.Init(nil))
+		fmt.Fprintln(os.Stderr, vm.Init())
 		return
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)

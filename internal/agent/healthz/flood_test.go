@@ -29,7 +29,7 @@ func (s *slow) Collect(chan<- prometheus.Metric) {
 }
 
 // TestMetricsFlood asks for metrics from many clients at once, as pods can where the address is not of the loopback device: tables are
-// walked for two at a time, and the others wait.
+// walked for two at a time, and the others are refused.
 func TestMetricsFlood(t *testing.T) {
 	s, table := New(), &slow{}
 	s.Tell(table)
@@ -46,7 +46,7 @@ func TestMetricsFlood(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if most := table.most.Load(); most == 0 || most > 2 || answered.Load() <= 2 {
+	if most := table.most.Load(); most == 0 || most > 2 || answered.Load() == 0 {
 		t.Errorf("%d of 50 walked the table at once, and %d were answered", most, answered.Load())
 	}
 }

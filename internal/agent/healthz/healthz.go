@@ -21,7 +21,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"mustang/internal/scrape"
 	"mustang/internal/version"
 )
 
@@ -140,8 +139,10 @@ func (s *State) Metrics() http.Handler {
 	options := promhttp.HandlerOpts{
 		ErrorHandling: promhttp.ContinueOnError, // tables that cannot be read do not hide the agent itself
 		Registry:      s.registry,
+		// With a time-out answers are buffered: a client that reads slowly keeps no other one waiting.
+		MaxRequestsInFlight: 2, Timeout: 10 * time.Second,
 	}
-	mux.Handle("GET /metrics", scrape.Handler(s.registry, options))
+	mux.Handle("GET /metrics", promhttp.HandlerFor(s.registry, options))
 	return mux
 }
 

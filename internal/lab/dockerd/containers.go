@@ -5,9 +5,9 @@ package dockerd
 import (
 	"archive/tar"
 	"bytes"
+	"cmp"
 	"context"
 	"debug/elf"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -50,65 +50,63 @@ type State struct {
 	IP netip.Addr
 }
 
-// Run starts a container whose first process is [Pause].
-func (e *Engine) Run(ctx context.Context, c Container) (State, error) {
-	if err := e.api.call(ctx, "POST /containers/create?name="+c.Name, c.config(), nil); err != nil {
-		return State{}, err
+// Run starts a container whose first process is [Pause]. The container has no seccomp
+// filter, no hidden files in /proc, and the capabilities that an agent uses outside, so
+// that measurements differ from the host's by the network alone.
+func (e *Engine) Run(ctx context.Context, c Container) (state State, err error) {
+	args := []string{
+		"run", "--detach", "--pull=never", "--name=" + c.Name, "--log-driver=none",
+		"--security-opt=seccomp=unconfined", "--security-opt=systempaths=unconfined", "--cap-add=NET_ADMIN", "--cap-add=SYS_NICE",
 	}
-	if err := e.api.call(ctx, "POST /containers/"+c.Name+"/start", nil, nil); err != nil {
-		return State{}, err
+	if c.HostNetwork {
+		args = append(args, "--network=host")
 	}
-	var found struct {
-		State           struct{ Pid int }
-		NetworkSettings struct{ IPAddress string }
+	for inside, outside := range c.Published {
+		for _, protocol := range []string{"tcp", "udp"} {
+			args = append(args, fmt.Sprintf("--publish=%d:%d/%s", outside, inside, protocol))
+		}
 	}
-	if err := e.api.call(ctx, "GET /containers/"+c.Name+"/json", nil, &found); err != nil {
-		return State{}, err
+	if _, err := e.docker(ctx, nil, append(args, image, imageProgram, PauseCommand)...); err != nil {
+		return state, err
 	}
-	state := State{PID: found.State.Pid}
-	if state.PID == 0 {
+	const format = "{{.State.Pid}} {{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}"
+	found, err := e.docker(ctx, nil, "inspect", "--format="+format, c.Name)
+	if err != nil {
+		return state, err
+	}
+	pid, address, _ := strings.Cut(found, " ")
+	if state.PID, err = strconv.Atoi(pid); err != nil || state.PID == 0 {
 		return state, fmt.Errorf("its first process ended: %s", e.logTail())
 	}
 	if c.HostNetwork {
 		return state, nil
 	}
-	var err error
-	if state.IP, err = netip.ParseAddr(found.NetworkSettings.IPAddress); err != nil {
+	if state.IP, err = netip.ParseAddr(address); err != nil {
 		return state, fmt.Errorf("dockerd: address of the container: %w", err)
 	}
 	return state, nil
 }
 
-// Parts of the API's requests.
-type (
-	object  = map[string]any
-	binding struct{ HostPort string }
-)
+// docker runs a command of the client on the engine, and returns what it prints.
+func (e *Engine) docker(ctx context.Context, input io.Reader, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, e.client, append([]string{e.host()}, args...)...)
+	cmd.Env = []string{e.clientConfig()}
+	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true} // no signals from the terminal
+	var stderr bytes.Buffer
+	cmd.Stdin, cmd.Stderr = input, &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("docker %s: %w: %s", args[0], cmp.Or(ctx.Err(), err), strings.TrimSpace(stderr.String()))
+	}
+	return strings.TrimSpace(string(out)), nil
+}
 
-// config returns the API's description of the container. It has no seccomp filter,
-// no hidden files in /proc, and the capabilities that an agent uses outside, so that
-// measurements differ from the host's by the network alone.
-func (c Container) config() object {
-	host := object{
-		"SecurityOpt": []string{"seccomp=unconfined"}, "MaskedPaths": []string{}, "ReadonlyPaths": []string{},
-		"CapAdd": []string{"NET_ADMIN", "SYS_NICE"}, "LogConfig": object{"Type": "none"},
-	}
-	config := object{"Image": image, "Cmd": []string{imageProgram, PauseCommand}, "HostConfig": host}
-	if len(c.Published) > 0 {
-		exposed, bindings := object{}, map[string][]binding{}
-		for inside, outside := range c.Published {
-			for _, protocol := range []string{"tcp", "udp"} {
-				port := fmt.Sprintf("%d/%s", inside, protocol)
-				exposed[port] = object{}
-				bindings[port] = []binding{{strconv.Itoa(int(outside))}}
-			}
-		}
-		config["ExposedPorts"], host["PortBindings"] = exposed, bindings
-	}
-	if c.HostNetwork {
-		host["NetworkMode"] = "host"
-	}
-	return config
+// host is the client's argument that names the engine.
+func (e *Engine) host() string { return "--host=unix://" + filepath.Join(e.options.Dir, socketFile) }
+
+// clientConfig is the client's variable that names a directory without settings of the user.
+func (e *Engine) clientConfig() string {
+	return "DOCKER_CONFIG=" + filepath.Join(e.options.Dir, "client")
 }
 
 // Exec changes cmd, which has to be a command of the running program, into a
@@ -127,7 +125,7 @@ func (e *Engine) Exec(container string, cmd *exec.Cmd) error {
 	if environ == nil {
 		environ = os.Environ()
 	}
-	args := []string{e.client, "--host=unix://" + filepath.Join(e.options.Dir, socketFile), "exec", "--interactive"}
+	args := []string{e.client, e.host(), "exec", "--interactive"}
 	cmd.Env = nil
 	for _, variable := range environ {
 		name, _, _ := strings.Cut(variable, "=")
@@ -138,16 +136,14 @@ func (e *Engine) Exec(container string, cmd *exec.Cmd) error {
 		args = append(args, "--env", name)
 		cmd.Env = append(cmd.Env, variable)
 	}
-	cmd.Env = append(cmd.Env, "DOCKER_CONFIG="+filepath.Join(e.options.Dir, "client"))
+	cmd.Env = append(cmd.Env, e.clientConfig())
 	cmd.Path = e.client
 	cmd.Args = slices.Concat(args, []string{container, imageProgram}, cmd.Args[1:])
 	return nil
 }
 
 const (
-	imageRepository = "mustang"
-	imageTag        = "lab"
-	image           = imageRepository + ":" + imageTag
+	image = "mustang:lab"
 	// imageProgram is the path of the image's only file, the static program.
 	imageProgram = "/mustang"
 )
@@ -165,22 +161,8 @@ func (e *Engine) ImportImage(ctx context.Context, program string) error {
 	body, archive := io.Pipe()
 	go func() { _ = archive.CloseWithError(writeImage(archive, file)) }()
 	defer body.Close() // ends the write
-	answer, err := e.api.send(ctx, "POST /images/create?fromSrc=-&repo="+imageRepository+"&tag="+imageTag, body)
-	if err != nil {
-		return fmt.Errorf("dockerd: import image: %w", err)
-	}
-	// The answer is a sequence of JSON values. An error is in the last one.
-	for decoder := json.NewDecoder(bytes.NewReader(answer)); ; {
-		var progress struct{ Error string }
-		if err := decoder.Decode(&progress); errors.Is(err, io.EOF) {
-			return nil
-		} else if err != nil {
-			return fmt.Errorf("dockerd: import image: %w", err)
-		}
-		if progress.Error != "" {
-			return fmt.Errorf("dockerd: import image: %s", progress.Error)
-		}
-	}
+	_, err = e.docker(ctx, body, "import", "-", image)
+	return err
 }
 
 // writeImage writes the only layer of the image.

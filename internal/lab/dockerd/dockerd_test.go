@@ -15,19 +15,6 @@ import (
 	"testing"
 )
 
-func TestOlder(t *testing.T) {
-	for _, test := range []struct {
-		a, b string
-		want bool
-	}{
-		{"1.40", "1.41", true}, {"1.41", "1.41", false}, {"1.9", "1.41", true}, {"1.100", "1.41", false}, {"2.0", "1.41", false}, {"", "1.41", true},
-	} {
-		if got := older(test.a, test.b); got != test.want {
-			t.Errorf("%q older than %q: %t", test.a, test.b, got)
-		}
-	}
-}
-
 // TestExec checks the docker command of a command in a container: no value of the
 // environment is on its command line, and no setting of the user's engine in its
 // environment.

@@ -29,7 +29,7 @@ const (
 	// startTimeout limits the time until dockerd answers. It takes half a second, and
 	// much longer in an emulated virtual machine.
 	startTimeout = 2 * time.Minute
-	pollInterval = 10 * time.Millisecond
+	pollInterval = 50 * time.Millisecond
 	logFile      = "dockerd.log"
 	socketFile   = "docker.sock"
 	// maxSocketPath is the longest path of a unix socket (unix(7)).
@@ -59,11 +59,10 @@ type Engine struct {
 	options Options
 	client  string // path of the docker command
 	cmd     *exec.Cmd
-	api     api
 }
 
-// Start starts dockerd and waits until it answers. The error is a [*ProgramError] if
-// Docker is not installed or too old. After an error the caller kills the processes that
+// Start starts dockerd and waits until it answers. The error is a [*debian.MissingError] if
+// Docker is not installed. After an error the caller kills the processes that
 // are left in the network namespace.
 func Start(ctx context.Context, o Options) (_ *Engine, err error) {
 	programs, err := findPrograms()
@@ -88,7 +87,7 @@ func Start(ctx context.Context, o Options) (_ *Engine, err error) {
 	if err := os.WriteFile(filepath.Join(o.Dir, "daemon.json"), []byte("{}\n"), 0o600); err != nil {
 		return nil, err
 	}
-	e := &Engine{options: o, client: programs["docker"], api: newAPI(socket)}
+	e := &Engine{options: o, client: programs["docker"]}
 	if err := e.start(programs["dockerd"]); err != nil {
 		return nil, fmt.Errorf("start dockerd: %w", err)
 	}
@@ -101,7 +100,7 @@ func Start(ctx context.Context, o Options) (_ *Engine, err error) {
 	if err := e.awaitReady(ctx); err != nil {
 		return nil, err
 	}
-	return e, e.api.checkVersion(ctx)
+	return e, nil
 }
 
 // Wait waits until dockerd has ended. Its exit code does not matter.
@@ -144,7 +143,7 @@ func (e *Engine) awaitReady(ctx context.Context) error {
 	defer cancel()
 	for ; ; time.Sleep(pollInterval) {
 		// dockerd may accept a connection long before it answers, or end in between.
-		err := e.api.call(limited, "GET /_ping", nil, nil)
+		_, err := e.docker(limited, nil, "version")
 		switch {
 		case err == nil:
 			return nil

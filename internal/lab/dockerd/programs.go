@@ -12,10 +12,6 @@ import (
 // debianPackage contains Docker or depends on the packages that it needs.
 const debianPackage = "docker.io"
 
-// oldestAPI is the oldest version of Docker's API with all requests that Engine
-// sends: that of Docker 20.10.
-const oldestAPI = "1.41"
-
 // configDir is a directory that dockerd writes to, wherever its other files are.
 const configDir = "/etc/docker"
 

@@ -4,6 +4,7 @@ package kubeproxy
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"net/netip"
 	"os/exec"
@@ -14,24 +15,23 @@ import (
 	"mustang/internal/service"
 )
 
-// WriteIPTables writes the rules of kube-proxy's iptables mode (pkg/proxy/iptables) into the
-// network namespace of a host, which has none of them: a full sync.
-func (r Rules) WriteIPTables(host *netns.Namespace) error { return r.restoreIPTables(host, nil, true) }
+// iptablesProxy is kube-proxy's iptables mode (pkg/proxy/iptables).
+type iptablesProxy struct{ host *netns.Namespace }
 
-// UpdateIPTables changes the rules of a host after a change of some services, which
-// WriteIPTables has written: a partial sync. As kube-proxy does, it writes the chain that
-// names all services, and the chains of those that have changed. r has all services.
-func (r Rules) UpdateIPTables(host *netns.Namespace, changed ...service.Key) error {
-	return r.restoreIPTables(host, changed, false)
+func (p iptablesProxy) Write(_ context.Context, r Rules) error {
+	return r.restoreIPTables(p.host, nil, true)
 }
 
-// ClearIPTables removes what WriteIPTables wrote, with all other rules and chains of the nat
-// and filter tables.
-func ClearIPTables(host *netns.Namespace) error {
+// Update writes, as kube-proxy does, the chain that names all services, and the chains of those that have changed.
+func (p iptablesProxy) Update(_ context.Context, r Rules, changed ...service.Key) error {
+	return r.restoreIPTables(p.host, changed, false)
+}
+
+func (p iptablesProxy) Clear(context.Context) error {
 	const empty = "*nat\n:PREROUTING ACCEPT\n:INPUT ACCEPT\n:OUTPUT ACCEPT\n:POSTROUTING ACCEPT\nCOMMIT\n" +
 		"*filter\n:INPUT ACCEPT\n:FORWARD ACCEPT\n:OUTPUT ACCEPT\nCOMMIT\n"
 	for _, program := range []string{"iptables-restore", "ip6tables-restore"} {
-		if err := runIPTables(host, []byte(empty), program, "-w"); err != nil {
+		if err := runIPTables(p.host, []byte(empty), program, "-w"); err != nil {
 			return err
 		}
 	}

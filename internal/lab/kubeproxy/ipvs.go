@@ -3,6 +3,7 @@
 package kubeproxy
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -15,6 +16,7 @@ import (
 
 	"mustang/internal/netns"
 	"mustang/internal/rtnl"
+	"mustang/internal/service"
 )
 
 // ipvsDevice is the device that has all cluster IPs, so that the host takes packets to them as its own.
@@ -38,32 +40,24 @@ func ProbeIPVS() error {
 	return rtnl.In(host).TryGenericFamily("IPVS")
 }
 
-// SyncIPVS makes the services of a host those of kube-proxy's ipvs mode (pkg/proxy/ipvs), with its scheduler rr: a sync, which
-// is full after any change. It goes through all services and asks the kernel for each of them, as kube-proxy does. Sets of
-// addresses are written over netlink, not by the program ipset, and those that no cluster IP needs are left out.
-func (r Rules) SyncIPVS(host *netns.Namespace) error {
-	if err := r.syncIPVS(host); err != nil {
-		return fmt.Errorf("kube-proxy rules with IPVS: %w", err)
-	}
-	return nil
+// ipvsProxy is kube-proxy's ipvs mode (pkg/proxy/ipvs), with its scheduler rr. Each sync is full: it goes through all services
+// and asks the kernel for each of them, as kube-proxy does. Sets of addresses are written over netlink, not by the program
+// ipset, and those that no cluster IP needs are left out.
+type ipvsProxy struct{ host *netns.Namespace }
+
+func (p ipvsProxy) Update(ctx context.Context, r Rules, _ ...service.Key) error {
+	return p.Write(ctx, r)
 }
 
-func (r Rules) syncIPVS(host *netns.Namespace) error {
-	for _, s := range ipvsSysctls {
-		if err := rtnl.In(host).SetSysctl(s.Key, s.Value); err != nil {
-			return err
-		}
+func (p ipvsProxy) Write(_ context.Context, r Rules) error {
+	if err := rtnl.In(p.host).SetSysctls(ipvsSysctls, nil); err != nil {
+		return fmt.Errorf("kube-proxy rules with IPVS: %w", err)
 	}
-	return host.Do(func() error {
-		handle, err := ipvs.New("")
-		if err != nil {
-			return err
-		}
-		defer handle.Close()
+	return p.do(func(handle *ipvs.Handle) error {
 		for _, v4 := range []bool{true, false} {
 			services, pods := r.family(v4)
 			s := ipvsSync{handle: handle, v4: v4, pods: pods, masqueradeAll: r.MasqueradeAll}
-			if err := s.sync(host, portsOf(services)); err != nil {
+			if err := s.sync(p.host, portsOf(services)); err != nil {
 				return err
 			}
 		}
@@ -71,17 +65,11 @@ func (r Rules) syncIPVS(host *netns.Namespace) error {
 	})
 }
 
-// ClearIPVS removes what SyncIPVS wrote.
-func ClearIPVS(host *netns.Namespace) error {
-	if err := ClearIPTables(host); err != nil {
+func (p ipvsProxy) Clear(ctx context.Context) error {
+	if err := (iptablesProxy{p.host}).Clear(ctx); err != nil {
 		return err
 	}
-	return host.Do(func() error {
-		handle, err := ipvs.New("")
-		if err != nil {
-			return err
-		}
-		defer handle.Close()
+	return p.do(func(handle *ipvs.Handle) error {
 		device, err := netlink.LinkByName(ipvsDevice)
 		if err == nil {
 			err = netlink.LinkDel(device)
@@ -92,6 +80,22 @@ func ClearIPVS(host *netns.Namespace) error {
 		}
 		return err
 	})
+}
+
+// do calls a function in the host.
+func (p ipvsProxy) do(do func(*ipvs.Handle) error) error {
+	err := p.host.Do(func() error {
+		handle, err := ipvs.New("")
+		if err != nil {
+			return err
+		}
+		defer handle.Close()
+		return do(handle)
+	})
+	if err != nil {
+		return fmt.Errorf("kube-proxy rules with IPVS: %w", err)
+	}
+	return nil
 }
 
 // ipvsSync is one sync of one address family.

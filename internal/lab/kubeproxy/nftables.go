@@ -20,16 +20,15 @@ import (
 // nftablesTable is kube-proxy's table.
 const nftablesTable = "kube-proxy"
 
-// NFTables is kube-proxy's table of each address family in a host. Like kube-proxy it finds out
-// once what the program nft can do.
-type NFTables struct {
+// nftablesProxy is kube-proxy's nftables mode (pkg/proxy/nftables): its table of each address family in a host. Like
+// kube-proxy it finds out once what the program nft can do.
+type nftablesProxy struct {
 	host     *netns.Namespace
 	families map[knftables.Family]knftables.Interface
 }
 
-// OpenNFTables returns the tables of a host, and changes nothing.
-func OpenNFTables(host *netns.Namespace) (*NFTables, error) {
-	n := &NFTables{host: host, families: map[knftables.Family]knftables.Interface{}}
+func openNFTables(host *netns.Namespace) (*nftablesProxy, error) {
+	n := &nftablesProxy{host: host, families: map[knftables.Family]knftables.Interface{}}
 	for _, family := range []knftables.Family{knftables.IPv4Family, knftables.IPv6Family} {
 		err := host.Do(func() (err error) {
 			n.families[family], err = knftables.New(family, nftablesTable)
@@ -42,20 +41,16 @@ func OpenNFTables(host *netns.Namespace) (*NFTables, error) {
 	return n, nil
 }
 
-// Write writes the rules of kube-proxy's nftables mode (pkg/proxy/nftables) into a host that has
-// none of them: a full sync, one transaction for each address family.
-func (n *NFTables) Write(ctx context.Context, r Rules) error { return n.sync(ctx, r, nil) }
+// Write writes one transaction for each address family.
+func (n *nftablesProxy) Write(ctx context.Context, r Rules) error { return n.sync(ctx, r, nil) }
 
-// Update changes the rules of a host after a change of some services, which Write has written: a
-// partial sync. As kube-proxy does, it lists all chains and sets first, and writes those of the
-// services that have changed. r has all services. Chains of endpoints that are gone are flushed
-// and stay, which kube-proxy deletes a second later.
-func (n *NFTables) Update(ctx context.Context, r Rules, changed ...service.Key) error {
+// Update lists, as kube-proxy does, all chains and sets first, and writes those of the services that have changed. Chains of
+// endpoints that are gone are flushed and stay, which kube-proxy deletes a second later.
+func (n *nftablesProxy) Update(ctx context.Context, r Rules, changed ...service.Key) error {
 	return n.sync(ctx, r, changed)
 }
 
-// Clear removes what Write wrote.
-func (n *NFTables) Clear(ctx context.Context) error {
+func (n *nftablesProxy) Clear(ctx context.Context) error {
 	return n.each(func(nft knftables.Interface, _ knftables.Family) error {
 		tx := nft.NewTransaction()
 		tx.Add(&knftables.Table{})
@@ -65,7 +60,7 @@ func (n *NFTables) Clear(ctx context.Context) error {
 }
 
 // each calls do in the host for the table of each address family.
-func (n *NFTables) each(do func(knftables.Interface, knftables.Family) error) error {
+func (n *nftablesProxy) each(do func(knftables.Interface, knftables.Family) error) error {
 	for family, nft := range n.families {
 		if err := n.host.Do(func() error { return do(nft, family) }); err != nil {
 			return fmt.Errorf("kube-proxy rules with nftables: %w", err)
@@ -75,7 +70,7 @@ func (n *NFTables) each(do func(knftables.Interface, knftables.Family) error) er
 }
 
 // sync writes all rules, or those of the services that have changed.
-func (n *NFTables) sync(ctx context.Context, r Rules, changed []service.Key) error {
+func (n *nftablesProxy) sync(ctx context.Context, r Rules, changed []service.Key) error {
 	return n.each(func(nft knftables.Interface, family knftables.Family) error {
 		v4 := family == knftables.IPv4Family
 		full := len(changed) == 0

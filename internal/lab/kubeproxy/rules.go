@@ -34,6 +34,37 @@ type Rules struct {
 	Sorted bool
 }
 
+// Modes of kube-proxy.
+const (
+	IPTables = "iptables"
+	NFTables = "nftables"
+	IPVS     = "ipvs"
+)
+
+// Proxy writes rules into the network namespace of a host as a mode of kube-proxy does.
+type Proxy interface {
+	// Write writes rules into a host that has none: a full sync.
+	Write(ctx context.Context, r Rules) error
+	// Update changes the rules of a host after a change of some services: a partial sync, where the mode has one. r has all
+	// services.
+	Update(ctx context.Context, r Rules, changed ...service.Key) error
+	// Clear removes what Write wrote, with iptables all other rules of the nat and filter tables too.
+	Clear(ctx context.Context) error
+}
+
+// Open returns the proxy of a mode in a host, and changes nothing there.
+func Open(mode string, host *netns.Namespace) (Proxy, error) {
+	switch mode {
+	case IPTables:
+		return iptablesProxy{host}, nil
+	case IPVS:
+		return ipvsProxy{host}, nil
+	case NFTables:
+		return openNFTables(host)
+	}
+	return nil, fmt.Errorf("kube-proxy has no mode %q", mode)
+}
+
 // masqueradeMark is the mark of packets to masquerade (--iptables-masquerade-bit 14).
 const masqueradeMark = "0x4000"
 

@@ -20,8 +20,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"mustang/cmd/mustang/internal/cli"
-
-	"mustang/internal/scrape"
 )
 
 func metricsCommand(config *cli.Config) *cobra.Command {
@@ -106,8 +104,10 @@ func serve(ctx context.Context, config *cli.Config, address string, registry *pr
 	}
 	fmt.Fprintf(config.Stderr, "mustang: http://%s/metrics; Ctrl-C ends\n", listener.Addr())
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", scrape.Handler(registry, promhttp.HandlerOpts{}))
 	const timeout = 10 * time.Second
+	// With a time-out answers are buffered: a client that reads slowly keeps no other one waiting.
+	options := promhttp.HandlerOpts{MaxRequestsInFlight: 2, Timeout: timeout}
+	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, options))
 	server := &http.Server{Handler: mux, ReadTimeout: timeout, WriteTimeout: timeout, IdleTimeout: time.Minute, MaxHeaderBytes: 1 << 13}
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()

@@ -11,7 +11,6 @@ import (
 	"os"
 	"time"
 
-	"mustang/internal/lab/guest"
 	"mustang/internal/vm"
 )
 
@@ -24,7 +23,7 @@ func main() {
 		time.Sleep(time.Hour)
 	}
 	if vm.IsInit() {
-		fmt.Fprintln(os.Stderr, vm.Init(guest.ConfigureNetwork))
+		fmt.Fprintln(os.Stderr, vm.Init())
 		return
 	}
 	if err := run(os.Args[1:]); err != nil {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package guest
+package vm
 
 import (
 	"context"
@@ -11,8 +11,6 @@ import (
 	"reflect"
 	"strings"
 	"testing"
-
-	"mustang/internal/vm"
 )
 
 // TestWrap checks the process that boots a guest for a command.
@@ -22,10 +20,9 @@ func TestWrap(t *testing.T) {
 		t.Fatal(err)
 	}
 	g := Guest{
-		Name:    "pod-a",
-		Machine: Machine{Kernel: vm.Kernel{Release: "6.12.1", Image: "/boot/x"}, Acceleration: vm.TCG},
-		Port: Port{
-			TAP: "veth-pod-a", MAC: MAC(netip.MustParseAddr("10.0.0.10")).String(), MTU: 1450,
+		Name: "pod-a", TAP: "veth-pod-a", Kernel: Kernel{Release: "6.12.1", Image: "/boot/x"}, Acceleration: TCG,
+		Network: Network{
+			MAC: "02:00:00:00:00:01", MTU: 1450,
 			Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0.10/24")}, Gateways: []netip.Addr{netip.MustParseAddr("fd00::1")},
 		},
 	}
@@ -43,15 +40,14 @@ func TestWrap(t *testing.T) {
 			if err := g.wrap(cmd); err != nil {
 				t.Fatal(err)
 			}
-			if cmd.Path != exe || len(cmd.Args) != 3 || cmd.Args[1] != Command {
+			if cmd.Path != exe || len(cmd.Args) != 3 || cmd.Args[1] != BootCommand {
 				t.Fatalf("command %q", cmd.Args)
 			}
 			var got boot
 			if err := json.Unmarshal([]byte(cmd.Args[2]), &got); err != nil {
 				t.Fatal(err)
 			}
-			want := boot{Name: g.Name, Machine: g.Machine, Port: g.Port, Program: "/bin/agent", Arguments: test.want, CPU: test.cpu}
-			if !reflect.DeepEqual(got, want) {
+			if want := (boot{Guest: g, Program: "/bin/agent", Arguments: test.want, CPU: test.cpu}); !reflect.DeepEqual(got, want) {
 				t.Errorf("boot is %+v, want %+v", got, want)
 			}
 		})
@@ -59,20 +55,7 @@ func TestWrap(t *testing.T) {
 	if err := g.wrap(&exec.Cmd{Path: "/bin/agent", Args: []string{"agent", "--cpu=x"}}); err == nil || !strings.Contains(err.Error(), "--cpu=x") {
 		t.Errorf("error %v for a CPU that is no number", err)
 	}
-}
-
-// TestRunRefusesArguments passes arguments that no Guest creates.
-func TestRunRefusesArguments(t *testing.T) {
-	for _, args := range [][]string{nil, {"x"}, {"{}", "{}"}, {`{"CPU":"x"}`}} {
-		if err := Run(context.Background(), args, Streams{}); err == nil || !strings.Contains(err.Error(), "one argument") {
-			t.Errorf("%q: error %v", args, err)
-		}
-	}
-}
-
-func TestMAC(t *testing.T) {
-	a, b := MAC(netip.MustParseAddr("10.0.0.1")), MAC(netip.MustParseAddr("10.0.0.2"))
-	if a.String() == b.String() || a[0]&3 != 2 || b[0]&3 != 2 {
-		t.Errorf("MAC addresses %s and %s, want two that are locally administered", a, b)
+	if err := Boot(context.Background(), []string{"x"}, Options{}); err == nil || !strings.Contains(err.Error(), "one argument") {
+		t.Errorf("error %v for an argument that no lab passes", err)
 	}
 }

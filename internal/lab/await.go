@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/netns"
+)
+
+const (
+	// awaitTimeout limits Await. A switch in user space has to learn first where the
+	// other host is.
+	awaitTimeout = 20 * time.Second
+	// awaitRetry is the first wait for an answer; each further one takes twice as long.
+	awaitRetry = 20 * time.Millisecond
+	// closedPort is a port where nothing listens (discard, RFC 863).
+	closedPort = 9
+)
+
+// awaitPath waits until an address is reachable from a namespace, so that no first packet
+// of a measurement is lost. It sends datagrams to a port where nothing listens until
+// ICMP reports that, for at most 20 s.
+func awaitPath(ctx context.Context, from *netns.Namespace, to netip.Addr) error {
+	var conn net.Conn
+	err := from.Do(func() (err error) {
+		conn, err = net.Dial("udp", netip.AddrPortFrom(to, closedPort).String())
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	deadline := time.Now().Add(awaitTimeout)
+	for wait := awaitRetry; ; wait = min(2*wait, time.Second) {
+		if err := conn.SetReadDeadline(time.Now().Add(wait)); err != nil {
+			return err
+		}
+		_, err = conn.Write([]byte("mustang"))
+		if err == nil {
+			_, err = conn.Read(make([]byte, 1))
+		}
+		switch {
+		case errors.Is(err, unix.ECONNREFUSED):
+			return nil
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case time.Now().After(deadline):
+			return fmt.Errorf("no answer from %v in %v: %w", to, awaitTimeout, err)
+		}
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			time.Sleep(awaitRetry) // "no route" returns at once
+		}
+	}
+}
