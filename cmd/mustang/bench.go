@@ -26,7 +26,6 @@ import (
 	"mustang/internal/qdisc"
 	"mustang/internal/report"
 	"mustang/internal/result"
-	"mustang/internal/result/rundir"
 	"mustang/internal/suggest"
 )
 
@@ -293,13 +292,13 @@ func (c *config) measure(cmd *cobra.Command, o bench.Options, out string) (file 
 			return file, "", err
 		}
 	}
-	if o.Out, err = rundir.Create(out, time.Now(), rundir.SudoUser(c.Getenv)); err != nil {
+	if o.Out, err = result.CreateDir(out, time.Now(), result.SudoUser(c.Getenv)); err != nil {
 		return file, "", err
 	}
 	defer func() { err = errors.Join(err, o.Out.Close()) }()
 	o.Progress = bench.NewProgress(c.Stderr, c.Terminal)
 	file, err = bench.Run(cmd.Context(), o)
-	return file, filepath.Join(o.Out.Path, rundir.Results), err
+	return file, filepath.Join(o.Out.Path, result.FileName), err
 }
 
 // runBench measures suites in a new directory below out, and prints the result.

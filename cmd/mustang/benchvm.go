@@ -18,7 +18,6 @@ import (
 	"mustang/internal/bench"
 	"mustang/internal/bench/host"
 	"mustang/internal/result"
-	"mustang/internal/result/rundir"
 	"mustang/internal/vm"
 )
 
@@ -70,7 +69,7 @@ func (c *config) benchInGuest(ctx context.Context, args []string, out string) er
 	if err != nil {
 		return fmt.Errorf("output directory: %w", err)
 	}
-	if err := rundir.Make(out, rundir.SudoUser(c.Getenv)); err != nil {
+	if err := result.MakeDir(out, result.SudoUser(c.Getenv)); err != nil {
 		return err
 	}
 	exe, err := os.Executable()

@@ -15,7 +15,6 @@ import (
 	"mustang/internal/report/render"
 	"mustang/internal/result"
 	"mustang/internal/result/compare"
-	"mustang/internal/result/rundir"
 )
 
 // compareFormats are the words of compare's -o besides those of all commands.
@@ -157,7 +156,7 @@ func readRuns(paths []string) ([]compare.Run, error) {
 	var runs []compare.Run
 	taken := map[string]bool{}
 	for _, path := range paths {
-		found, err := rundir.Find(path)
+		found, err := result.FindFile(path)
 		if err != nil {
 			return nil, err
 		}
@@ -180,7 +179,7 @@ func readRuns(paths []string) ([]compare.Run, error) {
 
 // runName names a result file by its directory, or by itself if it has a name of its own.
 func runName(path string) string {
-	if filepath.Base(path) != rundir.Results {
+	if filepath.Base(path) != result.FileName {
 		return strings.TrimSuffix(filepath.Base(path), ".json")
 	}
 	if path, err := filepath.EvalSymlinks(path); err == nil {

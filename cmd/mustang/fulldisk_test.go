@@ -14,7 +14,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/result"
-	"mustang/internal/result/rundir"
 	"mustang/internal/testkit"
 )
 
@@ -47,11 +46,11 @@ func TestFullDisk(t *testing.T) {
 	if code := s.cmd.ProcessState.ExitCode(); code != exitFailed {
 		t.Errorf("exit code %d, want %d: %s", code, exitFailed, s.stderr)
 	}
-	run, err := os.Readlink(filepath.Join(out, rundir.Latest))
+	run, err := os.Readlink(filepath.Join(out, result.LatestName))
 	if err != nil {
 		t.Fatal(err)
 	}
-	path := filepath.Join(out, run, rundir.Results)
+	path := filepath.Join(out, run, result.FileName)
 	lines := strings.Split(strings.TrimSpace(s.stderr.String()), "\n")
 	want := "mustang: write results " + path + ": no space left on device"
 	if slices.Index(lines, want) != len(lines)-1 || strings.Count(s.stderr.String(), "no space") != 1 {

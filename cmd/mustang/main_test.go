@@ -21,7 +21,6 @@ import (
 	"mustang/internal/datapath/kept"
 	"mustang/internal/lab"
 	"mustang/internal/result"
-	"mustang/internal/result/rundir"
 	"mustang/internal/testkit"
 )
 
@@ -109,7 +108,7 @@ func command(t *testing.T, env map[string]string, args ...string) (code int, std
 
 // readResults reads the result file that a path stands for.
 func readResults(path string) (result.File, error) {
-	path, err := rundir.Find(path)
+	path, err := result.FindFile(path)
 	if err != nil {
 		return result.File{}, err
 	}

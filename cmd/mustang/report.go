@@ -19,7 +19,6 @@ import (
 	"mustang/internal/report/html"
 	"mustang/internal/report/render"
 	"mustang/internal/result"
-	"mustang/internal/result/rundir"
 )
 
 // reportFormats are the words of report's -o besides those of all commands.
@@ -57,7 +56,7 @@ name of the page. With -o csv or -o markdown print the figures of each row inste
 
 // reportOn writes the page of a run's results, and prints them in a format.
 func (c *config) reportOn(results, format string) error {
-	path, err := rundir.Find(results)
+	path, err := result.FindFile(results)
 	if err != nil {
 		return err
 	}
@@ -113,7 +112,7 @@ func interruptible(ctx context.Context, fn func() error) error {
 }
 
 // pageOf returns the path of the page beside a result file.
-func pageOf(results string) string { return filepath.Join(filepath.Dir(results), rundir.Page) }
+func pageOf(results string) string { return filepath.Join(filepath.Dir(results), result.PageName) }
 
 // writePage writes a report's page beside its result file.
 func (c *config) writePage(results string, r *report.Report) error {
@@ -121,7 +120,7 @@ func (c *config) writePage(results string, r *report.Report) error {
 	if err := html.Write(&page, r); err != nil {
 		return err
 	}
-	return rundir.WriteFile(pageOf(results), page.Bytes(), rundir.SudoUser(c.Getenv))
+	return result.WriteFile(pageOf(results), page.Bytes(), result.SudoUser(c.Getenv))
 }
 
 // printReport prints the answer of a report whose results are in a file, in format wide

@@ -14,13 +14,12 @@ import (
 
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/result"
-	"mustang/internal/result/rundir"
 )
 
 // checkSchema holds the latest result below a directory to the JSON Schema.
 func checkSchema(t *testing.T, dir string) {
 	t.Helper()
-	path, err := rundir.Find(dir)
+	path, err := result.FindFile(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +54,7 @@ func writeRun(t *testing.T, dir, name string, file result.File) string {
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(path, rundir.Results), data, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(path, result.FileName), data, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	return path
@@ -120,7 +119,7 @@ func TestCompare(t *testing.T) {
 	other.Rows = []result.Row{sound.Rows[0]}
 	other.Rows[0].ID = "another"
 	foreign := writeRun(t, dir, "foreign", other)
-	if err := os.Symlink(filepath.Base(worse), filepath.Join(dir, rundir.Latest)); err != nil {
+	if err := os.Symlink(filepath.Base(worse), filepath.Join(dir, result.LatestName)); err != nil {
 		t.Fatal(err)
 	}
 	env := map[string]string{envStateDir: filepath.Join(t.TempDir(), "state")}
@@ -206,26 +205,26 @@ func TestReportFormats(t *testing.T) {
 	}
 	dir := t.TempDir()
 	run := writeRun(t, dir, "20260101T000000Z", sound)
-	if err := os.Symlink(filepath.Base(run), filepath.Join(dir, rundir.Latest)); err != nil {
+	if err := os.Symlink(filepath.Base(run), filepath.Join(dir, result.LatestName)); err != nil {
 		t.Fatal(err)
 	}
 	env := map[string]string{envStateDir: filepath.Join(t.TempDir(), "state")}
 	for format, want := range map[string]string{
-		"html": filepath.Join(run, rundir.Page) + "\n", "table": "Results: ", "wide": "Comparisons, throughput", "csv": "\npod-links,loopback,tcp_stream,1,",
+		"html": filepath.Join(run, result.PageName) + "\n", "table": "Results: ", "wide": "Comparisons, throughput", "csv": "\npod-links,loopback,tcp_stream,1,",
 		"markdown": "| `loopback` | ", "benchfmt": "\nBenchmarkTCPStream/loopback 1 ",
 	} {
-		for _, path := range []string{dir, run, filepath.Join(run, rundir.Results)} {
+		for _, path := range []string{dir, run, filepath.Join(run, result.FileName)} {
 			code, stdout, stderr := command(t, env, "report", path, "-o", format)
 			if code != exitDone || !strings.Contains(stdout, want) || stderr != "" {
 				t.Errorf("%s %s: exit code %d, %s%s", format, path, code, stdout, stderr)
 			}
 		}
 	}
-	page, err := os.ReadFile(filepath.Join(run, rundir.Page))
+	page, err := os.ReadFile(filepath.Join(run, result.PageName))
 	if err != nil || !strings.HasSuffix(strings.TrimSpace(string(page)), "</html>") {
 		t.Errorf("the page is not whole: %v", err)
 	}
-	for link, want := range map[string]string{"latest": rundir.Page, ".": rundir.Latest} {
+	for link, want := range map[string]string{"latest": result.PageName, ".": result.LatestName} {
 		if _, err := os.Lstat(filepath.Join(dir, link, want)); err != nil {
 			t.Error(err)
 		}

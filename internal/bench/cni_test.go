@@ -14,7 +14,6 @@ import (
 
 	"mustang/internal/bench/suites"
 	"mustang/internal/result"
-	"mustang/internal/result/rundir"
 	"mustang/internal/testkit"
 )
 
@@ -49,7 +48,7 @@ func wantNothingLeft(t *testing.T, o Options) {
 			t.Error(err)
 		}
 		for _, entry := range entries {
-			if entry.Name() != rundir.Results {
+			if entry.Name() != result.FileName {
 				t.Errorf("left: %s", filepath.Join(dir, entry.Name()))
 			}
 		}

@@ -17,7 +17,6 @@ import (
 	"mustang/internal/load"
 	"mustang/internal/load/clock"
 	"mustang/internal/result"
-	"mustang/internal/result/rundir"
 )
 
 // TestCountNeedsCountingClock counts instructions if the machine's clock does, and checks that Run refuses
@@ -31,7 +30,7 @@ func TestCountNeedsCountingClock(t *testing.T) {
 		if !errors.Is(err, clock.ErrNotCounting) || strings.Contains(err.Error(), "\n") || len(file.Rows) > 0 {
 			t.Errorf("error %v, %d rows; want one line", err, len(file.Rows))
 		}
-		if _, err := os.Stat(filepath.Join(o.Out.Path, rundir.Results)); err == nil {
+		if _, err := os.Stat(filepath.Join(o.Out.Path, result.FileName)); err == nil {
 			t.Error("a result was written")
 		}
 		return

@@ -13,7 +13,6 @@ import (
 	"mustang/internal/bench/suites"
 	"mustang/internal/lab"
 	"mustang/internal/result"
-	"mustang/internal/result/rundir"
 )
 
 // Options configures a run.
@@ -66,7 +65,7 @@ type Options struct {
 	// CPUs are those of clients and servers.
 	CPUs host.CPUPair
 	// Out is the run's directory, which gets the result.
-	Out *rundir.Dir
+	Out *result.Dir
 	// Store is where labs are recorded.
 	Store lab.Store
 	// Exe is the program to start as load agent; empty means this one.

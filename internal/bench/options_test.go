@@ -12,7 +12,6 @@ import (
 	"mustang/internal/bench/suites"
 	"mustang/internal/load"
 	"mustang/internal/result"
-	"mustang/internal/result/rundir"
 )
 
 // madeUpSuite has rows of several links and one without.
@@ -125,7 +124,7 @@ func TestRoundsFitInFile(t *testing.T) {
 // TestSuiteEndsWhenFileIsFull checks that each suite has its share of the file, and that a run
 // notes where one ended for lack of room.
 func TestSuiteEndsWhenFileIsFull(t *testing.T) {
-	out, err := rundir.Create(t.TempDir(), time.Now(), nil)
+	out, err := result.CreateDir(t.TempDir(), time.Now(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,7 +21,6 @@ import (
 	"mustang/internal/load/worker"
 	"mustang/internal/podlink"
 	"mustang/internal/result"
-	"mustang/internal/result/rundir"
 	"mustang/internal/testkit"
 	"mustang/internal/tun"
 )
@@ -99,9 +98,9 @@ func testOptions(t *testing.T, only ...string) Options {
 }
 
 // newOut returns the directory of a new run.
-func newOut(t *testing.T) *rundir.Dir {
+func newOut(t *testing.T) *result.Dir {
 	t.Helper()
-	out, err := rundir.Create(filepath.Join(t.TempDir(), "out"), time.Now(), nil)
+	out, err := result.CreateDir(filepath.Join(t.TempDir(), "out"), time.Now(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -147,7 +146,7 @@ func TestRunMeasuresEveryRow(t *testing.T) {
 		t.Errorf("%d comparisons of %d are of the suite's pairs, want %d", len(pairs), len(file.Run.Comparisons), want)
 	}
 	checkTraces(t, file)
-	stored, err := result.Read(filepath.Join(o.Out.Path, rundir.Results))
+	stored, err := result.Read(filepath.Join(o.Out.Path, result.FileName))
 	if err != nil || len(stored.Rows) != len(file.Rows) {
 		t.Errorf("the file has %d rows, %v", len(stored.Rows), err)
 	}
@@ -270,7 +269,7 @@ func TestInterruptKeepsFinishedSamples(t *testing.T) {
 	if total < 8 || total >= 3*o.Rounds {
 		t.Errorf("%d samples, want the 8 that were done, and the rest of their round", total)
 	}
-	stored, err := result.Read(filepath.Join(o.Out.Path, rundir.Results))
+	stored, err := result.Read(filepath.Join(o.Out.Path, result.FileName))
 	if err != nil || !stored.Run.Interrupted {
 		t.Errorf("the file: interrupted %t, %v", stored.Run.Interrupted, err)
 	}

@@ -79,18 +79,6 @@ func TestPath(t *testing.T) {
 	}
 }
 
-// TestSchema1 checks that a file of schema 1 gets a report.
-func TestSchema1(t *testing.T) {
-	f, err := result.Read("../result/testdata/schema1.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	got := renderings(t, f)
-	checkSays(t, said(t, f), []string{"veth is the only one with a figure for requests: 23,100/s.", "veth iptables both costs −4 % ±1"}, nil)
-	checkSays(t, got["text"], []string{"veth 23,124"}, nil)
-	checkSays(t, got["page"], []string{"veth is the only one with a figure for requests: 23,100/s.", "0.962"}, nil)
-}
-
 // TestGrid has the sizes as lines and the implementations as columns, with the ratios between sizes, and names the best among the
 // most that all have been measured with.
 func TestGrid(t *testing.T) {

@@ -78,10 +78,10 @@ func exportAll(w io.Writer, f result.File) error {
 // figure stands for itself.
 const minimal = `{"schema":2,"run":{"suite":"s","rounds":6,"comparisons":[{"suite":"s","workload":"tcp_rr","numerator":"b/x","denominator":"a/x",
 "ratios":[1,1,1,1,1,1],"ratio":1,"ci95":[0.5,2]}]},
-"suites":[{"name":"s","question":"q","layout":"LAYOUT","answer":["fastest","ranking","reference","reference-figure","service-cost","tally","tail","call-rate","statements"],
-"reference":"a/x","reference_chart":"c","transaction_time":true,"packet_path":true,"ranked":true,"variants":true,
+"suites":[{"name":"s","question":"q","layout":"LAYOUT","answer":["fastest","reference","tally","statements"],
+"reference":"a/x","transaction_time":true,"packet_path":true,"variants":true,
 "groups":[{"caption":"g","rows":["a/x"]}],"series":[{"name":"n","color":"blue","rows":["b/x"]}],
-"statements":[{"caption":"c","pairs":[{"numerator":"b/x","denominator":"a/x","label":"l"}],"range":true,"tally":true}]}],
+"statements":[{"caption":"c","pairs":[{"numerator":"b/x","denominator":"a/x","label":"l"}],"tally":true}]}],
 "rows":[{"suite":"s","id":"a/x","link":"l","datapath":"kernel","placement":"same-host","overlay":"none","target":"pod-ip","via":"none","workload":"tcp_rr",
 "engine":"e","unit":"transactions/s","samples":[7,7,7,7,7,7],"median":7,"ci95":[7,7],"latency_us":{"p50":1,"p90":2,"p99":3,"p999":4},"cpu_us_per_unit":5,"status":"ok"},
 {"suite":"s","id":"b/x","link":"l","datapath":"kernel","placement":"same-host","overlay":"none","target":"cluster-ip","via":"iptables","workload":"tcp_rr",

@@ -110,7 +110,7 @@ func poisoned(f result.File, s string) result.File {
 	r.Versions, r.Settings, r.Offloads = map[string]string{s: s}, map[string]string{s: s}, map[string]string{s: s}
 	r.Pinning, r.Notes = map[string]int{s: 1}, []string{s}
 	f.Suites = []result.Suite{f.Suites[0]}
-	f.Suites[0].Name, f.Suites[0].Question, f.Suites[0].Noun = s, s, s
+	f.Suites[0].Name, f.Suites[0].Question = s, s
 	for i := range f.Rows {
 		row := &f.Rows[i]
 		row.Suite, row.Link, row.Variant, row.Engine, row.Unit, row.CPUUnit, row.Note = s, s, s, s, s, s, s

@@ -4,25 +4,32 @@ package result
 
 import (
 	"fmt"
-	"maps"
+	"math"
+	"reflect"
 	"slices"
+	"strings"
+	"time"
 )
 
 // Limits of a file, far above those of any run. They bound the time and the memory
 // that a reader of an odd or hostile file needs.
 const (
-	maxBytes       = 64 << 20
-	maxRows        = 5_000
-	maxComparisons = 20_000
-	maxSuites      = 100
-	maxWorkloads   = 50     // of a suite, each number of flows counted
-	maxPairs       = 10_000 // of a suite's statements
-	maxSeries      = 100
-	maxEvidence    = 1_000 // entries of each list
-	maxName        = 500   // bytes of an ID, label or unit
-	maxText        = 64 << 10
-	maxFigure      = 1e15
+	maxBytes     = 64 << 20
+	maxWorkloads = 50    // of a suite, each number of flows counted
+	maxList      = 1_000 // of each list that has no limit of its own
+	maxName      = 500   // bytes of a string that is not a text
+	maxText      = 64 << 10
+	maxFigure    = 1e15
 )
+
+// maxLengths are the limits of lists that have limits of their own, by the field's name in the file.
+var maxLengths = map[string]int{
+	"samples": MaxSamples, "positions": MaxSamples, "ratios": MaxSamples, "rows": 5_000, "comparisons": 20_000, "pairs": 10_000,
+	"suites": 100, "groups": 100, "series": 100, "traces": 300, "steps": 200,
+}
+
+// texts are the names of the fields that hold sentences.
+var texts = []string{"question", "reason", "note", "notes", "hooks", "findings", "versions", "settings", "offloads"}
 
 // limit returns a problem if n is above most.
 func limit(what string, n, most int) []string {
@@ -32,76 +39,49 @@ func limit(what string, n, most int) []string {
 	return nil
 }
 
-// limitNames returns a problem for each name that is too long.
-func limitNames(names ...string) []string {
-	var out []string
-	for _, s := range names {
-		out = append(out, limit("bytes in a name", len(s), maxName)...)
+// limits returns the limits that a field's value, or a part of it, exceeds: of strings, lists and figures. A figure is a finite
+// number, since JSON holds no other.
+func limits(field string, v reflect.Value) (out []string) {
+	switch v.Kind() {
+	case reflect.String:
+		if slices.Contains(texts, field) {
+			return limit("bytes in a text of "+field, v.Len(), maxText)
+		}
+		return limit("bytes in a name of "+field, v.Len(), maxName)
+	case reflect.Float64:
+		if f := v.Float(); math.IsNaN(f) || math.Abs(f) > maxFigure {
+			return []string{fmt.Sprintf("%s holds %g", field, f)}
+		}
+	case reflect.Pointer:
+		if !v.IsNil() {
+			return limits(field, v.Elem())
+		}
+	case reflect.Map:
+		if out = limit(field, v.Len(), maxList); out != nil {
+			return out
+		}
+		for key, value := range v.Seq2() {
+			out = append(out, slices.Concat(limits(field, key), limits(field, value))...)
+		}
+	case reflect.Slice, reflect.Array:
+		most, own := maxLengths[field]
+		if !own {
+			most = maxList
+		}
+		if out = limit(field, v.Len(), most); out != nil {
+			return out
+		}
+		for i := range v.Len() {
+			out = append(out, limits(field, v.Index(i))...)
+		}
+	case reflect.Struct:
+		for i := range v.NumField() {
+			if v.Type() != reflect.TypeFor[time.Time]() {
+				name, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ",")
+				out = append(out, limits(name, v.Field(i))...)
+			}
+		}
+	default:
 	}
 	return out
-}
-
-// limitTexts returns a problem if there are too many texts, or one is too long.
-func limitTexts(texts ...string) []string {
-	out := limit("texts", len(texts), maxEvidence)
-	for _, s := range texts {
-		if len(s) > maxText {
-			return append(out, limit("bytes in a text", len(s), maxText)...)
-		}
-	}
-	return out
-}
-
-// limits returns the limits that the run exceeds.
-func (r Run) limits() []string {
-	out := slices.Concat(
-		limitNames(r.Suite, r.Machine.CPUModel, r.Machine.Arch, r.Machine.Virtualisation, r.Kernel),
-		limitTexts(r.Notes...), limit("comparisons", len(r.Comparisons), maxComparisons), limit("traces", len(r.Traces), maxTraces),
-		bounded("duration_seconds", r.DurationSeconds), bounded("warmup_seconds", r.WarmupSeconds), bounded("time_seconds", r.TimeSeconds),
-		bounded("slice_seconds", r.SliceSeconds))
-	for _, m := range []map[string]string{r.Versions, r.Settings, r.Offloads} {
-		out = append(out, limitTexts(slices.Collect(maps.Keys(m))...)...)
-		out = append(out, limitTexts(slices.Collect(maps.Values(m))...)...)
-	}
-	return append(out, limitTexts(slices.Collect(maps.Keys(r.Pinning))...)...)
-}
-
-// limits returns the limits that the suite exceeds.
-func (s Suite) limits() []string {
-	out := slices.Concat(
-		limitNames(s.Name, s.Noun, s.Reference, s.ReferenceChart, s.Subject, s.Object), limitTexts(s.Question), limitTexts(s.Notes...),
-		limit("parts of an answer", len(s.Answer), maxSeries), limit("groups", len(s.Groups), maxSeries),
-		limit("series", len(s.Series), maxSeries), limit("statements", len(s.Statements), maxEvidence))
-	for _, g := range s.Groups {
-		out = append(out, limitNames(g.Caption)...)
-		out = append(out, limit("rows of a group", len(g.Rows), maxRows)...)
-	}
-	for _, series := range s.Series {
-		out = append(out, limitNames(series.Name)...)
-		out = append(out, limit("rows of a series", len(series.Rows), maxRows)...)
-	}
-	pairs := 0
-	for _, st := range s.Statements {
-		out = append(out, limitNames(st.Caption)...)
-		pairs += len(st.Pairs)
-		for _, p := range st.Pairs {
-			out = append(out, limitNames(p.Label)...)
-		}
-	}
-	return append(out, limit("pairs", pairs, maxPairs)...)
-}
-
-// limits returns the limits that the row exceeds.
-func (r Row) limits() []string {
-	e := r.Evidence
-	var programs []string
-	for _, p := range r.BPFNanos {
-		programs = append(programs, p.Program)
-	}
-	return slices.Concat(
-		limitNames(r.ID, r.Label, r.Repeats, r.Link, r.Variant, r.Engine, r.Unit, r.CPUUnit),
-		limitTexts(r.Reason, r.Note), limit("samples", len(r.Samples), MaxSamples),
-		limit("devices", len(e.Devices), maxEvidence), limit("programs", len(e.ProgramRuns), maxEvidence),
-		limit("bpf_ns", len(programs), maxEvidence), limitNames(programs...),
-		limitTexts(e.Hooks...), limitTexts(e.Findings...))
 }

@@ -7,7 +7,7 @@ package result
 import "time"
 
 const (
-	// Schema is the version of the layout that this package writes. [Read] also takes schema 1, which has no [File.Suites].
+	// Schema is the version of the layout.
 	Schema = 2
 	// MaxSamples is the maximum number of samples of a row or comparison.
 	MaxSamples = 100_000

@@ -44,13 +44,13 @@ func sample() File {
 			}},
 		},
 		Suites: []Suite{{
-			Name: "pod-links", Question: "Which way is the fastest?", Layout: LayoutMatrix, Noun: "way of connecting pods",
-			Answer: []string{AnswerFastest, AnswerServiceCost}, Reference: "loopback", ReferenceChart: "What each way adds",
-			TransactionTime: true, PacketPath: true, Ranked: true, Variants: true,
+			Name: "pod-links", Question: "Which way is the fastest?", Layout: LayoutMatrix,
+			Answer: []string{AnswerFastest, AnswerGrid}, Reference: "loopback",
+			TransactionTime: true, PacketPath: true, Variants: true,
 			Groups:  []Group{{Caption: "On one host", Rows: []string{"macvlan/pod-ip"}}},
 			Series:  []Series{{Name: "Linux bridge", Color: ColorSlate, Rows: []string{"bridge-call-on/cluster-ip/iptables"}}},
 			Subject: "macvlan", Object: "a Linux bridge",
-			Statements: []Statement{{Caption: "macvlan against a bridge", Range: true, Tally: true, Pairs: []Pair{{
+			Statements: []Statement{{Caption: "macvlan against a bridge", Tally: true, Pairs: []Pair{{
 				Numerator: "macvlan/pod-ip", Denominator: "bridge-call-on/cluster-ip/iptables", Label: "pod IP",
 			}}}},
 			Notes: []string{"a note"},

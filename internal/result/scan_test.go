@@ -73,7 +73,7 @@ func TestWritesOnlyWhatIsRead(t *testing.T) {
 			f.Rows = append(f.Rows, Row{
 				Suite: "pod-links", ID: fmt.Sprint(i), Link: "veth", Datapath: DatapathKernel, Placement: PlacementSameHost, Overlay: OverlayNone,
 				Target: TargetPodIP, Via: ViaNone, Workload: WorkloadTCPRR, Status: StatusOK, Engine: "native", Unit: UnitTransactions,
-				Samples: []float64{1}, Evidence: Evidence{Hooks: slices.Repeat([]string{"host"}, maxEvidence)},
+				Samples: []float64{1}, Evidence: Evidence{Hooks: slices.Repeat([]string{"host"}, maxList)},
 			})
 		}
 		return f

@@ -65,12 +65,3 @@ func (k Key) Title() string {
 	}
 	return k.Workload + flows + k.Setup.suffix()
 }
-
-// problems returns the faults of the setup.
-func (s Setup) problems() []string {
-	out := bounded("setup", float64(s.RequestBytes), float64(s.ResponseBytes), float64(s.Rate), s.LoadShare)
-	if s.RequestBytes < 0 || s.ResponseBytes < 0 || s.Rate < 0 || s.LoadShare < 0 {
-		out = append(out, "a negative figure in setup")
-	}
-	return out
-}

@@ -26,7 +26,7 @@ func (e *SchemaError) Error() string {
 	if e.Schema == 0 {
 		return fmt.Sprintf("%s: no schema number: not a result file", name)
 	}
-	return fmt.Sprintf("%s: unknown schema %d (this program reads 1 to %d): use the version that wrote the file", name, e.Schema, Schema)
+	return fmt.Sprintf("%s: unknown schema %d (this program reads %d): use the version that wrote the file", name, e.Schema, Schema)
 }
 
 // Read reads and checks the result file at path, of at most 64 MiB. A file of an
@@ -47,15 +47,12 @@ func Read(path string) (File, error) {
 	if err := json.Unmarshal(data, &head); err != nil {
 		return File{}, fmt.Errorf("read results %s: %s", path, clip(err.Error()))
 	}
-	if head.Schema != Schema && head.Schema != 1 {
+	if head.Schema != Schema {
 		return File{}, &SchemaError{Path: path, Schema: head.Schema}
 	}
 	var f File
 	if err := json.Unmarshal(data, &f); err != nil {
 		return File{}, fmt.Errorf("read results %s: %s", path, clip(err.Error()))
-	}
-	if f.Schema == 1 {
-		upgrade(&f)
 	}
 	if err := f.Validate(); err != nil {
 		return File{}, fmt.Errorf("read results %s: %w", path, err)

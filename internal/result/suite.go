@@ -21,20 +21,10 @@ const (
 const (
 	// AnswerFastest names the best row and the rows that are tied with it.
 	AnswerFastest = "fastest"
-	// AnswerRanking is accepted: the report ranks rows in its tables.
-	AnswerRanking = "ranking"
 	// AnswerReference compares all rows with the reference, which does not compete.
 	AnswerReference = "reference"
-	// AnswerReferenceFigure is accepted: the tables have the figure of the reference.
-	AnswerReferenceFigure = "reference-figure"
-	// AnswerServiceCost is accepted for files of earlier versions; a matrix always prints the costs of Services.
-	AnswerServiceCost = "service-cost"
 	// AnswerTally counts the results of the statements that [Statement.Tally] marks.
 	AnswerTally = "tally"
-	// AnswerTail is accepted: the tables have the 99th percentile of each row.
-	AnswerTail = "tail"
-	// AnswerCallRate is accepted: the tables have the calls per second of each row.
-	AnswerCallRate = "call-rate"
 	// AnswerStatements gives the result of each statement.
 	AnswerStatements = "statements"
 	// AnswerGrid gives a table with a line for each group and a column for each series.
@@ -61,24 +51,17 @@ type Suite struct {
 	Question string `json:"question"`
 	// Layout is [LayoutMatrix] or [LayoutList].
 	Layout string `json:"layout"`
-	// Noun says what a row stands for, such as "plugin" or "way of connecting pods".
-	// The plural adds an s to its first word. Empty means "row".
-	Noun string `json:"noun,omitempty"`
-	// Answer lists the parts of the answer to the question in their order.
+	// Answer lists the parts of the answer to the question in their order. Readers ignore the names of others, which files of
+	// earlier versions have.
 	Answer []string `json:"answer"`
 	// Reference is the ID of the row that all others are compared with; empty for
 	// no comparison.
 	Reference string `json:"reference,omitempty"`
-	// ReferenceChart is the heading of charts of the ratio to the reference; empty
-	// for no charts.
-	ReferenceChart string `json:"reference_chart,omitempty"`
 	// TransactionTime compares rows with the reference in time per transaction
 	// rather than in transactions per second.
 	TransactionTime bool `json:"transaction_time,omitempty"`
 	// PacketPath lists the devices and netfilter hooks that packets of each row pass.
 	PacketPath bool `json:"packet_path,omitempty"`
-	// Ranked sorts the summary by the median of the first workload, best row first.
-	Ranked bool `json:"ranked,omitempty"`
 	// Variants shows the variant of each row.
 	Variants bool `json:"variants,omitempty"`
 	// Groups gathers rows under captions in charts.
@@ -115,8 +98,6 @@ type Statement struct {
 	Caption string `json:"caption"`
 	// Pairs are the rows to compare.
 	Pairs []Pair `json:"pairs"`
-	// Range gives only the least and the greatest difference in each direction.
-	Range bool `json:"range,omitempty"`
 	// Tally makes the pairs count in [AnswerTally].
 	Tally bool `json:"tally,omitempty"`
 	// Subject and Object, such as "on two CPUs" and "on one", sum up the pairs in a sentence:
@@ -148,83 +129,8 @@ func (s Suite) problems() []string {
 	if len(s.Answer) == 0 {
 		out = append(out, "answer must not be empty")
 	}
-	for _, part := range s.Answer {
-		check("answer", part, AnswerFastest, AnswerRanking, AnswerReference, AnswerReferenceFigure, AnswerServiceCost, AnswerTally,
-			AnswerTail, AnswerCallRate, AnswerStatements, AnswerGrid)
-	}
 	for _, series := range s.Series {
 		check("color", series.Color, ColorGray, ColorSlate, ColorOrange, ColorPurple, ColorBlue, ColorTeal, ColorOlive)
 	}
 	return out
-}
-
-// upgrade turns a file of schema 1, which says nothing about its suites, into one
-// of this schema. Presentation comes from the rows alone.
-func upgrade(f *File) {
-	f.Schema = Schema
-	f.Suites = nil
-	var names []string
-	suiteOf := map[string]string{} // row ID to the first suite that has it
-	for i := range f.Rows {
-		row := &f.Rows[i]
-		if !slices.Contains(names, row.Suite) {
-			names = append(names, row.Suite)
-		}
-		if _, ok := suiteOf[row.ID]; !ok {
-			suiteOf[row.ID] = row.Suite
-		}
-		if first, ok := strings.CutSuffix(row.ID, "/again"); ok {
-			row.Repeats = first
-		}
-		row.Baseline = row.Link == LinkHost || row.Target == TargetLoopback
-	}
-	for i := range f.Run.Comparisons {
-		c := &f.Run.Comparisons[i]
-		switch {
-		case c.Suite != "":
-		case slices.Contains(names, f.Run.Suite):
-			c.Suite = f.Run.Suite
-		default:
-			c.Suite = suiteOf[c.Numerator]
-		}
-	}
-	f.Run.Comparisons = slices.DeleteFunc(f.Run.Comparisons, func(c Comparison) bool { return !slices.Contains(names, c.Suite) })
-	for _, name := range names {
-		suite := f.genericSuite(name)
-		f.Suites = append(f.Suites, suite)
-		if suite.Layout != LayoutMatrix {
-			continue
-		}
-		for i := range f.Rows {
-			if row := &f.Rows[i]; row.Suite == name && !strings.Contains(row.ID, "/") { // connects no pod to another
-				row.Baseline, row.Label = true, row.ID
-			}
-		}
-	}
-}
-
-// genericSuite describes a suite by its rows: a matrix if it has cluster IPs, else a
-// list that is compared with the most frequent denominator of its comparisons.
-func (f *File) genericSuite(name string) Suite {
-	s := Suite{Name: name, Question: name, Layout: LayoutList, Noun: "row", Answer: []string{AnswerFastest}}
-	for _, row := range f.Rows {
-		if row.Suite == name && row.Target == TargetClusterIP {
-			s.Layout, s.Answer = LayoutMatrix, []string{AnswerFastest, AnswerServiceCost}
-			return s
-		}
-	}
-	votes := map[string]int{}
-	for _, c := range f.Run.Comparisons {
-		if c.Suite != name || c.AA {
-			continue
-		}
-		votes[c.Denominator]++
-		if votes[c.Denominator] > votes[s.Reference] {
-			s.Reference = c.Denominator
-		}
-	}
-	if s.Reference != "" {
-		s.Answer = append(s.Answer, AnswerReference)
-	}
-	return s
 }

@@ -2,10 +2,7 @@
 
 package result
 
-import (
-	"fmt"
-	"slices"
-)
+import "fmt"
 
 // Values of [Step.Direction].
 const (
@@ -99,16 +96,8 @@ func (s Step) String() string {
 	return s.Name + " runs"
 }
 
-// Limits of traces.
-const (
-	maxTraces = 300
-	maxSteps  = 200
-)
-
 // problems returns the faults of the trace.
-func (t Trace) problems() []string {
-	out := slices.Concat(limitNames(t.Suite, t.ID), limitNames(t.Omitted...), limitTexts(t.Omitted...), limit("steps", len(t.Steps), maxSteps),
-		bounded("untraced_ns", t.UntracedNS))
+func (t Trace) problems() (out []string) {
 	if t.Alike < 0 || t.Alike > t.Transactions {
 		out = append(out, fmt.Sprintf("%d of %d transactions are alike", t.Alike, t.Transactions))
 	}
@@ -116,8 +105,7 @@ func (t Trace) problems() []string {
 		if s.Direction != directionRequest && s.Direction != directionReply {
 			out = append(out, fmt.Sprintf("direction %q is not known", clip(s.Direction)))
 		}
-		out = append(out, limitNames(s.Class, s.Kind, s.Place, s.Device, s.Name)...)
-		if out = append(out, bounded("steps", s.Time, s.Low, s.High, s.Cost)...); min(s.Time, s.Low, s.High) < 0 {
+		if min(s.Time, s.Low, s.High) < 0 {
 			out = append(out, "a step with a negative time")
 		}
 	}

@@ -5,7 +5,7 @@ package result
 import (
 	"errors"
 	"fmt"
-	"math"
+	"reflect"
 	"slices"
 	"strings"
 	"unicode"
@@ -26,12 +26,19 @@ func (f File) Validate() error {
 	}
 	var p problems
 	p.add("run", f.Run.problems()...)
-	p.add("suites", limit("suites", len(f.Suites), maxSuites)...)
-	p.add("rows", limit("rows", len(f.Rows), maxRows)...)
+	alone := f.Run // its lists have places of their own
+	alone.Comparisons, alone.Traces = nil, nil
+	p.add("run", limits("run", reflect.ValueOf(alone))...)
+	for _, list := range []struct {
+		name   string
+		length int
+	}{{"suites", len(f.Suites)}, {"rows", len(f.Rows)}, {"comparisons", len(f.Run.Comparisons)}, {"traces", len(f.Run.Traces)}} {
+		p.add("file", limit(list.name, list.length, maxLengths[list.name])...)
+	}
 	suites := map[string]bool{}
 	for _, s := range f.Suites {
 		name := fmt.Sprintf("suite %q", clip(s.Name))
-		p.add(name, append(s.limits(), s.problems()...)...)
+		p.add(name, append(limits("suite", reflect.ValueOf(s)), s.problems()...)...)
 		if suites[s.Name] {
 			p.add(name, "appears twice")
 		}
@@ -40,7 +47,7 @@ func (f File) Validate() error {
 	seen, workloads, perSuite := map[Key]bool{}, map[Key]bool{}, map[string]int{}
 	for i, row := range f.Rows {
 		name := fmt.Sprintf("row %d (%s %s)", i, clip(row.ID), clip(row.Workload))
-		p.add(name, append(row.limits(), row.problems()...)...)
+		p.add(name, append(limits("row", reflect.ValueOf(row)), row.problems()...)...)
 		k := row.Key()
 		if !suites[row.Suite] {
 			p.add(name, fmt.Sprintf("suite %q is not in the file", clip(row.Suite)))
@@ -59,11 +66,11 @@ func (f File) Validate() error {
 		}
 	}
 	for _, t := range f.Run.Traces {
-		p.add(fmt.Sprintf("trace of %s %s", clip(t.Suite), clip(t.ID)), t.problems()...)
+		p.add(fmt.Sprintf("trace of %s %s", clip(t.Suite), clip(t.ID)), append(limits("trace", reflect.ValueOf(t)), t.problems()...)...)
 	}
 	for _, c := range f.Run.Comparisons {
 		name := fmt.Sprintf("comparison %q (%s)", clip(c.Name), clip(c.Workload))
-		p.add(name, c.problems()...)
+		p.add(name, append(limits("comparison", reflect.ValueOf(c)), c.problems()...)...)
 		if !suites[c.Suite] {
 			p.add(name, fmt.Sprintf("suite %q is not in the file", clip(c.Suite)))
 		}
@@ -124,7 +131,7 @@ func (r Run) problems() []string {
 	if !slices.Contains([]string{"", ClockTime, ClockInstructions}, r.Clock) {
 		out = append(out, fmt.Sprintf("clock %q is none of %s, %s", clip(r.Clock), ClockTime, ClockInstructions))
 	}
-	return append(out, r.limits()...)
+	return out
 }
 
 // problems returns the faults of the row.
@@ -167,34 +174,22 @@ func (r Row) problems() []string {
 			out = append(out, r.Status+" without a reason")
 		}
 	}
-	out = append(out, bounded("samples", r.Samples...)...)
 	if least := slices.Min(append([]float64{r.Median}, r.Samples...)); least < 0 {
 		out = append(out, fmt.Sprintf("figure %g is below 0", least))
 	}
 	out = append(out, figures(len(r.Samples), r.Median, r.CI95)...)
 	out = append(out, r.misplaced()...)
-	out = append(out, bounded("cpu_us_per_unit", r.CPUUSPerUnit)...)
-	if s := r.CPUSplit; s != nil {
-		out = append(out, bounded("cpu_split", s.UserUS, s.SystemUS, s.SoftirqUS)...)
-	}
-	for _, p := range r.BPFNanos {
-		out = append(out, bounded("bpf_ns", p.RunsPerUnit, p.NanosPerRun)...)
-	}
-	out = append(out, bounded("softirqs_per_unit", r.Evidence.SoftirqsPerUnit)...)
-	out = append(out, bounded("offered", r.Offered)...)
-	out = append(out, bounded("calls_per_second", r.CallsPerSecond)...)
 	if r.Flows < 0 {
 		out = append(out, fmt.Sprintf("%d flows", r.Flows))
 	}
-	out = append(out, r.Setup.problems()...)
-	if out = append(out, bounded("lost_share", r.LostShare)...); r.LostShare < 0 || r.LostShare > 1 {
+	if s := r.Setup; s.RequestBytes < 0 || s.ResponseBytes < 0 || s.Rate < 0 || s.LoadShare < 0 {
+		out = append(out, "a negative figure in setup")
+	}
+	if r.LostShare < 0 || r.LostShare > 1 {
 		out = append(out, fmt.Sprintf("lost_share %g is not from 0 to 1", r.LostShare))
 	}
-	if l := r.LatencyUS; l != nil {
-		out = append(out, bounded("latency_us", l.P50, l.P90, l.P99, l.P999)...)
-		if !slices.IsSorted([]float64{l.P50, l.P90, l.P99, l.P999}) {
-			out = append(out, "latency_us does not rise with the percentile")
-		}
+	if l := r.LatencyUS; l != nil && !slices.IsSorted([]float64{l.P50, l.P90, l.P99, l.P999}) {
+		out = append(out, "latency_us does not rise with the percentile")
 	}
 	return out
 }
@@ -225,25 +220,18 @@ func (c Comparison) problems() []string {
 	if !slices.Contains([]string{"", VerdictLower, VerdictNone, VerdictHigher}, c.Verdict) {
 		out = append(out, fmt.Sprintf("verdict %q is not known", clip(c.Verdict)))
 	}
-	out = append(out, bounded("p", c.P, c.AdjustedP)...)
-	out = append(out, bounded("shares", c.Shares.Lab, c.Shares.Process, c.Shares.Connection, c.Shares.Round)...)
-	out = append(out, limitNames(c.Numerator, c.Denominator, c.Over, c.Class)...)
-	out = append(out, limitTexts(c.Name)...)
-	out = append(out, limit("ratios", len(c.Ratios), MaxSamples)...)
 	if c.Rounds < 0 || c.Rounds > MaxSamples || c.Rounds > 0 && len(c.Ratios) > 0 && c.Rounds != len(c.Ratios) {
 		out = append(out, fmt.Sprintf("%d rounds with %d ratios", c.Rounds, len(c.Ratios)))
 	}
-	out = append(out, bounded("ratios", c.Ratios...)...)
 	return append(out, figures(c.RoundsDone(), c.Ratio, c.CI95)...)
 }
 
 // figures checks a median of so many samples and its interval.
 func figures(samples int, median float64, ci *[2]float64) []string {
-	out := bounded("median", median)
 	if ci == nil {
-		return out
+		return nil
 	}
-	out = append(out, bounded("ci95", ci[0], ci[1])...)
+	var out []string
 	if samples < 6 {
 		out = append(out, fmt.Sprintf("ci95 from %d samples, it takes 6", samples))
 	}
@@ -251,17 +239,6 @@ func figures(samples int, median float64, ci *[2]float64) []string {
 		out = append(out, fmt.Sprintf("median %g lies outside its ci95 [%g, %g]", median, ci[0], ci[1]))
 	}
 	return out
-}
-
-// bounded returns a problem if a value is NaN, which JSON cannot hold, or beyond
-// 1e15 in either direction.
-func bounded(name string, values ...float64) []string {
-	for _, v := range values {
-		if math.IsNaN(v) || math.Abs(v) > maxFigure {
-			return []string{fmt.Sprintf("%s holds %g", name, v)}
-		}
-	}
-	return nil
 }
 
 // misplaced returns what is wrong with the positions of a row's samples.

@@ -24,9 +24,8 @@ func cni() Suite {
 	s.CountedQuestion = "How fast does a CNI plugin attach and detach a pod? (Timed runs tell.)"
 	s.Report = result.Suite{
 		Question:  "How fast does a CNI plugin attach and detach a pod?",
-		Noun:      "plugin",
-		Answer:    []string{result.AnswerFastest, result.AnswerReference, result.AnswerTail, result.AnswerCallRate, result.AnswerStatements},
-		Reference: "bridge", ReferenceChart: "Against the reference bridge",
+		Answer:    []string{result.AnswerFastest, result.AnswerReference, result.AnswerStatements},
+		Reference: "bridge",
 		Statements: []result.Statement{
 			statement("mustang-veth against ptp", "mustang-veth", "ptp"),
 			statement("mustang-macvlan against macvlan", "mustang-macvlan", "macvlan"),

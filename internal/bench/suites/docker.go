@@ -19,7 +19,7 @@ func docker() Suite {
 		Workloads: []Workload{tcpStreams(1), tcpRR()},
 		Report: result.Suite{
 			Question:  "What does each of Docker's network modes cost?",
-			Answer:    []string{result.AnswerReference, result.AnswerReferenceFigure, result.AnswerStatements},
+			Answer:    []string{result.AnswerReference, result.AnswerStatements},
 			Reference: "host-to-host",
 			Statements: []result.Statement{
 				statement("From another host, a published port against host mode", "published-port/two-hosts", "host-mode"),

@@ -19,12 +19,12 @@ func ipv6() Suite {
 		Workloads: []Workload{tcpStreams(1), tcpRR(), tcpCRR()},
 		Report: result.Suite{
 			Question: "What does IPv6 cost between the pods of one host, and a cluster IP of it?",
-			Layout:   result.LayoutMatrix, Noun: "way of connecting pods",
-			Answer: []string{result.AnswerStatements, result.AnswerServiceCost, result.AnswerFastest},
+			Layout:   result.LayoutMatrix,
+			Answer:   []string{result.AnswerStatements, result.AnswerFastest},
 		},
 		CountedQuestion: "How many instructions does IPv6 take between the pods of one host, and a cluster IP of it?",
 	}
-	against := result.Statement{Caption: "IPv6 against IPv4", Subject: "by IPv6", Object: "by IPv4", Range: true}
+	against := result.Statement{Caption: "IPv6 against IPv4", Subject: "by IPv6", Object: "by IPv4"}
 	for _, p := range podLinks().Paths {
 		link, rest, _ := strings.Cut(p.ID, "/")
 		if !hasIPv6(p) {

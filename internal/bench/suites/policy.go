@@ -23,8 +23,8 @@ func policy() Suite {
 		Doc:       "a network policy of 1 to 10,000 rules by eBPF, iptables and nftables, and none",
 		Workloads: []Workload{tcpStreams(1), tcpRR(), tcpCRR()},
 		Report: result.Suite{
-			Question: "What does a network policy cost, and how fast does it take effect?", Noun: "way past a policy",
-			Answer: []string{result.AnswerGrid, result.AnswerStatements},
+			Question: "What does a network policy cost, and how fast does it take effect?",
+			Answer:   []string{result.AnswerGrid, result.AnswerStatements},
 		},
 		CountedQuestion: "How many instructions does a network policy cost?",
 	}

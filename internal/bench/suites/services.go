@@ -33,8 +33,8 @@ func services() Suite {
 		Doc:       "services by eBPF, iptables, nftables and IPVS, among 10 to 100,000 of them",
 		Workloads: []Workload{tcpStreams(1), tcpRR(), tcpCRR()},
 		Report: result.Suite{
-			Question: "What does a service cost among many, and how fast do changes take effect?", Noun: "way to a service",
-			Answer: []string{result.AnswerGrid, result.AnswerStatements},
+			Question: "What does a service cost among many, and how fast do changes take effect?",
+			Answer:   []string{result.AnswerGrid, result.AnswerStatements},
 		},
 		CountedQuestion: "How many instructions does a service cost among many?",
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package rundir
+package result
 
 import (
 	"io/fs"
@@ -37,7 +37,7 @@ func TestResultsBelongToTheUserOfSudo(t *testing.T) {
 	top := t.TempDir()
 	before, _ := ownerOf(t, top)
 	parent := filepath.Join(top, "a", "b")
-	d, err := Create(parent, started, &user)
+	d, err := CreateDir(parent, started, &user)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,13 +45,13 @@ func TestResultsBelongToTheUserOfSudo(t *testing.T) {
 	if err := d.Write(numbered(1)); err != nil {
 		t.Fatal(err)
 	}
-	page := filepath.Join(d.Path, Page)
+	page := filepath.Join(d.Path, PageName)
 	if err := WriteFile(page, []byte("page"), &user); err != nil {
 		t.Fatal(err)
 	}
 	for path, mode := range map[string]fs.FileMode{
 		filepath.Dir(parent): fs.ModeDir | 0o755, parent: fs.ModeDir | 0o755, d.Path: fs.ModeDir | 0o755,
-		filepath.Join(d.Path, Results): 0o644, page: 0o644, filepath.Join(parent, Latest): fs.ModeSymlink | 0o777,
+		filepath.Join(d.Path, FileName): 0o644, page: 0o644, filepath.Join(parent, LatestName): fs.ModeSymlink | 0o777,
 	} {
 		if owner, got := ownerOf(t, path); owner != user || got != mode {
 			t.Errorf("%s: %v %v, want %v %v", path, owner, got, user, mode)
@@ -71,13 +71,13 @@ func TestLinksAreNotFollowed(t *testing.T) {
 		t.Fatal(err)
 	}
 	parent := filepath.Join(top, "out")
-	d, err := Create(parent, started, &user)
+	d, err := CreateDir(parent, started, &user)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer d.Close()
-	page := filepath.Join(d.Path, Page)
-	for _, path := range []string{page, filepath.Join(d.Path, Results), filepath.Join(parent, Latest)} {
+	page := filepath.Join(d.Path, PageName)
+	for _, path := range []string{page, filepath.Join(d.Path, FileName), filepath.Join(parent, LatestName)} {
 		if err := os.Symlink(secret, path); err != nil {
 			t.Fatal(err)
 		}
@@ -88,31 +88,31 @@ func TestLinksAreNotFollowed(t *testing.T) {
 	if err := WriteFile(page, []byte("page"), &user); err != nil {
 		t.Fatal(err)
 	}
-	for _, path := range []string{page, filepath.Join(d.Path, Results)} {
+	for _, path := range []string{page, filepath.Join(d.Path, FileName)} {
 		if owner, mode := ownerOf(t, path); owner != user || !mode.IsRegular() {
 			t.Errorf("%s: %v %v, want a file of the user", path, owner, mode)
 		}
 	}
-	if link, err := os.Readlink(filepath.Join(parent, Latest)); err != nil || link != filepath.Base(d.Path) {
+	if link, err := os.Readlink(filepath.Join(parent, LatestName)); err != nil || link != filepath.Base(d.Path) {
 		t.Errorf("latest is %q, %v", link, err)
 	}
 	text, err := os.ReadFile(secret)
 	if owner, mode := ownerOf(t, secret); owner != (Owner{}) || mode != 0o600 || err != nil || string(text) != "secret" {
 		t.Errorf("the file behind the links: %v %v %q, %v", owner, mode, text, err)
 	}
-	// A directory that was replaced by a link is not entered, and a link that was
+	// A directory that was replaced by a link to elsewhere is not entered, and a link that was
 	// replaced by a file is not given away.
 	if err := os.Symlink(top, filepath.Join(parent, "link")); err != nil {
 		t.Fatal(err)
 	}
-	if dir, err := d.parent.open("link"); err == nil {
-		_ = dir.close()
+	if dir, err := d.parent.OpenRoot("link"); err == nil {
+		_ = dir.Close()
 		t.Error("a link was opened as a directory")
 	}
 	if err := os.Link(secret, filepath.Join(parent, "hard")); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.parent.giveLink("hard", user); err == nil {
+	if err := user.takeLink(d.parent, "hard"); err == nil {
 		t.Error("a file was given away for a link")
 	}
 	if owner, _ := ownerOf(t, secret); owner != (Owner{}) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package rundir
+package result
 
 import (
 	"bufio"
@@ -15,13 +15,11 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"mustang/internal/result"
 )
 
 // victimVariable names a directory in which the test binary starts runs and rewrites their
 // results until it is killed.
-const victimVariable = "MUSTANG_RUNDIR_TEST_VICTIM"
+const victimVariable = "MUSTANG_RESULT_TEST_VICTIM"
 
 var started = time.Date(2026, 11, 22, 7, 35, 12, 987, time.FixedZone("east", 3600))
 
@@ -40,7 +38,7 @@ func TestMain(m *testing.M) {
 
 // victim writes two results of a run.
 func victim(parent string, i int) error {
-	d, err := Create(parent, started, nil)
+	d, err := CreateDir(parent, started, nil)
 	if err != nil {
 		return err
 	}
@@ -58,15 +56,15 @@ func victim(parent string, i int) error {
 
 // numbered is a large result that tells whether it is whole: all its rows carry the same
 // figure.
-func numbered(i int) result.File {
-	f := result.File{Schema: result.Schema, Suites: []result.Suite{{
-		Name: "s", Question: "?", Layout: result.LayoutList, Answer: []string{result.AnswerFastest},
+func numbered(i int) File {
+	f := File{Schema: Schema, Suites: []Suite{{
+		Name: "s", Question: "?", Layout: LayoutList, Answer: []string{AnswerFastest},
 	}}}
 	for n := range 200 {
-		f.Rows = append(f.Rows, result.Row{
-			Suite: "s", ID: fmt.Sprintf("row-%d", n), Link: "veth", Datapath: result.DatapathKernel, Placement: result.PlacementSameHost,
-			Overlay: result.OverlayNone, Target: result.TargetPodIP, Via: result.ViaNone, Workload: result.WorkloadTCPRR, Engine: "native",
-			Unit: result.UnitTransactions, Samples: []float64{1}, Median: 1, CPUUSPerUnit: float64(i), Status: result.StatusOK,
+		f.Rows = append(f.Rows, Row{
+			Suite: "s", ID: fmt.Sprintf("row-%d", n), Link: "veth", Datapath: DatapathKernel, Placement: PlacementSameHost,
+			Overlay: OverlayNone, Target: TargetPodIP, Via: ViaNone, Workload: WorkloadTCPRR, Engine: "native",
+			Unit: UnitTransactions, Samples: []float64{1}, Median: 1, CPUUSPerUnit: float64(i), Status: StatusOK,
 		})
 	}
 	return f
@@ -74,7 +72,7 @@ func numbered(i int) result.File {
 
 func create(t *testing.T, parent string) *Dir {
 	t.Helper()
-	d, err := Create(parent, started, nil)
+	d, err := CreateDir(parent, started, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +82,7 @@ func create(t *testing.T, parent string) *Dir {
 
 func find(t *testing.T, path string) string {
 	t.Helper()
-	found, err := Find(path)
+	found, err := FindFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,7 +104,7 @@ func names(t *testing.T, dir string) []string {
 }
 
 // TestKilledLeavesWholeFiles kills a process that starts runs and writes results over and over:
-// whatever has a name is whole.
+// each result is whole.
 func TestKilledLeavesWholeFiles(t *testing.T) {
 	exe, err := os.Executable()
 	if err != nil {
@@ -137,15 +135,15 @@ func TestKilledLeavesWholeFiles(t *testing.T) {
 	}
 }
 
-// checkWhole reads all results below a directory, that of a hidden name included.
+// checkWhole reads all results below a directory. Hidden ones are those that were being written.
 func checkWhole(t *testing.T, parent string) {
 	t.Helper()
 	read := 0
 	err := filepath.WalkDir(parent, func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || !entry.Type().IsRegular() {
+		if err != nil || !entry.Type().IsRegular() || strings.HasPrefix(entry.Name(), ".") {
 			return err
 		}
-		f, err := result.Read(path)
+		f, err := Read(path)
 		if err != nil {
 			t.Error(err)
 			return nil
@@ -159,7 +157,7 @@ func checkWhole(t *testing.T, parent string) {
 	if err != nil || read == 0 {
 		t.Errorf("%d results, %v", read, err)
 	}
-	if _, err := result.Read(find(t, parent)); err != nil {
+	if _, err := Read(find(t, parent)); err != nil {
 		t.Errorf("latest: %v", err)
 	}
 }
@@ -172,7 +170,7 @@ func TestRunsDoNotOverwriteEachOther(t *testing.T) {
 	if want := filepath.Join(parent, "20261122T063512Z"); first.Path != want || !first.Started.Equal(started.Truncate(time.Second)) {
 		t.Errorf("%s at %v, want %s", first.Path, first.Started, want)
 	}
-	old := filepath.Join(parent, Results)
+	old := filepath.Join(parent, FileName)
 	if err := os.WriteFile(old, []byte("old"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -193,24 +191,24 @@ func TestRunsDoNotOverwriteEachOther(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		want := filepath.Join(d.Path, Results)
-		for _, path := range []string{parent, d.Path, want, filepath.Join(parent, Latest)} {
-			if got := find(t, path); got != want && filepath.Base(path) != Latest {
+		want := filepath.Join(d.Path, FileName)
+		for _, path := range []string{parent, d.Path, want, filepath.Join(parent, LatestName)} {
+			if got := find(t, path); got != want && filepath.Base(path) != LatestName {
 				t.Errorf("%s stands for %s, want %s", path, got, want)
 			}
 		}
 	}
-	if link, err := os.Readlink(filepath.Join(parent, Latest)); err != nil || link != "20261122T063512Z-3" {
+	if link, err := os.Readlink(filepath.Join(parent, LatestName)); err != nil || link != "20261122T063512Z-3" {
 		t.Errorf("latest is %q, %v", link, err)
 	}
-	want := []string{"20261122T063512Z", "20261122T063512Z-2", "20261122T063512Z-3", Latest, Results}
+	want := []string{"20261122T063512Z", "20261122T063512Z-2", "20261122T063512Z-3", LatestName, FileName}
 	if got := names(t, parent); !slices.Equal(got, want) {
 		t.Errorf("in it are %q, want %q", got, want)
 	}
 	if text, err := os.ReadFile(old); err != nil || string(text) != "old" {
 		t.Errorf("the old result holds %q, %v", text, err)
 	}
-	f, err := result.Read(filepath.Join(first.Path, Results))
+	f, err := Read(filepath.Join(first.Path, FileName))
 	if err != nil || f.Rows[0].CPUUSPerUnit != 0 {
 		t.Errorf("the first run's result was overwritten: %v", err)
 	}
@@ -227,10 +225,10 @@ func TestRefusedResultChangesNothing(t *testing.T) {
 	if err := d.Write(bad); err == nil || !strings.Contains(err.Error(), "median holds NaN") || !strings.Contains(err.Error(), d.Path) {
 		t.Errorf("NaN: %v", err)
 	}
-	if f, err := result.Read(find(t, d.Path)); err != nil || f.Rows[0].CPUUSPerUnit != 1 {
+	if f, err := Read(find(t, d.Path)); err != nil || f.Rows[0].CPUUSPerUnit != 1 {
 		t.Errorf("a refused write changed the file, %v", err)
 	}
-	if got := names(t, d.Path); !slices.Equal(got, []string{Results}) {
+	if got := names(t, d.Path); !slices.Equal(got, []string{FileName}) {
 		t.Errorf("left behind: %q", got)
 	}
 }
@@ -238,7 +236,7 @@ func TestRefusedResultChangesNothing(t *testing.T) {
 // TestCloseRemovesRunWithoutResult ends a run before its first result.
 func TestCloseRemovesRunWithoutResult(t *testing.T) {
 	top := t.TempDir()
-	d, err := Create(filepath.Join(top, "a", "b"), started, nil)
+	d, err := CreateDir(filepath.Join(top, "a", "b"), started, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -257,11 +255,11 @@ func TestCreateErrors(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.MkdirAll(filepath.Join(dir, "taken", Latest), 0o700); err != nil {
+	if err := os.MkdirAll(filepath.Join(dir, "taken", LatestName), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	for _, parent := range []string{file, filepath.Join(file, "x"), filepath.Join(dir, "taken"), "/proc/none", "\x00"} {
-		_, err := Create(parent, started, nil)
+		_, err := CreateDir(parent, started, nil)
 		if err == nil || !strings.Contains(err.Error(), parent) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%q: %v", parent, err)
 		}
@@ -285,7 +283,7 @@ func TestFindErrors(t *testing.T) {
 	link("loop/latest", "latest")
 	link("self/results.json", "results.json")
 	link("ring", "ring")
-	if err := os.MkdirAll(filepath.Join(dir, "folder", Results), 0o700); err != nil {
+	if err := os.MkdirAll(filepath.Join(dir, "folder", FileName), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	for path, want := range map[string]string{
@@ -298,7 +296,7 @@ func TestFindErrors(t *testing.T) {
 		"folder/results.json/x": "no such file",
 		"ring":                  "too many levels",
 	} {
-		_, err := Find(filepath.Join(dir, path))
+		_, err := FindFile(filepath.Join(dir, path))
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%q: %v, want %q in it", path, err, want)
 		}

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package result
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// Modes of what is created, less the umask.
+const (
+	fileMode = 0o644
+	dirMode  = 0o755
+)
+
+// Owner is the user and the group that files are given to; a nil one is that of this process.
+type Owner struct{ UID, GID int }
+
+// SudoUser returns the user who called sudo; nil if that is not how this process, which is
+// root, was started.
+func SudoUser(getenv func(string) string) *Owner {
+	uid, err := strconv.ParseUint(getenv("SUDO_UID"), 10, 31)
+	if err != nil || os.Geteuid() != 0 {
+		return nil
+	}
+	gid, err := strconv.ParseUint(getenv("SUDO_GID"), 10, 31)
+	if err != nil {
+		return nil
+	}
+	return &Owner{UID: int(uid), GID: int(gid)}
+}
+
+// take gives an open file to the owner.
+func (o *Owner) take(file *os.File) error {
+	if o == nil {
+		return nil
+	}
+	return file.Chown(o.UID, o.GID)
+}
+
+// makeAll opens a directory, after making it and its parents. It returns the paths of
+// those that it made.
+func (o *Owner) makeAll(path string) (dir *os.Root, made []string, err error) {
+	above, missing := filepath.Clean(path), []string{}
+	for dir, err = os.OpenRoot(above); errors.Is(err, fs.ErrNotExist) && filepath.Dir(above) != above; dir, err = os.OpenRoot(above) {
+		missing = append(missing, filepath.Base(above))
+		above = filepath.Dir(above)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, name := range slices.Backward(missing) {
+		above = filepath.Join(above, name)
+		next, err := o.mkdir(dir, name)
+		switch {
+		case errors.Is(err, fs.ErrExist): // another process made it
+			next, err = dir.OpenRoot(name)
+		case err == nil:
+			made = append(made, above)
+		}
+		if err := errors.Join(err, dir.Close()); err != nil {
+			return nil, made, fmt.Errorf("create %s: %w", above, reason(err))
+		}
+		dir = next
+	}
+	return dir, made, nil
+}
+
+// mkdir makes a directory in another one.
+func (o *Owner) mkdir(in *os.Root, name string) (*os.Root, error) {
+	if err := in.Mkdir(name, dirMode); err != nil {
+		return nil, err
+	}
+	dir, err := in.OpenRoot(name)
+	if err != nil {
+		return nil, err
+	}
+	self, err := dir.Open(".")
+	if err == nil {
+		err = errors.Join(o.take(self), self.Close())
+	}
+	return dir, err
+}
+
+// writeFile makes data the content of a file.
+func (o *Owner) writeFile(in *os.Root, name string, data []byte) (err error) {
+	temp := hidden(name)
+	file, err := in.OpenFile(temp, os.O_CREATE|os.O_EXCL|os.O_WRONLY, fileMode)
+	if err != nil {
+		return reason(err)
+	}
+	defer func() {
+		_ = file.Close()
+		if err != nil {
+			_ = in.Remove(temp)
+			err = reason(err)
+		}
+	}()
+	if err := o.take(file); err != nil {
+		return err
+	}
+	if _, err := file.Write(data); err != nil {
+		return err
+	}
+	if err := file.Sync(); err != nil {
+		return err
+	}
+	return in.Rename(temp, name)
+}
+
+// relink makes name a symbolic link to target.
+func (o *Owner) relink(in *os.Root, name, target string) (err error) {
+	temp := hidden(name)
+	if err := in.Symlink(target, temp); err != nil {
+		return err
+	}
+	if err = o.takeLink(in, temp); err == nil {
+		err = in.Rename(temp, name)
+	}
+	if err != nil {
+		_ = in.Remove(temp)
+	}
+	return err
+}
+
+// takeLink gives a symbolic link to the owner, and nothing that was put in its place.
+func (o *Owner) takeLink(in *os.Root, name string) error {
+	if o == nil {
+		return nil
+	}
+	dir, err := in.Open(".")
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	fd, err := unix.Openat(int(dir.Fd()), name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(fd) }()
+	var stat unix.Stat_t
+	if err := unix.Fstat(fd, &stat); err != nil {
+		return err
+	}
+	if stat.Mode&unix.S_IFMT != unix.S_IFLNK || stat.Nlink != 1 {
+		return fmt.Errorf("%s was replaced meanwhile", name)
+	}
+	return unix.Fchownat(fd, "", o.UID, o.GID, unix.AT_EMPTY_PATH)
+}
+
+// hidden returns a name for a file that is not complete.
+func hidden(name string) string { return "." + name + "." + strconv.FormatUint(rand.Uint64(), 36) }
