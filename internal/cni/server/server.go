@@ -23,7 +23,7 @@ import (
 	"mustang/internal/cni/handover"
 	"mustang/internal/datapath"
 	"mustang/internal/netns"
-	"mustang/internal/rtnl/unlink"
+	"mustang/internal/rtnl"
 	"mustang/internal/version"
 )
 
@@ -98,7 +98,7 @@ func Listen(o Options) (_ *Server, err error) {
 	}
 	s.Socket, s.Version = cmp.Or(o.Socket, handover.DefaultSocket), cmp.Or(o.Version, version.Program())
 	if s.Plugin.DeleteDevice == nil {
-		s.Plugin.DeleteDevice = unlink.Device
+		s.Plugin.DeleteDevice = rtnl.DeleteInChild
 	}
 	if s.Plugin.Shared == nil {
 		s.Plugin.Shared = &datapath.Shared{}
