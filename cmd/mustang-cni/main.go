@@ -22,7 +22,7 @@ import (
 
 	"mustang/internal/cni"
 	"mustang/internal/cni/netconf"
-	"mustang/internal/rtnl/unlink"
+	"mustang/internal/rtnl"
 	release "mustang/internal/version"
 )
 
@@ -31,7 +31,7 @@ func main() {
 		plugin: &cni.Plugin{
 			StateDir: os.Getenv("MUSTANG_CNI_STATE_DIR"), RunDir: os.Getenv("MUSTANG_CNI_RUN_DIR"),
 			BPFRoot: os.Getenv("MUSTANG_BPF_ROOT"), Cgroup: os.Getenv("MUSTANG_CNI_CGROUP"), Stderr: os.Stderr,
-			DeleteDevice: unlink.Device, Await: await,
+			DeleteDevice: rtnl.DeleteInChild, Await: await,
 		},
 		version: version.Current(), loopback: filepath.Base(os.Args[0]) == netconf.LoopbackType,
 	}

@@ -24,8 +24,6 @@ import (
 	"mustang/cmd/mustang/internal/monitor"
 	"mustang/cmd/mustang/internal/nodeagent"
 	"mustang/internal/agent"
-	"mustang/internal/agent/control"
-	"mustang/internal/agent/healthz"
 	"mustang/internal/agent/status"
 	"mustang/internal/cgroup"
 	"mustang/internal/cni"
@@ -142,7 +140,7 @@ func (c *config) runAgent(ctx context.Context, o agentOptions) (err error) {
 		return err
 	}
 	defer unlock()
-	state := healthz.New()
+	state := status.NewTracker()
 	state.Tell(monitor.Collector{Root: c.BPFRoot})
 	listeners, err := o.listen(ctx, state)
 	defer func() {
@@ -167,7 +165,7 @@ func (c *config) runAgent(ctx context.Context, o agentOptions) (err error) {
 		return c.OnDatapath(ctx, func(d *datapath.Datapath) error {
 			all, ctx := errgroup.WithContext(ctx)
 			for l, handler := range listeners {
-				all.Go(func() error { return healthz.ServeAt(ctx, l, handler) })
+				all.Go(func() error { return status.ServeAt(ctx, l, handler) })
 			}
 			services := d.Services()
 			room, err := services.Room()
@@ -188,7 +186,7 @@ func (c *config) runAgent(ctx context.Context, o agentOptions) (err error) {
 			})
 			all.Go(func() error {
 				// Services matter more than whoever asks for them.
-				if err := control.Serve(ctx, o.runDir, nodeagent.Handler(a.Report, state.Metrics())); err != nil {
+				if err := status.ServeSocket(ctx, o.runDir, nodeagent.Handler(a.Report, state.Metrics())); err != nil {
 					log.Error("mustang agent status gets no answer", "error", err)
 				}
 				return nil
@@ -201,7 +199,7 @@ func (c *config) runAgent(ctx context.Context, o agentOptions) (err error) {
 
 // claim makes this the only agent of the node, until it is unlocked.
 func (o agentOptions) claim(ctx context.Context) (unlock func(), err error) {
-	lock, err := control.Claim(ctx, o.runDir)
+	lock, err := status.Claim(ctx, o.runDir)
 	if err != nil {
 		return nil, err
 	}
@@ -249,7 +247,7 @@ func findCgroup(flag string) (string, error) {
 }
 
 // listen opens the addresses of probes and metrics, also those before an error.
-func (o agentOptions) listen(ctx context.Context, state *healthz.State) (map[net.Listener]http.Handler, error) {
+func (o agentOptions) listen(ctx context.Context, state *status.Tracker) (map[net.Listener]http.Handler, error) {
 	all := map[net.Listener]http.Handler{}
 	for flag, handler := range map[string]http.Handler{"healthz-address": state.Probes(), "metrics-address": state.Metrics()} {
 		address := map[string]string{"healthz-address": o.healthz, "metrics-address": o.metrics}[flag]

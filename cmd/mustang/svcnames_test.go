@@ -12,7 +12,6 @@ import (
 
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/cmd/mustang/internal/nodeagent"
-	"mustang/internal/agent/control"
 	"mustang/internal/agent/status"
 	"mustang/internal/datapath"
 	"mustang/internal/service"
@@ -49,7 +48,7 @@ func TestNamesOfServices(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	go func() {
-		_ = control.Serve(ctx, dir, nodeagent.Handler(func(_ context.Context, q status.Query) (r status.Report, err error) {
+		_ = status.ServeSocket(ctx, dir, nodeagent.Handler(func(_ context.Context, q status.Query) (r status.Report, err error) {
 			r = status.Report{Schema: status.Schema}
 			const at, other = "10.96.0.1:80/tcp", "10.96.0.2:80/tcp"
 			r.Fill(q, nil, []status.Object{
@@ -59,7 +58,7 @@ func TestNamesOfServices(t *testing.T) {
 			return r, nil
 		}, http.NotFoundHandler()))
 	}()
-	testkit.Eventually(t, 30*time.Second, func() error { _, err := control.Get(t.Context(), dir, "/process", 64); return err })
+	testkit.Eventually(t, 30*time.Second, func() error { _, err := status.Ask(t.Context(), dir, "/process", 64); return err })
 	stdout, stderr = ls("table")
 	if !strings.HasPrefix(stdout, "ID OWNER NAME PROTOCOL") || !strings.Contains(stdout, " agent shop/web tcp 10.96.0.1 80") ||
 		!strings.Contains(stdout, " cli - tcp 10.96.0.2 80") || stderr != "" {

@@ -18,7 +18,6 @@ import (
 
 	"golang.org/x/time/rate"
 
-	"mustang/internal/agent/healthz"
 	"mustang/internal/agent/status"
 	"mustang/internal/datapath"
 	"mustang/internal/datapath/policies"
@@ -99,7 +98,7 @@ type Options struct {
 	Attacher Attacher
 	Status   Status
 	Events   Events
-	State    *healthz.State
+	State    *status.Tracker
 	Log      *slog.Logger
 	// Config is what [Agent.Report] tells of it. Endpoints are the pods that it tells of; nil: it tells of none.
 	Config    status.Config

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"mustang/internal/agent/healthz"
+	"mustang/internal/agent/status"
 	"mustang/internal/kube"
 	"mustang/internal/kube/kubetest"
 	"mustang/internal/service"
@@ -33,7 +33,7 @@ func agentOver(t *testing.T, s *kubetest.Server, rows *table, change ...func(*Op
 	}
 	o := Options{
 		Node: "here", Source: client, Services: rows, Policies: applied{rows}, Access: rows, Health: checks{rows},
-		State: healthz.New(), Events: client, Status: client, Log: slog.New(slog.DiscardHandler),
+		State: status.NewTracker(), Events: client, Status: client, Log: slog.New(slog.DiscardHandler),
 	}
 	for _, f := range change {
 		f(&o)

@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"mustang/internal/agent/healthz"
 	"mustang/internal/agent/status"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/kube"
@@ -32,7 +31,7 @@ func TestFullNodeIsDegraded(t *testing.T) {
 	rows := &table{rows: map[service.Key]service.Service{}}
 	s.Put(t, nodes, nodeAt("here", "192.0.2.1", `"podCIDRs": ["10.1.0.0/24"]`, ""))
 	s.Put(t, policies, fmt.Sprintf(denyAll, ""))
-	state := healthz.New()
+	state := status.NewTracker()
 	a := New(Options{
 		Node: "here", Source: client, Services: rows, Policies: applied{rows}, Access: rows, Health: checks{rows}, State: state, Events: client,
 		Log: slog.New(slog.NewTextHandler(io.Discard, nil)),

@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"mustang/internal/agent/healthz"
+	"mustang/internal/agent/status"
 	"mustang/internal/kube"
 	"mustang/internal/kube/kubetest"
 	"mustang/internal/nodenet"
@@ -187,7 +187,7 @@ func TestClaimedExternalIPs(t *testing.T) {
 
 // TestPodOutsideRanges tells of pods of this node that kept their addresses when it was given another range.
 func TestPodOutsideRanges(t *testing.T) {
-	a := New(Options{Node: "here", Nodes: &network{}, Endpoints: pods{"10.1.9.9", "10.1.1.2"}, State: healthz.New(), Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	a := New(Options{Node: "here", Nodes: &network{}, Endpoints: pods{"10.1.9.9", "10.1.1.2"}, State: status.NewTracker(), Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
 	a.on(kube.Event{Kind: kube.Nodes, Name: "here", Object: []byte(nodeAt("here", "192.0.2.1", `"podCIDRs": ["10.1.1.0/24"]`, ""))})
 	a.on(kube.Event{Kind: kube.Namespaces, Name: "shop", Object: []byte(`{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}}`)})
 	for name, ip := range map[string]string{"moved": "10.1.9.9", "web": "10.1.1.2"} {

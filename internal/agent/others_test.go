@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"mustang/internal/agent/healthz"
+	"mustang/internal/agent/status"
 	"mustang/internal/datapath"
 	"mustang/internal/datapath/policies"
 	"mustang/internal/datapath/rows"
@@ -51,7 +51,7 @@ func TestLabelsForOtherOwners(t *testing.T) {
 	far := policy.Pod{Namespace: "other", Name: "far", Labels: map[string]string{"quarantine": "yes", "app": "x"}, Addresses: []netip.Addr{netip.MustParseAddr("10.200.0.5")}}
 	web := policy.Policy{Tier: policy.Namespaced, Namespace: "shop", Name: "web", IsolatesIngress: true}
 	cli := policies.Set{Snapshot: policy.Snapshot{Pods: []policy.Pod{db}, Namespaces: []policy.Namespace{{Name: "db"}}}}
-	a := New(Options{Node: node, Policies: d.Policies(), State: healthz.New(), Log: slog.New(slog.DiscardHandler)})
+	a := New(Options{Node: node, Policies: d.Policies(), State: status.NewTracker(), Log: slog.New(slog.DiscardHandler)})
 	a.policies.put(object{"pods", "other", "far"}, fragment{Pods: []policy.Pod{far}})
 	a.policies.put(object{"pods", "db", "app0"}, fragment{Pods: []policy.Pod{db}})
 	a.policies.put(object{"networkpolicies", "shop", "web"}, fragment{Policies: []policy.Policy{web}})

@@ -9,7 +9,7 @@ import (
 	"log/slog"
 	"testing"
 
-	"mustang/internal/agent/healthz"
+	"mustang/internal/agent/status"
 	"mustang/internal/datapath/policies"
 	"mustang/internal/policy"
 	"mustang/internal/service"
@@ -43,7 +43,7 @@ func (q *quotaOf) Apply(_ context.Context, _ service.Owner, want policies.Set) (
 // they select, and one policy isolates all pods of the second. Those of a shop keep their rules.
 func TestOverQuota(t *testing.T) {
 	q := &quotaOf{policies: 4, rules: 8}
-	a := New(Options{Node: "here", Policies: q, State: healthz.New(), Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	a := New(Options{Node: "here", Policies: q, State: status.NewTracker(), Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
 	var want policies.Set
 	add := func(namespace string, number, rules int) {
 		for n := range number {

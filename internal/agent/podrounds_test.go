@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"mustang/internal/agent/healthz"
+	"mustang/internal/agent/status"
 	"mustang/internal/datapath/policies"
 	"mustang/internal/kube"
 	"mustang/internal/kube/kubetest"
@@ -106,7 +106,7 @@ func TestPodsElsewhere(t *testing.T) {
 // TestPodsRest has a change of policies that took an hour: the next Pod waits, but not while a pod of the node waits for its policies, and no longer than
 // some seconds. A policy or a namespace does not wait.
 func TestPodsRest(t *testing.T) {
-	a := New(Options{Node: "here", State: healthz.New(), Log: slog.New(slog.DiscardHandler)})
+	a := New(Options{Node: "here", State: status.NewTracker(), Log: slog.New(slog.DiscardHandler)})
 	a.synced = true
 	due := func(what string, want bool) {
 		t.Helper()
@@ -144,7 +144,7 @@ func TestPodsRest(t *testing.T) {
 
 // TestRestEnds has a change of a Pod wait for a moment: then it is written.
 func TestRestEnds(t *testing.T) {
-	a := New(Options{Node: "here", State: healthz.New(), Log: slog.New(slog.DiscardHandler)})
+	a := New(Options{Node: "here", State: status.NewTracker(), Log: slog.New(slog.DiscardHandler)})
 	a.policies.change(object{resource: kube.Pods.Resource})
 	a.policiesTook(100 * time.Millisecond)
 	for a.policiesDue() { // the machine takes longer than the rest

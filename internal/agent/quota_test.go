@@ -227,16 +227,3 @@ func TestFullMap(t *testing.T) {
 	rowsOf.wants(t, "the map has rows again", "10.96.0.1:80/tcp []; 10.96.0.2:80/tcp []")
 	tells(false)
 }
-
-// BenchmarkQuota decides anew which of 100,000 Services are programmed, all in one namespace above its quota.
-func BenchmarkQuota(b *testing.B) {
-	q := newQuota(rows.Counts{Services: 131_072, Backends: 524_288, Blocks: 262_144, SourceRanges: 65_536}, 8, manifest.Name.Compare)
-	for i := range 100_000 {
-		at := netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
-		q.set(manifest.Name{Namespace: "shop", Name: fmt.Sprint("s", i)}, []service.Service{{Frontend: netip.AddrPortFrom(at, 80), Protocol: service.TCP}})
-	}
-	for b.Loop() {
-		q.changed["shop"] = true
-		q.update()
-	}
-}

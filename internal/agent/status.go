@@ -14,7 +14,6 @@ import (
 	"strings"
 	"time"
 
-	"mustang/internal/agent/healthz"
 	"mustang/internal/agent/status"
 	"mustang/internal/datapath"
 	"mustang/internal/datapath/policies"
@@ -67,7 +66,7 @@ func (a *Agent) Report(ctx context.Context, q status.Query) (status.Report, erro
 	v := a.view()
 	r.Unread, r.Warnings = a.State.Unread(), slices.Concat(a.warned(), v.quotas, a.State.Degraded())
 	rounds, nodes := a.State.Rounds()
-	r.Synced, r.Sync, r.Nodes = v.synced && !rounds.Began.IsZero(), describe(rounds), describe(nodes)
+	r.Synced, r.Sync, r.Nodes = v.synced && !rounds.First.IsZero(), rounds, nodes
 	kinds := []string{status.Service, status.NetworkPolicy, status.ClusterNetworkPolicy}
 	services, err := a.serviceObjects(ctx, v)
 	if err != nil {
@@ -95,17 +94,6 @@ func (a *Agent) Report(ctx context.Context, q status.Query) (status.Report, erro
 	r.Time = time.Now()
 	r.Fill(q, kinds, unreadObjects(v, objects))
 	return r, nil
-}
-
-func describe(r healthz.Rounds) status.Rounds {
-	out := status.Rounds{
-		First: r.Began, Last: r.Last, Waiting: r.Waiting, Running: r.Running, Number: r.Number, Failed: r.Failed,
-		Took: r.Took.Seconds(), Longest: r.Longest.Seconds(), Error: r.Error,
-	}
-	if r.Number > 0 {
-		out.Mean = r.Total.Seconds() / float64(r.Number)
-	}
-	return out
 }
 
 func (a *Agent) view() view {

@@ -19,7 +19,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/rtnl"
-	"mustang/internal/rtnl/unlink"
 	"mustang/internal/testkit"
 )
 
@@ -41,7 +40,7 @@ func child(text string) error {
 		return err
 	}
 	steps := 0
-	plugin := &Plugin{StateDir: o.StateDir, RunDir: o.RunDir, BPFRoot: o.BPFRoot, Cgroup: o.Cgroup, DeleteDevice: unlink.Device}
+	plugin := &Plugin{StateDir: o.StateDir, RunDir: o.RunDir, BPFRoot: o.BPFRoot, Cgroup: o.Cgroup, DeleteDevice: rtnl.DeleteInChild}
 	plugin.After = func(string) error {
 		if steps++; steps == o.Die {
 			return unix.Kill(os.Getpid(), unix.SIGKILL)

@@ -20,7 +20,6 @@ import (
 	"mustang/internal/netns"
 	"mustang/internal/podlink"
 	"mustang/internal/rtnl"
-	"mustang/internal/rtnl/unlink"
 	"mustang/internal/service"
 	"mustang/internal/testkit"
 )
@@ -64,7 +63,7 @@ func newFixtureOver(t testing.TB, bpfRoot string) *fixture {
 	dir := t.TempDir()
 	f.plugin = &Plugin{
 		StateDir: filepath.Join(dir, "state"), RunDir: filepath.Join(dir, "run"), BPFRoot: bpfRoot,
-		DeleteDevice: unlink.Device,
+		DeleteDevice: rtnl.DeleteInChild,
 	}
 	return f
 }

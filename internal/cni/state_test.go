@@ -17,7 +17,6 @@ import (
 	"mustang/internal/ipam"
 	"mustang/internal/netns"
 	"mustang/internal/rtnl"
-	"mustang/internal/rtnl/unlink"
 	"mustang/internal/testkit"
 )
 
@@ -319,7 +318,7 @@ func TestDeleteDevice(t *testing.T) {
 			calls := 0
 			f.plugin.DeleteDevice = func(ns *netns.Namespace, index int) error {
 				calls++
-				return unlink.Device(ns, index)
+				return rtnl.DeleteInChild(ns, index)
 			}
 			f.must(f.del(p))
 			if calls != 1 {

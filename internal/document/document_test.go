@@ -3,6 +3,7 @@
 package document
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -30,9 +31,9 @@ func TestEndless(t *testing.T) {
 		most       int
 	}{
 		{"\x00", "zero byte", 1 << 20},
-		{"schema: 1\n", "larger than 16 MiB, the most of YAML: JSON may have 256 MiB", maxYAML + 1},
-		{"{schema: 1}\n", "larger than 16 MiB, the most of YAML: JSON may have 256 MiB", maxYAML + 1},
-		{`{"schema": 1}` + "\n", "larger than 256 MiB", maxJSON + 1},
+		{"schema: 1\n", "larger than 16 MiB, the most of YAML: JSON may have 64 MiB", maxYAML + 1},
+		{"{schema: 1}\n", "larger than 16 MiB, the most of YAML: JSON may have 64 MiB", maxYAML + 1},
+		{`{"schema": 1}` + "\n", "larger than 64 MiB", maxJSON + 1},
 	} {
 		file := &endless{text: c.text}
 		if err := Each(file, nil); err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
@@ -55,6 +56,26 @@ func TestJSONLines(t *testing.T) {
 	err := Each(strings.NewReader(strings.Repeat(line, maxYAML>>20+1)), func(string, jsontext.Value) error { documents++; return nil })
 	if err != nil || documents != maxYAML>>20+1 {
 		t.Errorf("%d documents, %v", documents, err)
+	}
+}
+
+// TestYAMLLimits reads what the library would take gigabytes or minutes for.
+func TestYAMLLimits(t *testing.T) {
+	var keys strings.Builder
+	for i := range maxKeys + 1 {
+		fmt.Fprintf(&keys, "k%d: a\n", i)
+	}
+	for text, want := range map[string]string{
+		"a: [" + strings.Repeat("a,", maxItems) + "]": "more than 2000000 items",
+		keys.String(): "line 1: 1001 keys: a mapping has at most 1000",
+	} {
+		each := Each(strings.NewReader(text), nil)
+		_, single := Single(strings.NewReader(text))
+		for _, err := range []error{each, single} {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%v, want %q", err, want)
+			}
+		}
 	}
 }
 

@@ -56,7 +56,7 @@ func Single(r io.Reader) (*Source, error) {
 	case top.Kind != yaml.MappingNode:
 		return nil, &LineError{top.Line, errors.New("want an object")}
 	}
-	return &Source{top}, uniqueKeys(top)
+	return &Source{top}, checkKeys(top)
 }
 
 // syntaxError matches the library's errors of syntax.
@@ -72,9 +72,12 @@ func atLine(err error) error {
 	return &LineError{line, errors.New(found[2])}
 }
 
-// uniqueKeys returns a *LineError for the first key that a mapping has twice.
-func uniqueKeys(n *yaml.Node) error {
+// checkKeys returns a *LineError for the first mapping with more than maxKeys keys, or one of them twice.
+func checkKeys(n *yaml.Node) error {
 	if n.Kind == yaml.MappingNode {
+		if keys := len(n.Content) / 2; keys > maxKeys {
+			return &LineError{n.Line, fmt.Errorf("%d keys: a mapping has at most %d", keys, maxKeys)}
+		}
 		lines := map[string]int{}
 		for i := 0; i+1 < len(n.Content); i += 2 {
 			key := n.Content[i]
@@ -85,7 +88,7 @@ func uniqueKeys(n *yaml.Node) error {
 		}
 	}
 	for _, child := range n.Content {
-		if err := uniqueKeys(child); err != nil {
+		if err := checkKeys(child); err != nil {
 			return err
 		}
 	}
@@ -94,11 +97,7 @@ func uniqueKeys(n *yaml.Node) error {
 
 // Decode decodes the document as [Decode] does.
 func (s *Source) Decode(into any, options ...json.Options) error {
-	var value any
-	if err := s.root.Decode(&value); err != nil {
-		return err
-	}
-	data, err := toJSON(value)
+	data, err := toJSON(s.root)
 	if err != nil {
 		return err
 	}

@@ -22,12 +22,12 @@ type bridged struct {
 }
 
 // newBridge switches between veth pairs.
-func newBridge() Mode { return bridged{name: "bridge", linkType: vethPair{}, autoRank: 3} }
+func newBridge() Mode { return linkMode{bridged{name: "bridge", linkType: vethPair{}, autoRank: 3}} }
 
 // newTap switches between TAP devices, whose other ends are programs.
-func newTap() Mode { return bridged{name: "tap", linkType: tuntapEnds{mode: netlink.TUNTAP_MODE_TAP}} }
-
-func (bridged) sealed() {}
+func newTap() Mode {
+	return linkMode{bridged{name: "tap", linkType: tuntapEnds{mode: netlink.TUNTAP_MODE_TAP}}}
+}
 
 // Name implements Mode.
 func (b bridged) Name() string { return b.name }
@@ -50,18 +50,11 @@ func (b bridged) Probe() error {
 	})
 }
 
-// Setup creates the bridge with the gateways' addresses, enables or disables the
-// netfilter call, enables forwarding, and adds the ports to other hosts.
-func (b bridged) Setup(network Network) (err error) {
-	defer wrap(&err, "set up "+b.name+" network")
-	if err := network.validateBridge(); err != nil {
-		return err
-	}
-	host, err := network.openHost()
-	if err != nil {
-		return err
-	}
-	defer host.Close()
+func (bridged) validateNetwork(network Network) error { return network.validateBridge() }
+
+// setup creates the bridge with the gateways' addresses, enables or disables the netfilter call, enables forwarding, and
+// adds the ports to other hosts.
+func (b bridged) setup(host nsHandle, network Network) error {
 	link, created, err := b.ensureBridge(host, network)
 	if err != nil {
 		return err
@@ -110,83 +103,67 @@ func (b bridged) ensureBridge(host nsHandle, network Network) (link netlink.Link
 	return link, true, nil
 }
 
-// Teardown deletes the bridge and its VXLAN device.
-func (b bridged) Teardown(network Network) (err error) {
-	defer wrap(&err, "tear down "+b.name+" network")
-	host, err := network.openHost()
-	if err != nil {
-		return err
-	}
-	defer host.Close()
-	err = host.remove(network.bridge(), "bridge")
+// teardown deletes the bridge and its VXLAN device.
+func (bridged) teardown(host nsHandle, network Network) error {
+	err := host.remove(network.bridge(), "bridge")
 	if network.VXLAN.enabled() {
 		err = errors.Join(err, host.remove(VXLANDevice, "vxlan"))
 	}
 	return err
 }
 
-// Create creates both ends and makes the host's a port of the bridge.
-func (b bridged) Create(network Network, pod Pod) (out Attachment, err error) {
-	defer wrap(&err, "create "+b.name+" link")
-	config, err := b.podConfig(network, pod)
+// create creates both ends and makes the host's a port of the bridge.
+func (b bridged) create(s session) (out Attachment, err error) {
+	ends, bridge, err := b.addEnds(s)
 	if err != nil {
-		return Attachment{}, err
-	}
-	host, inside, closeBoth, err := openBoth(network, pod)
-	if err != nil {
-		return Attachment{}, err
-	}
-	defer closeBoth()
-	ends, bridge, err := b.addEnds(host, inside, network, pod)
-	if err != nil {
-		return Attachment{}, err
+		return out, err
 	}
 	defer func() {
-		if err != nil && !pod.Linked {
-			err = errors.Join(err, removeEnds(b.linkType, host, inside, pod))
+		if err != nil && !s.pod.Linked {
+			err = errors.Join(err, removeEnds(b.linkType, s.host, s.inside, s.pod))
 		}
 	}()
 	if ends.pod != nil {
-		if err := config.prepare(inside, ends.pod); err != nil {
-			return Attachment{}, err
+		if err := s.config.prepare(s.inside, ends.pod); err != nil {
+			return out, err
 		}
 	}
-	if !config.relayed { // the bridge gets its carrier from a port
-		if err = host.awaitCarrier(ends.host); err == nil {
-			err = host.awaitCarrier(bridge)
+	if !s.config.relayed { // the bridge gets its carrier from a port
+		if err = s.host.awaitCarrier(ends.host); err == nil {
+			err = s.host.awaitCarrier(bridge)
 		}
 		if err != nil {
-			return Attachment{}, err
+			return out, err
 		}
 	}
 	if ends.pod != nil {
-		if err := config.finish(inside, ends.pod); err != nil {
-			return Attachment{}, err
+		if err := s.config.finish(s.inside, ends.pod); err != nil {
+			return out, err
 		}
 	}
-	return config.complete(pod.attachment(ends, macOf(bridge))), nil
+	return s.pod.attachment(ends, macOf(bridge)), nil
 }
 
 // addEnds creates the pod's two ends, the host's as a port of the bridge, or finds
 // those of a Linked pod. If it fails it leaves none.
-func (b bridged) addEnds(host, inside nsHandle, network Network, pod Pod) (ends linkEnds, bridge netlink.Link, err error) {
-	if bridge, err = host.link(network.bridge()); err != nil {
+func (b bridged) addEnds(s session) (ends linkEnds, bridge netlink.Link, err error) {
+	if bridge, err = s.host.link(s.bridge()); err != nil {
 		return linkEnds{}, nil, err
 	}
-	if pod.Linked {
-		if ends.host, err = host.link(pod.HostIfName); err == nil {
-			ends.pod, err = inside.link(pod.IfName)
+	if s.pod.Linked {
+		if ends.host, err = s.host.link(s.pod.HostIfName); err == nil {
+			ends.pod, err = s.inside.link(s.pod.IfName)
 		}
 		return ends, bridge, err
 	}
-	if ends, err = b.linkType.add(host, inside, network, pod); err != nil {
+	if ends, err = b.linkType.add(s.host, s.inside, s.Network, s.pod); err != nil {
 		return linkEnds{}, nil, err
 	}
-	if err = b.addPort(host, ends.host, bridge); err == nil {
-		err = host.ensureUpBridge(bridge)
+	if err = b.addPort(s.host, ends.host, bridge); err == nil {
+		err = s.host.ensureUpBridge(bridge)
 	}
 	if err != nil {
-		return linkEnds{}, nil, errors.Join(err, removeEnds(b.linkType, host, inside, pod))
+		return linkEnds{}, nil, errors.Join(err, removeEnds(b.linkType, s.host, s.inside, s.pod))
 	}
 	return ends, bridge, nil
 }
@@ -203,41 +180,19 @@ func (b bridged) addPort(host nsHandle, port, bridge netlink.Link) error {
 	return host.setUpOwn(port)
 }
 
-// Check checks the bridge, the port and the pod's device.
-func (b bridged) Check(network Network, pod Pod) (err error) {
-	config, err := b.podConfig(network, pod)
-	if err != nil {
-		return checkError(err, b, pod)
-	}
-	host, inside, closeBoth, err := openBoth(network, pod)
-	if err != nil {
-		return checkError(err, b, pod)
-	}
-	defer closeBoth()
-	var c checker
-	bridge := c.device(host, network.bridgeSpec("bridge").withForwarding())
-	ends := linkEnds{host: c.device(host, deviceSpec{
-		name: pod.HostIfName, kind: b.linkType.kind(), mtu: network.mtu(), settings: portSettings(pod.HostIfName),
-	})}
-	if inside.ns != nil {
-		ends.pod = c.device(inside, config.spec(pod))
-	}
-	b.linkType.check(&c, host, inside, ends)
+func (b bridged) check(c *checker, s session) {
+	bridge := c.device(s.host, s.bridgeSpec("bridge").withForwarding())
+	ends := c.bothEnds(b.linkType, s, deviceSpec{settings: portSettings(s.pod.HostIfName)})
 	if bridge != nil {
-		c.netfilterCall(network)
-		c.hostPorts(host, network, bridge)
+		c.netfilterCall(s.Network)
+		c.hostPorts(s.host, s.Network, bridge)
 	}
 	if bridge != nil && ends.host != nil {
-		c.port(host, ends.host, bridge)
+		c.port(s.host, ends.host, bridge)
 	}
-	return c.result(b, pod)
 }
 
-// Delete deletes both ends.
-func (b bridged) Delete(network Network, pod Pod) (err error) {
-	defer wrap(&err, "delete "+b.name+" link")
-	return deleteEnds(b.linkType, network, pod)
-}
+func (b bridged) remove(network Network, pod Pod) error { return deleteEnds(b.linkType, network, pod) }
 
 // podConfig validates the arguments and returns the configuration of the pod's end. A
 // pod without a namespace, such as a VM, opens the host's end itself.

@@ -37,19 +37,12 @@ func (c *checker) add(format string, args ...any) {
 	c.found = append(c.found, fmt.Sprintf(format, args...))
 }
 
-// result is the error of a Check.
+// result is the error of a Check that has found all deviations.
 func (c *checker) result(mode Mode, pod Pod) error {
-	if c.err != nil {
-		return checkError(c.err, mode, pod)
-	}
 	if len(c.found) == 0 {
 		return nil
 	}
 	return &DeviationError{Mode: mode.Name(), Pod: pod.name(), Deviations: c.found}
-}
-
-func checkError(err error, mode Mode, pod Pod) error {
-	return fmt.Errorf("check %s link of pod %q: %w", mode.Name(), pod.name(), err)
 }
 
 // settings adds the settings that have another value.

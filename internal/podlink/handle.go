@@ -56,22 +56,6 @@ func (n Network) openPod(p Pod) (nsHandle, error) {
 	return n.open(p.Namespace)
 }
 
-// openBoth opens the host's and the pod's namespaces; closeBoth closes them. A pod without a namespace has a handle
-// without one.
-func openBoth(network Network, pod Pod) (host, inside nsHandle, closeBoth func(), err error) {
-	if host, err = network.open(network.Host); err != nil {
-		return nsHandle{}, nsHandle{}, nil, err
-	}
-	if pod.Namespace == nil {
-		return host, nsHandle{}, host.Close, nil
-	}
-	if inside, err = network.open(pod.Namespace); err != nil {
-		host.Close()
-		return nsHandle{}, nsHandle{}, nil, err
-	}
-	return host, inside, func() { host.Close(); inside.Close() }, nil
-}
-
 // link returns the device of that name. The error matches fs.ErrNotExist if there is none.
 func (h nsHandle) link(name string) (netlink.Link, error) {
 	link, err := h.LinkByName(name)

@@ -10,7 +10,7 @@ import (
 )
 
 // newMacvlan gives each device on the uplink a MAC address of its own.
-func newMacvlan() Mode { return subinterface{macvlan{}} }
+func newMacvlan() Mode { return linkMode{subinterface{macvlan{}}} }
 
 type macvlan struct{}
 
@@ -54,11 +54,11 @@ func (macvlan) deviation(link netlink.Link) string {
 // none of them leave through the uplink. For IPv4 only the host's routes through the uplink count then, so pods of
 // other link modes on the host are unreachable. L3S is like L3, but packets from the uplink pass the host's netfilter
 // hooks.
-func newIPVLANL2() Mode { return subinterface{ipvlan{netlink.IPVLAN_MODE_L2}} }
+func newIPVLANL2() Mode { return linkMode{subinterface{ipvlan{netlink.IPVLAN_MODE_L2}}} }
 
-func newIPVLANL3() Mode { return subinterface{ipvlan{netlink.IPVLAN_MODE_L3}} }
+func newIPVLANL3() Mode { return linkMode{subinterface{ipvlan{netlink.IPVLAN_MODE_L3}}} }
 
-func newIPVLANL3S() Mode { return subinterface{ipvlan{netlink.IPVLAN_MODE_L3S}} }
+func newIPVLANL3S() Mode { return linkMode{subinterface{ipvlan{netlink.IPVLAN_MODE_L3S}}} }
 
 type ipvlan struct{ mode netlink.IPVlanMode }
 

@@ -18,8 +18,6 @@ import (
 // ovsMode is the common part of the modes of Open vSwitch: a bridge whose own device has the gateways' addresses.
 type ovsMode struct{ name string }
 
-func (ovsMode) sealed() {}
-
 // Name implements Mode.
 func (o ovsMode) Name() string { return o.name }
 
@@ -66,17 +64,8 @@ func (n Network) ovsDatapath() (_ string, err error) {
 	return bridge.Datapath, err
 }
 
-// Setup adds the bridge with the gateways' addresses, enables forwarding, and adds the ports to other hosts.
-func (o ovsMode) Setup(network Network) (err error) {
-	defer wrap(&err, "set up "+o.name+" network")
-	if err := o.validateNetwork(network); err != nil {
-		return err
-	}
-	host, err := network.openHost()
-	if err != nil {
-		return err
-	}
-	defer host.Close()
+// setup adds the bridge with the gateways' addresses, enables forwarding, and adds the ports to other hosts.
+func (o ovsMode) setup(host nsHandle, network Network) error {
 	s, err := openSwitch(network)
 	if err != nil {
 		return err
@@ -174,12 +163,7 @@ func ovsPortSettings(name string) []rtnl.Sysctl {
 	return append(portSettings(name), rtnl.Sysctl{Key: "net/ipv4/conf/" + name + "/arp_ignore", Value: "8"})
 }
 
-// Teardown deletes the bridge.
-func (o ovsMode) Teardown(network Network) (err error) {
-	defer wrap(&err, "tear down "+o.name+" network")
-	if err := network.validateHost(); err != nil {
-		return err
-	}
+func (o ovsMode) teardown(_ nsHandle, network Network) error {
 	s, err := openSwitch(network)
 	if err != nil {
 		return err
@@ -213,26 +197,16 @@ func (ovsMode) validateNetwork(network Network) error {
 	return nil
 }
 
-// ovsSession is the open state of Create and Check. openBridge adds the bridge and its device.
+// ovsSession is a session with the switch. openBridge adds the bridge and its device.
 type ovsSession struct {
-	host, inside nsHandle
-	sw           *ovs.Switch
-	bridge       ovs.Bridge
-	bridgeLink   netlink.Link
-	closeBoth    func()
+	session
+	sw         *ovs.Switch
+	bridge     ovs.Bridge
+	bridgeLink netlink.Link
 }
 
-func openSession(network Network, pod Pod) (s ovsSession, err error) {
-	if s.host, s.inside, s.closeBoth, err = openBoth(network, pod); err != nil {
-		return ovsSession{}, err
-	}
-	if s.sw, err = openSwitch(network); err != nil {
-		s.closeBoth()
-	}
-	return s, err
-}
-
-func (s *ovsSession) openBridge(name string) (err error) {
+func (s *ovsSession) openBridge() (err error) {
+	name := s.Network.bridge()
 	if s.bridge, err = s.sw.Bridge(name); err == nil {
 		s.bridgeLink, err = s.host.link(name)
 	}
@@ -242,13 +216,9 @@ func (s *ovsSession) openBridge(name string) (err error) {
 	return err
 }
 
-func (s ovsSession) close() {
-	s.sw.Close()
-	s.closeBoth()
-}
-
 // ovsBridge checks the bridge and its device, and returns the bridge.
-func (c *checker) ovsBridge(s ovsSession, network Network) ovs.Bridge {
+func (c *checker) ovsBridge(s ovsSession) ovs.Bridge {
+	network := s.Network
 	name := network.bridge()
 	bridge, err := s.sw.Bridge(name)
 	switch {

@@ -24,11 +24,11 @@ type ovsPorts struct {
 }
 
 // newOVSVeth has veth pairs.
-func newOVSVeth() Mode { return ovsPorts{ovsMode{"ovs-veth"}, vethPair{}} }
+func newOVSVeth() Mode { return linkMode{ovsPorts{ovsMode{"ovs-veth"}, vethPair{}}} }
 
 // newOVSTap has TAP devices whose other ends are VMs. It has no relay, so no pod has a namespace.
 func newOVSTap() Mode {
-	return ovsPorts{ovsMode{"ovs-tap"}, tuntapEnds{mode: netlink.TUNTAP_MODE_TAP}}
+	return linkMode{ovsPorts{ovsMode{"ovs-tap"}, tuntapEnds{mode: netlink.TUNTAP_MODE_TAP}}}
 }
 
 // guests reports whether the pods are VMs.
@@ -47,24 +47,20 @@ func (o ovsPorts) Traits() Traits {
 // Probe creates the ends of a link, and looks for a datapath.
 func (o ovsPorts) Probe() error { return probe(o.name, o.linkType.requirement(), ovsRequirement()) }
 
-// Create creates both ends and makes the host's a port of the bridge.
-func (o ovsPorts) Create(network Network, pod Pod) (out Attachment, err error) {
-	defer wrap(&err, "create "+o.name+" link")
-	config, err := o.podConfig(network, pod)
-	if err != nil {
-		return Attachment{}, err
+// create creates both ends and makes the host's a port of the bridge.
+func (o ovsPorts) create(at session) (out Attachment, err error) {
+	s := ovsSession{session: at}
+	if s.sw, err = openSwitch(at.Network); err != nil {
+		return out, err
 	}
-	s, err := openSession(network, pod)
-	if err != nil {
-		return Attachment{}, err
+	defer s.sw.Close()
+	if err := s.openBridge(); err != nil {
+		return out, err
 	}
-	defer s.close()
-	if err := s.openBridge(network.bridge()); err != nil {
-		return Attachment{}, err
-	}
-	ends, err := o.linkType.add(s.host, s.inside, network, pod)
+	pod := s.pod
+	ends, err := o.linkType.add(s.host, s.inside, s.Network, pod)
 	if err != nil {
-		return Attachment{}, err
+		return out, err
 	}
 	defer func() {
 		if err != nil {
@@ -72,18 +68,18 @@ func (o ovsPorts) Create(network Network, pod Pod) (out Attachment, err error) {
 		}
 	}()
 	if err := apply(s.host.ns, ovsPortSettings(pod.HostIfName)); err != nil {
-		return Attachment{}, err
+		return out, err
 	}
 	if err := s.host.setUpOwn(ends.host); err != nil {
-		return Attachment{}, err
+		return out, err
 	}
 	if ends.pod != nil {
-		if err := o.preparePod(s, config, ends); err != nil {
-			return Attachment{}, err
+		if err := o.preparePod(s, ends); err != nil {
+			return out, err
 		}
 	}
 	if err := s.sw.AddPort(s.bridge, ovs.Port{Name: pod.HostIfName}); err != nil {
-		return Attachment{}, err
+		return out, err
 	}
 	defer func() {
 		if err != nil {
@@ -92,21 +88,21 @@ func (o ovsPorts) Create(network Network, pod Pod) (out Attachment, err error) {
 		}
 	}()
 	if ends.pod != nil {
-		if err := config.finish(s.inside, ends.pod); err != nil {
-			return Attachment{}, err
+		if err := s.config.finish(s.inside, ends.pod); err != nil {
+			return out, err
 		}
 	}
-	return config.complete(pod.attachment(ends, macOf(s.bridgeLink))), nil
+	return pod.attachment(ends, macOf(s.bridgeLink)), nil
 }
 
 // preparePod configures the pod's end and returns when the host's can send.
-func (ovsPorts) preparePod(s ovsSession, config podConfig, ends linkEnds) error {
+func (ovsPorts) preparePod(s ovsSession, ends linkEnds) error {
 	if s.bridge.Datapath == ovs.UserSpace {
 		if err := rtnl.In(s.inside.ns).DisableOffloads(ends.pod.Attrs().Name); err != nil {
 			return err
 		}
 	}
-	if err := config.prepare(s.inside, ends.pod); err != nil {
+	if err := s.config.prepare(s.inside, ends.pod); err != nil {
 		return err
 	}
 	return s.host.awaitCarrier(ends.host)
@@ -134,37 +130,23 @@ func (o ovsPorts) podConfig(network Network, pod Pod) (podConfig, error) {
 	return podConfig{kind: o.linkType.kind(), mtu: network.mtu(), switched: true}.withGateways(network, pod)
 }
 
-// Check checks the bridge, the port and both ends of the link.
-func (o ovsPorts) Check(network Network, pod Pod) (err error) {
-	config, err := o.podConfig(network, pod)
-	if err != nil {
-		return checkError(err, o, pod)
+// check checks the bridge, the port and both ends of the link.
+func (o ovsPorts) check(c *checker, at session) {
+	s := ovsSession{session: at}
+	if s.sw, c.err = openSwitch(at.Network); c.err != nil {
+		return
 	}
-	s, err := openSession(network, pod)
-	if err != nil {
-		return checkError(err, o, pod)
-	}
-	defer s.close()
-	var c checker
-	bridge := c.ovsBridge(s, network)
-	var ends linkEnds
-	ends.host = c.device(s.host, deviceSpec{
-		name: pod.HostIfName, kind: o.linkType.kind(), mtu: network.mtu(), settings: ovsPortSettings(pod.HostIfName),
-	})
-	if s.inside.ns != nil {
-		ends.pod = c.device(s.inside, config.spec(pod))
-	}
-	o.linkType.check(&c, s.host, s.inside, ends)
-	c.ovsPort(s, bridge, pod.HostIfName)
+	defer s.sw.Close()
+	bridge := c.ovsBridge(s)
+	ends := c.bothEnds(o.linkType, at, deviceSpec{settings: ovsPortSettings(at.pod.HostIfName)})
+	c.ovsPort(s, bridge, at.pod.HostIfName)
 	if ends.pod != nil && bridge.Datapath == ovs.UserSpace {
-		c.noOffloads(s.inside.ns, pod.IfName)
+		c.noOffloads(s.inside.ns, at.pod.IfName)
 	}
-	return c.result(o, pod)
 }
 
-// Delete removes the port from the switch, and deletes the ends. Without the switch the ends still go.
-func (o ovsPorts) Delete(network Network, pod Pod) (err error) {
-	defer wrap(&err, "delete "+o.name+" link")
+// remove removes the port from the switch, and deletes the ends. Without the switch the ends still go.
+func (o ovsPorts) remove(network Network, pod Pod) error {
 	if err := pod.validateDelete(network); err != nil {
 		return err
 	}
@@ -201,7 +183,7 @@ const maxUserSpaceMTU = 1500
 // milliseconds, but seconds on a busy emulated processor.
 const ovsTimeout = 5 * time.Second
 
-func newOVSInternal() Mode { return ovsInternal{ovsMode{"ovs-internal"}} }
+func newOVSInternal() Mode { return linkMode{ovsInternal{ovsMode{"ovs-internal"}}} }
 
 // Traits implements Mode.
 func (i ovsInternal) Traits() Traits { return i.traits() }
@@ -217,31 +199,27 @@ func (ovsInternal) deviceName(bridge ovs.Bridge, pod Pod) string {
 	return pod.HostIfName
 }
 
-// Create adds an internal port and moves its device into the pod's namespace.
-func (i ovsInternal) Create(network Network, pod Pod) (out Attachment, err error) {
-	defer wrap(&err, "create "+i.name+" link")
-	config, err := i.podConfig(network, pod)
-	if err != nil {
-		return Attachment{}, err
+// create adds an internal port and moves its device into the pod's namespace.
+func (i ovsInternal) create(at session) (out Attachment, err error) {
+	s := ovsSession{session: at}
+	if s.sw, err = openSwitch(at.Network); err != nil {
+		return out, err
 	}
-	s, err := openSession(network, pod)
-	if err != nil {
-		return Attachment{}, err
+	defer s.sw.Close()
+	if err := s.openBridge(); err != nil {
+		return out, err
 	}
-	defer s.close()
-	if err := s.openBridge(network.bridge()); err != nil {
-		return Attachment{}, err
-	}
+	network, pod, config := s.Network, s.pod, s.config
 	if s.bridge.Datapath == ovs.UserSpace && network.mtu() > maxUserSpaceMTU {
-		return Attachment{}, fmt.Errorf("MTU %d is more than the %d that an internal port of the user-space datapath can have",
+		return out, fmt.Errorf("MTU %d is more than the %d that an internal port of the user-space datapath can have",
 			network.mtu(), maxUserSpaceMTU)
 	}
 	err = errors.Join(s.host.checkNameFree(pod.HostIfName), s.inside.checkNameFree(pod.IfName), s.inside.checkNameFree(pod.HostIfName))
 	if err != nil {
-		return Attachment{}, err
+		return out, err
 	}
 	if err := s.sw.AddPort(s.bridge, ovs.Port{Name: pod.HostIfName, Type: "internal"}); err != nil {
-		return Attachment{}, err
+		return out, err
 	}
 	defer func() {
 		if err != nil {
@@ -250,19 +228,19 @@ func (i ovsInternal) Create(network Network, pod Pod) (out Attachment, err error
 	}()
 	link, err := i.moveDevice(s, pod, network.mtu())
 	if err != nil {
-		return Attachment{}, err
+		return out, err
 	}
 	// Such a device has no operational state: it can send as soon as it is up.
 	if err := config.prepare(s.inside, link); err != nil {
-		return Attachment{}, err
+		return out, err
 	}
 	if err := s.inside.addRoutes(link, config.routes); err != nil {
-		return Attachment{}, err
+		return out, err
 	}
 	if err := s.inside.announce(link, config.addrs); err != nil {
-		return Attachment{}, err
+		return out, err
 	}
-	return config.complete(pod.attachment(linkEnds{pod: link}, macOf(s.bridgeLink))), nil
+	return pod.attachment(linkEnds{pod: link}, macOf(s.bridgeLink)), nil
 }
 
 // moveDevice moves the port's device into the pod, and sets its name and its MAC address there.
@@ -311,29 +289,22 @@ func (i ovsInternal) podConfig(network Network, pod Pod) (podConfig, error) {
 	return podConfig{mtu: network.mtu(), switched: true}.withGateways(network, pod)
 }
 
-// Check checks the bridge, the port and the pod's device.
-func (i ovsInternal) Check(network Network, pod Pod) (err error) {
-	config, err := i.podConfig(network, pod)
-	if err != nil {
-		return checkError(err, i, pod)
+// check checks the bridge, the port and the pod's device.
+func (i ovsInternal) check(c *checker, at session) {
+	s := ovsSession{session: at}
+	if s.sw, c.err = openSwitch(at.Network); c.err != nil {
+		return
 	}
-	s, err := openSession(network, pod)
-	if err != nil {
-		return checkError(err, i, pod)
-	}
-	defer s.close()
-	var c checker
-	bridge := c.ovsBridge(s, network)
-	want := config.spec(pod) // its name may be an alternative one
-	want.kind, want.settings = bridge.DeviceKind(), config.settings(i.deviceName(bridge, pod))
+	defer s.sw.Close()
+	bridge := c.ovsBridge(s)
+	want := s.config.spec(s.pod) // its name may be an alternative one
+	want.kind, want.settings = bridge.DeviceKind(), s.config.settings(i.deviceName(bridge, s.pod))
 	c.device(s.inside, want)
-	c.ovsPort(s, bridge, pod.HostIfName)
-	return c.result(i, pod)
+	c.ovsPort(s, bridge, s.pod.HostIfName)
 }
 
-// Delete removes the port from the switch, and with it the device, wherever it is.
-func (i ovsInternal) Delete(network Network, pod Pod) (err error) {
-	defer wrap(&err, "delete "+i.name+" link")
+// remove removes the port from the switch, and with it the device, wherever it is.
+func (i ovsInternal) remove(network Network, pod Pod) error {
 	if err := pod.validateDelete(network); err != nil {
 		return err
 	}

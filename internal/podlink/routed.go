@@ -23,24 +23,22 @@ type routed struct {
 }
 
 // newVeth routes over veth pairs.
-func newVeth() Mode { return routed{name: "veth", linkType: vethPair{}, autoRank: 1} }
+func newVeth() Mode { return linkMode{routed{name: "veth", linkType: vethPair{}, autoRank: 1}} }
 
 // newNetkit routes over netkit devices in layer 3 mode, the kernel's default.
 func newNetkit() Mode {
-	return routed{name: "netkit", linkType: netkitPair{mode: netlink.NETKIT_MODE_L3}, layer3: true, autoRank: 2}
+	return linkMode{routed{name: "netkit", linkType: netkitPair{mode: netlink.NETKIT_MODE_L3}, layer3: true, autoRank: 2}}
 }
 
 // newNetkitL2 routes over netkit devices with Ethernet, like newVeth.
 func newNetkitL2() Mode {
-	return routed{name: "netkit-l2", linkType: netkitPair{mode: netlink.NETKIT_MODE_L2}}
+	return linkMode{routed{name: "netkit-l2", linkType: netkitPair{mode: netlink.NETKIT_MODE_L2}}}
 }
 
 // newTun routes over TUN devices.
 func newTun() Mode {
-	return routed{name: "tun", linkType: tuntapEnds{mode: netlink.TUNTAP_MODE_TUN}, layer3: true}
+	return linkMode{routed{name: "tun", linkType: tuntapEnds{mode: netlink.TUNTAP_MODE_TUN}, layer3: true}}
 }
-
-func (routed) sealed() {}
 
 // Name implements Mode.
 func (r routed) Name() string { return r.name }
@@ -56,14 +54,19 @@ func (r routed) Traits() Traits {
 // Probe creates the ends of a link.
 func (r routed) Probe() error { return probe(r.name, r.linkType.requirement()) }
 
-// Setup adds the gateways' addresses to the host's loopback device and enables forwarding.
-func (r routed) Setup(network Network) (err error) {
-	defer wrap(&err, "set up "+r.name+" network")
-	host, lo, err := r.openLoopback(network)
+func (r routed) validateNetwork(network Network) error {
+	if err := network.validate(); err != nil {
+		return err
+	}
+	return network.rejectRouters(r.name)
+}
+
+// setup adds the gateways' addresses to the host's loopback device and enables forwarding.
+func (routed) setup(host nsHandle, network Network) error {
+	lo, err := host.link("lo")
 	if err != nil {
 		return err
 	}
-	defer host.Close()
 	if err := host.ensureUp(lo); err != nil {
 		return err
 	}
@@ -71,20 +74,21 @@ func (r routed) Setup(network Network) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := apply(network.Host, forwardingSettings(network.Gateways)); err != nil {
+	if err := apply(host.ns, forwardingSettings(network.Gateways)); err != nil {
 		return errors.Join(err, undo())
 	}
 	return nil
 }
 
-// Teardown removes the gateways' addresses from the host's loopback device.
-func (r routed) Teardown(network Network) (err error) {
-	defer wrap(&err, "tear down "+r.name+" network")
-	host, lo, err := r.openLoopback(network)
+// teardown removes the gateways' addresses from the host's loopback device.
+func (r routed) teardown(host nsHandle, network Network) error {
+	if err := r.validateNetwork(network); err != nil {
+		return err
+	}
+	lo, err := host.link("lo")
 	if err != nil {
 		return err
 	}
-	defer host.Close()
 	for _, addr := range network.gatewayAddrs() {
 		if err := host.removeAddress(lo, addr); err != nil {
 			return err
@@ -93,84 +97,38 @@ func (r routed) Teardown(network Network) (err error) {
 	return nil
 }
 
-// openLoopback opens the host of a valid network, and finds its loopback device.
-func (r routed) openLoopback(network Network) (nsHandle, netlink.Link, error) {
-	err := network.validate()
-	if err == nil {
-		err = network.rejectRouters(r.name)
-	}
+// create creates both ends and the routes through them.
+func (r routed) create(s session) (out Attachment, err error) {
+	ends, err := r.linkType.add(s.host, s.inside, s.Network, s.pod)
 	if err != nil {
-		return nsHandle{}, nil, err
-	}
-	host, err := network.openHost()
-	if err != nil {
-		return nsHandle{}, nil, err
-	}
-	lo, err := host.link("lo")
-	if err != nil {
-		host.Close()
-		return nsHandle{}, nil, err
-	}
-	return host, lo, nil
-}
-
-// Create creates both ends and the routes through them.
-func (r routed) Create(network Network, pod Pod) (out Attachment, err error) {
-	defer wrap(&err, "create "+r.name+" link")
-	if err := r.validate(network, pod); err != nil {
-		return Attachment{}, err
-	}
-	host, inside, closeBoth, err := openBoth(network, pod)
-	if err != nil {
-		return Attachment{}, err
-	}
-	defer closeBoth()
-	ends, err := r.linkType.add(host, inside, network, pod)
-	if err != nil {
-		return Attachment{}, err
+		return out, err
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, removeEnds(r.linkType, host, inside, pod))
+			err = errors.Join(err, removeEnds(r.linkType, s.host, s.inside, s.pod))
 		}
 	}()
-	if err := r.prepareHost(host, ends.host, pod); err != nil {
-		return Attachment{}, err
+	if err := r.prepareHost(s.host, ends.host, s.pod); err != nil {
+		return out, err
 	}
-	config := r.podConfig(network, pod)
-	if err := config.prepare(inside, ends.pod); err != nil {
-		return Attachment{}, err
+	if err := s.config.prepare(s.inside, ends.pod); err != nil {
+		return out, err
 	}
-	if !config.relayed {
-		if err := host.awaitCarrier(ends.host); err != nil {
-			return Attachment{}, err
+	if !s.config.relayed {
+		if err := s.host.awaitCarrier(ends.host); err != nil {
+			return out, err
 		}
 	}
-	if err := config.finish(inside, ends.pod); err != nil {
-		return Attachment{}, err
+	if err := s.config.finish(s.inside, ends.pod); err != nil {
+		return out, err
 	}
-	if err := host.awaitLocal(ends.host, r.hostAddrs(pod)); err != nil {
-		return Attachment{}, err
+	if err := s.host.awaitLocal(ends.host, r.hostAddrs(s.pod)); err != nil {
+		return out, err
 	}
-	if err := host.addRoutes(ends.host, pod.hostRoutes(network)); err != nil {
-		return Attachment{}, err
+	if err := s.host.addRoutes(ends.host, s.pod.hostRoutes(s.Network)); err != nil {
+		return out, err
 	}
-	return config.complete(pod.attachment(ends, macOf(ends.host))), nil
-}
-
-func (r routed) validate(network Network, pod Pod) error {
-	if err := pod.validateEnds(network); err != nil {
-		return err
-	}
-	if err := network.rejectRouters(r.name); err != nil {
-		return err
-	}
-	if r.layer3 {
-		if err := pod.rejectMAC(r.name); err != nil {
-			return err
-		}
-	}
-	return pod.ValidateRoutes(network, false)
+	return s.pod.attachment(ends, macOf(ends.host)), nil
 }
 
 // prepareHost configures the host's end and sets it up.
@@ -189,44 +147,32 @@ func (r routed) prepareHost(host nsHandle, link netlink.Link, pod Pod) error {
 	return nil
 }
 
-// Check checks both ends, their routes, and the result of Setup.
-func (r routed) Check(network Network, pod Pod) (err error) {
-	if err := r.validate(network, pod); err != nil {
-		return checkError(err, r, pod)
-	}
-	host, inside, closeBoth, err := openBoth(network, pod)
-	if err != nil {
-		return checkError(err, r, pod)
-	}
-	defer closeBoth()
-	var c checker
-	c.device(host, deviceSpec{name: "lo", kind: "loopback", addrs: network.gatewayAddrs(), settings: forwardingSettings(network.Gateways)})
-	var ends linkEnds
-	ends.host = c.device(host, deviceSpec{
-		name: pod.HostIfName, kind: r.linkType.kind(), mtu: network.mtu(),
-		addrs: r.hostAddrs(pod), routes: pod.hostRoutes(network), settings: r.hostSettings(pod),
-	})
-	ends.pod = c.device(inside, r.podConfig(network, pod).spec(pod))
-	r.linkType.check(&c, host, inside, ends)
-	return c.result(r, pod)
+func (r routed) check(c *checker, s session) {
+	c.device(s.host, deviceSpec{name: "lo", kind: "loopback", addrs: s.gatewayAddrs(), settings: forwardingSettings(s.Gateways)})
+	c.bothEnds(r.linkType, s, deviceSpec{addrs: r.hostAddrs(s.pod), routes: s.pod.hostRoutes(s.Network), settings: r.hostSettings(s.pod)})
 }
 
-// Delete deletes both ends.
-func (r routed) Delete(network Network, pod Pod) (err error) {
-	defer wrap(&err, "delete "+r.name+" link")
-	return deleteEnds(r.linkType, network, pod)
-}
+func (r routed) remove(network Network, pod Pod) error { return deleteEnds(r.linkType, network, pod) }
 
-// podConfig is the configuration of the pod's end.
-func (r routed) podConfig(network Network, pod Pod) podConfig {
+func (r routed) podConfig(network Network, pod Pod) (podConfig, error) {
 	out := podConfig{
 		kind: r.linkType.kind(), mtu: network.mtu(), addrs: hostPrefixes(pod.Addresses...),
 		relayed: isRelayed(r.linkType), layer3: r.layer3,
 	}
-	if !r.layer3 {
+	if err := pod.validateEnds(network); err != nil {
+		return out, err
+	}
+	if err := network.rejectRouters(r.name); err != nil {
+		return out, err
+	}
+	if r.layer3 {
+		if err := pod.rejectMAC(r.name); err != nil {
+			return out, err
+		}
+	} else {
 		out.nextHops = linkNextHops(pod)
 	}
-	return out.withRoutes(network, pod, false)
+	return out.withRoutes(network, pod, false), pod.ValidateRoutes(network, false)
 }
 
 // linkNextHops returns the next hops of a pod on Ethernet, one for each family of its

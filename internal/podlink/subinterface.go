@@ -40,8 +40,6 @@ type subinterfaceType interface {
 	ownMAC() bool
 }
 
-func (subinterface) sealed() {}
-
 // Name implements Mode.
 func (s subinterface) Name() string { return s.name() }
 
@@ -73,17 +71,8 @@ func (s subinterface) Probe() error {
 	return probe(s.name(), vethPair{}.requirement(), r)
 }
 
-// Setup creates the host's own device on the uplink, with the gateways' addresses, and enables forwarding.
-func (s subinterface) Setup(network Network) (err error) {
-	defer wrap(&err, "set up "+s.name()+" network")
-	if err := s.validateNetwork(network); err != nil {
-		return err
-	}
-	host, err := network.openHost()
-	if err != nil {
-		return err
-	}
-	defer host.Close()
+// setup creates the host's own device on the uplink, with the gateways' addresses, and enables forwarding.
+func (s subinterface) setup(host nsHandle, network Network) error {
 	uplink, err := s.uplink(host, network)
 	if err != nil {
 		return err
@@ -213,14 +202,8 @@ func (s subinterface) hostSpec(network Network) deviceSpec {
 	return deviceSpec{name: s.hostDevice(), kind: s.kind(), addrs: network.Gateways, routers: network.Routers, settings: settings}
 }
 
-// Teardown deletes the host's own device, and with it the routes to pods.
-func (s subinterface) Teardown(network Network) (err error) {
-	defer wrap(&err, "tear down "+s.name()+" network")
-	host, err := network.openHost()
-	if err != nil {
-		return err
-	}
-	defer host.Close()
+// teardown deletes the host's own device, and with it the routes to pods.
+func (s subinterface) teardown(host nsHandle, _ Network) error {
 	return host.remove(s.hostDevice(), s.kind())
 }
 
@@ -239,87 +222,66 @@ func (s subinterface) validateNetwork(network Network) error {
 	return network.validateGateways()
 }
 
-// Create creates a device on the uplink inside the pod's namespace.
-func (s subinterface) Create(network Network, pod Pod) (out Attachment, err error) {
-	defer wrap(&err, "create "+s.name()+" link")
-	config, err := s.podConfig(network, pod)
+// create creates a device on the uplink inside the pod's namespace.
+func (s subinterface) create(at session) (out Attachment, err error) {
+	host, inside, pod := at.host, at.inside, at.pod
+	uplink, err := s.uplink(host, at.Network)
 	if err != nil {
-		return Attachment{}, err
-	}
-	host, inside, closeBoth, err := openBoth(network, pod)
-	if err != nil {
-		return Attachment{}, err
-	}
-	defer closeBoth()
-	uplink, err := s.uplink(host, network)
-	if err != nil {
-		return Attachment{}, err
+		return out, err
 	}
 	var own netlink.Link
 	if !pod.LinkOnly {
 		if own, err = s.findHostDevice(host, uplink); err != nil {
-			return Attachment{}, err
+			return out, err
 		}
 	}
 	var link netlink.Link
 	if pod.Linked {
 		link, err = inside.link(pod.IfName)
 	} else {
-		attrs := network.attrs(pod.IfName)
+		attrs := at.attrs(pod.IfName)
 		attrs.HardwareAddr = pod.MAC
 		link, err = s.add(host, inside, uplink, attrs)
 	}
 	if err != nil {
-		return Attachment{}, err
+		return out, err
 	}
 	defer func() {
 		if err != nil && !pod.Linked {
 			err = errors.Join(err, inside.remove(pod.IfName, s.kind()))
 		}
 	}()
-	if err := config.prepare(inside, link); err != nil {
-		return Attachment{}, err
+	if err := at.config.prepare(inside, link); err != nil {
+		return out, err
 	}
-	if err := config.finish(inside, link); err != nil {
-		return Attachment{}, err
+	if err := at.config.finish(inside, link); err != nil {
+		return out, err
 	}
 	if own == nil {
-		return config.complete(pod.attachment(linkEnds{pod: link}, nil)), nil
+		return pod.attachment(linkEnds{pod: link}, nil), nil
 	}
 	// Existing routes are left from an earlier pod that nobody deleted: the kernel makes sure that no two pods on an
 	// uplink have one address.
-	if err := host.addMissingRoutes(own, s.hostRoutes(network, pod)); err != nil {
-		return Attachment{}, err
+	if err := host.addMissingRoutes(own, s.hostRoutes(at.Network, pod)); err != nil {
+		return out, err
 	}
-	return config.complete(pod.attachment(linkEnds{pod: link}, macOf(own))), nil
+	return pod.attachment(linkEnds{pod: link}, macOf(own)), nil
 }
 
-// Check checks the uplink, the host's own device and the pod's.
-func (s subinterface) Check(network Network, pod Pod) (err error) {
-	config, err := s.podConfig(network, pod)
-	if err != nil {
-		return checkError(err, s, pod)
-	}
-	host, inside, closeBoth, err := openBoth(network, pod)
-	if err != nil {
-		return checkError(err, s, pod)
-	}
-	defer closeBoth()
-	var c checker
-	uplink, err := s.uplink(host, network)
+// check checks the uplink, the host's own device and the pod's.
+func (s subinterface) check(c *checker, at session) {
+	uplink, err := s.uplink(at.host, at.Network)
 	if err != nil {
 		c.add("%v", err)
 	}
-	want := s.hostSpec(network).withForwarding()
-	want.routes = s.hostRoutes(network, pod)
-	s.checkDevice(&c, host, c.device(host, want), uplink)
-	s.checkDevice(&c, inside, c.device(inside, config.spec(pod)), uplink)
-	return c.result(s, pod)
+	want := s.hostSpec(at.Network).withForwarding()
+	want.routes = s.hostRoutes(at.Network, at.pod)
+	s.checkDevice(c, at.host, c.device(at.host, want), uplink)
+	s.checkDevice(c, at.inside, c.device(at.inside, at.config.spec(at.pod)), uplink)
 }
 
-// Delete deletes the pod's device, unless it is gone with the pod's namespace, and the host's routes to it.
-func (s subinterface) Delete(network Network, pod Pod) (err error) {
-	defer wrap(&err, "delete "+s.name()+" link")
+// remove deletes the pod's device, unless it is gone with the pod's namespace, and the host's routes to it.
+func (s subinterface) remove(network Network, pod Pod) error {
 	return errors.Join(s.deleteDevice(network, pod), network.deleteRoutes(s.hostDevice(), s.hostRoutes(network, pod)))
 }
 

@@ -144,31 +144,34 @@ func TestAddRenamed(t *testing.T) {
 		if !free {
 			addBridge(t, pod.Namespace, pod.IfName)
 		}
-		host, inside, closeBoth, err := openBoth(f.network, pod)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer closeBoth()
+		var link netlink.Link
+		var failed error
 		before := describe(t, f.network.Host, pod.Namespace)
-		uplink, err := host.link(uplinkName)
-		if err != nil {
-			t.Fatal(err)
-		}
-		device := &netlink.Macvlan{LinkAttrs: newAttrs(pod.IfName), Mode: netlink.MACVLAN_MODE_BRIDGE}
-		device.ParentIndex = uplink.Attrs().Index
-		device.Namespace = netlink.NsFd(pod.Namespace.FD())
-		link, err := addRenamed(host, inside, device)
+		withHandle(t, f.network.Host, func(host nsHandle) error {
+			uplink, err := host.link(uplinkName)
+			if err != nil {
+				return err
+			}
+			device := &netlink.Macvlan{LinkAttrs: newAttrs(pod.IfName), Mode: netlink.MACVLAN_MODE_BRIDGE}
+			device.ParentIndex = uplink.Attrs().Index
+			device.Namespace = netlink.NsFd(pod.Namespace.FD())
+			withHandle(t, pod.Namespace, func(inside nsHandle) error {
+				link, failed = addRenamed(host, inside, device)
+				return nil
+			})
+			return nil
+		})
 		if !free {
-			if !errors.Is(err, fs.ErrExist) {
-				t.Errorf("error is %v", err)
+			if !errors.Is(failed, fs.ErrExist) {
+				t.Errorf("error is %v", failed)
 			}
 			if got := describe(t, f.network.Host, pod.Namespace); got != before {
 				t.Errorf("left behind:\n%s", difference(before, got))
 			}
 			continue
 		}
-		if err != nil || link.Attrs().Name != pod.IfName || link.Type() != "macvlan" {
-			t.Fatalf("created %v, %v", link, err)
+		if failed != nil || link.Attrs().Name != pod.IfName || link.Type() != "macvlan" {
+			t.Fatalf("created %v, %v", link, failed)
 		}
 		if device := findDevice(t, pod.Namespace, pod.IfName); device.Index != link.Attrs().Index {
 			t.Errorf("the pod has %+v", device)

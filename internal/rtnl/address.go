@@ -3,8 +3,8 @@
 package rtnl
 
 import (
-	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -21,15 +21,7 @@ type Address struct {
 
 // Addresses lists the addresses of the namespace that are neither loopback nor link-local ones, in the kernel's order.
 func (c Conn) Addresses() ([]Address, error) {
-	handle, err := c.Handle()
-	if err != nil {
-		return nil, err
-	}
-	defer handle.Close()
-	addrs, err := Dump(func() ([]netlink.Addr, error) { return handle.AddrList(nil, unix.AF_UNSPEC) })
-	if err != nil {
-		return nil, fmt.Errorf("list addresses in network namespace %q: %w", c.ns.Name(), err)
-	}
+	addrs, err := dump(c, "addresses", allAddresses)
 	const passing = unix.IFA_F_SECONDARY | unix.IFA_F_DEPRECATED | unix.IFA_F_TENTATIVE | unix.IFA_F_DADFAILED
 	var all []Address
 	for _, a := range addrs {
@@ -37,38 +29,27 @@ func (c Conn) Addresses() ([]Address, error) {
 			all = append(all, Address{Index: a.LinkIndex, Addr: addr, Lasting: a.Flags&passing == 0})
 		}
 	}
-	return all, nil
+	return all, err
 }
 
 // Every returns all addresses of the namespace, of loopback devices and link-local ones too. Several devices may have one.
 func (c Conn) Every() ([]netip.Addr, error) {
-	handle, err := c.Handle()
-	if err != nil {
-		return nil, err
-	}
-	defer handle.Close()
-	addrs, err := Dump(func() ([]netlink.Addr, error) { return handle.AddrList(nil, unix.AF_UNSPEC) })
-	if err != nil {
-		return nil, fmt.Errorf("list addresses in network namespace %q: %w", c.ns.Name(), err)
-	}
+	addrs, err := dump(c, "addresses", allAddresses)
 	all := make([]netip.Addr, len(addrs))
 	for i, a := range addrs {
 		all[i] = Prefix(a.IPNet).Addr().Unmap()
 	}
-	return all, nil
+	return all, err
 }
 
 // FirstLocal returns the first of some addresses that is one of the namespace; the zero value if none is.
-func (c Conn) FirstLocal(addrs []netip.Addr) (netip.Addr, error) {
-	handle, err := c.Handle()
-	if err != nil {
-		return netip.Addr{}, err
-	}
-	defer handle.Close()
-	for _, addr := range addrs {
-		if isLocal(handle.RouteGet(addr.AsSlice())) {
-			return addr, nil
+func (c Conn) FirstLocal(addrs []netip.Addr) (first netip.Addr, err error) {
+	err = c.with(func(handle *netlink.Handle) error {
+		local := func(addr netip.Addr) bool { return isLocal(handle.RouteGet(addr.AsSlice())) }
+		if i := slices.IndexFunc(addrs, local); i >= 0 {
+			first = addrs[i]
 		}
-	}
-	return netip.Addr{}, nil
+		return nil
+	})
+	return first, err
 }

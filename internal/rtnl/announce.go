@@ -14,35 +14,23 @@ import (
 
 // Announce announces that addresses are at the MAC address of a device, which is up, to all neighbours on its network.
 // The addresses may be those of others for which the namespace answers.
-func (c Conn) Announce(device string, addrs ...netip.Addr) (err error) {
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("announce addresses %v on device %q in %q: %w", addrs, device, c.ns.Name(), err)
+func (c Conn) Announce(device string, addrs ...netip.Addr) error {
+	return c.onDevice(fmt.Sprintf("announce addresses %v on ", addrs), device, func(handle *netlink.Handle, link netlink.Link) error {
+		if err := c.AwaitCarrier(handle, link); err != nil {
+			return err
 		}
-	}()
-	handle, err := c.Handle()
-	if err != nil {
-		return err
-	}
-	defer handle.Close()
-	link, err := handle.LinkByName(device)
-	if err != nil {
-		return err
-	}
-	if err := c.AwaitCarrier(handle, link); err != nil {
-		return err
-	}
-	return c.ns.Do(func() error {
-		for _, addr := range addrs {
-			send := announceARP
-			if addr.Is6() {
-				send = announceND
+		return c.ns.Do(func() error {
+			for _, addr := range addrs {
+				send := announceARP
+				if addr.Is6() {
+					send = announceND
+				}
+				if err := send(link.Attrs(), addr); err != nil {
+					return err
+				}
 			}
-			if err := send(link.Attrs(), addr); err != nil {
-				return err
-			}
-		}
-		return nil
+			return nil
+		})
 	})
 }
 

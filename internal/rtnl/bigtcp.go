@@ -3,7 +3,6 @@
 package rtnl
 
 import (
-	"errors"
 	"fmt"
 	"net"
 
@@ -55,20 +54,12 @@ func setUpIPVlanWithPackets(handle *netlink.Handle, link netlink.Link, bytes uin
 
 // TakesBigTCP reports whether the kernel passes packets of BIG TCP to a device. The error matches
 // fs.ErrNotExist if there is none of that name.
-func (c Conn) TakesBigTCP(device string) (bool, error) {
-	handle, err := c.Handle()
-	if err != nil {
-		return false, err
-	}
-	defer handle.Close()
-	link, err := handle.LinkByName(device)
-	if errors.As(err, &netlink.LinkNotFoundError{}) {
-		err = noDevice{}
-	}
-	if err != nil {
-		return false, fmt.Errorf("device %q in network namespace %q: %w", device, c.ns.Name(), err)
-	}
-	return takesBigTCP(link), nil
+func (c Conn) TakesBigTCP(device string) (takes bool, err error) {
+	err = c.onDevice("", device, func(_ *netlink.Handle, link netlink.Link) error {
+		takes = takesBigTCP(link)
+		return nil
+	})
+	return takes, err
 }
 
 func takesBigTCP(link netlink.Link) bool { return link.Attrs().GSOIPv4MaxSize >= BigTCPBytes }
@@ -87,19 +78,16 @@ func (c Conn) CutsBigTCP(device string) (bool, error) {
 
 // AllowBigTCP lets packets of BIG TCP leave by all devices that match and are up, except where the kernel refuses it.
 func (c Conn) AllowBigTCP(match func(device string) bool) error {
-	handle, err := c.Handle()
+	links, err := dump(c, "devices", (*netlink.Handle).LinkList)
 	if err != nil {
 		return err
 	}
-	defer handle.Close()
-	links, err := Dump(handle.LinkList)
-	for _, link := range links {
-		if match(link.Attrs().Name) && link.Attrs().RawFlags&unix.IFF_UP != 0 && !takesBigTCP(link) {
-			_ = SetUpWithPackets(handle, link, BigTCPBytes)
+	return c.with(func(handle *netlink.Handle) error {
+		for _, link := range links {
+			if match(link.Attrs().Name) && link.Attrs().RawFlags&unix.IFF_UP != 0 && !takesBigTCP(link) {
+				_ = SetUpWithPackets(handle, link, BigTCPBytes)
+			}
 		}
-	}
-	if err != nil {
-		return fmt.Errorf("list devices in network namespace %q: %w", c.ns.Name(), err)
-	}
-	return nil
+		return nil
+	})
 }

@@ -40,66 +40,44 @@ func (c DeviceConfig) check() error {
 // prefixes. If Up is set, the kernel accepts packets to the addresses when Configure returns. After an error the
 // earlier steps stay.
 func (c Conn) Configure(name string, config DeviceConfig) error {
-	fail := func(err error) error {
-		return fmt.Errorf("configure device %q in network namespace %q: %w", name, c.ns.Name(), err)
-	}
-	if err := config.check(); err != nil {
-		return fail(err)
-	}
-	handle, err := c.Handle()
-	if err != nil {
-		return fail(err)
-	}
-	defer handle.Close()
-	link, err := handle.LinkByName(name)
-	if err != nil {
-		return fail(err)
-	}
-	if config.MTU > 0 {
-		if err := handle.LinkSetMTU(link, config.MTU); err != nil {
-			return fail(fmt.Errorf("set MTU to %d: %w", config.MTU, err))
+	return c.onDevice("configure ", name, func(handle *netlink.Handle, link netlink.Link) error {
+		if err := config.check(); err != nil {
+			return err
 		}
-	}
-	if config.Up {
-		if err := handle.LinkSetUp(link); err != nil {
-			return fail(fmt.Errorf("set up: %w", err))
+		if config.MTU > 0 {
+			if err := handle.LinkSetMTU(link, config.MTU); err != nil {
+				return fmt.Errorf("set MTU to %d: %w", config.MTU, err)
+			}
 		}
-	}
-	for _, address := range config.Addresses {
-		if err := handle.AddrReplace(link, DeviceAddress(address)); err != nil {
-			return fail(fmt.Errorf("add address %s: %w", address, err))
+		if config.Up {
+			if err := handle.LinkSetUp(link); err != nil {
+				return fmt.Errorf("set up: %w", err)
+			}
 		}
-	}
-	if !config.Up {
+		for _, address := range config.Addresses {
+			if err := handle.AddrReplace(link, DeviceAddress(address)); err != nil {
+				return fmt.Errorf("add address %s: %w", address, err)
+			}
+		}
+		for _, address := range config.Addresses {
+			if !config.Up {
+				break
+			}
+			if err := c.AwaitLocal(handle, link, address.Addr()); err != nil {
+				return fmt.Errorf("add address %s: %w", address, err)
+			}
+		}
 		return nil
-	}
-	for _, address := range config.Addresses {
-		if err := c.AwaitLocal(handle, link, address.Addr()); err != nil {
-			return fail(fmt.Errorf("add address %s: %w", address, err))
-		}
-	}
-	return nil
+	})
 }
 
 // SetUp sets a device up or down. A device that is down keeps its addresses and loses its routes.
 func (c Conn) SetUp(name string, up bool) error {
-	handle, err := c.Handle()
-	if err != nil {
-		return err
-	}
-	defer handle.Close()
-	set, state := handle.LinkSetDown, "down"
+	try, set := "set down ", (*netlink.Handle).LinkSetDown
 	if up {
-		set, state = handle.LinkSetUp, "up"
+		try, set = "set up ", (*netlink.Handle).LinkSetUp
 	}
-	link, err := handle.LinkByName(name)
-	if err == nil {
-		err = set(link)
-	}
-	if err != nil {
-		return fmt.Errorf("set device %q in network namespace %q %s: %w", name, c.ns.Name(), state, err)
-	}
-	return nil
+	return c.onDevice(try, name, set)
 }
 
 // DeviceAddress converts an address with its prefix length to the library's form. An IPv6 address skips duplicate
@@ -114,30 +92,24 @@ func DeviceAddress(address netip.Prefix) *netlink.Addr {
 }
 
 // RemoveAddresses removes addresses from a device. A device or an address that is not there is no error. Others in the same subnet stay.
-func (c Conn) RemoveAddresses(name string, addresses []netip.Prefix) (err error) {
-	handle, err := c.Handle()
-	if err != nil {
-		return err
-	}
-	defer handle.Close()
-	link, err := handle.LinkByName(name)
-	if errors.As(err, new(netlink.LinkNotFoundError)) {
+func (c Conn) RemoveAddresses(name string, addresses []netip.Prefix) error {
+	err := c.onDevice("remove addresses of ", name, func(handle *netlink.Handle, link netlink.Link) (err error) {
+		undo, err := c.keepSecondaries(name)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, undo()) }()
+		for _, address := range addresses {
+			if err := handle.AddrDel(link, DeviceAddress(address)); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
+				return fmt.Errorf("remove address %s: %w", address, err)
+			}
+		}
+		return nil
+	})
+	if errors.Is(err, noDevice{}) {
 		return nil
 	}
-	if err != nil {
-		return fmt.Errorf("device %q in network namespace %q: %w", name, c.ns.Name(), err)
-	}
-	undo, err := c.keepSecondaries(name)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, undo()) }()
-	for _, address := range addresses {
-		if err := handle.AddrDel(link, DeviceAddress(address)); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
-			return fmt.Errorf("remove address %s from device %q in network namespace %q: %w", address, name, c.ns.Name(), err)
-		}
-	}
-	return nil
+	return err
 }
 
 // keepSecondaries keeps the kernel from removing, with the first IPv4 address of a device in a subnet, the others there, until undo.

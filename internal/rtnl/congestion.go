@@ -17,17 +17,10 @@ func (c Conn) SetCongestion(name string) error {
 	if err := tryCongestion(name); err != nil {
 		return fmt.Errorf("congestion control %s: %w", name, err)
 	}
-	handle, err := c.Handle()
-	if err != nil {
-		return err
-	}
-	defer handle.Close()
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-		routes, err := Dump(func() ([]netlink.Route, error) {
-			return handle.RouteListFiltered(family, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
-		})
+		routes, err := dump(c, "routes", allRoutes(family))
 		if err != nil {
-			return fmt.Errorf("list routes in network namespace %q: %w", c.ns.Name(), err)
+			return err
 		}
 		for _, route := range routes {
 			local := route.Type == unix.RTN_LOCAL && family == netlink.FAMILY_V4
@@ -36,7 +29,7 @@ func (c Conn) SetCongestion(name string) error {
 			}
 			route.Congctl = name
 			route.Flags &^= unix.RTNH_F_DEAD | unix.RTNH_F_LINKDOWN // which the kernel tells, and takes from nobody
-			if err := handle.RouteChange(&route); err != nil {
+			if err := c.with(func(h *netlink.Handle) error { return h.RouteChange(&route) }); err != nil {
 				return fmt.Errorf("set congestion control %s of route %v in network namespace %q: %w", name, route, c.ns.Name(), err)
 			}
 		}

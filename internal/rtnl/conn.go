@@ -36,6 +36,61 @@ func (c Conn) FamilyHandle(family int) (handle *netlink.Handle, err error) {
 	return handle, nil
 }
 
+// with calls do with a handle in the namespace.
+func (c Conn) with(do func(*netlink.Handle) error) error {
+	handle, err := c.Handle()
+	if err != nil {
+		return err
+	}
+	defer handle.Close()
+	return do(handle)
+}
+
+// onDevice calls do with a handle and the device of a name. Errors begin with try, the device and the namespace, and match
+// fs.ErrNotExist if there is no such device.
+func (c Conn) onDevice(try, name string, do func(*netlink.Handle, netlink.Link) error) error {
+	return c.onLink(fmt.Sprintf("%sdevice %q", try, name), func(h *netlink.Handle) (netlink.Link, error) { return h.LinkByName(name) }, do)
+}
+
+// onLink calls do with a handle and the device that find returns.
+func (c Conn) onLink(what string, find func(*netlink.Handle) (netlink.Link, error), do func(*netlink.Handle, netlink.Link) error) error {
+	err := c.with(func(handle *netlink.Handle) error {
+		link, err := find(handle)
+		switch {
+		case errors.As(err, &netlink.LinkNotFoundError{}):
+			return noDevice{}
+		case err != nil:
+			return err
+		}
+		return do(handle, link)
+	})
+	if err != nil {
+		return fmt.Errorf("%s in network namespace %q: %w", what, c.ns.Name(), err)
+	}
+	return nil
+}
+
+// dump lists objects of the namespace. Its error names them.
+func dump[T any](c Conn, what string, list func(*netlink.Handle) ([]T, error)) (all []T, err error) {
+	err = c.with(func(handle *netlink.Handle) error {
+		if all, err = Dump(func() ([]T, error) { return list(handle) }); err != nil {
+			return fmt.Errorf("list %s in network namespace %q: %w", what, c.ns.Name(), err)
+		}
+		return nil
+	})
+	return all, err
+}
+
+// allAddresses lists the addresses of all devices of both families.
+func allAddresses(h *netlink.Handle) ([]netlink.Addr, error) { return h.AddrList(nil, unix.AF_UNSPEC) }
+
+// allRoutes lists the routes of all tables of a family.
+func allRoutes(family int) func(*netlink.Handle) ([]netlink.Route, error) {
+	return func(h *netlink.Handle) ([]netlink.Route, error) {
+		return h.RouteListFiltered(family, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
+	}
+}
+
 // Dump repeats list until the result is complete. The kernel marks a dump that changed meanwhile, and signals interrupt
 // one.
 func Dump[T any](list func() ([]T, error)) ([]T, error) {

@@ -49,18 +49,16 @@ type Device struct {
 
 // Devices lists the devices of the namespace, sorted by index.
 func (c Conn) Devices() ([]Device, error) {
-	handle, err := c.Handle()
-	if err != nil {
-		return nil, err
-	}
-	defer handle.Close()
-	links, err := Dump(handle.LinkList)
+	var devices []Device
+	err := c.with(func(handle *netlink.Handle) error {
+		links, err := Dump(handle.LinkList)
+		if err == nil {
+			devices, err = describe(handle, links...)
+		}
+		return err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("list devices in network namespace %q: %w", c.ns.Name(), err)
-	}
-	devices, err := c.describe(handle, links)
-	if err != nil {
-		return nil, err
 	}
 	slices.SortFunc(devices, func(a, b Device) int { return cmp.Compare(a.Index, b.Index) })
 	return devices, nil
@@ -75,31 +73,22 @@ func (noDevice) Error() string { return "no such device" }
 func (noDevice) Is(target error) bool { return target == fs.ErrNotExist }
 
 // Device returns the device with a name. The error matches fs.ErrNotExist if there is none.
-func (c Conn) Device(name string) (Device, error) {
-	handle, err := c.Handle()
-	if err != nil {
-		return Device{}, err
-	}
-	defer handle.Close()
-	link, err := handle.LinkByName(name)
-	if errors.As(err, &netlink.LinkNotFoundError{}) {
-		err = noDevice{}
-	}
-	if err != nil {
-		return Device{}, fmt.Errorf("device %q in network namespace %q: %w", name, c.ns.Name(), err)
-	}
-	devices, err := c.describe(handle, []netlink.Link{link})
-	if err != nil {
-		return Device{}, err
-	}
-	return devices[0], nil
+func (c Conn) Device(name string) (device Device, err error) {
+	err = c.onDevice("", name, func(handle *netlink.Handle, link netlink.Link) error {
+		devices, err := describe(handle, link)
+		if err == nil {
+			device = devices[0]
+		}
+		return err
+	})
+	return device, err
 }
 
 // describe converts links and adds their addresses.
-func (c Conn) describe(handle *netlink.Handle, links []netlink.Link) ([]Device, error) {
-	addrs, err := Dump(func() ([]netlink.Addr, error) { return handle.AddrList(nil, unix.AF_UNSPEC) })
+func describe(handle *netlink.Handle, links ...netlink.Link) ([]Device, error) {
+	addrs, err := Dump(func() ([]netlink.Addr, error) { return allAddresses(handle) })
 	if err != nil {
-		return nil, fmt.Errorf("list addresses in network namespace %q: %w", c.ns.Name(), err)
+		return nil, fmt.Errorf("list addresses: %w", err)
 	}
 	devices := make([]Device, 0, len(links))
 	for _, link := range links {
@@ -158,20 +147,13 @@ func Prefix(ipNet *net.IPNet) netip.Prefix {
 
 // DeviceByIndex returns the device with an index, without its addresses: the kernel can list addresses only for all
 // devices at once. The error matches fs.ErrNotExist if there is none.
-func (c Conn) DeviceByIndex(index int) (Device, error) {
-	handle, err := c.Handle()
-	if err != nil {
-		return Device{}, err
-	}
-	defer handle.Close()
-	link, err := handle.LinkByIndex(index)
-	if errors.As(err, &netlink.LinkNotFoundError{}) {
-		err = noDevice{}
-	}
-	if err != nil {
-		return Device{}, fmt.Errorf("device %d in network namespace %q: %w", index, c.ns.Name(), err)
-	}
-	return DescribeLink(link), nil
+func (c Conn) DeviceByIndex(index int) (device Device, err error) {
+	err = c.onLink(fmt.Sprintf("device %d", index), func(h *netlink.Handle) (netlink.Link, error) { return h.LinkByIndex(index) },
+		func(_ *netlink.Handle, link netlink.Link) error {
+			device = DescribeLink(link)
+			return nil
+		})
+	return device, err
 }
 
 // OnParentIn returns the name of the macvlan or ipvlan with an index, if its parent is in the namespace ns; empty if not, or if
@@ -184,12 +166,11 @@ func (c Conn) OnParentIn(ns *netns.Namespace, index int) (string, error) {
 	if err != nil || device.Kind != "macvlan" && device.Kind != "ipvlan" || device.PeerNSID < 0 {
 		return "", err
 	}
-	handle, err := c.Handle()
-	if err != nil {
-		return "", err
-	}
-	defer handle.Close()
-	id, err := handle.GetNetNsIdByFd(ns.FD())
+	id := -1
+	err = c.with(func(handle *netlink.Handle) (err error) {
+		id, err = handle.GetNetNsIdByFd(ns.FD())
+		return err
+	})
 	if err != nil || id != device.PeerNSID {
 		return "", err
 	}

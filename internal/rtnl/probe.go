@@ -14,27 +14,23 @@ import (
 // TryDevice creates a device of a kind and deletes it. The error matches errors.ErrUnsupported if the kernel lacks the
 // kind.
 func (c Conn) TryDevice(kind string) error {
-	handle, err := c.Handle()
-	if err != nil {
-		return err
-	}
-	defer handle.Close()
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = "probe-device"
-	var link netlink.Link
+	var link netlink.Link = &netlink.GenericLink{LinkAttrs: attrs, LinkType: kind}
 	switch kind {
 	case "vxlan":
 		link = &netlink.Vxlan{LinkAttrs: attrs, FlowBased: true}
 	case "geneve":
 		link = &netlink.Geneve{LinkAttrs: attrs, FlowBased: true}
-	default:
-		link = &netlink.GenericLink{LinkAttrs: attrs, LinkType: kind}
 	}
-	if err := handle.LinkAdd(link); err != nil {
+	err := c.with(func(handle *netlink.Handle) error {
+		if err := handle.LinkAdd(link); err != nil {
+			return err
+		}
+		return handle.LinkDel(link)
+	})
+	if err != nil {
 		return fmt.Errorf("create a %s device in network namespace %q: %w", kind, c.ns.Name(), err)
-	}
-	if err := handle.LinkDel(link); err != nil {
-		return fmt.Errorf("delete a %s device in network namespace %q: %w", kind, c.ns.Name(), err)
 	}
 	return nil
 }
@@ -42,32 +38,20 @@ func (c Conn) TryDevice(kind string) error {
 // TryQdisc adds a queueing discipline of a kind to the loopback device and deletes it. The error matches
 // errors.ErrUnsupported if the kernel lacks the kind.
 func (c Conn) TryQdisc(kind string) error {
-	handle, err := c.Handle()
-	if err != nil {
-		return err
-	}
-	defer handle.Close()
-	lo, err := handle.LinkByName("lo")
-	if err != nil {
-		return fmt.Errorf("find loopback device in network namespace %q: %w", c.ns.Name(), err)
-	}
-	attrs := netlink.QdiscAttrs{LinkIndex: lo.Attrs().Index, Parent: netlink.HANDLE_ROOT, Handle: netlink.MakeHandle(1, 0)}
-	var qdisc netlink.Qdisc
-	switch kind {
-	case "netem":
-		qdisc = netlink.NewNetem(attrs, netlink.NetemQdiscAttrs{})
-	case "tbf": // it takes no defaults
-		qdisc = &netlink.Tbf{QdiscAttrs: attrs, Rate: 1e6, Limit: 1e6, Buffer: 1e6}
-	default:
-		qdisc = &netlink.GenericQdisc{QdiscAttrs: attrs, QdiscType: kind}
-	}
-	if err := handle.QdiscAdd(qdisc); err != nil {
-		return fmt.Errorf("add a %s queue in network namespace %q: %w", kind, c.ns.Name(), AsUnsupported(err))
-	}
-	if err := handle.QdiscDel(qdisc); err != nil {
-		return fmt.Errorf("delete a %s queue in network namespace %q: %w", kind, c.ns.Name(), err)
-	}
-	return nil
+	return c.onDevice("add a "+kind+" queue to ", "lo", func(handle *netlink.Handle, lo netlink.Link) error {
+		attrs := netlink.QdiscAttrs{LinkIndex: lo.Attrs().Index, Parent: netlink.HANDLE_ROOT, Handle: netlink.MakeHandle(1, 0)}
+		var qdisc netlink.Qdisc = &netlink.GenericQdisc{QdiscAttrs: attrs, QdiscType: kind}
+		switch kind {
+		case "netem":
+			qdisc = netlink.NewNetem(attrs, netlink.NetemQdiscAttrs{})
+		case "tbf": // it takes no defaults
+			qdisc = &netlink.Tbf{QdiscAttrs: attrs, Rate: 1e6, Limit: 1e6, Buffer: 1e6}
+		}
+		if err := handle.QdiscAdd(qdisc); err != nil {
+			return AsUnsupported(err)
+		}
+		return handle.QdiscDel(qdisc)
+	})
 }
 
 // TryGenericFamily looks up a generic netlink family, such as "ovs_datapath" of Open vSwitch. The kernel loads its

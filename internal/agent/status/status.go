@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package status is what an agent tells of its work: what there is to be, what is installed, and why they differ.
+// Package status is what an agent reports of its work: to its socket, to probes, as metrics.
 package status
 
 import (
@@ -52,10 +52,12 @@ func (r Report) Well() bool {
 	return r.Unread == "" && r.Synced && r.Sync.Error == "" && r.Nodes.Error == "" && !slices.ContainsFunc(r.Kinds, func(c Count) bool { return c.Wrong > 0 })
 }
 
-// Rounds tell how rounds of writing went. Durations are in seconds.
+// Rounds tell how rounds of writing went. Times are zero where there was none, and durations are in seconds.
 type Rounds struct {
-	First   time.Time `json:"first,omitzero"`
-	Last    time.Time `json:"last,omitzero"`
+	// First and Last are the ends of rounds that succeeded.
+	First time.Time `json:"first,omitzero"`
+	Last  time.Time `json:"last,omitzero"`
+	// Waiting is since when a change waits to be written, or what failed to be written again.
 	Waiting time.Time `json:"waitingSince,omitzero"`
 	Running time.Time `json:"runningSince,omitzero"`
 	Number  int       `json:"number"`

@@ -26,7 +26,7 @@ import (
 	"mustang/internal/cni"
 	"mustang/internal/datapath"
 	"mustang/internal/netns"
-	"mustang/internal/rtnl/unlink"
+	"mustang/internal/rtnl"
 	"mustang/internal/version"
 )
 
@@ -101,7 +101,7 @@ func Listen(o Options) (_ *Server, err error) {
 	}
 	s.Socket, s.Version = cmp.Or(o.Socket, DefaultSocket), cmp.Or(o.Version, version.Program())
 	if s.Plugin.DeleteDevice == nil {
-		s.Plugin.DeleteDevice = unlink.Device
+		s.Plugin.DeleteDevice = rtnl.DeleteInChild
 	}
 	if s.Plugin.Shared == nil {
 		s.Plugin.Shared = &datapath.Shared{}

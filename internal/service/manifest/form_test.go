@@ -146,7 +146,7 @@ var badForm = []struct {
 	{`{"schema": 1, "services": [], "services": []}`, "services: duplicate", false},
 	{`{"schema": 1, "services": [`, "document 1: services", false},
 	{"schema: 1\nservices: [", "document 1: yaml: ", false},
-	{"schema: 1\nschema: 1\nservices: []", "already defined", false},
+	{"schema: 1\nschema: 1\nservices: []", "is there already", false},
 	{"schema: 1\nservices: []\n---\nschema: 1\nservices: 7", "document 2: services: want a list, got a number", true},
 	{`{"schema": 1, "services": [{"backends": []}]}`, "services[0] : service: missing", true},
 	{`{"schema": 1, "services": [{"service": "10.96.0.1:80"}]}`, "services[0] 10.96.0.1:80: backends: missing", true},

@@ -20,8 +20,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"mustang/cmd/mustang/internal/cli"
-	"mustang/internal/agent/control"
-	"mustang/internal/agent/healthz"
+	"mustang/internal/agent/status"
 	"mustang/internal/cni"
 	"mustang/internal/cni/install"
 	"mustang/internal/cni/record"
@@ -107,7 +106,7 @@ func (o cleanup) untilDone(ctx context.Context, ns *netns.Namespace) error {
 	var done atomic.Bool
 	all, ctx := errgroup.WithContext(ctx)
 	if o.healthz != "" {
-		all.Go(func() error { return healthz.Serve(ctx, o.healthz, probes(&done)) })
+		all.Go(func() error { return status.Serve(ctx, o.healthz, probes(&done)) })
 	}
 	all.Go(func() error {
 		said := ""
@@ -146,8 +145,8 @@ func probes(done *atomic.Bool) http.Handler {
 
 // run removes what there is to remove of the node in a namespace, once.
 func (o cleanup) run(ctx context.Context, ns *netns.Namespace) error {
-	var none *control.NoAgentError
-	if _, err := control.Get(ctx, o.dir, "/metrics", 16<<20); !errors.As(err, &none) {
+	var none *status.NoAgentError
+	if _, err := status.Ask(ctx, o.dir, "/metrics", 16<<20); !errors.As(err, &none) {
 		return fmt.Errorf("an agent runs, and would make it anew: end it first (its socket is in %s)", o.dir)
 	}
 	network := func() error { return nodenet.New(nodenet.Options{Host: ns}).Remove() }

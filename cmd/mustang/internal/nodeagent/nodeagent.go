@@ -17,7 +17,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"mustang/cmd/mustang/internal/cli"
-	"mustang/internal/agent/control"
 	"mustang/internal/agent/status"
 )
 
@@ -32,7 +31,7 @@ const namesWait = 10 * time.Second
 
 // AddRunDir adds the flag of the directory of an agent's sockets.
 func AddRunDir(flags *pflag.FlagSet, to *string) {
-	flags.StringVar(to, "run-dir", control.DefaultDir, "`directory` of the agent's sockets, which root alone can use")
+	flags.StringVar(to, "run-dir", status.DefaultDir, "`directory` of the agent's sockets, which root alone can use")
 }
 
 // Handler answers at the agent's socket: /status and /metrics.
@@ -107,7 +106,7 @@ type asking struct {
 
 // ask returns what the agent answers whose socket is in a directory.
 func ask(ctx context.Context, dir string, q status.Query) (r status.Report, err error) {
-	answer, err := control.Get(ctx, dir, q.Path(), maxStatus)
+	answer, err := status.Ask(ctx, dir, q.Path(), maxStatus)
 	if err != nil {
 		return r, err
 	}

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mustang/cmd/mustang/internal/cli"
-	"mustang/internal/agent/control"
+	"mustang/internal/agent/status"
 	"mustang/internal/cni"
 	"mustang/internal/netns"
 	"mustang/internal/rtnl"
@@ -62,7 +62,7 @@ func (d dump) node(ctx context.Context, a *archive) (of string, err error) {
 		}},
 		item{Name: "pins.txt", Collect: func(_ context.Context, to io.Writer) error { return tree(to, d.BPFRoot) }},
 		item{Name: "metrics.txt", Collect: func(ctx context.Context, to io.Writer) error {
-			text, err := control.Get(ctx, d.runDir, "/metrics", 16<<20)
+			text, err := status.Ask(ctx, d.runDir, "/metrics", 16<<20)
 			_, _ = to.Write(text) // of a buffer
 			return err
 		}},

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package unlink deletes network devices without waiting for RCU grace periods. It is for
-// processes that live for milliseconds (docs/adr/0013).
-package unlink
+package rtnl
 
 import (
 	"errors"
@@ -16,17 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/netns"
-	"mustang/internal/rtnl"
 )
 
-// Pauses between two checks whether the device exists. Each is half as long again as the
-// one before, up to maxPause.
-const (
-	minPause = 30 * time.Microsecond
-	maxPause = 2 * time.Millisecond
-)
-
-// Device deletes a device of a namespace by its index, with its peer if it has one. It
+// DeleteInChild deletes a device of a namespace by its index, with its peer if it has one. It
 // returns when the names, addresses and routes of both are free. It is no error if the
 // device does not exist.
 //
@@ -35,30 +25,30 @@ const (
 // No signal interrupts the wait, and a process cannot exit before its threads. So a child
 // process sends the request. The child shares the memory of its parent and nothing else,
 // makes two kinds of system calls, and exits after the wait, even if its parent has
-// exited before.
-func Device(ns *netns.Namespace, index int) error {
-	handle, err := rtnl.In(ns).Handle()
+// exited before. It is for processes that live for milliseconds (docs/adr/0013).
+func DeleteInChild(ns *netns.Namespace, index int) error {
+	handle, err := In(ns).Handle()
 	if err != nil {
 		return err
 	}
 	defer handle.Close()
 	child, err := deleteInChild(ns, index)
 	if err != nil { // unsupported processor, or too many processes
-		return rtnl.DeleteLink(handle, index)
+		return DeleteLink(handle, index)
 	}
 	exited := make(chan struct{})
 	go func() {
 		child.wait()
 		close(exited)
 	}()
-	for pause := minPause; ; pause = min(pause*3/2, maxPause) {
+	for pause := firstPoll; ; pause = min(pause*3/2, lastPoll) {
 		_, err := handle.LinkByIndex(index)
 		if errors.As(err, &netlink.LinkNotFoundError{}) {
 			return nil
 		}
 		select {
 		case <-exited: // the kernel has answered: the device is gone, or a second request returns the error
-			return rtnl.DeleteLink(handle, index)
+			return DeleteLink(handle, index)
 		case <-time.After(pause):
 		}
 	}

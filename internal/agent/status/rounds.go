@@ -1,24 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package healthz
+package status
 
 import "time"
-
-// Rounds is how the rounds of an agent went. Times are zero where there was none.
-type Rounds struct {
-	// Began is when the first one that succeeded ended, and Last when the last such one did.
-	Began, Last time.Time
-	// Number of them, and Failed among them.
-	Number, Failed int
-	// Took is how long the last one took, Longest the longest, and Total all of them.
-	Took, Longest, Total time.Duration
-	// Error is why the last one failed; empty if it did not.
-	Error string
-	// Waiting is since when a change waits to be written, or what failed to be written again.
-	Waiting time.Time
-	// Running is since when a round runs.
-	Running time.Time
-}
 
 // changes are those that have come and are not in the tables yet.
 type changes struct {
@@ -40,7 +24,8 @@ func (c changes) plus(d changes) changes {
 // add notes the end of a round.
 func (r *Rounds) add(took time.Duration, err error) {
 	r.Number++
-	r.Took, r.Longest, r.Total, r.Error = took, max(r.Longest, took), r.Total+took, ""
+	r.Took, r.Error = took.Seconds(), ""
+	r.Longest, r.Mean = max(r.Longest, r.Took), r.Mean+(r.Took-r.Mean)/float64(r.Number)
 	if err != nil {
 		r.Failed++
 		r.Error = err.Error()
@@ -49,13 +34,13 @@ func (r *Rounds) add(took time.Duration, err error) {
 
 // succeeded notes when what there was to do was done.
 func (r *Rounds) succeeded(now time.Time) {
-	if r.Last = now; r.Began.IsZero() {
-		r.Began = now
+	if r.Last = now; r.First.IsZero() {
+		r.First = now
 	}
 }
 
 // Queued notes that a change waits to be written.
-func (s *State) Queued() {
+func (s *Tracker) Queued() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.now()
@@ -69,13 +54,13 @@ func (s *State) Queued() {
 }
 
 // ServiceChanged notes a change of a Service that waits to be written.
-func (s *State) ServiceChanged() {
+func (s *Tracker) ServiceChanged() {
 	s.metrics.servicesTotal.Inc()
 	s.change(changes{services: 1})
 }
 
 // EndpointsChanged notes a change of an EndpointSlice that waits to be written, and when what it tells of happened; zero: unknown.
-func (s *State) EndpointsChanged(triggered time.Time) {
+func (s *Tracker) EndpointsChanged(triggered time.Time) {
 	s.metrics.endpointsTotal.Inc()
 	c := changes{endpoints: 1}
 	if !triggered.IsZero() {
@@ -84,20 +69,20 @@ func (s *State) EndpointsChanged(triggered time.Time) {
 	s.change(c)
 }
 
-func (s *State) change(c changes) {
+func (s *Tracker) change(c changes) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.pending = s.pending.plus(c)
 	s.setPending()
 }
 
-func (s *State) setPending() {
+func (s *Tracker) setPending() {
 	s.metrics.servicesPending.Set(float64(s.pending.services + s.taken.services))
 	s.metrics.endpointsPending.Set(float64(s.pending.endpoints + s.taken.endpoints))
 }
 
 // Begin notes that a round takes all changes that wait.
-func (s *State) Begin() {
+func (s *Tracker) Begin() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.taken, s.pending = s.taken.plus(s.pending), changes{}
@@ -108,7 +93,7 @@ func (s *State) Begin() {
 }
 
 // Step notes that a round goes on: /livez fails if nothing is heard of one for long.
-func (s *State) Step() {
+func (s *Tracker) Step() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.writing.IsZero() {
@@ -118,7 +103,7 @@ func (s *State) Step() {
 
 // Written notes the end of a round that began some time ago. full is whether it compared all; err is why changes still wait: until a
 // round has compared all, and written it.
-func (s *State) Written(since time.Duration, full bool, err error) {
+func (s *Tracker) Written(since time.Duration, full bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	kind := s.metrics.partial
@@ -142,7 +127,7 @@ func (s *State) Written(since time.Duration, full bool, err error) {
 		s.rounds.Error = before
 		return
 	}
-	if !full && s.rounds.Began.IsZero() {
+	if !full && s.rounds.First.IsZero() {
 		return // not all has been written yet
 	}
 	now := s.now()
@@ -157,7 +142,7 @@ func (s *State) Written(since time.Duration, full bool, err error) {
 }
 
 // Joined notes the end of a round that joins the node with others.
-func (s *State) Joined(since time.Duration, err error) {
+func (s *Tracker) Joined(since time.Duration, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.metrics.joining.Observe(since.Seconds())
@@ -171,7 +156,7 @@ func (s *State) Joined(since time.Duration, err error) {
 }
 
 // Verb notes that the agent has done a verb of the CNI plugin. failed is that the plugin prints an error.
-func (s *State) Verb(verb string, took time.Duration, failed bool) {
+func (s *Tracker) Verb(verb string, took time.Duration, failed bool) {
 	result := "done"
 	if failed {
 		result = "failed"
@@ -180,7 +165,7 @@ func (s *State) Verb(verb string, took time.Duration, failed bool) {
 }
 
 // Rounds returns how the rounds went that write services and policies, and those that join nodes.
-func (s *State) Rounds() (services, nodes Rounds) {
+func (s *Tracker) Rounds() (services, nodes Rounds) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	services, nodes = s.rounds, s.nodes

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package control
+package status
 
 import (
 	"context"
@@ -24,7 +24,7 @@ func serve(t *testing.T, dir string) (stop func() error) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
-		done <- Serve(ctx, dir, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		done <- ServeSocket(ctx, dir, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Path != "/ask" {
 				http.Error(w, "no such question", http.StatusNotFound)
 				return
@@ -33,7 +33,7 @@ func serve(t *testing.T, dir string) (stop func() error) {
 		}))
 	}()
 	testkit.Eventually(t, 10*time.Second, func() error {
-		_, err := Get(t.Context(), dir, "/ask", 9)
+		_, err := Ask(t.Context(), dir, "/ask", 9)
 		return err
 	})
 	return func() error { cancel(); return <-done }
@@ -44,7 +44,7 @@ func TestClaim(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	stop := serve(t, dir)
 	var other *RunningError
-	if _, err := Claim(t.Context(), dir); !errors.As(err, &other) || *other != (RunningError{os.Getpid(), filepath.Join(dir, Name)}) {
+	if _, err := Claim(t.Context(), dir); !errors.As(err, &other) || *other != (RunningError{os.Getpid(), filepath.Join(dir, SocketName)}) {
 		t.Errorf("beside an agent: %v", err)
 	}
 	if err := stop(); err != nil {
@@ -64,7 +64,7 @@ func TestClaim(t *testing.T) {
 		t.Fatalf("after one that ends: %v", err)
 	}
 	second.Unlock()
-	hung, err := net.Listen("unix", filepath.Join(dir, Name)) // it takes connections, and answers none
+	hung, err := net.Listen("unix", filepath.Join(dir, SocketName)) // it takes connections, and answers none
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,9 +82,9 @@ func TestClaim(t *testing.T) {
 // TestServe answers root alone, refuses a second agent, replaces the socket of a dead one, and leaves nothing.
 func TestServe(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
-	path := filepath.Join(dir, Name)
+	path := filepath.Join(dir, SocketName)
 	var none *NoAgentError
-	if _, err := Get(t.Context(), dir, "/ask", 9); !errors.As(err, &none) || !strings.Contains(err.Error(), path) {
+	if _, err := Ask(t.Context(), dir, "/ask", 9); !errors.As(err, &none) || !strings.Contains(err.Error(), path) {
 		t.Errorf("without an agent: %v", err)
 	}
 	stop := serve(t, dir)
@@ -93,13 +93,13 @@ func TestServe(t *testing.T) {
 			t.Errorf("%s has %v, %v, want %v", file, info.Mode(), err, want)
 		}
 	}
-	if _, err := Get(t.Context(), dir, "/ask", 8); err == nil || !strings.Contains(err.Error(), "more than 8 bytes") {
+	if _, err := Ask(t.Context(), dir, "/ask", 8); err == nil || !strings.Contains(err.Error(), "more than 8 bytes") {
 		t.Errorf("a long answer: %v", err)
 	}
-	if _, err := Get(t.Context(), dir, "/other", 99); err == nil || !strings.Contains(err.Error(), "no such question") {
+	if _, err := Ask(t.Context(), dir, "/other", 99); err == nil || !strings.Contains(err.Error(), "no such question") {
 		t.Errorf("an error: %v", err)
 	}
-	if err := Serve(t.Context(), dir, nil); err == nil || !strings.Contains(err.Error(), "another agent") {
+	if err := ServeSocket(t.Context(), dir, nil); err == nil || !strings.Contains(err.Error(), "another agent") {
 		t.Errorf("a second agent: %v", err)
 	}
 	if err := stop(); err != nil {
@@ -114,7 +114,7 @@ func TestServe(t *testing.T) {
 	}
 	dead.(*net.UnixListener).SetUnlinkOnClose(false)
 	_ = dead.Close()
-	if _, err := Get(t.Context(), dir, "/ask", 9); !errors.As(err, &none) {
+	if _, err := Ask(t.Context(), dir, "/ask", 9); !errors.As(err, &none) {
 		t.Errorf("a dead agent: %v", err)
 	}
 	if err := os.Mkdir(filepath.Join(dir, ".agent-1234"), 0o700); err != nil { // of one that was killed

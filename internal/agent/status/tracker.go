@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package healthz answers probes of an agent and of load balancers that ask for its node, and has the agent's metrics: at the paths,
-// and by the names, of kube-proxy (KEP-3836 for /healthz and /livez).
-package healthz
+package status
 
 import (
 	"context"
@@ -24,15 +22,16 @@ import (
 	"mustang/internal/version"
 )
 
-// timeout is how long a change may wait until it is written, and how long a round may take: twice the period in which kube-proxy
+// lateAfter is how long a change may wait until it is written, and how long a round may take: twice the period in which kube-proxy
 // compares all.
-const timeout = time.Minute
+const lateAfter = time.Minute
 
 // requestTimeout bounds a request: probes are short.
 const requestTimeout = 5 * time.Second
 
-// State is how an agent does. Its methods may be called from any goroutine.
-type State struct {
+// Tracker follows the work of an agent, and answers probes of it and of load balancers that ask for its node: at the paths,
+// and with the metrics, of kube-proxy (KEP-3836 for /healthz and /livez). Its methods may be called from any goroutine.
+type Tracker struct {
 	registry *prometheus.Registry
 	metrics  metrics
 	now      func() time.Time
@@ -51,9 +50,9 @@ type State struct {
 	pending, taken changes
 }
 
-// New returns the state of an agent that has written nothing yet.
-func New() *State {
-	s := &State{registry: prometheus.NewRegistry(), metrics: newMetrics(), now: time.Now, degraded: map[string]string{}}
+// NewTracker returns the tracker of an agent that has written nothing yet.
+func NewTracker() *Tracker {
+	s := &Tracker{registry: prometheus.NewRegistry(), metrics: newMetrics(), now: time.Now, degraded: map[string]string{}}
 	s.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	s.registry.MustRegister(s.metrics.all()...)
 	s.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
@@ -63,22 +62,22 @@ func New() *State {
 }
 
 // Tell adds metrics to those of the agent.
-func (s *State) Tell(of prometheus.Collector) { s.registry.MustRegister(of) }
+func (s *Tracker) Tell(of prometheus.Collector) { s.registry.MustRegister(of) }
 
 // Services notes how many services and backends there are to be.
-func (s *State) Services(services, backends int) {
+func (s *Tracker) Services(services, backends int) {
 	s.metrics.services.Set(float64(services))
 	s.metrics.backends.Set(float64(backends))
 }
 
 // NoLocalEndpoints notes of how many services the internal or the external traffic policy is Local while no backend on this node serves.
-func (s *State) NoLocalEndpoints(internal, external int) {
+func (s *Tracker) NoLocalEndpoints(internal, external int) {
 	s.metrics.noLocal.WithLabelValues("internal").Set(float64(internal))
 	s.metrics.noLocal.WithLabelValues("external").Set(float64(external))
 }
 
 // Refused notes how many objects of each kind do not have in force all that they ask for.
-func (s *State) Refused(of map[string]int) {
+func (s *Tracker) Refused(of map[string]int) {
 	s.metrics.refused.Reset()
 	for kind, n := range of {
 		s.metrics.refused.WithLabelValues(kind).Set(float64(n))
@@ -86,14 +85,14 @@ func (s *State) Refused(of map[string]int) {
 }
 
 // SetLeaving notes whether the node is about to go: /healthz fails then, so that load balancers take it out, and /livez does not.
-func (s *State) SetLeaving(leaving bool) {
+func (s *Tracker) SetLeaving(leaving bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.leaving = leaving
 }
 
 // SetUnread notes why the cluster cannot be read; nil: it can.
-func (s *State) SetUnread(err error) {
+func (s *Tracker) SetUnread(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.unread = ""
@@ -105,14 +104,14 @@ func (s *State) SetUnread(err error) {
 }
 
 // Unread returns why the cluster cannot be read; empty: it can.
-func (s *State) Unread() string {
+func (s *Tracker) Unread() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.unread
 }
 
 // SetDegraded notes why the node keeps an earlier state of some of its services or policies, as where a map is full; empty: it does not.
-func (s *State) SetDegraded(of, why string) {
+func (s *Tracker) SetDegraded(of, why string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.degraded[of] = why; why == "" {
@@ -122,7 +121,7 @@ func (s *State) SetDegraded(of, why string) {
 }
 
 // Degraded returns a line for each cause.
-func (s *State) Degraded() (lines []string) {
+func (s *Tracker) Degraded() (lines []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, of := range slices.Sorted(maps.Keys(s.degraded)) {
@@ -134,7 +133,7 @@ func (s *State) Degraded() (lines []string) {
 func seconds(t time.Time) float64 { return float64(t.UnixNano()) / 1e9 }
 
 // Metrics returns what answers at /metrics.
-func (s *State) Metrics() http.Handler {
+func (s *Tracker) Metrics() http.Handler {
 	mux := http.NewServeMux()
 	options := promhttp.HandlerOpts{
 		ErrorHandling: promhttp.ContinueOnError, // tables that cannot be read do not hide the agent itself
@@ -148,7 +147,7 @@ func (s *State) Metrics() http.Handler {
 
 // Probes returns what answers at /healthz; /livez, which tells whether rounds end, however they do: a new process would meet the same
 // errors; and /readyz, which tells whether all has been written once.
-func (s *State) Probes() http.Handler {
+func (s *Tracker) Probes() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, r *http.Request) { s.answer(w, r, true, false) })
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, r *http.Request) { s.answer(w, r, false, false) })
@@ -157,14 +156,14 @@ func (s *State) Probes() http.Handler {
 }
 
 // answer answers as kube-proxy does. The time of the last update is now as long as nothing waits.
-func (s *State) answer(w http.ResponseWriter, r *http.Request, ofNode, first bool) {
+func (s *Tracker) answer(w http.ResponseWriter, r *http.Request, ofNode, first bool) {
 	s.mu.Lock()
 	now := s.now()
 	since := s.writing
 	if ofNode || first {
 		since = s.waiting
 	}
-	updated, healthy := s.rounds.Last, since.IsZero() || now.Sub(since) < timeout
+	updated, healthy := s.rounds.Last, since.IsZero() || now.Sub(since) < lateAfter
 	if s.waiting.IsZero() {
 		updated = now
 	}
@@ -211,7 +210,7 @@ func Serve(ctx context.Context, address string, handler http.Handler) error {
 // ServeAt is as Serve, at a listener, which it closes.
 func ServeAt(ctx context.Context, listener net.Listener, handler http.Handler) error {
 	server := &http.Server{
-		Handler: handler, ReadTimeout: requestTimeout, WriteTimeout: requestTimeout, IdleTimeout: timeout,
+		Handler: handler, ReadTimeout: requestTimeout, WriteTimeout: requestTimeout, IdleTimeout: lateAfter,
 		MaxHeaderBytes: 1 << 13,
 	}
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })

@@ -2,7 +2,7 @@
 
 //go:build amd64 || arm64
 
-package unlink
+package rtnl
 
 import "unsafe"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package healthz
+package status
 
 import (
 	"errors"
@@ -13,7 +13,7 @@ import (
 )
 
 // has checks that metrics have some lines.
-func has(t *testing.T, s *State, what string, lines ...string) {
+func has(t *testing.T, s *Tracker, what string, lines ...string) {
 	t.Helper()
 	_, body := ask(s.Metrics(), "/metrics")
 	for _, line := range lines {
@@ -25,7 +25,7 @@ func has(t *testing.T, s *State, what string, lines ...string) {
 
 // TestPending has changes wait, fail with those that come meanwhile, and be written.
 func TestPending(t *testing.T) {
-	s := New()
+	s := NewTracker()
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	s.now = func() time.Time { return now }
 	const endpoints, services = "kubeproxy_sync_proxy_rules_endpoint_changes_", "kubeproxy_sync_proxy_rules_service_changes_"
@@ -53,7 +53,7 @@ func TestPending(t *testing.T) {
 	s.Verb("ADD", time.Second, true)
 	has(t, s, "attached", `mustang_agent_cni_duration_seconds_count{result="done",verb="ADD"} 1`, `mustang_agent_cni_duration_seconds_sum{result="failed",verb="ADD"} 1`)
 	rounds, nodes := s.Rounds()
-	want := Rounds{Began: now, Last: now, Number: 2, Failed: 1, Took: 3 * time.Second, Longest: 3 * time.Second, Total: 4 * time.Second}
+	want := Rounds{First: now, Last: now, Number: 2, Failed: 1, Took: 3, Longest: 3, Mean: 2}
 	if rounds != want || nodes.Number != 2 || nodes.Failed != 1 || nodes.Error != "" {
 		t.Errorf("rounds %+v, want %+v; of nodes %+v", rounds, want, nodes)
 	}
@@ -61,21 +61,21 @@ func TestPending(t *testing.T) {
 
 // TestReadyOnceAllIsWritten is not ready after rounds that have written some services.
 func TestReadyOnceAllIsWritten(t *testing.T) {
-	s := New()
+	s := NewTracker()
 	for i, full := range []bool{false, false, true, false} {
 		s.Queued()
 		s.Begin()
 		s.Written(time.Second, full, nil)
 		code, _ := ask(s.Probes(), "/readyz")
-		if rounds, _ := s.Rounds(); rounds.Began.IsZero() != (i < 2) || (code == 200) != (i >= 2) {
-			t.Errorf("after round %d it began at %s, and /readyz has the status %d", i, rounds.Began, code)
+		if rounds, _ := s.Rounds(); rounds.First.IsZero() != (i < 2) || (code == 200) != (i >= 2) {
+			t.Errorf("after round %d it began at %s, and /readyz has the status %d", i, rounds.First, code)
 		}
 	}
 }
 
 // TestDocumented compares the names of metrics with those that the documentation has.
 func TestDocumented(t *testing.T) {
-	s := New()
+	s := NewTracker()
 	for _, path := range []string{"/healthz", "/livez"} { // counters by label come with their first answer
 		ask(s.Probes(), path)
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package healthz
+package status
 
 import (
 	"errors"
@@ -31,7 +31,7 @@ func (s *slow) Collect(chan<- prometheus.Metric) {
 // TestMetricsFlood asks for metrics from many clients at once, as pods can where the address is not of the loopback device: tables are
 // walked for two at a time, and the others are refused.
 func TestMetricsFlood(t *testing.T) {
-	s, table := New(), &slow{}
+	s, table := NewTracker(), &slow{}
 	s.Tell(table)
 	handler := s.Metrics()
 	var all sync.WaitGroup
@@ -62,7 +62,7 @@ func (broken) Collect(to chan<- prometheus.Metric) {
 
 // TestMetricsOfBrokenTable expects the agent's own metrics, and a count of failures, where a table cannot be read.
 func TestMetricsOfBrokenTable(t *testing.T) {
-	s := New()
+	s := NewTracker()
 	s.Tell(broken{})
 	handler := s.Metrics()
 	ask(handler, "/metrics")

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package control is the socket by which commands of root on a node ask its agent.
-package control
+package status
 
 import (
 	"cmp"
@@ -22,10 +21,10 @@ import (
 	"mustang/internal/lock"
 )
 
-// DefaultDir is the directory of an agent's sockets, and Name the file name of this one.
+// DefaultDir is the directory of an agent's sockets, and SocketName the file name of this one.
 const (
 	DefaultDir = "/run/mustang"
-	Name       = "agent.sock"
+	SocketName = "agent.sock"
 )
 
 // timeout bounds a request. An answer can wait for a round of the agent, and that for a lock.
@@ -65,12 +64,12 @@ func Claim(ctx context.Context, dir string) (*lock.Lock, error) {
 func running(ctx context.Context, dir string) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	answer, err := Get(ctx, dir, "/process", 64)
+	answer, err := Ask(ctx, dir, "/process", 64)
 	if err != nil {
 		return nil
 	}
 	pid, _ := strconv.Atoi(string(answer)) // 0 if it says none
-	return &RunningError{pid, filepath.Join(dir, Name)}
+	return &RunningError{pid, filepath.Join(dir, SocketName)}
 }
 
 // NoAgentError says that no agent answers.
@@ -100,8 +99,8 @@ func sweep(dir string) error {
 // Serve answers requests at the socket of a directory, which is root's alone, until the context ends; at /process with the number of
 // its process. It replaces a socket that nobody
 // answers at. Errors: that another agent answers there, and those of the file system.
-func Serve(ctx context.Context, dir string, handler http.Handler) error {
-	path := filepath.Join(dir, Name)
+func ServeSocket(ctx context.Context, dir string, handler http.Handler) error {
+	path := filepath.Join(dir, SocketName)
 	if conn, err := net.DialTimeout("unix", path, time.Second); err == nil {
 		_ = conn.Close()
 		return fmt.Errorf("listen at %s: another agent answers there", path)
@@ -117,7 +116,7 @@ func Serve(ctx context.Context, dir string, handler http.Handler) error {
 		return fmt.Errorf("listen at %s: %w", path, err)
 	}
 	defer os.RemoveAll(own)
-	at := filepath.Join(own, Name)
+	at := filepath.Join(own, SocketName)
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "unix", at)
 	if err != nil {
 		return err
@@ -158,8 +157,8 @@ func publish(at, path string) (fs.FileInfo, error) {
 
 // Get asks the agent whose socket is in a directory, "/status?kind=service", and returns at most limit bytes of the answer. Errors:
 // *[NoAgentError]; what the agent says; that the answer is longer.
-func Get(ctx context.Context, dir, request string, limit int64) ([]byte, error) {
-	path := filepath.Join(dir, Name)
+func Ask(ctx context.Context, dir, request string, limit int64) ([]byte, error) {
+	path := filepath.Join(dir, SocketName)
 	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", path)
 	}}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package healthz
+package status
 
 import (
 	"context"
@@ -23,7 +23,7 @@ func ask(of http.Handler, path string) (int, string) {
 
 // TestAnswers has changes wait, fail and be written, and a node that is about to go.
 func TestAnswers(t *testing.T) {
-	s := New()
+	s := NewTracker()
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	s.now = func() time.Time { return now }
 	wants := func(what string, healthz, livez, readyz int) {
@@ -37,26 +37,26 @@ func TestAnswers(t *testing.T) {
 	const ok, bad = http.StatusOK, http.StatusServiceUnavailable
 	wants("begin", ok, ok, bad)
 	s.Queued()
-	now = now.Add(timeout - time.Second)
+	now = now.Add(lateAfter - time.Second)
 	wants("a change waits", ok, ok, bad)
 	s.Queued()
 	now = now.Add(time.Second)
 	wants("it waits too long, as the cluster is read", bad, ok, bad)
 	s.Begin()
-	now = now.Add(timeout)
+	now = now.Add(lateAfter)
 	wants("a round does not end", bad, bad, bad)
 	s.Step()
 	wants("a round goes on", bad, ok, bad)
 	s.Written(time.Second, true, nil)
 	wants("written", ok, ok, ok)
 	s.Written(time.Second, false, errors.New("no"))
-	now = now.Add(timeout)
+	now = now.Add(lateAfter)
 	wants("failed", bad, ok, bad)
 	s.Written(time.Second, false, nil)
 	wants("others were written", bad, ok, bad)
 	s.Written(time.Second, true, nil)
 	s.Queued()
-	now = now.Add(timeout)
+	now = now.Add(lateAfter)
 	wants("no round begins", bad, bad, bad)
 	s.Begin()
 	s.Written(time.Second, true, nil)
@@ -80,7 +80,7 @@ func TestAnswers(t *testing.T) {
 
 // TestUnread tells that the cluster cannot be read by a metric.
 func TestUnread(t *testing.T) {
-	s := New()
+	s := NewTracker()
 	for _, test := range []struct {
 		err  error
 		want string
@@ -93,16 +93,16 @@ func TestUnread(t *testing.T) {
 }
 
 // TestServe answers at a port until the context ends, and not at one that is taken.
-func TestServe(t *testing.T) {
+func TestServeUntilContextEnds(t *testing.T) {
 	taken := httptest.NewServer(http.NotFoundHandler())
 	address := taken.Listener.Addr().String()
-	if err := Serve(t.Context(), address, New().Probes()); err == nil {
+	if err := Serve(t.Context(), address, NewTracker().Probes()); err == nil {
 		t.Error("no error at a port that is taken")
 	}
 	taken.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
-	go func() { done <- Serve(ctx, address, New().Probes()) }()
+	go func() { done <- Serve(ctx, address, NewTracker().Probes()) }()
 	testkit.Eventually(t, 10*time.Second, func() error {
 		answer, err := http.Get("http://" + address + "/livez")
 		if err != nil {

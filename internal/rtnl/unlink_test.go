@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package unlink
+package rtnl_test
 
 import (
 	"errors"
@@ -18,7 +18,7 @@ import (
 
 // deleters are both ways to delete a device.
 var deleters = map[string]func(*netns.Namespace, int) error{
-	"child": Device,
+	"child": rtnl.DeleteInChild,
 	"in place": func(ns *netns.Namespace, index int) error {
 		handle, err := rtnl.In(ns).Handle()
 		if err != nil {
