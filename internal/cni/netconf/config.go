@@ -28,9 +28,6 @@ const LoopbackType = "loopback"
 // FullPlugin is the file name of the plugin beside its client.
 const FullPlugin = "mustang-cni-full"
 
-// AloneVariable is the environment variable by which the client tells the plugin to do the verb without asking an agent.
-const AloneVariable = "MUSTANG_CNI_HANDOVER"
-
 // LinkAuto selects the link mode on the node. See [AutoLinks].
 const LinkAuto = "auto"
 

@@ -18,22 +18,21 @@ var (
 	lateTime = time.Second
 )
 
-// ErrAlone is the error if no agent has the verb: the plugin does it. Any other error of Ask is that an agent has it,
-// and may have done a part of it: the runtime tries again.
-var ErrAlone = errors.New("no agent does it")
+// errDeclined is the error if the agent declines a request.
+var errDeclined = errors.New("the agent has declined")
 
-// Agent is a connection to an agent.
-type Agent struct {
+// agent is a connection to an agent.
+type agent struct {
 	path string
 	fd   int
 }
 
-// Dial connects to the agent at a socket. The error matches ErrAlone if there is none, it does not take connections, or it
-// is not root's.
-func Dial(path string) (*Agent, error) {
+// dial connects to the agent at a socket. The error is that there is none, that it does not take connections, or that it is
+// not root's.
+func dial(path string) (*agent, error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
-		return nil, alone(err)
+		return nil, err
 	}
 	// Without waiting: EAGAIN says that too many wait already.
 	if err = unix.Connect(fd, &unix.SockaddrUnix{Name: path}); err == nil {
@@ -41,34 +40,22 @@ func Dial(path string) (*Agent, error) {
 	}
 	if err != nil {
 		_ = unix.Close(fd)
-		return nil, alone(err)
+		return nil, err
 	}
-	return &Agent{path, fd}, nil
+	return &agent{path, fd}, nil
 }
 
-func alone(err error) error { return fmt.Errorf("%w: %w", ErrAlone, err) }
+func (a *agent) close() { _ = unix.Close(a.fd) }
 
-// Close ends the connection.
-func (a *Agent) Close() { _ = unix.Close(a.fd) }
-
-// Ask sends a request and waits for its answer. netns is the path of the pod's network namespace, or empty. When ctx ends,
-// the agent is told to give up, and its answer is still waited for. The error matches ErrAlone if the agent has declined, or
-// was not sent the request.
-func (a *Agent) Ask(ctx context.Context, r Request, netns string) (Answer, error) {
+// ask sends a request and waits for its answer. When ctx ends, the agent is told to give up, and its answer is still waited
+// for. The error matches errDeclined if the agent has declined.
+func (a *agent) ask(ctx context.Context, r Request) (Answer, error) {
 	packet, err := r.encode()
 	if err != nil {
-		return Answer{}, alone(err)
+		return Answer{}, err
 	}
-	var rights []byte
-	if netns != "" {
-		// O_NONBLOCK: opening a FIFO must not block. An agent does without the namespace, or declines.
-		if fd, err := unix.Open(netns, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0); err == nil {
-			defer unix.Close(fd)
-			rights = unix.UnixRights(fd)
-		}
-	}
-	if err := unix.Sendmsg(a.fd, packet, rights, nil, unix.MSG_NOSIGNAL); err != nil {
-		return Answer{}, alone(err)
+	if err := unix.Sendmsg(a.fd, packet, nil, nil, unix.MSG_NOSIGNAL); err != nil {
+		return Answer{}, err
 	}
 	stop := context.AfterFunc(ctx, func() { _ = unix.Shutdown(a.fd, unix.SHUT_WR) })
 	defer stop()
@@ -80,14 +67,14 @@ func (a *Agent) Ask(ctx context.Context, r Request, netns string) (Answer, error
 	switch {
 	case errors.Is(err, unix.ETIMEDOUT):
 		err = fmt.Errorf("the agent at %s gives no answer within %v", a.path, limit.Round(time.Second))
-	case err != nil && !errors.Is(err, ErrAlone):
+	case err != nil && !errors.Is(err, errDeclined):
 		err = fmt.Errorf("the agent at %s ended before its answer: %w", a.path, err)
 	}
 	return answer, err
 }
 
 // receive receives an answer. The error matches unix.ETIMEDOUT if not all of it arrives in time.
-func (a *Agent) receive(limit time.Duration) (Answer, error) {
+func (a *agent) receive(limit time.Duration) (Answer, error) {
 	end := time.Now().Add(limit)
 	var first [headSize + 1]byte
 	n, err := a.packet(first[:], end)
@@ -103,7 +90,7 @@ func (a *Agent) receive(limit time.Duration) (Answer, error) {
 }
 
 // packet receives a packet, of one byte at least.
-func (a *Agent) packet(into []byte, end time.Time) (int, error) {
+func (a *agent) packet(into []byte, end time.Time) (int, error) {
 	for {
 		left := time.Until(end)
 		if left <= 0 {
@@ -160,14 +147,14 @@ func AwaitPolicies(ctx context.Context, socket string, r Request) error {
 }
 
 func awaitOnce(ctx context.Context, socket string, r Request) error {
-	agent, err := Dial(socket)
+	agent, err := dial(socket)
 	if err != nil {
 		return fmt.Errorf("%s: %w", socket, err)
 	}
-	defer agent.Close()
-	answer, err := agent.Ask(ctx, r, "")
+	defer agent.close()
+	answer, err := agent.ask(ctx, r)
 	switch {
-	case errors.Is(err, ErrAlone):
+	case errors.Is(err, errDeclined):
 		return fmt.Errorf("%s: the agent has another layout or other directories, or starts or ends: %w", socket, err)
 	case err == nil && answer.Exit != 0:
 		err = errors.New(string(answer.Stderr))

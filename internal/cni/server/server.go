@@ -2,11 +2,11 @@
 
 // Package server does the verbs of the CNI plugin in an agent that stays.
 //
-// The plugin sends one packet over a unix socket of packets, with a descriptor of the pod's network namespace, and waits.
-// The agent answers with the result, or declines: then the plugin does the verb, as it does without an agent. If the agent
-// ends without an answer, or gives none within a minute, the plugin fails and the runtime tries again: nobody does a verb
-// twice at once. A verb gives the same result and leaves the same state in both ways. The plugin's client in C
-// (cni/client.c), which lies in its place on nodes with an agent, speaks the same protocol.
+// On a node with an agent, a client in C (cni/client.c) lies in the place of the plugin. It sends one packet over a unix
+// socket of packets, with a descriptor of the pod's network namespace, and waits. The agent answers with the result, or
+// declines: then the client runs the plugin, as it does without an agent. If the agent ends without an answer, or gives
+// none within a minute, the client fails and the runtime tries again: nobody does a verb twice at once. A verb gives the
+// same result and leaves the same state in both ways. The plugin itself asks the agent only for policies ([AwaitPolicies]).
 package server
 
 import (
