@@ -65,9 +65,11 @@ func TestClientSignalled(t *testing.T) {
 	f := newFixture(t)
 	cmd, _, _ := f.command(call{verb: "GC", socket: f.socket, config: network("veth", "")})
 	c := f.listen(cmd)
+	ctx, cancel := c.Context(t.Context())
+	defer cancel()
 	testkit.Eventually(t, time.Minute, func() error { // the Go program takes signals a moment later
 		f.must(cmd.Process.Signal(unix.SIGTERM))
-		if c.Waits() == nil {
+		if ctx.Err() == nil {
 			return fmt.Errorf("the server has not heard of the signal")
 		}
 		return nil

@@ -214,7 +214,7 @@ func (s *Server) close() {
 	_ = s.listener.Close()
 }
 
-// worker waits for a worker. The error leaves the verb to the plugin.
+// worker waits for a worker. The error leaves the verb to the plugin; if that has ended, its pod may be deleted already.
 func (s *Server) worker(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, s.queueLimit)
 	defer cancel()
@@ -257,8 +257,11 @@ func (s *Server) answer(ctx context.Context, c *Call, verb string) (answer Answe
 	default:
 		return answer, errors.New("too many requests")
 	}
+	ending := ctx
+	ctx, cancel := c.Context(ctx)
+	defer cancel()
 	if verb == Await {
-		return s.await(ctx, c)
+		return s.await(ctx, ending, c)
 	}
 	r, err := s.accept(c, verb)
 	if err != nil {
@@ -276,10 +279,7 @@ func (s *Server) answer(ctx context.Context, c *Call, verb string) (answer Answe
 		return answer, err
 	}
 	defer func() { <-s.workers }()
-	if err := c.Waits(); err != nil { // its pod may be deleted already
-		return answer, err
-	}
-	answer = s.do(ctx, c, verb, r)
+	answer = s.do(ctx, verb, r)
 	if s.Observe != nil {
 		s.Observe(verb, time.Since(begun), answer.Exit != 0)
 	}
