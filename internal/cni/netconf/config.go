@@ -67,10 +67,8 @@ const DefaultOVSDB = "/var/run/openvswitch/db.sock"
 
 // Config is a network configuration.
 type Config struct {
-	// CNIVersion is the version of the CNI specification for the result.
-	CNIVersion string
-	// Name is the name of the network.
-	Name string
+	// CNIVersion is the version of the CNI specification for the result, Name the name of the network.
+	CNIVersion, Name string
 	// Link is the name of a link mode, or [LinkAuto].
 	Link string
 	// Parent is the uplink of the host: macvlan and ipvlan devices are created on it, and
@@ -84,10 +82,8 @@ type Config struct {
 	MTU int
 	// Connections is the size of the connection table, if the plugin creates it; 0 for one by the machine's memory.
 	Connections uint32
-	// BigTCP is one of the BigTCP constants.
-	BigTCP string
-	// Services is one of the Services constants.
-	Services string
+	// BigTCP is one of the BigTCP constants, Services one of the Services constants.
+	BigTCP, Services string
 	// PodInfo is what network policies may know of the pods.
 	PodInfo PodInfo
 	// SourceGuard drops what leaves a pod from an address that is not its own. AllowedAddresses are its own besides its addresses.
@@ -156,19 +152,15 @@ func Parse(data []byte) (Config, error) {
 	if err := o.finish(); err != nil {
 		return c, err
 	}
-	if err := c.setGuard(guard, allowed); err != nil {
-		return c, err
+	err := c.setGuard(guard, allowed)
+	for _, validate := range []func() error{
+		c.validate, c.validateHostAddresses, func() error { return c.PodInfo.validate(c.Services) }, c.validateRoutes,
+	} {
+		if err == nil {
+			err = validate()
+		}
 	}
-	if err := c.validate(); err != nil {
-		return c, err
-	}
-	if err := c.validateHostAddresses(); err != nil {
-		return c, err
-	}
-	if err := c.PodInfo.validate(c.Services); err != nil {
-		return c, err
-	}
-	return c, c.validateRoutes()
+	return c, err
 }
 
 // Head is the part of a configuration that is readable before validation.
@@ -201,8 +193,7 @@ func (h Head) Delegates() bool { return h.IPAM.Type != "" && h.IPAM.Type != IPAM
 
 // validate checks values and their combinations.
 func (c Config) validate() error {
-	bigTCP := []string{BigTCPAuto, BigTCPOn, BigTCPOff}
-	services := Services()
+	bigTCP, services := []string{BigTCPAuto, BigTCPOn, BigTCPOff}, Services()
 	switch {
 	case !slices.Contains(Links(), c.Link):
 		return Invalidf("link: unknown link mode %q (known: %s)%s", c.Link, strings.Join(Links(), ", "), suggest.Text(c.Link, Links()))
