@@ -40,16 +40,6 @@ func listening(t *testing.T, do func(*Call)) (path string) {
 	return path
 }
 
-func ask(ctx context.Context, t *testing.T, path string, r Request) (Answer, error) {
-	t.Helper()
-	a, err := dial(path)
-	if err != nil {
-		return Answer{}, err
-	}
-	defer a.close()
-	return a.ask(ctx, r)
-}
-
 // TestAskCarriesAll sends a request with all that there can be, and gets an answer of several packets.
 func TestAskCarriesAll(t *testing.T) {
 	sent := Request{Version: "1 (modified)", Layout: "9", Environment: map[string]string{}, Config: []byte("{\"a\":\"\x00=\"}")}
@@ -65,7 +55,7 @@ func TestAskCarriesAll(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	answer, err := ask(t.Context(), t, path, sent)
+	answer, err := ask(t.Context(), path, sent)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +87,7 @@ func TestAskErrors(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := listening(t, test.do)
-			_, err := ask(t.Context(), t, path, Request{})
+			_, err := ask(t.Context(), path, Request{})
 			if declined := errors.Is(err, errDeclined); declined != (test.want == "") {
 				t.Errorf("declined %v: %v", declined, err)
 			}
@@ -106,7 +96,7 @@ func TestAskErrors(t *testing.T) {
 			}
 		})
 	}
-	if _, err := ask(t.Context(), t, filepath.Join(t.TempDir(), "none"), Request{}); err == nil {
+	if _, err := ask(t.Context(), filepath.Join(t.TempDir(), "none"), Request{}); err == nil {
 		t.Error("an answer without an agent")
 	}
 }
@@ -124,7 +114,7 @@ func TestCancelledAsk(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	answer, err := ask(ctx, t, path, Request{})
+	answer, err := ask(ctx, path, Request{})
 	if err != nil || string(answer.Stdout) != "undone" || answer.Exit != 1 {
 		t.Errorf("answer %+v, %v", answer, err)
 	}

@@ -38,12 +38,8 @@ func Receive(conn *net.UnixConn) (_ *Call, err error) {
 			c.Close()
 		}
 	}()
-	raw, err := conn.SyscallConn()
-	if err != nil {
+	if c.PID, err = rootPeer(conn); err != nil {
 		return nil, err
-	}
-	if controlErr := raw.Control(func(fd uintptr) { c.PID, err = rootPeer(int(fd)) }); controlErr != nil || err != nil {
-		return nil, errors.Join(controlErr, err)
 	}
 	if err := conn.SetReadDeadline(time.Now().Add(requestTime)); err != nil {
 		return nil, err
