@@ -17,7 +17,6 @@ import (
 	"path/filepath"
 
 	"github.com/containernetworking/cni/pkg/skel"
-	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/version"
 
 	"mustang/internal/cni"
@@ -35,33 +34,13 @@ func main() {
 		},
 		version: version.Current(), loopback: filepath.Base(os.Args[0]) == netconf.LoopbackType,
 	}
-	ended := make(chan outcome, 2)
-	fail := func(version string, err *types.Error) {
-		ended <- outcome{failed: cni.Failure{CNIVersion: version, Error: err}}
-	}
-	v.signals = endBy(func(err error) { fail(version.Current(), cni.Coded(err)) })
-	go func() {
-		if end, done := v.handOver(); done {
-			ended <- end
-			return
-		}
-		err := skel.PluginMainFuncsWithError(v.funcs(), versions(v.loopback), "CNI plugin "+netconf.PluginType+" "+release.Program())
-		fail(v.version, err)
-	}()
-	end := <-ended
-	if end.failed.Error != nil {
-		end.exit = 1
-		if err := json.NewEncoder(os.Stdout).Encode(end.failed); err != nil {
+	err := skel.PluginMainFuncsWithError(v.funcs(), versions(v.loopback), "CNI plugin "+netconf.PluginType+" "+release.Program())
+	if err != nil {
+		if err := json.NewEncoder(os.Stdout).Encode(cni.Failure{CNIVersion: v.version, Error: err}); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 		}
+		os.Exit(1)
 	}
-	os.Exit(end.exit)
-}
-
-// outcome is how the process ends.
-type outcome struct {
-	exit   int
-	failed cni.Failure // printed, unless Error is nil
 }
 
 // versions are the supported versions of the CNI specification.

@@ -6,9 +6,11 @@ import (
 	"cmp"
 	"context"
 	"os"
+	"os/signal"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"golang.org/x/sys/unix"
 
 	"mustang/internal/cni"
 	"mustang/internal/cni/netconf"
@@ -22,7 +24,6 @@ type verbs struct {
 	version string
 	// loopback is set in the plugin for the loopback device: a copy of that name, or that type in the configuration.
 	loopback bool
-	signals  *signals
 }
 
 func (v *verbs) funcs() skel.CNIFuncs {
@@ -64,13 +65,18 @@ func (v *verbs) run(verb func(context.Context, cni.Request) error, loopback func
 	}
 }
 
-// begin returns the context and the request of a verb.
+// begin returns the context and the request of a verb, which has changed nothing yet. Fast verbs ignore SIGINT and SIGTERM, and
+// finish; others end by their context.
 func (v *verbs) begin(args *skel.CmdArgs, slow bool) (context.Context, cni.Request) {
 	head := netconf.ParseHead(args.StdinData)
 	v.version = cmp.Or(head.CNIVersion, "0.1.0") // CNI spec 0.1.0 has no key for it
 	v.loopback = v.loopback || head.Type == netconf.LoopbackType
-	ctx, parsed := v.signals.verb(slow || head.Delegates())
-	v.plugin.Parsed = parsed
+	ctx := context.Background()
+	if slow || head.Delegates() {
+		ctx, _ = signal.NotifyContext(ctx, unix.SIGINT, unix.SIGTERM) // until the process ends
+	} else {
+		signal.Ignore(unix.SIGINT, unix.SIGTERM)
+	}
 	return ctx, cni.Request{
 		ContainerID: args.ContainerID, IfName: args.IfName, Netns: args.Netns, Args: args.Args, Path: args.Path,
 		Config: args.StdinData,

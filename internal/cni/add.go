@@ -26,7 +26,7 @@ type step struct {
 // Add attaches a pod to the network and returns the result for the runtime. If it fails,
 // it has undone all its changes.
 func (p *Plugin) Add(ctx context.Context, r Request) (result *types100.Result, err error) {
-	c, err := p.parse(r)
+	c, err := netconf.Parse(r.Config)
 	if err != nil {
 		return nil, err
 	}

@@ -12,13 +12,14 @@ import (
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
+	"mustang/internal/cni/netconf"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/rtnl"
 )
 
 // Check compares the attachment with its record and with the result of ADD. The error lists the differences.
 func (p *Plugin) Check(ctx context.Context, r Request) error {
-	c, err := p.parse(r)
+	c, err := netconf.Parse(r.Config)
 	if err != nil {
 		return err
 	}

@@ -19,7 +19,7 @@ import (
 // Del detaches a pod. Parts that no longer exist are no error: the device, the pod's namespace, the record, the
 // addresses. A configuration that has become invalid since ADD is no error either.
 func (p *Plugin) Del(ctx context.Context, r Request) error {
-	c, err := p.parse(r)
+	c, err := netconf.Parse(r.Config)
 	if err != nil && c.Name == "" {
 		return err
 	}

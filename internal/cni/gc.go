@@ -20,7 +20,7 @@ import (
 // GC deletes all attachments of the network that are not listed as valid: those with a
 // record, with addresses, or with a device.
 func (p *Plugin) GC(ctx context.Context, r Request) error {
-	c, err := p.parse(r)
+	c, err := netconf.Parse(r.Config)
 	if err != nil {
 		return err
 	}

@@ -4,7 +4,6 @@ package cni
 
 import (
 	"bytes"
-	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -94,43 +93,6 @@ func TestRemoveNetworks(t *testing.T) {
 			}
 			if c.before != "" && strings.Contains(text, " 10.113.0.1/24 ") {
 				t.Errorf("the gateway is there still: %s", text)
-			}
-		})
-	}
-}
-
-// TestRemoveNetworksAfterMoves removes networks that have had other bridges or link modes before, and were back there: the devices that the plugin has
-// created at any time have gone by then, and a bridge of the host stays.
-func TestRemoveNetworksAfterMoves(t *testing.T) {
-	a, b := network("net", "bridge", `,"bridge":"br-a"`), network("net", "bridge", `,"bridge":"br-b"`)
-	routed := network("net", "veth", "")
-	for _, c := range []struct {
-		name    string
-		configs [][]byte
-	}{
-		{"back", [][]byte{a, b, a}},
-		{"there", [][]byte{a, b}},
-		{"back and there", [][]byte{a, b, a, b}},
-		{"routed", [][]byte{network("net", "bridge", ""), routed}},
-		{"routed for a while", [][]byte{a, routed, a}},
-		{"of another network too", [][]byte{a, b, bytes.ReplaceAll(a, []byte(`"net"`), []byte(`"one"`))}},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			f := newFixture(t)
-			command(t, f.host, "ip link add br-host type bridge")
-			f.must(f.del(f.added("host", network("net", "bridge", `,"bridge":"br-host"`))))
-			for i, config := range c.configs {
-				f.must(f.del(f.added(fmt.Sprint("p", i), config)))
-			}
-			f.must(f.plugin.RemoveNetworks(f.host))
-			text := command(t, f.host, "ip -o addr show")
-			links := command(t, f.host, "ip -o link show")
-			if strings.Contains(links, "br-a") || strings.Contains(links, "br-b") || strings.Contains(links, ": mst") || !strings.Contains(links, "br-host") {
-				t.Errorf("want br-host alone: %s", links)
-			}
-			if strings.Contains(text, "10.113.") || strings.Contains(text, "fd00:113:") {
-				t.Errorf("a gateway is there still: %s", text)
 			}
 		})
 	}

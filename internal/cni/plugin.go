@@ -52,9 +52,6 @@ type Plugin struct {
 	// Await waits until the policies hold that a cluster has for a Pod, by the UID that its runtime knows, or, without a name, those
 	// that it has for others; nil: nothing can. ADD calls it if the configuration says netconf.PoliciesAgent, before it changes anything.
 	Await func(ctx context.Context, namespace, name, uid string) error
-	// Parsed is called once a verb has parsed its configuration, before it changes anything; nil calls nothing.
-	Parsed func()
-
 	// After is called after each step of ADD and each write of a record, which fails with its error; nil calls nothing.
 	After func(step string) error
 }
@@ -77,15 +74,6 @@ type Request struct {
 
 func (r Request) owner() record.Owner {
 	return record.Owner{ContainerID: r.ContainerID, IfName: r.IfName}
-}
-
-// parse parses the configuration of a verb.
-func (p *Plugin) parse(r Request) (netconf.Config, error) {
-	c, err := netconf.Parse(r.Config)
-	if p.Parsed != nil {
-		p.Parsed()
-	}
-	return c, err
 }
 
 // awaitTime is how long ADD waits for policies. Then the runtime tries again.

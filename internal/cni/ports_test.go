@@ -263,18 +263,6 @@ func (f *fixture) conversation(to netip.AddrPort) func() {
 	}
 }
 
-// TestLastPortLost loses all records of host ports: the next deletion of a host port
-// detaches the uplink.
-func TestLastPortLost(t *testing.T) {
-	f := newFixture(t)
-	f.plugin.Cgroup = testkit.Cgroup(t)
-	p := f.added("a", publishing("net", "veth", 8080))
-	f.must(os.RemoveAll(f.plugin.RunDir))
-	f.uplinks(1)
-	f.must(f.del(p))
-	f.uplinks(0)
-}
-
 // TestPortAtOnce requests the same port for pods of two networks at once: one gets it.
 func TestPortAtOnce(t *testing.T) {
 	f := newFixture(t)

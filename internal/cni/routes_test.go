@@ -249,14 +249,3 @@ func TestRoutesOfIPAM(t *testing.T) {
 		})
 	}
 }
-
-// TestRoutesRefused adds routes that only ADD can reject: it names the key and changes nothing.
-func TestRoutesRefused(t *testing.T) {
-	f := newFixture(t)
-	f.must(f.del(f.added("first", network("net", "auto", ""))))
-	f.refused(f.pod("a", routing("auto", `{"dst":"10.9.0.0/16","gw":"10.113.0.9"}`, "")), types.ErrInvalidNetworkConfig,
-		"ipam.routes[0].gw: 10.113.0.9 is unreachable: the pod's only neighbour is the host, 10.113.0.1")
-	f.refused(f.pod("a", routing("auto", `{"dst":"10.9.0.0/16","mtu":2000}`, "")), types.ErrInvalidNetworkConfig, "ipam.routes[0].mtu: 2000")
-	f.refused(f.pod("a", routing("auto", `{"dst":"10.9.0.0/16","gw":"10.113.0.2"}`, `,"runtimeConfig":{"ips":["10.113.0.2"]}`)),
-		types.ErrInvalidNetworkConfig, "ipam.routes[0].gw: 10.113.0.2 is the pod's own address")
-}

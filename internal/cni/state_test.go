@@ -306,26 +306,3 @@ func TestTwoInterfacesSockets(t *testing.T) {
 		return nil
 	})
 }
-
-// TestDeleteDevice deletes the devices of pods with the plugin's own function.
-func TestDeleteDevice(t *testing.T) {
-	t.Parallel()
-	for _, mode := range crashModes {
-		t.Run(mode, func(t *testing.T) {
-			t.Parallel()
-			f := newCrashFixture(t, mode)
-			p := f.added("a", network("net", mode, ""))
-			calls := 0
-			f.plugin.DeleteDevice = func(ns *netns.Namespace, index int) error {
-				calls++
-				return rtnl.DeleteInChild(ns, index)
-			}
-			f.must(f.del(p))
-			if calls != 1 {
-				t.Errorf("%d devices deleted, want 1", calls)
-			}
-			f.plugin.DeleteDevice = nil // deletes in place
-			f.must(f.del(f.added("b", network("net", mode, ""))))
-		})
-	}
-}

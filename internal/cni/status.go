@@ -22,7 +22,7 @@ import (
 // Status returns nil if ADD can be expected to succeed. Otherwise the error lists the
 // missing requirements. Status changes nothing.
 func (p *Plugin) Status(ctx context.Context, r Request) error {
-	c, err := p.parse(r)
+	c, err := netconf.Parse(r.Config)
 	if err != nil {
 		return err
 	}

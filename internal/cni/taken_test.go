@@ -124,7 +124,7 @@ func TestPolicyOutlastsFailedAdd(t *testing.T) {
 }
 
 // TestDelAgainAfterReuse deletes a pod again whose address another one has by then: with the result of ADD, as a runtime keeps it, also
-// when the network namespace is gone. The other pod keeps all that the datapath has of it, and its host ports.
+// when the network namespace is gone or another one is at its path. The other pod keeps all that the datapath has of it, and its host ports.
 func TestDelAgainAfterReuse(t *testing.T) {
 	for _, services := range []string{"tc", "socket"} {
 		for _, link := range takingModes {
@@ -143,37 +143,13 @@ func TestDelAgainAfterReuse(t *testing.T) {
 				withResult.request.Config = []byte(strings.TrimSuffix(string(config), "}") + `,"prevResult":` + text(t, old.result) + "}")
 				f.must(f.del(&withResult))
 				f.must(f.check(next))
-				withResult.request.Netns = ""
-				f.must(f.del(&withResult))
-				f.must(f.check(next))
+				for _, path := range []string{"", next.request.Netns} { // as paths of processes are used again
+					withResult.request.Netns = path
+					f.must(f.del(&withResult))
+					f.must(f.check(next))
+				}
 				f.checkAndDelete(next)
 				f.noneOf(next)
-			})
-		}
-	}
-}
-
-// TestDelOfReusedPath deletes a pod again where another one's network namespace is at its path, as paths of processes are used again: without the
-// result of ADD, and with it. The other pod keeps all that the datapath has of it.
-func TestDelOfReusedPath(t *testing.T) {
-	for _, services := range []string{"tc", "socket"} {
-		for _, link := range takingModes {
-			t.Run(services+" "+link, func(t *testing.T) {
-				t.Parallel()
-				f := newFixture(t)
-				f.plugin.Cgroup = testkit.Cgroup(t)
-				config := network("one", link, fmt.Sprintf(`,"services":%q`, services))
-				old := f.added("a", config)
-				f.must(f.del(old))
-				p := f.added("b", config)
-				again := *old
-				again.request.Netns = p.request.Netns
-				f.must(f.del(&again))
-				f.must(f.check(p))
-				again.request.Config = []byte(strings.TrimSuffix(string(config), "}") + `,"prevResult":` + text(t, old.result) + "}")
-				f.must(f.del(&again))
-				f.checkAndDelete(p)
-				f.noneOf(p)
 			})
 		}
 	}

@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"strconv"
 
-	"mustang/internal/cni/netconf"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/version"
 )
@@ -39,7 +38,10 @@ func stamp(program []byte, version, layout string) []byte {
 // maxClientSize is more than the size of any version's program in bytes.
 const maxClientSize = 64 << 10
 
+// clientMark is in every version's program: the variable that it sets for the plugin.
+const clientMark = "MUSTANG_CNI_HANDOVER="
+
 // isClient reports whether a file is the program, of this version or another.
 func isClient(file []byte) bool {
-	return len(file) < maxClientSize && bytes.HasPrefix(file, []byte("\x7fELF")) && bytes.Contains(file, []byte(netconf.AloneVariable+"="))
+	return len(file) < maxClientSize && bytes.HasPrefix(file, []byte("\x7fELF")) && bytes.Contains(file, []byte(clientMark))
 }

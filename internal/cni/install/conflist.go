@@ -23,26 +23,28 @@ func Versions() []string { return []string{"1.1.0", "1.0.0", "0.4.0", "0.3.1"} }
 // Network holds the values of a network configuration. The zero value of a field selects the default of the plugin.
 type Network struct {
 	// CNIVersion is one of [Versions], Name the name of the network.
-	CNIVersion, Name string
+	CNIVersion string `json:"-"`
+	Name       string `json:"-"`
 	// Link is a link mode or netconf.LinkAuto.
-	Link string
+	Link string `json:"link"`
 	// Parent and Bridge are names of devices.
-	Parent, Bridge string
+	Parent string `json:"parent,omitempty"`
+	Bridge string `json:"bridge,omitempty"`
 	// MTU of the pod devices in bytes.
-	MTU int
+	MTU int `json:"mtu,omitempty"`
 	// Connections is the size of the connection table.
-	Connections uint32
+	Connections uint32 `json:"connections,omitempty"`
 	// Services is one of the Services constants of package netconf.
-	Services string
+	Services string `json:"services,omitempty"`
 	// AwaitsAgent has ADD wait for the policies of the node's agent: netconf.PoliciesAgent.
-	AwaitsAgent bool
+	AwaitsAgent bool `json:"-"`
 	// Masquerade translates the source addresses of packets that leave the network.
-	Masquerade bool
-	// Subnets are the pod subnets, one for each family.
-	Subnets []netip.Prefix
-	// Gateways are the gateways of the subnets, at most one for each family. With HostAddresses they are other routers,
-	// otherwise the host.
-	Gateways, HostAddresses []netip.Addr
+	Masquerade bool `json:"masquerade,omitempty"`
+	// HostAddresses are the host's own addresses in the pod network, if the gateways are other routers.
+	HostAddresses []netip.Addr `json:"hostAddresses,omitempty"`
+	// Subnets are the pod subnets, one for each family, Gateways their gateways, at most one for each family.
+	Subnets  []netip.Prefix `json:"-"`
+	Gateways []netip.Addr   `json:"-"`
 }
 
 // list is a network configuration list.
@@ -54,16 +56,9 @@ type list struct {
 
 // plugin is the configuration of the plugin in a list.
 type plugin struct {
-	Type         string          `json:"type"`
-	Link         string          `json:"link"`
-	Parent       string          `json:"parent,omitempty"`
-	Bridge       string          `json:"bridge,omitempty"`
-	MTU          int             `json:"mtu,omitempty"`
-	Connections  uint32          `json:"connections,omitempty"`
-	Services     string          `json:"services,omitempty"`
+	Type string `json:"type"`
+	Network
 	Policies     string          `json:"policies,omitempty"`
-	Masquerade   bool            `json:"masquerade,omitempty"`
-	Hosts        []netip.Addr    `json:"hostAddresses,omitempty"`
 	Capabilities map[string]bool `json:"capabilities"`
 	IPAM         addresses       `json:"ipam"`
 }
@@ -88,10 +83,8 @@ func (n Network) Conflist() ([]byte, error) {
 		return nil, fmt.Errorf("name: invalid network name %q: want letters, digits, dots, dashes and underscores, a letter or digit first", n.Name)
 	}
 	p := plugin{
-		Type: netconf.PluginType, Link: n.Link, Parent: n.Parent, Bridge: n.Bridge, MTU: n.MTU,
-		Connections: n.Connections, Services: n.Services, Masquerade: n.Masquerade,
+		Type: netconf.PluginType, Network: n, IPAM: addresses{Type: netconf.IPAMType},
 		Capabilities: map[string]bool{"aliases": true, "bandwidth": true, "ips": true, "mac": true, "portMappings": true},
-		Hosts:        n.HostAddresses, IPAM: addresses{Type: netconf.IPAMType},
 	}
 	if n.AwaitsAgent {
 		p.Policies = netconf.PoliciesAgent

@@ -192,12 +192,12 @@ func lockDirs(ctx context.Context, dirs ...string) (unlock func(), err error) {
 		}
 	}
 	for _, path := range dirs {
-		real, err := filepath.EvalSymlinks(path)
-		if err == nil && held[real] == nil {
-			held[real], err = lock.Take(ctx, real, nil)
+		dir, err := filepath.EvalSymlinks(path)
+		if err == nil && held[dir] == nil {
+			held[dir], err = lock.Take(ctx, dir, nil)
 		}
 		if err != nil {
-			delete(held, real)
+			delete(held, dir)
 			unlock()
 			return nil, err
 		}

@@ -28,9 +28,6 @@ const LoopbackType = "loopback"
 // FullPlugin is the file name of the plugin beside its client.
 const FullPlugin = "mustang-cni-full"
 
-// AloneVariable is the environment variable by which the client tells the plugin to do the verb without asking an agent.
-const AloneVariable = "MUSTANG_CNI_HANDOVER"
-
 // LinkAuto selects the link mode on the node. See [AutoLinks].
 const LinkAuto = "auto"
 
@@ -70,10 +67,8 @@ const DefaultOVSDB = "/var/run/openvswitch/db.sock"
 
 // Config is a network configuration.
 type Config struct {
-	// CNIVersion is the version of the CNI specification for the result.
-	CNIVersion string
-	// Name is the name of the network.
-	Name string
+	// CNIVersion is the version of the CNI specification for the result, Name the name of the network.
+	CNIVersion, Name string
 	// Link is the name of a link mode, or [LinkAuto].
 	Link string
 	// Parent is the uplink of the host: macvlan and ipvlan devices are created on it, and
@@ -87,10 +82,8 @@ type Config struct {
 	MTU int
 	// Connections is the size of the connection table, if the plugin creates it; 0 for one by the machine's memory.
 	Connections uint32
-	// BigTCP is one of the BigTCP constants.
-	BigTCP string
-	// Services is one of the Services constants.
-	Services string
+	// BigTCP is one of the BigTCP constants, Services one of the Services constants.
+	BigTCP, Services string
 	// PodInfo is what network policies may know of the pods.
 	PodInfo PodInfo
 	// SourceGuard drops what leaves a pod from an address that is not its own. AllowedAddresses are its own besides its addresses.
@@ -159,19 +152,15 @@ func Parse(data []byte) (Config, error) {
 	if err := o.finish(); err != nil {
 		return c, err
 	}
-	if err := c.setGuard(guard, allowed); err != nil {
-		return c, err
+	err := c.setGuard(guard, allowed)
+	for _, validate := range []func() error{
+		c.validate, c.validateHostAddresses, func() error { return c.PodInfo.validate(c.Services) }, c.validateRoutes,
+	} {
+		if err == nil {
+			err = validate()
+		}
 	}
-	if err := c.validate(); err != nil {
-		return c, err
-	}
-	if err := c.validateHostAddresses(); err != nil {
-		return c, err
-	}
-	if err := c.PodInfo.validate(c.Services); err != nil {
-		return c, err
-	}
-	return c, c.validateRoutes()
+	return c, err
 }
 
 // Head is the part of a configuration that is readable before validation.
@@ -204,8 +193,7 @@ func (h Head) Delegates() bool { return h.IPAM.Type != "" && h.IPAM.Type != IPAM
 
 // validate checks values and their combinations.
 func (c Config) validate() error {
-	bigTCP := []string{BigTCPAuto, BigTCPOn, BigTCPOff}
-	services := Services()
+	bigTCP, services := []string{BigTCPAuto, BigTCPOn, BigTCPOff}, Services()
 	switch {
 	case !slices.Contains(Links(), c.Link):
 		return Invalidf("link: unknown link mode %q (known: %s)%s", c.Link, strings.Join(Links(), ", "), suggest.Text(c.Link, Links()))
@@ -292,3 +280,43 @@ func (c Config) PreviousResult() (*types100.Result, error) {
 
 // String names the network in messages.
 func (c Config) String() string { return fmt.Sprintf("network %q", c.Name) }
+
+// Values of key sourceGuard.
+const (
+	sourceGuardOn  = "on"
+	sourceGuardOff = "off"
+)
+
+// maxAllowed is the number of allowed addresses.
+const maxAllowed = 16
+
+// setGuard sets what pods may send from.
+func (c *Config) setGuard(guard string, allowed []string) error {
+	switch {
+	case guard != sourceGuardOn && guard != sourceGuardOff:
+		return Invalidf("sourceGuard: want on or off, got %q", guard)
+	case guard == sourceGuardOff && len(allowed) > 0:
+		return Invalidf("allowedAddresses: without sourceGuard pods send from any address")
+	case len(allowed) > maxAllowed:
+		return Invalidf("allowedAddresses: %d of them, at most %d", len(allowed), maxAllowed)
+	}
+	c.SourceGuard = guard == sourceGuardOn
+	for _, text := range allowed {
+		prefix, err := netip.ParsePrefix(text)
+		if addr, addrErr := netip.ParseAddr(text); addrErr == nil {
+			prefix, err = netip.PrefixFrom(addr, addr.BitLen()), nil
+		}
+		addr := prefix.Addr()
+		if err != nil || prefix != prefix.Masked() || addr.Is4In6() || addr.Zone() != "" ||
+			prefix.Bits() > 0 && (addr.IsMulticast() || addr.IsLoopback() || addr.IsUnspecified()) {
+			return Invalidf("allowedAddresses: want an address of hosts, or a prefix of such without host bits, got %q", text)
+		}
+		c.AllowedAddresses = append(c.AllowedAddresses, prefix)
+	}
+	return nil
+}
+
+// NeedsDatapath reports whether the maps and programs of the datapath are needed.
+func (c Config) NeedsDatapath() bool {
+	return c.Services != ServicesOff || len(c.Runtime.Ports) > 0 || c.SourceGuard
+}

@@ -68,11 +68,15 @@ func (s Store) Open(network string, o Owner, create bool) (*Record, error) {
 		if err != nil {
 			return nil, fmt.Errorf("open record of %s: %w", o, err)
 		}
-		current, err := lockFile(file, unix.LOCK_EX)
-		if err == nil && current {
+		var stat unix.Stat_t
+		err = lock.File(file, unix.LOCK_EX, lock.Timeout)
+		if err == nil {
+			err = unix.Fstat(int(file.Fd()), &stat)
+		}
+		if err == nil && stat.Nlink > 0 {
 			return read(file, network, o)
 		}
-		_ = file.Close()
+		_ = file.Close() // it was removed meanwhile
 		if err != nil {
 			return nil, fmt.Errorf("record of %s: %w", o, err)
 		}
@@ -186,23 +190,11 @@ func (s Store) SaveNetwork(name string, n Network) error {
 	if err != nil {
 		return err
 	}
-	return replace(filepath.Join(s.Root, name, networkFile), data)
-}
-
-// replace makes data the content of a file. What is no file there goes: opening a named pipe would wait for ever.
-func replace(path string, data []byte) error {
-	temp := path + ".new"
-	for _, odd := range []string{temp, path} {
-		if info, err := os.Lstat(odd); err == nil && !info.Mode().IsRegular() {
-			if err := os.RemoveAll(odd); err != nil {
-				return err
-			}
-		}
+	path := filepath.Join(s.Root, name, networkFile)
+	if err := os.WriteFile(path+".new", append(data, '\n'), 0o600); err != nil {
+		return errors.Join(err, os.Remove(path+".new"))
 	}
-	if err := os.WriteFile(temp, append(data, '\n'), 0o600); err != nil {
-		return errors.Join(err, os.Remove(temp))
-	}
-	return os.Rename(temp, path)
+	return os.Rename(path+".new", path)
 }
 
 // LockNetwork waits for the lock of a network.
@@ -256,24 +248,9 @@ func lockDir(dir string, how int) (unlock func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := lockFile(file, how); err != nil {
+	if err := lock.File(file, how, lock.Timeout); err != nil {
 		_ = file.Close()
 		return nil, err
 	}
 	return func() { _ = file.Close() }, nil
 }
-
-// lockFile waits for the lock of a file, shared or exclusive. current is false if the file was removed in the meantime.
-func lockFile(file *os.File, how int) (current bool, err error) {
-	if err := lock.File(file, how, lockTimeout); err != nil {
-		return false, err
-	}
-	var stat unix.Stat_t
-	if err := unix.Fstat(int(file.Fd()), &stat); err != nil {
-		return false, err
-	}
-	return stat.Nlink > 0, nil
-}
-
-// lockTimeout is the longest wait for a lock.
-var lockTimeout = lock.Timeout

@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -202,33 +201,4 @@ func TestDeviceName(t *testing.T) {
 			}
 		}
 	}
-}
-
-// TestLockedForLong has another process that never frees a lock: the wait ends, and the error names the file.
-func TestLockedForLong(t *testing.T) {
-	defer func(d time.Duration) { lockTimeout = d }(lockTimeout)
-	lockTimeout = 50 * time.Millisecond
-	s := Store{Root: t.TempDir()}
-	o := Owner{ContainerID: "c1", IfName: "eth0"}
-	held, err := s.Open("n1", o, true)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.Open("n1", o, true); err == nil || !strings.Contains(err.Error(), s.Path("n1", o)) {
-		t.Errorf("Open of a locked record: error %v", err)
-	}
-	unlock, err := s.LockPorts()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.LockPorts(); err == nil || !strings.Contains(err.Error(), s.Root) {
-		t.Errorf("LockPorts while another has them: error %v", err)
-	}
-	held.Close()
-	unlock()
-	again, err := s.Open("n1", o, false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	again.Close()
 }

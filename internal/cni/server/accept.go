@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"syscall"
 
 	"github.com/containernetworking/cni/pkg/utils"
@@ -101,29 +100,18 @@ func (s *Server) samePlace(c *Call) (bool, error) {
 
 // sameDirectories returns an error unless the directories of the plugin are the same ones below the root of its mount namespace.
 func (s *Server) sameDirectories(root string) error {
-	fd, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(fd)
-	group := s.Plugin.Cgroup
+	group, err := s.Plugin.Cgroup, error(nil)
 	if group == "" {
 		if group, err = cgroup.Root(); err != nil {
 			return err
 		}
 	}
 	for _, dir := range append(s.directories(), group) {
-		var here, there unix.Stat_t
-		if err := unix.Stat(dir, &here); err != nil {
-			return fmt.Errorf("%s: %w", dir, err)
-		}
-		other, err := unix.Openat2(fd, strings.TrimPrefix(dir, "/"), &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT})
+		here, err := os.Stat(dir)
 		if err != nil {
-			return fmt.Errorf("%s in the plugin's mount namespace: %w", dir, err)
+			return err
 		}
-		err = unix.Fstat(other, &there)
-		_ = unix.Close(other)
-		if err != nil || here.Dev != there.Dev || here.Ino != there.Ino {
+		if there, err := os.Stat(root + dir); err != nil || !os.SameFile(here, there) {
 			return errors.Join(err, fmt.Errorf("%s is another directory in the plugin's mount namespace", dir))
 		}
 	}

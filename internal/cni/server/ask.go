@@ -6,135 +6,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"os"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
-
-var (
-	// answerTime is how long the plugin waits for an answer. Each wait of a verb for a lock ends after half of it.
-	answerTime = time.Minute
-	// lateTime is how long it waits for the answer to a request whose context has a deadline, after that.
-	lateTime = time.Second
-)
-
-// ErrAlone is the error if no agent has the verb: the plugin does it. Any other error of Ask is that an agent has it,
-// and may have done a part of it: the runtime tries again.
-var ErrAlone = errors.New("no agent does it")
-
-// Agent is a connection to an agent.
-type Agent struct {
-	path string
-	fd   int
-}
-
-// Dial connects to the agent at a socket. The error matches ErrAlone if there is none, it does not take connections, or it
-// is not root's.
-func Dial(path string) (*Agent, error) {
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
-	if err != nil {
-		return nil, alone(err)
-	}
-	// Without waiting: EAGAIN says that too many wait already.
-	if err = unix.Connect(fd, &unix.SockaddrUnix{Name: path}); err == nil {
-		_, err = rootPeer(fd)
-	}
-	if err != nil {
-		_ = unix.Close(fd)
-		return nil, alone(err)
-	}
-	return &Agent{path, fd}, nil
-}
-
-func alone(err error) error { return fmt.Errorf("%w: %w", ErrAlone, err) }
-
-// Close ends the connection.
-func (a *Agent) Close() { _ = unix.Close(a.fd) }
-
-// Ask sends a request and waits for its answer. netns is the path of the pod's network namespace, or empty. When ctx ends,
-// the agent is told to give up, and its answer is still waited for. The error matches ErrAlone if the agent has declined, or
-// was not sent the request.
-func (a *Agent) Ask(ctx context.Context, r Request, netns string) (Answer, error) {
-	packet, err := r.encode()
-	if err != nil {
-		return Answer{}, alone(err)
-	}
-	var rights []byte
-	if netns != "" {
-		// O_NONBLOCK: opening a FIFO must not block. An agent does without the namespace, or declines.
-		if fd, err := unix.Open(netns, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0); err == nil {
-			defer unix.Close(fd)
-			rights = unix.UnixRights(fd)
-		}
-	}
-	if err := unix.Sendmsg(a.fd, packet, rights, nil, unix.MSG_NOSIGNAL); err != nil {
-		return Answer{}, alone(err)
-	}
-	stop := context.AfterFunc(ctx, func() { _ = unix.Shutdown(a.fd, unix.SHUT_WR) })
-	defer stop()
-	limit := answerTime
-	if deadline, ok := ctx.Deadline(); ok {
-		limit = min(limit, time.Until(deadline)+lateTime)
-	}
-	answer, err := a.receive(limit)
-	switch {
-	case errors.Is(err, unix.ETIMEDOUT):
-		err = fmt.Errorf("the agent at %s gives no answer within %v", a.path, limit.Round(time.Second))
-	case err != nil && !errors.Is(err, ErrAlone):
-		err = fmt.Errorf("the agent at %s ended before its answer: %w", a.path, err)
-	}
-	return answer, err
-}
-
-// receive receives an answer. The error matches unix.ETIMEDOUT if not all of it arrives in time.
-func (a *Agent) receive(limit time.Duration) (Answer, error) {
-	end := time.Now().Add(limit)
-	var first [headSize + 1]byte
-	n, err := a.packet(first[:], end)
-	if err != nil {
-		return Answer{}, err
-	}
-	answer, rest, err := text(first[:n])
-	for err == nil && len(rest) > 0 {
-		n, err = a.packet(rest, end)
-		rest = rest[n:]
-	}
-	return answer, err
-}
-
-// packet receives a packet, of one byte at least.
-func (a *Agent) packet(into []byte, end time.Time) (int, error) {
-	for {
-		left := time.Until(end)
-		if left <= 0 {
-			return 0, unix.ETIMEDOUT
-		}
-		ready := []unix.PollFd{{Fd: int32(a.fd), Events: unix.POLLIN}}
-		if _, err := unix.Poll(ready, int(left.Milliseconds())+1); err != nil && !errors.Is(err, unix.EINTR) {
-			return 0, err
-		}
-		n, _, err := unix.Recvfrom(a.fd, into, 0)
-		switch {
-		case errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR):
-			continue
-		case err == nil && n == 0:
-			err = unix.ECONNRESET
-		}
-		return max(n, 0), err
-	}
-}
-
-// rootPeer returns the process at the other end of a socket, as this process sees it. The error is that it is not root's.
-func rootPeer(fd int) (pid int, err error) {
-	peer, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
-	if err != nil {
-		return 0, err
-	}
-	if peer.Uid != 0 {
-		return 0, fmt.Errorf("user %d has the other end: %w", peer.Uid, unix.EPERM)
-	}
-	return int(peer.Pid), nil
-}
 
 // Await is the CNI_COMMAND of a request that is no verb: the agent answers once the policies hold that the cluster has for the Pod of
 // CNI_ARGS, in the datapath of the directories and of the layout that the request names. Its version does not count.
@@ -143,13 +20,28 @@ const Await = "AWAIT"
 // again is how long AwaitPolicies waits before it looks for an agent again: one that starts anew takes its time.
 const again = 100 * time.Millisecond
 
+var (
+	// answerTime is how long the plugin waits for an answer. Each wait of a verb for a lock ends after half of it.
+	answerTime = time.Minute
+	// lateTime is how long it waits for the answer to a request whose context has a deadline, after that.
+	lateTime = time.Second
+)
+
+// errDeclined is the error if the agent declines a request.
+var errDeclined = errors.New("the agent has declined")
+
 // AwaitPolicies sends a request of Await to the agent at a socket, and to the next one if that ends, until one answers that the policies
 // hold, or ctx ends. The error tells why they do not yet, or that there is no agent.
 func AwaitPolicies(ctx context.Context, socket string, r Request) error {
 	for {
-		err := awaitOnce(ctx, socket, r)
-		if err == nil {
+		answer, err := ask(ctx, socket, r)
+		switch {
+		case errors.Is(err, errDeclined):
+			err = fmt.Errorf("%s: the agent has another layout or other directories, or starts or ends: %w", socket, err)
+		case err == nil && answer.Exit == 0:
 			return nil
+		case err == nil:
+			err = errors.New(string(answer.Stderr))
 		}
 		select {
 		case <-ctx.Done():
@@ -159,18 +51,70 @@ func AwaitPolicies(ctx context.Context, socket string, r Request) error {
 	}
 }
 
-func awaitOnce(ctx context.Context, socket string, r Request) error {
-	agent, err := Dial(socket)
+// ask sends a request to the agent at a socket and waits for its answer. When ctx ends, the agent is told to give up, and its
+// answer is still waited for. The error matches errDeclined if the agent has declined.
+func ask(ctx context.Context, socket string, r Request) (answer Answer, err error) {
+	packet, err := r.encode()
 	if err != nil {
-		return fmt.Errorf("%s: %w", socket, err)
+		return answer, err
 	}
-	defer agent.Close()
-	answer, err := agent.Ask(ctx, r, "")
+	conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: socket, Net: "unixpacket"})
+	if err != nil {
+		return answer, err
+	}
+	defer conn.Close()
+	if _, err := rootPeer(conn); err != nil {
+		return answer, fmt.Errorf("%s: %w", socket, err)
+	}
+	limit := answerTime
+	if deadline, ok := ctx.Deadline(); ok {
+		limit = min(limit, time.Until(deadline)+lateTime)
+	}
+	if err := conn.SetDeadline(time.Now().Add(limit)); err != nil {
+		return answer, err
+	}
+	if _, err = conn.Write(packet); err == nil {
+		stop := context.AfterFunc(ctx, func() { _ = conn.CloseWrite() })
+		defer stop()
+		answer, err = receive(conn)
+	}
 	switch {
-	case errors.Is(err, ErrAlone):
-		return fmt.Errorf("%s: the agent has another layout or other directories, or starts or ends: %w", socket, err)
-	case err == nil && answer.Exit != 0:
-		err = errors.New(string(answer.Stderr))
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		err = fmt.Errorf("the agent at %s gives no answer within %v", socket, limit.Round(time.Second))
+	case err != nil && !errors.Is(err, errDeclined):
+		err = fmt.Errorf("the agent at %s ended before its answer: %w", socket, err)
 	}
-	return err
+	return answer, err
+}
+
+// receive receives an answer.
+func receive(conn *net.UnixConn) (Answer, error) {
+	var first [headSize + 1]byte
+	n, err := conn.Read(first[:])
+	if err != nil {
+		return Answer{}, err
+	}
+	answer, rest, err := text(first[:n])
+	for err == nil && len(rest) > 0 {
+		n, err = conn.Read(rest)
+		rest = rest[n:]
+	}
+	return answer, err
+}
+
+// rootPeer returns the process at the other end of a socket, as this process sees it. The error is that it is not root's.
+func rootPeer(conn *net.UnixConn) (pid int, err error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	var peer *unix.Ucred
+	controlErr := raw.Control(func(fd uintptr) { peer, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
+	if err := errors.Join(controlErr, err); err != nil {
+		return 0, err
+	}
+	if peer.Uid != 0 {
+		return 0, fmt.Errorf("user %d has the other end: %w", peer.Uid, unix.EPERM)
+	}
+	return int(peer.Pid), nil
 }

@@ -22,7 +22,8 @@ func (s *Server) awaitBriefly(ctx context.Context, verb string, r cni.Request) e
 }
 
 // await answers once the policies of a Pod hold. The plugin may be any version that knows the layout of this one's maps.
-func (s *Server) await(ctx context.Context, c *Call) (answer Answer, err error) {
+// ending ends with the server.
+func (s *Server) await(ctx, ending context.Context, c *Call) (answer Answer, err error) {
 	if _, err := s.samePlace(c); err != nil {
 		s.Log.Warn("CNI socket: policies are of another datapath than the plugin's", "reason", err)
 		return answer, err
@@ -30,15 +31,11 @@ func (s *Server) await(ctx context.Context, c *Call) (answer Answer, err error) 
 	if s.Plugin.Await == nil || c.Layout != cni.Layout() {
 		return answer, fmt.Errorf("policies of layout %q", c.Layout)
 	}
-	waiting, cancel := context.WithTimeout(ctx, longest)
+	ctx, cancel := context.WithTimeout(ctx, longest)
 	defer cancel()
-	go func() {
-		<-c.Gone()
-		cancel()
-	}()
 	namespace, name, uid := netconf.KubernetesPod(c.Environment["CNI_ARGS"])
-	if err := s.Plugin.Await(waiting, namespace, name, uid); err != nil {
-		if ctx.Err() != nil {
+	if err := s.Plugin.Await(ctx, namespace, name, uid); err != nil {
+		if ending.Err() != nil {
 			return answer, err // the plugin asks the next agent
 		}
 		answer = Answer{Exit: 1, Stderr: fmt.Append(nil, err)}

@@ -125,7 +125,6 @@ func TestKilled(t *testing.T) {
 			for steps := 1; ; steps++ {
 				server := f.start(order{Die: steps})
 				p := f.pod(fmt.Sprint("a", steps), config)
-				f.direct = steps%2 == 0
 				got := f.run(call{verb: "ADD", pod: p, socket: f.socket})
 				killed := server.end()
 				if killed {

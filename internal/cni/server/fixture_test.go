@@ -38,20 +38,6 @@ type fixture struct {
 	dir    string
 	plugin cni.Plugin
 	socket string
-	direct bool // the plugin is run by itself, without its client
-}
-
-// either runs a test with the plugin's client, and with the plugin itself.
-func either(t *testing.T, test func(*testing.T, *fixture)) {
-	t.Parallel()
-	for name, direct := range map[string]bool{"client": false, "plugin": true} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			f := newFixture(t)
-			f.direct = direct
-			test(t, f)
-		})
-	}
 }
 
 func newFixture(t testing.TB) *fixture {
@@ -193,11 +179,9 @@ type answer struct {
 // command returns the command of a call, and what it prints.
 func (f *fixture) command(c call) (*exec.Cmd, *bytes.Buffer, *bytes.Buffer) {
 	f.t.Helper()
-	path, err := program()
+	_, err := program()
 	f.must(err)
-	if !f.direct {
-		path = filepath.Join(builtDir, netconf.PluginType)
-	}
+	path := filepath.Join(builtDir, netconf.PluginType)
 	line := append(slices.Clone(c.before), path)
 	cmd := exec.Command(line[0], line[1:]...)
 	p := f.plugin

@@ -46,31 +46,31 @@ func (f *fixture) calls(s *Server, want int) {
 
 // TestQueue has verbs wait while all workers are busy: the server does them once one is free.
 func TestQueue(t *testing.T) {
-	either(t, func(t *testing.T, f *fixture) {
-		s, stop := f.busy()
-		defer stop()
-		const n = 3
-		done := make(chan answer, n)
-		var pods []*pod
-		for i := range n {
-			p := f.pod(fmt.Sprint("a", i), network("veth", ""))
-			pods = append(pods, p)
-			go func() { done <- f.run(call{verb: "ADD", pod: p, socket: f.socket}) }()
+	t.Parallel()
+	f := newFixture(t)
+	s, stop := f.busy()
+	defer stop()
+	const n = 3
+	done := make(chan answer, n)
+	var pods []*pod
+	for i := range n {
+		p := f.pod(fmt.Sprint("a", i), network("veth", ""))
+		pods = append(pods, p)
+		go func() { done <- f.run(call{verb: "ADD", pod: p, socket: f.socket}) }()
+	}
+	f.calls(s, n)
+	if len(done) > 0 {
+		t.Errorf("ADD while all workers are busy: %+v", <-done)
+	}
+	<-s.workers
+	for range n {
+		if a := <-done; a.exit != 0 {
+			t.Errorf("ADD once a worker is free: %+v", a)
 		}
-		f.calls(s, n)
-		if len(done) > 0 {
-			t.Errorf("ADD while all workers are busy: %+v", <-done)
-		}
-		<-s.workers
-		for range n {
-			if a := <-done; a.exit != 0 {
-				t.Errorf("ADD once a worker is free: %+v", a)
-			}
-		}
-		for _, p := range pods {
-			f.works(call{verb: "DEL", pod: p, socket: "none"})
-		}
-	})
+	}
+	for _, p := range pods {
+		f.works(call{verb: "DEL", pod: p, socket: "none"})
+	}
 }
 
 // TestDeclined has a server leave a verb to its plugin: too many are there before it, its turn does not come, and the server ends.
@@ -91,41 +91,41 @@ func TestDeclined(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			either(t, func(t *testing.T, f *fixture) {
-				s, stop := f.busy(test.before...)
-				stop = sync.OnceFunc(stop)
-				defer stop()
-				p := f.pod("a", network("veth", ""))
-				done := make(chan answer, 1)
-				go func() { done <- f.run(call{verb: "ADD", pod: p, socket: f.socket}) }()
-				if test.during != nil {
-					test.during(f, s, stop)
-				}
-				if a := <-done; a.exit != 0 {
-					t.Errorf("ADD: %+v", a)
-				}
-				f.works(call{verb: "DEL", pod: p, socket: "none"})
-			})
+			t.Parallel()
+			f := newFixture(t)
+			s, stop := f.busy(test.before...)
+			stop = sync.OnceFunc(stop)
+			defer stop()
+			p := f.pod("a", network("veth", ""))
+			done := make(chan answer, 1)
+			go func() { done <- f.run(call{verb: "ADD", pod: p, socket: f.socket}) }()
+			if test.during != nil {
+				test.during(f, s, stop)
+			}
+			if a := <-done; a.exit != 0 {
+				t.Errorf("ADD: %+v", a)
+			}
+			f.works(call{verb: "DEL", pod: p, socket: "none"})
 		})
 	}
 }
 
 // TestKilledInQueue kills a plugin whose ADD waits for a worker, and has the pod deleted, as runtimes do: the ADD is not done after that.
 func TestKilledInQueue(t *testing.T) {
-	either(t, func(_ *testing.T, f *fixture) {
-		s, stop := f.busy()
-		defer stop()
-		f.works(call{verb: "DEL", pod: f.add("before", "none", network("veth", "")), socket: "none"})
-		before := f.state()
-		p := f.pod("a", network("veth", ""))
-		cmd, _, _ := f.command(call{verb: "ADD", pod: p, socket: f.socket})
-		f.must(f.host.Start(cmd))
-		f.calls(s, 1)
-		f.must(cmd.Process.Kill())
-		_ = cmd.Wait()
-		f.works(call{verb: "DEL", pod: p, socket: "none"})
-		<-s.workers
-		f.calls(s, 0)
-		f.same(before, "after DEL of a pod whose ADD was killed")
-	})
+	t.Parallel()
+	f := newFixture(t)
+	s, stop := f.busy()
+	defer stop()
+	f.works(call{verb: "DEL", pod: f.add("before", "none", network("veth", "")), socket: "none"})
+	before := f.state()
+	p := f.pod("a", network("veth", ""))
+	cmd, _, _ := f.command(call{verb: "ADD", pod: p, socket: f.socket})
+	f.must(f.host.Start(cmd))
+	f.calls(s, 1)
+	f.must(cmd.Process.Kill())
+	_ = cmd.Wait()
+	f.works(call{verb: "DEL", pod: p, socket: "none"})
+	<-s.workers
+	f.calls(s, 0)
+	f.same(before, "after DEL of a pod whose ADD was killed")
 }

@@ -3,8 +3,8 @@
 package server
 
 import (
+	"context"
 	"errors"
-	"io"
 	"net"
 	"slices"
 	"time"
@@ -38,12 +38,8 @@ func Receive(conn *net.UnixConn) (_ *Call, err error) {
 			c.Close()
 		}
 	}()
-	raw, err := conn.SyscallConn()
-	if err != nil {
+	if c.PID, err = rootPeer(conn); err != nil {
 		return nil, err
-	}
-	if controlErr := raw.Control(func(fd uintptr) { c.PID, err = rootPeer(int(fd)) }); controlErr != nil || err != nil {
-		return nil, errors.Join(controlErr, err)
 	}
 	if err := conn.SetReadDeadline(time.Now().Add(requestTime)); err != nil {
 		return nil, err
@@ -87,29 +83,14 @@ func (c *Call) takeNetns(control []byte) error {
 	return nil
 }
 
-// Waits returns an error if the plugin has ended, or has given up.
-func (c *Call) Waits() error {
-	raw, err := c.conn.SyscallConn()
-	if err != nil {
-		return err
-	}
-	controlErr := raw.Control(func(fd uintptr) {
-		n, _, recvErr := unix.Recvfrom(int(fd), make([]byte, 1), unix.MSG_PEEK|unix.MSG_DONTWAIT)
-		if recvErr == nil && n == 0 {
-			err = io.EOF
-		}
-	})
-	return errors.Join(controlErr, err)
-}
-
-// Gone returns a channel that is closed when the plugin has ended, or has given up.
-func (c *Call) Gone() <-chan struct{} {
-	gone := make(chan struct{})
+// Context returns a context that ends with ctx, and once the plugin has ended or has given up.
+func (c *Call) Context(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
 	go func() {
 		_, _ = c.conn.Read(make([]byte, 1))
-		close(gone)
+		cancel()
 	}()
-	return gone
+	return ctx, cancel
 }
 
 // answerPacket is the size of a packet of text in bytes: any socket's buffer takes it.

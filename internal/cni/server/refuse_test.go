@@ -211,25 +211,6 @@ func TestSignalledPlugin(t *testing.T) {
 	}
 }
 
-// TestNewServerTakesOver starts a second server at the socket of a first: plugins find the second, and the end of the first does
-// not take its socket away.
-func TestNewServerTakesOver(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	first, stopFirst := f.serve(f.options())
-	second, stopSecond := f.serve(f.options())
-	stopFirst()
-	p := f.add("a", f.socket, network("veth", ""))
-	if a, b := first.count("ADD"), second.count("ADD"); a != 0 || b != 1 {
-		t.Errorf("the first server did %d ADDs and the second %d", a, b)
-	}
-	stopSecond()
-	if entries, err := os.ReadDir(filepath.Dir(f.socket)); err != nil || len(entries) > 0 {
-		t.Errorf("left beside the socket: %v, %v", entries, err)
-	}
-	f.works(call{verb: "DEL", pod: p, socket: f.socket})
-}
-
 // TestInUse tells a socket that somebody serves from one that nobody does.
 func TestInUse(t *testing.T) {
 	t.Parallel()

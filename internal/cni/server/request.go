@@ -121,11 +121,11 @@ func (a Answer) head() []byte {
 // maxText is the size of the text of an answer in bytes.
 const maxText = 16 << 20
 
-// text returns an answer with its text, of the size that its first packet tells, without content. The error matches ErrAlone if
+// text returns an answer with its text, of the size that its first packet tells, without content. The error matches errDeclined if
 // the agent has declined.
 func text(head []byte) (a Answer, all []byte, err error) {
 	if string(head) == declined {
-		return a, nil, alone(errors.New("the agent has declined"))
+		return a, nil, errDeclined
 	}
 	if len(head) != headSize {
 		return a, nil, fmt.Errorf("a head of %d bytes, want %d", len(head), headSize)

@@ -2,11 +2,11 @@
 
 // Package server does the verbs of the CNI plugin in an agent that stays.
 //
-// The plugin sends one packet over a unix socket of packets, with a descriptor of the pod's network namespace, and waits.
-// The agent answers with the result, or declines: then the plugin does the verb, as it does without an agent. If the agent
-// ends without an answer, or gives none within a minute, the plugin fails and the runtime tries again: nobody does a verb
-// twice at once. A verb gives the same result and leaves the same state in both ways. The plugin's client in C
-// (cni/client.c), which lies in its place on nodes with an agent, speaks the same protocol.
+// On a node with an agent, a client in C (cni/client.c) lies in the place of the plugin. It sends one packet over a unix
+// socket of packets, with a descriptor of the pod's network namespace, and waits. The agent answers with the result, or
+// declines: then the client runs the plugin, as it does without an agent. If the agent ends without an answer, or gives
+// none within a minute, the client fails and the runtime tries again: nobody does a verb twice at once. A verb gives the
+// same result and leaves the same state in both ways. The plugin itself asks the agent only for policies ([AwaitPolicies]).
 package server
 
 import (
@@ -214,7 +214,7 @@ func (s *Server) close() {
 	_ = s.listener.Close()
 }
 
-// worker waits for a worker. The error leaves the verb to the plugin.
+// worker waits for a worker. The error leaves the verb to the plugin; if that has ended, its pod may be deleted already.
 func (s *Server) worker(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, s.queueLimit)
 	defer cancel()
@@ -257,8 +257,11 @@ func (s *Server) answer(ctx context.Context, c *Call, verb string) (answer Answe
 	default:
 		return answer, errors.New("too many requests")
 	}
+	ending := ctx
+	ctx, cancel := c.Context(ctx)
+	defer cancel()
 	if verb == Await {
-		return s.await(ctx, c)
+		return s.await(ctx, ending, c)
 	}
 	r, err := s.accept(c, verb)
 	if err != nil {
@@ -276,10 +279,7 @@ func (s *Server) answer(ctx context.Context, c *Call, verb string) (answer Answe
 		return answer, err
 	}
 	defer func() { <-s.workers }()
-	if err := c.Waits(); err != nil { // its pod may be deleted already
-		return answer, err
-	}
-	answer = s.do(ctx, c, verb, r)
+	answer = s.do(ctx, verb, r)
 	if s.Observe != nil {
 		s.Observe(verb, time.Since(begun), answer.Exit != 0)
 	}

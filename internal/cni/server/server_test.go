@@ -24,7 +24,8 @@ func TestSameAsAlone(t *testing.T) {
 		"limits":  network("veth", `,"runtimeConfig":{"bandwidth":{"ingressRate":100000000,"egressRate":100000000}}`),
 	} {
 		t.Run(name, func(t *testing.T) {
-			either(t, func(t *testing.T, f *fixture) { sameAsAlone(t, f, config) })
+			t.Parallel()
+			sameAsAlone(t, newFixture(t), config)
 		})
 	}
 }
@@ -95,9 +96,9 @@ func lines(text string) string {
 }
 
 // TestErrorsAsAlone has the plugin fail in both ways: what it prints is the same.
-func TestErrorsAsAlone(t *testing.T) { either(t, errorsAsAlone) }
-
-func errorsAsAlone(t *testing.T, f *fixture) {
+func TestErrorsAsAlone(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
 	counts, _ := f.serve(f.options())
 	config := network("veth", "")
 	there := f.add("there", "none", config)
@@ -140,9 +141,9 @@ func errorsAsAlone(t *testing.T, f *fixture) {
 }
 
 // TestGC collects through the server what is not valid, also without the pod's namespace.
-func TestGC(t *testing.T) { either(t, collects) }
-
-func collects(t *testing.T, f *fixture) {
+func TestGC(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
 	counts, _ := f.serve(f.options())
 	config := network("veth", "")
 	valid := f.add("valid", f.socket, config)

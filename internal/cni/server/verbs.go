@@ -16,7 +16,7 @@ import (
 )
 
 // do does a verb in the host's network namespace.
-func (s *Server) do(ctx context.Context, c *Call, verb string, r cni.Request) (answer Answer) {
+func (s *Server) do(ctx context.Context, verb string, r cni.Request) (answer Answer) {
 	var stderr bytes.Buffer
 	p := s.Plugin
 	p.Stderr = &stderr
@@ -35,12 +35,6 @@ func (s *Server) do(ctx context.Context, c *Call, verb string, r cni.Request) (a
 		case "STATUS":
 			return nil, p.Status(work, r)
 		}
-		ctx, cancel := context.WithCancel(ctx)
-		defer cancel()
-		go func() {
-			<-c.Gone()
-			cancel()
-		}()
 		return nil, p.GC(ctx, r)
 	})
 	var stdout bytes.Buffer
