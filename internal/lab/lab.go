@@ -190,7 +190,7 @@ func (l *Lab) Start(place string, cmd *exec.Cmd) error {
 
 // Keep releases the lab from this process. It exists until [Store.Down].
 func (l *Lab) Keep() error {
-	if err := l.store.keep(l.Options, l.state); err != nil {
+	if err := l.store.keep(l.Options); err != nil {
 		return fmt.Errorf("lab %s: keep: %w", l.Options.Name, err)
 	}
 	l.kept = true
