@@ -35,9 +35,6 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == lab.GuestCommand {
 		os.Exit(runGuest(os.Args[2:]))
 	}
-	if program := os.Getenv(guestVariable); program != "" {
-		os.Exit(guestChild(os.Getenv(childVariable), program))
-	}
 	if dir := os.Getenv(childVariable); dir != "" {
 		os.Exit(child(dir))
 	}
