@@ -196,8 +196,8 @@ func (c *config) labRelay() *cobra.Command {
 
 // labGuest is the process that labs start to run a command in a guest.
 func (c *config) labGuest() *cobra.Command {
-	return hidden(vm.BootCommand, "Boot a virtual machine and run an agent in it (started by labs)", func(ctx context.Context, args []string) error {
-		return vm.Boot(ctx, args, vm.Options{Stdin: c.Stdin, Stdout: c.Stdout, Stderr: c.Stderr})
+	return hidden(lab.GuestCommand, "Boot a virtual machine and run an agent in it (started by labs)", func(ctx context.Context, args []string) error {
+		return lab.RunGuest(ctx, args, vm.Options{Stdin: c.Stdin, Stdout: c.Stdout, Stderr: c.Stderr})
 	})
 }
 

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/term"
 
 	"mustang/cmd/mustang/internal/cli"
+	"mustang/internal/lab"
 	"mustang/internal/vm"
 )
 
@@ -23,7 +24,7 @@ const signalGrace = 500 * time.Millisecond
 
 func main() {
 	if vm.IsInit() { // we are the first process of a guest
-		fmt.Fprintln(os.Stderr, vm.Init())
+		fmt.Fprintln(os.Stderr, vm.Init(lab.ConfigureGuest))
 		return
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), endings()...)

@@ -17,8 +17,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"mustang/internal/lab"
 	"mustang/internal/lab/dockerd"
 	"mustang/internal/load"
@@ -125,58 +123,6 @@ func killedBuild(t *testing.T, s lab.Store, stage string) string {
 		}
 	}
 	return name
-}
-
-// TestDockerCancelled ends the building of a lab by its context at each stage,
-// and by the death of dockerd.
-func TestDockerCancelled(t *testing.T) {
-	testkit.NotInGuest(t) // where each start of Docker takes a minute
-	s := dockerStore(t)
-	for _, stage := range []string{"file dockerd.log", "file docker.sock", "control group", "namespace container-a"} {
-		t.Run(stage, func(t *testing.T) {
-			o := options(dockerOptions)
-			ctx, cancel := context.WithCancel(t.Context())
-			defer cancel()
-			go func() {
-				for ctx.Err() == nil && !reached(t, s, o.Name, stage) {
-					time.Sleep(time.Millisecond)
-				}
-				cancel()
-			}()
-			checkFailedDocker(t, s, o, func(o lab.Options) (*lab.Lab, error) { return s.Up(ctx, o) }, context.Canceled.Error())
-		})
-	}
-	t.Run("dockerd dies", func(t *testing.T) {
-		o := options(dockerOptions)
-		go func() {
-			for t.Context().Err() == nil {
-				for _, process := range labProcesses(t, o.Name, "dockerd") {
-					var pid int
-					if _, err := fmt.Sscanf(process, "%d ", &pid); err == nil {
-						_ = unix.Kill(pid, unix.SIGTERM)
-						return
-					}
-				}
-				time.Sleep(time.Millisecond)
-			}
-		}()
-		checkFailedDocker(t, s, o, func(o lab.Options) (*lab.Lab, error) { return s.Up(t.Context(), o) }, "dockerd")
-	})
-}
-
-// checkFailedDocker has up fail with an error that contains a text, in one line,
-// and looks for what is left.
-//
-//revive:disable-next-line:argument-limit // t comes on top
-func checkFailedDocker(t *testing.T, s lab.Store, o lab.Options, up func(lab.Options) (*lab.Lab, error), text string) {
-	t.Helper()
-	_, err := up(o)
-	if err == nil || !strings.Contains(err.Error(), text) || strings.Contains(err.Error(), "\n") {
-		t.Errorf("error %v, want %q in one line", err, text)
-	}
-	if left := dockerLeftovers(t, s, o.Name); len(left) > 0 {
-		t.Errorf("left: %q", left)
-	}
 }
 
 const (

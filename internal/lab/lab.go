@@ -29,7 +29,6 @@ import (
 	"mustang/internal/netns"
 	"mustang/internal/podlink"
 	"mustang/internal/rtnl"
-	"mustang/internal/vm"
 )
 
 // Lab is a network. Its methods are not for concurrent use.
@@ -49,8 +48,8 @@ type Lab struct {
 	ovsDatapath string               // kind of the Open vSwitch datapath; empty without one
 	docker      *dockerd.Engine      // nil without Docker
 	relays      []*exec.Cmd          // processes of tap and tun links
-	guest       vm.Guest             // what all guests have: a kernel, and how it runs
-	guests      map[string]*vm.Guest // by place
+	guest       guestPod             // what all guests have: a kernel, and how it runs
+	guests      map[string]*guestPod // by place
 	kept        bool
 }
 
@@ -68,7 +67,7 @@ func (s Store) Up(ctx context.Context, o Options) (_ *Lab, err error) {
 	topology := o.topology()
 	l := &Lab{
 		Options: o, store: s, namespaces: map[string]*netns.Namespace{}, devices: map[string]string{},
-		guests: map[string]*vm.Guest{},
+		guests: map[string]*guestPod{},
 	}
 	if l.state, err = s.claim(o); errors.Is(err, os.ErrExist) {
 		return nil, err
@@ -167,11 +166,11 @@ func (l *Lab) Acceleration() string { return l.guest.Acceleration }
 
 // Start starts cmd at a place, in its network namespace and in the lab's control
 // group. cmd.SysProcAttr must not be set. At a guest it boots the guest for cmd, see
-// [vm.Guest.Start]; in a container it runs cmd, which has to be a command of the
+// [RunGuest]; in a container it runs cmd, which has to be a command of the
 // running program, with `docker exec`.
 func (l *Lab) Start(place string, cmd *exec.Cmd) error {
 	if g, ok := l.guests[place]; ok {
-		if err := g.Start(cmd, l.startIn); err != nil {
+		if err := g.start(cmd, l.startIn); err != nil {
 			return fmt.Errorf("lab %s: %w", l.Options.Name, err)
 		}
 		return nil
@@ -190,7 +189,7 @@ func (l *Lab) Start(place string, cmd *exec.Cmd) error {
 
 // Keep releases the lab from this process. It exists until [Store.Down].
 func (l *Lab) Keep() error {
-	if err := l.store.keep(l.Options, l.state); err != nil {
+	if err := l.store.keep(l.Options); err != nil {
 		return fmt.Errorf("lab %s: keep: %w", l.Options.Name, err)
 	}
 	l.kept = true

@@ -32,11 +32,8 @@ const childVariable = "MUSTANG_TEST_LAB_CHILD"
 // TestMain also is the processes that tests start: one that builds a lab and is
 // killed, a client, a relay, those in containers and one that runs a guest.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == vm.BootCommand {
+	if len(os.Args) > 1 && os.Args[1] == lab.GuestCommand {
 		os.Exit(runGuest(os.Args[2:]))
-	}
-	if program := os.Getenv(guestVariable); program != "" {
-		os.Exit(guestChild(os.Getenv(childVariable), program))
 	}
 	if dir := os.Getenv(childVariable); dir != "" {
 		os.Exit(child(dir))
@@ -66,7 +63,7 @@ func relay(args []string) int {
 
 // runGuest runs the hidden subcommand of guests.
 func runGuest(args []string) int {
-	if err := vm.Boot(context.Background(), args, vm.Options{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr}); err != nil {
+	if err := lab.RunGuest(context.Background(), args, vm.Options{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr}); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}

@@ -5,15 +5,12 @@ package lab
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"net"
 	"net/netip"
 
 	"mustang/internal/netns"
 	"mustang/internal/podlink"
 	"mustang/internal/rtnl"
 	"mustang/internal/tun"
-	"mustang/internal/vm"
 )
 
 // hostSysctls are set to 0 in a host before it has devices. A host that forwards a
@@ -135,50 +132,4 @@ func (l *Lab) addPod(mode podlink.Mode, network podlink.Network, p pod) error {
 	}
 	l.relays = append(l.relays, relay)
 	return nil
-}
-
-// addGuest adds a pod that is a virtual machine: its port on the host. The guest boots
-// with [Lab.Start].
-func (l *Lab) addGuest(mode podlink.Mode, network podlink.Network, p pod) error {
-	_, err := mode.Create(network, podlink.Pod{HostIfName: p.hostIfName, Addresses: p.addresses})
-	if err != nil {
-		return err
-	}
-	g := l.guest
-	g.Name, g.Host, g.TAP = p.place, network.Host, p.hostIfName
-	g.Network = vm.Network{
-		MAC: guestMAC(p.addresses[0]).String(), MTU: network.MTU,
-		NoOffload: mode.Traits().Needs == podlink.NeedsOpenVSwitch && l.ovsDatapath == OVSUserSpace,
-	}
-	for _, gateway := range network.Gateways {
-		for _, addr := range p.addresses {
-			if gateway.Contains(addr) {
-				g.Network.Addresses = append(g.Network.Addresses, netip.PrefixFrom(addr, gateway.Bits()))
-			}
-		}
-		g.Network.Gateways = append(g.Network.Gateways, gateway.Addr())
-	}
-	l.devices[p.place] = vm.NetworkDevice
-	l.guests[p.place] = &g
-	return nil
-}
-
-// guestMAC returns the MAC address of a guest with that address: locally administered and
-// the same in every lab.
-func guestMAC(addr netip.Addr) net.HardwareAddr {
-	sum := sha256.Sum256(addr.AsSlice())
-	sum[0] = sum[0]&^1 | 2
-	return sum[:6]
-}
-
-// findKernel fetches a kernel for guests and finds out how this machine runs it.
-func (l *Lab) findKernel(ctx context.Context) (err error) {
-	if err := vm.CheckTools(); err != nil {
-		return err
-	}
-	if l.guest.Kernel, err = vm.FetchKernel(ctx, ""); err != nil {
-		return err
-	}
-	l.guest.Acceleration, err = vm.Acceleration(ctx, l.guest.Kernel)
-	return err
 }

@@ -67,24 +67,13 @@ func sameFile(file *os.File, path string) bool {
 	return err == nil && os.SameFile(open, named)
 }
 
-// unnamedFor is how long an unpublished state file stays: a process that has just made it has yet to lock it.
-const unnamedFor = time.Minute
-
-// removeUnnamed removes state files whose process was killed before it published
-// them. Locked and new ones belong to a live process.
+// removeUnnamed removes state files whose process was killed before it published them, which takes it no time.
 func (s Store) removeUnnamed() {
 	paths, _ := filepath.Glob(filepath.Join(s.labs(), ".new-*"))
 	for _, path := range paths {
-		file, err := os.Open(path)
-		if err != nil {
-			continue
-		}
-		info, err := file.Stat()
-		old := err == nil && time.Since(info.ModTime()) > unnamedFor
-		if old && unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil && sameFile(file, path) {
+		if info, err := os.Stat(path); err == nil && time.Since(info.ModTime()) > time.Minute {
 			_ = os.Remove(path)
 		}
-		_ = file.Close()
 	}
 }
 

@@ -76,8 +76,8 @@ func (s Store) claim(o Options) (*os.File, error) {
 }
 
 // keep replaces the record of the lab by one that is standing.
-func (s Store) keep(o Options, earlier *os.File) error {
-	info, err := readState(earlier.Name())
+func (s Store) keep(o Options) error {
+	info, err := readState(s.statePath(o.Name))
 	if err != nil {
 		return err
 	}
@@ -108,25 +108,11 @@ func (s Store) record(info Info, publish func(from, to string) error) (_ *os.Fil
 	if err := json.NewEncoder(temp).Encode(info); err != nil {
 		return nil, err
 	}
-	path := s.statePath(info.Name)
-	if err := publish(temp.Name(), path); err != nil {
-		if errors.Is(err, fs.ErrExist) {
-			return nil, &ExistsError{Name: info.Name}
-		}
-		return nil, err
+	err = publish(temp.Name(), s.statePath(info.Name))
+	if errors.Is(err, fs.ErrExist) {
+		err = &ExistsError{Name: info.Name}
 	}
-	return renamed(temp, path)
-}
-
-// renamed returns an open, locked file under its published name. The lock belongs to
-// the open file description, which the duplicate shares.
-func renamed(temp *os.File, path string) (*os.File, error) {
-	fd, err := unix.FcntlInt(temp.Fd(), unix.F_DUPFD_CLOEXEC, 0)
-	if err != nil {
-		return nil, fmt.Errorf("duplicate: %w", err)
-	}
-	_ = temp.Close()
-	return os.NewFile(uintptr(fd), path), nil
+	return temp, err
 }
 
 // readState reads a state file.

@@ -146,23 +146,21 @@ func topologyNames() []string {
 	return names
 }
 
-// Addresses of a single host and its pods. All labs have the same ones: no lab is
-// connected to another.
+// Addresses of labs. All labs have the same ones: no lab is connected to another.
 var (
+	// Gateways and the two below are of a single host and its pods.
 	Gateways = []netip.Prefix{netip.MustParsePrefix("192.168.10.1/24"), netip.MustParsePrefix("fd00:10::1/64")}
 	PodAIPs  = []netip.Addr{netip.MustParseAddr("192.168.10.10"), netip.MustParseAddr("fd00:10::a")}
 	PodBIPs  = []netip.Addr{netip.MustParseAddr("192.168.10.11"), netip.MustParseAddr("fd00:10::b")}
+	// Underlay are the prefixes of the wire between two hosts, one per address family.
+	Underlay = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24"), netip.MustParsePrefix("fd00:1::/64")}
+	// Ranges are the pod prefixes of each host, in labs with two hosts whose pods have no
+	// addresses of the wire.
+	Ranges = map[string][]netip.Prefix{
+		HostA: {netip.MustParsePrefix("192.168.10.0/24"), netip.MustParsePrefix("fd00:10::/64")},
+		HostB: {netip.MustParsePrefix("192.168.11.0/24"), netip.MustParsePrefix("fd00:11::/64")},
+	}
 )
-
-// Underlay are the prefixes of the wire between two hosts, one per address family.
-var Underlay = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24"), netip.MustParsePrefix("fd00:1::/64")}
-
-// Ranges are the pod prefixes of each host, in labs with two hosts whose pods have no
-// addresses of the wire.
-var Ranges = map[string][]netip.Prefix{
-	HostA: {netip.MustParsePrefix("192.168.10.0/24"), netip.MustParsePrefix("fd00:10::/64")},
-	HostB: {netip.MustParsePrefix("192.168.11.0/24"), netip.MustParsePrefix("fd00:11::/64")},
-}
 
 // Addresses returns the addresses of a place in a lab with these options, IPv4 first;
 // none if there is no such place.

@@ -3,16 +3,12 @@
 package linkinfo_test
 
 import (
-	"errors"
 	"fmt"
 	"io"
-	"os"
 	"os/exec"
 	"strings"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"mustang/internal/linkinfo"
 	"mustang/internal/netns"
@@ -161,45 +157,5 @@ func TestNamespaceInfoString(t *testing.T) {
 		if place.String() != want {
 			t.Errorf("%+v is called %q, not %q", place, place.String(), want)
 		}
-	}
-}
-
-// TestTakeWithoutFiles has more namespaces than the process may open.
-func TestTakeWithoutFiles(t *testing.T) {
-	for i := range 3 {
-		testkit.Namespace(t, fmt.Sprint("limited", i))
-	}
-	var limit unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
-		t.Fatal(err)
-	}
-	lower := limit
-	lower.Cur = 64
-	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &lower); err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
-			t.Error(err)
-		}
-	}()
-	var all []*os.File
-	for {
-		file, err := os.Open(os.DevNull)
-		if err != nil {
-			break
-		}
-		defer file.Close()
-		all = append(all, file)
-	}
-	for _, file := range all[:2] {
-		file.Close()
-	}
-	snapshot, err := linkinfo.Take()
-	if err == nil {
-		snapshot.Close()
-	}
-	if !errors.Is(err, unix.EMFILE) {
-		t.Errorf("error %v, want EMFILE", err)
 	}
 }

@@ -4,16 +4,16 @@
 package netstat
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/netns"
+	"mustang/internal/rtnl"
 )
 
 // Tuple is one direction of a connection.
@@ -28,35 +28,41 @@ type Flow struct {
 }
 
 // Lookup returns the connection that the kernel tracks in n by the addresses of its first packet; false if there is none,
-// the addresses are not two of one family, or the kernel does not track connections. It looks up one entry: a list walks
-// the whole table, that of all namespaces.
-func Lookup(n *netns.Namespace, proto uint8, orig Tuple) (flow Flow, ok bool, err error) {
-	if source, destination := orig.Src.Addr(), orig.Dst.Addr(); !source.IsValid() || source.BitLen() != destination.BitLen() {
-		return Flow{}, false, nil
+// or the kernel does not track connections.
+func Lookup(n *netns.Namespace, proto uint8, orig Tuple) (Flow, bool, error) {
+	family := netlink.InetFamily(unix.AF_INET)
+	if orig.Src.Addr().Is6() {
+		family = unix.AF_INET6
 	}
-	var found [][]byte
-	err = n.Do(func() error {
-		found, err = requestFlow(proto, orig).Execute(unix.NETLINK_NETFILTER, 0)
+	var flows []*netlink.ConntrackFlow
+	err := n.Do(func() (err error) {
+		flows, err = rtnl.Dump(func() ([]*netlink.ConntrackFlow, error) {
+			return netlink.ConntrackTableList(netlink.ConntrackTable, family)
+		})
 		return err
 	})
-	switch {
-	case errors.Is(err, unix.ENOENT), noConntrack(err), err == nil && len(found) == 0:
-		return Flow{}, false, nil
-	case err != nil:
+	if err != nil && !noConntrack(err) {
 		return Flow{}, false, fmt.Errorf("look up connection in network namespace %q: %w", n.Name(), err)
 	}
-	reply, err := replyOf(found[0])
-	return Flow{Proto: proto, Orig: orig, Reply: reply}, err == nil, err
+	for _, f := range flows {
+		if f.Forward.Protocol == proto && tupleOf(f.Forward) == orig {
+			return Flow{Proto: proto, Orig: orig, Reply: tupleOf(f.Reverse)}, true, nil
+		}
+	}
+	return Flow{}, false, nil
+}
+
+func tupleOf(t netlink.IPTuple) Tuple {
+	end := func(ip net.IP, port uint16) netip.AddrPort {
+		addr, _ := netip.AddrFromSlice(ip)
+		return netip.AddrPortFrom(addr.Unmap(), port)
+	}
+	return Tuple{Src: end(t.SrcIP, t.SrcPort), Dst: end(t.DstIP, t.DstPort)}
 }
 
 // Flush deletes the connections that the kernel tracks in n. Where it does not track any, there is nothing to delete.
 func Flush(n *netns.Namespace) error {
-	request := nl.NewNetlinkRequest(int(netlink.ConntrackTable)<<8|nl.IPCTNL_MSG_CT_DELETE, unix.NLM_F_ACK)
-	request.AddData(&nl.Nfgenmsg{NfgenFamily: unix.AF_UNSPEC, Version: nl.NFNETLINK_V0})
-	err := n.Do(func() error {
-		_, err := request.Execute(unix.NETLINK_NETFILTER, 0)
-		return err
-	})
+	err := n.Do(func() error { return netlink.ConntrackTableFlush(netlink.ConntrackTable) })
 	if err != nil && !noConntrack(err) {
 		return fmt.Errorf("delete the tracked connections in network namespace %q: %w", n.Name(), err)
 	}
@@ -67,66 +73,4 @@ func Flush(n *netns.Namespace) error {
 // (EINVAL for a missing subsystem, EOPNOTSUPP for a missing call).
 func noConntrack(err error) bool {
 	return errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP)
-}
-
-// requestFlow returns the request of an entry (IPCTNL_MSG_CT_GET of linux/netfilter/nfnetlink_conntrack.h).
-func requestFlow(proto uint8, orig Tuple) *nl.NetlinkRequest {
-	family, source, destination := uint8(unix.AF_INET), nl.CTA_IP_V4_SRC, nl.CTA_IP_V4_DST
-	if orig.Src.Addr().Is6() {
-		family, source, destination = unix.AF_INET6, nl.CTA_IP_V6_SRC, nl.CTA_IP_V6_DST
-	}
-	tuple := nl.NewRtAttr(unix.NLA_F_NESTED|nl.CTA_TUPLE_ORIG, nil)
-	addresses := tuple.AddRtAttr(unix.NLA_F_NESTED|nl.CTA_TUPLE_IP, nil)
-	addresses.AddRtAttr(source, orig.Src.Addr().AsSlice())
-	addresses.AddRtAttr(destination, orig.Dst.Addr().AsSlice())
-	ports := tuple.AddRtAttr(unix.NLA_F_NESTED|nl.CTA_TUPLE_PROTO, nil)
-	ports.AddRtAttr(nl.CTA_PROTO_NUM, []byte{proto})
-	ports.AddRtAttr(nl.CTA_PROTO_SRC_PORT, nl.BEUint16Attr(orig.Src.Port()))
-	ports.AddRtAttr(nl.CTA_PROTO_DST_PORT, nl.BEUint16Attr(orig.Dst.Port()))
-	req := nl.NewNetlinkRequest(int(netlink.ConntrackTable)<<8|nl.IPCTNL_MSG_CT_GET, unix.NLM_F_ACK)
-	req.AddData(&nl.Nfgenmsg{NfgenFamily: family, Version: nl.NFNETLINK_V0})
-	req.AddData(tuple)
-	return req
-}
-
-// replyOf returns the reply direction of an entry.
-func replyOf(message []byte) (Tuple, error) {
-	const typeMask = ^uint16(unix.NLA_F_NESTED | unix.NLA_F_NET_BYTEORDER)
-	attribute := func(b []byte, kind uint16) ([]byte, error) {
-		attrs, err := nl.ParseRouteAttr(b)
-		if err != nil {
-			return nil, err
-		}
-		for _, a := range attrs {
-			if a.Attr.Type&typeMask == kind {
-				return a.Value, nil
-			}
-		}
-		return nil, fmt.Errorf("no attribute %d", kind)
-	}
-	var errs []error
-	get := func(b []byte, kind uint16) []byte {
-		value, err := attribute(b, kind)
-		errs = append(errs, err)
-		return value
-	}
-	if len(message) < nl.SizeofNfgenmsg {
-		return Tuple{}, errors.New("entry of a connection: too short")
-	}
-	source, destination := uint16(nl.CTA_IP_V4_SRC), uint16(nl.CTA_IP_V4_DST)
-	if message[0] == unix.AF_INET6 {
-		source, destination = nl.CTA_IP_V6_SRC, nl.CTA_IP_V6_DST
-	}
-	tuple := get(message[nl.SizeofNfgenmsg:], nl.CTA_TUPLE_REPLY)
-	ips, ports := get(tuple, nl.CTA_TUPLE_IP), get(tuple, nl.CTA_TUPLE_PROTO)
-	end := func(ip, port uint16) netip.AddrPort {
-		addr, _ := netip.AddrFromSlice(get(ips, ip))
-		number := append(get(ports, port), 0, 0)
-		return netip.AddrPortFrom(addr, binary.BigEndian.Uint16(number))
-	}
-	t := Tuple{Src: end(source, nl.CTA_PROTO_SRC_PORT), Dst: end(destination, nl.CTA_PROTO_DST_PORT)}
-	if err := errors.Join(errs...); err != nil {
-		return Tuple{}, fmt.Errorf("entry of a connection: %w", err)
-	}
-	return t, nil
 }

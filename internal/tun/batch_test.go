@@ -150,7 +150,7 @@ func TestEachCuts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if counted := d.Counters().ReadPackets; counted < device.TxPackets+2 {
+	if counted := countersOf(d).ReadPackets; counted < device.TxPackets+2 {
 		t.Errorf("%d packets read of %d that the kernel sent: the kernel cut them", counted, device.TxPackets)
 	}
 }
@@ -222,8 +222,8 @@ func TestTAPFrames(t *testing.T) {
 func TestBatch(t *testing.T) {
 	d := open(t, testkit.Namespace(t, "batch"), Options{Offload: true, MTU: 576})
 	b := d.NewBatch()
-	if want := packetSize / d.MTU(); cap(b.lengths) < want {
-		t.Errorf("room for %d packets, want %d: what one read returns at MTU %d", cap(b.lengths), want, d.MTU())
+	if want := packetSize / d.mtu; cap(b.lengths) < want {
+		t.Errorf("room for %d packets, want %d: what one read returns at MTU %d", cap(b.lengths), want, d.mtu)
 	}
 	count := 0
 	for b.Add(payload(count + 1)) {

@@ -51,36 +51,8 @@ func (f *flowCount) add(packets, bytes int) {
 	f.bytes.Add(uint64(bytes))
 }
 
-// Counters count the traffic of a Device since it was opened. With offload they count
-// segments.
-type Counters struct {
-	// Read is from the kernel, Written to it.
-	ReadPackets, ReadBytes, WrittenPackets, WrittenBytes uint64
-	// Dropped counts packets that the kernel or the library rejected, because the device
-	// was down or the packet malformed.
-	Dropped uint64
-}
-
 // Name returns the name that the device had when it was opened.
 func (d *Device) Name() string { return d.name }
-
-// Kind returns the kind of the device.
-func (d *Device) Kind() Kind { return d.kind }
-
-// Offload reports whether packets can have up to 64 KiB.
-func (d *Device) Offload() bool { return d.offload }
-
-// MTU returns the MTU in bytes that the device had when it was opened.
-func (d *Device) MTU() int { return d.mtu }
-
-// Counters returns the counters so far.
-func (d *Device) Counters() Counters {
-	return Counters{
-		ReadPackets: d.read.packets.Load(), ReadBytes: d.read.bytes.Load(),
-		WrittenPackets: d.written.packets.Load(), WrittenBytes: d.written.bytes.Load(),
-		Dropped: d.dropped.Load(),
-	}
-}
 
 // Close closes the device, which deletes it unless it is persistent. Pending reads and
 // writes fail.

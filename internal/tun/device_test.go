@@ -23,8 +23,8 @@ func TestOpen(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if d.Name() != "left" || d.Kind() != kind || d.Offload() != offload || d.MTU() != 1400 {
-					t.Errorf("it is %s, kind %s, offload %t, MTU %d", d.Name(), d.Kind(), d.Offload(), d.MTU())
+				if d.Name() != "left" || d.kind != kind || d.offload != offload || d.mtu != 1400 {
+					t.Errorf("it is %s, kind %s, offload %t, MTU %d", d.Name(), d.kind, d.offload, d.mtu)
 				}
 				device, err := rtnl.In(ns).Device("left")
 				if err != nil {
@@ -69,8 +69,8 @@ func TestOpen(t *testing.T) {
 func TestOpenPicksName(t *testing.T) {
 	ns := testkit.Namespace(t, "open")
 	for _, want := range []string{"tun0", "tun1"} {
-		if d := open(t, ns, Options{}); d.Name() != want || d.MTU() != 1500 {
-			t.Errorf("got %s with MTU %d, want %s with 1500", d.Name(), d.MTU(), want)
+		if d := open(t, ns, Options{}); d.Name() != want || d.mtu != 1500 {
+			t.Errorf("got %s with MTU %d, want %s with 1500", d.Name(), d.mtu, want)
 		}
 	}
 }

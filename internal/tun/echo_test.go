@@ -118,7 +118,7 @@ func TestEchoGarbage(t *testing.T) {
 		if err := testkit.Ping(ns, rightAddresses[0].Addr(), 56); err != nil {
 			t.Error(err)
 		}
-		if read := d.Counters().ReadPackets; read < uint64(len(garbage)) {
+		if read := countersOf(d).ReadPackets; read < uint64(len(garbage)) {
 			t.Errorf("%d packets were read, want %d and more", read, len(garbage))
 		}
 	})
@@ -177,7 +177,7 @@ func TestEchoTCP(t *testing.T) {
 				}
 			}
 		}
-		if counters := d.Counters(); counters.Dropped > 0 {
+		if counters := countersOf(d); counters.Dropped > 0 {
 			t.Errorf("%d packets were dropped", counters.Dropped)
 		}
 		device, err := rtnl.In(ns).Device("left")
@@ -185,7 +185,7 @@ func TestEchoTCP(t *testing.T) {
 			t.Fatal(err)
 		}
 		// With offload both the kernel and the library hand over large ones.
-		counters := d.Counters()
+		counters := countersOf(d)
 		if whole := device.TxPackets*2 < counters.ReadPackets; whole != offload {
 			t.Errorf("%d packets read on a wire, %d as the kernel counts", counters.ReadPackets, device.TxPackets)
 		}
@@ -231,7 +231,7 @@ func TestEchoTCPHalfOpen(t *testing.T) {
 	sum(packet)
 	inject(t, ns, "left", packet)
 	testkit.Eventually(t, 5*time.Second, func() error {
-		if d.Counters().WrittenPackets == 0 {
+		if countersOf(d).WrittenPackets == 0 {
 			return errors.New("no answer")
 		}
 		return nil

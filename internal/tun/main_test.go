@@ -95,3 +95,10 @@ func ip(t testing.TB, ns *netns.Namespace, args string) string {
 	}
 	return out.String()
 }
+
+// counters are the traffic of a device; with offload they count segments.
+type counters struct{ ReadPackets, ReadBytes, WrittenPackets, WrittenBytes, Dropped uint64 }
+
+func countersOf(d *Device) counters {
+	return counters{d.read.packets.Load(), d.read.bytes.Load(), d.written.packets.Load(), d.written.bytes.Load(), d.dropped.Load()}
+}

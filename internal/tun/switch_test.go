@@ -66,7 +66,7 @@ func TestSwitch(t *testing.T) {
 						t.Errorf("way %d: %v", i, err)
 					}
 					udp := testkit.Echo(t, ends.server, "udp", listen)
-					for _, size := range []int{1, min(p.left.MTU()-header, 65507), 20000} { // the last in fragments
+					for _, size := range []int{1, min(p.left.mtu-header, 65507), 20000} { // the last in fragments
 						if _, err := testkit.RoundTrip(t, ends.client, "udp", udp.String(), payload(size)); err != nil {
 							t.Errorf("way %d: %d bytes: %v", i, size, err)
 						}
@@ -79,13 +79,13 @@ func TestSwitch(t *testing.T) {
 			if err := p.stop(); err != nil {
 				t.Error(err)
 			}
-			left, right := p.left.Counters(), p.right.Counters()
+			left, right := countersOf(p.left), countersOf(p.right)
 			if left.ReadPackets != right.WrittenPackets || left.ReadBytes != right.WrittenBytes ||
 				right.ReadPackets != left.WrittenPackets || left.Dropped+right.Dropped > 0 || left.ReadBytes < 4<<20 {
 				t.Errorf("counters: left %+v, right %+v", left, right)
 			}
-			if mean := left.ReadBytes / left.ReadPackets; mean > uint64(p.left.MTU()+sizeEthernet) {
-				t.Errorf("packets of %d bytes are counted, more than the MTU %d", mean, p.left.MTU())
+			if mean := left.ReadBytes / left.ReadPackets; mean > uint64(p.left.mtu+sizeEthernet) {
+				t.Errorf("packets of %d bytes are counted, more than the MTU %d", mean, p.left.mtu)
 			}
 		})
 	}
@@ -103,7 +103,7 @@ func TestSwitchWhole(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		counted := p.left.Counters().ReadPackets
+		counted := countersOf(p.left).ReadPackets
 		if whole := device.TxPackets*2 < counted; whole != offload {
 			t.Errorf("offload %t: %d packets on a wire, %d as the kernel counts", offload, counted, device.TxPackets)
 		}
@@ -123,7 +123,7 @@ func TestSwitchUnplugged(t *testing.T) {
 		if _, err := udp.Write([]byte("lost")); err != nil {
 			return err
 		}
-		if p.right.Counters().Dropped == 0 {
+		if countersOf(p.right).Dropped == 0 {
 			return errors.New("no packet was dropped")
 		}
 		return nil

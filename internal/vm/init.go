@@ -30,11 +30,14 @@ func IsInit() bool { return os.Getpid() == 1 && os.Args[0] == initPath }
 // Init is the first process of a guest: it builds the guest's file system, runs the
 // command, sends its output and exit code to the host, and powers the guest off. It
 // returns an error only outside of a guest.
-func Init() error {
+//
+// configure sets up the network device; nil is enough for guests without one. This package does so by no library: one that
+// needs package net is not static where there is a C compiler.
+func Init(configure func(Network) error) error {
 	if !IsInit() {
 		return errors.New("not the first process of a guest")
 	}
-	s := &system{}
+	s := &system{configure: configure}
 	if err := s.run(); err != nil {
 		// the kernel's console always exists
 		fmt.Fprintln(os.Stderr, "mustang:", err)
@@ -48,9 +51,10 @@ func Init() error {
 
 // system is the state of the first process.
 type system struct {
-	config guestConfig
-	port   *os.File
-	frames *frameWriter
+	configure func(Network) error
+	config    guestConfig
+	port      *os.File
+	frames    *frameWriter
 }
 
 // run sets up the guest and runs the command.

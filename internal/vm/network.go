@@ -12,13 +12,10 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"mustang/internal/netns"
-	"mustang/internal/rtnl"
 )
 
 // Network is a guest's network device, eth0, which is connected to a TAP device on this
-// machine. The guest receives it as a part of its configuration.
+// machine. [Init] needs a function to set it up.
 type Network struct {
 	// TAP is the open TAP device, see [OpenTAP].
 	TAP *os.File `json:"-"`
@@ -110,39 +107,19 @@ const NetworkDevice = "eth0"
 // networkTimeout limits the wait for the network device, and for its carrier.
 const networkTimeout = 20 * time.Second
 
-// zeroSysctls are set to 0: addresses are usable at once, and only the host provides routes.
-var zeroSysctls = []string{
-	"net/ipv4/conf/all/accept_redirects",
-	"net/ipv4/conf/" + NetworkDevice + "/accept_redirects",
-	"net/ipv6/conf/" + NetworkDevice + "/accept_redirects",
-	"net/ipv6/conf/" + NetworkDevice + "/accept_dad",
-	"net/ipv6/conf/" + NetworkDevice + "/accept_ra",
-}
-
-// network sets up the loopback device and the network device, and waits for its carrier.
+// network sets up the network device and waits for its carrier.
 func (s *system) network() error {
-	ns, err := netns.Current()
-	if err != nil {
-		return err
-	}
-	defer ns.Close()
 	n := s.config.Network
-	if err := rtnl.In(ns).Configure("lo", rtnl.DeviceConfig{Up: true}); err != nil || n == nil {
-		return err
+	if n == nil {
+		return nil
+	}
+	if s.configure == nil {
+		return errors.New("the program lacks a function to set up a network device")
 	}
 	if err := awaitDevice("address", n.MAC); err != nil {
 		return err
 	}
-	for _, key := range zeroSysctls {
-		if err := rtnl.In(ns).SetSysctl(key, "0"); err != nil {
-			return err
-		}
-	}
-	err = rtnl.In(ns).Configure(NetworkDevice, rtnl.DeviceConfig{Up: true, MTU: n.MTU, Addresses: n.Addresses})
-	if err != nil {
-		return err
-	}
-	if err := rtnl.In(ns).AddDefaultRoutes(NetworkDevice, n.Gateways); err != nil {
+	if err := s.configure(*n); err != nil {
 		return err
 	}
 	return awaitDevice("operstate", "up")

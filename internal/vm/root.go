@@ -148,7 +148,7 @@ func (s *system) populateRoot() error {
 	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
 		return fmt.Errorf("raise the limit of open files: %w", err)
 	}
-	return nil
+	return loopbackUp()
 }
 
 // mountModules mounts the modules where the kernel loads them on demand.
@@ -190,6 +190,23 @@ func makeNodes(list string) error {
 		if err != nil && !errors.Is(err, unix.EEXIST) {
 			return fmt.Errorf("device node %s of module %s: %w", path, module, err)
 		}
+	}
+	return nil
+}
+
+// loopbackUp sets the loopback device up.
+func loopbackUp() error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("set lo up: %w", err)
+	}
+	request, err := unix.NewIfreq("lo")
+	if err == nil {
+		request.SetUint16(unix.IFF_UP | unix.IFF_RUNNING)
+		err = unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, request)
+	}
+	if err = errors.Join(err, unix.Close(fd)); err != nil {
+		return fmt.Errorf("set lo up: %w", err)
 	}
 	return nil
 }

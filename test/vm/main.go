@@ -41,7 +41,7 @@ const (
 
 func main() {
 	if vm.IsInit() {
-		fmt.Fprintln(os.Stderr, vm.Init())
+		fmt.Fprintln(os.Stderr, vm.Init(nil))
 		return
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)

@@ -122,18 +122,16 @@ func (e *Engine) start(program string) error {
 		return err
 	}
 	defer log.Close()
-	e.cmd = exec.Command(program,
+	e.cmd = isolated(o.Dir, program,
 		"--config-file=/run/daemon.json", "--host=unix:///run/"+socketFile, "--group=root",
 		"--data-root=/run/data", "--storage-driver=overlay2", "--exec-root=/run/exec", "--pidfile=/run/docker.pid",
 		"--exec-opt=native.cgroupdriver=cgroupfs", "--cgroup-parent=/"+o.Cgroup,
 		"--bip="+o.Bridge.String(), fmt.Sprintf("--userland-proxy=%t", !o.NoProxy),
 		"--userland-proxy-path=/run/bin/docker-proxy", "--oom-score-adjust=0", "--raw-logs", "--log-level=warn")
-	// The user's environment stays out: DOCKER_* variables, proxies, systemd's socket.
-	e.cmd.Env = []string{"PATH=/run/bin", "HOME=/run/tmp", "TMPDIR=/run/tmp"}
 	e.cmd.Dir = "/"
 	e.cmd.Stdout, e.cmd.Stderr = log, log
 	e.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // no signals from the terminal
-	return startIsolated(o.Namespace, func() error { return enterMounts(o.Dir) }, e.cmd)
+	return o.Namespace.Start(e.cmd)
 }
 
 // awaitReady waits until dockerd answers. It returns an error if dockerd ends or

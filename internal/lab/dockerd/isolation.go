@@ -9,86 +9,35 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"mustang/internal/netns"
 )
 
-// startIsolated starts cmd in a network namespace and in a new mount namespace that
-// mounts prepares. The mounts are private to cmd and its children and end with them.
-func startIsolated(ns *netns.Namespace, mounts func() error, cmd *exec.Cmd) error {
-	return onDyingThread(func() error {
-		if err := unix.Setns(ns.FD(), unix.CLONE_NEWNET); err != nil {
-			return fmt.Errorf("enter network namespace %q: %w", ns.Name(), err)
-		}
-		if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
-			return fmt.Errorf("create mount namespace: %w", err)
-		}
-		// Unmounts outside propagate into this namespace, but nothing propagates out.
-		if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
-			return fmt.Errorf("make mounts private: %w", err)
-		}
-		if err := mounts(); err != nil {
-			return err
-		}
-		return cmd.Start()
-	})
-}
+// enterMounts is a script that runs its further arguments with the mounts of dockerd, in the mount namespace that it is in.
+// Its first argument is the directory that becomes /run: dockerd, containerd and runc keep files at fixed paths there, and they
+// do not find daemons of this machine that they would talk to, such as firewalld on D-Bus. dockerd would raise limits of the
+// whole machine in /proc/sys/kernel. AppArmor finds no profile, and containerd makes a directory in /opt. Images and
+// containers are in memory: overlayfs works on tmpfs, whatever file system the directory is on.
+const enterMounts = `
+dir=$1; shift
+settings=/proc/sys/kernel
+mount --bind $settings $settings
+mount -o remount,bind,ro $settings
+for m in etc:` + configDir + ` security:/sys/kernel/security opt:/opt; do
+	if [ -d "${m#*:}" ]; then mount --bind "$dir/${m%%:*}" "${m#*:}"; fi
+done
+mount --bind "$dir" /run
+mount -t tmpfs -o nosuid,mode=0700 tmpfs /run/data
+exec env -i PATH=/run/bin HOME=/run/tmp TMPDIR=/run/tmp "$@"`
 
-// onDyingThread runs fn on an OS thread that ends afterwards, since the changes that fn
-// makes to its thread cannot be undone.
-func onDyingThread(fn func() error) error {
-	done := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread()
-		if unix.Gettid() != unix.Getpid() {
-			done <- fn() // never unlocked
-			return
-		}
-		// The first thread never ends, and /proc shows its namespaces for the process.
-		// While this goroutine holds it, the next one gets another thread.
-		defer runtime.UnlockOSThread()
-		done <- onDyingThread(fn)
-	}()
-	return <-done
-}
-
-// enterMounts changes the mounts of the calling thread to those of dockerd. dir becomes
-// /run: dockerd, containerd and runc keep files at fixed paths there, and they do not
-// find daemons of this machine that they would talk to, such as firewalld on D-Bus.
-// Images and containers are in memory.
-func enterMounts(dir string) error {
-	const settings = "/proc/sys/kernel"
-	if err := unix.Mount(settings, settings, "", unix.MS_BIND, ""); err != nil {
-		return fmt.Errorf("bind %s: %w", settings, err)
-	}
-	// dockerd would raise limits of the whole machine.
-	if err := unix.Mount("", settings, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
-		return fmt.Errorf("make %s read-only: %w", settings, err)
-	}
-	for _, m := range []struct{ from, to string }{
-		{filepath.Join(dir, "etc"), configDir},
-		{filepath.Join(dir, "security"), "/sys/kernel/security"}, // AppArmor: no profile is loaded
-		{filepath.Join(dir, "opt"), "/opt"},                      // containerd makes a directory there
-		{dir, "/run"},
-	} {
-		if _, err := os.Stat(m.to); err != nil {
-			continue // not on this machine
-		}
-		if err := unix.Mount(m.from, m.to, "", unix.MS_BIND, ""); err != nil {
-			return fmt.Errorf("bind %s to %s: %w", m.from, m.to, err)
-		}
-	}
-	// overlayfs works on tmpfs, whatever file system dir is on, and the images and
-	// containers go with the mount.
-	if err := unix.Mount("tmpfs", "/run/data", "tmpfs", unix.MS_NOSUID, "mode=0700"); err != nil {
-		return fmt.Errorf("mount tmpfs: %w", err)
-	}
-	return nil
+// isolated returns a command that runs a program in a mount namespace of its own, which ends with it and its children.
+// Unmounts outside propagate into this namespace, but nothing propagates out. The user's environment stays out: DOCKER_*
+// variables, proxies, systemd's socket.
+func isolated(dir, program string, args ...string) *exec.Cmd {
+	arguments := []string{"--mount", "--propagation=slave", "sh", "-ec", enterMounts, "sh", dir, program}
+	return exec.Command("unshare", append(arguments, args...)...)
 }
 
 // removeTimeout limits the wait for killed processes to leave their control groups.

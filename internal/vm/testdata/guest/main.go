@@ -11,6 +11,8 @@ import (
 	"os"
 	"time"
 
+	"mustang/internal/netns"
+	"mustang/internal/rtnl"
 	"mustang/internal/vm"
 )
 
@@ -23,7 +25,7 @@ func main() {
 		time.Sleep(time.Hour)
 	}
 	if vm.IsInit() {
-		fmt.Fprintln(os.Stderr, vm.Init())
+		fmt.Fprintln(os.Stderr, vm.Init(configure))
 		return
 	}
 	if err := run(os.Args[1:]); err != nil {
@@ -58,4 +60,20 @@ func run(args []string) error {
 	fmt.Println("listening")
 	_, err = io.Copy(io.Discard, os.Stdin)
 	return err
+}
+
+// configure sets up the network device, as labs do.
+func configure(n vm.Network) error {
+	ns, err := netns.Current()
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	if err := rtnl.In(ns).SetSysctl("net/ipv6/conf/"+vm.NetworkDevice+"/accept_dad", "0"); err != nil {
+		return err
+	}
+	if err := rtnl.In(ns).Configure(vm.NetworkDevice, rtnl.DeviceConfig{Up: true, MTU: n.MTU, Addresses: n.Addresses}); err != nil {
+		return err
+	}
+	return rtnl.In(ns).AddDefaultRoutes(vm.NetworkDevice, n.Gateways)
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package vm
+package lab
 
 import (
 	"context"
@@ -11,6 +11,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"mustang/internal/vm"
 )
 
 // TestWrap checks the process that boots a guest for a command.
@@ -19,9 +21,9 @@ func TestWrap(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := Guest{
-		Name: "pod-a", TAP: "veth-pod-a", Kernel: Kernel{Release: "6.12.1", Image: "/boot/x"}, Acceleration: TCG,
-		Network: Network{
+	g := guestPod{
+		Name: "pod-a", TAP: "veth-pod-a", Kernel: vm.Kernel{Release: "6.12.1", Image: "/boot/x"}, Acceleration: vm.TCG,
+		Network: vm.Network{
 			MAC: "02:00:00:00:00:01", MTU: 1450,
 			Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0.10/24")}, Gateways: []netip.Addr{netip.MustParseAddr("fd00::1")},
 		},
@@ -40,14 +42,14 @@ func TestWrap(t *testing.T) {
 			if err := g.wrap(cmd); err != nil {
 				t.Fatal(err)
 			}
-			if cmd.Path != exe || len(cmd.Args) != 3 || cmd.Args[1] != BootCommand {
+			if cmd.Path != exe || len(cmd.Args) != 3 || cmd.Args[1] != GuestCommand {
 				t.Fatalf("command %q", cmd.Args)
 			}
 			var got boot
 			if err := json.Unmarshal([]byte(cmd.Args[2]), &got); err != nil {
 				t.Fatal(err)
 			}
-			if want := (boot{Guest: g, Program: "/bin/agent", Arguments: test.want, CPU: test.cpu}); !reflect.DeepEqual(got, want) {
+			if want := (boot{guestPod: g, Program: "/bin/agent", Arguments: test.want, CPU: test.cpu}); !reflect.DeepEqual(got, want) {
 				t.Errorf("boot is %+v, want %+v", got, want)
 			}
 		})
@@ -55,7 +57,7 @@ func TestWrap(t *testing.T) {
 	if err := g.wrap(&exec.Cmd{Path: "/bin/agent", Args: []string{"agent", "--cpu=x"}}); err == nil || !strings.Contains(err.Error(), "--cpu=x") {
 		t.Errorf("error %v for a CPU that is no number", err)
 	}
-	if err := Boot(context.Background(), []string{"x"}, Options{}); err == nil || !strings.Contains(err.Error(), "one argument") {
+	if err := RunGuest(context.Background(), []string{"x"}, vm.Options{}); err == nil || !strings.Contains(err.Error(), "one argument") {
 		t.Errorf("error %v for an argument that no lab passes", err)
 	}
 }

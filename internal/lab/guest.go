@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/netns"
+	"mustang/internal/podlink"
+	"mustang/internal/rtnl"
+	"mustang/internal/vm"
+)
+
+// GuestCommand is the hidden subcommand that runs [RunGuest].
+const GuestCommand = "lab-guest"
+
+// cpuFlag is the flag of agents that names their CPU.
+const cpuFlag = "--cpu="
+
+const (
+	// guestMemoryMB is a guest's memory in MiB. While it boots, half of what the kernel leaves has to hold the program, of 70 MB.
+	guestMemoryMB = 384
+	// guestBootTimeout limits a boot, which takes 3 s on an idle machine.
+	guestBootTimeout = 55 * time.Second
+	// tapTimeout limits the wait for the previous guest to release the TAP device.
+	tapTimeout = 5 * time.Second
+)
+
+// guestPod is a bare virtual machine with a port on a host, which boots for each command that is run in it.
+type guestPod struct {
+	Name         string
+	Host         *netns.Namespace `json:"-"` // contains the port; the guest's process runs in it
+	TAP          string           // name of the TAP device on the host
+	Network      vm.Network       // without TAP
+	Kernel       vm.Kernel
+	Acceleration string // vm.KVM or vm.TCG
+
+	process *os.Process // of the last command; nil before the first
+}
+
+// boot is the argument of the process that boots a guest.
+type boot struct {
+	guestPod
+	Program   string
+	Arguments []string
+	CPU       int // pins the guest's processor; negative: no pinning
+}
+
+// start runs cmd in the guest: it changes cmd into a process of the host that boots
+// the guest and runs cmd in it, with cmd's input and output, and starts that with
+// start. The guest ends with the command, and the command with the guest.
+//
+// cmd's program is the only one in the guest. It has to be static and lead to [vm.Init].
+// The guest has one processor: an argument --cpu=N of cmd pins it to that CPU of this
+// machine. A guest runs one command at a time.
+func (g *guestPod) start(cmd *exec.Cmd, start func(host *netns.Namespace, cmd *exec.Cmd) error) error {
+	if g.process != nil && g.process.Signal(unix.Signal(0)) == nil {
+		return fmt.Errorf("guest %s already runs a command", g.Name)
+	}
+	if cmd.Err != nil {
+		return fmt.Errorf("start guest %s: %w", g.Name, cmd.Err)
+	}
+	if err := g.wrap(cmd); err != nil {
+		return fmt.Errorf("start guest %s: %w", g.Name, err)
+	}
+	if err := start(g.Host, cmd); err != nil {
+		return err
+	}
+	g.process = cmd.Process
+	return nil
+}
+
+// wrap changes cmd into the command that boots the guest for it.
+func (g *guestPod) wrap(cmd *exec.Cmd) error {
+	exe, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	b := boot{guestPod: *g, Program: cmd.Path, CPU: -1}
+	for _, arg := range cmd.Args[min(1, len(cmd.Args)):] {
+		if n, ok := strings.CutPrefix(arg, cpuFlag); ok {
+			if b.CPU, err = strconv.Atoi(n); err != nil {
+				return fmt.Errorf("argument %s: %w", arg, err)
+			}
+			arg = cpuFlag + strconv.Itoa(min(b.CPU, 0)) // the guest's only processor
+		}
+		b.Arguments = append(b.Arguments, arg)
+	}
+	text, err := json.Marshal(b)
+	if err != nil {
+		return err
+	}
+	cmd.Path, cmd.Args = exe, []string{exe, GuestCommand, string(text)}
+	return nil
+}
+
+// RunGuest boots a guest in the network namespace of the process, runs a command in it
+// with the environment of the process, and returns when the command ends. It is the
+// process that [Lab.Start] starts for a guest; its only argument comes from there. Of streams, only Stdin, Stdout and Stderr count.
+func RunGuest(ctx context.Context, args []string, streams vm.Options) error {
+	var b boot
+	if len(args) != 1 || json.Unmarshal([]byte(args[0]), &b) != nil {
+		return errors.New("guest: want the one argument that a lab passes")
+	}
+	code, err := b.run(ctx, streams)
+	if err == nil && code != 0 {
+		err = fmt.Errorf("exit code %d", code)
+	}
+	if err != nil {
+		return fmt.Errorf("guest %s: %w", b.Name, err)
+	}
+	return nil
+}
+
+// run boots the guest with the streams of o.
+func (b boot) run(ctx context.Context, o vm.Options) (_ int, err error) {
+	if b.Network.TAP, err = awaitTAP(ctx, b.TAP); err != nil {
+		return 0, err
+	}
+	defer b.Network.TAP.Close()
+	// QEMU and the thread of the guest's processor inherit the CPU of this thread.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if b.CPU >= 0 {
+		var set unix.CPUSet
+		set.Set(b.CPU)
+		if err := unix.SchedSetaffinity(0, &set); err != nil {
+			return 0, fmt.Errorf("pin to CPU %d: %w", b.CPU, err)
+		}
+	}
+	o.Kernel, o.Init, o.Bare, o.Acceleration, o.Network = b.Kernel, b.Program, true, b.Acceleration, &b.Network
+	o.Command = append([]string{vm.Program}, b.Arguments...)
+	o.CPUs, o.MemoryMB, o.BootTimeout = 1, guestMemoryMB, guestBootTimeout
+	return vm.Run(ctx, o)
+}
+
+// awaitTAP opens the guest's TAP device, which the previous guest may be about to
+// release.
+func awaitTAP(ctx context.Context, name string) (*os.File, error) {
+	for deadline := time.Now().Add(tapTimeout); ; {
+		tap, err := vm.OpenTAP(name)
+		if !errors.Is(err, unix.EBUSY) || time.Now().After(deadline) {
+			return tap, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+// addGuest adds a pod that is a virtual machine: its port on the host. The guest boots
+// with [Lab.Start].
+func (l *Lab) addGuest(mode podlink.Mode, network podlink.Network, p pod) error {
+	_, err := mode.Create(network, podlink.Pod{HostIfName: p.hostIfName, Addresses: p.addresses})
+	if err != nil {
+		return err
+	}
+	g := l.guest
+	g.Name, g.Host, g.TAP = p.place, network.Host, p.hostIfName
+	g.Network = vm.Network{
+		MAC: guestMAC(p.addresses[0]).String(), MTU: network.MTU,
+		NoOffload: mode.Traits().Needs == podlink.NeedsOpenVSwitch && l.ovsDatapath == OVSUserSpace,
+	}
+	for _, gateway := range network.Gateways {
+		for _, addr := range p.addresses {
+			if gateway.Contains(addr) {
+				g.Network.Addresses = append(g.Network.Addresses, netip.PrefixFrom(addr, gateway.Bits()))
+			}
+		}
+		g.Network.Gateways = append(g.Network.Gateways, gateway.Addr())
+	}
+	l.devices[p.place] = vm.NetworkDevice
+	l.guests[p.place] = &g
+	return nil
+}
+
+// guestMAC returns the MAC address of a guest with that address: locally administered and
+// the same in every lab.
+func guestMAC(addr netip.Addr) net.HardwareAddr {
+	sum := sha256.Sum256(addr.AsSlice())
+	sum[0] = sum[0]&^1 | 2
+	return sum[:6]
+}
+
+// findKernel fetches a kernel for guests and finds out how this machine runs it.
+func (l *Lab) findKernel(ctx context.Context) (err error) {
+	if err := vm.CheckTools(); err != nil {
+		return err
+	}
+	if l.guest.Kernel, err = vm.FetchKernel(ctx, ""); err != nil {
+		return err
+	}
+	l.guest.Acceleration, err = vm.Acceleration(ctx, l.guest.Kernel)
+	return err
+}
+
+// guestSysctls are set to 0: addresses are usable at once, and only the host provides routes.
+var guestSysctls = []string{
+	"net/ipv4/conf/all/accept_redirects",
+	"net/ipv4/conf/" + vm.NetworkDevice + "/accept_redirects",
+	"net/ipv6/conf/" + vm.NetworkDevice + "/accept_redirects",
+	"net/ipv6/conf/" + vm.NetworkDevice + "/accept_dad",
+	"net/ipv6/conf/" + vm.NetworkDevice + "/accept_ra",
+}
+
+// ConfigureGuest adds addresses and routes to the network device of the guest that it runs in. It is the argument of [vm.Init].
+func ConfigureGuest(n vm.Network) error {
+	ns, err := netns.Current()
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	for _, key := range guestSysctls {
+		if err := rtnl.In(ns).SetSysctl(key, "0"); err != nil {
+			return err
+		}
+	}
+	err = rtnl.In(ns).Configure(vm.NetworkDevice, rtnl.DeviceConfig{Up: true, MTU: n.MTU, Addresses: n.Addresses})
+	if err != nil {
+		return err
+	}
+	return rtnl.In(ns).AddDefaultRoutes(vm.NetworkDevice, n.Gateways)
+}
