@@ -3,57 +3,22 @@
 package agent
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"net/netip"
+	"os/exec"
+	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
+	"mustang/internal/datapath"
 	"mustang/internal/kube/kubetest"
-	"mustang/internal/service"
-	"mustang/internal/service/health"
 	"mustang/internal/testkit"
 )
 
-// Attach notes the node's addresses.
-func (t *table) Attach(_ context.Context, addresses []netip.Addr) error {
-	t.Lock()
-	defer t.Unlock()
-	if t.absent && len(addresses) > 0 {
-		return errors.Join(nil, errors.Join(&AbsentError{addresses}))
-	}
-	t.at = addresses
-	return nil
-}
-
-// NodePorts has node ports at the node's addresses.
-func (t *table) NodePorts(addresses []netip.Addr) ([]netip.Addr, error) { return addresses, nil }
-
-// checks is a table as the answers to health checks.
-type checks struct{ *table }
-
-func (c checks) Apply(services []service.Service, name health.Name) error {
-	c.Lock()
-	defer c.Unlock()
-	c.ports, c.names = nil, nil
-	for _, s := range services {
-		if s.HealthCheckPort == c.busy {
-			return errors.Join(&health.PortError{Port: c.busy, Service: s.String(), Err: syscall.EADDRINUSE})
-		}
-		namespace, called := name(s)
-		c.names = append(c.names, namespace+"/"+called)
-		c.ports = append(c.ports, s.HealthCheckPort)
-	}
-	return nil
-}
-
 // TestAccess tells what is attached the node's addresses, and which health checks to answer.
 func TestAccess(t *testing.T) {
-	s := kubetest.Start(t)
-	rows := &table{rows: map[service.Key]service.Service{}}
+	s, rows := kubetest.Start(t), newTable()
 	start(t, s, rows)
 	wants := func(what, want string) {
 		t.Helper()
@@ -87,8 +52,7 @@ func TestAccess(t *testing.T) {
 
 // TestNodePorts has node ports at the addresses that the node has, and at others once it has others.
 func TestNodePorts(t *testing.T) {
-	s := kubetest.Start(t)
-	rows := &table{rows: map[service.Key]service.Service{}}
+	s, rows := kubetest.Start(t), newTable()
 	start(t, s, rows)
 	node := func(ip string) {
 		s.Put(t, nodes, fmt.Sprintf(`{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "here"},
@@ -100,4 +64,112 @@ func TestNodePorts(t *testing.T) {
 	rows.wants(t, "an address", "10.96.0.1:80/tcp []; 192.0.2.1:30080/tcp []")
 	node("192.0.2.2")
 	rows.wants(t, "another", "10.96.0.1:80/tcp []; 192.0.2.2:30080/tcp []")
+}
+
+// TestNoLocalEndpoints counts Services whose traffic policy is Local and that have endpoints on other nodes alone, by kube-proxy's name.
+func TestNoLocalEndpoints(t *testing.T) {
+	s, rows := kubetest.Start(t), newTable()
+	state := start(t, s, rows).State
+	counts := func(what string, internal, external int) {
+		t.Helper()
+		testkit.Eventually(t, 30*time.Second, func() error {
+			w := ask(state.Metrics(), "/metrics")
+			for policy, n := range map[string]int{"internal": internal, "external": external} {
+				want := fmt.Sprintf("kubeproxy_sync_proxy_rules_no_local_endpoints_total{traffic_policy=%q} %d\n", policy, n)
+				if !strings.Contains(w.Body.String(), want) {
+					return fmt.Errorf("%s: no %s", what, want)
+				}
+			}
+			return nil
+		})
+	}
+	slice := func(name, node string) {
+		s.Put(t, endpointSlices, fmt.Sprintf(`{"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4", "metadata": {"namespace": "shop", "name": %q,
+"labels": {"kubernetes.io/service-name": %[1]q}}, "ports": [{"port": 8080}], "endpoints": [{"addresses": ["10.1.0.1"], "nodeName": %q}]}`, name, node))
+	}
+	s.Put(t, services, serviceAt("in", "10.96.0.1", `, "internalTrafficPolicy": "Local"`))
+	s.Put(t, services, serviceAt("out", "10.96.0.2", `, "externalTrafficPolicy": "Local", "externalIPs": ["192.0.2.8", "192.0.2.9"]`))
+	s.Put(t, services, serviceAt("any", "10.96.0.3", ""))
+	counts("no endpoints at all", 0, 0)
+	for _, name := range []string{"in", "out", "any"} {
+		slice(name, "far")
+	}
+	counts("endpoints elsewhere", 1, 1)
+	slice("out", "here")
+	counts("one is here", 1, 0)
+	slice("out", "far")
+	s.Put(t, services, serviceAt("in", "10.96.0.1", ""))
+	counts("another policy", 0, 1)
+	s.Delete(services, "shop", "out")
+	counts("a Service is gone", 0, 0)
+}
+
+// TestProgrammingLatency counts what an EndpointSlice tells of once, and nothing of before the agent began.
+func TestProgrammingLatency(t *testing.T) {
+	s := kubetest.Start(t)
+	slice := func(at time.Time, ip string) string {
+		return strings.Replace(sliceOf("web-1", "web", "a", ip), `"metadata": {`, fmt.Sprintf(
+			`"metadata": {"annotations": {"endpoints.kubernetes.io/last-change-trigger-time": %q}, `, at.Format(time.RFC3339Nano)), 1)
+	}
+	rows := newTable()
+	s.Put(t, services, serviceAt("web", "10.96.0.1", ""))
+	s.Put(t, endpointSlices, slice(time.Now().Add(-time.Hour), "10.1.0.1"))
+	state := start(t, s, rows).State
+	rows.wants(t, "first list", "10.96.0.1:80/tcp [10.1.0.1:8080]")
+	s.Put(t, endpointSlices, slice(time.Now(), "10.1.0.2"))
+	rows.wants(t, "a change", "10.96.0.1:80/tcp [10.1.0.2:8080]")
+	s.Forget()
+	s.Put(t, services, serviceAt("other", "10.96.0.2", ""))
+	rows.wants(t, "a new list", "10.96.0.1:80/tcp [10.1.0.2:8080]; 10.96.0.2:80/tcp []")
+	testkit.Eventually(t, 30*time.Second, func() error {
+		w := ask(state.Metrics(), "/metrics")
+		for _, line := range []string{"network_programming_duration_seconds_count 1", "endpoint_changes_pending 0"} {
+			if !strings.Contains(w.Body.String(), "\nkubeproxy_"+line) && !strings.Contains(w.Body.String(), "\nkubeproxy_sync_proxy_rules_"+line) {
+				return errors.New("metrics lack " + line)
+			}
+		}
+		return nil
+	})
+}
+
+// TestDeviceAfterPods makes a device of the node on the parent of a pod that runs already. It is guarded once the agent has attached all.
+func TestDeviceAfterPods(t *testing.T) {
+	testkit.RequireRoot(t)
+	testkit.RequireKernel(t, 6, 6)
+	testkit.RequireTool(t, "ip")
+	d, err := datapath.Open(t.Context(), datapath.Options{Root: filepath.Join(testkit.BPFFS(t), "mustang")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = d.Close() })
+	node, pod := testkit.Namespace(t, "node"), testkit.Namespace(t, "pod")
+	run := func(lines string) {
+		t.Helper()
+		lines = strings.NewReplacer("NODE", filepath.Base(node.Path()), "POD", filepath.Base(pod.Path())).Replace(lines)
+		for line := range strings.Lines(lines) {
+			if out, err := exec.CommandContext(t.Context(), "ip", strings.Fields(line)...).CombinedOutput(); err != nil {
+				t.Fatalf("ip %s: %v: %s", line, err, out)
+			}
+		}
+	}
+	run(`-n NODE link add up0 type veth peer name up1
+		-n NODE link set up0 up
+		-n NODE link add link up0 name eth0 netns POD type macvlan mode bridge
+		-n POD addr add 10.1.0.2/24 dev eth0
+		-n POD link set eth0 up`)
+	if _, _, err := d.Endpoints().Put(t.Context(), datapath.EndpointSpec{Namespace: pod, IfName: "eth0", Host: node}); err != nil {
+		t.Fatal(err)
+	}
+	run(`-n NODE link add late link up0 type macvlan mode bridge
+		-n NODE link set late up`)
+	if err := (Host{Datapath: d, Namespace: node, Uplinks: []string{}}).Attach(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	err = Host{Datapath: d, Namespace: node, Uplinks: []string{"nosuch"}}.Attach(t.Context(), nil)
+	if err == nil || !strings.HasPrefix(err.Error(), "--uplink nosuch: ") {
+		t.Errorf("an uplink that is not there: %v", err)
+	}
+	if change, err := d.GuardParents(t.Context()); err != nil || change != datapath.Unchanged {
+		t.Errorf("the device was not guarded: %v, %v", change, err)
+	}
 }

@@ -3,88 +3,20 @@
 package agent
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"log/slog"
+	"net/http"
+	"net/netip"
 	"os"
 	"strings"
 	"testing"
 	"time"
 
-	"mustang/internal/agent/status"
 	"mustang/internal/kube"
 	"mustang/internal/kube/kubetest"
 	"mustang/internal/service"
 	"mustang/internal/testkit"
 )
-
-const (
-	services       = "/api/v1/services"
-	endpointSlices = "/apis/discovery.k8s.io/v1/endpointslices"
-)
-
-// agentOver returns an agent of the node "here" over a table, with some options changed.
-func agentOver(t *testing.T, s *kubetest.Server, rows *table, change ...func(*Options)) *Agent {
-	t.Helper()
-	client, err := kube.Connect(s.Kubeconfig(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	o := Options{
-		Node: "here", Source: client, Services: rows, Policies: applied{rows}, Access: rows, Health: checks{rows},
-		State: status.NewTracker(), Events: client, Status: client, Log: slog.New(slog.DiscardHandler),
-	}
-	for _, f := range change {
-		f(&o)
-	}
-	return New(o)
-}
-
-// start runs an agent over a table until the test ends.
-func start(t *testing.T, s *kubetest.Server, rows *table, change ...func(*Options)) *Agent {
-	t.Helper()
-	a := agentOver(t, s, rows, change...)
-	startAgent(t, a)
-	return a
-}
-
-// joining has an agent join nodes.
-func joining(n *network) func(*Options) {
-	return func(o *Options) { o.Nodes, o.Attacher = n, n }
-}
-
-// logging has an agent write its log to a buffer.
-func logging(to *syncBuffer) func(*Options) {
-	return func(o *Options) { o.Log = slog.New(slog.NewTextHandler(to, nil)) }
-}
-
-// startAgent runs an agent until the test ends.
-func startAgent(t *testing.T, a *Agent) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_ = a.Run(ctx)
-	}()
-	t.Cleanup(func() { cancel(); <-done })
-}
-
-func serviceAt(name, ip string, more string) string {
-	return fmt.Sprintf(`{"apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "shop", "name": %q},
-"spec": {"clusterIP": %q, "ports": [{"port": 80}]%s}}`, name, ip, more)
-}
-
-func sliceOf(name, of string, zone string, ips ...string) string {
-	var endpoints []string
-	for _, ip := range ips {
-		endpoints = append(endpoints, fmt.Sprintf(`{"addresses": [%q], "hints": {"forZones": [{"name": %q}]}}`, ip, zone))
-	}
-	return fmt.Sprintf(`{"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
-"metadata": {"namespace": "shop", "name": %q, "labels": {"kubernetes.io/service-name": %q}},
-"ports": [{"port": 8080}], "endpoints": [%s]}`, name, of, strings.Join(endpoints, ", "))
-}
 
 // TestAgent follows Services and their slices through changes, and calls that fail.
 func TestAgent(t *testing.T) {
@@ -99,9 +31,7 @@ func TestAgent(t *testing.T) {
 	rows.wants(t, "first list", "10.96.0.1:80/tcp [10.1.0.1:8080]")
 	s.Put(t, endpointSlices, sliceOf("web-2", "web", "a", "10.1.0.2"))
 	rows.wants(t, "another slice", "10.96.0.1:80/tcp [10.1.0.1:8080 10.1.0.2:8080]")
-	rows.Lock()
-	rows.fails = 1
-	rows.Unlock()
+	rows.set(func() { rows.fails = 1 })
 	s.Delete(endpointSlices, "shop", "web-1")
 	rows.wants(t, "a slice is gone", "10.96.0.1:80/tcp [10.1.0.2:8080]")
 	s.Put(t, services, serviceAt("web", "10.96.0.2", ""))
@@ -114,8 +44,7 @@ func TestAgent(t *testing.T) {
 
 // TestZone heeds hints once the node is in a zone.
 func TestZone(t *testing.T) {
-	s := kubetest.Start(t)
-	rows := &table{rows: map[service.Key]service.Service{}}
+	s, rows := kubetest.Start(t), newTable()
 	s.Put(t, services, serviceAt("web", "10.96.0.1", ""))
 	s.Put(t, endpointSlices, sliceOf("web-1", "web", "a", "10.1.0.1"))
 	s.Put(t, endpointSlices, sliceOf("web-2", "web", "b", "10.1.0.2"))
@@ -127,8 +56,7 @@ func TestZone(t *testing.T) {
 
 // TestConflict has two Services with one external address: the second has it once the first is gone.
 func TestConflict(t *testing.T) {
-	s := kubetest.Start(t)
-	rows := &table{rows: map[service.Key]service.Service{}}
+	s, rows := kubetest.Start(t), newTable()
 	start(t, s, rows)
 	external := `, "externalIPs": ["192.0.2.1"]`
 	s.Put(t, services, serviceAt("one", "10.96.0.1", external))
@@ -150,8 +78,7 @@ func TestConflict(t *testing.T) {
 
 // TestUnchanged writes no service that has not changed.
 func TestUnchanged(t *testing.T) {
-	s := kubetest.Start(t)
-	rows := &table{rows: map[service.Key]service.Service{}}
+	s, rows := kubetest.Start(t), newTable()
 	s.Put(t, services, serviceAt("web", "10.96.0.1", ""))
 	start(t, s, rows)
 	rows.wants(t, "first list", "10.96.0.1:80/tcp []")
@@ -164,18 +91,9 @@ func TestUnchanged(t *testing.T) {
 	}
 }
 
-func podAt(name, ip, created, phase string) string {
-	return fmt.Sprintf(`{"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "shop", "name": %q, "creationTimestamp": %q,
-"labels": {"app": %q}}, "spec": {"nodeName": "here"}, "status": {"phase": %q, "podIP": %q}}`, name, created, name, phase, ip)
-}
-
-const denyAll = `{"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"namespace": "shop", "name": "deny"},
-"spec": {"podSelector": {}%s}}`
-
 // TestPolicies follows policies and pods: an address is its youngest pod's, and a policy that cannot be read is there too.
 func TestPolicies(t *testing.T) {
-	s := kubetest.Start(t)
-	rows := &table{rows: map[service.Key]service.Service{}}
+	s, rows := kubetest.Start(t), newTable()
 	const pods, networkPolicies = "/api/v1/pods", "/apis/networking.k8s.io/v1/networkpolicies"
 	s.Put(t, pods, podAt("old", "10.1.0.1", "2026-01-01T00:00:00Z", "Running"))
 	start(t, s, rows)
@@ -212,7 +130,7 @@ func TestGoneTogether(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	rows := &table{rows: map[service.Key]service.Service{}}
+	rows := newTable()
 	for _, gone := range []bool{false, true} {
 		if gone {
 			for _, name := range []string{"one", "two"} {
@@ -237,5 +155,86 @@ func TestRemoved(t *testing.T) {
 	a := agentOver(t, s, rows)
 	if err := a.Run(t.Context()); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("it ended with %v", err)
+	}
+}
+
+// TestOtherOwner has a Service whose address another owner has: the others are served, the agent is ready, and the Service is served once the
+// address is free.
+func TestOtherOwner(t *testing.T) {
+	s, rows := kubetest.Start(t), newTable()
+	rows.other = service.Key{Frontend: netip.MustParseAddrPort("10.96.0.1:80"), Protocol: service.TCP}
+	s.Put(t, services, serviceAt("one", "10.96.0.1", ""))
+	s.Put(t, services, serviceAt("two", "10.96.0.2", ""))
+	state := start(t, s, rows).State
+	rows.wants(t, "from the begin", "10.96.0.2:80/tcp []")
+	testkit.Eventually(t, 30*time.Second, func() error {
+		w := ask(state.Probes(), "/readyz")
+		if w.Code != http.StatusOK {
+			return fmt.Errorf("/readyz: %d", w.Code)
+		}
+		return nil
+	})
+	s.Put(t, services, serviceAt("three", "10.96.0.3", ""))
+	rows.wants(t, "another", "10.96.0.2:80/tcp []; 10.96.0.3:80/tcp []")
+	rows.set(func() { rows.other = service.Key{} })
+	rows.wants(t, "it is free", "10.96.0.1:80/tcp []; 10.96.0.2:80/tcp []; 10.96.0.3:80/tcp []")
+}
+
+// TestRetryUnderChange has a Service that is never served, since another owner has its address, and whose endpoints change all the time:
+// what failed besides is written all the same.
+func TestRetryUnderChange(t *testing.T) {
+	s, rows := kubetest.Start(t), newTable()
+	rows.other = service.Key{Frontend: netip.MustParseAddrPort("10.96.0.1:80"), Protocol: service.TCP}
+	s.Put(t, services, serviceAt("taken", "10.96.0.1", ""))
+	a := start(t, s, rows)
+	s.Put(t, services, serviceAt("two", "10.96.0.2", ""))
+	rows.wants(t, "from the begin", "10.96.0.2:80/tcp []")
+	rows.set(func() { rows.refuses = errors.New("no") })
+	s.Put(t, "/api/v1/namespaces", `{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}}`)
+	s.Put(t, "/apis/networking.k8s.io/v1/networkpolicies",
+		`{"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"namespace": "shop", "name": "closed"}, "spec": {"podSelector": {}}}`)
+	testkit.Eventually(t, time.Minute, func() error {
+		if rounds, _ := a.State.Rounds(); rounds.Failed == 0 {
+			return errors.New("no round has failed")
+		}
+		return nil
+	})
+	rows.set(func() { rows.refuses = nil })
+	churn := 0
+	testkit.Eventually(t, 20*time.Second, func() error {
+		churn++
+		s.Put(t, endpointSlices, sliceOf("taken", "taken", "a", fmt.Sprintf("10.1.0.%d", churn%250+1)))
+		rows.Lock()
+		defer rows.Unlock()
+		if len(rows.policies) != 1 {
+			return fmt.Errorf("after %d changes there are the policies %v", churn, rows.policies)
+		}
+		return nil
+	})
+}
+
+// TestLogUnderChange has a Service that is never served change all the time: the log says so when all is tried again, not each time.
+func TestLogUnderChange(t *testing.T) {
+	s, rows := kubetest.Start(t), newTable()
+	rows.other = service.Key{Frontend: netip.MustParseAddrPort("10.96.0.1:80"), Protocol: service.TCP}
+	s.Put(t, services, serviceAt("taken", "10.96.0.1", ""))
+	var log syncBuffer
+	start(t, s, rows, logging(&log))
+	calls := func() int {
+		rows.Lock()
+		defer rows.Unlock()
+		return rows.calls
+	}
+	churn := 0
+	testkit.Eventually(t, 30*time.Second, func() error {
+		churn++
+		s.Put(t, endpointSlices, sliceOf("taken", "taken", "a", fmt.Sprintf("10.1.0.%d", churn%250+1)))
+		if n := calls(); n < 200 {
+			return fmt.Errorf("%d calls", n)
+		}
+		return nil
+	})
+	if n := strings.Count(log.String(), "level=ERROR"); n == 0 || n > 10 {
+		t.Errorf("%d errors in the log, of 200 calls that failed", n)
 	}
 }

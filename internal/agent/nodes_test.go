@@ -3,111 +3,26 @@
 package agent
 
 import (
-	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
-	"net/netip"
-	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"mustang/internal/agent/status"
 	"mustang/internal/kube"
 	"mustang/internal/kube/kubetest"
-	"mustang/internal/nodenet"
-	"mustang/internal/service"
 	"mustang/internal/testkit"
 )
-
-const nodes = "/api/v1/nodes"
-
-// network is a network of nodes without a kernel, and the attacher of its pods.
-type network struct {
-	sync.Mutex
-	joined, attached string
-	applied          int
-	fails            bool
-}
-
-func (n *network) Apply(self nodenet.Node, others []nodenet.Node) error {
-	n.Lock()
-	defer n.Unlock()
-	slices.SortFunc(others, func(a, b nodenet.Node) int { return cmp.Compare(a.Name, b.Name) })
-	n.joined = named(self)
-	var names []string
-	for _, o := range others {
-		names = append(names, named(o))
-	}
-	n.joined += " " + fmt.Sprint(names)
-	n.applied++
-	if n.fails {
-		return errors.New("no")
-	}
-	return nil
-}
-
-func named(n nodenet.Node) string { return fmt.Sprintf("{%s %v %v}", n.Name, n.Addresses, n.Ranges) }
-
-// Has has a network of its own, and an API server.
-func (n *network) Has() (nodenet.Host, error) {
-	return nodenet.Host{Local: []netip.Prefix{netip.MustParsePrefix("198.51.100.1/24")}, Reserved: []netip.Addr{netip.MustParseAddr("203.0.113.5")}}, nil
-}
-
-func (n *network) MTU(nodenet.Node, []nodenet.Node) (int, error) { return 1450, nil }
-
-// Inspect has no way to the second range of a node.
-func (n *network) Inspect(_ nodenet.Node, others []nodenet.Node) (ways []nodenet.Way, refused []error, err error) {
-	for _, o := range others {
-		for i, r := range o.Ranges {
-			w := nodenet.Way{Node: o.Name, Range: r, Via: "native via 192.0.2.2", There: i == 0}
-			if !w.There {
-				w.Lacks = "there is no route"
-			}
-			ways = append(ways, w)
-		}
-		refused = append(refused, &nodenet.NodeError{Node: o.Name, Text: "its address 127.0.0.1 is loopback"})
-	}
-	return ways, refused, nil
-}
-
-func (n *network) Watch(context.Context) (<-chan struct{}, error) { return nil, nil }
-
-func (n *network) Attach(_ context.Context, ranges []netip.Prefix, mtu int) error {
-	n.Lock()
-	defer n.Unlock()
-	n.attached = fmt.Sprint(ranges, " ", mtu)
-	return nil
-}
-
-// wants waits until the network is joined so, and pods can be attached so.
-func (n *network) wants(t *testing.T, what, joined, attached string) {
-	t.Helper()
-	testkit.Eventually(t, time.Minute, func() error {
-		n.Lock()
-		defer n.Unlock()
-		if n.joined != joined || n.attached != attached {
-			return fmt.Errorf("%s: joined %q, attached %q, want %q, %q", what, n.joined, n.attached, joined, attached)
-		}
-		return nil
-	})
-}
-
-func nodeAt(name, address, ranges, more string) string {
-	return fmt.Sprintf(`{"apiVersion": "v1", "kind": "Node", "metadata": {"name": %q}, "spec": {%s},
-"status": {"addresses": [{"type": "Hostname", "address": %q}, {"type": "InternalIP", "address": %q}]%s}}`, name, ranges, name, address, more)
-}
 
 // TestNodes joins a node with others as they come, change and go, and lets pods be attached once it has ranges, also while another
 // node cannot be joined.
 func TestNodes(t *testing.T) {
 	s := kubetest.Start(t)
 	n := &network{fails: true}
-	rows := &table{rows: map[service.Key]service.Service{}}
+	rows := newTable()
 	start(t, s, rows, joining(n))
 	s.Put(t, nodes, nodeAt("far", "192.0.2.2", `"podCIDRs": ["10.1.2.0/24", "fd00:2::/64"]`, ""))
 	s.Put(t, nodes, nodeAt("here", "192.0.2.1", "", ""))
@@ -125,9 +40,7 @@ func TestNodes(t *testing.T) {
 	})
 	s.Put(t, nodes, nodeAt("far", "192.0.2.3", `"podCIDRs": ["10.1.2.0/24"]`, ""))
 	n.wants(t, "another address", "{here [192.0.2.1] [10.1.1.0/24]} [{far [192.0.2.3] [10.1.2.0/24]}]", "[10.1.1.0/24] 1450")
-	rows.Lock()
-	rows.at = nil
-	rows.Unlock()
+	rows.set(func() { rows.at = nil })
 	s.Delete(nodes, "", "far")
 	n.wants(t, "gone", "{here [192.0.2.1] [10.1.1.0/24]} []", "[10.1.1.0/24] 1450")
 	testkit.Eventually(t, time.Minute, func() error { // the tunnel may be another one
@@ -143,8 +56,7 @@ func TestNodes(t *testing.T) {
 // TestExternalIPs has a Service whose external addresses nobody can serve, and one that has a pod's: what else it has is served, and an
 // event tells. A range that no node can have takes no address.
 func TestExternalIPs(t *testing.T) {
-	s := kubetest.Start(t)
-	rows := &table{rows: map[service.Key]service.Service{}}
+	s, rows := kubetest.Start(t), newTable()
 	s.Put(t, nodes, nodeAt("bad", "192.0.2.3", `"podCIDRs": ["128.0.0.0/1"]`, ""))
 	s.Put(t, services, serviceAt("web", "10.96.0.1", `, "externalIPs": ["127.0.0.1", "0.0.0.0", "192.0.2.9", "10.1.2.7"]`))
 	start(t, s, rows)
@@ -172,8 +84,7 @@ func TestExternalIPs(t *testing.T) {
 // TestClaimedExternalIPs has a Node claim a range in a network of this host, in which a Service has an external address: it is served, and
 // addresses of the node and the API server are not.
 func TestClaimedExternalIPs(t *testing.T) {
-	s := kubetest.Start(t)
-	rows := &table{rows: map[service.Key]service.Service{}}
+	s, rows := kubetest.Start(t), newTable()
 	s.Put(t, nodes, nodeAt("here", "192.0.2.1", `"podCIDRs": ["10.1.1.0/24"]`, ""))
 	s.Put(t, nodes, nodeAt("bad", "192.0.2.3", `"podCIDRs": ["198.51.100.0/25"]`, ""))
 	s.Put(t, services, serviceAt("web", "10.96.0.1", `, "externalIPs": ["198.51.100.9", "10.1.1.9", "203.0.113.5", "192.0.2.1", "198.51.100.1"]`))

@@ -5,10 +5,9 @@ package agent
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"math/rand/v2"
-	"net/http"
-	"net/http/httptest"
 	"net/netip"
 	"path/filepath"
 	"slices"
@@ -20,11 +19,150 @@ import (
 	"mustang/internal/datapath"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/datapath/rows"
+	"mustang/internal/kube"
 	"mustang/internal/kube/kubetest"
 	"mustang/internal/service"
 	"mustang/internal/service/manifest"
 	"mustang/internal/testkit"
 )
+
+// collected returns what Services become in a table with room for some rows, and what could not be written.
+func collected(t *testing.T, rows *table, all bool, services ...[2]string) failures {
+	t.Helper()
+	s := newServiceSet("here")
+	for _, v := range services {
+		if err := s.on(kube.Event{Kind: kube.Services, Namespace: "shop", Name: v[0], Object: []byte(v[1])}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.all = all
+	changes, _ := collect(s, quiet())
+	if !all {
+		return changes.write(t.Context(), rows, s.wanted)
+	}
+	want, _ := s.programmed()
+	failed, err := applyAll(t.Context(), rows, want, s.wanted)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return failed
+}
+
+// collect looks at Services as a round does.
+func collect(s *serviceSet, w *warnings) (changes, failures) {
+	of, _ := s.take()
+	resolve(of)
+	return s.merge(of, w)
+}
+
+// created sets the time of an object.
+func created(object, at string) string {
+	return strings.Replace(object, `"metadata": {`, fmt.Sprintf(`"metadata": {"creationTimestamp": %q, `, at), 1)
+}
+
+// put notes a Service, or that it is gone, and looks at it as a round does.
+func (s *serviceSet) put(t *testing.T, name, object string) {
+	t.Helper()
+	e := kube.Event{Kind: kube.Services, Namespace: "shop", Name: name}
+	if object != "" {
+		e.Object = []byte(object)
+	}
+	if err := s.on(e); err != nil {
+		t.Fatal(err)
+	}
+	collect(s, quiet())
+}
+
+// TestWhoHasFrontend has two Services with one frontend, whichever comes first: a cluster IP comes before a load balancer's address, this before an external
+// address, and the older of two alike before the younger.
+func TestWhoHasFrontend(t *testing.T) {
+	const old, young, youngest = "2020-01-01T00:00:00Z", "2026-01-01T00:00:00Z", "2026-02-01T00:00:00Z"
+	external := serviceAt("aaa", "10.96.0.9", `, "externalIPs": ["203.0.113.1"]`)
+	for name, c := range map[string]struct{ first, other, address string }{
+		"load balancer": {created(serviceAt("web", "10.96.0.1", `, "type": "LoadBalancer"}, "status": {"loadBalancer": {"ingress": [{"ip": "203.0.113.1"}]}`), young),
+			created(external, old), "203.0.113.1:80"},
+		"cluster IP": {created(serviceAt("web", "10.96.0.1", ""), young), created(serviceAt("aaa", "10.96.0.9", `, "externalIPs": ["10.96.0.1"]`), old), "10.96.0.1:80"},
+		"older":      {created(serviceAt("web", "10.96.0.1", `, "externalIPs": ["203.0.113.1"]`), old), created(external, young), "203.0.113.1:80"},
+	} {
+		key := service.Key{Frontend: netip.MustParseAddrPort(c.address), Protocol: service.TCP}
+		for _, order := range [][2][2]string{{{"web", c.first}, {"aaa", c.other}}, {{"aaa", c.other}, {"web", c.first}}} {
+			s := newServiceSet("here")
+			for _, v := range order {
+				s.put(t, v[0], v[1])
+			}
+			if holder := s.wanted.holder[key]; holder.Name != "web" {
+				t.Errorf("%s: %v has %s", name, holder, key)
+			}
+			if s.put(t, "web", created(serviceAt("web", "10.96.0.1", `, "externalIPs": ["203.0.113.1"]`), youngest)); name == "older" && s.wanted.holder[key].Name != "aaa" {
+				t.Errorf("%s: the Service was made anew, and %v has %s", name, s.wanted.holder[key], key)
+			}
+		}
+	}
+}
+
+// TestClusterIPAtOtherPorts keeps an external IP from ports of another Service's cluster IP that this has not,
+// whichever came first, until that goes.
+func TestClusterIPAtOtherPorts(t *testing.T) {
+	thief := strings.Replace(serviceAt("aaa", "10.96.0.9", `, "externalIPs": ["10.96.0.1"]`), `"port": 80`, `"port": 8080`, 1)
+	s := newServiceSet("here")
+	for i, step := range []struct {
+		name, object string
+		want         int
+	}{
+		{"aaa", thief, 2}, {"web", serviceAt("web", "10.96.0.1", ""), 2}, {"aaa", thief, 2}, {"web", serviceAt("web", "10.96.0.2", ""), 3},
+		{"web", serviceAt("web", "10.96.0.1", ""), 2}, {"web", "", 2},
+	} {
+		s.put(t, step.name, step.object)
+		if all := s.wanted.services(); len(all) != step.want {
+			t.Errorf("step %d: there are %v, want %d", i, all, step.want)
+		}
+	}
+}
+
+// TestFullTable has more services than a map has rows: older Services come first, a cluster IP before external
+// addresses, and all others are known to lack rows.
+func TestFullTable(t *testing.T) {
+	var ips []string
+	for i := range 50 {
+		ips = append(ips, fmt.Sprintf("%q", fmt.Sprintf("198.51.0.%d", i+1)))
+	}
+	big := serviceAt("big", "203.0.113.1", `, "externalIPs": [`+strings.Join(ips, ",")+`]`)
+	of := [][2]string{{"big", created(big, "2026-01-01T00:00:00Z")}}
+	for i := range 50 {
+		name := fmt.Sprint("web-", i)
+		of = append(of, [2]string{name, serviceAt(name, fmt.Sprint("10.96.1.", i), "")})
+	}
+	for _, all := range []bool{false, true} {
+		rows := &table{rows: map[service.Key]service.Service{}, rowRoom: 60}
+		failed := collected(t, rows, all, of...)
+		have := rows.String()
+		if len(rows.rows) != 60 || strings.Count(have, "10.96.1.") != 50 || !strings.Contains(have, "203.0.113.1:80") || len(failed) != 101-60 {
+			t.Errorf("all %v: %d rows, %d failed: %s", all, len(rows.rows), len(failed), have)
+		}
+		for key, err := range failed {
+			if none := new(objects.FullError); !errors.As(err, &none) {
+				t.Errorf("%s: %v", key, err)
+			}
+		}
+	}
+}
+
+// TestNotesOnce has a note logged when it is new, and not when all is compared again.
+func TestNotesOnce(t *testing.T) {
+	s := newServiceSet("here")
+	var text strings.Builder
+	w := newWarnings(slog.New(slog.NewTextHandler(&text, nil)))
+	for _, ip := range []string{"", "", "10.96.0.1", ""} {
+		if err := s.on(kube.Event{Kind: kube.Services, Namespace: "shop", Name: "web", Object: []byte(serviceAt("web", ip, ""))}); err != nil {
+			t.Fatal(err)
+		}
+		s.all = true
+		collect(s, w)
+	}
+	if n := strings.Count(text.String(), "its address is not set yet"); n != 2 {
+		t.Errorf("it says %d times, want 2:\n%s", n, &text)
+	}
+}
 
 func nameOf(text string) manifest.Name {
 	namespace, name, _ := strings.Cut(text, "/")
@@ -146,8 +284,7 @@ func TestQuotaAfterRestart(t *testing.T) {
 // TestQuotaIsTold has a Service above the quota of its namespace: one event has both numbers, and the status a line for
 // the namespace. It is programmed once another Service has gone.
 func TestQuotaIsTold(t *testing.T) {
-	s := kubetest.Start(t)
-	rowsOf := &table{rows: map[service.Key]service.Service{}}
+	s, rowsOf := kubetest.Start(t), newTable()
 	for i := range 3 {
 		name := fmt.Sprint("web-", i)
 		s.Put(t, services, serviceAt(name, fmt.Sprint("10.96.0.", i+1), ""))
@@ -196,12 +333,7 @@ func TestFullMap(t *testing.T) {
 	tells := func(degraded bool) {
 		t.Helper()
 		testkit.Eventually(t, 30*time.Second, func() error {
-			get := func(of http.Handler, path string) string {
-				w := httptest.NewRecorder()
-				of.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil))
-				return w.Body.String()
-			}
-			health, metrics := get(a.State.Probes(), "/healthz"), get(a.State.Metrics(), "/metrics")
+			health, metrics := ask(a.State.Probes(), "/healthz").Body.String(), ask(a.State.Metrics(), "/metrics").Body.String()
 			r, err := a.Report(t.Context(), status.Query{})
 			if err != nil {
 				return err
@@ -221,9 +353,7 @@ func TestFullMap(t *testing.T) {
 		}
 		return nil
 	})
-	rowsOf.Lock()
-	rowsOf.rowRoom = 2
-	rowsOf.Unlock()
+	rowsOf.set(func() { rowsOf.rowRoom = 2 })
 	rowsOf.wants(t, "the map has rows again", "10.96.0.1:80/tcp []; 10.96.0.2:80/tcp []")
 	tells(false)
 }

@@ -4,18 +4,15 @@ package agent
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -23,22 +20,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"mustang/internal/agent/status"
-	"mustang/internal/datapath"
 	"mustang/internal/kube"
 	"mustang/internal/kube/kubetest"
 	"mustang/internal/service"
 	"mustang/internal/testkit"
 )
-
-// pods are the pods of a table.
-type pods []string
-
-func (p pods) List(context.Context) (all []datapath.Endpoint, err error) {
-	for _, ip := range p {
-		all = append(all, datapath.Endpoint{IP: netip.MustParseAddr(ip)})
-	}
-	return all, nil
-}
 
 // golden compares a text with a file of testdata, which MUSTANG_UPDATE=1 writes.
 func golden(t *testing.T, name, have string) {
@@ -76,7 +62,7 @@ func TestUnread(t *testing.T) {
 	}
 	const definition = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/clusternetworkpolicies.policy.networking.k8s.io"
 	s.Handle(definition, forbid)
-	rows := &table{rows: map[service.Key]service.Service{}}
+	rows := newTable()
 	var log syncBuffer
 	a := start(t, s, rows, joining(&network{}), logging(&log), func(o *Options) {
 		o.Warnings = func() []string { return []string{"look out"} }
@@ -95,8 +81,7 @@ func TestUnread(t *testing.T) {
 		if r.Well() || !strings.Contains(text.String(), "cluster  error: "+want+"\n") || !strings.Contains(text.String(), "warning: look out\n") || strings.Contains(text.String(), "Node object") {
 			return fmt.Errorf("the status is\n%s", &text)
 		}
-		w := httptest.NewRecorder()
-		state.Probes().ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/readyz", nil))
+		w := ask(state.Probes(), "/readyz")
 		if w.Code != http.StatusServiceUnavailable || !strings.Contains(w.Body.String(), want) {
 			return fmt.Errorf("/readyz: %d, %s", w.Code, w.Body)
 		}
@@ -130,24 +115,6 @@ func listOf(k kube.Kind) string {
 		return "/api/" + k.Version + "/" + k.Resource
 	}
 	return "/apis/" + k.Group + "/" + k.Version + "/" + k.Resource
-}
-
-// syncBuffer is a buffer for several goroutines.
-type syncBuffer struct {
-	sync.Mutex
-	bytes.Buffer
-}
-
-func (b *syncBuffer) Write(data []byte) (int, error) {
-	b.Lock()
-	defer b.Unlock()
-	return b.Buffer.Write(data)
-}
-
-func (b *syncBuffer) String() string {
-	b.Lock()
-	defer b.Unlock()
-	return b.Buffer.String()
 }
 
 // TestReport has objects that are well, and one of each kind that is wrong, with names that no terminal should see.

@@ -4,20 +4,80 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"mustang/internal/agent/status"
 	"mustang/internal/kube"
 	"mustang/internal/kube/kubetest"
+	"mustang/internal/policy"
+	"mustang/internal/service"
 	"mustang/internal/service/manifest"
 	"mustang/internal/testkit"
 )
 
-func quiet() *warnings { return newWarnings(slog.New(slog.DiscardHandler)) }
+// TestContentOfObjects has objects that ask for what the node cannot give: a health-check port that a process has, more rules than there is
+// room for, an address that no device has, a pod from before the node had its range. Events, the status and a metric tell, all else is
+// written, and no round has failed.
+func TestContentOfObjects(t *testing.T) {
+	s := kubetest.Start(t)
+	rows := &table{rows: map[service.Key]service.Service{}, room: 2, busy: 30100, absent: true}
+	s.Put(t, nodes, nodeAt("here", "192.0.2.1", `"podCIDRs": ["10.1.0.0/24"]`, ""))
+	s.Put(t, "/api/v1/pods", podAt("old", "10.2.0.7", "2026-01-01T00:00:00Z", "Running"))
+	s.Put(t, services, serviceAt("lb", "10.96.0.1", `, "type": "LoadBalancer", "externalTrafficPolicy": "Local", "healthCheckNodePort": 30100,
+"externalIPs": ["192.0.2.10"]`))
+	s.Put(t, "/apis/networking.k8s.io/v1/networkpolicies", fmt.Sprintf(denyAll,
+		`, "ingress": [{"from": [{"ipBlock": {"cidr": "10.0.0.0/8"}}, {"ipBlock": {"cidr": "11.0.0.0/8"}}, {"ipBlock": {"cidr": "12.0.0.0/8"}}]}]`))
+	n := &network{}
+	a := start(t, s, rows, joining(n), func(o *Options) { o.Endpoints = pods{} })
+	state := a.State
+	testkit.Eventually(t, 30*time.Second, func() error {
+		all := s.Objects(t, "/api/v1/events")
+		report, err := a.Report(t.Context(), status.Query{Wrong: true})
+		if err != nil {
+			return err
+		}
+		for object, why := range map[string]string{
+			"service shop/lb":         "health-check port 30100 of service 192.0.2.10:80/tcp: address already in use",
+			"networkpolicy shop/deny": "no rules of it are in force: namespace shop: 9,114 of 8,192 verdict rows; its NetworkPolicies isolate the pods that they select",
+			"node here":               "no device has an address of the node: [192.0.2.1]",
+			"pod shop/old":            "10.2.0.7 is outside the node's ranges [10.1.0.0/24]: other nodes do not reach it",
+		} {
+			wrong := slices.ContainsFunc(report.Objects, func(o status.Object) bool {
+				return o.String() == object && strings.Contains(fmt.Sprint(o.Why, o.Entries), why)
+			})
+			if !wrong || !strings.Contains(all, why) {
+				return fmt.Errorf("%s: there are %+v, and the events %s", object, report.Objects, all)
+			}
+		}
+		if want := "namespace shop: 9,114 of 8,192 verdict rows; its NetworkPolicies isolate the pods that they select"; !slices.Contains(report.Warnings, want) {
+			return fmt.Errorf("warnings are %q", report.Warnings)
+		}
+		for _, want := range []string{`"message":"node here: health-check port`, `"message":"no device has`} {
+			if !strings.Contains(all, want) {
+				return fmt.Errorf("%s: there are the events %s", want, all)
+			}
+		}
+		w := ask(state.Metrics(), "/metrics")
+		for kind, n := range map[string]int{status.Service: 1, status.NetworkPolicy: 1, status.ClusterNetworkPolicy: 0, status.Pod: 1, status.Node: 1} {
+			if want := fmt.Sprintf("mustang_agent_objects_refused{kind=%q} %d\n", kind, n); !strings.Contains(w.Body.String(), want) {
+				return fmt.Errorf("the metrics lack %s", want)
+			}
+		}
+		w = ask(state.Probes(), "/readyz")
+		if rounds, _ := state.Rounds(); w.Code != 200 || rounds.Failed > 0 || !strings.Contains(rows.String(), "192.0.2.10:80/tcp") {
+			return fmt.Errorf("/readyz: %d, rounds %+v, services %s", w.Code, rounds, rows)
+		}
+		return nil
+	})
+}
 
 // TestFloodOfWarnings has a Service changed all the time, with other addresses that are not served each time: its
 // namespace has a line and an event for each change up to its limit, and other namespaces have theirs.
@@ -144,4 +204,109 @@ func TestEventsOfNodes(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// TestUnservedPolicies has a cluster serve ClusterNetworkPolicies at no known version any more: a node keeps what is installed, a new node takes no pods, and
+// the status and an event tell.
+func TestUnservedPolicies(t *testing.T) {
+	s := kubetest.Start(t)
+	const list = "/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies"
+	const definition = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/clusternetworkpolicies.policy.networking.k8s.io"
+	const why = "clusternetworkpolicies.policy.networking.k8s.io is served neither as v1beta1 nor as v1alpha2: what is installed stays"
+	s.Put(t, list, `{"apiVersion": "policy.networking.k8s.io/v1alpha2", "kind": "ClusterNetworkPolicy", "metadata": {"name": "deny"},
+"spec": {"tier": "Admin", "priority": 3, "subject": {"namespaces": {}}, "ingress": [{"action": "Deny", "from": [{"namespaces": {}}]}]}}`)
+	begin := func(node string) (*Agent, *table) {
+		rows := newTable()
+		a := start(t, s, rows, func(o *Options) { o.Node = node })
+		return a, rows
+	}
+	told := func(a *Agent, node string) {
+		t.Helper()
+		testkit.Eventually(t, time.Minute, func() error {
+			report, err := a.Report(t.Context(), status.Query{})
+			if err != nil {
+				return err
+			}
+			if all := s.Objects(t, "/api/v1/events"); !strings.HasSuffix(report.Unread, why) || !strings.Contains(all, why) ||
+				!strings.Contains(all, fmt.Sprintf(`"host":%q`, node)) {
+				return fmt.Errorf("%s: the status has %q, the events are %s", node, report.Unread, all)
+			}
+			return nil
+		})
+	}
+	old, rows := begin("old")
+	installed := rules{policies: []string{"/deny"}}
+	rows.wantsRules(t, "first list", installed)
+	s.Handle(definition, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write([]byte(`{"kind": "CustomResourceDefinition", "apiVersion": "apiextensions.k8s.io/v1", "spec": {"versions": [{"name": "v1", "served": true}, {"name": "v1alpha2", "served": false}]}}`))
+	}))
+	s.Handle(list, http.NotFoundHandler())
+	s.Forget()
+	told(old, "old")
+	fresh, none := begin("new")
+	told(fresh, "new")
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := fresh.AwaitPod(ctx, "shop", "web", ""); err == nil || !strings.Contains(err.Error(), why) {
+		t.Errorf("a pod of a new node: %v", err)
+	}
+	s.Put(t, services, serviceAt("web", "10.96.0.1", ""))
+	rows.wants(t, "a Service that comes", "10.96.0.1:80/tcp []")
+	rows.wantsRules(t, "what is installed", installed)
+	s.Handle(definition, nil)
+	s.Handle(list, nil)
+	none.wantsRules(t, "served again", installed)
+}
+
+// TestEmptyAtStart starts an agent on a node with a policy of an agent before, beside an API server whose list of one kind is empty: the policy stays as it is,
+// and the status says so. A node without anything from before starts at once.
+func TestEmptyAtStart(t *testing.T) {
+	for _, empty := range []string{"networkpolicies", "nodes", "namespaces", "pods", "services", "endpointslices"} {
+		t.Run(empty, func(t *testing.T) {
+			t.Parallel()
+			s := kubetest.Start(t)
+			for list, object := range map[string]string{
+				nodes:                nodeAt("here", "192.0.2.1", "", ""),
+				"/api/v1/namespaces": `{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}}`,
+				"/api/v1/pods":       podAt("web", "10.1.0.1", "2026-01-01T00:00:00Z", "Running"),
+				services:             serviceAt("web", "10.96.0.1", ""),
+				endpointSlices:       sliceOf("web-1", "web", "a", "10.1.0.1"),
+			} {
+				if !strings.HasSuffix(list, "/"+empty) {
+					s.Put(t, list, object)
+				}
+			}
+			rows := &table{rows: map[service.Key]service.Service{}, kept: []policy.Policy{{Tier: policy.Namespaced, Namespace: "shop", Name: "deny"}}}
+			if empty != "networkpolicies" {
+				s.Put(t, "/apis/networking.k8s.io/v1/networkpolicies", fmt.Sprintf(denyAll, ""))
+			}
+			a := start(t, s, rows)
+			testkit.Eventually(t, time.Minute, func() error {
+				report, err := a.Report(t.Context(), status.Query{})
+				if err == nil && !strings.Contains(report.Unread, "an empty list of "+empty+", although 1 are known") {
+					err = fmt.Errorf("the status has %q", report.Unread)
+				}
+				return err
+			})
+			if kept, err := (applied{rows}).List(); err != nil || len(kept) != 1 || len(written(rows)) != 0 {
+				t.Errorf("%v: the policies are %v, written %v", err, kept, written(rows))
+			}
+			fresh := newTable()
+			start(t, s, fresh)
+			testkit.Eventually(t, time.Minute/2, func() error {
+				if empty != "networkpolicies" && len(written(fresh)) == 0 {
+					return errors.New("a new node waits")
+				}
+				return nil
+			})
+		})
+	}
+}
+
+// written returns the policies that an agent has written into a table.
+func written(rows *table) []string {
+	rows.Lock()
+	defer rows.Unlock()
+	return rows.policies
 }

@@ -8,10 +8,17 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/client-go/features"
+	"k8s.io/client-go/rest"
 
 	"mustang/internal/kube/kubetest"
 	"mustang/internal/testkit"
@@ -184,4 +191,138 @@ func TestAddressOfName(t *testing.T) {
 	if all := c.Addresses(); len(all) != 1 || !all[0].IsLoopback() {
 		t.Errorf("addresses %v", all)
 	}
+}
+
+// TestConnectReadsFilesOnly refuses what has no end, or would be waited for.
+func TestConnectReadsFilesOnly(t *testing.T) {
+	t.Parallel()
+	pipe, large := filepath.Join(t.TempDir(), "pipe"), filepath.Join(t.TempDir(), "large")
+	if err := unix.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(large, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(large, maxConfig+1); err != nil {
+		t.Fatal(err)
+	}
+	for file, want := range map[string]string{
+		"/dev/zero": ": want a regular file", "/proc": ": want a regular file", pipe: ": want a regular file",
+		large: ": more than 64 MiB", "/nonexistent": ": no such file",
+	} {
+		if _, err := Connect(file); err == nil || err.Error() != "--kubeconfig "+file+want {
+			t.Errorf("%s: %v", file, err)
+		}
+	}
+}
+
+// TestConnectInCluster names what is wrong with the address of the API server that the pod was given.
+func TestConnectInCluster(t *testing.T) {
+	for host, want := range map[string]string{
+		"":                        "the address of the API server is missing: apiServer.host of the chart, ",
+		"API_SERVER":              "the address of the API server is missing: apiServer.host of the chart, ",
+		"https://192.0.2.1:6443/": "KUBERNETES_SERVICE_HOST=https://192.0.2.1:6443/: want an address or a name",
+	} {
+		t.Setenv("KUBERNETES_SERVICE_HOST", host)
+		if _, err := Connect(""); err == nil || !strings.HasPrefix(err.Error(), "connect to Kubernetes: "+want) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%q: %v", host, err)
+		}
+	}
+}
+
+// watchLists is what the library takes for enabled: lists by watches too.
+type watchLists struct{ features.Gates }
+
+func (w watchLists) Enabled(f features.Feature) bool {
+	return f == features.WatchListClient || w.Gates.Enabled(f)
+}
+
+// TestNoWatchList has the library watch instead of list, as KUBE_FEATURE_WatchListClient asks for and later versions do: objects are handed out all the same,
+// and a kind that the cluster does not know holds nothing up.
+func TestNoWatchList(t *testing.T) {
+	had := features.FeatureGates()
+	features.ReplaceFeatureGates(watchLists{had})
+	t.Cleanup(func() { features.ReplaceFeatureGates(had) })
+	s := kubetest.Start(t)
+	s.Put(t, "/api/v1/services", `{"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web", "namespace": "shop"}}`)
+	w := startOf(t, s, Services, ClusterNetworkPolicies)
+	w.eventually(t, "first list", func() bool { return w.synced == 1 })
+}
+
+// TestSilentServer has an API server accept requests and not answer: that is told, and all is read once it answers.
+func TestSilentServer(t *testing.T) {
+	t.Parallel()
+	s := kubetest.Start(t)
+	s.Put(t, services, object("one", "1"))
+	s.Handle(services, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
+	c, err := Connect(s.Kubeconfig(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := c.rest.(*rest.RESTClient).Client.Transport
+	for {
+		wrapper, ok := at.(utilnet.RoundTripperWrapper)
+		if !ok {
+			break
+		}
+		at = wrapper.WrappedRoundTripper()
+	}
+	transport := at.(*http.Transport)
+	if wait := transport.ResponseHeaderTimeout; wait != answerWithin {
+		t.Errorf("an answer is waited for for %s, want %s", wait, answerWithin)
+	}
+	transport.ResponseHeaderTimeout = 100 * time.Millisecond
+	w := watching(t, c, Services)
+	w.eventually(t, "told", func() bool {
+		return len(w.failing) == 1 && strings.HasSuffix(w.failing[0], "net/http: timeout awaiting response headers")
+	})
+	s.Handle(services, nil)
+	w.eventually(t, "read", func() bool { return w.synced == 1 && w.failing[len(w.failing)-1] == "<nil>" })
+}
+
+// TestStalled has an API server, or something before it, send the head of a list and nothing more: that is told, and all is read once it answers. A watch that
+// is silent beyond its time ends.
+func TestStalled(t *testing.T) {
+	t.Parallel()
+	s := kubetest.Start(t)
+	s.Put(t, services, object("one", "1"))
+	s.Handle(services, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		if r.URL.Query().Get("watch") == "" {
+			_, _ = w.Write([]byte(`{"kind": "ServiceList", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": [`))
+		}
+		w.(http.Flusher).Flush()
+		<-r.Context().Done()
+	}))
+	c, err := Connect(s.Kubeconfig(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.readWithin != readWithin || c.watchBeyond != watchBeyond {
+		t.Errorf("a list may take %s, and a watch %s more", c.readWithin, c.watchBeyond)
+	}
+	c.watchBeyond = time.Second
+	silent := &store{watcher: &watcher{}, kind: Services}
+	none := int64(0)
+	w, err := c.list(silent, &trouble{}).WatchFuncWithContext(t.Context(), metav1.ListOptions{TimeoutSeconds: &none})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Stop()
+	select {
+	case <-w.ResultChan():
+	case <-time.After(30 * time.Second):
+		t.Error("a silent watch stays open")
+	}
+	c, err = Connect(s.Kubeconfig(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.readWithin = 5 * time.Second
+	all := watching(t, c, Services)
+	all.eventually(t, "told", func() bool {
+		return len(all.failing) == 1 && strings.HasSuffix(all.failing[0], "context deadline exceeded")
+	})
+	s.Handle(services, nil)
+	all.eventually(t, "read", func() bool { return all.synced == 1 && all.failing[len(all.failing)-1] == "<nil>" })
 }

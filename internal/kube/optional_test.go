@@ -125,6 +125,10 @@ func TestInstalledStays(t *testing.T) {
 		"410 of each list":      {NetworkPolicies, networkPolicies, map[string]*answers{networkPolicies: gone}, networkPolicies, "gone"},
 		"EndpointSlices: 404":   {EndpointSlices, endpointSlices, map[string]*answers{endpointSlices: notFound("")}, endpointSlices, "not found"},
 		"EndpointSlices: none":  {EndpointSlices, endpointSlices, map[string]*answers{endpointSlices: empty("EndpointSlice")}, endpointSlices, "an empty list of endpointslices"},
+		"an object":             {Services, services, map[string]*answers{services: {code: http.StatusOK, body: `{"message": "down for maintenance"}`}}, services, "not a list"},
+		"only items":            {Services, services, map[string]*answers{services: {code: http.StatusOK, body: `{"items": []}`}}, services, "not a list"},
+		"a success":             {Services, services, map[string]*answers{services: {code: http.StatusOK, body: `{"kind": "Status", "apiVersion": "v1", "status": "Success"}`}}, services, "not a list"},
+		"a list without items":  {Services, services, map[string]*answers{services: {code: http.StatusOK, body: `{"kind": "ServiceList", "apiVersion": "v1", "metadata": {}}`}}, services, "not a list"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

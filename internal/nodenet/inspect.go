@@ -25,54 +25,43 @@ type Way struct {
 // Inspect returns the ways to the ranges of other nodes that Apply makes, and what of other nodes is left out, as *[NodeError]. It changes
 // nothing.
 func (n *Network) Inspect(self Node, others []Node) (ways []Way, refused []error, err error) {
-	h, err := n.open()
-	if err != nil {
-		return nil, nil, err
-	}
-	defer h.Close()
-	others, refused, err = n.sound(h, self, others)
-	if err != nil {
-		return nil, nil, err
-	}
-	segment, err := h.segmentOf(self, n.Routing)
-	if err != nil {
-		return nil, nil, err
-	}
-	want := newPlan(self, others, n.Routing, segment)
-	refused = append(refused, want.refused...)
-	device, err := h.device()
-	if err != nil {
-		return nil, nil, err
-	}
-	have, err := h.routes()
-	if err != nil {
-		return nil, nil, err
-	}
-	var neighbours []netlink.Neigh
-	if device.index != 0 {
-		if neighbours, err = h.neighbours(device.index); err != nil {
-			return nil, nil, err
+	err = n.planned(self, others, func(h host, want plan, others []Node) error {
+		refused = want.refused
+		device, err := h.device()
+		if err != nil {
+			return err
 		}
-	}
-	for _, r := range want.routes {
-		i := slices.IndexFunc(others, func(o Node) bool { return slices.Contains(o.Ranges, r.dst) })
-		w := Way{Node: others[i].Name, Range: r.dst, Via: fmt.Sprint("native via ", r.via)}
-		var lacks error
-		if r.device == 0 {
-			r.device = device.index
-			p := want.peers[slices.IndexFunc(want.peers, func(p peer) bool { return slices.Contains(p.hops, r.via) })]
-			w.Via = fmt.Sprint("vxlan via ", p.underlay)
-			lacks = device.lacks(p, neighbours)
+		have, err := h.routes()
+		if err != nil {
+			return err
 		}
-		if !slices.ContainsFunc(have, func(o ownRoute) bool { return o.route == r }) {
-			lacks = errors.Join(lacks, errors.New("no route"))
+		var neighbours []netlink.Neigh
+		if device.index != 0 {
+			if neighbours, err = h.neighbours(device.index); err != nil {
+				return err
+			}
 		}
-		if w.There = lacks == nil; !w.There {
-			w.Lacks = lacks.Error()
+		for _, r := range want.routes {
+			i := slices.IndexFunc(others, func(o Node) bool { return slices.Contains(o.Ranges, r.dst) })
+			w := Way{Node: others[i].Name, Range: r.dst, Via: fmt.Sprint("native via ", r.via)}
+			var lacks error
+			if r.device == 0 {
+				r.device = device.index
+				p := want.peers[slices.IndexFunc(want.peers, func(p peer) bool { return slices.Contains(p.hops, r.via) })]
+				w.Via = fmt.Sprint("vxlan via ", p.underlay)
+				lacks = device.lacks(p, neighbours)
+			}
+			if !slices.ContainsFunc(have, func(o ownRoute) bool { return o.route == r }) {
+				lacks = errors.Join(lacks, errors.New("no route"))
+			}
+			if w.There = lacks == nil; !w.There {
+				w.Lacks = lacks.Error()
+			}
+			ways = append(ways, w)
 		}
-		ways = append(ways, w)
-	}
-	return ways, refused, nil
+		return nil
+	})
+	return ways, refused, err
 }
 
 // lacks returns what the VXLAN device lacks for a node.

@@ -91,44 +91,43 @@ func New(o Options) *Network {
 // Apply makes the routes of this node lead to the pods of the others, and to no pods besides. Nodes that it cannot reach are errors
 // that name them, and do not hinder the others.
 func (n *Network) Apply(self Node, others []Node) error {
+	return n.planned(self, others, func(h host, want plan, others []Node) error {
+		errs := want.refused
+		if want.tunnel {
+			base, err := h.underlay(want.local)
+			if err == nil {
+				want.mtu = base.MTU - overhead(want.local)
+				err = h.setUpDevice(want, n.Port)
+			}
+			if err != nil {
+				errs = append(errs, err)
+				want.leaveTunnel()
+			}
+		}
+		errs = append(errs, newFirewall(want, self, others, n.Options).apply(n.Host))
+		return errors.Join(append(errs, h.apply(want))...)
+	})
+}
+
+// planned calls do with the plan to reach the other nodes, as far as they are [Sound]: the plan has the errors about them.
+func (n *Network) planned(self Node, others []Node, do func(h host, want plan, others []Node) error) error {
 	h, err := n.open()
 	if err != nil {
 		return err
 	}
 	defer h.Close()
-	others, errs, err := n.sound(h, self, others)
+	has, err := n.has(h)
 	if err != nil {
 		return err
 	}
+	others, refused := Sound(self, others, has)
 	segment, err := h.segmentOf(self, n.Routing)
 	if err != nil {
 		return err
 	}
 	want := newPlan(self, others, n.Routing, segment)
-	errs = append(errs, want.refused...)
-	if want.tunnel {
-		base, err := h.underlay(want.local)
-		if err == nil {
-			want.mtu = base.MTU - overhead(want.local)
-			err = h.setUpDevice(want, n.Port)
-		}
-		if err != nil {
-			errs = append(errs, err)
-			want.leaveTunnel()
-		}
-	}
-	errs = append(errs, newFirewall(want, self, others, n.Options).apply(n.Host))
-	return errors.Join(append(errs, h.apply(want))...)
-}
-
-// sound is [Sound] with what this host has.
-func (n *Network) sound(h host, self Node, others []Node) (sound []Node, refused []error, err error) {
-	has, err := n.has(h)
-	if err != nil {
-		return nil, nil, err
-	}
-	sound, refused = Sound(self, others, has)
-	return sound, refused, nil
+	want.refused = append(refused, want.refused...)
+	return do(h, want, others)
 }
 
 // addressesOfIPVS is the device that has the addresses of all Services where kube-proxy was with IPVS: they are none of the host.
@@ -184,23 +183,17 @@ func (n *Network) Remove() error {
 
 // MTU returns the largest MTU that pods of this node can have in bytes: that of the device with the node's address, less what a
 // tunnel adds. With Auto it leaves room for a tunnel, since a node that needs one can come at any time.
-func (n *Network) MTU(self Node, others []Node) (int, error) {
-	h, err := n.open()
-	if err != nil {
-		return 0, err
-	}
-	defer h.Close()
-	others, _, err = n.sound(h, self, others)
-	if err != nil {
-		return 0, err
-	}
-	local := underlay(self, others)
-	if !local.IsValid() && len(self.Addresses) > 0 {
-		local = self.Addresses[0] // no node is reached by a tunnel
-	}
-	base, err := h.underlay(local)
-	if err != nil || n.Routing == Native || n.Routing == Off {
-		return base.MTU, err
-	}
-	return base.MTU - overhead(local), nil
+func (n *Network) MTU(self Node, others []Node) (mtu int, err error) {
+	err = n.planned(self, others, func(h host, _ plan, others []Node) error {
+		local := underlay(self, others)
+		if !local.IsValid() && len(self.Addresses) > 0 {
+			local = self.Addresses[0] // no node is reached by a tunnel
+		}
+		base, err := h.underlay(local)
+		if mtu = base.MTU; err == nil && n.Routing != Native && n.Routing != Off {
+			mtu -= overhead(local)
+		}
+		return err
+	})
+	return mtu, err
 }

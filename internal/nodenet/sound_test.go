@@ -9,6 +9,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"mustang/internal/podlink"
+	"mustang/internal/rtnl"
 )
 
 // TestClaims has a node claim ranges and addresses that are not its own: no route leads there, it is masqueraded as ever, the error
@@ -114,6 +117,95 @@ func TestUnderlay(t *testing.T) {
 	} {
 		if got := underlay(c.self, c.others).String(); got != c.want {
 			t.Errorf("%v with %v: %s, want %s", c.self.Addresses, c.others, got, c.want)
+		}
+	}
+}
+
+// TestSecondUplink has a node with a second uplink on the segment of another, which knows it by the address of its first one: both have to choose the
+// tunnel.
+func TestSecondUplink(t *testing.T) {
+	c := newCluster(t, kind{nodes: 2, routed: true, routing: Auto, family: "ipv4"})
+	second := c.nodes[1].ns
+	for _, args := range []string{"link add br0 type bridge mcast_snooping 0", "addr flush dev port1", "link set port1 master br0", "link set br0 up"} {
+		c.ip(c.wire, args)
+	}
+	c.ip(c.wire, "addr add "+families[0].router(1).String()+" dev br0")
+	c.must(rtnl.AddVeth(rtnl.VethEnd{Namespace: second, Name: "eth1"}, rtnl.VethEnd{Namespace: c.wire, Name: "port3"}, podlink.DefaultMTU))
+	c.ip(c.wire, "link set port3 master br0 up")
+	c.must(rtnl.In(second).Configure("eth1", rtnl.DeviceConfig{Addresses: []netip.Prefix{netip.MustParsePrefix("198.51.1.9/24")}, Up: true}))
+	c.apply()
+	c.tunnels(true)
+	c.reach("two uplinks")
+}
+
+// TestTwoDevicesInOneSegment has a node with two devices in the segment: its address is at the second, and the kernel's route by the first.
+func TestTwoDevicesInOneSegment(t *testing.T) {
+	c := newCluster(t, kind{nodes: 2, routing: Auto, family: "ipv4"})
+	second := c.nodes[1]
+	c.must(rtnl.AddVeth(rtnl.VethEnd{Namespace: second.ns, Name: "eth1"}, rtnl.VethEnd{Namespace: c.wire, Name: "port3"}, podlink.DefaultMTU))
+	c.ip(c.wire, "link set port3 master br0 up")
+	c.must(rtnl.In(second.ns).Configure("eth1", rtnl.DeviceConfig{Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.9/24")}, Up: true}))
+	second.Addresses = []netip.Addr{netip.MustParseAddr("192.0.2.9")}
+	c.apply()
+	c.tunnels(false)
+	c.reach("two devices")
+}
+
+// TestDeviceWithoutNeighbours has the node's address at a device like those of VPNs, where the next hop of a route counts for nothing.
+func TestDeviceWithoutNeighbours(t *testing.T) {
+	c := newCluster(t, kind{nodes: 2, routing: Auto, family: "ipv4"})
+	first, second := c.nodes[0], c.nodes[1]
+	for _, args := range []string{"tuntap add vpn0 mode tun", "addr add 100.64.0.1/24 dev vpn0", "link set vpn0 up"} {
+		c.ip(first.ns, args)
+	}
+	first.Addresses, second.Addresses = []netip.Addr{netip.MustParseAddr("100.64.0.1")}, []netip.Addr{netip.MustParseAddr("100.64.0.2")}
+	c.must(first.network.Apply(first.Node, c.others(first)))
+	if routes := c.ip(first.ns, "route show proto 109"); !strings.Contains(routes, DeviceName) {
+		t.Errorf("routes %q, want one by %s", routes, DeviceName)
+	}
+}
+
+// TestTunnelWithoutIPv6 has nodes whose kernel was booted with ipv6.disable=1: it has no settings of IPv6.
+func TestTunnelWithoutIPv6(t *testing.T) {
+	c := newCluster(t, kind{nodes: 2, routed: true, routing: Auto, family: "ipv4"})
+	for _, n := range c.nodes {
+		c.run(n.ns, "mount -t tmpfs none /proc/sys/net/ipv6")
+		t.Cleanup(func() { c.run(n.ns, "umount /proc/sys/net/ipv6") })
+	}
+	c.apply()
+	c.reach("without IPv6")
+}
+
+// TestIntervals has intervals of prefixes that hold, overlap and follow each other, and that reach to the last address.
+func TestIntervals(t *testing.T) {
+	for prefixes, want := range map[string]string{
+		"10.1.1.0/24":             "10.1.1.0-10.1.2.0",
+		"10.1.1.0/24 10.1.2.0/24": "10.1.1.0-10.1.3.0",
+		"10.1.2.0/24 10.1.1.0/24 10.1.0.0/16 10.3.0.0/16": "10.1.0.0-10.2.0.0 10.3.0.0-10.4.0.0",
+		"10.1.0.0/16 10.1.0.0/16 10.1.255.0/24":           "10.1.0.0-10.2.0.0",
+		"240.0.0.0/4 255.255.255.255/32 10.0.0.0/8":       "10.0.0.0-11.0.0.0 240.0.0.0",
+		"0.0.0.0/0 10.0.0.0/8":                            "0.0.0.0",
+		"fd00::/64 10.1.0.0/16":                           "10.1.0.0-10.2.0.0",
+		"fd00::/64":                                       "",
+	} {
+		var list []netip.Prefix
+		for _, p := range strings.Fields(prefixes) {
+			list = append(list, netip.MustParsePrefix(p))
+		}
+		var got strings.Builder
+		for i, e := range intervals(list, true) {
+			a, _ := netip.AddrFromSlice(e.Key)
+			switch {
+			case e.IntervalEnd:
+				fmt.Fprint(&got, "-", a)
+			case i > 0:
+				fmt.Fprint(&got, " ", a)
+			default:
+				fmt.Fprint(&got, a)
+			}
+		}
+		if got.String() != want {
+			t.Errorf("%s: got %q, want %q", prefixes, &got, want)
 		}
 	}
 }

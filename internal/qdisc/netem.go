@@ -9,7 +9,6 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"mustang/internal/netns"
-	"mustang/internal/rtnl"
 )
 
 const (
@@ -27,40 +26,30 @@ const (
 // Emulate makes a device send like one of a slower network: it replaces the root queueing discipline with tbf for the
 // rate, in bits per second, and netem for the delay of each packet. 0 means no limit and no delay. The error matches
 // errors.ErrUnsupported if the kernel lacks one of them. After any error the device is as before.
-func Emulate(n *netns.Namespace, device string, rate uint64, delay time.Duration) (err error) {
-	fail := func(err error) error {
-		return fmt.Errorf("emulate a network at device %q in network namespace %q: %w", device, n.Name(), rtnl.AsUnsupported(err))
-	}
-	handle, err := rtnl.In(n).Handle()
-	if err != nil {
-		return fail(err)
-	}
-	defer handle.Close()
-	link, err := handle.LinkByName(device)
-	if err != nil {
-		return fail(err)
-	}
-	attrs := netlink.QdiscAttrs{LinkIndex: link.Attrs().Index, Parent: netlink.HANDLE_ROOT, Handle: netlink.MakeHandle(1, 0)}
-	var queues []netlink.Qdisc
-	if delay > 0 {
-		queues = append(queues, netlink.NewNetem(attrs, netlink.NetemQdiscAttrs{
-			Latency: uint32(delay.Microseconds()), Limit: emulatedPackets,
-		}))
-		// tbf is the child: delayed packets then wait for the rate.
-		attrs.Parent, attrs.Handle = netlink.MakeHandle(1, 1), netlink.MakeHandle(2, 0)
-	}
-	if rate > 0 {
-		queues = append(queues, emulatedRate(rate/8).tbf(attrs))
-	}
-	for i, queue := range queues {
-		if err := handle.QdiscReplace(queue); err != nil {
-			if i > 0 {
-				_ = handle.QdiscDel(queues[0])
-			}
-			return fail(fmt.Errorf("add %s: %w", queue.Type(), err))
+func Emulate(n *netns.Namespace, device string, rate uint64, delay time.Duration) error {
+	return onDevice(n, "emulate a network at", device, func(handle *netlink.Handle, link netlink.Link) error {
+		attrs := netlink.QdiscAttrs{LinkIndex: link.Attrs().Index, Parent: netlink.HANDLE_ROOT, Handle: netlink.MakeHandle(1, 0)}
+		var queues []netlink.Qdisc
+		if delay > 0 {
+			queues = append(queues, netlink.NewNetem(attrs, netlink.NetemQdiscAttrs{
+				Latency: uint32(delay.Microseconds()), Limit: emulatedPackets,
+			}))
+			// tbf is the child: delayed packets then wait for the rate.
+			attrs.Parent, attrs.Handle = netlink.MakeHandle(1, 1), netlink.MakeHandle(2, 0)
 		}
-	}
-	return nil
+		if rate > 0 {
+			queues = append(queues, emulatedRate(rate/8).tbf(attrs))
+		}
+		for i, queue := range queues {
+			if err := handle.QdiscReplace(queue); err != nil {
+				if i > 0 {
+					_ = handle.QdiscDel(queues[0])
+				}
+				return fmt.Errorf("add %s: %w", queue.Type(), err)
+			}
+		}
+		return nil
+	})
 }
 
 // emulatedRate is the token bucket for a rate in bytes per second.

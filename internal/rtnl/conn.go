@@ -10,6 +10,7 @@ import (
 	"fmt"
 
 	"github.com/vishvananda/netlink"
+	vnl "github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/netns"
@@ -68,6 +69,15 @@ func (c Conn) onLink(what string, find func(*netlink.Handle) (netlink.Link, erro
 		return fmt.Errorf("%s in network namespace %q: %w", what, c.ns.Name(), err)
 	}
 	return nil
+}
+
+// request sends a request outside a handle, and returns the answers of a kind.
+func (c Conn) request(request *vnl.NetlinkRequest, family int, kind uint16) (messages [][]byte, err error) {
+	err = c.ns.Do(func() (err error) {
+		messages, err = request.Execute(family, kind)
+		return err
+	})
+	return messages, err
 }
 
 // dump lists objects of the namespace. Its error names them.

@@ -8,6 +8,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"mustang/internal/netns"
 )
 
 func TestDump(t *testing.T) {
@@ -50,4 +52,31 @@ func repeat(err error, n int) []error {
 		out = append(out, err)
 	}
 	return out
+}
+
+func TestSysctlPath(t *testing.T) {
+	for _, key := range []string{
+		"", "net", "net/", "/net/ipv4/ip_forward", "kernel/hostname", "net/../kernel/hostname", "net/ipv4/../../kernel/x",
+		"net//ipv4", "./net/ipv4/ip_forward", "net/ipv4/ip_forward/", "net/a\x00b", "net/..",
+	} {
+		if path, err := sysctlPath(key); err == nil {
+			t.Errorf("sysctlPath(%q) = %q", key, path)
+		}
+	}
+	const key = "net/ipv4/conf/eth0.100/proxy_arp"
+	if path, err := sysctlPath(key); err != nil || path != "/proc/sys/"+key {
+		t.Errorf("sysctlPath(%q) = %q, %v", key, path, err)
+	}
+}
+
+// TestNetfilterLacksPart asks for a part that no kernel has.
+func TestNetfilterLacksPart(t *testing.T) {
+	ns, err := netns.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = ns.Close() }()
+	if err := In(ns).askNetfilter("nothing", 0xff<<8); !errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("error is %v", err)
+	}
 }

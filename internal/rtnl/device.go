@@ -205,18 +205,13 @@ func DeleteLink(handle *netlink.Handle, index int) error {
 
 // DevicesOfKind lists the devices of a kind, like "macvlan", without their addresses. The kernel filters them.
 func (c Conn) DevicesOfKind(kind string) ([]Device, error) {
-	messages, err := Dump(func() (messages [][]byte, err error) {
+	messages, err := Dump(func() ([][]byte, error) {
 		request := vnl.NewNetlinkRequest(unix.RTM_GETLINK, unix.NLM_F_DUMP)
 		request.AddData(vnl.NewIfInfomsg(unix.AF_UNSPEC))
 		info := vnl.NewRtAttr(unix.IFLA_LINKINFO, nil)
 		info.AddRtAttr(unix.IFLA_INFO_KIND, vnl.NonZeroTerminated(kind))
 		request.AddData(info)
-		// Outside a handle, a request opens a socket in the thread's namespace.
-		err = c.ns.Do(func() error {
-			messages, err = request.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWLINK)
-			return err
-		})
-		return messages, err
+		return c.request(request, unix.NETLINK_ROUTE, unix.RTM_NEWLINK)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list devices of kind %s in network namespace %q: %w", kind, c.ns.Name(), err)

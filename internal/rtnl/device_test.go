@@ -4,9 +4,11 @@ package rtnl_test
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -186,5 +188,112 @@ func TestDeviceCounters(t *testing.T) {
 	packets, size := after.RxPackets-before.RxPackets, after.RxBytes-before.RxBytes
 	if packets != 4 || after.TxPackets-before.TxPackets != 4 || size < 2000 || after.TxBytes-before.TxBytes != size {
 		t.Errorf("%d packets of %d bytes in all", packets, size)
+	}
+}
+
+// TestOwnAddresses removes the addresses that were added as Mustang's, and none of another's, also where the kernel counts that as the second one of its subnet.
+func TestOwnAddresses(t *testing.T) {
+	ns := testkit.Namespace(t, "a")
+	conn := rtnl.In(ns)
+	prefixes := func(texts ...string) (out []netip.Prefix) {
+		for _, text := range texts {
+			out = append(out, netip.MustParsePrefix(text))
+		}
+		return out
+	}
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	handle, err := conn.Handle()
+	must(err)
+	defer handle.Close()
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = "br.0"
+	must(handle.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}))
+	link, err := handle.LinkByName("br.0")
+	must(err)
+	before := prefixes("10.9.0.5/24", "fd00:9::5/64")
+	must(conn.Configure("br.0", rtnl.DeviceConfig{Up: true, Addresses: before}))
+	own := prefixes("10.9.0.1/24", "10.10.0.1/24", "10.11.0.1/32", "fd00:9::1/64", "fd00:10::1/128")
+	for i, address := range slices.Concat(own, before, own) {
+		added, err := conn.AddOwnAddress(link, address)
+		must(err)
+		if want := i < len(own); added != want {
+			t.Errorf("%v: added %t, want %t", address, added, want)
+		}
+	}
+	later := prefixes("10.10.0.5/24") // second to 10.10.0.1
+	must(conn.Configure("br.0", rtnl.DeviceConfig{Addresses: later}))
+	must(conn.RemoveOwnAddresses("br.0", slices.Concat(before, own, later, prefixes("10.12.0.1/24"))))
+	device, err := conn.Device("br.0")
+	must(err)
+	for _, address := range slices.Concat(before, later) {
+		if !slices.Contains(device.Addrs, address) {
+			t.Errorf("%v of another is gone", address)
+		}
+	}
+	for _, address := range own {
+		if slices.Contains(device.Addrs, address) {
+			t.Errorf("%v is there still", address)
+		}
+	}
+	if value, err := conn.Sysctl("net/ipv4/conf/br.0/promote_secondaries"); err != nil || value != "0" {
+		t.Errorf("promote_secondaries is %q, %v", value, err)
+	}
+	must(conn.RemoveOwnAddresses("missing", own))
+}
+
+func TestConfigure(t *testing.T) {
+	a, b := testkit.Namespace(t, "a"), testkit.Namespace(t, "b")
+	if err := rtnl.AddVeth(rtnl.VethEnd{Namespace: a, Name: "left"}, rtnl.VethEnd{Namespace: b, Name: "right"}, 1500); err != nil {
+		t.Fatal(err)
+	}
+	config := rtnl.DeviceConfig{Up: true, MTU: 1400, Addresses: []netip.Prefix{
+		netip.MustParsePrefix("10.9.0.1/24"), netip.MustParsePrefix("fd00:9::1/64"), netip.MustParsePrefix("fe80::9/64"),
+	}}
+	for range 2 { // what is there already is no error
+		if err := rtnl.In(a).Configure("left", config); err != nil {
+			t.Fatal(err)
+		}
+		device, err := rtnl.In(a).Device("left")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !device.Up || device.MTU != config.MTU {
+			t.Errorf("the device is %+v", device)
+		}
+		for _, want := range config.Addresses {
+			if !slices.Contains(device.Addrs, want) {
+				t.Errorf("address %s is missing of %v", want, device.Addrs)
+			}
+		}
+	}
+	if device, err := rtnl.In(b).Device("right"); err != nil || device.MTU != 1500 || len(device.Addrs) != 1 {
+		t.Errorf("the other end is %+v (%v)", device, err)
+	}
+}
+
+func TestConfigureFails(t *testing.T) {
+	ns := testkit.Namespace(t, "a")
+	for _, test := range []struct {
+		name   string
+		config rtnl.DeviceConfig
+		want   string
+	}{
+		{"nobody", rtnl.DeviceConfig{Up: true}, `"nobody"`},
+		{"lo", rtnl.DeviceConfig{MTU: -1}, "MTU -1"},
+		{"lo", rtnl.DeviceConfig{Addresses: []netip.Prefix{{}}}, "address"},
+		{"lo", rtnl.DeviceConfig{Addresses: []netip.Prefix{netip.PrefixFrom(netip.MustParseAddr("10.0.0.1"), -1)}}, "10.0.0.1"},
+	} {
+		err := rtnl.In(ns).Configure(test.name, test.config)
+		if err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: error %v, want one with %q", test.name, err, test.want)
+		}
+		if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("%q", ns.Name())) {
+			t.Errorf("error %v does not name the namespace", err)
+		}
 	}
 }

@@ -40,10 +40,7 @@ func (c Conn) AddOwnAddress(device netlink.Link, address netip.Prefix) (added bo
 	} else if address.Bits() < 31 { // RFC 3021
 		request.AddData(vnl.NewRtAttr(unix.IFA_BROADCAST, broadcast(address)))
 	}
-	err = c.ns.Do(func() error {
-		_, err := request.Execute(unix.NETLINK_ROUTE, 0)
-		return err
-	})
+	_, err = c.request(request, unix.NETLINK_ROUTE, 0)
 	if errors.Is(err, unix.EEXIST) {
 		return false, nil
 	}
@@ -80,14 +77,10 @@ func (c Conn) RemoveOwnAddresses(device string, addresses []netip.Prefix) error 
 
 // ownAddresses returns the addresses of a device that AddOwnAddress has added. The library reads no marks.
 func (c Conn) ownAddresses(device int) (own []netip.Prefix, err error) {
-	messages, err := Dump(func() (messages [][]byte, err error) {
-		err = c.ns.Do(func() error {
-			request := vnl.NewNetlinkRequest(unix.RTM_GETADDR, unix.NLM_F_DUMP)
-			request.AddData(vnl.NewIfAddrmsg(unix.AF_UNSPEC))
-			messages, err = request.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWADDR)
-			return err
-		})
-		return messages, err
+	messages, err := Dump(func() ([][]byte, error) {
+		request := vnl.NewNetlinkRequest(unix.RTM_GETADDR, unix.NLM_F_DUMP)
+		request.AddData(vnl.NewIfAddrmsg(unix.AF_UNSPEC))
+		return c.request(request, unix.NETLINK_ROUTE, unix.RTM_NEWADDR)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list addresses in network namespace %q: %w", c.ns.Name(), err)

@@ -95,10 +95,7 @@ func (c Conn) TryConntrack() error {
 func (c Conn) askNetfilter(part string, question int) error {
 	request := vnl.NewNetlinkRequest(question, unix.NLM_F_ACK)
 	request.AddData(&vnl.Nfgenmsg{NfgenFamily: unix.AF_UNSPEC, Version: vnl.NFNETLINK_V0})
-	err := c.ns.Do(func() error {
-		_, err := request.Execute(unix.NETLINK_NETFILTER, 0)
-		return err
-	})
+	_, err := c.request(request, unix.NETLINK_NETFILTER, 0)
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EPROTONOSUPPORT) { // no such part, or no nfnetlink
 		err = fmt.Errorf("%w: %w", errors.ErrUnsupported, err)
 	}

@@ -3,8 +3,14 @@
 package rtnl_test
 
 import (
+	"errors"
+	"fmt"
+	"io/fs"
 	"slices"
+	"sync"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"mustang/internal/netns"
 	"mustang/internal/rtnl"
@@ -72,5 +78,138 @@ func TestOffloads(t *testing.T) {
 	}
 	if _, err := rtnl.In(a).Offloads("nope"); err == nil {
 		t.Error("offloads of a device that is not there")
+	}
+}
+
+// deleters are both ways to delete a device.
+var deleters = map[string]func(*netns.Namespace, int) error{
+	"child": rtnl.DeleteInChild,
+	"in place": func(ns *netns.Namespace, index int) error {
+		handle, err := rtnl.In(ns).Handle()
+		if err != nil {
+			return err
+		}
+		defer handle.Close()
+		return rtnl.DeleteLink(handle, index)
+	},
+}
+
+// TestDevice deletes pairs of devices and creates others with the same names at once, in
+// parallel: a name that is not free yet is an error.
+func TestDevice(t *testing.T) {
+	for name, deleter := range deleters {
+		t.Run(name, func(t *testing.T) {
+			a, b := testkit.Namespace(t, "a"), testkit.Namespace(t, "b")
+			var group sync.WaitGroup
+			for i := range 4 {
+				group.Go(func() {
+					ends := [2]rtnl.VethEnd{{Namespace: a, Name: fmt.Sprint("near", i)}, {Namespace: b, Name: fmt.Sprint("far", i)}}
+					for range 5 {
+						if err := deletePair(deleter, ends); err != nil {
+							t.Error(err)
+						}
+					}
+				})
+			}
+			group.Wait()
+		})
+	}
+}
+
+// deletePair creates a pair of devices and deletes one of them, twice.
+func deletePair(deleter func(*netns.Namespace, int) error, ends [2]rtnl.VethEnd) error {
+	if err := rtnl.AddVeth(ends[0], ends[1], 1500); err != nil {
+		return err
+	}
+	device, err := rtnl.In(ends[0].Namespace).Device(ends[0].Name)
+	if err != nil {
+		return err
+	}
+	for range 2 {
+		if err := deleter(ends[0].Namespace, device.Index); err != nil {
+			return err
+		}
+	}
+	if _, err := rtnl.In(ends[1].Namespace).Device(ends[1].Name); !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("the peer %s still exists: %w", ends[1].Name, err)
+	}
+	return nil
+}
+
+// TestDeviceRefused deletes the loopback device, which the kernel refuses.
+func TestDeviceRefused(t *testing.T) {
+	ns := testkit.Namespace(t, "a")
+	for name, deleter := range deleters {
+		if err := deleter(ns, 1); !errors.Is(err, unix.EOPNOTSUPP) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestTry tries devices and queues, and leaves none.
+func TestTry(t *testing.T) {
+	a := testkit.Namespace(t, "a")
+	for _, kind := range []string{"vxlan", "bridge", "ifb"} {
+		if err := rtnl.In(a).TryDevice(kind); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, kind := range []string{"tbf", "pfifo"} {
+		if err := rtnl.In(a).TryQdisc(kind); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := errors.Join(rtnl.In(a).TryNFTables(), rtnl.In(a).TryConntrack()); err != nil {
+		t.Error(err)
+	}
+	if err := rtnl.In(a).TryGenericFamily("nlctrl"); err != nil {
+		t.Error(err)
+	}
+	for name, err := range map[string]error{
+		"device": rtnl.In(a).TryDevice("no-such-kind"), "qdisc": rtnl.In(a).TryQdisc("no-such-kind"), "family": rtnl.In(a).TryGenericFamily("no-such-family"),
+	} {
+		if !errors.Is(err, errors.ErrUnsupported) {
+			t.Errorf("trying a %s that does not exist: %v", name, err)
+		}
+	}
+	links, err := handle(t, a).LinkList()
+	if err != nil || len(links) != 1 {
+		t.Errorf("left: %v, %v", links, err)
+	}
+	qdiscs, err := handle(t, a).QdiscList(links[0])
+	if err != nil || len(qdiscs) != 1 || qdiscs[0].Type() != "noqueue" {
+		t.Errorf("left: %v, %v", qdiscs, err)
+	}
+}
+
+// TestSetSysctls sets several, one of which is not there.
+func TestSetSysctls(t *testing.T) {
+	ns := testkit.Namespace(t, "a")
+	sysctls := []rtnl.Sysctl{
+		{Key: "net/ipv4/ip_forward", Value: "1"},
+		{Key: "net/ipv4/none", Value: "1"},
+		{Key: "net/ipv4/conf/lo/arp_notify", Value: "1"},
+	}
+	if err := rtnl.In(ns).SetSysctls(sysctls, nil); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("error is %v", err)
+	}
+	for range 2 {
+		err := rtnl.In(ns).SetSysctls(sysctls, func(s rtnl.Sysctl, err error) bool {
+			return s.Key == "net/ipv4/none" && errors.Is(err, fs.ErrNotExist)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, s := range []rtnl.Sysctl{sysctls[0], sysctls[2]} {
+		if value, err := rtnl.In(ns).Sysctl(s.Key); err != nil || value != s.Value {
+			t.Errorf("%s is %q, %v", s.Key, value, err)
+		}
+	}
+	if err := rtnl.In(ns).SetSysctls([]rtnl.Sysctl{{Key: "net/ipv4/ip_forward", Value: "x"}}, nil); !errors.Is(err, unix.EINVAL) {
+		t.Errorf("error is %v", err)
+	}
+	if err := rtnl.In(ns).SetSysctls([]rtnl.Sysctl{{Key: "kernel/panic", Value: "1"}}, nil); err == nil {
+		t.Error("set a sysctl outside of net/")
 	}
 }

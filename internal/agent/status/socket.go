@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -84,21 +85,9 @@ func (e *NoAgentError) Error() string {
 
 func (e *NoAgentError) Unwrap() error { return e.Err }
 
-// temporary begins the names of directories in which sockets are made.
-const temporary = ".agent-"
-
-// sweep removes what agents have left that were killed.
-func sweep(dir string) error {
-	left, err := filepath.Glob(filepath.Join(dir, temporary+"*"))
-	for _, path := range left {
-		err = errors.Join(err, os.RemoveAll(path))
-	}
-	return err
-}
-
-// Serve answers requests at the socket of a directory, which is root's alone, until the context ends; at /process with the number of
-// its process. It replaces a socket that nobody
-// answers at. Errors: that another agent answers there, and those of the file system.
+// ServeSocket answers requests at the socket of a directory, which is root's alone, until the context ends; at /process with
+// the number of its process. It replaces a socket that nobody answers at. Errors: that another agent answers there, and those
+// of the file system.
 func ServeSocket(ctx context.Context, dir string, handler http.Handler) error {
 	path := filepath.Join(dir, SocketName)
 	if conn, err := net.DialTimeout("unix", path, time.Second); err == nil {
@@ -108,34 +97,37 @@ func ServeSocket(ctx context.Context, dir string, handler http.Handler) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("listen at %s: %w", path, err)
 	}
-	if err := sweep(dir); err != nil {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("listen at %s: %w", path, err)
 	}
-	own, err := os.MkdirTemp(dir, temporary+"*") // of mode 0700: nobody reaches the socket before it has its mode
-	if err != nil {
-		return fmt.Errorf("listen at %s: %w", path, err)
-	}
-	defer os.RemoveAll(own)
-	at := filepath.Join(own, SocketName)
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "unix", at)
+	listener, err := (&net.ListenConfig{Control: ownerOnly}).Listen(ctx, "unix", path)
 	if err != nil {
 		return err
 	}
-	defer listener.Close()
 	listener.(*net.UnixListener).SetUnlinkOnClose(false)
-	info, err := publish(at, path)
-	if err != nil {
-		return fmt.Errorf("listen at %s: %w", path, err)
+	defer listener.Close()
+	if info, err := os.Lstat(path); err == nil {
+		defer func() { // unless an agent that came later has it
+			if now, err := os.Lstat(path); err == nil && os.SameFile(now, info) {
+				_ = os.Remove(path)
+			}
+		}()
 	}
-	defer func() {
-		if now, err := os.Lstat(path); err == nil && os.SameFile(now, info) {
-			_ = os.Remove(path)
-		}
-	}()
 	mux := http.NewServeMux()
 	mux.Handle("/", handler)
 	mux.HandleFunc("GET /process", func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, os.Getpid()) })
-	server := &http.Server{Handler: mux, ReadTimeout: timeout, WriteTimeout: 2 * timeout, MaxHeaderBytes: 1 << 13}
+	return serveUntil(ctx, listener, &http.Server{Handler: mux, ReadTimeout: timeout, WriteTimeout: 2 * timeout})
+}
+
+// ownerOnly sets the mode of a socket before it has a name: the file gets that mode.
+func ownerOnly(_, _ string, socket syscall.RawConn) (err error) {
+	failed := socket.Control(func(fd uintptr) { err = unix.Fchmod(int(fd), 0o600) })
+	return errors.Join(failed, err)
+}
+
+// serveUntil lets a server answer at a listener until the context ends.
+func serveUntil(ctx context.Context, listener net.Listener, server *http.Server) error {
+	server.MaxHeaderBytes = 1 << 13
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()
 	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
@@ -144,18 +136,7 @@ func ServeSocket(ctx context.Context, dir string, handler http.Handler) error {
 	return nil
 }
 
-// publish gives a socket its mode and its name.
-func publish(at, path string) (fs.FileInfo, error) {
-	if err := os.Chmod(at, 0o600); err != nil {
-		return nil, err
-	}
-	if err := os.Rename(at, path); err != nil {
-		return nil, err
-	}
-	return os.Lstat(path)
-}
-
-// Get asks the agent whose socket is in a directory, "/status?kind=service", and returns at most limit bytes of the answer. Errors:
+// Ask asks the agent whose socket is in a directory, "/status?kind=service", and returns at most limit bytes of the answer. Errors:
 // *[NoAgentError]; what the agent says; that the answer is longer.
 func Ask(ctx context.Context, dir, request string, limit int64) ([]byte, error) {
 	path := filepath.Join(dir, SocketName)

@@ -117,9 +117,6 @@ func TestServe(t *testing.T) {
 	if _, err := Ask(t.Context(), dir, "/ask", 9); !errors.As(err, &none) {
 		t.Errorf("a dead agent: %v", err)
 	}
-	if err := os.Mkdir(filepath.Join(dir, ".agent-1234"), 0o700); err != nil { // of one that was killed
-		t.Fatal(err)
-	}
 	if err := serve(t, dir)(); err != nil {
 		t.Error(err)
 	}

@@ -4,7 +4,6 @@ package status
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -209,14 +208,7 @@ func Serve(ctx context.Context, address string, handler http.Handler) error {
 
 // ServeAt is as Serve, at a listener, which it closes.
 func ServeAt(ctx context.Context, listener net.Listener, handler http.Handler) error {
-	server := &http.Server{
+	return serveUntil(ctx, listener, &http.Server{
 		Handler: handler, ReadTimeout: requestTimeout, WriteTimeout: requestTimeout, IdleTimeout: lateAfter,
-		MaxHeaderBytes: 1 << 13,
-	}
-	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
-	defer stop()
-	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-		return err
-	}
-	return nil
+	})
 }

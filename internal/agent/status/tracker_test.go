@@ -7,9 +7,16 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"regexp"
+	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"mustang/internal/testkit"
 )
@@ -116,5 +123,149 @@ func TestServeUntilContextEnds(t *testing.T) {
 	}
 	if _, err := http.Get("http://" + address + "/livez"); err == nil {
 		t.Error("the context has ended, and it still answers")
+	}
+}
+
+// has checks that metrics have some lines.
+func has(t *testing.T, s *Tracker, what string, lines ...string) {
+	t.Helper()
+	_, body := ask(s.Metrics(), "/metrics")
+	for _, line := range lines {
+		if !strings.Contains(body, "\n"+line+"\n") {
+			t.Errorf("%s: metrics lack %q", what, line)
+		}
+	}
+}
+
+// TestPending has changes wait, fail with those that come meanwhile, and be written.
+func TestPending(t *testing.T) {
+	s := NewTracker()
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	s.now = func() time.Time { return now }
+	const endpoints, services = "kubeproxy_sync_proxy_rules_endpoint_changes_", "kubeproxy_sync_proxy_rules_service_changes_"
+	const programming = "kubeproxy_network_programming_duration_seconds_"
+	s.EndpointsChanged(now.Add(-2 * time.Second))
+	s.EndpointsChanged(time.Time{})
+	s.ServiceChanged()
+	has(t, s, "before a round", endpoints+"pending 2", endpoints+"total 2", services+"pending 1", services+"total 1", programming+"count 0")
+	s.Begin()
+	if rounds, _ := s.Rounds(); rounds.Running != now {
+		t.Errorf("a round runs since %s, want %s", rounds.Running, now)
+	}
+	s.EndpointsChanged(now.Add(-time.Second))
+	s.Written(time.Second, false, errors.New("no"))
+	has(t, s, "a round failed", endpoints+"pending 3", services+"pending 1", programming+"count 0")
+	s.Begin()
+	now = now.Add(time.Second)
+	s.EndpointsChanged(now)
+	s.Written(3*time.Second, true, nil)
+	has(t, s, "written", endpoints+"pending 1", endpoints+"total 4", services+"pending 0", programming+"count 2", programming+"sum 5")
+	s.Joined(time.Second, errors.New("no"))
+	s.Joined(time.Second, nil)
+	has(t, s, "joined", "mustang_agent_nodes_duration_seconds_count 2", "mustang_agent_failed_nodes_rounds_total 1", "mustang_agent_nodes_last_timestamp_seconds 1.767225601e+09")
+	s.Verb("ADD", time.Second, false)
+	s.Verb("ADD", time.Second, true)
+	has(t, s, "attached", `mustang_agent_cni_duration_seconds_count{result="done",verb="ADD"} 1`, `mustang_agent_cni_duration_seconds_sum{result="failed",verb="ADD"} 1`)
+	rounds, nodes := s.Rounds()
+	want := Rounds{First: now, Last: now, Number: 2, Failed: 1, Took: 3, Longest: 3, Mean: 2}
+	if rounds != want || nodes.Number != 2 || nodes.Failed != 1 || nodes.Error != "" {
+		t.Errorf("rounds %+v, want %+v; of nodes %+v", rounds, want, nodes)
+	}
+}
+
+// TestReadyOnceAllIsWritten is not ready after rounds that have written some services.
+func TestReadyOnceAllIsWritten(t *testing.T) {
+	s := NewTracker()
+	for i, full := range []bool{false, false, true, false} {
+		s.Queued()
+		s.Begin()
+		s.Written(time.Second, full, nil)
+		code, _ := ask(s.Probes(), "/readyz")
+		if rounds, _ := s.Rounds(); rounds.First.IsZero() != (i < 2) || (code == 200) != (i >= 2) {
+			t.Errorf("after round %d it began at %s, and /readyz has the status %d", i, rounds.First, code)
+		}
+	}
+}
+
+// TestDocumented compares the names of metrics with those that the documentation has.
+func TestDocumented(t *testing.T) {
+	s := NewTracker()
+	for _, path := range []string{"/healthz", "/livez"} { // counters by label come with their first answer
+		ask(s.Probes(), path)
+	}
+	names := func(text, pattern string) (names []string) {
+		for _, m := range regexp.MustCompile(pattern).FindAllStringSubmatch(text, -1) {
+			names = append(names, m[1])
+		}
+		slices.Sort(names)
+		return slices.Compact(names)
+	}
+	_, body := ask(s.Metrics(), "/metrics")
+	have := names(body, `(?m)^# TYPE ((?:kubeproxy|mustang)_\w+)`)
+	docs, err := os.ReadFile("../../../docs/kubernetes.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if documented := names(string(docs), "`((?:kubeproxy|mustang)_\\w+)`"); len(have) < 10 || !slices.Equal(have, documented) {
+		t.Errorf("there are\n%q, and documented are\n%q", have, documented)
+	}
+}
+
+// slow is a collector that walks a long table.
+type slow struct{ now, most atomic.Int32 }
+
+func (*slow) Describe(chan<- *prometheus.Desc) {}
+
+func (s *slow) Collect(chan<- prometheus.Metric) {
+	n := s.now.Add(1)
+	defer s.now.Add(-1)
+	for most := s.most.Load(); n > most && !s.most.CompareAndSwap(most, n); most = s.most.Load() {
+	}
+	time.Sleep(100 * time.Millisecond)
+}
+
+// TestMetricsFlood asks for metrics from many clients at once, as pods can where the address is not of the loopback device: tables are
+// walked for two at a time, and the others wait.
+func TestMetricsFlood(t *testing.T) {
+	s, table := NewTracker(), &slow{}
+	s.Tell(table)
+	handler := s.Metrics()
+	var all sync.WaitGroup
+	var answered atomic.Int32
+	for range 50 {
+		all.Go(func() {
+			w := httptest.NewRecorder()
+			handler.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil))
+			if w.Code == http.StatusOK {
+				answered.Add(1)
+			}
+		})
+	}
+	all.Wait()
+	if most := table.most.Load(); most == 0 || most > 2 || answered.Load() <= 2 {
+		t.Errorf("%d of 50 walked the table at once, and %d were answered", most, answered.Load())
+	}
+}
+
+// broken is a collector whose table cannot be read.
+type broken struct{}
+
+func (broken) Describe(chan<- *prometheus.Desc) {}
+
+func (broken) Collect(to chan<- prometheus.Metric) {
+	to <- prometheus.NewInvalidMetric(prometheus.NewDesc("broken", "broken", nil, nil), errors.New("no such table"))
+}
+
+// TestMetricsOfBrokenTable expects the agent's own metrics, and a count of failures, where a table cannot be read.
+func TestMetricsOfBrokenTable(t *testing.T) {
+	s := NewTracker()
+	s.Tell(broken{})
+	handler := s.Metrics()
+	ask(handler, "/metrics")
+	code, body := ask(handler, "/metrics")
+	for _, line := range []string{"mustang_agent_failed_rounds_total 0", `promhttp_metric_handler_errors_total{cause="gathering"} 1`} {
+		if code != http.StatusOK || !strings.Contains(body, line) {
+			t.Errorf("status %d, and metrics lack %q", code, line)
+		}
 	}
 }

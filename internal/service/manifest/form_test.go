@@ -5,7 +5,6 @@ package manifest
 import (
 	"bytes"
 	"encoding/json"
-	"io"
 	"net/netip"
 	"os"
 	"reflect"
@@ -225,29 +224,4 @@ func FuzzRead(f *testing.F) {
 			}
 		}
 	})
-}
-
-// BenchmarkRead reads 100,000 services of two backends.
-func BenchmarkRead(b *testing.B) {
-	services := make([]service.Service, 100_000)
-	for i := range services {
-		n := [2]byte{byte(i >> 8), byte(i)}
-		services[i] = service.Service{
-			Frontend: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, byte(96 + i>>16), n[0], n[1]}), 80), Protocol: service.TCP,
-			Backends: service.Backends(netip.MustParseAddrPort("10.1.0.1:8080"), netip.MustParseAddrPort("10.1.0.2:8080")),
-		}
-	}
-	for name, write := range map[string]func(io.Writer, []service.Service) error{"yaml": WriteYAML, "json": WriteJSON} {
-		var text bytes.Buffer
-		if err := write(&text, services); err != nil {
-			b.Fatal(err)
-		}
-		b.Run(name, func(b *testing.B) {
-			for b.Loop() {
-				if _, err := Read(bytes.NewReader(text.Bytes()), Options{}); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
-	}
 }
