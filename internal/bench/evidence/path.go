@@ -79,9 +79,12 @@ func (p Path) passesRules() bool {
 	return rules && p.Route == nil && p.Target == result.TargetPodIP && (p.traits().Routed || p.Client == lab.Host)
 }
 
-// traits returns those of the path's link mode, none if it is not a link mode.
-func (p Path) traits() podlink.Traits {
-	mode, err := podlink.Lookup(p.Link)
+// traits returns those of the path's link mode.
+func (p Path) traits() podlink.Traits { return Traits(p.Link) }
+
+// Traits returns the traits of a link mode, none if the link is not a mode.
+func Traits(link string) podlink.Traits {
+	mode, err := podlink.Lookup(link)
 	if err != nil {
 		return podlink.Traits{}
 	}

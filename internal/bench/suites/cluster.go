@@ -46,9 +46,9 @@ func Cluster(same, two ClusterPlacement) Suite {
 		Doc:       "a Kubernetes cluster: host to host, pod to pod, pod to service, on one node and across two",
 		Workloads: []Workload{tcpStreams(1), tcpRR(), tcpCRR()},
 		Report: result.Suite{
-			Question: "What do pod IPs and cluster IPs cost in this cluster?", Noun: "way between pods",
-			Answer: []string{result.AnswerStatements},
-			Groups: []result.Group{{Caption: "same node"}, {Caption: "two nodes"}},
+			Question: "What do pod IPs and cluster IPs cost in this cluster?",
+			Answer:   []string{result.AnswerStatements},
+			Groups:   []result.Group{{Caption: "same node"}, {Caption: "two nodes"}},
 			Series: []result.Series{
 				{Name: "host", Color: result.ColorSlate}, {Name: "pod IP", Color: result.ColorTeal}, {Name: "cluster IP", Color: result.ColorBlue},
 			},

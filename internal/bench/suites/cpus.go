@@ -14,8 +14,8 @@ func twoCPUs() Suite {
 		Doc:       "client and server of a path on one CPU and on two, as most users have them",
 		Workloads: []Workload{tcpStreams(1), tcpRR(), tcpCRR()},
 		Report: result.Suite{
-			Question: "What changes if client and server run on two CPUs?", Noun: "way of connecting pods",
-			Answer: []string{result.AnswerStatements, result.AnswerRanking}, Variants: true,
+			Question: "What changes if client and server run on two CPUs?",
+			Answer:   []string{result.AnswerStatements}, Variants: true,
 		},
 		CountedQuestion: "How many instructions do the ways of connecting pods take? (Timed runs compare one CPU with two.)",
 	}
@@ -28,7 +28,7 @@ func twoCPUs() Suite {
 			all = append(all, p)
 		}
 	}
-	against := result.Statement{Caption: "Two CPUs against one", Subject: "on two CPUs", Object: "on one", Range: true}
+	against := result.Statement{Caption: "Two CPUs against one", Subject: "on two CPUs", Object: "on one"}
 	for _, p := range all {
 		s.Paths = append(s.Paths, p)
 		two := p

@@ -40,7 +40,7 @@ func Variant(path, ovsDatapath, acceleration string) string {
 func (s Suite) Describe(rows []result.Row, counted bool) result.Suite {
 	d := s.Report
 	d.Name, d.Question = s.Name, cmp.Or(d.Question, s.Doc, s.Name)
-	d.Layout, d.Noun = cmp.Or(d.Layout, result.LayoutList), cmp.Or(d.Noun, "way")
+	d.Layout = cmp.Or(d.Layout, result.LayoutList)
 	if counted {
 		d.Question = cmp.Or(s.CountedQuestion, d.Question)
 	}

@@ -37,11 +37,11 @@ func Beside(all []Suite, engines []engine.Engine) ([]Suite, error) {
 // beside is Beside for one suite.
 func (s Suite) beside(engines []engine.Engine, names string) Suite {
 	out := Suite{Name: s.Name, Doc: s.Doc, Report: result.Suite{
-		Question: "Do the native engine and " + names + " agree?", Noun: "way of measuring", Answer: []string{result.AnswerStatements},
+		Question: "Do the native engine and " + names + " agree?", Answer: []string{result.AnswerStatements},
 	}}
 	for _, e := range engines {
 		out.Report.Statements = append(out.Report.Statements,
-			result.Statement{Caption: e.Name + " against native", Subject: "by " + e.Name, Object: "by the native engine", Range: true})
+			result.Statement{Caption: e.Name + " against native", Subject: "by " + e.Name, Object: "by the native engine"})
 	}
 	for _, w := range s.Workloads {
 		carries := func(e engine.Engine) bool { return e.Runs(w.Name, w.Flows) }

@@ -7,7 +7,6 @@ import (
 
 	"mustang/internal/bench/evidence"
 	"mustang/internal/lab"
-	"mustang/internal/podlink"
 	"mustang/internal/result"
 )
 
@@ -20,8 +19,8 @@ func latency() Suite {
 		Workloads: []Workload{tcpRR()},
 		Report: result.Suite{
 			Question:  "What does a container's network interface add to the latency between two hosts?",
-			Answer:    []string{result.AnswerReference, result.AnswerReferenceFigure},
-			Reference: "host", ReferenceChart: "What each way adds", TransactionTime: true, PacketPath: true,
+			Answer:    []string{result.AnswerReference},
+			Reference: "host", TransactionTime: true, PacketPath: true,
 		},
 		CountedQuestion: "How many instructions does a container's network interface add between two hosts?",
 	}
@@ -53,7 +52,7 @@ func hostsPath(id, client, server string, o lab.Options) Path {
 	if o.Datapath == "" {
 		o.Datapath, o.Via = lab.DatapathKernel, lab.ViaNone
 	}
-	p := Path{ID: id, Baseline: linkTraits(o.Link).ResultLink == "", Path: evidence.Path{
+	p := Path{ID: id, Baseline: evidence.Traits(o.Link).ResultLink == "", Path: evidence.Path{
 		Link: resultLink(o.Link), Lab: o, Client: client, Server: server, Target: result.TargetPodIP, Via: result.ViaNone,
 	}}
 	if server == lab.HostA {
@@ -69,7 +68,7 @@ func hostsPath(id, client, server string, o lab.Options) Path {
 // resultLink returns the name of a lab's link in result files: of a link mode, or that
 // of the hosts themselves.
 func resultLink(link string) string {
-	return cmp.Or(linkTraits(link).ResultLink, result.LinkHost)
+	return cmp.Or(evidence.Traits(link).ResultLink, result.LinkHost)
 }
 
 // HostToHost reports whether the path connects two hosts without pods. It needs no lab
@@ -118,7 +117,7 @@ func stepsOut(o lab.Options, place, host string) []evidence.Step {
 	if place == host {
 		return []evidence.Step{uplink}
 	}
-	traits := linkTraits(o.Link)
+	traits := evidence.Traits(o.Link)
 	var steps []evidence.Step
 	if !o.Guests {
 		steps = append(steps, evidence.Sends(place, lab.IfName))
@@ -133,13 +132,4 @@ func stepsOut(o lab.Options, place, host string) []evidence.Step {
 		return steps
 	}
 	return append(steps, uplink)
-}
-
-// linkTraits returns the traits of a link mode, none if the link is not a mode.
-func linkTraits(link string) podlink.Traits {
-	mode, err := podlink.Lookup(link)
-	if err != nil {
-		return podlink.Traits{}
-	}
-	return mode.Traits()
 }

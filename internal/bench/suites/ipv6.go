@@ -19,12 +19,11 @@ func ipv6() Suite {
 		Workloads: []Workload{tcpStreams(1), tcpRR(), tcpCRR()},
 		Report: result.Suite{
 			Question: "What does IPv6 cost between the pods of one host, and a cluster IP of it?",
-			Layout:   result.LayoutMatrix, Noun: "way of connecting pods",
-			Answer: []string{result.AnswerStatements, result.AnswerServiceCost, result.AnswerFastest},
+			Layout:   result.LayoutMatrix, Answer: []string{result.AnswerStatements, result.AnswerFastest},
 		},
 		CountedQuestion: "How many instructions does IPv6 take between the pods of one host, and a cluster IP of it?",
 	}
-	against := result.Statement{Caption: "IPv6 against IPv4", Subject: "by IPv6", Object: "by IPv4", Range: true}
+	against := result.Statement{Caption: "IPv6 against IPv4", Subject: "by IPv6", Object: "by IPv4"}
 	for _, p := range podLinks().Paths {
 		link, rest, _ := strings.Cut(p.ID, "/")
 		if !hasIPv6(p) {
@@ -67,9 +66,8 @@ func (s *Suite) askAsPodLinks() {
 		link, rest, _ := strings.Cut(id, "/")
 		return link + "/ipv6/" + rest
 	}
-	has := func(id string) bool { return slices.ContainsFunc(s.Paths, func(p Path) bool { return p.ID == id }) }
 	for _, p := range podLinks().Pairs {
-		if p.Asks != "" && has(byIPv6(p.Numerator)) && has(byIPv6(p.Denominator)) {
+		if p.Asks != "" && s.has(byIPv6(p.Numerator)) && s.has(byIPv6(p.Denominator)) {
 			s.ask(p.Asks, byIPv6(p.Numerator), byIPv6(p.Denominator))
 		}
 	}

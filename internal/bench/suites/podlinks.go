@@ -25,8 +25,7 @@ func podLinks() Suite {
 		QuickWorkloads: []string{load.TCPStream, load.TCPRR},
 		Report: result.Suite{
 			Question: "Which way of connecting the pods of one host is the fastest, and what does a cluster IP cost in each?",
-			Layout:   result.LayoutMatrix, Noun: "way of connecting pods",
-			Answer: []string{result.AnswerFastest, result.AnswerServiceCost},
+			Layout:   result.LayoutMatrix,
 		},
 		CountedQuestion: "Which way of connecting the pods of one host takes the fewest instructions, and what does a cluster IP cost in each?",
 	}

@@ -86,8 +86,17 @@ func (s *Suite) repeat(p Path) {
 }
 
 // compare adds the comparison of two paths.
-func (s *Suite) compare(numerator, denominator string) {
-	s.Pairs = append(s.Pairs, Pair{Name: numerator + " / " + denominator, Numerator: numerator, Denominator: denominator})
+func (s *Suite) compare(numerator, denominator string) { s.ask("", numerator, denominator) }
+
+// state adds a comparison that the answer tells in words.
+func (s *Suite) state(caption, numerator, denominator string) {
+	s.compare(numerator, denominator)
+	s.Report.Statements = append(s.Report.Statements, statement(caption, numerator, denominator))
+}
+
+// has reports whether a path has the ID.
+func (s *Suite) has(id string) bool {
+	return slices.ContainsFunc(s.Paths, func(p Path) bool { return p.ID == id })
 }
 
 // ask adds a comparison that answers a question.

@@ -119,7 +119,7 @@ func (w switchPort) sameHost(id string) Path {
 	if !w.guest {
 		p.Route.Steps = append(p.Route.Steps, evidence.Sends(lab.PodB, lab.IfName), evidence.Receives(lab.PodA, lab.IfName))
 	}
-	if linkTraits(w.link).HostSide {
+	if evidence.Traits(w.link).HostSide {
 		p.Route.Steps = append(p.Route.Steps,
 			evidence.Receives(lab.Host, lab.HostIfName(lab.PodB)), evidence.Sends(lab.Host, lab.HostIfName(lab.PodA)))
 	}
@@ -154,7 +154,7 @@ func describeSwitching(d *result.Suite, rows []result.Row) {
 		d.Statements = append(d.Statements, switches)
 	}
 	below := result.Series{Name: "Open vSwitch below a bridge", Color: result.ColorPurple}
-	overlays := result.Statement{Caption: "Open vSwitch's VXLAN below a bridge, against the bridge's own", Range: true}
+	overlays := result.Statement{Caption: "Open vSwitch's VXLAN below a bridge, against the bridge's own"}
 	for _, o := range bridgedOverlays() {
 		below.Rows = append(below.Rows, o.id)
 		label := strings.TrimPrefix(o.id, "vxlan/") + accelerationOf(rows, o.id)
@@ -171,7 +171,7 @@ func describeSwitching(d *result.Suite, rows []result.Row) {
 
 // ranges compares the rows of all ports with two prefixes.
 func ranges(rows []result.Row, caption, numerator, denominator string) result.Statement {
-	s := result.Statement{Caption: caption, Range: true}
+	s := result.Statement{Caption: caption}
 	for _, port := range switchPorts() {
 		id := numerator + port.id
 		s.Pairs = append(s.Pairs, result.Pair{Numerator: id, Denominator: denominator + port.id, Label: port.id + accelerationOf(rows, id)})
