@@ -9,7 +9,6 @@ import (
 	"slices"
 	"time"
 
-	"mustang/internal/bpfstats"
 	"mustang/internal/load"
 	"mustang/internal/load/clock"
 	"mustang/internal/result"
@@ -36,7 +35,7 @@ func (e *epoch) programTimes(ctx context.Context) (err error) {
 	if len(with) == 0 {
 		return nil
 	}
-	stats, err := bpfstats.Enable()
+	stats, err := enableStats()
 	if err != nil {
 		return err
 	}
@@ -54,12 +53,12 @@ func (e *epoch) programTimes(ctx context.Context) (err error) {
 // timePrograms returns the time of the programs that run while a connection carries load.
 // None of the load goes uncounted. The time of a run is the median of several windows: in
 // some of them other work interrupts a program.
-func (e *epoch) timePrograms(ctx context.Context, stats *bpfstats.Stats, s *connection) ([]result.ProgramTime, error) {
+func (e *epoch) timePrograms(ctx context.Context, stats *programStats, s *connection) ([]result.ProgramTime, error) {
 	pins, err := s.lab.Datapath().ProgramPins()
 	if err != nil {
 		return nil, err
 	}
-	before, err := bpfstats.Read(pins)
+	before, err := readRuns(pins)
 	if err != nil {
 		return nil, err
 	}
@@ -69,14 +68,14 @@ func (e *epoch) timePrograms(ctx context.Context, stats *bpfstats.Stats, s *conn
 		if err != nil {
 			return nil, err
 		}
-		after, err := bpfstats.Read(pins)
+		after, err := readRuns(pins)
 		if err != nil {
 			return nil, err
 		}
 		for name, now := range after {
-			if here := now.Since(before[name]); here.Count > 0 {
-				runs[name] += here.Count
-				nanos[name] = append(nanos[name], stats.Nanos(here))
+			if n := now.count - before[name].count; n > 0 {
+				runs[name] += n
+				nanos[name] = append(nanos[name], stats.nanos(before[name], now))
 			}
 		}
 		units += float64(turn[0].Count)

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"mustang/internal/bench/evidence"
-	"mustang/internal/bpfstats"
 	"mustang/internal/lab"
 	"mustang/internal/load"
 	"mustang/internal/load/clock"
@@ -85,7 +84,7 @@ func TestProgramRunsArePackets(t *testing.T) {
 		}
 	}()
 	path, ctx := find(t, "veth+ebpf/pod-ip"), context.Background()
-	s, err := tb.open(ctx, path, load.Spec{Workload: load.TCPRR, Target: path.Connect}, map[*lab.Lab]*evidence.Recorder{})
+	s, err := tb.open(ctx, path, load.Spec{Workload: load.TCPRR, Target: path.Connect})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,12 +92,12 @@ func TestProgramRunsArePackets(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stats, err := bpfstats.Enable()
+	stats, err := enableStats()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = stats.Close() }()
-	before, err := bpfstats.Read(pins)
+	before, err := readRuns(pins)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +113,7 @@ func TestProgramRunsArePackets(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	after, err := bpfstats.Read(pins)
+	after, err := readRuns(pins)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,7 +125,7 @@ func TestProgramRunsArePackets(t *testing.T) {
 	}
 	// The counters are read one after the other: a stray packet, such as a late acknowledgement, may fall between.
 	near := func(a, b uint64) bool { return max(a, b)-min(a, b) <= 3 }
-	runs, counted := after["from_pod"].Since(before["from_pod"]).Count, seen[0].ProgramRuns["from_pod"]
+	runs, counted := after["from_pod"].count-before["from_pod"].count, seen[0].ProgramRuns["from_pod"]
 	if !near(runs, counted) || !near(counted, packets) || counted < 2*turn[0].Count || turn[0].Count == 0 {
 		t.Errorf("%d runs by the kernel, %d by the program, %d packets of %d transactions",
 			runs, counted, packets, turn[0].Count)

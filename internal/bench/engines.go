@@ -173,28 +173,25 @@ func (r *run) engineTurn(ctx context.Context, row *measuredRow, round int) error
 	if err != nil {
 		return err
 	}
-	recorder := evidence.Recorder{Lab: l}
-	if err := recorder.Start(); err != nil {
-		return err
-	}
 	var turns []load.SliceResult
 	var m load.Measurement
-	if p.Engine == nil {
-		turns, m, err = r.nativeTurn(ctx, row)
-	} else {
-		m, err = r.programTurn(ctx, row, l)
-		turns = []load.SliceResult{{Count: m.Count, Seconds: m.Seconds, Sent: m.Sent, Received: m.Received}}
-	}
-	if err != nil {
-		return err
-	}
-	seen, err := recorder.Stop(evidence.Flow{Path: p.Path, Measurement: m, MayLoseAll: row.spec.workload.Rate > proofRate})
-	if err != nil {
+	recorder := evidence.Recorder{Lab: l}
+	seen, err := recorder.Record(func() (evidence.Flow, error) {
+		var err error
+		if p.Engine == nil {
+			turns, m, err = r.nativeTurn(ctx, row)
+		} else {
+			m, err = r.programTurn(ctx, row, l)
+			turns = []load.SliceResult{{Count: m.Count, Seconds: m.Seconds, Sent: m.Sent, Received: m.Received}}
+		}
+		return evidence.Flow{Path: p.Path, Measurement: m, MayLoseAll: row.spec.workload.Rate > proofRate}, err
+	})
+	if wrong := (*evidence.Error)(nil); err != nil && !errors.As(err, &wrong) {
 		return err
 	}
 	row.row.Variant = suites.Variant(p.Variant, l.OVSDatapath(), l.Acceleration())
-	row.addEpoch(m, seen[0], false)
-	if err := evidence.Contradiction(seen[0]); err != nil {
+	row.addEpoch(m, seen, false)
+	if err != nil {
 		return err
 	}
 	at := stats.Position{Lab: round, Process: round, Connection: round}
@@ -209,7 +206,7 @@ func (r *run) engineTurn(ctx context.Context, row *measuredRow, round int) error
 // engines has them.
 func (r *run) nativeTurn(ctx context.Context, row *measuredRow) (turns []load.SliceResult, m load.Measurement, err error) {
 	o, p := r.options, row.spec.path
-	s, err := r.testbed.open(ctx, p, o.spec(p, row.spec.workload), map[*lab.Lab]*evidence.Recorder{})
+	s, err := r.testbed.open(ctx, p, o.spec(p, row.spec.workload))
 	if err != nil {
 		return nil, m, err
 	}

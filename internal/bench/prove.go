@@ -6,9 +6,6 @@ import (
 	"context"
 	"errors"
 	"time"
-
-	"mustang/internal/bench/evidence"
-	"mustang/internal/lab"
 )
 
 // prove builds the labs of rows and sends a little traffic over each path, so that no
@@ -57,7 +54,7 @@ func (r *run) hold(ctx context.Context, s rowSpec) {
 	if r.held != nil || !r.options.sliced(s.suite) || !r.testbed.shares(s.path) {
 		return
 	}
-	held, err := r.testbed.open(ctx, s.path, r.options.proofSpec(s.path, s.workload), map[*lab.Lab]*evidence.Recorder{})
+	held, err := r.testbed.open(ctx, s.path, r.options.proofSpec(s.path, s.workload))
 	if err == nil {
 		r.held = held
 	}

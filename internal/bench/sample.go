@@ -3,11 +3,9 @@
 package bench
 
 import (
-	"context"
 	"errors"
 	"fmt"
 
-	"mustang/internal/bench/evidence"
 	"mustang/internal/load"
 	"mustang/internal/result"
 )
@@ -58,30 +56,4 @@ func countedFigure(m load.Measurement) (figure, error) {
 	f.value = float64(m.BusyNanos) / float64(count)
 	f.softirqs = float64(m.Machine.NetRX+m.Machine.NetTX) / float64(count)
 	return f, nil
-}
-
-// recordedPath is a path with the recorder of its evidence.
-type recordedPath struct {
-	evidence.Path
-	recorder evidence.Recorder
-}
-
-// measure runs a client on a path between two readings of its recorder.
-func (p recordedPath) measure(ctx context.Context, client *load.Agent, spec load.Spec) (s sample, err error) {
-	recorder := p.recorder
-	if err := recorder.Start(); err != nil {
-		return s, err
-	}
-	if s.measurement, err = client.Run(ctx, spec); err != nil {
-		return s, err
-	}
-	if l := recorder.Lab; l != nil {
-		s.ovsDatapath, s.acceleration = l.OVSDatapath(), l.Acceleration()
-	}
-	seen, err := recorder.Stop(evidence.Flow{Path: p.Path, Measurement: s.measurement, MayLoseAll: spec.Rate > proofRate})
-	if err != nil {
-		return s, err
-	}
-	s.evidence = seen[0]
-	return s, evidence.Contradiction(s.evidence)
 }

@@ -12,7 +12,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"mustang/internal/bench/evidence"
 	"mustang/internal/bench/suites"
 	"mustang/internal/lab"
 	"mustang/internal/load"
@@ -133,14 +132,10 @@ func (t *testbed) openIn(l *lab.Lab, client *load.Agent, open func() error) erro
 	return errors.Join(open(), t.home.Move(client.PID()))
 }
 
-// open opens a connection on a path, whose traffic a recorder of its lab sees.
-func (t *testbed) open(ctx context.Context, p suites.Path, spec load.Spec, recorders map[*lab.Lab]*evidence.Recorder) (*connection, error) {
+// open opens a connection on a path.
+func (t *testbed) open(ctx context.Context, p suites.Path, spec load.Spec) (*connection, error) {
 	s, err := t.prepare(ctx, p, spec)
 	if err != nil {
-		return nil, err
-	}
-	recorders[s.lab] = &evidence.Recorder{Lab: s.lab}
-	if err := recorders[s.lab].Start(); err != nil {
 		return nil, err
 	}
 	return s, t.connect(ctx, []*connection{s})[0]

@@ -9,7 +9,6 @@ import (
 
 	"mustang/internal/bench/cnibench"
 	"mustang/internal/bench/evidence"
-	"mustang/internal/bench/probe"
 	"mustang/internal/bench/suites"
 	"mustang/internal/lab"
 	"mustang/internal/load"
@@ -17,46 +16,53 @@ import (
 
 // take measures a path once. If the evidence contradicts the path, it returns the
 // sample and an [*evidence.Error].
-func (t *testbed) take(ctx context.Context, p suites.Path, spec load.Spec) (sample, error) {
+func (t *testbed) take(ctx context.Context, p suites.Path, spec load.Spec) (s sample, err error) {
 	if t.peer != nil {
 		return t.takeToPeer(ctx, p, spec)
 	}
-	l, err := t.lab(ctx, p.Lab)
+	c, err := t.prepare(ctx, p, spec)
 	if err != nil {
-		return sample{}, err
+		return s, err
 	}
-	client, namespace, err := t.clientOf(ctx, p, spec.Workload)
-	if err != nil {
-		return sample{}, err
-	}
-	spec.Namespace = namespace
-	var s sample
-	err = t.openIn(l, client, func() (err error) {
-		s, err = recordedPath{p.Path, evidence.Recorder{Lab: l}}.measure(ctx, client, spec)
+	err = t.openIn(c.lab, c.client, func() (err error) {
+		s, err = measure(ctx, c.client, p.Path, evidence.Recorder{Lab: c.lab}, c.spec)
 		return err
 	})
 	return s, err
 }
 
+// measure runs a client on a path between two readings of a recorder.
+func measure(ctx context.Context, client *load.Agent, p evidence.Path, r evidence.Recorder, spec load.Spec) (s sample, err error) {
+	s.evidence, err = r.Record(func() (evidence.Flow, error) {
+		var err error
+		s.measurement, err = client.Run(ctx, spec)
+		if l := r.Lab; l != nil {
+			s.ovsDatapath, s.acceleration = l.OVSDatapath(), l.Acceleration()
+		}
+		return evidence.Flow{Path: p, Measurement: s.measurement, MayLoseAll: spec.Rate > proofRate}, err
+	})
+	return s, err
+}
+
 // prove carries a little load over a path as its turns do.
-func (t *testbed) prove(ctx context.Context, p suites.Path, spec load.Spec) (sample, error) {
-	recorders := map[*lab.Lab]*evidence.Recorder{}
-	s, err := t.open(ctx, p, spec, recorders)
+func (t *testbed) prove(ctx context.Context, p suites.Path, spec load.Spec) (s sample, err error) {
+	c, err := t.prepare(ctx, p, spec)
 	if err != nil {
-		return sample{}, err
+		return s, err
 	}
-	_, err = s.client.Slices(ctx, []load.Slice{{Conn: s.connection.ID, Lead: -1, Duration: spec.Duration}})
-	late, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutTimeout)
-	defer cancel()
-	m, shutErr := s.client.Shut(late, s.connection.ID)
-	if err := cmp.Or(err, shutErr); err != nil {
-		return sample{}, err
-	}
-	seen, err := recorders[s.lab].Stop(evidence.Flow{Path: p.Path, Measurement: m})
-	if err != nil {
-		return sample{}, err
-	}
-	return sample{measurement: m, evidence: seen[0]}, evidence.Contradiction(seen[0])
+	recorder := evidence.Recorder{Lab: c.lab}
+	s.evidence, err = recorder.Record(func() (evidence.Flow, error) {
+		if err := t.connect(ctx, []*connection{c})[0]; err != nil {
+			return evidence.Flow{}, err
+		}
+		_, err := c.client.Slices(ctx, []load.Slice{{Conn: c.connection.ID, Lead: -1, Duration: spec.Duration}})
+		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutTimeout)
+		defer cancel()
+		m, shutErr := c.client.Shut(late, c.connection.ID)
+		s.measurement = m
+		return evidence.Flow{Path: p.Path, Measurement: m}, cmp.Or(err, shutErr)
+	})
+	return s, err
 }
 
 // peerLab returns a lab that is alone on the peer's network: all labs have the same
@@ -93,7 +99,7 @@ func (t *testbed) takeToPeer(ctx context.Context, p suites.Path, spec load.Spec)
 	}
 	spec.Target = t.peer.server.Address()
 	path.Connect, path.Listen = spec.Target, spec.Target
-	taken, err := recordedPath{path, recorder}.measure(ctx, client, spec)
+	taken, err := measure(ctx, client, path, recorder, spec)
 	if err != nil && ctx.Err() == nil {
 		err = t.peer.explain(ctx, err)
 	}
@@ -119,14 +125,4 @@ func (t *testbed) provePlugin(ctx context.Context, p suites.Path) error {
 		return err
 	}
 	return plugins.Prove(ctx, p.Plugin)
-}
-
-// takeTables measures a table of services, or changes of a network policy.
-func (t *testbed) takeTables(ctx context.Context, row rowSpec) (sample, error) {
-	l, err := t.lab(ctx, row.path.Lab)
-	if err != nil {
-		return sample{}, err
-	}
-	s, err := probe.Task{Lab: l, Path: row.path.Path, Workload: row.workload.Name, CPU: t.cpus.Client}.Run(ctx)
-	return sample{measurement: s.Measurement, evidence: s.Evidence}, err
 }

@@ -92,6 +92,22 @@ func (r *Recorder) Stop(flows ...Flow) ([]result.Evidence, error) {
 	return checkAll(checks), nil
 }
 
+// Record records the one flow that run carries. If the evidence contradicts the flow's path, the error is an [*Error].
+func (r *Recorder) Record(run func() (Flow, error)) (result.Evidence, error) {
+	if err := r.Start(); err != nil {
+		return result.Evidence{}, err
+	}
+	flow, err := run()
+	if err != nil {
+		return result.Evidence{}, err
+	}
+	seen, err := r.Stop(flow)
+	if err != nil {
+		return result.Evidence{}, err
+	}
+	return seen[0], Contradiction(seen[0])
+}
+
 // checkAll checks flows that ran side by side, and returns the evidence of each.
 func checkAll(checks []*sampleCheck) []result.Evidence {
 	for i, c := range checks {
