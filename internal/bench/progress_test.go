@@ -35,7 +35,7 @@ func drive(p Progress, clock *time.Time) {
 func TestProgressLines(t *testing.T) {
 	var out bytes.Buffer
 	clock := time.Unix(0, 0)
-	drive(newReporter(&out, false, func() time.Time { return clock }), &clock)
+	drive(&reporter{w: &out, terminal: false, now: func() time.Time { return clock }}, &clock)
 	want := `building
 about 1m00s
 about 1m15s left
@@ -56,7 +56,7 @@ var escape = regexp.MustCompile("\x1b\\[[0-9;]*[A-Za-z]")
 func TestProgressTerminal(t *testing.T) {
 	var out bytes.Buffer
 	clock := time.Unix(0, 0)
-	drive(newReporter(&out, true, func() time.Time { return clock }), &clock)
+	drive(&reporter{w: &out, terminal: true, now: func() time.Time { return clock }}, &clock)
 	text := out.String()
 	for _, want := range []string{
 		" 1m00s left", "1m28s left", "19s left", "veth/pod-ip tcp_rr", "bridge-call-on/cluster-ip/iptables …", " 83% ",
@@ -91,7 +91,7 @@ func TestProgressTerminal(t *testing.T) {
 func TestProgressLater(t *testing.T) {
 	var out bytes.Buffer
 	clock := time.Unix(0, 0)
-	p := newReporter(&out, false, func() time.Time { return clock })
+	p := &reporter{w: &out, terminal: false, now: func() time.Time { return clock }}
 	p.Later(time.Minute)
 	p.Start(1, 10*time.Second)
 	clock = clock.Add(20 * time.Second)
@@ -168,7 +168,7 @@ func TestPaceOfTime(t *testing.T) {
 	for _, terminal := range []bool{false, true} {
 		var out bytes.Buffer
 		clock := time.Unix(0, 0)
-		p := newReporter(&out, terminal, func() time.Time { return clock })
+		p := &reporter{w: &out, terminal: terminal, now: func() time.Time { return clock }}
 		p.Expect(0, 2*time.Minute)
 		for range 50 {
 			p.Sample("veth/pod-ip tcp_rr")

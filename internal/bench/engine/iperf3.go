@@ -9,48 +9,29 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strconv"
-	"strings"
 
-	"mustang/internal/bench/evidence"
 	"mustang/internal/lab"
 	"mustang/internal/load"
 )
 
 // iperf3 is https://github.com/esnet/iperf. Its server ends after one client and prints
 // JSON like the client.
-type iperf3 struct{}
+var iperf3 = Engine{
+	Name: "iperf3", debian: "iperf3", programs: []string{"iperf3"}, version: regexp.MustCompile(`^iperf ([0-9.]+)`),
+	workloads: []string{load.TCPStream, load.UDPStream}, many: true, serverEnds: true,
+	serve: func(t Traffic) []string {
+		return []string{"iperf3", "-s", "-1", "-J", "-B", t.Path.Listen.Addr().String(), "-p", portOf(t.Path.Listen)}
+	},
+	drive: driveIPerf3, read: figuresOfIPerf3,
+}
 
 // maxCount bounds the counts of a program.
 const maxCount = 1 << 60
 
-func (iperf3) debian() (string, []string) { return "iperf3", []string{"iperf3"} }
-
-func (iperf3) version(output string) string {
-	line, _, _ := strings.Cut(output, "\n") // iperf 3.12 (cJSON 1.7.15)
-	words := strings.Fields(line)
-	if len(words) < 2 || words[0] != "iperf" {
-		return ""
-	}
-	return words[1]
-}
-
-func (iperf3) runs(workload string, _ int) bool {
-	return workload == load.TCPStream || workload == load.UDPStream
-}
-
-func (iperf3) serverEnds() bool { return true }
-
-func (iperf3) reaches(evidence.Path) error { return nil }
-
-func (iperf3) port(t Traffic) uint16 { return t.Path.Listen.Port() }
-
-func (iperf3) serve(t Traffic) []string {
-	return []string{"iperf3", "-s", "-1", "-J", "-B", t.Path.Listen.Addr().String(), "-p", portOf(t.Path.Listen)}
-}
-
-func (iperf3) drive(t Traffic) []string {
+func driveIPerf3(t Traffic) []string {
 	command := []string{
 		"iperf3", "-c", t.Path.Connect.Addr().String(), "-p", portOf(t.Path.Connect), "-J", "-i", "0", "-t", strconv.Itoa(t.Seconds),
 	}
@@ -94,7 +75,7 @@ type iperf3Sum struct {
 	Retransmits float64 `json:"retransmits"`
 }
 
-func (iperf3) read(t Traffic, o outputs) (m load.Measurement, err error) {
+func figuresOfIPerf3(t Traffic, o outputs) (m load.Measurement, err error) {
 	client, times, err := readIPerf3("client", o.client)
 	if err != nil {
 		return m, err

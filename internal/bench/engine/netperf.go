@@ -11,46 +11,28 @@ import (
 	"strconv"
 	"strings"
 
-	"mustang/internal/bench/evidence"
 	"mustang/internal/lab"
 	"mustang/internal/load"
 )
 
 // netperf is https://github.com/HewlettPackard/netperf. A control connection goes to the
 // server's own address, on a port of its own; only the data connection takes the path.
-type netperf struct{}
+var netperf = Engine{
+	Name: "netperf", debian: "netperf (in Debian's section non-free)", programs: []string{"netperf", "netserver"},
+	version:   regexp.MustCompile(`Netperf version ([0-9.]+)`),
+	workloads: []string{load.TCPStream, load.TCPRR}, control: controlPort,
+	serve: func(t Traffic) []string {
+		listen := t.Path.Listen.Addr()
+		return []string{"netserver", "-D", "-f", familyOf(listen), "-L", listen.String(), "-p", strconv.Itoa(controlPort)}
+	},
+	drive: driveNetperf, read: figuresOfNetperf,
+}
 
 // controlPort is that of netperf's control connection.
 const controlPort = 12865
 
 // netperfFigures are netperf's names of what it is to print ("omni output selectors").
 const netperfFigures = "THROUGHPUT,LOCAL_SEND_CALLS,REMOTE_BYTES_RECVD,LOCAL_TRANSPORT_RETRANS"
-
-func (netperf) debian() (string, []string) {
-	return "netperf (in Debian's section non-free)", []string{"netperf", "netserver"}
-}
-
-var netperfVersion = regexp.MustCompile(`Netperf version ([0-9.]+)`)
-
-func (netperf) version(output string) string { return submatch(netperfVersion, output) }
-
-func (netperf) runs(workload string, flows int) bool {
-	return (workload == load.TCPStream || workload == load.TCPRR) && flows == 1
-}
-
-func (netperf) serverEnds() bool { return false }
-
-// errTranslated is the reason why netperf measures no service.
-var errTranslated = errors.New("netperf's server listens on the address that its client connects to, so that address can't be a service's")
-
-func (netperf) reaches(p evidence.Path) error {
-	if p.Connect != p.Listen {
-		return errTranslated
-	}
-	return nil
-}
-
-func (netperf) port(Traffic) uint16 { return controlPort }
 
 // familyOf is the option that selects the family of an address.
 func familyOf(addr netip.Addr) string {
@@ -60,12 +42,7 @@ func familyOf(addr netip.Addr) string {
 	return "-4"
 }
 
-func (netperf) serve(t Traffic) []string {
-	listen := t.Path.Listen.Addr()
-	return []string{"netserver", "-D", "-f", familyOf(listen), "-L", listen.String(), "-p", strconv.Itoa(controlPort)}
-}
-
-func (netperf) drive(t Traffic) []string {
+func driveNetperf(t Traffic) []string {
 	listen, connect := t.Path.Listen.Addr(), t.Path.Connect
 	command := []string{
 		"netperf", familyOf(listen), "-H", listen.String(), "-p", strconv.Itoa(controlPort), "-P", "0", "-l", strconv.Itoa(t.Seconds),
@@ -77,7 +54,7 @@ func (netperf) drive(t Traffic) []string {
 	return append(command, "-d", "send", "-m", "128K", "-M", "128K")
 }
 
-func (netperf) read(t Traffic, o outputs) (m load.Measurement, err error) {
+func figuresOfNetperf(t Traffic, o outputs) (m load.Measurement, err error) {
 	values := map[string]float64{}
 	for line := range strings.Lines(string(o.client)) {
 		name, text, found := strings.Cut(strings.TrimSpace(line), "=")

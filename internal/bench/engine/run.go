@@ -4,6 +4,7 @@ package engine
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -52,32 +53,32 @@ var ErrUnseen = errors.New("the connection ended before its addresses were read"
 func (e Engine) Run(ctx context.Context, t Traffic) (m load.Measurement, err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(t.Seconds)*time.Second+grace)
 	defer cancel()
-	server, err := start(ctx, t.Lab, t.Path.Server, pinned(t.CPUs.Server, e.tool.serve(t)))
+	server, err := start(ctx, t.Lab, t.Path.Server, pinned(t.CPUs.Server, e.serve(t)))
 	if err != nil {
 		return m, err
 	}
 	defer server.stop()
-	if err := server.awaitListener(ctx, e.tool.port(t)); err != nil {
+	if err := server.awaitListener(ctx, cmp.Or(e.control, t.Path.Listen.Port())); err != nil {
 		return m, err
 	}
-	client, err := start(ctx, t.Lab, t.Path.Client, pinned(t.CPUs.Client, e.tool.drive(t)))
+	client, err := start(ctx, t.Lab, t.Path.Client, pinned(t.CPUs.Client, e.drive(t)))
 	if err != nil {
 		return m, err
 	}
 	defer client.stop()
 	var seen load.Measurement
-	if !e.tool.serverEnds() {
+	if !e.serverEnds {
 		client.watch(&seen, server, t)
 	}
 	if err := client.wait(ctx); err != nil {
 		return m, err
 	}
-	if e.tool.serverEnds() {
+	if e.serverEnds {
 		if err := server.wait(ctx); err != nil {
 			return m, err
 		}
 	}
-	m, err = e.tool.read(t, outputs{client.stdout.Bytes(), server.stdout.Bytes()})
+	m, err = e.read(t, outputs{client.stdout.Bytes(), server.stdout.Bytes()})
 	if err != nil {
 		return m, client.failure(err)
 	}

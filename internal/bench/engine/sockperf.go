@@ -8,46 +8,34 @@ import (
 	"regexp"
 	"strconv"
 
-	"mustang/internal/bench/evidence"
 	"mustang/internal/load"
 )
 
 // sockperf is https://github.com/Mellanox/sockperf. Its messages have 14 bytes or more. Of its
 // time it does not count the first 0.4 s and the last 0.05 s, so it gets a second more.
-type sockperf struct{}
+var sockperf = Engine{
+	Name: "sockperf", debian: "sockperf", programs: []string{"sockperf"},
+	version:   regexp.MustCompile(`sockperf, version ([0-9.]+)`),
+	workloads: []string{load.TCPRR}, many: true,
+	serve: func(t Traffic) []string {
+		return []string{"sockperf", "server", "--tcp", "-i", t.Path.Listen.Addr().String(), "-p", portOf(t.Path.Listen), "--uc-reuseaddr"}
+	},
+	drive: func(t Traffic) []string {
+		return []string{
+			"sockperf", "ping-pong", "--tcp", "--full-rtt", "-i", t.Path.Connect.Addr().String(), "-p", portOf(t.Path.Connect),
+			"-t", strconv.Itoa(t.Seconds + 1), "-m", strconv.Itoa(smallestMessage),
+		}
+	},
+	read: figuresOfSockperf,
+}
 
 // smallestMessage is the size of sockperf's requests and responses in bytes.
 const smallestMessage = 14
 
-func (sockperf) debian() (string, []string) { return "sockperf", []string{"sockperf"} }
-
-var sockperfVersion = regexp.MustCompile(`sockperf, version ([0-9.]+)`)
-
-func (sockperf) version(output string) string { return submatch(sockperfVersion, output) }
-
-func (sockperf) runs(workload string, _ int) bool { return workload == load.TCPRR }
-
-func (sockperf) serverEnds() bool { return false }
-
-func (sockperf) reaches(evidence.Path) error { return nil }
-
-func (sockperf) port(t Traffic) uint16 { return t.Path.Listen.Port() }
-
-func (sockperf) serve(t Traffic) []string {
-	return []string{"sockperf", "server", "--tcp", "-i", t.Path.Listen.Addr().String(), "-p", portOf(t.Path.Listen), "--uc-reuseaddr"}
-}
-
-func (sockperf) drive(t Traffic) []string {
-	return []string{
-		"sockperf", "ping-pong", "--tcp", "--full-rtt", "-i", t.Path.Connect.Addr().String(), "-p", portOf(t.Path.Connect),
-		"-t", strconv.Itoa(t.Seconds + 1), "-m", strconv.Itoa(smallestMessage),
-	}
-}
-
 // sockperfSum is the line on the time after sockperf's warm-up.
 var sockperfSum = regexp.MustCompile(`\[Valid Duration\] RunTime=([0-9.]+) sec; SentMessages=[0-9]+; ReceivedMessages=([0-9]+)`)
 
-func (sockperf) read(_ Traffic, o outputs) (m load.Measurement, err error) {
+func figuresOfSockperf(_ Traffic, o outputs) (m load.Measurement, err error) {
 	all := sockperfSum.FindAllSubmatch(o.client, -1)
 	if all == nil {
 		return m, errors.New("no figures in the output of the client")
@@ -61,12 +49,4 @@ func (sockperf) read(_ Traffic, o outputs) (m load.Measurement, err error) {
 	}
 	m.Count, m.Seconds = count, seconds
 	return m, nil
-}
-
-// submatch returns the first group of a match, "" without one.
-func submatch(r *regexp.Regexp, text string) string {
-	if found := r.FindStringSubmatch(text); found != nil {
-		return found[1]
-	}
-	return ""
 }
