@@ -43,13 +43,11 @@ const roundTime = 200 * time.Millisecond
 // mostBatch is the greatest number of rounds in that time.
 const mostBatch = 1000
 
-// mean is the mean of durations.
 type mean struct {
 	sum time.Duration
 	n   int
 }
 
-// add adds a duration.
 func (m *mean) add(d time.Duration) { m.sum, m.n = m.sum+d, m.n+1 }
 
 // value returns the mean, or without any duration the other value.
@@ -114,7 +112,6 @@ func (o Options) expected(groups [][]*measuredRow) (d time.Duration) {
 	return d
 }
 
-// remaining is the time to come.
 func (b *budget) remaining() time.Duration { return max(b.options.Time-time.Since(b.started), 0) }
 
 // fixed is about what an instance takes beside its turns. Before the first one it is estimated from the labs' building.
@@ -124,7 +121,6 @@ func (b *budget) fixed() time.Duration {
 	return max(b.building.value(b.built)+epochs*epoch+b.ending.value(b.built/20), time.Millisecond)
 }
 
-// begin begins an instance.
 func (b *budget) begin() {
 	b.begun, b.epochs, b.longest = time.Now(), 0, 0
 	if b.options.Rounds > 0 {
@@ -196,7 +192,6 @@ type share struct {
 	others   []string // that follow in the instance
 }
 
-// epoch begins the rounds of an epoch.
 func (b share) epoch() *epochBudget {
 	now := time.Now()
 	b.epochs++
@@ -239,7 +234,6 @@ func (e *epochBudget) next() int {
 	return max(0, min(left, batch))
 }
 
-// took counts a batch.
 func (e *epochBudget) took(rounds int, spent time.Duration) {
 	e.taken += rounds
 	if rounds > 0 {

@@ -24,7 +24,6 @@ type comparison struct {
 	alpha    float64 // that it spends
 }
 
-// comparisonKey identifies a comparison.
 type comparisonKey struct{ numerator, denominator result.Key }
 
 // update returns the comparisons of all suites and workloads, each over the rounds that
@@ -52,7 +51,6 @@ type comparedRows struct {
 	rows     map[result.Key]*measuredRow
 }
 
-// compareAll returns the comparisons of pairs of rows.
 func (known comparisons) compareAll(o Options, of comparedRows, pairs []suites.Pair) []comparison {
 	var out []comparison
 	for _, p := range pairs {
@@ -84,7 +82,6 @@ func contends(s suites.Suite, p suites.Path) bool {
 	return p.Target == result.TargetPodIP && !p.Lab.BigTCP && (p.Lab.Via == lab.ViaNone || p.Lab.Via == lab.ViaEBPFTC)
 }
 
-// row returns the row of a path that can be compared, nil if there is none.
 func (r comparedRows) row(p suites.Path) *measuredRow {
 	row := r.rows[p.Row(r.suite.Name, r.workload).Key()]
 	if row == nil || row.done() || len(row.positions) == 0 {
@@ -129,7 +126,6 @@ func (r comparedRows) ranked() []suites.Path {
 	return ranked
 }
 
-// rankingPairs returns the pair of each contender with the best one.
 func (r comparedRows) rankingPairs() []suites.Pair {
 	var pairs []suites.Pair
 	ranked := r.ranked()
@@ -147,7 +143,6 @@ func (r comparedRows) contests() int {
 	return max(n*(n-1)/2-(n-1), 0)
 }
 
-// verdicts are those of [stats.Verdict.Difference].
 var verdicts = map[int]string{-1: result.VerdictLower, 0: result.VerdictNone, 1: result.VerdictHigher}
 
 // judged returns the comparisons of a workload with the verdicts on those of rows that take turns. Those that the answer
@@ -235,7 +230,6 @@ func (known comparisons) compare(o Options, pair result.Comparison, rows map[res
 	return c, true
 }
 
-// commonRounds returns the rounds that two rows have, in order.
 func commonRounds(numerator, denominator *measuredRow) []int {
 	var rounds []int
 	for _, round := range slices.Sorted(maps.Keys(numerator.byRound)) {
@@ -261,7 +255,6 @@ func pairUp(numerator, denominator *measuredRow, rounds []int) (x, y []stats.Sam
 	return x, y
 }
 
-// values returns the figures of samples.
 func values(samples []stats.Sample) []float64 {
 	var out []float64
 	for _, s := range samples {

@@ -17,7 +17,6 @@ import (
 	"mustang/internal/netns"
 )
 
-// connectTimeout is that of a connection.
 const connectTimeout = 3 * time.Second
 
 // connector opens connections from the client's place of a path to listeners at the server's.
@@ -28,7 +27,6 @@ type connector struct {
 	listeners []listener
 }
 
-// listener is the socket of a server.
 type listener struct {
 	fd int
 	at netip.AddrPort
@@ -75,7 +73,6 @@ func listen(at netip.AddrPort) (int, error) {
 	return fd, err
 }
 
-// close closes the listeners.
 func (c *connector) close() {
 	for _, l := range c.listeners {
 		_ = unix.Close(l.fd)
@@ -89,7 +86,6 @@ func (c *connector) on(do func() error) error {
 	})
 }
 
-// pinned runs do with its thread on a CPU.
 func pinned(cpu int, do func() error) error {
 	var old, own unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &old); err != nil {
@@ -103,7 +99,6 @@ func pinned(cpu int, do func() error) error {
 	return do()
 }
 
-// tcpConnection is an open connection.
 type tcpConnection struct {
 	client, server int
 	// at is the address of the listener that has it.
@@ -112,7 +107,6 @@ type tcpConnection struct {
 	took time.Duration
 }
 
-// open opens a connection.
 func (c *connector) open(to netip.AddrPort) (tcpConnection, error) {
 	var o tcpConnection
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)

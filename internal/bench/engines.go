@@ -35,7 +35,6 @@ func (o Options) engineDuration() time.Duration {
 	return 0
 }
 
-// checkEngines returns an error if an option excludes further engines.
 func (o Options) checkEngines() error {
 	switch {
 	case o.Peer != nil:
@@ -109,25 +108,13 @@ func byPath(rows []*measuredRow) [][]*measuredRow {
 		path     suites.Path
 		workload suites.Workload
 	}
-	index := map[key]int{}
-	var groups [][]*measuredRow
-	for _, row := range rows {
-		if row.done() {
-			continue
-		}
+	return groupBy(unfinished(rows), func(row *measuredRow) key {
 		k := key{row.spec.path, row.spec.workload}
 		k.path.ID, k.path.Engine = "", nil
-		i, ok := index[k]
-		if !ok {
-			i, index[k] = len(groups), len(groups)
-			groups = append(groups, nil)
-		}
-		groups[i] = append(groups[i], row)
-	}
-	return groups
+		return k
+	})
 }
 
-// engineTurns gives a turn to each engine of a path.
 func (r *run) engineTurns(ctx context.Context, rows []*measuredRow, round int) error {
 	turns := order(r.options.Seed+1, round/2, len(rows))
 	if round%2 == 1 {
@@ -166,7 +153,6 @@ func untilSeen(turn func() error) (err error) {
 	return err
 }
 
-// engineTurn adds one sample to a row.
 func (r *run) engineTurn(ctx context.Context, row *measuredRow, round int) error {
 	p := row.spec.path
 	l, err := r.testbed.lab(ctx, p.Lab)
@@ -226,7 +212,6 @@ func (r *run) nativeTurn(ctx context.Context, row *measuredRow) (turns []load.Sl
 	return turns, m, err
 }
 
-// programTurn runs the program of a row's engine.
 func (r *run) programTurn(ctx context.Context, row *measuredRow, l *lab.Lab) (load.Measurement, error) {
 	p, w := row.spec.path, row.spec.workload
 	return p.Engine.Run(ctx, engine.Traffic{
@@ -237,12 +222,7 @@ func (r *run) programTurn(ctx context.Context, row *measuredRow, l *lab.Lab) (lo
 
 // endAgents ends all agents, and keeps the labs.
 func (t *testbed) endAgents() error {
-	var errs []error
-	for key, a := range t.agents {
-		errs = append(errs, a.Close())
-		delete(t.agents, key)
-	}
 	clear(t.listening)
 	t.home = nil
-	return errors.Join(errs...)
+	return t.closeAgents(func(agentKey, *load.Agent) bool { return true })
 }

@@ -113,7 +113,6 @@ func describeRun(o Options, cpus host.CPUPair) (result.Run, error) {
 	return head, nil
 }
 
-// run is the state of a run.
 type run struct {
 	options Options
 	testbed *testbed
@@ -207,7 +206,6 @@ func (r *run) group(ctx context.Context, rows []*measuredRow) error {
 	return r.rounds(ctx, rows, r.options.rounds())
 }
 
-// announce describes the run in one line.
 func (o Options) announce(rows int) string {
 	text := fmt.Sprintf("%s: %s", o.suiteName(), count(rows, "row"))
 	switch rounds := o.rounds(); {
@@ -257,7 +255,6 @@ func (r *run) skip() {
 	}
 }
 
-// count returns n with a noun in the right number.
 func count(n int, noun string) string {
 	if n == 1 {
 		return "1 " + noun
@@ -290,13 +287,11 @@ func (r *run) fail(row *measuredRow, reason error) error {
 	return r.testbed.reset(row.spec.path)
 }
 
-// exclude marks a row as failed.
 func (r *run) exclude(row *measuredRow, reason error) {
 	row.fail(reason)
 	r.options.Progress.Note(fmt.Sprintf("%s: failed: %s", row.spec.name(), row.row.Reason))
 }
 
-// rounds measures rows in a number of rounds.
 func (r *run) rounds(ctx context.Context, rows []*measuredRow, rounds int) error {
 	o := r.options
 	if !o.counting() {
@@ -321,7 +316,6 @@ func (r *run) rounds(ctx context.Context, rows []*measuredRow, rounds int) error
 	return nil
 }
 
-// sample measures a row once.
 func (r *run) sample(ctx context.Context, row *measuredRow, round int) error {
 	s, err := r.take(ctx, row.spec, false)
 	if err == nil {

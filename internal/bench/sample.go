@@ -19,7 +19,6 @@ type sample struct {
 	ovsDatapath, acceleration string
 }
 
-// figure is the value of a sample, with its units.
 type figure struct {
 	value         float64
 	unit, cpuUnit string
@@ -31,7 +30,6 @@ func (f figure) timed() bool {
 	return f.unit != result.UnitPerPacket && f.unit != result.UnitPerTransaction
 }
 
-// figure returns the figure of a measurement.
 func (o Options) figure(m load.Measurement) (figure, error) {
 	if o.counting() {
 		return countedFigure(m)

@@ -33,7 +33,6 @@ const (
 	mostKept = 10_000
 )
 
-// services takes a sample of a table of services.
 func (t *tableSample) services(ctx context.Context) (result.Evidence, error) {
 	c, err := t.serviceClient()
 	if err != nil {
@@ -190,7 +189,6 @@ func (t *tableSample) changeServices(ctx context.Context, c serviceClient) error
 	return nil
 }
 
-// isOther reports whether a service is one of a lab's other services.
 func isOther(s service.Service) bool { return len(s.Backends) == lab.OtherBackends }
 
 // newBackend is the backend that no service has before a change.
@@ -225,7 +223,6 @@ func (t *tableSample) serviceClient() (serviceClient, error) {
 	return serviceClient{c, host, map[tuple]struct{}{}}, err
 }
 
-// leadsTo reports whether a service has the backend of a connection.
 func leadsTo(s service.Service, o tcpConnection) bool {
 	return slices.ContainsFunc(s.Backends, func(b service.Backend) bool { return b.Addr == o.at })
 }

@@ -82,7 +82,6 @@ func (t *testbed) peerLab(ctx context.Context, o lab.Options) (*lab.Lab, error) 
 	return l, l.Connect()
 }
 
-// takeToPeer measures a path to the peer once.
 func (t *testbed) takeToPeer(ctx context.Context, p suites.Path, spec load.Spec) (_ sample, err error) {
 	client := t.peer.client
 	path, recorder := p.Path, evidence.Recorder{Machine: t.peer.ns}
@@ -118,7 +117,6 @@ func (t *testbed) takeCalls(ctx context.Context, row rowSpec, calls int) (sample
 	return sample{measurement: s.Measurement, evidence: s.Evidence}, err
 }
 
-// provePlugin checks that a plugin works.
 func (t *testbed) provePlugin(ctx context.Context, p suites.Path) error {
 	plugins, err := t.pluginTestbed(ctx, p.Lab)
 	if err != nil {

@@ -133,7 +133,6 @@ func (o Options) compares(specs []rowSpec) bool {
 // maxSlice is the greatest length of a turn: what is compared must lie close together.
 const maxSlice = time.Second
 
-// maxTime is the greatest time of a suite.
 const maxTime = 24 * time.Hour
 
 // rounds returns the number of samples of a row that takes no turns, or whose number is
@@ -209,7 +208,6 @@ func (o Options) Rows() ([]result.Row, error) {
 	return rows, err
 }
 
-// rowSpecs returns all rows of all suites.
 func (o Options) rowSpecs() []rowSpec {
 	var specs []rowSpec
 	for _, suite := range o.Suites {

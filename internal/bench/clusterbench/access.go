@@ -27,7 +27,6 @@ type Access struct {
 	Kubeconfig, Context string
 }
 
-// config returns the configuration of a client.
 func (a Access) config() (*rest.Config, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = a.Kubeconfig
@@ -78,17 +77,14 @@ func Exec(ctx context.Context, args []string, streams kube.ExecStreams) error {
 	return a.exec(ctx, args[3], args[4:], streams)
 }
 
-// exec runs a command in a pod.
 func (a *api) exec(ctx context.Context, pod string, command []string, streams kube.ExecStreams) error {
 	return kube.Exec(ctx, a.config, kube.ExecCommand{Namespace: a.namespace, Pod: pod, Container: container, Words: command}, streams)
 }
 
-// decode converts an object.
 func decode[T any](o map[string]any) (T, error) {
 	var t T
 	err := runtime.DefaultUnstructuredConverter.FromUnstructured(o, &t)
 	return t, err
 }
 
-// nodeInfo is what a kubelet says of its node.
 type nodeInfo = corev1.NodeSystemInfo

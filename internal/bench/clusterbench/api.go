@@ -61,12 +61,10 @@ const (
 // poll is the pause between looks at what changes.
 const poll = 250 * time.Millisecond
 
-// own returns the objects of a kind in the namespace.
 func (a *api) own(kind schema.GroupVersionResource) dynamic.ResourceInterface {
 	return a.dynamic.Resource(kind).Namespace(a.namespace)
 }
 
-// create creates an object, and returns what it is after that.
 func create(ctx context.Context, to dynamic.ResourceInterface, o runtime.Object) (*unstructured.Unstructured, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
@@ -81,7 +79,6 @@ func create(ctx context.Context, to dynamic.ResourceInterface, o runtime.Object)
 	return stored, nil
 }
 
-// list returns objects.
 func list[T any](ctx context.Context, from dynamic.ResourceInterface, o metav1.ListOptions) ([]T, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
@@ -100,7 +97,6 @@ func list[T any](ctx context.Context, from dynamic.ResourceInterface, o metav1.L
 	return all, nil
 }
 
-// stamp returns the time of the API server.
 func (a *api) stamp() string { return time.Now().Add(a.ahead).UTC().Format(time.RFC3339) }
 
 // claim makes the namespace. Pods in the network of a node are privileged for the admission of pods.

@@ -122,7 +122,6 @@ func Up(ctx context.Context, o Options) (_ *Cluster, err error) {
 	return c, c.describe(ctx)
 }
 
-// plan lists the pods.
 func (c *Cluster) plan() {
 	port := uint16(firstHostPort + rand.IntN(hostsPorts))
 	add := func(name string, n node, server bool) {
@@ -172,7 +171,6 @@ func (c *Cluster) Suite() suites.Suite {
 	return suites.Cluster(c.placement(sameServer), two)
 }
 
-// placement returns the ends of the paths to a server.
 func (c *Cluster) placement(server string) suites.ClusterPlacement {
 	host := suites.ClusterEnds{Skip: c.hostless}
 	if c.hostless == "" {
@@ -186,12 +184,10 @@ func (c *Cluster) placement(server string) suites.ClusterPlacement {
 	}
 }
 
-// pod returns a pod by its name.
 func (c *Cluster) pod(name string) *pod {
 	return c.pods[slices.IndexFunc(c.pods, func(p *pod) bool { return p.name == name })]
 }
 
-// address returns the address of a server.
 func (c *Cluster) address(name string) netip.AddrPort {
 	p := c.pod(name)
 	return netip.AddrPortFrom(p.addresses[0], p.port)

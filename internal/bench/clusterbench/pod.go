@@ -29,7 +29,6 @@ const (
 	reachTime = 30 * time.Second
 )
 
-// description is what a node says of itself.
 type description struct {
 	Machine  result.Machine    `json:"machine"`
 	Kernel   string            `json:"kernel"`
@@ -55,7 +54,6 @@ func Main(ctx context.Context, args []string, stdout io.Writer) error {
 	return errors.New("want idle, reach or describe")
 }
 
-// idle waits for the end.
 func idle(ctx context.Context, listen []string) error {
 	for _, address := range listen {
 		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
@@ -86,7 +84,6 @@ func idle(ctx context.Context, listen []string) error {
 	return nil
 }
 
-// accompanied reports whether there is another process.
 func accompanied() bool {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {

@@ -86,7 +86,6 @@ func (c *Cluster) look(all []corev1.Pod) (waiting string, err error) {
 	return waiting, nil
 }
 
-// addresses notes the addresses of a pod, which are of one family.
 func (c *Cluster) addresses(p *pod, all []corev1.PodIP) error {
 	p.addresses = nil
 	for _, ip := range all {
@@ -157,7 +156,6 @@ func (c *Cluster) reach(ctx context.Context) error {
 	return err
 }
 
-// run runs a command in a pod, and returns its output.
 func (c *Cluster) run(ctx context.Context, name string, command []string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, reachTime+answerTime)
 	defer cancel()

@@ -106,7 +106,6 @@ func (e Engine) Version(ctx context.Context) string {
 	return ""
 }
 
-// versionIn returns the version in what the first program prints, "" if there is none.
 func (e Engine) versionIn(output string) string {
 	if found := e.version.FindStringSubmatch(output); found != nil {
 		return found[1]

@@ -28,7 +28,6 @@ var iperf3 = Engine{
 	drive: driveIPerf3, read: figuresOfIPerf3,
 }
 
-// maxCount bounds the counts of a program.
 const maxCount = 1 << 60
 
 func driveIPerf3(t Traffic) []string {
@@ -45,7 +44,6 @@ func driveIPerf3(t Traffic) []string {
 	return append(command, "-C", lab.Congestion)
 }
 
-// portOf returns the port of an address in digits.
 func portOf(ap netip.AddrPort) string { return strconv.Itoa(int(ap.Port())) }
 
 // iperf3JSON is what is read of the JSON of either end.
@@ -66,7 +64,6 @@ type iperf3JSON struct {
 	} `json:"end"`
 }
 
-// iperf3Sum is the sum of all flows at one end.
 type iperf3Sum struct {
 	Seconds     float64 `json:"seconds"`
 	Bytes       float64 `json:"bytes"`
@@ -129,7 +126,6 @@ func repeated(program string, times int) string {
 	return fmt.Sprintf("%s printed its figures %d times: the last are taken", program, times)
 }
 
-// addresses returns those of the first flow.
 func (r iperf3JSON) addresses() (local, peer netip.AddrPort, err error) {
 	if len(r.Start.Connected) == 0 {
 		return local, peer, errors.New("no connection is named")

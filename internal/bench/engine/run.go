@@ -97,12 +97,10 @@ func (e Engine) Run(ctx context.Context, t Traffic) (m load.Measurement, err err
 	return m, nil
 }
 
-// pinned returns a command that runs on one CPU.
 func pinned(cpu int, command []string) []string {
 	return append([]string{pinner, "-c", strconv.Itoa(cpu)}, command...)
 }
 
-// process is a running program.
 type process struct {
 	name           string
 	cmd            *exec.Cmd
@@ -111,7 +109,6 @@ type process struct {
 	err            error         // of Wait
 }
 
-// start starts a command in a place of a lab.
 func start(ctx context.Context, l *lab.Lab, place string, command []string) (*process, error) {
 	p := &process{name: command[3] + " in " + place, cmd: exec.CommandContext(ctx, command[0], command[1:]...), done: make(chan struct{})}
 	p.cmd.Env = append(os.Environ(), "LC_ALL=C")
@@ -133,7 +130,6 @@ func (p *process) stop() {
 	<-p.done
 }
 
-// wait waits for the end of the program.
 func (p *process) wait(ctx context.Context) error {
 	<-p.done
 	switch {
@@ -145,7 +141,6 @@ func (p *process) wait(ctx context.Context) error {
 	return nil
 }
 
-// failure returns an error with what the program printed last.
 func (p *process) failure(err error) error {
 	printed := p.stderr.String() + p.stdout.String()
 	if printed = load.Printable(printed[max(len(printed)-printedBytes, 0):]); printed != "" {

@@ -79,7 +79,6 @@ func (p Path) passesRules() bool {
 	return rules && p.Route == nil && p.Target == result.TargetPodIP && (p.traits().Routed || p.Client == lab.Host)
 }
 
-// traits returns those of the path's link mode.
 func (p Path) traits() podlink.Traits { return Traits(p.Link) }
 
 // Traits returns the traits of a link mode, none if the link is not a mode.
@@ -133,7 +132,6 @@ type Step struct {
 	toServer direction
 }
 
-// direction is that of packets at a device.
 type direction int
 
 const (
@@ -176,7 +174,6 @@ func Reverse(steps []Step) []Step {
 	return reversed
 }
 
-// resolve returns the route with the devices' true names in a lab.
 func (r Route) resolve(l *lab.Lab) (Route, error) {
 	resolved := r
 	resolved.Steps = slices.Clone(r.Steps)

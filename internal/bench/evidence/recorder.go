@@ -59,7 +59,6 @@ func (r *Recorder) Start() (err error) {
 	return r.Lab.Knock()
 }
 
-// read reads all counters of the lab and the machine.
 func (r *Recorder) read() (counters, error) {
 	c, err := readCounters(r.Lab)
 	if err == nil && r.Machine != nil {

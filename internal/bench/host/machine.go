@@ -58,7 +58,6 @@ func Describe() (Description, error) {
 	return d, nil
 }
 
-// machine describes the hardware.
 func (f facts) machine() result.Machine {
 	m := result.Machine{
 		CPUModel:       f.field("proc/cpuinfo", "model name"),

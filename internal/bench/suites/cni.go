@@ -81,7 +81,6 @@ func cni() Suite {
 	return s
 }
 
-// mustangLink is a link mode of mustang-cni with its settings.
 type mustangLink struct {
 	name     string
 	settings map[string]any

@@ -82,7 +82,6 @@ func acceleration(variant string) string {
 	return ""
 }
 
-// accelerationOf returns the acceleration of the rows with an ID.
 func accelerationOf(rows []result.Row, id string) string {
 	for _, row := range rows {
 		if mark := acceleration(row.Variant); row.ID == id && mark != "" {

@@ -46,13 +46,11 @@ func docker() Suite {
 	return s
 }
 
-// dockerBridge is the bridge of Docker's containers.
 const dockerBridge = "docker0"
 
 // dockerGateway is the bridge's address.
 var dockerGateway = netip.AddrFrom4([4]byte{172, 17, 0, 1})
 
-// dockerPath returns a path in a lab with Docker.
 func dockerPath(id, client, server string) Path {
 	p := Path{ID: id, Variant: "docker", Path: evidence.Path{
 		Link: "bridge", Client: client, Server: server, Target: result.TargetPodIP, Via: result.ViaNone,
@@ -74,12 +72,10 @@ func hostMode(id string) Path {
 	return p
 }
 
-// intoContainer returns the steps from host-a into container-a.
 func intoContainer() []evidence.Step {
 	return []evidence.Step{evidence.SendsTo(lab.HostA, lab.ContainerA), evidence.Receives(lab.ContainerA, lab.IfName)}
 }
 
-// outOfContainer returns the steps from container-b to the bridge.
 func outOfContainer() []evidence.Step {
 	return []evidence.Step{evidence.Sends(lab.ContainerB, lab.IfName), evidence.ReceivesFrom(lab.HostA, lab.ContainerB)}
 }

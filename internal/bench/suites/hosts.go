@@ -90,7 +90,6 @@ func (p Path) ToPeer(uplink lab.UplinkDevice) Path {
 	return p
 }
 
-// routeAcross returns the route between two hosts.
 func (p Path) routeAcross() *evidence.Route {
 	r := &evidence.Route{TwoHosts: true, Steps: stepsOut(p.Lab, p.Client, lab.HostB)}
 	switch p.Lab.Topology {

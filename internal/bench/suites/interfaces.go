@@ -60,7 +60,6 @@ func interfaces() Suite {
 	return s
 }
 
-// withinHost returns the path from a host to an address of its own.
 func withinHost(id string, addr netip.Addr) Path {
 	p := hostsPath(id, lab.HostA, lab.HostA, lab.Options{Topology: lab.TopologyTwoHosts, Link: lab.LinkHost})
 	p.Route = &evidence.Route{

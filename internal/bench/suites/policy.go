@@ -57,7 +57,6 @@ func PolicyWorkloads() []string {
 	return []string{result.WorkloadPolicyApply, result.WorkloadPolicyChange}
 }
 
-// policyNumbers are the numbers of rules that the suite measures.
 func policyNumbers() []int { return []int{oneRule, fewRules, manyRules} }
 
 // policyID returns the ID of the path past so many rules.
@@ -87,7 +86,6 @@ func (s *Suite) addPolicies(rules int) {
 	}
 }
 
-// describePolicies completes the suite's description.
 func (s *Suite) describePolicies() {
 	kinds := []kind{
 		{lab.ViaIPTables, "iptables", result.ColorSlate}, {lab.ViaNFTables, "nftables", result.ColorOrange},

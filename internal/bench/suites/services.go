@@ -17,7 +17,6 @@ const (
 	mostServices = lab.MaxServices
 )
 
-// serviceNumbers are the numbers of services that the suite measures.
 func serviceNumbers() []int { return []int{fewServices, someServices, manyServices, mostServices} }
 
 // ServiceWorkloads lists the workloads that measure a table of services, not traffic.
@@ -128,7 +127,6 @@ func (p Path) hasTable(w Workload) bool {
 	return true
 }
 
-// describeServices completes the suite's description.
 func (s *Suite) describeServices() {
 	kinds := []kind{
 		{lab.ViaIPTables, "iptables", result.ColorSlate}, {lab.ViaNFTables, "nftables", result.ColorOrange},
@@ -165,7 +163,6 @@ func (s *Suite) describeServices() {
 	}
 }
 
-// kind is an implementation with the name and the color of its rows.
 type kind struct{ via, name, color string }
 
 // addGrid describes rows that differ in their implementation and in a number of things: it adds a series for each

@@ -88,7 +88,6 @@ type switchPort struct {
 	repeated bool   // the path on one host is measured twice: one of each class of noise
 }
 
-// switchPorts returns those of article 003.
 func switchPorts() []switchPort {
 	return []switchPort{
 		{id: "bridge/veth", link: "bridge"},
@@ -106,12 +105,10 @@ func (s *Suite) compareSwitches(prefix string, port switchPort) {
 	}
 }
 
-// twoHosts returns the path between ports on two hosts.
 func (w switchPort) twoHosts(id, overlay string) Path {
 	return hostsPath(id, lab.PodB, lab.PodA, lab.Options{Topology: lab.TopologyTwoHosts, Link: w.link, Overlay: overlay, Guests: w.guest})
 }
 
-// sameHost returns the path between two ports of one host.
 func (w switchPort) sameHost(id string) Path {
 	p := podPath(id, w.link)
 	p.Link, p.Lab.Guests = resultLink(w.link), w.guest

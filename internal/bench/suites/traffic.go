@@ -21,7 +21,6 @@ const (
 	DirectionBoth    = "both"
 )
 
-// underLoad is the default load of [Traffic.UnderLoad].
 const underLoad = 0.5
 
 // Traffic says what the paths of suites carry, where that is not the suites' own workloads.
