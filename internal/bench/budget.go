@@ -140,7 +140,6 @@ func (b *budget) begin() {
 	b.most = max(leastRounds, (result.MaxSamples-b.sampled)/instances)
 }
 
-// end ends an instance whose last epoch ended at a moment.
 func (b *budget) end(lastEpoch time.Time) {
 	b.ending.add(time.Since(lastEpoch))
 	b.done++
@@ -185,7 +184,6 @@ type epochBudget struct {
 	spent  time.Duration
 }
 
-// share is the part of an instance that a workload has.
 type share struct {
 	*budget
 	workload string
@@ -246,18 +244,6 @@ func (e *epochBudget) took(rounds int, spent time.Duration) {
 // mostFilled is the share of a result file's limits after which a suite ends: the next
 // instance must fit too, and whoever reads the file takes no larger one.
 const mostFilled = 0.8
-
-// mostRoundSamples is the most samples that a number of rounds may make: about as many fit in a
-// result file.
-const mostRoundSamples = 2_000_000
-
-// checkRoom returns an error if the rounds of rows would not fit in a result file.
-func (o Options) checkRoom(rows int) error {
-	if n := rows * o.Rounds; n > mostRoundSamples {
-		return fmt.Errorf("--rounds %d: %d rows would have %d samples, and a result file holds %d", o.Rounds, rows, n, mostRoundSamples)
-	}
-	return nil
-}
 
 // full reports whether the result file has no room for a further instance of rows, and notes it.
 // Each suite has its share of the file.

@@ -178,7 +178,6 @@ func (known comparisons) unrepeated(suite string) string {
 	return note
 }
 
-// comparisonOf returns the comparison of a pair under a workload, without ratios.
 func comparisonOf(suite string, p suites.Pair, w suites.Workload) result.Comparison {
 	c := result.Comparison{
 		Name: p.Name, Suite: suite, Workload: w.Name, Setup: w.Setup, Numerator: p.Numerator, Denominator: p.Denominator, AA: p.AA, Asks: p.Asks,
@@ -189,7 +188,6 @@ func comparisonOf(suite string, p suites.Pair, w suites.Workload) result.Compari
 	return c
 }
 
-// compare completes a comparison; false if its rows have no common round.
 func (known comparisons) compare(o Options, pair result.Comparison, rows map[result.Key]*measuredRow) (comparison, bool) {
 	c := comparison{Comparison: pair}
 	row := result.Row{Suite: c.Suite, ID: c.Numerator, Workload: c.Workload, Flows: c.Flows, Setup: c.Setup}

@@ -132,7 +132,6 @@ func (c *connector) open(to netip.AddrPort) (tcpConnection, error) {
 	return o, nil
 }
 
-// try reports whether a connection opens within a time, and closes it.
 func (c *connector) try(to netip.AddrPort, within time.Duration) (bool, error) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -200,7 +199,6 @@ func (o tcpConnection) proof(connections int) load.Measurement {
 	return m
 }
 
-// socketNames returns a socket's own address and that of its peer.
 func socketNames(fd int) (local, peer netip.AddrPort) {
 	if address, err := unix.Getsockname(fd); err == nil {
 		local = socket.AddrPort(address)

@@ -220,7 +220,6 @@ func (r *run) programTurn(ctx context.Context, row *measuredRow, l *lab.Lab) (lo
 	})
 }
 
-// endAgents ends all agents, and keeps the labs.
 func (t *testbed) endAgents() error {
 	clear(t.listening)
 	t.home = nil

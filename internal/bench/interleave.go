@@ -113,7 +113,6 @@ func (r *run) instance(ctx context.Context, rows []*measuredRow, instance int, b
 	return err
 }
 
-// labsOf returns the options of the labs of rows that take further samples.
 func labsOf(rows []*measuredRow) []lab.Options {
 	var labs []lab.Options
 	for _, row := range rows {
@@ -187,7 +186,6 @@ type connection struct {
 	connection load.Conn
 }
 
-// open opens the connections of rows. If that fails, the row has failed.
 func (e *epoch) open(ctx context.Context, rows []*measuredRow) error {
 	var prepared []*connection
 	for _, row := range rows {

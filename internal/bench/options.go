@@ -34,11 +34,8 @@ type Options struct {
 	Slice time.Duration
 	// Duration is the measured time of one sample of a path to a peer, at
 	// most an hour; 0 means 300 ms. It is whole seconds where a suite's paths are measured
-	// by further engines ([suites.Beside]), where 0 means 1 s.
+	// by further engines ([suites.Beside]), where 0 means 1 s. A third of it comes before, and is not counted.
 	Duration time.Duration
-	// Warmup is the time before it that is not counted; 0 means a third of
-	// Duration.
-	Warmup time.Duration
 	// WireRate and WireDelay are those of the wire between two hosts, in bits per
 	// second and for each direction; 0 is unlimited.
 	WireRate  uint64
@@ -75,7 +72,6 @@ type Options struct {
 	Progress Progress
 }
 
-// suiteName returns the names of the suites, or [suites.All] if they are all.
 func (o Options) suiteName() string {
 	if len(o.Suites) == len(suites.List()) {
 		return suites.All
@@ -89,7 +85,6 @@ func (o Options) suiteName() string {
 
 func (o Options) counting() bool { return o.Count == result.ClockInstructions }
 
-// clock returns the clock of the run, as in a result file.
 func (o Options) clock() string {
 	if o.counting() {
 		return result.ClockInstructions
@@ -136,7 +131,6 @@ const clusterSlice = 20 * time.Millisecond
 // pause (net.ipv4.tcp_slow_start_after_idle).
 const clusterLead = 4
 
-// masqueraded is the remark on a row whose server sees another client.
 const masqueraded = "the server sees another address than the client's: it is masqueraded"
 
 // remark adds what the proof of a path in a cluster shows.

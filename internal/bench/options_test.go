@@ -89,39 +89,6 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// TestUntilNeedsPair refuses to go on until the intervals are narrow where there are none.
-func TestUntilNeedsPair(t *testing.T) {
-	for _, test := range []struct {
-		suites []suites.Suite
-		only   []string
-		valid  bool
-	}{
-		{lookup(t, suites.Default), nil, true},
-		{lookup(t, suites.Default), []string{"veth/pod-ip tcp_rr", "veth/cluster-ip/iptables tcp_rr"}, true},
-		{lookup(t, suites.Default), []string{"veth/pod-ip tcp_rr", "veth/cluster-ip/iptables tcp_stream"}, false},
-		{lookup(t, suites.Default), []string{"loopback"}, false},
-		{lookup(t, suites.All), nil, true},
-		{[]suites.Suite{madeUpSuite()}, nil, false},
-	} {
-		err := Options{Suites: test.suites, Only: test.only, Until: 0.01}.Validate()
-		if test.valid != (err == nil) || err != nil && !strings.Contains(err.Error(), "--until needs two rows") {
-			t.Errorf("%d suites, only %q: %v", len(test.suites), test.only, err)
-		}
-	}
-}
-
-// TestRoundsFitInFile refuses rounds of many rows whose samples no result file holds.
-func TestRoundsFitInFile(t *testing.T) {
-	o := Options{Suites: lookup(t, suites.Default), Rounds: result.MaxSamples}
-	if err := o.Validate(); err == nil || !strings.Contains(err.Error(), "a result file holds") {
-		t.Errorf("error %v", err)
-	}
-	o.Only = []string{"veth"}
-	if o.Rounds = 10_000; o.Validate() != nil {
-		t.Error(o.Validate())
-	}
-}
-
 // TestSuiteEndsWhenFileIsFull checks that each suite has its share of the file, and that a run
 // notes where one ended for lack of room.
 func TestSuiteEndsWhenFileIsFull(t *testing.T) {

@@ -27,7 +27,6 @@ type peer struct {
 	connected *lab.Lab
 }
 
-// connectPeer starts the server on the peer, and a client here.
 func connectPeer(ctx context.Context, o PeerOptions, client load.AgentOptions) (_ *peer, err error) {
 	p := &peer{options: o}
 	defer func() {

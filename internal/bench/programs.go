@@ -119,7 +119,6 @@ const (
 	statsWindow  = 3 * time.Millisecond
 )
 
-// splitCPU returns the parts of the machine's time for a number of units.
 func splitCPU(m clock.MachineTime, units float64) *result.CPUSplit {
 	us := func(seconds float64) float64 { return max(seconds, 0) * 1e6 / units }
 	return &result.CPUSplit{UserUS: us(m.UserSeconds), SystemUS: us(m.SystemSeconds), SoftirqUS: us(m.SoftirqSeconds)}

@@ -201,7 +201,6 @@ func (p *pace) percent(now time.Time) int {
 // Later adds the suites to come to the time left.
 func (p *pace) Later(rest time.Duration) { p.later = rest }
 
-// count begins a suite of a number of samples.
 func (p *pace) count(now time.Time, samples int, each time.Duration) {
 	*p = pace{started: now, counted: now, total: samples, each: each, later: p.later}
 }
@@ -211,7 +210,6 @@ func (p *pace) expect(now time.Time, spent, left time.Duration) {
 	*p = pace{started: now.Add(-spent), end: now.Add(left), later: p.later}
 }
 
-// finish counts a sample that is done.
 func (p *pace) finish(now time.Time) {
 	p.done++
 	p.counted = now

@@ -47,7 +47,6 @@ func (o Options) alpha(numerator, denominator *measuredRow) float64 {
 	return stats.Significance
 }
 
-// quarter reports whether a further quarter of the time is over.
 func (b *budget) quarter() bool {
 	spent, before := time.Since(b.started), b.looks
 	for b.options.races() && b.looks < looks && spent >= b.options.Time*time.Duration(b.looks+1)/(looks+1) {

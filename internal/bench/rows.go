@@ -65,9 +65,6 @@ func newRow(spec rowSpec) *measuredRow {
 
 func (r *measuredRow) add(s sample, round int) {
 	m, f := s.measurement, s.figure
-	if !strings.Contains(r.row.Note, m.Note) {
-		r.addNote(m.Note)
-	}
 	r.row.Unit, r.row.CPUUnit = f.unit, f.cpuUnit
 	r.byRound[round] = len(r.row.Samples)
 	r.row.Samples = append(r.row.Samples, f.value)
@@ -89,7 +86,6 @@ func (r *measuredRow) add(s sample, round int) {
 	}
 }
 
-// mergeHistogram adds a histogram, which may be nil.
 func (r *measuredRow) mergeHistogram(h *hdrhistogram.Histogram) {
 	switch {
 	case h == nil:
@@ -100,7 +96,6 @@ func (r *measuredRow) mergeHistogram(h *hdrhistogram.Histogram) {
 	}
 }
 
-// addTurns adds the sample of a round of slices, which has two turns.
 func (r *measuredRow) addTurns(at stats.Position, round int, turns ...load.SliceResult) {
 	var sum load.SliceResult
 	setup := r.spec.workload.Setup

@@ -76,8 +76,9 @@ func describeRun(o Options, cpus host.CPUPair) (result.Run, error) {
 	if err != nil {
 		return result.Run{}, err
 	}
+	warmup := o.Duration / 3
 	if o.counting() || o.Peer == nil {
-		o.Duration, o.Warmup = o.engineDuration(), 0
+		o.Duration, warmup = o.engineDuration(), 0
 	}
 	slice := cmp.Or(o.Slice, kernelSlice)
 	if !o.anySliced() {
@@ -100,7 +101,7 @@ func describeRun(o Options, cpus host.CPUPair) (result.Run, error) {
 		TimeSeconds:     o.Time.Seconds(),
 		SliceSeconds:    slice.Seconds(),
 		DurationSeconds: o.Duration.Seconds(),
-		WarmupSeconds:   o.Warmup.Seconds(),
+		WarmupSeconds:   warmup.Seconds(),
 		Started:         time.Now().UTC(),
 		Quick:           o.Quick,
 	}
@@ -179,7 +180,6 @@ func (r *run) skipped() error {
 	return fmt.Errorf("no row can be measured: %s", strings.Join(reasons, "; "))
 }
 
-// group measures rows whose rounds are interleaved.
 func (r *run) group(ctx context.Context, rows []*measuredRow) error {
 	started := time.Now()
 	if err := r.prove(ctx, rows); err != nil || pending(rows) == 0 {

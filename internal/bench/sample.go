@@ -10,7 +10,6 @@ import (
 	"mustang/internal/result"
 )
 
-// sample is one measurement of a row with its evidence.
 type sample struct {
 	measurement load.Measurement
 	figure      figure

@@ -90,7 +90,6 @@ func (t *testbed) serveShared(ctx context.Context, p suites.Path, l *lab.Lab) er
 	return err
 }
 
-// sharedAgent returns a shared agent. It starts in the control group of a lab.
 func (t *testbed) sharedAgent(ctx context.Context, l *lab.Lab, key agentKey) (*load.Agent, error) {
 	if a, ok := t.agents[key]; ok {
 		return a, nil

@@ -25,7 +25,6 @@ const (
 // denied is the address that the policy of a lab denies.
 var denied = netip.AddrPortFrom(lab.PodAIPs[0], lab.DeniedPort)
 
-// policies takes a sample of writing a policy, or of changing it.
 func (t *tableSample) policies(ctx context.Context) (result.Evidence, error) {
 	c, err := t.connector(t.path.Listen, denied)
 	if err != nil {
@@ -72,7 +71,6 @@ func (t *tableSample) applyPolicy(ctx context.Context, c *connector) error {
 	return t.change(ctx, c, func() error { return t.lab.WritePolicy(ctx) }, c.lookFor(false))
 }
 
-// changePolicy adds a rule to the policy and removes it again.
 func (t *tableSample) changePolicy(ctx context.Context, c *connector) error {
 	for started := time.Now(); t.Count < 2 || t.Count < mostChanges && time.Since(started) < ruleTime; {
 		for _, allow := range []bool{true, false} {

@@ -105,7 +105,6 @@ func (t *testbed) takeToPeer(ctx context.Context, p suites.Path, spec load.Spec)
 	return taken, err
 }
 
-// takeCalls measures a batch of calls of a plugin.
 func (t *testbed) takeCalls(ctx context.Context, row rowSpec, calls int) (sample, error) {
 	plugins, err := t.pluginTestbed(ctx, row.path.Lab)
 	if err != nil {

@@ -119,7 +119,6 @@ func (t *testbed) build(ctx context.Context, all []lab.Options) error {
 	return ctx.Err()
 }
 
-// up builds a lab, and returns a remark on all its rows.
 func (t *testbed) up(ctx context.Context, o lab.Options) (l *lab.Lab, note string, err error) {
 	if l, err = t.store.Up(ctx, o); err != nil || o.Overlay == "" || o.Guests || t.counting {
 		return l, "", err
@@ -130,7 +129,6 @@ func (t *testbed) up(ctx context.Context, o lab.Options) (l *lab.Lab, note strin
 	return l, note, nil
 }
 
-// remove removes labs, several at once.
 func (t *testbed) remove(all []lab.Options) error {
 	var labs []*lab.Lab
 	for _, o := range all {
@@ -181,7 +179,6 @@ func (t *testbed) agent(ctx context.Context, key agentKey) (*load.Agent, error) 
 	return a, nil
 }
 
-// agentOptions returns the options of a server's or a client's agent.
 func (t *testbed) agentOptions(server bool) load.AgentOptions {
 	o := load.AgentOptions{Exe: t.exe, CPU: t.cpus.Client}
 	if server {
@@ -222,7 +219,6 @@ func (t *testbed) reset(p suites.Path) error {
 	return errors.Join(errs...)
 }
 
-// closeAgents ends some agents.
 func (t *testbed) closeAgents(which func(key agentKey, a *load.Agent) bool) error {
 	var errs []error
 	for key, a := range t.agents {
@@ -305,7 +301,6 @@ func (t *testbed) setPriorities() error {
 	return nil
 }
 
-// namespaceInodes returns the inodes of a lab's network namespaces.
 func namespaceInodes(l *lab.Lab) (map[uint64]bool, error) {
 	inodes := map[uint64]bool{}
 	for _, place := range l.Places() {

@@ -49,7 +49,6 @@ func (o Options) workloads(s suites.Suite) []suites.Workload {
 	return quick
 }
 
-// usual reports whether a run that selects no rows has those of a path.
 func (o Options) usual(s suites.Suite, p suites.Path) bool {
 	switch {
 	case o.All:
@@ -71,7 +70,6 @@ func (o Options) callWorkloads(s suites.Suite) []suites.Workload {
 	return out
 }
 
-// calls returns the number of calls of a plugin in one sample.
 func (o Options) calls(w suites.Workload) int {
 	switch {
 	case w.Flows > 1:
@@ -87,11 +85,10 @@ func (o Options) spec(p suites.Path, w suites.Workload) load.Spec {
 		return countedSpec(p, w)
 	}
 	spec := w.Spec(p)
-	spec.Duration, spec.Warmup = o.Duration, o.Warmup
+	spec.Duration, spec.Warmup = o.Duration, o.Duration/3
 	return spec
 }
 
-// proofSpec returns the load of a sample that only proves its path.
 func (o Options) proofSpec(p suites.Path, w suites.Workload) load.Spec {
 	spec := o.spec(p, w)
 	if o.counting() {
@@ -110,7 +107,7 @@ func (o Options) sampleTime(p suites.Path) time.Duration {
 	if p.Plugin != nil {
 		return callsTime
 	}
-	return o.Duration + o.Warmup + overhead
+	return o.Duration + o.Duration/3 + overhead
 }
 
 // Reasons to skip a row.

@@ -52,7 +52,6 @@ func (a Access) connect() (*api, error) {
 	return &api{dynamic: client, config: config}, nil
 }
 
-// command returns the command line of [Exec] in a pod, without the command.
 func (a Access) command(exe, namespace, pod string) []string {
 	return []string{exe, ExecCommand, a.Kubeconfig, a.Context, namespace, pod}
 }

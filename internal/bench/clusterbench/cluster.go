@@ -55,7 +55,6 @@ type Cluster struct {
 	stop     context.CancelFunc
 }
 
-// pod is a pod to be, and its addresses once it runs.
 type pod struct {
 	name, node string
 	host       bool // in the network of its node
@@ -158,7 +157,6 @@ func (c *Cluster) Close() error {
 	return c.api.removeNamespace(c.options.Note)
 }
 
-// errOneNode is the reason to skip paths across nodes.
 const errOneNode = "the cluster has one node that is ready and takes pods, and this path is across two"
 
 // Suite returns the suite of the pods.

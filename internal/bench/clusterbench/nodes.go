@@ -101,7 +101,6 @@ func refuses(n corev1.Node) string {
 	return ""
 }
 
-// mostNames is how many DaemonSets are named.
 const mostNames = 20
 
 // describe gathers what the result file says of the nodes and of what connects their pods.

@@ -100,7 +100,6 @@ func (p *Plugin) Probe() error {
 	return err
 }
 
-// executable returns the file of the plugin's program.
 func (p *Plugin) executable() (string, error) {
 	path := p.Path
 	if p.Program != mustangCNI {

@@ -129,7 +129,6 @@ func (t *trial) hostDevices() ([]string, error) {
 	return names, err
 }
 
-// pluginFiles lists the files in the plugins' state directories.
 func (t *trial) pluginFiles() ([]string, error) {
 	var out []string
 	for _, dir := range []string{t.testbed.dirs.State, t.testbed.dirs.Run} {

@@ -46,7 +46,6 @@ func driveIPerf3(t Traffic) []string {
 
 func portOf(ap netip.AddrPort) string { return strconv.Itoa(int(ap.Port())) }
 
-// iperf3JSON is what is read of the JSON of either end.
 type iperf3JSON struct {
 	Error string `json:"error"`
 	Start struct {
@@ -73,15 +72,14 @@ type iperf3Sum struct {
 }
 
 func figuresOfIPerf3(t Traffic, o outputs) (m load.Measurement, err error) {
-	client, times, err := readIPerf3("client", o.client)
+	client, err := readIPerf3("client", o.client)
 	if err != nil {
 		return m, err
 	}
-	server, _, err := readIPerf3("server", o.server)
+	server, err := readIPerf3("server", o.server)
 	if err != nil {
 		return m, err
 	}
-	m.Note = repeated("iperf3", times)
 	sum := client.End.Received
 	figures := []float64{sum.Bytes, sum.Packets, sum.Lost, sum.Packets - sum.Lost, client.End.Sent.Retransmits}
 	if !(sum.Seconds > 0) || slices.ContainsFunc(figures, func(x float64) bool { return !(x >= 0 && x < maxCount) }) {
@@ -100,30 +98,23 @@ func figuresOfIPerf3(t Traffic, o outputs) (m load.Measurement, err error) {
 	return m, err
 }
 
-// readIPerf3 reads the last complete JSON of one end, and tells how many there are: iperf3 3.16 and 3.17 print it twice
+// readIPerf3 reads the last complete JSON of one end: iperf3 3.16 and 3.17 print it twice
 // (https://github.com/esnet/iperf/issues/1688).
-func readIPerf3(end string, output []byte) (r iperf3JSON, times int, err error) {
+func readIPerf3(end string, output []byte) (r iperf3JSON, err error) {
+	found := false
 	for decoder := json.NewDecoder(bytes.NewReader(output)); err == nil; {
 		var next iperf3JSON
 		if err = decoder.Decode(&next); err == nil {
-			r, times = next, times+1
+			r, found = next, true
 		}
 	}
 	switch {
-	case times == 0:
-		return r, 0, fmt.Errorf("read the JSON of the %s: %w", end, err)
+	case !found:
+		return r, fmt.Errorf("read the JSON of the %s: %w", end, err)
 	case r.Error != "":
-		return r, times, fmt.Errorf("%s: %s", end, r.Error)
+		return r, fmt.Errorf("%s: %s", end, r.Error)
 	}
-	return r, times, nil
-}
-
-// repeated is a remark on a program that has printed its figures several times; empty if it has not.
-func repeated(program string, times int) string {
-	if times < 2 {
-		return ""
-	}
-	return fmt.Sprintf("%s printed its figures %d times: the last are taken", program, times)
+	return r, nil
 }
 
 func (r iperf3JSON) addresses() (local, peer netip.AddrPort, err error) {

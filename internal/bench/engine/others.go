@@ -33,7 +33,6 @@ const controlPort = 12865
 // netperfFigures are netperf's names of what it is to print ("omni output selectors").
 const netperfFigures = "THROUGHPUT,LOCAL_SEND_CALLS,REMOTE_BYTES_RECVD,LOCAL_TRANSPORT_RETRANS"
 
-// familyOf is the option that selects the family of an address.
 func familyOf(addr netip.Addr) string {
 	if addr.Is6() {
 		return "-6"
@@ -109,7 +108,6 @@ func figuresOfSockperf(_ Traffic, o outputs) (m load.Measurement, err error) {
 		return m, errors.New("no figures in the output of the client")
 	}
 	found := all[len(all)-1]
-	m.Note = repeated("sockperf", len(all))
 	seconds, err1 := strconv.ParseFloat(string(found[1]), 64)
 	count, err2 := strconv.ParseUint(string(found[2]), 10, 64)
 	if err := errors.Join(err1, err2); err != nil || !(seconds > 0) || count > maxCount {

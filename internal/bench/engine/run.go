@@ -34,7 +34,6 @@ type Traffic struct {
 	CPUs host.CPUPair
 }
 
-// outputs are what the programs of an engine have printed.
 type outputs struct{ client, server []byte }
 
 // pinner is the program that pins another one to a CPU.

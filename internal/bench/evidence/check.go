@@ -15,7 +15,6 @@ import (
 	"mustang/internal/rtnl"
 )
 
-// sampleCheck compares the evidence of one sample with its path.
 type sampleCheck struct {
 	Path
 	mayLoseAll  bool // see Flow.MayLoseAll
@@ -376,7 +375,6 @@ func (c *sampleCheck) expectNone(at Device, ways direction) {
 	}
 }
 
-// demanded returns the packets of the other flows at a device.
 func (c *sampleCheck) demanded(at Device) (sum result.DeviceCount) {
 	for _, other := range c.others {
 		sum.RxPackets += other.devices[at].RxPackets

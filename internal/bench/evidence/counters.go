@@ -95,7 +95,6 @@ func (c counters) since(earlier counters) result.Evidence {
 	return e
 }
 
-// addRules adds packets that rules of a network policy have counted.
 func addRules(to *result.Evidence, name string, packets uint64) {
 	if to.Rules == nil {
 		to.Rules = map[string]uint64{}

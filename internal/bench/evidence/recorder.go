@@ -137,7 +137,6 @@ func addresses(local, peer netip.AddrPort) result.Addresses {
 	return result.Addresses{Local: local.String(), Peer: peer.String()}
 }
 
-// inspect adds the lab's state after the sample.
 func (c *sampleCheck) inspect(r *Recorder, after counters) (err error) {
 	l := r.Lab
 	client := c.measurement.ClientLocal

@@ -175,7 +175,6 @@ func Summarize(samples []Sample) Estimate {
 	return e
 }
 
-// point is a logarithm of a figure or a ratio.
 type point struct {
 	at    Position
 	value float64

@@ -87,7 +87,6 @@ type mustangLink struct {
 	bridge   bool // each configuration has a bridge of its own
 }
 
-// mustangLinks returns the link modes that the suite measures.
 func mustangLinks() []mustangLink {
 	return []mustangLink{
 		{name: "veth"},

@@ -107,7 +107,6 @@ func guestNotes(rows []result.Row) []string {
 	return notes
 }
 
-// statement compares one pair of rows.
 func statement(caption, numerator, denominator string) result.Statement {
 	return result.Statement{Caption: caption, Pairs: []result.Pair{{Numerator: numerator, Denominator: denominator}}}
 }

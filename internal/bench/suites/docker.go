@@ -48,7 +48,6 @@ func docker() Suite {
 
 const dockerBridge = "docker0"
 
-// dockerGateway is the bridge's address.
 var dockerGateway = netip.AddrFrom4([4]byte{172, 17, 0, 1})
 
 func dockerPath(id, client, server string) Path {
@@ -80,7 +79,6 @@ func outOfContainer() []evidence.Step {
 	return []evidence.Step{evidence.Sends(lab.ContainerB, lab.IfName), evidence.ReceivesFrom(lab.HostA, lab.ContainerB)}
 }
 
-// toContainer returns the path to container-a's own address.
 func toContainer(id, client string) Path {
 	p := dockerPath(id, client, lab.ContainerA)
 	steps := []evidence.Step{evidence.Sends(lab.HostA, dockerBridge)}

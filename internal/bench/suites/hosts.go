@@ -47,7 +47,6 @@ func latency() Suite {
 	return s
 }
 
-// hostsPath returns the path between places of a lab with two hosts.
 func hostsPath(id, client, server string, o lab.Options) Path {
 	if o.Datapath == "" {
 		o.Datapath, o.Via = lab.DatapathKernel, lab.ViaNone

@@ -59,12 +59,10 @@ func PolicyWorkloads() []string {
 
 func policyNumbers() []int { return []int{oneRule, fewRules, manyRules} }
 
-// policyID returns the ID of the path past so many rules.
 func policyID(via string, rules int) string {
 	return fmt.Sprintf("%s/%d", map[bool]string{true: "ebpf", false: via}[via == lab.ViaEBPFTC], rules)
 }
 
-// addPolicies adds the paths past so many rules.
 func (s *Suite) addPolicies(rules int) {
 	ours := policyID(lab.ViaEBPFTC, rules)
 	for _, via := range []string{lab.ViaIPTables, lab.ViaNFTables, lab.ViaEBPFTC} {

@@ -27,7 +27,6 @@ func ServiceWorkloads() []string {
 	}
 }
 
-// services compares implementations of services by the number of services.
 func services() Suite {
 	s := Suite{
 		Name:      "services",
@@ -52,7 +51,6 @@ func services() Suite {
 	return s
 }
 
-// serviceVias are the implementations of services, the most usual first.
 func serviceVias() []string {
 	return []string{lab.ViaIPTables, lab.ViaNFTables, lab.ViaIPVS, lab.ViaEBPFTC, lab.ViaEBPFSocket}
 }
@@ -64,10 +62,8 @@ const tooManyServices = "rules for 100,000 services take kube-proxy's tools hour
 // serviceID returns the ID of the path by an implementation among so many services.
 func serviceID(via string, number int) string { return fmt.Sprintf("%s/%d", via, number) }
 
-// besideID returns the ID of the path to the pod IP in a network with so many services.
 func besideID(via string, number int) string { return "pod-ip/" + serviceID(via, number) }
 
-// addServices adds the paths among so many services.
 func (s *Suite) addServices(number int) {
 	for _, via := range serviceVias() {
 		if via == lab.ViaIPVS && number > manyServices { // each is a call of the kernel

@@ -78,7 +78,6 @@ func (s *Suite) addBaseline(p Path) {
 	s.repeat(p)
 }
 
-// repeat adds a path again, and the comparison of both (A/A).
 func (s *Suite) repeat(p Path) {
 	again := p
 	again.ID, again.Variant, again.Note = p.ID+"/again", "again", "the same as "+p.ID+", measured again"
@@ -87,10 +86,8 @@ func (s *Suite) repeat(p Path) {
 	s.Pairs = append(s.Pairs, Pair{Name: "A/A: " + p.ID + " measured twice", Numerator: again.ID, Denominator: p.ID, AA: true})
 }
 
-// compare adds the comparison of two paths.
 func (s *Suite) compare(numerator, denominator string) { s.ask("", numerator, denominator) }
 
-// state adds a comparison that the answer tells in words.
 func (s *Suite) state(caption, numerator, denominator string) {
 	s.compare(numerator, denominator)
 	s.Report.Statements = append(s.Report.Statements, statement(caption, numerator, denominator))
@@ -157,7 +154,6 @@ func (w Workload) Spec(p Path) load.Spec {
 	}
 }
 
-// tcpStreams returns a TCP stream over a number of connections.
 func tcpStreams(flows int) Workload { return Workload{Name: load.TCPStream, Flows: flows} }
 
 // udpStreams returns a UDP stream of 10 Gbit/s, the rate of article 003 on switching.
@@ -167,7 +163,6 @@ func udpStreams(flows int) Workload {
 
 func tcpRR() Workload { return Workload{Name: load.TCPRR, Flows: 1} }
 
-// tcpCRR returns a TCP connection for each request/response.
 func tcpCRR() Workload { return Workload{Name: load.TCPCRR, Flows: 1} }
 
 // Path is a path of a suite. It is measured with each of the suite's workloads.
