@@ -175,7 +175,7 @@ func (r *run) engineTurn(ctx context.Context, row *measuredRow, round int) error
 	if wrong := (*evidence.Error)(nil); err != nil && !errors.As(err, &wrong) {
 		return err
 	}
-	row.row.Variant = suites.Variant(p.Variant, l.OVSDatapath(), l.Acceleration())
+	row.setVariant(l)
 	row.addEpoch(m, seen, false)
 	if err != nil {
 		return err

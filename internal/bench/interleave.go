@@ -13,7 +13,6 @@ import (
 
 	"mustang/internal/bench/evidence"
 	"mustang/internal/bench/stats"
-	"mustang/internal/bench/suites"
 	"mustang/internal/lab"
 	"mustang/internal/load"
 	"mustang/internal/result"
@@ -204,9 +203,7 @@ func (e *epoch) open(ctx context.Context, rows []*measuredRow) error {
 	errs := e.run.testbed.connect(ctx, prepared)
 	for i, s := range prepared {
 		if errs[i] == nil {
-			if s.lab != nil {
-				s.row.row.Variant = suites.Variant(s.row.spec.path.Variant, s.lab.OVSDatapath(), s.lab.Acceleration())
-			}
+			s.row.setVariant(s.lab)
 			e.connections = append(e.connections, s)
 		}
 	}

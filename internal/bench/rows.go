@@ -80,9 +80,16 @@ func (r *measuredRow) add(s sample, round int) {
 	r.received += m.Received
 	r.row.OutOfOrder += m.OutOfOrder
 	evidence.Merge(&r.row.Evidence, s.evidence)
-	r.row.Variant = suites.Variant(r.spec.path.Variant, s.ovsDatapath, s.acceleration)
+	r.setVariant(s.lab)
 	if f.timed() {
 		r.mergeHistogram(m.Histogram)
+	}
+}
+
+// setVariant completes the row's variant by what is known once its lab is up.
+func (r *measuredRow) setVariant(l *lab.Lab) {
+	if l != nil {
+		r.row.Variant = suites.Variant(r.spec.path.Variant, l.OVSDatapath(), l.Acceleration())
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 
+	"mustang/internal/lab"
 	"mustang/internal/load"
 	"mustang/internal/result"
 )
@@ -14,8 +15,7 @@ type sample struct {
 	measurement load.Measurement
 	figure      figure
 	evidence    result.Evidence
-	// ovsDatapath and acceleration are those of the lab, see [suites.Variant].
-	ovsDatapath, acceleration string
+	lab         *lab.Lab // nil if there is none
 }
 
 type figure struct {

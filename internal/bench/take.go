@@ -36,9 +36,7 @@ func measure(ctx context.Context, client *load.Agent, p evidence.Path, r evidenc
 	s.evidence, err = r.Record(func() (evidence.Flow, error) {
 		var err error
 		s.measurement, err = client.Run(ctx, spec)
-		if l := r.Lab; l != nil {
-			s.ovsDatapath, s.acceleration = l.OVSDatapath(), l.Acceleration()
-		}
+		s.lab = r.Lab
 		return evidence.Flow{Path: p, Measurement: s.measurement, MayLoseAll: spec.Rate > proofRate}, err
 	})
 	return s, err

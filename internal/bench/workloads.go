@@ -33,16 +33,21 @@ const (
 )
 
 func (o Options) workloads(s suites.Suite) []suites.Workload {
-	if s.CallsPlugins() {
-		return o.callWorkloads(s)
-	}
-	if o.counting() {
+	switch {
+	case o.counting() && !s.CallsPlugins():
 		return countedWorkloads(s)
-	}
-	if !o.Quick {
+	case !o.Quick:
 		return s.Workloads
 	}
-	quick := slices.DeleteFunc(slices.Clone(s.Workloads), func(w suites.Workload) bool { return !slices.Contains(s.QuickWorkloads, w.Name) })
+	var quick []suites.Workload
+	for _, w := range s.Workloads {
+		if s.CallsPlugins() && w.Flows > 1 {
+			w.Flows = quickConcurrentCalls
+		}
+		if len(s.QuickWorkloads) == 0 || slices.Contains(s.QuickWorkloads, w.Name) {
+			quick = append(quick, w)
+		}
+	}
 	if len(quick) == 0 {
 		return s.Workloads
 	}
@@ -57,17 +62,6 @@ func (o Options) usual(s suites.Suite, p suites.Path) bool {
 		return slices.Contains(s.QuickPaths, p.ID)
 	}
 	return !p.Extra
-}
-
-func (o Options) callWorkloads(s suites.Suite) []suites.Workload {
-	var out []suites.Workload
-	for _, w := range s.Workloads {
-		if o.Quick && w.Flows > 1 {
-			w.Flows = quickConcurrentCalls
-		}
-		out = append(out, w)
-	}
-	return out
 }
 
 func (o Options) calls(w suites.Workload) int {

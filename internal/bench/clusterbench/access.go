@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"syscall"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
@@ -27,24 +26,17 @@ type Access struct {
 	Kubeconfig, Context string
 }
 
-func (a Access) config() (*rest.Config, error) {
+// connect returns a client. It makes no request.
+func (a Access) connect() (*api, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = a.Kubeconfig
-	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: a.Context}).ClientConfig()
+	overrides := &clientcmd.ConfigOverrides{CurrentContext: a.Context}
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides).ClientConfig()
 	if err != nil {
 		return nil, fmt.Errorf("connect to Kubernetes: %w", err)
 	}
 	config.UserAgent = "mustang-bench"
 	config.WarningHandler = rest.NoWarnings{}
-	return config, nil
-}
-
-// connect returns a client. It makes no request.
-func (a Access) connect() (*api, error) {
-	config, err := a.config()
-	if err != nil {
-		return nil, err
-	}
 	client, err := dynamic.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("connect to Kubernetes: %w", err)
@@ -85,5 +77,3 @@ func decode[T any](o map[string]any) (T, error) {
 	err := runtime.DefaultUnstructuredConverter.FromUnstructured(o, &t)
 	return t, err
 }
-
-type nodeInfo = corev1.NodeSystemInfo

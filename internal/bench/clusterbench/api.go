@@ -4,7 +4,6 @@ package clusterbench
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -15,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 )
@@ -83,16 +83,14 @@ func list[T any](ctx context.Context, from dynamic.ResourceInterface, o metav1.L
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 	found, err := from.List(ctx, o)
+	var all []T
+	for i := 0; err == nil && i < len(found.Items); i++ {
+		var t T
+		t, err = decode[T](found.Items[i].Object)
+		all = append(all, t)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("list what the cluster has: %w", err)
-	}
-	var all []T
-	for _, item := range found.Items {
-		t, err := decode[T](item.Object)
-		if err != nil {
-			return nil, fmt.Errorf("list what the cluster has: %w", err)
-		}
-		all = append(all, t)
 	}
 	return all, nil
 }
@@ -117,20 +115,12 @@ func (a *api) claim(ctx context.Context) error {
 	return nil
 }
 
-// renewEvery says now and then that the bench goes on, until ctx ends.
+// renewEvery says now and then that the bench goes on, until ctx ends. After a failure the next one is in time too.
 func (a *api) renewEvery(ctx context.Context, pause time.Duration) {
-	ticker := time.NewTicker(pause)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-			patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, renewed, a.stamp())
-			// After a failure the next one is in time too.
-			_, _ = a.dynamic.Resource(namespaces).Patch(ctx, a.namespace, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
-		}
-	}
+	wait.UntilWithContext(ctx, func(ctx context.Context) {
+		patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, renewed, a.stamp())
+		_, _ = a.dynamic.Resource(namespaces).Patch(ctx, a.namespace, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	}, pause)
 }
 
 // sweep removes the namespaces that dead benches left.
@@ -159,14 +149,11 @@ func (a *api) removeNamespace(note func(string)) error {
 	defer cancel()
 	space := a.dynamic.Resource(namespaces)
 	err := space.Delete(ctx, a.namespace, metav1.DeleteOptions{})
-	for ; err == nil; _, err = space.Get(ctx, a.namespace, metav1.GetOptions{}) {
-		select {
-		case <-ctx.Done():
-			err = errors.New("it is still there")
-		case <-time.After(poll):
-			continue
-		}
-		break
+	if err == nil {
+		err = wait.PollUntilContextCancel(ctx, poll, true, func(ctx context.Context) (bool, error) {
+			_, err := space.Get(ctx, a.namespace, metav1.GetOptions{})
+			return false, err
+		})
 	}
 	if apierrors.IsNotFound(err) {
 		return nil

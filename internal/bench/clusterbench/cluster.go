@@ -13,6 +13,7 @@ import (
 	"slices"
 	"time"
 
+	"mustang/internal/bench/host"
 	"mustang/internal/bench/suites"
 	"mustang/internal/load"
 	"mustang/internal/result"
@@ -50,7 +51,7 @@ type Cluster struct {
 	// hostless is why there are no pods in the networks of nodes, "" if there are.
 	hostless string
 	notes    []string
-	machine  description
+	machine  host.Description
 	renewing chan struct{} // closed when the lease is renewed no more
 	stop     context.CancelFunc
 }

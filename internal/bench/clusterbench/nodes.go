@@ -18,7 +18,7 @@ import (
 
 type node struct {
 	name string
-	info nodeInfo
+	info corev1.NodeSystemInfo
 	cpus int64
 	// kind is what nodes that are alike have in common.
 	kind string

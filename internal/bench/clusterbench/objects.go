@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
@@ -100,11 +101,8 @@ func (c *Cluster) serve(ctx context.Context, p *pod) (netip.Addr, error) {
 	if err != nil {
 		return netip.Addr{}, err
 	}
-	s, err := decode[corev1.Service](stored.Object)
-	if err != nil {
-		return netip.Addr{}, err
-	}
-	addr, err := netip.ParseAddr(s.Spec.ClusterIP)
+	ip, _, _ := unstructured.NestedString(stored.Object, "spec", "clusterIP")
+	addr, err := netip.ParseAddr(ip)
 	if err != nil {
 		return netip.Addr{}, fmt.Errorf("cluster IP of service %s: %w", p.name, err)
 	}

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"mustang/internal/bench/host"
-	"mustang/internal/result"
 )
 
 // PodCommand is the hidden subcommand of mustang that runs in pods. Its main calls [Main].
@@ -29,12 +28,6 @@ const (
 	reachTime = 30 * time.Second
 )
 
-type description struct {
-	Machine  result.Machine    `json:"machine"`
-	Kernel   string            `json:"kernel"`
-	Settings map[string]string `json:"settings"`
-}
-
 // Main is what runs in pods, by its first argument: "idle" is the process of the container, which ends when no other process
 // was in the pod for some minutes, and takes connections at the address that may follow; "reach" waits until all addresses
 // that follow take connections; "describe" prints what the node is.
@@ -45,7 +38,7 @@ func Main(ctx context.Context, args []string, stdout io.Writer) error {
 		if err != nil {
 			return err
 		}
-		return json.NewEncoder(stdout).Encode(description{d.Machine, d.Kernel, d.Settings})
+		return json.NewEncoder(stdout).Encode(d)
 	case len(args) > 1 && args[0] == "reach":
 		return reachAll(ctx, args[1:])
 	case len(args) > 0 && args[0] == "idle":

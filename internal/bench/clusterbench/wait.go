@@ -15,6 +15,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"mustang/internal/kube"
 )
@@ -27,32 +28,25 @@ const (
 
 // await waits until all pods run, and notes their addresses.
 func (c *Cluster) await(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, podsTime)
-	defer cancel()
-	begun, said := time.Now(), ""
-	for {
+	begun, said, waiting := time.Now(), "", ""
+	err := wait.PollUntilContextTimeout(ctx, poll, podsTime, true, func(ctx context.Context) (bool, error) {
 		all, err := list[corev1.Pod](ctx, c.api.own(pods), metav1.ListOptions{LabelSelector: managedBy + "=" + manager})
 		if err != nil {
-			return err
+			return false, err
 		}
-		waiting, err := c.look(all)
-		if err != nil || waiting == "" {
-			return err
+		if waiting, err = c.look(all); err != nil || waiting == "" {
+			return err == nil, err
 		}
 		if waiting != said && time.Since(begun) > quietTime {
 			said = waiting
 			c.options.Note("waiting: " + waiting)
 		}
-		select {
-		case <-time.After(poll):
-			continue
-		case <-ctx.Done():
-		}
-		if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			return ctx.Err()
-		}
+		return false, nil
+	})
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
 		return fmt.Errorf("not ready after %v: %s%s", podsTime, waiting, c.warnings(""))
 	}
+	return err
 }
 
 // look returns what the first pod waits for that does not run, or "" if all do. An error is final.

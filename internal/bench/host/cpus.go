@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -49,24 +50,33 @@ func ParseCPUs(text string) (CPUPair, error) {
 // Resolve returns the pair with the default filled in, and an error if this process
 // may not use one of the CPUs.
 func (p CPUPair) Resolve() (CPUPair, error) {
-	var usable unix.CPUSet
-	if err := unix.SchedGetaffinity(0, &usable); err != nil {
-		return p, fmt.Errorf("read CPU affinity: %w", err)
+	usable, err := usableCPUs()
+	switch {
+	case err != nil:
+		return p, err
+	case !p.Set:
+		return CPUPair{Client: usable[0], Server: usable[0], Set: true}, nil
 	}
-	if p.Set {
-		for _, cpu := range []int{p.Client, p.Server} {
-			if !usable.IsSet(cpu) {
-				return p, fmt.Errorf("CPU %d is not available to this process", cpu)
-			}
-		}
-		return p, nil
-	}
-	for cpu := range len(usable) * 64 {
-		if usable.IsSet(cpu) {
-			return CPUPair{Client: cpu, Server: cpu, Set: true}, nil
+	for _, cpu := range []int{p.Client, p.Server} {
+		if !slices.Contains(usable, cpu) {
+			return p, fmt.Errorf("CPU %d is not available to this process", cpu)
 		}
 	}
-	return p, errors.New("no CPU is available to this process")
+	return p, nil
+}
+
+// usableCPUs returns the CPUs that this process may use.
+func usableCPUs() (cpus []int, err error) {
+	var set unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &set); err != nil {
+		return nil, fmt.Errorf("read CPU affinity: %w", err)
+	}
+	for cpu := range len(set) * 64 {
+		if set.IsSet(cpu) {
+			cpus = append(cpus, cpu)
+		}
+	}
+	return cpus, nil // the kernel leaves each process one at least
 }
 
 // Other returns a CPU for clients that the server does not run on, and an error if there is
@@ -75,12 +85,12 @@ func (p CPUPair) Other() (int, error) {
 	if p.Client != p.Server {
 		return 0, fmt.Errorf("all clients run on CPU %d, and the servers on another one", p.Client)
 	}
-	var usable unix.CPUSet
-	if err := unix.SchedGetaffinity(0, &usable); err != nil {
-		return 0, fmt.Errorf("read CPU affinity: %w", err)
+	usable, err := usableCPUs()
+	if err != nil {
+		return 0, err
 	}
-	for cpu := range len(usable) * 64 {
-		if cpu != p.Server && usable.IsSet(cpu) {
+	for _, cpu := range usable {
+		if cpu != p.Server {
 			return cpu, nil
 		}
 	}
