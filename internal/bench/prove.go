@@ -22,7 +22,6 @@ func (r *run) prove(ctx context.Context, rows []*measuredRow) error {
 		if row.done() || row.spec.workload.OfTables() { // whose samples have their own proof
 			continue
 		}
-		r.hold(ctx, row.spec)
 		s, err := r.take(ctx, row.spec, true)
 		switch {
 		case err == nil:
@@ -38,7 +37,6 @@ func (r *run) prove(ctx context.Context, rows []*measuredRow) error {
 			}
 		}
 	}
-	r.release(ctx)
 	for _, row := range rows {
 		row.addNote(r.testbed.notes[row.spec.path.Lab])
 	}
@@ -46,24 +44,4 @@ func (r *run) prove(ctx context.Context, rows []*measuredRow) error {
 		return err
 	}
 	return r.write()
-}
-
-// hold keeps a connection of the shared agents open: without one, each proof would end
-// with a collection of their garbage. A connection that fails does so in its row's proof.
-func (r *run) hold(ctx context.Context, s rowSpec) {
-	if r.held != nil || !r.options.sliced(s.suite) || !r.testbed.shares(s.path) {
-		return
-	}
-	held, err := r.testbed.open(ctx, s.path, r.options.proofSpec(s.path, s.workload))
-	if err == nil {
-		r.held = held
-	}
-}
-
-// release closes that connection. If a failed proof has ended its agents, it is gone.
-func (r *run) release(ctx context.Context) {
-	if r.held != nil {
-		_, _ = r.held.client.Shut(ctx, r.held.connection.ID)
-		r.held = nil
-	}
 }

@@ -127,8 +127,6 @@ type run struct {
 	built time.Duration
 	// turned is the number of rounds of slices so far.
 	turned int
-	// held is a connection that is open while paths are proved.
-	held *connection
 	// disturbed is what others did to the present suite.
 	disturbed disturbances
 	quota     host.Quota

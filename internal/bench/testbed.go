@@ -207,10 +207,11 @@ func (t *testbed) ends(ctx context.Context, p suites.Path) (client, server *load
 func (t *testbed) reset(p suites.Path) error {
 	own := []agentKey{{p.Lab, p.Client, netip.AddrPort{}}, {p.Lab, p.Server, p.Listen}}
 	shared := []agentKey{sharedClient, sharedServer, otherClient}
+	served := t.agents[sharedServer] != nil
 	errs := []error{t.closeAgents(func(key agentKey, a *load.Agent) bool {
 		return slices.Contains(own, key) || slices.Contains(shared, key) && a.Err() != nil
 	})}
-	if t.agents[sharedServer] == nil {
+	if served && t.agents[sharedServer] == nil {
 		clear(t.listening)
 	}
 	if t.peer != nil {

@@ -94,19 +94,6 @@ func TestDisturbedSuites(t *testing.T) {
 	}
 }
 
-// TestSpoiltRoundsAreRepeatedAlike checks that a round is repeated with its slow rows.
-func TestSpoiltRoundsAreRepeatedAlike(t *testing.T) {
-	var e epoch
-	for _, want := range []struct {
-		numbers, again []int
-	}{{[]int{0, 1, 2}, []int{0, 2}}, {[]int{0, 2, 3}, []int{3}}, {[]int{3, 4, 5}, nil}, {[]int{6, 7, 8}, nil}} {
-		if got := e.numbers(3); !slices.Equal(got, want.numbers) {
-			t.Errorf("rounds %v, want %v", got, want.numbers)
-		}
-		e.again = append(e.again, want.again...)
-	}
-}
-
 // TestWiresWithARateLoseSegments checks on which paths segments that are sent again spoil a round.
 func TestWiresWithARateLoseSegments(t *testing.T) {
 	for _, tt := range []struct {
