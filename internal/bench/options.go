@@ -66,8 +66,6 @@ type Options struct {
 	Out *rundir.Dir
 	// Store is where labs are recorded.
 	Store lab.Store
-	// Exe is the program to start as load agent; empty means this one.
-	Exe string
 	// Progress receives the progress of the run.
 	Progress Progress
 }

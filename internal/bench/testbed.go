@@ -26,7 +26,6 @@ import (
 // are first needed.
 type testbed struct {
 	store    lab.Store
-	exe      string
 	cpus     host.CPUPair
 	counting bool // instructions
 	labs     map[lab.Options]*lab.Lab
@@ -69,7 +68,7 @@ func newTestbed(o Options) (*testbed, error) {
 		return nil, err
 	}
 	return &testbed{
-		cluster: o.Cluster, store: o.Store, exe: o.Exe, cpus: cpus, counting: o.counting(), labs: map[lab.Options]*lab.Lab{},
+		cluster: o.Cluster, store: o.Store, cpus: cpus, counting: o.counting(), labs: map[lab.Options]*lab.Lab{},
 		failed: map[lab.Options]error{}, agents: map[agentKey]*load.Agent{}, notes: map[lab.Options]string{},
 		listening: map[agentKey]bool{},
 	}, nil
@@ -180,7 +179,7 @@ func (t *testbed) agent(ctx context.Context, key agentKey) (*load.Agent, error) 
 }
 
 func (t *testbed) agentOptions(server bool) load.AgentOptions {
-	o := load.AgentOptions{Exe: t.exe, CPU: t.cpus.Client}
+	o := load.AgentOptions{CPU: t.cpus.Client}
 	if server {
 		o.CPU = t.cpus.Server
 	}

@@ -40,7 +40,7 @@ func (r *run) trace(ctx context.Context, rows []*measuredRow) error {
 		if err != nil {
 			continue // its rows fail for it
 		}
-		found, err := explain.Trace(ctx, l, row.spec.path, explain.Options{Suite: row.row.Suite, CPUs: r.options.CPUs, Exe: r.testbed.exe})
+		found, err := explain.Trace(ctx, l, row.spec.path, explain.Options{Suite: row.row.Suite, CPUs: r.options.CPUs})
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()

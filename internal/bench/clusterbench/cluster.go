@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"os"
 	"slices"
 	"time"
 
@@ -28,14 +29,12 @@ type Options struct {
 	Access Access
 	// Nodes are the names of the node of all clients and of the further one; empty means any.
 	Nodes []string
-	// Image has this version of mustang. Program is its path there.
-	Image, Program string
+	// Image has this version of mustang at [Program].
+	Image string
 	// IPv6 measures the IPv6 addresses in place of those of IPv4.
 	IPv6 bool
 	// Longest is the time after which the pods end by themselves.
 	Longest time.Duration
-	// Exe is this program.
-	Exe string
 	// Note prints a line on what goes on.
 	Note func(text string)
 }
@@ -43,6 +42,7 @@ type Options struct {
 // Cluster is a cluster with the pods of a bench.
 type Cluster struct {
 	options Options
+	exe     string // this program
 	api     *api
 	nodes   []node
 	pods    []*pod
@@ -85,6 +85,9 @@ const (
 // Up makes the pods, and waits until they run and their cluster IPs answer. On error nothing is left.
 func Up(ctx context.Context, o Options) (_ *Cluster, err error) {
 	c := &Cluster{options: o, services: map[string]netip.Addr{}, renewing: make(chan struct{}), stop: func() {}}
+	if c.exe, err = os.Executable(); err != nil {
+		return nil, err
+	}
 	if c.api, err = o.Access.connect(); err != nil {
 		return nil, err
 	}
@@ -198,7 +201,7 @@ const agentTimeout = 30 * time.Second
 // Agent returns how to start an agent in a pod: by a process of this program, which does what `kubectl exec -i` does.
 func (c *Cluster) Agent(name string) load.AgentOptions {
 	return load.AgentOptions{
-		Shell: c.options.Access.command(c.options.Exe, c.api.namespace, c.pod(name).id), Exe: c.options.Program, CPU: -1,
+		Shell: c.options.Access.command(c.exe, c.api.namespace, c.pod(name).id), Exe: Program, CPU: -1,
 		Timeout: agentTimeout, Start: startApart,
 	}
 }

@@ -107,7 +107,7 @@ func node1(name, more string) string {
 func (f *fake) up(t *testing.T, change func(*Options)) (*Cluster, error) {
 	t.Helper()
 	o := Options{
-		Access: Access{Kubeconfig: f.Kubeconfig(t)}, Image: "mustang:test", Program: Program, Longest: time.Hour, Exe: "/mustang",
+		Access: Access{Kubeconfig: f.Kubeconfig(t)}, Image: "mustang:test", Longest: time.Hour,
 		Note: func(text string) {
 			f.mu.Lock()
 			defer f.mu.Unlock()

@@ -109,7 +109,7 @@ func (c *Cluster) describe(ctx context.Context) error {
 	if c.hostless != "" {
 		at = client
 	}
-	out, err := c.run(ctx, at, []string{c.options.Program, PodCommand, "describe"})
+	out, err := c.run(ctx, at, "describe")
 	if err != nil {
 		return err
 	}

@@ -31,7 +31,7 @@ const afterwards = 300
 
 // job returns the Job of a pod. It has no privileges, and no limit of CPU time, which would be a part of what is measured.
 func (c *Cluster) job(p *pod) *batchv1.Job {
-	command := []string{c.options.Program, PodCommand, "idle"}
+	command := []string{Program, PodCommand, "idle"}
 	if p.server && !p.host {
 		command = append(command, fmt.Sprint(":", probePort))
 	}

@@ -140,21 +140,22 @@ func (c *Cluster) warnings(job string) string {
 
 // reach waits until the cluster IPs answer to the client's pod.
 func (c *Cluster) reach(ctx context.Context) error {
-	command := []string{c.options.Program, PodCommand, "reach"}
+	command := []string{"reach"}
 	for _, p := range c.pods {
 		if addr, ok := c.services[p.name]; ok {
 			command = append(command, netip.AddrPortFrom(addr, probePort).String())
 		}
 	}
-	_, err := c.run(ctx, client, command)
+	_, err := c.run(ctx, client, command...)
 	return err
 }
 
-func (c *Cluster) run(ctx context.Context, name string, command []string) ([]byte, error) {
+// run runs [PodCommand] in a pod.
+func (c *Cluster) run(ctx context.Context, name string, command ...string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, reachTime+answerTime)
 	defer cancel()
 	var stdout, stderr bytes.Buffer
-	err := c.api.exec(ctx, c.pod(name).id, command, kube.ExecStreams{Stdout: &stdout, Stderr: &stderr})
+	err := c.api.exec(ctx, c.pod(name).id, append([]string{Program, PodCommand}, command...), kube.ExecStreams{Stdout: &stdout, Stderr: &stderr})
 	if text := strings.TrimSpace(stderr.String()); err != nil && text != "" {
 		err = errors.Join(err, errors.New(text))
 	}

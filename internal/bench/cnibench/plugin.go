@@ -52,12 +52,8 @@ type Plugin struct {
 	// Network and Subnet are the network's name and its range of addresses.
 	Network string
 	Subnet  netip.Prefix
-	// Version is the version of the CNI spec.
-	Version string
 	// Settings are the plugin's own, besides those that all plugins have.
 	Settings map[string]any
-	// IPAM is the plugin that assigns addresses.
-	IPAM string
 	// Gateway is the place in the lab that has the subnet's first address.
 	Gateway string
 	// Services is the way in which mustang-cni makes services reachable from pods;
@@ -74,14 +70,14 @@ type Plugin struct {
 // Reference returns a reference plugin whose gateway is the host. Network and Subnet
 // are to be set.
 func Reference(program string, settings map[string]any) Plugin {
-	return Plugin{Program: program, Version: referenceVersion, IPAM: hostLocal, Gateway: lab.Host, Settings: settings}
+	return Plugin{Program: program, Gateway: lab.Host, Settings: settings}
 }
 
 // Mustang returns mustang-cni with one of the values of [Plugin.Services]. Network and
 // Subnet are to be set.
 func Mustang(services string, settings map[string]any) Plugin {
 	p := Plugin{
-		Program: mustangCNI, Version: mustangVersion, IPAM: mustangIPAM, Gateway: lab.Host, Services: services, Endpoints: services == ServicesBoth,
+		Program: mustangCNI, Gateway: lab.Host, Services: services, Endpoints: services == ServicesBoth,
 		Settings: map[string]any{"services": services},
 	}
 	maps.Copy(p.Settings, settings)
@@ -103,7 +99,7 @@ func (p *Plugin) Probe() error {
 func (p *Plugin) executable() (string, error) {
 	path := p.Path
 	if p.Program != mustangCNI {
-		dir, err := lab.FindReferencePlugins(p.Program, p.IPAM)
+		dir, err := lab.FindReferencePlugins(p.Program, hostLocal)
 		return cmp.Or(path, filepath.Join(dir, p.Program)), err
 	}
 	if path == "" {
@@ -122,12 +118,13 @@ func (p *Plugin) executable() (string, error) {
 // config returns the network configuration as a runtime passes it; previous is the
 // result of ADD, nil for ADD itself.
 func (p *Plugin) config(dirs lab.PluginDirs, previous json.RawMessage) ([]byte, error) {
-	ipam := map[string]any{"type": p.IPAM, "ranges": [][]map[string]string{{{"subnet": p.Subnet.String()}}}}
-	if p.IPAM == hostLocal {
+	ipam := map[string]any{"type": mustangIPAM, "ranges": [][]map[string]string{{{"subnet": p.Subnet.String()}}}}
+	config := map[string]any{"cniVersion": mustangVersion, "name": p.Network, "type": p.Program, "ipam": ipam}
+	if p.Program != mustangCNI {
+		config["cniVersion"], ipam["type"] = referenceVersion, hostLocal
 		ipam["dataDir"] = filepath.Join(dirs.State, hostLocal)
 		ipam["routes"] = []map[string]string{{"dst": "0.0.0.0/0"}}
 	}
-	config := map[string]any{"cniVersion": p.Version, "name": p.Network, "type": p.Program, "ipam": ipam}
 	maps.Copy(config, p.Settings)
 	if previous != nil {
 		config["prevResult"] = previous
@@ -136,20 +133,16 @@ func (p *Plugin) config(dirs lab.PluginDirs, previous json.RawMessage) ([]byte, 
 }
 
 func (p *Plugin) environment(executable string, dirs lab.PluginDirs) []string {
-	plugins := filepath.Dir(executable)
-	if p.IPAM == hostLocal {
-		plugins = lab.ReferencePlugins
-	}
-	env := []string{"PATH=" + os.Getenv("PATH"), "CNI_PATH=" + plugins, "CNI_IFNAME=" + lab.IfName}
+	env := []string{"PATH=" + os.Getenv("PATH"), "CNI_IFNAME=" + lab.IfName}
 	if p.Program != mustangCNI {
-		return env
+		return append(env, "CNI_PATH="+lab.ReferencePlugins)
 	}
 	socket := "none"
 	if p.Agent {
 		socket = socketIn(dirs)
 	}
 	own := pluginIn(dirs)
-	env = append(env, handover.SocketVariable+"="+socket, "MUSTANG_CNI_STATE_DIR="+own.StateDir,
+	env = append(env, "CNI_PATH="+filepath.Dir(executable), handover.SocketVariable+"="+socket, "MUSTANG_CNI_STATE_DIR="+own.StateDir,
 		"MUSTANG_CNI_RUN_DIR="+own.RunDir, "MUSTANG_BPF_ROOT="+own.BPFRoot)
 	if dirs.Cgroup != "" {
 		env = append(env, "MUSTANG_CNI_CGROUP="+dirs.Cgroup)
