@@ -135,7 +135,8 @@ type run struct {
 // measure measures all rows, group by group.
 func (r *run) measure(ctx context.Context) error {
 	o := r.options
-	o.Progress.Note(o.announce(countIDs(r.rows)))
+	byID := groupBy(r.rows, func(row *measuredRow) [2]string { return [2]string{row.row.Suite, row.row.ID} })
+	o.Progress.Note(o.announce(len(byID)))
 	r.skip()
 	if err := r.skipped(); err != nil {
 		return err

@@ -66,23 +66,13 @@ func together(n, limit int, do func(i int)) {
 // describeGroup names the paths of a group, or the first ones.
 func describeGroup(rows []*measuredRow) string {
 	var ids []string
-	for _, row := range rows {
-		if id := row.row.ID; !slices.Contains(ids, id) {
-			ids = append(ids, id)
-		}
+	for _, same := range groupBy(rows, func(row *measuredRow) string { return row.row.ID }) {
+		ids = append(ids, same[0].row.ID)
 	}
 	if len(ids) <= 3 {
 		return strings.Join(ids, ", ")
 	}
 	return fmt.Sprintf("%s and %d more", strings.Join(ids[:2], ", "), len(ids)-2)
-}
-
-func countIDs(rows []*measuredRow) int {
-	ids := map[string]bool{}
-	for _, row := range rows {
-		ids[row.row.Suite+" "+row.row.ID] = true
-	}
-	return len(ids)
 }
 
 // pending counts the rows that take further samples.

@@ -139,7 +139,9 @@ func (t *tableSample) setTimes(n int, cpuUnit string, percentile float64) {
 }
 
 // change makes a change, and records how long it took to take effect.
-func (t *tableSample) change(ctx context.Context, c *connector, change func() error, look func() (time.Time, bool, error)) error {
+func (t *tableSample) change(
+	ctx context.Context, c *connector, change func() error, look func() (at time.Time, found bool, err error),
+) error {
 	took, err := awaitEffect(ctx, c, change, look)
 	if err != nil {
 		return err

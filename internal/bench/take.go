@@ -5,13 +5,17 @@ package bench
 import (
 	"cmp"
 	"context"
+	"errors"
+	"fmt"
 	"net/netip"
+	"time"
 
 	"mustang/internal/bench/cnibench"
 	"mustang/internal/bench/evidence"
 	"mustang/internal/bench/suites"
 	"mustang/internal/lab"
 	"mustang/internal/load"
+	"mustang/internal/result"
 )
 
 // take measures a path once. If the evidence contradicts the path, it returns the
@@ -32,7 +36,9 @@ func (t *testbed) take(ctx context.Context, p suites.Path, spec load.Spec) (s sa
 }
 
 // measure runs a client on a path between two readings of a recorder.
-func measure(ctx context.Context, client *load.Agent, p evidence.Path, r evidence.Recorder, spec load.Spec) (s sample, err error) {
+func measure(
+	ctx context.Context, client *load.Agent, p evidence.Path, r evidence.Recorder, spec load.Spec,
+) (s sample, err error) {
 	s.evidence, err = r.Record(func() (evidence.Flow, error) {
 		var err error
 		s.measurement, err = client.Run(ctx, spec)
@@ -120,4 +126,86 @@ func (t *testbed) provePlugin(ctx context.Context, p suites.Path) error {
 		return err
 	}
 	return plugins.Prove(ctx, p.Plugin)
+}
+
+// prove builds the labs of rows and sends a little traffic over each path, so that no
+// row starts cold, and a wrong path fails at once.
+func (r *run) prove(ctx context.Context, rows []*measuredRow) error {
+	if r.options.sliced(rows[0].spec.suite) {
+		begun := time.Now()
+		if err := r.testbed.build(ctx, labsOf(rows)); err != nil {
+			return err
+		}
+		r.built = time.Since(begun)
+	}
+	for _, row := range rows {
+		if row.done() || row.spec.workload.OfTables() { // whose samples have their own proof
+			continue
+		}
+		s, err := r.take(ctx, row.spec, true)
+		switch {
+		case err == nil:
+			row.proof = s.evidence
+			row.remark(s.measurement)
+		case ctx.Err() != nil:
+			return err
+		case errors.Is(err, errors.ErrUnsupported): // by this kernel
+			row.skip(err)
+		default:
+			if err := r.fail(row, err); err != nil {
+				return err
+			}
+		}
+	}
+	for _, row := range rows {
+		row.addNote(r.testbed.notes[row.spec.path.Lab])
+	}
+	if err := r.testbed.offloads(r.head.Offloads); err != nil || r.options.counting() {
+		return err
+	}
+	return r.write()
+}
+
+type sample struct {
+	measurement load.Measurement
+	figure      figure
+	evidence    result.Evidence
+	lab         *lab.Lab // nil if there is none
+}
+
+type figure struct {
+	value         float64
+	unit, cpuUnit string
+	cpu, softirqs float64 // per cpuUnit
+}
+
+// timed reports whether the figure is based on time, not on instructions.
+func (f figure) timed() bool {
+	return f.unit != result.UnitPerPacket && f.unit != result.UnitPerTransaction
+}
+
+func (o Options) figure(m load.Measurement) (figure, error) {
+	if o.counting() {
+		return countedFigure(m)
+	}
+	return figure{m.Rate, m.Unit, m.CPUUnit, m.CPUMicrosPerUnit(), m.SoftirqsPerUnit()}, nil
+}
+
+// countedFigure returns the instructions per packet or transaction. It is an error if
+// packets were lost, since their cost is unknown.
+func countedFigure(m load.Measurement) (figure, error) {
+	f := figure{unit: result.UnitPerTransaction, cpuUnit: "transaction"}
+	count := m.Count
+	if m.Workload == load.UDPStream {
+		f.unit, f.cpuUnit, count = result.UnitPerPacket, "packet", m.Received
+		if m.Received < m.Sent {
+			return figure{}, fmt.Errorf("%d of %d packets were lost, their cost is unknown", m.Sent-m.Received, m.Sent)
+		}
+	}
+	if count == 0 || m.BusyNanos == 0 {
+		return figure{}, errors.New("no instructions were counted")
+	}
+	f.value = float64(m.BusyNanos) / float64(count)
+	f.softirqs = float64(m.Machine.NetRX+m.Machine.NetTX) / float64(count)
+	return f, nil
 }

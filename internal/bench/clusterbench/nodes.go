@@ -129,10 +129,12 @@ func (c *Cluster) describeNodes() string {
 	switch {
 	case len(c.nodes) == 1:
 		return describe("One node", first, "")
-	case first.kind == last.kind && first.info.KubeletVersion == last.info.KubeletVersion && first.info.ContainerRuntimeVersion == last.info.ContainerRuntimeVersion:
+	case first.kind == last.kind && first.info.KubeletVersion == last.info.KubeletVersion &&
+		first.info.ContainerRuntimeVersion == last.info.ContainerRuntimeVersion:
 		return describe("Both nodes", first, "")
 	}
-	return describe("The clients' node", first, "") + " " + describe("The other node, which is not alike", last, "kernel "+last.info.KernelVersion+", ")
+	return describe("The clients' node", first, "") + " " +
+		describe("The other node, which is not alike", last, "kernel "+last.info.KernelVersion+", ")
 }
 
 // daemons returns a remark with the names of the DaemonSets: most networks of pods are one.

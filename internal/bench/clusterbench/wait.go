@@ -155,7 +155,8 @@ func (c *Cluster) run(ctx context.Context, name string, command ...string) ([]by
 	ctx, cancel := context.WithTimeout(ctx, reachTime+answerTime)
 	defer cancel()
 	var stdout, stderr bytes.Buffer
-	err := c.api.exec(ctx, c.pod(name).id, append([]string{Program, PodCommand}, command...), kube.ExecStreams{Stdout: &stdout, Stderr: &stderr})
+	command = append([]string{Program, PodCommand}, command...)
+	err := c.api.exec(ctx, c.pod(name).id, command, kube.ExecStreams{Stdout: &stdout, Stderr: &stderr})
 	if text := strings.TrimSpace(stderr.String()); err != nil && text != "" {
 		err = errors.Join(err, errors.New(text))
 	}
