@@ -68,7 +68,8 @@ func (t *tableSample) services(ctx context.Context) (result.Evidence, error) {
 // connectAll connects to services picked at random, one after the other. It returns the addresses of the last as
 // evidence of all. Those of a sample of first packets are its figures.
 func (t *tableSample) connectAll(ctx context.Context, c serviceClient, n int) (proof evidence.Flow, err error) {
-	services := slices.DeleteFunc(t.lab.AllServices(lab.OtherBackends), func(s service.Service) bool { return !isOther(s) })
+	all := t.lab.AllServices(lab.OtherBackends)
+	services := slices.DeleteFunc(all, func(s service.Service) bool { return !isOther(s) })
 	if len(services) == 0 {
 		return proof, errors.New("the lab lacks other services")
 	}

@@ -40,7 +40,8 @@ func docker() Suite {
 	s.state("From another host, a published port against host mode", "published-port/two-hosts", "host-mode")
 	s.state("On the host itself, a published port at 127.0.0.1 against the host's address",
 		"published-port/localhost", "published-port/same-host")
-	s.state("At 127.0.0.1, Docker's proxy against rules alone", "published-port/localhost", "published-port/localhost/no-proxy")
+	s.state("At 127.0.0.1, Docker's proxy against rules alone",
+		"published-port/localhost", "published-port/localhost/no-proxy")
 	s.state("From container to container, the host's address and port against the container's own",
 		"container-to-container/host-ip", "container-to-container/ip")
 	return s

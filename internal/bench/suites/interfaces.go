@@ -53,7 +53,8 @@ func interfaces() Suite {
 			s.repeat(p)
 		}
 	}
-	s.state("A published port at 127.0.0.1 against the host's address", "published-port/localhost", "published-port/host-ip")
+	s.state("A published port at 127.0.0.1 against the host's address",
+		"published-port/localhost", "published-port/host-ip")
 	s.state("The same with Mustang's services", "published-port/ebpf/localhost", "published-port/ebpf/host-ip")
 	s.state("Host to container against container to host", "host-to-container", "container-to-host")
 	s.state("TUN with offloads against TUN without", "tun-offload/pod-ip", "tun/pod-ip")

@@ -151,8 +151,14 @@ func (s *Suite) describeServices() {
 		}
 	}
 	s.Report.Statements = []result.Statement{
-		{Caption: "All traffic in a network with 10,000 services, pod IP against that without services", Pairs: ids(beside, none, kinds)},
-		{Caption: "A cluster IP among 10,000 services against the pod IP beside it", Pairs: ids(among(manyServices), beside, kinds)},
+		{
+			Caption: "All traffic in a network with 10,000 services, pod IP against that without services",
+			Pairs:   ids(beside, none, kinds),
+		},
+		{
+			Caption: "A cluster IP among 10,000 services against the pod IP beside it",
+			Pairs:   ids(among(manyServices), beside, kinds),
+		},
 		mixed,
 		{Caption: "10,000 services against 10", Pairs: ids(among(manyServices), among(fewServices), kinds)},
 		{Caption: "100,000 services against 10", Pairs: ids(among(mostServices), among(fewServices), kinds[3:])},
