@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -14,7 +13,6 @@ import (
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/bench"
 	"mustang/internal/bench/clusterbench"
-
 	"mustang/internal/bench/suites"
 	"mustang/internal/kube"
 )
@@ -30,7 +28,7 @@ const clusterMargin = 6 * time.Hour
 func (c *config) benchCluster() *cobra.Command {
 	var o bench.Options
 	var flags benchFlags
-	where := clusterbench.Options{Program: clusterbench.Program}
+	var where clusterbench.Options
 	cmd := &cobra.Command{
 		Use:   "cluster",
 		Short: "Measure host to host, pod to pod and pod to service in a Kubernetes cluster",
@@ -95,9 +93,6 @@ next bench removes. The exit code is 1 if a row failed.`,
 func (c *config) runCluster(cmd *cobra.Command, o bench.Options, where clusterbench.Options, flags benchFlags) (err error) {
 	where.Note = bench.NewProgress(c.Stderr, c.Terminal).Note
 	where.Longest = max(o.Time, 0) + clusterMargin
-	if where.Exe, err = os.Executable(); err != nil {
-		return err
-	}
 	up, err := clusterbench.Up(cmd.Context(), where)
 	if err != nil {
 		return err

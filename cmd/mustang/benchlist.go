@@ -36,13 +36,8 @@ type rowJSON struct {
 // statusUnknown is the status of a row in a list whose link mode was not tried.
 const statusUnknown = "?"
 
-// listed is a row ID of a list, with all workloads that it has.
-type listed struct {
-	row       result.Row
-	workloads []string
-	status    string
-	reason    string
-}
+// rowKey is the suite and the ID of a row.
+type rowKey struct{ suite, id string }
 
 // listRows lists the rows of suites, and whether the programs that they need are
 // installed. As root it also tries whether the kernel has their link modes.
@@ -56,16 +51,23 @@ func (c *config) listRows(o bench.Options, format string) error {
 		return cli.PrintJSON(c.Stdout, struct {
 			Schema int       `json:"schema"`
 			Rows   []rowJSON `json:"rows"`
-		}{cli.Schema, rowsJSON(selected, rows)})
-	}
-	var lines [][]string
-	for _, r := range rows {
-		lines = append(lines, []string{
-			r.row.Suite, r.row.ID, r.row.Link, r.row.Datapath, r.row.Target, r.row.Via, cmp.Or(r.row.Proxy, lab.ViaNone),
-			strings.Join(r.workloads, ","), r.status,
-		})
+		}{cli.Schema, rows})
 	}
 	header := []string{"SUITE", "ROW", "LINK", "DATAPATH", "TARGET", "VIA", "PROXY", "WORKLOADS", "STATUS"}
+	const workloads = 7
+	var lines [][]string
+	at := map[rowKey]int{}
+	for _, r := range rows {
+		workload := suites.Workload{Name: r.Workload, Flows: r.Flows, Setup: r.Setup}.String()
+		if i, ok := at[rowKey{r.Suite, r.ID}]; ok {
+			lines[i][workloads] += "," + workload
+			continue
+		}
+		at[rowKey{r.Suite, r.ID}] = len(lines)
+		lines = append(lines, []string{
+			r.Suite, r.ID, r.Link, r.Datapath, r.Target, r.Via, cmp.Or(r.Proxy, lab.ViaNone), workload, r.Status,
+		})
+	}
 	if len(o.Suites) == 1 {
 		header = header[1:]
 		for i := range lines {
@@ -78,66 +80,48 @@ func (c *config) listRows(o bench.Options, format string) error {
 	if err := c.listReasons(rows); err != nil {
 		return err
 	}
-	return c.countOthers(o, len(rows))
+	return c.countOthers(o, len(lines))
 }
 
-// listedRows returns the row IDs of rows in their order, each once.
-func listedRows(o bench.Options, rows []result.Row) []*listed {
+// listedRows returns rows with the status of their paths, each of which is tried once.
+func listedRows(o bench.Options, selected []result.Row) []rowJSON {
 	paths := map[rowKey]suites.Path{}
 	for _, suite := range o.Suites {
 		for _, path := range suite.Paths {
 			paths[rowKey{suite.Name, path.ID}] = path
 		}
 	}
-	known := map[rowKey]*listed{}
-	var out []*listed
-	for _, row := range rows {
-		of := rowKey{row.Suite, row.ID}
-		if known[of] == nil {
-			known[of] = &listed{row: row}
-			known[of].status, known[of].reason = pathStatus(paths[of])
-			out = append(out, known[of])
-		}
-		w := suites.Workload{Name: row.Workload, Flows: row.Key().Flows, Setup: row.Setup}
-		known[of].workloads = append(known[of].workloads, w.String())
-	}
-	return out
-}
-
-// rowKey is the suite and the ID of a row.
-type rowKey struct{ suite, id string }
-
-// rowsJSON returns rows with the status of their IDs.
-func rowsJSON(rows []result.Row, ids []*listed) []rowJSON {
-	known := map[rowKey]*listed{}
-	for _, r := range ids {
-		known[rowKey{r.row.Suite, r.row.ID}] = r
-	}
+	tried := map[rowKey]rowJSON{}
 	list := []rowJSON{}
-	for _, row := range rows {
-		is := known[rowKey{row.Suite, row.ID}]
+	for _, row := range selected {
+		of := rowKey{row.Suite, row.ID}
+		is, ok := tried[of]
+		if !ok {
+			is.Status, is.Reason = pathStatus(paths[of])
+			tried[of] = is
+		}
 		list = append(list, rowJSON{
 			Suite: row.Suite, ID: row.ID, Workload: row.Workload, Flows: row.Key().Flows, Setup: row.Setup, Link: row.Link,
-			Datapath: row.Datapath, Target: row.Target, Via: row.Via, Proxy: row.Proxy, Status: is.status, Reason: is.reason,
+			Datapath: row.Datapath, Target: row.Target, Via: row.Via, Proxy: row.Proxy, Status: is.Status, Reason: is.Reason,
 		})
 	}
 	return list
 }
 
 // listReasons prints each reason for a status once, with the rows that it holds for.
-func (c *config) listReasons(rows []*listed) error {
+func (c *config) listReasons(rows []rowJSON) error {
 	var reasons []string
 	of := map[string][]string{}
 	for _, r := range rows {
-		if r.reason == "" {
+		if r.Reason == "" {
 			continue
 		}
-		reason := r.status + ": " + r.reason
+		reason := r.Status + ": " + r.Reason
 		if of[reason] == nil {
 			reasons = append(reasons, reason)
 		}
-		if !slices.Contains(of[reason], r.row.ID) { // as several suites may have it
-			of[reason] = append(of[reason], r.row.ID)
+		if !slices.Contains(of[reason], r.ID) { // as several suites and workloads may have it
+			of[reason] = append(of[reason], r.ID)
 		}
 	}
 	var errs []error

@@ -43,13 +43,11 @@ const roundTime = 200 * time.Millisecond
 // mostBatch is the greatest number of rounds in that time.
 const mostBatch = 1000
 
-// mean is the mean of durations.
 type mean struct {
 	sum time.Duration
 	n   int
 }
 
-// add adds a duration.
 func (m *mean) add(d time.Duration) { m.sum, m.n = m.sum+d, m.n+1 }
 
 // value returns the mean, or without any duration the other value.
@@ -114,7 +112,6 @@ func (o Options) expected(groups [][]*measuredRow) (d time.Duration) {
 	return d
 }
 
-// remaining is the time to come.
 func (b *budget) remaining() time.Duration { return max(b.options.Time-time.Since(b.started), 0) }
 
 // fixed is about what an instance takes beside its turns. Before the first one it is estimated from the labs' building.
@@ -124,7 +121,6 @@ func (b *budget) fixed() time.Duration {
 	return max(b.building.value(b.built)+epochs*epoch+b.ending.value(b.built/20), time.Millisecond)
 }
 
-// begin begins an instance.
 func (b *budget) begin() {
 	b.begun, b.epochs, b.longest = time.Now(), 0, 0
 	if b.options.Rounds > 0 {
@@ -144,7 +140,6 @@ func (b *budget) begin() {
 	b.most = max(leastRounds, (result.MaxSamples-b.sampled)/instances)
 }
 
-// end ends an instance whose last epoch ended at a moment.
 func (b *budget) end(lastEpoch time.Time) {
 	b.ending.add(time.Since(lastEpoch))
 	b.done++
@@ -189,14 +184,12 @@ type epochBudget struct {
 	spent  time.Duration
 }
 
-// share is the part of an instance that a workload has.
 type share struct {
 	*budget
 	workload string
 	others   []string // that follow in the instance
 }
 
-// epoch begins the rounds of an epoch.
 func (b share) epoch() *epochBudget {
 	now := time.Now()
 	b.epochs++
@@ -239,7 +232,6 @@ func (e *epochBudget) next() int {
 	return max(0, min(left, batch))
 }
 
-// took counts a batch.
 func (e *epochBudget) took(rounds int, spent time.Duration) {
 	e.taken += rounds
 	if rounds > 0 {
@@ -252,18 +244,6 @@ func (e *epochBudget) took(rounds int, spent time.Duration) {
 // mostFilled is the share of a result file's limits after which a suite ends: the next
 // instance must fit too, and whoever reads the file takes no larger one.
 const mostFilled = 0.8
-
-// mostRoundSamples is the most samples that a number of rounds may make: about as many fit in a
-// result file.
-const mostRoundSamples = 2_000_000
-
-// checkRoom returns an error if the rounds of rows would not fit in a result file.
-func (o Options) checkRoom(rows int) error {
-	if n := rows * o.Rounds; n > mostRoundSamples {
-		return fmt.Errorf("--rounds %d: %d rows would have %d samples, and a result file holds %d", o.Rounds, rows, n, mostRoundSamples)
-	}
-	return nil
-}
 
 // full reports whether the result file has no room for a further instance of rows, and notes it.
 // Each suite has its share of the file.

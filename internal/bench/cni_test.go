@@ -59,15 +59,7 @@ func wantNothingLeft(t *testing.T, o Options) {
 func TestCNIMeasuresEveryRow(t *testing.T) {
 	o := cniOptions(t)
 	buildPlugin(t)
-	before := testkit.RootSnapshot(t)
-	file, err := Run(context.Background(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if testkit.RootSnapshot(t) != before {
-		t.Error("the root namespace has changed")
-	}
-	wantNothingLeft(t, o)
+	file := runClean(t, o)
 	if len(file.Rows) != len(o.Suites[0].Rows()) || file.Run.DurationSeconds != 0 {
 		t.Errorf("%d rows, want %d; duration %g", len(file.Rows), len(o.Suites[0].Rows()), file.Run.DurationSeconds)
 	}

@@ -5,7 +5,10 @@ package bench
 import (
 	"cmp"
 	"maps"
+	"math"
 	"slices"
+
+	"golang.org/x/perf/benchmath"
 
 	"mustang/internal/bench/stats"
 	"mustang/internal/bench/suites"
@@ -24,7 +27,6 @@ type comparison struct {
 	alpha    float64 // that it spends
 }
 
-// comparisonKey identifies a comparison.
 type comparisonKey struct{ numerator, denominator result.Key }
 
 // update returns the comparisons of all suites and workloads, each over the rounds that
@@ -52,7 +54,6 @@ type comparedRows struct {
 	rows     map[result.Key]*measuredRow
 }
 
-// compareAll returns the comparisons of pairs of rows.
 func (known comparisons) compareAll(o Options, of comparedRows, pairs []suites.Pair) []comparison {
 	var out []comparison
 	for _, p := range pairs {
@@ -84,7 +85,6 @@ func contends(s suites.Suite, p suites.Path) bool {
 	return p.Target == result.TargetPodIP && !p.Lab.BigTCP && (p.Lab.Via == lab.ViaNone || p.Lab.Via == lab.ViaEBPFTC)
 }
 
-// row returns the row of a path that can be compared, nil if there is none.
 func (r comparedRows) row(p suites.Path) *measuredRow {
 	row := r.rows[p.Row(r.suite.Name, r.workload).Key()]
 	if row == nil || row.done() || len(row.positions) == 0 {
@@ -129,7 +129,6 @@ func (r comparedRows) ranked() []suites.Path {
 	return ranked
 }
 
-// rankingPairs returns the pair of each contender with the best one.
 func (r comparedRows) rankingPairs() []suites.Pair {
 	var pairs []suites.Pair
 	ranked := r.ranked()
@@ -147,7 +146,6 @@ func (r comparedRows) contests() int {
 	return max(n*(n-1)/2-(n-1), 0)
 }
 
-// verdicts are those of [stats.Verdict.Difference].
 var verdicts = map[int]string{-1: result.VerdictLower, 0: result.VerdictNone, 1: result.VerdictHigher}
 
 // judged returns the comparisons of a workload with the verdicts on those of rows that take turns. Those that the answer
@@ -183,7 +181,6 @@ func (known comparisons) unrepeated(suite string) string {
 	return note
 }
 
-// comparisonOf returns the comparison of a pair under a workload, without ratios.
 func comparisonOf(suite string, p suites.Pair, w suites.Workload) result.Comparison {
 	c := result.Comparison{
 		Name: p.Name, Suite: suite, Workload: w.Name, Setup: w.Setup, Numerator: p.Numerator, Denominator: p.Denominator, AA: p.AA, Asks: p.Asks,
@@ -194,7 +191,6 @@ func comparisonOf(suite string, p suites.Pair, w suites.Workload) result.Compari
 	return c
 }
 
-// compare completes a comparison; false if its rows have no common round.
 func (known comparisons) compare(o Options, pair result.Comparison, rows map[result.Key]*measuredRow) (comparison, bool) {
 	c := comparison{Comparison: pair}
 	row := result.Row{Suite: c.Suite, ID: c.Numerator, Workload: c.Workload, Flows: c.Flows, Setup: c.Setup}
@@ -235,7 +231,6 @@ func (known comparisons) compare(o Options, pair result.Comparison, rows map[res
 	return c, true
 }
 
-// commonRounds returns the rounds that two rows have, in order.
 func commonRounds(numerator, denominator *measuredRow) []int {
 	var rounds []int
 	for _, round := range slices.Sorted(maps.Keys(numerator.byRound)) {
@@ -261,11 +256,59 @@ func pairUp(numerator, denominator *measuredRow, rounds []int) (x, y []stats.Sam
 	return x, y
 }
 
-// values returns the figures of samples.
 func values(samples []stats.Sample) []float64 {
 	var out []float64
 	for _, s := range samples {
 		out = append(out, s.Value)
+	}
+	return out
+}
+
+// minInterval is the least number of samples for a 95 % interval: with fewer, not even
+// the range of all samples covers the median that often (1 - 2 * 0.5^5 = 0.9375).
+const minInterval = 6
+
+// ofEnough returns the interval of some samples, nil if they are too few.
+func ofEnough(interval *[2]float64, samples int) *[2]float64 {
+	if samples < minInterval {
+		return nil
+	}
+	return interval
+}
+
+// median returns the middle of the values, the mean of the middle two where
+// their number is even, and 0 where there are none.
+func median(values []float64) float64 {
+	if len(values) == 0 {
+		return 0
+	}
+	sorted := slices.Sorted(slices.Values(values))
+	low, high := sorted[(len(sorted)-1)/2], sorted[len(sorted)/2]
+	return low + (high-low)/2
+}
+
+// summarize returns the median of the values and its 95 % confidence interval from
+// order statistics, which assume no distribution (benchmath's AssumeNothing). The
+// interval is nil for fewer than minInterval values. Outliers count.
+func summarize(values []float64) (float64, *[2]float64) {
+	center := median(values)
+	if len(values) < minInterval {
+		return center, nil
+	}
+	sample := benchmath.NewSample(slices.Clone(values), &benchmath.DefaultThresholds)
+	summary := benchmath.AssumeNothing.Summary(sample, 0.95)
+	if math.IsInf(summary.Lo, 0) || math.IsInf(summary.Hi, 0) {
+		return center, nil
+	}
+	return center, &[2]float64{min(summary.Lo, center), max(summary.Hi, center)}
+}
+
+// ratios divides a by b round by round; both hold one value per round, in the same order, and none
+// of b is 0. The machine's speed in a round affects both and cancels out.
+func ratios(a, b []float64) []float64 {
+	out := make([]float64, min(len(a), len(b)))
+	for i := range out {
+		out[i] = a[i] / b[i]
 	}
 	return out
 }

@@ -53,7 +53,6 @@ func (d *disturbances) watch() error {
 	return err
 }
 
-// notes returns remarks on a suite.
 func (d *disturbances) notes() (notes []string) {
 	if d.idle > 0 && d.others/d.idle > muchLoad {
 		notes = append(notes, fmt.Sprintf("Others kept %.1f CPUs busy. Repeat the run on a quiet machine.", d.others/d.idle))

@@ -35,7 +35,6 @@ func (o Options) engineDuration() time.Duration {
 	return 0
 }
 
-// checkEngines returns an error if an option excludes further engines.
 func (o Options) checkEngines() error {
 	switch {
 	case o.Peer != nil:
@@ -109,25 +108,13 @@ func byPath(rows []*measuredRow) [][]*measuredRow {
 		path     suites.Path
 		workload suites.Workload
 	}
-	index := map[key]int{}
-	var groups [][]*measuredRow
-	for _, row := range rows {
-		if row.done() {
-			continue
-		}
+	return groupBy(unfinished(rows), func(row *measuredRow) key {
 		k := key{row.spec.path, row.spec.workload}
 		k.path.ID, k.path.Engine = "", nil
-		i, ok := index[k]
-		if !ok {
-			i, index[k] = len(groups), len(groups)
-			groups = append(groups, nil)
-		}
-		groups[i] = append(groups[i], row)
-	}
-	return groups
+		return k
+	})
 }
 
-// engineTurns gives a turn to each engine of a path.
 func (r *run) engineTurns(ctx context.Context, rows []*measuredRow, round int) error {
 	turns := order(r.options.Seed+1, round/2, len(rows))
 	if round%2 == 1 {
@@ -166,35 +153,31 @@ func untilSeen(turn func() error) (err error) {
 	return err
 }
 
-// engineTurn adds one sample to a row.
 func (r *run) engineTurn(ctx context.Context, row *measuredRow, round int) error {
 	p := row.spec.path
 	l, err := r.testbed.lab(ctx, p.Lab)
 	if err != nil {
 		return err
 	}
-	recorder := evidence.Recorder{Lab: l}
-	if err := recorder.Start(); err != nil {
-		return err
-	}
 	var turns []load.SliceResult
 	var m load.Measurement
-	if p.Engine == nil {
-		turns, m, err = r.nativeTurn(ctx, row)
-	} else {
-		m, err = r.programTurn(ctx, row, l)
-		turns = []load.SliceResult{{Count: m.Count, Seconds: m.Seconds, Sent: m.Sent, Received: m.Received}}
-	}
-	if err != nil {
+	recorder := evidence.Recorder{Lab: l}
+	seen, err := recorder.Record(func() (evidence.Flow, error) {
+		var err error
+		if p.Engine == nil {
+			turns, m, err = r.nativeTurn(ctx, row)
+		} else {
+			m, err = r.programTurn(ctx, row, l)
+			turns = []load.SliceResult{{Count: m.Count, Seconds: m.Seconds, Sent: m.Sent, Received: m.Received}}
+		}
+		return evidence.Flow{Path: p.Path, Measurement: m, MayLoseAll: row.spec.workload.Rate > proofRate}, err
+	})
+	if wrong := (*evidence.Error)(nil); err != nil && !errors.As(err, &wrong) {
 		return err
 	}
-	seen, err := recorder.Stop(evidence.Flow{Path: p.Path, Measurement: m, MayLoseAll: row.spec.workload.Rate > proofRate})
+	row.setVariant(l)
+	row.addEpoch(m, seen, false)
 	if err != nil {
-		return err
-	}
-	row.row.Variant = suites.Variant(p.Variant, l.OVSDatapath(), l.Acceleration())
-	row.addEpoch(m, seen[0], false)
-	if err := evidence.Contradiction(seen[0]); err != nil {
 		return err
 	}
 	at := stats.Position{Lab: round, Process: round, Connection: round}
@@ -209,7 +192,7 @@ func (r *run) engineTurn(ctx context.Context, row *measuredRow, round int) error
 // engines has them.
 func (r *run) nativeTurn(ctx context.Context, row *measuredRow) (turns []load.SliceResult, m load.Measurement, err error) {
 	o, p := r.options, row.spec.path
-	s, err := r.testbed.open(ctx, p, o.spec(p, row.spec.workload), map[*lab.Lab]*evidence.Recorder{})
+	s, err := r.testbed.open(ctx, p, o.spec(p, row.spec.workload))
 	if err != nil {
 		return nil, m, err
 	}
@@ -229,7 +212,6 @@ func (r *run) nativeTurn(ctx context.Context, row *measuredRow) (turns []load.Sl
 	return turns, m, err
 }
 
-// programTurn runs the program of a row's engine.
 func (r *run) programTurn(ctx context.Context, row *measuredRow, l *lab.Lab) (load.Measurement, error) {
 	p, w := row.spec.path, row.spec.workload
 	return p.Engine.Run(ctx, engine.Traffic{
@@ -238,14 +220,8 @@ func (r *run) programTurn(ctx context.Context, row *measuredRow, l *lab.Lab) (lo
 	})
 }
 
-// endAgents ends all agents, and keeps the labs.
 func (t *testbed) endAgents() error {
-	var errs []error
-	for key, a := range t.agents {
-		errs = append(errs, a.Close())
-		delete(t.agents, key)
-	}
 	clear(t.listening)
 	t.home = nil
-	return errors.Join(errs...)
+	return t.closeAgents(func(agentKey, *load.Agent) bool { return true })
 }

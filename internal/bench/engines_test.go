@@ -54,14 +54,7 @@ func TestEnginesMeasureTheSamePaths(t *testing.T) {
 		names = append(names, "netperf")
 	}
 	o := engineOptions(t, names, "loopback", "veth/pod-ip", "veth/cluster-ip/iptables", "veth/cluster-ip/ebpf-socket", "veth+ebpf/cluster-ip")
-	before := testkit.RootSnapshot(t)
-	file, err := Run(context.Background(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if testkit.RootSnapshot(t) != before {
-		t.Error("the root namespace has changed")
-	}
+	file := runClean(t, o)
 	programs := 0
 	for _, row := range file.Rows {
 		native := row.Engine == engine.Native
@@ -89,9 +82,6 @@ func TestEnginesMeasureTheSamePaths(t *testing.T) {
 	}
 	if file.Run.Versions["iperf3"] == "" || file.Run.DurationSeconds != 1 {
 		t.Errorf("versions %v, duration %g s", file.Run.Versions, file.Run.DurationSeconds)
-	}
-	if infos, err := o.Store.List(); err != nil || len(infos) > 0 {
-		t.Errorf("labs left: %v, %v", infos, err)
 	}
 }
 

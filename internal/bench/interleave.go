@@ -11,11 +11,8 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"mustang/internal/bench/evidence"
 	"mustang/internal/bench/stats"
-	"mustang/internal/bench/suites"
 	"mustang/internal/lab"
 	"mustang/internal/load"
 	"mustang/internal/result"
@@ -115,7 +112,6 @@ func (r *run) instance(ctx context.Context, rows []*measuredRow, instance int, b
 	return err
 }
 
-// labsOf returns the options of the labs of rows that take further samples.
 func labsOf(rows []*measuredRow) []lab.Options {
 	var labs []lab.Options
 	for _, row := range rows {
@@ -127,21 +123,9 @@ func labsOf(rows []*measuredRow) []lab.Options {
 }
 
 // byWorkload groups the rows that take further turns by their workload.
-func byWorkload(rows []*measuredRow) (groups [][]*measuredRow) {
-	index := map[string]int{}
-	for _, row := range rows {
-		if row.done() || row.answered {
-			continue
-		}
-		name := row.spec.workload.String()
-		i, ok := index[name]
-		if !ok {
-			i, index[name] = len(groups), len(groups)
-			groups = append(groups, nil)
-		}
-		groups[i] = append(groups[i], row)
-	}
-	return groups
+func byWorkload(rows []*measuredRow) [][]*measuredRow {
+	rows = slices.DeleteFunc(unfinished(rows), func(row *measuredRow) bool { return row.answered })
+	return groupBy(rows, func(row *measuredRow) string { return row.spec.workload.String() })
 }
 
 // epoch measures rows of one workload while their connections stand open.
@@ -193,7 +177,6 @@ type epoch struct {
 	again                 []int
 }
 
-// connection is a row with an open connection.
 type connection struct {
 	row        *measuredRow
 	lab        *lab.Lab
@@ -202,7 +185,6 @@ type connection struct {
 	connection load.Conn
 }
 
-// open opens the connections of rows. If that fails, the row has failed.
 func (e *epoch) open(ctx context.Context, rows []*measuredRow) error {
 	var prepared []*connection
 	for _, row := range rows {
@@ -221,9 +203,7 @@ func (e *epoch) open(ctx context.Context, rows []*measuredRow) error {
 	errs := e.run.testbed.connect(ctx, prepared)
 	for i, s := range prepared {
 		if errs[i] == nil {
-			if s.lab != nil {
-				s.row.row.Variant = suites.Variant(s.row.spec.path.Variant, s.lab.OVSDatapath(), s.lab.Acceleration())
-			}
+			s.row.setVariant(s.lab)
 			e.connections = append(e.connections, s)
 		}
 	}
@@ -245,7 +225,7 @@ func (e *epoch) record(ctx context.Context, all []*connection) (recorded []*conn
 	}
 	labs := slices.Collect(maps.Keys(e.recorders))
 	errs := make([]error, len(labs))
-	atTheSameTime(len(labs), func(i int) { errs[i] = e.recorders[labs[i]].Start() })
+	together(len(labs), builders, func(i int) { errs[i] = e.recorders[labs[i]].Start() })
 	for _, s := range all {
 		if err := errs[slices.Index(labs, s.lab)]; err == nil {
 			recorded = append(recorded, s)
@@ -254,19 +234,6 @@ func (e *epoch) record(ctx context.Context, all []*connection) (recorded []*conn
 		}
 	}
 	return recorded, nil
-}
-
-// atTheSameTime calls do for each of n numbers, several at once: each waits for the kernel most of its time.
-func atTheSameTime(n int, do func(i int)) {
-	var group errgroup.Group
-	group.SetLimit(builders)
-	for i := range n {
-		group.Go(func() error {
-			do(i)
-			return nil
-		})
-	}
-	_ = group.Wait()
 }
 
 // fail marks a row as failed, unless ctx has ended. Its agents go on, since other rows may
@@ -293,19 +260,13 @@ type finished struct {
 	err         error
 }
 
-// shut shuts all connections, but those that it has no time for.
 func (e *epoch) shut(ctx context.Context) []finished {
 	all := make([]finished, len(e.connections))
-	var group errgroup.Group
-	group.SetLimit(atOnce)
-	for i, s := range e.connections {
-		group.Go(func() error {
-			m, err := s.client.Shut(ctx, s.connection.ID)
-			all[i] = finished{s, m, err}
-			return nil
-		})
-	}
-	_ = group.Wait()
+	together(len(all), atOnce, func(i int) {
+		s := e.connections[i]
+		m, err := s.client.Shut(ctx, s.connection.ID)
+		all[i] = finished{s, m, err}
+	})
 	e.connections = nil
 	if ctx.Err() != nil {
 		for _, f := range all {
@@ -329,7 +290,7 @@ func (e *epoch) close(ctx context.Context) error {
 	}
 	labs := slices.Collect(maps.Keys(byLab))
 	seenOf, errs := make([][]result.Evidence, len(labs)), make([]error, len(labs))
-	atTheSameTime(len(labs), func(at int) {
+	together(len(labs), builders, func(at int) {
 		var flows []evidence.Flow
 		for _, f := range byLab[labs[at]] {
 			w := f.row.spec.workload

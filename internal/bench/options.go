@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"mustang/internal/bench/host"
-
 	"mustang/internal/bench/suites"
 	"mustang/internal/lab"
+	"mustang/internal/load"
 	"mustang/internal/result"
 )
 
@@ -33,11 +33,8 @@ type Options struct {
 	Slice time.Duration
 	// Duration is the measured time of one sample of a path to a peer, at
 	// most an hour; 0 means 300 ms. It is whole seconds where a suite's paths are measured
-	// by further engines ([suites.Beside]), where 0 means 1 s.
+	// by further engines ([suites.Beside]), where 0 means 1 s. A third of it comes before, and is not counted.
 	Duration time.Duration
-	// Warmup is the time before it that is not counted; 0 means a third of
-	// Duration.
-	Warmup time.Duration
 	// WireRate and WireDelay are those of the wire between two hosts, in bits per
 	// second and for each direction; 0 is unlimited.
 	WireRate  uint64
@@ -68,13 +65,10 @@ type Options struct {
 	Out *result.Dir
 	// Store is where labs are recorded.
 	Store lab.Store
-	// Exe is the program to start as load agent; empty means this one.
-	Exe string
 	// Progress receives the progress of the run.
 	Progress Progress
 }
 
-// suiteName returns the names of the suites, or [suites.All] if they are all.
 func (o Options) suiteName() string {
 	if len(o.Suites) == len(suites.List()) {
 		return suites.All
@@ -86,10 +80,8 @@ func (o Options) suiteName() string {
 	return strings.Join(names, " ")
 }
 
-// counting reports whether instructions are counted instead of time.
 func (o Options) counting() bool { return o.Count == result.ClockInstructions }
 
-// clock returns the clock of the run, as in a result file.
 func (o Options) clock() string {
 	if o.counting() {
 		return result.ClockInstructions
@@ -118,4 +110,29 @@ func (o Options) disk() string {
 		return ""
 	}
 	return path
+}
+
+// Cluster is a Kubernetes cluster whose pods are the places of clients and servers, in place of labs.
+type Cluster interface {
+	// Agent returns how to start an agent in a pod.
+	Agent(pod string) load.AgentOptions
+	// Describe replaces what the head of a result file says of this machine by what there is to say of the nodes.
+	Describe(head *result.Run)
+}
+
+// clusterSlice is the length of turns in a cluster. Most rounds change between the agents of several pods, which takes
+// milliseconds: the way of a message through the API server.
+const clusterSlice = 20 * time.Millisecond
+
+// clusterLead is the part of a stream's turn that comes before it and is not counted. In pods, TCP begins slowly after each
+// pause (net.ipv4.tcp_slow_start_after_idle).
+const clusterLead = 4
+
+const masqueraded = "the server sees another address than the client's: it is masqueraded"
+
+// remark adds what the proof of a path in a cluster shows.
+func (r *measuredRow) remark(m load.Measurement) {
+	if r.spec.path.Ends != nil && m.ServerPeer.Addr() != m.ClientLocal.Addr() {
+		r.addNote(masqueraded)
+	}
 }

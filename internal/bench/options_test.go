@@ -3,7 +3,10 @@
 package bench
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -12,6 +15,8 @@ import (
 	"mustang/internal/bench/suites"
 	"mustang/internal/load"
 	"mustang/internal/result"
+	"mustang/internal/rtnl"
+	"mustang/internal/testkit"
 )
 
 // madeUpSuite has rows of several links and one without.
@@ -85,39 +90,6 @@ func TestBounds(t *testing.T) {
 		if err := o.Validate(); err == nil != (text == "") || err != nil && !strings.Contains(err.Error(), text) {
 			t.Errorf("error %v, want %q", err, text)
 		}
-	}
-}
-
-// TestUntilNeedsPair refuses to go on until the intervals are narrow where there are none.
-func TestUntilNeedsPair(t *testing.T) {
-	for _, test := range []struct {
-		suites []suites.Suite
-		only   []string
-		valid  bool
-	}{
-		{lookup(t, suites.Default), nil, true},
-		{lookup(t, suites.Default), []string{"veth/pod-ip tcp_rr", "veth/cluster-ip/iptables tcp_rr"}, true},
-		{lookup(t, suites.Default), []string{"veth/pod-ip tcp_rr", "veth/cluster-ip/iptables tcp_stream"}, false},
-		{lookup(t, suites.Default), []string{"loopback"}, false},
-		{lookup(t, suites.All), nil, true},
-		{[]suites.Suite{madeUpSuite()}, nil, false},
-	} {
-		err := Options{Suites: test.suites, Only: test.only, Until: 0.01}.Validate()
-		if test.valid != (err == nil) || err != nil && !strings.Contains(err.Error(), "--until needs two rows") {
-			t.Errorf("%d suites, only %q: %v", len(test.suites), test.only, err)
-		}
-	}
-}
-
-// TestRoundsFitInFile refuses rounds of many rows whose samples no result file holds.
-func TestRoundsFitInFile(t *testing.T) {
-	o := Options{Suites: lookup(t, suites.Default), Rounds: result.MaxSamples}
-	if err := o.Validate(); err == nil || !strings.Contains(err.Error(), "a result file holds") {
-		t.Errorf("error %v", err)
-	}
-	o.Only = []string{"veth"}
-	if o.Rounds = 10_000; o.Validate() != nil {
-		t.Error(o.Validate())
 	}
 }
 
@@ -209,5 +181,26 @@ func TestSliceHoldsRequests(t *testing.T) {
 		if err := o.Validate(); err == nil || !strings.Contains(err.Error(), "--slice ") {
 			t.Errorf("%d per second: slices of %v: %v", rate, o.Slice, err)
 		}
+	}
+}
+
+// TestNothingToMeasure slows a wire in a way that the kernel may lack: then no row can be measured, which is an error
+// that names the reason once, and no result.
+func TestNothingToMeasure(t *testing.T) {
+	o := testOptions(t, "host tcp_rr", "veth tcp_rr")
+	o.Suites, o.WireDelay = lookup(t, "latency"), 50*time.Microsecond
+	lacks := rtnl.In(testkit.Namespace(t, "netem")).TryQdisc("netem")
+	file, err := Run(context.Background(), o)
+	if !errors.Is(lacks, errors.ErrUnsupported) {
+		if err != nil || len(file.Rows) == 0 {
+			t.Errorf("%d rows, %v", len(file.Rows), err)
+		}
+		return
+	}
+	if err == nil || !strings.HasPrefix(err.Error(), "no row can be measured: kernel ") || strings.Count(err.Error(), "netem queues") != 1 {
+		t.Errorf("error %v", err)
+	}
+	if entries, err := os.ReadDir(o.Out.Path); err != nil || len(entries) > 0 {
+		t.Errorf("in the run's directory are %v, %v", entries, err)
 	}
 }

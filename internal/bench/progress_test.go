@@ -35,7 +35,7 @@ func drive(p Progress, clock *time.Time) {
 func TestProgressLines(t *testing.T) {
 	var out bytes.Buffer
 	clock := time.Unix(0, 0)
-	drive(newReporter(&out, false, func() time.Time { return clock }), &clock)
+	drive(&reporter{w: &out, terminal: false, now: func() time.Time { return clock }}, &clock)
 	want := `building
 about 1m00s
 about 1m15s left
@@ -56,7 +56,7 @@ var escape = regexp.MustCompile("\x1b\\[[0-9;]*[A-Za-z]")
 func TestProgressTerminal(t *testing.T) {
 	var out bytes.Buffer
 	clock := time.Unix(0, 0)
-	drive(newReporter(&out, true, func() time.Time { return clock }), &clock)
+	drive(&reporter{w: &out, terminal: true, now: func() time.Time { return clock }}, &clock)
 	text := out.String()
 	for _, want := range []string{
 		" 1m00s left", "1m28s left", "19s left", "veth/pod-ip tcp_rr", "bridge-call-on/cluster-ip/iptables …", " 83% ",
@@ -91,7 +91,7 @@ func TestProgressTerminal(t *testing.T) {
 func TestProgressLater(t *testing.T) {
 	var out bytes.Buffer
 	clock := time.Unix(0, 0)
-	p := newReporter(&out, false, func() time.Time { return clock })
+	p := &reporter{w: &out, terminal: false, now: func() time.Time { return clock }}
 	p.Later(time.Minute)
 	p.Start(1, 10*time.Second)
 	clock = clock.Add(20 * time.Second)
@@ -131,44 +131,12 @@ func TestClockTime(t *testing.T) {
 	}
 }
 
-// TestPace estimates by the expected time of a sample at first, then by the measured time more and more; it falls in between.
-func TestPace(t *testing.T) {
-	start := time.Unix(1000, 0)
-	var p pace
-	p.count(start, 20, time.Second) // expected time counts as much as one sample
-	for _, step := range []struct {
-		done int
-		at   time.Duration
-		left time.Duration
-	}{
-		{0, 400 * time.Millisecond, 19600 * time.Millisecond},
-		{0, time.Minute, 0}, // the first sample is late
-		{1, 3 * time.Second, 38 * time.Second},
-		{1, 4 * time.Second, 37 * time.Second},
-		{2, 5 * time.Second, 36 * time.Second},
-		{9, 19 * time.Second, 22 * time.Second},
-		{20, 40 * time.Second, 0},
-		{22, 44 * time.Second, 0}, // more than all
-	} {
-		for p.done < step.done {
-			p.finish(start.Add(step.at))
-		}
-		if got := p.left(start.Add(step.at)).Round(time.Millisecond); got != step.left {
-			t.Errorf("%d done after %v: %v left, want %v", step.done, step.at, got, step.left)
-		}
-	}
-	p.complete(start, 2, 4)
-	if p.done != 10 || p.percent(start) != 50 {
-		t.Errorf("half done: %d samples, %d %%", p.done, p.percent(start))
-	}
-}
-
 // TestPaceOfTime has the time left fall as time passes, on a terminal and elsewhere, and a line after 30 s.
 func TestPaceOfTime(t *testing.T) {
 	for _, terminal := range []bool{false, true} {
 		var out bytes.Buffer
 		clock := time.Unix(0, 0)
-		p := newReporter(&out, terminal, func() time.Time { return clock })
+		p := &reporter{w: &out, terminal: terminal, now: func() time.Time { return clock }}
 		p.Expect(0, 2*time.Minute)
 		for range 50 {
 			p.Sample("veth/pod-ip tcp_rr")

@@ -32,7 +32,6 @@ type rowSpec struct {
 // name names the row in messages, and for [Options.Only].
 func (s rowSpec) name() string { return s.path.ID + " " + s.workload.String() }
 
-// measuredRow is a row with its samples so far.
 type measuredRow struct {
 	spec           rowSpec
 	row            result.Row
@@ -60,17 +59,12 @@ type measuredRow struct {
 // cpuMB is the unit of the CPU time of streams, 1e6 bytes.
 const cpuMB = "MB"
 
-// newRow returns a row without samples.
 func newRow(spec rowSpec) *measuredRow {
 	return &measuredRow{spec: spec, row: spec.path.Row(spec.suite.Name, spec.workload), byRound: map[int]int{}}
 }
 
-// add adds the sample of a round.
 func (r *measuredRow) add(s sample, round int) {
 	m, f := s.measurement, s.figure
-	if !strings.Contains(r.row.Note, m.Note) {
-		r.addNote(m.Note)
-	}
 	r.row.Unit, r.row.CPUUnit = f.unit, f.cpuUnit
 	r.byRound[round] = len(r.row.Samples)
 	r.row.Samples = append(r.row.Samples, f.value)
@@ -86,18 +80,29 @@ func (r *measuredRow) add(s sample, round int) {
 	r.received += m.Received
 	r.row.OutOfOrder += m.OutOfOrder
 	evidence.Merge(&r.row.Evidence, s.evidence)
-	r.row.Variant = suites.Variant(r.spec.path.Variant, s.ovsDatapath, s.acceleration)
-	if m.Histogram == nil || !f.timed() {
-		return
+	r.setVariant(s.lab)
+	if f.timed() {
+		r.mergeHistogram(m.Histogram)
 	}
-	if r.histogram == nil {
-		r.histogram = m.Histogram
-		return
-	}
-	r.histogram.Merge(m.Histogram)
 }
 
-// addTurns adds the sample of a round of slices, which has two turns.
+// setVariant completes the row's variant by what is known once its lab is up.
+func (r *measuredRow) setVariant(l *lab.Lab) {
+	if l != nil {
+		r.row.Variant = suites.Variant(r.spec.path.Variant, l.OVSDatapath(), l.Acceleration())
+	}
+}
+
+func (r *measuredRow) mergeHistogram(h *hdrhistogram.Histogram) {
+	switch {
+	case h == nil:
+	case r.histogram == nil:
+		r.histogram = h
+	default:
+		r.histogram.Merge(h)
+	}
+}
+
 func (r *measuredRow) addTurns(at stats.Position, round int, turns ...load.SliceResult) {
 	var sum load.SliceResult
 	setup := r.spec.workload.Setup
@@ -135,7 +140,6 @@ func (r *measuredRow) addTurns(at stats.Position, round int, turns ...load.Slice
 	r.row.OutOfOrder += sum.OutOfOrder
 }
 
-// place adds the position of a sample.
 func (r *measuredRow) place(at stats.Position) {
 	r.positions = append(r.positions, at)
 	if n := len(r.row.Positions); n > 0 {
@@ -166,17 +170,9 @@ func (r *measuredRow) addEpoch(m load.Measurement, e result.Evidence, shared boo
 		r.proof.Devices, r.proof.ProgramRuns = nil, nil
 	}
 	evidence.Merge(&r.row.Evidence, e)
-	if m.Histogram == nil {
-		return
-	}
-	if r.histogram == nil {
-		r.histogram = m.Histogram
-		return
-	}
-	r.histogram.Merge(m.Histogram)
+	r.mergeHistogram(m.Histogram)
 }
 
-// class returns the row's class of noise.
 func (r *measuredRow) class() string {
 	p := r.spec.path
 	switch {
@@ -190,7 +186,6 @@ func (r *measuredRow) class() string {
 	return result.ClassKernel
 }
 
-// figure returns the sample of a round.
 func (r *measuredRow) figure(round int) float64 { return r.row.Samples[r.byRound[round]] }
 
 // position returns the position of a round's sample, that of the round alone if it has none.
@@ -201,7 +196,6 @@ func (r *measuredRow) position(round int) stats.Position {
 	return stats.Position{Round: round}
 }
 
-// samples returns all samples of slices.
 func (r *measuredRow) samples() []stats.Sample {
 	var out []stats.Sample
 	for i, value := range r.row.Samples {
@@ -261,12 +255,10 @@ func (r *measuredRow) skip(reason error) {
 	r.row.Status, r.row.Reason = result.StatusSkipped, oneLine(reason)
 }
 
-// fail marks the row as failed.
 func (r *measuredRow) fail(reason error) {
 	r.row.Status, r.row.Reason = result.StatusFailed, oneLine(reason)
 }
 
-// oneLine returns the text of an error on one line.
 func oneLine(err error) string {
 	lines := strings.FieldsFunc(err.Error(), func(r rune) bool { return r == '\n' || r == '\r' })
 	return strings.Join(lines, "; ")

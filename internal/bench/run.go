@@ -76,8 +76,9 @@ func describeRun(o Options, cpus host.CPUPair) (result.Run, error) {
 	if err != nil {
 		return result.Run{}, err
 	}
+	warmup := o.Duration / 3
 	if o.counting() || o.Peer == nil {
-		o.Duration, o.Warmup = o.engineDuration(), 0
+		o.Duration, warmup = o.engineDuration(), 0
 	}
 	slice := cmp.Or(o.Slice, kernelSlice)
 	if !o.anySliced() {
@@ -100,7 +101,7 @@ func describeRun(o Options, cpus host.CPUPair) (result.Run, error) {
 		TimeSeconds:     o.Time.Seconds(),
 		SliceSeconds:    slice.Seconds(),
 		DurationSeconds: o.Duration.Seconds(),
-		WarmupSeconds:   o.Warmup.Seconds(),
+		WarmupSeconds:   warmup.Seconds(),
 		Started:         time.Now().UTC(),
 		Quick:           o.Quick,
 	}
@@ -113,7 +114,6 @@ func describeRun(o Options, cpus host.CPUPair) (result.Run, error) {
 	return head, nil
 }
 
-// run is the state of a run.
 type run struct {
 	options Options
 	testbed *testbed
@@ -127,8 +127,6 @@ type run struct {
 	built time.Duration
 	// turned is the number of rounds of slices so far.
 	turned int
-	// held is a connection that is open while paths are proved.
-	held *connection
 	// disturbed is what others did to the present suite.
 	disturbed disturbances
 	quota     host.Quota
@@ -137,7 +135,8 @@ type run struct {
 // measure measures all rows, group by group.
 func (r *run) measure(ctx context.Context) error {
 	o := r.options
-	o.Progress.Note(o.announce(countIDs(r.rows)))
+	byID := groupBy(r.rows, func(row *measuredRow) [2]string { return [2]string{row.row.Suite, row.row.ID} })
+	o.Progress.Note(o.announce(len(byID)))
 	r.skip()
 	if err := r.skipped(); err != nil {
 		return err
@@ -180,7 +179,6 @@ func (r *run) skipped() error {
 	return fmt.Errorf("no row can be measured: %s", strings.Join(reasons, "; "))
 }
 
-// group measures rows whose rounds are interleaved.
 func (r *run) group(ctx context.Context, rows []*measuredRow) error {
 	started := time.Now()
 	if err := r.prove(ctx, rows); err != nil || pending(rows) == 0 {
@@ -207,7 +205,6 @@ func (r *run) group(ctx context.Context, rows []*measuredRow) error {
 	return r.rounds(ctx, rows, r.options.rounds())
 }
 
-// announce describes the run in one line.
 func (o Options) announce(rows int) string {
 	text := fmt.Sprintf("%s: %s", o.suiteName(), count(rows, "row"))
 	switch rounds := o.rounds(); {
@@ -257,7 +254,6 @@ func (r *run) skip() {
 	}
 }
 
-// count returns n with a noun in the right number.
 func count(n int, noun string) string {
 	if n == 1 {
 		return "1 " + noun
@@ -290,13 +286,11 @@ func (r *run) fail(row *measuredRow, reason error) error {
 	return r.testbed.reset(row.spec.path)
 }
 
-// exclude marks a row as failed.
 func (r *run) exclude(row *measuredRow, reason error) {
 	row.fail(reason)
 	r.options.Progress.Note(fmt.Sprintf("%s: failed: %s", row.spec.name(), row.row.Reason))
 }
 
-// rounds measures rows in a number of rounds.
 func (r *run) rounds(ctx context.Context, rows []*measuredRow, rounds int) error {
 	o := r.options
 	if !o.counting() {
@@ -321,7 +315,6 @@ func (r *run) rounds(ctx context.Context, rows []*measuredRow, rounds int) error
 	return nil
 }
 
-// sample measures a row once.
 func (r *run) sample(ctx context.Context, row *measuredRow, round int) error {
 	s, err := r.take(ctx, row.spec, false)
 	if err == nil {

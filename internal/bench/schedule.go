@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"golang.org/x/sync/errgroup"
+
 	"mustang/internal/lab"
 )
 
@@ -19,30 +21,53 @@ func groupRows(rows []*measuredRow, counting bool) [][]*measuredRow {
 		suite string
 		lab   lab.Options
 	}
-	index := map[key]int{}
-	var groups [][]*measuredRow
-	for _, row := range rows {
-		k := key{suite: row.spec.suite.Name}
+	return groupBy(rows, func(row *measuredRow) key {
 		if counting {
-			k.lab = row.spec.path.Lab
+			return key{row.spec.suite.Name, row.spec.path.Lab}
 		}
+		return key{suite: row.spec.suite.Name}
+	})
+}
+
+// groupBy groups items by a key, in the order in which their keys appear.
+func groupBy[T any, K comparable](all []T, key func(T) K) [][]T {
+	index := map[K]int{}
+	var groups [][]T
+	for _, item := range all {
+		k := key(item)
 		i, ok := index[k]
 		if !ok {
 			i, index[k] = len(groups), len(groups)
 			groups = append(groups, nil)
 		}
-		groups[i] = append(groups[i], row)
+		groups[i] = append(groups[i], item)
 	}
 	return groups
+}
+
+// unfinished returns the rows that take further samples.
+func unfinished(rows []*measuredRow) []*measuredRow {
+	return slices.DeleteFunc(slices.Clone(rows), (*measuredRow).done)
+}
+
+// together calls do for each of n numbers, several at once: each waits for the kernel most of its time.
+func together(n, limit int, do func(i int)) {
+	var group errgroup.Group
+	group.SetLimit(limit)
+	for i := range n {
+		group.Go(func() error {
+			do(i)
+			return nil
+		})
+	}
+	_ = group.Wait()
 }
 
 // describeGroup names the paths of a group, or the first ones.
 func describeGroup(rows []*measuredRow) string {
 	var ids []string
-	for _, row := range rows {
-		if id := row.row.ID; !slices.Contains(ids, id) {
-			ids = append(ids, id)
-		}
+	for _, same := range groupBy(rows, func(row *measuredRow) string { return row.row.ID }) {
+		ids = append(ids, same[0].row.ID)
 	}
 	if len(ids) <= 3 {
 		return strings.Join(ids, ", ")
@@ -50,24 +75,9 @@ func describeGroup(rows []*measuredRow) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(ids[:2], ", "), len(ids)-2)
 }
 
-// countIDs counts the IDs of rows.
-func countIDs(rows []*measuredRow) int {
-	ids := map[string]bool{}
-	for _, row := range rows {
-		ids[row.row.Suite+" "+row.row.ID] = true
-	}
-	return len(ids)
-}
-
 // pending counts the rows that take further samples.
 func pending(rows []*measuredRow) int {
-	n := 0
-	for _, row := range rows {
-		if !row.done() {
-			n++
-		}
-	}
-	return n
+	return len(unfinished(rows))
 }
 
 // order returns the order in which n rows run in a round: a permutation that

@@ -78,13 +78,11 @@ func JudgeSelftest(f result.File) []SelftestCheck {
 	return checks
 }
 
-// judge judges a run.
 type judge struct {
 	file result.File
 	rows map[string]result.Row // by ID; IDs of the wire and delays are unique
 }
 
-// same checks the pairs of the same path.
 func (j judge) same(workload string) SelftestCheck {
 	c := SelftestCheck{Name: "the same path, " + workload, Want: "no difference", Status: Failed, Found: "no pair was measured"}
 	pairs, single, wrong := 0, 0, 0
@@ -159,7 +157,6 @@ func (j judge) delay(name, id, than string, longer time.Duration) SelftestCheck 
 	return c
 }
 
-// wireRate checks the rate of a shaped wire.
 func (j judge) wireRate(p suites.Path) SelftestCheck {
 	row, rate := j.rows[p.ID], float64(p.Lab.WireRate)/1e9
 	want := rate * payloadShare

@@ -3,7 +3,6 @@
 package bench
 
 import (
-	"math"
 	"strings"
 	"testing"
 
@@ -96,23 +95,12 @@ func TestJudge(t *testing.T) {
 		}},
 		"a delay not measured": {"a delay of 200ns in the server", Failed, func(f result.File) { pair(t, f, "delay-200ns").CI95 = nil }},
 		"a wire too fast":      {"a wire of 1 Gbit/s", Failed, func(f result.File) { row(t, f, "wire-rate").Median = 1.2 }},
-		"a wire not measured":  {"a wire of 1 Gbit/s", Failed, func(f result.File) { row(t, f, "wire-rate").Median = 0 }},
 		"too short a delay": {"a further delay of 1ms on the wire", Failed, func(f result.File) {
 			c := pair(t, f, "wire-delay-twice")
 			c.Ratio, c.CI95 = 0.6, &[2]float64{0.599, 0.601}
 		}},
-		"too long a delay": {"a further delay of 1ms on the wire", Failed, func(f result.File) {
-			c := pair(t, f, "wire-delay-twice")
-			c.Ratio, c.CI95 = 0.5, &[2]float64{0.499, 0.501}
-		}},
 		"too wide an interval": {"a further delay of 1ms on the wire", Failed, func(f result.File) {
 			pair(t, f, "wire-delay-twice").CI95 = &[2]float64{0.4, 0.8}
-		}},
-		"a wire's delay not found": {"a further delay of 1ms on the wire", Failed, func(f result.File) {
-			pair(t, f, "wire-delay-twice").Verdict = result.VerdictNone
-		}},
-		"a wire's delay not measured": {"a further delay of 1ms on the wire", Failed, func(f result.File) {
-			pair(t, f, "wire-delay-twice").CI95 = nil
 		}},
 		"no netem": {"a further delay of 1ms on the wire", skipped, func(f result.File) {
 			*row(t, f, "wire-delay-twice") = result.Row{ID: "wire-delay-twice", Status: result.StatusSkipped, Reason: "no netem"}
@@ -153,9 +141,6 @@ func TestJudgeCountsPairs(t *testing.T) {
 		if c.Status != Failed {
 			t.Errorf("of an empty file: %+v", c)
 		}
-	}
-	if w := logHalfWidth(result.Comparison{Ratio: 2, CI95: &[2]float64{1.8, 2.1}}); math.Abs(w-0.1) > 1e-9 {
-		t.Errorf("half-width %g", w)
 	}
 }
 

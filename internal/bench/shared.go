@@ -10,9 +10,6 @@ import (
 	"os/exec"
 	"slices"
 
-	"golang.org/x/sync/errgroup"
-
-	"mustang/internal/bench/evidence"
 	"mustang/internal/bench/suites"
 	"mustang/internal/lab"
 	"mustang/internal/load"
@@ -93,7 +90,6 @@ func (t *testbed) serveShared(ctx context.Context, p suites.Path, l *lab.Lab) er
 	return err
 }
 
-// sharedAgent returns a shared agent. It starts in the control group of a lab.
 func (t *testbed) sharedAgent(ctx context.Context, l *lab.Lab, key agentKey) (*load.Agent, error) {
 	if a, ok := t.agents[key]; ok {
 		return a, nil
@@ -133,20 +129,14 @@ func (t *testbed) openIn(l *lab.Lab, client *load.Agent, open func() error) erro
 	return errors.Join(open(), t.home.Move(client.PID()))
 }
 
-// open opens a connection on a path, whose traffic a recorder of its lab sees.
-func (t *testbed) open(ctx context.Context, p suites.Path, spec load.Spec, recorders map[*lab.Lab]*evidence.Recorder) (*connection, error) {
+func (t *testbed) open(ctx context.Context, p suites.Path, spec load.Spec) (*connection, error) {
 	s, err := t.prepare(ctx, p, spec)
 	if err != nil {
-		return nil, err
-	}
-	recorders[s.lab] = &evidence.Recorder{Lab: s.lab}
-	if err := recorders[s.lab].Start(); err != nil {
 		return nil, err
 	}
 	return s, t.connect(ctx, []*connection{s})[0]
 }
 
-// prepare starts what a connection on a path needs.
 func (t *testbed) prepare(ctx context.Context, p suites.Path, spec load.Spec) (*connection, error) {
 	var l *lab.Lab
 	var err error
@@ -178,20 +168,15 @@ func (t *testbed) connect(ctx context.Context, all []*connection) []error {
 			return err
 		})
 	}
-	var group errgroup.Group
-	group.SetLimit(atOnce)
-	var moving []int
+	var moving, others []int
 	for i, s := range all {
 		if t.moves(s.lab, s.client) {
 			moving = append(moving, i)
-			continue
+		} else {
+			others = append(others, i)
 		}
-		group.Go(func() error {
-			open(i)
-			return nil
-		})
 	}
-	_ = group.Wait()
+	together(len(others), atOnce, func(i int) { open(others[i]) })
 	for _, i := range moving {
 		open(i)
 	}
@@ -200,15 +185,8 @@ func (t *testbed) connect(ctx context.Context, all []*connection) []error {
 
 // hangUp ends the agents, but those in guests and containers.
 func (t *testbed) hangUp() error {
-	var errs []error
-	for key, a := range t.agents {
-		if !encloses(key.lab) {
-			errs = append(errs, a.Close())
-			delete(t.agents, key)
-		}
-	}
 	clear(t.listening)
-	return errors.Join(errs...)
+	return t.closeAgents(func(key agentKey, _ *load.Agent) bool { return !encloses(key.lab) })
 }
 
 // renew ends the agents and labs of an instance, but those that are kept.

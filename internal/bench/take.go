@@ -5,58 +5,68 @@ package bench
 import (
 	"cmp"
 	"context"
+	"errors"
+	"fmt"
 	"net/netip"
+	"time"
 
 	"mustang/internal/bench/cnibench"
 	"mustang/internal/bench/evidence"
-	"mustang/internal/bench/probe"
 	"mustang/internal/bench/suites"
 	"mustang/internal/lab"
 	"mustang/internal/load"
+	"mustang/internal/result"
 )
 
 // take measures a path once. If the evidence contradicts the path, it returns the
 // sample and an [*evidence.Error].
-func (t *testbed) take(ctx context.Context, p suites.Path, spec load.Spec) (sample, error) {
+func (t *testbed) take(ctx context.Context, p suites.Path, spec load.Spec) (s sample, err error) {
 	if t.peer != nil {
 		return t.takeToPeer(ctx, p, spec)
 	}
-	l, err := t.lab(ctx, p.Lab)
+	c, err := t.prepare(ctx, p, spec)
 	if err != nil {
-		return sample{}, err
+		return s, err
 	}
-	client, namespace, err := t.clientOf(ctx, p, spec.Workload)
-	if err != nil {
-		return sample{}, err
-	}
-	spec.Namespace = namespace
-	var s sample
-	err = t.openIn(l, client, func() (err error) {
-		s, err = recordedPath{p.Path, evidence.Recorder{Lab: l}}.measure(ctx, client, spec)
+	err = t.openIn(c.lab, c.client, func() (err error) {
+		s, err = measure(ctx, c.client, p.Path, evidence.Recorder{Lab: c.lab}, c.spec)
 		return err
 	})
 	return s, err
 }
 
+// measure runs a client on a path between two readings of a recorder.
+func measure(
+	ctx context.Context, client *load.Agent, p evidence.Path, r evidence.Recorder, spec load.Spec,
+) (s sample, err error) {
+	s.evidence, err = r.Record(func() (evidence.Flow, error) {
+		var err error
+		s.measurement, err = client.Run(ctx, spec)
+		s.lab = r.Lab
+		return evidence.Flow{Path: p, Measurement: s.measurement, MayLoseAll: spec.Rate > proofRate}, err
+	})
+	return s, err
+}
+
 // prove carries a little load over a path as its turns do.
-func (t *testbed) prove(ctx context.Context, p suites.Path, spec load.Spec) (sample, error) {
-	recorders := map[*lab.Lab]*evidence.Recorder{}
-	s, err := t.open(ctx, p, spec, recorders)
+func (t *testbed) prove(ctx context.Context, p suites.Path, spec load.Spec) (s sample, err error) {
+	c, err := t.prepare(ctx, p, spec)
 	if err != nil {
-		return sample{}, err
+		return s, err
 	}
-	_, err = s.client.Slices(ctx, []load.Slice{{Conn: s.connection.ID, Lead: -1, Duration: spec.Duration}})
-	late, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutTimeout)
-	defer cancel()
-	m, shutErr := s.client.Shut(late, s.connection.ID)
-	if err := cmp.Or(err, shutErr); err != nil {
-		return sample{}, err
-	}
-	seen, err := recorders[s.lab].Stop(evidence.Flow{Path: p.Path, Measurement: m})
-	if err != nil {
-		return sample{}, err
-	}
-	return sample{measurement: m, evidence: seen[0]}, evidence.Contradiction(seen[0])
+	recorder := evidence.Recorder{Lab: c.lab}
+	s.evidence, err = recorder.Record(func() (evidence.Flow, error) {
+		if err := t.connect(ctx, []*connection{c})[0]; err != nil {
+			return evidence.Flow{}, err
+		}
+		_, err := c.client.Slices(ctx, []load.Slice{{Conn: c.connection.ID, Lead: -1, Duration: spec.Duration}})
+		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutTimeout)
+		defer cancel()
+		m, shutErr := c.client.Shut(late, c.connection.ID)
+		s.measurement = m
+		return evidence.Flow{Path: p.Path, Measurement: m}, cmp.Or(err, shutErr)
+	})
+	return s, err
 }
 
 // peerLab returns a lab that is alone on the peer's network: all labs have the same
@@ -76,7 +86,6 @@ func (t *testbed) peerLab(ctx context.Context, o lab.Options) (*lab.Lab, error) 
 	return l, l.Connect()
 }
 
-// takeToPeer measures a path to the peer once.
 func (t *testbed) takeToPeer(ctx context.Context, p suites.Path, spec load.Spec) (_ sample, err error) {
 	client := t.peer.client
 	path, recorder := p.Path, evidence.Recorder{Machine: t.peer.ns}
@@ -93,14 +102,13 @@ func (t *testbed) takeToPeer(ctx context.Context, p suites.Path, spec load.Spec)
 	}
 	spec.Target = t.peer.server.Address()
 	path.Connect, path.Listen = spec.Target, spec.Target
-	taken, err := recordedPath{path, recorder}.measure(ctx, client, spec)
+	taken, err := measure(ctx, client, path, recorder, spec)
 	if err != nil && ctx.Err() == nil {
 		err = t.peer.explain(ctx, err)
 	}
 	return taken, err
 }
 
-// takeCalls measures a batch of calls of a plugin.
 func (t *testbed) takeCalls(ctx context.Context, row rowSpec, calls int) (sample, error) {
 	plugins, err := t.pluginTestbed(ctx, row.path.Lab)
 	if err != nil {
@@ -112,7 +120,6 @@ func (t *testbed) takeCalls(ctx context.Context, row rowSpec, calls int) (sample
 	return sample{measurement: s.Measurement, evidence: s.Evidence}, err
 }
 
-// provePlugin checks that a plugin works.
 func (t *testbed) provePlugin(ctx context.Context, p suites.Path) error {
 	plugins, err := t.pluginTestbed(ctx, p.Lab)
 	if err != nil {
@@ -121,12 +128,84 @@ func (t *testbed) provePlugin(ctx context.Context, p suites.Path) error {
 	return plugins.Prove(ctx, p.Plugin)
 }
 
-// takeTables measures a table of services, or changes of a network policy.
-func (t *testbed) takeTables(ctx context.Context, row rowSpec) (sample, error) {
-	l, err := t.lab(ctx, row.path.Lab)
-	if err != nil {
-		return sample{}, err
+// prove builds the labs of rows and sends a little traffic over each path, so that no
+// row starts cold, and a wrong path fails at once.
+func (r *run) prove(ctx context.Context, rows []*measuredRow) error {
+	if r.options.sliced(rows[0].spec.suite) {
+		begun := time.Now()
+		if err := r.testbed.build(ctx, labsOf(rows)); err != nil {
+			return err
+		}
+		r.built = time.Since(begun)
 	}
-	s, err := probe.Task{Lab: l, Path: row.path.Path, Workload: row.workload.Name, CPU: t.cpus.Client}.Run(ctx)
-	return sample{measurement: s.Measurement, evidence: s.Evidence}, err
+	for _, row := range rows {
+		if row.done() || row.spec.workload.OfTables() { // whose samples have their own proof
+			continue
+		}
+		s, err := r.take(ctx, row.spec, true)
+		switch {
+		case err == nil:
+			row.proof = s.evidence
+			row.remark(s.measurement)
+		case ctx.Err() != nil:
+			return err
+		case errors.Is(err, errors.ErrUnsupported): // by this kernel
+			row.skip(err)
+		default:
+			if err := r.fail(row, err); err != nil {
+				return err
+			}
+		}
+	}
+	for _, row := range rows {
+		row.addNote(r.testbed.notes[row.spec.path.Lab])
+	}
+	if err := r.testbed.offloads(r.head.Offloads); err != nil || r.options.counting() {
+		return err
+	}
+	return r.write()
+}
+
+type sample struct {
+	measurement load.Measurement
+	figure      figure
+	evidence    result.Evidence
+	lab         *lab.Lab // nil if there is none
+}
+
+type figure struct {
+	value         float64
+	unit, cpuUnit string
+	cpu, softirqs float64 // per cpuUnit
+}
+
+// timed reports whether the figure is based on time, not on instructions.
+func (f figure) timed() bool {
+	return f.unit != result.UnitPerPacket && f.unit != result.UnitPerTransaction
+}
+
+func (o Options) figure(m load.Measurement) (figure, error) {
+	if o.counting() {
+		return countedFigure(m)
+	}
+	return figure{m.Rate, m.Unit, m.CPUUnit, m.CPUMicrosPerUnit(), m.SoftirqsPerUnit()}, nil
+}
+
+// countedFigure returns the instructions per packet or transaction. It is an error if
+// packets were lost, since their cost is unknown.
+func countedFigure(m load.Measurement) (figure, error) {
+	f := figure{unit: result.UnitPerTransaction, cpuUnit: "transaction"}
+	count := m.Count
+	if m.Workload == load.UDPStream {
+		f.unit, f.cpuUnit, count = result.UnitPerPacket, "packet", m.Received
+		if m.Received < m.Sent {
+			return figure{}, fmt.Errorf("%d of %d packets were lost, their cost is unknown", m.Sent-m.Received, m.Sent)
+		}
+	}
+	if count == 0 || m.BusyNanos == 0 {
+		return figure{}, errors.New("no instructions were counted")
+	}
+	f.value = float64(m.BusyNanos) / float64(count)
+	f.softirqs = float64(m.Machine.NetRX+m.Machine.NetTX) / float64(count)
+	return f, nil
 }

@@ -14,8 +14,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"mustang/internal/bench/cnibench"
 	"mustang/internal/bench/host"
 	"mustang/internal/bench/suites"
@@ -28,7 +26,6 @@ import (
 // are first needed.
 type testbed struct {
 	store    lab.Store
-	exe      string
 	cpus     host.CPUPair
 	counting bool // instructions
 	labs     map[lab.Options]*lab.Lab
@@ -65,14 +62,13 @@ var (
 	otherClient = agentKey{place: "shared client on another CPU"}
 )
 
-// newTestbed returns a testbed without labs.
 func newTestbed(o Options) (*testbed, error) {
 	cpus, err := o.CPUs.Resolve()
 	if err != nil {
 		return nil, err
 	}
 	return &testbed{
-		cluster: o.Cluster, store: o.Store, exe: o.Exe, cpus: cpus, counting: o.counting(), labs: map[lab.Options]*lab.Lab{},
+		cluster: o.Cluster, store: o.Store, cpus: cpus, counting: o.counting(), labs: map[lab.Options]*lab.Lab{},
 		failed: map[lab.Options]error{}, agents: map[agentKey]*load.Agent{}, notes: map[lab.Options]string{},
 		listening: map[agentKey]bool{},
 	}, nil
@@ -104,52 +100,40 @@ func (t *testbed) build(ctx context.Context, all []lab.Options) error {
 			begun[o], missing = true, append(missing, o)
 		}
 	}
-	var group errgroup.Group
-	group.SetLimit(builders)
 	var mu sync.Mutex // of the maps
-	for _, o := range missing {
-		named := o
-		named.Name = fmt.Sprintf("bench-%d-%d", os.Getpid(), t.built)
-		t.built++
-		group.Go(func() error {
-			l, err := t.store.Up(ctx, named)
-			mu.Lock()
-			defer mu.Unlock()
-			if err != nil {
-				t.failed[o] = err
-				return nil
-			}
-			t.labs[o] = l
-			return nil
-		})
-	}
-	_ = group.Wait()
+	first := t.built
+	t.built += len(missing)
+	together(len(missing), builders, func(i int) {
+		named := missing[i]
+		named.Name = fmt.Sprintf("bench-%d-%d", os.Getpid(), first+i)
+		l, err := t.store.Up(ctx, named)
+		mu.Lock()
+		defer mu.Unlock()
+		if err != nil {
+			t.failed[missing[i]] = err
+			return
+		}
+		t.labs[missing[i]] = l
+	})
 	return ctx.Err()
 }
 
-// remove removes labs, several at once.
 func (t *testbed) remove(all []lab.Options) error {
-	errs := make([]error, len(all))
-	var group errgroup.Group
-	group.SetLimit(builders)
-	for i, o := range all {
-		l := t.labs[o]
-		delete(t.labs, o)
-		if l != nil {
-			group.Go(func() error {
-				errs[i] = l.Close()
-				return nil
-			})
+	var labs []*lab.Lab
+	for _, o := range all {
+		if l := t.labs[o]; l != nil {
+			labs = append(labs, l)
+			delete(t.labs, o)
 		}
 	}
-	_ = group.Wait()
+	errs := make([]error, len(labs))
+	together(len(labs), builders, func(i int) { errs[i] = labs[i].Close() })
 	return errors.Join(errs...)
 }
 
 // guestTimeout limits the start of an agent in a VM, which boots for it, beside others.
 const guestTimeout = 3 * time.Minute
 
-// agent returns the agent of a key.
 func (t *testbed) agent(ctx context.Context, key agentKey) (*load.Agent, error) {
 	if a, ok := t.agents[key]; ok {
 		return a, nil
@@ -184,9 +168,8 @@ func (t *testbed) agent(ctx context.Context, key agentKey) (*load.Agent, error) 
 	return a, nil
 }
 
-// agentOptions returns the options of a server's or a client's agent.
 func (t *testbed) agentOptions(server bool) load.AgentOptions {
-	o := load.AgentOptions{Exe: t.exe, CPU: t.cpus.Client}
+	o := load.AgentOptions{CPU: t.cpus.Client}
 	if server {
 		o.CPU = t.cpus.Server
 	}
@@ -200,7 +183,6 @@ func (t *testbed) agentOptions(server bool) load.AgentOptions {
 	return o
 }
 
-// ends returns the agents at both ends of a path. The server listens.
 func (t *testbed) ends(ctx context.Context, p suites.Path) (client, server *load.Agent, err error) {
 	if server, err = t.agent(ctx, agentKey{p.Lab, p.Server, p.Listen}); err != nil {
 		return nil, nil, err
@@ -212,21 +194,14 @@ func (t *testbed) ends(ctx context.Context, p suites.Path) (client, server *load
 // reset ends the agents of a path after a failed sample, which may have left them in
 // the middle of a run. Agents that it shares with others are replaced if they have ended.
 func (t *testbed) reset(p suites.Path) error {
-	var errs []error
-	for _, key := range []agentKey{{p.Lab, p.Client, netip.AddrPort{}}, {p.Lab, p.Server, p.Listen}} {
-		if a, ok := t.agents[key]; ok {
-			errs = append(errs, a.Close())
-			delete(t.agents, key)
-		}
-	}
-	for _, key := range []agentKey{sharedClient, sharedServer, otherClient} {
-		if a, ok := t.agents[key]; ok && a.Err() != nil {
-			errs = append(errs, a.Close())
-			delete(t.agents, key)
-			if key == sharedServer {
-				clear(t.listening)
-			}
-		}
+	own := []agentKey{{p.Lab, p.Client, netip.AddrPort{}}, {p.Lab, p.Server, p.Listen}}
+	shared := []agentKey{sharedClient, sharedServer, otherClient}
+	served := t.agents[sharedServer] != nil
+	errs := []error{t.closeAgents(func(key agentKey, a *load.Agent) bool {
+		return slices.Contains(own, key) || slices.Contains(shared, key) && a.Err() != nil
+	})}
+	if served && t.agents[sharedServer] == nil {
+		clear(t.listening)
 	}
 	if t.peer != nil {
 		errs = append(errs, t.peer.hangUp())
@@ -234,7 +209,17 @@ func (t *testbed) reset(p suites.Path) error {
 	return errors.Join(errs...)
 }
 
-// pluginTestbed returns the testbed for CNI plugins in a lab.
+func (t *testbed) closeAgents(which func(key agentKey, a *load.Agent) bool) error {
+	var errs []error
+	for key, a := range t.agents {
+		if which(key, a) {
+			errs = append(errs, a.Close())
+			delete(t.agents, key)
+		}
+	}
+	return errors.Join(errs...)
+}
+
 func (t *testbed) pluginTestbed(ctx context.Context, o lab.Options) (*cnibench.Testbed, error) {
 	if t.plugins != nil {
 		return t.plugins, nil
@@ -250,7 +235,6 @@ func (t *testbed) pluginTestbed(ctx context.Context, o lab.Options) (*cnibench.T
 	return t.plugins, nil
 }
 
-// closePlugins closes the testbed for CNI plugins, if there is one.
 func (t *testbed) closePlugins() {
 	if t.plugins != nil {
 		t.plugins.Close()
@@ -307,7 +291,6 @@ func (t *testbed) setPriorities() error {
 	return nil
 }
 
-// namespaceInodes returns the inodes of a lab's network namespaces.
 func namespaceInodes(l *lab.Lab) (map[uint64]bool, error) {
 	inodes := map[uint64]bool{}
 	for _, place := range l.Places() {
@@ -333,16 +316,10 @@ func (t *testbed) release(rows []*measuredRow) error {
 	t.closePlugins()
 	var labs []lab.Options
 	for _, row := range rows {
-		o := row.spec.path.Lab
-		for key, agent := range t.agents {
-			if key.lab == o {
-				errs = append(errs, agent.Close())
-				delete(t.agents, key)
-			}
-		}
-		labs = append(labs, o)
+		labs = append(labs, row.spec.path.Lab)
 	}
-	return errors.Join(append(errs, t.remove(labs))...)
+	ended := t.closeAgents(func(key agentKey, _ *load.Agent) bool { return slices.Contains(labs, key.lab) })
+	return errors.Join(append(errs, ended, t.remove(labs))...)
 }
 
 // Close ends all agents and labs.
@@ -351,9 +328,7 @@ func (t *testbed) Close() error {
 	if t.peer != nil {
 		errs = append(errs, t.peer.close())
 	}
-	for _, a := range t.agents {
-		errs = append(errs, a.Close())
-	}
+	errs = append(errs, t.endAgents())
 	t.closePlugins()
 	return errors.Join(append(errs, t.remove(slices.Collect(maps.Keys(t.labs))))...)
 }

@@ -40,7 +40,7 @@ func (r *run) trace(ctx context.Context, rows []*measuredRow) error {
 		if err != nil {
 			continue // its rows fail for it
 		}
-		found, err := explain.Trace(ctx, l, row.spec.path, explain.Options{Suite: row.row.Suite, CPUs: r.options.CPUs, Exe: r.testbed.exe})
+		found, err := explain.Trace(ctx, l, row.spec.path, explain.Options{Suite: row.row.Suite, CPUs: r.options.CPUs})
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
@@ -58,22 +58,22 @@ func (r *run) trace(ctx context.Context, rows []*measuredRow) error {
 // connects no pods. Variants in size and CPUs take the same steps as others; labs that are kept
 // do not let go of their ports.
 func tracedRows(rows []*measuredRow) []*measuredRow {
-	seen := map[string]bool{}
-	var pods, services, others []*measuredRow
+	seen, rank := map[string]bool{}, map[*measuredRow]int{}
+	var traced []*measuredRow
 	for _, row := range rows {
 		p := row.spec.path
 		if row.done() || seen[p.ID] || p.Repeats != "" || p.Lab.BigTCP || p.TwoCPUs || keeps(p.Lab) || p.Plugin != nil || p.Engine != nil {
 			continue
 		}
 		seen[p.ID] = true
+		traced = append(traced, row)
 		switch {
 		case p.Baseline:
-			others = append(others, row)
+			rank[row] = 2
 		case p.Target == result.TargetClusterIP:
-			services = append(services, row)
-		default:
-			pods = append(pods, row)
+			rank[row] = 1
 		}
 	}
-	return slices.Concat(pods, services, others)
+	slices.SortStableFunc(traced, func(a, b *measuredRow) int { return rank[a] - rank[b] })
+	return traced
 }

@@ -4,13 +4,17 @@ package bench
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
 
+	"mustang/internal/bench/stats"
 	"mustang/internal/bench/suites"
 	"mustang/internal/lab"
 	"mustang/internal/load"
+	"mustang/internal/load/clock"
+	"mustang/internal/result"
 )
 
 // TestTurns checks that in each round every row has two turns, that a block's turns follow
@@ -94,19 +98,6 @@ func TestDisturbedSuites(t *testing.T) {
 	}
 }
 
-// TestSpoiltRoundsAreRepeatedAlike checks that a round is repeated with its slow rows.
-func TestSpoiltRoundsAreRepeatedAlike(t *testing.T) {
-	var e epoch
-	for _, want := range []struct {
-		numbers, again []int
-	}{{[]int{0, 1, 2}, []int{0, 2}}, {[]int{0, 2, 3}, []int{3}}, {[]int{3, 4, 5}, nil}, {[]int{6, 7, 8}, nil}} {
-		if got := e.numbers(3); !slices.Equal(got, want.numbers) {
-			t.Errorf("rounds %v, want %v", got, want.numbers)
-		}
-		e.again = append(e.again, want.again...)
-	}
-}
-
 // TestWiresWithARateLoseSegments checks on which paths segments that are sent again spoil a round.
 func TestWiresWithARateLoseSegments(t *testing.T) {
 	for _, tt := range []struct {
@@ -118,6 +109,78 @@ func TestWiresWithARateLoseSegments(t *testing.T) {
 		e := epoch{connections: []*connection{{row: newRow(rowSpec{path: path})}}}
 		if got := e.spoilt([]int{0}, []load.SliceResult{{Retransmits: 1}}); got != tt.want {
 			t.Errorf("%+v: spoilt %t", tt.options, got)
+		}
+	}
+}
+
+// TestCPUTimeIsOfSamples divides the CPU time of the samples by their own transfer: the
+// slices that are no samples, such as those of spoilt rounds, are in neither.
+func TestCPUTimeIsOfSamples(t *testing.T) {
+	for _, tt := range []struct {
+		workload suites.Workload
+		want     float64
+	}{
+		{suites.Workload{Name: load.TCPRR}, 10},
+		{suites.Workload{Name: load.TCPStream}, 10e6},
+		{suites.Workload{Name: load.TCPRR, Setup: result.Setup{LoadShare: 0.5}}, 0},
+	} {
+		row := newRow(rowSpec{workload: tt.workload})
+		turn := load.SliceResult{Count: 100, Seconds: 0.001, Machine: clock.MachineTime{BusySeconds: 0.001}}
+		row.addTurns(stats.Position{}, 0, turn, turn)
+		row.addEpoch(load.Measurement{Count: 1000, Units: 1000}, result.Evidence{}, false)
+		if got, ok := row.result(); !ok || math.Abs(got.CPUUSPerUnit-tt.want) > 1e-9*tt.want {
+			t.Errorf("%s: %g µs, want %g", tt.workload, got.CPUUSPerUnit, tt.want)
+		}
+	}
+}
+
+// TestRoundsWithNothingAreTold says how many rounds count in no figure.
+func TestRoundsWithNothingAreTold(t *testing.T) {
+	if got := joined("slow", emptyNote([]float64{1, 0, 2, 0})); got != "slow; nothing arrived in 2 of 4 rounds: they are in neither figure nor ratios" {
+		t.Errorf("%q", got)
+	}
+	if got := joined("slow", emptyNote([]float64{1, 2})); got != "slow" {
+		t.Errorf("%q", got)
+	}
+}
+
+// TestOrderIsReproducible runs each row once, in an order that seed and round determine.
+func TestOrderIsReproducible(t *testing.T) {
+	got := order(99, 3, 30)
+	if !slices.Equal(got, order(99, 3, 30)) || slices.Equal(got, order(99, 4, 30)) || slices.Equal(got, order(98, 3, 30)) {
+		t.Errorf("order %v does not follow seed and round", got)
+	}
+	for i, row := range slices.Sorted(slices.Values(got)) {
+		if row != i {
+			t.Fatalf("%v does not run each row once", got)
+		}
+	}
+}
+
+// TestGroupsInterleaveOnlyTimedRows checks that labs are measured one after the other where instructions are
+// counted, and interleaved otherwise.
+func TestGroupsInterleaveOnlyTimedRows(t *testing.T) {
+	for count, want := range map[string]func(groups, labs int) bool{
+		"":                       func(groups, _ int) bool { return groups == 1 },
+		result.ClockInstructions: func(groups, labs int) bool { return groups == labs && labs > 5 },
+	} {
+		specs, err := Options{Suites: lookup(t, suites.Default), Count: count}.selected()
+		if err != nil {
+			t.Fatal(err)
+		}
+		labs := map[any]bool{}
+		var rows []*measuredRow
+		for _, s := range specs {
+			rows = append(rows, newRow(s))
+			labs[s.path.Lab] = true
+		}
+		total := 0
+		groups := groupRows(rows, count != "")
+		for _, group := range groups {
+			total += len(group)
+		}
+		if !want(len(groups), len(labs)) || total != len(specs) {
+			t.Errorf("count %q: %d groups of %d rows for %d labs and %d rows", count, len(groups), total, len(labs), len(specs))
 		}
 	}
 }

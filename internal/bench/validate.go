@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"path"
 	"slices"
@@ -72,7 +71,6 @@ func (o Options) withDefaults() (Options, error) {
 	default:
 		o.Time, o.Duration = cmp.Or(o.Time, 170*time.Second), cmp.Or(o.Duration, 300*time.Millisecond)
 	}
-	o.Warmup = cmp.Or(o.Warmup, o.Duration/3)
 	if o.Seed == 0 && o.counting() {
 		o.Seed = 1 // runs are repeatable
 	}
@@ -91,9 +89,6 @@ func (o Options) withDefaults() (Options, error) {
 	if err != nil {
 		return o, err
 	}
-	if err := o.checkRoom(len(specs)); err != nil {
-		return o, err
-	}
 	for _, s := range specs {
 		setup := s.workload.Setup
 		if (setup.Reverse || setup.Paced()) && !o.sliced(s.suite) || setup != (result.Setup{}) && o.anyEngine() {
@@ -103,37 +98,12 @@ func (o Options) withDefaults() (Options, error) {
 			return o, fmt.Errorf("--slice %v: at %d requests per second some turns have none", o.Slice, setup.Rate)
 		}
 	}
-	if o.Until > 0 && !o.compares(specs) {
-		return o, errors.New("--until needs two rows that are compared")
-	}
 	return o, o.checkWire(specs)
-}
-
-// compares reports whether each suite whose rows take turns has a pair among them.
-func (o Options) compares(specs []rowSpec) bool {
-	for _, suite := range o.Suites {
-		selected := map[string][]string{} // IDs by workload
-		for _, s := range specs {
-			if s.suite.Name == suite.Name {
-				selected[s.workload.String()] = append(selected[s.workload.String()], s.path.ID)
-			}
-		}
-		paired := func(ids []string) bool {
-			return slices.ContainsFunc(suite.Pairs, func(p suites.Pair) bool {
-				return slices.Contains(ids, p.Numerator) && slices.Contains(ids, p.Denominator)
-			})
-		}
-		if o.sliced(suite) && len(selected) > 0 && !slices.ContainsFunc(slices.Collect(maps.Values(selected)), paired) {
-			return false
-		}
-	}
-	return true
 }
 
 // maxSlice is the greatest length of a turn: what is compared must lie close together.
 const maxSlice = time.Second
 
-// maxTime is the greatest time of a suite.
 const maxTime = 24 * time.Hour
 
 // rounds returns the number of samples of a row that takes no turns, or whose number is
@@ -209,7 +179,6 @@ func (o Options) Rows() ([]result.Row, error) {
 	return rows, err
 }
 
-// rowSpecs returns all rows of all suites.
 func (o Options) rowSpecs() []rowSpec {
 	var specs []rowSpec
 	for _, suite := range o.Suites {

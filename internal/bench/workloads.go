@@ -32,25 +32,28 @@ const (
 	callsTime = time.Second           // ADD or DEL of one batch of calls
 )
 
-// workloads returns the workloads of a suite.
 func (o Options) workloads(s suites.Suite) []suites.Workload {
-	if s.CallsPlugins() {
-		return o.callWorkloads(s)
-	}
-	if o.counting() {
+	switch {
+	case o.counting() && !s.CallsPlugins():
 		return countedWorkloads(s)
-	}
-	if !o.Quick {
+	case !o.Quick:
 		return s.Workloads
 	}
-	quick := slices.DeleteFunc(slices.Clone(s.Workloads), func(w suites.Workload) bool { return !slices.Contains(s.QuickWorkloads, w.Name) })
+	var quick []suites.Workload
+	for _, w := range s.Workloads {
+		if s.CallsPlugins() && w.Flows > 1 {
+			w.Flows = quickConcurrentCalls
+		}
+		if len(s.QuickWorkloads) == 0 || slices.Contains(s.QuickWorkloads, w.Name) {
+			quick = append(quick, w)
+		}
+	}
 	if len(quick) == 0 {
 		return s.Workloads
 	}
 	return quick
 }
 
-// usual reports whether a run that selects no rows has those of a path.
 func (o Options) usual(s suites.Suite, p suites.Path) bool {
 	switch {
 	case o.All:
@@ -61,19 +64,6 @@ func (o Options) usual(s suites.Suite, p suites.Path) bool {
 	return !p.Extra
 }
 
-// callWorkloads returns the workloads of a suite that calls plugins.
-func (o Options) callWorkloads(s suites.Suite) []suites.Workload {
-	var out []suites.Workload
-	for _, w := range s.Workloads {
-		if o.Quick && w.Flows > 1 {
-			w.Flows = quickConcurrentCalls
-		}
-		out = append(out, w)
-	}
-	return out
-}
-
-// calls returns the number of calls of a plugin in one sample.
 func (o Options) calls(w suites.Workload) int {
 	switch {
 	case w.Flows > 1:
@@ -84,17 +74,15 @@ func (o Options) calls(w suites.Workload) int {
 	return sequentialCalls
 }
 
-// spec returns the load of one sample.
 func (o Options) spec(p suites.Path, w suites.Workload) load.Spec {
 	if o.counting() {
 		return countedSpec(p, w)
 	}
 	spec := w.Spec(p)
-	spec.Duration, spec.Warmup = o.Duration, o.Warmup
+	spec.Duration, spec.Warmup = o.Duration, o.Duration/3
 	return spec
 }
 
-// proofSpec returns the load of a sample that only proves its path.
 func (o Options) proofSpec(p suites.Path, w suites.Workload) load.Spec {
 	spec := o.spec(p, w)
 	if o.counting() {
@@ -109,12 +97,11 @@ func (o Options) proofSpec(p suites.Path, w suites.Workload) load.Spec {
 	return spec
 }
 
-// sampleTime estimates the time of one sample of a path.
 func (o Options) sampleTime(p suites.Path) time.Duration {
 	if p.Plugin != nil {
 		return callsTime
 	}
-	return o.Duration + o.Warmup + overhead
+	return o.Duration + o.Duration/3 + overhead
 }
 
 // Reasons to skip a row.
@@ -149,4 +136,46 @@ func (o Options) unsupported(p suites.Path) error {
 		return errNotToPeer
 	}
 	return p.Probe()
+}
+
+// Size of a sample where instructions are counted: few enough packets to be fast in an
+// emulated machine, and enough to make its start and end negligible.
+const (
+	countedSize         = 200  // bytes of a datagram: small, so that the path dominates
+	countedWindow       = 32   // datagrams in flight: any queue holds them, so none is lost
+	countedPackets      = 1024 // a multiple of countedWindow
+	countedTransactions = 512
+	settlePackets       = 256 // before either: caches, connection entries, slow start
+	proofPackets        = 64  // of a sample that only proves its path
+)
+
+// Real-time priorities of agents where instructions are counted. A client that its
+// server never preempts sends a whole window before the server runs, so that each
+// sample is the same sequence of events. Otherwise scheduling varies, and samples
+// differ by some per cent.
+const (
+	clientPriority = 2
+	serverPriority = 1
+	// relayPriority is that of programs that forward packets, such as the relay of a
+	// TUN device: each stage of the path processes the output of the one before.
+	relayPriority = serverPriority
+)
+
+// countedWorkloads returns the workloads of a suite where instructions are counted. Network policies of a suite allow TCP alone.
+func countedWorkloads(s suites.Suite) []suites.Workload {
+	all := []suites.Workload{{Name: load.UDPStream, Flows: 1}, {Name: load.TCPRR, Flows: 1}}
+	if slices.ContainsFunc(s.Paths, func(p suites.Path) bool { return p.Lab.Policy != "" }) {
+		return all[1:]
+	}
+	return all
+}
+
+func countedSpec(p suites.Path, w suites.Workload) load.Spec {
+	spec := load.Spec{
+		Workload: w.Name, Target: p.Connect, Exact: true, Settle: settlePackets, Limit: countedTransactions,
+	}
+	if w.Name == load.UDPStream {
+		spec.Size, spec.Window, spec.Limit = countedSize, countedWindow, countedPackets
+	}
+	return spec
 }

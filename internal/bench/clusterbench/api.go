@@ -6,6 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os/exec"
+	"syscall"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -15,8 +17,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"mustang/internal/kube"
 )
 
 // api is a client of a cluster, with the bench's namespace there.
@@ -61,12 +67,10 @@ const (
 // poll is the pause between looks at what changes.
 const poll = 250 * time.Millisecond
 
-// own returns the objects of a kind in the namespace.
 func (a *api) own(kind schema.GroupVersionResource) dynamic.ResourceInterface {
 	return a.dynamic.Resource(kind).Namespace(a.namespace)
 }
 
-// create creates an object, and returns what it is after that.
 func create(ctx context.Context, to dynamic.ResourceInterface, o runtime.Object) (*unstructured.Unstructured, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
@@ -81,26 +85,22 @@ func create(ctx context.Context, to dynamic.ResourceInterface, o runtime.Object)
 	return stored, nil
 }
 
-// list returns objects.
 func list[T any](ctx context.Context, from dynamic.ResourceInterface, o metav1.ListOptions) ([]T, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 	found, err := from.List(ctx, o)
+	var all []T
+	for i := 0; err == nil && i < len(found.Items); i++ {
+		var t T
+		t, err = decode[T](found.Items[i].Object)
+		all = append(all, t)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("list what the cluster has: %w", err)
-	}
-	var all []T
-	for _, item := range found.Items {
-		t, err := decode[T](item.Object)
-		if err != nil {
-			return nil, fmt.Errorf("list what the cluster has: %w", err)
-		}
-		all = append(all, t)
 	}
 	return all, nil
 }
 
-// stamp returns the time of the API server.
 func (a *api) stamp() string { return time.Now().Add(a.ahead).UTC().Format(time.RFC3339) }
 
 // claim makes the namespace. Pods in the network of a node are privileged for the admission of pods.
@@ -121,20 +121,12 @@ func (a *api) claim(ctx context.Context) error {
 	return nil
 }
 
-// renewEvery says now and then that the bench goes on, until ctx ends.
+// renewEvery says now and then that the bench goes on, until ctx ends. After a failure the next one is in time too.
 func (a *api) renewEvery(ctx context.Context, pause time.Duration) {
-	ticker := time.NewTicker(pause)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-			patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, renewed, a.stamp())
-			// After a failure the next one is in time too.
-			_, _ = a.dynamic.Resource(namespaces).Patch(ctx, a.namespace, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
-		}
-	}
+	wait.UntilWithContext(ctx, func(ctx context.Context) {
+		patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, renewed, a.stamp())
+		_, _ = a.dynamic.Resource(namespaces).Patch(ctx, a.namespace, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	}, pause)
 }
 
 // sweep removes the namespaces that dead benches left.
@@ -163,17 +155,75 @@ func (a *api) removeNamespace(note func(string)) error {
 	defer cancel()
 	space := a.dynamic.Resource(namespaces)
 	err := space.Delete(ctx, a.namespace, metav1.DeleteOptions{})
-	for ; err == nil; _, err = space.Get(ctx, a.namespace, metav1.GetOptions{}) {
-		select {
-		case <-ctx.Done():
-			err = errors.New("it is still there")
-		case <-time.After(poll):
-			continue
-		}
-		break
+	if err == nil {
+		err = wait.PollUntilContextCancel(ctx, poll, true, func(ctx context.Context) (bool, error) {
+			_, err := space.Get(ctx, a.namespace, metav1.GetOptions{})
+			return false, err
+		})
 	}
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
 	return fmt.Errorf("remove namespace %s: %w", a.namespace, err)
+}
+
+// ExecCommand is the hidden subcommand of mustang whose main calls [Exec].
+const ExecCommand = "cluster-exec"
+
+// Access says how to reach a cluster, as kubectl does: a file, by default $KUBECONFIG or ~/.kube/config, or the service account
+// of the pod that the process is in, and a context in the file, by default its current one.
+type Access struct {
+	Kubeconfig, Context string
+}
+
+// connect returns a client. It makes no request.
+func (a Access) connect() (*api, error) {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = a.Kubeconfig
+	overrides := &clientcmd.ConfigOverrides{CurrentContext: a.Context}
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides).ClientConfig()
+	if err != nil {
+		return nil, fmt.Errorf("connect to Kubernetes: %w", err)
+	}
+	config.UserAgent = "mustang-bench"
+	config.WarningHandler = rest.NoWarnings{}
+	client, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("connect to Kubernetes: %w", err)
+	}
+	return &api{dynamic: client, config: config}, nil
+}
+
+func (a Access) command(exe, namespace, pod string) []string {
+	return []string{exe, ExecCommand, a.Kubeconfig, a.Context, namespace, pod}
+}
+
+// startApart starts a command that no signal of the terminal reaches: whoever started it ends it.
+func startApart(cmd *exec.Cmd) error {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	return cmd.Start()
+}
+
+// Exec runs a command in a pod, with the arguments of [ExecCommand]: file, context, namespace, pod, command. It ends when the
+// command does, or when ctx ends.
+func Exec(ctx context.Context, args []string, streams kube.ExecStreams) error {
+	if len(args) < 5 {
+		return errors.New("want KUBECONFIG CONTEXT NAMESPACE POD COMMAND")
+	}
+	a, err := (Access{Kubeconfig: args[0], Context: args[1]}).connect()
+	if err != nil {
+		return err
+	}
+	a.namespace = args[2]
+	return a.exec(ctx, args[3], args[4:], streams)
+}
+
+func (a *api) exec(ctx context.Context, pod string, command []string, streams kube.ExecStreams) error {
+	return kube.Exec(ctx, a.config, kube.ExecCommand{Namespace: a.namespace, Pod: pod, Container: container, Words: command}, streams)
+}
+
+func decode[T any](o map[string]any) (T, error) {
+	var t T
+	err := runtime.DefaultUnstructuredConverter.FromUnstructured(o, &t)
+	return t, err
 }

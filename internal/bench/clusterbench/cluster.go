@@ -10,9 +10,11 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"os"
 	"slices"
 	"time"
 
+	"mustang/internal/bench/host"
 	"mustang/internal/bench/suites"
 	"mustang/internal/load"
 	"mustang/internal/result"
@@ -27,14 +29,12 @@ type Options struct {
 	Access Access
 	// Nodes are the names of the node of all clients and of the further one; empty means any.
 	Nodes []string
-	// Image has this version of mustang. Program is its path there.
-	Image, Program string
+	// Image has this version of mustang at [Program].
+	Image string
 	// IPv6 measures the IPv6 addresses in place of those of IPv4.
 	IPv6 bool
 	// Longest is the time after which the pods end by themselves.
 	Longest time.Duration
-	// Exe is this program.
-	Exe string
 	// Note prints a line on what goes on.
 	Note func(text string)
 }
@@ -42,6 +42,7 @@ type Options struct {
 // Cluster is a cluster with the pods of a bench.
 type Cluster struct {
 	options Options
+	exe     string // this program
 	api     *api
 	nodes   []node
 	pods    []*pod
@@ -50,12 +51,11 @@ type Cluster struct {
 	// hostless is why there are no pods in the networks of nodes, "" if there are.
 	hostless string
 	notes    []string
-	machine  description
+	machine  host.Description
 	renewing chan struct{} // closed when the lease is renewed no more
 	stop     context.CancelFunc
 }
 
-// pod is a pod to be, and its addresses once it runs.
 type pod struct {
 	name, node string
 	host       bool // in the network of its node
@@ -85,6 +85,9 @@ const (
 // Up makes the pods, and waits until they run and their cluster IPs answer. On error nothing is left.
 func Up(ctx context.Context, o Options) (_ *Cluster, err error) {
 	c := &Cluster{options: o, services: map[string]netip.Addr{}, renewing: make(chan struct{}), stop: func() {}}
+	if c.exe, err = os.Executable(); err != nil {
+		return nil, err
+	}
 	if c.api, err = o.Access.connect(); err != nil {
 		return nil, err
 	}
@@ -122,7 +125,6 @@ func Up(ctx context.Context, o Options) (_ *Cluster, err error) {
 	return c, c.describe(ctx)
 }
 
-// plan lists the pods.
 func (c *Cluster) plan() {
 	port := uint16(firstHostPort + rand.IntN(hostsPorts))
 	add := func(name string, n node, server bool) {
@@ -159,7 +161,6 @@ func (c *Cluster) Close() error {
 	return c.api.removeNamespace(c.options.Note)
 }
 
-// errOneNode is the reason to skip paths across nodes.
 const errOneNode = "the cluster has one node that is ready and takes pods, and this path is across two"
 
 // Suite returns the suite of the pods.
@@ -172,7 +173,6 @@ func (c *Cluster) Suite() suites.Suite {
 	return suites.Cluster(c.placement(sameServer), two)
 }
 
-// placement returns the ends of the paths to a server.
 func (c *Cluster) placement(server string) suites.ClusterPlacement {
 	host := suites.ClusterEnds{Skip: c.hostless}
 	if c.hostless == "" {
@@ -186,12 +186,10 @@ func (c *Cluster) placement(server string) suites.ClusterPlacement {
 	}
 }
 
-// pod returns a pod by its name.
 func (c *Cluster) pod(name string) *pod {
 	return c.pods[slices.IndexFunc(c.pods, func(p *pod) bool { return p.name == name })]
 }
 
-// address returns the address of a server.
 func (c *Cluster) address(name string) netip.AddrPort {
 	p := c.pod(name)
 	return netip.AddrPortFrom(p.addresses[0], p.port)
@@ -203,7 +201,7 @@ const agentTimeout = 30 * time.Second
 // Agent returns how to start an agent in a pod: by a process of this program, which does what `kubectl exec -i` does.
 func (c *Cluster) Agent(name string) load.AgentOptions {
 	return load.AgentOptions{
-		Shell: c.options.Access.command(c.options.Exe, c.api.namespace, c.pod(name).id), Exe: c.options.Program, CPU: -1,
+		Shell: c.options.Access.command(c.exe, c.api.namespace, c.pod(name).id), Exe: Program, CPU: -1,
 		Timeout: agentTimeout, Start: startApart,
 	}
 }

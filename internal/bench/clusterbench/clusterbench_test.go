@@ -107,7 +107,7 @@ func node1(name, more string) string {
 func (f *fake) up(t *testing.T, change func(*Options)) (*Cluster, error) {
 	t.Helper()
 	o := Options{
-		Access: Access{Kubeconfig: f.Kubeconfig(t)}, Image: "mustang:test", Program: Program, Longest: time.Hour, Exe: "/mustang",
+		Access: Access{Kubeconfig: f.Kubeconfig(t)}, Image: "mustang:test", Longest: time.Hour,
 		Note: func(text string) {
 			f.mu.Lock()
 			defer f.mu.Unlock()
@@ -197,20 +197,25 @@ func checkPorts(t *testing.T, paths []suites.Path, ports []corev1.ServicePort) {
 	}
 }
 
-// TestIPv6Addresses takes those of a dual-stack cluster.
-func TestIPv6Addresses(t *testing.T) {
-	f := startFake(t, "a", "b")
-	c, err := f.up(t, func(o *Options) { o.IPv6 = true })
+// paths returns the paths of a bench that was made and removed.
+func (f *fake) paths(t *testing.T, change func(*Options)) []suites.Path {
+	t.Helper()
+	c, err := f.up(t, change)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, p := range c.Suite().Paths {
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return c.Suite().Paths
+}
+
+// TestIPv6Addresses takes those of a dual-stack cluster.
+func TestIPv6Addresses(t *testing.T) {
+	for _, p := range startFake(t, "a", "b").paths(t, func(o *Options) { o.IPv6 = true }) {
 		if !p.Connect.Addr().Is6() || !p.Listen.Addr().Is6() {
 			t.Errorf("path %s from %s to %s", p.ID, p.Connect, p.Listen)
 		}
-	}
-	if err := c.Close(); err != nil {
-		t.Fatal(err)
 	}
 }
 
@@ -218,17 +223,10 @@ func TestIPv6Addresses(t *testing.T) {
 func TestOneNodeSkipsPathsAcross(t *testing.T) {
 	f := startFake(t, "a")
 	f.Put(t, nodesPath, node1("b", `, "spec": {"taints": [{"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}]}`))
-	c, err := f.up(t, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, p := range c.Suite().Paths {
+	for _, p := range f.paths(t, nil) {
 		if across := strings.Contains(p.ID, "two-nodes"); across != (p.Skip != "") {
 			t.Errorf("path %s: skipped for %q", p.ID, p.Skip)
 		}
-	}
-	if err := c.Close(); err != nil {
-		t.Fatal(err)
 	}
 }
 
@@ -236,17 +234,10 @@ func TestOneNodeSkipsPathsAcross(t *testing.T) {
 func TestHostPodsRefused(t *testing.T) {
 	f := startFake(t, "a", "b")
 	f.refused = "host network is forbidden"
-	c, err := f.up(t, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, p := range c.Suite().Paths {
+	for _, p := range f.paths(t, nil) {
 		if host := strings.HasPrefix(p.ID, "host/"); host != strings.Contains(p.Skip, f.refused) || !host && !p.Connect.IsValid() {
 			t.Errorf("path %s to %s: skipped for %q", p.ID, p.Connect, p.Skip)
 		}
-	}
-	if err := c.Close(); err != nil {
-		t.Fatal(err)
 	}
 }
 
@@ -332,13 +323,7 @@ func TestDeadBenchesAreRemoved(t *testing.T) {
 	space("alive", manager, lease/2)
 	space("another's", "somebody", 2*lease)
 	f.Put(t, servicesPath, `{"kind": "Service", "apiVersion": "v1", "metadata": {"namespace": "dead", "name": "left"}}`)
-	c, err := f.up(t, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Close(); err != nil {
-		t.Fatal(err)
-	}
+	f.paths(t, nil)
 	left := f.left(t)
 	for name, want := range map[string]bool{"dead": false, "left": false, "alive": true, "another's": true} {
 		if got := strings.Contains(left, `"`+name+`"`); got != want {

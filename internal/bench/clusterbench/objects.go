@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
@@ -30,7 +31,7 @@ const afterwards = 300
 
 // job returns the Job of a pod. It has no privileges, and no limit of CPU time, which would be a part of what is measured.
 func (c *Cluster) job(p *pod) *batchv1.Job {
-	command := []string{c.options.Program, PodCommand, "idle"}
+	command := []string{Program, PodCommand, "idle"}
 	if p.server && !p.host {
 		command = append(command, fmt.Sprint(":", probePort))
 	}
@@ -100,11 +101,8 @@ func (c *Cluster) serve(ctx context.Context, p *pod) (netip.Addr, error) {
 	if err != nil {
 		return netip.Addr{}, err
 	}
-	s, err := decode[corev1.Service](stored.Object)
-	if err != nil {
-		return netip.Addr{}, err
-	}
-	addr, err := netip.ParseAddr(s.Spec.ClusterIP)
+	ip, _, _ := unstructured.NestedString(stored.Object, "spec", "clusterIP")
+	addr, err := netip.ParseAddr(ip)
 	if err != nil {
 		return netip.Addr{}, fmt.Errorf("cluster IP of service %s: %w", p.name, err)
 	}

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"mustang/internal/bench/host"
-	"mustang/internal/result"
 )
 
 // PodCommand is the hidden subcommand of mustang that runs in pods. Its main calls [Main].
@@ -29,13 +28,6 @@ const (
 	reachTime = 30 * time.Second
 )
 
-// description is what a node says of itself.
-type description struct {
-	Machine  result.Machine    `json:"machine"`
-	Kernel   string            `json:"kernel"`
-	Settings map[string]string `json:"settings"`
-}
-
 // Main is what runs in pods, by its first argument: "idle" is the process of the container, which ends when no other process
 // was in the pod for some minutes, and takes connections at the address that may follow; "reach" waits until all addresses
 // that follow take connections; "describe" prints what the node is.
@@ -46,7 +38,7 @@ func Main(ctx context.Context, args []string, stdout io.Writer) error {
 		if err != nil {
 			return err
 		}
-		return json.NewEncoder(stdout).Encode(description{d.Machine, d.Kernel, d.Settings})
+		return json.NewEncoder(stdout).Encode(d)
 	case len(args) > 1 && args[0] == "reach":
 		return reachAll(ctx, args[1:])
 	case len(args) > 0 && args[0] == "idle":
@@ -55,7 +47,6 @@ func Main(ctx context.Context, args []string, stdout io.Writer) error {
 	return errors.New("want idle, reach or describe")
 }
 
-// idle waits for the end.
 func idle(ctx context.Context, listen []string) error {
 	for _, address := range listen {
 		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
@@ -86,7 +77,6 @@ func idle(ctx context.Context, listen []string) error {
 	return nil
 }
 
-// accompanied reports whether there is another process.
 func accompanied() bool {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {

@@ -15,6 +15,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"mustang/internal/kube"
 )
@@ -27,32 +28,25 @@ const (
 
 // await waits until all pods run, and notes their addresses.
 func (c *Cluster) await(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, podsTime)
-	defer cancel()
-	begun, said := time.Now(), ""
-	for {
+	begun, said, waiting := time.Now(), "", ""
+	err := wait.PollUntilContextTimeout(ctx, poll, podsTime, true, func(ctx context.Context) (bool, error) {
 		all, err := list[corev1.Pod](ctx, c.api.own(pods), metav1.ListOptions{LabelSelector: managedBy + "=" + manager})
 		if err != nil {
-			return err
+			return false, err
 		}
-		waiting, err := c.look(all)
-		if err != nil || waiting == "" {
-			return err
+		if waiting, err = c.look(all); err != nil || waiting == "" {
+			return err == nil, err
 		}
 		if waiting != said && time.Since(begun) > quietTime {
 			said = waiting
 			c.options.Note("waiting: " + waiting)
 		}
-		select {
-		case <-time.After(poll):
-			continue
-		case <-ctx.Done():
-		}
-		if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			return ctx.Err()
-		}
+		return false, nil
+	})
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
 		return fmt.Errorf("not ready after %v: %s%s", podsTime, waiting, c.warnings(""))
 	}
+	return err
 }
 
 // look returns what the first pod waits for that does not run, or "" if all do. An error is final.
@@ -86,7 +80,6 @@ func (c *Cluster) look(all []corev1.Pod) (waiting string, err error) {
 	return waiting, nil
 }
 
-// addresses notes the addresses of a pod, which are of one family.
 func (c *Cluster) addresses(p *pod, all []corev1.PodIP) error {
 	p.addresses = nil
 	for _, ip := range all {
@@ -147,21 +140,22 @@ func (c *Cluster) warnings(job string) string {
 
 // reach waits until the cluster IPs answer to the client's pod.
 func (c *Cluster) reach(ctx context.Context) error {
-	command := []string{c.options.Program, PodCommand, "reach"}
+	command := []string{"reach"}
 	for _, p := range c.pods {
 		if addr, ok := c.services[p.name]; ok {
 			command = append(command, netip.AddrPortFrom(addr, probePort).String())
 		}
 	}
-	_, err := c.run(ctx, client, command)
+	_, err := c.run(ctx, client, command...)
 	return err
 }
 
-// run runs a command in a pod, and returns its output.
-func (c *Cluster) run(ctx context.Context, name string, command []string) ([]byte, error) {
+// run runs [PodCommand] in a pod.
+func (c *Cluster) run(ctx context.Context, name string, command ...string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, reachTime+answerTime)
 	defer cancel()
 	var stdout, stderr bytes.Buffer
+	command = append([]string{Program, PodCommand}, command...)
 	err := c.api.exec(ctx, c.pod(name).id, command, kube.ExecStreams{Stdout: &stdout, Stderr: &stderr})
 	if text := strings.TrimSpace(stderr.String()); err != nil && text != "" {
 		err = errors.Join(err, errors.New(text))

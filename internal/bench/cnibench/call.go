@@ -39,7 +39,6 @@ const (
 	callDigits  = 3
 )
 
-// call is one execution of a plugin.
 type call struct {
 	program string
 	env     []string
@@ -68,7 +67,6 @@ func (c *call) run(ctx context.Context) error {
 	return fmt.Errorf("%w: %s", err, strings.TrimSpace(stderr.String()))
 }
 
-// batch is a number of calls of one verb.
 type batch struct {
 	verb       string
 	host       *netns.Namespace
@@ -134,7 +132,6 @@ func (b batch) together(ctx context.Context) ([]time.Time, error) {
 	return started, b.failure(errs)
 }
 
-// failure returns the first error, and the number of errors if there are several.
 func (b batch) failure(errs []error) error {
 	errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil })
 	switch len(errs) {
@@ -146,7 +143,6 @@ func (b batch) failure(errs []error) error {
 	return fmt.Errorf("%s: %d of %d calls failed, the first: %w", b.verb, len(errs), len(b.calls), errs[0])
 }
 
-// measure returns the measurement of calls that have ended.
 func (b batch) measure(started []time.Time, machine clock.MachineTime) (load.Measurement, error) {
 	n := len(b.calls)
 	m := load.Measurement{
@@ -175,14 +171,12 @@ func (b batch) measure(started []time.Time, machine clock.MachineTime) (load.Mea
 	return m, nil
 }
 
-// addResult is the part of an ADD result that is checked.
 type addResult struct {
 	IPs []struct {
 		Address netip.Prefix `json:"address"`
 	} `json:"ips"`
 }
 
-// parse parses the result of ADD.
 func (c *call) parse() (addResult, error) {
 	var a addResult
 	if err := json.Unmarshal(c.output, &a); err != nil {

@@ -4,16 +4,23 @@ package cnibench
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"sync/atomic"
+	"time"
 
+	"mustang/internal/cni"
+	"mustang/internal/cni/install"
+	"mustang/internal/cni/netconf"
 	"mustang/internal/cni/server"
 	"mustang/internal/debian"
 	"mustang/internal/lab"
+	"mustang/internal/netns"
 )
 
 // Programs of plugins.
@@ -45,12 +52,8 @@ type Plugin struct {
 	// Network and Subnet are the network's name and its range of addresses.
 	Network string
 	Subnet  netip.Prefix
-	// Version is the version of the CNI spec.
-	Version string
 	// Settings are the plugin's own, besides those that all plugins have.
 	Settings map[string]any
-	// IPAM is the plugin that assigns addresses.
-	IPAM string
 	// Gateway is the place in the lab that has the subnet's first address.
 	Gateway string
 	// Services is the way in which mustang-cni makes services reachable from pods;
@@ -67,14 +70,14 @@ type Plugin struct {
 // Reference returns a reference plugin whose gateway is the host. Network and Subnet
 // are to be set.
 func Reference(program string, settings map[string]any) Plugin {
-	return Plugin{Program: program, Version: referenceVersion, IPAM: hostLocal, Gateway: lab.Host, Settings: settings}
+	return Plugin{Program: program, Gateway: lab.Host, Settings: settings}
 }
 
 // Mustang returns mustang-cni with one of the values of [Plugin.Services]. Network and
 // Subnet are to be set.
 func Mustang(services string, settings map[string]any) Plugin {
 	p := Plugin{
-		Program: mustangCNI, Version: mustangVersion, IPAM: mustangIPAM, Gateway: lab.Host, Services: services, Endpoints: services == ServicesBoth,
+		Program: mustangCNI, Gateway: lab.Host, Services: services, Endpoints: services == ServicesBoth,
 		Settings: map[string]any{"services": services},
 	}
 	maps.Copy(p.Settings, settings)
@@ -93,11 +96,10 @@ func (p *Plugin) Probe() error {
 	return err
 }
 
-// executable returns the file of the plugin's program.
 func (p *Plugin) executable() (string, error) {
 	path := p.Path
 	if p.Program != mustangCNI {
-		dir, err := lab.FindReferencePlugins(p.Program, p.IPAM)
+		dir, err := lab.FindReferencePlugins(p.Program, hostLocal)
 		return cmp.Or(path, filepath.Join(dir, p.Program)), err
 	}
 	if path == "" {
@@ -116,12 +118,13 @@ func (p *Plugin) executable() (string, error) {
 // config returns the network configuration as a runtime passes it; previous is the
 // result of ADD, nil for ADD itself.
 func (p *Plugin) config(dirs lab.PluginDirs, previous json.RawMessage) ([]byte, error) {
-	ipam := map[string]any{"type": p.IPAM, "ranges": [][]map[string]string{{{"subnet": p.Subnet.String()}}}}
-	if p.IPAM == hostLocal {
+	ipam := map[string]any{"type": mustangIPAM, "ranges": [][]map[string]string{{{"subnet": p.Subnet.String()}}}}
+	config := map[string]any{"cniVersion": mustangVersion, "name": p.Network, "type": p.Program, "ipam": ipam}
+	if p.Program != mustangCNI {
+		config["cniVersion"], ipam["type"] = referenceVersion, hostLocal
 		ipam["dataDir"] = filepath.Join(dirs.State, hostLocal)
 		ipam["routes"] = []map[string]string{{"dst": "0.0.0.0/0"}}
 	}
-	config := map[string]any{"cniVersion": p.Version, "name": p.Network, "type": p.Program, "ipam": ipam}
 	maps.Copy(config, p.Settings)
 	if previous != nil {
 		config["prevResult"] = previous
@@ -129,22 +132,17 @@ func (p *Plugin) config(dirs lab.PluginDirs, previous json.RawMessage) ([]byte, 
 	return json.Marshal(config)
 }
 
-// environment returns the environment of a plugin's process.
 func (p *Plugin) environment(executable string, dirs lab.PluginDirs) []string {
-	plugins := filepath.Dir(executable)
-	if p.IPAM == hostLocal {
-		plugins = lab.ReferencePlugins
-	}
-	env := []string{"PATH=" + os.Getenv("PATH"), "CNI_PATH=" + plugins, "CNI_IFNAME=" + lab.IfName}
+	env := []string{"PATH=" + os.Getenv("PATH"), "CNI_IFNAME=" + lab.IfName}
 	if p.Program != mustangCNI {
-		return env
+		return append(env, "CNI_PATH="+lab.ReferencePlugins)
 	}
 	socket := "none"
 	if p.Agent {
 		socket = socketIn(dirs)
 	}
 	own := pluginIn(dirs)
-	env = append(env, server.SocketVariable+"="+socket, "MUSTANG_CNI_STATE_DIR="+own.StateDir,
+	env = append(env, "CNI_PATH="+filepath.Dir(executable), server.SocketVariable+"="+socket, "MUSTANG_CNI_STATE_DIR="+own.StateDir,
 		"MUSTANG_CNI_RUN_DIR="+own.RunDir, "MUSTANG_BPF_ROOT="+own.BPFRoot)
 	if dirs.Cgroup != "" {
 		env = append(env, "MUSTANG_CNI_CGROUP="+dirs.Cgroup)
@@ -152,5 +150,63 @@ func (p *Plugin) environment(executable string, dirs lab.PluginDirs) []string {
 	return env
 }
 
-// gatewayAddress returns the subnet's first address.
 func (p *Plugin) gatewayAddress() netip.Addr { return p.Subnet.Addr().Next() }
+
+// agent is the part of mustang agent that does the plugin's work.
+type agent struct {
+	adds   atomic.Int64 // that it has done
+	cancel context.CancelFunc
+	ended  chan error
+}
+
+// startAgent starts an agent for the plugin of a file, in a lab's host, and installs the plugin's client.
+func startAgent(host *netns.Namespace, dirs lab.PluginDirs, program string) (*agent, error) {
+	if err := os.MkdirAll(filepath.Dir(clientIn(dirs)), 0o700); err != nil {
+		return nil, err
+	}
+	if err := os.WriteFile(clientIn(dirs), install.Client(), 0o700); err != nil {
+		return nil, err
+	}
+	if err := os.Symlink(program, filepath.Join(filepath.Dir(clientIn(dirs)), netconf.FullPlugin)); err != nil {
+		return nil, err
+	}
+	a := &agent{ended: make(chan error, 1)}
+	s, err := server.Listen(server.Options{
+		Socket: socketIn(dirs), Host: host, Plugin: pluginIn(dirs),
+		Observe: func(verb string, _ time.Duration, failed bool) {
+			if verb == verbAdd && !failed {
+				a.adds.Add(1)
+			}
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	var ctx context.Context
+	ctx, a.cancel = context.WithCancel(context.Background())
+	go func() { a.ended <- s.Run(ctx) }()
+	return a, nil
+}
+
+func (a *agent) stop() {
+	a.cancel()
+	<-a.ended
+}
+
+// did returns an error unless the agent has done a number of ADDs since the last call.
+func (a *agent) did(want int) error {
+	if got := a.adds.Swap(0); got != int64(want) {
+		return fmt.Errorf("the agent did %d of %d %ss", got, want, verbAdd)
+	}
+	return nil
+}
+
+func clientIn(dirs lab.PluginDirs) string { return filepath.Join(dirs.Run, "bin", mustangCNI) }
+
+func socketIn(dirs lab.PluginDirs) string { return filepath.Join(dirs.Run, "agent", "cni.sock") }
+
+func pluginIn(dirs lab.PluginDirs) cni.Plugin {
+	return cni.Plugin{
+		StateDir: filepath.Join(dirs.State, "mustang"), RunDir: filepath.Join(dirs.Run, "mustang"), BPFRoot: dirs.BPFRoot, Cgroup: dirs.Cgroup,
+	}
+}

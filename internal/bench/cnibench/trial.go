@@ -73,14 +73,12 @@ func (t *trial) run(ctx context.Context) (add, del Sample, err error) {
 	return add, del, nil
 }
 
-// contradicted returns the outcome of a trial with a finding.
 func (t *trial) contradicted(finding error) (add, del Sample, err error) {
 	t.evidence.Findings = append(t.evidence.Findings, finding.Error())
 	add.Evidence = t.evidence
 	return add, del, &evidence.Error{Findings: t.evidence.Findings}
 }
 
-// batch returns the calls of one verb.
 func (t *trial) batch(verb string, calls []*call) batch {
 	return batch{verb: verb, host: t.testbed.host, calls: calls, concurrent: t.concurrent, watch: t.testbed.watch}
 }
@@ -122,7 +120,6 @@ func (t *trial) prepare() error {
 	return err
 }
 
-// hostDevices lists the host's devices.
 func (t *trial) hostDevices() ([]string, error) {
 	devices, err := rtnl.In(t.testbed.host).Devices()
 	var names []string
@@ -132,7 +129,6 @@ func (t *trial) hostDevices() ([]string, error) {
 	return names, err
 }
 
-// pluginFiles lists the files in the plugins' state directories.
 func (t *trial) pluginFiles() ([]string, error) {
 	var out []string
 	for _, dir := range []string{t.testbed.dirs.State, t.testbed.dirs.Run} {

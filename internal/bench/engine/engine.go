@@ -9,8 +9,11 @@ package engine
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"os/exec"
+	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -27,35 +30,27 @@ const Native = "native"
 type Engine struct {
 	// Name is its name in commands and result files.
 	Name string
-	tool tool
-}
-
-// tool is what differs between engines.
-type tool interface {
-	// debian returns the Debian package, and the programs of it that the engine needs.
-	debian() (name string, programs []string)
-	// version returns the version from what the first program prints for --version or -V.
-	version(output string) string
-	// runs reports whether it carries a workload over a number of flows.
-	runs(workload string, flows int) bool
-	// reaches returns the reason why it can't measure a path, nil if none is known.
-	reaches(p evidence.Path) error
-	// serve and drive return the commands of server and client, and port that on which the
-	// server awaits the client.
-	serve(t Traffic) []string
-	drive(t Traffic) []string
-	port(t Traffic) uint16
-	// serverEnds reports whether the server ends by itself after a client.
-	serverEnds() bool
+	// debian is its Debian package, and programs are those of it that it needs. The first prints a line with version
+	// for --version or -V.
+	debian   string
+	programs []string
+	version  *regexp.Regexp
+	// workloads are those that it carries; over several flows only if it has many.
+	workloads []string
+	many      bool
+	// serverEnds says that the server ends by itself after a client.
+	serverEnds bool
+	// control is the port of a connection beside that of the load, 0 if there is none.
+	control uint16
+	// serve and drive return the commands of server and client.
+	serve, drive func(Traffic) []string
 	// read reads what the programs have printed. If it finds no addresses, those of the
 	// sockets count.
-	read(t Traffic, o outputs) (load.Measurement, error)
+	read func(Traffic, outputs) (load.Measurement, error)
 }
 
 // List returns all engines.
-func List() []Engine {
-	return []Engine{{"iperf3", iperf3{}}, {"netperf", netperf{}}, {"sockperf", sockperf{}}}
-}
+func List() []Engine { return []Engine{iperf3, netperf, sockperf} }
 
 // Lookup returns the engine of a name.
 func Lookup(name string) (Engine, error) {
@@ -70,16 +65,25 @@ func Lookup(name string) (Engine, error) {
 }
 
 // Runs reports whether the engine carries a workload over a number of flows, 0 for one.
-func (e Engine) Runs(workload string, flows int) bool { return e.tool.runs(workload, max(flows, 1)) }
+func (e Engine) Runs(workload string, flows int) bool {
+	return slices.Contains(e.workloads, workload) && (flows <= 1 || e.many)
+}
+
+// errTranslated is the reason why netperf measures no service.
+var errTranslated = errors.New("netperf's server listens on the address that its client connects to, so that address can't be a service's")
 
 // Reaches returns the reason why the engine can't measure a path, nil if none is known.
-func (e Engine) Reaches(p evidence.Path) error { return e.tool.reaches(p) }
+func (e Engine) Reaches(p evidence.Path) error {
+	if e.control != 0 && p.Connect != p.Listen {
+		return errTranslated
+	}
+	return nil
+}
 
 // Probe returns a [*debian.MissingError] if a program that the engine needs is not installed.
 func (e Engine) Probe() error {
-	name, programs := e.tool.debian()
-	for _, program := range programs {
-		if _, err := debian.Find(program, name, ""); err != nil {
+	for _, program := range e.programs {
+		if _, err := debian.Find(program, e.debian, ""); err != nil {
 			return err
 		}
 	}
@@ -94,11 +98,17 @@ const versionTimeout = 2 * time.Second
 func (e Engine) Version(ctx context.Context) string {
 	ctx, cancel := context.WithTimeout(ctx, versionTimeout)
 	defer cancel()
-	_, programs := e.tool.debian()
 	for _, flag := range []string{"--version", "-V"} {
-		if output, err := exec.CommandContext(ctx, programs[0], flag).Output(); err == nil {
-			return cmp.Or(e.tool.version(string(output)), "unknown")
+		if output, err := exec.CommandContext(ctx, e.programs[0], flag).Output(); err == nil {
+			return cmp.Or(e.versionIn(string(output)), "unknown")
 		}
+	}
+	return ""
+}
+
+func (e Engine) versionIn(output string) string {
+	if found := e.version.FindStringSubmatch(output); found != nil {
+		return found[1]
 	}
 	return ""
 }

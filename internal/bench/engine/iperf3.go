@@ -9,48 +9,28 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strconv"
-	"strings"
 
-	"mustang/internal/bench/evidence"
 	"mustang/internal/lab"
 	"mustang/internal/load"
 )
 
 // iperf3 is https://github.com/esnet/iperf. Its server ends after one client and prints
 // JSON like the client.
-type iperf3 struct{}
+var iperf3 = Engine{
+	Name: "iperf3", debian: "iperf3", programs: []string{"iperf3"}, version: regexp.MustCompile(`^iperf ([0-9.]+)`),
+	workloads: []string{load.TCPStream, load.UDPStream}, many: true, serverEnds: true,
+	serve: func(t Traffic) []string {
+		return []string{"iperf3", "-s", "-1", "-J", "-B", t.Path.Listen.Addr().String(), "-p", portOf(t.Path.Listen)}
+	},
+	drive: driveIPerf3, read: figuresOfIPerf3,
+}
 
-// maxCount bounds the counts of a program.
 const maxCount = 1 << 60
 
-func (iperf3) debian() (string, []string) { return "iperf3", []string{"iperf3"} }
-
-func (iperf3) version(output string) string {
-	line, _, _ := strings.Cut(output, "\n") // iperf 3.12 (cJSON 1.7.15)
-	words := strings.Fields(line)
-	if len(words) < 2 || words[0] != "iperf" {
-		return ""
-	}
-	return words[1]
-}
-
-func (iperf3) runs(workload string, _ int) bool {
-	return workload == load.TCPStream || workload == load.UDPStream
-}
-
-func (iperf3) serverEnds() bool { return true }
-
-func (iperf3) reaches(evidence.Path) error { return nil }
-
-func (iperf3) port(t Traffic) uint16 { return t.Path.Listen.Port() }
-
-func (iperf3) serve(t Traffic) []string {
-	return []string{"iperf3", "-s", "-1", "-J", "-B", t.Path.Listen.Addr().String(), "-p", portOf(t.Path.Listen)}
-}
-
-func (iperf3) drive(t Traffic) []string {
+func driveIPerf3(t Traffic) []string {
 	command := []string{
 		"iperf3", "-c", t.Path.Connect.Addr().String(), "-p", portOf(t.Path.Connect), "-J", "-i", "0", "-t", strconv.Itoa(t.Seconds),
 	}
@@ -64,10 +44,8 @@ func (iperf3) drive(t Traffic) []string {
 	return append(command, "-C", lab.Congestion)
 }
 
-// portOf returns the port of an address in digits.
 func portOf(ap netip.AddrPort) string { return strconv.Itoa(int(ap.Port())) }
 
-// iperf3JSON is what is read of the JSON of either end.
 type iperf3JSON struct {
 	Error string `json:"error"`
 	Start struct {
@@ -85,7 +63,6 @@ type iperf3JSON struct {
 	} `json:"end"`
 }
 
-// iperf3Sum is the sum of all flows at one end.
 type iperf3Sum struct {
 	Seconds     float64 `json:"seconds"`
 	Bytes       float64 `json:"bytes"`
@@ -94,16 +71,15 @@ type iperf3Sum struct {
 	Retransmits float64 `json:"retransmits"`
 }
 
-func (iperf3) read(t Traffic, o outputs) (m load.Measurement, err error) {
-	client, times, err := readIPerf3("client", o.client)
+func figuresOfIPerf3(t Traffic, o outputs) (m load.Measurement, err error) {
+	client, err := readIPerf3("client", o.client)
 	if err != nil {
 		return m, err
 	}
-	server, _, err := readIPerf3("server", o.server)
+	server, err := readIPerf3("server", o.server)
 	if err != nil {
 		return m, err
 	}
-	m.Note = repeated("iperf3", times)
 	sum := client.End.Received
 	figures := []float64{sum.Bytes, sum.Packets, sum.Lost, sum.Packets - sum.Lost, client.End.Sent.Retransmits}
 	if !(sum.Seconds > 0) || slices.ContainsFunc(figures, func(x float64) bool { return !(x >= 0 && x < maxCount) }) {
@@ -122,33 +98,25 @@ func (iperf3) read(t Traffic, o outputs) (m load.Measurement, err error) {
 	return m, err
 }
 
-// readIPerf3 reads the last complete JSON of one end, and tells how many there are: iperf3 3.16 and 3.17 print it twice
+// readIPerf3 reads the last complete JSON of one end: iperf3 3.16 and 3.17 print it twice
 // (https://github.com/esnet/iperf/issues/1688).
-func readIPerf3(end string, output []byte) (r iperf3JSON, times int, err error) {
+func readIPerf3(end string, output []byte) (r iperf3JSON, err error) {
+	found := false
 	for decoder := json.NewDecoder(bytes.NewReader(output)); err == nil; {
 		var next iperf3JSON
 		if err = decoder.Decode(&next); err == nil {
-			r, times = next, times+1
+			r, found = next, true
 		}
 	}
 	switch {
-	case times == 0:
-		return r, 0, fmt.Errorf("read the JSON of the %s: %w", end, err)
+	case !found:
+		return r, fmt.Errorf("read the JSON of the %s: %w", end, err)
 	case r.Error != "":
-		return r, times, fmt.Errorf("%s: %s", end, r.Error)
+		return r, fmt.Errorf("%s: %s", end, r.Error)
 	}
-	return r, times, nil
+	return r, nil
 }
 
-// repeated is a remark on a program that has printed its figures several times; empty if it has not.
-func repeated(program string, times int) string {
-	if times < 2 {
-		return ""
-	}
-	return fmt.Sprintf("%s printed its figures %d times: the last are taken", program, times)
-}
-
-// addresses returns those of the first flow.
 func (r iperf3JSON) addresses() (local, peer netip.AddrPort, err error) {
 	if len(r.Start.Connected) == 0 {
 		return local, peer, errors.New("no connection is named")

@@ -4,6 +4,7 @@ package engine
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,7 +34,6 @@ type Traffic struct {
 	CPUs host.CPUPair
 }
 
-// outputs are what the programs of an engine have printed.
 type outputs struct{ client, server []byte }
 
 // pinner is the program that pins another one to a CPU.
@@ -52,32 +52,32 @@ var ErrUnseen = errors.New("the connection ended before its addresses were read"
 func (e Engine) Run(ctx context.Context, t Traffic) (m load.Measurement, err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(t.Seconds)*time.Second+grace)
 	defer cancel()
-	server, err := start(ctx, t.Lab, t.Path.Server, pinned(t.CPUs.Server, e.tool.serve(t)))
+	server, err := start(ctx, t.Lab, t.Path.Server, pinned(t.CPUs.Server, e.serve(t)))
 	if err != nil {
 		return m, err
 	}
 	defer server.stop()
-	if err := server.awaitListener(ctx, e.tool.port(t)); err != nil {
+	if err := server.awaitListener(ctx, cmp.Or(e.control, t.Path.Listen.Port())); err != nil {
 		return m, err
 	}
-	client, err := start(ctx, t.Lab, t.Path.Client, pinned(t.CPUs.Client, e.tool.drive(t)))
+	client, err := start(ctx, t.Lab, t.Path.Client, pinned(t.CPUs.Client, e.drive(t)))
 	if err != nil {
 		return m, err
 	}
 	defer client.stop()
 	var seen load.Measurement
-	if !e.tool.serverEnds() {
+	if !e.serverEnds {
 		client.watch(&seen, server, t)
 	}
 	if err := client.wait(ctx); err != nil {
 		return m, err
 	}
-	if e.tool.serverEnds() {
+	if e.serverEnds {
 		if err := server.wait(ctx); err != nil {
 			return m, err
 		}
 	}
-	m, err = e.tool.read(t, outputs{client.stdout.Bytes(), server.stdout.Bytes()})
+	m, err = e.read(t, outputs{client.stdout.Bytes(), server.stdout.Bytes()})
 	if err != nil {
 		return m, client.failure(err)
 	}
@@ -96,12 +96,10 @@ func (e Engine) Run(ctx context.Context, t Traffic) (m load.Measurement, err err
 	return m, nil
 }
 
-// pinned returns a command that runs on one CPU.
 func pinned(cpu int, command []string) []string {
 	return append([]string{pinner, "-c", strconv.Itoa(cpu)}, command...)
 }
 
-// process is a running program.
 type process struct {
 	name           string
 	cmd            *exec.Cmd
@@ -110,7 +108,6 @@ type process struct {
 	err            error         // of Wait
 }
 
-// start starts a command in a place of a lab.
 func start(ctx context.Context, l *lab.Lab, place string, command []string) (*process, error) {
 	p := &process{name: command[3] + " in " + place, cmd: exec.CommandContext(ctx, command[0], command[1:]...), done: make(chan struct{})}
 	p.cmd.Env = append(os.Environ(), "LC_ALL=C")
@@ -132,7 +129,6 @@ func (p *process) stop() {
 	<-p.done
 }
 
-// wait waits for the end of the program.
 func (p *process) wait(ctx context.Context) error {
 	<-p.done
 	switch {
@@ -144,7 +140,6 @@ func (p *process) wait(ctx context.Context) error {
 	return nil
 }
 
-// failure returns an error with what the program printed last.
 func (p *process) failure(err error) error {
 	printed := p.stderr.String() + p.stdout.String()
 	if printed = load.Printable(printed[max(len(printed)-printedBytes, 0):]); printed != "" {

@@ -14,15 +14,6 @@ import (
 	"mustang/internal/testkit"
 )
 
-// silent is an engine whose client ends before it connects.
-type silent struct{ sockperf }
-
-func (silent) drive(Traffic) []string { return []string{"true"} }
-
-func (silent) read(Traffic, outputs) (load.Measurement, error) {
-	return load.Measurement{Count: 1, Seconds: 1}, nil
-}
-
 // TestRunWithoutAddressesIsUnseen has a client that ends before anyone sees its socket.
 func TestRunWithoutAddressesIsUnseen(t *testing.T) {
 	testkit.RequireRoot(t)
@@ -46,7 +37,10 @@ func TestRunWithoutAddressesIsUnseen(t *testing.T) {
 		Lab: l, Path: evidence.Path{Client: lab.Host, Server: lab.Host, Connect: at, Listen: at},
 		Workload: load.TCPRR, Seconds: 1, CPUs: cpus,
 	}
-	if m, err := (Engine{Name: "silent", tool: silent{}}).Run(t.Context(), traffic); !errors.Is(err, ErrUnseen) {
+	silent := sockperf
+	silent.drive = func(Traffic) []string { return []string{"true"} }
+	silent.read = func(Traffic, outputs) (load.Measurement, error) { return load.Measurement{Count: 1, Seconds: 1}, nil }
+	if m, err := silent.Run(t.Context(), traffic); !errors.Is(err, ErrUnseen) {
 		t.Errorf("%+v, %v, want %v", m, err, ErrUnseen)
 	}
 }

@@ -24,10 +24,8 @@ const (
 	stateListen      = "0A"
 )
 
-// lookTick is the time between two looks for a socket.
 const lookTick = 5 * time.Millisecond
 
-// tcpSocket is a socket of a namespace.
 type tcpSocket struct {
 	state       string
 	local, peer netip.AddrPort

@@ -15,7 +15,6 @@ import (
 	"mustang/internal/rtnl"
 )
 
-// sampleCheck compares the evidence of one sample with its path.
 type sampleCheck struct {
 	Path
 	mayLoseAll  bool // see Flow.MayLoseAll
@@ -45,7 +44,6 @@ type demands struct {
 	rules    map[string]uint64
 }
 
-// demands returns those of the flow.
 func (c *sampleCheck) demands() demands {
 	d := demands{devices: map[Device]result.DeviceCount{}}
 	collector := *c
@@ -81,7 +79,6 @@ func (c *sampleCheck) strayLimit() uint64 {
 	return 20 + toServer/50
 }
 
-// add adds a finding.
 func (c *sampleCheck) add(format string, args ...any) {
 	c.evidence.Findings = append(c.evidence.Findings, fmt.Sprintf(format, args...))
 }
@@ -105,7 +102,6 @@ func (c *sampleCheck) check() {
 	c.checkBigTCP()
 }
 
-// checkTransfer checks that data arrived.
 func (c *sampleCheck) checkTransfer() {
 	if c.measurement.Count == 0 && !c.mayLoseAll {
 		c.add("no data was transferred")
@@ -261,7 +257,6 @@ func (c *sampleCheck) checkDevices() {
 	}
 }
 
-// checkRoute checks the devices of a route.
 func (c *sampleCheck) checkRoute() {
 	toServer, toClient := c.packets()
 	for _, step := range c.Route.Steps {
@@ -286,7 +281,6 @@ func (c *sampleCheck) checkLoopback() {
 	c.expectNone(c.podDevice(lab.PodA), both)
 }
 
-// checkPodDevices checks the devices of the pods themselves.
 func (c *sampleCheck) checkPodDevices() {
 	toServer, toClient := c.packets()
 	c.expect(c.podDevice(lab.PodA), toServer, toClient)
@@ -295,7 +289,6 @@ func (c *sampleCheck) checkPodDevices() {
 	}
 }
 
-// podDevice returns the device of a pod.
 func (c *sampleCheck) podDevice(pod string) Device {
 	if name, ok := c.devices[pod]; ok {
 		return Device{Place: pod, Name: name}
@@ -382,7 +375,6 @@ func (c *sampleCheck) expectNone(at Device, ways direction) {
 	}
 }
 
-// demanded returns the packets of the other flows at a device.
 func (c *sampleCheck) demanded(at Device) (sum result.DeviceCount) {
 	for _, other := range c.others {
 		sum.RxPackets += other.devices[at].RxPackets
@@ -391,7 +383,6 @@ func (c *sampleCheck) demanded(at Device) (sum result.DeviceCount) {
 	return sum
 }
 
-// count returns the packets that a device counted.
 func (c *sampleCheck) count(at Device) result.DeviceCount {
 	if d := find(c.evidence.Devices, at); d != nil {
 		return *d

@@ -12,7 +12,6 @@ import (
 	"mustang/internal/rtnl"
 )
 
-// counters are readings of the counters of a lab.
 type counters struct {
 	devices  map[Device]result.DeviceCount
 	indexes  map[Device]int
@@ -22,7 +21,6 @@ type counters struct {
 	ip       map[string][2]netstat.IPCounters // by place: IPv4, IPv6
 }
 
-// readCounters reads the counters of a lab; a nil lab has none.
 func readCounters(l *lab.Lab) (counters, error) {
 	c := counters{devices: map[Device]result.DeviceCount{}, indexes: map[Device]int{}, programs: map[string]uint64{}, ip: map[string][2]netstat.IPCounters{}}
 	if l == nil {
@@ -57,7 +55,6 @@ func readCounters(l *lab.Lab) (counters, error) {
 	return c, err
 }
 
-// readDevices adds the counters of a place's devices.
 func (c *counters) readDevices(place string, ns *netns.Namespace) error {
 	devices, err := rtnl.In(ns).Devices()
 	for _, d := range devices {
@@ -98,7 +95,6 @@ func (c counters) since(earlier counters) result.Evidence {
 	return e
 }
 
-// addRules adds packets that rules of a network policy have counted.
 func addRules(to *result.Evidence, name string, packets uint64) {
 	if to.Rules == nil {
 		to.Rules = map[string]uint64{}
@@ -106,7 +102,6 @@ func addRules(to *result.Evidence, name string, packets uint64) {
 	to.Rules[name] += packets
 }
 
-// ipSince returns the increase of the counters of an IP layer.
 func ipSince(now, before netstat.IPCounters) netstat.IPCounters {
 	return netstat.IPCounters{
 		Delivered: now.Delivered - before.Delivered, Forwarded: now.Forwarded - before.Forwarded, Sent: now.Sent - before.Sent,
@@ -148,7 +143,6 @@ func Merge(sum *result.Evidence, e result.Evidence) {
 	sum.Attachments = &total
 }
 
-// find returns the count of a device, nil if it is not among them.
 func find(counts []result.DeviceCount, d Device) *result.DeviceCount {
 	for i := range counts {
 		if counts[i].Host == d.Place && counts[i].Name == d.Name {

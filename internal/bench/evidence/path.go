@@ -79,9 +79,11 @@ func (p Path) passesRules() bool {
 	return rules && p.Route == nil && p.Target == result.TargetPodIP && (p.traits().Routed || p.Client == lab.Host)
 }
 
-// traits returns those of the path's link mode, none if it is not a link mode.
-func (p Path) traits() podlink.Traits {
-	mode, err := podlink.Lookup(p.Link)
+func (p Path) traits() podlink.Traits { return Traits(p.Link) }
+
+// Traits returns the traits of a link mode, none if the link is not a mode.
+func Traits(link string) podlink.Traits {
+	mode, err := podlink.Lookup(link)
 	if err != nil {
 		return podlink.Traits{}
 	}
@@ -130,7 +132,6 @@ type Step struct {
 	toServer direction
 }
 
-// direction is that of packets at a device.
 type direction int
 
 const (
@@ -173,7 +174,6 @@ func Reverse(steps []Step) []Step {
 	return reversed
 }
 
-// resolve returns the route with the devices' true names in a lab.
 func (r Route) resolve(l *lab.Lab) (Route, error) {
 	resolved := r
 	resolved.Steps = slices.Clone(r.Steps)

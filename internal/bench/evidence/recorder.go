@@ -59,7 +59,6 @@ func (r *Recorder) Start() (err error) {
 	return r.Lab.Knock()
 }
 
-// read reads all counters of the lab and the machine.
 func (r *Recorder) read() (counters, error) {
 	c, err := readCounters(r.Lab)
 	if err == nil && r.Machine != nil {
@@ -92,6 +91,22 @@ func (r *Recorder) Stop(flows ...Flow) ([]result.Evidence, error) {
 	return checkAll(checks), nil
 }
 
+// Record records the one flow that run carries. If the evidence contradicts the flow's path, the error is an [*Error].
+func (r *Recorder) Record(run func() (Flow, error)) (result.Evidence, error) {
+	if err := r.Start(); err != nil {
+		return result.Evidence{}, err
+	}
+	flow, err := run()
+	if err != nil {
+		return result.Evidence{}, err
+	}
+	seen, err := r.Stop(flow)
+	if err != nil {
+		return result.Evidence{}, err
+	}
+	return seen[0], Contradiction(seen[0])
+}
+
 // checkAll checks flows that ran side by side, and returns the evidence of each.
 func checkAll(checks []*sampleCheck) []result.Evidence {
 	for i, c := range checks {
@@ -122,7 +137,6 @@ func addresses(local, peer netip.AddrPort) result.Addresses {
 	return result.Addresses{Local: local.String(), Peer: peer.String()}
 }
 
-// inspect adds the lab's state after the sample.
 func (c *sampleCheck) inspect(r *Recorder, after counters) (err error) {
 	l := r.Lab
 	client := c.measurement.ClientLocal

@@ -5,6 +5,9 @@ package host
 import (
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -47,24 +50,33 @@ func ParseCPUs(text string) (CPUPair, error) {
 // Resolve returns the pair with the default filled in, and an error if this process
 // may not use one of the CPUs.
 func (p CPUPair) Resolve() (CPUPair, error) {
-	var usable unix.CPUSet
-	if err := unix.SchedGetaffinity(0, &usable); err != nil {
-		return p, fmt.Errorf("read CPU affinity: %w", err)
+	usable, err := usableCPUs()
+	switch {
+	case err != nil:
+		return p, err
+	case !p.Set:
+		return CPUPair{Client: usable[0], Server: usable[0], Set: true}, nil
 	}
-	if p.Set {
-		for _, cpu := range []int{p.Client, p.Server} {
-			if !usable.IsSet(cpu) {
-				return p, fmt.Errorf("CPU %d is not available to this process", cpu)
-			}
-		}
-		return p, nil
-	}
-	for cpu := range len(usable) * 64 {
-		if usable.IsSet(cpu) {
-			return CPUPair{Client: cpu, Server: cpu, Set: true}, nil
+	for _, cpu := range []int{p.Client, p.Server} {
+		if !slices.Contains(usable, cpu) {
+			return p, fmt.Errorf("CPU %d is not available to this process", cpu)
 		}
 	}
-	return p, errors.New("no CPU is available to this process")
+	return p, nil
+}
+
+// usableCPUs returns the CPUs that this process may use.
+func usableCPUs() (cpus []int, err error) {
+	var set unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &set); err != nil {
+		return nil, fmt.Errorf("read CPU affinity: %w", err)
+	}
+	for cpu := range len(set) * 64 {
+		if set.IsSet(cpu) {
+			cpus = append(cpus, cpu)
+		}
+	}
+	return cpus, nil // the kernel leaves each process one at least
 }
 
 // Other returns a CPU for clients that the server does not run on, and an error if there is
@@ -73,14 +85,54 @@ func (p CPUPair) Other() (int, error) {
 	if p.Client != p.Server {
 		return 0, fmt.Errorf("all clients run on CPU %d, and the servers on another one", p.Client)
 	}
-	var usable unix.CPUSet
-	if err := unix.SchedGetaffinity(0, &usable); err != nil {
-		return 0, fmt.Errorf("read CPU affinity: %w", err)
+	usable, err := usableCPUs()
+	if err != nil {
+		return 0, err
 	}
-	for cpu := range len(usable) * 64 {
-		if cpu != p.Server && usable.IsSet(cpu) {
+	for _, cpu := range usable {
+		if cpu != p.Server {
 			return cpu, nil
 		}
 	}
 	return 0, errors.New("this process may use one CPU only")
+}
+
+// Processes returns the IDs of the processes in the network namespaces with these
+// inodes.
+func Processes(namespaces map[uint64]bool) ([]int, error) {
+	entries, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		return nil, err
+	}
+	var pids []int
+	for _, dir := range entries {
+		var stat unix.Stat_t
+		if unix.Stat(dir+"/ns/net", &stat) != nil || !namespaces[stat.Ino] {
+			continue
+		}
+		if pid, err := strconv.Atoi(filepath.Base(dir)); err == nil && pid != os.Getpid() {
+			pids = append(pids, pid)
+		}
+	}
+	return pids, nil
+}
+
+// SetPriority gives all threads of a process a real-time priority (SCHED_FIFO, 1 to
+// 99), which threads started later inherit. A process that has ended is no error.
+func SetPriority(pid, priority int) error {
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/[0-9]*", pid))
+	if err != nil {
+		return err
+	}
+	for _, thread := range threads {
+		tid, err := strconv.Atoi(filepath.Base(thread))
+		if err != nil {
+			return err
+		}
+		attr := unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: uint32(priority)}
+		if err := unix.SchedSetAttr(tid, &attr, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+			return fmt.Errorf("set real-time priority of process %d: %w", pid, err)
+		}
+	}
+	return nil
 }

@@ -58,7 +58,6 @@ func Describe() (Description, error) {
 	return d, nil
 }
 
-// machine describes the hardware.
 func (f facts) machine() result.Machine {
 	m := result.Machine{
 		CPUModel:       f.field("proc/cpuinfo", "model name"),
@@ -72,11 +71,27 @@ func (f facts) machine() result.Machine {
 		}
 	}
 	m.CPUs = cmp.Or(m.CPUs, runtime.NumCPU())
-	kilobytes, _, _ := strings.Cut(f.field("proc/meminfo", "MemTotal"), " ")
-	if n, err := strconv.ParseUint(kilobytes, 10, 64); err == nil {
-		m.MemoryBytes = n << 10
-	}
+	m.MemoryBytes, _ = f.memory("MemTotal")
 	return m
+}
+
+// memory returns the sum of fields of /proc/meminfo in bytes.
+func (f facts) memory(fields ...string) (sum uint64, err error) {
+	for _, name := range fields {
+		kilobytes, _, _ := strings.Cut(f.field("proc/meminfo", name), " ")
+		n, err := strconv.ParseUint(kilobytes, 10, 64)
+		if err != nil {
+			return 0, fmt.Errorf("/proc/meminfo: %s: %w", name, err)
+		}
+		sum += n << 10
+	}
+	return sum, nil
+}
+
+// KernelMemory returns the bytes of memory in which the kernel keeps rules and maps: slabs that it can't reclaim,
+// vmalloc and per-CPU areas. Those of other programs are in it.
+func KernelMemory() (uint64, error) {
+	return facts{os.DirFS("/")}.memory("SUnreclaim", "VmallocUsed", "Percpu")
 }
 
 // countCPUs returns the number of CPUs in a list such as "0-3,8", and 0 if the list is

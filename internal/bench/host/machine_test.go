@@ -75,14 +75,6 @@ func TestMachine(t *testing.T) {
 	}
 }
 
-func TestCountCPUs(t *testing.T) {
-	for list, want := range map[string]int{"0": 1, "0-1": 2, "0,2-4,9": 5, "": 0, "x": 0, "3-1": 0} {
-		if got := countCPUs(list); got != want {
-			t.Errorf("countCPUs(%q) = %d, want %d", list, got, want)
-		}
-	}
-}
-
 func TestSettings(t *testing.T) {
 	const flaws = "sys/devices/system/cpu/vulnerabilities/"
 	files := map[string]string{

@@ -87,7 +87,6 @@ func weightedMean(units []unit) (center, deviation float64) {
 	return center, math.Sqrt(spread / float64(len(units)-1))
 }
 
-// ownVariance returns the variance of units less that of what they hold.
 func ownVariance(units []unit) float64 {
 	_, spread, noise := moments(units)
 	return max(0, spread/max(1, float64(len(units)-1))-noise/float64(max(1, len(units))))
@@ -106,7 +105,6 @@ func moments(units []unit) (center, spread, noise float64) {
 	return center, spread, noise
 }
 
-// nest returns the units of each level above the rounds, and the components.
 func nest(points []point) (levels [Lab + 1][]unit, c Components) {
 	levels[Connection], c.Round = connections(points)
 	levels[Process], c.Connection = parents(levels[Connection], Process)
@@ -200,7 +198,6 @@ func runs[T any](all []T, key func(T) Position) iter.Seq[[]T] {
 	}
 }
 
-// median returns the median of the points' values.
 func median(points []point) float64 {
 	values := make([]float64, len(points))
 	for i, p := range points {
@@ -233,7 +230,6 @@ func center(points []point) float64 {
 	return sum / float64(len(middleHalf))
 }
 
-// middle returns the median of sorted values.
 func middle(sorted []float64) float64 {
 	n := len(sorted)
 	return (sorted[(n-1)/2] + sorted[n/2]) / 2

@@ -23,7 +23,6 @@ import (
 // numbers may start anywhere, and gaps do no harm.
 type Position struct{ Lab, Process, Connection, Round int }
 
-// compare orders positions.
 func (p Position) compare(q Position) int {
 	switch {
 	case p.Lab != q.Lab:
@@ -176,7 +175,6 @@ func Summarize(samples []Sample) Estimate {
 	return e
 }
 
-// point is a logarithm of a figure or a ratio.
 type point struct {
 	at    Position
 	value float64

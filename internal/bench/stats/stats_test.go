@@ -152,39 +152,6 @@ func TestUnrepeatedLevelCountsAbove(t *testing.T) {
 	}
 }
 
-// TestShortLabCountsLess gives one lab of six, an interrupted one, a hundred times the noise.
-func TestShortLabCountsLess(t *testing.T) {
-	units := make([]unit, 6)
-	for i := range units {
-		units[i] = unit{value: 1e-4 * float64(i%2), noise: 1e-6}
-	}
-	units[5] = unit{value: 0.01, noise: 1e-4}
-	even, _ := weightedMean([]unit{{value: 0}, {value: 0.01}, {value: 0.02}})
-	short, deviation := weightedMean(units)
-	if math.Abs(even-0.01) > 1e-12 {
-		t.Errorf("mean of labs of one length is %g, want 0.01", even)
-	}
-	if short > 0.0005 {
-		t.Errorf("mean is %g: the short lab counts in full", short)
-	}
-	if deviation < 1e-5 {
-		t.Errorf("deviation is %g", deviation)
-	}
-}
-
-func TestSpoiltRoundsHardlyMatter(t *testing.T) {
-	a, b := simulate(rand.New(rand.NewPCG(1, 2)), Counts{6, 1, 1, 8}, streams, 1)
-	before := Compare(a, b)
-	for i := 0; i < len(a); i += 8 {
-		a[i].Value /= 10
-		b[i+1].Value /= 10
-		b[i+2].Value /= 10
-	}
-	if after := Compare(a, b); math.Abs(after.Value/before.Value-1) > before.HalfWidth() {
-		t.Errorf("%.4f with spoilt rounds, %.4f without", after.Value, before.Value)
-	}
-}
-
 func TestOverTheHighestLevelWithThreeUnits(t *testing.T) {
 	for _, tt := range []struct {
 		n        Counts
@@ -359,16 +326,4 @@ func ExampleCompare() {
 	c := Compare(veth, macvlan)
 	fmt.Printf("%.2f [%.2f, %.2f] over %d %vs, p %.4f\n", c.Value, c.Interval[0], c.Interval[1], c.Units, c.Over, c.P)
 	// Output: 1.20 [1.17, 1.23] over 3 labs, p 0.0010
-}
-
-func BenchmarkCompare(b *testing.B) {
-	for _, n := range []Counts{{6, 1, 5, 10}, {1, 1, 1, 300}, {60, 5, 1, 1}} {
-		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			x, y := simulate(rand.New(rand.NewPCG(1, 1)), n, requests, 1)
-			b.ReportAllocs()
-			for b.Loop() {
-				Compare(x, y)
-			}
-		})
-	}
 }

@@ -65,7 +65,6 @@ func Cluster(same, two ClusterPlacement) Suite {
 	return s
 }
 
-// addPlacement adds the paths of a placement, whose group has an index.
 func (s *Suite) addPlacement(group int, name string, at ClusterPlacement) {
 	path := func(kind, link, target string, ends ClusterEnds, connect netip.AddrPort) Path {
 		p := Path{ID: kind + "/" + name, Baseline: link == result.LinkHost, Skip: ends.Skip, Path: evidence.Path{

@@ -26,10 +26,6 @@ func cni() Suite {
 		Question:  "How fast does a CNI plugin attach and detach a pod?",
 		Answer:    []string{result.AnswerFastest, result.AnswerReference, result.AnswerStatements},
 		Reference: "bridge",
-		Statements: []result.Statement{
-			statement("mustang-veth against ptp", "mustang-veth", "ptp"),
-			statement("mustang-macvlan against macvlan", "mustang-macvlan", "macvlan"),
-		},
 	}
 	for _, flows := range []int{1, concurrentCalls} {
 		s.Workloads = append(s.Workloads, Workload{Name: result.WorkloadCNIAdd, Flows: flows}, Workload{Name: result.WorkloadCNIDel, Flows: flows})
@@ -74,29 +70,23 @@ func cni() Suite {
 	for _, p := range s.Paths[2:] {
 		s.compare(p.ID, "bridge")
 	}
-	s.compare("mustang-veth", "ptp")
-	s.compare("mustang-macvlan", "macvlan")
+	s.state("mustang-veth against ptp", "mustang-veth", "ptp")
+	s.state("mustang-macvlan against macvlan", "mustang-macvlan", "macvlan")
 	for _, link := range mustangLinks() {
 		name := "mustang-" + link.name
-		s.compare(name+"+socket", name)
-		s.compare(name+"+agent", name)
-		s.compare(name+"+ebpf", name)
-		s.Report.Statements = append(s.Report.Statements,
-			statement("With services at the socket, "+name, name+"+socket", name),
-			statement("With services per packet too, "+name, name+"+ebpf", name),
-			statement("By the agent, "+name, name+"+agent", name))
+		s.state("With services at the socket, "+name, name+"+socket", name)
+		s.state("With services per packet too, "+name, name+"+ebpf", name)
+		s.state("By the agent, "+name, name+"+agent", name)
 	}
 	return s
 }
 
-// mustangLink is a link mode of mustang-cni with its settings.
 type mustangLink struct {
 	name     string
 	settings map[string]any
 	bridge   bool // each configuration has a bridge of its own
 }
 
-// mustangLinks returns the link modes that the suite measures.
 func mustangLinks() []mustangLink {
 	return []mustangLink{
 		{name: "veth"},

@@ -82,7 +82,6 @@ func acceleration(variant string) string {
 	return ""
 }
 
-// accelerationOf returns the acceleration of the rows with an ID.
 func accelerationOf(rows []result.Row, id string) string {
 	for _, row := range rows {
 		if mark := acceleration(row.Variant); row.ID == id && mark != "" {
@@ -108,7 +107,6 @@ func guestNotes(rows []result.Row) []string {
 	return notes
 }
 
-// statement compares one pair of rows.
 func statement(caption, numerator, denominator string) result.Statement {
 	return result.Statement{Caption: caption, Pairs: []result.Pair{{Numerator: numerator, Denominator: denominator}}}
 }

@@ -21,14 +21,6 @@ func docker() Suite {
 			Question:  "What does each of Docker's network modes cost?",
 			Answer:    []string{result.AnswerReference, result.AnswerStatements},
 			Reference: "host-to-host",
-			Statements: []result.Statement{
-				statement("From another host, a published port against host mode", "published-port/two-hosts", "host-mode"),
-				statement("On the host itself, a published port at 127.0.0.1 against the host's address",
-					"published-port/localhost", "published-port/same-host"),
-				statement("At 127.0.0.1, Docker's proxy against rules alone", "published-port/localhost", "published-port/localhost/no-proxy"),
-				statement("From container to container, the host's address and port against the container's own",
-					"container-to-container/host-ip", "container-to-container/ip"),
-			},
 		},
 		CountedQuestion: "How many instructions does each of Docker's network modes cost?",
 	}
@@ -45,20 +37,20 @@ func docker() Suite {
 		s.Paths = append(s.Paths, p)
 		s.compare(p.ID, "host-to-host")
 	}
-	s.compare("published-port/two-hosts", "host-mode")
-	s.compare("published-port/localhost", "published-port/same-host")
-	s.compare("published-port/localhost", "published-port/localhost/no-proxy")
-	s.compare("container-to-container/host-ip", "container-to-container/ip")
+	s.state("From another host, a published port against host mode", "published-port/two-hosts", "host-mode")
+	s.state("On the host itself, a published port at 127.0.0.1 against the host's address",
+		"published-port/localhost", "published-port/same-host")
+	s.state("At 127.0.0.1, Docker's proxy against rules alone",
+		"published-port/localhost", "published-port/localhost/no-proxy")
+	s.state("From container to container, the host's address and port against the container's own",
+		"container-to-container/host-ip", "container-to-container/ip")
 	return s
 }
 
-// dockerBridge is the bridge of Docker's containers.
 const dockerBridge = "docker0"
 
-// dockerGateway is the bridge's address.
 var dockerGateway = netip.AddrFrom4([4]byte{172, 17, 0, 1})
 
-// dockerPath returns a path in a lab with Docker.
 func dockerPath(id, client, server string) Path {
 	p := Path{ID: id, Variant: "docker", Path: evidence.Path{
 		Link: "bridge", Client: client, Server: server, Target: result.TargetPodIP, Via: result.ViaNone,
@@ -80,17 +72,14 @@ func hostMode(id string) Path {
 	return p
 }
 
-// intoContainer returns the steps from host-a into container-a.
 func intoContainer() []evidence.Step {
 	return []evidence.Step{evidence.SendsTo(lab.HostA, lab.ContainerA), evidence.Receives(lab.ContainerA, lab.IfName)}
 }
 
-// outOfContainer returns the steps from container-b to the bridge.
 func outOfContainer() []evidence.Step {
 	return []evidence.Step{evidence.Sends(lab.ContainerB, lab.IfName), evidence.ReceivesFrom(lab.HostA, lab.ContainerB)}
 }
 
-// toContainer returns the path to container-a's own address.
 func toContainer(id, client string) Path {
 	p := dockerPath(id, client, lab.ContainerA)
 	steps := []evidence.Step{evidence.Sends(lab.HostA, dockerBridge)}

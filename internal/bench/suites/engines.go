@@ -34,7 +34,6 @@ func Beside(all []Suite, engines []engine.Engine) ([]Suite, error) {
 	return out, nil
 }
 
-// beside is Beside for one suite.
 func (s Suite) beside(engines []engine.Engine, names string) Suite {
 	out := Suite{Name: s.Name, Doc: s.Doc, Report: result.Suite{
 		Question: "Do the native engine and " + names + " agree?", Answer: []string{result.AnswerStatements},

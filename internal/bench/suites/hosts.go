@@ -7,7 +7,6 @@ import (
 
 	"mustang/internal/bench/evidence"
 	"mustang/internal/lab"
-	"mustang/internal/podlink"
 	"mustang/internal/result"
 )
 
@@ -48,12 +47,11 @@ func latency() Suite {
 	return s
 }
 
-// hostsPath returns the path between places of a lab with two hosts.
 func hostsPath(id, client, server string, o lab.Options) Path {
 	if o.Datapath == "" {
 		o.Datapath, o.Via = lab.DatapathKernel, lab.ViaNone
 	}
-	p := Path{ID: id, Baseline: linkTraits(o.Link).ResultLink == "", Path: evidence.Path{
+	p := Path{ID: id, Baseline: evidence.Traits(o.Link).ResultLink == "", Path: evidence.Path{
 		Link: resultLink(o.Link), Lab: o, Client: client, Server: server, Target: result.TargetPodIP, Via: result.ViaNone,
 	}}
 	if server == lab.HostA {
@@ -69,7 +67,7 @@ func hostsPath(id, client, server string, o lab.Options) Path {
 // resultLink returns the name of a lab's link in result files: of a link mode, or that
 // of the hosts themselves.
 func resultLink(link string) string {
-	return cmp.Or(linkTraits(link).ResultLink, result.LinkHost)
+	return cmp.Or(evidence.Traits(link).ResultLink, result.LinkHost)
 }
 
 // HostToHost reports whether the path connects two hosts without pods. It needs no lab
@@ -91,7 +89,6 @@ func (p Path) ToPeer(uplink lab.UplinkDevice) Path {
 	return p
 }
 
-// routeAcross returns the route between two hosts.
 func (p Path) routeAcross() *evidence.Route {
 	r := &evidence.Route{TwoHosts: true, Steps: stepsOut(p.Lab, p.Client, lab.HostB)}
 	switch p.Lab.Topology {
@@ -118,7 +115,7 @@ func stepsOut(o lab.Options, place, host string) []evidence.Step {
 	if place == host {
 		return []evidence.Step{uplink}
 	}
-	traits := linkTraits(o.Link)
+	traits := evidence.Traits(o.Link)
 	var steps []evidence.Step
 	if !o.Guests {
 		steps = append(steps, evidence.Sends(place, lab.IfName))
@@ -133,13 +130,4 @@ func stepsOut(o lab.Options, place, host string) []evidence.Step {
 		return steps
 	}
 	return append(steps, uplink)
-}
-
-// linkTraits returns the traits of a link mode, none if the link is not a mode.
-func linkTraits(link string) podlink.Traits {
-	mode, err := podlink.Lookup(link)
-	if err != nil {
-		return podlink.Traits{}
-	}
-	return mode.Traits()
 }

@@ -18,16 +18,10 @@ func interfaces() Suite {
 		Doc:       "the virtual network interfaces of one host: loopback, veth, bridge, Docker, TUN",
 		Workloads: []Workload{tcpStreams(1)},
 		Report: result.Suite{
-			Question:  "How fast is each virtual network interface of Linux?",
-			Answer:    []string{result.AnswerFastest, result.AnswerStatements},
-			Reference: "loopback",
-			Statements: []result.Statement{
-				statement("The host's own address against 127.0.0.1", "host-ip", "loopback"),
-				statement("A published port at 127.0.0.1 against the host's address", "published-port/localhost", "published-port/host-ip"),
-				statement("The same with Mustang's services", "published-port/ebpf/localhost", "published-port/ebpf/host-ip"),
-				statement("Host to container against container to host", "host-to-container", "container-to-host"),
-				statement("TUN with offloads against TUN without", "tun-offload/pod-ip", "tun/pod-ip"),
-			},
+			Question:   "How fast is each virtual network interface of Linux?",
+			Answer:     []string{result.AnswerFastest, result.AnswerStatements},
+			Reference:  "loopback",
+			Statements: []result.Statement{statement("The host's own address against 127.0.0.1", "host-ip", "loopback")},
 		},
 		CountedQuestion: "How many instructions does each virtual network interface of Linux take?",
 	}
@@ -37,6 +31,8 @@ func interfaces() Suite {
 	toHost := dockerPath("container-to-host", lab.ContainerB, lab.HostA)
 	toHost.Target = result.TargetHostIP
 	toHost.Route = &evidence.Route{Steps: append(outOfContainer(), evidence.Receives(lab.HostA, dockerBridge))}
+	offload := throughHost("tun-offload/pod-ip", "tun")
+	offload.Variant, offload.Lab.Offload = "offload", true
 	for _, p := range []Path{
 		withinHost("host-ip", lab.Addresses(lab.Options{Topology: lab.TopologyTwoHosts, Link: lab.LinkHost}, lab.HostA)[0]),
 		throughHost("veth/pod-ip", "veth"),
@@ -49,7 +45,7 @@ func interfaces() Suite {
 		toMustangPort("published-port/ebpf/localhost", localhost),
 		toMustangPort("published-port/ebpf/host-ip", lab.Gateways[0].Addr()),
 		throughHost("tun/pod-ip", "tun"),
-		withOffload(throughHost("tun-offload/pod-ip", "tun")),
+		offload,
 	} {
 		s.Paths = append(s.Paths, p)
 		s.compare(p.ID, loopback.ID)
@@ -57,14 +53,14 @@ func interfaces() Suite {
 			s.repeat(p)
 		}
 	}
-	s.compare("published-port/localhost", "published-port/host-ip")
-	s.compare("published-port/ebpf/localhost", "published-port/ebpf/host-ip")
-	s.compare("tun-offload/pod-ip", "tun/pod-ip")
-	s.compare("host-to-container", "container-to-host")
+	s.state("A published port at 127.0.0.1 against the host's address",
+		"published-port/localhost", "published-port/host-ip")
+	s.state("The same with Mustang's services", "published-port/ebpf/localhost", "published-port/ebpf/host-ip")
+	s.state("Host to container against container to host", "host-to-container", "container-to-host")
+	s.state("TUN with offloads against TUN without", "tun-offload/pod-ip", "tun/pod-ip")
 	return s
 }
 
-// withinHost returns the path from a host to an address of its own.
 func withinHost(id string, addr netip.Addr) Path {
 	p := hostsPath(id, lab.HostA, lab.HostA, lab.Options{Topology: lab.TopologyTwoHosts, Link: lab.LinkHost})
 	p.Route = &evidence.Route{
@@ -82,15 +78,9 @@ func throughHost(id, link string) Path {
 		evidence.Sends(lab.PodB, lab.IfName), evidence.Receives(lab.Host, lab.HostIfName(lab.PodB)),
 		evidence.Sends(lab.Host, lab.HostIfName(lab.PodA)), evidence.Receives(lab.PodA, lab.IfName),
 	}}
-	if linkTraits(link).Bridge {
+	if evidence.Traits(link).Bridge {
 		p.Route.Avoids = []evidence.Device{{Place: lab.Host, Name: podlink.DefaultBridge}}
 	}
-	return p
-}
-
-// withOffload returns a path through TUN or TAP devices with segmentation offload.
-func withOffload(p Path) Path {
-	p.Variant, p.Lab.Offload = "offload", true
 	return p
 }
 

@@ -42,7 +42,7 @@ func policy() Suite {
 	s.Paths = append(s.Paths, unguarded)
 	s.compare(over.ID, podIP.ID)
 	s.compare(over.ID, unguarded.ID)
-	for _, rules := range []int{oneRule, fewRules, manyRules} {
+	for _, rules := range policyNumbers() {
 		s.addPolicies(rules)
 	}
 	for _, name := range PolicyWorkloads() {
@@ -57,29 +57,24 @@ func PolicyWorkloads() []string {
 	return []string{result.WorkloadPolicyApply, result.WorkloadPolicyChange}
 }
 
-// policyVias are the implementations of network policies, the most usual first.
-func policyVias() []string { return []string{lab.ViaIPTables, lab.ViaNFTables, lab.ViaEBPFTC} }
+func policyNumbers() []int { return []int{oneRule, fewRules, manyRules} }
 
-// policyID returns the ID of the path past so many rules.
 func policyID(via string, rules int) string {
 	return fmt.Sprintf("%s/%d", map[bool]string{true: "ebpf", false: via}[via == lab.ViaEBPFTC], rules)
 }
 
-// addPolicies adds the paths past so many rules.
 func (s *Suite) addPolicies(rules int) {
 	ours := policyID(lab.ViaEBPFTC, rules)
-	for _, via := range policyVias() {
+	for _, via := range []string{lab.ViaIPTables, lab.ViaNFTables, lab.ViaEBPFTC} {
 		p := podPath(policyID(via, rules), "veth")
 		p.Lab.Policy, p.Lab.PolicyRules = via, rules
 		p.Variant = fmt.Sprintf("%d rules", rules)
 		p.Long = rules > fewRules
-		without := "pod-ip"
 		if via == lab.ViaEBPFTC {
 			p.Lab.Datapath, p.Lab.Via = lab.DatapathEBPF, lab.ViaEBPFTC
-			without = "pod-ip+ebpf"
 		}
 		s.Paths = append(s.Paths, p)
-		s.compare(p.ID, without)
+		s.compare(p.ID, withoutPolicy(via))
 		if rules > oneRule {
 			s.compare(p.ID, policyID(via, oneRule))
 		}
@@ -89,32 +84,28 @@ func (s *Suite) addPolicies(rules int) {
 	}
 }
 
-// describePolicies completes the suite's description.
 func (s *Suite) describePolicies() {
-	names := map[string]string{lab.ViaIPTables: "iptables", lab.ViaNFTables: "nftables", lab.ViaEBPFTC: "eBPF"}
-	colors := map[string]string{lab.ViaIPTables: result.ColorSlate, lab.ViaNFTables: result.ColorOrange, lab.ViaEBPFTC: result.ColorBlue}
-	captions := map[int]string{oneRule: "1 rule", fewRules: "100 rules", manyRules: "10,000 rules"}
-	series := map[string]*result.Series{}
-	for _, via := range policyVias() {
-		series[via] = &result.Series{Name: names[via], Color: colors[via]}
+	kinds := []kind{
+		{lab.ViaIPTables, "iptables", result.ColorSlate}, {lab.ViaNFTables, "nftables", result.ColorOrange},
+		{lab.ViaEBPFTC, "eBPF", result.ColorBlue},
 	}
-	for _, rules := range []int{oneRule, fewRules, manyRules} {
-		group := result.Group{Caption: captions[rules]}
-		against := result.Statement{Caption: captions[rules] + " against none"}
-		for _, via := range policyVias() {
-			id := policyID(via, rules)
-			group.Rows = append(group.Rows, id)
-			series[via].Rows = append(series[via].Rows, id)
-			without := "pod-ip"
-			if via == lab.ViaEBPFTC {
-				without = "pod-ip+ebpf"
-			}
-			against.Pairs = append(against.Pairs, result.Pair{Numerator: id, Denominator: without, Label: names[via]})
+	s.addGrid(kinds, policyNumbers(), " rules", policyID)
+	s.Report.Groups[0].Caption = "1 rule"
+	for i, rules := range policyNumbers() {
+		against := result.Statement{Caption: s.Report.Groups[i].Caption + " against none"}
+		for _, k := range kinds {
+			against.Pairs = append(against.Pairs, result.Pair{
+				Numerator: policyID(k.via, rules), Denominator: withoutPolicy(k.via), Label: k.name,
+			})
 		}
-		s.Report.Groups = append(s.Report.Groups, group)
 		s.Report.Statements = append(s.Report.Statements, against)
 	}
-	for _, via := range policyVias() {
-		s.Report.Series = append(s.Report.Series, *series[via])
+}
+
+// withoutPolicy returns the ID of the path that an implementation's paths are compared with.
+func withoutPolicy(via string) string {
+	if via == lab.ViaEBPFTC {
+		return "pod-ip+ebpf"
 	}
+	return "pod-ip"
 }

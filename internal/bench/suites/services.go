@@ -4,7 +4,6 @@ package suites
 
 import (
 	"fmt"
-	"slices"
 
 	"mustang/internal/lab"
 	"mustang/internal/result"
@@ -18,6 +17,8 @@ const (
 	mostServices = lab.MaxServices
 )
 
+func serviceNumbers() []int { return []int{fewServices, someServices, manyServices, mostServices} }
+
 // ServiceWorkloads lists the workloads that measure a table of services, not traffic.
 func ServiceWorkloads() []string {
 	return []string{
@@ -26,7 +27,6 @@ func ServiceWorkloads() []string {
 	}
 }
 
-// services compares implementations of services by the number of services.
 func services() Suite {
 	s := Suite{
 		Name:      "services",
@@ -44,14 +44,13 @@ func services() Suite {
 	podIP := podPath("pod-ip", "veth")
 	s.addBaseline(podIP)
 	s.Report.Reference = podIP.ID
-	for _, number := range []int{fewServices, someServices, manyServices, mostServices} {
+	for _, number := range serviceNumbers() {
 		s.addServices(number)
 	}
 	s.describeServices()
 	return s
 }
 
-// serviceVias are the implementations of services, the most usual first.
 func serviceVias() []string {
 	return []string{lab.ViaIPTables, lab.ViaNFTables, lab.ViaIPVS, lab.ViaEBPFTC, lab.ViaEBPFSocket}
 }
@@ -63,13 +62,8 @@ const tooManyServices = "rules for 100,000 services take kube-proxy's tools hour
 // serviceID returns the ID of the path by an implementation among so many services.
 func serviceID(via string, number int) string { return fmt.Sprintf("%s/%d", via, number) }
 
-// besideID returns the ID of the path to the pod IP in a network with so many services.
 func besideID(via string, number int) string { return "pod-ip/" + serviceID(via, number) }
 
-// hasBeside reports whether the pod IP is measured too in the networks with so many services.
-func hasBeside(number int) bool { return number == fewServices || number == manyServices }
-
-// addServices adds the paths among so many services.
 func (s *Suite) addServices(number int) {
 	for _, via := range serviceVias() {
 		if via == lab.ViaIPVS && number > manyServices { // each is a call of the kernel
@@ -86,7 +80,7 @@ func (s *Suite) addServices(number int) {
 		}
 		p := podIP.toService(via)
 		p.ID = serviceID(via, number)
-		if hasBeside(number) {
+		if number == fewServices || number == manyServices {
 			s.Paths = append(s.Paths, podIP)
 			s.ask(result.AsksProxy, podIP.ID, "pod-ip")
 			s.ask(result.AsksService, p.ID, podIP.ID)
@@ -129,69 +123,73 @@ func (p Path) hasTable(w Workload) bool {
 	return true
 }
 
-// describeServices completes the suite's description.
 func (s *Suite) describeServices() {
-	names := map[string]string{
-		lab.ViaIPTables: "iptables", lab.ViaNFTables: "nftables", lab.ViaIPVS: "IPVS", lab.ViaEBPFTC: "eBPF per packet", lab.ViaEBPFSocket: "eBPF at the socket",
+	kinds := []kind{
+		{lab.ViaIPTables, "iptables", result.ColorSlate}, {lab.ViaNFTables, "nftables", result.ColorOrange},
+		{lab.ViaIPVS, "IPVS", result.ColorPurple}, {lab.ViaEBPFTC, "eBPF per packet", result.ColorBlue},
+		{lab.ViaEBPFSocket, "eBPF at the socket", result.ColorTeal},
 	}
-	colors := map[string]string{
-		lab.ViaIPTables: result.ColorSlate, lab.ViaNFTables: result.ColorOrange, lab.ViaIPVS: result.ColorPurple, lab.ViaEBPFTC: result.ColorBlue, lab.ViaEBPFSocket: result.ColorTeal,
-	}
-	series := map[string]*result.Series{}
-	for _, via := range serviceVias() {
-		series[via] = &result.Series{Name: names[via], Color: colors[via]}
-	}
-	s.Report.Statements = append(s.Report.Statements, costsOfServices(names)...)
-	count := map[int]string{fewServices: "10", someServices: "1,000", manyServices: "10,000", mostServices: "100,000"}
-	for _, number := range []int{fewServices, someServices, manyServices, mostServices} {
-		group := result.Group{Caption: count[number] + " services"}
-		for _, via := range serviceVias() {
-			id := serviceID(via, number)
-			if !slices.ContainsFunc(s.Paths, func(p Path) bool { return p.ID == id }) {
-				continue
-			}
-			group.Rows = append(group.Rows, id)
-			series[via].Rows = append(series[via].Rows, id)
+	ids := func(numerator, denominator func(via string) string, kinds []kind) (pairs []result.Pair) {
+		for _, k := range kinds {
+			pairs = append(pairs, result.Pair{Numerator: numerator(k.via), Denominator: denominator(k.via), Label: k.name})
 		}
-		s.Report.Groups = append(s.Report.Groups, group)
+		return pairs
 	}
-	among := result.Statement{Caption: "A cluster IP among 10,000 services"}
-	for _, by := range []string{lab.ViaEBPFTC, lab.ViaEBPFSocket} {
-		for _, rules := range []string{lab.ViaIPTables, lab.ViaNFTables, lab.ViaIPVS} {
-			among.Pairs = append(among.Pairs, result.Pair{
-				Numerator: serviceID(by, manyServices), Denominator: serviceID(rules, manyServices), Label: names[by] + " against " + names[rules],
+	among := func(number int) func(string) string {
+		return func(via string) string { return serviceID(via, number) }
+	}
+	beside := func(via string) string { return besideID(via, manyServices) }
+	none := func(string) string { return "pod-ip" }
+	s.addGrid(kinds, serviceNumbers(), " services", serviceID)
+	mixed := result.Statement{Caption: "A cluster IP among 10,000 services"}
+	for _, by := range kinds[3:] {
+		for _, rules := range kinds[:3] {
+			mixed.Pairs = append(mixed.Pairs, result.Pair{
+				Numerator: serviceID(by.via, manyServices), Denominator: serviceID(rules.via, manyServices),
+				Label: by.name + " against " + rules.name,
 			})
 		}
 	}
-	s.Report.Statements = append(s.Report.Statements, among)
-	for _, number := range []int{manyServices, mostServices} {
-		against := result.Statement{Caption: count[number] + " services against 10"}
-		for _, via := range serviceVias() {
-			if number > manyServices && hasRules(via) {
-				continue
-			}
-			against.Pairs = append(against.Pairs, result.Pair{
-				Numerator: serviceID(via, number), Denominator: serviceID(via, fewServices), Label: names[via],
-			})
-		}
-		s.Report.Statements = append(s.Report.Statements, against)
-	}
-	for _, via := range serviceVias() {
-		s.Report.Series = append(s.Report.Series, *series[via])
+	s.Report.Statements = []result.Statement{
+		{
+			Caption: "All traffic in a network with 10,000 services, pod IP against that without services",
+			Pairs:   ids(beside, none, kinds),
+		},
+		{
+			Caption: "A cluster IP among 10,000 services against the pod IP beside it",
+			Pairs:   ids(among(manyServices), beside, kinds),
+		},
+		mixed,
+		{Caption: "10,000 services against 10", Pairs: ids(among(manyServices), among(fewServices), kinds)},
+		{Caption: "100,000 services against 10", Pairs: ids(among(mostServices), among(fewServices), kinds[3:])},
 	}
 }
 
-// costsOfServices states the two costs of implementations, by their names.
-func costsOfServices(names map[string]string) []result.Statement {
-	all := result.Statement{Caption: "All traffic in a network with 10,000 services, pod IP against that without services"}
-	one := result.Statement{Caption: "A cluster IP among 10,000 services against the pod IP beside it"}
-	for _, via := range serviceVias() {
-		beside := besideID(via, manyServices)
-		all.Pairs = append(all.Pairs, result.Pair{Numerator: beside, Denominator: "pod-ip", Label: names[via]})
-		service := serviceID(via, manyServices)
-		one.Pairs = append(one.Pairs, result.Pair{Numerator: service, Denominator: beside, Label: names[via]})
+type kind struct{ via, name, color string }
+
+// addGrid describes rows that differ in their implementation and in a number of things: it adds a series for each
+// implementation, and a group for each number.
+func (s *Suite) addGrid(kinds []kind, numbers []int, things string, id func(via string, number int) string) {
+	series := make([]result.Series, len(kinds))
+	for _, number := range numbers {
+		group := result.Group{Caption: grouped(number) + things}
+		for i, k := range kinds {
+			series[i].Name, series[i].Color = k.name, k.color
+			if id := id(k.via, number); s.has(id) {
+				group.Rows, series[i].Rows = append(group.Rows, id), append(series[i].Rows, id)
+			}
+		}
+		s.Report.Groups = append(s.Report.Groups, group)
 	}
-	return []result.Statement{all, one}
+	s.Report.Series = series
+}
+
+// grouped returns a number below a million with a comma before its last three digits.
+func grouped(n int) string {
+	if n < 1000 {
+		return fmt.Sprint(n)
+	}
+	return fmt.Sprintf("%d,%03d", n/1000, n%1000)
 }
 
 // hasRules reports whether an implementation is of kube-proxy's rules.

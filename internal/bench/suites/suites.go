@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"mustang/internal/bench/cnibench"
@@ -20,6 +21,7 @@ import (
 	"mustang/internal/load"
 	"mustang/internal/podlink"
 	"mustang/internal/result"
+	"mustang/internal/suggest"
 )
 
 // Names that stand for suites.
@@ -76,7 +78,6 @@ func (s *Suite) addBaseline(p Path) {
 	s.repeat(p)
 }
 
-// repeat adds a path again, and the comparison of both (A/A).
 func (s *Suite) repeat(p Path) {
 	again := p
 	again.ID, again.Variant, again.Note = p.ID+"/again", "again", "the same as "+p.ID+", measured again"
@@ -85,12 +86,17 @@ func (s *Suite) repeat(p Path) {
 	s.Pairs = append(s.Pairs, Pair{Name: "A/A: " + p.ID + " measured twice", Numerator: again.ID, Denominator: p.ID, AA: true})
 }
 
-// compare adds the comparison of two paths.
-func (s *Suite) compare(numerator, denominator string) {
-	s.Pairs = append(s.Pairs, Pair{Name: numerator + " / " + denominator, Numerator: numerator, Denominator: denominator})
+func (s *Suite) compare(numerator, denominator string) { s.ask("", numerator, denominator) }
+
+func (s *Suite) state(caption, numerator, denominator string) {
+	s.compare(numerator, denominator)
+	s.Report.Statements = append(s.Report.Statements, statement(caption, numerator, denominator))
 }
 
-// ask adds a comparison that answers a question.
+func (s *Suite) has(id string) bool {
+	return slices.ContainsFunc(s.Paths, func(p Path) bool { return p.ID == id })
+}
+
 func (s *Suite) ask(question, numerator, denominator string) {
 	s.Pairs = append(s.Pairs, Pair{Name: numerator + " / " + denominator, Numerator: numerator, Denominator: denominator, Asks: question})
 }
@@ -148,7 +154,6 @@ func (w Workload) Spec(p Path) load.Spec {
 	}
 }
 
-// tcpStreams returns a TCP stream over a number of connections.
 func tcpStreams(flows int) Workload { return Workload{Name: load.TCPStream, Flows: flows} }
 
 // udpStreams returns a UDP stream of 10 Gbit/s, the rate of article 003 on switching.
@@ -156,10 +161,8 @@ func udpStreams(flows int) Workload {
 	return Workload{Name: load.UDPStream, Flows: flows, Rate: 10e9}
 }
 
-// tcpRR returns TCP request/response.
 func tcpRR() Workload { return Workload{Name: load.TCPRR, Flows: 1} }
 
-// tcpCRR returns a TCP connection for each request/response.
 func tcpCRR() Workload { return Workload{Name: load.TCPCRR, Flows: 1} }
 
 // Path is a path of a suite. It is measured with each of the suite's workloads.
@@ -288,3 +291,27 @@ func (p Path) connectTo(server netip.Addr) Path {
 
 // localhost is the IPv4 loopback address.
 var localhost = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+
+// List returns all suites, in the order in which they are listed and run.
+func List() []Suite {
+	return []Suite{interfaces(), latency(), podLinks(), ipv6(), services(), policy(), twoCPUs(), switching(), docker(), cni()}
+}
+
+// Names returns the names of all suites, and [All].
+func Names() []string {
+	var names []string
+	for _, suite := range List() {
+		names = append(names, suite.Name)
+	}
+	return append(names, All)
+}
+
+// Lookup returns the suites of these names, each once and in the order of List; all of them for [All].
+func Lookup(names ...string) ([]Suite, error) {
+	for _, name := range names {
+		if known := Names(); !slices.Contains(known, name) {
+			return nil, fmt.Errorf("unknown suite %q (known: %s)%s", name, strings.Join(known, ", "), suggest.Text(name, known))
+		}
+	}
+	return slices.DeleteFunc(List(), func(s Suite) bool { return !slices.Contains(names, All) && !slices.Contains(names, s.Name) }), nil
+}

@@ -3,11 +3,11 @@
 package suites
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
 	"mustang/internal/lab"
-	"mustang/internal/result"
 )
 
 // TestSuitesNameExistingRows checks that IDs are unique, and that pairs name existing rows.
@@ -44,58 +44,6 @@ func TestSuitesNameExistingRows(t *testing.T) {
 	}
 }
 
-// TestPodLinksRows checks the rows of suite pod-links.
-func TestPodLinksRows(t *testing.T) {
-	want := []string{"loopback", "host-to-pod", "veth/pod-ip/again", "ovs-veth/pod-ip/again", "tun/pod-ip/again"}
-	for _, link := range []string{
-		"veth", "bridge-call-off", "bridge-call-on", "macvlan", "ipvlan-l2", "ipvlan-l3", "ipvlan-l3s", "netkit", "netkit-l2",
-		"ovs-veth", "ovs-internal", "tun", "tun-offload",
-	} {
-		want = append(want, link+"/pod-ip")
-		for _, proxy := range []string{"iptables", "nftables", "ebpf-socket"} {
-			want = append(want, link+"/cluster-ip/"+proxy)
-			if link+proxy != "bridge-call-oniptables" { // whose pod IP has these rules anyway
-				want = append(want, link+"/pod-ip/"+proxy)
-			}
-		}
-	}
-	for _, link := range []string{
-		"veth", "macvlan", "ipvlan-l2", "ipvlan-l3", "ipvlan-l3s", "netkit", "netkit-l2", "ovs-veth", "ovs-internal", "tun",
-	} {
-		want = append(want, link+"+ebpf/pod-ip", link+"+ebpf/cluster-ip")
-	}
-	have := map[string]bool{}
-	for _, row := range podLinks().Rows() {
-		if have[name(row)] {
-			t.Errorf("%s appears twice", name(row))
-		}
-		have[name(row)] = true
-	}
-	for _, path := range []string{"veth", "veth+ebpf", "bridge-call-off", "macvlan", "macvlan+ebpf"} {
-		id := path + "+big-tcp/pod-ip tcp_stream"
-		if !have[id] {
-			t.Errorf("%s is missing", id)
-		}
-		delete(have, id)
-	}
-	for _, id := range want {
-		for _, workload := range podLinks().Workloads {
-			if !have[id+" "+workload.String()] {
-				t.Errorf("%s %s is missing", id, workload)
-			}
-			delete(have, id+" "+workload.String())
-		}
-	}
-	if len(have) > 0 {
-		t.Errorf("unexpected: %v", have)
-	}
-}
-
-// name returns a row's ID and workload.
-func name(row result.Row) string {
-	return row.ID + " " + Workload{Name: row.Workload, Flows: row.Flows}.String()
-}
-
 // TestCNIConfigurations checks that each path of suite cni has a valid network name, and
 // a network of its own.
 func TestCNIConfigurations(t *testing.T) {
@@ -112,5 +60,26 @@ func TestCNIConfigurations(t *testing.T) {
 		if p.Plugin.Gateway != lab.Host && p.Plugin.Gateway != lab.Outside {
 			t.Errorf("%s: gateway %q", p.ID, p.Plugin.Gateway)
 		}
+	}
+}
+
+// TestProxiedPaths checks that the paths through Docker's user-land proxy, which their notes
+// name, have the noise of programs.
+func TestProxiedPaths(t *testing.T) {
+	found, err := Lookup("docker")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var proxied []string
+	for _, p := range found[0].Paths {
+		if p.ForwardsInUserSpace() != strings.HasPrefix(p.Note, "through Docker's user-land proxy") {
+			t.Errorf("%s: forwards in user space %t, note %q", p.ID, p.ForwardsInUserSpace(), p.Note)
+		}
+		if p.ForwardsInUserSpace() {
+			proxied = append(proxied, p.ID)
+		}
+	}
+	if want := []string{"published-port/localhost", "container-to-container/host-ip"}; !slices.Equal(proxied, want) {
+		t.Errorf("%v, want %v", proxied, want)
 	}
 }

@@ -88,7 +88,6 @@ type switchPort struct {
 	repeated bool   // the path on one host is measured twice: one of each class of noise
 }
 
-// switchPorts returns those of article 003.
 func switchPorts() []switchPort {
 	return []switchPort{
 		{id: "bridge/veth", link: "bridge"},
@@ -106,12 +105,10 @@ func (s *Suite) compareSwitches(prefix string, port switchPort) {
 	}
 }
 
-// twoHosts returns the path between ports on two hosts.
 func (w switchPort) twoHosts(id, overlay string) Path {
 	return hostsPath(id, lab.PodB, lab.PodA, lab.Options{Topology: lab.TopologyTwoHosts, Link: w.link, Overlay: overlay, Guests: w.guest})
 }
 
-// sameHost returns the path between two ports of one host.
 func (w switchPort) sameHost(id string) Path {
 	p := podPath(id, w.link)
 	p.Link, p.Lab.Guests = resultLink(w.link), w.guest
@@ -119,7 +116,7 @@ func (w switchPort) sameHost(id string) Path {
 	if !w.guest {
 		p.Route.Steps = append(p.Route.Steps, evidence.Sends(lab.PodB, lab.IfName), evidence.Receives(lab.PodA, lab.IfName))
 	}
-	if linkTraits(w.link).HostSide {
+	if evidence.Traits(w.link).HostSide {
 		p.Route.Steps = append(p.Route.Steps,
 			evidence.Receives(lab.Host, lab.HostIfName(lab.PodB)), evidence.Sends(lab.Host, lab.HostIfName(lab.PodA)))
 	}

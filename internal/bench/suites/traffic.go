@@ -21,7 +21,6 @@ const (
 	DirectionBoth    = "both"
 )
 
-// underLoad is the default load of [Traffic.UnderLoad].
 const underLoad = 0.5
 
 // Traffic says what the paths of suites carry, where that is not the suites' own workloads.
@@ -72,7 +71,6 @@ func (t Traffic) Apply(all []Suite) ([]Suite, error) {
 	return out, nil
 }
 
-// workloads returns the workloads in place of a suite's own.
 func (t Traffic) workloads(own []Workload) ([]Workload, error) {
 	if len(t.Workloads) > 0 {
 		own = nil
@@ -118,7 +116,6 @@ func (t Traffic) workloads(own []Workload) ([]Workload, error) {
 	return out, t.check(out)
 }
 
-// check returns an error that names what is invalid, or fits none of the workloads.
 func (t Traffic) check(workloads []Workload) error {
 	for _, name := range t.Workloads {
 		if known := load.Workloads(); !slices.Contains(known, name) {

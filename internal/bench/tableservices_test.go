@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package probe
+package bench
 
 import (
 	"fmt"
@@ -36,8 +36,8 @@ func TestPortComesAgain(t *testing.T) {
 	if err := rtnl.In(pod).SetSysctl("net/ipv4/ip_local_port_range", "40000 40001"); err != nil {
 		t.Fatal(err)
 	}
-	task := Task{Lab: l, Path: evidence.Path{Client: lab.PodB, Server: lab.PodA, Lab: o}}
-	c, err := newClient(task)
+	task := tableSample{lab: l, path: evidence.Path{Client: lab.PodB, Server: lab.PodA, Lab: o}}
+	c, err := task.serviceClient()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +70,7 @@ func TestPortComesAgain(t *testing.T) {
 	old := services[i]
 	reach(8, old, true) // both ports
 	other := old
-	other.Backends = service.Backends(changed())
+	other.Backends = service.Backends(newBackend())
 	services[i] = other
 	if err := l.ChangeService(t.Context(), services, i); err != nil {
 		t.Fatal(err)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package bpfstats
+package bench
 
 import (
 	"path/filepath"
@@ -12,8 +12,8 @@ import (
 	"mustang/internal/testkit"
 )
 
-// pinned returns a pinned program that runs this many instructions, and its pin.
-func pinned(t *testing.T, dir, name string, instructions int) (*ebpf.Program, string) {
+// pinnedProgram returns a pinned program that runs this many instructions, and its pin.
+func pinnedProgram(t *testing.T, dir, name string, instructions int) (*ebpf.Program, string) {
 	t.Helper()
 	body := asm.Instructions{asm.Mov.Imm(asm.R0, 0)}
 	for range instructions {
@@ -33,9 +33,9 @@ func pinned(t *testing.T, dir, name string, instructions int) (*ebpf.Program, st
 	return p, pin
 }
 
-// run runs a program some times. One call is one run: the kernel ends a call of several at a signal, and the library then
+// runProgram runs a program some times. One call is one run: the kernel ends a call of several at a signal, and the library then
 // repeats it all.
-func run(t *testing.T, p *ebpf.Program, times int) {
+func runProgram(t *testing.T, p *ebpf.Program, times int) {
 	t.Helper()
 	for range times {
 		if _, err := p.Run(&ebpf.RunOptions{Data: make([]byte, 64), Repeat: 1}); err != nil {
@@ -44,44 +44,44 @@ func run(t *testing.T, p *ebpf.Program, times int) {
 	}
 }
 
-// TestRunsAreCountedWhileEnabled checks that just the runs between Enable and Close are
+// TestRunsAreCountedWhileEnabled checks that just the runs between enableStats and Close are
 // counted, and those of programs of one name together. A program of 50,000 multiplications
 // takes longer than an empty one.
 func TestRunsAreCountedWhileEnabled(t *testing.T) {
 	testkit.RequireRoot(t)
 	dir := testkit.BPFFS(t)
-	first, firstPin := pinned(t, dir, "first", 50_000)
-	second, secondPin := pinned(t, dir, "second", 50_000)
+	first, firstPin := pinnedProgram(t, dir, "first", 50_000)
+	second, secondPin := pinnedProgram(t, dir, "second", 50_000)
 	pins := []string{firstPin, secondPin}
-	run(t, first, 10)
-	before, err := Read(pins)
+	runProgram(t, first, 10)
+	before, err := readRuns(pins)
 	if err != nil {
 		t.Fatal(err)
 	}
-	stats, err := Enable()
+	stats, err := enableStats()
 	if err != nil {
 		t.Fatal(err)
 	}
-	run(t, first, 100)
-	run(t, second, 20)
-	after, err := Read(pins)
+	runProgram(t, first, 100)
+	runProgram(t, second, 20)
+	after, err := readRuns(pins)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := stats.Close(); err != nil {
 		t.Fatal(err)
 	}
-	runs := after["long_program"].Since(before["long_program"])
-	if len(after) != 1 || runs.Count != 120 {
-		t.Errorf("%d programs, %d runs, want 120 of one", len(after), runs.Count)
+	runs := after["long_program"].count - before["long_program"].count
+	if len(after) != 1 || runs != 120 {
+		t.Errorf("%d programs, %d runs, want 120 of one", len(after), runs)
 	}
-	if got := stats.Nanos(runs); got <= stats.empty {
+	if got := stats.nanos(before["long_program"], after["long_program"]); got <= stats.empty {
 		t.Errorf("%g ns a run, an empty program takes %g", got, stats.empty)
 	}
-	if stats.Nanos(Runs{}) != 0 || stats.empty <= 0 {
-		t.Errorf("no run takes %g ns, an empty program %g", stats.Nanos(Runs{}), stats.empty)
+	if none := stats.nanos(programRuns{}, programRuns{}); none != 0 || stats.empty <= 0 {
+		t.Errorf("no run takes %g ns, an empty program %g", none, stats.empty)
 	}
-	if _, err := Read([]string{filepath.Join(dir, "none")}); err == nil {
+	if _, err := readRuns([]string{filepath.Join(dir, "none")}); err == nil {
 		t.Error("a program that is not pinned has statistics")
 	}
 }

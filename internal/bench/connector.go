@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package probe
+package bench
 
 import (
 	"cmp"
@@ -17,8 +17,7 @@ import (
 	"mustang/internal/netns"
 )
 
-// timeout is that of a connection.
-const timeout = 3 * time.Second
+const connectTimeout = 3 * time.Second
 
 // connector opens connections from the client's place of a path to listeners at the server's.
 type connector struct {
@@ -28,20 +27,19 @@ type connector struct {
 	listeners []listener
 }
 
-// listener is the socket of a server.
 type listener struct {
 	fd int
 	at netip.AddrPort
 }
 
 // connector listens at addresses of the path's server. Its connections open on the task's CPU, with system calls.
-func (t Task) connector(at ...netip.AddrPort) (*connector, error) {
-	c := &connector{lab: t.Lab, cpu: t.CPU}
-	to, err := t.Lab.Namespace(t.Path.Server)
+func (t *tableSample) connector(at ...netip.AddrPort) (*connector, error) {
+	c := &connector{lab: t.lab, cpu: t.cpu}
+	to, err := t.lab.Namespace(t.path.Server)
 	if err != nil {
 		return nil, err
 	}
-	if c.from, err = t.Lab.Namespace(t.Path.Client); err != nil {
+	if c.from, err = t.lab.Namespace(t.path.Client); err != nil {
 		return nil, err
 	}
 	err = to.Do(func() error {
@@ -75,7 +73,6 @@ func listen(at netip.AddrPort) (int, error) {
 	return fd, err
 }
 
-// close closes the listeners.
 func (c *connector) close() {
 	for _, l := range c.listeners {
 		_ = unix.Close(l.fd)
@@ -89,7 +86,6 @@ func (c *connector) on(do func() error) error {
 	})
 }
 
-// pinned runs do with its thread on a CPU.
 func pinned(cpu int, do func() error) error {
 	var old, own unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &old); err != nil {
@@ -103,8 +99,7 @@ func pinned(cpu int, do func() error) error {
 	return do()
 }
 
-// connection is an open connection.
-type connection struct {
+type tcpConnection struct {
 	client, server int
 	// at is the address of the listener that has it.
 	at netip.AddrPort
@@ -112,18 +107,17 @@ type connection struct {
 	took time.Duration
 }
 
-// open opens a connection.
-func (c *connector) open(to netip.AddrPort) (connection, error) {
-	var o connection
+func (c *connector) open(to netip.AddrPort) (tcpConnection, error) {
+	var o tcpConnection
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return o, err
 	}
 	sockaddr := socket.Sockaddr(to)
-	if err = socket.SetTimeouts(fd, timeout); err == nil {
+	if err = socket.SetTimeouts(fd, connectTimeout); err == nil {
 		started := time.Now()
 		if err = unix.Connect(fd, sockaddr); errors.Is(err, unix.EINTR) {
-			err = opened(fd, timeout)
+			err = opened(fd, connectTimeout)
 		}
 		o.took = time.Since(started)
 	}
@@ -138,7 +132,6 @@ func (c *connector) open(to netip.AddrPort) (connection, error) {
 	return o, nil
 }
 
-// try reports whether a connection opens within a time, and closes it.
 func (c *connector) try(to netip.AddrPort, within time.Duration) (bool, error) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -147,7 +140,7 @@ func (c *connector) try(to netip.AddrPort, within time.Duration) (bool, error) {
 	if err = unix.Connect(fd, socket.Sockaddr(to)); errors.Is(err, unix.EINPROGRESS) || errors.Is(err, unix.EINTR) {
 		err = opened(fd, within)
 	}
-	o := connection{client: fd, server: -1}
+	o := tcpConnection{client: fd, server: -1}
 	if err == nil {
 		o.server, _, err = c.accept()
 	}
@@ -185,35 +178,28 @@ func (c *connector) accept() (fd int, at netip.AddrPort, err error) {
 			}
 			events = append(events, unix.PollFd{Fd: int32(l.fd), Events: unix.POLLIN})
 		}
-		_, _ = unix.Poll(events, int(timeout.Milliseconds())) // its last packet is on the way
+		_, _ = unix.Poll(events, int(connectTimeout.Milliseconds())) // its last packet is on the way
 	}
 	return -1, at, errors.New("no listener has the connection")
 }
 
 // close ends a connection at once, without the states in which TCP waits.
-func (o connection) close() {
+func (o tcpConnection) close() {
 	for _, fd := range []int{o.client, o.server} {
 		_ = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
 		_ = unix.Close(fd)
 	}
 }
 
-// clientPort returns the client's port, 0 if the connection is closed.
-func (o connection) clientPort() uint16 {
-	local, _ := names(o.client)
-	return local.Port()
-}
-
 // proof returns the measurement of connections of which this is the last, with the addresses that both ends see.
-func (o connection) proof(connections int) load.Measurement {
+func (o tcpConnection) proof(connections int) load.Measurement {
 	m := load.Measurement{Workload: load.TCPCRR, Flows: 1, Count: uint64(connections)}
-	m.ClientLocal, m.ClientPeer = names(o.client)
-	m.ServerLocal, m.ServerPeer = names(o.server)
+	m.ClientLocal, m.ClientPeer = socketNames(o.client)
+	m.ServerLocal, m.ServerPeer = socketNames(o.server)
 	return m
 }
 
-// names returns a socket's own address and that of its peer.
-func names(fd int) (local, peer netip.AddrPort) {
+func socketNames(fd int) (local, peer netip.AddrPort) {
 	if address, err := unix.Getsockname(fd); err == nil {
 		local = socket.AddrPort(address)
 	}

@@ -4,9 +4,11 @@ package bench
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	"mustang/internal/bench/suites"
+	"mustang/internal/load"
 	"mustang/internal/result"
 	"mustang/internal/testkit"
 )
@@ -26,11 +28,7 @@ func TestServicesSuite(t *testing.T) {
 		}
 	}
 	o.Suites, o.Rounds = lookup(t, "services"), 2
-	file, err := Run(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	wantNothingLeft(t, o)
+	file := runClean(t, o)
 	if len(file.Rows) != len(o.Only) {
 		t.Errorf("%d rows, want %d", len(file.Rows), len(o.Only))
 	}
@@ -48,5 +46,37 @@ func TestServicesSuite(t *testing.T) {
 		case row.Via == result.ViaIPTables && len(row.Evidence.Hooks) == 0:
 			t.Errorf("%s: the packets passed no rules", rowName(row))
 		}
+	}
+}
+
+// TestVanishedPolicyFails measures paths whose policy was removed: their rows have failed.
+func TestVanishedPolicyFails(t *testing.T) {
+	testkit.RequireTool(t, "iptables")
+	testkit.RequireTool(t, "nft")
+	paths := lookup(t, "policy")[0].Paths
+	for id, reason := range map[string]string{"iptables/1": "0 rules", "nftables/1": "mustang-policy", "ebpf/1": "tracked increased by 0"} {
+		t.Run(id, func(t *testing.T) {
+			r := newRun(t)
+			var path suites.Path
+			for _, p := range paths {
+				if p.ID == id {
+					path = p
+				}
+			}
+			l, err := r.testbed.lab(t.Context(), path.Lab)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := l.ClearPolicy(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			row := newRow(rowSpec{r.options.Suites[0], path, suites.Workload{Name: load.TCPCRR, Flows: 1}})
+			if err := r.epoch(t.Context(), []*measuredRow{row}, 0, budgetOf(2)); err != nil {
+				t.Fatal(err)
+			}
+			if row.row.Status != result.StatusFailed || !strings.Contains(row.row.Reason, reason) {
+				t.Errorf("%s %s, want failed: %s", row.row.Status, row.row.Reason, reason)
+			}
+		})
 	}
 }
