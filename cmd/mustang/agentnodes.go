@@ -43,7 +43,7 @@ func (a *agentNodes) addFlags(flags *pflag.FlagSet) {
 	flags.TextVar(&a.options.Routing, "routing", nodenet.Auto,
 		"how pods reach pods of other nodes: native over a segment that both nodes are on, vxlan, auto (native where it can be), or off")
 	flags.Uint16Var(&a.options.Port, "vxlan-port", nodenet.DefaultPort, "UDP `port` of VXLAN, the same on all nodes")
-	flags.BoolVar(&a.options.Masquerade, "masquerade", true, "give what leaves the pods of all nodes an address of this node as its source")
+	flags.BoolVar(&a.options.Masquerade, "masquerade", true, "masquerade traffic from pods to outside the cluster")
 	flags.StringSliceVar(&a.excluded, "masquerade-exclude", nil, "`prefix` of destinations that are not masqueraded, as the pods of all nodes")
 	flags.StringVar(&a.place.ConfDir, "cni-conf-dir", install.DefaultConfDir,
 		"`directory` for the CNI configuration of this node's pods; empty: others write it")
@@ -136,7 +136,7 @@ func (a *agentNodes) Attach(ctx context.Context, ranges []netip.Prefix, mtu int)
 	}
 	plugin := ""
 	if a.place.BinDir != "" {
-		if plugin, err = ownPlugin(); err != nil {
+		if plugin, err = (&cniPlace{}).source(); err != nil {
 			return err
 		}
 	}

@@ -18,8 +18,14 @@ import (
 	"mustang/cmd/mustang/internal/netpolicy"
 	"mustang/cmd/mustang/internal/node"
 	"mustang/cmd/mustang/internal/svc"
-	"mustang/cmd/mustang/internal/sysdump"
+	"mustang/internal/bench/clusterbench"
+	"mustang/internal/kube"
 	"mustang/internal/lab"
+	"mustang/internal/lab/dockerd"
+	"mustang/internal/lab/guest"
+	"mustang/internal/load"
+	"mustang/internal/load/worker"
+	"mustang/internal/tun"
 	"mustang/internal/version"
 )
 
@@ -91,7 +97,8 @@ func commandTree(env cli.Environment) *cobra.Command {
 	c := &config{Config: &cli.Config{Environment: env}}
 	root := cli.Group("mustang", "Container networks on Linux: connect pods, give them cluster IPs by eBPF, measure them",
 		c.bench(), c.explain(), c.report(), c.compare(), svc.Command(c.Config), netpolicy.Command(c.Config), c.lab(),
-		c.links(), c.probe(), c.tun(), c.cni(), c.agent(), sysdump.Command(c.Config, c.runHere), c.loadAgent(), c.clusterExec(), c.clusterPod(), c.labRelay(), c.labGuest(), c.labPause(), manual(), c.version())
+		c.links(), c.probe(), c.tun(), c.cni(), c.agent(), node.Sysdump(c.Config, c.runHere), manual(), c.version())
+	root.AddCommand(c.hidden()...)
 	root.AddCommand(node.Commands(c.Config)...)
 	root.AddCommand(monitor.Commands(c.Config)...)
 	root.Long = `Mustang connects pods on Linux, gives them cluster IPs by eBPF, and measures which
@@ -117,6 +124,7 @@ Exit codes: 0 done, 1 failed, 2 misused, 3 worse than the threshold of compare.`
 	c.AddFlags(root.PersistentFlags())
 	root.PersistentFlags().StringVar(&c.stateDir, "state-dir", cmp.Or(env.Getenv(envStateDir), lab.DefaultDir),
 		"directory that labs are recorded in ($"+envStateDir+")")
+	cli.Finish(root)
 	return root
 }
 
@@ -140,10 +148,39 @@ func refuseUnknown(root *cobra.Command) {
 	}
 }
 
-// hidden returns a command that other commands start. It parses its arguments itself.
-func hidden(use, short string, run func(ctx context.Context, args []string) error) *cobra.Command {
-	return &cobra.Command{
-		Use: use, Short: short, Hidden: true, DisableFlagParsing: true,
-		RunE: func(cmd *cobra.Command, args []string) error { return run(cmd.Context(), args) },
+// hidden returns the commands that other commands start, in pods, guests and on other machines. They parse their arguments themselves.
+func (c *config) hidden() (all []*cobra.Command) {
+	for _, h := range []struct {
+		use, short string
+		run        func(ctx context.Context, args []string) error
+	}{
+		{load.Command, "Send or receive load, with commands on stdin", func(ctx context.Context, args []string) error {
+			if err := load.DisablePreemption(); err != nil {
+				return err
+			}
+			return worker.Main(ctx, args, c.Stdin, c.Stdout)
+		}},
+		{clusterbench.ExecCommand, "Run a command in a pod", func(ctx context.Context, args []string) error {
+			return clusterbench.Exec(ctx, args, kube.ExecStreams{Stdin: c.Stdin, Stdout: c.Stdout, Stderr: c.Stderr})
+		}},
+		{clusterbench.PodCommand, "Wait for load agents", func(ctx context.Context, args []string) error {
+			return clusterbench.Main(ctx, args, c.Stdout)
+		}},
+		{tun.RelayCommand, "Carry packets between two devices", func(ctx context.Context, args []string) error {
+			return tun.Relay(ctx, args, c.Stdout)
+		}},
+		{guest.Command, "Boot a virtual machine and run an agent in it", func(ctx context.Context, args []string) error {
+			return guest.Run(ctx, args, guest.Streams{Stdin: c.Stdin, Stdout: c.Stdout, Stderr: c.Stderr})
+		}},
+		{dockerd.PauseCommand, "Wait until the end", func(ctx context.Context, _ []string) error {
+			dockerd.Pause(ctx)
+			return nil
+		}},
+	} {
+		all = append(all, &cobra.Command{
+			Use: h.use, Short: h.short, Hidden: true, DisableFlagParsing: true,
+			RunE: func(cmd *cobra.Command, args []string) error { return h.run(cmd.Context(), args) },
+		})
 	}
+	return all
 }

@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -67,6 +68,21 @@ func KnownCommand(cmd *cobra.Command, args []string) error {
 	return Usage(fmt.Errorf("unknown command %q for %q: want %s%s", args[0], cmd.CommandPath(), strings.Join(names, ", "), suggest.Text(args[0], names)))
 }
 
+// Check returns what a command does before all else: it refuses arguments and flags that make no sense.
+func Check(check func(args []string) error) func(*cobra.Command, []string) error {
+	return func(_ *cobra.Command, args []string) error { return Usage(check(args)) }
+}
+
+// AsRoot returns what a command does that needs root.
+func AsRoot(run func(ctx context.Context, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		if err := RequireRoot(cmd); err != nil {
+			return err
+		}
+		return run(cmd.Context(), args)
+	}
+}
+
 // RequireRoot refuses users who lack the rights for network namespaces.
 func RequireRoot(cmd *cobra.Command) error {
 	if os.Geteuid() != 0 {
@@ -75,8 +91,11 @@ func RequireRoot(cmd *cobra.Command) error {
 	return nil
 }
 
-// OpenNamespace opens a network namespace by its path, or by its name in netns.Directory.
+// OpenNamespace opens a network namespace by its path, or by its name in netns.Directory. Without one it is the current one.
 func OpenNamespace(name string) (*netns.Namespace, error) {
+	if name == "" {
+		return netns.Current()
+	}
 	if !strings.Contains(name, "/") {
 		name = filepath.Join(netns.Directory, name)
 	}

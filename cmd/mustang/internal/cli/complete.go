@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // Words completes arguments to words of a list, each of them once.
@@ -45,3 +46,18 @@ func CompleteFlag(cmd *cobra.Command, flag string, list func() []string) {
 
 // Fixed is a list that does not change.
 func Fixed(words ...string) func() []string { return func() []string { return words } }
+
+// Finish gives a command and all below it what they have not set: they take no arguments, and complete the words of flags.
+func Finish(cmd *cobra.Command) {
+	if cmd.Args == nil && !cmd.DisableFlagParsing {
+		cmd.Args = Arguments()
+	}
+	cmd.LocalFlags().VisitAll(func(flag *pflag.Flag) {
+		if value, ok := flag.Value.(*oneOf); ok {
+			CompleteFlag(cmd, flag.Name, Fixed(value.words...))
+		}
+	})
+	for _, sub := range cmd.Commands() {
+		Finish(sub)
+	}
+}

@@ -44,6 +44,14 @@ func (l *line) describe(e *flows.Event) {
 	l.Time, l.Verdict, l.Reason = e.Time.Format(time.RFC3339Nano), e.Verdict, e.Reason
 	l.Source, l.Destination, l.Backend = text(e.Source), text(e.Destination), text(e.Backend)
 	l.Length, l.Place = e.Length, e.Place
+	switch source, destination := e.Source.Addr().Unmap(), e.Destination.Addr().Unmap(); {
+	case e.Rule == 0 || !source.IsValid() || !destination.IsValid() || source.Is4() == destination.Is4():
+	// Of two families, one is the address that a pod is known by: no packet had it, as one to a link-local address.
+	case source.Is4():
+		l.Source = ""
+	default:
+		l.Destination = ""
+	}
 	if e.MAC != nil {
 		l.MAC = e.MAC.String()
 	}
@@ -103,7 +111,7 @@ func (l *line) text(at time.Time) string {
 		words = append(words, "at", l.Pod)
 	}
 	words = append(words, l.Protocol, l.Message, l.SourcePod, l.Source)
-	if l.Destination != "" {
+	if l.Destination+l.DestinationPod != "" {
 		words = append(words, ">")
 	}
 	if l.Service != "" {

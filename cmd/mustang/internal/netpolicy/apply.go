@@ -30,22 +30,22 @@ NetworkPolicy (networking.k8s.io/v1) and ClusterNetworkPolicy (policy.networking
 v1alpha2) objects of Kubernetes in YAML or JSON. Other policies are deleted, and named (up to 100).
 
 Namespace, Pod and Node objects in the files have the labels and addresses that policies select.
-Pods of this node are the endpoints. A Pod object of an endpoint's namespace and name sets its labels
-and named ports; otherwise it keeps the labels of "ep add --label". If "ep add" gave no name, the Pod
-object with the endpoint's address does.
+Pods of this node are the endpoints; a Pod object sets the labels and named ports of its endpoint.
 
 All files are checked before anything is written; --dry-run only checks. Each pod changes at once,
 and open connections that are no longer allowed end.`,
 		Example: `  mustang policy apply -f policies.yaml
   mustang policy apply -f pods.yaml -f policies.yaml --dry-run
   mustang policy apply -f -  # reads: kubectl get networkpolicies,clusternetworkpolicies,namespaces,pods,nodes -A -o yaml`,
-		Args: cli.Arguments(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			set, err := c.readAll(cmd.Context(), files)
-			if err != nil {
-				return err
+		PreRunE: cli.Check(func([]string) error {
+			if len(files) == 0 || slices.Contains(files, "") {
+				return errors.New("--file is missing")
 			}
-			if err := cli.RequireRoot(cmd); err != nil {
+			return nil
+		}),
+		RunE: cli.AsRoot(func(ctx context.Context, _ []string) error {
+			set, err := c.readAll(ctx, files)
+			if err != nil {
 				return err
 			}
 			for i := range set.Snapshot.Policies {
@@ -53,24 +53,24 @@ and open connections that are no longer allowed end.`,
 			}
 			want := policies.Set{Snapshot: set.Snapshot, Audit: audit}
 			if dryRun {
-				return c.try(cmd.Context(), want)
+				return c.try(ctx, want)
 			}
-			return c.OnDatapath(cmd.Context(), func(d *datapath.Datapath) error {
+			return c.OnDatapath(ctx, func(d *datapath.Datapath) error {
 				was, err := judging(d)
 				if err != nil {
 					return err
 				}
-				if _, err := d.GuardParents(cmd.Context()); err != nil {
+				if _, err := d.GuardParents(ctx); err != nil {
 					return err
 				}
-				result, err := d.Policies().Apply(cmd.Context(), service.CLI, want)
+				result, err := d.Policies().Apply(ctx, service.CLI, want)
 				if err != nil {
 					return err
 				}
 				s, err := d.Policies().Snapshot()
 				return errors.Join(err, c.print(result, was.now(judgeNode)), c.remark(s, want))
 			})
-		},
+		}),
 	}
 	cmd.Flags().StringArrayVarP(&files, "file", "f", nil, "`FILE` of policies in YAML or JSON; - is standard input (repeatable)")
 	cmd.Flags().BoolVar(&audit, "audit", false, "count what the policies deny (counter audited), and let it pass; policy trace shows it")
@@ -159,9 +159,6 @@ const auditedOnly = "audited only: what the policies deny passes"
 
 // readAll reads files as one, and writes what it leaves out to stderr.
 func (c commands) readAll(ctx context.Context, files []string) (set manifest.Set, err error) {
-	if len(files) == 0 || slices.Contains(files, "") {
-		return set, cli.Usage(errors.New("--file is missing"))
-	}
 	var names []string
 	for _, path := range files {
 		name := cli.InputName(path)

@@ -124,11 +124,7 @@ func settings(s service.Service) string {
 		}
 	}
 	if len(s.SourceRanges) > 0 {
-		ranges := make([]string, 0, len(s.SourceRanges))
-		for _, r := range s.SourceRanges {
-			ranges = append(ranges, r.String())
-		}
-		words = append(words, "source-range="+shortened(ranges))
+		words = append(words, "source-range="+shortened(texts(s.SourceRanges)))
 	}
 	return strings.Join(words, ",")
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package sysdump
+package node
 
 import (
 	"bytes"
@@ -73,13 +73,10 @@ func (d dump) cluster(ctx context.Context, a *archive) (of string, err error) {
 		})
 	}
 	_ = all.Wait() // they return none
-	switch n := int(done.Load()); {
-	case n < len(pods):
+	if n := int(done.Load()); n < len(pods) {
 		return fmt.Sprintf("%d of %d nodes", n, len(pods)), nil
-	case n == 1:
-		return "1 node", nil
 	}
-	return fmt.Sprintf("%d nodes", len(pods)), nil
+	return count(len(pods), "node", "nodes"), nil
 }
 
 // pod collects from the node of an agent's pod, and reports whether that answered. What fails is missing.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package sysdump
+package node
 
 import (
 	"cmp"
@@ -26,8 +26,8 @@ import (
 // itemTime is the longest time for a file.
 const itemTime = 30 * time.Second
 
-// commands are those whose output is collected.
-var commands = []string{
+// commandLines are those whose output is collected.
+var commandLines = []string{
 	"version", "status", "status -o json", "agent status", "agent status --wrong", "agent status -o json", "svc ls", "svc ls -o json", "ep ls", "ep ls -o json", "policy ls",
 	"policy ls -o json", "uplink ls", "socket ls", "counters", "conntrack stats", "conntrack timeouts", "links", "links -o json", "probe",
 }
@@ -48,7 +48,7 @@ var sysctls = []string{
 // node collects from this node. It returns of what it has collected.
 func (d dump) node(ctx context.Context, a *archive) (of string, err error) {
 	var items []item
-	for _, line := range commands {
+	for _, line := range commandLines {
 		items = append(items, d.command(line))
 	}
 	for _, path := range slices.Concat(files, d.logs) {
