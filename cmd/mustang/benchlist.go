@@ -4,7 +4,6 @@ package main
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -36,159 +35,104 @@ type rowJSON struct {
 // statusUnknown is the status of a row in a list whose link mode was not tried.
 const statusUnknown = "?"
 
-// listed is a row ID of a list, with all workloads that it has.
-type listed struct {
-	row       result.Row
-	workloads []string
-	status    string
-	reason    string
-}
-
-// listRows lists the rows of suites, and whether the programs that they need are
-// installed. As root it also tries whether the kernel has their link modes.
+// listRows lists the rows of suites, and whether the programs that they need are installed. As root it also tries whether the
+// kernel has their link modes.
 func (c *config) listRows(o bench.Options, format string) error {
 	selected, err := o.Rows()
 	if err != nil {
 		return cli.Usage(err)
 	}
-	rows := listedRows(o, selected)
-	if format == "json" {
-		return cli.PrintJSON(c.Stdout, struct {
-			Schema int       `json:"schema"`
-			Rows   []rowJSON `json:"rows"`
-		}{cli.Schema, rowsJSON(selected, rows)})
-	}
-	var lines [][]string
-	for _, r := range rows {
-		lines = append(lines, []string{
-			r.row.Suite, r.row.ID, r.row.Link, r.row.Datapath, r.row.Target, r.row.Via, cmp.Or(r.row.Proxy, lab.ViaNone),
-			strings.Join(r.workloads, ","), r.status,
-		})
+	list := listed(o.Suites, selected)
+	if format != "json" {
+		list = byID(list)
 	}
 	header := []string{"SUITE", "ROW", "LINK", "DATAPATH", "TARGET", "VIA", "PROXY", "WORKLOADS", "STATUS"}
+	first := 0
 	if len(o.Suites) == 1 {
-		header = header[1:]
-		for i := range lines {
-			lines[i] = lines[i][1:]
-		}
+		first = 1
 	}
-	if err := cli.PrintTable(c.Stdout, header, lines); err != nil {
+	err = cli.PrintList(c.Stdout, format, "rows", list, cli.Table[rowJSON]{Header: header[first:], Row: func(r rowJSON) []string {
+		return []string{r.Suite, r.ID, r.Link, r.Datapath, r.Target, r.Via, cmp.Or(r.Proxy, lab.ViaNone), r.Workload, r.Status}[first:]
+	}})
+	if err != nil || format == "json" {
 		return err
 	}
-	if err := c.listReasons(rows); err != nil {
-		return err
-	}
-	return c.countOthers(o, len(rows))
-}
-
-// listedRows returns the row IDs of rows in their order, each once.
-func listedRows(o bench.Options, rows []result.Row) []*listed {
-	paths := map[rowKey]suites.Path{}
-	for _, suite := range o.Suites {
-		for _, path := range suite.Paths {
-			paths[rowKey{suite.Name, path.ID}] = path
-		}
-	}
-	known := map[rowKey]*listed{}
-	var out []*listed
-	for _, row := range rows {
-		of := rowKey{row.Suite, row.ID}
-		if known[of] == nil {
-			known[of] = &listed{row: row}
-			known[of].status, known[of].reason = pathStatus(paths[of])
-			out = append(out, known[of])
-		}
-		w := suites.Workload{Name: row.Workload, Flows: row.Key().Flows, Setup: row.Setup}
-		known[of].workloads = append(known[of].workloads, w.String())
-	}
-	return out
-}
-
-// rowKey is the suite and the ID of a row.
-type rowKey struct{ suite, id string }
-
-// rowsJSON returns rows with the status of their IDs.
-func rowsJSON(rows []result.Row, ids []*listed) []rowJSON {
-	known := map[rowKey]*listed{}
-	for _, r := range ids {
-		known[rowKey{r.row.Suite, r.row.ID}] = r
-	}
-	list := []rowJSON{}
-	for _, row := range rows {
-		is := known[rowKey{row.Suite, row.ID}]
-		list = append(list, rowJSON{
-			Suite: row.Suite, ID: row.ID, Workload: row.Workload, Flows: row.Key().Flows, Setup: row.Setup, Link: row.Link,
-			Datapath: row.Datapath, Target: row.Target, Via: row.Via, Proxy: row.Proxy, Status: is.status, Reason: is.reason,
-		})
-	}
-	return list
-}
-
-// listReasons prints each reason for a status once, with the rows that it holds for.
-func (c *config) listReasons(rows []*listed) error {
-	var reasons []string
-	of := map[string][]string{}
-	for _, r := range rows {
-		if r.reason == "" {
-			continue
-		}
-		reason := r.status + ": " + r.reason
-		if of[reason] == nil {
-			reasons = append(reasons, reason)
-		}
-		if !slices.Contains(of[reason], r.row.ID) { // as several suites may have it
-			of[reason] = append(of[reason], r.row.ID)
-		}
-	}
-	var errs []error
-	for _, reason := range reasons {
-		_, err := fmt.Fprintf(c.Stdout, "\n%s\n%s", reason, indented(of[reason]))
-		errs = append(errs, err)
-	}
-	return errors.Join(errs...)
-}
-
-// indented returns words on lines of up to 100 columns.
-func indented(words []string) string {
-	var text strings.Builder
-	column := 0
-	for _, word := range words {
-		if column > 0 && column+1+len(word) > 100 {
-			text.WriteString("\n")
-			column = 0
-		}
-		before := " "
-		if column == 0 {
-			before = "  "
-		}
-		text.WriteString(before + word)
-		column += len(before) + len(word)
-	}
-	return text.String() + "\n"
-}
-
-// countOthers prints how many further row IDs --all has.
-func (c *config) countOthers(o bench.Options, listed int) error {
+	c.listReasons(list)
 	if o.All || len(o.Only) > 0 {
 		return nil
 	}
 	o.All = true
 	all, err := o.Rows()
-	if err != nil {
-		return err
-	}
-	ids := map[rowKey]bool{}
-	for _, row := range all {
-		ids[rowKey{row.Suite, row.ID}] = true
-	}
-	if more := len(ids) - listed; more > 0 {
-		_, err = fmt.Fprintf(c.Stdout, "\n%d more rows with --all\n", more)
+	if more := len(byID(listed(nil, all))) - len(list); more > 0 {
+		fmt.Fprintf(c.Stdout, "\n%d more rows with --all\n", more)
 	}
 	return err
 }
 
+// rowKey identifies a row of any suite.
+type rowKey struct{ suite, id string }
+
+// listed returns rows of suites with their status.
+func listed(of []suites.Suite, rows []result.Row) (list []rowJSON) {
+	paths, status := map[rowKey]suites.Path{}, map[rowKey][2]string{}
+	for _, suite := range of {
+		for _, path := range suite.Paths {
+			paths[rowKey{suite.Name, path.ID}] = path
+		}
+	}
+	for _, row := range rows {
+		key := rowKey{row.Suite, row.ID}
+		if path, known := paths[key]; known && status[key][0] == "" {
+			status[key] = pathStatus(path)
+		}
+		list = append(list, rowJSON{
+			Suite: row.Suite, ID: row.ID, Workload: row.Workload, Flows: row.Key().Flows, Setup: row.Setup, Link: row.Link,
+			Datapath: row.Datapath, Target: row.Target, Via: row.Via, Proxy: row.Proxy, Status: status[key][0], Reason: status[key][1],
+		})
+	}
+	return list
+}
+
+// byID joins the rows of an ID: their workloads become one text.
+func byID(list []rowJSON) (out []rowJSON) {
+	at := map[rowKey]int{}
+	for _, r := range list {
+		key := rowKey{r.Suite, r.ID}
+		text := suites.Workload{Name: r.Workload, Flows: r.Flows, Setup: r.Setup}.String()
+		if i, known := at[key]; known {
+			out[i].Workload += "," + text
+			continue
+		}
+		at[key] = len(out)
+		r.Workload = text
+		out = append(out, r)
+	}
+	return out
+}
+
+// listReasons prints why rows are not ok, each reason once with its rows.
+func (c *config) listReasons(rows []rowJSON) {
+	var reasons []string
+	of := map[string][]string{}
+	for _, r := range rows {
+		if r.Reason == "" {
+			continue
+		}
+		reason := r.Status + ": " + r.Reason
+		if of[reason] == nil {
+			reasons = append(reasons, reason)
+		}
+		if !slices.Contains(of[reason], r.ID) { // as several suites may have it
+			of[reason] = append(of[reason], r.ID)
+		}
+	}
+	for _, reason := range reasons {
+		fmt.Fprintf(c.Stdout, "\n%s\n  %s\n", reason, strings.Join(of[reason], " "))
+	}
+}
+
 // pathStatus tells whether this machine can measure a path, and why not.
-func pathStatus(p suites.Path) (status, reason string) {
+func pathStatus(p suites.Path) [2]string {
 	root := os.Geteuid() == 0
 	try := p.Probe
 	if !root {
@@ -196,9 +140,9 @@ func pathStatus(p suites.Path) (status, reason string) {
 	}
 	switch err := try(); {
 	case err != nil:
-		return result.StatusSkipped, err.Error()
+		return [2]string{result.StatusSkipped, err.Error()}
 	case !root && p.HasMode():
-		return statusUnknown, "root can tell whether the kernel has the link mode"
+		return [2]string{statusUnknown, "root can tell whether the kernel has the link mode"}
 	}
-	return result.StatusOK, ""
+	return [2]string{result.StatusOK}
 }

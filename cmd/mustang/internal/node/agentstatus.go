@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"slices"
 	"time"
@@ -81,19 +82,13 @@ Exit codes: 0 all is ok, 1 something is wrong or not all has been written once, 
 			if q.Kind == "" && !q.Wrong {
 				q.Limit = wrongAtOnce
 			}
-			return asking{c, dir, format}.show(ctx, q)
+			return show(ctx, c.Stdout, format, dir, q)
 		}),
 	}
 	cmd.Flags().BoolVar(&q.Wrong, "wrong", false, "show the objects that are wrong, all of them")
 	cli.AddOutput(cmd, &format)
 	AddRunDir(cmd.Flags(), &dir)
 	return cmd
-}
-
-// asking is how an agent is asked, and its answer shown.
-type asking struct {
-	*cli.Config
-	dir, format string
 }
 
 // ask returns what the agent answers whose socket is in a directory.
@@ -130,8 +125,9 @@ func ServiceNames(ctx context.Context, dir string) (map[string]string, error) {
 	return names, nil
 }
 
-func (a asking) show(ctx context.Context, q status.Query) error {
-	r, err := ask(ctx, a.dir, q)
+// show prints what the agent answers, and returns an error if something is wrong.
+func show(ctx context.Context, to io.Writer, format, dir string, q status.Query) error {
+	r, err := ask(ctx, dir, q)
 	if err != nil {
 		return err
 	}
@@ -139,7 +135,7 @@ func (a asking) show(ctx context.Context, q status.Query) error {
 		return fmt.Errorf("the agent knows no %s %s", q.Kind, q.Name)
 	}
 	var text bytes.Buffer
-	if a.format == "json" {
+	if format == "json" {
 		err = status.WriteJSON(&text, r)
 	} else {
 		err = status.WriteText(&text, r, q)
@@ -147,7 +143,7 @@ func (a asking) show(ctx context.Context, q status.Query) error {
 	if err != nil {
 		return err
 	}
-	if _, err := a.Stdout.Write(text.Bytes()); err != nil { // in one piece: kubectl exec mixes pieces with the error line
+	if _, err := to.Write(text.Bytes()); err != nil { // in one piece: kubectl exec mixes pieces with the error line
 		return err
 	}
 	return verdict(r, q)

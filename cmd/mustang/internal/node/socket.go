@@ -218,10 +218,14 @@ func (c commands) printSockets(groups []datapath.Cgroup, scopes []datapath.Socke
 		cgroups = append(cgroups, cgroupJSON(g))
 		rows = append(rows, []string{"cgroup", strconv.FormatUint(g.ID, 10), "-", g.Path})
 	}
-	var names map[uint64]string
+	names := map[uint64]string{}
 	if len(scopes) > 0 {
-		var err error
-		if names, err = namesByCookie(); err != nil {
+		err := byCookie(func(all map[uint64]*netns.Namespace) {
+			for cookie, ns := range all {
+				names[cookie] = ns.Name()
+			}
+		})
+		if err != nil {
 			return err
 		}
 	}
@@ -241,21 +245,19 @@ func (c commands) printSockets(groups []datapath.Cgroup, scopes []datapath.Socke
 	return cli.PrintTable(c.Stdout, []string{"KIND", "ID", "OWNER", "NAME"}, rows)
 }
 
-// namesByCookie returns the names of network namespaces by cookie, or the paths of those of processes, which takes a look at
-// all processes.
-func namesByCookie() (map[uint64]string, error) {
+// byCookie calls a function with the network namespaces that have a name or a process, which takes a look at all processes.
+func byCookie(do func(map[uint64]*netns.Namespace)) error {
 	snapshot, err := linkinfo.Take()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer snapshot.Close()
-	names := make(map[uint64]string)
+	all := map[uint64]*netns.Namespace{}
 	for _, ns := range snapshot.Namespaces() {
-		cookie, err := ns.Cookie()
-		if err != nil {
-			return nil, err
+		if cookie, err := ns.Cookie(); err == nil {
+			all[cookie] = ns
 		}
-		names[cookie] = ns.Name()
 	}
-	return names, nil
+	do(all)
+	return nil
 }

@@ -16,7 +16,6 @@ import (
 
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/datapath"
-	"mustang/internal/linkinfo"
 	"mustang/internal/netns"
 	"mustang/internal/rtnl"
 )
@@ -158,25 +157,15 @@ func describeUplinks(list []uplinkJSON) error {
 	if len(list) == 0 {
 		return nil
 	}
-	snapshot, err := linkinfo.Take()
-	if err != nil {
-		return err
-	}
-	defer snapshot.Close()
-	hosts := make(map[uint64]*netns.Namespace)
-	for _, ns := range snapshot.Namespaces() {
-		if cookie, err := ns.Cookie(); err == nil {
-			hosts[cookie] = ns
-		}
-	}
-	for i := range list {
-		u := &list[i]
-		if ns := hosts[u.Cookie]; ns != nil {
-			u.Netns = ns.Name()
-			if device, err := rtnl.In(ns).DeviceByIndex(u.IfIndex); err == nil {
-				u.Device = device.Name
+	return byCookie(func(hosts map[uint64]*netns.Namespace) {
+		for i := range list {
+			u := &list[i]
+			if ns := hosts[u.Cookie]; ns != nil {
+				u.Netns = ns.Name()
+				if device, err := rtnl.In(ns).DeviceByIndex(u.IfIndex); err == nil {
+					u.Device = device.Name
+				}
 			}
 		}
-	}
-	return nil
+	})
 }
