@@ -274,14 +274,11 @@ func (o agentOptions) nodePortRanges() (ranges []netip.Prefix, primary bool, err
 	if len(o.nodePorts) == 1 && o.nodePorts[0] == "primary" {
 		return nil, true, nil
 	}
-	for _, text := range o.nodePorts {
-		r, err := netip.ParsePrefix(text)
-		if err != nil {
-			return nil, false, cli.Usage(fmt.Errorf("--nodeport-addresses %q: want a prefix like 192.0.2.0/24, or primary alone", text))
-		}
-		ranges = append(ranges, r.Masked())
+	ranges, err = cli.ParseEach("nodeport-addresses", o.nodePorts, netip.ParsePrefix, "a prefix like 192.0.2.0/24, or primary alone")
+	for i := range ranges {
+		ranges[i] = ranges[i].Masked()
 	}
-	return ranges, false, nil
+	return ranges, false, cli.Usage(err)
 }
 
 // serveCNI attaches and detaches pods for the CNI plugin until ctx ends. Without a socket the plugin does so itself, so that

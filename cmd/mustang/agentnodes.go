@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/cni"
 	"mustang/internal/cni/install"
 	"mustang/internal/cni/netconf"
@@ -59,16 +60,16 @@ func (a *agentNodes) addFlags(flags *pflag.FlagSet) {
 
 // check validates the flags, as far as it can without a range of pods.
 func (a *agentNodes) check() error {
-	for _, text := range a.excluded {
-		prefix, err := netip.ParsePrefix(text)
-		if err != nil {
-			return fmt.Errorf("--masquerade-exclude %q: want a prefix like 10.0.0.0/8", text)
-		}
-		if prefix != prefix.Masked() {
-			return fmt.Errorf("--masquerade-exclude %q: it has host bits: want %s", text, prefix.Masked())
-		}
-		a.options.Kept = append(a.options.Kept, prefix)
+	kept, err := cli.ParseEach("masquerade-exclude", a.excluded, netip.ParsePrefix, "a prefix like 10.0.0.0/8")
+	if err != nil {
+		return err
 	}
+	for _, prefix := range kept {
+		if prefix != prefix.Masked() {
+			return fmt.Errorf("--masquerade-exclude %q: it has host bits: want %s", prefix, prefix.Masked())
+		}
+	}
+	a.options.Kept = append(a.options.Kept, kept...)
 	for flag, dir := range map[string]string{"cni-bin-dir": a.place.BinDir, "cni-conf-dir": a.place.ConfDir} {
 		if dir != "" && !filepath.IsAbs(dir) {
 			return fmt.Errorf("--%s %q: want an absolute path", flag, dir)
@@ -95,7 +96,7 @@ func (a *agentNodes) check() error {
 	}
 	pods := a.pods
 	pods.Subnets = []netip.Prefix{netip.MustParsePrefix(defaultSubnet)}
-	_, err := pods.Conflist()
+	_, err = pods.Conflist()
 	return err
 }
 

@@ -43,7 +43,7 @@ and report.html; "latest" links to the last one. Ctrl-C keeps the samples so far
 network, firewall and sysctls are not changed.
 
 With --vm the suite runs in a virtual machine with Debian's newest 6.12 kernel, which has
-all link modes, and bench counts instructions per packet and per transaction.
+all link modes. There bench counts instructions per packet and per transaction.
 
 With --peer the server runs on another machine: the command (ssh, kubectl exec -i, nsenter) starts
 mustang there over standard input and output. It is split into words with the quoting rules of a

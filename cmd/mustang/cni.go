@@ -166,19 +166,13 @@ func (i *cniInstallation) check() error {
 	if err := i.checkSubnets(); err != nil {
 		return err
 	}
-	for _, list := range []struct {
-		flag  string
-		texts []string
-		into  *[]netip.Addr
-	}{{"gateway", i.gateways, &i.Gateways}, {"host-address", i.hosts, &i.HostAddresses}} {
-		*list.into = nil
-		for _, text := range list.texts {
-			addr, err := netip.ParseAddr(text)
-			if err != nil {
-				return fmt.Errorf("--%s %q: want an address like 10.77.0.1", list.flag, text)
-			}
-			*list.into = append(*list.into, addr)
-		}
+	var err error
+	const want = "an address like 10.77.0.1"
+	if i.Gateways, err = cli.ParseEach("gateway", i.gateways, netip.ParseAddr, want); err != nil {
+		return err
+	}
+	if i.HostAddresses, err = cli.ParseEach("host-address", i.hosts, netip.ParseAddr, want); err != nil {
+		return err
 	}
 	least := minMTU
 	if slices.ContainsFunc(i.Subnets, func(p netip.Prefix) bool { return p.Addr().Is6() }) {
@@ -195,18 +189,19 @@ func (i *cniInstallation) check() error {
 	if mode, err := podlink.Lookup(i.Link); err == nil && i.Bridge != "" && !mode.Traits().Bridge {
 		return fmt.Errorf("--bridge %q: link %s has none", i.Bridge, i.Link)
 	}
-	_, err := i.Conflist()
+	_, err = i.Conflist()
 	return ofFlag(err)
 }
 
 // checkSubnets parses the subnets.
 func (i *cniInstallation) checkSubnets() error {
+	subnets, err := cli.ParseEach("subnet", i.subnets, netip.ParsePrefix, "a prefix like "+defaultSubnet)
+	if err != nil {
+		return err
+	}
 	i.Subnets = nil
-	for _, text := range i.subnets {
-		prefix, err := netip.ParsePrefix(text)
-		if err != nil {
-			return fmt.Errorf("--subnet %q: want a prefix like %s", text, defaultSubnet)
-		}
+	for n, prefix := range subnets {
+		text := i.subnets[n]
 		if a := prefix.Addr(); a.IsUnspecified() || a.IsLoopback() || a.IsMulticast() || a.BitLen()-prefix.Bits() < 2 {
 			return fmt.Errorf("--subnet %q: pods cannot have addresses of it, or too few: want a prefix like %s", text, defaultSubnet)
 		}

@@ -35,8 +35,8 @@ has it with its interval and p-value; where none was found, "within N %", the la
 that the interval allows, or "not certain". Runs are not interleaved: make several runs of each kind.
 
 With -o benchfmt, the samples of all runs are printed in the format of Go's benchmarks, for
-benchstat -col run. With --threshold 5% the exit code is 3 if a row got worse by more than 5 %
-and the difference is significant, or is missing from a NEW run or lacks a figure there.`,
+benchstat -col run. With --threshold 5% the exit code is 3 if a row got significantly worse by more than 5 %.
+Without --allow-missing, it is also 3 if a NEW run lacks a row of OLD, or its figure.`,
 		Example: `  mustang compare mustang-results/20261122T073512Z mustang-results
   mustang compare before/results.json after/results.json again/results.json -o wide
   mustang compare before after --threshold 5%
@@ -130,14 +130,7 @@ func uncertain(c *compare.Comparison, limit float64) (rows []string) {
 }
 
 // firstOf lists the first five rows.
-func firstOf(rows []string) string {
-	const most = 5
-	more := ""
-	if len(rows) > most {
-		rows, more = rows[:most], fmt.Sprintf(" and %d more", len(rows)-most)
-	}
-	return render.Plain(strings.Join(rows, ", ")) + more
-}
+func firstOf(rows []string) string { return render.Plain(cli.FirstOf(rows, 5)) }
 
 // printComparison prints a comparison of runs.
 func (c *config) printComparison(comparison *compare.Comparison, runs []compare.Run, format string) error {

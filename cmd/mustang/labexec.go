@@ -68,8 +68,8 @@ func (c *config) labExec() *cobra.Command {
 		Long: `Run a command in the network namespace of a place in a lab, such as host or pod-a; a shell
 ($SHELL) if none is given. The command sees the files and processes of this machine. Its /etc/hosts also has
 the names of the lab's places, and "service", the address of the service. $` + cli.EnvBPFRoot + ` and
-$` + svc.EnvSaved + ` are those of the lab, so that mustang svc and mustang ep act on it. The exit
-code is the command's.`,
+$` + svc.EnvSaved + ` name the lab's maps and saved services, so that mustang svc and mustang ep act on
+the lab. The exit code is the command's.`,
 		Example: `  mustang lab exec pod-a
   mustang lab exec pod-a -- iperf3 -s -D -1
   mustang lab exec pod-b -- iperf3 -c service`,

@@ -52,9 +52,24 @@ func (m testsThenRemove) Run() int {
 func TestScripts(t *testing.T) {
 	testkit.RequireRoot(t)
 	testkit.RequireTool(t, "iperf3")
+	runScripts(t, "testdata/script")
+}
+
+// runScript runs the commands of a page.
+func runScript(t *testing.T, script string) {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.WriteFile(dir+"/page.txtar", []byte(script), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	runScripts(t, dir)
+}
+
+func runScripts(t *testing.T, dir string) {
+	t.Helper()
 	bpffs := testkit.BPFFS(t)
 	testscript.Run(t, testscript.Params{
-		Dir:                 "testdata/script",
+		Dir:                 dir,
 		RequireExplicitExec: true,
 		Cmds:                map[string]func(*testscript.TestScript, bool, []string){"retry": retry},
 		Setup: func(env *testscript.Env) error {

@@ -64,6 +64,15 @@ func alternatives(words []string) string {
 	return strings.Join(words[:last], ", ") + " or " + words[last]
 }
 
+// FirstOf lists the first of some words, and counts the others.
+func FirstOf(words []string, most int) string {
+	more := ""
+	if len(words) > most {
+		words, more = words[:most], fmt.Sprintf(" and %d more", len(words)-most)
+	}
+	return strings.Join(words, ", ") + more
+}
+
 // Printable makes a text that others chose safe to print on a terminal.
 func Printable(text string) string {
 	return strings.Map(func(r rune) rune {

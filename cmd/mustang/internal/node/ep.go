@@ -35,8 +35,7 @@ func (c commands) epAdd() *cobra.Command {
 		Short: "Attach the programs to a pod's device and register its addresses",
 		Long: `Attach the programs to a pod's device, with links that are pinned on the host: to the host's side
 of veth, netkit, tap and tun, else to the device itself. The device's addresses become endpoints, to
-which traffic is delivered directly. A VM has no namespace on this machine, so it needs
---host-ifname, --address and --mac.
+which traffic is delivered directly. A VM needs --host-ifname, --address and --mac.
 
 What the pod sends must have one of its addresses and its MAC address; all else is dropped and
 counted. Routers, and pods that share addresses, take --allowed-address. --namespace, --pod and

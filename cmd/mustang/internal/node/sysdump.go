@@ -49,8 +49,8 @@ commands, settings of the kernel and the network, the CNI configuration and reco
 metrics, and its log with --log.
 
 With --kubeconfig, from any machine, collect the same from each node of the cluster, with a command in
-the agent's pod there, and the pods' logs and the cluster's objects about Mustang. That needs the right
-to create pods/exec, and to read the others.
+the agent's pod there. The archive then also has the pods' logs and the cluster's objects about Mustang.
+That needs the right to create pods/exec, and to read the others.
 
 Secrets are left out, and what looks like a password, token or key is replaced by REMOVED. Names and
 addresses stay: look into the archive before you publish it. What could not be collected is listed in

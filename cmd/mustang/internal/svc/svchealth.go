@@ -33,15 +33,9 @@ healthCheckNodePort: 200 if an active backend of the service is on this node, or
 follows changes of the services, and listens on no other port. The unit mustang-health.service
 runs it.`,
 		Example: "  mustang svc health\n  mustang svc health --address=192.0.2.10 --address=2001:db8::10",
-		PreRunE: cli.Check(func([]string) error {
-			for _, text := range texts {
-				addr, err := netip.ParseAddr(text)
-				if err != nil {
-					return fmt.Errorf("--address %q: want an IP address", text)
-				}
-				addresses = append(addresses, addr)
-			}
-			return nil
+		PreRunE: cli.Check(func([]string) (err error) {
+			addresses, err = cli.ParseEach("address", texts, netip.ParseAddr, "an IP address")
+			return err
 		}),
 		RunE: cli.AsRoot(func(ctx context.Context, _ []string) error { return c.answer(ctx, health.New(addresses...)) }),
 	}
