@@ -12,17 +12,19 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"runtime/debug"
 	"slices"
 	"strconv"
-	"syscall"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/cmd/mustang/internal/monitor"
-	"mustang/cmd/mustang/internal/nodeagent"
+	"mustang/cmd/mustang/internal/node"
 	"mustang/internal/agent"
 	"mustang/internal/agent/status"
 	"mustang/internal/cgroup"
@@ -30,6 +32,7 @@ import (
 	"mustang/internal/cni/netconf"
 	"mustang/internal/cni/server"
 	"mustang/internal/datapath"
+	"mustang/internal/datapath/objects"
 	"mustang/internal/kube"
 	"mustang/internal/netns"
 	"mustang/internal/service/health"
@@ -61,49 +64,20 @@ func (c *config) agent() *cobra.Command {
 		Use:   "agent --node NAME",
 		Short: "Serve the Services and policies of a Kubernetes cluster on this node, until a signal ends it",
 		Long: `Follow the Services, EndpointSlices and network policies of a Kubernetes cluster, and program them
-in this node's datapath, as owner agent. Services and policies of other owners stay. The agent
-changes nothing before it has read all objects. When it ends or is killed, services
-and policies stay in force, and traffic goes on.
-
-It serves pods, processes of the node (--cgroup) and clients outside (--uplink), and answers at the
-health-check node ports of Services.
-
-Connect the pods of this node with the pods of other nodes. The container runtime attaches pods with
-addresses from the podCIDRs of the Node object.
+in this node's datapath, as owner agent. Services and policies of other owners stay. The agent changes
+nothing before it has read all objects. When it ends or is killed, services and policies stay in force.
+Also connect the pods of this node with the pods of other nodes.
 
 Without --kubeconfig it uses the service account of the pod that it is in.`,
 		Example: "  mustang agent --node=node-1 --kubeconfig=/etc/kubernetes/admin.conf",
 		Args:    cli.KnownCommand,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if o.node == "" {
-				return cli.Usage(errors.New("--node is missing: the name of this node in `kubectl get nodes`"))
-			}
-			if o.healthz != "" && o.healthz == o.metrics {
-				return cli.Usage(errors.New("--metrics-address: --healthz-address is the same"))
-			}
-			if err := cmp.Or(checkAddress("healthz", o.healthz), checkAddress("metrics", o.metrics)); err != nil {
-				return cli.Usage(err)
-			}
-			if slices.Contains(o.uplinks, "") {
-				return cli.Usage(errors.New("--uplink: empty: want a device, or none"))
-			}
-			if slices.Contains(o.uplinks, nothing) && len(o.uplinks) > 1 {
-				return cli.Usage(errors.New("--uplink: none and a device"))
-			}
-			if o.quota < 1 || o.quota > maxQuota {
-				return cli.Usage(fmt.Errorf("--namespace-quota %d: want 1 to %d", o.quota, maxQuota))
-			}
-			if err := o.nodes.check(); err != nil {
-				return cli.Usage(err)
-			}
-			if err := cli.RequireRoot(cmd); err != nil {
-				return err
-			}
+		PreRunE: cli.Check(o.check),
+		RunE: cli.AsRoot(func(ctx context.Context, _ []string) error {
 			o.nodes.runDir, o.nodes.bpfRoot = c.Getenv("MUSTANG_CNI_RUN_DIR"), c.BPFRoot
-			return c.runAgent(cmd.Context(), o)
-		},
+			return c.runAgent(ctx, o)
+		}),
 	}
-	cmd.AddCommand(nodeagent.Status(c.Config), nodeagent.Cleanup(c.Config))
+	cmd.AddCommand(node.AgentStatus(c.Config), node.AgentCleanup(c.Config))
 	flags := cmd.Flags()
 	o.nodes.addFlags(flags)
 	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "`file` with the address of the API server and credentials")
@@ -115,9 +89,26 @@ Without --kubeconfig it uses the service account of the pod that it is in.`,
 	flags.StringVar(&o.metrics, "metrics-address", "", "`address` and port that answer at /metrics, such as 127.0.0.1:10249; empty: none")
 	flags.IntVar(&o.quota, "namespace-quota", 8, "`divisor`: the Services of a namespace, and its NetworkPolicies, have one part in so many of the rows of each map; 1: no quota")
 	flags.StringVar(&o.cniSocket, "cni-socket", server.DefaultSocket, "`path` of the socket at which it does the work of the CNI plugin, or none; the plugin looks at the default, or $"+server.SocketVariable)
-	nodeagent.AddNodeNamespace(flags, &o.netns)
-	nodeagent.AddRunDir(flags, &o.runDir)
+	node.AddNodeNamespace(flags, &o.netns)
+	node.AddRunDir(flags, &o.runDir)
 	return cmd
+}
+
+// check refuses flags that make no sense.
+func (o *agentOptions) check([]string) error {
+	switch {
+	case o.node == "":
+		return errors.New("--node is missing: the name of this node in `kubectl get nodes`")
+	case o.healthz != "" && o.healthz == o.metrics:
+		return errors.New("--metrics-address: --healthz-address is the same")
+	case slices.Contains(o.uplinks, ""):
+		return errors.New("--uplink: empty: want a device, or none")
+	case slices.Contains(o.uplinks, nothing) && len(o.uplinks) > 1:
+		return errors.New("--uplink: none and a device")
+	case o.quota < 1 || o.quota > maxQuota:
+		return fmt.Errorf("--namespace-quota %d: want 1 to %d", o.quota, maxQuota)
+	}
+	return cmp.Or(checkAddress("healthz", o.healthz), checkAddress("metrics", o.metrics), o.nodes.check())
 }
 
 func (c *config) runAgent(ctx context.Context, o agentOptions) (err error) {
@@ -181,12 +172,11 @@ func (c *config) runAgent(ctx context.Context, o agentOptions) (err error) {
 			})
 			network.ClusterIPs = a.ClusterIPs
 			all.Go(func() error {
-				plugin := cni.Plugin{Await: a.AwaitPod}
-				return c.serveCNI(ctx, server.Options{Socket: o.cniSocket, Host: ns, Plugin: plugin, Observe: state.Verb, Log: log})
+				return c.serveCNI(ctx, a, server.Options{Socket: o.cniSocket, Host: ns, Observe: state.Verb, Log: log})
 			})
 			all.Go(func() error {
 				// Services matter more than whoever asks for them.
-				if err := status.ServeSocket(ctx, o.runDir, nodeagent.Handler(a.Report, state.Metrics())); err != nil {
+				if err := status.ServeSocket(ctx, o.runDir, node.Handler(a.Report, state.Metrics())); err != nil {
 					log.Error("mustang agent status gets no answer", "error", err)
 				}
 				return nil
@@ -249,19 +239,21 @@ func findCgroup(flag string) (string, error) {
 // listen opens the addresses of probes and metrics, also those before an error.
 func (o agentOptions) listen(ctx context.Context, state *status.Tracker) (map[net.Listener]http.Handler, error) {
 	all := map[net.Listener]http.Handler{}
-	for flag, handler := range map[string]http.Handler{"healthz-address": state.Probes(), "metrics-address": state.Metrics()} {
-		address := map[string]string{"healthz-address": o.healthz, "metrics-address": o.metrics}[flag]
-		if address == "" {
+	for _, at := range []struct {
+		flag, address string
+		handler       http.Handler
+	}{{"healthz-address", o.healthz, state.Probes()}, {"metrics-address", o.metrics, state.Metrics()}} {
+		if at.address == "" {
 			continue
 		}
-		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
-		if errors.Is(err, syscall.EADDRINUSE) {
+		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", at.address)
+		if errors.Is(err, unix.EADDRINUSE) {
 			err = fmt.Errorf("%w: does kube-proxy run? Its DaemonSet has to go first", err)
 		}
 		if err != nil {
-			return all, fmt.Errorf("--%s=%s: %w", flag, address, err)
+			return all, fmt.Errorf("--%s=%s: %w", at.flag, at.address, err)
 		}
-		all[l] = handler
+		all[l] = at.handler
 	}
 	return all, nil
 }
@@ -279,12 +271,41 @@ func (o agentOptions) nodePortRanges() (ranges []netip.Prefix, primary bool, err
 	if len(o.nodePorts) == 1 && o.nodePorts[0] == "primary" {
 		return nil, true, nil
 	}
-	for _, text := range o.nodePorts {
-		r, err := netip.ParsePrefix(text)
-		if err != nil {
-			return nil, false, cli.Usage(fmt.Errorf("--nodeport-addresses %q: want a prefix like 192.0.2.0/24, or primary alone", text))
-		}
-		ranges = append(ranges, r.Masked())
+	ranges, err = cli.ParseEach("nodeport-addresses", o.nodePorts, netip.ParsePrefix, "a prefix like 192.0.2.0/24, or primary alone")
+	for i := range ranges {
+		ranges[i] = ranges[i].Masked()
 	}
-	return ranges, false, nil
+	return ranges, false, cli.Usage(err)
+}
+
+// serveCNI attaches and detaches pods for the CNI plugin until ctx ends. Without a socket the plugin does so itself, so that
+// is no error.
+func (c *config) serveCNI(ctx context.Context, a *agent.Agent, o server.Options) error {
+	if o.Socket == nothing {
+		return nil
+	}
+	o.Plugin = cni.Plugin{
+		StateDir: c.Getenv("MUSTANG_CNI_STATE_DIR"), RunDir: c.Getenv("MUSTANG_CNI_RUN_DIR"), BPFRoot: c.BPFRoot,
+		Cgroup: c.Getenv("MUSTANG_CNI_CGROUP"), Await: a.AwaitPod,
+	}
+	s, err := server.Listen(o)
+	if err != nil {
+		o.Log.Error("no pod can be attached whose configuration has it wait for the agent", "error", err)
+		return nil
+	}
+	return s.Run(ctx)
+}
+
+// mountBPF mounts the BPF file system where it belongs if what is to be pinned goes there and none is mounted, as in nodes that are
+// containers, or have no systemd. In a container with a mount of the node that is propagated, the node gets it too.
+func mountBPF(root string) error {
+	standard := filepath.Dir(objects.DefaultRoot)
+	var stat unix.Statfs_t
+	if !strings.HasPrefix(root, standard+"/") || unix.Statfs(standard, &stat) != nil || stat.Type == unix.BPF_FS_MAGIC {
+		return nil
+	}
+	if err := unix.Mount("bpf", standard, "bpf", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0700"); err != nil {
+		return fmt.Errorf("mount the BPF file system at %s: %w", standard, err)
+	}
+	return nil
 }

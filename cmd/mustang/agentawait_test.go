@@ -24,24 +24,11 @@ import (
 )
 
 // startCNI starts the node's agent with its CNI socket, and returns the configuration that it writes.
-func (n *agentNode) startCNI() (config []byte) {
+func (n *agentNode) startCNI() []byte {
 	n.t.Helper()
-	conf := filepath.Join(n.dir, "conf", install.DefaultConfName)
-	n.must(os.RemoveAll(conf))
-	n.agent = exec.Command("mustang", "agent", "--node", fmt.Sprint("node", n.number), "--kubeconfig", n.config, "--netns", n.ns.Path(),
-		"--cgroup=none", "--uplink=none", "--cni-socket", n.dir+"/cni/cni.sock", "--link=veth", "--services=tc", "--cni-conf-dir", n.dir+"/conf", "--run-dir", n.dir+"/agent")
-	n.agent.Env = n.env()
-	n.agent.Stderr = os.Stderr
-	n.must(n.agent.Start())
-	n.t.Cleanup(n.kill)
-	testkit.Eventually(n.t, time.Minute, func() error {
-		conflist, err := os.ReadFile(conf)
-		if err == nil {
-			config, err = install.PluginConfig(conflist)
-		}
-		return err
-	})
-	return config
+	n.must(os.RemoveAll(filepath.Join(n.dir, "conf", install.DefaultConfName)))
+	n.launch("--uplink=none", "--cni-socket", n.dir+"/cni/cni.sock", "--link=veth", "--services=tc", "--cni-conf-dir", n.dir+"/conf")
+	return n.written()
 }
 
 // kubePod is a pod that a kubelet attaches.

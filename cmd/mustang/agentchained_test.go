@@ -31,14 +31,7 @@ var besideFlags = []string{"--routing=off", "--masquerade=false", "--cni-conf-di
 // are reached.
 func (n *agentNode) startBeside(more ...string) {
 	n.t.Helper()
-	args := []string{
-		"agent", "--node", fmt.Sprint("node", n.number), "--kubeconfig", n.config, "--netns", n.ns.Path(), "--cgroup=none",
-		"--cni-socket", n.dir + "/cni/cni.sock", "--run-dir", n.dir + "/agent",
-	}
-	n.agent = exec.Command("mustang", slices.Concat(args, besideFlags, more)...)
-	n.agent.Env, n.agent.Stderr = n.env(), os.Stderr
-	n.must(n.agent.Start())
-	n.t.Cleanup(n.kill)
+	n.launch(slices.Concat([]string{"--cni-socket", n.dir + "/cni/cni.sock"}, besideFlags, more)...)
 }
 
 // addBehind attaches a pod by the reference plugin ptp, and by Mustang's behind it.

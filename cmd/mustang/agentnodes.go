@@ -17,6 +17,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/cni"
 	"mustang/internal/cni/install"
 	"mustang/internal/cni/netconf"
@@ -45,7 +46,7 @@ func (a *agentNodes) addFlags(flags *pflag.FlagSet) {
 	flags.TextVar(&a.options.Routing, "routing", nodenet.Auto,
 		"how pods reach pods of other nodes: native over a segment that both nodes are on, vxlan, auto (native where it can be), or off")
 	flags.Uint16Var(&a.options.Port, "vxlan-port", nodenet.DefaultPort, "UDP `port` of VXLAN, the same on all nodes")
-	flags.BoolVar(&a.options.Masquerade, "masquerade", true, "give what leaves the pods of all nodes an address of this node as its source")
+	flags.BoolVar(&a.options.Masquerade, "masquerade", true, "masquerade traffic from pods to outside the cluster")
 	flags.StringSliceVar(&a.excluded, "masquerade-exclude", nil, "`prefix` of destinations that are not masqueraded, as the pods of all nodes")
 	flags.StringVar(&a.place.ConfDir, "cni-conf-dir", install.DefaultConfDir,
 		"`directory` for the CNI configuration of this node's pods; empty: others write it")
@@ -61,16 +62,16 @@ func (a *agentNodes) addFlags(flags *pflag.FlagSet) {
 
 // check validates the flags, as far as it can without a range of pods.
 func (a *agentNodes) check() error {
-	for _, text := range a.excluded {
-		prefix, err := netip.ParsePrefix(text)
-		if err != nil {
-			return fmt.Errorf("--masquerade-exclude %q: want a prefix like 10.0.0.0/8", text)
-		}
-		if prefix != prefix.Masked() {
-			return fmt.Errorf("--masquerade-exclude %q: it has host bits: want %s", text, prefix.Masked())
-		}
-		a.options.Kept = append(a.options.Kept, prefix)
+	kept, err := cli.ParseEach("masquerade-exclude", a.excluded, netip.ParsePrefix, "a prefix like 10.0.0.0/8")
+	if err != nil {
+		return err
 	}
+	for _, prefix := range kept {
+		if prefix != prefix.Masked() {
+			return fmt.Errorf("--masquerade-exclude %q: it has host bits: want %s", prefix, prefix.Masked())
+		}
+	}
+	a.options.Kept = append(a.options.Kept, kept...)
 	for flag, dir := range map[string]string{"cni-bin-dir": a.place.BinDir, "cni-conf-dir": a.place.ConfDir} {
 		if dir != "" && !filepath.IsAbs(dir) {
 			return fmt.Errorf("--%s %q: want an absolute path", flag, dir)
@@ -97,7 +98,7 @@ func (a *agentNodes) check() error {
 	}
 	pods := a.pods
 	pods.Subnets = []netip.Prefix{netip.MustParsePrefix(defaultSubnet)}
-	_, err := pods.Conflist()
+	_, err = pods.Conflist()
 	return err
 }
 
@@ -161,7 +162,7 @@ func (a *agentNodes) Attach(ctx context.Context, ranges []netip.Prefix, mtu int)
 	}
 	plugin := ""
 	if a.place.BinDir != "" {
-		if plugin, err = ownPlugin(); err != nil {
+		if plugin, err = (&cniPlace{}).source(); err != nil {
 			return err
 		}
 	}

@@ -111,12 +111,30 @@ func (n *agentNode) setAddress(last int) {
 // start starts the node's agent.
 func (n *agentNode) start(routing string) {
 	n.t.Helper()
-	n.agent = exec.Command("mustang", "agent", "--node", fmt.Sprint("node", n.number), "--kubeconfig", n.config, "--netns", n.ns.Path(),
-		"--cgroup=none", "--cni-socket=none", "--routing", routing, "--link=veth", "--services=off", "--cni-conf-dir", n.dir+"/conf", "--run-dir", n.dir+"/agent")
-	n.agent.Env = n.env()
-	n.agent.Stderr = os.Stderr
+	n.launch("--cni-socket=none", "--routing", routing, "--link=veth", "--services=off", "--cni-conf-dir", n.dir+"/conf")
+}
+
+// launch starts the agent of the node with more flags.
+func (n *agentNode) launch(more ...string) {
+	n.t.Helper()
+	args := []string{"agent", "--node", fmt.Sprint("node", n.number), "--kubeconfig", n.config, "--netns", n.ns.Path(), "--cgroup=none", "--run-dir", n.dir + "/agent"}
+	n.agent = exec.Command("mustang", append(args, more...)...)
+	n.agent.Env, n.agent.Stderr = n.env(), os.Stderr
 	n.must(n.agent.Start())
 	n.t.Cleanup(n.kill)
+}
+
+// written returns the plugin's configuration once the agent has written the file.
+func (n *agentNode) written() (config []byte) {
+	n.t.Helper()
+	testkit.Eventually(n.t, time.Minute, func() error {
+		conflist, err := os.ReadFile(filepath.Join(n.dir, "conf", install.DefaultConfName))
+		if err == nil {
+			config, err = install.PluginConfig(conflist)
+		}
+		return err
+	})
+	return config
 }
 
 func (n *agentNode) kill() {
@@ -126,13 +144,7 @@ func (n *agentNode) kill() {
 // attach attaches a pod by the configuration that the agent has written, and returns that.
 func (n *agentNode) attach() []byte {
 	n.t.Helper()
-	var conflist []byte
-	testkit.Eventually(n.t, time.Minute, func() (err error) {
-		conflist, err = os.ReadFile(filepath.Join(n.dir, "conf", install.DefaultConfName))
-		return err
-	})
-	config, err := install.PluginConfig(conflist)
-	n.must(err)
+	config := n.written()
 	n.pod = testkit.Namespace(n.t, fmt.Sprint("pod", n.number))
 	stdout := n.call("ADD", config)
 	versioned, err := create.CreateFromBytes(stdout)

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -22,7 +21,6 @@ import (
 
 	"mustang/internal/bench/suites"
 	"mustang/internal/load"
-	"mustang/internal/load/worker"
 	"mustang/internal/qdisc"
 	"mustang/internal/report"
 	"mustang/internal/result"
@@ -32,31 +30,24 @@ import (
 // benchHelp is the help of bench.
 func benchHelp() string {
 	return `Build the networks of a suite in network namespaces, and measure them side by side in
-interleaved rounds. Counters prove that traffic took the path that each row claims. Several suites run one after the other, in this order (pod-links if none is named):
+interleaved rounds. Counters prove that traffic took the path that each row claims. Suites (pod-links
+if none is named):
 
 ` + suiteList() + `
 A suite measures its usual rows, which answer its question, or with --all every row that it
 has. --only selects among all of them.
 
-Each run makes a directory in the output directory, named by its start in UTC, with
-results.json and report.html; "latest" links to the last one. Ctrl-C keeps the samples so far.
-The answer comes last; -o wide prints all tables before it. The machine's own network,
-firewall and sysctls are not changed.
+Each run makes a directory in the output directory, named by its start in UTC, with results.json
+and report.html; "latest" links to the last one. Ctrl-C keeps the samples so far. The machine's own
+network, firewall and sysctls are not changed.
 
 With --vm the suite runs in a virtual machine with Debian's newest 6.12 kernel, which has
-all link modes. There bench counts the instructions per packet and per transaction, which
-are repeatable, but do not reflect caches and parallelism.
+all link modes. There bench counts instructions per packet and per transaction.
 
-With --peer the server runs on another machine: the command starts mustang there over
-standard input and output, and ends it. It can be ssh, kubectl exec -i or nsenter; it is
-split into words with the quoting rules of a shell, but no shell runs. Load goes to the
-host of ssh, or to --peer-address. Only rows from host to host are measured, with this
-machine itself as the client. With --uplink, so are the rows of suite latency from a pod:
-the lab gets a macvlan device on the uplink, which is not changed itself, and the two free
-addresses of --uplink-addresses. The peer must have an address in the same network.
-
-With --self-test the measurement is tested: the same paths measured many times must show no
-difference, and delays and rates of known size must be found with that size.
+With --peer the server runs on another machine: the command (ssh, kubectl exec -i, nsenter) starts
+mustang there over standard input and output. It is split into words with the quoting rules of a
+shell, but no shell runs. Only rows from host to host are measured; with --uplink, also rows of suite
+latency from a pod, with a macvlan device on the uplink.
 
 The exit code is 1 if a row failed.`
 }
@@ -86,10 +77,8 @@ func (c *config) bench() *cobra.Command {
   mustang bench pod-links --all --time 10m
   mustang bench --self-test
   mustang bench --list all`,
+		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := cli.CheckOutput(flags.format); err != nil {
-				return err
-			}
 			names := args
 			if len(names) == 0 {
 				names = []string{suites.Default}
@@ -219,24 +208,21 @@ func (t *benchFlags) addLabs(f *pflag.FlagSet, o *bench.Options) {
 
 // parse sets the options that the flags name.
 func (t benchFlags) parse(cmd *cobra.Command, o *bench.Options) (err error) {
-	switch set := cmd.Flags().Changed; { // 0 in Options selects the default
-	case set("rounds") && o.Rounds == 0:
-		return errors.New("--rounds 0: want 1 or more")
-	case set("duration") && o.Duration == 0:
-		return errors.New("--duration 0s: want 10ms or more")
-	case set("slice") && o.Slice == 0:
-		return errors.New("--slice 0s: want 1ms or more")
-	case set("time") && o.Time == 0:
-		return errors.New("--time 0s: want more than 0")
-	case set("flows") && t.traffic.Flows == 0:
-		return errors.New("-P, --flows 0: want 1 or more")
-	case set("rate") && t.traffic.Rate == 0:
-		return errors.New("--rate 0: want 1 or more")
-	case set("request-size") && t.traffic.Request == 0:
-		return errors.New("--request-size 0: want 1 or more")
-	case set("response-size") && t.traffic.Response == 0:
-		return errors.New("--response-size 0: want 1 or more")
-	case (set("vm") || o.Count != "") && t.traffic.Set():
+	for _, each := range []struct{ flag, least string }{ // 0 in Options selects the default
+		{"rounds", "1 or more"}, {"duration", "10ms or more"}, {"slice", "1ms or more"}, {"time", "more than 0"}, {"flows", "1 or more"},
+		{"rate", "1 or more"}, {"request-size", "1 or more"}, {"response-size", "1 or more"},
+	} {
+		f := cmd.Flags().Lookup(each.flag)
+		if f == nil || !f.Changed || f.Value.String() != "0" && f.Value.String() != "0s" {
+			continue
+		}
+		name := "--" + f.Name
+		if f.Shorthand != "" {
+			name = "-" + f.Shorthand + ", " + name
+		}
+		return fmt.Errorf("%s %s: want %s", name, f.Value, each.least)
+	}
+	if (cmd.Flags().Changed("vm") || o.Count != "") && t.traffic.Set() {
 		return errors.New("the traffic of counted instructions is fixed: --vm takes no --workload, --flows, sizes, --direction and --latency-under-load")
 	}
 	if o.Suites, err = besideEngines(o.Suites, t.engines); err != nil {
@@ -347,14 +333,4 @@ func suiteList() string {
 	}
 	fmt.Fprintf(&b, "  %-*s  all of them, one after the other\n", width, suites.All)
 	return b.String()
-}
-
-// loadAgent is the command that bench starts in pods and on other machines.
-func (c *config) loadAgent() *cobra.Command {
-	return hidden(load.Command, "Send or receive load, with commands on stdin (started by bench)", func(ctx context.Context, args []string) error {
-		if err := load.DisablePreemption(); err != nil {
-			return err
-		}
-		return worker.Main(ctx, args, c.Stdin, c.Stdout)
-	})
 }

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -33,24 +32,18 @@ func (c *config) benchCluster() *cobra.Command {
 		Use:   "cluster",
 		Short: "Measure host to host, pod to pod and pod to service in a Kubernetes cluster",
 		Long: `Measure a Kubernetes cluster with any CNI plugin and service proxy: host to host, pod to pod and pod
-to a service's cluster IP, on one node and across two. The rows of a workload take turns of
-20 ms on connections that stand open. mustang compare tells what another plugin changes.
+to a service's cluster IP, on one node and across two. mustang compare tells what another plugin changes.
 
-The load runs in pods without privileges, Jobs in a namespace that the bench makes and removes. The Jobs of host rows use their nodes' networks. The image must have this version of mustang, and nodes
-must have it or be able to pull it. The two nodes are given by --nodes, or are the
-first two of one kind that are ready and without taints. With one node, the rows across two are skipped.
+The load runs in pods without privileges, Jobs in a namespace that the bench makes and removes. The
+image must have this version of mustang, and nodes must be able to pull it. The two nodes are given by
+--nodes, or are the first two of one kind that are ready and without taints.
 
-What a bench left that was killed removes itself after some minutes, but for the namespace, which the
-next bench removes. The exit code is 1 if a row failed.`,
+The exit code is 1 if a row failed.`,
 		Example: `  mustang bench cluster
   mustang bench cluster --context staging --nodes worker-1,worker-2 --time 5m
   mustang bench cluster --only pod-ip --workload tcp_rr --quick
   mustang compare results/before results/after`,
-		Args: cli.Arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := cli.CheckOutput(flags.format); err != nil {
-				return err
-			}
 			if n := len(where.Nodes); n > 2 {
 				return cli.Usage(errors.New("--nodes: want one node or two"))
 			}
@@ -103,18 +96,4 @@ func (c *config) runCluster(cmd *cobra.Command, o bench.Options, where clusterbe
 		return err
 	}
 	return c.runBench(cmd, o, flags.out, flags.format)
-}
-
-// clusterExec is the command that bench starts to reach an agent in a pod.
-func (c *config) clusterExec() *cobra.Command {
-	return hidden(clusterbench.ExecCommand, "Run a command in a pod (started by bench)", func(ctx context.Context, args []string) error {
-		return clusterbench.Exec(ctx, args, kube.ExecStreams{Stdin: c.Stdin, Stdout: c.Stdout, Stderr: c.Stderr})
-	})
-}
-
-// clusterPod is the command that runs in the pods of a bench.
-func (c *config) clusterPod() *cobra.Command {
-	return hidden(clusterbench.PodCommand, "Wait for load agents (started by bench)", func(ctx context.Context, args []string) error {
-		return clusterbench.Main(ctx, args, c.Stdout)
-	})
 }

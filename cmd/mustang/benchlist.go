@@ -4,7 +4,6 @@ package main
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -36,80 +35,83 @@ type rowJSON struct {
 // statusUnknown is the status of a row in a list whose link mode was not tried.
 const statusUnknown = "?"
 
-// rowKey is the suite and the ID of a row.
-type rowKey struct{ suite, id string }
-
-// listRows lists the rows of suites, and whether the programs that they need are
-// installed. As root it also tries whether the kernel has their link modes.
+// listRows lists the rows of suites, and whether the programs that they need are installed. As root it also tries whether the
+// kernel has their link modes.
 func (c *config) listRows(o bench.Options, format string) error {
 	selected, err := o.Rows()
 	if err != nil {
 		return cli.Usage(err)
 	}
-	rows := listedRows(o, selected)
-	if format == "json" {
-		return cli.PrintJSON(c.Stdout, struct {
-			Schema int       `json:"schema"`
-			Rows   []rowJSON `json:"rows"`
-		}{cli.Schema, rows})
+	list := listed(o.Suites, selected)
+	if format != "json" {
+		list = byID(list)
 	}
 	header := []string{"SUITE", "ROW", "LINK", "DATAPATH", "TARGET", "VIA", "PROXY", "WORKLOADS", "STATUS"}
-	const workloads = 7
-	var lines [][]string
-	at := map[rowKey]int{}
-	for _, r := range rows {
-		workload := suites.Workload{Name: r.Workload, Flows: r.Flows, Setup: r.Setup}.String()
-		if i, ok := at[rowKey{r.Suite, r.ID}]; ok {
-			lines[i][workloads] += "," + workload
-			continue
-		}
-		at[rowKey{r.Suite, r.ID}] = len(lines)
-		lines = append(lines, []string{
-			r.Suite, r.ID, r.Link, r.Datapath, r.Target, r.Via, cmp.Or(r.Proxy, lab.ViaNone), workload, r.Status,
-		})
-	}
+	first := 0
 	if len(o.Suites) == 1 {
-		header = header[1:]
-		for i := range lines {
-			lines[i] = lines[i][1:]
-		}
+		first = 1
 	}
-	if err := cli.PrintTable(c.Stdout, header, lines); err != nil {
+	err = cli.PrintList(c.Stdout, format, "rows", list, cli.Table[rowJSON]{Header: header[first:], Row: func(r rowJSON) []string {
+		return []string{r.Suite, r.ID, r.Link, r.Datapath, r.Target, r.Via, cmp.Or(r.Proxy, lab.ViaNone), r.Workload, r.Status}[first:]
+	}})
+	if err != nil || format == "json" {
 		return err
 	}
-	if err := c.listReasons(rows); err != nil {
-		return err
+	c.listReasons(list)
+	if o.All || len(o.Only) > 0 {
+		return nil
 	}
-	return c.countOthers(o, len(lines))
+	o.All = true
+	all, err := o.Rows()
+	if more := len(byID(listed(nil, all))) - len(list); more > 0 {
+		fmt.Fprintf(c.Stdout, "\n%d more rows with --all\n", more)
+	}
+	return err
 }
 
-// listedRows returns rows with the status of their paths, each of which is tried once.
-func listedRows(o bench.Options, selected []result.Row) []rowJSON {
-	paths := map[rowKey]suites.Path{}
-	for _, suite := range o.Suites {
+// rowKey identifies a row of any suite.
+type rowKey struct{ suite, id string }
+
+// listed returns rows of suites with their status.
+func listed(of []suites.Suite, rows []result.Row) (list []rowJSON) {
+	paths, status := map[rowKey]suites.Path{}, map[rowKey][2]string{}
+	for _, suite := range of {
 		for _, path := range suite.Paths {
 			paths[rowKey{suite.Name, path.ID}] = path
 		}
 	}
-	tried := map[rowKey]rowJSON{}
-	list := []rowJSON{}
-	for _, row := range selected {
-		of := rowKey{row.Suite, row.ID}
-		is, ok := tried[of]
-		if !ok {
-			is.Status, is.Reason = pathStatus(paths[of])
-			tried[of] = is
+	for _, row := range rows {
+		key := rowKey{row.Suite, row.ID}
+		if path, known := paths[key]; known && status[key][0] == "" {
+			status[key] = pathStatus(path)
 		}
 		list = append(list, rowJSON{
 			Suite: row.Suite, ID: row.ID, Workload: row.Workload, Flows: row.Key().Flows, Setup: row.Setup, Link: row.Link,
-			Datapath: row.Datapath, Target: row.Target, Via: row.Via, Proxy: row.Proxy, Status: is.Status, Reason: is.Reason,
+			Datapath: row.Datapath, Target: row.Target, Via: row.Via, Proxy: row.Proxy, Status: status[key][0], Reason: status[key][1],
 		})
 	}
 	return list
 }
 
-// listReasons prints each reason for a status once, with the rows that it holds for.
-func (c *config) listReasons(rows []rowJSON) error {
+// byID joins the rows of an ID: their workloads become one text.
+func byID(list []rowJSON) (out []rowJSON) {
+	at := map[rowKey]int{}
+	for _, r := range list {
+		key := rowKey{r.Suite, r.ID}
+		text := suites.Workload{Name: r.Workload, Flows: r.Flows, Setup: r.Setup}.String()
+		if i, known := at[key]; known {
+			out[i].Workload += "," + text
+			continue
+		}
+		at[key] = len(out)
+		r.Workload = text
+		out = append(out, r)
+	}
+	return out
+}
+
+// listReasons prints why rows are not ok, each reason once with its rows.
+func (c *config) listReasons(rows []rowJSON) {
 	var reasons []string
 	of := map[string][]string{}
 	for _, r := range rows {
@@ -120,59 +122,17 @@ func (c *config) listReasons(rows []rowJSON) error {
 		if of[reason] == nil {
 			reasons = append(reasons, reason)
 		}
-		if !slices.Contains(of[reason], r.ID) { // as several suites and workloads may have it
+		if !slices.Contains(of[reason], r.ID) { // as several suites may have it
 			of[reason] = append(of[reason], r.ID)
 		}
 	}
-	var errs []error
 	for _, reason := range reasons {
-		_, err := fmt.Fprintf(c.Stdout, "\n%s\n%s", reason, indented(of[reason]))
-		errs = append(errs, err)
+		fmt.Fprintf(c.Stdout, "\n%s\n  %s\n", reason, strings.Join(of[reason], " "))
 	}
-	return errors.Join(errs...)
-}
-
-// indented returns words on lines of up to 100 columns.
-func indented(words []string) string {
-	var text strings.Builder
-	column := 0
-	for _, word := range words {
-		if column > 0 && column+1+len(word) > 100 {
-			text.WriteString("\n")
-			column = 0
-		}
-		before := " "
-		if column == 0 {
-			before = "  "
-		}
-		text.WriteString(before + word)
-		column += len(before) + len(word)
-	}
-	return text.String() + "\n"
-}
-
-// countOthers prints how many further row IDs --all has.
-func (c *config) countOthers(o bench.Options, listed int) error {
-	if o.All || len(o.Only) > 0 {
-		return nil
-	}
-	o.All = true
-	all, err := o.Rows()
-	if err != nil {
-		return err
-	}
-	ids := map[rowKey]bool{}
-	for _, row := range all {
-		ids[rowKey{row.Suite, row.ID}] = true
-	}
-	if more := len(ids) - listed; more > 0 {
-		_, err = fmt.Fprintf(c.Stdout, "\n%d more rows with --all\n", more)
-	}
-	return err
 }
 
 // pathStatus tells whether this machine can measure a path, and why not.
-func pathStatus(p suites.Path) (status, reason string) {
+func pathStatus(p suites.Path) [2]string {
 	root := os.Geteuid() == 0
 	try := p.Probe
 	if !root {
@@ -180,9 +140,9 @@ func pathStatus(p suites.Path) (status, reason string) {
 	}
 	switch err := try(); {
 	case err != nil:
-		return result.StatusSkipped, err.Error()
+		return [2]string{result.StatusSkipped, err.Error()}
 	case !root && p.HasMode():
-		return statusUnknown, "root can tell whether the kernel has the link mode"
+		return [2]string{statusUnknown, "root can tell whether the kernel has the link mode"}
 	}
-	return result.StatusOK, ""
+	return [2]string{result.StatusOK}
 }

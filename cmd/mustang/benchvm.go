@@ -62,9 +62,6 @@ func guestArguments(cmd *cobra.Command) []string {
 // writes the run's directory to out, a directory of this machine that is created if it does
 // not exist, and prints the output of bench.
 func (c *config) benchInGuest(ctx context.Context, args []string, out string) error {
-	if err := vm.CheckTools(); err != nil {
-		return err
-	}
 	out, err := filepath.Abs(out)
 	if err != nil {
 		return fmt.Errorf("output directory: %w", err)
@@ -72,26 +69,11 @@ func (c *config) benchInGuest(ctx context.Context, args []string, out string) er
 	if err := result.MakeDir(out, result.SudoUser(c.Getenv)); err != nil {
 		return err
 	}
-	exe, err := os.Executable()
-	if err != nil {
-		return fmt.Errorf("find this executable: %w", err)
-	}
-	kernel, err := vm.FetchKernel(ctx, "")
-	if err != nil {
-		return err
-	}
-	fmt.Fprintf(c.Stderr, "guest: %s, release %s\n", kernel, kernel.Release)
-	code, err := vm.Run(ctx, vm.Options{
-		Kernel:            kernel,
-		Command:           slices.Concat([]string{exe, "bench"}, args, []string{"--count", "instructions", "--out", out}),
-		Env:               append(os.Environ(), host.EnvGuestKernel+"="+kernel.String()),
-		Modules:           []string{"br_netfilter", "ip_vs", "ip_vs_rr"}, // as nodes of container clusters have them
-		Share:             out,
-		MemoryMB:          guestMemory,
-		CountInstructions: true,
-		Grace:             guestGrace,
-		Stdout:            c.Stdout,
-		Stderr:            c.Stderr,
+	code, err := c.inGuest(ctx, vm.Options{
+		Command: slices.Concat([]string{"bench"}, args, []string{"--count", "instructions", "--out", out}),
+		Modules: []string{"br_netfilter", "ip_vs", "ip_vs_rr"}, // as nodes of container clusters have them
+		Share:   out,
+		Stdout:  c.Stdout,
 	})
 	switch {
 	case ctx.Err() != nil:
@@ -104,4 +86,22 @@ func (c *config) benchInGuest(ctx context.Context, args []string, out string) er
 		return fmt.Errorf("bench in the guest ended with exit code %d", code)
 	}
 	return nil
+}
+
+// inGuest runs a command of this program in a guest that counts instructions.
+func (c *config) inGuest(ctx context.Context, o vm.Options) (code int, err error) {
+	if err := vm.CheckTools(); err != nil {
+		return 0, err
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		return 0, fmt.Errorf("find this executable: %w", err)
+	}
+	if o.Kernel, err = vm.FetchKernel(ctx, ""); err != nil {
+		return 0, err
+	}
+	fmt.Fprintf(c.Stderr, "guest: %s, release %s\n", o.Kernel, o.Kernel.Release)
+	o.Command, o.Env = append([]string{exe}, o.Command...), append(os.Environ(), host.EnvGuestKernel+"="+o.Kernel.String())
+	o.MemoryMB, o.CountInstructions, o.Grace, o.Stderr = guestMemory, true, guestGrace, c.Stderr
+	return vm.Run(ctx, o)
 }

@@ -82,23 +82,21 @@ func (c *config) cniInstall() *cobra.Command {
 		Short: "Install the CNI plugin and a network for container runtimes",
 		Long: `Install the CNI plugin for container runtimes, and then a network configuration that uses
 it. Each file appears complete or not at all. If a step fails, the steps before it are
-undone. Identical files are left unchanged; files of other projects are replaced with
---force only.
+undone. Files of other projects are replaced with --force only.
 
-Link auto selects the first of ` + strings.Join(netconf.AutoLinks(), ", ") + ` that this kernel supports.
-It creates devices in a temporary network namespace, which requires root. The
-configuration contains the selected mode.
+Link auto selects the first of ` + strings.Join(netconf.AutoLinks(), ", ") + ` that this kernel supports,
+which requires root.
 
-The gateway of the pod subnet is the host: the host takes the gateway address, which is
-the first address of the subnet, or --gateway. If the network already has a
-router, as the network of a macvlan parent usually does, give the host another address
-with --host-address. Then the gateway is the router, and the host does not take its
-address.`,
+The host takes the gateway address of the pod subnet: its first address, or --gateway. If
+the network already has a router, give the host another address with --host-address.`,
 		Example: `  mustang cni install --link auto --masquerade
   mustang cni install --link macvlan --parent eth1 --subnet 10.1.0.0/16 --subnet fd00:1::/64
   mustang cni install --link macvlan --parent eth1 --subnet 192.0.2.0/24 --gateway 192.0.2.1 --host-address 192.0.2.2
   mustang cni install --bin-dir /usr/lib/cni --cni-version 1.0.0`,
-		Args: cli.Arguments(),
+		PreRunE: cli.Check(func([]string) error {
+			i.Connections = c.Connections
+			return i.check()
+		}),
 		RunE: func(cmd *cobra.Command, _ []string) error { return c.installCNI(cmd, i) },
 	}
 	i.addFlags(cmd)
@@ -120,10 +118,6 @@ address.`,
 
 // installCNI installs and prints the changes.
 func (c *config) installCNI(cmd *cobra.Command, i cniInstallation) error {
-	i.Connections = c.Connections
-	if err := i.check(); err != nil {
-		return cli.Usage(err)
-	}
 	plugin, err := i.source()
 	if err != nil {
 		return err
@@ -172,19 +166,13 @@ func (i *cniInstallation) check() error {
 	if err := i.checkSubnets(); err != nil {
 		return err
 	}
-	for _, list := range []struct {
-		flag  string
-		texts []string
-		into  *[]netip.Addr
-	}{{"gateway", i.gateways, &i.Gateways}, {"host-address", i.hosts, &i.HostAddresses}} {
-		*list.into = nil
-		for _, text := range list.texts {
-			addr, err := netip.ParseAddr(text)
-			if err != nil {
-				return fmt.Errorf("--%s %q: want an address like 10.77.0.1", list.flag, text)
-			}
-			*list.into = append(*list.into, addr)
-		}
+	var err error
+	const want = "an address like 10.77.0.1"
+	if i.Gateways, err = cli.ParseEach("gateway", i.gateways, netip.ParseAddr, want); err != nil {
+		return err
+	}
+	if i.HostAddresses, err = cli.ParseEach("host-address", i.hosts, netip.ParseAddr, want); err != nil {
+		return err
 	}
 	least := minMTU
 	if slices.ContainsFunc(i.Subnets, func(p netip.Prefix) bool { return p.Addr().Is6() }) {
@@ -201,18 +189,19 @@ func (i *cniInstallation) check() error {
 	if mode, err := podlink.Lookup(i.Link); err == nil && i.Bridge != "" && !mode.Traits().Bridge {
 		return fmt.Errorf("--bridge %q: link %s has none", i.Bridge, i.Link)
 	}
-	_, err := i.Conflist()
+	_, err = i.Conflist()
 	return ofFlag(err)
 }
 
 // checkSubnets parses the subnets.
 func (i *cniInstallation) checkSubnets() error {
+	subnets, err := cli.ParseEach("subnet", i.subnets, netip.ParsePrefix, "a prefix like "+defaultSubnet)
+	if err != nil {
+		return err
+	}
 	i.Subnets = nil
-	for _, text := range i.subnets {
-		prefix, err := netip.ParsePrefix(text)
-		if err != nil {
-			return fmt.Errorf("--subnet %q: want a prefix like %s", text, defaultSubnet)
-		}
+	for n, prefix := range subnets {
+		text := i.subnets[n]
 		if a := prefix.Addr(); a.IsUnspecified() || a.IsLoopback() || a.IsMulticast() || a.BitLen()-prefix.Bits() < 2 {
 			return fmt.Errorf("--subnet %q: pods cannot have addresses of it, or too few: want a prefix like %s", text, defaultSubnet)
 		}
@@ -286,15 +275,12 @@ func (c *config) cniUninstall() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "uninstall",
 		Short: "Remove the network's configuration and the CNI plugin",
-		Long: `Remove the network configuration, and then the plugin. Missing files are accepted. If a
-file belongs to another project, nothing is removed. A plugin that is not a copy, as the Debian package's, is left. Attached pods stay attached, but their runtime needs
-the plugin to delete them: delete them first.`,
+		Long: `Remove the network configuration, and then the plugin. If a file belongs to another project, nothing
+is removed. A plugin that is not a copy, as the Debian package's, is left. Delete attached pods first:
+their runtime needs the plugin to delete them.`,
 		Example: "  mustang cni uninstall\n  mustang cni uninstall --bin-dir /usr/lib/cni",
-		Args:    cli.Arguments(),
+		PreRunE: cli.Check(func([]string) error { return place.check() }),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := place.check(); err != nil {
-				return cli.Usage(err)
-			}
 			keep, _ := place.source() // without a source there is nothing to keep
 			changes, err := place.Uninstall(cmd.Context(), keep)
 			return errors.Join(c.printChanges(changes), foreign(err, "nothing is removed"))

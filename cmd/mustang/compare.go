@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -16,9 +17,6 @@ import (
 	"mustang/internal/result"
 	"mustang/internal/result/compare"
 )
-
-// compareFormats are the words of compare's -o besides those of all commands.
-var compareFormats = []string{"csv", "markdown", "benchfmt"}
 
 // compare is the command that compares runs.
 func (c *config) compare() *cobra.Command {
@@ -33,14 +31,11 @@ run, or the directory that bench made it in, which stands for the latest run.
 What differs in machine, versions and settings comes first. A table for each suite and workload has the
 figures with the half-width of their 95 % interval. Where a difference was found, the table
 has it with its interval and p-value; where none was found, "within N %", the largest difference
-that the interval allows, or "not certain". Runs are not
-interleaved, so a difference may come from the state of the machine: make several
-runs of each kind, and compare runs of one kind too.
+that the interval allows, or "not certain". Runs are not interleaved: make several runs of each kind.
 
 With -o benchfmt, the samples of all runs are printed in the format of Go's benchmarks, for
-benchstat -col run. With --threshold 5% the exit code is 3 if a row got worse by more than 5 %
-and the difference is significant. Without --allow-missing, it is also 3 if a row of OLD is missing
-from a NEW run or lacks a figure there.`,
+benchstat -col run. With --threshold 5% the exit code is 3 if a row got significantly worse by more than 5 %.
+Without --allow-missing, it is also 3 if a NEW run lacks a row of OLD, or its figure.`,
 		Example: `  mustang compare mustang-results/20261122T073512Z mustang-results
   mustang compare before/results.json after/results.json again/results.json -o wide
   mustang compare before after --threshold 5%
@@ -53,23 +48,25 @@ from a NEW run or lacks a figure there.`,
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := cli.CheckOutput(format, compareFormats...); err != nil {
-				return err
-			}
 			var judge func(*compare.Comparison) error
 			if cmd.Flags().Changed("threshold") {
 				limit, err := parsePercent(threshold)
 				if err != nil {
 					return cli.Usage(fmt.Errorf("--threshold %w", err))
 				}
-				judge = func(of *compare.Comparison) error { return worseThan(of, threshold, limit, allowMissing) }
+				judge = func(of *compare.Comparison) error {
+					if rows := uncertain(of, limit); len(rows) > 0 {
+						fmt.Fprintf(c.Stderr, "mustang: row %s: interval wider than the threshold\n", firstOf(rows))
+					}
+					return worseThan(of, threshold, limit, allowMissing)
+				}
 			} else if allowMissing {
 				return cli.Usage(errors.New("--allow-missing: --threshold is missing"))
 			}
 			return interruptible(cmd.Context(), func() error { return c.compareRuns(args, format, judge) })
 		},
 	}
-	cli.AddOutput(cmd, &format, compareFormats...)
+	cli.AddOutput(cmd, &format, "csv", "markdown", "benchfmt")
 	cmd.Flags().StringVar(&threshold, "threshold", "", "exit with code 3 if a row got worse by more than this, such as 5%, or is missing")
 	cmd.Flags().BoolVar(&allowMissing, "allow-missing", false, "with --threshold, let rows of OLD be missing, failed or skipped in NEW")
 	return cmd
@@ -117,15 +114,22 @@ func worseThan(c *compare.Comparison, threshold string, limit float64, allowMiss
 	return &worseError{strings.Join(texts, "; ")}
 }
 
-// firstOf lists the first five rows.
-func firstOf(rows []string) string {
-	const most = 5
-	more := ""
-	if len(rows) > most {
-		rows, more = rows[:most], fmt.Sprintf(" and %d more", len(rows)-most)
+// uncertain returns the rows without a difference whose intervals allow one of more than the limit.
+func uncertain(c *compare.Comparison, limit float64) (rows []string) {
+	for _, t := range c.Tables {
+		for _, line := range t.Lines {
+			if slices.ContainsFunc(line.Deltas, func(d *compare.Delta) bool {
+				return d != nil && !d.Found && (d.CI95 == nil || (d.CI95[1]-d.CI95[0])/2 > limit)
+			}) {
+				rows = append(rows, line.ID+" "+t.Workload)
+			}
+		}
 	}
-	return render.Plain(strings.Join(rows, ", ")) + more
+	return rows
 }
+
+// firstOf lists the first five rows.
+func firstOf(rows []string) string { return render.Plain(cli.FirstOf(rows, 5)) }
 
 // printComparison prints a comparison of runs.
 func (c *config) printComparison(comparison *compare.Comparison, runs []compare.Run, format string) error {

@@ -46,7 +46,7 @@ func TestCompletion(t *testing.T) {
 		"lab up --via ebpf-s":             "ebpf-socket",
 		"svc ls -o w":                     "wide",
 		"report -o b":                     "benchfmt",
-		"links -o t":                      "table tree",
+		"links -o t":                      "tree table",
 		"monitor --verdict d":             "dropped denied",
 		"svc add --choice m":              "maglev",
 		"svc add --on-remove ":            "keep reset",

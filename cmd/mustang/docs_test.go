@@ -10,14 +10,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/rogpeppe/go-internal/testscript"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"mustang/cmd/mustang/internal/cli"
-	"mustang/cmd/mustang/internal/svc"
 	"mustang/internal/bench/suites"
 	"mustang/internal/netns"
+	"mustang/internal/podlink"
 	"mustang/internal/result"
 	"mustang/internal/service/manifest"
 	"mustang/internal/testkit"
@@ -32,6 +31,7 @@ const (
 	monitorPage   = "../../docs/monitor.md"
 	labsPage      = "../../docs/labs.md"
 	servicesPage  = "../../docs/services.md"
+	policyPage    = "../../docs/policy.md"
 	resultsSchema = "../../docs/results.schema.json"
 )
 
@@ -59,7 +59,6 @@ func TestTutorial(t *testing.T) {
 	testkit.RequireRoot(t)
 	testkit.RequireTool(t, "iperf3")
 	testkit.RequireTool(t, "ip")
-	bpffs := testkit.BPFFS(t)
 	var script strings.Builder
 	for _, section := range [][2]string{
 		{tutorial, "Try it by hand"}, {tutorial, "Services for your own pods"}, {tutorial, "TUN"}, {labsPage, "BIG TCP"},
@@ -83,25 +82,12 @@ func TestTutorial(t *testing.T) {
 			}
 		}
 	})
-	dir := t.TempDir()
-	if err := os.WriteFile(dir+"/readme.txtar", []byte(script.String()), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	testscript.Run(t, testscript.Params{
-		Dir:                 dir,
-		RequireExplicitExec: true,
-		Cmds:                map[string]func(*testscript.TestScript, bool, []string){"retry": retry},
-		Setup: func(env *testscript.Env) error {
-			env.Setenv(cli.EnvBPFRoot, bpffs+"/mustang")
-			return ownLabs(t, env)
-		},
-	})
+	runScript(t, script.String())
 }
 
 // TestServicesPage runs the commands of the page on services, with its file.
 func TestServicesPage(t *testing.T) {
 	testkit.RequireRoot(t)
-	bpffs := testkit.BPFFS(t)
 	text, err := os.ReadFile(servicesPage)
 	if err != nil {
 		t.Fatal(err)
@@ -124,19 +110,7 @@ func TestServicesPage(t *testing.T) {
 	if strings.Count(script.String(), "mustang svc") != 9 {
 		t.Fatalf("the commands are not those expected:\n%s", script.String())
 	}
-	dir := t.TempDir()
-	if err := os.WriteFile(dir+"/services.txtar", []byte(script.String()+"-- services.yaml --\n"+file), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	testscript.Run(t, testscript.Params{
-		Dir:                 dir,
-		RequireExplicitExec: true,
-		Setup: func(env *testscript.Env) error {
-			env.Setenv(cli.EnvBPFRoot, bpffs+"/mustang")
-			env.Setenv(svc.EnvSaved, env.WorkDir+"/saved.json")
-			return ownLabs(t, env)
-		},
-	})
+	runScript(t, script.String()+"-- services.yaml --\n"+file)
 }
 
 // TestLabsPage runs the commands of the page on labs with its file, which is one of the repository, and holds the page to the
@@ -167,16 +141,7 @@ func TestLabsPage(t *testing.T) {
 	if strings.Count(script.String(), "mustang") != 8 {
 		t.Fatalf("the commands are not those expected:\n%s", script.String())
 	}
-	dir := t.TempDir()
-	if err := os.WriteFile(dir+"/labs.txtar", []byte(script.String()+"-- docs/two-racks.yaml --\n"+string(file)), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	testscript.Run(t, testscript.Params{
-		Dir:                 dir,
-		RequireExplicitExec: true,
-		Cmds:                map[string]func(*testscript.TestScript, bool, []string){"retry": retry},
-		Setup:               func(env *testscript.Env) error { return ownLabs(t, env) },
-	})
+	runScript(t, script.String()+"-- docs/two-racks.yaml --\n"+string(file))
 }
 
 // TestServicesPageHasTheFlags of svc add, and the fields of the file.
@@ -367,4 +332,59 @@ func TestHelp(t *testing.T) {
 		}
 	}
 	walk(commandTree(e))
+}
+
+// TestPolicyPage runs the first example of the page on policies.
+func TestPolicyPage(t *testing.T) {
+	testkit.RequireRoot(t)
+	testkit.RequireTool(t, "busybox")
+	runPolicyPage(t, "Three pods on a bridge and a policy", 1, "db.yaml")
+}
+
+// TestPolicyPageIpvlan runs the commands of the page on policies with which root of a pod tries to get past one.
+func TestPolicyPageIpvlan(t *testing.T) {
+	testkit.RequireRoot(t)
+	mode, err := podlink.Lookup("ipvlan-l2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	testkit.RequireMode(t, mode.Probe())
+	testkit.RequireTool(t, "busybox")
+	testkit.RequireTool(t, "tc")
+	runPolicyPage(t, "Two ipvlan pods of one host", 6, "nobody.yaml")
+}
+
+// runPolicyPage runs the commands of a section, of which so many fail, with the section's policies in a file.
+func runPolicyPage(t *testing.T, heading string, failing int, file string) {
+	t.Helper()
+	var script strings.Builder
+	namespaces := []string{}
+	for _, line := range shellBlocks(t, policyPage, heading) {
+		command, says, _ := strings.Cut(line, "  # ")
+		if says == "fails" {
+			script.WriteString("! ")
+		}
+		if name, ok := strings.CutPrefix(command, "ip netns add "); ok {
+			namespaces = append(namespaces, name)
+		}
+		script.WriteString("exec " + strings.Replace(command, " ping ", " busybox ping ", 1) + "\n")
+	}
+	if strings.Count(script.String(), "! exec ") != failing {
+		t.Fatalf("the commands are not those expected:\n%s", script.String())
+	}
+	text, err := os.ReadFile(policyPage)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, policies, _ := strings.Cut(string(text), "\n## "+heading+"\n")
+	_, policies, _ = strings.Cut(policies, "```yaml\n")
+	policies, _, _ = strings.Cut(policies, "```\n")
+	t.Cleanup(func() {
+		for _, name := range namespaces {
+			if err := netns.Delete(name); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	runScript(t, script.String()+"-- "+file+" --\n"+policies)
 }

@@ -49,23 +49,22 @@ link modes. Steps then have instructions in place of nanoseconds.`,
 			}
 			return cli.Arguments("[SUITE]", "[ROW]")(cmd, args)
 		},
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := cli.CheckOutput(out.format); err != nil {
-				return err
-			}
-			o.Suite, o.Row = suites.Default, args[len(args)-1]
+		PreRunE: cli.Check(func(args []string) error {
+			o.Suite = suites.Default
 			if len(args) == 2 {
 				o.Suite = args[0]
 			}
-			for _, row := range []string{o.Row, out.against} {
-				checked := o
-				if checked.Row = row; row == "" {
+			for _, row := range []string{out.against, args[len(args)-1]} {
+				if o.Row = row; row == "" {
 					continue
 				}
-				if err := checked.Validate(); err != nil {
-					return cli.Usage(err)
+				if err := o.Validate(); err != nil {
+					return err
 				}
 			}
+			return nil
+		}),
+		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := cli.RequireRoot(cmd); err != nil {
 				return err
 			}
@@ -141,26 +140,12 @@ func (c *config) runExplain(cmd *cobra.Command, o explain.Options, out explainOu
 
 // explainInGuest explains rows in a guest that counts instructions.
 func (c *config) explainInGuest(ctx context.Context, o explain.Options, against string) (explained, error) {
-	if err := vm.CheckTools(); err != nil {
-		return nil, err
-	}
-	exe, err := os.Executable()
-	if err != nil {
-		return nil, fmt.Errorf("find this executable: %w", err)
-	}
-	kernel, err := vm.FetchKernel(ctx, "")
-	if err != nil {
-		return nil, err
-	}
-	command := []string{exe, "explain", o.Suite, o.Row, "--count", strconv.Itoa(o.Count), "--instructions", "-o", "json"}
+	command := []string{"explain", o.Suite, o.Row, "--count", strconv.Itoa(o.Count), "--instructions", "-o", "json"}
 	if against != "" {
 		command = append(command, "--against", against)
 	}
 	var output bytes.Buffer
-	code, err := vm.Run(ctx, vm.Options{
-		Kernel: kernel, Command: command, Modules: []string{"br_netfilter"}, MemoryMB: guestMemory, CountInstructions: true,
-		Grace: guestGrace, Stdout: &output, Stderr: c.Stderr,
-	})
+	code, err := c.inGuest(ctx, vm.Options{Command: command, Modules: []string{"br_netfilter"}, Stdout: &output})
 	switch {
 	case err != nil:
 		return nil, err

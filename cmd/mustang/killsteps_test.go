@@ -131,7 +131,8 @@ type killNetwork struct {
 	host  *netns.Namespace
 	pods  [2]*netns.Namespace
 	names *strings.Replacer
-	saved string // the directory of the services that svc apply saves
+	nets  *strings.Replacer // of names of network namespaces, for ip
+	saved string            // the directory of the services that svc apply saves
 }
 
 func newKillNetwork(t *testing.T) *killNetwork {
@@ -141,7 +142,8 @@ func newKillNetwork(t *testing.T) *killNetwork {
 	testkit.RequireTool(t, "ip")
 	host, a, b, c := testkit.Namespace(t, "host"), testkit.Namespace(t, "a"), testkit.Namespace(t, "b"), testkit.Namespace(t, "c")
 	names := strings.NewReplacer("HOST", host.Name(), "PODA", a.Name(), "PODB", b.Name(), "PODC", c.Name())
-	for line := range strings.Lines(names.Replace(`-n HOST link add br0 type bridge forward_delay 0
+	n := &killNetwork{t: t, nets: names, host: host, pods: [2]*netns.Namespace{a, b}}
+	n.ip(`-n HOST link add br0 type bridge forward_delay 0
 		-n HOST addr add 192.168.10.1/24 dev br0
 		-n HOST link set br0 up
 		-n HOST link add wire type veth peer name far
@@ -159,11 +161,7 @@ func newKillNetwork(t *testing.T) *killNetwork {
 		-n PODB link set eth0 up
 		-n HOST link set va up
 		-n HOST link set vb up
-		-n PODB route add default via 192.168.10.1`)) {
-		if out, err := exec.Command("ip", strings.Fields(line)...).CombinedOutput(); err != nil {
-			t.Fatalf("ip %s: %v: %s", line, err, out)
-		}
-	}
+		-n PODB route add default via 192.168.10.1`)
 	backend := testkit.Echo(t, a, "tcp", killPodA+":0")
 	file, saved := filepath.Join(t.TempDir(), "services.yaml"), filepath.Join(t.TempDir(), "saved")
 	services := fmt.Sprintf(`{"schema": 1, "services": [{"service": %q, "backends": [%q]}, {"service": "10.96.0.8:8", "backends": ["192.168.10.99:1"]}]}`,
@@ -178,9 +176,32 @@ func newKillNetwork(t *testing.T) *killNetwork {
 			t.Fatal(err)
 		}
 	}
-	return &killNetwork{t, testkit.BPFFS(t) + "/root", host, [2]*netns.Namespace{a, b}, strings.NewReplacer(
-		"=SERVICES", "="+file, "=POLICIES", "="+rules, "=OTHER", "="+others, "=PORTS", "="+ports, "=SAVED", "="+saved, "=HOST", "="+host.Name(), "=PODA", "="+a.Name(), "=PODB", "="+b.Name(), "=PODC", "="+c.Name(), "=CGROUP", "="+testkit.Cgroup(t),
-		"=BACKEND", "="+backend.String()), saved}
+	n.root, n.saved = testkit.BPFFS(t)+"/root", saved
+	n.names = strings.NewReplacer(
+		"=SERVICES", "="+file, "=POLICIES", "="+rules, "=OTHER", "="+others, "=PORTS", "="+ports, "=SAVED", "="+saved, "=HOST", "="+host.Name(),
+		"=PODA", "="+a.Name(), "=PODB", "="+b.Name(), "=PODC", "="+c.Name(), "=CGROUP", "="+testkit.Cgroup(t), "=BACKEND", "="+backend.String())
+	return n
+}
+
+// ip runs ip with each line.
+func (n *killNetwork) ip(lines string) {
+	n.t.Helper()
+	for line := range strings.Lines(n.nets.Replace(lines)) {
+		if out, err := exec.Command("ip", strings.Fields(line)...).CombinedOutput(); err != nil {
+			n.t.Fatalf("ip %s: %v: %s", line, err, out)
+		}
+	}
+}
+
+// says runs a command, which ends with a code and writes texts.
+func (n *killNetwork) says(want int, line string, texts ...string) {
+	n.t.Helper()
+	code, stdout, stderr := command(n.t, map[string]string{cli.EnvBPFRoot: n.root}, n.args(line)...)
+	for _, text := range texts {
+		if code != want || !strings.Contains(stdout+stderr, text) {
+			n.t.Errorf("%q: exit code %d, %s%s\nwant %d, %q", line, code, stdout, stderr, want, text)
+		}
+	}
 }
 
 func (n *killNetwork) args(line string) []string { return strings.Fields(n.names.Replace(line)) }

@@ -7,20 +7,21 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/lab"
-	"mustang/internal/lab/dockerd"
+	"mustang/internal/lab/labfile"
 	"mustang/internal/podlink"
 	"mustang/internal/qdisc"
-	"mustang/internal/tun"
-	"mustang/internal/vm"
 )
 
 func (c *config) lab() *cobra.Command {
@@ -29,6 +30,16 @@ func (c *config) lab() *cobra.Command {
 
 // reaped returns the store, after the labs of dead processes were removed.
 func (c *config) reaped() (lab.Store, error) { return c.store(), c.reapErr }
+
+// findLab returns the store and a lab, or the only one if the name is empty.
+func (c *config) findLab(name string) (lab.Store, lab.Info, error) {
+	store, err := c.reaped()
+	if err != nil {
+		return store, lab.Info{}, err
+	}
+	info, err := store.Find(name)
+	return store, info, err
+}
 
 func (c *config) labUp() *cobra.Command {
 	var o lab.Options
@@ -187,31 +198,6 @@ func topologies() string {
 	return text.String()
 }
 
-// labRelay is the process that labs start for each pod on tap and tun.
-func (c *config) labRelay() *cobra.Command {
-	return hidden(tun.RelayCommand, "Carry packets between two devices (started by labs)", func(ctx context.Context, args []string) error {
-		return tun.Relay(ctx, args, c.Stdout)
-	})
-}
-
-// labGuest is the process that labs start to run a command in a guest.
-func (c *config) labGuest() *cobra.Command {
-	return hidden(lab.GuestCommand, "Boot a virtual machine and run an agent in it (started by labs)", func(ctx context.Context, args []string) error {
-		return lab.RunGuest(ctx, args, vm.Options{Stdin: c.Stdin, Stdout: c.Stdout, Stderr: c.Stderr})
-	})
-}
-
-// labPause is the first process of a lab's containers.
-func (c *config) labPause() *cobra.Command {
-	return &cobra.Command{
-		Use:    dockerd.PauseCommand,
-		Short:  "Wait until the end (started by labs)",
-		Hidden: true,
-		Args:   cli.Arguments(),
-		Run:    func(cmd *cobra.Command, _ []string) { dockerd.Pause(cmd.Context()) },
-	}
-}
-
 func linkNames() []string {
 	var names []string
 	for _, mode := range podlink.Modes() {
@@ -230,20 +216,14 @@ func (c *config) labList() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if format == "json" {
-			return cli.PrintJSON(c.Stdout, struct {
-				Schema int        `json:"schema"`
-				Labs   []lab.Info `json:"labs"`
-			}{cli.Schema, infos})
-		}
-		var rows [][]string
-		for _, i := range infos {
-			rows = append(rows, []string{
-				i.Name, i.Topology, i.Link, i.Datapath, i.Via, strings.Join(store.Places(i), ","),
-				i.Created.Local().Format(time.DateTime),
-			})
-		}
-		return cli.PrintTable(c.Stdout, []string{"NAME", "TOPOLOGY", "LINK", "DATAPATH", "VIA", "PLACES", "CREATED"}, rows)
+		return cli.PrintList(c.Stdout, format, "labs", infos, cli.Table[lab.Info]{
+			Header: []string{"NAME", "TOPOLOGY", "LINK", "DATAPATH", "VIA", "PLACES", "CREATED"},
+			Row: func(i lab.Info) []string {
+				return []string{
+					i.Name, i.Topology, i.Link, i.Datapath, i.Via, strings.Join(store.Places(i), ","), i.Created.Local().Format(time.DateTime),
+				}
+			},
+		})
 	})
 }
 
@@ -254,19 +234,8 @@ func (c *config) labDown() *cobra.Command {
 		Args:  cli.Arguments("[NAME]"),
 
 		ValidArgsFunction: cli.Word(c.labNames),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := cli.RequireRoot(cmd); err != nil {
-				return err
-			}
-			store, err := c.reaped()
-			if err != nil {
-				return err
-			}
-			name := ""
-			if len(args) == 1 {
-				name = args[0]
-			}
-			info, err := store.Find(name)
+		RunE: cli.AsRoot(func(_ context.Context, args []string) error {
+			store, info, err := c.findLab(append(args, "")[0])
 			if err != nil {
 				return err
 			}
@@ -275,6 +244,60 @@ func (c *config) labDown() *cobra.Command {
 			}
 			_, err = fmt.Fprintf(c.Stdout, "lab %s removed\n", info.Name)
 			return err
-		},
+		}),
 	}
+}
+
+// readLab sets the options of a lab that a file describes. What describes a topology is refused beside it.
+func (c *config) readLab(cmd *cobra.Command, path string, o *lab.Options) (err error) {
+	cmd.LocalNonPersistentFlags().VisitAll(func(flag *pflag.Flag) {
+		if flag.Changed && flag.Name != "file" && flag.Name != "name" && err == nil {
+			err = cli.Usage(fmt.Errorf("--%s and -f %s: the file describes all of the lab but its name", flag.Name, path))
+		}
+	})
+	if err != nil {
+		return err
+	}
+	file, err := cli.ReadInput(cmd.Context(), c.Environment, path, func(in io.Reader) (*labfile.Lab, error) {
+		file, err := labfile.Read(in, cli.InputName(path))
+		return file, cli.Usage(err)
+	})
+	if err != nil {
+		return err
+	}
+	*o = lab.Options{Name: cmp.Or(o.Name, file.Name), File: file}
+	return nil
+}
+
+// uplinkFlags name a device of this machine that a lab shares.
+type uplinkFlags struct{ device, addresses string }
+
+// add adds the flags. use names their use in the help.
+func (u *uplinkFlags) add(f *pflag.FlagSet, use string) {
+	f.StringVar(&u.device, "uplink", "", "device of this machine whose network pods are on ("+use+")")
+	f.StringVar(&u.addresses, "uplink-addresses", "",
+		"two free addresses of that network, for the lab's host and its pod, such as 10.0.0.50/24,10.0.0.51/24")
+}
+
+// isSet reports whether one of the flags is set.
+func (u uplinkFlags) isSet() bool { return u.device != "" || u.addresses != "" }
+
+// parse returns the device and the addresses of the flags.
+func (u uplinkFlags) parse() (lab.UplinkDevice, error) {
+	if u.device == "" || u.addresses == "" {
+		return lab.UplinkDevice{}, errors.New("--uplink and --uplink-addresses go together")
+	}
+	uplink := lab.UplinkDevice{Name: u.device}
+	host, pod, _ := strings.Cut(u.addresses, ",")
+	for _, address := range []struct {
+		text string
+		into *netip.Prefix
+	}{{host, &uplink.Host}, {pod, &uplink.Pod}} {
+		var err error
+		if *address.into, err = netip.ParsePrefix(address.text); err != nil {
+			return lab.UplinkDevice{}, fmt.Errorf("--uplink-addresses %q: want two with their network's prefix length, such as 10.0.0.50/24,10.0.0.51/24",
+				u.addresses)
+		}
+	}
+	return uplink, uplink.Check()
 }

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mustang/cmd/mustang/internal/cli"
+	"mustang/cmd/mustang/internal/svc"
 	"mustang/internal/lab"
 )
 
@@ -65,12 +66,14 @@ func (c *config) labExec() *cobra.Command {
 		Use:   "exec [--lab NAME] PLACE [-- COMMAND [ARGUMENT...]]",
 		Short: "Run a command in a lab, or a shell",
 		Long: `Run a command in the network namespace of a place in a lab, such as host or pod-a; a shell
-($SHELL) if none is given. The command sees the files and processes of this machine. Its /etc/hosts also
-has the names of the lab's places, and "service", the address of the service. $` + cli.EnvBPFRoot + ` is set to the maps of the lab, so that mustang svc and
-mustang ep act on the lab. The exit code is the command's.`,
+($SHELL) if none is given. The command sees the files and processes of this machine. Its /etc/hosts also has
+the names of the lab's places, and "service", the address of the service. $` + cli.EnvBPFRoot + ` and
+$` + svc.EnvSaved + ` name the lab's maps and saved services, so that mustang svc and mustang ep act on
+the lab. The exit code is the command's.`,
 		Example: `  mustang lab exec pod-a
   mustang lab exec pod-a -- iperf3 -s -D -1
   mustang lab exec pod-b -- iperf3 -c service`,
+		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 1 && args[1] == "--" {
 				args = slices.Delete(args, 1, 2)
@@ -96,11 +99,7 @@ mustang ep act on the lab. The exit code is the command's.`,
 
 // execIn replaces this program by a command in a place of a lab, or of the only one if the name is empty.
 func (c *config) execIn(name, place string, command []string) error {
-	store, err := c.reaped()
-	if err != nil {
-		return err
-	}
-	info, err := store.Find(name)
+	store, info, err := c.findLab(name)
 	if err != nil {
 		return err
 	}
@@ -115,8 +114,11 @@ func (c *config) execIn(name, place string, command []string) error {
 	if err := store.Join(info); err != nil {
 		return err
 	}
-	env := slices.DeleteFunc(os.Environ(), func(entry string) bool { return strings.HasPrefix(entry, cli.EnvBPFRoot+"=") })
-	env = append(env, cli.EnvBPFRoot+"="+store.BPFRoot(info, place))
+	root := store.BPFRoot(info, place)
+	env := slices.DeleteFunc(os.Environ(), func(entry string) bool {
+		return strings.HasPrefix(entry, cli.EnvBPFRoot+"=") || strings.HasPrefix(entry, svc.EnvSaved+"=")
+	})
+	env = append(env, cli.EnvBPFRoot+"="+root, svc.EnvSaved+"="+store.SavedServices(info, place))
 	// The new program keeps the namespaces of the thread that executes it.
 	err = ns.Do(func() error {
 		if err := addHosts(info.Hosts(store.Places(info))); err != nil {

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"path/filepath"
 
@@ -29,45 +30,28 @@ func (c *config) links() *cobra.Command {
 		Long: `Show every interface of a network namespace: the information of ip -details, brctl and
 ethtool, the peer of each link with its namespace, and the eBPF programs on it.
 
-In a tree, ports are below their bridge. Devices of type macvlan, ipvlan and VLAN are below
-their parent, also from other namespaces. A namespace is shown by its name below
-` + netns.Directory + `, else by its container or lowest process, else by its id. Speeds of virtual
-devices are nominal. The program at the peer of a netkit pair is listed at the primary
-device. Needs root.`,
+In a tree, ports are below their bridge, and devices of type macvlan, ipvlan and VLAN below their
+parent, also from other namespaces. A namespace is shown by its name below ` + netns.Directory + `,
+else by its container or lowest process, else by its id. Needs root.`,
 		Example: `  mustang links
   mustang links --netns pod-a -o json
   mustang links --netns /proc/1234/ns/net -o table
   mustang links --all
   mustang links --lab pod-links -o svg`,
-		Args: cli.Arguments(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := o.check(); err != nil {
-				return err
+		PreRunE: cli.Check(func([]string) error {
+			if o.all && o.netns != "" || o.lab != "" && (o.all || o.netns != "") {
+				return errors.New("--all, --lab and --netns exclude each other")
 			}
-			if err := cli.RequireRoot(cmd); err != nil {
-				return err
-			}
-			return c.showLinks(o)
-		},
+			return nil
+		}),
+		RunE: cli.AsRoot(func(context.Context, []string) error { return c.showLinks(o) }),
 	}
 	cmd.Flags().StringVar(&o.netns, "netns", "", "network namespace, by name or path (default: the current one)")
 	cmd.Flags().BoolVar(&o.all, "all", false, "the current network namespace and all that have a name")
 	cmd.Flags().StringVar(&o.lab, "lab", "", "the places of a lab, by its name")
-	cli.AddOutput(cmd, &o.format, "tree", "svg")
-	cmd.Flags().Lookup("output").DefValue = "tree"
-	o.format = "tree"
+	cli.AddFormats(cmd, &o.format, "tree", "table", "wide", "json", "svg")
 	cli.CompleteFlag(cmd, "lab", c.labNames)
 	return cmd
-}
-
-func (o linksOptions) check() error {
-	if err := cli.CheckOutput(o.format, "tree", "svg"); err != nil {
-		return err
-	}
-	if o.all && o.netns != "" || o.lab != "" && (o.all || o.netns != "") {
-		return cli.Usage(errors.New("--all, --lab and --netns exclude each other"))
-	}
-	return nil
 }
 
 func (c *config) showLinks(o linksOptions) error {
@@ -111,14 +95,7 @@ func (c *config) namespaces(o linksOptions) (_ []*netns.Namespace, err error) {
 	if o.lab != "" {
 		return c.places(o.lab)
 	}
-	if o.netns != "" {
-		ns, err := cli.OpenNamespace(o.netns)
-		if err != nil {
-			return nil, err
-		}
-		return []*netns.Namespace{ns}, nil
-	}
-	current, err := netns.Current()
+	current, err := cli.OpenNamespace(o.netns)
 	if err != nil {
 		return nil, err
 	}
@@ -151,11 +128,7 @@ func (c *config) namespaces(o linksOptions) (_ []*netns.Namespace, err error) {
 
 // places opens the namespaces of a lab.
 func (c *config) places(name string) (places []*netns.Namespace, err error) {
-	store, err := c.reaped()
-	if err != nil {
-		return nil, err
-	}
-	info, err := store.Find(name)
+	store, info, err := c.findLab(name)
 	if err != nil {
 		return nil, err
 	}

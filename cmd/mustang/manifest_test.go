@@ -16,7 +16,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"mustang/cmd/mustang/internal/cli"
-	"mustang/cmd/mustang/internal/nodeagent"
+	"mustang/cmd/mustang/internal/node"
 	"mustang/internal/cni/install"
 	"mustang/internal/cni/netconf"
 	"mustang/internal/document"
@@ -112,7 +112,7 @@ func TestCleanupArguments(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, args := range [][]string{ofChart, ofDocs} {
-		cmd := nodeagent.Cleanup(&cli.Config{Environment: cli.Environment{Getenv: os.Getenv}})
+		cmd := node.AgentCleanup(&cli.Config{Environment: cli.Environment{Getenv: os.Getenv}})
 		if len(args) < 4 || args[0] != "agent" || args[1] != cmd.Name() || cmd.ParseFlags(args[2:]) != nil {
 			t.Fatalf("the container has the arguments %q", args)
 		}

@@ -129,14 +129,8 @@ func TestPolicyChangesWithoutGap(t *testing.T) {
 func (n *killNetwork) addPod(address string) string {
 	n.t.Helper()
 	ns := testkit.Namespace(n.t, "c")
-	for _, line := range []string{
-		"-n HOST link add vc master br0 type veth peer name eth0 netns " + ns.Name(), "-n " + ns.Name() + " addr add " + address + "/24 dev eth0",
-		"-n " + ns.Name() + " link set eth0 up", "-n HOST link set vc up",
-	} {
-		if out, err := exec.Command("ip", strings.Fields(strings.ReplaceAll(line, "HOST", n.host.Name()))...).CombinedOutput(); err != nil {
-			n.t.Fatalf("ip %s: %v: %s", line, err, out)
-		}
-	}
+	n.ip("-n HOST link add vc master br0 type veth peer name eth0 netns " + ns.Name() + "\n-n " + ns.Name() + " addr add " + address + "/24 dev eth0\n-n " +
+		ns.Name() + " link set eth0 up\n-n HOST link set vc up")
 	return ns.Name()
 }
 

@@ -4,7 +4,6 @@ package main
 
 import (
 	"net"
-	"os/exec"
 	"testing"
 	"time"
 
@@ -16,9 +15,7 @@ import (
 func TestPodReachesItselfThroughService(t *testing.T) {
 	t.Parallel()
 	n := newKillNetwork(t)
-	if out, err := exec.Command("ip", "-n", n.pods[0].Name(), "route", "add", "default", "via", "192.168.10.1").CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	n.ip("-n PODA route add default via 192.168.10.1")
 	n.runAll([]string{
 		"ep add --netns=PODA --host-netns=HOST --namespace=default|ep add --netns=PODB --host-netns=HOST --namespace=other",
 		addService + "|policy apply --file=OTHER",

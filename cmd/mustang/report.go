@@ -21,9 +21,6 @@ import (
 	"mustang/internal/result"
 )
 
-// reportFormats are the words of report's -o besides those of all commands.
-var reportFormats = []string{"html", "csv", "markdown", "benchfmt"}
-
 func (c *config) report() *cobra.Command {
 	var format string
 	cmd := &cobra.Command{
@@ -44,13 +41,10 @@ name of the page. With -o csv or -o markdown print the figures of each row inste
   mustang report mustang-results -o benchfmt`,
 		Args: cli.Arguments("RESULTS"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := cli.CheckOutput(format, reportFormats...); err != nil {
-				return err
-			}
 			return interruptible(cmd.Context(), func() error { return c.reportOn(args[0], format) })
 		},
 	}
-	cli.AddOutput(cmd, &format, reportFormats...)
+	cli.AddOutput(cmd, &format, "html", "csv", "markdown", "benchfmt")
 	return cmd
 }
 

@@ -128,7 +128,8 @@ func TestCompare(t *testing.T) {
 		{[]string{old, worse, "--threshold", "5%"}, exitWorse, []string{"-10.0 %"}, "worse by more than 5%: loopback tcp_stream, "},
 		{[]string{old, worse, "--threshold", "12.5%"}, exitDone, []string{"-10.0 %"}, ""},
 		{[]string{worse, old, "--threshold", "5%"}, exitDone, []string{"+11.1 %"}, ""},
-		{[]string{old, old, "--threshold", "0.01%"}, exitDone, []string{"within", "20260101T000000Z"}, ""},
+		{[]string{old, old, "--threshold", "0.01%"}, exitDone, []string{"within", "20260101T000000Z"}, "mustang: row loopback tcp_stream, "},
+		{[]string{old, old, "--threshold", "0.01%"}, exitDone, []string{"within"}, " more: interval wider than the threshold\n"},
 		{[]string{old, old, worse, "-o", "wide"}, exitDone, []string{"mann-whitney, 10 and 10 samples", "within", "-10.0 %"}, ""},
 		{[]string{old, worse, "-o", "csv"}, exitDone, []string{"pod-links,loopback,tcp_stream,1,Gbit/s,20260101T000000Z,20260102T000000Z,"}, ""},
 		{[]string{old, worse, "-o", "markdown"}, exitDone, []string{"| loopback | "}, ""},
@@ -193,7 +194,7 @@ func TestCompareLost(t *testing.T) {
 		{[]string{vanished, old, failed, "--threshold", "5%"}, exitDone, []string{"geomean"}, ""},
 		{[]string{old, zero, "--threshold", "5%"}, exitWorse, []string{"-100.0 %"}, "worse by more than 5%: loopback tcp_stream\n"},
 		{[]string{old, once, "--threshold", "5%"}, exitWorse, []string{"-100.0 %"}, "worse by more than 5%: loopback tcp_stream\n"},
-		{[]string{old, some, "--threshold", "5%"}, exitDone, []string{"A row with a sample of 0 lacks an interval"}, ""},
+		{[]string{old, some, "--threshold", "5%"}, exitDone, []string{"A row with a sample of 0 lacks an interval"}, "row loopback tcp_stream: interval wider than the threshold\n"},
 	})
 }
 

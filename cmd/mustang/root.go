@@ -12,15 +12,23 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/cmd/mustang/internal/monitor"
 	"mustang/cmd/mustang/internal/netpolicy"
 	"mustang/cmd/mustang/internal/node"
 	"mustang/cmd/mustang/internal/svc"
-	"mustang/cmd/mustang/internal/sysdump"
+	"mustang/internal/bench/clusterbench"
+	"mustang/internal/kube"
 	"mustang/internal/lab"
+	"mustang/internal/lab/dockerd"
+	"mustang/internal/load"
+	"mustang/internal/load/worker"
+	"mustang/internal/suggest"
+	"mustang/internal/tun"
 	"mustang/internal/version"
+	"mustang/internal/vm"
 )
 
 // Exit codes.
@@ -91,7 +99,8 @@ func commandTree(env cli.Environment) *cobra.Command {
 	c := &config{Config: &cli.Config{Environment: env}}
 	root := cli.Group("mustang", "Container networks on Linux: connect pods, give them cluster IPs by eBPF, measure them",
 		c.bench(), c.explain(), c.report(), c.compare(), svc.Command(c.Config), netpolicy.Command(c.Config), c.lab(),
-		c.links(), c.probe(), c.tun(), c.cni(), c.agent(), sysdump.Command(c.Config, c.runHere), c.loadAgent(), c.clusterExec(), c.clusterPod(), c.labRelay(), c.labGuest(), c.labPause(), manual(), c.version())
+		c.links(), c.probe(), c.tun(), c.cni(), c.agent(), node.Sysdump(c.Config, c.runHere), manual(), c.version())
+	root.AddCommand(c.hidden()...)
 	root.AddCommand(node.Commands(c.Config)...)
 	root.AddCommand(monitor.Commands(c.Config)...)
 	root.Long = `Mustang connects pods on Linux, gives them cluster IPs by eBPF, and measures which
@@ -117,6 +126,7 @@ Exit codes: 0 done, 1 failed, 2 misused, 3 worse than the threshold of compare.`
 	c.AddFlags(root.PersistentFlags())
 	root.PersistentFlags().StringVar(&c.stateDir, "state-dir", cmp.Or(env.Getenv(envStateDir), lab.DefaultDir),
 		"directory that labs are recorded in ($"+envStateDir+")")
+	cli.Finish(root)
 	return root
 }
 
@@ -140,10 +150,95 @@ func refuseUnknown(root *cobra.Command) {
 	}
 }
 
-// hidden returns a command that other commands start. It parses its arguments itself.
-func hidden(use, short string, run func(ctx context.Context, args []string) error) *cobra.Command {
-	return &cobra.Command{
-		Use: use, Short: short, Hidden: true, DisableFlagParsing: true,
-		RunE: func(cmd *cobra.Command, args []string) error { return run(cmd.Context(), args) },
+// hidden returns the commands that other commands start, in pods, guests and on other machines. They parse their arguments themselves.
+func (c *config) hidden() (all []*cobra.Command) {
+	for _, h := range []struct {
+		use, short string
+		run        func(ctx context.Context, args []string) error
+	}{
+		{load.Command, "Send or receive load, with commands on stdin", func(ctx context.Context, args []string) error {
+			if err := load.DisablePreemption(); err != nil {
+				return err
+			}
+			return worker.Main(ctx, args, c.Stdin, c.Stdout)
+		}},
+		{clusterbench.ExecCommand, "Run a command in a pod", func(ctx context.Context, args []string) error {
+			return clusterbench.Exec(ctx, args, kube.ExecStreams{Stdin: c.Stdin, Stdout: c.Stdout, Stderr: c.Stderr})
+		}},
+		{clusterbench.PodCommand, "Wait for load agents", func(ctx context.Context, args []string) error {
+			return clusterbench.Main(ctx, args, c.Stdout)
+		}},
+		{tun.RelayCommand, "Carry packets between two devices", func(ctx context.Context, args []string) error {
+			return tun.Relay(ctx, args, c.Stdout)
+		}},
+		{lab.GuestCommand, "Boot a virtual machine and run an agent in it", func(ctx context.Context, args []string) error {
+			return lab.RunGuest(ctx, args, vm.Options{Stdin: c.Stdin, Stdout: c.Stdout, Stderr: c.Stderr})
+		}},
+		{dockerd.PauseCommand, "Wait until the end", func(ctx context.Context, _ []string) error {
+			dockerd.Pause(ctx)
+			return nil
+		}},
+	} {
+		all = append(all, &cobra.Command{
+			Use: h.use, Short: h.short, Hidden: true, DisableFlagParsing: true,
+			RunE: func(cmd *cobra.Command, args []string) error { return h.run(cmd.Context(), args) },
+		})
 	}
+	return all
+}
+
+// wanted are the values that flags take, by the type of the flag.
+var wanted = map[string]string{
+	"bool": "true or false", "duration": "a duration such as 10ms or 2m",
+	"int": "a whole number", "int64": "a whole number", "float64": "a number",
+	"uint": "a whole number from 0", "uint8": "a whole number from 0 to 255", "uint16": "a whole number from 0 to 65535",
+	"uint32": "a whole number from 0 to 4294967295", "uint64": "a whole number from 0", "uintSlice": "whole numbers from 0",
+}
+
+// refuseRepeated returns an error if a flag that takes one value is given twice: the second would replace the first without a word.
+// Of the agent's flags the second counts, since the chart's extraFlags follow those that the chart sets.
+func refuseRepeated(root *cobra.Command, args []string) (twice error) {
+	cmd, rest, err := root.Find(args)
+	if err != nil || cmd.DisableFlagParsing || cmd.CommandPath() == "mustang agent" {
+		return nil
+	}
+	cmd.InitDefaultHelpFlag() // and with it those of the commands above
+	given := map[string]bool{}
+	_ = cmd.Flags().ParseAll(rest, func(flag *pflag.Flag, _ string) error {
+		_, list := flag.Value.(pflag.SliceValue)
+		if given[flag.Name] && !list && flag.Value.Type() != "stringToString" && flag.Name != "help" {
+			twice = cli.Usage(fmt.Errorf("--%s is given twice, and takes one value", flag.Name))
+		}
+		given[flag.Name] = true
+		return twice
+	})
+	return twice // what else is wrong, the command tells
+}
+
+// flagError says of an error of a flag's value what the flag takes, instead of what the parser of numbers has met, and of an
+// unknown flag which one may be meant.
+func flagError(cmd *cobra.Command, err error) error {
+	var invalid *pflag.InvalidValueError
+	if errors.As(err, &invalid) {
+		name := "--" + invalid.GetFlag().Name
+		if short := invalid.GetFlag().Shorthand; short != "" {
+			name = "-" + short + ", " + name
+		}
+		if want := wanted[invalid.GetFlag().Value.Type()]; want != "" {
+			err = fmt.Errorf("%s %q: want %s", name, invalid.GetValue(), want)
+		} else {
+			err = fmt.Errorf("%s: %w", name, invalid.Unwrap())
+		}
+	}
+	var unknown *pflag.NotExistError
+	if errors.As(err, &unknown) && unknown.GetSpecifiedShortnames() == "" {
+		var known []string
+		cmd.Flags().VisitAll(func(flag *pflag.Flag) {
+			if !flag.Hidden {
+				known = append(known, "--"+flag.Name)
+			}
+		})
+		err = fmt.Errorf("%w%s", err, suggest.Text("--"+unknown.GetSpecifiedName(), known))
+	}
+	return cli.Usage(err)
 }

@@ -42,22 +42,19 @@ func (c *config) runSelfTest(cmd *cobra.Command, o bench.Options, out, format st
 	if err != nil {
 		return err
 	}
-	list := []checkJSON{}
-	var rows [][]string
+	var list []checkJSON
 	var failed []error
 	for _, check := range bench.JudgeSelftest(file) {
 		list = append(list, checkJSON(check))
-		rows = append(rows, []string{check.Name, check.Want, check.Found, check.Status})
 		if check.Status == bench.Failed {
 			failed = append(failed, fmt.Errorf("self-test: %s: want %s, found %s", check.Name, check.Want, check.Found))
 		}
 	}
-	if format == "json" {
-		err = cli.PrintJSON(c.Stdout, struct {
-			Schema int         `json:"schema"`
-			Checks []checkJSON `json:"checks"`
-		}{cli.Schema, list})
-	} else if err = cli.PrintTable(c.Stdout, []string{"CHECK", "WANT", "FOUND", "STATUS"}, rows); err == nil {
+	err = cli.PrintList(c.Stdout, format, "checks", list, cli.Table[checkJSON]{
+		Header: []string{"CHECK", "WANT", "FOUND", "STATUS"},
+		Row:    func(c checkJSON) []string { return []string{c.Name, c.Want, c.Found, c.Status} },
+	})
+	if err == nil && format != "json" {
 		_, err = fmt.Fprintln(c.Stdout, "Results:", results)
 	}
 	return errors.Join(append(failed, err)...)

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -67,15 +66,6 @@ func (n *killNetwork) status(words ...string) (r statusDocument) {
 		n.t.Errorf("exit code %d, table\n%s", code, table)
 	}
 	return r
-}
-
-// ip runs a command with ip(8); HOST stands for the host.
-func (n *killNetwork) ip(line string) {
-	n.t.Helper()
-	host := filepath.Base(n.host.Name())
-	if out, err := exec.Command("ip", strings.Fields(strings.ReplaceAll(line, "HOST", host))...).CombinedOutput(); err != nil {
-		n.t.Fatalf("ip %s: %v: %s", line, err, out)
-	}
 }
 
 // tables changes rows as a killed command or another program would.

@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/http"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -20,24 +19,6 @@ import (
 	"mustang/internal/datapath/objects"
 	"mustang/internal/testkit"
 )
-
-// lockedBuffer is what a command writes while others read it.
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
 
 // setHealthPort gives the only service a health-check port, as the row of a load balancer's address has it.
 func setHealthPort(t *testing.T, root string, port uint16) {
@@ -84,7 +65,7 @@ func TestSvcHealth(t *testing.T) {
 	}
 	ctx, end := context.WithCancel(context.Background())
 	defer end()
-	var stderr lockedBuffer
+	var stderr output
 	done := make(chan int, 1)
 	go func() {
 		env := cli.Environment{

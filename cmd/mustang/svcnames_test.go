@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"mustang/cmd/mustang/internal/cli"
-	"mustang/cmd/mustang/internal/nodeagent"
+	"mustang/cmd/mustang/internal/node"
 	"mustang/internal/agent/status"
 	"mustang/internal/datapath"
 	"mustang/internal/service"
@@ -48,7 +48,7 @@ func TestNamesOfServices(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	go func() {
-		_ = status.ServeSocket(ctx, dir, nodeagent.Handler(func(_ context.Context, q status.Query) (r status.Report, err error) {
+		_ = status.ServeSocket(ctx, dir, node.Handler(func(_ context.Context, q status.Query) (r status.Report, err error) {
 			r = status.Report{Schema: status.Schema}
 			const at, other = "10.96.0.1:80/tcp", "10.96.0.2:80/tcp"
 			r.Fill(q, nil, []status.Object{

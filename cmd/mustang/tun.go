@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -23,35 +22,25 @@ func (c *config) tun() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "tun",
 		Short: "Print or answer the packets of a TUN device, or connect two devices, in user space",
-		Long: `Open a TUN device (without packet information) and print a line for each packet
-that is routed to it: seconds since the start, direction, length, family,
-addresses with ports, protocol, ICMP type or TCP flags. The kernel deletes the
-device with its addresses and routes when the command ends. An existing persistent
-device of that name is opened, and kept.
+		Long: `Open a TUN device (without packet information) and print a line for each packet that is routed to
+it: seconds since the start, direction, length, family, addresses with ports, protocol, ICMP type or
+TCP flags. The kernel deletes the device when the command ends. An existing persistent device of that
+name is opened, and kept. "NAME ready" on stderr reports that a device is open.
 
-With --echo it answers ICMP echo, UDP and TCP, on all ports of all addresses that are routed
-to the device. It prints the answers too. With --switch it forwards
-packets between two devices and prints none. With --stats it prints a line per
-second instead. "NAME ready" on stderr reports that a device is open.
-
-With --offload the kernel delivers and accepts packets of up to 64 KiB. Their
-segments are printed and counted.`,
+With --echo it answers ICMP echo, UDP and TCP, on all ports of all addresses that are routed to the
+device. With --switch it forwards packets between two devices and prints none. With --stats it prints
+a line per second instead. With --offload packets have up to 64 KiB; their segments are counted.`,
 		Example: `  mustang tun --ifname tun0 --address 172.21.22.23/24
   mustang tun --address 172.21.22.23/24 --address fd00:21::1/64 --echo --offload
   mustang tun --switch --offload --ifname left@pod-a --ifname right@pod-b --address 10.9.0.1/24@left --address 10.9.0.2/24@right`,
-		Args: cli.Arguments(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			flags.mtuSet = cmd.Flags().Changed("mtu")
-			specs, err := flags.parse()
-			if err != nil {
-				return cli.Usage(err)
-			}
-			if err := cli.RequireRoot(cmd); err != nil {
-				return err
-			}
-			return c.runTUN(cmd.Context(), flags, specs)
-		},
 	}
+	var specs []tunSpec
+	cmd.PreRunE = cli.Check(func([]string) (err error) {
+		flags.mtuSet = cmd.Flags().Changed("mtu")
+		specs, err = flags.parse()
+		return err
+	})
+	cmd.RunE = cli.AsRoot(func(ctx context.Context, _ []string) error { return c.runTUN(ctx, flags, specs) })
 	f := cmd.Flags()
 	f.StringArrayVar(&flags.ifnames, "ifname", nil,
 		"device, as NAME or NAME@NETNS (a name below "+netns.Directory+", or a path); twice with --switch (default: the first free tunN)")
@@ -104,11 +93,7 @@ func tunFlows(specs []tunSpec, devices []*tun.Device) []tun.Flow {
 
 // open opens the device in its namespace.
 func (s tunSpec) open() (*tun.Device, error) {
-	open := netns.Current
-	if s.netns != "" {
-		open = func() (*netns.Namespace, error) { return netns.Open(s.netns) }
-	}
-	ns, err := open()
+	ns, err := cli.OpenNamespace(s.netns)
 	if err != nil {
 		return nil, err
 	}
@@ -155,7 +140,7 @@ type tunFlags struct {
 // tunSpec is a device to open.
 type tunSpec struct {
 	flag    string // the value of --ifname
-	netns   string // the path of its namespace; empty for that of this process
+	netns   string // the name or path of its namespace; empty for that of this process
 	options tun.Options
 }
 
@@ -221,9 +206,6 @@ func (f tunFlags) spec(ifname string) (tunSpec, error) {
 	}
 	if in && (ns == "" || ns == "." || ns == "..") {
 		return tunSpec{}, fmt.Errorf("--ifname %s: invalid network namespace %q", ifname, ns)
-	}
-	if in && !strings.Contains(ns, "/") {
-		ns = filepath.Join(netns.Directory, ns)
 	}
 	kind := tun.TUN
 	if f.tap {

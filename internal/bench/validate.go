@@ -142,7 +142,7 @@ func (o Options) selected() ([]rowSpec, error) {
 	for _, s := range o.rowSpecs() {
 		keep := len(o.Only) == 0 && o.usual(s.suite, s.path)
 		for i, pattern := range o.Only {
-			ok, err := matches(pattern, s.path.ID, s.name(), s.path.ID+" "+s.workload.Name)
+			ok, err := matches(pattern, s.path.ID, s.name(), s.path.ID+" "+s.workload.Name, cmp.Or(s.path.Label, s.path.ID))
 			if err != nil {
 				return nil, fmt.Errorf("--only %q: %w", pattern, err)
 			}

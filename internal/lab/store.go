@@ -48,6 +48,7 @@ const (
 	// dockerSuffix is short because paths of sockets are limited.
 	dockerSuffix = ".docker"
 	pluginSuffix = ".cni"
+	savedSuffix  = ".saved"
 )
 
 // namespacePrefix starts the names of a lab's namespaces. No lab's name has a dot, so
@@ -62,6 +63,7 @@ func (s Store) bpfMount(name string) string  { return filepath.Join(s.labs(), na
 func (s Store) switchDir(name string) string { return filepath.Join(s.labs(), name+ovsSuffix) }
 func (s Store) dockerDir(name string) string { return filepath.Join(s.labs(), name+dockerSuffix) }
 func (s Store) pluginDir(name string) string { return filepath.Join(s.labs(), name+pluginSuffix) }
+func (s Store) savedDir(name string) string  { return filepath.Join(s.labs(), name+savedSuffix) }
 func (s Store) pinRoot(name string) string   { return filepath.Join(s.bpfMount(name), "mustang") }
 
 // claim records a new lab, which this process owns until it closes the returned file.
@@ -240,6 +242,11 @@ func (s Store) Places(info Info) []string {
 	return slices.DeleteFunc(slices.Clone(info.topology().places), func(place string) bool {
 		return info.isGuest(place) || info.hostsOnly() && (place == PodA || place == PodB)
 	})
+}
+
+// SavedServices returns the file in which mustang svc apply in a place of a recorded lab saves services.
+func (s Store) SavedServices(info Info, place string) string {
+	return filepath.Join(s.savedDir(info.Name), filepath.Base(s.BPFRoot(info, place))+".json")
 }
 
 // BPFRoot returns the directory where the eBPF datapath of a place in a recorded lab is

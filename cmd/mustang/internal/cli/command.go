@@ -3,12 +3,15 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"mustang/internal/netns"
 	"mustang/internal/suggest"
@@ -67,6 +70,33 @@ func KnownCommand(cmd *cobra.Command, args []string) error {
 	return Usage(fmt.Errorf("unknown command %q for %q: want %s%s", args[0], cmd.CommandPath(), strings.Join(names, ", "), suggest.Text(args[0], names)))
 }
 
+// Check returns what a command does before all else: it refuses arguments and flags that make no sense.
+func Check(check func(args []string) error) func(*cobra.Command, []string) error {
+	return func(_ *cobra.Command, args []string) error { return Usage(check(args)) }
+}
+
+// ParseEach parses the values of a flag that is repeated, or says what it wants.
+func ParseEach[T any](flag string, texts []string, parse func(string) (T, error), want string) (all []T, err error) {
+	for _, text := range texts {
+		value, err := parse(text)
+		if err != nil {
+			return nil, fmt.Errorf("--%s %q: want %s", flag, text, want)
+		}
+		all = append(all, value)
+	}
+	return all, nil
+}
+
+// AsRoot returns what a command does that needs root.
+func AsRoot(run func(ctx context.Context, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		if err := RequireRoot(cmd); err != nil {
+			return err
+		}
+		return run(cmd.Context(), args)
+	}
+}
+
 // RequireRoot refuses users who lack the rights for network namespaces.
 func RequireRoot(cmd *cobra.Command) error {
 	if os.Geteuid() != 0 {
@@ -75,8 +105,11 @@ func RequireRoot(cmd *cobra.Command) error {
 	return nil
 }
 
-// OpenNamespace opens a network namespace by its path, or by its name in netns.Directory.
+// OpenNamespace opens a network namespace by its path, or by its name in netns.Directory. Without one it is the current one.
 func OpenNamespace(name string) (*netns.Namespace, error) {
+	if name == "" {
+		return netns.Current()
+	}
 	if !strings.Contains(name, "/") {
 		name = filepath.Join(netns.Directory, name)
 	}
@@ -91,4 +124,56 @@ func WithNamespace(name string, do func(*netns.Namespace) error) error {
 	}
 	defer ns.Close()
 	return do(ns)
+}
+
+// Words completes arguments to words of a list, each of them once.
+func Words(list func() []string) cobra.CompletionFunc {
+	return func(_ *cobra.Command, args []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		var words []cobra.Completion
+		for _, word := range list() {
+			if strings.HasPrefix(word, begun) && !slices.Contains(args, word) {
+				words = append(words, word)
+			}
+		}
+		return words, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveKeepOrder
+	}
+}
+
+// Word completes the first argument alone.
+func Word(list func() []string) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		if len(args) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return Words(list)(cmd, nil, begun)
+	}
+}
+
+// CompleteFlag completes the values of a flag. It panics if the command has no such flag.
+func CompleteFlag(cmd *cobra.Command, flag string, list func() []string) {
+	words := Words(list)
+	err := cmd.RegisterFlagCompletionFunc(flag, func(cmd *cobra.Command, _ []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		return words(cmd, nil, begun)
+	})
+	if err != nil {
+		panic(err)
+	}
+}
+
+// Fixed is a list that does not change.
+func Fixed(words ...string) func() []string { return func() []string { return words } }
+
+// Finish gives a command and all below it what they have not set: they take no arguments, and complete the words of flags.
+func Finish(cmd *cobra.Command) {
+	if cmd.Args == nil && !cmd.DisableFlagParsing {
+		cmd.Args = Arguments()
+	}
+	cmd.LocalFlags().VisitAll(func(flag *pflag.Flag) {
+		if value, ok := flag.Value.(*oneOf); ok {
+			CompleteFlag(cmd, flag.Name, Fixed(value.words...))
+		}
+	})
+	for _, sub := range cmd.Commands() {
+		Finish(sub)
+	}
 }

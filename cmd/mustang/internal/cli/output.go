@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -12,6 +13,7 @@ import (
 	"unicode"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"mustang/internal/suggest"
 )
@@ -19,21 +21,40 @@ import (
 // Schema is the version of the JSON that commands print.
 const Schema = 1
 
-// formats are the words that -o of each command takes: wide is a table with more, where there is more.
-var formats = []string{"table", "wide", "json"}
-
-// AddOutput adds the flag -o to a command that reads. It takes table, wide, json, and the words more.
+// AddOutput adds the flag -o to a command that reads. It takes table, wide (a table with more, where there is more), json,
+// and the words more.
 func AddOutput(cmd *cobra.Command, format *string, more ...string) {
-	words := append(slices.Clone(formats), more...)
-	cmd.Flags().StringVarP(format, "output", "o", "table", "output format: "+alternatives(words))
-	CompleteFlag(cmd, "output", Fixed(words...))
+	AddFormats(cmd, format, append([]string{"table", "wide", "json"}, more...)...)
 }
 
-// CheckOutput refuses an unknown format before anything is done.
-func CheckOutput(format string, more ...string) error {
-	if words := append(slices.Clone(formats), more...); !slices.Contains(words, format) {
-		return Usage(fmt.Errorf("output %q: want %s%s", format, alternatives(words), suggest.Text(format, words)))
+// AddFormats adds the flag -o with other words, of which the first is the default.
+func AddFormats(cmd *cobra.Command, format *string, words ...string) {
+	cmd.Flags().VarP(OneOf(format, words...), "output", "o", "output format: "+alternatives(words))
+}
+
+// OneOf is the value of a flag that takes one of some words, by default the first.
+func OneOf(to *string, words ...string) pflag.Value {
+	*to = words[0]
+	return &oneOf{to, words}
+}
+
+type oneOf struct {
+	to    *string
+	words []string
+}
+
+// String implements pflag.Value.
+func (o *oneOf) String() string { return *o.to }
+
+// Type implements pflag.Value.
+func (o *oneOf) Type() string { return "string" }
+
+// Set implements pflag.Value.
+func (o *oneOf) Set(text string) error {
+	if !slices.Contains(o.words, text) {
+		return fmt.Errorf("%q: want %s%s", text, alternatives(o.words), suggest.Text(text, o.words))
 	}
+	*o.to = text
 	return nil
 }
 
@@ -41,6 +62,15 @@ func CheckOutput(format string, more ...string) error {
 func alternatives(words []string) string {
 	last := len(words) - 1
 	return strings.Join(words[:last], ", ") + " or " + words[last]
+}
+
+// FirstOf lists the first of some words, and counts the others.
+func FirstOf(words []string, most int) string {
+	more := ""
+	if len(words) > most {
+		words, more = words[:most], fmt.Sprintf(" and %d more", len(words)-most)
+	}
+	return strings.Join(words, ", ") + more
 }
 
 // Printable makes a text that others chose safe to print on a terminal.
@@ -58,6 +88,36 @@ func PrintJSON(w io.Writer, value any) error {
 	encoder := json.NewEncoder(w)
 	encoder.SetIndent("", "  ")
 	return encoder.Encode(value)
+}
+
+// Listing makes cmd a command that lists something as root, with -o. It calls show with the format.
+func Listing(cmd *cobra.Command, show func(format string) error) *cobra.Command {
+	var format string
+	cmd.RunE = AsRoot(func(context.Context, []string) error { return show(format) })
+	AddOutput(cmd, &format)
+	return cmd
+}
+
+// PrintList writes a list as JSON below a key, or as a table with a row for each item.
+func PrintList[T any](w io.Writer, format, key string, list []T, table Table[T]) error {
+	if format == "json" {
+		text, err := json.MarshalIndent(append([]T{}, list...), "  ", "  ")
+		if err == nil {
+			_, err = fmt.Fprintf(w, "{\n  \"schema\": %d,\n  %q: %s\n}\n", Schema, key, text)
+		}
+		return err
+	}
+	var rows [][]string
+	for _, item := range list {
+		rows = append(rows, table.Row(item))
+	}
+	return PrintTable(w, table.Header, rows)
+}
+
+// Table is the columns of a list.
+type Table[T any] struct {
+	Header []string
+	Row    func(T) []string
 }
 
 // PrintTable writes rows below a header, in columns.

@@ -123,6 +123,22 @@ func TestText(t *testing.T) {
 			line{Rule: "NetworkPolicy shop/none"},
 			"03:04:05.006 audited policy_egress icmp echo request 10.0.0.1 > 10.0.0.2 by NetworkPolicy shop/none",
 		},
+		{ // an address that was in no packet is left out
+			flows.Event{
+				Verdict: flows.Denied, Source: netip.MustParseAddrPort("[fe80::2]:0"), Destination: netip.AddrPortFrom(db.Addr(), 0),
+				Protocol: unix.IPPROTO_ICMPV6, Message: 128, Rule: 1,
+			},
+			line{SourcePod: "mac/m2", DestinationPod: "mac/m3"},
+			"03:04:05.006 denied icmp echo request mac/m2 fe80::2 > mac/m3",
+		},
+		{
+			flows.Event{
+				Verdict: flows.Denied, Source: netip.AddrPortFrom(web.Addr(), 0), Destination: netip.MustParseAddrPort("[fe80::1]:0"),
+				Protocol: unix.IPPROTO_ICMPV6, Message: 128, Rule: 1,
+			},
+			line{SourcePod: "mac/m2", DestinationPod: "mac/m1"},
+			"03:04:05.006 denied icmp echo request mac/m2 > mac/m1 fe80::1",
+		},
 	} {
 		c.of.Time = at
 		c.names.describe(&c.of)

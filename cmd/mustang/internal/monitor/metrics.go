@@ -27,7 +27,7 @@ func metricsCommand(config *cli.Config) *cobra.Command {
 	var services uint
 	cmd := &cobra.Command{
 		Use:   "metrics",
-		Short: "Tell Prometheus of the datapath",
+		Short: "Export metrics for Prometheus",
 		Long: `Print what Prometheus reads of the datapath: drops by reason, packets, connections by state, services and
 pods. --textfile writes it to a file instead, as one, for node_exporter's textfile collector. --listen
 answers at /metrics until Ctrl-C; ":PORT" is at 127.0.0.1. An agent has the same among its own metrics
@@ -35,19 +35,18 @@ answers at /metrics until Ctrl-C; ":PORT" is at 127.0.0.1. An agent has the same
 		Example: `  mustang metrics
   mustang metrics --textfile /var/lib/prometheus/node-exporter/mustang.prom
   mustang metrics --listen 127.0.0.1:9763 --services 20`,
-		Args: cli.Arguments(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		PreRunE: cli.Check(func([]string) error {
 			if listen != "" && file != "" {
-				return cli.Usage(errors.New("--listen and --textfile: want one of them"))
+				return errors.New("--listen and --textfile: want one of them")
 			}
-			if err := cli.RequireRoot(cmd); err != nil {
-				return err
-			}
+			return nil
+		}),
+		RunE: cli.AsRoot(func(ctx context.Context, _ []string) error {
 			registry := prometheus.NewRegistry()
 			registry.MustRegister(Collector{Root: config.BPFRoot, Services: services})
 			switch {
 			case listen != "":
-				return serve(cmd.Context(), config, listen, registry)
+				return serve(ctx, config, listen, registry)
 			case file != "":
 				return writeTextfile(file, registry)
 			}
@@ -61,7 +60,7 @@ answers at /metrics until Ctrl-C; ":PORT" is at 127.0.0.1. An agent has the same
 				}
 			}
 			return nil
-		},
+		}),
 	}
 	cmd.Flags().StringVar(&listen, "listen", "", "answer at this address and port, as 127.0.0.1:9763")
 	cmd.Flags().StringVar(&file, "textfile", "", "write to this file, which is replaced as one")

@@ -4,6 +4,7 @@
 package monitor
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -43,31 +44,15 @@ it ends when the datapath is removed.`,
 		Example: `  mustang monitor
   mustang monitor --verdict dropped,denied --pod shop/web
   mustang monitor --address 10.0.0.0/24 --port 53 -o json`,
-		Args: cli.Arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			filter, err := given.parse(cmd.Flags().Changed)
-			if err = errors.Join(cli.CheckOutput(format), cli.Usage(err)); err != nil {
-				return err
+			if err != nil {
+				return cli.Usage(err)
 			}
 			if err := cli.RequireRoot(cmd); err != nil {
 				return err
 			}
-			return config.OnExisting(cmd.Context(), errors.New("the datapath does not exist yet: mustang ep add and mustang svc add make one; for a lab: mustang lab exec HOST -- mustang monitor"), func(d *datapath.Datapath) error {
-				fmt.Fprintln(config.Stderr, "mustang: waiting for connections and drops; Ctrl-C ends")
-				m := monitor{Config: config, names: &names{datapath: d}, filter: filter, json: format == "json"}
-				if err := m.noteAbsent(); err != nil {
-					return err
-				}
-				err := d.Flows().Watch(cmd.Context(), m.print, m.leftOut, filter.verdicts...)
-				var other *lock.Error
-				switch {
-				case errors.As(err, &other) && cmd.Context().Err() == nil:
-					return fmt.Errorf("another monitor or policy trace runs, and only one can at a time: kill %d on this node ends it", other.PID)
-				case errors.Is(err, os.ErrNotExist):
-					return errors.New("the datapath was removed: there is nothing to monitor any more")
-				}
-				return err
-			})
+			return watch(cmd.Context(), &monitor{Config: config, filter: filter, json: format == "json"})
 		},
 	}
 	given.add(cmd)
@@ -75,6 +60,46 @@ it ends when the datapath is removed.`,
 	cli.CompleteFlag(cmd, "verdict", cli.Fixed(verdicts...))
 	cli.CompleteFlag(cmd, "pod", func() []string { return podNames(config) })
 	return cmd
+}
+
+// Trace returns the command policy trace, which monitors what policies deny.
+func Trace(config *cli.Config) *cobra.Command {
+	var format string
+	cmd := &cobra.Command{
+		Use:   "trace",
+		Short: "Print connections that policies deny, as they come",
+		Long: `Print a line for each connection that policies deny, as it comes, with the rule that denies it, as
+mustang monitor --verdict denied,audited does. "audited" connections passed.`,
+		Example: "  mustang policy trace",
+		RunE: cli.AsRoot(func(ctx context.Context, _ []string) error {
+			f := filter{verdicts: []flows.Verdict{flows.Denied, flows.Audited}}
+			return watch(ctx, &monitor{Config: config, filter: f, json: format == "json"})
+		}),
+	}
+	cli.AddOutput(cmd, &format)
+	return cmd
+}
+
+// watch prints events until ctx ends.
+func watch(ctx context.Context, m *monitor) error {
+	none := errors.New("the datapath does not exist yet: mustang ep add and mustang svc add make one; " +
+		"for a lab: mustang lab exec HOST -- mustang monitor")
+	return m.OnExisting(ctx, none, func(d *datapath.Datapath) error {
+		fmt.Fprintln(m.Stderr, "mustang: waiting for connections and drops; Ctrl-C ends")
+		m.names = &names{datapath: d}
+		if err := m.noteAbsent(); err != nil {
+			return err
+		}
+		err := d.Flows().Watch(ctx, m.print, m.leftOut, m.filter.verdicts...)
+		var other *lock.Error
+		switch {
+		case errors.As(err, &other) && ctx.Err() == nil:
+			return fmt.Errorf("another monitor or policy trace runs, and only one can at a time: kill %d on this node ends it", other.PID)
+		case errors.Is(err, os.ErrNotExist):
+			return errors.New("the datapath was removed: there is nothing to monitor any more")
+		}
+		return err
+	})
 }
 
 // verdicts are the words of --verdict.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -15,6 +16,7 @@ import (
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/datapath"
 	"mustang/internal/datapath/policies"
+	"mustang/internal/policy"
 	"mustang/internal/policy/manifest"
 	"mustang/internal/service"
 )
@@ -30,22 +32,22 @@ NetworkPolicy (networking.k8s.io/v1) and ClusterNetworkPolicy (policy.networking
 v1alpha2) objects of Kubernetes in YAML or JSON. Other policies are deleted, and named (up to 100).
 
 Namespace, Pod and Node objects in the files have the labels and addresses that policies select.
-Pods of this node are the endpoints. A Pod object of an endpoint's namespace and name sets its labels
-and named ports; otherwise it keeps the labels of "ep add --label". If "ep add" gave no name, the Pod
-object with the endpoint's address does.
+Pods of this node are the endpoints; a Pod object sets the labels and named ports of its endpoint.
 
 All files are checked before anything is written; --dry-run only checks. Each pod changes at once,
 and open connections that are no longer allowed end.`,
 		Example: `  mustang policy apply -f policies.yaml
   mustang policy apply -f pods.yaml -f policies.yaml --dry-run
   mustang policy apply -f -  # reads: kubectl get networkpolicies,clusternetworkpolicies,namespaces,pods,nodes -A -o yaml`,
-		Args: cli.Arguments(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			set, err := c.readAll(cmd.Context(), files)
-			if err != nil {
-				return err
+		PreRunE: cli.Check(func([]string) error {
+			if len(files) == 0 || slices.Contains(files, "") {
+				return errors.New("--file is missing")
 			}
-			if err := cli.RequireRoot(cmd); err != nil {
+			return nil
+		}),
+		RunE: cli.AsRoot(func(ctx context.Context, _ []string) error {
+			set, err := c.readAll(ctx, files)
+			if err != nil {
 				return err
 			}
 			for i := range set.Snapshot.Policies {
@@ -53,24 +55,24 @@ and open connections that are no longer allowed end.`,
 			}
 			want := policies.Set{Snapshot: set.Snapshot, Audit: audit}
 			if dryRun {
-				return c.try(cmd.Context(), want)
+				return c.try(ctx, want)
 			}
-			return c.OnDatapath(cmd.Context(), func(d *datapath.Datapath) error {
+			return c.OnDatapath(ctx, func(d *datapath.Datapath) error {
 				was, err := judging(d)
 				if err != nil {
 					return err
 				}
-				if _, err := d.GuardParents(cmd.Context()); err != nil {
+				if _, err := d.GuardParents(ctx); err != nil {
 					return err
 				}
-				result, err := d.Policies().Apply(cmd.Context(), service.CLI, want)
+				result, err := d.Policies().Apply(ctx, service.CLI, want)
 				if err != nil {
 					return err
 				}
 				s, err := d.Policies().Snapshot()
 				return errors.Join(err, c.print(result, was.now(judgeNode)), c.remark(s, want))
 			})
-		},
+		}),
 	}
 	cmd.Flags().StringArrayVarP(&files, "file", "f", nil, "`FILE` of policies in YAML or JSON; - is standard input (repeatable)")
 	cmd.Flags().BoolVar(&audit, "audit", false, "count what the policies deny (counter audited), and let it pass; policy trace shows it")
@@ -159,9 +161,6 @@ const auditedOnly = "audited only: what the policies deny passes"
 
 // readAll reads files as one, and writes what it leaves out to stderr.
 func (c commands) readAll(ctx context.Context, files []string) (set manifest.Set, err error) {
-	if len(files) == 0 || slices.Contains(files, "") {
-		return set, cli.Usage(errors.New("--file is missing"))
-	}
 	var names []string
 	for _, path := range files {
 		name := cli.InputName(path)
@@ -199,4 +198,76 @@ func read(in io.Reader) (set manifest.Set, err error) {
 		return set, err
 	}
 	return set, set.Snapshot.Validate()
+}
+
+// remark says that policies of the command line are only audited, and warns of those that select no pod of this node, and of ports that no
+// pod names.
+func (c commands) remark(s policy.Snapshot, said policies.Set) error {
+	if said.Audit {
+		if _, err := fmt.Fprintln(c.Stdout, auditedOnly); err != nil {
+			return err
+		}
+	}
+	s.Policies = said.Policies
+	var idle, unnamed []string
+	for i, n := range s.Selected() {
+		p := &s.Policies[i]
+		if n == 0 {
+			idle = append(idle, p.String())
+		}
+		for _, name := range p.MissingPorts(s.Pods) {
+			unnamed = append(unnamed, fmt.Sprintf("%s (port %q)", p, name))
+		}
+	}
+	c.warn("no pod of this node is selected by ", idle, "")
+	c.warn("no pod has the named port of ", unnamed, ": Pod objects in the file name ports")
+	return nil
+}
+
+// warn writes a line to stderr that names some of a list, and what to do, unless the list is empty.
+func (c commands) warn(of string, list []string, do string) {
+	if len(list) > 0 {
+		fmt.Fprintf(c.Stderr, "mustang: %s%s%s\n", of, cli.FirstOf(list, 3), do)
+	}
+}
+
+// would returns what is known of pods and namespaces once the command line has said something. An agent knows better.
+func would(now known, want policies.Set) policy.Snapshot {
+	s := policy.Snapshot{Node: now.Node, Namespaces: slices.Concat(want.Namespaces, now.Namespaces)}
+	if !now.cluster {
+		s.Namespaces = want.Namespaces
+	}
+	named, at := map[[2]string]*policy.Pod{}, map[netip.Addr]*policy.Pod{}
+	for i := range want.Pods {
+		p := &want.Pods[i]
+		if !p.HostNetwork && !now.cluster {
+			named[[2]string{p.Namespace, p.Name}] = p
+			for _, a := range p.Addresses {
+				at[a.Unmap()] = p
+			}
+		}
+	}
+	for _, p := range now.Pods {
+		here := !p.HostNetwork && p.Node == now.Node
+		if !here && !now.cluster {
+			continue // the files have those
+		}
+		of := named[[2]string{p.Namespace, p.Name}]
+		if of == nil && strings.HasPrefix(p.Name, "endpoint-") { // nobody has named it
+			for _, a := range p.Addresses {
+				if at[a.Unmap()] != nil {
+					of = at[a.Unmap()]
+				}
+			}
+		}
+		if of != nil && here {
+			p.Namespace, p.Name, p.Labels, p.Ports = of.Namespace, of.Name, of.Labels, of.Ports
+		}
+		s.Pods = append(s.Pods, p)
+	}
+	for _, p := range want.Pods {
+		p.Node = "elsewhere than " + now.Node // those that are here are endpoints
+		s.Pods = append(s.Pods, p)
+	}
+	return s
 }

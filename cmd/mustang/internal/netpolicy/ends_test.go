@@ -6,16 +6,11 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
-	"time"
-
-	"golang.org/x/sys/unix"
 
 	"mustang/internal/datapath"
 	"mustang/internal/datapath/device"
 	"mustang/internal/datapath/objects"
-	"mustang/internal/datapath/policies"
 	"mustang/internal/datapath/rows"
-	"mustang/internal/policy"
 )
 
 // dual is three pods of this node that have both families, and one of another node.
@@ -90,23 +85,6 @@ func TestExplainLinkLocal(t *testing.T) {
 	n.says("1 added", "apply", "-f", n.file)
 	n.says("mac/m1 fe80::1 (app=web) > mac/m2 fe80::2 (app=other)\ndenied\n", "explain", "fe80::1%eth0", "fe80::2")
 	n.says("mac/m1 fe80::1 (app=web) > mac/m2 fe80::2 (app=other)\ndenied\n", "explain", "mac/m1", "fe80::2")
-}
-
-// TestTraceLinkLocal has no address in a line that was in no packet.
-func TestTraceLinkLocal(t *testing.T) {
-	n := newDual(t)
-	d, err := datapath.Open(t.Context(), datapath.Options{Root: n.root})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer d.Close()
-	e := policies.Denied{
-		Source: netip.MustParseAddrPort("[fe80::2]:0"), Destination: netip.MustParseAddrPort("10.0.0.3:0"), Protocol: unix.IPPROTO_ICMPV6, Message: 128,
-		Time: time.Date(2026, 1, 2, 3, 4, 5, 6000000, time.UTC), Rule: policy.Origin{Reason: policy.DefaultDeny, Tier: policy.Namespaced, Direction: policy.Ingress, Namespace: "mac", Name: "db"},
-	}
-	n.traces(d, e, "table", "03:04:05.006 icmp echo request mac/m2 fe80::2 > mac/m3 denied by NetworkPolicy mac/db, default deny of ingress\n")
-	e.Source, e.Destination = netip.MustParseAddrPort("10.0.0.2:0"), netip.MustParseAddrPort("[fe80::1]:0")
-	n.traces(d, e, "table", "03:04:05.006 icmp echo request mac/m2 > mac/m1 fe80::1 denied by NetworkPolicy mac/db, default deny of ingress\n")
 }
 
 // TestDryRunRemarks has a dry run warn of what the policies would not do, as the apply does that follows.

@@ -22,6 +22,7 @@ import (
 
 func (c commands) explain() *cobra.Command {
 	var format string
+	f := policy.Flow{Protocol: unix.IPPROTO_ICMP}
 	cmd := &cobra.Command{
 		Use:   "explain SOURCE DESTINATION [PORT[/PROTOCOL]]",
 		Short: "Tell whether a connection is allowed, and which rules say so",
@@ -37,27 +38,20 @@ the pods with the addresses, and their labels.`,
 		Example: `  mustang policy explain 192.168.10.10 192.168.10.11 80
   mustang policy explain shop/web shop/db 5432/tcp`,
 		Args: cli.Arguments("SOURCE", "DESTINATION", "[PORT/PROTOCOL]"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := cli.CheckOutput(format); err != nil {
-				return err
-			}
-			f := policy.Flow{Protocol: unix.IPPROTO_ICMP}
-			var err error
+		PreRunE: cli.Check(func(args []string) (err error) {
 			if len(args) == 3 {
-				if f, err = parsePort(args[2]); err != nil {
-					return cli.Usage(err)
-				}
+				f, err = parsePort(args[2])
 			}
-			if err := cli.RequireRoot(cmd); err != nil {
-				return err
-			}
+			return err
+		}),
+		RunE: cli.AsRoot(func(ctx context.Context, args []string) error {
 			found, err := cli.Read(c.Config, func(d *datapath.Datapath) ([]known, error) {
-				if err := refuseService(cmd.Context(), d, args[1], f); err != nil {
+				if err := refuseService(ctx, d, args[1], f); err != nil {
 					return nil, err
 				}
 				now, err := know(d)
 				if err == nil {
-					now.cluster, err = followed(cmd.Context(), d, now)
+					now.cluster, err = followed(ctx, d, now)
 				}
 				return []known{now}, err
 			})
@@ -66,7 +60,7 @@ the pods with the addresses, and their labels.`,
 			}
 			found = append(found, known{})
 			return c.printFlow(found[0], f, args, format)
-		},
+		}),
 	}
 	cli.AddOutput(cmd, &format)
 	return cmd

@@ -4,6 +4,8 @@
 package netpolicy
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"strconv"
@@ -12,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"mustang/cmd/mustang/internal/cli"
+	"mustang/cmd/mustang/internal/monitor"
 	"mustang/internal/datapath"
 	"mustang/internal/datapath/policies"
 	"mustang/internal/policy"
@@ -24,7 +27,8 @@ type commands struct{ *cli.Config }
 // Command returns the command policy.
 func Command(config *cli.Config) *cobra.Command {
 	c := commands{config}
-	return cli.Group("policy", "Network policies: which pods may talk", c.apply(), c.list(), c.remove(), c.explain(), c.trace())
+	return cli.Group("policy", "Network policies: which pods may talk", c.apply(), c.list(), c.remove(), c.explain(),
+		monitor.Trace(config))
 }
 
 // policyJSON is a policy as policy ls -o json prints it.
@@ -57,65 +61,49 @@ apply --audit). "off": an audited policy is not counted, since policies of anoth
 		if err != nil {
 			return err
 		}
-		list := []policyJSON{}
-		var rows [][]string
+		var list []policyJSON
 		for _, p := range all {
-			item := policyJSON{
+			list = append(list, policyJSON{
 				Tier: p.Tier.String(), Priority: p.Priority, Namespace: p.Namespace, Name: p.Name, Owner: p.Owner.String(),
 				Ingress: p.Concerns(policy.Ingress), Egress: p.Concerns(policy.Egress), Pods: p.Pods, Audited: p.Audited, Off: p.Off,
 				JudgesNode: p.JudgesNode,
-			}
-			list = append(list, item)
-			mode := "enforced"
-			switch {
-			case p.Off:
-				mode = "off"
-			case item.Audited:
-				mode = "audited"
-			}
-			if p.JudgesNode {
-				mode += ", node judged"
-			}
-			rows = append(rows, []string{
-				item.Tier, priority(p.Policy), dash(item.Namespace), item.Name, directions(p.Policy), strconv.Itoa(item.Pods), mode, item.Owner,
 			})
 		}
-		if format == "json" {
-			return cli.PrintJSON(c.Stdout, struct {
-				Schema   int          `json:"schema"`
-				Policies []policyJSON `json:"policies"`
-			}{cli.Schema, list})
-		}
-		return cli.PrintTable(c.Stdout, []string{"TIER", "PRIORITY", "NAMESPACE", "NAME", "DIRECTIONS", "PODS", "MODE", "OWNER"}, rows)
+		return cli.PrintList(c.Stdout, format, "policies", list, cli.Table[policyJSON]{
+			Header: []string{"TIER", "PRIORITY", "NAMESPACE", "NAME", "DIRECTIONS", "PODS", "MODE", "OWNER"}, Row: policyJSON.row,
+		})
 	})
 }
 
-func priority(p policy.Policy) string {
-	if p.Tier == policy.Namespaced {
-		return "-"
+func (p policyJSON) row() []string {
+	priority, directions, mode := strconv.Itoa(int(p.Priority)), []string{}, "enforced"
+	if p.Tier == policy.Namespaced.String() {
+		priority = "-"
 	}
-	return strconv.Itoa(int(p.Priority))
-}
-
-func directions(p policy.Policy) string {
-	var all []string
-	for _, d := range []policy.Direction{policy.Ingress, policy.Egress} {
-		if p.Concerns(d) {
-			all = append(all, d.String())
-		}
+	if p.Ingress {
+		directions = append(directions, policy.Ingress.String())
 	}
-	return dash(strings.Join(all, ","))
-}
-
-func dash(s string) string {
-	if s == "" {
-		return "-"
+	if p.Egress {
+		directions = append(directions, policy.Egress.String())
 	}
-	return s
+	switch {
+	case p.Off:
+		mode = "off"
+	case p.Audited:
+		mode = "audited"
+	}
+	if p.JudgesNode {
+		mode += ", node judged"
+	}
+	return []string{
+		p.Tier, priority, cmp.Or(p.Namespace, "-"), p.Name, cmp.Or(strings.Join(directions, ","), "-"), strconv.Itoa(p.Pods), mode, p.Owner,
+	}
 }
 
 func (c commands) remove() *cobra.Command {
 	var all bool
+	var namespace, name string
+	none := errors.New("there are no policies")
 	cmd := &cobra.Command{
 		Use:   "delete NAMESPACE/NAME | NAME | --all",
 		Short: "Delete policies of the command line",
@@ -124,41 +112,72 @@ Policies of other owners stay.`,
 		Example: `  mustang policy delete default/deny-all
   mustang policy delete baseline`,
 		Args: cli.Arguments("[NAMESPACE/NAME]"),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		PreRunE: cli.Check(func(args []string) error {
 			if (len(args) == 0) != all {
-				return cli.Usage(errors.New("name a policy by NAMESPACE/NAME or NAME, or say --all"))
+				return errors.New("name a policy by NAMESPACE/NAME or NAME, or say --all")
 			}
-			is, none := func(policy.Policy) bool { return true }, errors.New("there are no policies")
-			var namespace, name string
-			if !all {
-				var ok bool
-				if namespace, name, ok = strings.Cut(args[0], "/"); !ok {
-					namespace, name = "", args[0]
-				}
-				if name == "" || ok && namespace == "" {
-					return cli.Usage(fmt.Errorf("policy %q: want NAMESPACE/NAME or NAME", args[0]))
-				}
-				is = func(p policy.Policy) bool { return p.Namespace == namespace && p.Name == name }
-				none = fmt.Errorf("policy %s does not exist", args[0])
+			if all {
+				return nil
 			}
-			if err := cli.RequireRoot(cmd); err != nil {
-				return err
+			var ok bool
+			if namespace, name, ok = strings.Cut(args[0], "/"); !ok {
+				namespace, name = "", args[0]
 			}
-			return c.OnExisting(cmd.Context(), none, func(d *datapath.Datapath) error {
-				result, err := d.Policies().Delete(cmd.Context(), service.CLI, is)
-				if err != nil {
+			if name == "" || ok && namespace == "" {
+				return fmt.Errorf("policy %q: want NAMESPACE/NAME or NAME", args[0])
+			}
+			none = fmt.Errorf("policy %s does not exist", args[0])
+			return nil
+		}),
+		RunE: cli.AsRoot(func(ctx context.Context, _ []string) error {
+			return c.OnExisting(ctx, none, func(d *datapath.Datapath) error {
+				result, err := d.Policies().Delete(ctx, service.CLI, func(p policy.Policy) bool {
+					return all || p.Namespace == namespace && p.Name == name
+				})
+				switch {
+				case err != nil:
 					return err
-				}
-				if result.Deleted == 0 && !all {
+				case result.Deleted == 0 && !all:
 					return missing(d, namespace, name)
-				}
-				if result.Deleted == 0 {
+				case result.Deleted == 0:
 					return errors.New("there are no policies of the command line")
 				}
 				return c.print(result, "")
 			})
-		},
+		}),
 	}
 	cmd.Flags().BoolVar(&all, "all", false, "delete all policies of the command line")
 	return cmd
+}
+
+// missing returns why policies to delete are not there: they have another owner, or their name lacks its namespace.
+func missing(d *datapath.Datapath, namespace, name string) error {
+	all, err := d.Policies().List()
+	if err != nil {
+		return err
+	}
+	full := strings.TrimPrefix(namespace+"/"+name, "/")
+	text := fmt.Sprintf("policy %s does not exist", full)
+	for _, p := range all {
+		switch {
+		case p.Namespace == namespace && p.Name == name:
+			text = fmt.Sprintf("policy %s is of owner %s, which deletes it", full, p.Owner)
+			if p.Owner == service.Agent {
+				text = fmt.Sprintf("policy %s is of owner agent: delete it in the cluster, by kubectl delete %s", full, object(p.Policy))
+			}
+			return errors.New(text)
+		case namespace == "" && p.Name == name && p.Owner == service.CLI:
+			text += fmt.Sprintf("; NAMESPACE/NAME is the form for a NetworkPolicy, such as %s/%s", p.Namespace, p.Name)
+			return errors.New(text)
+		}
+	}
+	return errors.New(text)
+}
+
+// object returns a policy as kubectl names it.
+func object(p policy.Policy) string {
+	if p.Tier == policy.Namespaced {
+		return fmt.Sprintf("networkpolicy -n %s %s", p.Namespace, p.Name)
+	}
+	return "clusternetworkpolicy " + p.Name
 }

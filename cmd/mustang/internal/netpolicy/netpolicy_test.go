@@ -6,14 +6,11 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/datapath"
@@ -123,7 +120,7 @@ const smtp = `---
   egress: [{name: smtp, action: Deny, to: [{networks: [0.0.0.0/0]}], protocols: [{tcp: {destinationPort: {number: 25}}}]}]}}
 `
 
-// TestWhoDecides has explain and trace name a rule and its policy, and pods.
+// TestWhoDecides has explain name a rule and its policy.
 func TestWhoDecides(t *testing.T) {
 	n := newNode(t)
 	n.write("---" + pods + smtp)
@@ -141,25 +138,6 @@ func TestWhoDecides(t *testing.T) {
 	const want = "ClusterNetworkPolicy base (Baseline), rule egress[0]"
 	if got := k.describe(rule); got != want+" (smtp)" {
 		t.Errorf("%q", got)
-	}
-	web, db := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")
-	at := time.Date(2026, 1, 2, 3, 4, 5, 6000000, time.UTC)
-	ping := policies.Denied{
-		Time: at, Source: netip.AddrPortFrom(web, 0), Destination: netip.AddrPortFrom(db, 0), Protocol: unix.IPPROTO_ICMP, Message: 8, Rule: rule, Audited: true,
-	}
-	tcp := policies.Denied{
-		Time: at, Source: netip.AddrPortFrom(web, 4000), Destination: netip.MustParseAddrPort("192.0.2.1:25"), Protocol: service.TCP, Rule: rule,
-	}
-	for _, c := range []struct {
-		of           policies.Denied
-		format, want string
-	}{
-		{ping, "table", "03:04:05.006 icmp echo request shop/web 10.0.0.1 > shop/db 10.0.0.2 audited by " + want + " (smtp)\n"},
-		{tcp, "table", "03:04:05.006 tcp shop/web 10.0.0.1:4000 > 192.0.2.1:25 denied by " + want + " (smtp)\n"},
-		{ping, "json", `{"time":"2026-01-02T03:04:05.006Z","source":"10.0.0.1","source_pod":"shop/web","destination":"10.0.0.2","destination_pod":"shop/db",` +
-			`"protocol":"icmp","message":"echo request","verdict":"audited","rule":"` + want + " (smtp)\"}\n"},
-	} {
-		n.traces(d, c.of, c.format, c.want)
 	}
 	n.agent(smtp)
 	if k, err = know(d); err != nil {
@@ -185,16 +163,6 @@ func TestManyDeleted(t *testing.T) {
 	}
 }
 
-// traces has trace print a line.
-func (n node) traces(d *datapath.Datapath, of policies.Denied, format, want string) {
-	n.Helper()
-	var out bytes.Buffer
-	tr := tracer{commands: commands{&cli.Config{Environment: cli.Environment{Stdout: &out}}}, datapath: d, format: format}
-	if err := tr.print(of); err != nil || out.String() != want {
-		n.Errorf("%q, want %q: %v", out.String(), want, err)
-	}
-}
-
 // TestOneTrace refuses a second trace, and ends one whose datapath is removed.
 func TestOneTrace(t *testing.T) {
 	n := newNode(t)
@@ -213,7 +181,7 @@ func TestOneTrace(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
-		if _, err := n.policy(ctx, "trace"); err == nil || !strings.Contains(err.Error(), "another policy trace or monitor runs") {
+		if _, err := n.policy(ctx, "trace"); err == nil || !strings.Contains(err.Error(), "another monitor or policy trace runs") {
 			return fmt.Errorf("a second trace: %v", err)
 		}
 		return nil
@@ -221,7 +189,7 @@ func TestOneTrace(t *testing.T) {
 	if err := objects.Remove(t.Context(), n.root); err != nil {
 		t.Fatal(err)
 	}
-	if err := <-ended; err == nil || err.Error() != "the datapath was removed: there is nothing to trace any more" {
+	if err := <-ended; err == nil || err.Error() != "the datapath was removed: there is nothing to monitor any more" {
 		t.Errorf("the trace ends with %v", err)
 	}
 }

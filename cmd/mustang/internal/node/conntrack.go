@@ -3,19 +3,49 @@
 package node
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
+	"strconv"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/datapath"
-
 	"mustang/internal/datapath/conntrack"
+	"mustang/internal/datapath/objects"
 )
 
 func (c commands) conntrack() *cobra.Command {
-	return cli.Group("conntrack", "Connections through services, and those that policies allow", c.conntrackList(), c.conntrackFlush(), c.conntrackStats(), c.conntrackTimeouts())
+	return cli.Group("conntrack", "Connections through services, and those that policies allow",
+		c.conntrackList(), c.conntrackFlush(), c.conntrackStats(), c.conntrackTimeouts())
+}
+
+type connectionJSON struct {
+	Protocol  string `json:"protocol"`
+	State     string `json:"state"`
+	Client    string `json:"client"`
+	Service   string `json:"service"`
+	Source    string `json:"source"`
+	Backend   string `json:"backend"`
+	ServiceID uint32 `json:"service_id"`
+	Age       int64  `json:"age_seconds"`
+	Idle      int64  `json:"idle_seconds"`
+}
+
+var connectionTable = cli.Table[connectionJSON]{
+	Header: []string{"PROTOCOL", "STATE", "CLIENT", "SERVICE", "SOURCE", "BACKEND", "AGE", "IDLE"},
+	Row: func(c connectionJSON) []string {
+		if c.Source == c.Client {
+			c.Source = "-"
+		}
+		if c.ServiceID == 0 {
+			c.Service = "-"
+		}
+		return []string{c.Protocol, c.State, c.Client, c.Service, c.Source, c.Backend, fmt.Sprintf("%ds", c.Age), fmt.Sprintf("%ds", c.Idle)}
+	},
 }
 
 func (c commands) conntrackList() *cobra.Command {
@@ -23,97 +53,182 @@ func (c commands) conntrackList() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "ls", Short: "List connections",
 		Long: `List connections, also those that are closed and keep their slot until another takes it.
-SERVICE is the address that the client called. It is - for a direct connection that policies allow, also
-if connect() translated a service's address (mustang socket attach). SOURCE is the client's address as
-the backend sees it, - if it is the client's own. IDLE is the time since the last packet.`,
+SERVICE is the address that the client called, and - for a direct connection that policies allow.
+SOURCE is the client's address as the backend sees it, - if it is the client's own.
+IDLE is the time since the last packet.`,
 		Example: "  mustang conntrack ls --service=10.96.0.100 --state=established\n  mustang conntrack ls --client=192.168.10.11 -o json",
 	}
-	f.Add(cmd.Flags())
+	f.add(cmd.Flags())
 	return cli.Listing(cmd, func(format string) error {
-		filter, err := f.Parse()
+		filter, err := f.parse()
 		if err != nil {
 			return cli.Usage(err)
 		}
-		list, err := cli.Read(c.Config, func(d *datapath.Datapath) ([]conntrack.Connection, error) { return d.ConnectionTable().List(filter) })
+		found, err := cli.Read(c.Config, func(d *datapath.Datapath) ([]conntrack.Connection, error) { return d.ConnectionTable().List(filter) })
 		if err != nil {
 			return err
 		}
-		return writeList(c.Stdout, format, list)
+		var list []connectionJSON
+		for _, c := range found {
+			list = append(list, connectionJSON{
+				c.Protocol.String(), c.State.String(), c.Client.String(), c.Service.String(), c.Source.String(), c.Backend.String(), c.ServiceID,
+				int64(c.Age / time.Second), int64(c.Idle / time.Second),
+			})
+		}
+		return cli.PrintList(c.Stdout, format, "connections", list, connectionTable)
 	})
 }
 
 func (c commands) conntrackFlush() *cobra.Command {
 	var f filterFlags
 	var all bool
+	var filter conntrack.Filter
 	cmd := &cobra.Command{
 		Use: "flush", Short: "Delete connections",
-		Long: `Delete the connections that the flags select. The next packet of a client opens its connection
-anew: with the same backend, as long as the service's backends do not change and it is without session affinity.
-An open TCP connection is reset if its backend sends before the client does.`,
+		Long: `Delete the connections that the flags select. The next packet of a client opens its connection anew,
+with the same backend unless the service has changed. An open TCP connection is reset if its backend
+sends before the client does.`,
 		Example: "  mustang conntrack flush --backend=192.168.10.10\n  mustang conntrack flush --all",
-		Args:    cli.Arguments(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			filter, err := f.Parse()
-			if err == nil && f.IsEmpty() != all {
+		PreRunE: cli.Check(func([]string) (err error) {
+			if filter, err = f.parse(); err == nil && f.isEmpty() != all {
 				err = errors.New("want flags that select connections, or else --all")
 			}
-			if err != nil {
-				return cli.Usage(err)
-			}
-			if err := cli.RequireRoot(cmd); err != nil {
-				return err
-			}
+			return err
+		}),
+		RunE: cli.AsRoot(func(ctx context.Context, _ []string) error {
 			n := 0
-			err = c.OnExisting(cmd.Context(), nil, func(d *datapath.Datapath) (err error) {
-				n, err = d.ConnectionTable().Flush(cmd.Context(), filter)
+			err := c.OnExisting(ctx, nil, func(d *datapath.Datapath) (err error) {
+				n, err = d.ConnectionTable().Flush(ctx, filter)
 				return err
 			})
 			if err == nil || n > 0 {
 				fmt.Fprintf(c.Stdout, "connections deleted: %d\n", n)
 			}
 			return err
-		},
+		}),
 	}
-	f.Add(cmd.Flags())
+	f.add(cmd.Flags())
 	cmd.Flags().BoolVar(&all, "all", false, "delete all connections")
 	return cmd
 }
 
+type statsJSON struct {
+	Schema        int            `json:"schema"`
+	Slots         int            `json:"slots"`
+	Open          int            `json:"open"`
+	FillPercent   float64        `json:"fill_percent"`
+	States        map[string]int `json:"states"`
+	Expired       int            `json:"expired"`
+	Void          int            `json:"void"`
+	Free          int            `json:"free"`
+	LargestClient string         `json:"largest_client"`
+	LargestOpen   int            `json:"largest_open"`
+	Share         int            `json:"share"`
+}
+
 func (c commands) conntrackStats() *cobra.Command {
-	cmd := &cobra.Command{
+	return cli.Listing(&cobra.Command{
 		Use: "stats", Short: "Count connections by state, and tell who has the most",
 		Long: `Count the slots of the connection table by the state of their connection. Slots that are
 closed, expired (the time-out is over), void (the pod or the UDP backend is gone) or free go
-to new connections. A client that has its share of open connections gets no new one. All clients other than pods of this node have one share, and are named "outside".`,
-	}
-	return cli.Listing(cmd, func(format string) error {
-		stats, err := cli.Read(c.Config, func(d *datapath.Datapath) ([]conntrack.Stats, error) {
-			s, err := d.ConnectionTable().Stats()
-			return []conntrack.Stats{s}, err
+to new connections. A client that has its share of open connections gets no new one. All clients
+other than pods of this node have one share, and are named "outside".`,
+	}, func(format string) error {
+		var s conntrack.Stats
+		_, err := cli.Read(c.Config, func(d *datapath.Datapath) (_ []conntrack.Stats, err error) {
+			s, err = d.ConnectionTable().Stats()
+			return nil, err
 		})
 		if err != nil {
 			return err
 		}
-		return writeStats(c.Stdout, format, append(stats, conntrack.Stats{})[0])
+		return c.printStats(s, format)
 	})
 }
 
+func (c commands) printStats(s conntrack.Stats, format string) error {
+	out := statsJSON{
+		Schema: cli.Schema, Slots: s.Slots, Open: s.Open(), States: make(map[string]int), Expired: s.Expired, Void: s.Void,
+		Free: s.Slots - s.Expired - s.Void, LargestOpen: s.LargestOpen, Share: s.Share,
+	}
+	if s.Slots > 0 {
+		out.FillPercent = 100 * float64(out.Open) / float64(s.Slots)
+	}
+	switch {
+	case s.Largest.IsValid():
+		out.LargestClient = s.Largest.String()
+	case s.LargestOpen > 0:
+		out.LargestClient = "outside"
+	}
+	lines := [][]string{{"open", strconv.Itoa(out.Open), fmt.Sprintf("%.1f %%", out.FillPercent)}}
+	for _, t := range timeouts {
+		n := s.States[t.of]
+		out.States[t.of.String()] = n
+		out.Free -= n
+		lines = append(lines, []string{t.of.String(), strconv.Itoa(n)})
+	}
+	if format == "json" {
+		return cli.PrintJSON(c.Stdout, out)
+	}
+	return cli.PrintTable(c.Stdout, []string{"slots", strconv.Itoa(out.Slots)}, append(lines,
+		[]string{"expired", strconv.Itoa(out.Expired)}, []string{"void", strconv.Itoa(out.Void)}, []string{"free", strconv.Itoa(out.Free)},
+		[]string{"largest client", strconv.Itoa(out.LargestOpen), cmp.Or(out.LargestClient, "-")},
+		[]string{"share of a client", strconv.Itoa(out.Share)}))
+}
+
+// timeouts are the states with time-outs, what they are in the words of flags, and their fields.
+var timeouts = []struct {
+	of    conntrack.State
+	use   string
+	field func(*objects.Timeouts) *time.Duration
+}{
+	{conntrack.StateSYN, "TCP: the client has not answered the backend yet", func(t *objects.Timeouts) *time.Duration { return &t.SYN }},
+	{conntrack.StateEstablished, "TCP: open, or closed by one end", func(t *objects.Timeouts) *time.Duration { return &t.Established }},
+	{conntrack.StateClosed, "TCP: closed by both ends, or reset", func(t *objects.Timeouts) *time.Duration { return &t.Closed }},
+	{conntrack.StateUDP, "UDP: the backend has not answered", func(t *objects.Timeouts) *time.Duration { return &t.UDP }},
+	{conntrack.StateReplied, "UDP: the backend has answered", func(t *objects.Timeouts) *time.Duration { return &t.UDPReplied }},
+}
+
 func (c commands) conntrackTimeouts() *cobra.Command {
-	var f timeoutFlags
 	cmd := &cobra.Command{
 		Use: "timeouts", Short: "Show time-outs of connections, or change them",
 		Long: `Show how long after its last packet a connection ends, by state. Flags change time-outs, for
 all connections at once, until mustang datapath unload.`,
 		Example: "  mustang conntrack timeouts\n  mustang conntrack timeouts --established=4h --closed=5s",
 	}
-	f.Add(cmd.Flags())
+	var given objects.Timeouts
+	for _, t := range timeouts {
+		cmd.Flags().DurationVar(t.field(&given), t.of.String(), 0, t.use)
+	}
 	return cli.Listing(cmd, func(format string) error {
 		return c.OnExisting(cmd.Context(), errors.New("no service or endpoint was added yet"), func(d *datapath.Datapath) error {
-			timeouts, err := f.Set(cmd.Context(), d.ConnectionTable())
+			now, err := d.ConnectionTable().Timeouts()
 			if err != nil {
 				return err
 			}
-			return writeTimeouts(c.Stdout, format, timeouts)
+			changed := false
+			seconds, rows := map[string]float64{}, [][]string{}
+			for _, t := range timeouts {
+				value, name := t.field(&now), t.of.String()
+				if cmd.Flags().Changed(name) {
+					*value, changed = *t.field(&given), true
+				}
+				seconds[name] = value.Seconds()
+				rows = append(rows, []string{name, value.String()})
+			}
+			if changed {
+				err = d.ConnectionTable().SetTimeouts(cmd.Context(), now)
+			}
+			switch {
+			case err != nil:
+				return err
+			case format == "json":
+				return cli.PrintJSON(c.Stdout, struct {
+					Schema   int                `json:"schema"`
+					Timeouts map[string]float64 `json:"timeout_seconds"`
+				}{cli.Schema, seconds})
+			}
+			return cli.PrintTable(c.Stdout, []string{"STATE", "TIME-OUT"}, rows)
 		})
 	})
 }

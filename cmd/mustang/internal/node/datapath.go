@@ -27,16 +27,12 @@ func (c commands) unload(name string) *cobra.Command {
 		Use:   name,
 		Short: "Detach all programs, and delete all services, endpoints and policies",
 		Long: `Detach all programs from pods, uplinks and control groups, and delete all maps: services, endpoints,
-network policies and connections, also of another version of Mustang. Print how many were deleted. Connections through a service end, and pods are reached as if
-there were no policies. Where services are of the node's agent, mustang agent cleanup --all is the
-command to use: this one is refused without --force. Labs are not touched. ` + other + `
-does the same.`,
-		Args: cli.Arguments(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := cli.RequireRoot(cmd); err != nil {
-				return err
-			}
-			had, ofAgent, err := c.contents(cmd.Context())
+network policies and connections, also of another version of Mustang. Print how many were deleted.
+Connections through a service end, and pods are reached as if there were no policies. Where services
+are of the node's agent, use mustang agent cleanup --all: this command is refused without --force.
+Labs are not touched. ` + other + ` does the same.`,
+		RunE: cli.AsRoot(func(ctx context.Context, _ []string) error {
+			had, ofAgent, err := c.contents(ctx)
 			if err != nil {
 				return err
 			}
@@ -44,12 +40,12 @@ does the same.`,
 				return fmt.Errorf("%s of this node's agent: to remove Mustang from the node, end the agent and run mustang agent cleanup --all; --force deletes them all the same, "+
 					"and pods stay without services and policies until they are made anew", count(ofAgent, "service is", "services are"))
 			}
-			if err := datapath.Remove(cmd.Context(), c.BPFRoot); err != nil {
+			if err := datapath.Remove(ctx, c.BPFRoot); err != nil {
 				return err
 			}
 			_, err = fmt.Fprintln(c.Stdout, had)
 			return err
-		},
+		}),
 	}
 	cmd.Flags().BoolVar(&force, "force", false, "delete what the node's agent has written too")
 	return cmd
@@ -107,19 +103,15 @@ func (c commands) upgrade() *cobra.Command {
 services, endpoints and connections stay. The next command that adds something does so too.
 Devices of the host that were made after pods on the same parent get the source guard. Maps of
 another layout are refused: mustang reset deletes them.`,
-		Args: cli.Arguments(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := cli.RequireRoot(cmd); err != nil {
-				return err
-			}
+		RunE: cli.AsRoot(func(ctx context.Context, _ []string) error {
 			none := fmt.Errorf("nothing to upgrade: %s lacks maps", c.BPFRoot)
-			return c.OnExisting(cmd.Context(), none, func(d *datapath.Datapath) error {
-				change, err := d.Upgrade(cmd.Context())
+			return c.OnExisting(ctx, none, func(d *datapath.Datapath) error {
+				change, err := d.Upgrade(ctx)
 				if err == nil {
 					_, err = fmt.Fprintf(c.Stdout, "%s: layout %d, %s\n", c.BPFRoot, objects.LayoutVersion, change)
 				}
 				return err
 			})
-		},
+		}),
 	}
 }

@@ -33,42 +33,31 @@ func (c commands) epAdd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "add --netns PATH [--ifname NAME]",
 		Short: "Attach the programs to a pod's device and register its addresses",
-		Long: `Attach the programs to a pod's device, with links that are pinned on the host. If the link has a
-host side (veth, netkit, tap, tun), they are attached there. Otherwise they are attached to the
-device itself (macvlan, ipvlan, Open vSwitch). The device's addresses become
-endpoints, to which traffic is delivered directly.
+		Long: `Attach the programs to a pod's device, with links that are pinned on the host: to the host's side
+of veth, netkit, tap and tun, else to the device itself. The device's addresses become endpoints, to
+which traffic is delivered directly. A VM needs --host-ifname, --address and --mac.
 
-Flags supply what the kernel does not know: the host's device of a tap or tun
-(--host-ifname), and the bridge that pods on Open vSwitch share (--segment). A VM has
-no namespace on this machine, so it needs --address and --mac.
+What the pod sends must have one of its addresses and its MAC address; all else is dropped and
+counted. Routers, and pods that share addresses, take --allowed-address. --namespace, --pod and
+--label are what network policies know of the pod.
 
-What the pod sends must have one of its addresses and its MAC address; all else is
-dropped and counted (mustang counters). Routers, and pods that share addresses, take
---allowed-address.
-
---namespace, --pod and --label tell what network policies may know of the pod; a new pod is in namespace "default", without labels.
-
-An endpoint that exists keeps what no flag names, each for itself: its addresses, its MAC address,
-the allowed addresses, the source guard, its namespace, name and labels. --label replaces all labels, and --address all addresses. Root of a pod
-chooses the addresses of its device: for an untrusted pod give --address, the first time too.`,
+An endpoint that exists keeps what no flag names. --label replaces all labels, and --address all
+addresses. Root of a pod chooses the addresses of its device: for an untrusted pod give --address,
+the first time too.`,
 		Example: `  mustang ep add --ifname=eth0 --netns=/var/run/netns/pod-a
   mustang ep add --netns=/var/run/netns/pod-a --segment=br0
   mustang ep add --netns=pod-a --namespace=shop --label=app=web
   mustang ep add --netns=pod-a --address=192.168.10.10 --address=fd00:10::a
   mustang ep add --netns=/var/run/netns/pod-a --allowed-address=192.168.10.200
   mustang ep add --host-ifname=tap0 --address=192.168.10.20 --mac=52:54:00:00:00:01`,
-		Args: cli.Arguments(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			device.given = given(cmd)
-			if err := device.check(); err != nil {
-				return cli.Usage(err)
-			}
-			if err := cli.RequireRoot(cmd); err != nil {
-				return err
-			}
-			return device.with(func(a datapath.EndpointSpec) error { return c.addEndpoint(cmd.Context(), a) })
-		},
+		RunE: cli.AsRoot(func(ctx context.Context, _ []string) error {
+			return device.with(func(a datapath.EndpointSpec) error { return c.addEndpoint(ctx, a) })
+		}),
 	}
+	cmd.PreRunE = cli.Check(func([]string) error {
+		device.given = given(cmd)
+		return device.check()
+	})
 	device.addFlags(cmd)
 	device.addLinkFlags(cmd)
 	device.addPodFlags(cmd)
@@ -126,6 +115,7 @@ func (c commands) warnOfLabels(d *datapath.Datapath, a datapath.EndpointSpec, en
 
 func (c commands) epRemove() *cobra.Command {
 	var device podDevice
+	var remove func(context.Context, *datapath.Datapath) error
 	cmd := &cobra.Command{
 		Use:   "rm ID | IP | --netns PATH [--ifname NAME]",
 		Short: "Detach the programs from a pod's device and unregister its addresses",
@@ -133,21 +123,16 @@ func (c commands) epRemove() *cobra.Command {
   mustang ep rm 192.168.10.10
   mustang ep rm --ifname=eth0 --netns=/var/run/netns/pod-a`,
 		Args: cli.Arguments("[ID | IP]"),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		PreRunE: cli.Check(func(args []string) (err error) {
 			if (len(args) == 0) == (device.netns == "") {
-				return cli.Usage(errors.New("name the endpoint by its ID, an IP, or --netns"))
+				return errors.New("name the endpoint by its ID, an IP, or --netns")
 			}
-			remove, err := device.removal(args)
-			if err != nil {
-				return err
-			}
-			if err := cli.RequireRoot(cmd); err != nil {
-				return err
-			}
-			return c.OnExisting(cmd.Context(), errors.New("there are no endpoints"), func(d *datapath.Datapath) error {
-				return remove(cmd.Context(), d)
-			})
-		},
+			remove, err = device.removal(args)
+			return err
+		}),
+		RunE: cli.AsRoot(func(ctx context.Context, _ []string) error {
+			return c.OnExisting(ctx, errors.New("there are no endpoints"), func(d *datapath.Datapath) error { return remove(ctx, d) })
+		}),
 	}
 	device.addFlags(cmd)
 	return cmd
@@ -165,7 +150,7 @@ func (p *podDevice) removal(args []string) (func(context.Context, *datapath.Data
 	}
 	id, err := strconv.ParseUint(args[0], 10, 32)
 	if err != nil {
-		return nil, cli.Usage(fmt.Errorf("endpoint %q: want an ID or an IP address", args[0]))
+		return nil, fmt.Errorf("endpoint %q: want an ID or an IP address", args[0])
 	}
 	return func(ctx context.Context, d *datapath.Datapath) error { return d.Endpoints().Delete(ctx, uint32(id)) }, nil
 }
@@ -236,12 +221,10 @@ func (c commands) epList() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ls",
 		Short: "List endpoints",
-		Long: `List endpoints, a line for each address of a pod. LINK is the pod's link mode. DEVICE is the device with the
-programs: the host's, or in modes macvlan, ipvlan and ovs-internal the pod's own. NETNS is the pod's
-network namespace. GUARD shows whether the source guard is on (ep add --source-guard). -o wide also has
-MAC addresses, and in ALLOWED further source addresses of the pod (ep add --allowed-address).
-Network policies match NAMESPACE, POD and LABELS. An endpoint without a name is called "endpoint-ID". LABELS are KEY=VALUE, with commas between; - is none. Of a pod of
-a cluster that has very many, they are a part: those that policies name come first.`,
+		Long: `List endpoints, a line for each address of a pod. LINK is the pod's link mode, DEVICE the device
+with the programs, NETNS the pod's network namespace. GUARD shows whether the source guard is on.
+Network policies match NAMESPACE, POD and LABELS; an endpoint without a name is called "endpoint-ID".
+-o wide also has MAC addresses, and in ALLOWED further source addresses of the pod.`,
 	}
 	return cli.Listing(cmd, func(format string) error {
 		endpoints, err := cli.Read(c.Config, func(d *datapath.Datapath) ([]knownEndpoint, error) { return listEndpoints(cmd.Context(), d) })
@@ -253,41 +236,36 @@ a cluster that has very many, they are a part: those that policies name come fir
 }
 
 func (c commands) printEndpoints(endpoints []knownEndpoint, format string) error {
-	list := []endpointJSON{}
-	var rows [][]string
+	var list []endpointJSON
 	for _, e := range endpoints {
 		item := endpointJSON{
-			ID: e.ID, IP: e.IP.String(), Host: e.Host, IfIndex: e.IfIndex, Link: e.Kind, Mode: podlink.ModeOf(podlink.Seen{Kind: e.Kind, Master: e.Master, Layer3: e.Layer3, Ethernet: e.Ethernet}), Device: e.Device, Netns: e.Netns, Guard: onOff(e.Guarded), PodMAC: mac(e.PodMAC), NodeMAC: mac(e.NodeMAC),
+			ID: e.ID, IP: e.IP.String(), Host: e.Host, IfIndex: e.IfIndex, Link: e.Kind, Device: e.Device, Netns: e.Netns,
+			Mode:  podlink.ModeOf(podlink.Seen{Kind: e.Kind, Master: e.Master, Layer3: e.Layer3, Ethernet: e.Ethernet}),
+			Guard: "off", PodMAC: mac(e.PodMAC), NodeMAC: mac(e.NodeMAC),
 			Allowed: append([]netip.Prefix{}, e.Allowed...), Namespace: e.pod.Namespace, Pod: e.pod.Name, Labels: e.pod.Labels,
+		}
+		if e.Guarded {
+			item.Guard = "on"
 		}
 		if item.Labels == nil {
 			item.Labels = map[string]string{}
 		}
 		list = append(list, item)
-		row := []string{strconv.FormatUint(uint64(item.ID), 10), item.IP, cmp.Or(item.Mode, "-"), cmp.Or(item.Device, "-"), cmp.Or(item.Netns, "-"), item.Guard}
-		if format == "wide" {
-			row = append(row, cmp.Or(item.PodMAC, "-"), cmp.Or(item.NodeMAC, "-"), cmp.Or(prefixes(item.Allowed), "-"))
-		}
-		rows = append(rows, append(row, item.Namespace, item.Pod, cmp.Or(labels(item.Labels), "-")))
-	}
-	if format == "json" {
-		return cli.PrintJSON(c.Stdout, struct {
-			Schema    int            `json:"schema"`
-			Endpoints []endpointJSON `json:"endpoints"`
-		}{cli.Schema, list})
 	}
 	header := []string{"ID", "IP", "LINK", "DEVICE", "NETNS", "GUARD"}
 	if format == "wide" {
 		header = append(header, "POD MAC", "NODE MAC", "ALLOWED")
 	}
-	return cli.PrintTable(c.Stdout, append(header, "NAMESPACE", "POD", "LABELS"), rows)
-}
-
-func onOff(b bool) string {
-	if b {
-		return "on"
-	}
-	return "off"
+	return cli.PrintList(c.Stdout, format, "endpoints", list, cli.Table[endpointJSON]{
+		Header: append(header, "NAMESPACE", "POD", "LABELS"),
+		Row: func(e endpointJSON) []string {
+			row := []string{strconv.FormatUint(uint64(e.ID), 10), e.IP, cmp.Or(e.Mode, "-"), cmp.Or(e.Device, "-"), cmp.Or(e.Netns, "-"), e.Guard}
+			if format == "wide" {
+				row = append(row, cmp.Or(e.PodMAC, "-"), cmp.Or(e.NodeMAC, "-"), cmp.Or(prefixes(e.Allowed), "-"))
+			}
+			return append(row, e.Namespace, e.Pod, cmp.Or(labels(e.Labels), "-"))
+		},
+	})
 }
 
 // labels returns labels as --label takes them.

@@ -45,7 +45,7 @@ func (p *podDevice) addLinkFlags(cmd *cobra.Command) {
 	cmd.Flags().StringArrayVar(&p.addresses, "address", nil, "address of the pod, instead of its device's; of a VM behind --host-ifname (repeatable)")
 	cmd.Flags().StringArrayVar(&p.allowed, "allowed-address", nil,
 		"further address or prefix that the pod may use: of a router, or one that moves between pods (repeatable; empty: none)")
-	cmd.Flags().StringVar(&p.sourceGuard, "source-guard", "on", "drop what the pod sends from addresses that are not its own: on or off")
+	cmd.Flags().Var(cli.OneOf(&p.sourceGuard, "on", "off"), "source-guard", "drop what the pod sends from addresses that are not its own: on or off")
 	cmd.Flags().StringVar(&p.mac, "mac", "", "MAC address of a VM behind --host-ifname")
 }
 
@@ -82,8 +82,6 @@ func (p *podDevice) check() error {
 		return errors.New("--mac is for a VM, and --netns is for a pod with a namespace")
 	case vm && (p.hostIfname == "" || len(p.addresses) == 0 || p.mac == ""):
 		return errors.New("a VM takes --host-ifname, --address and --mac")
-	case p.sourceGuard != "on" && p.sourceGuard != "off":
-		return fmt.Errorf("--source-guard %q: want on or off", p.sourceGuard)
 	case p.sourceGuard == "off" && len(p.allowed) > 0:
 		return errors.New("--allowed-address: without --source-guard the pod sends from any address")
 	case p.hostIfname != "" && p.segment != "":

@@ -66,16 +66,12 @@ sockets of a process are translated if it is in such a control group, or a child
 in a registered namespace. mustang ep add registers the namespace of its pod.`,
 		Example: `  mustang socket attach
   mustang socket attach --cgroup=/sys/fs/cgroup/kubepods.slice --netns=pod-a`,
-		Args: cli.Arguments(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := cli.RequireRoot(cmd); err != nil {
-				return err
-			}
+		RunE: cli.AsRoot(func(ctx context.Context, _ []string) error {
 			if err := r.check(); err != nil {
 				return err
 			}
-			return c.attachSocket(cmd.Context(), r)
-		},
+			return c.attachSocket(ctx, r)
+		}),
 	}
 	r.addFlags(cmd, "; all processes if not given", "; this one if not given")
 	return cmd
@@ -113,10 +109,10 @@ func (c commands) attachTo(ctx context.Context, d *datapath.Datapath, r reach) e
 		_, err = fmt.Fprintf(c.Stdout, "host %s %s\n", ns.Name(), change)
 		return err
 	}
-	if len(r.netns) > 0 {
-		return r.each(register)
+	if len(r.netns) == 0 {
+		r.netns = []string{"/proc/self/ns/net"}
 	}
-	return cli.WithNamespace("/proc/self/ns/net", register)
+	return r.each(register)
 }
 
 func (c commands) socketDetach() *cobra.Command {
@@ -131,15 +127,11 @@ registered. Connected sockets stay connected.`,
 		Example: `  mustang socket detach
   mustang socket detach --cgroup=/sys/fs/cgroup/kubepods.slice
   mustang socket detach --netns=pod-a`,
-		Args: cli.Arguments(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := cli.RequireRoot(cmd); err != nil {
-				return err
-			}
-			return c.OnExisting(cmd.Context(), errors.New("socket translation is attached to nothing"), func(d *datapath.Datapath) error {
-				return r.detach(cmd.Context(), d)
+		RunE: cli.AsRoot(func(ctx context.Context, _ []string) error {
+			return c.OnExisting(ctx, errors.New("socket translation is attached to nothing"), func(d *datapath.Datapath) error {
+				return r.detach(ctx, d)
 			})
-		},
+		}),
 	}
 	r.addFlags(cmd, "", ", or the cookie of a deleted one")
 	return cmd
@@ -202,9 +194,8 @@ func (c commands) socketList() *cobra.Command {
 		Use:   "ls",
 		Short: "List the control groups and network namespaces whose sockets are translated",
 		Long: `List the control groups and network namespaces whose sockets are translated: namespaces of
-hosts that mustang socket attach or the CNI plugin registered, and of the plugin's pods.
-Namespaces of endpoints are not listed. A namespace with several owners is listed for each.
-One without a name or a process is shown by its cookie alone.`,
+hosts that mustang socket attach or the CNI plugin registered, and of the plugin's pods. Namespaces
+of endpoints are not listed.`,
 	}
 	return cli.Listing(cmd, func(format string) error {
 		groups, err := cli.Read(c.Config, func(d *datapath.Datapath) ([]datapath.Cgroup, error) { return d.Sockets().Cgroups(cmd.Context()) })
@@ -227,10 +218,14 @@ func (c commands) printSockets(groups []datapath.Cgroup, scopes []datapath.Socke
 		cgroups = append(cgroups, cgroupJSON(g))
 		rows = append(rows, []string{"cgroup", strconv.FormatUint(g.ID, 10), "-", g.Path})
 	}
-	var names map[uint64]string
+	names := map[uint64]string{}
 	if len(scopes) > 0 {
-		var err error
-		if names, err = namesByCookie(); err != nil {
+		err := byCookie(func(all map[uint64]*netns.Namespace) {
+			for cookie, ns := range all {
+				names[cookie] = ns.Name()
+			}
+		})
+		if err != nil {
 			return err
 		}
 	}
@@ -250,21 +245,19 @@ func (c commands) printSockets(groups []datapath.Cgroup, scopes []datapath.Socke
 	return cli.PrintTable(c.Stdout, []string{"KIND", "ID", "OWNER", "NAME"}, rows)
 }
 
-// namesByCookie returns the names of network namespaces by cookie, or the paths of those of processes, which takes a look at
-// all processes.
-func namesByCookie() (map[uint64]string, error) {
+// byCookie calls a function with the network namespaces that have a name or a process, which takes a look at all processes.
+func byCookie(do func(map[uint64]*netns.Namespace)) error {
 	snapshot, err := linkinfo.Take()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer snapshot.Close()
-	names := make(map[uint64]string)
+	all := map[uint64]*netns.Namespace{}
 	for _, ns := range snapshot.Namespaces() {
-		cookie, err := ns.Cookie()
-		if err != nil {
-			return nil, err
+		if cookie, err := ns.Cookie(); err == nil {
+			all[cookie] = ns
 		}
-		names[cookie] = ns.Name()
 	}
-	return names, nil
+	do(all)
+	return nil
 }

@@ -16,7 +16,6 @@ import (
 
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/datapath"
-	"mustang/internal/linkinfo"
 	"mustang/internal/netns"
 	"mustang/internal/rtnl"
 )
@@ -26,28 +25,12 @@ func (c commands) uplink() *cobra.Command {
 		c.uplinkAdd(), c.uplinkList(), c.uplinkRemove())
 }
 
-// hostDevice names a device of a host.
-type hostDevice struct{ netns, name string }
-
-func (h *hostDevice) addFlags(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&h.netns, "netns", "", "name or path of the host's network namespace (default: this one)")
-}
-
-// with opens the host's network namespace.
-func (h *hostDevice) with(do func(*netns.Namespace) error) error {
-	if h.netns != "" {
-		return cli.WithNamespace(h.netns, do)
-	}
-	ns, err := netns.Current()
-	if err != nil {
-		return err
-	}
-	defer ns.Close()
-	return do(ns)
+func addHostNamespace(cmd *cobra.Command, to *string) {
+	cmd.Flags().StringVar(to, "netns", "", "name or path of the host's network namespace (default: this one)")
 }
 
 func (c commands) uplinkAdd() *cobra.Command {
-	var device hostDevice
+	var host string
 	cmd := &cobra.Command{
 		Use:   "add DEVICE [--netns PATH]",
 		Short: "Serve clients whose packets come in through a device of the host",
@@ -59,15 +42,11 @@ same command again takes up addresses that have changed.`,
 		Example: `  mustang uplink add eth0
   mustang uplink add wire --netns=/var/run/netns/host`,
 		Args: cli.Arguments("DEVICE"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := cli.RequireRoot(cmd); err != nil {
-				return err
-			}
-			device.name = args[0]
-			return device.with(func(ns *netns.Namespace) error { return c.addUplink(cmd.Context(), ns, device.name) })
-		},
+		RunE: cli.AsRoot(func(ctx context.Context, args []string) error {
+			return cli.WithNamespace(host, func(ns *netns.Namespace) error { return c.addUplink(ctx, ns, args[0]) })
+		}),
 	}
-	device.addFlags(cmd)
+	addHostNamespace(cmd, &host)
 	return cmd
 }
 
@@ -86,7 +65,7 @@ func (c commands) addUplink(ctx context.Context, ns *netns.Namespace, name strin
 }
 
 func (c commands) uplinkRemove() *cobra.Command {
-	var device hostDevice
+	var host string
 	cmd := &cobra.Command{
 		Use:   "rm DEVICE [--netns PATH]",
 		Short: "Detach the programs from a device of the host",
@@ -94,19 +73,15 @@ func (c commands) uplinkRemove() *cobra.Command {
 through it are no longer translated. Programs of devices that are gone are deleted.`,
 		Example: "  mustang uplink rm eth0",
 		Args:    cli.Arguments("DEVICE"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := cli.RequireRoot(cmd); err != nil {
-				return err
-			}
-			device.name = args[0]
-			return device.with(func(ns *netns.Namespace) error {
-				return c.OnExisting(cmd.Context(), fmt.Errorf("uplink %q does not exist", device.name), func(d *datapath.Datapath) error {
-					return removeUplink(cmd.Context(), d, ns, device.name)
+		RunE: cli.AsRoot(func(ctx context.Context, args []string) error {
+			return cli.WithNamespace(host, func(ns *netns.Namespace) error {
+				return c.OnExisting(ctx, fmt.Errorf("uplink %q does not exist", args[0]), func(d *datapath.Datapath) error {
+					return removeUplink(ctx, d, ns, args[0])
 				})
 			})
-		},
+		}),
 	}
-	device.addFlags(cmd)
+	addHostNamespace(cmd, &host)
 	return cmd
 }
 
@@ -150,23 +125,18 @@ clients outside: one of each family.`,
 		if err := describeUplinks(list); err != nil {
 			return err
 		}
-		if format == "json" {
-			return cli.PrintJSON(c.Stdout, struct {
-				Schema  int          `json:"schema"`
-				Uplinks []uplinkJSON `json:"uplinks"`
-			}{cli.Schema, append([]uplinkJSON{}, list...)})
-		}
-		var rows [][]string
-		for _, u := range list {
-			var addresses []string
-			for _, addr := range u.Addresses {
-				addresses = append(addresses, addr.String())
-			}
-			rows = append(rows, []string{
-				cmp.Or(u.Device, "-"), strconv.Itoa(u.IfIndex), cmp.Or(u.Netns, "-"), cmp.Or(strings.Join(addresses, ","), "-"),
-			})
-		}
-		return cli.PrintTable(c.Stdout, []string{"DEVICE", "IFINDEX", "NETNS", "ADDRESSES"}, rows)
+		return cli.PrintList(c.Stdout, format, "uplinks", list, cli.Table[uplinkJSON]{
+			Header: []string{"DEVICE", "IFINDEX", "NETNS", "ADDRESSES"},
+			Row: func(u uplinkJSON) []string {
+				var addresses []string
+				for _, addr := range u.Addresses {
+					addresses = append(addresses, addr.String())
+				}
+				return []string{
+					cmp.Or(u.Device, "-"), strconv.Itoa(u.IfIndex), cmp.Or(u.Netns, "-"), cmp.Or(strings.Join(addresses, ","), "-"),
+				}
+			},
+		})
 	})
 }
 
@@ -187,25 +157,15 @@ func describeUplinks(list []uplinkJSON) error {
 	if len(list) == 0 {
 		return nil
 	}
-	snapshot, err := linkinfo.Take()
-	if err != nil {
-		return err
-	}
-	defer snapshot.Close()
-	hosts := make(map[uint64]*netns.Namespace)
-	for _, ns := range snapshot.Namespaces() {
-		if cookie, err := ns.Cookie(); err == nil {
-			hosts[cookie] = ns
-		}
-	}
-	for i := range list {
-		u := &list[i]
-		if ns := hosts[u.Cookie]; ns != nil {
-			u.Netns = ns.Name()
-			if device, err := rtnl.In(ns).DeviceByIndex(u.IfIndex); err == nil {
-				u.Device = device.Name
+	return byCookie(func(hosts map[uint64]*netns.Namespace) {
+		for i := range list {
+			u := &list[i]
+			if ns := hosts[u.Cookie]; ns != nil {
+				u.Netns = ns.Name()
+				if device, err := rtnl.In(ns).DeviceByIndex(u.IfIndex); err == nil {
+					u.Device = device.Name
+				}
 			}
 		}
-	}
-	return nil
+	})
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"mustang/cmd/mustang/internal/cli"
-	"mustang/cmd/mustang/internal/nodeagent"
+	"mustang/cmd/mustang/internal/node"
 	"mustang/internal/datapath"
 	"mustang/internal/datapath/conntrack"
 	"mustang/internal/datapath/flows"
@@ -36,6 +36,7 @@ func Command(config *cli.Config) *cobra.Command {
 
 func (c commands) svcAdd() *cobra.Command {
 	var f serviceFlags
+	var s service.Service
 	cmd := &cobra.Command{
 		Use:   "add --service ADDRESS:PORT --backend ADDRESS:PORT [--backend ...]",
 		Short: "Add a service, or replace one",
@@ -44,24 +45,20 @@ open TCP connections keep their backend.`,
 		Example: `  mustang svc add --service=10.96.0.100:5201 --backend=192.168.10.10:5201
   mustang svc add --service='[fd00:96::100]:5201' --backend='[fd00:10::a]:5201' --protocol=tcp
   mustang svc add --service=0.0.0.0:30080 --node-port --backend=192.168.10.10:80,weight=2 --backend=192.168.10.11:80`,
-		Args: cli.Arguments(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			s, err := f.parse()
-			if err != nil {
-				return cli.Usage(err)
-			}
-			if err := cli.RequireRoot(cmd); err != nil {
-				return err
-			}
-			return c.OnDatapath(cmd.Context(), func(d *datapath.Datapath) error {
-				change, _, err := d.Services().Put(cmd.Context(), service.CLI, s)
+		PreRunE: cli.Check(func([]string) (err error) {
+			s, err = f.parse()
+			return err
+		}),
+		RunE: cli.AsRoot(func(ctx context.Context, _ []string) error {
+			return c.OnDatapath(ctx, func(d *datapath.Datapath) error {
+				change, _, err := d.Services().Put(ctx, service.CLI, s)
 				if err != nil {
 					return hintOwner(err)
 				}
 				_, err = fmt.Fprintf(c.Stdout, "service %s %s\n", s, change)
 				return err
 			})
-		},
+		}),
 	}
 	f.add(cmd)
 	return cmd
@@ -69,35 +66,29 @@ open TCP connections keep their backend.`,
 
 func (c commands) svcRemove() *cobra.Command {
 	var address, protocol string
+	var key service.Key
 	cmd := &cobra.Command{
 		Use:     "rm --service ADDRESS:PORT",
 		Short:   "Remove a service",
 		Example: "  mustang svc rm --service=10.96.0.100:5201",
-		Args:    cli.Arguments(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		PreRunE: cli.Check(func([]string) (err error) {
 			if address == "" {
-				return cli.Usage(errors.New("--service is missing"))
+				return errors.New("--service is missing")
 			}
-			frontend, err := service.ParseFrontend(address)
-			if err != nil {
-				return cli.Usage(err)
+			if key.Frontend, err = service.ParseFrontend(address); err == nil {
+				key.Protocol, err = service.ParseProtocol(protocol)
 			}
-			p, err := service.ParseProtocol(protocol)
-			if err != nil {
-				return cli.Usage(err)
-			}
-			if err := cli.RequireRoot(cmd); err != nil {
-				return err
-			}
-			key := service.Key{Frontend: frontend, Protocol: p}
-			return c.OnExisting(cmd.Context(), fmt.Errorf("service %s does not exist", key), func(d *datapath.Datapath) error {
-				if err := d.Services().Delete(cmd.Context(), service.CLI, key); err != nil {
+			return err
+		}),
+		RunE: cli.AsRoot(func(ctx context.Context, _ []string) error {
+			return c.OnExisting(ctx, fmt.Errorf("service %s does not exist", key), func(d *datapath.Datapath) error {
+				if err := d.Services().Delete(ctx, service.CLI, key); err != nil {
 					return hintOwner(err)
 				}
 				_, err := fmt.Fprintf(c.Stdout, "service %s removed\n", key)
 				return err
 			})
-		},
+		}),
 	}
 	cmd.Flags().StringVar(&address, "service", "", "address and port that clients connect to")
 	cli.CompleteFlag(cmd, "service", c.frontends)
@@ -160,6 +151,8 @@ type serviceJSON struct {
 	SourceRanges    []netip.Prefix   `json:"source_ranges,omitempty"`
 	HealthCheckPort uint16           `json:"health_check_port,omitzero"`
 	OnRemove        service.OnRemove `json:"on_remove,omitzero"`
+
+	settings string // those that are not the default, for the table
 }
 
 // trafficJSON is what was translated for a service since it was created, to its backends and back.
@@ -181,22 +174,19 @@ func (c commands) svcList() *cobra.Command {
 	var runDir string
 	cmd := &cobra.Command{
 		Use: "ls", Short: "List services",
-		Long: `List services. OWNER made a service and alone changes it: cli is svc add and svc apply, agent the agent of a cluster's node.
-NAME is NAMESPACE/NAME of the Service in the cluster; the column appears if the agent runs and has services.
-ADDRESS and PORT are what clients connect to.
-STATE is ready where a backend is active, terminating where new connections find one that is about to
-go, and no-backend where they find none. CONNECTIONS counts open connections with translated packets; "mustang conntrack ls"
-lists them. PACKETS are those packets in both directions since the service was made; -o json has each direction, and bytes.
-What is translated at sockets is in neither, as its packets go to the backend as they are: see "mustang socket ls".
-SETTINGS are those that are not the default. Behind a backend are its state unless it is
-active, its weight unless it is 1, and local if it is on this node. Of more than four
-backends or source ranges the table has three; -o json has all.
+		Long: `List services. OWNER made a service and alone changes it: cli is svc add and svc apply, agent the
+agent of a cluster's node. NAME is NAMESPACE/NAME of the Service in the cluster, if the agent runs.
+ADDRESS and PORT are what clients connect to. STATE is ready, terminating (new connections find a
+backend that is about to go), or no-backend. CONNECTIONS and PACKETS count what is translated packet
+by packet, in both directions, since the service was made; -o json has each direction, and bytes.
+What is translated at sockets is in neither. SETTINGS are those that are not the default. BACKENDS
+have their state unless it is active, their weight unless it is 1, and local if they are on this node.
 
-States of a backend: active gets new connections. terminating is about to end, and gets new ones only where no
-backend is active. draining is about to end, and gets none. quarantined is not ready, as it has failed its health
-check, and gets none until it is. Open connections stay with their backend in each state.`,
+States of a backend: active gets new connections. terminating is about to end, and gets new ones only
+where no backend is active. draining is about to end, and gets none. quarantined is not ready, as it
+has failed its health check. Open connections stay with their backend in each state.`,
 	}
-	nodeagent.AddRunDir(cmd.Flags(), &runDir)
+	node.AddRunDir(cmd.Flags(), &runDir)
 	return cli.Listing(cmd, func(format string) error {
 		used := use{open: map[uint32]int{}}
 		services, err := cli.Read(c.Config, func(d *datapath.Datapath) ([]service.Service, error) {
@@ -218,7 +208,7 @@ check, and gets none until it is. Open connections stay with their backend in ea
 			return err
 		}
 		if slices.ContainsFunc(services, func(s service.Service) bool { return s.Owner == service.Agent }) {
-			if used.names, err = nodeagent.ServiceNames(cmd.Context(), runDir); err != nil {
+			if used.names, err = node.ServiceNames(cmd.Context(), runDir); err != nil {
 				fmt.Fprintf(c.Stderr, "mustang: note: no names of the agent's services: %v\n", err)
 			}
 		}
@@ -242,44 +232,40 @@ func state(s service.Service) string {
 
 // printServices prints services and what is made of them.
 func (c commands) printServices(services []service.Service, used use, format string) error {
-	list := []serviceJSON{}
-	var rows [][]string
+	var list []serviceJSON
 	for _, s := range services {
 		item := serviceJSON{
 			ID: s.ID, Owner: s.Owner.String(), Protocol: s.Protocol.String(), Service: s.Frontend.Addr().String(), Port: s.Frontend.Port(),
-			Backends: backendTexts(s.Backends), State: state(s), Connections: used.open[s.ID], Choice: s.Choice, AffinitySeconds: int(s.Affinity / time.Second),
+			Backends: texts(s.Backends), State: state(s), Connections: used.open[s.ID], Choice: s.Choice, AffinitySeconds: int(s.Affinity / time.Second),
 			InternalPolicy: s.InternalPolicy, ExternalPolicy: s.ExternalPolicy, NodePort: s.NodePort, External: s.External,
-			SourceRanges: s.SourceRanges, HealthCheckPort: s.HealthCheckPort, OnRemove: s.OnRemove, DSR: s.DSR,
+			SourceRanges: s.SourceRanges, HealthCheckPort: s.HealthCheckPort, OnRemove: s.OnRemove, DSR: s.DSR, settings: settings(s),
 		}
 		if s.Owner == service.Agent {
 			item.Name = used.names[s.Key().String()]
 		}
-		packets := "-"
 		if t, ok := used.traffic[s.ID]; ok {
 			item.Traffic = &trafficJSON{t.To.Packets, t.To.Bytes, t.Back.Packets, t.Back.Bytes}
-			packets = strconv.FormatUint(t.To.Packets+t.Back.Packets, 10)
 		}
 		list = append(list, item)
-		row := []string{
-			strconv.FormatUint(uint64(item.ID), 10), item.Owner, item.Protocol, item.Service, strconv.Itoa(int(item.Port)),
-			item.State, strconv.Itoa(item.Connections), packets, cmp.Or(settings(s), "-"), cmp.Or(shortened(item.Backends), "-"),
-		}
-		if len(used.names) > 0 {
-			row = slices.Insert(row, 2, cmp.Or(item.Name, "-"))
-		}
-		rows = append(rows, row)
-	}
-	if format == "json" {
-		return cli.PrintJSON(c.Stdout, struct {
-			Schema   int           `json:"schema"`
-			Services []serviceJSON `json:"services"`
-		}{cli.Schema, list})
 	}
 	header := []string{"ID", "OWNER", "PROTOCOL", "ADDRESS", "PORT", "STATE", "CONNECTIONS", "PACKETS", "SETTINGS", "BACKENDS"}
 	if len(used.names) > 0 {
 		header = slices.Insert(header, 2, "NAME")
 	}
-	return cli.PrintTable(c.Stdout, header, rows)
+	return cli.PrintList(c.Stdout, format, "services", list, cli.Table[serviceJSON]{Header: header, Row: func(s serviceJSON) []string {
+		packets := "-"
+		if t := s.Traffic; t != nil {
+			packets = strconv.FormatUint(t.ToPackets+t.BackPackets, 10)
+		}
+		row := []string{
+			strconv.FormatUint(uint64(s.ID), 10), s.Owner, s.Protocol, s.Service, strconv.Itoa(int(s.Port)), s.State,
+			strconv.Itoa(s.Connections), packets, cmp.Or(s.settings, "-"), cmp.Or(shortened(s.Backends), "-"),
+		}
+		if len(used.names) > 0 {
+			row = slices.Insert(row, 2, cmp.Or(s.Name, "-"))
+		}
+		return row
+	}})
 }
 
 // shortened joins texts for a table that a service with hundreds of them must not make too wide.
@@ -291,10 +277,11 @@ func shortened(texts []string) string {
 	return strings.Join(texts, " ")
 }
 
-func backendTexts(list []service.Backend) []string {
-	texts := make([]string, 0, len(list))
-	for _, b := range list {
-		texts = append(texts, b.String())
+// texts returns the text of each item.
+func texts[T fmt.Stringer](list []T) []string {
+	all := make([]string, 0, len(list))
+	for _, item := range list {
+		all = append(all, item.String())
 	}
-	return texts
+	return all
 }

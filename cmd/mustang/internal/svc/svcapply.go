@@ -3,16 +3,22 @@
 package svc
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/datapath"
+	"mustang/internal/document"
 	"mustang/internal/service"
 	"mustang/internal/service/manifest"
 )
@@ -35,24 +41,31 @@ func (m *manifestFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&m.options.Zone, "zone", "", "name of this node's zone in Kubernetes, for topology hints")
 }
 
-// readManifest reads the file, and writes what it leaves out to stderr. It does not wait for a terminal or a pipe longer than
-// ctx lasts.
+// readManifest reads the file, and writes what it leaves out or ignores to stderr. It does not wait for a terminal or a pipe longer
+// than ctx lasts.
 func (c commands) readManifest(ctx context.Context, m manifestFlags) ([]service.Service, error) {
-	if m.path == "" {
-		return nil, cli.Usage(errors.New("--file is missing"))
-	}
 	name := cli.InputName(m.path)
-	set, err := cli.ReadInput(ctx, c.Environment, m.path, func(in io.Reader) (manifest.Set, error) {
-		set, err := manifest.Read(in, m.options)
-		if err != nil {
-			err = fmt.Errorf("%s: %w", name, err)
-		}
-		return set, err
-	})
+	text, err := cli.ReadInput(ctx, c.Environment, m.path, io.ReadAll)
+	if err != nil {
+		return nil, err
+	}
+	set, err := manifest.Read(bytes.NewReader(text), m.options)
+	if err != nil {
+		err = fmt.Errorf("%s: %w", name, err)
+	} else if unknown := unknownFields(bytes.NewReader(text)); unknown != "" {
+		set.Notes = append(set.Notes, "ignored: "+unknown)
+	}
 	for _, note := range set.Notes {
 		fmt.Fprintf(c.Stderr, "mustang: %s: %s\n", name, note)
 	}
 	return set.Services, err
+}
+
+func (m *manifestFlags) check([]string) error {
+	if m.path == "" {
+		return errors.New("--file is missing")
+	}
+	return nil
 }
 
 func (c commands) savedFlag(cmd *cobra.Command, path *string) {
@@ -72,19 +85,14 @@ is in the form of svc export, or has Service and EndpointSlice objects of Kubern
 is checked before anything is written. The set is saved for svc restore.`,
 		Example: `  mustang svc apply -f services.yaml
   mustang svc apply -f - --zone=rack-1  # reads: kubectl get services,endpointslices -A -o json`,
-		Args: cli.Arguments(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			services, err := c.readManifest(cmd.Context(), m)
+		PreRunE: cli.Check(m.check),
+		RunE: cli.AsRoot(func(ctx context.Context, _ []string) error {
+			services, err := c.readManifest(ctx, m)
 			if err != nil {
 				return err
 			}
-			if err := cli.RequireRoot(cmd); err != nil {
-				return err
-			}
-			return savedFile(path).replace(cmd.Context(), services, func() error {
-				return c.applyServices(cmd.Context(), services)
-			})
-		},
+			return savedFile(path).replace(ctx, services, func() error { return c.applyServices(ctx, services) })
+		}),
 	}
 	m.add(cmd)
 	c.savedFlag(cmd, &path)
@@ -113,21 +121,18 @@ func (c commands) svcDiff() *cobra.Command {
 		Long: `Show what svc apply would change: a line for each service that it would add (+), change (~)
 or delete (-), and below it the fields and backends that change. Nothing: no difference.`,
 		Example: "  mustang svc diff -f services.yaml",
-		Args:    cli.Arguments(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			want, err := c.readManifest(cmd.Context(), m)
+		PreRunE: cli.Check(m.check),
+		RunE: cli.AsRoot(func(ctx context.Context, _ []string) error {
+			want, err := c.readManifest(ctx, m)
 			if err != nil {
 				return err
 			}
-			if err := cli.RequireRoot(cmd); err != nil {
-				return err
-			}
-			have, err := c.ownServices(cmd.Context())
+			have, err := c.ownServices(ctx)
 			if err != nil {
 				return err
 			}
 			return manifest.WriteDiff(c.Stdout, service.Diff(have, want))
-		},
+		}),
 	}
 	m.add(cmd)
 	return cmd
@@ -151,27 +156,18 @@ func (c commands) svcExport() *cobra.Command {
 		Use:     "export",
 		Short:   "Print the services of the command line as svc apply takes them",
 		Example: "  mustang svc export -o json",
-		Args:    cli.Arguments(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			write := manifest.WriteYAML
-			switch format {
-			case "yaml":
-			case "json":
-				write = manifest.WriteJSON
-			default:
-				return cli.Usage(fmt.Errorf("output %q: want yaml or json", format))
-			}
-			if err := cli.RequireRoot(cmd); err != nil {
-				return err
-			}
-			own, err := c.ownServices(cmd.Context())
+		RunE: cli.AsRoot(func(ctx context.Context, _ []string) error {
+			own, err := c.ownServices(ctx)
 			if err != nil {
 				return err
 			}
-			return write(c.Stdout, own)
-		},
+			if format == "json" {
+				return manifest.WriteJSON(c.Stdout, own)
+			}
+			return manifest.WriteYAML(c.Stdout, own)
+		}),
 	}
-	cmd.Flags().StringVarP(&format, "output", "o", "yaml", "output format: yaml or json")
+	cli.AddFormats(cmd, &format, "yaml", "json")
 	return cmd
 }
 
@@ -183,18 +179,51 @@ func (c commands) svcRestore() *cobra.Command {
 		Long: `Apply the services that the last svc apply saved. The unit mustang-services.service does it at
 boot, when no service is there. What svc add and svc rm changed since is not saved.`,
 		Example: "  mustang svc restore",
-		Args:    cli.Arguments(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := cli.RequireRoot(cmd); err != nil {
-				return err
-			}
+		RunE: cli.AsRoot(func(ctx context.Context, _ []string) error {
 			services, err := savedFile(path).read()
 			if err != nil {
 				return fmt.Errorf("saved services: %w", err)
 			}
-			return c.applyServices(cmd.Context(), services)
-		},
+			return c.applyServices(ctx, services)
+		}),
 	}
 	c.savedFlag(cmd, &path)
 	return cmd
+}
+
+// unknownFields tells of fields that objects of Kubernetes do not have, and that are ignored therefore: the first, and how many
+// more objects have such. Empty: none.
+func unknownFields(file io.Reader) string {
+	first, more := "", 0
+	// What is wrong otherwise, manifest.Read tells.
+	_ = document.Each(file, func(where string, data jsontext.Value) error {
+		var o document.Object
+		if err := document.Decode(data, &o); err != nil {
+			return err
+		}
+		return document.EachObject(where, o, data, func(_ string, o document.Object, data jsontext.Value) error {
+			var into any
+			switch o.Kind {
+			case "Service":
+				into = &corev1.Service{}
+			case "EndpointSlice":
+				into = &discoveryv1.EndpointSlice{}
+			default:
+				return nil
+			}
+			err := json.Unmarshal(data, into, json.RejectUnknownMembers(true))
+			switch {
+			case !errors.Is(err, json.ErrUnknownName):
+			case first == "":
+				first = document.OneLine(fmt.Sprintf("%s %s/%s: %v", o.Kind, o.Metadata.Namespace, o.Metadata.Name, document.Explain(err)))
+			default:
+				more++
+			}
+			return nil
+		})
+	})
+	if more > 0 {
+		return fmt.Sprintf("%s, and %d more objects with unknown fields", first, more)
+	}
+	return first
 }

@@ -92,12 +92,8 @@ func (f *serviceFlags) parse() (s service.Service, err error) {
 		}
 		s.Backends = append(s.Backends, b)
 	}
-	for _, text := range f.ranges {
-		r, err := netip.ParsePrefix(text)
-		if err != nil {
-			return s, fmt.Errorf("--source-range %q: want an address and its length, as 10.0.0.0/8", text)
-		}
-		s.SourceRanges = append(s.SourceRanges, r)
+	if s.SourceRanges, err = cli.ParseEach("source-range", f.ranges, netip.ParsePrefix, "an address and its length, as 10.0.0.0/8"); err != nil {
+		return s, err
 	}
 	return s, s.Validate()
 }
@@ -124,11 +120,7 @@ func settings(s service.Service) string {
 		}
 	}
 	if len(s.SourceRanges) > 0 {
-		ranges := make([]string, 0, len(s.SourceRanges))
-		for _, r := range s.SourceRanges {
-			ranges = append(ranges, r.String())
-		}
-		words = append(words, "source-range="+shortened(ranges))
+		words = append(words, "source-range="+shortened(texts(s.SourceRanges)))
 	}
 	return strings.Join(words, ",")
 }

@@ -24,6 +24,7 @@ const followInterval = 500 * time.Millisecond
 
 func (c commands) svcHealth() *cobra.Command {
 	var texts []string
+	var addresses []netip.Addr
 	cmd := &cobra.Command{
 		Use:   "health",
 		Short: "Answer the health checks of load balancers, until a signal ends it",
@@ -32,21 +33,11 @@ healthCheckNodePort: 200 if an active backend of the service is on this node, or
 follows changes of the services, and listens on no other port. The unit mustang-health.service
 runs it.`,
 		Example: "  mustang svc health\n  mustang svc health --address=192.0.2.10 --address=2001:db8::10",
-		Args:    cli.Arguments(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			var addresses []netip.Addr
-			for _, text := range texts {
-				addr, err := netip.ParseAddr(text)
-				if err != nil {
-					return cli.Usage(fmt.Errorf("--address %q: want an IP address", text))
-				}
-				addresses = append(addresses, addr)
-			}
-			if err := cli.RequireRoot(cmd); err != nil {
-				return err
-			}
-			return c.answer(cmd.Context(), health.New(addresses...))
-		},
+		PreRunE: cli.Check(func([]string) (err error) {
+			addresses, err = cli.ParseEach("address", texts, netip.ParseAddr, "an IP address")
+			return err
+		}),
+		RunE: cli.AsRoot(func(ctx context.Context, _ []string) error { return c.answer(ctx, health.New(addresses...)) }),
 	}
 	cmd.Flags().StringArrayVar(&texts, "address", nil, "`IP` address to listen on; repeat for more; all by default")
 	return cmd

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package sysdump
+package node
 
 import (
 	"bytes"
@@ -91,7 +91,7 @@ func TestCluster(t *testing.T) {
 
 	out := filepath.Join(t.TempDir(), "dump.tar.gz")
 	var stdout bytes.Buffer
-	cmd := Command(&cli.Config{Environment: cli.Environment{Stdout: &stdout, Getenv: os.Getenv}}, nil)
+	cmd := Sysdump(&cli.Config{Environment: cli.Environment{Stdout: &stdout, Getenv: os.Getenv}}, nil)
 	cmd.SetArgs([]string{"--kubeconfig", s.Kubeconfig(t), "-f", out})
 	if err := cmd.ExecuteContext(t.Context()); err != nil {
 		t.Fatal(err)
@@ -129,7 +129,7 @@ func TestClusterEnds(t *testing.T) {
 	s := kubetest.Start(t)
 	dir := t.TempDir()
 	run := func(ctx context.Context, args ...string) error {
-		cmd := Command(&cli.Config{Environment: cli.Environment{Stdout: io.Discard, Getenv: os.Getenv}}, nil)
+		cmd := Sysdump(&cli.Config{Environment: cli.Environment{Stdout: io.Discard, Getenv: os.Getenv}}, nil)
 		cmd.SetArgs(append(args, "-f", filepath.Join(dir, "dump.tar.gz")))
 		cmd.SilenceErrors, cmd.SilenceUsage = true, true
 		return cmd.ExecuteContext(ctx)

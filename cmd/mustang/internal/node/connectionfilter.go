@@ -3,7 +3,6 @@
 package node
 
 import (
-	"context"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -11,18 +10,16 @@ import (
 	"github.com/spf13/pflag"
 
 	"mustang/internal/datapath/conntrack"
-	"mustang/internal/datapath/objects"
 	"mustang/internal/service"
 )
 
-// filterFlags are the flags of a filter.
+// filterFlags are the flags that select connections.
 type filterFlags struct {
 	client, service, backend, protocol string
 	states                             []string
 }
 
-// Add adds the flags to a set.
-func (f *filterFlags) Add(flags *pflag.FlagSet) {
+func (f *filterFlags) add(flags *pflag.FlagSet) {
 	flags.StringVar(&f.client, "client", "", "`ADDRESS` of the client")
 	flags.StringVar(&f.service, "service", "", "`ADDRESS[:PORT]` that the client connected to")
 	flags.StringVar(&f.backend, "backend", "", "`ADDRESS[:PORT]` of the backend")
@@ -30,13 +27,12 @@ func (f *filterFlags) Add(flags *pflag.FlagSet) {
 	flags.StringSliceVar(&f.states, "state", nil, "syn, established, closed, unreplied or replied; repeat for more")
 }
 
-// IsEmpty reports whether the flags select all connections.
-func (f *filterFlags) IsEmpty() bool {
+// isEmpty reports whether the flags select all connections.
+func (f *filterFlags) isEmpty() bool {
 	return f.client+f.service+f.backend == "" && strings.EqualFold(f.protocol, service.Any.String()) && len(f.states) == 0
 }
 
-// Parse returns the filter.
-func (f *filterFlags) Parse() (filter conntrack.Filter, err error) {
+func (f *filterFlags) parse() (filter conntrack.Filter, err error) {
 	if f.client != "" {
 		if filter.Client, err = parseAddr(f.client); err != nil {
 			return filter, fmt.Errorf("--client %q: want an address", f.client)
@@ -84,34 +80,4 @@ func parseEnd(flag, text string) (netip.AddrPort, error) {
 		return end, fmt.Errorf("--%s %q: want ADDRESS or ADDRESS:PORT", flag, text)
 	}
 	return netip.AddrPortFrom(end.Addr().Unmap(), end.Port()), nil
-}
-
-// timeoutFlags are the flags of time-outs.
-type timeoutFlags struct{ flags *pflag.FlagSet }
-
-// Add adds the flags to a set.
-func (f *timeoutFlags) Add(flags *pflag.FlagSet) {
-	f.flags = flags
-	for _, name := range timeoutNames {
-		flags.Duration(name.state, 0, name.use)
-	}
-}
-
-// Set changes the time-outs of a table that flags were given for, and returns all.
-func (f *timeoutFlags) Set(ctx context.Context, table conntrack.Table) (t objects.Timeouts, err error) {
-	if t, err = table.Timeouts(); err != nil {
-		return t, err
-	}
-	changed := false
-	for i, value := range values(&t) {
-		name := timeoutNames[i].state
-		if f.flags.Changed(name) {
-			*value, _ = f.flags.GetDuration(name)
-			changed = true
-		}
-	}
-	if changed {
-		err = table.SetTimeouts(ctx, t)
-	}
-	return t, err
 }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nodeagent is the commands beside a running agent: what it tells, and its removal from a node.
-package nodeagent
+package node
 
 import (
 	"bytes"
@@ -9,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"slices"
 	"time"
@@ -50,22 +50,20 @@ func Handler(report func(context.Context, status.Query) (status.Report, error), 
 	return mux
 }
 
-// Status returns the command status.
-func Status(c *cli.Config) *cobra.Command {
+// AgentStatus returns the command agent status.
+func AgentStatus(c *cli.Config) *cobra.Command {
 	var dir, format string
 	q := status.Query{}
 	cmd := &cobra.Command{
 		Use:   "status [KIND [NAME]]",
 		Short: "Show what the agent of this node has to install, what is installed, and why they differ",
 		Long: `Compare what the agent of this node read from the cluster with what is installed, and show the
-differences with their reasons. Examples: a frontend of another Service or owner; an address that
-cannot be served; an object that cannot be read; a missing route or pod. Without arguments, one screen of totals with the first objects that are wrong.
+differences with their reasons. Without arguments, one screen of totals with the first objects that
+are wrong.
 
 KIND is service, policy, networkpolicy, clusternetworkpolicy, node or pod, or kubectl's svc, netpol,
 no or po; NAME is an object's name, with its namespace or without. WANTED counts what objects want
-installed: frontends, policies, routes, addresses. Notes name what is valid, but perhaps not intended:
-a Service without ready endpoints, a policy that selects no pod. An object waits as long as a change
-of it is to be written yet.
+installed: frontends, policies, routes, addresses.
 
 Exit codes: 0 all is ok, 1 something is wrong or not all has been written once, 2 misused.`,
 		Example: `  mustang agent status
@@ -73,35 +71,23 @@ Exit codes: 0 all is ok, 1 something is wrong or not all has been written once, 
   mustang agent status service shop/web
   mustang agent status nodes -o json`,
 		Args: cli.Arguments("[KIND]", "[NAME]"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := cli.CheckOutput(format); err != nil {
-				return err
-			}
+		PreRunE: cli.Check(func(args []string) error {
 			for i, arg := range args {
 				*[]*string{&q.Kind, &q.Name}[i] = arg
 			}
-			if err := q.Validate(); err != nil {
-				return cli.Usage(err)
-			}
-			if err := cli.RequireRoot(cmd); err != nil {
-				return err
-			}
+			return q.Validate()
+		}),
+		RunE: cli.AsRoot(func(ctx context.Context, _ []string) error {
 			if q.Kind == "" && !q.Wrong {
 				q.Limit = wrongAtOnce
 			}
-			return asking{c, dir, format}.show(cmd.Context(), q)
-		},
+			return show(ctx, c.Stdout, format, dir, q)
+		}),
 	}
 	cmd.Flags().BoolVar(&q.Wrong, "wrong", false, "show the objects that are wrong, all of them")
 	cli.AddOutput(cmd, &format)
 	AddRunDir(cmd.Flags(), &dir)
 	return cmd
-}
-
-// asking is how an agent is asked, and its answer shown.
-type asking struct {
-	*cli.Config
-	dir, format string
 }
 
 // ask returns what the agent answers whose socket is in a directory.
@@ -138,8 +124,9 @@ func ServiceNames(ctx context.Context, dir string) (map[string]string, error) {
 	return names, nil
 }
 
-func (a asking) show(ctx context.Context, q status.Query) error {
-	r, err := ask(ctx, a.dir, q)
+// show prints what the agent answers, and returns an error if something is wrong.
+func show(ctx context.Context, to io.Writer, format, dir string, q status.Query) error {
+	r, err := ask(ctx, dir, q)
 	if err != nil {
 		return err
 	}
@@ -147,7 +134,7 @@ func (a asking) show(ctx context.Context, q status.Query) error {
 		return fmt.Errorf("the agent knows no %s %s", q.Kind, q.Name)
 	}
 	var text bytes.Buffer
-	if a.format == "json" {
+	if format == "json" {
 		err = status.WriteJSON(&text, r)
 	} else {
 		err = status.WriteText(&text, r, q)
@@ -155,7 +142,7 @@ func (a asking) show(ctx context.Context, q status.Query) error {
 	if err != nil {
 		return err
 	}
-	if _, err := a.Stdout.Write(text.Bytes()); err != nil { // in one piece: kubectl exec mixes pieces with the error line
+	if _, err := to.Write(text.Bytes()); err != nil { // in one piece: kubectl exec mixes pieces with the error line
 		return err
 	}
 	return verdict(r, q)

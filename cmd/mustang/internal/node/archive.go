@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package sysdump makes an archive for a bug report, without secrets: files of what was collected, and a list of what was not.
-package sysdump
+package node
 
 import (
 	"archive/tar"

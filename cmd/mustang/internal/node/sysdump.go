@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package sysdump is the command sysdump: an archive for a bug report, of this node or of all nodes of a cluster.
-package sysdump
+package node
 
 import (
 	"context"
@@ -15,7 +14,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"mustang/cmd/mustang/internal/cli"
-	"mustang/cmd/mustang/internal/nodeagent"
 	"mustang/internal/cni/install"
 	"mustang/internal/kube"
 	"mustang/internal/netns"
@@ -40,47 +38,38 @@ type dump struct {
 	kubeconfig, namespace, selector string
 }
 
-// Command returns the command sysdump.
-func Command(c *cli.Config, run Runner) *cobra.Command {
+// Sysdump returns the command sysdump.
+func Sysdump(c *cli.Config, run Runner) *cobra.Command {
 	d := dump{Config: c, run: run}
 	cmd := &cobra.Command{
 		Use:   "sysdump",
 		Short: "Collect what a bug report needs into one archive: of this node, or of a cluster",
-		Long: `Write an archive (tar.gz, readable by its owner alone) for a bug report: versions, the kernel and
-its features; the outputs of status, agent status, svc, ep, policy, uplink, socket, counters,
-conntrack and links; addresses, routes, rules and neighbours; settings of the kernel; the CNI
-configuration and the plugin's records; the agent's metrics, and its log with --log.
+		Long: `Write an archive (tar.gz, readable by its owner alone) for a bug report: outputs of mustang's
+commands, settings of the kernel and the network, the CNI configuration and records, the agent's
+metrics, and its log with --log.
 
 With --kubeconfig, from any machine, collect the same from each node of the cluster, with a command in
-the agent's pod there. The archive then also has the pods' logs, and the cluster's Nodes, DaemonSets,
-pods and events about Mustang. That needs the right to create pods/exec, and to read the others.
+the agent's pod there. The archive then also has the pods' logs and the cluster's objects about Mustang.
+That needs the right to create pods/exec, and to read the others.
 
-Secrets are left out: it reads no Secrets, tokens, kubeconfigs or environments, and replaces what
-looks like a password, token or key by REMOVED. Names and addresses stay: look into the archive
-before you publish it. What could not be collected is listed in its missing.txt, and the exit code stays 0. The
-archive gets its name once it is complete.`,
+Secrets are left out, and what looks like a password, token or key is replaced by REMOVED. Names and
+addresses stay: look into the archive before you publish it. What could not be collected is listed in
+its missing.txt, and the exit code stays 0.`,
 		Example: "  mustang sysdump\n  mustang sysdump --kubeconfig ~/.kube/config -f cluster.tar.gz",
-		Args:    cli.Arguments(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			switch {
-			case d.size <= 0:
-				return cli.Usage(errors.New("--max-size: want more than 0"))
-			case d.timeout <= 0:
-				return cli.Usage(errors.New("--timeout: want more than 0"))
+	}
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := d.check(cmd.Flags().Changed); err != nil {
+			return cli.Usage(err)
+		}
+		if d.kubeconfig == "" {
+			if err := cli.RequireRoot(cmd); err != nil {
+				return err
 			}
-			if err := d.check(cmd.Flags().Changed); err != nil {
-				return cli.Usage(err)
-			}
-			if d.kubeconfig == "" {
-				if err := cli.RequireRoot(cmd); err != nil {
-					return err
-				}
-			}
-			if err := d.checkLogs(); err != nil {
-				return cli.Usage(err)
-			}
-			return d.write(cmd.Context())
-		},
+		}
+		if err := d.checkLogs(); err != nil {
+			return cli.Usage(err)
+		}
+		return d.write(cmd.Context())
 	}
 	flags := cmd.Flags()
 	flags.StringVarP(&d.output, "file", "f", "", "`file` to write, which must not exist; - is standard output; by default mustang-sysdump-TIME.tar.gz")
@@ -88,8 +77,8 @@ archive gets its name once it is complete.`,
 	flags.DurationVar(&d.timeout, "timeout", 5*time.Minute, "longest time for all; what is left then is missing")
 	flags.StringArrayVar(&d.logs, "log", nil, "`file` with the agent's log; repeat for more")
 	flags.StringVar(&d.confDir, "cni-conf-dir", install.DefaultConfDir, "`directory` with CNI configurations")
-	nodeagent.AddRunDir(flags, &d.runDir)
-	nodeagent.AddNodeNamespace(flags, &d.netnsOf)
+	AddRunDir(flags, &d.runDir)
+	AddNodeNamespace(flags, &d.netnsOf)
 	flags.StringVar(&d.kubeconfig, "kubeconfig", "", "`file` with the address of the API server and credentials: collect from all nodes")
 	flags.StringVar(&d.namespace, "namespace", "kube-system", "`namespace` of the agent's DaemonSet")
 	flags.StringVar(&d.selector, "selector", "app.kubernetes.io/name=mustang", "`labels` of the agent's pods")
@@ -98,6 +87,12 @@ archive gets its name once it is complete.`,
 
 // check refuses flags that would have no effect.
 func (d dump) check(changed func(flag string) bool) error {
+	switch {
+	case d.size <= 0:
+		return errors.New("--max-size: want more than 0")
+	case d.timeout <= 0:
+		return errors.New("--timeout: want more than 0")
+	}
 	flags, why := []string{"namespace", "selector"}, "--kubeconfig is missing: it is for a cluster"
 	if d.kubeconfig != "" {
 		flags, why = []string{"log", "cni-conf-dir", "run-dir", "netns"}, "it is for this node, and --kubeconfig for a cluster"
@@ -172,12 +167,8 @@ func (d dump) write(ctx context.Context) error {
 		return err
 	}
 	text := fmt.Sprintf("%s: %d KiB, of %s\n", d.output, (info.Size()+1023)>>10, of)
-	switch n := len(missing); n {
-	case 0:
-	case 1:
-		text += "1 file could not be collected: missing.txt in the archive says why\n"
-	default:
-		text += fmt.Sprintf("%d files could not be collected: missing.txt in the archive says why\n", n)
+	if n := len(missing); n > 0 {
+		text += count(n, "file", "files") + " could not be collected: missing.txt in the archive says why\n"
 	}
 	_, err = io.WriteString(d.Stdout, text)
 	return err

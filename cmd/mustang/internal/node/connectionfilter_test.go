@@ -18,16 +18,28 @@ func TestFilterFlags(t *testing.T) {
 	} {
 		var f filterFlags
 		flags := pflag.NewFlagSet("", pflag.ContinueOnError)
-		f.Add(flags)
-		if !f.IsEmpty() {
+		f.add(flags)
+		if !f.isEmpty() {
 			t.Fatal("no flag is a filter")
 		}
 		if err := flags.Parse([]string{"--service", text}); err != nil {
 			t.Fatal(err)
 		}
-		filter, err := f.Parse()
-		if got := fmt.Sprint(filter.Service); (err != nil) != (want == "") || err == nil && got != want || f.IsEmpty() {
+		filter, err := f.parse()
+		if got := fmt.Sprint(filter.Service); (err != nil) != (want == "") || err == nil && got != want || f.isEmpty() {
 			t.Errorf("%q is %s, want %q; %v", text, got, want, err)
 		}
+	}
+}
+
+// TestDirectHasNoService lists a connection to a service, and one that is direct.
+func TestDirectHasNoService(t *testing.T) {
+	c := connectionJSON{Client: "10.0.0.1:4000", Source: "10.0.0.1:4000", Service: "10.96.0.1:80", Backend: "10.0.0.2:8080", ServiceID: 1}
+	if row := connectionTable.Row(c); row[3] != c.Service || row[4] != "-" {
+		t.Errorf("%q", row)
+	}
+	c.ServiceID = 0
+	if row := connectionTable.Row(c); row[3] != "-" {
+		t.Errorf("a direct connection: %q", row)
 	}
 }

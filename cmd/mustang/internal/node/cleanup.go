@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package nodeagent
+package node
 
 import (
 	"cmp"
@@ -50,8 +50,8 @@ func AddNodeNamespace(flags *pflag.FlagSet, to *string) {
 	flags.StringVar(to, "netns", "/proc/self/ns/net", "network namespace of the node, a name or `path`")
 }
 
-// Cleanup returns the command cleanup.
-func Cleanup(c *cli.Config) *cobra.Command {
+// AgentCleanup returns the command agent cleanup.
+func AgentCleanup(c *cli.Config) *cobra.Command {
 	o := cleanup{Config: c, place: install.Place{ConfName: install.DefaultConfName}}
 	cmd := &cobra.Command{
 		Use:   "cleanup",
@@ -62,32 +62,28 @@ Services and policies stay, and so does the CNI plugin.
 
 With --all, also remove the CNI configuration and plugins, the eBPF programs and maps, what pods shared
 on the node, and the plugin's own files. Only this program is left of Mustang. While pods are attached,
-that is an error, since only the plugin can detach them: drain the node first, or --force. Files of other projects stay. The same command again completes one that
-failed or was killed.`,
+that is an error, since only the plugin can detach them: drain the node first, or --force. Files of
+other projects stay. The same command again completes one that failed or was killed.`,
 		Example: "  mustang agent cleanup\n  mustang agent cleanup --all",
-		Args:    cli.Arguments(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		PreRunE: cli.Check(func([]string) error {
 			if !o.all && (o.force || o.stay) {
-				return cli.Usage(errors.New("--force and --stay are for --all"))
+				return errors.New("--force and --stay are for --all")
 			}
 			if o.healthz != "" && !o.stay {
-				return cli.Usage(errors.New("--healthz-address is for --stay"))
+				return errors.New("--healthz-address is for --stay")
 			}
-			if err := o.place.Check(); err != nil {
-				return cli.Usage(err)
-			}
-			if err := cli.RequireRoot(cmd); err != nil {
-				return err
-			}
+			return o.place.Check()
+		}),
+		RunE: cli.AsRoot(func(ctx context.Context, _ []string) error {
 			o.stateDir, o.runDir = cmp.Or(c.Getenv("MUSTANG_CNI_STATE_DIR"), cni.DefaultStateDir), cmp.Or(c.Getenv("MUSTANG_CNI_RUN_DIR"), cni.DefaultRunDir)
 			// It is opened before anything is removed: a wrong name changes nothing.
 			return cli.WithNamespace(o.namespace, func(ns *netns.Namespace) error {
 				if o.stay {
-					return o.untilDone(cmd.Context(), ns)
+					return o.untilDone(ctx, ns)
 				}
-				return o.run(cmd.Context(), ns)
+				return o.run(ctx, ns)
 			})
-		},
+		}),
 	}
 	flags := cmd.Flags()
 	flags.BoolVar(&o.all, "all", false, "remove all of Mustang from this node")
