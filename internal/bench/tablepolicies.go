@@ -94,7 +94,7 @@ func (c *connector) lookFor(allow bool) func() (at time.Time, found bool, err er
 	return func() (time.Time, bool, error) {
 		at := time.Now()
 		open, err := c.try(denied, deniedTime)
-		if err == nil && !open {
+		if !open { // also after an error: a policy that comes amid a handshake leaves it half done
 			open, err = c.try(denied, deniedTime)
 		}
 		return at, !open, err
