@@ -19,11 +19,11 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Size limits of a file in bytes. 100,000 services of ten backends have 40 MiB, and Kubernetes' objects some 2 KiB each.
+// Size limits of a file in bytes. 100,000 services of ten backends have 40 MiB; Kubernetes' objects some 2 KiB each.
 const maxYAML, maxJSON = 16 << 20, 64 << 20
 
-// Limits of YAML. The library takes up to 520 bytes for each item of a list or a mapping, 1.04 GB in all. It compares all
-// keys of a mapping with each other: 660,000 keys in mappings of 1,000 take 13 s.
+// Limits of YAML. The library takes up to 520 bytes for each item of a list or a mapping, 1.04 GB in all. It compares
+// all keys of a mapping with each other: 660,000 keys in mappings of 1,000 take 13 s.
 const maxItems, maxKeys = 2_000_000, 1000
 
 // textReader reads text: a device of zeros, or another file that is none, has its end at the first zero byte.

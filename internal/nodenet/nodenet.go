@@ -109,7 +109,7 @@ func (n *Network) Apply(self Node, others []Node) error {
 	})
 }
 
-// planned calls do with the plan to reach the other nodes, as far as they are [Sound]: the plan has the errors about them.
+// planned calls do with the plan to reach the other nodes, as far as they are [Sound]. The plan has the errors about them.
 func (n *Network) planned(self Node, others []Node, do func(h host, want plan, others []Node) error) error {
 	h, err := n.open()
 	if err != nil {

@@ -52,8 +52,8 @@ func (b bridged) Probe() error {
 
 func (bridged) validateNetwork(network Network) error { return network.validateBridge() }
 
-// setup creates the bridge with the gateways' addresses, enables or disables the netfilter call, enables forwarding, and
-// adds the ports to other hosts.
+// setup creates the bridge with the gateways' addresses, enables or disables the netfilter call, enables forwarding,
+// and adds the ports to other hosts.
 func (b bridged) setup(host nsHandle, network Network) error {
 	link, created, err := b.ensureBridge(host, network)
 	if err != nil {

@@ -148,8 +148,12 @@ func (r routed) prepareHost(host nsHandle, link netlink.Link, pod Pod) error {
 }
 
 func (r routed) check(c *checker, s session) {
-	c.device(s.host, deviceSpec{name: "lo", kind: "loopback", addrs: s.gatewayAddrs(), settings: forwardingSettings(s.Gateways)})
-	c.bothEnds(r.linkType, s, deviceSpec{addrs: r.hostAddrs(s.pod), routes: s.pod.hostRoutes(s.Network), settings: r.hostSettings(s.pod)})
+	c.device(s.host, deviceSpec{
+		name: "lo", kind: "loopback", addrs: s.gatewayAddrs(), settings: forwardingSettings(s.Gateways),
+	})
+	c.bothEnds(r.linkType, s, deviceSpec{
+		addrs: r.hostAddrs(s.pod), routes: s.pod.hostRoutes(s.Network), settings: r.hostSettings(s.pod),
+	})
 }
 
 func (r routed) remove(network Network, pod Pod) error { return deleteEnds(r.linkType, network, pod) }

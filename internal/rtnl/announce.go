@@ -15,7 +15,8 @@ import (
 // Announce announces that addresses are at the MAC address of a device, which is up, to all neighbours on its network.
 // The addresses may be those of others for which the namespace answers.
 func (c Conn) Announce(device string, addrs ...netip.Addr) error {
-	return c.onDevice(fmt.Sprintf("announce addresses %v on ", addrs), device, func(handle *netlink.Handle, link netlink.Link) error {
+	try := fmt.Sprintf("announce addresses %v on ", addrs)
+	return c.onDevice(try, device, func(handle *netlink.Handle, link netlink.Link) error {
 		if err := c.AwaitCarrier(handle, link); err != nil {
 			return err
 		}

@@ -47,14 +47,18 @@ func (c Conn) with(do func(*netlink.Handle) error) error {
 	return do(handle)
 }
 
-// onDevice calls do with a handle and the device of a name. Errors begin with try, the device and the namespace, and match
+// change does something to a device, or with it.
+type change func(*netlink.Handle, netlink.Link) error
+
+// onDevice calls do with a handle and the device of a name. Errors begin with try, the device and the namespace. They match
 // fs.ErrNotExist if there is no such device.
-func (c Conn) onDevice(try, name string, do func(*netlink.Handle, netlink.Link) error) error {
-	return c.onLink(fmt.Sprintf("%sdevice %q", try, name), func(h *netlink.Handle) (netlink.Link, error) { return h.LinkByName(name) }, do)
+func (c Conn) onDevice(try, name string, do change) error {
+	find := func(h *netlink.Handle) (netlink.Link, error) { return h.LinkByName(name) }
+	return c.onLink(fmt.Sprintf("%sdevice %q", try, name), find, do)
 }
 
 // onLink calls do with a handle and the device that find returns.
-func (c Conn) onLink(what string, find func(*netlink.Handle) (netlink.Link, error), do func(*netlink.Handle, netlink.Link) error) error {
+func (c Conn) onLink(what string, find func(*netlink.Handle) (netlink.Link, error), do change) error {
 	err := c.with(func(handle *netlink.Handle) error {
 		link, err := find(handle)
 		switch {

@@ -148,11 +148,11 @@ func Prefix(ipNet *net.IPNet) netip.Prefix {
 // DeviceByIndex returns the device with an index, without its addresses: the kernel can list addresses only for all
 // devices at once. The error matches fs.ErrNotExist if there is none.
 func (c Conn) DeviceByIndex(index int) (device Device, err error) {
-	err = c.onLink(fmt.Sprintf("device %d", index), func(h *netlink.Handle) (netlink.Link, error) { return h.LinkByIndex(index) },
-		func(_ *netlink.Handle, link netlink.Link) error {
-			device = DescribeLink(link)
-			return nil
-		})
+	find := func(h *netlink.Handle) (netlink.Link, error) { return h.LinkByIndex(index) }
+	err = c.onLink(fmt.Sprintf("device %d", index), find, func(_ *netlink.Handle, link netlink.Link) error {
+		device = DescribeLink(link)
+		return nil
+	})
 	return device, err
 }
 

@@ -89,14 +89,17 @@ func (c Conn) AdvertisedDevices() (names []string, err error) {
 // AddProxyNeighbor makes the namespace answer ARP requests for an IPv4 address on the network of a device, without
 // delay. The namespace must forward and have a route to the address over another device.
 func (c Conn) AddProxyNeighbor(device string, addr netip.Addr) error {
-	return c.onDevice(fmt.Sprintf("add proxy neighbor %v to ", addr), device, func(handle *netlink.Handle, link netlink.Link) error {
+	try := fmt.Sprintf("add proxy neighbor %v to ", addr)
+	return c.onDevice(try, device, func(handle *netlink.Handle, link netlink.Link) error {
 		if !addr.Is4() {
 			return errors.New("not an IPv4 address")
 		}
 		if err := c.SetSysctl("net/ipv4/neigh/"+device+"/proxy_delay", "0"); err != nil {
 			return err
 		}
-		return handle.NeighAdd(&netlink.Neigh{LinkIndex: link.Attrs().Index, Family: unix.AF_INET, Flags: netlink.NTF_PROXY, IP: addr.AsSlice()})
+		return handle.NeighAdd(&netlink.Neigh{
+			LinkIndex: link.Attrs().Index, Family: unix.AF_INET, Flags: netlink.NTF_PROXY, IP: addr.AsSlice(),
+		})
 	})
 }
 

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
 // metrics are those of an agent. Those that mean the same as kube-proxy's have its names (pkg/proxy/metrics of Kubernetes 1.34), so
@@ -22,20 +23,22 @@ type metrics struct {
 	answers                                       map[string]*prometheus.CounterVec // by the path that was asked
 }
 
-func newMetrics() metrics {
+// newMetrics registers the metrics.
+func newMetrics(registry *prometheus.Registry) metrics {
+	create := promauto.With(registry)
 	const kubeproxy, ours = "kubeproxy", "mustang_agent"
 	histogram := func(subsystem, name, help string, buckets []float64) prometheus.Histogram {
-		return prometheus.NewHistogram(prometheus.HistogramOpts{Subsystem: subsystem, Name: name, Help: help, Buckets: buckets})
+		return create.NewHistogram(prometheus.HistogramOpts{Subsystem: subsystem, Name: name, Help: help, Buckets: buckets})
 	}
 	gauge := func(subsystem, name, help string) prometheus.Gauge {
-		return prometheus.NewGauge(prometheus.GaugeOpts{Subsystem: subsystem, Name: name, Help: help})
+		return create.NewGauge(prometheus.GaugeOpts{Subsystem: subsystem, Name: name, Help: help})
 	}
 	counter := func(subsystem, name, help string) prometheus.Counter {
-		return prometheus.NewCounter(prometheus.CounterOpts{Subsystem: subsystem, Name: name, Help: help})
+		return create.NewCounter(prometheus.CounterOpts{Subsystem: subsystem, Name: name, Help: help})
 	}
 	answers := func(name, path string) *prometheus.CounterVec {
 		o := prometheus.CounterOpts{Subsystem: kubeproxy, Name: name, Help: "Answers at " + path + ", by HTTP status."}
-		return prometheus.NewCounterVec(o, []string{"code"})
+		return create.NewCounterVec(o, []string{"code"})
 	}
 	rounds := prometheus.ExponentialBuckets(0.0005, 2, 16) // 0.5 ms to 16 s
 	programming := slices.Concat(prometheus.LinearBuckets(0.25, 0.25, 2), prometheus.LinearBuckets(1, 1, 59),
@@ -60,16 +63,16 @@ func newMetrics() metrics {
 		joining:  histogram(ours, "nodes_duration_seconds", "Time of a round that joins the node with others: routes, tunnel, firewall, configuration of pods.", rounds),
 		joined:   gauge(ours, "nodes_last_timestamp_seconds", "When the last round that joins nodes ended without an error."),
 		unjoined: counter(ours, "failed_nodes_rounds_total", "Rounds that join nodes and ended with an error."),
-		noLocal: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		noLocal: create.NewGaugeVec(prometheus.GaugeOpts{
 			Subsystem: kubeproxy, Name: "sync_proxy_rules_no_local_endpoints_total",
 			Help: "Services with a Local traffic policy and without an endpoint on this node that serves, while others do.",
 		}, []string{"traffic_policy"}),
-		refused: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		refused: create.NewGaugeVec(prometheus.GaugeOpts{
 			Subsystem: ours, Name: "objects_refused", Help: "Objects that do not have in force all that they ask for, as mustang agent status --wrong tells.",
 		}, []string{"kind"}),
 		degraded: gauge(ours, "degraded", "1 while the node keeps an earlier state of services or policies, since a map is full; else 0."),
 		unread:   gauge(ours, "cluster_unread", "1 while objects of the API server cannot be read: all stays as it was; else 0."),
-		verbs: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		verbs: create.NewHistogramVec(prometheus.HistogramOpts{
 			Subsystem: ours, Name: "cni_duration_seconds", Help: "Time of a verb of the CNI plugin.", Buckets: rounds,
 		}, []string{"verb", "result"}),
 		answers: map[string]*prometheus.CounterVec{"/healthz": answers("proxy_healthz_total", "/healthz"), "/livez": answers("proxy_livez_total", "/livez")},
@@ -79,11 +82,4 @@ func newMetrics() metrics {
 	m.noLocal.WithLabelValues("internal")
 	m.noLocal.WithLabelValues("external")
 	return m
-}
-
-func (m metrics) all() []prometheus.Collector {
-	return []prometheus.Collector{
-		m.duration, m.full, m.partial, m.programming, m.queued, m.written, m.failed, m.endpointsPending, m.endpointsTotal, m.servicesPending,
-		m.servicesTotal, m.services, m.backends, m.joining, m.joined, m.unjoined, m.noLocal, m.refused, m.unread, m.degraded, m.verbs, m.answers["/healthz"], m.answers["/livez"],
-	}
 }

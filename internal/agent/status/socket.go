@@ -85,9 +85,9 @@ func (e *NoAgentError) Error() string {
 
 func (e *NoAgentError) Unwrap() error { return e.Err }
 
-// ServeSocket answers requests at the socket of a directory, which is root's alone, until the context ends; at /process with
-// the number of its process. It replaces a socket that nobody answers at. Errors: that another agent answers there, and those
-// of the file system.
+// ServeSocket answers requests at the socket of a directory, which is root's alone, until the context ends. It answers
+// /process with the number of its process. It replaces a socket that nobody answers at. Errors: that another agent answers
+// there, and those of the file system.
 func ServeSocket(ctx context.Context, dir string, handler http.Handler) error {
 	path := filepath.Join(dir, SocketName)
 	if conn, err := net.DialTimeout("unix", path, time.Second); err == nil {

@@ -51,9 +51,9 @@ type Tracker struct {
 
 // NewTracker returns the tracker of an agent that has written nothing yet.
 func NewTracker() *Tracker {
-	s := &Tracker{registry: prometheus.NewRegistry(), metrics: newMetrics(), now: time.Now, degraded: map[string]string{}}
+	registry := prometheus.NewRegistry()
+	s := &Tracker{registry: registry, metrics: newMetrics(registry), now: time.Now, degraded: map[string]string{}}
 	s.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	s.registry.MustRegister(s.metrics.all()...)
 	s.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Subsystem: "mustang_agent", Name: "build_info", Help: "1, with the version of the program.", ConstLabels: prometheus.Labels{"version": version.Program()},
 	}, func() float64 { return 1 }))
