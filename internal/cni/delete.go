@@ -97,8 +97,8 @@ func (a *attachment) findPod() {
 	a.pod = pod
 }
 
-// reconstruct fills in a record that is lost with all parts that may exist. The configuration may be invalid and lack any
-// of its values.
+// reconstruct fills in a record that is lost with all parts that may exist. The configuration may be invalid and lack
+// any of its values.
 func (a *attachment) reconstruct() error {
 	r := a.record
 	r.Bridge, r.OVSDB, r.IPAM = a.config.Bridge, a.config.OVSDB, cmp.Or(a.config.IPAM.Type, netconf.IPAMType)
@@ -152,7 +152,8 @@ func (a *attachment) reconstructLink() {
 	}
 	switch mode.Traits().Needs {
 	case podlink.NeedsUplink:
-		// Without a host device of this name, the pod's device may belong to the attachment because of which ADD failed.
+		// Without a host device of this name, the pod's device may belong to the attachment because of which ADD
+		// failed.
 		r.Linked = a.ownsDevice()
 	case podlink.NeedsOpenVSwitch: // ADD has failed without its database
 		conn, err := net.Dial("unix", r.OVSDB)

@@ -19,9 +19,9 @@ import (
 	"mustang/internal/rtnl"
 )
 
-// The host has the gateways of a network's subnets. They change only while the network has no pods: a pod reaches nothing without its gateway, and another
-// host may have the former subnet. The device that has them can be the administrator's, as a bridge with the node's own address: only what the plugin has
-// created is deleted.
+// The host has the gateways of a network's subnets. They change only while the network has no pods: a pod reaches
+// nothing without its gateway, and another host may have the former subnet. The device that has them can be the
+// administrator's, as a bridge with the node's own address: only what the plugin has created is deleted.
 
 const (
 	// devicePrefix begins the names that the plugin gives to devices.
@@ -30,8 +30,8 @@ const (
 	maxNames = 10
 )
 
-// RetireGateways removes from the host the gateways of a network if one of them is in none of some subnets. The error names the pods that the network has,
-// if it has any, or is an error of the records or of the link mode.
+// RetireGateways removes from the host the gateways of a network if one of them is in none of some subnets. The error
+// names the pods that the network has, if it has any, or is an error of the records or of the link mode.
 func (p *Plugin) RetireGateways(host *netns.Namespace, network string, subnets []netip.Prefix) error {
 	boot, err := ipam.BootID()
 	if err != nil {
@@ -61,17 +61,21 @@ func (p *Plugin) RetireGateways(host *netns.Namespace, network string, subnets [
 	return err
 }
 
-// moves reports whether a network that changes gets another device for its gateways, or a link by which its pods do not reach those of before.
+// moves reports whether a network that changes gets another device for its gateways, or a link by which its pods do not
+// reach those of before.
 func moves(from, to record.Network) bool {
 	return place(from) != place(to) || !netconf.Together(from.Link, to.Link)
 }
 
-// leave removes from the host what goes with a change of a network: gateways, masquerading and, if the network moves, the device if the plugin has created it.
-// What other networks with pods have there stays. If the network has pods besides own, they keep all, and their names are returned with an error.
+// leave removes from the host what goes with a change of a network: gateways, masquerading and, if the network moves,
+// the device if the plugin has created it. What other networks with pods have there stays. If the network has pods
+// besides own, they keep all, and their names are returned with an error.
 //
-// The caller holds the lock of the network. ADD records its addresses before it looks whether the network is complete, and does that with the lock of
-// the gateways: its pod is found here, or it finds the record that is saved here.
-func (p *Plugin) leave(host *netns.Namespace, network string, own *record.Record, change [2]record.Network) (pods []string, err error) {
+// The caller holds the lock of the network. ADD records its addresses before it looks whether the network is complete,
+// and does that with the lock of the gateways: its pod is found here, or it finds the record that is saved here.
+func (p *Plugin) leave(
+	host *netns.Namespace, network string, own *record.Record, change [2]record.Network,
+) (pods []string, err error) {
 	unlock, err := p.records().LockGateways()
 	if err != nil {
 		return nil, err
@@ -101,7 +105,8 @@ func (p *Plugin) leave(host *netns.Namespace, network string, own *record.Record
 	if moves(n, to) && !shared {
 		err = tearDown(host, n)
 	} else {
-		err = removeGateways(host, n, slices.DeleteFunc(slices.Clone(n.Gateways), func(g netip.Prefix) bool { return slices.Contains(used, g.Addr()) }))
+		isUsed := func(g netip.Prefix) bool { return slices.Contains(used, g.Addr()) }
+		err = removeGateways(host, n, slices.DeleteFunc(slices.Clone(n.Gateways), isUsed))
 	}
 	if err := errors.Join(err, removeMasquerade(host, network)); err != nil {
 		return nil, err
@@ -125,9 +130,10 @@ func refuse(network string, change [2]record.Network, pods []string) error {
 		network, states[0], states[1], strings.Join(pods, ", "), more)
 }
 
-// removeGateways removes gateways of a network from the host. Those that the host had before the network are its administrator's, as the address
-// of a bridge by which others reach it. The kernel knows which ones a link mode has added, but for those of earlier versions: there a
-// device of the plugin's own name tells, and what is elsewhere stays until a reboot.
+// removeGateways removes gateways of a network from the host. Those that the host had before the network are its
+// administrator's, as the address of a bridge by which others reach it. The kernel knows which ones a link mode has
+// added, but for those of earlier versions: there a device of the plugin's own name tells, and what is elsewhere stays
+// until a reboot.
 func removeGateways(host *netns.Namespace, n record.Network, gateways []netip.Prefix) error {
 	if len(gateways) == 0 {
 		return nil
@@ -178,8 +184,8 @@ func onParent(link string) bool {
 	return err == nil && mode.Traits().Needs == podlink.NeedsUplink
 }
 
-// setUpDevice runs Setup, and returns whose the device with the gateways is, as [record.Network.Created] tells it. Where the plugin is killed
-// before that is recorded, the device counts as found, and stays.
+// setUpDevice runs Setup, and returns whose the device with the gateways is, as [record.Network.Created] tells it.
+// Where the plugin is killed before that is recorded, the device counts as found, and stays.
 func (a *attachment) setUpDevice(want record.Network) (created int, err error) {
 	before, err := indexOf(a.host, device(want))
 	if err != nil {
@@ -191,8 +197,8 @@ func (a *attachment) setUpDevice(want record.Network) (created int, err error) {
 	if before == 0 {
 		return indexOf(a.host, device(want))
 	}
-	// What the networks of this boot that share the device have recorded. An index that the device no longer has is that of another one, which somebody
-	// has replaced.
+	// What the networks of this boot that share the device have recorded. An index that the device no longer has is
+	// that of another one, which somebody has replaced.
 	created = record.Found
 	for _, name := range a.plugin.records().Networks() {
 		n, ok := a.plugin.records().Network(name)
@@ -207,8 +213,9 @@ func (a *attachment) setUpDevice(want record.Network) (created int, err error) {
 	return created, nil
 }
 
-// tearDown deletes the device that has a network's gateways if the plugin has created it, or else removes the gateways that it has
-// added there. Open vSwitch knows itself whose a bridge is. A record of an earlier version does not tell: then the name of the device does.
+// tearDown deletes the device that has a network's gateways if the plugin has created it, or else removes the gateways
+// that it has added there. Open vSwitch knows itself whose a bridge is. A record of an earlier version does not tell:
+// then the name of the device does.
 func tearDown(host *netns.Namespace, n record.Network) error {
 	mode, err := podlink.Lookup(n.Link)
 	if err != nil {

@@ -83,8 +83,9 @@ func (a *attachment) becomesEndpoint() bool {
 	return a.config.TranslatesPackets() || a.known != nil || a.guardsBothWays()
 }
 
-// checkAddressesFree refuses addresses that a pod has which is alive, and an endpoint or at the same bridge or parent. The datapath refuses those of endpoints
-// too, but only once the pod's device is there and has told its neighbours that the addresses are at its MAC address: they would not reach the other pod for seconds.
+// checkAddressesFree refuses addresses that a pod has which is alive, and an endpoint or at the same bridge or parent.
+// The datapath refuses those of endpoints too, but only once the pod's device is there and has told its neighbours that
+// the addresses are at its MAC address: they would not reach the other pod for seconds.
 func (a *attachment) checkAddressesFree(ctx context.Context) error {
 	for _, ip := range a.record.Addresses {
 		if !a.becomesEndpoint() {
@@ -104,8 +105,8 @@ func (a *attachment) checkAddressesFree(ctx context.Context) error {
 	return a.checkAddressesBeside()
 }
 
-// checkAddressesBeside refuses addresses that a pod of another network at the same bridge or parent has: each network has its own store of addresses. Of two
-// that are added at once it has to be called once the devices are there.
+// checkAddressesBeside refuses addresses that a pod of another network at the same bridge or parent has: each network
+// has its own store of addresses. Of two that are added at once it has to be called once the devices are there.
 func (a *attachment) checkAddressesBeside() error {
 	for _, name := range a.plugin.records().Networks() {
 		store, err := a.plugin.addresses(name)
@@ -122,8 +123,8 @@ func (a *attachment) checkAddressesBeside() error {
 	return nil
 }
 
-// anotherHas reports whether another attachment has an address, and its pod is alive and has its device: a DEL that was killed may have
-// left no more than the record.
+// anotherHas reports whether another attachment has an address, and its pod is alive and has its device: a DEL that was
+// killed may have left no more than the record.
 func (a *attachment) anotherHas(ip netip.Addr, counts func(record.Record) bool) bool {
 	records, _ := a.plugin.records().List("")
 	return slices.ContainsFunc(records, func(r record.Record) bool {
@@ -143,8 +144,8 @@ func (a *attachment) anotherHas(ip netip.Addr, counts func(record.Record) bool) 
 	})
 }
 
-// guardsBothWays reports whether the source guard needs a program on the way into the pod too: a pod can get past the one on its
-// own device.
+// guardsBothWays reports whether the source guard needs a program on the way into the pod too: a pod can get past the
+// one on its own device.
 func (a *attachment) guardsBothWays() bool {
 	return a.config.SourceGuard && a.config.Services != netconf.ServicesOff && a.mode != nil && !a.mode.Traits().HostSide
 }
@@ -215,9 +216,9 @@ func (a *attachment) checkServices(ctx context.Context) error {
 	return nil
 }
 
-// deleteServices removes the pod from the datapath. The pod's namespace may be gone. Its addresses may be another pod's if ADD failed for that, and what
-// the datapath has of another pod stays: the cookie tells whose it is. Without one, the record was lost with the namespace, and what is left of the pod has
-// no device: sweep finds it.
+// deleteServices removes the pod from the datapath. The pod's namespace may be gone. Its addresses may be another pod's
+// if ADD failed for that, and what the datapath has of another pod stays: the cookie tells whose it is. Without one,
+// the record was lost with the namespace, and what is left of the pod has no device: sweep finds it.
 func (a *attachment) deleteServices(ctx context.Context) error {
 	if a.record.Cookie == 0 || !a.record.Endpoint && !a.record.Admitted && !a.record.Guarded {
 		return nil
@@ -245,8 +246,9 @@ func (a *attachment) deleteServices(ctx context.Context) error {
 	return nil
 }
 
-// othersAdmitted reports whether another attachment of the pod, in any network, needs the pod's sockets. Without the record of a finished ADD, the
-// network namespace at the path may be another container's by now, as with paths of processes.
+// othersAdmitted reports whether another attachment of the pod, in any network, needs the pod's sockets. Without the
+// record of a finished ADD, the network namespace at the path may be another container's by now, as with paths of
+// processes.
 func (a *attachment) othersAdmitted() bool {
 	container := a.record.Owner.ContainerID
 	if !a.record.Done {

@@ -13,8 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Await is the CNI_COMMAND of a request that is no verb: the agent answers once the policies hold that the cluster has for the Pod of
-// CNI_ARGS, in the datapath of the directories and of the layout that the request names. Its version does not count.
+// Await is the CNI_COMMAND of a request that is no verb: the agent answers once the policies hold that the cluster has
+// for the Pod of CNI_ARGS, in the datapath of the directories and of the layout that the request names. Its version
+// does not count.
 const Await = "AWAIT"
 
 // again is how long AwaitPolicies waits before it looks for an agent again: one that starts anew takes its time.
@@ -30,8 +31,8 @@ var (
 // errDeclined is the error if the agent declines a request.
 var errDeclined = errors.New("the agent has declined")
 
-// AwaitPolicies sends a request of Await to the agent at a socket, and to the next one if that ends, until one answers that the policies
-// hold, or ctx ends. The error tells why they do not yet, or that there is no agent.
+// AwaitPolicies sends a request of Await to the agent at a socket, and to the next one if that ends, until one answers
+// that the policies hold, or ctx ends. The error tells why they do not yet, or that there is no agent.
 func AwaitPolicies(ctx context.Context, socket string, r Request) error {
 	for {
 		answer, err := ask(ctx, socket, r)
@@ -51,8 +52,8 @@ func AwaitPolicies(ctx context.Context, socket string, r Request) error {
 	}
 }
 
-// ask sends a request to the agent at a socket and waits for its answer. When ctx ends, the agent is told to give up, and its
-// answer is still waited for. The error matches errDeclined if the agent has declined.
+// ask sends a request to the agent at a socket and waits for its answer. When ctx ends, the agent is told to give up,
+// and its answer is still waited for. The error matches errDeclined if the agent has declined.
 func ask(ctx context.Context, socket string, r Request) (answer Answer, err error) {
 	packet, err := r.encode()
 	if err != nil {
@@ -102,7 +103,8 @@ func receive(conn *net.UnixConn) (Answer, error) {
 	return answer, err
 }
 
-// rootPeer returns the process at the other end of a socket, as this process sees it. The error is that it is not root's.
+// rootPeer returns the process at the other end of a socket, as this process sees it. The error is that it is not
+// root's.
 func rootPeer(conn *net.UnixConn) (pid int, err error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {

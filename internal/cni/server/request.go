@@ -49,8 +49,8 @@ type Answer struct {
 	Exit           byte
 }
 
-// encode returns the packet: the protocol, version, layout and variables, each with a zero byte at its end, a further zero
-// byte, and the configuration.
+// encode returns the packet: the protocol, version, layout and variables, each with a zero byte at its end, a further
+// zero byte, and the configuration.
 func (r Request) encode() ([]byte, error) {
 	var out bytes.Buffer
 	fields := []string{protocol, r.Version, r.Layout}
@@ -121,8 +121,8 @@ func (a Answer) head() []byte {
 // maxText is the size of the text of an answer in bytes.
 const maxText = 16 << 20
 
-// text returns an answer with its text, of the size that its first packet tells, without content. The error matches errDeclined if
-// the agent has declined.
+// text returns an answer with its text, of the size that its first packet tells, without content. The error matches
+// errDeclined if the agent has declined.
 func text(head []byte) (a Answer, all []byte, err error) {
 	if string(head) == declined {
 		return a, nil, errDeclined

@@ -2,11 +2,12 @@
 
 // Package server does the verbs of the CNI plugin in an agent that stays.
 //
-// On a node with an agent, a client in C (cni/client.c) lies in the place of the plugin. It sends one packet over a unix
-// socket of packets, with a descriptor of the pod's network namespace, and waits. The agent answers with the result, or
-// declines: then the client runs the plugin, as it does without an agent. If the agent ends without an answer, or gives
-// none within a minute, the client fails and the runtime tries again: nobody does a verb twice at once. A verb gives the
-// same result and leaves the same state in both ways. The plugin itself asks the agent only for policies ([AwaitPolicies]).
+// On a node with an agent, a client in C (cni/client.c) lies in the place of the plugin. It sends one packet over a
+// unix socket of packets, with a descriptor of the pod's network namespace, and waits. The agent answers with the
+// result, or declines: then the client runs the plugin, as it does without an agent. If the agent ends without an
+// answer, or gives none within a minute, the client fails and the runtime tries again: nobody does a verb twice at
+// once. A verb gives the same result and leaves the same state in both ways. The plugin itself asks the agent only for
+// policies ([AwaitPolicies]).
 package server
 
 import (
@@ -32,21 +33,23 @@ import (
 
 // Limits of a server.
 const (
-	// maxWorkers is the number of verbs that it does at once. Most of one is waiting for the kernel's lock of all devices, or
-	// for that of the datapath, which the agent's rounds wait for too: more at once are no faster, and each waits longer.
+	// maxWorkers is the number of verbs that it does at once. Most of one is waiting for the kernel's lock of all
+	// devices, or for that of the datapath, which the agent's rounds wait for too: more at once are no faster, and each
+	// waits longer.
 	maxWorkers = 4
 	// maxCalls is the number of requests that it has at once. It declines more.
 	maxCalls = 512
 	// queueLimit is how long a verb waits for a worker. Then it is declined: plugins wait for answers for a minute.
 	queueLimit = 20 * time.Second
-	// drainTime is how long a server that ends takes connections that plugins have made before, to decline what they send.
+	// drainTime is how long a server that ends takes connections that plugins have made before, to decline what they
+	// send.
 	drainTime = 100 * time.Millisecond
 	// patience is how long an ADD waits here for its policies. Then it is declined, and its plugin waits longer.
 	patience = time.Second
 	// longest is how long a plugin that works alone may wait for them, whatever it wants itself.
 	longest = 30 * time.Second
-	// farewell is how long verbs may take that have begun when the server ends. They can wait for the lock of a process that is stopped, and an agent is
-	// killed 10 s after it was told to end. What they have done by then is recorded.
+	// farewell is how long verbs may take that have begun when the server ends. They can wait for the lock of a process
+	// that is stopped, and an agent is killed 10 s after it was told to end. What they have done by then is recorded.
 	farewell = 8 * time.Second
 )
 
@@ -56,7 +59,8 @@ type Options struct {
 	Socket string
 	// Host is the network namespace of the node. Plugins in others work alone.
 	Host *netns.Namespace
-	// Plugin does the verbs. Plugins with other directories work alone. DeleteDevice is that of the plugin if it is nil.
+	// Plugin does the verbs. Plugins with other directories work alone. DeleteDevice is that of the plugin if it is
+	// nil.
 	Plugin cni.Plugin
 	// Version is that of the plugins that it serves. Others work alone. Empty means this program's.
 	Version string
@@ -93,7 +97,8 @@ func InUse(socket string) (bool, error) {
 	return false, err
 }
 
-// Listen returns a server whose socket takes connections. It replaces the socket of another, which gets no more of them.
+// Listen returns a server whose socket takes connections. It replaces the socket of another, which gets no more of
+// them.
 func Listen(o Options) (_ *Server, err error) {
 	s := &Server{
 		Options: o, workers: make(chan struct{}, maxWorkers), calls: make(chan struct{}, maxCalls),
@@ -161,8 +166,8 @@ func (s *Server) listen() (err error) {
 	return err
 }
 
-// Run serves plugins until ctx ends. Then it removes its socket, declines what it has not begun, and finishes the verbs that it has
-// begun, unless they take too long.
+// Run serves plugins until ctx ends. Then it removes its socket, declines what it has not begun, and finishes the verbs
+// that it has begun, unless they take too long.
 func (s *Server) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -201,7 +206,8 @@ func (s *Server) finish(all *sync.WaitGroup) {
 	}
 }
 
-// drain removes the socket, unless it is another server's already, and has Run end once it has taken the connections of before.
+// drain removes the socket, unless it is another server's already, and has Run end once it has taken the connections of
+// before.
 func (s *Server) drain() {
 	if inode, err := inodeOf(s.Socket); err == nil && inode == s.inode {
 		_ = os.Remove(s.Socket)
@@ -214,7 +220,8 @@ func (s *Server) close() {
 	_ = s.listener.Close()
 }
 
-// worker waits for a worker. The error leaves the verb to the plugin; if that has ended, its pod may be deleted already.
+// worker waits for a worker. The error leaves the verb to the plugin; if that has ended, its pod may be deleted
+// already.
 func (s *Server) worker(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, s.queueLimit)
 	defer cancel()
