@@ -69,7 +69,7 @@ func (p ipvsProxy) Write(_ context.Context, r Rules) error {
 
 // Clear removes the services, their device and their sets.
 func (p ipvsProxy) Clear(ctx context.Context) error {
-	if err := (iptablesProxy{p.host}).Clear(ctx); err != nil {
+	if err := iptablesProxy(p).Clear(ctx); err != nil {
 		return err
 	}
 	return p.do(func(handle *ipvs.Handle) error {
