@@ -29,7 +29,8 @@ func allWrongOptions() []wrongOptions {
 		device.Host, _ = netip.ParsePrefix(text)
 		return lab.Options{Uplink: device}
 	}
-	const links, hosts, network, docker, node = lab.TopologyPodLinks, lab.TopologyTwoHosts, lab.TopologyPodToNetwork, lab.TopologyDocker, lab.TopologyNode
+	const links, hosts, network = lab.TopologyPodLinks, lab.TopologyTwoHosts, lab.TopologyPodToNetwork
+	const docker, node = lab.TopologyDocker, lab.TopologyNode
 	return []wrongOptions{
 		{links, `lab name "../x"`, lab.Options{Name: "../x"}},
 		{"ring", `unknown topology "ring"`, lab.Options{}},
