@@ -17,19 +17,21 @@ import (
 	"mustang/internal/lab"
 )
 
-// TestOptions wants an error that names each invalid option, before anything is written. What is not named is sound.
-func TestOptions(t *testing.T) {
-	s := lab.Store{Dir: t.TempDir() + "/state"}
+// wrongOptions are options of a topology of which one is wrong, which an error names.
+type wrongOptions struct {
+	topology, culprit string
+	options           lab.Options
+}
+
+func allWrongOptions() []wrongOptions {
 	host := func(text string) lab.Options {
 		device := uplinkDevice
 		device.Host, _ = netip.ParsePrefix(text)
 		return lab.Options{Uplink: device}
 	}
-	const links, hosts, network, docker, node = lab.TopologyPodLinks, lab.TopologyTwoHosts, lab.TopologyPodToNetwork, lab.TopologyDocker, lab.TopologyNode
-	for _, test := range []struct {
-		topology, culprit string
-		options           lab.Options
-	}{
+	const links, hosts, network = lab.TopologyPodLinks, lab.TopologyTwoHosts, lab.TopologyPodToNetwork
+	const docker, node = lab.TopologyDocker, lab.TopologyNode
+	return []wrongOptions{
 		{links, `lab name "../x"`, lab.Options{Name: "../x"}},
 		{"ring", `unknown topology "ring"`, lab.Options{}},
 		{links, `unknown link mode "token-ring"`, lab.Options{Link: "token-ring"}},
@@ -89,7 +91,13 @@ func TestOptions(t *testing.T) {
 		{network, "10.7.0.50/25 and 10.7.0.51/24", host("10.7.0.50/25")},
 		{network, "10.7.0.51/24: given twice", host("10.7.0.51/24")},
 		{network, "labs reserve 198.18.11", host("198.18.0.1/15")},
-	} {
+	}
+}
+
+// TestOptions wants an error that names each invalid option, before anything is written. What is not named is sound.
+func TestOptions(t *testing.T) {
+	s := lab.Store{Dir: t.TempDir() + "/state"}
+	for _, test := range allWrongOptions() {
 		t.Run(test.topology+"/"+test.culprit, func(t *testing.T) {
 			o := test.options
 			o.Topology, o.Name, o.Link = test.topology, cmp.Or(o.Name, "x"), cmp.Or(o.Link, "veth")

@@ -123,7 +123,8 @@ func (s Store) destroy(name string) error {
 	}
 	errs := []error{
 		killProcesses(namespaces, dockerCgroup(name)), unmountBPF(s.bpfMount(name)),
-		dockerd.RemoveCgroup(cgroupName(name)), dockerd.RemoveCgroup(dockerCgroup(name)), os.RemoveAll(s.switchDir(name)), os.RemoveAll(s.dockerDir(name)),
+		dockerd.RemoveCgroup(cgroupName(name)), dockerd.RemoveCgroup(dockerCgroup(name)),
+		os.RemoveAll(s.switchDir(name)), os.RemoveAll(s.dockerDir(name)),
 		os.RemoveAll(s.savedDir(name)), s.removePlugins(name),
 	}
 	for _, namespace := range namespaces {

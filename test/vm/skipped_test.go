@@ -67,21 +67,3 @@ func TestSkippedFilter(t *testing.T) {
 		}
 	}
 }
-
-// TestSkippedNone distinguishes an empty list from a missing one.
-func TestSkippedNone(t *testing.T) {
-	program, dir := program(t), t.TempDir()
-	list := filepath.Join(dir, "skipped")
-	if code, output := run(t, dir, program, "-skipped", list, "test"); code != exitFailed || !regexp.MustCompile("^vm: .*"+list+".*\n$").MatchString(output) {
-		t.Errorf("no list: exit code %d, output %q", code, output)
-	}
-	for text, want := range map[string]int{"": 0, "TestX\n": exitFailed, "\tTestX\n": exitFailed} {
-		if err := os.WriteFile(list, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		code, output := run(t, dir, program, "-skipped", list, "test")
-		if code != want || !regexp.MustCompile("^[^\n]+\n$").MatchString(output) {
-			t.Errorf("list %q: exit code %d, output %q", text, code, output)
-		}
-	}
-}

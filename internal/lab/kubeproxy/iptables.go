@@ -18,6 +18,7 @@ import (
 // iptablesProxy is kube-proxy's iptables mode (pkg/proxy/iptables).
 type iptablesProxy struct{ host *netns.Namespace }
 
+// Write writes the rules of all services.
 func (p iptablesProxy) Write(_ context.Context, r Rules) error {
 	return r.restoreIPTables(p.host, nil, true)
 }
@@ -27,6 +28,7 @@ func (p iptablesProxy) Update(_ context.Context, r Rules, changed ...service.Key
 	return r.restoreIPTables(p.host, changed, false)
 }
 
+// Clear empties the nat and filter tables.
 func (p iptablesProxy) Clear(context.Context) error {
 	const empty = "*nat\n:PREROUTING ACCEPT\n:INPUT ACCEPT\n:OUTPUT ACCEPT\n:POSTROUTING ACCEPT\nCOMMIT\n" +
 		"*filter\n:INPUT ACCEPT\n:FORWARD ACCEPT\n:OUTPUT ACCEPT\nCOMMIT\n"

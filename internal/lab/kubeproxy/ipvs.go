@@ -45,10 +45,12 @@ func ProbeIPVS() error {
 // ipset, and those that no cluster IP needs are left out.
 type ipvsProxy struct{ host *netns.Namespace }
 
+// Update is a full sync too.
 func (p ipvsProxy) Update(ctx context.Context, r Rules, _ ...service.Key) error {
 	return p.Write(ctx, r)
 }
 
+// Write makes all services those of the host.
 func (p ipvsProxy) Write(_ context.Context, r Rules) error {
 	if err := rtnl.In(p.host).SetSysctls(ipvsSysctls, nil); err != nil {
 		return fmt.Errorf("kube-proxy rules with IPVS: %w", err)
@@ -65,8 +67,9 @@ func (p ipvsProxy) Write(_ context.Context, r Rules) error {
 	})
 }
 
+// Clear removes the services, their device and their sets.
 func (p ipvsProxy) Clear(ctx context.Context) error {
-	if err := (iptablesProxy{p.host}).Clear(ctx); err != nil {
+	if err := iptablesProxy(p).Clear(ctx); err != nil {
 		return err
 	}
 	return p.do(func(handle *ipvs.Handle) error {

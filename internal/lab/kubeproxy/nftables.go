@@ -50,6 +50,7 @@ func (n *nftablesProxy) Update(ctx context.Context, r Rules, changed ...service.
 	return n.sync(ctx, r, changed)
 }
 
+// Clear deletes the tables.
 func (n *nftablesProxy) Clear(ctx context.Context) error {
 	return n.each(func(nft knftables.Interface, _ knftables.Family) error {
 		tx := nft.NewTransaction()

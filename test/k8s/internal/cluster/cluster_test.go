@@ -5,7 +5,6 @@ package cluster
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -179,30 +178,6 @@ func TestDeadDaemonEndsCluster(t *testing.T) {
 	}
 	if err := c.Close(); err != nil {
 		t.Error(err)
-	}
-}
-
-// TestInherit gives a group what its parent has, in both versions of control groups.
-func TestInherit(t *testing.T) {
-	for name, c := range map[string]struct{ file, value, where, want string }{
-		"version 1": {"cpuset.cpus", "0-1\n", "group/cpuset.cpus", "0-1\n"},
-		"version 2": {"cgroup.controllers", "cpuset io\n", "cgroup.subtree_control", "+cpuset"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			parent := t.TempDir()
-			group := filepath.Join(parent, "group")
-			err := errors.Join(os.Mkdir(group, 0o755), os.WriteFile(filepath.Join(parent, c.file), []byte(c.value), 0o600))
-			for _, name := range []string{"cpuset.cpus", "cpuset.mems"} { // children of version 2 have them too
-				err = errors.Join(err, os.WriteFile(filepath.Join(parent, name), []byte(c.value), 0o600))
-			}
-			if err == nil {
-				err = inherit(parent, group)
-			}
-			got, readErr := os.ReadFile(filepath.Join(parent, c.where))
-			if err != nil || readErr != nil || string(got) != c.want {
-				t.Errorf("%q, %v, %v, want %q", got, err, readErr, c.want)
-			}
-		})
 	}
 }
 

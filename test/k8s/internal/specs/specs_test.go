@@ -44,17 +44,6 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// TestReadSuite has a suite fail before any spec runs.
-func TestReadSuite(t *testing.T) {
-	_, run, err := Read(write(t, `[{"SpecReports": [{"LeafNodeType": "SynchronizedBeforeSuite", "State": "failed", "NumAttempts": 1, "Failure": {"Message": "no nodes"}}]}]`))
-	if err != nil || run.Failed["SynchronizedBeforeSuite"] != "no nodes" {
-		t.Errorf("%+v, %v", run, err)
-	}
-	if _, _, err := Read(write(t, "{")); err == nil {
-		t.Error("half a report is read")
-	}
-}
-
 // TestAdd adds runs: the newest of a set-up stays, and those of other specs or releases go.
 func TestAdd(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "summary")
