@@ -66,7 +66,7 @@ func (c *config) benchInGuest(ctx context.Context, args []string, out string) er
 	if err != nil {
 		return fmt.Errorf("output directory: %w", err)
 	}
-	if err := result.MakeDir(out, result.SudoUser(c.Getenv)); err != nil {
+	if err := result.SudoUser(c.Getenv).MakeDir(out); err != nil {
 		return err
 	}
 	code, err := c.inGuest(ctx, vm.Options{

@@ -114,7 +114,7 @@ func (c *config) writePage(results string, r *report.Report) error {
 	if err := html.Write(&page, r); err != nil {
 		return err
 	}
-	return result.WriteFile(pageOf(results), page.Bytes(), result.SudoUser(c.Getenv))
+	return result.SudoUser(c.Getenv).WriteFile(pageOf(results), page.Bytes())
 }
 
 // printReport prints the answer of a report whose results are in a file, in format wide

@@ -221,7 +221,7 @@ func (known comparisons) compare(o Options, pair result.Comparison, rows map[res
 		if estimate.Over > stats.Round { // the rounds of one network say nothing of the next
 			c.CI95 = ofEnough(estimate.Interval, len(rounds))
 		}
-		c.Class = result.NoisierClass(numerator.class(), denominator.class())
+		c.SetClass(numerator.class(), denominator.class())
 		c.Shares = result.Shares(estimate.Components.Shares())
 		for i := range x {
 			c.Ratios = append(c.Ratios, rounded(x[i].Value/y[i].Value))

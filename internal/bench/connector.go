@@ -13,7 +13,6 @@ import (
 
 	"mustang/internal/lab"
 	"mustang/internal/load"
-	"mustang/internal/load/socket"
 	"mustang/internal/netns"
 )
 
@@ -66,7 +65,7 @@ func listen(at netip.AddrPort) (int, error) {
 	if err != nil {
 		return -1, err
 	}
-	err = errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1), unix.Bind(fd, socket.Sockaddr(at)), unix.Listen(fd, 128))
+	err = errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1), unix.Bind(fd, load.Sockaddr(at)), unix.Listen(fd, 128))
 	if err != nil {
 		_ = unix.Close(fd)
 	}
@@ -113,8 +112,10 @@ func (c *connector) open(to netip.AddrPort) (tcpConnection, error) {
 	if err != nil {
 		return o, err
 	}
-	sockaddr := socket.Sockaddr(to)
-	if err = socket.SetTimeouts(fd, connectTimeout); err == nil {
+	sockaddr := load.Sockaddr(to)
+	limit := unix.NsecToTimeval(int64(connectTimeout))
+	err = errors.Join(unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit), unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &limit))
+	if err == nil {
 		started := time.Now()
 		if err = unix.Connect(fd, sockaddr); errors.Is(err, unix.EINTR) {
 			err = opened(fd, connectTimeout)
@@ -137,7 +138,7 @@ func (c *connector) try(to netip.AddrPort, within time.Duration) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	if err = unix.Connect(fd, socket.Sockaddr(to)); errors.Is(err, unix.EINPROGRESS) || errors.Is(err, unix.EINTR) {
+	if err = unix.Connect(fd, load.Sockaddr(to)); errors.Is(err, unix.EINPROGRESS) || errors.Is(err, unix.EINTR) {
 		err = opened(fd, within)
 	}
 	o := tcpConnection{client: fd, server: -1}
@@ -201,10 +202,10 @@ func (o tcpConnection) proof(connections int) load.Measurement {
 
 func socketNames(fd int) (local, peer netip.AddrPort) {
 	if address, err := unix.Getsockname(fd); err == nil {
-		local = socket.AddrPort(address)
+		local = load.AddrPort(address)
 	}
 	if address, err := unix.Getpeername(fd); err == nil {
-		peer = socket.AddrPort(address)
+		peer = load.AddrPort(address)
 	}
 	return local, peer
 }

@@ -13,7 +13,7 @@ import (
 const (
 	// Protocol is the version of the messages, and of the headers, datagrams and reports
 	// between client and server. Any change raises it.
-	Protocol = 4
+	Protocol = 5
 	// MaxCall is the greatest length of a [Call] in bytes, for [MaxSlices] slices.
 	MaxCall = 1 << 20
 	// maxReply is that of a [Reply], for a measurement with its histogram.
@@ -57,6 +57,8 @@ type Reply struct {
 	Error       *ReplyError    `json:"error,omitempty"`
 	Address     netip.AddrPort `json:"address,omitzero"`
 	Measurement *Measurement   `json:"measurement,omitempty"`
+	Histogram   Histogram      `json:"histogram,omitzero"` // of the measurement
+	Connects    Histogram      `json:"connects,omitzero"`  // of the measurement
 	Served      *Served        `json:"served,omitempty"`
 	Conn        *Conn          `json:"conn,omitempty"`
 	Slices      []SliceResult  `json:"slices,omitempty"`

@@ -3,7 +3,6 @@
 package load
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/netip"
 
@@ -164,21 +163,11 @@ type Served struct {
 	Error string `json:"error,omitempty"`
 }
 
-// wireMeasurement is the JSON form of a measurement.
-type wireMeasurement struct {
-	plainMeasurement
-	Histogram wireHistogram `json:"histogram,omitzero"`
-	Connects  wireHistogram `json:"connects,omitzero"`
-}
-
-// plainMeasurement is a measurement without methods.
-type plainMeasurement Measurement
-
-// wireHistogram has HdrHistogram's own compressed form in JSON.
-type wireHistogram struct{ *hdrhistogram.Histogram }
+// Histogram is a histogram in a message, in HdrHistogram's own compressed form.
+type Histogram struct{ *hdrhistogram.Histogram }
 
 // MarshalText writes that form.
-func (h wireHistogram) MarshalText() ([]byte, error) {
+func (h Histogram) MarshalText() ([]byte, error) {
 	encoded, err := h.Encode(hdrhistogram.V2CompressedEncodingCookieBase)
 	if err != nil {
 		return nil, fmt.Errorf("encode histogram: %w", err)
@@ -187,25 +176,9 @@ func (h wireHistogram) MarshalText() ([]byte, error) {
 }
 
 // UnmarshalText reads it.
-func (h *wireHistogram) UnmarshalText(text []byte) (err error) {
+func (h *Histogram) UnmarshalText(text []byte) (err error) {
 	if h.Histogram, err = hdrhistogram.Decode(text); err != nil {
 		return fmt.Errorf("decode histogram: %w", err)
 	}
-	return nil
-}
-
-// MarshalJSON writes the measurement with its histograms.
-func (m Measurement) MarshalJSON() ([]byte, error) {
-	return json.Marshal(wireMeasurement{plainMeasurement(m), wireHistogram{m.Histogram}, wireHistogram{m.Connects}})
-}
-
-// UnmarshalJSON reads the form that MarshalJSON writes.
-func (m *Measurement) UnmarshalJSON(data []byte) error {
-	var wire wireMeasurement
-	if err := json.Unmarshal(data, &wire); err != nil {
-		return err
-	}
-	*m = Measurement(wire.plainMeasurement)
-	m.Histogram, m.Connects = wire.Histogram.Histogram, wire.Connects.Histogram
 	return nil
 }

@@ -38,7 +38,6 @@ type AgentOptions struct {
 	Timeout time.Duration
 }
 
-// timeout returns the time that the agent has to answer.
 func (o AgentOptions) timeout() time.Duration {
 	switch {
 	case o.Timeout != 0:
@@ -49,7 +48,6 @@ func (o AgentOptions) timeout() time.Duration {
 	return startTimeout
 }
 
-// command returns the agent's command line as a command.
 func (o AgentOptions) command() (*exec.Cmd, error) {
 	words, exe := o.Shell, o.Exe
 	if exe == "" {

@@ -14,7 +14,6 @@ import (
 // the blocking calls every 10 ms.
 const noPreemption = "asyncpreemptoff=1"
 
-// withoutPreemption returns an environment with [noPreemption].
 func withoutPreemption(env []string) []string {
 	value := noPreemption
 	if old := os.Getenv("GODEBUG"); old != "" {

@@ -116,7 +116,9 @@ func (a *Agent) Shut(ctx context.Context, conn uint64) (Measurement, error) {
 	if r.Measurement == nil {
 		return Measurement{}, fmt.Errorf("%s: shut: reply without a measurement", a)
 	}
-	return *r.Measurement, nil
+	m := *r.Measurement
+	m.Histogram, m.Connects = r.Histogram.Histogram, r.Connects.Histogram
+	return m, nil
 }
 
 // Run opens a connection, runs one slice of the spec's warm-up and duration, or of its

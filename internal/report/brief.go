@@ -215,13 +215,7 @@ func (t *workloadTable) briefFigure(e *entry) Cell {
 
 // briefHead names the workload above a column.
 func (t *workloadTable) briefHead() string {
-	short := map[string]string{
-		result.WorkloadTCPStream: "streams", result.WorkloadUDPStream: "UDP", result.WorkloadTCPRR: "requests",
-		result.WorkloadTCPCRR: "connections", result.WorkloadUDPRR: "UDP r./r.", result.WorkloadCNIAdd: "ADD", result.WorkloadCNIDel: "DEL",
-		result.WorkloadFirstPacket: "1st packet", result.WorkloadFirstPacketP99: "1st p99", result.WorkloadServiceProgram: "program",
-		result.WorkloadServiceChange: "change", result.WorkloadServiceMemory: "memory",
-		result.WorkloadPolicyApply: "apply", result.WorkloadPolicyChange: "change",
-	}[t.workload]
+	short := t.names.Short
 	if t.flows > 1 {
 		short += fmt.Sprintf(" ×%d", t.flows)
 	}

@@ -23,8 +23,7 @@ func (t *workloadTable) costs() *Table {
 	if len(shown) == 0 {
 		return nil
 	}
-	only := *t
-	only.entries = shown
+	only := t.of(shown)
 	part := func(name string, value func(*result.CPUSplit) float64) Column {
 		return only.figures(0, func(e *entry) float64 { return value(e.CPUSplit) }, name)
 	}

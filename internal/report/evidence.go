@@ -15,8 +15,7 @@ import (
 
 // evidence is a table of what was counted while the rows ran. Cells have a line for each counter, address or connection.
 func (t *workloadTable) evidence() Table {
-	ran := *t
-	ran.entries = slices.DeleteFunc(slices.Clone(t.entries), func(e *entry) bool { return e.Status == result.StatusSkipped })
+	ran := t.of(slices.DeleteFunc(slices.Clone(t.entries), func(e *entry) bool { return e.Status == result.StatusSkipped }))
 	out := ran.listed(t.name, []Column{
 		ran.texts(0, func(e *entry) string { return clean(e.ID) }, "row"),
 		ran.texts(0, func(e *entry) string { return lines(e.devices()) }, "devices, packets"),

@@ -35,7 +35,7 @@ type run struct {
 
 // Groups are all facts, first those that decide most.
 func (r run) Groups() []group {
-	return []group{{"Placement", r.placement()}, {"Machine", r.machine()}, {"Settings", r.settings()}, {"Offloads", r.offloads()}, {"Method", r.method()}}
+	return []group{{"Placement", r.placement()}, {"Machine", r.machine()}, {"Settings", factsOf(r.Settings)}, {"Offloads", factsOf(r.Offloads)}, {"Method", r.method()}}
 }
 
 // Headline describes the run and the machine in one line.
@@ -151,7 +151,7 @@ var programName = regexp.MustCompile(`^\pL+ (v?[0-9])`)
 func (r run) machine() []fact {
 	facts := []fact{
 		{"Processor", clean(r.Machine.CPUModel)},
-		{"CPUs", positive(r.Machine.CPUs)},
+		{"CPUs", strings.TrimPrefix(strconv.Itoa(r.Machine.CPUs), "0")},
 		{"Architecture", clean(r.Machine.Arch)},
 		{"Virtualisation", clean(r.Machine.Virtualisation)},
 		{"Kernel", clean(r.Kernel)},
@@ -168,27 +168,23 @@ func (r run) machine() []fact {
 // placement tells on which CPUs the ends of the connections run, which decides most.
 func (r run) placement() []fact {
 	var facts []fact
-	cpus := map[int]bool{}
 	for _, name := range slices.Sorted(maps.Keys(r.Pinning)) {
 		facts = append(facts, fact{clean(name) + " runs on", "CPU " + strconv.Itoa(r.Pinning[name])})
-		cpus[r.Pinning[name]] = true
 	}
-	switch {
-	case len(facts) > 1 && len(cpus) == 1:
-		facts = slices.Insert(facts, 0, fact{"Both ends", "on one CPU, except in rows that name two: a row shows the work for a packet, not what two CPUs do at once"})
-	case len(cpus) > 1:
-		facts = slices.Insert(facts, 0, fact{"Both ends", "on different CPUs"})
+	where := "on different CPUs"
+	if r.SharedCPU() {
+		where = "on one CPU, except in rows that name two: a row shows the work for a packet, not what two CPUs do at once"
+	}
+	if len(facts) > 1 {
+		facts = slices.Insert(facts, 0, fact{"Both ends", where})
 	}
 	return facts
 }
 
 // SharedCPU reports whether both ends of the connections ran on one CPU.
 func (r run) SharedCPU() bool {
-	cpus := map[int]bool{}
-	for _, cpu := range r.Pinning {
-		cpus[cpu] = true
-	}
-	return len(r.Pinning) > 1 && len(cpus) == 1
+	cpus := slices.Sorted(maps.Values(r.Pinning))
+	return len(cpus) > 1 && cpus[0] == cpus[len(cpus)-1]
 }
 
 // usualLonger is the time of a run that is more certain, in seconds.
@@ -207,12 +203,6 @@ func (r run) Longer() string {
 	}
 	return fmt.Sprintf("--time %.0fm", 4*r.TimeSeconds/60)
 }
-
-// settings lists settings that change the figures.
-func (r run) settings() []fact { return factsOf(r.Settings) }
-
-// offloads lists what devices do for the kernel.
-func (r run) offloads() []fact { return factsOf(r.Offloads) }
 
 // factsOf lists facts by name.
 func factsOf(all map[string]string) []fact {
@@ -313,14 +303,6 @@ func (r run) roundsDone() int {
 		done = max(done, len(row.Samples))
 	}
 	return done
-}
-
-// positive prints n; empty if it is not known.
-func positive(n int) string {
-	if n <= 0 {
-		return ""
-	}
-	return strconv.Itoa(n)
 }
 
 // present drops facts without a value.

@@ -78,7 +78,6 @@ func intervalText(ci *[2]float64, places int) string {
 	return Number(ci[0], places) + " to " + Number(ci[1], places)
 }
 
-// thousandths prints a ratio to a thousandth.
 func thousandths(v float64) string { return strconv.FormatFloat(v, 'f', 3, 64) }
 
 // percentOf prints a share as per cent: 0.251 is "25.1 %", with a space that
@@ -181,31 +180,32 @@ func shortUnit(unit string) string {
 	return strings.NewReplacer("instructions/", "instr./", "transactions", "trans.", "transaction", "trans.").Replace(clean(unit))
 }
 
-// workloadNames names a workload: its title, an explanation, and one of its flows.
-type workloadNames struct{ Name, Title, Explanation, Flow string }
+// workloadNames names a workload: its title, an explanation, one of its flows, the heading of its column in a summary, and many of
+// it, where that is not the title.
+type workloadNames struct{ Name, Title, Explanation, Flow, Short, Plural string }
 
 // allWorkloads lists the workloads in the order of a report.
 func allWorkloads(counted bool) []workloadNames {
-	titles := []workloadNames{
-		{result.WorkloadTCPStream, "Throughput", "one TCP stream", "TCP stream"},
-		{result.WorkloadUDPStream, "UDP throughput", "one UDP stream", "UDP stream"},
-		{result.WorkloadTCPRR, "Request/response", "one byte each way on an open TCP connection", "connection"},
-		{result.WorkloadTCPCRR, "Connect/request/response", "a new TCP connection for each transaction", "client"},
-		{result.WorkloadUDPRR, "UDP request/response", "one datagram each way", "client"},
-		{result.WorkloadCNIAdd, "ADD", "", "call"},
-		{result.WorkloadCNIDel, "DEL", "", "call"},
-		{result.WorkloadFirstPacket, "First packet", "the median time in which connections to services picked at random open", "client"},
-		{result.WorkloadFirstPacketP99, "First packet, 99th percentile", "the same, of the slowest in a hundred", "client"},
-		{result.WorkloadServiceProgram, "Programming", "all services, into empty tables", "writer"},
-		{result.WorkloadServiceChange, "Change of a service", "from its begin to the first connection at the new backend", "writer"},
-		{result.WorkloadServiceMemory, "Memory", "the kernel's, for a service of four backends", "writer"},
-		{result.WorkloadPolicyApply, "Policy", "from the begin of writing it to the first connection that is denied", "writer"},
-		{result.WorkloadPolicyChange, "Change of a policy", "from its begin to the first connection that is allowed or denied", "writer"},
+	names := []workloadNames{
+		{result.WorkloadTCPStream, "Throughput", "one TCP stream", "TCP stream", "streams", "streams"},
+		{result.WorkloadUDPStream, "UDP throughput", "one UDP stream", "UDP stream", "UDP", "UDP streams"},
+		{result.WorkloadTCPRR, "Request/response", "one byte each way on an open TCP connection", "connection", "requests", "requests"},
+		{result.WorkloadTCPCRR, "Connect/request/response", "a new TCP connection for each transaction", "client", "connections", "connections"},
+		{result.WorkloadUDPRR, "UDP request/response", "one datagram each way", "client", "UDP r./r.", "UDP requests"},
+		{result.WorkloadCNIAdd, "ADD", "", "call", "ADD", ""},
+		{result.WorkloadCNIDel, "DEL", "", "call", "DEL", ""},
+		{result.WorkloadFirstPacket, "First packet", "the median time in which connections to services picked at random open", "client", "1st packet", ""},
+		{result.WorkloadFirstPacketP99, "First packet, 99th percentile", "the same, of the slowest in a hundred", "client", "1st p99", ""},
+		{result.WorkloadServiceProgram, "Programming", "all services, into empty tables", "writer", "program", ""},
+		{result.WorkloadServiceChange, "Change of a service", "from its begin to the first connection at the new backend", "writer", "change", ""},
+		{result.WorkloadServiceMemory, "Memory", "the kernel's, for a service of four backends", "writer", "memory", ""},
+		{result.WorkloadPolicyApply, "Policy", "from the begin of writing it to the first connection that is denied", "writer", "apply", ""},
+		{result.WorkloadPolicyChange, "Change of a policy", "from its begin to the first connection that is allowed or denied", "writer", "change", ""},
 	}
 	if counted {
-		titles[1].Title, titles[1].Explanation = "UDP packets", "small ones, sent one way"
+		names[1].Title, names[1].Explanation, names[1].Plural = "UDP packets", "small ones, sent one way", "UDP packets"
 	}
-	return titles
+	return names
 }
 
 // shortVia names a kind of cluster IP in a narrow heading.

@@ -11,8 +11,7 @@ import (
 
 // paths is a table of what the packets of the measured rows pass, if the suite shows it; else nil.
 func (t *workloadTable) paths() *Table {
-	measured := *t
-	measured.entries = t.measured()
+	measured := t.of(t.measured())
 	if !t.suite.PacketPath || len(measured.entries) == 0 {
 		return nil
 	}

@@ -27,27 +27,6 @@ func TestMethodIsTrue(t *testing.T) {
 	checkSays(t, reportOf(t, sample(t, "turns")).Command, []string{"--slice 10ms"}, nil)
 }
 
-// TestOneSetOfWords checks that a mark, a name and a figure have the same words everywhere.
-func TestOneSetOfWords(t *testing.T) {
-	const none, few = "~ not significant (Holm-corrected)", "? too few rounds."
-	for _, name := range []string{"recorded-pod-links", "recorded-two-cpus", "recorded-pod-links-ipv6", "recorded-switching"} {
-		f := sample(t, name)
-		for where, got := range map[string]string{"answer": briefOf(t, f, 0), "text": textOf(t, f, wide()), "page": wordsOf(pageOf(t, f))} {
-			t.Run(name+" "+where, func(t *testing.T) {
-				got = strings.Join(strings.Fields(got), " ")
-				never := []string{"told apart", "median (", "veth + eBPF", "1.026 tied", "“tied”"}
-				if strings.Contains(got, "0~") {
-					checkSays(t, got, []string{none}, never)
-				}
-				if strings.Contains(got, "0?") || strings.Contains(got, "0 ?") {
-					checkSays(t, got, []string{few}, never)
-				}
-				checkSays(t, got, nil, never)
-			})
-		}
-	}
-}
-
 // TestAnswersTheQuestion checks that the answer of a suite is what its question asks for.
 func TestAnswersTheQuestion(t *testing.T) {
 	for name, want := range map[string][]string{

@@ -146,17 +146,6 @@ func TestTableFits(t *testing.T) {
 	}
 }
 
-// TestColor checks that colors appear only if asked for and are all ended.
-func TestColor(t *testing.T) {
-	if out := textOf(t, sample(t, "made-up"), render.Options{}); strings.Contains(out, "\x1b") {
-		t.Error("colors in plain text")
-	}
-	out := textOf(t, sample(t, "made-up"), render.Options{Color: true})
-	if starts := strings.Count(out, "\x1b["); starts == 0 || starts != 2*strings.Count(out, "\x1b[0m") {
-		t.Errorf("%d sequences, %d of them ends", starts, strings.Count(out, "\x1b[0m"))
-	}
-}
-
 // TestStateOfRun checks that the reader is told of an unfinished or short run.
 func TestStateOfRun(t *testing.T) {
 	for name, tc := range map[string]struct {

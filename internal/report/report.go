@@ -115,7 +115,6 @@ func New(f result.File) (*Report, error) {
 	return r, nil
 }
 
-// suite makes the suite's part of the report.
 func (st *suiteTables) suite() Suite {
 	out := Suite{
 		Name: clean(st.Name), Question: clean(st.Question), Anchor: st.anchor, Key: st.key(),
@@ -191,8 +190,6 @@ type Line struct {
 	Rank   int    // says when a short table leaves the line out: the highest first
 }
 
-// empty reports whether the column has no cells.
 func (c Column) empty() bool { return c.Cells == nil }
 
-// withoutEmpty drops columns without cells.
 func withoutEmpty(columns []Column) []Column { return slices.DeleteFunc(columns, Column.empty) }

@@ -127,6 +127,3 @@ func checkSays(t *testing.T, got string, want, never []string) {
 		}
 	}
 }
-
-// wide asks for all tables.
-func wide() render.Options { return render.Options{Wide: true} }

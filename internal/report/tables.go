@@ -25,7 +25,6 @@ func (t *workloadTable) rowTable() Table {
 	return out
 }
 
-// columns lays out the rows.
 func (t *workloadTable) columns() []Column {
 	var out []Column
 	if t.suite.list() {
@@ -94,7 +93,16 @@ func (t *workloadTable) figures(rank int, value func(*entry) float64, head ...st
 	}, head...)
 }
 
-// offeredUnit is the unit of what the rows offered.
+// known makes a column of figures of the rows that have one.
+func (t *workloadTable) known(rank int, text func(*entry) string, head ...string) Column {
+	return t.texts(rank, func(e *entry) string {
+		if !e.ok() {
+			return None
+		}
+		return text(e)
+	}, head...)
+}
+
 func (t *workloadTable) offeredUnit() string {
 	if t.setup.Paced() {
 		return shortUnit(result.UnitTransactions)
@@ -102,69 +110,51 @@ func (t *workloadTable) offeredUnit() string {
 	return shortUnit(t.unit)
 }
 
-// medians makes the column of the rows' figures.
 func (t *workloadTable) medians() Column {
 	head := "figure"
 	if !t.setup.Paced() && slices.ContainsFunc(t.entries, func(e *entry) bool { return e.Offered > 0 }) {
 		head = "received"
 	}
 	places := t.places()
-	return t.texts(0, func(e *entry) string {
-		if !e.ok() {
-			return None
-		}
-		return Number(e.Median, ownDecimals(e.Median, places))
-	}, head, shortUnit(t.unit))
+	return t.known(0, func(e *entry) string { return Number(e.Median, ownDecimals(e.Median, places)) }, head, shortUnit(t.unit))
 }
 
-// intervals makes the column of the rates' intervals.
 func (t *workloadTable) intervals() Column {
 	places := t.places()
-	return t.texts(6, func(e *entry) string {
-		if !e.ok() {
-			return None
-		}
-		return intervalText(e.CI95, ownDecimals(e.Median, places))
-	}, "95 % interval", shortUnit(t.unit))
+	return t.known(6, func(e *entry) string { return intervalText(e.CI95, ownDecimals(e.Median, places)) }, "95 % interval", shortUnit(t.unit))
 }
 
 // lost makes the column of the datagrams that did not arrive or came out of order, or of
 // the transactions that were lost, if any was.
 func (t *workloadTable) lost() Column {
-	if t.workload == result.WorkloadTCPCRR || t.workload == result.WorkloadUDPRR {
+	switch {
+	case t.workload == result.WorkloadTCPCRR || t.workload == result.WorkloadUDPRR:
 		return t.figures(2, func(e *entry) float64 { return float64(e.Lost) }, "lost", shortUnit(t.cpuUnit))
-	}
-	c := t.lostShares()
-	for i, e := range t.entries {
-		if !c.empty() && e.ok() && e.OutOfOrder > 0 {
-			c.Cells[i].Text += fmt.Sprintf(", %s late", Number(float64(e.OutOfOrder), 0))
-		}
-	}
-	return c
-}
-
-// lostShares makes the column of the share of datagrams that did not arrive.
-func (t *workloadTable) lostShares() Column {
-	if t.workload != result.WorkloadUDPStream || t.wording.counted {
+	case t.workload != result.WorkloadUDPStream || t.wording.counted:
 		return Column{}
 	}
-	return t.texts(2, func(e *entry) string {
-		if !e.ok() {
-			return None
+	return t.known(2, func(e *entry) string {
+		text := percentOf(e.LostShare)
+		if e.OutOfOrder > 0 {
+			text += fmt.Sprintf(", %s late", Number(float64(e.OutOfOrder), 0))
 		}
-		return percentOf(e.LostShare)
+		return text
 	}, "lost", "of sent")
 }
 
-// percentiles makes the columns of the latency.
+// percentiles makes the columns of the latency: of calls in ms.
 func (t *workloadTable) percentiles() []Column {
+	unit, scale := "µs", 1.0
+	if t.calls() {
+		unit, scale = "ms", 1e3
+	}
 	one := func(rank int, name string, pick func(*result.Latency) float64) Column {
 		return t.figures(rank, func(e *entry) float64 {
 			if e.LatencyUS == nil {
 				return 0
 			}
-			return t.latency(pick(e.LatencyUS))
-		}, name, t.latencyUnit())
+			return pick(e.LatencyUS) / scale
+		}, name, unit)
 	}
 	return []Column{
 		one(4, "p50", func(l *result.Latency) float64 { return l.P50 }),
@@ -174,7 +164,6 @@ func (t *workloadTable) percentiles() []Column {
 	}
 }
 
-// variant prints a row's variant.
 func variant(e *entry) string {
 	if e.Variant == "" || e.Repeats != "" {
 		return None
@@ -185,9 +174,7 @@ func variant(e *entry) string {
 // notes lists the remarks on rows, each once with the rows that have it, or with the
 // connection if all of its rows have it.
 func (t *workloadTable) notes() []string {
-	type remark struct{ name, note string }
-	total, noted := map[string]int{}, map[remark][]*entry{}
-	rows := map[string][]*entry{}
+	total, noted, rows := map[string]int{}, map[[2]string]int{}, map[string][]*entry{}
 	var order []string
 	for _, e := range t.entries {
 		total[e.name]++
@@ -198,18 +185,18 @@ func (t *workloadTable) notes() []string {
 			order = append(order, e.Note)
 		}
 		rows[e.Note] = append(rows[e.Note], e)
-		r := remark{e.name, e.Note}
-		noted[r] = append(noted[r], e)
+		noted[[2]string{e.name, e.Note}]++
 	}
 	var notes []string
 	for _, note := range order {
 		var who []string
 		for _, e := range rows[note] {
-			switch same := noted[remark{e.name, note}]; {
-			case len(same) < 2 || len(same) < total[e.name]:
-				who = append(who, clean(e.ID))
-			case e == same[0]:
-				who = append(who, e.name)
+			name := clean(e.ID)
+			if n := noted[[2]string{e.name, note}]; n > 1 && n == total[e.name] {
+				name = e.name
+			}
+			if !slices.Contains(who, name) {
+				who = append(who, name)
 			}
 		}
 		notes = append(notes, strings.Join(who, ", ")+": "+clean(note))

@@ -153,7 +153,6 @@ func (t *workloadTable) figuresAlone() string {
 	return upper(t.plural()) + ": " + strings.Join(atMost(parts), ", ") + "."
 }
 
-// figureOf prints a figure with its unit in a sentence.
 func (t *workloadTable) figureOf(v float64) string {
 	unit := "\u00a0" + t.unit
 	switch t.unit {
@@ -173,19 +172,12 @@ func atMost(names []string) []string {
 	return append(slices.Clone(names[:mostNamed-1]), fmt.Sprintf("%d more", len(names)-mostNamed+1))
 }
 
-// upper writes a title with a capital letter.
 func upper(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
 
 // plural names what a workload has many of.
 func (t *workloadTable) plural() string {
-	words, known := map[string]string{
-		result.WorkloadTCPStream: "streams", result.WorkloadUDPStream: "UDP streams",
-		result.WorkloadTCPRR: "requests", result.WorkloadTCPCRR: "connections", result.WorkloadUDPRR: "UDP requests",
-	}[t.workload]
-	if t.workload == result.WorkloadUDPStream && t.wording.counted {
-		words = "UDP packets"
-	}
-	if !known {
+	words := t.names.Plural
+	if words == "" {
 		return LowerFirst(t.name)
 	}
 	if t.flows > 1 {

@@ -30,6 +30,7 @@ type workloadTable struct {
 	suite       *suiteTables
 	anchor      string
 	workload    string
+	names       workloadNames
 	flows       int
 	setup       result.Setup
 	name        string // short title
@@ -95,14 +96,14 @@ func newSuiteTables(f result.File) []*suiteTables {
 			several := slices.ContainsFunc(all, func(k result.Key) bool { return k.Flows != all[0].Flows })
 			for i, k := range all {
 				t := &workloadTable{
-					suite: st, workload: k.Workload, flows: k.Flows, setup: k.Setup, wording: wordingOf(st.counted, k),
+					suite: st, workload: k.Workload, names: names, flows: k.Flows, setup: k.Setup, wording: wordingOf(st.counted, k),
 					anchor: fmt.Sprintf("%s-%s-%d", st.anchor, k.Workload, k.Flows), comparisons: comparisons[k],
 				}
 				if k.Setup != (result.Setup{}) {
 					t.anchor += fmt.Sprintf("-%d", i)
 				}
 				t.fill(rows[k], order)
-				t.nameFlows(names, several)
+				t.nameFlows(several)
 				t.nameSetup()
 				st.workloads = append(st.workloads, t)
 			}
@@ -145,7 +146,6 @@ func (st *suiteTables) connectionOrder() map[[2]string]int {
 	return order
 }
 
-// fill adds rows and finds what belongs to them.
 func (t *workloadTable) fill(rows []result.Row, order map[[2]string]int) {
 	t.pairs, t.byID = map[[2]string]*result.Comparison{}, map[string]*entry{}
 	again := map[string]bool{}
@@ -214,7 +214,6 @@ func compareBool(a, b bool) int {
 	return 1
 }
 
-// ok reports whether the entry has a figure.
 func (e *entry) ok() bool { return e.Status == result.StatusOK }
 
 // measured returns the entries that have a figure and repeat no other.
@@ -225,6 +224,13 @@ func (t *workloadTable) measured() []*entry {
 // withoutRepeats returns the entries that repeat no other.
 func (t *workloadTable) withoutRepeats() []*entry {
 	return slices.DeleteFunc(slices.Clone(t.entries), func(e *entry) bool { return e.repeat })
+}
+
+// of is the table with some of the entries alone.
+func (t *workloadTable) of(entries []*entry) *workloadTable {
+	only := *t
+	only.entries = entries
+	return &only
 }
 
 // ranked sorts entries by their medians, the best first.
@@ -240,16 +246,16 @@ func (t *workloadTable) ranked(entries []*entry) []*entry {
 }
 
 // nameFlows names the table, with its number of flows if the suite has several.
-func (t *workloadTable) nameFlows(w workloadNames, several bool) {
-	t.name, t.explanation = w.Title, w.Explanation
+func (t *workloadTable) nameFlows(several bool) {
+	t.name, t.explanation = t.names.Title, t.names.Explanation
 	switch {
-	case ofCalls(w.Name) && t.flows == 1:
+	case t.calls() && t.flows == 1:
 		t.name += ", one at a time"
-	case ofCalls(w.Name):
+	case t.calls():
 		t.name += fmt.Sprintf(", %d at once", t.flows)
 	case t.flows > 1 || several:
-		t.name += ", " + countOf(t.flows, w.Flow)
-		if strings.HasSuffix(w.Name, "_stream") && !t.wording.counted {
+		t.name += ", " + countOf(t.flows, t.names.Flow)
+		if strings.HasSuffix(t.workload, "_stream") && !t.wording.counted {
 			t.explanation = ""
 		}
 	}
@@ -268,7 +274,6 @@ func (t *workloadTable) nameSetup() {
 	}
 }
 
-// heading is the table's name with its explanation.
 func (t *workloadTable) heading() string {
 	if t.explanation == "" {
 		return t.name
@@ -281,30 +286,13 @@ func ofCalls(workload string) bool {
 	return workload == result.WorkloadCNIAdd || workload == result.WorkloadCNIDel
 }
 
-// turns reports whether the table's rows took turns.
 func (t *workloadTable) turns() bool {
 	return slices.ContainsFunc(t.entries, func(e *entry) bool { return len(e.Positions) > 0 })
 }
 
-// calls reports whether the table's rows are calls.
 func (t *workloadTable) calls() bool { return ofCalls(t.workload) }
 
 // latencyUnit is the unit in which the table shows latencies: ms for calls, else µs.
-func (t *workloadTable) latencyUnit() string {
-	if t.calls() {
-		return "ms"
-	}
-	return "µs"
-}
-
-// latency converts microseconds to latencyUnit.
-func (t *workloadTable) latency(micros float64) float64 {
-	if t.calls() {
-		return micros / 1e3
-	}
-	return micros
-}
-
 // meanLatency is the mean time of a transaction in microseconds, since each flow has
 // one at a time; 0 for other units.
 func (t *workloadTable) meanLatency(e *entry) float64 {
@@ -314,7 +302,6 @@ func (t *workloadTable) meanLatency(e *entry) float64 {
 	return float64(t.flows) * 1e6 / e.Median
 }
 
-// places is the number of decimal places of the table's medians.
 func (t *workloadTable) places() int {
 	var all []float64
 	for _, e := range t.entries {
@@ -334,7 +321,6 @@ type wording struct {
 	extreme string // where the best figure lies
 }
 
-// wordingOf returns the wording for the figures of a workload.
 func wordingOf(counted bool, of result.Key) wording {
 	switch {
 	case counted:

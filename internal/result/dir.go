@@ -14,16 +14,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Names in a directory of runs. Each run has a directory of its own, named by its start.
-const (
-	// FileName is the result file in a run's directory.
-	FileName = "results.json"
-	// PageName is the report beside it.
-	PageName = "report.html"
-	// LatestName is the symbolic link to the last run that has a result, beside the runs.
-	LatestName = "latest"
-)
-
 // mostPerSecond bounds the runs that start in one second in one directory.
 const mostPerSecond = 1000
 
@@ -71,8 +61,8 @@ func CreateDir(parent string, started time.Time, owner *Owner) (d *Dir, err erro
 }
 
 // MakeDir makes a directory and its parents, and is content with one that exists.
-func MakeDir(path string, owner *Owner) error {
-	dir, _, err := owner.makeAll(path)
+func (o *Owner) MakeDir(path string) error {
+	dir, _, err := o.makeAll(path)
 	if err != nil {
 		return fmt.Errorf("output directory: %w", err)
 	}
@@ -83,7 +73,7 @@ func MakeDir(path string, owner *Owner) error {
 // The first that holds samples makes [LatestName] name the run.
 func (d *Dir) Write(f File) error {
 	data, err := Marshal(f)
-	d.filled = Filled(data)
+	d.filled = filledBy(data)
 	if err == nil {
 		err = d.owner.writeFile(d.run, FileName, data)
 	}
@@ -100,7 +90,7 @@ func (d *Dir) Write(f File) error {
 	return nil
 }
 
-// Filled returns how much of the limits of a result file the last one takes, see [Filled].
+// Filled returns how much of the limits of a result file the last one takes: from 1 on, [Read] may refuse it.
 func (d *Dir) Filled() float64 { return d.filled }
 
 // Close ends the run. Without a result it removes the directories that it made.
@@ -126,11 +116,11 @@ func (d *Dir) Close() (err error) {
 }
 
 // WriteFile makes data the content of the file at path, in a directory that exists.
-func WriteFile(path string, data []byte, owner *Owner) error {
+func (o *Owner) WriteFile(path string, data []byte) error {
 	dir, err := os.OpenRoot(filepath.Dir(path))
 	if err == nil {
 		defer dir.Close()
-		err = owner.writeFile(dir, filepath.Base(path), data)
+		err = o.writeFile(dir, filepath.Base(path), data)
 	}
 	if err != nil {
 		return fmt.Errorf("write %s: %w", path, reason(err))

@@ -31,7 +31,6 @@ var maxLengths = map[string]int{
 // texts are the names of the fields that hold sentences.
 var texts = []string{"question", "reason", "note", "notes", "hooks", "findings", "versions", "settings", "offloads"}
 
-// limit returns a problem if n is above most.
 func limit(what string, n, most int) []string {
 	if n > most {
 		return []string{fmt.Sprintf("%d %s, the most is %d", n, what, most)}

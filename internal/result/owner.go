@@ -38,7 +38,6 @@ func SudoUser(getenv func(string) string) *Owner {
 	return &Owner{UID: int(uid), GID: int(gid)}
 }
 
-// take gives an open file to the owner.
 func (o *Owner) take(file *os.File) error {
 	if o == nil {
 		return nil
@@ -74,7 +73,6 @@ func (o *Owner) makeAll(path string) (dir *os.Root, made []string, err error) {
 	return dir, made, nil
 }
 
-// mkdir makes a directory in another one.
 func (o *Owner) mkdir(in *os.Root, name string) (*os.Root, error) {
 	if err := in.Mkdir(name, dirMode); err != nil {
 		return nil, err
@@ -90,7 +88,6 @@ func (o *Owner) mkdir(in *os.Root, name string) (*os.Root, error) {
 	return dir, err
 }
 
-// writeFile makes data the content of a file.
 func (o *Owner) writeFile(in *os.Root, name string, data []byte) (err error) {
 	temp := hidden(name)
 	file, err := in.OpenFile(temp, os.O_CREATE|os.O_EXCL|os.O_WRONLY, fileMode)
@@ -116,7 +113,6 @@ func (o *Owner) writeFile(in *os.Root, name string, data []byte) (err error) {
 	return in.Rename(temp, name)
 }
 
-// relink makes name a symbolic link to target.
 func (o *Owner) relink(in *os.Root, name, target string) (err error) {
 	temp := hidden(name)
 	if err := in.Symlink(target, temp); err != nil {

@@ -46,7 +46,7 @@ func TestResultsBelongToTheUserOfSudo(t *testing.T) {
 		t.Fatal(err)
 	}
 	page := filepath.Join(d.Path, PageName)
-	if err := WriteFile(page, []byte("page"), &user); err != nil {
+	if err := user.WriteFile(page, []byte("page")); err != nil {
 		t.Fatal(err)
 	}
 	for path, mode := range map[string]fs.FileMode{
@@ -85,7 +85,7 @@ func TestLinksAreNotFollowed(t *testing.T) {
 	if err := d.Write(numbered(1)); err != nil {
 		t.Fatal(err)
 	}
-	if err := WriteFile(page, []byte("page"), &user); err != nil {
+	if err := user.WriteFile(page, []byte("page")); err != nil {
 		t.Fatal(err)
 	}
 	for _, path := range []string{page, filepath.Join(d.Path, FileName)} {

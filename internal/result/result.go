@@ -1,18 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package result holds the types of results.json. Readers refuse an unknown number of its schema.
-// A new field needs no new number; a new name or unit of a field does.
+// Package result holds the types of results.json.
 package result
 
 import "time"
 
 const (
-	// Schema is the version of the layout.
+	// Schema is the version of the layout; readers refuse others. A new field needs no new number; a new name or unit of a field
+	// does.
 	Schema = 2
 	// MaxSamples is the maximum number of samples of a row or comparison.
 	MaxSamples = 100_000
 	// LinkHost is the [Row.Link] of rows without a pod's link.
 	LinkHost = "host"
+
+	// FileName is the result file in a run's directory, and PageName the report beside it. LatestName is the symbolic link to the
+	// last run that has a result, beside the directories of runs, which are named by their starts.
+	FileName   = "results.json"
+	PageName   = "report.html"
+	LatestName = "latest"
+
+	// Classes of paths whose noise is alike, see [Comparison.Class].
+	ClassKernel    = "kernel"
+	ClassTwoCPUs   = "two CPUs"
+	ClassUserSpace = "user space"
+	ClassGuests    = "virtual machines"
 )
 
 // Values of [Run.Clock].

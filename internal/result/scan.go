@@ -21,8 +21,8 @@ func (e extent) problems() []string {
 		limit("entries of lists", e.entries, maxEntries), limit("entries of a list", e.longest, MaxSamples))
 }
 
-// Filled returns how much of a reader's limits the text of a file takes: from 1 on, [Read] may refuse it.
-func Filled(text []byte) float64 {
+// filledBy returns how much of a reader's limits the text of a file takes: from 1 on, [Read] may refuse it.
+func filledBy(text []byte) float64 {
 	e := scan(text)
 	return max(float64(e.bytes)/maxBytes, float64(e.values)/maxValues, float64(e.entries)/maxEntries)
 }

@@ -114,7 +114,6 @@ type Pair struct {
 	Label       string `json:"label,omitempty"`
 }
 
-// problems returns the faults of the suite.
 func (s Suite) problems() []string {
 	var out []string
 	if s.Name == "" || s.Question == "" {

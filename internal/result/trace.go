@@ -96,7 +96,6 @@ func (s Step) String() string {
 	return s.Name + " runs"
 }
 
-// problems returns the faults of the trace.
 func (t Trace) problems() (out []string) {
 	if t.Alike < 0 || t.Alike > t.Transactions {
 		out = append(out, fmt.Sprintf("%d of %d transactions are alike", t.Alike, t.Transactions))

@@ -84,7 +84,6 @@ type problems struct {
 	more int
 }
 
-// add adds faults of the part of that name.
 func (p *problems) add(name string, texts ...string) {
 	for _, text := range texts {
 		if len(p.list) == 10 {
@@ -95,7 +94,6 @@ func (p *problems) add(name string, texts ...string) {
 	}
 }
 
-// err returns all faults as one error of one line; nil without faults.
 func (p *problems) err() error {
 	switch {
 	case len(p.list) == 0:
@@ -119,7 +117,6 @@ func clip(s string) string {
 	}, s)
 }
 
-// problems returns the faults of the run.
 func (r Run) problems() []string {
 	var out []string
 	if r.Seed > maxSeed {
@@ -134,7 +131,6 @@ func (r Run) problems() []string {
 	return out
 }
 
-// problems returns the faults of the row.
 func (r Row) problems() []string {
 	var out []string
 	for _, field := range []struct {
@@ -211,7 +207,6 @@ func (r Row) mixed(run Run) string {
 	return ""
 }
 
-// problems returns the faults of the comparison.
 func (c Comparison) problems() []string {
 	var out []string
 	if c.Numerator == "" || c.Denominator == "" {

@@ -15,7 +15,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/load"
-	"mustang/internal/load/socket"
 )
 
 // States of TCP sockets, of linux/tcp_states.h.
@@ -123,9 +122,9 @@ func describe(m *load.Measurement, fd int, to netip.AddrPort) bool {
 	peer, err1 := unix.Getpeername(fd)
 	local, err2 := unix.Getsockname(fd)
 	congestion, err3 := unix.GetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION)
-	if err1 != nil || err2 != nil || err3 != nil || socket.AddrPort(peer) != to {
+	if err1 != nil || err2 != nil || err3 != nil || load.AddrPort(peer) != to {
 		return false
 	}
-	m.ClientLocal, m.ClientPeer, m.ClientCongestion = socket.AddrPort(local), to, congestion
+	m.ClientLocal, m.ClientPeer, m.ClientCongestion = load.AddrPort(local), to, congestion
 	return true
 }

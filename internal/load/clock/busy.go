@@ -62,7 +62,6 @@ func (c *busyClock) end() (uint64, error) {
 	return elapsed*uint64(cpus) - spent, nil
 }
 
-// close closes the list.
 func (c *busyClock) close() { _ = unix.Close(c.fd) }
 
 // read returns the idle time of all CPUs in nanoseconds, and their number.

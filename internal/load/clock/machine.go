@@ -83,7 +83,6 @@ func (m *Machine) End() (MachineTime, error) {
 // Close closes /proc/stat.
 func (m *Machine) Close() { _ = unix.Close(m.fd) }
 
-// read takes a sample.
 func (m *Machine) read() (sample, error) {
 	at := time.Now()
 	n := 0
@@ -156,7 +155,6 @@ func column(line []byte, index int) uint64 {
 	return value
 }
 
-// since returns the machine's time between an earlier sample and s.
 func (s sample) since(earlier sample) MachineTime {
 	seconds := s.at.Sub(earlier.at).Seconds()
 	steal := ticks(earlier.steal, s.steal)

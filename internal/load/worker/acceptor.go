@@ -17,7 +17,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/load"
-	"mustang/internal/load/socket"
 )
 
 // The short connections of a tcp_crr carry no header: the first byte of a request has the
@@ -41,7 +40,6 @@ type acceptor struct {
 	hand    func(conn *net.TCPConn, begin []byte)
 	session *session // for calls on all sockets
 	buf     []byte
-	peer    unix.RawSockaddrAny
 
 	mu    sync.Mutex
 	slots [crrSlots]atomic.Pointer[crrSlot]
@@ -63,7 +61,7 @@ func newAcceptor(listener *net.TCPListener, hand func(*net.TCPConn, []byte)) (a 
 		return nil, err
 	}
 	// Accepted sockets inherit the option, as they do the timeouts.
-	if err := socket.SetNoDelay(s.fd); err != nil {
+	if err := setNoDelay(s.fd); err != nil {
 		s.close()
 		return nil, err
 	}
@@ -76,7 +74,6 @@ func (a *acceptor) Close() error {
 	return nil
 }
 
-// loop accepts connections until Close.
 func (a *acceptor) loop() error {
 	defer a.session.close()
 	for resting := true; ; {
@@ -85,9 +82,7 @@ func (a *acceptor) loop() error {
 				return err
 			}
 		}
-		size := uint32(unsafe.Sizeof(a.peer))
-		fd, _, errno := unix.RawSyscall6(unix.SYS_ACCEPT4, uintptr(a.fd), uintptr(unsafe.Pointer(&a.peer)),
-			uintptr(unsafe.Pointer(&size)), unix.SOCK_CLOEXEC, 0, 0)
+		fd, _, errno := unix.RawSyscall6(unix.SYS_ACCEPT4, uintptr(a.fd), 0, 0, unix.SOCK_CLOEXEC, 0, 0)
 		switch {
 		case errno == 0:
 			resting = a.accepted(int(fd))
@@ -122,15 +117,8 @@ func (a *acceptor) accepted(fd int) (rest bool) {
 		return false
 	}
 	last := a.buf[0]&crrLast != 0
-	a.serve(int(n), shortConn{fd, a.buf, &a.peer})
+	a.serve(int(n), fd, a.buf)
 	return last
-}
-
-// shortConn is a short connection of a tcp_crr.
-type shortConn struct {
-	fd   int
-	buf  []byte
-	peer *unix.RawSockaddrAny
 }
 
 // serveLate serves a connection whose first byte came late, after it was handed out.
@@ -142,12 +130,11 @@ func (a *acceptor) serveLate(conn *net.TCPConn, first byte) {
 	defer s.close()
 	buf := make([]byte, headerSize)
 	buf[0] = first
-	a.serve(1, shortConn{s.fd, buf, socket.RawSockaddr(s.peer)})
+	a.serve(1, s.fd, buf)
 }
 
-// serve answers a request of which n bytes have come. Its client tells if it fails.
-func (a *acceptor) serve(n int, c shortConn) {
-	fd, buf := c.fd, c.buf
+// serve answers the request of a short connection, of which n bytes are in buf. Its client tells if it fails.
+func (a *acceptor) serve(n, fd int, buf []byte) {
 	kind := buf[0]
 	slot := a.slots[kind>>crrShift%crrSlots].Load()
 	if slot == nil {
@@ -164,7 +151,7 @@ func (a *acceptor) serve(n int, c shortConn) {
 	case kind&crrCounted != 0:
 		slot.count.Add(1)
 	case kind&crrLast != 0:
-		a.keepAddresses(c, slot)
+		a.keepAddresses(fd, slot)
 	}
 	buf[0] = kind
 	for sent := 0; sent < slot.response; {
@@ -179,12 +166,11 @@ func (a *acceptor) serve(n int, c shortConn) {
 }
 
 // keepAddresses keeps the addresses of the last connection of a slice.
-func (a *acceptor) keepAddresses(c shortConn, slot *crrSlot) {
+func (a *acceptor) keepAddresses(fd int, slot *crrSlot) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	slot.peer = socket.RawAddrPort(c.peer)
-	if local, err := unix.Getsockname(c.fd); err == nil {
-		slot.local = socket.AddrPort(local)
+	if local, peer, err := addresses(fd); err == nil {
+		slot.local, slot.peer = local, peer
 	}
 }
 
@@ -219,7 +205,6 @@ func (a *acceptor) claim(spec load.Spec) *crrSlot {
 	return nil
 }
 
-// release takes it back.
 func (a *acceptor) release(slot *crrSlot) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -15,7 +15,6 @@ import (
 // cancelGrace is the time that a cancelled slice has to end by itself.
 const cancelGrace = load.StopGrace / 2
 
-// open opens a connection and keeps it.
 func (w *worker) open(ctx context.Context, spec load.Spec) (_ *load.Conn, err error) {
 	if err := spec.Validate(); err != nil {
 		return nil, err
@@ -63,7 +62,6 @@ func (w *worker) takeTurn(ctx context.Context, shares int64) error {
 	return nil
 }
 
-// connection finds a connection.
 func (w *worker) connection(id uint64) (*connection, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -123,7 +121,6 @@ func interruptAfter(ctx context.Context, conns []*connection) (end func()) {
 	}
 }
 
-// shut closes a connection and returns its measurement.
 func (w *worker) shut(ctx context.Context, id uint64) (*load.Measurement, error) {
 	if err := w.takeTurn(ctx, 1); err != nil {
 		return nil, err

@@ -16,7 +16,6 @@ import (
 
 	"mustang/internal/load"
 	"mustang/internal/load/clock"
-	"mustang/internal/load/socket"
 	"mustang/internal/netns"
 )
 
@@ -107,7 +106,6 @@ func inNamespace(path string, fn func() error) error {
 	return ns.Do(fn)
 }
 
-// dial opens the sockets of all flows.
 func (c *connection) dial(ctx context.Context, w workload) error {
 	for range c.spec.FlowCount() {
 		var s *session
@@ -136,7 +134,7 @@ const (
 
 // dialTCP opens a TCP connection from one of these ports.
 func dialTCP(ctx context.Context, spec load.Spec) (*session, error) {
-	dialer := net.Dialer{Timeout: spec.StallTime(), KeepAlive: -1, Control: socket.SetCongestion}
+	dialer := net.Dialer{Timeout: spec.StallTime(), KeepAlive: -1, Control: setCongestion}
 	dialer.SetMultipathTCP(false)
 	var conn net.Conn
 	var err error
@@ -256,10 +254,11 @@ func (c *connection) carry(b burst) (load.SliceResult, error) {
 	return r, err
 }
 
-// retransmits returns the segments that all flows retransmitted.
 func (c *connection) retransmits() (n uint32) {
 	for _, s := range c.sessions {
-		n += socket.Retransmits(s.fd)
+		if info, err := unix.GetsockoptTCPInfo(s.fd, unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
+			n += info.Total_retrans
+		}
 	}
 	return n
 }
@@ -298,7 +297,6 @@ func (c *connection) interrupt() {
 	}
 }
 
-// close closes the sockets and ends the threads.
 func (c *connection) close() {
 	for _, h := range c.helpers {
 		close(h.bursts)

@@ -31,7 +31,6 @@ type header struct {
 	spec     load.Spec
 }
 
-// encodeHeader returns the header of a flow.
 func encodeHeader(w workload, spec load.Spec) []byte {
 	b := append(make([]byte, 0, headerSize), headerMagic...)
 	b = append(b, w.code, byte(spec.FlowCount()), 0, 0)
@@ -46,7 +45,6 @@ func encodeHeader(w workload, spec load.Spec) []byte {
 	return b
 }
 
-// decodeHeader reads the form that encodeHeader writes.
 func decodeHeader(b []byte) (header, error) {
 	if len(b) != headerSize || string(b[:len(headerMagic)]) != headerMagic {
 		return header{}, errors.New("load: not a mustang client, or one of another version")
@@ -87,7 +85,6 @@ func (s *session) sendReport(r load.Served) error {
 	return nil
 }
 
-// readReport reads the form that sendReport sends.
 func (s *session) readReport() (load.Served, error) {
 	length := make([]byte, 4)
 	if err := s.readFull(length); err != nil {

@@ -3,7 +3,6 @@
 package worker
 
 import (
-	"slices"
 	"testing"
 
 	"mustang/internal/load"
@@ -49,18 +48,4 @@ func named(t *testing.T, name string) workload {
 		t.Fatal(err)
 	}
 	return w
-}
-
-// TestWorkloads checks that codes are unique, and that names are those of a spec.
-func TestWorkloads(t *testing.T) {
-	var names []string
-	for _, w := range workloads() {
-		if byCode, err := lookupCode(w.code); err != nil || byCode.name != w.name {
-			t.Errorf("lookupCode(%q) = %v, %v", w.code, byCode.name, err)
-		}
-		names = append(names, w.name)
-	}
-	if !slices.Equal(names, load.Workloads()) {
-		t.Errorf("workloads %q, want %q", names, load.Workloads())
-	}
 }

@@ -94,7 +94,6 @@ func Main(ctx context.Context, args []string, stdin io.Reader, stdout io.Writer)
 	return nil
 }
 
-// loop executes commands until the input ends.
 func (w *worker) loop(ctx context.Context, stdin io.Reader, idle time.Duration) error {
 	commands := make(chan load.Call)
 	ended := make(chan error, 1)
@@ -181,7 +180,9 @@ func (w *worker) run(ctx context.Context, c load.Call) {
 	case load.OpSlices:
 		r.Slices, err = w.slices(ctx, c.Slices)
 	case load.OpShut:
-		r.Measurement, err = w.shut(ctx, c.Conn)
+		if r.Measurement, err = w.shut(ctx, c.Conn); err == nil {
+			r.Histogram, r.Connects = load.Histogram{Histogram: r.Measurement.Histogram}, load.Histogram{Histogram: r.Measurement.Connects}
+		}
 	}
 	w.mu.Lock()
 	w.cancels[c.ID]()
@@ -194,7 +195,6 @@ func (w *worker) run(ctx context.Context, c load.Call) {
 	_ = w.out.Write(r) // if it fails, the parent is gone and stdin ends
 }
 
-// replyError converts an error for a reply, nil to nil.
 func replyError(err error) *load.ReplyError {
 	if err == nil {
 		return nil

@@ -144,14 +144,3 @@ func TestMainEnds(t *testing.T) {
 		}
 	})
 }
-
-// TestNamespace checks that the start hook decides where an agent's sockets
-// are: what listens in one namespace cannot be reached from another.
-func TestNamespace(t *testing.T) {
-	p := newPair(t, "127.0.0.1")
-	other := testkit.Namespace(t, "other")
-	stranger := startAgent(t, agentOptions(other))
-	if _, err := stranger.Run(t.Context(), p.spec(load.TCPRR)); !errors.Is(err, unix.ECONNREFUSED) {
-		t.Errorf("error is %v", err)
-	}
-}

@@ -65,7 +65,6 @@ func (m *heapMeter) collect() {
 	m.live = m.read()
 }
 
-// read returns the size of the heap in bytes, garbage included.
 func (m *heapMeter) read() uint64 {
 	if m.sample == nil {
 		m.sample = []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}

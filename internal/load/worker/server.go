@@ -14,7 +14,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/load"
-	"mustang/internal/load/socket"
 )
 
 // listenAttempts is the number of attempts to find a port that is free for TCP and UDP.
@@ -37,7 +36,7 @@ func (w *worker) listenHere(ctx context.Context, namespace string, addr netip.Ad
 		if err != nil {
 			return netip.AddrPort{}, err
 		}
-		assigned := socket.Unmapped(listener.Addr())
+		assigned := unmapped(listener.Addr())
 		err = w.listenUDP(ctx, namespace, assigned)
 		if err == nil {
 			return assigned, w.serveAccepted(ctx, listener)
@@ -49,9 +48,8 @@ func (w *worker) listenHere(ctx context.Context, namespace string, addr netip.Ad
 	}
 }
 
-// listenTCP opens the listening TCP socket.
 func listenTCP(ctx context.Context, addr netip.AddrPort) (*net.TCPListener, error) {
-	config := net.ListenConfig{KeepAlive: -1, Control: socket.SetCongestion}
+	config := net.ListenConfig{KeepAlive: -1, Control: setCongestion}
 	// Go listens with MPTCP by default, which is another receive path.
 	config.SetMultipathTCP(false)
 	network := "tcp6"
@@ -69,7 +67,6 @@ func listenTCP(ctx context.Context, addr netip.AddrPort) (*net.TCPListener, erro
 	return tcp, nil
 }
 
-// closeListeners stops all servers from accepting.
 func (w *worker) closeListeners() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -136,7 +133,7 @@ func (w *worker) serve(ctx context.Context, s *session, served workload) {
 
 // acknowledge answers a header over TCP.
 func (s *session) acknowledge() error {
-	if err := socket.KeepAlive(s.fd); err != nil {
+	if err := keepAlive(s.fd); err != nil {
 		return err
 	}
 	return s.sendReport(s.served())
@@ -156,7 +153,6 @@ type accepted struct {
 	by    *acceptor
 }
 
-// readHeader reads a client's header.
 func readHeader(ctx context.Context, a accepted) (header, error) {
 	b := make([]byte, headerSize)
 	if err := readFrom(ctx, a.conn, b[copy(b, a.begin):]); err != nil {

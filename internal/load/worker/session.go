@@ -17,7 +17,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/load"
-	"mustang/internal/load/socket"
 )
 
 // socketTick is the timeout of a single blocking call. After it a session notices that
@@ -47,13 +46,14 @@ type session struct {
 // newSession takes the socket out of conn, which it closes, makes it blocking
 // and prepares it for spec.
 func newSession(conn *net.TCPConn, spec load.Spec) (*session, error) {
-	local, peer := socket.Unmapped(conn.LocalAddr()), socket.Unmapped(conn.RemoteAddr())
 	s, err := newSocketSession(conn, spec)
 	if err != nil {
 		return nil, err
 	}
-	s.local, s.peer = local, peer
-	if s.congestion, err = socket.Congestion(s.fd); err != nil {
+	if s.local, s.peer, err = addresses(s.fd); err == nil {
+		s.congestion, err = congestion(s.fd)
+	}
+	if err != nil {
 		s.close()
 	}
 	return s, err
@@ -68,7 +68,7 @@ type netSocket interface {
 // newSocketSession is newSession for any socket, without addresses.
 func newSocketSession(conn netSocket, spec load.Spec) (s *session, err error) {
 	defer func() { _ = conn.Close() }()
-	fd, err := socket.Duplicate(conn)
+	fd, err := duplicate(conn)
 	if err != nil {
 		return nil, err
 	}
@@ -81,7 +81,7 @@ func newSocketSession(conn netSocket, spec load.Spec) (s *session, err error) {
 	if err := unix.SetNonblock(fd, false); err != nil {
 		return nil, fmt.Errorf("make socket blocking: %w", err)
 	}
-	return s, socket.SetTimeouts(s.fd, socketTick)
+	return s, setTimeouts(s.fd, socketTick)
 }
 
 // read reads once and waits for data. The error is io.EOF at the end of the stream.
@@ -155,7 +155,6 @@ func (s *session) recvAll(fd int, b []byte) error {
 	return nil
 }
 
-// transmitAll writes all of b to any socket with timeouts.
 func (s *session) transmitAll(fd int, b []byte) error {
 	for done := 0; done < len(b); {
 		n, err := s.transmit(fd, b[done:])

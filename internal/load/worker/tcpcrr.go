@@ -12,7 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/load"
-	"mustang/internal/load/socket"
 	"mustang/internal/netns"
 )
 
@@ -37,7 +36,7 @@ type connector struct {
 
 func openConnector(c *connection, s *session) (flow, error) {
 	f := &connector{
-		session: s, total: &c.total, target: socket.RawSockaddr(s.spec.Target), targetSize: unix.SizeofSockaddrInet6,
+		session: s, total: &c.total, target: rawSockaddr(s.spec.Target), targetSize: unix.SizeofSockaddrInet6,
 		request: make([]byte, s.spec.RequestSize()), response: make([]byte, s.spec.ResponseSize()),
 		latency: newHistogram(), connect: newHistogram(),
 	}
@@ -68,7 +67,7 @@ func (f *connector) checkCongestion() error {
 		return fmt.Errorf("open socket: %w", err)
 	}
 	defer func() { _ = unix.Close(fd) }()
-	usual, err := socket.Congestion(fd)
+	usual, err := congestion(fd)
 	if usual != f.session.congestion {
 		f.congestion = []byte(f.session.congestion)
 	}
@@ -136,11 +135,11 @@ func (f *connector) transact(flags byte, start time.Time) (connected time.Durati
 		return 0, fmt.Errorf("open socket: %w", errno)
 	}
 	defer func() { _, _, _ = unix.RawSyscall(unix.SYS_CLOSE, fd, 0, 0) }()
-	if err := socket.SetTimeouts(int(fd), socketTick); err != nil {
+	if err := setTimeouts(int(fd), socketTick); err != nil {
 		return 0, err
 	}
 	if f.congestion != nil {
-		if err := socket.SetOption(int(fd), [2]int{unix.IPPROTO_TCP, unix.TCP_CONGESTION}, unsafe.Pointer(&f.congestion[0]), len(f.congestion)); err != nil {
+		if err := setOption(int(fd), [2]int{unix.IPPROTO_TCP, unix.TCP_CONGESTION}, unsafe.Pointer(&f.congestion[0]), len(f.congestion)); err != nil {
 			return 0, fmt.Errorf("set congestion control %q: %w", f.congestion, err)
 		}
 	}
@@ -149,7 +148,7 @@ func (f *connector) transact(flags byte, start time.Time) (connected time.Durati
 	}
 	connected = time.Since(start)
 	if flags&crrLast != 0 {
-		if err := f.keepAddresses(int(fd)); err != nil {
+		if f.total.ClientLocal, f.total.ClientPeer, err = addresses(int(fd)); err != nil {
 			return 0, err
 		}
 	}
@@ -163,7 +162,7 @@ func (f *connector) transact(flags byte, start time.Time) (connected time.Durati
 	}
 	if f.session.spec.Reset {
 		abort := unix.Linger{Onoff: 1} // see socket(7)
-		if err := socket.SetOption(int(fd), [2]int{unix.SOL_SOCKET, unix.SO_LINGER}, unsafe.Pointer(&abort), unix.SizeofLinger); err != nil {
+		if err := setOption(int(fd), [2]int{unix.SOL_SOCKET, unix.SO_LINGER}, unsafe.Pointer(&abort), unix.SizeofLinger); err != nil {
 			return 0, fmt.Errorf("set linger: %w", err)
 		}
 	}
@@ -173,7 +172,6 @@ func (f *connector) transact(flags byte, start time.Time) (connected time.Durati
 	return connected, nil
 }
 
-// dial connects a socket to the target.
 func (f *connector) dial(fd int) error {
 	var since time.Time
 	for {
@@ -191,20 +189,6 @@ func (f *connector) dial(fd int) error {
 			return err
 		}
 	}
-}
-
-// keepAddresses makes a connection's addresses the sample of all.
-func (f *connector) keepAddresses(fd int) error {
-	local, err := unix.Getsockname(fd)
-	if err != nil {
-		return fmt.Errorf("read the local address: %w", err)
-	}
-	peer, err := unix.Getpeername(fd)
-	if err != nil {
-		return fmt.Errorf("read the peer address: %w", err)
-	}
-	f.total.ClientLocal, f.total.ClientPeer = socket.AddrPort(local), socket.AddrPort(peer)
-	return nil
 }
 
 func (f *connector) end() (load.Served, error) {

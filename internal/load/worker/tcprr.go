@@ -11,7 +11,6 @@ import (
 
 	"mustang/internal/load"
 	"mustang/internal/load/clock"
-	"mustang/internal/load/socket"
 )
 
 // Values of the first byte of a request and of its response.
@@ -41,10 +40,9 @@ func openRequester(c *connection, s *session) (flow, error) {
 		histogram: newHistogram(),
 	}
 	c.total.Histogram = q.histogram
-	return q, socket.SetNoDelay(s.fd)
+	return q, setNoDelay(s.fd)
 }
 
-// exchange does one transaction.
 func (q *requester) exchange(kind byte) error {
 	q.request[0] = kind
 	if _, err := q.session.Write(q.request); err != nil {
@@ -156,10 +154,9 @@ func (q *requester) end() (load.Served, error) {
 	return q.session.readReport()
 }
 
-// serveRequests answers requests.
 func serveRequests(s *session) (load.Served, error) {
 	report := s.served()
-	if err := socket.SetNoDelay(s.fd); err != nil {
+	if err := setNoDelay(s.fd); err != nil {
 		return report, err
 	}
 	request, response := make([]byte, s.spec.RequestSize()), make([]byte, s.spec.ResponseSize())

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"mustang/internal/load"
-	"mustang/internal/load/socket"
 )
 
 // streamBuffer is the size of one write and one read, that of iperf3.
@@ -33,7 +32,6 @@ const (
 	orderSize  = 9
 )
 
-// mark returns the mark of a burst's last block.
 func (b burst) mark() byte {
 	if b.counted {
 		return markCount
@@ -55,7 +53,7 @@ func newBlockFlow(s *session) *blockFlow {
 // openBlocks switches Nagle's algorithm off: with it, a burst's end could wait for a
 // delayed acknowledgement.
 func openBlocks(_ *connection, s *session) (flow, error) {
-	return newBlockFlow(s), socket.SetNoDelay(s.fd)
+	return newBlockFlow(s), setNoDelay(s.fd)
 }
 
 // send sends blocks until a time after the start, at least one; the last has a mark.
@@ -145,10 +143,9 @@ func (f *blockFlow) end() (load.Served, error) {
 	return f.session.readReport()
 }
 
-// serveBlocks is the server's part of a stream.
 func serveBlocks(s *session) (load.Served, error) {
 	report := s.served()
-	if err := socket.SetNoDelay(s.fd); err != nil {
+	if err := setNoDelay(s.fd); err != nil {
 		return report, err
 	}
 	f := newBlockFlow(s)

@@ -3,15 +3,11 @@
 package worker
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"net"
 	"net/netip"
 	"testing"
-	"time"
-
-	"golang.org/x/sys/unix"
 
 	"mustang/internal/load"
 )
@@ -76,28 +72,6 @@ func TestUDPLimitIsExact(t *testing.T) {
 				}
 			})
 		}
-	}
-}
-
-// TestPace checks the schedule of paced flows, which take turns.
-func TestPace(t *testing.T) {
-	spec := load.Spec{Workload: load.UDPStream, Size: 1250, Rate: 10e6, Flows: 2} // a datagram each millisecond
-	first, second := newPace(spec, 0), newPace(spec, 1)
-	for number, want := range []time.Duration{0, 2 * time.Millisecond, 4 * time.Millisecond} {
-		if got := first.due(uint64(number)); got != want {
-			t.Errorf("first flow's datagram %d is due after %v, want %v", number, got, want)
-		}
-		if got := second.due(uint64(number)); got != want+time.Millisecond {
-			t.Errorf("second flow's datagram %d is due after %v, want %v", number, got, want+time.Millisecond)
-		}
-	}
-	// A second at the rate has the rate's datagrams.
-	sent := uint64(0)
-	for ; first.due(sent) < time.Second; sent++ {
-		continue
-	}
-	if sent != 500 {
-		t.Errorf("%d datagrams in a second, want 500", sent)
 	}
 }
 
@@ -193,16 +167,6 @@ func TestUDPNoGreeting(t *testing.T) {
 	}
 }
 
-// TestUDPRefused sends to a closed port.
-func TestUDPRefused(t *testing.T) {
-	p := newPair(t, "127.0.0.1")
-	spec := p.spec(load.UDPStream)
-	spec.Target = netip.MustParseAddrPort("127.0.0.1:1")
-	if _, err := p.client.Run(t.Context(), spec); !errors.Is(err, unix.ECONNREFUSED) {
-		t.Errorf("error is %v", err)
-	}
-}
-
 // TestUDPFlows starts several runs at once, which take turns.
 func TestUDPFlows(t *testing.T) {
 	p := newPair(t, "::1")
@@ -221,20 +185,6 @@ func TestUDPFlows(t *testing.T) {
 	for range cap(done) {
 		if err := <-done; err != nil {
 			t.Error(err)
-		}
-	}
-}
-
-// TestDatagram parses an encoded datagram, and refuses others.
-func TestDatagram(t *testing.T) {
-	want := datagram{kind: datagramMeasured, answer: true, flow: 1 << 60, number: 1<<40 + 3}
-	b := want.with([]byte("body"))
-	if got, ok := parseDatagram(b); !ok || got != want || string(b[load.MinDatagram:]) != "body" {
-		t.Errorf("got %+v, %t", got, ok)
-	}
-	for _, bad := range [][]byte{nil, b[:load.MinDatagram-1], append([]byte("MSU0"), b[4:]...)} {
-		if _, ok := parseDatagram(bad); ok {
-			t.Errorf("%q is taken", bad)
 		}
 	}
 }

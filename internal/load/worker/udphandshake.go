@@ -17,7 +17,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/load"
-	"mustang/internal/load/socket"
 )
 
 // dialUDP opens the client's UDP socket. A missing server is noticed in the handshake.
@@ -36,20 +35,21 @@ func dialUDP(spec load.Spec) (_ *session, err error) {
 
 // handshakeUDP sends the header until the server answers, and returns its answer.
 func (s *session) handshakeUDP(header []byte) (load.Served, error) {
-	d, body, err := s.ask(datagram{kind: datagramHello, flow: s.number}.with(header), datagramWelcome, datagramRefusal)
+	buf := make([]byte, load.MaxDatagram)
+	d, n, err := s.ask(datagram{kind: datagramHello, flow: s.number}.with(header), buf, datagramWelcome, datagramRefusal)
 	switch {
 	case err != nil:
 		return load.Served{}, fmt.Errorf("connect: %w", err)
 	case d.kind == datagramRefusal:
-		return load.Served{}, fmt.Errorf("server: %s", load.Printable(string(body)))
+		return load.Served{}, fmt.Errorf("server: %s", load.Printable(string(buf[load.MinDatagram:n])))
 	}
-	return decodeReport(body)
+	return decodeReport(buf[load.MinDatagram:n])
 }
 
 // endUDP tells the server that the window is over until it answers with the report.
 func (s *session) endUDP() (load.Served, error) {
-	end := datagram{kind: datagramEnd, flow: s.number}
-	_, body, err := s.ask(end.with(nil), datagramReport)
+	end, buf := datagram{kind: datagramEnd, flow: s.number}, make([]byte, load.MaxDatagram)
+	_, n, err := s.ask(end.with(nil), buf, datagramReport)
 	if err != nil {
 		return load.Served{}, fmt.Errorf("read report: %w", err)
 	}
@@ -57,42 +57,33 @@ func (s *session) endUDP() (load.Served, error) {
 	if err := s.send(end.with(nil)); err != nil {
 		return load.Served{}, err
 	}
-	return decodeReport(body)
+	return decodeReport(buf[load.MinDatagram:n])
 }
 
 // ask sends a datagram, again and again, until the server answers with one of the wanted
-// kinds.
-func (s *session) ask(question []byte, wanted ...byte) (datagram, []byte, error) {
-	buf := make([]byte, load.MaxDatagram)
-	for start := time.Now(); ; {
+// kinds and the same number, of n bytes in buf.
+func (s *session) ask(question, buf []byte, wanted ...byte) (d datagram, n int, err error) {
+	asked, _ := parseDatagram(question)
+	for start := time.Now(); time.Since(start) <= s.spec.StallTime(); {
 		if err := s.send(question); err != nil {
-			return datagram{}, nil, err
+			return datagram{}, 0, err
 		}
 		for {
-			n, _, err := unix.Recvfrom(s.fd, buf, 0)
-			if s.stopped.Load() {
-				return datagram{}, nil, errCancelled
-			}
-			if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) {
+			d, n, err := s.receiveOnce(buf)
+			if errors.Is(err, os.ErrDeadlineExceeded) {
 				break
 			}
-			if err != nil {
-				return datagram{}, nil, os.NewSyscallError("recvfrom", err)
+			if err != nil || d.number == asked.number && slices.Contains(wanted, d.kind) {
+				return d, n, err
 			}
-			d, ok := parseDatagram(buf[:n])
-			if ok && d.flow == s.number && slices.Contains(wanted, d.kind) {
-				return d, buf[load.MinDatagram:n], nil
-			}
-		}
-		if time.Since(start) > s.spec.StallTime() {
-			return datagram{}, nil, fmt.Errorf("no answer for %v: %w", s.spec.StallTime().Round(time.Millisecond), unix.ETIMEDOUT)
 		}
 	}
+	return datagram{}, 0, fmt.Errorf("no answer for %v: %w", s.spec.StallTime().Round(time.Millisecond), unix.ETIMEDOUT)
 }
 
 // listenUDP opens a UDP server on addr with a port, inside the namespace at a path.
 func (w *worker) listenUDP(ctx context.Context, namespace string, addr netip.AddrPort) error {
-	config := net.ListenConfig{Control: socket.ReuseAddress}
+	config := net.ListenConfig{Control: reuseAddress}
 	network := "udp6"
 	if addr.Addr().Unmap().Is4() {
 		network = "udp4"
@@ -116,7 +107,7 @@ func (w *worker) listenUDP(ctx context.Context, namespace string, addr netip.Add
 // listening socket is closed. It ignores other datagrams.
 func (w *worker) acceptUDP(ctx context.Context, namespace string, conn *net.UDPConn) {
 	buf := make([]byte, load.MaxDatagram)
-	local := socket.Unmapped(conn.LocalAddr())
+	local := unmapped(conn.LocalAddr())
 	for {
 		n, from, err := conn.ReadFromUDPAddrPort(buf)
 		if err != nil {
@@ -143,7 +134,10 @@ func (w *worker) acceptUDP(ctx context.Context, namespace string, conn *net.UDPC
 				_, _ = conn.WriteToUDPAddrPort(refusal, from)
 				return
 			}
-			w.serveUDP(ctx, s, h)
+			w.begin()
+			defer w.end()
+			defer s.close()
+			w.serve(ctx, s, h.workload)
 		})
 	}
 }
@@ -159,7 +153,6 @@ func (w *worker) claim(flow uint64) bool {
 	return true
 }
 
-// release forgets a flow.
 func (w *worker) release(flow uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -182,10 +175,10 @@ func answerUDP(spec load.Spec, local, peer netip.AddrPort, flow uint64) (_ *sess
 		return nil, fmt.Errorf("share the server's address: %w", err)
 	}
 	// Until it is connected, the socket would get other clients' hellos.
-	if err := socket.AttachDropFilter(s.fd); err != nil {
+	if err := attachDropFilter(s.fd); err != nil {
 		return nil, err
 	}
-	if err := unix.Bind(s.fd, socket.Sockaddr(local)); err != nil {
+	if err := unix.Bind(s.fd, load.Sockaddr(local)); err != nil {
 		return nil, fmt.Errorf("bind to %s: %w", local, err)
 	}
 	if err := s.connectUDP(peer); err != nil {
@@ -197,35 +190,28 @@ func answerUDP(spec load.Spec, local, peer netip.AddrPort, flow uint64) (_ *sess
 	return s, nil
 }
 
-// serveUDP serves one client.
-func (w *worker) serveUDP(ctx context.Context, s *session, h header) {
-	w.begin()
-	defer w.end()
-	defer s.close()
-	w.serve(ctx, s, h.workload)
+func (s *session) tell(kind byte, r load.Served) error {
+	body, err := json.Marshal(r)
+	if err != nil {
+		return fmt.Errorf("encode report: %w", err)
+	}
+	return s.send(datagram{kind: kind, flow: s.number}.with(body))
 }
 
 // welcome tells the client that the server has a socket for it.
-func (s *session) welcome() error {
-	body, err := json.Marshal(s.served())
-	if err != nil {
-		return fmt.Errorf("encode welcome: %w", err)
-	}
-	return s.send(datagram{kind: datagramWelcome, flow: s.number}.with(body))
-}
+func (s *session) welcome() error { return s.tell(datagramWelcome, s.served()) }
 
 // reportUDP sends the report as often as the client asks for it, until it has arrived.
 func (s *session) reportUDP(r load.Served) {
-	body, err := json.Marshal(r)
 	buf := make([]byte, load.MaxDatagram)
-	for last := byte(datagramEnd); err == nil && last != datagramBye; {
-		if last == datagramEnd {
-			err = s.send(datagram{kind: datagramReport, flow: s.number}.with(body))
+	for last := byte(datagramEnd); last != datagramBye; {
+		if last == datagramEnd && s.tell(datagramReport, r) != nil {
+			return
 		}
-		if err == nil {
-			var d datagram
-			d, _, err = s.receive(buf)
-			last = d.kind
+		d, _, err := s.receive(buf)
+		if err != nil {
+			return
 		}
+		last = d.kind
 	}
 }

@@ -14,7 +14,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/load"
-	"mustang/internal/load/socket"
 )
 
 // Every datagram of a UDP workload begins with:
@@ -104,33 +103,19 @@ func newUDPSession(spec load.Spec, family netip.Addr) (_ *session, err error) {
 			s.close()
 		}
 	}()
-	if err := socket.SetTimeouts(s.fd, socketTick); err != nil {
+	if err := setTimeouts(s.fd, socketTick); err != nil {
 		return nil, err
 	}
-	return s, socket.SetBuffers(fd, datagramBuffer)
+	return s, setBuffers(fd, datagramBuffer)
 }
 
 // connectUDP fixes the other end of the session's socket.
-func (s *session) connectUDP(peer netip.AddrPort) error {
-	if err := unix.Connect(s.fd, socket.Sockaddr(peer)); err != nil {
+func (s *session) connectUDP(peer netip.AddrPort) (err error) {
+	if err := unix.Connect(s.fd, load.Sockaddr(peer)); err != nil {
 		return fmt.Errorf("connect: %w", err)
 	}
-	remote, err := unix.Getpeername(s.fd)
-	if err != nil {
-		return fmt.Errorf("read the peer address: %w", err)
-	}
-	s.peer = socket.AddrPort(remote)
-	return s.readLocal()
-}
-
-// readLocal sets the socket's own address.
-func (s *session) readLocal() error {
-	local, err := unix.Getsockname(s.fd)
-	if err != nil {
-		return fmt.Errorf("read the local address: %w", err)
-	}
-	s.local = socket.AddrPort(local)
-	return nil
+	s.local, s.peer, err = addresses(s.fd)
+	return err
 }
 
 // send sends a datagram. It counts as sent, and lost, if a queue is full.

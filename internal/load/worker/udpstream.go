@@ -12,7 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/load"
-	"mustang/internal/load/socket"
 )
 
 // Times of UDP connections.
@@ -88,7 +87,7 @@ func openDatagrams(c *connection, s *session) (flow, error) {
 func newDatagramFlow(s *session, size int, p pace) (*datagramFlow, error) {
 	return &datagramFlow{
 		session: s, out: make([]byte, size), in: make([]byte, load.MaxDatagram), next: datagram{flow: s.number}, pace: p,
-	}, socket.SetTimeouts(s.fd, udpTick)
+	}, setTimeouts(s.fd, udpTick)
 }
 
 // pace is the schedule of a flow's datagrams. The zero value sends as fast as possible.
@@ -209,33 +208,18 @@ func (f *datagramFlow) sendNext(kind byte) error {
 func (f *datagramFlow) settle() (load.SliceResult, error) {
 	f.serial++
 	f.unanswered = 0
-	s := f.session
-	for start := time.Now(); time.Since(start) <= s.spec.StallTime(); {
-		datagram{kind: datagramIdle, flow: s.number, number: f.serial}.put(f.question[:])
-		if err := s.send(f.question[:]); err != nil {
-			return load.SliceResult{}, err
-		}
-		for {
-			d, n, err := s.receiveOnce(f.in)
-			if errors.Is(err, os.ErrDeadlineExceeded) {
-				break
-			}
-			if err != nil {
-				return load.SliceResult{}, err
-			}
-			if d.kind != datagramSums || d.number != f.serial {
-				continue
-			}
-			counts, ok := parseCounts(f.in[:n])
-			r, grown := counts.since(f.counts)
-			if !ok || !grown {
-				return load.SliceResult{}, fmt.Errorf("server's counts %+v after %+v", counts, f.counts)
-			}
-			f.counts = counts
-			return r, nil
-		}
+	datagram{kind: datagramIdle, flow: f.session.number, number: f.serial}.put(f.question[:])
+	_, n, err := f.session.ask(f.question[:], f.in, datagramSums)
+	if err != nil {
+		return load.SliceResult{}, err
 	}
-	return load.SliceResult{}, fmt.Errorf("no counts for %v: %w", s.spec.StallTime(), unix.ETIMEDOUT)
+	counts, ok := parseCounts(f.in[:n])
+	r, grown := counts.since(f.counts)
+	if !ok || !grown {
+		return load.SliceResult{}, fmt.Errorf("server's counts %+v after %+v", counts, f.counts)
+	}
+	f.counts = counts
+	return r, nil
 }
 
 // idle does nothing: the server idles after each burst.

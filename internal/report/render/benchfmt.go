@@ -54,7 +54,6 @@ func Benchfmt(w io.Writer, runs ...NamedRun) error {
 	return nil
 }
 
-// write writes the samples of a run.
 func (r NamedRun) write(out *benchfmt.Writer) error {
 	head := r.config()
 	for _, row := range r.File.Rows {

@@ -72,7 +72,6 @@ func (p *printer) cells(head []string, lines [][]string, right bool) {
 	}
 }
 
-// orNone shows that there is no text.
 func orNone(s string) string {
 	if s == "" {
 		return "–"

@@ -51,7 +51,6 @@ func comparisonCells(c *compare.Comparison, t compare.Table, wide bool) (head []
 	return head, lines
 }
 
-// change returns the cells of a difference.
 func change(d *compare.Delta, wide bool) []string {
 	cells := make([]string, 3, 4)
 	if wide {
@@ -74,7 +73,6 @@ func change(d *compare.Delta, wide bool) []string {
 	return cells
 }
 
-// meanChange returns the cells of the change of a geometric mean.
 func meanChange(ratio float64, ci *[2]float64) []string {
 	switch {
 	case ci == nil:
@@ -93,10 +91,8 @@ func bound(ci *[2]float64) string {
 	return "within " + strings.TrimPrefix(signed(1+max(ci[1]-1, 1-ci[0])), "+")
 }
 
-// span prints an interval of a ratio.
 func span(ci *[2]float64) string { return signed(ci[0]) + " to " + signed(ci[1]) }
 
-// figure prints a figure and the half-width of its interval.
 func figure(f *compare.Figure) string {
 	switch {
 	case f == nil:
@@ -137,7 +133,6 @@ func percent(verb string, share float64) string {
 	return fmt.Sprintf(verb+" %%", places, share*100)
 }
 
-// probability prints a p-value.
 func probability(p float64) string {
 	if p < 0.001 {
 		return "<0.001"
@@ -145,7 +140,6 @@ func probability(p float64) string {
 	return strconv.FormatFloat(p, 'f', 3, 64)
 }
 
-// comparisonTitle names a table of a comparison.
 func comparisonTitle(t compare.Table) string {
 	load := result.Key{Workload: t.Workload, Flows: t.Flows, Setup: t.Setup}.Title()
 	direction := "more is better"
@@ -287,7 +281,6 @@ func ComparisonMarkdown(w io.Writer, c *compare.Comparison) error {
 	return err
 }
 
-// markdown writes a heading and a table.
 func markdown(w io.Writer, title string, head []string, lines [][]string) error {
 	if _, err := fmt.Fprintf(w, "## %s\n\n", escape(title)); err != nil {
 		return err

@@ -62,7 +62,6 @@ func WriteCSV(w io.Writer, lines [][]string) error {
 	return out.Error()
 }
 
-// unformula makes a formula text.
 func unformula(field string) string {
 	if field == "" || !strings.ContainsRune("=+-@\t\r", rune(field[0])) {
 		return field
@@ -73,7 +72,6 @@ func unformula(field string) string {
 	return "'" + field
 }
 
-// plainNumber prints a number as short as it can be read back.
 func plainNumber(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }
 
 // Markdown writes a table for each suite and workload of a file, and a list of the rows

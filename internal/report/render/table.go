@@ -105,7 +105,6 @@ func layOut(columns []column) (head, body []string) {
 	return head, body
 }
 
-// at returns the i-th string, empty past the end.
 func at(s []string, i int) string {
 	if i < len(s) {
 		return s[i]

@@ -69,7 +69,6 @@ type printer struct {
 	tableWidth int
 }
 
-// suite prints a suite.
 func (p *printer) suite(s report.Suite) {
 	title := s.Question
 	if p.several && s.Name != s.Question {
@@ -123,7 +122,6 @@ func (p *printer) list(t *report.Table) {
 	}
 }
 
-// failures prints the rows without a figure.
 func (p *printer) failures(suites []report.Suite) {
 	started := false
 	for _, s := range suites {
@@ -167,13 +165,11 @@ func (p *printer) table(heading string, t *report.Table) {
 	}
 }
 
-// heading writes a line that starts a part.
 func (p *printer) heading(text string) {
 	p.line("")
 	p.line(p.paint(ansiBold, text))
 }
 
-// width is the width of sentences.
 func (p *printer) width() int {
 	if p.options.Width > 0 {
 		return p.options.Width
@@ -181,10 +177,8 @@ func (p *printer) width() int {
 	return textWidth
 }
 
-// paragraph writes text, wrapped.
 func (p *printer) paragraph(text string, indent int) { p.lines(wrap(text, p.width(), indent)) }
 
-// lines writes lines.
 func (p *printer) lines(lines []string) {
 	for _, line := range lines {
 		p.line(line)

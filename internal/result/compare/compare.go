@@ -133,7 +133,6 @@ type Missing struct {
 	Reason string `json:"reason,omitempty"`
 }
 
-// key identifies the row.
 func (m Missing) key() result.Key {
 	return result.Key{Suite: m.Suite, ID: m.ID, Workload: m.Workload, Flows: m.Flows, Setup: m.Setup}
 }
@@ -189,7 +188,6 @@ func Runs(old Run, others ...Run) (*Comparison, error) {
 	return c, nil
 }
 
-// clockOf says what a run measured.
 func clockOf(r Run) string {
 	if r.File.Run.Counted() {
 		return r.Name + " counted instructions"
@@ -197,7 +195,6 @@ func clockOf(r Run) string {
 	return r.Name + " measured time"
 }
 
-// measured reports whether a row has figures.
 func measured(r result.Row) bool { return r.Status == result.StatusOK && len(r.Samples) > 0 }
 
 // missing returns the runs that did not measure a row which another run did.
@@ -292,7 +289,6 @@ func (t *Table) meanInterval(run int) *[2]float64 {
 	return &[2]float64{ratio * math.Exp(below/n), ratio * math.Exp(above/n)}
 }
 
-// means returns the geometric means of the runs.
 func (t *Table) means() []float64 {
 	sums, n := make([]float64, len(t.Lines[0].Figures)), 0
 	for _, line := range t.Lines {

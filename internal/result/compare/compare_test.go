@@ -255,30 +255,6 @@ func TestDiffers(t *testing.T) {
 	}
 }
 
-// TestShift compares bisection with sorting all differences.
-func TestShift(t *testing.T) {
-	rng := rand.New(rand.NewPCG(3, 4))
-	x, y := make([]float64, 7), make([]float64, 9)
-	for _, values := range [][]float64{x, y} {
-		for i := range values {
-			values[i] = math.Round(10*rng.NormFloat64()) / 4
-		}
-		slices.Sort(values)
-	}
-	var all []float64
-	for _, a := range x {
-		for _, b := range y {
-			all = append(all, b-a)
-		}
-	}
-	slices.Sort(all)
-	for i, want := range all {
-		if got := shift(x, y, i+1); math.Abs(got-want) > 1e-9 {
-			t.Errorf("rank %d: %g, want %g", i+1, got, want)
-		}
-	}
-}
-
 // TestLostWithoutJudgement names rows that no samples could show to be worse, and latencies that fall to 0.
 func TestLostWithoutJudgement(t *testing.T) {
 	old := []float64{100, 101, 102, 99, 98, 100, 101, 103, 97, 100, 100, 101}

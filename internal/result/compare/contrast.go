@@ -185,7 +185,6 @@ func mean(values []float64) float64 {
 	return sum / float64(len(values))
 }
 
-// variance returns the variance of a sample.
 func variance(values []float64) float64 {
 	center, sum := mean(values), 0.0
 	for _, v := range values {
@@ -194,7 +193,6 @@ func variance(values []float64) float64 {
 	return sum / float64(len(values)-1)
 }
 
-// middle returns the median of sorted values.
 func middle(sorted []float64) float64 {
 	n := len(sorted)
 	return (sorted[(n-1)/2] + sorted[n/2]) / 2

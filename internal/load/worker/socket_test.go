@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package socket
+package worker
 
 import (
 	"runtime"
@@ -29,7 +29,7 @@ func TestBuffersWithoutPrivileges(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			if err := SetBuffers(fd, size); err != nil {
+			if err := setBuffers(fd, size); err != nil {
 				return err
 			}
 			if got, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF); err != nil || got < before || got >= size {

@@ -1,39 +1,72 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package socket sets and reads options of sockets that raw system calls use, and converts their addresses.
-package socket
+package worker
 
 import (
 	"errors"
 	"fmt"
+	"net"
+	"net/netip"
 	"syscall"
 	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"mustang/internal/load"
 )
 
-// Duplicate returns a descriptor of a socket of package net.
-func Duplicate(conn syscall.Conn) (int, error) {
+// unmapped returns a TCP or UDP address, IPv4 always in its short form.
+func unmapped(addr net.Addr) netip.AddrPort {
+	withPort, ok := addr.(interface{ AddrPort() netip.AddrPort })
+	if !ok {
+		return netip.AddrPort{}
+	}
+	ap := withPort.AddrPort()
+	return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())
+}
+
+// addresses returns the addresses of both ends of a connected socket.
+func addresses(fd int) (local, peer netip.AddrPort, err error) {
+	near, err := unix.Getsockname(fd)
+	if err != nil {
+		return local, peer, fmt.Errorf("read the local address: %w", err)
+	}
+	far, err := unix.Getpeername(fd)
+	if err != nil {
+		return local, peer, fmt.Errorf("read the peer address: %w", err)
+	}
+	return load.AddrPort(near), load.AddrPort(far), nil
+}
+
+// rawSockaddr converts an address once for many system calls.
+func rawSockaddr(ap netip.AddrPort) *unix.RawSockaddrAny {
+	raw := new(unix.RawSockaddrAny)
+	port := [2]byte{byte(ap.Port() >> 8), byte(ap.Port())}
+	if addr := ap.Addr().Unmap(); addr.Is4() {
+		to := (*unix.RawSockaddrInet4)(unsafe.Pointer(raw))
+		to.Family, to.Addr, to.Port = unix.AF_INET, addr.As4(), *(*uint16)(unsafe.Pointer(&port))
+		return raw
+	}
+	to := (*unix.RawSockaddrInet6)(unsafe.Pointer(raw))
+	to.Family, to.Addr, to.Port = unix.AF_INET6, ap.Addr().As16(), *(*uint16)(unsafe.Pointer(&port))
+	return raw
+}
+
+// duplicate returns a descriptor of a socket of package net.
+func duplicate(conn syscall.Conn) (fd int, err error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		return -1, err
 	}
-	fd := -1
-	var dupErr error
-	if err := raw.Control(func(orig uintptr) {
-		fd, dupErr = unix.FcntlInt(orig, unix.F_DUPFD_CLOEXEC, 0)
-	}); err != nil {
-		return -1, err
+	if controlErr := raw.Control(func(orig uintptr) { fd, err = unix.FcntlInt(orig, unix.F_DUPFD_CLOEXEC, 0) }); controlErr != nil {
+		return -1, controlErr
 	}
-	if dupErr != nil {
-		return -1, fmt.Errorf("duplicate socket: %w", dupErr)
-	}
-	return fd, nil
+	return fd, err
 }
 
-// SetOption sets a socket's option, {level, name}, without leaving the thread.
-func SetOption(fd int, option [2]int, value unsafe.Pointer, size int) error {
+// setOption sets a socket's option, {level, name}, without leaving the thread.
+func setOption(fd int, option [2]int, value unsafe.Pointer, size int) error {
 	if _, _, errno := unix.RawSyscall6(unix.SYS_SETSOCKOPT, uintptr(fd), uintptr(option[0]), uintptr(option[1]),
 		uintptr(value), uintptr(size), 0); errno != 0 {
 		return errno
@@ -41,21 +74,21 @@ func SetOption(fd int, option [2]int, value unsafe.Pointer, size int) error {
 	return nil
 }
 
-// SetTimeouts makes blocking calls on a socket return after a time.
-func SetTimeouts(fd int, after time.Duration) error {
+// setTimeouts makes blocking calls on a socket return after a time.
+func setTimeouts(fd int, after time.Duration) error {
 	tick := unix.NsecToTimeval(int64(after))
 	for _, option := range [...]int{unix.SO_RCVTIMEO, unix.SO_SNDTIMEO} {
-		if err := SetOption(fd, [2]int{unix.SOL_SOCKET, option}, unsafe.Pointer(&tick), int(unsafe.Sizeof(tick))); err != nil {
+		if err := setOption(fd, [2]int{unix.SOL_SOCKET, option}, unsafe.Pointer(&tick), int(unsafe.Sizeof(tick))); err != nil {
 			return fmt.Errorf("set socket timeout: %w", err)
 		}
 	}
 	return nil
 }
 
-// SetBuffers sets the size of a socket's buffer in either direction in bytes, and checks
+// setBuffers sets the size of a socket's buffer in either direction in bytes, and checks
 // it. Without CAP_NET_ADMIN, as in a pod, the buffers get what the kernel gives anyone
 // (net.core.rmem_max, wmem_max), if that is less.
-func SetBuffers(fd, size int) error {
+func setBuffers(fd, size int) error {
 	for _, buffer := range []struct {
 		name          string
 		option, force int
@@ -77,8 +110,7 @@ func SetBuffers(fd, size int) error {
 	return nil
 }
 
-// SetNoDelay switches Nagle's algorithm off.
-func SetNoDelay(fd int) error {
+func setNoDelay(fd int) error {
 	if err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1); err != nil {
 		return fmt.Errorf("set TCP_NODELAY: %w", err)
 	}
@@ -92,8 +124,8 @@ const (
 	keepAliveProbes   = 3
 )
 
-// KeepAlive makes the kernel notice that the peer of an idle connection has vanished.
-func KeepAlive(fd int) error {
+// keepAlive makes the kernel notice that the peer of an idle connection has vanished.
+func keepAlive(fd int) error {
 	for _, o := range [][3]int{
 		{unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1}, {unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, keepAliveIdle},
 		{unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, keepAliveInterval}, {unix.IPPROTO_TCP, unix.TCP_KEEPCNT, keepAliveProbes},
@@ -105,29 +137,14 @@ func KeepAlive(fd int) error {
 	return nil
 }
 
-// Retransmits returns the number of segments that a socket retransmitted.
-func Retransmits(fd int) uint32 {
-	info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
-	if err != nil {
-		return 0
-	}
-	return info.Total_retrans
-}
-
-// ReuseAddress lets each client have a socket of its own on the server's address. The
+// reuseAddress lets each client have a socket of its own on the server's address. The
 // kernel delivers a datagram to the socket that is connected to its sender.
-func ReuseAddress(_, _ string, c syscall.RawConn) error {
-	var setErr error
-	if err := c.Control(func(fd uintptr) {
-		setErr = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
-	}); err != nil {
-		return err
-	}
-	return setErr
+func reuseAddress(_, _ string, c syscall.RawConn) (err error) {
+	controlErr := c.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) })
+	return errors.Join(err, controlErr)
 }
 
-// AttachDropFilter makes a socket drop all datagrams.
-func AttachDropFilter(fd int) error {
+func attachDropFilter(fd int) error {
 	drop := unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K} // keeps 0 bytes
 	if err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
 		&unix.SockFprog{Len: 1, Filter: &drop}); err != nil {
@@ -140,18 +157,17 @@ func AttachDropFilter(fd int) error {
 // different defaults compare.
 const defaultCongestion = "cubic"
 
-// SetCongestion is a Control function of net.Dialer and net.ListenConfig, which they call
+// setCongestion is a Control function of net.Dialer and net.ListenConfig, which they call
 // before a socket connects or listens. A later switch is too late: a socket that was
 // connected under bbr goes on pacing with a timer. Accepted sockets inherit the listener's
-// Congestion control.
-func SetCongestion(_, _ string, c syscall.RawConn) error {
+// congestion control.
+func setCongestion(_, _ string, c syscall.RawConn) error {
 	return c.Control(func(fd uintptr) {
 		_ = unix.SetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION, defaultCongestion)
 	})
 }
 
-// Congestion returns the congestion control of a socket.
-func Congestion(fd int) (string, error) {
+func congestion(fd int) (string, error) {
 	name, err := unix.GetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION)
 	if err != nil {
 		return "", fmt.Errorf("read congestion control: %w", err)
