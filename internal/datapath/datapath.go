@@ -42,7 +42,6 @@ type Options struct {
 // error is then a *dirlock.Error. Changes of services do not wait for programs that are attached or detached.
 type Datapath struct {
 	objects *objects.Objects
-	memory  policies.Memory // of network policies
 }
 
 // Open opens the datapath under o.Root, and creates what is missing. Programs of another build than this one's are
@@ -107,9 +106,7 @@ func (d *Datapath) Connections() ([]conntrack.Connection, error) {
 
 // Policies returns the handle of the network policies.
 func (d *Datapath) Policies() policies.Policies {
-	p := policiesOf(d.objects)
-	p.Memory = &d.memory
-	return p
+	return policiesOf(d.objects)
 }
 
 // Flows returns the handle of what the programs did: counters, and connections and drops as they come.

@@ -28,38 +28,43 @@ type Denied struct {
 // Watch calls each with what policies deny, until ctx ends, and leftOut with how many events were left out, if any were, as
 // [flows.Flows.Watch] does. Errors: *dirlock.Error if another process watches; one that matches os.ErrNotExist once the datapath is removed.
 func (p Policies) Watch(ctx context.Context, each func(Denied) error, leftOut func(uint64) error) error {
-	rules := map[uint32]policy.Origin{}
+	var rules map[uint32]policy.Origin
+	var of follows
 	return flows.Flows{Objects: p.Objects}.Watch(ctx, func(e flows.Event) error {
-		rule, ok := rules[e.Rule]
-		if !ok {
-			var err error
+		now, _, err := p.tables().follows.Get(followsRow)
+		if err != nil {
+			return err
+		}
+		if _, ok := rules[e.Rule]; !ok || now != of {
+			of = now
 			if rules, err = p.Rules(); err != nil {
 				return err
 			}
-			rule = rules[e.Rule]
-			rules[e.Rule] = rule
+			rules[e.Rule] = rules[e.Rule] // which it may not have
 		}
 		return each(Denied{
 			Time: e.Time, Source: e.Source, Destination: e.Destination, Protocol: e.Protocol, Message: e.Message,
-			Rule: rule, Audited: e.Verdict == flows.Audited,
+			Rule: rules[e.Rule], Audited: e.Verdict == flows.Audited,
 		})
 	}, leftOut, flows.Denied)
 }
 
 // Rules returns what the numbers of rules mean.
 func (p Policies) Rules() (map[uint32]policy.Origin, error) {
-	d, err := p.read()
+	docs, err := p.read()
 	if err != nil {
 		return nil, err
 	}
-	s, err := p.assemble(d)
-	if err != nil {
-		return nil, err
+	numbers := map[policy.Digest]uint32{}
+	for row, err := range p.tables().numbers.All() {
+		if err != nil {
+			return nil, err
+		}
+		numbers[row.Key] = row.Value
 	}
-	have, err := p.readRows()
-	if err != nil {
-		return nil, err
+	var s policy.Snapshot
+	for _, each := range []state{docs.before, docs.now} {
+		s.Policies = append(s.Policies, each.inForce()...)
 	}
-	now, err := policy.Compile(s, have)
-	return now.Rules, err
+	return s.Rules(numbers), nil
 }
