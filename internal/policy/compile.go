@@ -3,7 +3,6 @@
 package policy
 
 import (
-	"maps"
 	"net/netip"
 	"slices"
 )
@@ -209,17 +208,17 @@ func largest(before, now []*pod) (most Origin) {
 	for _, p := range before {
 		had[p.Addresses[0]] = p.by
 	}
-	entries := map[*entry]int{}
+	entries := map[*entry]bool{}
 	for _, p := range now {
 		if by, ok := had[p.Addresses[0]]; ok && slices.Equal(by, p.by) {
 			continue
 		}
 		for _, e := range p.by {
-			entries[e] = 0
+			entries[e] = true
 		}
 	}
 	size := -1
-	for e := range maps.Keys(entries) {
+	for e := range entries {
 		o, n := e.origin(), e.count()
 		if n > size || n == size && o.String() < most.String() {
 			size, most = n, o
@@ -230,14 +229,12 @@ func largest(before, now []*pod) (most Origin) {
 
 // count counts the peers and ports of a policy's rules, and the ranges of its blocks.
 func (p *Policy) count() (n int) {
-	for _, rules := range [][]Rule{p.Ingress, p.Egress} {
-		for i := range rules {
-			n += 1 + len(rules[i].Ports)
-			for _, peer := range rules[i].Peers {
-				if n++; peer.Block != nil {
-					n += len(peer.Block.Except)
-				}
-			}
+	for _, r := range p.allRules {
+		n += 1 + len(r.Ports)
+	}
+	for peer := range p.peers {
+		if n++; peer.Block != nil {
+			n += len(peer.Block.Except)
 		}
 	}
 	return n

@@ -164,3 +164,44 @@ func (p *Policy) rules(d Direction) (rules []Rule, ok bool) {
 	}
 	return rules, len(rules) > 0
 }
+
+// allRules yields the rules of both directions.
+func (p *Policy) allRules(yield func(Direction, *Rule) bool) {
+	for d, rules := range [][]Rule{Egress: p.Egress, Ingress: p.Ingress} {
+		for i := range rules {
+			if !yield(Direction(d), &rules[i]) {
+				return
+			}
+		}
+	}
+}
+
+// peers yields the peers of all rules.
+func (p *Policy) peers(yield func(*Peer) bool) {
+	for _, r := range p.allRules {
+		for i := range r.Peers {
+			if !yield(&r.Peers[i]) {
+				return
+			}
+		}
+	}
+}
+
+// selectors yields the selectors of the subject and of all peers.
+func (p *Policy) selectors(yield func(*Selector) bool) {
+	if !yield(&p.Subject.Namespaces) || !yield(&p.Subject.Pods) {
+		return
+	}
+	for peer := range p.peers {
+		switch {
+		case peer.Pods != nil:
+			if !yield(&peer.Pods.Namespaces) || !yield(&peer.Pods.Pods) {
+				return
+			}
+		case peer.Nodes != nil:
+			if !yield(peer.Nodes) {
+				return
+			}
+		}
+	}
+}

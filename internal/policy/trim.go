@@ -121,21 +121,19 @@ func (n *named) add(p *Policy) {
 		}
 	}
 	pods(p.Subject)
-	for d, rules := range map[Direction][]Rule{Ingress: p.Ingress, Egress: p.Egress} {
-		for i := range rules {
-			for _, peer := range rules[i].Peers {
-				switch {
-				case peer.Pods != nil:
-					pods(*peer.Pods)
-				case peer.Nodes != nil:
-					keys(*peer.Nodes, func(k string) { n.nodes[k] = true })
-				}
-			}
-			for _, port := range rules[i].Ports {
-				if port.Name != "" {
-					had := n.ports[port.Name]
-					n.ports[port.Name] = namedPort{had.ofCluster || p.Tier != Namespaced, had.egress || d == Egress}
-				}
+	for peer := range p.peers {
+		switch {
+		case peer.Pods != nil:
+			pods(*peer.Pods)
+		case peer.Nodes != nil:
+			keys(*peer.Nodes, func(k string) { n.nodes[k] = true })
+		}
+	}
+	for d, r := range p.allRules {
+		for _, port := range r.Ports {
+			if port.Name != "" {
+				had := n.ports[port.Name]
+				n.ports[port.Name] = namedPort{had.ofCluster || p.Tier != Namespaced, had.egress || d == Egress}
 			}
 		}
 	}

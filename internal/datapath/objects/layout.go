@@ -171,6 +171,7 @@ func Remove(ctx context.Context, root string) error {
 		if err := os.RemoveAll(files); err != nil {
 			return fmt.Errorf("remove files: %w", err)
 		}
+		_ = os.Remove(filesRoot) // unless there are other datapaths
 	}
 	// Other programs' pins beside ours stay, as does root if it is the mount itself.
 	err = os.Remove(root)

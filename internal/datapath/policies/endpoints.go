@@ -5,6 +5,7 @@ package policies
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"maps"
 	"net/netip"
 	"slices"
@@ -68,6 +69,9 @@ func (p Policies) Known(id uint32, addresses []netip.Addr) (policy.Pod, error) {
 // Named returns the endpoints that Admit knows by a name. The caller has the lock of the links.
 func (p Policies) Named(namespace, name string) (ids []uint32, err error) {
 	docs, err := p.read()
+	if errors.As(err, new(*LostError)) {
+		err = nil
+	}
 	for id, pod := range docs.now.pods {
 		if pod.Namespace == namespace && pod.Name == name {
 			ids = append(ids, id)
@@ -79,6 +83,9 @@ func (p Policies) Named(namespace, name string) (ids []uint32, err error) {
 // Forget calls remove to delete the rows of endpoints, and forgets what it knows of them. The caller has the lock of the rows.
 func (p Policies) Forget(ids []uint32, remove func() error) error {
 	docs, err := p.read()
+	if errors.As(err, new(*LostError)) { // a pod that goes needs no policies
+		return remove()
+	}
 	if err != nil {
 		return err
 	}

@@ -4,7 +4,6 @@ package policies
 
 import (
 	"crypto/sha256"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -16,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-json-experiment/json"
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/policy"
@@ -110,6 +110,9 @@ func (p Policies) readDir(dir string) (documents, error) {
 	if err != nil {
 		return docs, err
 	}
+	if err := docs.now.readPods(dir); err != nil {
+		return docs, err
+	}
 	before := map[service.Owner][]byte{}
 	for owner := service.CNI; owner <= service.Lab; owner++ {
 		name := filepath.Join(dir, owner.String())
@@ -143,7 +146,7 @@ func (p Policies) readDir(dir string) (documents, error) {
 		}
 	}
 	docs.pending = docs.pending || follows.Changing != 0
-	return docs, docs.now.readPods(dir)
+	return docs, nil
 }
 
 func (s *state) decode(texts map[service.Owner][]byte) error {
@@ -222,7 +225,7 @@ func encode(s Set) ([]byte, error) {
 	if len(s.Policies)+len(s.Pods)+len(s.Nodes)+len(s.Namespaces) == 0 {
 		return nil, nil
 	}
-	return json.Marshal(s)
+	return json.Marshal(s, json.Deterministic(true))
 }
 
 // putSet replaces the file of an owner. That of before stays until rows follow the new one.
@@ -246,7 +249,7 @@ func (p Policies) putSet(owner service.Owner, text []byte) error {
 
 // putPod replaces the file of an endpoint's pod.
 func (p Policies) putPod(id uint32, pod policy.Pod) error {
-	text, err := json.Marshal(pod)
+	text, err := json.Marshal(pod, json.Deterministic(true))
 	if err != nil {
 		return err
 	}
