@@ -134,7 +134,8 @@ func storedRows(t *testing.T, o *objects.Objects) (rows []string) {
 	return rows
 }
 
-// policyRows returns the number of rows of each map of policies, in which numbers differ from run to run, and the files.
+// policyRows returns the number of rows of each map of policies, in which numbers differ from run to run, and the
+// files.
 func policyRows(t *testing.T, o *objects.Objects) (rows []string) {
 	t.Helper()
 	for _, name := range []string{"identities", "verdicts", "policy_ports", "policy_numbers"} {

@@ -17,7 +17,8 @@ type block struct {
 	by     []int32  // the rules
 }
 
-// cover is the blocks that some addresses are in. Identities share it, so that an identity more costs the same whatever blocks there are.
+// cover is the blocks that some addresses are in. Identities share it, so that an identity more costs the same whatever
+// blocks there are.
 type cover struct {
 	id         Digest
 	blocks     []*block // sorted
@@ -36,7 +37,8 @@ type blocks struct {
 
 func newBlocks() blocks {
 	return blocks{
-		byKey: map[string]*block{}, in: map[netip.Prefix][]*block{}, out: map[netip.Prefix][]*block{}, covers: map[Digest]*cover{}, found: map[netip.Prefix]*cover{},
+		byKey: map[string]*block{}, in: map[netip.Prefix][]*block{}, out: map[netip.Prefix][]*block{},
+		covers: map[Digest]*cover{}, found: map[netip.Prefix]*cover{},
 	}
 }
 
@@ -79,7 +81,8 @@ func family(a netip.Addr) int {
 // divides reports whether a block begins or ends at a prefix.
 func (b *blocks) divides(p netip.Prefix) bool { return b.in[p] != nil || b.out[p] != nil }
 
-// ends calls yield for each prefix at which a block begins or ends. An IPv6 range that holds all mapped addresses does not hold those of IPv4.
+// ends calls yield for each prefix at which a block begins or ends. An IPv6 range that holds all mapped addresses does
+// not hold those of IPv4.
 func (b *blocks) ends(yield func(netip.Prefix) bool) {
 	for p := range b.in {
 		if !yield(p) {
@@ -111,7 +114,8 @@ func (b *blocks) around(p netip.Prefix) (at []netip.Prefix) {
 	return at
 }
 
-// of returns the blocks that a prefix is in, which is at least as long as any prefix at which a block begins or ends and that it holds; nil: in none.
+// of returns the blocks that a prefix is in, which is at least as long as any prefix at which a block begins or ends
+// and that it holds; nil: in none.
 func (b *blocks) of(p netip.Prefix) *cover {
 	at := b.around(p)
 	if len(at) == 0 {

@@ -48,8 +48,8 @@ func (c *compiler) clause(r *Rule, o Origin) *clause {
 	return out
 }
 
-// members calls a function for each pod or node that a rule matches by what that is, but for rules for anyone: of these, for those that may have
-// ports with the names of the rule. Some come twice.
+// members calls a function for each pod or node that a rule matches by what that is, but for rules for anyone: of
+// these, for those that may have ports with the names of the rule. Some come twice.
 func (c *compiler) members(set *ruleSet, q *clause, each func(*content)) {
 	if q.anyone && q.named && set.d == Egress {
 		for _, of := range c.contents {

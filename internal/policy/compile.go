@@ -52,14 +52,14 @@ type entry struct {
 	prepared [2]*prepared // by direction; nil: it has no say
 }
 
-// Compile returns the rows for a snapshot. What is in have keeps its number. The error names a policy and its field, or an address that two have,
-// or is a *LimitError.
+// Compile returns the rows for a snapshot. What is in have keeps its number. The error names a policy and its field, or
+// an address that two have, or is a *LimitError.
 func Compile(s Snapshot, have Rows) (Rows, error) {
-	return CompileWithin(s, have, Limits{Work: mostWork})
+	return compileWithin(s, have, Limits{Work: mostWork})
 }
 
-// CompileWithin is Compile with other limits. The error may be a *QuotaError too.
-func CompileWithin(s Snapshot, have Rows, l Limits) (Rows, error) {
+// compileWithin is Compile with other limits. The error may be a *QuotaError too.
+func compileWithin(s Snapshot, have Rows, l Limits) (Rows, error) {
 	if err := s.validate(); err != nil {
 		return Rows{}, err
 	}
@@ -74,9 +74,11 @@ func CompileWithin(s Snapshot, have Rows, l Limits) (Rows, error) {
 func newCompiler(s *Snapshot, have Rows, l Limits) *compiler {
 	c := &compiler{
 		rows: Rows{
-			map[netip.Prefix]uint32{}, map[netip.Addr]Sets{}, map[VerdictKey]Verdict{}, map[PortKey]PortVerdict{}, map[uint32]Origin{}, map[Digest]uint32{},
+			map[netip.Prefix]uint32{}, map[netip.Addr]Sets{}, map[VerdictKey]Verdict{}, map[PortKey]PortVerdict{},
+			map[uint32]Origin{}, map[Digest]uint32{},
 		},
-		tableSizes: map[uint32]int{}, node: s.Node, namespaces: s.NamespaceLabels(), told: newTold(), blocks: newBlocks(),
+		tableSizes: map[uint32]int{}, node: s.Node, namespaces: s.NamespaceLabels(),
+		told: newTold(), blocks: newBlocks(),
 		hosts: map[netip.Prefix]*content{}, contents: map[Digest]*content{}, labelled: labelled[*content]{},
 		identities: map[address]*identity{}, entries: map[Digest]*entry{}, sets: map[Digest]*ruleSet{},
 	}
@@ -104,7 +106,8 @@ func (c *compiler) compile(s *Snapshot, l Limits) error {
 	}
 	if l.Work > 0 {
 		if n := c.blocks.overlaps() - overlaps; n > MostOverlaps*max(1, l.Work/mostWork) {
-			return &LimitError{Largest: largest(before, now), What: "overlaps of ranges", Number: n, Limit: MostOverlaps}
+			most := largest(before, now)
+			return &LimitError{Largest: most, What: "overlaps of ranges", Number: n, Limit: MostOverlaps}
 		}
 	}
 	c.placePeers(s)
@@ -123,12 +126,14 @@ func (c *compiler) compile(s *Snapshot, l Limits) error {
 		}
 	}
 	if c.exhausted() {
-		return &LimitError{Largest: largest(before, now), What: workUnits, Number: c.work + c.told.work(), Limit: mostWork}
+		work := c.work + c.told.work()
+		return &LimitError{Largest: largest(before, now), What: workUnits, Number: work, Limit: mostWork}
 	}
 	return nil
 }
 
-// selectPods returns the pods of this node in a snapshot, and prepares the policies that select some. Verdicts depend on no other policy.
+// selectPods returns the pods of this node in a snapshot, and prepares the policies that select some. Verdicts depend
+// on no other policy.
 func (c *compiler) selectPods(s *Snapshot) (pods []*pod) {
 	namespaces, local := s.NamespaceLabels(), labelled[*pod]{}
 	for i := range s.Pods {
@@ -202,7 +207,8 @@ func (c *compiler) exhausted() bool {
 	return c.limit > 0 && c.work+c.told.work() > c.limit || c.meter.spent()
 }
 
-// largest returns the policy with the most peers and ports of those that select pods otherwise than before, the first by name of several.
+// largest returns the policy with the most peers and ports of those that select pods otherwise than before, the first
+// by name of several.
 func largest(before, now []*pod) (most Origin) {
 	had := map[netip.Addr][]*entry{}
 	for _, p := range before {

@@ -56,8 +56,8 @@ func change[K, V comparable](have, want map[K]V) Change[K, V] {
 	return c
 }
 
-// Steps returns the rows that come into force one after the other, from those that there are. The last ones are those of the snapshot without Previous,
-// of which policies without any are nothing. What is in have keeps its number.
+// Steps returns the rows that come into force one after the other, from those that there are. The last ones are those
+// of the snapshot without Previous, of which policies without any are nothing. What is in have keeps its number.
 func Steps(s Snapshot, have Rows, l Limits) ([]Rows, error) {
 	alone := s
 	if alone.Previous = nil; len(s.Policies) == 0 {
@@ -67,30 +67,27 @@ func Steps(s Snapshot, have Rows, l Limits) ([]Rows, error) {
 		if !l.Joins {
 			s = alone
 		}
-		rows, err := CompileWithin(s, have, l)
+		rows, err := compileWithin(s, have, l)
 		return []Rows{rows}, err
 	}
-	with := func(numbers map[Digest]uint32) Rows {
-		all := maps.Clone(have.Numbers)
-		if all == nil {
-			all = map[Digest]uint32{}
-		}
-		maps.Copy(all, numbers)
-		return Rows{Numbers: all}
+	with := func(more Rows) Rows {
+		numbers := maps.Clone(more.Numbers)
+		maps.Copy(numbers, have.Numbers)
+		return Rows{Numbers: numbers}
 	}
 	if l.Joins {
-		both, err := CompileWithin(s, have, l)
+		both, err := compileWithin(s, have, l)
 		if err != nil {
 			return nil, err
 		}
-		last, err := CompileWithin(alone, with(both.Numbers), Limits{})
+		last, err := compileWithin(alone, with(both), Limits{})
 		return []Rows{both, last}, err
 	}
-	last, err := CompileWithin(alone, have, l)
+	last, err := compileWithin(alone, have, l)
 	if err != nil {
 		return []Rows{last}, err
 	}
-	both, err := CompileWithin(s, with(last.Numbers), Limits{Work: 4 * l.Work}) // each alone is within the limit
+	both, err := compileWithin(s, with(last), Limits{Work: 4 * l.Work}) // each alone is within the limit
 	return []Rows{both, last}, err
 }
 
@@ -110,6 +107,7 @@ func (s *Snapshot) keeps(before *Snapshot) bool {
 			return false
 		}
 		at := pods[p.Addresses[0]]
-		return at == nil || !maps.Equal(at.Labels, p.Labels) || !slices.Equal(at.Ports, p.Ports) || !maps.Equal(now[at.Namespace], had[p.Namespace])
+		return at == nil || !maps.Equal(at.Labels, p.Labels) || !slices.Equal(at.Ports, p.Ports) ||
+			!maps.Equal(now[at.Namespace], had[p.Namespace])
 	})
 }

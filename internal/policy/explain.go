@@ -164,8 +164,8 @@ func ordered(policies []Policy) []Policy {
 
 // compare compares policies by their order. Those of several sources that have one name come in some order that stays.
 func (e *entry) compare(f *entry) int {
-	return cmp.Or(cmp.Compare(e.Tier, f.Tier), cmp.Compare(e.Priority, f.Priority), cmp.Compare(e.Namespace, f.Namespace), cmp.Compare(e.Name, f.Name),
-		bytes.Compare(e.id[:], f.id[:]))
+	return cmp.Or(cmp.Compare(e.Tier, f.Tier), cmp.Compare(e.Priority, f.Priority),
+		cmp.Compare(e.Namespace, f.Namespace), cmp.Compare(e.Name, f.Name), bytes.Compare(e.id[:], f.id[:]))
 }
 
 // side is a flow seen from one of its ends.

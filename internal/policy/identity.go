@@ -16,8 +16,8 @@ const (
 	aNode
 )
 
-// content is what rules tell of a pod or a node, but for the blocks that its addresses are in. Its labels are those of one of them: no
-// rule tells the others apart from it.
+// content is what rules tell of a pod or a node, but for the blocks that its addresses are in. Its labels are those of
+// one of them: no rule tells the others apart from it.
 type content struct {
 	kind       kind
 	namespace  map[string]string
@@ -57,7 +57,9 @@ func (c *compiler) placePeers(s *Snapshot) {
 	}
 	for i := range s.Pods {
 		if p := &s.Pods[i]; !p.HostNetwork {
-			place(p.Addresses, content{kind: aPod, namespace: c.namespaces[p.Namespace], labels: p.Labels, ports: p.Ports, lacks: p.Lacks})
+			place(p.Addresses, content{
+				kind: aPod, namespace: c.namespaces[p.Namespace], labels: p.Labels, ports: p.Ports, lacks: p.Lacks,
+			})
 		}
 	}
 }

@@ -16,8 +16,9 @@ type Snapshot struct {
 	Namespaces []Namespace
 	Pods       []Pod
 	Policies   []Policy
-	// Previous is what is enforced until the rows of this snapshot are written: policies, and the pods of the node that they select. Compile makes the
-	// rule sets of these too, so that each verdict between two writes is that of the old policies or that of the new ones.
+	// Previous is what is enforced until the rows of this snapshot are written: policies, and the pods of the node that
+	// they select. Compile makes the rule sets of these too, so that each verdict between two writes is that of the old
+	// policies or that of the new ones.
 	Previous *Snapshot `json:"-"`
 }
 

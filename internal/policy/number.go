@@ -2,8 +2,8 @@
 
 package policy
 
-// numbers gives a number to each thing that rows refer to. What had one keeps it, and a number that was in use is not given to anything else,
-// so that rows of before and after can be side by side.
+// numbers gives a number to each thing that rows refer to. What had one keeps it, and a number that was in use is not
+// given to anything else, so that rows of before and after can be side by side.
 type numbers struct {
 	have, given map[Digest]uint32
 	taken       map[uint32]bool
@@ -41,8 +41,8 @@ func (n *numbers) of(d Digest, from uint32) (number uint32, fresh bool) {
 	return number, true
 }
 
-// ruleDigest identifies a rule. It is that of its place in a policy, whatever the rule says, so that a change of a policy leaves the numbers
-// of the others.
+// ruleDigest identifies a rule. It is that of its place in a policy, whatever the rule says, so that a change of a
+// policy leaves the numbers of the others.
 func ruleDigest(o Origin) Digest {
 	f := newForm("rule")
 	f.bytes(o.key()...)

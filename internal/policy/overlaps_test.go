@@ -18,7 +18,8 @@ func excepting(name string, from, n int) Policy {
 	return p
 }
 
-// TestOverlaps refuses blocks that overlap too much, of one policy and of several, unless they select no pod of this node.
+// TestOverlaps refuses blocks that overlap too much, of one policy and of several, unless they select no pod of this
+// node.
 func TestOverlaps(t *testing.T) {
 	pod := Pod{Namespace: "n", Name: "a", Node: "node", Labels: map[string]string{"app": "a"}, Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.1")}}
 	elsewhere := excepting("elsewhere", 0, 4000)

@@ -64,7 +64,10 @@ type class struct {
 }
 
 func newMeter(limit Quota) *meter {
-	return &meter{limit: limit, of: map[string]*usage{}, tables: map[tableOf]bool{}, owners: map[*block]map[string]int{}, classes: map[*identity][]class{}}
+	return &meter{
+		limit: limit, of: map[string]*usage{}, tables: map[tableOf]bool{},
+		owners: map[*block]map[string]int{}, classes: map[*identity][]class{},
+	}
 }
 
 func (m *meter) usage(namespace string) *usage {

@@ -74,7 +74,7 @@ func TestQuota(t *testing.T) {
 			at := netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)})
 			s.Pods = append(s.Pods, policy.Pod{Namespace: "away", Name: fmt.Sprint(i), Labels: map[string]string{"pod": fmt.Sprint("p", i)}, Addresses: []netip.Addr{at}})
 		}
-		_, err := policy.CompileWithin(s, policy.Rows{}, policy.Limits{Work: policy.MostWork, Quota: &quota})
+		_, err := policy.Steps(s, policy.Rows{}, policy.Limits{Work: policy.MostWork, Quota: &quota})
 		var over *policy.QuotaError
 		switch {
 		case c.want == "" && err != nil:

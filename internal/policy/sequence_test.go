@@ -56,7 +56,8 @@ func (g generator) change(s *Snapshot, step int) {
 
 // own returns a snapshot with slices of its own.
 func own(s Snapshot) Snapshot {
-	s.Policies, s.Pods, s.Namespaces, s.Nodes = slices.Clone(s.Policies), slices.Clone(s.Pods), slices.Clone(s.Namespaces), slices.Clone(s.Nodes)
+	s.Policies, s.Pods = slices.Clone(s.Policies), slices.Clone(s.Pods)
+	s.Namespaces, s.Nodes = slices.Clone(s.Namespaces), slices.Clone(s.Nodes)
 	return s
 }
 
@@ -75,8 +76,8 @@ func follow(t *testing.T, rows *Rows, s Snapshot, after func()) {
 	}
 }
 
-// TestManyChanges changes snapshots step by step, by way of the policies of before or without it. Nothing of before is left, and the rows decide
-// as Explain does.
+// TestManyChanges changes snapshots step by step, by way of the policies of before or without it. Nothing of before is
+// left, and the rows decide as Explain does.
 func TestManyChanges(t *testing.T) {
 	for seed := range uint64(testkit.Repeats(200, 10_000)) {
 		g := generator{rand.New(rand.NewPCG(seed, 4))}
@@ -113,8 +114,8 @@ func TestManyChanges(t *testing.T) {
 	}
 }
 
-// TestKilledBetweenMaps begins anew with the rows that a process has left which was killed between two maps: no number has two meanings, and the
-// rows decide as Explain does.
+// TestKilledBetweenMaps begins anew with the rows that a process has left which was killed between two maps: no number
+// has two meanings, and the rows decide as Explain does.
 func TestKilledBetweenMaps(t *testing.T) {
 	for seed := range uint64(testkit.Repeats(30, 1000)) {
 		g := generator{rand.New(rand.NewPCG(seed, 5))}

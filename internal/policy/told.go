@@ -64,7 +64,8 @@ type told struct {
 // among are the namespaces of which rules select pods. A rule says nothing of pods of others.
 type among struct{ namespaces Selector }
 
-// askers are those who ask for a label, by the namespaces of their pods. Of labels of namespaces and nodes there is one, nil.
+// askers are those who ask for a label, by the namespaces of their pods. Of labels of namespaces and nodes there is
+// one, nil.
 type askers map[*among]bool
 
 // question is whether rules ask for a label of the pods of a namespace, or whether it is there.
@@ -75,7 +76,10 @@ type question struct {
 }
 
 func newTold() told {
-	return told{values: map[label]askers{}, keys: map[label]askers{}, ports: map[string]bool{}, among: map[Digest]*among{}, known: map[question]bool{}}
+	return told{
+		values: map[label]askers{}, keys: map[label]askers{}, ports: map[string]bool{},
+		among: map[Digest]*among{}, known: map[question]bool{},
+	}
 }
 
 // work is what it costs to keep them, and to find out who asks for the labels of the pods of each namespace.

@@ -12,8 +12,9 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// filesRoot has a directory for each datapath: a BPF file system takes no files. Both are gone after a boot. The number of a map is its name, so that
-// the same files are found wherever the BPF file system is mounted, and none are taken for those of other maps.
+// filesRoot has a directory for each datapath: a BPF file system takes no files. Both are gone after a boot. The number
+// of a map is its name, so that the same files are found wherever the BPF file system is mounted, and none are taken
+// for those of other maps.
 const filesRoot = "/run/mustang/datapath"
 
 // FilesDir returns the directory of the files that belong to the maps. It may not exist.

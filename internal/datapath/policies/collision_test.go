@@ -184,8 +184,8 @@ func TestPodsOfOneName(t *testing.T) {
 	}
 }
 
-// TestPodWithoutObject has a pod run on whose object has gone: it keeps the labels that the object had, also after another change,
-// until its endpoint goes.
+// TestPodWithoutObject has a pod run on whose object has gone: it keeps the labels that the object had, also after
+// another change, until its endpoint goes.
 func TestPodWithoutObject(t *testing.T) {
 	testkit.RequireRoot(t)
 	p := openPods(t)

@@ -133,9 +133,12 @@ func (d state) left(was, now *Set) map[uint32]policy.Pod {
 	return left
 }
 
-// refresh brings rows up to date with the files and the endpoints. What was in force is compiled however much work it is. join writes the rows of
-// endpoints that join, which are given their rule sets. The caller has the lock of the rows.
-func (p Policies) refresh(docs documents, now state, join func(map[netip.Addr]policy.Sets) error, joining map[netip.Addr]uint32) error {
+// refresh brings rows up to date with the files and the endpoints. What was in force is compiled however much work it
+// is. join writes the rows of endpoints that join, which are given their rule sets. The caller has the lock of the
+// rows.
+func (p Policies) refresh(
+	docs documents, now state, join func(map[netip.Addr]policy.Sets) error, joining map[netip.Addr]uint32,
+) error {
 	limits := policy.Limits{}
 	if joining != nil {
 		limits = policy.Limits{Work: policy.MostWork, Joins: true}

@@ -46,8 +46,8 @@ type state struct {
 // owners returns the owners in the order in which their policies are assembled.
 func (s state) owners() []service.Owner { return slices.Sorted(maps.Keys(s.sets)) }
 
-// trusted returns the owners of whom the first is right where they say different things of an address: the agent is before the
-// command line.
+// trusted returns the owners of whom the first is right where they say different things of an address: the agent is
+// before the command line.
 func (s state) trusted() []service.Owner {
 	owners := s.owners()
 	slices.Reverse(owners)
@@ -64,8 +64,8 @@ func (s state) enforcedBy(but service.Owner) service.Owner {
 	return 0
 }
 
-// inForce returns the policies that hold. A verdict is that of all of them together, so those that their owner only audits are left
-// out while those of another are enforced: they never drop a packet.
+// inForce returns the policies that hold. A verdict is that of all of them together, so those that their owner only
+// audits are left out while those of another are enforced: they never drop a packet.
 func (s state) inForce() (all []policy.Policy) {
 	enforced := s.enforcedBy(0) != 0
 	for _, owner := range s.owners() {
@@ -79,7 +79,8 @@ func (s state) inForce() (all []policy.Policy) {
 // audit reports whether policies are only audited.
 func (s state) audit() bool { return s.enforcedBy(0) == 0 && len(s.inForce()) > 0 }
 
-// LostError tells that the rows in force are of other policies than the files have: somebody has deleted or edited these.
+// LostError tells that the rows in force are of other policies than the files have: somebody has deleted or edited
+// these.
 type LostError struct{ Dir string }
 
 func (e *LostError) Error() string {
@@ -105,7 +106,8 @@ func (p Policies) read() (documents, error) {
 }
 
 func (p Policies) readDir(dir string) (documents, error) {
-	docs := documents{now: state{sets: map[service.Owner]Set{}, pods: map[uint32]policy.Pod{}}, texts: map[service.Owner][]byte{}}
+	now := state{sets: map[service.Owner]Set{}, pods: map[uint32]policy.Pod{}}
+	docs := documents{now: now, texts: map[service.Owner][]byte{}}
 	follows, _, err := p.tables().follows.Get(followsRow)
 	if err != nil {
 		return docs, err
@@ -235,7 +237,8 @@ func (p Policies) putSet(owner service.Owner, text []byte) error {
 		return err
 	}
 	name := filepath.Join(dir, owner.String())
-	if _, err := os.Lstat(name + beforeSuffix); errors.Is(err, os.ErrNotExist) { // otherwise a killed process has left it, whose rows are not complete
+	// If it is there, a killed process has left it, whose rows are not complete.
+	if _, err := os.Lstat(name + beforeSuffix); errors.Is(err, os.ErrNotExist) {
 		err := os.Link(name+setSuffix, name+beforeSuffix)
 		if errors.Is(err, os.ErrNotExist) {
 			err = writeFile(name+beforeSuffix, nil)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package policies keeps network policies in a datapath: policies and the labels of pods in files, which are the truth, and as rows what package policy
-// makes of them.
+// Package policies keeps network policies in a datapath: policies and the labels of pods in files, which are the truth,
+// and as rows what package policy makes of them.
 package policies
 
 import (
@@ -111,7 +111,7 @@ func (p Policies) Audited() (bool, error) {
 
 // Apply makes what an owner says of policies, pods, nodes and namespaces exactly want. All is checked before anything is
 // written. Established connections that are no longer allowed end. The same call completes one that was killed. Errors:
-// those of policy.CompileWithin; *objects.FullError; *LostError; policies to audit while those of another owner are enforced.
+// those of policy.Steps; *objects.FullError; *LostError; policies to audit while those of another owner are enforced.
 func (p Policies) Apply(ctx context.Context, owner service.Owner, want Set) (Result, error) {
 	return p.change(ctx, owner, apply, func(Set) Set { return want })
 }
@@ -139,7 +139,9 @@ const (
 )
 
 // change replaces what an owner has said, or only tries to.
-func (p Policies) change(ctx context.Context, owner service.Owner, how verb, edit func(Set) Set) (result Result, err error) {
+func (p Policies) change(
+	ctx context.Context, owner service.Owner, how verb, edit func(Set) Set,
+) (result Result, err error) {
 	lock, err := p.Objects.Lock(ctx)
 	if err != nil {
 		return result, err

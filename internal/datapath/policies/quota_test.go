@@ -16,8 +16,8 @@ import (
 	"mustang/internal/testkit"
 )
 
-// TestNamespaceIsAboveItsQuota writes nothing where one namespace has more ranges than an eighth of the map, and takes what its policies
-// say without rules.
+// TestNamespaceIsAboveItsQuota writes nothing where one namespace has more ranges than an eighth of the map, and takes
+// what its policies say without rules.
 func TestNamespaceIsAboveItsQuota(t *testing.T) {
 	testkit.RequireRoot(t)
 	p := openPods(t)

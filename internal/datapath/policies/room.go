@@ -12,9 +12,9 @@ import (
 // shareOfJoining is the part of each map that changes of policies leave to pods that join: their rows come without a choice.
 const shareOfJoining = 8
 
-// mostVerdicts and mostRows are how many rows there are of a map at most once a change is settled: mostRows but for verdicts. Addresses of pods and nodes
-// come besides. While a change is written the rows of before are there too: maps are at least twice as large, so that they lack no room for a
-// change alone.
+// mostVerdicts and mostRows are how many rows there are of a map at most once a change is settled: mostRows but for
+// verdicts. Addresses of pods and nodes come besides. While a change is written the rows of before are there too: maps
+// are at least twice as large, so that they lack no room for a change alone.
 const mostVerdicts, mostRows = 1 << 18, 1 << 16
 
 // counts are numbers of rows.
@@ -24,8 +24,8 @@ func countRows(r policy.Rows) counts {
 	return counts{len(r.Addresses), len(r.Verdicts), len(r.Ports), len(r.Numbers)}
 }
 
-// require returns a *FullError if a map is too small for the rows of a snapshot, and for a share of its size besides. 0 is
-// for none. No policy is to blame for the pods of the cluster.
+// require returns a *FullError if a map is too small for the rows of a snapshot, and for a share of its size besides. 0
+// is for none. No policy is to blame for the pods of the cluster.
 func (p Policies) require(s policy.Snapshot, n counts, share int) error {
 	for i := range s.Pods {
 		n.addresses -= len(s.Pods[i].Addresses)
@@ -58,7 +58,8 @@ func requireRoom[K, V any](t *objects.Table[K, V], rows, most int, room func(siz
 	return nil
 }
 
-// fits returns a *FullError if a map is too small while changes to rows are written: nothing is deleted before all is put.
+// fits returns a *FullError if a map is too small while changes to rows are written: nothing is deleted before all is
+// put.
 func (p Policies) fits(rows policy.Rows, c policy.Changes) error {
 	n := countRows(rows)
 	return p.requireMaps(counts{

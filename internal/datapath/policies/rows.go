@@ -96,7 +96,8 @@ func summarize(r policy.Rows) (s summary) {
 	return s
 }
 
-// plan compiles what files say, and checks that there is room. Nothing is written. Errors: those of policy.CompileWithin, *objects.FullError.
+// plan compiles what files say, and checks that there is room. Nothing is written. Errors: those of policy.Steps,
+// *objects.FullError.
 func (p Policies) plan(docs documents, now state, limits policy.Limits) (*writer, error) {
 	w := &writer{Policies: p, audit: now.audit()}
 	s, err := p.snapshot(docs, now)
@@ -121,7 +122,8 @@ func (p Policies) plan(docs documents, now state, limits policy.Limits) (*writer
 		}
 	}
 	for _, rows := range steps {
-		maps.DeleteFunc(rows.Endpoints, func(_ netip.Addr, sets policy.Sets) bool { return sets == policy.Sets{} }) // none
+		none := func(_ netip.Addr, sets policy.Sets) bool { return sets == policy.Sets{} }
+		maps.DeleteFunc(rows.Endpoints, none)
 		each := step{policy.Diff(have, rows), rows, summarize(have), summarize(rows)}
 		if err := p.fits(rows, each.Changes); err != nil {
 			return nil, err

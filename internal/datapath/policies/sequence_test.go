@@ -55,8 +55,8 @@ func openPods(t *testing.T) Policies {
 
 func address4(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)}) }
 
-// TestOwnersTakeTurns changes the policies of two owners and the labels of pods in turn, and has changes killed. After each change the rows are
-// those that are compiled from nothing.
+// TestOwnersTakeTurns changes the policies of two owners and the labels of pods in turn, and has changes killed. After
+// each change the rows are those that are compiled from nothing.
 func TestOwnersTakeTurns(t *testing.T) {
 	testkit.RequireRoot(t)
 	p := openPods(t)
@@ -170,7 +170,8 @@ func checkRows(t *testing.T, p Policies, want map[service.Owner][]policy.Policy,
 	}
 }
 
-// TestLostFiles deletes and edits the file of policies that are in force: nobody takes them for none, and what is in force stays.
+// TestLostFiles deletes and edits the file of policies that are in force: nobody takes them for none, and what is in
+// force stays.
 func TestLostFiles(t *testing.T) {
 	testkit.RequireRoot(t)
 	p := openPods(t)

@@ -47,8 +47,9 @@ type tables struct {
 // tables returns the maps, which are open.
 func (p Policies) tables() tables {
 	return tables{
-		table[uint32, settings](p, "policy_settings"), table[uint32, follows](p, "policy_settings"), table[prefix, uint32](p, "identities"),
-		table[verdictKey, verdict](p, "verdicts"), table[portKey, portVerdict](p, "policy_ports"), table[[16]byte, uint32](p, "policy_numbers"),
+		table[uint32, settings](p, "policy_settings"), table[uint32, follows](p, "policy_settings"),
+		table[prefix, uint32](p, "identities"), table[verdictKey, verdict](p, "verdicts"),
+		table[portKey, portVerdict](p, "policy_ports"), table[[16]byte, uint32](p, "policy_numbers"),
 	}
 }
 
