@@ -63,10 +63,13 @@ _Static_assert(sizeof(struct prefix) == 20, "hidden padding");
 _Static_assert(sizeof(struct verdict_row) == 16, "hidden padding");
 _Static_assert(sizeof(struct port_key) == 8, "hidden padding");
 
-/* Two rows, of which filter.policies names one: they are changed as one. */
+/*
+ * Two rows, of which filter.policies names one: they are changed as one. The third is for user space only: what files the rows of
+ * policies follow.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 2);
+	__uint(max_entries, 3);
 	__type(key, __u32);
 	__type(value, struct policy_settings);
 } policy_settings SEC(".maps");
@@ -114,26 +117,6 @@ struct {
 	__type(key, struct content_digest);
 	__type(value, __u32);
 } policy_numbers SEC(".maps");
-
-/* For user space only: policies and the labels of pods, in pieces. */
-struct document_key {
-	__u32 kind;
-	__u32 id;       /* the owner of policies, the endpoint of a pod */
-	__u32 revision; /* 0: the head, which names the one that holds */
-	__u32 piece;
-};
-
-struct document_piece {
-	__u8 bytes[512];
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 1);
-	__type(key, struct document_key);
-	__type(value, struct document_piece);
-} policy_documents SEC(".maps");
 
 /* The settings in force; NULL if no pod has a rule set. */
 static __always_inline const struct policy_settings *policies_in_force(void)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"mustang/cmd/mustang/internal/cli"
+	"mustang/internal/datapath/objects"
 	"mustang/internal/kube/kubetest"
 	"mustang/internal/testkit"
 )
@@ -27,11 +28,12 @@ func TestAgentOtherLayout(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	if err := os.Rename(filepath.Join(n.root, "v8"), filepath.Join(n.root, "v7")); err != nil {
+	own, other := fmt.Sprintf("v%d", objects.LayoutVersion), fmt.Sprintf("v%d", objects.LayoutVersion-1)
+	if err := os.Rename(filepath.Join(n.root, own), filepath.Join(n.root, other)); err != nil {
 		t.Fatal(err)
 	}
-	refused := fmt.Sprintf("mustang: %q holds maps of layout v7, and this build has layout v8: mustang reset deletes them, "+
-		"and ends all connections through services\n", n.root)
+	refused := fmt.Sprintf("mustang: %q holds maps of layout %s, and this build has layout %s: mustang reset deletes them, "+
+		"and ends all connections through services\n", n.root, other, own)
 	agent := n.agentCommand(kubetest.Start(t).Kubeconfig(t), t.TempDir())
 	agent.Stderr = nil
 	late := time.AfterFunc(time.Minute, func() { _ = agent.Process.Kill() })

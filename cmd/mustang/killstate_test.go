@@ -134,24 +134,36 @@ func storedRows(t *testing.T, o *objects.Objects) (rows []string) {
 	return rows
 }
 
-// policyRows returns the number of rows of each map of policies, in which numbers differ from run to run, and documents without
-// their revisions.
+// policyRows returns the number of rows of each map of policies, in which numbers differ from run to run, and the
+// files.
 func policyRows(t *testing.T, o *objects.Objects) (rows []string) {
 	t.Helper()
-	for _, name := range []string{"identities", "verdicts", "policy_ports", "policy_numbers", "policy_documents"} {
+	for _, name := range []string{"identities", "verdicts", "policy_ports", "policy_numbers"} {
 		n, m := 0, o.Policies[name]
 		key, value := make([]byte, m.KeySize()), make([]byte, m.ValueSize())
 		list := m.Iterate()
 		for list.Next(&key, &value) {
 			n++
-			if name == "policy_documents" {
-				rows = append(rows, fmt.Sprintf("document of kind %d, piece %d", key[0], key[12]))
-			}
 		}
 		if err := list.Err(); err != nil {
 			t.Fatal(err)
 		}
 		rows = append(rows, fmt.Sprintf("%d rows of %s", n, name))
+	}
+	dir, err := o.FilesDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := os.ReadDir(dir)
+	if err != nil && !os.IsNotExist(err) {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		if name := file.Name(); strings.HasPrefix(name, "endpoint-") { // numbers differ
+			rows = append(rows, "file of an endpoint")
+		} else {
+			rows = append(rows, "file "+name)
+		}
 	}
 	force, err := o.Filter.PoliciesInForce()
 	if err != nil {

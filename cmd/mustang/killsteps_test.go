@@ -242,7 +242,7 @@ const onlyRoot = `for at in $(findmnt -rno TARGET -t bpf); do case $` + cli.EnvB
 
 // traced is a case's command below strace, which writes the calls of steps to a file.
 func (n *killNetwork) traced(c killCase, path string, options ...string) *exec.Cmd {
-	program := []string{"unshare", "--mount", "sh", "-c", onlyRoot, "strace", "-f", "-qq", "-o", path, "-e", "trace=bpf,unlinkat"}
+	program := []string{"unshare", "--mount", "sh", "-c", onlyRoot, "strace", "-f", "-qq", "-o", path, "-e", "trace=bpf,unlinkat,renameat,linkat"}
 	return n.process(c, append(program, options...)...)
 }
 
@@ -268,8 +268,8 @@ func (n *killNetwork) check(c killCase, want, how string) {
 	}
 }
 
-// writes matches the bpf calls that change something, and removals of pins, in a trace.
-var writes = regexp.MustCompile(`^[0-9]+ +(bpf\(BPF_(MAP_(CREATE|UPDATE|DELETE)|PROG_LOAD|LINK_(CREATE|UPDATE|DETACH)|OBJ_PIN|ITER_CREATE)|(bpf|unlinkat)\()`)
+// writes matches the bpf calls that change something, and removals of pins and new names of files, in a trace.
+var writes = regexp.MustCompile(`^[0-9]+ +(bpf\(BPF_(MAP_(CREATE|UPDATE|DELETE)|PROG_LOAD|LINK_(CREATE|UPDATE|DETACH)|OBJ_PIN|ITER_CREATE)|(bpf|unlinkat|renameat|linkat)\()`)
 
 // killPoint is the call before which a command is killed: the one of that number among those of its name.
 type killPoint struct {
@@ -301,7 +301,7 @@ func (n *killNetwork) steps(c killCase) (points []killPoint) {
 		}
 		name, _, _ := strings.Cut(strings.TrimSpace(rest), "(")
 		count[name]++
-		if m[2] != "" || name == "unlinkat" {
+		if m[2] != "" || name != "bpf" {
 			points = append(points, killPoint{name, count[name]})
 		}
 	}

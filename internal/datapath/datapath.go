@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package datapath stores services and endpoints in the pinned maps of Mustang's BPF programs, and attaches the programs to
-// pods, uplinks and control groups. The maps are the only state: any number of processes may have one datapath open, and
-// the programs go on running when none does.
+// Package datapath stores services and endpoints in the pinned maps of Mustang's BPF programs, and attaches the
+// programs to pods, uplinks and control groups. The maps, and the files of network policies, are the only state: any
+// number of processes may have one datapath open, and the programs go on running when none does.
 //
-// Everything is pinned under one root directory. It is the lock of the rows, and ROOT/v8/links that of programs and links:
+// Everything is pinned under one root directory. It is the lock of the rows, and ROOT/v9/links that of programs and
+// links:
 //
-//	ROOT/v8/maps/services            maps, by name
-//	ROOT/v8/progs/3f0c...-host-...   programs for packets, by the digest of their object
-//	ROOT/v8/socks/91ab...-connect4   programs for sockets, once a control group has had them
-//	ROOT/v8/links/3-host-from_pod    attachments, by the ID of the endpoint, uplink or control group
+//	ROOT/v9/maps/services            maps, by name
+//	ROOT/v9/progs/3f0c...-host-...   programs for packets, by the digest of their object
+//	ROOT/v9/socks/91ab...-connect4   programs for sockets, once a control group has had them
+//	ROOT/v9/links/3-host-from_pod    attachments, by the ID of the endpoint, uplink or control group
 package datapath
 
 import (
@@ -42,7 +43,6 @@ type Options struct {
 // error is then a *lock.Error. Changes of services do not wait for programs that are attached or detached.
 type Datapath struct {
 	objects *objects.Objects
-	memory  policies.Memory // of network policies
 }
 
 // Open opens the datapath under o.Root, and creates what is missing. Programs of another build than this one's are
@@ -107,9 +107,7 @@ func (d *Datapath) Connections() ([]conntrack.Connection, error) {
 
 // Policies returns the handle of the network policies.
 func (d *Datapath) Policies() policies.Policies {
-	p := policiesOf(d.objects)
-	p.Memory = &d.memory
-	return p
+	return policiesOf(d.objects)
 }
 
 // Flows returns the handle of what the programs did: counters, and connections and drops as they come.

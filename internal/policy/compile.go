@@ -3,378 +3,245 @@
 package policy
 
 import (
-	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 )
 
-// Compiler compiles one snapshot after the other. It remembers what it has made, and compiles what differs: a change costs the search
-// for the difference, and then what the difference touches. After an error it is of no use any more.
-type Compiler struct {
-	numbers    numbers
-	rules      table[uint32, Origin]
-	ports      table[PortKey, PortVerdict]
-	verdicts   table[VerdictKey, Verdict]
-	rowsOf     map[uint32]int // how many verdicts an identity has
-	addresses  table[netip.Prefix, uint32]
-	endpoints  table[netip.Addr, Sets]
-	portTables map[uint32]*portTable
-	unused     map[uint32]bool // tables of ports that may be
+// Limits bound what a compilation may cost, besides what is in force already.
+type Limits struct {
+	// Work is that of [MostWork], and as many times [MostOverlaps] count; 0: any.
+	Work int
+	// Joins tells that pods come to those of Previous: what these have costs nothing.
+	Joins bool
+	// Quota is that of each namespace; nil: any.
+	Quota *Quota
+}
 
+// compiler makes the rows for a snapshot.
+type compiler struct {
+	rows       Rows
+	numbers    numbers
+	tableSizes map[uint32]int // rows of tables of ports
+
+	node       string
+	namespaces map[string]map[string]string
+	told       told
 	blocks     blocks
-	hosts      map[netip.Prefix]*content  // of whole addresses
-	prefixes   map[netip.Prefix]*identity // all prefixes that have a row; nil: of identity 0
-	identities map[Digest]*identity
+	hosts      map[netip.Prefix]*content // of whole addresses
 	contents   map[Digest]*content
 	labelled   labelled[*content]
-	peers      peers
-	told       told
-	lapsed     lapsed
-	pods       map[netip.Addr]*pod // of this node, by their first address
-	local      labelled[*pod]
+	identities map[address]*identity
 	entries    map[Digest]*entry
 	sets       map[Digest]*ruleSet
-	work       int // of this change, and how much it may be
+	work       int
 	limit      int
-	total      int      // of all rule sets
-	renamed    *ruleSet // in place; its number has no digest until the next change
-	meter      *meter   // nil: rows of namespaces are not counted
+	meter      *meter // nil: rows of namespaces are not counted
 }
 
-// pod is a pod of this node.
+// pod is a pod of this node, with the policies that select it.
 type pod struct {
-	addresses []netip.Addr
+	*Pod
 	namespace map[string]string // its labels
-	labels    map[string]string
-	by        []label // of both
-	ports     []NamedPort
-	entries   map[*entry]struct{} // that select it
-	sets      [2][2]*ruleSet      // of what is enforced, and what was, by direction
+	by        []*entry          // in their order
 }
 
-// Lists of a snapshot's policies.
-const (
-	enforced = iota
-	previous
-)
-
-// entry is a policy.
+// entry is a policy that selects a pod of this node.
 type entry struct {
-	Policy
+	*Policy
 	id       Digest
-	in, were [2]bool // lists of a snapshot, and of the one before
-	pods     map[*pod]struct{}
-	prepared [2]*prepared // by direction; nil: it has no say, or selects no pod of this node
+	prepared [2]*prepared // by direction; nil: it has no say
 }
 
-// NewCompiler returns a compiler that knows no snapshot. What is in have keeps its number.
-func NewCompiler(have Rows) *Compiler {
-	return &Compiler{
-		numbers: newNumbers(have), rules: newTable[uint32, Origin](), ports: newTable[PortKey, PortVerdict](),
-		verdicts: newTable[VerdictKey, Verdict](), rowsOf: map[uint32]int{}, addresses: newTable[netip.Prefix, uint32](), endpoints: newTable[netip.Addr, Sets](),
-		portTables: map[uint32]*portTable{}, unused: map[uint32]bool{}, blocks: newBlocks(), hosts: map[netip.Prefix]*content{},
-		prefixes: map[netip.Prefix]*identity{}, identities: map[Digest]*identity{}, contents: map[Digest]*content{},
-		labelled: labelled[*content]{}, told: newTold(), pods: map[netip.Addr]*pod{}, local: labelled[*pod]{}, entries: map[Digest]*entry{}, sets: map[Digest]*ruleSet{},
-	}
-}
-
-// Compile returns the rows for a snapshot, as [Compiler.Change] makes them. What is in have keeps its number.
+// Compile returns the rows for a snapshot. What is in have keeps its number. The error names a policy and its field, or
+// an address that two have, or is a *LimitError.
 func Compile(s Snapshot, have Rows) (Rows, error) {
-	c := NewCompiler(have)
-	_, err := c.Change(s)
-	return c.Rows(), err
+	return compileWithin(s, have, Limits{Work: mostWork})
 }
 
-// Rows returns all rows. The next change edits them.
-func (c *Compiler) Rows() Rows {
-	return Rows{c.addresses.rows, c.endpoints.rows, c.verdicts.rows, c.ports.rows, c.rules.rows, c.numbers.rows}
-}
-
-// Change compiles a snapshot, and returns what differs from the rows of before; nothing for the first one, of which Rows has all. The
-// snapshot must not be edited before the next change. The error names a policy and its field, or an address that
-// two have, or is a *LimitError.
-func (c *Compiler) Change(s Snapshot) (Changes, error) { return c.change(s, bounded) }
-
-// Resume compiles a snapshot that is in force already, as the first one, however much its blocks overlap and however much work it is.
-func (c *Compiler) Resume(s Snapshot) error {
-	_, err := c.change(s, resuming)
-	return err
-}
-
-// Join compiles a snapshot to which pods have come after one that is in force, however much work that is. The rows that there are may be
-// another's: nothing changes in place. A *LimitError names a policy of pods that have come.
-func (c *Compiler) Join(s Snapshot) error {
-	_, err := c.change(s, joining)
-	return err
-}
-
-// mode is how a snapshot is compiled.
-type mode uint8
-
-const (
-	bounded mode = iota
-	joining
-	resuming
-)
-
-func (c *Compiler) change(s Snapshot, how mode) (Changes, error) {
-	if err := s.validatePods(); err != nil {
-		return Changes{}, err
+// compileWithin is Compile with other limits. The error may be a *QuotaError too.
+func compileWithin(s Snapshot, have Rows, l Limits) (Rows, error) {
+	if err := s.validate(); err != nil {
+		return Rows{}, err
 	}
-	c.renumber()
-	touched, before := map[netip.Prefix]bool{}, c.lapsed
-	c.lapsed = lapsed{}
-	pods := c.placePods(&s)
-	if err := c.enter(&s); err != nil {
-		return Changes{}, err
+	c := newCompiler(&s, have, l)
+	err := c.compile(&s, l)
+	if over := c.meter.over(); len(over) > 0 {
+		err = &QuotaError{over}
 	}
-	c.selectPods(pods)
-	limit := 0
-	if how != resuming {
-		if limit = mostWork + c.told.work(); how == bounded {
-			limit += c.total // it may meet what comes
+	return c.rows, err
+}
+
+func newCompiler(s *Snapshot, have Rows, l Limits) *compiler {
+	c := &compiler{
+		rows: Rows{
+			map[netip.Prefix]uint32{}, map[netip.Addr]Sets{}, map[VerdictKey]Verdict{}, map[PortKey]PortVerdict{},
+			map[uint32]Origin{}, map[Digest]uint32{},
+		},
+		tableSizes: map[uint32]int{}, node: s.Node, namespaces: s.NamespaceLabels(),
+		told: newTold(), blocks: newBlocks(),
+		hosts: map[netip.Prefix]*content{}, contents: map[Digest]*content{}, labelled: labelled[*content]{},
+		identities: map[address]*identity{}, entries: map[Digest]*entry{}, sets: map[Digest]*ruleSet{},
+	}
+	c.numbers = newNumbers(have, c.rows.Numbers)
+	c.told.namespaces = len(c.namespaces)
+	if l.Quota != nil {
+		c.meter = newMeter(*l.Quota)
+	}
+	return c
+}
+
+func (c *compiler) compile(s *Snapshot, l Limits) error {
+	var before []*pod
+	overlaps := 0
+	if s.Previous != nil {
+		before = c.selectPods(s.Previous)
+		overlaps = c.blocks.overlaps()
+	}
+	if l.Work > 0 {
+		c.limit = l.Work + c.told.work()
+	}
+	now := c.selectPods(s)
+	if err := c.meter.rules(c); err != nil {
+		return err
+	}
+	if l.Work > 0 {
+		if n := c.blocks.overlaps() - overlaps; n > MostOverlaps*max(1, l.Work/mostWork) {
+			most := largest(before, now)
+			return &LimitError{Largest: most, What: "overlaps of ranges", Number: n, Limit: MostOverlaps}
 		}
 	}
-	c.begin(limit)
-	c.lapsed.entries = c.activate(pods)
-	c.drop(before)
-	if c.meter != nil {
-		if err := c.meter.rules(c); err != nil {
-			return Changes{}, err
+	c.placePeers(s)
+	c.identify()
+	c.meter.classify(c)
+	limit := c.limit
+	c.limit = 0
+	for _, p := range before { // as long as programs read them, they decide about all identities
+		c.setsOf(p)
+	}
+	c.work, c.limit = 0, limit
+	for _, p := range now {
+		sets := c.setsOf(p)
+		for _, a := range p.Addresses {
+			c.rows.Endpoints[mapped(a)] = sets
 		}
 	}
-	c.placePeers(touched)
-	if how != resuming {
-		if err := c.checkOverlaps(); err != nil {
-			return Changes{}, err
-		}
-	}
-	c.identify(touched)
-	if c.meter != nil {
-		c.meter.classify(c)
-	}
-	var inPlace Digest
-	if len(s.Previous) > 0 && how == bounded && len(c.addresses.had) == 0 { // otherwise an address would meet the new row with the identity of before
-		inPlace = c.changeInPlace(pods)
-	}
-	c.enforce(pods, inPlace != Digest{})
-	c.cleanPorts()
 	if c.exhausted() {
-		if how != joining {
-			pods = nil
-		}
-		return Changes{}, &LimitError{Largest: largest(c.active(pods)), What: workUnits, Number: c.work + c.told.work(), Limit: mostWork}
-	}
-	changes := c.changes()
-	changes.InPlace = inPlace
-	return changes, nil
-}
-
-// Settle drops what is kept for the policies of before, and returns what differs.
-func (c *Compiler) Settle() Changes {
-	for _, e := range c.entries {
-		e.in[previous] = e.in[enforced]
-	}
-	c.begin(0)
-	c.renumber()
-	pods, touched := map[*pod]bool{}, map[netip.Prefix]bool{}
-	c.lapsed.entries = append(c.lapsed.entries, c.activate(pods)...)
-	c.enforce(pods, false)
-	gone := c.lapsed
-	c.drop(gone)
-	if c.lapsed = (lapsed{}); len(gone.entries) > 0 {
-		c.placePeers(touched)
-	}
-	c.identify(touched)
-	c.cleanPorts()
-	return c.changes()
-}
-
-func (c *Compiler) changes() Changes {
-	return Changes{
-		c.numbers.changes(), c.rules.changes(), c.ports.changes(), c.verdicts.changes(), c.addresses.changes(), c.endpoints.changes(), Digest{},
-	}
-}
-
-// enter notes the policies of a snapshot.
-func (c *Compiler) enter(s *Snapshot) error {
-	for _, e := range c.entries {
-		e.in = [2]bool{}
-	}
-	for list, policies := range [][]Policy{enforced: s.Policies, previous: s.Previous} {
-		for i := range policies {
-			p := &policies[i]
-			id := p.Digest()
-			e := c.entries[id]
-			if e == nil {
-				if err := p.Validate(); err != nil {
-					return fmt.Errorf("%s: %w", p.origin(), err)
-				}
-				e = &entry{id: id}
-				c.entries[id] = e
-			}
-			e.Policy, e.in[list] = *p, true
-		}
-	}
-	if len(s.Previous) == 0 {
-		for _, e := range c.entries {
-			e.in[previous] = e.in[enforced]
-		}
+		work := c.work + c.told.work()
+		return &LimitError{Largest: largest(before, now), What: workUnits, Number: work, Limit: mostWork}
 	}
 	return nil
 }
 
-// selectPods finds the pods that new policies select, and which of the others select pods that changed.
-func (c *Compiler) selectPods(changed map[*pod]bool) {
-	for p := range changed {
-		for e := range p.entries {
-			delete(e.pods, p)
+// selectPods returns the pods of this node in a snapshot, and prepares the policies that select some. Verdicts depend
+// on no other policy.
+func (c *compiler) selectPods(s *Snapshot) (pods []*pod) {
+	namespaces, local := s.NamespaceLabels(), labelled[*pod]{}
+	for i := range s.Pods {
+		if p := &s.Pods[i]; p.enforced(c.node) {
+			at := &pod{Pod: p, namespace: namespaces[p.Namespace]}
+			pods = append(pods, at)
+			local.add(at, append(labelsOf(false, p.Labels), labelsOf(true, at.namespace)[1:]...))
 		}
-		clear(p.entries)
 	}
-	for _, e := range c.entries {
-		if e.pods == nil {
-			e.pods = map[*pod]struct{}{}
-			for p := range c.local.rarest(e.Subject) {
-				if e.Subject.matches(p.namespace, p.labels) {
-					e.pods[p], p.entries[e] = struct{}{}, struct{}{}
+	for i := range s.Policies {
+		p := &s.Policies[i]
+		var of *entry
+		for _, at := range local.rarest(p.Subject) {
+			if p.Subject.matches(at.namespace, at.Labels) {
+				if of == nil {
+					of = c.entry(p)
 				}
+				at.by = append(at.by, of)
 			}
+		}
+	}
+	for _, at := range pods {
+		slices.SortFunc(at.by, func(a, b *entry) int { return a.compare(b) })
+		at.by = slices.Compact(at.by)
+	}
+	return pods
+}
+
+// entry returns a policy, and prepares it if it is new.
+func (c *compiler) entry(p *Policy) *entry {
+	id := p.Digest()
+	e := c.entries[id]
+	if e == nil {
+		e = &entry{Policy: p, id: id}
+		c.entries[id] = e
+		if c.prepare(e); !c.exhausted() {
+			c.told.count(p)
+		}
+	}
+	return e
+}
+
+// setsOf returns the rule sets of a pod.
+func (c *compiler) setsOf(p *pod) Sets { return Sets{c.setOf(p, Egress), c.setOf(p, Ingress)} }
+
+// Work that compiling costs beside [MostWork].
+const (
+	rowWork  = 8
+	portWork = 8
+	podWork  = 16
+	toldWork = 4
+)
+
+const workUnits = "units of compile work"
+
+var mostWork = MostWork // tests take less
+
+// spend notes work, and reports whether there may be more.
+func (c *compiler) spend(n int) bool {
+	c.work += n
+	return !c.exhausted()
+}
+
+// use spends work that is that of the rule set's own rules, whatever others tell apart.
+func (c *compiler) use(set *ruleSet, n int) bool {
+	c.meter.use(set, n)
+	return c.spend(n)
+}
+
+func (c *compiler) exhausted() bool {
+	return c.limit > 0 && c.work+c.told.work() > c.limit || c.meter.spent()
+}
+
+// largest returns the policy with the most peers and ports of those that select pods otherwise than before, the first
+// by name of several.
+func largest(before, now []*pod) (most Origin) {
+	had := map[netip.Addr][]*entry{}
+	for _, p := range before {
+		had[p.Addresses[0]] = p.by
+	}
+	entries := map[*entry]bool{}
+	for _, p := range now {
+		if by, ok := had[p.Addresses[0]]; ok && slices.Equal(by, p.by) {
 			continue
 		}
-		for p := range changed {
-			if e.Subject.matches(p.namespace, p.labels) {
-				e.pods[p], p.entries[e] = struct{}{}, struct{}{}
-			}
+		for _, e := range p.by {
+			entries[e] = true
 		}
 	}
+	size := -1
+	for e := range entries {
+		o, n := e.origin(), e.count()
+		if n > size || n == size && o.String() < most.String() {
+			size, most = n, o
+		}
+	}
+	return most
 }
 
-// activate prepares the policies that have come to hold for pods of this node, and returns those that no longer do. Verdicts depend on no
-// policy that selects no pod of this node. It notes the pods that are concerned.
-func (c *Compiler) activate(changed map[*pod]bool) (gone []*entry) {
-	for id, e := range c.entries {
-		if e.in[enforced] != e.were[enforced] || e.differs() != (e.were[enforced] != e.were[previous]) {
-			for p := range e.pods {
-				changed[p] = true
-			}
-		}
-		e.were = e.in
-		if e.holds() && !e.active() {
-			if c.prepare(e); !c.exhausted() {
-				c.told.count(&e.Policy, 1)
-			}
-		} else if e.active() && !e.holds() {
-			gone = append(gone, e)
-		}
-		if e.in == [2]bool{} {
-			delete(c.entries, id)
-			for p := range e.pods {
-				delete(p.entries, e)
-			}
+// count counts the peers and ports of a policy's rules, and the ranges of its blocks.
+func (p *Policy) count() (n int) {
+	for _, r := range p.allRules {
+		n += 1 + len(r.Ports)
+	}
+	for peer := range p.peers {
+		if n++; peer.Block != nil {
+			n += len(peer.Block.Except)
 		}
 	}
-	return gone
-}
-
-// lapsed is what pods had before the last change: rule sets, and policies that hold for none of them any more. Until pods are switched over, these
-// sets decide about identities of that change too, and rules of these policies tell peers apart.
-type lapsed struct {
-	sets    []*ruleSet
-	entries []*entry
-}
-
-// drop drops what has lapsed, but for policies that hold again.
-func (c *Compiler) drop(l lapsed) {
-	for _, set := range l.sets {
-		c.leaveSet(set)
-	}
-	for _, e := range l.entries {
-		if e.active() && !e.holds() {
-			c.told.count(&e.Policy, -1)
-			c.dismiss(e)
-		}
-	}
-}
-
-// renumber gives a rule set that has changed in place its digest.
-func (c *Compiler) renumber() {
-	if c.renamed != nil {
-		c.numbers.put(c.renamed.id, c.renamed.number)
-		c.renamed = nil
-	}
-}
-
-// cleanPorts deletes tables of ports that no verdict names.
-func (c *Compiler) cleanPorts() {
-	for number := range c.unused {
-		if t := c.portTables[number]; t.verdicts == 0 {
-			delete(c.portTables, number)
-			c.numbers.release(t.id)
-			for _, k := range t.keys {
-				c.ports.remove(k)
-			}
-		}
-	}
-	clear(c.unused)
-}
-
-// holds reports whether it selects pods of this node.
-func (e *entry) holds() bool { return e.in != [2]bool{} && len(e.pods) > 0 }
-
-// differs reports whether it comes or goes.
-func (e *entry) differs() bool { return e.in[enforced] != e.in[previous] }
-
-// enforce gives pods the rule sets of the policies that select them.
-func (c *Compiler) enforce(changed map[*pod]bool, inPlace bool) {
-	for _, p := range slices.SortedFunc(maps.Keys(changed), func(a, b *pod) int { return a.addresses[0].Compare(b.addresses[0]) }) {
-		if c.pods[p.addresses[0].Unmap()] != p {
-			continue
-		}
-		was, differs := p.sets, false
-		for e := range p.entries {
-			differs = differs || e.differs()
-		}
-		for list := range p.sets {
-			for d := range p.sets[list] {
-				p.sets[list][d] = nil
-				if list == enforced || differs && !inPlace {
-					p.sets[list][d] = c.setOf(p, list, Direction(d))
-				}
-			}
-		}
-		for _, list := range was {
-			c.lapsed.sets = append(c.lapsed.sets, list[:]...)
-		}
-		now := Sets{p.sets[enforced][Egress].ref(), p.sets[enforced][Ingress].ref()}
-		for _, a := range p.addresses {
-			c.endpoints.put(mapped(a), now)
-		}
-	}
-}
-
-// forgetRows deletes the verdicts about an identity.
-func (c *Compiler) forgetRows(i *identity) {
-	for _, set := range c.sets {
-		if c.rowsOf[i.number] == 0 {
-			return
-		}
-		c.setVerdict(VerdictKey{set.number, i.number}, nil)
-	}
-}
-
-// forget deletes what there is of identities that no address has.
-func (c *Compiler) forget(gone []*identity) {
-	for _, i := range gone {
-		if i.number != 0 { // no other one has it now
-			c.forgetRows(i)
-			c.numbers.release(i.id)
-		}
-		c.blocks.leave(i)
-		if i.content != nil {
-			delete(i.identities, i)
-		}
-		delete(c.identities, i.id)
-	}
+	return n
 }

@@ -2,7 +2,11 @@
 
 package policy
 
-import "net/netip"
+import (
+	"maps"
+	"net/netip"
+	"slices"
+)
 
 // Changes turn one set of rows into another. They hold when written in the order of the fields, first all that is put: a
 // row is there before another refers to it, and an address gets its identity before its endpoint gets a rule set that
@@ -14,9 +18,6 @@ type Changes struct {
 	Verdicts  Change[VerdictKey, Verdict]
 	Addresses Change[netip.Prefix, uint32]
 	Endpoints Change[netip.Addr, Sets]
-	// InPlace is the digest of a rule set of which the one row of Verdicts switches all pods over. It goes before the row is written, and
-	// programs that look at the row have to end before others are.
-	InPlace Digest
 }
 
 // Change is what to write to one map.
@@ -29,7 +30,7 @@ type Change[K comparable, V any] struct {
 func Diff(have, want Rows) Changes {
 	return Changes{
 		change(have.Numbers, want.Numbers), change(have.Rules, want.Rules), change(have.Ports, want.Ports),
-		change(have.Verdicts, want.Verdicts), change(have.Addresses, want.Addresses), change(have.Endpoints, want.Endpoints), Digest{},
+		change(have.Verdicts, want.Verdicts), change(have.Addresses, want.Addresses), change(have.Endpoints, want.Endpoints),
 	}
 }
 
@@ -53,4 +54,60 @@ func change[K, V comparable](have, want map[K]V) Change[K, V] {
 		}
 	}
 	return c
+}
+
+// Steps returns the rows that come into force one after the other, from those that there are. The last ones are those
+// of the snapshot without Previous, of which policies without any are nothing. What is in have keeps its number.
+func Steps(s Snapshot, have Rows, l Limits) ([]Rows, error) {
+	alone := s
+	if alone.Previous = nil; len(s.Policies) == 0 {
+		alone = Snapshot{}
+	}
+	if s.Previous == nil || s.keeps(s.Previous) {
+		if !l.Joins {
+			s = alone
+		}
+		rows, err := compileWithin(s, have, l)
+		return []Rows{rows}, err
+	}
+	with := func(more Rows) Rows {
+		numbers := maps.Clone(more.Numbers)
+		maps.Copy(numbers, have.Numbers)
+		return Rows{Numbers: numbers}
+	}
+	if l.Joins {
+		both, err := compileWithin(s, have, l)
+		if err != nil {
+			return nil, err
+		}
+		last, err := compileWithin(alone, with(both), Limits{})
+		return []Rows{both, last}, err
+	}
+	last, err := compileWithin(alone, have, l)
+	if err != nil {
+		return []Rows{last}, err
+	}
+	both, err := compileWithin(s, with(last), Limits{Work: 4 * l.Work}) // each alone is within the limit
+	return []Rows{both, last}, err
+}
+
+// keeps reports whether a snapshot has all policies of one before and no others, and pods of this node as they were.
+func (s *Snapshot) keeps(before *Snapshot) bool {
+	if !slices.EqualFunc(s.Policies, before.Policies, func(a, b Policy) bool { return a.Digest() == b.Digest() }) {
+		return false
+	}
+	pods, now, had := map[netip.Addr]*Pod{}, s.NamespaceLabels(), before.NamespaceLabels()
+	for i := range s.Pods {
+		if p := &s.Pods[i]; p.enforced(s.Node) {
+			pods[p.Addresses[0]] = p
+		}
+	}
+	return !slices.ContainsFunc(before.Pods, func(p Pod) bool {
+		if !p.enforced(s.Node) {
+			return false
+		}
+		at := pods[p.Addresses[0]]
+		return at == nil || !maps.Equal(at.Labels, p.Labels) || !slices.Equal(at.Ports, p.Ports) ||
+			!maps.Equal(now[at.Namespace], had[p.Namespace])
+	})
 }

@@ -150,18 +150,22 @@ func newView(s *Snapshot) (*view, error) {
 
 // ordered returns policies in the order in which they are asked.
 func ordered(policies []Policy) []Policy {
-	return slices.SortedFunc(slices.Values(policies), func(a, b Policy) int { return inOrder(&a, &b) })
+	entries := make([]*entry, len(policies))
+	for i := range policies {
+		entries[i] = &entry{Policy: &policies[i], id: policies[i].Digest()}
+	}
+	slices.SortFunc(entries, (*entry).compare)
+	out := make([]Policy, len(policies))
+	for i, e := range entries {
+		out[i] = *e.Policy
+	}
+	return out
 }
 
-// inOrder compares policies. Those of several sources that have one name come in some order that stays.
-func inOrder(a, b *Policy) int {
-	order := cmp.Or(cmp.Compare(a.Tier, b.Tier), cmp.Compare(a.Priority, b.Priority),
-		cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
-	if order == 0 {
-		x, y := a.Digest(), b.Digest()
-		order = bytes.Compare(x[:], y[:])
-	}
-	return order
+// compare compares policies by their order. Those of several sources that have one name come in some order that stays.
+func (e *entry) compare(f *entry) int {
+	return cmp.Or(cmp.Compare(e.Tier, f.Tier), cmp.Compare(e.Priority, f.Priority),
+		cmp.Compare(e.Namespace, f.Namespace), cmp.Compare(e.Name, f.Name), bytes.Compare(e.id[:], f.id[:]))
 }
 
 // side is a flow seen from one of its ends.

@@ -9,6 +9,3 @@ func Bound(t *testing.T, most int) {
 	mostWork = most
 	t.Cleanup(func() { mostWork = MostWork })
 }
-
-// Work returns what compiling has cost.
-func Work(c *Compiler) int { return c.work + c.told.work() }

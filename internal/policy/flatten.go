@@ -123,15 +123,8 @@ func take(open *[]span, ranges []span) (taken []span) {
 	return taken
 }
 
-// portTable is a table of ports.
-type portTable struct {
-	id       Digest
-	keys     []PortKey
-	verdicts int // that refer to it
-}
-
 // verdict returns the row of a verdict, and makes its table of ports if it needs one. Verdicts share equal tables.
-func (c *Compiler) verdict(rest PortVerdict, others map[service.Protocol][]segment) Verdict {
+func (c *compiler) verdict(rest PortVerdict, others map[service.Protocol][]segment) Verdict {
 	var keys []PortKey
 	var values []PortVerdict
 	f := newForm("ports")
@@ -140,11 +133,8 @@ func (c *Compiler) verdict(rest PortVerdict, others map[service.Protocol][]segme
 			for _, k := range prefixes(s.span) {
 				k.Protocol = protocol
 				keys, values = append(keys, k), append(values, s.PortVerdict)
-				allow := byte(0)
-				if s.Allow {
-					allow = 1
-				}
-				f.bytes(byte(protocol), k.Bits, allow)
+				f.bytes(byte(protocol), k.Bits)
+				f.flag(s.Allow)
 				*f = binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint16(*f, k.Port), s.Rule)
 			}
 		}
@@ -153,43 +143,14 @@ func (c *Compiler) verdict(rest PortVerdict, others map[service.Protocol][]segme
 	if len(keys) == 0 {
 		return v
 	}
-	id := f.digest()
-	if number, ok := c.numbers.rows[id]; ok {
-		v.Ports = number
-	} else {
-		v.Ports, _ = c.numbers.acquire(id)
-		c.portTables[v.Ports] = &portTable{id: id, keys: keys}
-		c.unused[v.Ports] = true
-	}
+	v.Ports, _ = c.numbers.of(f.digest(), 0)
+	c.tableSizes[v.Ports] = len(keys)
 	for i := range keys {
 		v.Lengths |= 1 << keys[i].Bits
 		keys[i].Table = v.Ports
-		c.ports.put(keys[i], values[i])
+		c.rows.Ports[keys[i]] = values[i]
 	}
 	return v
-}
-
-// setVerdict stores a verdict, or deletes it if it is nil.
-func (c *Compiler) setVerdict(k VerdictKey, v *Verdict) {
-	was, there := c.verdicts.rows[k]
-	if was.Ports != 0 {
-		c.portTables[was.Ports].verdicts--
-		c.unused[was.Ports] = true
-	}
-	if v == nil {
-		if there {
-			c.verdicts.remove(k)
-			count(c.rowsOf, k.Identity, -1)
-		}
-		return
-	}
-	if !there {
-		count(c.rowsOf, k.Identity, 1)
-	}
-	if v.Ports != 0 {
-		c.portTables[v.Ports].verdicts++
-	}
-	c.verdicts.put(k, *v)
 }
 
 // prefixes returns the fewest prefixes that make up a range of ports.

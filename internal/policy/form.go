@@ -128,16 +128,7 @@ func (f *form) rule(r *Rule) {
 }
 
 // Digest identifies what the policy says, its name among it.
-func (p *Policy) Digest() Digest { return p.form().digest() }
-
-// Size returns how many bytes there are of what the policy says, about.
-func (p *Policy) Size() int {
-	f := p.form()
-	defer forms.Put(f)
-	return len(*f)
-}
-
-func (p *Policy) form() *form {
+func (p *Policy) Digest() Digest {
 	f := newForm("policy")
 	f.number(uint64(p.Tier))
 	f.number(uint64(p.Priority))
@@ -153,23 +144,5 @@ func (p *Policy) form() *form {
 			f.rule(&rules[i])
 		}
 	}
-	return f
-}
-
-// Digest identifies all that is known of the pod.
-func (p *Pod) Digest() Digest {
-	f := newForm("pod")
-	f.text(p.Namespace)
-	f.text(p.Name)
-	f.labels(p.Labels)
-	f.number(uint64(len(p.Addresses)))
-	for _, a := range p.Addresses {
-		f.prefix(hostPrefix(a))
-		f.text(a.Zone())
-	}
-	f.named(p.Ports)
-	f.flag(p.HostNetwork)
-	f.text(p.Node)
-	f.flag(p.Lacks)
 	return f.digest()
 }

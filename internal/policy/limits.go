@@ -67,7 +67,7 @@ func grouped(n int) string {
 func (p *Policy) validateSize() error {
 	var peers, ranges, ports int
 	keys := map[string]bool{}
-	selector := func(s Selector) {
+	for s := range p.selectors {
 		for key := range s.Labels {
 			keys[key] = true
 		}
@@ -75,22 +75,12 @@ func (p *Policy) validateSize() error {
 			keys[r.Key] = true
 		}
 	}
-	selector(p.Subject.Namespaces)
-	selector(p.Subject.Pods)
-	for _, rules := range [][]Rule{p.Ingress, p.Egress} {
-		for i := range rules {
-			peers, ports = peers+len(rules[i].Peers), ports+len(rules[i].Ports)
-			for _, peer := range rules[i].Peers {
-				switch {
-				case peer.Pods != nil:
-					selector(peer.Pods.Namespaces)
-					selector(peer.Pods.Pods)
-				case peer.Nodes != nil:
-					selector(*peer.Nodes)
-				case peer.Block != nil:
-					ranges += 1 + len(peer.Block.Except)
-				}
-			}
+	for _, r := range p.allRules {
+		ports += len(r.Ports)
+	}
+	for peer := range p.peers {
+		if peers++; peer.Block != nil {
+			ranges += 1 + len(peer.Block.Except)
 		}
 	}
 	delete(keys, NamespaceLabel)

@@ -24,7 +24,7 @@ func (m *meeting) list() []int32 {
 
 // meetings are those of a rule set.
 type meetings struct {
-	*Compiler
+	*compiler
 	set   *ruleSet
 	of    map[string]*meeting // by rules
 	cover map[string]*meeting // by the blocks of the set that a cover has
@@ -37,28 +37,17 @@ type both struct {
 	rules string
 }
 
-// match returns the identities that rules of a set match besides those for anyone: all, or those among some that are fresh. Their field
-// meets tells which rules.
-func (c *Compiler) match(set *ruleSet, some []*identity) (matched []*identity) {
+// match returns the identities that rules of a set match besides those for anyone. Their field meets tells which rules.
+func (c *compiler) match(set *ruleSet) (matched []*identity) {
 	m := meetings{c, set, map[string]*meeting{}, map[string]*meeting{}, map[both]*meeting{}}
-	return m.contents(some, m.blocks(some))
+	return m.contents(m.blocks())
 }
 
 // blocks returns the identities that are in blocks of rules.
-func (m *meetings) blocks(some []*identity) (matched []*identity) {
-	for _, i := range some {
-		if i.in != nil {
-			for _, b := range i.in.blocks {
-				b.sought = true
-			}
-		}
-	}
+func (m *meetings) blocks() (matched []*identity) {
 	var all []*block
 	for n, q := range m.set.clauses {
 		for _, b := range q.blocks {
-			if some != nil && !b.sought {
-				continue
-			}
 			if len(b.by) == 0 {
 				b.at, all = int32(len(all)), append(all, b)
 			}
@@ -68,55 +57,25 @@ func (m *meetings) blocks(some []*identity) (matched []*identity) {
 		}
 	}
 	var covers []*cover
-	meet := func(in *cover, b *block) {
-		if !m.spend(m.set, 1) {
-			return
-		}
-		if len(in.within) == 0 {
-			covers = append(covers, in)
-		}
-		in.within = append(in.within, b.at)
-	}
-	if some == nil {
-		for _, b := range all {
-			for in := range b.covers {
-				meet(in, b)
+	for _, b := range all {
+		for _, in := range b.covers {
+			if !m.spend(1) {
+				break
 			}
-		}
-	}
-	for _, i := range some {
-		if i.in == nil || len(i.in.within) > 0 {
-			continue
-		}
-		for _, b := range i.in.blocks {
-			if len(b.by) > 0 {
-				meet(i.in, b)
+			if len(in.within) == 0 {
+				covers = append(covers, in)
 			}
-		}
-	}
-	join := func(i *identity) {
-		if i.in != nil && i.in.meets != nil && m.spend(m.set, 1) {
-			i.meets, matched = i.in.meets, append(matched, i)
+			in.within = append(in.within, b.at)
 		}
 	}
 	for _, in := range covers {
-		in.meets = m.ofCover(in, all)
-		if some == nil {
-			for i := range in.identities {
-				join(i)
+		meets := m.ofCover(in, all)
+		for _, i := range in.identities {
+			if m.spend(1) {
+				i.meets, matched = meets, append(matched, i)
 			}
 		}
-	}
-	for _, i := range some {
-		join(i)
-		if i.in != nil {
-			for _, b := range i.in.blocks {
-				b.sought = false
-			}
-		}
-	}
-	for _, in := range covers {
-		in.within, in.meets = in.within[:0], nil
+		in.within = in.within[:0]
 	}
 	for _, b := range all {
 		b.by = b.by[:0]
@@ -153,72 +112,31 @@ func (m *meetings) meeting(rules []int32) *meeting {
 	return found
 }
 
-// ask notes the work of looking at the peers of a rule, whether or not they select somebody.
-func (m *meetings) ask(q *clause, some []*identity) {
-	switch n := 1 + len(q.peers) + q.terms; {
-	case q.tier != Namespaced:
-	case some == nil:
-		m.use(m.set, n)
-	case len(some) <= few:
-		m.work += n * len(some) // of this change alone: it would have been n
-	default:
-		m.work += n
-	}
-}
-
-// few is how many identities are compared with each rule of each rule set. Of more, those are found that the rules match.
-const few = 16
-
 // contents adds the identities that rules match by what a pod or node is to those in blocks of rules.
-func (m *meetings) contents(some, matched []*identity) []*identity {
+func (m *meetings) contents(matched []*identity) []*identity {
 	var found []*identity
-	add := func(i *identity, n int) {
-		work := 1
-		if m.set.clauses[n].tier != Namespaced { // its author is who runs the cluster, and each rule set has it
-			work = 0
-		}
-		if !m.use(m.set, work) {
-			return
-		}
-		if at := len(i.matching); at == 0 {
-			found = append(found, i)
-		} else if i.matching[at-1] == int32(n) {
-			return
-		}
-		i.matching = append(i.matching, int32(n))
-	}
 	for n, q := range m.set.clauses {
 		if m.exhausted() {
 			break
 		}
-		m.ask(q, some)
-		switch {
-		case q.anyone && !(q.named && m.set.d == Egress):
-		case q.anyone && some != nil:
-			for _, i := range some {
-				if i.content != nil && len(i.ports) > 0 {
-					add(i, n)
-				}
-			}
-		case q.anyone:
-			for _, i := range m.identities {
-				if i.content != nil && len(i.ports) > 0 {
-					add(i, n)
-				}
-			}
-		case some != nil && len(some) <= few:
-			for _, i := range some {
-				if q.matches(i.content) {
-					add(i, n)
-				}
-			}
-		default:
-			m.members(m.set, q, func(i *identity) {
-				if some == nil || i.fresh {
-					add(i, n)
-				}
-			})
+		work := 0 // the author of a ClusterNetworkPolicy is who runs the cluster, and each rule set has it
+		if q.tier == Namespaced {
+			work = 1
+			m.use(m.set, 1+len(q.peers)+q.terms) // whether or not they select somebody
 		}
+		m.members(m.set, q, func(of *content) {
+			for _, i := range of.identities {
+				if !m.use(m.set, work) {
+					return
+				}
+				if at := len(i.matching); at == 0 {
+					found = append(found, i)
+				} else if i.matching[at-1] == int32(n) {
+					continue
+				}
+				i.matching = append(i.matching, int32(n))
+			}
+		})
 	}
 	for _, i := range found {
 		if m.exhausted() {

@@ -16,9 +16,10 @@ type Snapshot struct {
 	Namespaces []Namespace
 	Pods       []Pod
 	Policies   []Policy
-	// Previous are the policies that are enforced until the rows of this snapshot are written. Compile keeps their rule
-	// sets complete, so that each verdict between two writes is that of the old policies or that of the new ones.
-	Previous []Policy
+	// Previous is what is enforced until the rows of this snapshot are written: policies, and the pods of the node that
+	// they select. Compile makes the rule sets of these too, so that each verdict between two writes is that of the old
+	// policies or that of the new ones.
+	Previous *Snapshot `json:"-"`
 }
 
 // Node is a machine with pods.
@@ -163,4 +164,45 @@ func (p *Policy) rules(d Direction) (rules []Rule, ok bool) {
 		return rules, isolates
 	}
 	return rules, len(rules) > 0
+}
+
+// allRules yields the rules of both directions.
+func (p *Policy) allRules(yield func(Direction, *Rule) bool) {
+	for d, rules := range [][]Rule{Egress: p.Egress, Ingress: p.Ingress} {
+		for i := range rules {
+			if !yield(Direction(d), &rules[i]) {
+				return
+			}
+		}
+	}
+}
+
+// peers yields the peers of all rules.
+func (p *Policy) peers(yield func(*Peer) bool) {
+	for _, r := range p.allRules {
+		for i := range r.Peers {
+			if !yield(&r.Peers[i]) {
+				return
+			}
+		}
+	}
+}
+
+// selectors yields the selectors of the subject and of all peers.
+func (p *Policy) selectors(yield func(*Selector) bool) {
+	if !yield(&p.Subject.Namespaces) || !yield(&p.Subject.Pods) {
+		return
+	}
+	for peer := range p.peers {
+		switch {
+		case peer.Pods != nil:
+			if !yield(&peer.Pods.Namespaces) || !yield(&peer.Pods.Pods) {
+				return
+			}
+		case peer.Nodes != nil:
+			if !yield(peer.Nodes) {
+				return
+			}
+		}
+	}
 }

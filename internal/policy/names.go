@@ -45,36 +45,23 @@ func validateLabels(labels map[string]string) error {
 
 // ValidateLabels returns an error that names a label of a selector which nothing in Kubernetes can have: it may be mistyped.
 func (p *Policy) ValidateLabels() error {
-	check := func(s Selector) error {
+	for s := range p.selectors {
 		err := validateLabels(s.Labels)
 		for _, r := range s.Requirements {
 			for _, value := range append(r.Values, "") {
 				err = cmp.Or(err, validateLabels(map[string]string{r.Key: value}))
 			}
 		}
-		return err
-	}
-	pods := func(s PodSelector) error { return cmp.Or(check(s.Namespaces), check(s.Pods)) }
-	err := pods(p.Subject)
-	for _, r := range slices.Concat(p.Ingress, p.Egress) {
-		for _, peer := range r.Peers {
-			switch {
-			case peer.Pods != nil:
-				err = cmp.Or(err, pods(*peer.Pods))
-			case peer.Nodes != nil:
-				err = cmp.Or(err, check(*peer.Nodes))
-			}
+		if err != nil {
+			return fmt.Errorf("selector: %w", err)
 		}
-	}
-	if err != nil {
-		return fmt.Errorf("selector: %w", err)
 	}
 	return nil
 }
 
 // MissingPorts returns the names of ports in the policy that no pod has, sorted.
 func (p *Policy) MissingPorts(pods []Pod) (names []string) {
-	for _, r := range slices.Concat(p.Ingress, p.Egress) {
+	for _, r := range p.allRules {
 		for _, port := range r.Ports {
 			has := func(n NamedPort) bool {
 				return n.Name == port.Name && (port.Protocol == 0 || n.Protocol == port.Protocol)

@@ -2,27 +2,18 @@
 
 package policy
 
-import "maps"
-
-// numbers gives a number to each thing that rows refer to, as long as something does. What had one keeps it, and a number that was in
-// use is not given to anything else, so that rows of before and after can be side by side.
+// numbers gives a number to each thing that rows refer to. What had one keeps it, and a number that was in use is not
+// given to anything else, so that rows of before and after can be side by side.
 type numbers struct {
-	table[Digest, uint32]
-	before map[Digest]uint32 // those of rows that were there before the first compilation
-	more   map[Digest]int    // references but for the first
-	taken  map[uint32]bool
-	last   uint32
+	have, given map[Digest]uint32
+	taken       map[uint32]bool
+	last        uint32
 }
 
-func newNumbers(have Rows) numbers {
-	n := numbers{table: newTable[Digest, uint32](), before: maps.Clone(have.Numbers), more: map[Digest]int{}, taken: make(map[uint32]bool, len(have.Numbers))}
-	twice := map[uint32]bool{} // a process was killed that gave it from one to another
+func newNumbers(have Rows, given map[Digest]uint32) numbers {
+	n := numbers{have: have.Numbers, given: given, taken: make(map[uint32]bool, len(have.Numbers))}
 	for _, number := range have.Numbers {
-		twice[number], n.taken[number] = n.taken[number], true
-	}
-	maps.DeleteFunc(n.before, func(_ Digest, number uint32) bool { return twice[number] })
-	for k := range have.Verdicts { // a process that was killed while it changed a rule set in place has taken the digest away
-		n.taken[k.Set] = true
+		n.taken[number] = true
 	}
 	return n
 }
@@ -35,61 +26,49 @@ const ownNodes = 1 << 31
 // needs a seal; an address that a rule names as a block does not.
 const onLink = 1 << 30
 
-// mostNumbers is how many numbers there are: the bits above have a meaning. A change may take one for each identity.
-const mostNumbers = onLink
-
-// acquire returns the number of what a digest stands for, and whether it is new here. Each call needs a release.
-func (n *numbers) acquire(d Digest) (number uint32, fresh bool) { return n.acquireFrom(d, 0) }
-
-// acquireFrom is acquire for numbers above another one.
-func (n *numbers) acquireFrom(d Digest, from uint32) (number uint32, fresh bool) {
-	if number, ok := n.rows[d]; ok {
-		n.more[d]++
+// of returns the number of what a digest stands for, and whether it is new here. A new one is above from.
+func (n *numbers) of(d Digest, from uint32) (number uint32, fresh bool) {
+	if number, ok := n.given[d]; ok {
 		return number, false
 	}
-	number, ok := n.before[d]
-	if !ok {
-		for number = n.next() + from; n.taken[number]; number = n.next() + from {
-		}
+	number, ok := n.have[d]
+	for !ok {
+		n.last++
+		number = from + n.last
+		ok = !n.taken[number]
 	}
-	n.put(d, number)
+	n.given[d] = number
 	return number, true
 }
 
-// next returns a number that may be taken. After the last one there are those again that nothing has, nor had before this change.
-func (n *numbers) next() uint32 {
-	if n.last++; n.last < mostNumbers {
-		return n.last
-	}
-	n.last = 1
-	n.before = nil
-	clear(n.taken)
-	for _, number := range n.rows {
-		n.taken[number] = true
-	}
-	for _, had := range n.had {
-		n.taken[had.value] = true
-	}
-	return n.last
+// ruleDigest identifies a rule. It is that of its place in a policy, whatever the rule says, so that a change of a
+// policy leaves the numbers of the others.
+func ruleDigest(o Origin) Digest {
+	f := newForm("rule")
+	f.bytes(o.key()...)
+	return f.digest()
 }
 
-// release undoes an acquire, and reports whether it was the last one.
-func (n *numbers) release(d Digest) bool {
-	if more := n.more[d]; more > 1 {
-		n.more[d] = more - 1
-		return false
-	} else if more == 1 {
-		delete(n.more, d)
-		return false
+// Rules returns what the numbers of the rules of a snapshot mean, as far as they have any.
+func (s *Snapshot) Rules(numbers map[Digest]uint32) map[uint32]Origin {
+	rules := map[uint32]Origin{}
+	note := func(o Origin) {
+		if n, ok := numbers[ruleDigest(o)]; ok {
+			rules[n] = o
+		}
 	}
-	n.remove(d)
-	return true
-}
-
-// move gives the number of one digest to another one, which has one reference too. The one that it had goes.
-func (n *numbers) move(from, to Digest) {
-	number := n.rows[from]
-	delete(n.before, from)
-	n.remove(from)
-	n.put(to, number)
+	note(Origin{Reason: OwnNode})
+	for i := range s.Policies {
+		o := s.Policies[i].origin()
+		for _, o.Direction = range []Direction{Egress, Ingress} {
+			o.Reason, o.Index = DefaultDeny, 0
+			note(o)
+			o.Reason = ByRule
+			all, _ := s.Policies[i].rules(o.Direction)
+			for o.Index = range all {
+				note(o)
+			}
+		}
+	}
+	return rules
 }

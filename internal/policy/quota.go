@@ -28,31 +28,21 @@ func (e *QuotaError) Error() string {
 	return "policies above the quota: " + strings.Join(lines, "; ")
 }
 
-// CheckQuota returns a *QuotaError if NetworkPolicies of some namespaces make more rows on the node than one may. It compiles the snapshot; what else
-// is wrong with that is no error here.
+// meter counts the rows of each namespace. ClusterNetworkPolicies count as namespace "", without a quota.
 //
 // Of the rows of a rule set, as many count for a namespace as its rules tell peers of these rows apart. So a namespace pays for what its rule sets
 // would have by themselves, and for what its ranges and labels make of the rule sets of others; what others make of its own costs it nothing.
 // Rows that ClusterNetworkPolicies alone make are nobody's.
-func (s Snapshot) CheckQuota(q Quota) error {
-	s.Previous = nil
-	c := NewCompiler(Rows{})
-	c.meter = &meter{limit: q, of: map[string]*usage{}, tables: map[tableOf]bool{}, owners: map[*block]map[string]int{}}
-	_, _ = c.Change(s)
-	if over := c.meter.over(); len(over) > 0 {
-		return &QuotaError{over}
-	}
-	return nil
-}
+type meter struct {
+	limit   Quota
+	of      map[string]*usage
+	tables  map[tableOf]bool
+	owners  map[*block]map[string]int
+	classes map[*identity][]class // without those of namespaces that have one
 
-// Within reports whether all rows together are within the quota of one namespace: then none is above it, and [Snapshot.CheckQuota] need not compile.
-func (c *Compiler) Within(q Quota) bool {
-	ends, overlaps := c.blocks.Ends(), len(c.blocks.byKey)*c.blocks.Ends()
-	if overlaps > q.Overlaps {
-		overlaps = c.blocks.Overlaps()
-	}
-	return len(c.verdicts.rows) <= q.Verdicts && len(c.ports.rows) <= q.Ports && len(c.numbers.rows)+len(c.told.values) <= q.Numbers &&
-		ends <= q.Ranges && overlaps <= q.Overlaps && c.total+c.told.work()+rowWork*len(c.sets) <= q.Work
+	set  *ruleSet // that is filled
+	seen map[class]bool
+	rows map[string]int // of this set, by namespace; of others than its own one more
 }
 
 // usage is what a namespace has of its quota, and how it tells peers apart.
@@ -67,23 +57,17 @@ type tableOf struct {
 	table     uint32
 }
 
-// meter counts the rows of each namespace while a snapshot is compiled for the first time. ClusterNetworkPolicies count as namespace "", without a quota.
-type meter struct {
-	limit   Quota
-	of      map[string]*usage
-	tables  map[tableOf]bool
-	owners  map[*block]map[string]int
-	classes map[*identity][]class // without those of namespaces that have one
-
-	set  *ruleSet // that is filled
-	seen map[class]bool
-	rows map[string]int // of this set, by namespace; of others than its own one more
-}
-
 // class is one of the sorts of peers that the rules of a namespace tell apart, by the labels and by the blocks that they name; 0: none.
 type class struct {
 	namespace      string
 	labels, blocks uint32
+}
+
+func newMeter(limit Quota) *meter {
+	return &meter{
+		limit: limit, of: map[string]*usage{}, tables: map[tableOf]bool{},
+		owners: map[*block]map[string]int{}, classes: map[*identity][]class{},
+	}
 }
 
 func (m *meter) usage(namespace string) *usage {
@@ -97,6 +81,9 @@ func (m *meter) usage(namespace string) *usage {
 
 // over returns who is above the quota.
 func (m *meter) over() (all []*LimitError) {
+	if m == nil {
+		return nil
+	}
 	for _, name := range slices.Sorted(maps.Keys(m.of)) {
 		u := m.of[name]
 		for _, e := range []LimitError{
@@ -136,7 +123,7 @@ func (m *meter) begin(set *ruleSet) {
 }
 
 // end counts the rows of the set, unless it is not complete.
-func (m *meter) end(c *Compiler) {
+func (m *meter) end(c *compiler) {
 	if m == nil {
 		return
 	}
@@ -145,47 +132,46 @@ func (m *meter) end(c *Compiler) {
 			if name != m.set.namespace {
 				n--
 			}
-			m.usage(name).Verdicts += n
-			m.of[name].Work = min(m.of[name].Work+n*rowWork, m.limit.Work+1)
+			u := m.usage(name)
+			u.Verdicts, u.Work = u.Verdicts+n, min(u.Work+n*rowWork, m.limit.Work+1)
 		}
 	}
 	m.set = nil
 }
 
 // row counts a row about an identity.
-func (m *meter) row(c *Compiler, i *identity, v Verdict) {
+func (m *meter) row(c *compiler, i *identity, v Verdict) {
 	own := class{namespace: m.set.namespace}
-	for _, sort := range m.classes[i] {
-		if sort.namespace == own.namespace {
-			own = sort
-		} else {
-			m.count(sort)
+	count := func(of class) {
+		if !m.seen[of] {
+			m.seen[of] = true
+			m.rows[of.namespace]++
 		}
 	}
-	m.count(own)
+	for _, of := range m.classes[i] {
+		if of.namespace == own.namespace {
+			own = of
+		} else {
+			count(of)
+		}
+	}
+	count(own)
 	if at := (tableOf{own.namespace, v.Ports}); v.Ports != 0 && !m.tables[at] {
 		m.tables[at] = true
 		u := m.usage(own.namespace)
-		u.Ports, u.Numbers = u.Ports+len(c.portTables[v.Ports].keys), u.Numbers+1
-	}
-}
-
-func (m *meter) count(sort class) {
-	if !m.seen[sort] {
-		m.seen[sort] = true
-		m.rows[sort.namespace]++
+		u.Ports, u.Numbers = u.Ports+c.tableSizes[v.Ports], u.Numbers+1
 	}
 }
 
 // rules counts what the rules in force name. The error is that some name too much to compile.
-func (m *meter) rules(c *Compiler) error {
+func (m *meter) rules(c *compiler) error {
+	if m == nil {
+		return nil
+	}
 	for _, e := range c.entries {
-		if !e.active() {
-			continue
-		}
 		u := m.usage(e.Namespace)
 		u.told.namespaces = c.told.namespaces
-		u.told.count(&e.Policy, 1)
+		u.told.count(e.Policy)
 		for _, q := range e.prepared {
 			if q == nil {
 				continue
@@ -209,14 +195,14 @@ func (m *meter) rules(c *Compiler) error {
 		}
 	}
 	for p, names := range ranges {
-		for name := range names {
-			m.of[name].Ranges++
-		}
 		depth := map[string]int{}
-		for _, q := range c.blocks.Around(p) {
+		for _, q := range c.blocks.around(p) {
 			for name, n := range wide[q] {
 				depth[name] += n
 			}
+		}
+		for name := range names {
+			m.of[name].Ranges++
 		}
 		for name, n := range depth {
 			m.of[name].Overlaps += max(0, n-freeDepth)
@@ -241,22 +227,34 @@ func note[K comparable](of map[K]map[string]int, k K, namespace string) {
 	of[k][namespace]++
 }
 
+// sorts are numbers of what namespaces tell apart.
+type sorts map[string]uint32
+
+// of returns the numbers of keys, by namespace.
+func (n sorts) of(keys map[string][]byte) map[string]uint32 {
+	out := make(map[string]uint32, len(keys))
+	for namespace, key := range keys {
+		if n[string(key)] == 0 {
+			n[string(key)] = uint32(len(n) + 1)
+		}
+		out[namespace] = n[string(key)]
+	}
+	return out
+}
+
 // classify finds out who tells identities apart.
-func (m *meter) classify(c *Compiler) {
-	asking, numbers := map[label][]string{}, map[string]uint32{}
+func (m *meter) classify(c *compiler) {
+	if m == nil {
+		return
+	}
+	asking := map[label][]string{}
 	for name, u := range m.of {
 		for l := range u.told.values {
 			asking[l] = append(asking[l], name)
 		}
 	}
-	number := func(key []byte) uint32 {
-		if numbers[string(key)] == 0 {
-			numbers[string(key)] = uint32(len(numbers) + 1)
-		}
-		return numbers[string(key)]
-	}
-	places := map[*block]uint64{}
-	byBlocks := map[*cover]map[string]uint32{}
+	all, places := sorts{}, map[*block]uint64{}
+	byBlocks, byLabels := map[*cover]map[string]uint32{}, map[*content]map[string]uint32{}
 	for _, in := range c.blocks.covers {
 		keys := map[string][]byte{}
 		for _, b := range in.blocks {
@@ -267,12 +265,8 @@ func (m *meter) classify(c *Compiler) {
 				keys[name] = binary.AppendUvarint(keys[name], places[b])
 			}
 		}
-		byBlocks[in] = map[string]uint32{}
-		for name, key := range keys {
-			byBlocks[in][name] = number(key)
-		}
+		byBlocks[in] = all.of(keys)
 	}
-	byLabels := map[*content]map[string]uint32{}
 	for _, of := range c.contents {
 		keys := map[string][]byte{}
 		for _, l := range of.by { // in the order of their keys
@@ -282,36 +276,24 @@ func (m *meter) classify(c *Compiler) {
 				}
 			}
 		}
-		byLabels[of] = map[string]uint32{}
-		for name, key := range keys {
-			byLabels[of][name] = number(key)
-		}
+		byLabels[of] = all.of(keys)
 	}
-	m.sort(c, byLabels, byBlocks)
-}
-
-// sort gives identities their classes.
-func (m *meter) sort(c *Compiler, byLabels map[*content]map[string]uint32, byBlocks map[*cover]map[string]uint32) {
-	m.classes = make(map[*identity][]class, len(c.identities))
 	first, several := map[string]class{}, map[string]bool{}
 	for _, i := range c.identities {
-		names := maps.Clone(byBlocks[i.in])
-		if names == nil {
-			names = map[string]uint32{}
-		}
-		for name := range byLabels[i.content] {
-			names[name] += 0
-		}
-		for name := range names {
-			of := class{name, byLabels[i.content][name], byBlocks[i.in][name]}
-			m.classes[i] = append(m.classes[i], of)
-			if had, ok := first[name]; ok && had != of {
-				several[name] = true
+		for _, names := range []map[string]uint32{byBlocks[i.in], byLabels[i.content]} {
+			for name := range names {
+				of := class{name, byLabels[i.content][name], byBlocks[i.in][name]}
+				if !slices.Contains(m.classes[i], of) {
+					m.classes[i] = append(m.classes[i], of)
+				}
+				if had, ok := first[name]; ok && had != of {
+					several[name] = true
+				}
+				first[name] = of
 			}
-			first[name] = of
 		}
 	}
 	for i, of := range m.classes {
-		m.classes[i] = slices.DeleteFunc(of, func(sort class) bool { return !several[sort.namespace] })
+		m.classes[i] = slices.DeleteFunc(of, func(of class) bool { return !several[of.namespace] })
 	}
 }

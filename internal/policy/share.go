@@ -6,10 +6,6 @@ package policy
 // one namespace, and a map of labels takes hundreds of bytes. None of them may be edited afterwards.
 func (s *Snapshot) Share(shared map[Digest]map[string]string) {
 	labels := func(of *map[string]string) { share(of, shared) }
-	pods := func(of *PodSelector) {
-		labels(&of.Namespaces.Labels)
-		labels(&of.Pods.Labels)
-	}
 	for i := range s.Nodes {
 		labels(&s.Nodes[i].Labels)
 	}
@@ -20,19 +16,8 @@ func (s *Snapshot) Share(shared map[Digest]map[string]string) {
 		labels(&s.Pods[i].Labels)
 	}
 	for i := range s.Policies {
-		p := &s.Policies[i]
-		pods(&p.Subject)
-		for _, rules := range [][]Rule{p.Ingress, p.Egress} {
-			for _, r := range rules {
-				for _, peer := range r.Peers {
-					switch {
-					case peer.Pods != nil:
-						pods(peer.Pods)
-					case peer.Nodes != nil:
-						labels(&peer.Nodes.Labels)
-					}
-				}
-			}
+		for of := range s.Policies[i].selectors {
+			labels(&of.Labels)
 		}
 	}
 }

@@ -15,31 +15,23 @@ type label struct {
 }
 
 // labelled is what has labels, by each of them.
-type labelled[T comparable] map[label]map[T]struct{}
+type labelled[T any] map[label][]T
 
 func (x labelled[T]) add(of T, by []label) {
 	for _, l := range by {
-		if x[l] == nil {
-			x[l] = map[T]struct{}{}
-		}
-		x[l][of] = struct{}{}
-	}
-}
-
-func (x labelled[T]) remove(of T, by []label) {
-	for _, l := range by {
-		if delete(x[l], of); len(x[l]) == 0 {
-			delete(x, l)
-		}
+		x[l] = append(x[l], of)
 	}
 }
 
 // rarest returns those with the rarest label that a selector of pods asks for.
-func (x labelled[T]) rarest(s PodSelector) map[T]struct{} {
+func (x labelled[T]) rarest(s PodSelector) []T {
 	rarest := x[label{}]
-	for ofNamespace, labels := range map[bool]map[string]string{true: s.Namespaces.Labels, false: s.Pods.Labels} {
-		for key, value := range labels {
-			if have := x[label{ofNamespace: ofNamespace, key: key, value: value}]; len(have) < len(rarest) {
+	for _, of := range []struct {
+		namespace bool
+		labels    map[string]string
+	}{{true, s.Namespaces.Labels}, {false, s.Pods.Labels}} {
+		for key, value := range of.labels {
+			if have := x[label{ofNamespace: of.namespace, key: key, value: value}]; len(have) < len(rarest) {
 				rarest = have
 			}
 		}
@@ -56,27 +48,25 @@ func labelsOf(ofNamespace bool, labels map[string]string) []label {
 	return by
 }
 
-// told counts by what rules tell peers apart: nothing else makes an identity more.
+// told notes by what rules tell peers apart: nothing else makes an identity more.
 type told struct {
 	values map[label]askers // that rules ask for
 	keys   map[label]askers // of which rules ask whether they are there; they have no value
-	ports  map[string]int
+	ports  map[string]bool
 	among  map[Digest]*among
-	pairs  int               // of a value or a key, and who asks for it
-	terms  int               // of the selectors of namespaces in these pairs, each may be asked about each namespace
-	known  map[question]bool // until rules or labels of namespaces change
+	pairs  int // of a value or a key, and who asks for it
+	terms  int // of the selectors of namespaces in these pairs, each may be asked about each namespace
+	known  map[question]bool
 	// namespaces is how many there are.
 	namespaces int
 }
 
 // among are the namespaces of which rules select pods. A rule says nothing of pods of others.
-type among struct {
-	namespaces Selector
-	rules      int
-}
+type among struct{ namespaces Selector }
 
-// askers counts the rules that ask for a label, by the namespaces of their pods. Of labels of namespaces and nodes there is one, nil.
-type askers map[*among]int
+// askers are those who ask for a label, by the namespaces of their pods. Of labels of namespaces and nodes there is
+// one, nil.
+type askers map[*among]bool
 
 // question is whether rules ask for a label of the pods of a namespace, or whether it is there.
 type question struct {
@@ -86,14 +76,17 @@ type question struct {
 }
 
 func newTold() told {
-	return told{values: map[label]askers{}, keys: map[label]askers{}, ports: map[string]int{}, among: map[Digest]*among{}, known: map[question]bool{}}
+	return told{
+		values: map[label]askers{}, keys: map[label]askers{}, ports: map[string]bool{},
+		among: map[Digest]*among{}, known: map[question]bool{},
+	}
 }
 
 // work is what it costs to keep them, and to find out who asks for the labels of the pods of each namespace.
 func (t *told) work() int { return toldWork*t.pairs + t.terms*t.namespaces/podWork }
 
-// count counts the rules of a policy, in the directions in which it has a say.
-func (t *told) count(p *Policy, by int) {
+// count notes the rules of a policy, in the directions in which it has a say.
+func (t *told) count(p *Policy) {
 	for _, d := range []Direction{Egress, Ingress} {
 		rules, ok := p.rules(d)
 		if !ok {
@@ -103,72 +96,59 @@ func (t *told) count(p *Policy, by int) {
 			for _, peer := range rules[i].Peers {
 				switch {
 				case peer.Pods != nil:
-					t.countPods(peer.Pods, by)
+					t.countPods(peer.Pods)
 				case peer.Nodes != nil:
-					t.selector(label{of: aNode}, *peer.Nodes, nil, by)
+					t.selector(label{of: aNode}, *peer.Nodes, nil)
 				}
 			}
 			for _, port := range rules[i].Ports {
 				if d == Egress && port.Name != "" { // on ingress it is that of the pod itself
-					count(t.ports, port.Name, by)
+					t.ports[port.Name] = true
 				}
 			}
 		}
 	}
 }
 
-func (t *told) countPods(s *PodSelector, by int) {
-	t.selector(label{ofNamespace: true}, s.Namespaces, nil, by)
+func (t *told) countPods(s *PodSelector) {
+	t.selector(label{ofNamespace: true}, s.Namespaces, nil)
 	if s.Pods.terms() == 0 {
 		return
 	}
 	f := newForm("among")
 	f.selector(s.Namespaces)
 	id := f.digest()
-	in := t.among[id]
-	if in == nil {
-		in = &among{namespaces: s.Namespaces}
-		t.among[id] = in
+	if t.among[id] == nil {
+		t.among[id] = &among{s.Namespaces}
 	}
-	t.selector(label{}, s.Pods, in, by)
-	if in.rules += by; in.rules == 0 {
-		delete(t.among, id)
-	}
+	t.selector(label{}, s.Pods, t.among[id])
 }
 
-func (t *told) selector(l label, s Selector, in *among, by int) {
+func (t *told) selector(l label, s Selector, in *among) {
 	for l.key, l.value = range s.Labels {
-		t.ask(t.values, l, in, by)
+		t.ask(t.values, l, in)
 	}
 	for _, r := range s.Requirements {
 		if l.key, l.value = r.Key, ""; len(r.Values) == 0 {
-			t.ask(t.keys, l, in, by)
+			t.ask(t.keys, l, in)
 		}
 		for _, l.value = range r.Values {
-			t.ask(t.values, l, in, by)
+			t.ask(t.values, l, in)
 		}
 	}
 }
 
-// ask counts one label that a rule asks for.
-func (t *told) ask(m map[label]askers, l label, in *among, by int) {
+// ask notes one label that a rule asks for.
+func (t *told) ask(m map[label]askers, l label, in *among) {
 	if m[l] == nil {
 		m[l] = askers{}
 	}
-	before := len(m[l])
-	count(m[l], in, by)
-	pairs := len(m[l]) - before
-	if t.pairs += pairs; in != nil {
-		t.terms += pairs * (1 + in.namespaces.terms())
+	if m[l][in] {
+		return
 	}
-	if len(m[l]) == 0 {
-		delete(m, l)
-	}
-}
-
-func count[K comparable](m map[K]int, k K, by int) {
-	if m[k] += by; m[k] == 0 {
-		delete(m, k)
+	m[l][in] = true
+	if t.pairs++; in != nil {
+		t.terms += 1 + in.namespaces.terms()
 	}
 }
 
@@ -179,7 +159,7 @@ func (t *told) asks(l label, there bool, namespace map[string]string) bool {
 		m, l.value = t.keys, ""
 	}
 	by := m[l]
-	if len(by) == 0 || by[nil] > 0 {
+	if len(by) == 0 || by[nil] {
 		return len(by) > 0
 	}
 	q := question{namespace[NamespaceLabel], l, there}
@@ -221,44 +201,4 @@ func (t *told) labels(f *form, l label, of *content, by []label) []label {
 		}
 	}
 	return by
-}
-
-// describe returns the content of a pod or node, which those share that rules do not tell apart.
-func (c *Compiler) describe(of content) *content {
-	f := newForm("content")
-	f.number(uint64(of.kind))
-	var by [8]label
-	l, all := label{}, by[:1]
-	if of.kind == aNode {
-		l.of = aNode
-		all[0].of = aNode
-	}
-	all = c.told.labels(f, label{ofNamespace: true}, &of, all)
-	all = c.told.labels(f, l, &of, all)
-	if len(of.ports) > 0 {
-		of.ports = slices.DeleteFunc(sortedPorts(of.ports), func(p NamedPort) bool { return c.told.ports[p.Name] == 0 })
-	}
-	f.named(of.ports)
-	f.flag(of.ownNode)
-	f.flag(of.lacks)
-	of.id = f.digest()
-	if found := c.contents[of.id]; found != nil {
-		found.namespace, found.labels = of.namespace, of.labels // those of the snapshot before go with it
-		return found
-	}
-	of.identities, of.by = map[*identity]struct{}{}, slices.Clone(all)
-	c.contents[of.id] = &of
-	c.labelled.add(&of, of.by)
-	return &of
-}
-
-// selected returns the contents of the pods that a rule's selector selects, and how many it has asked.
-func (c *Compiler) selected(s *PodSelector, t Tier) (out []*content, asked int) {
-	rarest := c.labelled.rarest(*s)
-	for i := range rarest {
-		if s.selects(i.namespace, i.labels, t, i.lacks) {
-			out = append(out, i)
-		}
-	}
-	return out, len(rarest)
 }

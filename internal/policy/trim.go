@@ -22,7 +22,6 @@ type namedPort struct{ ofCluster, egress bool }
 type namedLabel struct {
 	tier   Tier // Namespaced if no policy of the cluster names it
 	absent bool // some ask that it is not there, or has not some values
-	before bool // policies of Previous name it
 	// by are the namespaces whose policies name it, by the namespace of the pods, "" for those of all.
 	by map[string]map[string]bool
 }
@@ -77,11 +76,10 @@ func (s *Snapshot) Trim(node string) (cut []Pod) {
 // named returns what the policies name.
 func (s *Snapshot) named() *named {
 	n := &named{map[string]*namedLabel{}, map[string]bool{}, map[string]bool{}, map[string]namedPort{}}
-	for i := range s.Previous {
-		n.add(&s.Previous[i])
-	}
-	for _, l := range n.pods {
-		l.before = true
+	if s.Previous != nil {
+		for i := range s.Previous.Policies {
+			n.add(&s.Previous.Policies[i])
+		}
 	}
 	for i := range s.Policies {
 		n.add(&s.Policies[i])
@@ -123,21 +121,19 @@ func (n *named) add(p *Policy) {
 		}
 	}
 	pods(p.Subject)
-	for d, rules := range map[Direction][]Rule{Ingress: p.Ingress, Egress: p.Egress} {
-		for i := range rules {
-			for _, peer := range rules[i].Peers {
-				switch {
-				case peer.Pods != nil:
-					pods(*peer.Pods)
-				case peer.Nodes != nil:
-					keys(*peer.Nodes, func(k string) { n.nodes[k] = true })
-				}
-			}
-			for _, port := range rules[i].Ports {
-				if port.Name != "" {
-					had := n.ports[port.Name]
-					n.ports[port.Name] = namedPort{had.ofCluster || p.Tier != Namespaced, had.egress || d == Egress}
-				}
+	for peer := range p.peers {
+		switch {
+		case peer.Pods != nil:
+			pods(*peer.Pods)
+		case peer.Nodes != nil:
+			keys(*peer.Nodes, func(k string) { n.nodes[k] = true })
+		}
+	}
+	for d, r := range p.allRules {
+		for _, port := range r.Ports {
+			if port.Name != "" {
+				had := n.ports[port.Name]
+				n.ports[port.Name] = namedPort{had.ofCluster || p.Tier != Namespaced, had.egress || d == Egress}
 			}
 		}
 	}

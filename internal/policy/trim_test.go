@@ -117,7 +117,7 @@ func TestTrimForPrevious(t *testing.T) {
 	stripped := web
 	stripped.Ingress = nil
 	far := Pod{Namespace: "away", Name: "far", Node: "there", Labels: map[string]string{"quarantine": "yes"}, Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.3")}}
-	for _, previous := range [][]Policy{nil, {web}} {
+	for _, previous := range []*Snapshot{nil, {Policies: []Policy{web}}} {
 		s := Snapshot{Node: "here", Pods: []Pod{far}, Policies: []Policy{stripped}, Previous: previous}
 		if s.Trim("here"); (len(s.Pods[0].Labels) == 1) != (previous != nil) {
 			t.Errorf("previous %v: it keeps %v", previous, s.Pods[0].Labels)

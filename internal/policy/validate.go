@@ -137,11 +137,9 @@ func (s *Snapshot) Validate() error {
 
 // validate validates the policies and the pods. Policies of several sources may have one name.
 func (s *Snapshot) validate() error {
-	for _, list := range [][]Policy{s.Policies, s.Previous} {
-		for i := range list {
-			if err := list[i].Validate(); err != nil {
-				return fmt.Errorf("%s: %w", list[i].origin(), err)
-			}
+	for i := range s.Policies {
+		if err := s.Policies[i].Validate(); err != nil {
+			return fmt.Errorf("%s: %w", s.Policies[i].origin(), err)
 		}
 	}
 	return s.validatePods()

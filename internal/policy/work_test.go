@@ -24,14 +24,11 @@ func TestTotal(t *testing.T) {
 	for _, app := range apps {
 		s.Policies = append(s.Policies, internet(policy.Namespaced, "shop", app, 2))
 	}
-	c := policy.NewCompiler(policy.Rows{})
 	step := func(policies []policy.Policy) error {
 		next := s
 		next.Policies = policies
-		if _, err := c.Change(next); err != nil {
-			return err
-		}
-		return c.Check(next)
+		_, err := policy.Compile(next, policy.Rows{})
+		return err
 	}
 	for round := range 8 { // what goes costs nothing any more
 		if err := step(append(slices.Clone(s.Policies), addresses("tenant", "list", 20*round, 1_000))); err != nil {
@@ -66,16 +63,13 @@ func TestJoin(t *testing.T) {
 	}
 	s.Policies = append(s.Policies, addresses("tenant", "evil", 0, 2_000), internet(policy.Namespaced, "joining", "", 100), crossing("joins", "q", 200, 3000))
 	for _, namespace := range []string{"joining", "joins"} {
-		c := policy.NewCompiler(policy.Rows{})
-		if err := c.Resume(s); err != nil {
-			t.Fatal(err)
-		}
-		if err := c.Check(s); err == nil {
+		if _, err := policy.Compile(s, policy.Rows{}); err == nil {
 			t.Fatal("it is not too much work")
 		}
 		next := s
+		next.Previous = &s
 		next.Pods = append(slices.Clone(s.Pods), policy.Pod{Namespace: namespace, Name: "p", Node: "node", Addresses: []netip.Addr{netip.MustParseAddr("10.9.0.1")}})
-		err := c.Join(next)
+		_, err := policy.Steps(next, policy.Rows{}, policy.Limits{Work: policy.MostWork / 16, Joins: true})
 		var work *policy.LimitError
 		if refused := errors.As(err, &work); refused != (namespace == "joins") || refused && work.Largest.Name != "q" || err != nil && !refused {
 			t.Errorf("%s: %v", namespace, err)
@@ -157,14 +151,13 @@ func TestWorkIsBounded(t *testing.T) {
 		"rules for many pods":  {except("n1", "q", 8000), true},
 		"fewer":                {except("n1", "q", 500), false},
 	} {
-		compiler := policy.NewCompiler(policy.Rows{})
-		_, err := compiler.Change(policy.Snapshot{Node: "node", Policies: append(small, c.policy), Pods: pods})
+		_, err := policy.Compile(policy.Snapshot{Node: "node", Policies: append(small, c.policy), Pods: pods}, policy.Rows{})
 		var work *policy.LimitError
 		if errors.As(err, &work) != c.refused {
 			t.Errorf("%s: %v", name, err)
 		}
-		if n := policy.Work(compiler); n > policy.MostWork+policy.MostWork/8 {
-			t.Errorf("%s: work of %d, at most %d are allowed", name, n, policy.MostWork)
+		if work != nil && work.Number > policy.MostWork+policy.MostWork/8 {
+			t.Errorf("%s: work of %d, at most %d are allowed", name, work.Number, policy.MostWork)
 		}
 	}
 }

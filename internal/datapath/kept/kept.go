@@ -189,7 +189,11 @@ func (r *root) renew() error {
 			return err
 		}
 	}
-	return nil
+	files, err := o.FilesDir()
+	if err != nil {
+		return err
+	}
+	return os.RemoveAll(files)
 }
 
 // pinnedMaps returns all pinned maps.

@@ -154,6 +154,7 @@ func Remove(ctx context.Context, root string) error {
 	if err != nil {
 		return err
 	}
+	files, errFiles := filesOf(layout{root: root})
 	if err := removeUnloaded(root); err != nil {
 		return err
 	}
@@ -165,6 +166,12 @@ func Remove(ctx context.Context, root string) error {
 	}
 	if err := removeUnloaded(root); err != nil {
 		return err
+	}
+	if errFiles == nil {
+		if err := os.RemoveAll(files); err != nil {
+			return fmt.Errorf("remove files: %w", err)
+		}
+		_ = os.Remove(filesRoot) // unless there are other datapaths
 	}
 	// Other programs' pins beside ours stay, as does root if it is the mount itself.
 	err = os.Remove(root)

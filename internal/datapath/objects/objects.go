@@ -192,7 +192,6 @@ func (o *Objects) openTables(sizes map[string]uint32) error {
 		Policies: map[string]*ebpf.Map{
 			tcMapPolicySettings: o.maps.PolicySettings, tcMapIdentities: o.maps.Identities, tcMapVerdicts: o.maps.Verdicts,
 			tcMapPolicyPorts: o.maps.PolicyPorts, tcMapPolicyNumbers: o.maps.PolicyNumbers,
-			tcMapPolicyDocuments: o.maps.PolicyDocuments,
 		},
 	}
 	o.opened = true

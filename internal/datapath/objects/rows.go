@@ -56,7 +56,7 @@ const (
 	// UnloadedSuffix marks a directory of pins that is being removed. A killed process leaves all of a datapath or none.
 	UnloadedSuffix = "-unloaded"
 	// LayoutVersion is the version of the layout of pinned maps: the structs in bpf/mustang/maps.h, choice.h, affinity.h, metrics.h, policy.h and socklb_maps.h.
-	LayoutVersion = 8
+	LayoutVersion = 9
 
 	// CountedServices is the number of services that programs can count packets for: COUNTED_SERVICES of bpf/mustang/maps.h.
 	CountedServices = 16384

@@ -209,19 +209,6 @@ const (
 	tcCtStateCT_STATES      tcCtState = 7
 )
 
-type tcDocumentKey struct {
-	_        structs.HostLayout
-	Kind     uint32
-	Id       uint32
-	Revision uint32
-	Piece    uint32
-}
-
-type tcDocumentPiece struct {
-	_     structs.HostLayout
-	Bytes [512]uint8
-}
-
 type tcDropReason uint32
 
 const (
@@ -724,55 +711,54 @@ type tcWay struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	tcMapAddresses       = "addresses"
-	tcMapAffinities      = "affinities"
-	tcMapBackends        = "backends"
-	tcMapChecked         = "checked"
-	tcMapClock           = "clock"
-	tcMapConnections     = "connections"
-	tcMapCtScratch       = "ct_scratch"
-	tcMapDepartures      = "departures"
-	tcMapEndpoints       = "endpoints"
-	tcMapEntrances       = "entrances"
-	tcMapEvents          = "events"
-	tcMapFilter          = "filter"
-	tcMapFlows           = "flows"
-	tcMapFragments       = "fragments"
-	tcMapIdentities      = "identities"
-	tcMapJudgements      = "judgements"
-	tcMapMetrics         = "metrics"
-	tcMapNodeAddresses   = "node_addresses"
-	tcMapPolicyDocuments = "policy_documents"
-	tcMapPolicyNumbers   = "policy_numbers"
-	tcMapPolicyPorts     = "policy_ports"
-	tcMapPolicySettings  = "policy_settings"
-	tcMapPortFailures    = "port_failures"
-	tcMapProofs          = "proofs"
-	tcMapQuoted          = "quoted"
-	tcMapQuotes          = "quotes"
-	tcMapSenders         = "senders"
-	tcMapSentErrors      = "sent_errors"
-	tcMapServiceCounts   = "service_counts"
-	tcMapServices        = "services"
-	tcMapSettings        = "settings"
-	tcMapSlots           = "slots"
-	tcMapSourceRanges    = "source_ranges"
-	tcMapState           = "state"
-	tcMapTables          = "tables"
-	tcMapTold            = "told"
-	tcMapUplinks         = "uplinks"
-	tcMapUsage           = "usage"
-	tcMapVerdicts        = "verdicts"
-	tcMapWays            = "ways"
-	tcProgFromPod        = "from_pod"
-	tcProgFromUplink     = "from_uplink"
-	tcProgGuard          = "guard"
-	tcProgOuterGuard     = "outer_guard"
-	tcProgOuterSeal      = "outer_seal"
-	tcProgToPod          = "to_pod"
-	tcProgToUplink       = "to_uplink"
-	tcVarConfig          = "config"
-	tcVarEnums           = "enums"
+	tcMapAddresses      = "addresses"
+	tcMapAffinities     = "affinities"
+	tcMapBackends       = "backends"
+	tcMapChecked        = "checked"
+	tcMapClock          = "clock"
+	tcMapConnections    = "connections"
+	tcMapCtScratch      = "ct_scratch"
+	tcMapDepartures     = "departures"
+	tcMapEndpoints      = "endpoints"
+	tcMapEntrances      = "entrances"
+	tcMapEvents         = "events"
+	tcMapFilter         = "filter"
+	tcMapFlows          = "flows"
+	tcMapFragments      = "fragments"
+	tcMapIdentities     = "identities"
+	tcMapJudgements     = "judgements"
+	tcMapMetrics        = "metrics"
+	tcMapNodeAddresses  = "node_addresses"
+	tcMapPolicyNumbers  = "policy_numbers"
+	tcMapPolicyPorts    = "policy_ports"
+	tcMapPolicySettings = "policy_settings"
+	tcMapPortFailures   = "port_failures"
+	tcMapProofs         = "proofs"
+	tcMapQuoted         = "quoted"
+	tcMapQuotes         = "quotes"
+	tcMapSenders        = "senders"
+	tcMapSentErrors     = "sent_errors"
+	tcMapServiceCounts  = "service_counts"
+	tcMapServices       = "services"
+	tcMapSettings       = "settings"
+	tcMapSlots          = "slots"
+	tcMapSourceRanges   = "source_ranges"
+	tcMapState          = "state"
+	tcMapTables         = "tables"
+	tcMapTold           = "told"
+	tcMapUplinks        = "uplinks"
+	tcMapUsage          = "usage"
+	tcMapVerdicts       = "verdicts"
+	tcMapWays           = "ways"
+	tcProgFromPod       = "from_pod"
+	tcProgFromUplink    = "from_uplink"
+	tcProgGuard         = "guard"
+	tcProgOuterGuard    = "outer_guard"
+	tcProgOuterSeal     = "outer_seal"
+	tcProgToPod         = "to_pod"
+	tcProgToUplink      = "to_uplink"
+	tcVarConfig         = "config"
+	tcVarEnums          = "enums"
 )
 
 // loadTc returns the embedded CollectionSpec for tc.
@@ -830,46 +816,45 @@ type tcProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type tcMapSpecs struct {
-	Addresses       *ebpf.MapSpec `ebpf:"addresses"`
-	Affinities      *ebpf.MapSpec `ebpf:"affinities"`
-	Backends        *ebpf.MapSpec `ebpf:"backends"`
-	Checked         *ebpf.MapSpec `ebpf:"checked"`
-	Clock           *ebpf.MapSpec `ebpf:"clock"`
-	Connections     *ebpf.MapSpec `ebpf:"connections"`
-	CtScratch       *ebpf.MapSpec `ebpf:"ct_scratch"`
-	Departures      *ebpf.MapSpec `ebpf:"departures"`
-	Endpoints       *ebpf.MapSpec `ebpf:"endpoints"`
-	Entrances       *ebpf.MapSpec `ebpf:"entrances"`
-	Events          *ebpf.MapSpec `ebpf:"events"`
-	Filter          *ebpf.MapSpec `ebpf:"filter"`
-	Flows           *ebpf.MapSpec `ebpf:"flows"`
-	Fragments       *ebpf.MapSpec `ebpf:"fragments"`
-	Identities      *ebpf.MapSpec `ebpf:"identities"`
-	Judgements      *ebpf.MapSpec `ebpf:"judgements"`
-	Metrics         *ebpf.MapSpec `ebpf:"metrics"`
-	NodeAddresses   *ebpf.MapSpec `ebpf:"node_addresses"`
-	PolicyDocuments *ebpf.MapSpec `ebpf:"policy_documents"`
-	PolicyNumbers   *ebpf.MapSpec `ebpf:"policy_numbers"`
-	PolicyPorts     *ebpf.MapSpec `ebpf:"policy_ports"`
-	PolicySettings  *ebpf.MapSpec `ebpf:"policy_settings"`
-	PortFailures    *ebpf.MapSpec `ebpf:"port_failures"`
-	Proofs          *ebpf.MapSpec `ebpf:"proofs"`
-	Quoted          *ebpf.MapSpec `ebpf:"quoted"`
-	Quotes          *ebpf.MapSpec `ebpf:"quotes"`
-	Senders         *ebpf.MapSpec `ebpf:"senders"`
-	SentErrors      *ebpf.MapSpec `ebpf:"sent_errors"`
-	ServiceCounts   *ebpf.MapSpec `ebpf:"service_counts"`
-	Services        *ebpf.MapSpec `ebpf:"services"`
-	Settings        *ebpf.MapSpec `ebpf:"settings"`
-	Slots           *ebpf.MapSpec `ebpf:"slots"`
-	SourceRanges    *ebpf.MapSpec `ebpf:"source_ranges"`
-	State           *ebpf.MapSpec `ebpf:"state"`
-	Tables          *ebpf.MapSpec `ebpf:"tables"`
-	Told            *ebpf.MapSpec `ebpf:"told"`
-	Uplinks         *ebpf.MapSpec `ebpf:"uplinks"`
-	Usage           *ebpf.MapSpec `ebpf:"usage"`
-	Verdicts        *ebpf.MapSpec `ebpf:"verdicts"`
-	Ways            *ebpf.MapSpec `ebpf:"ways"`
+	Addresses      *ebpf.MapSpec `ebpf:"addresses"`
+	Affinities     *ebpf.MapSpec `ebpf:"affinities"`
+	Backends       *ebpf.MapSpec `ebpf:"backends"`
+	Checked        *ebpf.MapSpec `ebpf:"checked"`
+	Clock          *ebpf.MapSpec `ebpf:"clock"`
+	Connections    *ebpf.MapSpec `ebpf:"connections"`
+	CtScratch      *ebpf.MapSpec `ebpf:"ct_scratch"`
+	Departures     *ebpf.MapSpec `ebpf:"departures"`
+	Endpoints      *ebpf.MapSpec `ebpf:"endpoints"`
+	Entrances      *ebpf.MapSpec `ebpf:"entrances"`
+	Events         *ebpf.MapSpec `ebpf:"events"`
+	Filter         *ebpf.MapSpec `ebpf:"filter"`
+	Flows          *ebpf.MapSpec `ebpf:"flows"`
+	Fragments      *ebpf.MapSpec `ebpf:"fragments"`
+	Identities     *ebpf.MapSpec `ebpf:"identities"`
+	Judgements     *ebpf.MapSpec `ebpf:"judgements"`
+	Metrics        *ebpf.MapSpec `ebpf:"metrics"`
+	NodeAddresses  *ebpf.MapSpec `ebpf:"node_addresses"`
+	PolicyNumbers  *ebpf.MapSpec `ebpf:"policy_numbers"`
+	PolicyPorts    *ebpf.MapSpec `ebpf:"policy_ports"`
+	PolicySettings *ebpf.MapSpec `ebpf:"policy_settings"`
+	PortFailures   *ebpf.MapSpec `ebpf:"port_failures"`
+	Proofs         *ebpf.MapSpec `ebpf:"proofs"`
+	Quoted         *ebpf.MapSpec `ebpf:"quoted"`
+	Quotes         *ebpf.MapSpec `ebpf:"quotes"`
+	Senders        *ebpf.MapSpec `ebpf:"senders"`
+	SentErrors     *ebpf.MapSpec `ebpf:"sent_errors"`
+	ServiceCounts  *ebpf.MapSpec `ebpf:"service_counts"`
+	Services       *ebpf.MapSpec `ebpf:"services"`
+	Settings       *ebpf.MapSpec `ebpf:"settings"`
+	Slots          *ebpf.MapSpec `ebpf:"slots"`
+	SourceRanges   *ebpf.MapSpec `ebpf:"source_ranges"`
+	State          *ebpf.MapSpec `ebpf:"state"`
+	Tables         *ebpf.MapSpec `ebpf:"tables"`
+	Told           *ebpf.MapSpec `ebpf:"told"`
+	Uplinks        *ebpf.MapSpec `ebpf:"uplinks"`
+	Usage          *ebpf.MapSpec `ebpf:"usage"`
+	Verdicts       *ebpf.MapSpec `ebpf:"verdicts"`
+	Ways           *ebpf.MapSpec `ebpf:"ways"`
 }
 
 // tcVariableSpecs contains global variables before they are loaded into the kernel.
@@ -900,46 +885,45 @@ func (o *tcObjects) Close() error {
 //
 // It can be passed to loadTcObjects or ebpf.CollectionSpec.LoadAndAssign.
 type tcMaps struct {
-	Addresses       *ebpf.Map `ebpf:"addresses"`
-	Affinities      *ebpf.Map `ebpf:"affinities"`
-	Backends        *ebpf.Map `ebpf:"backends"`
-	Checked         *ebpf.Map `ebpf:"checked"`
-	Clock           *ebpf.Map `ebpf:"clock"`
-	Connections     *ebpf.Map `ebpf:"connections"`
-	CtScratch       *ebpf.Map `ebpf:"ct_scratch"`
-	Departures      *ebpf.Map `ebpf:"departures"`
-	Endpoints       *ebpf.Map `ebpf:"endpoints"`
-	Entrances       *ebpf.Map `ebpf:"entrances"`
-	Events          *ebpf.Map `ebpf:"events"`
-	Filter          *ebpf.Map `ebpf:"filter"`
-	Flows           *ebpf.Map `ebpf:"flows"`
-	Fragments       *ebpf.Map `ebpf:"fragments"`
-	Identities      *ebpf.Map `ebpf:"identities"`
-	Judgements      *ebpf.Map `ebpf:"judgements"`
-	Metrics         *ebpf.Map `ebpf:"metrics"`
-	NodeAddresses   *ebpf.Map `ebpf:"node_addresses"`
-	PolicyDocuments *ebpf.Map `ebpf:"policy_documents"`
-	PolicyNumbers   *ebpf.Map `ebpf:"policy_numbers"`
-	PolicyPorts     *ebpf.Map `ebpf:"policy_ports"`
-	PolicySettings  *ebpf.Map `ebpf:"policy_settings"`
-	PortFailures    *ebpf.Map `ebpf:"port_failures"`
-	Proofs          *ebpf.Map `ebpf:"proofs"`
-	Quoted          *ebpf.Map `ebpf:"quoted"`
-	Quotes          *ebpf.Map `ebpf:"quotes"`
-	Senders         *ebpf.Map `ebpf:"senders"`
-	SentErrors      *ebpf.Map `ebpf:"sent_errors"`
-	ServiceCounts   *ebpf.Map `ebpf:"service_counts"`
-	Services        *ebpf.Map `ebpf:"services"`
-	Settings        *ebpf.Map `ebpf:"settings"`
-	Slots           *ebpf.Map `ebpf:"slots"`
-	SourceRanges    *ebpf.Map `ebpf:"source_ranges"`
-	State           *ebpf.Map `ebpf:"state"`
-	Tables          *ebpf.Map `ebpf:"tables"`
-	Told            *ebpf.Map `ebpf:"told"`
-	Uplinks         *ebpf.Map `ebpf:"uplinks"`
-	Usage           *ebpf.Map `ebpf:"usage"`
-	Verdicts        *ebpf.Map `ebpf:"verdicts"`
-	Ways            *ebpf.Map `ebpf:"ways"`
+	Addresses      *ebpf.Map `ebpf:"addresses"`
+	Affinities     *ebpf.Map `ebpf:"affinities"`
+	Backends       *ebpf.Map `ebpf:"backends"`
+	Checked        *ebpf.Map `ebpf:"checked"`
+	Clock          *ebpf.Map `ebpf:"clock"`
+	Connections    *ebpf.Map `ebpf:"connections"`
+	CtScratch      *ebpf.Map `ebpf:"ct_scratch"`
+	Departures     *ebpf.Map `ebpf:"departures"`
+	Endpoints      *ebpf.Map `ebpf:"endpoints"`
+	Entrances      *ebpf.Map `ebpf:"entrances"`
+	Events         *ebpf.Map `ebpf:"events"`
+	Filter         *ebpf.Map `ebpf:"filter"`
+	Flows          *ebpf.Map `ebpf:"flows"`
+	Fragments      *ebpf.Map `ebpf:"fragments"`
+	Identities     *ebpf.Map `ebpf:"identities"`
+	Judgements     *ebpf.Map `ebpf:"judgements"`
+	Metrics        *ebpf.Map `ebpf:"metrics"`
+	NodeAddresses  *ebpf.Map `ebpf:"node_addresses"`
+	PolicyNumbers  *ebpf.Map `ebpf:"policy_numbers"`
+	PolicyPorts    *ebpf.Map `ebpf:"policy_ports"`
+	PolicySettings *ebpf.Map `ebpf:"policy_settings"`
+	PortFailures   *ebpf.Map `ebpf:"port_failures"`
+	Proofs         *ebpf.Map `ebpf:"proofs"`
+	Quoted         *ebpf.Map `ebpf:"quoted"`
+	Quotes         *ebpf.Map `ebpf:"quotes"`
+	Senders        *ebpf.Map `ebpf:"senders"`
+	SentErrors     *ebpf.Map `ebpf:"sent_errors"`
+	ServiceCounts  *ebpf.Map `ebpf:"service_counts"`
+	Services       *ebpf.Map `ebpf:"services"`
+	Settings       *ebpf.Map `ebpf:"settings"`
+	Slots          *ebpf.Map `ebpf:"slots"`
+	SourceRanges   *ebpf.Map `ebpf:"source_ranges"`
+	State          *ebpf.Map `ebpf:"state"`
+	Tables         *ebpf.Map `ebpf:"tables"`
+	Told           *ebpf.Map `ebpf:"told"`
+	Uplinks        *ebpf.Map `ebpf:"uplinks"`
+	Usage          *ebpf.Map `ebpf:"usage"`
+	Verdicts       *ebpf.Map `ebpf:"verdicts"`
+	Ways           *ebpf.Map `ebpf:"ways"`
 }
 
 func (m *tcMaps) Close() error {
@@ -962,7 +946,6 @@ func (m *tcMaps) Close() error {
 		m.Judgements,
 		m.Metrics,
 		m.NodeAddresses,
-		m.PolicyDocuments,
 		m.PolicyNumbers,
 		m.PolicyPorts,
 		m.PolicySettings,

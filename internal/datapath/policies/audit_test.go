@@ -39,74 +39,73 @@ func TestAuditNeverDrops(t *testing.T) {
 		return s
 	}
 	cli := Set{Snapshot: policy.Snapshot{Policies: []policy.Policy{allow("a", "a"), allow("b", "b")}}, Audit: true}
-	for _, memory := range []*Memory{nil, {}} {
-		p := openPods(t)
-		p.Node, p.Memory = func() ([]netip.Addr, error) { return nil, nil }, memory
-		for i, name := range []string{"a", "b", "c", "d"} {
-			admit(t, p, i, name)
-		}
-		if _, err := p.Apply(t.Context(), service.CLI, cli); err != nil {
-			t.Fatal(err)
-		}
-		if !p.audits(t) {
-			t.Error("policies to audit are enforced")
-		}
-		judged{t, p}.wants("audited", farAddress, address4(0), false)
+	p := openPods(t)
+	p.Node = func() ([]netip.Addr, error) { return nil, nil }
+	for i, name := range []string{"a", "b", "c", "d"} {
+		admit(t, p, i, name)
+	}
+	if _, err := p.Apply(t.Context(), service.CLI, cli); err != nil {
+		t.Fatal(err)
+	}
+	if !p.audits(t) {
+		t.Error("policies to audit are enforced")
+	}
+	judged{t, p}.wants("audited", farAddress, address4(0), false)
 
-		// The agent's first policies. While rows change, none of those that are audited is enforced.
-		docs, compiler, err := p.take()
-		if err != nil {
-			t.Fatal(err)
-		}
-		w, err := p.plan(docs, docs.with(service.Agent, newContent(agent("c"))), compiler, true)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := w.write(func(map[netip.Addr]policy.Sets) error {
-			if !p.audits(t) {
-				t.Error("policies to audit are enforced while others come")
-			}
-			return nil
-		}); err != nil {
-			t.Fatal(err)
-		}
-		for _, names := range [][]string{{"c"}, {"b", "c"}} {
-			if _, err := p.Apply(t.Context(), service.Agent, agent(names...)); err != nil {
-				t.Fatal(err)
-			}
-			if p.audits(t) {
-				t.Error("the agent's policies are audited")
-			}
-			judged{t, p}.wants("one that was audited", farAddress, address4(0), true)
-			judged{t, p}.wants("the agent's and one that was audited", farAddress, address4(1), len(names) == 1)
-			judged{t, p}.wants("the agent's", farAddress, address4(2), false)
-		}
-		all, err := p.List()
-		if err != nil || len(all) != 4 {
-			t.Fatal(all, err)
-		}
-		for _, l := range all {
-			if cli := l.Owner == service.CLI; l.Audited != cli || l.Off != cli || l.Pods != 1 {
-				t.Errorf("%s of %s: audited %t, off %t, %d pods", l.Name, l.Owner, l.Audited, l.Off, l.Pods)
-			}
-		}
-		_, err = p.Apply(t.Context(), service.CLI, cli)
-		if err == nil || !strings.Contains(err.Error(), "audit: policies of owner agent are enforced; nothing was changed") {
-			t.Errorf("audited beside policies that are enforced: %v", err)
-		}
-		if _, err := p.Apply(t.Context(), service.Agent, Set{}); err != nil {
-			t.Fatal(err)
-		}
+	// The agent's first policies. While rows change, none of those that are audited is enforced.
+	docs, err := p.read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := docs.now
+	next.sets = map[service.Owner]Set{service.CLI: cli, service.Agent: agent("c")}
+	w, err := p.plan(docs, next, policy.Limits{Work: policy.MostWork})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.write(func(map[netip.Addr]policy.Sets) error {
 		if !p.audits(t) {
-			t.Error("policies to audit are enforced once the others have gone")
+			t.Error("policies to audit are enforced while others come")
 		}
-		judged{t, p}.wants("audited again", farAddress, address4(0), false)
-		cli := cli
-		cli.Audit = false
-		result, err := p.Apply(t.Context(), service.CLI, cli)
-		if err != nil || result.Audit == nil || *result.Audit || p.audits(t) {
-			t.Errorf("audited, then enforced: %+v, %v", result, err)
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for _, names := range [][]string{{"c"}, {"b", "c"}} {
+		if _, err := p.Apply(t.Context(), service.Agent, agent(names...)); err != nil {
+			t.Fatal(err)
 		}
+		if p.audits(t) {
+			t.Error("the agent's policies are audited")
+		}
+		judged{t, p}.wants("one that was audited", farAddress, address4(0), true)
+		judged{t, p}.wants("the agent's and one that was audited", farAddress, address4(1), len(names) == 1)
+		judged{t, p}.wants("the agent's", farAddress, address4(2), false)
+	}
+	all, err := p.List()
+	if err != nil || len(all) != 4 {
+		t.Fatal(all, err)
+	}
+	for _, l := range all {
+		if cli := l.Owner == service.CLI; l.Audited != cli || l.Off != cli || l.Pods != 1 {
+			t.Errorf("%s of %s: audited %t, off %t, %d pods", l.Name, l.Owner, l.Audited, l.Off, l.Pods)
+		}
+	}
+	_, err = p.Apply(t.Context(), service.CLI, cli)
+	if err == nil || !strings.Contains(err.Error(), "audit: policies of owner agent are enforced; nothing was changed") {
+		t.Errorf("audited beside policies that are enforced: %v", err)
+	}
+	if _, err := p.Apply(t.Context(), service.Agent, Set{}); err != nil {
+		t.Fatal(err)
+	}
+	if !p.audits(t) {
+		t.Error("policies to audit are enforced once the others have gone")
+	}
+	judged{t, p}.wants("audited again", farAddress, address4(0), false)
+	cli.Audit = false
+	result, err := p.Apply(t.Context(), service.CLI, cli)
+	if err != nil || result.Audit == nil || *result.Audit || p.audits(t) {
+		t.Errorf("audited, then enforced: %+v, %v", result, err)
 	}
 }
 
@@ -156,7 +155,7 @@ func TestKilledBeforeProgramsAreTold(t *testing.T) {
 	if _, err := p.Apply(t.Context(), service.CLI, want); err != nil || told() != before {
 		t.Fatalf("nothing to do: programs were told, or %v", err)
 	}
-	if err := p.mark(); err != nil {
+	if err := p.mark(documents{}); err != nil {
 		t.Fatal(err)
 	}
 	if result, err := p.Apply(t.Context(), service.CLI, want); err != nil || result.Rows != 0 {

@@ -132,38 +132,32 @@ func TestCollisions(t *testing.T) {
 	}
 }
 
-// TestNodeAddresses gives the node other addresses. The same policies again find them, with a memory and without one.
+// TestNodeAddresses gives the node other addresses. The same policies again find them.
 func TestNodeAddresses(t *testing.T) {
 	testkit.RequireRoot(t)
 	next := netip.MustParseAddr("192.0.2.2")
-	for _, memory := range []*Memory{nil, {}} {
-		p := openPods(t)
-		own := []netip.Addr{ownAddress}
-		p.Node, p.Memory = func() ([]netip.Addr, error) { return own, nil }, memory
-		admit(t, p, 0, "a")
-		apply := func(rows int) {
-			t.Helper()
-			result, err := p.Apply(t.Context(), service.CLI, Set{Snapshot: policy.Snapshot{Policies: []policy.Policy{allow("deny", "a")}}})
-			if err != nil || rows >= 0 && result.Rows != rows {
-				t.Fatalf("memory %t: %+v, want %d rows: %v", memory != nil, result, rows, err)
-			}
-		}
-		apply(-1)
-		judged{t, p}.wants("before", ownAddress, address4(0), true)
-		apply(0)
-		own = []netip.Addr{next}
-		apply(2)
-		judged{t, p}.wants("a stranger", ownAddress, address4(0), false)
-		judged{t, p}.wants("the node", next, address4(0), true)
-		if pending, err := p.Pending(); pending || err != nil {
-			t.Errorf("pending %t: %v", pending, err)
-		}
-		turn, _ := p.turn()
-		apply(0)
-		if now, _ := p.turn(); now != turn {
-			t.Error("nothing has changed, and another process loses its memory")
+	p := openPods(t)
+	own := []netip.Addr{ownAddress}
+	p.Node = func() ([]netip.Addr, error) { return own, nil }
+	admit(t, p, 0, "a")
+	apply := func(rows int) {
+		t.Helper()
+		result, err := p.Apply(t.Context(), service.CLI, Set{Snapshot: policy.Snapshot{Policies: []policy.Policy{allow("deny", "a")}}})
+		if err != nil || rows >= 0 && result.Rows != rows {
+			t.Fatalf("%+v, want %d rows: %v", result, rows, err)
 		}
 	}
+	apply(-1)
+	judged{t, p}.wants("before", ownAddress, address4(0), true)
+	apply(0)
+	own = []netip.Addr{next}
+	apply(2)
+	judged{t, p}.wants("a stranger", ownAddress, address4(0), false)
+	judged{t, p}.wants("the node", next, address4(0), true)
+	if pending, err := p.Pending(); pending || err != nil {
+		t.Errorf("pending %t: %v", pending, err)
+	}
+	apply(0)
 }
 
 // TestPodsOfOneName has an old pod whose DEL has not come, and a new one by its name: both have the labels of the Pod.
@@ -190,8 +184,8 @@ func TestPodsOfOneName(t *testing.T) {
 	}
 }
 
-// TestPodWithoutObject has a pod run on whose object has gone: it keeps the labels that the object had, also after another change and for a
-// handle that remembers nothing, until its endpoint goes.
+// TestPodWithoutObject has a pod run on whose object has gone: it keeps the labels that the object had, also after
+// another change, until its endpoint goes.
 func TestPodWithoutObject(t *testing.T) {
 	testkit.RequireRoot(t)
 	p := openPods(t)
@@ -199,11 +193,9 @@ func TestPodWithoutObject(t *testing.T) {
 	if _, err := p.Admit(1, []netip.Addr{address4(0)}, &known, func(map[netip.Addr]policy.Sets) error { return nil }); err != nil {
 		t.Fatal(err)
 	}
-	remembers := p
-	remembers.Memory = &Memory{}
 	pod := policy.Pod{Namespace: "n", Name: "p", Labels: app("secret"), Addresses: []netip.Addr{address4(0)}}
 	deny := allow("deny", "secret")
-	for i, h := range []Policies{remembers, remembers, remembers, p, remembers} {
+	for i := range 4 {
 		s := Set{Snapshot: policy.Snapshot{Policies: []policy.Policy{deny}}}
 		if i == 0 {
 			s.Pods = []policy.Pod{pod}
@@ -211,7 +203,7 @@ func TestPodWithoutObject(t *testing.T) {
 		if i == 2 { // a change of something else
 			s.Policies = append(s.Policies, allow("other", "other"))
 		}
-		if _, err := h.Apply(t.Context(), service.Agent, s); err != nil {
+		if _, err := p.Apply(t.Context(), service.Agent, s); err != nil {
 			t.Fatal(err)
 		}
 		judged{t, p}.wants(fmt.Sprint("change ", i), farAddress, address4(0), false)
@@ -220,7 +212,7 @@ func TestPodWithoutObject(t *testing.T) {
 	if err := p.Forget([]uint32{1}, func() error { return p.Objects.Endpoints.Delete(rows.EncodeAddr(address4(0))) }); err != nil {
 		t.Fatal(err)
 	}
-	if docs, err := p.read(); err != nil || len(docs.pods) > 0 {
-		t.Errorf("it knows %v: %v", docs.pods, err)
+	if docs, err := p.read(); err != nil || len(docs.now.pods) > 0 {
+		t.Errorf("it knows %v: %v", docs.now.pods, err)
 	}
 }

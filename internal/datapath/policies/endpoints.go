@@ -3,6 +3,8 @@
 package policies
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"maps"
 	"net/netip"
@@ -19,37 +21,41 @@ func (p Policies) Admit(id uint32, addresses []netip.Addr, pod *policy.Pod, join
 	if err != nil {
 		return false, err
 	}
-	was := docs
-	if pod != nil && !same(docs.pods[id], *pod) {
-		if err := p.mark(); err != nil {
+	now := docs.now
+	if pod != nil && !same(docs.now.pods[id], *pod) {
+		if err := p.mark(docs); err != nil {
 			return false, err
 		}
-		if err := p.put(docs, podKey(id), *pod); err != nil {
+		if err := p.putPod(id, *pod); err != nil {
 			return false, err
 		}
-		docs.pods = maps.Clone(docs.pods)
-		docs.pods[id] = *pod
-		docs.pending, changed = true, true
+		now.pods = maps.Clone(now.pods)
+		now.pods[id] = *pod
+		changed = true
 	}
 	if docs.idle() {
-		return changed, errors.Join(join(nil), p.finish(docs.pending))
+		err := join(nil)
+		if err == nil && (changed || docs.pending) {
+			err = p.finish()
+		}
+		return changed, err
 	}
-	joining := map[netip.Addr]uint32{}
+	now.joining = map[netip.Addr]uint32{}
 	for _, a := range addresses {
-		joining[a.Unmap()] = id
+		now.joining[a.Unmap()] = id
 	}
-	return changed, p.refresh(was, docs, joining, join)
+	return changed, p.refresh(docs, now, join, now.joining)
 }
 
 // Known returns what policies know of the pod of an endpoint: what Admit has stored, or else what a document says of the pod that
 // has one of the addresses. The caller has the lock of the rows.
 func (p Policies) Known(id uint32, addresses []netip.Addr) (policy.Pod, error) {
 	docs, err := p.read()
-	if pod, ok := docs.pods[id]; ok || err != nil {
+	if pod, ok := docs.now.pods[id]; ok || err != nil {
 		return pod, err
 	}
-	for _, owner := range docs.trusted() {
-		for _, pod := range docs.sets[owner].now.Pods {
+	for _, owner := range docs.now.trusted() {
+		for _, pod := range docs.now.sets[owner].Pods {
 			here := func(a netip.Addr) bool { return slices.Contains(addresses, a.Unmap()) }
 			if !pod.HostNetwork && slices.ContainsFunc(pod.Addresses, here) {
 				pod.Addresses, pod.Node = nil, ""
@@ -63,7 +69,10 @@ func (p Policies) Known(id uint32, addresses []netip.Addr) (policy.Pod, error) {
 // Named returns the endpoints that Admit knows by a name. The caller has the lock of the links.
 func (p Policies) Named(namespace, name string) (ids []uint32, err error) {
 	docs, err := p.read()
-	for id, pod := range docs.pods {
+	if errors.As(err, new(*LostError)) {
+		err = nil
+	}
+	for id, pod := range docs.now.pods {
 		if pod.Namespace == namespace && pod.Name == name {
 			ids = append(ids, id)
 		}
@@ -74,28 +83,31 @@ func (p Policies) Named(namespace, name string) (ids []uint32, err error) {
 // Forget calls remove to delete the rows of endpoints, and forgets what it knows of them. The caller has the lock of the rows.
 func (p Policies) Forget(ids []uint32, remove func() error) error {
 	docs, err := p.read()
+	if errors.As(err, new(*LostError)) { // a pod that goes needs no policies
+		return remove()
+	}
 	if err != nil {
 		return err
 	}
-	known := slices.ContainsFunc(ids, func(id uint32) bool { _, ok := docs.pods[id]; return ok })
+	known := slices.ContainsFunc(ids, func(id uint32) bool { _, ok := docs.now.pods[id]; return ok })
 	if docs.idle() && !known {
 		return remove()
 	}
-	if err := p.mark(); err != nil {
+	if err := p.mark(docs); err != nil {
 		return err
 	}
 	if err := remove(); err != nil {
 		return err
 	}
 	if docs.idle() {
-		return p.finish(true)
+		return p.finish()
 	}
-	return p.refresh(docs, docs, nil, nil)
+	return p.refresh(docs, docs.now, nil, nil)
 }
 
 // left returns what endpoints are to be known by whose Pod an owner no longer names: their processes may run on, so they keep its labels and
 // ports until they are deleted.
-func (d documents) left(was, now *Set) map[uint32]policy.Pod {
+func (d state) left(was, now *Set) map[uint32]policy.Pod {
 	gone := make(map[[2]string]*policy.Pod, len(d.pods))
 	for _, pod := range d.pods {
 		if pod.Name != "" {
@@ -121,65 +133,45 @@ func (d documents) left(was, now *Set) map[uint32]policy.Pod {
 	return left
 }
 
-// putLeft stores what left has returned. It returns the keys of the pieces of before.
-func (p Policies) putLeft(d documents, left map[uint32]policy.Pod) (gone []documentKey, err error) {
-	for id, pod := range left {
-		key := podKey(id)
-		old := d.heads[key]
-		if same(d.pods[id], pod) {
-			continue
-		}
-		if err := p.put(d, key, pod); err != nil {
-			return gone, err
-		}
-		gone = append(gone, documentKey{key.Kind, key.ID, old.revision, 0}.pieces(old.length)...)
+// refresh brings rows up to date with the files and the endpoints. What was in force is compiled however much work it
+// is. join writes the rows of endpoints that join, which are given their rule sets. The caller has the lock of the
+// rows.
+func (p Policies) refresh(
+	docs documents, now state, join func(map[netip.Addr]policy.Sets) error, joining map[netip.Addr]uint32,
+) error {
+	limits := policy.Limits{}
+	if joining != nil {
+		limits = policy.Limits{Work: policy.MostWork, Joins: true}
 	}
-	return gone, nil
-}
-
-// refresh brings rows up to date with the documents and the endpoints. What was in force is compiled however much work it is. The caller has
-// the lock of the rows.
-func (p Policies) refresh(was, docs documents, joining map[netip.Addr]uint32, join func(map[netip.Addr]policy.Sets) error) error {
-	docs.joining, was.pending = joining, true
-	w, err := p.plan(was, docs, nil, false)
+	w, err := p.plan(docs, now, limits)
 	if err != nil {
 		return err
 	}
 	w.joining = joining
-	if err := p.mark(); err != nil {
+	if err := p.mark(docs); err != nil {
 		return err
 	}
-	_, err = w.write(join)
-	return errors.Join(err, p.finish(err == nil))
-}
-
-// resume compiles what is in force for a compiler that knows nothing, however much work it is, and, if rows may be behind, what comes to it.
-func (w *writer) resume(before, d documents, s policy.Snapshot, check bool) error {
-	c := w.compiler
-	if before.pending && !check && d.joining == nil {
-		return c.Resume(s)
-	}
-	old, err := w.snapshot(before)
-	if err == nil {
-		err = c.Resume(old)
-	}
-	if err != nil || !before.pending {
+	if _, err := w.write(join); err != nil {
 		return err
 	}
-	if err := c.Join(s); err != nil || !check {
-		return err
-	}
-	return c.Check(s)
+	return p.finish()
 }
 
 // idle reports whether there are neither policies nor rows of them.
 func (d documents) idle() bool {
-	for _, s := range d.sets {
-		if len(s.now.Policies) > 0 || s.before != nil {
-			return false
+	for _, s := range []state{d.now, d.before} {
+		for _, set := range s.sets {
+			if len(set.Policies) > 0 {
+				return false
+			}
 		}
 	}
 	return true
 }
 
-func podKey(id uint32) documentKey { return documentKey{Kind: ofEndpoint, ID: id} }
+// same reports whether two pods have one form in a file.
+func same(a, b policy.Pod) bool {
+	x, err := json.Marshal(a)
+	y, errY := json.Marshal(b)
+	return err == nil && errY == nil && bytes.Equal(x, y)
+}

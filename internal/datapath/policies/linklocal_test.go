@@ -31,11 +31,11 @@ func TestLinkLocal(t *testing.T) {
 	if _, err := p.Apply(t.Context(), service.CLI, Set{Snapshot: said}); err != nil {
 		t.Fatal(err)
 	}
-	docs, err := p.recall()
+	docs, err := p.read()
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := p.snapshot(docs)
+	s, err := p.snapshot(docs, docs.now)
 	if err != nil {
 		t.Fatal(err)
 	}

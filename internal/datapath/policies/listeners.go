@@ -33,7 +33,7 @@ func (w *writer) noteListeners(want map[netip.Addr]policy.Sets) error {
 			return err
 		}
 		if sets == (policy.Sets{}) {
-			w.all = w.all || row.Egress != 0 || row.Ingress != 0 // it is to forget its ports
+			continue
 		} else if ok && row.Netns != 0 && row.Egress == 0 && row.Ingress == 0 {
 			selected[row.Netns] = row.Id
 		} else if id, joins := w.joining[a.Unmap()]; joins && !ok {

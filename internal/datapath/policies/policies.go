@@ -1,19 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package policies keeps network policies in a datapath: the policies themselves and the labels of pods as documents, and
-// what package policy compiles them to as rows, which programs read. Documents are the truth. Rows follow them under the
-// lock of the rows, and a mark tells the next command that a killed one left some behind.
+// Package policies keeps network policies in a datapath: policies and the labels of pods in files, which are the truth,
+// and as rows what package policy makes of them.
 package policies
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"mustang/internal/datapath/objects"
 	"mustang/internal/policy"
@@ -28,8 +26,6 @@ type Policies struct {
 	Node func() ([]netip.Addr, error)
 	// Listening calls each with the cookie of each network namespace, and the TCP ports that something there listens on.
 	Listening func(each func(cookie uint64, ports func() []uint16) error) error
-	// Memory has what the last change left; nil: nothing is remembered.
-	Memory *Memory
 }
 
 // Set is what an owner says.
@@ -63,19 +59,19 @@ type Result struct {
 
 // List returns all policies, sorted as they are asked.
 func (p Policies) List() ([]Listed, error) {
-	docs, err := p.recall()
-	if err != nil || len(docs.sets) == 0 {
+	docs, err := p.read()
+	if err != nil || len(docs.now.sets) == 0 {
 		return nil, err
 	}
-	s, err := p.assemble(docs)
+	s, err := p.assemble(docs.now)
 	if err != nil {
 		return nil, err
 	}
 	var all []Listed
 	s.Policies = nil
-	off := docs.enforcedBy(0, set.current) != 0
-	for _, owner := range docs.owners() {
-		said := docs.sets[owner].now
+	off := docs.now.enforcedBy(0) != 0
+	for _, owner := range docs.now.owners() {
+		said := docs.now.sets[owner]
 		for _, each := range said.Policies {
 			all = append(all, Listed{Policy: each, Owner: owner, Audited: said.Audit, Off: said.Audit && off})
 		}
@@ -98,51 +94,38 @@ func (p Policies) Others(ctx context.Context, but service.Owner) (all []policy.P
 		return nil, err
 	}
 	defer lock.Unlock()
-	docs, compiler, err := p.take()
-	if err != nil {
-		return nil, err
-	}
-	p.keep(docs, compiler)
-	for _, owner := range docs.owners() {
+	docs, err := p.read()
+	for _, owner := range docs.now.owners() {
 		if owner != but {
-			all = append(all, docs.sets[owner].now.Policies...)
+			all = append(all, docs.now.sets[owner].Policies...)
 		}
 	}
-	return all, nil
+	return all, err
 }
 
 // Audited reports whether there are policies and they are only audited.
 func (p Policies) Audited() (bool, error) {
-	docs, err := p.recall()
-	return docs.audit(), err
+	docs, err := p.read()
+	return docs.now.audit(), err
 }
 
 // Apply makes what an owner says of policies, pods, nodes and namespaces exactly want. All is checked before anything is
 // written. Established connections that are no longer allowed end. The same call completes one that was killed. Errors:
-// those of policy.Compile; *objects.FullError; *policy.QuotaError; policies to audit while those of another owner are enforced. The handle remembers
-// want, which must not be edited afterwards.
+// those of policy.Steps; *objects.FullError; *LostError; policies to audit while those of another owner are enforced.
 func (p Policies) Apply(ctx context.Context, owner service.Owner, want Set) (Result, error) {
-	return p.change(ctx, owner, apply, func(d documents, _ Set) (Set, error) { return want, d.refuseAudit(owner, want) })
+	return p.change(ctx, owner, apply, func(Set) Set { return want })
 }
 
 // Try returns what Apply would return, but for rows, and writes nothing.
 func (p Policies) Try(ctx context.Context, owner service.Owner, want Set) (Result, error) {
-	return p.change(ctx, owner, try, func(d documents, _ Set) (Set, error) { return want, d.refuseAudit(owner, want) })
-}
-
-// refuseAudit refuses policies to audit that would have no part in verdicts.
-func (d documents) refuseAudit(owner service.Owner, want Set) error {
-	if by := d.enforcedBy(owner, set.current); want.Audit && by != 0 {
-		return fmt.Errorf("audit: policies of owner %s are enforced; nothing was changed", by)
-	}
-	return nil
+	return p.change(ctx, owner, try, func(Set) Set { return want })
 }
 
 // Delete deletes those of an owner's policies for which a function is true, however much work the others are. Pods, nodes and namespaces stay.
 func (p Policies) Delete(ctx context.Context, owner service.Owner, is func(policy.Policy) bool) (Result, error) {
-	return p.change(ctx, owner, remove, func(_ documents, s Set) (Set, error) {
+	return p.change(ctx, owner, remove, func(s Set) Set {
 		s.Policies = slices.DeleteFunc(slices.Clone(s.Policies), is)
-		return s, nil
+		return s
 	})
 }
 
@@ -156,136 +139,112 @@ const (
 )
 
 // change replaces what an owner has said, or only tries to.
-func (p Policies) change(ctx context.Context, owner service.Owner, how verb, edit func(documents, Set) (Set, error)) (result Result, err error) {
+func (p Policies) change(
+	ctx context.Context, owner service.Owner, how verb, edit func(Set) Set,
+) (result Result, err error) {
 	lock, err := p.Objects.Lock(ctx)
 	if err != nil {
 		return result, err
 	}
 	defer lock.Unlock()
-	docs, compiler, err := p.takeWhole(how)
+	docs, err := p.read()
+	if err == nil && docs.pending && how != try {
+		_ = p.refresh(docs, docs.now, nil, nil) // it may need room that this change makes
+		docs, err = p.read()
+	}
 	if err != nil {
 		return result, err
 	}
-	was := docs.sets[owner].content
-	said, err := edit(docs, was.now)
+	was := docs.now.sets[owner]
+	want := edit(was)
+	if by := docs.now.enforcedBy(owner); how != remove && want.Audit && by != 0 {
+		return result, fmt.Errorf("audit: policies of owner %s are enforced; nothing was changed", by)
+	}
+	text, err := encode(want)
 	if err != nil {
 		return result, err
 	}
-	want := newContent(said)
 	result.count(&was, &want)
-	unchanged := was.equal(&want)
-	if unchanged && !docs.pending && how != try {
-		want.parts = was.parts
-		docs = docs.with(owner, want).without() // the caller has it anyway, and what was read goes
-		result.Rows, err = p.follow(docs, compiler)
-		return result, err
-	}
-	if docs.node, err = p.Node(); err != nil {
-		return result, err
-	}
-	left := docs.left(&was.now, &want.now)
-	next := docs.with(owner, want)
-	next.pods = maps.Clone(docs.pods)
+	next := docs.now
+	next.sets, next.pods = maps.Clone(docs.now.sets), maps.Clone(docs.now.pods)
+	next.sets[owner] = want
+	left := docs.now.left(&was, &want)
 	maps.Copy(next.pods, left)
-	w, err := p.plan(docs, next, compiler, how != remove && !unchanged)
-	if said.Quota > 1 && !unchanged {
-		if over := p.checkQuota(next, said, w, err == nil); over != nil {
-			return result, over
-		}
+	changes := how == try || string(text) != string(docs.texts[owner])
+	limits := policy.Limits{}
+	if how != remove && changes {
+		limits = policy.Limits{Work: policy.MostWork, Quota: p.quota(want.Quota)}
 	}
+	w, err := p.plan(docs, next, limits)
 	if err != nil || how == try {
 		return result, err
 	}
-	put, gone := func() error { return nil }, []documentKey(nil)
-	if !unchanged {
-		if put, gone, err = p.packContent(docs, owner, &was, &want); err != nil {
+	if !changes && !docs.pending && w.idle() {
+		return result, nil
+	}
+	if err := p.mark(docs); err != nil {
+		return result, err
+	}
+	for id, pod := range left {
+		if err := p.putPod(id, pod); err != nil {
 			return result, err
 		}
 	}
-	if err := p.mark(); err != nil {
-		return result, err
+	if changes {
+		if err := p.putSet(owner, text); err != nil {
+			return result, err
+		}
 	}
-	more, err := p.putLeft(docs, left)
-	if err != nil {
-		return result, err
-	}
-	if err := put(); err != nil {
-		return result, err
-	}
-	gone = append(gone, more...)
 	if result.Rows, err = w.write(nil); err != nil {
 		return result, err
 	}
-	if docs.pending {
-		return result, p.finish(true)
-	}
-	if err := p.settle(docs, owner, gone); err != nil {
-		return result, err
-	}
-	p.keep(next.without(), w.compiler)
-	return result, nil
+	return result, p.finish()
 }
 
-// takeWhole takes what there is for a change. What one that was broken off has left is completed first: its documents have the room of this one's.
-func (p Policies) takeWhole(how verb) (documents, *policy.Compiler, error) {
-	docs, compiler, err := p.take()
-	if err != nil || !docs.pending || how == try {
-		return docs, compiler, err
+// count counts the policies that differ.
+func (r *Result) count(have, want *Set) {
+	digests := func(s *Set) map[policy.Origin]policy.Digest {
+		out := make(map[policy.Origin]policy.Digest, len(s.Policies))
+		for i := range s.Policies {
+			q := &s.Policies[i]
+			out[policy.Origin{Tier: q.Tier, Namespace: q.Namespace, Name: q.Name}] = q.Digest()
+		}
+		return out
 	}
-	_ = p.refresh(docs, docs, nil, nil) // it may need room that this change makes
-	return p.take()
-}
-
-// follow writes what follows from other addresses of the node, while documents stay. What a compiler has followed is compared, and
-// without one the rows that there are.
-func (p Policies) follow(docs documents, compiler *policy.Compiler) (rows int, err error) {
-	had := docs.node
-	if !docs.idle() {
-		if docs.node, err = p.Node(); err != nil {
-			return 0, err
+	had, now := digests(have), digests(want)
+	for n, d := range now {
+		was, ok := had[n]
+		switch {
+		case !ok:
+			r.Added++
+		case was == d:
+			r.Unchanged++
+		default:
+			r.Updated++
 		}
 	}
-	if docs.idle() || compiler != nil && slices.Equal(docs.node, had) {
-		p.keep(docs, compiler)
-		return 0, nil
-	}
-	w, err := p.plan(docs, docs, compiler, false)
-	if err != nil {
-		return 0, err
-	}
-	if !w.idle() {
-		if err := p.mark(); err != nil {
-			return 0, err
-		}
-		if rows, err = w.write(nil); err != nil {
-			return rows, err
-		}
-		if err := p.finish(true); err != nil {
-			return rows, err
+	for n := range had {
+		if _, ok := now[n]; !ok {
+			r.Gone = append(r.Gone, strings.TrimPrefix(n.Namespace+"/"+n.Name, "/"))
 		}
 	}
-	p.keep(docs, w.compiler)
-	return rows, nil
-}
-
-// same reports whether two values have one form as a document.
-func same(a, b any) bool {
-	x, err := json.Marshal(a)
-	y, errY := json.Marshal(b)
-	return err == nil && errY == nil && bytes.Equal(x, y)
+	slices.Sort(r.Gone)
+	r.Deleted = len(r.Gone)
+	if have.Audit != want.Audit && r.Updated+r.Unchanged > 0 {
+		r.Audit = &want.Audit
+	}
 }
 
 // Snapshot returns all that verdicts on this node depend on.
 func (p Policies) Snapshot() (policy.Snapshot, error) {
-	docs, err := p.recall()
+	docs, err := p.read()
 	if err != nil {
 		return policy.Snapshot{}, err
 	}
-	s, err := p.assemble(docs)
+	s, err := p.assemble(docs.now)
 	if err == nil {
 		err = p.addLinkLocal(&s)
 	}
-	s.Previous = nil
 	return s, err
 }
 
@@ -303,11 +262,11 @@ func (p Policies) Recover(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return p.refresh(docs, docs, nil, nil)
+	return p.refresh(docs, docs.now, nil, nil)
 }
 
 // Pending reports whether a process changes policies, or was killed while it did. It takes no lock.
 func (p Policies) Pending() (bool, error) {
-	_, pending, err := p.tables().documents.Get(markKey)
-	return pending, err
+	docs, err := p.read()
+	return docs.pending, err
 }

@@ -68,19 +68,16 @@ func (p Policies) readRows() (policy.Rows, error) {
 // complete still, so that each verdict is theirs or that of the new ones.
 type writer struct {
 	Policies
-	compiler *policy.Compiler
-	steps    []step
-	joining  map[netip.Addr]uint32
-	empty    bool // no policies are left in the end
-	audit    bool // in the end
-	all      bool // ports may be there that nobody needs who listens on them
+	steps   []step
+	joining map[netip.Addr]uint32
+	audit   bool // in the end
 }
 
 // step is what to write, and what programs read first, before and after.
 type step struct {
 	policy.Changes
+	want          policy.Rows
 	before, after summary
-	audit         bool // afterwards
 }
 
 // summary is what programs read first of some rows: the lengths of prefixes of addresses, and whether an endpoint has a rule set.
@@ -99,68 +96,42 @@ func summarize(r policy.Rows) (s summary) {
 	return s
 }
 
-// plan compiles documents, and checks that all together are not too much work. Nothing is written. A compiler that has followed them is where
-// it begins, and without one the rows that there are and the documents of before; rows may be behind these. The error may be a *policy.LimitError.
-func (p Policies) plan(before, d documents, c *policy.Compiler, check bool) (*writer, error) {
-	w := &writer{Policies: p, compiler: c, audit: d.audit()}
-	s, err := p.snapshot(d)
+// plan compiles what files say, and checks that there is room. Nothing is written. Errors: those of policy.Steps,
+// *objects.FullError.
+func (p Policies) plan(docs documents, now state, limits policy.Limits) (*writer, error) {
+	w := &writer{Policies: p, audit: now.audit()}
+	s, err := p.snapshot(docs, now)
 	if err != nil {
 		return nil, err
 	}
-	w.empty = len(s.Policies) == 0
-	if c == nil {
-		w.all = true
-		have, err := p.readRows()
-		if err != nil {
-			return nil, err
-		}
-		w.compiler = policy.NewCompiler(have)
-		if err := w.resume(before, d, s, check); err != nil {
-			return nil, err
-		}
-		changes := policy.Diff(have, w.compiler.Rows())
-		maps.DeleteFunc(changes.Endpoints.Put, func(a netip.Addr, sets policy.Sets) bool { return have.Endpoints[a] == sets }) // none
-		audit := w.audit
-		if !before.pending {
-			audit = before.audit()
-		}
-		err = w.add(have, changes, audit)
-		if err == nil && d.joining != nil {
-			err = w.require(s, countRows(w.compiler.Rows()), 0)
-		}
-		if err != nil || before.pending {
-			return w, err
-		}
-	}
-	have := w.compiler.Rows()
-	first := step{before: summarize(have), audit: w.audit}
-	if first.Changes, err = w.compiler.Change(s); err != nil {
+	have, err := p.readRows()
+	if err != nil {
 		return nil, err
 	}
-	first.after = summarize(have)
-	w.steps = append(w.steps, first)
-	if err := w.fits(first.Changes); err != nil || !check {
-		return w, err
-	}
-	if err := w.compiler.Check(s); err != nil {
+	steps, err := policy.Steps(s, have, limits)
+	if err != nil {
 		return nil, err
 	}
-	return w, w.leaveRoom(s)
-}
-
-// snapshot assembles documents. Without policies, nothing is to be known.
-func (p Policies) snapshot(d documents) (policy.Snapshot, error) {
-	s, err := p.assemble(d)
-	if err != nil || len(s.Policies)+len(s.Previous) == 0 {
-		return policy.Snapshot{}, err
+	if limits.Work > 0 {
+		share := shareOfJoining
+		if limits.Joins {
+			share = 0
+		}
+		if err := p.require(s, countRows(steps[len(steps)-1]), share); err != nil {
+			return nil, err
+		}
 	}
-	return s, p.addLinkLocal(&s)
-}
-
-// add adds a step from rows that there are to those of the compiler.
-func (w *writer) add(have policy.Rows, c policy.Changes, audit bool) error {
-	w.steps = append(w.steps, step{c, summarize(have), summarize(w.compiler.Rows()), audit})
-	return w.fits(c)
+	for _, rows := range steps {
+		none := func(_ netip.Addr, sets policy.Sets) bool { return sets == policy.Sets{} }
+		maps.DeleteFunc(rows.Endpoints, none)
+		each := step{policy.Diff(have, rows), rows, summarize(have), summarize(rows)}
+		if err := p.fits(rows, each.Changes); err != nil {
+			return nil, err
+		}
+		w.steps = append(w.steps, each)
+		have = rows
+	}
+	return w, nil
 }
 
 // idle reports whether there is nothing to write.
@@ -172,7 +143,7 @@ func (w *writer) idle() bool {
 func (w *writer) write(join func(map[netip.Addr]policy.Sets) error) (n int, err error) {
 	for i, s := range w.steps {
 		then := join
-		if i < len(w.steps)-1 {
+		if i > 0 {
 			then = nil
 		}
 		more, err := w.step(s, then)
@@ -180,45 +151,15 @@ func (w *writer) write(join func(map[netip.Addr]policy.Sets) error) (n int, err 
 			return n, err
 		}
 	}
-	ends := []func() (policy.Changes, error){func() (policy.Changes, error) { return w.compiler.Settle(), nil }}
-	if w.empty {
-		ends = append(ends, func() (policy.Changes, error) { return w.compiler.Change(policy.Snapshot{}) }, ends[0])
-	}
-	for _, end := range ends {
-		more, err := w.end(end)
-		if n += more; err != nil {
-			return n, err
-		}
-	}
-	if !w.all {
-		return n, nil
-	}
 	return n, w.forgetListeners()
-}
-
-// end writes what a compiler changes after the steps.
-func (w *writer) end(change func() (policy.Changes, error)) (n int, err error) {
-	rows := w.compiler.Rows()
-	s := step{before: summarize(rows), audit: w.audit}
-	if s.Changes, err = change(); err != nil {
-		return 0, err
-	}
-	s.after = summarize(rows)
-	return w.step(s, nil)
 }
 
 // step writes what differs between two states: what is referred to comes before what refers to it, and goes after it.
 func (w *writer) step(c step, join func(map[netip.Addr]policy.Sets) error) (int, error) {
 	c.Rules = policy.Change[uint32, policy.Origin]{}
-	w.all = w.all || len(c.Endpoints.Delete) > 0
 	t := w.tables()
 	if c.Len() == 0 && join == nil {
-		return 0, w.prepare(c.audit, c.after)
-	}
-	if c.InPlace != (policy.Digest{}) { // a killed process leaves a set that nobody takes for what it was
-		if err := t.numbers.Delete(c.InPlace); err != nil {
-			return 0, err
-		}
+		return 0, w.prepare(w.audit, c.after)
 	}
 	if err := errors.Join(
 		w.noteListeners(c.Endpoints.Put),
@@ -232,23 +173,23 @@ func (w *writer) step(c step, join func(map[netip.Addr]policy.Sets) error) (int,
 	); err != nil {
 		return 0, err
 	}
-	if err := w.prepare(c.audit, c.before, c.after); err != nil {
+	if err := w.prepare(w.audit, c.before, c.after); err != nil {
 		return 0, err
 	}
 	if err := putAll(t.identities, c.Addresses.Put, func(k netip.Prefix, v uint32) (prefix, uint32) { return encodePrefix(k), v }); err != nil {
 		return 0, err
 	}
-	if err := w.switchSets(c.Endpoints, w.compiler.Rows().Endpoints, join); err != nil {
+	if err := w.switchSets(c.Endpoints, c.want.Endpoints, join); err != nil {
 		return 0, err
 	}
-	if err := w.prepare(c.audit, c.after); err != nil {
+	if err := w.prepare(w.audit, c.after); err != nil {
 		return 0, err
 	}
 	// Nobody reads a row that goes: its memory may be another row's a moment later.
 	if err := w.Objects.Filter.Change(); err != nil {
 		return 0, err
 	}
-	if c.InPlace != (policy.Digest{}) || len(c.Addresses.Delete)+len(c.Verdicts.Delete)+len(c.Ports.Delete) > 0 {
+	if len(c.Addresses.Delete)+len(c.Verdicts.Delete)+len(c.Ports.Delete) > 0 {
 		waitForPrograms()
 	}
 	return c.Len(), errors.Join(

@@ -6,18 +6,20 @@ import "mustang/internal/policy"
 
 // Rules returns what the numbers of rules mean.
 func (p Policies) Rules() (map[uint32]policy.Origin, error) {
-	d, err := p.read()
+	docs, err := p.read()
 	if err != nil {
 		return nil, err
 	}
-	s, err := p.assemble(d)
-	if err != nil {
-		return nil, err
+	numbers := map[policy.Digest]uint32{}
+	for row, err := range p.tables().numbers.All() {
+		if err != nil {
+			return nil, err
+		}
+		numbers[row.Key] = row.Value
 	}
-	have, err := p.readRows()
-	if err != nil {
-		return nil, err
+	var s policy.Snapshot
+	for _, each := range []state{docs.before, docs.now} {
+		s.Policies = append(s.Policies, each.inForce()...)
 	}
-	now, err := policy.Compile(s, have)
-	return now.Rules, err
+	return s.Rules(numbers), nil
 }

@@ -14,22 +14,33 @@ import (
 	"mustang/internal/policy"
 )
 
-// assemble makes a snapshot of all documents and the endpoints of this node.
-func (p Policies) assemble(d documents) (policy.Snapshot, error) {
-	var s policy.Snapshot
-	changed := false
-	for _, owner := range d.owners() {
-		set := d.sets[owner]
-		s.Namespaces = append(s.Namespaces, set.now.Namespaces...) // of two by one name, the last counts
-		changed = changed || set.before != nil
+// snapshot returns all that is compiled, with what was in force before. Without policies, nothing is to be known.
+func (p Policies) snapshot(docs documents, now state) (policy.Snapshot, error) {
+	s, err := p.assemble(now)
+	if err != nil {
+		return s, err
 	}
-	s.Policies = d.inForce(set.current)
-	if changed {
-		s.Previous = d.inForce(set.previous)
+	before, err := p.assemble(docs.before)
+	switch {
+	case err != nil:
+		return s, err
+	case len(s.Policies)+len(before.Policies) == 0:
+		return policy.Snapshot{}, nil
+	case len(before.Policies) > 0:
+		s.Previous = &before
+	}
+	return s, p.addLinkLocal(&s)
+}
+
+// assemble makes a snapshot of files and the endpoints of this node.
+func (p Policies) assemble(d state) (policy.Snapshot, error) {
+	s := policy.Snapshot{Policies: d.inForce()}
+	for _, owner := range d.owners() {
+		s.Namespaces = append(s.Namespaces, d.sets[owner].Namespaces...) // of two by one name, the last counts
 	}
 	for _, owner := range d.trusted() {
-		s.Nodes = append(s.Nodes, d.sets[owner].now.Nodes...)
-		s.Pods = append(s.Pods, d.sets[owner].now.Pods...)
+		s.Nodes = append(s.Nodes, d.sets[owner].Nodes...)
+		s.Pods = append(s.Pods, d.sets[owner].Pods...)
 	}
 	local := maps.Clone(d.joining)
 	if local == nil {
@@ -41,12 +52,9 @@ func (p Policies) assemble(d documents) (policy.Snapshot, error) {
 		}
 		local[rows.DecodeAddr(row.Key)] = row.Value.Id
 	}
-	own := d.node
-	if own == nil {
-		var err error
-		if own, err = p.Node(); err != nil {
-			return s, err
-		}
+	own, err := p.Node()
+	if err != nil {
+		return s, err
 	}
 	addNode(&s, own, local)
 	addPods(&s, d.pods, local)

@@ -64,7 +64,7 @@ func TestJoiningIsTooMuchWork(t *testing.T) {
 	if pending, err := p.Pending(); pending || err != nil {
 		t.Errorf("pending %v, %v", pending, err)
 	}
-	if err := p.mark(); err != nil {
+	if err := p.mark(documents{}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := p.Apply(t.Context(), service.Agent, want); err != nil {

@@ -7,7 +7,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
-	"reflect"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"mustang/internal/datapath/objects"
@@ -26,7 +27,12 @@ func openPods(t *testing.T) Policies {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = o.Close() })
+	t.Cleanup(func() {
+		if dir, err := o.FilesDir(); err == nil {
+			_ = os.RemoveAll(dir)
+		}
+		_ = o.Close()
+	})
 	if err := o.OpenTables(); err != nil {
 		t.Fatal(err)
 	}
@@ -49,48 +55,46 @@ func openPods(t *testing.T) Policies {
 
 func address4(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)}) }
 
-// TestHandlesFollowEachOther lets two handles that remember, and one that does not, change the policies of two owners and the labels of
-// pods in turn. After each change the rows and the pieces of documents are those that a handle that knows nothing finds right.
-func TestHandlesFollowEachOther(t *testing.T) {
+// TestOwnersTakeTurns changes the policies of two owners and the labels of pods in turn, and has changes killed. After
+// each change the rows are those that are compiled from nothing.
+func TestOwnersTakeTurns(t *testing.T) {
 	testkit.RequireRoot(t)
 	p := openPods(t)
-	handles := []Policies{p, p, p}
-	handles[0].Memory, handles[1].Memory = &Memory{}, &Memory{}
 	g := rand.New(rand.NewPCG(1, 2))
 	want := map[service.Owner][]policy.Policy{}
-	followed := 0
 	for step := range testkit.Repeats(150, 3000) {
-		h := handles[g.IntN(len(handles))]
+		owner := service.CLI
+		if g.IntN(3) == 0 {
+			owner = service.Agent
+		}
 		switch g.IntN(8) {
 		case 0:
 			known := policy.Pod{Namespace: "n", Labels: map[string]string{"app": fmt.Sprint(g.IntN(3))}}
 			i := g.IntN(pods)
-			_, err := h.Admit(uint32(i+1), []netip.Addr{address4(i)}, &known, func(map[netip.Addr]policy.Sets) error { return nil })
+			_, err := p.Admit(uint32(i+1), []netip.Addr{address4(i)}, &known, func(map[netip.Addr]policy.Sets) error { return nil })
 			if err != nil {
 				t.Fatal(err)
 			}
-		case 1:
-			stray := documentKey{ofOwner, uint32(service.CLI), uint32(1e6 + step), 2*piecesOfPart + 1}
-			if err := errors.Join(h.mark(), h.tables().documents.Put(stray, documentPiece{})); err != nil { // as a process that is killed
+		case 1: // a process is killed whose file is there, and no row of it
+			want[owner] = vary(g, want[owner], owner)
+			text, err := encode(Set{Snapshot: policy.Snapshot{Policies: want[owner]}})
+			if err != nil {
 				t.Fatal(err)
 			}
+			docs, err := p.read()
+			if err := errors.Join(err, p.mark(docs), p.putSet(owner, text)); err != nil {
+				t.Fatal(err)
+			}
+			if pending, err := p.Pending(); err != nil || !pending {
+				t.Fatalf("step %d: pending %t, %v", step, pending, err)
+			}
 		default:
-			owner := service.CLI
-			if g.IntN(3) == 0 {
-				owner = service.Agent
-			}
 			want[owner] = vary(g, want[owner], owner)
-			if h.Memory != nil && h.Memory.compiler != nil {
-				followed++
-			}
-			if _, err := h.Apply(t.Context(), owner, Set{Snapshot: policy.Snapshot{Policies: want[owner]}}); err != nil {
+			if _, err := p.Apply(t.Context(), owner, Set{Snapshot: policy.Snapshot{Policies: want[owner]}}); err != nil {
 				t.Fatalf("step %d: %v", step, err)
 			}
 			checkRows(t, p, want, fmt.Sprintf("step %d", step))
 		}
-	}
-	if followed < 20 {
-		t.Errorf("%d changes began with what a handle remembered", followed)
 	}
 }
 
@@ -131,15 +135,15 @@ func checkRows(t *testing.T, p Policies, want map[service.Owner][]policy.Policy,
 		t.Fatalf("%s: %v", where, err)
 	}
 	for owner, policies := range want {
-		stored, given := docs.sets[owner].content, newContent(Set{Snapshot: policy.Snapshot{Policies: policies}})
-		if !stored.equal(&given) {
-			t.Fatalf("%s: owner %s has other policies stored", where, owner)
+		if text, err := encode(Set{Snapshot: policy.Snapshot{Policies: policies}}); err != nil || string(text) != string(docs.texts[owner]) {
+			t.Fatalf("%s: owner %s has other policies stored: %v", where, owner, err)
 		}
 	}
-	s, err := p.snapshot(docs)
+	s, err := p.snapshot(docs, docs.now)
 	if err != nil {
 		t.Fatal(err)
 	}
+	s.Previous = nil
 	have, err := p.readRows()
 	if err != nil {
 		t.Fatal(err)
@@ -157,44 +161,53 @@ func checkRows(t *testing.T, p Policies, want map[service.Owner][]policy.Policy,
 	if d := policy.Diff(have, fresh); docs.pending || d.Len() != 0 {
 		t.Fatalf("%s: pending %t, %d rows differ: %+v", where, docs.pending, d.Len(), d)
 	}
-	if err := p.finish(true); err != nil {
+	dir, err := p.Objects.FilesDir()
+	if err != nil {
 		t.Fatal(err)
 	}
-	after, _, err := p.scan()
-	if err != nil || len(after.keys) != len(docs.keys) {
-		t.Fatalf("%s: %d pieces, of which %d are of documents: %v", where, len(docs.keys), len(after.keys), err)
+	if names, err := filepath.Glob(dir + "/*" + beforeSuffix); err != nil || len(names) > 0 {
+		t.Fatalf("%s: %v are left: %v", where, names, err)
 	}
 }
 
-// TestKeptOnce keeps what the caller has where it says the same as what a process before has stored.
-func TestKeptOnce(t *testing.T) {
+// TestLostFiles deletes and edits the file of policies that are in force: nobody takes them for none, and what is in
+// force stays.
+func TestLostFiles(t *testing.T) {
 	testkit.RequireRoot(t)
-	stored := openPods(t)
-	said := func() Set {
-		web := policy.Selector{Labels: map[string]string{"app": "web"}}
-		return Set{Snapshot: policy.Snapshot{Policies: []policy.Policy{{Tier: policy.Namespaced, Namespace: "n", Name: "web", Subject: policy.PodSelector{Pods: web}, IsolatesIngress: true}}}}
-	}
-	if _, err := stored.Apply(t.Context(), service.Agent, said()); err != nil {
+	p := openPods(t)
+	admit(t, p, 0, "a")
+	want := Set{Snapshot: policy.Snapshot{Policies: []policy.Policy{allow("deny", "a")}}}
+	if _, err := p.Apply(t.Context(), service.CLI, want); err != nil {
 		t.Fatal(err)
 	}
-	p := stored
-	p.Memory = &Memory{}
-	want := said()
-	for range 2 { // what has parts is found again
-		if result, err := p.Apply(t.Context(), service.Agent, want); err != nil || result.Unchanged != 1 || result.Rows != 0 {
-			t.Fatalf("%+v, %v", result, err)
+	dir, err := p.Objects.FilesDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, "cli"+setSuffix)
+	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v, %v", info, err)
+	}
+	for name, lose := range map[string]func() error{
+		"edited":  func() error { return os.WriteFile(file, []byte("{}"), 0o600) },
+		"deleted": func() error { return os.Remove(file) },
+	} {
+		text, err := os.ReadFile(file)
+		if err := errors.Join(err, lose()); err != nil {
+			t.Fatal(err)
+		}
+		_, err = p.Apply(t.Context(), service.Agent, want)
+		if _, errList := p.List(); !errors.As(err, new(*LostError)) || !errors.As(errList, new(*LostError)) {
+			t.Errorf("%s: %v, %v", name, err, errList)
+		}
+		if row, _, err := p.Objects.Endpoints.Get(rows.EncodeAddr(address4(0))); err != nil || row.Ingress == 0 {
+			t.Errorf("%s: the pod has no rules: %v", name, err)
+		}
+		if err := os.WriteFile(file, text, 0o600); err != nil {
+			t.Fatal(err)
 		}
 	}
-	kept := p.Memory.docs.sets[service.Agent].now.Policies
-	if len(kept) != 1 || reflect.ValueOf(kept[0].Subject.Pods.Labels).Pointer() != reflect.ValueOf(want.Policies[0].Subject.Pods.Labels).Pointer() {
-		t.Errorf("it keeps %+v of its own", kept)
-	}
-	want = said()
-	want.Policies[0].Name = "other"
-	if result, err := p.Apply(t.Context(), service.Agent, want); err != nil || result.Added != 1 || result.Deleted != 1 {
-		t.Errorf("then %+v, %v", result, err)
-	}
-	if docs, err := stored.read(); err != nil || len(docs.sets[service.Agent].now.Policies) != 1 {
-		t.Errorf("stored is %+v, %v", docs.sets, err)
+	if _, err := p.Apply(t.Context(), service.Agent, want); err != nil {
+		t.Error(err)
 	}
 }
