@@ -120,7 +120,7 @@ func (r comparedRows) ranked() []suites.Path {
 		if base != nil {
 			value[p.ID] = row.against(base).Value
 		}
-		if !result.MoreIsBetter(row.row.Unit) {
+		if !row.row.MoreIsBetter() {
 			value[p.ID] *= -1
 		}
 		ranked = append(ranked, p)

@@ -88,9 +88,9 @@ const (
 	UnitBytesPerService = "bytes/service"
 )
 
-// MoreIsBetter tells the direction of a unit.
-func MoreIsBetter(unit string) bool {
-	return unit == UnitGbit || unit == UnitTransactions || unit == UnitServices
+// MoreIsBetter tells the direction of the row's unit.
+func (r Row) MoreIsBetter() bool {
+	return r.Unit == UnitGbit || r.Unit == UnitTransactions || r.Unit == UnitServices
 }
 
 // countedUnits is the prefix of units of counted instructions.

@@ -177,7 +177,7 @@ func Runs(old Run, others ...Run) (*Comparison, error) {
 			i = len(c.Tables)
 			index[of] = i
 			c.Tables = append(c.Tables, Table{
-				Suite: key.Suite, Workload: key.Workload, Flows: key.Flows, Setup: key.Setup, Unit: unit, LessIsBetter: !result.MoreIsBetter(unit),
+				Suite: key.Suite, Workload: key.Workload, Flows: key.Flows, Setup: key.Setup, Unit: unit, LessIsBetter: !rows[0][key].MoreIsBetter(),
 			})
 		}
 		c.Tables[i].Lines = append(c.Tables[i].Lines, *line)
