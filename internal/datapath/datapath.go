@@ -4,19 +4,18 @@
 // pods, uplinks and control groups. The maps are the only state: any number of processes may have one datapath open, and
 // the programs go on running when none does.
 //
-// Everything is pinned under one root directory. It is the lock of the rows, and ROOT/v8/links that of programs and links:
+// Everything is pinned under one root directory. It is the lock of the rows, and ROOT/v9/links that of programs and links:
 //
-//	ROOT/v8/maps/services            maps, by name
-//	ROOT/v8/progs/3f0c...-host-...   programs for packets, by the digest of their object
-//	ROOT/v8/socks/91ab...-connect4   programs for sockets, once a control group has had them
-//	ROOT/v8/links/3-host-from_pod    attachments, by the ID of the endpoint, uplink or control group
+//	ROOT/v9/maps/services            maps, by name
+//	ROOT/v9/progs/3f0c...-host-...   programs for packets, by the digest of their object
+//	ROOT/v9/socks/91ab...-connect4   programs for sockets, once a control group has had them
+//	ROOT/v9/links/3-host-from_pod    attachments, by the ID of the endpoint, uplink or control group
 package datapath
 
 import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 
@@ -148,15 +147,6 @@ func openLocked(o *objects.Objects, lock *dirlock.Lock) (*dirlock.Lock, error) {
 		return nil, err
 	}
 	return lock, nil
-}
-
-// readState returns the last IDs given out.
-func readState(o *objects.Objects) (objects.State, error) {
-	state, ok, err := o.State.Get(0)
-	if err == nil && !ok {
-		err = fmt.Errorf("map %q lacks its row", "state")
-	}
-	return state, err
 }
 
 // waitForPrograms returns when no program runs that read the maps before the call: membarrier waits for an RCU grace

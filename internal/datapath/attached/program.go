@@ -111,7 +111,7 @@ func isOurs(info *ebpf.ProgramInfo) bool {
 			names = append(names, name)
 		}
 	}
-	return slices.Contains(names, "metrics") && (slices.Contains(names, "connections") || slices.Contains(names, "senders"))
+	return slices.Contains(names, "metrics") && (slices.Contains(names, "connections") || slices.Contains(names, "source_guard"))
 }
 
 func mapName(id ebpf.MapID) (string, error) {

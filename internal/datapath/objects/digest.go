@@ -4,6 +4,6 @@ package objects
 
 // The beginning of the SHA-256 of each object identifies the programs of this build.
 const (
-	tcDigest     = "8d67f7fe7b335472"
-	socklbDigest = "6a572b9af35fc992"
+	tcDigest     = "e8892757e210d80a"
+	socklbDigest = "da573981fd436dde"
 )

@@ -30,16 +30,16 @@ type (
 	Slot = tcCtSlot
 	// Endpoint is a row of endpoints.
 	Endpoint = tcEndpoint
-	// SenderKey is the key of senders.
+	// SenderKey is the key of source_guard.
 	SenderKey = tcSenderKey
-	// Sender is a row of senders.
+	// Sender is a row of source_guard.
 	Sender = tcSender
 	// Uplink is a row of uplinks, by the index of the device.
 	Uplink = tcUplink
 	// SocketScope is a row of namespaces, by cookie.
 	SocketScope = socklbSkScope
-	// State holds the last ids given out.
-	State = tcState
+	// IDs are the last ones given out.
+	IDs = tcIdAlloc
 )
 
 // SetBackend gives the row of a service the address of its backend in a slot, if it has room for it.
@@ -56,7 +56,7 @@ const (
 	// UnloadedSuffix marks a directory of pins that is being removed. A killed process leaves all of a datapath or none.
 	UnloadedSuffix = "-unloaded"
 	// LayoutVersion is the version of the layout of pinned maps: the structs in bpf/mustang/maps.h, choice.h, affinity.h, metrics.h, policy.h and socklb_maps.h.
-	LayoutVersion = 8
+	LayoutVersion = 9
 
 	// CountedServices is the number of services that programs can count packets for: COUNTED_SERVICES of bpf/mustang/maps.h.
 	CountedServices = 16384

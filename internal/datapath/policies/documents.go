@@ -317,7 +317,7 @@ func (p Policies) finish(done bool) error {
 		return nil
 	}
 	// A process that died may have switched rows and told no program: connections are judged by those of before.
-	if err := p.Objects.Filter.Change(); err != nil {
+	if err := p.Objects.NodeState.Invalidate(); err != nil {
 		return err
 	}
 	d, pieces, err := p.scan()
