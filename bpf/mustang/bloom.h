@@ -46,7 +46,7 @@ static __always_inline void full_barrier(__u64 *place)
 	ordered_add(place, 0);
 }
 
-/* The place of a tuple among the copies. */
+/* The slot of a tuple in the cache of connections. */
 static __always_inline __u32 conn_cache_index(const struct tuple *t)
 {
 	__u64 hash =

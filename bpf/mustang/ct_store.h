@@ -194,7 +194,7 @@ static __always_inline bool has_states(__u8 proto)
 	return proto == IPPROTO_TCP || proto == IPPROTO_SCTP;
 }
 
-/* Tells of a connection that is made. */
+/* Emits an event of a connection that is made. */
 static __noinline void emit_made(const struct ct_new *n)
 {
 	struct event *event = event_begin(EVENT_MADE, config.attach_point);

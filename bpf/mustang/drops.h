@@ -6,7 +6,7 @@
 #include "kernel.h"
 #include "parse.h"
 
-/* Every packet that is dropped is counted here, and told of while someone reads it. */
+/* Every packet that is dropped is counted here, and emitted while someone reads events. */
 
 /* The ports of an IP packet, or the type of a message of ICMP. */
 static __always_inline void emit_ports(struct __sk_buff *skb, __u32 l4, struct event *event)
@@ -97,7 +97,7 @@ static __noinline int emit_drop(struct __sk_buff *skb, __u32 reason)
 	return 0;
 }
 
-/* Counts a dropped packet, and tells of it. */
+/* Counts a dropped packet, and emits an event. */
 static __always_inline void count_drop(struct __sk_buff *skb, struct metrics *row, __u32 reason)
 {
 	asm volatile("" : "+r"(reason));

@@ -46,7 +46,10 @@ struct cached_source {
 	__u8 reserved[6];
 };
 
-/* One slot of the caches, which have hashes of their own. A copy of a connection serves for about a second, so that the slot knows when a packet was last seen. */
+/*
+ * One slot of the caches, of which each has its own hash. A copy of a connection serves for about a second, so that its slot in
+ * slots knows when a packet was last seen.
+ */
 struct cache {
 	struct cached_conn conn;
 	struct cached_endpoint endpoint;
@@ -62,7 +65,7 @@ struct {
 	__type(value, struct cache);
 } cache SEC(".maps");
 
-/* What a copy that is read now is to have. generation is NULL if the filter is missing, which cannot be. */
+/* What a copy that is read now is to have. generation is NULL if node_state is missing, which cannot be. */
 static __always_inline struct validity validity_now(const __u64 *generation)
 {
 	struct validity now = {};

@@ -162,7 +162,7 @@ __noinline int translate_icmp_error(struct __sk_buff *skb, struct packet *packet
 }
 
 /*
- * Decides about an echo request. There is no bit of the filter for it, which would cost other packets look-ups. Requests in
+ * Decides about an echo request. There is no bit of the bloom filter for it, which would cost other packets look-ups. Requests in
  * fragments, and with IP options or extension headers, are left to the kernel.
  */
 static __always_inline void decide_echo(const struct packet *packet, struct metrics *row, struct decision *d)

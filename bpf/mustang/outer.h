@@ -134,7 +134,7 @@ static __always_inline bool is_hosts_own(struct __sk_buff *skb)
 
 /*
  * Whether the source of a packet that the host sends to a pod is true. The packet is the host's; or the host has given it an address of its
- * own, as none comes with such that could be a pod's; or the source guard has let it pass: it came by an entrance or, from ipvlan in layer 3,
+ * own, as none comes with such that could be a pod's; or the source guard has let it pass: it came by a guarded device or, from ipvlan in layer 3,
  * has what is left of a seal.
  */
 static __always_inline bool has_true_source(struct __sk_buff *skb, const union addr *from)

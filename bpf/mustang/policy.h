@@ -288,7 +288,7 @@ static __noinline __u32 decide_by_set(__u32 set, const union addr *peer, __u64 f
 	return j->allow ? j->rule : j->rule | RULE_DENIES;
 }
 
-/* Tells of a connection that is denied. */
+/* Emits an event of a connection that is denied. */
 static __noinline void emit_denied(const union addr *source, const union addr *destination, __u64 flow, __u32 rule,
 				   __u32 reason)
 {

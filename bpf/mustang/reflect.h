@@ -311,11 +311,11 @@ __noinline int answer_echo(struct __sk_buff *skb, const struct packet *packet)
 /* The action for a packet that apply() wants dropped or answered. */
 static __always_inline int drop_or_refuse(struct __sk_buff *skb, const struct packet *packet, const struct decision *d)
 {
-	bool told = d->reason == DROP_NO_BACKEND || d->reason == DROP_BACKEND_REMOVED;
+	bool refused = d->reason == DROP_NO_BACKEND || d->reason == DROP_BACKEND_REMOVED;
 
 	if (d->verdict == VERDICT_ANSWER)
 		return answer_echo(skb, packet);
-	return d->verdict == VERDICT_DROP && told ? refuse(skb, packet) : ACTION_DROP;
+	return d->verdict == VERDICT_DROP && refused ? refuse(skb, packet) : ACTION_DROP;
 }
 
 #endif

@@ -29,7 +29,7 @@ static __always_inline void sk_count_drop(__u32 reason)
 		__sync_fetch_and_add(&row->drops[reason], 1);
 }
 
-/* Tells of a call that was refused, or of a socket that has got its backend. */
+/* Emits an event of a call that was refused, or of a socket that has got its backend. */
 static __noinline void sk_emit(const struct sk_request *r, enum event_kind kind, __u32 reason)
 {
 	struct event *event = event_begin(kind, EVENT_AT_SOCKET);

@@ -4,6 +4,6 @@ package objects
 
 // The beginning of the SHA-256 of each object identifies the programs of this build.
 const (
-	tcDigest     = "e8892757e210d80a"
+	tcDigest     = "c3cabb7fbb8f3e1e"
 	socklbDigest = "da573981fd436dde"
 )
