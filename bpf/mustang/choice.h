@@ -4,6 +4,7 @@
 
 #include "maps.h"
 #include "metrics.h"
+#include "scratch.h"
 
 /*
  * Look-up tables of backends, for services whose backends do not all get equally many connections, or whose choice is to be
@@ -29,15 +30,7 @@ struct {
 	__uint(max_entries, 1);
 	__type(key, struct backend_key);
 	__type(value, struct table_block);
-} tables SEC(".maps");
-
-/* The backends that a client may get for a new connection: those of the service, or those of them on this node. */
-struct candidates {
-	__u32 first; /* slot */
-	__u32 count;
-	__u32 table; /* entries of their table; 0: none */
-	__u32 block; /* its first one */
-};
+} backend_lut SEC(".maps");
 
 /* local is whether the policy for the client is local. */
 static __always_inline struct candidates candidates_of(const struct service *service, bool local)
@@ -67,7 +60,7 @@ static __always_inline __u32 backend_slot(const struct candidates *from, __u32 r
 		return from->first + hash % from->count;
 	hash &= from->table - 1;
 	key.slot = from->block + hash / TABLE_BLOCK;
-	block = bpf_map_lookup_elem(&tables, &key);
+	block = bpf_map_lookup_elem(&backend_lut, &key);
 	return block ? block->slots[hash % TABLE_BLOCK] : BACKEND_SLOT_NONE;
 }
 

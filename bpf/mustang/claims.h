@@ -16,21 +16,21 @@
 /* Whether packets from an address come by a pod's own device, with a seal. Policies know pods by their link-local addresses too. */
 static __always_inline bool is_sealed_pod(const union addr *addr)
 {
-	const struct way *way = way_find(addr);
+	const struct cached_endpoint *ep = endpoint_lookup(addr);
 
 	if (unlikely(is_link_local(addr)))
 		return identity_of(addr) & IDENTITY_ON_LINK;
-	return way && way->endpoint && !(way->path.flags & ENDPOINT_ON_HOST);
+	return ep && ep->id && !(ep->path.flags & ENDPOINT_ON_HOST);
 }
 
 /* Whether packets from an address come with a seal: those of such a pod, and those of the node while policies are in force. */
 static __always_inline bool is_sealed_source(const union addr *addr)
 {
-	const struct way *way = way_find(addr);
+	const struct cached_endpoint *ep = endpoint_lookup(addr);
 
 	if (unlikely(is_link_local(addr)))
 		return identity_of(addr) & (IDENTITY_ON_LINK | IDENTITY_OWN_NODE);
-	return way && way->endpoint ? !(way->path.flags & ENDPOINT_ON_HOST) : is_own_node(addr);
+	return ep && ep->id ? !(ep->path.flags & ENDPOINT_ON_HOST) : is_own_node(addr);
 }
 
 /* Whether an ICMPv6 message announces the address of such a pod. */

@@ -34,10 +34,7 @@
 /* In this many of them, ports that a backend still keeps are avoided: all clients outside share those of this node. */
 #define PORT_TRIES_PATIENT 4
 #define PORT_TRIES_PATIENT_SNAT 32
-#define PORT_FAILED_FOR 100000000ULL
-
-/* Failed searches that a CPU remembers. */
-#define PORT_FAILURES 64
+#define SNAT_FAILED_FOR 100000000ULL
 
 /* The range of source ports. */
 #define PORT_FIRST 1024

@@ -3,7 +3,7 @@
 #define MUSTANG_CROSSING_H
 
 #include "claims.h"
-#include "entrances.h"
+#include "guarded_devices.h"
 
 /*
  * What pods send in layer 3 (ipvlan-l3 and ipvlan-l3s) the host routes as if it had sent that itself. The kernel then forgets that the
@@ -27,16 +27,16 @@ static __always_inline bool is_routed_here(struct __sk_buff *skb)
 static __always_inline bool has_rest_of_seal(struct __sk_buff *skb, __u64 value)
 {
 	__u64 netns = origin_of(skb);
-	const struct way *way;
+	const struct cached_endpoint *ep;
 	union addr from;
 
 	asm volatile("" : "+r"(netns)); /* else one load serves for both, which the verifier refuses */
 	if (!has_half(skb, value) || skb->ingress_ifindex || !is_routed_here(skb) ||
 	    !claimed_source(skb, has_ethernet() ? sizeof(struct ethhdr) : 0, skb->protocol, &from))
 		return false;
-	way = way_find(&from);
-	if (way && way->endpoint)
-		netns = way->netns;
+	ep = endpoint_lookup(&from);
+	if (ep && ep->id)
+		netns = ep->netns;
 	return (skb->cb[SEAL_HIGH] & SEAL_TOKEN) == seal_token(netns);
 }
 
@@ -57,14 +57,14 @@ static __always_inline bool is_sealed_outside(struct __sk_buff *skb, __u64 value
 static __always_inline bool is_translated(struct __sk_buff *skb)
 {
 	__u64 origin = origin_of(skb);
-	const struct way *way;
+	const struct cached_endpoint *ep;
 	union addr from;
 
 	if ((skb->cb[SEAL_HIGH] & SEAL_TOKEN) != seal_token(origin) || !is_routed_here(skb) ||
 	    !claimed_source(skb, has_ethernet() ? sizeof(struct ethhdr) : 0, skb->protocol, &from))
 		return false;
-	way = way_find(&from);
-	return way && (!way->endpoint || way->path.flags & ENDPOINT_ON_HOST || way->netns == origin);
+	ep = endpoint_lookup(&from);
+	return ep && (!ep->id || ep->path.flags & ENDPOINT_ON_HOST || ep->netns == origin);
 }
 
 /* Whether a packet is a TCP reset: firewalls of the host answer with these in a pod's name. */
@@ -89,9 +89,9 @@ static __always_inline bool is_reset(struct __sk_buff *skb, __u32 l3, __be16 pro
 
 /*
  * Whether a packet without a seal that the host has routed comes from a pod in layer 3, which is not the one whose address it has. No
- * way: the address is the node's.
+ * ep: the address is the node's.
  */
-static __always_inline bool crosses_as(struct __sk_buff *skb, const struct way *way, __u32 l3, __be16 proto)
+static __always_inline bool crosses_as(struct __sk_buff *skb, const struct cached_endpoint *ep, __u32 l3, __be16 proto)
 {
 	const struct sk_buff *kernel = bpf_cast_to_kern_ctx(skb);
 	const struct sock *sk = kernel->sk;
@@ -102,7 +102,7 @@ static __always_inline bool crosses_as(struct __sk_buff *skb, const struct way *
 	if (!sk)
 		return !is_reset(skb, l3, proto);
 	netns = sk->__sk_common.skc_net.net->net_cookie;
-	return netns != netns_of(skb) && (!way || netns != way->netns);
+	return netns != netns_of(skb) && (!ep || netns != ep->netns);
 }
 
 /*
@@ -113,14 +113,14 @@ static __always_inline bool may_be_crossing(struct __sk_buff *skb)
 {
 	const struct ethhdr *eth = has_ethernet() ? header_at(skb, 0, sizeof(*eth)) : NULL;
 
-	return is_entrance(LOOPBACK_IFINDEX) && !(eth && eth->h_dest[0] & 1);
+	return is_guarded_device(LOOPBACK_IFINDEX) && !(eth && eth->h_dest[0] & 1);
 }
 
 /* Looks closely at a packet that the host has routed to a pod, and not received by a device. As guard_claims(). */
 __noinline int guard_crossing(struct __sk_buff *skb)
 {
 	__u32 l3 = has_ethernet() ? sizeof(struct ethhdr) : 0;
-	const struct way *way;
+	const struct cached_endpoint *ep;
 	union addr from;
 
 	if (!claimed_source(skb, l3, skb->protocol, &from) || !pull_headers(skb) ||
@@ -129,13 +129,13 @@ __noinline int guard_crossing(struct __sk_buff *skb)
 	/* Its own process has sent it past the guard. */
 	if (is_past_guard(skb) && !is_translated(skb))
 		return DROP_SOURCE;
-	way = way_find(&from);
-	if (!way || !way->endpoint) {
+	ep = endpoint_lookup(&from);
+	if (!ep || !ep->id) {
 		if (!is_own_node(&from))
 			return DROP_UNSPECIFIED;
-		way = NULL;
+		ep = NULL;
 	}
-	return may_be_crossing(skb) && crosses_as(skb, way, l3, skb->protocol) ? DROP_SOURCE : DROP_UNSPECIFIED;
+	return may_be_crossing(skb) && crosses_as(skb, ep, l3, skb->protocol) ? DROP_SOURCE : DROP_UNSPECIFIED;
 }
 
 /* Whether a packet may leave the host for a pod by a device of the host; otherwise it is counted as dropped. */

@@ -45,21 +45,16 @@ __noinline int service_read(const struct tuple *t, struct service *copy, bool tu
 	return false;
 }
 
-/* Room for the service of a connection that is checked on each CPU: it does not fit on the stack. */
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct service);
-} checked SEC(".maps");
-
 /* Copies the service of a connection; NULL if there is none. */
 static __always_inline const struct service *ct_service(const struct tuple *from, const struct ct_slot *slot)
 {
-	__u32 zero = 0;
-	struct service *copy = bpf_map_lookup_elem(&checked, &zero);
+	struct scratch *scratch = scratch_row();
+	struct service *copy;
 
-	if (!copy || !service_read(from, copy, slot->flags & CT_DSR) || copy->id != slot->service)
+	if (!scratch)
+		return NULL;
+	copy = &scratch->service;
+	if (!service_read(from, copy, slot->flags & CT_DSR) || copy->id != slot->service)
 		return NULL;
 	return copy;
 }
@@ -218,7 +213,7 @@ static __always_inline __u32 ct_next(__u32 state, __u32 opening, __u32 direction
 __noinline int ct_advance(struct ct_slot *slot, __u32 state, __u32 direction, __u32 traits)
 {
 	/* A client without room for one more connection gets none back. */
-	if (!slot || (SLOT_STATE(state) == CT_CLOSED && !(traits & TRAIT_FIN) && !usage_allows(slot->client)))
+	if (!slot || (SLOT_STATE(state) == CT_CLOSED && !(traits & TRAIT_FIN) && !client_conns_allow(slot->client)))
 		return 0;
 #pragma clang loop unroll(disable)
 	for (int i = 0; i < STATE_TRIES; i++) {
@@ -230,7 +225,8 @@ __noinline int ct_advance(struct ct_slot *slot, __u32 state, __u32 direction, __
 		found = __sync_val_compare_and_swap(&slot->state, state, next);
 		if (found == state) {
 			if (closes != closed)
-				usage_add(client, closes ? -1 : 1); /* another may have the slot of a closed one */
+				client_conns_add(client,
+						 closes ? -1 : 1); /* another may have the slot of a closed one */
 			return 0;
 		}
 		if (SLOT_STATE(found) <= CT_CLAIMED || (found ^ state) >> SLOT_USE_SHIFT)
@@ -266,19 +262,19 @@ static __always_inline bool ct_copy(const struct tuple *t, struct ct_entry *copy
  */
 __noinline int ct_use(struct ct_entry *ct, const struct tuple *t, __u32 traits)
 {
-	const struct settings *settings = settings_row();
-	const struct filter *filter = filter_row();
+	const struct ct_config *conf = ct_config_row();
+	const struct node_state *node = node_state_row();
 	struct ct_slot *slot = ct ? ct_slot_of(ct) : NULL;
 	__u64 now = coarse_now();
 	__u32 state, rows;
 
-	if (!slot || !t || !settings || !filter)
+	if (!slot || !t || !conf || !node)
 		return false;
 	state = slot_state(slot);
 	if (SLOT_STATE(state) <= CT_CLAIMED || !ct_is_of(ct, slot, t) || /* the state was not of another connection */
-	    (SLOT_STATE(state) >= CT_UDP && slot_expired(slot, state, settings, now)))
+	    (SLOT_STATE(state) >= CT_UDP && slot_expired(slot, state, conf, now)))
 		return false;
-	rows = *(volatile const __u64 *)&filter->rows;
+	rows = *(volatile const __u64 *)&node->rows;
 	if (ct->checked != rows) {
 		if (!ct_check(ct, slot) || !ct_check_service(ct, slot))
 			return false;
@@ -345,15 +341,15 @@ static __always_inline struct ct_entry *ct_peek(const struct tuple *t)
  * Deletes the connection that has the tuple for a row, if it has ended; false if it has not, or was closed just now, and its last
  * packets may be on their way. patient: false also if the backend may still keep the ports.
  */
-__noinline int ct_make_way(const struct tuple *t, bool patient)
+__noinline int ct_evict(const struct tuple *t, bool patient)
 {
-	const struct settings *settings = settings_row();
+	const struct ct_config *conf = ct_config_row();
 	struct ct_entry *ct = t ? bpf_map_lookup_elem(&connections, t) : NULL;
 	struct ct_slot *slot;
 	__u32 state, index;
 	__u64 now;
 
-	if (!ct || !settings)
+	if (!ct || !conf)
 		return true;
 	index = ct->slot;
 	slot = bpf_map_lookup_elem(&slots, &index);
@@ -363,8 +359,8 @@ __noinline int ct_make_way(const struct tuple *t, bool patient)
 	now = bpf_ktime_get_coarse_ns();
 	if (patient && state & SLOT_TIME_WAIT && now < slot_seen(slot) + TIME_WAIT)
 		return false;
-	if (!ct_is_of(ct, slot, t) || !(slot_done(slot, state, now) ||
-					(SLOT_STATE(state) != CT_CLOSED && slot_ended(slot, state, settings, now))))
+	if (!ct_is_of(ct, slot, t) ||
+	    !(slot_done(slot, state, now) || (SLOT_STATE(state) != CT_CLOSED && slot_ended(slot, state, conf, now))))
 		return false;
 	if (!slot_take_over(slot, state, now, bpf_get_prandom_u32()))
 		return false;

@@ -4,7 +4,7 @@
 
 #include "affinity.h"
 #include "clients.h"
-#include "copies.h"
+#include "conn_cache.h"
 #include "ct_store.h"
 #include "senders.h"
 
@@ -28,24 +28,24 @@ static __always_inline void ct_locate_uplink(struct ct_new *n, __u32 segment, co
 /* Finds the pods at both ends of n. */
 static __always_inline void ct_locate(struct ct_new *n, const struct ep_path *uplink)
 {
-	struct filter *filter = filter_row();
+	struct node_state *node = node_state_row();
 	__u32 client_segment = 0, backend_segment = 0;
-	const struct way *way;
+	const struct cached_endpoint *ep;
 
-	if (filter)
-		n->rows = *(volatile __u64 *)&filter->rows;
+	if (node)
+		n->rows = *(volatile __u64 *)&node->rows;
 	/* Each is used up before the next one, which may have the same place. */
-	way = way_find(&n->from.saddr);
-	if (way && way->endpoint) {
-		n->client = way->endpoint;
-		n->client_path = way->path;
-		client_segment = way->segment;
+	ep = endpoint_lookup(&n->from.saddr);
+	if (ep && ep->id) {
+		n->client = ep->id;
+		n->client_path = ep->path;
+		client_segment = ep->segment;
 	}
-	way = way_find(&n->to.daddr);
-	if (way && way->endpoint) {
-		n->backend = way->endpoint;
-		n->backend_path = way->path;
-		backend_segment = way->segment;
+	ep = endpoint_lookup(&n->to.daddr);
+	if (ep && ep->id) {
+		n->backend = ep->id;
+		n->backend_path = ep->path;
+		backend_segment = ep->segment;
 	}
 	if (addr_equal(&n->from.saddr, &n->to.daddr) || (n->client && n->client == n->backend)) {
 		/* A pod drops a packet from its own address as forged, and would reply over loopback. */
@@ -151,7 +151,7 @@ static long search_sctp(__u32 i, struct sctp_search *s)
 {
 	struct ct_new *n = ct_new_row();
 	const struct ct_entry *taken;
-	int way;
+	int evicted;
 
 	if (!n)
 		return 1;
@@ -161,10 +161,10 @@ static long search_sctp(__u32 i, struct sctp_search *s)
 	taken = bpf_map_lookup_elem(&connections, &n->key);
 	if (!taken || (n->replace && taken->slot == n->row.slot))
 		return 1;
-	way = ct_make_way(&n->key, false);
+	evicted = ct_evict(&n->key, false);
 	/* The compiler knows that it is 0 or 1; the verifier does not know it of a global function. */
-	asm volatile("" : "+r"(way));
-	return way != 0;
+	asm volatile("" : "+r"(evicted));
+	return evicted != 0;
 }
 
 /*
@@ -212,7 +212,7 @@ static __always_inline bool is_late_syn(const struct ct_new *n, const struct ct_
 }
 
 /* Whether another program is about to open the connection of n->row. It does not take long. */
-static __always_inline bool is_opening(const struct ct_new *n, const struct ct_slot *slot)
+static __always_inline bool is_new(const struct ct_new *n, const struct ct_slot *slot)
 {
 	return SLOT_STATE(slot_state(slot)) == CT_CLAIMED && n->now < slot_seen(slot) + NS_PER_SECOND &&
 	       ct_is_of(&n->row, slot, &n->from);
@@ -228,7 +228,7 @@ static __always_inline bool ct_keep(struct ct_new *n, const struct service *serv
 
 	if (!slot || !(n->row.flags & CT_FORWARD))
 		return false;
-	if (is_opening(n, slot))
+	if (is_new(n, slot))
 		return true;
 	return slot->service == service->id && (slot->revision == service->revision || is_late_syn(n, slot)) &&
 	       !is_closed(slot) && ct_use_judged(&n->row, &n->from, traits);
@@ -307,7 +307,7 @@ static __always_inline struct outcome ct_open_direct(struct ct_new *n, __u32 tra
 		return outcome_translate(METRIC_KEPT_CONNECTION);
 	n->to = tuple_reverse(&n->from);
 	taken = bpf_map_lookup_elem(&connections, &n->to);
-	free = !taken || taken->flags & CT_FORWARD || ct_make_way(&n->to, false);
+	free = !taken || taken->flags & CT_FORWARD || ct_evict(&n->to, false);
 	if (slot && !slot->service)
 		old = ct_claim_old(n);
 	if (free) {

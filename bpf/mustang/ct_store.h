@@ -2,78 +2,19 @@
 #ifndef MUSTANG_CT_STORE_H
 #define MUSTANG_CT_STORE_H
 
-#include "copies.h"
+#include "conn_cache.h"
+#include "scratch.h"
 #include "snat.h"
-
-/* A connection under construction. */
-struct ct_new {
-	/* Zero at first. */
-	__u32 service;
-	__u32 revision;
-	__u32 flags; /* enum ct_flag */
-	/* The paths into the pods at both ends, and their endpoints; 0 where there is none. */
-	__u32 backend, client;
-	struct ep_path backend_path, client_path;
-	__u32 rows;    /* filter.rows before the endpoints were read */
-	__u16 replace; /* there was a row of the packet's tuple, of a connection that is not valid */
-	__u16 counted; /* that connection had not ended: its slot was of the client's share */
-	__u32 adopted; /* another program has stored the connection, in slot */
-	__u32 foreign; /* the client's address is in no row, and that of its pod in pod */
-	/* Set before they are read. */
-	__u32 traits;      /* of the first packet */
-	struct tuple from; /* the first packet as the client sends it */
-	struct tuple to;   /* the first packet as the backend receives it */
-	union addr pod;
-	__u32 old; /* the slot of the client's previous connection, which is claimed, or SLOT_NONE */
-	__u32 slot, use;
-	__u32 pad;
-	__u64 now;
-	struct tuple key;     /* of replies, while a backend for SCTP is searched */
-	struct ct_entry row;  /* of the table, before it is stored */
-	struct ct_entry back; /* that of replies */
-	__s32 err;            /* of the last try to store the row of replies */
-	__u32 port;           /* in host order; of what this node passes on in its own name, to try first */
-	struct snat_route route;
-	/* Of the search for a backend for SCTP. */
-	struct candidates candidates;
-	struct service called;
-	__u32 hash;
-	__u32 patient;             /* in the search for a port: avoid those that backends still keep */
-	struct slot_cursor cursor; /* kept from one connection to the next */
-};
-
-/* Room for one new connection on each CPU: it does not fit on the stack. Packet programs do not interrupt each other. */
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct ct_new);
-} ct_scratch SEC(".maps");
-
-/* A search for a source port that found none. */
-struct port_failure {
-	__u64 until; /* when it may be repeated */
-	__u32 pair;  /* hash of the client and the backend */
-	__u32 pad;
-};
-
-/* The last ones of each CPU, by pair: a search takes long, and finds nothing soon after. */
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, PORT_FAILURES);
-	__type(key, __u32);
-	__type(value, struct port_failure);
-} port_failures SEC(".maps");
 
 static __always_inline struct ct_new *ct_new_row(void)
 {
-	__u32 zero = 0;
+	struct scratch *scratch = scratch_row();
 
-	return bpf_map_lookup_elem(&ct_scratch, &zero);
+	return scratch ? &scratch->connection : NULL;
 }
 
 /* The sum to add to a checksum when words change, as bpf_csum_diff() returns it, which is a call. */
-static __always_inline __u32 words_diff(const __be32 *from, const __be32 *to, int count)
+static __always_inline __u32 csum_diff(const __be32 *from, const __be32 *to, int count)
 {
 	__u64 sum = 0;
 
@@ -89,10 +30,10 @@ static __noinline void ct_fill_row(const struct ct_new *n, struct ct_entry *row,
 {
 	const struct tuple *to = &row->to;
 
-	row->addr_diff = words_diff((__be32 *)&from->saddr, (__be32 *)&to->saddr, 8);
+	row->addr_diff = csum_diff((__be32 *)&from->saddr, (__be32 *)&to->saddr, 8);
 	row->port_diff = 0;
 	if (from->sport != to->sport || from->dport != to->dport)
-		row->port_diff = words_diff((__be32 *)&from->sport, (__be32 *)&to->sport, 1);
+		row->port_diff = csum_diff((__be32 *)&from->sport, (__be32 *)&to->sport, 1);
 	row->slot = n->slot;
 	row->use = n->use;
 	row->checked = n->rows;
@@ -133,7 +74,7 @@ __noinline int ct_try_reply(void)
 	err = bpf_map_update_elem(&connections, &slot->reply, &n->back, BPF_NOEXIST);
 	if (err != -EEXIST)
 		return err;
-	if (ct_make_way(&slot->reply, n->patient))
+	if (ct_evict(&slot->reply, n->patient))
 		return bpf_map_update_elem(&connections, &slot->reply, &n->back, BPF_NOEXIST);
 	return ct_adopt(n, &slot->reply) ? 0 : err;
 }
@@ -162,21 +103,23 @@ static long try_port(__u32 i, void *unused)
 /* Tries source ports at random, of which two or three of four are free even if a client has tens of thousands of connections. */
 static __always_inline void ct_search_port(struct ct_new *n)
 {
-	struct port_failure *last;
+	struct scratch *scratch = scratch_row();
+	struct snat_failure *last;
 	struct tuple between;
-	__u32 pair, index;
+	__u32 pair;
 	bool again;
 
+	if (!scratch)
+		return;
 	between = n->to;
 	between.saddr = n->from.saddr;
 	between.sport = 0;
 	pair = tuple_hash(&between);
-	index = pair % PORT_FAILURES;
-	last = bpf_map_lookup_elem(&port_failures, &index);
-	again = last && last->pair == pair && n->now < last->until;
+	last = &scratch->snat_fail_cache[pair % SNAT_FAILURES];
+	again = last->pair == pair && n->now < last->until;
 	bpf_loop(again ? PORT_TRIES_AGAIN : PORT_TRIES, try_port, NULL, 0);
-	if (n->err == -EEXIST && last && !again)
-		*last = (struct port_failure){ .until = n->now + PORT_FAILED_FOR, .pair = pair };
+	if (n->err == -EEXIST && !again)
+		*last = (struct snat_failure){ .until = n->now + SNAT_FAILED_FOR, .pair = pair };
 }
 
 /*
@@ -251,15 +194,15 @@ static __always_inline bool has_states(__u8 proto)
 	return proto == IPPROTO_TCP || proto == IPPROTO_SCTP;
 }
 
-/* Tells of a connection that is made. */
-static __noinline void tell_made(const struct ct_new *n)
+/* Emits an event of a connection that is made. */
+static __noinline void emit_made(const struct ct_new *n)
 {
 	struct event *event = event_begin(EVENT_MADE, config.attach_point);
 
 	if (!event)
 		return;
 	event->tuple = n->from;
-	tell_own(&event->tuple);
+	emit_own(&event->tuple);
 	event->service = n->service;
 	if (!(n->flags & CT_DIRECT)) {
 		event->backend = n->to.daddr;
@@ -278,16 +221,16 @@ static __always_inline void ct_complete(const struct ct_new *n, struct ct_slot *
 	slot->flags = n->flags;
 	slot->opening = 0;
 	slot->opened = slot->seen = n->now;
-	usage_add(n->client, 1);
-	flow_add(&slot->reply, &n->back);
-	flow_add(&slot->from, &n->row);
+	client_conns_add(n->client, 1);
+	conn_cache_put(&slot->reply, &n->back);
+	conn_cache_put(&slot->from, &n->row);
 	__sync_lock_test_and_set(&slot->state,
 				 (has_states(n->from.proto) ? CT_SYN : CT_UDP) | n->use << SLOT_USE_SHIFT);
 	/* Only now: a program that finds the slot claimed takes the connection for absent until its generation changes. */
-	filter_change(&slot->reply);
-	filter_change(&slot->from);
+	conn_cache_invalidate(&slot->reply);
+	conn_cache_invalidate(&slot->from);
 	if (is_watched(EVENT_MADE))
-		tell_made(n);
+		emit_made(n);
 }
 
 /*
@@ -329,7 +272,7 @@ static __always_inline struct outcome ct_store_new(struct ct_new *n)
 	slot = bpf_map_lookup_elem(&slots, &index);
 	if (!slot)
 		return outcome_drop(over_share ? DROP_CLIENT_SHARE : DROP_TABLE_FULL);
-	if (old != SLOT_NONE && !n->counted && !usage_allows(n->client))
+	if (old != SLOT_NONE && !n->counted && !client_conns_allow(n->client))
 		return ct_give_up(index, slot, outcome_drop(DROP_CLIENT_SHARE));
 	if (old != SLOT_NONE && ct_has_same_rows(n, slot)) {
 		ct_begin_again(n, index, slot);
@@ -339,8 +282,8 @@ static __always_inline struct outcome ct_store_new(struct ct_new *n)
 		slot_empty(index);
 	slot->use++;
 	if (!(n->flags & CT_DIRECT)) {
-		filter_add(&n->from.daddr, n->from.dport, n->from.proto);
-		filter_add(&n->to.daddr, n->to.dport, n->to.proto);
+		bloom_add(&n->from.daddr, n->from.dport, n->from.proto);
+		bloom_add(&n->to.daddr, n->to.dport, n->to.proto);
 	}
 	n->slot = index;
 	n->use = slot->use;
@@ -349,7 +292,7 @@ static __always_inline struct outcome ct_store_new(struct ct_new *n)
 	if (outcome.verdict == VERDICT_DROP)
 		return ct_give_up(index, slot, outcome);
 	if (n->flags & CT_SNAT) /* from_uplink asks for the destination alone */
-		filter_add(&slot->reply.daddr, slot->reply.dport, slot->reply.proto);
+		bloom_add(&slot->reply.daddr, slot->reply.dport, slot->reply.proto);
 	err = ct_store_forward(n);
 	if (n->adopted || err == -EEXIST)
 		return ct_use_other(n, index, slot);

@@ -21,9 +21,9 @@
 /* It has a bit that no tunnel writes there. */
 static __always_inline __u32 delivered_word(void)
 {
-	const struct filter *row = filter_row();
+	const struct node_state *node = node_state_row();
 
-	return row ? row->secret[0] >> 32 | 1U << 31 : 0;
+	return node ? node->secret[0] >> 32 | 1U << 31 : 0;
 }
 
 /* Marks a packet for the program that it goes to. */

@@ -6,10 +6,10 @@
 #include "kernel.h"
 #include "parse.h"
 
-/* Every packet that is dropped is counted here, and told of while someone reads it. */
+/* Every packet that is dropped is counted here, and emitted while someone reads events. */
 
 /* The ports of an IP packet, or the type of a message of ICMP. */
-static __always_inline void tell_ports(struct __sk_buff *skb, __u32 l4, struct event *event)
+static __always_inline void emit_ports(struct __sk_buff *skb, __u32 l4, struct event *event)
 {
 	__u8 proto = event->tuple.proto, type;
 
@@ -23,7 +23,7 @@ static __always_inline void tell_ports(struct __sk_buff *skb, __u32 l4, struct e
 	}
 }
 
-static __always_inline void tell_ipv4(struct __sk_buff *skb, __u32 l3, struct event *event)
+static __always_inline void emit_ipv4(struct __sk_buff *skb, __u32 l3, struct event *event)
 {
 	struct iphdr ip;
 
@@ -33,20 +33,20 @@ static __always_inline void tell_ipv4(struct __sk_buff *skb, __u32 l3, struct ev
 	addr_from_v4(&event->tuple.daddr, ip.daddr);
 	event->tuple.proto = ip.protocol;
 	if (!(ip.frag_off & bpf_htons(0x1fff)))
-		tell_ports(skb, l3 + ip.ihl * 4, event);
+		emit_ports(skb, l3 + ip.ihl * 4, event);
 }
 
 /* Extension headers stay the protocol: a packet that has any in the way is rare. */
-static __always_inline void tell_ipv6(struct __sk_buff *skb, __u32 l3, struct event *event)
+static __always_inline void emit_ipv6(struct __sk_buff *skb, __u32 l3, struct event *event)
 {
 	if (bpf_skb_load_bytes(skb, l3 + offsetof(struct ipv6hdr, nexthdr), &event->tuple.proto, sizeof(__u8)) ||
 	    bpf_skb_load_bytes(skb, l3 + offsetof(struct ipv6hdr, saddr), &event->tuple.saddr, 2 * sizeof(union addr)))
 		return;
-	tell_ports(skb, l3 + sizeof(struct ipv6hdr), event);
+	emit_ports(skb, l3 + sizeof(struct ipv6hdr), event);
 }
 
 /* The addresses that an ARP packet for IPv4 has of sender and target. */
-static __always_inline void tell_arp(struct __sk_buff *skb, __u32 l3, struct event *event)
+static __always_inline void emit_arp(struct __sk_buff *skb, __u32 l3, struct event *event)
 {
 	__be32 from = 0, to = 0;
 
@@ -69,7 +69,7 @@ static __always_inline __u64 pod_netns(struct __sk_buff *skb)
 	return 0;
 }
 
-static __noinline int tell_drop(struct __sk_buff *skb, __u32 reason)
+static __noinline int emit_drop(struct __sk_buff *skb, __u32 reason)
 {
 	struct event *event = event_begin(EVENT_DROPPED, config.attach_point);
 	__u32 l3 = has_ethernet() ? sizeof(struct ethhdr) : 0;
@@ -88,16 +88,16 @@ static __noinline int tell_drop(struct __sk_buff *skb, __u32 reason)
 	if (skb->vlan_present)
 		event->ethertype = skb->vlan_proto;
 	else if (event->ethertype == bpf_htons(ETH_P_IP))
-		tell_ipv4(skb, l3, event);
+		emit_ipv4(skb, l3, event);
 	else if (event->ethertype == bpf_htons(ETH_P_IPV6))
-		tell_ipv6(skb, l3, event);
+		emit_ipv6(skb, l3, event);
 	else if (event->ethertype == bpf_htons(ETH_P_ARP))
-		tell_arp(skb, l3, event);
+		emit_arp(skb, l3, event);
 	event_end(event);
 	return 0;
 }
 
-/* Counts a dropped packet, and tells of it. */
+/* Counts a dropped packet, and emits an event. */
 static __always_inline void count_drop(struct __sk_buff *skb, struct metrics *row, __u32 reason)
 {
 	asm volatile("" : "+r"(reason));
@@ -105,7 +105,7 @@ static __always_inline void count_drop(struct __sk_buff *skb, struct metrics *ro
 		return;
 	row->drops[reason]++;
 	if (is_watched(EVENT_DROPPED))
-		tell_drop(skb, reason);
+		emit_drop(skb, reason);
 }
 
 #endif

@@ -114,8 +114,7 @@ static __always_inline int strip_tunnel(struct __sk_buff *skb, struct packet *pa
  */
 __noinline int decapsulate_error(struct __sk_buff *skb, struct packet *packet)
 {
-	__u32 zero = 0;
-	struct packet *quote = bpf_map_lookup_elem(&quotes, &zero), inner;
+	struct packet *quote = quote_row(), inner;
 	const struct ct_entry *ct;
 
 	if (!packet || !quote)
@@ -140,8 +139,7 @@ __noinline int decapsulate_error(struct __sk_buff *skb, struct packet *packet)
  */
 __noinline int find_tunnelled(struct __sk_buff *skb, struct packet *packet)
 {
-	__u32 zero = 0;
-	struct packet *inner = bpf_map_lookup_elem(&quotes, &zero);
+	struct packet *inner = quote_row();
 	struct ct_entry *ct;
 
 	if (!packet || !inner || !bpf_map_lookup_elem(&endpoints, &packet->tuple.daddr))
@@ -152,7 +150,7 @@ __noinline int find_tunnelled(struct __sk_buff *skb, struct packet *packet)
 		return outcome_pack(outcome_pass(METRIC_NONE));
 	if (inner->traits & TRAIT_ICMP_ERROR)
 		return decapsulate_error(skb, packet);
-	ct = inner->traits & TRAIT_SYN ? NULL : flow_find(&inner->tuple, inner->traits);
+	ct = inner->traits & TRAIT_SYN ? NULL : conn_lookup(&inner->tuple, inner->traits);
 	if (ct && ct->flags & CT_DSR && ct->flags & CT_FORWARD && addr_equal(&ct->to.daddr, &packet->tuple.daddr))
 		return outcome_pack(outcome_translate(METRIC_NONE));
 	return outcome_pack(outcome_store());
@@ -165,8 +163,7 @@ __noinline int find_tunnelled(struct __sk_buff *skb, struct packet *packet)
 static __always_inline struct outcome decapsulate(struct __sk_buff *skb, struct packet *packet)
 {
 	struct outcome outcome = outcome_unpack(find_tunnelled(skb, packet));
-	__u32 zero = 0;
-	struct packet *inner = bpf_map_lookup_elem(&quotes, &zero);
+	struct packet *inner = quote_row();
 
 	if (!inner)
 		return outcome_pass(METRIC_NONE);

@@ -19,7 +19,7 @@ static __always_inline const struct sender *receiver_of(struct __sk_buff *skb)
 		return sender_of(skb);
 	/* It has changed over to the pod's device. */
 	key.netns = netns_of(skb);
-	return bpf_map_lookup_elem(&senders, &key);
+	return bpf_map_lookup_elem(&source_guard, &key);
 }
 
 /* Whether a packet is between a DHCP client and a server (RFC 2131). */

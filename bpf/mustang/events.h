@@ -2,15 +2,16 @@
 #ifndef MUSTANG_EVENTS_H
 #define MUSTANG_EVENTS_H
 
-#include "filter.h"
+#include "bloom.h"
 #include "metrics.h"
+#include "scratch.h"
 
 /*
- * What programs tell while someone reads it: of connections that are made, of packets and calls that are dropped, of connections that
- * policies deny. filter.watched is 0 while nobody does, which is all that is looked at then, and only where one of these happens.
+ * What programs emit while someone reads it: of connections that are made, of packets and calls that are dropped, of connections that
+ * policies deny. node_state.watched is 0 while nobody does, which is all that is looked at then, and only where one of these happens.
  */
 
-/* What an event tells of; filter.watched_kinds has a bit for each. */
+/* What an event is about; node_state.watched_kinds has a bit for each. */
 enum event_kind {
 	EVENT_DENIED,  /* policies deny a connection, or would if they were not audited */
 	EVENT_DROPPED, /* a packet was dropped, or a call refused */
@@ -43,62 +44,47 @@ struct event {
 
 _Static_assert(sizeof(struct event) == 104, "hidden padding");
 
-/* Pinned with the first program that is loaded. */
+/* */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(pinning, LIBBPF_PIN_BY_NAME);
 	__uint(max_entries, 1 << 19);
 } events SEC(".maps");
 
-/* Events that a CPU tells in a window of time, about 2,000 a second; it counts the others (METRIC_EVENT_LEFT_OUT). */
+/* Events that a CPU emits in a window of time, about 2,000 a second; it counts the others (METRIC_EVENT_LEFT_OUT). */
 #define EVENTS_A_WINDOW 2048
 #define EVENT_WINDOW_LOG 30 /* ns: 1.07 s */
-
-struct told {
-	__u64 window;
-	__u64 count;
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct told);
-} told SEC(".maps");
 
 /* Whether someone reads events of a kind. The time is looked at once that is so: a reader may have been killed. */
 static __always_inline bool is_watched(enum event_kind kind)
 {
-	struct filter *row = filter_row();
+	struct node_state *node = node_state_row();
 
-	return row && unlikely(*(volatile __u64 *)&row->watched) && row->watched_kinds >> kind & 1;
+	return node && unlikely(*(volatile __u64 *)&node->watched) && node->watched_kinds >> kind & 1;
 }
 
 /* Begins an event at a place, all zero but for kind, place and time; NULL: nobody reads, or it is left out. The caller submits it. */
 static __always_inline struct event *event_begin(enum event_kind kind, __u8 place)
 {
-	struct filter *row = filter_row();
+	struct node_state *node = node_state_row();
 	struct metrics *counters = metrics_row();
 	__u64 now = bpf_ktime_get_ns(), watched;
 	struct event *event = NULL;
-	struct told *told_row;
-	__u32 zero = 0;
+	struct scratch *scratch = scratch_row();
+	struct event_ratelimit *limit;
 
-	if (!row || !counters)
+	if (!node || !counters || !scratch)
 		return NULL;
-	watched = *(volatile __u64 *)&row->watched;
+	watched = *(volatile __u64 *)&node->watched;
 	if (watched < now) {
-		__sync_val_compare_and_swap(&row->watched, watched, 0);
+		__sync_val_compare_and_swap(&node->watched, watched, 0);
 		return NULL;
 	}
-	told_row = bpf_map_lookup_elem(&told, &zero);
-	if (!told_row)
-		return NULL;
-	if (told_row->window != now >> EVENT_WINDOW_LOG) {
-		told_row->window = now >> EVENT_WINDOW_LOG;
-		told_row->count = 0;
+	limit = &scratch->events;
+	if (limit->window != now >> EVENT_WINDOW_LOG) {
+		limit->window = now >> EVENT_WINDOW_LOG;
+		limit->count = 0;
 	}
-	if (told_row->count++ < EVENTS_A_WINDOW)
+	if (limit->count++ < EVENTS_A_WINDOW)
 		event = bpf_ringbuf_reserve(&events, sizeof(*event), 0);
 	if (!event) {
 		ordered_add(&counters->count[METRIC_EVENT_LEFT_OUT], 1);

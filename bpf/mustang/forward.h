@@ -107,8 +107,8 @@ static __always_inline void forward(struct __sk_buff *skb, const struct packet *
 		decide_drop(d, DROP_REWRITE);
 }
 
-/* Tells the sender of a packet, which is as it came, why it was dropped. */
-static __noinline int tell(struct __sk_buff *skb, const struct packet *packet, __u32 mtu)
+/* Sends the ICMP error about a dropped packet, which is as it came. */
+static __noinline int send_error(struct __sk_buff *skb, const struct packet *packet, __u32 mtu)
 {
 	struct icmp_header icmp = { .type = packet->v6 ? 3 : 11 };
 	struct packet whole = *packet;
@@ -131,9 +131,9 @@ static __noinline int tell(struct __sk_buff *skb, const struct packet *packet, _
 static __always_inline int drop_or_answer(struct __sk_buff *skb, const struct packet *packet, const struct decision *d)
 {
 	if (d->verdict == VERDICT_DROP && d->reason == DROP_TOO_BIG)
-		return tell(skb, packet, d->mtu);
+		return send_error(skb, packet, d->mtu);
 	if (d->verdict == VERDICT_DROP && d->reason == DROP_TTL)
-		return tell(skb, packet, 0);
+		return send_error(skb, packet, 0);
 	return drop_or_refuse(skb, packet, d);
 }
 

@@ -60,9 +60,9 @@ static __always_inline bool is_from_mac(struct __sk_buff *skb, const __u8 *mac)
 /* Whether a packet from an address is certainly the pod's: the row of the address leads to this device. */
 static __always_inline bool is_genuine(struct __sk_buff *skb, const union addr *from)
 {
-	const struct way *way = way_find(from);
+	const struct cached_endpoint *ep = endpoint_lookup(from);
 
-	return way && way->endpoint && leads_here(skb, &way->path, way->netns) && is_from_mac(skb, way->path.pod_mac);
+	return ep && ep->id && leads_here(skb, &ep->path, ep->netns) && is_from_mac(skb, ep->path.pod_mac);
 }
 
 static __always_inline enum drop_reason guard_ipv4(struct __sk_buff *skb, const struct sender *sender, __u32 l3)
@@ -151,19 +151,19 @@ __noinline int guard_closely(struct __sk_buff *skb)
 }
 
 /* Notes that a packet from an address may pass here. */
-static __always_inline void note_proof(struct __sk_buff *skb, struct proof *proof, const union addr *from, __u64 netns,
-				       const struct validity *now)
+static __always_inline void guard_cache_put(struct __sk_buff *skb, struct cached_source *cached, const union addr *from,
+					    __u64 netns, const struct validity *now)
 {
 	const struct ethhdr *eth = header_at(skb, 0, sizeof(*eth));
 
 	/* Without an address a pod may ask a DHCP server, and no more. */
 	if (!eth || !from->words[3])
 		return;
-	begin_copy(&proof->validity, now);
-	proof->from = *from;
-	proof->netns = netns;
-	proof->ifindex = skb->ifindex;
-	mac_copy(proof->mac, eth->h_source);
+	begin_copy(&cached->validity, now);
+	cached->from = *from;
+	cached->netns = netns;
+	cached->ifindex = skb->ifindex;
+	mac_copy(cached->mac, eth->h_source);
 }
 
 /* Whether a packet that leaves an endpoint is certainly from one of its addresses in endpoints. */
@@ -186,30 +186,32 @@ static __always_inline bool guard_passes(struct __sk_buff *skb, struct metrics *
 }
 
 /* The copy of what a CPU found genuine; NULL: none, which cannot be. now is what the copy is to have. */
-static __always_inline struct proof *proof_of(const union addr *from, struct validity *now)
+static __always_inline struct cached_source *guard_cache_row(const union addr *from, struct validity *now)
 {
-	const struct filter *filter = filter_row();
-	__u32 slot = (from->halves[1] ^ from->halves[0]) * FILTER_MULTIPLIER >> (64 - COPIES_LOG);
+	const struct node_state *node = node_state_row();
+	__u32 slot = (from->halves[1] ^ from->halves[0]) * HASH_MULTIPLIER >> (64 - CACHE_LOG);
+	struct cache *row;
 
-	if (!filter)
+	if (!node)
 		return NULL;
-	*now = validity_now(&filter->rows);
-	return bpf_map_lookup_elem(&proofs, &slot);
+	*now = validity_now(&node->rows);
+	row = bpf_map_lookup_elem(&cache, &slot);
+	return row ? &row->source : NULL;
 }
 
 /* guard_passes() for a pod that is no endpoint: its addresses are in senders alone. */
 static __always_inline bool guard_passes_alone(struct __sk_buff *skb, struct metrics *row)
 {
 	__u64 netns = config.attach_point == ATTACH_POD ? netns_of(skb) : 0;
-	struct proof *proof = NULL;
+	struct cached_source *cached = NULL;
 	struct validity now;
 	union addr from;
 	__u32 reason;
 
 	if (plain_source(skb, &from)) {
-		proof = proof_of(&from, &now);
-		if (proof && is_valid(&proof->validity, &now) && addr_equal(&proof->from, &from) &&
-		    proof->ifindex == skb->ifindex && proof->netns == netns && is_from_mac(skb, proof->mac))
+		cached = guard_cache_row(&from, &now);
+		if (cached && is_valid(&cached->validity, &now) && addr_equal(&cached->from, &from) &&
+		    cached->ifindex == skb->ifindex && cached->netns == netns && is_from_mac(skb, cached->mac))
 			return true;
 	}
 	reason = guard_closely(skb);
@@ -217,8 +219,8 @@ static __always_inline bool guard_passes_alone(struct __sk_buff *skb, struct met
 		count_drop(skb, row, reason);
 		return false;
 	}
-	if (proof)
-		note_proof(skb, proof, &from, netns, &now);
+	if (cached)
+		guard_cache_put(skb, cached, &from, netns, &now);
 	return true;
 }
 

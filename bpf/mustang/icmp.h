@@ -3,6 +3,7 @@
 #define MUSTANG_ICMP_H
 
 #include "rewrite.h"
+#include "scratch.h"
 #include "senders.h"
 #include "translate.h"
 
@@ -62,13 +63,13 @@ static __noinline int rewrite_quote(struct __sk_buff *skb, const struct packet *
 			      diff);
 }
 
-/* Room for the quoted packet on each CPU: it does not fit on the stack. */
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct packet);
-} quotes SEC(".maps");
+/* Room for the quoted packet. */
+static __always_inline struct packet *quote_row(void)
+{
+	struct scratch *scratch = scratch_row();
+
+	return scratch ? &scratch->icmp.packet : NULL;
+}
 
 /* Parses the packet that an error quotes, up to its ports: 0, or 1 if it has none. -1: it is none that is known. */
 static __always_inline int parse_quote(struct __sk_buff *skb, const struct packet *packet, struct packet *quote)
@@ -122,8 +123,8 @@ static __noinline int rewrite_error(struct __sk_buff *skb, const struct packet *
  */
 __noinline int translate_icmp_error(struct __sk_buff *skb, struct packet *packet, bool from_pod)
 {
-	__u32 zero = 0, diff = 0;
-	struct packet *quote = bpf_map_lookup_elem(&quotes, &zero);
+	struct packet *quote = quote_row();
+	__u32 diff = 0;
 	struct tuple to, sent;
 	struct ct_entry *ct;
 
@@ -131,7 +132,7 @@ __noinline int translate_icmp_error(struct __sk_buff *skb, struct packet *packet
 	    !addr_equal(&quote->tuple.saddr, &packet->tuple.daddr))
 		return 0;
 	/* Under policies, pods tell of their own connections only. */
-	if (policies_in_force() && way_to(&packet->tuple.saddr) &&
+	if (policies_in_force() && endpoint_path(&packet->tuple.saddr) &&
 	    !addr_equal(&quote->tuple.daddr, &packet->tuple.saddr))
 		return 0;
 	if (from_pod && config.attach_point != ATTACH_UPLINK && policies_in_force() &&
@@ -161,14 +162,14 @@ __noinline int translate_icmp_error(struct __sk_buff *skb, struct packet *packet
 }
 
 /*
- * Decides about an echo request. There is no bit of the filter for it, which would cost other packets look-ups. Requests in
+ * Decides about an echo request. There is no bit of the bloom filter for it, which would cost other packets look-ups. Requests in
  * fragments, and with IP options or extension headers, are left to the kernel.
  */
 static __always_inline void decide_echo(const struct packet *packet, struct metrics *row, struct decision *d)
 {
 	const union addr *to = &packet->tuple.daddr;
 
-	if (!may_answer(packet) || !bpf_map_lookup_elem(&addresses, to) || bpf_map_lookup_elem(&endpoints, to) ||
+	if (!may_answer(packet) || !bpf_map_lookup_elem(&service_addrs, to) || bpf_map_lookup_elem(&endpoints, to) ||
 	    bpf_map_lookup_elem(&node_addresses, to))
 		return;
 	row->count[METRIC_ICMP_ECHO]++;

@@ -18,7 +18,7 @@ enum owner {
 	OWNER_LAB,
 };
 
-#define FILTER_MULTIPLIER 0x9e3779b97f4a7c15 /* 2^64 / golden ratio */
+#define HASH_MULTIPLIER 0x9e3779b97f4a7c15 /* 2^64 / golden ratio */
 
 struct service_key {
 	union addr addr;
@@ -49,7 +49,7 @@ struct service {
 	__u32 revision; /* the set of backends; never reused */
 	__u32 flags;    /* enum service_flag */
 	__u32 tag;      /* service_tag() of its key */
-	__u32 table;    /* entries of its table in tables, a power of two; 0: none, a hash chooses the slot */
+	__u32 table;    /* entries of its table in backend_lut, a power of two; 0: none, a hash chooses the slot */
 	/* The backends in the first slots that have IPv4 addresses, so that these need no look-up. Port 0: it needs one. */
 	__be32 first_addr[FIRST_BACKENDS];
 	__be16 first_port[FIRST_BACKENDS];
@@ -100,12 +100,12 @@ enum ct_flag {
 	CT_HAIRPIN = 2, /* client and backend are the same pod */
 	CT_SEGMENT = 4, /* client and backend have no host side and reach each other by MAC address */
 	CT_UPLINK = 16, /* the client is outside and came in by an uplink */
-	CT_ABSENT = 32, /* in flows only: there is no such row */
+	CT_ABSENT = 32, /* in copies only: there is no such row */
 	CT_SNAT = 64,   /* the client is outside, and the backend on another node, which sees this node as the client */
 	CT_DSR = 128,   /* the client's packets are in a tunnel: into it if CT_SNAT is set, otherwise out of it */
 	CT_RESETS = 256,    /* of a slot: the service had SERVICE_RESET when it was last seen */
 	CT_REMOVED = 512,   /* the backend was removed: what the ends send is answered with a TCP reset */
-	CT_OPENING = 1024,  /* in flows only: the next packet may change the state, and has to look at the slot */
+	CT_OPENING = 1024,  /* in copies only: the next packet may change the state, and has to look at the slot */
 	CT_UNJUDGED = 4096, /* in copies only: policies may have changed since the connection was judged */
 	CT_DIRECT = 2048,   /* not translated: the row is there because a policy selects one of the ends */
 };
@@ -114,7 +114,7 @@ enum ct_flag {
 #define CT_FLAGS 0xffff
 #define CT_COUNTS_SHIFT 16
 
-/* The state of a connection. Each has a time-out in settings. */
+/* The state of a connection. Each has a time-out in ct_config. */
 enum ct_state {
 	CT_FREE,    /* the slot has no connection */
 	CT_CLAIMED, /* a program is about to use or to empty the slot */
@@ -151,7 +151,7 @@ struct ct_entry {
 	__u32 slot;    /* of the connection */
 	__u32 use;     /* of the slot by the connection: the row is void if the slot has another one */
 	__u32 flags;   /* enum ct_flag */
-	__u32 checked; /* filter.rows when pods and service were last seen to be unchanged */
+	__u32 checked; /* node_state.rows when pods and service were last seen to be unchanged */
 	/* A copy of the receiver's path in endpoints: saves a lookup for each packet. */
 	struct ep_path path;
 	__u32 denied; /* enum drop_reason of the policy that denies the connection by now; 0: none */
@@ -186,19 +186,6 @@ struct ct_slot {
 #define SLOT_STATE(state) ((state) & 0xff)
 /* Where the bits of use begin: a compare-and-swap takes no other connection's state for that of its own. */
 #define SLOT_USE_SHIFT 11
-
-/* Clients are counted by the low bits of their endpoint's id; those that are no pods of this node by 0. */
-#define USAGE_CLIENTS 65536
-/* The row of usage that counts all connections that have not ended. */
-#define USAGE_TOTAL USAGE_CLIENTS
-
-struct settings {
-	__u64 timeout[8]; /* by enum ct_state, in ns: a connection has ended that long after its last packet */
-	__u32 slots;      /* rows of the map slots */
-	__u32 shared;     /* slots that all clients compete for */
-	__u32 least;      /* connections that a client may have open even if the shared slots are in use */
-	__u32 reserved[13];
-};
 
 struct endpoint {
 	__u32 id;
@@ -238,17 +225,44 @@ struct ports {
 	__be16 dport;
 };
 
-/* log2 of the bits of the filter. */
-#define FILTER_LOG 20
+/* Clients are counted by the low bits of their endpoint's id; those that are no pods of this node by 0. */
+#define CLIENT_ROWS 65536
+/* Behind them: all connections that have not ended, and whether a command is about to end some. */
+#define CLIENTS_TOTAL CLIENT_ROWS
+#define CLIENTS_MARK (CLIENT_ROWS + 1)
 
-/* log2 of the copies of each kind that a CPU has. */
-#define COPIES_LOG 8
+/* The limits of the connection table. */
+struct ct_config {
+	__u64 timeout[8]; /* by enum ct_state, in ns: a connection has ended that long after its last packet */
+	__u32 slots;      /* rows of the map slots */
+	__u32 shared;     /* slots that all clients compete for */
+	__u32 least;      /* connections that a client may have open even if the shared slots are in use */
+	__u32 reserved[13];
+};
+
+/* The last ids given out; none is reused. For user space only, which holds the node's lock. */
+struct id_alloc {
+	__u32 last_service;
+	__u32 last_revision;
+	__u32 last_endpoint;
+	/* Not 0 from when a set of backends is replaced until its last traces are deleted: the value of last_revision then. */
+	__u32 retiring;
+	/* Cookie of the network namespace of the host: indexes of its devices are in endpoints and in links. 0: none yet. */
+	__u64 host;
+	__u64 reserved[5];
+};
+
+/* log2 of the bits of the bloom filter, of the rows of the caches of a CPU, and of the egress seals. */
+#define BLOOM_LOG 20
+#define CACHE_LOG 8
+#define EGRESS_SEALS_LOG 15
 
 #define GENERATIONS 64
 
-struct filter {
-	/* A bit for each hash of address, port and protocol. */
-	__u64 words[1 << (FILTER_LOG - 6)];
+/*
+ * What all programs of a node share, and user space maps into memory. Parts that are written often have cache lines of their own.
+ */
+struct node_state {
 	/* Raised by user space with each change of services and endpoints. */
 	__u64 rows;
 	__u64 policies;      /* 1 + the row of policy_settings in force; 0: no pod has a rule set */
@@ -256,8 +270,21 @@ struct filter {
 	__u64 secret[2];     /* of seals */
 	__u64 watched_kinds; /* of events that are read: a bit for each enum event_kind */
 	__u64 reserved[2];
+	struct ct_config ct_config;
+	struct id_alloc id_alloc;
 	/* Raised with each change of connections, the one of their hash, and all of them with rows: copies are void then. */
 	__u64 generations[GENERATIONS];
+	/*
+	 * The bloom filter. Where a bit is clear, no service has the address and port, and no row of connections has it as the
+	 * destination of a client's packets or the source of replies: most traffic needs no look-up. User space sets the bit of a
+	 * service before it stores it, programs those of a connection. No bit is ever cleared: one that nothing needs any more costs
+	 * a look-up.
+	 */
+	__u64 bloom[1 << (BLOOM_LOG - 6)];
+	/* The connections that have not ended, by client. */
+	__u64 client_conns[CLIENT_ROWS + 8];
+	/* Seals with the time in place of the token, which all have. The one that is written last has the slot. */
+	__u64 egress_seals[1 << EGRESS_SEALS_LOG];
 };
 
 /* Services whose packets are counted: user space gives out ids of which no two have one row, as far as there are rows. */
@@ -268,44 +295,6 @@ static __always_inline __u32 counts_of(__u32 service)
 	return service ? 1 + (service - 1) % COUNTED_SERVICES : 0;
 }
 
-/* How long a copy of a row may be used. */
-struct validity {
-	__u64 generation; /* of the filter, before the row was read */
-	__u64 second;     /* when it was read, in units of about a second */
-};
-
-/* A copy of a row of connections. */
-struct flow {
-	struct tuple key;
-	struct validity validity;
-	struct ct_entry row;
-};
-
-/* A copy of the path of a row of endpoints. */
-struct way {
-	union addr key;
-	struct validity validity;
-	struct ep_path path;
-	__u32 segment;
-	__u32 endpoint; /* its id; 0: there is no such row */
-	/* Its rule sets. */
-	__u32 egress;
-	__u32 ingress;
-	__u32 reserved;
-	__u64 netns; /* the cookie of its network namespace */
-};
-
-/* The last ids given out; none is reused. For user space only, which holds the node's lock. */
-struct state {
-	__u32 last_service;
-	__u32 last_revision;
-	__u32 last_endpoint;
-	/* Not 0 from when a set of backends is replaced until its last traces are deleted: the value of last_revision then. */
-	__u32 retiring;
-	/* Cookie of the network namespace of the host: indexes of its devices are in endpoints and in links. 0: none yet. */
-	__u64 host;
-};
-
 _Static_assert(sizeof(struct service_key) == 20, "hidden padding");
 _Static_assert(sizeof(struct service) == 68, "hidden padding");
 _Static_assert(sizeof(struct backend_key) == 8, "hidden padding");
@@ -313,14 +302,15 @@ _Static_assert(sizeof(struct backend) == 32, "hidden padding");
 _Static_assert(sizeof(struct ep_path) == 20, "hidden padding");
 _Static_assert(sizeof(struct ct_entry) == 88, "hidden padding");
 _Static_assert(sizeof(struct ct_slot) == 128, "hidden padding");
-_Static_assert(sizeof(struct settings) == 128, "hidden padding");
-_Static_assert(sizeof(struct flow) == 144, "hidden padding");
-_Static_assert(sizeof(struct way) == 80, "hidden padding");
 _Static_assert(sizeof(struct endpoint) == 56, "hidden padding");
+_Static_assert(sizeof(struct ct_config) == 128, "hidden padding");
+_Static_assert(sizeof(struct id_alloc) == 64, "hidden padding");
+_Static_assert(sizeof(struct node_state) ==
+		       768 + (1 << (BLOOM_LOG - 3)) + 8 * (CLIENT_ROWS + 8) + (8 << EGRESS_SEALS_LOG),
+	       "hidden padding");
 _Static_assert(sizeof(struct uplink) == 40, "hidden padding");
 _Static_assert(sizeof(struct fragment_key) == 40, "hidden padding");
 _Static_assert(sizeof(struct ports) == 4, "hidden padding");
-_Static_assert(sizeof(struct state) == 24, "hidden padding");
 
 /* max_entries of 1 is a placeholder: user space sets the size when it creates the map. */
 
@@ -365,10 +355,10 @@ static __always_inline struct service *service_at_row(struct service_key *key)
 	return service;
 }
 
-/* A hash of the frontend of a row. User space computes the same (filter.go). */
+/* A hash of the frontend of a row. User space computes the same (node_state.go). */
 static __always_inline __u32 service_tag(const struct service_key *key)
 {
-	return (key->addr.halves[0] * FILTER_MULTIPLIER ^ key->addr.halves[1] ^ key->port) * FILTER_MULTIPLIER >> 32;
+	return (key->addr.halves[0] * HASH_MULTIPLIER ^ key->addr.halves[1] ^ key->port) * HASH_MULTIPLIER >> 32;
 }
 
 /* More than the rows that are replaced while a program reads one. */
@@ -415,7 +405,7 @@ struct {
 	__uint(max_entries, 1);
 	__type(key, union addr);
 	__type(value, __u32);
-} addresses SEC(".maps");
+} service_addrs SEC(".maps");
 
 /* Backends of all services. User space completes a revision before a service refers to it. */
 struct {
@@ -443,54 +433,6 @@ struct {
 	__type(value, struct ct_slot);
 } slots SEC(".maps");
 
-/* The number of connections that have not ended: of each client, and USAGE_TOTAL of all. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, USAGE_CLIENTS + 1);
-	__type(key, __u32);
-	__type(value, __u64);
-} usage SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct settings);
-} settings SEC(".maps");
-
-/*
- * Where a bit is clear, no service has the address and port, and no row of connections has it as the destination of a
- * client's packets or the source of replies: most traffic needs no look-up. User space sets the bit of a service before it
- * stores it, programs those of a connection. No bit is ever cleared: one that nothing needs any more costs a look-up.
- */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct filter);
-} filter SEC(".maps");
-
-/*
- * The connections that a CPU has just used, by a hash of the tuple. A copy serves for about a second, so that the slot
- * knows when a packet was last seen.
- */
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1 << COPIES_LOG);
-	__type(key, __u32);
-	__type(value, struct flow);
-} flows SEC(".maps");
-
-/* The paths that a CPU has just used, by a hash of the address. */
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1 << COPIES_LOG);
-	__type(key, __u32);
-	__type(value, struct way);
-} ways SEC(".maps");
-
 /* Pods of this node by address. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -508,12 +450,20 @@ struct {
 	__type(value, struct ports);
 } fragments SEC(".maps");
 
-/* The last ids given out. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, struct state);
-} state SEC(".maps");
+	__type(value, struct node_state);
+} node_state SEC(".maps");
+
+/* The row of node_state. It is always there; the verifier wants the callers to ask. */
+static __always_inline struct node_state *node_state_row(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&node_state, &zero);
+}
 
 #endif

@@ -11,7 +11,7 @@ static __always_inline const struct sender *sender_of_socket(struct __sk_buff *s
 
 	if (!key.netns || key.netns == netns_of(skb))
 		return NULL;
-	return bpf_map_lookup_elem(&senders, &key);
+	return bpf_map_lookup_elem(&source_guard, &key);
 }
 
 /* Whether a process of another pod has sent a packet without a seal past the guard. */

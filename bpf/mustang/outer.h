@@ -3,8 +3,8 @@
 #define MUSTANG_OUTER_H
 
 #include "crossing.h"
-#include "departures.h"
-#include "entrances.h"
+#include "egress_seals.h"
+#include "guarded_devices.h"
 
 /*
  * The source guard once more, on devices of the host: the parent of pods' own devices, where packets go out to the network, and
@@ -16,27 +16,28 @@
  * Whether a packet comes by the network from a pod of this host that has no seals: one on a bridge that shares the network. Whoever is
  * not on that bridge cannot know its MAC address.
  */
-static __always_inline bool is_from_bridge(struct __sk_buff *skb, const struct way *way)
+static __always_inline bool is_from_bridge(struct __sk_buff *skb, const struct cached_endpoint *ep)
 {
 	const struct ethhdr *eth = header_at(skb, 0, sizeof(*eth));
-	struct sender_key key = { .netns = way->netns };
-	const __u8 *mac = way->path.pod_mac;
+	struct sender_key key = { .netns = ep->netns };
+	const __u8 *mac = ep->path.pod_mac;
 	const struct sender *sender;
 
 	if (!eth || !mac_equal(eth->h_source, mac) || !(*(const __u32 *)mac | *(const __u16 *)(mac + 4)))
 		return false;
-	if (way->path.flags & ENDPOINT_ON_HOST)
+	if (ep->path.flags & ENDPOINT_ON_HOST)
 		return true;
-	sender = bpf_map_lookup_elem(&senders, &key);
+	sender = bpf_map_lookup_elem(&source_guard, &key);
 	return sender && sender->flags & SENDER_SWITCHED;
 }
 
 /* Whether a packet without a seal and with a pod's address as source cannot be that pod's. */
-static __always_inline bool is_forged(struct __sk_buff *skb, const struct way *way, __u64 value, __u32 l3, __be16 proto)
+static __always_inline bool is_forged(struct __sk_buff *skb, const struct cached_endpoint *ep, __u64 value, __u32 l3,
+				      __be16 proto)
 {
 	if (config.attach_point == ATTACH_PARENT)
-		return is_routed_here(skb) ? crosses_as(skb, way, l3, proto) : !(way->path.flags & ENDPOINT_ON_HOST);
-	return !has_departed(value) && !is_from_bridge(skb, way);
+		return is_routed_here(skb) ? crosses_as(skb, ep, l3, proto) : !(ep->path.flags & ENDPOINT_ON_HOST);
+	return !has_egress_seal(value) && !is_from_bridge(skb, ep);
 }
 
 /*
@@ -51,9 +52,9 @@ static __always_inline bool enters_as_node(const union addr *from)
 }
 
 /* Why a packet that no process of a guarded pod has sent, or that is sealed, must be dropped, or DROP_UNSPECIFIED. */
-static __always_inline enum drop_reason poses_as_pod(struct __sk_buff *skb, bool sealed)
+static __always_inline enum drop_reason is_spoofed(struct __sk_buff *skb, bool sealed)
 {
-	const struct way *way;
+	const struct cached_endpoint *ep;
 	union addr from;
 	__be16 proto;
 	__u64 value;
@@ -66,15 +67,15 @@ static __always_inline enum drop_reason poses_as_pod(struct __sk_buff *skb, bool
 		return DROP_NEIGHBOUR;
 	if (!claimed_source(skb, l3, proto, &from))
 		return DROP_UNSPECIFIED;
-	way = way_find(&from);
-	if (!way || !way->endpoint)
+	ep = endpoint_lookup(&from);
+	if (!ep || !ep->id)
 		return !sealed && enters_as_node(&from) ? DROP_SOURCE : DROP_UNSPECIFIED;
 	value = seal_of(skb);
-	if (!sealed && is_forged(skb, way, value, l3, proto))
+	if (!sealed && is_forged(skb, ep, value, l3, proto))
 		return DROP_SOURCE;
 	/* What cannot be told from a forgery is not noted: pods could have themselves vouched for. */
 	if (config.attach_point == ATTACH_PARENT && (sealed || (skb->ingress_ifindex && is_routed_here(skb))))
-		note_departure(value);
+		egress_seal_store(value);
 	return DROP_UNSPECIFIED;
 }
 
@@ -90,7 +91,7 @@ __noinline int guard_outer(struct __sk_buff *skb, bool sealed)
 	/* What comes to the host by another device of the pod may have its socket here. */
 	if (!sealed && sender && !(config.attach_point == ATTACH_PARENT && skb->ingress_ifindex) && !is_translated(skb))
 		return skb->protocol == bpf_htons(ETH_P_ARP) ? DROP_NEIGHBOUR : DROP_SOURCE;
-	return poses_as_pod(skb, sealed);
+	return is_spoofed(skb, sealed);
 }
 
 /* Whether a packet may go on by a device of the host; otherwise it is counted as dropped. */
@@ -106,7 +107,7 @@ static __always_inline bool outer_passes(struct __sk_buff *skb, struct metrics *
 	sealed = is_sealed_outside(skb, value);
 	if (likely(sealed && !has_extensions(skb))) {
 		if (config.attach_point == ATTACH_PARENT)
-			note_departure(value);
+			egress_seal_store(value);
 		return true;
 	}
 	reason = guard_outer(skb, sealed);
@@ -127,32 +128,32 @@ static __always_inline bool is_hosts_own(struct __sk_buff *skb)
 	/* The kernel sends resets and the last ACKs of IPv6 without a socket. Pods in layer 3 have the host send such too, of which resets pass. */
 	if (!sk)
 		return is_routed_here(skb) &&
-		       (!is_entrance(LOOPBACK_IFINDEX) || is_reset(skb, sizeof(struct ethhdr), skb->protocol));
+		       (!is_guarded_device(LOOPBACK_IFINDEX) || is_reset(skb, sizeof(struct ethhdr), skb->protocol));
 	return sk->__sk_common.skc_net.net->net_cookie == netns_of(skb);
 }
 
 /*
  * Whether the source of a packet that the host sends to a pod is true. The packet is the host's; or the host has given it an address of its
- * own, as none comes with such that could be a pod's; or the source guard has let it pass: it came by an entrance or, from ipvlan in layer 3,
+ * own, as none comes with such that could be a pod's; or the source guard has let it pass: it came by a guarded device or, from ipvlan in layer 3,
  * has what is left of a seal.
  */
 static __always_inline bool has_true_source(struct __sk_buff *skb, const union addr *from)
 {
 	if (!skb->ingress_ifindex)
 		return is_hosts_own(skb) || is_sealed_outside(skb, seal_of(skb));
-	return is_entrance(skb->ingress_ifindex) || is_own_node(from);
+	return is_guarded_device(skb->ingress_ifindex) || is_own_node(from);
 }
 
 /* Seals a packet of the host, or one that it passes on from a pod. */
 static __always_inline void seal_again(struct __sk_buff *skb)
 {
-	const struct way *way;
+	const struct cached_endpoint *ep;
 	union addr from;
 
 	if (!claimed_source(skb, sizeof(struct ethhdr), skb->protocol, &from) || !has_true_source(skb, &from))
 		return;
-	way = way_find(&from);
-	seal_as(skb, way && way->endpoint ? way->netns : 0);
+	ep = endpoint_lookup(&from);
+	seal_as(skb, ep && ep->id ? ep->netns : 0);
 }
 
 #endif

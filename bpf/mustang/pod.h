@@ -70,7 +70,7 @@ static __always_inline void decide_from_pod(struct __sk_buff *skb, struct packet
 	if (likely(packet->traits & TRAIT_PORTS))
 		translate(packet, row, d);
 	else
-		d->path = way_to(&packet->tuple.daddr);
+		d->path = endpoint_path(&packet->tuple.daddr);
 	if (unlikely(!own) && d->ct && policies_in_force()) {
 		denied = judge_foreign(skb, packet, d->ct);
 		if (denied)

@@ -15,9 +15,9 @@
 /* Whether a policy selects the pod with the address. */
 static __always_inline bool has_rules(const union addr *addr)
 {
-	const struct way *way = way_find(addr);
+	const struct cached_endpoint *ep = endpoint_lookup(addr);
 
-	return way && way->endpoint && (way->egress || way->ingress);
+	return ep && ep->id && (ep->egress || ep->ingress);
 }
 
 /* Whether a policy selects one of the pods at the ends of a packet. */
@@ -36,8 +36,7 @@ static __noinline int is_policed(const struct tuple *t)
 static __noinline int quotes_connection(struct __sk_buff *skb, const struct packet *packet, const union addr *own,
 					bool from_pod)
 {
-	__u32 zero = 0;
-	struct packet *quote = bpf_map_lookup_elem(&quotes, &zero);
+	struct packet *quote = quote_row();
 	const struct ct_entry *ct;
 
 	if (skb->data_end - skb->data < skb->len)
@@ -55,12 +54,12 @@ static __noinline int quotes_connection(struct __sk_buff *skb, const struct pack
 			return false;
 		name_icmp(skb, quote);
 	}
-	if (way_to(&packet->tuple.saddr) && !addr_equal(&quote->tuple.daddr, &packet->tuple.saddr))
+	if (endpoint_path(&packet->tuple.saddr) && !addr_equal(&quote->tuple.daddr, &packet->tuple.saddr))
 		return false;
-	ct = flow_find(&quote->tuple, TRAIT_NONE);
+	ct = conn_lookup(&quote->tuple, TRAIT_NONE);
 	if (!ct) {
 		quote->tuple = tuple_reverse(&quote->tuple);
-		ct = flow_find(&quote->tuple, TRAIT_NONE);
+		ct = conn_lookup(&quote->tuple, TRAIT_NONE);
 	}
 	return ct && !ct->denied;
 }
@@ -79,12 +78,12 @@ enum listens {
 static __noinline int listens(const union addr *addr, __be16 port, __u8 proto)
 {
 	struct port_key key = { .proto = proto };
-	const struct way *way = way_find(addr);
+	const struct cached_endpoint *ep = endpoint_lookup(addr);
 	const struct port_row *all;
 
-	if (!way || !way->endpoint)
+	if (!ep || !ep->id)
 		return LISTENS_UNKNOWN;
-	key.table = LISTENERS | way->endpoint;
+	key.table = LISTENERS | ep->id;
 	all = bpf_map_lookup_elem(&policy_ports, &key);
 	if (!all)
 		return LISTENS_UNKNOWN;
@@ -99,10 +98,10 @@ static __noinline int listens(const union addr *addr, __be16 port, __u8 proto)
 #define EPHEMERAL 32768
 
 /* Who has opened the connection of a packet without a row. */
-enum opener {
-	OPENER_SENDER,
-	OPENER_RECEIVER,
-	OPENER_UNKNOWN,
+enum initiator {
+	INITIATOR_SENDER,
+	INITIATOR_RECEIVER,
+	INITIATOR_UNKNOWN,
 };
 
 /*
@@ -111,23 +110,23 @@ enum opener {
  * connection, the client is the only end with an ephemeral port. Whoever has none is no client for certain: a pod can listen on the port
  * of a connection that it has opened.
  */
-static __always_inline enum opener opener_of(const struct tuple *t, __u32 traits)
+static __always_inline enum initiator find_initiator(const struct tuple *t, __u32 traits)
 {
 	bool from_ephemeral = bpf_ntohs(t->sport) >= EPHEMERAL, to_ephemeral = bpf_ntohs(t->dport) >= EPHEMERAL;
 	int from, to;
 
 	if (!has_states(t->proto) || traits & TRAIT_SYN)
-		return OPENER_SENDER;
+		return INITIATOR_SENDER;
 	from = listens(&t->saddr, t->sport, t->proto);
 	to = listens(&t->daddr, t->dport, t->proto);
 	if (from == to || from == LISTENS_LATER || to == LISTENS_LATER) {
 		if (from_ephemeral == to_ephemeral)
-			return OPENER_UNKNOWN;
-		return from_ephemeral ? OPENER_SENDER : OPENER_RECEIVER;
+			return INITIATOR_UNKNOWN;
+		return from_ephemeral ? INITIATOR_SENDER : INITIATOR_RECEIVER;
 	}
 	if (from == LISTENS || (from == LISTENS_UNKNOWN && to == LISTENS_NOT))
-		return to_ephemeral ? OPENER_RECEIVER : OPENER_UNKNOWN;
-	return from_ephemeral ? OPENER_SENDER : OPENER_UNKNOWN;
+		return to_ephemeral ? INITIATOR_RECEIVER : INITIATOR_UNKNOWN;
+	return from_ephemeral ? INITIATOR_SENDER : INITIATOR_UNKNOWN;
 }
 
 /* Judges the connection of n as if the other end had opened it. */
@@ -145,7 +144,7 @@ static __always_inline bool keeps_direct(struct ct_new *n, __u32 traits)
 
 	if (!slot)
 		return false;
-	if (is_opening(n, slot))
+	if (is_new(n, slot))
 		return true;
 	return !(traits & TRAIT_SYN && is_closed(slot)) && ct_use_judged(&n->row, &n->from, traits);
 }
@@ -157,15 +156,15 @@ static __always_inline bool keeps_direct(struct ct_new *n, __u32 traits)
 __noinline int track(const struct tuple *t, __u32 traits)
 {
 	struct ct_new *n = ct_new_row();
-	enum opener opener;
+	enum initiator initiator;
 	__u32 reason;
 	bool keeps;
 
 	if (!t || !n)
 		return DROP_UNSPECIFIED;
 	__builtin_memset(n, 0, offsetof(struct ct_new, traits));
-	opener = opener_of(t, traits);
-	n->from = opener == OPENER_RECEIVER ? tuple_reverse(t) : *t;
+	initiator = find_initiator(t, traits);
+	n->from = initiator == INITIATOR_RECEIVER ? tuple_reverse(t) : *t;
 	n->to = n->from;
 	n->flags = CT_DIRECT;
 	n->traits = traits;
@@ -177,13 +176,13 @@ __noinline int track(const struct tuple *t, __u32 traits)
 		return n->row.denied;
 	reason = ct_judge_new(n);
 	/* What a policy has ended does not go on because the other end may open connections. */
-	if (!reason && !keeps && opener == OPENER_UNKNOWN)
+	if (!reason && !keeps && initiator == INITIATOR_UNKNOWN)
 		reason = judge_reverse(n);
 	/*
 	 * Neither an answer to what the table does not know nor a reset begins a connection. Rows of these would count as the receiver's, or
 	 * as those of who is made to send resets: somebody else could use up its share.
 	 */
-	if (reason || keeps || opener == OPENER_RECEIVER || traits & (TRAIT_RST | TRAIT_SYN_ACK))
+	if (reason || keeps || initiator == INITIATOR_RECEIVER || traits & (TRAIT_RST | TRAIT_SYN_ACK))
 		return reason;
 	ct_locate(n, NULL);
 	n->old = n->replace ? ct_claim_old(n) : SLOT_NONE;
@@ -207,7 +206,7 @@ static __noinline int known(const struct packet *packet)
 		n->key = packet->tuple;
 		if (second)
 			n->key = tuple_reverse(&packet->tuple);
-		ct = flow_find(&n->key, second ? TRAIT_NONE : packet->traits);
+		ct = conn_lookup(&n->key, second ? TRAIT_NONE : packet->traits);
 		if (ct && !(second && ct->flags & CT_DIRECT))
 			return ct->denied;
 	}
@@ -256,7 +255,7 @@ static __noinline int passes(const struct packet *packet, bool from_pod)
 		return false;
 	if (!is_policed(t))
 		return true;
-	ct = flow_find(t, packet->traits);
+	ct = conn_lookup(t, packet->traits);
 	return ct && ct->flags & CT_DIRECT && !ct->denied;
 }
 
@@ -264,11 +263,11 @@ static __noinline int passes(const struct packet *packet, bool from_pod)
 static __always_inline void enforce(struct __sk_buff *skb, struct packet *packet, bool from_pod, struct metrics *row,
 				    struct decision *d)
 {
-	const struct filter *filter = filter_row();
+	const struct node_state *node = node_state_row();
 	struct outcome outcome;
 	int reason;
 
-	if (d->ct || d->verdict != VERDICT_PASS || !filter || likely(!filter->policies) || passes(packet, from_pod))
+	if (d->ct || d->verdict != VERDICT_PASS || !node || likely(!node->policies) || passes(packet, from_pod))
 		return;
 	reason = police(skb, packet, from_pod);
 	if (reason == POLICE_STORE) {
@@ -285,7 +284,7 @@ static __always_inline void enforce(struct __sk_buff *skb, struct packet *packet
 /* Why policies deny the connection of a tuple by now: an enum drop_reason, or 0. */
 static __noinline int denied_by_now(const struct tuple *t)
 {
-	const struct ct_entry *ct = policies_in_force() ? flow_find(t, TRAIT_NONE) : NULL;
+	const struct ct_entry *ct = policies_in_force() ? conn_lookup(t, TRAIT_NONE) : NULL;
 
 	return ct ? ct->denied : 0;
 }

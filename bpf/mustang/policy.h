@@ -4,7 +4,7 @@
 
 #include "config.h"
 #include "events.h"
-#include "ways.h"
+#include "endpoint_cache.h"
 
 /*
  * Network policies, as rows that user space compiles them to. A pod has a rule set for each direction, an address an
@@ -21,30 +21,11 @@ struct policy_settings {
 	__u8 reserved[5];
 };
 
-/* A prefix of an address; the other bits are 0. */
-struct prefix {
-	union addr addr;
-	__u32 length;
-};
-
-struct verdict_key {
-	__u32 set;
-	__u32 identity; /* 0: of all that have no row of their own */
-};
-
 struct verdict_row {
 	__u32 rule;    /* that decided, for people */
 	__u32 table;   /* of policy_ports, where something else holds for some ports; 0: none */
 	__u32 lengths; /* a bit for each length of a prefix in the table */
 	__u32 allow;
-};
-
-/* A prefix of a port; the other bits are 0. */
-struct port_key {
-	__u32 table;
-	__u16 port; /* in host order */
-	__u8 proto;
-	__u8 length;
 };
 
 /*
@@ -64,7 +45,7 @@ _Static_assert(sizeof(struct verdict_row) == 16, "hidden padding");
 _Static_assert(sizeof(struct port_key) == 8, "hidden padding");
 
 /*
- * Two rows, of which filter.policies names one: they are changed as one. The third is for user space only: what files the rows of
+ * Two rows, of which node_state.policies names one: they are changed as one. The third is for user space only: what files the rows of
  * policies follow.
  */
 struct {
@@ -121,12 +102,12 @@ struct {
 /* The settings in force; NULL if no pod has a rule set. */
 static __always_inline const struct policy_settings *policies_in_force(void)
 {
-	const struct filter *filter = filter_row();
+	const struct node_state *node = node_state_row();
 	__u32 row;
 
-	if (!filter || !filter->policies)
+	if (!node || !node->policies)
 		return NULL;
-	row = filter->policies - 1;
+	row = node->policies - 1;
 	return bpf_map_lookup_elem(&policy_settings, &row);
 }
 
@@ -149,42 +130,17 @@ static __always_inline bool is_own_node(const union addr *addr)
 	return identity_of(addr) & IDENTITY_OWN_NODE;
 }
 
-/* Room for a judgement on each CPU: its callers have little stack left. */
-struct judgement {
-	/* The prefix of an address and its identity. */
-	union addr peer;
-	struct prefix prefix;
-	__u32 identity;
-	/* A verdict, and the search for another one for the port. */
-	struct verdict_key key;
-	struct port_key port_key;
-	__u32 lengths;
-	__u32 port;
-	__u32 rule;
-	__u32 allow;
-	/* The address of a pod that a packet is judged by, and the one that the packet has: events have the latter. */
-	union addr pod;
-	union addr own;
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct judgement);
-} judgements SEC(".maps");
-
-static __always_inline struct judgement *judgement_row(void)
+static __always_inline struct policy_scratch *policy_scratch_row(void)
 {
-	__u32 zero = 0;
+	struct scratch *scratch = scratch_row();
 
-	return bpf_map_lookup_elem(&judgements, &zero);
+	return scratch ? &scratch->policy : NULL;
 }
 
 /* Notes which address of a packet has been replaced by one of its pod, until the next call. Equal ones: none. */
 static __always_inline void stands_for(const union addr *pod, const union addr *own)
 {
-	struct judgement *j = judgement_row();
+	struct policy_scratch *j = policy_scratch_row();
 
 	if (!j)
 		return;
@@ -193,9 +149,9 @@ static __always_inline void stands_for(const union addr *pod, const union addr *
 }
 
 /* Gives an event the addresses of its packet. */
-static __always_inline void tell_own(struct tuple *t)
+static __always_inline void emit_own(struct tuple *t)
 {
-	const struct judgement *j = judgement_row();
+	const struct policy_scratch *j = policy_scratch_row();
 
 	if (j && addr_equal(&t->saddr, &j->pod))
 		t->saddr = j->own;
@@ -215,7 +171,7 @@ static __always_inline __be32 mask_word(__u32 length, __u32 word)
 static long search_identity(__u32 i, void *unused)
 {
 	const struct policy_settings *settings = policies_in_force();
-	struct judgement *j = judgement_row();
+	struct policy_scratch *j = policy_scratch_row();
 	const __u32 *found;
 
 	(void)unused;
@@ -232,7 +188,7 @@ static long search_identity(__u32 i, void *unused)
 }
 
 /* Finds what policies know of the peer. */
-static __always_inline void find_identity(struct judgement *j, const union addr *peer)
+static __always_inline void find_identity(struct policy_scratch *j, const union addr *peer)
 {
 	const struct policy_settings *settings = policies_in_force();
 	const __u32 *found;
@@ -247,7 +203,7 @@ static __always_inline void find_identity(struct judgement *j, const union addr 
 
 static long search_port(__u32 i, void *unused)
 {
-	struct judgement *j = judgement_row();
+	struct policy_scratch *j = policy_scratch_row();
 	const struct port_row *row;
 	__u32 length = 16 - i;
 
@@ -288,7 +244,7 @@ static __always_inline __be16 flow_dport(__u64 flow)
 /* Whether a rule set allows its pod a connection with a peer: the number of the rule that decides, and RULE_DENIES. */
 static __noinline __u32 decide_by_set(__u32 set, const union addr *peer, __u64 flow)
 {
-	struct judgement *j = judgement_row();
+	struct policy_scratch *j = policy_scratch_row();
 	const struct verdict_row *row;
 
 	if (!j)
@@ -315,8 +271,8 @@ static __noinline __u32 decide_by_set(__u32 set, const union addr *peer, __u64 f
 	return j->allow ? j->rule : j->rule | RULE_DENIES;
 }
 
-/* Tells of a connection that is denied. */
-static __noinline void tell_denied(const union addr *source, const union addr *destination, __u64 flow, __u32 rule,
+/* Emits an event of a connection that is denied. */
+static __noinline void emit_denied(const union addr *source, const union addr *destination, __u64 flow, __u32 rule,
 				   __u32 reason)
 {
 	const struct policy_settings *settings = policies_in_force();
@@ -332,7 +288,7 @@ static __noinline void tell_denied(const union addr *source, const union addr *d
 	event->tuple.sport = flow >> 32;
 	event->tuple.dport = flow_dport(flow);
 	event->tuple.proto = flow_proto(flow);
-	tell_own(&event->tuple);
+	emit_own(&event->tuple);
 	event->rule = rule;
 	event->reason = reason;
 	event->audited = settings->audit;
@@ -348,20 +304,20 @@ __noinline int judge(const union addr *source, const union addr *destination, __
 	const struct policy_settings *settings = policies_in_force();
 	struct metrics *row = metrics_row();
 	__u32 egress = 0, ingress = 0, endpoint = 0, rule = 0, reason = 0;
-	const struct way *way;
+	const struct cached_endpoint *ep;
 
 	if (!source || !destination || !settings || !row || addr_equal(source, destination))
 		return 0;
 	/* Each is used up before the next one, which may have the same place. */
-	way = way_find(source);
-	if (way && way->endpoint) {
-		egress = way->egress;
-		endpoint = way->endpoint;
+	ep = endpoint_lookup(source);
+	if (ep && ep->id) {
+		egress = ep->egress;
+		endpoint = ep->id;
 	}
-	way = way_find(destination);
-	if (way && way->endpoint) {
-		ingress = way->ingress;
-		if (way->endpoint == endpoint)
+	ep = endpoint_lookup(destination);
+	if (ep && ep->id) {
+		ingress = ep->ingress;
+		if (ep->id == endpoint)
 			return 0;
 	}
 	if (egress) {
@@ -376,7 +332,7 @@ __noinline int judge(const union addr *source, const union addr *destination, __
 	}
 	if (!reason)
 		return 0;
-	tell_denied(source, destination, flow, rule & ~RULE_DENIES, reason);
+	emit_denied(source, destination, flow, rule & ~RULE_DENIES, reason);
 	if (!settings->audit)
 		return reason;
 	row->count[METRIC_AUDITED]++;

@@ -3,6 +3,7 @@
 #define MUSTANG_REFLECT_H
 
 #include "deliver.h"
+#include "scratch.h"
 #include "seal.h"
 
 /*
@@ -13,49 +14,21 @@
  * extension headers.
  */
 
-/* Bytes of a packet that an ICMP error quotes: with its headers it has at most 576 bytes (RFC 1812, 4.3.2.3). */
-#define QUOTE_BYTES 512
-
-/* Bytes to sum up. bpf_csum_diff() takes four bytes at a time. */
-struct quoted_bytes {
-	__be32 words[QUOTE_BYTES / 4];
-};
-
-/* Room for them on each CPU: they do not fit on the stack. */
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct quoted_bytes);
-} quoted SEC(".maps");
-
 /* ICMP errors that a CPU sends a second, as Linux limits its own (icmp_msgs_per_sec; RFC 4443, 2.4 f): sources may be forged. */
 #define ERRORS_A_SECOND 1000
 
-/* The ICMP errors of a second. */
-struct sent_errors {
-	__u64 second;
-	__u64 count;
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct sent_errors);
-} sent_errors SEC(".maps");
-
 /* Whether this CPU may send one more ICMP error. */
-static __always_inline bool may_send_error(void)
+static __always_inline bool icmp_ratelimit_allows(void)
 {
 	__u64 second = bpf_ktime_get_coarse_ns() / NS_PER_SECOND;
-	__u32 zero = 0;
-	struct sent_errors *sent = bpf_map_lookup_elem(&sent_errors, &zero);
+	struct scratch *scratch = scratch_row();
+	struct icmp_ratelimit *sent;
 
-	if (!sent)
+	if (!scratch)
 		return false;
+	sent = &scratch->icmp_errors;
 	if (sent->second != second)
-		*sent = (struct sent_errors){ .second = second };
+		*sent = (struct icmp_ratelimit){ .second = second };
 	return sent->count++ < ERRORS_A_SECOND;
 }
 
@@ -218,30 +191,31 @@ static __noinline int sum_quote(struct __sk_buff *skb, const struct packet *pack
 	bool udp = packet->tuple.proto == IPPROTO_UDP;
 	__u32 offset = udp ? offsetof(struct udphdr, check) : offsetof(struct tcphdr, check);
 	const __sum16 *check = header_at(skb, packet->l4 + offset, sizeof(*check));
-	__u32 zero = 0;
-	struct quoted_bytes *bytes = bpf_map_lookup_elem(&quoted, &zero);
+	struct scratch *scratch = scratch_row();
 	__be32 completed = 0;
+	__be32 *bytes;
 	__u64 length;
 
-	if (!bytes || !check)
+	if (!scratch || !check)
 		return 0;
+	bytes = scratch->icmp.bytes;
 	if (checksum_state(skb) == CHECKSUM_PARTIAL) {
 		completed = (__u16) ~*check;
 		size = packet->l4 - packet->l3;
 	}
-	__builtin_memset(bytes, 0, sizeof(*bytes));
+	__builtin_memset(bytes, 0, QUOTE_BYTES);
 	/*
 	 * In 64 bits and apart, so that the compiler compares what it passes: the verifier of Linux 6.12 does not follow the bounds
 	 * of a copy.
 	 */
 	length = size;
 	asm volatile("" : "+r"(length));
-	if (length > sizeof(*bytes))
+	if (length > QUOTE_BYTES)
 		return 0;
 	asm volatile("" : "+r"(length));
 	if (!length || bpf_skb_load_bytes(skb, packet->l3, bytes, length))
 		return 0;
-	return bpf_csum_diff(NULL, 0, bytes->words, sizeof(*bytes), completed);
+	return bpf_csum_diff(NULL, 0, bytes, QUOTE_BYTES, completed);
 }
 
 /* Makes a packet the ICMP error that answers it. */
@@ -250,7 +224,7 @@ static __always_inline int make_error(struct __sk_buff *skb, const struct packet
 	__u32 room = packet->l4 - packet->l3 + sizeof(*icmp), size = ip_size(skb, packet), quote;
 	__s64 sum;
 
-	if (size < room || packet->l3 + size > skb->len || !may_send_error())
+	if (size < room || packet->l3 + size > skb->len || !icmp_ratelimit_allows())
 		return -1;
 	if (size > QUOTE_BYTES)
 		size = QUOTE_BYTES;
@@ -287,7 +261,7 @@ __noinline int refuse(struct __sk_buff *skb, const struct packet *packet)
 }
 
 /* Sends the IP header back: swaps its addresses, and renews its time to live. */
-static __always_inline int turn_ip(struct __sk_buff *skb, const struct packet *packet)
+static __always_inline int swap_addresses(struct __sk_buff *skb, const struct packet *packet)
 {
 	__u8 hops = 64;
 
@@ -331,17 +305,17 @@ __noinline int answer_echo(struct __sk_buff *skb, const struct packet *packet)
 		icmp->checksum = checksum_add(icmp->checksum, diff);
 	if (!icmp->checksum)
 		icmp->checksum = 0xffff; /* which equals 0, but for a message of zeros only */
-	return turn_ip(skb, packet) ? ACTION_DROP : send_back(skb);
+	return swap_addresses(skb, packet) ? ACTION_DROP : send_back(skb);
 }
 
 /* The action for a packet that apply() wants dropped or answered. */
 static __always_inline int drop_or_refuse(struct __sk_buff *skb, const struct packet *packet, const struct decision *d)
 {
-	bool told = d->reason == DROP_NO_BACKEND || d->reason == DROP_BACKEND_REMOVED;
+	bool refused = d->reason == DROP_NO_BACKEND || d->reason == DROP_BACKEND_REMOVED;
 
 	if (d->verdict == VERDICT_ANSWER)
 		return answer_echo(skb, packet);
-	return d->verdict == VERDICT_DROP && told ? refuse(skb, packet) : ACTION_DROP;
+	return d->verdict == VERDICT_DROP && refused ? refuse(skb, packet) : ACTION_DROP;
 }
 
 #endif

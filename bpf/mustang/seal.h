@@ -49,15 +49,15 @@ static __always_inline __u64 seal_discovery(__u64 hash, struct __sk_buff *skb, _
 /* The token of the pod in a network namespace. */
 static __always_inline __u16 seal_token(__u64 netns)
 {
-	const struct filter *row = filter_row();
+	const struct node_state *node = node_state_row();
 
-	return row ? seal_mix(row->secret[1], netns) >> 16 : 0;
+	return node ? seal_mix(node->secret[1], netns) >> 16 : 0;
 }
 
 /* The seal that a packet ought to have, without the token; 0: packets of its kind have none. */
 static __always_inline __u64 seal_of(struct __sk_buff *skb)
 {
-	const struct filter *row = filter_row();
+	const struct node_state *node = node_state_row();
 	__u32 l3 = has_ethernet() ? sizeof(struct ethhdr) : 0;
 	const struct arp_packet *arp;
 	const struct ipv6hdr *ip6;
@@ -65,9 +65,9 @@ static __always_inline __u64 seal_of(struct __sk_buff *skb)
 	const union addr *addr;
 	__u64 hash;
 
-	if (unlikely(!row))
+	if (unlikely(!node))
 		return 0;
-	hash = row->secret[0];
+	hash = node->secret[0];
 	if (skb->protocol == bpf_htons(ETH_P_IP)) {
 		ip = header_at(skb, l3, sizeof(*ip));
 		if (!ip)
@@ -90,7 +90,7 @@ static __always_inline __u64 seal_of(struct __sk_buff *skb)
 			return 0;
 		hash = seal_mix(hash, (__u64) * (const __be32 *)arp->sender_ip << 32 | *(const __be32 *)arp->target_ip);
 	}
-	hash = seal_mix(hash, row->secret[1]);
+	hash = seal_mix(hash, node->secret[1]);
 	return hash & ~((__u64)SEAL_TOKEN << 32);
 }
 

@@ -2,7 +2,7 @@
 #ifndef MUSTANG_SENDERS_H
 #define MUSTANG_SENDERS_H
 
-#include "copies.h"
+#include "conn_cache.h"
 #include "kernel.h"
 
 /* Prefixes that a pod may send from, apart from its addresses. */
@@ -52,26 +52,7 @@ struct {
 	__uint(max_entries, 1);
 	__type(key, struct sender_key);
 	__type(value, struct sender);
-} senders SEC(".maps");
-
-/* That packets from an address may pass at a device of a pod that is no endpoint. Each CPU has some, as copies of rows. */
-struct proof {
-	union addr from;
-	struct validity validity;
-	__u64 netns;
-	__u32 ifindex;
-	__u8 mac[ETH_ALEN];
-	__u8 reserved[6];
-};
-
-_Static_assert(sizeof(struct proof) == 56, "hidden padding");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1 << COPIES_LOG);
-	__type(key, __u32);
-	__type(value, struct proof);
-} proofs SEC(".maps");
+} source_guard SEC(".maps");
 
 /* Whether the row of a pod's address has the device at which a program has the packet. All devices of the host are in one namespace. */
 static __always_inline bool leads_here(struct __sk_buff *skb, const struct ep_path *path, __u64 netns)
@@ -90,14 +71,14 @@ static __always_inline const struct sender *sender_of(struct __sk_buff *skb)
 
 	if (config.attach_point == ATTACH_POD)
 		key.netns = netns_of(skb);
-	return bpf_map_lookup_elem(&senders, &key);
+	return bpf_map_lookup_elem(&source_guard, &key);
 }
 
 static __always_inline bool is_pod(const union addr *addr)
 {
-	const struct way *way = way_find(addr);
+	const struct cached_endpoint *ep = endpoint_lookup(addr);
 
-	return way && way->endpoint;
+	return ep && ep->id;
 }
 
 /* Finds an address of the pod that sends from one that is in no row; false if the address is in one, or the pod is not known. */
@@ -123,9 +104,9 @@ static __always_inline bool in_prefix(const union addr *addr, const struct sende
 /* Whether a pod may use an address as its own. */
 static __always_inline bool may_send_from(const struct sender *sender, const union addr *addr)
 {
-	const struct way *way = way_find(addr);
+	const struct cached_endpoint *ep = endpoint_lookup(addr);
 
-	if (way && way->endpoint == sender->endpoint && !(sender->flags & SENDER_ALONE))
+	if (ep && ep->id == sender->endpoint && !(sender->flags & SENDER_ALONE))
 		return true;
 	if (sender->link_local.bytes[0] && addr_equal(addr, &sender->link_local))
 		return true;

@@ -10,10 +10,9 @@ struct service_counts {
 	__u64 bytes[2]; /* of frames, as the program sees them */
 };
 
-/* By counts_of(). Pinned with the first program that is loaded. */
+/* By counts_of(). */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(pinning, LIBBPF_PIN_BY_NAME);
 	__uint(max_entries, COUNTED_SERVICES + 1);
 	__type(key, __u32);
 	__type(value, struct service_counts);

@@ -2,8 +2,9 @@
 #ifndef MUSTANG_SLOTS_H
 #define MUSTANG_SLOTS_H
 
-#include "filter.h"
+#include "bloom.h"
 #include "metrics.h"
+#include "scratch.h"
 
 /*
  * The slots of connections. Nobody sweeps them: a new connection looks at some slots, and takes over one that is free or
@@ -42,28 +43,16 @@
 
 #define SLOT_NONE 0xffffffff
 
-/* The time that a CPU has read last. */
-struct clock {
-	__u64 jiffies;
-	__u64 now;
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct clock);
-} clock SEC(".maps");
-
 /* ns of CLOCK_MONOTONIC, of the last tick. It is read once a tick: the call takes longer than all else here. */
 static __always_inline __u64 coarse_now(void)
 {
 	__u64 jiffies = bpf_jiffies64();
-	__u32 zero = 0;
-	struct clock *last = bpf_map_lookup_elem(&clock, &zero);
+	struct scratch *scratch = scratch_row();
+	struct coarse_time *last;
 
-	if (unlikely(!last))
+	if (unlikely(!scratch))
 		return bpf_ktime_get_coarse_ns();
+	last = &scratch->time;
 	if (unlikely(last->jiffies != jiffies)) {
 		last->now = bpf_ktime_get_coarse_ns();
 		last->jiffies = jiffies;
@@ -71,11 +60,11 @@ static __always_inline __u64 coarse_now(void)
 	return last->now;
 }
 
-static __always_inline struct settings *settings_row(void)
+static __always_inline const struct ct_config *ct_config_row(void)
 {
-	__u32 zero = 0;
+	const struct node_state *node = node_state_row();
 
-	return bpf_map_lookup_elem(&settings, &zero);
+	return node ? &node->ct_config : NULL;
 }
 
 static __always_inline __u32 slot_state(const struct ct_slot *slot)
@@ -88,30 +77,29 @@ static __always_inline __u64 slot_seen(const struct ct_slot *slot)
 	return *(volatile const __u64 *)&slot->seen;
 }
 
-static __always_inline void usage_add_row(__u32 index, __u64 n)
+static __always_inline void client_conns_add(__u32 client, __u64 n)
 {
-	__u64 *count = bpf_map_lookup_elem(&usage, &index);
+	struct node_state *node = node_state_row();
 
-	if (count)
-		ordered_add(count, n);
-}
-
-static __always_inline void usage_add(__u32 client, __u64 n)
-{
-	usage_add_row(client % USAGE_CLIENTS, n);
-	usage_add_row(USAGE_TOTAL, n);
+	if (!node)
+		return;
+	ordered_add(&node->client_conns[client % CLIENT_ROWS], n);
+	ordered_add(&node->client_conns[CLIENTS_TOTAL], n);
 }
 
 /* Whether the client may open a connection. */
-static __always_inline bool usage_allows(__u32 client)
+static __always_inline bool client_conns_allow(__u32 client)
 {
-	__u32 index = client % USAGE_CLIENTS, total = USAGE_TOTAL;
-	const __u64 *count = bpf_map_lookup_elem(&usage, &index), *all = bpf_map_lookup_elem(&usage, &total);
-	const struct settings *settings = settings_row();
+	const struct node_state *node = node_state_row();
+	const struct ct_config *conf;
+	__u64 count, all;
 
-	if (!count || !all || !settings)
+	if (!node)
 		return false;
-	return *count + 2 * *all < 2 * (__u64)settings->shared || (*count < settings->least && *all < settings->slots);
+	conf = &node->ct_config;
+	count = *(volatile const __u64 *)&node->client_conns[client % CLIENT_ROWS];
+	all = *(volatile const __u64 *)&node->client_conns[CLIENTS_TOTAL];
+	return count + 2 * all < 2 * (__u64)conf->shared || (count < conf->least && all < conf->slots);
 }
 
 /* Whether the endpoint with the id, if there is one, still has the address. */
@@ -125,19 +113,18 @@ static __always_inline bool ep_alive(const union addr *addr, __u32 id)
 	return endpoint && endpoint->id == id;
 }
 
-static __always_inline bool slot_expired(const struct ct_slot *slot, __u32 state, const struct settings *settings,
+static __always_inline bool slot_expired(const struct ct_slot *slot, __u32 state, const struct ct_config *conf,
 					 __u64 now)
 {
 	__u64 seen = slot_seen(slot); /* by another CPU, it may be later than now */
 
-	return seen < now && now - seen > settings->timeout[state & 7];
+	return seen < now && now - seen > conf->timeout[state & 7];
 }
 
 /* Whether a new connection may take the slot over: its connection has expired, or one of its pods is gone. */
-static __always_inline bool slot_ended(const struct ct_slot *slot, __u32 state, const struct settings *settings,
-				       __u64 now)
+static __always_inline bool slot_ended(const struct ct_slot *slot, __u32 state, const struct ct_config *conf, __u64 now)
 {
-	if (SLOT_STATE(state) == CT_FREE || slot_expired(slot, state, settings, now))
+	if (SLOT_STATE(state) == CT_FREE || slot_expired(slot, state, conf, now))
 		return true;
 	return SLOT_STATE(state) != CT_CLAIMED && SLOT_STATE(state) != CT_CLOSED &&
 	       !(ep_alive(&slot->from.saddr, slot->client) && ep_alive(&slot->reply.saddr, slot->backend));
@@ -152,7 +139,7 @@ static __always_inline bool slot_claim(struct ct_slot *slot, __u32 state, __u64 
 	if (__sync_val_compare_and_swap(&slot->state, state, claim) != state)
 		return false;
 	if (SLOT_STATE(state) != CT_FREE && SLOT_STATE(state) != CT_CLOSED && SLOT_STATE(state) != CT_CLAIMED)
-		usage_add(slot->client, -1);
+		client_conns_add(slot->client, -1);
 	return true;
 }
 
@@ -178,7 +165,7 @@ static __always_inline void slot_delete_row(__u32 index, __u32 use, const struct
 
 	if (row && row->slot == index && row->use == use) {
 		bpf_map_delete_elem(&connections, key);
-		filter_change(key);
+		conn_cache_invalidate(key);
 	}
 }
 
@@ -204,13 +191,6 @@ static __always_inline void slot_free(struct ct_slot *slot)
 {
 	__sync_lock_test_and_set(&slot->state, CT_FREE);
 }
-
-/* The slots that a CPU takes, one after the other. */
-struct slot_cursor {
-	__u64 since; /* when it was at the first one; 0: never */
-	__u32 first;
-	__u32 next;
-};
 
 /* Empties a slot that the caller has claimed, and ends the claim. */
 static __always_inline void slot_release(__u32 index)
@@ -251,15 +231,15 @@ static __always_inline bool slot_done(const struct ct_slot *slot, __u32 state, _
 /* Looks at a slot; 1 if that ends the search. A function of its own: most searches end with the first slot, without a loop. */
 static __noinline long search_slots(__u32 i, struct slot_search *s)
 {
-	const struct settings *settings = settings_row();
+	const struct ct_config *conf = ct_config_row();
 	/* Nobody claims the same slot twice in a tick, so that the claim needs no better number. */
 	__u32 random = i < SLOT_NEXT ? (__u32)s->now : bpf_get_prandom_u32(), index, state;
 	struct ct_slot *slot;
 
-	if (!settings || !settings->slots)
+	if (!conf || !conf->slots)
 		return 1;
 	index = i < SLOT_NEXT ? s->next + i : random;
-	index = i >= SLOT_PREFERENCE && s->closed != SLOT_NONE ? s->closed : index % settings->slots;
+	index = i >= SLOT_PREFERENCE && s->closed != SLOT_NONE ? s->closed : index % conf->slots;
 	slot = bpf_map_lookup_elem(&slots, &index);
 	if (!slot)
 		return 0;
@@ -268,7 +248,7 @@ static __noinline long search_slots(__u32 i, struct slot_search *s)
 		s->closed = SLOT_NONE;
 		return SLOT_STATE(state) == CT_CLOSED && search_claim(s, index, slot, state, random);
 	}
-	if (slot_done(slot, state, s->now) || slot_ended(slot, state, settings, s->now))
+	if (slot_done(slot, state, s->now) || slot_ended(slot, state, conf, s->now))
 		return search_claim(s, index, slot, state, random);
 	if (SLOT_STATE(state) == CT_CLOSED && (s->closed == SLOT_NONE || slot_seen(slot) < s->closed_seen)) {
 		s->closed = index;
@@ -279,19 +259,19 @@ static __noinline long search_slots(__u32 i, struct slot_search *s)
 
 static long sweep_slots(__u32 i, struct slot_search *s)
 {
-	const struct settings *settings = settings_row();
+	const struct ct_config *conf = ct_config_row();
 	__u32 random = bpf_get_prandom_u32(), index, state;
 	struct ct_slot *slot;
 
 	(void)i;
-	if (!settings || !settings->slots)
+	if (!conf || !conf->slots)
 		return 1;
-	index = random % settings->slots;
+	index = random % conf->slots;
 	slot = bpf_map_lookup_elem(&slots, &index);
 	if (!slot)
 		return 1;
 	state = slot_state(slot);
-	if (SLOT_STATE(state) == CT_FREE || !slot_ended(slot, state, settings, s->now) ||
+	if (SLOT_STATE(state) == CT_FREE || !slot_ended(slot, state, conf, s->now) ||
 	    !slot_take_over(slot, state, s->now, random))
 		return 0;
 	slot_empty(index);
@@ -316,9 +296,9 @@ __noinline __u32 slot_take(__u32 client, __u64 now, __u32 *over_share, struct sl
 
 	if (!over_share || !cursor)
 		return SLOT_NONE;
-	if (!usage_allows(client)) {
+	if (!client_conns_allow(client)) {
 		bpf_loop(SWEEP_TRIES, sweep_slots, &search, 0);
-		*over_share = !usage_allows(client);
+		*over_share = !client_conns_allow(client);
 		if (*over_share)
 			return SLOT_NONE;
 	}

@@ -14,16 +14,6 @@
 #define FAMILY_IPV4 2
 #define FAMILY_IPV6 10
 
-/* The way to a backend. */
-struct snat_route {
-	union addr source;
-	__u32 ifindex;
-	__u16 port_first, port_last;
-	__u64 fib[8]; /* struct bpf_fib_lookup, whose unions have no name in Go; too large for the stack */
-};
-
-_Static_assert(sizeof(struct bpf_fib_lookup) == 64, "room for it");
-
 /* Asks the kernel for the device that leads to an address. Returns an enum drop_reason, or 0. */
 static __always_inline __u32 snat_device(struct __sk_buff *skb, const union addr *to, struct snat_route *r)
 {

@@ -3,7 +3,7 @@
 #define MUSTANG_SOCKLB_H
 
 #include "affinity.h"
-#include "answers.h"
+#include "udp_backends.h"
 #include "clients.h"
 #include "events.h"
 
@@ -29,8 +29,8 @@ static __always_inline void sk_count_drop(__u32 reason)
 		__sync_fetch_and_add(&row->drops[reason], 1);
 }
 
-/* Tells of a call that was refused, or of a socket that has got its backend. */
-static __noinline void sk_tell(const struct sk_request *r, enum event_kind kind, __u32 reason)
+/* Emits an event of a call that was refused, or of a socket that has got its backend. */
+static __noinline void sk_emit(const struct sk_request *r, enum event_kind kind, __u32 reason)
 {
 	struct event *event = event_begin(kind, EVENT_AT_SOCKET);
 
@@ -204,14 +204,14 @@ static __always_inline struct outcome choose_backend_datagram(struct bpf_sock_ad
 	for (__u32 i = 0; i < BACKEND_TRIES && i < count; i++) {
 		if (!read_backend(service, client_slot(service, revision, &r->client, hash + i, local), &r->backend))
 			return outcome_drop(DROP_BACKEND_MISSING);
-		if (answers_free(r))
-			return answers_store(r);
+		if (udp_backends_free(r))
+			return udp_backends_store(r);
 	}
 	if (r->netns_flags & NAMESPACE_POD)
 		return outcome_pass(METRIC_NONE);
 	if (!read_backend(service, client_slot(service, revision, &r->client, hash, local), &r->backend))
 		return outcome_drop(DROP_BACKEND_MISSING);
-	return answers_store(r);
+	return udp_backends_store(r);
 }
 
 /* The service that a connected socket requested, if peer is the backend that it got; otherwise NULL. */

@@ -95,7 +95,7 @@ static __always_inline int refuse(const struct sk_request *r, __u32 reason)
 {
 	sk_count_drop(reason);
 	if (is_watched(EVENT_DROPPED))
-		sk_tell(r, EVENT_DROPPED, reason);
+		sk_emit(r, EVENT_DROPPED, reason);
 	bpf_set_retval(errno_of(reason));
 	return SOCK_REFUSE;
 }
@@ -140,7 +140,7 @@ static __always_inline int do_connect(struct bpf_sock_addr *ctx, bool v6)
 		row = sk_service_row(ctx, 0);
 		if (row) {
 			row->service.port = 0;
-			answers_delete(&r);
+			udp_backends_delete(&r);
 		}
 		whole = row ? sk_whole_row(ctx, 0) : NULL;
 		if (whole)
@@ -159,7 +159,7 @@ static __always_inline int do_connect(struct bpf_sock_addr *ctx, bool v6)
 	write_addr(ctx, v6, &r.backend);
 	sk_count(outcome.metric);
 	if (is_watched(EVENT_MADE))
-		sk_tell(&r, EVENT_MADE, 0);
+		sk_emit(&r, EVENT_MADE, 0);
 	return SOCK_PROCEED;
 }
 
@@ -175,7 +175,7 @@ static __always_inline int do_sendmsg(struct bpf_sock_addr *ctx, bool v6)
 		return refuse(&r, outcome.reason);
 	if (outcome.verdict == VERDICT_PASS) {
 		if (sk_service_row(ctx, 0))
-			answers_delete(&r);
+			udp_backends_delete(&r);
 		return SOCK_PROCEED;
 	}
 	/* The row marks sockets that have used a service, so that the others cost little in recvmsg. */
@@ -183,7 +183,7 @@ static __always_inline int do_sendmsg(struct bpf_sock_addr *ctx, bool v6)
 	if (first && !sk_service_row(ctx, BPF_SK_STORAGE_GET_F_CREATE))
 		return refuse(&r, DROP_TABLE_FULL);
 	if (first && is_watched(EVENT_MADE))
-		sk_tell(&r, EVENT_MADE, 0);
+		sk_emit(&r, EVENT_MADE, 0);
 	write_addr(ctx, v6, &r.backend);
 	sk_count(outcome.metric);
 	return SOCK_PROCEED;
@@ -208,7 +208,7 @@ static __always_inline int do_recvmsg(struct bpf_sock_addr *ctx, bool v6)
 	read_addr(ctx, v6, &from);
 	if (is_connected(ctx))
 		service = connected_service(row, &from);
-	if (!service && answers_find(ctx->sk, bpf_get_socket_cookie(ctx), &from, &called))
+	if (!service && udp_backends_find(ctx->sk, bpf_get_socket_cookie(ctx), &from, &called))
 		service = &called;
 	if (!service)
 		return SOCK_PROCEED;

@@ -20,16 +20,16 @@ struct sk_service {
 };
 
 /* Backends of an unconnected socket that are kept with the socket. */
-#define SK_ANSWERS 8
+#define SK_UDP_BACKENDS 8
 
 /*
  * The backends that an unconnected socket sent to last, and the services that it called. They are the socket's own, so that
  * no other socket can displace them.
  */
-struct sk_answers {
+struct sk_udp_backends {
 	struct bpf_spin_lock lock; /* threads may share a socket */
-	__u32 next;                /* the row that a new backend takes, modulo SK_ANSWERS */
-	struct sk_service rows[SK_ANSWERS];
+	__u32 next;                /* the row that a new backend takes, modulo SK_UDP_BACKENDS */
+	struct sk_service rows[SK_UDP_BACKENDS];
 };
 
 /* An unconnected socket, and a backend that it has sent to. */
@@ -61,7 +61,7 @@ _Static_assert(sizeof(struct addr_port) == 20, "hidden padding");
 _Static_assert(sizeof(struct sk_scope) == 8, "hidden padding");
 _Static_assert(OWNER_LAB < 8, "an owner has a bit in sk_scope");
 _Static_assert(sizeof(struct sk_service) == 40, "hidden padding");
-_Static_assert(sizeof(struct sk_answers) == 328, "hidden padding");
+_Static_assert(sizeof(struct sk_udp_backends) == 328, "hidden padding");
 _Static_assert(sizeof(struct sk_revnat_key) == 32, "hidden padding");
 
 /* Network namespaces with socket translation, by cookie. */
@@ -86,10 +86,10 @@ struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, int);
-	__type(value, struct sk_answers);
-} answers SEC(".maps");
+	__type(value, struct sk_udp_backends);
+} udp_backends SEC(".maps");
 
-/* What sockets with more than SK_ANSWERS backends have no room for. All such sockets share it. */
+/* What sockets with more than SK_UDP_BACKENDS backends have no room for. All such sockets share it. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 1);

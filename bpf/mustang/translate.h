@@ -2,7 +2,7 @@
 #ifndef MUSTANG_TRANSLATE_H
 #define MUSTANG_TRANSLATE_H
 
-#include "copies.h"
+#include "conn_cache.h"
 #include "ct_open.h"
 #include "next_hop.h"
 #include "parse.h"
@@ -70,7 +70,7 @@ static __always_inline bool is_direct(const struct tuple *t, const struct ep_pat
 	/* If a pod of this node has the address, no service has it. */
 	if (!path && service_lookup(t))
 		return false;
-	return t->proto != IPPROTO_UDP || !flow_find(&reply, 0);
+	return t->proto != IPPROTO_UDP || !conn_lookup(&reply, 0);
 }
 
 /*
@@ -81,13 +81,13 @@ static __always_inline void translate(const struct packet *packet, struct metric
 {
 	const struct tuple *t = &packet->tuple;
 	__u32 traits = packet->traits;
-	bool called = filter_has_destination(t), known = called || filter_has_source(t);
+	bool called = bloom_has_destination(t), known = called || bloom_has_source(t);
 	struct ct_entry *ct;
 
 	if (known && !(traits & TRAIT_SYN)) {
-		ct = flow_find(t, traits);
+		ct = conn_lookup(t, traits);
 		if (ct && ct->flags & CT_DIRECT) {
-			d->path = way_to(&t->daddr);
+			d->path = endpoint_path(&t->daddr);
 			return;
 		}
 		if (ct && is_removed(ct, traits)) {
@@ -103,7 +103,7 @@ static __always_inline void translate(const struct packet *packet, struct metric
 	}
 	/* On the pod's own device the path saves the look-ups of to_pod, if it has any (deliver_to_stack). */
 	if (known || config.attach_point != ATTACH_POD)
-		d->path = way_to(&t->daddr);
+		d->path = endpoint_path(&t->daddr);
 	if (called && (traits & TRAIT_SYN || !is_direct(t, d->path)))
 		open_connection(d, packet, NULL, row);
 }
@@ -114,7 +114,7 @@ static __always_inline void translate(const struct packet *packet, struct metric
  */
 static __always_inline void translate_reply(const struct tuple *t, __u32 traits, struct decision *d)
 {
-	struct ct_entry *ct = filter_has_source(t) ? flow_find(t, traits) : NULL;
+	struct ct_entry *ct = bloom_has_source(t) ? conn_lookup(t, traits) : NULL;
 
 	if (ct && !(ct->flags & (CT_FORWARD | CT_DIRECT)) && !is_removed(ct, traits))
 		use_connection(d, ct);

@@ -32,7 +32,7 @@ static __always_inline void follow_client(const struct ct_entry *ct, const struc
 		return;
 	if (reply->path.ifindex != uplink->ifindex || !mac_equal(reply->path.pod_mac, uplink->pod_mac)) {
 		reply->path = *uplink;
-		filter_change(&key);
+		conn_cache_invalidate(&key);
 	}
 }
 
@@ -47,10 +47,10 @@ static __always_inline void translate_request(const struct packet *packet, const
 	const struct tuple *t = &packet->tuple;
 	struct ct_entry *ct = NULL;
 
-	if (!filter_has_destination(t))
+	if (!bloom_has_destination(t))
 		return;
 	if (!(packet->traits & TRAIT_SYN))
-		ct = flow_find(t, packet->traits);
+		ct = conn_lookup(t, packet->traits);
 	if (ct) {
 		if (!(ct->flags & CT_UPLINK && ct->flags & (CT_FORWARD | CT_SNAT)))
 			return;

@@ -99,7 +99,7 @@ func storedRows(t *testing.T, o *objects.Objects) (rows []string) {
 		row.Key.Revision = 0
 		add(err, "backend %+v", row)
 	}
-	for row, err := range o.Addresses.All() {
+	for row, err := range o.ServiceAddrs.All() {
 		add(err, "address %+v", row)
 	}
 	for row, err := range o.LookUp.All() {
@@ -129,7 +129,7 @@ func storedRows(t *testing.T, o *objects.Objects) (rows []string) {
 	for row, err := range o.Namespaces.All() {
 		add(err, "namespace %+v", row)
 	}
-	state, _, err := o.State.Get(0)
+	state, err := o.NodeState.IDs()
 	add(err, "retiring %d, host %d", state.Retiring, state.Host)
 	return rows
 }
@@ -165,7 +165,7 @@ func policyRows(t *testing.T, o *objects.Objects) (rows []string) {
 			rows = append(rows, "file "+name)
 		}
 	}
-	force, err := o.Filter.PoliciesInForce()
+	force, err := o.NodeState.PoliciesInForce()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,14 +5,14 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"path/filepath"
 
 	"github.com/spf13/cobra"
 
 	"mustang/cmd/mustang/internal/cli"
-	"mustang/internal/datapath/attached"
+	"mustang/internal/datapath/objects"
 	"mustang/internal/linkinfo"
-
 	"mustang/internal/netns"
 )
 
@@ -150,12 +150,21 @@ func takeInventory(snapshot *linkinfo.Snapshot, ns *netns.Namespace) (i linkinfo
 	if i.Links, err = snapshot.Links(ns); err != nil {
 		return i, err
 	}
-	byDevice, err := attached.On(ns, i.Links)
 	i.Programs = map[int][]linkinfo.Program{}
-	for index, programs := range byDevice {
-		for _, program := range programs {
-			i.Programs[index] = append(i.Programs[index], linkinfo.Program(program))
+	err = ns.Do(func() error {
+		for _, l := range i.Links {
+			programs := objects.ProgramsOn(l.Index, l.Kind)
+			for _, ref := range l.Programs {
+				programs = append(programs, objects.DescribeProgram(ref.Hook, ref.ID))
+			}
+			for _, program := range programs {
+				i.Programs[l.Index] = append(i.Programs[l.Index], linkinfo.Program(program))
+			}
 		}
+		return nil
+	})
+	if err != nil {
+		return i, fmt.Errorf("query programs in network namespace %q: %w", ns.Name(), err)
 	}
-	return i, err
+	return i, nil
 }

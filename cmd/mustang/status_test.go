@@ -176,12 +176,12 @@ func TestStatusFindsWhatIsAmiss(t *testing.T) {
 		}, []string{"from_pod of endpoint 2", "to_pod of endpoint 2", "source guard of device", "socket translation"}},
 		{"change not done", func(n *killNetwork) {
 			n.tables(func(o *objects.Objects) error {
-				state, _, err := o.State.Get(0)
+				state, err := o.NodeState.IDs()
 				state.Retiring = state.LastRevision
 				if err != nil {
 					return err
 				}
-				return o.State.Put(0, state)
+				return o.NodeState.PutIDs(state)
 			})
 		}, []string{"backends that services no longer have"}},
 		{"unload not done", func(n *killNetwork) {

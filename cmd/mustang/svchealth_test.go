@@ -38,9 +38,9 @@ func setHealthPort(t *testing.T, root string, port uint16) {
 			t.Fatal(err)
 		}
 	}
-	state, _, err := o.State.Get(0)
+	state, err := o.NodeState.IDs()
 	state.LastRevision++
-	if err = errors.Join(err, o.State.Put(0, state)); err != nil {
+	if err = errors.Join(err, o.NodeState.PutIDs(state)); err != nil {
 		t.Fatal(err)
 	}
 }

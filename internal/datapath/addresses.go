@@ -50,7 +50,7 @@ func (a *addresses) store(o *objects.Objects) error {
 		had, ok := a.known[key]
 		if a.known == nil {
 			var err error
-			if had, ok, err = o.Addresses.Get(key); err != nil {
+			if had, ok, err = o.ServiceAddrs.Get(key); err != nil {
 				return err
 			}
 		}

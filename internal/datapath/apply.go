@@ -137,7 +137,7 @@ type end struct {
 // A killed process completes the system call that it is in. So either all services of the chunk change or none, and what
 // is left to do then is found by the mark in the state, which comes first.
 func (w *writer) write(ctx context.Context, chunk []change) error {
-	state, err := readState(w.o)
+	state, err := w.o.NodeState.IDs()
 	if err = cmp.Or(ctx.Err(), err); err != nil {
 		return err
 	}
@@ -161,7 +161,7 @@ func (w *writer) write(ctx context.Context, chunk []change) error {
 		return err
 	}
 	state.Retiring = state.LastRevision
-	if err := w.o.State.Put(0, state); err != nil {
+	if err := w.o.NodeState.PutIDs(state); err != nil {
 		return err
 	}
 	w.generation, w.retiring = state.LastRevision, state.Retiring
@@ -171,7 +171,7 @@ func (w *writer) write(ctx context.Context, chunk []change) error {
 	if before.Retiring == 0 && w.replaced == retired && w.old.empty() {
 		// Nothing is left to do, which spares the call that would say so.
 		state.Retiring, w.retiring = 0, 0
-		return w.o.State.Put(0, state)
+		return w.o.NodeState.PutIDs(state)
 	}
 	return nil
 }
@@ -203,7 +203,7 @@ func (w *writer) replan(ctx context.Context, chunk []change) error {
 }
 
 // requireNumbers tells whether there are revisions and ids for a chunk: each has 32 bits, and none is reused.
-func requireNumbers(chunk []change, state objects.State) error {
+func requireNumbers(chunk []change, state objects.IDs) error {
 	revisions, ids := uint64(state.LastRevision)+1, uint64(state.LastService)
 	for _, c := range chunk {
 		revisions += uint64(len(c.put))
@@ -216,7 +216,7 @@ func requireNumbers(chunk []change, state objects.State) error {
 }
 
 // encode fills the buffers with the rows of a chunk, and notes what they replace. It gives out ids and revisions.
-func (w *writer) encode(chunk []change, state *objects.State) (err error) {
+func (w *writer) encode(chunk []change, state *objects.IDs) (err error) {
 	w.buffers = buffers{
 		w.backendKeys[:0], w.backends[:0], w.blockKeys[:0], w.blocks[:0], w.rangeKeys[:0],
 		w.serviceKeys[:0], w.services[:0], w.drops[:0], w.ends[:0],
@@ -278,7 +278,7 @@ func (b *buffers) end() end {
 // another's frontend is there before that goes. If a map is full, the changes that are complete stay, and the rows of the
 // others are deleted.
 func (w *writer) store(chunk []change) (err error) {
-	defer func() { err = errors.Join(err, w.o.Filter.Change()) }()
+	defer func() { err = errors.Join(err, w.o.NodeState.Invalidate()) }()
 	_, err = w.o.Backends.PutBatch(w.backendKeys, w.backends)
 	n := 0
 	if err == nil {
@@ -290,7 +290,7 @@ func (w *writer) store(chunk []change) (err error) {
 	if err == nil {
 		var keys []objects.ServiceKey
 		if keys, err = filterKeys(w.o, w.serviceKeys); err == nil {
-			err = w.o.Filter.Add(keys)
+			err = w.o.NodeState.AddFrontends(keys)
 		}
 	}
 	if err == nil {

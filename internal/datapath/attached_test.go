@@ -12,7 +12,6 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
 
-	devices "mustang/internal/datapath/attached"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/linkinfo"
 	"mustang/internal/netns"
@@ -21,24 +20,30 @@ import (
 )
 
 // programsOn returns the programs on a device, each by its hook.
-func programsOn(t *testing.T, ns *netns.Namespace, device string) map[string]devices.Program {
+func programsOn(t *testing.T, ns *netns.Namespace, device string) map[string]objects.AttachedProgram {
 	t.Helper()
 	census := must(linkinfo.Take())(t)
 	defer census.Close()
 	links := must(census.Links(ns))(t)
-	programs := must(devices.On(ns, links))(t)
-	out := map[string]devices.Program{}
-	for _, l := range links {
-		for _, p := range programs[l.Index] {
+	out := map[string]objects.AttachedProgram{}
+	succeed(t, ns.Do(func() error {
+		for _, l := range links {
 			if l.Name != device {
 				continue
 			}
-			if _, twice := out[p.Hook]; twice {
-				t.Errorf("two programs at %s: %v", p.Hook, programs[l.Index])
+			programs := objects.ProgramsOn(l.Index, l.Kind)
+			for _, ref := range l.Programs {
+				programs = append(programs, objects.DescribeProgram(ref.Hook, ref.ID))
 			}
-			out[p.Hook] = p
+			for _, p := range programs {
+				if _, twice := out[p.Hook]; twice {
+					t.Errorf("two programs at %s: %v", p.Hook, programs)
+				}
+				out[p.Hook] = p
+			}
 		}
-	}
+		return nil
+	}))
 	return out
 }
 

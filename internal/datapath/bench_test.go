@@ -169,7 +169,7 @@ func (w *world) guard(b *testing.B, frame []byte) {
 		succeed(b, w.objects.Senders.Delete(objects.SenderKey{Netns: netns, Ifindex: 1}))
 	}
 	b.Cleanup(func() { w.sendAnything(b) })
-	succeed(b, w.objects.Filter.Change())
+	succeed(b, w.objects.NodeState.Invalidate())
 }
 
 func toService(w *world) packet { return w.next(w.client, w.service) }
@@ -215,7 +215,7 @@ func (w *world) pingPong(b *testing.B, s objects.AttachPoint) {
 	if s == objects.AttachPod {
 		flags |= 4
 	}
-	succeed(b, w.objects.Filter.Add([]objects.ServiceKey{
+	succeed(b, w.objects.NodeState.AddFrontends([]objects.ServiceKey{
 		rows.ServiceKey(w.service, service.Protocol(w.proto)), rows.ServiceKey(w.other, service.Protocol(w.proto)),
 		rows.ServiceKey(w.backendPort(), service.Protocol(w.proto)),
 	}))

@@ -4,8 +4,7 @@
 // programs to pods, uplinks and control groups. The maps, and the files of network policies, are the only state: any
 // number of processes may have one datapath open, and the programs go on running when none does.
 //
-// Everything is pinned under one root directory. It is the lock of the rows, and ROOT/v9/links that of programs and
-// links:
+// Everything is pinned under one root directory. It is the lock of the rows, and ROOT/v9/links that of programs and links:
 //
 //	ROOT/v9/maps/services            maps, by name
 //	ROOT/v9/progs/3f0c...-host-...   programs for packets, by the digest of their object
@@ -17,7 +16,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 
@@ -146,15 +144,6 @@ func openLocked(o *objects.Objects, lock *lock.Lock) (*lock.Lock, error) {
 		return nil, err
 	}
 	return lock, nil
-}
-
-// readState returns the last IDs given out.
-func readState(o *objects.Objects) (objects.State, error) {
-	state, ok, err := o.State.Get(0)
-	if err == nil && !ok {
-		err = fmt.Errorf("map %q lacks its row", "state")
-	}
-	return state, err
 }
 
 // waitForPrograms returns when no program runs that read the maps before the call: membarrier waits for an RCU grace

@@ -83,13 +83,10 @@ func tableFull(t *testing.T) {
 	b := newBench(t)
 	spec := must(ebpf.LoadCollectionSpec("objects/tc_bpfel.o"))(t)
 	spec.Maps["connections"].MaxEntries = 1
-	for _, name := range []string{"departures", "entrances", "events", "service_counts"} {
-		spec.Maps[name].Pinning = ebpf.PinNone
-	}
 	pinned := map[string]*ebpf.Map{
 		"services": b.objects.Services.Map, "backends": b.objects.Backends.Map, "endpoints": b.objects.Endpoints.Map,
-		"settings": b.objects.Settings.Map, "slots": b.objects.Slots.Map, "metrics": b.objects.Metrics.Map,
-		"filter": b.objects.Filter.Map, "senders": b.objects.Senders.Map, "state": b.objects.State.Map,
+		"slots": b.objects.Slots.Map, "metrics": b.objects.Metrics.Map, "node_state": b.objects.NodeState.Map,
+		"source_guard": b.objects.Senders.Map,
 	}
 	for name, m := range pinned {
 		spec.Maps[name].MaxEntries = m.MaxEntries()

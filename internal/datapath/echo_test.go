@@ -203,7 +203,7 @@ func wantAddresses(t *testing.T, d *Datapath) {
 			want[s.Frontend.Addr()]++
 		}
 	}
-	for row, err := range d.objects.Addresses.All() {
+	for row, err := range d.objects.ServiceAddrs.All() {
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -146,7 +146,7 @@ func (e Endpoints) remove(ctx context.Context, all, gone []Endpoint) error {
 					return err
 				}
 			}
-			if err := e.o.Filter.Change(); err != nil {
+			if err := e.o.NodeState.Invalidate(); err != nil {
 				return err
 			}
 			for _, each := range gone {

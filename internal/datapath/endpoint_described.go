@@ -128,7 +128,7 @@ func (e Endpoints) refuseTaken(spec EndpointSpec, t target) error {
 		return err
 	}
 	for _, addr := range t.Addresses {
-		n, _, err := e.o.Addresses.Get(rows.EncodeAddr(addr))
+		n, _, err := e.o.ServiceAddrs.Get(rows.EncodeAddr(addr))
 		if err != nil {
 			return err
 		}

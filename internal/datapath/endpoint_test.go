@@ -236,7 +236,7 @@ func TestUndone(t *testing.T) {
 			t.Fatal(pinned, err)
 		}
 		path := pinned[0]
-		other, err := d.objects.State.Map.Clone()
+		other, err := d.objects.Metrics.Map.Clone()
 		if err == nil {
 			err = os.Remove(path)
 		}

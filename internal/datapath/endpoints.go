@@ -161,7 +161,7 @@ func (e Endpoints) add(ctx context.Context, t target) (rows []Endpoint, _ Change
 	}()
 	// Rows first: if we die in between, the next call finds the endpoint and attaches what is missing.
 	if err := e.o.WithTables(ctx, func() error {
-		state, err := readState(e.o)
+		state, err := e.o.NodeState.IDs()
 		if err != nil {
 			return err
 		}
@@ -169,7 +169,7 @@ func (e Endpoints) add(ctx context.Context, t target) (rows []Endpoint, _ Change
 			return errNumbersUsedUp
 		}
 		state.LastEndpoint++
-		if err := e.o.State.Put(0, state); err != nil {
+		if err := e.o.NodeState.PutIDs(state); err != nil {
 			return err
 		}
 		rows = t.endpoints(state.LastEndpoint)
@@ -272,7 +272,7 @@ func (e Endpoints) deleteRows(have, want []Endpoint) error {
 			return err
 		}
 	}
-	return e.o.Filter.Change()
+	return e.o.NodeState.Invalidate()
 }
 
 // replaceStale removes the endpoints that have an address of t and whose device is gone, and returns the others.
@@ -343,7 +343,7 @@ func (e Endpoints) write(rows []Endpoint) error {
 			return err
 		}
 	}
-	return e.o.Filter.Change()
+	return e.o.NodeState.Invalidate()
 }
 
 // Check returns a *DeviationError unless a device is an endpoint with all its addresses, and has its programs. It takes no

@@ -20,12 +20,14 @@ import (
 	"mustang/internal/service"
 )
 
-// filterBytes returns the filter.
+// bloomOffset is where the bloom filter is in a row of node_state.
+const bloomOffset = 768
+
+// filterBytes returns the bloom filter.
 func filterBytes(t testing.TB, d *Datapath) []byte {
 	t.Helper()
-	m := d.objects.Filter.Map
-	row := make([]byte, m.ValueSize())
-	succeed(t, m.Lookup(uint32(0), &row))
+	row := make([]byte, 1<<17)
+	must(must(d.objects.NodeState.Map.Memory())(t).ReadAt(row, bloomOffset))(t)
 	return row
 }
 
@@ -40,7 +42,7 @@ func wantFiltered(t *testing.T, d *Datapath) {
 		keys = append(keys, row.Key)
 	}
 	before := filterBytes(t, d)
-	succeed(t, d.objects.Filter.Add(keys))
+	succeed(t, d.objects.NodeState.AddFrontends(keys))
 	if !bytes.Equal(before, filterBytes(t, d)) {
 		t.Error("a service is stored whose bit in the filter is clear: programs do not find it")
 	}
@@ -127,9 +129,9 @@ func (w *world) random() netip.AddrPort {
 // collision returns an address whose bit is that of the service.
 func (w *world) collision(t *testing.T) netip.AddrPort {
 	t.Helper()
-	bit := (*objects.Filter)(nil).Bit(rows.ServiceKey(w.service, service.Protocol(w.proto)))
+	bit := (*objects.NodeState)(nil).Bit(rows.ServiceKey(w.service, service.Protocol(w.proto)))
 	for range 1 << 27 {
-		if other := w.random(); other != w.service && (*objects.Filter)(nil).Bit(rows.ServiceKey(other, service.Protocol(w.proto))) == bit {
+		if other := w.random(); other != w.service && (*objects.NodeState)(nil).Bit(rows.ServiceKey(other, service.Protocol(w.proto))) == bit {
 			return other
 		}
 	}
@@ -143,28 +145,28 @@ func TestFilterOfOwners(t *testing.T) {
 	var keys []objects.ServiceKey
 	for i := 0; len(keys) < 30; i++ {
 		key := objects.ServiceKey{Port: uint16(i), Proto: uint8(1 + i>>16)}
-		if (*objects.Filter)(nil).Bit(key)/64 == 7 {
+		if (*objects.NodeState)(nil).Bit(key)/64 == 7 {
 			keys = append(keys, key)
 		}
 	}
 	often := slices.Repeat(keys[:1], 1<<20)
 	for range 20 {
-		succeed(t, d.objects.Filter.Map.Put(uint32(0), make([]byte, d.objects.Filter.Map.ValueSize())))
+		must(must(d.objects.NodeState.Map.Memory())(t).WriteAt(make([]byte, 1<<17), bloomOffset))(t)
 		var first sync.WaitGroup
 		first.Go(func() {
-			if err := d.objects.Filter.Add(often); err != nil {
+			if err := d.objects.NodeState.AddFrontends(often); err != nil {
 				t.Error(err)
 			}
 		})
-		for bit := (*objects.Filter)(nil).Bit(keys[0]); filterBytes(t, d)[bit/8]>>(bit%8)&1 == 0; {
+		for bit := (*objects.NodeState)(nil).Bit(keys[0]); filterBytes(t, d)[bit/8]>>(bit%8)&1 == 0; {
 		}
 		for _, key := range keys[1:] {
-			succeed(t, d.objects.Filter.Add([]objects.ServiceKey{key}))
+			succeed(t, d.objects.NodeState.AddFrontends([]objects.ServiceKey{key}))
 		}
 		first.Wait()
 		row := filterBytes(t, d)
 		for _, key := range keys {
-			if bit := (*objects.Filter)(nil).Bit(key); row[bit/8]>>(bit%8)&1 == 0 {
+			if bit := (*objects.NodeState)(nil).Bit(key); row[bit/8]>>(bit%8)&1 == 0 {
 				t.Fatalf("bit %d was lost", bit)
 			}
 		}

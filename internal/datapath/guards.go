@@ -83,7 +83,7 @@ func (g Guards) write(ctx context.Context, spec EndpointSpec, t target) (id uint
 		case ok && have.Flags&objects.SenderAlone != 0 && guard.OnAlone(g.o, t.Device, have.Endpoint):
 			id, change = have.Endpoint, Updated
 		default:
-			state, err := readState(g.o)
+			state, err := g.o.NodeState.IDs()
 			if err != nil {
 				return err
 			}
@@ -92,7 +92,7 @@ func (g Guards) write(ctx context.Context, spec EndpointSpec, t target) (id uint
 			}
 			state.LastEndpoint++
 			id, change = state.LastEndpoint, Added
-			if err := g.o.State.Put(0, state); err != nil {
+			if err := g.o.NodeState.PutIDs(state); err != nil {
 				return err
 			}
 		}
@@ -101,7 +101,7 @@ func (g Guards) write(ctx context.Context, spec EndpointSpec, t target) (id uint
 			change = Unchanged
 			return nil
 		}
-		return errors.Join(err, g.o.Filter.Change())
+		return errors.Join(err, g.o.NodeState.Invalidate())
 	})
 	return id, change, err
 }

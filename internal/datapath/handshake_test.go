@@ -212,7 +212,7 @@ func TestRowOfAnother(t *testing.T) {
 	if err != nil || !found {
 		t.Fatal(found, err)
 	}
-	row.Tag = w.objects.Filter.Tag(rows.ServiceKey(w.other, service.TCP))
+	row.Tag = w.objects.NodeState.Tag(rows.ServiceKey(w.other, service.TCP))
 	succeed(t, w.objects.Services.Put(key, row))
 	p := w.first(w.client, w.service)
 	if _, out := w.run(t, fromHost, p.frame()); string(out) != string(p.frame()) {

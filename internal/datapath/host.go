@@ -15,7 +15,7 @@ import (
 // names what was to be added, if an endpoint or uplink of another host is alive. What is left of a host that is gone is
 // deleted. The caller has the lock of the links.
 func requireHost(ctx context.Context, o *objects.Objects, host uint64, what string) error {
-	state, err := readState(o)
+	state, err := o.NodeState.IDs()
 	if err != nil || state.Host == host {
 		return err
 	}
@@ -26,12 +26,12 @@ func requireHost(ctx context.Context, o *objects.Objects, host uint64, what stri
 		}
 	}
 	return o.WithTables(ctx, func() error {
-		state, err := readState(o)
+		state, err := o.NodeState.IDs()
 		if err != nil {
 			return err
 		}
 		state.Host = host
-		return o.State.Put(0, state)
+		return o.NodeState.PutIDs(state)
 	})
 }
 
@@ -59,7 +59,7 @@ func clearHost(ctx context.Context, o *objects.Objects, host uint64, what string
 
 // withHost calls fn with the network namespace of the host, nil if there is none or nothing leads to it.
 func withHost(o *objects.Objects, fn func(*netns.Namespace) error) error {
-	state, err := readState(o)
+	state, err := o.NodeState.IDs()
 	if err != nil {
 		return err
 	}
@@ -83,7 +83,7 @@ func withHost(o *objects.Objects, fn func(*netns.Namespace) error) error {
 
 // isElsewhere reports whether endpoints and uplinks are those of another host.
 func isElsewhere(o *objects.Objects, host uint64) (bool, error) {
-	state, err := readState(o)
+	state, err := o.NodeState.IDs()
 	return state.Host != 0 && state.Host != host, err
 }
 
@@ -104,6 +104,6 @@ func (d *Datapath) Host() (uint64, error) {
 	if err := d.objects.OpenTables(); err != nil {
 		return 0, err
 	}
-	state, err := readState(d.objects)
+	state, err := d.objects.NodeState.IDs()
 	return state.Host, err
 }

@@ -105,7 +105,7 @@ func refresh(o *objects.Objects) error {
 // hostCookie returns the cookie of the host: that of endpoints and uplinks or, without them, one whose sockets are
 // translated. 0: there is none.
 func hostCookie(o *objects.Objects) (uint64, error) {
-	state, err := readState(o)
+	state, err := o.NodeState.IDs()
 	if err != nil || state.Host != 0 {
 		return state.Host, err
 	}
@@ -173,7 +173,7 @@ func (n hostRows) write(o *objects.Objects) (changed bool, err error) {
 	}
 	uplinks, err := n.writeUplinks(o)
 	if err == nil && (changed || len(added) > 0) {
-		err = o.Filter.Change()
+		err = o.NodeState.Invalidate()
 	}
 	return uplinks, err
 }
@@ -192,7 +192,7 @@ func addNodeAddresses(o *objects.Objects, added []objects.Addr) error {
 			ports = append(ports, row.Key)
 		}
 	}
-	if err := o.Filter.Add(at(ports, added)); err != nil {
+	if err := o.NodeState.AddFrontends(at(ports, added)); err != nil {
 		return err
 	}
 	for _, addr := range added {

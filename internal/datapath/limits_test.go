@@ -109,9 +109,9 @@ func TestFull(t *testing.T) {
 // TestNumbersUsedUp has given out all but a few numbers. The changes that would need more are refused, and change nothing.
 func TestNumbersUsedUp(t *testing.T) {
 	d := openSized(t, Options{Root: testkit.BPFFS(t) + "/root"})
-	state := must(readState(d.Services().o))(t)
+	state := must(d.Services().o.NodeState.IDs())(t)
 	state.LastRevision, state.LastService = math.MaxUint32-5, math.MaxUint32-5
-	succeed(t, d.Services().o.State.Put(0, state))
+	succeed(t, d.Services().o.NodeState.PutIDs(state))
 	added := 0
 	for port := range uint16(4) {
 		_, _, err := d.Services().Put(t.Context(), service.CLI, service.Service{
@@ -153,7 +153,7 @@ func wantClean(t *testing.T, d *Datapath) {
 	}
 	wantAddresses(t, d)
 	wantFiltered(t, d)
-	if state, err := readState(d.objects); err != nil || state.Retiring != 0 {
+	if state, err := d.objects.NodeState.IDs(); err != nil || state.Retiring != 0 {
 		t.Errorf("state %+v, %v; want nothing to retire", state, err)
 	}
 }
@@ -229,12 +229,12 @@ func TestSweepEndsConnections(t *testing.T) {
 	w.send(t, fromHost, p)
 	key := rows.ServiceKey(w.service, service.UDP)
 	row, _ := must2(w.objects.Services.Get(key))(t)
-	state := must(readState(w.objects))(t)
+	state := must(w.objects.NodeState.IDs())(t)
 	state.LastRevision++
 	state.Retiring, row.Revision = state.LastRevision, state.LastRevision
 	backend := rows.EncodeBackend(service.Backend{Addr: w.remote})
 	row.SetBackend(0, backend)
-	if err := errors.Join(w.objects.State.Put(0, state), w.objects.Backends.Put(objects.BackendKey{Revision: row.Revision}, backend),
+	if err := errors.Join(w.objects.NodeState.PutIDs(state), w.objects.Backends.Put(objects.BackendKey{Revision: row.Revision}, backend),
 		w.objects.Services.Put(key, row)); err != nil {
 		t.Fatal(err)
 	}

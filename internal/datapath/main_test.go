@@ -234,7 +234,7 @@ func (b *bench) clear(t testing.TB) {
 	fragments := must(ebpf.LoadPinnedMap(pins(b.Datapath, "maps", "fragments"), nil))(t)
 	defer fragments.Close()
 	for _, m := range []*ebpf.Map{
-		b.objects.Services.Map, b.objects.Addresses.Map, b.objects.Backends.Map, b.objects.LookUp.Map, b.objects.Connections.Map, b.objects.Endpoints.Map, fragments,
+		b.objects.Services.Map, b.objects.ServiceAddrs.Map, b.objects.Backends.Map, b.objects.LookUp.Map, b.objects.Connections.Map, b.objects.Endpoints.Map, fragments,
 	} {
 		key := make([]byte, m.KeySize())
 		for m.NextKey(nil, &key) == nil {

@@ -18,7 +18,7 @@ func (d *Datapath) Recover(ctx context.Context) error {
 	if err := d.objects.OpenTables(); err != nil {
 		return err
 	}
-	state, err := readState(d.objects)
+	state, err := d.objects.NodeState.IDs()
 	if err != nil {
 		return err
 	}
@@ -62,7 +62,7 @@ func (d *Datapath) Remains() (remains []string, err error) {
 	if err := d.objects.OpenTables(); err != nil {
 		return nil, err
 	}
-	state, err := readState(d.objects)
+	state, err := d.objects.NodeState.IDs()
 	if err != nil {
 		return nil, err
 	}

@@ -62,7 +62,7 @@ func (w *writer) retire() (err error) {
 
 // noteUnfinished looks for the mark of a process that may have died.
 func (w *writer) noteUnfinished() error {
-	state, err := readState(w.o)
+	state, err := w.o.NodeState.IDs()
 	w.sweep = w.sweep || state.Retiring != 0
 	return err
 }
@@ -89,12 +89,12 @@ func (s Services) clearMark(ctx context.Context, mark uint32) error {
 		return err
 	}
 	defer lock.Unlock()
-	state, err := readState(s.o)
+	state, err := s.o.NodeState.IDs()
 	if err != nil || state.Retiring != mark {
 		return err
 	}
 	state.Retiring = 0
-	return s.o.State.Put(0, state)
+	return s.o.NodeState.PutIDs(state)
 }
 
 // retireSockets ends the connected sockets of a protocol whose service no longer has their backend; those of TCP only if the
@@ -125,7 +125,7 @@ func (s Services) Sweep(ctx context.Context) error {
 		return err
 	}
 	// Once the lock was free, a revision up to the last one is referred to by a service, or never will be again.
-	state, err := readState(s.o)
+	state, err := s.o.NodeState.IDs()
 	lock.Unlock()
 	if err != nil {
 		return err
@@ -138,7 +138,7 @@ func (s Services) Sweep(ctx context.Context) error {
 	if orphans.empty() && state.Retiring == 0 {
 		return nil
 	}
-	if err := s.o.Filter.Change(); err != nil { // the one that died may not have told programs
+	if err := s.o.NodeState.Invalidate(); err != nil { // the one that died may not have told programs
 		return err
 	}
 	waitForPrograms()

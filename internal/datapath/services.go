@@ -91,7 +91,7 @@ func (s Services) Generation() (uint32, error) {
 	if err != nil {
 		return 0, err
 	}
-	state, err := readState(s.o)
+	state, err := s.o.NodeState.IDs()
 	if state.Retiring != 0 {
 		return 0, err
 	}
@@ -117,7 +117,7 @@ func (s Services) Memory() (sum uint64, err error) {
 	if err := s.o.OpenTables(); err != nil {
 		return 0, err
 	}
-	for _, memory := range []func() (uint64, error){s.o.Services.Memory, s.o.Backends.Memory, s.o.LookUp.Memory, s.o.Addresses.Memory} {
+	for _, memory := range []func() (uint64, error){s.o.Services.Memory, s.o.Backends.Memory, s.o.LookUp.Memory, s.o.ServiceAddrs.Memory} {
 		n, err := memory()
 		if err != nil {
 			return 0, err

@@ -24,7 +24,7 @@ func (s Services) Change(ctx context.Context, owner service.Owner, put []service
 	if err := errors.Join(s.checkPorts(put...), refreshFor(ctx, s.o, put)); err != nil {
 		return Result{}, err
 	}
-	state, err := readState(s.o)
+	state, err := s.o.NodeState.IDs()
 	if err != nil {
 		return Result{}, err
 	}

@@ -220,9 +220,9 @@ func TestNumbers(t *testing.T) {
 		t.Fatalf("%+v, want a packet", traffic)
 	}
 	succeed(t, w.Services().Delete(t.Context(), service.CLI, service.Key{Frontend: gone, Protocol: service.TCP}))
-	state := must(readState(w.objects))(t)
+	state := must(w.objects.NodeState.IDs())(t)
 	state.LastService = first[0] - 1 + objects.CountedServices
-	succeed(t, w.objects.State.Put(0, state))
+	succeed(t, w.objects.NodeState.PutIDs(state))
 	if id, want := put(services+1), first[services-1]+objects.CountedServices; id != want {
 		t.Errorf("id %d, want %d", id, want)
 	}

@@ -3,7 +3,6 @@
 package datapath
 
 import (
-	"errors"
 	"math"
 
 	"mustang/internal/datapath/objects"
@@ -20,7 +19,7 @@ type numbers struct {
 }
 
 // next returns the id for a new service, and notes it in the state. The caller has the lock.
-func (n *numbers) next(o *objects.Objects, state *objects.State) (uint32, error) {
+func (n *numbers) next(o *objects.Objects, state *objects.IDs) (uint32, error) {
 	state.LastService++
 	if state.LastService <= objects.CountedServices {
 		return state.LastService, nil
@@ -52,10 +51,7 @@ func (n *numbers) clear(o *objects.Objects) error {
 	if len(n.again) == 0 {
 		return nil
 	}
-	counts, err := o.OpenServiceCounts()
-	if counts != nil && err == nil {
-		err = errors.Join(counts.Clear(n.again), counts.Close())
-	}
+	err := o.ClearCounts(n.again)
 	n.again = n.again[:0]
 	return err
 }

@@ -16,7 +16,7 @@ import (
 // snapshot is what the maps of services and backends hold.
 type snapshot struct {
 	// state is older than all rows: if it has not changed since, nor have they.
-	state    objects.State
+	state    objects.IDs
 	services []service.Service
 	rows     size // those of no service included
 	// unreferenced are the keys of those that no service refers to.
@@ -25,7 +25,7 @@ type snapshot struct {
 
 // read reads all services without the lock. What changes meanwhile is read in its state before or after the change.
 func (s Services) read(ctx context.Context) (*snapshot, error) {
-	state, err := readState(s.o)
+	state, err := s.o.NodeState.IDs()
 	if err != nil {
 		return nil, err
 	}

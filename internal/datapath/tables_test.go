@@ -199,7 +199,7 @@ func TestTablesFull(t *testing.T) {
 	_, err := d.Services().Apply(t.Context(), service.CLI, []service.Service{one, two, three})
 	_, _, putErr := d.Services().Put(t.Context(), service.CLI, three)
 	for _, err := range []error{err, putErr} {
-		if full := (*objects.FullError)(nil); !errors.As(err, &full) || full.Map != "tables" || full.Size != 40 {
+		if full := (*objects.FullError)(nil); !errors.As(err, &full) || full.Map != "backend_lut" || full.Size != 40 {
 			t.Errorf("error %v, want that tables is full", err)
 		}
 	}

@@ -73,8 +73,8 @@ func (w *world) serve(t testing.TB, frontend netip.AddrPort, backends ...netip.A
 func (w *world) store(t testing.TB, row objects.Service) {
 	t.Helper()
 	key := rows.ServiceKey(w.service, service.Protocol(w.proto))
-	row.Tag = w.objects.Filter.Tag(key)
-	succeed(t, errors.Join(w.objects.Filter.Add([]objects.ServiceKey{key}), w.objects.Services.Put(key, row)))
+	row.Tag = w.objects.NodeState.Tag(key)
+	succeed(t, errors.Join(w.objects.NodeState.AddFrontends([]objects.ServiceKey{key}), w.objects.Services.Put(key, row)))
 }
 
 // first returns the packet that opens a connection; next returns one of an open connection.

@@ -44,7 +44,7 @@ func (d *Datapath) GuardParents(ctx context.Context) (change Change, err error) 
 		return Unchanged, err
 	}
 	defer links.Unlock()
-	state, err := readState(d.objects)
+	state, err := d.objects.NodeState.IDs()
 	if err != nil {
 		return Unchanged, err
 	}

@@ -10,8 +10,6 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/cilium/ebpf"
-
 	"mustang/internal/datapath/objects"
 	"mustang/internal/testkit"
 )
@@ -145,15 +143,13 @@ func (b *bench) recount(t *testing.T, clients ...uint32) {
 			want[total]++
 		}
 	}
-	usage := must(ebpf.LoadPinnedMap(pins(b.Datapath, "maps", "usage"), nil))(t)
-	defer usage.Close()
-	for _, client := range append(clients, 0, total) {
-		var got uint64
-		succeed(t, usage.Lookup(client, &got))
-		if got != want[client] {
-			t.Errorf("row %d of usage is %d, and %d connections are open", client, int64(got), want[client])
+	succeed(t, b.objects.NodeState.ClientConns(func(conns []uint64) {
+		for _, client := range append(clients, 0, total) {
+			if got := conns[client]; got != want[client] {
+				t.Errorf("row %d of client_conns is %d, and %d connections are open", client, int64(got), want[client])
+			}
 		}
-	}
+	}))
 }
 
 // TestEndsAtOnce has both ends of connections close at once, on two CPUs.
@@ -197,11 +193,9 @@ func TestEndsAtOnce(t *testing.T) {
 func TestFlushKilled(t *testing.T) {
 	const client, total, mark = 2, 65536, 65537
 	w := withSlots(t, 64)
-	usage := must(ebpf.LoadPinnedMap(pins(w.Datapath, "maps", "usage"), nil))(t)
-	defer usage.Close()
 	row := func(index uint32) (n uint64) {
 		t.Helper()
-		succeed(t, usage.Lookup(index, &n))
+		succeed(t, w.objects.NodeState.ClientConns(func(conns []uint64) { n = conns[index] }))
 		return n
 	}
 	remains := func(want int) {
@@ -215,7 +209,7 @@ func TestFlushKilled(t *testing.T) {
 	}
 	put := func(index uint32, n uint64) {
 		t.Helper()
-		succeed(t, usage.Put(index, n))
+		succeed(t, w.objects.NodeState.ClientConns(func(conns []uint64) { conns[index] = n }))
 	}
 	for _, late := range [][]uint32{nil, {total}, {client, total}} {
 		ended, marked := false, false

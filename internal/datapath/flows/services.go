@@ -2,26 +2,17 @@
 
 package flows
 
-import (
-	"errors"
-
-	"mustang/internal/datapath/objects"
-)
+import "mustang/internal/datapath/objects"
 
 // ServiceTraffic is what programs translated for a service, to its backends and back. What sockets translate is not in it.
 type ServiceTraffic struct{ To, Back objects.Traffic }
 
-// ServiceTraffic returns that of services, by ID. One has none before the first program is attached, or if there are more services than
+// ServiceTraffic returns that of services, by ID. One has none if there are more services than
 // objects.CountedServices. It takes no lock.
-func (f Flows) ServiceTraffic() (_ map[uint32]ServiceTraffic, err error) {
+func (f Flows) ServiceTraffic() (map[uint32]ServiceTraffic, error) {
 	if err := f.Objects.OpenTables(); err != nil {
 		return nil, err
 	}
-	counts, err := f.Objects.OpenServiceCounts()
-	if counts == nil || err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, counts.Close()) }()
 	byRow := map[uint32][]uint32{}
 	for row, err := range f.Objects.Services.All() {
 		if err != nil {
@@ -35,7 +26,7 @@ func (f Flows) ServiceTraffic() (_ map[uint32]ServiceTraffic, err error) {
 		if len(ids) > 1 {
 			continue
 		}
-		to, back, err := counts.Of(row)
+		to, back, err := f.Objects.CountsOf(row)
 		if err != nil {
 			return nil, err
 		}

@@ -102,7 +102,7 @@ func Remove(ctx context.Context, o *objects.Objects, host *netns.Namespace, ids 
 		for _, row := range all {
 			err = errors.Join(err, Delete(o, row.Key))
 		}
-		return errors.Join(err, o.Filter.Change())
+		return errors.Join(err, o.NodeState.Invalidate())
 	})
 	for _, id := range ids {
 		for _, h := range objects.GuardHooks() {

@@ -5,7 +5,6 @@ package guard
 import (
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 
 	"mustang/internal/datapath/device"
@@ -68,16 +67,19 @@ func isEntrance(k objects.Link) bool {
 
 // vouch has what comes by the device of a link count as checked.
 func vouch(o *objects.Objects, k objects.Link) error {
-	return o.WithEntrances(func(t *objects.Table[uint32, uint32]) error { return t.Put(uint32(k.IfIndex), uint32(k.ID)) })
+	return o.GuardedDevices.Put(uint32(k.IfIndex), uint32(k.ID))
 }
 
 // detach detaches one of these programs.
 func detach(o *objects.Objects, k objects.Link) error {
+	if err := o.OpenTables(); err != nil {
+		return err
+	}
 	last, err := isLast(o, k)
 	if err == nil && last && isEntrance(k) {
-		err = o.WithEntrances(func(t *objects.Table[uint32, uint32]) error { return t.Delete(uint32(k.IfIndex)) })
+		err = o.GuardedDevices.Delete(uint32(k.IfIndex))
 	}
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err != nil {
 		return err
 	}
 	return o.Detach(k)
@@ -93,13 +95,7 @@ func isLast(o *objects.Objects, k objects.Link) (bool, error) {
 
 // isVouchedFor reports whether what comes by a device of the host counts as checked.
 func isVouchedFor(o *objects.Objects, index int) (found bool, err error) {
-	err = o.WithEntrances(func(t *objects.Table[uint32, uint32]) error {
-		_, found, err = t.Get(uint32(index))
-		return err
-	})
-	if errors.Is(err, os.ErrNotExist) {
-		err = nil
-	}
+	_, found, err = o.GuardedDevices.Get(uint32(index))
 	return found, err
 }
 

@@ -122,7 +122,7 @@ func create(path string) (*root, error) {
 
 // startingMaps returns the maps with a row that is there from the start.
 func startingMaps(o *objects.Objects) map[string]*ebpf.Map {
-	return map[string]*ebpf.Map{"settings": o.Settings.Map, "filter": o.Filter.Map}
+	return map[string]*ebpf.Map{"node_state": o.NodeState.Map}
 }
 
 // pins returns a path of pins.
@@ -150,7 +150,7 @@ func (r *root) renew() error {
 		}
 	}
 	// That a control group has had programs changes what commands do.
-	for _, path := range []string{r.pins("socks"), r.pins("maps", "sockets"), r.pins("maps", "answers"), r.pins("maps", "sk_revnat")} {
+	for _, path := range []string{r.pins("socks"), r.pins("maps", "sockets"), r.pins("maps", "udp_backends"), r.pins("maps", "sk_revnat")} {
 		if err := os.RemoveAll(path); err != nil {
 			return err
 		}
@@ -168,10 +168,6 @@ func (r *root) renew() error {
 	if err != nil {
 		return err
 	}
-	delete(pinned, "departures") // these come with the first program
-	delete(pinned, "entrances")
-	delete(pinned, "events")
-	delete(pinned, "service_counts")
 	if !maps.Equal(pinned, r.maps) {
 		return fmt.Errorf("maps %v, not %v", pinned, r.maps)
 	}

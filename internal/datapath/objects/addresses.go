@@ -8,7 +8,7 @@ import "errors"
 // node the kernel does.
 func answersEcho(flags uint32) bool { return flags&(ServiceNodePort|ServiceLoopback) == 0 }
 
-// CountAddresses makes the rows of Addresses those that follow from Services. The caller has the lock of the rows.
+// CountAddresses makes the rows of ServiceAddrs those that follow from Services. The caller has the lock of the rows.
 func (o *Objects) CountAddresses() error {
 	counts := make(map[Addr]uint32)
 	for row, err := range o.Services.All() {
@@ -20,7 +20,7 @@ func (o *Objects) CountAddresses() error {
 		}
 	}
 	var unused []Addr
-	for row, err := range o.Addresses.All() {
+	for row, err := range o.ServiceAddrs.All() {
 		switch {
 		case err != nil:
 			return err
@@ -30,7 +30,7 @@ func (o *Objects) CountAddresses() error {
 			delete(counts, row.Key)
 		}
 	}
-	return errors.Join(o.Addresses.DeleteBatch(unused), o.PutAddresses(counts))
+	return errors.Join(o.ServiceAddrs.DeleteBatch(unused), o.PutAddresses(counts))
 }
 
 // PutAddresses stores the numbers of services at addresses. Those without any are deleted.
@@ -44,6 +44,6 @@ func (o *Objects) PutAddresses(counts map[Addr]uint32) error {
 		}
 		keys, values = append(keys, key), append(values, n)
 	}
-	_, err := o.Addresses.PutBatch(keys, values)
-	return errors.Join(err, o.Addresses.DeleteBatch(unused))
+	_, err := o.ServiceAddrs.PutBatch(keys, values)
+	return errors.Join(err, o.ServiceAddrs.DeleteBatch(unused))
 }

@@ -4,6 +4,6 @@ package objects
 
 // The beginning of the SHA-256 of each object identifies the programs of this build.
 const (
-	tcDigest     = "e6be6f243b7b5e17"
-	socklbDigest = "6a572b9af35fc992"
+	tcDigest     = "4d41fa47e74d81ea"
+	socklbDigest = "da573981fd436dde"
 )

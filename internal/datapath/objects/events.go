@@ -8,10 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"sync/atomic"
 	"time"
 
-	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/ringbuf"
 	"golang.org/x/sys/unix"
 
@@ -50,6 +48,9 @@ func (o *Objects) Watch(ctx context.Context, each func(e Event, at time.Time) er
 	if w.known, err = o.eventsLeftOut(); err != nil {
 		return err
 	}
+	if w.reader, err = ringbuf.NewReader(o.maps.Events); err != nil {
+		return fmt.Errorf("open map %q: %w", tcMapEvents, err)
+	}
 	defer w.close()
 	for ctx.Err() == nil {
 		if err := w.round(ctx); err != nil {
@@ -62,7 +63,7 @@ func (o *Objects) Watch(ctx context.Context, each func(e Event, at time.Time) er
 // watcher reads events.
 type watcher struct {
 	objects *Objects
-	reader  *ringbuf.Reader // nil: no program has been loaded yet
+	reader  *ringbuf.Reader
 	record  ringbuf.Record
 	kinds   uint64
 	begin   time.Duration
@@ -76,10 +77,7 @@ func (w *watcher) round(ctx context.Context) error {
 	if err := w.objects.CheckPinned(); err != nil {
 		return err
 	}
-	if err := w.objects.Filter.watch(now()+watchFor, w.kinds); err != nil {
-		return err
-	}
-	if err := w.open(); err != nil {
+	if err := w.objects.NodeState.watch(now()+watchFor, w.kinds); err != nil {
 		return err
 	}
 	for renew := now() + watchFor/2; now() < renew && ctx.Err() == nil; {
@@ -94,37 +92,13 @@ func (w *watcher) round(ctx context.Context) error {
 	return w.tellLeftOut()
 }
 
-// open opens the ring buffer, once the first program has been loaded.
-func (w *watcher) open() error {
-	if w.reader != nil {
-		return nil
-	}
-	m, err := ebpf.LoadPinnedMap(w.objects.layout.mapPin(tcMapEvents), nil)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	if err == nil {
-		w.reader, err = ringbuf.NewReader(m)
-		_ = m.Close() // the reader has mapped it
-	}
-	if err != nil {
-		return fmt.Errorf("open map %q: %w", tcMapEvents, err)
-	}
-	return nil
-}
-
 func (w *watcher) close() {
-	_ = w.objects.Filter.watch(0, 0)
-	if w.reader != nil {
-		_ = w.reader.Close()
-	}
+	_ = w.objects.NodeState.watch(0, 0)
+	_ = w.reader.Close()
 }
 
 // read reads what has come.
 func (w *watcher) read() error {
-	if w.reader == nil {
-		return nil
-	}
 	w.reader.SetDeadline(time.Unix(1, 0))
 	for {
 		err := w.reader.ReadInto(&w.record)
@@ -171,12 +145,4 @@ func now() time.Duration {
 	var t unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &t)
 	return time.Duration(t.Nano())
-}
-
-// watch makes programs tell of events of some kinds, by their bits, until then.
-func (f *Filter) watch(until time.Duration, kinds uint64) error {
-	return f.edit(func(r *tcFilter) {
-		atomic.StoreUint64(&r.WatchedKinds, kinds)
-		atomic.StoreUint64(&r.Watched, uint64(until))
-	})
 }

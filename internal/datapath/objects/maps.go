@@ -37,29 +37,29 @@ func (s Sizes) byName() map[string]uint32 {
 	connections := s.connections()
 	return map[string]uint32{
 		tcMapServices:       cmp.Or(s.Services, 131072),
-		tcMapAddresses:      cmp.Or(s.Services, 131072),
+		tcMapServiceAddrs:   cmp.Or(s.Services, 131072),
 		tcMapBackends:       cmp.Or(s.Backends, 524288),
-		tcMapTables:         cmp.Or(s.Tables, 262144),
+		tcMapBackendLut:     cmp.Or(s.Tables, 262144),
 		tcMapSourceRanges:   cmp.Or(s.SourceRanges, 65536),
 		tcMapConnections:    2*connections + 1024, // deleted rows are free a moment later
 		tcMapSlots:          connections,
 		tcMapAffinities:     min(connections, 65536),
-		tcMapUsage:          usageRows,
-		tcMapSettings:       1,
 		tcMapEndpoints:      endpoints,
 		tcMapFragments:      8192,
 		tcMapMetrics:        1,
-		tcMapFilter:         1,
-		tcMapState:          1,
+		tcMapNodeState:      1,
 		tcMapUplinks:        256,
 		tcMapNodeAddresses:  4096,
+		tcMapGuardedDevices: 4096,
+		tcMapServiceCounts:  CountedServices + 1,
+		tcMapEvents:         1 << 19,
 		tcMapPolicySettings: 3,
 		tcMapIdentities:     524288,
 		tcMapVerdicts:       524288,
 		tcMapPolicyPorts:    131072,
 		tcMapPolicyNumbers:  131072,
 		socklbMapNamespaces: endpoints + 4096, // an endpoint is in one namespace, and hosts are few
-		tcMapSenders:        endpoints,
+		tcMapSourceGuard:    endpoints,
 	}
 }
 
@@ -74,33 +74,33 @@ type format struct {
 func formats() map[string]format {
 	const number, cookie = unsafe.Sizeof(uint32(0)), unsafe.Sizeof(uint64(0))
 	return map[string]format{
-		tcMapServices:       {ebpf.Hash, unsafe.Sizeof(tcServiceKey{}), unsafe.Sizeof(tcService{})},
-		tcMapAddresses:      {ebpf.Hash, unsafe.Sizeof(tcAddr{}), number},
-		tcMapBackends:       {ebpf.Hash, unsafe.Sizeof(tcBackendKey{}), unsafe.Sizeof(tcBackend{})},
-		tcMapTables:         {ebpf.Hash, unsafe.Sizeof(tcBackendKey{}), unsafe.Sizeof([64]uint16{})},
-		tcMapSourceRanges:   {ebpf.LPMTrie, unsafe.Sizeof(tcSourceRange{}), unsafe.Sizeof(uint8(0))},
-		tcMapAffinities:     {ebpf.LRUHash, unsafe.Sizeof(tcAffinityKey{}), unsafe.Sizeof(tcAffinity{})},
-		tcMapConnections:    {ebpf.Hash, unsafe.Sizeof(tcTuple{}), unsafe.Sizeof(tcCtEntry{})},
-		tcMapSlots:          {ebpf.Array, number, unsafe.Sizeof(tcCtSlot{})},
-		tcMapUsage:          {ebpf.Array, number, unsafe.Sizeof(uint64(0))},
-		tcMapSettings:       {ebpf.Array, number, unsafe.Sizeof(tcSettings{})},
-		tcMapEndpoints:      {ebpf.Hash, unsafe.Sizeof(tcAddr{}), unsafe.Sizeof(tcEndpoint{})},
-		tcMapFragments:      {ebpf.LRUHash, unsafe.Sizeof(tcFragmentKey{}), unsafe.Sizeof(tcPorts{})},
-		tcMapMetrics:        {ebpf.PerCPUArray, number, unsafe.Sizeof(tcMetrics{})},
-		tcMapFilter:         {ebpf.Array, number, unsafe.Sizeof(tcFilter{})},
-		tcMapState:          {ebpf.Array, number, unsafe.Sizeof(tcState{})},
-		tcMapUplinks:        {ebpf.Hash, number, unsafe.Sizeof(tcUplink{})},
-		tcMapNodeAddresses:  {ebpf.Hash, unsafe.Sizeof(tcAddr{}), number},
-		tcMapPolicySettings: {ebpf.Array, number, unsafe.Sizeof(tcPolicySettings{})},
-		tcMapIdentities:     {ebpf.Hash, unsafe.Sizeof(tcPrefix{}), number},
-		tcMapVerdicts:       {ebpf.Hash, unsafe.Sizeof(tcVerdictKey{}), unsafe.Sizeof(tcVerdictRow{})},
-		tcMapPolicyPorts:    {ebpf.Hash, unsafe.Sizeof(tcPortKey{}), unsafe.Sizeof(tcPortRow{})},
-		tcMapPolicyNumbers:  {ebpf.Hash, unsafe.Sizeof(tcContentDigest{}), number},
-		socklbMapNamespaces: {ebpf.Hash, cookie, unsafe.Sizeof(socklbSkScope{})},
-		socklbMapSockets:    {ebpf.SkStorage, number, unsafe.Sizeof(socklbSkService{})},
-		socklbMapAnswers:    {ebpf.SkStorage, number, unsafe.Sizeof(socklbSkAnswers{})},
-		socklbMapSkRevnat:   {ebpf.LRUHash, unsafe.Sizeof(socklbSkRevnatKey{}), unsafe.Sizeof(socklbAddrPort{})},
-		tcMapSenders:        {ebpf.Hash, unsafe.Sizeof(tcSenderKey{}), unsafe.Sizeof(tcSender{})},
+		tcMapServices:        {ebpf.Hash, unsafe.Sizeof(tcServiceKey{}), unsafe.Sizeof(tcService{})},
+		tcMapServiceAddrs:    {ebpf.Hash, unsafe.Sizeof(tcAddr{}), number},
+		tcMapBackends:        {ebpf.Hash, unsafe.Sizeof(tcBackendKey{}), unsafe.Sizeof(tcBackend{})},
+		tcMapBackendLut:      {ebpf.Hash, unsafe.Sizeof(tcBackendKey{}), unsafe.Sizeof([64]uint16{})},
+		tcMapSourceRanges:    {ebpf.LPMTrie, unsafe.Sizeof(tcSourceRange{}), unsafe.Sizeof(uint8(0))},
+		tcMapAffinities:      {ebpf.LRUHash, unsafe.Sizeof(tcAffinityKey{}), unsafe.Sizeof(tcAffinity{})},
+		tcMapConnections:     {ebpf.Hash, unsafe.Sizeof(tcTuple{}), unsafe.Sizeof(tcCtEntry{})},
+		tcMapSlots:           {ebpf.Array, number, unsafe.Sizeof(tcCtSlot{})},
+		tcMapEndpoints:       {ebpf.Hash, unsafe.Sizeof(tcAddr{}), unsafe.Sizeof(tcEndpoint{})},
+		tcMapFragments:       {ebpf.LRUHash, unsafe.Sizeof(tcFragmentKey{}), unsafe.Sizeof(tcPorts{})},
+		tcMapMetrics:         {ebpf.PerCPUArray, number, unsafe.Sizeof(tcMetrics{})},
+		tcMapNodeState:       {ebpf.Array, number, unsafe.Sizeof(tcNodeState{})},
+		tcMapUplinks:         {ebpf.Hash, number, unsafe.Sizeof(tcUplink{})},
+		tcMapGuardedDevices:  {ebpf.Hash, number, number},
+		tcMapServiceCounts:   {ebpf.PerCPUArray, number, unsafe.Sizeof(tcServiceCounts{})},
+		tcMapEvents:          {ebpf.RingBuf, 0, 0},
+		tcMapNodeAddresses:   {ebpf.Hash, unsafe.Sizeof(tcAddr{}), number},
+		tcMapPolicySettings:  {ebpf.Array, number, unsafe.Sizeof(tcPolicySettings{})},
+		tcMapIdentities:      {ebpf.Hash, unsafe.Sizeof(tcPrefix{}), number},
+		tcMapVerdicts:        {ebpf.Hash, unsafe.Sizeof(tcVerdictKey{}), unsafe.Sizeof(tcVerdictRow{})},
+		tcMapPolicyPorts:     {ebpf.Hash, unsafe.Sizeof(tcPortKey{}), unsafe.Sizeof(tcPortRow{})},
+		tcMapPolicyNumbers:   {ebpf.Hash, unsafe.Sizeof(tcContentDigest{}), number},
+		socklbMapNamespaces:  {ebpf.Hash, cookie, unsafe.Sizeof(socklbSkScope{})},
+		socklbMapSockets:     {ebpf.SkStorage, number, unsafe.Sizeof(socklbSkService{})},
+		socklbMapUdpBackends: {ebpf.SkStorage, number, unsafe.Sizeof(socklbSkUdpBackends{})},
+		socklbMapSkRevnat:    {ebpf.LRUHash, unsafe.Sizeof(socklbSkRevnatKey{}), unsafe.Sizeof(socklbAddrPort{})},
+		tcMapSourceGuard:     {ebpf.Hash, unsafe.Sizeof(tcSenderKey{}), unsafe.Sizeof(tcSender{})},
 	}
 }
 
@@ -156,11 +156,8 @@ func (p *pinner) create(name string) (_ *ebpf.Map, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("create map %q: %w", name, err)
 	}
-	switch name { // before it is pinned
-	case tcMapSettings: // programs open no connection without
-		err = m.Put(uint32(0), newSettings(p.sizes[tcMapSlots]))
-	case tcMapFilter:
-		err = (&Filter{m}).keepSecret()
+	if name == tcMapNodeState { // before it is pinned
+		err = (&NodeState{m}).init(p.sizes[tcMapSlots])
 	}
 	if err == nil {
 		err = m.Pin(p.layout.mapPin(name))
@@ -184,24 +181,24 @@ func closeMaps(slots map[string]**ebpf.Map) error {
 func slots(maps *tcMaps) map[string]**ebpf.Map {
 	return map[string]**ebpf.Map{
 		tcMapServices:     &maps.Services,
-		tcMapAddresses:    &maps.Addresses,
+		tcMapServiceAddrs: &maps.ServiceAddrs,
 		tcMapBackends:     &maps.Backends,
-		tcMapTables:       &maps.Tables,
+		tcMapBackendLut:   &maps.BackendLut,
 		tcMapSourceRanges: &maps.SourceRanges,
 		tcMapAffinities:   &maps.Affinities,
 		tcMapConnections:  &maps.Connections,
 		tcMapEndpoints:    &maps.Endpoints,
-		tcMapSenders:      &maps.Senders,
+		tcMapSourceGuard:  &maps.SourceGuard,
 		tcMapSlots:        &maps.Slots,
-		tcMapUsage:        &maps.Usage,
-		tcMapSettings:     &maps.Settings,
 		tcMapFragments:    &maps.Fragments,
 		tcMapMetrics:      &maps.Metrics,
-		tcMapFilter:       &maps.Filter,
-		tcMapState:        &maps.State,
+		tcMapNodeState:    &maps.NodeState,
 		tcMapUplinks:      &maps.Uplinks,
 
-		tcMapNodeAddresses: &maps.NodeAddresses,
+		tcMapNodeAddresses:  &maps.NodeAddresses,
+		tcMapGuardedDevices: &maps.GuardedDevices,
+		tcMapServiceCounts:  &maps.ServiceCounts,
+		tcMapEvents:         &maps.Events,
 
 		tcMapPolicySettings: &maps.PolicySettings,
 		tcMapIdentities:     &maps.Identities,

@@ -35,25 +35,28 @@ type Objects struct {
 
 // Tables are the maps of packet translation.
 type Tables struct {
-	Services  *Table[ServiceKey, Service]
-	Addresses *Table[Addr, uint32] // those at which programs answer echo requests, with the number of services
-	Backends  *Table[BackendKey, Backend]
-	LookUp    *Table[BackendKey, [64]uint16] // look-up tables: slots of backends
+	Services     *Table[ServiceKey, Service]
+	ServiceAddrs *Table[Addr, uint32] // those at which programs answer echo requests, with the number of services
+	Backends     *Table[BackendKey, Backend]
+	LookUp       *Table[BackendKey, [64]uint16] // look-up tables: slots of backends
 	// SourceRanges are the clients that services serve. Methods that list rows do not work.
 	SourceRanges *Table[SourceRange, uint8]
 	Connections  *Table[Tuple, ConnectionRow]
 	Endpoints    *Table[Addr, Endpoint]
 	Senders      *Table[SenderKey, Sender] // devices by which packets leave pods
 	// Slots are the connections, of which Connections has the rows.
-	Slots    *Slots
-	Settings *Table[uint32, tcSettings]
-	Metrics  *Table[uint32, []tcMetrics] // a row for each CPU
-	State    *Table[uint32, State]
-	Filter   *Filter
+	Slots   *Slots
+	Metrics *Table[uint32, []tcMetrics] // a row for each CPU
+	// NodeState is what programs share.
+	NodeState *NodeState
+	// GuardedDevices are those of the host where the source guard sees what pods send to the host: the index of their pods' parent, by their
+	// own.
+	GuardedDevices *Table[uint32, uint32]
 	// Uplinks have a row for each device that is one.
 	Uplinks *Table[uint32, Uplink]
 	// NodeAddresses are those at which services with the unspecified address are served.
 	NodeAddresses *Table[Addr, uint32]
+	serviceCounts *Table[uint32, []tcServiceCounts] // a row for each CPU
 	// Policies are the maps of network policies, by name. Package policies has the types of their rows.
 	Policies map[string]*ebpf.Map
 }
@@ -174,21 +177,21 @@ func (o *Objects) openTables(sizes map[string]uint32) error {
 	}
 	o.Tables = Tables{
 		Services:     &Table[ServiceKey, Service]{o.maps.Services, tcMapServices},
-		Addresses:    &Table[Addr, uint32]{o.maps.Addresses, tcMapAddresses},
+		ServiceAddrs: &Table[Addr, uint32]{o.maps.ServiceAddrs, tcMapServiceAddrs},
 		Backends:     &Table[BackendKey, Backend]{o.maps.Backends, tcMapBackends},
-		LookUp:       &Table[BackendKey, [64]uint16]{o.maps.Tables, tcMapTables},
+		LookUp:       &Table[BackendKey, [64]uint16]{o.maps.BackendLut, tcMapBackendLut},
 		SourceRanges: &Table[SourceRange, uint8]{o.maps.SourceRanges, tcMapSourceRanges},
 		Connections:  &Table[Tuple, ConnectionRow]{o.maps.Connections, tcMapConnections},
 		Endpoints:    &Table[Addr, Endpoint]{o.maps.Endpoints, tcMapEndpoints},
-		Senders:      &Table[SenderKey, Sender]{o.maps.Senders, tcMapSenders},
-		Slots:        &Slots{Map: o.maps.Slots, usage: o.maps.Usage},
-		Settings:     &Table[uint32, tcSettings]{o.maps.Settings, tcMapSettings},
+		Senders:      &Table[SenderKey, Sender]{o.maps.SourceGuard, tcMapSourceGuard},
+		Slots:        &Slots{Map: o.maps.Slots, node: &NodeState{o.maps.NodeState}},
 		Metrics:      &Table[uint32, []tcMetrics]{o.maps.Metrics, tcMapMetrics},
-		State:        &Table[uint32, State]{o.maps.State, tcMapState},
-		Filter:       &Filter{o.maps.Filter},
+		NodeState:    &NodeState{o.maps.NodeState},
 		Uplinks:      &Table[uint32, Uplink]{o.maps.Uplinks, tcMapUplinks},
 
-		NodeAddresses: &Table[Addr, uint32]{o.maps.NodeAddresses, tcMapNodeAddresses},
+		NodeAddresses:  &Table[Addr, uint32]{o.maps.NodeAddresses, tcMapNodeAddresses},
+		serviceCounts:  &Table[uint32, []tcServiceCounts]{o.maps.ServiceCounts, tcMapServiceCounts},
+		GuardedDevices: &Table[uint32, uint32]{o.maps.GuardedDevices, tcMapGuardedDevices},
 		Policies: map[string]*ebpf.Map{
 			tcMapPolicySettings: o.maps.PolicySettings, tcMapIdentities: o.maps.Identities, tcMapVerdicts: o.maps.Verdicts,
 			tcMapPolicyPorts: o.maps.PolicyPorts, tcMapPolicyNumbers: o.maps.PolicyNumbers,

@@ -210,7 +210,7 @@ func (o *Objects) loadPrograms(at AttachPoint) error {
 	return nil
 }
 
-// newCollection loads an instance. A map that is pinned by name is made with the first.
+// newCollection loads an instance.
 func (o *Objects) newCollection(at AttachPoint) (*ebpf.Collection, error) {
 	spec, err := loadTc()
 	if err != nil {
@@ -226,9 +226,7 @@ func (o *Objects) newCollection(at AttachPoint) (*ebpf.Collection, error) {
 	for name, m := range replaced {
 		spec.Maps[name].MaxEntries = m.MaxEntries()
 	}
-	collection, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{
-		MapReplacements: replaced, Maps: ebpf.MapOptions{PinPath: o.layout.maps()},
-	})
+	collection, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replaced})
 	if errors.Is(err, ebpf.ErrNotSupported) {
 		return nil, &UnsupportedError{Feature: "type information (CONFIG_DEBUG_INFO_BTF)", Kernel: "6.6", Err: err}
 	}
@@ -272,12 +270,12 @@ func (o *Objects) socketCollection() (*ebpf.Collection, error) {
 		return nil, err
 	}
 	// Only the programs use these.
-	var sockets, answers, revnat *ebpf.Map
-	private := map[string]**ebpf.Map{socklbMapSockets: &sockets, socklbMapAnswers: &answers, socklbMapSkRevnat: &revnat}
+	var sockets, backends, revnat *ebpf.Map
+	private := map[string]**ebpf.Map{socklbMapSockets: &sockets, socklbMapUdpBackends: &backends, socklbMapSkRevnat: &revnat}
 	p := pinner{layout: o.layout, load: loadSocklb, sizes: map[string]uint32{
-		socklbMapSockets:  0, // as many as there are sockets
-		socklbMapAnswers:  0,
-		socklbMapSkRevnat: o.maps.Slots.MaxEntries(),
+		socklbMapSockets:     0, // as many as there are sockets
+		socklbMapUdpBackends: 0,
+		socklbMapSkRevnat:    o.maps.Slots.MaxEntries(),
 	}}
 	if err := p.open(private); err != nil {
 		return nil, err
@@ -286,12 +284,13 @@ func (o *Objects) socketCollection() (*ebpf.Collection, error) {
 	replaced := replacements(private)
 	replaced[socklbMapServices] = o.maps.Services
 	replaced[socklbMapBackends] = o.maps.Backends
-	replaced[socklbMapTables] = o.maps.Tables
+	replaced[socklbMapBackendLut] = o.maps.BackendLut
 	replaced[socklbMapNodeAddresses] = o.maps.NodeAddresses
 	replaced[socklbMapAffinities] = o.maps.Affinities
 	replaced[socklbMapSourceRanges] = o.maps.SourceRanges
 	replaced[socklbMapMetrics] = o.maps.Metrics
-	replaced[socklbMapFilter] = o.maps.Filter
+	replaced[socklbMapNodeState] = o.maps.NodeState
+	replaced[socklbMapEvents] = o.maps.Events
 	replaced[socklbMapNamespaces] = o.Namespaces.Map
 	for name := range spec.Maps {
 		// The object names all maps of its headers, and no program uses the others.
@@ -302,9 +301,7 @@ func (o *Objects) socketCollection() (*ebpf.Collection, error) {
 	for name, m := range replaced {
 		spec.Maps[name].MaxEntries = m.MaxEntries()
 	}
-	collection, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{
-		MapReplacements: replaced, Maps: ebpf.MapOptions{PinPath: o.layout.maps()},
-	})
+	collection, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replaced})
 	if errors.Is(err, ebpf.ErrNotSupported) {
 		return nil, &UnsupportedError{Feature: "way to end sockets by BPF, or no type information", Kernel: "6.5", Err: err}
 	}

@@ -4,7 +4,6 @@ package objects
 
 import (
 	"errors"
-	"fmt"
 	"maps"
 	"sync/atomic"
 	"time"
@@ -15,11 +14,9 @@ import (
 // Miscounted reports whether EndConnections is at work, or was killed. It may have given a slot up then, and not have told the
 // client's number of open connections.
 func (s *Slots) Miscounted() (bool, error) {
-	index, mark := uint32(usageMark), uint64(0)
-	if err := s.usage.Lookup(&index, &mark); err != nil {
-		return false, fmt.Errorf("read map %q: %w", tcMapUsage, err)
-	}
-	return mark != 0, nil
+	var mark uint64
+	err := s.node.ClientConns(func(conns []uint64) { mark = atomic.LoadUint64(&conns[clientsMark]) })
+	return mark != 0, err
 }
 
 // Recount corrects the numbers of open connections after a killed EndConnections, if there was one; the caller has the lock of the
@@ -29,23 +26,23 @@ func (s *Slots) Miscounted() (bool, error) {
 func (o *Objects) Recount() error {
 	const looks, pause = 4, 10 * time.Millisecond
 	var slotsErr error
-	err := mapped(o.Slots.usage, unix.PROT_READ|unix.PROT_WRITE, usageRows, func(usage []uint64) {
-		if atomic.LoadUint64(&usage[usageMark]) == 0 {
+	err := o.NodeState.ClientConns(func(conns []uint64) {
+		if atomic.LoadUint64(&conns[clientsMark]) == 0 {
 			return
 		}
 		slotsErr = mapped(o.Slots.Map, unix.PROT_READ, o.Slots.Len(), func(all []Slot) {
-			last := miscounted(usage, all)
+			last := miscounted(conns, all)
 			for range looks {
 				time.Sleep(pause)
-				now := miscounted(usage, all)
+				now := miscounted(conns, all)
 				maps.DeleteFunc(last, func(i int, off miscount) bool { return now[i] != off })
 				for i, off := range last {
-					atomic.CompareAndSwapUint64(&usage[i], off.counted, off.open)
+					atomic.CompareAndSwapUint64(&conns[i], off.counted, off.open)
 					delete(now, i)
 				}
 				last = now
 			}
-			atomic.StoreUint64(&usage[usageMark], 0)
+			atomic.StoreUint64(&conns[clientsMark], 0)
 		})
 	})
 	return errors.Join(err, slotsErr)
@@ -55,20 +52,20 @@ func (o *Objects) Recount() error {
 type miscount struct{ counted, open uint64 }
 
 // miscounted compares the numbers of connections with the slots.
-func miscounted(usage []uint64, all []Slot) map[int]miscount {
-	open, before := make([]uint64, usageTotal+1), make([]uint64, usageTotal+1)
+func miscounted(conns []uint64, all []Slot) map[int]miscount {
+	open, before := make([]uint64, clientsTotal+1), make([]uint64, clientsTotal+1)
 	for i := range before {
-		before[i] = atomic.LoadUint64(&usage[i])
+		before[i] = atomic.LoadUint64(&conns[i])
 	}
 	for i := range all {
 		if state := slotState(atomic.LoadUint32(&all[i].State)); state > slotClaimed && state != SlotClosed {
-			open[all[i].Client%usageClients]++
-			open[usageTotal]++
+			open[all[i].Client%clientRows]++
+			open[clientsTotal]++
 		}
 	}
 	found := make(map[int]miscount)
 	for i, counted := range before {
-		if counted != open[i] && counted == atomic.LoadUint64(&usage[i]) {
+		if counted != open[i] && counted == atomic.LoadUint64(&conns[i]) {
 			found[i] = miscount{counted, open[i]}
 		}
 	}

@@ -30,16 +30,16 @@ type (
 	Slot = tcCtSlot
 	// Endpoint is a row of endpoints.
 	Endpoint = tcEndpoint
-	// SenderKey is the key of senders.
+	// SenderKey is the key of source_guard.
 	SenderKey = tcSenderKey
-	// Sender is a row of senders.
+	// Sender is a row of source_guard.
 	Sender = tcSender
 	// Uplink is a row of uplinks, by the index of the device.
 	Uplink = tcUplink
 	// SocketScope is a row of namespaces, by cookie.
 	SocketScope = socklbSkScope
-	// State holds the last ids given out.
-	State = tcState
+	// IDs are the last ones given out.
+	IDs = tcIdAlloc
 )
 
 // SetBackend gives the row of a service the address of its backend in a slot, if it has room for it.

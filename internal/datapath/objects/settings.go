@@ -31,8 +31,8 @@ func defaultTimeouts() Timeouts {
 // claimTimeout is the time after which the claim of a command that was killed ends.
 const claimTimeout = 10 * time.Second
 
-// settings returns settings with other time-outs.
-func (t Timeouts) settings(row tcSettings) tcSettings {
+// config returns limits with other time-outs.
+func (t Timeouts) config(row tcCtConfig) tcCtConfig {
 	row.Timeout[tcCtStateCT_CLAIMED] = uint64(claimTimeout)
 	row.Timeout[tcCtStateCT_SYN] = uint64(t.SYN)
 	row.Timeout[tcCtStateCT_OPEN] = uint64(t.Established)
@@ -42,15 +42,16 @@ func (t Timeouts) settings(row tcSettings) tcSettings {
 	return row
 }
 
-// newSettings returns the settings of a table with a number of slots. A fifth is kept for clients with few connections: enough
+// newConfig returns the limits of a table with a number of slots. A fifth is kept for clients with few connections: enough
 // for 200 of them, or 150 so that a search still finds free slots at once.
-func newSettings(slots uint32) tcSettings {
-	return defaultTimeouts().settings(tcSettings{Slots: slots, Shared: slots - slots/5, Least: max(slots/1024, 8)})
+func newConfig(slots uint32) tcCtConfig {
+	return defaultTimeouts().config(tcCtConfig{Slots: slots, Shared: slots - slots/5, Least: max(slots/1024, 8)})
 }
 
 // Timeouts returns the time-outs of connections.
 func (o *Objects) Timeouts() (Timeouts, error) {
-	row, _, err := o.Settings.Get(0)
+	var row tcCtConfig
+	err := o.NodeState.edit(func(r *tcNodeState) { row = r.CtConfig })
 	at := func(state tcCtState) time.Duration { return time.Duration(row.Timeout[state]) }
 	return Timeouts{
 		SYN: at(tcCtStateCT_SYN), Established: at(tcCtStateCT_OPEN), Closed: at(tcCtStateCT_CLOSED),
@@ -60,11 +61,7 @@ func (o *Objects) Timeouts() (Timeouts, error) {
 
 // SetTimeouts changes them, for all connections at once.
 func (o *Objects) SetTimeouts(t Timeouts) error {
-	row, _, err := o.Settings.Get(0)
-	if err != nil {
-		return err
-	}
-	return o.Settings.Put(0, t.settings(row))
+	return o.NodeState.edit(func(r *tcNodeState) { r.CtConfig = t.config(r.CtConfig) })
 }
 
 // Validate returns an error if connections are neither 0 nor between 1024 and 16777216.

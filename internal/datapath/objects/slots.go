@@ -14,9 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// usageClients is USAGE_CLIENTS of bpf/mustang/maps.h, and usageTotal the row that counts the connections of all clients. The
-// row usageMark is not 0 while EndConnections is at work.
-const usageClients, usageTotal, usageMark, usageRows = 65536, 65536, 65537, 65538
+// clientRows is CLIENT_ROWS of bpf/mustang/maps.h, and clientsTotal the row that counts the connections of all clients. The
+// row clientsMark is not 0 while EndConnections is at work.
+const clientRows, clientsTotal, clientsMark = 65536, 65536, 65537
 
 // The states of a slot that are no connections.
 const slotFree, slotClaimed = uint32(tcCtStateCT_FREE), uint32(tcCtStateCT_CLAIMED)
@@ -28,7 +28,7 @@ func slotState(word uint32) uint32 { return word & 0xff }
 type Slots struct {
 	Map *ebpf.Map
 
-	usage *ebpf.Map
+	node *NodeState
 }
 
 // State returns the state of a slot: SlotSYN and so on.
@@ -39,22 +39,20 @@ func (s *Slots) Len() int { return int(s.Map.MaxEntries()) }
 
 // Open returns the number of connections that had not ended when a program last looked at them.
 func (s *Slots) Open() (n uint64, err error) {
-	total := uint32(usageTotal)
-	if err := s.usage.Lookup(&total, &n); err != nil {
-		return 0, fmt.Errorf("read map %q: %w", tcMapUsage, err)
-	}
-	return n, nil
+	err = s.node.ClientConns(func(conns []uint64) { n = atomic.LoadUint64(&conns[clientsTotal]) })
+	return n, err
 }
 
-// Share returns the number of open connections from which on a client gets no new one, as usage_allows in slots.h has it.
+// Share returns the number of open connections from which on a client gets no new one, as client_conns_allow in slots.h has it.
 func (o *Objects) Share() (int, error) {
+	var config tcCtConfig
 	open, err := o.Slots.Open()
-	settings, _, settingsErr := o.Settings.Get(0)
-	share := min(2*(int(settings.Shared)-int(open)), int(settings.Shared))
-	if int(open) < int(settings.Slots) {
-		share = max(share, int(settings.Least))
+	err = errors.Join(err, o.NodeState.edit(func(r *tcNodeState) { config = r.CtConfig }))
+	share := min(2*(int(config.Shared)-int(open)), int(config.Shared))
+	if int(open) < int(config.Slots) {
+		share = max(share, int(config.Least))
 	}
-	return max(share, 0), errors.Join(err, settingsErr)
+	return max(share, 0), err
 }
 
 // Each calls fn with a copy of each slot that has a connection, until fn returns false.
@@ -72,9 +70,9 @@ func (s *Slots) Each(fn func(index uint32, slot Slot) bool) error {
 // connections in the slots at once. What a killed one leaves, Recount corrects.
 func (o *Objects) EndConnections(match func(Slot) bool) (n int, err error) {
 	var slotsErr error
-	usageErr := mapped(o.Slots.usage, unix.PROT_READ|unix.PROT_WRITE, usageRows, func(usage []uint64) {
-		atomic.StoreUint64(&usage[usageMark], 1)
-		defer atomic.StoreUint64(&usage[usageMark], 0)
+	connsErr := o.NodeState.ClientConns(func(conns []uint64) {
+		atomic.StoreUint64(&conns[clientsMark], 1)
+		defer atomic.StoreUint64(&conns[clientsMark], 0)
 		slotsErr = mapped(o.Slots.Map, unix.PROT_READ|unix.PROT_WRITE, o.Slots.Len(), func(all []Slot) {
 			for i := range all {
 				state := atomic.LoadUint32(&all[i].State) // first: it tells whether the copy is still right
@@ -84,7 +82,7 @@ func (o *Objects) EndConnections(match func(Slot) bool) (n int, err error) {
 					continue
 				}
 				var ended bool
-				if ended, err = o.endConnection(uint32(i), &all[i], was, usage); err != nil {
+				if ended, err = o.endConnection(uint32(i), &all[i], was, conns); err != nil {
 					return
 				}
 				if ended {
@@ -93,11 +91,11 @@ func (o *Objects) EndConnections(match func(Slot) bool) (n int, err error) {
 			}
 		})
 	})
-	return n, errors.Join(err, slotsErr, usageErr, o.Filter.Change())
+	return n, errors.Join(err, slotsErr, connsErr, o.NodeState.Invalidate())
 }
 
 // endConnection deletes the connection of a slot; false if a program has claimed it or changed its state meanwhile.
-func (o *Objects) endConnection(index uint32, slot *Slot, was Slot, usage []uint64) (bool, error) {
+func (o *Objects) endConnection(index uint32, slot *Slot, was Slot, conns []uint64) (bool, error) {
 	claim := slotClaimed | rand.Uint32()<<8
 	// A claim expires after a while, if this process is stopped or killed now. Then the slot may have another connection.
 	atomic.StoreUint64(&slot.Seen, monotonic())
@@ -105,8 +103,8 @@ func (o *Objects) endConnection(index uint32, slot *Slot, was Slot, usage []uint
 		return false, nil
 	}
 	if slotState(was.State) != SlotClosed {
-		atomic.AddUint64(&usage[was.Client%usageClients], ^uint64(0))
-		atomic.AddUint64(&usage[usageTotal], ^uint64(0))
+		atomic.AddUint64(&conns[was.Client%clientRows], ^uint64(0))
+		atomic.AddUint64(&conns[clientsTotal], ^uint64(0))
 	}
 	for _, key := range []Tuple{was.From, was.Reply} {
 		row, ok, err := o.Connections.Get(key)

@@ -31,16 +31,6 @@ const (
 	socklbNamespaceFlagNAMESPACE_SOCKETS socklbNamespaceFlag = 4
 )
 
-type socklbSkAnswers struct {
-	_    structs.HostLayout
-	Lock struct {
-		_   structs.HostLayout
-		Val uint32
-	}
-	Next uint32
-	Rows [8]socklbSkService
-}
-
 type socklbSkRevnatKey struct {
 	_       structs.HostLayout
 	Cookie  uint64
@@ -62,35 +52,40 @@ type socklbSkService struct {
 	Backend socklbAddrPort
 }
 
+type socklbSkUdpBackends struct {
+	_    structs.HostLayout
+	Lock struct {
+		_   structs.HostLayout
+		Val uint32
+	}
+	Next uint32
+	Rows [8]socklbSkService
+}
+
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	socklbMapAddresses      = "addresses"
 	socklbMapAffinities     = "affinities"
-	socklbMapAnswers        = "answers"
+	socklbMapBackendLut     = "backend_lut"
 	socklbMapBackends       = "backends"
 	socklbMapConnections    = "connections"
 	socklbMapEndpoints      = "endpoints"
 	socklbMapEvents         = "events"
-	socklbMapFilter         = "filter"
-	socklbMapFlows          = "flows"
 	socklbMapFragments      = "fragments"
 	socklbMapMetrics        = "metrics"
 	socklbMapNamespaces     = "namespaces"
 	socklbMapNodeAddresses  = "node_addresses"
+	socklbMapNodeState      = "node_state"
+	socklbMapScratch        = "scratch"
+	socklbMapServiceAddrs   = "service_addrs"
 	socklbMapServices       = "services"
-	socklbMapSettings       = "settings"
 	socklbMapSkRevnat       = "sk_revnat"
 	socklbMapSlots          = "slots"
 	socklbMapSockets        = "sockets"
 	socklbMapSourceRanges   = "source_ranges"
-	socklbMapState          = "state"
-	socklbMapTables         = "tables"
-	socklbMapTold           = "told"
+	socklbMapUdpBackends    = "udp_backends"
 	socklbMapUplinks        = "uplinks"
-	socklbMapUsage          = "usage"
-	socklbMapWays           = "ways"
 	socklbProgConnect4      = "connect4"
 	socklbProgConnect6      = "connect6"
 	socklbProgGetpeername4  = "getpeername4"
@@ -101,6 +96,7 @@ const (
 	socklbProgRetireUdp     = "retire_udp"
 	socklbProgSendmsg4      = "sendmsg4"
 	socklbProgSendmsg6      = "sendmsg6"
+	socklbVarConfig         = "config"
 	socklbVarNamespaceFlags = "namespace_flags"
 )
 
@@ -162,37 +158,33 @@ type socklbProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type socklbMapSpecs struct {
-	Addresses     *ebpf.MapSpec `ebpf:"addresses"`
 	Affinities    *ebpf.MapSpec `ebpf:"affinities"`
-	Answers       *ebpf.MapSpec `ebpf:"answers"`
+	BackendLut    *ebpf.MapSpec `ebpf:"backend_lut"`
 	Backends      *ebpf.MapSpec `ebpf:"backends"`
 	Connections   *ebpf.MapSpec `ebpf:"connections"`
 	Endpoints     *ebpf.MapSpec `ebpf:"endpoints"`
 	Events        *ebpf.MapSpec `ebpf:"events"`
-	Filter        *ebpf.MapSpec `ebpf:"filter"`
-	Flows         *ebpf.MapSpec `ebpf:"flows"`
 	Fragments     *ebpf.MapSpec `ebpf:"fragments"`
 	Metrics       *ebpf.MapSpec `ebpf:"metrics"`
 	Namespaces    *ebpf.MapSpec `ebpf:"namespaces"`
 	NodeAddresses *ebpf.MapSpec `ebpf:"node_addresses"`
+	NodeState     *ebpf.MapSpec `ebpf:"node_state"`
+	Scratch       *ebpf.MapSpec `ebpf:"scratch"`
+	ServiceAddrs  *ebpf.MapSpec `ebpf:"service_addrs"`
 	Services      *ebpf.MapSpec `ebpf:"services"`
-	Settings      *ebpf.MapSpec `ebpf:"settings"`
 	SkRevnat      *ebpf.MapSpec `ebpf:"sk_revnat"`
 	Slots         *ebpf.MapSpec `ebpf:"slots"`
 	Sockets       *ebpf.MapSpec `ebpf:"sockets"`
 	SourceRanges  *ebpf.MapSpec `ebpf:"source_ranges"`
-	State         *ebpf.MapSpec `ebpf:"state"`
-	Tables        *ebpf.MapSpec `ebpf:"tables"`
-	Told          *ebpf.MapSpec `ebpf:"told"`
+	UdpBackends   *ebpf.MapSpec `ebpf:"udp_backends"`
 	Uplinks       *ebpf.MapSpec `ebpf:"uplinks"`
-	Usage         *ebpf.MapSpec `ebpf:"usage"`
-	Ways          *ebpf.MapSpec `ebpf:"ways"`
 }
 
 // socklbVariableSpecs contains global variables before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type socklbVariableSpecs struct {
+	Config         *ebpf.VariableSpec `ebpf:"config"`
 	NamespaceFlags *ebpf.VariableSpec `ebpf:"namespace_flags"`
 }
 
@@ -216,60 +208,50 @@ func (o *socklbObjects) Close() error {
 //
 // It can be passed to loadSocklbObjects or ebpf.CollectionSpec.LoadAndAssign.
 type socklbMaps struct {
-	Addresses     *ebpf.Map `ebpf:"addresses"`
 	Affinities    *ebpf.Map `ebpf:"affinities"`
-	Answers       *ebpf.Map `ebpf:"answers"`
+	BackendLut    *ebpf.Map `ebpf:"backend_lut"`
 	Backends      *ebpf.Map `ebpf:"backends"`
 	Connections   *ebpf.Map `ebpf:"connections"`
 	Endpoints     *ebpf.Map `ebpf:"endpoints"`
 	Events        *ebpf.Map `ebpf:"events"`
-	Filter        *ebpf.Map `ebpf:"filter"`
-	Flows         *ebpf.Map `ebpf:"flows"`
 	Fragments     *ebpf.Map `ebpf:"fragments"`
 	Metrics       *ebpf.Map `ebpf:"metrics"`
 	Namespaces    *ebpf.Map `ebpf:"namespaces"`
 	NodeAddresses *ebpf.Map `ebpf:"node_addresses"`
+	NodeState     *ebpf.Map `ebpf:"node_state"`
+	Scratch       *ebpf.Map `ebpf:"scratch"`
+	ServiceAddrs  *ebpf.Map `ebpf:"service_addrs"`
 	Services      *ebpf.Map `ebpf:"services"`
-	Settings      *ebpf.Map `ebpf:"settings"`
 	SkRevnat      *ebpf.Map `ebpf:"sk_revnat"`
 	Slots         *ebpf.Map `ebpf:"slots"`
 	Sockets       *ebpf.Map `ebpf:"sockets"`
 	SourceRanges  *ebpf.Map `ebpf:"source_ranges"`
-	State         *ebpf.Map `ebpf:"state"`
-	Tables        *ebpf.Map `ebpf:"tables"`
-	Told          *ebpf.Map `ebpf:"told"`
+	UdpBackends   *ebpf.Map `ebpf:"udp_backends"`
 	Uplinks       *ebpf.Map `ebpf:"uplinks"`
-	Usage         *ebpf.Map `ebpf:"usage"`
-	Ways          *ebpf.Map `ebpf:"ways"`
 }
 
 func (m *socklbMaps) Close() error {
 	return _SocklbClose(
-		m.Addresses,
 		m.Affinities,
-		m.Answers,
+		m.BackendLut,
 		m.Backends,
 		m.Connections,
 		m.Endpoints,
 		m.Events,
-		m.Filter,
-		m.Flows,
 		m.Fragments,
 		m.Metrics,
 		m.Namespaces,
 		m.NodeAddresses,
+		m.NodeState,
+		m.Scratch,
+		m.ServiceAddrs,
 		m.Services,
-		m.Settings,
 		m.SkRevnat,
 		m.Slots,
 		m.Sockets,
 		m.SourceRanges,
-		m.State,
-		m.Tables,
-		m.Told,
+		m.UdpBackends,
 		m.Uplinks,
-		m.Usage,
-		m.Ways,
 	)
 }
 
@@ -277,6 +259,7 @@ func (m *socklbMaps) Close() error {
 //
 // It can be passed to loadSocklbObjects or ebpf.CollectionSpec.LoadAndAssign.
 type socklbVariables struct {
+	Config         *ebpf.Variable `ebpf:"config"`
 	NamespaceFlags *ebpf.Variable `ebpf:"namespace_flags"`
 }
 

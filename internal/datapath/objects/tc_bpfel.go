@@ -78,10 +78,47 @@ const (
 	tcBackendStateBACKEND_QUARANTINED tcBackendState = 3
 )
 
-type tcClock struct {
-	_       structs.HostLayout
-	Jiffies uint64
-	Now     uint64
+type tcCache struct {
+	_    structs.HostLayout
+	Conn struct {
+		_        structs.HostLayout
+		Key      tcTuple
+		Validity struct {
+			_          structs.HostLayout
+			Generation uint64
+			Second     uint64
+		}
+		Row tcCtEntry
+	}
+	Endpoint struct {
+		_        structs.HostLayout
+		Key      tcAddr
+		Validity struct {
+			_          structs.HostLayout
+			Generation uint64
+			Second     uint64
+		}
+		Path     tcEpPath
+		Segment  uint32
+		Id       uint32
+		Egress   uint32
+		Ingress  uint32
+		Reserved uint32
+		Netns    uint64
+	}
+	Source struct {
+		_        structs.HostLayout
+		From     tcAddr
+		Validity struct {
+			_          structs.HostLayout
+			Generation uint64
+			Second     uint64
+		}
+		Netns    uint64
+		Ifindex  uint32
+		Mac      [6]uint8
+		Reserved [6]uint8
+	}
 }
 
 type tcConfig struct {
@@ -93,6 +130,15 @@ type tcConfig struct {
 type tcContentDigest struct {
 	_     structs.HostLayout
 	Bytes [16]uint8
+}
+
+type tcCtConfig struct {
+	_        structs.HostLayout
+	Timeout  [8]uint64
+	Slots    uint32
+	Shared   uint32
+	Least    uint32
+	Reserved [13]uint32
 }
 
 type tcCtEntry struct {
@@ -124,61 +170,6 @@ const (
 	tcCtFlagCT_UNJUDGED tcCtFlag = 4096
 	tcCtFlagCT_DIRECT   tcCtFlag = 2048
 )
-
-type tcCtNew struct {
-	_           structs.HostLayout
-	Service     uint32
-	Revision    uint32
-	Flags       uint32
-	Backend     uint32
-	Client      uint32
-	BackendPath tcEpPath
-	ClientPath  tcEpPath
-	Rows        uint32
-	Replace     uint16
-	Counted     uint16
-	Adopted     uint32
-	Foreign     uint32
-	Traits      uint32
-	From        tcTuple
-	To          tcTuple
-	Pod         tcAddr
-	Old         uint32
-	Slot        uint32
-	Use         uint32
-	Pad         uint32
-	Now         uint64
-	Key         tcTuple
-	Row         tcCtEntry
-	Back        tcCtEntry
-	Err         int32
-	Port        uint32
-	Route       struct {
-		_         structs.HostLayout
-		Source    tcAddr
-		Ifindex   uint32
-		PortFirst uint16
-		PortLast  uint16
-		Fib       [8]uint64
-	}
-	Candidates struct {
-		_     structs.HostLayout
-		First uint32
-		Count uint32
-		Table uint32
-		Block uint32
-	}
-	Called  tcService
-	Hash    uint32
-	Patient uint32
-	_       [4]byte
-	Cursor  struct {
-		_     structs.HostLayout
-		Since uint64
-		First uint32
-		Next  uint32
-	}
-}
 
 type tcCtSlot struct {
 	_        structs.HostLayout
@@ -353,29 +344,6 @@ const (
 	tcEventKindEVENT_MADE    tcEventKind = 2
 )
 
-type tcFilter struct {
-	_            structs.HostLayout
-	Words        [16384]uint64
-	Rows         uint64
-	Policies     uint64
-	Watched      uint64
-	Secret       [2]uint64
-	WatchedKinds uint64
-	Reserved     [2]uint64
-	Generations  [64]uint64
-}
-
-type tcFlow struct {
-	_        structs.HostLayout
-	Key      tcTuple
-	Validity struct {
-		_          structs.HostLayout
-		Generation uint64
-		Second     uint64
-	}
-	Row tcCtEntry
-}
-
 type tcFragmentKey struct {
 	_     structs.HostLayout
 	Saddr tcAddr
@@ -385,19 +353,14 @@ type tcFragmentKey struct {
 	Pad   [3]uint8
 }
 
-type tcJudgement struct {
-	_        structs.HostLayout
-	Peer     tcAddr
-	Prefix   tcPrefix
-	Identity uint32
-	Key      tcVerdictKey
-	PortKey  tcPortKey
-	Lengths  uint32
-	Port     uint32
-	Rule     uint32
-	Allow    uint32
-	Pod      tcAddr
-	Own      tcAddr
+type tcIdAlloc struct {
+	_            structs.HostLayout
+	LastService  uint32
+	LastRevision uint32
+	LastEndpoint uint32
+	Retiring     uint32
+	Host         uint64
+	Reserved     [5]uint64
 }
 
 type tcMetric uint32
@@ -446,6 +409,22 @@ type tcMetrics struct {
 	Drops [64]uint64
 }
 
+type tcNodeState struct {
+	_            structs.HostLayout
+	Rows         uint64
+	Policies     uint64
+	Watched      uint64
+	Secret       [2]uint64
+	WatchedKinds uint64
+	Reserved     [2]uint64
+	CtConfig     tcCtConfig
+	IdAlloc      tcIdAlloc
+	Generations  [64]uint64
+	Bloom        [16384]uint64
+	ClientConns  [65544]uint64
+	EgressSeals  [32768]uint64
+}
+
 type tcOwner uint32
 
 const (
@@ -456,30 +435,12 @@ const (
 	tcOwnerOWNER_LAB   tcOwner = 4
 )
 
-type tcPacket struct {
-	_          structs.HostLayout
-	Tuple      tcTuple
-	L3         uint32
-	L4         uint32
-	FragmentId uint32
-	Traits     uint32
-	V6         uint32
-	_          [4]byte
-}
-
 type tcPolicySettings struct {
 	_        structs.HostLayout
 	Lengths  [129]uint8
 	Count    uint8
 	Audit    uint8
 	Reserved [5]uint8
-}
-
-type tcPortFailure struct {
-	_     structs.HostLayout
-	Until uint64
-	Pair  uint32
-	Pad   uint32
 }
 
 type tcPortKey struct {
@@ -508,23 +469,113 @@ type tcPrefix struct {
 	Length uint32
 }
 
-type tcProof struct {
-	_        structs.HostLayout
-	From     tcAddr
-	Validity struct {
-		_          structs.HostLayout
-		Generation uint64
-		Second     uint64
+type tcScratch struct {
+	_    structs.HostLayout
+	Time struct {
+		_       structs.HostLayout
+		Jiffies uint64
+		Now     uint64
 	}
-	Netns    uint64
-	Ifindex  uint32
-	Mac      [6]uint8
-	Reserved [6]uint8
-}
-
-type tcQuotedBytes struct {
-	_     structs.HostLayout
-	Words [128]uint32
+	Events struct {
+		_      structs.HostLayout
+		Window uint64
+		Count  uint64
+	}
+	IcmpErrors struct {
+		_      structs.HostLayout
+		Second uint64
+		Count  uint64
+	}
+	Policy struct {
+		_        structs.HostLayout
+		Peer     tcAddr
+		Prefix   tcPrefix
+		Identity uint32
+		Key      tcVerdictKey
+		PortKey  tcPortKey
+		Lengths  uint32
+		Port     uint32
+		Rule     uint32
+		Allow    uint32
+		Pod      tcAddr
+		Own      tcAddr
+	}
+	Connection struct {
+		_           structs.HostLayout
+		Service     uint32
+		Revision    uint32
+		Flags       uint32
+		Backend     uint32
+		Client      uint32
+		BackendPath tcEpPath
+		ClientPath  tcEpPath
+		Rows        uint32
+		Replace     uint16
+		Counted     uint16
+		Adopted     uint32
+		Foreign     uint32
+		Traits      uint32
+		From        tcTuple
+		To          tcTuple
+		Pod         tcAddr
+		Old         uint32
+		Slot        uint32
+		Use         uint32
+		Pad         uint32
+		Now         uint64
+		Key         tcTuple
+		Row         tcCtEntry
+		Back        tcCtEntry
+		Err         int32
+		Port        uint32
+		Route       struct {
+			_         structs.HostLayout
+			Source    tcAddr
+			Ifindex   uint32
+			PortFirst uint16
+			PortLast  uint16
+			Fib       [8]uint64
+		}
+		Candidates struct {
+			_     structs.HostLayout
+			First uint32
+			Count uint32
+			Table uint32
+			Block uint32
+		}
+		Called  tcService
+		Hash    uint32
+		Patient uint32
+		_       [4]byte
+		Cursor  struct {
+			_     structs.HostLayout
+			Since uint64
+			First uint32
+			Next  uint32
+		}
+	}
+	Service tcService
+	Pad     uint32
+	Icmp    struct {
+		_      structs.HostLayout
+		Packet struct {
+			_          structs.HostLayout
+			Tuple      tcTuple
+			L3         uint32
+			L4         uint32
+			FragmentId uint32
+			Traits     uint32
+			V6         uint32
+			_          [4]byte
+		}
+		Bytes [128]uint32
+	}
+	SnatFailCache [64]struct {
+		_     structs.HostLayout
+		Until uint64
+		Pair  uint32
+		Pad   uint32
+	}
 }
 
 type tcSender struct {
@@ -561,12 +612,6 @@ type tcSenderKey struct {
 	Netns   uint64
 	Ifindex uint32
 	Pad     uint32
-}
-
-type tcSentErrors struct {
-	_      structs.HostLayout
-	Second uint64
-	Count  uint64
 }
 
 type tcService struct {
@@ -621,15 +666,6 @@ type tcServiceKey struct {
 	Pad   uint8
 }
 
-type tcSettings struct {
-	_        structs.HostLayout
-	Timeout  [8]uint64
-	Slots    uint32
-	Shared   uint32
-	Least    uint32
-	Reserved [13]uint32
-}
-
 type tcSourceRange struct {
 	_        structs.HostLayout
 	Length   uint32
@@ -637,24 +673,9 @@ type tcSourceRange struct {
 	Addr     tcAddr
 }
 
-type tcState struct {
-	_            structs.HostLayout
-	LastService  uint32
-	LastRevision uint32
-	LastEndpoint uint32
-	Retiring     uint32
-	Host         uint64
-}
-
 type tcTableBlock struct {
 	_     structs.HostLayout
 	Slots [64]uint16
-}
-
-type tcTold struct {
-	_      structs.HostLayout
-	Window uint64
-	Count  uint64
 }
 
 type tcTuple struct {
@@ -690,66 +711,35 @@ type tcVerdictRow struct {
 	Allow   uint32
 }
 
-type tcWay struct {
-	_        structs.HostLayout
-	Key      tcAddr
-	Validity struct {
-		_          structs.HostLayout
-		Generation uint64
-		Second     uint64
-	}
-	Path     tcEpPath
-	Segment  uint32
-	Endpoint uint32
-	Egress   uint32
-	Ingress  uint32
-	Reserved uint32
-	Netns    uint64
-}
-
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	tcMapAddresses      = "addresses"
 	tcMapAffinities     = "affinities"
+	tcMapBackendLut     = "backend_lut"
 	tcMapBackends       = "backends"
-	tcMapChecked        = "checked"
-	tcMapClock          = "clock"
+	tcMapCache          = "cache"
 	tcMapConnections    = "connections"
-	tcMapCtScratch      = "ct_scratch"
-	tcMapDepartures     = "departures"
 	tcMapEndpoints      = "endpoints"
-	tcMapEntrances      = "entrances"
 	tcMapEvents         = "events"
-	tcMapFilter         = "filter"
-	tcMapFlows          = "flows"
 	tcMapFragments      = "fragments"
+	tcMapGuardedDevices = "guarded_devices"
 	tcMapIdentities     = "identities"
-	tcMapJudgements     = "judgements"
 	tcMapMetrics        = "metrics"
 	tcMapNodeAddresses  = "node_addresses"
+	tcMapNodeState      = "node_state"
 	tcMapPolicyNumbers  = "policy_numbers"
 	tcMapPolicyPorts    = "policy_ports"
 	tcMapPolicySettings = "policy_settings"
-	tcMapPortFailures   = "port_failures"
-	tcMapProofs         = "proofs"
-	tcMapQuoted         = "quoted"
-	tcMapQuotes         = "quotes"
-	tcMapSenders        = "senders"
-	tcMapSentErrors     = "sent_errors"
+	tcMapScratch        = "scratch"
+	tcMapServiceAddrs   = "service_addrs"
 	tcMapServiceCounts  = "service_counts"
 	tcMapServices       = "services"
-	tcMapSettings       = "settings"
 	tcMapSlots          = "slots"
+	tcMapSourceGuard    = "source_guard"
 	tcMapSourceRanges   = "source_ranges"
-	tcMapState          = "state"
-	tcMapTables         = "tables"
-	tcMapTold           = "told"
 	tcMapUplinks        = "uplinks"
-	tcMapUsage          = "usage"
 	tcMapVerdicts       = "verdicts"
-	tcMapWays           = "ways"
 	tcProgFromPod       = "from_pod"
 	tcProgFromUplink    = "from_uplink"
 	tcProgGuard         = "guard"
@@ -816,45 +806,31 @@ type tcProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type tcMapSpecs struct {
-	Addresses      *ebpf.MapSpec `ebpf:"addresses"`
 	Affinities     *ebpf.MapSpec `ebpf:"affinities"`
+	BackendLut     *ebpf.MapSpec `ebpf:"backend_lut"`
 	Backends       *ebpf.MapSpec `ebpf:"backends"`
-	Checked        *ebpf.MapSpec `ebpf:"checked"`
-	Clock          *ebpf.MapSpec `ebpf:"clock"`
+	Cache          *ebpf.MapSpec `ebpf:"cache"`
 	Connections    *ebpf.MapSpec `ebpf:"connections"`
-	CtScratch      *ebpf.MapSpec `ebpf:"ct_scratch"`
-	Departures     *ebpf.MapSpec `ebpf:"departures"`
 	Endpoints      *ebpf.MapSpec `ebpf:"endpoints"`
-	Entrances      *ebpf.MapSpec `ebpf:"entrances"`
 	Events         *ebpf.MapSpec `ebpf:"events"`
-	Filter         *ebpf.MapSpec `ebpf:"filter"`
-	Flows          *ebpf.MapSpec `ebpf:"flows"`
 	Fragments      *ebpf.MapSpec `ebpf:"fragments"`
+	GuardedDevices *ebpf.MapSpec `ebpf:"guarded_devices"`
 	Identities     *ebpf.MapSpec `ebpf:"identities"`
-	Judgements     *ebpf.MapSpec `ebpf:"judgements"`
 	Metrics        *ebpf.MapSpec `ebpf:"metrics"`
 	NodeAddresses  *ebpf.MapSpec `ebpf:"node_addresses"`
+	NodeState      *ebpf.MapSpec `ebpf:"node_state"`
 	PolicyNumbers  *ebpf.MapSpec `ebpf:"policy_numbers"`
 	PolicyPorts    *ebpf.MapSpec `ebpf:"policy_ports"`
 	PolicySettings *ebpf.MapSpec `ebpf:"policy_settings"`
-	PortFailures   *ebpf.MapSpec `ebpf:"port_failures"`
-	Proofs         *ebpf.MapSpec `ebpf:"proofs"`
-	Quoted         *ebpf.MapSpec `ebpf:"quoted"`
-	Quotes         *ebpf.MapSpec `ebpf:"quotes"`
-	Senders        *ebpf.MapSpec `ebpf:"senders"`
-	SentErrors     *ebpf.MapSpec `ebpf:"sent_errors"`
+	Scratch        *ebpf.MapSpec `ebpf:"scratch"`
+	ServiceAddrs   *ebpf.MapSpec `ebpf:"service_addrs"`
 	ServiceCounts  *ebpf.MapSpec `ebpf:"service_counts"`
 	Services       *ebpf.MapSpec `ebpf:"services"`
-	Settings       *ebpf.MapSpec `ebpf:"settings"`
 	Slots          *ebpf.MapSpec `ebpf:"slots"`
+	SourceGuard    *ebpf.MapSpec `ebpf:"source_guard"`
 	SourceRanges   *ebpf.MapSpec `ebpf:"source_ranges"`
-	State          *ebpf.MapSpec `ebpf:"state"`
-	Tables         *ebpf.MapSpec `ebpf:"tables"`
-	Told           *ebpf.MapSpec `ebpf:"told"`
 	Uplinks        *ebpf.MapSpec `ebpf:"uplinks"`
-	Usage          *ebpf.MapSpec `ebpf:"usage"`
 	Verdicts       *ebpf.MapSpec `ebpf:"verdicts"`
-	Ways           *ebpf.MapSpec `ebpf:"ways"`
 }
 
 // tcVariableSpecs contains global variables before they are loaded into the kernel.
@@ -885,88 +861,60 @@ func (o *tcObjects) Close() error {
 //
 // It can be passed to loadTcObjects or ebpf.CollectionSpec.LoadAndAssign.
 type tcMaps struct {
-	Addresses      *ebpf.Map `ebpf:"addresses"`
 	Affinities     *ebpf.Map `ebpf:"affinities"`
+	BackendLut     *ebpf.Map `ebpf:"backend_lut"`
 	Backends       *ebpf.Map `ebpf:"backends"`
-	Checked        *ebpf.Map `ebpf:"checked"`
-	Clock          *ebpf.Map `ebpf:"clock"`
+	Cache          *ebpf.Map `ebpf:"cache"`
 	Connections    *ebpf.Map `ebpf:"connections"`
-	CtScratch      *ebpf.Map `ebpf:"ct_scratch"`
-	Departures     *ebpf.Map `ebpf:"departures"`
 	Endpoints      *ebpf.Map `ebpf:"endpoints"`
-	Entrances      *ebpf.Map `ebpf:"entrances"`
 	Events         *ebpf.Map `ebpf:"events"`
-	Filter         *ebpf.Map `ebpf:"filter"`
-	Flows          *ebpf.Map `ebpf:"flows"`
 	Fragments      *ebpf.Map `ebpf:"fragments"`
+	GuardedDevices *ebpf.Map `ebpf:"guarded_devices"`
 	Identities     *ebpf.Map `ebpf:"identities"`
-	Judgements     *ebpf.Map `ebpf:"judgements"`
 	Metrics        *ebpf.Map `ebpf:"metrics"`
 	NodeAddresses  *ebpf.Map `ebpf:"node_addresses"`
+	NodeState      *ebpf.Map `ebpf:"node_state"`
 	PolicyNumbers  *ebpf.Map `ebpf:"policy_numbers"`
 	PolicyPorts    *ebpf.Map `ebpf:"policy_ports"`
 	PolicySettings *ebpf.Map `ebpf:"policy_settings"`
-	PortFailures   *ebpf.Map `ebpf:"port_failures"`
-	Proofs         *ebpf.Map `ebpf:"proofs"`
-	Quoted         *ebpf.Map `ebpf:"quoted"`
-	Quotes         *ebpf.Map `ebpf:"quotes"`
-	Senders        *ebpf.Map `ebpf:"senders"`
-	SentErrors     *ebpf.Map `ebpf:"sent_errors"`
+	Scratch        *ebpf.Map `ebpf:"scratch"`
+	ServiceAddrs   *ebpf.Map `ebpf:"service_addrs"`
 	ServiceCounts  *ebpf.Map `ebpf:"service_counts"`
 	Services       *ebpf.Map `ebpf:"services"`
-	Settings       *ebpf.Map `ebpf:"settings"`
 	Slots          *ebpf.Map `ebpf:"slots"`
+	SourceGuard    *ebpf.Map `ebpf:"source_guard"`
 	SourceRanges   *ebpf.Map `ebpf:"source_ranges"`
-	State          *ebpf.Map `ebpf:"state"`
-	Tables         *ebpf.Map `ebpf:"tables"`
-	Told           *ebpf.Map `ebpf:"told"`
 	Uplinks        *ebpf.Map `ebpf:"uplinks"`
-	Usage          *ebpf.Map `ebpf:"usage"`
 	Verdicts       *ebpf.Map `ebpf:"verdicts"`
-	Ways           *ebpf.Map `ebpf:"ways"`
 }
 
 func (m *tcMaps) Close() error {
 	return _TcClose(
-		m.Addresses,
 		m.Affinities,
+		m.BackendLut,
 		m.Backends,
-		m.Checked,
-		m.Clock,
+		m.Cache,
 		m.Connections,
-		m.CtScratch,
-		m.Departures,
 		m.Endpoints,
-		m.Entrances,
 		m.Events,
-		m.Filter,
-		m.Flows,
 		m.Fragments,
+		m.GuardedDevices,
 		m.Identities,
-		m.Judgements,
 		m.Metrics,
 		m.NodeAddresses,
+		m.NodeState,
 		m.PolicyNumbers,
 		m.PolicyPorts,
 		m.PolicySettings,
-		m.PortFailures,
-		m.Proofs,
-		m.Quoted,
-		m.Quotes,
-		m.Senders,
-		m.SentErrors,
+		m.Scratch,
+		m.ServiceAddrs,
 		m.ServiceCounts,
 		m.Services,
-		m.Settings,
 		m.Slots,
+		m.SourceGuard,
 		m.SourceRanges,
-		m.State,
-		m.Tables,
-		m.Told,
 		m.Uplinks,
-		m.Usage,
 		m.Verdicts,
-		m.Ways,
 	)
 }
 

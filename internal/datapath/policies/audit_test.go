@@ -16,7 +16,7 @@ import (
 // audits reports whether what policies deny passes by now.
 func (p Policies) audits(t *testing.T) bool {
 	t.Helper()
-	row, err := p.Objects.Filter.PoliciesInForce()
+	row, err := p.Objects.NodeState.PoliciesInForce()
 	if err != nil || row == 0 {
 		t.Fatalf("policies are not in force: %v", err)
 	}
@@ -145,11 +145,11 @@ func TestKilledBeforeProgramsAreTold(t *testing.T) {
 		}
 	}
 	told := func() uint64 {
-		row, err := p.Objects.Filter.Map.LookupBytes(uint32(0))
+		row, err := p.Objects.NodeState.Map.LookupBytes(uint32(0))
 		if err != nil {
 			t.Fatal(err)
 		}
-		return binary.NativeEndian.Uint64(row[1<<(20-3):]) // the field behind the bits
+		return binary.NativeEndian.Uint64(row) // the first field
 	}
 	before := told()
 	if _, err := p.Apply(t.Context(), service.CLI, want); err != nil || told() != before {

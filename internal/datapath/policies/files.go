@@ -314,7 +314,7 @@ func (p Policies) mark(docs documents) error {
 // finish says that rows follow the files, and deletes those of before and of endpoints that are gone.
 func (p Policies) finish() error {
 	// A process that died may have switched rows and told no program: connections are judged by those of before.
-	if err := p.Objects.Filter.Change(); err != nil {
+	if err := p.Objects.NodeState.Invalidate(); err != nil {
 		return err
 	}
 	dir, err := p.Objects.FilesDir()

@@ -186,7 +186,7 @@ func (w *writer) step(c step, join func(map[netip.Addr]policy.Sets) error) (int,
 		return 0, err
 	}
 	// Nobody reads a row that goes: its memory may be another row's a moment later.
-	if err := w.Objects.Filter.Change(); err != nil {
+	if err := w.Objects.NodeState.Invalidate(); err != nil {
 		return 0, err
 	}
 	if len(c.Addresses.Delete)+len(c.Verdicts.Delete)+len(c.Ports.Delete) > 0 {
@@ -199,7 +199,7 @@ func (w *writer) step(c step, join func(map[netip.Addr]policy.Sets) error) (int,
 		}),
 		deleteAll(t.ports, c.Ports.Delete, encodePort),
 		deleteAll(t.numbers, c.Numbers.Delete, func(d policy.Digest) [16]byte { return d }),
-		w.Objects.Filter.Change(),
+		w.Objects.NodeState.Invalidate(),
 	)
 }
 
@@ -243,7 +243,7 @@ func (w *writer) prepare(audit bool, states ...summary) error {
 	for _, s := range states {
 		inForce = inForce || s.inForce
 	}
-	now, err := w.Objects.Filter.PoliciesInForce()
+	now, err := w.Objects.NodeState.PoliciesInForce()
 	if err != nil {
 		return err
 	}
@@ -251,7 +251,7 @@ func (w *writer) prepare(audit bool, states ...summary) error {
 		if now == 0 {
 			return nil
 		}
-		return w.Objects.Filter.EnforcePolicies(0)
+		return w.Objects.NodeState.EnforcePolicies(0)
 	}
 	t := w.tables().settings
 	row := uint32(0)
@@ -266,7 +266,7 @@ func (w *writer) prepare(audit bool, states ...summary) error {
 		}
 		row = 1 - row
 	}
-	return errors.Join(t.Put(row, next), w.Objects.Filter.EnforcePolicies(uint64(row)+1), w.Objects.Filter.Change()) // audited or not
+	return errors.Join(t.Put(row, next), w.Objects.NodeState.EnforcePolicies(uint64(row)+1), w.Objects.NodeState.Invalidate()) // audited or not
 }
 
 func encodePort(k policy.PortKey) portKey {

@@ -42,7 +42,15 @@ func TestConnectionsFull(t *testing.T) {
 		t.Cleanup(func() { _ = m.Close() })
 		return m
 	}
-	slots, usage := load("slots"), load("usage")
+	slots := load("slots")
+	o, err := objects.Open(root)
+	if err == nil {
+		err = o.OpenTables()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer o.Close()
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
 		t.Fatal(err)
@@ -59,7 +67,7 @@ func TestConnectionsFull(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := usage.Put(uint32(65536), uint64(c.count)); err != nil {
+		if err := o.NodeState.ClientConns(func(conns []uint64) { conns[65536] = uint64(c.count) }); err != nil {
 			t.Fatal(err)
 		}
 		r, err := Read(t.Context(), root)

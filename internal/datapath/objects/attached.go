@@ -1,21 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package attached tells which eBPF programs devices have.
-package attached
+package objects
 
 import (
-	"fmt"
-	"mustang/internal/datapath/objects"
-	"mustang/internal/linkinfo"
-	"mustang/internal/netns"
 	"slices"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 )
 
-// Program is an eBPF program that is attached to a device.
-type Program struct {
+// AttachedProgram is an eBPF program that is attached to a device.
+type AttachedProgram struct {
 	// Hook is the place: "tcx ingress", "tcx egress", "netkit primary", "netkit peer", "tc ingress", "tc egress" or
 	// "xdp".
 	Hook string
@@ -28,30 +23,10 @@ type Program struct {
 	Mustang bool
 }
 
-// On returns the programs on devices of a network namespace by the devices' indexes, in the order in which they run.
-func On(ns *netns.Namespace, links []linkinfo.Link) (map[int][]Program, error) {
-	out := make(map[int][]Program)
-	err := ns.Do(func() error {
-		for _, l := range links {
-			out[l.Index] = append(out[l.Index], query(l.Index, l.Kind)...)
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("query programs in network namespace %q: %w", ns.Name(), err)
-	}
-	for _, l := range links {
-		for _, ref := range l.Programs {
-			out[l.Index] = append(out[l.Index], describe(ref.Hook, ref.ID))
-		}
-	}
-	return out, nil
-}
-
-// query returns the tcx and netkit programs of a device of the calling thread's network namespace, in the order in
+// ProgramsOn returns the tcx and netkit programs of a device of the calling thread's network namespace, in the order in
 // which they run. The programs of a netkit pair are both at the primary device: the other does not show its program.
-func query(ifindex int, kind string) []Program {
-	var out []Program
+func ProgramsOn(ifindex int, kind string) []AttachedProgram {
+	var out []AttachedProgram
 	for _, h := range []struct {
 		name   string
 		attach ebpf.AttachType
@@ -72,7 +47,7 @@ func query(ifindex int, kind string) []Program {
 			continue
 		}
 		for _, attached := range result.Programs {
-			p := describe(h.name, uint32(attached.ID))
+			p := DescribeProgram(h.name, uint32(attached.ID))
 			if id, ok := attached.LinkID(); ok {
 				p.LinkID = uint32(id)
 			}
@@ -82,9 +57,9 @@ func query(ifindex int, kind string) []Program {
 	return out
 }
 
-// describe describes a program by its number.
-func describe(hook string, id uint32) Program {
-	p := Program{Hook: hook, ID: id}
+// DescribeProgram describes a program at a place by its number.
+func DescribeProgram(hook string, id uint32) AttachedProgram {
+	p := AttachedProgram{Hook: hook, ID: id}
 	program, err := ebpf.NewProgramFromID(ebpf.ProgramID(id))
 	if err != nil {
 		return p
@@ -101,7 +76,7 @@ func describe(hook string, id uint32) Program {
 
 // isOurs reports whether a program has the name of one of ours and uses maps of ours: the kernel does not store who made it.
 func isOurs(info *ebpf.ProgramInfo) bool {
-	if !slices.ContainsFunc(objects.DeviceHooks(), func(h objects.Hook) bool { return h.Program == info.Name }) {
+	if !slices.ContainsFunc(DeviceHooks(), func(h Hook) bool { return h.Program == info.Name }) {
 		return false
 	}
 	ids, _ := info.MapIDs()
@@ -111,7 +86,7 @@ func isOurs(info *ebpf.ProgramInfo) bool {
 			names = append(names, name)
 		}
 	}
-	return slices.Contains(names, "metrics") && (slices.Contains(names, "connections") || slices.Contains(names, "senders"))
+	return slices.Contains(names, "metrics") && (slices.Contains(names, "connections") || slices.Contains(names, "source_guard"))
 }
 
 func mapName(id ebpf.MapID) (string, error) {

@@ -1,27 +1,26 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-#ifndef MUSTANG_ENTRANCES_H
-#define MUSTANG_ENTRANCES_H
+#ifndef MUSTANG_GUARDED_DEVICES_H
+#define MUSTANG_GUARDED_DEVICES_H
 
 #include "consts.h"
 
 /*
  * The devices of the host that have the source guard for what pods send to the host, with the index of the pods' parent. The loopback
- * device is one while there are pods of ipvlan, which may be in layer 3. Pinned with the first program that is loaded.
+ * device is one while there are pods of ipvlan, which may be in layer 3.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(pinning, LIBBPF_PIN_BY_NAME);
 	__uint(max_entries, 4096);
 	__type(key, __u32);
 	__type(value, __u32);
-} entrances SEC(".maps");
+} guarded_devices SEC(".maps");
 
 #define LOOPBACK_IFINDEX 1 /* <net/flow.h> */
 
-static __always_inline bool is_entrance(__u32 index)
+static __always_inline bool is_guarded_device(__u32 index)
 {
-	return bpf_map_lookup_elem(&entrances, &index);
+	return bpf_map_lookup_elem(&guarded_devices, &index);
 }
 
 #endif

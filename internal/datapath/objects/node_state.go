@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package objects
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"fmt"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+)
+
+// bloomLog is BLOOM_LOG of bpf/mustang/maps.h.
+const bloomLog = 20
+
+// NodeState is what all programs of a node share: a bloom filter of frontends, generations of caches, limits of connections, the last
+// IDs given out. Programs and other processes write it at the same time.
+type NodeState struct{ Map *ebpf.Map }
+
+// AddFrontends sets the bits of frontends in the bloom filter, which must be done before the programs are to find their services:
+// they look up neither service nor connection where the bits of a packet are clear. A frontend of protocol 0 has those of TCP and UDP.
+// Nobody clears a bit.
+func (s *NodeState) AddFrontends(keys []ServiceKey) error {
+	if len(keys) == 0 {
+		return nil
+	}
+	return s.edit(func(row *tcNodeState) {
+		for _, key := range keys {
+			protocols := []uint8{key.Proto}
+			if key.Proto == 0 {
+				protocols = []uint8{unix.IPPROTO_TCP, unix.IPPROTO_UDP}
+			}
+			for _, key.Proto = range protocols {
+				bit := s.Bit(key)
+				atomic.OrUint64(&row.Bloom[bit/64], 1<<(bit%64))
+			}
+		}
+	})
+}
+
+// Invalidate voids the copies of services, endpoints and connections that programs have, after a change. They check each connection
+// anew before they use it.
+func (s *NodeState) Invalidate() error {
+	return s.edit(func(row *tcNodeState) {
+		atomic.AddUint64(&row.Rows, 1)
+		for i := range row.Generations {
+			atomic.AddUint64(&row.Generations[i], 1)
+		}
+	})
+}
+
+// init sets what programs need from the start: the secret of seals, and the limits of a table of connections.
+func (s *NodeState) init(slots uint32) error {
+	return s.edit(func(row *tcNodeState) {
+		for i := range row.Secret {
+			var random [8]byte
+			_, _ = rand.Read(random[:]) // never fails
+			row.Secret[i] = binary.NativeEndian.Uint64(random[:])
+		}
+		row.CtConfig = newConfig(slots)
+	})
+}
+
+// PoliciesInForce returns 1 + the row of the policies' settings that programs use; 0: no pod has a rule set.
+func (s *NodeState) PoliciesInForce() (row uint64, err error) {
+	err = s.edit(func(r *tcNodeState) { row = atomic.LoadUint64(&r.Policies) })
+	return row, err
+}
+
+// EnforcePolicies sets what PoliciesInForce returns. Invalidate must follow.
+func (s *NodeState) EnforcePolicies(row uint64) error {
+	return s.edit(func(r *tcNodeState) { atomic.StoreUint64(&r.Policies, row) })
+}
+
+// watch makes programs emit events of some kinds, by their bits, until then.
+func (s *NodeState) watch(until time.Duration, kinds uint64) error {
+	return s.edit(func(r *tcNodeState) {
+		atomic.StoreUint64(&r.WatchedKinds, kinds)
+		atomic.StoreUint64(&r.Watched, uint64(until))
+	})
+}
+
+// IDs returns the last IDs given out.
+func (s *NodeState) IDs() (ids IDs, err error) {
+	err = s.edit(func(r *tcNodeState) { ids = r.IdAlloc })
+	return ids, err
+}
+
+// PutIDs stores the last IDs given out. The caller has the lock of the rows. A process that is killed meanwhile has stored the first of
+// them: numbers that are not used are skipped.
+func (s *NodeState) PutIDs(ids IDs) error {
+	return s.edit(func(r *tcNodeState) {
+		atomic.StoreUint32(&r.IdAlloc.LastService, ids.LastService)
+		atomic.StoreUint32(&r.IdAlloc.LastRevision, ids.LastRevision)
+		atomic.StoreUint32(&r.IdAlloc.LastEndpoint, ids.LastEndpoint)
+		atomic.StoreUint32(&r.IdAlloc.Retiring, ids.Retiring)
+		atomic.StoreUint64(&r.IdAlloc.Host, ids.Host)
+	})
+}
+
+// edit calls fn with the row, of which it has the part before the connections of clients.
+func (s *NodeState) edit(fn func(*tcNodeState)) error {
+	return s.mapped(unsafe.Offsetof(tcNodeState{}.ClientConns), fn)
+}
+
+// ClientConns calls fn with the numbers of connections, by client.
+func (s *NodeState) ClientConns(fn func([]uint64)) error {
+	return s.mapped(unsafe.Sizeof(tcNodeState{}), func(row *tcNodeState) { fn(row.ClientConns[:]) })
+}
+
+func (s *NodeState) mapped(size uintptr, fn func(*tcNodeState)) error {
+	memory, err := unix.Mmap(s.Map.FD(), 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return fmt.Errorf("map %q into memory: %w", tcMapNodeState, err)
+	}
+	fn((*tcNodeState)(unsafe.Pointer(&memory[0])))
+	return unix.Munmap(memory)
+}
+
+// Bit returns the bit of a frontend in the bloom filter, as bloom_bit of bpf/mustang/bloom.h does.
+func (*NodeState) Bit(key ServiceKey) uint64 {
+	return frontendHash(key, uint64(key.Port)<<8|uint64(key.Proto)) >> (64 - bloomLog)
+}
+
+// Tag returns the tag of a service's row, as service_tag of bpf/mustang/maps.h does.
+func (*NodeState) Tag(key ServiceKey) uint32 {
+	return uint32(frontendHash(key, uint64(key.Port)) >> 32)
+}
+
+func frontendHash(key ServiceKey, port uint64) uint64 {
+	const multiplier = 0x9e3779b97f4a7c15
+	half := func(i int) uint64 { return binary.LittleEndian.Uint64(key.Addr.Bytes[8*i:]) }
+	return (half(0)*multiplier ^ half(1) ^ port) * multiplier
+}
