@@ -155,7 +155,7 @@ func takeInventory(snapshot *linkinfo.Snapshot, ns *netns.Namespace) (i linkinfo
 		for _, l := range i.Links {
 			programs := objects.ProgramsOn(l.Index, l.Kind)
 			for _, ref := range l.Programs {
-				programs = append(programs, objects.DescribeProgram(ref.Hook, ref.ID))
+				programs = append(programs, objects.AttachedProgram{Hook: ref.Hook, ID: ref.ID}.Described())
 			}
 			for _, program := range programs {
 				i.Programs[l.Index] = append(i.Programs[l.Index], linkinfo.Program(program))

@@ -39,20 +39,6 @@ func (t *table) set(change func()) {
 	change()
 }
 
-// wantEvents waits until the events of a cluster have all of some texts.
-func wantEvents(t *testing.T, s *kubetest.Server, texts ...string) {
-	t.Helper()
-	testkit.Eventually(t, 30*time.Second, func() error {
-		all := s.Objects(t, "/api/v1/events")
-		for _, text := range texts {
-			if !strings.Contains(all, text) {
-				return fmt.Errorf("%s: there are the events %s", text, all)
-			}
-		}
-		return nil
-	})
-}
-
 // ask returns the answer at a path.
 func ask(of http.Handler, path string) *httptest.ResponseRecorder {
 	w := httptest.NewRecorder()

@@ -33,7 +33,7 @@ func programsOn(t *testing.T, ns *netns.Namespace, device string) map[string]obj
 			}
 			programs := objects.ProgramsOn(l.Index, l.Kind)
 			for _, ref := range l.Programs {
-				programs = append(programs, objects.DescribeProgram(ref.Hook, ref.ID))
+				programs = append(programs, objects.AttachedProgram{Hook: ref.Hook, ID: ref.ID}.Described())
 			}
 			for _, p := range programs {
 				if _, twice := out[p.Hook]; twice {

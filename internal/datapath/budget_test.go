@@ -12,7 +12,6 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 
-	"mustang/internal/datapath/objects"
 )
 
 // budget bounds the size of a program.
@@ -85,7 +84,7 @@ func TestInstructionBudget(t *testing.T) {
 // TestVerifierBudget loads the packet programs for each attach point.
 func TestVerifierBudget(t *testing.T) {
 	b := newBench(t)
-	for _, h := range objects.DeviceHooks() {
+	for _, h := range b.objects.DeviceHooks() {
 		info := must(b.loaded(t, h).Info())(t)
 		got, ok := info.VerifiedInstructions()
 		if want := budgets()[h.Program].verified; !ok || got == 0 || got > want {

@@ -217,7 +217,7 @@ func (r *root) pinnedMaps() (map[string]ebpf.MapID, error) {
 // mapsOfPrograms returns the maps that the pinned programs use.
 func (r *root) mapsOfPrograms() (ids []ebpf.MapID, err error) {
 	names, err := namesIn(r.pins("progs"))
-	ours := objects.DeviceHooks()
+	ours := (*objects.Objects)(nil).DeviceHooks()
 	for _, name := range names {
 		if !slices.ContainsFunc(ours, func(h objects.Hook) bool { return h.PinName() == name }) {
 			return nil, fmt.Errorf("program %s is of another build", name)

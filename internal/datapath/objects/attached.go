@@ -47,7 +47,7 @@ func ProgramsOn(ifindex int, kind string) []AttachedProgram {
 			continue
 		}
 		for _, attached := range result.Programs {
-			p := DescribeProgram(h.name, uint32(attached.ID))
+			p := AttachedProgram{Hook: h.name, ID: uint32(attached.ID)}.Described()
 			if id, ok := attached.LinkID(); ok {
 				p.LinkID = uint32(id)
 			}
@@ -57,10 +57,9 @@ func ProgramsOn(ifindex int, kind string) []AttachedProgram {
 	return out
 }
 
-// DescribeProgram describes a program at a place by its number.
-func DescribeProgram(hook string, id uint32) AttachedProgram {
-	p := AttachedProgram{Hook: hook, ID: id}
-	program, err := ebpf.NewProgramFromID(ebpf.ProgramID(id))
+// Described returns the program at its hook with what the kernel knows of it, found by its ID.
+func (p AttachedProgram) Described() AttachedProgram {
+	program, err := ebpf.NewProgramFromID(ebpf.ProgramID(p.ID))
 	if err != nil {
 		return p
 	}
@@ -76,7 +75,7 @@ func DescribeProgram(hook string, id uint32) AttachedProgram {
 
 // isOurs reports whether a program has the name of one of ours and uses maps of ours: the kernel does not store who made it.
 func isOurs(info *ebpf.ProgramInfo) bool {
-	if !slices.ContainsFunc(DeviceHooks(), func(h Hook) bool { return h.Program == info.Name }) {
+	if !slices.ContainsFunc(deviceHooks(), func(h Hook) bool { return h.Program == info.Name }) {
 		return false
 	}
 	ids, _ := info.MapIDs()

@@ -97,8 +97,10 @@ func GuardHooks() []Hook {
 	return all
 }
 
-// DeviceHooks returns the hooks of all points: those of devices.
-func DeviceHooks() []Hook {
+// DeviceHooks returns the hooks of all attach points on devices.
+func (*Objects) DeviceHooks() []Hook { return deviceHooks() }
+
+func deviceHooks() []Hook {
 	all := slices.Concat(EndpointHooks(), GuardHooks())
 	for _, p := range []AttachPoint{AttachUplink, AttachParent, AttachEntrance, AttachExit} {
 		all = append(all, p.Hooks()...)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package objects creates and opens the maps, programs and links below one root directory: rows with a type, and two locks.
+// Package objects opens the maps, programs and links below a root directory.
 package objects
 
 import (
