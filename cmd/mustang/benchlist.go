@@ -51,7 +51,7 @@ func (c *config) listRows(o bench.Options, format string) error {
 	if len(o.Suites) == 1 {
 		first = 1
 	}
-	err = cli.PrintList(c.Stdout, format, "rows", list, cli.Table[rowJSON]{Header: header[first:], Row: func(r rowJSON) []string {
+	err = cli.PrintList(c.Stdout, format, list, cli.Table[rowJSON]{Key: "rows", Header: header[first:], Row: func(r rowJSON) []string {
 		return []string{r.Suite, r.ID, r.Link, r.Datapath, r.Target, r.Via, cmp.Or(r.Proxy, lab.ViaNone), r.Workload, r.Status}[first:]
 	}})
 	if err != nil || format == "json" {

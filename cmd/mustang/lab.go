@@ -216,7 +216,8 @@ func (c *config) labList() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return cli.PrintList(c.Stdout, format, "labs", infos, cli.Table[lab.Info]{
+		return cli.PrintList(c.Stdout, format, infos, cli.Table[lab.Info]{
+			Key:    "labs",
 			Header: []string{"NAME", "TOPOLOGY", "LINK", "DATAPATH", "VIA", "PLACES", "CREATED"},
 			Row: func(i lab.Info) []string {
 				return []string{

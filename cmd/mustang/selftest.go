@@ -50,7 +50,8 @@ func (c *config) runSelfTest(cmd *cobra.Command, o bench.Options, out, format st
 			failed = append(failed, fmt.Errorf("self-test: %s: want %s, found %s", check.Name, check.Want, check.Found))
 		}
 	}
-	err = cli.PrintList(c.Stdout, format, "checks", list, cli.Table[checkJSON]{
+	err = cli.PrintList(c.Stdout, format, list, cli.Table[checkJSON]{
+		Key:    "checks",
 		Header: []string{"CHECK", "WANT", "FOUND", "STATUS"},
 		Row:    func(c checkJSON) []string { return []string{c.Name, c.Want, c.Found, c.Status} },
 	})

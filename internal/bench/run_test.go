@@ -393,10 +393,3 @@ func TestDescribeRunHoldsOptions(t *testing.T) {
 		t.Error(err)
 	}
 }
-
-// budgetOf returns the budget of an instance of some rounds.
-func budgetOf(rounds int) share {
-	b := newBudget(Options{Rounds: rounds, Progress: quiet{func() {}}}, time.Now(), 0, 1)
-	b.begin()
-	return share{budget: b}
-}

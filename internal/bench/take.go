@@ -29,21 +29,26 @@ func (t *testbed) take(ctx context.Context, p suites.Path, spec load.Spec) (s sa
 		return s, err
 	}
 	err = t.openIn(c.lab, c.client, func() (err error) {
-		s, err = measure(ctx, c.client, p.Path, evidence.Recorder{Lab: c.lab}, c.spec)
+		s, err = measuring{c.client, p.Path, evidence.Recorder{Lab: c.lab}}.take(ctx, c.spec)
 		return err
 	})
 	return s, err
 }
 
-// measure runs a client on a path between two readings of a recorder.
-func measure(
-	ctx context.Context, client *load.Agent, p evidence.Path, r evidence.Recorder, spec load.Spec,
-) (s sample, err error) {
-	s.evidence, err = r.Record(func() (evidence.Flow, error) {
+// measuring is a client on a path, and the recorder of its counters.
+type measuring struct {
+	client   *load.Agent
+	path     evidence.Path
+	recorder evidence.Recorder
+}
+
+// take carries a load between two readings of the recorder.
+func (m measuring) take(ctx context.Context, spec load.Spec) (s sample, err error) {
+	s.evidence, err = m.recorder.Record(func() (evidence.Flow, error) {
 		var err error
-		s.measurement, err = client.Run(ctx, spec)
-		s.lab = r.Lab
-		return evidence.Flow{Path: p, Measurement: s.measurement, MayLoseAll: spec.Rate > proofRate}, err
+		s.measurement, err = m.client.Run(ctx, spec)
+		s.lab = m.recorder.Lab
+		return evidence.Flow{Path: m.path, Measurement: s.measurement, MayLoseAll: spec.Rate > proofRate}, err
 	})
 	return s, err
 }
@@ -102,7 +107,7 @@ func (t *testbed) takeToPeer(ctx context.Context, p suites.Path, spec load.Spec)
 	}
 	spec.Target = t.peer.server.Address()
 	path.Connect, path.Listen = spec.Target, spec.Target
-	taken, err := measure(ctx, client, path, recorder, spec)
+	taken, err := measuring{client, path, recorder}.take(ctx, spec)
 	if err != nil && ctx.Err() == nil {
 		err = t.peer.explain(ctx, err)
 	}

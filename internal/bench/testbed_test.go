@@ -5,6 +5,7 @@ package bench
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"mustang/internal/bench/suites"
 	"mustang/internal/lab"
@@ -40,4 +41,11 @@ func TestResetKeepsListeners(t *testing.T) {
 			t.Errorf("%v: %v, %d agents, %d listeners, want %d", key, err, len(s.agents), len(s.listening), listening)
 		}
 	}
+}
+
+// budgetOf returns the budget of an instance of some rounds.
+func budgetOf(rounds int) share {
+	b := newBudget(Options{Rounds: rounds, Progress: quiet{func() {}}}, time.Now(), 0, 1)
+	b.begin()
+	return share{budget: b}
 }

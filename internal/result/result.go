@@ -14,13 +14,14 @@ const (
 	// LinkHost is the [Row.Link] of rows without a pod's link.
 	LinkHost = "host"
 
-	// FileName is the result file in a run's directory, and PageName the report beside it. LatestName is the symbolic link to the
-	// last run that has a result, beside the directories of runs, which are named by their starts.
-	FileName   = "results.json"
-	PageName   = "report.html"
+	// FileName is the result file in a run's directory.
+	FileName = "results.json"
+	// PageName is the report beside the result file.
+	PageName = "report.html"
+	// LatestName is the symbolic link to the last run that has a result, beside the directories of runs.
 	LatestName = "latest"
 
-	// Classes of paths whose noise is alike, see [Comparison.Class].
+	// ClassKernel and the next two are classes of paths whose noise is alike, see [Comparison.Class].
 	ClassKernel    = "kernel"
 	ClassTwoCPUs   = "two CPUs"
 	ClassUserSpace = "user space"

@@ -60,6 +60,27 @@ func TestValidate(t *testing.T) {
 			f.Run.Clock, f.Rows[0].Unit = ClockInstructions, UnitPerTransaction
 			f.Rows[0].CPUUSPerUnit = 0
 		}},
+	} {
+		refused(t, tt.want, tt.spoil)
+	}
+}
+
+// refused spoils a good file, which is then refused in one line.
+func refused(t *testing.T, want string, spoil func(*File)) {
+	t.Helper()
+	f := sample()
+	spoil(&f)
+	if err := f.Validate(); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
+		t.Errorf("want one line with %q, got %v", want, err)
+	}
+}
+
+// TestValidateFigures has files with figures, lengths and names that are out of bounds.
+func TestValidateFigures(t *testing.T) {
+	for _, tt := range []struct {
+		want  string
+		spoil func(*File)
+	}{
 		{`comparison "cluster-ip / pod-ip, veth" (tcp_rr): numerator`, func(f *File) { f.Run.Comparisons[0].Numerator = "" }},
 		{"outside its ci95 [0.9, 1]", func(f *File) { f.Run.Comparisons[0].Ratio = 1.5 }},
 		{"samples holds 1e+16", func(f *File) { f.Rows[0].Samples[0] = 1e16 }},
@@ -95,13 +116,7 @@ func TestValidate(t *testing.T) {
 			}
 		}},
 	} {
-		f := sample()
-		tt.spoil(&f)
-		if err := f.Validate(); err == nil || !strings.Contains(err.Error(), tt.want) {
-			t.Errorf("want %q, got %v", tt.want, err)
-		} else if strings.Contains(err.Error(), "\n") {
-			t.Errorf("an error of several lines: %v", err)
-		}
+		refused(t, tt.want, tt.spoil)
 	}
 }
 

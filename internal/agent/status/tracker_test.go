@@ -224,8 +224,8 @@ func (s *slow) Collect(chan<- prometheus.Metric) {
 	time.Sleep(100 * time.Millisecond)
 }
 
-// TestMetricsFlood asks for metrics from many clients at once, as pods can where the address is not of the loopback device: tables are
-// walked for two at a time, and the others wait.
+// TestMetricsFlood asks for metrics from many clients at once, as pods can where the address is not of the loopback device: two
+// walk the tables at a time, and the others get status 503.
 func TestMetricsFlood(t *testing.T) {
 	s, table := NewTracker(), &slow{}
 	s.Tell(table)
@@ -242,7 +242,7 @@ func TestMetricsFlood(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if most := table.most.Load(); most == 0 || most > 2 || answered.Load() <= 2 {
+	if most := table.most.Load(); most == 0 || most > 2 || answered.Load() == 0 {
 		t.Errorf("%d of 50 walked the table at once, and %d were answered", most, answered.Load())
 	}
 }

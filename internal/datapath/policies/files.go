@@ -208,15 +208,15 @@ func readFile(path string) (text []byte, there bool, err error) {
 
 // digest identifies what owners say; zero: nothing.
 func digest(texts map[service.Owner][]byte) (d [32]byte) {
-	h, any := sha256.New(), false
+	h, some := sha256.New(), false
 	for _, owner := range slices.Sorted(maps.Keys(texts)) {
 		if text := texts[owner]; len(text) > 0 {
-			any = true
+			some = true
 			_, _ = fmt.Fprintf(h, "%d %d ", owner, len(text))
 			_, _ = h.Write(text)
 		}
 	}
-	if any {
+	if some {
 		h.Sum(d[:0])
 	}
 	return d

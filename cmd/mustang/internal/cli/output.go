@@ -98,12 +98,12 @@ func Listing(cmd *cobra.Command, show func(format string) error) *cobra.Command 
 	return cmd
 }
 
-// PrintList writes a list as JSON below a key, or as a table with a row for each item.
-func PrintList[T any](w io.Writer, format, key string, list []T, table Table[T]) error {
+// PrintList writes a list as JSON, or as a table with a row for each item.
+func PrintList[T any](w io.Writer, format string, list []T, table Table[T]) error {
 	if format == "json" {
 		text, err := json.MarshalIndent(append([]T{}, list...), "  ", "  ")
 		if err == nil {
-			_, err = fmt.Fprintf(w, "{\n  \"schema\": %d,\n  %q: %s\n}\n", Schema, key, text)
+			_, err = fmt.Fprintf(w, "{\n  \"schema\": %d,\n  %q: %s\n}\n", Schema, table.Key, text)
 		}
 		return err
 	}
@@ -114,8 +114,9 @@ func PrintList[T any](w io.Writer, format, key string, list []T, table Table[T])
 	return PrintTable(w, table.Header, rows)
 }
 
-// Table is the columns of a list.
+// Table is the columns of a list, and the key of the list in JSON.
 type Table[T any] struct {
+	Key    string
 	Header []string
 	Row    func(T) []string
 }

@@ -69,7 +69,8 @@ apply --audit). "off": an audited policy is not counted, since policies of anoth
 				JudgesNode: p.JudgesNode,
 			})
 		}
-		return cli.PrintList(c.Stdout, format, "policies", list, cli.Table[policyJSON]{
+		return cli.PrintList(c.Stdout, format, list, cli.Table[policyJSON]{
+			Key:    "policies",
 			Header: []string{"TIER", "PRIORITY", "NAMESPACE", "NAME", "DIRECTIONS", "PODS", "MODE", "OWNER"}, Row: policyJSON.row,
 		})
 	})

@@ -81,7 +81,11 @@ Exit codes: 0 all is ok, 1 something is wrong or not all has been written once, 
 			if q.Kind == "" && !q.Wrong {
 				q.Limit = wrongAtOnce
 			}
-			return show(ctx, c.Stdout, format, dir, q)
+			r, err := ask(ctx, dir, q)
+			if err != nil {
+				return err
+			}
+			return show(c.Stdout, r, format, q)
 		}),
 	}
 	cmd.Flags().BoolVar(&q.Wrong, "wrong", false, "show the objects that are wrong, all of them")
@@ -125,15 +129,12 @@ func ServiceNames(ctx context.Context, dir string) (map[string]string, error) {
 }
 
 // show prints what the agent answers, and returns an error if something is wrong.
-func show(ctx context.Context, to io.Writer, format, dir string, q status.Query) error {
-	r, err := ask(ctx, dir, q)
-	if err != nil {
-		return err
-	}
+func show(to io.Writer, r status.Report, format string, q status.Query) error {
 	if q.Name != "" && len(r.Objects) == 0 && !q.Wrong {
 		return fmt.Errorf("the agent knows no %s %s", q.Kind, q.Name)
 	}
 	var text bytes.Buffer
+	var err error
 	if format == "json" {
 		err = status.WriteJSON(&text, r)
 	} else {

@@ -36,6 +36,7 @@ type connectionJSON struct {
 }
 
 var connectionTable = cli.Table[connectionJSON]{
+	Key:    "connections",
 	Header: []string{"PROTOCOL", "STATE", "CLIENT", "SERVICE", "SOURCE", "BACKEND", "AGE", "IDLE"},
 	Row: func(c connectionJSON) []string {
 		if c.Source == c.Client {
@@ -75,7 +76,7 @@ IDLE is the time since the last packet.`,
 				int64(c.Age / time.Second), int64(c.Idle / time.Second),
 			})
 		}
-		return cli.PrintList(c.Stdout, format, "connections", list, connectionTable)
+		return cli.PrintList(c.Stdout, format, list, connectionTable)
 	})
 }
 

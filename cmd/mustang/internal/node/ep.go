@@ -256,7 +256,8 @@ func (c commands) printEndpoints(endpoints []knownEndpoint, format string) error
 	if format == "wide" {
 		header = append(header, "POD MAC", "NODE MAC", "ALLOWED")
 	}
-	return cli.PrintList(c.Stdout, format, "endpoints", list, cli.Table[endpointJSON]{
+	return cli.PrintList(c.Stdout, format, list, cli.Table[endpointJSON]{
+		Key:    "endpoints",
 		Header: append(header, "NAMESPACE", "POD", "LABELS"),
 		Row: func(e endpointJSON) []string {
 			row := []string{strconv.FormatUint(uint64(e.ID), 10), e.IP, cmp.Or(e.Mode, "-"), cmp.Or(e.Device, "-"), cmp.Or(e.Netns, "-"), e.Guard}

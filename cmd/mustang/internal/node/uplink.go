@@ -125,7 +125,8 @@ clients outside: one of each family.`,
 		if err := describeUplinks(list); err != nil {
 			return err
 		}
-		return cli.PrintList(c.Stdout, format, "uplinks", list, cli.Table[uplinkJSON]{
+		return cli.PrintList(c.Stdout, format, list, cli.Table[uplinkJSON]{
+			Key:    "uplinks",
 			Header: []string{"DEVICE", "IFINDEX", "NETNS", "ADDRESSES"},
 			Row: func(u uplinkJSON) []string {
 				var addresses []string

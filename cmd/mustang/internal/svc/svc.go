@@ -252,7 +252,7 @@ func (c commands) printServices(services []service.Service, used use, format str
 	if len(used.names) > 0 {
 		header = slices.Insert(header, 2, "NAME")
 	}
-	return cli.PrintList(c.Stdout, format, "services", list, cli.Table[serviceJSON]{Header: header, Row: func(s serviceJSON) []string {
+	return cli.PrintList(c.Stdout, format, list, cli.Table[serviceJSON]{Key: "services", Header: header, Row: func(s serviceJSON) []string {
 		packets := "-"
 		if t := s.Traffic; t != nil {
 			packets = strconv.FormatUint(t.ToPackets+t.BackPackets, 10)
