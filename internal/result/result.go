@@ -21,9 +21,11 @@ const (
 	// LatestName is the symbolic link to the last run that has a result, beside the directories of runs.
 	LatestName = "latest"
 
-	// ClassKernel and the next two are classes of paths whose noise is alike, see [Comparison.Class].
-	ClassKernel    = "kernel"
-	ClassTwoCPUs   = "two CPUs"
+	// ClassKernel is of paths in the kernel: paths of a class have noise alike, see [Comparison.Class].
+	ClassKernel = "kernel"
+	// ClassTwoCPUs is of paths whose ends have a CPU each.
+	ClassTwoCPUs = "two CPUs"
+	// ClassUserSpace is of paths through a process.
 	ClassUserSpace = "user space"
 	ClassGuests    = "virtual machines"
 )
