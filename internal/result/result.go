@@ -27,7 +27,8 @@ const (
 	ClassTwoCPUs = "two CPUs"
 	// ClassUserSpace is of paths through a process.
 	ClassUserSpace = "user space"
-	ClassGuests    = "virtual machines"
+	// ClassGuests is of paths through virtual machines.
+	ClassGuests = "virtual machines"
 )
 
 // Values of [Run.Clock].
