@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"path/filepath"
 	"slices"
+	"strings"
 	"strconv"
 	"time"
 
@@ -145,6 +146,12 @@ func (t *trial) pluginFiles() ([]string, error) {
 	return out, nil
 }
 
+// leased returns the address of a lease file: of host-local its name, of Mustang what is before "@CONTAINER@INTERFACE".
+func leased(file string) string {
+	addr, _, _ := strings.Cut(filepath.Base(file), "@")
+	return addr
+}
+
 // checkAdded checks that each address in a result is on its pod's device and reserved,
 // and that the last pod reaches its gateway.
 func (t *trial) checkAdded() error {
@@ -154,7 +161,7 @@ func (t *trial) checkAdded() error {
 	}
 	reserved := map[string]bool{}
 	for _, file := range files {
-		reserved[filepath.Base(file)] = true
+		reserved[leased(file)] = true
 	}
 	for i, c := range t.adds {
 		a, err := c.parse()
@@ -279,7 +286,7 @@ func (t *trial) checkRemoved() error {
 		return err
 	}
 	for _, file := range files {
-		addr, err := netip.ParseAddr(filepath.Base(file))
+		addr, err := netip.ParseAddr(leased(file))
 		switch {
 		case err == nil && slices.Contains(t.addresses, addr):
 			return fmt.Errorf("%s is still reserved after %s", addr, verbDel)

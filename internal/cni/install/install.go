@@ -112,6 +112,13 @@ func (p Place) Install(ctx context.Context, from string, conflist []byte, force 
 		}
 	}
 	for _, dir := range dirs {
+		if _, missing := os.Stat(dir); missing != nil {
+			defer func() {
+				if err != nil {
+					_ = os.Remove(dir) // it stays if it is not empty
+				}
+			}()
+		}
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return nil, err
 		}

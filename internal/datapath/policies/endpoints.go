@@ -4,11 +4,12 @@ package policies
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"maps"
 	"net/netip"
 	"slices"
+
+	"github.com/go-json-experiment/json"
 
 	"mustang/internal/policy"
 )
@@ -171,7 +172,7 @@ func (d documents) idle() bool {
 
 // same reports whether two pods have one form in a file.
 func same(a, b policy.Pod) bool {
-	x, err := json.Marshal(a)
-	y, errY := json.Marshal(b)
+	x, err := json.Marshal(a, json.Deterministic(true))
+	y, errY := json.Marshal(b, json.Deterministic(true))
 	return err == nil && errY == nil && bytes.Equal(x, y)
 }
