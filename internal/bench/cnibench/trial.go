@@ -12,8 +12,8 @@ import (
 	"net/netip"
 	"path/filepath"
 	"slices"
-	"strings"
 	"strconv"
+	"strings"
 	"time"
 
 	"mustang/internal/bench/evidence"
