@@ -112,10 +112,10 @@ func (s *Store) begin(o Owner, pools []pool, synced chan<- error) (leases []Leas
 		return nil, err
 	}
 	// Other processes see the leases already, so the lock is not held while the disk is written.
-	err = lock.Unlock(dir)
+	unlocked := lock.Unlock(dir)
 	go func() {
 		defer dir.Close()
-		synced <- errors.Join(err, s.sync(dir, leases))
+		synced <- errors.Join(unlocked, s.sync(dir, leases))
 	}()
 	return leases, nil
 }
