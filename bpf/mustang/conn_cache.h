@@ -54,7 +54,7 @@ static __always_inline void conn_cache_put(const struct tuple *t, const struct c
 	next = validity_now(&node->generations[slot % GENERATIONS]);
 	next.generation++;
 	begin_copy(&cached->validity, &next);
-	/* Commands raise rows first: with the old rows, the generation is not that of a later change of pods and services. */
+	/* Commands raise rows before generations: while rows is old, no generation is newer than the copy. */
 	if ((__u32) * (volatile const __u64 *)&node->rows != row->checked)
 		cached->validity.generation = 0;
 	cached->key = *t;

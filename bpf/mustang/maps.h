@@ -225,7 +225,7 @@ struct ports {
 	__be16 dport;
 };
 
-/* Clients are counted by the low bits of their endpoint's id; those that are no pods of this node by 0. */
+/* A client's row is the low bits of its endpoint's id; row 0 counts clients that are not pods of this node. */
 #define CLIENT_ROWS 65536
 /* Behind them: all connections that have not ended, and whether a command is about to end some. */
 #define CLIENTS_TOTAL CLIENT_ROWS

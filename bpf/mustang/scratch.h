@@ -17,7 +17,7 @@ struct snat_route {
 
 _Static_assert(sizeof(struct bpf_fib_lookup) == 64, "room for it");
 
-/* The backends that a client may get for a new connection: those of the service, or those of them on this node. */
+/* The slots of backends for a new connection: all backends of the service, or its backends on this node. */
 struct candidates {
 	__u32 first; /* slot */
 	__u32 count;
@@ -45,7 +45,7 @@ struct ct_new {
 	__u16 replace; /* there was a row of the packet's tuple, of a connection that is not valid */
 	__u16 counted; /* that connection had not ended: its slot was of the client's share */
 	__u32 adopted; /* another program has stored the connection, in slot */
-	__u32 foreign; /* the client's address is in no row, and that of its pod in pod */
+	__u32 foreign; /* the client's address has no row; pod has the pod's address */
 	/* Set before they are read. */
 	__u32 traits;      /* of the first packet */
 	struct tuple from; /* the first packet as the client sends it */
@@ -57,7 +57,7 @@ struct ct_new {
 	__u64 now;
 	struct tuple key;     /* of replies, while a backend for SCTP is searched */
 	struct ct_entry row;  /* of the table, before it is stored */
-	struct ct_entry back; /* that of replies */
+	struct ct_entry back; /* the row of replies */
 	__s32 err;            /* of the last try to store the row of replies */
 	__u32 port;           /* in host order; of what this node passes on in its own name, to try first */
 	struct snat_route route;
@@ -65,7 +65,7 @@ struct ct_new {
 	struct candidates candidates;
 	struct service called;
 	__u32 hash;
-	__u32 patient;             /* in the search for a port: avoid those that backends still keep */
+	__u32 patient;             /* the search for a port skips ports that backends still keep */
 	struct slot_cursor cursor; /* kept from one connection to the next */
 };
 

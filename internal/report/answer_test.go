@@ -175,7 +175,7 @@ func TestVerdicts(t *testing.T) {
 			asking(result.AsksProxy, iptables.ID, "plain/pod-ip", [3]float64{0.81, 0.8, 0.82}), asking(result.AsksService, service.ID, iptables.ID, [3]float64{0.998, 0.991, 1.004}),
 			asking(result.AsksTotal, service.ID, "plain/pod-ip", [3]float64{0.786, 0.781, 0.791}), asking(result.AsksProxy, ebpf.ID, "plain/pod-ip", [3]float64{1, 0.8, 1.3})},
 			want: []string{"plain iptables all traffic −19 % ±1", "plain iptables a Service on top within 0.9 %", "plain eBPF packet all traffic within 30 %*",
-				"Streams on plain, by service proxy: iptables −19 % ±1 for all traffic and within 0.9 % for a Service on top."}, never: []string{"both costs"}},
+				"Streams on plain: with iptables −19 % ±1, a Service within 0.9 % on top."}, never: []string{"both costs"}},
 		{name: "what was not seen", rows: []result.Row{plain, fast}, comparisons: []result.Comparison{behind, again(0.0071)},
 			want: []string{"The same path measured twice agreed within 0.8 %. More certain: --time 10m"}},
 		{name: "too short", rows: []result.Row{plain, fast}, comparisons: []result.Comparison{versus("plain/pod-ip", "fast/pod-ip", 2, [3]float64{0.8})},

@@ -147,15 +147,11 @@ func (st *suiteTables) serviceLines() []string {
 		for _, proxy := range viaOrder() {
 			all, service := costKey{of, proxy, result.AsksProxy}, costKey{of, proxy, result.AsksService}
 			if t.priced[all].Numerator != "" && t.priced[service].Numerator != "" {
-				text := "%s %s for all traffic and %s for a Service on top"
-				if len(proxies) > 0 {
-					text = "%s %s and %s"
-				}
-				proxies = append(proxies, fmt.Sprintf(text, viaName(proxy), cost(all), cost(service)))
+				proxies = append(proxies, fmt.Sprintf("with %s %s, a Service %s on top", viaName(proxy), cost(all), cost(service)))
 			}
 		}
 		if len(proxies) > 0 && len(out) < mostServiceLines {
-			out = append(out, fmt.Sprintf("%s on %s, by service proxy: %s.", upper(t.plural()), st.linkName(of), strings.Join(proxies, ", ")))
+			out = append(out, fmt.Sprintf("%s on %s: %s.", upper(t.plural()), st.linkName(of), strings.Join(proxies, "; ")))
 		}
 	}
 	return out
