@@ -109,7 +109,7 @@ func (a *agentNodes) apart() (all []string) {
 	}
 	store := record.Store{Root: cmp.Or(a.runDir, cni.DefaultRunDir)}
 	owners, _ := store.Owners(a.pods.Name)
-	records, _ := store.List("") // those that can be read
+	records, _ := store.List("") // records that can be read
 	of := map[string]int{}
 	for _, r := range records {
 		if r.Network == a.pods.Name {
