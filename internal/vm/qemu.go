@@ -80,8 +80,9 @@ func (h hardware) processor(p *program) string {
 		arguments += fmt.Sprintf(" tsc_early_khz=%d", rate)
 	}
 	// With erms and fsrm the kernel copies with single instructions, which QEMU emulates
-	// byte by byte: all paths would take the same time.
-	p.args = []string{"-accel", accelerator, "-cpu", "max,-erms,-fsrm"}
+	// byte by byte: all paths would take the same time. After cmpxchg16b, which the kernel's allocator uses where
+	// there is cx16, QEMU 7.2 leaves random EFLAGS: an interrupt at that instruction is a kernel panic.
+	p.args = []string{"-accel", accelerator, "-cpu", "max,-erms,-fsrm,-cx16"}
 	if h.options.CountInstructions {
 		// An idle guest waits in real time: if its clock jumped to the next timer, waiting
 		// for the host (reading a file) would time out.
