@@ -52,6 +52,9 @@ func acquire(ctx context.Context, file *os.File, how int, notice func()) error {
 	if err := flock(int(file.Fd()), how|unix.LOCK_NB); !errors.Is(err, unix.EWOULDBLOCK) {
 		return err
 	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
 	// The caller may close the file meanwhile. A duplicate has the same lock.
 	fd, err := unix.FcntlInt(file.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
