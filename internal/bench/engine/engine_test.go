@@ -82,6 +82,7 @@ func TestPrintedTwice(t *testing.T) {
 	}{
 		"iperf3":              {iperf3, outputs{twice(client, "1580466176", "1580466177"), append(slices.Clone(server), server...)}, 1580466177, ""},
 		"iperf3, cut off":     {iperf3, outputs{append(slices.Clone(client), client[:len(client)/2]...), server}, 1580466176, ""},
+		"iperf3, then empty":  {iperf3, outputs{append(slices.Clone(client), "{}"...), server}, 1580466176, ""},
 		"iperf3, then failed": {iperf3, outputs{append(slices.Clone(client), `{"error": "interrupt"}`...), server}, 0, "interrupt"},
 		"sockperf":            {sockperf, outputs{client: twice(sockperfClient, "ReceivedMessages=7839", "ReceivedMessages=7840")}, 7840, ""},
 	} {

@@ -98,13 +98,13 @@ func figuresOfIPerf3(t Traffic, o outputs) (m load.Measurement, err error) {
 	return m, err
 }
 
-// readIPerf3 reads the last complete JSON of one end: iperf3 3.16 and 3.17 print it twice
-// (https://github.com/esnet/iperf/issues/1688).
+// readIPerf3 reads the last complete JSON of one end that names a connection or an error: iperf3 3.16 and 3.17 print it
+// twice (https://github.com/esnet/iperf/issues/1688).
 func readIPerf3(end string, output []byte) (r iperf3JSON, err error) {
 	found := false
 	for decoder := json.NewDecoder(bytes.NewReader(output)); err == nil; {
 		var next iperf3JSON
-		if err = decoder.Decode(&next); err == nil {
+		if err = decoder.Decode(&next); err == nil && (next.Error != "" || len(next.Start.Connected) > 0) {
 			r, found = next, true
 		}
 	}
