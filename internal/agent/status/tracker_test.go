@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -211,40 +210,38 @@ func TestDocumented(t *testing.T) {
 	}
 }
 
-// slow is a collector that walks a long table.
-type slow struct{ now, most atomic.Int32 }
+// blocked is a collector that waits inside a table: each walk sends to inside, and ends after a receive from leave.
+type blocked struct{ inside, leave chan bool }
 
-func (*slow) Describe(chan<- *prometheus.Desc) {}
+func (blocked) Describe(chan<- *prometheus.Desc) {}
 
-func (s *slow) Collect(chan<- prometheus.Metric) {
-	n := s.now.Add(1)
-	defer s.now.Add(-1)
-	for most := s.most.Load(); n > most && !s.most.CompareAndSwap(most, n); most = s.most.Load() {
-	}
-	time.Sleep(100 * time.Millisecond)
+func (b blocked) Collect(chan<- prometheus.Metric) {
+	b.inside <- true
+	<-b.leave
 }
 
 // TestMetricsFlood asks for metrics from many clients at once, as pods can where the address is not of the loopback device: two
 // walk the tables at a time, and the others get status 503.
 func TestMetricsFlood(t *testing.T) {
-	s, table := NewTracker(), &slow{}
+	s, table := NewTracker(), blocked{make(chan bool), make(chan bool)}
 	s.Tell(table)
 	handler := s.Metrics()
-	var all sync.WaitGroup
-	var answered atomic.Int32
-	for range 50 {
-		all.Go(func() {
-			w := httptest.NewRecorder()
-			handler.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil))
-			if w.Code == http.StatusOK {
-				answered.Add(1)
+	var two sync.WaitGroup
+	for range 2 {
+		two.Go(func() {
+			if code, _ := ask(handler, "/metrics"); code != http.StatusOK {
+				t.Errorf("one of two clients got status %d", code)
 			}
 		})
+		<-table.inside
 	}
-	all.Wait()
-	if most := table.most.Load(); most == 0 || most > 2 || answered.Load() == 0 {
-		t.Errorf("%d of 50 walked the table at once, and %d were answered", most, answered.Load())
+	for range 50 {
+		if code, _ := ask(handler, "/metrics"); code != http.StatusServiceUnavailable {
+			t.Errorf("a client beside two others got status %d", code)
+		}
 	}
+	close(table.leave)
+	two.Wait()
 }
 
 // broken is a collector whose table cannot be read.
