@@ -122,3 +122,39 @@ func TestPoliciesOfOneName(t *testing.T) {
 		t.Errorf("one file: %v", err)
 	}
 }
+
+// TestOwnNode asks about a pod and the node that it is on. A NetworkPolicy that isolates the pod leaves its node alone, the other tiers do not.
+func TestOwnNode(t *testing.T) {
+	pod, node := netip.MustParseAddr("10.1.0.1"), netip.MustParseAddr("192.168.0.1")
+	nodes := []Rule{{Action: Deny, Peers: []Peer{{Nodes: &Selector{}}}}}
+	admin, baseline := Policy{Tier: Admin, Name: "admin", Egress: nodes}, Policy{Tier: Baseline, Name: "baseline", Egress: nodes}
+	isolated := Policy{Tier: Namespaced, Namespace: "shop", Name: "isolated", IsolatesEgress: true}
+	judged := isolated
+	judged.JudgesNode = true
+	for name, tt := range map[string]struct {
+		policies []Policy
+		allow    bool
+		reason   Reason
+	}{
+		"none":                        {nil, true, Default},
+		"admin":                       {[]Policy{admin, isolated}, false, ByRule},
+		"isolated":                    {[]Policy{isolated}, true, OwnNode},
+		"isolated, with --judge-node": {[]Policy{judged}, false, DefaultDeny},
+		"baseline":                    {[]Policy{baseline}, false, ByRule},
+		"isolated, then baseline":     {[]Policy{isolated, baseline}, true, OwnNode},
+	} {
+		s := Snapshot{
+			Node: "here", Nodes: []Node{{Name: "here", Addresses: []netip.Addr{node}}}, Policies: tt.policies,
+			Pods: []Pod{{Namespace: "shop", Name: "web", Node: "here", Addresses: []netip.Addr{pod}}},
+		}
+		rows, err := Compile(s, Rows{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, _ := rows.Lookup(Flow{Source: pod, Destination: node, Protocol: 6, Port: 80})
+		want, _, _ := Explain(s, Flow{Source: pod, Destination: node, Protocol: 6, Port: 80})
+		if got.Allow != tt.allow || got.Origin.Reason != tt.reason || got != want {
+			t.Errorf("%s: the rows decide %+v, Explain %+v; want %t by reason %v", name, got, want, tt.allow, tt.reason)
+		}
+	}
+}

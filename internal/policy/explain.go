@@ -196,7 +196,8 @@ func (v *view) decide(f Flow, d Direction) Decision {
 	if decision, ok := v.tier(Admin, selecting, from); ok {
 		return decision
 	}
-	if node := v.nodes[peer]; node != nil && node.Name == pod.Node && !judgesNode(selecting) {
+	isolated := slices.ContainsFunc(selecting, func(p *Policy) bool { return p.Tier == Namespaced })
+	if node := v.nodes[peer]; isolated && node != nil && node.Name == pod.Node && !judgesNode(selecting) {
 		return Decision{true, Origin{Reason: OwnNode}}
 	}
 	for _, t := range []Tier{Namespaced, Baseline} {

@@ -70,7 +70,7 @@ type Policy struct {
 	Ingress, Egress []Rule
 	// IsolatesIngress and IsolatesEgress say for which directions a NetworkPolicy denies what none allows.
 	IsolatesIngress, IsolatesEgress bool
-	// JudgesNode ends, for the pods that the policy selects, that a pod and its node reach each other in any case.
+	// JudgesNode ends, for the pods that the policy selects, that NetworkPolicies allow a pod and its node to reach each other.
 	JudgesNode bool `json:",omitempty"`
 }
 

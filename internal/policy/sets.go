@@ -84,9 +84,7 @@ func (c *compiler) setOf(p *pod, d Direction) uint32 {
 
 // compose puts the rules of policies together.
 func (c *compiler) compose(set *ruleSet, by []*entry) {
-	if !slices.ContainsFunc(by, func(e *entry) bool { return e.JudgesNode && e.prepared[set.d] != nil }) {
-		set.clauses = append(set.clauses, &clause{rule: c.number(Origin{Reason: OwnNode}), tier: Namespaced, own: true})
-	}
+	judged := slices.ContainsFunc(by, func(e *entry) bool { return e.JudgesNode && e.prepared[set.d] != nil })
 	for _, e := range by {
 		q := e.prepared[set.d]
 		if q == nil {
@@ -94,6 +92,9 @@ func (c *compiler) compose(set *ruleSet, by []*entry) {
 		}
 		if e.Tier == Namespaced && !set.isolated {
 			set.deny, set.isolated, set.namespace = q.deny, true, e.Namespace
+			if !judged {
+				set.clauses = append(set.clauses, &clause{rule: c.number(Origin{Reason: OwnNode}), tier: Namespaced, own: true})
+			}
 		}
 		set.clauses = append(set.clauses, q.clauses...)
 	}
