@@ -171,6 +171,13 @@ func awaitEffect(
 		}()
 		for deadline := time.Now().Add(changeTimeout); time.Now().Before(deadline) && ctx.Err() == nil; {
 			at, found, err := look()
+			if len(changed) == 1 {
+				if err := <-changed; err != nil {
+					changed = nil
+					return err
+				}
+				changed <- nil
+			}
 			if err != nil {
 				return err
 			}

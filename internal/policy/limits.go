@@ -9,7 +9,7 @@ import (
 
 // Limits of a policy, which [Policy.Validate] obeys, and of a node. Those of a policy allow the 10,000 rules with an address and a port of the measurements.
 const (
-	MostPeers  = 10_000 // of all its rules
+	MostPeers  = 20_000 // of all its rules
 	MostRanges = 20_000 // blocks and their exceptions
 	MostPorts  = 20_000 // of all its rules
 	MostKeys   = 64     // keys of labels that its selectors name

@@ -107,7 +107,7 @@ func TestLimitsOfPolicy(t *testing.T) {
 		ports.Egress[0].Ports = append(ports.Egress[0].Ports, ports.Egress[0].Ports[0])
 	}
 	for want, p := range map[string]policy.Policy{
-		"spec: 10,001 of 10,000 peers of rules":      internet(policy.Namespaced, "shop", "", policy.MostPeers+1),
+		"spec: 20,001 of 20,000 peers of rules":      internet(policy.Namespaced, "shop", "", policy.MostPeers+1),
 		"spec: 20,001 of 20,000 ranges of addresses": except,
 		"spec: 20,001 of 20,000 ports of rules":      ports,
 		"spec: 65 of 64 label keys in selectors":     keys,
