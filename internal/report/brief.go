@@ -69,7 +69,7 @@ func (t *workloadTable) base() *entry {
 	case t.reference != nil && t.reference.ok():
 		return t.reference
 	case len(t.contest) > 0 && !t.suite.answersPairs():
-		return t.contest[0].entry
+		return t.rival
 	}
 	return nil
 }

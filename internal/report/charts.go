@@ -59,8 +59,11 @@ func (t *workloadTable) chart() Figure {
 		return nil
 	}
 	rows := []*entry{base}
+	if base == t.rival {
+		rows = nil
+	}
 	for _, r := range t.contest {
-		if r.entry != base {
+		if r.entry != base || base == t.rival {
 			rows = append(rows, r.entry)
 		}
 	}

@@ -45,8 +45,9 @@ func (t *workloadTable) contends(e *entry) bool {
 	}
 }
 
-// newContest returns the contenders: the best, which in a matrix the file's comparisons name, and the others in the order of their
-// ratios to it. The figure of a row of a matrix is the best one's times their ratio, which is free of drift.
+// newContest finds the row that the contenders are compared with: in a matrix the one that the file's comparisons name, else the best.
+// It returns the contenders in the order of their ratios to that row. The figure of a row of a matrix is that row's times the ratio,
+// which is free of drift.
 func (t *workloadTable) newContest() []contender {
 	all := t.ranked(slices.DeleteFunc(slices.Clone(t.entries), func(e *entry) bool { return !t.contends(e) }))
 	if len(all) == 0 {
@@ -59,7 +60,8 @@ func (t *workloadTable) newContest() []contender {
 			break
 		}
 	}
-	out := []contender{{best, difference{ratio: 1}}}
+	t.rival = best
+	out := []contender{{best, difference{verdict: tied, ratio: 1, ci: &[2]float64{1, 1}}}}
 	for _, e := range all {
 		if d := t.difference(e, best); e != best && d.ratio > 0 {
 			if !t.suite.list() {
@@ -68,7 +70,7 @@ func (t *workloadTable) newContest() []contender {
 			out = append(out, contender{e, d})
 		}
 	}
-	slices.SortStableFunc(out[1:], func(a, b contender) int {
+	slices.SortStableFunc(out, func(a, b contender) int {
 		if t.wording.less {
 			return cmp.Compare(a.ratio, b.ratio)
 		}
@@ -93,6 +95,9 @@ func (t *workloadTable) best() string {
 	if len(t.contest) == 0 {
 		return t.figuresAlone()
 	}
+	if t.contest[0].entry != t.rival {
+		return t.overtaken() + t.bigTCP()
+	}
 	first, within := []string{t.contest[0].named()}, 0.0
 	var open, few []string
 	for _, c := range t.contest[1:] {
@@ -114,7 +119,7 @@ func (t *workloadTable) best() string {
 	}
 	level := ""
 	if len(first) > 1 {
-		verb = strings.NewReplacer("is ", "are ", "takes ", "take ", "has ", "have ").Replace(verb)
+		verb = severally(verb)
 		level = ", level " + inside(within)
 	}
 	out := fmt.Sprintf("%s %s for %s: %s%s.", inWords(atMost(first)), verb, t.plural(), t.figureOf(t.contest[0].figure), level)
@@ -125,6 +130,35 @@ func (t *workloadTable) best() string {
 		out += " Too few rounds to compare: " + strings.Join(atMost(few), ", ") + "."
 	}
 	return out + t.bigTCP()
+}
+
+// severally is a verb of several rows.
+func severally(verb string) string {
+	return strings.NewReplacer("is ", "are ", "takes ", "take ", "has ", "have ").Replace(verb)
+}
+
+// overtaken names the rows that may be the best where the one that others were compared with is not: those whose intervals meet that of
+// the highest figure.
+func (t *workloadTable) overtaken() string {
+	var names, figures []string
+	within, top := 0.0, t.contest[0]
+	for i, c := range t.contest {
+		meets := c.verdict == tied
+		if c.ci != nil && top.ci != nil {
+			meets = t.wording.less && c.ci[0] <= top.ci[1] || !t.wording.less && c.ci[1] >= top.ci[0]
+		}
+		if i == 0 || meets {
+			names, figures = append(names, c.named()), append(figures, c.named()+" "+t.figureOf(c.figure))
+			within = max(within, c.reach())
+		}
+	}
+	switch {
+	case len(names) == 1:
+		return fmt.Sprintf("%s %s for %s: %s.", top.named(), t.wording.best, t.plural(), t.figureOf(top.figure))
+	case within <= widestLevel:
+		return fmt.Sprintf("%s %s for %s: %s, level %s.", inWords(atMost(names)), severally(t.wording.best), t.plural(), t.figureOf(top.figure), inside(within))
+	}
+	return fmt.Sprintf("%s are not told apart for %s (%s).", inWords(atMost(figures)), t.plural(), inside(within))
 }
 
 // bigTCP tells what links reach with BIG TCP.

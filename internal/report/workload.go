@@ -44,7 +44,8 @@ type workloadTable struct {
 	comparisons []result.Comparison
 	pairs       map[[2]string]*result.Comparison // by numerator and denominator
 	priced      map[costKey]result.Comparison    // of service proxies
-	contest     []contender                      // the rows that may be the best, the best first
+	contest     []contender                      // the rows that may be the best, in the order of their ratios
+	rival       *entry                           // the row of the contest that its ratios are to
 }
 
 // entry is a row with what belongs to it.
