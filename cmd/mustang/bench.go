@@ -290,7 +290,7 @@ func (c *config) measure(cmd *cobra.Command, o bench.Options, out string) (file 
 // runBench measures suites in a new directory below out, and prints the result.
 func (c *config) runBench(cmd *cobra.Command, o bench.Options, out, format string) error {
 	file, results, err := c.measure(cmd, o, out)
-	if err != nil && !errors.Is(err, bench.ErrInterrupted) {
+	if err != nil && (!errors.Is(err, bench.ErrInterrupted) || len(file.Rows) == 0) {
 		return err
 	}
 	if format == "json" {

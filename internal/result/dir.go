@@ -69,9 +69,12 @@ func (o *Owner) MakeDir(path string) error {
 	return dir.Close()
 }
 
-// Write checks f and makes it the run's result. Readers see the result before or this one.
+// Write checks f and makes it the run's result. Readers see the result before or this one. Without rows there is no result yet.
 // The first that holds samples makes [LatestName] name the run.
 func (d *Dir) Write(f File) error {
+	if len(f.Rows) == 0 {
+		return nil
+	}
 	data, err := Marshal(f)
 	d.filled = filledBy(data)
 	if err == nil {
