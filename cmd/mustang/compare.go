@@ -35,7 +35,8 @@ that the interval allows, or "not certain". Runs are not interleaved: make sever
 
 With -o benchfmt, the samples of all runs are printed in the format of Go's benchmarks, for
 benchstat -col run. With --threshold 5% the exit code is 3 if a row got significantly worse by more than 5 %.
-Without --allow-missing, it is also 3 if a NEW run lacks a row of OLD, or its figure.`,
+Without --allow-missing, it is also 3 if a NEW run lacks a row of OLD, or its figure.
+It is 1 if the intervals of all rows are wider than the threshold.`,
 		Example: `  mustang compare mustang-results/20261122T073512Z mustang-results
   mustang compare before/results.json after/results.json again/results.json -o wide
   mustang compare before after --threshold 5%
@@ -55,10 +56,14 @@ Without --allow-missing, it is also 3 if a NEW run lacks a row of OLD, or its fi
 					return cli.Usage(fmt.Errorf("--threshold %w", err))
 				}
 				judge = func(of *compare.Comparison) error {
-					if rows := uncertain(of, limit); len(rows) > 0 {
+					err := worseThan(of, threshold, limit, allowMissing)
+					switch rows, all := uncertain(of, limit); {
+					case len(rows) == all && err == nil:
+						return fmt.Errorf("no row can be judged by %s: intervals of %s are wider; repeat both runs with a longer --time", threshold, firstOf(rows))
+					case len(rows) > 0:
 						fmt.Fprintf(c.Stderr, "mustang: row %s: interval wider than the threshold\n", firstOf(rows))
 					}
-					return worseThan(of, threshold, limit, allowMissing)
+					return err
 				}
 			} else if allowMissing {
 				return cli.Usage(errors.New("--allow-missing: --threshold is missing"))
@@ -114,9 +119,10 @@ func worseThan(c *compare.Comparison, threshold string, limit float64, allowMiss
 	return &worseError{strings.Join(texts, "; ")}
 }
 
-// uncertain returns the rows without a difference whose intervals allow one of more than the limit.
-func uncertain(c *compare.Comparison, limit float64) (rows []string) {
+// uncertain returns the rows without a difference whose intervals allow one of more than the limit, and the number of all rows.
+func uncertain(c *compare.Comparison, limit float64) (rows []string, all int) {
 	for _, t := range c.Tables {
+		all += len(t.Lines)
 		for _, line := range t.Lines {
 			if slices.ContainsFunc(line.Deltas, func(d *compare.Delta) bool {
 				return d != nil && !d.Found && (d.CI95 == nil || (d.CI95[1]-d.CI95[0])/2 > limit)
@@ -125,7 +131,7 @@ func uncertain(c *compare.Comparison, limit float64) (rows []string) {
 			}
 		}
 	}
-	return rows
+	return rows, all
 }
 
 // firstOf lists the first five rows.
