@@ -30,8 +30,7 @@ const (
 	kvmTimeout = 10 * time.Second
 	// kvmError is in the output of QEMU when KVM fails; the guest then hangs.
 	kvmError = "KVM internal error"
-	// noRootMessage is in the last line of a kernel that has booted and has no root file
-	// system.
+	// noRootMessage is in the last line of a kernel that has booted and has no root file system.
 	noRootMessage = "Unable to mount root fs"
 )
 
@@ -41,9 +40,8 @@ var accelerations = struct {
 	of map[string]string
 }{of: map[string]string{}}
 
-// Acceleration returns [KVM] if the kernel boots with it on this machine, else [TCG].
-// KVM inside of a virtual machine can lack features that a kernel needs. The first call
-// takes as long as a boot.
+// Acceleration returns [KVM] if the kernel boots with it on this machine, else [TCG]. KVM inside of a virtual machine
+// can lack features that a kernel needs. The first call takes as long as a boot.
 func Acceleration(ctx context.Context, kernel Kernel) (string, error) {
 	if err := checkTools(true); err != nil {
 		return "", err
@@ -128,21 +126,20 @@ func findTool(name string) (string, error) {
 	return debian.Find(name, tools[name], "", "/usr/sbin")
 }
 
-// CheckTools returns an error unless this machine can run guests: the user has to be
-// root, and QEMU and its daemon for shared directories have to be installed, else the
-// error names the Debian package.
+// CheckTools returns an error unless this machine can run guests: the user has to be root, and QEMU and its daemon for
+// shared directories have to be installed, else the error names the Debian package.
 func CheckTools() error { return checkTools(false) }
 
 // checkTools is CheckTools; bare guests need no daemon for shared directories.
 func checkTools(bare bool) error {
-	if os.Geteuid() != 0 {
-		return errors.New("run in a guest: needs root")
+	err := findTools(qemu)
+	switch {
+	case os.Geteuid() != 0:
+		err = errors.New("needs root")
+	case err == nil && !bare:
+		err = findTools(virtiofsd)
 	}
-	needed := []string{qemu, virtiofsd}
-	if bare {
-		needed = needed[:1]
-	}
-	if err := findTools(needed...); err != nil {
+	if err != nil {
 		return fmt.Errorf("run in a guest: %w", err)
 	}
 	return nil
@@ -158,9 +155,8 @@ func findTools(names ...string) error {
 	return nil
 }
 
-// CheckInstalled returns a [*debian.MissingError] if a program that guests need is not
-// installed, or there is no kernel for them: neither in the directory that [FetchKernel]
-// uses by default nor in the package lists.
+// CheckInstalled returns a [*debian.MissingError] if a program that guests need is not installed, or there is no kernel
+// for them: neither in the directory that [FetchKernel] uses by default nor in the package lists.
 func CheckInstalled() error {
 	if err := findTools(qemu, virtiofsd); err != nil {
 		return err

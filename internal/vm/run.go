@@ -18,13 +18,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bootTimeout is the default of Options.BootTimeout. A boot takes about 3 s on an idle
-// machine.
+// bootTimeout is the default of Options.BootTimeout. A boot takes about 3 s on an idle machine.
 const bootTimeout = 2 * time.Minute
 
-// bootAttempts is the number of boots of a guest whose kernel panics before the command
-// runs. Emulation of several processors has faults: on a busy machine a boot fails now
-// and then.
+// bootAttempts is the number of boots of a guest whose kernel panics before the command runs. Emulation of several
+// processors has faults: on a busy machine a boot fails now and then.
 const bootAttempts = 3
 
 // panicMessage is in the first line of a kernel panic.
@@ -53,8 +51,7 @@ func (e *GuestError) Error() string {
 	return text + "; its console is empty"
 }
 
-// lastMessage returns the last output of a kernel on one line; after a panic, the panic
-// and the line before it.
+// lastMessage returns the last output of a kernel on one line; after a panic, the panic and the line before it.
 func lastMessage(console string) string {
 	if before, after, panicked := strings.Cut(console, panicMessage); panicked {
 		after, _, _ = strings.Cut(after, "\n")
@@ -65,27 +62,23 @@ func lastMessage(console string) string {
 
 func (e *GuestError) Unwrap() error { return e.Err }
 
-// panickedAtBoot reports whether the kernel gave up before the command ran, so
-// that nothing is lost by another try.
+// panickedAtBoot reports whether the kernel gave up before the command ran, so that nothing is lost by another try.
 func (e *GuestError) panickedAtBoot() bool {
 	return errors.Is(e.Err, errNotBooted) && strings.Contains(e.Console, panicMessage)
 }
 
-// Run runs a command in a guest, waits for its end and returns its exit code as
-// a shell would give it: 128 and the signal's number if a signal ended it, 126
-// or 127 if it could not be started. If the guest fails, or ctx or the time
-// ends before, the error is a *GuestError. When Run returns, no process and no
-// file of the guest is left, and likewise soon after this process was killed.
+// Run runs a command in a guest, waits for its end and returns its exit code as a shell would give it: 128 and the
+// signal's number if a signal ended it, 126 or 127 if it could not be started. If the guest fails, or ctx or the time
+// ends before, the error is a *GuestError. When Run returns, no process and no file of the guest is left, and likewise
+// soon after this process was killed.
 //
-// If ctx ends and there is a grace, and the command ends in it, Run returns its
-// exit code together with ctx's error.
+// If ctx ends and there is a grace, and the command ends in it, Run returns its exit code together with ctx's error.
 func Run(ctx context.Context, o Options) (exitCode int, err error) {
 	if err := checkTools(o.Bare); err != nil {
 		return 0, err
 	}
-	o, err = o.withDefaults()
-	if err != nil {
-		return 0, err
+	if o, err = o.withDefaults(); err != nil {
+		return 0, fmt.Errorf("run in a guest: %w", err)
 	}
 	// QEMU dies with the thread that starts it.
 	runtime.LockOSThread()
