@@ -60,8 +60,7 @@ func readHardware(n *netns.Namespace, links []Link) error {
 
 func (h *Hardware) read(handle *ethtool.Ethtool, device string) {
 	h.Driver, _ = handle.DriverName(device)
-	// Not the newer GetLinkSettings: it asks the kernel without agreeing on a size
-	// first, and then says so on stdout.
+	// Not the newer GetLinkSettings: it asks the kernel without agreeing on a size first, and then says so on stdout.
 	var settings ethtool.EthtoolCmd
 	if speed, err := handle.CmdGet(&settings, device); err == nil {
 		h.Speed, h.Duplex = int(int32(speed)), "unknown"

@@ -17,12 +17,6 @@ type document struct {
 	namespaceJSON
 }
 
-// allDocument is the JSON of several namespaces.
-type allDocument struct {
-	Schema     int             `json:"schema"`
-	Namespaces []namespaceJSON `json:"namespaces"`
-}
-
 type namespaceJSON struct {
 	Namespace NamespaceInfo `json:"namespace"`
 	Links     []linkJSON    `json:"links"`
@@ -50,19 +44,22 @@ type linkJSON struct {
 
 // WriteJSON writes the links of one namespace as an indented JSON document.
 func WriteJSON(w io.Writer, i Inventory) error {
-	return writeDocument(w, document{schema, newNamespaceJSON(i)})
+	return encode(w, document{schema, newNamespaceJSON(i)})
 }
 
 // WriteAllJSON writes the links of several namespaces as an indented JSON document.
 func WriteAllJSON(w io.Writer, inventories []Inventory) error {
-	out := allDocument{Schema: schema, Namespaces: []namespaceJSON{}}
+	namespaces := []namespaceJSON{}
 	for _, i := range inventories {
-		out.Namespaces = append(out.Namespaces, newNamespaceJSON(i))
+		namespaces = append(namespaces, newNamespaceJSON(i))
 	}
-	return writeDocument(w, out)
+	return encode(w, struct {
+		Schema     int             `json:"schema"`
+		Namespaces []namespaceJSON `json:"namespaces"`
+	}{schema, namespaces})
 }
 
-func writeDocument(w io.Writer, document any) error {
+func encode(w io.Writer, document any) error {
 	encoder := json.NewEncoder(w)
 	encoder.SetIndent("", "  ")
 	return encoder.Encode(document)
