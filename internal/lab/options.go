@@ -48,9 +48,8 @@ const (
 	// OverlayVXLAN is a VXLAN port on the pods' own switch: a VXLAN device on a bridge,
 	// or a VXLAN port of an Open vSwitch.
 	OverlayVXLAN = "vxlan"
-	// OverlayBridgedVeth and OverlayBridgedInternal are an Open vSwitch with a VXLAN port
-	// below the pods' bridge. A veth pair joins the two, or an internal port of the Open
-	// vSwitch that is also a port of the bridge.
+	// OverlayBridgedVeth and OverlayBridgedInternal are an Open vSwitch with a VXLAN port below the pods' bridge. A
+	// veth pair joins the two, or an internal port of the Open vSwitch that is also a port of the bridge.
 	OverlayBridgedVeth     = "vxlan-ovs-veth"
 	OverlayBridgedInternal = "vxlan-ovs-internal"
 )
@@ -61,16 +60,14 @@ type Options struct {
 	Name string `json:"name"`
 	// Topology is the name of one of [Topologies].
 	Topology string `json:"topology"`
-	// Link is the name of a link mode, see podlink.Modes; or, with two hosts,
-	// [LinkHost] or [LinkHostBridge].
+	// Link is the name of a link mode, see podlink.Modes; or, with two hosts, [LinkHost] or [LinkHostBridge].
 	Link string `json:"link"`
 	// NetfilterCall makes a bridge pass its packets to the host's firewall rules.
 	NetfilterCall bool `json:"netfilter_call"`
 	// Datapath is [DatapathKernel] or [DatapathEBPF].
 	Datapath string `json:"datapath"`
-	// Via is the implementation of the service: none, iptables, nftables, ipvs or ebpf-socket
-	// with the kernel's datapath, ebpf-tc or ebpf-socket with eBPF. Empty means none, or
-	// ebpf-tc with eBPF.
+	// Via is the implementation of the service: none, iptables, nftables, ipvs or ebpf-socket with the kernel's
+	// datapath, ebpf-tc or ebpf-socket with eBPF. Empty means none, or ebpf-tc with eBPF.
 	Via string `json:"via"`
 	// Services is the number of IPv4 services with [Services]' own, at most [MaxServices], in
 	// topology pod-links; 0 means those alone.
@@ -83,20 +80,17 @@ type Options struct {
 	PolicyRules int    `json:"policy_rules,omitempty"`
 	// Unguarded lets pods send from any address (datapath eBPF).
 	Unguarded bool `json:"unguarded,omitempty"`
-	// Offload makes the relay of links tap and tun carry batches of segments instead of
-	// packets.
+	// Offload makes the relay of links tap and tun carry batches of segments instead of packets.
 	Offload bool `json:"offload,omitempty"`
 	// BigTCP lets IPv4 packets of up to 256 KiB cross the pods' links.
 	BigTCP bool `json:"big_tcp,omitempty"`
-	// Overlay joins the pods' segments of two hosts: [OverlayNone] or a kind of VXLAN.
-	// Empty means none.
+	// Overlay joins the pods' segments of two hosts: [OverlayNone] or a kind of VXLAN. Empty means none.
 	Overlay string `json:"overlay,omitempty"`
 	// NAT masquerades packets of pods that leave their host.
 	NAT bool `json:"nat,omitempty"`
 	// Guests makes the pods virtual machines.
 	Guests bool `json:"guests,omitempty"`
-	// NoProxy leaves published ports of containers to firewall rules alone, without
-	// Docker's user-land proxy.
+	// NoProxy leaves published ports of containers to firewall rules alone, without Docker's user-land proxy.
 	NoProxy bool `json:"no_proxy,omitempty"`
 	// Uplink is the device of this machine below the uplink of topology pod-to-network.
 	Uplink UplinkDevice `json:"parent,omitzero"`
@@ -132,8 +126,7 @@ func checkName(name string) error {
 	return nil
 }
 
-// withDefaults fills in defaults and returns an *OptionError for the first invalid
-// option.
+// withDefaults fills in defaults and returns an *OptionError for the first invalid option.
 func (o Options) withDefaults() (Options, error) {
 	if o.File != nil {
 		return o.ofFile()
@@ -160,9 +153,13 @@ func (o Options) withDefaults() (Options, error) {
 	case !slices.Contains(allowed, o.Via):
 		return o, optionErrorf("via %q: datapath %s takes %s", o.Via, o.Datapath, strings.Join(allowed, ", "))
 	}
-	topology, ok := lookupTopology(o.Topology)
-	if !ok {
-		return o, optionErrorf("unknown topology %q (known: %s)%s", o.Topology, strings.Join(topologyNames(), ", "), suggest.Text(o.Topology, topologyNames()))
+	topology := o.topology()
+	if topology.Name == "" {
+		var known []string
+		for _, topology := range Topologies() {
+			known = append(known, topology.Name)
+		}
+		return o, optionErrorf("unknown topology %q (known: %s)%s", o.Topology, strings.Join(known, ", "), suggest.Text(o.Topology, known))
 	}
 	if err := cmp.Or(o.checkTopologies(), o.checkLinks(), o.checkGuests(), o.checkServices(), o.checkPolicy()); err != nil {
 		return o, err
@@ -210,9 +207,8 @@ func (o Options) checkTopologies() error {
 
 // checkLinks checks the options that only some links have.
 func (o Options) checkLinks() error {
-	takesOverlay, known := overlayLinks(o.Overlay)
 	switch {
-	case !known:
+	case !slices.Contains([]string{"", OverlayNone, OverlayVXLAN, OverlayBridgedVeth, OverlayBridgedInternal}, o.Overlay):
 		return optionErrorf("overlay %q: want %s, %s, %s or %s",
 			o.Overlay, OverlayNone, OverlayVXLAN, OverlayBridgedVeth, OverlayBridgedInternal)
 	case o.hasOverlay() && (o.NAT || o.BigTCP):
@@ -226,7 +222,9 @@ func (o Options) checkLinks() error {
 		set    bool
 		takes  func(podlink.Traits) bool
 	}{
-		{"overlay " + o.Overlay, o.hasOverlay(), takesOverlay},
+		{"overlay " + o.Overlay, o.hasOverlay(), func(t podlink.Traits) bool {
+			return t.Bridge && (o.Overlay == OverlayVXLAN || t.Needs != podlink.NeedsOpenVSwitch)
+		}},
 		{"nat", o.NAT, takesNAT},
 		{"netfilter call", o.NetfilterCall, func(t podlink.Traits) bool { return t.NetfilterCall }},
 		{"offload", o.Offload, func(t podlink.Traits) bool { return t.Needs == podlink.NeedsRelay }},
@@ -262,12 +260,10 @@ func linksWith(match func(podlink.Traits) bool) string {
 	return strings.Join(names, ", ")
 }
 
-// takesNAT: the pods' packets pass the host's firewall rules, and the kernel alone
-// carries them.
+// takesNAT: the pods' packets pass the host's firewall rules, and the kernel alone carries them.
 func takesNAT(t podlink.Traits) bool { return t.HostSide && t.Needs == podlink.NeedsNothing }
 
-// takesPodDatapath: a pod whose host routes all its packets can be an endpoint of eBPF
-// while the other host has none.
+// takesPodDatapath: a pod whose host routes all its packets can be an endpoint of eBPF while the other host has none.
 func takesPodDatapath(t podlink.Traits) bool { return takesNAT(t) && t.Routed }
 
 // takesUplinkNetwork: the pod has an address of the uplink's network without NAT.
@@ -290,19 +286,6 @@ func (o Options) checkGuests() error {
 		return optionErrorf("offload: only for links between namespaces, not for guests")
 	}
 	return nil
-}
-
-// overlayLinks returns the requirement of an overlay on the link.
-func overlayLinks(overlay string) (takes func(podlink.Traits) bool, known bool) {
-	switch overlay {
-	case "", OverlayNone:
-		return func(podlink.Traits) bool { return true }, true
-	case OverlayVXLAN:
-		return func(t podlink.Traits) bool { return t.Bridge }, true
-	case OverlayBridgedVeth, OverlayBridgedInternal:
-		return func(t podlink.Traits) bool { return t.Bridge && t.Needs != podlink.NeedsOpenVSwitch }, true
-	}
-	return nil, false
 }
 
 // CheckWire returns an [*OptionError] if the rate, in bits per second, or the delay is

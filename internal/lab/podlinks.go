@@ -13,9 +13,8 @@ import (
 	"mustang/internal/tun"
 )
 
-// hostSysctls are set to 0 in a host before it has devices. A host that forwards a
-// packet through the device that it came from would otherwise tell the sender to go
-// straight to the next hop, past the host's address translation.
+// hostSysctls are set to 0 in a host before it has devices. A host that forwards a packet through the device that it
+// came from would otherwise tell the sender to go straight to the next hop, past the host's address translation.
 var hostSysctls = []string{"net/ipv4/conf/all/send_redirects", "net/ipv4/conf/default/send_redirects"}
 
 // podSysctls are set to 0 in a pod, for hosts that send redirects nevertheless.
@@ -26,19 +25,12 @@ var podSysctls = []string{
 
 // buildPodLinks builds one host with pod-a and pod-b, and services of pod-a.
 func buildPodLinks(ctx context.Context, l *Lab) error {
-	mode, err := l.linkMode()
-	if err != nil {
-		return err
-	}
-	if err := l.addCgroup(); err != nil {
-		return err
-	}
 	host, err := l.addHost(Host)
 	if err != nil {
 		return err
 	}
 	network := podlink.Network{Host: host, Gateways: Gateways, NetfilterCall: l.Options.NetfilterCall, BigTCP: l.Options.BigTCP}
-	switch mode.Traits().Needs {
+	switch l.mode.Traits().Needs {
 	case podlink.NeedsUplink:
 		network.Uplink = Uplink
 		err = l.addUplink(host)
@@ -48,34 +40,21 @@ func buildPodLinks(ctx context.Context, l *Lab) error {
 	if err != nil {
 		return err
 	}
-	if err := mode.Setup(network); err != nil {
+	if err := l.mode.Setup(network); err != nil {
 		return err
 	}
 	for _, p := range []pod{{place: PodA, addresses: PodAIPs}, {place: PodB, addresses: PodBIPs}} {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if err := l.addPod(mode, network, p); err != nil {
+		if err := l.addPod(l.mode, network, p); err != nil {
 			return err
 		}
 	}
-	if err := l.addServices(ctx, mode); err != nil || l.Options.Policy == "" {
+	if err := l.addServices(ctx); err != nil || l.Options.Policy == "" {
 		return err
 	}
 	return l.WritePolicy(ctx)
-}
-
-// linkMode returns the lab's link mode, or an error if this machine cannot have it. It
-// is nil for links of hosts without pods.
-func (l *Lab) linkMode() (podlink.Mode, error) {
-	if l.Options.hostsOnly() {
-		return nil, nil
-	}
-	mode, err := podlink.Lookup(l.Options.Link)
-	if err != nil {
-		return nil, err
-	}
-	return mode, mode.Probe()
 }
 
 // addUplink gives the host a device that leads out of it.
@@ -130,6 +109,6 @@ func (l *Lab) addPod(mode podlink.Mode, network podlink.Network, p pod) error {
 	if err != nil {
 		return err
 	}
-	l.relays = append(l.relays, relay)
+	l.children = append(l.children, relay)
 	return nil
 }

@@ -14,12 +14,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mustang/internal/lab/dockerd"
 	"mustang/internal/netns"
 )
 
-// Reap removes the labs whose owners were killed. It leaves labs alone that are
-// standing or whose owners live.
+// Reap removes the labs whose owners were killed. It leaves labs alone that are standing or whose owners live.
 func (s Store) Reap() error {
 	names, err := s.names()
 	if err != nil {
@@ -94,24 +92,14 @@ func (s Store) Down(name string) error {
 	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return fmt.Errorf("lab %s: a running process owns it", name)
 	}
-	if going, err := s.markGoing(name); err == nil { // a full disk, say, is no reason to keep the lab
+	// If this process is killed, the next Reap removes the rest. A full disk, say, is no reason to keep the lab.
+	if going, err := s.change(name, func(i *Info) { i.Standing = false }); err == nil {
 		defer going.Close()
 	}
 	if err := s.destroy(name); err != nil {
 		return fmt.Errorf("lab %s: %w", name, err)
 	}
 	return nil
-}
-
-// markGoing replaces the record of a lab by one that is not standing, which this process owns until it closes the file: if it
-// is killed, the next Reap removes the rest.
-func (s Store) markGoing(name string) (*os.File, error) {
-	info, err := readState(s.statePath(name))
-	if err != nil {
-		return nil, err
-	}
-	info.Standing = false
-	return s.record(info, os.Rename)
 }
 
 // destroy removes everything that a lab of that name can consist of. The record goes
@@ -123,7 +111,7 @@ func (s Store) destroy(name string) error {
 	}
 	errs := []error{
 		killProcesses(namespaces, dockerCgroup(name)), unmountBPF(s.bpfMount(name)),
-		dockerd.RemoveCgroup(cgroupName(name)), dockerd.RemoveCgroup(dockerCgroup(name)),
+		removeCgroup(cgroupName(name)), removeCgroup(dockerCgroup(name)),
 		os.RemoveAll(s.switchDir(name)), os.RemoveAll(s.dockerDir(name)),
 		os.RemoveAll(s.savedDir(name)), s.removePlugins(name),
 	}

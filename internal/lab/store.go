@@ -26,8 +26,7 @@ const DefaultDir = "/run/mustang"
 type Store struct {
 	// Dir is the directory. Up creates it.
 	Dir string
-	// Program is the static mustang that containers run; empty means the running
-	// program.
+	// Program is the static mustang that containers run; empty means the running program.
 	Program string
 }
 
@@ -77,18 +76,14 @@ func (s Store) claim(o Options) (*os.File, error) {
 	return s.record(Info{Options: o, Created: time.Now().UTC()}, os.Link)
 }
 
-// keep replaces the record of the lab by one that is standing.
-func (s Store) keep(o Options) error {
-	info, err := readState(s.statePath(o.Name))
+// change replaces the record of a lab, which this process owns until it closes the returned file.
+func (s Store) change(name string, change func(*Info)) (*os.File, error) {
+	info, err := readState(s.statePath(name))
 	if err != nil {
-		return err
+		return nil, err
 	}
-	info.Options, info.Standing = o, true
-	file, err := s.record(info, os.Rename)
-	if err != nil {
-		return err
-	}
-	return file.Close()
+	change(&info)
+	return s.record(info, os.Rename)
 }
 
 // record writes a lab's state to a file and locks it before publish gives the file its
@@ -118,22 +113,15 @@ func (s Store) record(info Info, publish func(from, to string) error) (_ *os.Fil
 }
 
 // readState reads a state file.
-func readState(path string) (Info, error) {
+func readState(path string) (info Info, err error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
-		return Info{}, err
+		return info, err
 	}
-	info, err := parseState(data)
-	if err != nil {
-		return Info{}, fmt.Errorf("%s: %w", path, err)
+	if err := json.Unmarshal(data, &info); err != nil {
+		return info, fmt.Errorf("%s: %w", path, err)
 	}
 	return info, nil
-}
-
-// parseState parses the content of a state file.
-func parseState(data []byte) (info Info, err error) {
-	err = json.Unmarshal(data, &info)
-	return info, err
 }
 
 // names returns the names of all recorded labs, sorted.

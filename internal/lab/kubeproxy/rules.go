@@ -6,14 +6,14 @@
 package kubeproxy
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/base32"
 	"fmt"
 	"net/netip"
+	"os/exec"
 	"strings"
-
-	"sigs.k8s.io/knftables"
 
 	"mustang/internal/netns"
 	"mustang/internal/service"
@@ -23,8 +23,7 @@ import (
 type Rules struct {
 	// Services are the services of both address families.
 	Services []service.Service
-	// PodCIDRs are the ranges of pod addresses, one per address family (kube-proxy's
-	// --cluster-cidr).
+	// PodCIDRs are the ranges of pod addresses, one per address family (kube-proxy's --cluster-cidr).
 	PodCIDRs []netip.Prefix
 	// MasqueradeAll replaces the source address of every client with that of the host
 	// (--masquerade-all). Links where replies would bypass the host need it.
@@ -43,11 +42,9 @@ const (
 
 // Proxy writes rules into the network namespace of a host as a mode of kube-proxy does.
 type Proxy interface {
-	// Write writes rules into a host that has none: a full sync.
-	Write(ctx context.Context, r Rules) error
-	// Update changes the rules of a host after a change of some services: a partial sync, where the mode has one. r has all
-	// services.
-	Update(ctx context.Context, r Rules, changed ...service.Key) error
+	// Write makes r the rules of a host. Without keys that is a full sync into a host that has none; else a partial one after a change of
+	// those services, where the mode has one. r has all services.
+	Write(ctx context.Context, r Rules, changed ...service.Key) error
 	// Clear removes what Write wrote, with iptables all other rules of the nat and filter tables too.
 	Clear(ctx context.Context) error
 }
@@ -129,32 +126,33 @@ func hash(text string, length int) string {
 	return base32.StdEncoding.EncodeToString(sum[:])[:length]
 }
 
-// Masquerade replaces the source address of packets from pods with that of the host
-// when they leave through a device (nftables, table mustang-nat).
-func Masquerade(ctx context.Context, host *netns.Namespace, device string, pods []netip.Prefix) error {
+// Masquerade replaces the source address of packets from pods with that of the host when they leave through a device
+// (nftables, table mustang-nat).
+func Masquerade(host *netns.Namespace, device string, pods []netip.Prefix) error {
+	var rules strings.Builder
 	for _, prefix := range pods {
-		family := knftables.IPv6Family
+		family := "ip6"
 		if prefix.Addr().Is4() {
-			family = knftables.IPv4Family
+			family = "ip"
 		}
-		err := host.Do(func() error {
-			nft, err := knftables.New(family, "mustang-nat")
-			if err != nil {
-				return err
-			}
-			tx := nft.NewTransaction()
-			tx.Add(&knftables.Table{})
-			tx.Add(&knftables.Chain{
-				Name: "postrouting", Type: knftables.PtrTo(knftables.NATType),
-				Hook: knftables.PtrTo(knftables.PostroutingHook), Priority: knftables.PtrTo(knftables.SNATPriority),
-			})
-			tx.Add(&knftables.Rule{Chain: "postrouting", Rule: knftables.Concat(
-				string(family), "saddr", prefix.String(), "oifname", device, "masquerade")})
-			return nft.Run(ctx, tx)
-		})
-		if err != nil {
-			return fmt.Errorf("masquerade %v in %q: %w", prefix, host.Name(), err)
-		}
+		fmt.Fprintf(&rules, `add table %[1]s mustang-nat
+add chain %[1]s mustang-nat postrouting { type nat hook postrouting priority 100 ; }
+add rule %[1]s mustang-nat postrouting %[1]s saddr %[2]s oifname %[3]s masquerade
+`, family, prefix, device)
+	}
+	if err := Feed(host, rules.String(), "nft", "-f", "-"); err != nil {
+		return fmt.Errorf("masquerade %v in %q: %w", pods, host.Name(), err)
+	}
+	return nil
+}
+
+// Feed runs a program with this input in a host. The error has what it prints to its standard error.
+func Feed(host *netns.Namespace, input, program string, args ...string) error {
+	cmd := exec.Command(program, args...)
+	var stderr bytes.Buffer
+	cmd.Stdin, cmd.Stderr = strings.NewReader(input), &stderr
+	if err := host.Do(cmd.Run); err != nil {
+		return fmt.Errorf("%s: %w: %s", program, err, strings.TrimSpace(stderr.String()))
 	}
 	return nil
 }
