@@ -81,19 +81,17 @@ var ruleForms = map[string]ruleForm{
 	// all rules. Linux 6.12 looks up no meta l4proto among intervals.
 	ViaNFTables: {
 		program: []string{"nft", "-f", "-"},
-		before: `add table ip mustang-policy
-add chain ip mustang-policy forward { type filter hook forward priority 0 ; }
-add chain ip mustang-policy pod-allowlist
-add map ip mustang-policy pods { type ipv4_addr : verdict ; }
-add set ip mustang-policy allowlist { type ipv4_addr . inet_proto . inet_service ; flags interval ; }
-add element ip mustang-policy pods { ` + PodAIPs[0].String() + ` : goto pod-allowlist }
-`,
+		before: "add table ip mustang-policy\n" +
+			"add chain ip mustang-policy forward { type filter hook forward priority 0 ; }\n" +
+			"add chain ip mustang-policy pod-allowlist\n" +
+			"add map ip mustang-policy pods { type ipv4_addr : verdict ; }\n" +
+			"add set ip mustang-policy allowlist { type ipv4_addr . inet_proto . inet_service ; flags interval ; }\n" +
+			"add element ip mustang-policy pods { " + PodAIPs[0].String() + " : goto pod-allowlist }\n",
 		rule: func(r allowRule) string { return r.nftables("add") },
-		after: `add rule ip mustang-policy forward ct state established,related counter accept
-add rule ip mustang-policy forward ip daddr vmap @pods
-add rule ip mustang-policy pod-allowlist ip saddr . ip protocol . th dport @allowlist counter accept
-add rule ip mustang-policy pod-allowlist counter drop
-`,
+		after: "add rule ip mustang-policy forward ct state established,related counter accept\n" +
+			"add rule ip mustang-policy forward ip daddr vmap @pods\n" +
+			"add rule ip mustang-policy pod-allowlist ip saddr . ip protocol . th dport @allowlist counter accept\n" +
+			"add rule ip mustang-policy pod-allowlist counter drop\n",
 		add:    func(r allowRule, _ int) string { return r.nftables("add") },
 		remove: func(r allowRule, _ int) string { return r.nftables("delete") },
 		clear:  "delete table ip mustang-policy\n",

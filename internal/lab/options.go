@@ -161,7 +161,7 @@ func (o Options) withDefaults() (Options, error) {
 		}
 		return o, optionErrorf("unknown topology %q (known: %s)%s", o.Topology, strings.Join(known, ", "), suggest.Text(o.Topology, known))
 	}
-	if err := cmp.Or(o.checkTopologies(), o.checkLinks(), o.checkGuests(), o.checkServices(), o.checkPolicy()); err != nil {
+	if err := cmp.Or(o.check(), o.checkGuests(), o.checkServices(), o.checkPolicy()); err != nil {
 		return o, err
 	}
 	if topology.check != nil {
@@ -172,70 +172,55 @@ func (o Options) withDefaults() (Options, error) {
 	return o, CheckWire(o.WireRate, o.WireDelay)
 }
 
-// checkTopologies checks the options that only some topologies have.
-func (o Options) checkTopologies() error {
-	withPods := []string{TopologyPodLinks, TopologyTwoHosts, TopologyPodToHost, TopologyPodToNetwork}
+// check checks the options that only some topologies or links have.
+func (o Options) check() error {
+	if !slices.Contains([]string{"", OverlayNone, OverlayVXLAN, OverlayBridgedVeth, OverlayBridgedInternal}, o.Overlay) {
+		return optionErrorf("overlay %q: want %s, %s, %s or %s",
+			o.Overlay, OverlayNone, OverlayVXLAN, OverlayBridgedVeth, OverlayBridgedInternal)
+	}
+	const one, two, toHost, toNetwork = TopologyPodLinks, TopologyTwoHosts, TopologyPodToHost, TopologyPodToNetwork
+	withPods, ebpf := []string{one, two, toHost, toNetwork}, o.Datapath == DatapathEBPF
 	for _, rule := range []struct {
 		option     string
 		set        bool
-		topologies []string
+		topologies []string                  // none: all
+		links      func(podlink.Traits) bool // nil: all
 	}{
-		{"link " + o.Link, o.hostsOnly(), []string{TopologyTwoHosts, TopologyPodToHost, TopologyNode}},
-		{"overlay " + o.Overlay, o.hasOverlay(), []string{TopologyTwoHosts}},
-		{"nat", o.NAT, []string{TopologyTwoHosts, TopologyPodToHost, TopologyPodToNetwork}},
-		{"wire rate and wire delay", o.WireRate != 0 || o.WireDelay != 0, []string{TopologyTwoHosts, TopologyPodToHost, TopologyDocker}},
-		{"datapath ebpf", o.Datapath == DatapathEBPF, []string{TopologyPodLinks, TopologyPodToHost, TopologyPodToNetwork}},
-		{"via " + o.Via, o.Via != ViaNone && o.Via != ViaEBPFTC, []string{TopologyPodLinks}},
-		{fmt.Sprintf("services %d", o.Services), o.Services != 0, []string{TopologyPodLinks}},
-		{"service ports", len(o.ports()) > 0, []string{TopologyPodLinks}},
-		{"policy " + o.Policy, o.Policy != "" || o.PolicyRules != 0, []string{TopologyPodLinks}},
-		{"netfilter call", o.NetfilterCall, withPods},
-		{"guests", o.Guests, withPods},
-		{"no-proxy", o.NoProxy, []string{TopologyDocker}},
-		{"uplink " + o.Uplink.Name, o.Uplink != UplinkDevice{}, []string{TopologyPodToNetwork}},
-	} {
-		if rule.set && !slices.Contains(rule.topologies, o.Topology) {
-			noun := "topologies"
-			if len(rule.topologies) == 1 {
-				noun = "topology"
-			}
-			return optionErrorf("%s: only in %s %s", rule.option, noun, strings.Join(rule.topologies, ", "))
-		}
-	}
-	return nil
-}
-
-// checkLinks checks the options that only some links have.
-func (o Options) checkLinks() error {
-	switch {
-	case !slices.Contains([]string{"", OverlayNone, OverlayVXLAN, OverlayBridgedVeth, OverlayBridgedInternal}, o.Overlay):
-		return optionErrorf("overlay %q: want %s, %s, %s or %s",
-			o.Overlay, OverlayNone, OverlayVXLAN, OverlayBridgedVeth, OverlayBridgedInternal)
-	case o.hasOverlay() && (o.NAT || o.BigTCP):
-		return optionErrorf("overlay %s: not with nat or --big-tcp, as packets of pods leave in a tunnel", o.Overlay)
-	case o.NAT && o.Datapath == DatapathEBPF:
-		return optionErrorf("datapath ebpf: not with nat")
-	}
-	onHost := o.Topology == TopologyPodToHost || o.Topology == TopologyPodToNetwork
-	for _, rule := range []struct {
-		option string
-		set    bool
-		takes  func(podlink.Traits) bool
-	}{
-		{"overlay " + o.Overlay, o.hasOverlay(), func(t podlink.Traits) bool {
+		{"link " + o.Link, o.hostsOnly(), []string{two, toHost, TopologyNode}, nil},
+		{"overlay " + o.Overlay, o.hasOverlay(), []string{two}, func(t podlink.Traits) bool {
 			return t.Bridge && (o.Overlay == OverlayVXLAN || t.Needs != podlink.NeedsOpenVSwitch)
 		}},
-		{"nat", o.NAT, takesNAT},
-		{"netfilter call", o.NetfilterCall, func(t podlink.Traits) bool { return t.NetfilterCall }},
-		{"offload", o.Offload, func(t podlink.Traits) bool { return t.Needs == podlink.NeedsRelay }},
-		{"guests", o.Guests, func(t podlink.Traits) bool { return t.Guests }},
-		{"--big-tcp", o.BigTCP, func(t podlink.Traits) bool { return t.BigTCP }},
-		{"datapath ebpf of topology " + o.Topology, o.Datapath == DatapathEBPF && onHost, takesPodDatapath},
-		{"topology " + o.Topology + " without nat", o.Topology == TopologyPodToNetwork && !o.NAT, takesUplinkNetwork},
+		{"nat", o.NAT, []string{two, toHost, toNetwork}, takesNAT},
+		{"wire rate and wire delay", o.WireRate != 0 || o.WireDelay != 0, []string{two, toHost, TopologyDocker}, nil},
+		{"datapath ebpf", ebpf, []string{one, toHost, toNetwork}, nil},
+		{"datapath ebpf of topology " + o.Topology, ebpf && o.Topology != one, nil, takesPodDatapath},
+		{"via " + o.Via, o.Via != ViaNone && o.Via != ViaEBPFTC, []string{one}, nil},
+		{fmt.Sprintf("services %d", o.Services), o.Services != 0, []string{one}, nil},
+		{"service ports", len(o.ports()) > 0, []string{one}, nil},
+		{"policy " + o.Policy, o.Policy != "" || o.PolicyRules != 0, []string{one}, nil},
+		{"netfilter call", o.NetfilterCall, withPods, func(t podlink.Traits) bool { return t.NetfilterCall }},
+		{"guests", o.Guests, withPods, func(t podlink.Traits) bool { return t.Guests }},
+		{"no-proxy", o.NoProxy, []string{TopologyDocker}, nil},
+		{"uplink " + o.Uplink.Name, o.Uplink != UplinkDevice{}, []string{toNetwork}, nil},
+		{"offload", o.Offload, nil, func(t podlink.Traits) bool { return t.Needs == podlink.NeedsRelay }},
+		{"--big-tcp", o.BigTCP, nil, func(t podlink.Traits) bool { return t.BigTCP }},
+		{"topology " + o.Topology + " without nat", o.Topology == toNetwork && !o.NAT, nil, takesUplinkNetwork},
 	} {
-		if rule.set && !rule.takes(o.traits()) {
-			return optionErrorf("%s: takes links %s, not %s", rule.option, linksWith(rule.takes), o.Link)
+		switch {
+		case !rule.set:
+		case len(rule.topologies) == 1 && rule.topologies[0] != o.Topology:
+			return optionErrorf("%s: only in topology %s", rule.option, rule.topologies[0])
+		case len(rule.topologies) > 0 && !slices.Contains(rule.topologies, o.Topology):
+			return optionErrorf("%s: only in topologies %s", rule.option, strings.Join(rule.topologies, ", "))
+		case rule.links != nil && !rule.links(o.traits()):
+			return optionErrorf("%s: takes links %s, not %s", rule.option, linksWith(rule.links), o.Link)
 		}
+	}
+	switch {
+	case o.hasOverlay() && (o.NAT || o.BigTCP):
+		return optionErrorf("overlay %s: not with nat or --big-tcp, as packets of pods leave in a tunnel", o.Overlay)
+	case o.NAT && ebpf:
+		return optionErrorf("datapath ebpf: not with nat")
 	}
 	return nil
 }
