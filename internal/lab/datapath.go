@@ -14,7 +14,6 @@ import (
 
 	"mustang/internal/datapath"
 	"mustang/internal/datapath/objects"
-	"mustang/internal/lab/kubeproxy"
 	"mustang/internal/podlink"
 	"mustang/internal/policy"
 	"mustang/internal/service"
@@ -49,7 +48,7 @@ func (l *Lab) addServices(ctx context.Context) error {
 	case ViaEBPFTC, ViaEBPFSocket:
 		return l.addServiceDatapath(ctx)
 	}
-	return l.withProxy(l.Options.services(OtherBackends), func(p kubeproxy.Proxy, r kubeproxy.Rules) error {
+	return l.withProxy(l.Options.services(OtherBackends), func(p proxy, r proxyRules) error {
 		r.Sorted = true
 		return p.Write(ctx, r)
 	})

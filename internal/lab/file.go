@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 
-	"mustang/internal/lab/kubeproxy"
 	"mustang/internal/lab/labfile"
 
 	"mustang/internal/netns"
@@ -241,11 +240,11 @@ func (l *Lab) writeRules(ctx context.Context, h labfile.Host, services []service
 	if len(services) == 0 {
 		return nil
 	}
-	rules := kubeproxy.Rules{Services: services, PodCIDRs: labfile.PodPrefixes(), Sorted: true}
+	rules := proxyRules{Services: services, PodCIDRs: labfile.PodPrefixes(), Sorted: true}
 	for _, link := range h.Networks { // see Lab.withProxy
 		rules.MasqueradeAll = rules.MasqueradeAll || !l.modes[link.Link].Traits().Routed
 	}
-	proxy, err := kubeproxy.Open(h.Via, l.namespaces[h.Name])
+	proxy, err := openProxy(h.Via, l.namespaces[h.Name])
 	if err != nil {
 		return err
 	}

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"mustang/internal/lab/kubeproxy"
 	"mustang/internal/lab/labfile"
 	"mustang/internal/podlink"
 	"mustang/internal/qdisc"
@@ -26,9 +25,9 @@ const (
 // Implementations of a lab's service.
 const (
 	ViaNone     = "none"
-	ViaIPTables = kubeproxy.IPTables
-	ViaNFTables = kubeproxy.NFTables
-	ViaIPVS     = kubeproxy.IPVS
+	ViaIPTables = "iptables"
+	ViaNFTables = "nftables"
+	ViaIPVS     = "ipvs"
 	ViaEBPFTC   = "ebpf-tc"
 	// ViaEBPFSocket translates at the socket: established connections have no cost.
 	ViaEBPFSocket = "ebpf-socket"

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/netip"
 
-	"mustang/internal/lab/kubeproxy"
 	"mustang/internal/lab/labfile"
 	"mustang/internal/netns"
 	"mustang/internal/podlink"
@@ -47,7 +46,7 @@ func buildPodToNetwork(ctx context.Context, l *Lab) (err error) {
 		return err
 	}
 	if l.Options.NAT {
-		if err := kubeproxy.Masquerade(h.ns, Uplink, h.podCIDRs); err != nil {
+		if err := masquerade(h.ns, Uplink, h.podCIDRs); err != nil {
 			return err
 		}
 	}

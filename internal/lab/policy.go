@@ -10,7 +10,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/datapath/policies"
-	"mustang/internal/lab/kubeproxy"
 )
 
 // otherBlocks is the first of the ranges of addresses that rules before the last one allow. Nobody in the lab is in them.
@@ -56,7 +55,7 @@ func fromPodB(port uint16) allowRule {
 // of the host.
 func (l *Lab) changePolicy(ctx context.Context, rules []allowRule, input func(ruleForm) string) error {
 	if form, ok := ruleForms[l.Options.Policy]; ok {
-		err := kubeproxy.Feed(l.namespaces[Host], input(form), form.program[0], form.program[1:]...)
+		err := feed(l.namespaces[Host], input(form), form.program[0], form.program[1:]...)
 		if err != nil {
 			err = fmt.Errorf("allow list with %w", err)
 		}

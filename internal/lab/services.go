@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"mustang/internal/lab/kubeproxy"
 	"mustang/internal/service"
 )
 
@@ -99,13 +98,13 @@ func (o Options) services(backends int) []service.Service {
 }
 
 // withProxy calls do with kube-proxy in the host, by the lab's mode of it, and with rules for services.
-func (l *Lab) withProxy(services []service.Service, do func(kubeproxy.Proxy, kubeproxy.Rules) error) (err error) {
+func (l *Lab) withProxy(services []service.Service, do func(proxy, proxyRules) error) (err error) {
 	if l.kubeProxy == nil {
-		if l.kubeProxy, err = kubeproxy.Open(l.Options.Via, l.namespaces[Host]); err != nil {
+		if l.kubeProxy, err = openProxy(l.Options.Via, l.namespaces[Host]); err != nil {
 			return err
 		}
 	}
-	return do(l.kubeProxy, kubeproxy.Rules{
+	return do(l.kubeProxy, proxyRules{
 		Services: services,
 		PodCIDRs: []netip.Prefix{Gateways[0].Masked(), Gateways[1].Masked()},
 		// The reply of a pod on the same segment would go straight to the client, past
@@ -121,7 +120,7 @@ func (l *Lab) WriteServices(ctx context.Context, services []service.Service) err
 		_, err := l.datapath.Services().Apply(ctx, owner, services)
 		return err
 	}
-	return l.withProxy(services, func(p kubeproxy.Proxy, r kubeproxy.Rules) error { return p.Write(ctx, r) })
+	return l.withProxy(services, func(p proxy, r proxyRules) error { return p.Write(ctx, r) })
 }
 
 // ClearServices removes the services of a lab.
@@ -130,7 +129,7 @@ func (l *Lab) ClearServices(ctx context.Context) error {
 		_, err := l.datapath.Services().Apply(ctx, owner, nil)
 		return err
 	}
-	return l.withProxy(nil, func(p kubeproxy.Proxy, _ kubeproxy.Rules) error { return p.Clear(ctx) })
+	return l.withProxy(nil, func(p proxy, _ proxyRules) error { return p.Clear(ctx) })
 }
 
 // ChangeService gives a service of a lab the backends of services[i]; services are all of
@@ -141,7 +140,7 @@ func (l *Lab) ChangeService(ctx context.Context, services []service.Service, i i
 		return err
 	}
 	key := service.Key{Frontend: services[i].Frontend, Protocol: services[i].Protocol}
-	return l.withProxy(services, func(p kubeproxy.Proxy, r kubeproxy.Rules) error { return p.Write(ctx, r, key) })
+	return l.withProxy(services, func(p proxy, r proxyRules) error { return p.Write(ctx, r, key) })
 }
 
 // AllServices returns the services that a lab of topology pod-links was built with, or those with another number of
@@ -159,7 +158,7 @@ func (l *Lab) AllServices(backends int) []service.Service {
 func (o Options) Probe() error {
 	switch o.Via {
 	case ViaIPVS:
-		if err := kubeproxy.ProbeIPVS(); err != nil {
+		if err := probeIPVS(); err != nil {
 			return fmt.Errorf("the kernel lacks IPVS (CONFIG_IP_VS): %w", err)
 		}
 	case ViaEBPFSocket: // in containers of a host with cgroup v1

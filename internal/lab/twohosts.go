@@ -6,8 +6,6 @@ import (
 	"context"
 	"net/netip"
 
-	"mustang/internal/lab/kubeproxy"
-
 	"mustang/internal/netns"
 	"mustang/internal/podlink"
 	"mustang/internal/rtnl"
@@ -147,7 +145,7 @@ func (l *Lab) addPeerRoutes(h *host) error {
 	case l.mode == nil:
 		return nil
 	case l.Options.NAT && h.pod != "":
-		return kubeproxy.Masquerade(h.ns, Uplink, h.podCIDRs)
+		return masquerade(h.ns, Uplink, h.podCIDRs)
 	case l.Options.NAT || h.peer.pod == "":
 		return nil
 	case l.Options.hasOverlay():

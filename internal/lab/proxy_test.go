@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package kubeproxy
+package lab
 
 import (
 	"context"
@@ -108,7 +108,7 @@ func TestNFTablesRulesAreKubeProxys(t *testing.T) {
 func TestNFTablesPartialSync(t *testing.T) {
 	ctx := context.Background()
 	nft := knftables.NewFake(knftables.IPv4Family, nftablesTable)
-	r := Rules{PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}
+	r := proxyRules{PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}
 	for _, frontend := range []string{"10.96.0.1:80", "10.96.0.2:80"} {
 		r.Services = append(r.Services, service.Service{
 			Frontend: netip.MustParseAddrPort(frontend), Protocol: service.TCP,

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kubeproxy writes service rules as kube-proxy of Kubernetes 1.34 writes them, with
-// iptables, nftables or IPVS, into the network namespace of a host. Labs compare eBPF services
-// with them. It also writes the masquerade rule of a host that does NAT for its pods.
-package kubeproxy
+package lab
 
 import (
 	"bytes"
@@ -19,47 +16,39 @@ import (
 	"mustang/internal/service"
 )
 
-// Rules are the inputs of kube-proxy's rules.
-type Rules struct {
+// proxyRules are the inputs of kube-proxy's rules.
+type proxyRules struct {
 	// Services are the services of both address families.
 	Services []service.Service
 	// PodCIDRs are the ranges of pod addresses, one per address family (kube-proxy's --cluster-cidr).
 	PodCIDRs []netip.Prefix
-	// MasqueradeAll replaces the source address of every client with that of the host
-	// (--masquerade-all). Links where replies would bypass the host need it.
+	// MasqueradeAll replaces the source address of every client with that of the host (--masquerade-all). Links where
+	// replies would bypass the host need it.
 	MasqueradeAll bool
-	// Sorted declares chains of iptables in the order that iptables-restore reads fastest, for
-	// which kube-proxy does not care. The kernel has the same rules then.
+	// Sorted declares chains of iptables in the order that iptables-restore reads fastest, for which kube-proxy does not
+	// care. The kernel has the same rules then.
 	Sorted bool
 }
 
-// Modes of kube-proxy.
-const (
-	IPTables = "iptables"
-	NFTables = "nftables"
-	IPVS     = "ipvs"
-)
-
-// Proxy writes rules into the network namespace of a host as a mode of kube-proxy does.
-type Proxy interface {
-	// Write makes r the rules of a host. Without keys that is a full sync into a host that has none; else a partial one after a change of
-	// those services, where the mode has one. r has all services.
-	Write(ctx context.Context, r Rules, changed ...service.Key) error
+// proxy writes service rules into the network namespace of a host as a mode of kube-proxy of Kubernetes 1.34 does. Labs
+// compare eBPF services with them.
+type proxy interface {
+	// Write makes r the rules of a host. Without keys that is a full sync into a host that has none; else a partial one
+	// after a change of those services, where the mode has one. r has all services.
+	Write(ctx context.Context, r proxyRules, changed ...service.Key) error
 	// Clear removes what Write wrote, with iptables all other rules of the nat and filter tables too.
 	Clear(ctx context.Context) error
 }
 
-// Open returns the proxy of a mode in a host, and changes nothing there.
-func Open(mode string, host *netns.Namespace) (Proxy, error) {
-	switch mode {
-	case IPTables:
+// openProxy returns the proxy of a mode in a host, and changes nothing there.
+func openProxy(via string, host *netns.Namespace) (proxy, error) {
+	switch via {
+	case ViaIPTables:
 		return iptablesProxy{host}, nil
-	case IPVS:
+	case ViaIPVS:
 		return ipvsProxy{host}, nil
-	case NFTables:
-		return openNFTables(host)
 	}
-	return nil, fmt.Errorf("kube-proxy has no mode %q", mode)
+	return openNFTables(host)
 }
 
 // masqueradeMark is the mark of packets to masquerade (--iptables-masquerade-bit 14).
@@ -106,7 +95,7 @@ func changedSet(changed []service.Key) func(servicePort) bool {
 }
 
 // family returns the services of one address family and the range of its pods.
-func (r Rules) family(v4 bool) (services []service.Service, pods netip.Prefix) {
+func (r proxyRules) family(v4 bool) (services []service.Service, pods netip.Prefix) {
 	for _, s := range r.Services {
 		if s.Frontend.Addr().Is4() == v4 {
 			services = append(services, s)
@@ -126,9 +115,9 @@ func hash(text string, length int) string {
 	return base32.StdEncoding.EncodeToString(sum[:])[:length]
 }
 
-// Masquerade replaces the source address of packets from pods with that of the host when they leave through a device
+// masquerade replaces the source address of packets from pods with that of the host when they leave through a device
 // (nftables, table mustang-nat).
-func Masquerade(host *netns.Namespace, device string, pods []netip.Prefix) error {
+func masquerade(host *netns.Namespace, device string, pods []netip.Prefix) error {
 	var rules strings.Builder
 	for _, prefix := range pods {
 		family := "ip6"
@@ -140,14 +129,14 @@ add chain %[1]s mustang-nat postrouting { type nat hook postrouting priority 100
 add rule %[1]s mustang-nat postrouting %[1]s saddr %[2]s oifname %[3]s masquerade
 `, family, prefix, device)
 	}
-	if err := Feed(host, rules.String(), "nft", "-f", "-"); err != nil {
+	if err := feed(host, rules.String(), "nft", "-f", "-"); err != nil {
 		return fmt.Errorf("masquerade %v in %q: %w", pods, host.Name(), err)
 	}
 	return nil
 }
 
-// Feed runs a program with this input in a host. The error has what it prints to its standard error.
-func Feed(host *netns.Namespace, input, program string, args ...string) error {
+// feed runs a program with this input in a host. The error has what it prints to its standard error.
+func feed(host *netns.Namespace, input, program string, args ...string) error {
 	cmd := exec.Command(program, args...)
 	var stderr bytes.Buffer
 	cmd.Stdin, cmd.Stderr = strings.NewReader(input), &stderr

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package kubeproxy
+package lab
 
 import (
 	"context"
@@ -43,7 +43,7 @@ func openNFTables(host *netns.Namespace) (*nftablesProxy, error) {
 
 // Write writes one transaction for each address family. After a change it lists, as kube-proxy does, all chains and sets first, and writes
 // those of the services that have changed. Chains of endpoints that are gone are flushed and stay, which kube-proxy deletes a second later.
-func (n *nftablesProxy) Write(ctx context.Context, r Rules, changed ...service.Key) error {
+func (n *nftablesProxy) Write(ctx context.Context, r proxyRules, changed ...service.Key) error {
 	full := len(changed) == 0
 	return n.each(func(nft knftables.Interface, family knftables.Family) (err error) {
 		v4 := family == knftables.IPv4Family

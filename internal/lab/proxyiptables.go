@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package kubeproxy
+package lab
 
 import (
 	"bytes"
@@ -19,7 +19,7 @@ type iptablesProxy struct{ host *netns.Namespace }
 
 // Write writes the rules. After a change it writes, as kube-proxy does, the chain that names all services, and the chains of those that
 // have changed.
-func (p iptablesProxy) Write(_ context.Context, r Rules, changed ...service.Key) error {
+func (p iptablesProxy) Write(_ context.Context, r proxyRules, changed ...service.Key) error {
 	full := len(changed) == 0
 	for _, program := range []string{"iptables", "ip6tables"} {
 		v4 := program == "iptables"
@@ -59,7 +59,7 @@ func anyOf(keys []service.Key, v4 bool) bool {
 
 // runIPTables runs a program of iptables in a host with this input.
 func runIPTables(host *netns.Namespace, input, program string, args ...string) error {
-	if err := Feed(host, input, program, args...); err != nil {
+	if err := feed(host, input, program, args...); err != nil {
 		return fmt.Errorf("kube-proxy rules with iptables: %w", err)
 	}
 	return nil
@@ -114,7 +114,7 @@ type iptablesSync struct {
 	ports         []servicePort
 	pods          netip.Prefix
 	masqueradeAll bool
-	sorted        bool // see Rules.Sorted
+	sorted        bool // see proxyRules.Sorted
 	changed       func(servicePort) bool
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package kubeproxy
+package lab
 
 import (
 	"context"
@@ -30,8 +30,8 @@ var ipvsSysctls = []rtnl.Sysctl{
 	{Key: "net/ipv4/vs/expire_quiescent_template", Value: "1"},
 }
 
-// ProbeIPVS returns an error that matches errors.ErrUnsupported if the kernel has no IPVS.
-func ProbeIPVS() error {
+// probeIPVS returns an error that matches errors.ErrUnsupported if the kernel has no IPVS.
+func probeIPVS() error {
 	host, err := netns.Current()
 	if err != nil {
 		return err
@@ -46,7 +46,7 @@ func ProbeIPVS() error {
 type ipvsProxy struct{ host *netns.Namespace }
 
 // Write makes all services those of the host.
-func (p ipvsProxy) Write(_ context.Context, r Rules, _ ...service.Key) error {
+func (p ipvsProxy) Write(_ context.Context, r proxyRules, _ ...service.Key) error {
 	if err := rtnl.In(p.host).SetSysctls(ipvsSysctls, nil); err != nil {
 		return fmt.Errorf("kube-proxy rules with IPVS: %w", err)
 	}
