@@ -34,11 +34,9 @@ type linkJSON struct {
 	Settings  map[string]any `json:"settings,omitempty"`
 	Port      map[string]any `json:"port,omitempty"`
 	// SpeedMbit is -1 if unknown, null if the driver reports none.
-	SpeedMbit *int            `json:"speed_mbit"`
-	Duplex    string          `json:"duplex,omitempty"`
-	Driver    string          `json:"driver,omitempty"`
-	Offloads  map[string]bool `json:"offloads"`
-	Programs  []Program       `json:"programs"`
+	SpeedMbit *int      `json:"speed_mbit"`
+	Programs  []Program `json:"programs"`
+	Hardware
 	Link
 }
 
@@ -71,8 +69,7 @@ func newNamespaceJSON(i Inventory) namespaceJSON {
 		j := linkJSON{
 			Name: l.Name, Index: l.Index, Kind: l.Kind, Up: l.Up, MTU: l.MTU, MAC: l.MAC.String(),
 			Addresses: append([]netip.Prefix{}, l.Addrs...), Settings: settingsJSON(l.Settings), Port: settingsJSON(l.Port),
-			Duplex: l.Hardware.Duplex, Driver: l.Hardware.Driver, Offloads: l.Hardware.Offloads,
-			Programs: append([]Program{}, i.Programs[l.Index]...), Link: l,
+			Programs: append([]Program{}, i.Programs[l.Index]...), Hardware: l.Hardware, Link: l,
 		}
 		if speed := l.Hardware.Speed; speed != 0 {
 			j.SpeedMbit = &speed
