@@ -40,22 +40,18 @@ func Published() []service.Service {
 	return services
 }
 
-// addServices adds the services with the implementation that the options name.
+// addServices adds the services with the implementation that the options name. With eBPF it opens the lab's datapath, with
+// the pods as its endpoints.
 func (l *Lab) addServices(ctx context.Context) error {
 	switch l.Options.Via {
 	case ViaNone:
 		return nil
-	case ViaEBPFTC, ViaEBPFSocket:
-		return l.addServiceDatapath(ctx)
+	case ViaIPTables, ViaNFTables, ViaIPVS:
+		return l.withProxy(l.Options.services(OtherBackends), func(p proxy, r proxyRules) error {
+			r.Sorted = true
+			return p.Write(ctx, r)
+		})
 	}
-	return l.withProxy(l.Options.services(OtherBackends), func(p proxy, r proxyRules) error {
-		r.Sorted = true
-		return p.Write(ctx, r)
-	})
-}
-
-// addServiceDatapath opens the lab's eBPF datapath and adds the services to it, and the pods as its endpoints.
-func (l *Lab) addServiceDatapath(ctx context.Context) error {
 	if err := l.openDatapath(ctx); err != nil {
 		return err
 	}

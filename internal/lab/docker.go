@@ -62,24 +62,22 @@ func checkDocker(o Options) error {
 }
 
 // buildDocker builds two hosts on a wire, with Docker and its containers on host-a.
-func buildDocker(ctx context.Context, l *Lab) error {
-	var hosts []*netns.Namespace
-	for _, place := range []string{HostA, HostB} {
-		ns, err := l.addNamespace(place, hostSysctls...)
-		if err != nil {
+func buildDocker(ctx context.Context, l *Lab) (err error) {
+	hosts := []*host{newHost(HostA, 1), newHost(HostB, 2)}
+	for _, h := range hosts {
+		if h.ns, err = l.addNamespace(h.place, hostSysctls...); err != nil {
 			return err
 		}
-		hosts = append(hosts, ns)
 	}
-	if err := addWire(l.Options.wire(), hosts[0], hosts[1]); err != nil {
+	if err := addWire(l.Options.wire(), hosts[0].ns, hosts[1].ns); err != nil {
 		return err
 	}
-	for i, host := range hosts {
-		if err := rtnl.In(host).Configure(Uplink, rtnl.DeviceConfig{Up: true, Addresses: numberedPrefixes(Underlay, i+1)}); err != nil {
+	for _, h := range hosts {
+		if err := h.configureUplink(); err != nil {
 			return err
 		}
 	}
-	if err := limitWire(l.Options.wire(), hosts...); err != nil {
+	if err := limitWire(l.Options.wire(), hosts[0].ns, hosts[1].ns); err != nil {
 		return err
 	}
 	if err := l.startDocker(ctx); err != nil {

@@ -171,7 +171,7 @@ func (l *Lab) addFileNetwork(ctx context.Context, h labfile.Host, index int) (er
 	switched := func(n labfile.Network) bool { return l.modes[n.Link].Traits().Needs == podlink.NeedsOpenVSwitch }
 	switch {
 	case network.Uplink != "":
-		err = l.addFileUplink(network.Host, network.Uplink)
+		err = l.addUplink(network.Host, network.Uplink)
 	case network.OVSDB != "" && !slices.ContainsFunc(h.Networks[:index], switched):
 		_, err = l.startSwitch(network.Host, h.Name)
 	}
@@ -190,21 +190,6 @@ func (l *Lab) addFileNetwork(ctx context.Context, h labfile.Host, index int) (er
 		}
 	}
 	return nil
-}
-
-// addFileUplink gives a host a device that leads to a place without addresses, which all such devices of the lab share.
-func (l *Lab) addFileUplink(host *netns.Namespace, device string) (err error) {
-	outside, ok := l.namespaces[Outside]
-	if !ok {
-		if outside, err = l.addNamespace(Outside); err != nil {
-			return err
-		}
-	}
-	devices, err := rtnl.In(outside).Devices()
-	if err != nil {
-		return err
-	}
-	return joinHosts(host, device, outside, fmt.Sprintf("%s%d", OutsideIfName, len(devices)))
 }
 
 // addFileServices gives a host its datapath and its services.

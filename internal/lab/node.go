@@ -59,7 +59,7 @@ func buildNode(_ context.Context, l *Lab) error {
 	if err != nil {
 		return err
 	}
-	if err := l.addUplink(host); err != nil {
+	if err := l.addUplink(host, Uplink); err != nil {
 		return err
 	}
 	dirs := l.PluginDirs()

@@ -5,6 +5,7 @@ package lab
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"net/netip"
 
 	"mustang/internal/netns"
@@ -33,7 +34,7 @@ func buildPodLinks(ctx context.Context, l *Lab) error {
 	switch l.mode.Traits().Needs {
 	case podlink.NeedsUplink:
 		network.Uplink = Uplink
-		err = l.addUplink(host)
+		err = l.addUplink(host, Uplink)
 	case podlink.NeedsOpenVSwitch:
 		network.OVSDB, err = l.startSwitch(host, Host)
 	}
@@ -57,13 +58,20 @@ func buildPodLinks(ctx context.Context, l *Lab) error {
 	return l.WritePolicy(ctx)
 }
 
-// addUplink gives the host a device that leads out of it.
-func (l *Lab) addUplink(host *netns.Namespace) error {
-	outside, err := l.addNamespace(Outside)
+// addUplink gives a host a device that leads to a place without addresses, which all such devices of the lab share.
+func (l *Lab) addUplink(host *netns.Namespace, device string) (err error) {
+	outside, name := l.namespaces[Outside], OutsideIfName
+	if outside == nil {
+		if outside, err = l.addNamespace(Outside); err != nil {
+			return err
+		}
+		return joinHosts(host, device, outside, name)
+	}
+	devices, err := rtnl.In(outside).Devices()
 	if err != nil {
 		return err
 	}
-	return joinHosts(host, Uplink, outside, OutsideIfName)
+	return joinHosts(host, device, outside, fmt.Sprintf("%s%d", name, len(devices)))
 }
 
 // joinHosts joins two namespaces by a veth pair.

@@ -66,8 +66,7 @@ func Acceleration(ctx context.Context, kernel Kernel) (string, error) {
 	return found, nil
 }
 
-// bootsWith boots a kernel without a root file system and reports whether it gets as far
-// as looking for one within a time.
+// bootsWith boots a kernel without a root file system and reports whether it gets as far as looking for one within a time.
 func bootsWith(ctx context.Context, kernel Kernel, acceleration string, timeout time.Duration) (bool, error) {
 	ours, theirs, err := socketPair("console")
 	if err != nil {
@@ -83,25 +82,20 @@ func bootsWith(ctx context.Context, kernel Kernel, acceleration string, timeout 
 		return false, err
 	}
 	defer machine.kill()
-	console := &tail{}
-	printed := make(chan error, 1)
-	go func() {
-		_, err := io.Copy(console, ours)
-		printed <- err // ends with QEMU
-	}()
-	deadline := time.NewTimer(timeout)
-	defer deadline.Stop()
+	limited, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
 	poll := time.NewTicker(20 * time.Millisecond)
 	defer poll.Stop()
 	for {
 		select {
-		case <-ctx.Done():
-			return false, fmt.Errorf("boot a kernel with %s: %w", acceleration, context.Cause(ctx))
-		case <-deadline.C:
+		case <-limited.Done():
+			if ctx.Err() != nil {
+				return false, fmt.Errorf("boot a kernel with %s: %w", acceleration, context.Cause(ctx))
+			}
 			return false, nil
 		case <-machine.done:
-			<-printed
-			return strings.Contains(console.String(), noRootMessage), nil
+			console, _ := io.ReadAll(ours) // the socket holds all that a kernel prints, and ends with QEMU
+			return strings.Contains(string(console), noRootMessage), nil
 		case <-poll.C:
 			if strings.Contains(machine.stderr.String(), kvmError) {
 				return false, nil
