@@ -22,7 +22,6 @@ import (
 	"mustang/internal/bench/clusterbench"
 	"mustang/internal/kube"
 	"mustang/internal/lab"
-	"mustang/internal/lab/dockerd"
 	"mustang/internal/load"
 	"mustang/internal/load/worker"
 	"mustang/internal/suggest"
@@ -174,8 +173,8 @@ func (c *config) hidden() (all []*cobra.Command) {
 		{lab.GuestCommand, "Boot a virtual machine and run an agent in it", func(ctx context.Context, args []string) error {
 			return lab.RunGuest(ctx, args, vm.Options{Stdin: c.Stdin, Stdout: c.Stdout, Stderr: c.Stderr})
 		}},
-		{dockerd.PauseCommand, "Wait until the end", func(ctx context.Context, _ []string) error {
-			dockerd.Pause(ctx)
+		{lab.PauseCommand, "Wait until the end", func(ctx context.Context, _ []string) error {
+			lab.Pause(ctx)
 			return nil
 		}},
 	} {

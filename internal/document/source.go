@@ -127,18 +127,18 @@ func resolved(n *yaml.Node) *yaml.Node {
 	return n
 }
 
-// Position returns the line and the column of a field, or of the field that has it where it is missing. The first ones are 1.
-func (s *Source) Position(field jsontext.Pointer) (line, column int) {
+// Line returns the line of a field, or of the field that has it where it is missing. The first one is 1.
+func (s *Source) Line(field jsontext.Pointer) (line int) {
 	n := s.root
-	line, column = n.Line, n.Column
+	line = n.Line
 	for token := range field.Tokens() {
 		key, value := member(resolved(n), token)
 		if value == nil {
 			break
 		}
-		line, column, n = key.Line, key.Column, value
+		line, n = key.Line, value
 	}
-	return line, column
+	return line
 }
 
 // member returns the value that a mapping or a list has, and what stands at its beginning; nil without it.

@@ -3,9 +3,11 @@
 package explain
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -41,16 +43,14 @@ func compare(row, against Explanation) Comparison {
 		Steps: align(row.Steps, against.Steps),
 	}
 	sum := func(e Explanation, class string) steps.Total {
-		for _, t := range steps.Totals(e.Steps) {
-			if t.Class == class {
-				return t
-			}
+		all := steps.Totals(e.Steps)
+		if i := slices.IndexFunc(all, func(t steps.Total) bool { return t.Class == class }); i >= 0 {
+			return all[i]
 		}
 		return steps.Total{Class: class}
 	}
 	for _, class := range steps.Classes() {
-		a, b := sum(row, class), sum(against, class)
-		if a != b {
+		if a, b := sum(row, class), sum(against, class); a != b {
 			c.Classes = append(c.Classes, steps.Total{
 				Class: class, Count: a.Count - b.Count, More: a.More - b.More, Sum: a.Sum - b.Sum,
 			})
@@ -59,8 +59,7 @@ func compare(row, against Explanation) Comparison {
 	return c
 }
 
-// align pairs the steps of two rows in order: a longest common subsequence of steps of
-// one direction and kind.
+// align pairs the steps of two rows in order: a longest common subsequence of steps of one direction and kind.
 func align(a, b []Step) (pairs []Pair) {
 	same := func(i, j int) bool { return a[i].Direction == b[j].Direction && a[i].Kind == b[j].Kind }
 	length := make([][]int, len(a)+1) // of the remainders' subsequence
@@ -93,11 +92,7 @@ func align(a, b []Step) (pairs []Pair) {
 	return pairs
 }
 
-// String tells the difference in some sentences.
-func (c Comparison) String() string { return strings.Join(c.sentences(), " ") }
-
-// sentences tell the classes of which one row crosses more, what the others differ by, and
-// the whole difference.
+// sentences tell the classes of which one row crosses more, what the others differ by, and the whole difference.
 func (c Comparison) sentences() []string {
 	var parts, same []string
 	var told, rest float64
@@ -117,17 +112,22 @@ func (c Comparison) sentences() []string {
 	case 1:
 		first = fmt.Sprintf("%s %s.", c.Row.Row, parts[0])
 	default:
-		first = fmt.Sprintf("%s %s: %s %s.", c.Row.Row, list(parts), signed(told), c.Row.Clock)
+		last := len(parts) - 1
+		first = fmt.Sprintf("%s %s and %s: %s %s.", c.Row.Row, strings.Join(parts[:last], ", "), parts[last], signed(told), c.Row.Clock)
 	}
 	out := []string{first}
 	if math.Abs(rest) > math.Abs(c.Sum)/10 {
 		out = append(out, fmt.Sprintf("Steps that occur as often in both: %s %s (%s).", signed(rest), c.Row.Clock, strings.Join(same, ", ")))
 	}
-	than := "less"
+	than, pairs, agree := "less", min(len(c.Row.Rounds), len(c.Against.Rounds)), 0
 	if c.Untraced > 0 {
 		than = "more"
 	}
-	agree, pairs := c.pairs()
+	for i := range pairs { // of neighbouring runs
+		if (c.Row.Rounds[i]-c.Against.Rounds[i] > 0) == (c.Untraced > 0) {
+			agree++
+		}
+	}
 	return append(out, fmt.Sprintf("Without tracing its transactions take %s %s %s, in %d of %d pairs of runs.",
 		steps.Figure(math.Abs(c.Untraced)), c.Row.Clock, than, agree, pairs))
 }
@@ -146,28 +146,7 @@ func (c Comparison) difference(t steps.Total) string {
 	return fmt.Sprintf("%s %s %s (%s %s)", words[0], steps.Number(max(t.Count, -t.Count), words[1]), than, signed(t.Sum), c.Row.Clock)
 }
 
-// pairs returns the number of neighbouring runs without tracing that differ as the medians
-// do, and that of all.
-func (c Comparison) pairs() (agree, all int) {
-	for i := range min(len(c.Row.Rounds), len(c.Against.Rounds)) {
-		all++
-		if (c.Row.Rounds[i]-c.Against.Rounds[i] > 0) == (c.Untraced > 0) {
-			agree++
-		}
-	}
-	return agree, all
-}
-
-// list joins words with commas and "and".
-func list(words []string) string {
-	if len(words) < 2 {
-		return strings.Join(words, "")
-	}
-	return strings.Join(words[:len(words)-1], ", ") + " and " + words[len(words)-1]
-}
-
-// WriteText writes a comparison as text: both rows by step, the differences by class, and
-// the sentences.
+// WriteText writes a comparison as text: both rows by step, the differences by class, and the sentences.
 func (c Comparison) WriteText(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s %s against %s: request/response over TCP, %s in each step\n\n", c.Row.Suite, c.Row.Row, c.Against.Row, c.Row.Clock)
@@ -206,25 +185,18 @@ func (c Comparison) WriteText(w io.Writer) error {
 
 // any returns one of the steps.
 func (p Pair) any() *Step {
-	if p.Row != nil {
-		return p.Row
-	}
-	return p.Against
+	return cmp.Or(p.Row, p.Against)
 }
 
 // difference returns the time that the row takes more, "" where a step is too short to tell.
 func (p Pair) difference() string {
-	var d float64
-	for sign, s := range map[float64]*Step{1: p.Row, -1: p.Against} {
-		switch {
-		case s == nil:
-		case s.Time == 0:
+	for _, s := range []*Step{p.Row, p.Against} {
+		if s != nil && s.Time == 0 {
 			return ""
-		default:
-			d += sign * s.Time
 		}
 	}
-	return steps.Figure(d)
+	row, against := cmp.Or(p.Row, &Step{}), cmp.Or(p.Against, &Step{})
+	return steps.Figure(row.Time - against.Time)
 }
 
 // place returns the place of both steps.

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package explain tells what the packets of a row cross, and how long each step takes.
-// It builds the row's network, does request/response on it, and records what happens at
-// tracepoints and functions of the kernel: calls at the sockets, devices, softirqs,
-// netfilter hooks, BPF programs, and switches between threads. The path of a row is what
-// most of its transactions did. The time of a step is that until the next one, less the
-// cost of recording it.
+// Package explain tells what the packets of a row cross, and how long each step takes. It builds the row's network,
+// does request/response on it, and records what happens at tracepoints and functions of the kernel: calls at the
+// sockets, devices, softirqs, netfilter hooks, BPF programs, and switches between threads. The path of a row is what
+// most of its transactions did. The time of a step is that until the next one, less the cost of recording it.
 package explain
 
 import (
@@ -81,9 +79,10 @@ func (o Options) path() (suites.Path, error) {
 	if err != nil {
 		return suites.Path{}, err
 	}
+	var known []string
 	for _, s := range list {
 		for _, p := range s.Paths {
-			switch {
+			switch known = append(known, p.ID); {
 			case p.ID != o.Row:
 			case p.Plugin != nil:
 				return p, fmt.Errorf("row %q calls a plugin: it exchanges no packets to follow", o.Row)
@@ -94,12 +93,6 @@ func (o Options) path() (suites.Path, error) {
 			default:
 				return p, nil
 			}
-		}
-	}
-	var known []string
-	for _, s := range list {
-		for _, p := range s.Paths {
-			known = append(known, p.ID)
 		}
 	}
 	return suites.Path{}, fmt.Errorf("suite %s: no row %q: %q lists them%s", o.Suite, o.Row, "mustang bench --list "+o.Suite, suggest.Text(o.Row, known))
@@ -130,7 +123,7 @@ func Compare(ctx context.Context, o Options, against string) (Comparison, error)
 // without [Counters], and by few transactions.
 func Trace(ctx context.Context, l *lab.Lab, p suites.Path, o Options) (Explanation, error) {
 	o.Row, o.Count = p.ID, briefCount
-	r := makeRun(o, 0, p, brief)
+	r := newRun(o, 0, p, brief)
 	r.lab = l
 	found, err := explainRuns(ctx, []*run{r})
 	if err != nil {
@@ -143,11 +136,17 @@ func Trace(ctx context.Context, l *lab.Lab, p suites.Path, o Options) (Explanati
 func explainRows(ctx context.Context, rows ...Options) ([]Explanation, error) {
 	var runs []*run
 	for i, o := range rows {
-		r, err := newRun(o, i)
+		if err := o.Validate(); err != nil {
+			return nil, err
+		}
+		p, err := o.path()
 		if err != nil {
 			return nil, err
 		}
-		runs = append(runs, r)
+		if err := p.Probe(); err != nil {
+			return nil, fmt.Errorf("row %s: %w", o.Row, err)
+		}
+		runs = append(runs, newRun(o, i, p, thorough))
 	}
 	if rows[0].Instructions {
 		if err := clock.CheckCounting(); err != nil {

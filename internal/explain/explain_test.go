@@ -84,9 +84,8 @@ func TestStepsAgreeWithCounters(t *testing.T) {
 	}
 }
 
-// compareDevices compares the steps at devices with counters. A packet that a device hands
-// to another one (a macvlan device, a peer) is received there without a step of its own,
-// and the first device does not count it.
+// compareDevices compares the steps at devices with counters. A packet that a device hands to another one (a macvlan
+// device, a peer) is received there without a step of its own, and the first device does not count it.
 func compareDevices(t *testing.T, e explain.Explanation) {
 	t.Helper()
 	type end struct{ place, device string }

@@ -115,9 +115,8 @@ func (p path) explanation(costs map[string]float64) Explanation {
 	return e
 }
 
-// middle returns the half of the alike transactions whose duration is in the middle. A step
-// may last short in one of them and long in the next: means over them add up, which medians
-// do not.
+// middle returns the half of the alike transactions whose duration is in the middle. A step may last short in one of
+// them and long in the next: means over them add up, which medians do not.
 func (p path) middle() []transaction {
 	sorted := slices.SortedFunc(slices.Values(p.alike), func(a, b transaction) int { return cmp.Compare(a.duration(), b.duration()) })
 	return sorted[len(sorted)/4 : len(sorted)-len(sorted)/4]
@@ -142,7 +141,7 @@ func (rec recording) alike() (all, alike []transaction, omitted []string) {
 		omitted, all = varying[1:i+1], nil
 		for _, events := range rec.events {
 			kept := slices.DeleteFunc(onFlow(events), func(e explainEvent) bool {
-				return slices.Contains(omitted, kinds()[explainKind(e.Kind)].class)
+				return slices.Contains(omitted, kinds[explainKind(e.Kind)].class)
 			})
 			if found := transactions(kept); len(found) > settle {
 				all = append(all, found[settle:]...)
@@ -163,7 +162,7 @@ func median(samples []float64) float64 { return quantile(slices.Sorted(slices.Va
 
 // eventCosts returns the time between two events of one place, by the sort of probe.
 func eventCosts(doubled []explainEvent) map[string]float64 {
-	sorts, times := costKinds(), map[string][]float64{}
+	sorts, times := costKinds, map[string][]float64{}
 	for i := 1; i < len(doubled); i++ {
 		a, b := doubled[i-1], doubled[i]
 		if sort, ok := sorts[explainKind(a.Kind)]; ok && a.Cpu == b.Cpu && a.key() == b.key() && a.Head == b.Head {
@@ -183,7 +182,7 @@ func eventCosts(doubled []explainEvent) map[string]float64 {
 // this is no measure of it, as where threads on several CPUs wait for each other, it is 0.
 func poolCosts(paths []path) map[string]float64 {
 	costs := map[string]float64{}
-	for _, sort := range costKinds() {
+	for _, sort := range costKinds {
 		for _, p := range paths {
 			costs[sort] += p.costs[sort] / float64(len(paths))
 		}
@@ -209,8 +208,7 @@ func poolCosts(paths []path) map[string]float64 {
 
 // costBetween returns the cost of recording that lies between two events: half of each.
 func costBetween(costs map[string]float64, a, b explainEvent) float64 {
-	known := kinds()
-	return (costs[known[explainKind(a.Kind)].cost]+costs[known[explainKind(b.Kind)].cost])/2 + costs[costSpread]
+	return (costs[kinds[explainKind(a.Kind)].cost]+costs[kinds[explainKind(b.Kind)].cost])/2 + costs[costSpread]
 }
 
 // onFlow returns the events of the CPUs that carry the flow, in the order of time. Other
@@ -280,8 +278,7 @@ func (e explainEvent) key() (k [7]byte) {
 // roleServer is the role of a server's socket, as in explain.bpf.c.
 const roleServer = 2
 
-// steps returns the steps of a transaction, and for each event but the last the step that
-// the time after it belongs to.
+// steps returns the steps of a transaction, and for each event but the last the step that the time after it belongs to.
 func (n names) steps(t transaction) (steps []Step, owner []int) {
 	var outer []int // steps that are interrupted by a hook or a program
 	direction, current := Request, 0
@@ -322,7 +319,7 @@ func (n names) steps(t transaction) (steps []Step, owner []int) {
 
 // step returns the step that an event begins.
 func (n names) step(e explainEvent) Step {
-	info := kinds()[explainKind(e.Kind)]
+	info := kinds[explainKind(e.Kind)]
 	s := Step{Kind: info.name, Class: info.class, Place: n.place(e)}
 	switch explainKind(e.Kind) {
 	case explainKindKIND_HOOK:

@@ -49,10 +49,10 @@ const roleClient = 1
 // event returns an event. Those of packets have a buffer, and sockets an address.
 func event(kind explainKind, place uint8, subject uint32, detail uint8) explainEvent {
 	e := explainEvent{Kind: uint8(kind), Place: place, Subject: subject, Detail: detail}
-	if kinds()[kind].cost == costPacket || kind == explainKindKIND_TCP {
+	if kinds[kind].cost == costPacket || kind == explainKindKIND_TCP {
 		e.Head = 0xabc0
 	}
-	if kinds()[kind].cost == costSocket && kind != explainKindKIND_RUN {
+	if kinds[kind].cost == costSocket && kind != explainKindKIND_RUN {
 		e.Socket = uint32(place)<<8 | uint32(detail)
 	}
 	return e
@@ -95,7 +95,7 @@ func doubled() (events []explainEvent) {
 	for i, e := range record(50, routed()) {
 		e.Time += uint64(1000 * i)
 		events = append(events, e)
-		if _, twice := costKinds()[explainKind(e.Kind)]; twice {
+		if _, twice := costKinds[explainKind(e.Kind)]; twice {
 			e.Time += 50
 			events = append(events, e)
 		}
@@ -103,8 +103,7 @@ func doubled() (events []explainEvent) {
 	return events
 }
 
-// madeUp returns the explanation of transactions that took 100 ns longer with tracing than
-// the cost of their events.
+// madeUp returns the explanation of transactions that took 100 ns longer with tracing than the cost of their events.
 func madeUp(t *testing.T, events []at) Explanation {
 	t.Helper()
 	known := 50 * float64(len(events))
@@ -141,8 +140,7 @@ func TestStepsHaveTheirTimeWithoutTheCostOfEvents(t *testing.T) {
 	}
 }
 
-// TestPathGoesThroughAProxy has a program that carries requests on another connection, from
-// the client's own place.
+// TestPathGoesThroughAProxy has a program that carries requests on another connection, from the client's own place.
 func TestPathGoesThroughAProxy(t *testing.T) {
 	onward := func(kind explainKind, process uint32) explainEvent {
 		e := event(kind, inPodB, process, roleClient)
@@ -226,11 +224,11 @@ func TestTooFewAlikeIsAnError(t *testing.T) {
 
 func TestRowOnTwoCPUsRunsOnTwo(t *testing.T) {
 	two := Options{Suite: "two-cpus", Row: "veth/pod-ip@2cpus", Count: MinCount}
-	r, err := newRun(two, 0)
+	p, err := two.path()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if cpus, err := r.cpus(); (runtime.NumCPU() > 1) != (err == nil) || err == nil && cpus.Client == cpus.Server {
+	if cpus, err := newRun(two, 0, p, thorough).cpus(); (runtime.NumCPU() > 1) != (err == nil) || err == nil && cpus.Client == cpus.Server {
 		t.Errorf("%+v, %v", cpus, err)
 	}
 	two.Instructions = true
@@ -244,14 +242,14 @@ func TestComparisonTellsWhatIsSaved(t *testing.T) {
 	c := compare(madeUp(t, short), madeUp(t, routed()))
 	want := "routed looks up 1 route fewer (-500 ns) and passes 1 netfilter hook fewer (-400 ns): -900 ns." +
 		" Without tracing its transactions take 0 ns less, in 3 of 3 pairs of runs."
-	if c.String() != want {
-		t.Errorf("%s\nwant %s", c, want)
+	if got := strings.Join(c.sentences(), " "); got != want {
+		t.Errorf("%s\nwant %s", got, want)
 	}
 	short[0].time += 200
 	c = compare(madeUp(t, short), madeUp(t, routed()))
 	want = "Steps that occur as often in both: +170 ns (sockets and TCP +200, devices -30)."
-	if !strings.Contains(c.String(), want) {
-		t.Errorf("%s\nwant %s", c, want)
+	if got := strings.Join(c.sentences(), " "); !strings.Contains(got, want) {
+		t.Errorf("%s\nwant %s", got, want)
 	}
 	only := 0
 	for _, p := range c.Steps {

@@ -97,8 +97,7 @@ func openTracer(at target) (_ *tracer, err error) {
 	return t, t.loadProbes()
 }
 
-// loadProbes loads the programs of all probes that the kernel has, and second copies of
-// some.
+// loadProbes loads the programs of all probes that the kernel has, and second copies of some.
 func (t *tracer) loadProbes() error {
 	kernel, err := btf.LoadKernelSpec()
 	if err != nil {
@@ -144,8 +143,7 @@ func (t *tracer) loadTracing(names []string) (attachers []attacher, err error) {
 	return attachers, err
 }
 
-// load loads programs of the object, which have the tracer's maps and a number of their
-// own.
+// load loads programs of the object, which have the tracer's maps and a number of their own.
 func (t *tracer) load(number uint8, names ...string) (map[string]*ebpf.Program, error) {
 	spec := t.spec.Copy()
 	maps.DeleteFunc(spec.Programs, func(name string, _ *ebpf.ProgramSpec) bool { return !slices.Contains(names, name) })

@@ -38,11 +38,9 @@ type Explanation struct {
 	Steps []Step `json:"steps"`
 	// Sum is the sum of all steps.
 	Sum float64 `json:"sum"`
-	// Others is what the median of all traced transactions is longer than that of those that
-	// took Steps.
+	// Others is what the median of all traced transactions is longer than that of those that took Steps.
 	Others float64 `json:"others"`
-	// Untraced is the median transaction without tracing, and Traced with it, as the client
-	// sees them.
+	// Untraced is the median transaction without tracing, and Traced with it, as the client sees them.
 	Untraced float64 `json:"untraced"`
 	Traced   float64 `json:"traced"`
 	// Rounds are the medians of the runs without tracing, in their order.
@@ -78,32 +76,28 @@ const (
 	costSpread  = "spread"
 )
 
-// costKinds returns the kinds of events that are recorded twice, by the sort of their probe.
-func costKinds() map[explainKind]string {
-	return map[explainKind]string{
-		explainKindKIND_TRANSMIT: costPacket, explainKindKIND_TCP: costSocket, explainKindKIND_SOFTIRQ: costSoftirq,
-	}
+// costKinds are the kinds of events that are recorded twice, by the sort of their probe.
+var costKinds = map[explainKind]string{
+	explainKindKIND_TRANSMIT: costPacket, explainKindKIND_TCP: costSocket, explainKindKIND_SOFTIRQ: costSoftirq,
 }
 
-// kinds returns what each kind of event means.
-func kinds() map[explainKind]kindInfo {
-	return map[explainKind]kindInfo{
-		explainKindKIND_SEND:        {"send", steps.Sockets, costSocket},
-		explainKindKIND_SENT:        {"sent", steps.Threads, costSocket},
-		explainKindKIND_READ:        {"read", steps.Threads, costSocket},
-		explainKindKIND_TCP:         {"tcp", steps.Sockets, costSocket},
-		explainKindKIND_WAKE:        {"wake", steps.Sockets, costSocket},
-		explainKindKIND_TRANSMIT:    {"transmit", steps.Devices, costPacket},
-		explainKindKIND_QUEUE:       {"queue", steps.Devices, costPacket},
-		explainKindKIND_RECEIVE:     {"receive", steps.Devices, costPacket},
-		explainKindKIND_ROUTE:       {"route", steps.Routing, costSoftirq},
-		explainKindKIND_HOOK:        {"hook", steps.Netfilter, costPacket},
-		explainKindKIND_HOOK_END:    {"", steps.Netfilter, costPacket},
-		explainKindKIND_PROGRAM:     {"program", steps.Programs, costPacket},
-		explainKindKIND_PROGRAM_END: {"", steps.Programs, costPacket},
-		explainKindKIND_RAISE:       {"raise", steps.Softirqs, costSoftirq},
-		explainKindKIND_SOFTIRQ:     {"softirq", steps.Softirqs, costSoftirq},
-		explainKindKIND_SOFTIRQ_END: {"softirq end", steps.Softirqs, costSoftirq},
-		explainKindKIND_RUN:         {"run", steps.Threads, costSocket},
-	}
+// kinds are what each kind of event means.
+var kinds = map[explainKind]kindInfo{
+	explainKindKIND_SEND:        {"send", steps.Sockets, costSocket},
+	explainKindKIND_SENT:        {"sent", steps.Threads, costSocket},
+	explainKindKIND_READ:        {"read", steps.Threads, costSocket},
+	explainKindKIND_TCP:         {"tcp", steps.Sockets, costSocket},
+	explainKindKIND_WAKE:        {"wake", steps.Sockets, costSocket},
+	explainKindKIND_TRANSMIT:    {"transmit", steps.Devices, costPacket},
+	explainKindKIND_QUEUE:       {"queue", steps.Devices, costPacket},
+	explainKindKIND_RECEIVE:     {"receive", steps.Devices, costPacket},
+	explainKindKIND_ROUTE:       {"route", steps.Routing, costSoftirq},
+	explainKindKIND_HOOK:        {"hook", steps.Netfilter, costPacket},
+	explainKindKIND_HOOK_END:    {"", steps.Netfilter, costPacket},
+	explainKindKIND_PROGRAM:     {"program", steps.Programs, costPacket},
+	explainKindKIND_PROGRAM_END: {"", steps.Programs, costPacket},
+	explainKindKIND_RAISE:       {"raise", steps.Softirqs, costSoftirq},
+	explainKindKIND_SOFTIRQ:     {"softirq", steps.Softirqs, costSoftirq},
+	explainKindKIND_SOFTIRQ_END: {"softirq end", steps.Softirqs, costSoftirq},
+	explainKindKIND_RUN:         {"run", steps.Threads, costSocket},
 }

@@ -40,23 +40,8 @@ type run struct {
 	recording      recording
 }
 
-// newRun returns a run whose options are valid.
-func newRun(o Options, number int) (*run, error) {
-	if err := o.Validate(); err != nil {
-		return nil, err
-	}
-	p, err := o.path()
-	if err != nil {
-		return nil, err
-	}
-	if err := p.Probe(); err != nil {
-		return nil, fmt.Errorf("row %s: %w", o.Row, err)
-	}
-	return makeRun(o, number, p, thorough), nil
-}
-
-// makeRun returns a run of a path.
-func makeRun(o Options, number int, p suites.Path, e effort) *run {
+// newRun returns a run of a path.
+func newRun(o Options, number int, p suites.Path, e effort) *run {
 	return &run{
 		options: o, number: number, path: p, effort: e,
 		known: map[string]string{}, devices: map[device]string{}, programNames: map[ebpf.ProgramID]string{},
@@ -197,7 +182,11 @@ func (r *run) finish(ctx context.Context) (p path, err error) {
 	if _, r.recording.doubled, err = r.record(ctx, slices.Concat(r.tracer.each, r.tracer.doubles)); err != nil {
 		return p, err
 	}
-	return newPath(r.recording, r.names())
+	n := names{server: r.known[r.path.Server], places: r.places, devices: r.devices}
+	for _, a := range r.attached {
+		n.programs = append(n.programs, a.name)
+	}
+	return newPath(r.recording, n)
 }
 
 // explanation returns the explanation of the path.
@@ -208,9 +197,12 @@ func (r *run) explanation(p path, costs map[string]float64) (Explanation, error)
 		e.Clock = ClockInstructions
 	}
 	e.Counters, e.Missing = r.counters, r.tracer.missing
-	var err error
-	e.Kernel, err = release()
-	return e, err
+	var name unix.Utsname
+	if err := unix.Uname(&name); err != nil {
+		return e, err
+	}
+	e.Kernel = unix.ByteSliceToString(name.Release[:])
+	return e, nil
 }
 
 // load returns a tracer for the path.
@@ -229,8 +221,7 @@ func (r *run) load() (*tracer, error) {
 	return t, nil
 }
 
-// record does the transactions of a run while programs are attached, and returns their
-// events.
+// record does the transactions of a run while programs are attached, and returns their events.
 func (r *run) record(ctx context.Context, programs []attacher) (m load.Measurement, events []explainEvent, err error) {
 	defer func() { err = errors.Join(err, r.tracer.stop()) }()
 	if err := r.tracer.start(programs); err != nil {
@@ -241,24 +232,6 @@ func (r *run) record(ctx context.Context, programs []attacher) (m load.Measureme
 	}
 	events, err = r.tracer.events()
 	return m, events, err
-}
-
-// names returns what the numbers in events stand for.
-func (r *run) names() names {
-	n := names{server: r.known[r.path.Server], places: r.places, devices: r.devices}
-	for _, a := range r.attached {
-		n.programs = append(n.programs, a.name)
-	}
-	return n
-}
-
-// release returns the kernel's release.
-func release() (string, error) {
-	var name unix.Utsname
-	if err := unix.Uname(&name); err != nil {
-		return "", err
-	}
-	return unix.ByteSliceToString(name.Release[:]), nil
 }
 
 // processName returns the name of a process, its number if it has ended.

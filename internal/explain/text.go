@@ -11,6 +11,7 @@ import (
 	"text/tabwriter"
 
 	"mustang/internal/explain/steps"
+	"mustang/internal/result"
 )
 
 // WriteText writes an explanation as text: the steps of each direction, the sum of each
@@ -78,4 +79,24 @@ func (e Explanation) why(gap float64) string {
 		return text + ": transactions that took other paths differ from these."
 	}
 	return text + ": other work disturbed some runs, or tracing changed how long threads wait for each other. Repeat it on an idle machine."
+}
+
+// WriteSVG draws an explanation as an SVG document, see [steps.Draw].
+func (e Explanation) WriteSVG(w io.Writer) error { return steps.Draw(w, e.drawing()) }
+
+// WriteSVG draws both rows side by side.
+func (c Comparison) WriteSVG(w io.Writer) error {
+	return steps.Draw(w, c.Row.drawing(), c.Against.drawing())
+}
+
+// drawing returns what is drawn.
+func (e Explanation) drawing() steps.Path {
+	return steps.Path{Title: e.Suite + " " + e.Row, Note: steps.Note(e.Untraced, e.Clock, e.Alike), Clock: e.Clock, Steps: e.Steps}
+}
+
+// Result returns an explanation in nanoseconds as a result file has it.
+func (e Explanation) Result() result.Trace {
+	return result.Trace{
+		Suite: e.Suite, ID: e.Row, Transactions: e.Transactions, Alike: e.Alike, UntracedNS: e.Untraced, Steps: e.Steps, Omitted: e.Omitted,
+	}
 }

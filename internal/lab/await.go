@@ -17,8 +17,7 @@ import (
 )
 
 const (
-	// awaitTimeout limits Await. A switch in user space has to learn first where the
-	// other host is.
+	// awaitTimeout limits Await. A switch in user space has to learn first where the other host is.
 	awaitTimeout = 20 * time.Second
 	// awaitRetry is the first wait for an answer; each further one takes twice as long.
 	awaitRetry = 20 * time.Millisecond
@@ -26,9 +25,26 @@ const (
 	closedPort = 9
 )
 
-// awaitPath waits until an address is reachable from a namespace, so that no first packet
-// of a measurement is lost. It sends datagrams to a port where nothing listens until
-// ICMP reports that, for at most 20 s.
+// await waits until a place reaches the addresses of another one.
+func (l *Lab) await(ctx context.Context, from, to string, addrs []netip.Addr) error {
+	for _, addr := range addrs {
+		if err := awaitPath(ctx, l.namespaces[from], addr); err != nil {
+			return fmt.Errorf("%s to %s: %w", from, to, err)
+		}
+	}
+	return nil
+}
+
+// addrsOf returns the addresses of prefixes.
+func addrsOf(prefixes []netip.Prefix) (addrs []netip.Addr) {
+	for _, prefix := range prefixes {
+		addrs = append(addrs, prefix.Addr())
+	}
+	return addrs
+}
+
+// awaitPath waits until an address is reachable from a namespace, so that no first packet of a measurement is lost. It
+// sends datagrams to a port where nothing listens until ICMP reports that, for at most 20 s.
 func awaitPath(ctx context.Context, from *netns.Namespace, to netip.Addr) error {
 	var conn net.Conn
 	err := from.Do(func() (err error) {

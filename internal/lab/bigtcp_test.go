@@ -25,17 +25,19 @@ import (
 func TestBigTCPReachesServices(t *testing.T) {
 	s := store(t)
 	for _, link := range []string{"veth", "bridge", "macvlan", "ipvlan-l2", "netkit"} {
-		for _, w := range append(ways(), way{name: "iptables", via: lab.ViaIPTables}, way{name: "nftables", via: lab.ViaNFTables}) {
+		for _, w := range ways() {
+			o, ok := w.options(link)
+			if !ok {
+				continue
+			}
+			o.BigTCP = true
 			t.Run(link+"/"+w.name, func(t *testing.T) {
 				mode, err := podlink.Lookup(link)
 				if err != nil {
 					t.Fatal(err)
 				}
 				testkit.RequireMode(t, mode.Probe())
-				if w.via == lab.ViaIPTables || w.via == lab.ViaNFTables {
-					testkit.RequireTool(t, map[string]string{lab.ViaIPTables: "iptables", lab.ViaNFTables: "nft"}[w.via])
-				}
-				l := up(t, s, options(lab.Options{Link: link, Datapath: w.datapath, Via: w.via, BigTCP: true}))
+				l := up(t, s, o)
 				server := place(t, l, lab.PodA)
 				client := startClient(t, l, lab.PodB)
 				for family := range lab.Services() {

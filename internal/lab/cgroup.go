@@ -9,16 +9,17 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"mustang/internal/cgroup"
 	"mustang/internal/netns"
 )
-
-// cgroupProcs is the file that lists a control group's processes and moves them there.
-const cgroupProcs = "cgroup.procs"
 
 // errNoCgroup reports that socket translation is not possible on this machine.
 var errNoCgroup = fmt.Errorf("socket translation needs a cgroup v2 file system, and none is mounted (%w)", errors.ErrUnsupported)
@@ -36,14 +37,12 @@ func cgroupPath(lab string) (string, error) {
 // cgroupName is the name of that group below the root.
 func cgroupName(lab string) string { return "mst-" + lab }
 
-// dockerCgroup returns the name of the control group of a lab's containers. It is not
-// below the lab's own: with cgroup v2, a group has either processes or child groups
-// with controllers.
+// dockerCgroup returns the name of the control group of a lab's containers. It is not below the lab's own: with cgroup
+// v2, a group has either processes or child groups with controllers.
 func dockerCgroup(lab string) string { return "mst-" + lab + ".docker" }
 
-// addCgroup creates the lab's control group, if there is a cgroup v2 file system. Labs
-// without socket translation have one too, because membership has a small cost that
-// would otherwise distort comparisons.
+// addCgroup creates the lab's control group, if there is a cgroup v2 file system. Labs without socket translation have
+// one too, because membership has a small cost that would otherwise distort comparisons.
 func (l *Lab) addCgroup() error {
 	path, err := cgroupPath(l.Options.Name)
 	if err != nil {
@@ -71,13 +70,18 @@ func (l *Lab) startIn(ns *netns.Namespace, cmd *exec.Cmd) error {
 	return ns.Start(cmd)
 }
 
+// moveTo moves a process into the control group of a path. Its open sockets stay in the groups in which they were opened.
+func moveTo(path string, pid int) error {
+	return os.WriteFile(filepath.Join(path, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0)
+}
+
 // Move moves a process into the lab's control group, if the lab has one. Its open sockets
 // stay in the groups in which they were opened.
 func (l *Lab) Move(pid int) error {
 	if l.cgroup == "" {
 		return nil
 	}
-	if err := os.WriteFile(filepath.Join(l.cgroup, cgroupProcs), []byte(strconv.Itoa(pid)), 0); err != nil {
+	if err := moveTo(l.cgroup, pid); err != nil {
 		return fmt.Errorf("lab %s: move process %d into the control group: %w", l.Options.Name, pid, err)
 	}
 	return nil
@@ -89,47 +93,69 @@ func (l *Lab) Within(do func() error) (err error) {
 	if l.cgroup == "" {
 		return do()
 	}
-	own, err := ownCgroup()
+	text, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {
 		return fmt.Errorf("lab %s: %w", l.Options.Name, err)
 	}
+	_, after, found := strings.Cut("\n"+string(text), "\n0::") // that of version 2
+	if !found {
+		return fmt.Errorf("lab %s: this process is in no control group of version 2", l.Options.Name)
+	}
+	own, _, _ := strings.Cut(after, "\n")
 	if err := l.Move(os.Getpid()); err != nil {
 		return err
 	}
-	defer func() {
-		err = errors.Join(err, os.WriteFile(filepath.Join(own, cgroupProcs), []byte(strconv.Itoa(os.Getpid())), 0))
-	}()
+	defer func() { err = errors.Join(err, moveTo(filepath.Join(filepath.Dir(l.cgroup), own), os.Getpid())) }()
 	return do()
 }
 
-// ownCgroup returns the path of this process's control group.
-func ownCgroup() (string, error) {
-	root, err := cgroup.Root()
-	if err != nil {
-		return "", err
-	}
-	text, err := os.ReadFile("/proc/self/cgroup")
-	if err != nil {
-		return "", err
-	}
-	for line := range strings.Lines(string(text)) {
-		if path, ok := strings.CutPrefix(line, "0::"); ok { // that of version 2
-			return filepath.Join(root, strings.TrimSpace(path)), nil
-		}
-	}
-	return "", errors.New("this process is in no control group of version 2")
-}
-
-// Join moves the calling process into the control group of a recorded lab, if the lab
-// has one.
+// Join moves the calling process into the control group of a recorded lab, if the lab has one.
 func (s Store) Join(info Info) error {
 	path, err := cgroupPath(info.Name)
 	if err != nil {
 		return nil
 	}
-	err = os.WriteFile(filepath.Join(path, cgroupProcs), []byte(strconv.Itoa(os.Getpid())), 0)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := moveTo(path, os.Getpid()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("join control group of lab %s: %w", info.Name, err)
 	}
 	return nil
+}
+
+// removeCgroup removes the control groups of that name in all hierarchies, after the processes in them were killed. Groups that do not
+// exist are no error.
+func removeCgroup(name string) error {
+	text, err := os.ReadFile("/proc/thread-self/mountinfo") // proc_pid_mountinfo(5)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for line := range strings.Lines(string(text)) {
+		before, after, _ := strings.Cut(line, " - ")
+		if fields := strings.Fields(before); len(fields) > 4 && strings.HasPrefix(after, "cgroup") {
+			errs = append(errs, removeCgroupTree(filepath.Join(fields[4], name)))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// removeCgroupTree removes a control group and those below it. Killed processes may stay in them for a moment.
+func removeCgroupTree(top string) error {
+	for deadline := time.Now().Add(killTimeout); ; time.Sleep(time.Millisecond) {
+		var dirs []string
+		_ = filepath.WalkDir(top, func(path string, entry fs.DirEntry, err error) error {
+			if err == nil && entry.IsDir() {
+				dirs = append(dirs, path)
+			}
+			return nil // groups that vanish meanwhile are no error
+		})
+		var err error
+		for _, dir := range slices.Backward(dirs) { // children first
+			if e := unix.Rmdir(dir); e != nil && !errors.Is(e, fs.ErrNotExist) {
+				err = fmt.Errorf("remove control group %s: %w", dir, e)
+			}
+		}
+		if err == nil || !errors.Is(err, unix.EBUSY) || time.Now().After(deadline) {
+			return err
+		}
+	}
 }

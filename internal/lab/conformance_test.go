@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"slices"
 	"testing"
 
 	"mustang/internal/lab"
@@ -24,15 +25,29 @@ type way struct {
 	name          string
 	datapath, via string
 	fromHost      bool // services reach the host's own processes as well
+	// links are those that the way is tested with; all if there are none. call passes bridged packets to the rules.
+	links []string
+	call  bool
 }
 
 func ways() []way {
+	links, bridge := []string{"veth", "bridge", "macvlan"}, []string{"bridge"}
 	return []way{
 		{name: "kernel", datapath: lab.DatapathKernel, via: lab.ViaNone},
 		{name: "per packet", datapath: lab.DatapathEBPF, via: lab.ViaEBPFTC},
+		{name: "per packet, call-on", datapath: lab.DatapathEBPF, via: lab.ViaEBPFTC, links: bridge, call: true},
 		{name: "socket", datapath: lab.DatapathKernel, via: lab.ViaEBPFSocket, fromHost: true},
 		{name: "socket and per packet", datapath: lab.DatapathEBPF, via: lab.ViaEBPFSocket, fromHost: true},
+		{name: "iptables", datapath: lab.DatapathKernel, via: lab.ViaIPTables, links: links},
+		{name: "nftables", datapath: lab.DatapathKernel, via: lab.ViaNFTables, links: links},
+		{name: "iptables, call-on", datapath: lab.DatapathKernel, via: lab.ViaIPTables, links: bridge, call: true},
+		{name: "nftables, call-on", datapath: lab.DatapathKernel, via: lab.ViaNFTables, links: bridge, call: true},
 	}
+}
+
+// options returns the options of the way with a link, unless it is not tested with that.
+func (w way) options(link string) (_ lab.Options, ok bool) {
+	return options(lab.Options{Link: link, Datapath: w.datapath, Via: w.via, NetfilterCall: w.call}), len(w.links) == 0 || slices.Contains(w.links, link)
 }
 
 // leg is a path between two places with the address that the server sees.
@@ -58,8 +73,12 @@ func legs(w way, family int) []leg {
 	if w.via == lab.ViaNone {
 		return all
 	}
+	seen := b
+	if w.via == lab.ViaIPTables || w.via == lab.ViaNFTables {
+		seen = netip.Addr{} // the host's where the link is not routed
+	}
 	all = append(all,
-		leg{"cluster IP", lab.PodB, lab.PodA, service, port(a), b},
+		leg{"cluster IP", lab.PodB, lab.PodA, service, port(a), seen},
 		// The pod sees itself, or the service's address in the place of its own.
 		leg{"cluster IP, hairpin", lab.PodA, lab.PodA, service, port(a), netip.Addr{}},
 	)
@@ -75,9 +94,12 @@ func TestConformance(t *testing.T) {
 	s := store(t)
 	for _, mode := range podlink.Modes() {
 		for _, w := range ways() {
+			o, ok := w.options(mode.Name())
+			if !ok {
+				continue
+			}
 			t.Run(mode.Name()+"/"+w.name, func(t *testing.T) {
 				testkit.RequireMode(t, mode.Probe())
-				o := options(lab.Options{Link: mode.Name(), Datapath: w.datapath, Via: w.via})
 				times := 1
 				if o.Datapath == lab.DatapathEBPF && o.Via == lab.ViaEBPFSocket {
 					times = 2 // which shows that the first has left nothing in the way
@@ -110,8 +132,7 @@ func testLegs(t *testing.T, s lab.Store, o lab.Options, w way) {
 	})
 }
 
-// sizes are the payloads: a transaction, what fills a packet, what makes
-// batches of segments, and fragments.
+// sizes are the payloads: a transaction, what fills a packet, what makes batches of segments, and fragments.
 func sizes(v6 bool) map[string][]int {
 	headers := 20 + 8
 	if v6 {
@@ -147,9 +168,8 @@ func testLeg(t *testing.T, l *lab.Lab, from *client, leg leg) {
 	}
 }
 
-// clientVariable makes the test's executable a client, which sends what it is
-// asked to from where it was started. Socket translation reaches a lab's own
-// processes only, so the test itself won't do.
+// clientVariable makes the test's executable a client, which sends what it is asked to from where it was started.
+// Socket translation reaches a lab's own processes only, so the test itself won't do.
 const clientVariable = "MUSTANG_TEST_LAB_CLIENT"
 
 // question is a request to a client.

@@ -14,7 +14,6 @@ import (
 
 	"mustang/internal/datapath"
 	"mustang/internal/datapath/objects"
-	"mustang/internal/lab/kubeproxy"
 	"mustang/internal/podlink"
 	"mustang/internal/policy"
 	"mustang/internal/service"
@@ -24,9 +23,8 @@ import (
 // ep, with which users change them.
 const owner = service.CLI
 
-// Published returns the services that publish pod-a's [ServicePort] as [PublishedPort]
-// of the host, at its own addresses and on loopback. A lab of topology pod-links has
-// them with [ViaEBPFSocket].
+// Published returns the services that publish pod-a's [ServicePort] as [PublishedPort] of the host, at its own
+// addresses and on loopback. A lab of topology pod-links has them with [ViaEBPFSocket].
 func Published() []service.Service {
 	loopback := []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()}
 	var services []service.Service
@@ -42,23 +40,18 @@ func Published() []service.Service {
 	return services
 }
 
-// addServices adds the services with the implementation that the options name.
-func (l *Lab) addServices(ctx context.Context, mode podlink.Mode) error {
+// addServices adds the services with the implementation that the options name. With eBPF it opens the lab's datapath, with
+// the pods as its endpoints.
+func (l *Lab) addServices(ctx context.Context) error {
 	switch l.Options.Via {
 	case ViaNone:
 		return nil
-	case ViaEBPFTC, ViaEBPFSocket:
-		return l.addServiceDatapath(ctx, mode)
+	case ViaIPTables, ViaNFTables, ViaIPVS:
+		return l.withProxy(l.Options.services(OtherBackends), func(p proxy, r proxyRules) error {
+			r.Sorted = true
+			return p.Write(ctx, r)
+		})
 	}
-	return l.withProxy(l.Options.services(OtherBackends), func(p kubeproxy.Proxy, r kubeproxy.Rules) error {
-		r.Sorted = true
-		return p.Write(ctx, r)
-	})
-}
-
-// addServiceDatapath opens the lab's eBPF datapath and adds the services to it, and
-// the pods as its endpoints.
-func (l *Lab) addServiceDatapath(ctx context.Context, mode podlink.Mode) error {
 	if err := l.openDatapath(ctx); err != nil {
 		return err
 	}
@@ -66,7 +59,7 @@ func (l *Lab) addServiceDatapath(ctx context.Context, mode podlink.Mode) error {
 		return err
 	}
 	if l.Options.Datapath == DatapathEBPF {
-		if err := l.addEndpoints(ctx, mode, Host, PodA, PodB); err != nil {
+		if err := l.addEndpoints(ctx, Host, PodA, PodB); err != nil {
 			return err
 		}
 	}
@@ -77,14 +70,14 @@ func (l *Lab) addServiceDatapath(ctx context.Context, mode podlink.Mode) error {
 }
 
 // addPodDatapath opens the lab's eBPF datapath, if it has one, with pod-b as endpoint.
-func (l *Lab) addPodDatapath(ctx context.Context, mode podlink.Mode) error {
+func (l *Lab) addPodDatapath(ctx context.Context) error {
 	if l.Options.Datapath != DatapathEBPF {
 		return nil
 	}
 	if err := l.openDatapath(ctx); err != nil {
 		return err
 	}
-	return l.addEndpoints(ctx, mode, HostB, PodB)
+	return l.addEndpoints(ctx, HostB, PodB)
 }
 
 // openDatapath opens the lab's own eBPF datapath.
@@ -111,11 +104,12 @@ func (l *Lab) openDatapathAt(ctx context.Context, root string) (*datapath.Datapa
 }
 
 // addEndpoints makes pods of a host endpoints of the lab's datapath.
-func (l *Lab) addEndpoints(ctx context.Context, mode podlink.Mode, host string, pods ...string) error {
+func (l *Lab) addEndpoints(ctx context.Context, host string, pods ...string) error {
 	for _, pod := range pods {
-		spec, err := l.endpointSpec(mode, host, pod)
+		network := podlink.Network{Host: l.namespaces[host], OVSDB: l.ovsdb(host)}
+		at, err := network.Endpoint(l.mode, podlink.Pod{Namespace: l.namespaces[pod], IfName: IfName, HostIfName: HostIfName(pod)})
 		if err == nil {
-			_, _, err = l.datapath.Endpoints().Put(ctx, spec)
+			err = l.putEndpoint(ctx, l.datapath, pod, at)
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", pod, err)
@@ -124,29 +118,21 @@ func (l *Lab) addEndpoints(ctx context.Context, mode podlink.Mode, host string, 
 	return nil
 }
 
+// putEndpoint makes the pod at a place an endpoint of a datapath. A policy of the lab brings the names of its pods.
+func (l *Lab) putEndpoint(ctx context.Context, d *datapath.Datapath, place string, at podlink.Endpoint) error {
+	spec := datapath.EndpointSpec{
+		Owner: owner, Namespace: at.Namespace, IfName: at.IfName, Host: at.Host, HostIfName: at.HostIfName, Segment: at.Segment,
+		Unguarded: l.Options.Unguarded,
+	}
+	if l.Options.Policy == "" {
+		spec.Pod = &policy.Pod{Namespace: podNamespace, Name: place}
+	}
+	_, _, err := d.Endpoints().Put(ctx, spec)
+	return err
+}
+
 // podNamespace is the namespace that network policies and lists know of all pods of a lab.
 const podNamespace = "default"
-
-// endpointSpec returns the device of a host's pod that the datapath attaches to.
-func (l *Lab) endpointSpec(mode podlink.Mode, host, pod string) (datapath.EndpointSpec, error) {
-	network := podlink.Network{Host: l.namespaces[host], OVSDB: l.ovsdb(host)}
-	return l.endpointOf(pod, mode, network, podlink.Pod{Namespace: l.namespaces[pod], IfName: IfName, HostIfName: HostIfName(pod)})
-}
-
-// endpointOf does so for a pod of a network, whose name is that of its place. A policy of the lab brings the names of its pods.
-func (l *Lab) endpointOf(place string, mode podlink.Mode, network podlink.Network, pod podlink.Pod) (datapath.EndpointSpec, error) {
-	at, err := network.Endpoint(mode, pod)
-	var known *policy.Pod
-	if l.Options.Policy == "" {
-		known = &policy.Pod{Namespace: podNamespace, Name: place}
-	}
-	return datapath.EndpointSpec{
-		Pod:       known,
-		Owner:     owner,
-		Namespace: at.Namespace, IfName: at.IfName, Host: at.Host, HostIfName: at.HostIfName, Segment: at.Segment,
-		Unguarded: l.Options.Unguarded,
-	}, err
-}
 
 // addSocketTranslation translates services at the sockets of the processes in the lab.
 func (l *Lab) addSocketTranslation(ctx context.Context) error {

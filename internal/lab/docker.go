@@ -7,8 +7,8 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"strings"
 
-	"mustang/internal/lab/dockerd"
 	"mustang/internal/netns"
 	"mustang/internal/podlink"
 	"mustang/internal/rtnl"
@@ -16,8 +16,7 @@ import (
 
 // Places of topology docker besides the two hosts.
 const (
-	// ContainerA is on Docker's bridge. host-a publishes its [ServicePort] as
-	// [PublishedPort].
+	// ContainerA is on Docker's bridge. host-a publishes its [ServicePort] as [PublishedPort].
 	ContainerA = "container-a"
 	// ContainerB is on the same bridge.
 	ContainerB = "container-b"
@@ -28,15 +27,13 @@ const (
 // dockerLink is the link of Docker's containers in options and results.
 const dockerLink = "bridge"
 
-// PublishedPort is the port of host-a that leads to container-a's [ServicePort], for
-// TCP and UDP on all addresses.
+// PublishedPort is the port of host-a that leads to container-a's [ServicePort], for TCP and UDP on all addresses.
 const PublishedPort = 6201
 
 // dockerBridge is the address of Docker's bridge with the range of its containers.
-var dockerBridge = netip.MustParsePrefix("172.17.0.1/16")
+const dockerBridge = "172.17.0.1/16"
 
-// containerAddresses are the addresses that Docker assigns, in the order in which the
-// containers are started.
+// containerAddresses are the addresses that Docker assigns, in the order in which the containers are started.
 var containerAddresses = map[string]netip.Addr{
 	ContainerA: netip.MustParseAddr("172.17.0.2"),
 	ContainerB: netip.MustParseAddr("172.17.0.3"),
@@ -65,27 +62,22 @@ func checkDocker(o Options) error {
 }
 
 // buildDocker builds two hosts on a wire, with Docker and its containers on host-a.
-func buildDocker(ctx context.Context, l *Lab) error {
-	if err := l.addCgroup(); err != nil {
-		return err
-	}
-	var hosts []*netns.Namespace
-	for _, place := range []string{HostA, HostB} {
-		ns, err := l.addNamespace(place, hostSysctls...)
-		if err != nil {
-			return err
-		}
-		hosts = append(hosts, ns)
-	}
-	if err := l.addWire(hosts[0], hosts[1]); err != nil {
-		return err
-	}
-	for i, host := range hosts {
-		if err := rtnl.In(host).Configure(Uplink, rtnl.DeviceConfig{Up: true, Addresses: numberedPrefixes(Underlay, i+1)}); err != nil {
+func buildDocker(ctx context.Context, l *Lab) (err error) {
+	hosts := []*host{newHost(HostA, 1), newHost(HostB, 2)}
+	for _, h := range hosts {
+		if h.ns, err = l.addNamespace(h.place, hostSysctls...); err != nil {
 			return err
 		}
 	}
-	if err := l.limitWire(hosts...); err != nil {
+	if err := addWire(l.Options.wire(), hosts[0].ns, hosts[1].ns); err != nil {
+		return err
+	}
+	for _, h := range hosts {
+		if err := h.configureUplink(); err != nil {
+			return err
+		}
+	}
+	if err := limitWire(l.Options.wire(), hosts[0].ns, hosts[1].ns); err != nil {
 		return err
 	}
 	if err := l.startDocker(ctx); err != nil {
@@ -104,11 +96,7 @@ func (l *Lab) startDocker(ctx context.Context) (err error) {
 	if err := l.checkBridgeNetfilter(); err != nil {
 		return err
 	}
-	l.docker, err = dockerd.Start(ctx, dockerd.Options{
-		Namespace: l.namespaces[HostA], Dir: l.store.dockerDir(l.Options.Name), Cgroup: dockerCgroup(l.Options.Name),
-		Bridge: dockerBridge, NoProxy: l.Options.NoProxy,
-	})
-	if err != nil {
+	if err := l.startEngine(ctx); err != nil {
 		return err
 	}
 	program := l.store.Program
@@ -117,12 +105,14 @@ func (l *Lab) startDocker(ctx context.Context) (err error) {
 			return fmt.Errorf("find the running program: %w", err)
 		}
 	}
-	return l.docker.ImportImage(ctx, program)
+	if err := l.docker.importImage(ctx, program); err != nil {
+		return fmt.Errorf("image: %w", err)
+	}
+	return nil
 }
 
-// checkBridgeNetfilter returns a *podlink.UnsupportedError unless module br_netfilter is
-// loaded, which passes Docker's bridged packets to its rules. dockerd would load it,
-// and with that affect bridges outside of the lab.
+// checkBridgeNetfilter returns a *podlink.UnsupportedError unless module br_netfilter is loaded, which passes Docker's
+// bridged packets to its rules. dockerd would load it, and with that affect bridges outside of the lab.
 func (l *Lab) checkBridgeNetfilter() error {
 	if _, err := rtnl.In(l.namespaces[HostA]).Sysctl("net/bridge/bridge-nf-call-iptables"); err == nil {
 		return nil
@@ -133,32 +123,44 @@ func (l *Lab) checkBridgeNetfilter() error {
 	}
 }
 
-// addContainer starts a container and adds its network namespace as a place.
+// addContainer starts a container whose first process is [Pause], and adds its network namespace as a place. The container has no seccomp
+// filter, no hidden files in /proc, and the capabilities that an agent uses outside, so that only its network differs from the host's.
 func (l *Lab) addContainer(ctx context.Context, place string) error {
-	container := dockerd.Container{Name: place, HostNetwork: place == ContainerHost}
-	if place == ContainerA {
-		container.Published = map[uint16]uint16{ServicePort: PublishedPort}
+	args := []string{
+		"run", "--detach", "--pull=never", "--name=" + place, "--log-driver=none",
+		"--security-opt=seccomp=unconfined", "--security-opt=systempaths=unconfined", "--cap-add=NET_ADMIN", "--cap-add=SYS_NICE",
 	}
-	state, err := l.docker.Run(ctx, container)
+	switch place {
+	case ContainerHost:
+		args = append(args, "--network=host")
+	case ContainerA:
+		for _, protocol := range []string{"tcp", "udp"} {
+			args = append(args, fmt.Sprintf("--publish=%d:%d/%s", PublishedPort, ServicePort, protocol))
+		}
+	}
+	if _, err := l.docker.run(ctx, nil, append(args, image, imageProgram, PauseCommand)...); err != nil {
+		return err
+	}
+	const format = "{{.State.Pid}} {{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}"
+	found, err := l.docker.run(ctx, nil, "inspect", "--format="+format, place)
 	if err != nil {
 		return err
 	}
-	if place == ContainerHost {
-		host, err := netns.Open(l.namespaces[HostA].Path())
-		if err != nil {
-			return err
-		}
-		l.namespaces[place] = host
-		return nil
+	pid, address, _ := strings.Cut(found, " ")
+	switch want := containerAddresses[place]; {
+	case pid == "0" || pid == "":
+		return fmt.Errorf("its first process ended: %s", l.docker.logTail())
+	case place == ContainerHost:
+		l.namespaces[place], err = netns.Open(l.namespaces[HostA].Path())
+		return err
+	case address != want.String():
+		return fmt.Errorf("dockerd assigned the address %s, not %s", address, want)
 	}
-	ns, err := netns.Bind(fmt.Sprintf("/proc/%d/ns/net", state.PID), namespaceName(l.Options.Name, place))
+	ns, err := netns.Bind("/proc/"+pid+"/ns/net", namespaceName(l.Options.Name, place))
 	if err != nil {
 		return err
 	}
 	l.namespaces[place], l.devices[place] = ns, IfName
-	if want := containerAddresses[place]; state.IP != want {
-		return fmt.Errorf("dockerd assigned the address %s, not %s", state.IP, want)
-	}
 	return nil
 }
 

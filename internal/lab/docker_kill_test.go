@@ -18,11 +18,12 @@ import (
 	"time"
 
 	"mustang/internal/lab"
-	"mustang/internal/lab/dockerd"
 	"mustang/internal/load"
 	"mustang/internal/load/worker"
 	"mustang/internal/netns"
 	"mustang/internal/testkit"
+	"mustang/internal/tun"
+	"mustang/internal/vm"
 )
 
 // dockerStages returns the objects that appear while a docker lab is built, in order.
@@ -53,8 +54,7 @@ func reached(t *testing.T, s lab.Store, name, stage string) bool {
 	return err == nil
 }
 
-// TestDockerKilled kills the process that builds a lab at each stage, and checks that
-// Reap leaves nothing.
+// TestDockerKilled kills the process that builds a lab at each stage, and checks that Reap leaves nothing.
 func TestDockerKilled(t *testing.T) {
 	testkit.NotInGuest(t) // where each start of Docker takes a minute
 	s := dockerStore(t)
@@ -86,22 +86,7 @@ func TestDockerKilled(t *testing.T) {
 // to the stage. It returns the lab's name.
 func killedBuild(t *testing.T, s lab.Store, stage string) string {
 	t.Helper()
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command(exe)
-	cmd.Env = append(os.Environ(), dockerChildVariable+"="+s.Dir, dockerProgramVariable+"="+s.Program)
-	if _, err := cmd.StdinPipe(); err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	cmd, out := startChild(t, dockerChildVariable+"="+s.Dir, dockerProgramVariable+"="+s.Program)
 	defer func() { _, _ = cmd.Process.Kill(), cmd.Wait() }()
 	said := make(chan string, 1)
 	go func() {
@@ -130,8 +115,8 @@ const (
 	dockerProgramVariable = "MUSTANG_TEST_DOCKER_PROGRAM"
 )
 
-// dockerProcess is what containers of a test program that is static run, and the
-// process that builds a lab and is killed. It reports whether this is one.
+// dockerProcess is what containers of a test program that is static run, what relays and guests run, and the process that builds a lab and
+// is killed. It reports whether this is one.
 func dockerProcess() (code int, ok bool) {
 	if dir := os.Getenv(dockerChildVariable); dir != "" {
 		return dockerChild(lab.Store{Dir: dir, Program: os.Getenv(dockerProgramVariable)}), true
@@ -139,16 +124,22 @@ func dockerProcess() (code int, ok bool) {
 	if len(os.Args) < 2 {
 		return 0, false
 	}
-	switch os.Args[1] {
-	case dockerd.PauseCommand:
-		dockerd.Pause(context.Background())
+	var err error
+	switch ctx, args := context.Background(), os.Args[2:]; os.Args[1] {
+	case lab.PauseCommand:
+		lab.Pause(ctx)
 	case load.Command:
-		if err := worker.Main(context.Background(), os.Args[2:], os.Stdin, os.Stdout); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1, true
-		}
+		err = worker.Main(ctx, args, os.Stdin, os.Stdout)
+	case tun.RelayCommand:
+		err = tun.Relay(ctx, args, os.Stdout)
+	case lab.GuestCommand:
+		err = lab.RunGuest(ctx, args, vm.Options{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr})
 	default:
 		return 0, false
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1, true
 	}
 	return 0, true
 }
@@ -173,7 +164,7 @@ var dockerOptions = lab.Options{Topology: lab.TopologyDocker, Link: "bridge"}
 func dockerStore(t *testing.T) lab.Store {
 	t.Helper()
 	testkit.RequireRoot(t)
-	if err := dockerd.CheckInstalled(); err != nil {
+	if err := dockerOptions.CheckInstalled(); err != nil {
 		testkit.Skip(t, err.Error())
 	}
 	dir, err := os.MkdirTemp("", "mst-") // short, for the paths of sockets
@@ -184,8 +175,7 @@ func dockerStore(t *testing.T) lab.Store {
 	return lab.Store{Dir: filepath.Join(dir, "s"), Program: program(t)}
 }
 
-// program returns a static program for containers: this one if it is built
-// without C, otherwise mustang.
+// program returns a static program for containers: this one if it is built without C, otherwise mustang.
 func program(t *testing.T) string {
 	t.Helper()
 	exe, err := os.Executable()

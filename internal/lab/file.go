@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 
-	"mustang/internal/lab/kubeproxy"
 	"mustang/internal/lab/labfile"
 
 	"mustang/internal/netns"
@@ -35,15 +34,21 @@ func (o Options) ofFile() (Options, error) {
 			vias = append(vias, h.Via)
 		}
 	}
-	o.Topology, o.Link, o.Datapath, o.Via = TopologyFile, strings.Join(o.fileLinks(), ","), distinct(datapaths), distinct(vias)
+	o.Topology, o.Link, o.Datapath, o.Via = TopologyFile, strings.Join(o.links(), ","), distinct(datapaths), distinct(vias)
 	if o.Via == "" {
 		o.Via = ViaNone
 	}
 	return o, checkName(o.Name)
 }
 
-// fileLinks returns the link modes of a file, each once.
-func (o Options) fileLinks() []string {
+// links returns the link modes of the pods, each once.
+func (o Options) links() []string {
+	switch {
+	case o.hostsOnly():
+		return nil
+	case o.File == nil:
+		return []string{o.Link}
+	}
 	var links []string
 	for _, h := range o.File.Hosts {
 		for _, n := range h.Networks {
@@ -62,30 +67,9 @@ func distinct(words []string) string {
 	return strings.Join(slices.Compact(words), ",")
 }
 
-// fileNetwork is the network of a link mode on a host of a file.
-type fileNetwork struct {
-	labfile.Network
-	mode    podlink.Mode
-	network podlink.Network
-}
-
 // buildFile builds a lab that a file describes.
 func buildFile(ctx context.Context, l *Lab) error {
 	f := l.Options.File
-	modes := map[string]podlink.Mode{}
-	for _, link := range l.Options.fileLinks() {
-		mode, err := podlink.Lookup(link)
-		if err != nil {
-			return err
-		}
-		if err := mode.Probe(); err != nil {
-			return err
-		}
-		modes[link] = mode
-	}
-	if err := l.addCgroup(); err != nil {
-		return err
-	}
 	for _, h := range f.Hosts {
 		if err := l.addFileHost(h); err != nil {
 			return err
@@ -94,14 +78,11 @@ func buildFile(ctx context.Context, l *Lab) error {
 	if err := l.addFileWires(); err != nil {
 		return err
 	}
-	networks := map[string][]fileNetwork{}
 	for _, h := range f.Hosts {
-		for i, n := range h.Networks {
-			network, err := l.addFileNetwork(ctx, modes[n.Link], h, i)
-			if err != nil {
+		for i := range h.Networks {
+			if err := l.addFileNetwork(ctx, h, i); err != nil {
 				return err
 			}
-			networks[h.Name] = append(networks[h.Name], network)
 		}
 	}
 	for _, h := range f.Hosts {
@@ -120,7 +101,7 @@ func buildFile(ctx context.Context, l *Lab) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if err := l.addFileServices(ctx, h, networks[h.Name]); err != nil {
+		if err := l.addFileServices(ctx, h); err != nil {
 			return fmt.Errorf("%s: %w", h.Name, err)
 		}
 	}
@@ -128,10 +109,8 @@ func buildFile(ctx context.Context, l *Lab) error {
 		return err
 	}
 	for _, w := range f.Wires {
-		for _, end := range w.Ends {
-			if err := emulate(l.namespaces[end.Host], w.Device, w.Rate, w.Delay); err != nil {
-				return err
-			}
+		if err := limitWire(w, l.namespaces[w.Ends[0].Host], l.namespaces[w.Ends[1].Host]); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -160,10 +139,7 @@ func (l *Lab) addFileHost(h labfile.Host) error {
 func (l *Lab) addFileWires() error {
 	for _, w := range l.Options.File.Wires {
 		a, b := l.namespaces[w.Ends[0].Host], l.namespaces[w.Ends[1].Host]
-		if err := requireEmulation(a, w.Rate, w.Delay); err != nil {
-			return err
-		}
-		if err := joinHosts(a, w.Device, b, w.Device); err != nil {
+		if err := addWire(w, a, b); err != nil {
 			return err
 		}
 		for i, ns := range []*netns.Namespace{a, b} {
@@ -175,64 +151,49 @@ func (l *Lab) addFileWires() error {
 	return nil
 }
 
-// addFileNetwork sets up a network of a host, by its index there, with its pods.
-func (l *Lab) addFileNetwork(ctx context.Context, mode podlink.Mode, h labfile.Host, index int) (out fileNetwork, err error) {
-	host := l.namespaces[h.Name]
-	out = fileNetwork{h.Networks[index], mode, podlink.Network{
-		Host: host, Gateways: h.Networks[index].Gateways, Bridge: fmt.Sprintf("mst%d", index),
-	}}
-	switch mode.Traits().Needs {
+// fileNetwork returns a network of a host, by its index there.
+func (l *Lab) fileNetwork(h labfile.Host, index int) podlink.Network {
+	n := podlink.Network{
+		Host: l.namespaces[h.Name], Gateways: h.Networks[index].Gateways, Bridge: fmt.Sprintf("mst%d", index),
+	}
+	switch l.modes[h.Networks[index].Link].Traits().Needs {
 	case podlink.NeedsUplink:
-		out.network.Uplink = fmt.Sprintf("%s%d", Uplink, index)
-		err = l.addFileUplink(host, out.network.Uplink)
-	case podlink.NeedsOpenVSwitch:
-		out.network.OVSDB, err = l.fileSwitch(h, index)
+		n.Uplink = fmt.Sprintf("%s%d", Uplink, index)
+	case podlink.NeedsOpenVSwitch: // which all networks of the host share
+		n.OVSDB = l.ovsdb(h.Name)
 	}
-	if err != nil {
-		return out, err
-	}
-	if err := mode.Setup(out.network); err != nil {
-		return out, err
-	}
-	for _, p := range out.Pods {
-		if err := ctx.Err(); err != nil {
-			return out, err
-		}
-		if err := l.addPod(mode, out.network, pod{place: p.Name, hostIfName: p.HostIfName, addresses: p.Addresses}); err != nil {
-			return out, err
-		}
-	}
-	return out, nil
+	return n
 }
 
-// addFileUplink gives a host a device that leads to a place without addresses, which all such devices of the lab share.
-func (l *Lab) addFileUplink(host *netns.Namespace, device string) (err error) {
-	outside, ok := l.namespaces[Outside]
-	if !ok {
-		if outside, err = l.addNamespace(Outside); err != nil {
-			return err
-		}
+// addFileNetwork sets up a network of a host, by its index there, with its pods.
+func (l *Lab) addFileNetwork(ctx context.Context, h labfile.Host, index int) (err error) {
+	network, mode := l.fileNetwork(h, index), l.modes[h.Networks[index].Link]
+	switched := func(n labfile.Network) bool { return l.modes[n.Link].Traits().Needs == podlink.NeedsOpenVSwitch }
+	switch {
+	case network.Uplink != "":
+		err = l.addUplink(network.Host, network.Uplink)
+	case network.OVSDB != "" && !slices.ContainsFunc(h.Networks[:index], switched):
+		_, err = l.startSwitch(network.Host, h.Name)
 	}
-	devices, err := rtnl.In(outside).Devices()
 	if err != nil {
 		return err
 	}
-	return joinHosts(host, device, outside, fmt.Sprintf("%s%d", OutsideIfName, len(devices)))
-}
-
-// fileSwitch returns the database of a host's Open vSwitch, which all its networks share.
-func (l *Lab) fileSwitch(h labfile.Host, index int) (string, error) {
-	for _, earlier := range h.Networks[:index] {
-		mode, err := podlink.Lookup(earlier.Link)
-		if err == nil && mode.Traits().Needs == podlink.NeedsOpenVSwitch {
-			return l.ovsdb(h.Name), nil
+	if err := mode.Setup(network); err != nil {
+		return err
+	}
+	for _, p := range h.Networks[index].Pods {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := l.addPod(mode, network, pod{place: p.Name, hostIfName: p.HostIfName, addresses: p.Addresses}); err != nil {
+			return err
 		}
 	}
-	return l.startSwitch(l.namespaces[h.Name], h.Name)
+	return nil
 }
 
 // addFileServices gives a host its datapath and its services.
-func (l *Lab) addFileServices(ctx context.Context, h labfile.Host, networks []fileNetwork) error {
+func (l *Lab) addFileServices(ctx context.Context, h labfile.Host) error {
 	services := l.Options.File.Translated(h.Name)
 	if h.Datapath != DatapathEBPF {
 		return l.writeRules(ctx, h, services)
@@ -244,11 +205,12 @@ func (l *Lab) addFileServices(ctx context.Context, h labfile.Host, networks []fi
 	if _, err := d.Services().Apply(ctx, owner, services); err != nil {
 		return err
 	}
-	for _, n := range networks {
+	for i, n := range h.Networks {
+		network := l.fileNetwork(h, i)
 		for _, p := range n.Pods {
-			spec, err := l.endpointOf(p.Name, n.mode, n.network, podlink.Pod{Namespace: l.namespaces[p.Name], IfName: IfName, HostIfName: p.HostIfName})
+			at, err := network.Endpoint(l.modes[n.Link], podlink.Pod{Namespace: l.namespaces[p.Name], IfName: IfName, HostIfName: p.HostIfName})
 			if err == nil {
-				_, _, err = d.Endpoints().Put(ctx, spec)
+				err = l.putEndpoint(ctx, d, p.Name, at)
 			}
 			if err != nil {
 				return fmt.Errorf("%s: %w", p.Name, err)
@@ -263,12 +225,11 @@ func (l *Lab) writeRules(ctx context.Context, h labfile.Host, services []service
 	if len(services) == 0 {
 		return nil
 	}
-	rules := kubeproxy.Rules{Services: services, PodCIDRs: labfile.PodPrefixes(), Sorted: true}
-	for _, link := range h.Networks { // see Lab.kubeproxy
-		mode, err := podlink.Lookup(link.Link)
-		rules.MasqueradeAll = rules.MasqueradeAll || err == nil && !mode.Traits().Routed
+	rules := proxyRules{Services: services, PodCIDRs: labfile.PodPrefixes(), Sorted: true}
+	for _, link := range h.Networks { // see Lab.withProxy
+		rules.MasqueradeAll = rules.MasqueradeAll || !l.modes[link.Link].Traits().Routed
 	}
-	proxy, err := kubeproxy.Open(h.Via, l.namespaces[h.Name])
+	proxy, err := openProxy(h.Via, l.namespaces[h.Name])
 	if err != nil {
 		return err
 	}
@@ -277,18 +238,10 @@ func (l *Lab) writeRules(ctx context.Context, h labfile.Host, services []service
 
 // awaitNeighbours waits until each pod reaches its host, and each host those at its wires.
 func (l *Lab) awaitNeighbours(ctx context.Context) error {
-	await := func(from, to string, addrs []netip.Prefix) error {
-		for _, addr := range addrs {
-			if err := awaitPath(ctx, l.namespaces[from], addr.Addr()); err != nil {
-				return fmt.Errorf("%s to %s: %w", from, to, err)
-			}
-		}
-		return nil
-	}
 	for _, h := range l.Options.File.Hosts {
 		for _, n := range h.Networks {
 			for _, p := range n.Pods {
-				if err := await(p.Name, h.Name, n.Gateways); err != nil {
+				if err := l.await(ctx, p.Name, h.Name, addrsOf(n.Gateways)); err != nil {
 					return err
 				}
 			}
@@ -296,7 +249,8 @@ func (l *Lab) awaitNeighbours(ctx context.Context) error {
 	}
 	for _, w := range l.Options.File.Wires {
 		for end := range w.Ends {
-			if err := await(w.Ends[end].Host, w.Ends[1-end].Host, w.Ends[1-end].Addresses); err != nil {
+			other := w.Ends[1-end]
+			if err := l.await(ctx, w.Ends[end].Host, other.Host, addrsOf(other.Addresses)); err != nil {
 				return err
 			}
 		}

@@ -259,32 +259,21 @@ func TestFileUnsupported(t *testing.T) {
 
 // TestFileWires sends over the second of two wires, which alone is slow.
 func TestFileWires(t *testing.T) {
-	const rate, payload, burst = 20_000_000, 1 << 20, 128 << 10
 	s := store(t)
-	o := ofFile(t, `
+	l := up(t, s, ofFile(t, `
 name: wires
 hosts: {a: {pods: {p: }}, b: , c: {pods: {q: }}}
 wires: [{endpoints: [a, b]}, {endpoints: [c, b], rate: 20mbit}]
-`)
-	l := up(t, s, o)
-	took := func(to string) time.Duration {
-		at := testkit.Echo(t, place(t, l, to), "tcp", netip.AddrPortFrom(o.File.Addresses(to)[0], 0).String())
-		began := time.Now()
-		if _, err := testkit.RoundTrip(t, place(t, l, "p"), "tcp", at.String(), make([]byte, payload)); err != nil {
-			t.Fatal(err)
-		}
-		return time.Since(began)
+`))
+	if far := roundTrip(t, l, "p", "q", slowPayload); far < slowTime {
+		t.Errorf("%d bytes crossed a wire of %d bit/s in %v, which takes %v", slowPayload, slowRate, far, slowTime)
 	}
-	least := time.Duration(payload-burst) * 8 * time.Second / rate
-	if far := took("q"); far < least {
-		t.Errorf("%d bytes crossed a wire of %d bit/s in %v, which takes %v", payload, rate, far, least)
-	}
-	near := took("b")
+	near := roundTrip(t, l, "p", "b", slowPayload)
 	for range 20 { // a busy machine may take its time once
-		near = min(near, took("b"))
+		near = min(near, roundTrip(t, l, "p", "b", slowPayload))
 	}
-	if near >= least {
-		t.Errorf("%d bytes crossed a wire without a rate in %v", payload, near)
+	if near >= slowTime {
+		t.Errorf("%d bytes crossed a wire without a rate in %v", slowPayload, near)
 	}
 }
 
@@ -292,11 +281,8 @@ wires: [{endpoints: [a, b]}, {endpoints: [c, b], rate: 20mbit}]
 func TestFileDelay(t *testing.T) {
 	s := store(t)
 	requireNetem(t, s)
-	o := ofFile(t, "name: x\nhosts: {a: , b: }\nwires: [{endpoints: [a, b], delay: 50ms}]\n")
-	l := up(t, s, o)
-	at := testkit.Echo(t, place(t, l, "b"), "udp", netip.AddrPortFrom(o.File.Addresses("b")[0], 0).String())
-	began := time.Now()
-	if _, err := testkit.RoundTrip(t, place(t, l, "a"), "udp", at.String(), []byte("x")); err != nil || time.Since(began) < 100*time.Millisecond {
-		t.Errorf("a round trip over 50 ms took %v: %v", time.Since(began), err)
+	l := up(t, s, ofFile(t, "name: x\nhosts: {a: , b: }\nwires: [{endpoints: [a, b], delay: 50ms}]\n"))
+	if took := roundTrip(t, l, "a", "b", 1); took < 100*time.Millisecond {
+		t.Errorf("a round trip over 50 ms took %v", took)
 	}
 }

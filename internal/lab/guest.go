@@ -60,13 +60,11 @@ type boot struct {
 	CPU       int // pins the guest's processor; negative: no pinning
 }
 
-// start runs cmd in the guest: it changes cmd into a process of the host that boots
-// the guest and runs cmd in it, with cmd's input and output, and starts that with
-// start. The guest ends with the command, and the command with the guest.
+// start runs cmd in the guest: it changes cmd into a process of the host that boots the guest and runs cmd in it, with
+// cmd's input and output, and starts that with start. The guest ends with the command, and the command with the guest.
 //
-// cmd's program is the only one in the guest. It has to be static and lead to [vm.Init].
-// The guest has one processor: an argument --cpu=N of cmd pins it to that CPU of this
-// machine. A guest runs one command at a time.
+// cmd's program is the only one in the guest. It has to be static and lead to [vm.Init]. The guest has one processor:
+// an argument --cpu=N of cmd pins it to that CPU of this machine. A guest runs one command at a time.
 func (g *guestPod) start(cmd *exec.Cmd, start func(host *netns.Namespace, cmd *exec.Cmd) error) error {
 	if g.process != nil && g.process.Signal(unix.Signal(0)) == nil {
 		return fmt.Errorf("guest %s already runs a command", g.Name)
@@ -148,8 +146,7 @@ func (b boot) run(ctx context.Context, o vm.Options) (_ int, err error) {
 	return vm.Run(ctx, o)
 }
 
-// awaitTAP opens the guest's TAP device, which the previous guest may be about to
-// release.
+// awaitTAP opens the guest's TAP device, which the previous guest may be about to release.
 func awaitTAP(ctx context.Context, name string) (*os.File, error) {
 	for deadline := time.Now().Add(tapTimeout); ; {
 		tap, err := vm.OpenTAP(name)
@@ -164,8 +161,7 @@ func awaitTAP(ctx context.Context, name string) (*os.File, error) {
 	}
 }
 
-// addGuest adds a pod that is a virtual machine: its port on the host. The guest boots
-// with [Lab.Start].
+// addGuest adds a pod that is a virtual machine: its port on the host. The guest boots with [Lab.Start].
 func (l *Lab) addGuest(mode podlink.Mode, network podlink.Network, p pod) error {
 	_, err := mode.Create(network, podlink.Pod{HostIfName: p.hostIfName, Addresses: p.addresses})
 	if err != nil {
@@ -190,8 +186,7 @@ func (l *Lab) addGuest(mode podlink.Mode, network podlink.Network, p pod) error 
 	return nil
 }
 
-// guestMAC returns the MAC address of a guest with that address: locally administered and
-// the same in every lab.
+// guestMAC returns the MAC address of a guest with that address: locally administered and the same in every lab.
 func guestMAC(addr netip.Addr) net.HardwareAddr {
 	sum := sha256.Sum256(addr.AsSlice())
 	sum[0] = sum[0]&^1 | 2

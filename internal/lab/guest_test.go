@@ -34,11 +34,9 @@ func guestProgram(t *testing.T) string {
 	testkit.NotInGuest(t)
 	testkit.RequireRoot(t)
 	testkit.RequireTool(t, "qemu-system-x86_64")
-	path := filepath.Join(t.TempDir(), "mustang")
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-o", path, "mustang/cmd/mustang")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v: %s", err, out)
+	path, err := mustang()
+	if err != nil {
+		t.Fatal(err)
 	}
 	return path
 }
@@ -56,8 +54,7 @@ func bootAgent(t *testing.T, l *lab.Lab, program, place string) *load.Agent {
 	return a
 }
 
-// TestGuests sends packets between two guests and from one to its host, by each
-// link that guests have.
+// TestGuests sends packets between two guests and from one to its host, by each link that guests have.
 func TestGuests(t *testing.T) {
 	program := guestProgram(t)
 	s := store(t)
@@ -208,8 +205,7 @@ func checkCPU(t *testing.T, a *load.Agent) {
 	}
 }
 
-// checkRestart kills the process of a guest, which leaves nothing, and starts
-// another one in its place.
+// checkRestart kills the process of a guest, which leaves nothing, and starts another one in its place.
 func checkRestart(t *testing.T, l *lab.Lab, program string, agents map[string]*load.Agent) {
 	t.Helper()
 	processes := processTree(t, agents[lab.PodB].PID())

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package lab builds whole networks of network namespaces on one machine, see
-// [Topologies]: hosts, pods on a link mode, services, Docker and its containers.
-// Pods can be virtual machines.
+// Package lab builds whole networks of network namespaces on one machine, see [Topologies]: hosts, pods on a link mode,
+// services, Docker and its containers. Pods can be virtual machines.
 //
-// A lab does not touch the root network namespace. Firewall rules and sysctls are
-// those of its own hosts, and eBPF maps and programs are pinned on its own bpffs, so
-// that deleting the namespaces and unmounting the bpffs removes all of it.
+// A lab does not touch the root network namespace. Firewall rules and sysctls are those of its own hosts, and eBPF maps
+// and programs are pinned on its own bpffs, so that deleting the namespaces and unmounting the bpffs removes all of it.
 //
 // A lab belongs to the process that created it, which holds a lock on the lab's state
 // file. [Store.Reap] removes labs whose owner was killed, which their free lock shows.
@@ -17,15 +15,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"slices"
 	"strings"
 
 	"mustang/internal/datapath"
-
-	"mustang/internal/lab/dockerd"
-	"mustang/internal/lab/kubeproxy"
 	"mustang/internal/netns"
 	"mustang/internal/podlink"
 	"mustang/internal/rtnl"
@@ -37,25 +33,25 @@ type Lab struct {
 	Options Options
 
 	store       Store
-	state       *os.File // holds the lock while this process owns the lab
+	state       *os.File                // holds the lock while this process owns the lab
+	modes       map[string]podlink.Mode // link modes by name
+	mode        podlink.Mode            // of all pods; nil without pods, and in a lab of a file
 	namespaces  map[string]*netns.Namespace
 	devices     map[string]string    // names of the pods' devices
 	cgroup      string               // path of the lab's control group; empty without one
 	datapath    *datapath.Datapath   // nil without one, and in a lab of a file
 	opened      []*datapath.Datapath // all that are open
-	kubeProxy   kubeproxy.Proxy      // nil until it is opened
-	allowlist   *nftablesList        // likewise
+	kubeProxy   proxy                // nil until it is opened
 	ovsDatapath string               // kind of the Open vSwitch datapath; empty without one
-	docker      *dockerd.Engine      // nil without Docker
-	relays      []*exec.Cmd          // processes of tap and tun links
+	docker      *engine              // nil without Docker
+	children    []*exec.Cmd          // dockerd, and relays of tap and tun links: they end with the lab
 	guest       guestPod             // what all guests have: a kernel, and how it runs
 	guests      map[string]*guestPod // by place
 	kept        bool
 }
 
-// Up builds a lab. It belongs to this process until [Lab.Close] or [Lab.Keep]. On
-// error, and when ctx ends, Up removes what it built. Invalid options are an
-// [*OptionError], and a name in use is an [*ExistsError].
+// Up builds a lab. It belongs to this process until [Lab.Close] or [Lab.Keep]. On error, and when ctx ends, Up removes
+// what it built. Invalid options are an [*OptionError], and a name in use is an [*ExistsError].
 func (s Store) Up(ctx context.Context, o Options) (_ *Lab, err error) {
 	o, err = o.withDefaults()
 	if err != nil {
@@ -64,9 +60,8 @@ func (s Store) Up(ctx context.Context, o Options) (_ *Lab, err error) {
 	if err := o.CheckInstalled(); err != nil {
 		return nil, fmt.Errorf("lab %s: %w", o.Name, err)
 	}
-	topology := o.topology()
 	l := &Lab{
-		Options: o, store: s, namespaces: map[string]*netns.Namespace{}, devices: map[string]string{},
+		Options: o, store: s, modes: map[string]podlink.Mode{}, namespaces: map[string]*netns.Namespace{}, devices: map[string]string{},
 		guests: map[string]*guestPod{},
 	}
 	if l.state, err = s.claim(o); errors.Is(err, os.ErrExist) {
@@ -79,12 +74,26 @@ func (s Store) Up(ctx context.Context, o Options) (_ *Lab, err error) {
 			err = errors.Join(fmt.Errorf("lab %s: %w", o.Name, err), l.Close())
 		}
 	}()
+	for _, link := range o.links() {
+		mode, err := podlink.Lookup(link)
+		if err == nil {
+			err = mode.Probe()
+		}
+		if err != nil {
+			return nil, err
+		}
+		l.modes[link] = mode
+	}
+	l.mode = l.modes[o.Link]
 	if o.Guests {
 		if err := l.findKernel(ctx); err != nil {
 			return nil, err
 		}
 	}
-	if err := topology.build(ctx, l); err != nil {
+	if err := l.addCgroup(); err != nil {
+		return nil, err
+	}
+	if err := o.topology().build(ctx, l); err != nil {
 		return nil, err
 	}
 	return l, l.setCongestion()
@@ -136,15 +145,9 @@ func (l *Lab) addHost(place string, zeroSysctls ...string) (*netns.Namespace, er
 	return ns, podlink.DisableNetfilterCall(ns)
 }
 
-// Places returns the names of the places with a network namespace, sorted: all but
-// guests.
+// Places returns the names of the places with a network namespace, sorted: all but guests.
 func (l *Lab) Places() []string {
-	var places []string
-	for place := range l.namespaces {
-		places = append(places, place)
-	}
-	slices.Sort(places)
-	return places
+	return slices.Sorted(maps.Keys(l.namespaces))
 }
 
 // Namespace returns the network namespace of a place. It belongs to the lab.
@@ -160,14 +163,12 @@ func (l *Lab) Namespace(place string) (*netns.Namespace, error) {
 // mode requires it and IfName is only an alternative name.
 func (l *Lab) Device(pod string) string { return l.devices[pod] }
 
-// Acceleration returns how the lab's guests run: "kvm", or "tcg" for emulation. It is
-// empty if the lab has none.
+// Acceleration returns how the lab's guests run: "kvm", or "tcg" for emulation. It is empty if the lab has none.
 func (l *Lab) Acceleration() string { return l.guest.Acceleration }
 
-// Start starts cmd at a place, in its network namespace and in the lab's control
-// group. cmd.SysProcAttr must not be set. At a guest it boots the guest for cmd, see
-// [RunGuest]; in a container it runs cmd, which has to be a command of the
-// running program, with `docker exec`.
+// Start starts cmd at a place, in its network namespace and in the lab's control group. cmd.SysProcAttr must not be
+// set. At a guest it boots the guest for cmd, see [RunGuest]; in a container it runs cmd, which has to be a command of
+// the running program, with `docker exec`.
 func (l *Lab) Start(place string, cmd *exec.Cmd) error {
 	if g, ok := l.guests[place]; ok {
 		if err := g.start(cmd, l.startIn); err != nil {
@@ -180,7 +181,7 @@ func (l *Lab) Start(place string, cmd *exec.Cmd) error {
 		return err
 	}
 	if l.isContainer(place) {
-		if err := l.docker.Exec(place, cmd); err != nil {
+		if err := l.docker.wrap(place, cmd); err != nil {
 			return fmt.Errorf("lab %s: %w", l.Options.Name, err)
 		}
 	}
@@ -189,15 +190,15 @@ func (l *Lab) Start(place string, cmd *exec.Cmd) error {
 
 // Keep releases the lab from this process. It exists until [Store.Down].
 func (l *Lab) Keep() error {
-	if err := l.store.keep(l.Options); err != nil {
+	file, err := l.store.change(l.Options.Name, func(i *Info) { i.Options, i.Standing = l.Options, true })
+	if err != nil {
 		return fmt.Errorf("lab %s: keep: %w", l.Options.Name, err)
 	}
 	l.kept = true
-	return nil
+	return file.Close()
 }
 
-// Close releases the resources of this process, and removes the lab with all
-// processes in it unless it was kept.
+// Close releases the resources of this process, and removes the lab with all processes in it unless it was kept.
 func (l *Lab) Close() error {
 	var errs []error
 	for _, d := range l.opened {
@@ -221,15 +222,12 @@ func (l *Lab) Close() error {
 // reapChildren waits for the killed child processes of a lab.
 func (l *Lab) reapChildren() error {
 	var errs []error
-	for _, relay := range l.relays {
+	for _, child := range l.children {
 		var exit *exec.ExitError
-		if err := relay.Wait(); !errors.As(err, &exit) {
+		if err := child.Wait(); !errors.As(err, &exit) {
 			errs = append(errs, err)
 		}
 	}
-	if l.docker != nil {
-		errs = append(errs, l.docker.Wait())
-	}
-	l.relays, l.docker = nil, nil
+	l.children, l.docker = nil, nil
 	return errors.Join(errs...)
 }

@@ -3,7 +3,6 @@
 package lab_test
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"net/netip"
@@ -63,49 +62,6 @@ func place(t *testing.T, l *lab.Lab, name string) *netns.Namespace {
 	return ns
 }
 
-// variants are all labs that differ in how packets travel.
-func variants() map[string]lab.Options {
-	all := map[string]lab.Options{}
-	for _, link := range []string{"veth", "bridge", "bridge call-on", "macvlan"} {
-		name, call := strings.CutSuffix(link, " call-on")
-		for _, via := range []string{lab.ViaIPTables, lab.ViaNFTables} {
-			all[link+" "+via] = lab.Options{Link: name, NetfilterCall: call, Datapath: lab.DatapathKernel, Via: via}
-		}
-		all[link+" ebpf"] = lab.Options{Link: name, NetfilterCall: call, Datapath: lab.DatapathEBPF}
-	}
-	return all
-}
-
-// TestService reaches pod-a from pod-b in every lab: by its own address and by
-// the service, by TCP and UDP, IPv4 and IPv6, and proves that it was pod-a.
-func TestService(t *testing.T) {
-	s := store(t)
-	for name, o := range variants() {
-		t.Run(name, func(t *testing.T) {
-			l := up(t, s, options(o))
-			a, b := place(t, l, lab.PodA), place(t, l, lab.PodB)
-			bulk := bytes.Repeat([]byte("mustang "), 1<<17)
-			for i, service := range lab.Services() {
-				backend := service.Backends[0].Addr.String()
-				testkit.Echo(t, a, "tcp", backend)
-				testkit.Echo(t, a, "udp", backend)
-				for _, target := range []string{backend, service.Frontend.String()} {
-					for network, payload := range map[string][]byte{"tcp": bulk, "udp": bulk[:1400]} {
-						peer, err := testkit.RoundTrip(t, b, network, target, payload)
-						if err != nil {
-							t.Errorf("%s to %s: %v", network, target, err)
-							continue
-						}
-						if o.Datapath == lab.DatapathEBPF && peer.Addr() != lab.PodBIPs[i] {
-							t.Errorf("%s to %s: pod-a sees %s instead of pod-b's address", network, target, peer)
-						}
-					}
-				}
-			}
-		})
-	}
-}
-
 // TestNetfilterCall has rules of the host drop what pods send each other: with the netfilter call on they do, and with it off
 // bridged packets do not pass them.
 func TestNetfilterCall(t *testing.T) {
@@ -140,10 +96,11 @@ func TestNetfilterCall(t *testing.T) {
 func TestRootUntouched(t *testing.T) {
 	s := store(t)
 	before := testkit.RootSnapshot(t)
-	all := variants()
-	all["file"] = lab.Options{File: ofFile(t, files["chain"]).File}
-	for _, name := range []string{"veth ebpf", "bridge call-on iptables", "macvlan nftables", "file"} {
-		l, err := s.Up(context.Background(), options(all[name]))
+	for name, o := range map[string]lab.Options{
+		"ebpf": {Link: "veth", Datapath: lab.DatapathEBPF}, "iptables": {Link: "bridge", NetfilterCall: true, Via: lab.ViaIPTables},
+		"nftables": {Link: "macvlan", Via: lab.ViaNFTables}, "file": {File: ofFile(t, files["chain"]).File},
+	} {
+		l, err := s.Up(context.Background(), options(o))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -169,8 +126,7 @@ func firstDifference(a, b string) string {
 	return fmt.Sprintf("%d lines became %d", len(x), len(y))
 }
 
-// TestPodToHostDatapath checks that the pod's packets to another host and back pass the
-// programs of the lab's datapath.
+// TestPodToHostDatapath checks that the pod's packets to another host and back pass the programs of the lab's datapath.
 func TestPodToHostDatapath(t *testing.T) {
 	o := options(lab.Options{Topology: lab.TopologyPodToHost, Link: "veth", Datapath: lab.DatapathEBPF})
 	l := up(t, store(t), o)

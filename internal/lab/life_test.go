@@ -23,8 +23,6 @@ import (
 	"mustang/internal/lab/labfile"
 	"mustang/internal/netns"
 	"mustang/internal/testkit"
-	"mustang/internal/tun"
-	"mustang/internal/vm"
 )
 
 const childVariable = "MUSTANG_TEST_LAB_CHILD"
@@ -32,17 +30,11 @@ const childVariable = "MUSTANG_TEST_LAB_CHILD"
 // TestMain also is the processes that tests start: one that builds a lab and is
 // killed, a client, a relay, those in containers and one that runs a guest.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == lab.GuestCommand {
-		os.Exit(runGuest(os.Args[2:]))
-	}
 	if dir := os.Getenv(childVariable); dir != "" {
 		os.Exit(child(dir))
 	}
 	if os.Getenv(clientVariable) != "" {
 		os.Exit(serveClient())
-	}
-	if len(os.Args) > 1 && os.Args[1] == tun.RelayCommand {
-		os.Exit(relay(os.Args[2:]))
 	}
 	if code, ok := dockerProcess(); ok {
 		os.Exit(code)
@@ -50,24 +42,6 @@ func TestMain(m *testing.M) {
 	code := testkit.CheckLeaks(m)
 	_ = os.RemoveAll(programDir) // no error if it is empty
 	os.Exit(code)
-}
-
-// relay runs the hidden subcommand of relays.
-func relay(args []string) int {
-	if err := tun.Relay(context.Background(), args, os.Stdout); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	return 0
-}
-
-// runGuest runs the hidden subcommand of guests.
-func runGuest(args []string) int {
-	if err := lab.RunGuest(context.Background(), args, vm.Options{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr}); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	return 0
 }
 
 // killed are the labs of a process that is killed.
@@ -102,24 +76,15 @@ func child(dir string) int {
 	defer runtime.KeepAlive(&labs) // a lab that is collected lets go of its lock
 	for _, o := range killed(dir) {
 		l, err := lab.Store{Dir: dir}.Up(context.Background(), options(o))
-		if err != nil {
-			fmt.Println(err)
-			return 1
-		}
-		labs = append(labs, l)
-		if o.Topology == lab.TopologyNode {
-			if _, err := useNode(l); err != nil {
-				fmt.Println(err)
-				return 1
-			}
-		}
-		ns, err := l.Namespace(lab.PodA)
-		if err != nil {
-			fmt.Println(err)
-			return 1
+		if err == nil && o.Topology == lab.TopologyNode {
+			_, err = useNode(l)
 		}
 		sleep := exec.Command("sleep", "600")
-		if err := ns.Start(sleep); err != nil {
+		if err == nil {
+			labs = append(labs, l)
+			err = l.Start(lab.PodA, sleep)
+		}
+		if err != nil {
 			fmt.Println(err)
 			return 1
 		}
@@ -156,14 +121,15 @@ func leftovers(t *testing.T, name, dir string) []string {
 	return left
 }
 
-func TestKilled(t *testing.T) {
-	s := store(t)
+// startChild starts this program with further variables in its environment, and returns its output. It has an input that does not end.
+func startChild(t *testing.T, variables ...string) (*exec.Cmd, io.Reader) {
+	t.Helper()
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(exe)
-	cmd.Env = append(os.Environ(), childVariable+"="+s.Dir)
+	cmd.Env = append(os.Environ(), variables...)
 	if _, err := cmd.StdinPipe(); err != nil {
 		t.Fatal(err)
 	}
@@ -174,6 +140,12 @@ func TestKilled(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+	return cmd, out
+}
+
+func TestKilled(t *testing.T) {
+	s := store(t)
+	cmd, out := startChild(t, childVariable+"="+s.Dir)
 	prefix := fmt.Sprintf("test-%d-", cmd.Process.Pid)
 	var processes []int // pidfds: a PID may be that of another process soon
 	lines := bufio.NewScanner(out)

@@ -55,14 +55,11 @@ func checkNode(o Options) error {
 
 // buildNode builds one host with an uplink, and the directories of plugins.
 func buildNode(_ context.Context, l *Lab) error {
-	if err := l.addCgroup(); err != nil {
-		return err
-	}
 	host, err := l.addNamespace(Host, hostSysctls...)
 	if err != nil {
 		return err
 	}
-	if err := l.addUplink(host); err != nil {
+	if err := l.addUplink(host, Uplink); err != nil {
 		return err
 	}
 	dirs := l.PluginDirs()
@@ -104,8 +101,7 @@ type PluginPods struct {
 	Sockets []uint64
 }
 
-// PluginPods returns the pods that plugins added to the node's eBPF datapath; none if
-// there is no datapath.
+// PluginPods returns the pods that plugins added to the node's eBPF datapath; none if there is no datapath.
 func (l *Lab) PluginPods() (pods PluginPods, err error) {
 	dp, err := datapath.OpenExisting(datapath.Options{Root: l.BPFRoot()})
 	if errors.Is(err, fs.ErrNotExist) {

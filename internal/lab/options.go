@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"mustang/internal/lab/kubeproxy"
 	"mustang/internal/lab/labfile"
 	"mustang/internal/podlink"
 	"mustang/internal/qdisc"
@@ -26,9 +25,9 @@ const (
 // Implementations of a lab's service.
 const (
 	ViaNone     = "none"
-	ViaIPTables = kubeproxy.IPTables
-	ViaNFTables = kubeproxy.NFTables
-	ViaIPVS     = kubeproxy.IPVS
+	ViaIPTables = "iptables"
+	ViaNFTables = "nftables"
+	ViaIPVS     = "ipvs"
 	ViaEBPFTC   = "ebpf-tc"
 	// ViaEBPFSocket translates at the socket: established connections have no cost.
 	ViaEBPFSocket = "ebpf-socket"
@@ -48,9 +47,8 @@ const (
 	// OverlayVXLAN is a VXLAN port on the pods' own switch: a VXLAN device on a bridge,
 	// or a VXLAN port of an Open vSwitch.
 	OverlayVXLAN = "vxlan"
-	// OverlayBridgedVeth and OverlayBridgedInternal are an Open vSwitch with a VXLAN port
-	// below the pods' bridge. A veth pair joins the two, or an internal port of the Open
-	// vSwitch that is also a port of the bridge.
+	// OverlayBridgedVeth and OverlayBridgedInternal are an Open vSwitch with a VXLAN port below the pods' bridge. A
+	// veth pair joins the two, or an internal port of the Open vSwitch that is also a port of the bridge.
 	OverlayBridgedVeth     = "vxlan-ovs-veth"
 	OverlayBridgedInternal = "vxlan-ovs-internal"
 )
@@ -61,16 +59,14 @@ type Options struct {
 	Name string `json:"name"`
 	// Topology is the name of one of [Topologies].
 	Topology string `json:"topology"`
-	// Link is the name of a link mode, see podlink.Modes; or, with two hosts,
-	// [LinkHost] or [LinkHostBridge].
+	// Link is the name of a link mode, see podlink.Modes; or, with two hosts, [LinkHost] or [LinkHostBridge].
 	Link string `json:"link"`
 	// NetfilterCall makes a bridge pass its packets to the host's firewall rules.
 	NetfilterCall bool `json:"netfilter_call"`
 	// Datapath is [DatapathKernel] or [DatapathEBPF].
 	Datapath string `json:"datapath"`
-	// Via is the implementation of the service: none, iptables, nftables, ipvs or ebpf-socket
-	// with the kernel's datapath, ebpf-tc or ebpf-socket with eBPF. Empty means none, or
-	// ebpf-tc with eBPF.
+	// Via is the implementation of the service: none, iptables, nftables, ipvs or ebpf-socket with the kernel's
+	// datapath, ebpf-tc or ebpf-socket with eBPF. Empty means none, or ebpf-tc with eBPF.
 	Via string `json:"via"`
 	// Services is the number of IPv4 services with [Services]' own, at most [MaxServices], in
 	// topology pod-links; 0 means those alone.
@@ -83,20 +79,17 @@ type Options struct {
 	PolicyRules int    `json:"policy_rules,omitempty"`
 	// Unguarded lets pods send from any address (datapath eBPF).
 	Unguarded bool `json:"unguarded,omitempty"`
-	// Offload makes the relay of links tap and tun carry batches of segments instead of
-	// packets.
+	// Offload makes the relay of links tap and tun carry batches of segments instead of packets.
 	Offload bool `json:"offload,omitempty"`
 	// BigTCP lets IPv4 packets of up to 256 KiB cross the pods' links.
 	BigTCP bool `json:"big_tcp,omitempty"`
-	// Overlay joins the pods' segments of two hosts: [OverlayNone] or a kind of VXLAN.
-	// Empty means none.
+	// Overlay joins the pods' segments of two hosts: [OverlayNone] or a kind of VXLAN. Empty means none.
 	Overlay string `json:"overlay,omitempty"`
 	// NAT masquerades packets of pods that leave their host.
 	NAT bool `json:"nat,omitempty"`
 	// Guests makes the pods virtual machines.
 	Guests bool `json:"guests,omitempty"`
-	// NoProxy leaves published ports of containers to firewall rules alone, without
-	// Docker's user-land proxy.
+	// NoProxy leaves published ports of containers to firewall rules alone, without Docker's user-land proxy.
 	NoProxy bool `json:"no_proxy,omitempty"`
 	// Uplink is the device of this machine below the uplink of topology pod-to-network.
 	Uplink UplinkDevice `json:"parent,omitzero"`
@@ -132,8 +125,7 @@ func checkName(name string) error {
 	return nil
 }
 
-// withDefaults fills in defaults and returns an *OptionError for the first invalid
-// option.
+// withDefaults fills in defaults and returns an *OptionError for the first invalid option.
 func (o Options) withDefaults() (Options, error) {
 	if o.File != nil {
 		return o.ofFile()
@@ -160,11 +152,15 @@ func (o Options) withDefaults() (Options, error) {
 	case !slices.Contains(allowed, o.Via):
 		return o, optionErrorf("via %q: datapath %s takes %s", o.Via, o.Datapath, strings.Join(allowed, ", "))
 	}
-	topology, ok := lookupTopology(o.Topology)
-	if !ok {
-		return o, optionErrorf("unknown topology %q (known: %s)%s", o.Topology, strings.Join(topologyNames(), ", "), suggest.Text(o.Topology, topologyNames()))
+	topology := o.topology()
+	if topology.Name == "" {
+		var known []string
+		for _, topology := range Topologies() {
+			known = append(known, topology.Name)
+		}
+		return o, optionErrorf("unknown topology %q (known: %s)%s", o.Topology, strings.Join(known, ", "), suggest.Text(o.Topology, known))
 	}
-	if err := cmp.Or(o.checkTopologies(), o.checkLinks(), o.checkGuests(), o.checkServices(), o.checkPolicy()); err != nil {
+	if err := cmp.Or(o.check(), o.checkGuests(), o.checkServices(), o.checkPolicy()); err != nil {
 		return o, err
 	}
 	if topology.check != nil {
@@ -175,69 +171,55 @@ func (o Options) withDefaults() (Options, error) {
 	return o, CheckWire(o.WireRate, o.WireDelay)
 }
 
-// checkTopologies checks the options that only some topologies have.
-func (o Options) checkTopologies() error {
-	withPods := []string{TopologyPodLinks, TopologyTwoHosts, TopologyPodToHost, TopologyPodToNetwork}
+// check checks the options that only some topologies or links have.
+func (o Options) check() error {
+	if !slices.Contains([]string{"", OverlayNone, OverlayVXLAN, OverlayBridgedVeth, OverlayBridgedInternal}, o.Overlay) {
+		return optionErrorf("overlay %q: want %s, %s, %s or %s",
+			o.Overlay, OverlayNone, OverlayVXLAN, OverlayBridgedVeth, OverlayBridgedInternal)
+	}
+	const one, two, toHost, toNetwork = TopologyPodLinks, TopologyTwoHosts, TopologyPodToHost, TopologyPodToNetwork
+	withPods, ebpf := []string{one, two, toHost, toNetwork}, o.Datapath == DatapathEBPF
 	for _, rule := range []struct {
 		option     string
 		set        bool
-		topologies []string
+		topologies []string                  // none: all
+		links      func(podlink.Traits) bool // nil: all
 	}{
-		{"link " + o.Link, o.hostsOnly(), []string{TopologyTwoHosts, TopologyPodToHost, TopologyNode}},
-		{"overlay " + o.Overlay, o.hasOverlay(), []string{TopologyTwoHosts}},
-		{"nat", o.NAT, []string{TopologyTwoHosts, TopologyPodToHost, TopologyPodToNetwork}},
-		{"wire rate and wire delay", o.WireRate != 0 || o.WireDelay != 0, []string{TopologyTwoHosts, TopologyPodToHost, TopologyDocker}},
-		{"datapath ebpf", o.Datapath == DatapathEBPF, []string{TopologyPodLinks, TopologyPodToHost, TopologyPodToNetwork}},
-		{"via " + o.Via, o.Via != ViaNone && o.Via != ViaEBPFTC, []string{TopologyPodLinks}},
-		{fmt.Sprintf("services %d", o.Services), o.Services != 0, []string{TopologyPodLinks}},
-		{"service ports", len(o.ports()) > 0, []string{TopologyPodLinks}},
-		{"policy " + o.Policy, o.Policy != "" || o.PolicyRules != 0, []string{TopologyPodLinks}},
-		{"netfilter call", o.NetfilterCall, withPods},
-		{"guests", o.Guests, withPods},
-		{"no-proxy", o.NoProxy, []string{TopologyDocker}},
-		{"uplink " + o.Uplink.Name, o.Uplink != UplinkDevice{}, []string{TopologyPodToNetwork}},
+		{"link " + o.Link, o.hostsOnly(), []string{two, toHost, TopologyNode}, nil},
+		{"overlay " + o.Overlay, o.hasOverlay(), []string{two}, func(t podlink.Traits) bool {
+			return t.Bridge && (o.Overlay == OverlayVXLAN || t.Needs != podlink.NeedsOpenVSwitch)
+		}},
+		{"nat", o.NAT, []string{two, toHost, toNetwork}, takesNAT},
+		{"wire rate and wire delay", o.WireRate != 0 || o.WireDelay != 0, []string{two, toHost, TopologyDocker}, nil},
+		{"datapath ebpf", ebpf, []string{one, toHost, toNetwork}, nil},
+		{"datapath ebpf of topology " + o.Topology, ebpf && o.Topology != one, nil, takesPodDatapath},
+		{"via " + o.Via, o.Via != ViaNone && o.Via != ViaEBPFTC, []string{one}, nil},
+		{fmt.Sprintf("services %d", o.Services), o.Services != 0, []string{one}, nil},
+		{"service ports", len(o.ports()) > 0, []string{one}, nil},
+		{"policy " + o.Policy, o.Policy != "" || o.PolicyRules != 0, []string{one}, nil},
+		{"netfilter call", o.NetfilterCall, withPods, func(t podlink.Traits) bool { return t.NetfilterCall }},
+		{"guests", o.Guests, withPods, func(t podlink.Traits) bool { return t.Guests }},
+		{"no-proxy", o.NoProxy, []string{TopologyDocker}, nil},
+		{"uplink " + o.Uplink.Name, o.Uplink != UplinkDevice{}, []string{toNetwork}, nil},
+		{"offload", o.Offload, nil, func(t podlink.Traits) bool { return t.Needs == podlink.NeedsRelay }},
+		{"--big-tcp", o.BigTCP, nil, func(t podlink.Traits) bool { return t.BigTCP }},
+		{"topology " + o.Topology + " without nat", o.Topology == toNetwork && !o.NAT, nil, takesUplinkNetwork},
 	} {
-		if rule.set && !slices.Contains(rule.topologies, o.Topology) {
-			noun := "topologies"
-			if len(rule.topologies) == 1 {
-				noun = "topology"
-			}
-			return optionErrorf("%s: only in %s %s", rule.option, noun, strings.Join(rule.topologies, ", "))
+		switch {
+		case !rule.set:
+		case len(rule.topologies) == 1 && rule.topologies[0] != o.Topology:
+			return optionErrorf("%s: only in topology %s", rule.option, rule.topologies[0])
+		case len(rule.topologies) > 0 && !slices.Contains(rule.topologies, o.Topology):
+			return optionErrorf("%s: only in topologies %s", rule.option, strings.Join(rule.topologies, ", "))
+		case rule.links != nil && !rule.links(o.traits()):
+			return optionErrorf("%s: takes links %s, not %s", rule.option, linksWith(rule.links), o.Link)
 		}
 	}
-	return nil
-}
-
-// checkLinks checks the options that only some links have.
-func (o Options) checkLinks() error {
-	takesOverlay, known := overlayLinks(o.Overlay)
 	switch {
-	case !known:
-		return optionErrorf("overlay %q: want %s, %s, %s or %s",
-			o.Overlay, OverlayNone, OverlayVXLAN, OverlayBridgedVeth, OverlayBridgedInternal)
 	case o.hasOverlay() && (o.NAT || o.BigTCP):
 		return optionErrorf("overlay %s: not with nat or --big-tcp, as packets of pods leave in a tunnel", o.Overlay)
-	case o.NAT && o.Datapath == DatapathEBPF:
+	case o.NAT && ebpf:
 		return optionErrorf("datapath ebpf: not with nat")
-	}
-	onHost := o.Topology == TopologyPodToHost || o.Topology == TopologyPodToNetwork
-	for _, rule := range []struct {
-		option string
-		set    bool
-		takes  func(podlink.Traits) bool
-	}{
-		{"overlay " + o.Overlay, o.hasOverlay(), takesOverlay},
-		{"nat", o.NAT, takesNAT},
-		{"netfilter call", o.NetfilterCall, func(t podlink.Traits) bool { return t.NetfilterCall }},
-		{"offload", o.Offload, func(t podlink.Traits) bool { return t.Needs == podlink.NeedsRelay }},
-		{"guests", o.Guests, func(t podlink.Traits) bool { return t.Guests }},
-		{"--big-tcp", o.BigTCP, func(t podlink.Traits) bool { return t.BigTCP }},
-		{"datapath ebpf of topology " + o.Topology, o.Datapath == DatapathEBPF && onHost, takesPodDatapath},
-		{"topology " + o.Topology + " without nat", o.Topology == TopologyPodToNetwork && !o.NAT, takesUplinkNetwork},
-	} {
-		if rule.set && !rule.takes(o.traits()) {
-			return optionErrorf("%s: takes links %s, not %s", rule.option, linksWith(rule.takes), o.Link)
-		}
 	}
 	return nil
 }
@@ -262,12 +244,10 @@ func linksWith(match func(podlink.Traits) bool) string {
 	return strings.Join(names, ", ")
 }
 
-// takesNAT: the pods' packets pass the host's firewall rules, and the kernel alone
-// carries them.
+// takesNAT: the pods' packets pass the host's firewall rules, and the kernel alone carries them.
 func takesNAT(t podlink.Traits) bool { return t.HostSide && t.Needs == podlink.NeedsNothing }
 
-// takesPodDatapath: a pod whose host routes all its packets can be an endpoint of eBPF
-// while the other host has none.
+// takesPodDatapath: a pod whose host routes all its packets can be an endpoint of eBPF while the other host has none.
 func takesPodDatapath(t podlink.Traits) bool { return takesNAT(t) && t.Routed }
 
 // takesUplinkNetwork: the pod has an address of the uplink's network without NAT.
@@ -290,19 +270,6 @@ func (o Options) checkGuests() error {
 		return optionErrorf("offload: only for links between namespaces, not for guests")
 	}
 	return nil
-}
-
-// overlayLinks returns the requirement of an overlay on the link.
-func overlayLinks(overlay string) (takes func(podlink.Traits) bool, known bool) {
-	switch overlay {
-	case "", OverlayNone:
-		return func(podlink.Traits) bool { return true }, true
-	case OverlayVXLAN:
-		return func(t podlink.Traits) bool { return t.Bridge }, true
-	case OverlayBridgedVeth, OverlayBridgedInternal:
-		return func(t podlink.Traits) bool { return t.Bridge && t.Needs != podlink.NeedsOpenVSwitch }, true
-	}
-	return nil, false
 }
 
 // CheckWire returns an [*OptionError] if the rate, in bits per second, or the delay is

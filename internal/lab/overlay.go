@@ -27,8 +27,7 @@ const (
 	tunnelPort, podPort = "to-ovs0", "to-mst0"
 )
 
-// addOverlay gives the host its addresses and prepares the network of its pod, which
-// is one segment with the peer's.
+// addOverlay gives the host its addresses and prepares the network of its pod, which is one segment with the peer's.
 func (l *Lab) addOverlay(h *host) (err error) {
 	h.network.MTU = overlayMTU
 	h.network.Gateways = numberedPrefixes(Ranges[HostA], h.number)

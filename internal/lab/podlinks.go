@@ -5,6 +5,7 @@ package lab
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"net/netip"
 
 	"mustang/internal/netns"
@@ -13,9 +14,8 @@ import (
 	"mustang/internal/tun"
 )
 
-// hostSysctls are set to 0 in a host before it has devices. A host that forwards a
-// packet through the device that it came from would otherwise tell the sender to go
-// straight to the next hop, past the host's address translation.
+// hostSysctls are set to 0 in a host before it has devices. A host that forwards a packet through the device that it
+// came from would otherwise tell the sender to go straight to the next hop, past the host's address translation.
 var hostSysctls = []string{"net/ipv4/conf/all/send_redirects", "net/ipv4/conf/default/send_redirects"}
 
 // podSysctls are set to 0 in a pod, for hosts that send redirects nevertheless.
@@ -26,65 +26,52 @@ var podSysctls = []string{
 
 // buildPodLinks builds one host with pod-a and pod-b, and services of pod-a.
 func buildPodLinks(ctx context.Context, l *Lab) error {
-	mode, err := l.linkMode()
-	if err != nil {
-		return err
-	}
-	if err := l.addCgroup(); err != nil {
-		return err
-	}
 	host, err := l.addHost(Host)
 	if err != nil {
 		return err
 	}
 	network := podlink.Network{Host: host, Gateways: Gateways, NetfilterCall: l.Options.NetfilterCall, BigTCP: l.Options.BigTCP}
-	switch mode.Traits().Needs {
+	switch l.mode.Traits().Needs {
 	case podlink.NeedsUplink:
 		network.Uplink = Uplink
-		err = l.addUplink(host)
+		err = l.addUplink(host, Uplink)
 	case podlink.NeedsOpenVSwitch:
 		network.OVSDB, err = l.startSwitch(host, Host)
 	}
 	if err != nil {
 		return err
 	}
-	if err := mode.Setup(network); err != nil {
+	if err := l.mode.Setup(network); err != nil {
 		return err
 	}
 	for _, p := range []pod{{place: PodA, addresses: PodAIPs}, {place: PodB, addresses: PodBIPs}} {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if err := l.addPod(mode, network, p); err != nil {
+		if err := l.addPod(l.mode, network, p); err != nil {
 			return err
 		}
 	}
-	if err := l.addServices(ctx, mode); err != nil || l.Options.Policy == "" {
+	if err := l.addServices(ctx); err != nil || l.Options.Policy == "" {
 		return err
 	}
 	return l.WritePolicy(ctx)
 }
 
-// linkMode returns the lab's link mode, or an error if this machine cannot have it. It
-// is nil for links of hosts without pods.
-func (l *Lab) linkMode() (podlink.Mode, error) {
-	if l.Options.hostsOnly() {
-		return nil, nil
+// addUplink gives a host a device that leads to a place without addresses, which all such devices of the lab share.
+func (l *Lab) addUplink(host *netns.Namespace, device string) (err error) {
+	outside, name := l.namespaces[Outside], OutsideIfName
+	if outside == nil {
+		if outside, err = l.addNamespace(Outside); err != nil {
+			return err
+		}
+		return joinHosts(host, device, outside, name)
 	}
-	mode, err := podlink.Lookup(l.Options.Link)
-	if err != nil {
-		return nil, err
-	}
-	return mode, mode.Probe()
-}
-
-// addUplink gives the host a device that leads out of it.
-func (l *Lab) addUplink(host *netns.Namespace) error {
-	outside, err := l.addNamespace(Outside)
+	devices, err := rtnl.In(outside).Devices()
 	if err != nil {
 		return err
 	}
-	return joinHosts(host, Uplink, outside, OutsideIfName)
+	return joinHosts(host, device, outside, fmt.Sprintf("%s%d", name, len(devices)))
 }
 
 // joinHosts joins two namespaces by a veth pair.
@@ -130,6 +117,6 @@ func (l *Lab) addPod(mode podlink.Mode, network podlink.Network, p pod) error {
 	if err != nil {
 		return err
 	}
-	l.relays = append(l.relays, relay)
+	l.children = append(l.children, relay)
 	return nil
 }

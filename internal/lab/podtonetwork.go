@@ -7,15 +7,14 @@ import (
 	"fmt"
 	"net/netip"
 
-	"mustang/internal/lab/kubeproxy"
+	"mustang/internal/lab/labfile"
 	"mustang/internal/netns"
 	"mustang/internal/podlink"
 	"mustang/internal/rtnl"
 )
 
-// networkPods is the prefix of host-b's pod in topology pod-to-network with NAT. It is
-// reserved for benchmarks (RFC 2544, appendix C.2.2), so that the network of the uplink
-// hardly uses it.
+// networkPods is the prefix of host-b's pod in topology pod-to-network with NAT. It is reserved for benchmarks (RFC
+// 2544, appendix C.2.2), so that the network of the uplink hardly uses it.
 var networkPods = []netip.Prefix{netip.MustParsePrefix("198.18.11.0/24")}
 
 // podToNetworkAddresses returns the addresses of a place of topology pod-to-network.
@@ -31,16 +30,8 @@ func (o Options) podToNetworkAddresses(place string) []netip.Addr {
 	return []netip.Addr{o.Uplink.Pod.Addr()}
 }
 
-// buildPodToNetwork builds a host with a pod, whose uplink is a macvlan on a device of
-// this machine.
-func buildPodToNetwork(ctx context.Context, l *Lab) error {
-	mode, err := l.linkMode()
-	if err != nil {
-		return err
-	}
-	if err := l.addCgroup(); err != nil {
-		return err
-	}
+// buildPodToNetwork builds a host with a pod, whose uplink is a macvlan on a device of this machine.
+func buildPodToNetwork(ctx context.Context, l *Lab) (err error) {
 	h := &host{place: HostB, pod: PodB, addresses: []netip.Prefix{l.Options.Uplink.Host}, podCIDRs: networkPods}
 	if h.ns, err = l.addHost(h.place); err != nil {
 		return err
@@ -51,23 +42,22 @@ func buildPodToNetwork(ctx context.Context, l *Lab) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if err := l.configureHost(mode, h); err != nil {
+	if err := l.configureHost(h); err != nil {
 		return err
 	}
 	if l.Options.NAT {
-		if err := kubeproxy.Masquerade(ctx, h.ns, Uplink, h.podCIDRs); err != nil {
+		if err := masquerade(h.ns, Uplink, h.podCIDRs); err != nil {
 			return err
 		}
 	}
-	if err := l.addPodDatapath(ctx, mode); err != nil {
+	if err := l.addPodDatapath(ctx); err != nil {
 		return err
 	}
 	return l.Connect()
 }
 
-// addMacvlanUplink adds a macvlan on the uplink device to the host and returns its MTU.
-// It answers ARP for its own addresses alone: others of the host may be in use on the
-// network.
+// addMacvlanUplink adds a macvlan on the uplink device to the host and returns its MTU. It answers ARP for its own
+// addresses alone: others of the host may be in use on the network.
 func (l *Lab) addMacvlanUplink(host *netns.Namespace) (mtu int, err error) {
 	machine, err := netns.Current()
 	if err != nil {
@@ -121,9 +111,8 @@ func (l *Lab) Connect() error {
 	return rtnl.In(host).Announce(Uplink, uplink.Pod.Addr())
 }
 
-// Disconnect disconnects a lab of topology pod-to-network from its network, so that
-// another lab can use its addresses. [Lab.Connect] restores the routes to the network
-// itself, and no others.
+// Disconnect disconnects a lab of topology pod-to-network from its network, so that another lab can use its addresses.
+// [Lab.Connect] restores the routes to the network itself, and no others.
 func (l *Lab) Disconnect() error { return l.setUplinkUp(false) }
 
 // setUplinkUp sets all macvlan devices up or down: the uplink and pods next to it. The
@@ -153,9 +142,8 @@ func (l *Lab) eachDevice(do func(*netns.Namespace, rtnl.Device) error) error {
 	return nil
 }
 
-// UplinkDevice is a device of this machine below the uplink of topology
-// pod-to-network, with addresses of its network. Several labs can share it; none
-// changes it.
+// UplinkDevice is a device of this machine below the uplink of topology pod-to-network, with addresses of its network.
+// Several labs can share it; none changes it.
 type UplinkDevice struct {
 	// Name is its name in the network namespace of the process that builds the lab.
 	Name string `json:"device"`
@@ -165,8 +153,7 @@ type UplinkDevice struct {
 	Pod  netip.Prefix `json:"pod"`
 }
 
-// Check returns an [*OptionError] for the first invalid field. It does not look at the
-// devices of the machine.
+// Check returns an [*OptionError] for the first invalid field. It does not look at the devices of the machine.
 func (u UplinkDevice) Check() error {
 	if u.Name == "" {
 		return optionErrorf("uplink: no device named")
@@ -176,7 +163,7 @@ func (u UplinkDevice) Check() error {
 		case !addr.IsValid() || !addr.Addr().Is4():
 			return optionErrorf("uplink address %v: want an IPv4 address with its network's prefix length, such as 10.0.0.50/24", addr)
 		case !addr.Addr().IsGlobalUnicast() || addr.Bits() == 0 || addr.Bits() > 30 ||
-			addr.Addr() == addr.Masked().Addr() || addr.Addr() == broadcast(addr):
+			addr.Addr() == addr.Masked().Addr() || addr.Addr() == labfile.Broadcast(addr):
 			return optionErrorf("uplink address %v: not a host address of a network", addr)
 		case addr.Overlaps(networkPods[0]):
 			return optionErrorf("uplink address %v: labs reserve %v", addr, networkPods[0])
@@ -189,13 +176,4 @@ func (u UplinkDevice) Check() error {
 		return optionErrorf("uplink address %v: given twice; host and pod need one each", u.Host)
 	}
 	return nil
-}
-
-// broadcast returns the last address of an IPv4 prefix.
-func broadcast(prefix netip.Prefix) netip.Addr {
-	bytes := prefix.Addr().As4()
-	for i := prefix.Bits(); i < 8*len(bytes); i++ {
-		bytes[i/8] |= 0x80 >> (i % 8)
-	}
-	return netip.AddrFrom4(bytes)
 }

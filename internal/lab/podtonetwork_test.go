@@ -86,8 +86,7 @@ func (n network) exchange(t *testing.T, from *netns.Namespace, seenAs netip.Addr
 	}
 }
 
-// TestPodToNetwork joins labs of each way to one network, one after the other, with
-// the same addresses.
+// TestPodToNetwork joins labs of each way to one network, one after the other, with the same addresses.
 func TestPodToNetwork(t *testing.T) {
 	s := store(t)
 	n := newNetwork(t)
@@ -193,8 +192,7 @@ func TestPodToNetworkSilent(t *testing.T) {
 	for _, addr := range silent {
 		send(addr)
 	}
-	// The lab processes requests in order: its later answers show that the earlier
-	// requests had none.
+	// The lab processes requests in order: its later answers show that the earlier requests had none.
 	for _, addr := range []string{"10.7.0.50", "10.7.0.51"} {
 		send(addr)
 		testkit.Eventually(t, 5*time.Second, func() error {

@@ -4,11 +4,11 @@ package lab
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
 
 	"golang.org/x/sys/unix"
 
-	"mustang/internal/datapath"
 	"mustang/internal/datapath/policies"
 )
 
@@ -36,15 +36,14 @@ func (o Options) checkPolicy() error {
 }
 
 // allowed returns what may connect to pod-a at [PlainPort]: ranges of addresses that no host or pod has, and last pod-b.
-func (l *Lab) allowed() allowlist {
-	list := allowlist{Pod: PodAIPs[0]}
+func (l *Lab) allowed() []allowRule {
+	var rules []allowRule
 	first := otherBlocks.Addr().As4()
 	for i := range l.Options.PolicyRules - 1 {
 		at := netip.AddrFrom4([4]byte{first[0], first[1] + byte(i>>8), byte(i), 0})
-		list.Rules = append(list.Rules, allowRule{From: netip.PrefixFrom(at, otherBlocks.Bits()), Port: PlainPort})
+		rules = append(rules, allowRule{From: netip.PrefixFrom(at, otherBlocks.Bits()), Port: PlainPort})
 	}
-	list.Rules = append(list.Rules, fromPodB(PlainPort))
-	return list
+	return append(rules, fromPodB(PlainPort))
 }
 
 // fromPodB is a rule that allows pod-b a port.
@@ -52,85 +51,48 @@ func fromPodB(port uint16) allowRule {
 	return allowRule{From: netip.PrefixFrom(PodBIPs[0], PodBIPs[0].BitLen()), Port: port}
 }
 
-// ebpfList is the list as a network policy of the lab's datapath.
-type ebpfList struct{ datapath *datapath.Datapath }
-
-// Write applies the policy.
-func (e ebpfList) Write(ctx context.Context, l allowlist) error {
-	return e.apply(ctx, policies.Set{Snapshot: l.Snapshot()})
-}
-
-// Add applies the policy with a further rule.
-func (e ebpfList) Add(ctx context.Context, l allowlist, r allowRule) error {
-	l.Rules = append(l.Rules, r)
-	return e.Write(ctx, l)
-}
-
-// Remove applies the policy without that rule.
-func (e ebpfList) Remove(ctx context.Context, l allowlist, _ allowRule) error { return e.Write(ctx, l) }
-
-// Clear removes the policy.
-func (e ebpfList) Clear(ctx context.Context) error { return e.apply(ctx, policies.Set{}) }
-
-// Counters returns none: the datapath has its own.
-func (ebpfList) Counters() (map[string]uint64, error) { return nil, nil }
-
-func (e ebpfList) apply(ctx context.Context, set policies.Set) error {
-	_, err := e.datapath.Policies().Apply(ctx, owner, set)
-	return err
-}
-
-// enforcer returns the lab's implementation of its network policy.
-func (l *Lab) enforcer() (_ enforcer, err error) {
-	switch l.Options.Policy {
-	case ViaIPTables:
-		return iptablesList{host: l.namespaces[Host]}, nil
-	case ViaNFTables:
-		if l.allowlist == nil {
-			l.allowlist, err = openNFTables(l.namespaces[Host])
+// changePolicy makes rules those of the lab's network policy: as a whole in the datapath, or by the input of the program that writes rules
+// of the host.
+func (l *Lab) changePolicy(ctx context.Context, rules []allowRule, input func(ruleForm) string) error {
+	if form, ok := ruleForms[l.Options.Policy]; ok {
+		err := feed(l.namespaces[Host], input(form), form.program[0], form.program[1:]...)
+		if err != nil {
+			err = fmt.Errorf("allow list with %w", err)
 		}
-		return l.allowlist, err
+		return err
 	}
-	return ebpfList{l.datapath}, nil
+	_, err := l.datapath.Policies().Apply(ctx, owner, policies.Set{Snapshot: snapshot(rules)})
+	return err
 }
 
 // WritePolicy writes the network policy of a lab that has none, by the lab's implementation.
 func (l *Lab) WritePolicy(ctx context.Context) error {
-	e, err := l.enforcer()
-	if err != nil {
-		return err
-	}
-	return e.Write(ctx, l.allowed())
+	rules := l.allowed()
+	return l.changePolicy(ctx, rules, func(f ruleForm) string { return f.write(rules) })
 }
 
 // ClearPolicy removes the network policy of a lab.
 func (l *Lab) ClearPolicy(ctx context.Context) error {
-	e, err := l.enforcer()
-	if err != nil {
-		return err
-	}
-	return e.Clear(ctx)
+	return l.changePolicy(ctx, nil, func(f ruleForm) string { return f.clear })
 }
 
 // AllowDenied adds a rule to a lab's network policy that allows pod-b the [DeniedPort], or removes it.
 func (l *Lab) AllowDenied(ctx context.Context, allow bool) error {
-	e, err := l.enforcer()
-	switch {
-	case err != nil:
-		return err
-	case allow:
-		return e.Add(ctx, l.allowed(), fromPodB(DeniedPort))
+	rules, r := l.allowed(), fromPodB(DeniedPort)
+	n := len(rules)
+	if allow {
+		return l.changePolicy(ctx, append(rules, r), func(f ruleForm) string { return f.add(r, n) })
 	}
-	return e.Remove(ctx, l.allowed(), fromPodB(DeniedPort))
+	return l.changePolicy(ctx, rules, func(f ruleForm) string { return f.remove(r, n) })
 }
 
 // RuleCounters returns the packets that the rules of a network policy have counted, by what they do; nil if none enforces one.
 func (l *Lab) RuleCounters() (map[string]uint64, error) {
-	e, err := l.enforcer()
-	if err != nil {
-		return nil, err
+	form, ok := ruleForms[l.Options.Policy]
+	if !ok {
+		return nil, nil
 	}
-	return e.Counters()
+	return form.counters(l.namespaces[Host])
 }
 
 // Knock sends the first packet of a connection from pod-b to the [DeniedPort] of pod-a, if a network policy denies it.

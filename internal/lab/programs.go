@@ -6,21 +6,19 @@ import (
 	"slices"
 
 	"mustang/internal/debian"
-	"mustang/internal/lab/dockerd"
 	"mustang/internal/lab/labfile"
 	"mustang/internal/ovs"
 	"mustang/internal/podlink"
 	"mustang/internal/vm"
 )
 
-// CheckInstalled returns a [*debian.MissingError] if a program that the lab needs is not
-// installed. It needs no root.
+// CheckInstalled returns a [*debian.MissingError] if a program that the lab needs is not installed. It needs no root.
 func (o Options) CheckInstalled() error {
 	for _, need := range []struct {
 		needed bool
 		check  func() error
 	}{
-		{o.Topology == TopologyDocker, dockerd.CheckInstalled},
+		{o.Topology == TopologyDocker, func() error { _, err := findDocker(); return err }},
 		{o.Guests, vm.CheckInstalled},
 		{o.needsOpenVSwitch(), ovs.FindPrograms},
 		{o.has(ViaIPTables) || o.has(ViaIPVS) || o.Policy == ViaIPTables, onPath("iptables", "iptables")},
@@ -50,11 +48,7 @@ func (o Options) needsOpenVSwitch() bool {
 	if o.Overlay == OverlayBridgedVeth || o.Overlay == OverlayBridgedInternal {
 		return true
 	}
-	links := []string{o.Link}
-	if o.File != nil {
-		links = o.fileLinks()
-	}
-	return slices.ContainsFunc(links, func(link string) bool {
+	return slices.ContainsFunc(o.links(), func(link string) bool {
 		mode, err := podlink.Lookup(link)
 		return err == nil && mode.Traits().Needs == podlink.NeedsOpenVSwitch
 	})

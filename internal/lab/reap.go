@@ -14,12 +14,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mustang/internal/lab/dockerd"
 	"mustang/internal/netns"
 )
 
-// Reap removes the labs whose owners were killed. It leaves labs alone that are
-// standing or whose owners live.
+// Reap removes the labs whose owners were killed. It leaves labs alone that are standing or whose owners live.
 func (s Store) Reap() error {
 	names, err := s.names()
 	if err != nil {
@@ -35,36 +33,39 @@ func (s Store) Reap() error {
 	return errors.Join(errs...)
 }
 
-func (s Store) reapOne(name string) error {
-	path := s.statePath(name)
-	file, err := os.Open(path)
+// lock opens the record of a lab and locks it. It returns nil where a live process owns the lab.
+func (s Store) lock(name string) (*os.File, error) {
+	file, err := os.Open(s.statePath(name))
 	if errors.Is(err, fs.ErrNotExist) {
+		return nil, missingError(name)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil {
+		return nil, file.Close()
+	}
+	return file, nil
+}
+
+func (s Store) reapOne(name string) error {
+	file, err := s.lock(name)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && file == nil {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
 	defer file.Close()
-	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return nil // its owner lives
-	}
-	if !sameFile(file, path) {
+	locked, err := file.Stat()
+	named, statErr := os.Stat(s.statePath(name))
+	if err != nil || statErr != nil || !os.SameFile(locked, named) {
 		return nil // replaced before this process had the lock
 	}
-	if info, err := readState(path); err == nil && info.Standing {
+	if info, err := readState(s.statePath(name)); err == nil && info.Standing {
 		return nil
 	}
 	return s.destroy(name)
-}
-
-// sameFile reports whether path is still the name of the open file.
-func sameFile(file *os.File, path string) bool {
-	open, err := file.Stat()
-	if err != nil {
-		return false
-	}
-	named, err := os.Stat(path)
-	return err == nil && os.SameFile(open, named)
 }
 
 // removeUnnamed removes state files whose process was killed before it published them, which takes it no time.
@@ -77,41 +78,30 @@ func (s Store) removeUnnamed() {
 	}
 }
 
-// Down removes a standing lab. The error is a [*NotFoundError] if there is none. A lab
+// Down removes a standing lab. The error matches os.ErrNotExist if there is none. A lab
 // that a live process owns is an error.
 func (s Store) Down(name string) error {
 	if err := checkName(name); err != nil {
 		return err
 	}
-	file, err := os.Open(s.statePath(name))
-	if errors.Is(err, fs.ErrNotExist) {
-		return &NotFoundError{Name: name}
-	}
-	if err != nil {
+	file, err := s.lock(name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return err
+	case err != nil:
 		return fmt.Errorf("lab %s: %w", name, err)
-	}
-	defer file.Close()
-	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	case file == nil:
 		return fmt.Errorf("lab %s: a running process owns it", name)
 	}
-	if going, err := s.markGoing(name); err == nil { // a full disk, say, is no reason to keep the lab
+	defer file.Close()
+	// If this process is killed, the next Reap removes the rest. A full disk, say, is no reason to keep the lab.
+	if going, err := s.change(name, func(i *Info) { i.Standing = false }); err == nil {
 		defer going.Close()
 	}
 	if err := s.destroy(name); err != nil {
 		return fmt.Errorf("lab %s: %w", name, err)
 	}
 	return nil
-}
-
-// markGoing replaces the record of a lab by one that is not standing, which this process owns until it closes the file: if it
-// is killed, the next Reap removes the rest.
-func (s Store) markGoing(name string) (*os.File, error) {
-	info, err := readState(s.statePath(name))
-	if err != nil {
-		return nil, err
-	}
-	info.Standing = false
-	return s.record(info, os.Rename)
 }
 
 // destroy removes everything that a lab of that name can consist of. The record goes
@@ -123,7 +113,7 @@ func (s Store) destroy(name string) error {
 	}
 	errs := []error{
 		killProcesses(namespaces, dockerCgroup(name)), unmountBPF(s.bpfMount(name)),
-		dockerd.RemoveCgroup(cgroupName(name)), dockerd.RemoveCgroup(dockerCgroup(name)),
+		removeCgroup(cgroupName(name)), removeCgroup(dockerCgroup(name)),
 		os.RemoveAll(s.switchDir(name)), os.RemoveAll(s.dockerDir(name)),
 		os.RemoveAll(s.savedDir(name)), s.removePlugins(name),
 	}

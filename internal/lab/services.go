@@ -8,8 +8,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"mustang/internal/lab/kubeproxy"
-	"mustang/internal/podlink"
 	"mustang/internal/service"
 )
 
@@ -99,36 +97,20 @@ func (o Options) services(backends int) []service.Service {
 	return slices.Insert(all, len(all)/2, Services(o.ports()...)...)
 }
 
-// kubeproxy returns the rules for services in a lab with a link mode.
-func (l *Lab) kubeproxy(mode podlink.Mode, services []service.Service) kubeproxy.Rules {
-	return kubeproxy.Rules{
+// withProxy calls do with kube-proxy in the host, by the lab's mode of it, and with rules for services.
+func (l *Lab) withProxy(services []service.Service, do func(proxy, proxyRules) error) (err error) {
+	if l.kubeProxy == nil {
+		if l.kubeProxy, err = openProxy(l.Options.Via, l.namespaces[Host]); err != nil {
+			return err
+		}
+	}
+	return do(l.kubeProxy, proxyRules{
 		Services: services,
 		PodCIDRs: []netip.Prefix{Gateways[0].Masked(), Gateways[1].Masked()},
 		// The reply of a pod on the same segment would go straight to the client, past
 		// the host that has to translate it back.
-		MasqueradeAll: !mode.Traits().Routed && !l.Options.NetfilterCall,
-	}
-}
-
-// proxy returns kube-proxy in the host, by the lab's mode of it.
-func (l *Lab) proxy() (_ kubeproxy.Proxy, err error) {
-	if l.kubeProxy == nil {
-		l.kubeProxy, err = kubeproxy.Open(l.Options.Via, l.namespaces[Host])
-	}
-	return l.kubeProxy, err
-}
-
-// withProxy calls do with kube-proxy in the host, and with rules for services.
-func (l *Lab) withProxy(services []service.Service, do func(kubeproxy.Proxy, kubeproxy.Rules) error) error {
-	mode, err := l.linkMode()
-	if err != nil {
-		return err
-	}
-	p, err := l.proxy()
-	if err != nil {
-		return err
-	}
-	return do(p, l.kubeproxy(mode, services))
+		MasqueradeAll: !l.Options.traits().Routed && !l.Options.NetfilterCall,
+	})
 }
 
 // WriteServices makes services those of a lab of topology pod-links that has none, by the
@@ -138,7 +120,7 @@ func (l *Lab) WriteServices(ctx context.Context, services []service.Service) err
 		_, err := l.datapath.Services().Apply(ctx, owner, services)
 		return err
 	}
-	return l.withProxy(services, func(p kubeproxy.Proxy, r kubeproxy.Rules) error { return p.Write(ctx, r) })
+	return l.withProxy(services, func(p proxy, r proxyRules) error { return p.Write(ctx, r) })
 }
 
 // ClearServices removes the services of a lab.
@@ -147,11 +129,7 @@ func (l *Lab) ClearServices(ctx context.Context) error {
 		_, err := l.datapath.Services().Apply(ctx, owner, nil)
 		return err
 	}
-	p, err := l.proxy()
-	if err != nil {
-		return err
-	}
-	return p.Clear(ctx)
+	return l.withProxy(nil, func(p proxy, _ proxyRules) error { return p.Clear(ctx) })
 }
 
 // ChangeService gives a service of a lab the backends of services[i]; services are all of
@@ -162,12 +140,11 @@ func (l *Lab) ChangeService(ctx context.Context, services []service.Service, i i
 		return err
 	}
 	key := service.Key{Frontend: services[i].Frontend, Protocol: services[i].Protocol}
-	return l.withProxy(services, func(p kubeproxy.Proxy, r kubeproxy.Rules) error { return p.Update(ctx, r, key) })
+	return l.withProxy(services, func(p proxy, r proxyRules) error { return p.Write(ctx, r, key) })
 }
 
-// AllServices returns the services that a lab of topology pod-links was built with, or those
-// with another number of backends than [OtherBackends]. Each of the others has its backends at
-// ports of pod-a from [ServicePort] on.
+// AllServices returns the services that a lab of topology pod-links was built with, or those with another number of
+// backends than [OtherBackends]. Each of the others has its backends at ports of pod-a from [ServicePort] on.
 func (l *Lab) AllServices(backends int) []service.Service {
 	services := l.Options.services(backends)
 	if l.Options.Via == ViaEBPFSocket {
@@ -181,7 +158,7 @@ func (l *Lab) AllServices(backends int) []service.Service {
 func (o Options) Probe() error {
 	switch o.Via {
 	case ViaIPVS:
-		if err := kubeproxy.ProbeIPVS(); err != nil {
+		if err := probeIPVS(); err != nil {
 			return fmt.Errorf("the kernel lacks IPVS (CONFIG_IP_VS): %w", err)
 		}
 	case ViaEBPFSocket: // in containers of a host with cgroup v1

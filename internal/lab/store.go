@@ -26,8 +26,7 @@ const DefaultDir = "/run/mustang"
 type Store struct {
 	// Dir is the directory. Up creates it.
 	Dir string
-	// Program is the static mustang that containers run; empty means the running
-	// program.
+	// Program is the static mustang that containers run; empty means the running program.
 	Program string
 }
 
@@ -77,18 +76,14 @@ func (s Store) claim(o Options) (*os.File, error) {
 	return s.record(Info{Options: o, Created: time.Now().UTC()}, os.Link)
 }
 
-// keep replaces the record of the lab by one that is standing.
-func (s Store) keep(o Options) error {
-	info, err := readState(s.statePath(o.Name))
+// change replaces the record of a lab, which this process owns until it closes the returned file.
+func (s Store) change(name string, change func(*Info)) (*os.File, error) {
+	info, err := readState(s.statePath(name))
 	if err != nil {
-		return err
+		return nil, err
 	}
-	info.Options, info.Standing = o, true
-	file, err := s.record(info, os.Rename)
-	if err != nil {
-		return err
-	}
-	return file.Close()
+	change(&info)
+	return s.record(info, os.Rename)
 }
 
 // record writes a lab's state to a file and locks it before publish gives the file its
@@ -118,22 +113,15 @@ func (s Store) record(info Info, publish func(from, to string) error) (_ *os.Fil
 }
 
 // readState reads a state file.
-func readState(path string) (Info, error) {
+func readState(path string) (info Info, err error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
-		return Info{}, err
+		return info, err
 	}
-	info, err := parseState(data)
-	if err != nil {
-		return Info{}, fmt.Errorf("%s: %w", path, err)
+	if err := json.Unmarshal(data, &info); err != nil {
+		return info, fmt.Errorf("%s: %w", path, err)
 	}
 	return info, nil
-}
-
-// parseState parses the content of a state file.
-func parseState(data []byte) (info Info, err error) {
-	err = json.Unmarshal(data, &info)
-	return info, err
 }
 
 // names returns the names of all recorded labs, sorted.
@@ -173,31 +161,24 @@ func (s Store) List() ([]Info, error) {
 }
 
 // Find returns the record of the lab of that name, or of the only lab if name is
-// empty. The error is a [*NotFoundError] if it does not exist.
+// empty. The error matches os.ErrNotExist if it does not exist.
 func (s Store) Find(name string) (Info, error) {
 	infos, err := s.List()
 	if err != nil {
 		return Info{}, err
 	}
-	if name != "" {
-		for _, info := range infos {
-			if info.Name == name {
-				return info, nil
-			}
-		}
-		return Info{}, &NotFoundError{Name: name}
+	infos = slices.DeleteFunc(infos, func(info Info) bool {
+		return name != "" && info.Name != name || name == "" && !info.Standing // those of a running bench come and go
+	})
+	switch len(infos) {
+	case 0:
+		return Info{}, missingError(name)
+	case 1:
+		return infos[0], nil
 	}
-	// Those of a running bench come and go.
-	infos = slices.DeleteFunc(infos, func(info Info) bool { return !info.Standing })
 	var names []string
 	for _, info := range infos {
 		names = append(names, info.Name)
-	}
-	switch len(infos) {
-	case 0:
-		return Info{}, &NotFoundError{}
-	case 1:
-		return infos[0], nil
 	}
 	return Info{}, fmt.Errorf("there are labs %s: name one, as in lab exec --lab %s, lab down %[2]s", strings.Join(names, ", "), names[0])
 }
@@ -210,19 +191,18 @@ func (e *ExistsError) Error() string { return "lab " + e.Name + " exists already
 // Is reports whether target is os.ErrExist.
 func (e *ExistsError) Is(target error) bool { return target == os.ErrExist }
 
-// NotFoundError reports that there is no lab of that name, or none at all if the name
-// is empty. It matches os.ErrNotExist.
-type NotFoundError struct{ Name string }
+// missingError reports that there is no lab of that name, or none at all if the name is empty. It matches os.ErrNotExist.
+type missingError string
 
-func (e *NotFoundError) Error() string {
-	if e.Name == "" {
+func (e missingError) Error() string {
+	if e == "" {
 		return "no lab exists"
 	}
-	return "lab " + e.Name + " does not exist"
+	return "lab " + string(e) + " does not exist"
 }
 
 // Is reports whether target is os.ErrNotExist.
-func (e *NotFoundError) Is(target error) bool { return target == os.ErrNotExist }
+func (missingError) Is(target error) bool { return target == os.ErrNotExist }
 
 // Enter opens the namespace of a place in a recorded lab. The caller closes it.
 func (s Store) Enter(info Info, place string) (*netns.Namespace, error) {

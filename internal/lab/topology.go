@@ -14,8 +14,7 @@ const (
 	TopologyPodLinks  = "pod-links"
 	TopologyTwoHosts  = "two-hosts"
 	TopologyPodToHost = "pod-to-host"
-	// TopologyPodToNetwork is the only one that is connected to a network of this
-	// machine.
+	// TopologyPodToNetwork is the only one that is connected to a network of this machine.
 	TopologyPodToNetwork = "pod-to-network"
 	// TopologyDocker has Docker on host-a.
 	TopologyDocker = "docker"
@@ -73,77 +72,44 @@ type Topology struct {
 func Topologies() []Topology {
 	return []Topology{
 		{
-			Name:   TopologyPodLinks,
-			Doc:    "one host with two pods, pod-a behind a service",
-			Link:   "veth",
-			places: []string{Host, PodA, PodB},
-			build:  buildPodLinks,
+			Name: TopologyPodLinks, Link: "veth", Doc: "one host with two pods, pod-a behind a service",
+			places: []string{Host, PodA, PodB}, build: buildPodLinks,
 		},
 		{
-			Name:   TopologyTwoHosts,
-			Doc:    "two hosts on a wire, pod-a on host-a and pod-b on host-b",
-			Link:   "veth",
-			places: []string{HostA, HostB, PodA, PodB},
-			build:  buildTwoHosts,
+			Name: TopologyTwoHosts, Link: "veth", Doc: "two hosts on a wire, pod-a on host-a and pod-b on host-b",
+			places: []string{HostA, HostB, PodA, PodB}, build: buildTwoHosts,
 		},
 		{
-			Name:   TopologyPodToHost,
-			Doc:    "two hosts on a wire, pod-b on host-b; host-a is a plain machine",
-			Link:   "veth",
-			places: []string{HostA, HostB, PodB},
-			build:  buildTwoHosts,
+			Name: TopologyPodToHost, Link: "veth", Doc: "two hosts on a wire, pod-b on host-b; host-a is a plain machine",
+			places: []string{HostA, HostB, PodB}, build: buildTwoHosts,
 		},
 		{
-			Name:   TopologyPodToNetwork,
-			Doc:    "pod-b on host-b, whose uplink is a macvlan of a device of this machine",
-			Link:   "veth",
-			places: []string{HostB, PodB},
-			check:  func(o Options) error { return o.Uplink.Check() },
-			build:  buildPodToNetwork,
+			Name: TopologyPodToNetwork, Link: "veth", Doc: "pod-b on host-b, whose uplink is a macvlan of a device of this machine",
+			places: []string{HostB, PodB}, build: buildPodToNetwork,
+			check: func(o Options) error { return o.Uplink.Check() },
 		},
 		{
-			Name:   TopologyDocker,
-			Doc:    "two hosts on a wire, host-a with Docker and three containers",
-			Link:   dockerLink,
-			places: []string{HostA, HostB, ContainerA, ContainerB, ContainerHost},
-			check:  checkDocker,
-			build:  buildDocker,
+			Name: TopologyDocker, Link: dockerLink, Doc: "two hosts on a wire, host-a with Docker and three containers",
+			places: []string{HostA, HostB, ContainerA, ContainerB, ContainerHost}, build: buildDocker, check: checkDocker,
 		},
 		{
-			Name:   TopologyNode,
-			Doc:    "one host with an uplink and no pods, for CNI plugins",
-			Link:   LinkHost,
-			places: []string{Host, Outside},
-			check:  checkNode,
-			build:  buildNode,
+			Name: TopologyNode, Link: LinkHost, Doc: "one host with an uplink and no pods, for CNI plugins",
+			places: []string{Host, Outside}, build: buildNode, check: checkNode,
 		},
 	}
 }
 
-func lookupTopology(name string) (Topology, bool) {
-	for _, topology := range Topologies() {
-		if topology.Name == name {
-			return topology, true
-		}
-	}
-	return Topology{}, false
-}
-
-// topology returns that of valid options.
+// topology returns that of the options; its name is empty if there is none of theirs.
 func (o Options) topology() Topology {
 	if o.File != nil {
 		return Topology{Name: TopologyFile, places: o.File.Places(), build: buildFile}
 	}
-	topology, _ := lookupTopology(o.Topology)
-	return topology
-}
-
-func topologyNames() []string {
-	var names []string
 	for _, topology := range Topologies() {
-		names = append(names, topology.Name)
+		if topology.Name == o.Topology {
+			return topology
+		}
 	}
-	return names
+	return Topology{}
 }
 
 // Addresses of labs. All labs have the same ones: no lab is connected to another.
@@ -154,16 +120,14 @@ var (
 	PodBIPs  = []netip.Addr{netip.MustParseAddr("192.168.10.11"), netip.MustParseAddr("fd00:10::b")}
 	// Underlay are the prefixes of the wire between two hosts, one per address family.
 	Underlay = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24"), netip.MustParsePrefix("fd00:1::/64")}
-	// Ranges are the pod prefixes of each host, in labs with two hosts whose pods have no
-	// addresses of the wire.
+	// Ranges are the pod prefixes of each host, in labs with two hosts whose pods have no addresses of the wire.
 	Ranges = map[string][]netip.Prefix{
 		HostA: {netip.MustParsePrefix("192.168.10.0/24"), netip.MustParsePrefix("fd00:10::/64")},
 		HostB: {netip.MustParsePrefix("192.168.11.0/24"), netip.MustParsePrefix("fd00:11::/64")},
 	}
 )
 
-// Addresses returns the addresses of a place in a lab with these options, IPv4 first;
-// none if there is no such place.
+// Addresses returns the addresses of a place in a lab with these options, IPv4 first; none if there is no such place.
 func Addresses(o Options, place string) []netip.Addr {
 	if o.File != nil {
 		return o.File.Addresses(place)
@@ -187,22 +151,16 @@ func Addresses(o Options, place string) []netip.Addr {
 
 func (o Options) twoHostsAddresses(place string) []netip.Addr {
 	number := map[string]int{HostA: 1, HostB: 2, PodA: 10, PodB: 11}[place]
+	host := place == HostA || place == HostB
 	switch {
-	case number == 0:
+	case number == 0 || o.hostsOnly() && !host:
 		return nil
-	case place == HostA || place == HostB:
+	case host || o.podsOnWire():
 		return numbered(Underlay, number)
-	case o.hostsOnly():
-		return nil
-	case o.hasOverlay():
+	case place == PodA || o.hasOverlay():
 		return numbered(Ranges[HostA], number)
-	case o.podsOnWire():
-		return numbered(Underlay, number)
-	case place == PodA:
-		return numbered(Ranges[HostA], number)
-	default:
-		return numbered(Ranges[HostB], number)
 	}
+	return numbered(Ranges[HostB], number)
 }
 
 // hostsOnly reports whether the link is one of hosts without pods.
@@ -219,8 +177,7 @@ func (o Options) podsOnWire() bool {
 // isGuest reports whether a place is a virtual machine.
 func (o Options) isGuest(place string) bool { return o.Guests && (place == PodA || place == PodB) }
 
-// numbered returns the address of that number in each prefix. Numbers above 9 have
-// letters in IPv6: 10 is a.
+// numbered returns the address of that number in each prefix. Numbers above 9 have letters in IPv6: 10 is a.
 func numbered(prefixes []netip.Prefix, number int) []netip.Addr {
 	var addrs []netip.Addr
 	for _, prefix := range prefixes {

@@ -4,10 +4,7 @@ package lab
 
 import (
 	"context"
-	"fmt"
 	"net/netip"
-
-	"mustang/internal/lab/kubeproxy"
 
 	"mustang/internal/netns"
 	"mustang/internal/podlink"
@@ -34,19 +31,11 @@ func newHost(place string, number int) *host {
 	return &host{place: place, number: number, addresses: numberedPrefixes(Underlay, number), podCIDRs: Ranges[place]}
 }
 
-// buildTwoHosts builds two hosts on a wire, with a pod each or with a pod on host-b
-// alone.
-func buildTwoHosts(ctx context.Context, l *Lab) error {
-	mode, err := l.linkMode()
-	if err != nil {
-		return err
-	}
-	if err := l.addCgroup(); err != nil {
-		return err
-	}
+// buildTwoHosts builds two hosts on a wire, with a pod each or with a pod on host-b alone.
+func buildTwoHosts(ctx context.Context, l *Lab) (err error) {
 	a, b := newHost(HostA, 1), newHost(HostB, 2)
 	a.peer, b.peer = b, a
-	if mode != nil {
+	if l.mode != nil {
 		b.pod = PodB
 		if l.Options.Topology == TopologyTwoHosts {
 			a.pod = PodA
@@ -58,23 +47,23 @@ func buildTwoHosts(ctx context.Context, l *Lab) error {
 			return err
 		}
 	}
-	if err := l.addWire(a.ns, b.ns); err != nil {
+	if err := addWire(l.Options.wire(), a.ns, b.ns); err != nil {
 		return err
 	}
 	for _, h := range hosts {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if err := l.configureHost(mode, h); err != nil {
+		if err := l.configureHost(h); err != nil {
 			return err
 		}
 	}
 	for _, h := range hosts {
-		if err := l.addPeerRoutes(ctx, mode, h); err != nil {
+		if err := l.addPeerRoutes(h); err != nil {
 			return err
 		}
 	}
-	if err := l.addPodDatapath(ctx, mode); err != nil {
+	if err := l.addPodDatapath(ctx); err != nil {
 		return err
 	}
 	if l.ovsDatapath == OVSUserSpace {
@@ -87,11 +76,11 @@ func buildTwoHosts(ctx context.Context, l *Lab) error {
 	if err := l.awaitPaths(ctx); err != nil {
 		return err
 	}
-	return l.limitWire(a.ns, b.ns)
+	return limitWire(l.Options.wire(), a.ns, b.ns)
 }
 
 // configureHost gives a host its addresses and adds its pod.
-func (l *Lab) configureHost(mode podlink.Mode, h *host) (err error) {
+func (l *Lab) configureHost(h *host) (err error) {
 	h.network = podlink.Network{Host: h.ns, NetfilterCall: l.Options.NetfilterCall, BigTCP: l.Options.BigTCP, MTU: h.mtu}
 	if err := rtnl.In(h.ns).Configure(Uplink, rtnl.DeviceConfig{Up: true}); err != nil {
 		return err
@@ -103,15 +92,15 @@ func (l *Lab) configureHost(mode podlink.Mode, h *host) (err error) {
 	case h.pod == "":
 		return h.configureUplink()
 	}
-	if mode.Traits().Needs == podlink.NeedsOpenVSwitch {
+	if l.mode.Traits().Needs == podlink.NeedsOpenVSwitch {
 		if h.network.OVSDB, err = l.startSwitch(h.ns, h.place); err != nil {
 			return err
 		}
 	}
-	if err := l.setUpNetwork(mode, h); err != nil {
+	if err := l.setUpNetwork(h); err != nil {
 		return err
 	}
-	return l.addPod(mode, h.network, pod{place: h.pod, addresses: Addresses(l.Options, h.pod)})
+	return l.addPod(l.mode, h.network, pod{place: h.pod, addresses: Addresses(l.Options, h.pod)})
 }
 
 // configureUplink gives the host its addresses on the uplink itself.
@@ -120,8 +109,8 @@ func (h *host) configureUplink() error {
 }
 
 // setUpNetwork sets up the network of a host's pod.
-func (l *Lab) setUpNetwork(mode podlink.Mode, h *host) error {
-	traits := mode.Traits()
+func (l *Lab) setUpNetwork(h *host) error {
+	traits := l.mode.Traits()
 	uplinkAddresses := true // else they are on a device of the pod network
 	switch {
 	case l.Options.hasOverlay():
@@ -147,23 +136,23 @@ func (l *Lab) setUpNetwork(mode podlink.Mode, h *host) error {
 			return err
 		}
 	}
-	return mode.Setup(h.network)
+	return l.mode.Setup(h.network)
 }
 
 // addPeerRoutes lets a host reach the pod of its peer, after both are configured.
-func (l *Lab) addPeerRoutes(ctx context.Context, mode podlink.Mode, h *host) error {
+func (l *Lab) addPeerRoutes(h *host) error {
 	switch {
-	case mode == nil:
+	case l.mode == nil:
 		return nil
 	case l.Options.NAT && h.pod != "":
-		return kubeproxy.Masquerade(ctx, h.ns, Uplink, h.podCIDRs)
+		return masquerade(h.ns, Uplink, h.podCIDRs)
 	case l.Options.NAT || h.peer.pod == "":
 		return nil
 	case l.Options.hasOverlay():
 		return l.addRemote(h)
 	}
 	var destinations []netip.Prefix
-	switch traits := mode.Traits(); {
+	switch traits := l.mode.Traits(); {
 	case traits.Routed:
 		destinations = h.peer.podCIDRs
 	case traits.Layer3:
@@ -180,19 +169,15 @@ func (l *Lab) addPeerRoutes(ctx context.Context, mode podlink.Mode, h *host) err
 	return nil
 }
 
-// awaitPaths waits until host-b and pod-b reach host-a and pod-a. Guests wait for their
-// links themselves.
+// awaitPaths waits until host-b and pod-b reach host-a and pod-a. Guests wait for their links themselves.
 func (l *Lab) awaitPaths(ctx context.Context) error {
 	for _, from := range []string{HostB, PodB} {
 		for _, to := range []string{HostA, PodA} {
-			ns, ok := l.namespaces[from]
-			if _, there := l.namespaces[to]; !ok || !there || l.Options.NAT && to == PodA {
+			if l.namespaces[from] == nil || l.namespaces[to] == nil || l.Options.NAT && to == PodA {
 				continue
 			}
-			for _, addr := range Addresses(l.Options, to) {
-				if err := awaitPath(ctx, ns, addr); err != nil {
-					return fmt.Errorf("%s to %s: %w", from, to, err)
-				}
+			if err := l.await(ctx, from, to, Addresses(l.Options, to)); err != nil {
+				return err
 			}
 		}
 	}

@@ -72,8 +72,7 @@ func TestTwoHosts(t *testing.T) {
 	}
 }
 
-// slowToBuild reports whether a lab has an Open vSwitch for each host, but is not
-// the one that stands for all such.
+// slowToBuild reports whether a lab has an Open vSwitch for each host, but is not the one that stands for all such.
 func slowToBuild(o lab.Options) bool {
 	switched := strings.HasPrefix(o.Link, "ovs-") || strings.HasPrefix(o.Overlay, "vxlan-ovs-")
 	return switched && (o.Link != "ovs-veth" || o.Overlay != lab.OverlayVXLAN)
@@ -145,8 +144,7 @@ func testWire(t *testing.T, l *lab.Lab, again bool) {
 // back reports whether the client is on host-a's side.
 func (l leg) back() bool { return l.from == lab.HostA || l.from == lab.PodA }
 
-// crossing returns payload sizes: small ones, or also full packets, batches of segments
-// and fragments.
+// crossing returns payload sizes: small ones, or also full packets, batches of segments and fragments.
 func crossing(o lab.Options, v6, all bool) map[string][]int {
 	headers := 20 + 8
 	if v6 {

@@ -20,7 +20,6 @@ import (
 // TestWireRate sends more than a slow wire can carry at once, each way. What it
 // holds is a lower bound: no load on the machine makes the wire faster.
 func TestWireRate(t *testing.T) {
-	const rate, payload, burst = 20_000_000, 1 << 20, 128 << 10
 	s := store(t)
 	for name, o := range map[string]lab.Options{
 		"host": {Link: lab.LinkHost}, "bridge vxlan": {Link: "bridge", Overlay: lab.OverlayVXLAN},
@@ -28,26 +27,38 @@ func TestWireRate(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			o.Topology, o.WireRate = lab.TopologyTwoHosts, rate
+			o.Topology, o.WireRate = lab.TopologyTwoHosts, slowRate
 			l := up(t, s, options(o))
 			server, client := lab.HostA, lab.HostB
 			if o.Link != lab.LinkHost {
 				server, client = lab.PodA, lab.PodB
 			}
-			at := testkit.Echo(t, place(t, l, server), "tcp", netip.AddrPortFrom(lab.Addresses(l.Options, server)[0], 0).String())
-			began := time.Now()
-			if _, err := testkit.RoundTrip(t, place(t, l, client), "tcp", at.String(), make([]byte, payload)); err != nil {
-				t.Fatal(err)
-			}
-			if took, least := time.Since(began), time.Duration(payload-burst)*8*time.Second/rate; took < least {
-				t.Errorf("%d bytes crossed a wire of %d bit/s in %v, which takes %v", payload, rate, took, least)
+			if took := roundTrip(t, l, client, server, slowPayload); took < slowTime {
+				t.Errorf("%d bytes crossed a wire of %d bit/s in %v, which takes %v", slowPayload, slowRate, took, slowTime)
 			}
 		})
 	}
 }
 
-// requireNetem skips the test where the kernel has no netem. There, a lab with a
-// delay must say so, and leave nothing.
+// A slow wire carries slowPayload in slowTime at least: it takes slowBurst of it at once.
+const (
+	slowRate, slowPayload, slowBurst = 20_000_000, 1 << 20, 128 << 10
+
+	slowTime = time.Duration(slowPayload-slowBurst) * 8 * time.Second / slowRate
+)
+
+// roundTrip returns the time that bytes take to a place and back.
+func roundTrip(t *testing.T, l *lab.Lab, from, to string, size int) time.Duration {
+	t.Helper()
+	at := testkit.Echo(t, place(t, l, to), "tcp", netip.AddrPortFrom(lab.Addresses(l.Options, to)[0], 0).String())
+	began := time.Now()
+	if _, err := testkit.RoundTrip(t, place(t, l, from), "tcp", at.String(), make([]byte, size)); err != nil {
+		t.Fatal(err)
+	}
+	return time.Since(began)
+}
+
+// requireNetem skips the test where the kernel has no netem. There, a lab with a delay must say so, and leave nothing.
 func requireNetem(t *testing.T, s lab.Store) {
 	t.Helper()
 	netem := rtnl.In(testkit.Namespace(t, "netem")).TryQdisc("netem")

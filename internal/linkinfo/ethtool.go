@@ -17,14 +17,14 @@ const SpeedUnknown = -1
 // devices are fictitious and do not limit them.
 type Hardware struct {
 	// Speed is the nominal speed in Mbit/s, SpeedUnknown, or 0 if the device does not report one.
-	Speed int
+	Speed int `json:"-"`
 	// Duplex is "full", "half" or "unknown"; or empty.
-	Duplex string
+	Duplex string `json:"duplex,omitempty"`
 	// Driver is the name of the device's driver.
-	Driver string
+	Driver string `json:"driver,omitempty"`
 	// Offloads maps the short names of the device's offloads to whether they are on: tso, gso, gro, lro, uso (UDP
 	// segmentation), big-tcp (TCP packets of more than 64 KiB), sg (scatter and gather), tx-checksum, rx-checksum.
-	Offloads map[string]bool
+	Offloads map[string]bool `json:"offloads"`
 }
 
 // features maps short names to the kernel's names. An offload with several names is on if one of them is.
@@ -60,8 +60,7 @@ func readHardware(n *netns.Namespace, links []Link) error {
 
 func (h *Hardware) read(handle *ethtool.Ethtool, device string) {
 	h.Driver, _ = handle.DriverName(device)
-	// Not the newer GetLinkSettings: it asks the kernel without agreeing on a size
-	// first, and then says so on stdout.
+	// Not the newer GetLinkSettings: it asks the kernel without agreeing on a size first, and then says so on stdout.
 	var settings ethtool.EthtoolCmd
 	if speed, err := handle.CmdGet(&settings, device); err == nil {
 		h.Speed, h.Duplex = int(int32(speed)), "unknown"

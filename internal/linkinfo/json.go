@@ -17,12 +17,6 @@ type document struct {
 	namespaceJSON
 }
 
-// allDocument is the JSON of several namespaces.
-type allDocument struct {
-	Schema     int             `json:"schema"`
-	Namespaces []namespaceJSON `json:"namespaces"`
-}
-
 type namespaceJSON struct {
 	Namespace NamespaceInfo `json:"namespace"`
 	Links     []linkJSON    `json:"links"`
@@ -40,29 +34,30 @@ type linkJSON struct {
 	Settings  map[string]any `json:"settings,omitempty"`
 	Port      map[string]any `json:"port,omitempty"`
 	// SpeedMbit is -1 if unknown, null if the driver reports none.
-	SpeedMbit *int            `json:"speed_mbit"`
-	Duplex    string          `json:"duplex,omitempty"`
-	Driver    string          `json:"driver,omitempty"`
-	Offloads  map[string]bool `json:"offloads"`
-	Programs  []Program       `json:"programs"`
+	SpeedMbit *int      `json:"speed_mbit"`
+	Programs  []Program `json:"programs"`
+	Hardware
 	Link
 }
 
 // WriteJSON writes the links of one namespace as an indented JSON document.
 func WriteJSON(w io.Writer, i Inventory) error {
-	return writeDocument(w, document{schema, newNamespaceJSON(i)})
+	return encode(w, document{schema, newNamespaceJSON(i)})
 }
 
 // WriteAllJSON writes the links of several namespaces as an indented JSON document.
 func WriteAllJSON(w io.Writer, inventories []Inventory) error {
-	out := allDocument{Schema: schema, Namespaces: []namespaceJSON{}}
+	namespaces := []namespaceJSON{}
 	for _, i := range inventories {
-		out.Namespaces = append(out.Namespaces, newNamespaceJSON(i))
+		namespaces = append(namespaces, newNamespaceJSON(i))
 	}
-	return writeDocument(w, out)
+	return encode(w, struct {
+		Schema     int             `json:"schema"`
+		Namespaces []namespaceJSON `json:"namespaces"`
+	}{schema, namespaces})
 }
 
-func writeDocument(w io.Writer, document any) error {
+func encode(w io.Writer, document any) error {
 	encoder := json.NewEncoder(w)
 	encoder.SetIndent("", "  ")
 	return encoder.Encode(document)
@@ -74,8 +69,7 @@ func newNamespaceJSON(i Inventory) namespaceJSON {
 		j := linkJSON{
 			Name: l.Name, Index: l.Index, Kind: l.Kind, Up: l.Up, MTU: l.MTU, MAC: l.MAC.String(),
 			Addresses: append([]netip.Prefix{}, l.Addrs...), Settings: settingsJSON(l.Settings), Port: settingsJSON(l.Port),
-			Duplex: l.Hardware.Duplex, Driver: l.Hardware.Driver, Offloads: l.Hardware.Offloads,
-			Programs: append([]Program{}, i.Programs[l.Index]...), Link: l,
+			Programs: append([]Program{}, i.Programs[l.Index]...), Hardware: l.Hardware, Link: l,
 		}
 		if speed := l.Hardware.Speed; speed != 0 {
 			j.SpeedMbit = &speed

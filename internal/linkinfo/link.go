@@ -168,7 +168,6 @@ func (c *Snapshot) Links(n *netns.Namespace) ([]Link, error) {
 	addFilters(handle, links)
 	addNamespaceCalls(n, links)
 	c.join(n, links)
-	c.joinSwitches(n, links)
 	if err := c.addChildren(n, links); err != nil {
 		return nil, err
 	}

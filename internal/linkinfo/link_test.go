@@ -75,8 +75,7 @@ func setting(settings []linkinfo.Setting, name string) any {
 	return nil
 }
 
-// TestLinkKinds makes a device of each kind and mode, and looks at what is told
-// of it.
+// TestLinkKinds makes a device of each kind and mode, and looks at what is told of it.
 func TestLinkKinds(t *testing.T) {
 	for _, test := range []struct {
 		name, add  string // device d0 in namespace A, where u0 is an uplink
@@ -230,8 +229,7 @@ func TestLinkBridge(t *testing.T) {
 	}
 }
 
-// TestLinkNetfilterCall switches br_netfilter's call on and off, by the bridge
-// and by its namespace.
+// TestLinkNetfilterCall switches br_netfilter's call on and off, by the bridge and by its namespace.
 func TestLinkNetfilterCall(t *testing.T) {
 	a := testkit.Namespace(t, "a")
 	const key = "net/bridge/bridge-nf-call-iptables"

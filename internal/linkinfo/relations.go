@@ -17,11 +17,19 @@ func (c *Snapshot) addChildren(n *netns.Namespace, links []Link) error {
 		if p.Inode == inode {
 			continue
 		}
-		for _, child := range p.over(n) {
-			if parent := linkAt(links, child.ParentIndex); parent != nil {
-				place := p.NamespaceInfo
+		id := sameNamespace // of n there
+		for _, child := range p.list() {
+			if child.ParentIndex == 0 || child.PeerNSID == sameNamespace {
+				continue
+			}
+			if id == sameNamespace {
+				if id = nsid(p.ns, n); id < 0 {
+					break
+				}
+			}
+			if parent := linkAt(links, child.ParentIndex); parent != nil && child.PeerNSID == id {
 				parent.Children = append(parent.Children, Peer{
-					Name: child.Name, Kind: child.Kind, Mode: child.Mode, Index: child.Index, Namespace: &place,
+					Name: child.Name, Kind: child.Kind, Mode: child.Mode, Index: child.Index, Namespace: new(p.NamespaceInfo),
 				})
 			}
 		}
@@ -29,30 +37,18 @@ func (c *Snapshot) addChildren(n *netns.Namespace, links []Link) error {
 	return nil
 }
 
-// over returns the links of an entry whose parents are in n.
-func (p *entry) over(n *netns.Namespace) []Link {
-	var out []Link
-	id := sameNamespace
-	for _, l := range p.list() {
-		if l.ParentIndex == 0 || l.PeerNSID == sameNamespace {
-			continue
-		}
-		if id == sameNamespace {
-			handle, err := rtnl.In(p.ns).Handle()
-			if err != nil {
-				return nil
-			}
-			id, err = handle.GetNetNsIdByFd(n.FD())
-			handle.Close()
-			if err != nil || id < 0 {
-				return nil
-			}
-		}
-		if l.PeerNSID == id {
-			out = append(out, l)
-		}
+// nsid returns the netnsid of a namespace in another one, -1 if it has none.
+func nsid(in, of *netns.Namespace) int {
+	handle, err := rtnl.In(in).Handle()
+	if err != nil {
+		return -1
 	}
-	return out
+	defer handle.Close()
+	id, err := handle.GetNetNsIdByFd(of.FD())
+	if err != nil {
+		return -1
+	}
+	return id
 }
 
 // list returns the links of an entry, or none if the namespace is gone. It reads them once.

@@ -16,8 +16,7 @@ import (
 	"mustang/internal/testkit"
 )
 
-// TestWriteJSON checks the names and types of all fields of the JSON document,
-// for devices of several kinds.
+// TestWriteJSON checks the names and types of all fields of the JSON document, for devices of several kinds.
 func TestWriteJSON(t *testing.T) {
 	testkit.RequireTool(t, "ip")
 	a, b := testkit.Namespace(t, "a"), testkit.Namespace(t, "b")

@@ -16,8 +16,7 @@ import (
 	"mustang/internal/testkit"
 )
 
-// unnamed makes a namespace without a name, with a veth end eth0 in it whose
-// other end is in host.
+// unnamed makes a namespace without a name, with a veth end eth0 in it whose other end is in host.
 func unnamed(t *testing.T, host *netns.Namespace, device string) *netns.Namespace {
 	t.Helper()
 	ns, err := netns.New()
@@ -89,8 +88,7 @@ func TestPeerHere(t *testing.T) {
 	}
 }
 
-// TestParentElsewhere puts a macvlan device into another namespace than its
-// parent, and looks from both.
+// TestParentElsewhere puts a macvlan device into another namespace than its parent, and looks from both.
 func TestParentElsewhere(t *testing.T) {
 	host, pod, other := testkit.Namespace(t, "host"), testkit.Namespace(t, "pod"), testkit.Namespace(t, "other")
 	for _, ns := range []*netns.Namespace{host, other} { // the same indexes in both

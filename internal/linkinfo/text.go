@@ -24,8 +24,7 @@ type Inventory struct {
 type Program struct {
 	// Hook is the attach point, such as "tcx ingress", "netkit peer" or "xdp".
 	Hook string `json:"hook"`
-	// ID is the kernel's id of the program, Name and Tag are the kernel's too. They are
-	// empty if the program is gone.
+	// ID is the kernel's id of the program, Name and Tag are the kernel's too. They are empty if the program is gone.
 	ID   uint32 `json:"id"`
 	Name string `json:"name"`
 	Tag  string `json:"tag,omitempty"`
@@ -33,11 +32,6 @@ type Program struct {
 	LinkID uint32 `json:"link_id,omitempty"`
 	// Mustang is true for programs of this project's datapaths.
 	Mustang bool `json:"mustang"`
-}
-
-// offloadOrder returns the offloads in the order of listings.
-func offloadOrder() []string {
-	return []string{"tso", "gso", "uso", "gro", "lro", "big-tcp", "sg", "tx-checksum", "rx-checksum"}
 }
 
 // Printable returns a text as it is, or with escapes if it has characters that are none for a terminal or a document: pods choose the
@@ -87,8 +81,7 @@ func speedText(speed int) string {
 	return strconv.Itoa(speed) + "Mbit/s"
 }
 
-// joinedText names the devices that a link is joined to, without the bridge or parent
-// that it is printed below.
+// joinedText names the devices that a link is joined to, without the bridge or parent that it is printed below.
 func joinedText(l Link, below string) string {
 	var parts []string
 	if l.Peer != nil {
@@ -112,8 +105,7 @@ func peerText(e Peer) string {
 	return name
 }
 
-// settingsText formats settings, such as "stp off" and "id 42". The settings of
-// br_netfilter become one item.
+// settingsText formats settings, such as "stp off" and "id 42". The settings of br_netfilter become one item.
 func settingsText(settings []Setting) []string {
 	var out, calls []string
 	isBridge := false
@@ -146,33 +138,23 @@ func settingsText(settings []Setting) []string {
 	return out
 }
 
-// offloadsText lists the offloads that are on, and those that the device supports and
-// are off.
+// offloadsText lists the offloads that are on, and those that the device supports and are off.
 func offloadsText(l Link) string {
-	var on, off []string
-	for _, name := range offloadOrder() {
-		if is, has := l.Hardware.Offloads[name]; has && is {
-			on = append(on, name)
+	var on, off string
+	for _, name := range []string{"tso", "gso", "uso", "gro", "lro", "big-tcp", "sg", "tx-checksum", "rx-checksum"} {
+		if is, has := l.Hardware.Offloads[name]; is {
+			on += " " + name
 		} else if has {
-			off = append(off, name)
+			off += " " + name
 		}
 	}
-	text := "offloads"
-	if on != nil {
-		text += " " + strings.Join(on, " ")
+	switch {
+	case off != "":
+		return fmt.Sprintf("offloads%s (off:%s)", on, off)
+	case on != "":
+		return "offloads" + on
 	}
-	if on == nil && off == nil {
-		text += " none"
-	}
-	if off != nil {
-		text += " (off: " + strings.Join(off, " ") + ")"
-	}
-	return text
-}
-
-// queuesText formats the queues of a device.
-func queuesText(l Link) string {
-	return fmt.Sprintf("queues %d tx %d rx, qdisc %s", l.TxQueues, l.RxQueues, l.Qdisc)
+	return "offloads none"
 }
 
 // programText formats a program with its hook.
@@ -184,14 +166,19 @@ func programText(p Program) string {
 	return fmt.Sprintf("%s: %s (id %d%s)", p.Hook, cmp.Or(p.Name, "program"), p.ID, owner)
 }
 
-// WriteTable writes a row per link, sorted by index, with a column for the namespace if
-// there are several.
+// WriteTable writes a row per link, sorted by index, with a column for the namespace if there are several.
 func WriteTable(w io.Writer, inventories []Inventory) error {
-	header := []string{"INDEX", "NAME", "KIND", "STATE", "MTU", "SPEED", "MAC", "JOINED TO", "ADDRESSES", "PROGRAMS"}
-	if len(inventories) > 1 {
-		header = append([]string{"NAMESPACE"}, header...)
+	tab := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+	write := func(namespace string, row ...string) {
+		if len(inventories) > 1 {
+			row = append([]string{namespace}, row...)
+		}
+		for i, cell := range row {
+			row[i] = Printable(cell)
+		}
+		fmt.Fprintln(tab, strings.Join(row, "\t"))
 	}
-	var rows [][]string
+	write("NAMESPACE", "INDEX", "NAME", "KIND", "STATE", "MTU", "SPEED", "MAC", "JOINED TO", "ADDRESSES", "PROGRAMS")
 	for _, inventory := range inventories {
 		for _, l := range inventory.Links {
 			var addresses, programs []string
@@ -201,24 +188,11 @@ func WriteTable(w io.Writer, inventories []Inventory) error {
 			for _, p := range inventory.Programs[l.Index] {
 				programs = append(programs, programText(p))
 			}
-			row := []string{
+			write(inventory.Namespace.String(),
 				strconv.Itoa(l.Index), l.Name, kindText(l.Kind, l.Mode), stateText(l), strconv.Itoa(l.MTU),
 				speedText(l.Hardware.Speed), cmp.Or(l.MAC.String(), "-"), cmp.Or(joinedText(l, ""), "-"),
-				cmp.Or(strings.Join(addresses, ","), "-"), cmp.Or(strings.Join(programs, ", "), "-"),
-			}
-			if len(inventories) > 1 {
-				row = append([]string{inventory.Namespace.String()}, row...)
-			}
-			rows = append(rows, row)
+				cmp.Or(strings.Join(addresses, ","), "-"), cmp.Or(strings.Join(programs, ", "), "-"))
 		}
-	}
-	tab := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(tab, strings.Join(header, "\t"))
-	for _, row := range rows {
-		for i, cell := range row {
-			row[i] = Printable(cell)
-		}
-		fmt.Fprintln(tab, strings.Join(row, "\t"))
 	}
 	return tab.Flush()
 }

@@ -74,8 +74,7 @@ func top(l Link) int {
 	return 0
 }
 
-// add adds a link and the links below it. first is the prefix of its own line, rest of
-// the lines below.
+// add adds a link and the links below it. first is the prefix of its own line, rest of the lines below.
 func (t *tree) add(l Link, first, rest string) {
 	t.done[l.Index] = true
 	below := ""
@@ -139,7 +138,7 @@ func (t *tree) details(l Link) [][]string {
 		}
 		settings = append(settings, port)
 	}
-	out := [][]string{identity, settings, {offloadsText(l), queuesText(l)}, programs}
+	out := [][]string{identity, settings, {offloadsText(l), fmt.Sprintf("queues %d tx %d rx, qdisc %s", l.TxQueues, l.RxQueues, l.Qdisc)}, programs}
 	if len(l.AltNames) > 0 {
 		out = append(out, []string{"altname " + strings.Join(l.AltNames, ", ")})
 	}

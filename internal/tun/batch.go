@@ -7,8 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-
-	"golang.org/x/sync/errgroup"
 )
 
 const (
@@ -51,14 +49,12 @@ func (d *Device) NewBatch() *Batch {
 // Len returns the number of packets.
 func (b *Batch) Len() int { return len(b.lengths) }
 
-// Packet returns a packet, which is valid until the batch is reused. The caller may
-// change it in place.
+// Packet returns a packet, which is valid until the batch is reused. The caller may change it in place.
 func (b *Batch) Packet(i int) []byte {
 	return b.buffers[i][headerSize:][:b.lengths[i]]
 }
 
-// Add copies a packet into the batch. It returns false if the batch is full or the
-// packet larger than 64 KiB.
+// Add copies a packet into the batch. It returns false if the batch is full or the packet larger than 64 KiB.
 func (b *Batch) Add(packet []byte) bool {
 	if len(b.lengths) == cap(b.lengths) || len(packet) > packetSize {
 		return false
@@ -86,32 +82,21 @@ func (d *Device) Each(ctx context.Context, fn func(*Batch) error) error {
 	if d.kind == TAP && d.offload {
 		return fmt.Errorf("%s: frames with offload can be switched, but not read one by one", d)
 	}
-	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error {
-		<-ctx.Done()
-		d.interrupt()
-		return nil
-	})
-	group.Go(func() error { return d.each(fn) })
-	err := group.Wait()
-	d.resume()
-	return err
-}
-
-func (d *Device) each(fn func(*Batch) error) error {
 	batch := d.NewBatch()
-	for {
-		err := d.readBatch(batch)
-		if errors.Is(err, os.ErrDeadlineExceeded) {
-			return nil
+	return until(ctx, []*Device{d}, func() error {
+		for {
+			err := d.readBatch(batch)
+			if errors.Is(err, os.ErrDeadlineExceeded) {
+				return nil
+			}
+			if err == nil {
+				err = fn(batch)
+			}
+			if err != nil {
+				return err
+			}
 		}
-		if err != nil {
-			return err
-		}
-		if err := fn(batch); err != nil {
-			return err
-		}
-	}
+	})
 }
 
 // readBatch waits for packets and reads at least one, unless all were dropped.
@@ -126,9 +111,8 @@ func (d *Device) readBatch(b *Batch) error {
 	return nil
 }
 
-// Write passes a batch to the kernel. With offload it merges packets of a stream.
-// Packets that the kernel rejects count as dropped and are no error. The batch is empty
-// afterwards.
+// Write passes a batch to the kernel. With offload it merges packets of a stream. Packets that the kernel rejects count
+// as dropped and are no error. The batch is empty afterwards.
 func (d *Device) Write(b *Batch) error {
 	defer b.Reset()
 	if b.Len() == 0 {

@@ -195,7 +195,7 @@ func TestTAPFrames(t *testing.T) {
 		return d.Each(ctx, func(b *Batch) error {
 			mu.Lock()
 			defer mu.Unlock()
-			seen = append(seen, DecodeFrame(b.Packet(0)).String())
+			seen = append(seen, FormatFrame(b.Packet(0)))
 			return nil
 		})
 	})

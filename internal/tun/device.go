@@ -3,13 +3,13 @@
 // Package tun opens TUN and TAP devices and handles their packets in user space: it
 // forwards them from one device to another, echoes them, and decodes them.
 //
-// With offload, the kernel delivers and accepts TCP and UDP packets of up to 64 KiB,
-// each with a header that describes its segmentation (struct virtio_net_hdr). The
-// library golang.zx2c4.com/wireguard segments and merges them where packets are
-// decoded. Switch forwards them whole.
+// With offload, the kernel delivers and accepts TCP and UDP packets of up to 64 KiB, each with a header that describes
+// its segmentation (struct virtio_net_hdr). The library golang.zx2c4.com/wireguard segments and merges them where
+// packets are decoded. Switch forwards them whole.
 package tun
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -19,6 +19,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 	wireguard "golang.zx2c4.com/wireguard/tun"
 
@@ -54,8 +55,7 @@ func (f *flowCount) add(packets, bytes int) {
 // Name returns the name that the device had when it was opened.
 func (d *Device) Name() string { return d.name }
 
-// Close closes the device, which deletes it unless it is persistent. Pending reads and
-// writes fail.
+// Close closes the device, which deletes it unless it is persistent. Pending reads and writes fail.
 func (d *Device) Close() error {
 	if err := d.library.Close(); err != nil {
 		return fmt.Errorf("close %s: %w", d, err)
@@ -68,14 +68,28 @@ func (d *Device) String() string {
 	return fmt.Sprintf("%s device %q in network namespace %q", d.kind, d.name, d.namespace)
 }
 
-// interrupt makes reads fail with os.ErrDeadlineExceeded from now on.
-func (d *Device) interrupt() { _ = d.file.SetReadDeadline(time.Unix(1, 0)) }
+// until runs functions until they end, one fails or ctx ends, which is no error: reads from the devices then fail with
+// os.ErrDeadlineExceeded until it returns.
+func until(ctx context.Context, devices []*Device, run ...func() error) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		<-ctx.Done()
+		for _, d := range devices {
+			_ = d.file.SetReadDeadline(time.Unix(1, 0))
+		}
+		return nil
+	})
+	for _, f := range run {
+		group.Go(f)
+	}
+	err := group.Wait()
+	for _, d := range devices {
+		_ = d.file.SetReadDeadline(time.Time{})
+	}
+	return err
+}
 
-// resume undoes interrupt.
-func (d *Device) resume() { _ = d.file.SetReadDeadline(time.Time{}) }
-
-// fatal returns the error of a read or write if it concerns the device, or nil if only
-// the packet is lost.
+// fatal returns the error of a read or write if it concerns the device, or nil if only the packet is lost.
 func (d *Device) fatal(err error) error {
 	var pathErr *os.PathError
 	switch {
@@ -140,8 +154,7 @@ func (k Kind) String() string {
 
 // Options describe the device to open.
 type Options struct {
-	// Name is the device's name. If it is empty, the kernel picks the first free one
-	// of tun0, tun1, ... (or tap0, ...).
+	// Name is the device's name. If it is empty, the kernel picks the first free one of tun0, tun1, ... (or tap0, ...).
 	Name string
 	Kind Kind
 	// MTU is in bytes; 0 keeps that of the device (1500 for a new one).
@@ -174,8 +187,7 @@ func (o Options) Check() error {
 	return nil
 }
 
-// CheckName returns an error unless the kernel accepts name for a device
-// (dev_valid_name).
+// CheckName returns an error unless the kernel accepts name for a device (dev_valid_name).
 func CheckName(name string) error {
 	if name == "" || name == "." || name == ".." || len(name) >= unix.IFNAMSIZ ||
 		strings.ContainsAny(name, "/:% \t\n\v\f\r\x00") {
@@ -184,10 +196,9 @@ func CheckName(name string) error {
 	return nil
 }
 
-// Open creates a device in ns, or opens the existing persistent device of that name,
-// and sets it up. A created device is deleted, with its addresses and routes, when it
-// is closed or when the process ends. A persistent device keeps its settings. An open
-// device keeps its namespace alive. The error names the device.
+// Open creates a device in ns, or opens the existing persistent device of that name, and sets it up. A created device
+// is deleted, with its addresses and routes, when it is closed or when the process ends. A persistent device keeps its
+// settings. An open device keeps its namespace alive. The error names the device.
 func Open(ns *netns.Namespace, options Options) (_ *Device, err error) {
 	if err := options.Check(); err != nil {
 		return nil, fmt.Errorf("open %s device: %w", options.Kind, err)
@@ -228,8 +239,7 @@ func Open(ns *netns.Namespace, options Options) (_ *Device, err error) {
 	}, nil
 }
 
-// attach opens the clone file and attaches it to the device, on a thread in the
-// device's namespace.
+// attach opens the clone file and attaches it to the device, on a thread in the device's namespace.
 func attach(options Options) (fd int, err error) {
 	fd, err = unix.Open(clonePath, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {

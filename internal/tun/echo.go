@@ -45,14 +45,12 @@ func (d Direction) String() string {
 	return "in"
 }
 
-// Watch receives the packets of a device. It must be safe for concurrent use and must
-// not keep or change the packet.
+// Watch receives the packets of a device. It must be safe for concurrent use and must not keep or change the packet.
 type Watch func(direction Direction, packet []byte)
 
-// Echo answers packets that are routed to a TUN device until ctx ends, which is no
-// error: ICMP and ICMPv6 echo requests, UDP datagrams and TCP connections to any port.
-// UDP datagrams and TCP streams are echoed. It answers for every destination address but
-// multicast and broadcast. watch receives each packet, unless it is nil. Echo returns
+// Echo answers packets that are routed to a TUN device until ctx ends, which is no error: ICMP and ICMPv6 echo
+// requests, UDP datagrams and TCP connections to any port. UDP datagrams and TCP streams are echoed. It answers for
+// every destination address but multicast and broadcast. watch receives each packet, unless it is nil. Echo returns
 // when all connections are closed.
 func Echo(ctx context.Context, d *Device, watch Watch) error {
 	if d.kind != TUN {
@@ -150,8 +148,7 @@ func swap(a, b []byte) {
 	}
 }
 
-// setWord sets the 16 bits at an offset and updates the checksum at another one (RFC
-// 1624, equation 3).
+// setWord sets the 16 bits at an offset and updates the checksum at another one (RFC 1624, equation 3).
 func setWord(header []byte, at int, value uint16, checksumAt int) {
 	old := binary.BigEndian.Uint16(header[at:])
 	sum := uint32(^binary.BigEndian.Uint16(header[checksumAt:])) + uint32(^old) + uint32(value)
@@ -173,8 +170,7 @@ const (
 	keepAliveIdle = 30 * time.Second
 )
 
-// tcpEcho is a TCP stack (gVisor's netstack) that accepts connections to every address
-// and port, and echoes.
+// tcpEcho is a TCP stack (gVisor's netstack) that accepts connections to every address and port, and echoes.
 type tcpEcho struct {
 	stack    *stack.Stack
 	endpoint *channel.Endpoint
@@ -210,8 +206,7 @@ func newTCPEcho(mtu int) (_ *tcpEcho, err error) {
 			on := tcpip.TCPSACKEnabled(true)
 			return t.stack.SetTransportProtocolOption(tcp.ProtocolNumber, &on)
 		}},
-		// With RACK, connections with occasional loss stall for ever
-		// (github.com/tailscale/tailscale/pull/14934).
+		// With RACK, connections with occasional loss stall for ever (github.com/tailscale/tailscale/pull/14934).
 		{"disable RACK", func() tcpip.Error {
 			none := tcpip.TCPRecovery(0)
 			return t.stack.SetTransportProtocolOption(tcp.ProtocolNumber, &none)

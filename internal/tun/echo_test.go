@@ -10,9 +10,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
-	"regexp"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -76,29 +74,6 @@ func TestEchoUDP(t *testing.T) {
 			}
 		}
 	})
-}
-
-func TestEchoWatch(t *testing.T) {
-	ns := testkit.Namespace(t, "echo")
-	d := open(t, ns, Options{Name: "left", Addresses: leftAddresses})
-	var mu sync.Mutex
-	var seen []string
-	background(t, func(ctx context.Context) error {
-		return Echo(ctx, d, func(direction Direction, packet []byte) {
-			mu.Lock()
-			defer mu.Unlock()
-			seen = append(seen, direction.String()+" "+Decode(packet).String())
-		})
-	})
-	if err := testkit.Ping(ns, rightAddresses[0].Addr(), 56); err != nil {
-		t.Fatal(err)
-	}
-	mu.Lock()
-	defer mu.Unlock()
-	want := regexp.MustCompile(`(?m)^in 84 IPv4 10.9.0.1 > 10.9.0.2 ICMP echo (id \d+ seq \d+)\nout 84 IPv4 10.9.0.2 > 10.9.0.1 ICMP echo reply id`)
-	if all := strings.Join(seen, "\n"); !want.MatchString(all) {
-		t.Errorf("seen:\n%s\nwant %s", all, want)
-	}
 }
 
 // TestEchoGarbage checks that Echo survives malformed packets.
@@ -223,8 +198,7 @@ func TestEchoTCPEnds(t *testing.T) {
 	}
 }
 
-// TestEchoTCPHalfOpen ends an echo with a connection that is not open yet: the
-// client's address is nobody's.
+// TestEchoTCPHalfOpen ends an echo with a connection that is not open yet: the client's address is nobody's.
 func TestEchoTCPHalfOpen(t *testing.T) {
 	ns, d, stop := echoing(t, false)
 	packet := hexBytes(t, "4500003c 00004000 40060000 0a090063 0a090002"+syn)

@@ -3,6 +3,7 @@
 package tun
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"net"
@@ -31,8 +32,7 @@ type Packet struct {
 	// Source and Destination are invalid if the packet is too short for them.
 	Source, Destination netip.Addr
 	Protocol            uint8
-	// Fragment is true for a fragment; Offset is its offset in bytes. Only the fragment
-	// at 0 has the transport header.
+	// Fragment is true for a fragment; Offset is its offset in bytes. Only the fragment at 0 has the transport header.
 	Fragment bool
 	Offset   int
 	// SourcePort and DestinationPort are those of TCP and UDP.
@@ -63,7 +63,7 @@ func Decode(packet []byte) Packet {
 	case 6:
 		payload = p.decodeIPv6(packet)
 	default:
-		p.Malformed = fmt.Sprintf("IP version %d", version)
+		p.fail("IP version %d", version)
 	}
 	if p.Malformed == "" && p.Offset == 0 {
 		p.decodeTransport(payload)
@@ -71,81 +71,75 @@ func Decode(packet []byte) Packet {
 	return p
 }
 
+// fail describes the fault of a packet.
+func (p *Packet) fail(format string, args ...any) []byte {
+	p.Malformed = fmt.Sprintf(format, args...)
+	return nil
+}
+
 func (p *Packet) decodeIPv4(packet []byte) (payload []byte) {
 	p.Family = 4
 	if len(packet) < sizeIPv4 {
-		p.Malformed = fmt.Sprintf("header ends after %d bytes", len(packet))
-		return nil
+		return p.fail("header ends after %d bytes", len(packet))
 	}
-	p.Source = netip.AddrFrom4([4]byte(packet[12:16]))
-	p.Destination = netip.AddrFrom4([4]byte(packet[16:20]))
+	p.Source, p.Destination = netip.AddrFrom4([4]byte(packet[12:16])), netip.AddrFrom4([4]byte(packet[16:20]))
 	p.Protocol = packet[9]
-	header, total := int(packet[0]&0xf)*4, int(binary.BigEndian.Uint16(packet[2:]))
-	if header < sizeIPv4 || header > total {
-		p.Malformed = fmt.Sprintf("header of %d bytes, packet of %d", header, total)
-		return nil
+	switch header, total := int(packet[0]&0xf)*4, int(binary.BigEndian.Uint16(packet[2:])); {
+	case header < sizeIPv4 || header > total:
+		return p.fail("header of %d bytes, packet of %d", header, total)
+	case total > len(packet):
+		return p.fail("%d bytes of %d", len(packet), total)
+	default:
+		fragment := binary.BigEndian.Uint16(packet[6:])
+		p.Offset = int(fragment&0x1fff) * 8
+		p.Fragment = p.Offset > 0 || fragment&0x2000 != 0
+		p.transport = header
+		return packet[header:total]
 	}
-	if total > len(packet) {
-		p.Malformed = fmt.Sprintf("%d bytes of %d", len(packet), total)
-		return nil
-	}
-	fragment := binary.BigEndian.Uint16(packet[6:])
-	p.Offset = int(fragment&0x1fff) * 8
-	p.Fragment = p.Offset > 0 || fragment&0x2000 != 0
-	p.transport = header
-	return packet[header:total]
 }
 
 func (p *Packet) decodeIPv6(packet []byte) (payload []byte) {
 	p.Family = 6
 	if len(packet) < sizeIPv6 {
-		p.Malformed = fmt.Sprintf("header ends after %d bytes", len(packet))
-		return nil
+		return p.fail("header ends after %d bytes", len(packet))
 	}
-	p.Source = netip.AddrFrom16([16]byte(packet[8:24]))
-	p.Destination = netip.AddrFrom16([16]byte(packet[24:40]))
+	p.Source, p.Destination = netip.AddrFrom16([16]byte(packet[8:24])), netip.AddrFrom16([16]byte(packet[24:40]))
 	p.Protocol = packet[6]
-	length := int(binary.BigEndian.Uint16(packet[4:]))
-	if length == 0 && p.Protocol == unix.IPPROTO_HOPOPTS { // a jumbogram (RFC 2675)
-		length = len(packet) - sizeIPv6
+	end := sizeIPv6 + int(binary.BigEndian.Uint16(packet[4:]))
+	if end == sizeIPv6 && p.Protocol == unix.IPPROTO_HOPOPTS { // a jumbogram (RFC 2675)
+		end = len(packet)
 	}
-	if sizeIPv6+length > len(packet) {
-		p.Malformed = fmt.Sprintf("%d bytes of %d", len(packet), sizeIPv6+length)
-		return nil
+	if end > len(packet) {
+		return p.fail("%d bytes of %d", len(packet), end)
 	}
 	p.transport = sizeIPv6
-	return p.skipExtensions(packet[sizeIPv6 : sizeIPv6+length])
+	return p.skipExtensions(packet[sizeIPv6:end])
 }
 
 // skipExtensions skips the IPv6 extension headers (RFC 8200, section 4).
 func (p *Packet) skipExtensions(payload []byte) []byte {
 	for p.Offset == 0 {
-		size := 0
+		size := 8
 		switch p.Protocol {
-		case unix.IPPROTO_HOPOPTS, unix.IPPROTO_ROUTING, unix.IPPROTO_DSTOPTS, unix.IPPROTO_MH:
-			size = 8
-		case unix.IPPROTO_FRAGMENT:
-			size = 8
+		case unix.IPPROTO_HOPOPTS, unix.IPPROTO_ROUTING, unix.IPPROTO_DSTOPTS, unix.IPPROTO_MH, unix.IPPROTO_FRAGMENT:
 		case unix.IPPROTO_AH:
 			size = 12
 		default:
 			return payload
 		}
-		if len(payload) >= size {
-			switch p.Protocol {
-			case unix.IPPROTO_FRAGMENT:
-				fragment := binary.BigEndian.Uint16(payload[2:])
-				p.Offset = int(fragment &^ 7)
-				p.Fragment = p.Fragment || p.Offset > 0 || fragment&1 != 0
-			case unix.IPPROTO_AH:
-				size = (int(payload[1]) + 2) * 4
-			default:
-				size = (int(payload[1]) + 1) * 8
-			}
+		switch {
+		case len(payload) < size:
+		case p.Protocol == unix.IPPROTO_FRAGMENT:
+			fragment := binary.BigEndian.Uint16(payload[2:])
+			p.Offset = int(fragment &^ 7)
+			p.Fragment = p.Fragment || p.Offset > 0 || fragment&1 != 0
+		case p.Protocol == unix.IPPROTO_AH:
+			size = (int(payload[1]) + 2) * 4
+		default:
+			size = (int(payload[1]) + 1) * 8
 		}
 		if len(payload) < size {
-			p.Malformed = fmt.Sprintf("extension header %d ends after %d bytes", p.Protocol, len(payload))
-			return nil
+			return p.fail("extension header %d ends after %d bytes", p.Protocol, len(payload))
 		}
 		p.routed = p.routed || p.Protocol == unix.IPPROTO_ROUTING
 		p.Protocol = payload[0]
@@ -156,38 +150,29 @@ func (p *Packet) skipExtensions(payload []byte) []byte {
 }
 
 func (p *Packet) decodeTransport(payload []byte) {
-	need := 0
+	tcp, udp := p.Protocol == unix.IPPROTO_TCP, p.Protocol == unix.IPPROTO_UDP
 	switch {
-	case p.Protocol == unix.IPPROTO_TCP:
-		need = sizeTCP
-	case p.Protocol == unix.IPPROTO_UDP:
-		need = sizeUDP
-	case p.isICMP():
-		need = sizeICMP
-	}
-	if len(payload) < need {
-		p.Malformed = fmt.Sprintf("%s header ends after %d bytes", protocolName(p.Protocol), len(payload))
+	case tcp && len(payload) < sizeTCP, udp && len(payload) < sizeUDP, p.isICMP() && len(payload) < sizeICMP:
+		p.fail("%s header ends after %d bytes", protocolName(p.Protocol), len(payload))
 		return
-	}
-	switch {
-	case p.Protocol == unix.IPPROTO_TCP:
-		p.SourcePort = binary.BigEndian.Uint16(payload)
-		p.DestinationPort = binary.BigEndian.Uint16(payload[2:])
-		p.TCPFlags = payload[13]
-		if size := int(payload[12]>>4) * 4; size < sizeTCP || size > len(payload) && !p.Fragment {
-			p.Malformed = fmt.Sprintf("TCP header of %d bytes in %d", size, len(payload))
-		}
-	case p.Protocol == unix.IPPROTO_UDP:
-		p.SourcePort = binary.BigEndian.Uint16(payload)
-		p.DestinationPort = binary.BigEndian.Uint16(payload[2:])
-		if size := int(binary.BigEndian.Uint16(payload[4:])); size < sizeUDP || size > len(payload) && !p.Fragment {
-			p.Malformed = fmt.Sprintf("UDP datagram of %d bytes in %d", size, len(payload))
-		}
+	case tcp || udp:
+		p.SourcePort, p.DestinationPort = binary.BigEndian.Uint16(payload), binary.BigEndian.Uint16(payload[2:])
 	case p.isICMP():
 		p.ICMPType, p.ICMPCode = payload[0], payload[1]
 		if p.isEcho() && len(payload) >= sizeEcho {
-			p.EchoID = binary.BigEndian.Uint16(payload[4:])
-			p.EchoSequence = binary.BigEndian.Uint16(payload[6:])
+			p.EchoID, p.EchoSequence = binary.BigEndian.Uint16(payload[4:]), binary.BigEndian.Uint16(payload[6:])
+		}
+	}
+	fits := func(size, least int) bool { return size >= least && (size <= len(payload) || p.Fragment) }
+	switch {
+	case tcp:
+		p.TCPFlags = payload[13]
+		if size := int(payload[12]>>4) * 4; !fits(size, sizeTCP) {
+			p.fail("TCP header of %d bytes in %d", size, len(payload))
+		}
+	case udp:
+		if size := int(binary.BigEndian.Uint16(payload[4:])); !fits(size, sizeUDP) {
+			p.fail("UDP datagram of %d bytes in %d", size, len(payload))
 		}
 	}
 }
@@ -207,20 +192,6 @@ func (p *Packet) isEcho() bool {
 
 // tcpFlags are the names of the TCP flags from the lowest bit (RFC 9293).
 var tcpFlags = [...]string{"FIN", "SYN", "RST", "PSH", "ACK", "URG", "ECE", "CWR"}
-
-// flagNames lists the names of TCP flags.
-func flagNames(flags uint8) string {
-	var names []string
-	for bit, name := range tcpFlags {
-		if flags&(1<<bit) != 0 {
-			names = append(names, name)
-		}
-	}
-	if len(names) == 0 {
-		return "no flags"
-	}
-	return strings.Join(names, ",")
-}
 
 // String formats the packet on one line: length, family, addresses with ports,
 // protocol, and fields of the transport header.
@@ -263,8 +234,16 @@ func (p Packet) details() string {
 	switch {
 	case p.Malformed != "" || p.Offset > 0:
 		return ""
+	case p.Protocol == unix.IPPROTO_TCP && p.TCPFlags == 0:
+		return "no flags"
 	case p.Protocol == unix.IPPROTO_TCP:
-		return flagNames(p.TCPFlags)
+		var names []string
+		for bit, name := range tcpFlags {
+			if p.TCPFlags&(1<<bit) != 0 {
+				names = append(names, name)
+			}
+		}
+		return strings.Join(names, ",")
 	case !p.isICMP():
 		return ""
 	}
@@ -281,73 +260,35 @@ func (p Packet) details() string {
 	return fmt.Sprintf("%s code %d", name, p.ICMPCode)
 }
 
-// protocolName returns the name of a common IP protocol, or "protocol" and its number.
+// protocolNames are the names of common IP protocols.
+var protocolNames = map[uint8]string{
+	unix.IPPROTO_TCP: "TCP", unix.IPPROTO_UDP: "UDP", unix.IPPROTO_ICMP: "ICMP", unix.IPPROTO_ICMPV6: "ICMPv6",
+	unix.IPPROTO_SCTP: "SCTP", unix.IPPROTO_GRE: "GRE", unix.IPPROTO_ESP: "ESP", unix.IPPROTO_NONE: "no payload",
+}
+
+// protocolName returns the name of a protocol, or "protocol" and its number.
 func protocolName(protocol uint8) string {
-	switch protocol {
-	case unix.IPPROTO_TCP:
-		return "TCP"
-	case unix.IPPROTO_UDP:
-		return "UDP"
-	case unix.IPPROTO_ICMP:
-		return "ICMP"
-	case unix.IPPROTO_ICMPV6:
-		return "ICMPv6"
-	case unix.IPPROTO_SCTP:
-		return "SCTP"
-	case unix.IPPROTO_GRE:
-		return "GRE"
-	case unix.IPPROTO_ESP:
-		return "ESP"
-	case unix.IPPROTO_NONE:
-		return "no payload"
-	}
-	return fmt.Sprintf("protocol %d", protocol)
+	return cmp.Or(protocolNames[protocol], fmt.Sprintf("protocol %d", protocol))
 }
 
 // sizeEthernet is the size of an Ethernet header in bytes.
 const sizeEthernet = 14
 
-// Frame contains the fields of the header of an Ethernet frame, with its packet.
-type Frame struct {
-	Length              int // in bytes
-	Source, Destination net.HardwareAddr
-	EtherType           uint16
-	// Packet is set if the EtherType is that of IPv4 or IPv6.
-	Packet *Packet
-	// Malformed describes the fault of a malformed frame; empty for others.
-	Malformed string
-}
-
-// DecodeFrame decodes the headers of an Ethernet frame. It accepts any input.
-func DecodeFrame(frame []byte) Frame {
-	f := Frame{Length: len(frame)}
-	if len(frame) < sizeEthernet {
-		f.Malformed = fmt.Sprintf("header ends after %d bytes", len(frame))
-		return f
-	}
-	f.Destination, f.Source = net.HardwareAddr(frame[:6]), net.HardwareAddr(frame[6:12])
-	f.EtherType = binary.BigEndian.Uint16(frame[12:])
-	if f.EtherType == unix.ETH_P_IP || f.EtherType == unix.ETH_P_IPV6 {
-		packet := Decode(frame[sizeEthernet:])
-		f.Packet = &packet
-	}
-	return f
-}
-
-// String formats the frame on one line: length, addresses, and its packet.
+// FormatFrame formats an Ethernet frame on one line: length, addresses, and its packet. It accepts any input.
 //
 //	42 02:00:00:00:00:01 > ff:ff:ff:ff:ff:ff ARP
 //	74 02:00:00:00:00:01 > 02:00:00:00:00:02 60 IPv4 10.9.0.1:40312 > 10.9.0.2:80 TCP SYN
-func (f Frame) String() string {
-	if f.Malformed != "" {
-		return fmt.Sprintf("%d malformed: %s", f.Length, f.Malformed)
+func FormatFrame(frame []byte) string {
+	if len(frame) < sizeEthernet {
+		return fmt.Sprintf("%d malformed: header ends after %[1]d bytes", len(frame))
 	}
-	line := fmt.Sprintf("%d %s > %s ", f.Length, f.Source, f.Destination)
-	switch {
-	case f.Packet != nil:
-		return line + f.Packet.String()
-	case f.EtherType == unix.ETH_P_ARP:
+	line := fmt.Sprintf("%d %s > %s ", len(frame), net.HardwareAddr(frame[6:12]), net.HardwareAddr(frame[:6]))
+	switch kind := binary.BigEndian.Uint16(frame[12:]); kind {
+	case unix.ETH_P_IP, unix.ETH_P_IPV6:
+		return line + Decode(frame[sizeEthernet:]).String()
+	case unix.ETH_P_ARP:
 		return line + "ARP"
+	default:
+		return line + fmt.Sprintf("type %#04x", kind)
 	}
-	return line + fmt.Sprintf("type %#04x", f.EtherType)
 }

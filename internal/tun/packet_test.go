@@ -89,7 +89,7 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-func TestDecodeFrame(t *testing.T) {
+func TestFormatFrame(t *testing.T) {
 	const macs = "ffffffffffff 020000000001"
 	for _, test := range []struct{ frame, want string }{
 		{"", "0 malformed: header ends after 0 bytes"},
@@ -100,7 +100,7 @@ func TestDecodeFrame(t *testing.T) {
 			"44 02:00:00:00:00:01 > ff:ff:ff:ff:ff:ff 30 IPv4 10.9.0.1:53 > 10.9.0.2:65535 UDP"},
 		{macs + "86dd 60", "15 02:00:00:00:00:01 > ff:ff:ff:ff:ff:ff 1 IPv6 malformed: header ends after 1 bytes"},
 	} {
-		if got := DecodeFrame(hexBytes(t, test.frame)).String(); got != test.want {
+		if got := FormatFrame(hexBytes(t, test.frame)); got != test.want {
 			t.Errorf("got  %s\nwant %s", got, test.want)
 		}
 	}
@@ -213,7 +213,7 @@ func FuzzDecode(f *testing.F) {
 		f.Add(hexBytes(f, test.packet))
 	}
 	f.Fuzz(func(t *testing.T, packet []byte) {
-		for _, line := range []string{Decode(packet).String(), DecodeFrame(packet).String()} {
+		for _, line := range []string{Decode(packet).String(), FormatFrame(packet)} {
 			if strings.IndexFunc(line, func(r rune) bool { return r < ' ' || r > '~' }) >= 0 {
 				t.Errorf("% x: %q", packet, line)
 			}
@@ -221,8 +221,7 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// FuzzAnswer checks answers: a packet of the same size to the source of the request,
-// which is not a request itself.
+// FuzzAnswer checks answers: a packet of the same size to the source of the request, which is not a request itself.
 func FuzzAnswer(f *testing.F) {
 	for _, test := range decodeTests {
 		f.Add(hexBytes(f, test.packet))

@@ -23,14 +23,13 @@ func NewPrinter(out io.Writer, kind Kind) *Printer {
 	return &Printer{out: out, kind: kind, start: time.Now(), failed: make(chan error, 1)}
 }
 
-// Packet prints a packet on one line, in one write. It is a [Watch]; Wait returns its
-// errors.
+// Packet prints a packet on one line, in one write. It is a [Watch]; Wait returns its errors.
 func (p *Printer) Packet(direction Direction, packet []byte) {
-	var decoded fmt.Stringer = Decode(packet)
-	if p.kind == TAP {
-		decoded = DecodeFrame(packet)
+	format := FormatFrame
+	if p.kind == TUN {
+		format = func(packet []byte) string { return Decode(packet).String() }
 	}
-	_, err := fmt.Fprintf(p.out, "%.6f %s %s\n", time.Since(p.start).Seconds(), direction, decoded)
+	_, err := fmt.Fprintf(p.out, "%.6f %s %s\n", time.Since(p.start).Seconds(), direction, format(packet))
 	if err != nil {
 		select {
 		case p.failed <- err:
@@ -51,48 +50,44 @@ func (p *Printer) Wait(ctx context.Context) error {
 
 // Flow is a direction of traffic with its counters.
 type Flow struct {
-	Label string
-	Count func() (packets, bytes uint64)
+	label string
+	count *flowCount
 }
 
 // Flows returns the two directions of a device, in and out.
-func (d *Device) Flows() []Flow {
-	return []Flow{d.ReadFlow("in"), {"out", func() (uint64, uint64) { return d.written.packets.Load(), d.written.bytes.Load() }}}
-}
+func (d *Device) Flows() []Flow { return []Flow{d.ReadFlow("in"), {"out", &d.written}} }
 
 // ReadFlow returns the direction from the kernel with a label.
-func (d *Device) ReadFlow(label string) Flow {
-	return Flow{label, func() (uint64, uint64) { return d.read.packets.Load(), d.read.bytes.Load() }}
-}
+func (d *Device) ReadFlow(label string) Flow { return Flow{label, &d.read} }
 
 // Rates prints a line with the rate of each flow every second until ctx ends.
 func (p *Printer) Rates(ctx context.Context, flows []Flow) error {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
 	type count struct{ packets, bytes uint64 }
-	last, lastTime := make([]count, len(flows)), time.Now()
-	for i, f := range flows {
-		last[i].packets, last[i].bytes = f.Count()
+	read := func() (counts []count) {
+		for _, f := range flows {
+			counts = append(counts, count{f.count.packets.Load(), f.count.bytes.Load()})
+		}
+		return counts
 	}
+	last, lastTime := read(), time.Now()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-ticker.C:
 		}
-		now := time.Now()
+		counts, now := read(), time.Now()
 		seconds := now.Sub(lastTime).Seconds()
 		var parts []string
-		for i, f := range flows {
-			var c count
-			c.packets, c.bytes = f.Count()
-			parts = append(parts, fmt.Sprintf("%s %.0f packets/s %.3f Mbit/s", f.Label,
+		for i, c := range counts {
+			parts = append(parts, fmt.Sprintf("%s %.0f packets/s %.3f Mbit/s", flows[i].label,
 				float64(c.packets-last[i].packets)/seconds, float64(c.bytes-last[i].bytes)*8/seconds/1e6))
-			last[i] = c
 		}
 		if _, err := fmt.Fprintf(p.out, "%.1f %s\n", now.Sub(p.start).Seconds(), strings.Join(parts, ", ")); err != nil {
 			return err
 		}
-		lastTime = now
+		last, lastTime = counts, now
 	}
 }

@@ -30,8 +30,7 @@ const (
 	kvmTimeout = 10 * time.Second
 	// kvmError is in the output of QEMU when KVM fails; the guest then hangs.
 	kvmError = "KVM internal error"
-	// noRootMessage is in the last line of a kernel that has booted and has no root file
-	// system.
+	// noRootMessage is in the last line of a kernel that has booted and has no root file system.
 	noRootMessage = "Unable to mount root fs"
 )
 
@@ -41,9 +40,8 @@ var accelerations = struct {
 	of map[string]string
 }{of: map[string]string{}}
 
-// Acceleration returns [KVM] if the kernel boots with it on this machine, else [TCG].
-// KVM inside of a virtual machine can lack features that a kernel needs. The first call
-// takes as long as a boot.
+// Acceleration returns [KVM] if the kernel boots with it on this machine, else [TCG]. KVM inside of a virtual machine
+// can lack features that a kernel needs. The first call takes as long as a boot.
 func Acceleration(ctx context.Context, kernel Kernel) (string, error) {
 	if err := checkTools(true); err != nil {
 		return "", err
@@ -68,8 +66,7 @@ func Acceleration(ctx context.Context, kernel Kernel) (string, error) {
 	return found, nil
 }
 
-// bootsWith boots a kernel without a root file system and reports whether it gets as far
-// as looking for one within a time.
+// bootsWith boots a kernel without a root file system and reports whether it gets as far as looking for one within a time.
 func bootsWith(ctx context.Context, kernel Kernel, acceleration string, timeout time.Duration) (bool, error) {
 	ours, theirs, err := socketPair("console")
 	if err != nil {
@@ -85,25 +82,20 @@ func bootsWith(ctx context.Context, kernel Kernel, acceleration string, timeout 
 		return false, err
 	}
 	defer machine.kill()
-	console := &tail{}
-	printed := make(chan error, 1)
-	go func() {
-		_, err := io.Copy(console, ours)
-		printed <- err // ends with QEMU
-	}()
-	deadline := time.NewTimer(timeout)
-	defer deadline.Stop()
+	limited, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
 	poll := time.NewTicker(20 * time.Millisecond)
 	defer poll.Stop()
 	for {
 		select {
-		case <-ctx.Done():
-			return false, fmt.Errorf("boot a kernel with %s: %w", acceleration, context.Cause(ctx))
-		case <-deadline.C:
+		case <-limited.Done():
+			if ctx.Err() != nil {
+				return false, fmt.Errorf("boot a kernel with %s: %w", acceleration, context.Cause(ctx))
+			}
 			return false, nil
 		case <-machine.done:
-			<-printed
-			return strings.Contains(console.String(), noRootMessage), nil
+			console, _ := io.ReadAll(ours) // the socket holds all that a kernel prints, and ends with QEMU
+			return strings.Contains(string(console), noRootMessage), nil
 		case <-poll.C:
 			if strings.Contains(machine.stderr.String(), kvmError) {
 				return false, nil
@@ -128,21 +120,20 @@ func findTool(name string) (string, error) {
 	return debian.Find(name, tools[name], "", "/usr/sbin")
 }
 
-// CheckTools returns an error unless this machine can run guests: the user has to be
-// root, and QEMU and its daemon for shared directories have to be installed, else the
-// error names the Debian package.
+// CheckTools returns an error unless this machine can run guests: the user has to be root, and QEMU and its daemon for
+// shared directories have to be installed, else the error names the Debian package.
 func CheckTools() error { return checkTools(false) }
 
 // checkTools is CheckTools; bare guests need no daemon for shared directories.
 func checkTools(bare bool) error {
-	if os.Geteuid() != 0 {
-		return errors.New("run in a guest: needs root")
+	err := findTools(qemu)
+	switch {
+	case os.Geteuid() != 0:
+		err = errors.New("needs root")
+	case err == nil && !bare:
+		err = findTools(virtiofsd)
 	}
-	needed := []string{qemu, virtiofsd}
-	if bare {
-		needed = needed[:1]
-	}
-	if err := findTools(needed...); err != nil {
+	if err != nil {
 		return fmt.Errorf("run in a guest: %w", err)
 	}
 	return nil
@@ -158,9 +149,8 @@ func findTools(names ...string) error {
 	return nil
 }
 
-// CheckInstalled returns a [*debian.MissingError] if a program that guests need is not
-// installed, or there is no kernel for them: neither in the directory that [FetchKernel]
-// uses by default nor in the package lists.
+// CheckInstalled returns a [*debian.MissingError] if a program that guests need is not installed, or there is no kernel
+// for them: neither in the directory that [FetchKernel] uses by default nor in the package lists.
 func CheckInstalled() error {
 	if err := findTools(qemu, virtiofsd); err != nil {
 		return err

@@ -23,8 +23,7 @@ import (
 // bareProgram is a program for bare guests.
 const bareProgram = "./testdata/guest"
 
-// bareOptions returns options for a bare guest whose program is that of
-// testdata.
+// bareOptions returns options for a bare guest whose program is that of testdata.
 func bareOptions(t *testing.T, arguments ...string) Options {
 	t.Helper()
 	testkit.RequireRoot(t)
@@ -39,8 +38,7 @@ func bareOptions(t *testing.T, arguments ...string) Options {
 	}
 }
 
-// TestInput sends a bare guest's command more input than any buffer holds, and the
-// end of it.
+// TestInput sends a bare guest's command more input than any buffer holds, and the end of it.
 func TestInput(t *testing.T) {
 	t.Parallel()
 	o := bareOptions(t)
@@ -53,8 +51,7 @@ func TestInput(t *testing.T) {
 	}
 }
 
-// TestDeaf has a command that reads none of its input, which gets a signal
-// nevertheless.
+// TestDeaf has a command that reads none of its input, which gets a signal nevertheless.
 func TestDeaf(t *testing.T) {
 	t.Parallel()
 	o := bareOptions(t, "deaf")
@@ -118,8 +115,7 @@ func TestNetwork(t *testing.T) {
 	}
 }
 
-// openTAP makes a guest's TAP device in a namespace. The guest finds the way back
-// by its default routes only.
+// openTAP makes a guest's TAP device in a namespace. The guest finds the way back by its default routes only.
 func openTAP(t *testing.T, ns *netns.Namespace) (tap *os.File) {
 	t.Helper()
 	err := ns.Do(func() (err error) {
@@ -164,8 +160,7 @@ func talk(ns *netns.Namespace, target string) error {
 	return nil
 }
 
-// TestAcceleration boots a kernel with emulation, and checks that the answer about KVM is
-// cached.
+// TestAcceleration boots a kernel with emulation, and checks that the answer about KVM is cached.
 func TestAcceleration(t *testing.T) {
 	t.Parallel()
 	o := bareOptions(t)

@@ -56,8 +56,7 @@ func TestPanicAtBoot(t *testing.T) {
 	}
 }
 
-// abandonVariable makes the test program start a guest for the directory that
-// it names, until it is killed.
+// abandonVariable makes the test program start a guest for the directory that it names, until it is killed.
 const abandonVariable = "MUSTANG_TEST_ABANDON"
 
 // abandonOptions holds the guest's options, as JSON.

@@ -9,9 +9,8 @@ import (
 	"sync"
 )
 
-// Host and guest exchange frames over one virtio port, so that the output of a command
-// arrives before its exit code. A frame is a byte with its kind, the length of the data
-// as 4 bytes in network byte order, and the data.
+// Host and guest exchange frames over one virtio port, so that the output of a command arrives before its exit code. A
+// frame is a byte with its kind, the length of the data as 4 bytes in network byte order, and the data.
 
 // kind is the kind of a frame.
 type kind byte
@@ -29,9 +28,8 @@ const (
 // Frames from the host.
 const (
 	frameSignal kind = 'K' // signal for the command, 1 byte
-	// frameStdin is input of the command; without data it is the end of the input. The
-	// host sends the next one after frameInputDone, so that signals reach a command that
-	// does not read its input.
+	// frameStdin is input of the command; without data it is the end of the input. The host sends the next one after
+	// frameInputDone, so that signals reach a command that does not read its input.
 	frameStdin kind = '0'
 )
 

@@ -19,17 +19,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// portTimeout limits the wait for the virtio port, which appears some milliseconds after
-// its driver.
+// portTimeout limits the wait for the virtio port, which appears some milliseconds after its driver.
 const portTimeout = 20 * time.Second
 
-// IsInit reports whether this process is the first of a guest. It then has to call
-// [Init].
+// IsInit reports whether this process is the first of a guest. It then has to call [Init].
 func IsInit() bool { return os.Getpid() == 1 && os.Args[0] == initPath }
 
-// Init is the first process of a guest: it builds the guest's file system, runs the
-// command, sends its output and exit code to the host, and powers the guest off. It
-// returns an error only outside of a guest.
+// Init is the first process of a guest: it builds the guest's file system, runs the command, sends its output and exit
+// code to the host, and powers the guest off. It returns an error only outside of a guest.
 //
 // configure sets up the network device; nil is enough for guests without one. This package does so by no library: one that
 // needs package net is not static where there is a C compiler.
@@ -66,7 +63,7 @@ func (s *system) run() error {
 	if err := json.Unmarshal(text, &s.config); err != nil {
 		return fmt.Errorf("read %s: %w", configPath, err)
 	}
-	if err := mountAll(kernelMounts); err != nil {
+	if err := mountAll(kernelMounts...); err != nil {
 		return err
 	}
 	for _, file := range s.config.Insert {
@@ -134,8 +131,7 @@ func (s *system) flush() {
 	}
 }
 
-// powerOff powers the guest off. Usually the host ends the guest before, when it has read
-// the last frame.
+// powerOff powers the guest off. Usually the host ends the guest before, when it has read the last frame.
 func (s *system) powerOff() {
 	if s.port != nil {
 		time.Sleep(5 * time.Second)
@@ -151,8 +147,7 @@ const (
 	exitSignal        = 128 // plus the number of the signal
 )
 
-// command runs the command and returns its exit code. When the command ends it kills all
-// other processes.
+// command runs the command and returns its exit code. When the command ends it kills all other processes.
 func (s *system) command() (code byte, err error) {
 	for _, variable := range s.config.Env {
 		if path, ok := strings.CutPrefix(variable, "PATH="); ok {
@@ -244,8 +239,7 @@ func (s *system) forwardInput(input <-chan []byte, w io.WriteCloser) {
 	}
 }
 
-// reap reaps all orphans, as the first process has to, until the command ends, and
-// returns its exit code.
+// reap reaps all orphans, as the first process has to, until the command ends, and returns its exit code.
 func reap(command int) (byte, error) {
 	for {
 		var status unix.WaitStatus

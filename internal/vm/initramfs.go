@@ -5,8 +5,10 @@ package vm
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"debug/elf"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -76,9 +78,12 @@ type mount struct {
 
 // buildInitramfs writes the initramfs into an unnamed file.
 func buildInitramfs(c guestConfig, initProgram string, modules []module) (_ *os.File, err error) {
-	program, err := readStatic(initProgram)
+	if err := CheckStatic(initProgram); err != nil {
+		return nil, fmt.Errorf("init program: %w", err)
+	}
+	program, err := os.ReadFile(initProgram)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("init program: %w", err)
 	}
 	for i, m := range modules {
 		c.Insert = append(c.Insert, fmt.Sprintf("%02d-%s.ko", i, m.name))
@@ -135,23 +140,19 @@ func (a *archive) add(name string, mode cpio.FileMode, data []byte) {
 	}
 }
 
-// readStatic reads a static program. The initramfs has no dynamic loader.
-func readStatic(path string) ([]byte, error) {
+// CheckStatic returns an error if a program needs a dynamic loader, which neither guests nor containers of a lab have.
+func CheckStatic(path string) error {
 	file, err := elf.Open(path)
 	if err != nil {
-		return nil, fmt.Errorf("init program %s: %w", path, err)
+		return err
 	}
 	defer file.Close()
 	for _, segment := range file.Progs {
 		if segment.Type == elf.PT_INTERP {
-			return nil, fmt.Errorf("init program %s is not static (build it with CGO_ENABLED=0)", path)
+			return fmt.Errorf("%s is not static (build it with CGO_ENABLED=0)", path)
 		}
 	}
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return nil, fmt.Errorf("init program: %w", err)
-	}
-	return data, nil
+	return nil
 }
 
 // modulesDep is the file with the dependencies of modules.
@@ -175,29 +176,28 @@ type module struct {
 func loadModules(dir string, names []string) ([]module, error) {
 	files, err := moduleOrder(dir, names)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("kernel modules: %w", err)
 	}
 	var out []module
 	for _, file := range files {
 		data, err := readModule(filepath.Join(dir, file))
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("kernel module %s: %w", file, err)
 		}
 		out = append(out, module{moduleName(file), data})
 	}
 	return out, nil
 }
 
-// moduleOrder returns the files of modules and their dependencies, in the order of
-// loading.
+// moduleOrder returns the files of modules and their dependencies, in the order of loading.
 func moduleOrder(dir string, names []string) ([]string, error) {
 	deps, err := os.ReadFile(filepath.Join(dir, modulesDep))
 	if err != nil {
-		return nil, fmt.Errorf("kernel modules: %w", err)
+		return nil, err
 	}
 	builtin, err := os.ReadFile(filepath.Join(dir, "modules.builtin"))
 	if err != nil {
-		return nil, fmt.Errorf("kernel modules: %w", err)
+		return nil, err
 	}
 	known := map[string][]string{}
 	for file := range strings.Lines(string(builtin)) {
@@ -213,7 +213,7 @@ func moduleOrder(dir string, names []string) ([]string, error) {
 	for _, name := range names {
 		files, ok := known[moduleName(name)]
 		if !ok {
-			return nil, fmt.Errorf("kernel modules: no %s in %s", name, dir)
+			return nil, fmt.Errorf("no %s in %s", name, dir)
 		}
 		for i := len(files) - 1; i >= 0; i-- {
 			if !listed[files[i]] {
@@ -234,22 +234,15 @@ func moduleName(file string) string {
 // readModule reads and decompresses a module.
 func readModule(file string) ([]byte, error) {
 	data, err := os.ReadFile(file)
-	if err != nil {
-		return nil, fmt.Errorf("kernel module: %w", err)
-	}
 	switch filepath.Ext(file) {
 	case ".ko":
-		return data, nil
+		return data, err
 	case ".xz":
-		reader, err := xz.NewReader(bytes.NewReader(data))
-		if err != nil {
-			return nil, fmt.Errorf("kernel module %s: %w", file, err)
+		reader, xzErr := xz.NewReader(bytes.NewReader(data))
+		if err := cmp.Or(err, xzErr); err != nil {
+			return nil, err
 		}
-		data, err := io.ReadAll(reader)
-		if err != nil {
-			return nil, fmt.Errorf("kernel module %s: %w", file, err)
-		}
-		return data, nil
+		return io.ReadAll(reader)
 	}
-	return nil, fmt.Errorf("kernel module %s: unknown compression", file)
+	return nil, errors.New("unknown compression")
 }

@@ -12,12 +12,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"mustang/internal/lock"
 )
 
 // DefaultKernelDir is the default directory of kernels. Each takes about 95 MB.
@@ -58,22 +57,23 @@ func FetchKernel(ctx context.Context, dir string) (Kernel, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return Kernel{}, fmt.Errorf("directory for kernels: %w", err)
 	}
-	unlock, err := lockDir(ctx, dir)
+	// Others may download a kernel meanwhile.
+	held, err := lock.Take(lock.Wait{Limit: 10 * time.Minute}.WithContext(ctx), dir, nil)
 	if err != nil {
-		return Kernel{}, err
+		return Kernel{}, fmt.Errorf("directory for kernels: %w", err)
 	}
-	defer unlock()
+	defer held.Unlock()
 	kernel, ok := newestCached(dir)
 	if !ok {
-		p, err := newestPackage(ctx)
+		name, err := newestPackage(ctx)
 		if err == nil {
-			err = p.unpack(ctx, dir)
+			err = unpack(ctx, name, dir)
 		}
 		if err != nil {
 			return Kernel{}, err
 		}
-		if kernel, ok = openKernel(dir, p.dirName()); !ok {
-			return kernel, fmt.Errorf("package %s contains no kernel", p.name)
+		if kernel, ok = openKernel(dir, name); !ok {
+			return kernel, fmt.Errorf("package %s contains no kernel", name)
 		}
 	}
 	if image, err := uncompress(ctx, kernel.Image); err == nil { // else it boots more slowly
@@ -82,86 +82,39 @@ func FetchKernel(ctx context.Context, dir string) (Kernel, error) {
 	return kernel, nil
 }
 
-// openKernel returns the kernel unpacked in a directory of dir.
+// openKernel returns the kernel unpacked in a directory of dir, which has the name of its package.
 func openKernel(dir, name string) (Kernel, bool) {
-	p, ok := parseDirName(name)
-	if !ok {
-		return Kernel{}, false
-	}
 	base, err := filepath.Abs(filepath.Join(dir, name))
-	if err != nil {
+	if err != nil || patchLevel(name) < 0 {
 		return Kernel{}, false
 	}
 	found, err := filepath.Glob(filepath.Join(base, "lib/modules/*"))
 	if err != nil || len(found) != 1 {
 		return Kernel{}, false
 	}
-	release := filepath.Base(found[0])
-	k := Kernel{
-		Package: p.name, Version: p.version, Release: release,
-		Image: filepath.Join(base, "boot", "vmlinuz-"+release), Modules: found[0],
-	}
+	k := Kernel{Release: filepath.Base(found[0]), Modules: found[0]}
+	k.Package, k.Version, _ = strings.Cut(name, "_")
+	k.Image = filepath.Join(base, "boot", "vmlinuz-"+k.Release)
 	return k, k.check() == nil
 }
 
 // newestCached returns the newest unpacked kernel in dir.
-func newestCached(dir string) (Kernel, bool) {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return Kernel{}, false
-	}
-	var kernels []Kernel
+func newestCached(dir string) (newest Kernel, ok bool) {
+	entries, _ := os.ReadDir(dir) // without the directory there is none
+	level := -1
 	for _, entry := range entries {
-		if k, ok := openKernel(dir, entry.Name()); ok {
-			kernels = append(kernels, k)
+		if k, opened := openKernel(dir, entry.Name()); opened && patchLevel(entry.Name()) > level {
+			newest, ok, level = k, true, patchLevel(entry.Name())
 		}
 	}
-	if len(kernels) == 0 {
-		return Kernel{}, false
-	}
-	return slices.MaxFunc(kernels, func(a, b Kernel) int { return patchLevel(a.Package) - patchLevel(b.Package) }), true
+	return newest, ok
 }
 
-// lockDir locks dir against other processes and returns a function that unlocks it.
-func lockDir(ctx context.Context, dir string) (unlock func(), err error) {
-	lock, err := os.OpenFile(filepath.Join(dir, ".lock"), os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("directory for kernels: %w", err)
-	}
-	for {
-		err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil {
-			return func() { _ = lock.Close() }, nil
-		}
-		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
-			_ = lock.Close()
-			return nil, fmt.Errorf("lock %s: %w", lock.Name(), err)
-		}
-		select {
-		case <-ctx.Done():
-			_ = lock.Close()
-			return nil, fmt.Errorf("wait for %s: %w", lock.Name(), context.Cause(ctx))
-		case <-time.After(100 * time.Millisecond):
-		}
-	}
-}
-
-// kernelPackage matches the packages that FetchKernel uses. The kernel for clouds boots
+// kernelPackage matches the packages that FetchKernel uses, as PACKAGE_VERSION. The kernel for clouds boots
 // faster than the one for all hardware.
-var kernelPackage = regexp.MustCompile(`^linux-image-6\.12\.(\d+)\S*-cloud-amd64$`)
+var kernelPackage = regexp.MustCompile(`^linux-image-6\.12\.(\d+)\S*-cloud-amd64_\S+$`)
 
-// debianPackage is a version of a kernel package.
-type debianPackage struct{ name, version string }
-
-// dirName returns the name of the directory that the package is unpacked in.
-func (p debianPackage) dirName() string { return p.name + "_" + p.version }
-
-func parseDirName(name string) (debianPackage, bool) {
-	pkg, version, ok := strings.Cut(name, "_")
-	return debianPackage{pkg, version}, ok && version != "" && kernelPackage.MatchString(pkg)
-}
-
-// patchLevel returns the third part of the kernel's version, or -1 for other packages.
+// patchLevel returns the third part of the version of a package's kernel, or -1 for other packages.
 func patchLevel(name string) int {
 	match := kernelPackage.FindStringSubmatch(name)
 	if match == nil {
@@ -175,45 +128,43 @@ func patchLevel(name string) int {
 }
 
 // newestPackage returns the newest package in the package lists of this machine.
-func newestPackage(ctx context.Context) (debianPackage, error) {
+func newestPackage(ctx context.Context) (newest string, err error) {
 	text, err := output(ctx, "", "apt-cache", "show", "--no-all-versions", "^linux-image-6\\.12\\..*-cloud-amd64$")
 	if err != nil {
-		return debianPackage{}, fmt.Errorf("find a kernel (apt-get update fetches the package lists): %w", err)
+		return "", fmt.Errorf("find a kernel (apt-get update fetches the package lists): %w", err)
 	}
-	var newest, p debianPackage
+	var name string
 	for line := range strings.Lines(text) {
-		key, value, _ := strings.Cut(line, ":")
-		switch key {
+		switch key, value, _ := strings.Cut(strings.TrimSpace(line), ": "); key {
 		case "Package":
-			p.name = strings.TrimSpace(value)
+			name = value
 		case "Version":
-			p.version = strings.TrimSpace(value)
-			if patchLevel(p.name) > patchLevel(newest.name) {
-				newest = p
+			if found := name + "_" + value; patchLevel(found) > patchLevel(newest) {
+				newest = found
 			}
 		}
 	}
-	if newest.name == "" {
-		return newest, errors.New("find a kernel: no package linux-image-6.12.*-cloud-amd64 in the package lists")
+	if newest == "" {
+		return "", errors.New("find a kernel: no package linux-image-6.12.*-cloud-amd64 in the package lists")
 	}
 	return newest, nil
 }
 
-// unpack downloads the package and unpacks it into a directory of dir, which it creates
-// when the content is complete.
-func (p debianPackage) unpack(ctx context.Context, dir string) (err error) {
+// unpack downloads a package and unpacks it into a directory of dir, which it creates when the content is complete.
+func unpack(ctx context.Context, name, dir string) (err error) {
 	temporary, err := os.MkdirTemp(dir, ".unpack-")
 	if err != nil {
 		return fmt.Errorf("directory for kernels: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(temporary)) }()
 	// apt would download as a user who cannot write here.
-	if _, err := output(ctx, temporary, "apt-get", "download", "-q", "-o", "APT::Sandbox::User=root", p.name+"="+p.version); err != nil {
+	version := strings.Replace(name, "_", "=", 1)
+	if _, err := output(ctx, temporary, "apt-get", "download", "-q", "-o", "APT::Sandbox::User=root", version); err != nil {
 		return err
 	}
 	found, err := filepath.Glob(filepath.Join(temporary, "*.deb"))
 	if err != nil || len(found) != 1 {
-		return fmt.Errorf("download package %s: got %d files", p.name, len(found))
+		return fmt.Errorf("download package %s: got %d files", name, len(found))
 	}
 	root := filepath.Join(temporary, "root")
 	if _, err := output(ctx, temporary, "dpkg-deb", "-x", found[0], root); err != nil {
@@ -222,7 +173,12 @@ func (p debianPackage) unpack(ctx context.Context, dir string) (err error) {
 	if err := indexModules(ctx, root); err != nil {
 		return err
 	}
-	return publish(root, filepath.Join(dir, p.dirName()))
+	// A broken directory of that name is replaced.
+	complete := filepath.Join(dir, name)
+	if err := errors.Join(os.RemoveAll(complete), os.Chmod(root, 0o755)); err != nil {
+		return err
+	}
+	return os.Rename(root, complete)
 }
 
 // indexModules writes the list of modules with depmod. Packages contain none.
@@ -241,19 +197,7 @@ func indexModules(ctx context.Context, root string) error {
 	return err
 }
 
-// publish renames a complete directory, and replaces a broken one.
-func publish(from, to string) error {
-	if err := os.RemoveAll(to); err != nil {
-		return err
-	}
-	if err := os.Chmod(from, 0o755); err != nil {
-		return err
-	}
-	return os.Rename(from, to)
-}
-
-// output runs a program in dir and returns its output. The error contains the last line
-// of its standard error.
+// output runs a program in dir and returns its output. The error contains the last line of its standard error.
 func output(ctx context.Context, dir, name string, args ...string) (string, error) {
 	path, err := findTool(name)
 	if err != nil {

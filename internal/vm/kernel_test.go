@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"mustang/internal/lock"
 	"mustang/internal/testkit"
 )
 
@@ -178,11 +179,11 @@ func TestFetchBroken(t *testing.T) {
 	if _, err := FetchKernel(t.Context(), dir); err == nil {
 		t.Error("a package without a kernel was taken")
 	}
-	unlock, err := lockDir(t.Context(), dir)
+	held, err := lock.Take(t.Context(), dir, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer unlock()
+	defer held.Unlock()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
 	if _, err := FetchKernel(ctx, dir); !errors.Is(err, context.DeadlineExceeded) {
@@ -207,8 +208,6 @@ func TestMissing(t *testing.T) {
 		"share":        {func(o *Options) { o.Share = "/no/share" }, "/no/share"},
 		"init":         {func(o *Options) { o.Init = "/no/init" }, "/no/init"},
 		"dynamic init": {func(o *Options) { o.Init = "/bin/bash" }, "not static"},
-		"memory":       {func(o *Options) { o.MemoryMB = -1 }, "-1 MiB"},
-		"processors":   {func(o *Options) { o.CountInstructions, o.CPUs = true, 2 }, "2 CPUs"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := good

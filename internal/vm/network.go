@@ -39,9 +39,8 @@ const (
 	vhostGetFeatures = 0x8008af00
 )
 
-// OpenTAP opens an existing TAP device, or creates one that is deleted with the file, in
-// the network namespace of the calling thread. The error matches unix.EBUSY if another
-// program has it open.
+// OpenTAP opens an existing TAP device, or creates one that is deleted with the file, in the network namespace of the
+// calling thread. The error matches unix.EBUSY if another program has it open.
 func OpenTAP(name string) (_ *os.File, err error) {
 	defer func() {
 		if err != nil {
@@ -70,8 +69,7 @@ func OpenTAP(name string) (_ *os.File, err error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-// openVhost opens the kernel's forwarder between a guest and a TAP device, which needs
-// KVM. It returns nil without one.
+// openVhost opens the kernel's forwarder between a guest and a TAP device, which needs KVM. It returns nil without one.
 func (o Options) openVhost() *os.File {
 	if o.Network == nil || o.Acceleration != KVM {
 		return nil
@@ -125,8 +123,7 @@ func (s *system) network() error {
 	return awaitDevice("operstate", "up")
 }
 
-// awaitDevice waits until a property of the device has a value. The device appears some
-// milliseconds after its driver.
+// awaitDevice waits until a property of the device has a value. The device appears some milliseconds after its driver.
 func awaitDevice(property, want string) error {
 	file := filepath.Join("/sys/class/net", NetworkDevice, property)
 	for deadline := time.Now().Add(networkTimeout); ; time.Sleep(time.Millisecond) {

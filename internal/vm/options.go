@@ -1,19 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package vm runs a command as root in a virtual machine with a stock Debian kernel,
-// whatever kernel this machine has.
+// Package vm runs a command as root in a virtual machine with a stock Debian kernel, whatever kernel this machine has.
 //
-// The guest is QEMU, with software emulation by default. Its root is this machine's root
-// file system, read-only, below an overlay in the guest's memory: the command finds all
-// programs and files at their paths, and its writes are lost when it ends. A bare guest
-// has a single program and none of these files; it boots faster and needs less memory.
-// The guest's network is a loopback device and, optionally, a device that is connected
-// to a TAP device of this machine.
+// The guest is QEMU, with software emulation by default. Its root is this machine's root file system, read-only, below
+// an overlay in the guest's memory: the command finds all programs and files at their paths, and its writes are lost
+// when it ends. A bare guest has a single program and none of these files; it boots faster and needs less memory. The
+// guest's network is a loopback device and, optionally, a device that is connected to a TAP device of this machine.
 //
-// The initramfs contains one static program, which is process 1 of the guest: the one
-// that calls [Run], or another one. Its main function has to call [Init] if [IsInit]
-// returns true. Its arguments have no meaning then: they are words of the kernel's
-// command line that the kernel does not know.
+// The initramfs contains one static program, which is process 1 of the guest: the one that calls [Run], or another one.
+// Its main function has to call [Init] if [IsInit] returns true. Its arguments have no meaning then: they are words of
+// the kernel's command line that the kernel does not know.
 package vm
 
 import (
@@ -30,8 +26,7 @@ import (
 type Options struct {
 	// Kernel is the kernel of the guest, see [FetchKernel].
 	Kernel Kernel
-	// Init is a static program that calls [Init] when it is process 1; empty means the
-	// running program.
+	// Init is a static program that calls [Init] when it is process 1; empty means the running program.
 	Init string
 	// Bare gives the guest no file of this machine but Init, at [Program]. It boots faster
 	// and needs less memory. Dir and Share have no effect.
@@ -40,8 +35,7 @@ type Options struct {
 	Acceleration string
 	// Network gives the guest a network device; nil means none.
 	Network *Network
-	// Command is run as root, without a shell. A name without a slash is searched on the
-	// PATH of Env.
+	// Command is run as root, without a shell. A name without a slash is searched on the PATH of Env.
 	Command []string
 	// Dir is the working directory of the command; empty means the current one.
 	Dir string
@@ -50,61 +44,40 @@ type Options struct {
 	// Modules are names of kernel modules to load first. The kernel loads most modules on
 	// demand, but not some such as br_netfilter.
 	Modules []string
-	// Share is a directory that the guest writes to; empty means none. All other writes of
-	// the guest are lost.
+	// Share is a directory that the guest writes to; empty means none. All other writes of the guest are lost.
 	Share string
-	// CPUs is the number of the guest's processors; 0 means 2, or 1 with
-	// CountInstructions.
+	// CPUs is the number of the guest's processors; 0 means 2. CountInstructions makes it 1.
 	CPUs int
-	// MemoryMB is the guest's memory in MiB; 0 means 2048. Files that it writes outside of
-	// Share use up to half of it.
+	// MemoryMB is the guest's memory in MiB; 0 means 2048. Files that it writes outside of Share use up to half of it.
 	MemoryMB int
 	// BootTimeout limits the time until the command runs; 0 means two minutes.
 	BootTimeout time.Duration
 	// Timeout limits the run time of the command; 0 means no limit.
 	Timeout time.Duration
-	// Grace is the time that the command has to end after SIGINT when the context ends. 0
-	// ends the guest at once.
+	// Grace is the time that the command has to end after SIGINT when the context ends. 0 ends the guest at once.
 	Grace time.Duration
 	// CountInstructions makes the guest's clock count instructions, one per nanosecond, on
 	// a single processor. Measured times then are instructions and repeat to about 1 %.
 	CountInstructions bool
-	// Stdin is the input of the command; nil means none. A Read may still be pending when
-	// the command has ended.
+	// Stdin is the input of the command; nil means none. A Read may still be pending when the command has ended.
 	Stdin io.Reader
 	// Stdout and Stderr receive the output of the command as it is written; nil discards it.
 	Stdout, Stderr io.Writer
-	// Console receives the output of the kernel; nil discards it. The error of a failed
-	// guest contains its end.
+	// Console receives the output of the kernel; nil discards it. The error of a failed guest contains its end.
 	Console io.Writer
 
 	bootTimer *time.Timer // of tests, instead of one that fires after BootTimeout
 }
 
-// withDefaults fills in defaults and returns an error for the first invalid option.
-func (o Options) withDefaults() (Options, error) {
+// withDefaults fills in defaults, makes all paths absolute and checks that they exist.
+func (o Options) withDefaults() (_ Options, err error) {
 	if len(o.Command) == 0 || o.Command[0] == "" {
-		return o, errors.New("run in a guest: no command")
+		return o, errors.New("no command")
 	}
-	switch {
-	case o.CPUs < 0 || o.MemoryMB < 0 || o.BootTimeout < 0 || o.Timeout < 0 || o.Grace < 0:
-		return o, fmt.Errorf("run in a guest: CPUs %d, memory %d MiB, boot timeout %v, timeout %v, grace %v: want none below 0",
-			o.CPUs, o.MemoryMB, o.BootTimeout, o.Timeout, o.Grace)
-	case o.CountInstructions && o.CPUs > 1:
-		return o, fmt.Errorf("run in a guest: %d CPUs: counting instructions needs exactly one", o.CPUs)
-	case o.Acceleration != "" && o.Acceleration != KVM && o.Acceleration != TCG:
-		return o, fmt.Errorf("run in a guest: acceleration %q: want %s or %s", o.Acceleration, KVM, TCG)
-	case o.Acceleration == KVM && o.CountInstructions:
-		return o, errors.New("run in a guest: counting instructions needs emulation")
+	o.BootTimeout, o.MemoryMB = cmp.Or(o.BootTimeout, bootTimeout), cmp.Or(o.MemoryMB, 2048)
+	if o.CPUs = cmp.Or(o.CPUs, 2); o.CountInstructions {
+		o.CPUs = 1
 	}
-	o.BootTimeout = cmp.Or(o.BootTimeout, bootTimeout)
-	if o.CPUs == 0 {
-		o.CPUs = 2
-		if o.CountInstructions {
-			o.CPUs = 1
-		}
-	}
-	o.MemoryMB = cmp.Or(o.MemoryMB, 2048)
 	if o.Env == nil {
 		o.Env = os.Environ()
 	}
@@ -113,17 +86,10 @@ func (o Options) withDefaults() (Options, error) {
 			*w = io.Discard
 		}
 	}
-	return o.withPaths()
-}
-
-// withPaths makes all paths absolute and checks that they exist.
-func (o Options) withPaths() (Options, error) {
 	if o.Init == "" {
-		exe, err := os.Executable()
-		if err != nil {
-			return o, fmt.Errorf("run in a guest: find the running program: %w", err)
+		if o.Init, err = os.Executable(); err != nil {
+			return o, fmt.Errorf("find the running program: %w", err)
 		}
-		o.Init = exe
 	}
 	if o.Bare {
 		o.Dir, o.Share = "/", ""
@@ -133,24 +99,18 @@ func (o Options) withPaths() (Options, error) {
 		if *path == "" {
 			continue
 		}
-		absolute, err := filepath.Abs(*path)
-		if err != nil {
-			return o, fmt.Errorf("run in a guest: %q: %w", *path, err)
+		if *path, err = filepath.Abs(*path); err != nil {
+			return o, err
 		}
-		*path = absolute
-	}
-	if err := o.Kernel.check(); err != nil {
-		return o, fmt.Errorf("run in a guest: %w", err)
 	}
 	for _, dir := range []string{o.Dir, o.Share} {
-		if dir == "" {
-			continue
-		}
-		if info, err := os.Stat(dir); err != nil {
-			return o, fmt.Errorf("run in a guest: %w", err)
-		} else if !info.IsDir() {
-			return o, fmt.Errorf("run in a guest: %s is not a directory", dir)
+		info, err := os.Stat(cmp.Or(dir, "/"))
+		switch {
+		case err != nil:
+			return o, err
+		case !info.IsDir():
+			return o, fmt.Errorf("%s is not a directory", dir)
 		}
 	}
-	return o, nil
+	return o, o.Kernel.check()
 }

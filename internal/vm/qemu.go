@@ -106,9 +106,8 @@ func (h hardware) share(p *program) {
 	}
 }
 
-// process is QEMU or one of its daemons. It is killed when the thread that started it
-// ends, so that thread has to stay (runtime.LockOSThread). It gets no signals from the
-// terminal.
+// process is QEMU or one of its daemons. It is killed when the thread that started it ends, so that thread has to stay
+// (runtime.LockOSThread). It gets no signals from the terminal.
 type process struct {
 	name   string
 	cmd    *exec.Cmd

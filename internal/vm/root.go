@@ -18,7 +18,8 @@ import (
 type fileSystem struct {
 	kind, path, options string
 	tag                 string // the source, if it has a name
-	optional            bool   // not in every kernel
+	flags               uintptr
+	optional            bool // not in every kernel
 }
 
 // kernelMounts are mounted before the root.
@@ -39,22 +40,21 @@ var guestMounts = []fileSystem{
 	{kind: "debugfs", path: "/sys/kernel/debug", optional: true},
 }
 
-func mountAll(list []fileSystem) error {
+func mountAll(list ...fileSystem) error {
 	for _, f := range list {
 		// /sys has its directories and does not allow others
 		if err := os.MkdirAll(f.path, 0o755); err != nil && !f.optional {
 			return fmt.Errorf("mount %s: %w", f.path, err)
 		}
 		f.tag = cmp.Or(f.tag, f.kind)
-		if err := unix.Mount(f.tag, f.path, f.kind, 0, f.options); err != nil && !f.optional {
-			return fmt.Errorf("mount %s on %s: %w", f.kind, f.path, err)
+		if err := unix.Mount(f.tag, f.path, f.kind, f.flags, f.options); err != nil && !f.optional {
+			return fmt.Errorf("mount %s on %s: %w", f.tag, f.path, err)
 		}
 	}
 	return nil
 }
 
-// enterRoot switches to a root of the host's directories. A bare guest stays in the
-// initramfs.
+// enterRoot switches to a root of the host's directories. A bare guest stays in the initramfs.
 func (s *system) enterRoot() error {
 	if s.bare() {
 		return nil
@@ -73,30 +73,26 @@ const newRoot = "/root"
 
 // buildRoot mounts the host's directories, each below an overlay in memory for writes.
 func (s *system) buildRoot() error {
-	if err := unix.Mount("tmpfs", "/upper", "tmpfs", 0, "size=50%,mode=0755"); err != nil {
-		return fmt.Errorf("mount the upper layer: %w", err)
+	if err := mountAll(fileSystem{kind: "tmpfs", path: "/upper", options: "size=50%,mode=0755"}); err != nil {
+		return err
 	}
 	for i, m := range s.config.Mounts {
 		if m.Writable {
 			continue
 		}
-		target := filepath.Join(newRoot, m.Path)
-		if err := os.MkdirAll(target, 0o755); err != nil {
-			return fmt.Errorf("mount %s: %w", m.Path, err)
-		}
 		n := strconv.Itoa(i)
 		lower, upper, work := filepath.Join("/lower", n), filepath.Join("/upper", n, "up"), filepath.Join("/upper", n, "work")
-		for _, dir := range []string{lower, upper, work} {
-			if err := os.MkdirAll(dir, 0o755); err != nil {
-				return err
-			}
+		if err := errors.Join(os.MkdirAll(upper, 0o755), os.MkdirAll(work, 0o755)); err != nil {
+			return err
 		}
-		if err := unix.Mount(m.Tag, lower, "virtiofs", unix.MS_RDONLY, ""); err != nil {
-			return fmt.Errorf("mount %s: %w", m.Path, err)
-		}
-		options := "lowerdir=" + lower + ",upperdir=" + upper + ",workdir=" + work
-		if err := unix.Mount("overlay", target, "overlay", 0, options); err != nil {
-			return fmt.Errorf("mount an overlay on %s: %w", m.Path, err)
+		err := mountAll(
+			fileSystem{kind: "virtiofs", tag: m.Tag, path: lower, flags: unix.MS_RDONLY},
+			fileSystem{
+				kind: "overlay", path: filepath.Join(newRoot, m.Path),
+				options: "lowerdir=" + lower + ",upperdir=" + upper + ",workdir=" + work,
+			})
+		if err != nil {
+			return err
 		}
 	}
 	return nil
@@ -105,8 +101,8 @@ func (s *system) buildRoot() error {
 // switchRoot changes to the new root and frees the memory of the old one.
 func (s *system) switchRoot() error {
 	for _, f := range kernelMounts {
-		if err := unix.Mount(f.path, newRoot+f.path, "", unix.MS_MOVE, ""); err != nil {
-			return fmt.Errorf("move %s to the new root: %w", f.path, err)
+		if err := mountAll(fileSystem{tag: f.path, path: newRoot + f.path, flags: unix.MS_MOVE}); err != nil {
+			return err
 		}
 	}
 	if err := errors.Join(os.RemoveAll(modulePath), os.Remove(initPath)); err != nil {
@@ -126,12 +122,12 @@ func (s *system) switchRoot() error {
 
 // populateRoot mounts the file systems that programs expect and sets up the system.
 func (s *system) populateRoot() error {
-	if err := mountAll(guestMounts); err != nil {
+	if err := mountAll(guestMounts...); err != nil {
 		return err
 	}
 	for _, m := range s.config.Mounts {
 		if m.Writable {
-			if err := mountAll([]fileSystem{{kind: "virtiofs", tag: m.Tag, path: m.Path}}); err != nil {
+			if err := mountAll(fileSystem{kind: "virtiofs", tag: m.Tag, path: m.Path}); err != nil {
 				return err
 			}
 		}
@@ -159,11 +155,8 @@ func (s *system) mountModules() error {
 	}
 	// modprobe looks for them there
 	modules := filepath.Join("/lib/modules", name)
-	if err := os.MkdirAll(modules, 0o755); err != nil {
-		return fmt.Errorf("directory of the kernel's modules: %w", err)
-	}
-	if err := unix.Mount(s.config.Modules, modules, "", unix.MS_BIND, ""); err != nil {
-		return fmt.Errorf("mount the kernel's modules: %w", err)
+	if err := mountAll(fileSystem{tag: s.config.Modules, path: modules, flags: unix.MS_BIND}); err != nil {
+		return err
 	}
 	return makeNodes(filepath.Join(modules, "modules.devname"))
 }

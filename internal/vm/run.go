@@ -12,19 +12,16 @@ import (
 	"os"
 	"runtime"
 	"strings"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// bootTimeout is the default of Options.BootTimeout. A boot takes about 3 s on an idle
-// machine.
+// bootTimeout is the default of Options.BootTimeout. A boot takes about 3 s on an idle machine.
 const bootTimeout = 2 * time.Minute
 
-// bootAttempts is the number of boots of a guest whose kernel panics before the command
-// runs. Emulation of several processors has faults: on a busy machine a boot fails now
-// and then.
+// bootAttempts is the number of boots of a guest whose kernel panics before the command runs. Emulation of several
+// processors has faults: on a busy machine a boot fails now and then.
 const bootAttempts = 3
 
 // panicMessage is in the first line of a kernel panic.
@@ -53,8 +50,7 @@ func (e *GuestError) Error() string {
 	return text + "; its console is empty"
 }
 
-// lastMessage returns the last output of a kernel on one line; after a panic, the panic
-// and the line before it.
+// lastMessage returns the last output of a kernel on one line; after a panic, the panic and the line before it.
 func lastMessage(console string) string {
 	if before, after, panicked := strings.Cut(console, panicMessage); panicked {
 		after, _, _ = strings.Cut(after, "\n")
@@ -65,27 +61,23 @@ func lastMessage(console string) string {
 
 func (e *GuestError) Unwrap() error { return e.Err }
 
-// panickedAtBoot reports whether the kernel gave up before the command ran, so
-// that nothing is lost by another try.
+// panickedAtBoot reports whether the kernel gave up before the command ran, so that nothing is lost by another try.
 func (e *GuestError) panickedAtBoot() bool {
 	return errors.Is(e.Err, errNotBooted) && strings.Contains(e.Console, panicMessage)
 }
 
-// Run runs a command in a guest, waits for its end and returns its exit code as
-// a shell would give it: 128 and the signal's number if a signal ended it, 126
-// or 127 if it could not be started. If the guest fails, or ctx or the time
-// ends before, the error is a *GuestError. When Run returns, no process and no
-// file of the guest is left, and likewise soon after this process was killed.
+// Run runs a command in a guest, waits for its end and returns its exit code as a shell would give it: 128 and the
+// signal's number if a signal ended it, 126 or 127 if it could not be started. If the guest fails, or ctx or the time
+// ends before, the error is a *GuestError. When Run returns, no process and no file of the guest is left, and likewise
+// soon after this process was killed.
 //
-// If ctx ends and there is a grace, and the command ends in it, Run returns its
-// exit code together with ctx's error.
+// If ctx ends and there is a grace, and the command ends in it, Run returns its exit code together with ctx's error.
 func Run(ctx context.Context, o Options) (exitCode int, err error) {
 	if err := checkTools(o.Bare); err != nil {
 		return 0, err
 	}
-	o, err = o.withDefaults()
-	if err != nil {
-		return 0, err
+	if o, err = o.withDefaults(); err != nil {
+		return 0, fmt.Errorf("run in a guest: %w", err)
 	}
 	// QEMU dies with the thread that starts it.
 	runtime.LockOSThread()
@@ -126,21 +118,19 @@ type machine struct {
 	daemonExits chan string // names of daemons that have ended
 	frames      chan frame  // from the guest; closed when the guest has ended
 	inputDone   chan bool   // one element per input frame that the command has received
-	closed      chan bool   // closed with the machine
 	control     *os.File
 	send        *frameWriter // to the guest
 	console     *tail
 	files       []*os.File    // to close with the machine
 	consoleDone chan struct{} // closed when the console has ended
 	readErr     error         // the reason why frames was closed
-	closeOnce   sync.Once     // closes closed
 }
 
 // start starts all processes of a guest.
 func start(o Options) (_ *machine, err error) {
 	m := &machine{
 		options: o, console: &tail{also: o.Console}, consoleDone: make(chan struct{}),
-		daemonExits: make(chan string, 8), frames: make(chan frame), inputDone: make(chan bool, 1), closed: make(chan bool),
+		daemonExits: make(chan string, 8), frames: make(chan frame), inputDone: make(chan bool, 1),
 	}
 	defer func() {
 		if err != nil {
@@ -214,7 +204,6 @@ func (m *machine) readFrames() {
 
 // close ends all processes. Further calls do nothing.
 func (m *machine) close() {
-	m.closeOnce.Do(func() { close(m.closed) })
 	if m.qemu != nil {
 		m.qemu.kill()
 		<-m.consoleDone
@@ -233,9 +222,10 @@ func (m *machine) close() {
 // waitCommand forwards input and output of the command until it ends, or until ctx ends
 // or a timeout expires. It returns the exit code.
 func (m *machine) waitCommand(ctx context.Context) (int, error) {
-	boot := cmp.Or(m.options.bootTimer, time.NewTimer(m.options.BootTimeout))
-	defer boot.Stop()
-	var deadline, grace <-chan time.Time
+	running, stop := context.WithCancel(context.Background())
+	defer stop()
+	limit, late := cmp.Or(m.options.bootTimer, time.NewTimer(m.options.BootTimeout)), fmt.Errorf("not booted after %v", m.options.BootTimeout)
+	defer func() { limit.Stop() }()
 	started := false
 	cancelled := ctx.Done()
 	for {
@@ -247,14 +237,12 @@ func (m *machine) waitCommand(ctx context.Context) (int, error) {
 			switch f.what {
 			case frameStarted:
 				started = true
-				boot.Stop()
+				limit.Stop()
 				if m.options.Stdin != nil {
-					go m.forwardInput()
+					go m.forwardInput(running)
 				}
 				if m.options.Timeout > 0 {
-					timer := time.NewTimer(m.options.Timeout)
-					defer timer.Stop()
-					deadline = timer.C
+					limit, late = time.NewTimer(m.options.Timeout), fmt.Errorf("%w after %v", ErrTimeout, m.options.Timeout)
 				}
 			case frameExited:
 				if len(f.data) != 1 {
@@ -271,10 +259,8 @@ func (m *machine) waitCommand(ctx context.Context) (int, error) {
 			}
 		case name := <-m.daemonExits:
 			return 0, fmt.Errorf("%s ended", name)
-		case <-boot.C:
-			return 0, fmt.Errorf("not booted after %v", m.options.BootTimeout)
-		case <-deadline:
-			return 0, fmt.Errorf("%w after %v", ErrTimeout, m.options.Timeout)
+		case <-limit.C:
+			return 0, late
 		case <-cancelled:
 			if m.options.Grace == 0 || !started {
 				return 0, context.Cause(ctx)
@@ -283,25 +269,22 @@ func (m *machine) waitCommand(ctx context.Context) (int, error) {
 			if err := m.send.write(frameSignal, []byte{byte(unix.SIGINT)}); err != nil {
 				return 0, context.Cause(ctx)
 			}
-			timer := time.NewTimer(m.options.Grace)
-			defer timer.Stop()
-			grace = timer.C
-		case <-grace:
-			return 0, context.Cause(ctx)
+			limit.Stop()
+			limit, late = time.NewTimer(m.options.Grace), context.Cause(ctx)
 		}
 	}
 }
 
 // forwardInput sends the command its input, until the input or the guest ends.
-func (m *machine) forwardInput() {
+func (m *machine) forwardInput(ctx context.Context) {
 	data := make([]byte, maxFrame)
 	for {
 		n, err := m.options.Stdin.Read(data)
-		if n > 0 && !m.sendInput(data[:n]) {
+		if n > 0 && !m.sendInput(ctx, data[:n]) {
 			return
 		}
 		if err != nil { // the command sees the end of its input after any error
-			m.sendInput(nil)
+			m.sendInput(ctx, nil)
 			return
 		}
 	}
@@ -309,14 +292,14 @@ func (m *machine) forwardInput() {
 
 // sendInput sends one frame of input and waits until the command has received it. It
 // returns false if the guest has ended.
-func (m *machine) sendInput(data []byte) bool {
+func (m *machine) sendInput(ctx context.Context, data []byte) bool {
 	if err := m.send.write(frameStdin, data); err != nil {
 		return false
 	}
 	select {
 	case <-m.inputDone:
 		return true
-	case <-m.closed:
+	case <-ctx.Done():
 		return false
 	}
 }

@@ -16,9 +16,8 @@ import (
 // virtiofsd is the daemon that serves a directory to a guest.
 const virtiofsd = "/usr/lib/qemu/virtiofsd"
 
-// mounts returns the directories of the host that a guest mounts: the root, the mount
-// points of other file systems with files that the guest needs, and the shared
-// directory.
+// mounts returns the directories of the host that a guest mounts: the root, the mount points of other file systems with
+// files that the guest needs, and the shared directory.
 func (o Options) mounts() ([]mount, error) {
 	if o.Bare {
 		return nil, nil
@@ -129,32 +128,29 @@ func openTree(m mount) (*os.File, error) {
 // connectedListener returns a listening socket and a connection to it that waits to be
 // accepted. Its address is abstract, so that it leaves no file.
 func connectedListener() (listener, client *os.File, err error) {
-	var files [2]*os.File
-	for i, name := range []string{"listener", "client"} {
-		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-		if err != nil {
-			_ = files[0].Close() // nil is no error here
-			return nil, nil, fmt.Errorf("create a socket: %w", err)
+	var fds [2]int
+	for i := range fds {
+		if fds[i], err = unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0); err != nil {
+			return nil, nil, err
 		}
-		files[i] = os.NewFile(uintptr(fd), name)
+		defer func() {
+			if err != nil {
+				_ = unix.Close(fds[i])
+			}
+		}()
 	}
-	if err := join(int(files[0].Fd()), int(files[1].Fd())); err != nil {
-		return nil, nil, errors.Join(fmt.Errorf("connect two sockets: %w", err), files[0].Close(), files[1].Close())
+	if err := unix.Bind(fds[0], &unix.SockaddrUnix{}); err != nil { // the kernel selects a name
+		return nil, nil, err
 	}
-	return files[0], files[1], nil
-}
-
-// join makes one socket listen and connects the other to it.
-func join(listener, client int) error {
-	if err := unix.Bind(listener, &unix.SockaddrUnix{}); err != nil { // the kernel selects a name
-		return err
+	if err := unix.Listen(fds[0], 1); err != nil {
+		return nil, nil, err
 	}
-	if err := unix.Listen(listener, 1); err != nil {
-		return err
-	}
-	address, err := unix.Getsockname(listener)
+	address, err := unix.Getsockname(fds[0])
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
-	return unix.Connect(client, address)
+	if err := unix.Connect(fds[1], address); err != nil {
+		return nil, nil, err
+	}
+	return os.NewFile(uintptr(fds[0]), "listener"), os.NewFile(uintptr(fds[1]), "client"), nil
 }

@@ -7,8 +7,7 @@ import "time"
 // ticks returns the processor's time-stamp counter.
 func ticks() uint64
 
-// tickRate returns the rate in kHz of the guest's time-stamp counter, which is that of
-// this machine.
+// tickRate returns the rate in kHz of the guest's time-stamp counter, which is that of this machine.
 func tickRate() uint64 {
 	from, atFrom := readTicks()
 	time.Sleep(20 * time.Millisecond)
@@ -16,8 +15,7 @@ func tickRate() uint64 {
 	return uint64(float64(to-from) / atTo.Sub(atFrom).Seconds() / 1e3)
 }
 
-// readTicks reads the counter and the clock at the same moment: the fastest of several
-// tries.
+// readTicks reads the counter and the clock at the same moment: the fastest of several tries.
 func readTicks() (counter uint64, at time.Time) {
 	best := time.Hour
 	for range 50 {

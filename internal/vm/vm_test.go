@@ -76,8 +76,7 @@ func buildOnce(t *testing.T, args ...string) string {
 	return path
 }
 
-// loopVariable makes the test's executable a program that does a fixed amount of
-// work.
+// loopVariable makes the test's executable a program that does a fixed amount of work.
 const loopVariable = "MUSTANG_TEST_VM_LOOP"
 
 // loop prints the number of CPUs and how long a loop takes, in microseconds: the
@@ -111,8 +110,7 @@ func spin(n int) uint64 {
 	return x
 }
 
-// checkLeft runs the tests, and fails if a guest's process or one of its files is
-// left after them.
+// checkLeft runs the tests, and fails if a guest's process or one of its files is left after them.
 func checkLeft(m *testing.M) (exitCode int) {
 	files, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
@@ -225,8 +223,7 @@ func TestOutput(t *testing.T) {
 	}
 }
 
-// TestCountInstructions compares the time that the same work takes in two
-// guests, by their clocks.
+// TestCountInstructions compares the time that the same work takes in two guests, by their clocks.
 func TestCountInstructions(t *testing.T) {
 	t.Parallel()
 	exe, err := os.Executable()
@@ -333,8 +330,7 @@ func TestNoBoot(t *testing.T) {
 	}
 }
 
-// TestOtherFileSystem starts in a directory on a file system that is mounted
-// below the root.
+// TestOtherFileSystem starts in a directory on a file system that is mounted below the root.
 func TestOtherFileSystem(t *testing.T) {
 	t.Parallel()
 	testkit.RequireRoot(t)

@@ -39,7 +39,7 @@ func TestWordsOfStrings(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if strings.HasPrefix(text, "  mustang ") || strings.Contains(at.Filename, "/kubeproxy/") {
+		if strings.HasPrefix(text, "  mustang ") || strings.Contains(at.Filename, "/lab/proxy") {
 			return true
 		}
 		for _, sentence := range sentenceEnd.Split(text, -1) {

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/cgroup"
-	"mustang/internal/lab/dockerd"
+	"mustang/internal/lab"
 	"mustang/internal/result"
 	"mustang/internal/testkit"
 )
@@ -28,7 +28,7 @@ func TestImage(t *testing.T) {
 	testkit.NotInGuest(t)
 	testkit.RequireRoot(t)
 	testkit.RequireTool(t, "make")
-	if err := dockerd.CheckInstalled(); err != nil {
+	if err := (lab.Options{Topology: lab.TopologyDocker}).CheckInstalled(); err != nil {
 		testkit.Skip(t, err.Error())
 	}
 	dir, err := os.MkdirTemp("", "mst-") // short, for the paths of sockets

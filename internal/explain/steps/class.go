@@ -24,9 +24,39 @@ const (
 	Threads   = "threads"
 )
 
-// Classes returns all classes.
-func Classes() []string {
-	return []string{Sockets, Devices, Softirqs, Routing, Netfilter, Programs, Threads}
+// class is how the steps of a class are drawn and counted.
+type class struct {
+	name, color string
+	// Total.Count counts the steps of kinds by a noun, and Total.More those of moreKinds by another.
+	noun, moreNoun   string
+	kinds, moreKinds []string
+}
+
+var classes = []class{
+	{Sockets, "#4e79a7", "packet", "wake-up", []string{"send", "tcp"}, []string{"wake"}},
+	{Devices, "#59a14f", "packet", "", []string{"transmit", "receive"}, nil},
+	{Softirqs, "#b07aa1", "run", "", []string{"softirq"}, nil},
+	{Routing, "#d9822b", "look-up", "", []string{"route"}, nil},
+	{Netfilter, "#c7444a", "hook", "", []string{"hook"}, nil},
+	{Programs, "#2a9d9d", "run", "", []string{"program"}, nil},
+	{Threads, "#8a8a8a", "switch", "call", []string{"run"}, []string{"sent", "read"}},
+}
+
+// classOf returns a class by its name.
+func classOf(name string) class {
+	i := slices.IndexFunc(classes, func(c class) bool { return c.name == name })
+	if i < 0 {
+		return class{name: name, color: "#8a8a8a"}
+	}
+	return classes[i]
+}
+
+// Classes returns the names of all classes.
+func Classes() (names []string) {
+	for _, c := range classes {
+		names = append(names, c.name)
+	}
+	return names
 }
 
 // Total is the steps of one class.
@@ -40,32 +70,15 @@ type Total struct {
 	Sum  float64 `json:"sum"`
 }
 
-// noun is what is counted of a class: steps of some kinds.
-type noun struct {
-	kinds []string
-	name  string
-}
-
-// nouns returns what [Total.Count] and [Total.More] count.
-func nouns() map[string][2]noun {
-	return map[string][2]noun{
-		Sockets:   {{[]string{"send", "tcp"}, "packet"}, {[]string{"wake"}, "wake-up"}},
-		Devices:   {{[]string{"transmit", "receive"}, "packet"}},
-		Softirqs:  {{[]string{"softirq"}, "run"}},
-		Routing:   {{[]string{"route"}, "look-up"}},
-		Netfilter: {{[]string{"hook"}, "hook"}},
-		Programs:  {{[]string{"program"}, "run"}},
-		Threads:   {{[]string{"run"}, "switch"}, {[]string{"sent", "read"}, "call"}},
-	}
-}
-
 // String returns the class and its counts in words.
 func (t Total) String() string {
 	var counts []string
-	for i, n := range []int{t.Count, t.More} {
-		if n > 0 {
-			counts = append(counts, Number(n, nouns()[t.Class][i].name))
-		}
+	c := classOf(t.Class)
+	if t.Count > 0 {
+		counts = append(counts, Number(t.Count, c.noun))
+	}
+	if t.More > 0 {
+		counts = append(counts, Number(t.More, c.moreNoun))
 	}
 	if len(counts) == 0 {
 		return t.Class
@@ -84,20 +97,20 @@ func Number(n int, name string) string {
 	return fmt.Sprintf("%d %ss", n, name)
 }
 
-// Totals returns the sums of all classes.
+// Totals returns the sums of all classes that have steps.
 func Totals(steps []result.Step) (totals []Total) {
-	for _, class := range Classes() {
-		t, counted, found := Total{Class: class}, nouns()[class], false
+	for _, c := range classes {
+		t, found := Total{Class: c.name}, false
 		for _, s := range steps {
-			if s.Class != class {
+			if s.Class != c.name {
 				continue
 			}
 			found = true
 			t.Sum += s.Time
 			switch {
-			case slices.Contains(counted[0].kinds, s.Kind):
+			case slices.Contains(c.kinds, s.Kind):
 				t.Count++
-			case slices.Contains(counted[1].kinds, s.Kind):
+			case slices.Contains(c.moreKinds, s.Kind):
 				t.More++
 			}
 		}

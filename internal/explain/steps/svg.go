@@ -21,14 +21,6 @@ const (
 	margin      = 16
 )
 
-// classColors returns the colors of the classes of steps.
-func classColors() map[string]string {
-	return map[string]string{
-		Sockets: "#4e79a7", Devices: "#59a14f", Softirqs: "#b07aa1", Routing: "#d9822b",
-		Netfilter: "#c7444a", Programs: "#2a9d9d", Threads: "#8a8a8a",
-	}
-}
-
 // Values of [result.Step.Direction].
 const (
 	Request = "request"
@@ -141,7 +133,7 @@ func (d *drawing) steps(direction string) {
 		d.box(margin+column*columnWidth, s.Class, s.String(), title)
 		bar := margin + len(places)*columnWidth
 		fmt.Fprintf(&d.svg, `<rect x="%d" y="%d" width="%.1f" height="%d" fill="%s"/>`+"\n",
-			bar, d.y-5, s.Time*d.scale, 10, classColors()[s.Class])
+			bar, d.y-5, s.Time*d.scale, 10, classOf(s.Class).color)
 		d.text(bar+int(s.Time*d.scale)+6, d.y, "", StepFigure(s))
 	}
 }
@@ -152,7 +144,7 @@ func (d *drawing) box(x int, class, text, title string) {
 		text = string(runes[:32]) + "…"
 	}
 	fmt.Fprintf(&d.svg, `<g><title>%s</title><rect x="%d" y="%d" width="%d" height="%d" rx="3" fill="%s" fill-opacity="0.2" stroke="%s"/>`,
-		html.EscapeString(title), x, d.y-rowHeight/2+2, columnWidth-10, rowHeight-4, classColors()[class], classColors()[class])
+		html.EscapeString(title), x, d.y-rowHeight/2+2, columnWidth-10, rowHeight-4, classOf(class).color, classOf(class).color)
 	d.text(x+5, d.y, `font-size="11"`, text)
 	d.svg.WriteString("</g>\n")
 }

@@ -125,7 +125,7 @@ func (r *reader) assign(host string, forms map[string]*podForm, n *Network) erro
 				return wrong(g.field, "%v is not in %v, the network of link %s on %s: name another by %[1]v/BITS", g.addr, gateway.Masked(), n.Link, host)
 			case by != "":
 				return wrong(g.field, "%v is the address of %s", g.addr, by)
-			case g.addr == gateway.Masked().Addr() || g.addr == broadcast(gateway):
+			case g.addr == gateway.Masked().Addr() || g.addr == Broadcast(gateway):
 				return wrong(g.field, "%v is the address of all of %v", g.addr, gateway.Masked())
 			}
 			taken[g.addr] = n.Pods[i].Name
@@ -155,7 +155,7 @@ func free(gateway netip.Prefix, taken map[netip.Addr]string) netip.Addr {
 		first = first.Next()
 	}
 	for _, addr := range []netip.Addr{first, gateway.Addr().Next()} {
-		for ; addr.IsValid() && gateway.Contains(addr) && addr != broadcast(gateway); addr = addr.Next() {
+		for ; addr.IsValid() && gateway.Contains(addr) && addr != Broadcast(gateway); addr = addr.Next() {
 			if taken[addr] == "" {
 				return addr
 			}
@@ -164,8 +164,8 @@ func free(gateway netip.Prefix, taken map[netip.Addr]string) netip.Addr {
 	return netip.Addr{}
 }
 
-// broadcast returns the last address of an IPv4 prefix; the zero value in IPv6.
-func broadcast(prefix netip.Prefix) netip.Addr {
+// Broadcast returns the last address of an IPv4 prefix; the zero value in IPv6.
+func Broadcast(prefix netip.Prefix) netip.Addr {
 	if !prefix.Addr().Is4() {
 		return netip.Addr{}
 	}

@@ -100,7 +100,7 @@ func atLine(source *document.Source, file string, err error) error {
 	if at := (*document.LineError)(nil); errors.As(err, &at) {
 		line, text = at.Line, at.Err.Error()
 	} else if field := (*document.FieldError)(nil); errors.As(err, &field) {
-		line, _ = source.Position(field.Pointer)
+		line = source.Line(field.Pointer)
 	}
 	if line > 0 {
 		file = fmt.Sprintf("%s:%d", file, line)

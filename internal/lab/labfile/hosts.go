@@ -59,8 +59,7 @@ func (r *reader) addPlace(field jsontext.Pointer, name string) error {
 		return wrong(field, "%q is not a name for a place", name)
 	}
 	if first, ok := r.places[name]; ok {
-		line, _ := r.source.Position(first)
-		return wrong(field, "there is a %q already, in line %d", name, line)
+		return wrong(field, "there is a %q already, in line %d", name, r.source.Line(first))
 	}
 	r.places[name] = field
 	return nil
@@ -98,8 +97,6 @@ func (r *reader) readHost(name string, f *hostForm) error {
 	h.Via = cmp.Or(f.Via, via[0])
 	number := len(r.lab.Hosts) + 1
 	fields := map[string]jsontext.Pointer{} // of the first pod of a link
-	pods := map[string][]string{}           // by link
-	var links []string
 	for i, pod := range inOrder(r, at("hosts", name, "pods"), f.Pods) {
 		field := at("hosts", name, "pods", pod)
 		if err := r.addPlace(field, pod); err != nil {
@@ -107,16 +104,16 @@ func (r *reader) readHost(name string, f *hostForm) error {
 		}
 		f.Pods[pod] = cmp.Or(f.Pods[pod], &podForm{})
 		link := cmp.Or(f.Pods[pod].Link, "veth")
-		if _, ok := fields[link]; !ok {
-			links, fields[link] = append(links, link), field.AppendToken("link")
+		at := slices.IndexFunc(h.Networks, func(n Network) bool { return n.Link == link })
+		if at < 0 {
+			fields[link] = field.AppendToken("link")
 			if err := checkLink(fields[link], link); err != nil {
 				return err
 			}
-			h.Networks = append(h.Networks, Network{Link: link, Gateways: planned(number, len(links)-1)})
+			at = len(h.Networks)
+			h.Networks = append(h.Networks, Network{Link: link, Gateways: planned(number, at)})
 		}
-		n := &h.Networks[slices.Index(links, link)]
-		n.Pods = append(n.Pods, Pod{Name: pod, HostIfName: deviceOf(pod, i)})
-		pods[link] = append(pods[link], pod)
+		h.Networks[at].Pods = append(h.Networks[at].Pods, Pod{Name: pod, HostIfName: deviceOf(pod, i)})
 	}
 	if err := r.checkLayer3(h, fields); err != nil {
 		return err

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package kubeproxy
+package lab
 
 import (
 	"context"
@@ -41,7 +41,7 @@ func checkLines(t *testing.T, text string, want ...string) {
 // TestIPTablesRulesAreKubeProxys compares with the lines of TestOverallIPTablesRules.
 func TestIPTablesRulesAreKubeProxys(t *testing.T) {
 	s := iptablesSync{ports: []servicePort{svc1}, pods: netip.MustParsePrefix("10.0.0.0/8"), changed: changed}
-	checkLines(t, string(s.text(true)),
+	checkLines(t, s.text(true),
 		"*nat",
 		":KUBE-SERVICES - [0:0]",
 		":KUBE-SVC-XPGD46QRK7WJZT7O - [0:0]",
@@ -57,7 +57,7 @@ func TestIPTablesRulesAreKubeProxys(t *testing.T) {
 // TestIPTablesLeavesOutWhatKubeProxyDoes checks a partial sync, and a large cluster.
 func TestIPTablesLeavesOutWhatKubeProxyDoes(t *testing.T) {
 	s := iptablesSync{ports: []servicePort{svc1}, changed: unchanged}
-	text := string(s.text(false))
+	text := s.text(false)
 	checkLines(t, text, `-A KUBE-SERVICES -m comment --comment "ns1/svc1:p80 cluster IP" -m tcp -p tcp -d 10.20.30.41 --dport 80 -j KUBE-SVC-XPGD46QRK7WJZT7O`)
 	for _, absent := range []string{":KUBE-SVC-", "KUBE-SEP-", "-A FORWARD"} {
 		if strings.Contains(text, absent) {
@@ -68,7 +68,7 @@ func TestIPTablesLeavesOutWhatKubeProxyDoes(t *testing.T) {
 	for range largeCluster/2 + 1 {
 		s.ports = append(s.ports, svc1)
 	}
-	if text := string(s.text(true)); strings.Contains(text, "->") || !strings.Contains(text, `"ns1/svc1:p80 cluster IP"`) {
+	if text := s.text(true); strings.Contains(text, "->") || !strings.Contains(text, `"ns1/svc1:p80 cluster IP"`) {
 		t.Error("in a large cluster only the cluster IP has a comment")
 	}
 }
@@ -104,12 +104,11 @@ func TestNFTablesRulesAreKubeProxys(t *testing.T) {
 	}
 }
 
-// TestNFTablesPartialSync changes the endpoint of one service of two, and leaves the other's
-// chains alone.
+// TestNFTablesPartialSync changes the endpoint of one service of two, and leaves the other's chains alone.
 func TestNFTablesPartialSync(t *testing.T) {
 	ctx := context.Background()
 	nft := knftables.NewFake(knftables.IPv4Family, nftablesTable)
-	r := Rules{PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}
+	r := proxyRules{PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}
 	for _, frontend := range []string{"10.96.0.1:80", "10.96.0.2:80"} {
 		r.Services = append(r.Services, service.Service{
 			Frontend: netip.MustParseAddrPort(frontend), Protocol: service.TCP,
@@ -146,7 +145,7 @@ func TestNFTablesPartialSync(t *testing.T) {
 func TestIPVSRulesAreKubeProxys(t *testing.T) {
 	s := ipvsSync{v4: true, pods: netip.MustParsePrefix("10.0.0.0/8")}
 	const purpose = `-m comment --comment "Kubernetes service cluster ip + port for masquerade purpose"`
-	checkLines(t, string(s.rules(true)),
+	checkLines(t, s.rules(true),
 		"*nat",
 		":KUBE-SERVICES - [0:0]",
 		"-A KUBE-SERVICES -s 127.0.0.0/8 -j RETURN",
@@ -155,7 +154,7 @@ func TestIPVSRulesAreKubeProxys(t *testing.T) {
 		"-A KUBE-SERVICES -m set --match-set KUBE-CLUSTER-IP dst,dst -j ACCEPT",
 		`-A PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-SERVICES`,
 		"COMMIT")
-	if text := string(s.rules(false)); strings.Contains(text, "PREROUTING") {
+	if text := s.rules(false); strings.Contains(text, "PREROUTING") {
 		t.Errorf("a later sync jumps twice:\n%s", text)
 	}
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package kubeproxy
+package lab
 
 import (
 	"context"
@@ -41,13 +41,29 @@ func openNFTables(host *netns.Namespace) (*nftablesProxy, error) {
 	return n, nil
 }
 
-// Write writes one transaction for each address family.
-func (n *nftablesProxy) Write(ctx context.Context, r Rules) error { return n.sync(ctx, r, nil) }
-
-// Update lists, as kube-proxy does, all chains and sets first, and writes those of the services that have changed. Chains of
-// endpoints that are gone are flushed and stay, which kube-proxy deletes a second later.
-func (n *nftablesProxy) Update(ctx context.Context, r Rules, changed ...service.Key) error {
-	return n.sync(ctx, r, changed)
+// Write writes one transaction for each address family. After a change it lists, as kube-proxy does, all chains and sets first, and writes
+// those of the services that have changed. Chains of endpoints that are gone are flushed and stay, which kube-proxy deletes a second later.
+func (n *nftablesProxy) Write(ctx context.Context, r proxyRules, changed ...service.Key) error {
+	full := len(changed) == 0
+	return n.each(func(nft knftables.Interface, family knftables.Family) (err error) {
+		v4 := family == knftables.IPv4Family
+		if !full && !anyOf(changed, v4) {
+			return nil
+		}
+		services, pods := r.family(v4)
+		s := nftablesSync{tx: nft.NewTransaction(), ip: string(family), pods: pods, masqueradeAll: r.MasqueradeAll}
+		var chains []string
+		if full {
+			s.base()
+		} else if chains, err = listNames(ctx, family, "chain"); err != nil {
+			return err
+		} else if _, err := listNames(ctx, family, "set"); err != nil {
+			return err
+		}
+		s.services(portsOf(services), changedSet(changed), full)
+		s.flushStale(chains)
+		return nft.Run(ctx, s.tx)
+	})
 }
 
 // Clear deletes the tables.
@@ -68,34 +84,6 @@ func (n *nftablesProxy) each(do func(knftables.Interface, knftables.Family) erro
 		}
 	}
 	return nil
-}
-
-// sync writes all rules, or those of the services that have changed.
-func (n *nftablesProxy) sync(ctx context.Context, r Rules, changed []service.Key) error {
-	return n.each(func(nft knftables.Interface, family knftables.Family) error {
-		v4 := family == knftables.IPv4Family
-		full := len(changed) == 0
-		if !full && !anyOf(changed, v4) {
-			return nil
-		}
-		services, pods := r.family(v4)
-		s := nftablesSync{tx: nft.NewTransaction(), ip: string(family), pods: pods, masqueradeAll: r.MasqueradeAll}
-		var chains []string
-		if full {
-			s.base()
-		} else {
-			var err error
-			if chains, err = listNames(ctx, family, "chain"); err != nil {
-				return err
-			}
-			if _, err := listNames(ctx, family, "set"); err != nil {
-				return err
-			}
-		}
-		s.services(portsOf(services), changedSet(changed), full)
-		s.flushStale(chains)
-		return nft.Run(ctx, s.tx)
-	})
 }
 
 // listNames returns the names of kube-proxy's chains or sets. It asks as knftables 0.0.17 does, which kube-proxy 1.34 has: the
@@ -207,8 +195,7 @@ func (p servicePort) endpointName(b netip.AddrPort) string {
 	return fmt.Sprintf("%s__%s/%d", p.nftablesName(), strings.ReplaceAll(b.Addr().String(), ":", "."), b.Port())
 }
 
-// services writes the chains of the ports that have changed, and the elements that lead to
-// them if those are new.
+// services writes the chains of the ports that have changed, and the elements that lead to them if those are new.
 func (s *nftablesSync) services(ports []servicePort, changed func(servicePort) bool, fresh bool) {
 	s.active = map[string]bool{}
 	for _, p := range ports {
@@ -220,15 +207,13 @@ func (s *nftablesSync) services(ports []servicePort, changed func(servicePort) b
 		if !changed(p) {
 			continue
 		}
+		s.chain(chain)
 		if fresh {
 			address := p.frontend.Addr().String()
 			s.tx.Add(&knftables.Element{Set: "cluster-ips", Key: []string{address}})
-			s.chain(chain)
 			s.tx.Add(&knftables.Element{
 				Map: "service-ips", Key: []string{address, p.protocol, strconv.Itoa(int(p.frontend.Port()))}, Value: []string{"goto " + chain},
 			})
-		} else {
-			s.chain(chain)
 		}
 		s.port(p, chain)
 	}

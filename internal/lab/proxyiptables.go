@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package kubeproxy
+package lab
 
 import (
 	"bytes"
 	"context"
 	"fmt"
 	"net/netip"
-	"os/exec"
 	"slices"
 	"strings"
 
@@ -18,14 +17,27 @@ import (
 // iptablesProxy is kube-proxy's iptables mode (pkg/proxy/iptables).
 type iptablesProxy struct{ host *netns.Namespace }
 
-// Write writes the rules of all services.
-func (p iptablesProxy) Write(_ context.Context, r Rules) error {
-	return r.restoreIPTables(p.host, nil, true)
-}
-
-// Update writes, as kube-proxy does, the chain that names all services, and the chains of those that have changed.
-func (p iptablesProxy) Update(_ context.Context, r Rules, changed ...service.Key) error {
-	return r.restoreIPTables(p.host, changed, false)
+// Write writes the rules. After a change it writes, as kube-proxy does, the chain that names all services, and the chains of those that
+// have changed.
+func (p iptablesProxy) Write(_ context.Context, r proxyRules, changed ...service.Key) error {
+	full := len(changed) == 0
+	for _, program := range []string{"iptables", "ip6tables"} {
+		v4 := program == "iptables"
+		if !full && !anyOf(changed, v4) {
+			continue
+		}
+		services, pods := r.family(v4)
+		s := iptablesSync{ports: portsOf(services), pods: pods, masqueradeAll: r.MasqueradeAll, sorted: r.Sorted, changed: changedSet(changed)}
+		if !full && !s.large() { // it looks for chains to delete
+			if err := runIPTables(p.host, "", program+"-save", "-t", "nat"); err != nil {
+				return err
+			}
+		}
+		if err := runIPTables(p.host, s.text(full), program+"-restore", "-w", "--noflush", "--counters"); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Clear empties the nat and filter tables.
@@ -33,30 +45,7 @@ func (p iptablesProxy) Clear(context.Context) error {
 	const empty = "*nat\n:PREROUTING ACCEPT\n:INPUT ACCEPT\n:OUTPUT ACCEPT\n:POSTROUTING ACCEPT\nCOMMIT\n" +
 		"*filter\n:INPUT ACCEPT\n:FORWARD ACCEPT\n:OUTPUT ACCEPT\nCOMMIT\n"
 	for _, program := range []string{"iptables-restore", "ip6tables-restore"} {
-		if err := runIPTables(p.host, []byte(empty), program, "-w"); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// restoreIPTables writes the rules of the services that have changed, or of all.
-func (r Rules) restoreIPTables(host *netns.Namespace, changed []service.Key, full bool) error {
-	for _, family := range []struct {
-		program string
-		v4      bool
-	}{{"iptables", true}, {"ip6tables", false}} {
-		if !full && !anyOf(changed, family.v4) {
-			continue
-		}
-		services, pods := r.family(family.v4)
-		s := iptablesSync{ports: portsOf(services), pods: pods, masqueradeAll: r.MasqueradeAll, sorted: r.Sorted, changed: changedSet(changed)}
-		if !full && !s.large() { // it looks for chains to delete
-			if err := runIPTables(host, nil, family.program+"-save", "-t", "nat"); err != nil {
-				return err
-			}
-		}
-		if err := runIPTables(host, s.text(full), family.program+"-restore", "-w", "--noflush", "--counters"); err != nil {
+		if err := runIPTables(p.host, empty, program, "-w"); err != nil {
 			return err
 		}
 	}
@@ -65,21 +54,13 @@ func (r Rules) restoreIPTables(host *netns.Namespace, changed []service.Key, ful
 
 // anyOf reports whether one of the keys is of an address family.
 func anyOf(keys []service.Key, v4 bool) bool {
-	for _, key := range keys {
-		if key.Frontend.Addr().Is4() == v4 {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(keys, func(key service.Key) bool { return key.Frontend.Addr().Is4() == v4 })
 }
 
 // runIPTables runs a program of iptables in a host with this input.
-func runIPTables(host *netns.Namespace, input []byte, program string, args ...string) error {
-	cmd := exec.Command(program, args...)
-	var stderr bytes.Buffer
-	cmd.Stdin, cmd.Stderr = bytes.NewReader(input), &stderr
-	if err := host.Do(cmd.Run); err != nil {
-		return fmt.Errorf("kube-proxy rules with iptables: %s: %w: %s", program, err, strings.TrimSpace(stderr.String()))
+func runIPTables(host *netns.Namespace, input, program string, args ...string) error {
+	if err := feed(host, input, program, args...); err != nil {
+		return fmt.Errorf("kube-proxy rules with iptables: %w", err)
 	}
 	return nil
 }
@@ -133,7 +114,7 @@ type iptablesSync struct {
 	ports         []servicePort
 	pods          netip.Prefix
 	masqueradeAll bool
-	sorted        bool // see Rules.Sorted
+	sorted        bool // see proxyRules.Sorted
 	changed       func(servicePort) bool
 }
 
@@ -151,7 +132,7 @@ func (s iptablesSync) large() bool {
 }
 
 // text returns the input of iptables-restore, with the jumps if they are not there yet.
-func (s iptablesSync) text(jumps bool) []byte {
+func (s iptablesSync) text(jumps bool) string {
 	var rules bytes.Buffer
 	var chains []string
 	comments := !s.large()
@@ -183,11 +164,10 @@ func (s iptablesSync) text(jumps bool) []byte {
 	if jumps {
 		text += iptablesJumps
 	}
-	return []byte(text)
+	return text
 }
 
-// iptables writes the rules of a port's endpoints, and those that choose one. It returns the
-// chains of the endpoints.
+// iptables writes the rules of a port's endpoints, and those that choose one. It returns the chains of the endpoints.
 func (p servicePort) iptables(rules *bytes.Buffer, comments bool) (chains []string) {
 	chain := "KUBE-SVC-" + hash(p.String()+p.protocol, 16)
 	for i, b := range p.backends {

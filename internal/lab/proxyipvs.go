@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package kubeproxy
+package lab
 
 import (
 	"context"
@@ -30,8 +30,8 @@ var ipvsSysctls = []rtnl.Sysctl{
 	{Key: "net/ipv4/vs/expire_quiescent_template", Value: "1"},
 }
 
-// ProbeIPVS returns an error that matches errors.ErrUnsupported if the kernel has no IPVS.
-func ProbeIPVS() error {
+// probeIPVS returns an error that matches errors.ErrUnsupported if the kernel has no IPVS.
+func probeIPVS() error {
 	host, err := netns.Current()
 	if err != nil {
 		return err
@@ -45,13 +45,8 @@ func ProbeIPVS() error {
 // ipset, and those that no cluster IP needs are left out.
 type ipvsProxy struct{ host *netns.Namespace }
 
-// Update is a full sync too.
-func (p ipvsProxy) Update(ctx context.Context, r Rules, _ ...service.Key) error {
-	return p.Write(ctx, r)
-}
-
 // Write makes all services those of the host.
-func (p ipvsProxy) Write(_ context.Context, r Rules) error {
+func (p ipvsProxy) Write(_ context.Context, r proxyRules, _ ...service.Key) error {
 	if err := rtnl.In(p.host).SetSysctls(ipvsSysctls, nil); err != nil {
 		return fmt.Errorf("kube-proxy rules with IPVS: %w", err)
 	}
@@ -161,14 +156,11 @@ func (s ipvsSync) family() int {
 // deleted once it has none.
 func (s ipvsSync) service(p servicePort) error {
 	server := &ipvs.Service{
-		Address: net.IP(p.frontend.Addr().AsSlice()), Protocol: unix.IPPROTO_TCP, Port: p.frontend.Port(), SchedName: ipvs.RoundRobin,
+		Address: net.IP(p.frontend.Addr().AsSlice()), Protocol: uint16(p.number()), Port: p.frontend.Port(), SchedName: ipvs.RoundRobin,
 		AddressFamily: uint16(s.family()), Netmask: 0xffffffff,
 	}
 	if !s.v4 {
 		server.Netmask = 128
-	}
-	if p.protocol == "udp" {
-		server.Protocol = unix.IPPROTO_UDP
 	}
 	if _, err := s.handle.GetService(server); err != nil {
 		if err := s.handle.NewService(server); err != nil {
@@ -212,6 +204,14 @@ func (s ipvsSync) service(p servicePort) error {
 	return nil
 }
 
+// number returns the number of the port's protocol.
+func (p servicePort) number() uint8 {
+	if p.protocol == "udp" {
+		return unix.IPPROTO_UDP
+	}
+	return unix.IPPROTO_TCP
+}
+
 // setName is the set of cluster IPs with their ports.
 func (s ipvsSync) setName() string {
 	if s.v4 {
@@ -243,10 +243,7 @@ func (s ipvsSync) set(ports []servicePort) error {
 		}
 	}
 	for _, p := range ports {
-		port, protocol := p.frontend.Port(), uint8(unix.IPPROTO_TCP)
-		if p.protocol == "udp" {
-			protocol = unix.IPPROTO_UDP
-		}
+		port, protocol := p.frontend.Port(), p.number()
 		if has[member{p.frontend, protocol}] {
 			continue
 		}
@@ -258,7 +255,7 @@ func (s ipvsSync) set(ports []servicePort) error {
 }
 
 // rules returns the input of iptables-restore, with the jumps if they are not there yet.
-func (s ipvsSync) rules(jumps bool) []byte {
+func (s ipvsSync) rules(jumps bool) string {
 	match := `-m comment --comment "Kubernetes service cluster ip + port for masquerade purpose" -m set --match-set ` + s.setName() + " dst,dst"
 	from, local := " ! -s "+s.pods.String(), "127.0.0.0/8"
 	if s.masqueradeAll {
@@ -283,5 +280,5 @@ func (s ipvsSync) rules(jumps bool) []byte {
 -A POSTROUTING -m comment --comment "kubernetes postrouting rules" -j KUBE-POSTROUTING
 `
 	}
-	return []byte(text + "COMMIT\n")
+	return text + "COMMIT\n"
 }

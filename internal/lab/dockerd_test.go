@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestDockerExec checks the docker command of a command in a container: no value of the environment is on its command
+// line, and no setting of the user's engine in its environment.
+func TestDockerExec(t *testing.T) {
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := &engine{dir: "/lab", client: "/usr/bin/docker"}
+	cmd := exec.Command(exe, "agent", "--x")
+	cmd.Env = []string{"A=secret", "DOCKER_HOST=tcp://127.0.0.1:1", "DOCKER_CONFIG=/root"}
+	if err := e.wrap("container-a", cmd); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"/usr/bin/docker", "--host=unix:///lab/docker.sock", "exec", "--interactive", "--env", "A", "container-a", "/mustang", "agent", "--x",
+	}
+	if cmd.Path != want[0] || !slices.Equal(cmd.Args, want) || !slices.Equal(cmd.Env, []string{"A=secret", "DOCKER_CONFIG=/lab/client"}) {
+		t.Errorf("%s %q with %q", cmd.Path, cmd.Args, cmd.Env)
+	}
+	if err := e.wrap("container-a", exec.Command("/bin/true")); err == nil || !strings.Contains(err.Error(), "/bin/true") {
+		t.Errorf("error %v for a program that the container lacks", err)
+	}
+}
