@@ -14,6 +14,7 @@ import (
 
 	"mustang/internal/ipam"
 	"mustang/internal/service"
+	"mustang/internal/testkit"
 )
 
 // withIPAM is a configuration with built-in addresses and more keys.
@@ -29,10 +30,7 @@ func withHost(hosts, more string) string {
 
 // TestHostAddresses excludes the host addresses from the ranges.
 func TestHostAddresses(t *testing.T) {
-	c, err := Parse([]byte(withHost(`"10.88.0.2"`, "")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testkit.Must(Parse([]byte(withHost(`"10.88.0.2"`, ""))))(t)
 	want := ipam.Range{Subnet: netip.MustParsePrefix("10.88.0.0/16"), Exclude: []netip.Prefix{netip.MustParsePrefix("10.88.0.2/32")}}
 	if !reflect.DeepEqual(c.IPAM.Sets, []ipam.RangeSet{{want}}) || len(c.HostAddresses) != 1 {
 		t.Errorf("got %+v", c)
@@ -49,9 +47,7 @@ func TestParse(t *testing.T) {
 			"portMappings":[{"hostPort":8080,"containerPort":80,"protocol":"TCP"},
 				{"hostPort":53,"containerPort":5353,"protocol":"udp","hostIP":"192.0.2.1"},
 				{"hostPort":1,"containerPort":2,"protocol":"tcp","hostIP":"0.0.0.0"}]}`)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	c.Raw = nil
 	c.IPAM.Sets = nil
 	want := Config{
@@ -76,17 +72,12 @@ func TestParse(t *testing.T) {
 
 // TestParseDefaults parses minimal configurations.
 func TestParseDefaults(t *testing.T) {
-	c, err := Parse([]byte(withIPAM("")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testkit.Must(Parse([]byte(withIPAM(""))))(t)
 	sets := []ipam.RangeSet{{{Subnet: netip.MustParsePrefix("10.88.0.0/16")}}}
 	if c.Link != LinkAuto || c.BigTCP != BigTCPAuto || c.Services != ServicesSocket || c.OVSDB != DefaultOVSDB || c.Masquerade || !reflect.DeepEqual(c.IPAM.Sets, sets) {
 		t.Errorf("got %+v", c)
 	}
-	if _, err := Parse([]byte(`{"name":"pods","type":"mustang-cni","chained":true}`)); err != nil {
-		t.Error(err)
-	}
+	testkit.Must(Parse([]byte(`{"name":"pods","type":"mustang-cni","chained":true}`)))(t)
 	other := `{"name":"pods","ipam":{"type":"host-local","subnet":"10.0.0.0/8","whatever":[1]}}`
 	if c, err := Parse([]byte(other)); err != nil || c.IPAM.Type != "host-local" {
 		t.Errorf("%+v, %v", c.IPAM, err)
@@ -186,9 +177,7 @@ func TestParseContainerd(t *testing.T) {
 	c, err := Parse([]byte(withIPAM(`, "runtimeConfig":{
 		"portMappings":[{"HostPort":8080,"ContainerPort":80,"Protocol":"tcp","HostIP":"192.0.2.1"}],
 		"bandwidth":{"IngressRate":1000,"IngressBurst":2000,"EgressRate":3000,"EgressBurst":4000}}`)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	want := Runtime{
 		Ports:     []Port{{HostIP: netip.MustParseAddr("192.0.2.1"), HostPort: 8080, ContainerPort: 80, Protocol: service.TCP}},
 		Bandwidth: Bandwidth{1000, 2000, 3000, 4000},

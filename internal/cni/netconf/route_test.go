@@ -11,6 +11,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"mustang/internal/podlink"
+	"mustang/internal/testkit"
 )
 
 // withRoutes is a configuration with routes and more keys.
@@ -20,10 +21,7 @@ func withRoutes(routes, more string) string {
 
 // TestParseRoutes parses each key of a route.
 func TestParseRoutes(t *testing.T) {
-	c, err := Parse([]byte(withRoutes(`{"dst":"0.0.0.0/0"},{"dst":"10.9.0.0/16","gw":"10.88.0.9","mtu":1400,"advmss":1000,"priority":4294967295}`, ``)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testkit.Must(Parse([]byte(withRoutes(`{"dst":"0.0.0.0/0"},{"dst":"10.9.0.0/16","gw":"10.88.0.9","mtu":1400,"advmss":1000,"priority":4294967295}`, ``))))(t)
 	want := []podlink.Route{
 		{Dst: netip.MustParsePrefix("0.0.0.0/0")},
 		{Dst: netip.MustParsePrefix("10.9.0.0/16"), Via: netip.MustParseAddr("10.88.0.9"), MTU: 1400, AdvMSS: 1000, Priority: 4294967295},
