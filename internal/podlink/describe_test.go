@@ -26,10 +26,7 @@ func describe(t *testing.T, namespaces ...*netns.Namespace) string {
 	t.Helper()
 	var out strings.Builder
 	for _, ns := range namespaces {
-		devices, err := rtnl.In(ns).Devices()
-		if err != nil {
-			t.Fatal(err)
-		}
+		devices := testkit.Must(rtnl.In(ns).Devices())(t)
 		for _, device := range devices {
 			out.WriteString(ns.Name() + " " + summary(device) + "\n")
 		}
@@ -74,10 +71,7 @@ func remains(t *testing.T, namespaces ...*netns.Namespace) string {
 	t.Helper()
 	var out strings.Builder
 	for _, ns := range namespaces {
-		devices, err := rtnl.In(ns).Devices()
-		if err != nil {
-			t.Fatal(err)
-		}
+		devices := testkit.Must(rtnl.In(ns).Devices())(t)
 		for _, device := range devices {
 			fmt.Fprintf(&out, "%s %s %v\n", ns.Name(), summary(device), device.Addrs)
 		}
@@ -109,6 +103,14 @@ func routes(t *testing.T, ns *netns.Namespace) string {
 	})
 	slices.Sort(lines)
 	return strings.Join(lines, "")
+}
+
+// nothingLeft compares what is there before and after a test.
+func nothingLeft(t *testing.T, before, after string) {
+	t.Helper()
+	if after != before {
+		t.Errorf("left behind:\n%s", difference(before, after))
+	}
 }
 
 // difference lists the lines that are in one snapshot only.
@@ -254,9 +256,7 @@ func loseDevice(t *testing.T, f *fixture) {
 		}
 		return unix.IoctlSetInt(fd, unix.TUNSETPERSIST, 0)
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 }
 
 // replaceTuntap deletes the host's device, and makes one of the other sort.
@@ -272,4 +272,4 @@ func replaceTuntap(mode netlink.TuntapMode) func(*testing.T, *fixture) {
 }
 
 // defaultRoute is the default route of a next hop's family through it.
-func defaultRoute(hop netip.Addr) route { return route{dst: defaultPrefix(hop), via: hop} }
+func defaultRoute(hop netip.Addr) Route { return Route{Dst: defaultPrefix(hop), Via: hop} }

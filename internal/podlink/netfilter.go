@@ -138,15 +138,9 @@ func requestLink(ns *netns.Namespace, kind, index int, data ...*vnl.RtAttr) (mes
 
 // netfilterCall checks the netfilter call.
 func (c *checker) netfilterCall(network Network) {
-	if c.err != nil {
-		return
-	}
 	v4, v6, err := netfilterCalls(network.Host, network.bridge())
-	if err != nil {
-		c.err = err
-		return
-	}
-	if want := network.NetfilterCall; v4 != want || v6 != want {
+	c.fail(err)
+	if want := network.NetfilterCall; err == nil && (v4 != want || v6 != want) {
 		c.add("netfilter call of bridge %q in %q is on for IPv4: %t, IPv6: %t; want: %t",
 			network.bridge(), network.Host.Name(), v4, v6, want)
 	}
