@@ -194,11 +194,7 @@ func callNetfilter(t *testing.T, f *fixture) {
 		testkit.Skip(t, "needs the kernel module br_netfilter")
 	}
 	inHost(DefaultBridge, func(s nsHandle, link netlink.Link) error {
-		linkInfo := vnl.NewRtAttr(unix.IFLA_LINKINFO, nil)
-		linkInfo.AddRtAttr(vnl.IFLA_INFO_KIND, vnl.NonZeroTerminated("bridge"))
-		linkInfo.AddRtAttr(vnl.IFLA_INFO_DATA, nil).AddRtAttr(vnl.IFLA_BR_NF_CALL_IP6TABLES, vnl.Uint8Attr(1))
-		_, err := requestLink(s.ns, unix.RTM_NEWLINK, link.Attrs().Index, linkInfo)
-		return err
+		return changeLink(s.ns, link, vnl.NewRtAttr(vnl.IFLA_BR_NF_CALL_IP6TABLES, vnl.Uint8Attr(1)))
 	})(t, f)
 }
 
@@ -216,19 +212,7 @@ func changeIPVLAN(change func(*netlink.IPVlan)) func(nsHandle, netlink.Link) err
 // dropInNetkit sets one of a pair's policies to drop all.
 func dropInNetkit(attribute int) func(*testing.T, *fixture) {
 	return inHost("msta", func(s nsHandle, link netlink.Link) error {
-		request := vnl.NewNetlinkRequest(unix.RTM_NEWLINK, unix.NLM_F_ACK)
-		info := vnl.NewIfInfomsg(unix.AF_UNSPEC)
-		info.Index = int32(link.Attrs().Index)
-		request.AddData(info)
-		linkInfo := vnl.NewRtAttr(unix.IFLA_LINKINFO, nil)
-		linkInfo.AddRtAttr(vnl.IFLA_INFO_KIND, vnl.NonZeroTerminated("netkit"))
-		data := linkInfo.AddRtAttr(vnl.IFLA_INFO_DATA, nil)
-		data.AddRtAttr(attribute, vnl.Uint32Attr(uint32(netlink.NETKIT_POLICY_BLACKHOLE)))
-		request.AddData(linkInfo)
-		return s.ns.Do(func() error {
-			_, err := request.Execute(unix.NETLINK_ROUTE, 0)
-			return err
-		})
+		return changeLink(s.ns, link, vnl.NewRtAttr(attribute, vnl.Uint32Attr(uint32(netlink.NETKIT_POLICY_BLACKHOLE))))
 	})
 }
 
