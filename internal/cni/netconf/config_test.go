@@ -13,6 +13,8 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"mustang/internal/ipam"
+	"mustang/internal/podlink"
+	"mustang/internal/qdisc"
 	"mustang/internal/service"
 	"mustang/internal/testkit"
 )
@@ -37,6 +39,9 @@ func TestHostAddresses(t *testing.T) {
 	}
 }
 
+// limits are the bandwidths of configurations here.
+var limits = podlink.Bandwidth{ToPod: qdisc.Limit{Rate: 1000, Burst: 2000}, FromPod: qdisc.Limit{Rate: 3000, Burst: 4000}}
+
 // TestParse parses each key.
 func TestParse(t *testing.T) {
 	c, err := Parse([]byte(withIPAM(`, "link":"macvlan", "parent":"eth1", "bridge":"br0", "ovsdb":"/run/db.sock", "mtu":1400,
@@ -57,7 +62,7 @@ func TestParse(t *testing.T) {
 		Valid: []types.GCAttachment{{ContainerID: "c", IfName: "eth0"}},
 		Runtime: Runtime{
 			IPs: []netip.Addr{netip.MustParseAddr("10.88.0.7"), netip.MustParseAddr("fd00::7")},
-			MAC: []byte{2, 0, 0, 0, 0, 7}, Bandwidth: Bandwidth{1000, 2000, 3000, 4000},
+			MAC: []byte{2, 0, 0, 0, 0, 7}, Bandwidth: limits,
 			Ports: []Port{
 				{HostPort: 8080, ContainerPort: 80, Protocol: service.TCP},
 				{HostIP: netip.MustParseAddr("192.0.2.1"), HostPort: 53, ContainerPort: 5353, Protocol: service.UDP},
@@ -180,7 +185,7 @@ func TestParseContainerd(t *testing.T) {
 	testkit.Succeed(t, err)
 	want := Runtime{
 		Ports:     []Port{{HostIP: netip.MustParseAddr("192.0.2.1"), HostPort: 8080, ContainerPort: 80, Protocol: service.TCP}},
-		Bandwidth: Bandwidth{1000, 2000, 3000, 4000},
+		Bandwidth: limits,
 	}
 	if !reflect.DeepEqual(c.Runtime, want) {
 		t.Errorf("got  %+v\nwant %+v", c.Runtime, want)
