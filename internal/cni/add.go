@@ -36,8 +36,10 @@ func (p *Plugin) Add(ctx context.Context, r Request) (result *types100.Result, e
 	if err := p.await(ctx, c, r); err != nil {
 		return nil, err
 	}
-	if c.Chained {
-		return p.addChained(ctx, c, r)
+	if c.Chained { // it adds services to the link of the previous plugin, and returns its result
+		if result, err = c.PreviousResult(); err != nil {
+			return nil, err
+		}
 	}
 	a, err := p.begin(ctx, c, r)
 	if err != nil {
@@ -46,43 +48,29 @@ func (p *Plugin) Add(ctx context.Context, r Request) (result *types100.Result, e
 	defer a.close()
 	var addresses []netconf.PodAddress
 	var link podlink.Attachment
-	err = a.run(ctx, []step{
+	services := step{"services", func() error { return a.addServices(ctx) }}
+	ports := step{"ports", func() error { return a.addHostPorts(ctx, addresses) }}
+	steps := []step{
 		{"device", a.createDevice},
 		{"addresses", func() (err error) { addresses, err = a.reserveAddresses(ctx); return err }},
 		{"network", func() error { return a.ensureNetwork(ctx, addresses, false) }},
 		{"link", func() (err error) { link, err = a.createLink(ctx, addresses); return err }},
 		{"addresses of others", a.checkAddressesBeside},
 		{"bandwidth", a.setBandwidth},
-		{"services", func() error { return a.addServices(ctx) }},
-		{"ports", func() error { return a.addHostPorts(ctx, addresses) }},
+		services,
+		ports,
 		{"disk", a.syncAddresses},
 		{"result", func() error { result = a.result(link, addresses); return a.finish() }},
-	})
-	if err != nil {
-		return nil, err
 	}
-	return result, nil
-}
-
-// addChained adds services to the link of the previous plugin, and returns its result.
-func (p *Plugin) addChained(ctx context.Context, c netconf.Config, r Request) (*types100.Result, error) {
-	result, err := c.PreviousResult()
-	if err != nil {
-		return nil, err
+	if c.Chained {
+		steps = []step{
+			{"device", func() (err error) { addresses, err = a.useDevice(ctx, result); return err }},
+			services,
+			ports,
+			{"result", a.finish},
+		}
 	}
-	a, err := p.begin(ctx, c, r)
-	if err != nil {
-		return nil, err
-	}
-	defer a.close()
-	var addresses []netconf.PodAddress
-	err = a.run(ctx, []step{
-		{"device", func() (err error) { addresses, err = a.useDevice(ctx, result); return err }},
-		{"services", func() error { return a.addServices(ctx) }},
-		{"ports", func() error { return a.addHostPorts(ctx, addresses) }},
-		{"result", a.finish},
-	})
-	if err != nil {
+	if err := a.run(ctx, steps); err != nil {
 		return nil, err
 	}
 	return result, nil

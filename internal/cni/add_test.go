@@ -65,13 +65,7 @@ func testPair(t *testing.T, f *fixture, config []byte) {
 		f.reach(a.Namespace, b.Namespace, b.ips()[i])
 		f.reach(f.host, a.Namespace, ip)
 		f.reach(a.Namespace, f.host, gateway(a, i))
-		frontend := []string{"10.96.0.9:80", "[fd00:96::9]:80"}[i]
-		for _, network := range []string{"tcp", "udp"} {
-			service := f.service(frontend, network, a, ip)
-			if _, err := testkit.RoundTrip(t, b.Namespace, network, service.String(), make([]byte, 1200)); err != nil {
-				t.Errorf("service %s by %s: %v", service, network, err)
-			}
-		}
+		f.serves(a, b, ip, []string{"10.96.0.9:80", "[fd00:96::9]:80"}[i])
 	}
 	for _, p := range []*pod{a, b} {
 		if err := f.check(p); err != nil {
@@ -81,9 +75,7 @@ func testPair(t *testing.T, f *fixture, config []byte) {
 		f.must(f.del(p))
 	}
 	f.dropServices()
-	if after := f.left(); !slices.Equal(before, after) {
-		t.Errorf("before %q\nafter  %q", before, after)
-	}
+	f.same(before, "DEL")
 }
 
 // TestResult compares the result of ADD with the devices and routes.
@@ -94,12 +86,16 @@ func TestResult(t *testing.T) {
 				t.Parallel()
 				testkit.RequireMode(t, mode.Probe())
 				f := newFixture(t)
-				more := fmt.Sprintf(`,"mtu":%d`, mtu)
+				more, mac := fmt.Sprintf(`,"mtu":%d`, mtu), ""
 				if slices.Contains(crashModes, mode.Name()) { // others can't choose the address
-					more += fmt.Sprintf(`,"runtimeConfig":{"mac":"02:00:00:00:%02x:%02x"}`, mtu>>8, mtu&0xff)
+					mac = fmt.Sprintf("02:00:00:00:%02x:%02x", mtu>>8, mtu&0xff)
+					more += `,"runtimeConfig":{"mac":"` + mac + `"}`
 				}
 				p := f.added("a", network("net", mode.Name(), more))
 				f.compare(p, mode.Traits().HostSide)
+				if got := p.result.Interfaces[len(p.result.Interfaces)-1].Mac; mac != "" && got != mac {
+					t.Errorf("the pod has MAC address %s, want %s", got, mac)
+				}
 				if want := map[int]int{0: 1500, 1400: 1400}[mtu]; p.result.Interfaces[0].Mtu != want {
 					t.Errorf("MTU is %d, want %d", p.result.Interfaces[0].Mtu, want)
 				}
@@ -165,7 +161,7 @@ func (f *fixture) routes(ns *netns.Namespace) []string {
 	var out []string
 	for _, family := range []string{"-4", "-6"} {
 		var list []struct{ Dst, Gateway, Dev string }
-		f.must(json.Unmarshal([]byte(command(f.t, ns, "ip -json "+family+" route show default")), &list))
+		f.must(json.Unmarshal([]byte(testkit.Command(f.t, ns, "ip -json "+family+" route show default")), &list))
 		for _, r := range list {
 			out = append(out, strings.TrimSpace(family+" "+r.Gateway))
 		}
@@ -279,29 +275,6 @@ func TestMasquerade(t *testing.T) {
 				}
 			}
 			f.must(f.check(p))
-		})
-	}
-}
-
-// TestMAC requests a MAC address, and an invalid one.
-func TestMAC(t *testing.T) {
-	for _, mode := range crashModes {
-		t.Run(mode, func(t *testing.T) {
-			f := newBareFixture(t)
-			const want = "02:00:00:00:00:07"
-			p := f.added("a", network("net", mode, `,"services":"off","runtimeConfig":{"mac":"`+want+`"}`))
-			device, err := rtnl.In(p.Namespace).Device("eth0")
-			f.must(err)
-			if device.MAC.String() != want {
-				t.Errorf("the device has %v, want %s", device.MAC, want)
-			}
-			f.must(f.check(p))
-			before := f.left()
-			bad := f.pod("b", network("net", mode, `,"services":"off","runtimeConfig":{"mac":"ff:ff:ff:ff:ff:ff"}`))
-			if err := f.add(bad); err == nil {
-				t.Error("a pod has the broadcast address as its MAC address")
-			}
-			f.same(before, "ADD that failed")
 		})
 	}
 }

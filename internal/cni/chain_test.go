@@ -3,7 +3,6 @@
 package cni
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/netip"
 	"path/filepath"
@@ -13,9 +12,7 @@ import (
 	"testing"
 
 	"github.com/containernetworking/cni/pkg/types"
-	types100 "github.com/containernetworking/cni/pkg/types/100"
 
-	"mustang/internal/cni/netconf"
 	"mustang/internal/rtnl"
 	"mustang/internal/testkit"
 )
@@ -50,17 +47,11 @@ func (f *fixture) through(l link, p *pod, verb string) answer {
 	f.t.Helper()
 	config := l.config
 	if p.result != nil {
-		result, err := p.result.GetAsVersion(netconf.ParseHead(config).CNIVersion)
-		f.must(err)
-		data, err := json.Marshal(result)
-		f.must(err)
-		config = withPrevious(config, string(data))
+		config = f.previous(config, p)
 	}
 	a := f.run(call{program: l.program, verb: verb, env: p.environment(debianPlugins), config: config})
 	if verb == "ADD" && a.exit == 0 {
-		result, err := types100.NewResultFromResult(f.result(a))
-		f.must(err)
-		p.result = result
+		f.told(p, a)
 	}
 	return a
 }
@@ -145,7 +136,7 @@ func TestChainedFaults(t *testing.T) {
 	f.worked(f.through(ours, p, "DEL"))
 	f.worked(f.through(ours, p, "ADD"))
 	f.worked(f.through(ours, p, "CHECK"))
-	command(t, p.Namespace, "ip link del eth0")
+	testkit.Command(t, p.Namespace, "ip link del eth0")
 	f.failed(f.through(ours, p, "CHECK"), types.ErrInternal, `"eth0" is missing`)
 	f.worked(f.through(ours, p, "DEL"))
 	f.failed(f.through(ours, p, "ADD"), types.ErrInternal, `"eth0"`)
@@ -157,9 +148,7 @@ func TestChainedFaults(t *testing.T) {
 	f.failed(f.through(ours, other, "ADD"), types.ErrInternal, `"eth0"`, "macvlan", "veth only")
 	f.worked(f.through(ours, other, "DEL"))
 	f.same(before, "ADD to a macvlan")
-	if _, err := rtnl.In(other.Namespace).Device("eth0"); err != nil {
-		t.Error(err)
-	}
+	testkit.Must(rtnl.In(other.Namespace).Device("eth0"))(t)
 }
 
 // TestFirst has Debian's tuning come after ours, and change what ours has made: CHECK

@@ -122,10 +122,10 @@ func (f *fixture) tamper(row tampering, mode string, before []string) {
 		return strings.ReplaceAll(f.fill(p, mode, text), "{run}", f.plugin.RunDir)
 	}
 	if row.pod != "" {
-		command(f.t, p.Namespace, fill(row.pod))
+		testkit.Command(f.t, p.Namespace, fill(row.pod))
 	}
 	if row.host != "" {
-		command(f.t, f.host, fill(row.host))
+		testkit.Command(f.t, f.host, fill(row.host))
 	}
 	if row.do != nil {
 		row.do(f, p)
@@ -193,7 +193,7 @@ func TestCheckTold(t *testing.T) {
 // checkWith runs CHECK with a previous result.
 func (f *fixture) checkWith(p *pod, prevResult string) error {
 	request := p.request
-	request.Config = []byte(strings.TrimSuffix(string(request.Config), "}") + `,"prevResult":` + prevResult + "}")
+	request.Config = withPrevious(request.Config, prevResult)
 	return f.host.Do(func() error { return f.plugin.Check(f.t.Context(), request) })
 }
 

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
-	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/cni/netconf"
@@ -86,9 +85,7 @@ func asking(mode, ipam, more string) []byte {
 func (f *fixture) addDHCP(id string, config []byte) *pod {
 	f.t.Helper()
 	p := f.pod(id, config)
-	result, err := types100.NewResultFromResult(f.result(f.runFor(p, "ADD", debianPlugins)))
-	f.must(err)
-	p.result = result
+	f.told(p, f.runFor(p, "ADD", debianPlugins))
 	return p
 }
 
@@ -101,9 +98,9 @@ func TestDHCP(t *testing.T) {
 			f.plugin.Cgroup = testkit.Cgroup(t)
 			beyond := f.routed(routerAddresses[:1])
 			if mode == "bridge" {
-				command(t, f.host, "ip link add mst0 type bridge")
-				command(t, f.host, "ip link set mst0 up")
-				command(t, f.host, "ip link set uplink master mst0")
+				testkit.Command(t, f.host, "ip link add mst0 type bridge")
+				testkit.Command(t, f.host, "ip link set mst0 up")
+				testkit.Command(t, f.host, "ip link set uplink master mst0")
 			}
 			config := asking(mode, f.dhcp(), `,"services":"both"`)
 			f.worked(f.runFor(f.addDHCP("first", config), "DEL", debianPlugins))
@@ -121,7 +118,7 @@ func TestDHCP(t *testing.T) {
 			f.reach(f.host, a.Namespace, a.ips()[0])
 			f.reach(a.Namespace, f.host, ownAddresses[0].Addr())
 			f.calls(b, f.service("10.96.0.9:80", "tcp", a, a.ips()[0]))
-			if routes := command(t, a.Namespace, "ip route show"); !strings.Contains(routes, "203.0.113.0/24 via 10.113.0.1") {
+			if routes := testkit.Command(t, a.Namespace, "ip route show"); !strings.Contains(routes, "203.0.113.0/24 via 10.113.0.1") {
 				t.Errorf("the server's route is not among the pod's: %s", routes)
 			}
 			c := f.pod("c", config)
@@ -168,9 +165,9 @@ func TestDHCPFails(t *testing.T) {
 	f.failed(f.runFor(f.pod("", bytes.Replace(lost, []byte("1.0.0"), []byte("1.1.0"), 1)), "STATUS", debianPlugins), codeNotAvailable, nowhere)
 	// Two addresses are there still. One pod has a default route already, and gets none.
 	a, b := f.addDHCP("a", good), f.pod("b", good)
-	command(t, b.Namespace, "ip route add default dev lo")
+	testkit.Command(t, b.Namespace, "ip route add default dev lo")
 	f.worked(f.runFor(b, "ADD", debianPlugins))
-	if routes := command(t, b.Namespace, "ip route show"); strings.Contains(routes, "default via") || !strings.Contains(routes, "10.113.0.0/24") {
+	if routes := testkit.Command(t, b.Namespace, "ip route show"); strings.Contains(routes, "default via") || !strings.Contains(routes, "10.113.0.0/24") {
 		t.Errorf("routes of a pod that has a default route: %s", routes)
 	}
 	for _, p := range []*pod{a, b} {

@@ -61,12 +61,8 @@ func TestFull(t *testing.T) {
 // tmpfs mounts a file system with a number of bytes at path, in this and all namespaces.
 func tmpfs(t *testing.T, path, options string) {
 	t.Helper()
-	if err := os.MkdirAll(path, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Mount("tmpfs", path, "tmpfs", 0, options); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, os.MkdirAll(path, 0o700))
+	testkit.Succeed(t, unix.Mount("tmpfs", path, "tmpfs", 0, options))
 	t.Cleanup(func() {
 		if err := unix.Unmount(path, unix.MNT_DETACH); err != nil {
 			t.Error(err)
@@ -78,12 +74,9 @@ func tmpfs(t *testing.T, path, options string) {
 func fillDisk(t *testing.T, dir string) (free func()) {
 	t.Helper()
 	path := filepath.Join(dir, "filler")
-	file, err := os.Create(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := testkit.Must(os.Create(path))(t)
 	defer file.Close()
-	for err == nil {
+	for err := error(nil); err == nil; {
 		_, err = file.Write(make([]byte, 4096))
 	}
 	return func() { _ = os.Remove(path) }
@@ -165,8 +158,7 @@ func TestOtherLayout(t *testing.T) {
 			f := newBareFixture(t)
 			f.plugin.Cgroup = testkit.Cgroup(t)
 			plain := network("net", "veth", `,"services":"`+services+`"`)
-			published := []byte(strings.TrimSuffix(string(plain), "}") +
-				`,"runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80,"protocol":"tcp"}]}}`)
+			published := with(plain, `"runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80,"protocol":"tcp"}]}`)
 			f.must(f.del(f.added("first", plain))) // makes what stays
 			ours := filepath.Join(f.plugin.BPFRoot, fmt.Sprintf("v%d", objects.LayoutVersion))
 			theirs := filepath.Join(f.plugin.BPFRoot, "v1")
@@ -196,10 +188,10 @@ func TestWrongHost(t *testing.T) {
 	_, err = store.Reserve(record.Owner{ContainerID: "a", IfName: "eth0"}, []ipam.RangeSet{{{Subnet: netip.MustParsePrefix("10.114.0.0/24")}}}, nil)
 	f.must(err)
 	f.must(store.Release(record.Owner{ContainerID: "a", IfName: "eth0"}))
-	command(t, f.host, "ip link add thin mtu 1300 type veth peer name thinner mtu 1300")
-	command(t, f.host, "ip link set thin up")
-	command(t, f.host, "ip link set thinner up")
-	command(t, f.host, "ip link add mst0 type veth peer name down")
+	testkit.Command(t, f.host, "ip link add thin mtu 1300 type veth peer name thinner mtu 1300")
+	testkit.Command(t, f.host, "ip link set thin up")
+	testkit.Command(t, f.host, "ip link set thinner up")
+	testkit.Command(t, f.host, "ip link add mst0 type veth peer name down")
 	with := func(mode string, replace ...string) []byte {
 		return []byte(strings.NewReplacer(append(replace, `"net"`, `"other"`, "10.113.", "10.114.", "fd00:113:", "fd00:114:")...).
 			Replace(string(network("net", mode, ""))))

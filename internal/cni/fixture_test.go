@@ -3,10 +3,10 @@
 package cni
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -126,10 +126,7 @@ func (f *fixture) del(p *pod) error {
 }
 
 func (f *fixture) check(p *pod) error {
-	request := p.request
-	config := strings.TrimSuffix(string(request.Config), "}")
-	request.Config = []byte(config + `,"prevResult":` + text(f.t, p.result) + "}")
-	return f.host.Do(func() error { return f.plugin.Check(f.t.Context(), request) })
+	return f.checkWith(p, text(f.t, p.result))
 }
 
 // checkAndDelete does both verbs.
@@ -144,16 +141,13 @@ func (f *fixture) gc(config []byte, valid ...*pod) error {
 	for _, p := range valid {
 		list = append(list, fmt.Sprintf(`{"containerID":%q,"ifname":%q}`, p.request.ContainerID, p.request.IfName))
 	}
-	all := strings.TrimSuffix(string(config), "}") + `,"cni.dev/valid-attachments":[` + strings.Join(list, ",") + "]}"
-	return f.host.Do(func() error { return f.plugin.GC(f.t.Context(), Request{Config: []byte(all)}) })
+	all := with(config, `"cni.dev/valid-attachments":[`+strings.Join(list, ",")+"]")
+	return f.host.Do(func() error { return f.plugin.GC(f.t.Context(), Request{Config: all}) })
 }
 
 func text(t testing.TB, result *types100.Result) string {
 	t.Helper()
-	data, err := result.MarshalJSON()
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := testkit.Must(result.MarshalJSON())(t)
 	return string(data)
 }
 
@@ -192,22 +186,18 @@ func (f *fixture) reachGateways(pods ...*pod) {
 func (f *fixture) service(frontend string, network string, p *pod, addr netip.Addr) netip.AddrPort {
 	f.t.Helper()
 	server := testkit.Echo(f.t, p.Namespace, network, netip.AddrPortFrom(addr, 0).String())
-	d, err := datapath.OpenExisting(f.plugin.datapathOptions())
-	f.must(err)
-	defer d.Close()
 	s := service.Service{Frontend: netip.MustParseAddrPort(frontend), Backends: service.Backends(server)}
-	_, _, err = d.Services().Put(f.t.Context(), service.CLI, s)
-	f.must(err)
+	f.tables(func(d *datapath.Datapath) error {
+		_, _, err := d.Services().Put(f.t.Context(), service.CLI, s)
+		return err
+	})
 	return s.Frontend
 }
 
 // requireLink skips the test if the kernel does not support a link mode.
 func requireLink(t *testing.T, name string) {
 	t.Helper()
-	mode, err := podlink.Lookup(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	mode := testkit.Must(podlink.Lookup(name))(t)
 	testkit.RequireMode(t, mode.Probe())
 }
 
@@ -287,14 +277,13 @@ func gateway(p *pod, i int) netip.Addr {
 
 // dropServices deletes all services.
 func (f *fixture) dropServices() {
-	d, err := datapath.OpenExisting(f.plugin.datapathOptions())
-	f.must(err)
-	defer d.Close()
-	services, err := d.Services().List(f.t.Context())
-	f.must(err)
-	for _, s := range services {
-		f.must(d.Services().Delete(f.t.Context(), s.Owner, s.Key()))
-	}
+	f.tables(func(d *datapath.Datapath) error {
+		services, err := d.Services().List(f.t.Context())
+		for _, s := range services {
+			err = errors.Join(err, d.Services().Delete(f.t.Context(), s.Owner, s.Key()))
+		}
+		return err
+	})
 }
 
 func TestMain(m *testing.M) {
@@ -323,23 +312,6 @@ func TestMain(m *testing.M) {
 		_ = os.RemoveAll(builtDir)
 	}
 	os.Exit(code)
-}
-
-// command runs a program in a namespace. It must succeed.
-func command(t testing.TB, ns *netns.Namespace, line string) string {
-	t.Helper()
-	args := strings.Fields(line)
-	testkit.RequireTool(t, args[0])
-	var output strings.Builder
-	cmd := exec.Command(args[0], args[1:]...)
-	cmd.Stdout, cmd.Stderr = &output, &output
-	if err := ns.Start(cmd); err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Wait(); err != nil {
-		t.Fatalf("%s in %s: %v: %s", line, ns.Name(), err, &output)
-	}
-	return output.String()
 }
 
 // fill puts a pod's names into a text: {device} is the host's device of the pod,

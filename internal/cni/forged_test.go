@@ -35,9 +35,8 @@ func TestDelOfOtherName(t *testing.T) {
 	f.must(os.WriteFile(f.plugin.records().Path("net", p.request.owner()), forged, 0o600))
 	p.request.Config = config
 	f.must(f.del(p))
-	if _, err := rtnl.In(f.host).Device("node"); err != nil {
-		t.Error(err)
-	}
+	_, err := rtnl.In(f.host).Device("node")
+	f.must(err)
 	if _, err := rtnl.In(f.host).Device(record.DeviceName("net", p.request.owner())); err == nil {
 		t.Error("the device of the attachment is left")
 	}

@@ -37,7 +37,7 @@ func (f *fixture) advertise(lifetime uint16, options ...byte) {
 // learned reports whether the host has a default route of a router advertisement.
 func (f *fixture) learned() bool {
 	f.t.Helper()
-	return strings.Contains(command(f.t, f.host, "ip -6 route show default proto ra"), "via fe80:")
+	return strings.Contains(testkit.Command(f.t, f.host, "ip -6 route show default proto ra"), "via fe80:")
 }
 
 // settings returns the host's forwarding of IPv4 and IPv6, and its acceptance of router advertisements.
@@ -88,7 +88,7 @@ func TestForwarding(t *testing.T) {
 			want("1 0 1", "ADD of IPv4")
 			two := f.added("b", both)
 			want("1 1 2", "ADD of both")
-			command(t, f.host, "ip -6 route del default proto ra")
+			testkit.Command(t, f.host, "ip -6 route del default proto ra")
 			learn()
 			f.must(f.check(two))
 			f.reach(f.host, two.Namespace, two.ips()[1])
@@ -107,7 +107,7 @@ func TestForwardingKeepsAddresses(t *testing.T) {
 	testkit.Eventually(t, 10*time.Second, func() error {
 		// An address for an hour (RFC 4862), and no route.
 		f.advertise(0, []byte{3, 4, 64, 0xc0, 0, 0, 14, 16, 0, 0, 14, 16, 0, 0, 0, 0, 0xfd, 0, 0, 5, 31: 0}...)
-		if !strings.Contains(command(t, f.host, "ip -6 addr show dev uplink"), "fd00:5:") {
+		if !strings.Contains(testkit.Command(t, f.host, "ip -6 addr show dev uplink"), "fd00:5:") {
 			return errors.New("the host has no advertised address")
 		}
 		return nil

@@ -31,7 +31,7 @@ func TestSubnetsChange(t *testing.T) {
 		after := moved(before, "113", "114")
 		has := func(when string, first, second bool) {
 			t.Helper()
-			text := command(t, f.host, "ip -o addr show")
+			text := testkit.Command(t, f.host, "ip -o addr show")
 			for want, gateways := range map[string]bool{"10.113.0.1/": first, "fd00:113::1/": first, "10.114.0.1/": second, "fd00:114::1/": second} {
 				if strings.Contains(text, want) != gateways {
 					t.Errorf("%s: %s is there %t, want %t", when, want, !gateways, gateways)
@@ -197,7 +197,7 @@ func TestSubnetsOfIPAMPlugin(t *testing.T) {
 				f.worked(f.runFor(p, "DEL", dir))
 			}
 			f.must(f.plugin.RetireGateways(f.host, "net", elsewhere))
-			if text := command(t, f.host, "ip -o addr show"); strings.Contains(text, " 10.12") {
+			if text := testkit.Command(t, f.host, "ip -o addr show"); strings.Contains(text, " 10.12") {
 				t.Errorf("a gateway is there still: %s", text)
 			}
 		})
@@ -213,7 +213,7 @@ func TestMasqueradeOfFormerSubnet(t *testing.T) {
 			f := newFixture(t)
 			has := func(when string, before, after bool) {
 				t.Helper()
-				rules := command(t, f.host, "nft list ruleset")
+				rules := testkit.Command(t, f.host, "nft list ruleset")
 				for subnet, want := range map[string]bool{"10.113.0.0/24": before, "fd00:113::/64": before, "10.114.0.0/24": after, "fd00:114::/64": after} {
 					if strings.Contains(rules, "saddr "+subnet+" ") != want {
 						t.Errorf("%s: %s is masqueraded %t, want %t: %s", when, subnet, !want, want, rules)

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
-	types100 "github.com/containernetworking/cni/pkg/types/100"
 )
 
 // fakeIPAM is the name under which the test binary is an IPAM plugin. It appends its calls
@@ -116,11 +115,9 @@ func TestDelegation(t *testing.T) {
 	expect("ADD and DEL", "ADD a eth0", "DEL a eth0")
 	before := f.left()
 
-	result, err := types100.NewResultFromResult(f.result(f.runFor(p, "ADD", dir)))
-	f.must(err)
-	p.result = result
+	f.told(p, f.runFor(p, "ADD", dir))
 	if got := fmt.Sprint(p.ips()); got != "[10.77.0.9 fd00:77::9]" || gateway(p, 1).String() != "fd00:77::1" {
-		t.Errorf("ADD gives %s: %s", got, text(t, result))
+		t.Errorf("ADD gives %s: %s", got, text(t, p.result))
 	}
 	f.reach(f.host, p.Namespace, p.ips()[0])
 	f.reach(p.Namespace, f.host, gateway(p, 1))
@@ -135,8 +132,8 @@ func TestDelegation(t *testing.T) {
 	fail("STATUS")
 	f.failed(f.runFor(p, "STATUS", dir), codeNotAvailable, "no STATUS today")
 	expect("STATUS", "STATUS a eth0")
-	gc := call{verb: "GC", env: []string{"CNI_PATH=" + dir}, config: p.request.Config}
-	gc.config = []byte(strings.TrimSuffix(string(gc.config), "}") + `,"cni.dev/valid-attachments":[{"containerID":"a","ifname":"eth0"}]}`)
+	valid := with(p.request.Config, `"cni.dev/valid-attachments":[{"containerID":"a","ifname":"eth0"}]`)
+	gc := call{verb: "GC", env: []string{"CNI_PATH=" + dir}, config: valid}
 	f.worked(f.run(gc))
 	expect("GC", "GC")
 	fail("GC")
@@ -220,9 +217,7 @@ func TestReferenceIPAM(t *testing.T) {
 				// Debian's plugins know no version after 1.0.0.
 				config := strings.NewReplacer("1.1.0", "1.0.0", place, dir).Replace(string(delegating(mode, row.config)))
 				p := f.pod("a", []byte(config))
-				result, err := types100.NewResultFromResult(f.result(f.runFor(p, "ADD", debianPlugins)))
-				f.must(err)
-				p.result = result
+				f.told(p, f.runFor(p, "ADD", debianPlugins))
 				if got := fmt.Sprint(p.ips()); got != row.first {
 					t.Errorf("ADD gives %s, want %s", got, row.first)
 				}

@@ -15,6 +15,7 @@ import (
 
 	"mustang/internal/cni/netconf"
 	"mustang/internal/podlink"
+	"mustang/internal/testkit"
 )
 
 // leases are results that the DHCP plugin makes of leases of real servers (RFC 2132, RFC 3442), the routes of the pod, and what is left out. The
@@ -53,8 +54,8 @@ func TestLeases(t *testing.T) {
 			device := podlink.MacvlanHostDevice
 			if mode == "bridge" {
 				device = podlink.DefaultBridge
-				command(t, f.host, "ip link add mst0 type bridge")
-				command(t, f.host, "ip link set uplink master mst0")
+				testkit.Command(t, f.host, "ip link add mst0 type bridge")
+				testkit.Command(t, f.host, "ip link set uplink master mst0")
 			}
 			config := strings.Replace(string(delegating(mode, `{"type":"`+fakeIPAM+`"}`)), `{"cniVersion"`, `{"hostAddresses":["10.113.0.2"],"cniVersion"`, 1)
 			for _, row := range leases {
@@ -66,9 +67,7 @@ func TestLeases(t *testing.T) {
 					f.worked(f.runFor(p, "DEL", dir))
 					before := f.left()
 					said := f.runFor(p, "ADD", dir)
-					result, err := types100.NewResultFromResult(f.result(said))
-					f.must(err)
-					p.result = result
+					f.told(p, said)
 					if got := f.routesOf(p); got != row.routes {
 						t.Errorf("routes are %q, want %q", got, row.routes)
 					}
@@ -81,11 +80,11 @@ func TestLeases(t *testing.T) {
 					}
 					single := strings.Contains(row.result, `"10.113.0.50/32"`) // the host has no route by such a lease, but one that an administrator adds
 					if single {
-						command(t, f.host, "ip route add 10.113.0.0/24 dev "+device)
+						testkit.Command(t, f.host, "ip route add 10.113.0.0/24 dev "+device)
 					}
 					f.reach(p.Namespace, f.host, ownAddresses[0].Addr())
 					if single {
-						command(t, f.host, "ip route del 10.113.0.0/24 dev "+device)
+						testkit.Command(t, f.host, "ip route del 10.113.0.0/24 dev "+device)
 					}
 					f.worked(f.runFor(p, "CHECK", dir))
 					f.worked(f.runFor(p, "DEL", dir))
@@ -100,7 +99,7 @@ func TestLeases(t *testing.T) {
 func (f *fixture) routesOf(p *pod) string {
 	f.t.Helper()
 	var routes []string
-	for line := range strings.Lines(command(f.t, p.Namespace, "ip -4 route show dev "+p.request.IfName)) {
+	for line := range strings.Lines(testkit.Command(f.t, p.Namespace, "ip -4 route show dev "+p.request.IfName)) {
 		if !strings.Contains(line, "proto kernel") {
 			routes = append(routes, strings.TrimSpace(line))
 		}
@@ -124,10 +123,7 @@ func FuzzLease(f *testing.F) {
 			t.Fatalf("%s: %v", lease, err)
 		}
 		for _, host := range []string{`"hostAddresses":["10.113.0.2","fd00:113::2"],"link":"macvlan"`, `"link":"veth"`} {
-			c, err := netconf.Parse([]byte(`{"cniVersion":"1.1.0","name":"net","type":"mustang-cni",` + host + `,"ipam":{"type":"other"}}`))
-			if err != nil {
-				t.Fatal(err)
-			}
+			c := testkit.Must(netconf.Parse([]byte(`{"cniVersion":"1.1.0","name":"net","type":"mustang-cni",` + host + `,"ipam":{"type":"other"}}`)))(t)
 			addresses, routes, err := leaseOf(c, result)
 			if slices.Contains(result.IPs, nil) || slices.Contains(result.Routes, nil) {
 				if err == nil {

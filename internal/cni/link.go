@@ -17,7 +17,6 @@ import (
 	"mustang/internal/cni/netconf"
 	"mustang/internal/cni/record"
 	"mustang/internal/podlink"
-	"mustang/internal/qdisc"
 )
 
 // createDevice creates the pod's device before the pod has addresses, if the IPAM plugin needs it.
@@ -125,26 +124,19 @@ func (a *attachment) validateRoutes(pod podlink.Pod) error {
 // setBandwidth applies the requested bandwidth limits to the pod's link.
 func (a *attachment) setBandwidth() error {
 	limits := a.config.Runtime.Bandwidth
-	if limits == (netconf.Bandwidth{}) {
+	if limits == (podlink.Bandwidth{}) {
 		return nil
 	}
-	return bandwidth(limits).Apply(a.mode, a.network, a.podWith(a.record.Addresses))
+	return limits.Apply(a.mode, a.network, a.podWith(a.record.Addresses))
 }
 
 // checkBandwidth compares the bandwidth limits.
 func (a *attachment) checkBandwidth() error {
 	limits := a.config.Runtime.Bandwidth
-	if limits == (netconf.Bandwidth{}) || a.mode == nil {
+	if limits == (podlink.Bandwidth{}) || a.mode == nil {
 		return nil
 	}
-	return bandwidth(limits).Check(a.mode, a.network, a.podWith(a.record.Addresses))
-}
-
-func bandwidth(b netconf.Bandwidth) podlink.Bandwidth {
-	return podlink.Bandwidth{
-		ToPod:   qdisc.Limit{Rate: b.IngressRate, Burst: b.IngressBurst},
-		FromPod: qdisc.Limit{Rate: b.EgressRate, Burst: b.EgressBurst},
-	}
+	return limits.Check(a.mode, a.network, a.podWith(a.record.Addresses))
 }
 
 // result returns the result of ADD.

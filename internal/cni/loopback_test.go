@@ -91,8 +91,6 @@ func loopbackResult(t *testing.T, stdout, netns string) string {
 			Address   string
 		}
 	}
-	if err := json.Unmarshal([]byte(strings.ReplaceAll(stdout, netns, "NETNS")), &result); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, json.Unmarshal([]byte(strings.ReplaceAll(stdout, netns, "NETNS")), &result))
 	return fmt.Sprintf("%+v", result)
 }

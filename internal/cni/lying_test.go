@@ -8,12 +8,10 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 
-	"mustang/internal/cni/record"
 	"mustang/internal/datapath"
-	"mustang/internal/qdisc"
+	"mustang/internal/testkit"
 )
 
 // endpoints lists the endpoints with the given addresses.
@@ -40,9 +38,9 @@ func TestLyingPod(t *testing.T) {
 			pod := f.pod("a", network("two", "veth", ""))
 			f.plugin.After = func(step string) error {
 				if step == "link" {
-					command(t, pod.Namespace, "ip addr flush dev eth0 scope global")
-					command(t, pod.Namespace, "ip addr add 8.8.8.8/32 dev eth0")
-					command(t, pod.Namespace, fmt.Sprintf("ip addr add %s/32 dev eth0", victim.ips()[0]))
+					testkit.Command(t, pod.Namespace, "ip addr flush dev eth0 scope global")
+					testkit.Command(t, pod.Namespace, "ip addr add 8.8.8.8/32 dev eth0")
+					testkit.Command(t, pod.Namespace, fmt.Sprintf("ip addr add %s/32 dev eth0", victim.ips()[0]))
 				}
 				return nil
 			}
@@ -65,36 +63,4 @@ func TestLyingPod(t *testing.T) {
 			}
 		})
 	}
-}
-
-// TestBandwidthHolds has root of a pod remove the limits that it reaches: what the pod receives and sends stays limited where
-// it has a device on the host (podlink.TestBandwidthHolds tests that with packets), and CHECK reports the limit that is gone.
-func TestBandwidthHolds(t *testing.T) {
-	const rates = `,"runtimeConfig":{"bandwidth":{"ingressRate":8000000,"egressRate":8000000}}`
-	for _, mode := range []string{"veth", "bridge"} {
-		f := newFixture(t)
-		p := f.added("a", network("net", mode, rates))
-		f.must(f.check(p))
-		command(t, p.Namespace, "tc qdisc del dev eth0 root")
-		if strings.Contains(command(t, p.Namespace, "tc qdisc show dev eth0"), "clsact") {
-			command(t, p.Namespace, "tc qdisc del dev eth0 clsact")
-		}
-		if got := command(t, p.Namespace, "tc qdisc show dev eth0"); strings.Contains(got, "fq") || strings.Contains(got, "tbf") {
-			t.Errorf("%s: the pod's queues are %s", mode, got)
-		}
-		device := record.DeviceName("net", p.request.owner())
-		if says, err := qdisc.Deviation(f.host, device, qdisc.Limit{Rate: 8_000_000}); says != "" || err != nil {
-			t.Errorf("%s: the host's device %s, %v", mode, says, err)
-		}
-		if says, err := qdisc.PoliceDeviation(f.host, device, qdisc.Limit{Rate: 8_000_000}); says != "" || err != nil {
-			t.Errorf("%s: the host's device %s, %v", mode, says, err)
-		}
-		err := f.check(p)
-		f.oneLine(err, `device "eth0"`)
-		if strings.Contains(fmt.Sprint(err), device) {
-			t.Errorf("%s: %v", mode, err)
-		}
-	}
-	f := newFixture(t)
-	f.oneLine(f.add(f.pod("a", network("net", "macvlan", rates))), "can't limit traffic to a pod")
 }

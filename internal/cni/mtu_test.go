@@ -8,6 +8,7 @@ import (
 
 	"mustang/internal/podlink"
 	"mustang/internal/rtnl"
+	"mustang/internal/testkit"
 )
 
 // TestParentMTUChanges changes the MTU of the parent: new pods have it, and CHECK takes those of before as they are.
@@ -16,7 +17,7 @@ func TestParentMTUChanges(t *testing.T) {
 		config := network("net", mode.Name(), "")
 		var pods []*pod
 		for i, mtu := range []int{1400, 9000, 1500, 1300} {
-			command(t, f.host, fmt.Sprint("ip link set uplink mtu ", mtu))
+			testkit.Command(t, f.host, fmt.Sprint("ip link set uplink mtu ", mtu))
 			p := f.added(fmt.Sprint("p", i), config)
 			device, err := rtnl.In(p.Namespace).Device("eth0")
 			if want := min(1500, mtu); err != nil || device.MTU != want {

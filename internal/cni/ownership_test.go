@@ -9,6 +9,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"mustang/internal/testkit"
 )
 
 // TestAddressesOfTheHost has a network leave a subnet in which the host had addresses before: those stay. What the network has added goes.
@@ -22,11 +24,11 @@ func TestAddressesOfTheHost(t *testing.T) {
 			t.Parallel()
 			f := newFixture(t)
 			if c.device != "lo" {
-				command(t, f.host, "ip link add br0 type bridge")
+				testkit.Command(t, f.host, "ip link add br0 type bridge")
 			}
-			command(t, f.host, "ip link set "+c.device+" up")
-			command(t, f.host, "ip addr add "+c.address+" dev "+c.device)
-			command(t, f.host, "ip addr add "+c.address6+" dev "+c.device)
+			testkit.Command(t, f.host, "ip link set "+c.device+" up")
+			testkit.Command(t, f.host, "ip addr add "+c.address+" dev "+c.device)
+			testkit.Command(t, f.host, "ip addr add "+c.address6+" dev "+c.device)
 			before := network("net", c.link, c.more)
 			p := f.added("a", before)
 			for i := range 2 {
@@ -34,7 +36,7 @@ func TestAddressesOfTheHost(t *testing.T) {
 			}
 			f.must(f.del(p))
 			f.must(f.del(f.added("b", moved(before, "113", "114"))))
-			text := command(t, f.host, "ip -o addr show dev "+c.device)
+			text := testkit.Command(t, f.host, "ip -o addr show dev "+c.device)
 			for _, address := range []string{c.address, c.address6} {
 				if !strings.Contains(text, " "+address+" ") {
 					t.Errorf("%s of the host is gone: %s", address, text)
@@ -62,8 +64,8 @@ func TestRemoveNetworks(t *testing.T) {
 		{name: "of the host", bridge: "br0", before: "10.113.0.5/24", stays: true},
 		{name: "of the host, with the plugin's name", bridge: "mst0", before: "10.113.0.5/24", stays: true},
 		{name: "of the host, by whom it was created anew", bridge: "br0", stays: true, after: func(t *testing.T, f *fixture) {
-			command(t, f.host, "ip link del br0")
-			command(t, f.host, "ip link add br0 type bridge")
+			testkit.Command(t, f.host, "ip link del br0")
+			testkit.Command(t, f.host, "ip link add br0 type bridge")
 			f.must(f.del(f.added("c", network("net", "bridge", `,"bridge":"br0"`))))
 		}},
 		{name: "not known whose, with the plugin's name", bridge: "mst0", after: forgetCreation},
@@ -73,9 +75,9 @@ func TestRemoveNetworks(t *testing.T) {
 			t.Parallel()
 			f := newFixture(t)
 			if c.before != "" {
-				command(t, f.host, "ip link add "+c.bridge+" type bridge")
-				command(t, f.host, "ip link set "+c.bridge+" up")
-				command(t, f.host, "ip addr add "+c.before+" dev "+c.bridge)
+				testkit.Command(t, f.host, "ip link add "+c.bridge+" type bridge")
+				testkit.Command(t, f.host, "ip link set "+c.bridge+" up")
+				testkit.Command(t, f.host, "ip addr add "+c.before+" dev "+c.bridge)
 			}
 			config := network("net", "bridge", `,"bridge":"`+c.bridge+`"`)
 			f.must(f.del(f.added("a", config)))
@@ -84,8 +86,8 @@ func TestRemoveNetworks(t *testing.T) {
 				c.after(t, f)
 			}
 			f.must(f.plugin.RemoveNetworks(f.host))
-			text := command(t, f.host, "ip -o addr show")
-			if strings.Contains(command(t, f.host, "ip -o link"), ": "+c.bridge+":") != c.stays {
+			text := testkit.Command(t, f.host, "ip -o addr show")
+			if strings.Contains(testkit.Command(t, f.host, "ip -o link"), ": "+c.bridge+":") != c.stays {
 				t.Errorf("the bridge is there %t, want %t", !c.stays, c.stays)
 			}
 			if c.before != "" && !strings.Contains(text, " "+c.before+" ") {
@@ -133,7 +135,7 @@ func TestLinkChanges(t *testing.T) {
 			}
 			has := func(when string, before, after bool) {
 				t.Helper()
-				text := command(t, f.host, "ip -o addr show")
+				text := testkit.Command(t, f.host, "ip -o addr show")
 				for link, want := range map[string]bool{links[0]: before, links[1]: after} {
 					for _, gateway := range []string{`10\.113\.0\.1/`, "fd00:113::1/"} {
 						if regexp.MustCompile(devices[link]+" .*"+gateway).MatchString(text) != want {
@@ -171,7 +173,7 @@ func TestCheckAfterLinkChange(t *testing.T) {
 	f.must(f.check(q))
 	p.request.Config = after
 	f.must(f.check(p))
-	command(t, p.Namespace, "ip route del default")
+	testkit.Command(t, p.Namespace, "ip route del default")
 	if f.check(p) == nil {
 		t.Error("CHECK of a pod without its default route succeeds")
 	}

@@ -20,16 +20,14 @@ import (
 // policies makes the policies and pods of documents those of the command line.
 func (f *fixture) policies(documents string) {
 	f.t.Helper()
-	d, err := datapath.OpenExisting(f.plugin.datapathOptions())
-	f.must(err)
-	defer d.Close()
 	var set manifest.Set
 	if documents != "" {
-		set, err = manifest.Read(strings.NewReader(documents))
-		f.must(err)
+		set = testkit.Must(manifest.Read(strings.NewReader(documents)))(f.t)
 	}
-	_, err = d.Policies().Apply(f.t.Context(), service.CLI, policies.Set{Snapshot: set.Snapshot})
-	f.must(err)
+	f.tables(func(d *datapath.Datapath) error {
+		_, err := d.Policies().Apply(f.t.Context(), service.CLI, policies.Set{Snapshot: set.Snapshot})
+		return err
+	})
 }
 
 // denied sends to a server that must not answer, and must be told so by a counter.

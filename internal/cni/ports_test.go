@@ -177,9 +177,9 @@ func TestPodAtHostAddress(t *testing.T) {
 	f := newFixture(t)
 	for _, services := range []string{"socket", "off"} {
 		p := f.pod("a", network("net", "veth", `,"services":"`+services+`","runtimeConfig":{"ips":["10.113.0.9"]}`))
-		command(t, f.host, "ip addr replace 10.113.0.9/32 dev uplink")
+		testkit.Command(t, f.host, "ip addr replace 10.113.0.9/32 dev uplink")
 		f.oneLine(f.add(p), "10.113.0.9 is an address of the host")
-		command(t, f.host, "ip addr del 10.113.0.9/32 dev uplink")
+		testkit.Command(t, f.host, "ip addr del 10.113.0.9/32 dev uplink")
 		f.must(f.add(p))
 		f.must(f.del(p))
 	}
@@ -210,7 +210,7 @@ func TestLastPort(t *testing.T) {
 			t.Parallel()
 			f := newFixture(t)
 			f.plugin.Cgroup = testkit.Cgroup(t)
-			command(t, f.host, "ip link property add dev uplink altname other")
+			testkit.Command(t, f.host, "ip link property add dev uplink altname other")
 			one := publishing("net", mode, 8080)
 			two := []byte(strings.Replace(string(publishing("two", "veth", 8081)), `"parent":"uplink"`, `"parent":"other"`, 1))
 			for _, config := range [][]byte{one, two} {

@@ -15,6 +15,7 @@ import (
 	"sync"
 
 	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/types/create"
 
 	"mustang/internal/cni/netconf"
@@ -114,13 +115,16 @@ func (f *fixture) runFor(p *pod, verb string, dirs ...string) answer {
 	f.t.Helper()
 	config := p.request.Config
 	if verb == "CHECK" {
-		result, err := p.result.GetAsVersion(netconf.ParseHead(config).CNIVersion)
-		f.must(err)
-		data, err := json.Marshal(result)
-		f.must(err)
-		config = withPrevious(config, string(data))
+		config = f.previous(config, p)
 	}
 	return f.run(call{verb: verb, env: p.environment(dirs...), config: config})
+}
+
+// previous adds the pod's result to a configuration, in its version.
+func (f *fixture) previous(config []byte, p *pod) []byte {
+	f.t.Helper()
+	result := testkit.Must(p.result.GetAsVersion(netconf.ParseHead(config).CNIVersion))(f.t)
+	return withPrevious(config, string(testkit.Must(json.Marshal(result))(f.t)))
 }
 
 // environment is the environment of a call without the verb.
@@ -131,10 +135,12 @@ func (p *pod) environment(dirs ...string) []string {
 	}
 }
 
-// withPrevious adds a previous result to a configuration.
-func withPrevious(config []byte, result string) []byte {
-	return []byte(strings.TrimSuffix(strings.TrimSpace(string(config)), "}") + `,"prevResult":` + result + "}")
+// with adds keys to a configuration, and withPrevious a previous result.
+func with(config []byte, keys string) []byte {
+	return []byte(strings.TrimSuffix(strings.TrimSpace(string(config)), "}") + "," + keys + "}")
 }
+
+func withPrevious(config []byte, result string) []byte { return with(config, `"prevResult":`+result) }
 
 // worked fails the test unless the plugin succeeded.
 func (f *fixture) worked(a answer) answer {
@@ -143,6 +149,12 @@ func (f *fixture) worked(a answer) answer {
 		f.t.Fatalf("exit code %d: %s%s", a.exit, a.stdout, a.stderr)
 	}
 	return a
+}
+
+// told reads the result of ADD.
+func (f *fixture) told(p *pod, a answer) {
+	f.t.Helper()
+	p.result = testkit.Must(types100.NewResultFromResult(f.result(a)))(f.t)
 }
 
 // result parses the result of ADD in its version.

@@ -74,8 +74,8 @@ func TestRouter(t *testing.T) {
 			case "same network":
 				f.must(rtnl.In(f.host).Configure("uplink", rtnl.DeviceConfig{Addresses: parentAddresses, Up: true}))
 			case "port":
-				command(t, f.host, "ip link add mst0 type bridge")
-				command(t, f.host, "ip link set uplink master mst0")
+				testkit.Command(t, f.host, "ip link add mst0 type bridge")
+				testkit.Command(t, f.host, "ip link set uplink master mst0")
 			}
 			config := withRouter(row.mode, `,"services":"both"`)
 			for _, c := range [][]byte{config, distant} {
@@ -106,7 +106,7 @@ func TestRouter(t *testing.T) {
 
 // routesBy returns the host's routes by its own device.
 func (f *fixture) routesBy(mode string) string {
-	return command(f.t, f.host, "ip route show dev "+hostDevice(mode)) + command(f.t, f.host, "ip -6 route show dev "+hostDevice(mode))
+	return testkit.Command(f.t, f.host, "ip route show dev "+hostDevice(mode)) + testkit.Command(f.t, f.host, "ip -6 route show dev "+hostDevice(mode))
 }
 
 // throughRouter sends traffic to and from the network behind the router.
@@ -177,9 +177,9 @@ func (f *fixture) elsewhere(mode string) {
 // usurped gives the host an address of the router, which CHECK reports.
 func (f *fixture) usurped(p *pod) {
 	f.t.Helper()
-	command(f.t, f.host, "ip addr add 10.113.0.1/32 dev lo")
+	testkit.Command(f.t, f.host, "ip addr add 10.113.0.1/32 dev lo")
 	f.oneLine(f.check(p), "address 10.113.0.1 of a router other than the host")
-	command(f.t, f.host, "ip addr del 10.113.0.1/32 dev lo")
+	testkit.Command(f.t, f.host, "ip addr del 10.113.0.1/32 dev lo")
 }
 
 // onlyRouter removes the router's addresses: nobody answers for them.
@@ -192,8 +192,8 @@ func (f *fixture) onlyRouter(p *pod, device string) {
 			f.t.Errorf("%s has %v, want %v and not %v", device, have.Addrs, ownAddresses[i], router)
 		}
 		f.must(testkit.Ping(p.Namespace, router.Addr(), 56))
-		command(f.t, f.outside, "ip addr del "+router.String()+" dev far")
-		command(f.t, p.Namespace, "ip neigh flush dev eth0")
+		testkit.Command(f.t, f.outside, "ip addr del "+router.String()+" dev far")
+		testkit.Command(f.t, p.Namespace, "ip neigh flush dev eth0")
 		if testkit.Ping(p.Namespace, router.Addr(), 56) == nil {
 			f.t.Errorf("somebody answers for %v, which the router has no more", router)
 		}
@@ -237,12 +237,12 @@ func TestRouterRefused(t *testing.T) {
 	f.refused(f.pod("a", withRouter("macvlan", "")), types.ErrInvalidNetworkConfig, "10.113.0.2", "is still reserved", "first")
 	f.must(f.del(first))
 	for _, router := range routerAddresses { // now the administrator's
-		command(t, f.host, "ip addr del "+router.String()+" dev "+podlink.MacvlanHostDevice)
-		command(t, f.host, "ip addr add "+router.String()+" dev "+podlink.MacvlanHostDevice)
+		testkit.Command(t, f.host, "ip addr del "+router.String()+" dev "+podlink.MacvlanHostDevice)
+		testkit.Command(t, f.host, "ip addr add "+router.String()+" dev "+podlink.MacvlanHostDevice)
 	}
 	f.refused(f.pod("a", withRouter("macvlan", "")), types.ErrInternal, "address 10.113.0.1", "ip addr del")
 	for _, router := range routerAddresses {
-		command(t, f.host, "ip addr del "+router.String()+" dev "+podlink.MacvlanHostDevice)
+		testkit.Command(t, f.host, "ip addr del "+router.String()+" dev "+podlink.MacvlanHostDevice)
 	}
 	f.must(f.del(f.added("first", plain)))
 	p := f.added("a", withRouter("macvlan", "")) // the host's own gateway goes

@@ -12,7 +12,6 @@ import (
 	"testing"
 
 	"github.com/containernetworking/cni/pkg/types"
-	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"mustang/internal/podlink"
 	"mustang/internal/rtnl"
@@ -32,7 +31,7 @@ func TestRoutes(t *testing.T) {
 	eachMode(t, func(t *testing.T, f *fixture, mode podlink.Mode) {
 		beyond := f.routed(nil)
 		for i, subnet := range []string{"10.113.0.0/24", "fd00:113::/64"} {
-			command(t, f.outside, "ip route add "+subnet+" via "+hostAddresses[i].Addr().String())
+			testkit.Command(t, f.outside, "ip route add "+subnet+" via "+hostAddresses[i].Addr().String())
 		}
 		config := routing(mode.Name(), `{"dst":"198.51.100.0/24","mtu":1300,"priority":5},{"dst":"2001:db8:2::/64","gw":"fd00:113::1","advmss":1200}`,
 			`,"defaultRoute":false`)
@@ -50,9 +49,9 @@ func TestRoutes(t *testing.T) {
 				}
 			}
 			f.must(f.check(p))
-			command(t, p.Namespace, "ip route change 198.51.100.0/24 metric 5 mtu 1400 dev eth0"+onlink(p))
+			testkit.Command(t, p.Namespace, "ip route change 198.51.100.0/24 metric 5 mtu 1400 dev eth0"+onlink(p))
 			f.oneLine(f.check(p), "route to 198.51.100.0/24", "metric 5 mtu 1300", "is missing")
-			command(t, p.Namespace, "ip -6 route del 2001:db8:2::/64")
+			testkit.Command(t, p.Namespace, "ip -6 route del 2001:db8:2::/64")
 			f.oneLine(f.check(p), "route to 2001:db8:2::/64", "is missing")
 			f.must(f.del(p))
 			f.same(before, "DEL")
@@ -94,7 +93,7 @@ func (f *fixture) toldRoutes(p *pod) (told []string) {
 			Metric        int
 			Metrics       []struct{ MTU, AdvMSS int }
 		}
-		f.must(json.Unmarshal([]byte(command(f.t, p.Namespace, "ip -json "+family+" route show dev "+p.request.IfName)), &list))
+		f.must(json.Unmarshal([]byte(testkit.Command(f.t, p.Namespace, "ip -json "+family+" route show dev "+p.request.IfName)), &list))
 		for _, r := range list {
 			var metrics [2]int
 			for _, m := range r.Metrics {
@@ -127,11 +126,11 @@ func TestRoutesByNeighbour(t *testing.T) {
 			f := newFixture(t)
 			beyond := f.routed(neighbour)
 			if link == "bridge" {
-				command(t, f.host, "ip link add mst0 type bridge")
-				command(t, f.host, "ip link set uplink master mst0")
+				testkit.Command(t, f.host, "ip link add mst0 type bridge")
+				testkit.Command(t, f.host, "ip link set uplink master mst0")
 			}
-			command(t, f.host, "ip route add unreachable 198.51.100.0/24")
-			command(t, f.host, "ip route add unreachable 2001:db8:2::/64")
+			testkit.Command(t, f.host, "ip route add unreachable 198.51.100.0/24")
+			testkit.Command(t, f.host, "ip route add unreachable 2001:db8:2::/64")
 			plain := f.added("plain", network("net", link, ""))
 			p := f.added("a", routing(link, `{"dst":"198.51.100.0/24","gw":"10.113.0.77"},{"dst":"2001:db8:2::/64","gw":"fd00:113::77"}`, ""))
 			if told := f.toldRoutes(p); len(told) != 4 {
@@ -235,15 +234,13 @@ func TestRoutesOfIPAM(t *testing.T) {
 				f.worked(f.runFor(p, "DEL", dirs))
 				return
 			}
-			var err error
-			p.result, err = types100.NewResultFromResult(f.result(a))
-			f.must(err)
+			f.told(p, a)
 			if got := strings.NewReplacer(" metric 0", "", " metric 1024", "", " mtu 0", "", " advmss 0", "").Replace(strings.Join(f.toldRoutes(p), ", ")); got != row.want {
 				t.Errorf("routes are %q, want %q", got, row.want)
 			}
 			f.worked(f.runFor(p, "CHECK", dirs))
-			command(t, p.Namespace, "ip route flush 10.9.0.0/16")
-			command(t, p.Namespace, "ip -6 route flush fd00:9::/48")
+			testkit.Command(t, p.Namespace, "ip route flush 10.9.0.0/16")
+			testkit.Command(t, p.Namespace, "ip -6 route flush fd00:9::/48")
 			f.failed(f.runFor(p, "CHECK", dirs), types.ErrInternal, "is missing")
 			f.worked(f.runFor(p, "DEL", dirs))
 		})

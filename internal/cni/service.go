@@ -183,7 +183,7 @@ func (a *attachment) endpoint() (datapath.EndpointSpec, error) {
 	return datapath.EndpointSpec{
 		Owner:     service.CNI,
 		Namespace: at.Namespace, IfName: at.IfName, Host: at.Host, HostIfName: at.HostIfName, Segment: at.Segment,
-		Addresses: a.record.Addresses, Pod: a.known, Shaped: a.config.Runtime.Bandwidth.IngressRate > 0,
+		Addresses: a.record.Addresses, Pod: a.known, Shaped: a.config.Runtime.Bandwidth.ToPod.Rate > 0,
 		Allowed: a.config.AllowedAddresses, Unguarded: !a.config.SourceGuard, DHCP: a.config.IPAM.Type == netconf.DHCPType,
 	}, nil
 }

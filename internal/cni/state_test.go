@@ -36,7 +36,7 @@ func losses() []loss {
 		{"leases", func(f *fixture, _ *pod) { f.must(os.RemoveAll(f.plugin.StateDir)) }},
 		{"device", func(f *fixture, p *pod) {
 			if _, err := rtnl.In(p.Namespace).Device("eth0"); err == nil {
-				command(f.t, p.Namespace, "ip link del eth0")
+				testkit.Command(f.t, p.Namespace, "ip link del eth0")
 			}
 		}},
 		{"pins", func(f *fixture, _ *pod) { f.must(os.RemoveAll(f.plugin.BPFRoot)) }},

@@ -140,7 +140,7 @@ func TestDelAgainAfterReuse(t *testing.T) {
 				f.must(f.check(next))
 
 				withResult := *old
-				withResult.request.Config = []byte(strings.TrimSuffix(string(config), "}") + `,"prevResult":` + text(t, old.result) + "}")
+				withResult.request.Config = withPrevious(config, text(t, old.result))
 				f.must(f.del(&withResult))
 				f.must(f.check(next))
 				for _, path := range []string{"", next.request.Netns} { // as paths of processes are used again

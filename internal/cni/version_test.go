@@ -76,7 +76,7 @@ func (f *fixture) verbsOf(version string) {
 	} else if f.worked(check).stdout != "" {
 		f.t.Errorf("CHECK says %q", check.stdout)
 	}
-	valid := []byte(strings.TrimSuffix(string(p.request.Config), "}") + `,"cni.dev/valid-attachments":[{"containerID":"a","ifname":"eth0"}]}`)
+	valid := with(p.request.Config, `"cni.dev/valid-attachments":[{"containerID":"a","ifname":"eth0"}]`)
 	for _, c := range []call{{verb: "GC", config: valid}, {verb: "STATUS", config: p.request.Config}} {
 		c.env = []string{"CNI_PATH=/nowhere"}
 		if a := f.run(c); version < "1.1.0" {
@@ -194,9 +194,7 @@ func TestSignalled(t *testing.T) {
 			f.must(r.cmd.Process.Signal(signal))
 		}
 		time.Sleep(50 * time.Millisecond)
-		if err := waiting(); err != nil {
-			t.Error(err)
-		}
+		testkit.Succeed(t, waiting())
 		unlock()
 		f.worked(r.wait())
 		if has, err := rtnl.In(p.Namespace).HasDevice("eth0"); err != nil || has != (verb == "ADD") {

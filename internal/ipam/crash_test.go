@@ -14,6 +14,8 @@ import (
 	"testing"
 
 	"golang.org/x/sync/errgroup"
+
+	"mustang/internal/testkit"
 )
 
 // The test binary is also the process that is killed, and one of many at work at once.
@@ -184,9 +186,7 @@ func once(s *Store, o Owner) error {
 // TestProcesses has processes with many goroutines each at one store.
 func TestProcesses(t *testing.T) {
 	s := open(t)
-	if err := os.Mkdir(s.dir+".held", 0o700); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, os.Mkdir(s.dir+".held", 0o700))
 	var group errgroup.Group
 	for i := range 4 {
 		group.Go(func() error {
@@ -198,8 +198,6 @@ func TestProcesses(t *testing.T) {
 			return nil
 		})
 	}
-	if err := group.Wait(); err != nil {
-		t.Error(err)
-	}
+	testkit.Succeed(t, group.Wait())
 	want(t, "files at last", files(t, s), "")
 }

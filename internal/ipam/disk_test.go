@@ -58,9 +58,7 @@ func TestFullDisk(t *testing.T) {
 func TestReadOnlyDisk(t *testing.T) {
 	s := smallDisk(t, "size=1m")
 	reserve(t, s, pod("a"), dual)
-	if err := unix.Mount("", s.path(".."), "", unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, unix.Mount("", s.path(".."), "", unix.MS_REMOUNT|unix.MS_RDONLY, ""))
 	_, reserved := s.Reserve(pod("b"), dual, nil)
 	_, elsewhere := openAt(t, s.dir+"2").Reserve(pod("b"), dual, nil)
 	for _, err := range []error{reserved, elsewhere, s.Release(pod("a"))} {
@@ -81,9 +79,7 @@ func TestOddFiles(t *testing.T) {
 		os.Mkdir(s.path("10.1.0.9"), 0o700), os.Symlink("/etc/passwd", s.path("x@eth0")), unix.Mkfifo(s.path("y@eth0"), 0o600),
 		unix.Mkfifo(s.path("10.1.0.3@y@eth0"), 0o600), os.WriteFile(s.path("fd00:0::1@a@eth0"), nil, 0o600),
 	} {
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, err)
 	}
 	want(t, "leases", leased(t, s), "10.1.0.2")
 	var full *FullError

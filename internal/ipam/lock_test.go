@@ -4,11 +4,12 @@ package ipam
 
 import (
 	"os"
-	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"mustang/internal/testkit"
 )
 
 // TestLockedByAnother has another process keep the lock of the store: calls wait for it, and no longer than its timeout.
@@ -19,9 +20,7 @@ func TestLockedByAnother(t *testing.T) {
 	if err == nil {
 		err = unix.Flock(int(dir.Fd()), unix.LOCK_EX)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	defer dir.Close()
 	s.timeout = 200 * time.Millisecond
 	for name, call := range map[string]func() error{
@@ -34,9 +33,7 @@ func TestLockedByAnother(t *testing.T) {
 		go func() { ended <- call() }()
 		select {
 		case err := <-ended:
-			if err == nil || !strings.Contains(err.Error(), "another process has had it") {
-				t.Errorf("%s without the lock: %v", name, err)
-			}
+			testkit.Fails(t, err, "another process has had it")
 		case <-time.After(10 * time.Second):
 			t.Fatalf("%s waits for the lock without end", name)
 		}

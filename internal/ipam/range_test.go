@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"mustang/internal/testkit"
 )
 
 // parseRange reads "SUBNET [start=ADDR] [end=ADDR] [gw=ADDR] [not=PREFIX]...".
@@ -68,10 +70,7 @@ func TestGivenOut(t *testing.T) {
 		{"two subnets", "10.2.0.0/30,10.1.0.0/30", "10.2.0.2 10.1.0.2"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			pools, err := preparePools(parseSets(tt.set), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			pools := testkit.Must(preparePools(parseSets(tt.set), nil))(t)
 			var got []string
 			for addr := range addressesAfter(pools[0].free, netip.Addr{}) {
 				got = append(got, addr.StringExpanded())
@@ -89,10 +88,7 @@ func TestGivenOut(t *testing.T) {
 
 // TestAddressesAfter starts after each address of two intervals.
 func TestAddressesAfter(t *testing.T) {
-	pools, err := preparePools(parseSets("10.1.0.0/24 start=10.1.0.2 end=10.1.0.3,10.1.0.0/24 start=10.1.0.6 end=10.1.0.7"), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	pools := testkit.Must(preparePools(parseSets("10.1.0.0/24 start=10.1.0.2 end=10.1.0.3,10.1.0.0/24 start=10.1.0.6 end=10.1.0.7"), nil))(t)
 	for last, want := range map[string]string{
 		"10.1.0.2": "3 6 7 2", "10.1.0.3": "6 7 2 3", "10.1.0.6": "7 2 3 6", "10.1.0.7": "2 3 6 7", "10.9.0.1": "2 3 6 7",
 	} {
@@ -144,15 +140,9 @@ func TestValidate(t *testing.T) {
 			t.Errorf("%q: more than a line: %v", tt.sets, err)
 		}
 	}
-	if err := Validate([]RangeSet{{}}); err == nil {
-		t.Error("an empty set is valid")
-	}
-	if err := (Range{}).Validate(); err == nil {
-		t.Error("a range without a subnet is valid")
-	}
-	if err := (Range{Subnet: netip.MustParsePrefix("10.1.0.0/24"), Exclude: []netip.Prefix{{}}}).Validate(); err == nil {
-		t.Error("an exclusion of nothing is valid")
-	}
+	testkit.Fails(t, Validate([]RangeSet{{}}))
+	testkit.Fails(t, (Range{}).Validate())
+	testkit.Fails(t, (Range{Subnet: netip.MustParsePrefix("10.1.0.0/24"), Exclude: []netip.Prefix{{}}}).Validate())
 }
 
 // TestManyRanges takes a million exclusions out of 10,000 small intervals. Were each compared with each, it took minutes.
@@ -187,10 +177,7 @@ func TestManyExclusions(t *testing.T) {
 		addr = addr.Next().Next()
 		r.Exclude = append(r.Exclude, netip.PrefixFrom(addr, 32))
 	}
-	pools, err := preparePools([]RangeSet{{r}}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	pools := testkit.Must(preparePools([]RangeSet{{r}}, nil))(t)
 	if got := len(pools[0].free); got != count { // 10.0.0.1 is the gateway
 		t.Errorf("%d intervals, want %d", got, count)
 	}

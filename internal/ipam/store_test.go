@@ -12,6 +12,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"mustang/internal/testkit"
 )
 
 func open(t testing.TB) *Store {
@@ -21,11 +23,7 @@ func open(t testing.TB) *Store {
 
 func openAt(t testing.TB, dir string) *Store {
 	t.Helper()
-	s, err := Open(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s
+	return testkit.Must(Open(dir))(t)
 }
 
 func pod(id string) Owner { return Owner{ContainerID: id, IfName: "eth0"} }
@@ -35,10 +33,7 @@ func pod(id string) Owner { return Owner{ContainerID: id, IfName: "eth0"} }
 //revive:disable-next-line:argument-limit // t comes on top of the four of Reserve
 func reserve(t testing.TB, s *Store, o Owner, sets []RangeSet, wanted ...string) string {
 	t.Helper()
-	leases, err := s.Reserve(o, sets, addrs(wanted...))
-	if err != nil {
-		t.Fatal(err)
-	}
+	leases := testkit.Must(s.Reserve(o, sets, addrs(wanted...)))(t)
 	for _, l := range leases {
 		if l.Owner != o {
 			t.Errorf("lease %+v, want it to be of %s", l, o)
@@ -49,9 +44,7 @@ func reserve(t testing.TB, s *Store, o Owner, sets []RangeSet, wanted ...string)
 
 func release(t testing.TB, s *Store, o Owner) {
 	t.Helper()
-	if err := s.Release(o); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, s.Release(o))
 }
 
 func addrs(texts ...string) []netip.Addr {
@@ -95,19 +88,13 @@ func files(t testing.TB, s *Store) string {
 
 func leased(t testing.TB, s *Store) string {
 	t.Helper()
-	leases, err := s.Leases()
-	if err != nil {
-		t.Fatal(err)
-	}
+	leases := testkit.Must(s.Leases())(t)
 	return text(leases)
 }
 
 func leasesOf(t testing.TB, s *Store, o Owner) string {
 	t.Helper()
-	leases, err := s.Get(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	leases := testkit.Must(s.Get(o))(t)
 	return text(leases)
 }
 
@@ -124,25 +111,19 @@ func TestReserveAndRelease(t *testing.T) {
 	want(t, "b", reserve(t, s, pod("b"), dual), "10.1.0.3 fd00::3")
 	want(t, "files", files(t, s), "10.1.0.2@a@eth0 10.1.0.3@b@eth0 fd00::2@a@eth0 fd00::3@b@eth0")
 	for _, name := range []string{"", "..", cursorFile, "10.1.0.2@a@eth0"} {
-		info, err := os.Lstat(filepath.Join(s.dir, name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		info := testkit.Must(os.Lstat(filepath.Join(s.dir, name)))(t)
 		if mode := info.Mode().Perm(); info.IsDir() && mode != 0o700 || !info.IsDir() && mode != 0o600 {
 			t.Errorf("%q has mode %o", name, mode)
 		}
 	}
-	leases, err := s.Get(pod("b"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	leases := testkit.Must(s.Get(pod("b")))(t)
 	if wanted := []Lease{
 		{pod("b"), netip.MustParseAddr("10.1.0.3"), dual[0][0].Subnet, netip.MustParseAddr("10.1.0.1")},
 		{pod("b"), netip.MustParseAddr("fd00::3"), dual[1][0].Subnet, netip.MustParseAddr("fd00::1")},
 	}; !reflect.DeepEqual(leases, wanted) {
 		t.Errorf("b has %+v, want %+v", leases, wanted)
 	}
-	_, err = s.Reserve(pod("a"), dual, nil)
+	_, err := s.Reserve(pod("a"), dual, nil)
 	if !errors.Is(err, fs.ErrExist) || !strings.Contains(err.Error(), "interface eth0 of container a: ") {
 		t.Errorf("a second time: %v", err)
 	}
@@ -159,17 +140,13 @@ func TestEarlierBoot(t *testing.T) {
 	sets := parseSets("10.1.0.0/29 end=10.1.0.3")
 	reserve(t, s, pod("a"), sets)
 	reserve(t, s, pod("b"), sets)
-	if err := os.Truncate(s.path("10.1.0.3@b@eth0"), 3); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, os.Truncate(s.path("10.1.0.3@b@eth0"), 3))
 	s.Boot = "another"
 	want(t, "leases after the boot", leased(t, s), "")
 	want(t, "the same owner, back again", reserve(t, s, pod("a"), sets), "10.1.0.2")
 	want(t, "files", files(t, s), "10.1.0.2@a@eth0")
 	want(t, "the other address", reserve(t, s, pod("c"), sets), "10.1.0.3")
-	if err := os.Remove(s.path(cursorFile)); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, os.Remove(s.path(cursorFile)))
 	var full *FullError
 	if _, err := s.Reserve(pod("d"), sets, nil); !errors.As(err, &full) {
 		t.Errorf("without cursors all are free: %v", err)
@@ -182,9 +159,7 @@ func TestFormerVersion(t *testing.T) {
 	reserve(t, s, pod("b"), dual)
 	record := fmt.Sprintf(`{"boot":%q,"container":"a","interface":"eth0","leases":[{"address":"10.1.0.3"},{"address":"fd00::3"}]}`, s.Boot)
 	for _, name := range []string{"a@eth0", "10.1.0.3", "fd00::3"} {
-		if err := os.WriteFile(s.path(name), []byte(record), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, os.WriteFile(s.path(name), []byte(record), 0o600))
 	}
 	want(t, "all", leased(t, s), "10.1.0.2 10.1.0.3 fd00::2 fd00::3")
 	want(t, "the next", reserve(t, s, pod("c"), dual), "10.1.0.4 fd00::4")
@@ -207,9 +182,7 @@ func TestTurn(t *testing.T) {
 	}
 	want(t, "sets side by side have their own turns", reserve(t, s, pod("b"), parseSets("10.9.0.0/24")), "10.9.0.2")
 	want(t, "back to the first", reserve(t, s, pod("c"), sets), "10.1.0.12")
-	if err := os.WriteFile(s.path(cursorFile), []byte("what?\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, os.WriteFile(s.path(cursorFile), []byte("what?\n"), 0o600))
 	want(t, "no turns: from the start", reserve(t, s, pod("d"), sets), "10.1.0.11")
 	want(t, "leases stay", leased(t, s), "10.1.0.10 10.1.0.11 10.1.0.12 10.9.0.2")
 }
@@ -233,9 +206,7 @@ func TestFull(t *testing.T) {
 	}
 	want(t, "files after", files(t, s), before)
 	release(t, s, pod("p2"))
-	if err := s.Free(sets); err != nil {
-		t.Error(err)
-	}
+	testkit.Succeed(t, s.Free(sets))
 	want(t, "the only free one", reserve(t, s, pod("late"), sets), "fd00::22 10.1.0.12")
 }
 
@@ -246,9 +217,7 @@ func TestWanted(t *testing.T) {
 	want(t, "both, in any order", reserve(t, s, pod("b"), sets, "fd00::99", "::ffff:10.1.0.9"), "10.1.0.9 fd00::99")
 	before := files(t, s)
 	_, err := s.Reserve(pod("c"), sets, addrs("fd00::77"))
-	if err == nil || !strings.Contains(err.Error(), "fd00::77 is in use by "+pod("a").String()) {
-		t.Errorf("taken: %v", err)
-	}
+	testkit.Fails(t, err, "fd00::77 is in use by "+pod("a").String())
 	for _, out := range []string{
 		"10.1.0.1", "10.1.0.0", "10.1.0.255", "10.1.0.70", "10.2.0.1", "fd00::", "fd01::1", "fd00::9%eth0",
 	} {
@@ -261,9 +230,7 @@ func TestWanted(t *testing.T) {
 		t.Error("no address at all can be wanted")
 	}
 	_, err = s.Reserve(pod("c"), sets, addrs("10.1.0.7", "10.1.0.8"))
-	if err == nil || !strings.Contains(err.Error(), "10.1.0.7 and 10.1.0.8") {
-		t.Errorf("two of one set: %v", err)
-	}
+	testkit.Fails(t, err, "10.1.0.7 and 10.1.0.8")
 	want(t, "files after", files(t, s), before)
 }
 

@@ -20,21 +20,40 @@ import (
 
 // Create creates a network namespace with a bind mount below Directory, so that `ip netns` lists it. Its loopback device is
 // up. The error matches fs.ErrExist if the name is taken.
-func Create(name string) (_ *Namespace, err error) {
+func Create(name string) (*Namespace, error) {
+	return named("create network namespace", name, func(path string) (*Namespace, error) {
+		return create(path, func() error { return unix.Mount(threadPath, path, "none", unix.MS_BIND, "") })
+	})
+}
+
+// Bind gives the network namespace at path, such as /proc/PID/ns/net, a name below Directory. The error matches
+// fs.ErrExist if the name is taken.
+func Bind(path, name string) (*Namespace, error) {
+	return named("name network namespace", name, func(target string) (*Namespace, error) {
+		// Mount the descriptor, not the path: another process may have the PID by now.
+		n, err := Open(path)
+		if err != nil {
+			return nil, err
+		}
+		if err := unix.Mount(fmt.Sprintf("/proc/self/fd/%d", n.FD()), target, "none", unix.MS_BIND, ""); err != nil {
+			_ = n.Close()
+			return nil, fmt.Errorf("bind mount: %w", err)
+		}
+		n.path = target
+		return n, nil
+	})
+}
+
+// named calls mount with the path of a name that is free.
+func named(try, name string, mount func(path string) (*Namespace, error)) (*Namespace, error) {
 	path, err := reserve(name)
 	if err != nil {
-		return nil, fmt.Errorf("create network namespace: %w", err)
+		return nil, fmt.Errorf("%s: %w", try, err)
 	}
-	defer func() {
-		if err != nil {
-			_ = Delete(name)
-		}
-	}()
-	n, err := create(path, func() error {
-		return unix.Mount(threadPath, path, "none", unix.MS_BIND, "")
-	})
+	n, err := mount(path)
 	if err != nil {
-		return nil, fmt.Errorf("create network namespace %q: %w", name, err)
+		_ = Delete(name)
+		return nil, fmt.Errorf("%s %q: %w", try, name, err)
 	}
 	return n, nil
 }
@@ -54,31 +73,6 @@ func reserve(name string) (string, error) {
 		return "", err
 	}
 	return path, file.Close()
-}
-
-// Bind gives the network namespace at path, such as /proc/PID/ns/net, a name below Directory. The error matches fs.ErrExist if
-// the name is taken.
-func Bind(path, name string) (_ *Namespace, err error) {
-	target, err := reserve(name)
-	if err != nil {
-		return nil, fmt.Errorf("name network namespace: %w", err)
-	}
-	defer func() {
-		if err != nil {
-			_ = Delete(name)
-		}
-	}()
-	// Mount the descriptor, not the path: another process may have the PID by now.
-	n, err := Open(path)
-	if err != nil {
-		return nil, fmt.Errorf("name network namespace %q: %w", name, err)
-	}
-	if err := unix.Mount(fmt.Sprintf("/proc/self/fd/%d", n.FD()), target, "none", unix.MS_BIND, ""); err != nil {
-		_ = n.Close()
-		return nil, fmt.Errorf("name network namespace %q: bind mount: %w", name, err)
-	}
-	n.path = target
-	return n, nil
 }
 
 // New creates a network namespace without a name. Its loopback device is up. Close deletes it.

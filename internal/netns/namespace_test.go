@@ -24,11 +24,7 @@ import (
 
 func inode(t *testing.T, ns *netns.Namespace) uint64 {
 	t.Helper()
-	number, err := ns.Inode()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return number
+	return testkit.Must(ns.Inode())(t)
 }
 
 // TestNamed goes through the life of a named namespace.
@@ -37,10 +33,7 @@ func TestNamed(t *testing.T) {
 	root := testkit.RootSnapshot(t)
 	name := fmt.Sprintf("mst-test-%d-named", os.Getpid())
 	t.Cleanup(func() { _ = netns.Delete(name) })
-	created, err := netns.Create(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	created := testkit.Must(netns.Create(name))(t)
 	defer created.Close()
 	if created.Name() != name || created.Path() != filepath.Join(netns.Directory, name) {
 		t.Errorf("name is %q, path is %q", created.Name(), created.Path())
@@ -49,16 +42,11 @@ func TestNamed(t *testing.T) {
 		t.Errorf("loopback device is %+v, %v", lo, err)
 	}
 	for _, path := range []string{created.Path(), "/var" + created.Path()} {
-		opened, err := netns.Open(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		opened := testkit.Must(netns.Open(path))(t)
 		if inode(t, opened) != inode(t, created) || opened.Name() != name || opened.Path() != path {
 			t.Errorf("%s is another namespace, or named %q", path, opened.Name())
 		}
-		if err := opened.Close(); err != nil {
-			t.Error(err)
-		}
+		testkit.Succeed(t, opened.Close())
 	}
 	if _, err := netns.Create(name); !errors.Is(err, fs.ErrExist) {
 		t.Errorf("creating it again: %v", err)
@@ -70,9 +58,7 @@ func TestNamed(t *testing.T) {
 		t.Errorf("list is %v, %v", names, err)
 	}
 	for range 2 {
-		if err := netns.Delete(name); err != nil {
-			t.Error(err)
-		}
+		testkit.Succeed(t, netns.Delete(name))
 	}
 	if _, err := netns.Open(created.Path()); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("opening what was deleted: %v", err)
@@ -99,14 +85,9 @@ func TestIproute2(t *testing.T) {
 		t.Fatalf("ip netns add: %s", out)
 	}
 	t.Cleanup(func() { _ = netns.Delete(theirs) })
-	opened, err := netns.Open(filepath.Join(netns.Directory, theirs))
-	if err != nil {
-		t.Fatal(err)
-	}
+	opened := testkit.Must(netns.Open(filepath.Join(netns.Directory, theirs)))(t)
 	defer opened.Close()
-	if err := netns.Delete(theirs); err != nil {
-		t.Error(err)
-	}
+	testkit.Succeed(t, netns.Delete(theirs))
 	if out, err := exec.Command("ip", "netns", "list").Output(); err != nil || strings.Contains(string(out), theirs) {
 		t.Errorf("ip netns list: %q, %v", out, err)
 	}
@@ -163,9 +144,7 @@ func TestStale(t *testing.T) {
 	testkit.Namespace(t, "makes-the-directory")
 	name := fmt.Sprintf("mst-test-%d-stale", os.Getpid())
 	path := filepath.Join(netns.Directory, name)
-	if err := os.WriteFile(path, nil, 0); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, os.WriteFile(path, nil, 0))
 	t.Cleanup(func() { _ = os.Remove(path) })
 	if _, err := netns.Open(path); err == nil || !strings.Contains(err.Error(), "not a namespace") {
 		t.Errorf("opening it: %v", err)
@@ -173,9 +152,7 @@ func TestStale(t *testing.T) {
 	if names, err := netns.List(name); err != nil || len(names) != 1 {
 		t.Errorf("list is %v, %v", names, err)
 	}
-	if err := netns.Delete(name); err != nil {
-		t.Error(err)
-	}
+	testkit.Succeed(t, netns.Delete(name))
 	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("it is still there: %v", err)
 	}
@@ -184,9 +161,7 @@ func TestStale(t *testing.T) {
 func TestOpenOthers(t *testing.T) {
 	testkit.RequireRoot(t)
 	fifo := filepath.Join(t.TempDir(), "fifo")
-	if err := unix.Mkfifo(fifo, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, unix.Mkfifo(fifo, 0o600))
 	for path, says := range map[string]string{
 		"/proc/self/ns/mnt":   "not a network namespace",
 		"/etc/passwd":         "not a namespace",
@@ -199,15 +174,9 @@ func TestOpenOthers(t *testing.T) {
 			t.Errorf("OpenNamespace(%q) = %v, %v, wanted: %s", path, ns, err, says)
 		}
 	}
-	ours, err := netns.Open(fmt.Sprintf("/proc/%d/ns/net", os.Getpid()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	ours := testkit.Must(netns.Open(fmt.Sprintf("/proc/%d/ns/net", os.Getpid())))(t)
 	defer ours.Close()
-	now, err := netns.Current()
-	if err != nil {
-		t.Fatal(err)
-	}
+	now := testkit.Must(netns.Current())(t)
 	defer now.Close()
 	if inode(t, ours) != inode(t, now) {
 		t.Error("the current namespace is not that of the process")
@@ -220,17 +189,10 @@ func TestIdentity(t *testing.T) {
 	testkit.RequireRoot(t)
 	testkit.RequireKernel(t, 5, 14)
 	a, b := testkit.Namespace(t, "a"), testkit.Namespace(t, "b")
-	again, err := netns.Open(a.Path())
-	if err != nil {
-		t.Fatal(err)
-	}
+	again := testkit.Must(netns.Open(a.Path()))(t)
 	defer again.Close()
 	cookie := func(ns *netns.Namespace) uint64 {
-		number, err := ns.Cookie()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return number
+		return testkit.Must(ns.Cookie())(t)
 	}
 	if cookie(a) == 0 || cookie(a) != cookie(again) || cookie(a) == cookie(b) {
 		t.Errorf("cookies are %d, %d and %d", cookie(a), cookie(again), cookie(b))
@@ -246,18 +208,11 @@ func TestStart(t *testing.T) {
 	var out strings.Builder
 	cmd := exec.Command("readlink", "/proc/self/ns/net", "/proc/self/ns/mnt", "/proc/self/ns/cgroup")
 	cmd.Stdout = &out
-	if err := ns.Start(cmd); err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, ns.Start(cmd))
+	testkit.Succeed(t, cmd.Wait())
 	want := fmt.Sprintf("net:[%d]\n", inode(t, ns))
 	for _, kind := range []string{"mnt", "cgroup"} {
-		link, err := os.Readlink("/proc/self/ns/" + kind)
-		if err != nil {
-			t.Fatal(err)
-		}
+		link := testkit.Must(os.Readlink("/proc/self/ns/" + kind))(t)
 		want += link + "\n"
 	}
 	if out.String() != want {
@@ -278,19 +233,13 @@ func TestStart(t *testing.T) {
 func TestBind(t *testing.T) {
 	first := testkit.Namespace(t, "first")
 	name := first.Name() + "-again"
-	named, err := netns.Bind(first.Path(), name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	named := testkit.Must(netns.Bind(first.Path(), name))(t)
 	defer named.Close()
 	defer netns.Delete(name)
 	if named.Path() != filepath.Join(netns.Directory, name) {
 		t.Errorf("path %s", named.Path())
 	}
-	opened, err := netns.Open(named.Path())
-	if err != nil {
-		t.Fatal(err)
-	}
+	opened := testkit.Must(netns.Open(named.Path()))(t)
 	defer opened.Close()
 	for _, ns := range []*netns.Namespace{named, opened} {
 		want, _ := first.Inode()
@@ -312,19 +261,11 @@ func TestBind(t *testing.T) {
 // TestCreateNeedsNoLock names a namespace while another process has the lock of a directory that is a shared mount already.
 func TestCreateNeedsNoLock(t *testing.T) {
 	testkit.Namespace(t, "first")
-	dir, err := os.Open(netns.Directory)
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := testkit.Must(os.Open(netns.Directory))(t)
 	defer dir.Close()
-	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, unix.Flock(int(dir.Fd()), unix.LOCK_EX))
 	name := fmt.Sprintf("mst-test-%d-unlocked", os.Getpid())
-	ns, err := netns.Create(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ns := testkit.Must(netns.Create(name))(t)
 	defer netns.Delete(name)
 	defer ns.Close()
 }

@@ -23,17 +23,12 @@ func TestLookup(t *testing.T) {
 			t.Errorf("look-up of %v: %v, %t, %v", orig, flow, ok, err)
 		}
 	}
-	if err := ns.Do(trackConnections); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, ns.Do(trackConnections))
 	for _, network := range []string{"tcp", "udp"} {
 		for _, addr := range []string{"127.0.0.1:0", "[::1]:0"} {
 			t.Run(fmt.Sprint(network, " ", addr), func(t *testing.T) {
 				server := testkit.Echo(t, ns, network, addr)
-				client, err := testkit.RoundTrip(t, ns, network, server.String(), []byte("hello"))
-				if err != nil {
-					t.Fatal(err)
-				}
+				client := testkit.Must(testkit.RoundTrip(t, ns, network, server.String(), []byte("hello")))(t)
 				want := netstat.Flow{
 					Proto: map[string]uint8{"tcp": 6, "udp": 17}[network],
 					Orig:  netstat.Tuple{Src: client, Dst: server},
@@ -42,9 +37,7 @@ func TestLookup(t *testing.T) {
 				if got, ok, err := netstat.Lookup(ns, want.Proto, want.Orig); err != nil || !ok || got != want {
 					t.Errorf("look-up: %v, %t, %v, want %v", got, ok, err, want)
 				}
-				if err := netstat.Flush(ns); err != nil {
-					t.Fatal(err)
-				}
+				testkit.Succeed(t, netstat.Flush(ns))
 				if got, ok, err := netstat.Lookup(ns, want.Proto, want.Orig); err != nil || ok {
 					t.Errorf("look-up after the table was emptied: %v, %t, %v", got, ok, err)
 				}

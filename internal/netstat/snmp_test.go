@@ -17,15 +17,11 @@ func TestIPCounts(t *testing.T) {
 	t.Parallel()
 	ns := testkit.Namespace(t, "ip-counts")
 	before4, before6, err := netstat.ReadIPCounters(ns)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	sendOver(t, ns, "127.0.0.1:0", 20)
 	sendOver(t, ns, "[::1]:0", 30)
 	after4, after6, err := netstat.ReadIPCounters(ns)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	// The kernel sends some IPv6 packets of its own.
 	if sent, delivered := after4.Sent-before4.Sent, after4.Delivered-before4.Delivered; sent != 20 || delivered != 20 {
 		t.Errorf("IPv4: %d sent and %d delivered, want 20", sent, delivered)
@@ -59,7 +55,5 @@ func sendOver(t *testing.T, ns *netns.Namespace, address string, packets int) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 }

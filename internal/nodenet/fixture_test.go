@@ -3,12 +3,10 @@
 package nodenet
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"net/netip"
 	"os"
-	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -151,17 +149,7 @@ func (c *cluster) ip(ns *netns.Namespace, args string) string {
 
 func (c *cluster) run(ns *netns.Namespace, command string) string {
 	c.t.Helper()
-	words := strings.Fields(command)
-	var out bytes.Buffer
-	err := ns.Do(func() error {
-		cmd := exec.Command(words[0], words[1:]...)
-		cmd.Stdout, cmd.Stderr = &out, &out
-		return cmd.Run()
-	})
-	if err != nil {
-		c.t.Fatalf("%s in %s: %v: %s", command, ns.Name(), err, &out)
-	}
-	return out.String()
+	return testkit.Command(c.t, ns, command)
 }
 
 // others are all nodes but one.

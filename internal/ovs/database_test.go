@@ -91,9 +91,7 @@ func TestDatabaseErrors(t *testing.T) {
 			if (err == nil) != (row.says == "") || err != nil && !strings.Contains(err.Error(), row.says) {
 				t.Errorf("error is %v", err)
 			}
-			if err := <-echoed; err != nil {
-				t.Error(err)
-			}
+			testkit.Succeed(t, <-echoed)
 		})
 	}
 }
@@ -104,15 +102,9 @@ func TestHungServer(t *testing.T) {
 	if applyTimeout+answerMargin > 15*time.Second {
 		t.Errorf("an answer is waited for for %v", applyTimeout+answerMargin)
 	}
-	listener, err := net.Listen("unix", filepath.Join(t.TempDir(), "db.sock"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := testkit.Must(net.Listen("unix", filepath.Join(t.TempDir(), "db.sock")))(t)
 	defer listener.Close()
-	s, err := Open(listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := testkit.Must(Open(listener.Addr().String()))(t)
 	defer s.Close()
 	if _, err := s.Bridge("mst0"); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("the first call: %v", err)
@@ -127,29 +119,14 @@ func TestHungServer(t *testing.T) {
 func TestSwitchErrors(t *testing.T) {
 	testkit.RequireRoot(t)
 	host := testkit.Namespace(t, "host")
-	s, err := Open(startInstance(t, host).Socket())
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := testkit.Must(Open(startInstance(t, host).Socket()))(t)
 	defer s.Close()
-	if err := s.await(1000, 1); err == nil || !strings.Contains(err.Error(), "timed out") {
-		t.Errorf("wait for a change that does not come: %v", err)
-	}
-	datapath, err := s.BestDatapath(host)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.AddBridge(BridgeSpec{Name: "mst0", Datapath: datapath, MAC: "02:00:00:00:00:01", MTU: 1500}); err != nil {
-		t.Fatal(err)
-	}
-	bridge, err := s.Bridge("mst0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = s.AddPort(bridge, Port{Name: "absent"})
-	if err == nil || !strings.Contains(err.Error(), `"absent"`) || !strings.Contains(err.Error(), "No such device") {
-		t.Errorf("error is %v", err)
-	}
+	testkit.Fails(t, s.await(1000, 1), "timed out")
+	datapath := testkit.Must(s.BestDatapath(host))(t)
+	testkit.Succeed(t, s.AddBridge(BridgeSpec{Name: "mst0", Datapath: datapath, MAC: "02:00:00:00:00:01", MTU: 1500}))
+	bridge := testkit.Must(s.Bridge("mst0"))(t)
+	err := s.AddPort(bridge, Port{Name: "absent"})
+	testkit.Fails(t, err, `"absent"`, "No such device")
 	if again, err := s.Bridge("mst0"); err != nil || !slices.Equal(again.ports, bridge.ports) {
 		t.Errorf("the ports are %v, not %v; %v", again.ports, bridge.ports, err)
 	}

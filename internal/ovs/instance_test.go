@@ -36,9 +36,7 @@ func TestInstances(t *testing.T) {
 			t.Errorf("the directory has mode %v, %v", info.Mode(), err)
 		}
 	}
-	if err := switches[0].Stop(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, switches[0].Stop())
 	if got := namesIn(t, hosts[0]); len(got) != 0 {
 		t.Errorf("still there: %v", got)
 	}
@@ -48,27 +46,16 @@ func TestInstances(t *testing.T) {
 	if err := switches[0].Stop(); err != nil {
 		t.Errorf("stopped again: %v", err)
 	}
-	db, err := Open(switches[1].Socket())
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := testkit.Must(Open(switches[1].Socket()))(t)
 	defer db.Close()
-	if err := db.apply(); err != nil {
-		t.Error(err)
-	}
+	testkit.Succeed(t, db.apply())
 }
 
 // namesIn returns the sorted names of the processes in a network namespace.
 func namesIn(t *testing.T, ns *netns.Namespace) []string {
 	t.Helper()
-	inode, err := ns.Inode()
-	if err != nil {
-		t.Fatal(err)
-	}
-	entries, err := os.ReadDir("/proc")
-	if err != nil {
-		t.Fatal(err)
-	}
+	inode := testkit.Must(ns.Inode())(t)
+	entries := testkit.Must(os.ReadDir("/proc"))(t)
 	var names []string
 	for _, entry := range entries {
 		var stat unix.Stat_t
@@ -103,8 +90,9 @@ func TestStartFails(t *testing.T) {
 		there + "/a,x:b":            {"has a comma", nil},
 	} {
 		_, err := Start(host, dir, "")
-		if err == nil || !strings.Contains(err.Error(), row.says) || row.is != nil && !errors.Is(err, row.is) {
-			t.Errorf("%s: error is %v", dir, err)
+		testkit.Fails(t, err, row.says)
+		if row.is != nil && !errors.Is(err, row.is) {
+			t.Errorf("error %v, want one that is %v", err, row.is)
 		}
 	}
 	if entries, err := os.ReadDir(there); err != nil || len(entries) != 0 {
@@ -126,22 +114,12 @@ func TestDaemon(t *testing.T) {
 	start := func(script string) *daemon {
 		dir := t.TempDir()
 		program := filepath.Join(dir, "ovs-fake")
-		if err := os.WriteFile(program, []byte("#!/bin/sh\n"+script+"\n"), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		d, err := startDaemon(host, dir, program)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return d
+		testkit.Succeed(t, os.WriteFile(program, []byte("#!/bin/sh\n"+script+"\n"), 0o700))
+		return testkit.Must(startDaemon(host, dir, program))(t)
 	}
 	dies := start("echo first; echo last words >&2; exit 3")
-	if err := dies.await(never); err == nil || !strings.Contains(err.Error(), "ovs-fake ended (exit status 3): last words") {
-		t.Errorf("error is %v", err)
-	}
-	if err := dies.stop(); err != nil {
-		t.Error(err)
-	}
+	testkit.Fails(t, dies.await(never), "ovs-fake ended (exit status 3): last words")
+	testkit.Succeed(t, dies.stop())
 	stays := start("trap 'echo stopping; exit' TERM; echo ready; while :; do sleep 0.01; done")
 	testkit.Eventually(t, 5*time.Second, func() error {
 		if stays.lastLog() != "ready" {
@@ -160,10 +138,7 @@ func TestDaemon(t *testing.T) {
 // startInstance starts an Open vSwitch for a host that ends with the test.
 func startInstance(t *testing.T, host *netns.Namespace) *Instance {
 	t.Helper()
-	i, err := Start(host, newDir(t), "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	i := testkit.Must(Start(host, newDir(t), ""))(t)
 	t.Cleanup(func() {
 		if err := i.Stop(); err != nil {
 			t.Error(err)
@@ -179,10 +154,7 @@ func newDir(t *testing.T) string {
 	if err := FindPrograms(); err != nil {
 		testkit.Skip(t, err.Error())
 	}
-	dir, err := os.MkdirTemp("", "mst-ovs-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := testkit.Must(os.MkdirTemp("", "mst-ovs-"))(t)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	return filepath.Join(dir, "run")
 }

@@ -32,12 +32,8 @@ func testOVSAnswers(t *testing.T, f *fixture, _ string) {
 func TestMacvlanAnswers(t *testing.T) {
 	f := newHostOf(t, "macvlan")
 	address := netip.MustParsePrefix("192.0.2.1/24")
-	if err := rtnl.In(f.network.Host).Configure(uplinkName, rtnl.DeviceConfig{Addresses: []netip.Prefix{address}, Up: true}); err != nil {
-		t.Fatal(err)
-	}
-	if err := f.mode.Setup(f.network); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, rtnl.In(f.network.Host).Configure(uplinkName, rtnl.DeviceConfig{Addresses: []netip.Prefix{address}, Up: true}))
+	testkit.Succeed(t, f.mode.Setup(f.network))
 	q := question{f.network.Host, "wire", netip.MustParseAddr("192.0.2.9"), address.Addr()}
 	fd, everyone := q.open(t)
 	defer unix.Close(fd)
@@ -110,18 +106,14 @@ func (q question) open(t *testing.T) (fd int, everyone *unix.SockaddrLinklayer) 
 		fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	arp := binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, unix.ETH_P_ARP))
 	timeout := unix.NsecToTimeval(time.Second.Nanoseconds())
 	err = errors.Join(
 		unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: arp, Ifindex: link.Index}),
 		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout),
 	)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	return fd, &unix.SockaddrLinklayer{
 		Protocol: arp, Ifindex: link.Index, Halen: 6, Addr: [8]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff},
 	}

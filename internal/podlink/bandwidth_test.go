@@ -37,25 +37,19 @@ func TestBandwidth(t *testing.T) {
 		echoToHost(t, f) // so that both know each other's MAC address
 		gateway := f.network.Gateways[0].Addr()
 		for range 2 { // the second time changes nothing
-			if err := (Bandwidth{FromPod: slow}).Apply(mode, f.network, pod); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Succeed(t, (Bandwidth{FromPod: slow}).Apply(mode, f.network, pod))
 		}
 		flood(t, pod.Namespace, gateway)
 		awaitDrops(t, pod.Namespace, pod.IfName)
 		if !mode.Traits().HostSide {
 			err := (Bandwidth{ToPod: slow}).Apply(mode, f.network, pod)
-			if err == nil || !strings.Contains(err.Error(), "link mode "+mode.Name()) {
-				t.Errorf("error is %v", err)
-			}
+			testkit.Fails(t, err, "link mode "+mode.Name())
 			return
 		}
 		if limitStatistics(t, f.network.Host, pod.HostIfName) != nil {
 			t.Error("what comes to the pod is limited")
 		}
-		if err := (Bandwidth{ToPod: slow}).Apply(mode, f.network, pod); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, (Bandwidth{ToPod: slow}).Apply(mode, f.network, pod))
 		flood(t, f.network.Host, pod.Addresses[0])
 		awaitDrops(t, f.network.Host, pod.HostIfName)
 		if limitStatistics(t, pod.Namespace, pod.IfName) != nil {
@@ -77,17 +71,15 @@ func TestBandwidthHolds(t *testing.T) {
 		pod := f.pods[0]
 		echoToHost(t, f)
 		limits := Bandwidth{FromPod: slow}
-		if err := limits.Apply(mode, f.network, pod); err != nil {
-			t.Fatal(err)
-		}
-		if err := pod.Namespace.Do(exec.Command("tc", "qdisc", "del", "dev", pod.IfName, "root").Run); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, limits.Apply(mode, f.network, pod))
+		testkit.Succeed(t, pod.Namespace.Do(exec.Command("tc", "qdisc", "del", "dev", pod.IfName, "root").Run))
 		if limit := limitStatistics(t, pod.Namespace, pod.IfName); limit != nil {
 			t.Fatalf("the pod has a limit: %+v", limit)
 		}
-		if err := limits.Check(mode, f.network, pod); err == nil || !strings.Contains(err.Error(), "is not limited") || strings.Contains(err.Error(), pod.HostIfName) {
-			t.Errorf("Check says %v", err)
+		err := limits.Check(mode, f.network, pod)
+		testkit.Fails(t, err, "is not limited")
+		if strings.Contains(fmt.Sprint(err), pod.HostIfName) {
+			t.Errorf("error %v names the host link", err)
 		}
 		if mode.Traits().Needs == NeedsOpenVSwitch && strings.Contains(vsctl(t, f.network, "get", "Bridge", DefaultBridge, "datapath_type"), ovs.UserSpace) {
 			t.Log("the switch takes packets before the device's programs")
@@ -100,9 +92,7 @@ func TestBandwidthHolds(t *testing.T) {
 		if got := received(server, 3*flooded, 300*time.Millisecond); got > flooded {
 			t.Errorf("%d datagrams came, of %d", got, 3*flooded)
 		}
-		if err := (Bandwidth{}).Apply(mode, f.network, pod); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, (Bandwidth{}).Apply(mode, f.network, pod))
 		send(t, pod.Namespace, server.LocalAddr())
 		if got := received(server, flooded, 10*time.Second); got != flooded {
 			t.Errorf("%d datagrams came without a limit, of %d", got, flooded)
@@ -133,9 +123,7 @@ func listenOn(t *testing.T, ns *netns.Namespace, addr netip.Addr) (conn net.Pack
 		conn, err = net.ListenPacket("udp4", netip.AddrPortFrom(addr, 0).String())
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	return conn
 }
@@ -175,11 +163,7 @@ func awaitDrops(t *testing.T, ns *netns.Namespace, device string) {
 func limitStatistics(t *testing.T, ns *netns.Namespace, device string) (out *netlink.QdiscStatistics) {
 	t.Helper()
 	var drops uint32 // of the program that comes before the queue
-	withHandle(t, ns, func(s nsHandle) error {
-		link, err := s.link(device)
-		if err != nil {
-			return err
-		}
+	withLink(t, ns, device, func(s nsHandle, link netlink.Link) error {
 		queues, err := s.QdiscList(link)
 		for _, queue := range queues {
 			switch statistics := queue.Attrs().Statistics; queue.Type() {
@@ -200,15 +184,10 @@ func limitStatistics(t *testing.T, ns *netns.Namespace, device string) (out *net
 // TestCheckBandwidth changes limits behind Check's back, and has them removed.
 func TestCheckBandwidth(t *testing.T) {
 	f := newHostOf(t, "veth")
-	if err := f.mode.Setup(f.network); err != nil {
-		t.Fatal(err)
-	}
-	f.create(t, f.newPod(t, 0))
+	f.setUp(t, 1)
 	pod := f.pods[0]
 	want := Bandwidth{ToPod: qdisc.Limit{Rate: 40e9}, FromPod: qdisc.Limit{Rate: 1e6, Burst: 1<<31 - 1}}
-	if err := want.Apply(f.mode, f.network, pod); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, want.Apply(f.mode, f.network, pod))
 	echoToHost(t, f)
 	for _, row := range []struct {
 		name  string
@@ -223,9 +202,7 @@ func TestCheckBandwidth(t *testing.T) {
 		{"none", func() error { return Bandwidth{}.Apply(f.mode, f.network, pod) },
 			[]string{"not limited to 40000000000", "not limited to 1000000"}},
 	} {
-		if err := errors.Join(want.Apply(f.mode, f.network, pod), row.spoil()); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, errors.Join(want.Apply(f.mode, f.network, pod), row.spoil()))
 		err := want.Check(f.mode, f.network, pod)
 		var deviation *DeviationError
 		if errors.As(err, &deviation) != (row.says != nil) || err != nil && deviation == nil {
@@ -238,8 +215,6 @@ func TestCheckBandwidth(t *testing.T) {
 		}
 	}
 	for range 2 {
-		if err := (Bandwidth{}).Apply(f.mode, f.network, pod); err != nil {
-			t.Error(err)
-		}
+		testkit.Succeed(t, (Bandwidth{}).Apply(f.mode, f.network, pod))
 	}
 }

@@ -24,11 +24,7 @@ func TestBigTCP(t *testing.T) {
 	forEachMode(t, func(t *testing.T, mode Mode) {
 		f := newHost(t, mode)
 		f.network.BigTCP = true
-		if err := mode.Setup(f.network); err != nil {
-			t.Fatal(err)
-		}
-		f.create(t, f.newPod(t, 0))
-		f.create(t, f.newPod(t, 1))
+		f.setUp(t, 2)
 		want := uint32(rtnl.BigTCPBytes)
 		if !takesBigTCP(t, f) {
 			want = rtnl.PacketBytes
@@ -54,9 +50,7 @@ func TestBigTCP(t *testing.T) {
 			payload := make([]byte, 16<<20)
 			_, _ = rand.Read(payload)
 			testkit.Eventually(t, 30*time.Second, func() error {
-				if _, err := testkit.RoundTrip(t, f.pods[0].Namespace, "tcp", server.String(), payload); err != nil {
-					t.Fatal(err)
-				}
+				testkit.Must(testkit.RoundTrip(t, f.pods[0].Namespace, "tcp", server.String(), payload))(t)
 				if largest := packets.Load(); limit == rtnl.BigTCPBytes && largest <= rtnl.PacketBytes {
 					return fmt.Errorf("the largest packet to %v has %d bytes", addr, largest)
 				}
@@ -79,9 +73,7 @@ func TestBigTCPOfSharedDevice(t *testing.T) {
 				f := newHostOf(t, name)
 				for i, big := range []bool{first, !first, first, !first} {
 					f.network.BigTCP = big
-					if err := f.mode.Setup(f.network); err != nil {
-						t.Fatal(err)
-					}
+					testkit.Succeed(t, f.mode.Setup(f.network))
 					f.create(t, f.newPod(t, i))
 					wantPackets(t, f.pods[i].Namespace, f.links[i].IfName, limits[big])
 					if device := f.mode.Traits().HostDevice; device != "" {
@@ -91,9 +83,7 @@ func TestBigTCPOfSharedDevice(t *testing.T) {
 				for _, pod := range f.pods {
 					for _, big := range []bool{true, false} {
 						f.network.BigTCP = big
-						if err := f.mode.Check(f.network, pod); err != nil {
-							t.Error(err)
-						}
+						testkit.Succeed(t, f.mode.Check(f.network, pod))
 					}
 				}
 			})
@@ -107,19 +97,11 @@ func TestBigTCPKeepsHostBridge(t *testing.T) {
 	for _, bytes := range []uint32{rtnl.PacketBytes, 2 * rtnl.PacketBytes} {
 		f := newHostOf(t, "bridge")
 		f.network.BigTCP = true
-		withHandle(t, f.network.Host, func(h nsHandle) error {
-			uplink, err := h.link(uplinkName)
-			if err != nil {
-				return err
-			}
+		withLink(t, f.network.Host, uplinkName, func(h nsHandle, uplink netlink.Link) error {
 			bridge := &netlink.Bridge{LinkAttrs: newAttrs(DefaultBridge)}
-			err = errors.Join(h.LinkAdd(bridge), h.LinkSetMaster(uplink, bridge), rtnl.SetUpWithPackets(h.Handle, bridge, bytes))
-			return err
+			return errors.Join(h.LinkAdd(bridge), h.LinkSetMaster(uplink, bridge), rtnl.SetUpWithPackets(h.Handle, bridge, bytes))
 		})
-		if err := f.mode.Setup(f.network); err != nil {
-			t.Fatal(err)
-		}
-		f.create(t, f.newPod(t, 0))
+		f.setUp(t, 1)
 		wantPackets(t, f.pods[0].Namespace, f.links[0].IfName, rtnl.BigTCPBytes)
 		wantPackets(t, f.network.Host, DefaultBridge, bytes)
 		wantPackets(t, f.network.Host, uplinkName, rtnl.PacketBytes)
@@ -132,21 +114,14 @@ func takesBigTCP(t *testing.T, f *fixture) bool {
 	if f.mode.Traits().Needs != NeedsOpenVSwitch {
 		return f.mode.Traits().BigTCP
 	}
-	datapath, err := f.network.ovsDatapath()
-	if err != nil {
-		t.Fatal(err)
-	}
+	datapath := testkit.Must(f.network.ovsDatapath())(t)
 	return f.mode.Traits().BigTCP && datapath == ovs.Kernel
 }
 
 // wantPackets compares all limits of a device.
 func wantPackets(t *testing.T, ns *netns.Namespace, device string, want uint32) {
 	t.Helper()
-	withHandle(t, ns, func(h nsHandle) error {
-		link, err := h.link(device)
-		if err != nil {
-			return err
-		}
+	withLink(t, ns, device, func(_ nsHandle, link netlink.Link) error {
 		a := link.Attrs()
 		if a.GSOIPv4MaxSize != want || a.GROIPv4MaxSize != want {
 			t.Errorf("device %q in %q has limits %d and %d, not %d", device, ns.Name(), a.GSOIPv4MaxSize, a.GROIPv4MaxSize, want)

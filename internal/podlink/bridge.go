@@ -204,15 +204,7 @@ func (b bridged) podConfig(network Network, pod Pod) (podConfig, error) {
 	if err := network.validateBridge(); err != nil {
 		return podConfig{}, err
 	}
-	if pod.Namespace != nil || !out.relayed {
-		if err := pod.validateNamespace(network); err != nil {
-			return podConfig{}, err
-		}
-	}
-	if err := pod.validateAddresses(network); err != nil {
-		return podConfig{}, err
-	}
-	if err := pod.validateHostIfName(); err != nil {
+	if err := pod.validateEnds(network, out.relayed); err != nil {
 		return podConfig{}, err
 	}
 	return out.withGateways(network, pod)
@@ -220,20 +212,16 @@ func (b bridged) podConfig(network Network, pod Pod) (podConfig, error) {
 
 // port checks a port of the bridge.
 func (c *checker) port(host nsHandle, port, bridge netlink.Link) {
-	if c.err != nil {
-		return
-	}
 	name := port.Attrs().Name
 	if port.Attrs().MasterIndex != bridge.Attrs().Index {
 		c.add("device %q in %q is not a port of %q", name, host.ns.Name(), bridge.Attrs().Name)
 		return
 	}
 	info, err := host.LinkGetProtinfo(port)
-	if err != nil {
-		c.err = fmt.Errorf("read port settings of device %q in %q: %w", name, host.ns.Name(), err)
-		return
-	}
-	if !info.Hairpin {
+	switch {
+	case err != nil:
+		c.fail(fmt.Errorf("read port settings of device %q in %q: %w", name, host.ns.Name(), err))
+	case !info.Hairpin:
 		c.add("hairpin mode of device %q in %q is off", name, host.ns.Name())
 	}
 }

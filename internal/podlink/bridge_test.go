@@ -10,14 +10,12 @@ import (
 	"net"
 	"net/netip"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 	"sigs.k8s.io/knftables"
 
-	"mustang/internal/netns"
 	"mustang/internal/qdisc"
 	"mustang/internal/rtnl"
 	"mustang/internal/testkit"
@@ -34,15 +32,11 @@ func TestNetfilterCall(t *testing.T) {
 			if !hasNetfilterCall(f.network.Host) {
 				testkit.Skip(t, "needs the kernel module br_netfilter")
 			}
-			if err := DisableNetfilterCall(f.network.Host); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Succeed(t, DisableNetfilterCall(f.network.Host))
 			pods := []Pod{f.newPod(t, 0), f.newPod(t, 1)}
 			for _, on := range []bool{first, !first, first} {
 				f.network.NetfilterCall = on
-				if err := f.mode.Setup(f.network); err != nil {
-					t.Fatal(err)
-				}
+				testkit.Succeed(t, f.mode.Setup(f.network))
 				if f.pods == nil {
 					f.create(t, pods[0])
 					f.create(t, pods[1])
@@ -60,15 +54,11 @@ func testNetfilterCall(t *testing.T, f *fixture) {
 	if err != nil || v4 != want || v6 != want {
 		t.Errorf("the netfilter call is on for IPv4: %t, IPv6: %t, %v; set was %t", v4, v6, err, want)
 	}
-	if err := f.mode.Check(f.network, f.pods[0]); err != nil {
-		t.Error(err)
-	}
+	testkit.Succeed(t, f.mode.Check(f.network, f.pods[0]))
 	for _, target := range f.pods[1].Addresses {
 		count := countPackets(t, f, target, func() {
 			server := testkit.Echo(t, f.pods[1].Namespace, "udp", netip.AddrPortFrom(target, 0).String())
-			if _, err := testkit.RoundTrip(t, f.pods[0].Namespace, "udp", server.String(), []byte("hello")); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(testkit.RoundTrip(t, f.pods[0].Namespace, "udp", server.String(), []byte("hello")))(t)
 		})
 		if want && count == 0 {
 			t.Errorf("the call is on, but no packet to %v was seen", target)
@@ -92,9 +82,7 @@ func countPackets(t *testing.T, f *fixture, addr netip.Addr, send func()) uint64
 	// Every step runs the program nft, so it has to be inside the host.
 	inHost := func(step func(ctx context.Context) error) {
 		t.Helper()
-		if err := f.network.Host.Do(func() error { return step(context.Background()) }); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, f.network.Host.Do(func() error { return step(context.Background()) }))
 	}
 	inHost(func(ctx context.Context) (err error) {
 		if rules, err = knftables.New(family, table); err != nil {
@@ -152,17 +140,10 @@ func TestNetfilterCallOfOthers(t *testing.T) {
 	}
 	tables := []string{"iptables", "ip6tables", "arptables"}
 	for _, table := range tables {
-		if err := rtnl.In(f.network.Host).SetSysctl(callSysctl+table, "1"); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, rtnl.In(f.network.Host).SetSysctl(callSysctl+table, "1"))
 	}
-	if err := f.mode.Setup(f.network); err != nil {
-		t.Fatal(err)
-	}
-	f.create(t, f.newPod(t, 0))
-	if err := f.mode.Check(f.network, f.pods[0]); err != nil {
-		t.Error(err)
-	}
+	f.setUp(t, 1)
+	testkit.Succeed(t, f.mode.Check(f.network, f.pods[0]))
 	for _, table := range tables {
 		if value, err := rtnl.In(f.network.Host).Sysctl(callSysctl + table); err != nil || value != "1" {
 			t.Errorf("%s%s is %q, %v", callSysctl, table, value, err)
@@ -184,16 +165,12 @@ func TestUplinkPort(t *testing.T) {
 			before := describe(t, f.network.Host)
 			f.network.UplinkPort, f.network.VXLAN, f.network.MTU = uplinkName, testTunnel(), 1450
 			for range 2 { // the second finds all as it is to be
-				if err := f.mode.Setup(f.network); err != nil {
-					t.Fatal(err)
-				}
+				testkit.Succeed(t, f.mode.Setup(f.network))
 			}
 			f.create(t, f.newPod(t, 0))
 			f.create(t, f.newPod(t, 1))
-			if err := f.mode.Check(f.network, f.pods[0]); err != nil {
-				t.Error(err)
-			}
-			uplink, bridge := deviceOf(t, f.network.Host, uplinkName), deviceOf(t, f.network.Host, DefaultBridge)
+			testkit.Succeed(t, f.mode.Check(f.network, f.pods[0]))
+			uplink, bridge := findDevice(t, f.network.Host, uplinkName), findDevice(t, f.network.Host, DefaultBridge)
 			if bytes.Equal(uplink.MAC, bridge.MAC) || bridge.MTU != 1450 {
 				t.Errorf("bridge has MAC %v, its uplink port %v, and MTU %d", bridge.MAC, uplink.MAC, bridge.MTU)
 			}
@@ -201,28 +178,12 @@ func TestUplinkPort(t *testing.T) {
 			outside.wantAnswer(t, bridge.MAC)
 			echoOnce(t, f)
 			for _, pod := range f.pods {
-				if err := f.mode.Delete(f.network, pod); err != nil {
-					t.Fatal(err)
-				}
+				testkit.Succeed(t, f.mode.Delete(f.network, pod))
 			}
-			if err := f.mode.Teardown(f.network); err != nil {
-				t.Fatal(err)
-			}
-			if got := describe(t, f.network.Host); got != before {
-				t.Errorf("left behind:\n%s", difference(before, got))
-			}
+			testkit.Succeed(t, f.mode.Teardown(f.network))
+			nothingLeft(t, before, describe(t, f.network.Host))
 		})
 	}
-}
-
-// deviceOf reads a device of a namespace.
-func deviceOf(t *testing.T, ns *netns.Namespace, name string) rtnl.Device {
-	t.Helper()
-	device, err := rtnl.In(ns).Device(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return device
 }
 
 // TestUplinkPortDeviations spoils what joins a bridge to other hosts, which Check must
@@ -247,17 +208,10 @@ func TestUplinkPortDeviations(t *testing.T) {
 			t.Run(name+"/"+row.name, func(t *testing.T) {
 				f := newHostOf(t, name)
 				f.network.UplinkPort, f.network.VXLAN, f.network.MTU = uplinkName, testTunnel(), 1450
-				if err := f.mode.Setup(f.network); err != nil {
-					t.Fatal(err)
-				}
-				f.create(t, f.newPod(t, 0))
+				f.setUp(t, 1)
 				row.spoil(t, f)
-				if err := f.mode.Check(f.network, f.pods[0]); err == nil || !strings.Contains(err.Error(), row.says) {
-					t.Errorf("error is %v, wanted: %s", err, row.says)
-				}
-				if err := f.mode.Setup(f.network); err != nil {
-					t.Fatal(err)
-				}
+				testkit.Fails(t, f.mode.Check(f.network, f.pods[0]), row.says)
+				testkit.Succeed(t, f.mode.Setup(f.network))
 				if err := f.mode.Check(f.network, f.pods[0]); err != nil {
 					t.Errorf("after Setup: %v", err)
 				}
@@ -284,14 +238,7 @@ func TestUplinkPortFails(t *testing.T) {
 			t.Run(name+"/"+row.name, func(t *testing.T) {
 				f := newHostOf(t, name)
 				f.network.UplinkPort, f.network.VXLAN = uplinkName, testTunnel()
-				row.arrange(&situation{t: t, f: f})
-				before := describe(t, f.network.Host)
-				if err := f.mode.Setup(f.network); err == nil || !strings.Contains(err.Error(), row.message) {
-					t.Errorf("error is %v, wanted: %s", err, row.message)
-				}
-				if got := describe(t, f.network.Host); got != before {
-					t.Errorf("left behind:\n%s", difference(before, got))
-				}
+				f.setupFails(t, row.arrange, row.message)
 			})
 		}
 	}
@@ -303,22 +250,12 @@ func TestAddRemote(t *testing.T) {
 	f := newHostOf(t, "bridge")
 	f.network.VXLAN, f.network.MTU = testTunnel(), 1450
 	pod := net.HardwareAddr{2, 0, 0, 0, 0, 7}
-	if err := f.network.AddRemote(pod); err == nil {
-		t.Error("an entry for a device that is not there")
-	}
-	if err := f.mode.Setup(f.network); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Fails(t, f.network.AddRemote(pod))
+	testkit.Succeed(t, f.mode.Setup(f.network))
 	for range 2 {
-		if err := f.network.AddRemote(pod); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, f.network.AddRemote(pod))
 	}
-	withHandle(t, f.network.Host, func(host nsHandle) error {
-		link, err := host.link(VXLANDevice)
-		if err != nil {
-			return err
-		}
+	withLink(t, f.network.Host, VXLANDevice, func(host nsHandle, link netlink.Link) error {
 		entries, err := rtnl.Dump(func() ([]netlink.Neigh, error) { return host.NeighList(link.Attrs().Index, unix.AF_BRIDGE) })
 		var found []string
 		for _, entry := range entries {
@@ -339,18 +276,10 @@ func TestAddRemote(t *testing.T) {
 func TestUplinkPortKeepsQueues(t *testing.T) {
 	f := newHostOf(t, "ovs-veth")
 	f.network.UplinkPort = uplinkName
-	if err := f.mode.Setup(f.network); err != nil {
-		t.Fatal(err)
-	}
-	if err := qdisc.Emulate(f.network.Host, uplinkName, 1e9, 0); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, f.mode.Setup(f.network))
+	testkit.Succeed(t, qdisc.Emulate(f.network.Host, uplinkName, 1e9, 0))
 	f.create(t, f.newPod(t, 0))
-	withHandle(t, f.network.Host, func(host nsHandle) error {
-		link, err := host.link(uplinkName)
-		if err != nil {
-			return err
-		}
+	withLink(t, f.network.Host, uplinkName, func(host nsHandle, link netlink.Link) error {
 		queues, err := host.QdiscList(link)
 		if !slices.ContainsFunc(queues, func(q netlink.Qdisc) bool { return q.Type() == "tbf" }) {
 			t.Errorf("the uplink port's queues are %v", queues)

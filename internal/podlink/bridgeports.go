@@ -171,27 +171,14 @@ func (c *checker) hostPort(host nsHandle, name string, settings []rtnl.Sysctl) (
 // hostPorts checks the ports through which a bridge reaches other hosts.
 func (c *checker) hostPorts(host nsHandle, network Network, bridge netlink.Link) {
 	for _, name := range network.hostPortNames() {
-		if c.err != nil {
-			return
-		}
 		port, ok := c.hostPort(host, name, portSettings(name))
 		if ok && port.MasterIndex != bridge.Attrs().Index {
 			c.add("device %q in %q is not a port of %q", name, host.ns.Name(), bridge.Attrs().Name)
 		}
 	}
-	if network.VXLAN.enabled() {
-		c.vxlan(host, network)
-	}
-}
-
-// vxlan checks the VXLAN device, unless it is missing.
-func (c *checker) vxlan(host nsHandle, network Network) {
-	if c.err != nil {
-		return
-	}
 	link, err := host.link(VXLANDevice)
-	if err != nil {
-		return // hostPorts has noted that
+	if err != nil || !network.VXLAN.enabled() {
+		return // one that is missing is noted above
 	}
 	if deviation := network.VXLAN.deviation(link); deviation != "" {
 		c.add("device %q in %q %s", VXLANDevice, host.ns.Name(), deviation)

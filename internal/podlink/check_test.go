@@ -15,6 +15,7 @@ import (
 
 	"mustang/internal/netns"
 	"mustang/internal/rtnl"
+	"mustang/internal/testkit"
 )
 
 // deviation is a change to a pod's link that Check must notice.
@@ -27,14 +28,14 @@ type deviation struct {
 
 // inPod and inHost change a device of the pod or of the host.
 func inPod(change func(s nsHandle, link netlink.Link) error) func(*testing.T, *fixture) {
-	return func(t *testing.T, f *fixture) { changeDevice(t, f.pods[0].Namespace, "eth0", change) }
+	return func(t *testing.T, f *fixture) { withLink(t, f.pods[0].Namespace, "eth0", change) }
 }
 
 func inHost(name string, change func(s nsHandle, link netlink.Link) error) func(*testing.T, *fixture) {
-	return func(t *testing.T, f *fixture) { changeDevice(t, f.network.Host, name, change) }
+	return func(t *testing.T, f *fixture) { withLink(t, f.network.Host, name, change) }
 }
 
-func changeDevice(t *testing.T, ns *netns.Namespace, name string, change func(s nsHandle, link netlink.Link) error) {
+func withLink(t *testing.T, ns *netns.Namespace, name string, change func(s nsHandle, link netlink.Link) error) {
 	t.Helper()
 	withHandle(t, ns, func(s nsHandle) error {
 		link, err := s.link(name)
@@ -49,7 +50,7 @@ func removeAddr(addr string) func(s nsHandle, link netlink.Link) error {
 	return func(s nsHandle, link netlink.Link) error { return s.removeAddress(link, netip.MustParsePrefix(addr)) }
 }
 
-func removeRoute(r route) func(s nsHandle, link netlink.Link) error {
+func removeRoute(r Route) func(s nsHandle, link netlink.Link) error {
 	return func(s nsHandle, link netlink.Link) error { return s.RouteDel(r.netlink(link.Attrs().Index)) }
 }
 
@@ -59,9 +60,7 @@ func setSysctl(host bool, key, value string) func(*testing.T, *fixture) {
 		if host {
 			ns, own = f.network.Host, key
 		}
-		if err := rtnl.In(ns).SetSysctl(own, value); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, rtnl.In(ns).SetSysctl(own, value))
 	}
 }
 
@@ -96,14 +95,14 @@ func deviationsOfAll() []deviation {
 func deviationsOfRoutes() []deviation {
 	v4, v6 := netip.MustParseAddr("169.254.1.1"), netip.MustParseAddr("fe80::1")
 	all := append(allRouted(), subinterfacesInLayer3()...)
-	to4, to6 := route{dst: netip.MustParsePrefix("192.168.10.10/32")}, route{dst: netip.MustParsePrefix("fd00:10::10/128")}
+	to4, to6 := Route{Dst: netip.MustParsePrefix("192.168.10.10/32")}, Route{Dst: netip.MustParsePrefix("fd00:10::10/128")}
 	return []deviation{
 		{"address", all, inPod(removeAddr("192.168.10.10/32")), "lacks address 192.168.10.10/32"},
 		{"IPv6 address", all, inPod(removeAddr("fd00:10::10/128")), "lacks address fd00:10::10/128"},
 		{"default route", routedByEthernet(), inPod(removeRoute(defaultRoute(v4))), "default route via 169.254.1.1"},
 		{"IPv6 default route", routedByEthernet(), inPod(removeRoute(defaultRoute(v6))), "default route via fe80::1"},
-		{"default route", allInLayer3(), inPod(removeRoute(route{dst: defaultPrefix(v4)})), `default route through device "eth0" is missing`},
-		{"IPv6 default route", allInLayer3(), inPod(removeRoute(route{dst: defaultPrefix(v6)})), "default route through device"},
+		{"default route", allInLayer3(), inPod(removeRoute(Route{Dst: defaultPrefix(v4)})), `default route through device "eth0" is missing`},
+		{"IPv6 default route", allInLayer3(), inPod(removeRoute(Route{Dst: defaultPrefix(v6)})), "default route through device"},
 		{"pod's link-local address", allInLayer3(), setSysctl(false, "net/ipv6/conf/eth0/addr_gen_mode", "0"), "addr_gen_mode in"},
 		{"host's device is down", allRouted(), inHost("msta", down), `device "msta" in`},
 		{"host route", allRouted(), inHost("msta", removeRoute(to4)), "route to 192.168.10.10/32"},
@@ -175,9 +174,7 @@ func TestCheck(t *testing.T) {
 			}
 			t.Run(row.name, func(t *testing.T) {
 				f := newFixture(t, mode, 1)
-				if err := mode.Check(f.network, f.pods[0]); err != nil {
-					t.Fatal(err)
-				}
+				testkit.Succeed(t, mode.Check(f.network, f.pods[0]))
 				row.spoil(t, f)
 				err := mode.Check(f.network, f.pods[0])
 				var deviation *DeviationError

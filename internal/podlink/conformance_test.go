@@ -3,19 +3,13 @@
 package podlink
 
 import (
-	"bytes"
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/netip"
 	"testing"
-	"time"
 
-	"golang.org/x/net/icmp"
-	"golang.org/x/net/ipv4"
-	"golang.org/x/net/ipv6"
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/netns"
@@ -103,10 +97,7 @@ func testPath(t *testing.T, f *fixture, p path, family int) {
 			payload := make([]byte, row.size)
 			_, _ = rand.Read(payload)
 			server := testkit.Echo(t, p.to(f), row.network, addr)
-			peer, err := testkit.RoundTrip(t, p.from(f), row.network, server.String(), payload)
-			if err != nil {
-				t.Fatal(err)
-			}
+			peer := testkit.Must(testkit.RoundTrip(t, p.from(f), row.network, server.String(), payload))(t)
 			if want := p.source(f, family); peer.Addr() != want {
 				t.Errorf("the server sees the client as %v, not %v", peer.Addr(), want)
 			}
@@ -119,7 +110,7 @@ func testPath(t *testing.T, f *fixture, p path, family int) {
 		{"ICMP echo", 56},
 		{"ICMP echo of MTU size", mtuPayload(family)},
 	} {
-		t.Run(row.name, func(t *testing.T) { ping(t, p.from(f), p.target(f, family), row.size) })
+		t.Run(row.name, func(t *testing.T) { testkit.Succeed(t, testkit.Ping(p.from(f), p.target(f, family), row.size)) })
 	}
 }
 
@@ -134,14 +125,9 @@ func TestSegments(t *testing.T) {
 			}
 			f := newHost(t, mode)
 			f.large = large
-			if err := mode.Setup(f.network); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Succeed(t, mode.Setup(f.network))
 			if mode.Traits().Needs == NeedsOpenVSwitch {
-				datapath, err := f.network.ovsDatapath()
-				if err != nil {
-					t.Fatal(err)
-				}
+				datapath := testkit.Must(f.network.ovsDatapath())(t)
 				large = datapath == ovs.Kernel
 			}
 			f.create(t, f.newPod(t, 0))
@@ -161,9 +147,7 @@ func meanReceived(t *testing.T, f *fixture, addr netip.Addr) uint64 {
 	t.Helper()
 	before := findDevice(t, f.pods[1].Namespace, f.links[1].IfName)
 	server := testkit.Echo(t, f.pods[1].Namespace, "tcp", netip.AddrPortFrom(addr, 0).String())
-	if _, err := testkit.RoundTrip(t, f.pods[0].Namespace, "tcp", server.String(), make([]byte, bulk)); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(testkit.RoundTrip(t, f.pods[0].Namespace, "tcp", server.String(), make([]byte, bulk)))(t)
 	after := findDevice(t, f.pods[1].Namespace, f.links[1].IfName)
 	return (after.RxBytes - before.RxBytes) / (after.RxPackets - before.RxPackets)
 }
@@ -175,21 +159,14 @@ func TestFirstConnect(t *testing.T) {
 		for _, family := range []int{4, 6} {
 			t.Run(fmt.Sprintf("IPv%d", family), func(t *testing.T) {
 				f := newHost(t, mode)
-				if err := mode.Setup(f.network); err != nil {
-					t.Fatal(err)
-				}
+				testkit.Succeed(t, mode.Setup(f.network))
 				server, client := f.newPod(t, 0), f.newPod(t, 1)
 				f.create(t, server)
 				addr := testkit.Echo(t, server.Namespace, "tcp", netip.AddrPortFrom(server.Addresses[index(family)], 0).String())
 				f.create(t, client)
-				conn, err := testkit.Dial(client.Namespace, "tcp", addr.String())
-				if err != nil {
-					t.Fatal(err)
-				}
+				conn := testkit.Must(testkit.Dial(client.Namespace, "tcp", addr.String()))(t)
 				defer conn.Close()
-				if _, err := io.ReadFull(conn, make([]byte, 1)); err != nil {
-					t.Fatal(err)
-				}
+				testkit.Must(io.ReadFull(conn, make([]byte, 1)))(t)
 				if again := retransmissions(t, conn.(*net.TCPConn)); again != 0 {
 					t.Errorf("%d segments were sent again", again)
 				}
@@ -201,90 +178,10 @@ func TestFirstConnect(t *testing.T) {
 // retransmissions is how many segments a connection has sent again.
 func retransmissions(t *testing.T, conn *net.TCPConn) (count uint32) {
 	t.Helper()
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		t.Fatal(err)
-	}
+	raw := testkit.Must(conn.SyscallConn())(t)
 	var info *unix.TCPInfo
-	err = errors.Join(raw.Control(func(fd uintptr) {
-		info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
-	}), err)
-	if err != nil {
-		t.Fatal(err)
-	}
+	var err error
+	testkit.Succeed(t, raw.Control(func(fd uintptr) { info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO) }))
+	testkit.Succeed(t, err)
 	return info.Total_retrans
-}
-
-// pingTimeout is how long an echo may take.
-const pingTimeout = 3 * time.Second
-
-// ping sends an ICMP echo request with that many bytes of data from inside ns,
-// not to be fragmented, and waits for the reply.
-func ping(t *testing.T, ns *netns.Namespace, addr netip.Addr, size int) {
-	t.Helper()
-	data := make([]byte, size)
-	_, _ = rand.Read(data)
-	request := icmp.Message{Type: ipv4.ICMPTypeEcho, Body: &icmp.Echo{ID: 1 + int(data[0]), Seq: 1, Data: data}}
-	network, protocol, reply := "ip4:icmp", 1, icmp.Type(ipv4.ICMPTypeEchoReply)
-	if addr.Is6() {
-		request.Type = ipv6.ICMPTypeEchoRequest
-		network, protocol, reply = "ip6:ipv6-icmp", 58, ipv6.ICMPTypeEchoReply
-	}
-	packet, err := request.Marshal(nil) // in IPv6, the kernel adds the checksum
-	if err != nil {
-		t.Fatal(err)
-	}
-	conn := dialICMP(t, ns, network, addr)
-	if _, err := conn.Write(packet); err != nil {
-		t.Fatal(err)
-	}
-	if err := conn.SetReadDeadline(time.Now().Add(pingTimeout)); err != nil {
-		t.Fatal(err)
-	}
-	buffer := make([]byte, 1<<16)
-	for {
-		n, _, err := conn.ReadFromIP(buffer) // unlike Read, without the IPv4 header
-		if err != nil {
-			t.Fatalf("no reply from %v: %v", addr, err)
-		}
-		message, err := icmp.ParseMessage(protocol, buffer[:n])
-		if err != nil {
-			t.Fatal(err)
-		}
-		// A pod that pings itself sees its request too.
-		if echo, ok := message.Body.(*icmp.Echo); ok && message.Type == reply {
-			if !bytes.Equal(echo.Data, data) {
-				t.Errorf("sent %d bytes, received %d others", len(data), len(echo.Data))
-			}
-			return
-		}
-	}
-}
-
-// dialICMP opens a raw socket inside ns that exchanges ICMP messages with addr
-// only, and sends no fragments.
-func dialICMP(t *testing.T, ns *netns.Namespace, network string, addr netip.Addr) *net.IPConn {
-	t.Helper()
-	var conn *net.IPConn
-	err := ns.Do(func() (err error) {
-		conn, err = net.DialIP(network, nil, &net.IPAddr{IP: addr.AsSlice()})
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() })
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		t.Fatal(err)
-	}
-	level, option, value := unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DO
-	if addr.Is6() {
-		level, option, value = unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_DO
-	}
-	err = errors.Join(raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), level, option, value) }), err)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return conn
 }

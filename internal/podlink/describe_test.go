@@ -26,10 +26,7 @@ func describe(t *testing.T, namespaces ...*netns.Namespace) string {
 	t.Helper()
 	var out strings.Builder
 	for _, ns := range namespaces {
-		devices, err := rtnl.In(ns).Devices()
-		if err != nil {
-			t.Fatal(err)
-		}
+		devices := testkit.Must(rtnl.In(ns).Devices())(t)
 		for _, device := range devices {
 			out.WriteString(ns.Name() + " " + summary(device) + "\n")
 		}
@@ -74,10 +71,7 @@ func remains(t *testing.T, namespaces ...*netns.Namespace) string {
 	t.Helper()
 	var out strings.Builder
 	for _, ns := range namespaces {
-		devices, err := rtnl.In(ns).Devices()
-		if err != nil {
-			t.Fatal(err)
-		}
+		devices := testkit.Must(rtnl.In(ns).Devices())(t)
 		for _, device := range devices {
 			fmt.Fprintf(&out, "%s %s %v\n", ns.Name(), summary(device), device.Addrs)
 		}
@@ -109,6 +103,14 @@ func routes(t *testing.T, ns *netns.Namespace) string {
 	})
 	slices.Sort(lines)
 	return strings.Join(lines, "")
+}
+
+// nothingLeft compares what is there before and after a test.
+func nothingLeft(t *testing.T, before, after string) {
+	t.Helper()
+	if after != before {
+		t.Errorf("left behind:\n%s", difference(before, after))
+	}
 }
 
 // difference lists the lines that are in one snapshot only.
@@ -192,11 +194,7 @@ func callNetfilter(t *testing.T, f *fixture) {
 		testkit.Skip(t, "needs the kernel module br_netfilter")
 	}
 	inHost(DefaultBridge, func(s nsHandle, link netlink.Link) error {
-		linkInfo := vnl.NewRtAttr(unix.IFLA_LINKINFO, nil)
-		linkInfo.AddRtAttr(vnl.IFLA_INFO_KIND, vnl.NonZeroTerminated("bridge"))
-		linkInfo.AddRtAttr(vnl.IFLA_INFO_DATA, nil).AddRtAttr(vnl.IFLA_BR_NF_CALL_IP6TABLES, vnl.Uint8Attr(1))
-		_, err := requestLink(s.ns, unix.RTM_NEWLINK, link.Attrs().Index, linkInfo)
-		return err
+		return changeLink(s.ns, link, vnl.NewRtAttr(vnl.IFLA_BR_NF_CALL_IP6TABLES, vnl.Uint8Attr(1)))
 	})(t, f)
 }
 
@@ -214,19 +212,7 @@ func changeIPVLAN(change func(*netlink.IPVlan)) func(nsHandle, netlink.Link) err
 // dropInNetkit sets one of a pair's policies to drop all.
 func dropInNetkit(attribute int) func(*testing.T, *fixture) {
 	return inHost("msta", func(s nsHandle, link netlink.Link) error {
-		request := vnl.NewNetlinkRequest(unix.RTM_NEWLINK, unix.NLM_F_ACK)
-		info := vnl.NewIfInfomsg(unix.AF_UNSPEC)
-		info.Index = int32(link.Attrs().Index)
-		request.AddData(info)
-		linkInfo := vnl.NewRtAttr(unix.IFLA_LINKINFO, nil)
-		linkInfo.AddRtAttr(vnl.IFLA_INFO_KIND, vnl.NonZeroTerminated("netkit"))
-		data := linkInfo.AddRtAttr(vnl.IFLA_INFO_DATA, nil)
-		data.AddRtAttr(attribute, vnl.Uint32Attr(uint32(netlink.NETKIT_POLICY_BLACKHOLE)))
-		request.AddData(linkInfo)
-		return s.ns.Do(func() error {
-			_, err := request.Execute(unix.NETLINK_ROUTE, 0)
-			return err
-		})
+		return changeLink(s.ns, link, vnl.NewRtAttr(attribute, vnl.Uint32Attr(uint32(netlink.NETKIT_POLICY_BLACKHOLE))))
 	})
 }
 
@@ -254,9 +240,7 @@ func loseDevice(t *testing.T, f *fixture) {
 		}
 		return unix.IoctlSetInt(fd, unix.TUNSETPERSIST, 0)
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 }
 
 // replaceTuntap deletes the host's device, and makes one of the other sort.
@@ -272,4 +256,4 @@ func replaceTuntap(mode netlink.TuntapMode) func(*testing.T, *fixture) {
 }
 
 // defaultRoute is the default route of a next hop's family through it.
-func defaultRoute(hop netip.Addr) route { return route{dst: defaultPrefix(hop), via: hop} }
+func defaultRoute(hop netip.Addr) Route { return Route{Dst: defaultPrefix(hop), Via: hop} }

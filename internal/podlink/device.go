@@ -3,6 +3,7 @@
 package podlink
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -23,15 +24,17 @@ type deviceSpec struct {
 	mac        net.HardwareAddr // nil for any
 	addrs      []netip.Prefix
 	routers    []netip.Addr // addresses of others, which the namespace must not have
-	routes     []route
+	routes     []Route
 	settings   []rtnl.Sysctl
 }
 
-// checker collects deviations. After an error it checks nothing more.
+// checker collects deviations, and the first error.
 type checker struct {
 	found []string
 	err   error
 }
+
+func (c *checker) fail(err error) { c.err = cmp.Or(c.err, err) }
 
 func (c *checker) add(format string, args ...any) {
 	c.found = append(c.found, fmt.Sprintf(format, args...))
@@ -47,27 +50,28 @@ func (c *checker) result(mode Mode, pod Pod) error {
 
 // settings adds the settings that have another value.
 func (c *checker) settings(ns *netns.Namespace, settings []rtnl.Sysctl) {
-	if c.err != nil {
-		return
+	for _, s := range settings {
+		value, err := rtnl.In(ns).Sysctl(s.Key)
+		switch {
+		case err != nil && isMissingIPv6(s.Key, err):
+		case err != nil:
+			c.fail(err)
+		case value != s.Value:
+			c.add("%s in %q is %s, not %s", s.Key, ns.Name(), value, s.Value)
+		}
 	}
-	found, err := deviations(ns, settings)
-	c.found = append(c.found, found...)
-	c.err = err
 }
 
 // device adds the deviations of a device from its specification. It returns the
 // device, or nil if it is missing or of another kind.
 func (c *checker) device(h nsHandle, want deviceSpec) netlink.Link {
-	if c.err != nil {
-		return nil
-	}
 	device, err := rtnl.In(h.ns).Device(want.name)
 	if errors.Is(err, fs.ErrNotExist) {
 		c.add("device %q is missing in %q", want.name, h.ns.Name())
 		return nil
 	}
 	if err != nil {
-		c.err = err
+		c.fail(err)
 		return nil
 	}
 	if device.Kind != want.kind {
@@ -90,20 +94,15 @@ func (c *checker) device(h nsHandle, want deviceSpec) netlink.Link {
 	}
 	for _, r := range want.routes {
 		has, err := h.hasRoute(device.Index, r)
-		if err != nil {
-			c.err = err
-			return nil
-		}
-		if !has {
-			c.add("%v through device %q is missing in %q", r, device.Name, h.ns.Name())
+		c.fail(err)
+		if err == nil && !has {
+			c.add("%s through device %q is missing in %q", r.text(), device.Name, h.ns.Name())
 		}
 	}
 	c.settings(h.ns, want.settings)
 	link, err := h.link(want.name)
 	if err != nil {
-		if c.err == nil {
-			c.err = err
-		}
+		c.fail(err)
 		return nil
 	}
 	for _, router := range want.routers {

@@ -8,13 +8,12 @@ import (
 	"net"
 	"net/netip"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"mustang/internal/netns"
+	"mustang/internal/testkit"
 )
 
 // failure is a situation in which Create must fail, say so, and leave everything
@@ -138,47 +137,28 @@ func badStates() []failure {
 			addBridge(s.t, s.f.network.Host, s.pod.HostIfName)
 		}, `"mstb"`, fs.ErrExist},
 		{"address has a route elsewhere", subinterfacesInLayer3(), func(s *situation) {
-			withHandle(s.t, s.f.network.Host, func(host nsHandle) error {
-				lo, err := host.link("lo")
-				if err != nil {
-					return err
-				}
-				return host.addRoute(lo, route{dst: hostPrefix(s.pod.Addresses[1])})
+			withLink(s.t, s.f.network.Host, "lo", func(host nsHandle, lo netlink.Link) error {
+				return host.addRoute(lo, Route{Dst: hostPrefix(s.pod.Addresses[1])})
 			})
 		}, "has a route already", fs.ErrExist},
 		{"pod has a default route", nil, func(s *situation) {
-			withHandle(s.t, s.pod.Namespace, func(in nsHandle) error {
-				lo, err := in.link("lo")
-				if err != nil {
-					return err
-				}
-				return in.addRoute(lo, route{dst: defaultRoute(netip.MustParseAddr("192.168.10.1")).dst})
+			withLink(s.t, s.pod.Namespace, "lo", func(in nsHandle, lo netlink.Link) error {
+				return in.addRoute(lo, Route{Dst: defaultPrefix(s.pod.Addresses[0])})
 			})
 		}, "default route", fs.ErrExist},
 		{"uplink is down", allSubinterfaces(), func(s *situation) {
-			setDown(s.t, s.f.network.Host, uplinkName)
+			withLink(s.t, s.f.network.Host, uplinkName, down)
 		}, `uplink "eth0" in`, nil},
 		{"uplink has no carrier", allSubinterfaces(), func(s *situation) {
-			setDown(s.t, s.f.network.Host, "wire")
+			withLink(s.t, s.f.network.Host, "wire", down)
 		}, "no carrier", nil},
 		{"slave is of another mode", allIPVLAN(), func(s *situation) {
-			changeDevice(s.t, s.f.network.Host, IPVLANHostDevice, changeIPVLAN(func(d *netlink.IPVlan) { d.Mode = (d.Mode + 1) % 3 }))
+			withLink(s.t, s.f.network.Host, IPVLANHostDevice, changeIPVLAN(func(d *netlink.IPVlan) { d.Mode = (d.Mode + 1) % 3 }))
 		}, `device "mst-ipvlan"`, nil},
 		{"no slave", allIPVLAN(), func(s *situation) {
-			changeDevice(s.t, s.f.network.Host, IPVLANHostDevice, unlink)
+			withLink(s.t, s.f.network.Host, IPVLANHostDevice, unlink)
 		}, `device "mst-ipvlan"`, fs.ErrNotExist},
 	}
-}
-
-func setDown(t *testing.T, ns *netns.Namespace, name string) {
-	t.Helper()
-	withHandle(t, ns, func(s nsHandle) error {
-		link, err := s.link(name)
-		if err != nil {
-			return err
-		}
-		return s.LinkSetDown(link)
-	})
 }
 
 // TestCreateFails has Create fail beside a pod that is connected: at bad input,
@@ -215,14 +195,10 @@ func (row failure) run(t *testing.T, mode Mode, begin func(*testing.T) (*fixture
 		row.arrange(&situation{t, f, &pod})
 		before := describe(t, host, inside)
 		_, err := mode.Create(f.network, pod)
-		if err == nil || !strings.Contains(err.Error(), row.message) {
-			t.Errorf("error is %v, wanted: %s", err, row.message)
-		}
+		testkit.Fails(t, err, row.message)
 		if row.is != nil && !errors.Is(err, row.is) {
 			t.Errorf("error %v does not match %v", err, row.is)
 		}
-		if got := describe(t, host, inside); got != before {
-			t.Errorf("left behind:\n%s", difference(before, got))
-		}
+		nothingLeft(t, before, describe(t, host, inside))
 	})
 }

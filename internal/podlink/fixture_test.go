@@ -56,13 +56,17 @@ func newHost(t *testing.T, mode Mode) *fixture {
 func newFixture(t *testing.T, mode Mode, pods int) *fixture {
 	t.Helper()
 	f := newHost(t, mode)
-	if err := mode.Setup(f.network); err != nil {
-		t.Fatal(err)
-	}
+	f.setUp(t, pods)
+	return f
+}
+
+// setUp sets the host up, and makes pods.
+func (f *fixture) setUp(t *testing.T, pods int) {
+	t.Helper()
+	testkit.Succeed(t, f.mode.Setup(f.network))
 	for i := range pods {
 		f.create(t, f.newPod(t, i))
 	}
-	return f
 }
 
 // newPod describes the i-th pod, with a namespace but not yet plugged in.
@@ -82,10 +86,7 @@ func (f *fixture) newPod(t *testing.T, i int) Pod {
 
 func (f *fixture) create(t *testing.T, pod Pod) {
 	t.Helper()
-	link, err := f.mode.Create(f.network, pod)
-	if err != nil {
-		t.Fatal(err)
-	}
+	link := testkit.Must(f.mode.Create(f.network, pod))(t)
 	f.pods, f.links = append(f.pods, pod), append(f.links, link)
 	if f.mode.Traits().Needs == NeedsRelay {
 		f.startRelay(t, pod)
@@ -124,14 +125,9 @@ func addUplink(t testing.TB, host *netns.Namespace) {
 // withHandle runs fn with a netlink socket inside ns.
 func withHandle(t testing.TB, ns *netns.Namespace, fn func(s nsHandle) error) {
 	t.Helper()
-	s, err := openHandle(ns)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := testkit.Must(openHandle(ns))(t)
 	defer s.Close()
-	if err := fn(s); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, fn(s))
 }
 
 // forEachMode runs a test for each mode that this kernel has.
@@ -149,10 +145,7 @@ func forEachMode(t *testing.T, test func(t *testing.T, mode Mode)) {
 func newHostOf(t *testing.T, name string) *fixture {
 	t.Helper()
 	testkit.RequireRoot(t)
-	mode, err := Lookup(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	mode := testkit.Must(Lookup(name))(t)
 	testkit.RequireMode(t, mode.Probe())
 	return newHost(t, mode)
 }
@@ -196,18 +189,12 @@ func TestOneFamily(t *testing.T) {
 					pods[j].Addresses = pods[j].Addresses[i : i+1]
 				}
 				for _, ns := range []*netns.Namespace{f.network.Host, pods[0].Namespace, pods[1].Namespace} {
-					if err := rtnl.In(ns).SetSysctl("net/ipv6/conf/default/disable_ipv6", "1"); err != nil {
-						t.Fatal(err)
-					}
+					testkit.Succeed(t, rtnl.In(ns).SetSysctl("net/ipv6/conf/default/disable_ipv6", "1"))
 				}
-				if err := mode.Setup(f.network); err != nil {
-					t.Fatal(err)
-				}
+				testkit.Succeed(t, mode.Setup(f.network))
 				f.create(t, pods[0])
 				f.create(t, pods[1])
-				if err := mode.Check(f.network, pods[0]); err != nil {
-					t.Error(err)
-				}
+				testkit.Succeed(t, mode.Check(f.network, pods[0]))
 				echoOnce(t, f)
 			})
 		}
@@ -223,27 +210,14 @@ func TestNoGateways(t *testing.T) {
 
 func testNoGateways(t *testing.T, f *fixture) {
 	f.network.Gateways = nil
-	withHandle(t, f.network.Host, func(host nsHandle) error {
-		uplink, err := host.link(uplinkName)
-		if err != nil {
-			return err
-		}
+	withLink(t, f.network.Host, uplinkName, func(host nsHandle, uplink netlink.Link) error {
 		// What the host's own packets come from.
-		_, err = host.addGateways(uplink, []netip.Prefix{
+		_, err := host.addGateways(uplink, []netip.Prefix{
 			netip.MustParsePrefix("10.9.9.1/24"), netip.MustParsePrefix("fd00:9::1/64"),
 		})
 		return err
 	})
-	if err := f.mode.Setup(f.network); err != nil {
-		t.Fatal(err)
-	}
-	f.create(t, f.newPod(t, 0))
-	f.create(t, f.newPod(t, 1))
+	f.setUp(t, 2)
 	echoOnce(t, f)
-	for _, addr := range f.pods[0].Addresses {
-		server := testkit.Echo(t, f.pods[0].Namespace, "tcp", netip.AddrPortFrom(addr, 0).String())
-		if _, err := testkit.RoundTrip(t, f.network.Host, "tcp", server.String(), []byte("hello")); err != nil {
-			t.Error(err)
-		}
-	}
+	reach(t, f.network.Host, f.pods[0].Namespace, f.pods[0].Addresses...)
 }

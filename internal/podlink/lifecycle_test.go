@@ -24,11 +24,15 @@ import (
 // echoOnce connects from one pod of f to the other in both families.
 func echoOnce(t *testing.T, f *fixture) {
 	t.Helper()
-	for _, addr := range f.pods[1].Addresses {
-		server := testkit.Echo(t, f.pods[1].Namespace, "tcp", netip.AddrPortFrom(addr, 0).String())
-		if _, err := testkit.RoundTrip(t, f.pods[0].Namespace, "tcp", server.String(), []byte("hello")); err != nil {
-			t.Fatal(err)
-		}
+	reach(t, f.pods[0].Namespace, f.pods[1].Namespace, f.pods[1].Addresses...)
+}
+
+// reach connects from one namespace to addresses of another.
+func reach(t *testing.T, from, to *netns.Namespace, addrs ...netip.Addr) {
+	t.Helper()
+	for _, addr := range addrs {
+		server := testkit.Echo(t, to, "tcp", netip.AddrPortFrom(addr, 0).String())
+		testkit.Must(testkit.RoundTrip(t, from, "tcp", server.String(), []byte("hello")))(t)
 	}
 }
 
@@ -43,31 +47,21 @@ func TestNothingLeft(t *testing.T) {
 		pods := []Pod{f.newPod(t, 0), f.newPod(t, 1)}
 		empty := remains(t, f.network.Host, pods[0].Namespace, pods[1].Namespace)
 		for range 2 {
-			if err := mode.Setup(f.network); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Succeed(t, mode.Setup(f.network))
 			f.pods, f.links = nil, nil
 			for _, pod := range pods {
 				f.create(t, pod)
-				if err := mode.Check(f.network, pod); err != nil {
-					t.Fatal(err)
-				}
+				testkit.Succeed(t, mode.Check(f.network, pod))
 			}
 			echoOnce(t, f)
 			for _, pod := range append(pods, pods[0]) { // a second Delete is no error
-				if err := mode.Delete(f.network, pod); err != nil {
-					t.Fatal(err)
-				}
+				testkit.Succeed(t, mode.Delete(f.network, pod))
 			}
 			for range 2 {
-				if err := mode.Teardown(f.network); err != nil {
-					t.Fatal(err)
-				}
+				testkit.Succeed(t, mode.Teardown(f.network))
 			}
 		}
-		if got := remains(t, f.network.Host, pods[0].Namespace, pods[1].Namespace); got != empty {
-			t.Errorf("left behind:\n%s", difference(empty, got))
-		}
+		nothingLeft(t, empty, remains(t, f.network.Host, pods[0].Namespace, pods[1].Namespace))
 	})
 	if got := testkit.RootSnapshot(t); got != root {
 		t.Errorf("the root namespace changed:\n%s", difference(root, got))
@@ -81,24 +75,14 @@ func TestSetupAgain(t *testing.T) {
 		f := newFixture(t, mode, 2)
 		settle(t, f.network.Host)
 		before := testkit.Snapshot(t, f.network.Host)
-		if err := mode.Setup(f.network); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, mode.Setup(f.network))
 		if got := testkit.Snapshot(t, f.network.Host); got != before {
 			t.Errorf("a second Setup changed something:\n%s", difference(before, got))
 		}
-		if err := rtnl.In(f.network.Host).SetSysctl("net/ipv4/ip_forward", "0"); err != nil {
-			t.Fatal(err)
-		}
-		if err := mode.Check(f.network, f.pods[0]); err == nil {
-			t.Error("Check did not notice that forwarding is off")
-		}
-		if err := mode.Setup(f.network); err != nil {
-			t.Fatal(err)
-		}
-		if err := mode.Check(f.network, f.pods[0]); err != nil {
-			t.Error(err)
-		}
+		testkit.Succeed(t, rtnl.In(f.network.Host).SetSysctl("net/ipv4/ip_forward", "0"))
+		testkit.Fails(t, mode.Check(f.network, f.pods[0]))
+		testkit.Succeed(t, mode.Setup(f.network))
+		testkit.Succeed(t, mode.Check(f.network, f.pods[0]))
 		echoOnce(t, f)
 	})
 }
@@ -163,10 +147,7 @@ func TestAttachment(t *testing.T) {
 
 func echoToHost(t *testing.T, f *fixture) {
 	t.Helper()
-	server := testkit.Echo(t, f.network.Host, "tcp", f.network.Gateways[0].Addr().String()+":0")
-	if _, err := testkit.RoundTrip(t, f.pods[0].Namespace, "tcp", server.String(), []byte("hello")); err != nil {
-		t.Fatal(err)
-	}
+	reach(t, f.pods[0].Namespace, f.network.Host, f.network.Gateways[0].Addr())
 }
 
 // TestDeleteAfterNamespace deletes the link of a pod whose namespace has gone,
@@ -178,17 +159,11 @@ func TestDeleteAfterNamespace(t *testing.T) {
 		if stop, ok := f.stopRelay[gone.HostIfName]; ok {
 			stop() // whatever has the device open keeps the namespace
 		}
-		if err := netns.Delete(gone.Namespace.Name()); err != nil {
-			t.Fatal(err)
-		}
-		if err := gone.Namespace.Close(); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, netns.Delete(gone.Namespace.Name()))
+		testkit.Succeed(t, gone.Namespace.Close())
 		gone.Namespace = nil
 		for range 2 {
-			if err := mode.Delete(f.network, gone); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Succeed(t, mode.Delete(f.network, gone))
 		}
 		if got := describe(t, f.network.Host); strings.Contains(got, gone.Addresses[0].String()+"/32") {
 			t.Errorf("the host still knows the pod: %s", got)
@@ -238,9 +213,7 @@ func (f *fixture) awaitFree(t *testing.T, link Attachment) {
 		_, err := f.mode.Create(network, pod)
 		return err
 	})
-	if err := f.mode.Delete(network, pod); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, f.mode.Delete(network, pod))
 }
 
 // TestAddressMoves plugs in a new pod with the address of one that has gone,
@@ -249,9 +222,7 @@ func TestAddressMoves(t *testing.T) {
 	forEachMode(t, func(t *testing.T, mode Mode) {
 		f := newFixture(t, mode, 2)
 		echoOnce(t, f)
-		if err := mode.Delete(f.network, f.pods[1]); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, mode.Delete(f.network, f.pods[1]))
 		f.pods = f.pods[:1]
 		f.create(t, f.newPod(t, 1))
 		echoOnce(t, f)
@@ -265,9 +236,7 @@ func TestDeleteSparesOthers(t *testing.T) {
 		pod := f.newPod(t, 0)
 		addBridge(t, f.network.Host, pod.HostIfName)
 		addBridge(t, pod.Namespace, pod.IfName)
-		if err := mode.Delete(f.network, pod); err == nil || !strings.Contains(err.Error(), "not ours") {
-			t.Errorf("error is %v", err)
-		}
+		testkit.Fails(t, mode.Delete(f.network, pod), "not ours")
 		findDevice(t, f.network.Host, pod.HostIfName)
 		findDevice(t, pod.Namespace, pod.IfName)
 	})
@@ -280,11 +249,7 @@ func addBridge(t *testing.T, ns *netns.Namespace, name string) {
 
 func findDevice(t *testing.T, ns *netns.Namespace, name string) rtnl.Device {
 	t.Helper()
-	found, err := rtnl.In(ns).Device(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return found
+	return testkit.Must(rtnl.In(ns).Device(name))(t)
 }
 
 // setupRequest is the environment variable that makes TestSetupProcess set a
@@ -313,9 +278,7 @@ func TestSetupAtOnce(t *testing.T) {
 		}
 		group.Wait()
 		f.create(t, f.newPod(t, 0))
-		if err := mode.Check(f.network, f.pods[0]); err != nil {
-			t.Error(err)
-		}
+		testkit.Succeed(t, mode.Check(f.network, f.pods[0]))
 		echoToHost(t, f)
 	})
 }
@@ -335,20 +298,12 @@ func TestSetupProcess(t *testing.T) {
 	if n, _ := fmt.Sscan(os.Getenv(setupRequest), &name, &path); n != 2 {
 		return
 	}
-	mode, err := Lookup(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	host, err := netns.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	mode := testkit.Must(Lookup(name))(t)
+	host := testkit.Must(netns.Open(path))(t)
 	defer host.Close()
-	err = mode.Setup(Network{
+	err := mode.Setup(Network{
 		Host: host, Uplink: uplinkName,
 		Gateways: []netip.Prefix{netip.MustParsePrefix("192.168.10.1/24"), netip.MustParsePrefix("fd00:10::1/64")},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 }

@@ -94,7 +94,7 @@ func addPair(host, inside nsHandle, pod Pod, link netlink.Link) (_ linkEnds, err
 
 // pair checks that two devices are each other's peer.
 func (c *checker) pair(host, inside nsHandle, ends linkEnds) {
-	if c.err == nil && ends.host != nil && ends.pod != nil && ends.host.Attrs().ParentIndex != ends.pod.Attrs().Index {
+	if ends.host != nil && ends.pod != nil && ends.host.Attrs().ParentIndex != ends.pod.Attrs().Index {
 		c.add("device %q in %q is not the peer of %q in %q",
 			ends.host.Attrs().Name, host.ns.Name(), ends.pod.Attrs().Name, inside.ns.Name())
 	}
@@ -184,7 +184,7 @@ func (n netkitPair) add(host, inside nsHandle, network Network, pod Pod) (_ link
 func (n netkitPair) check(c *checker, host, inside nsHandle, ends linkEnds) {
 	c.pair(host, inside, ends)
 	primary, ok := ends.host.(*netlink.Netkit)
-	if c.err != nil || !ok {
+	if !ok {
 		return
 	}
 	names := map[netlink.NetkitMode]string{netlink.NETKIT_MODE_L2: "layer 2", netlink.NETKIT_MODE_L3: "layer 3"}
@@ -319,7 +319,7 @@ func (t tuntapEnds) check(c *checker, host, inside nsHandle, ends linkEnds) {
 
 func (t tuntapEnds) checkEnd(c *checker, h nsHandle, link netlink.Link) {
 	device, ok := link.(*netlink.Tuntap)
-	if c.err != nil || !ok {
+	if !ok {
 		return
 	}
 	if device.Mode != t.mode {

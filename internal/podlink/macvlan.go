@@ -10,43 +10,11 @@ import (
 )
 
 // newMacvlan gives each device on the uplink a MAC address of its own.
-func newMacvlan() Mode { return linkMode{subinterface{macvlan{}}} }
-
-type macvlan struct{}
-
-func (macvlan) name() string { return "macvlan" }
-
-func (macvlan) kind() string { return "macvlan" }
-
-func (macvlan) hostDevice() string { return MacvlanHostDevice }
-
-func (macvlan) layer3() bool { return false }
-
-func (macvlan) exclusive() bool { return false }
-
-func (macvlan) ownMAC() bool { return true }
-
-func (macvlan) requirement() requirement {
-	return requirement{feature: "macvlan devices", module: "macvlan", since: "2.6.33"}
-}
-
-func (macvlan) device(attrs netlink.LinkAttrs) (_ netlink.Link, err error) {
-	device := &netlink.Macvlan{LinkAttrs: attrs, Mode: netlink.MACVLAN_MODE_BRIDGE}
-	if device.HardwareAddr == nil {
-		device.HardwareAddr, err = newMAC()
-	}
-	return device, err
-}
-
-func (macvlan) deviation(link netlink.Link) string {
-	device, ok := link.(*netlink.Macvlan)
-	switch {
-	case !ok:
-		return "is a " + kindOf(link) + ", not a macvlan"
-	case device.Mode != netlink.MACVLAN_MODE_BRIDGE:
-		return "is not in bridge mode"
-	}
-	return ""
+func newMacvlan() Mode {
+	return linkMode{subinterface{
+		name: "macvlan", kind: "macvlan", hostDevice: MacvlanHostDevice, ownMAC: true,
+		feature: "macvlan devices", since: "2.6.33",
+	}}
 }
 
 // In the ipvlan modes all devices on the uplink have its MAC address, and the kernel distinguishes packets by IP
@@ -54,47 +22,49 @@ func (macvlan) deviation(link netlink.Link) string {
 // none of them leave through the uplink. For IPv4 only the host's routes through the uplink count then, so pods of
 // other link modes on the host are unreachable. L3S is like L3, but packets from the uplink pass the host's netfilter
 // hooks.
-func newIPVLANL2() Mode { return linkMode{subinterface{ipvlan{netlink.IPVLAN_MODE_L2}}} }
+func newIPVLANL2() Mode { return linkMode{newIPVLAN(netlink.IPVLAN_MODE_L2)} }
 
-func newIPVLANL3() Mode { return linkMode{subinterface{ipvlan{netlink.IPVLAN_MODE_L3}}} }
+func newIPVLANL3() Mode { return linkMode{newIPVLAN(netlink.IPVLAN_MODE_L3)} }
 
-func newIPVLANL3S() Mode { return linkMode{subinterface{ipvlan{netlink.IPVLAN_MODE_L3S}}} }
+func newIPVLANL3S() Mode {
+	s := newIPVLAN(netlink.IPVLAN_MODE_L3S)
+	s.feature, s.since = "ipvlan devices in mode l3s", "4.9"
+	return linkMode{s}
+}
 
-type ipvlan struct{ mode netlink.IPVlanMode }
-
-func (i ipvlan) name() string { return "ipvlan-" + ipvlanMode(i.mode) }
-
-func (ipvlan) kind() string { return "ipvlan" }
-
-func (ipvlan) hostDevice() string { return IPVLANHostDevice }
-
-func (i ipvlan) layer3() bool { return i.mode != netlink.IPVLAN_MODE_L2 }
-
-// exclusive is true: a new device changes the mode of all others on its uplink.
-func (ipvlan) exclusive() bool { return true }
-
-func (ipvlan) ownMAC() bool { return false }
-
-func (i ipvlan) requirement() requirement {
-	if i.mode == netlink.IPVLAN_MODE_L3S {
-		return requirement{feature: "ipvlan devices in mode l3s", module: "ipvlan", since: "4.9"}
+func newIPVLAN(mode netlink.IPVlanMode) subinterface {
+	return subinterface{
+		name: "ipvlan-" + ipvlanMode(mode), kind: "ipvlan", hostDevice: IPVLANHostDevice,
+		layer3: mode != netlink.IPVLAN_MODE_L2, mode: mode, feature: "ipvlan devices", since: "3.19",
 	}
-	return requirement{feature: "ipvlan devices", module: "ipvlan", since: "3.19"}
 }
 
-// device has the uplink's MAC address, which can't be changed.
-func (i ipvlan) device(attrs netlink.LinkAttrs) (netlink.Link, error) {
-	return &netlink.IPVlan{LinkAttrs: attrs, Mode: i.mode, Flag: netlink.IPVLAN_FLAG_BRIDGE}, nil
+// device is a device to create. One of ipvlan has the uplink's MAC address, which can't be changed.
+func (s subinterface) device(attrs netlink.LinkAttrs) (_ netlink.Link, err error) {
+	if !s.ownMAC {
+		return &netlink.IPVlan{LinkAttrs: attrs, Mode: s.mode, Flag: netlink.IPVLAN_FLAG_BRIDGE}, nil
+	}
+	if attrs.HardwareAddr == nil {
+		attrs.HardwareAddr, err = newMAC()
+	}
+	return &netlink.Macvlan{LinkAttrs: attrs, Mode: netlink.MACVLAN_MODE_BRIDGE}, err
 }
 
-func (i ipvlan) deviation(link netlink.Link) string {
-	device, ok := link.(*netlink.IPVlan)
+// deviation is the difference of a device from one of this mode, or empty.
+func (s subinterface) deviation(link netlink.Link) string {
+	macvlan, _ := link.(*netlink.Macvlan)
+	ipvlan, _ := link.(*netlink.IPVlan)
 	switch {
-	case !ok:
+	case s.ownMAC && macvlan == nil:
+		return "is a " + kindOf(link) + ", not a macvlan"
+	case s.ownMAC && macvlan.Mode != netlink.MACVLAN_MODE_BRIDGE:
+		return "is not in bridge mode"
+	case s.ownMAC:
+	case ipvlan == nil:
 		return "is a " + kindOf(link) + ", not an ipvlan"
-	case device.Mode != i.mode:
-		return "is in mode " + ipvlanMode(device.Mode) + ", not " + ipvlanMode(i.mode)
-	case device.Flag != netlink.IPVLAN_FLAG_BRIDGE:
+	case ipvlan.Mode != s.mode:
+		return "is in mode " + ipvlanMode(ipvlan.Mode) + ", not " + ipvlanMode(s.mode)
+	case ipvlan.Flag != netlink.IPVLAN_FLAG_BRIDGE:
 		return "isolates pods from each other (private or VEPA)"
 	}
 	return ""
@@ -115,19 +85,19 @@ func ipvlanMode(mode netlink.IPVlanMode) string {
 // hostRoutes are the host's routes to a pod. On Ethernet the gateways' prefixes suffice, unless there are other
 // routers: the host may then have their network's prefix on the uplink, through which it does not reach pods. An address outside of the host's
 // prefix gets no route: it can be any that a DHCP server names. Delete does not know the prefixes.
-func (s subinterface) hostRoutes(network Network, pod Pod) []route {
-	if s.layer3() {
+func (s subinterface) hostRoutes(network Network, pod Pod) []Route {
+	if s.layer3 {
 		return pod.hostRoutes(network)
 	}
-	return slices.DeleteFunc(pod.hostRoutes(network), func(r route) bool {
-		gateway, known := network.gateway(r.dst.Addr())
-		return len(network.Routers) == 0 || known && !gateway.Contains(r.dst.Addr())
+	return slices.DeleteFunc(pod.hostRoutes(network), func(r Route) bool {
+		gateway, known := network.gateway(r.Dst.Addr())
+		return len(network.Routers) == 0 || known && !gateway.Contains(r.Dst.Addr())
 	})
 }
 
 // checkDevice checks that a device is one of this mode on the uplink.
 func (s subinterface) checkDevice(c *checker, h nsHandle, link, uplink netlink.Link) {
-	if c.err != nil || link == nil {
+	if link == nil {
 		return
 	}
 	if deviation := s.deviation(link); deviation != "" {

@@ -176,9 +176,7 @@ func TestModeNamesElsewhere(t *testing.T) {
 			})
 			return nil
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, err)
 	}
 	for place := range allowed {
 		if !used[place] {
@@ -223,10 +221,7 @@ func inUserSpace(t *testing.T, f *fixture) bool {
 	if f.mode.Traits().Needs != NeedsOpenVSwitch {
 		return false
 	}
-	datapath, err := f.network.ovsDatapath()
-	if err != nil {
-		t.Fatal(err)
-	}
+	datapath := testkit.Must(f.network.ovsDatapath())(t)
 	return datapath == ovs.UserSpace
 }
 
@@ -259,27 +254,19 @@ func TestMAC(t *testing.T) {
 		if slices.Contains(append(allInLayer3(), allIPVLAN()...), mode.Name()) {
 			before := describe(t, f.network.Host, pod.Namespace)
 			_, err := mode.Create(f.network, pod)
-			if err == nil || !strings.Contains(err.Error(), "link mode "+mode.Name()) {
-				t.Errorf("error is %v", err)
-			}
-			if got := describe(t, f.network.Host, pod.Namespace); got != before {
-				t.Errorf("left behind:\n%s", difference(before, got))
-			}
+			testkit.Fails(t, err, "link mode "+mode.Name())
+			nothingLeft(t, before, describe(t, f.network.Host, pod.Namespace))
 			return
 		}
 		f.create(t, pod)
 		if have := findDevice(t, pod.Namespace, pod.IfName).MAC; !slices.Equal(have, pod.MAC) || !slices.Equal(f.links[0].MAC, pod.MAC) {
 			t.Errorf("the device has %v, the attachment %v", have, f.links[0].MAC)
 		}
-		if err := mode.Check(f.network, pod); err != nil {
-			t.Error(err)
-		}
+		testkit.Succeed(t, mode.Check(f.network, pod))
 		echoToHost(t, f)
 		other := pod
 		other.MAC = net.HardwareAddr{2, 0, 0, 0, 0x10, 0xbb}
-		if err := mode.Check(f.network, other); err == nil || !strings.Contains(err.Error(), "has MAC address 02:00:00:00:10:aa, not") {
-			t.Errorf("Check says %v", err)
-		}
+		testkit.Fails(t, mode.Check(f.network, other), "has MAC address 02:00:00:00:10:aa, not")
 	})
 }
 

@@ -44,17 +44,16 @@ func configureBridge(host nsHandle, link netlink.Link, network Network) error {
 			return fmt.Errorf("set MTU of bridge %q in %q to %d: %w", name, host.ns.Name(), network.mtu(), err)
 		}
 	}
-	linkInfo := vnl.NewRtAttr(unix.IFLA_LINKINFO, nil)
-	linkInfo.AddRtAttr(vnl.IFLA_INFO_KIND, vnl.NonZeroTerminated("bridge"))
-	data := linkInfo.AddRtAttr(vnl.IFLA_INFO_DATA, nil)
-	data.AddRtAttr(vnl.IFLA_BR_STP_STATE, vnl.Uint32Attr(0))
-	data.AddRtAttr(vnl.IFLA_BR_FORWARD_DELAY, vnl.Uint32Attr(0))
-	if available {
-		data.AddRtAttr(vnl.IFLA_BR_NF_CALL_IPTABLES, vnl.Uint8Attr(call))
-		data.AddRtAttr(vnl.IFLA_BR_NF_CALL_IP6TABLES, vnl.Uint8Attr(call))
-		data.AddRtAttr(vnl.IFLA_BR_NF_CALL_ARPTABLES, vnl.Uint8Attr(0))
+	attributes := []*vnl.RtAttr{
+		vnl.NewRtAttr(vnl.IFLA_BR_STP_STATE, vnl.Uint32Attr(0)),
+		vnl.NewRtAttr(vnl.IFLA_BR_FORWARD_DELAY, vnl.Uint32Attr(0)),
 	}
-	if _, err := requestLink(host.ns, unix.RTM_NEWLINK, link.Attrs().Index, linkInfo); err != nil {
+	if available {
+		attributes = append(attributes, vnl.NewRtAttr(vnl.IFLA_BR_NF_CALL_IPTABLES, vnl.Uint8Attr(call)),
+			vnl.NewRtAttr(vnl.IFLA_BR_NF_CALL_IP6TABLES, vnl.Uint8Attr(call)),
+			vnl.NewRtAttr(vnl.IFLA_BR_NF_CALL_ARPTABLES, vnl.Uint8Attr(0)))
+	}
+	if err := changeLink(host.ns, link, attributes...); err != nil {
 		return fmt.Errorf("configure bridge %q in %q: %w", name, host.ns.Name(), err)
 	}
 	return nil
@@ -120,6 +119,18 @@ func bridgeAttributes(host *netns.Namespace, index int) (map[uint16]syscall.Netl
 	return vnl.ParseRouteAttrAsMap(data)
 }
 
+// changeLink sets attributes of a device that only its kind has.
+func changeLink(ns *netns.Namespace, link netlink.Link, attributes ...*vnl.RtAttr) error {
+	linkInfo := vnl.NewRtAttr(unix.IFLA_LINKINFO, nil)
+	linkInfo.AddRtAttr(vnl.IFLA_INFO_KIND, vnl.NonZeroTerminated(link.Type()))
+	data := linkInfo.AddRtAttr(vnl.IFLA_INFO_DATA, nil)
+	for _, attribute := range attributes {
+		data.AddChild(attribute)
+	}
+	_, err := requestLink(ns, unix.RTM_NEWLINK, link.Attrs().Index, linkInfo)
+	return err
+}
+
 // requestLink sends a request about a device to the kernel.
 func requestLink(ns *netns.Namespace, kind, index int, data ...*vnl.RtAttr) (messages [][]byte, err error) {
 	request := vnl.NewNetlinkRequest(kind, unix.NLM_F_ACK)
@@ -138,15 +149,9 @@ func requestLink(ns *netns.Namespace, kind, index int, data ...*vnl.RtAttr) (mes
 
 // netfilterCall checks the netfilter call.
 func (c *checker) netfilterCall(network Network) {
-	if c.err != nil {
-		return
-	}
 	v4, v6, err := netfilterCalls(network.Host, network.bridge())
-	if err != nil {
-		c.err = err
-		return
-	}
-	if want := network.NetfilterCall; v4 != want || v6 != want {
+	c.fail(err)
+	if want := network.NetfilterCall; err == nil && (v4 != want || v6 != want) {
 		c.add("netfilter call of bridge %q in %q is on for IPv4: %t, IPv6: %t; want: %t",
 			network.bridge(), network.Host.Name(), v4, v6, want)
 	}

@@ -136,19 +136,13 @@ func (n Network) validate() error {
 	if mtu := n.mtu(); mtu < minMTU || mtu > maxMTU {
 		return fmt.Errorf("MTU %d is not between %d and %d", mtu, minMTU, maxMTU)
 	}
-	var v4, v6 bool
-	for _, gateway := range n.Gateways {
-		if !gateway.IsValid() || !isHostAddress(gateway.Addr()) {
+	for i, gateway := range n.Gateways {
+		switch {
+		case !gateway.IsValid() || !isHostAddress(gateway.Addr()):
 			return fmt.Errorf("invalid gateway %v: want a host's address with its prefix", gateway)
-		}
-		seen := &v6
-		if gateway.Addr().Is4() {
-			seen = &v4
-		}
-		if *seen {
+		case slices.ContainsFunc(n.Gateways[:i], func(o netip.Prefix) bool { return o.Addr().Is4() == gateway.Addr().Is4() }):
 			return fmt.Errorf("gateway %v is the second one of its family", gateway)
 		}
-		*seen = true
 		if err := n.validateMTU(gateway.Addr()); err != nil {
 			return err
 		}
@@ -167,22 +161,12 @@ func (n Network) validateMTU(addr netip.Addr) error {
 
 // validateBridge validates a network whose pods are on a bridge.
 func (n Network) validateBridge() error {
-	if err := n.validate(); err != nil {
+	err := cmp.Or(n.validate(), validateName("bridge", n.bridge()), n.VXLAN.validate())
+	switch {
+	case err != nil || n.UplinkPort == "" && n.VXLAN.enabled():
 		return err
-	}
-	if err := validateName("bridge", n.bridge()); err != nil {
-		return err
-	}
-	if n.UplinkPort != "" {
-		if err := validateName("uplink port", n.UplinkPort); err != nil {
-			return err
-		}
-	}
-	if err := n.VXLAN.validate(); err != nil {
-		return err
-	}
-	if n.UplinkPort != "" || n.VXLAN.enabled() {
-		return nil
+	case n.UplinkPort != "":
+		return validateName("uplink port", n.UplinkPort)
 	}
 	return n.validateGateways()
 }

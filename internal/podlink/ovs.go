@@ -225,7 +225,7 @@ func (c *checker) ovsBridge(s ovsSession) ovs.Bridge {
 	case errors.Is(err, fs.ErrNotExist):
 		c.add("bridge %q is missing in the database of Open vSwitch", name)
 	case err != nil:
-		c.err = err
+		c.fail(err)
 	case !bridge.Standalone:
 		c.add("bridge %q of Open vSwitch has fail_mode secure, not standalone", name)
 	}
@@ -241,25 +241,16 @@ func (c *checker) ovsBridge(s ovsSession) ovs.Bridge {
 
 // ovsPort checks a port of the bridge.
 func (c *checker) ovsPort(s ovsSession, bridge ovs.Bridge, name string) {
-	if c.err != nil {
-		return
-	}
 	deviation, err := s.sw.CheckPort(bridge, name)
-	if c.err = err; deviation != "" {
+	if c.fail(err); deviation != "" {
 		c.add("%s", deviation)
 	}
 }
 
 // noOffloads checks that a device sends packets with checksums, in segments.
 func (c *checker) noOffloads(ns *netns.Namespace, device string) {
-	if c.err != nil {
-		return
-	}
 	offloads, err := rtnl.In(ns).Offloads(device)
-	if err != nil {
-		c.err = err
-		return
-	}
+	c.fail(err)
 	for _, name := range []string{"tx-checksum", "tso"} {
 		if offloads[name] {
 			c.add("device %q in %q has offload %s, which a user-space switch can't do", device, ns.Name(), name)

@@ -31,10 +31,7 @@ func startOpenVSwitch(t *testing.T, host *netns.Namespace) string {
 func runOpenVSwitch(t *testing.T, host *netns.Namespace, datapath string) *ovs.Instance {
 	t.Helper()
 	dir := newOVSDir(t)
-	s, err := ovs.Start(host, dir, datapath)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := testkit.Must(ovs.Start(host, dir, datapath))(t)
 	t.Cleanup(func() {
 		if log, err := os.ReadFile(filepath.Join(dir, "ovs-vswitchd.log")); t.Failed() {
 			t.Logf("log of ovs-vswitchd: %v\n%s", err, log)
@@ -53,10 +50,7 @@ func newOVSDir(t *testing.T) string {
 	if err := ovs.FindPrograms(); err != nil {
 		testkit.Skip(t, err.Error())
 	}
-	dir, err := os.MkdirTemp("", "mst-ovs-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := testkit.Must(os.MkdirTemp("", "mst-ovs-"))(t)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	return filepath.Join(dir, "run")
 }
@@ -148,14 +142,9 @@ func (h sharedHost) fixture(t *testing.T) *fixture {
 // vSwitch.
 func withSwitch(t *testing.T, network Network, fn func(s *ovs.Switch) error) {
 	t.Helper()
-	s, err := openSwitch(network)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := testkit.Must(openSwitch(network))(t)
 	defer s.Close()
-	if err := fn(s); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, fn(s))
 }
 
 // vsctl changes the database of a network's Open vSwitch with ovs-vsctl.
@@ -226,15 +215,7 @@ func TestOVSSetupFails(t *testing.T) {
 		mode = shareHost(t, mode)
 		for _, row := range rows {
 			t.Run(mode.Name()+"/"+row.name, func(t *testing.T) {
-				f := newHost(t, mode)
-				row.arrange(&situation{t: t, f: f})
-				before := describe(t, f.network.Host)
-				if err := f.mode.Setup(f.network); err == nil || !strings.Contains(err.Error(), row.message) {
-					t.Errorf("error is %v, wanted: %s", err, row.message)
-				}
-				if got := describe(t, f.network.Host); got != before {
-					t.Errorf("left behind:\n%s", difference(before, got))
-				}
+				newHost(t, mode).setupFails(t, row.arrange, row.message)
 			})
 		}
 	}
@@ -250,17 +231,12 @@ func TestOVSAway(t *testing.T) {
 			f := newFixture(t, mode, 1)
 			ports := func() string { return vsctl(t, f.network, "list-ports", DefaultBridge) }
 			signal := func(s syscall.Signal) {
-				text, err := os.ReadFile(filepath.Join(filepath.Dir(f.network.OVSDB), "ovs-vswitchd.pid"))
-				if err != nil {
-					t.Fatal(err)
-				}
+				text := testkit.Must(os.ReadFile(filepath.Join(filepath.Dir(f.network.OVSDB), "ovs-vswitchd.pid")))(t)
 				pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
 				if err == nil {
 					err = syscall.Kill(pid, s)
 				}
-				if err != nil {
-					t.Fatal(err)
-				}
+				testkit.Succeed(t, err)
 			}
 			signal(syscall.SIGSTOP)
 			_, err := mode.Create(f.network, f.newPod(t, 1))
@@ -270,9 +246,7 @@ func TestOVSAway(t *testing.T) {
 			if left := ports(); left != "msta\n" {
 				t.Errorf("after Create, the ports are %q", left)
 			}
-			if err := mode.Delete(f.network, f.pods[0]); err != nil {
-				t.Error(err)
-			}
+			testkit.Succeed(t, mode.Delete(f.network, f.pods[0]))
 			if left := ports(); left != "" {
 				t.Errorf("after Delete, the ports are %q", left)
 			}

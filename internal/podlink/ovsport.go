@@ -3,6 +3,7 @@
 package podlink
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -116,15 +117,7 @@ func (o ovsPorts) podConfig(network Network, pod Pod) (podConfig, error) {
 	if o.guests() && pod.Namespace != nil {
 		return podConfig{}, fmt.Errorf("the pod has a namespace: link mode %s is for VMs", o.name)
 	}
-	if !o.guests() {
-		if err := pod.validateNamespace(network); err != nil {
-			return podConfig{}, err
-		}
-	}
-	if err := pod.validateAddresses(network); err != nil {
-		return podConfig{}, err
-	}
-	if err := pod.validateHostIfName(); err != nil {
+	if err := pod.validateEnds(network, o.guests()); err != nil {
 		return podConfig{}, err
 	}
 	return podConfig{kind: o.linkType.kind(), mtu: network.mtu(), switched: true}.withGateways(network, pod)
@@ -280,10 +273,7 @@ func (i ovsInternal) moveDevice(s ovsSession, pod Pod, mtu int) (netlink.Link, e
 
 // podConfig validates the arguments and returns the configuration of the pod's device, without its kind.
 func (i ovsInternal) podConfig(network Network, pod Pod) (podConfig, error) {
-	if err := i.validateNetwork(network); err != nil {
-		return podConfig{}, err
-	}
-	if err := pod.validateEnds(network); err != nil {
+	if err := cmp.Or(i.validateNetwork(network), pod.validateEnds(network, false)); err != nil {
 		return podConfig{}, err
 	}
 	return podConfig{mtu: network.mtu(), switched: true}.withGateways(network, pod)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/safchain/ethtool"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/netns"
@@ -59,9 +60,7 @@ func TestOVSDatapaths(t *testing.T) {
 				network := Network{Host: host, OVSDB: s.Socket(), Gateways: []netip.Prefix{
 					netip.MustParsePrefix("192.168.10.1/24"), netip.MustParsePrefix("fd00:10::1/64"),
 				}}
-				if err := mode.Setup(network); err != nil {
-					t.Fatal(err)
-				}
+				testkit.Succeed(t, mode.Setup(network))
 				if got, err := network.ovsDatapath(); err != nil || got != datapath || s.Datapath() != datapath {
 					t.Fatalf("the datapath is %q, %v; it should be %q, and Open vSwitch says %q", got, err, datapath, s.Datapath())
 				}
@@ -93,17 +92,11 @@ func testOVSReconfigured(t *testing.T, f *fixture, _ string) {
 	f.create(t, f.newPod(t, 0))
 	f.create(t, f.newPod(t, 1))
 	passing := f.newPod(t, 2)
-	if _, err := f.mode.Create(f.network, passing); err != nil {
-		t.Fatal(err)
-	}
-	if err := f.mode.Delete(f.network, passing); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(f.mode.Create(f.network, passing))(t)
+	testkit.Succeed(t, f.mode.Delete(f.network, passing))
 	vsctl(t, f.network, "set", "Bridge", f.network.bridge(), "other_config:mac-aging-time=200")
 	for _, pod := range f.pods {
-		if err := f.mode.Check(f.network, pod); err != nil {
-			t.Error(err)
-		}
+		testkit.Succeed(t, f.mode.Check(f.network, pod))
 	}
 	for _, p := range paths() {
 		for _, family := range []int{4, 6} {
@@ -124,29 +117,16 @@ func testOVSSegments(t *testing.T, f *fixture, _ string) {
 			_, err := testkit.RoundTrip(t, f.pods[0].Namespace, "udp", server.String(), []byte("hello"))
 			return err
 		})
-		conn, err := testkit.Dial(f.pods[0].Namespace, "udp", server.String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := testkit.Must(testkit.Dial(f.pods[0].Namespace, "udp", server.String()))(t)
 		defer conn.Close()
 		const size, count = 1000, 8
-		raw, err := conn.(*net.UDPConn).SyscallConn()
-		if err != nil {
-			t.Fatal(err)
-		}
-		err = errors.Join(raw.Control(func(fd uintptr) {
-			err = unix.SetsockoptInt(int(fd), unix.IPPROTO_UDP, unix.UDP_SEGMENT, size)
-		}), err)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := conn.Write(bytes.Repeat([]byte("s"), size*count)); err != nil {
-			t.Fatal(err)
-		}
+		raw := testkit.Must(conn.(*net.UDPConn).SyscallConn())(t)
+		var err error
+		testkit.Succeed(t, raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.IPPROTO_UDP, unix.UDP_SEGMENT, size) }))
+		testkit.Succeed(t, err)
+		testkit.Must(conn.Write(bytes.Repeat([]byte("s"), size*count)))(t)
 		for i := range count {
-			if err := conn.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Succeed(t, conn.SetReadDeadline(time.Now().Add(5*time.Second)))
 			n, err := conn.Read(make([]byte, 1<<16))
 			if err != nil || n != size {
 				t.Fatalf("%v: segment %d: %d bytes, %v", addr, i, n, err)
@@ -173,9 +153,7 @@ func testOVSMTU(t *testing.T, f *fixture, datapath string) {
 	f.network.MTU = 9000
 	if !f.mode.Traits().HostSide && datapath == ovs.UserSpace {
 		_, err := f.mode.Create(f.network, f.newPod(t, 0))
-		if err == nil || !strings.Contains(err.Error(), "MTU 9000 is more than the 1500") {
-			t.Errorf("error is %v", err)
-		}
+		testkit.Fails(t, err, "MTU 9000 is more than the 1500")
 		return
 	}
 	f.create(t, f.newPod(t, 0))
@@ -183,9 +161,7 @@ func testOVSMTU(t *testing.T, f *fixture, datapath string) {
 	for family, addr := range f.pods[1].Addresses {
 		server := testkit.Echo(t, f.pods[1].Namespace, "udp", netip.AddrPortFrom(addr, 0).String())
 		size := f.network.MTU - []int{20, 40}[family] - 8
-		if _, err := testkit.RoundTrip(t, f.pods[0].Namespace, "udp", server.String(), make([]byte, size)); err != nil {
-			t.Error(err)
-		}
+		testkit.Must(testkit.RoundTrip(t, f.pods[0].Namespace, "udp", server.String(), make([]byte, size)))(t)
 	}
 }
 
@@ -210,12 +186,8 @@ func testOVSDatabase(t *testing.T, f *fixture, _ string) {
 		t.Errorf("error is %v", err)
 	}
 	routed := f.newPod(t, 1)
-	withHandle(t, routed.Namespace, func(in nsHandle) error {
-		lo, err := in.link("lo")
-		if err != nil {
-			return err
-		}
-		return in.addRoute(lo, route{dst: netip.MustParsePrefix("0.0.0.0/0")})
+	withLink(t, routed.Namespace, "lo", func(in nsHandle, lo netlink.Link) error {
+		return in.addRoute(lo, Route{Dst: netip.MustParsePrefix("0.0.0.0/0")})
 	})
 	if _, err := f.mode.Create(f.network, routed); err == nil {
 		t.Error("a pod with a default route is no error")
@@ -223,13 +195,9 @@ func testOVSDatabase(t *testing.T, f *fixture, _ string) {
 	if got := rows(); got != one {
 		t.Errorf("a failure left %d rows", got-one)
 	}
-	if err := netns.Delete(f.pods[0].Namespace.Name()); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, netns.Delete(f.pods[0].Namespace.Name()))
 	f.pods[0].Namespace = nil
-	if err := f.mode.Delete(f.network, f.pods[0]); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, f.mode.Delete(f.network, f.pods[0]))
 	if got := rows(); got != empty {
 		t.Errorf("a pod that is gone left %d rows", got-empty)
 	}
@@ -240,18 +208,14 @@ func testOVSSparesOthers(t *testing.T, f *fixture, _ string) {
 	pod := f.newPod(t, 0)
 	vsctl(t, f.network, "add-port", f.network.bridge(), pod.HostIfName, "--", "set", "Interface", pod.HostIfName, "type=internal")
 	vsctl(t, f.network, "clear", "Bridge", f.network.bridge(), "external_ids")
-	for what, err := range map[string]error{
-		"Delete": f.mode.Delete(f.network, pod), "Teardown": f.mode.Teardown(f.network),
+	for _, err := range []error{
+		f.mode.Delete(f.network, pod), f.mode.Teardown(f.network),
 	} {
-		if err == nil || !strings.Contains(err.Error(), "not ours") {
-			t.Errorf("%s says %v", what, err)
-		}
+		testkit.Fails(t, err, "not ours")
 	}
 	findDevice(t, f.network.Host, f.network.bridge())
 	// A bridge of someone else's is one to plug pods into.
-	if err := f.mode.Setup(f.network); err != nil {
-		t.Error(err)
-	}
+	testkit.Succeed(t, f.mode.Setup(f.network))
 }
 
 // testOVSOffload has Check notice offloads that the user-space datapath can't
@@ -269,9 +233,7 @@ func testOVSOffload(t *testing.T, f *fixture, datapath string) {
 		defer handle.Close()
 		return handle.Change("eth0", map[string]bool{"tx-checksum-ip-generic": true})
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	wantDeviation(t, f.mode.Check(f.network, f.pods[0]), "tx-checksum")
 }
 
@@ -288,9 +250,7 @@ func testOVSAtOnce(t *testing.T, f *fixture, _ string) {
 			go func() { errs <- do(pod) }()
 		}
 		for range count {
-			if err := <-errs; err != nil {
-				t.Error(err)
-			}
+			testkit.Succeed(t, <-errs)
 		}
 	}
 	all(func(pod Pod) error { _, err := f.mode.Create(f.network, pod); return err })
@@ -310,12 +270,8 @@ func testOVSRepaired(t *testing.T, f *fixture, _ string) {
 	f.create(t, f.newPod(t, 0))
 	vsctl(t, f.network, "set-fail-mode", f.network.bridge(), "secure")
 	wantDeviation(t, f.mode.Check(f.network, f.pods[0]), "fail_mode secure")
-	if err := f.mode.Setup(f.network); err != nil {
-		t.Fatal(err)
-	}
-	if err := f.mode.Check(f.network, f.pods[0]); err != nil {
-		t.Error(err)
-	}
+	testkit.Succeed(t, f.mode.Setup(f.network))
+	testkit.Succeed(t, f.mode.Check(f.network, f.pods[0]))
 }
 
 // testOVSBridgeAnew adds a bridge anew whose device has gone, but not while
@@ -330,14 +286,8 @@ func testOVSBridgeAnew(t *testing.T, f *fixture, datapath string) {
 		t.Errorf("error is %v", err)
 	}
 	inHost(DefaultBridge, unlink)(t, f)
-	if err := f.mode.Setup(f.network); err != nil {
-		t.Fatal(err)
-	}
-	f.create(t, f.newPod(t, 0))
-	f.create(t, f.newPod(t, 1))
-	if err := f.mode.Check(f.network, f.pods[0]); err != nil {
-		t.Error(err)
-	}
+	f.setUp(t, 2)
+	testkit.Succeed(t, f.mode.Check(f.network, f.pods[0]))
 	echoOnce(t, f)
 }
 

@@ -3,6 +3,7 @@
 package podlink
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -118,23 +119,22 @@ func (n Network) Endpoint(mode Mode, pod Pod) (_ Endpoint, err error) {
 	return out, nil
 }
 
-// validate validates what all modes have. It compares the namespaces, but changes nothing.
-func (p Pod) validate(network Network) error {
+// validate validates what all modes have. It compares the namespaces, but changes nothing. A guest can lack one.
+func (p Pod) validate(network Network, guest bool) error {
 	if err := network.validate(); err != nil {
 		return err
 	}
-	if err := p.validateNamespace(network); err != nil {
-		return err
+	if p.Namespace != nil || !guest {
+		if err := p.validateNamespace(network); err != nil {
+			return err
+		}
 	}
 	return p.validateAddresses(network)
 }
 
 // validateEnds validates a pod whose link has an end on the host.
-func (p Pod) validateEnds(network Network) error {
-	if err := p.validate(network); err != nil {
-		return err
-	}
-	return p.validateHostIfName()
+func (p Pod) validateEnds(network Network, guest bool) error {
+	return cmp.Or(p.validate(network, guest), p.validateHostIfName())
 }
 
 // validateLinkOnly validates a pod that has no addresses yet.
@@ -145,10 +145,7 @@ func (p Pod) validateLinkOnly(network Network) error {
 	if len(p.Addresses) > 0 {
 		return errors.New("a pod that asks for addresses has addresses")
 	}
-	if err := p.validateMAC(); err != nil {
-		return err
-	}
-	return p.validateNamespace(network)
+	return cmp.Or(p.validateMAC(), p.validateNamespace(network))
 }
 
 // validateNamespace validates the place of the pod's device.
@@ -176,10 +173,7 @@ func (p Pod) validateHostIfName() error { return validateName("host's interface"
 
 // validateDelete validates the names of the pod's devices on the host.
 func (p Pod) validateDelete(network Network) error {
-	if err := network.validateHost(); err != nil {
-		return err
-	}
-	return p.validateHostIfName()
+	return cmp.Or(network.validateHost(), p.validateHostIfName())
 }
 
 func (p Pod) validateAddresses(network Network) error {

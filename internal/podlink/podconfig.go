@@ -20,7 +20,7 @@ type podConfig struct {
 	// nextHops are those of routes without one of their own, at most one per family. In
 	// layer 3 there are none: the routes name only the device.
 	nextHops []netip.Addr
-	routes   []route
+	routes   []Route
 	layer3   bool
 	// switched is true if neighbours cache the pod's MAC address.
 	switched bool
@@ -38,7 +38,7 @@ func (c podConfig) withGateways(network Network, pod Pod) (podConfig, error) {
 		}
 		switch {
 		case gateway.IsSingleIP():
-			c.routes = append(c.routes, route{dst: gateway})
+			c.routes = append(c.routes, Route{Dst: gateway})
 		case !gateway.Contains(addr):
 			return podConfig{}, fmt.Errorf("pod's address %v is not in the prefix of gateway %v", addr, gateway)
 		}
@@ -61,15 +61,15 @@ func (c podConfig) withRoutes(network Network, pod Pod, switched bool) podConfig
 	})
 	for _, dst := range pod.destinations(network, switched) {
 		if !slices.ContainsFunc(custom, func(r Route) bool { return r.Dst == dst }) {
-			c.routes = append(c.routes, route{dst: dst, via: c.nextHop(dst)})
+			c.routes = append(c.routes, Route{Dst: dst, Via: c.nextHop(dst)})
 		}
 	}
 	for _, r := range custom {
-		out := route{dst: r.Dst, via: r.Via, mtu: r.MTU, advMSS: r.AdvMSS, priority: r.Priority}
 		if !r.Via.IsValid() && !r.OnLink || !switched {
-			out.via = c.nextHop(r.Dst)
+			r.Via = c.nextHop(r.Dst)
 		}
-		c.routes = append(c.routes, out)
+		r.OnLink = false // the kernel takes each next hop as a neighbour
+		c.routes = append(c.routes, r)
 	}
 	return c
 }
@@ -105,10 +105,7 @@ func (c podConfig) spec(pod Pod) deviceSpec {
 
 // complete adds the configuration of the pod's device to an attachment.
 func (c podConfig) complete(out Attachment) Attachment {
-	out.Prefixes, out.MTU = slices.Clone(c.addrs), c.mtu
-	for _, r := range c.routes {
-		out.Routes = append(out.Routes, Route{Dst: r.dst, Via: r.via, MTU: r.mtu, AdvMSS: r.advMSS, Priority: r.priority})
-	}
+	out.Prefixes, out.MTU, out.Routes = slices.Clone(c.addrs), c.mtu, slices.Clone(c.routes)
 	return out
 }
 

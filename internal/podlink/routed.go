@@ -3,6 +3,7 @@
 package podlink
 
 import (
+	"cmp"
 	"errors"
 	"net/netip"
 	"slices"
@@ -55,10 +56,7 @@ func (r routed) Traits() Traits {
 func (r routed) Probe() error { return probe(r.name, r.linkType.requirement()) }
 
 func (r routed) validateNetwork(network Network) error {
-	if err := network.validate(); err != nil {
-		return err
-	}
-	return network.rejectRouters(r.name)
+	return cmp.Or(network.validate(), network.rejectRouters(r.name))
 }
 
 // setup adds the gateways' addresses to the host's loopback device and enables forwarding.
@@ -163,17 +161,14 @@ func (r routed) podConfig(network Network, pod Pod) (podConfig, error) {
 		kind: r.linkType.kind(), mtu: network.mtu(), addrs: hostPrefixes(pod.Addresses...),
 		relayed: isRelayed(r.linkType), layer3: r.layer3,
 	}
-	if err := pod.validateEnds(network); err != nil {
+	err := cmp.Or(pod.validateEnds(network, false), network.rejectRouters(r.name))
+	if err == nil && r.layer3 {
+		err = pod.rejectMAC(r.name)
+	}
+	if err != nil {
 		return out, err
 	}
-	if err := network.rejectRouters(r.name); err != nil {
-		return out, err
-	}
-	if r.layer3 {
-		if err := pod.rejectMAC(r.name); err != nil {
-			return out, err
-		}
-	} else {
+	if !r.layer3 {
 		out.nextHops = linkNextHops(pod)
 	}
 	return out.withRoutes(network, pod, false), pod.ValidateRoutes(network, false)

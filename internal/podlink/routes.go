@@ -30,6 +30,8 @@ type Route struct {
 	// Priority is the metric: of several routes to Dst the least counts. 0 is the
 	// kernel's choice, 0 for IPv4 and 1024 for IPv6.
 	Priority int `json:"priority,omitempty"`
+
+	src netip.Addr // source address of the host's own packets on the host's route to a pod; or invalid
 }
 
 // IsDefault reports whether the route is a default route.
@@ -53,10 +55,9 @@ func (p Pod) ValidateRoutes(network Network, switched bool) error {
 // UsableRoutes returns the valid ones of the pod's routes, and for each of the others the error of ValidateRoutes. Of
 // two routes to one destination the first is valid.
 func (p Pod) UsableRoutes(network Network, switched bool) (usable []Route, errs []error) {
-	metric := func(r Route) int { return route{dst: r.Dst, priority: r.Priority}.metric() }
 	for i, r := range p.Routes {
 		key, err := p.validateRoute(r, network, switched)
-		if slices.ContainsFunc(usable, func(o Route) bool { return o.Dst == r.Dst && metric(o) == metric(r) }) {
+		if slices.ContainsFunc(usable, func(o Route) bool { return o.Dst == r.Dst && o.metric() == r.metric() }) {
 			key, err = "dst", fmt.Errorf("duplicate route to %v", r.Dst)
 		}
 		if err != nil {
@@ -137,36 +138,28 @@ func defaultPrefix(addr netip.Addr) netip.Prefix {
 
 // hostRoutes are the host's routes to a pod, one for each address. The source of the
 // host's own packets is its gateway address.
-func (p Pod) hostRoutes(network Network) []route {
-	var routes []route
+func (p Pod) hostRoutes(network Network) []Route {
+	var routes []Route
 	for _, addr := range p.Addresses {
 		gateway, _ := network.gateway(addr)
-		routes = append(routes, route{dst: hostPrefix(addr), src: gateway.Addr()})
+		routes = append(routes, Route{Dst: hostPrefix(addr), src: gateway.Addr()})
 	}
 	return routes
 }
 
-// route is a route through one device, in the main table.
-type route struct {
-	dst netip.Prefix
-	via netip.Addr // next hop, directly reachable (onlink); or invalid
-	src netip.Addr // source address of the host's own packets; or invalid
-	// mtu and advMSS in bytes, and the metric; 0 leaves them to the kernel
-	mtu, advMSS, priority int
-}
-
-func (r route) String() string {
-	text := "route to " + r.dst.String()
-	if r.dst.Bits() == 0 {
+// text describes the route in messages.
+func (r Route) text() string {
+	text := "route to " + r.Dst.String()
+	if r.Dst.Bits() == 0 {
 		text = "default route"
 	}
-	if r.via.IsValid() {
-		text += " via " + r.via.String()
+	if r.Via.IsValid() {
+		text += " via " + r.Via.String()
 	}
 	for _, more := range []struct {
 		name  string
 		value int
-	}{{"metric", r.priority}, {"mtu", r.mtu}, {"advmss", r.advMSS}} {
+	}{{"metric", r.Priority}, {"mtu", r.MTU}, {"advmss", r.AdvMSS}} {
 		if more.value != 0 {
 			text += fmt.Sprintf(" %s %d", more.name, more.value)
 		}
@@ -174,12 +167,13 @@ func (r route) String() string {
 	return text
 }
 
-func (r route) netlink(index int) *netlink.Route {
+func (r Route) netlink(index int) *netlink.Route {
 	out := &netlink.Route{
-		LinkIndex: index, Dst: rtnl.DeviceAddress(r.dst).IPNet, Scope: netlink.SCOPE_LINK, MTU: r.mtu, AdvMSS: r.advMSS, Priority: r.priority,
+		LinkIndex: index, Dst: rtnl.DeviceAddress(r.Dst).IPNet, Scope: netlink.SCOPE_LINK,
+		MTU: r.MTU, AdvMSS: r.AdvMSS, Priority: r.Priority,
 	}
-	if r.via.IsValid() {
-		out.Gw = r.via.AsSlice()
+	if r.Via.IsValid() {
+		out.Gw = r.Via.AsSlice()
 		out.Flags = int(netlink.FLAG_ONLINK)
 		out.Scope = netlink.SCOPE_UNIVERSE
 	}
@@ -190,29 +184,29 @@ func (r route) netlink(index int) *netlink.Route {
 }
 
 // metric is the priority in the kernel's answers (IP6_RT_PRIO_USER).
-func (r route) metric() int {
-	if r.priority == 0 && r.dst.Addr().Is6() {
+func (r Route) metric() int {
+	if r.Priority == 0 && r.Dst.Addr().Is6() {
 		return 1024
 	}
-	return r.priority
+	return r.Priority
 }
 
 // addRoute adds a route through the device, which must be up. A route of any device
 // to the same destination is an error.
-func (h nsHandle) addRoute(link netlink.Link, r route) error {
+func (h nsHandle) addRoute(link netlink.Link, r Route) error {
 	err := h.RouteAdd(r.netlink(link.Attrs().Index))
 	if errors.Is(err, unix.EEXIST) {
-		return fmt.Errorf("add %v through device %q in %q: the destination has a route already: %w",
-			r, link.Attrs().Name, h.ns.Name(), err)
+		return fmt.Errorf("add %s through device %q in %q: the destination has a route already: %w",
+			r.text(), link.Attrs().Name, h.ns.Name(), err)
 	}
 	if err != nil {
-		return fmt.Errorf("add %v through device %q in %q: %w", r, link.Attrs().Name, h.ns.Name(), err)
+		return fmt.Errorf("add %s through device %q in %q: %w", r.text(), link.Attrs().Name, h.ns.Name(), err)
 	}
 	return nil
 }
 
 // addRoutes adds routes through the device. If it fails it has removed those that it added.
-func (h nsHandle) addRoutes(link netlink.Link, routes []route) error {
+func (h nsHandle) addRoutes(link netlink.Link, routes []Route) error {
 	for i, r := range routes {
 		if err := h.addRoute(link, r); err != nil {
 			return errors.Join(err, h.removeRoutes(link, routes[:i]))
@@ -222,8 +216,8 @@ func (h nsHandle) addRoutes(link netlink.Link, routes []route) error {
 }
 
 // addMissingRoutes adds the routes that the device lacks. If it fails it has removed those that it added.
-func (h nsHandle) addMissingRoutes(link netlink.Link, routes []route) error {
-	var missing []route
+func (h nsHandle) addMissingRoutes(link netlink.Link, routes []Route) error {
+	var missing []Route
 	for _, r := range routes {
 		has, err := h.hasRoute(link.Attrs().Index, r)
 		if err != nil {
@@ -237,21 +231,22 @@ func (h nsHandle) addMissingRoutes(link netlink.Link, routes []route) error {
 }
 
 // removeRoutes removes the routes that the device has.
-func (h nsHandle) removeRoutes(link netlink.Link, routes []route) error {
+func (h nsHandle) removeRoutes(link netlink.Link, routes []Route) error {
 	var errs []error
 	for _, r := range routes {
 		err := h.RouteDel(r.netlink(link.Attrs().Index))
 		if err != nil && !errors.Is(err, unix.ESRCH) {
-			errs = append(errs, fmt.Errorf("remove %v through device %q in %q: %w", r, link.Attrs().Name, h.ns.Name(), err))
+			device := link.Attrs().Name
+			errs = append(errs, fmt.Errorf("remove %s through device %q in %q: %w", r.text(), device, h.ns.Name(), err))
 		}
 	}
 	return errors.Join(errs...)
 }
 
 // hasRoute reports whether the device has the route.
-func (h nsHandle) hasRoute(index int, want route) (bool, error) {
+func (h nsHandle) hasRoute(index int, want Route) (bool, error) {
 	family := unix.AF_INET
-	if want.dst.Addr().Is6() {
+	if want.Dst.Addr().Is6() {
 		family = unix.AF_INET6
 	}
 	routes, err := rtnl.Dump(func() ([]netlink.Route, error) {
@@ -261,14 +256,15 @@ func (h nsHandle) hasRoute(index int, want route) (bool, error) {
 		return false, fmt.Errorf("list routes in %q: %w", h.ns.Name(), err)
 	}
 	for _, have := range routes {
-		dst := netip.PrefixFrom(want.dst.Addr(), 0) // no Dst means the default route
+		dst := netip.PrefixFrom(want.Dst.Addr(), 0) // no Dst means the default route
 		if have.Dst != nil {
 			addr, _ := netip.AddrFromSlice(have.Dst.IP)
 			ones, _ := have.Dst.Mask.Size()
 			dst = netip.PrefixFrom(addr.Unmap(), ones)
 		}
 		via, _ := netip.AddrFromSlice(have.Gw)
-		if dst == want.dst && via.Unmap() == want.via && have.MTU == want.mtu && have.AdvMSS == want.advMSS && have.Priority == want.metric() {
+		if dst == want.Dst && via.Unmap() == want.Via &&
+			have.MTU == want.MTU && have.AdvMSS == want.AdvMSS && have.Priority == want.metric() {
 			return true, nil
 		}
 	}

@@ -9,10 +9,12 @@ import (
 	"testing"
 
 	"github.com/vishvananda/netlink"
+
+	"mustang/internal/testkit"
 )
 
 // givenRoutes are routes of each kind that a mode has, and what is to come of them.
-func givenRoutes(mode Mode) (given []Route, want []route) {
+func givenRoutes(mode Mode) (given []Route, want []Route) {
 	prefix, addr := netip.MustParsePrefix, netip.MustParseAddr
 	gateway4, gateway6 := addr("192.168.10.1"), addr("fd00:10::1")
 	given = []Route{
@@ -28,21 +30,20 @@ func givenRoutes(mode Mode) (given []Route, want []route) {
 			Route{Dst: prefix("fd00:7::/48"), Via: addr("fd00:10::77")}, Route{Dst: prefix("fd00:6::/48"), Via: addr("fe80::77")})
 	}
 	for _, r := range given {
-		out := route{dst: r.Dst, via: r.Via, mtu: r.MTU, advMSS: r.AdvMSS, priority: r.Priority}
 		switch i := 0; {
 		case slices.Contains(allInLayer3(), mode.Name()):
-			out.via = netip.Addr{}
+			r.Via = netip.Addr{}
 		case !mode.Traits().Switched:
 			if r.Dst.Addr().Is6() {
 				i = 1
 			}
-			out.via = []netip.Addr{addr("169.254.1.1"), addr("fe80::1")}[i]
+			r.Via = []netip.Addr{addr("169.254.1.1"), addr("fe80::1")}[i]
 		case !r.Via.IsValid() && r.Dst.Addr().Is4():
-			out.via = gateway4
+			r.Via = gateway4
 		case !r.Via.IsValid():
-			out.via = gateway6
+			r.Via = gateway6
 		}
-		want = append(want, out)
+		want = append(want, r)
 	}
 	return given, want
 }
@@ -53,34 +54,32 @@ func TestRoutes(t *testing.T) {
 	forEachMode(t, func(t *testing.T, mode Mode) {
 		f := newFixture(t, mode, 0)
 		pod := f.newPod(t, 0)
-		var want []route
+		var want []Route
 		pod.Routes, want = givenRoutes(mode)
 		f.create(t, pod)
 		if len(f.links[0].Routes) != len(want) { // no default routes of ours besides
 			t.Errorf("there are the routes %v, want %v", f.links[0].Routes, want)
 		}
 		for i, r := range want {
-			if told := (Route{Dst: r.dst, Via: r.via, MTU: r.mtu, AdvMSS: r.advMSS, Priority: r.priority}); f.links[0].Routes[i] != told {
-				t.Errorf("route %d is %v, want %v", i, f.links[0].Routes[i], told)
+			if f.links[0].Routes[i] != r {
+				t.Errorf("route %d is %v, want %v", i, f.links[0].Routes[i], r)
 			}
 			f.faultOf(t, "")
-			f.change(t, func(s nsHandle, link netlink.Link) error { return s.removeRoutes(link, []route{r}) })
-			f.faultOf(t, r.String()+" through device")
+			f.change(t, func(s nsHandle, link netlink.Link) error { return s.removeRoutes(link, []Route{r}) })
+			f.faultOf(t, r.text()+" through device")
 			other := r
-			other.mtu = 1300
+			other.MTU = 1300
 			f.change(t, func(s nsHandle, link netlink.Link) error { return s.addRoute(link, other) })
-			f.faultOf(t, r.String()+" through device")
+			f.faultOf(t, r.text()+" through device")
 			f.change(t, func(s nsHandle, link netlink.Link) error {
-				if err := s.removeRoutes(link, []route{other}); err != nil {
+				if err := s.removeRoutes(link, []Route{other}); err != nil {
 					return err
 				}
 				return s.addRoute(link, r)
 			})
 		}
 		f.faultOf(t, "")
-		if err := mode.Delete(f.network, pod); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, mode.Delete(f.network, pod))
 	})
 }
 
@@ -107,7 +106,7 @@ func TestSecondaryRoutes(t *testing.T) {
 
 func (f *fixture) change(t *testing.T, change func(s nsHandle, link netlink.Link) error) {
 	t.Helper()
-	changeDevice(t, f.pods[0].Namespace, "eth0", change)
+	withLink(t, f.pods[0].Namespace, "eth0", change)
 }
 
 // faultOf has Check find what says tells, or nothing.
@@ -169,9 +168,7 @@ func TestRouters(t *testing.T) {
 		}
 		f := newHost(t, mode)
 		f.network.Routers = []netip.Addr{netip.MustParseAddr("192.168.10.254"), netip.MustParseAddr("fe80::fe")}
-		if err := mode.Setup(f.network); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, mode.Setup(f.network))
 		before := describe(t, f.network.Host)
 		f.create(t, f.newPod(t, 0))
 		for i, route := range f.links[0].Routes {
@@ -179,21 +176,13 @@ func TestRouters(t *testing.T) {
 				t.Errorf("routes are %v, want those by %v", f.links[0].Routes, f.network.Routers)
 			}
 		}
-		if err := mode.Check(f.network, f.pods[0]); err != nil {
-			t.Error(err)
-		}
+		testkit.Succeed(t, mode.Check(f.network, f.pods[0]))
 		swapped := f.network
 		swapped.Gateways = slices.Clone(f.network.Gateways)
 		swapped.Gateways[0] = netip.MustParsePrefix("192.168.10.2/24")
 		swapped.Routers = []netip.Addr{f.network.Gateways[0].Addr(), f.network.Routers[1]}
-		if err := mode.Check(swapped, f.pods[0]); err == nil || !strings.Contains(err.Error(), "address 192.168.10.1 of a router") {
-			t.Errorf("Check does not find the router's address on the host: %v", err)
-		}
-		if err := mode.Delete(f.network, f.pods[0]); err != nil {
-			t.Error(err)
-		}
-		if after := describe(t, f.network.Host); after != before {
-			t.Errorf("left behind:\n%s", difference(before, after))
-		}
+		testkit.Fails(t, mode.Check(swapped, f.pods[0]), "address 192.168.10.1 of a router")
+		testkit.Succeed(t, mode.Delete(f.network, f.pods[0]))
+		nothingLeft(t, before, describe(t, f.network.Host))
 	})
 }

@@ -4,7 +4,6 @@ package podlink
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 	"net/netip"
 	"slices"
@@ -66,24 +65,6 @@ func portSettings(name string) []rtnl.Sysctl {
 // apply sets the settings. It leaves those of IPv6 out on a kernel without IPv6.
 func apply(ns *netns.Namespace, settings []rtnl.Sysctl) error {
 	return rtnl.In(ns).SetSysctls(settings, func(s rtnl.Sysctl, err error) bool { return isMissingIPv6(s.Key, err) })
-}
-
-// deviations lists the settings that have another value.
-func deviations(ns *netns.Namespace, settings []rtnl.Sysctl) ([]string, error) {
-	var found []string
-	for _, s := range settings {
-		value, err := rtnl.In(ns).Sysctl(s.Key)
-		if err != nil && isMissingIPv6(s.Key, err) {
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		if value != s.Value {
-			found = append(found, fmt.Sprintf("%s in %q is %s, not %s", s.Key, ns.Name(), value, s.Value))
-		}
-	}
-	return found, nil
 }
 
 // isMissingIPv6 reports whether err is due to a kernel without IPv6.

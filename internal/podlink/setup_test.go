@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io/fs"
 	"net/netip"
-	"strings"
 	"testing"
 	"time"
 
@@ -32,7 +31,7 @@ func setupFailures() []setupFailure {
 	return []setupFailure{
 		{"uplink is missing", allSubinterfaces(), func(s *situation) { s.f.network.Uplink = "none0" }, `"none0"`},
 		{"no uplink", allSubinterfaces(), func(s *situation) { s.f.network.Uplink = "" }, "uplink: the name is empty"},
-		{"uplink is down", allSubinterfaces(), func(s *situation) { setDown(s.t, s.f.network.Host, uplinkName) }, "not up"},
+		{"uplink is down", allSubinterfaces(), func(s *situation) { withLink(s.t, s.f.network.Host, uplinkName, down) }, "not up"},
 		{"slave's name is taken", []string{"macvlan"}, func(s *situation) { addBridge(s.t, s.f.network.Host, MacvlanHostDevice) }, MacvlanHostDevice},
 		{"slave's name is taken", allIPVLAN(), func(s *situation) {
 			addBridge(s.t, s.f.network.Host, IPVLANHostDevice)
@@ -63,12 +62,8 @@ func setupFailures() []setupFailure {
 		{"MTU too small for IPv6", allOnGateways(), func(s *situation) { s.f.network.MTU = 1000 }, "MTU 1000 is less"},
 		{"router's address is the host's", allOnGateways(), func(s *situation) {
 			s.f.network.Routers = []netip.Addr{netip.MustParseAddr("fd00:10::2")}
-			withHandle(s.t, s.f.network.Host, func(host nsHandle) error {
-				lo, err := host.link("lo")
-				if err != nil {
-					return err
-				}
-				_, err = host.addGateways(lo, []netip.Prefix{netip.MustParsePrefix("fd00:10::2/128")})
+			withLink(s.t, s.f.network.Host, "lo", func(host nsHandle, lo netlink.Link) error {
+				_, err := host.addGateways(lo, []netip.Prefix{netip.MustParsePrefix("fd00:10::2/128")})
 				return err
 			})
 		}, "address fd00:10::2 of a router other than the host is an address of"},
@@ -80,9 +75,7 @@ func setupFailures() []setupFailure {
 		{"MTU too large", allBridged(), func(s *situation) { s.f.network.MTU = 70000 }, "MTU 70000"},
 		{"invalid gateway", allRouted(), func(s *situation) { s.f.network.Gateways[0] = netip.Prefix{} }, "gateway"},
 		{"IPv6 is off", allRouted(), func(s *situation) {
-			if err := rtnl.In(s.f.network.Host).SetSysctl("net/ipv6/conf/lo/disable_ipv6", "1"); err != nil {
-				s.t.Fatal(err)
-			}
+			testkit.Succeed(s.t, rtnl.In(s.f.network.Host).SetSysctl("net/ipv6/conf/lo/disable_ipv6", "1"))
 		}, "fd00:10::1/128"},
 	}
 }
@@ -105,18 +98,19 @@ func TestSetupFails(t *testing.T) {
 	for _, row := range setupFailures() {
 		for _, name := range row.modes {
 			t.Run(name+"/"+row.name, func(t *testing.T) {
-				f := newHostOf(t, name)
-				row.arrange(&situation{t: t, f: f})
-				before := describe(t, f.network.Host)
-				if err := f.mode.Setup(f.network); err == nil || !strings.Contains(err.Error(), row.message) {
-					t.Errorf("error is %v, wanted: %s", err, row.message)
-				}
-				if got := describe(t, f.network.Host); got != before {
-					t.Errorf("left behind:\n%s", difference(before, got))
-				}
+				newHostOf(t, name).setupFails(t, row.arrange, row.message)
 			})
 		}
 	}
+}
+
+// setupFails has Setup fail in a situation, and compares the host before and after.
+func (f *fixture) setupFails(t *testing.T, arrange func(*situation), message string) {
+	t.Helper()
+	arrange(&situation{t: t, f: f})
+	before := describe(t, f.network.Host)
+	testkit.Fails(t, f.mode.Setup(f.network), message)
+	nothingLeft(t, before, describe(t, f.network.Host))
 }
 
 // TestNoTransientPeer watches the host while pods come and go: apart from
@@ -127,13 +121,9 @@ func TestNoTransientPeer(t *testing.T) {
 		pod := f.newPod(t, 0)
 		updates, done := make(chan netlink.LinkUpdate, 1000), make(chan struct{})
 		err := f.network.Host.Do(func() error { return netlink.LinkSubscribe(updates, done) })
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, err)
 		f.create(t, pod)
-		if err := mode.Delete(f.network, pod); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, mode.Delete(f.network, pod))
 		addBridge(t, f.network.Host, "sentinel")
 		ours := map[string]bool{
 			"lo": true, uplinkName: true, "wire": true, DefaultBridge: true, MacvlanHostDevice: true, IPVLANHostDevice: true, pod.HostIfName: mode.Traits().HostSide || mode.Traits().Needs == NeedsOpenVSwitch,
@@ -182,9 +172,7 @@ func TestLinkOnlyNeedsDHCP(t *testing.T) {
 		}
 		f := newFixture(t, mode, 0)
 		pod := f.newPod(t, 0)
-		if err := linkOnly(mode, f.network, pod); err == nil || !strings.Contains(err.Error(), "DHCP") {
-			t.Errorf("error is %v", err)
-		}
+		testkit.Fails(t, linkOnly(mode, f.network, pod), "DHCP")
 	})
 }
 
@@ -195,10 +183,8 @@ func TestLinkOnly(t *testing.T) {
 		pod := f.newPod(t, 1)
 		bare, without := pod, f.network
 		bare.Addresses, without.Gateways = nil, nil
-		if err := linkOnly(mode, without, bare); err != nil {
-			t.Fatal(err)
-		}
-		before := f.deviceOf(t, pod)
+		testkit.Succeed(t, linkOnly(mode, without, bare))
+		before := findDevice(t, pod.Namespace, pod.IfName)
 		if !before.Up || len(globals(before)) > 0 {
 			t.Errorf("plugged in, the device is %+v", before)
 		}
@@ -212,21 +198,18 @@ func TestLinkOnly(t *testing.T) {
 			t.Error("an address of another network is taken")
 		}
 		f.create(t, pod)
-		if after := f.deviceOf(t, pod); after.Index != before.Index || after.MAC.String() != before.MAC.String() || len(globals(after)) != 2 {
+		if after := findDevice(t, pod.Namespace, pod.IfName); after.Index != before.Index || after.MAC.String() != before.MAC.String() ||
+			len(globals(after)) != 2 {
 			t.Errorf("the device was %+v, and is %+v", before, after)
 		}
-		if err := mode.Check(f.network, pod); err != nil {
-			t.Error(err)
-		}
+		testkit.Succeed(t, mode.Check(f.network, pod))
 		for _, addr := range pod.Addresses {
 			server := testkit.Echo(t, pod.Namespace, "udp", netip.AddrPortFrom(addr, 0).String())
 			if _, err := testkit.RoundTrip(t, f.pods[0].Namespace, "udp", server.String(), []byte("x")); err != nil {
 				t.Errorf("another pod can't reach %v: %v", addr, err)
 			}
 		}
-		if err := mode.Delete(f.network, pod); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, mode.Delete(f.network, pod))
 		if has, err := rtnl.In(pod.Namespace).HasDevice(pod.IfName); err != nil || has {
 			t.Errorf("the device is there after Delete: %t, %v", has, err)
 		}
@@ -249,9 +232,7 @@ func TestLinkOnlyFails(t *testing.T) {
 			pod.Addresses = nil
 			at := pod.Namespace
 			spoil(&network, &pod)
-			if err := linkOnly(mode, network, pod); err == nil || !strings.Contains(err.Error(), words) {
-				t.Errorf("%s: %v", words, err)
-			}
+			testkit.Fails(t, linkOnly(mode, network, pod), words)
 			if has, err := rtnl.In(at).HasDevice("eth0"); err != nil || has {
 				t.Errorf("%s: the device is there: %t, %v", words, has, err)
 			}
@@ -260,15 +241,6 @@ func TestLinkOnlyFails(t *testing.T) {
 			}
 		}
 	})
-}
-
-func (f *fixture) deviceOf(t *testing.T, pod Pod) rtnl.Device {
-	t.Helper()
-	device, err := rtnl.In(pod.Namespace).Device(pod.IfName)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return device
 }
 
 // globals are a device's addresses that aren't link-local.

@@ -3,6 +3,7 @@
 package podlink
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -15,46 +16,34 @@ import (
 
 // subinterface are the modes in which each pod has a device on the host's uplink (macvlan, ipvlan). The host has one
 // too, since it can't reach the pods through the uplink itself.
-type subinterface struct{ subinterfaceType }
-
-// subinterfaceType is the part in which these modes differ.
-type subinterfaceType interface {
-	// name is the mode's name.
-	name() string
-	// kind is the kernel's name for the kind of the devices.
-	kind() string
-	// hostDevice is the name of the host's own device.
-	hostDevice() string
+type subinterface struct {
+	// kind is the kernel's name for the kind of the devices, and of their module. hostDevice is the host's own.
+	name, kind, hostDevice string
+	// feature and since are the kernel's part.
+	feature, since string
 	// layer3 is true if the devices have no neighbours (IFF_NOARP), and all packets are routed.
-	layer3() bool
-	// requirement is the kernel's part, without a try.
-	requirement() requirement
-	// device is a device to create.
-	device(attrs netlink.LinkAttrs) (netlink.Link, error)
-	// deviation is the difference of a device from one of this mode, or empty.
-	deviation(link netlink.Link) string
-	// exclusive is true if all devices on one uplink must be of one mode. An uplink of their own kind, where the kernel
-	// would make them siblings of it, is an error.
-	exclusive() bool
-	// ownMAC is true if each device has a MAC address of its own.
-	ownMAC() bool
+	layer3 bool
+	// ownMAC is true if each device has a MAC address of its own (macvlan). Otherwise all devices on one uplink must be of
+	// one mode, and an uplink of their own kind, where the kernel would make them siblings of it, is an error.
+	ownMAC bool
+	mode   netlink.IPVlanMode
 }
 
 // Name implements Mode.
-func (s subinterface) Name() string { return s.name() }
+func (s subinterface) Name() string { return s.name }
 
 // Traits implements Mode.
 func (s subinterface) Traits() Traits {
 	return Traits{
-		Needs: NeedsUplink, Switched: !s.layer3(), Layer3: s.layer3(), HostDevice: s.hostDevice(),
-		ReceiveOnUplink: !s.ownMAC(), UplinkSibling: !s.exclusive(), Delivery: DeliverByMAC,
-		BigTCP: true, DHCP: s.ownMAC(), ResultLink: s.name(),
+		Needs: NeedsUplink, Switched: !s.layer3, Layer3: s.layer3, HostDevice: s.hostDevice,
+		ReceiveOnUplink: !s.ownMAC, UplinkSibling: s.ownMAC, Delivery: DeliverByMAC,
+		BigTCP: true, DHCP: s.ownMAC, ResultLink: s.name,
 	}
 }
 
 // Probe creates a veth pair and a device on it.
 func (s subinterface) Probe() error {
-	r := s.requirement()
+	r := requirement{feature: s.feature, module: s.kind, since: s.since}
 	r.try = func(h nsHandle) error {
 		parent, err := h.link(probeName)
 		if err != nil {
@@ -68,7 +57,7 @@ func (s subinterface) Probe() error {
 		}
 		return h.LinkAdd(device)
 	}
-	return probe(s.name(), vethPair{}.requirement(), r)
+	return probe(s.name, vethPair{}.requirement(), r)
 }
 
 // setup creates the host's own device on the uplink, with the gateways' addresses, and enables forwarding.
@@ -83,7 +72,7 @@ func (s subinterface) setup(host nsHandle, network Network) error {
 	}
 	return hostDevice{
 		link: link, spec: s.hostSpec(network), created: created,
-		remove: func() error { return host.remove(s.hostDevice(), s.kind()) },
+		remove: func() error { return host.remove(s.hostDevice, s.kind) },
 		finish: func() error { return host.awaitCarrier(link) },
 	}.setUp(host)
 }
@@ -97,7 +86,7 @@ func (s subinterface) ensureHostDevice(host nsHandle, uplink netlink.Link, netwo
 	if err := s.checkUplinkMode(host, uplink); err != nil {
 		return nil, false, err
 	}
-	link, err = s.add(host, host, uplink, network.attrs(s.hostDevice()))
+	link, err = s.add(host, host, uplink, network.attrs(s.hostDevice))
 	if errors.Is(err, unix.EEXIST) { // a concurrent Setup was faster
 		link, err = s.findHostDevice(host, uplink)
 		return link, false, err
@@ -108,7 +97,7 @@ func (s subinterface) ensureHostDevice(host nsHandle, uplink netlink.Link, netwo
 // findHostDevice returns the host's own device. The error matches fs.ErrExist if a different device has its name, and
 // fs.ErrNotExist if none has.
 func (s subinterface) findHostDevice(host nsHandle, uplink netlink.Link) (netlink.Link, error) {
-	link, err := host.link(s.hostDevice())
+	link, err := host.link(s.hostDevice)
 	if err != nil {
 		return nil, err
 	}
@@ -117,7 +106,7 @@ func (s subinterface) findHostDevice(host nsHandle, uplink netlink.Link) (netlin
 		deviation = fmt.Sprintf("is not on uplink %q", uplink.Attrs().Name)
 	}
 	if deviation != "" {
-		return nil, fmt.Errorf("device %q in %q %s: %w", s.hostDevice(), host.ns.Name(), deviation, fs.ErrExist)
+		return nil, fmt.Errorf("device %q in %q %s: %w", s.hostDevice, host.ns.Name(), deviation, fs.ErrExist)
 	}
 	return link, nil
 }
@@ -125,7 +114,7 @@ func (s subinterface) findHostDevice(host nsHandle, uplink netlink.Link) (netlin
 // checkUplinkMode returns an error if a device on the uplink is of another mode, which a new device would change. It
 // sees only those on the host.
 func (s subinterface) checkUplinkMode(host nsHandle, uplink netlink.Link) error {
-	if !s.exclusive() {
+	if s.ownMAC {
 		return nil
 	}
 	links, err := rtnl.Dump(host.LinkList)
@@ -133,7 +122,7 @@ func (s subinterface) checkUplinkMode(host nsHandle, uplink netlink.Link) error 
 		return fmt.Errorf("list devices in %q: %w", host.ns.Name(), err)
 	}
 	for _, link := range links {
-		if kindOf(link) != s.kind() || link.Attrs().ParentIndex != uplink.Attrs().Index {
+		if kindOf(link) != s.kind || link.Attrs().ParentIndex != uplink.Attrs().Index {
 			continue
 		}
 		if deviation := s.deviation(link); deviation != "" {
@@ -147,7 +136,7 @@ func (s subinterface) checkUplinkMode(host nsHandle, uplink netlink.Link) error 
 // parentIndex is the index of the parent of devices on an uplink: the kernel makes them siblings of an uplink of their
 // own kind.
 func (s subinterface) parentIndex(uplink netlink.Link) int {
-	if kindOf(uplink) == s.kind() {
+	if kindOf(uplink) == s.kind {
 		return uplink.Attrs().ParentIndex
 	}
 	return uplink.Attrs().Index
@@ -175,8 +164,8 @@ func (s subinterface) uplink(host nsHandle, network Network) (netlink.Link, erro
 		return nil, fmt.Errorf("uplink: %w", err)
 	}
 	switch attrs := link.Attrs(); {
-	case kindOf(link) == s.kind() && s.exclusive():
-		return nil, fmt.Errorf("uplink %q in %q is itself a device of kind %s", network.Uplink, host.ns.Name(), s.kind())
+	case kindOf(link) == s.kind && !s.ownMAC:
+		return nil, fmt.Errorf("uplink %q in %q is itself a device of kind %s", network.Uplink, host.ns.Name(), s.kind)
 	case attrs.RawFlags&unix.IFF_UP == 0:
 		return nil, fmt.Errorf("uplink %q in %q is not up", network.Uplink, host.ns.Name())
 	case attrs.RawFlags&unix.IFF_LOWER_UP == 0:
@@ -190,36 +179,31 @@ func (s subinterface) uplink(host nsHandle, network Network) (netlink.Link, erro
 
 // hostSpec is the specification of the host's own device.
 func (s subinterface) hostSpec(network Network) deviceSpec {
-	if s.layer3() {
+	if s.layer3 {
 		addrs := network.gatewayAddrs()
-		return deviceSpec{name: s.hostDevice(), kind: s.kind(), addrs: addrs, settings: layer3Settings(s.hostDevice(), addrs)}
+		return deviceSpec{name: s.hostDevice, kind: s.kind, addrs: addrs, settings: layer3Settings(s.hostDevice, addrs)}
 	}
-	settings := deviceSettings(s.hostDevice(), network.Gateways)
-	if s.ownMAC() {
+	settings := deviceSettings(s.hostDevice, network.Gateways)
+	if s.ownMAC {
 		// Otherwise it would answer for the uplink's addresses too, with its own MAC address.
-		settings = append(settings, rtnl.Sysctl{Key: "net/ipv4/conf/" + s.hostDevice() + "/arp_ignore", Value: "1"})
+		settings = append(settings, rtnl.Sysctl{Key: "net/ipv4/conf/" + s.hostDevice + "/arp_ignore", Value: "1"})
 	}
-	return deviceSpec{name: s.hostDevice(), kind: s.kind(), addrs: network.Gateways, routers: network.Routers, settings: settings}
+	return deviceSpec{
+		name: s.hostDevice, kind: s.kind, addrs: network.Gateways, routers: network.Routers, settings: settings,
+	}
 }
 
 // teardown deletes the host's own device, and with it the routes to pods.
 func (s subinterface) teardown(host nsHandle, _ Network) error {
-	return host.remove(s.hostDevice(), s.kind())
+	return host.remove(s.hostDevice, s.kind)
 }
 
 func (s subinterface) validateNetwork(network Network) error {
-	if err := network.validate(); err != nil {
-		return err
+	err := network.validate()
+	if err == nil && s.layer3 {
+		err = network.rejectRouters(s.name)
 	}
-	if s.layer3() {
-		if err := network.rejectRouters(s.name()); err != nil {
-			return err
-		}
-	}
-	if err := validateName("uplink", network.Uplink); err != nil {
-		return err
-	}
-	return network.validateGateways()
+	return cmp.Or(err, validateName("uplink", network.Uplink), network.validateGateways())
 }
 
 // create creates a device on the uplink inside the pod's namespace.
@@ -248,7 +232,7 @@ func (s subinterface) create(at session) (out Attachment, err error) {
 	}
 	defer func() {
 		if err != nil && !pod.Linked {
-			err = errors.Join(err, inside.remove(pod.IfName, s.kind()))
+			err = errors.Join(err, inside.remove(pod.IfName, s.kind))
 		}
 	}()
 	if err := at.config.prepare(inside, link); err != nil {
@@ -282,7 +266,7 @@ func (s subinterface) check(c *checker, at session) {
 
 // remove deletes the pod's device, unless it is gone with the pod's namespace, and the host's routes to it.
 func (s subinterface) remove(network Network, pod Pod) error {
-	return errors.Join(s.deleteDevice(network, pod), network.deleteRoutes(s.hostDevice(), s.hostRoutes(network, pod)))
+	return errors.Join(s.deleteDevice(network, pod), network.deleteRoutes(s.hostDevice, s.hostRoutes(network, pod)))
 }
 
 func (s subinterface) deleteDevice(network Network, pod Pod) error {
@@ -294,11 +278,11 @@ func (s subinterface) deleteDevice(network Network, pod Pod) error {
 		return err
 	}
 	defer inside.Close()
-	return inside.remove(pod.IfName, s.kind())
+	return inside.remove(pod.IfName, s.kind)
 }
 
 // deleteRoutes deletes routes of the host by a device of its own.
-func (n Network) deleteRoutes(device string, routes []route) error {
+func (n Network) deleteRoutes(device string, routes []Route) error {
 	if len(routes) == 0 {
 		return nil
 	}
@@ -319,22 +303,18 @@ func (n Network) deleteRoutes(device string, routes []route) error {
 
 // podConfig validates the arguments and returns the configuration of the pod's device.
 func (s subinterface) podConfig(network Network, pod Pod) (podConfig, error) {
-	out := podConfig{kind: s.kind(), mtu: network.mtu(), switched: !s.layer3()}
-	if pod.LinkOnly && s.ownMAC() {
+	out := podConfig{kind: s.kind, mtu: network.mtu(), switched: !s.layer3}
+	if pod.LinkOnly && s.ownMAC {
 		return out, pod.validateLinkOnly(network)
 	}
-	if err := s.validateNetwork(network); err != nil {
+	err := cmp.Or(s.validateNetwork(network), pod.validate(network, false))
+	if err == nil && !s.ownMAC {
+		err = pod.rejectMAC(s.name)
+	}
+	if err != nil {
 		return podConfig{}, err
 	}
-	if err := pod.validate(network); err != nil {
-		return podConfig{}, err
-	}
-	if !s.ownMAC() {
-		if err := pod.rejectMAC(s.name()); err != nil {
-			return podConfig{}, err
-		}
-	}
-	if !s.layer3() {
+	if !s.layer3 {
 		return out.withGateways(network, pod)
 	}
 	for _, addr := range pod.Addresses {

@@ -5,7 +5,6 @@ package podlink
 import (
 	"errors"
 	"io/fs"
-	"net/netip"
 	"strings"
 	"testing"
 
@@ -36,14 +35,8 @@ func TestUplinkKinds(t *testing.T) {
 				return host.awaitCarrier(link)
 			})
 			f.network.Uplink = "mac0"
-			if err := f.mode.Setup(f.network); err != nil {
-				t.Fatal(err)
-			}
-			f.create(t, f.newPod(t, 0))
-			f.create(t, f.newPod(t, 1))
-			if err := f.mode.Check(f.network, f.pods[0]); err != nil {
-				t.Error(err)
-			}
+			f.setUp(t, 2)
+			testkit.Succeed(t, f.mode.Check(f.network, f.pods[0]))
 			echoOnce(t, f)
 			echoToHost(t, f)
 		})
@@ -62,23 +55,12 @@ func TestMacvlanUplink(t *testing.T) {
 		t.Errorf("error without a device is %v", err)
 	}
 	below.Uplink = uplinkName
-	if _, err := f.mode.Create(below, uplink); err != nil {
-		t.Fatal(err)
-	}
-	if err := f.mode.Setup(f.network); err != nil {
-		t.Fatal(err)
-	}
-	f.create(t, f.newPod(t, 0))
-	f.create(t, f.newPod(t, 1))
-	if err := f.mode.Check(f.network, f.pods[0]); err != nil {
-		t.Error(err)
-	}
+	testkit.Must(f.mode.Create(below, uplink))(t)
+	f.setUp(t, 2)
+	testkit.Succeed(t, f.mode.Check(f.network, f.pods[0]))
 	echoOnce(t, f)
 	echoToHost(t, f)
-	devices, err := rtnl.In(lower).Devices()
-	if err != nil {
-		t.Fatal(err)
-	}
+	devices := testkit.Must(rtnl.In(lower).Devices())(t)
 	for _, device := range devices {
 		if device.Kind == "macvlan" {
 			t.Errorf("%s is in the namespace of the device below", device.Name)
@@ -93,22 +75,13 @@ func TestMacvlanBesideIPVLAN(t *testing.T) {
 	other.mode = newHostOf(t, "ipvlan-l3").mode
 	other.network.Uplink = "wire"
 	for _, each := range []*fixture{&other, f} { // the routes to pods by ipvlan are the longer ones
-		if err := each.mode.Setup(each.network); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, each.mode.Setup(each.network))
 	}
 	other.create(t, other.newPod(t, 0))
 	f.create(t, f.newPod(t, 1))
 	for _, each := range []*fixture{&other, f} {
-		if err := each.mode.Check(each.network, each.pods[0]); err != nil {
-			t.Error(err)
-		}
-		for _, addr := range each.pods[0].Addresses {
-			server := testkit.Echo(t, each.pods[0].Namespace, "tcp", netip.AddrPortFrom(addr, 0).String())
-			if _, err := testkit.RoundTrip(t, f.network.Host, "tcp", server.String(), []byte("hello")); err != nil {
-				t.Error(err)
-			}
-		}
+		testkit.Succeed(t, each.mode.Check(each.network, each.pods[0]))
+		reach(t, f.network.Host, each.pods[0].Namespace, each.pods[0].Addresses...)
 	}
 }
 
@@ -116,22 +89,14 @@ func TestMacvlanBesideIPVLAN(t *testing.T) {
 // another ipvlan mode, whose mode that would change.
 func TestIPVLANModes(t *testing.T) {
 	f := newHostOf(t, "ipvlan-l2")
-	if err := f.mode.Setup(f.network); err != nil {
-		t.Fatal(err)
-	}
-	f.create(t, f.newPod(t, 0))
-	f.create(t, f.newPod(t, 1))
+	f.setUp(t, 2)
 	err := newIPVLANL3().Setup(f.network)
-	if err == nil || !strings.Contains(err.Error(), `device "mst-ipvlan"`) || !strings.Contains(err.Error(), "is in mode l2, not l3") {
-		t.Errorf("error is %v", err)
-	}
+	testkit.Fails(t, err, `device "mst-ipvlan"`, "is in mode l2, not l3")
 	pod := f.newPod(t, 2)
 	if _, err := newIPVLANL3S().Create(f.network, pod); err == nil || !strings.Contains(err.Error(), "is in mode l2, not l3s") {
 		t.Errorf("error is %v", err)
 	}
-	if err := f.mode.Check(f.network, f.pods[0]); err != nil {
-		t.Error(err)
-	}
+	testkit.Succeed(t, f.mode.Check(f.network, f.pods[0]))
 	echoOnce(t, f)
 }
 
@@ -165,9 +130,7 @@ func TestAddRenamed(t *testing.T) {
 			if !errors.Is(failed, fs.ErrExist) {
 				t.Errorf("error is %v", failed)
 			}
-			if got := describe(t, f.network.Host, pod.Namespace); got != before {
-				t.Errorf("left behind:\n%s", difference(before, got))
-			}
+			nothingLeft(t, before, describe(t, f.network.Host, pod.Namespace))
 			continue
 		}
 		if failed != nil || link.Attrs().Name != pod.IfName || link.Type() != "macvlan" {

@@ -28,15 +28,10 @@ func TestTapOfVM(t *testing.T) {
 
 func testTapOfVM(t *testing.T, name string) {
 	f := newHostOf(t, name)
-	if err := f.mode.Setup(f.network); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, f.mode.Setup(f.network))
 	empty := describe(t, f.network.Host)
 	pod := Pod{HostIfName: "msta", Addresses: []netip.Addr{netip.MustParseAddr("192.168.10.10")}}
-	link, err := f.mode.Create(f.network, pod)
-	if err != nil {
-		t.Fatal(err)
-	}
+	link := testkit.Must(f.mode.Create(f.network, pod))(t)
 	outside := findDevice(t, f.network.Host, "msta")
 	bridge := findDevice(t, f.network.Host, DefaultBridge)
 	if link.IfName != "" || link.IfIndex != 0 || link.MAC != nil {
@@ -49,42 +44,27 @@ func testTapOfVM(t *testing.T, name string) {
 	if name == "tap" && outside.MasterIndex != bridge.Index {
 		t.Errorf("%+v is not a port of the bridge", outside)
 	}
-	if err := f.mode.Check(f.network, pod); err != nil {
-		t.Error(err)
-	}
+	testkit.Succeed(t, f.mode.Check(f.network, pod))
 	settings := portSettings("msta")
 	if name == "ovs-tap" {
 		settings = ovsPortSettings("msta")
 	}
 	for _, s := range settings {
-		if err := rtnl.In(f.network.Host).SetSysctl(s.Key, "0"); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, rtnl.In(f.network.Host).SetSysctl(s.Key, "0"))
 		wantDeviation(t, f.mode.Check(f.network, pod), s.Key)
-		if err := rtnl.In(f.network.Host).SetSysctl(s.Key, s.Value); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, rtnl.In(f.network.Host).SetSysctl(s.Key, s.Value))
 	}
 	if _, err := f.mode.Create(f.network, pod); err == nil {
 		t.Error("a second link of that name is no error")
 	}
-	device, err := tun.Open(f.network.Host, tun.Options{Name: "msta", Kind: tun.TAP})
-	if err != nil {
-		t.Fatal(err)
-	}
+	device := testkit.Must(tun.Open(f.network.Host, tun.Options{Name: "msta", Kind: tun.TAP}))(t)
 	f.awaitCarrier(t, f.network.Host, "msta")
-	if err := device.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, device.Close())
 	spoilPort(t, f, pod)
 	for range 2 {
-		if err := f.mode.Delete(f.network, pod); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, f.mode.Delete(f.network, pod))
 	}
-	if got := describe(t, f.network.Host); got != empty {
-		t.Errorf("left behind:\n%s", difference(empty, got))
-	}
+	nothingLeft(t, empty, describe(t, f.network.Host))
 }
 
 // spoilPort takes the port of a VM out of the switch, which Check notices, and
@@ -100,23 +80,15 @@ func spoilPort(t *testing.T, f *fixture, pod Pod) {
 	if err := f.mode.Check(f.network, pod); !errors.As(err, &deviation) {
 		t.Errorf("Check of a device that is no port: %v", err)
 	}
-	if err := f.mode.Delete(f.network, pod); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := f.mode.Create(f.network, pod); err != nil {
-		t.Fatal(err)
-	}
-	if err := f.mode.Check(f.network, pod); err != nil {
-		t.Error(err)
-	}
+	testkit.Succeed(t, f.mode.Delete(f.network, pod))
+	testkit.Must(f.mode.Create(f.network, pod))(t)
+	testkit.Succeed(t, f.mode.Check(f.network, pod))
 }
 
 // TestOVSTapInNamespace wants no pod with a namespace on a link for VMs.
 func TestOVSTapInNamespace(t *testing.T) {
 	f := newHostOf(t, "ovs-tap")
-	if err := f.mode.Setup(f.network); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, f.mode.Setup(f.network))
 	if _, err := f.mode.Create(f.network, f.newPod(t, 0)); err == nil || !strings.Contains(err.Error(), "is for VMs") {
 		t.Errorf("error %v", err)
 	}
@@ -128,23 +100,16 @@ func TestRelayComesLate(t *testing.T) {
 	for _, name := range allRelayed() {
 		t.Run(name, func(t *testing.T) {
 			f := newHostOf(t, name)
-			if err := f.mode.Setup(f.network); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Succeed(t, f.mode.Setup(f.network))
 			for i := range 2 {
 				pod := f.newPod(t, i)
-				link, err := f.mode.Create(f.network, pod)
-				if err != nil {
-					t.Fatal(err)
-				}
+				link := testkit.Must(f.mode.Create(f.network, pod))(t)
 				f.pods, f.links = append(f.pods, pod), append(f.links, link)
 			}
 			check := func() {
 				t.Helper()
 				for _, pod := range f.pods {
-					if err := f.mode.Check(f.network, pod); err != nil {
-						t.Error(err)
-					}
+					testkit.Succeed(t, f.mode.Check(f.network, pod))
 				}
 			}
 			for range 2 {
@@ -178,11 +143,7 @@ func (f *fixture) startRelay(t *testing.T, pod Pod) {
 		if f.mode.Name() == "tap" {
 			kind = tun.TAP
 		}
-		device, err := tun.Open(ns, tun.Options{Name: name, Kind: kind, Offload: f.large})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return device
+		return testkit.Must(tun.Open(ns, tun.Options{Name: name, Kind: kind, Offload: f.large}))(t)
 	}
 	outer, inner := open(f.network.Host, pod.HostIfName), open(pod.Namespace, pod.IfName)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -208,11 +169,5 @@ func (f *fixture) startRelay(t *testing.T, pod Pod) {
 
 func (f *fixture) awaitCarrier(t *testing.T, ns *netns.Namespace, name string) {
 	t.Helper()
-	withHandle(t, ns, func(s nsHandle) error {
-		link, err := s.link(name)
-		if err != nil {
-			return err
-		}
-		return s.awaitCarrier(link)
-	})
+	withLink(t, ns, name, nsHandle.awaitCarrier)
 }

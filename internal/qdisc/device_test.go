@@ -27,7 +27,7 @@ var slow = Limit{Rate: 8_000, Burst: 20_000}
 func TestOtherPrograms(t *testing.T) {
 	testkit.RequireKernel(t, 6, 6)
 	testkit.RequireTool(t, "tc")
-	a, _ := pair(t)
+	a, _ := testkit.VethPair(t)
 	attachTCX(t, a)
 	programOf(t, a, slow)
 	attachTCX(t, a)
@@ -43,9 +43,7 @@ func TestOtherPrograms(t *testing.T) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	stats := tc(t, a, "-s qdisc show dev "+device)
 	found := regexp.MustCompile(`clsact[^\n]*\n[^\n]*\(dropped (\d+)`).FindStringSubmatch(stats)
 	if found == nil {
@@ -63,22 +61,15 @@ func attachTCX(t *testing.T, ns *netns.Namespace) {
 		Type: ebpf.SchedCLS, License: "Dual BSD/GPL",
 		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, -1), asm.Return()},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	defer p.Close()
-	d, err := rtnl.In(ns).Device(device)
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := testkit.Must(rtnl.In(ns).Device(device))(t)
 	var l link.Link
 	err = ns.Do(func() (err error) {
 		l, err = link.AttachTCX(link.TCXOptions{Interface: d.Index, Program: p, Attach: ebpf.AttachTCXEgress})
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	t.Cleanup(func() { _ = l.Close() })
 }
 
@@ -86,15 +77,13 @@ func attachTCX(t *testing.T, ns *netns.Namespace) {
 // from the kernel, and from the device all but what is another's.
 func TestNothingLeft(t *testing.T) {
 	testkit.RequireTool(t, "tc")
-	a, _ := pair(t)
+	a, _ := testkit.VethPair(t)
 	before := tc(t, a, "qdisc show dev "+device)
 	id := programOf(t, a, slow)
 	if says, err := Deviation(a, device, Limit{}); says != "is limited to 8000 bit/s, not unlimited" || err != nil {
 		t.Errorf("deviation %q, %v", says, err)
 	}
-	if err := SetLimit(a, device, Limit{}); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, SetLimit(a, device, Limit{}))
 	awaitGone(t, id)
 	if after := tc(t, a, "qdisc show dev "+device); after != before {
 		t.Errorf("queues before %q, after %q", before, after)
@@ -102,14 +91,12 @@ func TestNothingLeft(t *testing.T) {
 	tc(t, a, "qdisc add dev left clsact")
 	tc(t, a, "filter add dev left ingress protocol ip u32 match u32 0 0 flowid 1:1")
 	id = programOf(t, a, slow)
-	if err := SetLimit(a, device, Limit{}); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, SetLimit(a, device, Limit{}))
 	awaitGone(t, id)
 	if filters := tc(t, a, "filter show dev left ingress"); !strings.Contains(filters, "u32") {
 		t.Errorf("another's filter is gone: %q", filters)
 	}
 	id = programOf(t, a, slow)
-	command(t, "ip", a, "link del "+device)
+	testkit.Command(t, a, "ip link del "+device)
 	awaitGone(t, id)
 }

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/rtnl"
+	"mustang/internal/testkit"
 )
 
 // verdict is a program that has the kernel do the same with all packets.
@@ -24,20 +25,15 @@ func verdict(t *testing.T, action int32) *ebpf.Program {
 	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 		Type: ebpf.SchedCLS, License: "Dual BSD/GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, action), asm.Return()},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	t.Cleanup(func() { _ = p.Close() })
 	return p
 }
 
 // TestIngress sets, replaces and deletes an ingress program beside another's filter, and without.
 func TestIngress(t *testing.T) {
-	a, b := pair(t)
-	d, err := rtnl.In(a).Device(device)
-	if err != nil {
-		t.Fatal(err)
-	}
+	a, b := testkit.VethPair(t)
+	d := testkit.Must(rtnl.In(a).Device(device))(t)
 	ping := func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 		defer cancel()
@@ -56,10 +52,7 @@ func TestIngress(t *testing.T) {
 		t.Helper()
 		var id ebpf.ProgramID
 		if want != nil {
-			info, err := want.Info()
-			if err != nil {
-				t.Fatal(err)
-			}
+			info := testkit.Must(want.Info())(t)
 			id, _ = info.ID()
 		}
 		if got, err := Ingress(a, d.Index); got != uint32(id) || err != nil {
@@ -77,15 +70,11 @@ func TestIngress(t *testing.T) {
 			tc(t, a, "filter add dev left ingress protocol all prio 2 u32 match u32 0 0 flowid 1:1")
 		}
 		for _, p := range []*ebpf.Program{next, drop, next, drop} {
-			if err := SetIngress(a, d.Index, p.FD()); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Succeed(t, SetIngress(a, d.Index, p.FD()))
 			wants(p, p == next, "set")
 		}
 		for range 2 {
-			if err := DeleteIngress(a, d.Index); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Succeed(t, DeleteIngress(a, d.Index))
 			wants(nil, true, "deleted")
 		}
 		if left := strings.Contains(tc(t, a, "qdisc show dev left"), "clsact"); left != other {

@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"math"
-	"net/netip"
-	"os/exec"
 	"strings"
 	"sync"
 	"testing"
@@ -24,22 +22,6 @@ import (
 // device is what is limited in these tests; peer is what it sends to.
 const device, peer = "left", "10.0.0.2"
 
-// pair makes two namespaces that a wire joins; device is in the first.
-func pair(t *testing.T) (a, b *netns.Namespace) {
-	t.Helper()
-	testkit.RequireRoot(t)
-	a, b = testkit.Namespace(t, "a"), testkit.Namespace(t, "b")
-	err := errors.Join(
-		rtnl.AddVeth(rtnl.VethEnd{Namespace: a, Name: device}, rtnl.VethEnd{Namespace: b, Name: "right"}, 1500),
-		rtnl.In(a).Configure(device, rtnl.DeviceConfig{Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0.1/24")}, Up: true}),
-		rtnl.In(b).Configure("right", rtnl.DeviceConfig{Addresses: []netip.Prefix{netip.MustParsePrefix(peer + "/24")}, Up: true}),
-	)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return a, b
-}
-
 // lacking is byDepartures on a kernel without fq.
 func lacking(*netns.Namespace, string, Limit) error { return errors.ErrUnsupported }
 
@@ -49,15 +31,13 @@ func lacking(*netns.Namespace, string, Limit) error { return errors.ErrUnsupport
 func TestLimit(t *testing.T) {
 	for name, first := range map[string]method{"departures": byDepartures, "tbf": lacking} {
 		t.Run(name, func(t *testing.T) {
-			a, b := pair(t)
+			a, b := testkit.VethPair(t)
 			if name == "departures" {
 				testkit.RequireMode(t, rtnl.In(a).TryQdisc("fq"))
 			}
 			limit := Limit{Rate: 40e6}
 			for range 2 { // the second time it stays as it is
-				if err := setLimit(first, a, device, limit); err != nil {
-					t.Fatal(err)
-				}
+				testkit.Succeed(t, setLimit(first, a, device, limit))
 			}
 			if says, err := Deviation(a, device, limit); says != "" || err != nil {
 				t.Errorf("deviation %q, %v", says, err)
@@ -86,7 +66,7 @@ func TestLimit(t *testing.T) {
 // TestLimitWay looks which way was taken: by departure times only where the kernel
 // has fq. The other way takes the place of each.
 func TestLimitWay(t *testing.T) {
-	a, _ := pair(t)
+	a, _ := testkit.VethPair(t)
 	limit, other := Limit{Rate: 1e6, Burst: math.MaxUint32}, Limit{Rate: 2e6}
 	fq := rtnl.In(a).TryQdisc("fq")
 	if errors.Is(fq, errors.ErrUnsupported) {
@@ -113,15 +93,11 @@ func TestLimitWay(t *testing.T) {
 		{byDepartures, other, false}, // stays
 		{byDepartures, limit, fq == nil},
 	} {
-		if err := setLimit(step.first, a, device, step.limit); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, setLimit(step.first, a, device, step.limit))
 		expect(step.departures, step.limit)
 	}
 	for range 2 {
-		if err := SetLimit(a, device, Limit{}); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, SetLimit(a, device, Limit{}))
 		if says, err := Deviation(a, device, Limit{}); says != "" || err != nil {
 			t.Errorf("deviation %q, %v", says, err)
 		}
@@ -139,7 +115,7 @@ func TestLimitWay(t *testing.T) {
 // TestDeviation changes a limit behind its back.
 func TestDeviation(t *testing.T) {
 	testkit.RequireTool(t, "tc")
-	a, _ := pair(t)
+	a, _ := testkit.VethPair(t)
 	testkit.RequireMode(t, rtnl.In(a).TryQdisc("fq"))
 	limit := Limit{Rate: 8e6, Burst: 8e6}
 	for _, row := range []struct {
@@ -160,9 +136,7 @@ func TestDeviation(t *testing.T) {
 		{"part of it", "filter del dev left egress", Limit{}, "has parts of a limit, not unlimited"},
 		{"nothing", "qdisc del dev left clsact; qdisc del dev left root", limit, "is not limited to 8000000 bit/s"},
 	} {
-		if err := SetLimit(a, device, limit); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, SetLimit(a, device, limit))
 		for arguments := range strings.SplitSeq(row.tc, "; ") {
 			if arguments != "" {
 				tc(t, a, arguments)
@@ -187,9 +161,7 @@ func programOf(t *testing.T, ns *netns.Namespace, limit Limit) uint32 {
 			err = errors.Join(attachEDT(ns, device, objects.Program.FD()), objects.Close())
 		}
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	pacing, err := readPacing(ns, device)
 	if err != nil || pacing.Program == 0 {
 		t.Fatalf("pacing %+v, %v", pacing, err)
@@ -215,15 +187,5 @@ func awaitGone(t *testing.T, id uint32) {
 // tc runs tc(8) in a namespace.
 func tc(t *testing.T, ns *netns.Namespace, arguments string) string {
 	t.Helper()
-	return command(t, "tc", ns, arguments)
-}
-
-// command runs tc(8) or ip(8) in a namespace.
-func command(t *testing.T, program string, ns *netns.Namespace, arguments string) string {
-	t.Helper()
-	out, err := exec.Command(program, append([]string{"-n", ns.Name()}, strings.Fields(arguments)...)...).CombinedOutput()
-	if err != nil {
-		t.Fatalf("%s %s: %v: %s", program, arguments, err, out)
-	}
-	return string(out)
+	return testkit.Command(t, ns, "tc "+arguments)
 }

@@ -19,20 +19,14 @@ import (
 // long.
 func TestEmulateRate(t *testing.T) {
 	a, b := testkit.VethPair(t)
-	if err := qdisc.Emulate(a, "left", 40_000_000, 0); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, qdisc.Emulate(a, "left", 40_000_000, 0))
 	server := testkit.Echo(t, b, "tcp", "10.0.0.2:0")
 	began := time.Now()
-	if _, err := testkit.RoundTrip(t, a, "tcp", server.String(), make([]byte, 1<<20)); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(testkit.RoundTrip(t, a, "tcp", server.String(), make([]byte, 1<<20)))(t)
 	if took, least := time.Since(began), (1<<20-128<<10)*8*time.Second/40_000_000; took < least {
 		t.Errorf("a mebibyte took %v, at least %v are needed", took, least)
 	}
-	if err := qdisc.Emulate(a, "none", 1e6, 0); err == nil {
-		t.Error("a device that is not there was accepted")
-	}
+	testkit.Fails(t, qdisc.Emulate(a, "none", 1e6, 0))
 }
 
 // TestEmulateRates sets the slowest and the fastest rate of a wire, as tc shows them.
@@ -64,9 +58,7 @@ func TestEmulateDelay(t *testing.T) {
 	}
 	testkit.RequireMode(t, err)
 	began := time.Now()
-	if err := testkit.Ping(a, netip.MustParseAddr("10.0.0.2"), 8); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, testkit.Ping(a, netip.MustParseAddr("10.0.0.2"), 8))
 	if took := time.Since(began); took < 10*time.Millisecond {
 		t.Errorf("an answer after %v", took)
 	}

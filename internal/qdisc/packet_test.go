@@ -143,10 +143,7 @@ type program struct{ loaded }
 func newProgram(t *testing.T, name string, bucket edtBucket) program {
 	t.Helper()
 	testkit.RequireRoot(t)
-	objects, err := load(name, bucket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	objects := testkit.Must(load(name, bucket))(t)
 	t.Cleanup(func() { _ = objects.Close() })
 	return program{objects}
 }
@@ -167,9 +164,7 @@ func (p program) run(t *testing.T, size uint32) (verdict uint32, due uint64) {
 func (p program) full(t *testing.T) uint64 {
 	t.Helper()
 	var bucket edtBucket
-	if err := p.Buckets.Lookup(uint32(0), &bucket); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, p.Buckets.Lookup(uint32(0), &bucket))
 	return bucket.Full
 }
 
@@ -177,8 +172,6 @@ func (p program) full(t *testing.T) uint64 {
 func monotonic(t *testing.T) uint64 {
 	t.Helper()
 	var now unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, unix.ClockGettime(unix.CLOCK_MONOTONIC, &now))
 	return uint64(now.Nano())
 }

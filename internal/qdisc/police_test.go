@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+
+	"mustang/internal/testkit"
 )
 
 // TestPolice passes packets until the burst and the slack are used up.
@@ -16,10 +18,7 @@ func TestPolice(t *testing.T) {
 	p := newProgram(t, edtProgPolice, policeBucket(Limit{Rate: 8_000_000, Burst: 80_000}))
 	passed := 0
 	for range 1000 {
-		verdict, err := p.Program.Run(&ebpf.RunOptions{Data: make([]byte, 1000)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		verdict := testkit.Must(p.Program.Run(&ebpf.RunOptions{Data: make([]byte, 1000)}))(t)
 		if verdict == verdictNext {
 			passed++
 		} else if verdict != verdictDrop {
@@ -34,21 +33,16 @@ func TestPolice(t *testing.T) {
 
 // TestSetPolice sets limits of what a device receives, one after another; none is left by the last.
 func TestSetPolice(t *testing.T) {
-	a, _ := pair(t)
+	a, _ := testkit.VethPair(t)
 	old := ebpf.ProgramID(0)
 	for _, limit := range []Limit{{}, {Rate: 8e6}, {Rate: 8e6}, {Rate: 8e6, Burst: 8e6}, {Rate: 9e6}, {}, {Rate: 8e6}} {
-		before, err := PoliceDeviation(a, device, limit)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := SetPolice(a, device, limit); err != nil {
-			t.Fatal(err)
-		}
+		before := testkit.Must(PoliceDeviation(a, device, limit))(t)
+		testkit.Succeed(t, SetPolice(a, device, limit))
 		if says, err := PoliceDeviation(a, device, limit); says != "" || err != nil {
 			t.Errorf("%+v: %s, %v", limit, says, err)
 		}
 		id := ebpf.ProgramID(0)
-		err = onPolice(a, "read", device, func(at policePoint) error {
+		err := onPolice(a, "read", device, func(at policePoint) error {
 			have, err := at.find()
 			for _, one := range have {
 				id = one.id
@@ -69,9 +63,7 @@ func TestSetPolice(t *testing.T) {
 	if err := SetPolice(a, "none", Limit{Rate: 8e6}); !errors.Is(err, fs.ErrNotExist) {
 		t.Error(err)
 	}
-	if err := SetPolice(a, device, Limit{Rate: 8e6, Burst: 8}); err == nil {
-		t.Error("no packet would pass")
-	}
-	command(t, "ip", a, "link del "+device)
+	testkit.Fails(t, SetPolice(a, device, Limit{Rate: 8e6, Burst: 8}))
+	testkit.Command(t, a, "ip link del "+device)
 	awaitGone(t, uint32(old))
 }

@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"net/netip"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -21,23 +20,14 @@ import (
 // TestSysctl sets a sysctl in one namespace and reads it in all.
 func TestSysctl(t *testing.T) {
 	a, b := testkit.Namespace(t, "a"), testkit.Namespace(t, "b")
-	root, err := netns.Current()
-	if err != nil {
-		t.Fatal(err)
-	}
+	root := testkit.Must(netns.Current())(t)
 	defer root.Close()
 	const key = "net/ipv4/ip_default_ttl"
 	read := func(ns *netns.Namespace) string {
-		value, err := rtnl.In(ns).Sysctl(key)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return value
+		return testkit.Must(rtnl.In(ns).Sysctl(key))(t)
 	}
 	before := read(root)
-	if err := rtnl.In(a).SetSysctl(key, "33"); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, rtnl.In(a).SetSysctl(key, "33"))
 	if read(a) != "33" || read(b) == "33" || read(root) != before {
 		t.Errorf("values are %s, %s and %s", read(a), read(b), read(root))
 	}
@@ -47,21 +37,14 @@ func TestSysctl(t *testing.T) {
 	if _, err := rtnl.In(a).Sysctl("net/ipv4/no_such_key"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("reading what is not there: %v", err)
 	}
-	if err := rtnl.In(a).SetSysctl(key, "not a number"); err == nil {
-		t.Error("a wrong value is no error")
-	}
-	if err := rtnl.In(a).SetSysctl("net/../kernel/hostname", "x"); err == nil {
-		t.Error("a path out of net is no error")
-	}
+	testkit.Fails(t, rtnl.In(a).SetSysctl(key, "not a number"))
+	testkit.Fails(t, rtnl.In(a).SetSysctl("net/../kernel/hostname", "x"))
 }
 
 // handle opens a netlink socket in ns, until the test is over.
 func handle(t *testing.T, ns *netns.Namespace) *netlink.Handle {
 	t.Helper()
-	h, err := rtnl.In(ns).Handle()
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := testkit.Must(rtnl.In(ns).Handle())(t)
 	t.Cleanup(h.Close)
 	return h
 }
@@ -77,38 +60,22 @@ func makeDevices(t *testing.T, a, b *netns.Namespace) {
 		return out
 	}
 	bridge := &netlink.Bridge{LinkAttrs: attrs("br")}
-	if err := inA.LinkAdd(bridge); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, inA.LinkAdd(bridge))
 	port := &netlink.Veth{
 		LinkAttrs: attrs("port"), PeerName: "inner", PeerNamespace: netlink.NsFd(b.FD()), PeerTxQLen: -1,
 	}
 	port.MTU = 1400
 	port.MasterIndex = bridge.Index
-	if err := inA.LinkAdd(port); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, inA.LinkAdd(port))
 	macvlan := &netlink.Macvlan{LinkAttrs: attrs("mv"), Mode: netlink.MACVLAN_MODE_BRIDGE}
 	macvlan.ParentIndex = bridge.Index
-	if err := inA.LinkAdd(macvlan); err != nil {
-		t.Fatal(err)
-	}
-	inner, err := inB.LinkByName("inner")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, inA.LinkAdd(macvlan))
+	inner := testkit.Must(inB.LinkByName("inner"))(t)
 	for _, cidr := range []string{"192.0.2.1/24", "2001:db8::1/64"} {
-		addr, err := netlink.ParseAddr(cidr)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := inB.AddrAdd(inner, addr); err != nil {
-			t.Fatal(err)
-		}
+		addr := testkit.Must(netlink.ParseAddr(cidr))(t)
+		testkit.Succeed(t, inB.AddrAdd(inner, addr))
 	}
-	if err := inB.LinkSetUp(inner); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, inB.LinkSetUp(inner))
 }
 
 // TestDevices looks at devices of several kinds from both sides.
@@ -116,11 +83,7 @@ func TestDevices(t *testing.T) {
 	a, b := testkit.Namespace(t, "a"), testkit.Namespace(t, "b")
 	makeDevices(t, a, b)
 	find := func(ns *netns.Namespace, name string) rtnl.Device {
-		device, err := rtnl.In(ns).Device(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return device
+		return testkit.Must(rtnl.In(ns).Device(name))(t)
 	}
 	bridge, port, macvlan, inner := find(a, "br"), find(a, "port"), find(a, "mv"), find(b, "inner")
 	for device, kind := range map[string]string{
@@ -150,10 +113,7 @@ func TestDevices(t *testing.T) {
 			t.Errorf("addresses are %v", inner.Addrs)
 		}
 	}
-	devices, err := rtnl.In(a).Devices()
-	if err != nil {
-		t.Fatal(err)
-	}
+	devices := testkit.Must(rtnl.In(a).Devices())(t)
 	if len(devices) != 4 || !slices.IsSortedFunc(devices, func(x, y rtnl.Device) int { return x.Index - y.Index }) {
 		t.Errorf("devices are %+v", devices)
 	}
@@ -173,18 +133,10 @@ func TestDevices(t *testing.T) {
 // TestDeviceCounters counts what goes through the loopback device.
 func TestDeviceCounters(t *testing.T) {
 	ns := testkit.Namespace(t, "count")
-	before, err := rtnl.In(ns).Device("lo")
-	if err != nil {
-		t.Fatal(err)
-	}
+	before := testkit.Must(rtnl.In(ns).Device("lo"))(t)
 	server := testkit.Echo(t, ns, "udp", "127.0.0.1:0")
-	if _, err := testkit.RoundTrip(t, ns, "udp", server.String(), make([]byte, 1000)); err != nil {
-		t.Fatal(err)
-	}
-	after, err := rtnl.In(ns).Device("lo")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(testkit.RoundTrip(t, ns, "udp", server.String(), make([]byte, 1000)))(t)
+	after := testkit.Must(rtnl.In(ns).Device("lo"))(t)
 	packets, size := after.RxPackets-before.RxPackets, after.RxBytes-before.RxBytes
 	if packets != 4 || after.TxPackets-before.TxPackets != 4 || size < 2000 || after.TxBytes-before.TxBytes != size {
 		t.Errorf("%d packets of %d bytes in all", packets, size)
@@ -203,9 +155,7 @@ func TestOwnAddresses(t *testing.T) {
 	}
 	must := func(err error) {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, err)
 	}
 	handle, err := conn.Handle()
 	must(err)
@@ -248,20 +198,13 @@ func TestOwnAddresses(t *testing.T) {
 
 func TestConfigure(t *testing.T) {
 	a, b := testkit.Namespace(t, "a"), testkit.Namespace(t, "b")
-	if err := rtnl.AddVeth(rtnl.VethEnd{Namespace: a, Name: "left"}, rtnl.VethEnd{Namespace: b, Name: "right"}, 1500); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, rtnl.AddVeth(rtnl.VethEnd{Namespace: a, Name: "left"}, rtnl.VethEnd{Namespace: b, Name: "right"}, 1500))
 	config := rtnl.DeviceConfig{Up: true, MTU: 1400, Addresses: []netip.Prefix{
 		netip.MustParsePrefix("10.9.0.1/24"), netip.MustParsePrefix("fd00:9::1/64"), netip.MustParsePrefix("fe80::9/64"),
 	}}
 	for range 2 { // what is there already is no error
-		if err := rtnl.In(a).Configure("left", config); err != nil {
-			t.Fatal(err)
-		}
-		device, err := rtnl.In(a).Device("left")
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, rtnl.In(a).Configure("left", config))
+		device := testkit.Must(rtnl.In(a).Device("left"))(t)
 		if !device.Up || device.MTU != config.MTU {
 			t.Errorf("the device is %+v", device)
 		}
@@ -289,11 +232,7 @@ func TestConfigureFails(t *testing.T) {
 		{"lo", rtnl.DeviceConfig{Addresses: []netip.Prefix{netip.PrefixFrom(netip.MustParseAddr("10.0.0.1"), -1)}}, "10.0.0.1"},
 	} {
 		err := rtnl.In(ns).Configure(test.name, test.config)
-		if err == nil || !strings.Contains(err.Error(), test.want) {
-			t.Errorf("%s: error %v, want one with %q", test.name, err, test.want)
-		}
-		if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("%q", ns.Name())) {
-			t.Errorf("error %v does not name the namespace", err)
-		}
+		testkit.Fails(t, err, test.want)
+		testkit.Fails(t, err, fmt.Sprintf("%q", ns.Name()))
 	}
 }

@@ -25,53 +25,28 @@ func TestAddProxy(t *testing.T) {
 	a, b := testkit.VethPair(t)
 	c := testkit.Namespace(t, "c")
 	behind := netip.MustParseAddr("10.0.0.9")
-	if err := rtnl.AddVeth(rtnl.VethEnd{Namespace: b, Name: "down"}, rtnl.VethEnd{Namespace: c, Name: "eth0"}, 1500); err != nil {
-		t.Fatal(err)
-	}
-	if err := rtnl.In(b).Configure("down", rtnl.DeviceConfig{Addresses: []netip.Prefix{underlay("10.0.9.1/24")}, Up: true}); err != nil {
-		t.Fatal(err)
-	}
-	if err := rtnl.In(c).Configure("eth0", rtnl.DeviceConfig{Addresses: []netip.Prefix{underlay("10.0.9.2/24"), underlay("10.0.0.9/32")}, Up: true}); err != nil {
-		t.Fatal(err)
-	}
-	if err := rtnl.In(b).AddRoute(netip.PrefixFrom(behind, 32), netip.MustParseAddr("10.0.9.2")); err != nil {
-		t.Fatal(err)
-	}
-	if err := rtnl.In(c).AddRoute(underlay("10.0.0.0/24"), netip.MustParseAddr("10.0.9.1")); err != nil {
-		t.Fatal(err)
-	}
-	if err := rtnl.In(b).SetSysctl("net/ipv4/ip_forward", "1"); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, rtnl.AddVeth(rtnl.VethEnd{Namespace: b, Name: "down"}, rtnl.VethEnd{Namespace: c, Name: "eth0"}, 1500))
+	testkit.Succeed(t, rtnl.In(b).Configure("down", rtnl.DeviceConfig{Addresses: []netip.Prefix{underlay("10.0.9.1/24")}, Up: true}))
+	addrs := []netip.Prefix{underlay("10.0.9.2/24"), underlay("10.0.0.9/32")}
+	testkit.Succeed(t, rtnl.In(c).Configure("eth0", rtnl.DeviceConfig{Addresses: addrs, Up: true}))
+	testkit.Succeed(t, rtnl.In(b).AddRoute(netip.PrefixFrom(behind, 32), netip.MustParseAddr("10.0.9.2")))
+	testkit.Succeed(t, rtnl.In(c).AddRoute(underlay("10.0.0.0/24"), netip.MustParseAddr("10.0.9.1")))
+	testkit.Succeed(t, rtnl.In(b).SetSysctl("net/ipv4/ip_forward", "1"))
 	for range 2 { // a second entry is no error
-		if err := rtnl.In(b).AddProxyNeighbor("right", behind); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, rtnl.In(b).AddProxyNeighbor("right", behind))
 	}
-	if err := testkit.Ping(a, behind, 8); err != nil {
-		t.Error(err)
-	}
+	testkit.Succeed(t, testkit.Ping(a, behind, 8))
 	for _, up := range []bool{false, true} {
-		if err := rtnl.In(b).SetUp("right", up); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, rtnl.In(b).SetUp("right", up))
 		device, err := rtnl.In(b).Device("right")
 		if err != nil || device.Up != up || len(device.Addrs) == 0 || device.Addrs[0] != underlay("10.0.0.2/24") {
 			t.Errorf("set up %t: %+v, %v", up, device, err)
 		}
 	}
-	if err := testkit.Ping(a, netip.MustParseAddr("10.0.0.2"), 8); err != nil {
-		t.Error(err)
-	}
-	if err := rtnl.In(b).AddProxyNeighbor("right", netip.MustParseAddr("fd00:1::9")); err == nil {
-		t.Error("answers for an IPv6 address")
-	}
-	if err := rtnl.In(b).AddProxyNeighbor("nope", behind); err == nil {
-		t.Error("answers at a device that there is not")
-	}
-	if err := rtnl.In(b).SetUp("nope", true); err == nil {
-		t.Error("set up a device that there is not")
-	}
+	testkit.Succeed(t, testkit.Ping(a, netip.MustParseAddr("10.0.0.2"), 8))
+	testkit.Fails(t, rtnl.In(b).AddProxyNeighbor("right", netip.MustParseAddr("fd00:1::9")))
+	testkit.Fails(t, rtnl.In(b).AddProxyNeighbor("nope", behind))
+	testkit.Fails(t, rtnl.In(b).SetUp("nope", true))
 }
 
 func underlay(prefix string) netip.Prefix { return netip.MustParsePrefix(prefix) }
@@ -80,43 +55,29 @@ func underlay(prefix string) netip.Prefix { return netip.MustParsePrefix(prefix)
 func TestAddRoute(t *testing.T) {
 	a, b := testkit.VethPair(t)
 	far := []netip.Prefix{underlay("192.168.11.11/32"), underlay("fd00:11::b/128")}
-	if err := rtnl.In(b).Configure("lo", rtnl.DeviceConfig{Addresses: far}); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, rtnl.In(b).Configure("lo", rtnl.DeviceConfig{Addresses: far}))
 	hops := []netip.Addr{netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("fd00:1::2")}
 	for i, dst := range []netip.Prefix{underlay("192.168.11.99/24"), underlay("fd00:11::/64")} {
-		if err := rtnl.In(a).AddRoute(dst, hops[i]); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, rtnl.In(a).AddRoute(dst, hops[i]))
 		// A new IPv6 address receives a moment after it is there.
 		testkit.Eventually(t, 10*time.Second, func() error { return testkit.Ping(a, far[i].Addr(), 8) })
-		if err := rtnl.In(a).AddRoute(dst, hops[i]); err == nil {
-			t.Error("a second route to one destination")
-		}
+		testkit.Fails(t, rtnl.In(a).AddRoute(dst, hops[i]))
 	}
-	if err := rtnl.In(a).AddRoute(underlay("192.168.12.0/24"), netip.MustParseAddr("172.16.0.1")); err == nil {
-		t.Error("a route by a next hop that is nowhere")
-	}
+	testkit.Fails(t, rtnl.In(a).AddRoute(underlay("192.168.12.0/24"), netip.MustParseAddr("172.16.0.1")))
 }
 
 // TestFinishPackets reads what the other end of a wire is given, which is whole
 // packets with their checksums.
 func TestFinishPackets(t *testing.T) {
 	a, b := testkit.VethPair(t)
-	if err := rtnl.In(a).DisableOffloads("left"); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, rtnl.In(a).DisableOffloads("left"))
 	on, err := rtnl.In(a).Offloads("left")
 	if err != nil || on["tso"] || on["tx-checksum"] {
 		t.Errorf("offloads are %v, %v", on, err)
 	}
 	server := testkit.Echo(t, b, "tcp", "[fd00:1::2]:0")
-	if _, err := testkit.RoundTrip(t, a, "tcp", server.String(), make([]byte, 1<<18)); err != nil {
-		t.Error(err)
-	}
-	if err := rtnl.In(a).DisableOffloads("none"); err == nil {
-		t.Error("a device that is not there")
-	}
+	testkit.Must(testkit.RoundTrip(t, a, "tcp", server.String(), make([]byte, 1<<18)))(t)
+	testkit.Fails(t, rtnl.In(a).DisableOffloads("none"))
 }
 
 // TestSetCongestion connects along a route of each family and reads what the sockets use.
@@ -124,9 +85,7 @@ func TestSetCongestion(t *testing.T) {
 	a, b := testkit.VethPair(t)
 	for _, ns := range []*netns.Namespace{a, b} {
 		for _, name := range []string{"reno", "cubic", "cubic"} { // the last one wins
-			if err := rtnl.In(ns).SetCongestion(name); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Succeed(t, rtnl.In(ns).SetCongestion(name))
 		}
 	}
 	if err := rtnl.In(a).SetCongestion("none-such"); !errors.Is(err, errors.ErrUnsupported) {
@@ -169,9 +128,7 @@ func TestSetCongestionWithoutCarrier(t *testing.T) {
 			return err
 		})
 	})
-	if err := rtnl.In(a).SetCongestion("reno"); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, rtnl.In(a).SetCongestion("reno"))
 	set(true)
 	if got := congestionTo(t, a, testkit.Echo(t, b, "tcp", "10.0.0.2:0")); got != "reno" {
 		t.Errorf("the connection uses %q", got)
@@ -200,9 +157,7 @@ func congestionTo(t *testing.T, from *netns.Namespace, to netip.AddrPort) (name 
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	return name
 }
 
@@ -211,10 +166,7 @@ func TestWatch(t *testing.T) {
 	a, b := testkit.Namespace(t, "a"), testkit.Namespace(t, "b")
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	changed, err := rtnl.In(a).Watch(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	changed := testkit.Must(rtnl.In(a).Watch(ctx))(t)
 	steps := []struct {
 		what   string
 		change func() error
@@ -238,9 +190,7 @@ func TestWatch(t *testing.T) {
 				quiet = true
 			}
 		}
-		if err := step.change(); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, step.change())
 		select {
 		case <-changed:
 		case <-time.After(time.Minute):
@@ -254,10 +204,7 @@ func TestWatch(t *testing.T) {
 func TestPacketsAboveTheDevicesLimitChangeNothing(t *testing.T) {
 	testkit.RequireRoot(t)
 	ns := testkit.Namespace(t, "a")
-	handle, err := rtnl.In(ns).Handle()
-	if err != nil {
-		t.Fatal(err)
-	}
+	handle := testkit.Must(rtnl.In(ns).Handle())(t)
 	defer handle.Close()
 	for _, test := range []struct {
 		kind  string
@@ -265,17 +212,12 @@ func TestPacketsAboveTheDevicesLimitChangeNothing(t *testing.T) {
 	}{{"veth", true}, {"bridge", false}} {
 		link := &netlink.GenericLink{LinkAttrs: netlink.NewLinkAttrs(), LinkType: test.kind}
 		link.Name = "own-" + test.kind
-		if err := handle.LinkAdd(link); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, handle.LinkAdd(link))
 		err := rtnl.SetUpWithPackets(handle, link, rtnl.BigTCPBytes)
 		if (err == nil) != test.takes {
 			t.Errorf("%s: %v", test.kind, err)
 		}
-		found, err := handle.LinkByName(link.Name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		found := testkit.Must(handle.LinkByName(link.Name))(t)
 		a, up := found.Attrs(), found.Attrs().RawFlags&unix.IFF_UP != 0
 		for _, limit := range []uint32{a.GSOIPv4MaxSize, a.GROIPv4MaxSize} {
 			if (limit == rtnl.BigTCPBytes) != test.takes {
@@ -290,10 +232,7 @@ func TestPacketsAboveTheDevicesLimitChangeNothing(t *testing.T) {
 
 // TestPacketsReachTheKernel asks for packets of BIG TCP on missing devices of all kinds: the kernel refuses it, not the library.
 func TestPacketsReachTheKernel(t *testing.T) {
-	handle, err := netlink.NewHandle(unix.NETLINK_ROUTE)
-	if err != nil {
-		t.Fatal(err)
-	}
+	handle := testkit.Must(netlink.NewHandle(unix.NETLINK_ROUTE))(t)
 	defer handle.Close()
 	for _, kind := range []string{"veth", "netkit", "bridge", "macvlan", "ipvlan"} {
 		link := &netlink.GenericLink{LinkAttrs: netlink.NewLinkAttrs(), LinkType: kind}

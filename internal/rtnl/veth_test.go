@@ -20,17 +20,9 @@ import (
 func TestAddWire(t *testing.T) {
 	testkit.RequireRoot(t)
 	a, b := testkit.Namespace(t, "a"), testkit.Namespace(t, "b")
-	if err := rtnl.AddVeth(rtnl.VethEnd{Namespace: a, Name: "left"}, rtnl.VethEnd{Namespace: b, Name: "right"}, 1400); err != nil {
-		t.Fatal(err)
-	}
-	left, err := rtnl.In(a).Device("left")
-	if err != nil {
-		t.Fatal(err)
-	}
-	right, err := rtnl.In(b).Device("right")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, rtnl.AddVeth(rtnl.VethEnd{Namespace: a, Name: "left"}, rtnl.VethEnd{Namespace: b, Name: "right"}, 1400))
+	left := testkit.Must(rtnl.In(a).Device("left"))(t)
+	right := testkit.Must(rtnl.In(b).Device("right"))(t)
 	for _, d := range []rtnl.Device{left, right} {
 		if !d.Up || d.MTU != 1400 || d.Kind != "veth" {
 			t.Errorf("%+v: want a veth with MTU 1400 that is up", d)
@@ -40,9 +32,7 @@ func TestAddWire(t *testing.T) {
 		t.Errorf("peer of left is %d, want %d", left.PeerIndex, right.Index)
 	}
 	before := names(t, b) // their addresses still settle
-	if err := rtnl.AddVeth(rtnl.VethEnd{Namespace: b, Name: "other"}, rtnl.VethEnd{Namespace: a, Name: "left"}, 1400); err == nil {
-		t.Error("a wire to a device that is there already")
-	}
+	testkit.Fails(t, rtnl.AddVeth(rtnl.VethEnd{Namespace: b, Name: "other"}, rtnl.VethEnd{Namespace: a, Name: "left"}, 1400))
 	if after := names(t, b); !slices.Equal(after, before) {
 		t.Errorf("a wire that failed left %q, before there were %q", after, before)
 	}
@@ -51,10 +41,7 @@ func TestAddWire(t *testing.T) {
 // names lists the devices of a namespace.
 func names(t *testing.T, ns *netns.Namespace) (names []string) {
 	t.Helper()
-	devices, err := rtnl.In(ns).Devices()
-	if err != nil {
-		t.Fatal(err)
-	}
+	devices := testkit.Must(rtnl.In(ns).Devices())(t)
 	for _, d := range devices {
 		names = append(names, d.Name)
 	}
@@ -64,13 +51,8 @@ func names(t *testing.T, ns *netns.Namespace) (names []string) {
 func TestOffloads(t *testing.T) {
 	testkit.RequireRoot(t)
 	a, b := testkit.Namespace(t, "a"), testkit.Namespace(t, "b")
-	if err := rtnl.AddVeth(rtnl.VethEnd{Namespace: a, Name: "left"}, rtnl.VethEnd{Namespace: b, Name: "right"}, 1500); err != nil {
-		t.Fatal(err)
-	}
-	on, err := rtnl.In(a).Offloads("left")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, rtnl.AddVeth(rtnl.VethEnd{Namespace: a, Name: "left"}, rtnl.VethEnd{Namespace: b, Name: "right"}, 1500))
+	on := testkit.Must(rtnl.In(a).Offloads("left"))(t)
 	for _, name := range []string{"tso", "gso", "tx-checksum"} {
 		if !on[name] {
 			t.Errorf("%s of a new veth: %v, want on", name, on)
@@ -150,21 +132,13 @@ func TestDeviceRefused(t *testing.T) {
 func TestTry(t *testing.T) {
 	a := testkit.Namespace(t, "a")
 	for _, kind := range []string{"vxlan", "bridge", "ifb"} {
-		if err := rtnl.In(a).TryDevice(kind); err != nil {
-			t.Error(err)
-		}
+		testkit.Succeed(t, rtnl.In(a).TryDevice(kind))
 	}
 	for _, kind := range []string{"tbf", "pfifo"} {
-		if err := rtnl.In(a).TryQdisc(kind); err != nil {
-			t.Error(err)
-		}
+		testkit.Succeed(t, rtnl.In(a).TryQdisc(kind))
 	}
-	if err := errors.Join(rtnl.In(a).TryNFTables(), rtnl.In(a).TryConntrack()); err != nil {
-		t.Error(err)
-	}
-	if err := rtnl.In(a).TryGenericFamily("nlctrl"); err != nil {
-		t.Error(err)
-	}
+	testkit.Succeed(t, errors.Join(rtnl.In(a).TryNFTables(), rtnl.In(a).TryConntrack()))
+	testkit.Succeed(t, rtnl.In(a).TryGenericFamily("nlctrl"))
 	for name, err := range map[string]error{
 		"device": rtnl.In(a).TryDevice("no-such-kind"), "qdisc": rtnl.In(a).TryQdisc("no-such-kind"), "family": rtnl.In(a).TryGenericFamily("no-such-family"),
 	} {
@@ -197,9 +171,7 @@ func TestSetSysctls(t *testing.T) {
 		err := rtnl.In(ns).SetSysctls(sysctls, func(s rtnl.Sysctl, err error) bool {
 			return s.Key == "net/ipv4/none" && errors.Is(err, fs.ErrNotExist)
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, err)
 	}
 	for _, s := range []rtnl.Sysctl{sysctls[0], sysctls[2]} {
 		if value, err := rtnl.In(ns).Sysctl(s.Key); err != nil || value != s.Value {
@@ -209,7 +181,5 @@ func TestSetSysctls(t *testing.T) {
 	if err := rtnl.In(ns).SetSysctls([]rtnl.Sysctl{{Key: "net/ipv4/ip_forward", Value: "x"}}, nil); !errors.Is(err, unix.EINVAL) {
 		t.Errorf("error is %v", err)
 	}
-	if err := rtnl.In(ns).SetSysctls([]rtnl.Sysctl{{Key: "kernel/panic", Value: "1"}}, nil); err == nil {
-		t.Error("set a sysctl outside of net/")
-	}
+	testkit.Fails(t, rtnl.In(ns).SetSysctls([]rtnl.Sysctl{{Key: "kernel/panic", Value: "1"}}, nil))
 }

@@ -15,9 +15,7 @@ import (
 func ReadArchive(t testing.TB, path string) map[string]string {
 	t.Helper()
 	file, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	Succeed(t, err)
 	defer file.Close()
 	return Unpack(t, file)
 }
@@ -26,9 +24,7 @@ func ReadArchive(t testing.TB, path string) map[string]string {
 func Unpack(t testing.TB, from io.Reader) map[string]string {
 	t.Helper()
 	zip, err := gzip.NewReader(from)
-	if err != nil {
-		t.Fatal(err)
-	}
+	Succeed(t, err)
 	all := map[string]string{}
 	for files := tar.NewReader(zip); ; {
 		header, err := files.Next()

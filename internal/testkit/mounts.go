@@ -32,9 +32,7 @@ func BPFFS(t testing.TB) string {
 		})
 	}
 	dir, err := os.MkdirTemp(parent, "mst-test-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	Succeed(t, err)
 	t.Cleanup(func() {
 		if err := os.RemoveAll(dir); err != nil {
 			t.Error(err)
@@ -55,18 +53,14 @@ func Cgroup(t testing.TB) string {
 	t.Helper()
 	RequireRoot(t)
 	mounts, err := os.ReadFile("/proc/self/mounts")
-	if err != nil {
-		t.Fatal(err)
-	}
+	Succeed(t, err)
 	for line := range strings.Lines(string(mounts)) {
 		fields := strings.Fields(line)
 		if len(fields) < 3 || fields[2] != "cgroup2" {
 			continue
 		}
 		path, err := os.MkdirTemp(fields[1], fmt.Sprintf("mst-test-%d-", os.Getpid()))
-		if err != nil {
-			t.Fatal(err)
-		}
+		Succeed(t, err)
 		t.Cleanup(func() {
 			Eventually(t, 10*time.Second, func() error { return unix.Rmdir(path) })
 		})

@@ -41,9 +41,7 @@ func Namespace(t testing.TB, hint string) *netns.Namespace {
 		if errors.Is(err, fs.ErrExist) {
 			continue
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		Succeed(t, err)
 		t.Cleanup(func() {
 			if err := netns.Delete(namespace.Name()); err != nil {
 				t.Error(err)
@@ -112,9 +110,7 @@ func VethPair(t testing.TB) (a, b *netns.Namespace) {
 	t.Helper()
 	RequireRoot(t)
 	a, b = Namespace(t, "a"), Namespace(t, "b")
-	if err := rtnl.AddVeth(rtnl.VethEnd{Namespace: a, Name: "left"}, rtnl.VethEnd{Namespace: b, Name: "right"}, 1500); err != nil {
-		t.Fatal(err)
-	}
+	Succeed(t, rtnl.AddVeth(rtnl.VethEnd{Namespace: a, Name: "left"}, rtnl.VethEnd{Namespace: b, Name: "right"}, 1500))
 	for name, end := range map[string]struct {
 		ns    *netns.Namespace
 		addrs []netip.Prefix
@@ -122,9 +118,7 @@ func VethPair(t testing.TB) (a, b *netns.Namespace) {
 		"left":  {a, []netip.Prefix{netip.MustParsePrefix("10.0.0.1/24"), netip.MustParsePrefix("fd00:1::1/64")}},
 		"right": {b, []netip.Prefix{netip.MustParsePrefix("10.0.0.2/24"), netip.MustParsePrefix("fd00:1::2/64")}},
 	} {
-		if err := rtnl.In(end.ns).Configure(name, rtnl.DeviceConfig{Addresses: end.addrs, Up: true}); err != nil {
-			t.Fatal(err)
-		}
+		Succeed(t, rtnl.In(end.ns).Configure(name, rtnl.DeviceConfig{Addresses: end.addrs, Up: true}))
 	}
 	return a, b
 }
@@ -158,9 +152,7 @@ var volatileSysctls = map[string]bool{
 func RootSnapshot(t testing.TB) string {
 	t.Helper()
 	namespace, err := netns.Current()
-	if err != nil {
-		t.Fatal(err)
-	}
+	Succeed(t, err)
 	defer namespace.Close()
 	return Snapshot(t, namespace)
 }
@@ -178,17 +170,13 @@ func Snapshot(t testing.TB, ns *netns.Namespace) string {
 		var stdout, stderr strings.Builder
 		cmd := exec.Command(args[0], args[1:]...)
 		cmd.Stdout, cmd.Stderr = &stdout, &stderr
-		if err := ns.Start(cmd); err != nil {
-			t.Fatal(err)
-		}
+		Succeed(t, ns.Start(cmd))
 		if err := cmd.Wait(); err != nil {
 			t.Fatalf("%s in %s: %v: %s", line, ns.Name(), err, stderr.String())
 		}
 		fmt.Fprintf(&out, "# %s\n%s\n", line, changesByItself.ReplaceAllString(stdout.String(), "*"))
 	}
-	if err := ns.Do(func() error { return writeSysctls(&out) }); err != nil {
-		t.Fatal(err)
-	}
+	Succeed(t, ns.Do(func() error { return writeSysctls(&out) }))
 	return out.String()
 }
 

@@ -28,9 +28,7 @@ func WatchPackets(t testing.TB, ns *netns.Namespace, index int, inspect func(pac
 			unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 100_000}),
 			unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: index}))
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	Succeed(t, err)
 	var largest atomic.Int64
 	var stop atomic.Bool
 	stopped := make(chan struct{})

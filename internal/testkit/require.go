@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"mustang/internal/netns"
 )
 
 // RequireVariable is the environment variable that turns skips into failures:
@@ -30,6 +32,37 @@ const RequireVariable = "MUSTANG_REQUIRE"
 // kernel cannot run, or only in part, so that they can run on another one. Each line has
 // the directory of the package, a tab and the name of the test.
 const SkippedVariable = "MUSTANG_SKIPPED"
+
+// Must returns the value of a call, and ends the test if the call failed: Must(call())(t).
+func Must[V any](v V, err error) func(testing.TB) V {
+	return func(t testing.TB) V {
+		t.Helper()
+		Succeed(t, err)
+		return v
+	}
+}
+
+// Succeed ends the test if a call failed.
+func Succeed(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Fails marks the test as failed unless a call failed with an error that has all the words.
+func Fails(t testing.TB, err error, words ...string) {
+	t.Helper()
+	if err == nil {
+		t.Errorf("no error, want one with %q", words)
+		return
+	}
+	for _, word := range words {
+		if !strings.Contains(err.Error(), word) {
+			t.Errorf("error %q lacks %q", err, word)
+		}
+	}
+}
 
 // Skip skips a test that this machine cannot run, or fails it if RequireVariable is
 // "all" or "machine".
@@ -102,6 +135,21 @@ func RequireTool(t testing.TB, name string) {
 	}
 }
 
+// Command runs a program with arguments in a namespace, and returns what it prints. It must succeed.
+func Command(t testing.TB, ns *netns.Namespace, line string) string {
+	t.Helper()
+	args := strings.Fields(line)
+	RequireTool(t, args[0])
+	var output strings.Builder
+	cmd := exec.Command(args[0], args[1:]...)
+	cmd.Stdout, cmd.Stderr = &output, &output
+	Succeed(t, ns.Start(cmd))
+	if err := cmd.Wait(); err != nil {
+		t.Fatalf("%s in %s: %v: %s", line, ns.Name(), err, &output)
+	}
+	return output.String()
+}
+
 // RequireMode skips the test if probe, the result of a link mode's Probe or the like,
 // matches errors.ErrUnsupported: this kernel lacks the mode. With RequireVariable "all"
 // the test fails instead. It fails for any other error.
@@ -126,9 +174,7 @@ func NeedsOther(t testing.TB) {
 		return
 	}
 	dir, err := os.Getwd() // that of the package
-	if err != nil {
-		t.Fatal(err)
-	}
+	Succeed(t, err)
 	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
 		t.Fatalf("%s: %v", SkippedVariable, err)
@@ -165,9 +211,7 @@ func Eventually(t testing.TB, d time.Duration, cond func() error) {
 func NotInGuest(t testing.TB) {
 	t.Helper()
 	names, err := filepath.Glob("/sys/class/virtio-ports/*/name")
-	if err != nil {
-		t.Fatal(err)
-	}
+	Succeed(t, err)
 	for _, file := range names {
 		if name, err := os.ReadFile(file); err == nil && strings.TrimSpace(string(name)) == "mustang" {
 			t.Skip("not in a virtual machine")

@@ -103,9 +103,7 @@ func TestSkippedVariable(t *testing.T) {
 		<-done
 	})
 	dir, err := os.Getwd()
-	if err != nil {
-		t.Fatal(err)
-	}
+	Succeed(t, err)
 	want := fmt.Sprintf("%[1]s\tTestSkippedVariable/half_a_mode\n%[1]s\tTestSkippedVariable/no_mode\n", dir)
 	if got, err := os.ReadFile(list); err != nil || string(got) != want {
 		t.Errorf("the list is %q, %v, want %q", got, err, want)
@@ -147,14 +145,10 @@ func TestClearDead(t *testing.T) {
 	alive := Namespace(t, "alive")
 	const dead = namespacePrefix + "999999999-1-dead" // above the highest possible id
 	ns, err := netns.Create(dead)
-	if err != nil {
-		t.Fatal(err)
-	}
+	Succeed(t, err)
 	defer ns.Close()
 	t.Cleanup(func() { _ = netns.Delete(dead) })
-	if err := clearDead(); err != nil {
-		t.Fatal(err)
-	}
+	Succeed(t, clearDead())
 	if names, err := netns.List(dead); err != nil || len(names) != 0 {
 		t.Errorf("still there: %v, %v", names, err)
 	}
@@ -170,9 +164,7 @@ func TestEcho(t *testing.T) {
 		for network, size := range map[string]int{"tcp": 3 << 20, "udp": 9000} {
 			server := Echo(t, ns, network, addr)
 			peer, err := RoundTrip(t, ns, network, server.String(), make([]byte, size))
-			if err != nil {
-				t.Fatal(err)
-			}
+			Succeed(t, err)
 			if peer.Addr() != server.Addr() || peer.Port() == server.Port() || peer.Port() == 0 {
 				t.Errorf("%s: server %v sees the client as %v", network, server, peer)
 			}
@@ -214,9 +206,7 @@ func lossyServer(t *testing.T, ns *netns.Namespace, lost func(number, ofClient i
 		conn, err = net.ListenPacket("udp", "127.0.0.1:0")
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	Succeed(t, err)
 	closeAtCleanup(t, conn)
 	go func() {
 		number, ofClients, buffer := 0, map[string]int{}, make([]byte, 100)
@@ -251,9 +241,7 @@ func TestSnapshot(t *testing.T) {
 	if Snapshot(t, ns) != before {
 		t.Error("two of the same differ")
 	}
-	if err := rtnl.In(ns).SetSysctl("net/ipv4/ip_default_ttl", "33"); err != nil {
-		t.Fatal(err)
-	}
+	Succeed(t, rtnl.In(ns).SetSysctl("net/ipv4/ip_default_ttl", "33"))
 	if Snapshot(t, ns) == before {
 		t.Error("a changed sysctl makes no difference")
 	}

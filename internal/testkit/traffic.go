@@ -303,9 +303,7 @@ func Drop(t testing.TB, ns *netns.Namespace, match string) {
 		"add rule inet loss in "+match+" drop")
 	var out strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &out
-	if err := ns.Start(cmd); err != nil {
-		t.Fatal(err)
-	}
+	Succeed(t, ns.Start(cmd))
 	if err := cmd.Wait(); err != nil {
 		t.Fatalf("%v: %s", err, out.String())
 	}

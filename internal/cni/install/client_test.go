@@ -9,24 +9,20 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"mustang/internal/testkit"
 )
 
 // TestClientProgram has a static program for each architecture, with one place for its version.
 func TestClientProgram(t *testing.T) {
 	for path, machine := range map[string]elf.Machine{"client_amd64": elf.EM_X86_64, "client_arm64": elf.EM_AARCH64} {
-		file, err := elf.Open(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		file := testkit.Must(elf.Open(path))(t)
 		defer file.Close()
 		dynamic := slices.ContainsFunc(file.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP || p.Type == elf.PT_DYNAMIC })
 		if file.Machine != machine || dynamic {
 			t.Errorf("%s: %v, linked dynamically %v", path, file.Machine, dynamic)
 		}
-		text, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := testkit.Must(os.ReadFile(path))(t)
 		empty := append([]byte(place), make([]byte, placeSize-len(place))...)
 		if bytes.Count(text, []byte(place)) != 1 || !bytes.Contains(text, empty) {
 			t.Errorf("%s: no place for a version", path)

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"mustang/internal/cni/netconf"
+	"mustang/internal/testkit"
 )
 
 // TestConflist reads back with the plugin's own eyes what was written for it.
@@ -34,15 +35,8 @@ func TestConflist(t *testing.T) {
 // reread is what the plugin makes of what was written for it.
 func reread(t *testing.T, n Network) netconf.Config {
 	t.Helper()
-	config, err := PluginConfig(conflist(t, n))
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := netconf.Parse(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c
+	config := testkit.Must(PluginConfig(conflist(t, n)))(t)
+	return testkit.Must(netconf.Parse(config))(t)
 }
 
 func addrs(texts ...string) (out []netip.Addr) {
@@ -99,9 +93,7 @@ func TestFindPlugin(t *testing.T) {
 	}
 	for _, want := range []string{root + "/lib/cni/mustang-cni", root + "/bin/mustang-cni"} {
 		writeFile(t, want, "")
-		if err := os.MkdirAll(filepath.Join(root, "bin"), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, os.MkdirAll(filepath.Join(root, "bin"), 0o755))
 		if got, err := FindPlugin(root + "/bin/mustang"); err != nil || got != want {
 			t.Errorf("got %q, %v, want %q", got, err, want)
 		}
@@ -117,9 +109,7 @@ func TestPlaceCheck(t *testing.T) {
 			t.Errorf("%q is taken", name)
 		}
 	}
-	if err := testPlace(t).Check(); err != nil {
-		t.Error(err)
-	}
+	testkit.Succeed(t, testPlace(t).Check())
 	if (Place{ConfDir: "x", ConfName: DefaultConfName}).Check() == nil || (Place{BinDir: "x", ConfName: DefaultConfName}).Check() == nil {
 		t.Error("no directory is taken")
 	}

@@ -33,12 +33,8 @@ func TestDisk(t *testing.T) {
 				if which == "conflist" {
 					dir = p.ConfDir
 				}
-				if err := errors.Join(os.MkdirAll(p.BinDir, 0o755), os.MkdirAll(p.ConfDir, 0o755)); err != nil {
-					t.Fatal(err)
-				}
-				if err := unix.Mount("none", dir, "tmpfs", test.flags, test.options); err != nil {
-					t.Fatal(err)
-				}
+				testkit.Succeed(t, errors.Join(os.MkdirAll(p.BinDir, 0o755), os.MkdirAll(p.ConfDir, 0o755)))
+				testkit.Succeed(t, unix.Mount("none", dir, "tmpfs", test.flags, test.options))
 				defer func() { _ = unix.Unmount(dir, unix.MNT_DETACH) }()
 				if test.flags == 0 {
 					writeFile(t, filepath.Join(dir, "other"), "x") // a page: all there is
@@ -70,9 +66,7 @@ func TestOddFiles(t *testing.T) {
 				if name == p.ConfName {
 					path = p.Conf()
 				}
-				if err := errors.Join(os.Remove(path), place(path)); err != nil {
-					t.Fatal(err)
-				}
+				testkit.Succeed(t, errors.Join(os.Remove(path), place(path)))
 				for _, force := range []bool{false, true} {
 					done := make(chan error, 1)
 					go func() {

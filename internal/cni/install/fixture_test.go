@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"mustang/internal/testkit"
 )
 
 // built is the directory with the programs that tests install.
@@ -56,20 +58,13 @@ func network() Network {
 
 func conflist(t *testing.T, n Network) []byte {
 	t.Helper()
-	text, err := n.Conflist()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return text
+	return testkit.Must(n.Conflist())(t)
 }
 
 // mustInstall installs, and returns what became of the files.
 func mustInstall(t *testing.T, p Place, text []byte) []string {
 	t.Helper()
-	changes, err := p.Install(t.Context(), program(), text, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	changes := testkit.Must(p.Install(t.Context(), program(), text, false))(t)
 	return done(changes)
 }
 
@@ -101,9 +96,7 @@ func tree(t *testing.T, p Place) string {
 		out = append(out, line)
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	slices.Sort(out)
 	return strings.Join(out, "\n")
 }
@@ -111,10 +104,7 @@ func tree(t *testing.T, p Place) string {
 // entries are the names in a directory.
 func entries(t *testing.T, dir string) (names []string) {
 	t.Helper()
-	list, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	list := testkit.Must(os.ReadDir(dir))(t)
 	for _, e := range list {
 		names = append(names, e.Name())
 	}
@@ -124,10 +114,6 @@ func entries(t *testing.T, dir string) (names []string) {
 // writeFile makes a file that somebody else may have made.
 func writeFile(t *testing.T, path, text string) {
 	t.Helper()
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	testkit.Succeed(t, os.WriteFile(path, []byte(text), 0o600))
 }

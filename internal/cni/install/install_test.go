@@ -18,6 +18,7 @@ import (
 	"github.com/containernetworking/cni/libcni"
 
 	"mustang/internal/lock"
+	"mustang/internal/testkit"
 )
 
 // TestInstall installs for a runtime's own library, which reads the list, runs the
@@ -39,10 +40,7 @@ func TestInstall(t *testing.T) {
 			if err != nil || !slices.Equal(files, []string{p.Conf()}) {
 				t.Fatalf("a runtime finds %v, %v", files, err)
 			}
-			list, err := libcni.ConfListFromFile(files[0])
-			if err != nil {
-				t.Fatal(err)
-			}
+			list := testkit.Must(libcni.ConfListFromFile(files[0]))(t)
 			capabilities, err := libcni.NewCNIConfig([]string{p.BinDir}, nil).ValidateNetworkList(context.Background(), list)
 			slices.Sort(capabilities)
 			if want := []string{"aliases", "bandwidth", "ips", "mac", "portMappings"}; err != nil || !slices.Equal(capabilities, want) {
@@ -70,9 +68,7 @@ func TestInstallTwice(t *testing.T) {
 	if text, err := os.ReadFile(p.Conf()); err != nil || !bytes.Equal(text, conflist(t, n)) {
 		t.Errorf("%s, %v", text, err)
 	}
-	if err := os.Chmod(p.Conf(), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, os.Chmod(p.Conf(), 0o600))
 	if got := mustInstall(t, p, conflist(t, n)); !slices.Equal(got, []string{"unchanged", "unchanged", "replaced"}) {
 		t.Errorf("with another mode: changes %q", got)
 	}
@@ -83,10 +79,7 @@ func TestUnchangedIsCheap(t *testing.T) {
 	p, text := testPlace(t), conflist(t, network())
 	p.Client = true
 	mustInstall(t, p, text)
-	info, err := os.Stat(program())
-	if err != nil {
-		t.Fatal(err)
-	}
+	info := testkit.Must(os.Stat(program()))(t)
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	mustInstall(t, p, text)
@@ -142,10 +135,7 @@ func TestForeign(t *testing.T) {
 				path = p.BinDir + "/mustang-cni"
 			}
 			if test.text == "go" { // this test
-				self, err := os.ReadFile("/proc/self/exe")
-				if err != nil {
-					t.Fatal(err)
-				}
+				self := testkit.Must(os.ReadFile("/proc/self/exe"))(t)
 				test.text = string(self)
 			}
 			writeFile(t, path, test.text)
@@ -244,9 +234,7 @@ func TestUninstall(t *testing.T) {
 	if err != nil || len(changes) != 3 || changes[1].Done != "removed" || !strings.HasPrefix(changes[2].Done, "left") {
 		t.Errorf("%v, %v", changes, err)
 	}
-	if _, err := os.Stat(program()); err != nil {
-		t.Error(err)
-	}
+	testkit.Must(os.Stat(program()))(t)
 }
 
 // TestClient installs the client in place of the plugin, which lies beside it, and removes both. A plugin that is the original stays.
@@ -262,9 +250,7 @@ func TestClient(t *testing.T) {
 	if text, err := os.ReadFile(p.BinDir + "/mustang-cni"); err != nil || !isClient(text) || isClient([]byte("#!/bin/sh\n")) {
 		t.Errorf("no client, %v", err)
 	}
-	if err := runs(p); err != nil {
-		t.Error(err)
-	}
+	testkit.Succeed(t, runs(p))
 	changes, err := p.Uninstall(t.Context(), program())
 	if err != nil || !slices.Equal(done(changes), []string{"removed", "removed", "removed", "removed"}) || len(entries(t, p.BinDir)) > 0 {
 		t.Errorf("%v, %v, and there are %v", changes, err, entries(t, p.BinDir))
@@ -272,9 +258,7 @@ func TestClient(t *testing.T) {
 	p.BinDir = built
 	defer os.Remove(built + "/loopback")
 	mustInstall(t, p, conflist(t, network()))
-	if _, err := readPlugin(program()); err != nil {
-		t.Error(err)
-	}
+	testkit.Must(readPlugin(program()))(t)
 }
 
 // TestBefore names the configurations that runtimes prefer.
@@ -294,10 +278,7 @@ func TestLockIsBounded(t *testing.T) {
 	p := testPlace(t)
 	mustInstall(t, p, conflist(t, network()))
 	before := tree(t, p)
-	held, err := lock.Take(t.Context(), p.ConfDir, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	held := testkit.Must(lock.Take(t.Context(), p.ConfDir, nil))(t)
 	defer held.Unlock()
 	ctx := lock.Wait{}.WithContext(t.Context())
 	other := network()

@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"mustang/internal/testkit"
 )
 
 // envVictim has this program install, from the first word to the second, and die at
@@ -119,9 +121,6 @@ func runs(p Place) error {
 
 func sizeOf(t *testing.T, path string) int64 {
 	t.Helper()
-	info, err := os.Stat(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	info := testkit.Must(os.Stat(path))(t)
 	return info.Size()
 }

@@ -13,7 +13,10 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"mustang/internal/ipam"
+	"mustang/internal/podlink"
+	"mustang/internal/qdisc"
 	"mustang/internal/service"
+	"mustang/internal/testkit"
 )
 
 // withIPAM is a configuration with built-in addresses and more keys.
@@ -29,15 +32,15 @@ func withHost(hosts, more string) string {
 
 // TestHostAddresses excludes the host addresses from the ranges.
 func TestHostAddresses(t *testing.T) {
-	c, err := Parse([]byte(withHost(`"10.88.0.2"`, "")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testkit.Must(Parse([]byte(withHost(`"10.88.0.2"`, ""))))(t)
 	want := ipam.Range{Subnet: netip.MustParsePrefix("10.88.0.0/16"), Exclude: []netip.Prefix{netip.MustParsePrefix("10.88.0.2/32")}}
 	if !reflect.DeepEqual(c.IPAM.Sets, []ipam.RangeSet{{want}}) || len(c.HostAddresses) != 1 {
 		t.Errorf("got %+v", c)
 	}
 }
+
+// limits are the bandwidths of configurations here.
+var limits = podlink.Bandwidth{ToPod: qdisc.Limit{Rate: 1000, Burst: 2000}, FromPod: qdisc.Limit{Rate: 3000, Burst: 4000}}
 
 // TestParse parses each key.
 func TestParse(t *testing.T) {
@@ -49,9 +52,7 @@ func TestParse(t *testing.T) {
 			"portMappings":[{"hostPort":8080,"containerPort":80,"protocol":"TCP"},
 				{"hostPort":53,"containerPort":5353,"protocol":"udp","hostIP":"192.0.2.1"},
 				{"hostPort":1,"containerPort":2,"protocol":"tcp","hostIP":"0.0.0.0"}]}`)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	c.Raw = nil
 	c.IPAM.Sets = nil
 	want := Config{
@@ -61,7 +62,7 @@ func TestParse(t *testing.T) {
 		Valid: []types.GCAttachment{{ContainerID: "c", IfName: "eth0"}},
 		Runtime: Runtime{
 			IPs: []netip.Addr{netip.MustParseAddr("10.88.0.7"), netip.MustParseAddr("fd00::7")},
-			MAC: []byte{2, 0, 0, 0, 0, 7}, Bandwidth: Bandwidth{1000, 2000, 3000, 4000},
+			MAC: []byte{2, 0, 0, 0, 0, 7}, Bandwidth: limits,
 			Ports: []Port{
 				{HostPort: 8080, ContainerPort: 80, Protocol: service.TCP},
 				{HostIP: netip.MustParseAddr("192.0.2.1"), HostPort: 53, ContainerPort: 5353, Protocol: service.UDP},
@@ -76,17 +77,12 @@ func TestParse(t *testing.T) {
 
 // TestParseDefaults parses minimal configurations.
 func TestParseDefaults(t *testing.T) {
-	c, err := Parse([]byte(withIPAM("")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testkit.Must(Parse([]byte(withIPAM(""))))(t)
 	sets := []ipam.RangeSet{{{Subnet: netip.MustParsePrefix("10.88.0.0/16")}}}
 	if c.Link != LinkAuto || c.BigTCP != BigTCPAuto || c.Services != ServicesSocket || c.OVSDB != DefaultOVSDB || c.Masquerade || !reflect.DeepEqual(c.IPAM.Sets, sets) {
 		t.Errorf("got %+v", c)
 	}
-	if _, err := Parse([]byte(`{"name":"pods","type":"mustang-cni","chained":true}`)); err != nil {
-		t.Error(err)
-	}
+	testkit.Must(Parse([]byte(`{"name":"pods","type":"mustang-cni","chained":true}`)))(t)
 	other := `{"name":"pods","ipam":{"type":"host-local","subnet":"10.0.0.0/8","whatever":[1]}}`
 	if c, err := Parse([]byte(other)); err != nil || c.IPAM.Type != "host-local" {
 		t.Errorf("%+v, %v", c.IPAM, err)
@@ -186,12 +182,10 @@ func TestParseContainerd(t *testing.T) {
 	c, err := Parse([]byte(withIPAM(`, "runtimeConfig":{
 		"portMappings":[{"HostPort":8080,"ContainerPort":80,"Protocol":"tcp","HostIP":"192.0.2.1"}],
 		"bandwidth":{"IngressRate":1000,"IngressBurst":2000,"EgressRate":3000,"EgressBurst":4000}}`)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	want := Runtime{
 		Ports:     []Port{{HostIP: netip.MustParseAddr("192.0.2.1"), HostPort: 8080, ContainerPort: 80, Protocol: service.TCP}},
-		Bandwidth: Bandwidth{1000, 2000, 3000, 4000},
+		Bandwidth: limits,
 	}
 	if !reflect.DeepEqual(c.Runtime, want) {
 		t.Errorf("got  %+v\nwant %+v", c.Runtime, want)

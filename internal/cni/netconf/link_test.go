@@ -13,17 +13,9 @@ import (
 // TestSelectLink selects a link mode that the kernel supports.
 func TestSelectLink(t *testing.T) {
 	testkit.RequireRoot(t)
-	name, err := SelectLink()
-	if err != nil {
-		t.Fatal(err)
-	}
-	mode, err := podlink.Lookup(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := mode.Probe(); err != nil {
-		t.Error(err)
-	}
+	name := testkit.Must(SelectLink())(t)
+	mode := testkit.Must(podlink.Lookup(name))(t)
+	testkit.Succeed(t, mode.Probe())
 	if !slices.Contains(AutoLinks(), name) || !slices.Contains(Links(), name) {
 		t.Errorf("%s is not among %v and %v", name, AutoLinks(), Links())
 	}
@@ -41,8 +33,6 @@ func TestCheckProxied(t *testing.T) {
 		if err := CheckProxied(link, ServicesOff); (err != nil) != refused {
 			t.Errorf("%s with services off: %v", link, err)
 		}
-		if err := CheckProxied(link, ServicesTC); err != nil {
-			t.Error(err)
-		}
+		testkit.Succeed(t, CheckProxied(link, ServicesTC))
 	}
 }

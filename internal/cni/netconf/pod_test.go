@@ -11,6 +11,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"mustang/internal/policy"
+	"mustang/internal/testkit"
 )
 
 // TestPod gives pods what policies know of them by configuration, arguments and CNI_ARGS.
@@ -46,10 +47,7 @@ func TestPod(t *testing.T) {
 		{network + attachment, "", pod("all", "", "app", "web", "tier", "y", "env", "z")},
 		{network + attachment, kubernetes + ";LABELS=tier:w", pod("shop", "web-0", "app", "web", "tier", "w", "env", "z")},
 	} {
-		config, err := Parse([]byte(withIPAM(c.config)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		config := testkit.Must(Parse([]byte(withIPAM(c.config))))(t)
 		got, err := config.Pod(c.args)
 		if err != nil || !reflect.DeepEqual(got, c.want) {
 			t.Errorf("%s with %s: got %+v, %v, want %+v", c.config, c.args, got, err, c.want)
@@ -74,11 +72,8 @@ func TestPodErrors(t *testing.T) {
 		{`,"policies":"off"`, "LABELS=app:web", types.ErrInvalidNetworkConfig, "policies"},
 		{`,"policies":"off","args":{"cni":{"labels":[{"key":"app","value":"web"}]}}`, "", types.ErrInvalidNetworkConfig, "policies"},
 	} {
-		config, err := Parse([]byte(withIPAM(c.config)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, err = config.Pod(c.args)
+		config := testkit.Must(Parse([]byte(withIPAM(c.config))))(t)
+		_, err := config.Pod(c.args)
 		var coded *types.Error
 		if !errors.As(err, &coded) || coded.Code != c.code || !strings.Contains(coded.Msg, c.text) {
 			t.Errorf("%s with %s: %v, want code %d and %q", c.config, c.args, err, c.code, c.text)

@@ -11,6 +11,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"mustang/internal/podlink"
+	"mustang/internal/testkit"
 )
 
 // withRoutes is a configuration with routes and more keys.
@@ -20,10 +21,7 @@ func withRoutes(routes, more string) string {
 
 // TestParseRoutes parses each key of a route.
 func TestParseRoutes(t *testing.T) {
-	c, err := Parse([]byte(withRoutes(`{"dst":"0.0.0.0/0"},{"dst":"10.9.0.0/16","gw":"10.88.0.9","mtu":1400,"advmss":1000,"priority":4294967295}`, ``)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testkit.Must(Parse([]byte(withRoutes(`{"dst":"0.0.0.0/0"},{"dst":"10.9.0.0/16","gw":"10.88.0.9","mtu":1400,"advmss":1000,"priority":4294967295}`, ``))))(t)
 	want := []podlink.Route{
 		{Dst: netip.MustParsePrefix("0.0.0.0/0")},
 		{Dst: netip.MustParsePrefix("10.9.0.0/16"), Via: netip.MustParseAddr("10.88.0.9"), MTU: 1400, AdvMSS: 1000, Priority: 4294967295},
@@ -36,7 +34,7 @@ func TestParseRoutes(t *testing.T) {
 	}
 }
 
-// TestParseRouteErrors checks the errors of invalid routes.
+// TestParseRouteErrors checks the errors of routes. What podlink refuses has rows in its own tests.
 func TestParseRouteErrors(t *testing.T) {
 	const invalid, unknown, decoding = types.ErrInvalidNetworkConfig, types.ErrUnsupportedField, types.ErrDecodingFailure
 	checkErrors(t, []parseError{
@@ -45,16 +43,8 @@ func TestParseRouteErrors(t *testing.T) {
 		{withRoutes(`{"dst":"10.9.0.0"}`, ``), invalid, `ipam.routes[0].dst: want a prefix like 10.9.0.0/16, got "10.9.0.0"`},
 		{withRoutes(`{"dst":"10.9.0.1/16"}`, ``), invalid, "ipam.routes[0].dst: invalid network prefix 10.9.0.1/16: want one like 10.9.0.0/16"},
 		{withRoutes(`{"dst":"fd00:9::/48"}`, ``), invalid, "ipam.routes[0].dst: fd00:9::/48: the pod lacks an address of its family"},
-		{withRoutes(`{"dst":"10.9.0.0/16"},{"dst":"10.9.0.0/16"}`, ``), invalid, "ipam.routes[1].dst: duplicate route to 10.9.0.0/16"},
-		{withRoutes(`{"dst":"10.88.0.0/16"}`, `, "link":"bridge"`), invalid, "ipam.routes[0].dst: 10.88.0.0/16 is the pods' own"},
 		{withRoutes(`{"dst":"10.9.0.0/16","gw":"here"}`, ``), invalid, `ipam.routes[0].gw: want an address, got "here"`},
-		{withRoutes(`{"dst":"10.9.0.0/16","gw":"fd00::1"}`, ``), invalid, "ipam.routes[0].gw: fd00::1 is not of the family"},
-		{withRoutes(`{"dst":"10.9.0.0/16","gw":"10.89.0.1"}`, ``), invalid, "ipam.routes[0].gw: 10.89.0.1 is unreachable"},
 		{withRoutes(`{"dst":"10.9.0.0/16","gw":"10.88.0.9"}`, `, "link":"veth"`), invalid, "ipam.routes[0].gw: 10.88.0.9 is unreachable: the pod's only"},
-		{withRoutes(`{"dst":"10.9.0.0/16","gw":"10.88.0.9"}`, `, "link":"ipvlan-l3"`), invalid, "ipam.routes[0].gw: 10.88.0.9 is unreachable: the pod's only"},
-		{withRoutes(`{"dst":"10.9.0.0/16","gw":"10.88.255.255"}`, `, "link":"bridge"`), invalid, "ipam.routes[0].gw: 10.88.255.255 is not a host's"},
-		{withRoutes(`{"dst":"10.9.0.0/16","gw":"10.88.0.0"}`, `, "link":"bridge"`), invalid, "ipam.routes[0].gw: 10.88.0.0 is not a host's"},
-		{withRoutes(`{"dst":"10.9.0.0/16","mtu":-1}`, ``), invalid, "ipam.routes[0].mtu: -1"},
 		{withRoutes(`{"dst":"10.9.0.0/16","mtu":1401}`, `, "mtu":1400`), invalid, "ipam.routes[0].mtu: 1401"},
 		{withRoutes(`{"dst":"10.9.0.0/16","mtu":"big"}`, ``), invalid, `ipam.routes[0].mtu: want a number of bytes, got "big"`},
 		{withRoutes(`{"dst":"10.9.0.0/16","advmss":65496}`, ``), invalid, "ipam.routes[0].advmss: 65496"},

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 
+	"mustang/internal/podlink"
 	"mustang/internal/service"
 )
 
@@ -19,8 +20,8 @@ type Runtime struct {
 	MAC net.HardwareAddr
 	// Ports are the port mappings.
 	Ports []Port
-	// Bandwidth limits the pod.
-	Bandwidth Bandwidth
+	// Bandwidth limits the traffic that the pod receives (CNI's ingress) and sends (egress).
+	Bandwidth podlink.Bandwidth
 }
 
 // Port maps a port of the host to a port of the pod.
@@ -31,12 +32,6 @@ type Port struct {
 	HostPort, ContainerPort uint16
 	// Protocol is TCP or UDP.
 	Protocol service.Protocol
-}
-
-// Bandwidth limits the traffic that a pod receives (ingress) and sends (egress). Rates
-// are in bits per second, bursts in bits. A rate of 0 means no limit.
-type Bandwidth struct {
-	IngressRate, IngressBurst, EgressRate, EgressBurst uint64
 }
 
 // maxPorts bounds the port mappings of a pod, and maxIPs its requested addresses.
@@ -118,16 +113,16 @@ func parsePort(p *object) (out Port) {
 	return out
 }
 
-func parseBandwidth(raw json.RawMessage) (out Bandwidth, err error) {
+func parseBandwidth(raw json.RawMessage) (out podlink.Bandwidth, err error) {
 	o := parseObject("runtimeConfig.bandwidth", raw)
 	if o.err != nil {
 		return out, o.err
 	}
 	o.foldCase("ingressRate", "ingressBurst", "egressRate", "egressBurst")
 	const rate, burst = "bits per second", "a number of bits"
-	o.read("ingressRate", rate, &out.IngressRate)
-	o.read("ingressBurst", burst, &out.IngressBurst)
-	o.read("egressRate", rate, &out.EgressRate)
-	o.read("egressBurst", burst, &out.EgressBurst)
+	o.read("ingressRate", rate, &out.ToPod.Rate)
+	o.read("ingressBurst", burst, &out.ToPod.Burst)
+	o.read("egressRate", rate, &out.FromPod.Rate)
+	o.read("egressBurst", burst, &out.FromPod.Burst)
 	return out, o.finish()
 }

@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"mustang/internal/testkit"
 )
 
 // TestSaveAppends reads the last complete line of a record.
@@ -22,30 +24,20 @@ func TestSaveAppends(t *testing.T) {
 	if _, err := s.Open("pods", o, false); !errors.Is(err, fs.ErrNotExist) {
 		t.Fatalf("open before it is created: %v", err)
 	}
-	r, err := s.Open("pods", o, true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := testkit.Must(s.Open("pods", o, true))(t)
 	for _, boot := range []string{"first", "second"} {
 		r.Boot = boot
-		if err := r.Save(); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, r.Save())
 	}
 	r.Close()
-	data, err := os.ReadFile(s.Path("pods", o))
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := testkit.Must(os.ReadFile(s.Path("pods", o)))(t)
 	second := bytes.LastIndex(data, []byte("{"))
 	for size := len(data); size >= second; size-- {
 		want := "second"
 		if size < len(data)-1 { // without its last brace
 			want = "first"
 		}
-		if err := os.WriteFile(s.Path("pods", o), data[:size], 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, os.WriteFile(s.Path("pods", o), data[:size], 0o600))
 		all, err := s.List("a")
 		if err != nil || len(all) != 1 || all[0].Boot != want || all[0].Network != "pods" || all[0].Owner != o {
 			t.Fatalf("%d of %d bytes: %+v, %v", size, len(data), all, err)
@@ -61,16 +53,9 @@ func TestForgedRecord(t *testing.T) {
 		`{"owner":{"container":"a","interface":"eth0"},"boot":"x","host_ifname":"eth1"}`,
 		`{"owner":{"container":"b","interface":"eth0"},"boot":"x"}`, `{"boot":"x"}`,
 	} {
-		if err := os.MkdirAll(s.dir("pods"), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(s.Path("pods", o), []byte("\n"+line+"\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		r, err := s.Open("pods", o, false)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, os.MkdirAll(s.dir("pods"), 0o700))
+		testkit.Succeed(t, os.WriteFile(s.Path("pods", o), []byte("\n"+line+"\n"), 0o600))
+		r := testkit.Must(s.Open("pods", o, false))(t)
 		r.Close()
 		if r.Boot != "" || r.HostIfName != "" {
 			t.Errorf("%s: read as %+v", line, r)
@@ -86,17 +71,13 @@ func TestOddRecord(t *testing.T) {
 	s := Store{Root: t.TempDir()}
 	o := Owner{ContainerID: "a", IfName: "eth0"}
 	target := t.TempDir() + "/file"
-	if err := errors.Join(os.MkdirAll(s.dir("pods"), 0o700), os.WriteFile(target, nil, 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, errors.Join(os.MkdirAll(s.dir("pods"), 0o700), os.WriteFile(target, nil, 0o600)))
 	for name, place := range map[string]func(path string) error{
 		"named pipe":    func(path string) error { return unix.Mkfifo(path, 0o600) },
 		"symbolic link": func(path string) error { return os.Symlink(target, path) },
 	} {
 		for _, path := range []string{s.Path("pods", o), filepath.Join(s.Root, "pods", networkFile)} {
-			if err := place(path); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Succeed(t, place(path))
 		}
 		for _, create := range []bool{false, true} {
 			if _, err := s.Open("pods", o, create); !errors.Is(err, errNotRegular) || !strings.Contains(err.Error(), s.Path("pods", o)) {
@@ -109,9 +90,7 @@ func TestOddRecord(t *testing.T) {
 		if _, ok := s.Network("pods"); ok {
 			t.Errorf("%s: a network was read", name)
 		}
-		if err := errors.Join(os.Remove(s.Path("pods", o)), os.Remove(filepath.Join(s.Root, "pods", networkFile))); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, errors.Join(os.Remove(s.Path("pods", o)), os.Remove(filepath.Join(s.Root, "pods", networkFile))))
 	}
 }
 
@@ -148,10 +127,7 @@ func FuzzParseRecord(f *testing.F) {
 		if r.Owner != o || r.HostIfName != "" && r.HostIfName != DeviceName("pods", o) {
 			t.Fatalf("%q: accepted %+v", data, r)
 		}
-		line, err := json.Marshal(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		line := testkit.Must(json.Marshal(r))(t)
 		again, ok := parse(append([]byte("{\n"), line...), "pods", o)
 		second, err := json.Marshal(again)
 		if !ok || err != nil || !bytes.Equal(line, second) {
@@ -166,21 +142,14 @@ func FuzzNetwork(f *testing.F) {
 	f.Add([]byte(`{"gateways":["x"]}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		s := Store{Root: t.TempDir()}
-		unlock, err := s.LockNetwork("pods")
-		if err != nil {
-			t.Fatal(err)
-		}
+		unlock := testkit.Must(s.LockNetwork("pods"))(t)
 		defer unlock()
-		if err := os.WriteFile(s.Root+"/pods/"+networkFile, data, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, os.WriteFile(s.Root+"/pods/"+networkFile, data, 0o600))
 		n, ok := s.Network("pods")
 		if !ok {
 			return
 		}
-		if err := s.SaveNetwork("pods", n); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, s.SaveNetwork("pods", n))
 		if _, ok := s.Network("pods"); !ok {
 			t.Fatalf("%+v cannot be read again", n)
 		}

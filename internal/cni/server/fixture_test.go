@@ -108,6 +108,11 @@ func (f *fixture) serve(o Options) (_ *served, stop func()) {
 	o.Observe = func(verb string, _ time.Duration, failed bool) { counts.observe(verb, failed) }
 	s, err := Listen(o)
 	f.must(err)
+	return counts, f.runs(s)
+}
+
+// runs runs a server until the test or stop ends it.
+func (f *fixture) runs(s *Server) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error)
 	go func() { ended <- s.Run(ctx) }()
@@ -116,7 +121,7 @@ func (f *fixture) serve(o Options) (_ *served, stop func()) {
 		f.must(<-ended)
 	})
 	f.t.Cleanup(stop)
-	return counts, stop
+	return stop
 }
 
 // program builds the plugin, once, and puts its client beside it.

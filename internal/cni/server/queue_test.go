@@ -3,16 +3,14 @@
 package server
 
 import (
-	"context"
 	"fmt"
-	"sync"
 	"testing"
 	"time"
 
 	"mustang/internal/testkit"
 )
 
-// busy serves with all workers busy, after some changes to the server. stop ends it.
+// busy serves with all workers busy, after some changes to the server, until the test or stop ends it.
 func (f *fixture) busy(changes ...func(*Server)) (s *Server, stop func()) {
 	f.t.Helper()
 	s, err := Listen(f.options())
@@ -20,17 +18,11 @@ func (f *fixture) busy(changes ...func(*Server)) (s *Server, stop func()) {
 	for _, change := range changes {
 		change(s)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- s.Run(ctx) }()
+	stop = f.runs(s)
 	for range maxWorkers {
 		s.workers <- struct{}{}
 	}
-	return s, func() {
-		f.t.Helper()
-		cancel()
-		f.must(<-ended)
-	}
+	return s, stop
 }
 
 // calls waits until a server has a number of requests.
@@ -48,8 +40,7 @@ func (f *fixture) calls(s *Server, want int) {
 func TestQueue(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	s, stop := f.busy()
-	defer stop()
+	s, _ := f.busy()
 	const n = 3
 	done := make(chan answer, n)
 	var pods []*pod
@@ -94,8 +85,6 @@ func TestDeclined(t *testing.T) {
 			t.Parallel()
 			f := newFixture(t)
 			s, stop := f.busy(test.before...)
-			stop = sync.OnceFunc(stop)
-			defer stop()
 			p := f.pod("a", network("veth", ""))
 			done := make(chan answer, 1)
 			go func() { done <- f.run(call{verb: "ADD", pod: p, socket: f.socket}) }()
@@ -114,8 +103,7 @@ func TestDeclined(t *testing.T) {
 func TestKilledInQueue(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	s, stop := f.busy()
-	defer stop()
+	s, _ := f.busy()
 	f.works(call{verb: "DEL", pod: f.add("before", "none", network("veth", "")), socket: "none"})
 	before := f.state()
 	p := f.pod("a", network("veth", ""))
