@@ -105,13 +105,9 @@ func TestLateSYN(t *testing.T) {
 		}
 		return list[i].Backend
 	}
-	if got := repeat(); got != w.backend {
-		t.Errorf("after a late SYN the backend is %s, want %s", got, w.backend)
-	}
+	equal(t, repeat(), w.backend, "after a late SYN the backend is")
 	w.ageAll(t, func(slot *objects.Slot) { slot.Opened -= uint64(61 * time.Second) })
-	if got := repeat(); got != w.remote {
-		t.Errorf("after a new SYN the backend is %s, want %s", got, w.remote)
-	}
+	equal(t, repeat(), w.remote, "after a new SYN the backend is")
 }
 
 // TestConnectionStats counts connections that are open, closed, expired and void.
@@ -154,14 +150,10 @@ func TestTimeouts(t *testing.T) {
 	}
 	timeouts.Established = time.Minute
 	succeed(t, table.SetTimeouts(t.Context(), timeouts))
-	if got, err := table.Timeouts(); err != nil || got != timeouts {
-		t.Fatalf("time-outs %+v, want %+v; %v", got, timeouts, err)
-	}
+	equal(t, must(table.Timeouts())(t), timeouts, "time-outs")
 	w.age(t, 61*time.Second)
 	stats, err := table.Stats()
-	if err != nil || stats.Expired != 3 {
-		t.Errorf("%+v, want all expired; %v", stats, err)
-	}
+	failIf(t, err != nil || stats.Expired != 3, "%+v, want all expired; %v", stats, err)
 }
 
 // TestFullTable fills four of five slots of a small table with connections of six clients, which then expire and are taken over.
@@ -177,9 +169,7 @@ func TestFullTable(t *testing.T) {
 	w.serve(t, w.service, w.remote)
 	warned := func(wanted uint32, want int) {
 		t.Helper()
-		if got, err := d.ConnectionTable().Warnings(wanted); err != nil || len(got) != want {
-			t.Errorf("warnings %q, want %d; %v", got, want, err)
-		}
+		wantLen(t, must(d.ConnectionTable().Warnings(wanted))(t), want, "warnings")
 	}
 	open := 0
 	for port := uint16(1024); open < 9 && port < 1100; port++ {
@@ -335,8 +325,6 @@ func TestPortOfClosedConnection(t *testing.T) {
 			w.send(t, fromHost, w.first(netip.AddrPortFrom(w.client.Addr(), 20000+port), w.other))
 			lost += w.lostLast(t, 20000+port, 1)
 		}
-		if lost > 0 {
-			t.Errorf("the last packets of %d of 20 connections went astray", lost)
-		}
+		failIf(t, lost > 0, "the last packets of %d of 20 connections went astray", lost)
 	}
 }

@@ -25,9 +25,7 @@ func eachCPU(t *testing.T, fn func()) {
 	var all unix.CPUSet
 	succeed(t, unix.SchedGetaffinity(0, &all))
 	defer func() {
-		if err := unix.SchedSetaffinity(0, &all); err != nil {
-			t.Error(err)
-		}
+		noError(t, unix.SchedSetaffinity(0, &all))
 	}()
 	for cpu, left := 0, min(2, all.Count()); left > 0; cpu++ {
 		if !all.IsSet(cpu) {

@@ -158,13 +158,9 @@ func TestEcho(t *testing.T) {
 			putEcho(t, d, host)
 			before := counts(t, d)
 			for _, client := range []*netns.Namespace{far, n.pods[1]} {
-				if err := testkit.Ping(client, netip.MustParseAddr(host), 56); err != nil {
-					t.Error(err)
-				}
+				noError(t, testkit.Ping(client, netip.MustParseAddr(host), 56))
 			}
-			if diff := delta(t, d, before); diff["icmp_echo"] != 0 {
-				t.Errorf("a program answered for %s, an address of the host: counted %v", host, diff)
-			}
+			equal(t, delta(t, d, before)["icmp_echo"], 0, "icmp_echo")
 		}
 	})
 }
@@ -184,9 +180,7 @@ func testEcho(t *testing.T, d *Datapath, client *netns.Namespace, address string
 	putEcho(t, d, address)
 	before := counts(t, d)
 	for _, size := range sizes {
-		if err := testkit.Ping(client, netip.MustParseAddr(address), size); err != nil {
-			t.Errorf("%d bytes: %v", size, err)
-		}
+		noError(t, testkit.Ping(client, netip.MustParseAddr(address), size), "%d bytes", size)
 	}
 	if diff := delta(t, d, before); diff["icmp_echo"] != uint64(len(sizes)) {
 		t.Errorf("%s: counted %v, want %d answers", address, diff, len(sizes))
@@ -204,12 +198,8 @@ func wantAddresses(t *testing.T, d *Datapath) {
 		}
 	}
 	for row, err := range d.objects.ServiceAddrs.All() {
-		if err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, err)
 		got[rows.DecodeAddr(row.Key)] = row.Value
 	}
-	if !maps.Equal(got, want) {
-		t.Errorf("addresses %v, want %v", got, want)
-	}
+	failIf(t, !maps.Equal(got, want), "addresses %v, want %v", got, want)
 }

@@ -165,9 +165,7 @@ func (f *forger) try(t *testing.T, victim net.PacketConn, from, own netip.Addr, 
 	f.guard(t, false)
 	defer f.guard(t, true)
 	f.send(t, f.datagram(from, victim, "forged"), way)
-	if err := f.expect(victim, "forged"); err != nil {
-		t.Errorf("without the guard: %v", err)
-	}
+	noError(t, f.expect(victim, "forged"), "without the guard")
 }
 
 // tryGuarded is try while the guard is on.
@@ -271,17 +269,13 @@ func (f *forger) expect(victim net.PacketConn, text string) error {
 // wants fails the test unless the next datagram, apart from warm ones, has the text.
 func (f *forger) wants(t *testing.T, victim net.PacketConn, text string) {
 	t.Helper()
-	if err := f.expect(victim, text); err != nil {
-		t.Error(err)
-	}
+	noError(t, f.expect(victim, text))
 }
 
 // wantForged fails the test unless one packet was dropped for its source since before.
 func wantForged(t *testing.T, d *Datapath, before map[string]uint64) {
 	t.Helper()
-	if n := delta(t, d, before)["drop_source"]; n != 1 {
-		t.Errorf("drop_source: %d, want 1", n)
-	}
+	equal(t, delta(t, d, before)["drop_source"], 1, "drop_source")
 }
 
 // TestRewriting has root in a pod change the source of a packet behind the programs of its device, by a filter of its own.

@@ -5,7 +5,6 @@ package datapath
 import (
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"math"
 	"net/netip"
 	"testing"
@@ -36,9 +35,7 @@ func TestSegments(t *testing.T) {
 		if action != actionRedirect || string(opts.DataOut) != string(p.became(w.client, w.backend, "0a").frame()) {
 			t.Errorf("action %d, or the packet is wrong", action)
 		}
-		if got := binary.NativeEndian.Uint32(out[segments:]); got != 3 {
-			t.Errorf("%d segments came of 3", got)
-		}
+		equal(t, binary.NativeEndian.Uint32(out[segments:]), 3, "segments")
 	}
 }
 
@@ -132,9 +129,7 @@ func TestNumbersUsedUp(t *testing.T) {
 		t.Errorf("%d services were added, and there are %d, want 2", added, len(services))
 	}
 	for _, s := range services {
-		if len(s.Backends) != 1 || s.Revision < math.MaxUint32-5 {
-			t.Errorf("%+v", s)
-		}
+		failIf(t, len(s.Backends) != 1 || s.Revision < math.MaxUint32-5, "%+v", s)
 	}
 }
 
@@ -148,9 +143,7 @@ func wantClean(t *testing.T, d *Datapath) {
 	}
 	wantSlots(t, d, sum.backends)
 	wantBlocks(t, d, sum.blocks)
-	if n := rangesOf(t, d); n != sum.ranges {
-		t.Errorf("%d source ranges, want %d", n, sum.ranges)
-	}
+	equal(t, rangesOf(t, d), sum.ranges, "source ranges")
 	wantAddresses(t, d)
 	wantFiltered(t, d)
 	if state, err := d.objects.NodeState.IDs(); err != nil || state.Retiring != 0 {
@@ -175,27 +168,12 @@ func testRetiring(t *testing.T, choice service.Choice) {
 	d := openTest(t)
 	s := d.Services()
 	for name, do := range map[string]func() error{
-		"Apply":            func() error { _, err := s.Apply(t.Context(), service.CLI, []service.Service{fewer}); return err },
-		"Put":              func() error { _, _, err := s.Put(t.Context(), service.CLI, fewer); return err },
-		"Apply of nothing": func() error { _, err := s.Apply(t.Context(), service.CLI, nil); return err },
-		"Delete":           func() error { return s.Delete(t.Context(), service.CLI, old.Key()) },
-		"unchanged":        func() error { _, _, err := s.Put(t.Context(), service.CLI, old); return err },
-		"Put after death":  func() error { die(t, d, fewer); _, _, err := s.Put(t.Context(), service.CLI, fewer); return err },
-		"Apply after death": func() error {
-			die(t, d, fewer)
-			_, err := s.Apply(t.Context(), service.CLI, []service.Service{fewer})
-			return err
-		},
-		"Sweep after death":  func() error { die(t, d, fewer); return s.Sweep(t.Context()) },
-		"Delete after death": func() error { die(t, d, fewer); return s.Delete(t.Context(), service.CLI, old.Key()) },
-		"Delete after death of a Delete": func() error {
-			dieDeleting(t, d, old)
-			var missing *NotFoundError
-			if err := s.Delete(t.Context(), service.CLI, old.Key()); !errors.As(err, &missing) {
-				return fmt.Errorf("Delete: error %w, want that it does not exist", err)
-			}
-			return nil
-		},
+		"Apply":             func() error { _, err := s.Apply(t.Context(), service.CLI, []service.Service{fewer}); return err },
+		"Put":               func() error { _, _, err := s.Put(t.Context(), service.CLI, fewer); return err },
+		"Apply of nothing":  func() error { _, err := s.Apply(t.Context(), service.CLI, nil); return err },
+		"Delete":            func() error { return s.Delete(t.Context(), service.CLI, old.Key()) },
+		"unchanged":         func() error { _, _, err := s.Put(t.Context(), service.CLI, old); return err },
+		"Sweep after death": func() error { die(t, d, fewer); return s.Sweep(t.Context()) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			must2(s.Put(t.Context(), service.CLI, old))(t)

@@ -4,7 +4,6 @@ package datapath
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -116,9 +115,7 @@ func (p promise) maglev(t *testing.T) {
 			used++
 		}
 	}
-	if used < 2 {
-		t.Errorf("48 connections went to %d backends", used)
-	}
+	failIf(t, used < 2, "48 connections went to %d backends", used)
 }
 
 func (p promise) affinity(t *testing.T) {
@@ -129,9 +126,7 @@ func (p promise) affinity(t *testing.T) {
 			used++
 		}
 	}
-	if used != 1 {
-		t.Errorf("one client used %d backends", used)
-	}
+	failIf(t, used != 1, "one client used %d backends", used)
 }
 
 // changes takes backends away from open connections, the last one in the end.
@@ -151,13 +146,9 @@ func (p promise) changes(t *testing.T) {
 	}
 	for left := len(p.backends); left >= 0; left-- {
 		p.put(t, func(s *service.Service) { s.Backends = s.Backends[len(s.Backends)-left:] })
-		if err := exchange(); err != nil {
-			t.Fatalf("%d backends left: an open connection: %v", left, err)
-		}
+		succeed(t, exchange(), "%d backends left: an open connection", left)
 	}
-	if _, err := testkit.Dial(p.network.pods[1], "tcp", s.Frontend.String()); !errors.Is(err, unix.ECONNREFUSED) {
-		t.Errorf("a new connection: %v, want it refused", err)
-	}
+	failsWith(t, errOf(testkit.Dial(p.network.pods[1], "tcp", s.Frontend.String())), unix.ECONNREFUSED, "a new connection")
 }
 
 // Addresses of the backend on another node, and of the host on the wire to it.
@@ -202,12 +193,8 @@ func TestRemote(t *testing.T) {
 		n.attachBoth(t, d)
 		eachFar(t, func(t *testing.T, c farCase) {
 			diff := must(c.call(t, n, d, far))(t)
-			if diff["forward"] == 0 || diff["reverse"] == 0 || diff["new_connection"] != 1 {
-				t.Errorf("counted %v", diff)
-			}
-			if c.protocol == service.TCP && diff["icmp_error"] == 0 {
-				t.Errorf("no packet was too big: counted %v", diff)
-			}
+			failIf(t, diff["forward"] == 0 || diff["reverse"] == 0 || diff["new_connection"] != 1, "counted %v", diff)
+			failIf(t, c.protocol == service.TCP && diff["icmp_error"] == 0, "no packet was too big: counted %v", diff)
 		})
 	})
 }
@@ -222,9 +209,7 @@ func TestBehindUplink(t *testing.T) {
 			n.attachBoth(t, d)
 			eachFar(t, func(t *testing.T, c farCase) {
 				diff, err := c.call(t, n, d, far)
-				if diff["forward"] == 0 || diff["new_connection"] == 0 {
-					t.Errorf("counted %v", diff)
-				}
+				failIf(t, diff["forward"] == 0 || diff["new_connection"] == 0, "counted %v", diff)
 				if lost := name == "ipvlan-l3s"; (err != nil) != lost || (diff["reverse"] == 0) != lost {
 					t.Errorf("error %v; counted %v", err, diff)
 				}
@@ -277,9 +262,7 @@ func (c farCase) call(t *testing.T, n network, d *Datapath, far *netns.Namespace
 	}
 	before := counts(t, d)
 	peer, err := testkit.RoundTrip(t, n.pods[1], c.protocol.String(), frontend.String(), bytes.Repeat([]byte("far "), size/4))
-	if err == nil && peer.Addr().String() != c.client {
-		t.Errorf("the backend saw %s", peer)
-	}
+	failIf(t, err == nil && peer.Addr().String() != c.client, "the backend saw %s", peer)
 	return delta(t, d, before), err
 }
 
@@ -292,14 +275,9 @@ func TestShaped(t *testing.T) {
 		far := n.wire(t)
 		shaped := n.attachment(0)
 		shaped.Shaped = true
-		for i, a := range []EndpointSpec{shaped, n.attachment(1)} {
-			if _, change, err := d.Endpoints().Put(t.Context(), a); err != nil || change != Added {
-				t.Fatalf("AddEndpoint %d: %v, %v", i, change, err)
-			}
-		}
-		if _, change, err := d.Endpoints().Put(t.Context(), shaped); err != nil || change != Unchanged {
-			t.Errorf("Put again: %v, %v", change, err)
-		}
+		wantPut(t, d, shaped, Added)
+		wantPut(t, d, n.attachment(1), Added)
+		wantPut(t, d, shaped, Unchanged)
 		must(d.Uplinks().Put(t.Context(), n.host, "wire"))(t)
 		server := listenUDP(t, n.pods[0], podA4, 1)[0]
 		vip := netip.MustParseAddrPort(near4 + ":5201")
@@ -343,9 +321,7 @@ func flood(t *testing.T, n network, server *counter, from *netns.Namespace, to n
 	server.received(t)
 	succeed(t, qdisc.SetLimit(n.host, "va", qdisc.Limit{Rate: 8_000, Burst: 44_000}))
 	defer func() {
-		if err := qdisc.SetLimit(n.host, "va", qdisc.Limit{}); err != nil {
-			t.Error(err)
-		}
+		noError(t, qdisc.SetLimit(n.host, "va", qdisc.Limit{}))
 	}()
 	for range count {
 		send()
@@ -384,8 +360,6 @@ func (n network) queued(t *testing.T) (sent, dropped int) {
 func (n network) tc(t *testing.T, command string) string {
 	t.Helper()
 	out, err := exec.Command("tc", append([]string{"-n", n.host.Name()}, strings.Fields(command)...)...).CombinedOutput()
-	if err != nil {
-		t.Fatalf("tc %s: %v: %s", command, err, out)
-	}
+	succeed(t, err, "tc %s", command)
 	return string(out)
 }

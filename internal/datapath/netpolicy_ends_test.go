@@ -63,9 +63,7 @@ func policyForeignCases() []policyCase {
 			link, _ := p.link()
 			open := func(want uint64) {
 				t.Helper()
-				if n := must(p.objects.Slots.Open())(t); n != want {
-					t.Errorf("%d connections, want %d", n, want)
-				}
+				equal(t, must(p.objects.Slots.Open())(t), want, "connections")
 			}
 			from.gets(t, "", p.first(link, p.service).frame())
 			open(map[bool]uint64{false: 1}[p.v6]) // link-local addresses of IPv6 are not translated
@@ -174,9 +172,7 @@ func TestListenOnOwnPort(t *testing.T) {
 			return errors.Join(append(errs, unix.Listen(listening, 1))...)
 		})
 		t.Cleanup(func() { _, _ = unix.Close(connected), unix.Close(listening) })
-		if err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, err)
 		applyPolicies(t, d, denyEgressB)
 		before := counts(t, d)
 		must(unix.Write(connected, []byte("more")))(t)
@@ -203,9 +199,7 @@ subject: {namespaces: {}}, %s: [{action: Deny, %s: [{pods: {namespaceSelector: {
 			if err := connectFrom(n.pods[1], from.WithZone("eth0"), server); err == nil {
 				t.Error("connected")
 			}
-			if delta(t, d, before)[c.reason] == 0 {
-				t.Error("nothing is dropped")
-			}
+			failIf(t, delta(t, d, before)[c.reason] == 0, "nothing is dropped")
 		})
 	}
 }
@@ -237,9 +231,7 @@ func TestEventsHaveOwnAddresses(t *testing.T) {
 	var running sync.WaitGroup
 	running.Go(func() {
 		each := func(e flows.Event) error { told <- e; return nil }
-		if err := d.Flows().Watch(ctx, each, func(uint64) error { return nil }, flows.Denied, flows.Made); err != nil {
-			t.Error(err)
-		}
+		noError(t, d.Flows().Watch(ctx, each, func(uint64) error { return nil }, flows.Denied, flows.Made))
 	})
 	t.Cleanup(func() { cancel(); running.Wait() })
 	testkit.Eventually(t, 20*time.Second, func() error {

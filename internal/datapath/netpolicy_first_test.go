@@ -55,9 +55,7 @@ func TestPoliciesBeforeConnections(t *testing.T) {
 				}
 				return nil
 			})
-			if dropped := delta(t, d, before)["drop_policy_ingress"]; dropped != want {
-				t.Errorf("%d packets dropped, want %d", dropped, want)
-			}
+			equal(t, delta(t, d, before)["drop_policy_ingress"], want, "packets dropped")
 		})
 	}
 }
@@ -82,9 +80,7 @@ func TestForgottenGoOn(t *testing.T) {
 	testForgotten(t, 40000, func(t *testing.T, n network, d *Datapath, server netip.AddrPort, conn net.Conn) {
 		before := counts(t, d)
 		succeed(t, sendRawFrom(n.pods[0], packet{src: server, dst: netip.MustParseAddrPort(podB4 + ":40000"), proto: protoTCP, flags: flagACK}))
-		if err := exchanged(conn); err != nil {
-			t.Error(err)
-		}
+		noError(t, exchanged(conn))
 		if d := delta(t, d, before); d["drop_policy_ingress"]+d["drop_policy_egress"] > 0 {
 			t.Errorf("%v", d)
 		}
@@ -329,9 +325,7 @@ func testOpenConnections(t *testing.T, d *Datapath, open func() net.Conn) {
 	}
 	lives := func(conn net.Conn) {
 		t.Helper()
-		if err := exchanged(conn); err != nil {
-			t.Error(err)
-		}
+		noError(t, exchanged(conn))
 	}
 	applyPolicies(t, d)
 	conn := open()

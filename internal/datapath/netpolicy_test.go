@@ -39,9 +39,7 @@ func applyJudging(t testing.TB, d *Datapath, node bool, documents ...string) {
 	if len(documents) > 0 {
 		set, err = manifest.Read(strings.NewReader("---\n" + strings.Join(documents, "\n---\n")))
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, err)
 	for i := range set.Snapshot.Policies {
 		set.Snapshot.Policies[i].JudgesNode = node
 	}
@@ -101,16 +99,12 @@ func (c caller) refused(t testing.TB, to netip.AddrPort, reason string) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Errorf("%s to %s: %v, want %s", network, to, err, reason)
-	}
+	noError(t, err, "%s to %s", network, to)
 }
 
 func (c caller) allowed(t testing.TB, to netip.AddrPort) {
 	t.Helper()
-	if _, err := testkit.RoundTrip(t, c.from, c.network, to.String(), []byte("hello")); err != nil {
-		t.Errorf("%s to %s: %v, want an answer", c.network, to, err)
-	}
+	noError(t, errOf(testkit.RoundTrip(t, c.from, c.network, to.String(), []byte("hello"))), "%s to %s", c.network, to)
 }
 
 const (
@@ -247,9 +241,7 @@ func TestBackendAtAllowedAddress(t *testing.T) {
 	must2(d.Services().Put(t.Context(), service.CLI, service.Service{Frontend: frontend, Protocol: service.UDP, Backends: service.Backends(backend)}))(t)
 	listen := func(i int, at string) (c net.PacketConn) {
 		t.Helper()
-		if err := n.pods[i].Do(func() (err error) { c, err = net.ListenPacket("udp", at); return err }); err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, n.pods[i].Do(func() (err error) { c, err = net.ListenPacket("udp", at); return err }))
 		t.Cleanup(func() { _ = c.Close() })
 		return c
 	}
@@ -318,9 +310,7 @@ func TestDeliveredMark(t *testing.T) {
 					t.Error("a packet arrives that the policy denies")
 				}
 			}
-			if got := delta(t, d, before)["drop_policy_ingress"]; got != 3 {
-				t.Errorf("drop_policy_ingress: %d", got)
-			}
+			equal(t, delta(t, d, before)["drop_policy_ingress"], 3, "drop_policy_ingress")
 		})
 	}
 }

@@ -89,19 +89,12 @@ func upgradeGuardsOutside(t *testing.T, n network) {
 	}
 	forgetOuter(t, d)
 	for i, check := range checks {
-		var deviation *DeviationError
-		if err := check(); !errors.As(err, &deviation) {
-			t.Errorf("pod %d before: %v", i, err)
-		}
+		failsAs[*DeviationError](t, check(), "pod %d before", i)
 	}
 	for _, want := range []Change{Updated, Unchanged} {
-		if change, err := d.Upgrade(t.Context()); err != nil || change != want {
-			t.Errorf("upgrade: %v, %v, want %v", change, err, want)
-		}
+		equal(t, must(d.Upgrade(t.Context()))(t), want, "upgrade")
 		for i, check := range checks {
-			if err := check(); err != nil {
-				t.Errorf("pod %d: %v", i, err)
-			}
+			noError(t, check(), "pod %d", i)
 		}
 	}
 }
@@ -115,16 +108,12 @@ func forgetOuter(t *testing.T, d *Datapath) {
 			err = errors.Join(err, d.objects.Detach(k))
 		}
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, err)
 	for row, err := range d.objects.Senders.All() {
 		if err == nil && row.Key.Ifindex == 0 {
 			err = d.objects.Senders.Delete(row.Key)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, err)
 	}
 }
 
@@ -148,13 +137,9 @@ func TestDeviceAfterPods(t *testing.T) {
 		}
 		return err
 	}
-	if reach() == nil {
-		t.Error("the host reaches the pod by a device that is not guarded")
-	}
+	failIf(t, reach() == nil, "the host reaches the pod by a device that is not guarded")
 	for _, want := range []Change{Updated, Unchanged} {
-		if change, err := d.GuardParents(t.Context()); err != nil || change != want {
-			t.Errorf("%v, %v, want %v", change, err, want)
-		}
+		equal(t, must(d.GuardParents(t.Context()))(t), want, "guard the parents")
 		testkit.Eventually(t, 5*time.Second, reach) // it looks for the neighbour again after a second
 	}
 }
@@ -178,13 +163,9 @@ func TestForgingAsNode(t *testing.T) {
 				t.Run(fmt.Sprintf("from %s, %s", node, way.name), func(t *testing.T) { f.tryStranger(t, victim, node, outside, way) })
 			}
 			before := counts(t, f.d)
-			if err := sendUDP(f.network.host, node.String(), victim); err != nil {
-				t.Errorf("from the node at %s: %v", node, err)
-			}
+			noError(t, sendUDP(f.network.host, node.String(), victim), "from the node at %s", node)
 			f.translated(t, family, victim)
-			if dropped := delta(t, f.d, before)["drop_source"]; dropped != 0 {
-				t.Errorf("drop_source: %d", dropped)
-			}
+			equal(t, delta(t, f.d, before)["drop_source"], 0, "drop_source")
 		}
 	})
 }
@@ -197,9 +178,7 @@ func TestForgingAsNodeByHost(t *testing.T) {
 		f.labelled(t, f.d)
 		applyPolicies(t, f.d, onlyOutsideToA)
 		for _, node := range []string{gateway4, gateway6} {
-			if err := sendUDP(f.network.host, node, listenIn(t, f.network.host, node)); err != nil {
-				t.Errorf("the host to itself at %s: %v", node, err)
-			}
+			noError(t, sendUDP(f.network.host, node, listenIn(t, f.network.host, node)), "the host to itself at %s", node)
 		}
 		if strings.HasPrefix(m.name, "ipvlan-l3") {
 			return // what such pods send is the host's own to its routing: TestForgingAsNode

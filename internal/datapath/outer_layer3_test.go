@@ -128,9 +128,7 @@ func (f *forger) addVeth(t *testing.T) *netns.Namespace {
 		}
 		_, _, err = f.d.Endpoints().Put(t.Context(), EndpointSpec{Namespace: ns, IfName: "eth0", Host: f.network.host})
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, err)
 	return ns
 }
 
@@ -150,9 +148,7 @@ func TestLoopbackIsGuarded(t *testing.T) {
 		for i := range n.pods {
 			succeed(t, d.Endpoints().DeleteDevice(t.Context(), n.attachment(i)))
 		}
-		if at() {
-			t.Error("the last pod has left the program at the loopback device")
-		}
+		failIf(t, at(), "the last pod has left the program at the loopback device")
 	})
 }
 

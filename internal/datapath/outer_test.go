@@ -161,9 +161,7 @@ func (o *outsider) forge(t *testing.T, family int, way way, guarded bool) {
 			continue
 		}
 		o.send(t, o.frame(own, "honest", false), o.honest())
-		if err := o.arrives("honest", "forged"); err != nil {
-			t.Errorf("from %s: %v", from, err)
-		}
+		noError(t, o.arrives("honest", "forged"), "from %s", from)
 		counted := delta(t, o.d, before)
 		if n := counted["drop_source"] + counted["drop_ethertype"]; n != 1 && !o.kernelDrops(way) {
 			t.Errorf("from %s: counted %v", from, counted)
@@ -190,9 +188,7 @@ func (o *outsider) announce(t *testing.T, third, own netip.Addr, way way, guarde
 		return
 	}
 	o.send(t, o.frame(own, "honest", false), o.honest())
-	if err := o.arrives("honest", text); err != nil {
-		t.Errorf("announcing %s: %v", third, err)
-	}
+	noError(t, o.arrives("honest", text), "announcing %s", third)
 	counted := delta(t, o.d, before)
 	if n := counted["drop_neighbour"] + counted["drop_source"]; n != 1 && !o.kernelDrops(way) {
 		t.Errorf("announcing %s: counted %v", third, counted)
@@ -349,9 +345,7 @@ func (o *outsider) forgeNested(t *testing.T, from nested, at int, frame []byte, 
 	before := counts(t, o.d)
 	send(frame, kernel)
 	send(other, binary.BigEndian.Uint16(other[12:]))
-	if err := arrivesAt(at, "passes", "forged"); err != nil {
-		t.Error(err)
-	}
+	noError(t, arrivesAt(at, "passes", "forged"))
 	wantForged(t, o.d, before)
 	if at == o.socket { // the guard of a pod that sends is not asked
 		return

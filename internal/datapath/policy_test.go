@@ -3,7 +3,6 @@
 package datapath
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 	"testing"
@@ -12,7 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/datapath/objects"
-	"mustang/internal/netns"
 	"mustang/internal/service"
 	"mustang/internal/testkit"
 )
@@ -40,14 +38,10 @@ func (w *world) within(t *testing.T, n int, inside, outside []uint16) {
 	}{{"a pod", w.pod(), inside}, {"a client outside", w.outside(), outside}} {
 		got, sum := w.sharesOf(t, c.from, n), 0
 		for _, port := range c.want {
-			if got[port] == 0 {
-				t.Errorf("%s never got backend %d: %v", c.name, port, got)
-			}
+			failIf(t, got[port] == 0, "%s never got backend %d: %v", c.name, port, got)
 			sum += got[port]
 		}
-		if sum != n {
-			t.Errorf("%s got backends %v, want only %v", c.name, got, c.want)
-		}
+		failIf(t, sum != n, "%s got backends %v, want only %v", c.name, got, c.want)
 	}
 }
 
@@ -109,9 +103,7 @@ func localCases() []translateCase {
 			w.configure(t, service.Service{ExternalPolicy: service.Local, Backends: far})
 			w.gets(t, fromUplink, w.first(w.outsider, w.service).arriving("aa"), "drop: drop_no_local_backend")
 			w.connected(t)
-			if got := w.shares(t, 10); got[1] != 10 {
-				t.Errorf("a pod got backends %v", got)
-			}
+			equal(t, w.shares(t, 10)[1], 10, "connections of the chosen backend")
 		}},
 		{"none at all", 0, func(t *testing.T, w *world) {
 			w.configure(t, service.Service{InternalPolicy: service.Local})
@@ -153,84 +145,14 @@ func elsewhere(addr string) service.Backend {
 	return service.Backend{Addr: netip.MustParseAddrPort(netip.AddrPortFrom(netip.MustParseAddr(addr).Next(), 9).String())}
 }
 
-// TestLocalTraffic has pods and clients outside call services that serve them from this node only.
-func TestLocalTraffic(t *testing.T) {
-	n, d := routed(t), openTest(t)
-	far := n.wire(t)
-	n.attachBoth(t, d)
-	must(d.Uplinks().Put(t.Context(), n.host, "wire"))(t)
-	for _, f := range [][3]string{{near4, podA4, far4}, {near6, podA6, far6}} {
-		for name, c := range map[string]struct {
-			client *netns.Namespace
-			s      service.Service
-		}{
-			"a pod":            {n.pods[1], service.Service{InternalPolicy: service.Local}},
-			"a client outside": {far, service.Service{ExternalPolicy: service.Local}},
-		} {
-			s := c.s
-			s.Frontend, s.Protocol = netip.AddrPortFrom(netip.MustParseAddr(f[0]), 5201), service.TCP
-			near := service.Backend{Addr: testkit.Echo(t, n.pods[0], "tcp", netip.AddrPortFrom(netip.MustParseAddr(f[1]), 0).String()), Local: true}
-			s.Backends = []service.Backend{elsewhere(f[2])}
-			must2(d.Services().Put(t.Context(), service.CLI, s))(t)
-			before := counts(t, d)
-			done := make(chan error, 1)
-			go func() {
-				_, err := testkit.RoundTrip(t, c.client, "tcp", s.Frontend.String(), []byte("patience"))
-				done <- err
-			}()
-			awaitCount(t, d, before, "drop_no_local_backend")
-			s.Backends = append(s.Backends, near)
-			must2(d.Services().Put(t.Context(), service.CLI, s))(t)
-			if err := <-done; err != nil {
-				t.Errorf("%s to %s, while there is no backend on this node at first: %v", name, s.Frontend, err)
-			}
-			for range 20 { // half of them would go elsewhere
-				if _, err := testkit.RoundTrip(t, c.client, "tcp", s.Frontend.String(), []byte("near")); err != nil {
-					t.Fatalf("%s to %s: %v", name, s.Frontend, err)
-				}
-			}
-		}
-	}
-}
-
-// testLocalSockets calls a service that serves its clients from this node only.
+// testLocalSockets calls a service that serves its clients from this node only, and has no backend there. testSpread has one.
 func testLocalSockets(t *testing.T, s *stage) {
 	want := service.Service{
 		Frontend: netip.MustParseAddrPort("10.96.0.100:5201"), Protocol: service.Any, InternalPolicy: service.Local,
 		Backends: []service.Backend{elsewhere(far4)},
 	}
-	put := func() {
-		must2(s.Services().Put(t.Context(), service.CLI, want))(t)
-	}
-	put()
-	before := counts(t, s.Datapath)
-	for _, v6 := range []bool{false, true} {
-		for name, err := range map[string]error{
-			"tcp":             s.client().open(t, v6, unix.SOCK_STREAM).connect(want.Frontend),
-			"connected udp":   s.client().open(t, v6, unix.SOCK_DGRAM).connect(want.Frontend),
-			"unconnected udp": s.client().open(t, v6, unix.SOCK_DGRAM).send("x", want.Frontend),
-		} {
-			if !errors.Is(err, unix.EHOSTUNREACH) {
-				t.Errorf("%s without a backend on this node: %v, want EHOSTUNREACH", name, err)
-			}
-		}
-	}
-	s.counted(before, map[string]uint64{"drop_no_local_backend": 6})
-	server := listenUDP(t, s.pods[0], podA4, 1)[0]
-	want.Backends = append(want.Backends, service.Backend{Addr: server.addr, Local: true})
-	put()
-	const sockets = 40
-	for i, c := range s.client().openAll(t, make([]*socketFD, sockets), false, unix.SOCK_DGRAM) {
-		to := want.Frontend
-		if i%2 == 0 {
-			c.mustConnect(to)
-			to = netip.AddrPort{}
-		}
-		c.mustSend("x", to)
-	}
-	if got := len(server.received(t)); got != sockets {
-		t.Errorf("the backend on this node got %d of %d datagrams", got, sockets)
-	}
+	must2(s.Services().Put(t.Context(), service.CLI, want))(t)
+	s.refuses(want.Frontend, unix.EHOSTUNREACH, "drop_no_local_backend")
 }
 
 // TestLocalSocketOfPod has the socket programs leave a pod without a backend on this node to the packet programs, which drop
@@ -259,7 +181,5 @@ func TestLocalSocketOfPod(t *testing.T) {
 	})
 	want.Backends = append(want.Backends, service.Backend{Addr: testkit.Echo(t, n.pods[0], "tcp", podA4+":0"), Local: true})
 	put()
-	if err := <-done; err != nil {
-		t.Errorf("connect: %v", err)
-	}
+	noError(t, <-done, "connect")
 }

@@ -118,17 +118,12 @@ func TestManySourceRanges(t *testing.T) {
 	third := s
 	third.Frontend = netip.MustParseAddrPort("10.96.0.4:80")
 	third.SourceRanges = s.SourceRanges[:11]
-	var full *objects.FullError
-	if _, err := d.Services().Apply(t.Context(), service.CLI, []service.Service{s, second, third}); !errors.As(err, &full) || full.Map != "source_ranges" {
-		t.Errorf("more ranges than there is room for: %v", err)
-	}
+	wantFull(t, errOf(d.Services().Apply(t.Context(), service.CLI, []service.Service{s, second, third})), "source_ranges")
 	wantClean(t, d)
 	for _, s := range []service.Service{s, second} {
 		must2(d.Services().Put(t.Context(), service.CLI, s))(t)
 	}
-	if _, _, err := d.Services().Put(t.Context(), service.CLI, third); !errors.As(err, &full) || full.Map != "source_ranges" {
-		t.Errorf("no room for the ranges of one more: %v", err)
-	}
+	wantFull(t, errOf2(d.Services().Put(t.Context(), service.CLI, third)), "source_ranges")
 	succeed(t, d.Recover(t.Context()))
 	wantClean(t, d)
 }
@@ -144,35 +139,6 @@ func rangesOf(t testing.TB, d *Datapath) (n int) {
 	}
 	succeed(t, rows.Err())
 	return n
-}
-
-// TestSourceRangeTraffic has clients in pods and outside call services that serve some of them.
-func TestSourceRangeTraffic(t *testing.T) {
-	n, d := routed(t), openTest(t)
-	far := n.wire(t)
-	n.attachBoth(t, d)
-	must(d.Uplinks().Put(t.Context(), n.host, "wire"))(t)
-	for _, f := range [][4]string{{near4, podA4, podB4, far4}, {near6, podA6, podB6, far6}} {
-		for _, protocol := range []service.Protocol{service.TCP, service.UDP} {
-			addr := func(i int) netip.Addr { return netip.MustParseAddr(f[i]) }
-			s := service.Service{Frontend: netip.AddrPortFrom(addr(0), 5201), Protocol: protocol, Backends: service.Backends(
-				testkit.Echo(t, n.pods[0], protocol.String(), netip.AddrPortFrom(addr(1), 0).String()))}
-			for i, client := range []*netns.Namespace{n.pods[1], far} {
-				s.SourceRanges = []netip.Prefix{rangeOf(addr(2 + i))}
-				must2(d.Services().Put(t.Context(), service.CLI, s))(t)
-				if _, err := testkit.RoundTrip(t, client, protocol.String(), s.Frontend.String(), []byte("within")); err != nil {
-					t.Errorf("%s from %s, within the ranges: %v", s, f[2+i], err)
-				}
-				before := counts(t, d)
-				if err := tryOnce([]*netns.Namespace{far, n.pods[1]}[i], s); err != nil {
-					t.Errorf("%s from %s, not within the ranges: %v", s, f[3-i], err)
-				}
-				if got := delta(t, d, before); got["drop_source_range"] == 0 || got["new_connection"] != 0 {
-					t.Errorf("%s from %s, not within the ranges: counted %v", s, f[3-i], got)
-				}
-			}
-		}
-	}
 }
 
 // tryOnce sends the first packet of a connection, and returns an error unless nobody answers.
@@ -242,26 +208,16 @@ func testRangedSockets(t *testing.T, s *stage) {
 				return c.connect(want.Frontend)
 			}
 			put()
-			if err := call(false); err != nil {
-				t.Errorf("a host: %v", err)
-			}
+			noError(t, call(false), "a host")
 			register(PodScope)
 			defer register(HostScope)
-			if err := call(true); err != nil {
-				t.Errorf("a pod, bound to an address within: %v", err)
-			}
+			noError(t, call(true), "a pod, bound to an address within")
 			before := counts(t, s.Datapath)
-			if err := call(false); !errors.Is(err, unix.EPERM) {
-				t.Errorf("a pod, not bound: %v, want EPERM", err)
-			}
+			failsWith(t, call(false), unix.EPERM, "a pod, not bound")
 			want.SourceRanges = []netip.Prefix{rangeOf(netip.MustParseAddr(d.pod))}
 			put()
-			if err := call(true); !errors.Is(err, unix.EPERM) {
-				t.Errorf("a pod, bound to an address without: %v, want EPERM", err)
-			}
-			if got := delta(t, s.Datapath, before); got["drop_source_range"] != 2 {
-				t.Errorf("counted %v", got)
-			}
+			failsWith(t, call(true), unix.EPERM, "a pod, bound to an address without")
+			equal(t, delta(t, s.Datapath, before)["drop_source_range"], 2, "drop_source_range")
 		})
 	}
 }

@@ -4,7 +4,6 @@ package datapath
 
 import (
 	"encoding/binary"
-	"errors"
 	"net"
 	"net/netip"
 	"runtime"
@@ -142,16 +141,10 @@ func testRefuse(t *testing.T, d *Datapath, client *netns.Namespace, addr netip.A
 	frontend := netip.AddrPortFrom(addr, 99)
 	must2(d.Services().Put(t.Context(), service.CLI, service.Service{Frontend: frontend}))(t)
 	before := counts(t, d)
-	if _, err := testkit.Dial(client, "tcp", frontend.String()); !errors.Is(err, unix.ECONNREFUSED) {
-		t.Errorf("tcp to %s: %v, want it refused", frontend, err)
-	}
-	if diff := delta(t, d, before); diff["drop_no_backend"] != 1 {
-		t.Errorf("tcp to %s: counted %v, want one SYN", frontend, diff)
-	}
+	failsWith(t, errOf(testkit.Dial(client, "tcp", frontend.String())), unix.ECONNREFUSED, "tcp to %s", frontend)
+	equal(t, delta(t, d, before)["drop_no_backend"], 1, "drop_no_backend")
 	for _, size := range []int{1, 300, 1400} {
-		if err := refusedUDP(client, frontend, size); !errors.Is(err, unix.ECONNREFUSED) {
-			t.Errorf("udp to %s, %d bytes: %v, want it refused", frontend, size, err)
-		}
+		failsWith(t, refusedUDP(client, frontend, size), unix.ECONNREFUSED, "udp to %s, %d bytes", frontend, size)
 	}
 }
 
@@ -199,10 +192,6 @@ func TestRefuseLast(t *testing.T) {
 		s.Backends = nil
 		must2(d.Services().Put(t.Context(), service.CLI, s))(t)
 	}
-	if err := exchange("tcp"); err != nil {
-		t.Errorf("an open TCP connection: %v", err)
-	}
-	if err := exchange("udp"); !errors.Is(err, unix.ECONNREFUSED) {
-		t.Errorf("udp: %v, want it refused", err)
-	}
+	noError(t, exchange("tcp"), "an open TCP connection")
+	failsWith(t, exchange("udp"), unix.ECONNREFUSED, "udp")
 }

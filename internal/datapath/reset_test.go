@@ -247,17 +247,11 @@ func testReset(t *testing.T, d *Datapath, n network, f family) {
 	put(kept)
 	for _, ends := range [][2]net.Conn{{quiet.client, quiet.server}, {loud.server, loud.client}} {
 		for _, end := range ends {
-			if _, err := end.Write(make([]byte, 20000)); err != nil {
-				t.Errorf("%s to %s: %v, want the first packet to be sent", end.LocalAddr(), end.RemoteAddr(), err)
-			}
-			if _, err := end.Read(make([]byte, 1)); !errors.Is(err, unix.ECONNRESET) {
-				t.Errorf("%s to %s: %v, want ECONNRESET", end.LocalAddr(), end.RemoteAddr(), err)
-			}
+			noError(t, errOf(end.Write(make([]byte, 20000))), "%s to %s", end.LocalAddr(), end.RemoteAddr())
+			failsWith(t, errOf(end.Read(make([]byte, 1))), unix.ECONNRESET, "%s to %s", end.LocalAddr(), end.RemoteAddr())
 		}
 	}
-	if err := keeps.talks(); err != nil {
-		t.Errorf("a connection of a service that keeps its own: %v", err)
-	}
+	noError(t, keeps.talks(), "a connection of a service that keeps its own")
 }
 
 // testResetSockets removes the backend of connections that socket translation made, by each call that can.
@@ -296,24 +290,14 @@ func testResetSockets(t *testing.T, s *stage) {
 				direct := openTo(t, s.client(), want.Backends[0].Addr, l)
 				before := counts(t, s.Datapath)
 				c.do()
-				if err := direct.talks(); err != nil {
-					t.Errorf("a connection to the backend itself: %v", err)
-				}
+				noError(t, direct.talks(), "a connection to the backend itself")
 				if !c.ends {
-					if err := conn.talks(); err != nil {
-						t.Error(err)
-					}
+					noError(t, conn.talks())
 					return
 				}
-				if _, err := conn.client.Read(make([]byte, 1)); !errors.Is(err, unix.ECONNABORTED) {
-					t.Errorf("the client: %v, want ECONNABORTED", err)
-				}
-				if _, err := conn.server.Read(make([]byte, 1)); !errors.Is(err, unix.ECONNRESET) {
-					t.Errorf("the backend: %v, want ECONNRESET", err)
-				}
-				if got := delta(t, s.Datapath, before); got["sock_destroy"] != 1 {
-					t.Errorf("counted %v, want one socket ended", got)
-				}
+				failsWith(t, errOf(conn.client.Read(make([]byte, 1))), unix.ECONNABORTED, "the client")
+				failsWith(t, errOf(conn.server.Read(make([]byte, 1))), unix.ECONNRESET, "the backend")
+				equal(t, delta(t, s.Datapath, before)["sock_destroy"], 1, "sock_destroy")
 			})
 		}
 	}

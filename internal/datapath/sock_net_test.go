@@ -36,9 +36,7 @@ func testCgroup(t testing.TB) string {
 		if os.IsExist(err) {
 			continue
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, err)
 		t.Cleanup(func() {
 			testkit.Eventually(t, 10*time.Second, func() error {
 				if err := unix.Rmdir(path); err != nil && err != unix.ENOENT {
@@ -152,9 +150,7 @@ type stage struct {
 func newStage(t testing.TB) *stage {
 	t.Helper()
 	s := &stage{network: routed(t), Datapath: openTest(t), t: t, cgroup: testCgroup(t)}
-	if change, err := s.Sockets().Attach(t.Context(), s.cgroup); err != nil || change != Added {
-		t.Fatalf("Attach: %v, %v", change, err)
-	}
+	equal(t, must(s.Sockets().Attach(t.Context(), s.cgroup))(t), Added, "Attach")
 	s.registerBoth()
 	return s
 }

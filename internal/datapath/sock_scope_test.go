@@ -49,12 +49,8 @@ func testScope(t *testing.T, s *stage) {
 		t.Run(row.name, func(t *testing.T) {
 			c := row.at.open(t, false, unix.SOCK_STREAM)
 			c.mustConnect(frontend)
-			if got := netip.MustParseAddrPort(c.exchange()).Addr().String(); got != row.client {
-				t.Errorf("the server saw %s, want %s", got, row.client)
-			}
-			if c.peer() != frontend {
-				t.Errorf("the peer is %s", c.peer())
-			}
+			equal(t, netip.MustParseAddrPort(c.exchange()).Addr().String(), row.client, "the server saw")
+			equal(t, c.peer(), frontend, "the peer")
 		})
 	}
 }
@@ -68,12 +64,8 @@ func testHosts(t *testing.T, s *stage) {
 		s.client().open(t, false, unix.SOCK_DGRAM).mustConnect(frontend)
 		return counts(t, s.Datapath)["sock_connect"] != before
 	}
-	if !translated() {
-		t.Error("the socket of a registered host is not translated")
-	}
-	if change, err := s.Sockets().Put(t.Context(), service.CLI, s.pods[1], HostScope); err != nil || change != Unchanged {
-		t.Errorf("a second Put: %v, %v", change, err)
-	}
+	failIf(t, !translated(), "the socket of a registered host is not translated")
+	equal(t, must(s.Sockets().Put(t.Context(), service.CLI, s.pods[1], HostScope))(t), Unchanged, "a second Put")
 	hosts, err := s.Sockets().List(t.Context())
 	// Each CPU has its own range of cookies, so two namespaces can be listed in either order.
 	for _, ns := range s.pods {
@@ -82,21 +74,13 @@ func testHosts(t *testing.T, s *stage) {
 			t.Errorf("hosts %v, %v; want %v among %d", hosts, err, want, len(s.pods))
 		}
 	}
-	if err := s.Sockets().Delete(t.Context(), service.CLI, cookieOf(t, s.pods[1])); err != nil {
-		t.Error(err)
-	}
-	if translated() {
-		t.Error("the socket of an unregistered host is still translated")
-	}
+	noError(t, s.Sockets().Delete(t.Context(), service.CLI, cookieOf(t, s.pods[1])))
+	failIf(t, translated(), "the socket of an unregistered host is still translated")
 	wantNotFound(t, s.Sockets().Delete(t.Context(), service.CLI, cookieOf(t, s.pods[1])))
 	cookie := must(s.pods[0].Cookie())(t)
-	if err := s.Sockets().Delete(t.Context(), service.CLI, cookie); err != nil {
-		t.Error(err)
-	}
+	noError(t, s.Sockets().Delete(t.Context(), service.CLI, cookie))
 	wantNotFound(t, s.Sockets().Delete(t.Context(), service.CLI, cookie))
-	if hosts, err := s.Sockets().List(t.Context()); err != nil || len(hosts) != 0 {
-		t.Errorf("hosts %v, %v", hosts, err)
-	}
+	wantLen(t, must(s.Sockets().List(t.Context()))(t), 0, "hosts")
 	s.registerBoth()
 }
 
@@ -105,9 +89,7 @@ func TestSocketEndpoints(t *testing.T) {
 	s := &stage{network: routed(t), Datapath: openTest(t), t: t, cgroup: testCgroup(t)}
 	must(s.Sockets().Attach(t.Context(), s.cgroup))(t)
 	s.attachBoth(t, s.Datapath)
-	if hosts, err := s.Sockets().List(t.Context()); err != nil || len(hosts) != 0 {
-		t.Errorf("hosts %v, %v; want none, since endpoints are not hosts", hosts, err)
-	}
+	wantLen(t, must(s.Sockets().List(t.Context()))(t), 0, "hosts")
 	for _, d := range dialects() {
 		for protocol, kind := range map[string]int{"tcp": unix.SOCK_STREAM, "udp": unix.SOCK_DGRAM} {
 			t.Run(d.name+"/"+protocol, func(t *testing.T) {
@@ -139,9 +121,7 @@ func TestSocketEndpoints(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if flags, err := namespaceFlags(s.objects); err != nil || len(flags) != 0 {
-		t.Errorf("namespaces %v, %v; want none without endpoints", flags, err)
-	}
+	wantLen(t, must(namespaceFlags(s.objects))(t), 0, "namespaces")
 }
 
 // TestSocketShared checks that a namespace stays registered while a host or an endpoint needs it.
@@ -179,17 +159,11 @@ func testMultipath(t *testing.T, s *stage) {
 		if err != nil {
 			return err
 		}
-		if peer := conn.RemoteAddr().String(); peer != frontend.String() {
-			t.Errorf("the peer is %s, want the service", peer)
-		}
+		equal(t, conn.RemoteAddr().String(), frontend.String(), "the peer is")
 		return conn.Close()
 	})
-	if err != nil {
-		t.Error(err)
-	}
-	if got := delta(t, s.Datapath, before); got["sock_connect"] != 1 {
-		t.Errorf("counted %v", got)
-	}
+	noError(t, err)
+	equal(t, delta(t, s.Datapath, before)["sock_connect"], 1, "sock_connect")
 }
 
 // TestSocketNodePort has a process of the host connect to a node port at each of the host's addresses, also at one that it got
@@ -222,14 +196,10 @@ func TestSocketNodePort(t *testing.T) {
 		put(f.external, false)
 		s.run(t, "-n HOST addr add "+f.later+" dev lo")
 		for addr, want := range map[string]error{f.own: nil, f.external: nil, f.loopback: unix.ECONNREFUSED, f.later: unix.ECONNREFUSED} {
-			if err := connect(addr); !errors.Is(err, want) {
-				t.Errorf("%s: %v, want %v", addr, err, want)
-			}
+			failsWith(t, connect(addr), want, "%s", addr)
 		}
 		put(f.unspecified, true)
-		if err := connect(f.later); err != nil {
-			t.Errorf("%s, after a command that writes services: %v", f.later, err)
-		}
+		noError(t, connect(f.later), "%s, after a command that writes services", f.later)
 		s.run(t, "-n HOST addr del "+f.later+" dev lo")
 	}
 }
@@ -292,9 +262,7 @@ func TestSocketAnswersNodePort(t *testing.T) {
 				_, _, err = other.ReadFrom(make([]byte, 10)) // of the backend
 				return err
 			})
-			if err != nil {
-				t.Errorf("a server at %s: %v", bound, err)
-			}
+			noError(t, err, "a server at %s", bound)
 		}
 	}
 }

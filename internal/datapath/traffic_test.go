@@ -73,9 +73,7 @@ func TestTraffic(t *testing.T) {
 func wantNoDrops(t *testing.T, d *Datapath) {
 	t.Helper()
 	for name, count := range counts(t, d) {
-		if strings.HasPrefix(name, "drop_") && count != 0 {
-			t.Errorf("%s = %d, want nothing dropped", name, count)
-		}
+		failIf(t, strings.HasPrefix(name, "drop_") && count != 0, "%s = %d, want nothing dropped", name, count)
 	}
 }
 
@@ -88,20 +86,12 @@ func testAgain(t *testing.T, n network, d *Datapath) {
 		succeed(t, d.Endpoints().DeleteIP(t.Context(), netip.MustParseAddr(ip)))
 	}
 	before := counts(t, d)
-	if _, err := testkit.RoundTrip(t, n.pods[1], "udp", backend.String(), []byte("without")); err != nil {
-		t.Errorf("without programs: %v", err)
-	}
-	if diff := delta(t, d, before); len(diff) != 0 {
-		t.Errorf("without programs: counted %v", diff)
-	}
+	noError(t, errOf(testkit.RoundTrip(t, n.pods[1], "udp", backend.String(), []byte("without"))), "without programs")
+	wantLen(t, delta(t, d, before), 0, "without programs: counted")
 	for i := range n.pods {
-		if _, change, err := d.Endpoints().Put(t.Context(), n.attachment(i)); err != nil || change != Added {
-			t.Fatalf("Put once more: %v, %v", change, err)
-		}
+		wantPut(t, d, n.attachment(i), Added)
 	}
-	if _, err := testkit.RoundTrip(t, n.pods[1], "udp", frontend.String(), []byte("again")); err != nil {
-		t.Errorf("once more: %v", err)
-	}
+	noError(t, errOf(testkit.RoundTrip(t, n.pods[1], "udp", frontend.String(), []byte("again"))), "once more")
 }
 
 // plain pods make all checksums and segments themselves.
@@ -145,12 +135,8 @@ func testTraffic(t *testing.T, c trafficCase) {
 		_, _ = rand.Read(payload)
 		before := counts(t, c.datapath)
 		peer, err := testkit.RoundTrip(t, c.network.pods[1], c.protocol, frontend.String(), payload)
-		if err != nil {
-			t.Fatalf("service, %d bytes: %v", size, err)
-		}
-		if peer.Addr() != client {
-			t.Errorf("the backend saw %s, want %s", peer, client)
-		}
+		succeed(t, err, "service, %d bytes", size)
+		failIf(t, peer.Addr() != client, "the backend saw %s, want %s", peer, client)
 		diff := delta(t, c.datapath, before)
 		if diff["forward"] == 0 || diff["reverse"] == 0 || diff["new_connection"] != 1 ||
 			diff[c.delivered] < diff["forward"]+diff["reverse"] || (diff["delivered"] > 0) != c.marked() {
@@ -179,26 +165,18 @@ func testTraffic(t *testing.T, c trafficCase) {
 // testHost sends between the host and a pod, which the programs must not disturb.
 func testHost(t *testing.T, c trafficCase, backend netip.AddrPort) {
 	payload := bytes.Repeat([]byte("host "), 1000)
-	if _, err := testkit.RoundTrip(t, c.network.host, c.protocol, backend.String(), payload); err != nil {
-		t.Errorf("host to pod: %v", err)
-	}
+	noError(t, errOf(testkit.RoundTrip(t, c.network.host, c.protocol, backend.String(), payload)), "host to pod")
 	host := testkit.Echo(t, c.network.host, c.protocol, net.JoinHostPort(c.family.gateway, "0"))
 	peer, err := testkit.RoundTrip(t, c.network.pods[1], c.protocol, host.String(), payload)
-	if err != nil || peer.Addr().String() != c.family.client {
-		t.Errorf("pod to host: from %s, %v", peer, err)
-	}
+	failIf(t, err != nil || peer.Addr().String() != c.family.client, "pod to host: from %s, %v", peer, err)
 }
 
 // testHairpin lets the backend's pod call its own service.
 func testHairpin(t *testing.T, c trafficCase, frontend netip.AddrPort) {
 	payload := bytes.Repeat([]byte("hairpin "), 500)
 	peer, err := testkit.RoundTrip(t, c.network.pods[0], c.protocol, frontend.String(), payload)
-	if err != nil {
-		t.Fatalf("hairpin: %v", err)
-	}
-	if peer.Addr() != frontend.Addr() {
-		t.Errorf("hairpin: the backend saw %s, want the service's address", peer)
-	}
+	succeed(t, err, "hairpin")
+	failIf(t, peer.Addr() != frontend.Addr(), "hairpin: the backend saw %s, want the service's address", peer)
 }
 
 // The second pod's network, where the two are of different link modes.
@@ -278,18 +256,12 @@ func (c mixedCase) test(t *testing.T, i int, client, pod, vip string) {
 	}
 	before := counts(t, c.datapath)
 	peer, err := testkit.RoundTrip(t, c.network.pods[1-i], protocol, frontend.String(), bytes.Repeat([]byte("mix "), size/4))
-	if err != nil {
-		t.Fatalf("%s to %s: %v (counted %v)", client, pod, err, delta(t, c.datapath, before))
-	}
-	if peer.Addr().String() != client {
-		t.Errorf("%s saw %s, want %s", pod, peer, client)
-	}
+	succeed(t, err, "%s to %s", client, pod)
+	failIf(t, peer.Addr().String() != client, "%s saw %s, want %s", pod, peer, client)
 	if diff := delta(t, c.datapath, before); diff["forward"] == 0 || diff["reverse"] == 0 {
 		t.Errorf("%s to %s: counted %v", client, pod, diff)
 	}
-	if _, err := testkit.RoundTrip(t, c.network.pods[1-i], protocol, backend.String(), []byte("straight")); err != nil {
-		t.Errorf("%s to %s straight: %v", client, pod, err)
-	}
+	noError(t, errOf(testkit.RoundTrip(t, c.network.pods[1-i], protocol, backend.String(), []byte("straight"))), "%s to %s straight", client, pod)
 }
 
 // TestHostBackend has services whose backend is a process of the host, at its own address, and of pods that call their own
@@ -353,9 +325,7 @@ func TestSocketHostBackend(t *testing.T) {
 		s.serve(frontend.String(), backend)
 		client := host.open(t, frontend.Addr().Is6(), unix.SOCK_DGRAM)
 		client.mustConnect(frontend)
-		if _, err := unix.Write(client.fd, []byte("host")); err != nil {
-			t.Error(err)
-		}
+		noError(t, errOf(unix.Write(client.fd, []byte("host"))))
 		got := make([]byte, 16)
 		if m, err := unix.Read(client.fd, got); err != nil || string(got[:m]) != "host" {
 			t.Errorf("%s at %s: %q, %v", frontend, backend, got[:m], err)

@@ -266,9 +266,7 @@ func (w *world) connected(t *testing.T, want ...conntrack.Connection) {
 	}
 	for i := range got {
 		want[i].State, want[i].Age, want[i].Idle = got[i].State, got[i].Age, got[i].Idle
-		if got[i] != want[i] {
-			t.Errorf("connection %v, want %v", got[i], want[i])
-		}
+		failIf(t, got[i] != want[i], "connection %v, want %v", got[i], want[i])
 	}
 }
 
@@ -276,9 +274,7 @@ func (w *world) connected(t *testing.T, want ...conntrack.Connection) {
 func (w *world) connect(t testing.TB, from, to objects.Tuple, flags uint32) {
 	t.Helper()
 	used := make(map[uint32]bool)
-	if err := w.objects.Slots.Each(func(index uint32, _ objects.Slot) bool { used[index] = true; return true }); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, w.objects.Slots.Each(func(index uint32, _ objects.Slot) bool { used[index] = true; return true }))
 	index := uint32(0)
 	for used[index] {
 		index++
