@@ -157,12 +157,12 @@ func TestPolicyHoldsForRoot(t *testing.T) {
 		f := newForger(t, m)
 		f.guard(t, false)
 		for _, family := range [][2]string{{podA4, podB4}, {podA6, podB6}} {
-			victim := f.listen(t, family[0])
+			victim := listenIn(t, f.pods[0], family[0])
 			own := netip.MustParseAddr(family[1])
 			f.open(t, victim, own)
 			for _, way := range f.ways(t) {
 				t.Run(family[0]+" "+way.name, func(t *testing.T) {
-					f.isRefused(t, victim, own, func(frame []byte) { f.send(t, frame, way) })
+					f.isRefused(t, victim, own, func(frame []byte) { way.send(t, frame) })
 				})
 			}
 			t.Run(family[0]+" by AF_XDP", func(t *testing.T) {
@@ -177,7 +177,7 @@ func (f *forger) open(t *testing.T, victim net.PacketConn, own netip.Addr) {
 	t.Helper()
 	applyPolicies(t, f.d)
 	testkit.Eventually(t, 10*time.Second, func() error {
-		f.send(t, f.datagram(own, victim, "open"), f.honest())
+		f.honest().say(t, own, addrOf(victim), "open")
 		return f.expect(victim, "open")
 	})
 }
@@ -188,17 +188,17 @@ func (f *forger) isRefused(t *testing.T, victim net.PacketConn, own netip.Addr, 
 	const denyAll = `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: deny}, spec: {podSelector: {}, policyTypes: [Ingress]}}`
 	applyPolicies(t, f.d, denyAll)
 	before := counts(t, f.d)
-	send(f.datagram(own, victim, "denied"))
+	send(f.honest().datagram(own, addrOf(victim), "denied"))
 	awaitCount(t, f.d, before, "drop_policy_ingress")
 	applyPolicies(t, f.d)
-	send(f.datagram(own, victim, "allowed"))
+	send(f.honest().datagram(own, addrOf(victim), "allowed"))
 	f.wants(t, victim, "allowed")
 }
 
 // getsNothingByXDP is isRefused for AF_XDP, by which the kernel carries packets of some modes only.
 func (f *forger) getsNothingByXDP(t *testing.T, victim net.PacketConn, own netip.Addr) {
 	t.Helper()
-	if err := sendXDP(f.pods[1], f.device.Index, f.datagram(own, victim, "warm")); errors.Is(err, unix.EBUSY) {
+	if err := sendXDP(f.pods[1], f.device.Index, f.honest().datagram(own, addrOf(victim), "warm")); errors.Is(err, unix.EBUSY) {
 		t.Logf("the kernel has dropped it: AF_XDP does not say of which protocol packets are, and ipvlan asks")
 		return
 	}

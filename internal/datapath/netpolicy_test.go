@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/netip"
 	"os/exec"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -217,8 +216,8 @@ func TestForgingLinkLocal(t *testing.T) {
 	} {
 		for _, to := range []netip.Addr{netip.MustParseAddr(podA6), to.WithZone("")} {
 			before := counts(t, d)
-			p := packet{src: netip.AddrPortFrom(c.from, 1234), dst: netip.AddrPortFrom(to, 7777), proto: protoUDP, payload: "lie"}
-			succeed(t, sendFrame(deep, device.Index, slices.Concat(a.MAC, device.MAC, []byte{0x86, 0xdd}, p.ip()), false))
+			by := sender{ns: deep, index: device.Index, mac: device.MAC, next: a.MAC}
+			succeed(t, by.raw(by.datagram(c.from, netip.AddrPortFrom(to, 7777), "lie")))
 			testkit.Eventually(t, 10*time.Second, func() error {
 				if n := delta(t, d, before)[c.drop]; n == 0 {
 					return fmt.Errorf("as %s to %s: %v", c.from, to, delta(t, d, before))

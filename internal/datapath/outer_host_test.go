@@ -27,15 +27,7 @@ func TestForgingToHost(t *testing.T) {
 		f := newForger(t, m)
 		f.next = f.reachHost(t)
 		for family, gateway := range []string{gateway4, gateway6} {
-			own := [2]netip.Addr{own4, own6}[family]
-			third := netip.MustParseAddr([]string{"192.168.10.12", "fd00:10::c"}[family])
-			victim := listenIn(t, f.network.host, gateway)
-			for _, way := range f.ways(t) {
-				t.Run(gateway+" from another pod, "+way.name, func(t *testing.T) { f.try(t, victim, third, own, way) })
-				t.Run(gateway+" from outside, "+way.name, func(t *testing.T) {
-					f.try(t, victim, [2]netip.Addr{outside4, outside6}[family], own, way)
-				})
-			}
+			f.tryOff(t, listenIn(t, f.network.host, gateway), []netip.Addr{thirds[family], outsides[family]}, f.ways(t))
 		}
 	})
 }
@@ -158,10 +150,7 @@ func TestForgingAsNode(t *testing.T) {
 		strangers := f.strangers(t)
 		for family, addr := range []string{podA4, podA6} {
 			victim, node := listenIn(t, f.pods[0], addr), netip.MustParseAddr([]string{gateway4, gateway6}[family])
-			outside := [2]netip.Addr{outside4, outside6}[family]
-			for _, way := range strangers {
-				t.Run(fmt.Sprintf("from %s, %s", node, way.name), func(t *testing.T) { f.tryStranger(t, victim, node, outside, way) })
-			}
+			f.try(t, victim, []netip.Addr{node}, strangers)
 			before := counts(t, f.d)
 			noError(t, sendUDP(f.network.host, node.String(), victim), "from the node at %s", node)
 			f.translated(t, family, victim)
@@ -191,13 +180,9 @@ func TestForgingAsNodeByHost(t *testing.T) {
 		setForwarding(t, f.network.host, "1")
 		strangers := f.strangers(t)
 		for family, addr := range []string{podA4, podA6} {
-			node, outside := netip.MustParseAddr([]string{gateway4, gateway6}[family]), [2]netip.Addr{outside4, outside6}[family]
+			node := []netip.Addr{netip.MustParseAddr([]string{gateway4, gateway6}[family])}
 			for _, victim := range []net.PacketConn{listenIn(t, f.pods[0], addr), listenIn(t, veth, routedPod[family].String())} {
-				for _, way := range strangers {
-					t.Run(fmt.Sprintf("to %s, %s", victim.LocalAddr(), way.name), func(t *testing.T) {
-						f.tryStranger(t, victim, node, outside, way)
-					})
-				}
+				f.try(t, victim, node, strangers)
 			}
 		}
 	})
@@ -297,23 +282,16 @@ func TestForgingBetweenParents(t *testing.T) {
 	rows := must(d.Endpoints().List(t.Context()))(t)
 	third := rows[slices.IndexFunc(rows, func(e Endpoint) bool { return e.IP.String() == elsewhere4 })]
 	third.ID = 99
-	thirds := [2]netip.Addr{netip.MustParseAddr("192.168.20.12"), netip.MustParseAddr("fd00:20::c")}
-	for _, third.IP = range thirds {
+	f, senders := &forger{network: n, d: d}, []sender{n.outsider(t), n.nested(t)}
+	for family, addr := range []string{podA4, podA6} {
+		third.IP = netip.MustParseAddr([]string{"192.168.20.12", "fd00:20::c"}[family])
 		succeed(t, d.Endpoints().write([]Endpoint{third}))
-	}
-	for name, sender := range map[string]stranger{"from outside": n.outsider(t), "from a pod's own namespace": n.nested(t)} {
-		for family, addr := range []string{podA4, podA6} {
-			t.Run(name+" to "+addr, func(t *testing.T) {
-				victim := listenIn(t, n.pods[0], addr)
-				f := &forger{network: n, d: d, next: sender.via}
-				f.tryStranger(t, victim, thirds[family], [2]netip.Addr{outside4, outside6}[family], sender)
-			})
-		}
+		f.try(t, listenIn(t, n.pods[0], addr), []netip.Addr{third.IP}, senders)
 	}
 }
 
 // outsider is a process behind a device of the host that has no source guard.
-func (n network) outsider(t *testing.T) stranger {
+func (n network) outsider(t *testing.T) sender {
 	t.Helper()
 	ns := testkit.Namespace(t, "outsider")
 	n.run(t, strings.ReplaceAll(`
@@ -324,7 +302,7 @@ func (n network) outsider(t *testing.T) stranger {
 }
 
 // nested is a network namespace that root of the second pod has made, on a device on the pod's parent.
-func (n network) nested(t *testing.T) stranger {
+func (n network) nested(t *testing.T) sender {
 	t.Helper()
 	ns := testkit.Namespace(t, "nested")
 	n.run(t, strings.ReplaceAll(`
@@ -334,12 +312,12 @@ func (n network) nested(t *testing.T) stranger {
 }
 
 // strangerTo is who sends by a device to one of the host, which takes packets from anywhere.
-func (n network) strangerTo(t *testing.T, ns *netns.Namespace, name, host string) stranger {
+func (n network) strangerTo(t *testing.T, ns *netns.Namespace, name, host string) sender {
 	t.Helper()
 	own := must(rtnl.In(ns).Device(name))(t)
 	to := must(rtnl.In(n.host).Device(host))(t)
 	for _, key := range []string{"all", host} {
 		succeed(t, rtnl.In(n.host).SetSysctl("net/ipv4/conf/"+key+"/rp_filter", "0"))
 	}
-	return stranger{ns: ns, index: own.Index, mac: own.MAC, via: to.MAC}
+	return sender{name: "from " + ns.Name(), ns: ns, index: own.Index, mac: own.MAC, next: to.MAC, stranger: true}
 }

@@ -211,7 +211,7 @@ func (s *safety) raw(t *testing.T, bypass bool) {
 	p := packet{src: netip.MustParseAddrPort(podB4 + ":4000"), dst: s.service, proto: protoUDP, payload: "raw"}
 	frame := append(mac("02"), s.device.MAC...)
 	frame = append(append(frame, 0x08, 0x00), p.ip()...)
-	err := sendFrame(s.pod, s.device.Index, frame, bypass)
+	err := sender{ns: s.pod, index: s.device.Index, skip: bypass}.raw(frame)
 	if bypass && s.layer2 {
 		failIf(t, !errors.Is(err, unix.ENOBUFS), "%v, want %v: the program at the parent drops it", err, unix.ENOBUFS)
 		return

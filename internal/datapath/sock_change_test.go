@@ -25,14 +25,14 @@ func testSpread(t *testing.T, s *stage) {
 		change func(*service.Service)
 		right  func(got []int) bool
 	}{
-		"shares": {func(*service.Service) {}, func(got []int) bool { // the mean is 50, the standard deviation 6
-			return slices.Min(got) >= 20 && slices.Max(got) <= 85
+		"shares": {func(*service.Service) {}, func(got []int) bool { // the mean is 25, the standard deviation 4
+			return slices.Min(got) >= 5 && slices.Max(got) <= 50
 		}},
 		"weights and states": {func(s *service.Service) {
 			s.Backends[0].Weight, s.Backends[1].Weight = 1, 4
 			s.Backends[2].State, s.Backends[3].State = service.Draining, service.Terminating
-		}, func(got []int) bool { // the mean is 40, the standard deviation 6
-			return got[0] >= 12 && got[0] <= 75 && got[0]+got[1] == spreadSockets
+		}, func(got []int) bool { // the mean is 20, the standard deviation 4
+			return got[0] >= 3 && got[0] <= 45 && got[0]+got[1] == spreadSockets
 		}},
 		"affinity": {func(s *service.Service) { s.Affinity = time.Hour }, func(got []int) bool {
 			return slices.Max(got) == spreadSockets
@@ -57,7 +57,8 @@ func testSpread(t *testing.T, s *stage) {
 	}
 }
 
-const spreadSockets = 200
+// spreadSockets is small enough for one server to receive all their datagrams.
+const spreadSockets = 100
 
 // spread has sockets send two datagrams each to a service, and returns how many sockets each server got.
 func (s *stage) spread(t *testing.T, servers []*counter, frontend netip.AddrPort, connected bool) (got []int) {
