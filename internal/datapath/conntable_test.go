@@ -9,7 +9,6 @@ import (
 	"maps"
 	"net/netip"
 	"runtime"
-	"slices"
 	"testing"
 	"time"
 
@@ -88,26 +87,6 @@ func TestFlushedConnectionIsOpenedAnew(t *testing.T) {
 	}
 	must(w.ConnectionTable().Flush(t.Context(), conntrack.Filter{Client: w.client.Addr()}))(t)
 	w.gets(t, fromHost, p, "redirect client>backend 0a: new_connection forward redirect_peer")
-}
-
-// TestLateSYN repeats the SYN of an open connection after its service has got another backend: the connection keeps its own.
-// Later on a SYN opens a new connection.
-func TestLateSYN(t *testing.T) {
-	w, _ := openConnections(t)
-	w.serve(t, w.service, w.remote)
-	repeat := func() netip.AddrPort {
-		t.Helper()
-		w.run(t, fromHost, w.first(w.client, w.service).frame())
-		list, err := w.ConnectionTable().List(conntrack.Filter{Service: w.service})
-		i := slices.IndexFunc(list, func(c conntrack.Connection) bool { return c.Client == w.client })
-		if err != nil || i < 0 {
-			t.Fatalf("connections %+v; %v", list, err)
-		}
-		return list[i].Backend
-	}
-	equal(t, repeat(), w.backend, "after a late SYN the backend is")
-	w.ageAll(t, func(slot *objects.Slot) { slot.Opened -= uint64(61 * time.Second) })
-	equal(t, repeat(), w.remote, "after a new SYN the backend is")
 }
 
 // TestConnectionStats counts connections that are open, closed, expired and void.

@@ -90,14 +90,6 @@ func connectionCopies() []translateCase {
 				w.check(t, fromHost, p, wants{actionRedirect, p.became(w.client, backend, "0a"), once("forward", "redirect_peer")})
 			})
 		}},
-		{"a connection that ends", service.TCP, func(t *testing.T, w *world) {
-			w.open(t, w.backend)
-			w.send(t, fromHost, w.next(w.client, w.service))
-			w.send(t, fromHost, w.next(w.client, w.service).with(func(p *packet) { p.flags = flagFIN | flagACK }))
-			w.send(t, fromHost, w.next(w.backend, w.client))
-			w.send(t, fromHost, w.next(w.backend, w.client).with(func(p *packet) { p.flags = flagFIN | flagACK }))
-			w.closed(t, true)
-		}},
 		{"a reply that the stack brings", 0, func(t *testing.T, w *world) {
 			w.open(t, w.remote)
 			p := w.next(w.remote, w.client)

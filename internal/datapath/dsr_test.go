@@ -94,7 +94,7 @@ func TestDSR(t *testing.T) {
 		} {
 			s.Protocol, s.DSR, s.Backends = o.protocol, service.IPIP, service.Backends(backend)
 			for _, d := range []*Datapath{n.d, n.other} {
-				must2(d.Services().Put(t.Context(), service.CLI, s))(t)
+				putService(t, d, s)
 			}
 			for _, payload := range o.payloads() {
 				first, second := settled(t, n.d), settled(t, n.other)
@@ -133,7 +133,7 @@ func TestTunnel(t *testing.T) {
 func (w *world) dsr(t *testing.T, backends ...netip.AddrPort) {
 	t.Helper()
 	s := service.Service{Frontend: w.service, Protocol: service.Protocol(w.proto), External: true, DSR: service.IPIP, Backends: service.Backends(backends...)}
-	must2(w.Services().Put(t.Context(), service.CLI, s))(t)
+	putService(t, w.Datapath, s)
 }
 
 // tunnel returns p in a tunnel from another node to an address.
@@ -217,7 +217,7 @@ func (w *world) nodePort(t *testing.T, backends ...netip.AddrPort) {
 	}
 	s := service.Service{Frontend: netip.AddrPortFrom(all, w.service.Port()), Protocol: service.Protocol(w.proto), NodePort: true,
 		DSR: service.IPIP, Backends: service.Backends(backends...)}
-	must2(w.Services().Put(t.Context(), service.CLI, s))(t)
+	putService(t, w.Datapath, s)
 }
 
 // forgedCases are packets that must pass unchanged.
@@ -298,7 +298,7 @@ func TestDSRChanges(t *testing.T) {
 		put := func() {
 			t.Helper()
 			for _, d := range []*Datapath{n.d, n.other} {
-				must2(d.Services().Put(t.Context(), service.CLI, s))(t)
+				putService(t, d, s)
 			}
 		}
 		put()

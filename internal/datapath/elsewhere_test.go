@@ -83,7 +83,7 @@ func (c *elsewhereCase) configure(t *testing.T, backends ...service.Backend) {
 		if d == c.other && s.DSR == service.NoDSR {
 			continue
 		}
-		must2(d.Services().Put(t.Context(), service.CLI, s))(t)
+		putService(t, d, s)
 	}
 }
 
@@ -242,7 +242,7 @@ func TestDSRPathMTU(t *testing.T) {
 		s := o.service(backend)
 		s.DSR = service.IPIP
 		for _, d := range []*Datapath{n.d, n.other} {
-			must2(d.Services().Put(t.Context(), service.CLI, s))(t)
+			putService(t, d, s)
 		}
 		conn := must(testkit.Dial(n.client, "udp", s.Frontend.String()))(t)
 		defer func() { _ = conn.Close() }()

@@ -98,15 +98,6 @@ func TestFilter(t *testing.T) {
 			w.send(t, fromHost, w.first(netip.AddrPortFrom(w.client.Addr(), 40001), w.service))
 			w.check(t, fromHost, p, direct)
 		}},
-		{"random services", 0, func(t *testing.T, w *world) {
-			for range 20 {
-				w.reset(t, objects.AttachHost)
-				w.service = w.random()
-				w.serve(t, w.service, w.backend)
-				p := w.first(w.client, w.service)
-				w.gets(t, fromHost, p, "redirect client>backend 0a: new_connection forward redirect_peer")
-			}
-		}},
 	})
 }
 
@@ -173,7 +164,7 @@ func TestFilterOfOwners(t *testing.T) {
 func TestPodAtFrontend(t *testing.T) {
 	n, d := routed(t), openTest(t)
 	s := service.Service{Frontend: netip.MustParseAddrPort("[" + podA6 + "]:80"), Protocol: service.TCP}
-	must2(d.Services().Put(t.Context(), service.CLI, s))(t)
+	putService(t, d, s)
 	_, _, err := d.Endpoints().Put(t.Context(), n.attachment(0))
 	wantConflict(t, err, "its address "+podA6+" belongs to a service")
 	wantEndpoints(t, d)

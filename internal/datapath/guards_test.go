@@ -89,10 +89,7 @@ func TestGuardFilter(t *testing.T) {
 		t.Errorf("Sweep: %v, %d pods are left", err, g.rows(t))
 	}
 
-	for _, name := range programPins(t, g.d) { // of another build
-		_, rest, _ := strings.Cut(name, "-")
-		succeed(t, os.Rename(filepath.Join(pins(g.d, "progs"), name), filepath.Join(pins(g.d, "progs"), "0000-"+rest)))
-	}
+	ofAnotherBuild(t, g.d, "progs")
 	openAgain(t, g.d)
 	if next := g.program(t); next == first || next == 0 {
 		t.Errorf("program %d after that of another build, %d", next, first)

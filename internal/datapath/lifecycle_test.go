@@ -43,11 +43,6 @@ func repeatCases() []translateCase {
 			w.gets(t, fromHost, p, "redirect client>backend 0a: new_connection forward redirect_peer")
 			w.closed(t, false)
 		}},
-		{"RST closes", service.TCP, func(t *testing.T, w *world) {
-			w.open(t, w.backend)
-			w.send(t, fromHost, w.next(w.client, w.service).with(func(p *packet) { p.flags = flagRST }))
-			w.closed(t, true)
-		}},
 	}
 }
 
@@ -61,6 +56,14 @@ func changeCases() []translateCase {
 			w.serve(t, w.service, w.remote)
 			w.gets(t, fromHost, p, "next client>remote: new_connection forward passed")
 			w.gets(t, fromHost, w.next(w.backend, w.client), "redirect backend>client 0c: redirect_peer")
+		}},
+		{"late SYN of an open connection after the backends changed, and a new one", service.TCP, func(t *testing.T, w *world) {
+			w.open(t, w.backend)
+			w.handshake(t, w.client, w.service, w.backend)
+			w.serve(t, w.service, w.remote)
+			w.gets(t, fromHost, w.first(w.client, w.service), "redirect client>backend 0a: kept_connection forward redirect_peer")
+			w.ageAll(t, func(slot *objects.Slot) { slot.Opened -= uint64(61 * time.Second) })
+			w.gets(t, fromHost, w.first(w.client, w.service), "next client>remote: new_connection forward passed")
 		}},
 		{"SYN after the service was made anew", service.TCP, func(t *testing.T, w *world) {
 			w.serve(t, w.service, w.backend)
@@ -85,6 +88,8 @@ func changeCases() []translateCase {
 			p := w.next(w.client, w.service)
 			w.send(t, fromHost, p)
 			w.serve(t, w.service, w.remote)
+			// An answer that is under way.
+			w.gets(t, fromHost, w.next(w.backend, w.client), "redirect service>client 0c: reverse redirect_peer")
 			w.gets(t, fromHost, p, "next client>remote: new_connection forward passed")
 		}},
 		{"datagram after a backend was added", service.UDP, func(t *testing.T, w *world) {
@@ -245,7 +250,7 @@ func (s *standing) open(t *testing.T, conns int) {
 func (s *standing) put(t *testing.T, backends ...netip.AddrPort) {
 	t.Helper()
 	want := service.Service{Frontend: s.frontend, Protocol: service.TCP, Choice: service.Maglev, Backends: service.Backends(backends...)}
-	must2(s.d.Services().Put(t.Context(), service.CLI, want))(t)
+	putService(t, s.d, want)
 }
 
 // broken returns the clients whose connection does not carry a line there and back.

@@ -46,11 +46,46 @@ type promise struct {
 	backends []netip.AddrPort
 }
 
+// choices is the table of how many connections go to backends: of some, how many at each is right.
+func (promise) choices() map[string]struct {
+	connections int
+	change      func(*service.Service)
+	right       func(got []int) bool
+} {
+	leaving := func(s *service.Service) {
+		s.Backends[0].State, s.Backends[1].State, s.Backends[2].State = service.Terminating, service.Draining, service.Quarantined
+	}
+	used := func(got []int) (n int) {
+		for _, connections := range got {
+			n += min(connections, 1)
+		}
+		return n
+	}
+	return map[string]struct {
+		connections int
+		change      func(*service.Service)
+		right       func(got []int) bool
+	}{
+		"states": {12, leaving, func(got []int) bool { return got[3] > 0 && used(got) == 1 }},
+		"states without an active one": {6, func(s *service.Service) { leaving(s); s.Backends = s.Backends[:3] }, func(got []int) bool {
+			return got[0] > 0 && used(got) == 1
+		}},
+		"weights": {24, func(s *service.Service) { s.Backends[0].Weight = 1000 }, func(got []int) bool { // 0.07 of 24 are the others'
+			return got[0] > 0 && got[1]+got[2]+got[3] <= got[0]/3
+		}},
+		"maglev":   {48, func(s *service.Service) { s.Choice = service.Maglev }, func(got []int) bool { return used(got) > 1 }},
+		"affinity": {16, func(s *service.Service) { s.Affinity = time.Hour }, func(got []int) bool { return used(got) == 1 }},
+	}
+}
+
 func (p promise) test(t *testing.T) {
-	t.Run("states", p.states)
-	t.Run("weights", p.weights)
-	t.Run("maglev", p.maglev)
-	t.Run("affinity", p.affinity)
+	for name, c := range p.choices() {
+		t.Run(name, func(t *testing.T) {
+			p.put(t, c.change)
+			got := p.chosen(t, c.connections)
+			failIf(t, !c.right(got), "of %d connections, backends got %v", c.connections, got)
+		})
+	}
 	t.Run("changes", p.changes)
 }
 
@@ -60,7 +95,7 @@ func (p promise) put(t *testing.T, change func(*service.Service)) service.Servic
 	s := service.Service{Frontend: netip.MustParseAddrPort(net.JoinHostPort(p.family.service, servicePort)), Protocol: service.TCP,
 		Backends: service.Backends(p.backends...)}
 	change(&s)
-	must2(p.datapath.Services().Put(t.Context(), service.CLI, s))(t)
+	putService(t, p.datapath, s)
 	return s
 }
 
@@ -82,51 +117,6 @@ func (p promise) chosen(t *testing.T, connections int) []int {
 		}
 	}
 	return counts
-}
-
-func (p promise) states(t *testing.T) {
-	p.put(t, func(s *service.Service) {
-		s.Backends[0].State, s.Backends[1].State, s.Backends[2].State = service.Terminating, service.Draining, service.Quarantined
-	})
-	if got := p.chosen(t, 12); got[0]+got[1]+got[2] != 0 || got[3] == 0 {
-		t.Errorf("backends that are terminating, draining, quarantined, active got %v connections", got)
-	}
-	p.put(t, func(s *service.Service) {
-		s.Backends[0].State, s.Backends[1].State, s.Backends[2].State = service.Terminating, service.Draining, service.Quarantined
-		s.Backends = s.Backends[:3]
-	})
-	if got := p.chosen(t, 6); got[0] == 0 || got[1]+got[2] != 0 {
-		t.Errorf("backends that are terminating, draining, quarantined got %v connections", got)
-	}
-}
-
-func (p promise) weights(t *testing.T) {
-	p.put(t, func(s *service.Service) { s.Backends[0].Weight = 1000 })
-	if got := p.chosen(t, 24); got[0] == 0 || got[1]+got[2]+got[3] > got[0]/3 { // 0.07 of 24 are the others'
-		t.Errorf("of 1000:1:1:1, the backends got %v", got)
-	}
-}
-
-func (p promise) maglev(t *testing.T) {
-	p.put(t, func(s *service.Service) { s.Choice = service.Maglev })
-	used := 0
-	for _, n := range p.chosen(t, 48) {
-		if n > 0 {
-			used++
-		}
-	}
-	failIf(t, used < 2, "48 connections went to %d backends", used)
-}
-
-func (p promise) affinity(t *testing.T) {
-	p.put(t, func(s *service.Service) { s.Affinity = time.Hour })
-	used := 0
-	for _, n := range p.chosen(t, 16) {
-		if n > 0 {
-			used++
-		}
-	}
-	failIf(t, used != 1, "one client used %d backends", used)
 }
 
 // changes takes backends away from open connections, the last one in the end.
@@ -182,6 +172,16 @@ func (n network) wire(t testing.TB) *netns.Namespace {
 		netns exec HOST ethtool -K wire tx off tso off gso off
 		netns exec `+far.Name()+` ethtool -K wire tx off tso off gso off`)
 	return far
+}
+
+// wired are pods behind veths, of a host with an uplink to another node.
+func wired(t *testing.T) (n network, d *Datapath, far *netns.Namespace) {
+	t.Helper()
+	n, d = routed(t), openTest(t)
+	far = n.wire(t)
+	n.attachBoth(t, d)
+	must(d.Uplinks().Put(t.Context(), n.host, "wire"))(t)
+	return n, d, far
 }
 
 // TestRemote has the backend on another node, behind a smaller MTU: what the host answers to packets that are too big
@@ -255,7 +255,7 @@ func (c farCase) call(t *testing.T, n network, d *Datapath, far *netns.Namespace
 	backend := testkit.Echo(t, far, c.protocol.String(), net.JoinHostPort(c.backend, "0"))
 	frontend := netip.MustParseAddrPort(net.JoinHostPort(c.service, servicePort))
 	s := service.Service{Frontend: frontend, Protocol: c.protocol, Backends: service.Backends(backend)}
-	must2(d.Services().Put(t.Context(), service.CLI, s))(t)
+	putService(t, d, s)
 	size := 1200
 	if c.protocol == service.TCP {
 		size = 300_000
@@ -282,7 +282,7 @@ func TestShaped(t *testing.T) {
 		server := listenUDP(t, n.pods[0], podA4, 1)[0]
 		vip := netip.MustParseAddrPort(near4 + ":5201")
 		s := service.Service{Frontend: vip, Protocol: service.UDP, Backends: service.Backends(server.addr)}
-		must2(d.Services().Put(t.Context(), service.CLI, s))(t)
+		putService(t, d, s)
 		for name, c := range map[string]struct {
 			from *netns.Namespace
 			to   netip.AddrPort

@@ -220,7 +220,7 @@ func TestEventsHaveOwnAddresses(t *testing.T) {
 	n.allowB(t, d)
 	direct, frontend := netip.MustParseAddrPort(podA4+":9000"), netip.MustParseAddrPort("10.96.0.10:80")
 	s := service.Service{Frontend: frontend, Protocol: service.UDP, Backends: service.Backends(direct)}
-	must2(d.Services().Put(t.Context(), service.CLI, s))(t)
+	putService(t, d, s)
 	from := func(port uint16, dst netip.AddrPort) packet {
 		allowed := netip.MustParseAddr("192.168.77.7")
 		return packet{src: netip.AddrPortFrom(allowed, port), dst: dst, proto: protoUDP, payload: "x"}

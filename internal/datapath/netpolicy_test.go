@@ -135,7 +135,7 @@ func testPolicies(t *testing.T, n network, b caller, f family) {
 	frontend := netip.MustParseAddrPort(net.JoinHostPort(f.service, servicePort))
 	p, _ := service.ParseProtocol(network)
 	s := service.Service{Frontend: frontend, Protocol: p, Backends: service.Backends(backend)}
-	must2(d.Services().Put(t.Context(), service.CLI, s))(t)
+	putService(t, d, s)
 	both := []netip.AddrPort{backend, frontend}
 	for _, to := range both {
 		b.allowed(t, to)

@@ -226,30 +226,6 @@ func TestCheckHost(t *testing.T) {
 	want()
 }
 
-// TestService looks services up one by one.
-func TestService(t *testing.T) {
-	d := openTest(t)
-	one, all, none := netip.MustParseAddrPort("10.96.0.1:80"), netip.MustParseAddrPort("[fd00:96::1]:80"), netip.MustParseAddrPort("10.96.0.1:81")
-	stored := []service.Service{
-		{Frontend: one, Protocol: service.TCP, Backends: service.Backends(netip.MustParseAddrPort("192.168.10.10:80"))},
-		{Frontend: all, Protocol: service.Any, Backends: service.Backends(netip.MustParseAddrPort("[fd00:10::10]:80"))},
-	}
-	for _, s := range stored {
-		must2(d.Services().Put(t.Context(), service.CLI, s))(t)
-		got, err := d.Services().Get(t.Context(), s.Key())
-		if err != nil || got.ID == 0 || got.Frontend != s.Frontend || got.Protocol != s.Protocol || !slices.Equal(got.Backends, s.Backends) {
-			t.Errorf("Get(%s): %v, %v", s, got, err)
-		}
-	}
-	for _, part := range []service.Service{{Frontend: all, Protocol: service.UDP}, {Frontend: one, Protocol: service.Any}} {
-		failsAs[*ConflictError](t, errOf(d.Services().Get(t.Context(), part.Key())), "Get(%s)", part)
-	}
-	for _, missing := range []service.Service{{Frontend: one, Protocol: service.UDP}, {Frontend: none, Protocol: service.TCP}} {
-		_, err := d.Services().Get(t.Context(), missing.Key())
-		wantNotFound(t, err)
-	}
-}
-
 // TestSweep sweeps pods that are gone, two devices of one pod among them, and leaves others.
 func TestSweep(t *testing.T) {
 	n, d := routed(t), openTest(t)
@@ -309,13 +285,9 @@ func TestShared(t *testing.T) {
 			t.Fatalf("%s: what was removed is open still", name)
 		}
 		must(d.Guards().Put(t.Context(), n.attachment(1)))(t)
-		want := programPins(t, d)
-		for _, pin := range want { // of another build
-			_, rest, _ := strings.Cut(pin, "-")
-			succeed(t, os.Rename(filepath.Join(pins(d, "progs"), pin), filepath.Join(pins(d, "progs"), "0000-"+rest)))
-		}
+		want := ofAnotherBuild(t, d, "progs")
 		equal(t, must(s.Open(t.Context(), o))(t), d, "%s: again", name)
-		if got := programPins(t, d); !slices.Equal(got, want) {
+		if got := programPins(t, d, "progs"); !slices.Equal(got, want) {
 			t.Errorf("%s: programs %v, want %v", name, got, want)
 		}
 		equal(t, must(s.OpenExisting(o))(t), d, "%s: OpenExisting", name)

@@ -130,7 +130,7 @@ func (o outside) callNodePort(t *testing.T, node, pod, unspecified string) {
 		Frontend: netip.AddrPortFrom(netip.MustParseAddr(unspecified), 30081), Protocol: o.protocol, NodePort: true,
 		Backends: service.Backends(backend),
 	}
-	must2(o.d.Services().Put(t.Context(), service.CLI, s))(t)
+	putService(t, o.d, s)
 	for name, from := range map[string]*netns.Namespace{"outside": o.far, "a pod": o.network.pods[1], "the backend": o.network.pods[0]} {
 		before := counts(t, o.d)
 		_, err := testkit.RoundTrip(t, from, o.protocol.String(), net.JoinHostPort(node, "30081"), []byte("node port"))

@@ -160,7 +160,7 @@ func resetPathCases() []translateCase {
 			put := func(backend netip.AddrPort) {
 				t.Helper()
 				s := service.Service{Frontend: w.service, Protocol: service.Any, OnRemove: reset, Backends: service.Backends(backend)}
-				must2(w.Services().Put(t.Context(), service.CLI, s))(t)
+				putService(t, w.Datapath, s)
 			}
 			put(w.backend)
 			w.send(t, fromHost, w.next(w.client, w.service))
@@ -230,21 +230,17 @@ func testReset(t *testing.T, d *Datapath, n network, f family) {
 		Frontend: netip.AddrPortFrom(netip.MustParseAddr(f.service), 5201), Protocol: service.TCP, OnRemove: service.Reset,
 		Backends: service.Backends(netip.MustParseAddrPort(l.Addr().String())),
 	}
-	put := func(s service.Service) {
-		t.Helper()
-		must2(d.Services().Put(t.Context(), service.CLI, s))(t)
-	}
 	kept := s
 	kept.Frontend, kept.OnRemove = netip.AddrPortFrom(s.Frontend.Addr(), 5202), service.Keep
-	put(kept)
-	put(s)
+	putService(t, d, kept)
+	putService(t, d, s)
 	client := place{ns: n.pods[1]}
 	quiet := openTo(t, client, s.Frontend, l)
 	loud := openTo(t, client, s.Frontend, l)
 	keeps := openTo(t, client, kept.Frontend, l)
 	s.Backends, kept.Backends = nil, nil
-	put(s)
-	put(kept)
+	putService(t, d, s)
+	putService(t, d, kept)
 	for _, ends := range [][2]net.Conn{{quiet.client, quiet.server}, {loud.server, loud.client}} {
 		for _, end := range ends {
 			noError(t, errOf(end.Write(make([]byte, 20000))), "%s to %s", end.LocalAddr(), end.RemoteAddr())
@@ -265,16 +261,12 @@ func testResetSockets(t *testing.T, s *stage) {
 		fewer, keeps := want, want
 		fewer.Backends, keeps.Backends = nil, nil
 		keeps.OnRemove = service.Keep
-		put := func(s2 service.Service) {
-			t.Helper()
-			must2(s.Services().Put(t.Context(), service.CLI, s2))(t)
-		}
 		for _, c := range []struct {
 			name string
 			do   func()
 			ends bool
 		}{
-			{"Put", func() { put(fewer) }, true},
+			{"Put", func() { putService(t, s.Datapath, fewer) }, true},
 			{"Delete", func() {
 				succeed(t, s.Services().Delete(t.Context(), service.CLI, want.Key()))
 			}, true},
@@ -282,10 +274,10 @@ func testResetSockets(t *testing.T, s *stage) {
 				die(t, s.Datapath, fewer)
 				succeed(t, s.Recover(t.Context()))
 			}, true},
-			{"Put of one that keeps", func() { put(keeps) }, false},
+			{"Put of one that keeps", func() { putService(t, s.Datapath, keeps) }, false},
 		} {
 			t.Run(d.name+"/"+c.name, func(t *testing.T) {
-				put(want)
+				putService(t, s.Datapath, want)
 				conn := openTo(t, s.client(), want.Frontend, l)
 				direct := openTo(t, s.client(), want.Backends[0].Addr, l)
 				before := counts(t, s.Datapath)

@@ -34,14 +34,14 @@ func TestSCTP(t *testing.T) {
 			frontend := netip.MustParseAddrPort(net.JoinHostPort(f.service, servicePort))
 			backend := netip.MustParseAddrPort(net.JoinHostPort(f.pod, servicePort))
 			s := service.Service{Frontend: frontend, Protocol: service.SCTP, Backends: service.Backends(backend)}
-			must2(d.Services().Put(t.Context(), service.CLI, s))(t)
+			putService(t, d, s)
 			before := counts(t, d)
 			call(t, n, backend, frontend)
 			if diff := delta(t, d, before); diff["forward"] == 0 || diff["reverse"] == 0 || diff["new_connection"] == 0 {
 				t.Errorf("%s: counted %v", f.name, diff)
 			}
 			s.Backends = nil
-			must2(d.Services().Put(t.Context(), service.CLI, s))(t)
+			putService(t, d, s)
 			failsWith(t, refusedSCTP(n.pods[1], frontend), unix.ECONNREFUSED, "%s without backends", frontend)
 		}
 	})

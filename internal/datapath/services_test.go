@@ -27,11 +27,19 @@ func newService(p service.Protocol, frontend string, backends ...string) service
 	return s
 }
 
+// putService stores a service of the command line.
+func putService(t testing.TB, d *Datapath, s service.Service) {
+	t.Helper()
+	must2(d.Services().Put(t.Context(), service.CLI, s))(t)
+}
+
 // wantServices compares the services without IDs, revisions and owners.
 func wantServices(t *testing.T, d *Datapath, want ...service.Service) {
 	t.Helper()
 	got := must(d.Services().List(t.Context()))(t)
 	for i := range got {
+		one, err := d.Services().Get(t.Context(), got[i].Key())
+		failIf(t, err != nil || !reflect.DeepEqual(one, got[i]), "Get = %v, %v; want %v", one, err, got[i])
 		got[i].ID, got[i].Revision, got[i].Owner = 0, 0, service.NoOwner
 	}
 	failIf(t, len(got)+len(want) > 0 && !reflect.DeepEqual(got, want), "services\n%v, want\n%v", got, want)
@@ -48,7 +56,7 @@ func wantSlots(t *testing.T, d *Datapath, want int) {
 	failIf(t, n != want, "%d backend slots, want %d", n, want)
 }
 
-// TestServices puts and deletes, one step after another.
+// TestServices puts, gets and deletes, one step after another.
 func TestServices(t *testing.T) {
 	d := openTest(t)
 	one := newService(service.TCP, "10.96.0.1:80", "192.168.10.10:8080", "192.168.10.11:8080")
@@ -81,6 +89,12 @@ func TestServices(t *testing.T) {
 			}
 		}
 	}
+	get := func(frontend string, p service.Protocol, want func(error) bool) func(t *testing.T) {
+		return func(t *testing.T) {
+			_, err := d.Services().Get(t.Context(), service.Key{Frontend: netip.MustParseAddrPort(frontend), Protocol: p})
+			failIf(t, !want(err), "Get: error %v", err)
+		}
+	}
 	fine := func(err error) bool { return err == nil }
 	for _, step := range []struct {
 		name  string
@@ -98,6 +112,10 @@ func TestServices(t *testing.T) {
 		{"any over one", refuse(newService(service.Any, "10.96.0.1:80", "192.168.10.10:1"), conflict), []service.Service{fewer, six, udp}, 3},
 		{"one over any", refuse(newService(service.TCP, "[fd00:96::1]:80", "[fd00:10::a]:1"), conflict), []service.Service{fewer, six, udp}, 3},
 		{"invalid", refuse(newService(service.TCP, "10.96.0.9:80", "[fd00:10::a]:1"), func(err error) bool { return err != nil }), []service.Service{fewer, six, udp}, 3},
+		{"get any, of one", get("10.96.0.1:80", service.Any, conflict), []service.Service{fewer, six, udp}, 3},
+		{"get a part of any", get("[fd00:96::1]:80", service.UDP, conflict), []service.Service{fewer, six, udp}, 3},
+		{"get another protocol", get("10.96.0.1:80", service.SCTP, missing), []service.Service{fewer, six, udp}, 3},
+		{"get another port", get("10.96.0.1:81", service.TCP, missing), []service.Service{fewer, six, udp}, 3},
 		{"delete a part of any", remove("[fd00:96::1]:80", service.TCP, missing), []service.Service{fewer, six, udp}, 3},
 		{"delete another port", remove("10.96.0.1:81", service.TCP, missing), []service.Service{fewer, six, udp}, 3},
 		{"delete any", remove("[fd00:96::1]:80", service.Any, fine), []service.Service{fewer, udp}, 2},

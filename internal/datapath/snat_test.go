@@ -67,7 +67,7 @@ func newCluster(t testing.TB) cluster {
 // put stores a service.
 func (c cluster) put(t testing.TB, s service.Service) {
 	t.Helper()
-	must2(c.d.Services().Put(t.Context(), service.CLI, s))(t)
+	putService(t, c.d, s)
 }
 
 // outsideCase is a family and a protocol of a client outside.

@@ -47,7 +47,7 @@ func testSpread(t *testing.T, s *stage) {
 				want.Backends = append(want.Backends, service.Backend{Addr: server.addr})
 			}
 			c.change(&want)
-			must2(s.Services().Put(t.Context(), service.CLI, want))(t)
+			putService(t, s.Datapath, want)
 			for _, connected := range []bool{true, false} {
 				if got := s.spread(t, servers, want.Frontend, connected); !c.right(got) {
 					t.Errorf("connected %t: of %d sockets, backends got %v", connected, spreadSockets, got)
@@ -307,8 +307,7 @@ func testManyBackends(t *testing.T, s *stage) {
 // TestSocketLoopback adds services at the host's loopback and other addresses: processes of the host reach them, and the
 // loopback addresses of pods stay the pods' own.
 func TestSocketLoopback(t *testing.T) {
-	s := &stage{network: routed(t), Datapath: openTest(t), t: t, cgroup: testCgroup(t)}
-	must(s.Sockets().Attach(t.Context(), s.cgroup))(t)
+	s := bareStage(t)
 	s.attachBoth(t, s.Datapath)
 	equal(t, must(s.Sockets().Put(t.Context(), service.CLI, s.host, HostScope))(t), Added, "Put")
 	for _, d := range []dialect{

@@ -146,11 +146,18 @@ type stage struct {
 	cgroup string
 }
 
-// newStage attaches the socket programs to a cgroup of its own and registers both pods.
-func newStage(t testing.TB) *stage {
+// bareStage attaches the socket programs to a cgroup of its own.
+func bareStage(t testing.TB) *stage {
 	t.Helper()
 	s := &stage{network: routed(t), Datapath: openTest(t), t: t, cgroup: testCgroup(t)}
 	equal(t, must(s.Sockets().Attach(t.Context(), s.cgroup))(t), Added, "Attach")
+	return s
+}
+
+// newStage registers both pods too.
+func newStage(t testing.TB) *stage {
+	t.Helper()
+	s := bareStage(t)
 	s.registerBoth()
 	return s
 }

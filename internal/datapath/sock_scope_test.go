@@ -86,8 +86,7 @@ func testHosts(t *testing.T, s *stage) {
 
 // TestSocketEndpoints registers namespaces through their endpoints, which have packet programs too.
 func TestSocketEndpoints(t *testing.T) {
-	s := &stage{network: routed(t), Datapath: openTest(t), t: t, cgroup: testCgroup(t)}
-	must(s.Sockets().Attach(t.Context(), s.cgroup))(t)
+	s := bareStage(t)
 	s.attachBoth(t, s.Datapath)
 	wantLen(t, must(s.Sockets().List(t.Context()))(t), 0, "hosts")
 	for _, d := range dialects() {
@@ -169,8 +168,7 @@ func testMultipath(t *testing.T, s *stage) {
 // TestSocketNodePort has a process of the host connect to a node port at each of the host's addresses, also at one that it got
 // later, and to an external address. The loopback addresses are not served.
 func TestSocketNodePort(t *testing.T) {
-	s := &stage{network: routed(t), Datapath: openTest(t), t: t, cgroup: testCgroup(t)}
-	must(s.Sockets().Attach(t.Context(), s.cgroup))(t)
+	s := bareStage(t)
 	must(s.Sockets().Put(t.Context(), service.CLI, s.host, HostScope))(t)
 	for _, f := range []struct{ unspecified, backend, own, later, external, loopback string }{
 		{"0.0.0.0", podA4, gateway4, "192.0.2.33", "203.0.113.9", "127.0.0.1"},
@@ -181,7 +179,7 @@ func TestSocketNodePort(t *testing.T) {
 			t.Helper()
 			frontend := netip.AddrPortFrom(netip.MustParseAddr(addr), 30080)
 			want := service.Service{Frontend: frontend, Protocol: service.TCP, NodePort: nodePort, External: !nodePort, Backends: service.Backends(backend)}
-			must2(s.Services().Put(t.Context(), service.CLI, want))(t)
+			putService(t, s.Datapath, want)
 		}
 		connect := func(addr string) error {
 			return place{s.host, s.cgroup}.do(t, func() error {
@@ -207,8 +205,7 @@ func TestSocketNodePort(t *testing.T) {
 // TestSocketAnswersNodePort has a process of the host answer another one whose source port is a node port: datagrams of a socket that is
 // bound to an address, and of one that is not. Whoever else calls the port has the service.
 func TestSocketAnswersNodePort(t *testing.T) {
-	s := &stage{network: routed(t), Datapath: openTest(t), t: t, cgroup: testCgroup(t)}
-	must(s.Sockets().Attach(t.Context(), s.cgroup))(t)
+	s := bareStage(t)
 	must(s.Sockets().Put(t.Context(), service.CLI, s.host, HostScope))(t)
 	for _, f := range []struct{ unspecified, pod, own, at string }{
 		{"0.0.0.0", podA4, gateway4, "0.0.0.0"}, {"::", podA6, gateway6, "::"}, {"0.0.0.0", podA4, gateway4, gateway4},

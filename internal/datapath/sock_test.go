@@ -226,15 +226,11 @@ func testUpgrade(t *testing.T, s *stage) {
 	frontend := s.serve("10.96.0.100:5201", s.echo("tcp", podA4))
 	c := s.client().open(t, false, unix.SOCK_STREAM)
 	c.mustConnect(frontend)
-	pinned := socketPins(t, s.Datapath)
-	for _, name := range pinned {
-		_, rest, _ := strings.Cut(name, "-")
-		succeed(t, os.Rename(filepath.Join(pins(s.Datapath, "socks"), name), filepath.Join(pins(s.Datapath, "socks"), "0000-"+rest)))
-	}
+	pinned := ofAnotherBuild(t, s.Datapath, "socks")
 	before := attached(t, s.cgroup)
 	again := must(Open(t.Context(), Options{Root: s.objects.Root()}))(t)
 	defer again.Close()
-	if got := socketPins(t, s.Datapath); !slices.Equal(got, pinned) {
+	if got := programPins(t, s.Datapath, "socks"); !slices.Equal(got, pinned) {
 		t.Errorf("pinned programs %v, want %v", got, pinned)
 	}
 	wantAttached(t, s.cgroup, 1)
@@ -245,15 +241,6 @@ func testUpgrade(t *testing.T, s *stage) {
 	equal(t, c.peer(), frontend, "the peer")
 	c = s.client().open(t, false, unix.SOCK_STREAM)
 	c.mustConnect(frontend)
-}
-
-func socketPins(t *testing.T, d *Datapath) (names []string) {
-	t.Helper()
-	entries := must(os.ReadDir(pins(d, "socks")))(t)
-	for _, entry := range entries {
-		names = append(names, entry.Name())
-	}
-	return names
 }
 
 // testDetached checks that Detach keeps open connections and stops translation.

@@ -28,46 +28,32 @@ func families() []family {
 
 // TestTraffic sends real traffic through each way of plugging in pods.
 func TestTraffic(t *testing.T) {
-	for _, mode := range []struct {
-		name      string
-		make      func(testing.TB) network
-		delivered string // the counter of packets to another pod
-		untouched bool   // packets between pod addresses are left to the kernel
-	}{
-		{"veth", routed, "redirect_peer", false},
-		{"bridge", bridged, "redirect_peer", false},
-		{"macvlan", slaves, "l2_delivered", true},
-		{"segment", switched, "l2_delivered", true},
-		{"ipvlan-l2", plugged("ipvlan-l2"), "l2_delivered", true},
-		{"ipvlan-l3", plugged("ipvlan-l3"), "l2_delivered", true},
-		{"ipvlan-l3s", plugged("ipvlan-l3s"), "l2_delivered", true},
-		{"netkit", plugged("netkit"), "redirect_device", false},
-		{"netkit-l2", plugged("netkit-l2"), "redirect_device", false},
-		{"ovs-veth", plugged("ovs-veth"), "redirect_peer", false},
-		{"ovs-internal", plugged("ovs-internal"), "l2_delivered", true},
-		{"tap", plugged("tap"), "redirect_device", false},
-		{"tun", plugged("tun"), "redirect_device", false},
-		{"veth without offload", plain(routed), "redirect_peer", false},
-		{"macvlan without offload", plain(slaves), "l2_delivered", true},
-	} {
-		t.Run(mode.name, func(t *testing.T) {
-			n, d := mode.make(t), openTest(t)
-			n.attachBoth(t, d)
-			if n.segment != "" {
-				mode.delivered, mode.untouched = "l2_delivered", true
+	onPods(t, "", func(t *testing.T, n network, d *Datapath) {
+		delivered := n.delivers(t)
+		for _, f := range families() {
+			for _, protocol := range []string{"tcp", "udp"} {
+				t.Run(f.name+"/"+protocol, func(t *testing.T) {
+					testTraffic(t, trafficCase{n, d, f, protocol, delivered, delivered == "l2_delivered"})
+				})
 			}
-			for _, f := range families() {
-				for _, protocol := range []string{"tcp", "udp"} {
-					t.Run(f.name+"/"+protocol, func(t *testing.T) {
-						testTraffic(t, trafficCase{n, d, f, protocol, mode.delivered, mode.untouched})
-					})
-				}
-			}
-			wantNoDrops(t, d)
-			wantAllCounted(t, d)
-			testAgain(t, n, d)
-		})
+		}
+		wantNoDrops(t, d)
+		wantAllCounted(t, d)
+		testAgain(t, n, d)
+	})
+}
+
+// delivers returns the counter of packets to another pod.
+func (n network) delivers(t *testing.T) string {
+	t.Helper()
+	pod := must(rtnl.In(n.pods[0]).Device("eth0"))(t)
+	switch {
+	case n.segment != "" || pod.Kind == "macvlan" || pod.Kind == "ipvlan":
+		return "l2_delivered"
+	case n.relayed[0] || pod.Kind == "netkit":
+		return "redirect_device"
 	}
+	return "redirect_peer"
 }
 
 func wantNoDrops(t *testing.T, d *Datapath) {
@@ -113,7 +99,7 @@ type trafficCase struct {
 	family    family
 	protocol  string
 	delivered string
-	untouched bool
+	untouched bool // packets between pod addresses are left to the kernel
 }
 
 // marked is whether packets come with the mark that nothing is left to do for them.
@@ -124,7 +110,7 @@ func testTraffic(t *testing.T, c trafficCase) {
 	frontend := netip.MustParseAddrPort(net.JoinHostPort(c.family.service, servicePort))
 	p := must(service.ParseProtocol(c.protocol))(t)
 	s := service.Service{Frontend: frontend, Protocol: p, Backends: service.Backends(backend)}
-	must2(c.datapath.Services().Put(t.Context(), service.CLI, s))(t)
+	putService(t, c.datapath, s)
 	client := netip.MustParseAddr(c.family.client)
 	sizes := []int{1, 1400, 8000} // UDP's last is in fragments
 	if c.protocol == "tcp" {
@@ -249,7 +235,7 @@ func (c mixedCase) test(t *testing.T, i int, client, pod, vip string) {
 	backend := testkit.Echo(t, c.network.pods[i], protocol, net.JoinHostPort(pod, "0"))
 	frontend := netip.MustParseAddrPort(net.JoinHostPort(vip, servicePort))
 	s := service.Service{Frontend: frontend, Protocol: c.protocol, Backends: service.Backends(backend)}
-	must2(c.datapath.Services().Put(t.Context(), service.CLI, s))(t)
+	putService(t, c.datapath, s)
 	size := 5000 // in fragments
 	if c.protocol == service.TCP {
 		size = 300_000
@@ -274,10 +260,7 @@ func TestHostBackend(t *testing.T) {
 		wantNoDrops(t, d)
 	})
 	t.Run("uplink", func(t *testing.T) {
-		n, d := routed(t), openTest(t)
-		far := n.wire(t)
-		n.attachBoth(t, d)
-		must(d.Uplinks().Put(t.Context(), n.host, "wire"))(t)
+		n, d, far := wired(t)
 		for _, ends := range [][4]string{
 			{gateway4, near4, far4}, {near4, near4, far4}, {gateway6, near6, far6}, {near6, near6, far6},
 		} {
@@ -298,7 +281,7 @@ func callHostBackend(t *testing.T, d *Datapath, b hostBackend) {
 	for _, p := range []service.Protocol{service.TCP, service.UDP} {
 		s := service.Service{Frontend: netip.MustParseAddrPort(net.JoinHostPort(b.service, servicePort)), Protocol: p,
 			Backends: service.Backends(testkit.Echo(t, b.host, p.String(), net.JoinHostPort(b.backend, "0")))}
-		must2(d.Services().Put(t.Context(), service.CLI, s))(t)
+		putService(t, d, s)
 		for _, size := range []int{1, 8000} { // UDP's last is in fragments
 			before := counts(t, d)
 			peer, err := testkit.RoundTrip(t, b.client, p.String(), s.Frontend.String(), bytes.Repeat([]byte("h"), size))

@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -105,7 +104,7 @@ func (o outside) callService(t *testing.T, host, pod, client string) {
 	backend := testkit.Echo(t, o.network.pods[0], o.protocol.String(), net.JoinHostPort(pod, "0"))
 	frontend := netip.MustParseAddrPort(net.JoinHostPort(host, servicePort))
 	s := service.Service{Frontend: frontend, Protocol: o.protocol, Backends: service.Backends(backend)}
-	must2(o.d.Services().Put(t.Context(), service.CLI, s))(t)
+	putService(t, o.d, s)
 	sizes := []int{1, 1200, 8000} // the last is in fragments
 	if o.protocol == service.TCP {
 		sizes = []int{1, 1 << 20}
@@ -308,10 +307,7 @@ func testLinkUpgrade(t *testing.T, n network, d *Datapath) {
 	must2(d.Services().Put(t.Context(), service.CLI, service.Service{Frontend: netip.MustParseAddrPort(service4 + ":80"), Protocol: service.TCP, Backends: service.Backends(backend)}))(t)
 	conn := must(testkit.Dial(n.pods[1], "tcp", service4+":80"))(t)
 	defer conn.Close()
-	for _, name := range programPins(t, d) {
-		_, rest, _ := strings.Cut(name, "-")
-		succeed(t, os.Rename(filepath.Join(pins(d, "progs"), name), filepath.Join(pins(d, "progs"), "0000-"+rest)))
-	}
+	ofAnotherBuild(t, d, "progs")
 	before := linkedProgram(t, n, d)
 	again := must(Open(t.Context(), Options{Root: d.objects.Root()}))(t)
 	defer again.Close()
@@ -322,7 +318,7 @@ func testLinkUpgrade(t *testing.T, n network, d *Datapath) {
 	}
 	slices.Sort(want)
 	want = slices.Compact(want)
-	if got := programPins(t, d); !slices.Equal(got, want) {
+	if got := programPins(t, d, "progs"); !slices.Equal(got, want) {
 		t.Errorf("pinned programs %v, want %v", got, want)
 	}
 	failIf(t, linkedProgram(t, n, d) == before, "the old program is attached still")
@@ -335,13 +331,23 @@ func testLinkUpgrade(t *testing.T, n network, d *Datapath) {
 	}
 }
 
-func programPins(t *testing.T, d *Datapath) (names []string) {
+// programPins returns the names of pinned programs, in a directory of pins.
+func programPins(t *testing.T, d *Datapath, dir string) (names []string) {
 	t.Helper()
-	entries := must(os.ReadDir(pins(d, "progs")))(t)
-	for _, entry := range entries {
+	for _, entry := range must(os.ReadDir(pins(d, dir)))(t) {
 		names = append(names, entry.Name())
 	}
-	slices.Sort(names)
+	return names
+}
+
+// ofAnotherBuild renames pinned programs to those of another build, and returns their names.
+func ofAnotherBuild(t *testing.T, d *Datapath, dir string) []string {
+	t.Helper()
+	names := programPins(t, d, dir)
+	for _, name := range names {
+		_, rest, _ := strings.Cut(name, "-")
+		succeed(t, os.Rename(pins(d, dir, name), pins(d, dir, "0000-"+rest)))
+	}
 	return names
 }
 
