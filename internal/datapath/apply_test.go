@@ -104,10 +104,11 @@ func TestApplyKeepsOwnersApart(t *testing.T) {
 			_, err := d.Services().Apply(t.Context(), service.Agent, []service.Service{fresh, both})
 			return err
 		},
-		"Put": func() error {
-			_, _, err := d.Services().Put(t.Context(), service.Agent, theirs)
+		"Change": func() error {
+			_, err := d.Services().Change(t.Context(), service.Agent, []service.Service{fresh, theirs}, []service.Key{ours.Key()})
 			return err
 		},
+		"Put":    func() error { return errOf2(d.Services().Put(t.Context(), service.Agent, theirs)) },
 		"Delete": func() error { return d.Services().Delete(t.Context(), service.Agent, theirs.Key()) },
 	} {
 		var conflict *ConflictError
@@ -119,6 +120,11 @@ func TestApplyKeepsOwnersApart(t *testing.T) {
 		after[theirs.Key()].Revision != before[theirs.Key()].Revision {
 		t.Errorf("services %+v, want %+v", after, before)
 	}
+	if _, err := d.Services().Change(t.Context(), service.Agent, []service.Service{fresh, fresh}, nil); err == nil {
+		t.Error("one frontend twice: no error")
+	}
+	result := must(d.Services().Change(t.Context(), service.Agent, []service.Service{ours}, []service.Key{fresh.Key(), theirs.Key()}))(t)
+	equal(t, result, Result{Unchanged: 1}, "a change of nothing")
 	// Of both protocols at a frontend, an owner deletes its own.
 	noError(t, d.Services().Delete(t.Context(), service.Agent, service.Key{Frontend: ours.Frontend}))
 	wantServices(t, d, theirs)
@@ -163,21 +169,6 @@ func TestRowsKeepFields(t *testing.T) {
 	}
 	backend := service.Backend{Addr: netip.MustParseAddrPort("[fd00::1]:80"), State: service.Quarantined, Weight: 12, Local: true}
 	equal(t, rows.DecodeBackend(rows.EncodeBackend(backend)), backend, "decoded")
-}
-
-// TestApplyFull has maps that cannot hold the set: nothing is written. Changed services fit one after another.
-func TestApplyFull(t *testing.T) {
-	d := openSized(t, Options{Root: testkit.BPFFS(t) + "/root", Sizes: objects.Sizes{Services: 4000, Backends: 8000, Connections: 64, Endpoints: 1}})
-	applier{d, service.Agent}.apply(t, Result{Added: 4000, RowsWritten: 12000}, manyServices(4000, 0)[:4000]...)
-	wantFull(t, errOf(d.Services().Apply(t.Context(), service.Agent, manyServices(4001, 0))), "services")
-	more := manyServices(4000, 0)
-	more[0].Backends = append(more[0].Backends, service.Backend{Addr: netip.MustParseAddrPort("192.168.10.10:1")})
-	wantFull(t, errOf(d.Services().Apply(t.Context(), service.Agent, more)), "backends")
-	fewer := manyServices(3000, 0)
-	applier{d, service.Agent}.apply(t, Result{Deleted: 1000, Unchanged: 3000, RowsDeleted: 3000}, fewer...)
-	// All of them change, and the map has not the room for the old and the new backends of all.
-	applier{d, service.Agent}.apply(t, Result{Updated: 3000, RowsWritten: 9000, RowsDeleted: 6000}, manyServices(3000, 1)...)
-	wantClean(t, d)
 }
 
 // TestApplyNearlyFull changes sets that fit, where there is little room for the backends of their old and their new services

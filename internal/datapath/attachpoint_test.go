@@ -13,7 +13,6 @@ import (
 
 	"mustang/internal/datapath/objects"
 	"mustang/internal/service"
-	"mustang/internal/testkit"
 )
 
 // delivery is what becomes of packets between a client and a receiver, as in world.gets: of one straight to the receiver, of the first to
@@ -289,10 +288,7 @@ func tableFull(t *testing.T) {
 
 // clientShare has a client with two thirds of the shared slots, which are four fifths of all.
 func clientShare(t *testing.T) {
-	d := openSized(t, Options{Root: testkit.BPFFS(t) + "/root", Sizes: objects.Sizes{Connections: 64, Services: 8, Backends: 8, Endpoints: 8}})
-	w := newWorld(benchOn(t, d), false, protoTCP)
-	w.reset(t, objects.AttachHost)
-	w.serve(t, w.service, w.backend)
+	w := withSlots(t, 64)
 	for port := range uint16(35) {
 		w.send(t, fromHost, w.first(netip.AddrPortFrom(w.client.Addr(), 1024+port), w.service))
 	}

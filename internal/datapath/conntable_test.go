@@ -137,9 +137,8 @@ func TestTimeouts(t *testing.T) {
 
 // TestFullTable fills four of five slots of a small table with connections of six clients, which then expire and are taken over.
 func TestFullTable(t *testing.T) {
-	d := openSized(t, Options{Root: testkit.BPFFS(t) + "/root", Sizes: objects.Sizes{Connections: 10, Services: 8, Backends: 8, Endpoints: 8}})
-	w := newWorld(benchOn(t, d), false, protoTCP)
-	w.reset(t, objects.AttachHost)
+	w := withSlots(t, 10)
+	d := w.Datapath
 	clients := []netip.Addr{w.client.Addr(), w.backend.Addr()}
 	for id := range uint32(4) {
 		clients = append(clients, netip.AddrFrom4([4]byte{192, 168, 10, byte(30 + id)}))

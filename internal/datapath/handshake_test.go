@@ -93,10 +93,7 @@ func TestHandshake(t *testing.T) {
 // backend ignores.
 func openForged(t *testing.T, slots uint32) (w *world, own, rst packet) {
 	t.Helper()
-	d := openSized(t, Options{Root: testkit.BPFFS(t) + "/root", Sizes: objects.Sizes{Connections: slots, Services: 8, Backends: 8, Endpoints: 8}})
-	w = newWorld(benchOn(t, d), false, protoTCP)
-	w.reset(t, objects.AttachHost)
-	w.serve(t, w.service, w.backend)
+	w = withSlots(t, slots)
 	w.serve(t, w.other, w.remote)
 	w.send(t, fromHost, w.first(w.client, w.service))
 	w.handshake(t, w.client, w.service, w.backend)

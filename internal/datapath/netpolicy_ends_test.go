@@ -267,7 +267,6 @@ func TestEventsHaveOwnAddresses(t *testing.T) {
 		t.Helper()
 		wants(verdict, p, func() error { return sendRawFrom(n.pods[1], p) })
 	}
-	const denyEgressA = `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: e}, spec: {podSelector: {matchLabels: {app: a}}, policyTypes: [Egress]}}`
 	applyPolicies(t, d, denyEgressA) // so that what goes to a is tracked
 	raw(flows.Made, from(7000, direct))
 	raw(flows.Made, from(7001, frontend))

@@ -9,7 +9,6 @@ import (
 	"io"
 	"net"
 	"net/netip"
-	"strings"
 	"testing"
 	"time"
 	"unsafe"
@@ -91,7 +90,7 @@ func TestForgottenGoOn(t *testing.T) {
 func testForgotten(t *testing.T, port int, then func(t *testing.T, n network, d *Datapath, server netip.AddrPort, conn net.Conn)) {
 	t.Run(fmt.Sprint("port ", port), func(t *testing.T) {
 		n, d := bridged(t), openTest(t)
-		applyPolicies(t, d, fromBToA, strings.Replace(denyEgressB, "app: b", "app: a", 1))
+		applyPolicies(t, d, fromBToA, denyEgressA)
 		n.labelled(t, d)
 		server := testkit.Echo(t, n.pods[0], "tcp", net.JoinHostPort(podA4, "9100"))
 		conn := n.openFrom(t, port, server)
@@ -185,7 +184,6 @@ func (f *forger) open(t *testing.T, victim net.PacketConn, own netip.Addr) {
 // isRefused sends a datagram under a policy that denies all to the victim, which gets nothing, and without, when it gets it.
 func (f *forger) isRefused(t *testing.T, victim net.PacketConn, own netip.Addr, send func([]byte)) {
 	t.Helper()
-	const denyAll = `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: deny}, spec: {podSelector: {}, policyTypes: [Ingress]}}`
 	applyPolicies(t, f.d, denyAll)
 	before := counts(t, f.d)
 	send(f.honest().datagram(own, addrOf(victim), "denied"))
@@ -305,17 +303,11 @@ func exchanged(conn net.Conn) error {
 }
 
 func testOpenConnections(t *testing.T, d *Datapath, open func() net.Conn) {
-	const denyEgressA = `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: e}, spec: {podSelector: {matchLabels: {app: a}}, policyTypes: [Egress]}}`
 	ends := func(conn net.Conn, reason string) {
 		t.Helper()
-		before := counts(t, d)[reason]
+		before := counts(t, d)
 		must(conn.Write([]byte("more")))(t)
-		testkit.Eventually(t, 20*time.Second, func() error {
-			if counts(t, d)[reason] == before {
-				return fmt.Errorf("no %s", reason)
-			}
-			return nil
-		})
+		awaitCount(t, d, before, reason)
 		_ = conn.SetReadDeadline(time.Now().Add(10 * time.Millisecond))
 		if n, _ := conn.Read(make([]byte, 4)); n > 0 {
 			t.Errorf("%s, but there is an answer", reason)

@@ -65,40 +65,25 @@ type caller struct {
 // refused sends to an address until a program has counted a drop for a reason.
 func (c caller) refused(t testing.TB, to netip.AddrPort, reason string) {
 	t.Helper()
-	d, from, network := c.Datapath, c.from, c.network
-	before := counts(t, d)[reason]
-	err := from.Do(func() error {
-		dialer := net.Dialer{Timeout: 20 * time.Second}
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		done := make(chan error, 1)
-		go func() {
-			done <- from.Do(func() error {
-				conn, err := dialer.DialContext(ctx, network, to.String())
-				if err != nil {
-					return err
-				}
-				defer conn.Close()
-				if network == "udp" {
-					_, err := conn.Write([]byte("x"))
-					return err
-				}
-				return nil
-			})
-		}()
-		testkit.Eventually(t, 20*time.Second, func() error {
-			if counts(t, d)[reason] == before {
-				return errors.New("nothing was dropped")
+	before := counts(t, c.Datapath)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	done := make(chan error, 1)
+	go func() {
+		done <- c.from.Do(func() error {
+			conn, err := (&net.Dialer{Timeout: 20 * time.Second}).DialContext(ctx, c.network, to.String())
+			if err == nil {
+				_, err = conn.Write([]byte("x"))
+				_ = conn.Close()
 			}
-			return nil
+			return err
 		})
-		cancel()
-		if err := <-done; err == nil && network == "tcp" {
-			return errors.New("connected")
-		}
-		return nil
-	})
-	noError(t, err, "%s to %s", network, to)
+	}()
+	awaitCount(t, c.Datapath, before, reason)
+	cancel()
+	if err := <-done; err == nil && c.network == "tcp" {
+		t.Errorf("tcp to %s: connected, want %s", to, reason)
+	}
 }
 
 func (c caller) allowed(t testing.TB, to netip.AddrPort) {
@@ -112,6 +97,7 @@ const (
 		`ingress: [{from: [{podSelector: {matchLabels: {app: b}}}]}]}}`
 	fromAnyToA = `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: any-to-a}, spec: {podSelector: {matchLabels: {app: a}}, ` +
 		`ingress: [{from: [{ipBlock: {cidr: 0.0.0.0/0}}, {ipBlock: {cidr: "::/0"}}]}]}}`
+	denyEgressA = `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: deny-a-out}, spec: {podSelector: {matchLabels: {app: a}}, policyTypes: [Egress]}}`
 	denyEgressB = `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: deny-b}, spec: {podSelector: {matchLabels: {app: b}}, policyTypes: [Egress]}}`
 )
 

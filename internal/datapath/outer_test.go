@@ -131,8 +131,6 @@ func (o *outsider) ways(t *testing.T) []sender {
 
 // forge sends forged datagrams, and an honest one behind each: that alone arrives. With the guard off, both do. Then it announces a
 // third pod's address.
-//
-//revive:disable-next-line:argument-limit // t comes on top of the three that say who sends what how
 func (o *outsider) forge(t *testing.T, family int, by sender, guarded bool) {
 	t.Helper()
 	to := netip.AddrPortFrom(beyond[family], 4444)

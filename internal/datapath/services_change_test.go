@@ -93,31 +93,6 @@ func randomChange(random *rand.Rand, owner int, have map[service.Key]service.Ser
 	return put, remove
 }
 
-// TestChangeRefused makes changes of which one is refused: nothing of them is done.
-func TestChangeRefused(t *testing.T) {
-	d := openTest(t)
-	mine := newService(service.TCP, "10.96.0.1:80", "192.168.10.10:8080")
-	others := newService(service.TCP, "10.96.0.2:80", "192.168.10.10:8080")
-	for i, s := range []service.Service{mine, others} {
-		must2(d.Services().Put(t.Context(), []service.Owner{service.Agent, service.CLI}[i], s))(t)
-	}
-	added := newService(service.TCP, "10.96.0.3:80", "192.168.10.10:8080")
-	for name, refused := range map[string]service.Service{
-		"another owner's": others, "a part of another owner's": newService(service.Any, "10.96.0.2:80"),
-	} {
-		failsAs[*ConflictError](t, errOf(d.Services().Change(t.Context(), service.Agent, []service.Service{added, refused}, []service.Key{mine.Key()})), "%s", name)
-	}
-	if _, err := d.Services().Change(t.Context(), service.Agent, []service.Service{added, added}, nil); err == nil {
-		t.Error("one frontend twice: no error")
-	}
-	wantServices(t, d, mine, others)
-	missing := service.Key{Frontend: added.Frontend, Protocol: service.TCP}
-	result, err := d.Services().Change(t.Context(), service.Agent, []service.Service{mine}, []service.Key{missing, others.Key()})
-	failIf(t, err != nil || result != (Result{Unchanged: 1}), "nothing to do: %+v, %v", result, err)
-	wantServices(t, d, mine, others)
-	wantClean(t, d)
-}
-
 // trafficOf returns that of the service with a frontend.
 func trafficOf(t *testing.T, d *Datapath, frontend netip.AddrPort, p service.Protocol) flows.ServiceTraffic {
 	t.Helper()

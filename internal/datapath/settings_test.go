@@ -279,19 +279,6 @@ func TestManySourceRanges(t *testing.T) {
 		}
 		wantClean(t, d)
 	}
-	second := s
-	second.Frontend = netip.MustParseAddrPort("10.96.0.3:80")
-	third := s
-	third.Frontend = netip.MustParseAddrPort("10.96.0.4:80")
-	third.SourceRanges = s.SourceRanges[:11]
-	wantFull(t, errOf(d.Services().Apply(t.Context(), service.CLI, []service.Service{s, second, third})), "source_ranges")
-	wantClean(t, d)
-	for _, s := range []service.Service{s, second} {
-		putService(t, d, s)
-	}
-	wantFull(t, errOf2(d.Services().Put(t.Context(), service.CLI, third)), "source_ranges")
-	succeed(t, d.Recover(t.Context()))
-	wantClean(t, d)
 }
 
 // rangesOf counts the rows of source ranges.

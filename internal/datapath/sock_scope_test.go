@@ -10,9 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -215,51 +213,23 @@ func TestSocketAnswersNodePort(t *testing.T) {
 		must2(s.Services().Put(t.Context(), service.CLI, service.Service{
 			Frontend: frontend, Protocol: service.UDP, NodePort: f.at == f.unspecified, Backends: service.Backends(backend),
 		}))(t)
-		for _, bound := range []string{f.own, f.unspecified} {
-			err := place{s.host, s.cgroup}.do(t, func() error {
-				server, err := net.ListenPacket("udp", net.JoinHostPort(bound, "0"))
-				if err != nil {
-					return err
-				}
-				defer server.Close()
-				to := net.JoinHostPort(f.own, strconv.Itoa(server.LocalAddr().(*net.UDPAddr).Port))
-				client, err := (&net.Dialer{LocalAddr: &net.UDPAddr{IP: net.ParseIP(f.own), Port: 30080}}).Dial("udp", to)
-				if err != nil {
-					return err
-				}
-				defer client.Close()
-				deadline := time.Now().Add(20 * time.Second)
-				if err := errors.Join(client.SetDeadline(deadline), server.SetDeadline(deadline)); err != nil {
-					return err
-				}
-				if _, err := client.Write([]byte("call")); err != nil {
-					return err
-				}
-				_, peer, err := server.ReadFrom(make([]byte, 10))
-				if err != nil {
-					return err
-				}
-				if _, err := server.WriteTo([]byte("answer"), peer); err != nil {
-					return err
-				}
-				if _, err := client.Read(make([]byte, 10)); err != nil {
-					return err
-				}
-				other, err := net.ListenPacket("udp", net.JoinHostPort(f.own, "0"))
-				if err != nil {
-					return err
-				}
-				defer other.Close()
-				if _, err := other.WriteTo([]byte("call"), peer); err != nil {
-					return err
-				}
-				if err := other.SetDeadline(deadline); err != nil {
-					return err
-				}
-				_, _, err = other.ReadFrom(make([]byte, 10)) // of the backend
-				return err
-			})
-			noError(t, err, "a server at %s", bound)
+		host, own := place{s.host, s.cgroup}, netip.MustParseAddr(f.own)
+		bound := func(at netip.Addr, port uint16) *socketFD {
+			t.Helper()
+			c := host.open(t, own.Is6(), unix.SOCK_DGRAM)
+			succeed(t, unix.Bind(c.fd, c.addr(netip.AddrPortFrom(at, port))))
+			return c
+		}
+		for _, at := range []netip.Addr{own, netip.MustParseAddr(f.unspecified)} {
+			server, client := bound(at, 0), bound(own, 30080)
+			client.mustConnect(netip.AddrPortFrom(own, plainAddr(must(unix.Getsockname(server.fd))(t)).Port()))
+			client.mustSend("call", netip.AddrPort{})
+			_, peer := server.receive()
+			server.mustSend("answer", peer)
+			text, _ := client.receive()
+			equal(t, text, "answer", "a server at %s", at)
+			bound(own, 0).ask(peer, peer) // the backend answers
+			client.close()
 		}
 	}
 }

@@ -5,8 +5,6 @@ package datapath
 import (
 	"bytes"
 	"encoding/binary"
-	"errors"
-	"fmt"
 	"net/netip"
 	"testing"
 	"time"
@@ -14,9 +12,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"mustang/internal/datapath/objects"
-	"mustang/internal/datapath/rows"
 	"mustang/internal/service"
-	"mustang/internal/testkit"
 )
 
 // backend returns a backend at a port of the address.
@@ -169,37 +165,6 @@ func wantBlocks(t *testing.T, d *Datapath, want int) {
 		n++
 	}
 	failIf(t, n != want, "%d rows of look-up tables, want %d", n, want)
-}
-
-// TestTablesFull puts services for whose tables there is no room, which changes nothing.
-func TestTablesFull(t *testing.T) {
-	d := openSized(t, Options{Root: testkit.BPFFS(t) + "/root",
-		Sizes: objects.Sizes{Services: 64, Backends: 256, Tables: 40, Connections: 64, Endpoints: 32}})
-	named := func(i int) service.Service {
-		s := newService(service.TCP, fmt.Sprintf("10.96.0.%d:80", i), "192.168.10.10:8080", "192.168.10.11:8080")
-		s.Choice = service.Maglev
-		return s
-	}
-	one, two, three := named(1), named(2), named(3)
-	must(d.Services().Apply(t.Context(), service.CLI, []service.Service{one, two}))(t)
-	blocks := 2 * rows.Count(one).Blocks
-	_, err := d.Services().Apply(t.Context(), service.CLI, []service.Service{one, two, three})
-	_, _, putErr := d.Services().Put(t.Context(), service.CLI, three)
-	for _, err := range []error{err, putErr} {
-		if full := (*objects.FullError)(nil); !errors.As(err, &full) || full.Map != "backend_lut" || full.Size != 40 {
-			t.Errorf("error %v, want that tables is full", err)
-		}
-	}
-	wantServices(t, d, one, two)
-	wantSlots(t, d, 4)
-	wantBlocks(t, d, blocks)
-	two.Choice = service.Random
-	result, err := d.Services().Apply(t.Context(), service.CLI, []service.Service{one, two, three})
-	if err != nil || result.Added != 1 || result.Updated != 1 || result.Unchanged != 1 {
-		t.Errorf("Apply = %+v, %v", result, err)
-	}
-	wantBlocks(t, d, blocks)
-	wantClean(t, d)
 }
 
 // TestAffinity opens connections of clients that keep their backends.
