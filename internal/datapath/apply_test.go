@@ -26,9 +26,7 @@ type applier struct {
 func (a applier) apply(t *testing.T, want Result, services ...service.Service) {
 	t.Helper()
 	got, err := a.Services().Apply(t.Context(), a.owner, services)
-	if err != nil || got != want {
-		t.Errorf("Apply = %+v, %v; want %+v", got, err, want)
-	}
+	failIf(t, err != nil || got != want, "Apply = %+v, %v; want %+v", got, err, want)
 }
 
 // rowsOf returns the services with their revisions, by key.
@@ -106,10 +104,11 @@ func TestApplyKeepsOwnersApart(t *testing.T) {
 			_, err := d.Services().Apply(t.Context(), service.Agent, []service.Service{fresh, both})
 			return err
 		},
-		"Put": func() error {
-			_, _, err := d.Services().Put(t.Context(), service.Agent, theirs)
+		"Change": func() error {
+			_, err := d.Services().Change(t.Context(), service.Agent, []service.Service{fresh, theirs}, []service.Key{ours.Key()})
 			return err
 		},
+		"Put":    func() error { return errOf2(d.Services().Put(t.Context(), service.Agent, theirs)) },
 		"Delete": func() error { return d.Services().Delete(t.Context(), service.Agent, theirs.Key()) },
 	} {
 		var conflict *ConflictError
@@ -121,10 +120,13 @@ func TestApplyKeepsOwnersApart(t *testing.T) {
 		after[theirs.Key()].Revision != before[theirs.Key()].Revision {
 		t.Errorf("services %+v, want %+v", after, before)
 	}
-	// Of both protocols at a frontend, an owner deletes its own.
-	if err := d.Services().Delete(t.Context(), service.Agent, service.Key{Frontend: ours.Frontend}); err != nil {
-		t.Error(err)
+	if _, err := d.Services().Change(t.Context(), service.Agent, []service.Service{fresh, fresh}, nil); err == nil {
+		t.Error("one frontend twice: no error")
 	}
+	result := must(d.Services().Change(t.Context(), service.Agent, []service.Service{ours}, []service.Key{fresh.Key(), theirs.Key()}))(t)
+	equal(t, result, Result{Unchanged: 1}, "a change of nothing")
+	// Of both protocols at a frontend, an owner deletes its own.
+	noError(t, d.Services().Delete(t.Context(), service.Agent, service.Key{Frontend: ours.Frontend}))
 	wantServices(t, d, theirs)
 	wantClean(t, d)
 }
@@ -150,9 +152,7 @@ func TestHealthPortIsNoNodePort(t *testing.T) {
 		if moved.HealthCheckPort = 0; moved.NodePort {
 			moved.ExternalPolicy, moved.HealthCheckPort = service.Local, 30001
 		}
-		if _, _, err := d.Services().Put(t.Context(), service.CNI, moved); err != nil {
-			t.Error(err)
-		}
+		noError(t, errOf2(d.Services().Put(t.Context(), service.CNI, moved)))
 	}
 }
 
@@ -168,29 +168,7 @@ func TestRowsKeepFields(t *testing.T) {
 		t.Errorf("decoded %+v, want %+v", got, want)
 	}
 	backend := service.Backend{Addr: netip.MustParseAddrPort("[fd00::1]:80"), State: service.Quarantined, Weight: 12, Local: true}
-	if got := rows.DecodeBackend(rows.EncodeBackend(backend)); got != backend {
-		t.Errorf("decoded %+v, want %+v", got, backend)
-	}
-}
-
-// TestApplyFull has maps that cannot hold the set: nothing is written. Changed services fit one after another.
-func TestApplyFull(t *testing.T) {
-	d := openSized(t, Options{Root: testkit.BPFFS(t) + "/root", Sizes: objects.Sizes{Services: 4000, Backends: 8000, Connections: 64, Endpoints: 1}})
-	applier{d, service.Agent}.apply(t, Result{Added: 4000, RowsWritten: 12000}, manyServices(4000, 0)[:4000]...)
-	var full *objects.FullError
-	if _, err := d.Services().Apply(t.Context(), service.Agent, manyServices(4001, 0)); !errors.As(err, &full) || full.Map != "services" {
-		t.Errorf("error %v, want that services are full", err)
-	}
-	more := manyServices(4000, 0)
-	more[0].Backends = append(more[0].Backends, service.Backend{Addr: netip.MustParseAddrPort("192.168.10.10:1")})
-	if _, err := d.Services().Apply(t.Context(), service.Agent, more); !errors.As(err, &full) || full.Map != "backends" {
-		t.Errorf("error %v, want that backends are full", err)
-	}
-	fewer := manyServices(3000, 0)
-	applier{d, service.Agent}.apply(t, Result{Deleted: 1000, Unchanged: 3000, RowsDeleted: 3000}, fewer...)
-	// All of them change, and the map has not the room for the old and the new backends of all.
-	applier{d, service.Agent}.apply(t, Result{Updated: 3000, RowsWritten: 9000, RowsDeleted: 6000}, manyServices(3000, 1)...)
-	wantClean(t, d)
+	equal(t, rows.DecodeBackend(rows.EncodeBackend(backend)), backend, "decoded")
 }
 
 // TestApplyNearlyFull changes sets that fit, where there is little room for the backends of their old and their new services
@@ -253,9 +231,7 @@ func TestApplyCancelled(t *testing.T) {
 		applier{d, service.Agent}.apply(t, Result{Unchanged: len(want)}, want...)
 		wantClean(t, d)
 	}
-	if done < 3 {
-		t.Errorf("%d calls were cancelled when they had done a part, want some for each set", done)
-	}
+	failIf(t, done < 3, "%d calls were cancelled when they had done a part, want some for each set", done)
 }
 
 // plan reads what there is, and plans the changes of the agent: Apply, up to the moment in which it takes the lock.
@@ -288,10 +264,7 @@ func TestApplyBesideChanges(t *testing.T) {
 	applier{d, service.Agent}.apply(t, Result{Deleted: 2, RowsDeleted: 4})
 	w, changes = plan(t, d, changed, three)
 	must2(d.Services().Put(t.Context(), service.CNI, three))(t)
-	var conflict *ConflictError
-	if err := errors.Join(w.writeAll(t.Context(), changes), w.finish(t.Context())); !errors.As(err, &conflict) || conflict.Owner != service.CNI {
-		t.Errorf("error %v, want a conflict with cni", err)
-	}
+	equal(t, failsAs[*ConflictError](t, errors.Join(w.writeAll(t.Context(), changes), w.finish(t.Context()))).Owner, service.CNI)
 	wantServices(t, d, three)
 	wantClean(t, d)
 }
@@ -302,10 +275,7 @@ func TestApplyOnFreshMaps(t *testing.T) {
 	ours := newService(service.TCP, "10.96.0.1:80", "192.168.10.10:8080")
 	w, changes := plan(t, d, ours)
 	must(d.Services().Apply(t.Context(), service.CNI, []service.Service{ours}))(t)
-	var conflict *ConflictError
-	if err := errors.Join(w.writeAll(t.Context(), changes), w.finish(t.Context())); !errors.As(err, &conflict) || conflict.Owner != service.CNI {
-		t.Errorf("error %v, want a conflict with cni", err)
-	}
+	equal(t, failsAs[*ConflictError](t, errors.Join(w.writeAll(t.Context(), changes), w.finish(t.Context()))).Owner, service.CNI)
 	wantServices(t, d, ours)
 	wantClean(t, d)
 }

@@ -47,7 +47,7 @@ func programsOn(t *testing.T, ns *netns.Namespace, device string) map[string]obj
 	return out
 }
 
-// TestAttached finds our programs on both kinds of places, and none after they are gone.
+// TestAttached finds our programs on each kind of place, and none before.
 func TestAttached(t *testing.T) {
 	for name, c := range map[string]struct {
 		network func(testing.TB) network
@@ -62,26 +62,29 @@ func TestAttached(t *testing.T) {
 			slaves, func(n network) (*netns.Namespace, string) { return n.pods[0], "eth0" },
 			map[string]string{"tcx egress": "from_pod", "tcx ingress": "to_pod"},
 		},
+		"netkit": {
+			plugged("netkit"), func(n network) (*netns.Namespace, string) { return n.host, "va" },
+			map[string]string{"netkit peer": "from_pod", "netkit primary": "to_pod"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d, n := openTest(t), c.network(t)
 			ns, device := c.where(n)
-			if got := programsOn(t, ns, device); len(got) != 0 {
-				t.Errorf("before: %+v", got)
-			}
+			wantLen(t, programsOn(t, ns, device), 0, "before")
 			n.attachBoth(t, d)
 			got := programsOn(t, ns, device)
-			if len(got) != len(c.want) {
-				t.Errorf("programs are %+v", got)
-			}
+			failIf(t, len(got) != len(c.want), "programs are %+v", got)
 			for hook, want := range c.want {
 				p := got[hook]
 				if p.Name != want || !p.Mustang || p.ID == 0 || p.LinkID == 0 || len(p.Tag) != 16 {
 					t.Errorf("%s has %+v, want our %s by a link", hook, p, want)
 				}
 			}
-			if got := programsOn(t, ns, "lo"); len(got) != 0 {
-				t.Errorf("the loopback device has %+v", got)
+			wantLen(t, programsOn(t, ns, "lo"), 0, "the loopback device has")
+			for _, f := range objects.Features("") {
+				if f.Name == "netkit programs" && name == "netkit" {
+					noError(t, errOf(f.Probe()), "netkit works, but its probe fails")
+				}
 			}
 		})
 	}
@@ -112,9 +115,7 @@ func TestAttachedForeign(t *testing.T) {
 		cmd := exec.Command("tc", args...)
 		cmd.Stderr = &errs
 		succeed(t, n.host.Start(cmd))
-		if err := cmd.Wait(); err != nil {
-			t.Fatalf("tc %v: %v: %s", args, err, errs.String())
-		}
+		succeed(t, cmd.Wait(), "tc %v", args)
 	}
 	device := must(rtnl.In(n.host).Device("va"))(t)
 	succeed(t, n.host.Do(func() error {
@@ -138,36 +139,7 @@ func TestAttachedForeign(t *testing.T) {
 			t.Errorf("%s has %+v, want %s, which is not ours", hook, p, want)
 		}
 	}
-	if len(got) != 4 {
-		t.Errorf("programs are %+v", got)
-	}
-}
-
-// TestAttachedNetkit finds both programs of a netkit pair at its primary device.
-func TestAttachedNetkit(t *testing.T) {
-	d, n := openTest(t), plugged("netkit")(t)
-	n.attachBoth(t, d)
-	for _, f := range objects.Features("") {
-		if _, err := f.Probe(); f.Name == "netkit programs" && err != nil {
-			t.Errorf("netkit works, but its probe fails: %v", err)
-		}
-	}
-	census := must(linkinfo.Take())(t)
-	defer census.Close()
-	links := must(census.Links(n.pods[0]))(t)
-	for _, l := range links {
-		if l.Kind != "netkit" {
-			continue
-		}
-		got := programsOn(t, n.host, l.Peer.Name)
-		for hook, want := range map[string]string{"netkit peer": "from_pod", "netkit primary": "to_pod"} {
-			if p := got[hook]; p.Name != want || !p.Mustang {
-				t.Errorf("%s has %+v, want our %s", hook, p, want)
-			}
-		}
-		return
-	}
-	t.Fatalf("the pod has no netkit device: %+v", links)
+	failIf(t, len(got) != 4, "programs are %+v", got)
 }
 
 // TestFeatures probes each feature twice, the second time in a network namespace, which must not change the result, and
@@ -177,22 +149,16 @@ func TestFeatures(t *testing.T) {
 	testkit.RequireKernel(t, 6, 6)
 	here, ns := map[string]bool{}, testkit.Namespace(t, "features")
 	for _, f := range objects.Features("") {
-		if f.Name == "" || f.Use == "" || f.Needs == "" {
-			t.Errorf("feature %+v is not described", f)
-		}
+		failIf(t, f.Name == "" || f.Use == "" || f.Needs == "", "feature %+v is not described", f)
 		_, err := f.Probe()
 		again := ns.Do(func() error {
 			_, err := f.Probe()
 			return err
 		})
-		if (err == nil) != (again == nil) {
-			t.Errorf("%s: %v, and in a network namespace %v", f.Name, err, again)
-		}
+		failIf(t, (err == nil) != (again == nil), "%s: %v, and in a network namespace %v", f.Name, err, again)
 		here[f.Name] = err == nil
 	}
 	for _, name := range []string{"tcx", "bpf_redirect_peer", "cgroup2", "socket programs", "bpf_get_netns_cookie", "BTF"} {
-		if !here[name] {
-			t.Errorf("%s is missing, though the datapath works: %v", name, here)
-		}
+		failIf(t, !here[name], "%s is missing, though the datapath works: %v", name, here)
 	}
 }

@@ -3,145 +3,126 @@
 package datapath
 
 import (
+	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
 
 	"mustang/internal/datapath/objects"
 	"mustang/internal/service"
 )
 
-// TestOwnDevice is the table of decisions of programs on the pod's own device.
-func TestOwnDevice(t *testing.T) {
-	runCases(t, objects.AttachPod, []translateCase{
-		{"there and back on one segment", 0, func(t *testing.T, w *world) {
-			w.serve(t, w.service, w.backend)
-			w.gets(t, fromOwn, w.first(w.client, w.service), "next client>backend @0a: new_connection forward l2_delivered")
-			w.gets(t, toOwn, w.next(w.client, w.backend), "next: passed")
-			w.gets(t, fromOwn, w.next(w.backend, w.client), "next service>client @0c: reverse l2_delivered")
-			w.gets(t, toOwn, w.next(w.service, w.client), "next: passed")
-		}},
-		{"to another segment", 0, func(t *testing.T, w *world) {
-			w.endpoint(t, pod{1, objects.AttachPod, "0a", "x"}, w.backend.Addr())
-			w.serve(t, w.service, w.backend)
-			w.gets(t, fromOwn, w.first(w.client, w.service), "next client>backend @0e: new_connection forward passed")
-		}},
-		{"to a pod with a host side", 0, func(t *testing.T, w *world) {
-			w.endpoint(t, pod{1, objects.AttachHost, "0a", "s"}, w.backend.Addr())
-			w.serve(t, w.service, w.backend)
-			w.gets(t, fromOwn, w.first(w.client, w.service), "next client>backend @0e: new_connection forward passed")
-		}},
-		{"from a pod with a host side", 0, func(t *testing.T, w *world) {
-			w.endpoint(t, pod{2, objects.AttachHost, "0c", "s"}, w.client.Addr())
-			w.serve(t, w.service, w.backend)
-			w.gets(t, fromHost, w.first(w.client, w.service), "next client>backend @0e: new_connection forward passed")
-			// The answer is left to the program that the client's pod has.
-			p := w.next(w.backend, w.client)
-			w.gets(t, fromOwn, p, "next: passed")
-			w.gets(t, toHost, p, "next service>client @0e: reverse passed")
-		}},
-		{"back from another node", 0, func(t *testing.T, w *world) {
-			w.serve(t, w.service, w.remote)
-			w.send(t, fromOwn, w.first(w.client, w.service))
-			w.gets(t, toOwn, w.next(w.remote, w.client), "next service>client @0e: reverse passed")
-		}},
-		{"straight to a pod", 0, func(t *testing.T, w *world) {
-			w.gets(t, fromOwn, w.first(w.client, w.backend), "next: passed")
-		}},
-		{"hairpin", 0, func(t *testing.T, w *world) {
-			w.serve(t, w.service, w.backend)
-			p := w.first(w.self(), w.service)
-			p.ethSrc = "0a"
-			w.gets(t, fromOwn, p, "redirect seen>backend @0a: new_connection forward hairpin")
-			p = w.next(w.backend, w.seen())
-			p.ethSrc = "0a"
-			w.gets(t, fromOwn, p, "redirect service>self @0a: reverse hairpin")
-		}},
-		{"error back on one segment", service.UDP, func(t *testing.T, w *world) {
-			w.serve(t, w.service, w.backend)
-			w.send(t, fromOwn, w.first(w.client, w.service))
-			p := w.icmp(w.backend.Addr(), w.client.Addr(), 3, 1).about(w.next(w.client, w.backend))
-			out := p.about(w.next(w.client, w.service)).toMAC(netip.AddrPortFrom(w.service.Addr(), 0), p.dst, "0c")
-			w.check(t, fromOwn, p, wants{actionNext, out, once("icmp_error", "l2_delivered")})
-		}},
-	})
+// delivery is what becomes of packets between a client and a receiver, as in world.gets: of one straight to the receiver, of the first to
+// a service, and of the answer, where it leaves the receiver and where it enters the client. Packets without a text are not sent.
+type delivery struct {
+	from, to                        objects.AttachPoint
+	straight, there, leaves, enters string
 }
 
-// TestNetkit is the table of decisions of programs on netkit devices.
-func TestNetkit(t *testing.T) {
-	runCases(t, objects.AttachNetkit, []translateCase{
-		{"there and back", 0, func(t *testing.T, w *world) {
-			w.serve(t, w.service, w.backend)
-			p := w.first(w.client, w.service)
-			w.gets(t, fromNetkit, p, "redirect client>backend 0a: new_connection forward redirect_device")
-			w.gets(t, fromNetkit, w.next(w.backend, w.client), "redirect service>client 0c: reverse redirect_device")
-		}},
-		{"another node", 0, func(t *testing.T, w *world) {
-			w.serve(t, w.service, w.remote)
-			w.gets(t, fromNetkit, w.first(w.client, w.service), "next client>remote: new_connection forward passed")
-			w.gets(t, toNetkit, w.next(w.remote, w.client), "next service>client: reverse passed")
-		}},
-		{"straight", 0, func(t *testing.T, w *world) {
-			w.gets(t, fromNetkit, w.first(w.client, w.backend), "redirect client>backend 0a: redirect_device")
-		}},
-		{"hairpin", 0, func(t *testing.T, w *world) {
-			w.serve(t, w.service, w.backend)
-			p := w.first(w.self(), w.service)
-			w.gets(t, fromNetkit, p, "redirect seen>backend 0a: new_connection forward redirect_device")
-			w.gets(t, fromNetkit, w.next(w.backend, w.seen()), "redirect service>self 0a: reverse redirect_device")
-		}},
-		{"to a pod behind TUN", 0, func(t *testing.T, w *world) {
-			w.endpoint(t, pod{1, objects.AttachTun, "", ""}, w.backend.Addr())
-			w.gets(t, fromNetkit, w.first(w.client, w.backend), "redirect: redirect_device")
-		}},
-	})
+// Receivers that are no pods at an attach point.
+const (
+	toSelf         objects.AttachPoint = "itself"
+	toNode         objects.AttachPoint = "another node"
+	toOtherSegment objects.AttachPoint = "another segment"
+)
+
+// deliveries is the table of next_hop.h.
+func deliveries() []delivery {
+	const (
+		host, own, netkit, tun, uplink = objects.AttachHost, objects.AttachPod, objects.AttachNetkit, objects.AttachTun, objects.AttachUplink
+
+		passes, returns = "next client>backend: new_connection forward passed", "next service>client: reverse passed"
+		leavesNode      = "next client>remote: new_connection forward passed"
+	)
+	return []delivery{
+		{host, toSelf, "", "redirect seen>backend 0a: new_connection forward redirect_peer", "redirect service>self 0a: reverse redirect_peer", ""},
+		{host, tapPod, "redirect client>backend 0a: redirect_device", "redirect client>backend 0a: new_connection forward redirect_device",
+			"redirect service>client 0c: reverse redirect_peer", ""},
+		{host, tun, "", "redirect client>backend: new_connection forward redirect_device", "", ""},
+		{host, own, "", passes, "next: passed", returns},
+		{own, own, "next: passed", "next client>backend @0a: new_connection forward l2_delivered", "next service>client @0c: reverse l2_delivered", ""},
+		{own, toOtherSegment, "", passes, "next: passed", returns},
+		{own, host, "", passes, "next: passed", returns},
+		{own, tapPod, "", passes, "", ""},
+		{own, toNode, "", leavesNode, "", returns},
+		{own, toSelf, "", "redirect seen>backend @0a: new_connection forward hairpin", "redirect service>self @0a: reverse hairpin", ""},
+		{netkit, netkit, "redirect client>backend 0a: redirect_device", "redirect client>backend 0a: new_connection forward redirect_device",
+			"redirect service>client 0c: reverse redirect_device", ""},
+		{netkit, tun, "redirect: redirect_device", "redirect client>backend: new_connection forward redirect_device", "", ""},
+		{netkit, tapPod, "", "redirect client>backend 0a: new_connection forward redirect_device", "", ""},
+		{netkit, own, "", passes, "", ""},
+		{netkit, toNode, "", leavesNode, "", returns},
+		{netkit, toSelf, "", "redirect seen>backend 0a: new_connection forward redirect_device", "redirect service>self 0a: reverse redirect_device", ""},
+		{tun, tun, "redirect: redirect_device", "redirect client>backend: new_connection forward redirect_device",
+			"redirect service>client: reverse redirect_device", ""},
+		{tun, host, "redirect client>backend 0a: redirect_peer", "redirect client>backend 0a: new_connection forward redirect_peer",
+			"redirect service>client: reverse redirect_device", ""},
+		{tun, tapPod, "", "redirect client>backend 0a: new_connection forward redirect_device", "", ""},
+		{tun, own, "", passes, "next: passed", returns},
+		{tun, toNode, "", leavesNode, "", returns},
+		{tun, toSelf, "", "redirect seen>backend: new_connection forward redirect_device", "redirect service>self: reverse redirect_device", ""},
+		{uplink, tapPod, "", "redirect outsider>backend 0a: new_connection forward redirect_device", "", ""},
+	}
 }
 
-// TestMixed is the table of decisions between pods of different attach points.
-func TestMixed(t *testing.T) {
-	runCases(t, objects.AttachHost, []translateCase{
-		{"to a pod behind TAP", 0, func(t *testing.T, w *world) {
-			w.endpoint(t, pod{1, tapPod, "0a", ""}, w.backend.Addr())
-			w.serve(t, w.service, w.backend)
-			p := w.first(w.client, w.service)
-			w.gets(t, fromHost, p, "redirect client>backend 0a: new_connection forward redirect_device")
-			w.gets(t, fromHost, w.next(w.backend, w.client), "redirect service>client 0c: reverse redirect_peer")
-		}},
-		{"straight to a pod behind TAP", 0, func(t *testing.T, w *world) {
-			w.endpoint(t, pod{1, tapPod, "0a", ""}, w.backend.Addr())
-			w.gets(t, fromHost, w.first(w.client, w.backend), "redirect client>backend 0a: redirect_device")
-		}},
-		{"to a pod behind TUN", 0, func(t *testing.T, w *world) {
-			w.endpoint(t, pod{1, objects.AttachTun, "", ""}, w.backend.Addr())
-			w.serve(t, w.service, w.backend)
-			p := w.first(w.client, w.service)
-			w.gets(t, fromHost, p, "redirect client>backend: new_connection forward redirect_device")
-		}},
-		{"answer to a pod without a host side", 0, func(t *testing.T, w *world) {
-			w.endpoint(t, pod{2, objects.AttachPod, "0c", "s"}, w.client.Addr())
-			w.serve(t, w.service, w.backend)
-			w.send(t, fromOwn, w.first(w.client, w.service))
-			p := w.next(w.backend, w.client)
-			w.gets(t, fromHost, p, "next: passed")
-			w.gets(t, toOwn, p, "next service>client: reverse passed")
-		}},
-		{"error to a pod without a host side", service.UDP, func(t *testing.T, w *world) {
-			w.endpoint(t, pod{2, objects.AttachPod, "0c", "s"}, w.client.Addr())
-			w.serve(t, w.service, w.backend)
-			w.send(t, fromOwn, w.first(w.client, w.service))
-			p := w.icmp(w.backend.Addr(), w.client.Addr(), 3, 1).about(w.next(w.client, w.backend))
-			out := p.about(w.next(w.client, w.service)).became(netip.AddrPortFrom(w.service.Addr(), 0), p.dst, "")
-			w.gets(t, fromHost, p, "next: passed")
-			w.check(t, toOwn, p, wants{actionNext, out, once("icmp_error", "passed")})
-		}},
-		{"pod that becomes one after its connection", 0, func(t *testing.T, w *world) {
-			w.open(t, w.remote)
-			w.endpoint(t, pod{3, objects.AttachHost, "0e", ""}, w.remote.Addr())
-			w.gets(t, fromHost, w.next(w.client, w.service), "next client>remote: forward passed")
-			if w.proto == protoTCP {
-				w.gets(t, fromHost, w.first(w.client, w.service), "next client>remote: kept_connection forward passed")
+// TestDelivery sends packets from each attach point to each kind of receiver. Those between two pods behind devices of the host are in
+// TestTranslate, those of clients outside in TestFromUplink.
+func TestDelivery(t *testing.T) {
+	b := newBench(t)
+	for _, d := range deliveries() {
+		for _, protocol := range []service.Protocol{service.TCP, service.UDP} {
+			for _, v6 := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s to %s/%s/ipv6 %t", d.from, d.to, protocol, v6), func(t *testing.T) {
+					d.test(t, newWorld(b, v6, uint8(protocol)))
+				})
 			}
-		}},
-	})
+		}
+	}
+}
+
+func (d delivery) test(t *testing.T, w *world) {
+	if d.from == objects.AttachTun || d.to == objects.AttachTun {
+		w.tunAddresses()
+	}
+	w.clear(t)
+	w.endpoint(t, pod{2, d.from, "0c", "s"}, w.client.Addr())
+	receiver, client, server, answered := pod{1, d.to, "0a", "s"}, w.client, w.backend, w.client
+	switch d.to {
+	case toNode:
+		server = w.remote
+	case toSelf:
+		receiver.at, client, answered = d.from, w.self(), w.seen()
+	case toOtherSegment:
+		receiver.at, receiver.segment = objects.AttachPod, "x"
+	}
+	if d.to != toNode {
+		w.endpoint(t, receiver, w.backend.Addr())
+	}
+	sends := func(at objects.AttachPoint, program string, p packet, want string) {
+		t.Helper()
+		if d.to == toSelf {
+			p.ethSrc = "0a"
+		}
+		switch at {
+		case objects.AttachTun:
+			p = p.without()
+		case objects.AttachUplink:
+			program, p = fromUplink.Program, w.first(w.outsider, p.dst).arriving("aa")
+		case tapPod:
+			at = objects.AttachHost
+		}
+		if want != "" {
+			w.gets(t, objects.Hook{Point: at, Program: program}, p, want)
+		}
+	}
+	sends(d.from, "from_pod", w.first(client, server), d.straight)
+	w.serve(t, w.service, server)
+	sends(d.from, "from_pod", w.first(client, w.service), d.there)
+	sends(receiver.at, "from_pod", w.next(server, answered), d.leaves)
+	sends(d.from, "to_pod", w.next(server, answered), d.enters)
 }
 
 // tunAddresses sets addresses for packets without an Ethernet header. BPF_PROG_TEST_RUN parses them as frames, and takes
@@ -163,50 +144,57 @@ func (p packet) without() packet {
 	return p
 }
 
-// TestTun is the table of decisions on links without Ethernet headers.
-func TestTun(t *testing.T) {
-	cases := append(tunCases(), tunMixedCases()...)
-	for i, c := range cases {
-		cases[i].run = func(t *testing.T, w *world) {
-			inside := *w
-			inside.tunAddresses()
-			inside.reset(t, objects.AttachTun)
-			c.run(t, &inside)
-		}
+// TestOwnDevice has errors and pods that TestDelivery has not, of programs on the pod's own device and on others.
+func TestOwnDevice(t *testing.T) {
+	// refused has the backend answer a datagram of the client, which has a program on its own device, by an error.
+	refused := func(t *testing.T, w *world) (p, out packet) {
+		t.Helper()
+		w.endpoint(t, pod{2, objects.AttachPod, "0c", "s"}, w.client.Addr())
+		w.serve(t, w.service, w.backend)
+		w.send(t, fromOwn, w.first(w.client, w.service))
+		p = w.icmp(w.backend.Addr(), w.client.Addr(), 3, 1).about(w.next(w.client, w.backend))
+		out = p.about(w.next(w.client, w.service))
+		out.src = netip.AddrPortFrom(w.service.Addr(), 0)
+		return p, out
 	}
-	runCases(t, objects.AttachTun, cases)
+	runCases(t, objects.AttachHost, []translateCase{
+		{"error back on one segment", service.UDP, func(t *testing.T, w *world) {
+			w.endpoint(t, pod{1, objects.AttachPod, "0a", "s"}, w.backend.Addr())
+			p, out := refused(t, w)
+			out.ethDst = "0c"
+			w.check(t, fromOwn, p, wants{actionNext, &out, once("icmp_error", "l2_delivered")})
+		}},
+		{"error to a pod without a host side", service.UDP, func(t *testing.T, w *world) {
+			p, out := refused(t, w)
+			w.gets(t, fromHost, p, "next: passed")
+			w.check(t, toOwn, p, wants{actionNext, &out, once("icmp_error", "passed")})
+		}},
+		{"pod that becomes one after its connection", 0, func(t *testing.T, w *world) {
+			w.open(t, w.remote)
+			w.endpoint(t, pod{3, objects.AttachHost, "0e", ""}, w.remote.Addr())
+			w.gets(t, fromHost, w.next(w.client, w.service), "next client>remote: forward passed")
+			if w.proto == protoTCP {
+				w.gets(t, fromHost, w.first(w.client, w.service), "next client>remote: kept_connection forward passed")
+			}
+		}},
+	})
 }
 
-func tunCases() []translateCase {
-	return []translateCase{
-		{"there and back", 0, func(t *testing.T, w *world) {
+// TestTun is the table of decisions on links without Ethernet headers that TestDelivery has not.
+func TestTun(t *testing.T) {
+	cases := []translateCase{
+		{"goes on, and elsewhere", 0, func(t *testing.T, w *world) {
 			w.serve(t, w.service, w.backend)
-			p := w.first(w.client, w.service).without()
-			w.gets(t, fromTun, p, "redirect client>backend: new_connection forward redirect_device")
+			w.send(t, fromTun, w.first(w.client, w.service).without())
 			w.gets(t, fromTun, w.next(w.client, w.service).without(), "redirect client>backend: forward redirect_device")
-			w.gets(t, fromTun, w.next(w.backend, w.client).without(), "redirect service>client: reverse redirect_device")
+			p := w.first(w.client, w.outsider).without()
+			w.gets(t, fromTun, p, "next: passed")
+			w.gets(t, toTun, p, "next: passed")
 		}},
 		{"echo", 0, func(t *testing.T, w *world) {
 			w.serve(t, w.service)
 			p := w.echo("hello").without()
 			w.check(t, fromTun, p, wants{actionRedirect, p.echoReply(), once("icmp_echo")})
-		}},
-		{"another node", 0, func(t *testing.T, w *world) {
-			w.serve(t, w.service, w.remote)
-			w.gets(t, fromTun, w.first(w.client, w.service).without(), "next client>remote: new_connection forward passed")
-			w.gets(t, toTun, w.next(w.remote, w.client).without(), "next service>client: reverse passed")
-		}},
-		{"straight", 0, func(t *testing.T, w *world) {
-			w.gets(t, fromTun, w.first(w.client, w.backend).without(), "redirect: redirect_device")
-			p := w.first(w.client, w.outsider).without()
-			w.gets(t, fromTun, p, "next: passed")
-			w.gets(t, toTun, p, "next: passed")
-		}},
-		{"hairpin", 0, func(t *testing.T, w *world) {
-			w.serve(t, w.service, w.backend)
-			p := w.first(w.self(), w.service).without()
-			w.gets(t, fromTun, p, "redirect seen>backend: new_connection forward redirect_device")
-			w.gets(t, fromTun, w.next(w.backend, w.seen()).without(), "redirect service>self: reverse redirect_device")
 		}},
 		{"fragments", 0, func(t *testing.T, w *world) {
 			w.serve(t, w.service, w.backend)
@@ -221,46 +209,90 @@ func tunCases() []translateCase {
 			out := p.about(w.next(w.client, w.service))
 			w.check(t, fromTun, p, wants{actionRedirect, &out, once("icmp_error", "redirect_device")})
 		}},
-		{"no IP", 0, func(t *testing.T, w *world) {
-			p := w.first(w.service, w.backend).without() // its source makes the kernel see another protocol
-			w.gets(t, fromTun, p, "next: passed")
-		}},
-		{"wrong version", 0, func(t *testing.T, w *world) {
+		{"no IP, and a wrong version", 0, func(t *testing.T, w *world) {
+			w.gets(t, fromTun, w.first(w.service, w.backend).without(), "next: passed") // its source makes the kernel see another protocol
 			p := w.first(w.client, w.backend).without()
 			p.mangle = func(ip []byte) { ip[0] = 0x55 }
 			w.gets(t, fromTun, p, "drop: drop_malformed")
 		}},
 	}
+	for i, c := range cases {
+		cases[i].run = func(t *testing.T, w *world) {
+			inside := *w
+			inside.tunAddresses()
+			inside.reset(t, objects.AttachTun)
+			c.run(t, &inside)
+		}
+	}
+	runCases(t, objects.AttachTun, cases)
 }
 
-// tunMixedCases have a pod with Ethernet at one end.
-func tunMixedCases() []translateCase {
-	return []translateCase{
-		{"to a pod with Ethernet", 0, func(t *testing.T, w *world) {
-			w.endpoint(t, pod{1, objects.AttachHost, "0a", ""}, w.backend.Addr())
-			w.serve(t, w.service, w.backend)
-			p := w.first(w.client, w.service).without()
-			w.gets(t, fromTun, p, "redirect client>backend 0a: new_connection forward redirect_peer")
-			w.gets(t, fromHost, w.next(w.backend, w.client), "redirect service>client: reverse redirect_device")
-		}},
-		{"to a pod behind TAP", 0, func(t *testing.T, w *world) {
-			w.endpoint(t, pod{1, tapPod, "0a", ""}, w.backend.Addr())
-			w.serve(t, w.service, w.backend)
-			p := w.first(w.client, w.service).without()
-			w.gets(t, fromTun, p, "redirect client>backend 0a: new_connection forward redirect_device")
-		}},
-		{"straight to a pod with Ethernet", 0, func(t *testing.T, w *world) {
-			w.endpoint(t, pod{1, objects.AttachHost, "0a", ""}, w.backend.Addr())
-			w.gets(t, fromTun, w.first(w.client, w.backend).without(), "redirect client>backend 0a: redirect_peer")
-		}},
-		{"to a pod without a host side", 0, func(t *testing.T, w *world) {
-			w.endpoint(t, pod{1, objects.AttachPod, "0a", "s"}, w.backend.Addr())
-			w.serve(t, w.service, w.backend)
-			w.gets(t, fromTun, w.first(w.client, w.service).without(), "next client>backend: new_connection forward passed")
-			p := w.next(w.backend, w.client)
-			w.gets(t, fromOwn, p, "next: passed")
-			p = p.without()
-			w.gets(t, toTun, p, "next service>client: reverse passed")
-		}},
+// TestDropReasons provokes each reason of enum drop_reason, as the type information lists them, and wants the packet
+// dropped and the reason counted. A new reason fails here until it has a case.
+func TestDropReasons(t *testing.T) {
+	spec := must(ebpf.LoadCollectionSpec("objects/tc_bpfel.o"))(t)
+	var reasons *btf.Enum
+	succeed(t, spec.Types.TypeByName("drop_reason", &reasons))
+	cases := map[string]func(*testing.T){"TABLE_FULL": tableFull, "CLIENT_SHARE": clientShare}
+	for _, reason := range reasons.Values {
+		name := strings.TrimPrefix(reason.Name, "DROP_")
+		switch name {
+		case "UNSPECIFIED", "COUNT": // no reasons
+		case "REWRITE": // the kernel has no memory to write to the packet: cannot be provoked
+		case "MALFORMED", "EXTENSIONS": // TestHeaders
+		case "NO_BACKEND", "BACKEND_MISSING", "PORT_EXHAUSTED": // TestRefusePackets, TestTranslate, TestPortSearch
+		case "NO_ROUTE", "NO_SOURCE", "TUNNEL_ROUTE": // TestNoWay, which has a network
+		case "TOO_BIG", "TTL": // TestErrorsOnTheWay
+		case "SOURCE", "SOURCE_MAC", "NEIGHBOUR", "ETHERTYPE": // TestGuard
+		case "POLICY_EGRESS", "POLICY_INGRESS": // TestPolicies
+		case "NO_LOCAL_BACKEND", "SOURCE_RANGE", "BACKEND_REMOVED": // TestLocalPolicy, TestSourceRanges, TestReset
+		default:
+			run := cases[name]
+			if run == nil {
+				run = func(t *testing.T) { t.Error("no case provokes it") }
+			}
+			t.Run(name, run)
+		}
 	}
+}
+
+// tableFull has room for one row of connections.
+func tableFull(t *testing.T) {
+	b := newBench(t)
+	spec := must(ebpf.LoadCollectionSpec("objects/tc_bpfel.o"))(t)
+	spec.Maps["connections"].MaxEntries = 1
+	pinned := map[string]*ebpf.Map{
+		"services": b.objects.Services.Map, "backends": b.objects.Backends.Map, "endpoints": b.objects.Endpoints.Map,
+		"slots": b.objects.Slots.Map, "metrics": b.objects.Metrics.Map, "node_state": b.objects.NodeState.Map,
+		"source_guard": b.objects.Senders.Map,
+	}
+	for name, m := range pinned {
+		spec.Maps[name].MaxEntries = m.MaxEntries()
+	}
+	collection := must(ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: pinned}))(t)
+	defer collection.Close()
+	b.programs[fromHost] = collection.Programs["from_pod"]
+	table := collection.Maps["connections"]
+	w := newWorld(b, false, protoTCP)
+	w.serve(t, w.service, w.backend)
+	full := wants{actionDrop, nil, once("drop_table_full")}
+
+	// Room for the reply direction only, which must not stay.
+	w.check(t, fromHost, w.first(w.client, w.service), full)
+	var key objects.Tuple
+	failsWith(t, table.NextKey(nil, &key), ebpf.ErrKeyNotExist, "half a connection stayed: %+v", key)
+	// No room.
+	succeed(t, table.Put(objects.Tuple{Proto: 1}, objects.ConnectionRow{}))
+	w.check(t, fromHost, w.first(w.client, w.service), full)
+}
+
+// clientShare has a client with two thirds of the shared slots, which are four fifths of all.
+func clientShare(t *testing.T) {
+	w := withSlots(t, 64)
+	for port := range uint16(35) {
+		w.send(t, fromHost, w.first(netip.AddrPortFrom(w.client.Addr(), 1024+port), w.service))
+	}
+	w.gets(t, fromHost, w.first(w.client, w.service), "drop: drop_client_share")
+	// Another client has room.
+	w.send(t, fromHost, w.first(netip.AddrPortFrom(w.backend.Addr(), 1024), w.service))
 }

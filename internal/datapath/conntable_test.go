@@ -9,7 +9,6 @@ import (
 	"maps"
 	"net/netip"
 	"runtime"
-	"slices"
 	"testing"
 	"time"
 
@@ -90,30 +89,6 @@ func TestFlushedConnectionIsOpenedAnew(t *testing.T) {
 	w.gets(t, fromHost, p, "redirect client>backend 0a: new_connection forward redirect_peer")
 }
 
-// TestLateSYN repeats the SYN of an open connection after its service has got another backend: the connection keeps its own.
-// Later on a SYN opens a new connection.
-func TestLateSYN(t *testing.T) {
-	w, _ := openConnections(t)
-	w.serve(t, w.service, w.remote)
-	repeat := func() netip.AddrPort {
-		t.Helper()
-		w.run(t, fromHost, w.first(w.client, w.service).frame())
-		list, err := w.ConnectionTable().List(conntrack.Filter{Service: w.service})
-		i := slices.IndexFunc(list, func(c conntrack.Connection) bool { return c.Client == w.client })
-		if err != nil || i < 0 {
-			t.Fatalf("connections %+v; %v", list, err)
-		}
-		return list[i].Backend
-	}
-	if got := repeat(); got != w.backend {
-		t.Errorf("after a late SYN the backend is %s, want %s", got, w.backend)
-	}
-	w.ageAll(t, func(slot *objects.Slot) { slot.Opened -= uint64(61 * time.Second) })
-	if got := repeat(); got != w.remote {
-		t.Errorf("after a new SYN the backend is %s, want %s", got, w.remote)
-	}
-}
-
 // TestConnectionStats counts connections that are open, closed, expired and void.
 func TestConnectionStats(t *testing.T) {
 	w, udp := openConnections(t)
@@ -154,21 +129,16 @@ func TestTimeouts(t *testing.T) {
 	}
 	timeouts.Established = time.Minute
 	succeed(t, table.SetTimeouts(t.Context(), timeouts))
-	if got, err := table.Timeouts(); err != nil || got != timeouts {
-		t.Fatalf("time-outs %+v, want %+v; %v", got, timeouts, err)
-	}
+	equal(t, must(table.Timeouts())(t), timeouts, "time-outs")
 	w.age(t, 61*time.Second)
 	stats, err := table.Stats()
-	if err != nil || stats.Expired != 3 {
-		t.Errorf("%+v, want all expired; %v", stats, err)
-	}
+	failIf(t, err != nil || stats.Expired != 3, "%+v, want all expired; %v", stats, err)
 }
 
 // TestFullTable fills four of five slots of a small table with connections of six clients, which then expire and are taken over.
 func TestFullTable(t *testing.T) {
-	d := openSized(t, Options{Root: testkit.BPFFS(t) + "/root", Sizes: objects.Sizes{Connections: 10, Services: 8, Backends: 8, Endpoints: 8}})
-	w := newWorld(benchOn(t, d), false, protoTCP)
-	w.reset(t, objects.AttachHost)
+	w := withSlots(t, 10)
+	d := w.Datapath
 	clients := []netip.Addr{w.client.Addr(), w.backend.Addr()}
 	for id := range uint32(4) {
 		clients = append(clients, netip.AddrFrom4([4]byte{192, 168, 10, byte(30 + id)}))
@@ -177,9 +147,7 @@ func TestFullTable(t *testing.T) {
 	w.serve(t, w.service, w.remote)
 	warned := func(wanted uint32, want int) {
 		t.Helper()
-		if got, err := d.ConnectionTable().Warnings(wanted); err != nil || len(got) != want {
-			t.Errorf("warnings %q, want %d; %v", got, want, err)
-		}
+		wantLen(t, must(d.ConnectionTable().Warnings(wanted))(t), want, "warnings")
 	}
 	open := 0
 	for port := uint16(1024); open < 9 && port < 1100; port++ {
@@ -335,8 +303,6 @@ func TestPortOfClosedConnection(t *testing.T) {
 			w.send(t, fromHost, w.first(netip.AddrPortFrom(w.client.Addr(), 20000+port), w.other))
 			lost += w.lostLast(t, 20000+port, 1)
 		}
-		if lost > 0 {
-			t.Errorf("the last packets of %d of 20 connections went astray", lost)
-		}
+		failIf(t, lost > 0, "the last packets of %d of 20 connections went astray", lost)
 	}
 }

@@ -25,9 +25,7 @@ func eachCPU(t *testing.T, fn func()) {
 	var all unix.CPUSet
 	succeed(t, unix.SchedGetaffinity(0, &all))
 	defer func() {
-		if err := unix.SchedSetaffinity(0, &all); err != nil {
-			t.Error(err)
-		}
+		noError(t, unix.SchedSetaffinity(0, &all))
 	}()
 	for cpu, left := 0, min(2, all.Count()); left > 0; cpu++ {
 		if !all.IsSet(cpu) {
@@ -91,14 +89,6 @@ func connectionCopies() []translateCase {
 			eachCPU(t, func() {
 				w.check(t, fromHost, p, wants{actionRedirect, p.became(w.client, backend, "0a"), once("forward", "redirect_peer")})
 			})
-		}},
-		{"a connection that ends", service.TCP, func(t *testing.T, w *world) {
-			w.open(t, w.backend)
-			w.send(t, fromHost, w.next(w.client, w.service))
-			w.send(t, fromHost, w.next(w.client, w.service).with(func(p *packet) { p.flags = flagFIN | flagACK }))
-			w.send(t, fromHost, w.next(w.backend, w.client))
-			w.send(t, fromHost, w.next(w.backend, w.client).with(func(p *packet) { p.flags = flagFIN | flagACK }))
-			w.closed(t, true)
 		}},
 		{"a reply that the stack brings", 0, func(t *testing.T, w *world) {
 			w.open(t, w.remote)

@@ -11,7 +11,6 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"mustang/internal/datapath/conntrack"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/netns"
 	"mustang/internal/rtnl"
@@ -95,7 +94,7 @@ func TestDSR(t *testing.T) {
 		} {
 			s.Protocol, s.DSR, s.Backends = o.protocol, service.IPIP, service.Backends(backend)
 			for _, d := range []*Datapath{n.d, n.other} {
-				must2(d.Services().Put(t.Context(), service.CLI, s))(t)
+				putService(t, d, s)
 			}
 			for _, payload := range o.payloads() {
 				first, second := settled(t, n.d), settled(t, n.other)
@@ -116,9 +115,7 @@ func TestDSR(t *testing.T) {
 			}
 		}
 	})
-	if got := returned.Load(); got != 0 {
-		t.Errorf("%d packets of the service came by the first node", got)
-	}
+	equal(t, returned.Load(), 0, "packets of the service came by the first node")
 }
 
 // diffTooBig reports whether a packet was too large since before.
@@ -136,7 +133,7 @@ func TestTunnel(t *testing.T) {
 func (w *world) dsr(t *testing.T, backends ...netip.AddrPort) {
 	t.Helper()
 	s := service.Service{Frontend: w.service, Protocol: service.Protocol(w.proto), External: true, DSR: service.IPIP, Backends: service.Backends(backends...)}
-	must2(w.Services().Put(t.Context(), service.CLI, s))(t)
+	putService(t, w.Datapath, s)
 }
 
 // tunnel returns p in a tunnel from another node to an address.
@@ -163,6 +160,9 @@ func tunnelCases() []translateCase {
 			w.configure(t, s)
 			w.gets(t, fromUplink, p, "drop: drop_source_range")
 			w.connected(t)
+			s.SourceRanges = []netip.Prefix{rangeOf(w.remote.Addr())} // the node's that makes the tunnel
+			w.configure(t, s)
+			w.gets(t, fromUplink, p, "drop: drop_source_range")
 			s.SourceRanges = []netip.Prefix{rangeOf(w.outsider.Addr())}
 			w.configure(t, s)
 			w.send(t, fromUplink, p)
@@ -217,29 +217,7 @@ func (w *world) nodePort(t *testing.T, backends ...netip.AddrPort) {
 	}
 	s := service.Service{Frontend: netip.AddrPortFrom(all, w.service.Port()), Protocol: service.Protocol(w.proto), NodePort: true,
 		DSR: service.IPIP, Backends: service.Backends(backends...)}
-	must2(w.Services().Put(t.Context(), service.CLI, s))(t)
-}
-
-// TestTunnelSourceRange checks that a tunnel is no way round the source ranges of a service.
-func TestTunnelSourceRange(t *testing.T) {
-	for _, v6 := range []bool{false, true} {
-		w := pods(t, v6, protoTCP)
-		s := service.Service{Frontend: w.service, Protocol: service.TCP, External: true, DSR: service.IPIP, Backends: service.Backends(w.backend)}
-		for in, want := range map[netip.Addr]wants{
-			w.outsider.Addr(): {actionRedirect, nil, once("decapsulated", "forward", "redirect_peer", "new_connection")},
-			w.remote.Addr():   {actionDrop, nil, once("drop_source_range")},
-		} {
-			s.SourceRanges = []netip.Prefix{netip.PrefixFrom(in, in.BitLen())}
-			must2(w.Services().Put(t.Context(), service.CLI, s))(t)
-			p := w.first(w.outsider, w.service)
-			if want.action == actionRedirect {
-				out := p.arriving("aa")
-				want.out = out.became(w.outsider, w.backend, "0a")
-			}
-			w.check(t, fromUplink, w.tunnel(p, w.backend.Addr()), want)
-			must(w.ConnectionTable().Flush(t.Context(), conntrack.Filter{}))(t)
-		}
-	}
+	putService(t, w.Datapath, s)
 }
 
 // forgedCases are packets that must pass unchanged.
@@ -320,7 +298,7 @@ func TestDSRChanges(t *testing.T) {
 		put := func() {
 			t.Helper()
 			for _, d := range []*Datapath{n.d, n.other} {
-				must2(d.Services().Put(t.Context(), service.CLI, s))(t)
+				putService(t, d, s)
 			}
 		}
 		put()
@@ -331,23 +309,15 @@ func TestDSRChanges(t *testing.T) {
 			t.Helper()
 			questions++ // each another one: its answer is not that to an earlier one
 			before := counts(t, d)
-			if err := ask(conn, fmt.Appendf(nil, "who, %d?", questions)); err != nil {
-				t.Error(err)
-			}
+			noError(t, ask(conn, fmt.Appendf(nil, "who, %d?", questions)))
 			return delta(t, d, before)["reverse"] > 0
 		}
-		if !served(n.other) {
-			t.Error("the second node did not answer")
-		}
+		failIf(t, !served(n.other), "the second node did not answer")
 		s.Backends = service.Backends(local, remote)
 		put()
-		if !served(n.other) {
-			t.Error("the second node did not answer after a backend was added")
-		}
+		failIf(t, !served(n.other), "the second node did not answer after a backend was added")
 		s.Backends = service.Backends(local)
 		put()
-		if kept := served(n.other); kept != (o.protocol == service.TCP) {
-			t.Errorf("the second node answered: %v after its backend was removed", kept)
-		}
+		equal(t, served(n.other), o.protocol == service.TCP, "the second node answers after its backend was removed")
 	})
 }

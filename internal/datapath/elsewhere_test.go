@@ -83,7 +83,7 @@ func (c *elsewhereCase) configure(t *testing.T, backends ...service.Backend) {
 		if d == c.other && s.DSR == service.NoDSR {
 			continue
 		}
-		must2(d.Services().Put(t.Context(), service.CLI, s))(t)
+		putService(t, d, s)
 	}
 }
 
@@ -101,18 +101,14 @@ func (c *elsewhereCase) served(t *testing.T, near bool) {
 	if err != nil || (diff["redirect_routed"] == 0) != near {
 		t.Errorf("the client is served: %v, counted %v; want near %t", err, diff, near)
 	}
-	if (diff["encapsulated"] > 0) != (!near && c.DSR == service.IPIP) {
-		t.Errorf("counted %v", diff)
-	}
+	failIf(t, (diff["encapsulated"] > 0) != (!near && c.DSR == service.IPIP), "counted %v", diff)
 }
 
 // dropped fails the test unless the first packet of a client is dropped for a reason.
 func (c *elsewhereCase) dropped(t *testing.T, reason string) {
 	t.Helper()
 	before := counts(t, c.d)
-	if err := tryOnce(c.nodes.client, c.Service); err != nil {
-		t.Error(err)
-	}
+	noError(t, tryOnce(c.nodes.client, c.Service))
 	if got := delta(t, c.d, before); got[reason] == 0 || got["new_connection"] != 0 {
 		t.Errorf("counted %v, want %s", got, reason)
 	}
@@ -246,7 +242,7 @@ func TestDSRPathMTU(t *testing.T) {
 		s := o.service(backend)
 		s.DSR = service.IPIP
 		for _, d := range []*Datapath{n.d, n.other} {
-			must2(d.Services().Put(t.Context(), service.CLI, s))(t)
+			putService(t, d, s)
 		}
 		conn := must(testkit.Dial(n.client, "udp", s.Frontend.String()))(t)
 		defer func() { _ = conn.Close() }()

@@ -76,6 +76,14 @@ func (n network) attachment(pod int) EndpointSpec {
 	return a
 }
 
+// wantPut puts an endpoint, which is to make a change, and returns its rows.
+func wantPut(t testing.TB, d *Datapath, spec EndpointSpec, want Change) []Endpoint {
+	t.Helper()
+	rows, change := must2(d.Endpoints().Put(t.Context(), spec))(t)
+	equal(t, change, want, "Put")
+	return rows
+}
+
 func wantEndpoints(t *testing.T, d *Datapath, want ...string) []Endpoint {
 	t.Helper()
 	endpoints := must(d.Endpoints().List(t.Context()))(t)
@@ -86,13 +94,8 @@ func wantEndpoints(t *testing.T, d *Datapath, want ...string) []Endpoint {
 			t.Errorf("Get(%s) = %+v, %v; want %+v", e.IP, one, err, e)
 		}
 	}
-	var missing *NotFoundError
-	if _, err := d.Endpoints().Get(t.Context(), netip.MustParseAddr("203.0.113.1")); !errors.As(err, &missing) {
-		t.Errorf("Get of an address without an endpoint: %v", err)
-	}
-	if !slices.Equal(got, want) {
-		t.Errorf("endpoints %v, want %v", got, want)
-	}
+	failsAs[*NotFoundError](t, errOf(d.Endpoints().Get(t.Context(), netip.MustParseAddr("203.0.113.1"))), "Get of an address without an endpoint")
+	failIf(t, !slices.Equal(got, want), "endpoints %v, want %v", got, want)
 	return endpoints
 }
 
@@ -103,9 +106,7 @@ func wantLinks(t *testing.T, d *Datapath, want int) {
 	entries = slices.DeleteFunc(entries, func(e os.DirEntry) bool { // those that all pods of a parent share
 		return want > 0 && (strings.HasSuffix(e.Name(), "-outer_guard") || strings.HasSuffix(e.Name(), "-outer_seal"))
 	})
-	if len(entries) != want {
-		t.Errorf("links %v, want %d", entries, want)
-	}
+	failIf(t, len(entries) != want, "links %v, want %d", entries, want)
 }
 
 func TestEndpoints(t *testing.T) {
@@ -114,27 +115,20 @@ func TestEndpoints(t *testing.T) {
 		endpoints := wantEndpoints(t, d, podA4, podA6, podB4, podB6)
 		pod := must(rtnl.In(n.pods[0]).Device("eth0"))(t)
 		want := n.wanted(t)
-		if !reflect.DeepEqual(endpoints[0], want) {
-			t.Errorf("endpoint %+v, want %+v", endpoints[0], want)
-		}
+		failIf(t, !reflect.DeepEqual(endpoints[0], want), "endpoint %+v, want %+v", endpoints[0], want)
 		wantLinks(t, d, 4)
 		// The same once more changes nothing.
-		if again, change, err := d.Endpoints().Put(t.Context(), n.attachment(0)); err != nil || change != Unchanged || !reflect.DeepEqual(again, endpoints[:2]) {
-			t.Errorf("Put again = %v, %v, %v", again, change, err)
-		}
+		again := wantPut(t, d, n.attachment(0), Unchanged)
+		failIf(t, !reflect.DeepEqual(again, endpoints[:2]), "Put again = %v", again)
 		// An address comes, and one goes.
 		n.run(t, "-n PODA addr add 192.168.10.99/32 dev eth0\n-n PODA addr del "+prefixOf(pod, podA6)+" dev eth0")
-		if _, change, err := d.Endpoints().Put(t.Context(), n.attachment(0)); err != nil || change != Updated {
-			t.Errorf("Put = %v, %v; want an update", change, err)
-		}
+		wantPut(t, d, n.attachment(0), Updated)
 		wantEndpoints(t, d, podA4, "192.168.10.99", podB4, podB6)
 		// A program that someone removed comes back.
 		for _, h := range objects.EndpointHooks() {
 			succeed(t, d.objects.Detach(objects.Link{Hook: h, ID: 1}))
 		}
-		if _, change, err := d.Endpoints().Put(t.Context(), n.attachment(0)); err != nil || change != Updated {
-			t.Errorf("Put = %v, %v; want the programs attached again", change, err)
-		}
+		wantPut(t, d, n.attachment(0), Updated)
 		wantLinks(t, d, 4)
 		testDelete(t, n, d)
 	})
@@ -170,14 +164,10 @@ func testDelete(t *testing.T, n network, d *Datapath) {
 			return errors.Join(err, d.Endpoints().Delete(t.Context(), 4711))
 		},
 	} {
-		if err := remove(); err != nil {
-			t.Errorf("delete by %s: %v", name, err)
-		}
+		noError(t, remove(), "delete by %s", name)
 		wantEndpoints(t, d, podB4, podB6)
 		wantLinks(t, d, 2)
-		if err := remove(); !errors.Is(err, os.ErrNotExist) {
-			t.Errorf("delete by %s once more: error %v", name, err)
-		}
+		failsWith(t, remove(), os.ErrNotExist, "delete by %s once more", name)
 		must2(d.Endpoints().Put(t.Context(), n.attachment(0)))(t)
 	}
 	succeed(t, d.Endpoints().Delete(t.Context(), 2))
@@ -193,15 +183,10 @@ func TestReplaced(t *testing.T) {
 			n.run(t, "-n PODA addr del "+prefixOf(pod, podA4)+" dev eth0")
 		}
 		n.run(t, "-n PODB addr add "+podA4+"/32 dev eth0")
-		var conflict *ConflictError
-		if _, _, err := d.Endpoints().Put(t.Context(), n.attachment(1)); !errors.As(err, &conflict) {
-			t.Errorf("an address that is in use: error %v", err)
-		}
+		failsAs[*ConflictError](t, errOf2(d.Endpoints().Put(t.Context(), n.attachment(1))), "an address that is in use")
 		wantEndpoints(t, d, podA4, podA6, podB4, podB6)
 		n.unplug(t, 0)
-		if _, change, err := d.Endpoints().Put(t.Context(), n.attachment(1)); err != nil || change != Updated {
-			t.Errorf("Put = %v, %v", change, err)
-		}
+		wantPut(t, d, n.attachment(1), Updated)
 		wantEndpoints(t, d, podA4, podB4, podB6)
 		wantLinks(t, d, 2)
 	})
@@ -243,9 +228,7 @@ func TestUndone(t *testing.T) {
 		if err == nil {
 			err = other.Pin(path)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, err)
 		defer other.Close()
 		if _, _, err := d.Endpoints().Put(t.Context(), attach); err == nil {
 			t.Fatal("no error although a program is missing")
@@ -256,10 +239,7 @@ func TestUndone(t *testing.T) {
 	t.Run("table full", func(t *testing.T) {
 		n, root := routed(t), testkit.BPFFS(t)
 		d := openSized(t, Options{Root: root + "/root", Sizes: objects.Sizes{Endpoints: 1, Connections: 64}})
-		var full *objects.FullError
-		if _, _, err := d.Endpoints().Put(t.Context(), n.attachment(0)); !errors.As(err, &full) {
-			t.Errorf("error %v, want that the table is full", err)
-		}
+		failsAs[*objects.FullError](t, errOf2(d.Endpoints().Put(t.Context(), n.attachment(0))))
 		wantEndpoints(t, d)
 		wantLinks(t, d, 0)
 	})

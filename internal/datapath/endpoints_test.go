@@ -46,9 +46,7 @@ func TestKeeps(t *testing.T) {
 			spec := n.attachment(0)
 			spec.Given, spec.Pod = &given, &policy.Pod{Namespace: "default"}
 			edit(&spec)
-			if _, change, err := d.Endpoints().Put(t.Context(), spec); err != nil || change != want {
-				t.Errorf("Put given %+v = %v, %v; want %v", given, change, err, want)
-			}
+			wantPut(t, d, spec, want)
 		}
 		put(device.Given{}, func(*EndpointSpec) {}, Unchanged)
 		if now := wantEndpoints(t, d, podA4, podA6); !reflect.DeepEqual(now, was) || onlySender(t, d) != guard {
@@ -81,9 +79,7 @@ func TestKeeps(t *testing.T) {
 func onlySender(t *testing.T, d *Datapath) (sender objects.Sender) {
 	t.Helper()
 	for row, err := range d.objects.Senders.All() {
-		if err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, err)
 		if row.Key.Ifindex != 0 {
 			sender = row.Value
 		}
@@ -130,13 +126,9 @@ func TestServicesWhileAttaching(t *testing.T) {
 			case err := <-ended:
 				t.Fatalf("it attached and detached nothing: %v", err)
 			}
-			if err := changeServices(t, n, other); err != nil {
-				t.Error(err)
-			}
+			noError(t, changeServices(t, n, other))
 			close(resume)
-			if err := <-ended; err != nil {
-				t.Error(err)
-			}
+			noError(t, <-ended)
 		})
 	}
 }
@@ -167,9 +159,7 @@ func wantWhole(t *testing.T, n network, d *Datapath, there bool) {
 		if err != nil || len(pinned) != 2 {
 			t.Errorf("endpoint %d has links %v, %v", made[0].ID, pinned, err)
 		}
-		if err := d.Endpoints().Check(t.Context(), n.attachment(0)); err != nil {
-			t.Error(err)
-		}
+		noError(t, d.Endpoints().Check(t.Context(), n.attachment(0)))
 	}
 	if row, _, err := d.objects.Namespaces.Get(cookieOf(t, n.pods[0])); err != nil || (row.Flags != 0) != there {
 		t.Errorf("flags of the network namespace %d, %v; want some: %v", row.Flags, err, there)
@@ -273,9 +263,7 @@ func TestApplyEndpointsMakesTheOwnersSet(t *testing.T) {
 	apply := func(owner service.Owner, want Result, specs ...EndpointSpec) {
 		t.Helper()
 		got, err := d.Endpoints().Apply(t.Context(), owner, specs)
-		if err != nil || got != want {
-			t.Errorf("Apply = %+v, %v; want %+v", got, err, want)
-		}
+		failIf(t, err != nil || got != want, "Apply = %+v, %v; want %+v", got, err, want)
 	}
 	owners := func() map[uint32]service.Owner {
 		t.Helper()
@@ -291,28 +279,17 @@ func TestApplyEndpointsMakesTheOwnersSet(t *testing.T) {
 	apply(service.Agent, Result{Unchanged: 2}, a, b)
 	apply(service.Agent, Result{Unchanged: 1, Deleted: 1}, a)
 	apply(service.CNI, Result{Added: 1}, b)
-	if got := owners(); len(got) != 2 {
-		t.Errorf("owners are %v", got)
-	}
+	wantLen(t, owners(), 2, "owners are")
 
-	var conflict *ConflictError
-	if _, err := d.Endpoints().Apply(t.Context(), service.Agent, []EndpointSpec{a, b}); !errors.As(err, &conflict) {
-		t.Errorf("Apply to another owner's pod: %v", err)
-	}
+	failsAs[*ConflictError](t, errOf(d.Endpoints().Apply(t.Context(), service.Agent, []EndpointSpec{a, b})), "Apply to another owner's pod")
 	missing := a
 	missing.IfName = "eth7"
-	if _, err := d.Endpoints().Apply(t.Context(), service.Agent, []EndpointSpec{missing}); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("Apply to a missing device: %v", err)
-	}
-	if got := owners(); len(got) != 2 {
-		t.Errorf("a failure left owners %v", got)
-	}
+	failsWith(t, errOf(d.Endpoints().Apply(t.Context(), service.Agent, []EndpointSpec{missing})), os.ErrNotExist, "Apply to a missing device")
+	wantLen(t, owners(), 2, "a failure left owners")
 
 	apply(service.Agent, Result{Deleted: 1})
 	for id, owner := range owners() {
-		if owner != service.CNI {
-			t.Errorf("endpoint %d belongs to %s", id, owner)
-		}
+		failIf(t, owner != service.CNI, "endpoint %d belongs to %s", id, owner)
 	}
 }
 
@@ -330,17 +307,9 @@ func TestApplyUplinksMakesTheSetOfANamespace(t *testing.T) {
 		{nil, Result{Deleted: 1}},
 	} {
 		got, err := d.Uplinks().Apply(t.Context(), n.host, step.devices)
-		if err != nil || got != step.want {
-			t.Errorf("Apply(%v) = %+v, %v; want %+v", step.devices, got, err, step.want)
-		}
-		if all, err := d.Uplinks().List(t.Context()); err != nil || len(all) != len(step.devices) {
-			t.Errorf("uplinks are %v, %v", all, err)
-		}
+		failIf(t, err != nil || got != step.want, "Apply(%v) = %+v, %v; want %+v", step.devices, got, err, step.want)
+		wantLen(t, must(d.Uplinks().List(t.Context()))(t), len(step.devices), "uplinks are")
 	}
-	if _, err := d.Uplinks().Apply(t.Context(), n.host, []string{"up1", "nobody"}); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("Apply with a missing device: %v", err)
-	}
-	if all, err := d.Uplinks().List(t.Context()); err != nil || len(all) != 0 {
-		t.Errorf("a failure left uplinks %v, %v", all, err)
-	}
+	failsWith(t, errOf(d.Uplinks().Apply(t.Context(), n.host, []string{"up1", "nobody"})), os.ErrNotExist, "Apply with a missing device")
+	wantLen(t, must(d.Uplinks().List(t.Context()))(t), 0, "a failure left uplinks")
 }

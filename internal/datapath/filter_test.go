@@ -36,9 +36,7 @@ func wantFiltered(t *testing.T, d *Datapath) {
 	t.Helper()
 	var keys []objects.ServiceKey
 	for row, err := range d.objects.Services.All() {
-		if err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, err)
 		keys = append(keys, row.Key)
 	}
 	before := filterBytes(t, d)
@@ -100,15 +98,6 @@ func TestFilter(t *testing.T) {
 			w.send(t, fromHost, w.first(netip.AddrPortFrom(w.client.Addr(), 40001), w.service))
 			w.check(t, fromHost, p, direct)
 		}},
-		{"random services", 0, func(t *testing.T, w *world) {
-			for range 20 {
-				w.reset(t, objects.AttachHost)
-				w.service = w.random()
-				w.serve(t, w.service, w.backend)
-				p := w.first(w.client, w.service)
-				w.gets(t, fromHost, p, "redirect client>backend 0a: new_connection forward redirect_peer")
-			}
-		}},
 	})
 }
 
@@ -154,9 +143,7 @@ func TestFilterOfOwners(t *testing.T) {
 		must(must(d.objects.NodeState.Map.Memory())(t).WriteAt(make([]byte, 1<<17), bloomOffset))(t)
 		var first sync.WaitGroup
 		first.Go(func() {
-			if err := d.objects.NodeState.AddFrontends(often); err != nil {
-				t.Error(err)
-			}
+			noError(t, d.objects.NodeState.AddFrontends(often))
 		})
 		for bit := (*objects.NodeState)(nil).Bit(keys[0]); filterBytes(t, d)[bit/8]>>(bit%8)&1 == 0; {
 		}
@@ -177,15 +164,13 @@ func TestFilterOfOwners(t *testing.T) {
 func TestPodAtFrontend(t *testing.T) {
 	n, d := routed(t), openTest(t)
 	s := service.Service{Frontend: netip.MustParseAddrPort("[" + podA6 + "]:80"), Protocol: service.TCP}
-	must2(d.Services().Put(t.Context(), service.CLI, s))(t)
+	putService(t, d, s)
 	_, _, err := d.Endpoints().Put(t.Context(), n.attachment(0))
 	wantConflict(t, err, "its address "+podA6+" belongs to a service")
 	wantEndpoints(t, d)
 	wantLinks(t, d, 0)
 	succeed(t, d.Services().Delete(t.Context(), service.CLI, s.Key()))
-	if _, change, err := d.Endpoints().Put(t.Context(), n.attachment(0)); err != nil || change != Added {
-		t.Errorf("Put without the service: %v, %v", change, err)
-	}
+	wantPut(t, d, n.attachment(0), Added)
 }
 
 // TestPodAtHostAddress refuses a pod that has an address of the host.
@@ -210,9 +195,7 @@ func TestFrontendAtPod(t *testing.T) {
 		_, err = d.Services().Apply(t.Context(), owner, []service.Service{s})
 		wantConflict(t, err, "the address belongs to endpoint")
 	}
-	if all, err := d.Services().List(t.Context()); err != nil || len(all) != 0 {
-		t.Errorf("services %v, %v; want none", all, err)
-	}
+	wantLen(t, must(d.Services().List(t.Context()))(t), 0, "services")
 }
 
 // wantConflict wants a ConflictError that has the words.
@@ -278,9 +261,7 @@ func (w *world) opening(t *testing.T) (stop func()) {
 	begun := make(chan struct{})
 	running.Go(func() {
 		for port := uint16(1024); !ended.Load() && port < 5000; port++ {
-			if _, _, err := p.Test(w.next(netip.AddrPortFrom(w.client.Addr(), port), w.service).frame()); err != nil {
-				t.Error(err)
-			}
+			noError(t, errOf2(p.Test(w.next(netip.AddrPortFrom(w.client.Addr(), port), w.service).frame())))
 			if port == 1034 {
 				close(begun)
 			}

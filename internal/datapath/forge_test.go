@@ -16,8 +16,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"mustang/internal/netns"
 	"mustang/internal/rtnl"
 	"mustang/internal/testkit"
@@ -28,23 +26,22 @@ import (
 func TestForging(t *testing.T) {
 	onLinks(t, "veth, bridge, macvlan, ipvlan-l2, ipvlan-l3, ipvlan-l3s, netkit, netkit-l2, ovs-veth, tap", func(t *testing.T, m linkMode) {
 		f := newForger(t, m)
-		for _, family := range []struct{ victim, own, third, outside string }{
-			{podA4, podB4, "192.168.10.12", "8.8.8.8"}, {podA6, podB6, "fd00:10::c", "2001:db8::8"},
-		} {
-			victim := f.listen(t, family.victim)
-			for _, way := range f.ways(t) {
-				for who, from := range map[string]string{"another pod": family.third, "outside": family.outside} {
-					if way.bypass && f.segment != "" {
-						continue // docs/security.md: open
-					}
-					t.Run(fmt.Sprintf("%s from %s, %s", family.victim, who, way.name), func(t *testing.T) {
-						f.try(t, victim, netip.MustParseAddr(from), netip.MustParseAddr(family.own), way)
-					})
-				}
+		for family, addr := range []string{podA4, podA6} {
+			senders := f.ways(t)
+			if f.segment != "" {
+				senders = senders[:1] // docs/security.md: past the program is open
 			}
+			f.tryOff(t, listenIn(t, f.pods[0], addr), []netip.Addr{thirds[family], outsides[family]}, senders)
 		}
 	})
 }
+
+// Addresses by family: of the pod that sends, of a third pod, and of a machine outside.
+var (
+	owns     = [2]netip.Addr{own4, own6}
+	thirds   = [2]netip.Addr{netip.MustParseAddr("192.168.10.12"), netip.MustParseAddr("fd00:10::c")}
+	outsides = [2]netip.Addr{outside4, outside6}
+)
 
 // forger is a pod that forges packets, beside a victim.
 type forger struct {
@@ -57,20 +54,33 @@ type forger struct {
 	device rtnl.Device
 }
 
-// way is how a pod sends.
-type way struct {
-	name   string
-	bypass bool // past the programs on its own device
-	skip   bool // past the queue of the device, and its filters
-	index  int  // of the device
-	xdp    bool // by AF_XDP
-	tagged bool // on a VLAN
+// sender is how somebody sends.
+type sender struct {
+	name      string
+	ns        *netns.Namespace
+	index     int // of the device
+	mac, next net.HardwareAddr
+	stranger  bool   // nobody is known as the sender
+	skip      bool   // past the queue of the device, and its filters
+	xdp       bool   // by AF_XDP
+	tagged    bool   // on a VLAN
+	kernel    uint16 // the protocol that the kernel takes a packet for, if not what the frame says
 }
 
+// by is the pod as a sender on a device.
+func (f *forger) by(name string, index int) sender {
+	return sender{name: name, ns: f.pods[1], index: index, mac: f.own, next: f.next}
+}
+
+// honest is how the pod sends its own packets.
+func (f *forger) honest() sender { return f.by("by a packet socket", f.device.Index) }
+
 // ways are those of the pod: some make devices that end with its namespace.
-func (f *forger) ways(t *testing.T) []way {
+func (f *forger) ways(t *testing.T) []sender {
 	t.Helper()
-	ways := []way{{name: "by a packet socket", index: f.device.Index}, {name: "past the queue", bypass: true, skip: true, index: f.device.Index}}
+	past := f.by("past the queue", f.device.Index)
+	past.skip = true
+	ways := []sender{f.honest(), past}
 	if f.device.Kind != "macvlan" && f.device.Kind != "ipvlan" {
 		return ways
 	}
@@ -79,8 +89,9 @@ func (f *forger) ways(t *testing.T) []way {
 	if _, err := f.tryTC("qdisc add dev eth2 clsact"); err == nil {
 		f.tc(t, "filter add dev eth2 egress protocol all u32 match u32 0 0 flowid 1:"+strconv.FormatInt(deliveredMark, 16))
 	}
-	return append(ways, way{name: "by a second device on the parent", bypass: true, skip: true, index: second.Index},
-		way{name: "by a device that marks packets as delivered", bypass: true, index: third.Index})
+	beside := f.by("by a second device on the parent", second.Index)
+	beside.skip = true
+	return append(ways, beside, f.by("by a device that marks packets as delivered", third.Index))
 }
 
 // another returns one more device of the pod on the same parent.
@@ -122,8 +133,7 @@ func newForger(t *testing.T, m linkMode) *forger {
 	f.host, f.next = victim.Host, victim.PodMAC
 	third := victim
 	third.ID = 99
-	for _, ip := range []string{"192.168.10.12", "fd00:10::c"} {
-		third.IP = netip.MustParseAddr(ip)
+	for _, third.IP = range thirds {
 		succeed(t, f.d.Endpoints().write([]Endpoint{third}))
 	}
 	f.device = must(rtnl.In(n.pods[1]).Device("eth0"))(t)
@@ -149,45 +159,50 @@ func (n network) isBridged(t *testing.T) bool {
 	return slices.ContainsFunc(device.Addrs, func(p netip.Prefix) bool { return p.Addr().String() == podA4 && p.Bits() < 32 })
 }
 
-// listen opens a socket of the victim.
-func (f *forger) listen(t *testing.T, addr string) net.PacketConn {
+// tryOff has senders forge sources, as try does; with the guard off, what they send arrives.
+func (f *forger) tryOff(t *testing.T, victim net.PacketConn, froms []netip.Addr, senders []sender) {
 	t.Helper()
-	return listenIn(t, f.pods[0], addr)
+	f.each(t, victim, froms, senders, func(t *testing.T, from netip.Addr, by sender) {
+		f.guard(t, true)
+		f.tryOne(t, victim, from, by)
+		f.guard(t, false)
+		defer f.guard(t, true)
+		by.say(t, from, addrOf(victim), "forged")
+		noError(t, f.expect(victim, "forged"), "without the guard")
+	})
 }
 
-// try sends a forged datagram and an honest one behind it: the victim gets the second alone, and with the guard off both.
-//
-//revive:disable-next-line:argument-limit // t comes on top of the four that say who sends what how
-func (f *forger) try(t *testing.T, victim net.PacketConn, from, own netip.Addr, way way) {
+// try has senders forge sources, and sends a datagram behind each that passes: the victim gets the second alone, and the first is counted.
+func (f *forger) try(t *testing.T, victim net.PacketConn, froms []netip.Addr, senders []sender) {
 	t.Helper()
-	f.guard(t, true)
-	f.tryGuarded(t, victim, from, own, way)
-	f.guard(t, false)
-	defer f.guard(t, true)
-	f.send(t, f.datagram(from, victim, "forged"), way)
-	if err := f.expect(victim, "forged"); err != nil {
-		t.Errorf("without the guard: %v", err)
+	f.each(t, victim, froms, senders, func(t *testing.T, from netip.Addr, by sender) { f.tryOne(t, victim, from, by) })
+}
+
+//revive:disable-next-line:argument-limit // t comes on top of the four that say who sends what to whom
+func (*forger) each(t *testing.T, victim net.PacketConn, froms []netip.Addr, senders []sender, test func(*testing.T, netip.Addr, sender)) {
+	t.Helper()
+	for _, by := range senders {
+		for _, from := range froms {
+			t.Run(fmt.Sprintf("to %s from %s, %s", victim.LocalAddr(), from, by.name), func(t *testing.T) { test(t, from, by) })
+		}
 	}
 }
 
-// tryGuarded is try while the guard is on.
-//
-//revive:disable-next-line:argument-limit // t comes on top of the four that say who sends what how
-func (f *forger) tryGuarded(t *testing.T, victim net.PacketConn, from, own netip.Addr, way way) {
+// tryOne sends as try does. A stranger's packet passes if its source is outside, the pod's if it is the pod's own.
+func (f *forger) tryOne(t *testing.T, victim net.PacketConn, from netip.Addr, by sender) {
 	t.Helper()
-	f.alone(t, victim, func(text string) { f.send(t, f.datagram(from, victim, text), way) },
-		func(text string) { f.send(t, f.datagram(own, victim, text), f.honest()) })
-}
-
-// alone sends a forged packet and one that passes behind it: the victim gets the second alone, and the first is counted.
-func (f *forger) alone(t *testing.T, victim net.PacketConn, forge, pass func(text string)) {
-	t.Helper()
+	family := map[bool]int{true: 1}[from.Is6()]
+	passes, source := f.honest(), owns[family]
+	if by.stranger {
+		passes, source = by, outsides[family]
+	}
+	pass := func(text string) { passes.say(t, source, addrOf(victim), text) }
 	testkit.Eventually(t, 5*time.Second, func() error { // neighbours are to be known, and a bridge's ports to forward
 		pass("warm")
 		return f.expectAny(victim, "warm")
 	})
 	before := counts(t, f.d)
-	forge("forged")
+	by.say(t, from, addrOf(victim), "forged")
 	pass("passes")
 	f.wants(t, victim, "passes")
 	wantForged(t, f.d, before)
@@ -203,56 +218,21 @@ func (f *forger) guard(t *testing.T, on bool) {
 	}
 }
 
-func (f *forger) datagram(from netip.Addr, victim net.PacketConn, text string) []byte {
-	to := victim.LocalAddr().(*net.UDPAddr).AddrPort()
-	p := packet{src: netip.AddrPortFrom(from, 4000), dst: to, proto: protoUDP, payload: text}
-	frame := append(append([]byte{}, f.next...), f.own...)
-	if from.Is6() {
-		frame = append(frame, 0x86, 0xdd)
-	} else {
-		frame = append(frame, 0x08, 0x00)
-	}
-	return append(frame, p.ip()...)
-}
+func addrOf(c net.PacketConn) netip.AddrPort { return c.LocalAddr().(*net.UDPAddr).AddrPort() }
 
-// honest is how the pod sends its own packets.
-func (f *forger) honest() way { return way{index: f.device.Index} }
-
-// send sends a frame by a packet socket of the pod.
-func (f *forger) send(t *testing.T, frame []byte, way way) {
-	t.Helper()
-	if way.xdp {
-		// EBUSY: the kernel has dropped it, as AF_XDP does not say of which protocol packets are, and ipvlan asks.
-		if err := sendXDP(f.pods[1], way.index, frame); err != nil && !errors.Is(err, unix.EBUSY) {
-			t.Fatal(err)
-		}
-		return
+// expectAny returns an error unless a datagram arrives that has the text.
+func (*forger) expectAny(victim net.PacketConn, text string) error {
+	buffer := make([]byte, 100)
+	_ = victim.SetReadDeadline(time.Now().Add(time.Second))
+	n, _, err := victim.ReadFrom(buffer)
+	if err == nil && strings.TrimRight(string(buffer[:n]), "\x00") != text {
+		err = fmt.Errorf("the victim got %q, want %q", buffer[:n], text)
 	}
-	// ENOBUFS: a program on the pod's own device has dropped it.
-	if err := sendFrame(f.pods[1], way.index, frame, way.skip); err != nil && !errors.Is(err, unix.ENOBUFS) {
-		t.Fatal(err)
-	}
-}
-
-// sendFrame sends a frame by a packet socket in a namespace, past the queue of the device and its programs or not.
-func sendFrame(ns *netns.Namespace, index int, frame []byte, skip bool) error {
-	return ns.Do(func() error {
-		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
-		if err != nil {
-			return err
-		}
-		defer unix.Close(fd)
-		if skip {
-			if err := unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_QDISC_BYPASS, 1); err != nil {
-				return err
-			}
-		}
-		return unix.Sendto(fd, frame, 0, &unix.SockaddrLinklayer{Ifindex: index, Protocol: uint16(frame[12]) | uint16(frame[13])<<8})
-	})
+	return err
 }
 
 // expect returns an error unless the next datagram, apart from warm ones, has the text.
-func (f *forger) expect(victim net.PacketConn, text string) error {
+func (*forger) expect(victim net.PacketConn, text string) error {
 	buffer := make([]byte, 100)
 	for {
 		_ = victim.SetReadDeadline(time.Now().Add(time.Second))
@@ -271,24 +251,20 @@ func (f *forger) expect(victim net.PacketConn, text string) error {
 // wants fails the test unless the next datagram, apart from warm ones, has the text.
 func (f *forger) wants(t *testing.T, victim net.PacketConn, text string) {
 	t.Helper()
-	if err := f.expect(victim, text); err != nil {
-		t.Error(err)
-	}
+	noError(t, f.expect(victim, text))
 }
 
 // wantForged fails the test unless one packet was dropped for its source since before.
 func wantForged(t *testing.T, d *Datapath, before map[string]uint64) {
 	t.Helper()
-	if n := delta(t, d, before)["drop_source"]; n != 1 {
-		t.Errorf("drop_source: %d, want 1", n)
-	}
+	equal(t, delta(t, d, before)["drop_source"], 1, "drop_source")
 }
 
 // TestRewriting has root in a pod change the source of a packet behind the programs of its device, by a filter of its own.
 func TestRewriting(t *testing.T) {
 	onLinks(t, "macvlan, ipvlan-l2, ipvlan-l3, ipvlan-l3s", func(t *testing.T, m linkMode) {
 		f := newForger(t, m)
-		victim := f.listen(t, podA4)
+		victim := listenIn(t, f.pods[0], podA4)
 		f.tc(t, "qdisc add dev eth0 clsact")
 		const filter = "filter add dev eth0 egress protocol ip u32 match ip sport 4000 0xffff match ip dport 4444 0xffff "
 		if out, err := f.tryTC(filter + "action pedit ex munge ip src set 192.168.10.12"); strings.Contains(out, "action module") {
@@ -298,14 +274,14 @@ func TestRewriting(t *testing.T) {
 		}
 		before := counts(t, f.d)
 		testkit.Eventually(t, 5*time.Second, func() error { // neighbours are to be known
-			f.send(t, f.datagram(netip.MustParseAddr(podB4), victim, "forged"), f.honest())
+			f.honest().say(t, own4, addrOf(victim), "forged")
 			if delta(t, f.d, before)["drop_source"] == 0 {
 				return errors.New("drop_source is not counted")
 			}
 			return nil
 		})
 		f.tc(t, "qdisc delete dev eth0 clsact")
-		f.send(t, f.datagram(netip.MustParseAddr(podB4), victim, "honest"), f.honest())
+		f.honest().say(t, own4, addrOf(victim), "honest")
 		f.wants(t, victim, "honest")
 	})
 }
@@ -315,11 +291,10 @@ func TestRewriting(t *testing.T) {
 func TestSpoofing(t *testing.T) {
 	onLinks(t, "bridge, macvlan", func(t *testing.T, m linkMode) {
 		f := newForger(t, m)
-		victim := f.listen(t, podA4)
-		for _, third := range []string{"192.168.10.12", "fd00:10::c"} {
-			frame := f.announcement(netip.MustParseAddr(third))
-			for _, way := range f.ways(t) {
-				t.Run(third+" "+way.name, func(t *testing.T) { f.spoof(t, victim, netip.MustParseAddr(third), frame, way) })
+		victim := listenIn(t, f.pods[0], podA4)
+		for _, third := range thirds {
+			for _, by := range f.ways(t) {
+				t.Run(third.String()+" "+by.name, func(t *testing.T) { f.spoof(t, victim, third, by) })
 			}
 		}
 	})
@@ -342,9 +317,9 @@ func (f *forger) announcement(third netip.Addr) []byte {
 	return frame
 }
 
-//revive:disable-next-line:argument-limit // t comes on top of the four that say who sends what how
-func (f *forger) spoof(t *testing.T, victim net.PacketConn, third netip.Addr, frame []byte, way way) {
+func (f *forger) spoof(t *testing.T, victim net.PacketConn, third netip.Addr, by sender) {
 	t.Helper()
+	frame := f.announcement(third)
 	const known = "02:00:00:00:00:77"
 	neighbour := func() string {
 		out := must(exec.Command("ip", "-n", f.pods[0].Name(), "neigh", "show", third.String(), "dev", "eth0").CombinedOutput())(t)
@@ -358,8 +333,8 @@ func (f *forger) spoof(t *testing.T, victim net.PacketConn, third netip.Addr, fr
 	f.guard(t, true)
 	know()
 	before := counts(t, f.d)
-	f.send(t, frame, way)
-	f.send(t, f.datagram(netip.MustParseAddr(podB4), victim, "honest"), f.honest())
+	by.send(t, frame)
+	f.honest().say(t, own4, addrOf(victim), "honest")
 	f.wants(t, victim, "honest")
 	counted := delta(t, f.d, before)
 	if got := neighbour(); !strings.Contains(got, known) || counted["drop_neighbour"]+counted["drop_source"] != 1 {
@@ -369,7 +344,7 @@ func (f *forger) spoof(t *testing.T, victim net.PacketConn, third netip.Addr, fr
 	defer f.guard(t, true)
 	know()
 	testkit.Eventually(t, 5*time.Second, func() error {
-		f.send(t, frame, way)
+		by.send(t, frame)
 		if got := neighbour(); !strings.Contains(got, f.own.String()) {
 			return fmt.Errorf("without the guard the victim knows %q, want %s", got, f.own)
 		}

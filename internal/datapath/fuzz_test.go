@@ -55,9 +55,7 @@ func TestRandomPackets(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"forward", "reverse", "port_changed", "icmp_error", "icmp_echo", "unknown_fragment", "drop_malformed", "drop_extensions"} {
-		if total[name] == 0 {
-			t.Errorf("no %s, seed %d", name, seed)
-		}
+		failIf(t, total[name] == 0, "no %s, seed %d", name, seed)
 	}
 	t.Logf("counted %v", total)
 }
@@ -135,9 +133,7 @@ func (n *node) check(t *testing.T, h objects.Hook, frame []byte) map[string]uint
 	if errors.Is(err, unix.EINVAL) && len(frame) < 14+40 {
 		return nil // the kernel wants a whole IP header
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, err)
 	o := outcome{hook: h, in: frame, out: options.DataOut, action: action, counted: delta(t, b.Datapath, before)}
 	seen := viewFrame(frame, h.Point != objects.AttachTun)
 	n.dirty = seen.class == classIP

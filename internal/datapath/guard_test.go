@@ -251,9 +251,7 @@ func (g *guarded) passes(t *testing.T, d device.Device, frame []byte) {
 	for name, n := range delta(t, g.Datapath, before) {
 		switch name {
 		case "drop_source", "drop_source_mac", "drop_neighbour", "drop_ethertype", "drop_malformed":
-			if !d.Unguarded || name != "drop_malformed" {
-				t.Errorf("%s: %d", name, n)
-			}
+			failIf(t, !d.Unguarded || name != "drop_malformed", "%s: %d", name, n)
 		}
 	}
 	if !bytes.Equal(out, frame) && len(out) != len(frame) {
@@ -291,7 +289,5 @@ func TestNodeReachesFloodedPods(t *testing.T) {
 			})
 		}
 	}
-	if dropped := delta(t, d, before)["drop_source"]; dropped != 0 {
-		t.Errorf("drop_source: %d", dropped)
-	}
+	equal(t, delta(t, d, before)["drop_source"], 0, "drop_source")
 }

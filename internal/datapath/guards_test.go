@@ -44,9 +44,7 @@ func (g alone) spec() EndpointSpec {
 
 func (g alone) put(t *testing.T, want Change) {
 	t.Helper()
-	if change, err := g.d.Guards().Put(t.Context(), g.spec()); err != nil || change != want {
-		t.Fatalf("Put: %v, %v, want %v", change, err, want)
-	}
+	equal(t, must(g.d.Guards().Put(t.Context(), g.spec()))(t), want, "Put")
 }
 
 // program returns the filter's program, 0 if there is none.
@@ -86,31 +84,21 @@ func TestGuardFilter(t *testing.T) {
 	g.wants(t, true, "added")
 	first := g.program(t)
 	g.put(t, Unchanged)
-	if links, err := g.d.objects.Links(); err != nil || len(links) != 0 {
-		t.Errorf("links %v, %v: attaching them takes a grace period", links, err)
-	}
+	wantLen(t, must(g.d.objects.Links())(t), 0, "links")
 	if err := g.d.Guards().Sweep(t.Context(), none); err != nil || g.rows(t) != 1 {
 		t.Errorf("Sweep: %v, %d pods are left", err, g.rows(t))
 	}
 
-	for _, name := range programPins(t, g.d) { // of another build
-		_, rest, _ := strings.Cut(name, "-")
-		succeed(t, os.Rename(filepath.Join(pins(g.d, "progs"), name), filepath.Join(pins(g.d, "progs"), "0000-"+rest)))
-	}
+	ofAnotherBuild(t, g.d, "progs")
 	openAgain(t, g.d)
 	if next := g.program(t); next == first || next == 0 {
 		t.Errorf("program %d after that of another build, %d", next, first)
 	}
 	g.wants(t, true, "replaced")
-	if err := g.d.Guards().Check(g.spec()); err != nil {
-		t.Error(err)
-	}
+	noError(t, g.d.Guards().Check(g.spec()))
 
 	g.tc(t, "qdisc del dev vb clsact")
-	var deviation *DeviationError
-	if err := g.d.Guards().Check(g.spec()); !errors.As(err, &deviation) {
-		t.Errorf("Check without the filter: %v", err)
-	}
+	failsAs[*DeviationError](t, g.d.Guards().Check(g.spec()), "Check without the filter")
 	g.put(t, Added)
 	g.wants(t, true, "repaired")
 
@@ -130,9 +118,7 @@ func TestGuardFilterOfEndpoint(t *testing.T) {
 	g.put(t, Added)
 	spec := g.spec()
 	must2(g.d.Endpoints().Put(t.Context(), spec))(t)
-	if id := g.program(t); id != 0 {
-		t.Errorf("the filter is there still: program %d", id)
-	}
+	equal(t, g.program(t), 0, "the filter is there still: program")
 	g.wants(t, true, "endpoint")
 }
 
@@ -183,16 +169,10 @@ func TestRemoveGuardFilter(t *testing.T) {
 	g.device = device.Index
 	g.put(t, Added)
 	for _, name := range []string{"first", "again"} {
-		if err := Remove(t.Context(), root); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
-		if id := g.program(t); id != 0 {
-			t.Errorf("%s: program %d is there still", name, id)
-		}
+		noError(t, Remove(t.Context(), root), "%s", name)
+		equal(t, g.program(t), 0, "%s: program", name)
 	}
-	if _, err := os.Stat(root); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the root: %v", err)
-	}
+	failsWith(t, errOf(os.Stat(root)), os.ErrNotExist, "the root")
 }
 
 // TestGuardKnowsBothEnds takes away one of the two rows of a netkit, which is a deviation, and puts the pod again.
@@ -204,12 +184,8 @@ func TestGuardKnowsBothEnds(t *testing.T) {
 		if changed, err := guard.Put(d.objects, pod, 2, false); err != nil || !changed {
 			t.Fatalf("Put changed rows: %v, %v", changed, err)
 		}
-		if found, err := guard.Deviations(d.objects, pod, 2, false); err != nil || len(found) != 0 {
-			t.Errorf("with both: %q, %v", found, err)
-		}
+		wantLen(t, must(guard.Deviations(d.objects, pod, 2, false))(t), 0, "with both")
 		succeed(t, d.objects.Senders.Delete(gone))
-		if found, err := guard.Deviations(d.objects, pod, 2, false); err != nil || len(found) != 1 {
-			t.Errorf("without %v: %q, %v", gone, found, err)
-		}
+		wantLen(t, must(guard.Deviations(d.objects, pod, 2, false))(t), 1, "without %v", gone)
 	}
 }

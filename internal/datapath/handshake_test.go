@@ -84,9 +84,7 @@ func TestHandshake(t *testing.T) {
 			if c.want == conntrack.StateClosed {
 				want = 0
 			}
-			if open, err := w.objects.Slots.Open(); err != nil || open != want {
-				t.Errorf("%d connections count as open, want %d; %v", open, want, err)
-			}
+			equal(t, must(w.objects.Slots.Open())(t), want, "connections count as open")
 		})
 	}
 }
@@ -95,10 +93,7 @@ func TestHandshake(t *testing.T) {
 // backend ignores.
 func openForged(t *testing.T, slots uint32) (w *world, own, rst packet) {
 	t.Helper()
-	d := openSized(t, Options{Root: testkit.BPFFS(t) + "/root", Sizes: objects.Sizes{Connections: slots, Services: 8, Backends: 8, Endpoints: 8}})
-	w = newWorld(benchOn(t, d), false, protoTCP)
-	w.reset(t, objects.AttachHost)
-	w.serve(t, w.service, w.backend)
+	w = withSlots(t, slots)
 	w.serve(t, w.other, w.remote)
 	w.send(t, fromHost, w.first(w.client, w.service))
 	w.handshake(t, w.client, w.service, w.backend)
@@ -137,9 +132,7 @@ func TestForgedResetBeyondShare(t *testing.T) {
 	w.fillWith(t, 3000, w.client)
 	before := must(w.objects.Slots.Open())(t)
 	w.run(t, fromHost, own.frame())
-	if after, err := w.objects.Slots.Open(); err != nil || after != before {
-		t.Errorf("%d connections count as open after %d, %v: more than the client's share", after, before, err)
-	}
+	equal(t, must(w.objects.Slots.Open())(t), before, "open connections, of the client's share")
 }
 
 // TestTimeWait closes a connection, by either end first, and opens another one of the same port to the same backend: it
@@ -171,9 +164,7 @@ func TestTimeWait(t *testing.T) {
 			changed := "port_changed"
 			before := counts(t, w.Datapath)[changed]
 			w.send(t, fromHost, w.first(w.client, w.other))
-			if got := counts(t, w.Datapath)[changed] - before; got != c.want {
-				t.Errorf("%d connections got another port, want %d", got, c.want)
-			}
+			equal(t, counts(t, w.Datapath)[changed]-before, c.want, "connections got another port")
 		})
 	}
 }
@@ -197,9 +188,7 @@ func TestDirectConnectionAfterService(t *testing.T) {
 		slot.Seen -= uint64(2 * time.Second)
 	})
 	for _, p := range []packet{w.first(w.client, w.backend), w.next(w.client, w.backend)} {
-		if changed(p) {
-			t.Errorf("a packet with flags %#x was changed", p.flags)
-		}
+		failIf(t, changed(p), "a packet with flags %#x was changed", p.flags)
 	}
 }
 
@@ -234,13 +223,9 @@ func TestNextConnectionOfPort(t *testing.T) {
 		if err != nil || len(list) != 1 || list[0].State != conntrack.StateSYN || list[0].Backend != backend || list[0].Source != w.client {
 			t.Fatalf("connections %+v, want one to %s; %v", list, backend, err)
 		}
-		if got := counts(t, w.Datapath)["new_connection"] - before; got != 1 {
-			t.Errorf("%d new connections were counted", got)
-		}
+		equal(t, counts(t, w.Datapath)["new_connection"]-before, 1, "new connections were counted")
 		var found objects.Slot
-		if err := w.objects.Slots.Each(func(_ uint32, slot objects.Slot) bool { found = slot; return false }); err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, w.objects.Slots.Each(func(_ uint32, slot objects.Slot) bool { found = slot; return false }))
 		w.handshake(t, w.client, w.service, backend)
 		if list, err = w.Connections(); err != nil || list[0].State != conntrack.StateEstablished {
 			t.Errorf("after the handshake: %+v, %v", list, err)
@@ -287,9 +272,7 @@ func TestFirstPacketsAtOnce(t *testing.T) {
 							runtime.Gosched()
 						}
 						_, out, err := p.Test(frame)
-						if err != nil {
-							t.Error(err)
-						}
+						noError(t, err)
 						became[end][i] = out
 					}
 				})
@@ -366,8 +349,6 @@ func (w *world) takePorts(t testing.TB) (keys []objects.Tuple) {
 			Daddr: rows.EncodeAddr(w.client.Addr()), Dport: rows.SwapPort(uint16(port)), Proto: w.proto})
 		values = append(values, objects.ConnectionRow{To: objects.Tuple{Saddr: rows.EncodeAddr(w.other.Addr())}})
 	}
-	if n, err := w.objects.Connections.PutBatch(keys, values); err != nil || n != len(keys) {
-		t.Fatal(n, err)
-	}
+	equal(t, must(w.objects.Connections.PutBatch(keys, values))(t), len(keys))
 	return keys
 }

@@ -5,15 +5,14 @@ package datapath
 import (
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"math"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/cilium/ebpf"
 
 	"mustang/internal/datapath/objects"
-	"mustang/internal/datapath/rows"
 	"mustang/internal/service"
 	"mustang/internal/testkit"
 )
@@ -36,9 +35,7 @@ func TestSegments(t *testing.T) {
 		if action != actionRedirect || string(opts.DataOut) != string(p.became(w.client, w.backend, "0a").frame()) {
 			t.Errorf("action %d, or the packet is wrong", action)
 		}
-		if got := binary.NativeEndian.Uint32(out[segments:]); got != 3 {
-			t.Errorf("%d segments came of 3", got)
-		}
+		equal(t, binary.NativeEndian.Uint32(out[segments:]), 3, "segments")
 	}
 }
 
@@ -71,39 +68,51 @@ func TestSpread(t *testing.T) {
 	}
 }
 
-// TestFull has maps that are too small.
+// TestFull has maps with no room for one more service, or for a change of one, by Apply and by Put: nothing changes.
 func TestFull(t *testing.T) {
-	d := openSized(t, Options{Root: testkit.BPFFS(t) + "/root", Sizes: objects.Sizes{Services: 2, Backends: 5, Connections: 64, Endpoints: 1}})
-	backends := func(n int) (list []service.Backend) {
-		for i := range n {
-			list = append(list, service.Backend{Addr: netip.AddrPortFrom(netip.MustParseAddr("192.168.10.10"), uint16(1+i))})
+	at := func(i byte, backends int) service.Service {
+		s := service.Service{Frontend: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 96, 0, i}), 80), Protocol: service.TCP}
+		for port := range uint16(backends) {
+			s.Backends = append(s.Backends, service.Backend{Addr: netip.AddrPortFrom(netip.MustParseAddr("192.168.10.10"), 1+port)})
 		}
-		return list
+		return s
 	}
-	for _, c := range []struct {
-		name    string
-		service service.Service
-		table   string
+	maglev := func(i byte) service.Service {
+		s := at(i, 2)
+		s.Choice = service.Maglev
+		return s
+	}
+	ranged := func(i byte, ranges ...string) service.Service {
+		s := at(i, 1)
+		s.SourceRanges = prefixes(ranges...)
+		return s
+	}
+	sizes := objects.Sizes{Services: 3, Backends: 6, Tables: 40, SourceRanges: 3, Connections: 64, Endpoints: 1}
+	for name, c := range map[string]struct {
+		fits []service.Service
+		more service.Service
+		full string
+		then []service.Service // that fit too
 	}{
-		{"fits", service.Service{Frontend: netip.MustParseAddrPort("10.96.0.1:1"), Protocol: service.TCP, Backends: backends(3)}, ""},
-		{"backends", service.Service{Frontend: netip.MustParseAddrPort("10.96.0.2:1"), Protocol: service.TCP, Backends: backends(3)}, "backends"},
-		{"update", service.Service{Frontend: netip.MustParseAddrPort("10.96.0.1:1"), Protocol: service.TCP, Backends: backends(4)}, "backends"},
-		{"still fits", service.Service{Frontend: netip.MustParseAddrPort("10.96.0.4:1"), Protocol: service.TCP, Backends: backends(1)}, ""},
-		{"rows", service.Service{Frontend: netip.MustParseAddrPort("10.96.0.3:1"), Protocol: service.Any, Backends: backends(1)}, "services"},
+		"rows":     {[]service.Service{at(1, 1), at(2, 1), at(3, 1)}, at(4, 1), "services", nil},
+		"backends": {[]service.Service{at(1, 4)}, at(2, 3), "backends", nil},
+		"update":   {[]service.Service{at(1, 3), at(2, 2)}, at(1, 5), "backends", nil},
+		"tables":   {[]service.Service{maglev(1), maglev(2)}, maglev(3), "backend_lut", []service.Service{maglev(1), at(2, 2), maglev(3)}},
+		"ranges":   {[]service.Service{ranged(1, "10.0.0.0/8", "11.0.0.0/8")}, ranged(2, "10.0.0.0/8", "11.0.0.0/8"), "source_ranges", nil},
 	} {
-		_, _, err := d.Services().Put(t.Context(), service.CLI, c.service)
-		var full *objects.FullError
-		switch {
-		case c.table == "" && err != nil:
-			t.Errorf("%s: %v", c.name, err)
-		case c.table != "" && (!errors.As(err, &full) || full.Map != c.table):
-			t.Errorf("%s: error %v, want that %q is full", c.name, err, c.table)
-		}
+		t.Run(name, func(t *testing.T) {
+			d := openSized(t, Options{Root: testkit.BPFFS(t) + "/root", Sizes: sizes})
+			must(d.Services().Apply(t.Context(), service.CLI, c.fits))(t)
+			all := slices.DeleteFunc(slices.Clone(c.fits), func(s service.Service) bool { return s.Key() == c.more.Key() })
+			wantFull(t, errOf(d.Services().Apply(t.Context(), service.CLI, append(all, c.more))), c.full)
+			wantFull(t, errOf2(d.Services().Put(t.Context(), service.CLI, c.more)), c.full)
+			wantServices(t, d, c.fits...)
+			wantClean(t, d)
+			must(d.Services().Apply(t.Context(), service.CLI, c.then))(t)
+			wantLen(t, rowsOf(t, d), len(c.then))
+			wantClean(t, d)
+		})
 	}
-	wantServices(t, d,
-		service.Service{Frontend: netip.MustParseAddrPort("10.96.0.1:1"), Protocol: service.TCP, Backends: backends(3)},
-		service.Service{Frontend: netip.MustParseAddrPort("10.96.0.4:1"), Protocol: service.TCP, Backends: backends(1)})
-	wantSlots(t, d, 4)
 }
 
 // TestNumbersUsedUp has given out all but a few numbers. The changes that would need more are refused, and change nothing.
@@ -132,9 +141,7 @@ func TestNumbersUsedUp(t *testing.T) {
 		t.Errorf("%d services were added, and there are %d, want 2", added, len(services))
 	}
 	for _, s := range services {
-		if len(s.Backends) != 1 || s.Revision < math.MaxUint32-5 {
-			t.Errorf("%+v", s)
-		}
+		failIf(t, len(s.Backends) != 1 || s.Revision < math.MaxUint32-5, "%+v", s)
 	}
 }
 
@@ -148,9 +155,7 @@ func wantClean(t *testing.T, d *Datapath) {
 	}
 	wantSlots(t, d, sum.backends)
 	wantBlocks(t, d, sum.blocks)
-	if n := rangesOf(t, d); n != sum.ranges {
-		t.Errorf("%d source ranges, want %d", n, sum.ranges)
-	}
+	equal(t, rangesOf(t, d), sum.ranges, "source ranges")
 	wantAddresses(t, d)
 	wantFiltered(t, d)
 	if state, err := d.objects.NodeState.IDs(); err != nil || state.Retiring != 0 {
@@ -175,27 +180,12 @@ func testRetiring(t *testing.T, choice service.Choice) {
 	d := openTest(t)
 	s := d.Services()
 	for name, do := range map[string]func() error{
-		"Apply":            func() error { _, err := s.Apply(t.Context(), service.CLI, []service.Service{fewer}); return err },
-		"Put":              func() error { _, _, err := s.Put(t.Context(), service.CLI, fewer); return err },
-		"Apply of nothing": func() error { _, err := s.Apply(t.Context(), service.CLI, nil); return err },
-		"Delete":           func() error { return s.Delete(t.Context(), service.CLI, old.Key()) },
-		"unchanged":        func() error { _, _, err := s.Put(t.Context(), service.CLI, old); return err },
-		"Put after death":  func() error { die(t, d, fewer); _, _, err := s.Put(t.Context(), service.CLI, fewer); return err },
-		"Apply after death": func() error {
-			die(t, d, fewer)
-			_, err := s.Apply(t.Context(), service.CLI, []service.Service{fewer})
-			return err
-		},
-		"Sweep after death":  func() error { die(t, d, fewer); return s.Sweep(t.Context()) },
-		"Delete after death": func() error { die(t, d, fewer); return s.Delete(t.Context(), service.CLI, old.Key()) },
-		"Delete after death of a Delete": func() error {
-			dieDeleting(t, d, old)
-			var missing *NotFoundError
-			if err := s.Delete(t.Context(), service.CLI, old.Key()); !errors.As(err, &missing) {
-				return fmt.Errorf("Delete: error %w, want that it does not exist", err)
-			}
-			return nil
-		},
+		"Apply":             func() error { _, err := s.Apply(t.Context(), service.CLI, []service.Service{fewer}); return err },
+		"Put":               func() error { _, _, err := s.Put(t.Context(), service.CLI, fewer); return err },
+		"Apply of nothing":  func() error { _, err := s.Apply(t.Context(), service.CLI, nil); return err },
+		"Delete":            func() error { return s.Delete(t.Context(), service.CLI, old.Key()) },
+		"unchanged":         func() error { _, _, err := s.Put(t.Context(), service.CLI, old); return err },
+		"Sweep after death": func() error { die(t, d, fewer); return s.Sweep(t.Context()) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			must2(s.Put(t.Context(), service.CLI, old))(t)
@@ -219,25 +209,4 @@ func dieDeleting(t *testing.T, d *Datapath, old service.Service) {
 	w := &writer{Services: d.Services(), owner: service.CLI}
 	found := must(w.at(t.Context(), old.Key()))(t)
 	succeed(t, w.write(t.Context(), []change{{drop: found, found: found}}))
-}
-
-// TestSweepEndsConnections has a UDP connection to a backend that a process replaced, which died before it told programs.
-func TestSweepEndsConnections(t *testing.T) {
-	w := pods(t, false, protoUDP)
-	w.serve(t, w.service, w.backend)
-	p := w.next(w.client, w.service)
-	w.send(t, fromHost, p)
-	key := rows.ServiceKey(w.service, service.UDP)
-	row, _ := must2(w.objects.Services.Get(key))(t)
-	state := must(w.objects.NodeState.IDs())(t)
-	state.LastRevision++
-	state.Retiring, row.Revision = state.LastRevision, state.LastRevision
-	backend := rows.EncodeBackend(service.Backend{Addr: w.remote})
-	row.SetBackend(0, backend)
-	if err := errors.Join(w.objects.NodeState.PutIDs(state), w.objects.Backends.Put(objects.BackendKey{Revision: row.Revision}, backend),
-		w.objects.Services.Put(key, row)); err != nil {
-		t.Fatal(err)
-	}
-	w.serve(t, w.service, w.remote) // unchanged
-	w.gets(t, fromHost, p, "next client>remote: new_connection forward passed")
 }

@@ -51,18 +51,9 @@ func openSized(t testing.TB, o Options) *Datapath {
 	t.Helper()
 	testkit.RequireRoot(t)
 	testkit.RequireKernel(t, 6, 6)
-	d, err := Open(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := d.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	if err := d.objects.OpenTables(); err != nil { // tests look into them
-		t.Fatal(err)
-	}
+	d := must(Open(t.Context(), o))(t)
+	t.Cleanup(func() { noError(t, d.Close()) })
+	succeed(t, d.objects.OpenTables()) // tests look into them
 	return d
 }
 
@@ -74,10 +65,7 @@ func pins(d *Datapath, path ...string) string {
 // cookieOf returns the cookie of a network namespace.
 func cookieOf(t testing.TB, ns *netns.Namespace) uint64 {
 	t.Helper()
-	cookie, err := ns.Cookie()
-	if err != nil {
-		t.Fatal(err)
-	}
+	cookie := must(ns.Cookie())(t)
 	return cookie
 }
 
@@ -92,10 +80,7 @@ func openers() map[string]func(Options) (*Datapath, error) {
 // counts returns the counters by name.
 func counts(t testing.TB, d *Datapath) map[string]uint64 {
 	t.Helper()
-	counters, err := d.Flows().Counters()
-	if err != nil {
-		t.Fatal(err)
-	}
+	counters := must(d.Flows().Counters())(t)
 	m := make(map[string]uint64)
 	for _, c := range counters {
 		m[c.Name] = c.Packets
@@ -141,32 +126,6 @@ func awaitCount(t testing.TB, d *Datapath, before map[string]uint64, name string
 		}
 		return nil
 	})
-}
-
-// must returns the value of a call, and ends the test if the call failed: must(call())(t).
-func must[V any](v V, err error) func(testing.TB) V {
-	return func(t testing.TB) V {
-		t.Helper()
-		succeed(t, err)
-		return v
-	}
-}
-
-// must2 is must for calls with two values.
-func must2[V, W any](v V, w W, err error) func(testing.TB) (V, W) {
-	return func(t testing.TB) (V, W) {
-		t.Helper()
-		succeed(t, err)
-		return v, w
-	}
-}
-
-// succeed ends the test if a call failed.
-func succeed(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // Actions that the programs return.
@@ -312,9 +271,7 @@ func (b *bench) checkFrame(t *testing.T, h objects.Hook, frame []byte, w wants) 
 	t.Helper()
 	before := counts(t, b.Datapath)
 	action, out := b.run(t, h, frame)
-	if action != w.action {
-		t.Errorf("action %d, want %d", int32(action), int32(w.action))
-	}
+	failIf(t, action != w.action, "action %d, want %d", int32(action), int32(w.action))
 	want := frame
 	if w.out != nil {
 		want = w.out.frame()

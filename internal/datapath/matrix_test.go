@@ -4,7 +4,6 @@ package datapath
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -47,11 +46,46 @@ type promise struct {
 	backends []netip.AddrPort
 }
 
+// choices is the table of how many connections go to backends: of some, how many at each is right.
+func (promise) choices() map[string]struct {
+	connections int
+	change      func(*service.Service)
+	right       func(got []int) bool
+} {
+	leaving := func(s *service.Service) {
+		s.Backends[0].State, s.Backends[1].State, s.Backends[2].State = service.Terminating, service.Draining, service.Quarantined
+	}
+	used := func(got []int) (n int) {
+		for _, connections := range got {
+			n += min(connections, 1)
+		}
+		return n
+	}
+	return map[string]struct {
+		connections int
+		change      func(*service.Service)
+		right       func(got []int) bool
+	}{
+		"states": {12, leaving, func(got []int) bool { return got[3] > 0 && used(got) == 1 }},
+		"states without an active one": {6, func(s *service.Service) { leaving(s); s.Backends = s.Backends[:3] }, func(got []int) bool {
+			return got[0] > 0 && used(got) == 1
+		}},
+		"weights": {24, func(s *service.Service) { s.Backends[0].Weight = 1000 }, func(got []int) bool { // 0.07 of 24 are the others'
+			return got[0] > 0 && got[1]+got[2]+got[3] <= got[0]/3
+		}},
+		"maglev":   {48, func(s *service.Service) { s.Choice = service.Maglev }, func(got []int) bool { return used(got) > 1 }},
+		"affinity": {16, func(s *service.Service) { s.Affinity = time.Hour }, func(got []int) bool { return used(got) == 1 }},
+	}
+}
+
 func (p promise) test(t *testing.T) {
-	t.Run("states", p.states)
-	t.Run("weights", p.weights)
-	t.Run("maglev", p.maglev)
-	t.Run("affinity", p.affinity)
+	for name, c := range p.choices() {
+		t.Run(name, func(t *testing.T) {
+			p.put(t, c.change)
+			got := p.chosen(t, c.connections)
+			failIf(t, !c.right(got), "of %d connections, backends got %v", c.connections, got)
+		})
+	}
 	t.Run("changes", p.changes)
 }
 
@@ -61,7 +95,7 @@ func (p promise) put(t *testing.T, change func(*service.Service)) service.Servic
 	s := service.Service{Frontend: netip.MustParseAddrPort(net.JoinHostPort(p.family.service, servicePort)), Protocol: service.TCP,
 		Backends: service.Backends(p.backends...)}
 	change(&s)
-	must2(p.datapath.Services().Put(t.Context(), service.CLI, s))(t)
+	putService(t, p.datapath, s)
 	return s
 }
 
@@ -85,55 +119,6 @@ func (p promise) chosen(t *testing.T, connections int) []int {
 	return counts
 }
 
-func (p promise) states(t *testing.T) {
-	p.put(t, func(s *service.Service) {
-		s.Backends[0].State, s.Backends[1].State, s.Backends[2].State = service.Terminating, service.Draining, service.Quarantined
-	})
-	if got := p.chosen(t, 12); got[0]+got[1]+got[2] != 0 || got[3] == 0 {
-		t.Errorf("backends that are terminating, draining, quarantined, active got %v connections", got)
-	}
-	p.put(t, func(s *service.Service) {
-		s.Backends[0].State, s.Backends[1].State, s.Backends[2].State = service.Terminating, service.Draining, service.Quarantined
-		s.Backends = s.Backends[:3]
-	})
-	if got := p.chosen(t, 6); got[0] == 0 || got[1]+got[2] != 0 {
-		t.Errorf("backends that are terminating, draining, quarantined got %v connections", got)
-	}
-}
-
-func (p promise) weights(t *testing.T) {
-	p.put(t, func(s *service.Service) { s.Backends[0].Weight = 1000 })
-	if got := p.chosen(t, 24); got[0] == 0 || got[1]+got[2]+got[3] > got[0]/3 { // 0.07 of 24 are the others'
-		t.Errorf("of 1000:1:1:1, the backends got %v", got)
-	}
-}
-
-func (p promise) maglev(t *testing.T) {
-	p.put(t, func(s *service.Service) { s.Choice = service.Maglev })
-	used := 0
-	for _, n := range p.chosen(t, 48) {
-		if n > 0 {
-			used++
-		}
-	}
-	if used < 2 {
-		t.Errorf("48 connections went to %d backends", used)
-	}
-}
-
-func (p promise) affinity(t *testing.T) {
-	p.put(t, func(s *service.Service) { s.Affinity = time.Hour })
-	used := 0
-	for _, n := range p.chosen(t, 16) {
-		if n > 0 {
-			used++
-		}
-	}
-	if used != 1 {
-		t.Errorf("one client used %d backends", used)
-	}
-}
-
 // changes takes backends away from open connections, the last one in the end.
 func (p promise) changes(t *testing.T) {
 	s := p.put(t, func(*service.Service) {})
@@ -151,13 +136,9 @@ func (p promise) changes(t *testing.T) {
 	}
 	for left := len(p.backends); left >= 0; left-- {
 		p.put(t, func(s *service.Service) { s.Backends = s.Backends[len(s.Backends)-left:] })
-		if err := exchange(); err != nil {
-			t.Fatalf("%d backends left: an open connection: %v", left, err)
-		}
+		succeed(t, exchange(), "%d backends left: an open connection", left)
 	}
-	if _, err := testkit.Dial(p.network.pods[1], "tcp", s.Frontend.String()); !errors.Is(err, unix.ECONNREFUSED) {
-		t.Errorf("a new connection: %v, want it refused", err)
-	}
+	failsWith(t, errOf(testkit.Dial(p.network.pods[1], "tcp", s.Frontend.String())), unix.ECONNREFUSED, "a new connection")
 }
 
 // Addresses of the backend on another node, and of the host on the wire to it.
@@ -193,6 +174,16 @@ func (n network) wire(t testing.TB) *netns.Namespace {
 	return far
 }
 
+// wired are pods behind veths, of a host with an uplink to another node.
+func wired(t *testing.T) (n network, d *Datapath, far *netns.Namespace) {
+	t.Helper()
+	n, d = routed(t), openTest(t)
+	far = n.wire(t)
+	n.attachBoth(t, d)
+	must(d.Uplinks().Put(t.Context(), n.host, "wire"))(t)
+	return n, d, far
+}
+
 // TestRemote has the backend on another node, behind a smaller MTU: what the host answers to packets that are too big
 // must reach the client.
 func TestRemote(t *testing.T) {
@@ -202,12 +193,8 @@ func TestRemote(t *testing.T) {
 		n.attachBoth(t, d)
 		eachFar(t, func(t *testing.T, c farCase) {
 			diff := must(c.call(t, n, d, far))(t)
-			if diff["forward"] == 0 || diff["reverse"] == 0 || diff["new_connection"] != 1 {
-				t.Errorf("counted %v", diff)
-			}
-			if c.protocol == service.TCP && diff["icmp_error"] == 0 {
-				t.Errorf("no packet was too big: counted %v", diff)
-			}
+			failIf(t, diff["forward"] == 0 || diff["reverse"] == 0 || diff["new_connection"] != 1, "counted %v", diff)
+			failIf(t, c.protocol == service.TCP && diff["icmp_error"] == 0, "no packet was too big: counted %v", diff)
 		})
 	})
 }
@@ -222,9 +209,7 @@ func TestBehindUplink(t *testing.T) {
 			n.attachBoth(t, d)
 			eachFar(t, func(t *testing.T, c farCase) {
 				diff, err := c.call(t, n, d, far)
-				if diff["forward"] == 0 || diff["new_connection"] == 0 {
-					t.Errorf("counted %v", diff)
-				}
+				failIf(t, diff["forward"] == 0 || diff["new_connection"] == 0, "counted %v", diff)
 				if lost := name == "ipvlan-l3s"; (err != nil) != lost || (diff["reverse"] == 0) != lost {
 					t.Errorf("error %v; counted %v", err, diff)
 				}
@@ -270,16 +255,14 @@ func (c farCase) call(t *testing.T, n network, d *Datapath, far *netns.Namespace
 	backend := testkit.Echo(t, far, c.protocol.String(), net.JoinHostPort(c.backend, "0"))
 	frontend := netip.MustParseAddrPort(net.JoinHostPort(c.service, servicePort))
 	s := service.Service{Frontend: frontend, Protocol: c.protocol, Backends: service.Backends(backend)}
-	must2(d.Services().Put(t.Context(), service.CLI, s))(t)
+	putService(t, d, s)
 	size := 1200
 	if c.protocol == service.TCP {
 		size = 300_000
 	}
 	before := counts(t, d)
 	peer, err := testkit.RoundTrip(t, n.pods[1], c.protocol.String(), frontend.String(), bytes.Repeat([]byte("far "), size/4))
-	if err == nil && peer.Addr().String() != c.client {
-		t.Errorf("the backend saw %s", peer)
-	}
+	failIf(t, err == nil && peer.Addr().String() != c.client, "the backend saw %s", peer)
 	return delta(t, d, before), err
 }
 
@@ -292,19 +275,14 @@ func TestShaped(t *testing.T) {
 		far := n.wire(t)
 		shaped := n.attachment(0)
 		shaped.Shaped = true
-		for i, a := range []EndpointSpec{shaped, n.attachment(1)} {
-			if _, change, err := d.Endpoints().Put(t.Context(), a); err != nil || change != Added {
-				t.Fatalf("AddEndpoint %d: %v, %v", i, change, err)
-			}
-		}
-		if _, change, err := d.Endpoints().Put(t.Context(), shaped); err != nil || change != Unchanged {
-			t.Errorf("Put again: %v, %v", change, err)
-		}
+		wantPut(t, d, shaped, Added)
+		wantPut(t, d, n.attachment(1), Added)
+		wantPut(t, d, shaped, Unchanged)
 		must(d.Uplinks().Put(t.Context(), n.host, "wire"))(t)
 		server := listenUDP(t, n.pods[0], podA4, 1)[0]
 		vip := netip.MustParseAddrPort(near4 + ":5201")
 		s := service.Service{Frontend: vip, Protocol: service.UDP, Backends: service.Backends(server.addr)}
-		must2(d.Services().Put(t.Context(), service.CLI, s))(t)
+		putService(t, d, s)
 		for name, c := range map[string]struct {
 			from *netns.Namespace
 			to   netip.AddrPort
@@ -343,9 +321,7 @@ func flood(t *testing.T, n network, server *counter, from *netns.Namespace, to n
 	server.received(t)
 	succeed(t, qdisc.SetLimit(n.host, "va", qdisc.Limit{Rate: 8_000, Burst: 44_000}))
 	defer func() {
-		if err := qdisc.SetLimit(n.host, "va", qdisc.Limit{}); err != nil {
-			t.Error(err)
-		}
+		noError(t, qdisc.SetLimit(n.host, "va", qdisc.Limit{}))
 	}()
 	for range count {
 		send()
@@ -384,8 +360,6 @@ func (n network) queued(t *testing.T) (sent, dropped int) {
 func (n network) tc(t *testing.T, command string) string {
 	t.Helper()
 	out, err := exec.Command("tc", append([]string{"-n", n.host.Name()}, strings.Fields(command)...)...).CombinedOutput()
-	if err != nil {
-		t.Fatalf("tc %s: %v: %s", command, err, out)
-	}
+	succeed(t, err, "tc %s", command)
 	return string(out)
 }

@@ -164,10 +164,7 @@ func (n network) onLink(t testing.TB) {
 func (n network) attachBoth(t testing.TB, d *Datapath) {
 	t.Helper()
 	for i := range n.pods {
-		endpoints, change := must2(d.Endpoints().Put(t.Context(), n.attachment(i)))(t)
-		if change != Added || len(endpoints) != 2 {
-			t.Fatalf("Put: %v, %v; want two addresses added", change, endpoints)
-		}
+		wantLen(t, wantPut(t, d, n.attachment(i), Added), 2, "addresses")
 	}
 }
 
@@ -261,9 +258,7 @@ func (n *network) startOpenVSwitch(t testing.TB, mode podlink.Mode) {
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	s := must(ovs.Start(n.host, filepath.Join(dir, "run"), ""))(t)
 	t.Cleanup(func() {
-		if err := s.Stop(); err != nil {
-			t.Error(err)
-		}
+		noError(t, s.Stop())
 	})
 	n.ovsdb, n.inUserSpace = s.Socket(), s.Datapath() == ovs.UserSpace
 	if n.inUserSpace {
@@ -316,20 +311,13 @@ func TestWithoutNamespace(t *testing.T) {
 	attach := EndpointSpec{Host: n.host, HostIfName: "vb", MAC: vm.MAC, Addresses: []netip.Addr{
 		netip.MustParseAddr(podB4), netip.MustParseAddr(podB6), netip.MustParseAddr("fe80::1"),
 	}}
-	for i, a := range []EndpointSpec{n.attachment(0), attach} {
-		if endpoints, change, err := d.Endpoints().Put(t.Context(), a); err != nil || change != Added || len(endpoints) != 2 {
-			t.Fatalf("AddEndpoint %d: %v, %v, %v", i, endpoints, change, err)
-		}
-	}
-	if _, change, err := d.Endpoints().Put(t.Context(), attach); err != nil || change != Unchanged {
-		t.Errorf("Put again: %v, %v", change, err)
-	}
+	wantPut(t, d, n.attachment(0), Added)
+	wantLen(t, wantPut(t, d, attach, Added), 2, "addresses")
+	wantPut(t, d, attach, Unchanged)
 	for _, f := range families() {
 		testTraffic(t, trafficCase{n, d, f, "tcp", "redirect_device", false})
 	}
-	if err := d.Endpoints().DeleteDevice(t.Context(), attach); err != nil {
-		t.Error(err)
-	}
+	noError(t, d.Endpoints().DeleteDevice(t.Context(), attach))
 	wantEndpoints(t, d, podA4, podA6)
 }
 

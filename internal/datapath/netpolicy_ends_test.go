@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -63,9 +62,7 @@ func policyForeignCases() []policyCase {
 			link, _ := p.link()
 			open := func(want uint64) {
 				t.Helper()
-				if n := must(p.objects.Slots.Open())(t); n != want {
-					t.Errorf("%d connections, want %d", n, want)
-				}
+				equal(t, must(p.objects.Slots.Open())(t), want, "connections")
 			}
 			from.gets(t, "", p.first(link, p.service).frame())
 			open(map[bool]uint64{false: 1}[p.v6]) // link-local addresses of IPv6 are not translated
@@ -174,9 +171,7 @@ func TestListenOnOwnPort(t *testing.T) {
 			return errors.Join(append(errs, unix.Listen(listening, 1))...)
 		})
 		t.Cleanup(func() { _, _ = unix.Close(connected), unix.Close(listening) })
-		if err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, err)
 		applyPolicies(t, d, denyEgressB)
 		before := counts(t, d)
 		must(unix.Write(connected, []byte("more")))(t)
@@ -203,9 +198,7 @@ subject: {namespaces: {}}, %s: [{action: Deny, %s: [{pods: {namespaceSelector: {
 			if err := connectFrom(n.pods[1], from.WithZone("eth0"), server); err == nil {
 				t.Error("connected")
 			}
-			if delta(t, d, before)[c.reason] == 0 {
-				t.Error("nothing is dropped")
-			}
+			failIf(t, delta(t, d, before)[c.reason] == 0, "nothing is dropped")
 		})
 	}
 }
@@ -227,7 +220,7 @@ func TestEventsHaveOwnAddresses(t *testing.T) {
 	n.allowB(t, d)
 	direct, frontend := netip.MustParseAddrPort(podA4+":9000"), netip.MustParseAddrPort("10.96.0.10:80")
 	s := service.Service{Frontend: frontend, Protocol: service.UDP, Backends: service.Backends(direct)}
-	must2(d.Services().Put(t.Context(), service.CLI, s))(t)
+	putService(t, d, s)
 	from := func(port uint16, dst netip.AddrPort) packet {
 		allowed := netip.MustParseAddr("192.168.77.7")
 		return packet{src: netip.AddrPortFrom(allowed, port), dst: dst, proto: protoUDP, payload: "x"}
@@ -237,9 +230,7 @@ func TestEventsHaveOwnAddresses(t *testing.T) {
 	var running sync.WaitGroup
 	running.Go(func() {
 		each := func(e flows.Event) error { told <- e; return nil }
-		if err := d.Flows().Watch(ctx, each, func(uint64) error { return nil }, flows.Denied, flows.Made); err != nil {
-			t.Error(err)
-		}
+		noError(t, d.Flows().Watch(ctx, each, func(uint64) error { return nil }, flows.Denied, flows.Made))
 	})
 	t.Cleanup(func() { cancel(); running.Wait() })
 	testkit.Eventually(t, 20*time.Second, func() error {
@@ -276,7 +267,6 @@ func TestEventsHaveOwnAddresses(t *testing.T) {
 		t.Helper()
 		wants(verdict, p, func() error { return sendRawFrom(n.pods[1], p) })
 	}
-	const denyEgressA = `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: e}, spec: {podSelector: {matchLabels: {app: a}}, policyTypes: [Egress]}}`
 	applyPolicies(t, d, denyEgressA) // so that what goes to a is tracked
 	raw(flows.Made, from(7000, direct))
 	raw(flows.Made, from(7001, frontend))
@@ -291,6 +281,7 @@ func TestEventsHaveOwnAddresses(t *testing.T) {
 	device := must(rtnl.In(n.pods[1]).Device("eth0"))(t)
 	p := packet{src: netip.AddrPortFrom(local, 5353), dst: netip.MustParseAddrPort("[ff02::fb]:5353"), proto: protoUDP, payload: "x"}
 	wants(flows.Denied, p, func() error {
-		return sendFrame(n.pods[1], index, slices.Concat([]byte{0x33, 0x33, 0, 0, 0, 0xfb}, device.MAC, []byte{0x86, 0xdd}, p.ip()), false)
+		by := sender{ns: n.pods[1], index: index, mac: device.MAC, next: net.HardwareAddr{0x33, 0x33, 0, 0, 0, 0xfb}}
+		return by.raw(by.frame(p))
 	})
 }

@@ -9,7 +9,6 @@ import (
 	"io"
 	"net"
 	"net/netip"
-	"strings"
 	"testing"
 	"time"
 	"unsafe"
@@ -55,9 +54,7 @@ func TestPoliciesBeforeConnections(t *testing.T) {
 				}
 				return nil
 			})
-			if dropped := delta(t, d, before)["drop_policy_ingress"]; dropped != want {
-				t.Errorf("%d packets dropped, want %d", dropped, want)
-			}
+			equal(t, delta(t, d, before)["drop_policy_ingress"], want, "packets dropped")
 		})
 	}
 }
@@ -82,9 +79,7 @@ func TestForgottenGoOn(t *testing.T) {
 	testForgotten(t, 40000, func(t *testing.T, n network, d *Datapath, server netip.AddrPort, conn net.Conn) {
 		before := counts(t, d)
 		succeed(t, sendRawFrom(n.pods[0], packet{src: server, dst: netip.MustParseAddrPort(podB4 + ":40000"), proto: protoTCP, flags: flagACK}))
-		if err := exchanged(conn); err != nil {
-			t.Error(err)
-		}
+		noError(t, exchanged(conn))
 		if d := delta(t, d, before); d["drop_policy_ingress"]+d["drop_policy_egress"] > 0 {
 			t.Errorf("%v", d)
 		}
@@ -95,7 +90,7 @@ func TestForgottenGoOn(t *testing.T) {
 func testForgotten(t *testing.T, port int, then func(t *testing.T, n network, d *Datapath, server netip.AddrPort, conn net.Conn)) {
 	t.Run(fmt.Sprint("port ", port), func(t *testing.T) {
 		n, d := bridged(t), openTest(t)
-		applyPolicies(t, d, fromBToA, strings.Replace(denyEgressB, "app: b", "app: a", 1))
+		applyPolicies(t, d, fromBToA, denyEgressA)
 		n.labelled(t, d)
 		server := testkit.Echo(t, n.pods[0], "tcp", net.JoinHostPort(podA4, "9100"))
 		conn := n.openFrom(t, port, server)
@@ -161,12 +156,12 @@ func TestPolicyHoldsForRoot(t *testing.T) {
 		f := newForger(t, m)
 		f.guard(t, false)
 		for _, family := range [][2]string{{podA4, podB4}, {podA6, podB6}} {
-			victim := f.listen(t, family[0])
+			victim := listenIn(t, f.pods[0], family[0])
 			own := netip.MustParseAddr(family[1])
 			f.open(t, victim, own)
 			for _, way := range f.ways(t) {
 				t.Run(family[0]+" "+way.name, func(t *testing.T) {
-					f.isRefused(t, victim, own, func(frame []byte) { f.send(t, frame, way) })
+					f.isRefused(t, victim, own, func(frame []byte) { way.send(t, frame) })
 				})
 			}
 			t.Run(family[0]+" by AF_XDP", func(t *testing.T) {
@@ -181,7 +176,7 @@ func (f *forger) open(t *testing.T, victim net.PacketConn, own netip.Addr) {
 	t.Helper()
 	applyPolicies(t, f.d)
 	testkit.Eventually(t, 10*time.Second, func() error {
-		f.send(t, f.datagram(own, victim, "open"), f.honest())
+		f.honest().say(t, own, addrOf(victim), "open")
 		return f.expect(victim, "open")
 	})
 }
@@ -189,20 +184,19 @@ func (f *forger) open(t *testing.T, victim net.PacketConn, own netip.Addr) {
 // isRefused sends a datagram under a policy that denies all to the victim, which gets nothing, and without, when it gets it.
 func (f *forger) isRefused(t *testing.T, victim net.PacketConn, own netip.Addr, send func([]byte)) {
 	t.Helper()
-	const denyAll = `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: deny}, spec: {podSelector: {}, policyTypes: [Ingress]}}`
 	applyPolicies(t, f.d, denyAll)
 	before := counts(t, f.d)
-	send(f.datagram(own, victim, "denied"))
+	send(f.honest().datagram(own, addrOf(victim), "denied"))
 	awaitCount(t, f.d, before, "drop_policy_ingress")
 	applyPolicies(t, f.d)
-	send(f.datagram(own, victim, "allowed"))
+	send(f.honest().datagram(own, addrOf(victim), "allowed"))
 	f.wants(t, victim, "allowed")
 }
 
 // getsNothingByXDP is isRefused for AF_XDP, by which the kernel carries packets of some modes only.
 func (f *forger) getsNothingByXDP(t *testing.T, victim net.PacketConn, own netip.Addr) {
 	t.Helper()
-	if err := sendXDP(f.pods[1], f.device.Index, f.datagram(own, victim, "warm")); errors.Is(err, unix.EBUSY) {
+	if err := sendXDP(f.pods[1], f.device.Index, f.honest().datagram(own, addrOf(victim), "warm")); errors.Is(err, unix.EBUSY) {
 		t.Logf("the kernel has dropped it: AF_XDP does not say of which protocol packets are, and ipvlan asks")
 		return
 	}
@@ -309,17 +303,11 @@ func exchanged(conn net.Conn) error {
 }
 
 func testOpenConnections(t *testing.T, d *Datapath, open func() net.Conn) {
-	const denyEgressA = `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: e}, spec: {podSelector: {matchLabels: {app: a}}, policyTypes: [Egress]}}`
 	ends := func(conn net.Conn, reason string) {
 		t.Helper()
-		before := counts(t, d)[reason]
+		before := counts(t, d)
 		must(conn.Write([]byte("more")))(t)
-		testkit.Eventually(t, 20*time.Second, func() error {
-			if counts(t, d)[reason] == before {
-				return fmt.Errorf("no %s", reason)
-			}
-			return nil
-		})
+		awaitCount(t, d, before, reason)
 		_ = conn.SetReadDeadline(time.Now().Add(10 * time.Millisecond))
 		if n, _ := conn.Read(make([]byte, 4)); n > 0 {
 			t.Errorf("%s, but there is an answer", reason)
@@ -329,9 +317,7 @@ func testOpenConnections(t *testing.T, d *Datapath, open func() net.Conn) {
 	}
 	lives := func(conn net.Conn) {
 		t.Helper()
-		if err := exchanged(conn); err != nil {
-			t.Error(err)
-		}
+		noError(t, exchanged(conn))
 	}
 	applyPolicies(t, d)
 	conn := open()

@@ -82,9 +82,7 @@ func (h policedHooks) as(t *testing.T, sender objects.Sender, want string, frame
 			got = name
 		}
 	}
-	if got != want || (action == actionDrop) != (want != "") {
-		t.Errorf("action %d, %q, want %q", int32(action), got, want)
-	}
+	failIf(t, got != want || (action == actionDrop) != (want != ""), "action %d, %q, want %q", int32(action), got, want)
 }
 
 const (
@@ -148,9 +146,7 @@ func policyAddressCases() []policyCase {
 			p.apply(t, true, denyIngressA) // audited
 			before := counts(t, p.Datapath)
 			from.gets(t, "", first.frame())
-			if n := delta(t, p.Datapath, before)["audited"]; n != 1 {
-				t.Errorf("audited %d packets of one connection", n)
-			}
+			equal(t, delta(t, p.Datapath, before)["audited"], 1, "audited")
 			p.apply(t, false, denyEgressB)
 			from.gets(t, egressDrop, first.frame())
 		}},
@@ -227,15 +223,11 @@ func policyRowCases() []policyCase {
 				}).frame())
 				hook.gets(t, "", tcp.with(func(q *packet) { q.flags = flagRST | flagACK }).frame())
 			}
-			if n := open(); n != before {
-				t.Errorf("%d connections, want %d", n, before)
-			}
+			equal(t, open(), before, "connections")
 			from.gets(t, "", tcp.with(func(q *packet) {
 				q.flags, q.src, q.dst = flagACK, netip.AddrPortFrom(q.src.Addr(), 40000), netip.AddrPortFrom(q.dst.Addr(), 80)
 			}).frame())
-			if n := open(); n != before+1 {
-				t.Errorf("%d connections, want %d", n, before+1)
-			}
+			equal(t, open(), before+1, "connections")
 		}},
 		{"what is denied keeps no connection, and may end it", func(t *testing.T, p policed, from, to policedHooks) {
 			tcp := p.first(p.client, p.backend).with(func(q *packet) { q.proto, q.flags = protoTCP, flagSYN })
@@ -243,9 +235,7 @@ func policyRowCases() []policyCase {
 			from.gets(t, "", tcp.frame())
 			p.ageAll(t, func(slot *objects.Slot) { slot.Seen -= uint64(time.Minute) })
 			slots := func() (all []objects.Slot) {
-				if err := p.objects.Slots.Each(func(_ uint32, slot objects.Slot) bool { all = append(all, slot); return true }); err != nil {
-					t.Fatal(err)
-				}
+				succeed(t, p.objects.Slots.Each(func(_ uint32, slot objects.Slot) bool { all = append(all, slot); return true }))
 				return all
 			}
 			before := slots()
@@ -256,9 +246,7 @@ func policyRowCases() []policyCase {
 				t.Errorf("%+v, want %+v", now, before)
 			}
 			from.gets(t, ingressDrop, tcp.with(func(q *packet) { q.flags = flagRST }).frame())
-			if n, err := p.objects.Slots.Open(); n != 0 || err != nil {
-				t.Errorf("%d open connections, %v, after a reset", n, err)
-			}
+			equal(t, must(p.objects.Slots.Open())(t), 0, "open connections after a reset")
 		}},
 	}
 }

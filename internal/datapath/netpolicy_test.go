@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/netip"
 	"os/exec"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -39,9 +38,7 @@ func applyJudging(t testing.TB, d *Datapath, node bool, documents ...string) {
 	if len(documents) > 0 {
 		set, err = manifest.Read(strings.NewReader("---\n" + strings.Join(documents, "\n---\n")))
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, err)
 	for i := range set.Snapshot.Policies {
 		set.Snapshot.Policies[i].JudgesNode = node
 	}
@@ -68,49 +65,30 @@ type caller struct {
 // refused sends to an address until a program has counted a drop for a reason.
 func (c caller) refused(t testing.TB, to netip.AddrPort, reason string) {
 	t.Helper()
-	d, from, network := c.Datapath, c.from, c.network
-	before := counts(t, d)[reason]
-	err := from.Do(func() error {
-		dialer := net.Dialer{Timeout: 20 * time.Second}
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		done := make(chan error, 1)
-		go func() {
-			done <- from.Do(func() error {
-				conn, err := dialer.DialContext(ctx, network, to.String())
-				if err != nil {
-					return err
-				}
-				defer conn.Close()
-				if network == "udp" {
-					_, err := conn.Write([]byte("x"))
-					return err
-				}
-				return nil
-			})
-		}()
-		testkit.Eventually(t, 20*time.Second, func() error {
-			if counts(t, d)[reason] == before {
-				return errors.New("nothing was dropped")
+	before := counts(t, c.Datapath)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	done := make(chan error, 1)
+	go func() {
+		done <- c.from.Do(func() error {
+			conn, err := (&net.Dialer{Timeout: 20 * time.Second}).DialContext(ctx, c.network, to.String())
+			if err == nil {
+				_, err = conn.Write([]byte("x"))
+				_ = conn.Close()
 			}
-			return nil
+			return err
 		})
-		cancel()
-		if err := <-done; err == nil && network == "tcp" {
-			return errors.New("connected")
-		}
-		return nil
-	})
-	if err != nil {
-		t.Errorf("%s to %s: %v, want %s", network, to, err, reason)
+	}()
+	awaitCount(t, c.Datapath, before, reason)
+	cancel()
+	if err := <-done; err == nil && c.network == "tcp" {
+		t.Errorf("tcp to %s: connected, want %s", to, reason)
 	}
 }
 
 func (c caller) allowed(t testing.TB, to netip.AddrPort) {
 	t.Helper()
-	if _, err := testkit.RoundTrip(t, c.from, c.network, to.String(), []byte("hello")); err != nil {
-		t.Errorf("%s to %s: %v, want an answer", c.network, to, err)
-	}
+	noError(t, errOf(testkit.RoundTrip(t, c.from, c.network, to.String(), []byte("hello"))), "%s to %s", c.network, to)
 }
 
 const (
@@ -119,6 +97,7 @@ const (
 		`ingress: [{from: [{podSelector: {matchLabels: {app: b}}}]}]}}`
 	fromAnyToA = `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: any-to-a}, spec: {podSelector: {matchLabels: {app: a}}, ` +
 		`ingress: [{from: [{ipBlock: {cidr: 0.0.0.0/0}}, {ipBlock: {cidr: "::/0"}}]}]}}`
+	denyEgressA = `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: deny-a-out}, spec: {podSelector: {matchLabels: {app: a}}, policyTypes: [Egress]}}`
 	denyEgressB = `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: deny-b}, spec: {podSelector: {matchLabels: {app: b}}, policyTypes: [Egress]}}`
 )
 
@@ -142,7 +121,7 @@ func testPolicies(t *testing.T, n network, b caller, f family) {
 	frontend := netip.MustParseAddrPort(net.JoinHostPort(f.service, servicePort))
 	p, _ := service.ParseProtocol(network)
 	s := service.Service{Frontend: frontend, Protocol: p, Backends: service.Backends(backend)}
-	must2(d.Services().Put(t.Context(), service.CLI, s))(t)
+	putService(t, d, s)
 	both := []netip.AddrPort{backend, frontend}
 	for _, to := range both {
 		b.allowed(t, to)
@@ -223,8 +202,8 @@ func TestForgingLinkLocal(t *testing.T) {
 	} {
 		for _, to := range []netip.Addr{netip.MustParseAddr(podA6), to.WithZone("")} {
 			before := counts(t, d)
-			p := packet{src: netip.AddrPortFrom(c.from, 1234), dst: netip.AddrPortFrom(to, 7777), proto: protoUDP, payload: "lie"}
-			succeed(t, sendFrame(deep, device.Index, slices.Concat(a.MAC, device.MAC, []byte{0x86, 0xdd}, p.ip()), false))
+			by := sender{ns: deep, index: device.Index, mac: device.MAC, next: a.MAC}
+			succeed(t, by.raw(by.datagram(c.from, netip.AddrPortFrom(to, 7777), "lie")))
 			testkit.Eventually(t, 10*time.Second, func() error {
 				if n := delta(t, d, before)[c.drop]; n == 0 {
 					return fmt.Errorf("as %s to %s: %v", c.from, to, delta(t, d, before))
@@ -247,9 +226,7 @@ func TestBackendAtAllowedAddress(t *testing.T) {
 	must2(d.Services().Put(t.Context(), service.CLI, service.Service{Frontend: frontend, Protocol: service.UDP, Backends: service.Backends(backend)}))(t)
 	listen := func(i int, at string) (c net.PacketConn) {
 		t.Helper()
-		if err := n.pods[i].Do(func() (err error) { c, err = net.ListenPacket("udp", at); return err }); err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, n.pods[i].Do(func() (err error) { c, err = net.ListenPacket("udp", at); return err }))
 		t.Cleanup(func() { _ = c.Close() })
 		return c
 	}
@@ -318,9 +295,7 @@ func TestDeliveredMark(t *testing.T) {
 					t.Error("a packet arrives that the policy denies")
 				}
 			}
-			if got := delta(t, d, before)["drop_policy_ingress"]; got != 3 {
-				t.Errorf("drop_policy_ingress: %d", got)
-			}
+			equal(t, delta(t, d, before)["drop_policy_ingress"], 3, "drop_policy_ingress")
 		})
 	}
 }

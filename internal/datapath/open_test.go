@@ -43,9 +43,7 @@ func TestOpenErrors(t *testing.T) {
 				!strings.Contains(err.Error(), "mount -t bpf") {
 				t.Errorf("no bpffs: error %v", err)
 			}
-			if _, err := os.Stat(elsewhere); !errors.Is(err, os.ErrNotExist) {
-				t.Errorf("no bpffs: something was made there: %v", err)
-			}
+			failsWith(t, errOf(os.Stat(elsewhere)), os.ErrNotExist, "no bpffs: something was made there")
 			for _, other := range others {
 				var layout *objects.LayoutError
 				if _, err := open(Options{Root: filepath.Join(base, other)}); !errors.As(err, &layout) || layout.Found != other ||
@@ -53,27 +51,19 @@ func TestOpenErrors(t *testing.T) {
 					!strings.Contains(err.Error(), "mustang reset") || strings.Contains(err.Error(), "\n") {
 					t.Errorf("layout %s: error %v", other, err)
 				}
-				if _, err := os.Stat(filepath.Join(base, other, ours)); !errors.Is(err, os.ErrNotExist) {
-					t.Errorf("layout %s: something was made there: %v", other, err)
-				}
+				failsWith(t, errOf(os.Stat(filepath.Join(base, other, ours))), os.ErrNotExist, "layout %s: something was made there", other)
 			}
 			succeed(t, syscall.Seteuid(65534))
 			_, err := open(Options{Root: filepath.Join(base, "mine")})
 			succeed(t, syscall.Seteuid(0))
-			if !errors.Is(err, objects.ErrNotRoot) {
-				t.Errorf("not root: error %v", err)
-			}
+			failIf(t, !errors.Is(err, objects.ErrNotRoot), "not root: error %v", err)
 		})
 	}
 	for _, other := range others { // as the error says
-		if err := objects.Remove(t.Context(), filepath.Join(base, other)); err != nil {
-			t.Error(err)
-		}
+		noError(t, objects.Remove(t.Context(), filepath.Join(base, other)))
 		openSized(t, Options{Root: filepath.Join(base, other)})
 	}
-	if _, err := OpenExisting(Options{Root: filepath.Join(base, "none")}); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("nothing there: error %v", err)
-	}
+	failsWith(t, errOf(OpenExisting(Options{Root: filepath.Join(base, "none")})), os.ErrNotExist, "nothing there")
 	if err := objects.Remove(t.Context(), t.TempDir()); err == nil {
 		t.Error("Remove took a directory on another file system")
 	}
@@ -97,9 +87,7 @@ func TestUnsupported(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 	err = &objects.UnsupportedError{Feature: "netkit", Kernel: "6.7", Option: "CONFIG_NETKIT", Err: syscall.EINVAL}
-	if err.Error() != "this kernel is built without CONFIG_NETKIT" {
-		t.Errorf("error %v", err)
-	}
+	failIf(t, err.Error() != "this kernel is built without CONFIG_NETKIT", "error %v", err)
 }
 
 // TestCounterNames compares the names in Go with those in the type information.
@@ -129,9 +117,7 @@ func wantOtherHost(t *testing.T, err error, names ...string) {
 		t.Fatalf("error %v, want a conflict", err)
 	}
 	for _, name := range names {
-		if !strings.Contains(err.Error(), name) {
-			t.Errorf("error %v does not name %q", err, name)
-		}
+		failIf(t, !strings.Contains(err.Error(), name), "error %v does not name %q", err, name)
 	}
 }
 
@@ -157,18 +143,12 @@ func TestTwoHosts(t *testing.T) {
 	_, _, err = d.Endpoints().Put(t.Context(), second.attachment(0))
 	wantOtherHost(t, err, first.host.Name())
 	first.run(t, "-n HOST link del vb")
-	if _, change, err := d.Endpoints().Put(t.Context(), second.attachment(0)); err != nil || change != Added {
-		t.Fatalf("after the first host's pods: %v, %v", change, err)
-	}
+	wantPut(t, d, second.attachment(0), Added)
 	wantEndpoints(t, d, "192.168.20.10")
 	wantLinks(t, d, 2)
-	if _, err := d.Uplinks().Put(t.Context(), second.host, "wire"); err != nil {
-		t.Error(err)
-	}
+	noError(t, errOf(d.Uplinks().Put(t.Context(), second.host, "wire")))
 	_, _, err = d.Endpoints().Put(t.Context(), first.attachment(0))
-	if !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("a pod without its device: %v", err)
-	}
+	failIf(t, !errors.Is(err, os.ErrNotExist), "a pod without its device: %v", err)
 }
 
 // TestUplinkOfOtherHost keeps a host by its uplink alone.
@@ -194,17 +174,10 @@ func TestSameIndexOnOtherHost(t *testing.T) {
 		specs = append(specs, vmSpec(n))
 	}
 	must2(d.Endpoints().Put(t.Context(), specs[0]))(t)
-	var deviation *DeviationError
-	if err := d.Endpoints().Check(t.Context(), specs[1]); !errors.As(err, &deviation) {
-		t.Errorf("check on the other host: %v", err)
-	}
+	failsAs[*DeviationError](t, d.Endpoints().Check(t.Context(), specs[1]), "check on the other host")
 	wantNotFound(t, d.Endpoints().DeleteDevice(t.Context(), specs[1]))
-	if err := d.Endpoints().Check(t.Context(), specs[0]); err != nil {
-		t.Error(err)
-	}
-	if err := d.Endpoints().DeleteDevice(t.Context(), specs[0]); err != nil {
-		t.Error(err)
-	}
+	noError(t, d.Endpoints().Check(t.Context(), specs[0]))
+	noError(t, d.Endpoints().DeleteDevice(t.Context(), specs[0]))
 }
 
 // vmSpec is a VM behind tap0.
@@ -226,9 +199,7 @@ func TestCheckHost(t *testing.T) {
 			return
 		}
 		for _, word := range words {
-			if !strings.Contains(err.Error(), word) {
-				t.Errorf("CheckHost: %v; want %q", err, word)
-			}
+			failIf(t, !strings.Contains(err.Error(), word), "CheckHost: %v; want %q", err, word)
 		}
 	}
 	add := func() {
@@ -253,33 +224,6 @@ func TestCheckHost(t *testing.T) {
 	want("lacks the socket programs connect4")
 	add()
 	want()
-}
-
-// TestService looks services up one by one.
-func TestService(t *testing.T) {
-	d := openTest(t)
-	one, all, none := netip.MustParseAddrPort("10.96.0.1:80"), netip.MustParseAddrPort("[fd00:96::1]:80"), netip.MustParseAddrPort("10.96.0.1:81")
-	stored := []service.Service{
-		{Frontend: one, Protocol: service.TCP, Backends: service.Backends(netip.MustParseAddrPort("192.168.10.10:80"))},
-		{Frontend: all, Protocol: service.Any, Backends: service.Backends(netip.MustParseAddrPort("[fd00:10::10]:80"))},
-	}
-	for _, s := range stored {
-		must2(d.Services().Put(t.Context(), service.CLI, s))(t)
-		got, err := d.Services().Get(t.Context(), s.Key())
-		if err != nil || got.ID == 0 || got.Frontend != s.Frontend || got.Protocol != s.Protocol || !slices.Equal(got.Backends, s.Backends) {
-			t.Errorf("Get(%s): %v, %v", s, got, err)
-		}
-	}
-	var conflict *ConflictError
-	for _, part := range []service.Service{{Frontend: all, Protocol: service.UDP}, {Frontend: one, Protocol: service.Any}} {
-		if _, err := d.Services().Get(t.Context(), part.Key()); !errors.As(err, &conflict) {
-			t.Errorf("Get(%s): %v", part, err)
-		}
-	}
-	for _, missing := range []service.Service{{Frontend: one, Protocol: service.UDP}, {Frontend: none, Protocol: service.TCP}} {
-		_, err := d.Services().Get(t.Context(), missing.Key())
-		wantNotFound(t, err)
-	}
 }
 
 // TestSweep sweeps pods that are gone, two devices of one pod among them, and leaves others.
@@ -332,37 +276,23 @@ func TestShared(t *testing.T) {
 	n := routed(t)
 	o := Options{Root: filepath.Join(testkit.BPFFS(t), "root")}
 	var s Shared
-	if _, err := s.OpenExisting(o); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("OpenExisting without: %v", err)
-	}
+	failsWith(t, errOf(s.OpenExisting(o)), os.ErrNotExist, "OpenExisting without")
 	var before *Datapath
 	for _, name := range []string{"first", "removed"} {
 		d, err := s.Open(t.Context(), o)
-		if err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
+		succeed(t, err, "%s", name)
 		if d == before {
 			t.Fatalf("%s: what was removed is open still", name)
 		}
 		must(d.Guards().Put(t.Context(), n.attachment(1)))(t)
-		want := programPins(t, d)
-		for _, pin := range want { // of another build
-			_, rest, _ := strings.Cut(pin, "-")
-			succeed(t, os.Rename(filepath.Join(pins(d, "progs"), pin), filepath.Join(pins(d, "progs"), "0000-"+rest)))
-		}
-		if again, err := s.Open(t.Context(), o); again != d || err != nil {
-			t.Errorf("%s: again: %p, %v, want %p", name, again, err, d)
-		}
-		if got := programPins(t, d); !slices.Equal(got, want) {
+		want := ofAnotherBuild(t, d, "progs")
+		equal(t, must(s.Open(t.Context(), o))(t), d, "%s: again", name)
+		if got := programPins(t, d, "progs"); !slices.Equal(got, want) {
 			t.Errorf("%s: programs %v, want %v", name, got, want)
 		}
-		if again, err := s.OpenExisting(o); again != d || err != nil {
-			t.Errorf("%s: OpenExisting: %p, %v, want %p", name, again, err, d)
-		}
+		equal(t, must(s.OpenExisting(o))(t), d, "%s: OpenExisting", name)
 		succeed(t, Remove(t.Context(), o.Root))
 		before = d
-		if _, err := s.OpenExisting(o); !errors.Is(err, os.ErrNotExist) {
-			t.Errorf("%s: OpenExisting of what was removed: %v", name, err)
-		}
+		failsWith(t, errOf(s.OpenExisting(o)), os.ErrNotExist, "%s: OpenExisting of what was removed", name)
 	}
 }

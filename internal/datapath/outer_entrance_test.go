@@ -3,9 +3,9 @@
 package datapath
 
 import (
+	"cmp"
+	"encoding/binary"
 	"errors"
-	"fmt"
-	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -30,16 +30,14 @@ func TestForgingToHostNested(t *testing.T) {
 		routed := f.addRouted(t)
 		ways := f.strangers(t)
 		for family, gateway := range []string{gateway4, gateway6} {
-			victim := listenIn(t, f.network.host, gateway)
-			for _, way := range ways {
-				pods := []netip.Addr{netip.MustParseAddr([]string{"192.168.10.12", "fd00:10::c"}[family]), routed[family]}
+			victim, pods := listenIn(t, f.network.host, gateway), []netip.Addr{thirds[family], routed[family]}
+			for _, away := range ways {
+				away.next = mac("98") // to nobody: that does not make it a packet that comes back
 				for _, from := range pods {
-					t.Run(fmt.Sprintf("from %s, %s", from, way.name), func(t *testing.T) {
-						f.sendAway(t, victim, from, way)
-						f.tryStranger(t, victim, from, [2]netip.Addr{outside4, outside6}[family], way)
-					})
+					away.say(t, from, addrOf(victim), "away")
 				}
 			}
+			f.try(t, victim, pods, ways)
 		}
 	})
 }
@@ -58,17 +56,8 @@ func (f *forger) addRouted(t *testing.T) [2]netip.Addr {
 	return addrs
 }
 
-// stranger is a way of sending that leaves nobody known as the sender.
-type stranger struct {
-	name  string
-	ns    *netns.Namespace
-	index int
-	mac   net.HardwareAddr
-	via   net.HardwareAddr // of the router, if it is not the same for all
-}
-
-// strangers are those of the pod.
-func (f *forger) strangers(t *testing.T) []stranger {
+// strangers are ways of the pod that leave nobody known as the sender.
+func (f *forger) strangers(t *testing.T) []sender {
 	t.Helper()
 	deep := testkit.Namespace(t, "deep")
 	f.another(t, "eth5")
@@ -78,21 +67,19 @@ func (f *forger) strangers(t *testing.T) []stranger {
 		-n PODB link add over type veth peer name under
 		-n PODB link set over up
 		-n PODB link set under up`, "DEEP", deep.Name()))
-	device := func(ns *netns.Namespace, name string) stranger {
-		d := must(rtnl.In(ns).Device(name))(t)
-		return stranger{ns: ns, index: d.Index, mac: d.MAC}
+	device := func(name string, ns *netns.Namespace, on string) sender {
+		d := must(rtnl.In(ns).Device(on))(t)
+		return sender{name: name, ns: ns, index: d.Index, mac: d.MAC, next: f.next, stranger: true}
 	}
-	nested := device(deep, "eth5")
-	nested.name = "from a network namespace of its own"
-	all := []stranger{nested}
+	all := []sender{device("from a network namespace of its own", deep, "eth5")}
 	second := f.another(t, "eth6")
 	f.tc(t, "qdisc add dev over clsact")
 	const mirror = "filter add dev over egress protocol all u32 match u32 0 0 action mirred egress mirror dev eth6"
 	if out, err := f.tryTC(mirror); err != nil {
 		t.Fatal(err, out)
 	}
-	copied := device(f.pods[1], "over")
-	copied.name, copied.mac = "as a copy", second.MAC
+	copied := device("as a copy", f.pods[1], "over")
+	copied.mac = second.MAC
 	all = append(all, copied)
 	if f.device.Kind != "macvlan" { // an ipvlan cannot be a bridge's port
 		return all
@@ -105,46 +92,7 @@ func (f *forger) strangers(t *testing.T) []stranger {
 		-n PODB link set port master inner up
 		-n PODB link set eth7 master inner up
 		-n DEEP link set eth0 up`, "DEEP", deep.Name()))
-	bridged := device(deep, "eth0")
-	bridged.name = "by a bridge"
-	return append(all, bridged)
-}
-
-// sendAway sends to nobody on the network what tryStranger sends to the victim: that does not make it a packet that comes back.
-//
-//revive:disable-next-line:argument-limit // t comes on top of the four that say who sends what how
-func (f *forger) sendAway(t *testing.T, victim net.PacketConn, from netip.Addr, way stranger) {
-	t.Helper()
-	frame := slices.Concat(mac("98"), way.mac, f.datagram(from, victim, "away")[12:])
-	if err := sendFrame(way.ns, way.index, frame, false); err != nil && !errors.Is(err, unix.ENOBUFS) {
-		t.Fatal(err)
-	}
-}
-
-// tryStranger sends from a pod's address, and behind that from one outside: the victim gets the second alone.
-//
-//revive:disable-next-line:argument-limit // t comes on top of the four that say who sends what how
-func (f *forger) tryStranger(t *testing.T, victim net.PacketConn, from, outside netip.Addr, way stranger) {
-	t.Helper()
-	f.own = way.mac
-	send := func(from netip.Addr, text string) {
-		// ENOBUFS: a program on the way has dropped it.
-		if err := sendFrame(way.ns, way.index, f.datagram(from, victim, text), false); err != nil && !errors.Is(err, unix.ENOBUFS) {
-			t.Fatal(err)
-		}
-	}
-	f.alone(t, victim, func(text string) { send(from, text) }, func(text string) { send(outside, text) })
-}
-
-// expectAny returns an error unless a datagram arrives that has the text.
-func (f *forger) expectAny(victim net.PacketConn, text string) error {
-	buffer := make([]byte, 100)
-	_ = victim.SetReadDeadline(time.Now().Add(time.Second))
-	n, _, err := victim.ReadFrom(buffer)
-	if err == nil && strings.TrimRight(string(buffer[:n]), "\x00") != text {
-		err = fmt.Errorf("the victim got %q, want %q", buffer[:n], text)
-	}
-	return err
+	return append(all, device("by a bridge", deep, "eth0"))
 }
 
 // TestRouterReturnsToHost has a router on the network of the parent bring back to the host what a pod has sent; also from an
@@ -162,27 +110,25 @@ func TestRouterReturnsToHost(t *testing.T) {
 		}
 		must2(f.d.Endpoints().Put(t.Context(), spec))(t)
 		for family, to := range behindHost() {
-			own := [2]netip.Addr{own4, own6}[family]
+			own, outside := owns[family], outsides[family]
 			victim := listenIn(t, f.network.host, to)
 			other := listenIn(t, f.network.host, []string{gateway4, gateway6}[family])
-			index, up1 := o.upstream(t)
-			fromWire := func(from netip.Addr, to net.PacketConn, text string) {
-				frame := slices.Concat(f.reachHost(t), up1, f.datagram(from, to, text)[12:])
-				succeed(t, sendFrame(o.ns, index, frame, false))
-			}
+			up1 := must(rtnl.In(o.ns).Device("up1"))(t)
+			wire, router := sender{ns: o.ns, index: up1.Index, mac: up1.MAC, next: f.reachHost(t)}, o.honest()
+			router.next = up1.MAC
 			before := counts(t, f.d)
-			fromWire(own, victim, "forged")
-			fromWire([2]netip.Addr{outside4, outside6}[family], victim, "passes")
+			wire.say(t, own, addrOf(victim), "forged")
+			wire.say(t, outside, addrOf(victim), "passes")
 			f.wants(t, victim, "passes")
 			wantForged(t, f.d, before)
 			for _, from := range []netip.Addr{own, allowed[family]} {
 				testkit.Eventually(t, 10*time.Second, func() error {
-					o.sendBy(t, f.datagram(from, victim, "returned"))
+					router.say(t, from, addrOf(victim), "returned")
 					return f.expectAny(victim, "returned")
 				})
 			}
-			fromWire(own, other, "forged")
-			fromWire([2]netip.Addr{outside4, outside6}[family], other, "passes")
+			wire.say(t, own, addrOf(other), "forged")
+			wire.say(t, outside, addrOf(other), "passes")
 			f.wants(t, other, "passes")
 		}
 	})
@@ -203,20 +149,6 @@ func (o *outsider) routeBack(t *testing.T) {
 		-n OUT addr add fd00:10::fe/128 dev up1 nodad
 		-n OUT route add `+to[0]+` via `+gateway4+`
 		-n OUT route add `+to[1]+` via `+gateway6, "OUT", o.ns.Name()))
-}
-
-// upstream returns the device of the machine outside.
-func (o *outsider) upstream(t *testing.T) (int, net.HardwareAddr) {
-	t.Helper()
-	up1 := must(rtnl.In(o.ns).Device("up1"))(t)
-	return up1.Index, up1.MAC
-}
-
-// sendBy sends a packet by the router.
-func (o *outsider) sendBy(t *testing.T, frame []byte) {
-	t.Helper()
-	_, up1 := o.upstream(t)
-	o.send(t, slices.Concat(up1, frame[6:]), o.honest())
 }
 
 // TestParentIsBridge has a pod on a bridge reach the host, whose device is a macvlan on that bridge, as are those of other pods. A
@@ -243,18 +175,69 @@ func TestParentIsBridge(t *testing.T) {
 		victim := listenIn(t, n.host, gateway)
 		for i, from := range [2][2]string{{podA4, podB4}, {podA6, podB6}}[family] {
 			eth0 := must(rtnl.In(n.pods[i]).Device("eth0"))(t)
-			f.own = eth0.MAC
+			pod := sender{ns: n.pods[i], index: eth0.Index, mac: eth0.MAC, next: f.next}
 			testkit.Eventually(t, 5*time.Second, func() error {
-				if err := sendFrame(n.pods[i], eth0.Index, f.datagram(netip.MustParseAddr(from), victim, "honest"), false); err != nil {
-					return err
-				}
+				pod.say(t, netip.MustParseAddr(from), addrOf(victim), "honest")
 				return f.expectAny(victim, "honest")
 			})
 		}
-		for _, way := range ways {
-			t.Run(gateway+" "+way.name, func(t *testing.T) {
-				f.tryStranger(t, victim, [2]netip.Addr{other4, other6}[family], [2]netip.Addr{outside4, outside6}[family], way)
-			})
-		}
+		f.try(t, victim, []netip.Addr{[]netip.Addr{other4, other6}[family]}, ways)
 	}
+}
+
+// say sends a datagram.
+func (by sender) say(t *testing.T, from netip.Addr, to netip.AddrPort, text string) {
+	t.Helper()
+	by.send(t, by.datagram(from, to, text))
+}
+
+// datagram returns the frame of a datagram.
+func (by sender) datagram(from netip.Addr, to netip.AddrPort, text string) []byte {
+	return by.frame(packet{src: netip.AddrPortFrom(from, 4000), dst: to, proto: protoUDP, payload: text})
+}
+
+// frame returns the frame of a packet.
+func (by sender) frame(p packet) []byte {
+	kind := []byte{0x08, 0x00}
+	if p.v6() {
+		kind = []byte{0x86, 0xdd}
+	}
+	if by.tagged {
+		kind = append([]byte{0x81, 0x00, 0, 5}, kind...)
+	}
+	return slices.Concat(by.next, by.mac, kind, p.ip())
+}
+
+// send sends a frame by a packet socket, or by AF_XDP.
+func (by sender) send(t *testing.T, frame []byte) {
+	t.Helper()
+	if by.xdp {
+		// EBUSY: the kernel has dropped it, as AF_XDP does not say of which protocol packets are, and ipvlan asks.
+		if err := sendXDP(by.ns, by.index, frame); !errors.Is(err, unix.EBUSY) {
+			succeed(t, err)
+		}
+		return
+	}
+	// ENOBUFS: a program on the pod's own device, or on the way, has dropped it.
+	if err := by.raw(frame); !errors.Is(err, unix.ENOBUFS) {
+		succeed(t, err)
+	}
+}
+
+// raw sends a frame by a packet socket.
+func (by sender) raw(frame []byte) error {
+	return by.ns.Do(func() error {
+		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		if by.skip {
+			if err := unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_QDISC_BYPASS, 1); err != nil {
+				return err
+			}
+		}
+		proto := cmp.Or(by.kernel, binary.BigEndian.Uint16(frame[12:]))
+		return unix.Sendto(fd, frame, 0, &unix.SockaddrLinklayer{Ifindex: by.index, Protocol: proto<<8 | proto>>8})
+	})
 }

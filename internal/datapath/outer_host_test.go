@@ -27,15 +27,7 @@ func TestForgingToHost(t *testing.T) {
 		f := newForger(t, m)
 		f.next = f.reachHost(t)
 		for family, gateway := range []string{gateway4, gateway6} {
-			own := [2]netip.Addr{own4, own6}[family]
-			third := netip.MustParseAddr([]string{"192.168.10.12", "fd00:10::c"}[family])
-			victim := listenIn(t, f.network.host, gateway)
-			for _, way := range f.ways(t) {
-				t.Run(gateway+" from another pod, "+way.name, func(t *testing.T) { f.try(t, victim, third, own, way) })
-				t.Run(gateway+" from outside, "+way.name, func(t *testing.T) {
-					f.try(t, victim, [2]netip.Addr{outside4, outside6}[family], own, way)
-				})
-			}
+			f.tryOff(t, listenIn(t, f.network.host, gateway), []netip.Addr{thirds[family], outsides[family]}, f.ways(t))
 		}
 	})
 }
@@ -89,19 +81,12 @@ func upgradeGuardsOutside(t *testing.T, n network) {
 	}
 	forgetOuter(t, d)
 	for i, check := range checks {
-		var deviation *DeviationError
-		if err := check(); !errors.As(err, &deviation) {
-			t.Errorf("pod %d before: %v", i, err)
-		}
+		failsAs[*DeviationError](t, check(), "pod %d before", i)
 	}
 	for _, want := range []Change{Updated, Unchanged} {
-		if change, err := d.Upgrade(t.Context()); err != nil || change != want {
-			t.Errorf("upgrade: %v, %v, want %v", change, err, want)
-		}
+		equal(t, must(d.Upgrade(t.Context()))(t), want, "upgrade")
 		for i, check := range checks {
-			if err := check(); err != nil {
-				t.Errorf("pod %d: %v", i, err)
-			}
+			noError(t, check(), "pod %d", i)
 		}
 	}
 }
@@ -115,16 +100,12 @@ func forgetOuter(t *testing.T, d *Datapath) {
 			err = errors.Join(err, d.objects.Detach(k))
 		}
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, err)
 	for row, err := range d.objects.Senders.All() {
 		if err == nil && row.Key.Ifindex == 0 {
 			err = d.objects.Senders.Delete(row.Key)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, err)
 	}
 }
 
@@ -148,13 +129,9 @@ func TestDeviceAfterPods(t *testing.T) {
 		}
 		return err
 	}
-	if reach() == nil {
-		t.Error("the host reaches the pod by a device that is not guarded")
-	}
+	failIf(t, reach() == nil, "the host reaches the pod by a device that is not guarded")
 	for _, want := range []Change{Updated, Unchanged} {
-		if change, err := d.GuardParents(t.Context()); err != nil || change != want {
-			t.Errorf("%v, %v, want %v", change, err, want)
-		}
+		equal(t, must(d.GuardParents(t.Context()))(t), want, "guard the parents")
 		testkit.Eventually(t, 5*time.Second, reach) // it looks for the neighbour again after a second
 	}
 }
@@ -173,18 +150,11 @@ func TestForgingAsNode(t *testing.T) {
 		strangers := f.strangers(t)
 		for family, addr := range []string{podA4, podA6} {
 			victim, node := listenIn(t, f.pods[0], addr), netip.MustParseAddr([]string{gateway4, gateway6}[family])
-			outside := [2]netip.Addr{outside4, outside6}[family]
-			for _, way := range strangers {
-				t.Run(fmt.Sprintf("from %s, %s", node, way.name), func(t *testing.T) { f.tryStranger(t, victim, node, outside, way) })
-			}
+			f.try(t, victim, []netip.Addr{node}, strangers)
 			before := counts(t, f.d)
-			if err := sendUDP(f.network.host, node.String(), victim); err != nil {
-				t.Errorf("from the node at %s: %v", node, err)
-			}
+			noError(t, sendUDP(f.network.host, node.String(), victim), "from the node at %s", node)
 			f.translated(t, family, victim)
-			if dropped := delta(t, f.d, before)["drop_source"]; dropped != 0 {
-				t.Errorf("drop_source: %d", dropped)
-			}
+			equal(t, delta(t, f.d, before)["drop_source"], 0, "drop_source")
 		}
 	})
 }
@@ -197,9 +167,7 @@ func TestForgingAsNodeByHost(t *testing.T) {
 		f.labelled(t, f.d)
 		applyPolicies(t, f.d, onlyOutsideToA)
 		for _, node := range []string{gateway4, gateway6} {
-			if err := sendUDP(f.network.host, node, listenIn(t, f.network.host, node)); err != nil {
-				t.Errorf("the host to itself at %s: %v", node, err)
-			}
+			noError(t, sendUDP(f.network.host, node, listenIn(t, f.network.host, node)), "the host to itself at %s", node)
 		}
 		if strings.HasPrefix(m.name, "ipvlan-l3") {
 			return // what such pods send is the host's own to its routing: TestForgingAsNode
@@ -212,13 +180,9 @@ func TestForgingAsNodeByHost(t *testing.T) {
 		setForwarding(t, f.network.host, "1")
 		strangers := f.strangers(t)
 		for family, addr := range []string{podA4, podA6} {
-			node, outside := netip.MustParseAddr([]string{gateway4, gateway6}[family]), [2]netip.Addr{outside4, outside6}[family]
+			node := []netip.Addr{netip.MustParseAddr([]string{gateway4, gateway6}[family])}
 			for _, victim := range []net.PacketConn{listenIn(t, f.pods[0], addr), listenIn(t, veth, routedPod[family].String())} {
-				for _, way := range strangers {
-					t.Run(fmt.Sprintf("to %s, %s", victim.LocalAddr(), way.name), func(t *testing.T) {
-						f.tryStranger(t, victim, node, outside, way)
-					})
-				}
+				f.try(t, victim, node, strangers)
 			}
 		}
 	})
@@ -318,23 +282,16 @@ func TestForgingBetweenParents(t *testing.T) {
 	rows := must(d.Endpoints().List(t.Context()))(t)
 	third := rows[slices.IndexFunc(rows, func(e Endpoint) bool { return e.IP.String() == elsewhere4 })]
 	third.ID = 99
-	thirds := [2]netip.Addr{netip.MustParseAddr("192.168.20.12"), netip.MustParseAddr("fd00:20::c")}
-	for _, third.IP = range thirds {
+	f, senders := &forger{network: n, d: d}, []sender{n.outsider(t), n.nested(t)}
+	for family, addr := range []string{podA4, podA6} {
+		third.IP = netip.MustParseAddr([]string{"192.168.20.12", "fd00:20::c"}[family])
 		succeed(t, d.Endpoints().write([]Endpoint{third}))
-	}
-	for name, sender := range map[string]stranger{"from outside": n.outsider(t), "from a pod's own namespace": n.nested(t)} {
-		for family, addr := range []string{podA4, podA6} {
-			t.Run(name+" to "+addr, func(t *testing.T) {
-				victim := listenIn(t, n.pods[0], addr)
-				f := &forger{network: n, d: d, next: sender.via}
-				f.tryStranger(t, victim, thirds[family], [2]netip.Addr{outside4, outside6}[family], sender)
-			})
-		}
+		f.try(t, listenIn(t, n.pods[0], addr), []netip.Addr{third.IP}, senders)
 	}
 }
 
 // outsider is a process behind a device of the host that has no source guard.
-func (n network) outsider(t *testing.T) stranger {
+func (n network) outsider(t *testing.T) sender {
 	t.Helper()
 	ns := testkit.Namespace(t, "outsider")
 	n.run(t, strings.ReplaceAll(`
@@ -345,7 +302,7 @@ func (n network) outsider(t *testing.T) stranger {
 }
 
 // nested is a network namespace that root of the second pod has made, on a device on the pod's parent.
-func (n network) nested(t *testing.T) stranger {
+func (n network) nested(t *testing.T) sender {
 	t.Helper()
 	ns := testkit.Namespace(t, "nested")
 	n.run(t, strings.ReplaceAll(`
@@ -355,12 +312,12 @@ func (n network) nested(t *testing.T) stranger {
 }
 
 // strangerTo is who sends by a device to one of the host, which takes packets from anywhere.
-func (n network) strangerTo(t *testing.T, ns *netns.Namespace, name, host string) stranger {
+func (n network) strangerTo(t *testing.T, ns *netns.Namespace, name, host string) sender {
 	t.Helper()
 	own := must(rtnl.In(ns).Device(name))(t)
 	to := must(rtnl.In(n.host).Device(host))(t)
 	for _, key := range []string{"all", host} {
 		succeed(t, rtnl.In(n.host).SetSysctl("net/ipv4/conf/"+key+"/rp_filter", "0"))
 	}
-	return stranger{ns: ns, index: own.Index, mac: own.MAC, via: to.MAC}
+	return sender{name: "from " + ns.Name(), ns: ns, index: own.Index, mac: own.MAC, next: to.MAC, stranger: true}
 }

@@ -36,33 +36,19 @@ func TestForgingInLayer3(t *testing.T) {
 		veth := f.addVeth(t)
 		f.run(t, "-n HOST addr add "+hostOut[0].String()+"/24 dev up0\n-n HOST addr add "+hostOut[1].String()+"/64 dev up0 nodad")
 		ways, strangers := f.ways(t), f.strangers(t)
-		own := f.own
 		for family, to := range hostOut {
 			victims := map[string]net.PacketConn{"the host": listenIn(t, f.network.host, to.String())}
 			if to.Is6() { // the kernel looks for routes of IPv4 on the parent alone
 				victims["a veth"] = listenIn(t, veth, routedPod[family].String())
 			}
-			pods := []netip.Addr{netip.MustParseAddr([]string{"192.168.10.12", "fd00:10::c"}[family]), routed[family]}
+			pods := []netip.Addr{thirds[family], routed[family]}
 			for name, victim := range victims {
 				others := pods
 				if name == "a veth" { // the node, which policies let in, and a machine outside
 					others = append(slices.Clip(pods), to, outside6)
 				}
-				for _, from := range others {
-					for _, way := range ways {
-						f.own = own
-						t.Run(fmt.Sprintf("to %s from %s, %s", name, from, way.name), func(t *testing.T) {
-							f.tryGuarded(t, victim, from, [2]netip.Addr{own4, own6}[family], way)
-						})
-					}
-				}
-				for _, from := range pods {
-					for _, way := range strangers {
-						t.Run(fmt.Sprintf("to %s from %s, %s", name, from, way.name), func(t *testing.T) {
-							f.tryStranger(t, victim, from, [2]netip.Addr{outside4, outside6}[family], way)
-						})
-					}
-				}
+				f.try(t, victim, others, ways)
+				f.try(t, victim, pods, strangers)
 			}
 		}
 	})
@@ -84,9 +70,8 @@ func TestHostTranslatesLayer3(t *testing.T) {
 			f.run(t, "-n HOST route add "+service.String()+" dev up0")
 			nft(t, f.network.host, fmt.Sprintf("table ip t%d { chain c { type nat hook output priority -100; ip daddr %s dnat to %s; }; }",
 				i, service, at.addr))
-			p := packet{src: netip.AddrPortFrom(own4, 4000), dst: netip.AddrPortFrom(service, 4444), proto: protoUDP, payload: "translated"}
 			testkit.Eventually(t, 5*time.Second, func() error {
-				f.send(t, slices.Concat(f.next, f.own, []byte{8, 0}, p.ip()), f.honest())
+				f.honest().say(t, own4, netip.AddrPortFrom(service, 4444), "translated")
 				return f.expectAny(victim, "translated")
 			})
 		}
@@ -128,9 +113,7 @@ func (f *forger) addVeth(t *testing.T) *netns.Namespace {
 		}
 		_, _, err = f.d.Endpoints().Put(t.Context(), EndpointSpec{Namespace: ns, IfName: "eth0", Host: f.network.host})
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, err)
 	return ns
 }
 
@@ -150,9 +133,7 @@ func TestLoopbackIsGuarded(t *testing.T) {
 		for i := range n.pods {
 			succeed(t, d.Endpoints().DeleteDevice(t.Context(), n.attachment(i)))
 		}
-		if at() {
-			t.Error("the last pod has left the program at the loopback device")
-		}
+		failIf(t, at(), "the last pod has left the program at the loopback device")
 	})
 }
 
@@ -203,8 +184,7 @@ func TestModeOfIpvlan(t *testing.T) {
 			for _, from := range forged {
 				for _, way := range strangers {
 					t.Run(fmt.Sprintf("to %s from %s, %s", name, from, way.name), func(t *testing.T) {
-						f.own = way.mac
-						_ = sendFrame(way.ns, way.index, f.datagram(netip.MustParseAddr(from), victim, "forged"), false)
+						_ = way.raw(way.datagram(netip.MustParseAddr(from), addrOf(victim), "forged"))
 						_ = victim.SetReadDeadline(time.Now().Add(time.Second))
 						if _, got, err := victim.ReadFrom(make([]byte, 100)); err == nil {
 							t.Errorf("a packet from %s arrived", got)

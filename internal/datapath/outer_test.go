@@ -4,8 +4,6 @@ package datapath
 
 import (
 	"bytes"
-	"encoding/binary"
-	"errors"
 	"fmt"
 	"net/netip"
 	"os/exec"
@@ -107,12 +105,12 @@ func (o *outsider) guard(t *testing.T, on bool) {
 }
 
 // ways are those of forger, by AF_XDP, and by a VLAN on another device.
-func (o *outsider) ways(t *testing.T) []way {
+func (o *outsider) ways(t *testing.T) []sender {
 	t.Helper()
-	ways := append(o.forger.ways(t), way{name: "by AF_XDP", bypass: true, index: o.device.Index, xdp: true})
-	second := o.another(t, "eth1")
-	ways = append(ways, way{name: "tagged, past the queue", bypass: true, skip: true, index: o.device.Index, tagged: true},
-		way{name: "tagged, by a second device", bypass: true, index: second.Index, tagged: true})
+	xdp, past, second := o.by("by AF_XDP", o.device.Index), o.by("tagged, past the queue", o.device.Index), o.another(t, "eth1")
+	beside := o.by("tagged, by a second device", second.Index)
+	xdp.xdp, past.skip, past.tagged, beside.tagged = true, true, true, true
+	ways := append(o.forger.ways(t), xdp, past, beside)
 	if o.device.Kind != "macvlan" { // the kernel has no VLANs on ipvlans
 		return ways
 	}
@@ -128,80 +126,51 @@ func (o *outsider) ways(t *testing.T) []way {
 		o.run(t, "-n PODB link set eth1.5 up")
 		vlan = must(rtnl.In(o.pods[1]).Device("eth1.5"))(t)
 	}
-	return append(ways, way{name: "by a VLAN on a second device", bypass: true, index: vlan.Index})
+	return append(ways, o.by("by a VLAN on a second device", vlan.Index))
 }
 
-// frame returns a frame of the pod to the machine.
-func (o *outsider) frame(from netip.Addr, text string, tagged bool) []byte {
-	family := map[bool]int{true: 1}[from.Is6()]
-	p := packet{src: netip.AddrPortFrom(from, 4000), dst: netip.AddrPortFrom(beyond[family], 4444), proto: protoUDP, payload: text}
-	kind := [][]byte{{0x08, 0x00}, {0x86, 0xdd}}[family]
-	if tagged {
-		kind = append([]byte{0x81, 0x00, 0, 5}, kind...)
-	}
-	return slices.Concat(o.next, o.own, kind, p.ip())
-}
-
-// forge sends forged datagrams, and an honest one behind each: that alone arrives. With the guard off, both do.
-func (o *outsider) forge(t *testing.T, family int, way way, guarded bool) {
+// forge sends forged datagrams, and an honest one behind each: that alone arrives. With the guard off, both do. Then it announces a
+// third pod's address.
+func (o *outsider) forge(t *testing.T, family int, by sender, guarded bool) {
 	t.Helper()
-	own := [2]netip.Addr{own4, own6}[family]
-	third := [2]netip.Addr{netip.MustParseAddr("192.168.10.12"), netip.MustParseAddr("fd00:10::c")}[family]
+	to := netip.AddrPortFrom(beyond[family], 4444)
+	honest := func(text string) { o.honest().say(t, owns[family], to, text) }
 	testkit.Eventually(t, 10*time.Second, func() error { // neighbours are to be known
-		o.send(t, o.frame(own, "ready", false), o.honest())
+		honest("ready")
 		return o.arrives("ready", "")
 	})
-	for _, from := range []netip.Addr{third, [2]netip.Addr{outside4, outside6}[family], hostOut[family]} {
+	frames := map[string][]byte{}
+	for _, from := range []netip.Addr{thirds[family], outsides[family], hostOut[family]} {
+		frames["from "+from.String()] = by.datagram(from, to, "forged")
+	}
+	if !by.tagged && (o.mode == "macvlan" || o.mode == "ipvlan-l2") { // the others have no neighbours
+		frames["announcing"] = o.announcement(thirds[family])
+	}
+	for name, frame := range frames {
+		text := "forged"
+		if name == "announcing" {
+			text = string(frame[14:])
+		}
 		before := counts(t, o.d)
-		o.send(t, o.frame(from, "forged", way.tagged), way)
+		by.send(t, frame)
 		if !guarded {
-			if err := o.arrives("forged", ""); err != nil && !o.kernelDrops(way) {
-				t.Errorf("from %s: %v", from, err)
+			if err := o.arrives(text, ""); err != nil && !o.kernelDrops(by) {
+				t.Errorf("%s: %v", name, err)
 			}
 			continue
 		}
-		o.send(t, o.frame(own, "honest", false), o.honest())
-		if err := o.arrives("honest", "forged"); err != nil {
-			t.Errorf("from %s: %v", from, err)
-		}
+		honest("honest")
+		noError(t, o.arrives("honest", text), name)
 		counted := delta(t, o.d, before)
-		if n := counted["drop_source"] + counted["drop_ethertype"]; n != 1 && !o.kernelDrops(way) {
-			t.Errorf("from %s: counted %v", from, counted)
+		if n := counted["drop_source"] + counted["drop_ethertype"] + counted["drop_neighbour"]; n != 1 && !o.kernelDrops(by) {
+			t.Errorf("%s: counted %v", name, counted)
 		}
-	}
-	if !way.tagged && (o.mode == "macvlan" || o.mode == "ipvlan-l2") { // the others have no neighbours
-		o.announce(t, third, own, way, guarded)
-	}
-}
-
-// announce sends an ARP reply or neighbour advertisement for another pod's address, and an honest datagram behind it.
-//
-//revive:disable-next-line:argument-limit // t comes on top of the four that say who sends what how
-func (o *outsider) announce(t *testing.T, third, own netip.Addr, way way, guarded bool) {
-	t.Helper()
-	frame := o.announcement(third)
-	text := string(frame[14:])
-	before := counts(t, o.d)
-	o.send(t, frame, way)
-	if !guarded {
-		if err := o.arrives(text, ""); err != nil && !o.kernelDrops(way) {
-			t.Errorf("announcing %s: %v", third, err)
-		}
-		return
-	}
-	o.send(t, o.frame(own, "honest", false), o.honest())
-	if err := o.arrives("honest", text); err != nil {
-		t.Errorf("announcing %s: %v", third, err)
-	}
-	counted := delta(t, o.d, before)
-	if n := counted["drop_neighbour"] + counted["drop_source"]; n != 1 && !o.kernelDrops(way) {
-		t.Errorf("announcing %s: counted %v", third, counted)
 	}
 }
 
 // kernelDrops reports whether an ipvlan takes no such packets.
-func (o *outsider) kernelDrops(way way) bool {
-	return o.device.Kind == "ipvlan" && (way.xdp || way.tagged)
+func (o *outsider) kernelDrops(by sender) bool {
+	return o.device.Kind == "ipvlan" && (by.xdp || by.tagged)
 }
 
 // arrives returns an error unless a frame with the text arrives, and before it none with the other.
@@ -245,36 +214,23 @@ func TestForgingNested(t *testing.T) {
 			}
 			t.Run(c.name, func(t *testing.T) {
 				o.guard(t, true)
-				o.forgeNested(t, from, o.socket, c.frame(o.next, from.MAC, beyond), c)
+				o.forgeNested(t, from, o.socket, c)
 				if c.toPod {
-					o.forgeNested(t, from, victim, c.frame(o.pod(t), from.MAC, [2]netip.Addr{1: netip.MustParseAddr(podA6)}), c)
+					o.forgeNested(t, from, victim, c)
 				}
 			})
 		}
 	})
 }
 
-// nested is a device in a namespace that a pod has made.
-type nested struct {
-	rtnl.Device
-	ns *netns.Namespace
-}
-
 // nest makes a second device of the pod on the same parent, and moves it to a namespace of its own.
-func (o *outsider) nest(t *testing.T) nested {
+func (o *outsider) nest(t *testing.T) sender {
 	t.Helper()
 	o.another(t, "deep")
-	n := nested{ns: testkit.Namespace(t, "deep")}
-	o.run(t, strings.ReplaceAll("-n PODB link set deep netns DEEP\n-n DEEP link set deep up", "DEEP", n.ns.Name()))
-	n.Device = must(rtnl.In(n.ns).Device("deep"))(t)
-	return n
-}
-
-// pod returns the MAC address of the victim.
-func (o *outsider) pod(t *testing.T) []byte {
-	t.Helper()
-	device := must(rtnl.In(o.pods[0]).Device("eth0"))(t)
-	return device.MAC
+	ns := testkit.Namespace(t, "deep")
+	o.run(t, strings.ReplaceAll("-n PODB link set deep netns DEEP\n-n DEEP link set deep up", "DEEP", ns.Name()))
+	device := must(rtnl.In(ns).Device("deep"))(t)
+	return sender{ns: ns, index: device.Index, mac: device.MAC}
 }
 
 // nestedCase is a packet from another pod's address.
@@ -306,52 +262,30 @@ func nestedCases() []nestedCase {
 	}
 }
 
-// frame returns a frame of the case.
-func (c nestedCase) frame(to, from []byte, dst [2]netip.Addr) []byte {
-	third := [2]string{"192.168.10.12", "fd00:10::c"}[c.family]
-	p := packet{src: netip.AddrPortFrom(netip.MustParseAddr(third), 4000), dst: netip.AddrPortFrom(dst[c.family], 4444), proto: protoUDP, payload: "forged"}
-	if c.change != nil {
-		c.change(&p)
-	}
-	frame := slices.Concat(to, from)
-	for range c.tags {
-		frame = append(frame, 0x81, 0x00, 0, 5)
-	}
-	return slices.Concat(frame, [][]byte{{0x08, 0x00}, {0x86, 0xdd}}[c.family], p.ip())
-}
-
-// forgeNested sends a frame, and behind it one from an address outside, which passes. With the guard off, the first arrives.
-//
-//revive:disable-next-line:argument-limit // t comes on top of the four that say who sends what where
-func (o *outsider) forgeNested(t *testing.T, from nested, at int, frame []byte, c nestedCase) {
+// forgeNested sends a packet to the machine or the victim, and behind it one from an address outside, which passes. With the guard off,
+// the first arrives.
+func (o *outsider) forgeNested(t *testing.T, by sender, at int, c nestedCase) {
 	t.Helper()
-	kernel := c.kernel
-	if kernel == 0 {
-		kernel = binary.BigEndian.Uint16(frame[12:])
+	dst := beyond[c.family]
+	if by.next = o.next; at != o.socket {
+		pod := must(rtnl.In(o.pods[0]).Device("eth0"))(t)
+		dst, by.next = netip.MustParseAddr(podA6), pod.MAC
 	}
-	passes := c
-	passes.tags, passes.change = 0, func(p *packet) {
-		p.src, p.payload = netip.AddrPortFrom([2]netip.Addr{outside4, outside6}[c.family], 4000), "passes"
+	passes := packet{src: netip.AddrPortFrom(outsides[c.family], 4000), dst: netip.AddrPortFrom(dst, 4444), proto: protoUDP, payload: "passes"}
+	forged := passes
+	forged.src, forged.payload = netip.AddrPortFrom(thirds[c.family], 4000), "forged"
+	if c.change != nil {
+		c.change(&forged)
 	}
-	var dst [2]netip.Addr
-	if at == o.socket {
-		dst = beyond
-	} else {
-		dst[1] = netip.MustParseAddr(podA6)
-	}
-	other := passes.frame(frame[:6], frame[6:12], dst)
-	send := func(frame []byte, proto uint16) {
-		// ENOBUFS: a program on the parent has dropped it.
-		if err := sendAs(from.ns, from.Index, frame, proto); err != nil && !errors.Is(err, unix.ENOBUFS) {
-			t.Fatal(err)
-		}
-	}
+	frame := by.frame(forged)
+	tag := []byte{0x81, 0x00, 0, 5}
+	frame = slices.Concat(frame[:12], slices.Repeat(tag, c.tags), frame[12:])
+	forge := by
+	forge.kernel = c.kernel
 	before := counts(t, o.d)
-	send(frame, kernel)
-	send(other, binary.BigEndian.Uint16(other[12:]))
-	if err := arrivesAt(at, "passes", "forged"); err != nil {
-		t.Error(err)
-	}
+	forge.send(t, frame)
+	by.send(t, by.frame(passes))
+	noError(t, arrivesAt(at, "passes", "forged"))
 	wantForged(t, o.d, before)
 	if at == o.socket { // the guard of a pod that sends is not asked
 		return
@@ -359,20 +293,8 @@ func (o *outsider) forgeNested(t *testing.T, from nested, at int, frame []byte, 
 	o.guard(t, false)
 	defer o.guard(t, true)
 	testkit.Eventually(t, 5*time.Second, func() error {
-		send(frame, kernel)
+		forge.send(t, frame)
 		return arrivesAt(at, "forged", "")
-	})
-}
-
-// sendAs sends a frame by a packet socket in a namespace that has the kernel take it for a protocol.
-func sendAs(ns *netns.Namespace, index int, frame []byte, proto uint16) error {
-	return ns.Do(func() error {
-		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
-		if err != nil {
-			return err
-		}
-		defer unix.Close(fd)
-		return unix.Sendto(fd, frame, 0, &unix.SockaddrLinklayer{Ifindex: index, Protocol: proto<<8 | proto>>8})
 	})
 }
 

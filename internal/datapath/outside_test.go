@@ -63,9 +63,7 @@ func (c cluster) callOwn(t *testing.T, o outsideCase) {
 	t.Helper()
 	own := testkit.Echo(t, c.host, o.protocol.String(), net.JoinHostPort(o.gate, "0"))
 	before := settled(t, c.d)
-	if _, err := testkit.RoundTrip(t, c.client, o.protocol.String(), own.String(), []byte("own")); err != nil {
-		t.Errorf("a server of the node's own: %v", err)
-	}
+	noError(t, errOf(testkit.RoundTrip(t, c.client, o.protocol.String(), own.String(), []byte("own"))), "a server of the node's own")
 	if diff := delta(t, c.d, before); diff["forward"]+diff["reverse"]+diff["new_connection"] != 0 {
 		t.Errorf("a server of the node's own: counted %v", diff)
 	}
@@ -93,12 +91,8 @@ func TestNodePortOfOwnSocket(t *testing.T) {
 			for _, when := range []string{"before there is a node port", "after that"} {
 				conn := c.callFrom(t, o, s.Frontend.Port(), server)
 				c.put(t, s)
-				if err := exchanged(conn); err != nil {
-					t.Errorf("%v: to %s, connected %s: %v", s.Frontend, server, when, err)
-				}
-				if _, err := testkit.RoundTrip(t, c.client, o.protocol.String(), net.JoinHostPort(o.gate, "30085"), []byte("call")); err != nil {
-					t.Errorf("a call beside: %v", err)
-				}
+				noError(t, exchanged(conn), "%v: to %s, connected %s", s.Frontend, server, when)
+				noError(t, errOf(testkit.RoundTrip(t, c.client, o.protocol.String(), net.JoinHostPort(o.gate, "30085"), []byte("call"))), "a call beside")
 				if tcp, ok := conn.(*net.TCPConn); ok {
 					_ = tcp.SetLinger(0) // for the port is used again
 				}
@@ -128,26 +122,6 @@ func (c cluster) callFrom(t *testing.T, o outsideCase, port uint16, server netip
 	return conn
 }
 
-// TestNodePortOfEachMode calls a port of all addresses of the node, whose backend is a pod: from outside, from another pod, and
-// from the backend itself.
-func TestNodePortOfEachMode(t *testing.T) {
-	for _, c := range uplinkCases() {
-		t.Run(c.name, func(t *testing.T) {
-			n, d := c.make(t), openTest(t)
-			far := c.attach(t, n, d)
-			for _, f := range [][3]string{{near4, podA4, "0.0.0.0"}, {near6, podA6, "::"}} {
-				for _, protocol := range []service.Protocol{service.TCP, service.UDP} {
-					t.Run(f[2]+"/"+protocol.String(), func(t *testing.T) {
-						o := outside{n, d, far, protocol, c}
-						o.callNodePort(t, f[0], f[1], f[2])
-					})
-				}
-			}
-			wantNoDrops(t, d)
-		})
-	}
-}
-
 // callNodePort calls a port of the node's address, which is a pod's port, from outside and from both pods.
 func (o outside) callNodePort(t *testing.T, node, pod, unspecified string) {
 	t.Helper()
@@ -156,14 +130,12 @@ func (o outside) callNodePort(t *testing.T, node, pod, unspecified string) {
 		Frontend: netip.AddrPortFrom(netip.MustParseAddr(unspecified), 30081), Protocol: o.protocol, NodePort: true,
 		Backends: service.Backends(backend),
 	}
-	must2(o.d.Services().Put(t.Context(), service.CLI, s))(t)
+	putService(t, o.d, s)
 	for name, from := range map[string]*netns.Namespace{"outside": o.far, "a pod": o.network.pods[1], "the backend": o.network.pods[0]} {
 		before := counts(t, o.d)
 		_, err := testkit.RoundTrip(t, from, o.protocol.String(), net.JoinHostPort(node, "30081"), []byte("node port"))
 		diff := delta(t, o.d, before)
-		if err != nil {
-			t.Errorf("from %s: %v (counted %v)", name, err, diff)
-		}
+		noError(t, err, "from %s", name)
 		if diff["new_connection"] != 1 || diff["forward"] == 0 || diff["reverse"] == 0 {
 			t.Errorf("from %s: counted %v", name, diff)
 		}
@@ -239,9 +211,7 @@ func TestOpenConnectionsToAnotherNode(t *testing.T) {
 		backend := func() netip.AddrPort {
 			t.Helper()
 			questions++ // each another one: its answer is not that to an earlier one
-			if err := ask(conn, fmt.Appendf(nil, "still there, %d?", questions)); err != nil {
-				t.Error(err)
-			}
+			noError(t, ask(conn, fmt.Appendf(nil, "still there, %d?", questions)))
 			client := conn.LocalAddr().(interface{ AddrPort() netip.AddrPort }).AddrPort()
 			all := must(c.d.Connections())(t)
 			for _, e := range all {
@@ -252,38 +222,15 @@ func TestOpenConnectionsToAnotherNode(t *testing.T) {
 			t.Errorf("no connection of %s among %v", client, all)
 			return netip.AddrPort{}
 		}
-		if got := backend(); got != remote {
-			t.Errorf("the backend is %s, want %s", got, remote)
-		}
+		equal(t, backend(), remote, "the backend is")
 		must(c.d.objects.EndConnections(func(objects.Slot) bool { return true }))(t)
-		if got := backend(); got != remote {
-			t.Errorf("the backend is %s after its rows were lost, want %s", got, remote)
-		}
+		equal(t, backend(), remote, "the backend is")
 		s.Backends = service.Backends(local)
 		c.put(t, s)
 		want := map[service.Protocol]netip.AddrPort{service.TCP: remote, service.UDP: local}[o.protocol]
-		if got := backend(); got != want {
-			t.Errorf("the backend is %s after another replaced it, want %s", got, want)
-		}
+		equal(t, backend(), want, "the backend is")
 		peer, err := testkit.RoundTrip(t, c.client, o.protocol.String(), s.Frontend.String(), []byte("new"))
-		if err != nil || peer.Addr().String() != o.client {
-			t.Errorf("the new backend saw %s, %v", peer, err)
-		}
-	})
-	wantNoDrops(t, c.d)
-}
-
-// TestBackendCallsItself has the backend on another node call its own service at this one.
-func TestBackendCallsItself(t *testing.T) {
-	c := newCluster(t)
-	eachOutside(t, func(t *testing.T, o outsideCase) {
-		s := o.service(testkit.Echo(t, c.far, o.protocol.String(), net.JoinHostPort(o.far, "0")))
-		s.Frontend = netip.AddrPortFrom(netip.MustParseAddr(o.near), s.Frontend.Port())
-		c.put(t, s)
-		peer, err := testkit.RoundTrip(t, c.far, o.protocol.String(), s.Frontend.String(), []byte("itself"))
-		if err != nil || peer.Addr().String() != o.near {
-			t.Errorf("the backend saw %s, %v; want %s", peer, err, o.near)
-		}
+		failIf(t, err != nil || peer.Addr().String() != o.client, "the new backend saw %s, %v", peer, err)
 	})
 	wantNoDrops(t, c.d)
 }
@@ -297,16 +244,10 @@ func TestErrorsOnTheWay(t *testing.T) {
 		}
 		s := o.service(netip.MustParseAddrPort(net.JoinHostPort(o.far, "9")))
 		c.put(t, s)
-		if err := refusedUDP(c.client, s.Frontend, 100); !errors.Is(err, unix.ECONNREFUSED) {
-			t.Errorf("closed port: %v, want it refused", err)
-		}
+		failsWith(t, refusedUDP(c.client, s.Frontend, 100), unix.ECONNREFUSED, "closed port")
 		before := counts(t, c.d)
-		if err := tooOldUDP(c.client, s.Frontend); !errors.Is(err, unix.EHOSTUNREACH) {
-			t.Errorf("TTL 1: %v, want no route to host", err)
-		}
-		if diff := delta(t, c.d, before); diff["drop_ttl"] != 1 {
-			t.Errorf("TTL 1: counted %v", diff)
-		}
+		failsWith(t, tooOldUDP(c.client, s.Frontend), unix.EHOSTUNREACH, "TTL 1")
+		equal(t, delta(t, c.d, before)["drop_ttl"], 1, "drop_ttl")
 	})
 	// The backend asks for segments that its own network does not take.
 	c.run(t, `
@@ -318,9 +259,7 @@ func TestErrorsOnTheWay(t *testing.T) {
 		s := o.service(testkit.Echo(t, c.far, o.protocol.String(), net.JoinHostPort(o.far, "0")))
 		c.put(t, s)
 		before := counts(t, c.d)
-		if err := c.large(t, o.protocol, s.Frontend); err != nil {
-			t.Error(err)
-		}
+		noError(t, c.large(t, o.protocol, s.Frontend))
 		if diff := delta(t, c.d, before); diff["drop_too_big"] == 0 {
 			t.Errorf("no packet was too big: counted %v", diff)
 		}

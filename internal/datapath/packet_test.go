@@ -261,16 +261,10 @@ func sum(parts ...[]byte) uint16 {
 // TestPacketBuilder compares the builder with a published sum, and checks that a correct packet sums to all ones.
 func TestPacketBuilder(t *testing.T) {
 	// The example of RFC 1071.
-	if got := sum([]byte{0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7}); got != 0xddf2 {
-		t.Errorf("sum = %#x, want 0xddf2", got)
-	}
+	equal(t, sum([]byte{0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7}), 0xddf2)
 	p := packet{proto: protoUDP, payload: "odd",
 		src: netip.MustParseAddrPort("192.168.10.11:1000"), dst: netip.MustParseAddrPort("10.96.0.100:53")}
 	ip := p.frame()[14:]
-	if sum(ip[:20]) != 0xffff {
-		t.Error("the header's checksum is wrong")
-	}
-	if sum(p.pseudo(11), ip[20:]) != 0xffff {
-		t.Error("the datagram's checksum is wrong")
-	}
+	failIf(t, sum(ip[:20]) != 0xffff, "the header's checksum is wrong")
+	failIf(t, sum(p.pseudo(11), ip[20:]) != 0xffff, "the datagram's checksum is wrong")
 }

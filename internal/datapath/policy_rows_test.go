@@ -6,11 +6,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
-	"slices"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"mustang/internal/datapath/objects"
 	"mustang/internal/datapath/policies"
@@ -24,13 +21,12 @@ import (
 // the receiver drop the packets that policy.Explain denies, and no others.
 func TestPolicyRows(t *testing.T) {
 	w := newWorld(newBench(t), false, protoTCP)
-	s := policy.Snapshot{Namespaces: []policy.Namespace{{Name: "n1", Labels: map[string]string{"team": "one"}}}}
+	var s policy.Snapshot
 	w.clear(t)
 	for i := range 9 {
 		p := policy.Pod{
 			Namespace: fmt.Sprintf("n%d", i/3), Name: fmt.Sprintf("p%d", i),
-			Labels: map[string]string{"app": string(rune('a' + i%3)), "tier": string(rune('x' + i%2))},
-			Ports:  []policy.NamedPort{{Name: "web", Protocol: service.TCP, Port: []uint16{80, 8080}[i%2]}},
+			Labels: map[string]string{"app": string(rune('a' + i%3))},
 			Addresses: []netip.Addr{
 				netip.AddrFrom4([4]byte{192, 168, 10, byte(20 + i)}), netip.MustParseAddr(fmt.Sprintf("fd00:10::%d", 20+i)),
 			},
@@ -46,7 +42,7 @@ func TestPolicyRows(t *testing.T) {
 	})
 	decisions := map[[2]bool]int{}
 	for seed := range uint64(testkit.Repeats(30, 1000)) {
-		s.Policies = policyGenerator{rand.New(rand.NewPCG(seed, 15))}.policies()
+		s.Policies = randomPolicies(rand.New(rand.NewPCG(seed, 15)))
 		must(w.Policies().Apply(t.Context(), service.CLI, policies.Set{Snapshot: s}))(t)
 		w.forget(t)
 		for from := range s.Pods {
@@ -99,77 +95,49 @@ func (w *world) compare(t *testing.T, s *policy.Snapshot, ends [2]int, decisions
 	}
 }
 
-// policyGenerator makes random policies for the nine pods.
-type policyGenerator struct{ *rand.Rand }
+func choose[T any](g *rand.Rand, of ...T) T { return of[g.IntN(len(of))] }
 
-func choose[T any](g policyGenerator, of ...T) T { return of[g.IntN(len(of))] }
-
-func (g policyGenerator) policies() []policy.Policy {
-	var all []policy.Policy
+// randomPolicies isolate pods, and let pods and addresses reach them at some ports, or keep them away. What selectors, tiers and priorities
+// mean is in the rows already: internal/policy tests it.
+func randomPolicies(g *rand.Rand) (all []policy.Policy) {
+	rule := func(tier policy.Tier) (r policy.Rule) {
+		if tier == policy.Admin {
+			r.Action = choose(g, policy.Accept, policy.Deny)
+		}
+		for range g.IntN(3) {
+			peer := policy.Peer{Pods: &policy.PodSelector{Pods: policy.Selector{Labels: map[string]string{"app": choose(g, "a", "b", "c")}}}}
+			if g.IntN(4) == 0 {
+				block := policy.Block{CIDR: netip.MustParsePrefix(choose(g, "0.0.0.0/0", "192.168.10.16/28", "192.168.10.22/32", "fd00:10::/64", "::/0"))}
+				if block.CIDR.Contains(netip.MustParseAddr("192.168.10.24")) && g.IntN(2) == 0 {
+					block.Except = []netip.Prefix{netip.MustParsePrefix("192.168.10.24/31")}
+				}
+				peer = policy.Peer{Block: &block}
+			}
+			r.Peers = append(r.Peers, peer)
+		}
+		for range g.IntN(3) {
+			p := policy.Port{Protocol: choose(g, service.TCP, service.UDP, service.SCTP), First: choose(g, uint16(1), 80, 443, 8080)}
+			p.Last = choose(g, p.First, max(p.First, 1000), 65535)
+			r.Ports = append(r.Ports, p)
+		}
+		return r
+	}
 	for i := range 1 + g.IntN(6) {
-		p := policy.Policy{Name: fmt.Sprintf("p%d", i), Tier: choose(g, policy.Namespaced, policy.Namespaced, policy.Admin, policy.Baseline)}
-		p.Subject = policy.PodSelector{Namespaces: g.selector("team", "one"), Pods: g.selector("app", "a", "b", "c")}
+		p := policy.Policy{Name: fmt.Sprintf("p%d", i), Tier: choose(g, policy.Namespaced, policy.Namespaced, policy.Admin), Priority: uint16(i)}
+		p.Subject.Pods.Labels = map[string]string{"app": choose(g, "a", "b", "c")}
 		if p.Tier == policy.Namespaced {
-			p.Namespace = choose(g, "n0", "n1", "n2")
-			p.Subject.Namespaces = policy.Selector{Labels: map[string]string{policy.NamespaceLabel: p.Namespace}}
+			p.Namespace, p.Priority = choose(g, "n0", "n1", "n2"), 0
+			p.Subject.Namespaces.Labels = map[string]string{policy.NamespaceLabel: p.Namespace}
 			p.IsolatesEgress, p.IsolatesIngress = g.IntN(2) == 0, g.IntN(2) == 0
-		} else {
-			p.Priority = uint16(g.IntN(3))
 		}
-		for range g.IntN(3) {
-			p.Ingress = append(p.Ingress, g.rule(p.Tier))
-		}
-		for range g.IntN(3) {
-			p.Egress = append(p.Egress, g.rule(p.Tier))
+		for _, rules := range []*[]policy.Rule{&p.Ingress, &p.Egress} {
+			for range g.IntN(3) {
+				*rules = append(*rules, rule(p.Tier))
+			}
 		}
 		all = append(all, p)
 	}
 	return all
-}
-
-func (g policyGenerator) selector(key string, values ...string) policy.Selector {
-	switch g.IntN(4) {
-	case 0:
-		return policy.Selector{}
-	case 1:
-		return policy.Selector{Requirements: []policy.Requirement{{Key: key, Operator: choose(g, "NotIn", "In"), Values: []string{choose(g, values...)}}}}
-	case 2:
-		return policy.Selector{Requirements: []policy.Requirement{{Key: choose(g, key, "tier"), Operator: choose(g, "Exists", "DoesNotExist")}}}
-	}
-	return policy.Selector{Labels: map[string]string{key: choose(g, values...)}}
-}
-
-func (g policyGenerator) rule(tier policy.Tier) policy.Rule {
-	r := policy.Rule{}
-	if tier != policy.Namespaced {
-		r.Action = choose(g, policy.Accept, policy.Deny, policy.Pass)
-	}
-	for range g.IntN(3) {
-		switch g.IntN(4) {
-		case 0:
-			b := &policy.Block{CIDR: netip.MustParsePrefix(choose(g, "0.0.0.0/0", "192.168.10.0/24", "192.168.10.16/28", "fd00:10::/64", "::/0", "192.168.10.22/32"))}
-			if e := netip.MustParsePrefix("192.168.10.24/31"); g.IntN(2) == 0 && b.CIDR.Contains(e.Addr()) && b.CIDR.Bits() < 31 {
-				b.Except = []netip.Prefix{e}
-			}
-			r.Peers = append(r.Peers, policy.Peer{Block: b})
-		default:
-			r.Peers = append(r.Peers, policy.Peer{Pods: &policy.PodSelector{Namespaces: g.selector("team", "one"), Pods: g.selector("app", "a", "b", "c")}})
-		}
-	}
-	for range g.IntN(3) {
-		p := policy.Port{Protocol: choose(g, service.TCP, service.UDP, service.SCTP)}
-		switch g.IntN(3) {
-		case 0:
-			p.Name = "web"
-		case 1:
-			p.First, p.Last = 1, choose(g, uint16(80), 1000, 8080, 65535)
-		default:
-			p.First = choose(g, uint16(80), 8080, 443)
-			p.Last = p.First
-		}
-		r.Ports = append(r.Ports, p)
-	}
-	return r
 }
 
 // manyPolicies are 1,000 pods of 100 applications in 10 namespaces, and 1,000 policies: each lets one application call another on a range
@@ -209,9 +177,7 @@ func TestManyPolicies(t *testing.T) {
 		return r.Rows
 	}
 	all := apply("all", s)
-	if all < 5000 {
-		t.Errorf("%d rows: too few for 1,000 policies", all)
-	}
+	failIf(t, all < 5000, "%d rows: too few for 1,000 policies", all)
 	changed := s
 	changed.Policies = append([]policy.Policy{}, s.Policies...)
 	changed.Policies[500].Ingress = nil
@@ -263,67 +229,6 @@ func admitAnother(t testing.TB, d *Datapath, app string) netip.Addr {
 		return err
 	}))
 	return more[0].IP
-}
-
-// BenchmarkManyPolicies changes one of 1,000 policies for 1,000 pods of one node, and the labels of one pod, without the start of a
-// process.
-func BenchmarkManyPolicies(b *testing.B) {
-	s := manyPolicies()
-	d := openMany(b, s)
-	edit := func(n int) {
-		s.Policies[500].Ingress[0].Ports[0].Last = 2000 + uint16(n%2)
-		must(d.Policies().Apply(b.Context(), service.CLI, policies.Set{Snapshot: s}))(b)
-	}
-	edit(0)
-	for name, change := range map[string]func(int){"policy": edit, "pod": func(n int) { admitAnother(b, d, []string{"13", "23"}[n%2]) }} {
-		b.Run(name, func(b *testing.B) { perChange(b, change) })
-	}
-}
-
-// BenchmarkManyRules changes one of a policy's 10,000 rules: its range of addresses, or its port.
-func BenchmarkManyRules(b *testing.B) {
-	s := manyPolicies()
-	s.Policies, s.Pods = s.Policies[:1], s.Pods[:1]
-	s.Policies[0].Ingress = nil
-	for i := range 10_000 {
-		s.Policies[0].Ingress = append(s.Policies[0].Ingress, policy.Rule{
-			Peers: []policy.Peer{{Block: &policy.Block{CIDR: netip.PrefixFrom(netip.AddrFrom4([4]byte{172, 16 + byte(i>>8), byte(i), 0}), 24)}}},
-			Ports: []policy.Port{{Protocol: service.TCP, First: 80, Last: 80}},
-		})
-	}
-	d := openMany(b, s)
-	apply := func(edit func(*policy.Rule)) {
-		s.Policies = slices.Clone(s.Policies)
-		s.Policies[0].Ingress = slices.Clone(s.Policies[0].Ingress)
-		edit(&s.Policies[0].Ingress[5000])
-		must(d.Policies().Apply(b.Context(), service.CLI, policies.Set{Snapshot: s}))(b)
-	}
-	apply(func(*policy.Rule) {})
-	for name, edit := range map[string]func(r *policy.Rule, n int){
-		"range": func(r *policy.Rule, n int) {
-			r.Peers = []policy.Peer{{Block: &policy.Block{CIDR: netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 168, byte(n), 0}), 24)}}}
-		},
-		"port": func(r *policy.Rule, n int) {
-			r.Ports = []policy.Port{{Protocol: service.TCP, First: 81 + uint16(n), Last: 81 + uint16(n)}}
-		},
-	} {
-		b.Run(name, func(b *testing.B) {
-			perChange(b, func(n int) { apply(func(r *policy.Rule) { edit(r, n) }) })
-		})
-	}
-}
-
-// perChange measures the time of changes, of which the first has none to build on, and the CPU time that one takes.
-func perChange(b *testing.B, change func(n int)) {
-	change(0)
-	var before, after unix.Rusage
-	succeed(b, unix.Getrusage(unix.RUSAGE_SELF, &before))
-	for n := 1; b.Loop(); n++ {
-		change(n)
-	}
-	_ = unix.Getrusage(unix.RUSAGE_SELF, &after)
-	used := after.Utime.Nano() + after.Stime.Nano() - before.Utime.Nano() - before.Stime.Nano()
-	b.ReportMetric(float64(used)/float64(b.N)/1e6, "cpu-ms/op")
 }
 
 func endpointRows(t *testing.T, d *Datapath) map[netip.Addr]Endpoint {

@@ -160,7 +160,7 @@ func resetPathCases() []translateCase {
 			put := func(backend netip.AddrPort) {
 				t.Helper()
 				s := service.Service{Frontend: w.service, Protocol: service.Any, OnRemove: reset, Backends: service.Backends(backend)}
-				must2(w.Services().Put(t.Context(), service.CLI, s))(t)
+				putService(t, w.Datapath, s)
 			}
 			put(w.backend)
 			w.send(t, fromHost, w.next(w.client, w.service))
@@ -230,34 +230,24 @@ func testReset(t *testing.T, d *Datapath, n network, f family) {
 		Frontend: netip.AddrPortFrom(netip.MustParseAddr(f.service), 5201), Protocol: service.TCP, OnRemove: service.Reset,
 		Backends: service.Backends(netip.MustParseAddrPort(l.Addr().String())),
 	}
-	put := func(s service.Service) {
-		t.Helper()
-		must2(d.Services().Put(t.Context(), service.CLI, s))(t)
-	}
 	kept := s
 	kept.Frontend, kept.OnRemove = netip.AddrPortFrom(s.Frontend.Addr(), 5202), service.Keep
-	put(kept)
-	put(s)
+	putService(t, d, kept)
+	putService(t, d, s)
 	client := place{ns: n.pods[1]}
 	quiet := openTo(t, client, s.Frontend, l)
 	loud := openTo(t, client, s.Frontend, l)
 	keeps := openTo(t, client, kept.Frontend, l)
 	s.Backends, kept.Backends = nil, nil
-	put(s)
-	put(kept)
+	putService(t, d, s)
+	putService(t, d, kept)
 	for _, ends := range [][2]net.Conn{{quiet.client, quiet.server}, {loud.server, loud.client}} {
 		for _, end := range ends {
-			if _, err := end.Write(make([]byte, 20000)); err != nil {
-				t.Errorf("%s to %s: %v, want the first packet to be sent", end.LocalAddr(), end.RemoteAddr(), err)
-			}
-			if _, err := end.Read(make([]byte, 1)); !errors.Is(err, unix.ECONNRESET) {
-				t.Errorf("%s to %s: %v, want ECONNRESET", end.LocalAddr(), end.RemoteAddr(), err)
-			}
+			noError(t, errOf(end.Write(make([]byte, 20000))), "%s to %s", end.LocalAddr(), end.RemoteAddr())
+			failsWith(t, errOf(end.Read(make([]byte, 1))), unix.ECONNRESET, "%s to %s", end.LocalAddr(), end.RemoteAddr())
 		}
 	}
-	if err := keeps.talks(); err != nil {
-		t.Errorf("a connection of a service that keeps its own: %v", err)
-	}
+	noError(t, keeps.talks(), "a connection of a service that keeps its own")
 }
 
 // testResetSockets removes the backend of connections that socket translation made, by each call that can.
@@ -271,16 +261,12 @@ func testResetSockets(t *testing.T, s *stage) {
 		fewer, keeps := want, want
 		fewer.Backends, keeps.Backends = nil, nil
 		keeps.OnRemove = service.Keep
-		put := func(s2 service.Service) {
-			t.Helper()
-			must2(s.Services().Put(t.Context(), service.CLI, s2))(t)
-		}
 		for _, c := range []struct {
 			name string
 			do   func()
 			ends bool
 		}{
-			{"Put", func() { put(fewer) }, true},
+			{"Put", func() { putService(t, s.Datapath, fewer) }, true},
 			{"Delete", func() {
 				succeed(t, s.Services().Delete(t.Context(), service.CLI, want.Key()))
 			}, true},
@@ -288,32 +274,22 @@ func testResetSockets(t *testing.T, s *stage) {
 				die(t, s.Datapath, fewer)
 				succeed(t, s.Recover(t.Context()))
 			}, true},
-			{"Put of one that keeps", func() { put(keeps) }, false},
+			{"Put of one that keeps", func() { putService(t, s.Datapath, keeps) }, false},
 		} {
 			t.Run(d.name+"/"+c.name, func(t *testing.T) {
-				put(want)
+				putService(t, s.Datapath, want)
 				conn := openTo(t, s.client(), want.Frontend, l)
 				direct := openTo(t, s.client(), want.Backends[0].Addr, l)
 				before := counts(t, s.Datapath)
 				c.do()
-				if err := direct.talks(); err != nil {
-					t.Errorf("a connection to the backend itself: %v", err)
-				}
+				noError(t, direct.talks(), "a connection to the backend itself")
 				if !c.ends {
-					if err := conn.talks(); err != nil {
-						t.Error(err)
-					}
+					noError(t, conn.talks())
 					return
 				}
-				if _, err := conn.client.Read(make([]byte, 1)); !errors.Is(err, unix.ECONNABORTED) {
-					t.Errorf("the client: %v, want ECONNABORTED", err)
-				}
-				if _, err := conn.server.Read(make([]byte, 1)); !errors.Is(err, unix.ECONNRESET) {
-					t.Errorf("the backend: %v, want ECONNRESET", err)
-				}
-				if got := delta(t, s.Datapath, before); got["sock_destroy"] != 1 {
-					t.Errorf("counted %v, want one socket ended", got)
-				}
+				failsWith(t, errOf(conn.client.Read(make([]byte, 1))), unix.ECONNABORTED, "the client")
+				failsWith(t, errOf(conn.server.Read(make([]byte, 1))), unix.ECONNRESET, "the backend")
+				equal(t, delta(t, s.Datapath, before)["sock_destroy"], 1, "sock_destroy")
 			})
 		}
 	}

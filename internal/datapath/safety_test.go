@@ -80,9 +80,7 @@ func (s *safety) test(t *testing.T, a attempt) {
 	if a.send == nil {
 		a.send = s.datagram
 	}
-	if a.bypass && s.forwarded(t, a.send) {
-		t.Error("translated, and not as documented")
-	}
+	failIf(t, a.bypass && s.forwarded(t, a.send), "translated, and not as documented")
 	if !a.bypass {
 		testkit.Eventually(t, 5*time.Second, func() error { // the gateway's MAC may have to be asked for
 			if !s.forwarded(t, a.send) {
@@ -92,9 +90,7 @@ func (s *safety) test(t *testing.T, a attempt) {
 		})
 	}
 	// The other pod keeps its services whatever this one does.
-	if _, err := testkit.RoundTrip(t, s.network.pods[0], "udp", s.service.String(), []byte("still there")); err != nil {
-		t.Errorf("the other pod: %v", err)
-	}
+	noError(t, errOf(testkit.RoundTrip(t, s.network.pods[0], "udp", s.service.String(), []byte("still there"))), "the other pod")
 }
 
 // forwarded is whether what send sends is translated, which is when it is sent.
@@ -129,9 +125,7 @@ func (s *safety) run(command string) func(*testing.T) error {
 // must is run for what undoes an attempt.
 func (s *safety) must(command string) func(*testing.T) {
 	return func(t *testing.T) {
-		if err := s.run(command)(t); err != nil {
-			t.Error(err)
-		}
+		noError(t, s.run(command)(t))
 	}
 }
 
@@ -191,9 +185,7 @@ func (s *safety) ownProgram() attempt {
 		try: func(t *testing.T) error {
 			p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: "GPL",
 				Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()}}) // TC_ACT_OK
-			if err != nil {
-				t.Fatal(err)
-			}
+			succeed(t, err)
 			defer p.Close()
 			return s.pod.Do(func() error {
 				own, err = link.AttachTCX(link.TCXOptions{Interface: s.device.Index, Program: p, Attach: ebpf.AttachTCXEgress, Anchor: link.Head()})
@@ -208,12 +200,8 @@ func (s *safety) ownProgram() attempt {
 // deleteDevice leaves the pod without a device, and the endpoint to be deleted by the host.
 func (s *safety) deleteDevice(t *testing.T) {
 	succeed(t, s.run("ip link del eth0")(t))
-	if s.d.Endpoints().alive(2) {
-		t.Error("the endpoint looks alive")
-	}
-	if err := s.d.Endpoints().DeleteIP(t.Context(), netip.MustParseAddr(podB4)); err != nil {
-		t.Error(err)
-	}
+	failIf(t, s.d.Endpoints().alive(2), "the endpoint looks alive")
+	noError(t, s.d.Endpoints().DeleteIP(t.Context(), netip.MustParseAddr(podB4)))
 	wantEndpoints(t, s.d, podA4, podA6)
 }
 
@@ -223,16 +211,12 @@ func (s *safety) raw(t *testing.T, bypass bool) {
 	p := packet{src: netip.MustParseAddrPort(podB4 + ":4000"), dst: s.service, proto: protoUDP, payload: "raw"}
 	frame := append(mac("02"), s.device.MAC...)
 	frame = append(append(frame, 0x08, 0x00), p.ip()...)
-	err := sendFrame(s.pod, s.device.Index, frame, bypass)
+	err := sender{ns: s.pod, index: s.device.Index, skip: bypass}.raw(frame)
 	if bypass && s.layer2 {
-		if !errors.Is(err, unix.ENOBUFS) {
-			t.Errorf("%v, want %v: the program at the parent drops it", err, unix.ENOBUFS)
-		}
+		failIf(t, !errors.Is(err, unix.ENOBUFS), "%v, want %v: the program at the parent drops it", err, unix.ENOBUFS)
 		return
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, err)
 }
 
 // pop detaches whatever program is the first at a hook, which needs no descriptor of it.

@@ -65,13 +65,9 @@ func TestApplySocketsMakesTheOwnersSet(t *testing.T) {
 	flags := func(want map[uint64]uint32) {
 		t.Helper()
 		got, err := namespaceFlags(a.objects)
-		if err != nil || len(got) != len(want) {
-			t.Errorf("flags %v, %v; want %v", got, err, want)
-		}
+		failIf(t, err != nil || len(got) != len(want), "flags %v, %v; want %v", got, err, want)
 		for cookie, w := range want {
-			if got[cookie] != w {
-				t.Errorf("namespace %d has flags %d, want %d", cookie, got[cookie], w)
-			}
+			failIf(t, got[cookie] != w, "namespace %d has flags %d, want %d", cookie, got[cookie], w)
 		}
 	}
 	const h, p, endpoint = objects.NamespaceHost, objects.NamespaceSockets, objects.NamespacePod
@@ -156,9 +152,7 @@ func TestSocketScopesRefused(t *testing.T) {
 			t.Errorf("owner %s: Put %v, Apply %v", owner, put, apply)
 		}
 	}
-	if change, err := d.Sockets().Put(t.Context(), service.CNI, ns, HostScope); err != nil || change != Updated {
-		t.Errorf("Put of another kind: %s, %v", change, err)
-	}
+	equal(t, must(d.Sockets().Put(t.Context(), service.CNI, ns, HostScope))(t), Updated, "Put of another kind")
 	want := []SocketScope{{cookie, service.CNI, HostScope}}
 	if all, err := d.Sockets().List(t.Context()); err != nil || !slices.Equal(all, want) {
 		t.Errorf("List = %v, %v; want %v", all, err, want)

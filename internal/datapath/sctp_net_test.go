@@ -34,17 +34,15 @@ func TestSCTP(t *testing.T) {
 			frontend := netip.MustParseAddrPort(net.JoinHostPort(f.service, servicePort))
 			backend := netip.MustParseAddrPort(net.JoinHostPort(f.pod, servicePort))
 			s := service.Service{Frontend: frontend, Protocol: service.SCTP, Backends: service.Backends(backend)}
-			must2(d.Services().Put(t.Context(), service.CLI, s))(t)
+			putService(t, d, s)
 			before := counts(t, d)
 			call(t, n, backend, frontend)
 			if diff := delta(t, d, before); diff["forward"] == 0 || diff["reverse"] == 0 || diff["new_connection"] == 0 {
 				t.Errorf("%s: counted %v", f.name, diff)
 			}
 			s.Backends = nil
-			must2(d.Services().Put(t.Context(), service.CLI, s))(t)
-			if err := refusedSCTP(n.pods[1], frontend); !errors.Is(err, unix.ECONNREFUSED) {
-				t.Errorf("%s without backends: %v, want it refused", frontend, err)
-			}
+			putService(t, d, s)
+			failsWith(t, refusedSCTP(n.pods[1], frontend), unix.ECONNREFUSED, "%s without backends", frontend)
 		}
 	})
 }
@@ -64,14 +62,10 @@ func callSCTP(t *testing.T, n network, backend, frontend netip.AddrPort) {
 	echoSCTP(t, n.pods[0], backend)
 	for _, client := range n.pods {
 		fd, err := socketSCTP(client, frontend, unix.Connect)
-		if err != nil {
-			t.Fatalf("connect to %s from %s: %v", frontend, client.Name(), err)
-		}
+		succeed(t, err, "connect to %s from %s", frontend, client.Name())
 		for _, size := range []int{1, 1400, 16 << 10, 60 << 10} { // the last are GSO packets
 			message, got := bytes.Repeat([]byte{byte(size)}, size), make([]byte, size)
-			if _, err := unix.Write(fd, message); err != nil {
-				t.Errorf("send %d bytes to %s from %s: %v", size, frontend, client.Name(), err)
-			}
+			noError(t, errOf(unix.Write(fd, message)), "send %d bytes to %s from %s", size, frontend, client.Name())
 			for had := 0; had < size; {
 				m, err := unix.Read(fd, got[had:])
 				if err != nil || m == 0 {
@@ -114,9 +108,7 @@ func echoSCTP(t *testing.T, ns *netns.Namespace, at netip.AddrPort) {
 	fd, err := socketSCTP(ns, at, func(fd int, at unix.Sockaddr) error {
 		return errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1), unix.Bind(fd, at), unix.Listen(fd, 8))
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, err)
 	var running sync.WaitGroup
 	running.Go(func() {
 		for {
@@ -188,9 +180,7 @@ func callSCTPByPackets(t *testing.T, n network, backend, frontend netip.AddrPort
 			t.Fatalf("chunk %d with %d bytes: answer %.40x (%d bytes), %v", step.send, step.size, got, len(got), err)
 		}
 	}
-	if err := server(); err != nil {
-		t.Error(err)
-	}
+	noError(t, server())
 }
 
 // rawSCTP makes a socket for SCTP packets without their IP header.

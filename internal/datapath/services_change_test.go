@@ -57,9 +57,7 @@ func TestChange(t *testing.T) {
 	}
 	owners.Wait()
 	have := rowsOf(t, d)
-	if len(have) != len(all) {
-		t.Errorf("%d services, want %d", len(have), len(all))
-	}
+	failIf(t, len(have) != len(all), "%d services, want %d", len(have), len(all))
 	for _, s := range all {
 		if found, ok := have[s.Key()]; !ok || !found.Equal(s) {
 			t.Errorf("%s is %+v, want %+v", s, found, s)
@@ -93,36 +91,6 @@ func randomChange(random *rand.Rand, owner int, have map[service.Key]service.Ser
 		put = append(put, s)
 	}
 	return put, remove
-}
-
-// TestChangeRefused makes changes of which one is refused: nothing of them is done.
-func TestChangeRefused(t *testing.T) {
-	d := openTest(t)
-	mine := newService(service.TCP, "10.96.0.1:80", "192.168.10.10:8080")
-	others := newService(service.TCP, "10.96.0.2:80", "192.168.10.10:8080")
-	for i, s := range []service.Service{mine, others} {
-		must2(d.Services().Put(t.Context(), []service.Owner{service.Agent, service.CLI}[i], s))(t)
-	}
-	added := newService(service.TCP, "10.96.0.3:80", "192.168.10.10:8080")
-	for name, refused := range map[string]service.Service{
-		"another owner's": others, "a part of another owner's": newService(service.Any, "10.96.0.2:80"),
-	} {
-		var conflict *ConflictError
-		if _, err := d.Services().Change(t.Context(), service.Agent, []service.Service{added, refused}, []service.Key{mine.Key()}); !errors.As(err, &conflict) {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-	if _, err := d.Services().Change(t.Context(), service.Agent, []service.Service{added, added}, nil); err == nil {
-		t.Error("one frontend twice: no error")
-	}
-	wantServices(t, d, mine, others)
-	missing := service.Key{Frontend: added.Frontend, Protocol: service.TCP}
-	result, err := d.Services().Change(t.Context(), service.Agent, []service.Service{mine}, []service.Key{missing, others.Key()})
-	if err != nil || result != (Result{Unchanged: 1}) {
-		t.Errorf("nothing to do: %+v, %v", result, err)
-	}
-	wantServices(t, d, mine, others)
-	wantClean(t, d)
 }
 
 // trafficOf returns that of the service with a frontend.
@@ -170,9 +138,7 @@ func TestServiceTraffic(t *testing.T) {
 	check := func(when string) {
 		t.Helper()
 		for frontend, want := range want {
-			if got := trafficOf(t, w.Datapath, frontend, service.TCP); got != *want {
-				t.Errorf("%s: %s: %+v, want %+v", when, frontend, got, *want)
-			}
+			equal(t, trafficOf(t, w.Datapath, frontend, service.TCP), *want, "%s: %s", when, frontend)
 		}
 	}
 	client2 := netip.AddrPortFrom(w.client.Addr(), w.client.Port()+1)
@@ -204,9 +170,7 @@ func TestNumbers(t *testing.T) {
 		_, id, err := w.Services().Put(t.Context(), service.CLI, service.Service{
 			Frontend: netip.AddrPortFrom(netip.MustParseAddr("10.96.7.7"), port), Protocol: service.TCP, Backends: service.Backends(w.backend),
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, err)
 		return id
 	}
 	const services = 10
@@ -227,13 +191,9 @@ func TestNumbers(t *testing.T) {
 		t.Errorf("id %d, want %d", id, want)
 	}
 	all, err := w.Flows().ServiceTraffic()
-	if err != nil || len(all) != services {
-		t.Errorf("%d services: %v, want %d", len(all), err, services)
-	}
+	failIf(t, err != nil || len(all) != services, "%d services: %v, want %d", len(all), err, services)
 	for id, traffic := range all {
-		if traffic != (flows.ServiceTraffic{}) {
-			t.Errorf("service %d begins with %+v", id, traffic)
-		}
+		failIf(t, traffic != (flows.ServiceTraffic{}), "service %d begins with %+v", id, traffic)
 	}
 }
 

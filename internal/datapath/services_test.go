@@ -3,7 +3,6 @@
 package datapath
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -28,16 +27,22 @@ func newService(p service.Protocol, frontend string, backends ...string) service
 	return s
 }
 
+// putService stores a service of the command line.
+func putService(t testing.TB, d *Datapath, s service.Service) {
+	t.Helper()
+	must2(d.Services().Put(t.Context(), service.CLI, s))(t)
+}
+
 // wantServices compares the services without IDs, revisions and owners.
 func wantServices(t *testing.T, d *Datapath, want ...service.Service) {
 	t.Helper()
 	got := must(d.Services().List(t.Context()))(t)
 	for i := range got {
+		one, err := d.Services().Get(t.Context(), got[i].Key())
+		failIf(t, err != nil || !reflect.DeepEqual(one, got[i]), "Get = %v, %v; want %v", one, err, got[i])
 		got[i].ID, got[i].Revision, got[i].Owner = 0, 0, service.NoOwner
 	}
-	if len(got)+len(want) > 0 && !reflect.DeepEqual(got, want) {
-		t.Errorf("services\n%v, want\n%v", got, want)
-	}
+	failIf(t, len(got)+len(want) > 0 && !reflect.DeepEqual(got, want), "services\n%v, want\n%v", got, want)
 }
 
 // wantSlots counts the rows of the backend table.
@@ -45,17 +50,13 @@ func wantSlots(t *testing.T, d *Datapath, want int) {
 	t.Helper()
 	n := 0
 	for _, err := range d.objects.Backends.All() {
-		if err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, err)
 		n++
 	}
-	if n != want {
-		t.Errorf("%d backend slots, want %d", n, want)
-	}
+	failIf(t, n != want, "%d backend slots, want %d", n, want)
 }
 
-// TestServices puts and deletes, one step after another.
+// TestServices puts, gets and deletes, one step after another.
 func TestServices(t *testing.T) {
 	d := openTest(t)
 	one := newService(service.TCP, "10.96.0.1:80", "192.168.10.10:8080", "192.168.10.11:8080")
@@ -88,6 +89,12 @@ func TestServices(t *testing.T) {
 			}
 		}
 	}
+	get := func(frontend string, p service.Protocol, want func(error) bool) func(t *testing.T) {
+		return func(t *testing.T) {
+			_, err := d.Services().Get(t.Context(), service.Key{Frontend: netip.MustParseAddrPort(frontend), Protocol: p})
+			failIf(t, !want(err), "Get: error %v", err)
+		}
+	}
 	fine := func(err error) bool { return err == nil }
 	for _, step := range []struct {
 		name  string
@@ -105,6 +112,10 @@ func TestServices(t *testing.T) {
 		{"any over one", refuse(newService(service.Any, "10.96.0.1:80", "192.168.10.10:1"), conflict), []service.Service{fewer, six, udp}, 3},
 		{"one over any", refuse(newService(service.TCP, "[fd00:96::1]:80", "[fd00:10::a]:1"), conflict), []service.Service{fewer, six, udp}, 3},
 		{"invalid", refuse(newService(service.TCP, "10.96.0.9:80", "[fd00:10::a]:1"), func(err error) bool { return err != nil }), []service.Service{fewer, six, udp}, 3},
+		{"get any, of one", get("10.96.0.1:80", service.Any, conflict), []service.Service{fewer, six, udp}, 3},
+		{"get a part of any", get("[fd00:96::1]:80", service.UDP, conflict), []service.Service{fewer, six, udp}, 3},
+		{"get another protocol", get("10.96.0.1:80", service.SCTP, missing), []service.Service{fewer, six, udp}, 3},
+		{"get another port", get("10.96.0.1:81", service.TCP, missing), []service.Service{fewer, six, udp}, 3},
 		{"delete a part of any", remove("[fd00:96::1]:80", service.TCP, missing), []service.Service{fewer, six, udp}, 3},
 		{"delete another port", remove("10.96.0.1:81", service.TCP, missing), []service.Service{fewer, six, udp}, 3},
 		{"delete any", remove("[fd00:96::1]:80", service.Any, fine), []service.Service{fewer, udp}, 2},
@@ -120,7 +131,7 @@ func TestServices(t *testing.T) {
 	}
 }
 
-// TestGoroutines opens a new root several times at once, as several processes do. Each adds and changes services.
+// TestGoroutines opens a new root several times at once, as several processes do. Each adds a service.
 func TestGoroutines(t *testing.T) {
 	testkit.RequireRoot(t)
 	testkit.RequireKernel(t, 6, 6)
@@ -132,41 +143,12 @@ func TestGoroutines(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			return errors.Join(addServices(own, worker), own.Close())
+			s := newService(service.TCP, fmt.Sprintf("10.96.%d.1:80", worker), "192.168.10.10:8080")
+			return errors.Join(errOf2(own.Services().Put(t.Context(), service.CLI, s)), own.Close())
 		})
 	}
 	succeed(t, group.Wait())
-	wantWorkers(t, openSized(t, o), 4)
-}
-
-const perWorker = 8
-
-// addServices is what each goroutine does: services of its own, and one that all fight for.
-func addServices(d *Datapath, worker int) error {
-	for i := range perWorker {
-		own := fmt.Sprintf("10.96.%d.%d:80", worker, i)
-		if _, _, err := d.Services().Put(context.Background(), service.CLI, newService(service.TCP, own, "192.168.10.10:8080", "192.168.10.11:8080")); err != nil {
-			return err
-		}
-		backend := fmt.Sprintf("192.168.%d.%d:8080", worker, i)
-		if _, _, err := d.Services().Put(context.Background(), service.CLI, newService(service.TCP, "10.96.99.99:80", backend)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func wantWorkers(t *testing.T, d *Datapath, workers int) {
-	t.Helper()
-	services := must(d.Services().List(t.Context()))(t)
-	ids := make(map[uint32]bool)
-	for _, s := range services {
-		ids[s.ID] = true
-	}
-	if want := workers*perWorker + 1; len(services) != want || len(ids) != want {
-		t.Errorf("%d services with %d ids, want %d", len(services), len(ids), want)
-	}
-	wantSlots(t, d, 2*workers*perWorker+1)
+	wantLen(t, rowsOf(t, openSized(t, o)), 4)
 }
 
 // TestRemoveBesideOthers has a root that others have pinned something in.
@@ -180,9 +162,7 @@ func TestRemoveBesideOthers(t *testing.T) {
 	if err != nil || len(entries) != 1 || entries[0].Name() != "vpp" {
 		t.Errorf("left: %v, %v; want only what is others'", entries, err)
 	}
-	if _, err := os.Stat(theirs); err != nil {
-		t.Error(err)
-	}
+	noError(t, errOf(os.Stat(theirs)))
 }
 
 // TestRemove takes everything away, twice.
@@ -192,15 +172,9 @@ func TestRemove(t *testing.T) {
 	for range 2 {
 		succeed(t, objects.Remove(t.Context(), root))
 	}
-	if _, err := os.Stat(root); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the root is there still: %v", err)
-	}
-	if _, err := OpenExisting(Options{Root: root}); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("OpenExisting: error %v", err)
-	}
-	if _, _, err := d.Services().Put(t.Context(), service.CLI, newService(service.TCP, "10.96.0.1:80", "192.168.10.10:80")); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("Put after Remove: error %v", err)
-	}
+	failsWith(t, errOf(os.Stat(root)), os.ErrNotExist, "the root is there still")
+	failsWith(t, errOf(OpenExisting(Options{Root: root})), os.ErrNotExist, "OpenExisting")
+	failsWith(t, errOf2(d.Services().Put(t.Context(), service.CLI, newService(service.TCP, "10.96.0.1:80", "192.168.10.10:80"))), os.ErrNotExist, "Put after Remove")
 }
 
 // TestRemoveOfLink takes a symbolic link for the root, which changes nothing.
@@ -214,12 +188,8 @@ func TestRemoveOfLink(t *testing.T) {
 			t.Errorf("%q: %v", path, err)
 		}
 	}
-	if to, err := os.Readlink(link); err != nil || to != root {
-		t.Errorf("the link leads to %q, %v", to, err)
-	}
-	if _, _, err := d.Services().Put(t.Context(), service.CLI, newService(service.TCP, "10.96.0.1:80", "192.168.10.10:80")); err != nil {
-		t.Error(err)
-	}
+	equal(t, must(os.Readlink(link))(t), root, "the link leads to")
+	noError(t, errOf2(d.Services().Put(t.Context(), service.CLI, newService(service.TCP, "10.96.0.1:80", "192.168.10.10:80"))))
 }
 
 // TestRecreated removes the maps and creates new ones while a process has the old ones open: it is told, and changes neither.
@@ -238,9 +208,7 @@ func TestRecreated(t *testing.T) {
 	}
 	succeed(t, objects.Remove(t.Context(), root))
 	for name, err := range change() {
-		if !errors.Is(err, os.ErrNotExist) {
-			t.Errorf("%s of removed maps: error %v", name, err)
-		}
+		failIf(t, !errors.Is(err, os.ErrNotExist), "%s of removed maps: error %v", name, err)
 	}
 	fresh := openSized(t, o)
 	for name, err := range change() {
@@ -270,7 +238,5 @@ func TestMemory(t *testing.T) {
 		t.Errorf("%d services take %d bytes, want %d to %d", services, got, least, most)
 	}
 	must(d.Services().Apply(t.Context(), service.Agent, nil))(t)
-	if got := memory(); got != empty {
-		t.Errorf("%d bytes without services, %d before", got, empty)
-	}
+	equal(t, memory(), empty, "bytes without services")
 }

@@ -67,7 +67,7 @@ func newCluster(t testing.TB) cluster {
 // put stores a service.
 func (c cluster) put(t testing.TB, s service.Service) {
 	t.Helper()
-	must2(c.d.Services().Put(t.Context(), service.CLI, s))(t)
+	putService(t, c.d, s)
 }
 
 // outsideCase is a family and a protocol of a client outside.
@@ -111,9 +111,7 @@ func TestBackendOnAnotherNode(t *testing.T) {
 				before := settled(t, c.d)
 				peer, err := testkit.RoundTrip(t, c.client, o.protocol.String(), frontend, payload)
 				diff := delta(t, c.d, before)
-				if err != nil {
-					t.Fatalf("%s, %d bytes: %v (counted %v)", frontend, len(payload), err, diff)
-				}
+				succeed(t, err, "%s, %d bytes", frontend, len(payload))
 				if peer.Addr().String() != o.near || peer.Port() < 1024 || peer.Port() >= 32768 {
 					t.Errorf("the backend saw %s, want a port of %s that no socket gets", peer, o.near)
 				}
@@ -122,6 +120,13 @@ func TestBackendOnAnotherNode(t *testing.T) {
 					t.Errorf("%s, %d bytes: counted %v", frontend, len(payload), diff)
 				}
 			}
+		}
+		s := o.service(backend) // which calls its own service at this node
+		s.Frontend = netip.AddrPortFrom(netip.MustParseAddr(o.near), s.Frontend.Port())
+		c.put(t, s)
+		peer, err := testkit.RoundTrip(t, c.far, o.protocol.String(), s.Frontend.String(), []byte("itself"))
+		if err != nil || peer.Addr().String() != o.near {
+			t.Errorf("the backend that calls itself saw %s, %v; want %s", peer, err, o.near)
 		}
 	})
 	wantNoDrops(t, c.d)
@@ -182,9 +187,7 @@ func TestNoWay(t *testing.T) {
 			})
 		})
 	}
-	if n := leaked.Load(); n != 0 {
-		t.Errorf("%d packets left the node", n)
-	}
+	equal(t, leaked.Load(), 0, "packets left the node")
 }
 
 // TestFragmentsOfManyConnections has connections from outside send datagrams in fragments to another node. All leave from one

@@ -3,10 +3,11 @@
 package datapath
 
 import (
-	"errors"
 	"net"
 	"net/netip"
+	"slices"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -17,48 +18,84 @@ import (
 	"mustang/internal/testkit"
 )
 
-// testSpread sends from many sockets and counts the datagrams at each backend.
+// testSpread calls a service from many sockets, and counts how many each backend gets.
 func testSpread(t *testing.T, s *stage) {
 	servers := listenUDP(t, s.pods[0], podA4, 4)
-	var backends []netip.AddrPort
-	for _, server := range servers {
-		backends = append(backends, server.addr)
-	}
-	frontend := s.serve("10.96.0.100:5201", backends...)
-	for name, send := range map[string]func(*socketFD, string){
-		"connected": func(c *socketFD, text string) {
-			c.mustConnect(frontend)
-			c.mustSend(text, netip.AddrPort{})
-			c.mustSend(text, netip.AddrPort{})
-		},
-		"unconnected": func(c *socketFD, text string) {
-			c.mustSend(text, frontend)
-			c.mustSend(text, frontend)
-		},
+	for name, c := range map[string]struct {
+		change func(*service.Service)
+		right  func(got []int) bool
+	}{
+		"shares": {func(*service.Service) {}, func(got []int) bool { // the mean is 25, the standard deviation 4
+			return slices.Min(got) >= 5 && slices.Max(got) <= 50
+		}},
+		"weights and states": {func(s *service.Service) {
+			s.Backends[0].Weight, s.Backends[1].Weight = 1, 4
+			s.Backends[2].State, s.Backends[3].State = service.Draining, service.Terminating
+		}, func(got []int) bool { // the mean is 20, the standard deviation 4
+			return got[0] >= 3 && got[0] <= 45 && got[0]+got[1] == spreadSockets
+		}},
+		"affinity": {func(s *service.Service) { s.Affinity = time.Hour }, func(got []int) bool {
+			return slices.Max(got) == spreadSockets
+		}},
+		"backends on this node only": {func(s *service.Service) { s.InternalPolicy, s.Backends[3].Local = service.Local, true }, func(got []int) bool {
+			return got[3] == spreadSockets
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			const sockets = 200
-			for i, c := range s.client().openAll(t, make([]*socketFD, sockets), false, unix.SOCK_DGRAM) {
-				send(c, string(rune('a'+i)))
+			want := service.Service{Frontend: netip.MustParseAddrPort("10.96.0.100:5201"), Protocol: service.Any}
+			for _, server := range servers {
+				want.Backends = append(want.Backends, service.Backend{Addr: server.addr})
 			}
-			for i, server := range servers {
-				texts := server.received(t)
-				// The mean is 50 sockets, the standard deviation 6.
-				if len(texts) < 2*20 || len(texts) > 2*85 {
-					t.Errorf("backend %d got %d datagrams of %d", i, len(texts), 2*sockets)
-				}
-				times := make(map[string]int)
-				for _, text := range texts {
-					times[text]++
-				}
-				for text, n := range times {
-					if n != 2 {
-						t.Errorf("backend %d got %d datagrams of socket %q, want both", i, n, text)
-					}
+			c.change(&want)
+			putService(t, s.Datapath, want)
+			for _, connected := range []bool{true, false} {
+				if got := s.spread(t, servers, want.Frontend, connected); !c.right(got) {
+					t.Errorf("connected %t: of %d sockets, backends got %v", connected, spreadSockets, got)
 				}
 			}
 		})
 	}
+}
+
+// spreadSockets is small enough for one server to receive all their datagrams.
+const spreadSockets = 100
+
+// spread has sockets send two datagrams each to a service, and returns how many sockets each server got.
+func (s *stage) spread(t *testing.T, servers []*counter, frontend netip.AddrPort, connected bool) (got []int) {
+	t.Helper()
+	for i, c := range s.client().openAll(t, make([]*socketFD, spreadSockets), false, unix.SOCK_DGRAM) {
+		to := frontend
+		if connected {
+			c.mustConnect(to)
+			to = netip.AddrPort{}
+		}
+		for range 2 {
+			c.mustSend(string(rune('a'+i)), to)
+		}
+	}
+	for i, server := range servers {
+		times := make(map[string]int)
+		for _, text := range server.received(t) {
+			times[text]++
+		}
+		for text, n := range times {
+			equal(t, n, 2, "datagrams of socket %q at backend %d", text, i)
+		}
+		got = append(got, len(times))
+	}
+	return got
+}
+
+// refuses fails the test unless a service refuses all sockets, by an error, which is counted.
+func (s *stage) refuses(frontend netip.AddrPort, want error, count string) {
+	s.t.Helper()
+	before := counts(s.t, s.Datapath)
+	for _, v6 := range []bool{false, true} {
+		failsWith(s.t, s.client().open(s.t, v6, unix.SOCK_STREAM).connect(frontend), want, "tcp")
+		failsWith(s.t, s.client().open(s.t, v6, unix.SOCK_DGRAM).connect(frontend), want, "connected udp")
+		failsWith(s.t, s.client().open(s.t, v6, unix.SOCK_DGRAM).send("x", frontend), want, "unconnected udp")
+	}
+	s.counted(before, map[string]uint64{count: 6})
 }
 
 // testChanges changes and deletes a service while sockets use it.
@@ -100,15 +137,9 @@ func testChanges(t *testing.T, whole *stage) {
 					connected.ask(netip.AddrPort{}, frontend)
 					return
 				}
-				if _, err := connected.read(make([]byte, 1)); !errors.Is(err, unix.ECONNABORTED) {
-					t.Errorf("a socket whose backend is gone receives: %v, want ECONNABORTED", err)
-				}
-				if err := connected.send("x", netip.AddrPort{}); !errors.Is(err, unix.EDESTADDRREQ) {
-					t.Errorf("a socket whose backend is gone sends: %v, want EDESTADDRREQ", err)
-				}
-				if got := delta(t, s.Datapath, before); got["sock_destroy"] != 1 {
-					t.Errorf("counted %v, want one socket ended", got)
-				}
+				failsWith(t, errOf(connected.read(make([]byte, 1))), unix.ECONNABORTED, "a socket whose backend is gone receives")
+				failsWith(t, connected.send("x", netip.AddrPort{}), unix.EDESTADDRREQ, "a socket whose backend is gone sends")
+				equal(t, delta(t, s.Datapath, before)["sock_destroy"], 1, "sock_destroy")
 				if change.left {
 					connected.mustConnect(frontend)
 					connected.ask(netip.AddrPort{}, frontend)
@@ -141,9 +172,7 @@ func testFollows(t *testing.T, s *stage) {
 	if n, err := stream.read(buffer); err != nil || string(buffer[:n]) != "more" {
 		t.Errorf("read %q, %v: a connection ended with its service", buffer[:n], err)
 	}
-	if stream.peer() != frontend {
-		t.Errorf("the peer is %s", stream.peer())
-	}
+	equal(t, stream.peer(), frontend, "the peer")
 }
 
 // testRefused connects to services without a usable backend.
@@ -164,19 +193,7 @@ func testRefused(t *testing.T, s *stage) {
 			}
 			row.spoil(&value)
 			succeed(t, s.objects.Services.Put(key, value))
-			before := counts(t, s.Datapath)
-			for _, v6 := range []bool{false, true} {
-				for name, err := range map[string]error{
-					"tcp":             s.client().open(t, v6, unix.SOCK_STREAM).connect(frontend),
-					"connected udp":   s.client().open(t, v6, unix.SOCK_DGRAM).connect(frontend),
-					"unconnected udp": s.client().open(t, v6, unix.SOCK_DGRAM).send("x", frontend),
-				} {
-					if !errors.Is(err, unix.ECONNREFUSED) {
-						t.Errorf("%s: %v, want it refused", name, err)
-					}
-				}
-			}
-			s.counted(before, map[string]uint64{row.count: 6})
+			s.in(t).refuses(frontend, unix.ECONNREFUSED, row.count)
 		})
 	}
 }
@@ -196,9 +213,7 @@ func testReuse(t *testing.T, s *stage) {
 			c.ask(none, frontend)
 			c.ask(frontend, frontend)
 			c.mustConnect(backend) // directly
-			if c.peer() != backend {
-				t.Errorf("the peer is %s, want the backend that was named", c.peer())
-			}
+			equal(t, c.peer(), backend, "the peer")
 			c.ask(none, backend)
 			c.mustConnect(frontend)
 			c.disconnect()
@@ -292,12 +307,9 @@ func testManyBackends(t *testing.T, s *stage) {
 // TestSocketLoopback adds services at the host's loopback and other addresses: processes of the host reach them, and the
 // loopback addresses of pods stay the pods' own.
 func TestSocketLoopback(t *testing.T) {
-	s := &stage{network: routed(t), Datapath: openTest(t), t: t, cgroup: testCgroup(t)}
-	must(s.Sockets().Attach(t.Context(), s.cgroup))(t)
+	s := bareStage(t)
 	s.attachBoth(t, s.Datapath)
-	if change, err := s.Sockets().Put(t.Context(), service.CLI, s.host, HostScope); err != nil || change != Added {
-		t.Fatalf("Put: %v, %v", change, err)
-	}
+	equal(t, must(s.Sockets().Put(t.Context(), service.CLI, s.host, HostScope))(t), Added, "Put")
 	for _, d := range []dialect{
 		{"ipv4", false, "127.0.0.1:5201", podA4, "127.0.0.1"},
 		{"ipv6", true, "[::1]:5201", podA6, "::1"},

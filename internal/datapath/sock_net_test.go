@@ -36,9 +36,7 @@ func testCgroup(t testing.TB) string {
 		if os.IsExist(err) {
 			continue
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, err)
 		t.Cleanup(func() {
 			testkit.Eventually(t, 10*time.Second, func() error {
 				if err := unix.Rmdir(path); err != nil && err != unix.ENOENT {
@@ -148,13 +146,18 @@ type stage struct {
 	cgroup string
 }
 
-// newStage attaches the socket programs to a cgroup of its own and registers both pods.
-func newStage(t testing.TB) *stage {
+// bareStage attaches the socket programs to a cgroup of its own.
+func bareStage(t testing.TB) *stage {
 	t.Helper()
 	s := &stage{network: routed(t), Datapath: openTest(t), t: t, cgroup: testCgroup(t)}
-	if change, err := s.Sockets().Attach(t.Context(), s.cgroup); err != nil || change != Added {
-		t.Fatalf("Attach: %v, %v", change, err)
-	}
+	equal(t, must(s.Sockets().Attach(t.Context(), s.cgroup))(t), Added, "Attach")
+	return s
+}
+
+// newStage registers both pods too.
+func newStage(t testing.TB) *stage {
+	t.Helper()
+	s := bareStage(t)
 	s.registerBoth()
 	return s
 }

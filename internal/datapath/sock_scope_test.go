@@ -10,9 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -49,12 +47,8 @@ func testScope(t *testing.T, s *stage) {
 		t.Run(row.name, func(t *testing.T) {
 			c := row.at.open(t, false, unix.SOCK_STREAM)
 			c.mustConnect(frontend)
-			if got := netip.MustParseAddrPort(c.exchange()).Addr().String(); got != row.client {
-				t.Errorf("the server saw %s, want %s", got, row.client)
-			}
-			if c.peer() != frontend {
-				t.Errorf("the peer is %s", c.peer())
-			}
+			equal(t, netip.MustParseAddrPort(c.exchange()).Addr().String(), row.client, "the server saw")
+			equal(t, c.peer(), frontend, "the peer")
 		})
 	}
 }
@@ -68,12 +62,8 @@ func testHosts(t *testing.T, s *stage) {
 		s.client().open(t, false, unix.SOCK_DGRAM).mustConnect(frontend)
 		return counts(t, s.Datapath)["sock_connect"] != before
 	}
-	if !translated() {
-		t.Error("the socket of a registered host is not translated")
-	}
-	if change, err := s.Sockets().Put(t.Context(), service.CLI, s.pods[1], HostScope); err != nil || change != Unchanged {
-		t.Errorf("a second Put: %v, %v", change, err)
-	}
+	failIf(t, !translated(), "the socket of a registered host is not translated")
+	equal(t, must(s.Sockets().Put(t.Context(), service.CLI, s.pods[1], HostScope))(t), Unchanged, "a second Put")
 	hosts, err := s.Sockets().List(t.Context())
 	// Each CPU has its own range of cookies, so two namespaces can be listed in either order.
 	for _, ns := range s.pods {
@@ -82,32 +72,21 @@ func testHosts(t *testing.T, s *stage) {
 			t.Errorf("hosts %v, %v; want %v among %d", hosts, err, want, len(s.pods))
 		}
 	}
-	if err := s.Sockets().Delete(t.Context(), service.CLI, cookieOf(t, s.pods[1])); err != nil {
-		t.Error(err)
-	}
-	if translated() {
-		t.Error("the socket of an unregistered host is still translated")
-	}
+	noError(t, s.Sockets().Delete(t.Context(), service.CLI, cookieOf(t, s.pods[1])))
+	failIf(t, translated(), "the socket of an unregistered host is still translated")
 	wantNotFound(t, s.Sockets().Delete(t.Context(), service.CLI, cookieOf(t, s.pods[1])))
 	cookie := must(s.pods[0].Cookie())(t)
-	if err := s.Sockets().Delete(t.Context(), service.CLI, cookie); err != nil {
-		t.Error(err)
-	}
+	noError(t, s.Sockets().Delete(t.Context(), service.CLI, cookie))
 	wantNotFound(t, s.Sockets().Delete(t.Context(), service.CLI, cookie))
-	if hosts, err := s.Sockets().List(t.Context()); err != nil || len(hosts) != 0 {
-		t.Errorf("hosts %v, %v", hosts, err)
-	}
+	wantLen(t, must(s.Sockets().List(t.Context()))(t), 0, "hosts")
 	s.registerBoth()
 }
 
 // TestSocketEndpoints registers namespaces through their endpoints, which have packet programs too.
 func TestSocketEndpoints(t *testing.T) {
-	s := &stage{network: routed(t), Datapath: openTest(t), t: t, cgroup: testCgroup(t)}
-	must(s.Sockets().Attach(t.Context(), s.cgroup))(t)
+	s := bareStage(t)
 	s.attachBoth(t, s.Datapath)
-	if hosts, err := s.Sockets().List(t.Context()); err != nil || len(hosts) != 0 {
-		t.Errorf("hosts %v, %v; want none, since endpoints are not hosts", hosts, err)
-	}
+	wantLen(t, must(s.Sockets().List(t.Context()))(t), 0, "hosts")
 	for _, d := range dialects() {
 		for protocol, kind := range map[string]int{"tcp": unix.SOCK_STREAM, "udp": unix.SOCK_DGRAM} {
 			t.Run(d.name+"/"+protocol, func(t *testing.T) {
@@ -139,9 +118,7 @@ func TestSocketEndpoints(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if flags, err := namespaceFlags(s.objects); err != nil || len(flags) != 0 {
-		t.Errorf("namespaces %v, %v; want none without endpoints", flags, err)
-	}
+	wantLen(t, must(namespaceFlags(s.objects))(t), 0, "namespaces")
 }
 
 // TestSocketShared checks that a namespace stays registered while a host or an endpoint needs it.
@@ -179,24 +156,17 @@ func testMultipath(t *testing.T, s *stage) {
 		if err != nil {
 			return err
 		}
-		if peer := conn.RemoteAddr().String(); peer != frontend.String() {
-			t.Errorf("the peer is %s, want the service", peer)
-		}
+		equal(t, conn.RemoteAddr().String(), frontend.String(), "the peer is")
 		return conn.Close()
 	})
-	if err != nil {
-		t.Error(err)
-	}
-	if got := delta(t, s.Datapath, before); got["sock_connect"] != 1 {
-		t.Errorf("counted %v", got)
-	}
+	noError(t, err)
+	equal(t, delta(t, s.Datapath, before)["sock_connect"], 1, "sock_connect")
 }
 
 // TestSocketNodePort has a process of the host connect to a node port at each of the host's addresses, also at one that it got
 // later, and to an external address. The loopback addresses are not served.
 func TestSocketNodePort(t *testing.T) {
-	s := &stage{network: routed(t), Datapath: openTest(t), t: t, cgroup: testCgroup(t)}
-	must(s.Sockets().Attach(t.Context(), s.cgroup))(t)
+	s := bareStage(t)
 	must(s.Sockets().Put(t.Context(), service.CLI, s.host, HostScope))(t)
 	for _, f := range []struct{ unspecified, backend, own, later, external, loopback string }{
 		{"0.0.0.0", podA4, gateway4, "192.0.2.33", "203.0.113.9", "127.0.0.1"},
@@ -207,7 +177,7 @@ func TestSocketNodePort(t *testing.T) {
 			t.Helper()
 			frontend := netip.AddrPortFrom(netip.MustParseAddr(addr), 30080)
 			want := service.Service{Frontend: frontend, Protocol: service.TCP, NodePort: nodePort, External: !nodePort, Backends: service.Backends(backend)}
-			must2(s.Services().Put(t.Context(), service.CLI, want))(t)
+			putService(t, s.Datapath, want)
 		}
 		connect := func(addr string) error {
 			return place{s.host, s.cgroup}.do(t, func() error {
@@ -222,14 +192,10 @@ func TestSocketNodePort(t *testing.T) {
 		put(f.external, false)
 		s.run(t, "-n HOST addr add "+f.later+" dev lo")
 		for addr, want := range map[string]error{f.own: nil, f.external: nil, f.loopback: unix.ECONNREFUSED, f.later: unix.ECONNREFUSED} {
-			if err := connect(addr); !errors.Is(err, want) {
-				t.Errorf("%s: %v, want %v", addr, err, want)
-			}
+			failsWith(t, connect(addr), want, "%s", addr)
 		}
 		put(f.unspecified, true)
-		if err := connect(f.later); err != nil {
-			t.Errorf("%s, after a command that writes services: %v", f.later, err)
-		}
+		noError(t, connect(f.later), "%s, after a command that writes services", f.later)
 		s.run(t, "-n HOST addr del "+f.later+" dev lo")
 	}
 }
@@ -237,8 +203,7 @@ func TestSocketNodePort(t *testing.T) {
 // TestSocketAnswersNodePort has a process of the host answer another one whose source port is a node port: datagrams of a socket that is
 // bound to an address, and of one that is not. Whoever else calls the port has the service.
 func TestSocketAnswersNodePort(t *testing.T) {
-	s := &stage{network: routed(t), Datapath: openTest(t), t: t, cgroup: testCgroup(t)}
-	must(s.Sockets().Attach(t.Context(), s.cgroup))(t)
+	s := bareStage(t)
 	must(s.Sockets().Put(t.Context(), service.CLI, s.host, HostScope))(t)
 	for _, f := range []struct{ unspecified, pod, own, at string }{
 		{"0.0.0.0", podA4, gateway4, "0.0.0.0"}, {"::", podA6, gateway6, "::"}, {"0.0.0.0", podA4, gateway4, gateway4},
@@ -248,53 +213,23 @@ func TestSocketAnswersNodePort(t *testing.T) {
 		must2(s.Services().Put(t.Context(), service.CLI, service.Service{
 			Frontend: frontend, Protocol: service.UDP, NodePort: f.at == f.unspecified, Backends: service.Backends(backend),
 		}))(t)
-		for _, bound := range []string{f.own, f.unspecified} {
-			err := place{s.host, s.cgroup}.do(t, func() error {
-				server, err := net.ListenPacket("udp", net.JoinHostPort(bound, "0"))
-				if err != nil {
-					return err
-				}
-				defer server.Close()
-				to := net.JoinHostPort(f.own, strconv.Itoa(server.LocalAddr().(*net.UDPAddr).Port))
-				client, err := (&net.Dialer{LocalAddr: &net.UDPAddr{IP: net.ParseIP(f.own), Port: 30080}}).Dial("udp", to)
-				if err != nil {
-					return err
-				}
-				defer client.Close()
-				deadline := time.Now().Add(20 * time.Second)
-				if err := errors.Join(client.SetDeadline(deadline), server.SetDeadline(deadline)); err != nil {
-					return err
-				}
-				if _, err := client.Write([]byte("call")); err != nil {
-					return err
-				}
-				_, peer, err := server.ReadFrom(make([]byte, 10))
-				if err != nil {
-					return err
-				}
-				if _, err := server.WriteTo([]byte("answer"), peer); err != nil {
-					return err
-				}
-				if _, err := client.Read(make([]byte, 10)); err != nil {
-					return err
-				}
-				other, err := net.ListenPacket("udp", net.JoinHostPort(f.own, "0"))
-				if err != nil {
-					return err
-				}
-				defer other.Close()
-				if _, err := other.WriteTo([]byte("call"), peer); err != nil {
-					return err
-				}
-				if err := other.SetDeadline(deadline); err != nil {
-					return err
-				}
-				_, _, err = other.ReadFrom(make([]byte, 10)) // of the backend
-				return err
-			})
-			if err != nil {
-				t.Errorf("a server at %s: %v", bound, err)
-			}
+		host, own := place{s.host, s.cgroup}, netip.MustParseAddr(f.own)
+		bound := func(at netip.Addr, port uint16) *socketFD {
+			t.Helper()
+			c := host.open(t, own.Is6(), unix.SOCK_DGRAM)
+			succeed(t, unix.Bind(c.fd, c.addr(netip.AddrPortFrom(at, port))))
+			return c
+		}
+		for _, at := range []netip.Addr{own, netip.MustParseAddr(f.unspecified)} {
+			server, client := bound(at, 0), bound(own, 30080)
+			client.mustConnect(netip.AddrPortFrom(own, plainAddr(must(unix.Getsockname(server.fd))(t)).Port()))
+			client.mustSend("call", netip.AddrPort{})
+			_, peer := server.receive()
+			server.mustSend("answer", peer)
+			text, _ := client.receive()
+			equal(t, text, "answer", "a server at %s", at)
+			bound(own, 0).ask(peer, peer) // the backend answers
+			client.close()
 		}
 	}
 }

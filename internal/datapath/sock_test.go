@@ -48,8 +48,6 @@ func TestSocket(t *testing.T) {
 	}{
 		{"calls", testCalls},
 		{"spread", testSpread},
-		{"chosen", testChosen},
-		{"affinity", testAffinity},
 		{"backends on this node only", testLocalSockets},
 		{"source ranges", testRangedSockets},
 		{"changes", testChanges},
@@ -74,28 +72,14 @@ func TestSocket(t *testing.T) {
 // testCalls calls a service in each way that a socket can.
 func testCalls(t *testing.T, s *stage) {
 	for _, d := range dialects() {
-		for _, w := range []struct {
-			name     string
-			protocol string
-			call     func(*testing.T, *stage, dialect, netip.AddrPort)
-		}{
-			{"tcp", "tcp", callTCP},
-			{"connected udp", "udp", callConnected},
-			{"unconnected udp", "udp", callUnconnected},
-			{"hairpin tcp", "tcp", callSelfTCP},
-			{"hairpin udp", "udp", callSelfUDP},
-		} {
-			t.Run(d.name+"/"+w.name, func(t *testing.T) {
+		for protocol, call := range map[string]func(*stage, dialect, netip.AddrPort){"tcp": callTCP, "udp": callUDP} {
+			t.Run(d.name+"/"+protocol, func(t *testing.T) {
 				part := s.in(t)
-				w.call(t, part, d, part.serve(d.service, part.echo(w.protocol, d.pod)))
+				call(part, d, part.serve(d.service, part.echo(protocol, d.pod)))
 			})
 		}
 	}
-	for name, n := range counts(t, s.Datapath) {
-		if len(name) > 5 && name[:5] == "drop_" && n != 0 {
-			t.Errorf("%s = %d, want nothing dropped", name, n)
-		}
-	}
+	wantNoDrops(t, s.Datapath)
 }
 
 // counted fails the test unless exactly this was counted since before.
@@ -117,59 +101,35 @@ func (s *stage) counted(before map[string]uint64, want map[string]uint64) {
 	}
 }
 
-func callTCP(t *testing.T, s *stage, d dialect, frontend netip.AddrPort) {
-	before := counts(t, s.Datapath)
-	c := s.client().open(t, d.v6, unix.SOCK_STREAM)
-	c.mustConnect(frontend)
-	if c.peer() != frontend {
-		t.Errorf("the peer is %s, want the service", c.peer())
-	}
-	if seen := netip.MustParseAddrPort(c.exchange()); seen.Addr().Unmap() != netip.MustParseAddr(d.client) {
-		t.Errorf("the backend saw %s, want %s", seen, d.client)
-	}
-	s.counted(before, map[string]uint64{"sock_connect": 1, "sock_getpeername": 1})
-}
-
-func callConnected(t *testing.T, s *stage, d dialect, frontend netip.AddrPort) {
-	before := counts(t, s.Datapath)
-	c := s.client().open(t, d.v6, unix.SOCK_DGRAM)
-	c.mustConnect(frontend)
-	if c.peer() != frontend {
-		t.Errorf("the peer is %s, want the service", c.peer())
-	}
-	for range 3 {
-		c.mustSend("x", netip.AddrPort{})
-		if text, from := c.receive(); text != "x" || from != frontend {
-			t.Errorf("received %q from %s, want it from the service", text, from)
+// callTCP has a pod and the backend's own pod call a service.
+func callTCP(s *stage, d dialect, frontend netip.AddrPort) {
+	for from, client := range map[place]string{s.client(): d.client, s.server(): ""} {
+		before := counts(s.t, s.Datapath)
+		c := from.open(s.t, d.v6, unix.SOCK_STREAM)
+		c.mustConnect(frontend)
+		equal(s.t, c.peer(), frontend, "the peer")
+		if seen := netip.MustParseAddrPort(c.exchange()).Addr().Unmap().String(); client != "" {
+			equal(s.t, seen, client, "the client that the backend saw")
+			s.counted(before, map[string]uint64{"sock_connect": 1, "sock_getpeername": 1})
 		}
 	}
-	s.counted(before, map[string]uint64{"sock_connect": 1, "sock_getpeername": 1, "sock_recvmsg": 3})
 }
 
-func callUnconnected(t *testing.T, s *stage, d dialect, frontend netip.AddrPort) {
-	before := counts(t, s.Datapath)
-	c := s.client().open(t, d.v6, unix.SOCK_DGRAM)
+// callUDP does so by connected sockets and by others.
+func callUDP(s *stage, d dialect, frontend netip.AddrPort) {
+	before := counts(s.t, s.Datapath)
+	connected, loose := s.client().open(s.t, d.v6, unix.SOCK_DGRAM), s.client().open(s.t, d.v6, unix.SOCK_DGRAM)
+	connected.mustConnect(frontend)
+	equal(s.t, connected.peer(), frontend, "the peer")
 	for range 3 {
-		c.ask(frontend, frontend)
+		connected.ask(netip.AddrPort{}, frontend)
+		loose.ask(frontend, frontend)
 	}
-	s.counted(before, map[string]uint64{"sock_sendmsg": 3, "sock_recvmsg": 3})
-}
-
-// callSelfTCP lets the pod that backs the service call it.
-func callSelfTCP(t *testing.T, s *stage, d dialect, frontend netip.AddrPort) {
-	c := s.server().open(t, d.v6, unix.SOCK_STREAM)
-	c.mustConnect(frontend)
-	c.exchange()
-	if c.peer() != frontend {
-		t.Errorf("the peer is %s, want the service", c.peer())
-	}
-}
-
-func callSelfUDP(t *testing.T, s *stage, d dialect, frontend netip.AddrPort) {
-	c := s.server().open(t, d.v6, unix.SOCK_DGRAM)
-	c.ask(frontend, frontend)
-	c.mustConnect(frontend)
-	c.ask(netip.AddrPort{}, frontend)
+	s.counted(before, map[string]uint64{"sock_connect": 1, "sock_getpeername": 1, "sock_sendmsg": 3, "sock_recvmsg": 6})
+	own := s.server().open(s.t, d.v6, unix.SOCK_DGRAM)
+	own.ask(frontend, frontend)
+	own.mustConnect(frontend)
+	own.ask(netip.AddrPort{}, frontend)
 }
 
 // attached returns the IDs of the programs that are attached to a cgroup itself, by hook.
@@ -192,9 +152,7 @@ func wantAttached(t testing.TB, path string, want int) {
 	t.Helper()
 	all := attached(t, path)
 	for _, h := range objects.AttachCgroup.Hooks() {
-		if len(all[h.Program]) != want {
-			t.Errorf("%s has programs %v, want %d", h.Program, all[h.Program], want)
-		}
+		failIf(t, len(all[h.Program]) != want, "%s has programs %v, want %d", h.Program, all[h.Program], want)
 	}
 }
 
@@ -202,16 +160,12 @@ func wantAttached(t testing.TB, path string, want int) {
 func TestSocketAttach(t *testing.T) {
 	d, path := openTest(t), testCgroup(t)
 	wantNotFound(t, d.Sockets().Detach(t.Context(), path))
-	if list, err := d.Sockets().Cgroups(t.Context()); err != nil || len(list) != 0 {
-		t.Errorf("cgroups %v, %v", list, err)
-	}
+	wantLen(t, must(d.Sockets().Cgroups(t.Context()))(t), 0, "cgroups")
 	for _, h := range objects.AttachCgroup.Hooks() {
 		foreign(t, path, h.AttachType())
 	}
 	for _, want := range []Change{Added, Unchanged} {
-		if change, err := d.Sockets().Attach(t.Context(), path+"/."); err != nil || change != want {
-			t.Fatalf("Attach: %v, %v; want %v", change, err, want)
-		}
+		equal(t, must(d.Sockets().Attach(t.Context(), path+"/."))(t), want, "Attach")
 		wantAttached(t, path, 2)
 	}
 	if list, err := d.Sockets().Cgroups(t.Context()); err != nil || len(list) != 1 || list[0].Path != path || list[0].ID == 0 {
@@ -223,9 +177,7 @@ func TestSocketAttach(t *testing.T) {
 	}
 	// Attach restores a link that another process has detached.
 	succeed(t, d.objects.Detach(links[3]))
-	if change, err := d.Sockets().Attach(t.Context(), path); err != nil || change != Updated {
-		t.Errorf("Attach: %v, %v; want it updated", change, err)
-	}
+	equal(t, must(d.Sockets().Attach(t.Context(), path))(t), Updated, "Attach")
 	wantAttached(t, path, 2)
 	succeed(t, d.Sockets().Detach(t.Context(), path))
 	wantAttached(t, path, 1)
@@ -239,9 +191,7 @@ func foreign(t testing.TB, path string, attach ebpf.AttachType) {
 		Type: ebpf.CGroupSockAddr, AttachType: attach, License: "GPL",
 		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 1), asm.Return()},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, err)
 	defer p.Close()
 	l := must(link.AttachCgroup(link.CgroupOptions{Path: path, Attach: attach, Program: p}))(t)
 	t.Cleanup(func() { _ = l.Close() })
@@ -251,9 +201,7 @@ func foreign(t testing.TB, path string, attach ebpf.AttachType) {
 func testRemove(t *testing.T, s *stage) {
 	succeed(t, objects.Remove(t.Context(), s.objects.Root()))
 	wantAttached(t, s.cgroup, 0)
-	if _, err := os.Stat(s.objects.Root()); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the root still exists: %v", err)
-	}
+	failsWith(t, errOf(os.Stat(s.objects.Root())), os.ErrNotExist, "the root still exists")
 }
 
 // TestSocketUndo makes the last step of Attach fail and checks that the earlier ones are undone.
@@ -268,13 +216,9 @@ func TestSocketUndo(t *testing.T) {
 		t.Errorf("Attach: %v, %v; want it to fail", change, err)
 	}
 	wantAttached(t, path, 0)
-	if links, err := d.objects.Links(); err != nil || len(links) != 1 {
-		t.Errorf("links %v, %v; want the obstacle alone", links, err)
-	}
+	wantLen(t, must(d.objects.Links())(t), 1, "links")
 	succeed(t, os.Remove(obstacle))
-	if change, err := d.Sockets().Attach(t.Context(), path); err != nil || change != Added {
-		t.Errorf("Attach: %v, %v", change, err)
-	}
+	equal(t, must(d.Sockets().Attach(t.Context(), path))(t), Added, "Attach")
 }
 
 // testUpgrade opens a root that holds the programs of another build, while a socket is connected.
@@ -282,38 +226,21 @@ func testUpgrade(t *testing.T, s *stage) {
 	frontend := s.serve("10.96.0.100:5201", s.echo("tcp", podA4))
 	c := s.client().open(t, false, unix.SOCK_STREAM)
 	c.mustConnect(frontend)
-	pinned := socketPins(t, s.Datapath)
-	for _, name := range pinned {
-		_, rest, _ := strings.Cut(name, "-")
-		succeed(t, os.Rename(filepath.Join(pins(s.Datapath, "socks"), name), filepath.Join(pins(s.Datapath, "socks"), "0000-"+rest)))
-	}
+	pinned := ofAnotherBuild(t, s.Datapath, "socks")
 	before := attached(t, s.cgroup)
 	again := must(Open(t.Context(), Options{Root: s.objects.Root()}))(t)
 	defer again.Close()
-	if got := socketPins(t, s.Datapath); !slices.Equal(got, pinned) {
+	if got := programPins(t, s.Datapath, "socks"); !slices.Equal(got, pinned) {
 		t.Errorf("pinned programs %v, want %v", got, pinned)
 	}
 	wantAttached(t, s.cgroup, 1)
 	for name, ids := range attached(t, s.cgroup) {
-		if slices.Equal(ids, before[name]) {
-			t.Errorf("%s: the old program is still attached", name)
-		}
+		failIf(t, slices.Equal(ids, before[name]), "%s: the old program is still attached", name)
 	}
 	c.exchange()
-	if c.peer() != frontend {
-		t.Errorf("the peer is %s, want the service", c.peer())
-	}
+	equal(t, c.peer(), frontend, "the peer")
 	c = s.client().open(t, false, unix.SOCK_STREAM)
 	c.mustConnect(frontend)
-}
-
-func socketPins(t *testing.T, d *Datapath) (names []string) {
-	t.Helper()
-	entries := must(os.ReadDir(pins(d, "socks")))(t)
-	for _, entry := range entries {
-		names = append(names, entry.Name())
-	}
-	return names
 }
 
 // testDetached checks that Detach keeps open connections and stops translation.
@@ -324,9 +251,7 @@ func testDetached(t *testing.T, s *stage) {
 	c.mustConnect(frontend)
 	succeed(t, s.Sockets().Detach(t.Context(), s.cgroup))
 	c.exchange()
-	if c.peer() != backend {
-		t.Errorf("the peer is %s, want the backend", c.peer())
-	}
+	equal(t, c.peer(), backend, "the peer")
 	before := counts(t, s.Datapath)
 	s.client().open(t, false, unix.SOCK_DGRAM).mustConnect(frontend)
 	s.counted(before, nil)
@@ -356,16 +281,10 @@ func TestSocketGone(t *testing.T) {
 	d, path, other := openTest(t), testCgroup(t), testCgroup(t)
 	must(d.Sockets().Attach(t.Context(), path))(t)
 	succeed(t, unix.Rmdir(path))
-	if list, err := d.Sockets().Cgroups(t.Context()); err != nil || len(list) != 0 {
-		t.Errorf("cgroups %v, %v", list, err)
-	}
-	if err := d.Sockets().Detach(t.Context(), path); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("detach: %v", err)
-	}
+	wantLen(t, must(d.Sockets().Cgroups(t.Context()))(t), 0, "cgroups")
+	failsWith(t, d.Sockets().Detach(t.Context(), path), os.ErrNotExist, "detach")
 	must(d.Sockets().Attach(t.Context(), other))(t)
-	if links, err := d.objects.Links(); err != nil || len(links) != 8 {
-		t.Errorf("links %v, %v; want those of the other cgroup alone", links, err)
-	}
+	wantLen(t, must(d.objects.Links())(t), 8, "links")
 }
 
 // TestSocketBadPath attaches to paths that are not cgroups.

@@ -5,19 +5,14 @@ package datapath
 import (
 	"bytes"
 	"encoding/binary"
-	"errors"
-	"fmt"
 	"net/netip"
 	"testing"
 	"time"
 
 	"github.com/cilium/ebpf"
-	"golang.org/x/sys/unix"
 
 	"mustang/internal/datapath/objects"
-	"mustang/internal/datapath/rows"
 	"mustang/internal/service"
-	"mustang/internal/testkit"
 )
 
 // backend returns a backend at a port of the address.
@@ -31,9 +26,7 @@ func (w *world) change(t *testing.T, choice service.Choice, backends ...service.
 	_, _, err := w.Services().Put(t.Context(), service.CLI, service.Service{
 		Frontend: w.service, Protocol: service.Protocol(w.proto), Choice: choice, Backends: backends,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, err)
 }
 
 // client is where a packet comes from.
@@ -91,9 +84,7 @@ func choiceCases() []translateCase {
 		{"maglev", 0, func(t *testing.T, w *world) { w.sameTable(t) }},
 		{"one backend by maglev", 0, func(t *testing.T, w *world) {
 			w.change(t, service.Maglev, backend(w.remote, 1, active, 1))
-			if got := w.shares(t, 20); got[1] != 20 {
-				t.Errorf("the backend got %v", got)
-			}
+			equal(t, w.shares(t, 20)[1], 20, "connections of the chosen backend")
 		}},
 		{"table is missing", 0, func(t *testing.T, w *world) {
 			w.store(t, objects.Service{Id: 1, Revision: 1 << 30, Count: 2, Total: 2, Table: 1024})
@@ -102,9 +93,7 @@ func choiceCases() []translateCase {
 		{"only active ones", 0, func(t *testing.T, w *world) {
 			w.change(t, service.Random, backend(w.remote, 1, service.Quarantined, 1), backend(w.remote, 2, service.Draining, 1),
 				backend(w.remote, 3, service.Terminating, 1), backend(w.remote, 4, active, 1))
-			if got := w.shares(t, 50); got[4] != 50 {
-				t.Errorf("backends got %v", got)
-			}
+			equal(t, w.shares(t, 50)[4], 50, "connections of the chosen backend")
 		}},
 		{"terminating without an active one", 0, func(t *testing.T, w *world) {
 			w.change(t, service.Maglev, backend(w.remote, 1, service.Quarantined, 1), backend(w.remote, 2, service.Draining, 1),
@@ -117,9 +106,7 @@ func choiceCases() []translateCase {
 			w.change(t, service.Maglev, backend(w.remote, 1, service.Quarantined, 1), backend(w.remote, 2, service.Draining, 1))
 			before := counts(t, w.Datapath)
 			w.run(t, fromHost, w.first(w.client, w.service).frame())
-			if diff := delta(t, w.Datapath, before); diff["drop_no_backend"] != 1 {
-				t.Errorf("counted %v, want that there is no backend", diff)
-			}
+			equal(t, delta(t, w.Datapath, before)["drop_no_backend"], 1, "drop_no_backend")
 			w.connected(t)
 		}},
 		{"keeps its backend", 0, func(t *testing.T, w *world) {
@@ -174,71 +161,10 @@ func wantBlocks(t *testing.T, d *Datapath, want int) {
 	t.Helper()
 	n := 0
 	for _, err := range d.objects.LookUp.All() {
-		if err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, err)
 		n++
 	}
-	if n != want {
-		t.Errorf("%d rows of look-up tables, want %d", n, want)
-	}
-}
-
-// TestTablesFull puts services for whose tables there is no room, which changes nothing.
-func TestTablesFull(t *testing.T) {
-	d := openSized(t, Options{Root: testkit.BPFFS(t) + "/root",
-		Sizes: objects.Sizes{Services: 64, Backends: 256, Tables: 40, Connections: 64, Endpoints: 32}})
-	named := func(i int) service.Service {
-		s := newService(service.TCP, fmt.Sprintf("10.96.0.%d:80", i), "192.168.10.10:8080", "192.168.10.11:8080")
-		s.Choice = service.Maglev
-		return s
-	}
-	one, two, three := named(1), named(2), named(3)
-	must(d.Services().Apply(t.Context(), service.CLI, []service.Service{one, two}))(t)
-	blocks := 2 * rows.Count(one).Blocks
-	_, err := d.Services().Apply(t.Context(), service.CLI, []service.Service{one, two, three})
-	_, _, putErr := d.Services().Put(t.Context(), service.CLI, three)
-	for _, err := range []error{err, putErr} {
-		if full := (*objects.FullError)(nil); !errors.As(err, &full) || full.Map != "backend_lut" || full.Size != 40 {
-			t.Errorf("error %v, want that tables is full", err)
-		}
-	}
-	wantServices(t, d, one, two)
-	wantSlots(t, d, 4)
-	wantBlocks(t, d, blocks)
-	two.Choice = service.Random
-	result, err := d.Services().Apply(t.Context(), service.CLI, []service.Service{one, two, three})
-	if err != nil || result.Added != 1 || result.Updated != 1 || result.Unchanged != 1 {
-		t.Errorf("Apply = %+v, %v", result, err)
-	}
-	wantBlocks(t, d, blocks)
-	wantClean(t, d)
-}
-
-// testChosen calls a service whose backends have different weights and states.
-func testChosen(t *testing.T, s *stage) {
-	servers := listenUDP(t, s.pods[0], podA4, 3)
-	want := service.Service{Frontend: netip.MustParseAddrPort("10.96.0.100:5201"), Protocol: service.Any}
-	for i, server := range servers {
-		want.Backends = append(want.Backends, service.Backend{Addr: server.addr, Weight: []uint16{1, 4, 1}[i],
-			State: []service.State{service.Active, service.Active, service.Draining}[i]})
-	}
-	must2(s.Services().Put(t.Context(), service.CLI, want))(t)
-	for _, connected := range []bool{true, false} {
-		for _, c := range s.client().openAll(t, make([]*socketFD, 200), false, unix.SOCK_DGRAM) {
-			to := want.Frontend
-			if connected {
-				c.mustConnect(to)
-				to = netip.AddrPort{}
-			}
-			c.mustSend("x", to)
-		}
-		light, heavy, none := len(servers[0].received(t)), len(servers[1].received(t)), len(servers[2].received(t))
-		// The mean is 40, the standard deviation 6.
-		if light < 12 || light > 75 || light+heavy != 200 || none != 0 {
-			t.Errorf("connected %v: backends of weights 1 and 4 got %d and %d, and one that drains %d", connected, light, heavy, none)
-		}
-	}
+	failIf(t, n != want, "%d rows of look-up tables, want %d", n, want)
 }
 
 // TestAffinity opens connections of clients that keep their backends.
@@ -260,17 +186,13 @@ func affinityCases() []translateCase {
 				addr = addr.Next()
 				w.forget(t)
 			}
-			if len(used) < 3 {
-				t.Errorf("20 clients got %d backends of 8", len(used))
-			}
+			failIf(t, len(used) < 3, "20 clients got %d backends of 8", len(used))
 		}},
 		{"a change of other backends", 0, func(t *testing.T, w *world) {
 			w.affine(t, w.eight()...)
 			had := w.soleBackend(t)
 			w.affine(t, backend(w.remote, had, service.Active, 1), backend(w.remote, 9, service.Active, 1))
-			if now := w.soleBackend(t); now != had {
-				t.Errorf("the client moved from backend %d to %d", had, now)
-			}
+			equal(t, w.soleBackend(t), had, "the client moved from backend")
 		}},
 		{"its backend drains", 0, func(t *testing.T, w *world) {
 			eight := w.eight()
@@ -290,16 +212,12 @@ func affinityCases() []translateCase {
 				w.ageAffinity(t, 40*time.Second)
 				used[w.soleBackend(t)] = true
 			}
-			if len(used) != 1 {
-				t.Errorf("the client got backends %v before the time-out", used)
-			}
+			failIf(t, len(used) != 1, "the client got backends %v before the time-out", used)
 			for range 20 {
 				w.ageAffinity(t, 61*time.Second)
 				used[w.soleBackend(t)] = true
 			}
-			if len(used) < 3 {
-				t.Errorf("the client got %d backends of 8 after 20 time-outs", len(used))
-			}
+			failIf(t, len(used) < 3, "the client got %d backends of 8 after 20 time-outs", len(used))
 		}},
 	}
 }
@@ -318,9 +236,7 @@ func (w *world) affine(t *testing.T, backends ...service.Backend) {
 	_, _, err := w.Services().Put(t.Context(), service.CLI, service.Service{
 		Frontend: w.service, Protocol: service.Protocol(w.proto), Affinity: time.Minute, Backends: backends,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, err)
 }
 
 // soleBackend opens 20 connections of the client, and returns the port of the backend that gets them all.
@@ -349,30 +265,5 @@ func (w *world) ageAffinity(t *testing.T, d time.Duration) {
 	}
 	for key, value := range aged {
 		succeed(t, affinities.Put([]byte(key), value))
-	}
-}
-
-// testAffinity calls a service with session affinity from all sockets of a pod.
-func testAffinity(t *testing.T, s *stage) {
-	servers := listenUDP(t, s.pods[0], podA4, 3)
-	want := service.Service{Frontend: netip.MustParseAddrPort("10.96.0.100:5201"), Protocol: service.Any, Affinity: time.Hour}
-	for _, server := range servers {
-		want.Backends = append(want.Backends, service.Backend{Addr: server.addr})
-	}
-	must2(s.Services().Put(t.Context(), service.CLI, want))(t)
-	for i, c := range s.client().openAll(t, make([]*socketFD, 100), false, unix.SOCK_DGRAM) {
-		to := want.Frontend
-		if i%2 == 0 {
-			c.mustConnect(to)
-			to = netip.AddrPort{}
-		}
-		c.mustSend("x", to)
-	}
-	var got []int
-	for _, server := range servers {
-		got = append(got, len(server.received(t)))
-	}
-	if max(got[0], got[1], got[2]) != 100 {
-		t.Errorf("backends got %v of 100", got)
 	}
 }

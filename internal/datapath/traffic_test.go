@@ -28,54 +28,38 @@ func families() []family {
 
 // TestTraffic sends real traffic through each way of plugging in pods.
 func TestTraffic(t *testing.T) {
-	for _, mode := range []struct {
-		name      string
-		make      func(testing.TB) network
-		delivered string // the counter of packets to another pod
-		untouched bool   // packets between pod addresses are left to the kernel
-	}{
-		{"veth", routed, "redirect_peer", false},
-		{"bridge", bridged, "redirect_peer", false},
-		{"macvlan", slaves, "l2_delivered", true},
-		{"segment", switched, "l2_delivered", true},
-		{"ipvlan-l2", plugged("ipvlan-l2"), "l2_delivered", true},
-		{"ipvlan-l3", plugged("ipvlan-l3"), "l2_delivered", true},
-		{"ipvlan-l3s", plugged("ipvlan-l3s"), "l2_delivered", true},
-		{"netkit", plugged("netkit"), "redirect_device", false},
-		{"netkit-l2", plugged("netkit-l2"), "redirect_device", false},
-		{"ovs-veth", plugged("ovs-veth"), "redirect_peer", false},
-		{"ovs-internal", plugged("ovs-internal"), "l2_delivered", true},
-		{"tap", plugged("tap"), "redirect_device", false},
-		{"tun", plugged("tun"), "redirect_device", false},
-		{"veth without offload", plain(routed), "redirect_peer", false},
-		{"macvlan without offload", plain(slaves), "l2_delivered", true},
-	} {
-		t.Run(mode.name, func(t *testing.T) {
-			n, d := mode.make(t), openTest(t)
-			n.attachBoth(t, d)
-			if n.segment != "" {
-				mode.delivered, mode.untouched = "l2_delivered", true
+	onPods(t, "", func(t *testing.T, n network, d *Datapath) {
+		delivered := n.delivers(t)
+		for _, f := range families() {
+			for _, protocol := range []string{"tcp", "udp"} {
+				t.Run(f.name+"/"+protocol, func(t *testing.T) {
+					testTraffic(t, trafficCase{n, d, f, protocol, delivered, delivered == "l2_delivered"})
+				})
 			}
-			for _, f := range families() {
-				for _, protocol := range []string{"tcp", "udp"} {
-					t.Run(f.name+"/"+protocol, func(t *testing.T) {
-						testTraffic(t, trafficCase{n, d, f, protocol, mode.delivered, mode.untouched})
-					})
-				}
-			}
-			wantNoDrops(t, d)
-			wantAllCounted(t, d)
-			testAgain(t, n, d)
-		})
+		}
+		wantNoDrops(t, d)
+		wantAllCounted(t, d)
+		testAgain(t, n, d)
+	})
+}
+
+// delivers returns the counter of packets to another pod.
+func (n network) delivers(t *testing.T) string {
+	t.Helper()
+	pod := must(rtnl.In(n.pods[0]).Device("eth0"))(t)
+	switch {
+	case n.segment != "" || pod.Kind == "macvlan" || pod.Kind == "ipvlan":
+		return "l2_delivered"
+	case n.relayed[0] || pod.Kind == "netkit":
+		return "redirect_device"
 	}
+	return "redirect_peer"
 }
 
 func wantNoDrops(t *testing.T, d *Datapath) {
 	t.Helper()
 	for name, count := range counts(t, d) {
-		if strings.HasPrefix(name, "drop_") && count != 0 {
-			t.Errorf("%s = %d, want nothing dropped", name, count)
-		}
+		failIf(t, strings.HasPrefix(name, "drop_") && count != 0, "%s = %d, want nothing dropped", name, count)
 	}
 }
 
@@ -88,20 +72,12 @@ func testAgain(t *testing.T, n network, d *Datapath) {
 		succeed(t, d.Endpoints().DeleteIP(t.Context(), netip.MustParseAddr(ip)))
 	}
 	before := counts(t, d)
-	if _, err := testkit.RoundTrip(t, n.pods[1], "udp", backend.String(), []byte("without")); err != nil {
-		t.Errorf("without programs: %v", err)
-	}
-	if diff := delta(t, d, before); len(diff) != 0 {
-		t.Errorf("without programs: counted %v", diff)
-	}
+	noError(t, errOf(testkit.RoundTrip(t, n.pods[1], "udp", backend.String(), []byte("without"))), "without programs")
+	wantLen(t, delta(t, d, before), 0, "without programs: counted")
 	for i := range n.pods {
-		if _, change, err := d.Endpoints().Put(t.Context(), n.attachment(i)); err != nil || change != Added {
-			t.Fatalf("Put once more: %v, %v", change, err)
-		}
+		wantPut(t, d, n.attachment(i), Added)
 	}
-	if _, err := testkit.RoundTrip(t, n.pods[1], "udp", frontend.String(), []byte("again")); err != nil {
-		t.Errorf("once more: %v", err)
-	}
+	noError(t, errOf(testkit.RoundTrip(t, n.pods[1], "udp", frontend.String(), []byte("again"))), "once more")
 }
 
 // plain pods make all checksums and segments themselves.
@@ -123,7 +99,7 @@ type trafficCase struct {
 	family    family
 	protocol  string
 	delivered string
-	untouched bool
+	untouched bool // packets between pod addresses are left to the kernel
 }
 
 // marked is whether packets come with the mark that nothing is left to do for them.
@@ -134,7 +110,7 @@ func testTraffic(t *testing.T, c trafficCase) {
 	frontend := netip.MustParseAddrPort(net.JoinHostPort(c.family.service, servicePort))
 	p := must(service.ParseProtocol(c.protocol))(t)
 	s := service.Service{Frontend: frontend, Protocol: p, Backends: service.Backends(backend)}
-	must2(c.datapath.Services().Put(t.Context(), service.CLI, s))(t)
+	putService(t, c.datapath, s)
 	client := netip.MustParseAddr(c.family.client)
 	sizes := []int{1, 1400, 8000} // UDP's last is in fragments
 	if c.protocol == "tcp" {
@@ -145,12 +121,8 @@ func testTraffic(t *testing.T, c trafficCase) {
 		_, _ = rand.Read(payload)
 		before := counts(t, c.datapath)
 		peer, err := testkit.RoundTrip(t, c.network.pods[1], c.protocol, frontend.String(), payload)
-		if err != nil {
-			t.Fatalf("service, %d bytes: %v", size, err)
-		}
-		if peer.Addr() != client {
-			t.Errorf("the backend saw %s, want %s", peer, client)
-		}
+		succeed(t, err, "service, %d bytes", size)
+		failIf(t, peer.Addr() != client, "the backend saw %s, want %s", peer, client)
 		diff := delta(t, c.datapath, before)
 		if diff["forward"] == 0 || diff["reverse"] == 0 || diff["new_connection"] != 1 ||
 			diff[c.delivered] < diff["forward"]+diff["reverse"] || (diff["delivered"] > 0) != c.marked() {
@@ -179,26 +151,18 @@ func testTraffic(t *testing.T, c trafficCase) {
 // testHost sends between the host and a pod, which the programs must not disturb.
 func testHost(t *testing.T, c trafficCase, backend netip.AddrPort) {
 	payload := bytes.Repeat([]byte("host "), 1000)
-	if _, err := testkit.RoundTrip(t, c.network.host, c.protocol, backend.String(), payload); err != nil {
-		t.Errorf("host to pod: %v", err)
-	}
+	noError(t, errOf(testkit.RoundTrip(t, c.network.host, c.protocol, backend.String(), payload)), "host to pod")
 	host := testkit.Echo(t, c.network.host, c.protocol, net.JoinHostPort(c.family.gateway, "0"))
 	peer, err := testkit.RoundTrip(t, c.network.pods[1], c.protocol, host.String(), payload)
-	if err != nil || peer.Addr().String() != c.family.client {
-		t.Errorf("pod to host: from %s, %v", peer, err)
-	}
+	failIf(t, err != nil || peer.Addr().String() != c.family.client, "pod to host: from %s, %v", peer, err)
 }
 
 // testHairpin lets the backend's pod call its own service.
 func testHairpin(t *testing.T, c trafficCase, frontend netip.AddrPort) {
 	payload := bytes.Repeat([]byte("hairpin "), 500)
 	peer, err := testkit.RoundTrip(t, c.network.pods[0], c.protocol, frontend.String(), payload)
-	if err != nil {
-		t.Fatalf("hairpin: %v", err)
-	}
-	if peer.Addr() != frontend.Addr() {
-		t.Errorf("hairpin: the backend saw %s, want the service's address", peer)
-	}
+	succeed(t, err, "hairpin")
+	failIf(t, peer.Addr() != frontend.Addr(), "hairpin: the backend saw %s, want the service's address", peer)
 }
 
 // The second pod's network, where the two are of different link modes.
@@ -271,25 +235,19 @@ func (c mixedCase) test(t *testing.T, i int, client, pod, vip string) {
 	backend := testkit.Echo(t, c.network.pods[i], protocol, net.JoinHostPort(pod, "0"))
 	frontend := netip.MustParseAddrPort(net.JoinHostPort(vip, servicePort))
 	s := service.Service{Frontend: frontend, Protocol: c.protocol, Backends: service.Backends(backend)}
-	must2(c.datapath.Services().Put(t.Context(), service.CLI, s))(t)
+	putService(t, c.datapath, s)
 	size := 5000 // in fragments
 	if c.protocol == service.TCP {
 		size = 300_000
 	}
 	before := counts(t, c.datapath)
 	peer, err := testkit.RoundTrip(t, c.network.pods[1-i], protocol, frontend.String(), bytes.Repeat([]byte("mix "), size/4))
-	if err != nil {
-		t.Fatalf("%s to %s: %v (counted %v)", client, pod, err, delta(t, c.datapath, before))
-	}
-	if peer.Addr().String() != client {
-		t.Errorf("%s saw %s, want %s", pod, peer, client)
-	}
+	succeed(t, err, "%s to %s", client, pod)
+	failIf(t, peer.Addr().String() != client, "%s saw %s, want %s", pod, peer, client)
 	if diff := delta(t, c.datapath, before); diff["forward"] == 0 || diff["reverse"] == 0 {
 		t.Errorf("%s to %s: counted %v", client, pod, diff)
 	}
-	if _, err := testkit.RoundTrip(t, c.network.pods[1-i], protocol, backend.String(), []byte("straight")); err != nil {
-		t.Errorf("%s to %s straight: %v", client, pod, err)
-	}
+	noError(t, errOf(testkit.RoundTrip(t, c.network.pods[1-i], protocol, backend.String(), []byte("straight"))), "%s to %s straight", client, pod)
 }
 
 // TestHostBackend has services whose backend is a process of the host, at its own address, and of pods that call their own
@@ -302,10 +260,7 @@ func TestHostBackend(t *testing.T) {
 		wantNoDrops(t, d)
 	})
 	t.Run("uplink", func(t *testing.T) {
-		n, d := routed(t), openTest(t)
-		far := n.wire(t)
-		n.attachBoth(t, d)
-		must(d.Uplinks().Put(t.Context(), n.host, "wire"))(t)
+		n, d, far := wired(t)
 		for _, ends := range [][4]string{
 			{gateway4, near4, far4}, {near4, near4, far4}, {gateway6, near6, far6}, {near6, near6, far6},
 		} {
@@ -326,7 +281,7 @@ func callHostBackend(t *testing.T, d *Datapath, b hostBackend) {
 	for _, p := range []service.Protocol{service.TCP, service.UDP} {
 		s := service.Service{Frontend: netip.MustParseAddrPort(net.JoinHostPort(b.service, servicePort)), Protocol: p,
 			Backends: service.Backends(testkit.Echo(t, b.host, p.String(), net.JoinHostPort(b.backend, "0")))}
-		must2(d.Services().Put(t.Context(), service.CLI, s))(t)
+		putService(t, d, s)
 		for _, size := range []int{1, 8000} { // UDP's last is in fragments
 			before := counts(t, d)
 			peer, err := testkit.RoundTrip(t, b.client, p.String(), s.Frontend.String(), bytes.Repeat([]byte("h"), size))
@@ -353,9 +308,7 @@ func TestSocketHostBackend(t *testing.T) {
 		s.serve(frontend.String(), backend)
 		client := host.open(t, frontend.Addr().Is6(), unix.SOCK_DGRAM)
 		client.mustConnect(frontend)
-		if _, err := unix.Write(client.fd, []byte("host")); err != nil {
-			t.Error(err)
-		}
+		noError(t, errOf(unix.Write(client.fd, []byte("host"))))
 		got := make([]byte, 16)
 		if m, err := unix.Read(client.fd, got); err != nil || string(got[:m]) != "host" {
 			t.Errorf("%s at %s: %q, %v", frontend, backend, got[:m], err)

@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -62,13 +61,11 @@ func (c uplinkCase) attach(t *testing.T, n network, d *Datapath) *netns.Namespac
 		setForwarding(t, n.host, "0")
 	}
 	n.attachBoth(t, d)
-	if change, err := d.Uplinks().Put(t.Context(), n.host, uplink); err != nil || change != Added {
-		t.Fatalf("AddUplink: %v, %v", change, err)
-	}
+	equal(t, must(d.Uplinks().Put(t.Context(), n.host, uplink))(t), Added, "AddUplink")
 	return far
 }
 
-// TestUplink has clients outside call services at the host's own address.
+// TestUplink has clients outside call services at the host's own address, and at a port of all addresses of the node, which pods call too.
 func TestUplink(t *testing.T) {
 	for _, c := range uplinkCases() {
 		t.Run(c.name, func(t *testing.T) { c.test(t) })
@@ -78,12 +75,13 @@ func TestUplink(t *testing.T) {
 func (c uplinkCase) test(t *testing.T) {
 	n, d := c.make(t), openTest(t)
 	far := c.attach(t, n, d)
-	for _, f := range [][3]string{{near4, podA4, far4}, {near6, podA6, far6}} {
+	for _, f := range [][4]string{{near4, podA4, far4, "0.0.0.0"}, {near6, podA6, far6, "::"}} {
 		for _, protocol := range []service.Protocol{service.TCP, service.UDP} {
 			t.Run(f[0]+"/"+protocol.String(), func(t *testing.T) {
 				o := outside{n, d, far, protocol, c}
 				o.callService(t, f[0], f[1], f[2])
 				o.callHost(t, f[0])
+				o.callNodePort(t, f[0], f[1], f[3])
 			})
 		}
 	}
@@ -106,7 +104,7 @@ func (o outside) callService(t *testing.T, host, pod, client string) {
 	backend := testkit.Echo(t, o.network.pods[0], o.protocol.String(), net.JoinHostPort(pod, "0"))
 	frontend := netip.MustParseAddrPort(net.JoinHostPort(host, servicePort))
 	s := service.Service{Frontend: frontend, Protocol: o.protocol, Backends: service.Backends(backend)}
-	must2(o.d.Services().Put(t.Context(), service.CLI, s))(t)
+	putService(t, o.d, s)
 	sizes := []int{1, 1200, 8000} // the last is in fragments
 	if o.protocol == service.TCP {
 		sizes = []int{1, 1 << 20}
@@ -116,12 +114,8 @@ func (o outside) callService(t *testing.T, host, pod, client string) {
 		before := counts(t, o.d)
 		peer, err := testkit.RoundTrip(t, o.far, o.protocol.String(), frontend.String(), bytes.Repeat([]byte("o"), size))
 		diff := delta(t, o.d, before)
-		if err != nil {
-			t.Fatalf("%d bytes: %v (counted %v)", size, err, diff)
-		}
-		if peer.Addr().String() != client {
-			t.Errorf("the pod saw %s, want %s", peer, client)
-		}
+		succeed(t, err, "%d bytes", size)
+		failIf(t, peer.Addr().String() != client, "the pod saw %s, want %s", peer, client)
 		if diff["forward"] == 0 || diff["reverse"] == 0 || diff[o.how.forward] < diff["forward"] {
 			t.Errorf("%d bytes: counted %v", size, diff)
 		}
@@ -136,9 +130,7 @@ func (o outside) callService(t *testing.T, host, pod, client string) {
 func (o outside) callHost(t *testing.T, host string) {
 	server := testkit.Echo(t, o.network.host, o.protocol.String(), net.JoinHostPort(host, "0"))
 	before := settled(t, o.d) // the service's connection may still be closing
-	if _, err := testkit.RoundTrip(t, o.far, o.protocol.String(), server.String(), bytes.Repeat([]byte("h"), 5000)); err != nil {
-		t.Errorf("a server of the host's own: %v", err)
-	}
+	noError(t, errOf(testkit.RoundTrip(t, o.far, o.protocol.String(), server.String(), bytes.Repeat([]byte("h"), 5000))), "a server of the host's own")
 	if diff := delta(t, o.d, before); diff["forward"]+diff["reverse"]+diff["new_connection"] != 0 {
 		t.Errorf("a server of the host's own: counted %v", diff)
 	}
@@ -154,9 +146,7 @@ func TestUplinks(t *testing.T) {
 	must2(d.Services().Put(t.Context(), service.CLI, service.Service{Frontend: frontend, Protocol: service.UDP, Backends: service.Backends(backend)}))(t)
 	want := func(want int) {
 		t.Helper()
-		if all, err := d.Uplinks().List(t.Context()); err != nil || len(all) != want {
-			t.Errorf("uplinks %v, %v; want %d", all, err, want)
-		}
+		wantLen(t, must(d.Uplinks().List(t.Context()))(t), want, "uplinks")
 		wantLinks(t, d, 4+2*want)
 	}
 	deviates := func() {
@@ -170,17 +160,11 @@ func TestUplinks(t *testing.T) {
 	wantNotFound(t, d.Uplinks().Delete(t.Context(), u))
 	deviates()
 	for _, change := range []Change{Added, Unchanged} {
-		if got, err := d.Uplinks().Put(t.Context(), n.host, "wire"); err != nil || got != change {
-			t.Fatalf("AddUplink: %v, %v; want %v", got, err, change)
-		}
+		equal(t, must(d.Uplinks().Put(t.Context(), n.host, "wire"))(t), change, "AddUplink")
 		want(1)
 	}
-	if _, err := testkit.RoundTrip(t, far, "udp", frontend.String(), []byte("one")); err != nil {
-		t.Error(err)
-	}
-	if err := d.Uplinks().Check(n.host, "wire"); err != nil {
-		t.Error(err)
-	}
+	noError(t, errOf(testkit.RoundTrip(t, far, "udp", frontend.String(), []byte("one"))))
+	noError(t, d.Uplinks().Check(n.host, "wire"))
 	succeed(t, d.Uplinks().Delete(t.Context(), u))
 	want(0)
 	deviates()
@@ -188,20 +172,14 @@ func TestUplinks(t *testing.T) {
 		t.Error("the loopback device became an uplink")
 	}
 	must(d.Uplinks().Put(t.Context(), n.host, "wire"))(t)
-	if got, err := d.Uplinks().Get(t.Context(), n.host, "wire"); err != nil || got != u {
-		t.Errorf("Get = %v, %v; want %v", got, err, u)
-	}
+	equal(t, must(d.Uplinks().Get(t.Context(), n.host, "wire"))(t), u, "Get")
 	if all, err := d.Uplinks().List(t.Context()); err != nil || !slices.Equal(all, []Uplink{u}) {
 		t.Errorf("uplinks %v, %v; want %v", all, err, u)
 	}
 	n.run(t, "-n HOST link del wire")
-	if all, err := d.Uplinks().List(t.Context()); err != nil || len(all) != 0 {
-		t.Errorf("uplinks %v, %v of a device that is gone", all, err)
-	}
+	wantLen(t, must(d.Uplinks().List(t.Context()))(t), 0, "uplinks")
 	wantLinks(t, d, 4+2)
-	if err := d.Uplinks().Sweep(t.Context()); err != nil {
-		t.Error(err)
-	}
+	noError(t, d.Uplinks().Sweep(t.Context()))
 	want(0)
 }
 
@@ -329,10 +307,7 @@ func testLinkUpgrade(t *testing.T, n network, d *Datapath) {
 	must2(d.Services().Put(t.Context(), service.CLI, service.Service{Frontend: netip.MustParseAddrPort(service4 + ":80"), Protocol: service.TCP, Backends: service.Backends(backend)}))(t)
 	conn := must(testkit.Dial(n.pods[1], "tcp", service4+":80"))(t)
 	defer conn.Close()
-	for _, name := range programPins(t, d) {
-		_, rest, _ := strings.Cut(name, "-")
-		succeed(t, os.Rename(filepath.Join(pins(d, "progs"), name), filepath.Join(pins(d, "progs"), "0000-"+rest)))
-	}
+	ofAnotherBuild(t, d, "progs")
 	before := linkedProgram(t, n, d)
 	again := must(Open(t.Context(), Options{Root: d.objects.Root()}))(t)
 	defer again.Close()
@@ -343,30 +318,36 @@ func testLinkUpgrade(t *testing.T, n network, d *Datapath) {
 	}
 	slices.Sort(want)
 	want = slices.Compact(want)
-	if got := programPins(t, d); !slices.Equal(got, want) {
+	if got := programPins(t, d, "progs"); !slices.Equal(got, want) {
 		t.Errorf("pinned programs %v, want %v", got, want)
 	}
-	if linkedProgram(t, n, d) == before {
-		t.Error("the old program is attached still")
-	}
+	failIf(t, linkedProgram(t, n, d) == before, "the old program is attached still")
 	buffer := make([]byte, 128)
 	must(conn.Write([]byte("ping")))(t)
 	for got := ""; !strings.HasSuffix(got, "ping"); {
 		count, err := conn.Read(buffer)
-		if err != nil {
-			t.Fatalf("the connection broke: %v", err)
-		}
+		succeed(t, err, "the connection broke")
 		got += string(buffer[:count])
 	}
 }
 
-func programPins(t *testing.T, d *Datapath) (names []string) {
+// programPins returns the names of pinned programs, in a directory of pins.
+func programPins(t *testing.T, d *Datapath, dir string) (names []string) {
 	t.Helper()
-	entries := must(os.ReadDir(pins(d, "progs")))(t)
-	for _, entry := range entries {
+	for _, entry := range must(os.ReadDir(pins(d, dir)))(t) {
 		names = append(names, entry.Name())
 	}
-	slices.Sort(names)
+	return names
+}
+
+// ofAnotherBuild renames pinned programs to those of another build, and returns their names.
+func ofAnotherBuild(t *testing.T, d *Datapath, dir string) []string {
+	t.Helper()
+	names := programPins(t, d, dir)
+	for _, name := range names {
+		_, rest, _ := strings.Cut(name, "-")
+		succeed(t, os.Rename(pins(d, dir, name), pins(d, dir, "0000-"+rest)))
+	}
 	return names
 }
 

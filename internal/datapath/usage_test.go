@@ -79,20 +79,12 @@ func TestManyGreedyPods(t *testing.T) {
 		client := netip.AddrFrom4([4]byte{192, 168, 10, byte(30 + id)})
 		w.endpoint(t, pod{3 + id, objects.AttachHost, "0e", "s"}, client)
 		n := open(client, slots)
-		if n < least {
-			t.Errorf("greedy pod %d got %d connections, want at least %d", id, n, least)
-		}
-		if id == 0 && (n < slots/2 || n > slots*2/3) {
-			t.Errorf("the first pod got %d of %d slots", n, slots)
-		}
+		failIf(t, n < least, "greedy pod %d got %d connections, want at least %d", id, n, least)
+		failIf(t, id == 0 && (n < slots/2 || n > slots*2/3), "the first pod got %d of %d slots", n, slots)
 		all += n
 	}
-	if got := open(w.client.Addr(), least); got != least {
-		t.Errorf("with %d of %d slots in use, a pod without connections got %d, want %d", all, slots, got, least)
-	}
-	if share, err := w.objects.Share(); err != nil || share != least {
-		t.Errorf("the share is %d, want %d; %v", share, least, err)
-	}
+	equal(t, open(w.client.Addr(), least), least, "with %d of %d slots in use, a pod without connections got", all, slots)
+	equal(t, must(w.objects.Share())(t), least, "the share is")
 }
 
 // TestShareOfReusedPorts has a pod use the ports of its closed connections again, which takes over their slots: no way past
@@ -145,9 +137,7 @@ func (b *bench) recount(t *testing.T, clients ...uint32) {
 	}
 	succeed(t, b.objects.NodeState.ClientConns(func(conns []uint64) {
 		for _, client := range append(clients, 0, total) {
-			if got := conns[client]; got != want[client] {
-				t.Errorf("row %d of client_conns is %d, and %d connections are open", client, int64(got), want[client])
-			}
+			equal(t, conns[client], want[client], "row %d of client_conns", client)
 		}
 	}))
 }
@@ -174,17 +164,13 @@ func TestEndsAtOnce(t *testing.T) {
 				for ready.Add(1); ready.Load() < int64(2*i+2); {
 					runtime.Gosched()
 				}
-				if _, _, err := p.Test(frame); err != nil {
-					t.Error(err)
-				}
+				noError(t, errOf2(p.Test(frame)))
 			}
 		})
 	}
 	running.Wait()
 	open, err := w.objects.Slots.Open()
-	if err != nil || open != 0 {
-		t.Errorf("%d connections are open still; %v", open, err)
-	}
+	failIf(t, err != nil || open != 0, "%d connections are open still; %v", open, err)
 	w.recount(t, 1, 2)
 }
 
@@ -200,9 +186,7 @@ func TestFlushKilled(t *testing.T) {
 	}
 	remains := func(want int) {
 		t.Helper()
-		if got, err := w.Remains(); err != nil || len(got) != want {
-			t.Errorf("remains %q, %v", got, err)
-		}
+		wantLen(t, must(w.Remains())(t), want, "remains")
 	}
 	for port := range uint16(5) {
 		w.send(t, fromHost, w.first(netip.AddrPortFrom(w.client.Addr(), 40000+port), w.service))
@@ -218,9 +202,7 @@ func TestFlushKilled(t *testing.T) {
 			ends, ended = !ended, true
 			return ends
 		}))(t)
-		if !marked {
-			t.Error("a process that is killed now leaves no mark")
-		}
+		failIf(t, !marked, "a process that is killed now leaves no mark")
 		remains(0)
 		w.recount(t, client)
 		for _, index := range late {
@@ -232,7 +214,5 @@ func TestFlushKilled(t *testing.T) {
 		remains(0)
 		w.recount(t, client)
 	}
-	if got := row(client); got != 2 {
-		t.Errorf("%d connections are left, want 2", got)
-	}
+	equal(t, row(client), 2, "connections are left")
 }

@@ -10,71 +10,47 @@ import (
 
 	"mustang/internal/policy"
 	"mustang/internal/service"
-	"mustang/internal/testkit"
 )
 
 // audits reports whether what policies deny passes by now.
 func (p Policies) audits(t *testing.T) bool {
 	t.Helper()
-	row, err := p.Objects.NodeState.PoliciesInForce()
-	if err != nil || row == 0 {
-		t.Fatalf("policies are not in force: %v", err)
+	row := must(p.Objects.NodeState.PoliciesInForce())(t)
+	if row == 0 {
+		t.Fatal("policies are not in force")
 	}
-	s, _, err := p.tables().settings.Get(uint32(row - 1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	s, _ := must2(p.tables().settings.Get(uint32(row - 1)))(t)
 	return s.Audit != 0
 }
 
 // TestAuditNeverDrops has policies of the command line that are audited, while those of the agent come, change and go. They deny nothing
 // that is dropped, at no moment, and count again when the agent's have gone.
 func TestAuditNeverDrops(t *testing.T) {
-	testkit.RequireRoot(t)
-	agent := func(names ...string) Set {
-		var s Set
-		for _, name := range names {
-			s.Policies = append(s.Policies, allow(name, name))
-		}
-		return s
-	}
-	cli := Set{Snapshot: policy.Snapshot{Policies: []policy.Policy{allow("a", "a"), allow("b", "b")}}, Audit: true}
+	cli := denying("a", "b")
+	cli.Audit = true
 	p := openPods(t)
-	p.Node = func() ([]netip.Addr, error) { return nil, nil }
 	for i, name := range []string{"a", "b", "c", "d"} {
 		admit(t, p, i, name)
 	}
-	if _, err := p.Apply(t.Context(), service.CLI, cli); err != nil {
-		t.Fatal(err)
-	}
+	must(p.Apply(t.Context(), service.CLI, cli))(t)
 	if !p.audits(t) {
 		t.Error("policies to audit are enforced")
 	}
 	judged{t, p}.wants("audited", farAddress, address4(0), false)
 
 	// The agent's first policies. While rows change, none of those that are audited is enforced.
-	docs, err := p.read()
-	if err != nil {
-		t.Fatal(err)
-	}
+	docs := must(p.read())(t)
 	next := docs.now
-	next.sets = map[service.Owner]Set{service.CLI: cli, service.Agent: agent("c")}
-	w, err := p.plan(docs, next, policy.Limits{Work: policy.MostWork})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := w.write(func(map[netip.Addr]policy.Sets) error {
+	next.sets = map[service.Owner]Set{service.CLI: cli, service.Agent: denying("c")}
+	w := must(p.plan(docs, next, policy.Limits{Work: policy.MostWork}))(t)
+	must(w.write(func(map[netip.Addr]policy.Sets) error {
 		if !p.audits(t) {
 			t.Error("policies to audit are enforced while others come")
 		}
 		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	for _, names := range [][]string{{"c"}, {"b", "c"}} {
-		if _, err := p.Apply(t.Context(), service.Agent, agent(names...)); err != nil {
-			t.Fatal(err)
-		}
+		must(p.Apply(t.Context(), service.Agent, denying(names...)))(t)
 		if p.audits(t) {
 			t.Error("the agent's policies are audited")
 		}
@@ -95,9 +71,7 @@ func TestAuditNeverDrops(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "audit: policies of owner agent are enforced; nothing was changed") {
 		t.Errorf("audited beside policies that are enforced: %v", err)
 	}
-	if _, err := p.Apply(t.Context(), service.Agent, Set{}); err != nil {
-		t.Fatal(err)
-	}
+	must(p.Apply(t.Context(), service.Agent, Set{}))(t)
 	if !p.audits(t) {
 		t.Error("policies to audit are enforced once the others have gone")
 	}
@@ -111,60 +85,36 @@ func TestAuditNeverDrops(t *testing.T) {
 
 // TestTry tells what would change, and changes nothing.
 func TestTry(t *testing.T) {
-	testkit.RequireRoot(t)
 	p := openPods(t)
-	p.Node = func() ([]netip.Addr, error) { return nil, nil }
-	set := func(names ...string) (s Set) {
-		for _, name := range names {
-			s.Policies = append(s.Policies, allow(name, name))
-		}
-		return s
-	}
-	if _, err := p.Apply(t.Context(), service.CLI, set("a", "c", "b")); err != nil {
-		t.Fatal(err)
-	}
-	result, err := p.Try(t.Context(), service.CLI, set("b", "d"))
+	must(p.Apply(t.Context(), service.CLI, denying("a", "c", "b")))(t)
+	result, err := p.Try(t.Context(), service.CLI, denying("b", "d"))
 	if err != nil || result.Added != 1 || result.Deleted != 2 || strings.Join(result.Gone, " ") != "n/a n/c" {
 		t.Errorf("%+v, %v", result, err)
 	}
-	if all, err := p.List(); err != nil || len(all) != 3 {
-		t.Errorf("%d policies afterwards, want 3: %v", len(all), err)
-	}
+	wantListed(t, p, 3)
 }
 
 // TestKilledBeforeProgramsAreTold repeats a command that was killed when all rows were written and no program told: connections are judged
 // again all the same.
 func TestKilledBeforeProgramsAreTold(t *testing.T) {
-	testkit.RequireRoot(t)
 	p := openPods(t)
-	p.Node = func() ([]netip.Addr, error) { return nil, nil }
-	want := Set{Snapshot: policy.Snapshot{Policies: []policy.Policy{allow("a", "a")}}}
+	want := denying("a")
 	for range 2 {
-		if _, err := p.Apply(t.Context(), service.CLI, want); err != nil {
-			t.Fatal(err)
-		}
+		must(p.Apply(t.Context(), service.CLI, want))(t)
 	}
-	told := func() uint64 {
-		row, err := p.Objects.NodeState.Map.LookupBytes(uint32(0))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return binary.NativeEndian.Uint64(row) // the first field
+	told := func() uint64 { // the first field
+		return binary.NativeEndian.Uint64(must(p.Objects.NodeState.Map.LookupBytes(uint32(0)))(t))
 	}
 	before := told()
 	if _, err := p.Apply(t.Context(), service.CLI, want); err != nil || told() != before {
 		t.Fatalf("nothing to do: programs were told, or %v", err)
 	}
-	if err := p.mark(documents{}); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, p.mark(documents{}))
 	if result, err := p.Apply(t.Context(), service.CLI, want); err != nil || result.Rows != 0 {
 		t.Fatalf("%+v, %v; want no row written", result, err)
 	}
 	if told() == before {
 		t.Error("programs were not told")
 	}
-	if pending, err := p.Pending(); pending || err != nil {
-		t.Errorf("pending %t, %v", pending, err)
-	}
+	wantDone(t, p)
 }

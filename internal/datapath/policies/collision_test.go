@@ -5,12 +5,13 @@ package policies
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"testing"
 
+	"mustang/internal/datapath/objects"
 	"mustang/internal/datapath/rows"
 	"mustang/internal/policy"
 	"mustang/internal/service"
-	"mustang/internal/testkit"
 )
 
 var (
@@ -22,13 +23,16 @@ var (
 // app returns the labels of an application.
 func app(name string) map[string]string { return map[string]string{"app": name} }
 
+// join lets policies know of a pod.
+func join(t *testing.T, p Policies, i int, known policy.Pod) {
+	t.Helper()
+	must(p.Admit(uint32(i+1), []netip.Addr{address4(i)}, &known, func(map[netip.Addr]policy.Sets) error { return nil }))(t)
+}
+
 // admit lets policies know of a pod that it has a label.
 func admit(t *testing.T, p Policies, i int, name string) {
 	t.Helper()
-	known := policy.Pod{Namespace: "n", Name: name, Labels: app(name)}
-	if _, err := p.Admit(uint32(i+1), []netip.Addr{address4(i)}, &known, func(map[netip.Addr]policy.Sets) error { return nil }); err != nil {
-		t.Fatal(err)
-	}
+	join(t, p, i, policy.Pod{Namespace: "n", Name: name, Labels: app(name)})
 }
 
 // allow returns a policy that lets some peers reach the pods of an application.
@@ -39,6 +43,14 @@ func allow(name, to string, peers ...policy.Peer) policy.Policy {
 		p.Ingress = []policy.Rule{{Peers: peers}}
 	}
 	return p
+}
+
+// denying returns a policy for each of some applications, which nobody may reach then.
+func denying(names ...string) (s Set) {
+	for _, name := range names {
+		s.Policies = append(s.Policies, allow(name, name))
+	}
+	return s
 }
 
 func from(name string) policy.Peer {
@@ -55,26 +67,19 @@ type judged struct {
 func (t judged) wants(where string, from, to netip.Addr, want bool) {
 	t.Helper()
 	p := t.Policies
-	rows, err := p.readRows()
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := p.Snapshot()
-	if err != nil {
-		t.Fatal(err)
-	}
+	rows := must(p.readRows())(t)
+	s := must(p.Snapshot())(t)
 	f := policy.Flow{Source: from, Destination: to, Protocol: service.TCP, Port: 80}
 	_, got := rows.Lookup(f)
-	_, explained, err := policy.Explain(s, f)
-	if err != nil || got.Allow != want || explained.Allow != want {
-		t.Errorf("%s: %s to %s: rows %t, Explain %t, want %t: %v", where, from, to, got.Allow, explained.Allow, want, err)
+	_, explained := must2(policy.Explain(s, f))(t)
+	if got.Allow != want || explained.Allow != want {
+		t.Errorf("%s: %s to %s: rows %t, Explain %t, want %t", where, from, to, got.Allow, explained.Allow, want)
 	}
 }
 
 // TestCollisions lets owners say different things by one name and of one address, in both orders. All policies are in force, and each
 // address is that of one pod or node.
 func TestCollisions(t *testing.T) {
-	testkit.RequireRoot(t)
 	at := func(a ...netip.Addr) []netip.Addr { return a }
 	sets := map[service.Owner]Set{
 		service.CLI: {Snapshot: policy.Snapshot{
@@ -106,9 +111,7 @@ func TestCollisions(t *testing.T) {
 			admit(t, p, i, name)
 		}
 		for _, owner := range order {
-			if _, err := p.Apply(t.Context(), owner, sets[owner]); err != nil {
-				t.Fatalf("%s of %s: %v", owner, order, err)
-			}
+			must(p.Apply(t.Context(), owner, sets[owner]))(t)
 		}
 		where := fmt.Sprint(order)
 		a, b, c, d := address4(0), address4(1), address4(2), address4(3)
@@ -124,9 +127,7 @@ func TestCollisions(t *testing.T) {
 			t.Errorf("%s: %v, %v", where, all, err)
 		}
 		admit(t, p, 4, "e")
-		if _, err := p.Apply(t.Context(), service.Agent, Set{}); err != nil {
-			t.Fatal(err)
-		}
+		must(p.Apply(t.Context(), service.Agent, Set{}))(t)
 		judged{t, p}.wants(where+": the command line's policy alone", farAddress, b, true)
 		judged{t, p}.wants(where+": the agent's policy has gone", a, b, false)
 	}
@@ -134,7 +135,6 @@ func TestCollisions(t *testing.T) {
 
 // TestNodeAddresses gives the node other addresses. The same policies again find them.
 func TestNodeAddresses(t *testing.T) {
-	testkit.RequireRoot(t)
 	next := netip.MustParseAddr("192.0.2.2")
 	p := openPods(t)
 	own := []netip.Addr{ownAddress}
@@ -154,30 +154,22 @@ func TestNodeAddresses(t *testing.T) {
 	apply(2)
 	judged{t, p}.wants("a stranger", ownAddress, address4(0), false)
 	judged{t, p}.wants("the node", next, address4(0), true)
-	if pending, err := p.Pending(); pending || err != nil {
-		t.Errorf("pending %t: %v", pending, err)
-	}
+	wantDone(t, p)
 	apply(0)
 }
 
 // TestPodsOfOneName has an old pod whose DEL has not come, and a new one by its name: both have the labels of the Pod.
 func TestPodsOfOneName(t *testing.T) {
-	testkit.RequireRoot(t)
 	for range 8 { // what a map's order gives differs
 		p := openPods(t)
 		for i := range 2 {
-			known := policy.Pod{Namespace: "n", Name: "p"}
-			if _, err := p.Admit(uint32(i+1), []netip.Addr{address4(i)}, &known, func(map[netip.Addr]policy.Sets) error { return nil }); err != nil {
-				t.Fatal(err)
-			}
+			join(t, p, i, policy.Pod{Namespace: "n", Name: "p"})
 		}
 		set := Set{Snapshot: policy.Snapshot{
 			Policies: []policy.Policy{allow("deny", "secret")},
 			Pods:     []policy.Pod{{Namespace: "n", Name: "p", Labels: app("secret"), Addresses: []netip.Addr{address4(1)}}},
 		}}
-		if _, err := p.Apply(t.Context(), service.Agent, set); err != nil {
-			t.Fatal(err)
-		}
+		must(p.Apply(t.Context(), service.Agent, set))(t)
 		for i := range 2 {
 			judged{t, p}.wants("a pod of the name", farAddress, address4(i), false)
 		}
@@ -187,12 +179,8 @@ func TestPodsOfOneName(t *testing.T) {
 // TestPodWithoutObject has a pod run on whose object has gone: it keeps the labels that the object had, also after
 // another change, until its endpoint goes.
 func TestPodWithoutObject(t *testing.T) {
-	testkit.RequireRoot(t)
 	p := openPods(t)
-	known := policy.Pod{Namespace: "n", Name: "p"}
-	if _, err := p.Admit(1, []netip.Addr{address4(0)}, &known, func(map[netip.Addr]policy.Sets) error { return nil }); err != nil {
-		t.Fatal(err)
-	}
+	join(t, p, 0, policy.Pod{Namespace: "n", Name: "p"})
 	pod := policy.Pod{Namespace: "n", Name: "p", Labels: app("secret"), Addresses: []netip.Addr{address4(0)}}
 	deny := allow("deny", "secret")
 	for i := range 4 {
@@ -203,16 +191,38 @@ func TestPodWithoutObject(t *testing.T) {
 		if i == 2 { // a change of something else
 			s.Policies = append(s.Policies, allow("other", "other"))
 		}
-		if _, err := p.Apply(t.Context(), service.Agent, s); err != nil {
-			t.Fatal(err)
-		}
+		must(p.Apply(t.Context(), service.Agent, s))(t)
 		judged{t, p}.wants(fmt.Sprint("change ", i), farAddress, address4(0), false)
 		checkRows(t, p, map[service.Owner][]policy.Policy{}, fmt.Sprint("change ", i))
 	}
-	if err := p.Forget([]uint32{1}, func() error { return p.Objects.Endpoints.Delete(rows.EncodeAddr(address4(0))) }); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, p.Forget([]uint32{1}, func() error { return p.Objects.Endpoints.Delete(rows.EncodeAddr(address4(0))) }))
 	if docs, err := p.read(); err != nil || len(docs.now.pods) > 0 {
 		t.Errorf("it knows %v: %v", docs.now.pods, err)
+	}
+}
+
+// TestLinkLocal has pods with a link-local address of their own, with one that two have, with one that the node has, and with one that a document gives
+// another pod: the first is known by it.
+func TestLinkLocal(t *testing.T) {
+	p := openPods(t)
+	own, both, nodes, far := netip.MustParseAddr("fe80::1"), netip.MustParseAddr("fe80::2"), netip.MustParseAddr("fe80::3"), netip.MustParseAddr("fe80::4")
+	p.Node = func() ([]netip.Addr, error) { return []netip.Addr{netip.MustParseAddr("192.0.2.1"), nodes}, nil }
+	for i, local := range []netip.Addr{own, both, both, nodes, far} {
+		sender := objects.Sender{Endpoint: uint32(i + 1), LinkLocal: rows.EncodeAddr(local), Pod: rows.EncodeAddr(address4(i))}
+		succeed(t, p.Objects.Senders.Put(objects.SenderKey{Ifindex: uint32(i + 10)}, sender))
+	}
+	said := policy.Snapshot{Policies: []policy.Policy{selecting("default", 1)}, Pods: []policy.Pod{{Namespace: "default", Name: "far", Addresses: []netip.Addr{far}}}}
+	must(p.Apply(t.Context(), service.CLI, Set{Snapshot: said}))(t)
+	docs := must(p.read())(t)
+	s := must(p.snapshot(docs, docs.now))(t)
+	of := map[netip.Addr][]string{}
+	for _, pod := range s.Pods {
+		for _, a := range pod.Addresses {
+			of[a] = append(of[a], pod.Name)
+		}
+	}
+	first := of[address4(0)]
+	if !slices.Equal(of[own], first) || len(first) != 1 || of[both] != nil || of[nodes] != nil || !slices.Equal(of[far], []string{"far"}) {
+		t.Errorf("%v", of)
 	}
 }

@@ -20,32 +20,56 @@ import (
 
 const pods = 6
 
-// openPods returns the policies of a datapath with some endpoints.
-func openPods(t *testing.T) Policies {
+// must returns the value of a call, and ends the test if the call failed: must(call())(t).
+func must[V any](v V, err error) func(testing.TB) V {
+	return func(t testing.TB) V {
+		t.Helper()
+		succeed(t, err)
+		return v
+	}
+}
+
+// must2 is must for calls with two values.
+func must2[V, W any](v V, w W, err error) func(testing.TB) (V, W) {
+	return func(t testing.TB) (V, W) {
+		t.Helper()
+		succeed(t, err)
+		return v, w
+	}
+}
+
+func succeed(t testing.TB, err error) {
 	t.Helper()
-	o, err := objects.Create(t.Context(), testkit.BPFFS(t)+"/root", objects.Sizes{Services: 16, Backends: 16, Connections: 64, Endpoints: 16}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// wantDone fails the test if a change of policies is unfinished.
+func wantDone(t *testing.T, p Policies) {
+	t.Helper()
+	if must(p.Pending())(t) {
+		t.Error("a change of policies is pending")
+	}
+}
+
+// openPods returns the policies of a datapath with some endpoints.
+func openPods(t *testing.T) Policies {
+	t.Helper()
+	testkit.RequireRoot(t)
+	o := must(objects.Create(t.Context(), testkit.BPFFS(t)+"/root", objects.Sizes{Services: 16, Backends: 16, Connections: 64, Endpoints: 16}, nil))(t)
 	t.Cleanup(func() {
 		if dir, err := o.FilesDir(); err == nil {
 			_ = os.RemoveAll(dir)
 		}
 		_ = o.Close()
 	})
-	if err := o.OpenTables(); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, o.OpenTables())
 	for i := range pods {
 		at := rows.EncodeAddr(address4(i))
-		row, _, err := o.Endpoints.Get(at)
-		if err != nil {
-			t.Fatal(err)
-		}
+		row, _ := must2(o.Endpoints.Get(at))(t)
 		row.Id = uint32(i + 1)
-		if err := o.Endpoints.Put(at, row); err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, o.Endpoints.Put(at, row))
 	}
 	return Policies{
 		Objects: o, Node: func() ([]netip.Addr, error) { return nil, nil },
@@ -58,7 +82,6 @@ func address4(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, 0, byte(
 // TestOwnersTakeTurns changes the policies of two owners and the labels of pods in turn, and has changes killed. After
 // each change the rows are those that are compiled from nothing.
 func TestOwnersTakeTurns(t *testing.T) {
-	testkit.RequireRoot(t)
 	p := openPods(t)
 	g := rand.New(rand.NewPCG(1, 2))
 	want := map[service.Owner][]policy.Policy{}
@@ -71,28 +94,18 @@ func TestOwnersTakeTurns(t *testing.T) {
 		case 0:
 			known := policy.Pod{Namespace: "n", Labels: map[string]string{"app": fmt.Sprint(g.IntN(3))}}
 			i := g.IntN(pods)
-			_, err := p.Admit(uint32(i+1), []netip.Addr{address4(i)}, &known, func(map[netip.Addr]policy.Sets) error { return nil })
-			if err != nil {
-				t.Fatal(err)
-			}
+			join(t, p, i, known)
 		case 1: // a process is killed whose file is there, and no row of it
 			want[owner] = vary(g, want[owner], owner)
-			text, err := encode(Set{Snapshot: policy.Snapshot{Policies: want[owner]}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			text := must(encode(Set{Snapshot: policy.Snapshot{Policies: want[owner]}}))(t)
 			docs, err := p.read()
-			if err := errors.Join(err, p.mark(docs), p.putSet(owner, text)); err != nil {
-				t.Fatal(err)
-			}
+			succeed(t, errors.Join(err, p.mark(docs), p.putSet(owner, text)))
 			if pending, err := p.Pending(); err != nil || !pending {
 				t.Fatalf("step %d: pending %t, %v", step, pending, err)
 			}
 		default:
 			want[owner] = vary(g, want[owner], owner)
-			if _, err := p.Apply(t.Context(), owner, Set{Snapshot: policy.Snapshot{Policies: want[owner]}}); err != nil {
-				t.Fatalf("step %d: %v", step, err)
-			}
+			must(p.Apply(t.Context(), owner, Set{Snapshot: policy.Snapshot{Policies: want[owner]}}))(t)
 			checkRows(t, p, want, fmt.Sprintf("step %d", step))
 		}
 	}
@@ -130,28 +143,16 @@ func vary(g *rand.Rand, old []policy.Policy, owner service.Owner) (out []policy.
 // checkRows compares the maps with what a process makes of the documents that knows nothing else.
 func checkRows(t *testing.T, p Policies, want map[service.Owner][]policy.Policy, where string) {
 	t.Helper()
-	docs, err := p.read()
-	if err != nil {
-		t.Fatalf("%s: %v", where, err)
-	}
+	docs := must(p.read())(t)
 	for owner, policies := range want {
 		if text, err := encode(Set{Snapshot: policy.Snapshot{Policies: policies}}); err != nil || string(text) != string(docs.texts[owner]) {
 			t.Fatalf("%s: owner %s has other policies stored: %v", where, owner, err)
 		}
 	}
-	s, err := p.snapshot(docs, docs.now)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must(p.snapshot(docs, docs.now))(t)
 	s.Previous = nil
-	have, err := p.readRows()
-	if err != nil {
-		t.Fatal(err)
-	}
-	fresh, err := policy.Compile(s, have)
-	if err != nil {
-		t.Fatal(err)
-	}
+	have := must(p.readRows())(t)
+	fresh := must(policy.Compile(s, have))(t)
 	for a, sets := range fresh.Endpoints { // rows of endpoints stay
 		if sets == (policy.Sets{}) {
 			delete(fresh.Endpoints, a)
@@ -161,10 +162,7 @@ func checkRows(t *testing.T, p Policies, want map[service.Owner][]policy.Policy,
 	if d := policy.Diff(have, fresh); docs.pending || d.Len() != 0 {
 		t.Fatalf("%s: pending %t, %d rows differ: %+v", where, docs.pending, d.Len(), d)
 	}
-	dir, err := p.Objects.FilesDir()
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := must(p.Objects.FilesDir())(t)
 	if names, err := filepath.Glob(dir + "/*" + beforeSuffix); err != nil || len(names) > 0 {
 		t.Fatalf("%s: %v are left: %v", where, names, err)
 	}
@@ -173,17 +171,11 @@ func checkRows(t *testing.T, p Policies, want map[service.Owner][]policy.Policy,
 // TestLostFiles deletes and edits the file of policies that are in force: nobody takes them for none, and what is in
 // force stays.
 func TestLostFiles(t *testing.T) {
-	testkit.RequireRoot(t)
 	p := openPods(t)
 	admit(t, p, 0, "a")
 	want := Set{Snapshot: policy.Snapshot{Policies: []policy.Policy{allow("deny", "a")}}}
-	if _, err := p.Apply(t.Context(), service.CLI, want); err != nil {
-		t.Fatal(err)
-	}
-	dir, err := p.Objects.FilesDir()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(p.Apply(t.Context(), service.CLI, want))(t)
+	dir := must(p.Objects.FilesDir())(t)
 	file := filepath.Join(dir, "cli"+setSuffix)
 	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("%v, %v", info, err)
@@ -193,9 +185,7 @@ func TestLostFiles(t *testing.T) {
 		"deleted": func() error { return os.Remove(file) },
 	} {
 		text, err := os.ReadFile(file)
-		if err := errors.Join(err, lose()); err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, errors.Join(err, lose()))
 		_, err = p.Apply(t.Context(), service.Agent, want)
 		if _, errList := p.List(); !errors.As(err, new(*LostError)) || !errors.As(errList, new(*LostError)) {
 			t.Errorf("%s: %v, %v", name, err, errList)
@@ -203,11 +193,7 @@ func TestLostFiles(t *testing.T) {
 		if row, _, err := p.Objects.Endpoints.Get(rows.EncodeAddr(address4(0))); err != nil || row.Ingress == 0 {
 			t.Errorf("%s: the pod has no rules: %v", name, err)
 		}
-		if err := os.WriteFile(file, text, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		succeed(t, os.WriteFile(file, text, 0o600))
 	}
-	if _, err := p.Apply(t.Context(), service.Agent, want); err != nil {
-		t.Error(err)
-	}
+	must(p.Apply(t.Context(), service.Agent, want))(t)
 }

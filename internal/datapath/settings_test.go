@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -15,6 +16,171 @@ import (
 	"mustang/internal/service"
 	"mustang/internal/testkit"
 )
+
+// local marks a backend as one on this node.
+func local(b service.Backend) service.Backend {
+	b.Local = true
+	return b
+}
+
+// configure stores the service with settings.
+func (w *world) configure(t *testing.T, s service.Service) {
+	t.Helper()
+	s.Frontend, s.Protocol = w.service, service.Protocol(w.proto)
+	putService(t, w.Datapath, s)
+}
+
+// within fails the test unless the backends that n connections of a pod, and of a client outside, got are those at the ports.
+func (w *world) within(t *testing.T, n int, inside, outside []uint16) {
+	t.Helper()
+	for _, c := range []struct {
+		name string
+		from client
+		want []uint16
+	}{{"a pod", w.pod(), inside}, {"a client outside", w.outside(), outside}} {
+		got, sum := w.sharesOf(t, c.from, n), 0
+		for _, port := range c.want {
+			failIf(t, got[port] == 0, "%s never got backend %d: %v", c.name, port, got)
+			sum += got[port]
+		}
+		failIf(t, sum != n, "%s got backends %v, want only %v", c.name, got, c.want)
+	}
+}
+
+// TestLocalPolicy opens connections to services whose policies are local.
+func TestLocalPolicy(t *testing.T) {
+	runCases(t, objects.AttachHost, append(localCases(), localChangeCases()...))
+}
+
+// three returns backends at ports 1 to 3, of which the last two are on this node.
+func three(w *world) []service.Backend {
+	return []service.Backend{
+		backend(w.backend, 1, service.Active, 1), local(backend(w.backend, 2, service.Active, 1)), local(backend(w.backend, 3, service.Active, 1)),
+	}
+}
+
+func localCases() []translateCase {
+	near, all := []uint16{2, 3}, []uint16{1, 2, 3}
+	return []translateCase{
+		{"internal", 0, func(t *testing.T, w *world) {
+			w.configure(t, service.Service{InternalPolicy: service.Local, Backends: three(w)})
+			w.within(t, 60, near, all)
+		}},
+		{"external", 0, func(t *testing.T, w *world) {
+			w.configure(t, service.Service{ExternalPolicy: service.Local, Backends: three(w)})
+			w.within(t, 60, all, near)
+		}},
+		{"maglev and weights", 0, func(t *testing.T, w *world) {
+			backends := three(w)
+			backends[2].Weight = 3
+			w.configure(t, service.Service{ExternalPolicy: service.Local, Choice: service.Maglev, Backends: backends})
+			w.within(t, 60, all, near)
+			// The mean of the lighter one is 100, the standard deviation 9.
+			if got := w.sharesOf(t, w.outside(), 400); got[2] < 60 || got[2] > 140 {
+				t.Errorf("backends of weights 1 and 3 got %v", got)
+			}
+		}},
+		{"a weight elsewhere", 0, func(t *testing.T, w *world) {
+			backends := three(w)
+			backends[0].Weight = 5 // a table for all, and none for those on this node
+			w.configure(t, service.Service{InternalPolicy: service.Local, Backends: backends})
+			w.within(t, 60, near, all)
+		}},
+		{"terminating", 0, func(t *testing.T, w *world) {
+			for _, choice := range []service.Choice{service.Random, service.Maglev} {
+				w.forget(t)
+				w.configure(t, service.Service{InternalPolicy: service.Local, Choice: choice, Backends: []service.Backend{
+					backend(w.backend, 1, service.Active, 1), backend(w.backend, 4, service.Terminating, 1),
+					local(backend(w.backend, 2, service.Terminating, 1)), local(backend(w.backend, 3, service.Terminating, 2)),
+					local(backend(w.backend, 5, service.Draining, 1)),
+				}})
+				w.within(t, 60, near, []uint16{1})
+			}
+		}},
+		{"none on this node", 0, func(t *testing.T, w *world) {
+			far := []service.Backend{backend(w.backend, 1, service.Active, 1), local(backend(w.backend, 2, service.Quarantined, 1))}
+			w.configure(t, service.Service{InternalPolicy: service.Local, Backends: far})
+			w.gets(t, fromHost, w.first(w.client, w.service), "drop: drop_no_local_backend")
+			w.connected(t)
+			w.configure(t, service.Service{ExternalPolicy: service.Local, Backends: far})
+			w.gets(t, fromUplink, w.first(w.outsider, w.service).arriving("aa"), "drop: drop_no_local_backend")
+			w.connected(t)
+			equal(t, w.shares(t, 10)[1], 10, "connections of the chosen backend")
+		}},
+		{"none at all", 0, func(t *testing.T, w *world) {
+			w.configure(t, service.Service{InternalPolicy: service.Local})
+			p := w.first(w.client, w.service)
+			w.check(t, fromHost, p, wants{actionRedirect, p.refusal(), once("drop_no_backend")})
+		}},
+	}
+}
+
+// localChangeCases change a service whose policy is local, or becomes so.
+func localChangeCases() []translateCase {
+	return []translateCase{
+		{"open connections stay", 0, func(t *testing.T, w *world) {
+			w.configure(t, service.Service{Backends: []service.Backend{backend(w.remote, 8080, service.Active, 1)}})
+			w.send(t, fromHost, w.first(w.client, w.service))
+			w.configure(t, service.Service{InternalPolicy: service.Local, Backends: []service.Backend{
+				backend(w.remote, 8080, service.Active, 1), local(backend(w.remote, 2, service.Active, 1)),
+			}})
+			w.gets(t, fromHost, w.next(w.client, w.service), "next client>remote: forward passed")
+		}},
+		{"affinity", 0, func(t *testing.T, w *world) {
+			s := service.Service{Affinity: time.Hour, Backends: three(w)[:2]}
+			s.Backends[1].State = service.Quarantined
+			w.configure(t, s)
+			if got := w.soleBackend(t); got != 1 {
+				t.Fatalf("the client got backend %d", got)
+			}
+			s.Backends, s.InternalPolicy = three(w), service.Local
+			w.configure(t, s)
+			if got := w.soleBackend(t); got == 1 {
+				t.Error("the client keeps a backend on another node")
+			}
+		}},
+	}
+}
+
+// elsewhere is a backend on a node that does not answer.
+func elsewhere(addr string) service.Backend {
+	return service.Backend{Addr: netip.MustParseAddrPort(netip.AddrPortFrom(netip.MustParseAddr(addr).Next(), 9).String())}
+}
+
+// testLocalSockets calls a service that serves its clients from this node only, and has no backend there. testSpread has one.
+func testLocalSockets(t *testing.T, s *stage) {
+	want := service.Service{
+		Frontend: netip.MustParseAddrPort("10.96.0.100:5201"), Protocol: service.Any, InternalPolicy: service.Local,
+		Backends: []service.Backend{elsewhere(far4)},
+	}
+	putService(t, s.Datapath, want)
+	s.refuses(want.Frontend, unix.EHOSTUNREACH, "drop_no_local_backend")
+}
+
+// TestLocalSocketOfPod has the socket programs leave a pod without a backend on this node to the packet programs, which drop
+// what it sends: its connection waits, and is not refused.
+func TestLocalSocketOfPod(t *testing.T) {
+	s := bareStage(t)
+	n, d := s.network, s.Datapath
+	n.attachBoth(t, d)
+	want := service.Service{
+		Frontend: netip.MustParseAddrPort("10.96.0.100:5201"), Protocol: service.TCP, InternalPolicy: service.Local,
+		Backends: []service.Backend{elsewhere(far4)},
+	}
+	putService(t, d, want)
+	before, done := counts(t, d), make(chan error, 1)
+	c := s.client().open(t, false, unix.SOCK_STREAM)
+	go func() { done <- c.connect(want.Frontend) }()
+	testkit.Eventually(t, 5*time.Second, func() error {
+		if got := delta(t, d, before); got["drop_no_local_backend"] == 0 {
+			return fmt.Errorf("nothing dropped yet: %v", got)
+		}
+		return nil
+	})
+	want.Backends = append(want.Backends, service.Backend{Addr: testkit.Echo(t, n.pods[0], "tcp", podA4+":0"), Local: true})
+	putService(t, d, want)
+	noError(t, <-done, "connect")
+}
 
 // prefixes parses source ranges.
 func prefixes(texts ...string) (ranges []netip.Prefix) {
@@ -64,7 +230,7 @@ func rangeCases() []translateCase {
 		{"of another service", 0, func(t *testing.T, w *world) {
 			w.configure(t, service.Service{Backends: backends(w), SourceRanges: []netip.Prefix{rangeOf(w.remote.Addr())}})
 			other := service.Service{Frontend: w.other, Protocol: service.Protocol(w.proto), Backends: backends(w), SourceRanges: []netip.Prefix{near(w.client.Addr())}}
-			must2(w.Services().Put(t.Context(), service.CLI, other))(t)
+			putService(t, w.Datapath, other)
 			dropped(t, w)
 			w.send(t, fromHost, w.first(w.client, w.other))
 		}},
@@ -113,24 +279,6 @@ func TestManySourceRanges(t *testing.T) {
 		}
 		wantClean(t, d)
 	}
-	second := s
-	second.Frontend = netip.MustParseAddrPort("10.96.0.3:80")
-	third := s
-	third.Frontend = netip.MustParseAddrPort("10.96.0.4:80")
-	third.SourceRanges = s.SourceRanges[:11]
-	var full *objects.FullError
-	if _, err := d.Services().Apply(t.Context(), service.CLI, []service.Service{s, second, third}); !errors.As(err, &full) || full.Map != "source_ranges" {
-		t.Errorf("more ranges than there is room for: %v", err)
-	}
-	wantClean(t, d)
-	for _, s := range []service.Service{s, second} {
-		must2(d.Services().Put(t.Context(), service.CLI, s))(t)
-	}
-	if _, _, err := d.Services().Put(t.Context(), service.CLI, third); !errors.As(err, &full) || full.Map != "source_ranges" {
-		t.Errorf("no room for the ranges of one more: %v", err)
-	}
-	succeed(t, d.Recover(t.Context()))
-	wantClean(t, d)
 }
 
 // rangesOf counts the rows of source ranges.
@@ -144,35 +292,6 @@ func rangesOf(t testing.TB, d *Datapath) (n int) {
 	}
 	succeed(t, rows.Err())
 	return n
-}
-
-// TestSourceRangeTraffic has clients in pods and outside call services that serve some of them.
-func TestSourceRangeTraffic(t *testing.T) {
-	n, d := routed(t), openTest(t)
-	far := n.wire(t)
-	n.attachBoth(t, d)
-	must(d.Uplinks().Put(t.Context(), n.host, "wire"))(t)
-	for _, f := range [][4]string{{near4, podA4, podB4, far4}, {near6, podA6, podB6, far6}} {
-		for _, protocol := range []service.Protocol{service.TCP, service.UDP} {
-			addr := func(i int) netip.Addr { return netip.MustParseAddr(f[i]) }
-			s := service.Service{Frontend: netip.AddrPortFrom(addr(0), 5201), Protocol: protocol, Backends: service.Backends(
-				testkit.Echo(t, n.pods[0], protocol.String(), netip.AddrPortFrom(addr(1), 0).String()))}
-			for i, client := range []*netns.Namespace{n.pods[1], far} {
-				s.SourceRanges = []netip.Prefix{rangeOf(addr(2 + i))}
-				must2(d.Services().Put(t.Context(), service.CLI, s))(t)
-				if _, err := testkit.RoundTrip(t, client, protocol.String(), s.Frontend.String(), []byte("within")); err != nil {
-					t.Errorf("%s from %s, within the ranges: %v", s, f[2+i], err)
-				}
-				before := counts(t, d)
-				if err := tryOnce([]*netns.Namespace{far, n.pods[1]}[i], s); err != nil {
-					t.Errorf("%s from %s, not within the ranges: %v", s, f[3-i], err)
-				}
-				if got := delta(t, d, before); got["drop_source_range"] == 0 || got["new_connection"] != 0 {
-					t.Errorf("%s from %s, not within the ranges: counted %v", s, f[3-i], got)
-				}
-			}
-		}
-	}
 }
 
 // tryOnce sends the first packet of a connection, and returns an error unless nobody answers.
@@ -223,10 +342,6 @@ func testRangedSockets(t *testing.T, s *stage) {
 				Frontend: netip.MustParseAddrPort(d.service), Protocol: service.Any, SourceRanges: []netip.Prefix{rangeOf(netip.MustParseAddr(d.client))},
 				Backends: service.Backends(s.echo("udp", d.pod)),
 			}
-			put := func() {
-				t.Helper()
-				must2(s.Services().Put(t.Context(), service.CLI, want))(t)
-			}
 			register := func(kind ScopeKind) {
 				t.Helper()
 				must(s.Sockets().Put(t.Context(), service.CLI, s.pods[1], kind))(t)
@@ -241,27 +356,17 @@ func testRangedSockets(t *testing.T, s *stage) {
 				}
 				return c.connect(want.Frontend)
 			}
-			put()
-			if err := call(false); err != nil {
-				t.Errorf("a host: %v", err)
-			}
+			putService(t, s.Datapath, want)
+			noError(t, call(false), "a host")
 			register(PodScope)
 			defer register(HostScope)
-			if err := call(true); err != nil {
-				t.Errorf("a pod, bound to an address within: %v", err)
-			}
+			noError(t, call(true), "a pod, bound to an address within")
 			before := counts(t, s.Datapath)
-			if err := call(false); !errors.Is(err, unix.EPERM) {
-				t.Errorf("a pod, not bound: %v, want EPERM", err)
-			}
+			failsWith(t, call(false), unix.EPERM, "a pod, not bound")
 			want.SourceRanges = []netip.Prefix{rangeOf(netip.MustParseAddr(d.pod))}
-			put()
-			if err := call(true); !errors.Is(err, unix.EPERM) {
-				t.Errorf("a pod, bound to an address without: %v, want EPERM", err)
-			}
-			if got := delta(t, s.Datapath, before); got["drop_source_range"] != 2 {
-				t.Errorf("counted %v", got)
-			}
+			putService(t, s.Datapath, want)
+			failsWith(t, call(true), unix.EPERM, "a pod, bound to an address without")
+			equal(t, delta(t, s.Datapath, before)["drop_source_range"], 2, "drop_source_range")
 		})
 	}
 }

@@ -1,0 +1,381 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"encoding/binary"
+	"maps"
+	"net"
+	"net/netip"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/datapath/objects"
+	"mustang/internal/datapath/rows"
+	"mustang/internal/netns"
+	"mustang/internal/service"
+	"mustang/internal/testkit"
+)
+
+// TestRefusePackets compares the answers to packets for a service without a backend with those that the packet builder makes.
+func TestRefusePackets(t *testing.T) {
+	runCases(t, objects.AttachHost, refuseCases())
+}
+
+func refuseCases() []translateCase {
+	answered := func(change func(*packet)) func(*testing.T, *world) {
+		return func(t *testing.T, w *world) {
+			w.serve(t, w.service)
+			p := w.first(w.client, w.service).with(func(p *packet) { p.ethDst, p.ethSrc, p.seq = "02", "04", 0xfffffffe })
+			p = p.with(change)
+			for _, h := range []objects.Hook{fromHost, fromNetkit, fromOwn} {
+				w.check(t, h, p, wants{actionRedirect, p.refusal(), once("drop_no_backend")})
+			}
+			p = p.with(func(p *packet) { p.src = w.outsider }).arriving("aa")
+			w.check(t, fromUplink, p, wants{actionRedirect, p.refusal(), once("drop_no_backend")})
+			w.connected(t)
+		}
+	}
+	ignored := func(change func(*packet)) func(*testing.T, *world) {
+		return func(t *testing.T, w *world) {
+			w.serve(t, w.service)
+			w.gets(t, fromHost, w.first(w.client, w.service).with(change), "drop: drop_no_backend")
+		}
+	}
+	return []translateCase{
+		{"first packet", 0, answered(func(*packet) {})},
+		{"odd size", 0, answered(func(p *packet) { p.payload = "odd" })},
+		{"in the middle of a connection", service.TCP, answered(func(p *packet) { p.flags, p.ack = flagACK|flagPSH, 77 })},
+		{"end of a connection", service.TCP, answered(func(p *packet) { p.flags, p.payload = flagFIN, "" })},
+		{"no payload", 0, answered(func(p *packet) { p.payload = "" })},
+		{"large", 0, answered(func(p *packet) { p.payload = strings.Repeat("large ", 200) })},
+		{"without a checksum", service.UDP, answered(func(p *packet) { p.zeroChecksum = true })},
+		{"reset", service.TCP, ignored(func(p *packet) { p.flags = flagRST })},
+		{"first fragment", 0, ignored(func(p *packet) { p.fragment = &fragmentPart{id: 1, more: true, whole: p.payload} })},
+		{"options", 0, ignored(func(p *packet) {
+			p.options = 1
+			if p.v6() {
+				p.extensions = []extension{{kind: destinationOptions}}
+			}
+		})},
+		{"from a multicast address", 0, ignored(func(p *packet) {
+			group := "224.0.0.5"
+			if p.v6() {
+				group = "ff02::5"
+			}
+			p.src = netip.AddrPortFrom(netip.MustParseAddr(group), p.src.Port())
+		})},
+	}
+}
+
+// refusal returns the answer to p of a service without a backend.
+func (p packet) refusal() *packet {
+	r := packet{ethDst: p.ethSrc, ethSrc: p.ethDst, src: p.dst, dst: p.src, proto: p.proto}
+	switch {
+	case p.proto == protoUDP:
+		r.src, r.dst = netip.AddrPortFrom(p.dst.Addr(), 0), netip.AddrPortFrom(p.src.Addr(), 0)
+		r.proto, r.icmpType, r.icmpCode, r.quote = protoICMP, 3, 3, &p
+		header := 20
+		if p.v6() {
+			r.proto, r.icmpType, r.icmpCode, header = protoICMPv6, 1, 4, 40
+		}
+		r.quoteBytes = min(8+len(p.payload), 512-header)
+	case p.proto == protoSCTP:
+		r.flags, r.seq = chunkAbort, p.seq
+		if p.flags == chunkInit {
+			r.seq = p.ack
+		}
+	case p.flags&flagACK != 0:
+		r.flags, r.seq = flagRST, p.ack
+	default:
+		r.flags, r.ack = flagRST|flagACK, p.seq+uint32(len(p.payload))+1 // SYN and FIN count as a byte
+	}
+	r.mangle = func(ip []byte) {
+		if !p.v6() {
+			ip[6], ip[10], ip[11] = 0x40, 0, 0 // don't fragment
+			binary.BigEndian.PutUint16(ip[10:], ^sum(ip[:20]))
+		}
+	}
+	return &r
+}
+
+// TestErrorLimit sends more datagrams to a service without backends than the kernel would answer: their sources may be forged.
+func TestErrorLimit(t *testing.T) {
+	w := pods(t, false, protoUDP)
+	w.serve(t, w.service)
+	const sent, second = 20_000, 1000
+	frame, answered, begun := w.first(w.client, w.service).frame(), 0, time.Now()
+	for range sent {
+		if action, _ := w.run(t, fromHost, frame); action == actionRedirect {
+			answered++
+		}
+	}
+	most := second * runtime.NumCPU() * (int(time.Since(begun).Seconds()) + 2)
+	if answered < second || answered > most {
+		t.Errorf("%d of %d datagrams were answered, want %d to %d", answered, sent, second, most)
+	}
+}
+
+// TestRefuse lets sockets call services without a backend, which must refuse them at once.
+func TestRefuse(t *testing.T) {
+	onPods(t, "", func(t *testing.T, n network, d *Datapath) {
+		for _, f := range families() {
+			testRefuse(t, d, n.pods[1], netip.MustParseAddr(f.service))
+		}
+	})
+	t.Run("uplink", func(t *testing.T) {
+		_, d, far := wired(t)
+		for _, host := range []string{near4, near6} {
+			testRefuse(t, d, far, netip.MustParseAddr(host))
+		}
+	})
+}
+
+func testRefuse(t *testing.T, d *Datapath, client *netns.Namespace, addr netip.Addr) {
+	t.Helper()
+	frontend := netip.AddrPortFrom(addr, 99)
+	must2(d.Services().Put(t.Context(), service.CLI, service.Service{Frontend: frontend}))(t)
+	before := counts(t, d)
+	failsWith(t, errOf(testkit.Dial(client, "tcp", frontend.String())), unix.ECONNREFUSED, "tcp to %s", frontend)
+	equal(t, delta(t, d, before)["drop_no_backend"], 1, "drop_no_backend")
+	for _, size := range []int{1, 300, 1400} {
+		failsWith(t, refusedUDP(client, frontend, size), unix.ECONNREFUSED, "udp to %s, %d bytes", frontend, size)
+	}
+}
+
+// refusedUDP returns the error that a datagram brings back.
+func refusedUDP(client *netns.Namespace, to netip.AddrPort, size int) error {
+	conn, err := testkit.Dial(client, "udp", to.String())
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	if _, err = conn.Write(make([]byte, size)); err != nil {
+		return err
+	}
+	if err = conn.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
+		return err
+	}
+	_, err = conn.Read(make([]byte, 1))
+	return err
+}
+
+// TestRefuseLast takes the only backend away from a service that has clients: TCP connections stay, and UDP is refused.
+func TestRefuseLast(t *testing.T) {
+	n, d := routed(t), openTest(t)
+	n.attachBoth(t, d)
+	conns := make(map[string]net.Conn)
+	exchange := func(name string) error {
+		conn := conns[name]
+		if err := conn.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
+			return err
+		}
+		if _, err := conn.Write([]byte("x")); err != nil {
+			return err
+		}
+		_, err := conn.Read(make([]byte, 100))
+		return err
+	}
+	s := service.Service{Frontend: netip.MustParseAddrPort(service4 + ":99")}
+	for _, p := range []service.Protocol{service.TCP, service.UDP} {
+		s.Protocol, s.Backends = p, service.Backends(testkit.Echo(t, n.pods[0], p.String(), podA4+":0"))
+		putService(t, d, s)
+		conn := must(testkit.Dial(n.pods[1], p.String(), s.Frontend.String()))(t)
+		defer func() { _ = conn.Close() }()
+		conns[p.String()] = conn
+		succeed(t, exchange(p.String()))
+		s.Backends = nil
+		putService(t, d, s)
+	}
+	noError(t, exchange("tcp"), "an open TCP connection")
+	failsWith(t, exchange("udp"), unix.ECONNREFUSED, "udp")
+}
+
+// TestEchoPackets compares the answers to echo requests with those that the packet builder makes.
+func TestEchoPackets(t *testing.T) {
+	runCases(t, objects.AttachHost, append(answeredEchoes(), ignoredEchoes()...))
+}
+
+// echo returns an echo request to the service.
+func (w *world) echo(payload string) packet {
+	p := packet{src: w.client, dst: w.service, proto: protoICMP, icmpType: 8, payload: payload, ethDst: "02", ethSrc: "04"}
+	if w.v6 {
+		p.proto, p.icmpType = protoICMPv6, 128
+	}
+	return p
+}
+
+// echoReply returns what a request becomes.
+func (p packet) echoReply() *packet {
+	p.src, p.dst, p.ethDst, p.ethSrc = p.dst, p.src, p.ethSrc, p.ethDst
+	p.icmpType = 0
+	if p.v6() {
+		p.icmpType = 129
+	}
+	return &p
+}
+
+// header sets the time to live, and in IPv4 the number and the bit of a packet that must not be fragmented.
+func header(hops byte) func([]byte) {
+	return func(ip []byte) {
+		if ip[0]>>4 == 6 {
+			ip[7] = hops
+			return
+		}
+		copy(ip[4:], []byte{0x12, 0x34, 0x40, 0})
+		ip[8], ip[10], ip[11] = hops, 0, 0
+		binary.BigEndian.PutUint16(ip[10:], ^sum(ip[:20]))
+	}
+}
+
+func answeredEchoes() []translateCase {
+	answered := func(payload string) func(*testing.T, *world) {
+		return func(t *testing.T, w *world) {
+			w.serve(t, w.service)
+			p := w.echo(payload).with(func(p *packet) { p.mangle = header(3) })
+			reply := p.echoReply()
+			reply.mangle = header(64)
+			for _, h := range []objects.Hook{fromHost, fromNetkit, fromOwn} {
+				w.check(t, h, p, wants{actionRedirect, reply, once("icmp_echo")})
+			}
+			p = w.echo(payload).with(func(p *packet) { p.src = w.outsider }).arriving("aa")
+			w.check(t, fromUplink, p, wants{actionRedirect, p.echoReply(), once("icmp_echo")})
+			w.connected(t)
+		}
+	}
+	return []translateCase{
+		{"echo", 0, answered("hello")},
+		{"echo without payload", 0, answered("")},
+		{"large echo", 0, answered(strings.Repeat("large", 600))},
+		{"echo to a service with backends", 0, func(t *testing.T, w *world) {
+			w.serve(t, w.service, w.backend)
+			p := w.echo("hello")
+			w.check(t, fromHost, p, wants{actionRedirect, p.echoReply(), once("icmp_echo")})
+		}},
+		{"echo to one of several services", 0, func(t *testing.T, w *world) {
+			other := netip.AddrPortFrom(w.service.Addr(), 81)
+			w.serve(t, w.service)
+			w.serve(t, other)
+			w.serve(t, w.service, w.backend)
+			p := w.echo("hello")
+			for _, gone := range []netip.AddrPort{w.service, other} {
+				w.check(t, fromHost, p, wants{actionRedirect, p.echoReply(), once("icmp_echo")})
+				succeed(t, w.Services().Delete(t.Context(), service.CLI, service.Key{Frontend: gone, Protocol: service.Protocol(w.proto)}))
+			}
+			w.gets(t, fromHost, p, "next: passed")
+		}},
+	}
+}
+
+func ignoredEchoes() []translateCase {
+	passed := wants{actionNext, nil, once("passed")}
+	ignored := func(change func(*packet)) func(*testing.T, *world) {
+		return func(t *testing.T, w *world) {
+			w.serve(t, w.service)
+			w.check(t, fromHost, w.echo("hello").with(change), passed)
+		}
+	}
+	return []translateCase{
+		{"echo to no service", 0, func(t *testing.T, w *world) {
+			w.serve(t, w.service)
+			p := w.echo("hello")
+			p.dst = w.other
+			w.check(t, fromHost, p, passed)
+		}},
+		{"echo to an address that a pod has got", 0, func(t *testing.T, w *world) {
+			w.serve(t, w.service)
+			w.endpoint(t, pod{3, objects.AttachHost, "0d", "s"}, w.service.Addr())
+			p := w.echo("hello")
+			w.check(t, fromHost, p, wants{actionRedirect, p.became(p.src, p.dst, "0d"), once("redirect_peer")})
+		}},
+		{"echo into a pod", 0, func(t *testing.T, w *world) {
+			w.serve(t, w.service)
+			w.check(t, toHost, w.echo("hello"), passed)
+		}},
+		{"echo reply", 0, ignored(func(p *packet) { p.icmpType = p.echoReply().icmpType })},
+		{"first fragment of an echo", 0, ignored(func(p *packet) { p.fragment = &fragmentPart{id: 1, more: true, whole: p.payload} })},
+		{"later fragment of an echo", 0, ignored(func(p *packet) { p.fragment = &fragmentPart{id: 1, offset: 1} })},
+		{"echo with options", 0, ignored(func(p *packet) {
+			p.options = 1
+			if p.v6() {
+				p.extensions = []extension{{kind: destinationOptions}}
+			}
+		})},
+	}
+}
+
+// TestEcho lets pods and clients outside ping the addresses of services.
+func TestEcho(t *testing.T) {
+	onPods(t, "", func(t *testing.T, n network, d *Datapath) {
+		for _, f := range families() {
+			testEcho(t, d, n.pods[1], f.service, 1, 56, 1400)
+		}
+	})
+	t.Run("jumbo", func(t *testing.T) {
+		n, d := routed(t), openTest(t)
+		n.attachBoth(t, d)
+		n.run(t, `
+			-n HOST link set vb mtu 9000
+			-n PODB link set eth0 mtu 9000`)
+		for _, f := range families() {
+			testEcho(t, d, n.pods[1], f.service, 8952)
+		}
+	})
+	t.Run("uplink", func(t *testing.T) {
+		n, d, far := wired(t)
+		for _, f := range families() {
+			testEcho(t, d, far, f.service, 56)
+		}
+		for _, host := range []string{near4, near6} { // where the kernel answers
+			putEcho(t, d, host)
+			before := counts(t, d)
+			for _, client := range []*netns.Namespace{far, n.pods[1]} {
+				noError(t, testkit.Ping(client, netip.MustParseAddr(host), 56))
+			}
+			equal(t, delta(t, d, before)["icmp_echo"], 0, "icmp_echo")
+		}
+	})
+}
+
+// putEcho creates a service without backends at an address.
+func putEcho(t *testing.T, d *Datapath, address string) {
+	t.Helper()
+	frontend := netip.AddrPortFrom(netip.MustParseAddr(address), 99)
+	must2(d.Services().Put(t.Context(), service.CLI, service.Service{Frontend: frontend}))(t)
+}
+
+// testEcho pings the address of a service.
+//
+//revive:disable-next-line:argument-limit // t comes on top
+func testEcho(t *testing.T, d *Datapath, client *netns.Namespace, address string, sizes ...int) {
+	t.Helper()
+	putEcho(t, d, address)
+	before := counts(t, d)
+	for _, size := range sizes {
+		noError(t, testkit.Ping(client, netip.MustParseAddr(address), size), "%d bytes", size)
+	}
+	if diff := delta(t, d, before); diff["icmp_echo"] != uint64(len(sizes)) {
+		t.Errorf("%s: counted %v, want %d answers", address, diff, len(sizes))
+	}
+}
+
+// wantAddresses fails the test unless the addresses that answer follow from the services.
+func wantAddresses(t *testing.T, d *Datapath) {
+	t.Helper()
+	all := must(d.Services().List(t.Context()))(t)
+	want, got := make(map[netip.Addr]uint32), make(map[netip.Addr]uint32)
+	for _, s := range all {
+		if !s.NodePort && !s.Frontend.Addr().IsLoopback() {
+			want[s.Frontend.Addr()]++
+		}
+	}
+	for row, err := range d.objects.ServiceAddrs.All() {
+		succeed(t, err)
+		got[rows.DecodeAddr(row.Key)] = row.Value
+	}
+	failIf(t, !maps.Equal(got, want), "addresses %v, want %v", got, want)
+}

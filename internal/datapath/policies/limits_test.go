@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policies
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"mustang/internal/datapath/objects"
+	"mustang/internal/datapath/rows"
+	"mustang/internal/policy"
+	"mustang/internal/service"
+)
+
+// isolating returns a policy of a namespace for all its pods.
+func isolating(namespace, name string) policy.Policy {
+	p := policy.Policy{Tier: policy.Namespaced, Namespace: namespace, Name: name, IsolatesIngress: true}
+	p.Subject.Namespaces.Labels = map[string]string{policy.NamespaceLabel: namespace}
+	return p
+}
+
+// listing returns one that allows a number of addresses.
+func listing(namespace string, network byte, addresses int) policy.Policy {
+	p := isolating(namespace, "list")
+	p.Ingress = make([]policy.Rule, 1)
+	for i := range addresses {
+		at := netip.PrefixFrom(netip.AddrFrom4([4]byte{network, 0, byte(i >> 8), byte(i)}), 32)
+		p.Ingress[0].Peers = append(p.Ingress[0].Peers, policy.Peer{Block: &policy.Block{CIDR: at}})
+	}
+	return p
+}
+
+// wantListed counts the policies that there are.
+func wantListed(t *testing.T, p Policies, want int) {
+	t.Helper()
+	if listed := must(p.List())(t); len(listed) != want {
+		t.Errorf("%d policies, want %d", len(listed), want)
+	}
+}
+
+// TestNamespaceIsAboveItsQuota writes nothing where one namespace has more ranges than an eighth of the map, and takes
+// what its policies say without rules.
+func TestNamespaceIsAboveItsQuota(t *testing.T) {
+	p := openPods(t)
+	join(t, p, 0, policy.Pod{Namespace: "tenant", Name: "p"})
+	shop := policy.Policy{Tier: policy.Namespaced, Namespace: "shop", Name: "deny", IsolatesIngress: true}
+	want := Set{Snapshot: policy.Snapshot{Policies: []policy.Policy{shop, listing("tenant", 20, 9000)}}, Quota: 8}
+	_, err := p.Apply(t.Context(), service.Agent, want)
+	var quota *policy.QuotaError
+	if !errors.As(err, &quota) || len(quota.Over) != 1 || quota.Over[0].Namespace != "tenant" || quota.Over[0].What != "ranges of addresses" {
+		t.Error(err)
+	}
+	wantListed(t, p, 0)
+	want.Policies[1].Ingress = nil
+	must(p.Apply(t.Context(), service.Agent, want))(t) // without rules
+}
+
+// TestFullNodeKeepsWhatIsInForce has eight namespaces with lists below their quotas fill a map. A ninth one has no room: nothing changes.
+func TestFullNodeKeepsWhatIsInForce(t *testing.T) {
+	p := openPods(t)
+	want := Set{Quota: 8}
+	for n := range 9 {
+		id, namespace := uint32(n+1), fmt.Sprint("n", n)
+		succeed(t, p.Objects.Endpoints.Put(rows.EncodeAddr(address4(n)), objects.Endpoint{Id: id}))
+		join(t, p, n, policy.Pod{Namespace: namespace, Name: "p"})
+		want.Policies = append(want.Policies, listing(namespace, 20+byte(n), 7000))
+	}
+	ninth := want
+	want.Policies = want.Policies[:8:8]
+	must(p.Apply(t.Context(), service.Agent, want))(t)
+	var full *objects.FullError
+	if _, err := p.Apply(t.Context(), service.Agent, ninth); !errors.As(err, &full) || full.Map != "identities" {
+		t.Errorf("nine namespaces: %v", err)
+	}
+	wantDone(t, p)
+	wantListed(t, p, 8)
+}
+
+// selecting returns a policy of a namespace with a number of rules that each select all pods, and of which one tells these apart.
+func selecting(namespace string, rules int) policy.Policy {
+	p := isolating(namespace, "all")
+	for n := range rules {
+		none := policy.Requirement{Key: "app", Operator: "NotIn", Values: []string{fmt.Sprint("none", n)}}
+		if n == 0 {
+			none = policy.Requirement{Key: "app", Operator: "In"}
+			for i := range 3000 {
+				none.Values = append(none.Values, fmt.Sprint(i))
+			}
+			none.Sort()
+		}
+		p.Ingress = append(p.Ingress, policy.Rule{Action: policy.Accept, Peers: []policy.Peer{{Pods: &policy.PodSelector{Pods: policy.Selector{Requirements: []policy.Requirement{none}}}}}})
+	}
+	return p
+}
+
+// TestJoiningIsTooMuchWork lets a pod that joins bring the work of a node over what it may be: it joins, a change that adds to it is refused
+// and leaves nothing behind, a killed command is completed, and policies can be deleted.
+func TestJoiningIsTooMuchWork(t *testing.T) {
+	p := openPods(t)
+	var want Set
+	for i := range 3000 {
+		at := netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)})
+		want.Pods = append(want.Pods, policy.Pod{Namespace: "away", Name: fmt.Sprint(i), Labels: map[string]string{"app": fmt.Sprint(i)}, Addresses: []netip.Addr{at}})
+	}
+	for i := range pods {
+		want.Policies = append(want.Policies, selecting(fmt.Sprint("n", i), 240))
+	}
+	for i := range pods {
+		if i == pods-1 {
+			must(p.Apply(t.Context(), service.Agent, want))(t)
+		}
+		join(t, p, i, policy.Pod{Namespace: fmt.Sprint("n", i), Name: "p"})
+	}
+	more := want
+	more.Policies = append(more.Policies[:pods:pods], policy.Policy{Tier: policy.Namespaced, Namespace: "n0", Name: "more", IsolatesIngress: true, Subject: want.Policies[0].Subject})
+	var work *policy.LimitError
+	if _, err := p.Apply(t.Context(), service.Agent, more); !errors.As(err, &work) {
+		t.Errorf("more policies: %v", err)
+	}
+	wantDone(t, p)
+	succeed(t, p.mark(documents{}))
+	must(p.Apply(t.Context(), service.Agent, want))(t)
+	must(p.Delete(t.Context(), service.Agent, func(q policy.Policy) bool { return q.Namespace == "n1" }))(t)
+}
+
+// TestListenEverywhere has processes of a pod listen on all ports: policies come into force all the same, and what others listen on is
+// known.
+func TestListenEverywhere(t *testing.T) {
+	p := openPods(t)
+	for i := range pods {
+		at := rows.EncodeAddr(address4(i))
+		row, _ := must2(p.Objects.Endpoints.Get(at))(t)
+		row.Netns = uint64(100 + i)
+		succeed(t, p.Objects.Endpoints.Put(at, row))
+	}
+	p.Listening = func(each func(uint64, func() []uint16) error) error {
+		for i := range pods {
+			err := each(uint64(100+i), func() (ports []uint16) {
+				if i > 0 {
+					return []uint16{80, 443}
+				}
+				for port := 1; port < 1<<16; port++ {
+					ports = append(ports, uint16(port))
+				}
+				return ports
+			})
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	deny := policy.Policy{Tier: policy.Namespaced, Namespace: "default", Name: "deny", IsolatesIngress: true}
+	must(p.Apply(t.Context(), service.CLI, Set{Snapshot: policy.Snapshot{Policies: []policy.Policy{deny}}}))(t)
+	listening := map[uint32]int{}
+	for row, err := range p.tables().ports.All() {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if row.Key.Table >= ofListeners && row.Key.Length > 0 {
+			listening[row.Key.Table&^ofListeners]++
+		}
+	}
+	for i := range pods {
+		if want := min(2*i, 2); listening[uint32(i+1)] != want {
+			t.Errorf("pod %d: %d ports, want %d", i+1, listening[uint32(i+1)], want)
+		}
+	}
+	for i := range pods {
+		if row, _, err := p.Objects.Endpoints.Get(rows.EncodeAddr(address4(i))); err != nil || row.Ingress == 0 {
+			t.Errorf("pod %d: ingress %d, %v", i+1, row.Ingress, err)
+		}
+	}
+}
