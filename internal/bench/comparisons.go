@@ -212,7 +212,9 @@ func (known comparisons) compare(o Options, pair result.Comparison, rows map[res
 	}
 	x, y := pairUp(numerator, denominator, rounds)
 	if len(numerator.positions) == 0 {
-		c.Ratios = ratios(values(x), values(y))
+		for i := range x { // the machine's speed in a round affects both and cancels out
+			c.Ratios = append(c.Ratios, x[i].Value/y[i].Value)
+		}
 		c.Ratio, c.CI95 = summarize(c.Ratios)
 	} else {
 		estimate := stats.Compare(x, y).Spent(alpha)
@@ -256,14 +258,6 @@ func pairUp(numerator, denominator *measuredRow, rounds []int) (x, y []stats.Sam
 	return x, y
 }
 
-func values(samples []stats.Sample) []float64 {
-	var out []float64
-	for _, s := range samples {
-		out = append(out, s.Value)
-	}
-	return out
-}
-
 // minInterval is the least number of samples for a 95 % interval: with fewer, not even
 // the range of all samples covers the median that often (1 - 2 * 0.5^5 = 0.9375).
 const minInterval = 6
@@ -301,14 +295,4 @@ func summarize(values []float64) (float64, *[2]float64) {
 		return center, nil
 	}
 	return center, &[2]float64{min(summary.Lo, center), max(summary.Hi, center)}
-}
-
-// ratios divides a by b round by round; both hold one value per round, in the same order, and none
-// of b is 0. The machine's speed in a round affects both and cancels out.
-func ratios(a, b []float64) []float64 {
-	out := make([]float64, min(len(a), len(b)))
-	for i := range out {
-		out[i] = a[i] / b[i]
-	}
-	return out
 }
