@@ -3,13 +3,10 @@
 package main
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -105,36 +102,6 @@ func (n *killNetwork) refusesSecond(kubeconfig, runDir string, first int) {
 	want := fmt.Sprintf("mustang: an agent already runs on this node, process %d (%s/agent.sock); to ask it: mustang agent status\n", first, runDir)
 	if code := second.ProcessState.ExitCode(); code != exitFailed || stderr.String() != want {
 		n.t.Errorf("a second agent has code %d, stderr %q, want %q", code, &stderr, want)
-	}
-}
-
-// TestAgentFlags refuses flags that cannot work before it changes anything.
-func TestAgentFlags(t *testing.T) {
-	root := filepath.Join(testkit.BPFFS(t), "root")
-	kubeconfig := kubetest.Start(t).Kubeconfig(t)
-	for flag, want := range map[string]struct {
-		code int
-		text string
-	}{
-		"--healthz-address=192.0.2.1:1":   {exitFailed, "--healthz-address=192.0.2.1:1: "},
-		"--cgroup=/nosuch":                {exitFailed, "--cgroup: open cgroup: open /nosuch: no such file or directory\n"},
-		"--cgroup=/proc":                  {exitFailed, "--cgroup: \"/proc\" is not a cgroup: "},
-		"--vxlan-port=0":                  {exitMisuse, "--vxlan-port: 0 is not a port: want one from 1 to 65535\n"},
-		"--nodeport-addresses=eth0":       {exitMisuse, "--nodeport-addresses \"eth0\": want a prefix"},
-		"--masquerade-exclude=10.0.0":     {exitMisuse, "--masquerade-exclude \"10.0.0\": want a prefix"},
-		"--masquerade-exclude=10.1.0.0/8": {exitMisuse, "--masquerade-exclude \"10.1.0.0/8\": it has host bits: want 10.0.0.0/8\n"},
-		"--namespace-quota=0":             {exitMisuse, "--namespace-quota 0: want 1 to 1024\n"},
-		"--uplink=":                       {exitMisuse, "--uplink: empty: want a device, or none\n"},
-		"--cni-bin-dir=bin":               {exitMisuse, "--cni-bin-dir \"bin\": want an absolute path\n"},
-	} {
-		args := []string{"agent", "--node=here", "--kubeconfig", kubeconfig, "--run-dir", t.TempDir(), "--cni-conf-dir=", "--cni-socket=none", flag}
-		code, _, stderr := command(t, map[string]string{cli.EnvBPFRoot: root}, args...)
-		if code != want.code || !strings.HasPrefix(stderr, "mustang: "+want.text) {
-			t.Errorf("%s: code %d, stderr %q", flag, code, stderr)
-		}
-		if _, err := os.Stat(root); !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("%s: it has changed the node: %v", flag, err)
-		}
 	}
 }
 

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"errors"
 	"os"
 	"slices"
 	"strings"
@@ -63,36 +62,6 @@ func TestPeerFails(t *testing.T) {
 			}
 			p.checkClean(t, s)
 		})
-	}
-}
-
-// TestPeerKilled kills the server in the middle: the row that is measured fails, the other
-// one gets a new server.
-func TestPeerKilled(t *testing.T) {
-	p := newPeerBench(t)
-	s := p.startSSH(t, "--only host --rounds 100")
-	s.awaitRows(t, 2)
-	pids := p.agents(t)
-	if len(pids) == 0 {
-		t.Fatal("no process on the peer")
-	}
-	for _, pid := range pids {
-		if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
-			t.Fatal(err)
-		}
-	}
-	_ = s.cmd.Wait()
-	if code := s.cmd.ProcessState.ExitCode(); code != exitFailed {
-		t.Errorf("exit code %d: %s", code, s.stderr)
-	}
-	var failed []string
-	for _, row := range p.result(t, s).Rows {
-		if row.Status == result.StatusFailed {
-			failed = append(failed, row.Reason)
-		}
-	}
-	if len(failed) != 1 || !strings.Contains(failed[0], "load agent of the peer ended (exit status ") || strings.Contains(failed[0], "\n") {
-		t.Errorf("failed rows: %q", failed)
 	}
 }
 
@@ -185,51 +154,27 @@ func TestPeerBenchEnds(t *testing.T) {
 	}
 }
 
-// TestPeerBadInput gives bench peers and uplinks that it must refuse in one line, with
-// nothing written.
-func TestPeerBadInput(t *testing.T) {
+// TestPeerUplinkAddresses gives bench addresses of the uplink that it must refuse in one line, with nothing written.
+func TestPeerUplinkAddresses(t *testing.T) {
 	p := newPeerBench(t)
-	peer := "--peer ssh|root@10.0.0.1 "
-	for args, culprit := range map[string]string{
-		"--peer ssh|'root@10.0.0.1":                              "unclosed quote '",
-		"--peer=":                                                "--peer is empty",
-		"--peer 10.0.0.1":                                        "want a command such as 'ssh root@10.0.0.1'",
-		"--peer no-such-shell|root@10.0.0.1":                     "no-such-shell",
-		"--peer ssh":                                             "ssh -G",
-		"--peer ssh|root@no-such-host.invalid":                   "set --peer-address",
-		"--peer env|mustang":                                     "--peer-address is missing",
-		"--peer-address 10.0.0.1":                                "needs --peer",
-		peer + "--peer-address host":                             `"host"`,
-		peer + "--peer-address 224.0.0.1":                        "unicast",
-		peer + "--peer-program $(reboot)":                        "--peer-program",
-		"--uplink-addresses 10.0.0.50/24,10.0.0.51/24|":          "need --peer",
-		peer + "--uplink uplink":                                 "--uplink-addresses",
-		peer + "--uplink uplink --uplink-addresses 10.0.0.50/24": `"10.0.0.50/24"`,
-		peer + "--uplink uplink --uplink-addresses 10.0.0.50/24,10.0.0.50/24": "twice",
-		peer + "--uplink uplink --uplink-addresses 10.0.0.50/24,10.0.1.51/24": "10.0.1.51/24",
-		peer + "--uplink uplink --uplink-addresses 10.0.1.50/24,10.0.1.51/24": "10.0.0.1",
-		peer + "--uplink uplink --uplink-addresses 10.0.0.50/25,10.0.0.51/25": "10.0.0.0/25",
-		peer + "--uplink uplink --uplink-addresses 10.0.0.2/24,10.0.0.51/24":  "10.0.0.2/24",
-		peer + "--uplink uplink --uplink-addresses 10.0.0.50/24,10.0.0.1/24":  "the peer's",
-		peer + "--uplink nope --uplink-addresses 10.0.0.50/24,10.0.0.51/24":   `"nope"`,
+	for addresses, culprit := range map[string]string{
+		"10.0.0.50/24":              `"10.0.0.50/24"`,
+		"10.0.0.50/24,10.0.0.50/24": "twice",
+		"10.0.0.50/24,10.0.1.51/24": "10.0.1.51/24",
+		"10.0.1.50/24,10.0.1.51/24": "10.0.0.1",
+		"10.0.0.50/25,10.0.0.51/25": "10.0.0.0/25",
+		"10.0.0.2/24,10.0.0.51/24":  "10.0.0.2/24",
+		"10.0.0.50/24,10.0.0.1/24":  "the peer's",
 	} {
-		t.Run(args, func(t *testing.T) {
-			fields := strings.Fields(args)
-			for i := range fields {
-				fields[i] = strings.ReplaceAll(fields[i], "|", " ")
-			}
-			s := p.start(t, fields...)
-			_ = s.cmd.Wait()
-			text := s.stderr.String()
-			if code := s.cmd.ProcessState.ExitCode(); code != exitMisuse || strings.Count(text, "\n") != 1 || !strings.Contains(text, culprit) {
-				t.Errorf("exit code %d, want %d; stderr %q, want one line with %q", code, exitMisuse, text, culprit)
-			}
-			for _, dir := range []string{s.out, s.state + "/labs"} {
-				if _, err := os.Stat(dir); err == nil {
-					t.Errorf("%s was written", dir)
-				}
-			}
-		})
+		s := p.start(t, "--peer", "ssh root@10.0.0.1", "--uplink", "uplink", "--uplink-addresses", addresses)
+		_ = s.cmd.Wait()
+		text := s.stderr.String()
+		if code := s.cmd.ProcessState.ExitCode(); code != exitMisuse || strings.Count(text, "\n") != 1 || !strings.Contains(text, culprit) {
+			t.Errorf("%s: exit code %d; stderr %q, want one line with %q", addresses, code, text, culprit)
+		}
+		if _, err := os.Stat(s.out); err == nil {
+			t.Errorf("%s: %s was written", addresses, s.out)
+		}
 	}
 }
 

@@ -91,30 +91,3 @@ func TestCompletionOfLabs(t *testing.T) {
 		}
 	}
 }
-
-// TestSuggestions mistypes words.
-func TestSuggestions(t *testing.T) {
-	t.Parallel()
-	for line, want := range map[string]string{
-		"bnech":                                  "did you mean bench?",
-		"svc lss":                                "did you mean ls?",
-		"agent stat":                             `unknown command "stat" for "mustang agent": want cleanup, status; did you mean status?`,
-		"agent --node=n clenup":                  "did you mean cleanup?",
-		"bench pod-lnks":                         "did you mean pod-links?",
-		"bench latency dokcer":                   "did you mean docker?",
-		"bench --quik":                           "unknown flag: --quik; did you mean --quick?",
-		"bench --only veth/pod-pi":               "did you mean veth/pod-ip?",
-		"bench --engine iperf":                   "did you mean iperf3?",
-		"explain veth/pod-pi":                    "did you mean veth/pod-ip?",
-		"lab up pod-lnk":                         "did you mean pod-links?",
-		"lab up pod-links --link vet":            "did you mean veth?",
-		"cni install --link ipvlan-l4":           "did you mean ipvlan-l2 or ipvlan-l3?",
-		"svc ls -o jsn":                          "did you mean json?",
-		"svc add --servce=1.2.3.4:1 --backend=x": "did you mean --service?",
-	} {
-		code, _, stderr := command(t, nil, strings.Fields(line)...)
-		if code != exitMisuse || !strings.Contains(stderr, want) || strings.Count(stderr, "\n") != 1 {
-			t.Errorf("%q: exit code %d, %q, want %q", line, code, stderr, want)
-		}
-	}
-}

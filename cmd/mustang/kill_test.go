@@ -35,16 +35,16 @@ type started struct {
 func startBench(t *testing.T) started {
 	t.Helper()
 	testkit.RequireRoot(t)
-	s := startProgram(t, "mustang", t.TempDir(), "pod-links", "--only", "veth+ebpf", "--only", "macvlan/cluster-ip/nftables")
+	s := startProgram(t, "mustang", t.TempDir(), "pod-links", "--rounds", "10000", "--slice", "5ms", "--only", "veth+ebpf", "--only", "macvlan/cluster-ip/nftables")
 	s.awaitRows(t, 6)
 	return s
 }
 
-// startProgram starts a long bench by a program, with its result in a directory.
+// startProgram starts a bench by a program, with its result in a directory.
 func startProgram(t *testing.T, program, out string, args ...string) started {
 	t.Helper()
 	s := started{out: out, state: filepath.Join(t.TempDir(), "state"), stderr: new(bytes.Buffer)}
-	s.cmd = exec.Command(program, append([]string{"bench", "--rounds", "10000", "--slice", "5ms", "--out", s.out}, args...)...)
+	s.cmd = exec.Command(program, append([]string{"bench", "--out", s.out}, args...)...)
 	s.cmd.Env = append(os.Environ(), envStateDir+"="+s.state)
 	s.cmd.Stderr = s.stderr
 	s.cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true} // as a shell does

@@ -102,7 +102,7 @@ func TestDashboard(t *testing.T) {
 	testkit.RequireTool(t, "prometheus")
 	l := newLab(t, 64)
 	l.serve(service.Service{Protocol: service.UDP}, served, portB)
-	l.send(l.a, "eth0", udp(portA, served))
+	fromA(portA, served)(l)
 	l.metrics(l.host, "--listen", ":9763", "--services", "5")
 	dir := t.TempDir()
 	config := "global: {scrape_interval: 1s}\nscrape_configs: [{job_name: mustang, static_configs: [{targets: ['127.0.0.1:9763']}]}]\n"

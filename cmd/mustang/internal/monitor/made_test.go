@@ -3,11 +3,9 @@
 package monitor
 
 import (
-	"fmt"
 	"net/netip"
 	"os"
 	"os/exec"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -20,22 +18,6 @@ import (
 	"mustang/internal/service"
 	"mustang/internal/testkit"
 )
-
-// awaits repeats a provocation until the monitor prints a line.
-func (l *lab) awaits(want line, provoke func()) {
-	l.t.Helper()
-	var seen []line
-	testkit.Eventually(l.t, 10*time.Second, func() error {
-		provoke()
-		time.Sleep(50 * time.Millisecond)
-		lines := l.out.lines(l.t)
-		seen = append(seen, lines...)
-		if !slices.ContainsFunc(lines, want.in) {
-			return fmt.Errorf("no line %+v in %+v", want, seen)
-		}
-		return nil
-	})
-}
 
 // TestMade has a line for each way to make a connection, and for a call of a socket that is refused.
 func TestMade(t *testing.T) {
@@ -59,13 +41,13 @@ func TestMade(t *testing.T) {
 	through.Verdict, through.Backend, through.BackendPod = flows.Made, portB, "shop/b"
 	l.awaits(through, func() {
 		l.flush()
-		fromA(udp(portA, served))(l)
+		fromA(portA, served)(l)
 	})
 	l.policies(`{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: all, namespace: shop},
   spec: {podSelector: {}, policyTypes: [Ingress], ingress: [{}]}}`)
 	l.awaits(line{Verdict: flows.Made, Pod: "shop/a", Source: portA, Destination: portB, DestinationPod: "shop/b"}, func() {
 		l.flush()
-		fromA(udp(portA, portB))(l)
+		fromA(portA, portB)(l)
 	})
 	l.awaits(line{
 		Verdict: flows.Made, Pod: "shop/a", Destination: tcp, Service: tcp + "/tcp", Backend: server, BackendPod: "shop/b", Place: "socket",
