@@ -20,7 +20,7 @@ metadata: { name: d, namespace: shop }
 spec: { podSelector: { matchLabels: { app: db } }, policyTypes: [Ingress] }
 `
 
-// TestEndpointKeeps changes pods by ep add, one flag at a time, after root of a pod has taken addresses: what no flag names stays.
+// TestEndpointKeeps changes pods by ep add, one flag at a time: what no flag names stays.
 func TestEndpointKeeps(t *testing.T) {
 	n := newKillNetwork(t)
 	const vip = "192.168.10.200"
@@ -37,33 +37,6 @@ func TestEndpointKeeps(t *testing.T) {
 	}
 	n.says(exitDone, "ep ls", "shop       db-2        app=db,version=2")
 	n.run("policy delete shop/d")
-
-	// Root of a pod takes addresses: the outside's, another pod's.
-	n.ip("-n PODB addr add 8.8.8.8/32 dev eth0")
-	n.ip("-n PODB addr add " + killPodA + "/32 dev eth0")
-	n.says(exitDone, "ep add --netns=PODB --host-netns=HOST --label=app=b", "endpoint 2 "+killPodB+" updated\n")
-	n.says(exitDone, "ep ls -o json", `"ip": "`+killPodA+`"`, `"ip": "`+killPodB+`"`)
-	if code, stdout, _ := command(t, map[string]string{cli.EnvBPFRoot: n.root}, "ep", "ls"); code != exitDone || strings.Count(stdout, "\n") != 3 {
-		t.Errorf("endpoints:\n%s", stdout)
-	}
-	n.ip("-n PODB addr flush dev eth0")
-	n.says(exitDone, "ep add --netns=PODB --host-netns=HOST --label=app=c", "endpoint 2 "+killPodB+" updated\n")
-	n.ip("-n PODB addr add " + killPodB + "/24 dev eth0")
-
-	// The address that moves: its holder is changed, and then the other one gets it.
-	for i, holder := range []string{"PODA", "PODB", "PODA"} {
-		n.ip("-n " + holder + " addr add " + vip + "/24 dev eth0")
-		n.says(exitDone, "ep add --netns="+holder+" --host-netns=HOST --label=app=v,step="+string(rune('a'+i)), "updated")
-		echo := testkit.Echo(t, n.pods[i%2], "udp", vip+":0")
-		n.ip("-n HOST neigh flush all")
-		if _, err := testkit.RoundTrip(t, n.host, "udp", echo.String(), []byte("to "+holder)); err != nil {
-			t.Errorf("%s has %s: %v", holder, vip, err)
-		}
-		n.ip("-n " + holder + " addr del " + vip + "/24 dev eth0")
-	}
-	if code, stdout, _ := command(t, map[string]string{cli.EnvBPFRoot: n.root}, "ep", "ls"); code != exitDone || strings.Contains(stdout, vip) {
-		t.Errorf("endpoints:\n%s", stdout)
-	}
 
 	// Addresses that are named; the host of a device that is the pod's own need not be.
 	n.says(exitDone, "ep add --netns=PODA --host-netns=HOST --address=192.168.10.77", "endpoint 1 192.168.10.77 updated\n")

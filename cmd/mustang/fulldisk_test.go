@@ -35,7 +35,7 @@ func TestFullDisk(t *testing.T) {
 	defer filler.Close()
 	ended := make(chan error, 1)
 	go func() { ended <- s.cmd.Wait() }()
-	for deadline := time.Now().Add(20 * time.Second); len(ended) == 0; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(2 * time.Minute); len(ended) == 0; time.Sleep(time.Millisecond) {
 		if _, err := filler.Write(make([]byte, 4096)); err != nil && !errors.Is(err, unix.ENOSPC) {
 			t.Fatal(err)
 		}
