@@ -35,6 +35,8 @@ var badInput = []struct {
 	{"explain pod-links loopback --svg=", 2, `--svg "": not the path of a file`},
 	{"svc restore --saved /nonexistent", 1, "/nonexistent"},
 	{"svc rm", 2, "--service"},
+	{"links --netns=a --netns=b", 2, "--netns is given twice, and takes one value"},
+	{"ep add --label a=b --label c=d --netns=x --netns=x", 2, "--netns is given twice"},
 	{"svc rm --service=10.96.0.100:1", 1, "10.96.0.100:1"},
 	{"svc ls -o yaml", 2, "yaml"},
 	{"svc frob", 2, `unknown command "frob" for "mustang svc": want add, apply, diff, export, health, ls, restore, rm`},

@@ -79,6 +79,14 @@ func TestYAMLLimits(t *testing.T) {
 	}
 }
 
+// TestJSONLimit reads what decodes to gigabytes.
+func TestJSONLimit(t *testing.T) {
+	err := Each(strings.NewReader(`{"a":[`+strings.Repeat("0,", maxJSONItems)+"0]}"), nil)
+	if want := "it is JSON of more than 6000000 items"; err == nil || err.Error() != want {
+		t.Errorf("%v, want %q", err, want)
+	}
+}
+
 // TestKeys has the keys of a mapping in the order of the file, through an alias too.
 func TestKeys(t *testing.T) {
 	source, err := Single(strings.NewReader("a: &x {z: 1, b: 2, c: 3}\nd: *x\ne: [1]\n"))

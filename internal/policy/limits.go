@@ -9,6 +9,7 @@ import (
 
 // Limits of a policy, which [Policy.Validate] obeys, and of a node. Those of a policy allow the 10,000 rules with an address and a port of the measurements.
 const (
+	MostRules  = 20_000 // of both directions
 	MostPeers  = 20_000 // of all its rules
 	MostRanges = 20_000 // blocks and their exceptions
 	MostPorts  = 20_000 // of all its rules
@@ -65,7 +66,7 @@ func grouped(n int) string {
 
 // validateSize returns a *LimitError if the policy exceeds a limit.
 func (p *Policy) validateSize() error {
-	var peers, ranges, ports int
+	var rules, peers, ranges, ports int
 	keys := map[string]bool{}
 	for s := range p.selectors {
 		for key := range s.Labels {
@@ -76,7 +77,7 @@ func (p *Policy) validateSize() error {
 		}
 	}
 	for _, r := range p.allRules {
-		ports += len(r.Ports)
+		rules, ports = rules+1, ports+len(r.Ports)
 	}
 	for peer := range p.peers {
 		if peers++; peer.Block != nil {
@@ -85,7 +86,8 @@ func (p *Policy) validateSize() error {
 	}
 	delete(keys, NamespaceLabel)
 	for _, l := range []LimitError{
-		{What: "peers of rules", Number: peers, Limit: MostPeers}, {What: "ranges of addresses", Number: ranges, Limit: MostRanges},
+		{What: "peers of rules", Number: peers, Limit: MostPeers}, {What: "rules", Number: rules, Limit: MostRules},
+		{What: "ranges of addresses", Number: ranges, Limit: MostRanges},
 		{What: "ports of rules", Number: ports, Limit: MostPorts}, {What: "label keys in selectors", Number: len(keys), Limit: MostKeys},
 	} {
 		if l.Number > l.Limit {

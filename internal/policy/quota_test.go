@@ -106,7 +106,10 @@ func TestLimitsOfPolicy(t *testing.T) {
 	for range policy.MostPorts {
 		ports.Egress[0].Ports = append(ports.Egress[0].Ports, ports.Egress[0].Ports[0])
 	}
+	empty := internet(policy.Namespaced, "shop", "", 1)
+	empty.Egress = make([]policy.Rule, policy.MostRules+1)
 	for want, p := range map[string]policy.Policy{
+		"spec: 20,001 of 20,000 rules":               empty,
 		"spec: 20,001 of 20,000 peers of rules":      internet(policy.Namespaced, "shop", "", policy.MostPeers+1),
 		"spec: 20,001 of 20,000 ranges of addresses": except,
 		"spec: 20,001 of 20,000 ports of rules":      ports,

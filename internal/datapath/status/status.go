@@ -217,7 +217,7 @@ func (r *Report) checkConnections(table conntrack.Table) error {
 	return err
 }
 
-// checkRemains finds what killed processes left. What a living one is changing is gone at a second look.
+// checkRemains finds what killed or failed processes left. What a living one changes is mostly gone at a second look.
 func (r *Report) checkRemains(ctx context.Context, d *datapath.Datapath) error {
 	remains, err := d.Remains()
 	if err != nil || len(remains) == 0 {
@@ -231,7 +231,7 @@ func (r *Report) checkRemains(ctx context.Context, d *datapath.Datapath) error {
 	still, err := d.Remains()
 	for _, what := range remains {
 		if slices.Contains(still, what) {
-			r.find("the next command that adds or removes something deletes it", "a killed process left %s", what)
+			r.find("the next command that adds or removes something deletes it", "a change that did not end left %s", what)
 		}
 	}
 	return err

@@ -183,8 +183,8 @@ var recipes = []struct {
 		"Baseline holds where no NetworkPolicy does",
 		clusterPolicy("c", "Baseline", 0, "ingress: [{action: Deny, from: [{namespaces: {}}]}], egress: [{action: Deny, to: [{networks: [0.0.0.0/0]}], protocols: [{udp: {destinationPort: {number: 53}}}]}]") +
 			networkPolicy("p", "podSelector: {matchLabels: {app: web}}, ingress: [{from: [{podSelector: {}}]}]"),
-		[]string{"api web tcp/80", "8.8.8.8 api tcp/80", "web 8.8.8.8 tcp/53", "web m0 udp/53"},
-		[]string{"web api tcp/80", "far web tcp/80", "api far tcp/80", "web 8.8.8.8 udp/53"},
+		[]string{"api web tcp/80", "8.8.8.8 api tcp/80", "web 8.8.8.8 tcp/53", "web m0 tcp/53", "m0 api udp/53"},
+		[]string{"web api tcp/80", "far web tcp/80", "api far tcp/80", "web 8.8.8.8 udp/53", "web m0 udp/53"},
 	},
 	{
 		"a named port of any protocol", clusterPolicy("c", "Admin", 0, "egress: [{action: Deny, to: [{namespaces: {}}], protocols: [{destinationNamedPort: http}, {destinationNamedPort: metrics}]}]"),
