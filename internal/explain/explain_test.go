@@ -49,6 +49,7 @@ func TestStepsAgreeWithCounters(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	explain.Quick()
 	store := lab.Store{Dir: filepath.Join(t.TempDir(), "state")}
 	for _, p := range found[0].Paths {
 		ebpf, cluster := p.Lab.Datapath == lab.DatapathEBPF, p.Target == result.TargetClusterIP

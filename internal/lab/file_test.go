@@ -265,12 +265,12 @@ name: wires
 hosts: {a: {pods: {p: }}, b: , c: {pods: {q: }}}
 wires: [{endpoints: [a, b]}, {endpoints: [c, b], rate: 20mbit}]
 `))
-	if far := roundTrip(t, l, "p", "q", slowPayload); far < slowTime {
+	if far := roundTrip(t, l, [2]string{"p", "q"}, slowPayload); far < slowTime {
 		t.Errorf("%d bytes crossed a wire of %d bit/s in %v, which takes %v", slowPayload, slowRate, far, slowTime)
 	}
-	near := roundTrip(t, l, "p", "b", slowPayload)
+	near := roundTrip(t, l, [2]string{"p", "b"}, slowPayload)
 	for range 20 { // a busy machine may take its time once
-		near = min(near, roundTrip(t, l, "p", "b", slowPayload))
+		near = min(near, roundTrip(t, l, [2]string{"p", "b"}, slowPayload))
 	}
 	if near >= slowTime {
 		t.Errorf("%d bytes crossed a wire without a rate in %v", slowPayload, near)
@@ -282,7 +282,7 @@ func TestFileDelay(t *testing.T) {
 	s := store(t)
 	requireNetem(t, s)
 	l := up(t, s, ofFile(t, "name: x\nhosts: {a: , b: }\nwires: [{endpoints: [a, b], delay: 50ms}]\n"))
-	if took := roundTrip(t, l, "a", "b", 1); took < 100*time.Millisecond {
+	if took := roundTrip(t, l, [2]string{"a", "b"}, 1); took < 100*time.Millisecond {
 		t.Errorf("a round trip over 50 ms took %v", took)
 	}
 }

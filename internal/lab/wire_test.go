@@ -33,7 +33,7 @@ func TestWireRate(t *testing.T) {
 			if o.Link != lab.LinkHost {
 				server, client = lab.PodA, lab.PodB
 			}
-			if took := roundTrip(t, l, client, server, slowPayload); took < slowTime {
+			if took := roundTrip(t, l, [2]string{client, server}, slowPayload); took < slowTime {
 				t.Errorf("%d bytes crossed a wire of %d bit/s in %v, which takes %v", slowPayload, slowRate, took, slowTime)
 			}
 		})
@@ -47,12 +47,12 @@ const (
 	slowTime = time.Duration(slowPayload-slowBurst) * 8 * time.Second / slowRate
 )
 
-// roundTrip returns the time that bytes take to a place and back.
-func roundTrip(t *testing.T, l *lab.Lab, from, to string, size int) time.Duration {
+// roundTrip returns the time that bytes take from the first of two places to the second and back.
+func roundTrip(t *testing.T, l *lab.Lab, ends [2]string, size int) time.Duration {
 	t.Helper()
-	at := testkit.Echo(t, place(t, l, to), "tcp", netip.AddrPortFrom(lab.Addresses(l.Options, to)[0], 0).String())
+	at := testkit.Echo(t, place(t, l, ends[1]), "tcp", netip.AddrPortFrom(lab.Addresses(l.Options, ends[1])[0], 0).String())
 	began := time.Now()
-	if _, err := testkit.RoundTrip(t, place(t, l, from), "tcp", at.String(), make([]byte, size)); err != nil {
+	if _, err := testkit.RoundTrip(t, place(t, l, ends[0]), "tcp", at.String(), make([]byte, size)); err != nil {
 		t.Fatal(err)
 	}
 	return time.Since(began)
