@@ -129,7 +129,7 @@ type buffers struct {
 // end tells where the rows of a change end in the buffers.
 type end struct {
 	size
-	services int
+	services, drops int
 }
 
 // write writes one chunk. The caller has the lock.
@@ -241,12 +241,12 @@ func (w *writer) encode(chunk []change, state *objects.IDs) (err error) {
 			c.put[j] = s
 			w.encodeOne(s)
 		}
-		w.ends = append(w.ends, w.end())
 		for _, d := range c.drop {
 			if !slices.ContainsFunc(c.put, func(s service.Service) bool { return s.Protocol == d.Protocol }) {
 				w.drops = append(w.drops, rows.ServiceKey(d.Frontend, d.Protocol))
 			}
 		}
+		w.ends = append(w.ends, w.end())
 	}
 	return nil
 }
@@ -271,7 +271,7 @@ func (w *writer) encodeOne(s service.Service) {
 
 // end returns where the rows end so far.
 func (b *buffers) end() end {
-	return end{size{len(b.backendKeys), len(b.blockKeys), len(b.rangeKeys)}, len(b.serviceKeys)}
+	return end{size{len(b.backendKeys), len(b.blockKeys), len(b.rangeKeys)}, len(b.serviceKeys), len(b.drops)}
 }
 
 // store writes the buffers: backends, source ranges and tables, then the services that refer to them, and deletes last, so that a service which takes
@@ -305,10 +305,9 @@ func (w *writer) store(chunk []change) (err error) {
 		err = errors.Join(err, w.o.Services.DeleteBatch(w.serviceKeys[last.services:n]),
 			set{w.backendKeys[last.backends:], w.blockKeys[last.blocks:], w.rangeKeys[last.ranges:]}.delete(w.o))
 		w.sweep = true // what the others were to delete
-	} else {
-		err = w.o.Services.DeleteBatch(w.drops)
-		w.result.RowsDeleted += len(w.drops)
 	}
+	err = errors.Join(err, w.o.Services.DeleteBatch(w.drops[:last.drops]))
+	w.result.RowsDeleted += last.drops
 	w.result.RowsWritten += last.backends + last.blocks + last.ranges + last.services
 	w.used = w.used.plus(last.size, 1)
 	for i := range chunk[:done] {

@@ -68,6 +68,26 @@ func TestSpread(t *testing.T) {
 	}
 }
 
+// TestFullWithDrops replaces services where no row is free. The new one fails, what goes is gone, and the same call again does the rest.
+func TestFullWithDrops(t *testing.T) {
+	at := func(i byte) service.Service {
+		backend := service.Backend{Addr: netip.MustParseAddrPort("192.168.10.10:1")}
+		return service.Service{
+			Frontend: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 96, 0, i}), 80), Protocol: service.TCP, Backends: []service.Backend{backend},
+		}
+	}
+	sizes := objects.Sizes{Services: 3, Backends: 6, Tables: 40, SourceRanges: 3, Connections: 64, Endpoints: 1}
+	d := openSized(t, Options{Root: testkit.BPFFS(t) + "/root", Sizes: sizes})
+	must(d.Services().Apply(t.Context(), service.CLI, []service.Service{at(1), at(2), at(3)}))(t)
+	want := []service.Service{at(4), at(1)}
+	wantFull(t, errOf(d.Services().Apply(t.Context(), service.CLI, want)), "services")
+	wantServices(t, d, at(1))
+	wantClean(t, d)
+	must(d.Services().Apply(t.Context(), service.CLI, want))(t)
+	wantServices(t, d, at(1), at(4))
+	wantClean(t, d)
+}
+
 // TestFull has maps with no room for one more service, or for a change of one, by Apply and by Put: nothing changes.
 func TestFull(t *testing.T) {
 	at := func(i byte, backends int) service.Service {
