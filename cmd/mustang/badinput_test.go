@@ -35,6 +35,7 @@ var badInput = []struct {
 	{"explain pod-links loopback --svg=", 2, `--svg "": not the path of a file`},
 	{"svc restore --saved /nonexistent", 1, "/nonexistent"},
 	{"svc rm", 2, "--service"},
+	{"bench --out=", 2, `--out "": want a directory`},
 	{"links --netns=a --netns=b", 2, "--netns is given twice, and takes one value"},
 	{"ep add --label a=b --label c=d --netns=x --netns=x", 2, "--netns is given twice"},
 	{"svc rm --service=10.96.0.100:1", 1, "10.96.0.100:1"},

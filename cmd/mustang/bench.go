@@ -267,6 +267,9 @@ func parsePercent(text string) (float64, error) {
 // measure measures suites in a new directory below out, and returns the result with the
 // path of its file; also with [bench.ErrInterrupted].
 func (c *config) measure(cmd *cobra.Command, o bench.Options, out string) (file result.File, results string, err error) {
+	if out == "" {
+		return file, "", cli.Usage(errors.New(`--out "": want a directory`))
+	}
 	if err := o.Validate(); err != nil {
 		return file, "", cli.Usage(err)
 	}

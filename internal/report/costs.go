@@ -159,8 +159,12 @@ func (st *suiteTables) serviceLines() []string {
 
 // costTable has a line for each question on costs and a column for each workload.
 func (st *suiteTables) costTable() Table {
-	out := Table{Title: "What Services cost", Columns: []Column{{Head: []string{"link"}}, {Head: []string{"proxy"}}, {Head: []string{"cost of"}}},
-		Notes: []string{"Costs are of the pod IP or the Service, against the same link without a service proxy; a Service on top against the pod IP beside the proxy. " +
+	effects := "Effects are changes of the rate, − is slower,"
+	if st.run.Counted() {
+		effects = "Effects are changes of the count, + is more work,"
+	}
+	out := Table{Title: "What Services cost", Columns: []Column{{Head: []string{"link"}}, {Head: []string{"proxy"}}, {Head: []string{"effect on"}}},
+		Notes: []string{effects + " against the same link without a service proxy; of a Service on top, against the pod IP beside the proxy. " +
 			"±\u00a0half of the 95\u00a0% interval. within: no difference found. *\u00a0not certain."}}
 	for _, p := range st.prices() {
 		out.Lines = append(out.Lines, Line{Status: result.StatusOK})
