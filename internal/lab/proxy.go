@@ -12,6 +12,8 @@ import (
 	"os/exec"
 	"strings"
 
+	"sigs.k8s.io/knftables"
+
 	"mustang/internal/netns"
 	"mustang/internal/service"
 )
@@ -117,20 +119,30 @@ func hash(text string, length int) string {
 
 // masquerade replaces the source address of packets from pods with that of the host when they leave through a device
 // (nftables, table mustang-nat).
-func masquerade(host *netns.Namespace, device string, pods []netip.Prefix) error {
-	var rules strings.Builder
+func masquerade(ctx context.Context, host *netns.Namespace, device string, pods []netip.Prefix) error {
 	for _, prefix := range pods {
-		family := "ip6"
+		family := knftables.IPv6Family
 		if prefix.Addr().Is4() {
-			family = "ip"
+			family = knftables.IPv4Family
 		}
-		fmt.Fprintf(&rules, `add table %[1]s mustang-nat
-add chain %[1]s mustang-nat postrouting { type nat hook postrouting priority 100 ; }
-add rule %[1]s mustang-nat postrouting %[1]s saddr %[2]s oifname %[3]s masquerade
-`, family, prefix, device)
-	}
-	if err := feed(host, rules.String(), "nft", "-f", "-"); err != nil {
-		return fmt.Errorf("masquerade %v in %q: %w", pods, host.Name(), err)
+		err := host.Do(func() error {
+			nft, err := knftables.New(family, "mustang-nat")
+			if err != nil {
+				return err
+			}
+			tx := nft.NewTransaction()
+			tx.Add(&knftables.Table{})
+			tx.Add(&knftables.Chain{
+				Name: "postrouting", Type: knftables.PtrTo(knftables.NATType),
+				Hook: knftables.PtrTo(knftables.PostroutingHook), Priority: knftables.PtrTo(knftables.SNATPriority),
+			})
+			tx.Add(&knftables.Rule{Chain: "postrouting", Rule: knftables.Concat(
+				string(family), "saddr", prefix.String(), "oifname", device, "masquerade")})
+			return nft.Run(ctx, tx)
+		})
+		if err != nil {
+			return fmt.Errorf("masquerade %v in %q: %w", prefix, host.Name(), err)
+		}
 	}
 	return nil
 }

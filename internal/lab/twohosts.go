@@ -59,7 +59,7 @@ func buildTwoHosts(ctx context.Context, l *Lab) (err error) {
 		}
 	}
 	for _, h := range hosts {
-		if err := l.addPeerRoutes(h); err != nil {
+		if err := l.addPeerRoutes(ctx, h); err != nil {
 			return err
 		}
 	}
@@ -140,12 +140,12 @@ func (l *Lab) setUpNetwork(h *host) error {
 }
 
 // addPeerRoutes lets a host reach the pod of its peer, after both are configured.
-func (l *Lab) addPeerRoutes(h *host) error {
+func (l *Lab) addPeerRoutes(ctx context.Context, h *host) error {
 	switch {
 	case l.mode == nil:
 		return nil
 	case l.Options.NAT && h.pod != "":
-		return masquerade(h.ns, Uplink, h.podCIDRs)
+		return masquerade(ctx, h.ns, Uplink, h.podCIDRs)
 	case l.Options.NAT || h.peer.pod == "":
 		return nil
 	case l.Options.hasOverlay():
