@@ -198,7 +198,11 @@ func endpointOf(name string) (uint32, bool) {
 	return uint32(id), ok && err == nil
 }
 
+// readFile reads a file, and none that is not regular: a pipe would hold up every command.
 func readFile(path string) (text []byte, there bool, err error) {
+	if info, err := os.Lstat(path); err == nil && !info.Mode().IsRegular() {
+		return nil, false, fmt.Errorf("%s: not a regular file", path)
+	}
 	text, err = os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, false, nil

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policies
+
+import (
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestReadFile refuses a pipe in place of a file, and is content without one.
+func TestReadFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "cli.json")
+	if _, there, err := readFile(path); there || err != nil {
+		t.Errorf("no file: %t, %v", there, err)
+	}
+	if err := unix.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := readFile(path); err == nil || err.Error() != path+": not a regular file" {
+		t.Errorf("a pipe: %v", err)
+	}
+}
