@@ -189,7 +189,7 @@ func (o *output) lines(t testing.TB) (all []line) {
 		} else if err != nil {
 			t.Fatal(err)
 		}
-		if l.Verdict != "" { // else it counts those that were left out
+		if l.Verdict != "" { // lines without a verdict count what is left out
 			all = append(all, l)
 		}
 	}
