@@ -27,13 +27,14 @@ const (
 	setSuffix    = ".json"
 	beforeSuffix = ".before.json"
 	podPrefix    = "endpoint-"
+	newSuffix    = ".new" // of a file that is being written
 )
 
 // documents are all files of a datapath.
 type documents struct {
 	now, before state // before is what rows follow, and may be the same
 	texts       map[service.Owner][]byte
-	pending     bool // rows may be behind
+	pending     bool // rows may be behind, or a killed process has left files of before
 }
 
 // state is what policies are compiled from.
@@ -115,7 +116,7 @@ func (p Policies) readDir(dir string) (documents, error) {
 	if err := docs.now.readPods(dir); err != nil {
 		return docs, err
 	}
-	before := map[service.Owner][]byte{}
+	before, left := map[service.Owner][]byte{}, false
 	for owner := service.CNI; owner <= service.Lab; owner++ {
 		name := filepath.Join(dir, owner.String())
 		was, had, err := readFile(name + beforeSuffix) // first: it goes once rows follow the other
@@ -130,7 +131,7 @@ func (p Policies) readDir(dir string) (documents, error) {
 			docs.texts[owner], before[owner] = now, now
 		}
 		if had {
-			before[owner] = was
+			before[owner], left = was, true
 		}
 	}
 	docs.pending = digest(docs.texts) != follows.Digest
@@ -147,7 +148,7 @@ func (p Policies) readDir(dir string) (documents, error) {
 			return docs, fmt.Errorf("%s: %w", dir, err)
 		}
 	}
-	docs.pending = docs.pending || follows.Changing != 0
+	docs.pending = docs.pending || left || follows.Changing != 0
 	return docs, nil
 }
 
@@ -273,7 +274,7 @@ func podFile(dir string, id uint32) string {
 
 // writeFile replaces a file: what is read is the old text or the new one, whole.
 func writeFile(path string, text []byte) error {
-	fresh := path + ".new"
+	fresh := path + newSuffix
 	file, err := os.OpenFile(fresh, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
@@ -315,7 +316,8 @@ func (p Policies) mark(docs documents) error {
 	return p.tables().follows.Put(followsRow, follows)
 }
 
-// finish says that rows follow the files, and deletes those of before and of endpoints that are gone.
+// finish says that rows follow the files. It deletes the files of before, those of endpoints that are gone, and those
+// that a killed process has not written to the end.
 func (p Policies) finish() error {
 	// A process that died may have switched rows and told no program: connections are judged by those of before.
 	if err := p.Objects.NodeState.Invalidate(); err != nil {
@@ -338,16 +340,20 @@ func (p Policies) finish() error {
 		}
 		endpoints[row.Value.Id] = true
 	}
-	if err := p.tables().follows.Put(followsRow, follows{Digest: digest(texts)}); err != nil {
-		return err
-	}
 	entries, err := os.ReadDir(dir)
 	for _, entry := range entries {
-		if id, ok := endpointOf(entry.Name()); ok && !endpoints[id] {
+		id, ok := endpointOf(entry.Name())
+		if ok && !endpoints[id] || strings.HasSuffix(entry.Name(), newSuffix) {
 			err = errors.Join(err, os.Remove(filepath.Join(dir, entry.Name())))
 		}
 	}
-	return errors.Join(err, removeBefore(dir))
+	if err != nil {
+		return err
+	}
+	if err := p.tables().follows.Put(followsRow, follows{Digest: digest(texts)}); err != nil {
+		return err
+	}
+	return removeBefore(dir)
 }
 
 func removeBefore(dir string) (err error) {
