@@ -91,13 +91,11 @@ func (s *nodeSet) split(name string) (self nodenet.Node, others []nodenet.Node, 
 	return self, others, available, known
 }
 
-// ranges returns the ranges of pods of this node; none if others join nodes.
+// ranges returns the ranges of pods of this node; none if others join nodes. The caller has the lock.
 func (a *Agent) ranges() []netip.Prefix {
 	if a.Nodes == nil {
 		return nil
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
 	return a.nodes.of[a.Node].PodCIDRs
 }
 
@@ -128,10 +126,7 @@ func strays(p policy.Pod, ranges []netip.Prefix) (why []string) {
 // noteStrays notes which pods of this node have an address outside its ranges, and warns of them.
 func (a *Agent) noteStrays() {
 	a.strays = nil
-	if a.Nodes == nil {
-		return
-	}
-	ranges := a.nodes.of[a.Node].PodCIDRs
+	ranges := a.ranges()
 	for at, f := range a.policies.of {
 		for _, p := range f.Pods {
 			if p.Node != a.Node {

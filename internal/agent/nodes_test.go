@@ -104,7 +104,7 @@ func TestPodOutsideRanges(t *testing.T) {
 	for name, ip := range map[string]string{"moved": "10.1.9.9", "web": "10.1.1.2"} {
 		a.on(kube.Event{Kind: kube.Pods, Namespace: "shop", Name: name, Object: []byte(podAt(name, ip, "2026-01-01T00:00:00Z", "Running"))})
 	}
-	objects, err := a.podObjects(t.Context(), a.view())
+	objects, err := a.podObjects(t.Context())
 	if err != nil || len(objects) != 2 {
 		t.Fatalf("there are %+v, %v", objects, err)
 	}

@@ -90,11 +90,11 @@ func TestWhoHasFrontend(t *testing.T) {
 			for _, v := range order {
 				s.put(t, v[0], v[1])
 			}
-			if holder := s.wanted.holder[key]; holder.Name != "web" {
+			if holder := s.wanted.holder(key); holder.Name != "web" {
 				t.Errorf("%s: %v has %s", name, holder, key)
 			}
-			if s.put(t, "web", created(serviceAt("web", "10.96.0.1", `, "externalIPs": ["203.0.113.1"]`), youngest)); name == "older" && s.wanted.holder[key].Name != "aaa" {
-				t.Errorf("%s: the Service was made anew, and %v has %s", name, s.wanted.holder[key], key)
+			if s.put(t, "web", created(serviceAt("web", "10.96.0.1", `, "externalIPs": ["203.0.113.1"]`), youngest)); name == "older" && s.wanted.holder(key).Name != "aaa" {
+				t.Errorf("%s: the Service was made anew, and %v has %s", name, s.wanted.holder(key), key)
 			}
 		}
 	}
@@ -224,7 +224,7 @@ func TestQuotaOfNamespace(t *testing.T) {
 			t.Fatalf("%s: %v", step.what, failed.err())
 		}
 		for key, err := range refused {
-			if why := (*QuotaError)(nil); s.wanted.holder[key] == n && (!errors.As(err, &why) || !isRefused(err) || err.Error() != step.why) {
+			if why := (*QuotaError)(nil); s.wanted.holder(key) == n && (!errors.As(err, &why) || !isRefused(err) || err.Error() != step.why) {
 				t.Errorf("%s: %v, want %q", step.what, err, step.why)
 			}
 		}
@@ -237,7 +237,7 @@ func TestQuotaOfNamespace(t *testing.T) {
 		}
 		names := map[string]int{}
 		for _, v := range all {
-			of := s.wanted.holder[v.Key()]
+			of := s.wanted.holder(v.Key())
 			if want, _ := s.wanted.of[of].get(v.Key()); len(want.Backends) != len(v.Backends) {
 				t.Errorf("%s: %s has %d backends, want %d", step.what, of, len(v.Backends), len(want.Backends))
 			}
