@@ -48,9 +48,6 @@ const (
 )
 
 func main() {
-	if cluster.Init(os.Args) {
-		return
-	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal ends the program at once
 	os.Exit((&runner{stdout: os.Stdout, stderr: os.Stderr}).main(ctx, os.Args[1:]))

@@ -21,9 +21,6 @@ import (
 const childVariable = "MUSTANG_TEST_NODES"
 
 func TestMain(m *testing.M) {
-	if Init(os.Args) {
-		return
-	}
 	if dir := os.Getenv(childVariable); dir != "" {
 		_, err := startNodes(dir)
 		fmt.Println(err)
@@ -63,18 +60,16 @@ func remains(t *testing.T, dir string) (all []string) {
 		t.Fatal(err)
 	}
 	for _, path := range inits {
-		if data, err := os.ReadFile(path); err == nil && strings.Contains(string(data), initName+"\x00"+dir) {
+		if data, err := os.ReadFile(path); err == nil && strings.Contains(string(data), "init.sh\x00"+dir) {
 			all = append(all, path)
 		}
 	}
-	roots, err := hierarchies()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, root := range roots {
-		if path := filepath.Join(root, "mustang-"+filepath.Base(dir)); exists(path) {
-			all = append(all, path)
+	for _, pattern := range []string{"/sys/fs/cgroup/", "/sys/fs/cgroup/*/"} {
+		groups, err := filepath.Glob(pattern + "mustang-" + filepath.Base(dir))
+		if err != nil {
+			t.Fatal(err)
 		}
+		all = append(all, groups...)
 	}
 	return all
 }
@@ -156,7 +151,7 @@ func TestKilledStarter(t *testing.T) {
 		}
 		return nil
 	})
-	if err := removeCgroups("mustang-" + filepath.Base(dir)); err != nil {
+	if err := cgroups("remove", "mustang-"+filepath.Base(dir)); err != nil {
 		t.Error(err)
 	}
 	if left := remains(t, dir); len(left) > 0 {
