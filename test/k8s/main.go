@@ -38,7 +38,6 @@ import (
 
 	"mustang/test/k8s/internal/cluster"
 	"mustang/test/k8s/internal/programs"
-	"mustang/test/k8s/internal/specs"
 )
 
 // Exit codes.
@@ -309,7 +308,7 @@ func (r *runner) specs(ctx context.Context, c *cluster.Cluster, group string) er
 
 // ended prints how specs ended by ginkgo's report, and keeps it.
 func (r *runner) ended(c *cluster.Cluster, group, report string) error {
-	names, run, err := specs.Read(report)
+	names, run, err := readReport(report)
 	if err != nil {
 		return err
 	}
@@ -322,19 +321,19 @@ func (r *runner) ended(c *cluster.Cluster, group, report string) error {
 		return nil
 	}
 	run.Setup, run.Group, run.Date = c.Setup.String(), group, time.Now().Format(time.DateOnly)
-	summary, err := specs.Load(r.record)
+	summary, err := loadSummary(r.record)
 	if err != nil {
 		return err
 	}
-	summary.Add(r.cluster.Programs.Version, names, run)
-	return summary.Save(r.record)
+	summary.add(r.cluster.Programs.Version, names, run)
+	return summary.save(r.record)
 }
 
 // table writes the tables of the summary into a document.
 func (r *runner) table(document string) error {
-	summary, err := specs.Load(r.record)
+	summary, err := loadSummary(r.record)
 	if err != nil {
 		return err
 	}
-	return summary.Replace(document)
+	return summary.replace(document)
 }

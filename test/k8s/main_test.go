@@ -7,8 +7,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-
-	"mustang/test/k8s/internal/specs"
 )
 
 // TestUsage has command lines that make no sense.
@@ -33,14 +31,14 @@ func TestDocument(t *testing.T) {
 		t.Fatal(err)
 	}
 	document := string(data)
-	summary, err := specs.Load("../../docs/kubernetes-specs.json")
+	summary, err := loadSummary("../../docs/kubernetes-specs.json")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if len(summary.Runs) == 0 {
 		t.Error("the summary has no runs")
 	}
-	want, err := summary.In(document)
+	want, err := summary.in(document)
 	if err != nil {
 		t.Fatal(err)
 	}
