@@ -217,6 +217,7 @@ func TestUnservedPolicies(t *testing.T) {
 "spec": {"tier": "Admin", "priority": 3, "subject": {"namespaces": {}}, "ingress": [{"action": "Deny", "from": [{"namespaces": {}}]}]}}`)
 	begin := func(node string) (*Agent, *table) {
 		rows := newTable()
+		s.Put(t, nodes, nodeAt(node, "192.0.2.1", "", ""))
 		a := start(t, s, rows, func(o *Options) { o.Node = node })
 		return a, rows
 	}
