@@ -91,8 +91,8 @@ func agentOver(t *testing.T, s *kubetest.Server, rows *table, change ...func(*Op
 		t.Fatal(err)
 	}
 	o := Options{
-		Node: "here", Source: client, Services: rows, Policies: applied{rows}, Access: rows, Health: checks{rows},
-		State: status.NewTracker(), Events: client, Status: client, Log: slog.New(slog.DiscardHandler),
+		Node: "here", Cluster: client, Services: rows, Policies: applied{rows}, Access: rows, Health: checks{rows},
+		State: status.NewTracker(), Log: slog.New(slog.DiscardHandler),
 	}
 	for _, f := range change {
 		f(&o)

@@ -39,11 +39,6 @@ type Attacher interface {
 	Attach(ctx context.Context, ranges []netip.Prefix, mtu int) error
 }
 
-// Status says of a node that pods can be attached. *kube.Client is one.
-type Status interface {
-	SetAvailable(ctx context.Context, node string) error
-}
-
 // nodeSet is what the Node objects of a cluster say of the network.
 type nodeSet struct {
 	of      map[string]kube.Node
@@ -269,7 +264,7 @@ func (a *Agent) join(ctx context.Context, self nodenet.Node, others []nodenet.No
 		err = a.Attacher.Attach(ctx, self.Ranges, mtu)
 	}
 	if err == nil && !available {
-		err = a.Status.SetAvailable(ctx, self.Name)
+		err = a.Cluster.SetAvailable(ctx, self.Name)
 	}
 	return errors.Join(errs, err)
 }
