@@ -4,14 +4,13 @@ package kube
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 
-	"github.com/go-json-experiment/json"
-	"github.com/go-json-experiment/json/jsontext"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
-
-	"mustang/internal/document"
 )
 
 // Get writes the answer of the API server to a path, "/api/v1/nodes?limit=500".
@@ -46,32 +45,13 @@ func (c *Client) PodsOf(ctx context.Context, namespace, selector string) (pods [
 		return nil, fmt.Errorf("list pods of namespace %s: %w", namespace, err)
 	}
 	defer body.Close()
-	var list struct {
-		Items []jsontext.Value `json:"items"`
-	}
-	if err := json.UnmarshalRead(body, &list); err != nil {
+	var list corev1.PodList
+	if err := json.NewDecoder(body).Decode(&list); err != nil {
 		return nil, fmt.Errorf("list pods of namespace %s: %w", namespace, err)
 	}
-	for _, item := range list.Items {
-		var o struct {
-			Metadata document.Metadata `json:"metadata"`
-			Spec     struct {
-				NodeName string `json:"nodeName"`
-			} `json:"spec"`
-			Status struct {
-				Containers []struct {
-					Restarts int `json:"restartCount"`
-				} `json:"containerStatuses"`
-			} `json:"status"`
-		}
-		if err := document.Decode(item, &o); err != nil {
-			return nil, err
-		}
-		pod := PodOn{Name: o.Metadata.Name, Node: o.Spec.NodeName}
-		for _, container := range o.Status.Containers {
-			pod.Restarted = pod.Restarted || container.Restarts > 0
-		}
-		pods = append(pods, pod)
+	for _, p := range list.Items {
+		restarted := func(s corev1.ContainerStatus) bool { return s.RestartCount > 0 }
+		pods = append(pods, PodOn{p.Name, p.Spec.NodeName, slices.ContainsFunc(p.Status.ContainerStatuses, restarted)})
 	}
 	return pods, nil
 }
