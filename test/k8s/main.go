@@ -49,7 +49,7 @@ const (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal ends the program at once
-	os.Exit((&runner{stdout: os.Stdout, stderr: os.Stderr}).main(ctx, os.Args[1:]))
+	os.Exit((&runner{stdout: os.Stdout, stderr: os.Stderr, selection: cluster.Selection{Procs: 4}}).main(ctx, os.Args[1:]))
 }
 
 // runner is a command line.
@@ -87,13 +87,9 @@ func (r *runner) main(ctx context.Context, args []string) int {
 	flags.StringVar(&r.node, "nodes", "one", "`nodes`, of one, three, and native and vxlan: two nodes, by what joins their pods")
 	flags.StringVar(&r.selection.Focus, "focus", "", "test, netpol-api: `pattern` of the names of specs to run")
 	flags.StringVar(&r.selection.Skip, "skip", "", "test: `pattern` of the names of specs not to run")
-	flags.IntVar(&r.selection.Procs, "procs", 0, "test: how many specs run at once (by default what the group bears on two processors)")
 	flags.DurationVar(&r.selection.Timeout, "timeout", 40*time.Minute, "test: how long the specs of a cluster may take")
 	flags.StringVar(&r.cache, "cache", "/var/cache/mustang/k8s", "`directory` that keeps what is built")
 	flags.StringVar(&r.cluster.Dir, "dir", "build/k8s-cluster", "`directory` for the files of the cluster, and for its logs, which stay")
-	flags.StringVar(&r.cluster.Image, "image", "build/mustang-image.tar", "`archive` of Mustang's image")
-	flags.StringVar(&r.cluster.Program, "program", filepath.Join("build/programs", runtime.GOARCH, "mustang"), "`file` that is mustang in that image")
-	flags.StringVar(&r.cluster.Manifest, "manifest", "deploy/mustang.yaml", "`file` that installs Mustang")
 	flags.StringVar(&r.record, "record", "", "test: `file` that keeps how specs of a group ended")
 	split := slices.Index(args, "--")
 	own := args
@@ -168,6 +164,8 @@ func (r *runner) clusters(ctx context.Context, do func(*cluster.Cluster) error) 
 			}
 		}
 	}
+	r.cluster.Image, r.cluster.Manifest = "build/mustang-image.tar", "deploy/mustang.yaml"
+	r.cluster.Program = filepath.Join("build/programs", runtime.GOARCH, "mustang") // as it is in the image
 	for _, path := range []*string{&r.cluster.Dir, &r.cluster.Image, &r.cluster.Manifest, &r.cluster.Program} {
 		var err error
 		if *path, err = filepath.Abs(*path); err != nil {
@@ -287,17 +285,10 @@ func (r *runner) tell(c *cluster.Cluster, what string, err error) {
 func (r *runner) specs(ctx context.Context, c *cluster.Cluster, group string) error {
 	s := r.selection
 	if g, ok := groups[group]; ok {
-		g.Timeout = s.Timeout
-		if s.Procs > 0 {
-			g.Procs = s.Procs
-		}
-		s = g
+		s.Focus, s.Skip, s.Procs = g.Focus, g.Skip, g.Procs
 	}
 	if s.Focus == "" {
 		return nil
-	}
-	if s.Procs == 0 {
-		s.Procs = 4
 	}
 	report, err := c.Specs(ctx, s)
 	if err != nil {
