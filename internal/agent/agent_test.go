@@ -126,9 +126,7 @@ func TestGoneTogether(t *testing.T) {
 	s := newServiceSet("here")
 	external := `, "externalIPs": ["192.0.2.1"]`
 	for i, name := range []string{"one", "two"} {
-		if err := s.on(kube.Event{Kind: kube.Services, Namespace: "shop", Name: name, Object: []byte(serviceAt(name, fmt.Sprint("10.96.0.", i+1), external))}); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, s.on(kube.Event{Kind: kube.Services, Namespace: "shop", Name: name, Object: []byte(serviceAt(name, fmt.Sprint("10.96.0.", i+1), external))}))
 	}
 	rows := newTable()
 	for _, gone := range []bool{false, true} {

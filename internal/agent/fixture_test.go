@@ -86,10 +86,7 @@ const (
 // agentOver returns an agent of the node "here" over a table, with some options changed.
 func agentOver(t *testing.T, s *kubetest.Server, rows *table, change ...func(*Options)) *Agent {
 	t.Helper()
-	client, err := kube.Connect(s.Kubeconfig(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := testkit.Must(kube.Connect(s.Kubeconfig(t)))(t)
 	o := Options{
 		Node: "here", Cluster: client, Services: rows, Policies: applied{rows}, Access: rows, Health: checks{rows},
 		State: status.NewTracker(), Log: slog.New(slog.DiscardHandler),

@@ -31,9 +31,7 @@ func collected(t *testing.T, rows *table, all bool, services ...[2]string) failu
 	t.Helper()
 	s := newServiceSet("here")
 	for _, v := range services {
-		if err := s.on(kube.Event{Kind: kube.Services, Namespace: "shop", Name: v[0], Object: []byte(v[1])}); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, s.on(kube.Event{Kind: kube.Services, Namespace: "shop", Name: v[0], Object: []byte(v[1])}))
 	}
 	s.all = all
 	changes, _ := collect(s, quiet())
@@ -41,10 +39,7 @@ func collected(t *testing.T, rows *table, all bool, services ...[2]string) failu
 		return changes.write(t.Context(), rows, s.wanted)
 	}
 	want, _ := s.programmed()
-	failed, err := applyAll(t.Context(), rows, want, s.wanted)
-	if err != nil {
-		t.Fatal(err)
-	}
+	failed := testkit.Must(applyAll(t.Context(), rows, want, s.wanted))(t)
 	return failed
 }
 
@@ -67,9 +62,7 @@ func (s *serviceSet) put(t *testing.T, name, object string) {
 	if object != "" {
 		e.Object = []byte(object)
 	}
-	if err := s.on(e); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, s.on(e))
 	collect(s, quiet())
 }
 
@@ -153,9 +146,7 @@ func TestNotesOnce(t *testing.T) {
 	var text strings.Builder
 	w := newWarnings(slog.New(slog.NewTextHandler(&text, nil)))
 	for _, ip := range []string{"", "", "10.96.0.1", ""} {
-		if err := s.on(kube.Event{Kind: kube.Services, Namespace: "shop", Name: "web", Object: []byte(serviceAt("web", ip, ""))}); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, s.on(kube.Event{Kind: kube.Services, Namespace: "shop", Name: "web", Object: []byte(serviceAt("web", ip, ""))}))
 		s.all = true
 		collect(s, w)
 	}
@@ -175,15 +166,9 @@ func nameOf(text string) manifest.Name {
 func TestQuotaOfNamespace(t *testing.T) {
 	testkit.RequireRoot(t)
 	sizes := objects.Sizes{Services: 4096, Backends: 8192, SourceRanges: 2048} // of which a namespace has 512, 1,024, 256
-	d, err := datapath.Open(t.Context(), datapath.Options{Root: filepath.Join(testkit.BPFFS(t), "mustang"), Sizes: sizes})
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := testkit.Must(datapath.Open(t.Context(), datapath.Options{Root: filepath.Join(testkit.BPFFS(t), "mustang"), Sizes: sizes}))(t)
 	t.Cleanup(func() { _ = d.Close() })
-	size, err := d.Services().Room()
-	if err != nil {
-		t.Fatal(err)
-	}
+	size := testkit.Must(d.Services().Room())(t)
 	s := newServiceSet("here")
 	s.quota = newQuota(size, 8, s.cluster.CompareAge)
 	at := map[string]byte{}
@@ -231,10 +216,7 @@ func TestQuotaOfNamespace(t *testing.T) {
 		if got := s.quota.refusal(n) != nil; got != (step.why != "") {
 			t.Errorf("%s: refused %t", step.what, got)
 		}
-		all, err := d.Services().List(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		all := testkit.Must(d.Services().List(t.Context()))(t)
 		names := map[string]int{}
 		for _, v := range all {
 			of := s.wanted.holder(v.Key())

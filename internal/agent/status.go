@@ -5,13 +5,14 @@ package agent
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/go-json-experiment/json"
 
 	"mustang/internal/agent/status"
 	"mustang/internal/datapath"
@@ -231,10 +232,10 @@ func (p *policySet) remarks() map[object][]string {
 	return out
 }
 
-// same reports whether two policies are stored alike.
+// same reports whether two policies are stored alike: a list that is missing and an empty one are.
 func same(a, b policy.Policy) bool {
-	x, errX := json.Marshal(a)
-	y, errY := json.Marshal(b)
+	x, errX := json.Marshal(a, json.Deterministic(true))
+	y, errY := json.Marshal(b, json.Deterministic(true))
 	return errX == nil && errY == nil && string(x) == string(y)
 }
 

@@ -88,9 +88,7 @@ func TestFloodOfWarnings(t *testing.T) {
 	w := newWarnings(slog.New(slog.NewTextHandler(&text, nil)))
 	put := func(namespace, name, object string) {
 		t.Helper()
-		if err := s.on(kube.Event{Kind: kube.Services, Namespace: namespace, Name: name, Object: []byte(object)}); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, s.on(kube.Event{Kind: kube.Services, Namespace: namespace, Name: name, Object: []byte(object)}))
 		collect(s, w)
 	}
 	for i := range 200 {
@@ -125,9 +123,7 @@ func TestFloodOfNotes(t *testing.T) {
 	w := newWarnings(slog.New(slog.NewTextHandler(&text, nil)))
 	for i := range 200 {
 		ip := []string{"", "10.96.0.1"}[i%2]
-		if err := s.on(kube.Event{Kind: kube.Services, Namespace: "shop", Name: "web", Object: []byte(serviceAt("web", ip, ""))}); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, s.on(kube.Event{Kind: kube.Services, Namespace: "shop", Name: "web", Object: []byte(serviceAt("web", ip, ""))}))
 		collect(s, w)
 	}
 	if n := strings.Count(text.String(), "\n"); n != warningsBurst {
@@ -172,10 +168,7 @@ func TestWarningWithoutRoom(t *testing.T) {
 // event of no node.
 func TestEventsOfNodes(t *testing.T) {
 	s := kubetest.Start(t)
-	client, err := kube.Connect(s.Kubeconfig(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := testkit.Must(kube.Connect(s.Kubeconfig(t)))(t)
 	for _, name := range []string{"web", "busy"} {
 		s.Put(t, services, serviceAt(name, "10.96.0.1", ""))
 	}
@@ -183,9 +176,7 @@ func TestEventsOfNodes(t *testing.T) {
 		w := quiet()
 		set := newServiceSet(node)
 		object := []byte(serviceAt("web", "10.96.0.1", `, "externalIPs": ["127.0.0.1"]`))
-		if err := set.on(kube.Event{Kind: kube.Services, Namespace: "shop", Name: "web", Object: object}); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, set.on(kube.Event{Kind: kube.Services, Namespace: "shop", Name: "web", Object: object}))
 		collect(set, w)
 		w.notServed(map[manifest.Name][]string{{Namespace: "shop", Name: "busy"}: {"port 1 is in use"}}, false)
 		ctx, cancel := context.WithCancel(t.Context())

@@ -246,7 +246,7 @@ func ping(ns *netns.Namespace, addr netip.Addr, size int) error {
 	}
 	defer conn.Close()
 	want := &icmp.Echo{ID: rand.N(1 << 16), Seq: rand.N(1 << 16), Data: make([]byte, size)}
-	_, _ = rand.NewChaCha8([32]byte{}).Read(want.Data) // it never fails
+	_, _ = rand.NewChaCha8([32]byte{}).Read(want.Data)                      // it never fails
 	message, err := (&icmp.Message{Type: request, Body: want}).Marshal(nil) // the kernel computes the checksum for IPv6
 	if err != nil {
 		return err

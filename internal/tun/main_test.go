@@ -35,10 +35,7 @@ func prefixes(texts ...string) (all []netip.Prefix) {
 // open opens a device, which is closed when the test is over.
 func open(t testing.TB, ns *netns.Namespace, options Options) *Device {
 	t.Helper()
-	d, err := Open(ns, options)
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := testkit.Must(Open(ns, options))(t)
 	t.Cleanup(func() { _ = d.Close() })
 	return d
 }
@@ -87,9 +84,7 @@ func ip(t testing.TB, ns *netns.Namespace, args string) string {
 	cmd := exec.Command("ip", strings.Fields(args)...)
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
-	if err := ns.Start(cmd); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, ns.Start(cmd))
 	if err := cmd.Wait(); err != nil {
 		t.Fatalf("ip %s: %v: %s", args, err, out.String())
 	}

@@ -7,6 +7,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"mustang/internal/testkit"
 )
 
 // TestUsage has command lines that make no sense.
@@ -26,22 +28,13 @@ func TestUsage(t *testing.T) {
 
 // TestDocument compares the document with what its summary says, and with the specs that no group runs.
 func TestDocument(t *testing.T) {
-	data, err := os.ReadFile("../../docs/kubernetes-specs.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := testkit.Must(os.ReadFile("../../docs/kubernetes-specs.md"))(t)
 	document := string(data)
-	summary, err := loadSummary("../../docs/kubernetes-specs.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	summary := testkit.Must(loadSummary("../../docs/kubernetes-specs.json"))(t)
 	if len(summary.Runs) == 0 {
 		t.Error("the summary has no runs")
 	}
-	want, err := summary.in(document)
-	if err != nil {
-		t.Fatal(err)
-	}
+	want := testkit.Must(summary.in(document))(t)
 	if document != want {
 		t.Error("docs/kubernetes-specs.md differs from docs/kubernetes-specs.json: run make test-k8s-table")
 	}

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"mustang/internal/testkit"
 )
 
 const ginkgo = `[{"RunTime": 77500000000, "SpecReports": [
@@ -24,17 +26,13 @@ const ginkgo = `[{"RunTime": 77500000000, "SpecReports": [
 func write(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, os.WriteFile(path, []byte(text), 0o600))
 	return path
 }
 
 func TestReadReport(t *testing.T) {
 	names, run, err := readReport(write(t, ginkgo))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	want := specRun{Seconds: 77, Passed: 1, Failed: map[string]string{"[sig-network] A b fails": "no answer", "late": "time"}, Skipped: map[string]string{"needs more": "two nodes"}}
 	if diff := cmp.Diff(want, run); diff != "" {
 		t.Error(diff)
@@ -47,10 +45,7 @@ func TestReadReport(t *testing.T) {
 // TestAddRun adds runs: the newest of a set-up stays, and those of other specs or releases go.
 func TestAddRun(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "summary")
-	s, err := loadSummary(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := testkit.Must(loadSummary(path))(t)
 	run := specRun{Setup: "veth/dual/one", Group: "g", Passed: 1}
 	setups := func() (all []string) {
 		for _, r := range s.Runs {
@@ -74,9 +69,7 @@ func TestAddRun(t *testing.T) {
 	if got := setups(); !slices.Equal(got, []string{"g veth/dual/one"}) {
 		t.Errorf("after another release: %q", got)
 	}
-	if err := s.save(path); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, s.save(path))
 	again, err := loadSummary(path)
 	if diff := cmp.Diff(s, again); err != nil || diff != "" {
 		t.Error(err, diff)
