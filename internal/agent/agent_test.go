@@ -65,13 +65,7 @@ func TestConflict(t *testing.T) {
 	s.Put(t, services, serviceAt("two", "10.96.0.2", external))
 	s.Put(t, endpointSlices, sliceOf("two", "two", "a", "10.1.0.2"))
 	rows.wants(t, "both", "10.96.0.1:80/tcp [10.1.0.1:8080]; 10.96.0.2:80/tcp [10.1.0.2:8080]; 192.0.2.1:80/tcp [10.1.0.1:8080]")
-	testkit.Eventually(t, 30*time.Second, func() error {
-		if all := s.Objects(t, "/api/v1/events"); !strings.Contains(all, `"message":"shop/one already has 192.0.2.1:80"`) ||
-			!strings.Contains(all, `"name":"two","namespace":"shop"`) || strings.Count(all, `"involvedObject"`) != 1 {
-			return fmt.Errorf("there are the events %s", all)
-		}
-		return nil
-	})
+	wantsEvents(t, s, map[string]int{`"message":"shop/one already has 192.0.2.1:80"`: 1, `"name":"two","namespace":"shop"`: 1, `"involvedObject"`: 1})
 	s.Delete(services, "shop", "one")
 	rows.wants(t, "two", "10.96.0.2:80/tcp [10.1.0.2:8080]; 192.0.2.1:80/tcp [10.1.0.2:8080]")
 }

@@ -257,3 +257,17 @@ func nodeAt(name, address, ranges, more string) string {
 	return fmt.Sprintf(`{"apiVersion": "v1", "kind": "Node", "metadata": {"name": %q}, "spec": {%s},
 "status": {"addresses": [{"type": "Hostname", "address": %q}, {"type": "InternalIP", "address": %q}]%s}}`, name, ranges, name, address, more)
 }
+
+// wantsEvents waits until the events have texts, each so often.
+func wantsEvents(t *testing.T, s *kubetest.Server, want map[string]int) {
+	t.Helper()
+	testkit.Eventually(t, 30*time.Second, func() error {
+		all := s.Objects(t, "/api/v1/events")
+		for text, n := range want {
+			if strings.Count(all, text) != n {
+				return fmt.Errorf("%s is not there %d times in %s", text, n, all)
+			}
+		}
+		return nil
+	})
+}

@@ -43,13 +43,7 @@ func TestUnreadPolicies(t *testing.T) {
 		deny.IsolatesIngress || !deny.IsolatesEgress || len(deny.Egress) > 0 || deny.Subject.Pods.Labels["app"] != "web" {
 		t.Errorf("there is %+v, %+v", dns, deny)
 	}
-	testkit.Eventually(t, 30*time.Second, func() error {
-		const want = `to[0].later: unknown field; until it can be, it denies the pods that it selects all egress`
-		if all := s.Objects(t, "/api/v1/events"); !strings.Contains(all, want) {
-			return fmt.Errorf("there are the events %s", all)
-		}
-		return nil
-	})
+	wantsEvents(t, s, map[string]int{`to[0].later: unknown field; until it can be, it denies the pods that it selects all egress`: 1})
 	s.Put(t, networkPolicies, fmt.Sprintf(denyAll, `, "ingress": [{}]`))
 	s.Put(t, networkPolicies, fmt.Sprintf(denyAll, `, "ingress": [{"later": 1}]`))
 	testkit.Eventually(t, 30*time.Second, func() error {

@@ -290,15 +290,7 @@ func TestQuotaIsTold(t *testing.T) {
 		return nil
 	})
 	a.setAll()
-	testkit.Eventually(t, 30*time.Second, func() error {
-		all := s.Objects(t, "/api/v1/events")
-		for _, want := range []string{`"message":"namespace shop: 3 of 2 frontend rows"`, `"message":"namespace shop: 4 of 2 frontend rows"`} {
-			if strings.Count(all, want) != 1 {
-				return fmt.Errorf("there are the events %s", all)
-			}
-		}
-		return nil
-	})
+	wantsEvents(t, s, map[string]int{`"message":"namespace shop: 3 of 2 frontend rows"`: 1, `"message":"namespace shop: 4 of 2 frontend rows"`: 1})
 	s.Delete(services, "shop", "web-0")
 	rowsOf.wants(t, "one has gone", "10.96.0.2:80/tcp []; 10.96.0.3:80/tcp []")
 }
@@ -329,12 +321,7 @@ func TestFullMap(t *testing.T) {
 	}
 	tells(true)
 	rowsOf.wants(t, "the map is full", "10.96.0.1:80/tcp []")
-	testkit.Eventually(t, 30*time.Second, func() error {
-		if all := s.Objects(t, "/api/v1/events"); strings.Count(all, `map \"services\" is full`) != 1 {
-			return fmt.Errorf("there are the events %s", all)
-		}
-		return nil
-	})
+	wantsEvents(t, s, map[string]int{`map \"services\" is full`: 1})
 	rowsOf.set(func() { rowsOf.rowRoom = 2 })
 	rowsOf.wants(t, "the map has rows again", "10.96.0.1:80/tcp []; 10.96.0.2:80/tcp []")
 	tells(false)

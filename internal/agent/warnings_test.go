@@ -183,17 +183,9 @@ func TestEventsOfNodes(t *testing.T) {
 		defer cancel()
 		go w.post(ctx, client, node)
 	}
-	testkit.Eventually(t, 30*time.Second, func() error {
-		all := s.Objects(t, "/api/v1/events")
-		for want, n := range map[string]int{
-			`"involvedObject"`: 3, "127.0.0.1 is a loopback address": 1, `"source":{"component":"mustang-agent"}`: 1,
-			`"message":"node n1: port 1 is in use"`: 1, `"host":"n1"`: 1, `"message":"node n2: port 1 is in use"`: 1, `"host":"n2"`: 1,
-		} {
-			if strings.Count(all, want) != n {
-				return fmt.Errorf("%s is not there %d times in %s", want, n, all)
-			}
-		}
-		return nil
+	wantsEvents(t, s, map[string]int{
+		`"involvedObject"`: 3, "127.0.0.1 is a loopback address": 1, `"source":{"component":"mustang-agent"}`: 1,
+		`"message":"node n1: port 1 is in use"`: 1, `"host":"n1"`: 1, `"message":"node n2: port 1 is in use"`: 1, `"host":"n2"`: 1,
 	})
 }
 

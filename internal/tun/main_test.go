@@ -3,13 +3,10 @@
 package tun
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"net/netip"
 	"os"
-	"os/exec"
-	"strings"
 	"testing"
 	"time"
 
@@ -80,15 +77,7 @@ func payload(size int) []byte {
 // ip runs iproute2 in a namespace.
 func ip(t testing.TB, ns *netns.Namespace, args string) string {
 	t.Helper()
-	testkit.RequireTool(t, "ip")
-	cmd := exec.Command("ip", strings.Fields(args)...)
-	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &out
-	testkit.Succeed(t, ns.Start(cmd))
-	if err := cmd.Wait(); err != nil {
-		t.Fatalf("ip %s: %v: %s", args, err, out.String())
-	}
-	return out.String()
+	return testkit.Command(t, ns, "ip "+args)
 }
 
 // counters are the traffic of a device; with offload they count segments.
