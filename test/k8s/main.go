@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command k8s runs a real Kubernetes cluster in namespaces of this machine, with Mustang as its only network, and Kubernetes' own
-// specs of networks on it. It needs root, and builds what is missing from Go modules and Debian packages (package programs).
+// specs of networks on it. It needs root, and builds what is missing from Go modules and Debian packages (cluster.Build).
 //
 //	go build -o build/ ./test/k8s
 //	build/k8s test conformance                               # one node, veth, both families
@@ -37,7 +37,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mustang/test/k8s/internal/cluster"
-	"mustang/test/k8s/internal/programs"
 )
 
 // Exit codes.
@@ -146,7 +145,7 @@ func (r *runner) build(ctx context.Context) (err error) {
 	if r.cache, err = filepath.Abs(r.cache); err != nil {
 		return err
 	}
-	r.cluster.Programs, err = programs.Build(ctx, "test/k8s", r.cache, r.stderr)
+	r.cluster.Programs, err = cluster.Build(ctx, "test/k8s", r.cache, r.stderr)
 	return err
 }
 

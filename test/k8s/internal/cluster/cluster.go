@@ -30,7 +30,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/netns"
-	"mustang/test/k8s/internal/programs"
 )
 
 // Setup is what differs between clusters.
@@ -60,7 +59,7 @@ func (s Setup) Validate() error {
 // Options are those of a cluster.
 type Options struct {
 	Setup
-	Programs programs.Set
+	Programs Programs
 	// Image is the archive of Mustang's image, Manifest the file that installs it. Program is the image's.
 	Image, Manifest, Program string
 	// Dir takes the cluster's files while it runs, and its logs, which stay.

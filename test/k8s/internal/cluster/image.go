@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package programs
+package cluster
 
 import (
 	"context"
-	_ "embed" // of the script
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -29,11 +28,8 @@ const PauseImage = Registry + "/pause:local"
 // invalid is the program, and the image, of a server that sends packets which connection tracking holds for invalid.
 const invalid = "regression-issue-74839"
 
-//go:embed image.sh
-var script string
-
 // images writes an archive of the images that pods of tests have: one layer, with two commands.
-func (s Set) images(ctx context.Context, archive string) (err error) {
+func (s Programs) images(ctx context.Context, archive string) (err error) {
 	names, err := s.imageNames(ctx)
 	if err != nil {
 		return err
@@ -47,7 +43,11 @@ func (s Set) images(ctx context.Context, archive string) (err error) {
 		return err
 	}
 	certificate := filepath.Join(s.source, "test/images/agnhost/porter/localhost.")
-	_, err = output(ctx, dir, "bash", "-euc", script, "image.sh", s.Path("agnhost"), s.Path("coredns"), s.Path(invalid), certificate+"crt", certificate+"key")
+	text, err := templates.ReadFile("templates/image.sh")
+	if err != nil {
+		return err
+	}
+	_, err = output(ctx, dir, "bash", "-euc", string(text), "image.sh", s.Path("agnhost"), s.Path("coredns"), s.Path(invalid), certificate+"crt", certificate+"key")
 	if err != nil {
 		return err
 	}
@@ -73,7 +73,7 @@ func RepoList() string {
 }
 
 // imageNames asks the specs for the names of their images, by which agnhost goes. DNS specs run dig in the other.
-func (s Set) imageNames(ctx context.Context) ([]string, error) {
+func (s Programs) imageNames(ctx context.Context) ([]string, error) {
 	list := s.Path("repositories.yaml")
 	if err := os.WriteFile(list, []byte(RepoList()), 0o600); err != nil {
 		return nil, err
@@ -92,7 +92,7 @@ func (s Set) imageNames(ctx context.Context) ([]string, error) {
 }
 
 // Agnhost returns the name of the image that answers over networks.
-func (s Set) Agnhost(ctx context.Context) (string, error) {
+func (s Programs) Agnhost(ctx context.Context) (string, error) {
 	names, err := s.imageNames(ctx)
 	if i := slices.IndexFunc(names, func(name string) bool { return strings.Contains(name, "/agnhost:") }); i >= 0 {
 		return names[i], nil
