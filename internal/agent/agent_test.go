@@ -103,18 +103,6 @@ func TestPolicies(t *testing.T) {
 	rows.wantsRules(t, "no policy", rules{})
 }
 
-// TestFull has a tenant with more rules than there is room for: the policies of others are in force, and its own without rules.
-func TestFull(t *testing.T) {
-	s := kubetest.Start(t)
-	rows := &table{rows: map[service.Key]service.Service{}, room: 2}
-	start(t, s, rows)
-	const networkPolicies = "/apis/networking.k8s.io/v1/networkpolicies"
-	big := `, "ingress": [{"from": [{"ipBlock": {"cidr": "10.0.0.0/8"}}, {"ipBlock": {"cidr": "11.0.0.0/8"}}, {"ipBlock": {"cidr": "12.0.0.0/8"}}]}]`
-	s.Put(t, networkPolicies, fmt.Sprintf(denyAll, big))
-	s.Put(t, networkPolicies, strings.Replace(fmt.Sprintf(denyAll, ""), "deny", "other", 1))
-	rows.wantsRules(t, "two policies", rules{policies: []string{"shop/deny", "shop/other"}})
-}
-
 // TestGoneTogether deletes two Services that want one address at once: nobody has it then.
 func TestGoneTogether(t *testing.T) {
 	s := newServiceSet("here")

@@ -131,21 +131,6 @@ func TestFloodOfNotes(t *testing.T) {
 	}
 }
 
-// TestWarningsOfNamespace has a namespace of many objects: it does not fill the queue.
-func TestWarningsOfNamespace(t *testing.T) {
-	w := quiet()
-	for i := range 2 * maxWaiting {
-		w.add(kube.Warning{Kind: kube.Services, Namespace: "evil", Name: fmt.Sprint("web-", i), Reason: "NotServed", Text: "no"})
-	}
-	if len(w.waiting) != warningsBurst {
-		t.Errorf("%d events wait, want %d", len(w.waiting), warningsBurst)
-	}
-	w.add(kube.Warning{Kind: kube.Services, Namespace: "shop", Name: "web", Reason: "NotServed", Text: "no"})
-	if len(w.waiting) != warningsBurst+1 {
-		t.Error("there is no room for another namespace")
-	}
-}
-
 // TestWarningWithoutRoom says again what the queue had no room for, and once what it had.
 func TestWarningWithoutRoom(t *testing.T) {
 	w := quiet()
