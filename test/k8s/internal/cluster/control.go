@@ -120,7 +120,7 @@ func (n *node) startKubelet() error {
 func (c *Cluster) install() error {
 	for _, n := range c.nodes {
 		var err error
-		if n.before, err = n.state(); err != nil {
+		if n.before, err = n.forwarding(); err != nil {
 			return err
 		}
 	}

@@ -120,14 +120,28 @@ func (c *Cluster) Uninstall() error {
 }
 
 // stateScript prints what Mustang can change of a node. The container runtime keeps results of plugins, and the BPF file system has files of the
-// kernel's; it stays mounted. The node goes on to forward packets, so settings of forwarding, and what the kernel changes with them, are left out.
+// kernel's; it stays mounted.
 const stateScript = `
 ip -o addr; ip -o -d link; ip route show table all; ip -6 route show table all; ip rule; ip -6 rule; nft list tables | grep -vE ' ip6? (filter|mangle|nat)$' # those of the kubelet
 find /sys/fs/bpf /etc/cni/net.d /opt/cni/bin /var/lib/cni /run/mustang /run/netns -mindepth 1 -not -path '/var/lib/cni/results*' -not -path '/sys/fs/bpf/*.debug' 2>/dev/null
-find /proc/sys/net/ipv4 /proc/sys/net/ipv6 /proc/sys/net/bridge -path '*/neigh/*' -prune -o -type f -perm -u+r \
-	-not -name forwarding -not -name ip_forward -not -path '*/all/accept_redirects' -exec grep -sH '' {} + 2>/dev/null
+find /proc/sys/net/ipv4 /proc/sys/net/ipv6 /proc/sys/net/bridge -path '*/neigh/*' -prune -o -type f -perm -u+r -exec grep -sH '' {} + 2>/dev/null
 "$0" links
 `
+
+// forwarding is a node's state without Mustang, but that it forwards: it goes on to once Mustang is removed.
+func (n *node) forwarding() (lines []string, err error) {
+	set := func(value string) (err error) {
+		for _, name := range n.c.each("ipv4/ip_forward", "ipv6/conf/all/forwarding") {
+			err = errors.Join(err, n.run("sh", "-c", "echo "+value+" >/proc/sys/net/"+name))
+		}
+		return err
+	}
+	if err := set("1"); err != nil {
+		return nil, err
+	}
+	lines, err = n.state()
+	return lines, errors.Join(err, set("0"))
+}
 
 // state returns what Mustang can change of a node, in lines.
 func (n *node) state() ([]string, error) {

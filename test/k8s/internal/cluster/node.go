@@ -28,7 +28,7 @@ type node struct {
 	init  *exec.Cmd
 	life  io.Closer // the node ends when it is closed
 	ns    *netns.Namespace
-	// before is the node's state without Mustang.
+	// before is the node's state without Mustang, but with forwarding.
 	before []string
 }
 
