@@ -165,9 +165,9 @@ func (c *config) runAgent(ctx context.Context, o agentOptions) (err error) {
 			}
 			forward := func(addresses []netip.Addr) error { return cni.EnableForwarding(ns, addresses) }
 			a := agent.New(agent.Options{
-				Node: o.node, Source: client, Services: services, Room: room, NamespaceQuota: o.quota, Policies: d.Policies(), Health: checks,
+				Node: o.node, Cluster: client, Services: services, Room: room, NamespaceQuota: o.quota, Policies: d.Policies(), Health: checks,
 				Access: agent.Host{Datapath: d, Namespace: ns, Cgroup: o.cgroup, Uplinks: o.uplinks, Ranges: ranges, Primary: primary, Forward: forward},
-				Nodes:  network, Attacher: &o.nodes, Status: client, Events: client, State: state, Log: log,
+				Nodes:  network, Attacher: &o.nodes, State: state, Log: log,
 				Config: o.status(), Endpoints: d.Endpoints(), Warnings: o.nodes.apart,
 			})
 			network.ClusterIPs = a.ClusterIPs

@@ -137,10 +137,7 @@ func TestDeviceAfterPods(t *testing.T) {
 	testkit.RequireRoot(t)
 	testkit.RequireKernel(t, 6, 6)
 	testkit.RequireTool(t, "ip")
-	d, err := datapath.Open(t.Context(), datapath.Options{Root: filepath.Join(testkit.BPFFS(t), "mustang")})
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := testkit.Must(datapath.Open(t.Context(), datapath.Options{Root: filepath.Join(testkit.BPFFS(t), "mustang")}))(t)
 	t.Cleanup(func() { _ = d.Close() })
 	node, pod := testkit.Namespace(t, "node"), testkit.Namespace(t, "pod")
 	run := func(lines string) {
@@ -162,10 +159,8 @@ func TestDeviceAfterPods(t *testing.T) {
 	}
 	run(`-n NODE link add late link up0 type macvlan mode bridge
 		-n NODE link set late up`)
-	if err := (Host{Datapath: d, Namespace: node, Uplinks: []string{}}).Attach(t.Context(), nil); err != nil {
-		t.Fatal(err)
-	}
-	err = Host{Datapath: d, Namespace: node, Uplinks: []string{"nosuch"}}.Attach(t.Context(), nil)
+	testkit.Succeed(t, (Host{Datapath: d, Namespace: node, Uplinks: []string{}}).Attach(t.Context(), nil))
+	err := Host{Datapath: d, Namespace: node, Uplinks: []string{"nosuch"}}.Attach(t.Context(), nil)
 	if err == nil || !strings.HasPrefix(err.Error(), "--uplink nosuch: ") {
 		t.Errorf("an uplink that is not there: %v", err)
 	}

@@ -45,11 +45,6 @@ const (
 	lastRetry  = 30 * time.Second
 )
 
-// Source hands out the objects of a cluster. *kube.Client is one.
-type Source interface {
-	Watch(ctx context.Context, kinds []kube.Kind, calls kube.Calls)
-}
-
 // Services are those of a datapath.
 type Services interface {
 	List(ctx context.Context) ([]service.Service, error)
@@ -82,7 +77,7 @@ type Health interface {
 type Options struct {
 	// Node is the name of this node.
 	Node     string
-	Source   Source
+	Cluster  *kube.Client
 	Services Services
 	// Room is the number of rows for services; 0: no limit. The Services of a namespace have one part in NamespaceQuota of the rows of each map, and
 	// so have its NetworkPolicies; 0: an eighth.
@@ -92,12 +87,9 @@ type Options struct {
 	// Access comes after the services; Health is told which health checks there are.
 	Access Access
 	Health Health
-	// Nodes joins the node's pods with those of other nodes; nil leaves that to others. Attacher and Status come after it; either
-	// can be nil.
+	// Nodes joins the node's pods with those of other nodes; nil leaves that to others. Attacher comes after it; it can be nil.
 	Nodes    Nodes
 	Attacher Attacher
-	Status   Status
-	Events   Events
 	State    *status.Tracker
 	Log      *slog.Logger
 	// Config is what [Agent.Report] tells of it. Endpoints are the pods that it tells of; nil: it tells of none.
@@ -170,10 +162,10 @@ func (a *Agent) Run(ctx context.Context) error {
 	for _, text := range a.warned() {
 		a.Log.Warn(text)
 	}
-	watching.Go(func() { a.warnings.post(ctx, a.Events, a.Node) })
+	watching.Go(func() { a.warnings.post(ctx, a.Cluster, a.Node) })
 	watching.Go(func() {
 		installed := func(k kube.Kind) int { return a.installed(ctx, k) }
-		a.Source.Watch(ctx, watched, kube.Calls{On: a.on, Synced: func() { close(synced) }, Installed: installed, Failing: a.failing})
+		a.Cluster.Watch(ctx, watched, kube.Calls{On: a.on, Synced: func() { close(synced) }, Installed: installed, Failing: a.failing})
 	})
 	select {
 	case <-ctx.Done():

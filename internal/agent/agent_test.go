@@ -65,13 +65,7 @@ func TestConflict(t *testing.T) {
 	s.Put(t, services, serviceAt("two", "10.96.0.2", external))
 	s.Put(t, endpointSlices, sliceOf("two", "two", "a", "10.1.0.2"))
 	rows.wants(t, "both", "10.96.0.1:80/tcp [10.1.0.1:8080]; 10.96.0.2:80/tcp [10.1.0.2:8080]; 192.0.2.1:80/tcp [10.1.0.1:8080]")
-	testkit.Eventually(t, 30*time.Second, func() error {
-		if all := s.Objects(t, "/api/v1/events"); !strings.Contains(all, `"message":"shop/one already has 192.0.2.1:80"`) ||
-			!strings.Contains(all, `"name":"two","namespace":"shop"`) || strings.Count(all, `"involvedObject"`) != 1 {
-			return fmt.Errorf("there are the events %s", all)
-		}
-		return nil
-	})
+	wantsEvents(t, s, map[string]int{`"message":"shop/one already has 192.0.2.1:80"`: 1, `"name":"two","namespace":"shop"`: 1, `"involvedObject"`: 1})
 	s.Delete(services, "shop", "one")
 	rows.wants(t, "two", "10.96.0.2:80/tcp [10.1.0.2:8080]; 192.0.2.1:80/tcp [10.1.0.2:8080]")
 }
@@ -109,26 +103,12 @@ func TestPolicies(t *testing.T) {
 	rows.wantsRules(t, "no policy", rules{})
 }
 
-// TestFull has a tenant with more rules than there is room for: the policies of others are in force, and its own without rules.
-func TestFull(t *testing.T) {
-	s := kubetest.Start(t)
-	rows := &table{rows: map[service.Key]service.Service{}, room: 2}
-	start(t, s, rows)
-	const networkPolicies = "/apis/networking.k8s.io/v1/networkpolicies"
-	big := `, "ingress": [{"from": [{"ipBlock": {"cidr": "10.0.0.0/8"}}, {"ipBlock": {"cidr": "11.0.0.0/8"}}, {"ipBlock": {"cidr": "12.0.0.0/8"}}]}]`
-	s.Put(t, networkPolicies, fmt.Sprintf(denyAll, big))
-	s.Put(t, networkPolicies, strings.Replace(fmt.Sprintf(denyAll, ""), "deny", "other", 1))
-	rows.wantsRules(t, "two policies", rules{policies: []string{"shop/deny", "shop/other"}})
-}
-
 // TestGoneTogether deletes two Services that want one address at once: nobody has it then.
 func TestGoneTogether(t *testing.T) {
 	s := newServiceSet("here")
 	external := `, "externalIPs": ["192.0.2.1"]`
 	for i, name := range []string{"one", "two"} {
-		if err := s.on(kube.Event{Kind: kube.Services, Namespace: "shop", Name: name, Object: []byte(serviceAt(name, fmt.Sprint("10.96.0.", i+1), external))}); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, s.on(kube.Event{Kind: kube.Services, Namespace: "shop", Name: name, Object: []byte(serviceAt(name, fmt.Sprint("10.96.0.", i+1), external))}))
 	}
 	rows := newTable()
 	for _, gone := range []bool{false, true} {

@@ -86,13 +86,10 @@ const (
 // agentOver returns an agent of the node "here" over a table, with some options changed.
 func agentOver(t *testing.T, s *kubetest.Server, rows *table, change ...func(*Options)) *Agent {
 	t.Helper()
-	client, err := kube.Connect(s.Kubeconfig(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := testkit.Must(kube.Connect(s.Kubeconfig(t)))(t)
 	o := Options{
-		Node: "here", Source: client, Services: rows, Policies: applied{rows}, Access: rows, Health: checks{rows},
-		State: status.NewTracker(), Events: client, Status: client, Log: slog.New(slog.DiscardHandler),
+		Node: "here", Cluster: client, Services: rows, Policies: applied{rows}, Access: rows, Health: checks{rows},
+		State: status.NewTracker(), Log: slog.New(slog.DiscardHandler),
 	}
 	for _, f := range change {
 		f(&o)
@@ -259,4 +256,18 @@ func (n *network) wants(t *testing.T, what, joined, attached string) {
 func nodeAt(name, address, ranges, more string) string {
 	return fmt.Sprintf(`{"apiVersion": "v1", "kind": "Node", "metadata": {"name": %q}, "spec": {%s},
 "status": {"addresses": [{"type": "Hostname", "address": %q}, {"type": "InternalIP", "address": %q}]%s}}`, name, ranges, name, address, more)
+}
+
+// wantsEvents waits until the events have texts, each so often.
+func wantsEvents(t *testing.T, s *kubetest.Server, want map[string]int) {
+	t.Helper()
+	testkit.Eventually(t, 30*time.Second, func() error {
+		all := s.Objects(t, "/api/v1/events")
+		for text, n := range want {
+			if strings.Count(all, text) != n {
+				return fmt.Errorf("%s is not there %d times in %s", text, n, all)
+			}
+		}
+		return nil
+	})
 }

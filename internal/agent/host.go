@@ -108,16 +108,12 @@ func (h Host) attachUplinks(ctx context.Context, addresses []netip.Addr) error {
 
 // having returns the names of the devices that have any of some addresses.
 func (h Host) having(addresses []netip.Addr) (names []string, err error) {
-	on, err := rtnl.In(h.Namespace).Addresses()
-	if err != nil {
-		return nil, err
-	}
 	devices, err := rtnl.In(h.Namespace).Devices()
 	if err != nil {
 		return nil, err
 	}
 	for _, d := range devices {
-		if slices.ContainsFunc(on, func(a rtnl.Address) bool { return a.Index == d.Index && slices.Contains(addresses, a.Addr) }) {
+		if slices.ContainsFunc(d.Addrs, func(p netip.Prefix) bool { return slices.Contains(addresses, p.Addr()) }) {
 			names = append(names, d.Name)
 		}
 	}

@@ -39,11 +39,6 @@ type Attacher interface {
 	Attach(ctx context.Context, ranges []netip.Prefix, mtu int) error
 }
 
-// Status says of a node that pods can be attached. *kube.Client is one.
-type Status interface {
-	SetAvailable(ctx context.Context, node string) error
-}
-
 // nodeSet is what the Node objects of a cluster say of the network.
 type nodeSet struct {
 	of      map[string]kube.Node
@@ -91,13 +86,11 @@ func (s *nodeSet) split(name string) (self nodenet.Node, others []nodenet.Node, 
 	return self, others, available, known
 }
 
-// ranges returns the ranges of pods of this node; none if others join nodes.
+// ranges returns the ranges of pods of this node; none if others join nodes. The caller has the lock.
 func (a *Agent) ranges() []netip.Prefix {
 	if a.Nodes == nil {
 		return nil
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
 	return a.nodes.of[a.Node].PodCIDRs
 }
 
@@ -128,10 +121,7 @@ func strays(p policy.Pod, ranges []netip.Prefix) (why []string) {
 // noteStrays notes which pods of this node have an address outside its ranges, and warns of them.
 func (a *Agent) noteStrays() {
 	a.strays = nil
-	if a.Nodes == nil {
-		return
-	}
-	ranges := a.nodes.of[a.Node].PodCIDRs
+	ranges := a.ranges()
 	for at, f := range a.policies.of {
 		for _, p := range f.Pods {
 			if p.Node != a.Node {
@@ -274,7 +264,7 @@ func (a *Agent) join(ctx context.Context, self nodenet.Node, others []nodenet.No
 		err = a.Attacher.Attach(ctx, self.Ranges, mtu)
 	}
 	if err == nil && !available {
-		err = a.Status.SetAvailable(ctx, self.Name)
+		err = a.Cluster.SetAvailable(ctx, self.Name)
 	}
 	return errors.Join(errs, err)
 }

@@ -63,14 +63,11 @@ func TestExternalIPs(t *testing.T) {
 	rows.wants(t, "no node", "10.1.2.7:80/tcp []; 10.96.0.1:80/tcp []; 192.0.2.9:80/tcp []")
 	s.Put(t, nodes, nodeAt("far", "192.0.2.2", `"podCIDRs": ["10.1.2.0/24"]`, ""))
 	rows.wants(t, "a pod's address", "10.96.0.1:80/tcp []; 192.0.2.9:80/tcp []")
-	for _, want := range []string{"127.0.0.1 is a loopback address", "0.0.0.0 is the unspecified address", "10.1.2.7 is within the pods' range 10.1.2.0/24 of node far"} {
-		testkit.Eventually(t, 30*time.Second, func() error {
-			if all := s.Objects(t, "/api/v1/events"); !strings.Contains(all, want) || !strings.Contains(all, "NotServed") {
-				return fmt.Errorf("%s: there are the events %s", want, all)
-			}
-			return nil
-		})
-	}
+	// One event before the node came, and one after.
+	wantsEvents(t, s, map[string]int{
+		"127.0.0.1 is a loopback address": 2, "0.0.0.0 is the unspecified address": 2, "10.1.2.7 is within the pods' range 10.1.2.0/24 of node far": 1,
+		`"reason":"NotServed"`: 2,
+	})
 	s.Put(t, nodes, nodeAt("here", "192.0.2.1", `"podCIDRs": ["10.1.2.0/25"]`, ""))
 	s.Delete(nodes, "", "far")
 	s.Put(t, services, serviceAt("other", "10.96.0.2", `, "externalIPs": ["10.1.2.200"]`))
@@ -104,7 +101,7 @@ func TestPodOutsideRanges(t *testing.T) {
 	for name, ip := range map[string]string{"moved": "10.1.9.9", "web": "10.1.1.2"} {
 		a.on(kube.Event{Kind: kube.Pods, Namespace: "shop", Name: name, Object: []byte(podAt(name, ip, "2026-01-01T00:00:00Z", "Running"))})
 	}
-	objects, err := a.podObjects(t.Context(), a.view())
+	objects, err := a.podObjects(t.Context())
 	if err != nil || len(objects) != 2 {
 		t.Fatalf("there are %+v, %v", objects, err)
 	}

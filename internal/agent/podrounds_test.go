@@ -164,9 +164,7 @@ func TestChangeWhileLooked(t *testing.T) {
 	s := newServiceSet("here")
 	for i, ip := range []string{"10.96.0.1", "10.96.0.2"} {
 		of, _ := s.take()
-		if err := s.on(kube.Event{Kind: kube.Services, Namespace: "shop", Name: "web", Object: []byte(serviceAt("web", ip, ""))}); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, s.on(kube.Event{Kind: kube.Services, Namespace: "shop", Name: "web", Object: []byte(serviceAt("web", ip, ""))}))
 		resolve(of)
 		if s.merge(of, quiet()); len(s.wanted.services()) != i || len(s.dirty) != 1 {
 			t.Errorf("round %d: there are %v, changed %v", i, s.wanted.services(), s.dirty)

@@ -43,13 +43,7 @@ func TestUnreadPolicies(t *testing.T) {
 		deny.IsolatesIngress || !deny.IsolatesEgress || len(deny.Egress) > 0 || deny.Subject.Pods.Labels["app"] != "web" {
 		t.Errorf("there is %+v, %+v", dns, deny)
 	}
-	testkit.Eventually(t, 30*time.Second, func() error {
-		const want = `to[0].later: unknown field; until it can be, it denies the pods that it selects all egress`
-		if all := s.Objects(t, "/api/v1/events"); !strings.Contains(all, want) {
-			return fmt.Errorf("there are the events %s", all)
-		}
-		return nil
-	})
+	wantsEvents(t, s, map[string]int{`to[0].later: unknown field; until it can be, it denies the pods that it selects all egress`: 1})
 	s.Put(t, networkPolicies, fmt.Sprintf(denyAll, `, "ingress": [{}]`))
 	s.Put(t, networkPolicies, fmt.Sprintf(denyAll, `, "ingress": [{"later": 1}]`))
 	testkit.Eventually(t, 30*time.Second, func() error {
@@ -102,24 +96,14 @@ func TestFullNodeIsDegraded(t *testing.T) {
 // TestLabelsForOtherOwners has policies of the command line ask for labels of pods that no policy of the cluster names: the agent keeps them.
 func TestLabelsForOtherOwners(t *testing.T) {
 	testkit.RequireRoot(t)
-	d, err := datapath.Open(t.Context(), datapath.Options{Root: filepath.Join(testkit.BPFFS(t), "mustang")})
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := testkit.Must(datapath.Open(t.Context(), datapath.Options{Root: filepath.Join(testkit.BPFFS(t), "mustang")}))(t)
 	defer d.Close()
-	node, err := os.Hostname()
-	if err != nil {
-		t.Fatal(err)
-	}
+	node := testkit.Must(os.Hostname())(t)
 	db := policy.Pod{Namespace: "db", Name: "app0", Node: node, Labels: map[string]string{"app": "app0"}, Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.1")}}
 	endpoint, _, err := d.Policies().Objects.Endpoints.Get(rows.EncodeAddr(db.Addresses[0]))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	endpoint.Id = 1
-	if err := d.Policies().Objects.Endpoints.Put(rows.EncodeAddr(db.Addresses[0]), endpoint); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, d.Policies().Objects.Endpoints.Put(rows.EncodeAddr(db.Addresses[0]), endpoint))
 	inNamespace := func(name string) policy.PodSelector {
 		return policy.PodSelector{Namespaces: policy.Selector{Requirements: []policy.Requirement{{Key: policy.NamespaceLabel, Operator: "In", Values: []string{name}}}}}
 	}
@@ -144,17 +128,17 @@ func TestLabelsForOtherOwners(t *testing.T) {
 		if _, err := d.Policies().Apply(t.Context(), service.CLI, cli); err != nil {
 			t.Fatal(err)
 		}
-		if err := a.readOthers(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, a.readOthers(t.Context()))
 		set, _ := a.policies.set()
 		if lost, err := a.applyPolicies(t.Context(), set, a.policies.version); lost != nil || err != nil {
 			t.Fatal(lost, err)
 		}
-		now, err := d.Policies().Snapshot()
-		if err != nil {
-			t.Fatal(err)
+		for _, p := range testkit.Must(d.Policies().List())(t) {
+			if p.Owner == service.Agent && !same(p.Policy, web) {
+				t.Errorf("round %d: the status takes %+v for another policy than %+v", round, p.Policy, web)
+			}
 		}
+		now := testkit.Must(d.Policies().Snapshot())(t)
 		_, in, err := policy.Explain(now, policy.Flow{Source: far.Addresses[0], Destination: db.Addresses[0], Protocol: service.TCP, Port: 80})
 		if err != nil || in.Allow != (key == "another") {
 			t.Errorf("round %d: %v, %v", round, in, err)

@@ -31,9 +31,7 @@ func collected(t *testing.T, rows *table, all bool, services ...[2]string) failu
 	t.Helper()
 	s := newServiceSet("here")
 	for _, v := range services {
-		if err := s.on(kube.Event{Kind: kube.Services, Namespace: "shop", Name: v[0], Object: []byte(v[1])}); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, s.on(kube.Event{Kind: kube.Services, Namespace: "shop", Name: v[0], Object: []byte(v[1])}))
 	}
 	s.all = all
 	changes, _ := collect(s, quiet())
@@ -41,10 +39,7 @@ func collected(t *testing.T, rows *table, all bool, services ...[2]string) failu
 		return changes.write(t.Context(), rows, s.wanted)
 	}
 	want, _ := s.programmed()
-	failed, err := applyAll(t.Context(), rows, want, s.wanted)
-	if err != nil {
-		t.Fatal(err)
-	}
+	failed := testkit.Must(applyAll(t.Context(), rows, want, s.wanted))(t)
 	return failed
 }
 
@@ -67,9 +62,7 @@ func (s *serviceSet) put(t *testing.T, name, object string) {
 	if object != "" {
 		e.Object = []byte(object)
 	}
-	if err := s.on(e); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, s.on(e))
 	collect(s, quiet())
 }
 
@@ -90,11 +83,11 @@ func TestWhoHasFrontend(t *testing.T) {
 			for _, v := range order {
 				s.put(t, v[0], v[1])
 			}
-			if holder := s.wanted.holder[key]; holder.Name != "web" {
+			if holder := s.wanted.holder(key); holder.Name != "web" {
 				t.Errorf("%s: %v has %s", name, holder, key)
 			}
-			if s.put(t, "web", created(serviceAt("web", "10.96.0.1", `, "externalIPs": ["203.0.113.1"]`), youngest)); name == "older" && s.wanted.holder[key].Name != "aaa" {
-				t.Errorf("%s: the Service was made anew, and %v has %s", name, s.wanted.holder[key], key)
+			if s.put(t, "web", created(serviceAt("web", "10.96.0.1", `, "externalIPs": ["203.0.113.1"]`), youngest)); name == "older" && s.wanted.holder(key).Name != "aaa" {
+				t.Errorf("%s: the Service was made anew, and %v has %s", name, s.wanted.holder(key), key)
 			}
 		}
 	}
@@ -153,9 +146,7 @@ func TestNotesOnce(t *testing.T) {
 	var text strings.Builder
 	w := newWarnings(slog.New(slog.NewTextHandler(&text, nil)))
 	for _, ip := range []string{"", "", "10.96.0.1", ""} {
-		if err := s.on(kube.Event{Kind: kube.Services, Namespace: "shop", Name: "web", Object: []byte(serviceAt("web", ip, ""))}); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, s.on(kube.Event{Kind: kube.Services, Namespace: "shop", Name: "web", Object: []byte(serviceAt("web", ip, ""))}))
 		s.all = true
 		collect(s, w)
 	}
@@ -175,15 +166,9 @@ func nameOf(text string) manifest.Name {
 func TestQuotaOfNamespace(t *testing.T) {
 	testkit.RequireRoot(t)
 	sizes := objects.Sizes{Services: 4096, Backends: 8192, SourceRanges: 2048} // of which a namespace has 512, 1,024, 256
-	d, err := datapath.Open(t.Context(), datapath.Options{Root: filepath.Join(testkit.BPFFS(t), "mustang"), Sizes: sizes})
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := testkit.Must(datapath.Open(t.Context(), datapath.Options{Root: filepath.Join(testkit.BPFFS(t), "mustang"), Sizes: sizes}))(t)
 	t.Cleanup(func() { _ = d.Close() })
-	size, err := d.Services().Room()
-	if err != nil {
-		t.Fatal(err)
-	}
+	size := testkit.Must(d.Services().Room())(t)
 	s := newServiceSet("here")
 	s.quota = newQuota(size, 8, s.cluster.CompareAge)
 	at := map[string]byte{}
@@ -224,20 +209,17 @@ func TestQuotaOfNamespace(t *testing.T) {
 			t.Fatalf("%s: %v", step.what, failed.err())
 		}
 		for key, err := range refused {
-			if why := (*QuotaError)(nil); s.wanted.holder[key] == n && (!errors.As(err, &why) || !isRefused(err) || err.Error() != step.why) {
+			if why := (*QuotaError)(nil); s.wanted.holder(key) == n && (!errors.As(err, &why) || !isRefused(err) || err.Error() != step.why) {
 				t.Errorf("%s: %v, want %q", step.what, err, step.why)
 			}
 		}
 		if got := s.quota.refusal(n) != nil; got != (step.why != "") {
 			t.Errorf("%s: refused %t", step.what, got)
 		}
-		all, err := d.Services().List(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		all := testkit.Must(d.Services().List(t.Context()))(t)
 		names := map[string]int{}
 		for _, v := range all {
-			of := s.wanted.holder[v.Key()]
+			of := s.wanted.holder(v.Key())
 			if want, _ := s.wanted.of[of].get(v.Key()); len(want.Backends) != len(v.Backends) {
 				t.Errorf("%s: %s has %d backends, want %d", step.what, of, len(v.Backends), len(want.Backends))
 			}
@@ -308,15 +290,7 @@ func TestQuotaIsTold(t *testing.T) {
 		return nil
 	})
 	a.setAll()
-	testkit.Eventually(t, 30*time.Second, func() error {
-		all := s.Objects(t, "/api/v1/events")
-		for _, want := range []string{`"message":"namespace shop: 3 of 2 frontend rows"`, `"message":"namespace shop: 4 of 2 frontend rows"`} {
-			if strings.Count(all, want) != 1 {
-				return fmt.Errorf("there are the events %s", all)
-			}
-		}
-		return nil
-	})
+	wantsEvents(t, s, map[string]int{`"message":"namespace shop: 3 of 2 frontend rows"`: 1, `"message":"namespace shop: 4 of 2 frontend rows"`: 1})
 	s.Delete(services, "shop", "web-0")
 	rowsOf.wants(t, "one has gone", "10.96.0.2:80/tcp []; 10.96.0.3:80/tcp []")
 }
@@ -347,12 +321,7 @@ func TestFullMap(t *testing.T) {
 	}
 	tells(true)
 	rowsOf.wants(t, "the map is full", "10.96.0.1:80/tcp []")
-	testkit.Eventually(t, 30*time.Second, func() error {
-		if all := s.Objects(t, "/api/v1/events"); strings.Count(all, `map \"services\" is full`) != 1 {
-			return fmt.Errorf("there are the events %s", all)
-		}
-		return nil
-	})
+	wantsEvents(t, s, map[string]int{`map \"services\" is full`: 1})
 	rowsOf.set(func() { rowsOf.rowRoom = 2 })
 	rowsOf.wants(t, "the map has rows again", "10.96.0.1:80/tcp []; 10.96.0.2:80/tcp []")
 	tells(false)

@@ -81,9 +81,9 @@ func (a *Agent) note(c changes, failed failures, all bool) {
 	why, everywhere := map[manifest.Name][]string{}, map[manifest.Name][]string{}
 	for key, err := range failed {
 		a.failed[key] = err.Error()
-		name, ok := a.services.wanted.holder[key]
+		name := a.services.wanted.holder(key)
 		switch {
-		case !ok || !isRefused(err):
+		case name == manifest.Name{} || !isRefused(err):
 		case errors.As(err, new(*QuotaError)): // nodes have maps of the same size
 			everywhere[name] = []string{err.Error()}
 		default:
@@ -107,16 +107,16 @@ func (a *Agent) refused() map[string]int {
 		}
 	}
 	for key := range a.failed {
-		service(a.services.wanted.holder[key])
+		service(a.services.wanted.holder(key))
 	}
-	for _, of := range a.services.wanted.waiting {
-		for n := range of {
+	for _, names := range a.services.wanted.claims {
+		for _, n := range names[1:] {
 			service(n)
 		}
 	}
 	for key, s := range a.services.checked {
 		if a.unanswered[s.HealthCheckPort] != "" {
-			service(a.services.wanted.holder[key])
+			service(a.services.wanted.holder(key))
 		}
 	}
 	for n := range a.noRoom {
@@ -156,7 +156,7 @@ func (a *Agent) answerChecks(checked []service.Service) error {
 	holders := map[service.Key]manifest.Name{}
 	a.mu.Lock()
 	for _, s := range checked {
-		holders[s.Key()] = a.services.wanted.holder[s.Key()]
+		holders[s.Key()] = a.services.wanted.holder(s.Key())
 	}
 	a.mu.Unlock()
 	err := a.Health.Apply(checked, func(s service.Service) (namespace, name string) {

@@ -68,7 +68,7 @@ func (s *serviceSet) merge(of []resolved, w *warnings) (c changes, refused failu
 			}
 		}
 		for _, conflict := range s.wanted.set(n, set.Services, c) {
-			why[conflict.name] = append(why[conflict.name], heldBy(conflict.key, s.wanted.holder[conflict.key]))
+			why[conflict.name] = append(why[conflict.name], heldBy(conflict.key, s.wanted.holder(conflict.key)))
 		}
 		s.quota.set(n, set.Services)
 	}
@@ -85,14 +85,14 @@ func (s *serviceSet) merge(of []resolved, w *warnings) (c changes, refused failu
 func (s *serviceSet) applyQuota(c changes) (refused failures) {
 	for _, n := range s.quota.update() {
 		for _, v := range s.wanted.of[n] {
-			if s.wanted.holder[v.Key()] == n {
+			if s.wanted.holder(v.Key()) == n {
 				c[v.Key()] = &v
 			}
 		}
 	}
 	refused = failures{}
 	for key, v := range c {
-		if err := s.quota.refusal(s.wanted.holder[key]); v != nil && err != nil {
+		if err := s.quota.refusal(s.wanted.holder(key)); v != nil && err != nil {
 			c[key] = nil
 			refused.add(key, err)
 		}
@@ -103,9 +103,9 @@ func (s *serviceSet) applyQuota(c changes) (refused failures) {
 // programmed returns the services of all Services within the quotas of their namespaces, and why the others are
 // refused.
 func (s *serviceSet) programmed() (all []service.Service, refused failures) {
-	all, refused = make([]service.Service, 0, len(s.wanted.holder)), failures{}
+	all, refused = make([]service.Service, 0, len(s.wanted.claims)), failures{}
 	for _, v := range s.wanted.services() {
-		if err := s.quota.refusal(s.wanted.holder[v.Key()]); err != nil {
+		if err := s.quota.refusal(s.wanted.holder(v.Key())); err != nil {
 			refused.add(v.Key(), err)
 		} else {
 			all = append(all, v)

@@ -5,14 +5,14 @@ package agent
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/go-json-experiment/json"
 
 	"mustang/internal/agent/status"
 	"mustang/internal/datapath"
@@ -35,24 +35,6 @@ type Endpoints interface {
 // told is what there is to say of a Service: what it does not get, and what is left out as it should be.
 type told struct{ notServed, notes []string }
 
-// view is what an agent wants at a moment.
-type view struct {
-	synced     bool
-	pending    bool // all may change
-	services   []manifest.Name
-	wanted     map[manifest.Name]ofService
-	holder     map[service.Key]manifest.Name
-	dirty      map[manifest.Name]bool
-	quotas     []string // namespaces above their quota
-	told       map[manifest.Name]told
-	failed     map[service.Key]string
-	unread     map[object]string
-	noRoom     map[manifest.Name]string
-	unanswered map[uint16]string
-	policies   map[object]fragment
-	rules      bool // policies may change
-}
-
 // Report tells what there is to be, what is in the tables, and why they differ. Errors: those of reading the tables.
 func (a *Agent) Report(ctx context.Context, q status.Query) (status.Report, error) {
 	r := status.Report{Schema: status.Schema, Config: a.Config}
@@ -63,54 +45,42 @@ func (a *Agent) Report(ctx context.Context, q status.Query) (status.Report, erro
 	case <-ctx.Done():
 		return r, ctx.Err()
 	}
-	v := a.view()
-	r.Unread, r.Warnings = a.State.Unread(), slices.Concat(a.warned(), v.quotas, a.State.Degraded())
+	warned := a.warned()
 	rounds, nodes := a.State.Rounds()
-	r.Synced, r.Sync, r.Nodes = v.synced && !rounds.First.IsZero(), rounds, nodes
 	kinds := []string{status.Service, status.NetworkPolicy, status.ClusterNetworkPolicy}
-	services, err := a.serviceObjects(ctx, v)
-	if err != nil {
-		return r, err
-	}
-	rules, err := a.policyObjects(v)
-	if err != nil {
-		return r, err
-	}
-	objects := slices.Concat(services, rules)
+	var joined, pods []status.Object
+	var err error
 	if a.Nodes != nil {
-		joined, err := a.nodeObjects(v.synced, nodes.Error)
-		if err != nil {
+		if joined, err = a.nodeObjects(nodes.Error); err != nil {
 			return r, err
 		}
-		kinds, objects = append(kinds, status.Node), append(objects, joined...)
+		kinds = append(kinds, status.Node)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	r.Unread, r.Warnings = a.State.Unread(), slices.Concat(warned, a.services.quota.lines(), a.overQuota, a.State.Degraded())
+	r.Synced, r.Sync, r.Nodes = a.synced && !rounds.First.IsZero(), rounds, nodes
+	services, err := a.serviceObjects(ctx)
+	if err != nil {
+		return r, err
+	}
+	rules, err := a.policyObjects()
+	if err != nil {
+		return r, err
 	}
 	if a.Endpoints != nil && a.Config.Services != status.ServicesOff {
-		pods, err := a.podObjects(ctx, v)
-		if err != nil {
+		if pods, err = a.podObjects(ctx); err != nil {
 			return r, err
 		}
-		kinds, objects = append(kinds, status.Pod), append(objects, pods...)
+		kinds = append(kinds, status.Pod)
 	}
 	r.Time = time.Now()
-	r.Fill(q, kinds, unreadObjects(v, objects))
+	r.Fill(q, kinds, a.addUnread(slices.Concat(services, rules, joined, pods)))
 	return r, nil
 }
 
-func (a *Agent) view() view {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	dirty := maps.Clone(a.services.dirty)
-	maps.Copy(dirty, a.services.underway)
-	return view{
-		synced: a.synced, pending: !a.synced || a.services.all, rules: !a.synced || a.policies.changed,
-		services: a.services.cluster.Names(), wanted: maps.Clone(a.services.wanted.of), holder: maps.Clone(a.services.wanted.holder),
-		dirty: dirty, quotas: slices.Concat(a.services.quota.lines(), a.overQuota), told: maps.Clone(a.services.told), failed: maps.Clone(a.failed),
-		unread: maps.Clone(a.unread), noRoom: maps.Clone(a.noRoom), unanswered: maps.Clone(a.unanswered), policies: maps.Clone(a.policies.of),
-	}
-}
-
-// serviceObjects are the Services of the cluster, and what of the agent's is in the tables besides.
-func (a *Agent) serviceObjects(ctx context.Context, v view) (objects []status.Object, err error) {
+// serviceObjects are the Services of the cluster, and what of the agent's is in the tables besides. The caller has the lock.
+func (a *Agent) serviceObjects(ctx context.Context) (objects []status.Object, err error) {
 	rows, err := a.Services.List(ctx)
 	if err != nil {
 		return nil, err
@@ -119,41 +89,41 @@ func (a *Agent) serviceObjects(ctx context.Context, v view) (objects []status.Ob
 	for _, s := range rows {
 		have[s.Key()] = s
 	}
-	wanted := map[service.Key]bool{}
-	for _, n := range v.services {
-		o := status.Object{Kind: status.Service, Namespace: n.Namespace, Name: n.Name, Why: v.told[n].notServed, Notes: v.told[n].notes}
-		if v.pending || v.dirty[n] {
+	of := a.services
+	pending := !a.synced || of.all
+	for _, n := range of.cluster.Names() {
+		o := status.Object{Kind: status.Service, Namespace: n.Namespace, Name: n.Name, Why: of.told[n].notServed, Notes: of.told[n].notes}
+		if pending || of.dirty[n] || of.underway[n] {
 			o.State = status.Waiting
 		}
-		for _, s := range v.wanted[n] {
+		for _, s := range of.wanted.of[n] {
 			key := s.Key()
-			wanted[key] = true
 			e := status.Entry{What: key.String(), Detail: count(len(s.Backends), "backend")}
 			row, there := have[key]
-			switch holder := v.holder[key]; {
+			switch holder := of.wanted.holder(key); {
 			case holder != n:
 				e.Why = heldBy(key, holder)
 			case there && row.Owner != service.Agent:
 				e.Why = fmt.Sprintf("owner %s has it", row.Owner)
 			case there && row.Equal(s):
 				e.InTables = true
-			case v.failed[key] != "":
-				e.Why = v.failed[key]
+			case a.failed[key] != "":
+				e.Why = a.failed[key]
 			case there && o.State != status.Waiting:
 				e.Why = "the tables have what it said before"
 			case o.State != status.Waiting:
 				e.Why = "it is not there"
 			}
 			o.Entries = append(o.Entries, e)
-			if why := v.unanswered[s.HealthCheckPort]; why != "" && !slices.Contains(o.Why, why) {
+			if why := a.unanswered[s.HealthCheckPort]; why != "" && !slices.Contains(o.Why, why) {
 				o.Why = append(slices.Clip(o.Why), why)
 			}
 		}
 		objects = append(objects, o)
 	}
 	for key, s := range have {
-		if s.Owner == service.Agent && !wanted[key] && !v.pending && len(v.dirty) == 0 {
-			why := cmp.Or(v.failed[key], "it is in the tables, and no Service wants it")
+		if s.Owner == service.Agent && len(of.wanted.claims[key]) == 0 && !pending && len(of.dirty)+len(of.underway) == 0 {
+			why := cmp.Or(a.failed[key], "it is in the tables, and no Service wants it")
 			objects = append(objects, status.Object{Kind: status.Service, Name: key.String(), Why: []string{why}})
 		}
 	}
@@ -182,8 +152,8 @@ func kindOf(resource string) string {
 	return cmp.Or(policyKinds[resource], strings.TrimSuffix(resource, "s"))
 }
 
-// policyObjects are the policies of the cluster, and what of the agent's is in the tables besides.
-func (a *Agent) policyObjects(v view) (objects []status.Object, err error) {
+// policyObjects are the policies of the cluster, and what of the agent's is in the tables besides. The caller has the lock.
+func (a *Agent) policyObjects() (objects []status.Object, err error) {
 	rows, err := a.Policies.List()
 	if err != nil {
 		return nil, err
@@ -198,14 +168,15 @@ func (a *Agent) policyObjects(v view) (objects []status.Object, err error) {
 			have[name{p.Tier, p.Namespace, p.Name}] = p
 		}
 	}
-	remarks := v.remarks()
-	for at, f := range v.policies {
+	waiting := !a.synced || a.policies.changed
+	remarks := a.policies.remarks()
+	for at, f := range a.policies.of {
 		kind := policyKinds[at.resource]
 		if kind == "" {
 			continue
 		}
 		o := status.Object{Kind: kind, Namespace: at.namespace, Name: at.name, Notes: slices.Concat(f.notes, remarks[at])}
-		if v.rules {
+		if waiting {
 			o.State = status.Waiting
 		}
 		for _, p := range f.Policies {
@@ -216,7 +187,7 @@ func (a *Agent) policyObjects(v view) (objects []status.Object, err error) {
 				What:   fmt.Sprintf("%s in, %s out", count(len(p.Ingress), "rule"), count(len(p.Egress), "rule")),
 				Detail: count(row.Pods, "pod") + " here", InTables: there && same(row.Policy, p),
 			}
-			switch full := v.noRoom[manifest.Name{Namespace: p.Namespace, Name: p.Name}]; {
+			switch full := a.noRoom[manifest.Name{Namespace: p.Namespace, Name: p.Name}]; {
 			case e.InTables || o.State == status.Waiting:
 			case full != "" && p.Tier == policy.Namespaced:
 				e.Why = full
@@ -230,7 +201,7 @@ func (a *Agent) policyObjects(v view) (objects []status.Object, err error) {
 		objects = append(objects, o)
 	}
 	for id := range have {
-		if !v.rules {
+		if !waiting {
 			o := status.Object{Kind: status.NetworkPolicy, Namespace: id.namespace, Name: id.name, Why: []string{"it is in the tables, and the cluster has none of the name"}}
 			if id.tier != policy.Namespaced {
 				o.Kind = status.ClusterNetworkPolicy
@@ -242,10 +213,10 @@ func (a *Agent) policyObjects(v view) (objects []status.Object, err error) {
 }
 
 // remarks are what authors of policies may not have meant.
-func (v view) remarks() map[object][]string {
+func (p *policySet) remarks() map[object][]string {
 	var all policy.Snapshot
 	var of []object
-	for at, f := range v.policies {
+	for at, f := range p.of {
 		all.Pods, all.Namespaces, all.Policies = append(all.Pods, f.Pods...), append(all.Namespaces, f.Namespaces...), append(all.Policies, f.Policies...)
 		for range f.Policies {
 			of = append(of, at)
@@ -261,17 +232,17 @@ func (v view) remarks() map[object][]string {
 	return out
 }
 
-// same reports whether two policies are stored alike.
+// same reports whether two policies are stored alike: a list that is missing and an empty one are.
 func same(a, b policy.Policy) bool {
-	x, errX := json.Marshal(a)
-	y, errY := json.Marshal(b)
+	x, errX := json.Marshal(a, json.Deterministic(true))
+	y, errY := json.Marshal(b, json.Deterministic(true))
 	return errX == nil && errY == nil && string(x) == string(y)
 }
 
-// nodeObjects are the other nodes, and this one with what concerns none of them. synced is whether all Node objects are there, and said
-// why the last round failed.
-func (a *Agent) nodeObjects(synced bool, said string) (objects []status.Object, err error) {
+// nodeObjects are the other nodes, and this one with what concerns none of them. said is why the last round failed.
+func (a *Agent) nodeObjects(said string) (objects []status.Object, err error) {
 	a.mu.Lock()
+	synced := a.synced
 	self, others, _, known := a.nodes.split(a.Node)
 	absent := a.absent
 	a.mu.Unlock()
@@ -322,8 +293,8 @@ func (a *Agent) nodeObjects(synced bool, said string) (objects []status.Object, 
 	return objects, nil
 }
 
-// podObjects are the pods of this node that have an address in the network.
-func (a *Agent) podObjects(ctx context.Context, v view) (objects []status.Object, err error) {
+// podObjects are the pods of this node that have an address in the network. The caller has the lock.
+func (a *Agent) podObjects(ctx context.Context) (objects []status.Object, err error) {
 	rows, err := a.Endpoints.List(ctx)
 	if err != nil {
 		return nil, err
@@ -334,8 +305,8 @@ func (a *Agent) podObjects(ctx context.Context, v view) (objects []status.Object
 	}
 	ranges := a.ranges()
 	youngest := map[netip.Addr]object{}
-	for _, at := range v.ordered() {
-		for _, p := range v.policies[at].Pods {
+	for _, at := range a.policies.ordered() {
+		for _, p := range a.policies.of[at].Pods {
 			if p.HostNetwork || p.Node != a.Node || len(p.Addresses) == 0 {
 				continue
 			}
@@ -356,17 +327,12 @@ func (a *Agent) podObjects(ctx context.Context, v view) (objects []status.Object
 	return objects, nil
 }
 
-// ordered returns the objects that policies depend on, younger ones of a kind first.
-func (v view) ordered() []object {
-	return (&policySet{of: v.policies}).ordered()
-}
-
-// unreadObjects adds to objects why one of the cluster cannot be read.
-func unreadObjects(v view, objects []status.Object) []status.Object {
-	for at, why := range v.unread {
+// addUnread adds to objects why one of the cluster cannot be read.
+func (a *Agent) addUnread(objects []status.Object) []status.Object {
+	for at, why := range a.unread {
 		kind := kindOf(at.resource)
 		text := "it cannot be read: " + why
-		if _, had := v.policies[at]; had && policyKinds[at.resource] == "" {
+		if _, had := a.policies.of[at]; had && policyKinds[at.resource] == "" {
 			text += "; what it said before is in force"
 		}
 		i := slices.IndexFunc(objects, func(o status.Object) bool { return o.Kind == kind && o.Namespace == at.namespace && o.Name == at.name })

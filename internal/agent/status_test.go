@@ -31,14 +31,9 @@ func golden(t *testing.T, name, have string) {
 	t.Helper()
 	path := filepath.Join("testdata", name)
 	if os.Getenv("MUSTANG_UPDATE") != "" {
-		if err := os.WriteFile(path, []byte(have), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, os.WriteFile(path, []byte(have), 0o600))
 	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	want := testkit.Must(os.ReadFile(path))(t)
 	if diff := cmp.Diff(string(want), have); diff != "" {
 		t.Errorf("%s (-want +have):\n%s", name, diff)
 	}
@@ -128,10 +123,7 @@ func TestReport(t *testing.T) {
 		o.Config = status.Config{Node: "here", Version: "0.1.0", PID: 7, Link: "veth", Services: "both", Routing: "auto"}
 	})
 	report := func(q status.Query) status.Report {
-		r, err := a.Report(t.Context(), q)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := testkit.Must(a.Report(t.Context(), q))(t)
 		return r
 	}
 	if r := report(status.Query{}); r.Synced || r.Well() {
@@ -177,9 +169,7 @@ func TestReport(t *testing.T) {
 		for _, rounds := range []*status.Rounds{&r.Sync, &r.Nodes} { // between a change and the end of its round
 			rounds.Waiting, rounds.Running = time.Time{}, time.Time{}
 		}
-		if err := status.WriteText(&text, r, q); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, status.WriteText(&text, r, q))
 		golden(t, name, times.ReplaceAllString(text.String(), "# $1"))
 	}
 }

@@ -18,8 +18,7 @@ type wanted struct {
 	compare func(a, b manifest.Name) int
 	gives   func(manifest.Name, netip.Addr) bool // a load balancer has the address
 	of      map[manifest.Name]ofService
-	holder  map[service.Key]manifest.Name
-	waiting map[service.Key]map[manifest.Name]bool
+	claims  map[service.Key][]manifest.Name // who wants a frontend: the first one has it
 }
 
 // ofService are the services of a Service, sorted by key: a map takes twice the memory where there is one.
@@ -50,91 +49,52 @@ type conflict struct {
 }
 
 func newWanted(compare func(a, b manifest.Name) int, gives func(manifest.Name, netip.Addr) bool) *wanted {
-	return &wanted{compare, gives, map[manifest.Name]ofService{}, map[service.Key]manifest.Name{}, map[service.Key]map[manifest.Name]bool{}}
+	return &wanted{compare, gives, map[manifest.Name]ofService{}, map[service.Key][]manifest.Name{}}
+}
+
+// holder returns the Service that has a frontend; the zero value if none wants it.
+func (w *wanted) holder(key service.Key) (n manifest.Name) {
+	if names := w.claims[key]; len(names) > 0 {
+		n = names[0]
+	}
+	return n
 }
 
 // set replaces what a Service stands for, adds what that changes, and returns who has not got a frontend since then.
 func (w *wanted) set(n manifest.Name, services []service.Service, c changes) (conflicts []conflict) {
 	before, now := w.of[n], byKey(services)
-	w.of[n] = now
-	if len(now) == 0 {
+	if w.of[n] = now; len(now) == 0 {
 		delete(w.of, n)
 	}
-	for _, s := range before {
-		if _, ok := now.get(s.Key()); !ok {
-			w.release(s.Key(), n, c)
-		}
-	}
-	for _, s := range now {
+	for _, s := range byKey(slices.Concat(now, before)) {
 		key := s.Key()
-		holder, held := w.holder[key]
-		if held && holder != n || len(w.waiting[key]) > 0 {
-			if loser := w.settle(key, n, c); loser != (manifest.Name{}) {
-				conflicts = append(conflicts, conflict{loser, key})
-			}
-			if w.holder[key] != n || holder != n {
-				continue
-			}
+		was, had := before.get(key)
+		_, wants := now.get(key)
+		held := w.holder(key)
+		names := slices.DeleteFunc(w.claims[key], func(m manifest.Name) bool { return m == n })
+		if wants {
+			names = append(names, n)
+			slices.SortFunc(names, func(a, b manifest.Name) int { return w.compareFor(key, a, b) })
 		}
-		if was, had := before.get(key); !held || !had || !was.Equal(s) {
-			c[key] = &s
+		if len(names) == 0 {
+			delete(w.claims, key)
+			c[key] = nil
+			continue
 		}
-		w.holder[key] = n
+		w.claims[key] = names
+		first := names[0]
+		if first != held || first == n && !(had && was.Equal(s)) {
+			heir, _ := w.of[first].get(key)
+			c[key] = &heir
+		}
+		switch {
+		case wants && first != n:
+			conflicts = append(conflicts, conflict{n, key})
+		case wants && held != n && held != manifest.Name{}:
+			conflicts = append(conflicts, conflict{held, key})
+		}
 	}
 	return conflicts
-}
-
-// settle gives a frontend that a Service wants to the first of all that want it, and returns who has not got it: the Service, or the one
-// that had it.
-func (w *wanted) settle(key service.Key, n manifest.Name, c changes) (loser manifest.Name) {
-	all := w.waiting[key]
-	if all == nil {
-		all = map[manifest.Name]bool{}
-		w.waiting[key] = all
-	}
-	all[n] = true
-	holder, held := w.holder[key]
-	first := holder
-	if !held || holder == n {
-		first = w.first(key, all) // the holder may come later than before
-	} else if w.compareFor(key, n, holder) < 0 {
-		first = n
-		all[holder] = true
-	}
-	delete(all, first)
-	if first != holder {
-		heir, _ := w.of[first].get(key)
-		c[key], w.holder[key] = &heir, first
-		loser = holder
-	}
-	if first != n {
-		loser = n
-	}
-	return loser
-}
-
-// release gives a frontend that a Service has no more to the first one that waits for it.
-func (w *wanted) release(key service.Key, n manifest.Name, c changes) {
-	if w.holder[key] != n {
-		delete(w.waiting[key], n)
-		return
-	}
-	delete(w.holder, key)
-	if len(w.waiting[key]) == 0 {
-		delete(w.waiting, key)
-		c[key] = nil
-		return
-	}
-	next := w.first(key, w.waiting[key])
-	delete(w.waiting[key], next)
-	w.holder[key] = next
-	heir, _ := w.of[next].get(key)
-	c[key] = &heir
-}
-
-// first returns the first of Services that want a frontend, of which there is one.
-func (w *wanted) first(key service.Key, all map[manifest.Name]bool) manifest.Name {
-	return slices.MinFunc(slices.Collect(maps.Keys(all)), func(a, b manifest.Name) int { return w.compareFor(key, a, b) })
 }
 
 // compareFor orders Services that want a frontend: whose cluster IP it is comes before those whose load balancer has the address, and these before
@@ -162,15 +122,15 @@ func (w *wanted) sort(services []service.Service) {
 		return 0
 	}
 	slices.SortFunc(services, func(a, b service.Service) int {
-		return cmp.Or(w.compare(w.holder[a.Key()], w.holder[b.Key()]), external(a)-external(b), compareKeys(a.Key(), b.Key()))
+		return cmp.Or(w.compare(w.holder(a.Key()), w.holder(b.Key())), external(a)-external(b), compareKeys(a.Key(), b.Key()))
 	})
 }
 
 // services returns all.
 func (w *wanted) services() []service.Service {
-	all := make([]service.Service, 0, len(w.holder))
-	for key, n := range w.holder {
-		s, _ := w.of[n].get(key)
+	all := make([]service.Service, 0, len(w.claims))
+	for key, names := range w.claims {
+		s, _ := w.of[names[0]].get(key)
 		all = append(all, s)
 	}
 	return all

@@ -32,11 +32,6 @@ const (
 	warningsEvery = 30 * time.Second
 )
 
-// Events are what users see of objects: of a node, or of all if that is empty. *kube.Client is one.
-type Events interface {
-	Warn(ctx context.Context, node string, w kube.Warning) error
-}
-
 // warnings write warnings about objects to the log and as events.
 type warnings struct {
 	log        *slog.Logger
@@ -116,7 +111,7 @@ func cut(text string) string {
 }
 
 // post stores events until the context ends. What a node alone has to say begins with its name.
-func (w *warnings) post(ctx context.Context, to Events, node string) {
+func (w *warnings) post(ctx context.Context, to *kube.Client, node string) {
 	for {
 		select {
 		case <-ctx.Done():

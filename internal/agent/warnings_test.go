@@ -88,9 +88,7 @@ func TestFloodOfWarnings(t *testing.T) {
 	w := newWarnings(slog.New(slog.NewTextHandler(&text, nil)))
 	put := func(namespace, name, object string) {
 		t.Helper()
-		if err := s.on(kube.Event{Kind: kube.Services, Namespace: namespace, Name: name, Object: []byte(object)}); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, s.on(kube.Event{Kind: kube.Services, Namespace: namespace, Name: name, Object: []byte(object)}))
 		collect(s, w)
 	}
 	for i := range 200 {
@@ -125,28 +123,11 @@ func TestFloodOfNotes(t *testing.T) {
 	w := newWarnings(slog.New(slog.NewTextHandler(&text, nil)))
 	for i := range 200 {
 		ip := []string{"", "10.96.0.1"}[i%2]
-		if err := s.on(kube.Event{Kind: kube.Services, Namespace: "shop", Name: "web", Object: []byte(serviceAt("web", ip, ""))}); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, s.on(kube.Event{Kind: kube.Services, Namespace: "shop", Name: "web", Object: []byte(serviceAt("web", ip, ""))}))
 		collect(s, w)
 	}
 	if n := strings.Count(text.String(), "\n"); n != warningsBurst {
 		t.Errorf("there are %d lines, want %d", n, warningsBurst)
-	}
-}
-
-// TestWarningsOfNamespace has a namespace of many objects: it does not fill the queue.
-func TestWarningsOfNamespace(t *testing.T) {
-	w := quiet()
-	for i := range 2 * maxWaiting {
-		w.add(kube.Warning{Kind: kube.Services, Namespace: "evil", Name: fmt.Sprint("web-", i), Reason: "NotServed", Text: "no"})
-	}
-	if len(w.waiting) != warningsBurst {
-		t.Errorf("%d events wait, want %d", len(w.waiting), warningsBurst)
-	}
-	w.add(kube.Warning{Kind: kube.Services, Namespace: "shop", Name: "web", Reason: "NotServed", Text: "no"})
-	if len(w.waiting) != warningsBurst+1 {
-		t.Error("there is no room for another namespace")
 	}
 }
 
@@ -172,10 +153,7 @@ func TestWarningWithoutRoom(t *testing.T) {
 // event of no node.
 func TestEventsOfNodes(t *testing.T) {
 	s := kubetest.Start(t)
-	client, err := kube.Connect(s.Kubeconfig(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := testkit.Must(kube.Connect(s.Kubeconfig(t)))(t)
 	for _, name := range []string{"web", "busy"} {
 		s.Put(t, services, serviceAt(name, "10.96.0.1", ""))
 	}
@@ -183,26 +161,16 @@ func TestEventsOfNodes(t *testing.T) {
 		w := quiet()
 		set := newServiceSet(node)
 		object := []byte(serviceAt("web", "10.96.0.1", `, "externalIPs": ["127.0.0.1"]`))
-		if err := set.on(kube.Event{Kind: kube.Services, Namespace: "shop", Name: "web", Object: object}); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, set.on(kube.Event{Kind: kube.Services, Namespace: "shop", Name: "web", Object: object}))
 		collect(set, w)
 		w.notServed(map[manifest.Name][]string{{Namespace: "shop", Name: "busy"}: {"port 1 is in use"}}, false)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		go w.post(ctx, client, node)
 	}
-	testkit.Eventually(t, 30*time.Second, func() error {
-		all := s.Objects(t, "/api/v1/events")
-		for want, n := range map[string]int{
-			`"involvedObject"`: 3, "127.0.0.1 is a loopback address": 1, `"source":{"component":"mustang-agent"}`: 1,
-			`"message":"node n1: port 1 is in use"`: 1, `"host":"n1"`: 1, `"message":"node n2: port 1 is in use"`: 1, `"host":"n2"`: 1,
-		} {
-			if strings.Count(all, want) != n {
-				return fmt.Errorf("%s is not there %d times in %s", want, n, all)
-			}
-		}
-		return nil
+	wantsEvents(t, s, map[string]int{
+		`"involvedObject"`: 3, "127.0.0.1 is a loopback address": 1, `"source":{"component":"mustang-agent"}`: 1,
+		`"message":"node n1: port 1 is in use"`: 1, `"host":"n1"`: 1, `"message":"node n2: port 1 is in use"`: 1, `"host":"n2"`: 1,
 	})
 }
 
@@ -217,6 +185,7 @@ func TestUnservedPolicies(t *testing.T) {
 "spec": {"tier": "Admin", "priority": 3, "subject": {"namespaces": {}}, "ingress": [{"action": "Deny", "from": [{"namespaces": {}}]}]}}`)
 	begin := func(node string) (*Agent, *table) {
 		rows := newTable()
+		s.Put(t, nodes, nodeAt(node, "192.0.2.1", "", ""))
 		a := start(t, s, rows, func(o *Options) { o.Node = node })
 		return a, rows
 	}

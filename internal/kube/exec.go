@@ -4,14 +4,17 @@ package kube
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
+	"net/url"
+	"slices"
 
-	"github.com/go-json-experiment/json"
-	"github.com/go-json-experiment/json/jsontext"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
-
-	"mustang/internal/document"
+	"k8s.io/apimachinery/pkg/util/httpstream"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/remotecommand"
 )
 
 // Get writes the answer of the API server to a path, "/api/v1/nodes?limit=500".
@@ -46,32 +49,13 @@ func (c *Client) PodsOf(ctx context.Context, namespace, selector string) (pods [
 		return nil, fmt.Errorf("list pods of namespace %s: %w", namespace, err)
 	}
 	defer body.Close()
-	var list struct {
-		Items []jsontext.Value `json:"items"`
-	}
-	if err := json.UnmarshalRead(body, &list); err != nil {
+	var list corev1.PodList
+	if err := json.NewDecoder(body).Decode(&list); err != nil {
 		return nil, fmt.Errorf("list pods of namespace %s: %w", namespace, err)
 	}
-	for _, item := range list.Items {
-		var o struct {
-			Metadata document.Metadata `json:"metadata"`
-			Spec     struct {
-				NodeName string `json:"nodeName"`
-			} `json:"spec"`
-			Status struct {
-				Containers []struct {
-					Restarts int `json:"restartCount"`
-				} `json:"containerStatuses"`
-			} `json:"status"`
-		}
-		if err := document.Decode(item, &o); err != nil {
-			return nil, err
-		}
-		pod := PodOn{Name: o.Metadata.Name, Node: o.Spec.NodeName}
-		for _, container := range o.Status.Containers {
-			pod.Restarted = pod.Restarted || container.Restarts > 0
-		}
-		pods = append(pods, pod)
+	for _, p := range list.Items {
+		restarted := func(s corev1.ContainerStatus) bool { return s.RestartCount > 0 }
+		pods = append(pods, PodOn{p.Name, p.Spec.NodeName, slices.ContainsFunc(p.Status.ContainerStatuses, restarted)})
 	}
 	return pods, nil
 }
@@ -79,4 +63,62 @@ func (c *Client) PodsOf(ctx context.Context, namespace, selector string) (pods [
 // Exec runs a command in a pod.
 func (c *Client) Exec(ctx context.Context, run ExecCommand, streams ExecStreams) error {
 	return Exec(ctx, c.config, run, streams)
+}
+
+// ExecCommand is a command in a container of a pod.
+type ExecCommand struct {
+	Namespace, Pod, Container string
+	Words                     []string
+}
+
+// ExecStreams are those of a command, which any goroutine may use. Stdin may be nil.
+type ExecStreams struct {
+	Stdin          io.Reader
+	Stdout, Stderr io.Writer
+}
+
+// Exec runs a command. Errors: those of the API server and the kubelet; the exit code; why the context has ended, at once, whatever is
+// still read or written then.
+func Exec(ctx context.Context, config *rest.Config, run ExecCommand, streams ExecStreams) error {
+	exec, err := executor(ctx, config, run, streams.Stdin != nil)
+	if err == nil {
+		done := make(chan error, 1)
+		go func() {
+			done <- exec.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: streams.Stdin, Stdout: streams.Stdout, Stderr: streams.Stderr})
+		}()
+		select { // the library heeds the context once it is connected
+		case err = <-done:
+		case <-ctx.Done():
+			err = context.Cause(ctx)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("run %q in pod %s/%s: %w", run.Words, run.Namespace, run.Pod, err)
+	}
+	return nil
+}
+
+// executor speaks WebSocket, and SPDY where the API server, or a proxy before it, does not know that.
+func executor(ctx context.Context, config *rest.Config, run ExecCommand, stdin bool) (remotecommand.Executor, error) {
+	target, _, err := rest.DefaultServerUrlFor(config)
+	if err != nil {
+		return nil, err
+	}
+	parameters := url.Values{"container": {run.Container}, "stdout": {"true"}, "stderr": {"true"}, "command": run.Words}
+	if stdin {
+		parameters.Set("stdin", "true")
+	}
+	target = target.JoinPath("api/v1/namespaces", run.Namespace, "pods", run.Pod, "exec")
+	target.RawQuery = parameters.Encode()
+	socket, err := remotecommand.NewWebSocketExecutor(config, "GET", target.String())
+	if err != nil {
+		return nil, err
+	}
+	spdy, err := remotecommand.NewSPDYExecutor(config, "POST", target)
+	if err != nil {
+		return nil, err
+	}
+	return remotecommand.NewFallbackExecutor(socket, spdy, func(err error) bool {
+		return ctx.Err() == nil && (httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err))
+	})
 }

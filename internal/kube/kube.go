@@ -234,11 +234,11 @@ type Calls struct {
 // Watch calls for the objects of the kinds until the context ends. While the API server cannot be reached, it tries again, at most once
 // in 30 seconds, and objects stay as they are.
 func (c *Client) Watch(ctx context.Context, kinds []Kind, calls Calls) {
-	w := &watcher{on: calls.On, synced: calls.Synced, installed: calls.Installed, missing: len(kinds)}
-	t := &trouble{host: c.host, kinds: kinds, of: map[string]error{}, tell: calls.Failing}
-	defer t.stop()
+	w := &watcher{Calls: calls, missing: len(kinds)}
+	t := &trouble{host: c.host, kinds: kinds, of: map[string]error{}}
 	ctx = klog.NewContext(ctx, klog.Logger{}) // it would say the same of each kind, again and again
 	var all sync.WaitGroup
+	all.Go(func() { t.report(ctx, calls.Failing) })
 	for _, kind := range kinds {
 		all.Go(func() {
 			s := &store{watcher: w, kind: kind, names: map[name]bool{}}
@@ -299,12 +299,9 @@ var errNoWatchList = errors.New("lists are read as such")
 
 // watcher is one call of Watch.
 type watcher struct {
+	Calls
 	mu      sync.Mutex
-	on      func(Event)
-	synced  func()
 	missing int // kinds without a first list
-	// installed is that of [Calls].
-	installed func(Kind) int
 }
 
 // store is what a reflector fills: it hands out what comes, and keeps the names.
@@ -324,7 +321,7 @@ func (s *store) listing(e Event) {
 	defer s.mu.Unlock()
 	s.names[name{e.Namespace, e.Name}] = true
 	e.Kind = s.kind
-	s.on(e)
+	s.On(e)
 }
 
 // Add hands out an object.
@@ -365,7 +362,7 @@ func (s *store) Replace(list []any, _ string) error {
 	if !s.listed {
 		s.listed = true
 		if s.missing--; s.missing == 0 {
-			s.synced()
+			s.Synced()
 		}
 	}
 	return nil
@@ -382,11 +379,11 @@ func (s *store) put(object any) error {
 		return err
 	}
 	s.names[name{o.GetNamespace(), o.GetName()}] = true
-	s.on(Event{s.kind, o.GetNamespace(), o.GetName(), data})
+	s.On(Event{s.kind, o.GetNamespace(), o.GetName(), data})
 	return nil
 }
 
 func (s *store) remove(n name) {
 	delete(s.names, n)
-	s.on(Event{Kind: s.kind, Namespace: n.namespace, Name: n.name})
+	s.On(Event{Kind: s.kind, Namespace: n.namespace, Name: n.name})
 }

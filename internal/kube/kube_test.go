@@ -59,10 +59,7 @@ func start(t *testing.T, s *kubetest.Server) *watched {
 
 func startOf(t *testing.T, s *kubetest.Server, kinds ...Kind) *watched {
 	t.Helper()
-	c, err := Connect(s.Kubeconfig(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testkit.Must(Connect(s.Kubeconfig(t)))(t)
 	return watching(t, c, kinds...)
 }
 
@@ -176,13 +173,8 @@ func TestConnect(t *testing.T) {
 // TestAddressOfName tells the address of a server that has a name, once it has been reached.
 func TestAddressOfName(t *testing.T) {
 	path := kubetest.Start(t).Kubeconfig(t)
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, bytes.ReplaceAll(text, []byte("127.0.0.1"), []byte("localhost")), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	text := testkit.Must(os.ReadFile(path))(t)
+	testkit.Succeed(t, os.WriteFile(path, bytes.ReplaceAll(text, []byte("127.0.0.1"), []byte("localhost")), 0o600))
 	c, err := Connect(path)
 	if err != nil || len(c.Addresses()) != 0 {
 		t.Fatalf("%v before a request: %v", c.Addresses(), err)
@@ -197,15 +189,9 @@ func TestAddressOfName(t *testing.T) {
 func TestConnectReadsFilesOnly(t *testing.T) {
 	t.Parallel()
 	pipe, large := filepath.Join(t.TempDir(), "pipe"), filepath.Join(t.TempDir(), "large")
-	if err := unix.Mkfifo(pipe, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(large, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Truncate(large, maxConfig+1); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, unix.Mkfifo(pipe, 0o600))
+	testkit.Succeed(t, os.WriteFile(large, nil, 0o600))
+	testkit.Succeed(t, os.Truncate(large, maxConfig+1))
 	for file, want := range map[string]string{
 		"/dev/zero": ": want a regular file", "/proc": ": want a regular file", pipe: ": want a regular file",
 		large: ": more than 64 MiB", "/nonexistent": ": no such file",
@@ -255,10 +241,7 @@ func TestSilentServer(t *testing.T) {
 	s := kubetest.Start(t)
 	s.Put(t, services, object("one", "1"))
 	s.Handle(services, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
-	c, err := Connect(s.Kubeconfig(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testkit.Must(Connect(s.Kubeconfig(t)))(t)
 	at := c.rest.(*rest.RESTClient).Client.Transport
 	for {
 		wrapper, ok := at.(utilnet.RoundTripperWrapper)
@@ -294,30 +277,21 @@ func TestStalled(t *testing.T) {
 		w.(http.Flusher).Flush()
 		<-r.Context().Done()
 	}))
-	c, err := Connect(s.Kubeconfig(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testkit.Must(Connect(s.Kubeconfig(t)))(t)
 	if c.readWithin != readWithin || c.watchBeyond != watchBeyond {
 		t.Errorf("a list may take %s, and a watch %s more", c.readWithin, c.watchBeyond)
 	}
 	c.watchBeyond = time.Second
 	silent := &store{watcher: &watcher{}, kind: Services}
 	none := int64(0)
-	w, err := c.list(silent, &trouble{}).WatchFuncWithContext(t.Context(), metav1.ListOptions{TimeoutSeconds: &none})
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := testkit.Must(c.list(silent, &trouble{}).WatchFuncWithContext(t.Context(), metav1.ListOptions{TimeoutSeconds: &none}))(t)
 	defer w.Stop()
 	select {
 	case <-w.ResultChan():
 	case <-time.After(30 * time.Second):
 		t.Error("a silent watch stays open")
 	}
-	c, err = Connect(s.Kubeconfig(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c = testkit.Must(Connect(s.Kubeconfig(t)))(t)
 	c.readWithin = 5 * time.Second
 	all := watching(t, c, Services)
 	all.eventually(t, "told", func() bool {

@@ -4,16 +4,15 @@ package kube
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/netip"
 	"time"
 
-	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-
-	"mustang/internal/document"
 )
 
 // Node is what a Node object says of its network.
@@ -32,51 +31,28 @@ type Node struct {
 	UID     string
 }
 
-const (
-	zone               = "topology.kubernetes.io/zone"
-	networkUnavailable = "NetworkUnavailable"
-	taintDeleted       = "ToBeDeletedByClusterAutoscaler"
-)
+// taintDeleted is on a node that the cluster autoscaler is about to delete.
+const taintDeleted = "ToBeDeletedByClusterAutoscaler"
 
 // NodeOf reads a Node object.
 func NodeOf(object jsontext.Value) (n Node, err error) {
-	var o struct {
-		Metadata struct {
-			Created time.Time         `json:"creationTimestamp"`
-			UID     string            `json:"uid"`
-			Deleted string            `json:"deletionTimestamp"`
-			Labels  map[string]string `json:"labels"`
-		} `json:"metadata"`
-		Spec struct {
-			PodCIDRs []netip.Prefix `json:"podCIDRs"`
-			Taints   []struct {
-				Key string `json:"key"`
-			} `json:"taints"`
-		} `json:"spec"`
-		Status struct {
-			Addresses []struct {
-				Type    string `json:"type"`
-				Address string `json:"address"`
-			} `json:"addresses"`
-			Conditions []struct {
-				Type   string `json:"type"`
-				Status string `json:"status"`
-			} `json:"conditions"`
-		} `json:"status"`
-	}
-	if err := document.Decode(object, &o); err != nil {
+	var o corev1.Node
+	if err := json.Unmarshal(object, &o); err != nil {
 		return n, fmt.Errorf("object Node: %w", err)
 	}
-	n.Zone, n.Leaving = o.Metadata.Labels[zone], o.Metadata.Deleted != ""
-	n.Created, n.UID = o.Metadata.Created, o.Metadata.UID
+	n = Node{Zone: o.Labels[corev1.LabelTopologyZone], Leaving: o.DeletionTimestamp != nil, Created: o.CreationTimestamp.Time, UID: string(o.UID)}
 	for _, t := range o.Spec.Taints {
 		n.Leaving = n.Leaving || t.Key == taintDeleted
 	}
-	for _, p := range o.Spec.PodCIDRs {
+	for _, text := range o.Spec.PodCIDRs {
+		p, err := netip.ParsePrefix(text)
+		if err != nil {
+			return n, fmt.Errorf("object Node: spec.podCIDRs: %w", err)
+		}
 		n.PodCIDRs = append(n.PodCIDRs, p.Masked())
 	}
 	for _, a := range o.Status.Addresses {
-		of := map[string]*[]netip.Addr{"InternalIP": &n.Addresses, "ExternalIP": &n.External}[a.Type]
+		of := map[corev1.NodeAddressType]*[]netip.Addr{corev1.NodeInternalIP: &n.Addresses, corev1.NodeExternalIP: &n.External}[a.Type]
 		if of == nil {
 			continue
 		}
@@ -87,7 +63,7 @@ func NodeOf(object jsontext.Value) (n Node, err error) {
 		*of = append(*of, addr.Unmap())
 	}
 	for _, c := range o.Status.Conditions {
-		n.Available = n.Available || c.Type == networkUnavailable && c.Status == "False"
+		n.Available = n.Available || c.Type == corev1.NodeNetworkUnavailable && c.Status == corev1.ConditionFalse
 	}
 	return n, nil
 }
@@ -96,7 +72,7 @@ func NodeOf(object jsontext.Value) (n Node, err error) {
 func (c *Client) SetAvailable(ctx context.Context, node string) error {
 	now := time.Now().UTC().Format(time.RFC3339)
 	patch, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []map[string]string{{
-		"type": networkUnavailable, "status": "False", "reason": "MustangIsUp", "message": "mustang agent has set up the network of pods",
+		"type": string(corev1.NodeNetworkUnavailable), "status": "False", "reason": "MustangIsUp", "message": "mustang agent has set up the network of pods",
 		"lastTransitionTime": now, "lastHeartbeatTime": now,
 	}}}})
 	if err != nil {
@@ -104,7 +80,7 @@ func (c *Client) SetAvailable(ctx context.Context, node string) error {
 	}
 	_, err = c.dynamic.Resource(Nodes.resource()).Patch(ctx, node, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
 	if err != nil {
-		return fmt.Errorf("set condition %s of node %s: %w", networkUnavailable, node, err)
+		return fmt.Errorf("set condition %s of node %s: %w", corev1.NodeNetworkUnavailable, node, err)
 	}
 	return nil
 }

@@ -180,7 +180,7 @@ func TestNotSynced(t *testing.T) {
 // TestDoubt believes an empty list after a minute of empty ones, and one without objects that are known at once.
 func TestDoubt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &store{watcher: &watcher{on: func(Event) {}, synced: func() {}}, kind: NetworkPolicies, names: map[name]bool{}}
+		s := &store{watcher: &watcher{Calls: Calls{On: func(Event) {}, Synced: func() {}}}, kind: NetworkPolicies, names: map[name]bool{}}
 		doubted := func(want bool) {
 			t.Helper()
 			if err := s.doubt(false); want != (err != nil) {
@@ -209,7 +209,7 @@ func TestDoubt(t *testing.T) {
 func TestDoubtFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		installed := 1
-		s := &store{watcher: &watcher{on: func(Event) {}, synced: func() {}, installed: func(Kind) int { return installed }, missing: 1}, kind: NetworkPolicies, names: map[name]bool{}}
+		s := &store{watcher: &watcher{Calls: Calls{On: func(Event) {}, Synced: func() {}, Installed: func(Kind) int { return installed }}, missing: 1}, kind: NetworkPolicies, names: map[name]bool{}}
 		for _, undefined := range []bool{false, true, true} {
 			if s.doubt(undefined) == nil {
 				t.Errorf("no doubt, undefined %t", undefined)

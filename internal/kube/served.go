@@ -59,8 +59,8 @@ func (s *store) doubt(undefined bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	known := len(s.names)
-	if !s.listed && s.installed != nil {
-		known = max(known, s.installed(s.kind))
+	if !s.listed && s.Installed != nil {
+		known = max(known, s.Installed(s.kind))
 	}
 	switch {
 	case known == 0:

@@ -16,7 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// gather is how long errors are gathered before they are told: most concern all kinds at once.
+// gather is how long errors have to be the same until they are told: most concern all kinds, one after the other.
 const gather = time.Second
 
 // trouble is why kinds cannot be read.
@@ -25,52 +25,40 @@ type trouble struct {
 	host  string
 	kinds []Kind
 	of    map[string]error // by resource
-	said  string
-	timer *time.Timer
-	tell  func(error)
 }
 
 // note notes how a request for a kind went.
 func (t *trouble) note(ctx context.Context, k Kind, err error) {
-	if ctx.Err() != nil {
-		return
-	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	_, had := t.of[k.Resource]
-	if err == nil && !had {
-		return
-	}
-	if err == nil {
+	switch {
+	case err == nil:
 		delete(t.of, k.Resource)
-	} else {
+	case ctx.Err() == nil:
 		t.of[k.Resource] = err
 	}
-	if t.timer == nil {
-		t.timer = time.AfterFunc(gather, t.report)
-	}
 }
 
-// report tells what is wrong, if that is new, or that nothing is.
-func (t *trouble) report() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.timer = nil
-	now, text := t.err(), ""
-	if now != nil {
-		text = now.Error()
+// report tells what is wrong, if that is new, or that nothing is, until the context ends.
+func (t *trouble) report(ctx context.Context, tell func(error)) {
+	ticker := time.NewTicker(gather)
+	defer ticker.Stop()
+	for said, last := "", ""; ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		now, text := t.err(), ""
+		if now != nil {
+			text = now.Error()
+		}
+		if text == last && text != said {
+			said = text
+			tell(now)
+		}
+		last = text
 	}
-	if text != t.said && t.tell != nil {
-		t.said = text
-		t.tell(now)
-	}
-}
-
-// stop ends it: it tells nothing more.
-func (t *trouble) stop() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.tell = nil
 }
 
 // user is that of an answer of the API server: `services is forbidden: User "joe" cannot list resource ...`.
@@ -78,6 +66,8 @@ var user = regexp.MustCompile(`User "([^"]*)"`)
 
 // err says what is wrong in one line.
 func (t *trouble) err() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	var forbidden []string
 	who := "this user"
 	for _, k := range t.kinds {

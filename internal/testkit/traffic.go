@@ -5,18 +5,21 @@ package testkit
 import (
 	"bytes"
 	"context"
-	"crypto/rand"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/net/icmp"
+	"golang.org/x/net/ipv4"
+	"golang.org/x/net/ipv6"
+	"golang.org/x/sys/unix"
 
 	"mustang/internal/netns"
 )
@@ -217,19 +220,21 @@ func unmap(addr netip.AddrPort) netip.AddrPort {
 	return netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port())
 }
 
-// ICMP types (RFC 792, RFC 4443).
-const (
-	echoRequest4, echoReply4 = 8, 0
-	echoRequest6, echoReply6 = 128, 129
-	echoHeader               = 8
-)
-
 // Ping sends an ICMP echo request with size bytes of payload from ns and waits for its
 // answer. No answer within 5 s, or another payload, is an error.
 func Ping(ns *netns.Namespace, addr netip.Addr, size int) error {
-	network, request, reply := "ip4:icmp", byte(echoRequest4), byte(echoReply4)
+	if err := ping(ns, addr, size); err != nil {
+		return fmt.Errorf("ping %s from %s: %w", addr, ns.Name(), err)
+	}
+	return nil
+}
+
+func ping(ns *netns.Namespace, addr netip.Addr, size int) error {
+	network, protocol := "ip4:icmp", unix.IPPROTO_ICMP
+	var request, reply icmp.Type = ipv4.ICMPTypeEcho, ipv4.ICMPTypeEchoReply
 	if addr.Is6() {
-		network, request, reply = "ip6:ipv6-icmp", echoRequest6, echoReply6
+		network, protocol = "ip6:ipv6-icmp", unix.IPPROTO_ICMPV6
+		request, reply = ipv6.ICMPTypeEchoRequest, ipv6.ICMPTypeEchoReply
 	}
 	var conn *net.IPConn
 	err := ns.Do(func() (err error) {
@@ -237,26 +242,18 @@ func Ping(ns *netns.Namespace, addr netip.Addr, size int) error {
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("ping %s from %s: %w", addr, ns.Name(), err)
+		return err
 	}
 	defer conn.Close()
-	message := make([]byte, echoHeader+size)
-	message[0] = request
-	_, _ = rand.Read(message[4:]) // the identifier, the sequence number and the payload
-	if addr.Is4() {
-		binary.BigEndian.PutUint16(message[2:], checksum(message))
-	} // the kernel computes it for IPv6
+	want := &icmp.Echo{ID: rand.N(1 << 16), Seq: rand.N(1 << 16), Data: make([]byte, size)}
+	_, _ = rand.NewChaCha8([32]byte{}).Read(want.Data)                      // it never fails
+	message, err := (&icmp.Message{Type: request, Body: want}).Marshal(nil) // the kernel computes the checksum for IPv6
+	if err != nil {
+		return err
+	}
 	if _, err := conn.Write(message); err != nil {
-		return fmt.Errorf("ping %s from %s: %w", addr, ns.Name(), err)
+		return err
 	}
-	if err := awaitEcho(conn, reply, message[4:]); err != nil {
-		return fmt.Errorf("ping %s from %s: %w", addr, ns.Name(), err)
-	}
-	return nil
-}
-
-// awaitEcho reads until it has the answer of that type with the identifier in want.
-func awaitEcho(conn *net.IPConn, reply byte, want []byte) error {
 	if err := conn.SetReadDeadline(time.Now().Add(ioTimeout)); err != nil {
 		return err
 	}
@@ -269,42 +266,23 @@ func awaitEcho(conn *net.IPConn, reply byte, want []byte) error {
 		if err != nil {
 			return err
 		}
-		message := buffer[:n]
-		if n < echoHeader || message[0] != reply || !bytes.Equal(message[4:8], want[:4]) {
+		message, err := icmp.ParseMessage(protocol, buffer[:n])
+		if err != nil {
+			return err
+		}
+		echo, is := message.Body.(*icmp.Echo)
+		if !is || message.Type != reply || echo.ID != want.ID || echo.Seq != want.Seq {
 			continue
 		}
-		if !bytes.Equal(message[4:], want) {
-			return fmt.Errorf("sent %d bytes, received %d others", len(want), n-4)
+		if !bytes.Equal(echo.Data, want.Data) {
+			return fmt.Errorf("sent %d bytes, received %d others", size, len(echo.Data))
 		}
 		return nil
 	}
 }
 
-// checksum returns the Internet checksum (RFC 1071).
-func checksum(data []byte) uint16 {
-	var sum uint32
-	for ; len(data) > 1; data = data[2:] {
-		sum += uint32(binary.BigEndian.Uint16(data))
-	}
-	if len(data) == 1 {
-		sum += uint32(data[0]) << 8
-	}
-	for sum > 0xffff {
-		sum = sum>>16 + sum&0xffff
-	}
-	return ^uint16(sum)
-}
-
 // Drop drops packets that arrive in a namespace and match an expression of nftables.
 func Drop(t testing.TB, ns *netns.Namespace, match string) {
 	t.Helper()
-	RequireTool(t, "nft")
-	cmd := exec.Command("nft", "add table inet loss; add chain inet loss in { type filter hook input priority 0; }; "+
-		"add rule inet loss in "+match+" drop")
-	var out strings.Builder
-	cmd.Stdout, cmd.Stderr = &out, &out
-	Succeed(t, ns.Start(cmd))
-	if err := cmd.Wait(); err != nil {
-		t.Fatalf("%v: %s", err, out.String())
-	}
+	Command(t, ns, "nft add table inet loss; add chain inet loss in { type filter hook input priority 0; }; add rule inet loss in "+match+" drop")
 }

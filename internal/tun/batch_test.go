@@ -50,11 +50,8 @@ func (l *lines) matching(text string) (found []string) {
 // inject sends packets of any bytes out of a device, past the IP stack.
 func inject(t *testing.T, ns *netns.Namespace, name string, packets ...[]byte) {
 	t.Helper()
-	device, err := rtnl.In(ns).Device(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = ns.Do(func() error {
+	device := testkit.Must(rtnl.In(ns).Device(name))(t)
+	err := ns.Do(func() error {
 		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 		if err != nil {
 			return err
@@ -68,9 +65,7 @@ func inject(t *testing.T, ns *netns.Namespace, name string, packets ...[]byte) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 }
 
 // TestEach reads sent packets, malformed ones too.
@@ -82,10 +77,7 @@ func TestEach(t *testing.T) {
 			var seen lines
 			background(t, func(ctx context.Context) error { return d.Each(ctx, seen.read) })
 			for _, address := range []string{"10.9.0.77:53", "[fd00:9::77]:53"} {
-				conn, err := testkit.Dial(ns, "udp", address)
-				if err != nil {
-					t.Fatal(err)
-				}
+				conn := testkit.Must(testkit.Dial(ns, "udp", address))(t)
 				if _, err := conn.Write(payload(100)); err != nil {
 					t.Fatal(err)
 				}
@@ -123,15 +115,9 @@ func TestEachCuts(t *testing.T) {
 	d := open(t, ns, Options{Name: "left", Addresses: leftAddresses, Offload: true})
 	var seen lines
 	background(t, func(ctx context.Context) error { return d.Each(ctx, seen.read) })
-	conn, err := testkit.Dial(ns, "udp", "10.9.0.77:53")
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := testkit.Must(testkit.Dial(ns, "udp", "10.9.0.77:53"))(t)
 	defer conn.Close()
-	raw, err := conn.(*net.UDPConn).SyscallConn()
-	if err != nil {
-		t.Fatal(err)
-	}
+	raw := testkit.Must(conn.(*net.UDPConn).SyscallConn())(t)
 	var set error
 	if err := raw.Control(func(fd uintptr) { set = unix.SetsockoptInt(int(fd), unix.IPPROTO_UDP, unix.UDP_SEGMENT, 1000) }); err != nil || set != nil {
 		t.Fatal(err, set)
@@ -146,10 +132,7 @@ func TestEachCuts(t *testing.T) {
 		}
 		return nil
 	})
-	device, err := rtnl.In(ns).Device("left")
-	if err != nil {
-		t.Fatal(err)
-	}
+	device := testkit.Must(rtnl.In(ns).Device("left"))(t)
 	if counted := countersOf(d).ReadPackets; counted < device.TxPackets+2 {
 		t.Errorf("%d packets read of %d that the kernel sent: the kernel cut them", counted, device.TxPackets)
 	}
@@ -199,10 +182,7 @@ func TestTAPFrames(t *testing.T) {
 			return nil
 		})
 	})
-	conn, err := testkit.Dial(ns, "udp", "10.9.0.77:53")
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := testkit.Must(testkit.Dial(ns, "udp", "10.9.0.77:53"))(t)
 	defer conn.Close()
 	if _, err := conn.Write([]byte("who has it?")); err != nil {
 		t.Fatal(err)

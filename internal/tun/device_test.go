@@ -19,17 +19,11 @@ func TestOpen(t *testing.T) {
 	for _, kind := range []Kind{TUN, TAP} {
 		for _, offload := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/offload=%t", kind, offload), func(t *testing.T) {
-				d, err := Open(ns, Options{Name: "left", Kind: kind, Offload: offload, MTU: 1400, Addresses: leftAddresses})
-				if err != nil {
-					t.Fatal(err)
-				}
+				d := testkit.Must(Open(ns, Options{Name: "left", Kind: kind, Offload: offload, MTU: 1400, Addresses: leftAddresses}))(t)
 				if d.Name() != "left" || d.kind != kind || d.offload != offload || d.mtu != 1400 {
 					t.Errorf("it is %s, kind %s, offload %t, MTU %d", d.Name(), d.kind, d.offload, d.mtu)
 				}
-				device, err := rtnl.In(ns).Device("left")
-				if err != nil {
-					t.Fatal(err)
-				}
+				device := testkit.Must(rtnl.In(ns).Device("left"))(t)
 				if !device.Up || device.MTU != 1400 || device.Kind != "tun" || (len(device.MAC) > 0) != (kind == TAP) {
 					t.Errorf("the kernel has %+v", device)
 				}
@@ -45,10 +39,7 @@ func TestOpen(t *testing.T) {
 				if tentative := ip(t, ns, "-6 addr show dev left scope global tentative"); tentative != "" {
 					t.Errorf("an address can't be used yet: %s", tentative)
 				}
-				offloads, err := rtnl.In(ns).Offloads("left")
-				if err != nil {
-					t.Fatal(err)
-				}
+				offloads := testkit.Must(rtnl.In(ns).Offloads("left"))(t)
 				if offloads["tso"] != offload || offloads["tx-checksum"] != offload {
 					t.Errorf("offloads: %v", offloads)
 				}
@@ -102,12 +93,8 @@ func TestOpenPersistent(t *testing.T) {
 func TestOpenFails(t *testing.T) {
 	ns := testkit.Namespace(t, "open")
 	ip(t, ns, "tuntap add persistent mode tap")
-	if err := rtnl.In(ns).SetSysctl("net/ipv6/conf/all/disable_ipv6", "1"); err != nil {
-		t.Fatal(err)
-	}
-	if err := rtnl.In(ns).SetSysctl("net/ipv6/conf/default/disable_ipv6", "1"); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, rtnl.In(ns).SetSysctl("net/ipv6/conf/all/disable_ipv6", "1"))
+	testkit.Succeed(t, rtnl.In(ns).SetSysctl("net/ipv6/conf/default/disable_ipv6", "1"))
 	open(t, ns, Options{Name: "busy"})
 	before := testkit.Snapshot(t, ns)
 	for _, test := range []struct {

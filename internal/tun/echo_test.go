@@ -54,15 +54,10 @@ func TestEchoUDP(t *testing.T) {
 	bothOffloads(t, func(t *testing.T, offload bool) {
 		ns, _, _ := echoing(t, offload)
 		for _, to := range []string{"10.9.0.2:1", "10.9.0.3:53", "10.9.0.200:65535", "[fd00:9::2]:7", "[fd00:9::abcd:1]:65535"} {
-			conn, err := testkit.Dial(ns, "udp", to)
-			if err != nil {
-				t.Fatal(err)
-			}
+			conn := testkit.Must(testkit.Dial(ns, "udp", to))(t)
 			defer conn.Close()
 			for _, size := range []int{0, 1, 1472, 1473, 8000, 60000} {
-				if err := conn.SetDeadline(time.Now().Add(30 * time.Second)); err != nil {
-					t.Fatal(err)
-				}
+				testkit.Succeed(t, conn.SetDeadline(time.Now().Add(30*time.Second)))
 				if _, err := conn.Write(payload(size)); err != nil {
 					t.Fatal(err)
 				}
@@ -155,10 +150,7 @@ func TestEchoTCP(t *testing.T) {
 		if counters := countersOf(d); counters.Dropped > 0 {
 			t.Errorf("%d packets were dropped", counters.Dropped)
 		}
-		device, err := rtnl.In(ns).Device("left")
-		if err != nil {
-			t.Fatal(err)
-		}
+		device := testkit.Must(rtnl.In(ns).Device("left"))(t)
 		// With offload both the kernel and the library hand over large ones.
 		counters := countersOf(d)
 		if whole := device.TxPackets*2 < counters.ReadPackets; whole != offload {
@@ -182,10 +174,7 @@ func TestEchoTCPMany(t *testing.T) {
 // TestEchoTCPEnds ends an echo that has connections open.
 func TestEchoTCPEnds(t *testing.T) {
 	ns, _, stop := echoing(t, false)
-	conn, err := testkit.Dial(ns, "tcp", "10.9.0.2:80")
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := testkit.Must(testkit.Dial(ns, "tcp", "10.9.0.2:80"))(t)
 	defer conn.Close()
 	if _, err := conn.Write([]byte("hello")); err != nil {
 		t.Fatal(err)

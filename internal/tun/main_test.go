@@ -3,13 +3,10 @@
 package tun
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"net/netip"
 	"os"
-	"os/exec"
-	"strings"
 	"testing"
 	"time"
 
@@ -35,10 +32,7 @@ func prefixes(texts ...string) (all []netip.Prefix) {
 // open opens a device, which is closed when the test is over.
 func open(t testing.TB, ns *netns.Namespace, options Options) *Device {
 	t.Helper()
-	d, err := Open(ns, options)
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := testkit.Must(Open(ns, options))(t)
 	t.Cleanup(func() { _ = d.Close() })
 	return d
 }
@@ -83,17 +77,7 @@ func payload(size int) []byte {
 // ip runs iproute2 in a namespace.
 func ip(t testing.TB, ns *netns.Namespace, args string) string {
 	t.Helper()
-	testkit.RequireTool(t, "ip")
-	cmd := exec.Command("ip", strings.Fields(args)...)
-	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &out
-	if err := ns.Start(cmd); err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Wait(); err != nil {
-		t.Fatalf("ip %s: %v: %s", args, err, out.String())
-	}
-	return out.String()
+	return testkit.Command(t, ns, "ip "+args)
 }
 
 // counters are the traffic of a device; with offload they count segments.

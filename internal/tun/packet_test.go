@@ -7,15 +7,14 @@ import (
 	"encoding/hex"
 	"strings"
 	"testing"
+
+	"mustang/internal/testkit"
 )
 
 // hexBytes turns hex digits, with spaces between, into bytes.
 func hexBytes(t testing.TB, digits string) []byte {
 	t.Helper()
-	data, err := hex.DecodeString(strings.Join(strings.Fields(digits), ""))
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := testkit.Must(hex.DecodeString(strings.Join(strings.Fields(digits), "")))(t)
 	return data
 }
 

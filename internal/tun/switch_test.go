@@ -99,10 +99,7 @@ func TestSwitchWhole(t *testing.T) {
 		if _, err := testkit.RoundTrip(t, p.leftSpace, "tcp", server.String(), payload(10<<20)); err != nil {
 			t.Fatal(err)
 		}
-		device, err := rtnl.In(p.leftSpace).Device("left")
-		if err != nil {
-			t.Fatal(err)
-		}
+		device := testkit.Must(rtnl.In(p.leftSpace).Device("left"))(t)
 		counted := countersOf(p.left).ReadPackets
 		if whole := device.TxPackets*2 < counted; whole != offload {
 			t.Errorf("offload %t: %d packets on a wire, %d as the kernel counts", offload, counted, device.TxPackets)
@@ -114,10 +111,7 @@ func TestSwitchWhole(t *testing.T) {
 func TestSwitchUnplugged(t *testing.T) {
 	p := newPair(t, Options{})
 	ip(t, p.rightSpace, "link set right down")
-	udp, err := testkit.Dial(p.leftSpace, "udp", "10.9.0.2:9")
-	if err != nil {
-		t.Fatal(err)
-	}
+	udp := testkit.Must(testkit.Dial(p.leftSpace, "udp", "10.9.0.2:9"))(t)
 	defer udp.Close()
 	testkit.Eventually(t, 5*time.Second, func() error {
 		if _, err := udp.Write([]byte("lost")); err != nil {
@@ -143,13 +137,9 @@ func TestSwitchDeviceGone(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := newPair(t, Options{})
 			done := make(chan error, 1)
-			if err := p.stop(); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Succeed(t, p.stop())
 			go func() { done <- Switch(context.Background(), p.left, p.right) }()
-			if err := testkit.Ping(p.leftSpace, rightAddresses[0].Addr(), 100); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Succeed(t, testkit.Ping(p.leftSpace, rightAddresses[0].Addr(), 100))
 			remove(t, p)
 			select {
 			case err := <-done:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command k8s runs a real Kubernetes cluster in namespaces of this machine, with Mustang as its only network, and Kubernetes' own
-// specs of networks on it. It needs root, and builds what is missing from Go modules and Debian packages (package programs).
+// specs of networks on it. It needs root, and builds what is missing from Go modules and Debian packages (cluster.Build).
 //
 //	go build -o build/ ./test/k8s
 //	build/k8s test conformance                               # one node, veth, both families
@@ -37,8 +37,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mustang/test/k8s/internal/cluster"
-	"mustang/test/k8s/internal/programs"
-	"mustang/test/k8s/internal/specs"
 )
 
 // Exit codes.
@@ -48,12 +46,9 @@ const (
 )
 
 func main() {
-	if cluster.Init(os.Args) {
-		return
-	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal ends the program at once
-	os.Exit((&runner{stdout: os.Stdout, stderr: os.Stderr}).main(ctx, os.Args[1:]))
+	os.Exit((&runner{stdout: os.Stdout, stderr: os.Stderr, selection: cluster.Selection{Procs: 4}}).main(ctx, os.Args[1:]))
 }
 
 // runner is a command line.
@@ -91,13 +86,9 @@ func (r *runner) main(ctx context.Context, args []string) int {
 	flags.StringVar(&r.node, "nodes", "one", "`nodes`, of one, three, and native and vxlan: two nodes, by what joins their pods")
 	flags.StringVar(&r.selection.Focus, "focus", "", "test, netpol-api: `pattern` of the names of specs to run")
 	flags.StringVar(&r.selection.Skip, "skip", "", "test: `pattern` of the names of specs not to run")
-	flags.IntVar(&r.selection.Procs, "procs", 0, "test: how many specs run at once (by default what the group bears on two processors)")
 	flags.DurationVar(&r.selection.Timeout, "timeout", 40*time.Minute, "test: how long the specs of a cluster may take")
 	flags.StringVar(&r.cache, "cache", "/var/cache/mustang/k8s", "`directory` that keeps what is built")
 	flags.StringVar(&r.cluster.Dir, "dir", "build/k8s-cluster", "`directory` for the files of the cluster, and for its logs, which stay")
-	flags.StringVar(&r.cluster.Image, "image", "build/mustang-image.tar", "`archive` of Mustang's image")
-	flags.StringVar(&r.cluster.Program, "program", filepath.Join("build/programs", runtime.GOARCH, "mustang"), "`file` that is mustang in that image")
-	flags.StringVar(&r.cluster.Manifest, "manifest", "deploy/mustang.yaml", "`file` that installs Mustang")
 	flags.StringVar(&r.record, "record", "", "test: `file` that keeps how specs of a group ended")
 	split := slices.Index(args, "--")
 	own := args
@@ -154,7 +145,7 @@ func (r *runner) build(ctx context.Context) (err error) {
 	if r.cache, err = filepath.Abs(r.cache); err != nil {
 		return err
 	}
-	r.cluster.Programs, err = programs.Build(ctx, "test/k8s", r.cache, r.stderr)
+	r.cluster.Programs, err = cluster.Build(ctx, "test/k8s", r.cache, r.stderr)
 	return err
 }
 
@@ -172,6 +163,8 @@ func (r *runner) clusters(ctx context.Context, do func(*cluster.Cluster) error) 
 			}
 		}
 	}
+	r.cluster.Image, r.cluster.Manifest = "build/mustang-image.tar", "deploy/mustang.yaml"
+	r.cluster.Program = filepath.Join("build/programs", runtime.GOARCH, "mustang") // as it is in the image
 	for _, path := range []*string{&r.cluster.Dir, &r.cluster.Image, &r.cluster.Manifest, &r.cluster.Program} {
 		var err error
 		if *path, err = filepath.Abs(*path); err != nil {
@@ -291,17 +284,10 @@ func (r *runner) tell(c *cluster.Cluster, what string, err error) {
 func (r *runner) specs(ctx context.Context, c *cluster.Cluster, group string) error {
 	s := r.selection
 	if g, ok := groups[group]; ok {
-		g.Timeout = s.Timeout
-		if s.Procs > 0 {
-			g.Procs = s.Procs
-		}
-		s = g
+		s.Focus, s.Skip, s.Procs = g.Focus, g.Skip, g.Procs
 	}
 	if s.Focus == "" {
 		return nil
-	}
-	if s.Procs == 0 {
-		s.Procs = 4
 	}
 	report, err := c.Specs(ctx, s)
 	if err != nil {
@@ -312,7 +298,7 @@ func (r *runner) specs(ctx context.Context, c *cluster.Cluster, group string) er
 
 // ended prints how specs ended by ginkgo's report, and keeps it.
 func (r *runner) ended(c *cluster.Cluster, group, report string) error {
-	names, run, err := specs.Read(report)
+	names, run, err := readReport(report)
 	if err != nil {
 		return err
 	}
@@ -325,19 +311,19 @@ func (r *runner) ended(c *cluster.Cluster, group, report string) error {
 		return nil
 	}
 	run.Setup, run.Group, run.Date = c.Setup.String(), group, time.Now().Format(time.DateOnly)
-	summary, err := specs.Load(r.record)
+	summary, err := loadSummary(r.record)
 	if err != nil {
 		return err
 	}
-	summary.Add(r.cluster.Programs.Version, names, run)
-	return summary.Save(r.record)
+	summary.add(r.cluster.Programs.Version, names, run)
+	return summary.save(r.record)
 }
 
 // table writes the tables of the summary into a document.
 func (r *runner) table(document string) error {
-	summary, err := specs.Load(r.record)
+	summary, err := loadSummary(r.record)
 	if err != nil {
 		return err
 	}
-	return summary.Replace(document)
+	return summary.replace(document)
 }

@@ -8,13 +8,13 @@ import (
 	"strings"
 	"testing"
 
-	"mustang/test/k8s/internal/specs"
+	"mustang/internal/testkit"
 )
 
 // TestUsage has command lines that make no sense.
 func TestUsage(t *testing.T) {
 	for _, line := range []string{"", "--", "frob", "up x", "test nothing", "test netpol short", "-focus x test netpol", "-record x test", "table x", "-- ", "test -- true",
-		"-procs x test", "versions x", "kill", "kill 0", "kill x", "kill 1 2", "-nodes native netpol-api", "netpol-api v1beta1",
+		"-timeout x test", "versions x", "kill", "kill 0", "kill x", "kill 1 2", "-nodes native netpol-api", "netpol-api v1beta1",
 		"-nodes one,native netpol-api v1beta1", "-nodes native netpol-api v1", "-nodes native -focus x -record y netpol-api v1beta1"} {
 		t.Run(line, func(t *testing.T) {
 			var stdout, stderr bytes.Buffer
@@ -28,22 +28,13 @@ func TestUsage(t *testing.T) {
 
 // TestDocument compares the document with what its summary says, and with the specs that no group runs.
 func TestDocument(t *testing.T) {
-	data, err := os.ReadFile("../../docs/kubernetes-specs.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := testkit.Must(os.ReadFile("../../docs/kubernetes-specs.md"))(t)
 	document := string(data)
-	summary, err := specs.Load("../../docs/kubernetes-specs.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	summary := testkit.Must(loadSummary("../../docs/kubernetes-specs.json"))(t)
 	if len(summary.Runs) == 0 {
 		t.Error("the summary has no runs")
 	}
-	want, err := summary.In(document)
-	if err != nil {
-		t.Fatal(err)
-	}
+	want := testkit.Must(summary.in(document))(t)
 	if document != want {
 		t.Error("docs/kubernetes-specs.md differs from docs/kubernetes-specs.json: run make test-k8s-table")
 	}

@@ -86,14 +86,9 @@ func (e *NoAgentError) Error() string {
 func (e *NoAgentError) Unwrap() error { return e.Err }
 
 // ServeSocket answers requests at the socket of a directory, which is root's alone, until the context ends. It answers
-// /process with the number of its process. It replaces a socket that nobody answers at. Errors: that another agent answers
-// there, and those of the file system.
+// /process with the number of its process. It replaces a socket that is there: [Claim] tells whether an agent answers at it.
 func ServeSocket(ctx context.Context, dir string, handler http.Handler) error {
 	path := filepath.Join(dir, SocketName)
-	if conn, err := net.DialTimeout("unix", path, time.Second); err == nil {
-		_ = conn.Close()
-		return fmt.Errorf("listen at %s: another agent answers there", path)
-	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("listen at %s: %w", path, err)
 	}
@@ -104,15 +99,7 @@ func ServeSocket(ctx context.Context, dir string, handler http.Handler) error {
 	if err != nil {
 		return err
 	}
-	listener.(*net.UnixListener).SetUnlinkOnClose(false)
 	defer listener.Close()
-	if info, err := os.Lstat(path); err == nil {
-		defer func() { // unless an agent that came later has it
-			if now, err := os.Lstat(path); err == nil && os.SameFile(now, info) {
-				_ = os.Remove(path)
-			}
-		}()
-	}
 	mux := http.NewServeMux()
 	mux.Handle("/", handler)
 	mux.HandleFunc("GET /process", func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, os.Getpid()) })

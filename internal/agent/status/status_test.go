@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"mustang/internal/testkit"
 )
 
 // objects are one of each state, and something without an object.
@@ -50,10 +52,7 @@ func TestFill(t *testing.T) {
 			t.Error(err)
 		}
 		var r Report
-		asked, err := url.Parse(test.query.Path())
-		if err != nil {
-			t.Fatal(err)
-		}
+		asked := testkit.Must(url.Parse(test.query.Path()))(t)
 		if q := ParseQuery(asked.Query()); q != test.query {
 			t.Errorf("%+v is read as %+v", test.query, q)
 		}
@@ -85,13 +84,9 @@ func TestJSON(t *testing.T) {
 	r := Report{Schema: Schema, Time: time.Unix(0, 0).UTC(), Config: Config{Node: "n"}, Synced: true, Sync: Rounds{Number: 1, First: time.Unix(1, 0).UTC()}}
 	r.Fill(Query{}, nil, objects()[1:2])
 	var out bytes.Buffer
-	if err := WriteJSON(&out, r); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, WriteJSON(&out, r))
 	var compact bytes.Buffer
-	if err := json.Compact(&compact, out.Bytes()); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, json.Compact(&compact, out.Bytes()))
 	const want = `{"schema":1,"time":"1970-01-01T00:00:00Z","node":"n","version":"","pid":0,"link":"","services":"","routing":"","synced":true,` +
 		`"sync":{"first":"1970-01-01T00:00:01Z","number":1,"failed":0,"tookSeconds":0,"meanSeconds":0,"longestSeconds":0},` +
 		`"nodes":{"number":0,"failed":0,"tookSeconds":0,"meanSeconds":0,"longestSeconds":0},` +
@@ -110,9 +105,7 @@ func TestWords(t *testing.T) {
 		{Kind: Node, Name: "far", State: Wrong, Entries: []Entry{{What: "10.1.2.0/24", Why: "there is no device mst-vxlan\nthere is no route"}}},
 	}}
 	var out bytes.Buffer
-	if err := WriteText(&out, r, Query{Kind: Service}); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, WriteText(&out, r, Query{Kind: Service}))
 	const want = `service shop/web: ok
   10.96.0.1:80/tcp  1 backend  installed
   note: no ready endpoints
@@ -133,9 +126,7 @@ func TestText(t *testing.T) {
 		{Kind: evil, Namespace: evil, Name: evil, State: evil, Entries: []Entry{{What: evil, Detail: evil, Why: evil}}, Why: []string{evil}, Notes: []string{evil}},
 	}}
 	var out bytes.Buffer
-	if err := WriteText(&out, r, Query{}); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, WriteText(&out, r, Query{}))
 	if text := out.String(); strings.ContainsAny(text, "\x1b\r\u202e") || strings.Count(text, `\x1b`) < 9 {
 		t.Errorf("it is %q", text)
 	}

@@ -120,9 +120,13 @@ func (s *Tracker) SetDegraded(of, why string) {
 }
 
 // Degraded returns a line for each cause.
-func (s *Tracker) Degraded() (lines []string) {
+func (s *Tracker) Degraded() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.degradedLines()
+}
+
+func (s *Tracker) degradedLines() (lines []string) {
 	for _, of := range slices.Sorted(maps.Keys(s.degraded)) {
 		lines = append(lines, of+": degraded: "+s.degraded[of])
 	}
@@ -148,32 +152,37 @@ func (s *Tracker) Metrics() http.Handler {
 // errors; and /readyz, which tells whether all has been written once.
 func (s *Tracker) Probes() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, r *http.Request) { s.answer(w, r, true, false) })
-	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, r *http.Request) { s.answer(w, r, false, false) })
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) { s.answer(w, r, false, true) })
+	for _, path := range []string{"/healthz", "/livez", "/readyz"} {
+		mux.HandleFunc("GET "+path, s.answer)
+	}
 	return mux
 }
 
 // answer answers as kube-proxy does. The time of the last update is now as long as nothing waits.
-func (s *Tracker) answer(w http.ResponseWriter, r *http.Request, ofNode, first bool) {
+func (s *Tracker) answer(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	now := s.now()
-	since := s.writing
-	if ofNode || first {
-		since = s.waiting
-	}
-	updated, healthy := s.rounds.Last, since.IsZero() || now.Sub(since) < lateAfter
+	inTime := func(since time.Time) bool { return since.IsZero() || now.Sub(since) < lateAfter }
+	updated, more, healthy := s.rounds.Last, "", inTime(s.waiting)
 	if s.waiting.IsZero() {
 		updated = now
 	}
-	eligible, written, unread := !s.leaving, !s.rounds.Last.IsZero(), s.unread
+	switch r.URL.Path {
+	case "/livez":
+		healthy = inTime(s.writing)
+	case "/healthz":
+		healthy = healthy && !s.leaving
+		more = fmt.Sprintf(`,"nodeEligible": %t`, !s.leaving)
+		if lines := s.degradedLines(); len(lines) > 0 {
+			more += fmt.Sprintf(`,"degraded": %q`, strings.Join(lines, "; "))
+		}
+	case "/readyz":
+		healthy = healthy && !s.rounds.Last.IsZero()
+		if s.unread != "" {
+			more = fmt.Sprintf(`,"error": %q`, s.unread)
+		}
+	}
 	s.mu.Unlock()
-	if ofNode {
-		healthy = healthy && eligible
-	}
-	if first {
-		healthy = healthy && written
-	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	code := http.StatusOK
@@ -184,16 +193,6 @@ func (s *Tracker) answer(w http.ResponseWriter, r *http.Request, ofNode, first b
 		counter.WithLabelValues(strconv.Itoa(code)).Inc()
 	}
 	w.WriteHeader(code)
-	more := ""
-	if ofNode {
-		more = fmt.Sprintf(`,"nodeEligible": %t`, eligible)
-		if lines := s.Degraded(); len(lines) > 0 {
-			more += fmt.Sprintf(`,"degraded": %q`, strings.Join(lines, "; "))
-		}
-	}
-	if first && unread != "" {
-		more = fmt.Sprintf(`,"error": %q`, unread)
-	}
 	_, _ = fmt.Fprintf(w, `{"lastUpdated": %q,"currentTime": %q%s}`, updated, now, more) // whoever asked is gone
 }
 

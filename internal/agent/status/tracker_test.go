@@ -201,10 +201,7 @@ func TestDocumented(t *testing.T) {
 	}
 	_, body := ask(s.Metrics(), "/metrics")
 	have := names(body, `(?m)^# TYPE ((?:kubeproxy|mustang)_\w+)`)
-	docs, err := os.ReadFile("../../../docs/kubernetes.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	docs := testkit.Must(os.ReadFile("../../../docs/kubernetes.md"))(t)
 	if documented := names(string(docs), "`((?:kubeproxy|mustang)_\\w+)`"); len(have) < 10 || !slices.Equal(have, documented) {
 		t.Errorf("there are\n%q, and documented are\n%q", have, documented)
 	}

@@ -4,7 +4,6 @@
 package kubetest
 
 import (
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -18,6 +17,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 )
 
 // Server is an API server.
@@ -94,38 +94,40 @@ func (s *Server) Put(t testing.TB, list, object string) {
 
 // Delete deletes an object.
 func (s *Server) Delete(list, namespace, name string) {
-	meta := map[string]any{"name": name}
-	if namespace != "" {
-		meta["namespace"] = namespace
-	}
-	s.change(list, map[string]any{"metadata": meta}, "DELETED")
+	s.change(list, map[string]any{"metadata": map[string]any{"namespace": namespace, "name": name}}, "DELETED")
 }
 
+// keyOf returns the namespace and the name of an object, "shop/web" or "/node".
+func keyOf(o map[string]any) string {
+	meta := o["metadata"].(map[string]any)
+	namespace, _ := meta["namespace"].(string)
+	return fmt.Sprint(namespace, "/", meta["name"])
+}
+
+// change stores an object, or deletes it if kind is DELETED.
 func (s *Server) change(list string, o map[string]any, kind string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	meta := o["metadata"].(map[string]any)
-	key := fmt.Sprint(meta["namespace"], "/", meta["name"])
+	key := keyOf(o)
 	if s.objects[list] == nil {
 		s.objects[list] = map[string]any{}
 	}
 	old, had := s.objects[list][key]
+	if kind != "" && !had {
+		return
+	}
+	s.version++
 	switch {
 	case kind != "":
-		if !had {
-			return
-		}
 		o = old.(map[string]any)
-		delete(s.objects[list], key)
 	case had:
 		kind = "MODIFIED"
 	default:
 		kind = "ADDED"
 	}
-	s.version++
-	o["metadata"].(map[string]any)["resourceVersion"] = strconv.Itoa(s.version)
-	if kind != "DELETED" {
-		s.objects[list][key] = o
+	o = merged(o, map[string]any{"metadata": map[string]any{"resourceVersion": strconv.Itoa(s.version)}})
+	if s.objects[list][key] = o; kind == "DELETED" {
+		delete(s.objects[list], key)
 	}
 	data, _ := json.Marshal(map[string]any{"type": kind, "object": o})
 	s.events[list] = append(s.events[list], event{s.version, append(data, '\n')})
@@ -143,37 +145,12 @@ func (s *Server) Forget() {
 	s.http.CloseClientConnections()
 }
 
-// patch replaces the conditions of a Node, as a patch of its status by one who sets all of them.
-func (s *Server) patch(w http.ResponseWriter, r *http.Request) {
-	list, name, ok := strings.Cut(strings.TrimSuffix(r.URL.Path, "/status"), "/nodes/")
-	var patch map[string]any
-	if err := json.NewDecoder(r.Body).Decode(&patch); !ok || err != nil {
-		w.WriteHeader(http.StatusBadRequest)
-		return
-	}
-	list += "/nodes"
-	s.mu.Lock()
-	had, known := s.objects[list]["<nil>/"+name].(map[string]any)
-	s.mu.Unlock()
-	if !known {
-		w.WriteHeader(http.StatusNotFound)
-		return
-	}
-	now, status := maps.Clone(had), map[string]any{}
-	before, _ := had["status"].(map[string]any)
-	maps.Copy(status, before)
-	maps.Copy(status, patch["status"].(map[string]any))
-	now["metadata"], now["status"] = maps.Clone(had["metadata"].(map[string]any)), status
-	s.change(list, now, "")
-	_ = json.NewEncoder(w).Encode(now)
-}
-
 // Object returns an object in JSON; empty if there is none.
 func (s *Server) Object(t testing.TB, list, namespace, name string) string {
 	t.Helper()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	o, ok := s.objects[list][cmp.Or(namespace, "<nil>")+"/"+name]
+	o, ok := s.objects[list][namespace+"/"+name]
 	if !ok {
 		return ""
 	}
@@ -196,12 +173,12 @@ func (s *Server) Objects(t testing.TB, list string) string {
 	return string(data)
 }
 
-// list lists the objects of a list whose keys begin so by name, in pages if the client asks for such, as an API server without a cache.
-func (s *Server) list(w http.ResponseWriter, r *http.Request, list, prefix string) {
+// list lists objects, of a namespace or all, by name, in pages if the client asks for such, as an API server without a cache.
+func (s *Server) list(w http.ResponseWriter, r *http.Request, list, namespace string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	objects := s.objects[list]
-	names := slices.DeleteFunc(slices.Sorted(maps.Keys(objects)), func(key string) bool { return !strings.HasPrefix(key, prefix) })
+	names := slices.DeleteFunc(slices.Sorted(maps.Keys(objects)), func(key string) bool { return namespace != "" && !strings.HasPrefix(key, namespace+"/") })
 	meta := map[string]any{"resourceVersion": strconv.Itoa(s.version)}
 	if from := r.URL.Query().Get("continue"); from != "" {
 		i, _ := slices.BinarySearch(names, from)
@@ -225,9 +202,6 @@ var kinds = map[string]string{
 	"clusternetworkpolicies": "ClusterNetworkPolicy",
 }
 
-// namespaced is the path of objects in a namespace, and of one there.
-var namespaced = regexp.MustCompile(`^(/api/v1|/apis/[^/]+/[^/]+)/namespaces/([^/]+)/([^/]+)(?:/([^/]+))?$`)
-
 // fail answers as an API server that has no object of a name, or fails otherwise.
 func fail(w http.ResponseWriter, code int, reason, name string) {
 	w.WriteHeader(code)
@@ -236,74 +210,143 @@ func fail(w http.ResponseWriter, code int, reason, name string) {
 	})
 }
 
-// one gets an object in a namespace, or creates one.
-func (s *Server) one(w http.ResponseWriter, r *http.Request, path []string) {
-	list, key := path[1]+"/"+path[3], path[2]+"/"+path[4]
-	var o map[string]any
-	if r.Method == http.MethodPost {
-		if err := json.NewDecoder(r.Body).Decode(&o); err != nil {
-			fail(w, http.StatusBadRequest, "BadRequest", path[4])
+// resource is the path of a list, with a namespace or without, or that of an object or a part of it.
+var resource = regexp.MustCompile(`^(/api/v1|/apis/[^/]+/[^/]+)(?:/namespaces/([^/]+))?/([^/]+)(?:/([^/]+))?(?:/([^/]+))?$`)
+
+// ServeHTTP lists, watches, gets, creates, patches and deletes objects, and runs commands in pods.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	other := s.others[r.URL.Path]
+	s.mu.Unlock()
+	path := resource.FindStringSubmatch(r.URL.Path)
+	if other != nil {
+		other.ServeHTTP(w, r)
+		return
+	}
+	if path == nil {
+		fail(w, http.StatusNotFound, "NotFound", "")
+		return
+	}
+	list, namespace, name := path[1]+"/"+path[3], path[2], path[4]
+	if path[5] == "exec" {
+		s.serveExec(w, r, name)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	switch {
+	case path[3] == "customresourcedefinitions":
+		s.define(w, name)
+	case name != "" || r.Method == http.MethodPost:
+		s.one(w, r, list, [2]string{namespace, name})
+	case r.URL.Query().Get("watch") != "":
+		s.watch(w, r)
+	default:
+		s.list(w, r, list, namespace)
+	}
+}
+
+// one gets, patches or deletes an object, or creates one.
+func (s *Server) one(w http.ResponseWriter, r *http.Request, list string, at [2]string) {
+	var sent map[string]any
+	if r.Method == http.MethodPost || r.Method == http.MethodPatch {
+		if err := json.NewDecoder(r.Body).Decode(&sent); err != nil {
+			fail(w, http.StatusBadRequest, "BadRequest", at[1])
 			return
 		}
-		key += fmt.Sprint(o["metadata"].(map[string]any)["name"])
+	}
+	if r.Method == http.MethodPost {
+		at[1] = fmt.Sprint(sent["metadata"].(map[string]any)["name"])
 	}
 	s.mu.Lock()
-	had, known := s.objects[list][key]
+	o, known := s.objects[list][at[0]+"/"+at[1]].(map[string]any)
 	s.mu.Unlock()
 	switch {
 	case r.Method == http.MethodPost && known:
-		fail(w, http.StatusConflict, "AlreadyExists", path[4])
+		fail(w, http.StatusConflict, "AlreadyExists", at[1])
+		return
 	case r.Method == http.MethodPost:
+		o = sent
+		o["metadata"].(map[string]any)["creationTimestamp"] = time.Now().UTC().Format(time.RFC3339)
 		if s.created != nil {
 			s.created(list, o)
 		}
 		s.change(list, o, "")
 		w.WriteHeader(http.StatusCreated)
-		_ = json.NewEncoder(w).Encode(o)
 	case !known:
-		fail(w, http.StatusNotFound, "NotFound", path[4])
-	default:
-		_ = json.NewEncoder(w).Encode(had)
+		fail(w, http.StatusNotFound, "NotFound", at[1])
+		return
+	case r.Method == http.MethodPatch:
+		o = merged(o, sent)
+		s.change(list, o, "")
+	case r.Method == http.MethodDelete:
+		if list == "/api/v1/namespaces" {
+			s.empty(at[1])
+		}
+		s.change(list, o, "DELETED")
+	}
+	_ = json.NewEncoder(w).Encode(o)
+}
+
+// merged returns an object with a patch (RFC 7386). Of a patch of a Node's conditions it takes all of them.
+func merged(had, patch map[string]any) map[string]any {
+	out := maps.Clone(had)
+	if out == nil {
+		out = map[string]any{}
+	}
+	for name, value := range patch {
+		inner, is := value.(map[string]any)
+		switch {
+		case value == nil:
+			delete(out, name)
+		case is:
+			before, _ := out[name].(map[string]any)
+			out[name] = merged(before, inner)
+		default:
+			out[name] = value
+		}
+	}
+	return out
+}
+
+// empty deletes the objects of a namespace.
+func (s *Server) empty(namespace string) {
+	s.mu.Lock()
+	found := map[string][]any{}
+	for list, objects := range s.objects {
+		for key, o := range objects {
+			if strings.HasPrefix(key, namespace+"/") {
+				found[list] = append(found[list], o)
+			}
+		}
+	}
+	s.mu.Unlock()
+	for list, objects := range found {
+		for _, o := range objects {
+			s.change(list, o.(map[string]any), "DELETED")
+		}
 	}
 }
 
-// ServeHTTP lists, watches, gets and creates objects, patches the status of Nodes, and runs commands in pods.
-func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+// define answers with the definition of a kind, "things.example.org", at the versions that have had objects.
+func (s *Server) define(w http.ResponseWriter, name string) {
+	var versions []any
 	s.mu.Lock()
-	other := s.others[r.URL.Path]
+	for list := range s.objects {
+		parts := strings.Split(list, "/") // of /apis/GROUP/VERSION/RESOURCE
+		if len(parts) == 5 && parts[4]+"."+parts[2] == name {
+			versions = append(versions, map[string]any{"name": parts[3], "served": true})
+		}
+	}
 	s.mu.Unlock()
-	if other != nil {
-		other.ServeHTTP(w, r)
+	if versions == nil {
+		fail(w, http.StatusNotFound, "NotFound", name)
 		return
 	}
-	if path, ok := strings.CutSuffix(r.URL.Path, "/exec"); ok {
-		s.serveExec(w, r, filepath.Base(path))
-		return
-	}
-	w.Header().Set("Content-Type", "application/json")
-	if path := namespaced.FindStringSubmatch(r.URL.Path); path != nil && path[4] == "" && r.Method == http.MethodGet {
-		s.list(w, r, path[1]+"/"+path[3], path[2]+"/")
-		return
-	} else if path != nil {
-		s.one(w, r, path)
-		return
-	}
-	if strings.HasPrefix(r.URL.Path, "/api/v1/namespaces/") || r.URL.Path == "/api/v1/namespaces" && r.Method == http.MethodPost {
-		s.space(w, r)
-		return
-	}
-	if name, ok := strings.CutPrefix(r.URL.Path, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/"); ok {
-		s.define(w, name)
-		return
-	}
-	if r.Method == http.MethodPatch {
-		s.patch(w, r)
-		return
-	}
-	if r.URL.Query().Get("watch") == "" {
-		s.list(w, r, r.URL.Path, "")
-		return
-	}
+	_ = json.NewEncoder(w).Encode(map[string]any{"kind": "CustomResourceDefinition", "apiVersion": "apiextensions.k8s.io/v1", "spec": map[string]any{"versions": versions}})
+}
+
+// watch sends changes of a list until the client or the server ends, or the client is to list again.
+func (s *Server) watch(w http.ResponseWriter, r *http.Request) {
 	seen, _ := strconv.Atoi(r.URL.Query().Get("resourceVersion"))
 	for begun := false; ; begun = true {
 		s.mu.Lock()

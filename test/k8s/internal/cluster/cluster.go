@@ -2,7 +2,7 @@
 
 // Package cluster runs Kubernetes in namespaces of this machine: real daemons, up to three nodes, Mustang as the only network.
 //
-// A node is a set of namespaces (network, mount, PID, UTS) whose PID 1 is this program ([Init]). It ends when the process that
+// A node is a set of namespaces (network, mount, PID, UTS) whose PID 1 is a shell (templates/init.sh). It ends when the process that
 // started it ends, however that happens, and with it end its daemons, pods and mounts. What remains then are files and control
 // groups, which the next [Start] removes.
 //
@@ -30,7 +30,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/netns"
-	"mustang/test/k8s/internal/programs"
 )
 
 // Setup is what differs between clusters.
@@ -60,7 +59,7 @@ func (s Setup) Validate() error {
 // Options are those of a cluster.
 type Options struct {
 	Setup
-	Programs programs.Set
+	Programs Programs
 	// Image is the archive of Mustang's image, Manifest the file that installs it. Program is the image's.
 	Image, Manifest, Program string
 	// Dir takes the cluster's files while it runs, and its logs, which stay.
@@ -110,7 +109,7 @@ func Start(ctx context.Context, o Options) (_ *Cluster, err error) {
 			err = errors.Join(err, c.Close())
 		}
 	}()
-	if err := errors.Join(removeCgroups(c.name), os.RemoveAll(c.path("run"))); err != nil {
+	if err := errors.Join(cgroups("remove", c.name), os.RemoveAll(c.path("run"))); err != nil {
 		return nil, fmt.Errorf("remove the last cluster: %w", err)
 	}
 	if err := os.MkdirAll(c.path("run"), 0o700); err != nil {
@@ -153,7 +152,7 @@ func (c *Cluster) Close() error {
 	if c.outside != nil {
 		errs = append(errs, c.outside.Close())
 	}
-	errs = append(errs, removeCgroups(c.name), os.RemoveAll(c.path("run")))
+	errs = append(errs, cgroups("remove", c.name), os.RemoveAll(c.path("run")))
 	if c.lock != nil {
 		errs = append(errs, c.lock.Close())
 	}

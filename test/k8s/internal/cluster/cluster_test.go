@@ -21,9 +21,6 @@ import (
 const childVariable = "MUSTANG_TEST_NODES"
 
 func TestMain(m *testing.M) {
-	if Init(os.Args) {
-		return
-	}
 	if dir := os.Getenv(childVariable); dir != "" {
 		_, err := startNodes(dir)
 		fmt.Println(err)
@@ -58,23 +55,15 @@ func startNodes(dir string) (*Cluster, error) {
 // remains lists what there is of nodes whose files are in dir: processes, and control groups.
 func remains(t *testing.T, dir string) (all []string) {
 	t.Helper()
-	inits, err := filepath.Glob("/proc/[0-9]*/cmdline")
-	if err != nil {
-		t.Fatal(err)
-	}
+	inits := testkit.Must(filepath.Glob("/proc/[0-9]*/cmdline"))(t)
 	for _, path := range inits {
-		if data, err := os.ReadFile(path); err == nil && strings.Contains(string(data), initName+"\x00"+dir) {
+		if data, err := os.ReadFile(path); err == nil && strings.Contains(string(data), "init.sh\x00"+dir) {
 			all = append(all, path)
 		}
 	}
-	roots, err := hierarchies()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, root := range roots {
-		if path := filepath.Join(root, "mustang-"+filepath.Base(dir)); exists(path) {
-			all = append(all, path)
-		}
+	for _, pattern := range []string{"/sys/fs/cgroup/", "/sys/fs/cgroup/*/"} {
+		groups := testkit.Must(filepath.Glob(pattern + "mustang-" + filepath.Base(dir)))(t)
+		all = append(all, groups...)
 	}
 	return all
 }
@@ -87,10 +76,7 @@ func exists(path string) bool {
 // newDir returns a directory whose name no other test has.
 func newDir(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "nodes-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := testkit.Must(os.MkdirTemp("", "nodes-"))(t)
 	t.Cleanup(func() {
 		if err := os.RemoveAll(dir); err != nil {
 			t.Error(err)
@@ -133,20 +119,13 @@ func TestKilledStarter(t *testing.T) {
 	dir := newDir(t)
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), childVariable+"="+dir)
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	out := testkit.Must(cmd.StdoutPipe())(t)
+	testkit.Succeed(t, cmd.Start())
 	line, err := bufio.NewReader(out).ReadString('\n')
 	if line != "<nil>\n" {
 		t.Errorf("nodes: %s, %v", line, err)
 	}
-	if err := cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, cmd.Process.Kill())
 	_ = cmd.Wait() // it was killed
 	testkit.Eventually(t, time.Second, func() error {
 		for _, left := range remains(t, dir) {
@@ -156,7 +135,7 @@ func TestKilledStarter(t *testing.T) {
 		}
 		return nil
 	})
-	if err := removeCgroups("mustang-" + filepath.Base(dir)); err != nil {
+	if err := cgroups("remove", "mustang-"+filepath.Base(dir)); err != nil {
 		t.Error(err)
 	}
 	if left := remains(t, dir); len(left) > 0 {
@@ -183,10 +162,7 @@ func TestDeadDaemonEndsCluster(t *testing.T) {
 
 // TestSubstitute fills in the manifest of this repository.
 func TestSubstitute(t *testing.T) {
-	manifest, err := os.ReadFile("../../../../deploy/mustang.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	manifest := testkit.Must(os.ReadFile("../../../../deploy/mustang.yaml"))(t)
 	text, err := substitute(string(manifest), Setup{Link: "macvlan", Family: "ipv6", Nodes: "vxlan"}, "fd00::1")
 	for _, want := range []string{"- --link=macvlan\n", "- --routing=vxlan\n", `value: "fd00::1"`} {
 		if err != nil || strings.Count(text, want) != 1 {

@@ -14,8 +14,6 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-
-	"mustang/test/k8s/internal/programs"
 )
 
 // server returns the API server's address, and in the form that a URL has.
@@ -98,7 +96,7 @@ func (c *Cluster) startKubelets() error {
 
 func (n *node) startKubelet() error {
 	err := errors.Join(n.c.kubeconfig(n.name), os.WriteFile(n.path("resolv.conf"), nil, 0o644),
-		n.c.write("containerd.toml", n.path("containerd.toml"), map[string]string{"Root": n.path("containerd"), "Pause": programs.PauseImage}),
+		n.c.write("containerd.toml", n.path("containerd.toml"), map[string]string{"Root": n.path("containerd"), "Pause": PauseImage}),
 		n.c.write("kubelet.yaml", n.path("kubelet.yaml"), map[string]string{
 			"Cgroup": "/" + n.c.name + "/" + n.name, "DNS": n.c.list("10.198.0.10", `"fd00:198::a"`), "Resolv": n.path("resolv.conf"),
 		}),
@@ -122,7 +120,7 @@ func (n *node) startKubelet() error {
 func (c *Cluster) install() error {
 	for _, n := range c.nodes {
 		var err error
-		if n.before, err = n.state(); err != nil {
+		if n.before, err = n.forwarding(); err != nil {
 			return err
 		}
 	}

@@ -128,6 +128,21 @@ find /proc/sys/net/ipv4 /proc/sys/net/ipv6 /proc/sys/net/bridge -path '*/neigh/*
 "$0" links
 `
 
+// forwarding is a node's state without Mustang, but that it forwards: it goes on to once Mustang is removed.
+func (n *node) forwarding() (lines []string, err error) {
+	set := func(value string) (err error) {
+		for _, name := range n.c.each("ipv4/ip_forward", "ipv6/conf/all/forwarding") {
+			err = errors.Join(err, n.run("sh", "-c", "echo "+value+" >/proc/sys/net/"+name))
+		}
+		return err
+	}
+	if err := set("1"); err != nil {
+		return nil, err
+	}
+	lines, err = n.state()
+	return lines, errors.Join(err, set("0"))
+}
+
 // state returns what Mustang can change of a node, in lines.
 func (n *node) state() ([]string, error) {
 	out, err := n.command(n.c.ctx, "bash", "-c", stateScript, n.c.Program).CombinedOutput()

@@ -33,65 +33,70 @@ const (
 // underLoad does something while clients open connections, so many in a pod and outside, and while connections stand open. It returns how many
 // there were and how long the slowest took; an error is that one was lost, or that of do.
 func (c *Cluster) underLoad(clients int, do func() error) (string, error) {
-	if err := c.startPods(); err != nil {
-		return "", err
-	}
 	var load load
-	ctx, cancel := context.WithCancel(c.ctx)
-	defer cancel()
-	pod, address, err := c.client()
-	if err != nil {
-		return "", err
-	}
-	defer pod.Close()
-	outside := net.JoinHostPort(c.nodes[0].addrs[0], "30080")
-	if err := c.await(10*time.Second, func() error {
-		return errors.Join(once(pod, address), once(c.outside, outside))
-	}); err != nil {
-		return "", err
-	}
-	for range clients {
-		load.start(ctx, pod, address)
-		load.start(ctx, c.outside, outside)
-	}
-	load.stand(ctx, pod, address)
-	load.stand(ctx, c.outside, outside)
-	err = do()
-	cancel()
-	load.Wait()
-	_, failed := c.kubectl(nil, "delete", "namespace", "smoke", "--timeout=120s")
+	err := c.withClient(func(ctx context.Context, pod *netns.Namespace) error {
+		service, err := c.kubectl(nil, "-n", "smoke", "get", "service", "web", "-o", "jsonpath={.spec.clusterIP}")
+		if err != nil {
+			return err
+		}
+		address, outside := net.JoinHostPort(service, "80"), net.JoinHostPort(c.nodes[0].addrs[0], "30080")
+		if err := c.await(10*time.Second, func() error {
+			return errors.Join(once(pod, address), once(c.outside, outside))
+		}); err != nil {
+			return err
+		}
+		ctx, cancel := context.WithCancel(ctx)
+		defer load.Wait()
+		defer cancel()
+		for range clients {
+			load.start(ctx, pod, address)
+			load.start(ctx, c.outside, outside)
+		}
+		load.stand(ctx, pod, address)
+		load.stand(ctx, c.outside, outside)
+		return do()
+	})
 	return fmt.Sprintf("%d connections, %d lost, the slowest took %s", load.connections, load.lost, load.longest.Round(time.Millisecond)),
-		errors.Join(append(load.errs, err, failed)...)
+		errors.Join(append(load.errs, err)...)
 }
 
-// client returns the network namespace of a pod, and a cluster IP with its port.
-func (c *Cluster) client() (*netns.Namespace, string, error) {
+// withClient calls do with the network namespace of a pod beside others and Services, and removes all of them.
+func (c *Cluster) withClient(do func(context.Context, *netns.Namespace) error) error {
+	if err := c.startPods(); err != nil {
+		return err
+	}
+	pod, err := c.client()
+	if err == nil {
+		err = errors.Join(do(c.ctx, pod), pod.Close())
+	}
+	_, failed := c.kubectl(nil, "delete", "namespace", "smoke", "--timeout=120s")
+	return errors.Join(err, failed)
+}
+
+// client returns the network namespace of a pod.
+func (c *Cluster) client() (*netns.Namespace, error) {
 	ip, err := c.kubectl(nil, "-n", "smoke", "get", "pod", "client-node1", "-o", "jsonpath={.status.podIP}")
 	if err != nil {
-		return nil, "", err
-	}
-	service, err := c.kubectl(nil, "-n", "smoke", "get", "service", "web", "-o", "jsonpath={.spec.clusterIP}")
-	if err != nil {
-		return nil, "", err
+		return nil, err
 	}
 	paths, err := filepath.Glob(fmt.Sprintf("/proc/%d/root/run/netns/*", c.nodes[0].init.Process.Pid))
 	for _, path := range paths {
 		ns, err := netns.Open(path)
 		if err != nil {
-			return nil, "", err
+			return nil, err
 		}
 		var has []net.Addr
 		if err := ns.Do(func() (err error) { has, err = net.InterfaceAddrs(); return err }); err != nil {
-			return nil, "", errors.Join(err, ns.Close())
+			return nil, errors.Join(err, ns.Close())
 		}
 		if slices.ContainsFunc(has, func(a net.Addr) bool { return strings.HasPrefix(a.String(), ip+"/") }) {
-			return ns, net.JoinHostPort(service, "80"), nil
+			return ns, nil
 		}
 		if err := ns.Close(); err != nil {
-			return nil, "", err
+			return nil, err
 		}
 	}
-	return nil, "", errors.Join(err, fmt.Errorf("no network namespace has %s", ip))
+	return nil, errors.Join(err, fmt.Errorf("no network namespace has %s", ip))
 }
 
 // load is connections, and what went wrong with them.
@@ -134,7 +139,7 @@ func (l *load) start(ctx context.Context, ns *netns.Namespace, address string) {
 // stand sends requests on a connection that stands open until ctx ends.
 func (l *load) stand(ctx context.Context, ns *netns.Namespace, address string) {
 	l.Go(func() {
-		conn, err := connect(ns, address)
+		conn, err := connect(ns, address, loadTimeout)
 		if err == nil {
 			defer conn.Close()
 			answers := bufio.NewReader(conn)
@@ -150,10 +155,10 @@ func (l *load) stand(ctx context.Context, ns *netns.Namespace, address string) {
 	})
 }
 
-// connect opens a connection from inside a namespace.
-func connect(ns *netns.Namespace, address string) (conn net.Conn, err error) {
+// connect opens a connection from inside a namespace, within a time.
+func connect(ns *netns.Namespace, address string, limit time.Duration) (conn net.Conn, err error) {
 	err = ns.Do(func() error {
-		conn, err = net.DialTimeout("tcp", address, loadTimeout)
+		conn, err = net.DialTimeout("tcp", address, limit)
 		return err
 	})
 	return conn, err
@@ -161,7 +166,7 @@ func connect(ns *netns.Namespace, address string) (conn net.Conn, err error) {
 
 // once opens a connection, sends a request, and closes it.
 func once(ns *netns.Namespace, address string) error {
-	conn, err := connect(ns, address)
+	conn, err := connect(ns, address, loadTimeout)
 	if err != nil {
 		return err
 	}

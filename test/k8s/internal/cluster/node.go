@@ -10,7 +10,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -29,12 +28,9 @@ type node struct {
 	init  *exec.Cmd
 	life  io.Closer // the node ends when it is closed
 	ns    *netns.Namespace
-	// before is the node's state without Mustang.
+	// before is the node's state without Mustang, but with forwarding.
 	before []string
 }
-
-// initName is the command by which this program becomes a node's PID 1.
-const initName = "be-init-of-node"
 
 // startNodes makes the outside and the nodes.
 func (c *Cluster) startNodes() (err error) {
@@ -76,14 +72,12 @@ func (n *node) start() (err error) {
 			return err
 		}
 	}
-	if err := makeCgroups(n.c.name, n.name); err != nil {
+	if err := cgroups("make", n.c.name, n.name); err != nil {
 		return err
 	}
-	exe, err := os.Executable()
-	if err != nil {
+	if n.init, err = script("init.sh", dir); err != nil {
 		return err
 	}
-	n.init = exec.Command(exe, initName, dir)
 	n.init.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWUTS | unix.CLONE_NEWNET, Setsid: true,
 	}
@@ -187,93 +181,20 @@ func ip(ns *netns.Namespace, lines ...string) error {
 	})
 }
 
-// Init is the life of a node's PID 1, if args, those of this process, ask for it. Else it returns false at once.
-func Init(args []string) bool {
-	if len(args) != 3 || args[1] != initName {
-		return false
-	}
-	if err := initNode(args[2]); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-	}
-	return true
+// script returns a command that runs one of the scripts.
+func script(name string, args ...string) (*exec.Cmd, error) {
+	text, err := templates.ReadFile("templates/" + name)
+	return exec.Command("bash", append([]string{"-euc", string(text), name}, args...)...), err
 }
 
-// initNode mounts what daemons of a node take for theirs alone, and reaps until standard input ends.
-func initNode(dir string) error {
-	ends := make(chan os.Signal, 1)
-	signal.Notify(ends, unix.SIGCHLD)
-	if err := errors.Join(unix.Sethostname([]byte(filepath.Base(dir))), mountNode(dir)); err != nil {
-		return err
-	}
-	fmt.Println("ready")
-	closed := make(chan error)
-	go func() {
-		_, err := io.Copy(io.Discard, os.Stdin)
-		closed <- err
-	}()
-	for {
-		select {
-		case err := <-closed:
-			return err
-		case <-ends:
-			for pid := 1; pid > 0; {
-				pid, _ = unix.Wait4(-1, nil, unix.WNOHANG, nil)
-			}
-		}
-	}
-}
-
-// mountNode mounts the file systems and directories of a node. Nothing mounts the BPF file system, as in nodes that are containers.
-func mountNode(dir string) error {
-	control := filepath.Join(dir, "cgroup")
-	steps := [][3]string{ // what, where, type or nothing to bind
-		{"tmpfs", "/run", "tmpfs"},
-		{"proc", "/proc", "proc"},
-		// /sys of this network namespace, with the machine's control groups.
-		{"/sys/fs/cgroup", control, ""},
-		{"sysfs", "/sys", "sysfs"},
-		{control, "/sys/fs/cgroup", ""},
-		{filepath.Join(dir, "cni-bin"), "/opt/cni/bin", ""},
-		{filepath.Join(dir, "cni-conf"), "/etc/cni/net.d", ""},
-		{filepath.Join(dir, "cni-state"), "/var/lib/cni", ""},
-		{filepath.Join(dir, "log"), "/var/log", ""},
-	}
-	// The kubelet sets these, for the whole machine: here it finds files that say that they are set.
-	for name, value := range map[string]string{
-		"vm/overcommit_memory": "1", "kernel/panic": "10", "kernel/panic_on_oops": "1", "kernel/keys/root_maxkeys": "1000000", "kernel/keys/root_maxbytes": "25000000",
-	} {
-		file := filepath.Join(dir, "sysctl", strings.ReplaceAll(name, "/", "."))
-		if err := os.WriteFile(file, []byte(value+"\n"), 0o644); err != nil {
-			return err
-		}
-		steps = append(steps, [3]string{file, "/proc/sys/" + name, ""})
-	}
-	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-		return fmt.Errorf("make mounts private: %w", err)
-	}
-	for _, s := range steps {
-		if err := mount(s[0], s[1], s[2]); err != nil {
-			return fmt.Errorf("mount %s: %w", s[1], err)
-		}
-	}
-	// Within the node: the kubelet's mounts are the runtime's.
-	return errors.Join(os.MkdirAll("/run/netns", 0o755), os.MkdirAll("/run/lock", 0o755), unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, ""))
-}
-
-// mount mounts a file system, or binds a path if kind is empty.
-func mount(what, where, kind string) error {
-	if kind != "" {
-		return unix.Mount(what, where, kind, 0, "")
-	}
-	if err := os.MkdirAll(filepath.Dir(where), 0o755); err != nil {
-		return err
-	}
-	info, err := os.Stat(what)
-	if err == nil && info.IsDir() && !strings.HasPrefix(where, "/sys/") {
-		err = os.MkdirAll(where, 0o755)
-	}
+// cgroups makes or removes the control groups of nodes.
+func cgroups(args ...string) error {
+	cmd, err := script("cgroups.sh", args...)
 	if err != nil {
 		return err
 	}
-	return unix.Mount(what, where, "", unix.MS_BIND|unix.MS_REC, "")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("control groups: %w: %s", err, out)
+	}
+	return nil
 }

@@ -10,8 +10,6 @@ import (
 	"os/exec"
 	"strconv"
 	"time"
-
-	"mustang/test/k8s/internal/programs"
 )
 
 // Selection says which of Kubernetes' specs run, and how.
@@ -29,7 +27,7 @@ type Selection struct {
 func (c *Cluster) Specs(ctx context.Context, s Selection) (report string, err error) {
 	report = c.path("log", "report.json")
 	list := c.path("run", "repositories.yaml")
-	if err := errors.Join(os.RemoveAll(report), os.WriteFile(list, []byte(programs.RepoList()), 0o600)); err != nil {
+	if err := errors.Join(os.RemoveAll(report), os.WriteFile(list, []byte(RepoList()), 0o600)); err != nil {
 		return "", err
 	}
 	log, err := os.Create(c.path("log", "specs.log"))

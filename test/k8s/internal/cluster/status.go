@@ -76,7 +76,12 @@ func (s *smoke) expect(kind string, want map[string][2]string) error {
 
 // status compares what `mustang agent status` says with what is in the tables, and with what clients see.
 func (s *smoke) status() error {
-	objects, err := render("status.yaml", map[string]any{"External": s.externalIP()})
+	// A pod's address cannot be served.
+	objects, err := render("status.yaml", map[string]any{"External": s.pods["web-node1"][0]})
+	if err != nil {
+		return err
+	}
+	ranges, err := s.kubectl(nil, "get", "node", "node1", "-o", "jsonpath={.spec.podCIDRs[0]}")
 	if err != nil {
 		return err
 	}
@@ -87,7 +92,7 @@ func (s *smoke) status() error {
 		"smoke/empty":    {"ok 0 backends in tables: true;", " no endpoints"},
 		"smoke/web":      {fmt.Sprintf("ok %d backend", len(s.nodes)), "in tables: true; "},
 		"smoke/headless": {"ok headless: no cluster IP to serve", ""},
-		"smoke/partly":   {fmt.Sprintf("wrong %d backend", len(s.nodes)), "is within the pods' range " + s.podRange() + " of node node1"},
+		"smoke/partly":   {fmt.Sprintf("wrong %d backend", len(s.nodes)), "is within the pods' range " + ranges + " of node node1"},
 	}), s.expect("policies", map[string][2]string{"smoke/part": {"wrong 1 pod here in tables: true; it cannot be read", "it denies the pods that it selects all ingress"}}))
 	if err != nil {
 		return err
@@ -101,18 +106,6 @@ func (s *smoke) status() error {
 		return err
 	}
 	return errors.Join(s.expect("policies", map[string][2]string{"smoke/part": {"ok 1 pod here in tables: true;", " "}}), s.reaches(true))
-}
-
-// externalIP is an address that cannot be served: that of a pod.
-func (s *smoke) externalIP() string { return s.pods["web-node1"][0] }
-
-// podRange is the range of pods of node 1, of its first family.
-func (s *smoke) podRange() string {
-	ranges, err := s.kubectl(nil, "get", "node", "node1", "-o", "jsonpath={.spec.podCIDRs[0]}")
-	if err != nil {
-		return err.Error()
-	}
-	return ranges
 }
 
 // sameRows compares all frontends that the agent says are in the tables with the tables.

@@ -25,73 +25,64 @@ const (
 	knockWait  = time.Second
 )
 
-// knocks counts connections that a policy denies, and those that were opened all the same.
-type knocks struct {
-	sync.WaitGroup
-	all, through atomic.Int32
-}
-
-// start knocks from a namespace until ctx ends.
-func (k *knocks) start(ctx context.Context, ns *netns.Namespace, address string) {
-	k.Go(func() {
-		ticker := time.NewTicker(knockEvery)
-		defer ticker.Stop()
-		for ctx.Err() == nil {
-			k.Go(func() {
-				var conn net.Conn
-				if err := ns.Do(func() (err error) { conn, err = net.DialTimeout("tcp", address, knockWait); return err }); err == nil {
-					k.through.Add(1)
-					_ = conn.Close()
+// knock connects where a policy denies it, until ctx ends, and returns how many connections were denied, and how many got through.
+func knock(ctx context.Context, ns *netns.Namespace, addresses []string) (denied, through int32) {
+	var all sync.WaitGroup
+	var counts [2]atomic.Int32
+	for ctx.Err() == nil {
+		for _, ip := range addresses {
+			all.Go(func() {
+				conn, err := connect(ns, net.JoinHostPort(ip, "8080"), knockWait)
+				if err != nil {
+					counts[0].Add(1)
+					return
 				}
-				k.all.Add(1)
+				counts[1].Add(1)
+				_ = conn.Close()
 			})
-			<-ticker.C
 		}
-	})
+		time.Sleep(knockEvery)
+	}
+	all.Wait()
+	return counts[0].Load(), counts[1].Load()
 }
 
 // Versions switches the versions of ClusterNetworkPolicy on and off, and restarts the agents while none is on. A pod knocks all the time where a policy
 // denies it: nothing gets through. The agents read the version that is on, tell when none is, and start no pod before one is on again. It returns what it counted.
-func (c *Cluster) Versions() (string, error) {
-	if err := c.startPods(); err != nil {
-		return "", err
-	}
-	s := &smoke{Cluster: c, pods: map[string][]string{}}
-	objects, err := render("definition.yaml", nil)
-	if err := errors.Join(err, s.plan(), c.apply(objects)); err != nil {
-		return "", err
-	}
-	if _, err := c.kubectl(nil, "wait", "crd", definition, "--for=condition=Established", "--timeout=60s"); err != nil {
-		return "", err
-	}
-	if err := c.await(time.Minute, func() error { return c.apply(clusterPolicy("deny", "v1alpha2", "web", "Deny")) }); err != nil {
-		return "", err
-	}
-	if err := errors.Join(s.follows("deny"), s.reaches(false)); err != nil {
-		return "", err
-	}
-	pod, _, err := c.client()
-	if err != nil {
-		return "", err
-	}
-	defer pod.Close()
-	var k knocks
-	ctx, cancel := context.WithCancel(c.ctx)
-	defer cancel()
-	for _, ip := range s.pods["web-node1"] {
-		k.start(ctx, pod, net.JoinHostPort(ip, "8080"))
-	}
-	err = s.switchVersions()
-	cancel()
-	k.Wait()
-	if through := k.through.Load(); through > 0 {
-		err = errors.Join(err, fmt.Errorf("%d connections got through that a policy denies", through))
-	}
-	if err == nil {
-		err = s.undefine()
-	}
-	_, failed := c.kubectl(nil, "delete", "namespace", "smoke", "--timeout=120s")
-	return fmt.Sprintf("%d connections denied, %d got through", k.all.Load()-k.through.Load(), k.through.Load()), errors.Join(err, failed)
+func (c *Cluster) Versions() (counted string, err error) {
+	err = c.withClient(func(ctx context.Context, pod *netns.Namespace) error {
+		s := &smoke{Cluster: c, pods: map[string][]string{}}
+		objects, err := render("definition.yaml", nil)
+		if err := errors.Join(err, s.plan(), c.apply(objects)); err != nil {
+			return err
+		}
+		if _, err := c.kubectl(nil, "wait", "crd", definition, "--for=condition=Established", "--timeout=60s"); err != nil {
+			return err
+		}
+		if err := c.await(time.Minute, func() error { return c.apply(clusterPolicy("deny", "v1alpha2", "web", "Deny")) }); err != nil {
+			return err
+		}
+		if err := errors.Join(s.follows("deny"), s.reaches(false)); err != nil {
+			return err
+		}
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		switched := make(chan error, 1)
+		go func() {
+			defer cancel()
+			switched <- s.switchVersions()
+		}()
+		denied, through := knock(ctx, pod, s.pods["web-node1"])
+		counted, err = fmt.Sprintf("%d connections denied, %d got through", denied, through), <-switched
+		if through > 0 {
+			err = errors.Join(err, fmt.Errorf("%d connections got through that a policy denies", through))
+		}
+		if err == nil {
+			err = s.undefine()
+		}
+		return err
+	})
+	return counted, err
 }
 
 // switchVersions goes through the combinations of versions.

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package programs builds what a Kubernetes cluster and its tests consist of: programs from Go modules, and an image archive
-// from those and Debian packages. What is built is kept.
-package programs
+package cluster
 
 import (
 	"context"
@@ -20,8 +18,8 @@ import (
 	"time"
 )
 
-// Set is what was built.
-type Set struct {
+// Programs is what was built.
+type Programs struct {
 	// Version is the release of Kubernetes.
 	Version string
 	dir     string
@@ -30,10 +28,10 @@ type Set struct {
 
 // Path returns the path of a program: etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kubelet, kubectl,
 // kube-proxy, coredns, ginkgo, or e2e.test.
-func (s Set) Path(name string) string { return filepath.Join(s.dir, name) }
+func (s Programs) Path(name string) string { return filepath.Join(s.dir, name) }
 
 // Images returns the path of the archive with the images of pods.
-func (s Set) Images() string { return s.Path("images.tar") }
+func (s Programs) Images() string { return s.Path("images.tar") }
 
 // program is one to build: a package, in the directory of a module of its own.
 type program struct{ name, module, pkg string }
@@ -54,24 +52,25 @@ var list = []program{
 	{"coredns", "coredns", "."},
 }
 
-// Build builds what is missing below the directory cache, in a directory for this source, and tells about it. source is the
-// directory that holds the modules of programs. It needs the go command, apt and dpkg.
-func Build(ctx context.Context, source, cache string, tell io.Writer) (Set, error) {
+// Build builds what a cluster and its tests consist of: programs from Go modules, and an image archive from those and Debian packages.
+// What is there stays, below the directory cache in a directory for this source. source is the directory that holds the modules of
+// programs. It tells what it builds, and needs the go command, apt and dpkg.
+func Build(ctx context.Context, source, cache string, tell io.Writer) (Programs, error) {
 	digest, err := digestOf(source)
 	if err != nil {
-		return Set{}, fmt.Errorf("the source of programs: %w", err)
+		return Programs{}, fmt.Errorf("the source of programs: %w", err)
 	}
-	s := Set{dir: filepath.Join(cache, digest)}
+	s := Programs{dir: filepath.Join(cache, digest)}
 	if err := os.MkdirAll(s.dir, 0o755); err != nil {
-		return Set{}, err
+		return Programs{}, err
 	}
 	if err := s.find(ctx, filepath.Join(source, "kubernetes")); err != nil {
-		return Set{}, err
+		return Programs{}, err
 	}
 	for _, p := range list {
 		p.module = filepath.Join(source, p.module)
 		if err := s.build(p.name, tell, func(path string) error { return s.compile(ctx, p, path) }); err != nil {
-			return Set{}, err
+			return Programs{}, err
 		}
 	}
 	return s, s.build("images.tar", tell, func(path string) error { return s.images(ctx, path) })
@@ -79,7 +78,7 @@ func Build(ctx context.Context, source, cache string, tell io.Writer) (Set, erro
 
 // NetpolAPI builds the conformance tests of network-policy-api into dir, from their module below source. It returns the test
 // program and the file that defines ClusterNetworkPolicy.
-func (s Set) NetpolAPI(ctx context.Context, source, dir string) (path, definition string, err error) {
+func (s Programs) NetpolAPI(ctx context.Context, source, dir string) (path, definition string, err error) {
 	p := program{"netpol-api.test", filepath.Join(source, "netpolapi"), "."}
 	path = filepath.Join(dir, p.name)
 	if err := s.compile(ctx, p, path); err != nil {
@@ -114,7 +113,7 @@ func digestOf(source string) (string, error) {
 }
 
 // build makes a file with write, unless it is there. It is written aside first, so that what is there is whole.
-func (s Set) build(name string, tell io.Writer, write func(path string) error) error {
+func (s Programs) build(name string, tell io.Writer, write func(path string) error) error {
 	path := s.Path(name)
 	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -132,7 +131,7 @@ func (s Set) build(name string, tell io.Writer, write func(path string) error) e
 }
 
 // compile builds a program without cgo, so that it needs no libraries, and tells those of Kubernetes their version.
-func (s Set) compile(ctx context.Context, p program, path string) error {
+func (s Programs) compile(ctx context.Context, p program, path string) error {
 	flags := "-s -w"
 	for _, pkg := range []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"} {
 		for _, value := range []string{"gitVersion=" + s.Version, "gitMajor=1", "gitMinor=" + strings.Split(s.Version, ".")[1]} {
@@ -148,7 +147,7 @@ func (s Set) compile(ctx context.Context, p program, path string) error {
 }
 
 // find sets the release of Kubernetes that the module in dir requires, and where its source is.
-func (s *Set) find(ctx context.Context, dir string) error {
+func (s *Programs) find(ctx context.Context, dir string) error {
 	if _, err := output(ctx, dir, "go", "mod", "download", "k8s.io/kubernetes"); err != nil {
 		return err
 	}

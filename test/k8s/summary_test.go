@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package specs
+package main
 
 import (
 	"os"
@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"mustang/internal/testkit"
 )
 
 const ginkgo = `[{"RunTime": 77500000000, "SpecReports": [
@@ -24,18 +26,14 @@ const ginkgo = `[{"RunTime": 77500000000, "SpecReports": [
 func write(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, os.WriteFile(path, []byte(text), 0o600))
 	return path
 }
 
-func TestRead(t *testing.T) {
-	names, run, err := Read(write(t, ginkgo))
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := Run{Seconds: 77, Passed: 1, Failed: map[string]string{"[sig-network] A b fails": "no answer", "late": "time"}, Skipped: map[string]string{"needs more": "two nodes"}}
+func TestReadReport(t *testing.T) {
+	names, run, err := readReport(write(t, ginkgo))
+	testkit.Succeed(t, err)
+	want := specRun{Seconds: 77, Passed: 1, Failed: map[string]string{"[sig-network] A b fails": "no answer", "late": "time"}, Skipped: map[string]string{"needs more": "two nodes"}}
 	if diff := cmp.Diff(want, run); diff != "" {
 		t.Error(diff)
 	}
@@ -44,57 +42,52 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// TestAdd adds runs: the newest of a set-up stays, and those of other specs or releases go.
-func TestAdd(t *testing.T) {
+// TestAddRun adds runs: the newest of a set-up stays, and those of other specs or releases go.
+func TestAddRun(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "summary")
-	s, err := Load(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	run := Run{Setup: "veth/dual/one", Group: "g", Passed: 1}
+	s := testkit.Must(loadSummary(path))(t)
+	run := specRun{Setup: "veth/dual/one", Group: "g", Passed: 1}
 	setups := func() (all []string) {
 		for _, r := range s.Runs {
 			all = append(all, r.Group+" "+r.Setup)
 		}
 		return all
 	}
-	s.Add("v1", []string{"a", "b"}, run)
-	s.Add("v1", []string{"a", "b"}, Run{Setup: "bridge/dual/one", Group: "g"})
-	s.Add("v1", []string{"x"}, Run{Setup: "veth/dual/one", Group: "h"})
+	s.add("v1", []string{"a", "b"}, run)
+	s.add("v1", []string{"a", "b"}, specRun{Setup: "bridge/dual/one", Group: "g"})
+	s.add("v1", []string{"x"}, specRun{Setup: "veth/dual/one", Group: "h"})
 	run.Passed = 2
-	s.Add("v1", []string{"a", "b"}, run)
+	s.add("v1", []string{"a", "b"}, run)
 	if got := setups(); !slices.Equal(got, []string{"g bridge/dual/one", "g veth/dual/one", "h veth/dual/one"}) || s.Runs[1].Passed != 2 {
 		t.Errorf("%q, %+v", got, s.Runs)
 	}
-	s.Add("v1", []string{"a"}, run)
+	s.add("v1", []string{"a"}, run)
 	if got := setups(); !slices.Equal(got, []string{"g veth/dual/one", "h veth/dual/one"}) {
 		t.Errorf("after another list of specs: %q", got)
 	}
-	s.Add("v2", []string{"a"}, run)
+	s.add("v2", []string{"a"}, run)
 	if got := setups(); !slices.Equal(got, []string{"g veth/dual/one"}) {
 		t.Errorf("after another release: %q", got)
 	}
-	if err := s.Save(path); err != nil {
-		t.Fatal(err)
-	}
-	again, err := Load(path)
+	testkit.Succeed(t, s.save(path))
+	again, err := loadSummary(path)
 	if diff := cmp.Diff(s, again); err != nil || diff != "" {
 		t.Error(err, diff)
 	}
 }
 
 func TestTables(t *testing.T) {
-	s := Summary{
+	s := summary{
 		Kubernetes: "v1", Groups: map[string][]string{"conformance": {"[sig-network] A works [Conformance]", "late"}},
 		Causes: map[string]string{"late": "it is slow here"},
-		Runs: []Run{
+		Runs: []specRun{
 			{Setup: "veth/ipv6/one", Group: "conformance", Passed: 2},
 			{Setup: "macvlan/dual/vxlan", Group: "conformance", Passed: 1, Failed: map[string]string{"late": "time"}},
 			{Setup: "veth/dual/one", Group: "conformance", Passed: 1, Skipped: map[string]string{"late": "x"}},
 		},
 	}
-	got, err := s.In("before\n" + Begin + "\nold\n" + End + "\nafter\n")
-	want := "before\n" + Begin + `
+	got, err := s.in("before\n" + tablesBegin + "\nold\n" + tablesEnd + "\nafter\n")
+	want := "before\n" + tablesBegin + `
 
 Kubernetes v1. Specs that passed, of those that ran:
 
@@ -118,11 +111,11 @@ Skipped by themselves, by what they say:
 
 - ` + "`x`: 1 (veth/dual/one)" + `
 
-` + End + "\nafter\n"
+` + tablesEnd + "\nafter\n"
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {
 		t.Error(err, diff)
 	}
-	if _, err := s.In(strings.ReplaceAll(want, End, "")); err == nil {
+	if _, err := s.in(strings.ReplaceAll(want, tablesEnd, "")); err == nil {
 		t.Error("a text without an end is taken")
 	}
 }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package specs reads how Kubernetes' specs ended, keeps that in a summary, and makes tables of it.
-package specs
+package main
 
 import (
 	"encoding/json"
@@ -14,8 +13,8 @@ import (
 	"strings"
 )
 
-// Run is how the specs of a group ended in a set-up.
-type Run struct {
+// specRun is how the specs of a group ended in a set-up.
+type specRun struct {
 	// Setup is the link mode, the families and the nodes, such as veth/dual/one.
 	Setup string `json:"setup"`
 	Group string `json:"group"`
@@ -28,19 +27,19 @@ type Run struct {
 	Skipped map[string]string `json:"skipped,omitempty"`
 }
 
-// Summary is how specs of one release of Kubernetes ended.
-type Summary struct {
+// summary is how specs of one release of Kubernetes ended.
+type summary struct {
 	Kubernetes string `json:"kubernetes"`
 	// Groups has the names of each group's specs, sorted.
 	Groups map[string][]string `json:"groups"`
 	// Causes says why specs fail: people write it.
 	Causes map[string]string `json:"causes,omitempty"`
-	Runs   []Run             `json:"runs"`
+	Runs   []specRun         `json:"runs"`
 }
 
-// Load reads a summary. One that does not exist is empty.
-func Load(path string) (Summary, error) {
-	s := Summary{Groups: map[string][]string{}}
+// loadSummary reads a summary. One that does not exist is empty.
+func loadSummary(path string) (summary, error) {
+	s := summary{Groups: map[string][]string{}}
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return s, nil
@@ -54,8 +53,8 @@ func Load(path string) (Summary, error) {
 	return s, err
 }
 
-// Save writes the summary.
-func (s Summary) Save(path string) error {
+// save writes the summary.
+func (s summary) save(path string) error {
 	data, err := json.MarshalIndent(s, "", " ")
 	if err != nil {
 		return err
@@ -63,17 +62,17 @@ func (s Summary) Save(path string) error {
 	return os.WriteFile(path, append(data, '\n'), 0o644)
 }
 
-// Add adds a run of a group with these specs, in place of an earlier one of the same set-up. Of another release than the
+// add adds a run of a group with these specs, in place of an earlier one of the same set-up. Of another release than the
 // summary's, or of other specs of the group, it takes the place of all runs of that release or group.
-func (s *Summary) Add(kubernetes string, names []string, run Run) {
+func (s *summary) add(kubernetes string, names []string, run specRun) {
 	if s.Kubernetes != kubernetes {
 		s.Kubernetes, s.Runs, s.Groups = kubernetes, nil, map[string][]string{}
 	}
 	same := slices.Equal(s.Groups[run.Group], names)
-	s.Runs = slices.DeleteFunc(s.Runs, func(r Run) bool { return r.Group == run.Group && (r.Setup == run.Setup || !same) })
+	s.Runs = slices.DeleteFunc(s.Runs, func(r specRun) bool { return r.Group == run.Group && (r.Setup == run.Setup || !same) })
 	s.Groups[run.Group] = names
 	s.Runs = append(s.Runs, run)
-	slices.SortFunc(s.Runs, func(a, b Run) int { return strings.Compare(a.Group+" "+a.Setup, b.Group+" "+b.Setup) })
+	slices.SortFunc(s.Runs, func(a, b specRun) int { return strings.Compare(a.Group+" "+a.Setup, b.Group+" "+b.Setup) })
 }
 
 // report is what a summary takes of ginkgo's.
@@ -89,17 +88,17 @@ type report struct {
 	}
 }
 
-// Read reads ginkgo's report in JSON: the names of the specs that were chosen, sorted, and how they ended.
-func Read(path string) (names []string, run Run, err error) {
+// readReport reads ginkgo's report in JSON: the names of the specs that were chosen, sorted, and how they ended.
+func readReport(path string) (names []string, run specRun, err error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
-		return nil, Run{}, err
+		return nil, specRun{}, err
 	}
 	var reports []report
 	if err := json.Unmarshal(data, &reports); err != nil {
-		return nil, Run{}, fmt.Errorf("%s: %w", path, err)
+		return nil, specRun{}, fmt.Errorf("%s: %w", path, err)
 	}
-	run = Run{Failed: map[string]string{}, Skipped: map[string]string{}}
+	run = specRun{Failed: map[string]string{}, Skipped: map[string]string{}}
 	all := map[string]bool{}
 	for _, r := range reports {
 		run.Seconds += int(r.RunTime / 1e9)
