@@ -86,7 +86,7 @@ func (p *peer) disconnect() error {
 func (p *peer) explain(ctx context.Context, err error) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
-	_, _ = p.server.Last(ctx) // returns when the server answers or has ended
+	_ = p.server.Ping(ctx) // returns when the server answers or has ended
 	if ended := p.server.Err(); ended != nil {
 		return fmt.Errorf("%s %w", p.server, ended)
 	}

@@ -289,17 +289,10 @@ func (a *Agent) Address() netip.AddrPort {
 	return a.address
 }
 
-// Last returns the server's figures of the last flow that ended. It returns an error if
-// the agent has served none.
-func (a *Agent) Last(ctx context.Context) (Served, error) {
-	r, err := a.ask(ctx, Call{Op: OpLast})
-	if err != nil {
-		return Served{}, err
-	}
-	if r.Served == nil {
-		return Served{}, fmt.Errorf("%s: last: nothing was served yet", a)
-	}
-	return *r.Served, nil
+// Ping returns when the agent answers. An error says that it has ended, or is given up.
+func (a *Agent) Ping(ctx context.Context) error {
+	_, err := a.ask(ctx, Call{Op: OpPing})
+	return err
 }
 
 // Err returns the reason why the agent has ended, with the end of its standard error.

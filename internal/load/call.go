@@ -13,7 +13,7 @@ import (
 const (
 	// Protocol is the version of the messages, and of the headers, datagrams and reports
 	// between client and server. Any change raises it.
-	Protocol = 5
+	Protocol = 6
 	// MaxCall is the greatest length of a [Call] in bytes, for [MaxSlices] slices.
 	MaxCall = 1 << 20
 	// maxReply is that of a [Reply], for a measurement with its histogram.
@@ -27,13 +27,12 @@ const (
 	OpSlices = "slices"
 	OpShut   = "shut"
 	OpCancel = "cancel"
-	OpLast   = "last"
-	OpPing   = "ping" // has no reply
+	OpPing   = "ping" // has a reply if it has an ID
 )
 
 // Call is a message from the parent to the agent.
 type Call struct {
-	// ID is repeated in the reply; it is never 0.
+	// ID is repeated in the reply; it is 0 only in a ping.
 	ID uint64 `json:"id"`
 	Op string `json:"op"`
 	// Address is the address to listen on.
@@ -58,8 +57,6 @@ type Reply struct {
 	Address     netip.AddrPort `json:"address,omitzero"`
 	Measurement *Measurement   `json:"measurement,omitempty"`
 	Histogram   Histogram      `json:"histogram,omitzero"` // of the measurement
-	Connects    Histogram      `json:"connects,omitzero"`  // of the measurement
-	Served      *Served        `json:"served,omitempty"`
 	Conn        *Conn          `json:"conn,omitempty"`
 	Slices      []SliceResult  `json:"slices,omitempty"`
 }
@@ -92,7 +89,7 @@ type ReplyError struct {
 // (unix.ECONNREFUSED, unix.ETIMEDOUT, unix.ECONNRESET, unix.EADDRINUSE,
 // unix.EADDRNOTAVAIL).
 type RemoteError struct {
-	// Op is the operation: "listen", "open", "slices", "shut" or "last".
+	// Op is the operation: "listen", "open", "slices", "shut" or "ping".
 	Op string
 	// Message is the agent's error text.
 	Message string

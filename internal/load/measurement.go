@@ -55,9 +55,6 @@ type Measurement struct {
 	// Histogram holds the latency of each transaction in nanoseconds, 1 ns to
 	// 60 s with 3 significant digits; nil for workloads without transactions.
 	Histogram *hdrhistogram.Histogram `json:"-"`
-	// Connects holds the time that each counted connection of a [TCPCRR] took to be
-	// established, which is part of its latency; else nil.
-	Connects *hdrhistogram.Histogram `json:"-"`
 	// Machine is the machine's time in the slices.
 	Machine clock.MachineTime `json:"machine"`
 	// ClientLocal and ClientPeer are the client's socket addresses (getsockname,
@@ -150,8 +147,6 @@ func (m *Measurement) AddSlice(r SliceResult) {
 
 // Served is the server's view of one flow.
 type Served struct {
-	// Workload is the one that the client announced.
-	Workload string `json:"workload"`
 	// Count is the number of bytes or transactions that are counted.
 	Count uint64 `json:"count"`
 	// Local and Peer are the server's socket addresses.
@@ -159,8 +154,6 @@ type Served struct {
 	Peer  netip.AddrPort `json:"peer"`
 	// Congestion is the congestion control that the socket used.
 	Congestion string `json:"congestion,omitempty"`
-	// Error is the reason why the flow ended early, empty if it did not.
-	Error string `json:"error,omitempty"`
 }
 
 // Histogram is a histogram in a message, in HdrHistogram's own compressed form.

@@ -117,7 +117,7 @@ func (a *Agent) Shut(ctx context.Context, conn uint64) (Measurement, error) {
 		return Measurement{}, fmt.Errorf("%s: shut: reply without a measurement", a)
 	}
 	m := *r.Measurement
-	m.Histogram, m.Connects = r.Histogram.Histogram, r.Connects.Histogram
+	m.Histogram = r.Histogram.Histogram
 	return m, nil
 }
 

@@ -215,30 +215,21 @@ func factsOf(all map[string]string) []fact {
 
 // method lists how the run measured.
 func (r run) method() []fact {
-	facts := []fact{
-		{"Rounds", r.rounds()},
-		{"Order", "in each round every row once, in random order"},
-		{"Seed", strconv.FormatUint(r.Seed, 10)},
-		{"Engines", strings.Join(r.engines(), ", ")},
-		{"Started", timestamp(r.Started)},
-		{"Finished", timestamp(r.Finished)},
-	}
-	if r.Counted() {
-		facts[1].Value = "one network after the other; in each round every row of it once, in random order"
-		facts = slices.Insert(facts, 3, fact{"Clock", "one tick for each instruction, of any kind; none while idle"})
-		return present(facts)
-	}
-	if r.sliced() {
-		facts[1].Value = "in each round a turn of each row that takes part in it, in random order, and one more in the reverse order; " +
+	order, clock := "in each round every row once, in random order", ""
+	var measured []fact
+	switch {
+	case r.Counted():
+		order = "one network after the other; in each round every row of it once, in random order"
+		clock = "one tick for each instruction, of any kind; none while idle"
+	case r.sliced():
+		order = "in each round a turn of each row that takes part in it, in random order, and one more in the reverse order; " +
 			"slow rows take part in fewer rounds, and the links of pod-links follow each other"
-		return present(slices.Insert(facts, 3, fact{"Length of a turn", seconds(r.SliceSeconds)}, r.anew()))
+		measured = []fact{{"Length of a turn", seconds(r.SliceSeconds)}, r.anew()}
+	case r.DurationSeconds > 0:
+		measured = []fact{{"Measured per sample", seconds(r.DurationSeconds)}, {"Warm-up, not counted", seconds(r.WarmupSeconds)}}
 	}
-	if r.DurationSeconds == 0 {
-		return present(facts)
-	}
-	facts = slices.Insert(facts, 3,
-		fact{"Measured per sample", seconds(r.DurationSeconds)}, fact{"Warm-up, not counted", seconds(r.WarmupSeconds)})
-	return present(facts)
+	return present(slices.Concat([]fact{{"Rounds", r.rounds()}, {"Order", order}, {"Seed", strconv.FormatUint(r.Seed, 10)}, {"Clock", clock}}, measured,
+		[]fact{{"Engines", strings.Join(r.engines(), ", ")}, {"Started", timestamp(r.Started)}, {"Finished", timestamp(r.Finished)}}))
 }
 
 // rounds tells how many rounds are done, and of how many if that was planned.

@@ -78,8 +78,6 @@ func intervalText(ci *[2]float64, places int) string {
 	return Number(ci[0], places) + " to " + Number(ci[1], places)
 }
 
-func thousandths(v float64) string { return strconv.FormatFloat(v, 'f', 3, 64) }
-
 // percentOf prints a share as per cent: 0.251 is "25.1 %", with a space that
 // does not break.
 func percentOf(share float64) string {

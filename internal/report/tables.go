@@ -234,50 +234,48 @@ func (t *workloadTable) comparisonTable() *Table {
 	if len(all) == 0 {
 		return nil
 	}
-	out := &Table{ID: "compare-" + t.anchor, Title: t.name}
-	add := func(c Column, cell func(result.Comparison) Cell) {
+	column := func(rank int, text func(result.Comparison) string, head ...string) Column {
+		c := Column{Head: head, Right: rank > 0 && rank != 3, Rank: rank}
 		for _, of := range all {
-			c.Cells = append(c.Cells, cell(of))
+			c.Cells = append(c.Cells, Cell{Text: text(of)})
 		}
-		if slices.ContainsFunc(c.Cells, func(cell Cell) bool { return cell.Text != "" && cell.Text != None }) {
-			out.Columns = append(out.Columns, c)
+		return c
+	}
+	turns := func(value func(result.Comparison) string, head ...string) Column {
+		return column(RankDetail, func(c result.Comparison) string {
+			if c.Over == "" {
+				return None
+			}
+			return value(c)
+		}, head...)
+	}
+	p := func(v float64) string { return strconv.FormatFloat(v, 'g', 2, 64) }
+	share := func(of func(result.Shares) float64, level string) Column {
+		return turns(func(c result.Comparison) string { return Number(100*of(c.Shares), 0) }, "variance, %", level)
+	}
+	ratios := column(0, func(c result.Comparison) string { return Number(c.Ratio, 3) }, "ratio")
+	ratios.Right, ratios.Marked = true, true
+	for i, c := range all {
+		if !c.AA {
+			ratios.Cells[i].Mark = judge(c).verdict.mark()
 		}
 	}
-	text := func(rank int, cell func(result.Comparison) string, head ...string) {
-		add(Column{Head: head, Right: rank > 0 && rank != 3, Rank: rank}, func(c result.Comparison) Cell { return Cell{Text: cell(c)} })
-	}
-	text(0, comparisonName, "rows")
-	add(Column{Head: []string{"ratio"}, Right: true, Marked: true}, func(c result.Comparison) Cell {
-		if c.AA {
-			return Cell{Text: thousandths(c.Ratio)}
-		}
-		return Cell{Text: thousandths(c.Ratio), Mark: judge(c).verdict.mark()}
+	out := &Table{ID: "compare-" + t.anchor, Title: t.name, Columns: []Column{
+		column(0, comparisonName, "rows"), ratios,
+		column(1, func(c result.Comparison) string { return intervalText(c.CI95, 3) }, "95 % interval"),
+		column(2, func(c result.Comparison) string { return Number(float64(c.RoundsDone()), 0) }, "rounds"),
+		column(RankDetail, func(c result.Comparison) string { return clean(c.Over) }, "over"),
+		turns(func(c result.Comparison) string { return p(c.P) }, "p"),
+		turns(func(c result.Comparison) string { return p(c.AdjustedP) }, "p, adjusted"),
+		share(func(s result.Shares) float64 { return s.Lab }, "labs"),
+		share(func(s result.Shares) float64 { return s.Process }, "processes"),
+		share(func(s result.Shares) float64 { return s.Connection }, "connections"),
+		share(func(s result.Shares) float64 { return s.Round }, "rounds"),
+		column(3, t.comparedFor, "of"),
+	}}
+	out.Columns = slices.DeleteFunc(out.Columns, func(c Column) bool {
+		return !slices.ContainsFunc(c.Cells, func(cell Cell) bool { return cell.Text != "" && cell.Text != None })
 	})
-	text(1, func(c result.Comparison) string {
-		if c.CI95 == nil {
-			return "too few rounds"
-		}
-		return thousandths(c.CI95[0]) + " to " + thousandths(c.CI95[1])
-	}, "95 % interval")
-	text(2, func(c result.Comparison) string { return Number(float64(c.RoundsDone()), 0) }, "rounds")
-	text(RankDetail, func(c result.Comparison) string { return clean(c.Over) }, "over")
-	for i, head := range []string{"p", "p, adjusted"} {
-		text(RankDetail, func(c result.Comparison) string {
-			if c.Over == "" {
-				return None
-			}
-			return strconv.FormatFloat([]float64{c.P, c.AdjustedP}[i], 'g', 2, 64)
-		}, head)
-	}
-	for i, head := range []string{"labs", "processes", "connections", "rounds"} {
-		text(RankDetail, func(c result.Comparison) string {
-			if c.Over == "" {
-				return None
-			}
-			return Number(100*[]float64{c.Shares.Lab, c.Shares.Process, c.Shares.Connection, c.Shares.Round}[i], 0)
-		}, "variance, %", head)
-	}
-	text(3, t.comparedFor, "of")
 	for _, c := range all {
 		line := Line{Status: result.StatusOK, First: true}
 		if e := t.byID[c.Numerator]; e != nil {

@@ -21,7 +21,7 @@ func TestNumbers(t *testing.T) {
 		{Number(0, decimals()), "0"},
 		{percentOf(0.2514), "25.1\u00a0%"},
 		{percentOf(0.0003), "0.03\u00a0%"},
-		{thousandths(0.99951), "1.000"},
+		{Number(0.99951, 3), "1.000"},
 		{seconds(0.25), "250ms"},
 		{seconds(2), "2s"},
 		{memorySize(8323072000), "7.8 GiB"},

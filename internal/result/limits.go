@@ -3,7 +3,6 @@
 package result
 
 import (
-	"fmt"
 	"math"
 	"reflect"
 	"slices"
@@ -31,56 +30,46 @@ var maxLengths = map[string]int{
 // texts are the names of the fields that hold sentences.
 var texts = []string{"question", "reason", "note", "notes", "hooks", "findings", "versions", "settings", "offloads"}
 
-func limit(what string, n, most int) []string {
-	if n > most {
-		return []string{fmt.Sprintf("%d %s, the most is %d", n, what, most)}
-	}
-	return nil
-}
-
-// limits returns the limits that a field's value, or a part of it, exceeds: of strings, lists and figures. A figure is a finite
-// number, since JSON holds no other.
-func limits(field string, v reflect.Value) (out []string) {
+// limits checks a field's value, or a part of it: strings, lists and figures. A figure is a finite number, since JSON holds no other.
+func (p *faults) limits(field string, v reflect.Value) {
 	switch v.Kind() {
 	case reflect.String:
 		if slices.Contains(texts, field) {
-			return limit("bytes in a text of "+field, v.Len(), maxText)
+			p.most("bytes in a text of "+field, v.Len(), maxText)
+		} else {
+			p.most("bytes in a name of "+field, v.Len(), maxName)
 		}
-		return limit("bytes in a name of "+field, v.Len(), maxName)
 	case reflect.Float64:
-		if f := v.Float(); math.IsNaN(f) || math.Abs(f) > maxFigure {
-			return []string{fmt.Sprintf("%s holds %g", field, f)}
-		}
+		f := v.Float()
+		p.check(math.IsNaN(f) || math.Abs(f) > maxFigure, "%s holds %g", field, f)
 	case reflect.Pointer:
 		if !v.IsNil() {
-			return limits(field, v.Elem())
+			p.limits(field, v.Elem())
 		}
 	case reflect.Map:
-		if out = limit(field, v.Len(), maxList); out != nil {
-			return out
-		}
-		for key, value := range v.Seq2() {
-			out = append(out, slices.Concat(limits(field, key), limits(field, value))...)
+		if p.most(field, v.Len(), maxList) {
+			for key, value := range v.Seq2() {
+				p.limits(field, key)
+				p.limits(field, value)
+			}
 		}
 	case reflect.Slice, reflect.Array:
 		most, own := maxLengths[field]
 		if !own {
 			most = maxList
 		}
-		if out = limit(field, v.Len(), most); out != nil {
-			return out
-		}
-		for i := range v.Len() {
-			out = append(out, limits(field, v.Index(i))...)
+		if p.most(field, v.Len(), most) {
+			for i := range v.Len() {
+				p.limits(field, v.Index(i))
+			}
 		}
 	case reflect.Struct:
 		for i := range v.NumField() {
 			if v.Type() != reflect.TypeFor[time.Time]() {
 				name, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ",")
-				out = append(out, limits(name, v.Field(i))...)
+				p.limits(name, v.Field(i))
 			}
 		}
 	default:
 	}
-	return out
 }

@@ -2,8 +2,6 @@
 
 package result
 
-import "slices"
-
 // Limits of the text of a file. A list of three bytes an entry decodes to structs that are a hundred times as large, so that
 // the limits of lists would come too late.
 const (
@@ -15,10 +13,12 @@ const (
 // extent is how much memory a JSON text takes to decode.
 type extent struct{ bytes, depth, values, entries, longest int }
 
-// problems returns the limits that a text exceeds.
-func (e extent) problems() []string {
-	return slices.Concat(limit("bytes", e.bytes, maxBytes), limit("levels", e.depth, maxDepth), limit("values", e.values, maxValues),
-		limit("entries of lists", e.entries, maxEntries), limit("entries of a list", e.longest, MaxSamples))
+// err returns an error if the text exceeds a limit.
+func (e extent) err() error {
+	var p faults
+	_ = p.most("bytes", e.bytes, maxBytes) && p.most("levels", e.depth, maxDepth) && p.most("values", e.values, maxValues) &&
+		p.most("entries of lists", e.entries, maxEntries) && p.most("entries of a list", e.longest, MaxSamples)
+	return p.err()
 }
 
 // filledBy returns how much of a reader's limits the text of a file takes: from 1 on, [Read] may refuse it.

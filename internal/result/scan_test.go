@@ -58,7 +58,7 @@ func TestScan(t *testing.T) {
 		{`{"a": "` + strings.Repeat("[{},", maxEntries) + `"}`, false},
 		{strings.Repeat("]", 10) + `"\`, false},
 	} {
-		if got := scan([]byte(c.text)).problems(); (len(got) > 0) != c.want {
+		if got := scan([]byte(c.text)).err(); (got != nil) != c.want {
 			t.Errorf("%.40s...: problems %v", c.text, got)
 		}
 	}

@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -37,8 +36,8 @@ func Read(path string) (File, error) {
 	if err != nil {
 		return File{}, fmt.Errorf("read results: %w", err)
 	}
-	if problems := scan(data).problems(); len(problems) > 0 {
-		return File{}, fmt.Errorf("read results %s: %s", path, problems[0])
+	if err := scan(data).err(); err != nil {
+		return File{}, fmt.Errorf("read results %s: %w", path, err)
 	}
 	// The schema comes first: fields of another schema may not decode.
 	var head struct {
@@ -91,8 +90,8 @@ func Marshal(f File) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encode results: %w", err)
 	}
-	if problems := scan(data).problems(); len(problems) > 0 {
-		return nil, errors.New(problems[0])
+	if err := scan(data).err(); err != nil {
+		return nil, err
 	}
 	return append(data, '\n'), nil
 }

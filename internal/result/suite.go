@@ -2,12 +2,6 @@
 
 package result
 
-import (
-	"fmt"
-	"slices"
-	"strings"
-)
-
 // Values of [Suite.Layout].
 const (
 	// LayoutMatrix has a line for each connection, with columns for the pod IP and
@@ -112,24 +106,4 @@ type Pair struct {
 	Numerator   string `json:"numerator"`
 	Denominator string `json:"denominator"`
 	Label       string `json:"label,omitempty"`
-}
-
-func (s Suite) problems() []string {
-	var out []string
-	if s.Name == "" || s.Question == "" {
-		out = append(out, "name and question must not be empty")
-	}
-	check := func(field, value string, allowed ...string) {
-		if !slices.Contains(allowed, value) {
-			out = append(out, fmt.Sprintf("%s %q is none of %s", field, clip(value), strings.Join(allowed, ", ")))
-		}
-	}
-	check("layout", s.Layout, LayoutMatrix, LayoutList)
-	if len(s.Answer) == 0 {
-		out = append(out, "answer must not be empty")
-	}
-	for _, series := range s.Series {
-		check("color", series.Color, ColorGray, ColorSlate, ColorOrange, ColorPurple, ColorBlue, ColorTeal, ColorOlive)
-	}
-	return out
 }

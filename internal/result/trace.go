@@ -2,8 +2,6 @@
 
 package result
 
-import "fmt"
-
 // Values of [Step.Direction].
 const (
 	directionRequest = "request"
@@ -94,19 +92,4 @@ func (s Step) String() string {
 		return "softirq " + s.Name + " ends"
 	}
 	return s.Name + " runs"
-}
-
-func (t Trace) problems() (out []string) {
-	if t.Alike < 0 || t.Alike > t.Transactions {
-		out = append(out, fmt.Sprintf("%d of %d transactions are alike", t.Alike, t.Transactions))
-	}
-	for _, s := range t.Steps {
-		if s.Direction != directionRequest && s.Direction != directionReply {
-			out = append(out, fmt.Sprintf("direction %q is not known", clip(s.Direction)))
-		}
-		if min(s.Time, s.Low, s.High) < 0 {
-			out = append(out, "a step with a negative time")
-		}
-	}
-	return out
 }

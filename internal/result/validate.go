@@ -24,77 +24,92 @@ func (f File) Validate() error {
 	if f.Schema != Schema {
 		return &SchemaError{Schema: f.Schema}
 	}
-	var p problems
-	p.add("run", f.Run.problems()...)
-	alone := f.Run // its lists have places of their own
-	alone.Comparisons, alone.Traces = nil, nil
-	p.add("run", limits("run", reflect.ValueOf(alone))...)
+	var p faults
+	p.at = "run"
+	p.run(f.Run)
+	p.at = "file"
 	for _, list := range []struct {
 		name   string
 		length int
 	}{{"suites", len(f.Suites)}, {"rows", len(f.Rows)}, {"comparisons", len(f.Run.Comparisons)}, {"traces", len(f.Run.Traces)}} {
-		p.add("file", limit(list.name, list.length, maxLengths[list.name])...)
+		p.most(list.name, list.length, maxLengths[list.name])
 	}
 	suites := map[string]bool{}
 	for _, s := range f.Suites {
-		name := fmt.Sprintf("suite %q", clip(s.Name))
-		p.add(name, append(limits("suite", reflect.ValueOf(s)), s.problems()...)...)
-		if suites[s.Name] {
-			p.add(name, "appears twice")
-		}
+		p.at = fmt.Sprintf("suite %q", clip(s.Name))
+		p.suite(s)
+		p.check(suites[s.Name], "appears twice")
 		suites[s.Name] = true
 	}
 	seen, workloads, perSuite := map[Key]bool{}, map[Key]bool{}, map[string]int{}
 	for i, row := range f.Rows {
-		name := fmt.Sprintf("row %d (%s %s)", i, clip(row.ID), clip(row.Workload))
-		p.add(name, append(limits("row", reflect.ValueOf(row)), row.problems()...)...)
+		p.at = fmt.Sprintf("row %d (%s %s)", i, clip(row.ID), clip(row.Workload))
+		p.row(row)
+		p.clock(row, f.Run)
 		k := row.Key()
-		if !suites[row.Suite] {
-			p.add(name, fmt.Sprintf("suite %q is not in the file", clip(row.Suite)))
-		}
-		if problem := row.mixed(f.Run); problem != "" {
-			p.add(name, problem)
-		}
-		if seen[k] {
-			p.add(name, "appears twice")
-		}
+		p.check(!suites[row.Suite], "suite %q is not in the file", row.Suite)
+		p.check(seen[k], "appears twice")
 		seen[k] = true
 		if k.ID = ""; !workloads[k] {
 			workloads[k] = true
 			perSuite[k.Suite]++
-			p.add(name, limit("workloads and numbers of flows in its suite", perSuite[k.Suite], maxWorkloads)...)
+			p.most("workloads and numbers of flows in its suite", perSuite[k.Suite], maxWorkloads)
 		}
 	}
 	for _, t := range f.Run.Traces {
-		p.add(fmt.Sprintf("trace of %s %s", clip(t.Suite), clip(t.ID)), append(limits("trace", reflect.ValueOf(t)), t.problems()...)...)
+		p.at = fmt.Sprintf("trace of %s %s", clip(t.Suite), clip(t.ID))
+		p.trace(t)
 	}
 	for _, c := range f.Run.Comparisons {
-		name := fmt.Sprintf("comparison %q (%s)", clip(c.Name), clip(c.Workload))
-		p.add(name, append(limits("comparison", reflect.ValueOf(c)), c.problems()...)...)
-		if !suites[c.Suite] {
-			p.add(name, fmt.Sprintf("suite %q is not in the file", clip(c.Suite)))
-		}
+		p.at = fmt.Sprintf("comparison %q (%s)", clip(c.Name), clip(c.Workload))
+		p.comparison(c)
+		p.check(!suites[c.Suite], "suite %q is not in the file", c.Suite)
 	}
 	return p.err()
 }
 
-// problems gathers the faults of a file.
-type problems struct {
+// faults gathers the faults of a file.
+type faults struct {
+	at   string // the part of the file that is checked; empty for the whole
 	list []string
 	more int
 }
 
-func (p *problems) add(name string, texts ...string) {
-	for _, text := range texts {
-		if len(p.list) == 10 {
-			p.more++
-			continue
+// check adds a fault if something is wrong. Texts of the file are clipped.
+func (p *faults) check(wrong bool, format string, args ...any) {
+	switch {
+	case !wrong:
+		return
+	case len(p.list) == 10:
+		p.more++
+		return
+	}
+	for i, arg := range args {
+		if text, ok := arg.(string); ok {
+			args[i] = clip(text)
 		}
-		p.list = append(p.list, name+": "+text)
+	}
+	text := fmt.Sprintf(format, args...)
+	if p.at != "" {
+		text = p.at + ": " + text
+	}
+	p.list = append(p.list, text)
+}
+
+// oneOf checks that a field has one of its values.
+func (p *faults) oneOf(field, value string, allowed ...string) {
+	if !slices.Contains(allowed, value) {
+		p.check(true, "%s %q is none of "+strings.Join(allowed, ", "), field, value)
 	}
 }
 
-func (p *problems) err() error {
+// most checks a number, and reports whether it is within its limit.
+func (p *faults) most(what string, n, most int) bool {
+	p.check(n > most, "%d %s, the most is %d", n, what, most)
+	return n <= most
+}
+
+func (p *faults) err() error {
 	switch {
 	case len(p.list) == 0:
 		return nil
@@ -117,136 +132,98 @@ func clip(s string) string {
 	}, s)
 }
 
-func (r Run) problems() []string {
-	var out []string
-	if r.Seed > maxSeed {
-		out = append(out, fmt.Sprintf("seed %d is above 2^53-1", r.Seed))
+func (p *faults) run(r Run) {
+	p.check(r.Seed > maxSeed, "seed %d is above 2^53-1", r.Seed)
+	p.check(r.Rounds < 0, "%d rounds", r.Rounds)
+	if r.Clock != "" {
+		p.oneOf("clock", r.Clock, ClockTime, ClockInstructions)
 	}
-	if r.Rounds < 0 {
-		out = append(out, fmt.Sprintf("%d rounds", r.Rounds))
-	}
-	if !slices.Contains([]string{"", ClockTime, ClockInstructions}, r.Clock) {
-		out = append(out, fmt.Sprintf("clock %q is none of %s, %s", clip(r.Clock), ClockTime, ClockInstructions))
-	}
-	return out
+	r.Comparisons, r.Traces = nil, nil // which have places of their own
+	p.limits("run", reflect.ValueOf(r))
 }
 
-func (r Row) problems() []string {
-	var out []string
-	for _, field := range []struct {
-		name, value string
-		allowed     []string
-	}{
-		{"datapath", r.Datapath, []string{DatapathKernel, DatapathEBPF}},
-		{"placement", r.Placement, []string{PlacementSameHost, PlacementTwoHosts}},
-		{"overlay", r.Overlay, []string{OverlayNone, OverlayVXLAN}},
-		{"target", r.Target, []string{TargetLoopback, TargetHostIP, TargetPodIP, TargetClusterIP, TargetPublishedPort, TargetNone}},
-		{"via", r.Via, []string{ViaNone, ViaIPTables, ViaNFTables, ViaIPVS, ViaEBPFTC, ViaEBPFSocket, ViaDocker}},
-		{"workload", r.Workload, []string{
-			WorkloadTCPStream, WorkloadUDPStream, WorkloadTCPRR, WorkloadTCPCRR, WorkloadUDPRR, WorkloadCNIAdd, WorkloadCNIDel,
-			WorkloadFirstPacket, WorkloadFirstPacketP99, WorkloadServiceProgram, WorkloadServiceChange, WorkloadServiceMemory,
-			WorkloadPolicyApply, WorkloadPolicyChange,
-		}},
-		{"status", r.Status, []string{StatusOK, StatusSkipped, StatusFailed}},
-		{"family", r.Family, []string{"", "ipv4", "ipv6"}},
-	} {
-		if !slices.Contains(field.allowed, field.value) {
-			out = append(out, fmt.Sprintf("%s %q is none of %s", field.name, clip(field.value), strings.Join(field.allowed, ", ")))
-		}
+func (p *faults) suite(s Suite) {
+	p.limits("suite", reflect.ValueOf(s))
+	p.check(s.Name == "" || s.Question == "", "name and question must not be empty")
+	p.oneOf("layout", s.Layout, LayoutMatrix, LayoutList)
+	p.check(len(s.Answer) == 0, "answer must not be empty")
+	for _, series := range s.Series {
+		p.oneOf("color", series.Color, ColorGray, ColorSlate, ColorOrange, ColorPurple, ColorBlue, ColorTeal, ColorOlive)
 	}
-	if r.ID == "" || r.Suite == "" || r.Link == "" {
-		out = append(out, "suite, id and link must be named")
-	}
-	switch r.Status {
-	case StatusOK:
-		if len(r.Samples) == 0 {
-			out = append(out, "ok without a sample")
-		}
-		if r.Unit == "" || r.Engine == "" {
-			out = append(out, "ok without unit or engine")
-		}
-	case StatusSkipped, StatusFailed:
-		if r.Reason == "" {
-			out = append(out, r.Status+" without a reason")
-		}
-	}
-	if least := slices.Min(append([]float64{r.Median}, r.Samples...)); least < 0 {
-		out = append(out, fmt.Sprintf("figure %g is below 0", least))
-	}
-	out = append(out, figures(len(r.Samples), r.Median, r.CI95)...)
-	out = append(out, r.misplaced()...)
-	if r.Flows < 0 {
-		out = append(out, fmt.Sprintf("%d flows", r.Flows))
-	}
-	if s := r.Setup; s.RequestBytes < 0 || s.ResponseBytes < 0 || s.Rate < 0 || s.LoadShare < 0 {
-		out = append(out, "a negative figure in setup")
-	}
-	if r.LostShare < 0 || r.LostShare > 1 {
-		out = append(out, fmt.Sprintf("lost_share %g is not from 0 to 1", r.LostShare))
-	}
-	if l := r.LatencyUS; l != nil && !slices.IsSorted([]float64{l.P50, l.P90, l.P99, l.P999}) {
-		out = append(out, "latency_us does not rise with the percentile")
-	}
-	return out
 }
 
-// mixed says why the row must not stand in a file with the run's clock; empty if it
-// may.
-func (r Row) mixed(run Run) string {
-	counted := strings.HasPrefix(r.Unit, countedUnits)
-	switch {
-	case r.Unit == "" || counted == run.Counted():
-	case counted:
-		return fmt.Sprintf("unit %q in a file of timed rows", clip(r.Unit))
-	default:
-		return fmt.Sprintf("unit %q in a file of counted instructions", clip(r.Unit))
-	}
-	if run.Counted() && (r.LatencyUS != nil || r.CPUUSPerUnit != 0 || r.CPUSplit != nil || len(r.BPFNanos) > 0) {
-		return "a time in a file of counted instructions"
-	}
-	return ""
+func (p *faults) row(r Row) {
+	p.limits("row", reflect.ValueOf(r))
+	p.oneOf("datapath", r.Datapath, DatapathKernel, DatapathEBPF)
+	p.oneOf("placement", r.Placement, PlacementSameHost, PlacementTwoHosts)
+	p.oneOf("overlay", r.Overlay, OverlayNone, OverlayVXLAN)
+	p.oneOf("target", r.Target, TargetLoopback, TargetHostIP, TargetPodIP, TargetClusterIP, TargetPublishedPort, TargetNone)
+	p.oneOf("via", r.Via, ViaNone, ViaIPTables, ViaNFTables, ViaIPVS, ViaEBPFTC, ViaEBPFSocket, ViaDocker)
+	p.oneOf("workload", r.Workload, WorkloadTCPStream, WorkloadUDPStream, WorkloadTCPRR, WorkloadTCPCRR, WorkloadUDPRR, WorkloadCNIAdd,
+		WorkloadCNIDel, WorkloadFirstPacket, WorkloadFirstPacketP99, WorkloadServiceProgram, WorkloadServiceChange, WorkloadServiceMemory,
+		WorkloadPolicyApply, WorkloadPolicyChange)
+	p.oneOf("status", r.Status, StatusOK, StatusSkipped, StatusFailed)
+	p.oneOf("family", r.Family, "", "ipv4", "ipv6")
+	p.check(r.ID == "" || r.Suite == "" || r.Link == "", "suite, id and link must be named")
+	p.check(r.Status == StatusOK && len(r.Samples) == 0, "ok without a sample")
+	p.check(r.Status == StatusOK && (r.Unit == "" || r.Engine == ""), "ok without unit or engine")
+	p.check((r.Status == StatusSkipped || r.Status == StatusFailed) && r.Reason == "", "%s without a reason", r.Status)
+	least := slices.Min(append([]float64{r.Median}, r.Samples...))
+	p.check(least < 0, "figure %g is below 0", least)
+	p.interval(len(r.Samples), r.Median, r.CI95)
+	p.positions(r)
+	p.check(r.Flows < 0, "%d flows", r.Flows)
+	s := r.Setup
+	p.check(s.RequestBytes < 0 || s.ResponseBytes < 0 || s.Rate < 0 || s.LoadShare < 0, "a negative figure in setup")
+	p.check(r.LostShare < 0 || r.LostShare > 1, "lost_share %g is not from 0 to 1", r.LostShare)
+	l := r.LatencyUS
+	p.check(l != nil && !slices.IsSorted([]float64{l.P50, l.P90, l.P99, l.P999}), "latency_us does not rise with the percentile")
 }
 
-func (c Comparison) problems() []string {
-	var out []string
-	if c.Numerator == "" || c.Denominator == "" {
-		out = append(out, "numerator and denominator must be named")
-	}
-	if !slices.Contains([]string{"", VerdictLower, VerdictNone, VerdictHigher}, c.Verdict) {
-		out = append(out, fmt.Sprintf("verdict %q is not known", clip(c.Verdict)))
-	}
-	if c.Rounds < 0 || c.Rounds > MaxSamples || c.Rounds > 0 && len(c.Ratios) > 0 && c.Rounds != len(c.Ratios) {
-		out = append(out, fmt.Sprintf("%d rounds with %d ratios", c.Rounds, len(c.Ratios)))
-	}
-	return append(out, figures(c.RoundsDone(), c.Ratio, c.CI95)...)
-}
-
-// figures checks a median of so many samples and its interval.
-func figures(samples int, median float64, ci *[2]float64) []string {
-	if ci == nil {
-		return nil
-	}
-	var out []string
-	if samples < 6 {
-		out = append(out, fmt.Sprintf("ci95 from %d samples, it takes 6", samples))
-	}
-	if ci[0] > median || median > ci[1] {
-		out = append(out, fmt.Sprintf("median %g lies outside its ci95 [%g, %g]", median, ci[0], ci[1]))
-	}
-	return out
-}
-
-// misplaced returns what is wrong with the positions of a row's samples.
-func (r Row) misplaced() []string {
+// positions checks the positions of a row's samples.
+func (p *faults) positions(r Row) {
 	n := 0
-	for _, p := range r.Positions {
-		if p.Count < 0 || p.Count > MaxSamples {
-			return []string{fmt.Sprintf("%d samples at a position", p.Count)}
+	for _, at := range r.Positions {
+		if at.Count < 0 || at.Count > MaxSamples {
+			p.check(true, "%d samples at a position", at.Count)
+			return
 		}
-		n += max(p.Count, 1)
+		n += max(at.Count, 1)
 	}
-	if n > 0 && n != len(r.Samples) {
-		return []string{fmt.Sprintf("%d positions of %d samples", n, len(r.Samples))}
+	p.check(n > 0 && n != len(r.Samples), "%d positions of %d samples", n, len(r.Samples))
+}
+
+// clock checks that a row may stand in a file with the run's clock.
+func (p *faults) clock(r Row, run Run) {
+	counted := strings.HasPrefix(r.Unit, countedUnits)
+	p.check(counted && !run.Counted(), "unit %q in a file of timed rows", r.Unit)
+	p.check(r.Unit != "" && !counted && run.Counted(), "unit %q in a file of counted instructions", r.Unit)
+	timed := r.LatencyUS != nil || r.CPUUSPerUnit != 0 || r.CPUSplit != nil || len(r.BPFNanos) > 0
+	p.check(timed && run.Counted(), "a time in a file of counted instructions")
+}
+
+func (p *faults) trace(t Trace) {
+	p.limits("trace", reflect.ValueOf(t))
+	p.check(t.Alike < 0 || t.Alike > t.Transactions, "%d of %d transactions are alike", t.Alike, t.Transactions)
+	for _, s := range t.Steps {
+		p.check(s.Direction != directionRequest && s.Direction != directionReply, "direction %q is not known", s.Direction)
+		p.check(min(s.Time, s.Low, s.High) < 0, "a step with a negative time")
 	}
-	return nil
+}
+
+func (p *faults) comparison(c Comparison) {
+	p.limits("comparison", reflect.ValueOf(c))
+	p.check(c.Numerator == "" || c.Denominator == "", "numerator and denominator must be named")
+	p.check(!slices.Contains([]string{"", VerdictLower, VerdictNone, VerdictHigher}, c.Verdict), "verdict %q is not known", c.Verdict)
+	p.check(c.Rounds < 0 || c.Rounds > MaxSamples || c.Rounds > 0 && len(c.Ratios) > 0 && c.Rounds != len(c.Ratios),
+		"%d rounds with %d ratios", c.Rounds, len(c.Ratios))
+	p.interval(c.RoundsDone(), c.Ratio, c.CI95)
+}
+
+// interval checks a median of so many samples and its interval.
+func (p *faults) interval(samples int, median float64, ci *[2]float64) {
+	if ci != nil {
+		p.check(samples < 6, "ci95 from %d samples, it takes 6", samples)
+		p.check(ci[0] > median || median > ci[1], "median %g lies outside its ci95 [%g, %g]", median, ci[0], ci[1])
+	}
 }

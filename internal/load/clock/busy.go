@@ -6,13 +6,7 @@ import (
 	"bytes"
 	"fmt"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
-
-// timerListBuffer is the first room for /proc/timer_list, enough for a small
-// machine.
-const timerListBuffer = 1 << 18
 
 // idleLine is the line of /proc/timer_list with the idle time of a CPU in
 // nanoseconds. (/proc/stat and /proc/uptime round to 10 ms.) The kernel updates it
@@ -21,20 +15,10 @@ var idleLine = []byte("  .idle_sleeptime : ")
 
 // busyClock measures how long the machine's CPUs are not idle.
 type busyClock struct {
-	fd    int
-	buf   []byte
+	procFile
 	cpus  int
 	idle  uint64
 	began time.Time
-}
-
-// openBusyClock opens the kernel's list of timers. It takes root.
-func openBusyClock() (*busyClock, error) {
-	fd, err := unix.Open("/proc/timer_list", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, fmt.Errorf("open /proc/timer_list: %w", err)
-	}
-	return &busyClock{fd: fd, buf: make([]byte, timerListBuffer)}, nil
 }
 
 // begin opens the window. Reading the time is its last action.
@@ -62,29 +46,14 @@ func (c *busyClock) end() (uint64, error) {
 	return elapsed*uint64(cpus) - spent, nil
 }
 
-func (c *busyClock) close() { _ = unix.Close(c.fd) }
-
 // read returns the idle time of all CPUs in nanoseconds, and their number.
 func (c *busyClock) read() (idle uint64, cpus int, err error) {
-	n := 0
-	for {
-		if n == len(c.buf) {
-			c.buf = append(c.buf, make([]byte, len(c.buf))...)
-		}
-		m, err := unix.Pread(c.fd, c.buf[n:], int64(n))
-		if err == unix.EINTR {
-			continue
-		}
-		if err != nil {
-			return 0, 0, fmt.Errorf("read /proc/timer_list: %w", err)
-		}
-		if m == 0 {
-			break
-		}
-		n += m
+	text, err := c.procFile.read()
+	if err != nil {
+		return 0, 0, err
 	}
-	if idle, cpus = parseTimerList(c.buf[:n]); cpus == 0 {
-		return 0, 0, fmt.Errorf("read /proc/timer_list: no idle time in %d bytes (needs CONFIG_NO_HZ_COMMON)", n)
+	if idle, cpus = parseTimerList(text); cpus == 0 {
+		return 0, 0, fmt.Errorf("read /proc/timer_list: no idle time in %d bytes (needs CONFIG_NO_HZ_COMMON)", len(text))
 	}
 	return idle, cpus, nil
 }

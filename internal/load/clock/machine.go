@@ -13,8 +13,41 @@ import (
 // userHZ is the unit of /proc/stat, fixed in the kernel's interface.
 const userHZ = 100
 
-// statBuffer is room for /proc/stat. Its line of interrupts grows with the machine.
-const statBuffer = 1 << 18
+// procFile is a file of /proc that is read again and again. A reading allocates nothing, unless the file has outgrown the buffer.
+type procFile struct {
+	path string
+	fd   int
+	buf  []byte
+}
+
+func openProc(path string) (procFile, error) {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return procFile{}, fmt.Errorf("open %s: %w", path, err)
+	}
+	return procFile{path, fd, make([]byte, 1<<18)}, nil
+}
+
+// read returns the content of the file, which is valid until the next reading.
+func (f *procFile) read() ([]byte, error) {
+	for n := 0; ; {
+		if n == len(f.buf) {
+			f.buf = append(f.buf, make([]byte, n)...)
+		}
+		read, err := unix.Pread(f.fd, f.buf[n:], int64(n))
+		switch {
+		case err == unix.EINTR:
+		case err != nil:
+			return nil, fmt.Errorf("read %s: %w", f.path, err)
+		case read == 0:
+			return f.buf[:n], nil
+		}
+		n += max(read, 0)
+	}
+}
+
+// Close closes the file.
+func (f *procFile) Close() { _ = unix.Close(f.fd) }
 
 // MachineTime is the difference of two readings of /proc/stat, summed over all
 // CPUs. The kernel accounts in ticks of 10 ms, so a second on two CPUs resolves to
@@ -43,8 +76,7 @@ type MachineTime struct {
 // Machine measures how busy the whole machine is. Reading it allocates nothing. It
 // is for one goroutine.
 type Machine struct {
-	fd    int
-	buf   []byte
+	procFile
 	began sample
 }
 
@@ -58,11 +90,8 @@ type sample struct {
 
 // OpenMachine opens /proc/stat.
 func OpenMachine() (*Machine, error) {
-	fd, err := unix.Open("/proc/stat", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, fmt.Errorf("open /proc/stat: %w", err)
-	}
-	return &Machine{fd: fd, buf: make([]byte, statBuffer)}, nil
+	file, err := openProc("/proc/stat")
+	return &Machine{procFile: file}, err
 }
 
 // Begin opens the window.
@@ -80,29 +109,16 @@ func (m *Machine) End() (MachineTime, error) {
 	return now.since(m.began), nil
 }
 
-// Close closes /proc/stat.
-func (m *Machine) Close() { _ = unix.Close(m.fd) }
-
 func (m *Machine) read() (sample, error) {
 	at := time.Now()
-	n := 0
-	for n < len(m.buf) {
-		read, err := unix.Pread(m.fd, m.buf[n:], int64(n))
-		if err == unix.EINTR {
-			continue
-		}
-		if err != nil {
-			return sample{}, fmt.Errorf("read /proc/stat: %w", err)
-		}
-		if read == 0 {
-			break
-		}
-		n += read
+	text, err := m.procFile.read()
+	if err != nil {
+		return sample{}, err
 	}
-	s := parseStat(m.buf[:n])
+	s := parseStat(text)
 	s.at = at
 	if s.cpus == 0 {
-		return sample{}, fmt.Errorf("read /proc/stat: no CPU in %d bytes", n)
+		return sample{}, fmt.Errorf("read /proc/stat: no CPU in %d bytes", len(text))
 	}
 	return s, nil
 }

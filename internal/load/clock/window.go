@@ -26,10 +26,12 @@ func OpenWindow(exact bool) (*Window, error) {
 	}
 	w := &Window{machine: machine}
 	if exact {
-		if w.busy, err = openBusyClock(); err != nil {
+		file, err := openProc("/proc/timer_list")
+		if err != nil {
 			machine.Close()
 			return nil, err
 		}
+		w.busy = &busyClock{procFile: file}
 	}
 	return w, nil
 }
@@ -61,6 +63,6 @@ func (w *Window) End() (err error) {
 func (w *Window) Close() {
 	w.machine.Close()
 	if w.busy != nil {
-		w.busy.close()
+		w.busy.Close()
 	}
 }

@@ -229,7 +229,7 @@ func serveSlot(s *session) (load.Served, error) {
 	}
 	end := []byte{0}
 	if err := s.readFull(end); err != nil {
-		return report, fmt.Errorf("after %d transactions in the window: %w", slot.count.Load(), err)
+		return report, err
 	}
 	if end[0] != crrEnd {
 		return report, fmt.Errorf("the persistent connection carries %q", end)

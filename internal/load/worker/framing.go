@@ -69,7 +69,7 @@ const maxReport = 1 << 16
 
 // served returns a report with the session's own fields.
 func (s *session) served() load.Served {
-	return load.Served{Workload: s.spec.Workload, Local: s.local, Peer: s.peer, Congestion: s.congestion}
+	return load.Served{Local: s.local, Peer: s.peer, Congestion: s.congestion}
 }
 
 // sendReport sends a report to the client: a length of 4 bytes and JSON.
@@ -101,14 +101,11 @@ func (s *session) readReport() (load.Served, error) {
 	return decodeReport(body)
 }
 
-// decodeReport reads a report. A report with an error becomes that error.
+// decodeReport reads a report.
 func decodeReport(body []byte) (load.Served, error) {
 	var r load.Served
 	if err := json.Unmarshal(body, &r); err != nil {
 		return load.Served{}, fmt.Errorf("read report: %w", err)
-	}
-	if r.Error != "" {
-		return load.Served{}, fmt.Errorf("server: %s", load.Printable(r.Error))
 	}
 	return r, nil
 }

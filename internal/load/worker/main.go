@@ -35,7 +35,6 @@ type worker struct {
 	mu        sync.Mutex
 	active    int // connections that are open
 	slots     int // GOMAXPROCS of an idle agent
-	last      *load.Served
 	listeners []io.Closer
 	flows     map[uint64]bool // UDP flows that are being served
 	cancels   map[uint64]context.CancelFunc
@@ -142,14 +141,12 @@ func (w *worker) execute(ctx context.Context, c load.Call) error {
 	r := load.Reply{ID: c.ID}
 	switch c.Op {
 	case load.OpPing:
-		return nil
+		if c.ID == 0 {
+			return nil
+		}
 	case load.OpListen:
 		addr, err := w.listen(ctx, c.Namespace, c.Address)
 		r.Address, r.Error = addr, replyError(err)
-	case load.OpLast:
-		w.mu.Lock()
-		r.Served = w.last
-		w.mu.Unlock()
 	case load.OpOpen, load.OpSlices, load.OpShut:
 		taskCtx, cancel := context.WithCancel(ctx)
 		w.mu.Lock()
@@ -181,7 +178,7 @@ func (w *worker) run(ctx context.Context, c load.Call) {
 		r.Slices, err = w.slices(ctx, c.Slices)
 	case load.OpShut:
 		if r.Measurement, err = w.shut(ctx, c.Conn); err == nil {
-			r.Histogram, r.Connects = load.Histogram{Histogram: r.Measurement.Histogram}, load.Histogram{Histogram: r.Measurement.Connects}
+			r.Histogram = load.Histogram{Histogram: r.Measurement.Histogram}
 		}
 	}
 	w.mu.Lock()
@@ -205,11 +202,4 @@ func replyError(err error) *load.ReplyError {
 	}
 	errors.As(err, &w.Errno)
 	return w
-}
-
-// setLast keeps the figures for [load.Agent.Last].
-func (w *worker) setLast(r load.Served) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.last = &r
 }

@@ -33,13 +33,6 @@ func TestFiguresFit(t *testing.T) {
 				}
 				checkWindow(t, p, m, time.Since(start))
 				checkFlows(t, m, 1)
-				served, err := p.server.Last(t.Context())
-				if err != nil {
-					t.Fatal(err)
-				}
-				if !countsFit(m, served) || served.Workload != workload || served.Error != "" {
-					t.Errorf("server's figures %+v, client counts %d", served, m.Count)
-				}
 				switch workload {
 				case load.TCPStream:
 					checkRate(t, m, "Gbit/s", float64(m.Count)*8/1e9)
@@ -88,12 +81,6 @@ func checkRate(t *testing.T, m load.Measurement, unit string, amount float64) {
 	if m.Unit != unit || math.Abs(m.Rate-amount/m.Seconds) > 1e-9*m.Rate {
 		t.Errorf("rate %g %s, want %g %s", m.Rate, m.Unit, amount/m.Seconds, unit)
 	}
-}
-
-// countsFit reports whether both ends count the same. On a loaded machine an answer to a
-// datagram may come too late, which the server does not know.
-func countsFit(m load.Measurement, served load.Served) bool {
-	return served.Count == m.Count || m.Workload == load.UDPRR && served.Count > m.Count && served.Count <= m.Sent
 }
 
 func checkHistogram(t *testing.T, m load.Measurement) {

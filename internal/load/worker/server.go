@@ -75,8 +75,7 @@ func (w *worker) closeListeners() {
 	}
 }
 
-// serveTCP serves one connection. Errors after a valid header are kept as the last
-// figures' Error. Other clients leave no trace.
+// serveTCP serves one connection. Its client notices if that fails.
 func (w *worker) serveTCP(ctx context.Context, a accepted) {
 	conn := a.conn
 	if len(a.begin) == 0 {
@@ -106,7 +105,7 @@ func (w *worker) serveTCP(ctx context.Context, a accepted) {
 	w.serve(ctx, s, h.workload)
 }
 
-// serve serves a flow on a thread, and keeps its report or its error as the last figures.
+// serve serves a flow on a thread.
 func (w *worker) serve(ctx context.Context, s *session, served workload) {
 	defer context.AfterFunc(ctx, s.interrupt)()
 	w.raiseThreads(s.spec.Flows)
@@ -115,19 +114,14 @@ func (w *worker) serve(ctx context.Context, s *session, served workload) {
 		if served.network == "udp" {
 			acknowledge, report = s.welcome, s.reportUDP
 		}
-		r, err := s.served(), acknowledge()
+		if err := acknowledge(); err != nil {
+			return err
+		}
+		r, err := served.serve(s)
 		if err == nil {
-			r, err = served.serve(s)
-		}
-		switch {
-		case err == nil:
-			w.setLast(r)
 			report(r)
-		case !errors.Is(err, errSilent):
-			r.Error = fmt.Sprintf("%s from %s: %v", s.spec.Workload, s.peer, err)
-			w.setLast(r)
 		}
-		return nil
+		return err
 	})
 }
 

@@ -109,19 +109,12 @@ func TestSlices(t *testing.T) {
 					t.Fatalf("%s: %v", name, err)
 				}
 				checkTotal(t, name, m, sums[c.ID])
-				if m.Workload == load.TCPCRR {
-					checkConnects(t, m)
-				}
 				if m.ClientPeer != p.server.Address() || m.ServerLocal != m.ClientPeer || m.ServerPeer != m.ClientLocal {
 					t.Errorf("%s: ends do not fit: %+v", name, m)
 				}
 				own := m.ClientLocal.Port() >= firstOwnPort && m.ClientLocal.Port() < firstOwnPort+ownPorts
 				if m.ClientCongestion != "" && own != (m.Workload != load.TCPCRR) {
 					t.Errorf("%s: a connection from port %d", name, m.ClientLocal.Port())
-				}
-				served, err := p.server.Last(t.Context())
-				if err != nil || served.Error != "" || m.Flows == 1 && !countsFit(m, served) || served.Workload != m.Workload {
-					t.Errorf("%s: client counts %d, the server tells %+v, %v", name, m.Count, served, err)
 				}
 			}
 		})
@@ -144,14 +137,6 @@ func TestDelay(t *testing.T) {
 	// The delay is a computation, and the CPU may be faster than when it was calibrated. Without it a transaction takes some 20 µs.
 	if least := time.Duration(m.Histogram.ValueAtPercentile(0)); least < spec.Delay/2 {
 		t.Errorf("a transaction took %v with a delay of %v", least, spec.Delay)
-	}
-}
-
-// checkConnects checks the times of a sample of short connections.
-func checkConnects(t *testing.T, m load.Measurement) {
-	t.Helper()
-	if m.Connects == nil || uint64(m.Connects.TotalCount()) != m.Count || m.Connects.Mean() >= m.Histogram.Mean() {
-		t.Errorf("%d connections, %v of them have a time, transactions %v", m.Count, m.Connects, m.Histogram)
 	}
 }
 

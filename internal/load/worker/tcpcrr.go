@@ -31,14 +31,14 @@ type connector struct {
 	slot              byte
 	congestion        []byte // to set; nil if it is the default
 	request, response []byte
-	latency, connect  *hdrhistogram.Histogram
+	latency           *hdrhistogram.Histogram
 }
 
 func openConnector(c *connection, s *session) (flow, error) {
 	f := &connector{
 		session: s, total: &c.total, target: rawSockaddr(s.spec.Target), targetSize: unix.SizeofSockaddrInet6,
 		request: make([]byte, s.spec.RequestSize()), response: make([]byte, s.spec.ResponseSize()),
-		latency: newHistogram(), connect: newHistogram(),
+		latency: newHistogram(),
 	}
 	if f.target.Addr.Family == unix.AF_INET {
 		f.targetSize = unix.SizeofSockaddrInet4
@@ -56,7 +56,7 @@ func openConnector(c *connection, s *session) (flow, error) {
 		}
 		c.closers = append(c.closers, f.namespace)
 	}
-	c.total.Histogram, c.total.Connects = f.latency, f.connect
+	c.total.Histogram = f.latency
 	return f, f.inside(f.checkCongestion)
 }
 
@@ -90,7 +90,7 @@ func (f *connector) carry(b burst) (r load.SliceResult, err error) {
 	err = f.inside(func() error {
 		var last time.Duration
 		for lost := 0; last < b.length || r.Count == 0; {
-			connected, err := f.transact(flags, b.start)
+			err := f.transact(flags)
 			r.Sent++
 			now := time.Since(b.start)
 			if errors.Is(err, unix.ETIMEDOUT) && lost < maxLost-1 {
@@ -102,7 +102,7 @@ func (f *connector) carry(b burst) (r load.SliceResult, err error) {
 				return err
 			}
 			if b.counted {
-				if err := errors.Join(f.latency.RecordValue(int64(now-last)), f.connect.RecordValue(int64(connected-last))); err != nil {
+				if err := f.latency.RecordValue(int64(now - last)); err != nil {
 					return err
 				}
 			}
@@ -120,7 +120,7 @@ func (f *connector) carry(b burst) (r load.SliceResult, err error) {
 func (f *connector) idle() error {
 	return f.inside(func() (err error) {
 		for range maxLost {
-			if _, err = f.transact(crrLast, time.Now()); !errors.Is(err, unix.ETIMEDOUT) {
+			if err = f.transact(crrLast); !errors.Is(err, unix.ETIMEDOUT) {
 				break
 			}
 		}
@@ -128,48 +128,47 @@ func (f *connector) idle() error {
 	})
 }
 
-// transact does one transaction. It returns the time since start when it was connected.
-func (f *connector) transact(flags byte, start time.Time) (connected time.Duration, err error) {
+// transact does one transaction.
+func (f *connector) transact(flags byte) (err error) {
 	fd, _, errno := unix.RawSyscall(unix.SYS_SOCKET, uintptr(f.target.Addr.Family), unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if errno != 0 {
-		return 0, fmt.Errorf("open socket: %w", errno)
+		return fmt.Errorf("open socket: %w", errno)
 	}
 	defer func() { _, _, _ = unix.RawSyscall(unix.SYS_CLOSE, fd, 0, 0) }()
 	if err := setTimeouts(int(fd), socketTick); err != nil {
-		return 0, err
+		return err
 	}
 	if f.congestion != nil {
 		if err := setOption(int(fd), [2]int{unix.IPPROTO_TCP, unix.TCP_CONGESTION}, unsafe.Pointer(&f.congestion[0]), len(f.congestion)); err != nil {
-			return 0, fmt.Errorf("set congestion control %q: %w", f.congestion, err)
+			return fmt.Errorf("set congestion control %q: %w", f.congestion, err)
 		}
 	}
 	if err := f.dial(int(fd)); err != nil {
-		return 0, fmt.Errorf("connect: %w", err)
+		return fmt.Errorf("connect: %w", err)
 	}
-	connected = time.Since(start)
 	if flags&crrLast != 0 {
 		if f.total.ClientLocal, f.total.ClientPeer, err = addresses(int(fd)); err != nil {
-			return 0, err
+			return err
 		}
 	}
 	kind := crrRequest | f.slot<<crrShift | flags
 	f.request[0] = kind
 	if err := f.session.transmitAll(int(fd), f.request); err != nil {
-		return 0, err
+		return err
 	}
 	if err := f.session.recvAll(int(fd), f.response); err != nil {
-		return 0, err
+		return err
 	}
 	if f.session.spec.Reset {
 		abort := unix.Linger{Onoff: 1} // see socket(7)
 		if err := setOption(int(fd), [2]int{unix.SOL_SOCKET, unix.SO_LINGER}, unsafe.Pointer(&abort), unix.SizeofLinger); err != nil {
-			return 0, fmt.Errorf("set linger: %w", err)
+			return fmt.Errorf("set linger: %w", err)
 		}
 	}
 	if f.response[0] != kind {
-		return 0, fmt.Errorf("request %#x got the response %#x", kind, f.response[0])
+		return fmt.Errorf("request %#x got the response %#x", kind, f.response[0])
 	}
-	return connected, nil
+	return nil
 }
 
 func (f *connector) dial(fd int) error {

@@ -168,7 +168,7 @@ func serveRequests(s *session) (load.Served, error) {
 			}
 		}
 		if err := s.readFull(request); err != nil {
-			return report, fmt.Errorf("after %d transactions in the window: %w", report.Count, err)
+			return report, err
 		}
 		if kind = request[0]; kind == rrMeasured {
 			report.Count++

@@ -156,7 +156,7 @@ func serveBlocks(s *session) (load.Served, error) {
 		moved, mark, err := f.serveBurst()
 		switch {
 		case err != nil:
-			return report, fmt.Errorf("after %d bytes in the window: %w", report.Count, err)
+			return report, err
 		case mark == markEnd:
 			return report, nil
 		case mark == markCount:

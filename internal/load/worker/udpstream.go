@@ -227,9 +227,6 @@ func (f *datagramFlow) idle() error { return nil }
 
 func (f *datagramFlow) end() (load.Served, error) { return f.session.endUDP() }
 
-// errSilent ends a session whose client sent nothing after the handshake.
-var errSilent = errors.New("client sent nothing after the handshake")
-
 // serveDatagrams counts the datagrams of one flow, and answers them if they ask for it.
 func serveDatagrams(s *session) (load.Served, error) {
 	r := &datagramReceiver{session: s, report: s.served(), start: time.Now(), answer: make([]byte, load.MinDatagram), idle: true}
@@ -245,10 +242,8 @@ func serveDatagrams(s *session) (load.Served, error) {
 		}
 		d, n, err := s.receive(buf)
 		switch {
-		case err != nil && !r.seen:
-			return r.report, fmt.Errorf("%w: %w", errSilent, err)
 		case err != nil:
-			return r.report, fmt.Errorf("after %d datagrams in the window: %w", r.running.received, err)
+			return r.report, err
 		case d.kind == datagramEnd:
 			r.report.Count = r.running.count
 			return r.report, nil
@@ -267,7 +262,6 @@ type datagramReceiver struct {
 	arrived time.Duration // when the last datagram of the load came, since start
 	alive   time.Duration // when the client was last told that the server receives
 	next    uint64        // the expected number
-	seen    bool          // the client has sent a datagram since the handshake
 	idle    bool          // no load is expected
 	answer  []byte
 
@@ -284,7 +278,7 @@ func (r *datagramReceiver) handle(d datagram, n int) error {
 	switch d.kind {
 	case datagramHello:
 		if d.flow != r.session.number {
-			return fmt.Errorf("%w: another client has its port", errSilent)
+			return errors.New("another client has its port")
 		}
 		return r.session.welcome()
 	case datagramIdle:
@@ -305,7 +299,7 @@ func (r *datagramReceiver) handle(d datagram, n int) error {
 // and then that the server receives.
 func (r *datagramReceiver) count(d datagram, n int) error {
 	spec := &r.session.spec
-	r.seen, r.idle = true, false
+	r.idle = false
 	if r.arrived = time.Since(r.start); d.kind == datagramMeasured {
 		if !r.counting {
 			r.counting, r.opened = true, r.arrived

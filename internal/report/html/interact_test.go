@@ -3,8 +3,6 @@
 package html
 
 import (
-	"bytes"
-	"encoding/csv"
 	"regexp"
 	"slices"
 	"strconv"
@@ -102,14 +100,12 @@ func TestTablesInteract(t *testing.T) {
 		t.Errorf("%d of %d rows after the filter: %q", len(some), len(all), some)
 	}
 	evaluate[bool](t, b, keep)
-	evaluate[any](t, b, `document.querySelector('[aria-label^="Download Throughput (one"]').click()`)
-	file := evaluate[[2][]byte](t, b, strings.Replace(kept, "[name, btoa", "[btoa(name), btoa", 1))
-	lines, err := csv.NewReader(bytes.NewReader(file[1])).ReadAll()
-	if err != nil || !regexp.MustCompile(`^pod-links-all-throughput(-\d{8}T\d{6}Z)?\.csv$`).Match(file[0]) {
-		t.Fatalf("%s: %v\n%s", file[0], err, file[1])
+	file, lines := b.download(t, "Throughput (one")
+	if !regexp.MustCompile(`^pod-links-all-throughput(-\d{8}T\d{6}Z)?\.csv$`).MatchString(file) {
+		t.Errorf("a file %q", file)
 	}
 	if len(lines) != 1+len(some) || lines[1][0] != some[0][0] || len(lines[0]) != len(heads) {
-		t.Errorf("CSV of %d rows\n%s", len(some), file[1])
+		t.Errorf("CSV of %d rows: %q", len(some), lines)
 	}
 	b.quiet(t, page)
 }

@@ -3,9 +3,11 @@
 package render
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 
+	"mustang/internal/report"
 	"mustang/internal/result/compare"
 )
 
@@ -17,19 +19,16 @@ func WriteComparison(w io.Writer, c *compare.Comparison, o Options) error {
 	for _, warning := range comparisonWarnings(c) {
 		p.paragraph(warning, 0)
 	}
-	if len(c.Differs) == 0 {
+	if head, lines := differing(c); len(lines) == 0 {
 		p.line("Machine, versions and settings are the same.")
 	} else {
-		var lines [][]string
-		for _, d := range c.Differs {
-			line := []string{d.Name}
-			for _, value := range d.Values {
-				line = append(line, orNone(value))
+		for _, line := range lines {
+			for i, value := range line {
+				line[i] = cmp.Or(value, report.None)
 			}
-			lines = append(lines, line)
 		}
 		p.line(p.paint(ansiAmber, "What differs in machine and settings"))
-		p.cells(append([]string{""}, c.Names...), lines, false)
+		p.cells(head, lines, false)
 	}
 	for _, t := range c.Tables {
 		head, lines := comparisonCells(c, t, o.Wide)
@@ -52,16 +51,13 @@ func WriteComparison(w io.Writer, c *compare.Comparison, o Options) error {
 
 // cells prints a table of which all columns but the first are aligned on the left or right.
 func (p *printer) cells(head []string, lines [][]string, right bool) {
-	columns := make([]column, len(head))
-	for i := range columns {
-		c := column{right: right && i > 0, head: []string{Plain(head[i])}}
+	var columns []column
+	for i, name := range head {
+		c := report.Column{Head: []string{Plain(name)}, Right: right && i > 0}
 		for _, line := range lines {
-			c.cells = append(c.cells, Plain(line[i]))
+			c.Cells = append(c.Cells, report.Cell{Text: Plain(line[i])})
 		}
-		for _, text := range append([]string{c.head[0]}, c.cells...) {
-			c.width = max(c.width, len([]rune(text)))
-		}
-		columns[i] = c
+		columns = append(columns, newColumn(c))
 	}
 	heads, body := layOut(columns)
 	for _, line := range heads {
@@ -70,11 +66,4 @@ func (p *printer) cells(head []string, lines [][]string, right bool) {
 	for _, line := range body {
 		p.line(line)
 	}
-}
-
-func orNone(s string) string {
-	if s == "" {
-		return "–"
-	}
-	return s
 }

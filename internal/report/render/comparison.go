@@ -257,43 +257,35 @@ func ComparisonCSV(w io.Writer, c *compare.Comparison) error {
 // ComparisonMarkdown writes the warnings, what differs between the runs, the tables, and the rows that
 // are not in all of them.
 func ComparisonMarkdown(w io.Writer, c *compare.Comparison) error {
-	for _, warning := range comparisonWarnings(c) {
-		if _, err := fmt.Fprintf(w, "%s\n\n", escape(warning)); err != nil {
-			return err
+	var b strings.Builder
+	table := func(title string, head []string, lines [][]string) {
+		escaped := make([][]string, len(lines)+1)
+		for i, line := range append([][]string{head}, lines...) {
+			for _, cell := range line {
+				escaped[i] = append(escaped[i], escape(cell))
+			}
 		}
+		markdownTable(&b, escape(title), escaped)
 	}
-	if len(c.Differs) > 0 {
-		var lines [][]string
-		for _, p := range c.Differs {
-			lines = append(lines, append([]string{p.Name}, p.Values...))
-		}
-		if err := markdown(w, "What differs", append([]string{""}, c.Names...), lines); err != nil {
-			return err
-		}
+	for _, warning := range comparisonWarnings(c) {
+		b.WriteString(escape(warning) + "\n\n")
+	}
+	if head, lines := differing(c); len(lines) > 0 {
+		table("What differs", head, lines)
 	}
 	for _, t := range c.Tables {
 		head, lines := comparisonCells(c, t, false)
-		if err := markdown(w, comparisonTitle(t), head, lines); err != nil {
-			return err
-		}
+		table(comparisonTitle(t), head, lines)
 	}
-	_, err := io.WriteString(w, escape(strings.Join(slices.Concat(absentRows(c), comparisonFooter(c)), " "))+"\n")
+	b.WriteString(escape(strings.Join(slices.Concat(absentRows(c), comparisonFooter(c)), " ")) + "\n")
+	_, err := io.WriteString(w, b.String())
 	return err
 }
 
-func markdown(w io.Writer, title string, head []string, lines [][]string) error {
-	if _, err := fmt.Fprintf(w, "## %s\n\n", escape(title)); err != nil {
-		return err
+// differing are the heading and the lines of the table of what differs between the runs.
+func differing(c *compare.Comparison) (head []string, lines [][]string) {
+	for _, p := range c.Differs {
+		lines = append(lines, append([]string{p.Name}, p.Values...))
 	}
-	cells := make([][]string, len(lines))
-	for i, line := range lines {
-		for _, cell := range line {
-			cells[i] = append(cells[i], escape(cell))
-		}
-	}
-	names := make([]string, len(head))
-	for i, name := range head {
-		names[i] = escape(name)
-	}
-	return markdownTable(w, names, cells)
+	return append([]string{""}, c.Names...), lines
 }

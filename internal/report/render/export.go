@@ -96,32 +96,28 @@ func Markdown(w io.Writer, f result.File) error {
 		}
 		lines[k] = append(lines[k], []string{code(r.ID), digits(r.Median), escape(r.Unit), interval, strconv.Itoa(len(r.Samples)), escape(r.Note)})
 	}
+	var b strings.Builder
 	for _, k := range tables {
-		if _, err := fmt.Fprintf(w, "## %s, %s\n\n", escape(k.Suite), k.Title()); err != nil {
-			return err
-		}
-		if err := markdownTable(w, []string{"row", "median", "unit", "95 % interval", "samples", "note"}, lines[k]); err != nil {
-			return err
-		}
+		head := []string{"row", "median", "unit", "95 % interval", "samples", "note"}
+		markdownTable(&b, escape(k.Suite)+", "+k.Title(), append([][]string{head}, lines[k]...))
 	}
-	if len(missing) == 0 {
-		return nil
+	if len(missing) > 0 {
+		b.WriteString("## Not measured\n\n" + strings.Join(missing, "\n") + "\n")
 	}
-	_, err := fmt.Fprintf(w, "## Not measured\n\n%s\n", strings.Join(missing, "\n"))
+	_, err := io.WriteString(w, b.String())
 	return err
 }
 
-// markdownTable writes a table and an empty line. The cells are Markdown.
-func markdownTable(w io.Writer, header []string, rows [][]string) error {
-	var b strings.Builder
-	line := func(cells []string) { b.WriteString("| " + strings.Join(cells, " | ") + " |\n") }
-	line(header)
-	b.WriteString(strings.Repeat("|---", len(header)) + "|\n")
-	for _, row := range rows {
-		line(row)
+// markdownTable writes a heading, a table whose first line has the names of its columns, and an empty line. All are Markdown.
+func markdownTable(b *strings.Builder, title string, lines [][]string) {
+	b.WriteString("## " + title + "\n\n")
+	for i, cells := range lines {
+		b.WriteString("| " + strings.Join(cells, " | ") + " |\n")
+		if i == 0 {
+			b.WriteString(strings.Repeat("|---", len(cells)) + "|\n")
+		}
 	}
-	_, err := io.WriteString(w, b.String()+"\n")
-	return err
+	b.WriteString("\n")
 }
 
 // code prints a name as code, in which Markdown has no other meaning.

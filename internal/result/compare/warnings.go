@@ -22,9 +22,6 @@ type Warning struct {
 // tooNoisy is the distance from 1 that the interval of an A/A pair reaches in a noisy run.
 const tooNoisy = 0.05
 
-// kernelClass is the [result.Comparison.Class] of paths in the kernel; others are noisy on any machine.
-const kernelClass = "kernel"
-
 // repeatRun ends the notes on what disturbed a run.
 const repeatRun = ". Repeat the run on a quiet machine."
 
@@ -57,12 +54,12 @@ func warnings(runs []Run) []Warning {
 	return out
 }
 
-// repeated returns the factor by which two measurements of a path in the kernel may differ,
-// by the intervals of the A/A pairs; 1 without any.
+// repeated returns the factor by which two measurements of a path in the kernel may differ, by the intervals of the A/A pairs;
+// 1 without any. Other paths are noisy on any machine.
 func repeated(comparisons []result.Comparison) float64 {
 	times := 1.0
 	for _, c := range comparisons {
-		if c.AA && c.CI95 != nil && c.CI95[0] > 0 && cmp.Or(c.Class, kernelClass) == kernelClass {
+		if c.AA && c.CI95 != nil && c.CI95[0] > 0 && cmp.Or(c.Class, result.ClassKernel) == result.ClassKernel {
 			times = math.Max(times, math.Max(c.CI95[1], 1/c.CI95[0]))
 		}
 	}
