@@ -215,23 +215,10 @@ func largest(before, now []*pod) (most Origin) {
 	}
 	size := -1
 	for e := range entries {
-		o, n := e.origin(), e.count()
+		o, n := e.origin(), e.size().sum()
 		if n > size || n == size && o.String() < most.String() {
 			size, most = n, o
 		}
 	}
 	return most
-}
-
-// count counts the peers and ports of a policy's rules, and the ranges of its blocks.
-func (p *Policy) count() (n int) {
-	for _, r := range p.allRules {
-		n += 1 + len(r.Ports)
-	}
-	for peer := range p.peers {
-		if n++; peer.Block != nil {
-			n += len(peer.Block.Except)
-		}
-	}
-	return n
 }
