@@ -134,25 +134,15 @@ func (c *compiler) compile(s *Snapshot, l Limits) error {
 
 // selectPods returns the pods of this node in a snapshot, and prepares the policies that select some. Verdicts depend
 // on no other policy.
-func (c *compiler) selectPods(s *Snapshot) (pods []*pod) {
-	namespaces, local := s.NamespaceLabels(), labelled[*pod]{}
-	for i := range s.Pods {
-		if p := &s.Pods[i]; p.enforced(c.node) {
-			at := &pod{Pod: p, namespace: namespaces[p.Namespace]}
-			pods = append(pods, at)
-			local.add(at, append(labelsOf(false, p.Labels), labelsOf(true, at.namespace)[1:]...))
-		}
-	}
+func (c *compiler) selectPods(s *Snapshot) []*pod {
+	pods, local := s.podsBy(func(p *Pod) bool { return p.enforced(c.node) })
 	for i := range s.Policies {
-		p := &s.Policies[i]
 		var of *entry
-		for _, at := range local.rarest(p.Subject) {
-			if p.Subject.matches(at.namespace, at.Labels) {
-				if of == nil {
-					of = c.entry(p)
-				}
-				at.by = append(at.by, of)
+		for at := range s.Policies[i].Subject.selected(local) {
+			if of == nil {
+				of = c.entry(&s.Policies[i])
 			}
+			at.by = append(at.by, of)
 		}
 	}
 	for _, at := range pods {
@@ -225,23 +215,10 @@ func largest(before, now []*pod) (most Origin) {
 	}
 	size := -1
 	for e := range entries {
-		o, n := e.origin(), e.count()
+		o, n := e.origin(), e.size().sum()
 		if n > size || n == size && o.String() < most.String() {
 			size, most = n, o
 		}
 	}
 	return most
-}
-
-// count counts the peers and ports of a policy's rules, and the ranges of its blocks.
-func (p *Policy) count() (n int) {
-	for _, r := range p.allRules {
-		n += 1 + len(r.Ports)
-	}
-	for peer := range p.peers {
-		if n++; peer.Block != nil {
-			n += len(peer.Block.Except)
-		}
-	}
-	return n
 }

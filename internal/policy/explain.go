@@ -125,14 +125,18 @@ type view struct {
 	pods       map[netip.Addr]*Pod
 	nodes      map[netip.Addr]*Node
 	namespaces map[string]map[string]string
-	policies   []Policy // in their order
+	policies   []*entry // in their order
 }
 
 func newView(s *Snapshot) (*view, error) {
 	if err := s.validate(); err != nil {
 		return nil, err
 	}
-	v := &view{map[netip.Addr]*Pod{}, map[netip.Addr]*Node{}, s.NamespaceLabels(), ordered(s.Policies)}
+	v := &view{map[netip.Addr]*Pod{}, map[netip.Addr]*Node{}, s.NamespaceLabels(), make([]*entry, len(s.Policies))}
+	for i := range s.Policies {
+		v.policies[i] = &entry{Policy: &s.Policies[i], id: s.Policies[i].Digest()}
+	}
+	slices.SortFunc(v.policies, (*entry).compare)
 	for i := range s.Nodes {
 		for _, a := range s.Nodes[i].Addresses {
 			v.nodes[a.Unmap()] = &s.Nodes[i]
@@ -146,20 +150,6 @@ func newView(s *Snapshot) (*view, error) {
 		}
 	}
 	return v, nil
-}
-
-// ordered returns policies in the order in which they are asked.
-func ordered(policies []Policy) []Policy {
-	entries := make([]*entry, len(policies))
-	for i := range policies {
-		entries[i] = &entry{Policy: &policies[i], id: policies[i].Digest()}
-	}
-	slices.SortFunc(entries, (*entry).compare)
-	out := make([]Policy, len(policies))
-	for i, e := range entries {
-		out[i] = *e.Policy
-	}
-	return out
 }
 
 // compare compares policies by their order. Those of several sources that have one name come in some order that stays.
@@ -215,10 +205,9 @@ func judgesNode(selecting []*Policy) bool {
 
 // selecting returns the policies that select a pod and have a say in a direction.
 func (v *view) selecting(pod *Pod, d Direction) (out []*Policy) {
-	for i := range v.policies {
-		p := &v.policies[i]
-		if _, ok := p.rules(d); ok && p.Subject.matches(v.namespaces[pod.Namespace], pod.Labels) {
-			out = append(out, p)
+	for _, p := range v.policies {
+		if p.Concerns(d) && p.Subject.matches(v.namespaces[pod.Namespace], pod.Labels) {
+			out = append(out, p.Policy)
 		}
 	}
 	return out

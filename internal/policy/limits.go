@@ -64,10 +64,26 @@ func grouped(n int) string {
 	return text
 }
 
+// size counts the parts of a policy. Ranges are blocks and their exceptions.
+type size struct{ rules, peers, ranges, ports int }
+
+func (s size) sum() int { return s.rules + s.peers + s.ranges + s.ports }
+
+func (p *Policy) size() (n size) {
+	for _, r := range p.allRules {
+		n.rules, n.peers, n.ports = n.rules+1, n.peers+len(r.Peers), n.ports+len(r.Ports)
+		for _, peer := range r.Peers {
+			if peer.Block != nil {
+				n.ranges += 1 + len(peer.Block.Except)
+			}
+		}
+	}
+	return n
+}
+
 // validateSize returns a *LimitError if the policy exceeds a limit.
 func (p *Policy) validateSize() error {
-	var rules, peers, ranges, ports int
-	keys := map[string]bool{}
+	n, keys := p.size(), map[string]bool{}
 	for s := range p.selectors {
 		for key := range s.Labels {
 			keys[key] = true
@@ -76,19 +92,11 @@ func (p *Policy) validateSize() error {
 			keys[r.Key] = true
 		}
 	}
-	for _, r := range p.allRules {
-		rules, ports = rules+1, ports+len(r.Ports)
-	}
-	for peer := range p.peers {
-		if peers++; peer.Block != nil {
-			ranges += 1 + len(peer.Block.Except)
-		}
-	}
 	delete(keys, NamespaceLabel)
 	for _, l := range []LimitError{
-		{What: "peers of rules", Number: peers, Limit: MostPeers}, {What: "rules", Number: rules, Limit: MostRules},
-		{What: "ranges of addresses", Number: ranges, Limit: MostRanges},
-		{What: "ports of rules", Number: ports, Limit: MostPorts}, {What: "label keys in selectors", Number: len(keys), Limit: MostKeys},
+		{What: "peers of rules", Number: n.peers, Limit: MostPeers}, {What: "rules", Number: n.rules, Limit: MostRules},
+		{What: "ranges of addresses", Number: n.ranges, Limit: MostRanges},
+		{What: "ports of rules", Number: n.ports, Limit: MostPorts}, {What: "label keys in selectors", Number: len(keys), Limit: MostKeys},
 	} {
 		if l.Number > l.Limit {
 			return &l

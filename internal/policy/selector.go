@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 )
@@ -119,30 +120,37 @@ func (s PodSelector) selects(namespace, pod map[string]string, t Tier, lacks boo
 	return !(lacks && t == Namespaced && s.Pods.excludes()) && s.matches(namespace, pod)
 }
 
-// Selected returns for each policy how many pods of this node it selects.
-func (s *Snapshot) Selected() []int {
-	namespaces := s.NamespaceLabels()
-	pods := map[string][]*Pod{}
+// podsBy returns the pods that a condition holds for, as a list and by their labels.
+func (s *Snapshot) podsBy(is func(*Pod) bool) (all []*pod, by labelled[*pod]) {
+	namespaces, by := s.NamespaceLabels(), labelled[*pod]{}
 	for i := range s.Pods {
-		if p := &s.Pods[i]; p.enforced(s.Node) {
-			pods[p.Namespace] = append(pods[p.Namespace], p)
+		if p := &s.Pods[i]; is(p) {
+			at := &pod{Pod: p, namespace: namespaces[p.Namespace]}
+			all = append(all, at)
+			by.add(at, append(labelsOf(false, p.Labels), labelsOf(true, at.namespace)[1:]...))
 		}
 	}
+	return all, by
+}
+
+// selected yields those of the pods that the selector selects.
+func (s PodSelector) selected(pods labelled[*pod]) iter.Seq[*pod] {
+	return func(yield func(*pod) bool) {
+		for _, at := range pods.rarest(s) {
+			if s.matches(at.namespace, at.Labels) && !yield(at) {
+				return
+			}
+		}
+	}
+}
+
+// Selected returns for each policy how many pods of this node it selects.
+func (s *Snapshot) Selected() []int {
+	_, pods := s.podsBy(func(p *Pod) bool { return p.enforced(s.Node) })
 	out := make([]int, len(s.Policies))
 	for i := range s.Policies {
-		subject, of := &s.Policies[i].Subject, pods
-		if name, one := s.Policies[i].Subject.Namespaces.Labels[NamespaceLabel]; one { // as NetworkPolicies
-			of = map[string][]*Pod{name: pods[name]}
-		}
-		for name, in := range of {
-			if !subject.Namespaces.Matches(namespaces[name]) {
-				continue
-			}
-			for _, p := range in {
-				if subject.Pods.Matches(p.Labels) {
-					out[i]++
-				}
-			}
+		for range s.Policies[i].Subject.selected(pods) {
+			out[i]++
 		}
 	}
 	return out
@@ -151,41 +159,24 @@ func (s *Snapshot) Selected() []int {
 // Remarks tells for each policy what its author may not have meant: that it selects no pod of the cluster, or which port of its ingress
 // rules no pod that it selects has.
 func (s *Snapshot) Remarks() [][]string {
-	namespaces := s.NamespaceLabels()
-	pods := map[string][]Pod{}
-	for _, p := range s.Pods {
-		if !p.HostNetwork {
-			pods[p.Namespace] = append(pods[p.Namespace], p)
-		}
-	}
+	_, pods := s.podsBy(func(p *Pod) bool { return !p.HostNetwork })
 	out := make([][]string, len(s.Policies))
 	for i := range s.Policies {
 		ingress := Policy{Ingress: s.Policies[i].Ingress}
-		subjects := s.Policies[i].Subject.of(namespaces, pods, len(ingress.MissingPorts(nil)) == 0)
+		namesPorts := len(ingress.MissingPorts(nil)) > 0
+		var subjects []Pod
+		for at := range s.Policies[i].Subject.selected(pods) {
+			subjects = append(subjects, *at.Pod)
+			if !namesPorts {
+				break
+			}
+		}
 		if len(subjects) == 0 {
 			out[i] = []string{"selects no pod of the cluster"}
 			continue
 		}
 		for _, name := range ingress.MissingPorts(subjects) {
 			out[i] = append(out[i], fmt.Sprintf("no pod that it selects has the port %q", name))
-		}
-	}
-	return out
-}
-
-// of returns the pods of namespaces that the selector selects, or any one of them.
-func (s PodSelector) of(namespaces map[string]map[string]string, pods map[string][]Pod, one bool) (out []Pod) {
-	for name, in := range pods {
-		if !s.Namespaces.Matches(namespaces[name]) {
-			continue
-		}
-		for _, p := range in {
-			if s.Pods.Matches(p.Labels) {
-				out = append(out, p)
-			}
-			if one && len(out) > 0 {
-				return out
-			}
 		}
 	}
 	return out

@@ -87,24 +87,21 @@ func (t *told) work() int { return toldWork*t.pairs + t.terms*t.namespaces/podWo
 
 // count notes the rules of a policy, in the directions in which it has a say.
 func (t *told) count(p *Policy) {
-	for _, d := range []Direction{Egress, Ingress} {
-		rules, ok := p.rules(d)
-		if !ok {
+	for d, r := range p.allRules {
+		if !p.Concerns(d) {
 			continue
 		}
-		for i := range rules {
-			for _, peer := range rules[i].Peers {
-				switch {
-				case peer.Pods != nil:
-					t.countPods(peer.Pods)
-				case peer.Nodes != nil:
-					t.selector(label{of: aNode}, *peer.Nodes, nil)
-				}
+		for _, peer := range r.Peers {
+			switch {
+			case peer.Pods != nil:
+				t.countPods(peer.Pods)
+			case peer.Nodes != nil:
+				t.selector(label{of: aNode}, *peer.Nodes, nil)
 			}
-			for _, port := range rules[i].Ports {
-				if d == Egress && port.Name != "" { // on ingress it is that of the pod itself
-					t.ports[port.Name] = true
-				}
+		}
+		for _, port := range r.Ports {
+			if d == Egress && port.Name != "" { // on ingress it is that of the pod itself
+				t.ports[port.Name] = true
 			}
 		}
 	}

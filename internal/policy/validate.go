@@ -30,10 +30,7 @@ func (p *Policy) Validate() error {
 		return fmt.Errorf("spec.%w", err)
 	}
 	for _, d := range []Direction{Egress, Ingress} {
-		rules := p.Egress
-		if d == Ingress {
-			rules = p.Ingress
-		}
+		rules, _ := p.rules(d)
 		for i := range rules {
 			if err := rules[i].validate(p.Tier, d); err != nil {
 				return fmt.Errorf("spec.%s[%d].%w", d, i, err)

@@ -20,15 +20,10 @@ const (
 
 // ParseProtocol parses "tcp", "udp", "sctp" or "any", in any case.
 func ParseProtocol(s string) (Protocol, error) {
-	switch strings.ToLower(s) {
-	case "any":
-		return Any, nil
-	case "tcp":
-		return TCP, nil
-	case "udp":
-		return UDP, nil
-	case "sctp":
-		return SCTP, nil
+	for _, p := range Protocols() {
+		if strings.ToLower(s) == p.String() {
+			return p, nil
+		}
 	}
 	return Any, fmt.Errorf("invalid protocol %q: want tcp, udp, sctp or any", s)
 }

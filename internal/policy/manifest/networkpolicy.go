@@ -20,14 +20,18 @@ import (
 type networkPolicySpec struct {
 	PodSelector labelSelector `json:"podSelector"`
 	PolicyTypes []string      `json:"policyTypes"`
-	Ingress     []struct {
-		From  []networkPolicyPeer `json:"from"`
-		Ports []networkPolicyPort `json:"ports"`
-	} `json:"ingress"`
-	Egress []struct {
-		To    []networkPolicyPeer `json:"to"`
-		Ports []networkPolicyPort `json:"ports"`
-	} `json:"egress"`
+	Ingress     []ingressRule `json:"ingress"`
+	Egress      []egressRule  `json:"egress"`
+}
+
+type ingressRule struct {
+	From  []networkPolicyPeer `json:"from"`
+	Ports []networkPolicyPort `json:"ports"`
+}
+
+type egressRule struct {
+	To    []networkPolicyPeer `json:"to"`
+	Ports []networkPolicyPort `json:"ports"`
 }
 
 type networkPolicyPeer struct {
@@ -77,28 +81,19 @@ func (spec *networkPolicySpec) fill(p *policy.Policy) (err error) {
 			return fmt.Errorf("policyTypes[%d]: %q: want Ingress or Egress", i, t)
 		}
 	}
-	peer := func(q networkPolicyPeer) (policy.Peer, error) { return q.peer(p.Namespace) }
-	for i, r := range spec.Ingress {
-		var rule policy.Rule
-		if rule.Peers, err = each("from", r.From, peer); err == nil {
-			rule.Ports, err = each("ports", r.Ports, networkPolicyPort.port)
+	rule := func(field string, peers []networkPolicyPeer, ports []networkPolicyPort) (r policy.Rule, err error) {
+		peer := func(q networkPolicyPeer) (policy.Peer, error) { return q.peer(p.Namespace) }
+		if r.Peers, err = each(field, peers, peer); err == nil {
+			r.Ports, err = each("ports", ports, networkPolicyPort.port)
 		}
-		if err != nil {
-			return under(fmt.Sprintf("ingress[%d]", i), err)
-		}
-		p.Ingress = append(p.Ingress, rule)
+		return r, err
 	}
-	for i, r := range spec.Egress {
-		var rule policy.Rule
-		if rule.Peers, err = each("to", r.To, peer); err == nil {
-			rule.Ports, err = each("ports", r.Ports, networkPolicyPort.port)
-		}
-		if err != nil {
-			return under(fmt.Sprintf("egress[%d]", i), err)
-		}
-		p.Egress = append(p.Egress, rule)
+	ingress := func(r ingressRule) (policy.Rule, error) { return rule("from", r.From, r.Ports) }
+	egress := func(r egressRule) (policy.Rule, error) { return rule("to", r.To, r.Ports) }
+	if p.Ingress, err = each("ingress", spec.Ingress, ingress); err == nil {
+		p.Egress, err = each("egress", spec.Egress, egress)
 	}
-	return nil
+	return err
 }
 
 // inNamespace selects a namespace by its name.

@@ -147,33 +147,34 @@ func answers(services []service.Service, name Name) map[uint16]*answer {
 	if name == nil {
 		name = func(s service.Service) (_, frontend string) { return "", s.String() }
 	}
-	names := make(map[uint16][]string)
-	namespaces := make(map[uint16]string)
-	local := make(map[uint16]map[netip.Addr]bool)
+	type checked struct {
+		namespace string
+		names     []string
+		local     map[netip.Addr]bool
+	}
+	byPort := make(map[uint16]checked)
 	for _, s := range services {
-		number := s.HealthCheckPort
-		if number == 0 {
+		if s.HealthCheckPort == 0 {
 			continue
 		}
-		if local[number] == nil {
-			local[number] = make(map[netip.Addr]bool)
+		c := byPort[s.HealthCheckPort]
+		if c.local == nil {
+			c.local = make(map[netip.Addr]bool)
 		}
 		namespace, called := name(s)
-		namespaces[number] = namespace
-		if !slices.Contains(names[number], called) {
-			names[number] = append(names[number], called)
-		}
+		c.namespace, c.names = namespace, append(c.names, called)
 		for _, b := range s.Backends {
 			if b.Local && b.State == service.Active {
-				local[number][b.Addr.Addr()] = true
+				c.local[b.Addr.Addr()] = true
 			}
 		}
+		byPort[s.HealthCheckPort] = c
 	}
-	all := make(map[uint16]*answer, len(names))
-	for number, names := range names {
-		slices.Sort(names)
-		a := &answer{LocalEndpoints: len(local[number]), Healthy: true}
-		a.Service.Namespace, a.Service.Name = namespaces[number], strings.Join(names, ", ")
+	all := make(map[uint16]*answer, len(byPort))
+	for number, c := range byPort {
+		slices.Sort(c.names)
+		a := &answer{LocalEndpoints: len(c.local), Healthy: true}
+		a.Service.Namespace, a.Service.Name = c.namespace, strings.Join(slices.Compact(c.names), ", ")
 		all[number] = a
 	}
 	return all

@@ -13,20 +13,32 @@ import (
 	"mustang/internal/service"
 )
 
-// served returns what a Service of a cluster stands for, with slices of endpoints at port 8080.
-func served(t *testing.T, c *Cluster, spec string, slices ...string) Set {
+// web is the Service of these tests.
+var web = Name{"shop", "web"}
+
+// put stores a Service, and slices by their ports and endpoints.
+func put(t *testing.T, c *Cluster, spec string, slices ...[2]string) {
 	t.Helper()
-	n := Name{"shop", "web"}
-	if _, err := c.PutService(n, []byte(spec)); err != nil {
+	if _, err := c.PutService(web, []byte(spec)); err != nil {
 		t.Fatal(err)
 	}
-	for i, endpoints := range slices {
-		if _, err := c.PutSlice(Name{"shop", fmt.Sprint("web-", i)}, []byte(`{"metadata": {"labels": {"kubernetes.io/service-name": "web"}}, "addressType": "IPv4",
-"ports": [{"port": 8080}], "endpoints": [`+endpoints+`]}`)); err != nil {
+	for i, s := range slices {
+		if _, err := c.PutSlice(Name{"shop", fmt.Sprint("web-", i)}, fmt.Appendf(nil, `{"metadata": {"labels": {"kubernetes.io/service-name": "web"}},
+"addressType": "IPv4", "ports": [%s], "endpoints": [%s]}`, s[0], s[1])); err != nil {
 			t.Fatal(err)
 		}
 	}
-	set, err := c.Snapshot(n).Set()
+}
+
+// served returns what a Service of a cluster stands for, with slices of endpoints at port 8080.
+func served(t *testing.T, c *Cluster, spec string, endpoints ...string) Set {
+	t.Helper()
+	var of [][2]string
+	for _, e := range endpoints {
+		of = append(of, [2]string{`{"port": 8080}`, e})
+	}
+	put(t, c, spec, of...)
+	set, err := c.Snapshot(web).Set()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,13 +91,13 @@ func TestAPIServerAddressLater(t *testing.T) {
 	slice := Name{"default", "kubernetes"}
 	concerned, err := c.PutSlice(slice, []byte(`{"metadata": {"labels": {"kubernetes.io/service-name": "kubernetes"}}, "addressType": "IPv4",
 "endpoints": [{"addresses": ["203.0.113.9"]}]}`))
-	if err != nil || !slices.Contains(concerned, Name{"shop", "web"}) {
+	if err != nil || !slices.Contains(concerned, web) {
 		t.Errorf("a change of the API servers concerns %v, %v", concerned, err)
 	}
-	if set, err := c.Snapshot(Name{"shop", "web"}).Set(); err != nil || len(set.Services) != 1 {
+	if set, err := c.Snapshot(web).Set(); err != nil || len(set.Services) != 1 {
 		t.Errorf("after: there are %v, %v", set.Services, err)
 	}
-	if concerned := c.DeleteSlice(slice); !slices.Contains(concerned, Name{"shop", "web"}) {
+	if concerned := c.DeleteSlice(slice); !slices.Contains(concerned, web) {
 		t.Errorf("the end of the API servers concerns %v", concerned)
 	}
 }
@@ -181,10 +193,9 @@ func TestManyOfBoth(t *testing.T) {
 		of = append(of, fmt.Sprintf(`{"addresses": ["10.1.%d.%d"]}`, i/200, i%200+1))
 	}
 	served(t, c, fmt.Sprintf(`{"spec": {"clusterIP": "10.96.0.1", "ports": [{"port": 8080}], "externalIPs": [%s]}}`, strings.Join(ips, ",")), strings.Join(of, ","))
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	set, err := c.Snapshot(Name{"shop", "web"}).Set()
-	runtime.ReadMemStats(&after)
+	var set Set
+	var err error
+	mb := allocated(func() { set, err = c.Snapshot(web).Set() })
 	if err != nil || len(set.Services) != 62 {
 		t.Fatalf("there are %d services, %v", len(set.Services), err)
 	}
@@ -197,7 +208,7 @@ func TestManyOfBoth(t *testing.T) {
 			t.Errorf("%d: %s has %d backends, want %d", i, s, len(s.Backends), want)
 		}
 	}
-	if mb := (after.TotalAlloc - before.TotalAlloc) >> 20; mb > 5 {
+	if mb > 5 {
 		t.Errorf("it takes %d MB", mb)
 	}
 }
@@ -221,22 +232,17 @@ func many(t *testing.T, spec string, n size) Snapshot {
 	for i := range n.ports {
 		at = append(at, fmt.Sprintf(`{"name": "p%d", "port": %d}`, i, i+1))
 	}
-	c := NewCluster(Options{})
-	for slice := range n.slices {
+	ports, slices := strings.Join(at, ","), make([][2]string, n.slices)
+	for slice := range slices {
 		of = nil
 		for i := range n.endpoints {
 			of = append(of, fmt.Sprintf(`{"addresses": ["20.%d.%d.%d"]}`, slice, i/200, i%200+1))
 		}
-		if _, err := c.PutSlice(Name{"shop", fmt.Sprint("web-", slice)}, fmt.Appendf(nil, `{"metadata": {"labels": {"kubernetes.io/service-name": "web"}}, "addressType": "IPv4",
-"ports": [%s], "endpoints": [%s]}`, strings.Join(at, ","), strings.Join(of, ","))); err != nil {
-			t.Fatal(err)
-		}
+		slices[slice] = [2]string{ports, strings.Join(of, ",")}
 	}
-	name := Name{"shop", "web"}
-	if _, err := c.PutService(name, fmt.Appendf(nil, `{"spec": {"clusterIP": "10.96.0.1", %s "ports": [%s]}}`, spec, strings.Join(at, ","))); err != nil {
-		t.Fatal(err)
-	}
-	return c.Snapshot(name)
+	c := NewCluster(Options{})
+	put(t, c, fmt.Sprintf(`{"spec": {"clusterIP": "10.96.0.1", %s "ports": [%s]}}`, spec, ports), slices...)
+	return c.Snapshot(web)
 }
 
 // TestLimitsOfService serves a Service up to each limit, and nothing of one above it. To find that out takes little
@@ -331,18 +337,9 @@ func TestRemarks(t *testing.T) {
 		"headless":                {"None", `"web"`, http, ready, "[headless: no cluster IP to serve]"},
 	} {
 		c := NewCluster(Options{})
-		n := Name{"shop", "web"}
-		_, err := c.PutService(n, fmt.Appendf(nil, `{"apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "shop", "name": "web"},
-"spec": {"clusterIP": %q, "ports": [{"name": "http", "port": 80, "targetPort": %s}]}}`, test.clusterIP, test.port))
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, err = c.PutSlice(n, fmt.Appendf(nil, `{"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
-"metadata": {"namespace": "shop", "name": "web", "labels": {"kubernetes.io/service-name": "web"}}, "ports": [%s], "endpoints": [%s]}`, test.slicePorts, test.endpoint))
-		if err != nil {
-			t.Fatal(err)
-		}
-		set, err := c.Snapshot(n).Set()
+		put(t, c, fmt.Sprintf(`{"spec": {"clusterIP": %q, "ports": [{"name": "http", "port": 80, "targetPort": %s}]}}`, test.clusterIP, test.port),
+			[2]string{test.slicePorts, test.endpoint})
+		set, err := c.Snapshot(web).Set()
 		if have := fmt.Sprint(set.Remarks); err != nil || have != test.want || len(set.Notes) > 0 {
 			t.Errorf("%s: %s, notes %v, %v, want %s", what, have, set.Notes, err, test.want)
 		}
@@ -362,21 +359,13 @@ func TestBackendThatIsService(t *testing.T) {
 
 // TestSCTPPortIsToldOnce has endpoints come to a Service of SCTP with another target port: what tells of them stays the same.
 func TestSCTPPortIsToldOnce(t *testing.T) {
-	c := NewCluster(Options{})
-	n := Name{"shop", "web"}
-	if _, err := c.PutService(n, []byte(`{"apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "shop", "name": "web"},
-"spec": {"clusterIP": "10.96.0.1", "ports": [{"port": 80, "protocol": "SCTP", "targetPort": 8080}]}}`)); err != nil {
-		t.Fatal(err)
-	}
-	endpoints := ""
+	c, endpoints := NewCluster(Options{}), ""
 	for i := range 3 {
 		endpoints = fmt.Sprintf(`{"addresses": ["10.1.0.%d"]}`, 9-i) + endpoints
-		if _, err := c.PutSlice(n, fmt.Appendf(nil, `{"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4", "metadata": {"namespace": "shop",
-"name": "web", "labels": {"kubernetes.io/service-name": "web"}}, "ports": [{"port": 8080, "protocol": "SCTP"}], "endpoints": [%s]}`, endpoints)); err != nil {
-			t.Fatal(err)
-		}
+		put(t, c, `{"spec": {"clusterIP": "10.96.0.1", "ports": [{"port": 80, "protocol": "SCTP", "targetPort": 8080}]}}`,
+			[2]string{`{"port": 8080, "protocol": "SCTP"}`, endpoints})
 		endpoints = ", " + endpoints
-		set, err := c.Snapshot(n).Set()
+		set, err := c.Snapshot(web).Set()
 		const want = `[Service shop/web: left out: backends at port 8080: the port differs from service "10.96.0.1:80", and the kernel cannot correct the checksum of sctp]`
 		if have := fmt.Sprint(set.NotServed); err != nil || have != want {
 			t.Errorf("%d endpoints: %s, %v, want %s", i+1, have, err, want)
