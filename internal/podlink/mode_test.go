@@ -45,7 +45,7 @@ func TestLookup(t *testing.T) {
 // namespace.
 func TestProbe(t *testing.T) {
 	testkit.RequireRoot(t)
-	err := probe("fancy", vethPair{}.requirement(), requirement{
+	err := probe("fancy", veth().requirement, requirement{
 		feature: "fancy devices", module: "fancy", since: "99.1",
 		try: func(s nsHandle) error {
 			return s.LinkAdd(&netlink.GenericLink{LinkAttrs: newAttrs("probe2"), LinkType: "mst-fancy"})
