@@ -26,7 +26,7 @@ import (
 func TestLookup(t *testing.T) {
 	for _, mode := range Modes() {
 		found, err := Lookup(mode.Name())
-		if err != nil || found != mode {
+		if err != nil || found.Name() != mode.Name() {
 			t.Errorf("Lookup(%q) = %v, %v", mode.Name(), found, err)
 		}
 	}
