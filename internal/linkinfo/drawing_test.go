@@ -12,6 +12,7 @@ import (
 	"mustang/internal/linkinfo"
 
 	"mustang/internal/rtnl"
+	"mustang/internal/testkit"
 )
 
 // TestDrawHostileNames draws devices, programs and namespaces with names that are markup, or no text: pods choose them.
@@ -25,9 +26,7 @@ func TestDrawHostileNames(t *testing.T) {
 			Namespace: linkinfo.NamespaceInfo{Name: name, Inode: 1}, Links: links, Programs: map[int][]linkinfo.Program{1: {{Hook: name, Name: name}}},
 		}}
 		var out strings.Builder
-		if err := linkinfo.WriteSVG(&out, all); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, linkinfo.WriteSVG(&out, all))
 		decoder := xml.NewDecoder(strings.NewReader(out.String()))
 		for {
 			token, err := decoder.Token()
