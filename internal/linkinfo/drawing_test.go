@@ -19,12 +19,10 @@ import (
 func TestDrawHostileNames(t *testing.T) {
 	for _, name := range []string{`</text><script>"'&`, "a\x01b", "a\xffb", "a\x1b[2J", "]]>", "\ufffe"} {
 		links := []linkinfo.Link{
-			{Device: rtnl.Device{Index: 1, Name: name, Kind: name}, Mode: name},
+			{Device: rtnl.Device{Index: 1, Name: name, Kind: name}, Mode: name, Programs: []linkinfo.Program{{Hook: name, Name: name}}},
 			{Device: rtnl.Device{Index: 2, Name: "port", MasterIndex: 1}, Master: name},
 		}
-		all := []linkinfo.Inventory{{
-			Namespace: linkinfo.NamespaceInfo{Name: name, Inode: 1}, Links: links, Programs: map[int][]linkinfo.Program{1: {{Hook: name, Name: name}}},
-		}}
+		all := []linkinfo.Inventory{{Namespace: linkinfo.NamespaceInfo{Name: name, Inode: 1}, Links: links}}
 		var out strings.Builder
 		testkit.Succeed(t, linkinfo.WriteSVG(&out, all))
 		decoder := xml.NewDecoder(strings.NewReader(out.String()))

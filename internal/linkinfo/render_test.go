@@ -101,15 +101,10 @@ func TestWriteTree(t *testing.T) {
 	down.Up, down.Mode, down.Alias, down.Hardware.Speed = false, "vepa", "old", SpeedUnknown
 	down.AltNames = []string{"went", "vanished"}
 	down.Parent = &Peer{Index: 77} // went while we looked
+	port.Programs = []Program{{Hook: "tcx ingress", ID: 7, Name: "from_pod", Mustang: true}, {Hook: "xdp", ID: 8}}
 	var out bytes.Buffer
-	err := WriteTree(&out, []Inventory{{
-		Namespace: NamespaceInfo{Name: "here", Inode: 5},
-		Links:     []Link{br0, port, vlan, x, y, down},
-		Programs: map[int][]Program{
-			2: {{Hook: "tcx ingress", ID: 7, Name: "from_pod", Mustang: true}, {Hook: "xdp", ID: 8}},
-		},
-	}})
-	testkit.Succeed(t, err)
+	links := []Link{br0, port, vlan, x, y, down}
+	testkit.Succeed(t, WriteTree(&out, []Inventory{{Namespace: NamespaceInfo{Name: "here", Inode: 5}, Links: links}}))
 	want := strings.TrimPrefix(`
 network namespace here (inode 5)
 INTERFACE  KIND          STATE  MTU   SPEED    JOINED TO
@@ -174,10 +169,11 @@ func TestHostileNames(t *testing.T) {
 	const name = "a\x1b[2J\u009b1m\xff\a"
 	links := []Link{
 		{Device: rtnl.Device{Index: 1, Name: name, Kind: name}, Mode: name, Qdisc: name, Alias: name, AltNames: []string{name}, Peer: &Peer{Index: 2, Name: name, Namespace: &NamespaceInfo{Name: name}},
-			Settings: []Setting{{Name: name, Value: name}}, Children: []Peer{{Name: name, Kind: name, Namespace: &NamespaceInfo{Name: name}}}},
+			Settings: []Setting{{Name: name, Value: name}}, Children: []Peer{{Name: name, Kind: name, Namespace: &NamespaceInfo{Name: name}}},
+			Programs: []Program{{Hook: name, Name: name}}},
 		{Device: rtnl.Device{Index: 3, Name: name + "3", MasterIndex: 1, Up: true}, Master: name, OperState: name, Carrier: true},
 	}
-	all := []Inventory{{Namespace: NamespaceInfo{Name: name}, Links: links, Programs: map[int][]Program{1: {{Hook: name, Name: name}}}}}
+	all := []Inventory{{Namespace: NamespaceInfo{Name: name}, Links: links}}
 	for format, write := range map[string]func(io.Writer, []Inventory) error{"tree": WriteTree, "table": WriteTable} {
 		var out strings.Builder
 		testkit.Succeed(t, write(&out, append(all, all...)))

@@ -113,8 +113,8 @@ func (c *checker) device(h nsHandle, want deviceSpec) netlink.Link {
 	return link
 }
 
-// setUpHostDevice configures the host's own device among the pods, a bridge's own or one on the uplink, and enables
-// forwarding. created is true if this Setup created the device.
+// setUpHostDevice configures the device with the gateways' addresses (a bridge's own, one on the uplink, or the loopback
+// device), and enables forwarding. created is true if this Setup created the device.
 func (h nsHandle) setUpHostDevice(link netlink.Link, spec deviceSpec, created bool) error {
 	if err := apply(h.ns, spec.settings); err != nil {
 		return err

@@ -65,13 +65,7 @@ func (routed) setup(host nsHandle, network Network) error {
 	if err != nil {
 		return err
 	}
-	if err := host.ensureUp(lo); err != nil {
-		return err
-	}
-	if err := host.addGateways(lo, network.gatewayAddrs()); err != nil {
-		return err
-	}
-	return apply(host.ns, forwardingSettings(network.Gateways))
+	return host.setUpHostDevice(lo, deviceSpec{addrs: network.gatewayAddrs()}, false)
 }
 
 // teardown removes the gateways' addresses from the host's loopback device.
