@@ -121,8 +121,8 @@ func checkDockerPath(t *testing.T, l *lab.Lab, p dockerPath) {
 			after := hostDevices(t, l)
 			for _, name := range p.devices {
 				if strings.HasPrefix(name, "container-") {
-					if name, err := l.HostDevice(name); err != nil || !strings.HasPrefix(name, "veth") {
-						t.Fatalf("HostDevice: %q, %v", name, err)
+					if name = testkit.Must(l.HostDevice(name))(t); !strings.HasPrefix(name, "veth") {
+						t.Fatalf("HostDevice: %q", name)
 					}
 				}
 				if crossed := after[name] - before[name]; crossed < 2*uint64(len(payload)) {
@@ -196,8 +196,7 @@ func checkDockerPlaces(t *testing.T, s lab.Store, l *lab.Lab) {
 		t.Errorf("places %s, want %s", got, want)
 	}
 	inode := func(ns *netns.Namespace) uint64 {
-		number := testkit.Must(ns.Inode())(t)
-		return number
+		return testkit.Must(ns.Inode())(t)
 	}
 	info := testkit.Must(s.Find(l.Options.Name))(t)
 	for _, name := range l.Places() {

@@ -34,8 +34,7 @@ func guestProgram(t *testing.T) string {
 	testkit.NotInGuest(t)
 	testkit.RequireRoot(t)
 	testkit.RequireTool(t, "qemu-system-x86_64")
-	path := testkit.Must(mustang())(t)
-	return path
+	return testkit.Must(mustang())(t)
 }
 
 // bootAgent starts an agent at a place, which ends with the test.

@@ -52,8 +52,7 @@ func up(t *testing.T, s lab.Store, o lab.Options) *lab.Lab {
 
 func place(t *testing.T, l *lab.Lab, name string) *netns.Namespace {
 	t.Helper()
-	ns := testkit.Must(l.Namespace(name))(t)
-	return ns
+	return testkit.Must(l.Namespace(name))(t)
 }
 
 // TestNetfilterCall has rules of the host drop what pods send each other: with the netfilter call on they do, and with it off
