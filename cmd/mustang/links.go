@@ -150,15 +150,16 @@ func takeInventory(snapshot *linkinfo.Snapshot, ns *netns.Namespace) (i linkinfo
 	if i.Links, err = snapshot.Links(ns); err != nil {
 		return i, err
 	}
-	i.Programs = map[int][]linkinfo.Program{}
 	err = ns.Do(func() error {
-		for _, l := range i.Links {
+		for at := range i.Links {
+			l := &i.Links[at]
 			programs := objects.ProgramsOn(l.Index, l.Kind)
-			for _, ref := range l.Programs {
-				programs = append(programs, objects.AttachedProgram{Hook: ref.Hook, ID: ref.ID}.Described())
+			for _, p := range l.Programs {
+				programs = append(programs, objects.AttachedProgram{Hook: p.Hook, ID: p.ID}.Described())
 			}
+			l.Programs = l.Programs[:0]
 			for _, program := range programs {
-				i.Programs[l.Index] = append(i.Programs[l.Index], linkinfo.Program(program))
+				l.Programs = append(l.Programs, linkinfo.Program(program))
 			}
 		}
 		return nil

@@ -32,10 +32,7 @@ func TestBigTCPReachesServices(t *testing.T) {
 			}
 			o.BigTCP = true
 			t.Run(link+"/"+w.name, func(t *testing.T) {
-				mode, err := podlink.Lookup(link)
-				if err != nil {
-					t.Fatal(err)
-				}
+				mode := testkit.Must(podlink.Lookup(link))(t)
 				testkit.RequireMode(t, mode.Probe())
 				l := up(t, s, o)
 				server := place(t, l, lab.PodA)
@@ -86,10 +83,7 @@ func wantLarge(to netip.Addr, largest int64) error {
 
 func deviceIndex(t *testing.T, ns *netns.Namespace, name string) int {
 	t.Helper()
-	device, err := rtnl.In(ns).Device(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	device := testkit.Must(rtnl.In(ns).Device(name))(t)
 	return device.Index
 }
 
@@ -100,10 +94,7 @@ func TestBigTCPLeavesInFrames(t *testing.T) {
 	for _, link := range []string{"veth", "bridge", "macvlan", "ipvlan-l2", "netkit"} {
 		for _, offload := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/offload %t", link, offload), func(t *testing.T) {
-				mode, err := podlink.Lookup(link)
-				if err != nil {
-					t.Fatal(err)
-				}
+				mode := testkit.Must(podlink.Lookup(link))(t)
 				testkit.RequireMode(t, mode.Probe())
 				o := options(lab.Options{Topology: lab.TopologyPodToHost, Link: link, BigTCP: true})
 				l := up(t, s, o)
@@ -111,9 +102,7 @@ func TestBigTCPLeavesInFrames(t *testing.T) {
 				limit := rtnl.PacketBytes
 				if !offload {
 					limit = podlink.DefaultMTU
-					if err := rtnl.In(hostB).DisableOffloads(lab.Uplink); err != nil {
-						t.Fatal(err)
-					}
+					testkit.Succeed(t, rtnl.In(hostB).DisableOffloads(lab.Uplink))
 				}
 				var wire wireCheck
 				testkit.WatchPackets(t, hostA, deviceIndex(t, hostA, lab.Uplink), func(frame []byte) { wire.add(frame, limit) })

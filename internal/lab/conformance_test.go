@@ -195,24 +195,13 @@ type client struct {
 // startClient starts a client at a place, which ends with the test.
 func startClient(t *testing.T, l *lab.Lab, place string) *client {
 	t.Helper()
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	exe := testkit.Must(os.Executable())(t)
 	cmd := exec.Command(exe)
 	cmd.Env = append(os.Environ(), clientVariable+"=1")
 	cmd.Stderr = os.Stderr
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := l.Start(place, cmd); err != nil {
-		t.Fatal(err)
-	}
+	in := testkit.Must(cmd.StdinPipe())(t)
+	out := testkit.Must(cmd.StdoutPipe())(t)
+	testkit.Succeed(t, l.Start(place, cmd))
 	t.Cleanup(func() {
 		_ = in.Close()
 		if err := cmd.Wait(); err != nil {
@@ -224,9 +213,7 @@ func startClient(t *testing.T, l *lab.Lab, place string) *client {
 
 func (c *client) ask(t *testing.T, q question) (a answer) {
 	t.Helper()
-	if err := errors.Join(c.in.Encode(q), c.out.Decode(&a)); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, errors.Join(c.in.Encode(q), c.out.Decode(&a)))
 	return a
 }
 

@@ -28,9 +28,7 @@ func TestCongestion(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			l := up(t, s, options(row.options))
 			from, to := place(t, l, row.from), place(t, l, row.to)
-			if err := rtnl.In(from).SetSysctl("net/ipv4/tcp_congestion_control", "reno"); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Succeed(t, rtnl.In(from).SetSysctl("net/ipv4/tcp_congestion_control", "reno"))
 			for _, addr := range lab.Addresses(l.Options, row.to) {
 				server := testkit.Echo(t, to, "tcp", netip.AddrPortFrom(addr, 0).String())
 				err := from.Do(func() error {

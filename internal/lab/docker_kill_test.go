@@ -67,9 +67,7 @@ func TestDockerKilled(t *testing.T) {
 			}
 			// A child that the killed process was about to start holds its lock for a moment.
 			testkit.Eventually(t, 10*time.Second, func() error {
-				if err := s.Reap(); err != nil {
-					t.Fatal(err)
-				}
+				testkit.Succeed(t, s.Reap())
 				if left := dockerLeftovers(t, s, name); len(left) > 0 {
 					return fmt.Errorf("left after Reap: %q", left)
 				}
@@ -167,10 +165,7 @@ func dockerStore(t *testing.T) lab.Store {
 	if err := dockerOptions.CheckInstalled(); err != nil {
 		testkit.Skip(t, err.Error())
 	}
-	dir, err := os.MkdirTemp("", "mst-") // short, for the paths of sockets
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := testkit.Must(os.MkdirTemp("", "mst-"))(t) // short, for the paths of sockets
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	return lab.Store{Dir: filepath.Join(dir, "s"), Program: program(t)}
 }
@@ -178,22 +173,12 @@ func dockerStore(t *testing.T) lab.Store {
 // program returns a static program for containers: this one if it is built without C, otherwise mustang.
 func program(t *testing.T) string {
 	t.Helper()
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	file, err := elf.Open(exe)
-	if err != nil {
-		t.Fatal(err)
-	}
+	exe := testkit.Must(os.Executable())(t)
+	file := testkit.Must(elf.Open(exe))(t)
 	defer file.Close()
 	for _, segment := range file.Progs {
 		if segment.Type == elf.PT_INTERP {
-			path, err := mustang()
-			if err != nil {
-				t.Fatal(err)
-			}
-			return path
+			return testkit.Must(mustang())(t)
 		}
 	}
 	return exe

@@ -88,9 +88,7 @@ func TestDocker(t *testing.T) {
 				t.Run(p.name, func(t *testing.T) { checkDockerPath(t, l, p) })
 			}
 			t.Run("places", func(t *testing.T) { checkDockerPlaces(t, s, l) })
-			if err := l.Close(); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Succeed(t, l.Close())
 			if left := dockerLeftovers(t, s, o.Name); len(left) > 0 {
 				t.Errorf("left after Close: %q", left)
 			}
@@ -116,18 +114,15 @@ func checkDockerPath(t *testing.T, l *lab.Lab, p dockerPath) {
 		t.Run(network, func(t *testing.T) {
 			testkit.Echo(t, server, network, listen)
 			before := hostDevices(t, l)
-			peer, err := testkit.RoundTrip(t, client, network, p.target, payload)
-			if err != nil {
-				t.Fatal(err)
-			}
+			peer := testkit.Must(testkit.RoundTrip(t, client, network, p.target, payload))(t)
 			if peer.Addr() != netip.MustParseAddr(seen) {
 				t.Errorf("the server sees %s, want %s", peer.Addr(), seen)
 			}
 			after := hostDevices(t, l)
 			for _, name := range p.devices {
 				if strings.HasPrefix(name, "container-") {
-					if name, err = l.HostDevice(name); err != nil || !strings.HasPrefix(name, "veth") {
-						t.Fatalf("HostDevice: %q, %v", name, err)
+					if name = testkit.Must(l.HostDevice(name))(t); !strings.HasPrefix(name, "veth") {
+						t.Fatalf("HostDevice: %q", name)
 					}
 				}
 				if crossed := after[name] - before[name]; crossed < 2*uint64(len(payload)) {
@@ -141,10 +136,7 @@ func checkDockerPath(t *testing.T, l *lab.Lab, p dockerPath) {
 // hostDevices returns the bytes that host-a's devices carried.
 func hostDevices(t *testing.T, l *lab.Lab) map[string]uint64 {
 	t.Helper()
-	devices, err := rtnl.In(place(t, l, hostA)).Devices()
-	if err != nil {
-		t.Fatal(err)
-	}
+	devices := testkit.Must(rtnl.In(place(t, l, hostA)).Devices())(t)
 	bytes := map[string]uint64{}
 	for _, device := range devices {
 		bytes[device.Name] = device.RxBytes + device.TxBytes
@@ -156,10 +148,7 @@ func hostDevices(t *testing.T, l *lab.Lab) map[string]uint64 {
 // in its control groups, and those that see its files as their mounts.
 func labProcesses(t *testing.T, lab, name string) []string {
 	t.Helper()
-	entries, err := os.ReadDir("/proc")
-	if err != nil {
-		t.Fatal(err)
-	}
+	entries := testkit.Must(os.ReadDir("/proc"))(t)
 	var found []string
 	for _, entry := range entries {
 		dir := "/proc/" + entry.Name()
@@ -186,10 +175,7 @@ func dockerLeftovers(t *testing.T, s lab.Store, name string) []string {
 // cgroupsOf lists the control groups of a lab.
 func cgroupsOf(t *testing.T, name string) []string {
 	t.Helper()
-	mounts, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		t.Fatal(err)
-	}
+	mounts := testkit.Must(os.ReadFile("/proc/self/mountinfo"))(t)
 	var found []string
 	for line := range strings.Lines(string(mounts)) {
 		if fields := strings.Fields(line); strings.Contains(line, " - cgroup") {
@@ -210,16 +196,9 @@ func checkDockerPlaces(t *testing.T, s lab.Store, l *lab.Lab) {
 		t.Errorf("places %s, want %s", got, want)
 	}
 	inode := func(ns *netns.Namespace) uint64 {
-		number, err := ns.Inode()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return number
+		return testkit.Must(ns.Inode())(t)
 	}
-	info, err := s.Find(l.Options.Name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	info := testkit.Must(s.Find(l.Options.Name))(t)
 	for _, name := range l.Places() {
 		if entered := enter(t, s, info, name); inode(entered) != inode(place(t, l, name)) {
 			t.Errorf("Enter leads to another %s", name)
@@ -254,9 +233,7 @@ func TestDockerAgents(t *testing.T) {
 	server := startAgent(t, l, lab.ContainerA)
 	shared := startAgent(t, l, lab.ContainerHost)
 	for _, agent := range []*load.Agent{server, shared} {
-		if err := agent.Listen(t.Context(), netip.MustParseAddrPort("0.0.0.0:5201")); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, agent.Listen(t.Context(), netip.MustParseAddrPort("0.0.0.0:5201")))
 	}
 	for _, way := range []struct{ from, target string }{
 		{hostB, "10.0.0.1:6201"}, {hostB, "10.0.0.1:5201"}, {lab.ContainerB, "172.17.0.2:5201"}, {lab.ContainerHost, "127.0.0.1:6201"},
@@ -297,10 +274,7 @@ func checkAgentProcess(t *testing.T, name string, agent *load.Agent) {
 			continue
 		}
 		pids = append(pids, pid)
-		environ, err := os.ReadFile(filepath.Join("/proc", fmt.Sprint(pid), "environ"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		environ := testkit.Must(os.ReadFile(filepath.Join("/proc", fmt.Sprint(pid), "environ")))(t)
 		for _, want := range []string{"asyncpreemptoff=1", "MUSTANG_TEST_MARK=here"} {
 			if !strings.Contains(string(environ), want) {
 				t.Errorf("the environment of process %d lacks %s", pid, want)
@@ -314,9 +288,7 @@ func checkAgentProcess(t *testing.T, name string, agent *load.Agent) {
 	if len(pids) != 4 { // two servers, two clients
 		t.Errorf("agents in containers are processes %v, want 4", pids)
 	}
-	if err := agent.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, agent.Close())
 	start := time.Now()
 	testkit.Eventually(t, 5*time.Second, func() error {
 		alive := 0

@@ -8,21 +8,18 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"mustang/internal/testkit"
 )
 
 // TestDockerExec checks the docker command of a command in a container: no value of the environment is on its command
 // line, and no setting of the user's engine in its environment.
 func TestDockerExec(t *testing.T) {
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	exe := testkit.Must(os.Executable())(t)
 	e := &engine{dir: "/lab", client: "/usr/bin/docker"}
 	cmd := exec.Command(exe, "agent", "--x")
 	cmd.Env = []string{"A=secret", "DOCKER_HOST=tcp://127.0.0.1:1", "DOCKER_CONFIG=/root"}
-	if err := e.wrap("container-a", cmd); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, e.wrap("container-a", cmd))
 	want := []string{
 		"/usr/bin/docker", "--host=unix:///lab/docker.sock", "exec", "--interactive", "--env", "A", "container-a", "/mustang", "agent", "--x",
 	}

@@ -24,10 +24,7 @@ import (
 // ofFile returns options of a lab that a text describes.
 func ofFile(t testing.TB, text string) lab.Options {
 	t.Helper()
-	file, err := labfile.Read(strings.NewReader(text), "test.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := testkit.Must(labfile.Read(strings.NewReader(text), "test.yaml"))(t)
 	return options(lab.Options{File: file})
 }
 
@@ -209,10 +206,7 @@ func TestFileNames(t *testing.T) {
 	hosts, _, _ := strings.Cut(files["one host"], "services:")
 	o := ofFile(t, hosts+"  host-b: {datapath: ebpf}\nservices: [{name: web, address: 10.96.0.1:80, backends: [pod-c:1]}]\n")
 	up(t, s, o)
-	info, err := s.Find(o.Name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	info := testkit.Must(s.Find(o.Name))(t)
 	if got, want := strings.Join(s.Places(info), " "), "host-a host-b pod-a pod-b pod-d pod-c with-a-long-name"; got != want {
 		t.Errorf("places %s, want %s", got, want)
 	}

@@ -34,11 +34,7 @@ func guestProgram(t *testing.T) string {
 	testkit.NotInGuest(t)
 	testkit.RequireRoot(t)
 	testkit.RequireTool(t, "qemu-system-x86_64")
-	path, err := mustang()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return path
+	return testkit.Must(mustang())(t)
 }
 
 // bootAgent starts an agent at a place, which ends with the test.
@@ -47,9 +43,7 @@ func bootAgent(t *testing.T, l *lab.Lab, program, place string) *load.Agent {
 	a, err := load.StartAgent(t.Context(), load.AgentOptions{
 		Exe: program, CPU: -1, Timeout: time.Minute, Start: func(cmd *exec.Cmd) error { return l.Start(place, cmd) },
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	t.Cleanup(func() { _ = a.Close() })
 	return a
 }
@@ -64,10 +58,7 @@ func TestGuests(t *testing.T) {
 				testkit.RequireTool(t, "ovs-vswitchd")
 			}
 			o := options(lab.Options{Link: link, Guests: true})
-			l, err := s.Up(t.Context(), o)
-			if err != nil {
-				t.Fatal(err)
-			}
+			l := testkit.Must(s.Up(t.Context(), o))(t)
 			t.Logf("acceleration %s", l.Acceleration())
 			if a := l.Acceleration(); a != vm.KVM && a != vm.TCG {
 				t.Errorf("acceleration %q", a)
@@ -128,9 +119,7 @@ func startGuests(t *testing.T, l *lab.Lab, program string) map[string]*load.Agen
 			return nil
 		})
 	}
-	if err := starts.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, starts.Wait())
 	return agents
 }
 
@@ -150,27 +139,16 @@ func checkTraffic(t *testing.T, l *lab.Lab, agents map[string]*load.Agent) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			server := agents[test.server]
-			if err := server.Listen(t.Context(), netip.AddrPortFrom(test.at, 0)); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Succeed(t, server.Listen(t.Context(), netip.AddrPortFrom(test.at, 0)))
 			spec := load.Spec{
 				Workload: test.workload, Target: server.Address(), Duration: 300 * time.Millisecond, Stall: 10 * time.Second,
 			}
 			if test.workload == load.UDPStream {
 				spec.Rate = 5e6
 			}
-			before, err := rtnl.In(host).Device(podlink.DefaultBridge)
-			if err != nil {
-				t.Fatal(err)
-			}
-			m, err := agents[lab.PodB].Run(t.Context(), spec)
-			if err != nil {
-				t.Fatal(err)
-			}
-			after, err := rtnl.In(host).Device(podlink.DefaultBridge)
-			if err != nil {
-				t.Fatal(err)
-			}
+			before := testkit.Must(rtnl.In(host).Device(podlink.DefaultBridge))(t)
+			m := testkit.Must(agents[lab.PodB].Run(t.Context(), spec))(t)
+			after := testkit.Must(rtnl.In(host).Device(podlink.DefaultBridge))(t)
 			if got := after.RxBytes - before.RxBytes; test.server == lab.Host && got < m.Count {
 				t.Errorf("%d bytes came to the host by the switch, of %d", got, m.Count)
 			}
@@ -212,15 +190,11 @@ func checkRestart(t *testing.T, l *lab.Lab, program string, agents map[string]*l
 	if len(processes) != 2 {
 		t.Errorf("processes %v, want that of the guest and QEMU", processes)
 	}
-	if err := agents[lab.PodB].Close(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, agents[lab.PodB].Close())
 	mustEnd(t, processes)
 	agents[lab.PodB] = bootAgent(t, l, program, lab.PodB)
 	server := agents[lab.PodA]
-	if err := server.Listen(t.Context(), netip.AddrPortFrom(lab.PodAIPs[1], 0)); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, server.Listen(t.Context(), netip.AddrPortFrom(lab.PodAIPs[1], 0)))
 	spec := load.Spec{Workload: load.TCPRR, Target: server.Address(), Duration: 100 * time.Millisecond, Stall: 10 * time.Second}
 	if _, err := agents[lab.PodB].Run(t.Context(), spec); err != nil {
 		t.Errorf("after another boot: %v", err)
@@ -231,20 +205,14 @@ func checkRestart(t *testing.T, l *lab.Lab, program string, agents map[string]*l
 func processTree(t *testing.T, pid int) []int {
 	t.Helper()
 	pids := []int{pid}
-	lists, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
+	lists := testkit.Must(filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid)))(t)
 	for _, list := range lists {
 		text, err := os.ReadFile(list)
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			t.Fatal(err)
 		}
 		for field := range strings.FieldsSeq(string(text)) {
-			child, err := strconv.Atoi(field)
-			if err != nil {
-				t.Fatal(err)
-			}
+			child := testkit.Must(strconv.Atoi(field))(t)
 			pids = append(pids, child)
 		}
 	}

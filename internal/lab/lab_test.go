@@ -38,10 +38,7 @@ func store(t *testing.T) lab.Store {
 
 func up(t *testing.T, s lab.Store, o lab.Options) *lab.Lab {
 	t.Helper()
-	l, err := s.Up(context.Background(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := testkit.Must(s.Up(context.Background(), o))(t)
 	t.Cleanup(func() {
 		if err := l.Close(); err != nil {
 			t.Error(err)
@@ -55,11 +52,7 @@ func up(t *testing.T, s lab.Store, o lab.Options) *lab.Lab {
 
 func place(t *testing.T, l *lab.Lab, name string) *netns.Namespace {
 	t.Helper()
-	ns, err := l.Namespace(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return ns
+	return testkit.Must(l.Namespace(name))(t)
 }
 
 // TestNetfilterCall has rules of the host drop what pods send each other: with the netfilter call on they do, and with it off
@@ -100,16 +93,11 @@ func TestRootUntouched(t *testing.T) {
 		"ebpf": {Link: "veth", Datapath: lab.DatapathEBPF}, "iptables": {Link: "bridge", NetfilterCall: true, Via: lab.ViaIPTables},
 		"nftables": {Link: "macvlan", Via: lab.ViaNFTables}, "file": {File: ofFile(t, files["chain"]).File},
 	} {
-		l, err := s.Up(context.Background(), options(o))
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := testkit.Must(s.Up(context.Background(), options(o)))(t)
 		if during := testkit.RootSnapshot(t); during != before {
 			t.Errorf("%s changed the root namespace: %s", name, firstDifference(before, during))
 		}
-		if err := l.Close(); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, l.Close())
 	}
 	if after := testkit.RootSnapshot(t); after != before {
 		t.Errorf("labs left something in the root namespace: %s", firstDifference(before, after))
@@ -130,10 +118,7 @@ func firstDifference(a, b string) string {
 func TestPodToHostDatapath(t *testing.T) {
 	o := options(lab.Options{Topology: lab.TopologyPodToHost, Link: "veth", Datapath: lab.DatapathEBPF})
 	l := up(t, store(t), o)
-	endpoints, err := l.Datapath().Endpoints().List(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	endpoints := testkit.Must(l.Datapath().Endpoints().List(t.Context()))(t)
 	if len(endpoints) != 2 {
 		t.Errorf("endpoints are %+v, want both addresses of pod-b", endpoints)
 	}
@@ -158,10 +143,7 @@ func TestPodToHostDatapath(t *testing.T) {
 // counters are those of a lab's datapath, by name.
 func counters(t *testing.T, l *lab.Lab) map[string]uint64 {
 	t.Helper()
-	all, err := l.Datapath().Flows().Counters()
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := testkit.Must(l.Datapath().Flows().Counters())(t)
 	out := map[string]uint64{}
 	for _, counter := range all {
 		out[counter.Name] = counter.Packets

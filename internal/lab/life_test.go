@@ -98,14 +98,8 @@ func child(dir string) int {
 // leftovers lists the namespaces, mounts and files of labs whose names have a prefix.
 func leftovers(t *testing.T, name, dir string) []string {
 	t.Helper()
-	left, err := netns.List("mst-" + name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	mounts, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		t.Fatal(err)
-	}
+	left := testkit.Must(netns.List("mst-" + name))(t)
+	mounts := testkit.Must(os.ReadFile("/proc/self/mountinfo"))(t)
 	for line := range strings.Lines(string(mounts)) {
 		if strings.Contains(line, dir) || strings.Contains(line, "mst-"+name) {
 			left = append(left, strings.TrimSpace(line))
@@ -124,22 +118,14 @@ func leftovers(t *testing.T, name, dir string) []string {
 // startChild starts this program with further variables in its environment, and returns its output. It has an input that does not end.
 func startChild(t *testing.T, variables ...string) (*exec.Cmd, io.Reader) {
 	t.Helper()
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	exe := testkit.Must(os.Executable())(t)
 	cmd := exec.Command(exe)
 	cmd.Env = append(os.Environ(), variables...)
 	if _, err := cmd.StdinPipe(); err != nil {
 		t.Fatal(err)
 	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	out := testkit.Must(cmd.StdoutPipe())(t)
+	testkit.Succeed(t, cmd.Start())
 	return cmd, out
 }
 
@@ -154,29 +140,20 @@ func TestKilled(t *testing.T) {
 		if _, err := fmt.Sscanf(lines.Text(), "pid %d", &pid); err != nil {
 			t.Errorf("child: %s", lines.Text())
 		}
-		fd, err := unix.PidfdOpen(pid, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fd := testkit.Must(unix.PidfdOpen(pid, 0))(t)
 		defer unix.Close(fd)
 		processes = append(processes, fd)
 	}
-	if err := s.Reap(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, s.Reap())
 	if infos, err := s.List(); err != nil || len(infos) != len(killed(s.Dir)) {
 		t.Errorf("a live process's labs after Reap: %v, %v; want all", infos, err)
 	}
-	if err := cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, cmd.Process.Kill())
 	_ = cmd.Wait()
 	if len(leftovers(t, prefix, s.Dir)) == 0 {
 		t.Fatal("nothing is left to reap: the test shows nothing")
 	}
-	if err := s.Reap(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, s.Reap())
 	if left := leftovers(t, prefix, s.Dir); len(left) > 0 {
 		t.Errorf("left after Reap: %q", left)
 	}
@@ -202,22 +179,13 @@ func zombie(pid int) bool {
 func TestStanding(t *testing.T) {
 	s := store(t)
 	o := options(lab.Options{Link: "veth", Datapath: lab.DatapathEBPF})
-	l, err := s.Up(context.Background(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := testkit.Must(s.Up(context.Background(), o))(t)
 	if err := s.Down(o.Name); err == nil || !strings.Contains(err.Error(), "running process") {
 		t.Errorf("Down of a lab that is owned: %v", err)
 	}
-	if err := l.Keep(); err != nil {
-		t.Fatal(err)
-	}
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Reap(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, l.Keep())
+	testkit.Succeed(t, l.Close())
+	testkit.Succeed(t, s.Reap())
 	if _, err := s.Up(context.Background(), o); !errors.Is(err, os.ErrExist) {
 		t.Errorf("a second lab of that name: %v", err)
 	}
@@ -234,9 +202,7 @@ func TestStanding(t *testing.T) {
 	if _, err := s.Enter(info, "../../etc"); err == nil {
 		t.Error("entered a place that is none")
 	}
-	if err := s.Down(o.Name); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, s.Down(o.Name))
 	if left := leftovers(t, o.Name, s.Dir); len(left) > 0 {
 		t.Errorf("left after Down: %q", left)
 	}
@@ -250,17 +216,10 @@ func TestStanding(t *testing.T) {
 func TestDownCutShort(t *testing.T) {
 	s := store(t)
 	o := options(lab.Options{Link: "veth"})
-	l, err := s.Up(context.Background(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(l.Keep(), l.Close()); err != nil {
-		t.Fatal(err)
-	}
+	l := testkit.Must(s.Up(context.Background(), o))(t)
+	testkit.Succeed(t, errors.Join(l.Keep(), l.Close()))
 	busy := filepath.Join(s.Dir, "labs", o.Name+".ovs") // a mount that cannot be removed
-	if err := errors.Join(os.Mkdir(busy, 0o700), unix.Mount("tmpfs", busy, "tmpfs", 0, "")); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, errors.Join(os.Mkdir(busy, 0o700), unix.Mount("tmpfs", busy, "tmpfs", 0, "")))
 	defer unix.Unmount(busy, unix.MNT_DETACH)
 	if err := s.Down(o.Name); err == nil {
 		t.Fatal("all was removed: the test shows nothing")
@@ -268,12 +227,8 @@ func TestDownCutShort(t *testing.T) {
 	if info, err := s.Find(o.Name); err != nil || info.Standing {
 		t.Errorf("standing %t, %v", info.Standing, err)
 	}
-	if err := unix.Unmount(busy, 0); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Reap(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, unix.Unmount(busy, 0))
+	testkit.Succeed(t, s.Reap())
 	if left := leftovers(t, o.Name, s.Dir); len(left) > 0 {
 		t.Errorf("left after Reap: %q", left)
 	}
@@ -281,10 +236,7 @@ func TestDownCutShort(t *testing.T) {
 
 func enter(t *testing.T, s lab.Store, info lab.Info, place string) *netns.Namespace {
 	t.Helper()
-	ns, err := s.Enter(info, place)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ns := testkit.Must(s.Enter(info, place))(t)
 	t.Cleanup(func() { _ = ns.Close() })
 	return ns
 }
@@ -304,10 +256,7 @@ func TestFailedUp(t *testing.T) {
 func testFailedUp(t *testing.T, o lab.Options) {
 	s := store(t)
 	name := "mst-" + o.Name + ".pod-b"
-	ns, err := netns.Create(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ns := testkit.Must(netns.Create(name))(t)
 	defer netns.Delete(name)
 	defer ns.Close()
 	if _, err := s.Up(context.Background(), o); !errors.Is(err, os.ErrExist) {

@@ -35,14 +35,8 @@ func useNode(l *lab.Lab) (*netns.Namespace, error) {
 func TestNode(t *testing.T) {
 	s, disk := store(t), t.TempDir()
 	before := testkit.RootSnapshot(t)
-	l, err := s.Up(t.Context(), options(node(disk)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	pod, err := useNode(l)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := testkit.Must(s.Up(t.Context(), options(node(disk))))(t)
+	pod := testkit.Must(useNode(l))(t)
 	if devices, err := rtnl.In(pod).Devices(); err != nil || devices[0].Name != "lo" || !devices[0].Up {
 		t.Errorf("a pod has %v, %v", devices, err)
 	}

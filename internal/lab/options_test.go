@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"mustang/internal/lab"
+	"mustang/internal/testkit"
 )
 
 // wrongOptions are options of a topology of which one is wrong, which an error names.
@@ -115,10 +116,7 @@ func TestOptions(t *testing.T) {
 
 func wantEmpty(t *testing.T, dir string) {
 	t.Helper()
-	left, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	left := testkit.Must(os.ReadDir(dir))(t)
 	for _, entry := range left {
 		t.Errorf("left: %s", filepath.Join(dir, entry.Name()))
 	}

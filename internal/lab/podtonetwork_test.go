@@ -34,9 +34,7 @@ func newNetwork(t *testing.T) network {
 	t.Helper()
 	n := network{machine: testkit.Namespace(t, "machine"), peer: testkit.Namespace(t, "peer")}
 	for _, key := range []string{"all", "default"} { // or a snapshot would change by itself
-		if err := rtnl.In(n.machine).SetSysctl("net/ipv6/conf/"+key+"/accept_dad", "0"); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, rtnl.In(n.machine).SetSysctl("net/ipv6/conf/"+key+"/accept_dad", "0"))
 	}
 	// An MTU of its own, which pods are to have too.
 	if err := rtnl.AddVeth(rtnl.VethEnd{Namespace: n.machine, Name: lab.Uplink}, rtnl.VethEnd{Namespace: n.peer, Name: "eth0"}, 1400); err != nil {
@@ -61,9 +59,7 @@ func (n network) up(t *testing.T, s lab.Store, o lab.Options) *lab.Lab {
 		l, err = s.Up(t.Context(), o)
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	t.Cleanup(func() {
 		if err := l.Close(); err != nil {
 			t.Error(err)
@@ -114,26 +110,18 @@ func TestPodToNetwork(t *testing.T) {
 		if during := strings.Replace(testkit.Snapshot(t, n.machine), "promiscuity 1", "promiscuity 0", 1); during != before {
 			t.Errorf("%s changed the machine: %s", name, firstDifference(before, during))
 		}
-		if err := l.Disconnect(); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, l.Disconnect())
 		labs = append(labs, l)
 	}
 	for _, l := range labs {
 		t.Run("again "+l.Options.Link, func(t *testing.T) {
-			if err := l.Connect(); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Succeed(t, l.Connect())
 			n.check(t, l)
-			if err := l.Disconnect(); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Succeed(t, l.Disconnect())
 		})
 	}
 	for _, l := range labs {
-		if err := l.Close(); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, l.Close())
 		if left := leftoversOf(t, l.Options.Name, s.Dir); len(left) > 0 {
 			t.Errorf("left behind: %q", left)
 		}
@@ -164,14 +152,9 @@ func TestPodToNetworkSilent(t *testing.T) {
 	n := newNetwork(t)
 	n.up(t, store(t), options(lab.Options{Topology: lab.TopologyPodToNetwork, Uplink: uplinkDevice, Link: "veth"}))
 	ranges := []netip.Prefix{netip.MustParsePrefix("198.18.11.99/24"), netip.MustParsePrefix("169.254.9.9/16")}
-	if err := rtnl.In(n.peer).Configure("eth0", rtnl.DeviceConfig{Addresses: ranges, Up: true}); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, rtnl.In(n.peer).Configure("eth0", rtnl.DeviceConfig{Addresses: ranges, Up: true}))
 	send := func(addr string) {
-		conn, err := testkit.Dial(n.peer, "udp", addr+":9")
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := testkit.Must(testkit.Dial(n.peer, "udp", addr+":9"))(t)
 		defer conn.Close()
 		if _, err := conn.Write([]byte("mustang")); err != nil {
 			t.Fatal(err)

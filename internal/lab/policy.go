@@ -4,12 +4,9 @@ package lab
 
 import (
 	"context"
-	"fmt"
 	"net/netip"
 
 	"golang.org/x/sys/unix"
-
-	"mustang/internal/datapath/policies"
 )
 
 // otherBlocks is the first of the ranges of addresses that rules before the last one allow. Nobody in the lab is in them.
@@ -51,48 +48,38 @@ func fromPodB(port uint16) allowRule {
 	return allowRule{From: netip.PrefixFrom(PodBIPs[0], PodBIPs[0].BitLen()), Port: port}
 }
 
-// changePolicy makes rules those of the lab's network policy: as a whole in the datapath, or by the input of the program that writes rules
-// of the host.
-func (l *Lab) changePolicy(ctx context.Context, rules []allowRule, input func(ruleForm) string) error {
-	if form, ok := ruleForms[l.Options.Policy]; ok {
-		err := feed(l.namespaces[Host], input(form), form.program[0], form.program[1:]...)
-		if err != nil {
-			err = fmt.Errorf("allow list with %w", err)
+// changePolicy calls do with the lab's implementation of its network policy.
+func (l *Lab) changePolicy(do func(allowlist) error) (err error) {
+	if l.allowlist == nil {
+		if l.allowlist, err = l.openAllowlist(); err != nil {
+			return err
 		}
-		return err
 	}
-	_, err := l.datapath.Policies().Apply(ctx, owner, policies.Set{Snapshot: snapshot(rules)})
-	return err
+	return do(l.allowlist)
 }
 
 // WritePolicy writes the network policy of a lab that has none, by the lab's implementation.
 func (l *Lab) WritePolicy(ctx context.Context) error {
-	rules := l.allowed()
-	return l.changePolicy(ctx, rules, func(f ruleForm) string { return f.write(rules) })
+	return l.changePolicy(func(a allowlist) error { return a.write(ctx, l.allowed()) })
 }
 
 // ClearPolicy removes the network policy of a lab.
 func (l *Lab) ClearPolicy(ctx context.Context) error {
-	return l.changePolicy(ctx, nil, func(f ruleForm) string { return f.clear })
+	return l.changePolicy(func(a allowlist) error { return a.clear(ctx) })
 }
 
 // AllowDenied adds a rule to a lab's network policy that allows pod-b the [DeniedPort], or removes it.
 func (l *Lab) AllowDenied(ctx context.Context, allow bool) error {
-	rules, r := l.allowed(), fromPodB(DeniedPort)
-	n := len(rules)
-	if allow {
-		return l.changePolicy(ctx, append(rules, r), func(f ruleForm) string { return f.add(r, n) })
-	}
-	return l.changePolicy(ctx, rules, func(f ruleForm) string { return f.remove(r, n) })
+	return l.changePolicy(func(a allowlist) error { return a.change(ctx, l.allowed(), fromPodB(DeniedPort), allow) })
 }
 
 // RuleCounters returns the packets that the rules of a network policy have counted, by what they do; nil if none enforces one.
 func (l *Lab) RuleCounters() (map[string]uint64, error) {
-	form, ok := ruleForms[l.Options.Policy]
+	chains, ok := chainsOf[l.Options.Policy]
 	if !ok {
 		return nil, nil
 	}
-	return form.counters(l.namespaces[Host])
+	return chains.counters(l.namespaces[Host])
 }
 
 // Knock sends the first packet of a connection from pod-b to the [DeniedPort] of pod-a, if a network policy denies it.

@@ -24,15 +24,9 @@ func policyWays(rules int) map[string]lab.Options {
 // denials returns how many packets a lab's policy has denied.
 func denials(t *testing.T, l *lab.Lab) uint64 {
 	t.Helper()
-	counts, err := l.RuleCounters()
-	if err != nil {
-		t.Fatal(err)
-	}
+	counts := testkit.Must(l.RuleCounters())(t)
 	if d := l.Datapath(); d != nil {
-		counters, err := d.Flows().Counters()
-		if err != nil {
-			t.Fatal(err)
-		}
+		counters := testkit.Must(d.Flows().Counters())(t)
 		for _, c := range counters {
 			if c.Name == "drop_policy_ingress" {
 				return c.Packets
@@ -46,9 +40,7 @@ func denials(t *testing.T, l *lab.Lab) uint64 {
 func wantDenied(t *testing.T, l *lab.Lab) {
 	t.Helper()
 	before := denials(t, l)
-	if err := l.Knock(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, l.Knock())
 	for deadline := time.Now().Add(10 * time.Second); denials(t, l) == before; {
 		if time.Now().After(deadline) {
 			t.Fatal("no packet was denied")
@@ -71,21 +63,13 @@ func TestPolicyRules(t *testing.T) {
 				testkit.Echo(t, a, "tcp", denied.String())
 				reaches(t, b, allowed, true)
 				wantDenied(t, l)
-				if err := l.AllowDenied(t.Context(), true); err != nil {
-					t.Fatal(err)
-				}
+				testkit.Succeed(t, l.AllowDenied(t.Context(), true))
 				reaches(t, b, denied, true)
-				if err := l.AllowDenied(t.Context(), false); err != nil {
-					t.Fatal(err)
-				}
+				testkit.Succeed(t, l.AllowDenied(t.Context(), false))
 				wantDenied(t, l)
-				if err := l.ClearPolicy(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				testkit.Succeed(t, l.ClearPolicy(t.Context()))
 				reaches(t, b, denied, true)
-				if err := l.WritePolicy(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				testkit.Succeed(t, l.WritePolicy(t.Context()))
 				reaches(t, b, allowed, true)
 				counts, err := l.RuleCounters()
 				if byRules := l.Datapath() == nil; err != nil || byRules && (counts["allowed"] == 0 || counts["established"] == 0) {

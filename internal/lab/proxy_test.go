@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/knftables"
 
 	"mustang/internal/service"
+	"mustang/internal/testkit"
 )
 
 // svc1 is a service of kube-proxy's own tests (pkg/proxy/iptables and pkg/proxy/nftables of
@@ -81,9 +82,7 @@ func TestNFTablesRulesAreKubeProxys(t *testing.T) {
 	one := svc1
 	one.backends = one.backends[:1]
 	s.services([]servicePort{one}, changed, true)
-	if err := nft.Run(context.Background(), s.tx); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, nft.Run(context.Background(), s.tx))
 	dump := nft.Dump()
 	const svc, ep = "service-ULMVA6XW-ns1/svc1/tcp/p80", "endpoint-5OJB2KTY-ns1/svc1/tcp/p80__10.180.0.1/80"
 	for _, line := range []string{
@@ -125,9 +124,7 @@ func TestNFTablesPartialSync(t *testing.T) {
 		}
 		s.services(portsOf(r.Services), changedSet(keys), full)
 		s.flushStale(chains)
-		if err := nft.Run(ctx, s.tx); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, nft.Run(ctx, s.tx))
 		return s.tx.String()
 	}
 	run(true)

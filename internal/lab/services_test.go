@@ -53,18 +53,12 @@ func TestManyServices(t *testing.T) {
 				reaches(t, b, to, true)
 			}
 			all[0].Backends = service.Backends(netip.AddrPortFrom(lab.PodAIPs[0], 1)) // where nobody listens
-			if err := l.ChangeService(t.Context(), all, 0); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Succeed(t, l.ChangeService(t.Context(), all, 0))
 			reaches(t, b, first, false)
 			reaches(t, b, last, true)
-			if err := l.ClearServices(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Succeed(t, l.ClearServices(t.Context()))
 			reaches(t, b, last, false)
-			if err := l.WriteServices(t.Context(), l.AllServices(lab.OtherBackends)); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Succeed(t, l.WriteServices(t.Context(), l.AllServices(lab.OtherBackends)))
 			reaches(t, b, first, true)
 		})
 	}

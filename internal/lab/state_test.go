@@ -8,14 +8,14 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"mustang/internal/testkit"
 )
 
 // TestFindOfTwo says how to name one of several labs.
 func TestFindOfTwo(t *testing.T) {
 	s := Store{Dir: t.TempDir()}
-	if err := os.Mkdir(s.labs(), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, os.Mkdir(s.labs(), 0o700))
 	for _, name := range []string{"one", "two"} {
 		if err := os.WriteFile(filepath.Join(s.labs(), name+stateSuffix), []byte(`{"name":"`+name+`","standing":true}`), 0o600); err != nil {
 			t.Fatal(err)

@@ -218,11 +218,8 @@ type capture struct{ fd int }
 
 func startCapture(t *testing.T, host *netns.Namespace) (c capture) {
 	t.Helper()
-	uplink, err := rtnl.In(host).Device(lab.Uplink)
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = host.Do(func() (err error) {
+	uplink := testkit.Must(rtnl.In(host).Device(lab.Uplink))(t)
+	err := host.Do(func() (err error) {
 		if c.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0); err != nil {
 			return err
 		}
@@ -231,9 +228,7 @@ func startCapture(t *testing.T, host *netns.Namespace) (c capture) {
 			unix.SetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 64<<20),
 			unix.Bind(c.fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: uplink.Index}))
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	t.Cleanup(func() { _ = unix.Close(c.fd) })
 	return c
 }

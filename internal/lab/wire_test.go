@@ -132,12 +132,8 @@ func checkDelays(t *testing.T, l *lab.Lab, want bool) {
 		var out bytes.Buffer
 		cmd := exec.Command("tc", "qdisc", "show")
 		cmd.Stdout = &out
-		if err := place(t, l, name).Start(cmd); err != nil {
-			t.Fatal(err)
-		}
-		if err := cmd.Wait(); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, place(t, l, name).Start(cmd))
+		testkit.Succeed(t, cmd.Wait())
 		wantHere := 0
 		if want && (name == lab.HostA || name == lab.HostB) {
 			wantHere = 1

@@ -111,7 +111,7 @@ func newDrawing(inventories []Inventory) *drawing {
 	for at, i := range inventories {
 		for _, l := range i.Links {
 			if l.Kind != "loopback" {
-				d.add(d.spaces[at], l, i.Programs[l.Index], byInode)
+				d.add(d.spaces[at], l, byInode)
 			}
 		}
 	}
@@ -143,14 +143,14 @@ func (d *drawing) connect(n *space, l Link) {
 }
 
 // add adds a device to its namespace.
-func (d *drawing) add(n *space, l Link, programs []Program, spaces map[uint64]*space) {
+func (d *drawing) add(n *space, l Link, spaces map[uint64]*space) {
 	v := &device{key: key{n.Inode, l.Index}, lines: []string{l.Name, strings.TrimSpace(l.Kind + " " + l.Mode)}}
 	for _, a := range l.Addrs {
 		if !a.Addr().IsLinkLocalUnicast() || a.Addr().Is4() {
 			v.lines = append(v.lines, a.String())
 		}
 	}
-	for _, p := range programs {
+	for _, p := range l.Programs {
 		v.lines = append(v.lines, "eBPF "+p.Name)
 	}
 	row := 2

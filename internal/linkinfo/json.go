@@ -34,8 +34,7 @@ type linkJSON struct {
 	Settings  map[string]any `json:"settings,omitempty"`
 	Port      map[string]any `json:"port,omitempty"`
 	// SpeedMbit is -1 if unknown, null if the driver reports none.
-	SpeedMbit *int      `json:"speed_mbit"`
-	Programs  []Program `json:"programs"`
+	SpeedMbit *int `json:"speed_mbit"`
 	Hardware
 	Link
 }
@@ -69,7 +68,7 @@ func newNamespaceJSON(i Inventory) namespaceJSON {
 		j := linkJSON{
 			Name: l.Name, Index: l.Index, Kind: l.Kind, Up: l.Up, MTU: l.MTU, MAC: l.MAC.String(),
 			Addresses: append([]netip.Prefix{}, l.Addrs...), Settings: settingsJSON(l.Settings), Port: settingsJSON(l.Port),
-			Programs: append([]Program{}, i.Programs[l.Index]...), Hardware: l.Hardware, Link: l,
+			Hardware: l.Hardware, Link: l,
 		}
 		if speed := l.Hardware.Speed; speed != 0 {
 			j.SpeedMbit = &speed

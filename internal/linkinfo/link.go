@@ -30,7 +30,7 @@ func addFilters(handle *netlink.Handle, links []Link) {
 			}
 			for _, filter := range filters {
 				if bpf, ok := filter.(*netlink.BpfFilter); ok {
-					l.Programs = append(l.Programs, ProgramRef{Hook: at.hook, ID: uint32(bpf.Id)})
+					l.Programs = append(l.Programs, Program{Hook: at.hook, ID: uint32(bpf.Id)})
 				}
 			}
 		}
@@ -66,8 +66,9 @@ type Link struct {
 	AltNames []string `json:"altnames,omitempty"`
 	// Hardware is the information of ethtool.
 	Hardware Hardware `json:"-"`
-	// Programs are the eBPF programs that netlink reports: XDP and classic tc filters, not tcx and netkit.
-	Programs []ProgramRef `json:"-"`
+	// Programs are the eBPF programs on it. Links finds those that netlink reports, with hook and id: XDP and classic
+	// tc filters, not tcx and netkit.
+	Programs []Program `json:"programs"`
 
 	// Master is the name of the bridge or bond that the device is a port of, or empty.
 	Master string `json:"master,omitempty"`
@@ -83,14 +84,6 @@ type Link struct {
 type Setting struct {
 	Name  string
 	Value any
-}
-
-// ProgramRef is an eBPF program attached to a device.
-type ProgramRef struct {
-	// Hook is the attach point, such as "xdp", "tc ingress" or "tc egress".
-	Hook string
-	// ID is the kernel's id of the program.
-	ID uint32
 }
 
 // Peer is a device that another device is joined to.
@@ -121,6 +114,7 @@ func newLink(raw rawLink) Link {
 		RxQueues:    attrs.NumRxQueues,
 		QueueLength: attrs.TxQLen,
 		GSOMaxSize:  int(attrs.GSOMaxSize),
+		Programs:    []Program{},
 		Alias:       attrs.Alias,
 		AltNames:    attrs.AltNames,
 	}
@@ -136,7 +130,7 @@ func newLink(raw rawLink) Link {
 	l.Mode, l.Settings = describe(raw)
 	l.Port = raw.port()
 	if xdp := attrs.Xdp; xdp != nil && xdp.Attached && xdp.ProgId != 0 {
-		l.Programs = append(l.Programs, ProgramRef{Hook: "xdp", ID: xdp.ProgId})
+		l.Programs = append(l.Programs, Program{Hook: "xdp", ID: xdp.ProgId})
 	}
 	return l
 }

@@ -46,15 +46,9 @@ func ip(t *testing.T, a, b *netns.Namespace, lines string) {
 // survey takes a census, and returns the links of ns by name.
 func survey(t *testing.T, ns *netns.Namespace) map[string]linkinfo.Link {
 	t.Helper()
-	census, err := linkinfo.Take()
-	if err != nil {
-		t.Fatal(err)
-	}
+	census := testkit.Must(linkinfo.Take())(t)
 	defer census.Close()
-	links, err := census.Links(ns)
-	if err != nil {
-		t.Fatal(err)
-	}
+	links := testkit.Must(census.Links(ns))(t)
 	if !slices.IsSortedFunc(links, func(x, y linkinfo.Link) int { return x.Index - y.Index }) {
 		t.Errorf("links are not sorted by index: %+v", links)
 	}
@@ -163,9 +157,7 @@ func TestLinkNetkit(t *testing.T) {
 			if errors.Is(err, unix.EOPNOTSUPP) {
 				testkit.RequireMode(t, fmt.Errorf("netkit devices: %w", err))
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Succeed(t, err)
 			near, far := survey(t, a)["near"], survey(t, b)["far"]
 			if near.Kind != "netkit" || near.Mode != name || far.Mode != name {
 				t.Errorf("kind is %q, modes are %q and %q", near.Kind, near.Mode, far.Mode)
@@ -242,9 +234,7 @@ func TestLinkNetfilterCall(t *testing.T) {
 		want     bool
 	}{{"0", "0", false}, {"1", "0", true}, {"0", "1", true}} {
 		ip(t, a, a, "-n A link set br0 type bridge nf_call_iptables "+test.own)
-		if err := rtnl.In(a).SetSysctl(key, test.all); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, rtnl.In(a).SetSysctl(key, test.all))
 		if got := setting(survey(t, a)["br0"].Settings, "nf_call_iptables"); got != test.want {
 			t.Errorf("the bridge says %s and the namespace %s: %v", test.own, test.all, got)
 		}
@@ -269,12 +259,8 @@ func TestLinkHardware(t *testing.T) {
 		t.Errorf("a loopback device has speed %d", speed)
 	}
 	cmd := exec.Command("ethtool", "-K", "v0", "tso", "off", "tx", "off")
-	if err := a.Start(cmd); err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, a.Start(cmd))
+	testkit.Succeed(t, cmd.Wait())
 	after := survey(t, a)["v0"].Hardware.Offloads
 	if on, has := after["tso"]; on || !has {
 		t.Errorf("tso was switched off, but offloads are %v", after)
@@ -287,10 +273,7 @@ func TestLinkHardware(t *testing.T) {
 // handle opens a netlink socket in ns, until the test is over.
 func handle(t *testing.T, ns *netns.Namespace) *netlink.Handle {
 	t.Helper()
-	h, err := rtnl.In(ns).Handle()
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := testkit.Must(rtnl.In(ns).Handle())(t)
 	t.Cleanup(h.Close)
 	return h
 }

@@ -33,23 +33,12 @@ func TestWriteJSON(t *testing.T) {
 			t.Fatalf("ip %s: %v: %s", line, err, out)
 		}
 	}
-	snapshot, err := Take()
-	if err != nil {
-		t.Fatal(err)
-	}
+	snapshot := testkit.Must(Take())(t)
 	defer snapshot.Close()
-	info, err := snapshot.Info(a)
-	if err != nil {
-		t.Fatal(err)
-	}
-	links, err := snapshot.Links(a)
-	if err != nil {
-		t.Fatal(err)
-	}
+	info := testkit.Must(snapshot.Info(a))(t)
+	links := testkit.Must(snapshot.Links(a))(t)
 	var out bytes.Buffer
-	if err := WriteJSON(&out, Inventory{Namespace: info, Links: links}); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, WriteJSON(&out, Inventory{Namespace: info, Links: links}))
 	stdout := out.String()
 	var document document
 	decoder := json.NewDecoder(strings.NewReader(stdout))
@@ -57,10 +46,7 @@ func TestWriteJSON(t *testing.T) {
 	if err := decoder.Decode(&document); err != nil {
 		t.Fatalf("%v:\n%s", err, stdout)
 	}
-	inode, err := a.Inode()
-	if err != nil {
-		t.Fatal(err)
-	}
+	inode := testkit.Must(a.Inode())(t)
 	if document.Schema != 1 || document.Namespace.Name != a.Name() || document.Namespace.Inode != inode {
 		t.Errorf("document is %+v", document)
 	}
@@ -85,9 +71,7 @@ func TestWriteJSON(t *testing.T) {
 		t.Errorf("tun device is %+v", tun)
 	}
 	var loose struct{ Links []map[string]any }
-	if err := json.Unmarshal([]byte(stdout), &loose); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, json.Unmarshal([]byte(stdout), &loose))
 	for _, l := range loose.Links {
 		for _, key := range []string{
 			"name", "index", "kind", "up", "operstate", "carrier", "mtu", "addresses", "speed_mbit", "offloads", "qdisc",
@@ -117,17 +101,10 @@ func TestWriteTree(t *testing.T) {
 	down.Up, down.Mode, down.Alias, down.Hardware.Speed = false, "vepa", "old", SpeedUnknown
 	down.AltNames = []string{"went", "vanished"}
 	down.Parent = &Peer{Index: 77} // went while we looked
+	port.Programs = []Program{{Hook: "tcx ingress", ID: 7, Name: "from_pod", Mustang: true}, {Hook: "xdp", ID: 8}}
 	var out bytes.Buffer
-	err := WriteTree(&out, []Inventory{{
-		Namespace: NamespaceInfo{Name: "here", Inode: 5},
-		Links:     []Link{br0, port, vlan, x, y, down},
-		Programs: map[int][]Program{
-			2: {{Hook: "tcx ingress", ID: 7, Name: "from_pod", Mustang: true}, {Hook: "xdp", ID: 8}},
-		},
-	}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	links := []Link{br0, port, vlan, x, y, down}
+	testkit.Succeed(t, WriteTree(&out, []Inventory{{Namespace: NamespaceInfo{Name: "here", Inode: 5}, Links: links}}))
 	want := strings.TrimPrefix(`
 network namespace here (inode 5)
 INTERFACE  KIND          STATE  MTU   SPEED    JOINED TO
@@ -192,15 +169,14 @@ func TestHostileNames(t *testing.T) {
 	const name = "a\x1b[2J\u009b1m\xff\a"
 	links := []Link{
 		{Device: rtnl.Device{Index: 1, Name: name, Kind: name}, Mode: name, Qdisc: name, Alias: name, AltNames: []string{name}, Peer: &Peer{Index: 2, Name: name, Namespace: &NamespaceInfo{Name: name}},
-			Settings: []Setting{{Name: name, Value: name}}, Children: []Peer{{Name: name, Kind: name, Namespace: &NamespaceInfo{Name: name}}}},
+			Settings: []Setting{{Name: name, Value: name}}, Children: []Peer{{Name: name, Kind: name, Namespace: &NamespaceInfo{Name: name}}},
+			Programs: []Program{{Hook: name, Name: name}}},
 		{Device: rtnl.Device{Index: 3, Name: name + "3", MasterIndex: 1, Up: true}, Master: name, OperState: name, Carrier: true},
 	}
-	all := []Inventory{{Namespace: NamespaceInfo{Name: name}, Links: links, Programs: map[int][]Program{1: {{Hook: name, Name: name}}}}}
+	all := []Inventory{{Namespace: NamespaceInfo{Name: name}, Links: links}}
 	for format, write := range map[string]func(io.Writer, []Inventory) error{"tree": WriteTree, "table": WriteTable} {
 		var out strings.Builder
-		if err := write(&out, append(all, all...)); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, write(&out, append(all, all...)))
 		if text := strings.ReplaceAll(out.String(), "\n", ""); Printable(text) != text || !strings.Contains(text, `a\x1b[2J\u009b1m\xff\a`) {
 			t.Errorf("%s: %q", format, text)
 		}

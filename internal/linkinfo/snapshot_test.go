@@ -19,15 +19,10 @@ import (
 // unnamed makes a namespace without a name, with a veth end eth0 in it whose other end is in host.
 func unnamed(t *testing.T, host *netns.Namespace, device string) *netns.Namespace {
 	t.Helper()
-	ns, err := netns.New()
-	if err != nil {
-		t.Fatal(err)
-	}
+	ns := testkit.Must(netns.New())(t)
 	t.Cleanup(func() { _ = ns.Close() })
-	err = rtnl.AddVeth(rtnl.VethEnd{Namespace: host, Name: device}, rtnl.VethEnd{Namespace: ns, Name: "eth0"}, 1500)
-	if err != nil {
-		t.Fatal(err)
-	}
+	err := rtnl.AddVeth(rtnl.VethEnd{Namespace: host, Name: device}, rtnl.VethEnd{Namespace: ns, Name: "eth0"}, 1500)
+	testkit.Succeed(t, err)
 	return ns
 }
 
@@ -35,19 +30,12 @@ func unnamed(t *testing.T, host *netns.Namespace, device string) *netns.Namespac
 func TestPeerNamespaces(t *testing.T) {
 	host, named := testkit.Namespace(t, "host"), testkit.Namespace(t, "named")
 	err := rtnl.AddVeth(rtnl.VethEnd{Namespace: host, Name: "to-name"}, rtnl.VethEnd{Namespace: named, Name: "eth0"}, 1500)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	busy := unnamed(t, host, "to-process")
 	unnamed(t, host, "to-nobody")
 	cmd := exec.Command("cat")
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := busy.Start(cmd); err != nil {
-		t.Fatal(err)
-	}
+	stdin := testkit.Must(cmd.StdinPipe())(t)
+	testkit.Succeed(t, busy.Start(cmd))
 	t.Cleanup(func() {
 		_ = stdin.Close()
 		_ = cmd.Wait()
@@ -113,25 +101,13 @@ func TestParentElsewhere(t *testing.T) {
 // TestSnapshotInfo calls namespaces by what they are known as.
 func TestSnapshotInfo(t *testing.T) {
 	named := testkit.Namespace(t, "named")
-	current, err := netns.Current()
-	if err != nil {
-		t.Fatal(err)
-	}
+	current := testkit.Must(netns.Current())(t)
 	defer current.Close()
-	nobody, err := netns.New()
-	if err != nil {
-		t.Fatal(err)
-	}
+	nobody := testkit.Must(netns.New())(t)
 	defer nobody.Close()
-	census, err := linkinfo.Take()
-	if err != nil {
-		t.Fatal(err)
-	}
+	census := testkit.Must(linkinfo.Take())(t)
 	defer census.Close()
-	inode, err := nobody.Inode()
-	if err != nil {
-		t.Fatal(err)
-	}
+	inode := testkit.Must(nobody.Inode())(t)
 	for ns, want := range map[*netns.Namespace]string{
 		named: named.Name(), current: linkinfo.RootName, nobody: fmt.Sprintf("inode %d", inode),
 	} {

@@ -13,11 +13,10 @@ import (
 	"unicode/utf8"
 )
 
-// Inventory is the links of one namespace with their eBPF programs.
+// Inventory is the links of one namespace.
 type Inventory struct {
 	Namespace NamespaceInfo
 	Links     []Link
-	Programs  map[int][]Program // by the index of the link
 }
 
 // Program is an eBPF program attached to a link.
@@ -185,7 +184,7 @@ func WriteTable(w io.Writer, inventories []Inventory) error {
 			for _, a := range l.Addrs {
 				addresses = append(addresses, a.String())
 			}
-			for _, p := range inventory.Programs[l.Index] {
+			for _, p := range l.Programs {
 				programs = append(programs, programText(p))
 			}
 			write(inventory.Namespace.String(),

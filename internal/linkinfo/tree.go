@@ -128,7 +128,7 @@ func (t *tree) details(l Link) [][]string {
 		identity = append(identity, "mac "+l.MAC.String())
 	}
 	var programs []string
-	for _, p := range t.inventory.Programs[l.Index] {
+	for _, p := range l.Programs {
 		programs = append(programs, programText(p))
 	}
 	settings := settingsText(l.Settings)

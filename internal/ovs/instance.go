@@ -126,13 +126,13 @@ func (i *Instance) Stop() error {
 }
 
 // startDatabase creates the database and starts its server.
-func (i *Instance) startDatabase(host *netns.Namespace, p programs) (err error) {
+func (i *Instance) startDatabase(host *netns.Namespace, programs map[string]string) (err error) {
 	file := filepath.Join(i.dir, "conf.db")
-	output, err := exec.Command(p.tool, "create", file, schemaFile).CombinedOutput()
+	output, err := exec.Command(programs["ovsdb-tool"], "create", file, schemaFile).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("ovsdb-tool create: %w: %s", err, lastLine(output))
 	}
-	i.database, err = startDaemon(host, i.dir, p.server, file, "--remote=punix:"+i.Socket())
+	i.database, err = startDaemon(host, i.dir, programs["ovsdb-server"], file, "--remote=punix:"+i.Socket())
 	if err != nil {
 		return err
 	}
@@ -146,12 +146,12 @@ func (i *Instance) startDatabase(host *netns.Namespace, p programs) (err error) 
 }
 
 // startSwitch starts ovs-vswitchd and waits until it has applied the empty configuration.
-func (i *Instance) startSwitch(host *netns.Namespace, p programs) (err error) {
+func (i *Instance) startSwitch(host *netns.Namespace, programs map[string]string) (err error) {
 	args := []string{"unix:" + i.Socket()}
 	if i.datapath == UserSpace {
 		args = append(args, "--disable-system")
 	}
-	i.switching, err = startDaemon(host, i.dir, p.vswitchd, args...)
+	i.switching, err = startDaemon(host, i.dir, programs["ovs-vswitchd"], args...)
 	if err != nil {
 		return err
 	}
@@ -174,33 +174,25 @@ func awaitUptime(d time.Duration) error {
 	return nil
 }
 
-// programs are the paths of the programs that Start runs.
-type programs struct{ tool, server, vswitchd string }
-
 // FindPrograms returns a [*debian.MissingError] if a program that Start needs is not installed.
 func FindPrograms() error {
 	_, err := findPrograms()
 	return err
 }
 
-func findPrograms() (programs, error) {
-	var out programs
-	for _, needed := range []struct {
-		name string
-		path *string
-	}{
-		{"ovs-vswitchd", &out.vswitchd}, {"ovsdb-server", &out.server}, {"ovsdb-tool", &out.tool},
-	} {
-		var err error
-		*needed.path, err = debian.Find(needed.name, debianPackage, "", "/usr/sbin", "/usr/bin", "/usr/lib/openvswitch-switch")
+// findPrograms returns the paths of the programs that Start runs, by name.
+func findPrograms() (found map[string]string, err error) {
+	found = map[string]string{}
+	for _, name := range []string{"ovs-vswitchd", "ovsdb-server", "ovsdb-tool"} {
+		found[name], err = debian.Find(name, debianPackage, "", "/usr/sbin", "/usr/bin", "/usr/lib/openvswitch-switch")
 		if err != nil {
-			return programs{}, err
+			return nil, err
 		}
 	}
 	if _, err := os.Stat(schemaFile); errors.Is(err, fs.ErrNotExist) {
-		return programs{}, debian.Missing(schemaFile, debianPackage)
+		return nil, debian.Missing(schemaFile, debianPackage)
 	}
-	return out, nil
+	return found, nil
 }
 
 // daemon is a running process of Open vSwitch.

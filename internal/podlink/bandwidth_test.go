@@ -195,9 +195,9 @@ func TestCheckBandwidth(t *testing.T) {
 		says  []string
 	}{
 		{"as set", func() error { return nil }, nil},
-		{"rate", func() error { return qdisc.SetTBF(f.network.Host, pod.HostIfName, qdisc.Limit{Rate: 8e6}) },
+		{"rate", func() error { return qdisc.SetLimit(f.network.Host, pod.HostIfName, qdisc.Limit{Rate: 8e6}) },
 			[]string{"is limited to 8000000 bit/s, not 40000000000"}},
-		{"burst", func() error { return qdisc.SetTBF(pod.Namespace, pod.IfName, qdisc.Limit{Rate: 1e6}) },
+		{"burst", func() error { return qdisc.SetLimit(pod.Namespace, pod.IfName, qdisc.Limit{Rate: 1e6}) },
 			[]string{"another burst"}},
 		{"none", func() error { return Bandwidth{}.Apply(f.mode, f.network, pod) },
 			[]string{"not limited to 40000000000", "not limited to 1000000"}},

@@ -22,11 +22,11 @@ type bridged struct {
 }
 
 // newBridge switches between veth pairs.
-func newBridge() Mode { return linkMode{bridged{name: "bridge", linkType: vethPair{}, autoRank: 3}} }
+func newBridge() Mode { return linkMode{bridged{name: "bridge", linkType: veth(), autoRank: 3}} }
 
 // newTap switches between TAP devices, whose other ends are programs.
 func newTap() Mode {
-	return linkMode{bridged{name: "tap", linkType: tuntapEnds{mode: netlink.TUNTAP_MODE_TAP}}}
+	return linkMode{bridged{name: "tap", linkType: tapLayer.linkType()}}
 }
 
 // Name implements Mode.
@@ -34,17 +34,17 @@ func (b bridged) Name() string { return b.name }
 
 // Traits implements Mode.
 func (b bridged) Traits() Traits {
-	relayed := isRelayed(b.linkType)
+	relayed := b.linkType.relayed
 	return Traits{
 		Needs: b.linkType.needs(), HostSide: true, Switched: true, Bridge: true, NetfilterCall: true,
-		HostDevice: DefaultBridge, Delivery: b.linkType.delivery(), BigTCP: !relayed, DHCP: !relayed, Guests: relayed,
+		HostDevice: DefaultBridge, Delivery: b.linkType.delivery, BigTCP: !relayed, DHCP: !relayed, Guests: relayed,
 		AutoRank: b.autoRank, ResultLink: b.name,
 	}
 }
 
 // Probe creates the ends of a link and a bridge.
 func (b bridged) Probe() error {
-	return probe(b.name, b.linkType.requirement(), requirement{
+	return probe(b.name, b.linkType.requirement, requirement{
 		feature: "bridge devices", module: "bridge", since: "2.6.0",
 		try: func(h nsHandle) error { return h.LinkAdd(&netlink.Bridge{LinkAttrs: newAttrs("probe2")}) },
 	})
@@ -59,14 +59,13 @@ func (b bridged) setup(host nsHandle, network Network) error {
 	if err != nil {
 		return err
 	}
-	return hostDevice{
-		link: link, spec: network.bridgeSpec("bridge"), created: created,
-		remove: func() error { return host.remove(network.bridge(), "bridge") },
-		finish: func() error { return host.addHostPorts(link, network) },
-	}.setUp(host)
+	if err := host.setUpHostDevice(link, network.bridgeSpec("bridge"), created); err != nil {
+		return err
+	}
+	return host.addHostPorts(link, network)
 }
 
-// ensureBridge returns the network's bridge, and creates it if it is missing. If it fails it leaves no new one.
+// ensureBridge returns the network's bridge, and creates it if it is missing.
 func (b bridged) ensureBridge(host nsHandle, network Network) (link netlink.Link, created bool, err error) {
 	name := network.bridge()
 	link, err = host.link(name)
@@ -81,7 +80,7 @@ func (b bridged) ensureBridge(host nsHandle, network Network) (link netlink.Link
 		return nil, false, err
 	}
 	device := &netlink.Bridge{LinkAttrs: newAttrs(name)}
-	if host.bigTCP && !isRelayed(b.linkType) {
+	if host.bigTCP && !b.linkType.relayed {
 		device.GROIPv4MaxSize = rtnl.BigTCPBytes // see ensureUpBridge
 	}
 	if device.HardwareAddr, err = newMAC(); err != nil {
@@ -94,13 +93,11 @@ func (b bridged) ensureBridge(host nsHandle, network Network) (link netlink.Link
 	if err != nil {
 		return nil, false, addError(err, name, "bridge", host.ns)
 	}
+	host.undo.add(func() error { return host.remove(name, "bridge") })
 	if link, err = host.link(name); err == nil {
 		err = configureBridge(host, link, network)
 	}
-	if err != nil {
-		return nil, false, errors.Join(err, host.remove(name, "bridge"))
-	}
-	return link, true, nil
+	return link, true, err
 }
 
 // teardown deletes the bridge and its VXLAN device.
@@ -114,58 +111,38 @@ func (bridged) teardown(host nsHandle, network Network) error {
 
 // create creates both ends and makes the host's a port of the bridge.
 func (b bridged) create(s session) (out Attachment, err error) {
-	ends, bridge, err := b.addEnds(s)
+	bridge, err := s.host.link(s.bridge())
 	if err != nil {
 		return out, err
 	}
-	defer func() {
-		if err != nil && !s.pod.Linked {
-			err = errors.Join(err, removeEnds(b.linkType, s.host, s.inside, s.pod))
-		}
-	}()
-	if ends.pod != nil {
-		if err := s.config.prepare(s.inside, ends.pod); err != nil {
-			return out, err
-		}
+	ends, err := b.ensureEnds(s, bridge)
+	if err != nil {
+		return out, err
 	}
-	if !s.config.relayed { // the bridge gets its carrier from a port
-		if err = s.host.awaitCarrier(ends.host); err == nil {
-			err = s.host.awaitCarrier(bridge)
+	err = b.linkType.configure(s, ends, func() error {
+		if b.linkType.relayed {
+			return nil
 		}
-		if err != nil {
-			return out, err
-		}
-	}
-	if ends.pod != nil {
-		if err := s.config.finish(s.inside, ends.pod); err != nil {
-			return out, err
-		}
-	}
-	return s.pod.attachment(ends, macOf(bridge)), nil
+		return s.host.awaitCarrier(bridge) // it has one since a port has
+	})
+	return s.pod.attachment(ends, macOf(bridge)), err
 }
 
-// addEnds creates the pod's two ends, the host's as a port of the bridge, or finds
-// those of a Linked pod. If it fails it leaves none.
-func (b bridged) addEnds(s session) (ends linkEnds, bridge netlink.Link, err error) {
-	if bridge, err = s.host.link(s.bridge()); err != nil {
-		return linkEnds{}, nil, err
-	}
+// ensureEnds creates the pod's two ends, the host's as a port of the bridge, or finds those of a Linked pod.
+func (b bridged) ensureEnds(s session, bridge netlink.Link) (ends linkEnds, err error) {
 	if s.pod.Linked {
 		if ends.host, err = s.host.link(s.pod.HostIfName); err == nil {
 			ends.pod, err = s.inside.link(s.pod.IfName)
 		}
-		return ends, bridge, err
+		return ends, err
 	}
-	if ends, err = b.linkType.add(s.host, s.inside, s.Network, s.pod); err != nil {
-		return linkEnds{}, nil, err
+	if ends, err = b.linkType.add(s); err == nil {
+		err = b.addPort(s.host, ends.host, bridge)
 	}
-	if err = b.addPort(s.host, ends.host, bridge); err == nil {
+	if err == nil {
 		err = s.host.ensureUpBridge(bridge)
 	}
-	if err != nil {
-		return linkEnds{}, nil, errors.Join(err, removeEnds(b.linkType, s.host, s.inside, s.pod))
-	}
-	return ends, bridge, nil
+	return ends, err
 }
 
 // addPort makes a device a port of the bridge, and sets it up. With hairpin mode a pod
@@ -192,12 +169,12 @@ func (b bridged) check(c *checker, s session) {
 	}
 }
 
-func (b bridged) remove(network Network, pod Pod) error { return deleteEnds(b.linkType, network, pod) }
+func (b bridged) remove(network Network, pod Pod) error { return b.linkType.remove(network, pod) }
 
 // podConfig validates the arguments and returns the configuration of the pod's end. A
 // pod without a namespace, such as a VM, opens the host's end itself.
 func (b bridged) podConfig(network Network, pod Pod) (podConfig, error) {
-	out := podConfig{kind: b.linkType.kind(), mtu: network.mtu(), switched: true, relayed: isRelayed(b.linkType)}
+	out := podConfig{kind: b.linkType.kind, mtu: network.mtu(), switched: true, relayed: b.linkType.relayed}
 	if pod.LinkOnly && !out.relayed {
 		return out, errors.Join(pod.validateLinkOnly(network), pod.validateHostIfName())
 	}

@@ -28,18 +28,11 @@ func (n Network) hostPortNames() []string {
 }
 
 // addHostPorts makes the network's uplink port and VXLAN device ports of its bridge.
-// If it fails it has removed a VXLAN device that it created.
-func (h nsHandle) addHostPorts(bridge netlink.Link, network Network) (err error) {
+func (h nsHandle) addHostPorts(bridge netlink.Link, network Network) error {
 	if network.VXLAN.enabled() {
-		var created bool
-		if created, err = h.addVXLANPort(bridge, network); err != nil {
+		if err := h.addVXLANPort(bridge, network); err != nil {
 			return err
 		}
-		defer func() {
-			if err != nil && created {
-				err = errors.Join(err, h.remove(VXLANDevice, "vxlan"))
-			}
-		}()
 	}
 	if network.UplinkPort == "" {
 		return nil
@@ -80,35 +73,27 @@ func (h nsHandle) setUpHostPort(port netlink.Link) error {
 	return h.awaitCarrier(port)
 }
 
-// addVXLANPort makes a VXLAN device a port of the bridge, and creates it if it is
-// missing. If it fails it leaves no new one.
-func (h nsHandle) addVXLANPort(bridge netlink.Link, network Network) (created bool, err error) {
+// addVXLANPort makes a VXLAN device a port of the bridge, and creates it if it is missing.
+func (h nsHandle) addVXLANPort(bridge netlink.Link, network Network) error {
 	link, err := h.link(VXLANDevice)
 	if errors.Is(err, fs.ErrNotExist) {
-		link, err = h.addVXLAN(network)
-		if created = err == nil; errors.Is(err, unix.EEXIST) { // a concurrent Setup was faster
+		if link, err = h.addVXLAN(network); errors.Is(err, unix.EEXIST) { // a concurrent Setup was faster
 			link, err = h.link(VXLANDevice)
 		}
 	}
 	if err != nil {
-		return false, err
+		return err
 	}
-	defer func() {
-		if err != nil && created {
-			err = errors.Join(err, h.remove(VXLANDevice, "vxlan"))
-		}
-	}()
 	if deviation := network.VXLAN.deviation(link); deviation != "" {
-		return false, fmt.Errorf("device %q in %q %s: %w", VXLANDevice, h.ns.Name(), deviation, fs.ErrExist)
+		return fmt.Errorf("device %q in %q %s: %w", VXLANDevice, h.ns.Name(), deviation, fs.ErrExist)
 	}
-	if err = h.LinkSetMTU(link, network.mtu()); err != nil {
-		return created, fmt.Errorf("set MTU of device %q in %q to %d: %w", VXLANDevice, h.ns.Name(), network.mtu(), err)
+	if err := h.setMTU(link, network.mtu()); err != nil {
+		return err
 	}
-	if err = h.setMaster(link, bridge); err != nil {
-		return created, err
+	if err := h.setMaster(link, bridge); err != nil {
+		return err
 	}
-	err = h.setUpHostPort(link)
-	return created, err
+	return h.setUpHostPort(link)
 }
 
 // addVXLAN creates the device. Its remote address is the default forwarding entry.
@@ -129,6 +114,7 @@ func (h nsHandle) addVXLAN(network Network) (netlink.Link, error) {
 	if err != nil {
 		return nil, addError(err, VXLANDevice, "vxlan", h.ns)
 	}
+	h.undo.add(func() error { return h.remove(VXLANDevice, "vxlan") })
 	return h.link(VXLANDevice)
 }
 

@@ -249,7 +249,7 @@ func replaceTuntap(mode netlink.TuntapMode) func(*testing.T, *fixture) {
 		f.stopRelay[f.pods[0].HostIfName]()
 		inHost("msta", unlink)(t, f)
 		withHandle(t, f.network.Host, func(s nsHandle) error {
-			_, err := tuntapEnds{mode: mode}.addEnd(s, "msta", DefaultMTU, net.HardwareAddr{2, 0, 0, 0, 0, 1})
+			_, err := tuntapMode(mode).addEnd(s, "msta", DefaultMTU, net.HardwareAddr{2, 0, 0, 0, 0, 1})
 			return err
 		})
 	}

@@ -113,52 +113,29 @@ func (c *checker) device(h nsHandle, want deviceSpec) netlink.Link {
 	return link
 }
 
-// hostDevice is the host's own device among the pods, for Setup: a bridge's own, or one on the uplink.
-type hostDevice struct {
-	link netlink.Link
-	spec deviceSpec
-	// created is true if this Setup created the device. If it fails, remove deletes it.
-	created bool
-	remove  func() error
-	// finish is the last step.
-	finish func() error
-}
-
-// setUp configures the device and enables forwarding. If it fails it has undone its changes.
-func (d hostDevice) setUp(h nsHandle) (err error) {
-	var undo func() error
-	defer func() {
-		switch {
-		case err == nil:
-		case d.created:
-			err = errors.Join(err, d.remove())
-		case undo != nil:
-			err = errors.Join(err, undo())
-		}
-	}()
-	if err := apply(h.ns, d.spec.settings); err != nil {
+// setUpHostDevice configures the device with the gateways' addresses (a bridge's own, one on the uplink, or the loopback
+// device), and enables forwarding. created is true if this Setup created the device.
+func (h nsHandle) setUpHostDevice(link netlink.Link, spec deviceSpec, created bool) error {
+	if err := apply(h.ns, spec.settings); err != nil {
 		return err
 	}
 	setUp := h.ensureUp
-	if d.created {
+	if created {
 		setUp = h.setUpOwn // others keep their limits: they may be the host's, or of a network without BIG TCP
 	}
-	if err := setUp(d.link); err != nil {
+	if err := setUp(link); err != nil {
 		return err
 	}
-	for _, router := range d.spec.routers {
-		if rtnl.HasLocal(h.Handle, d.link, router) {
+	for _, router := range spec.routers {
+		if rtnl.HasLocal(h.Handle, link, router) {
 			return fmt.Errorf("address %v of a router other than the host is an address of %q: remove it there (ip addr del)",
 				router, h.ns.Name())
 		}
 	}
-	if undo, err = h.addGateways(d.link, d.spec.addrs); err != nil {
+	if err := h.addGateways(link, spec.addrs); err != nil {
 		return err
 	}
-	if err := apply(h.ns, forwardingSettings(d.spec.addrs)); err != nil {
-		return err
-	}
-	return d.finish()
+	return apply(h.ns, forwardingSettings(spec.addrs))
 }
 
 // bridgeSpec is the specification of a bridge's own device.

@@ -212,10 +212,9 @@ func testNoGateways(t *testing.T, f *fixture) {
 	f.network.Gateways = nil
 	withLink(t, f.network.Host, uplinkName, func(host nsHandle, uplink netlink.Link) error {
 		// What the host's own packets come from.
-		_, err := host.addGateways(uplink, []netip.Prefix{
+		return host.addGateways(uplink, []netip.Prefix{
 			netip.MustParsePrefix("10.9.9.1/24"), netip.MustParsePrefix("fd00:9::1/64"),
 		})
-		return err
 	})
 	f.setUp(t, 2)
 	echoOnce(t, f)

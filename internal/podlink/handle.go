@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"net"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -21,8 +22,25 @@ import (
 type nsHandle struct {
 	ns *netns.Namespace
 	*netlink.Handle
+	undo         *undo                                      // of the operation
 	deleteDevice func(ns *netns.Namespace, index int) error // Network.DeleteDevice
 	bigTCP       bool                                       // Network.BigTCP
+}
+
+// undo takes back the changes of an operation that fails. What creates something adds a step that removes it.
+type undo struct{ steps []func() error }
+
+func (u *undo) add(step func() error) { u.steps = append(u.steps, step) }
+
+// onError runs the steps if the operation has failed, the last first.
+func (u *undo) onError(err *error) {
+	if *err == nil {
+		return
+	}
+	for _, step := range slices.Backward(u.steps) {
+		*err = errors.Join(*err, step())
+	}
+	u.steps = nil
 }
 
 func openHandle(ns *netns.Namespace) (nsHandle, error) {
@@ -30,7 +48,7 @@ func openHandle(ns *netns.Namespace) (nsHandle, error) {
 	if err != nil {
 		return nsHandle{}, err
 	}
-	return nsHandle{ns: ns, Handle: handle}, nil
+	return nsHandle{ns: ns, Handle: handle, undo: &undo{}}, nil
 }
 
 // open opens one of the network's namespaces.
@@ -92,7 +110,7 @@ func addError(err error, name, kind string, ns *netns.Namespace) error {
 	return fmt.Errorf("create %s device %q in %q: %w", kind, name, ns.Name(), err)
 }
 
-// addInside creates a device inside a namespace, whose parent is a device of the host. If it fails it leaves none.
+// addInside creates a device inside a namespace, whose parent is a device of the host.
 //
 // Before Linux 6.15 the kernel refuses a name that a device of the host has (in a pod "eth0" often is) with EEXIST. The
 // device then gets its name in a second step.
@@ -106,34 +124,43 @@ func addInside(host, inside nsHandle, device netlink.Link) (netlink.Link, error)
 	if err != nil {
 		return nil, addError(err, name, device.Type(), inside.ns)
 	}
-	link, err := inside.link(name)
-	if err != nil {
-		return nil, errors.Join(err, inside.remove(name, device.Type()))
-	}
-	return link, nil
+	inside.undo.add(func() error { return inside.remove(name, device.Type()) })
+	return inside.link(name)
 }
 
 // addRenamed creates a device inside a namespace with a temporary name and renames it there.
-func addRenamed(host, inside nsHandle, device netlink.Link) (_ netlink.Link, err error) {
-	name, temporary := device.Attrs().Name, "mst"+rand.Text()[:8]
-	device.Attrs().Name = temporary
+func addRenamed(host, inside nsHandle, device netlink.Link) (netlink.Link, error) {
+	name, current := device.Attrs().Name, "mst"+rand.Text()[:8]
+	device.Attrs().Name = current
 	if err := host.LinkAdd(device); err != nil {
 		return nil, addError(err, name, device.Type(), inside.ns)
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, inside.remove(temporary, device.Type()))
-		}
-	}()
-	link, err := inside.link(temporary)
+	inside.undo.add(func() error { return inside.remove(current, device.Type()) })
+	link, err := inside.link(current)
 	if err != nil {
 		return nil, err
 	}
 	if err := inside.LinkSetName(link, name); err != nil {
 		return nil, fmt.Errorf("name device %q in %q: %w", name, inside.ns.Name(), err)
 	}
-	temporary = name
+	current = name
 	return inside.link(name)
+}
+
+// setMTU sets the MTU of a device.
+func (h nsHandle) setMTU(link netlink.Link, mtu int) error {
+	if err := h.LinkSetMTU(link, mtu); err != nil {
+		return fmt.Errorf("set MTU of device %q in %q to %d: %w", link.Attrs().Name, h.ns.Name(), mtu, err)
+	}
+	return nil
+}
+
+// setMAC sets the MAC address of a device.
+func (h nsHandle) setMAC(link netlink.Link, mac net.HardwareAddr) error {
+	if err := h.LinkSetHardwareAddr(link, mac); err != nil {
+		return fmt.Errorf("set MAC address of device %q in %q: %w", link.Attrs().Name, h.ns.Name(), err)
+	}
+	return nil
 }
 
 // remove deletes the device of that name, if there is one. A device of another kind is someone else's, and an error.
@@ -221,16 +248,12 @@ func (h nsHandle) awaitLocal(link netlink.Link, addrs []netip.Prefix) error {
 	return nil
 }
 
-// addAddress adds an address, usable at once. added is false if the device has it.
-func (h nsHandle) addAddress(link netlink.Link, addr netip.Prefix, scope netlink.Scope) (added bool, err error) {
-	err = h.AddrAdd(link, netlinkAddr(addr, scope))
-	if errors.Is(err, unix.EEXIST) {
-		return false, nil
+// addAddress adds an address, usable at once, unless the device has it.
+func (h nsHandle) addAddress(link netlink.Link, addr netip.Prefix, scope netlink.Scope) error {
+	if err := h.AddrAdd(link, netlinkAddr(addr, scope)); err != nil && !errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("add address %v to device %q in %q: %w", addr, link.Attrs().Name, h.ns.Name(), err)
 	}
-	if err != nil {
-		return false, fmt.Errorf("add address %v to device %q in %q: %w", addr, link.Attrs().Name, h.ns.Name(), err)
-	}
-	return true, nil
+	return nil
 }
 
 // removeAddress removes an address, if the device has it.
@@ -242,30 +265,18 @@ func (h nsHandle) removeAddress(link netlink.Link, addr netip.Prefix) error {
 	return nil
 }
 
-// addGateways adds the addresses that the device lacks, and returns when they are usable. If it fails it has removed
-// those that it added, as undo does.
-func (h nsHandle) addGateways(link netlink.Link, addrs []netip.Prefix) (undo func() error, err error) {
-	var added []netip.Prefix
-	undo = func() error {
-		var errs []error
-		for _, addr := range added {
-			errs = append(errs, h.removeAddress(link, addr))
-		}
-		return errors.Join(errs...)
-	}
+// addGateways adds the addresses that the device lacks, and returns when they are usable.
+func (h nsHandle) addGateways(link netlink.Link, addrs []netip.Prefix) error {
 	for _, addr := range addrs {
-		isNew, err := rtnl.In(h.ns).AddOwnAddress(link, addr)
+		added, err := rtnl.In(h.ns).AddOwnAddress(link, addr)
 		if err != nil {
-			return nil, errors.Join(err, undo())
+			return err
 		}
-		if isNew {
-			added = append(added, addr)
+		if added {
+			h.undo.add(func() error { return h.removeAddress(link, addr) })
 		}
 	}
-	if err := h.awaitLocal(link, addrs); err != nil {
-		return nil, errors.Join(err, undo())
-	}
-	return undo, nil
+	return h.awaitLocal(link, addrs)
 }
 
 func netlinkAddr(addr netip.Prefix, scope netlink.Scope) *netlink.Addr {

@@ -2,7 +2,10 @@
 
 package podlink
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // driver is the part in which link modes differ. linkMode makes a Mode of it.
 type driver interface {
@@ -45,6 +48,7 @@ func (l linkMode) Setup(network Network) (err error) {
 		return err
 	}
 	defer host.Close()
+	defer host.undo.onError(&err)
 	return l.setup(host, network)
 }
 
@@ -62,9 +66,10 @@ func (l linkMode) Teardown(network Network) (err error) {
 // Create implements Mode.
 func (l linkMode) Create(network Network, pod Pod) (out Attachment, err error) {
 	defer wrap(&err, "create "+l.Name()+" link")
-	err = l.open(network, pod, func(s session) error {
+	err = l.open(network, pod, func(s session) (err error) {
+		defer s.host.undo.onError(&err)
 		if out, err = l.create(s); err == nil {
-			out = s.config.complete(out)
+			out.Prefixes, out.MTU, out.Routes = slices.Clone(s.config.addrs), s.config.mtu, slices.Clone(s.config.routes)
 		}
 		return err
 	})
@@ -106,17 +111,18 @@ func (l linkMode) open(network Network, pod Pod, do func(session) error) error {
 			return err
 		}
 		defer s.inside.Close()
+		s.inside.undo = s.host.undo
 	}
 	return do(s)
 }
 
 // bothEnds checks the two ends of a pod's link.
 func (c *checker) bothEnds(t linkType, s session, outside deviceSpec) (ends linkEnds) {
-	outside.name, outside.kind, outside.mtu = s.pod.HostIfName, t.kind(), s.mtu()
+	outside.name, outside.kind, outside.mtu = s.pod.HostIfName, t.kind, s.mtu()
 	ends.host = c.device(s.host, outside)
 	if s.inside.ns != nil {
 		ends.pod = c.device(s.inside, s.config.spec(s.pod))
 	}
-	t.check(c, s.host, s.inside, ends)
+	t.check(c, s, ends)
 	return ends
 }

@@ -17,47 +17,48 @@ import (
 // linkEnds are the two ends of a pod's link, on the host and in the pod. The pod's is nil if the pod brings its own.
 type linkEnds struct{ host, pod netlink.Link }
 
-// linkType creates the two ends of a link, for modes with Traits.HostSide.
-type linkType interface {
+// linkType is a type of link with two ends, for modes with Traits.HostSide.
+type linkType struct {
 	// kind is the kernel's name for the kind of both ends.
-	kind() string
-	// needs is the mode's Traits.Needs.
-	needs() Need
-	// delivery is the mode's Traits.Delivery.
-	delivery() Delivery
-	// requirement is the kernel's part.
-	requirement() requirement
-	// add creates both ends, down, each in its namespace. If it fails it leaves none.
-	add(host, inside nsHandle, network Network, pod Pod) (linkEnds, error)
+	kind string
+	// relayed is true if the ends have no carrier until a program opens them.
+	relayed     bool
+	delivery    Delivery
+	requirement requirement
+	// add creates both ends, down, each in its namespace.
+	add func(s session) (linkEnds, error)
 	// check adds the deviations of two devices of that kind from such ends. Either may be nil.
-	check(c *checker, host, inside nsHandle, ends linkEnds)
+	check func(c *checker, s session, ends linkEnds)
 }
 
-// isRelayed reports whether the ends have no carrier until a program opens them.
-func isRelayed(t linkType) bool { return t.needs() == NeedsRelay }
+func (t linkType) needs() Need {
+	if t.relayed {
+		return NeedsRelay
+	}
+	return NeedsNothing
+}
 
-// checkNamesFree returns an error that matches fs.ErrExist if the name of an end is taken.
-func checkNamesFree(host, inside nsHandle, pod Pod) error {
-	if err := host.checkNameFree(pod.HostIfName); err != nil {
+// configure configures the pod's end of a link whose other end is configured. It calls attached before the routes of
+// the pod, when the host's end can send, unless that depends on a relay.
+func (t linkType) configure(s session, ends linkEnds, attached func() error) error {
+	if ends.pod != nil {
+		if err := s.config.prepare(s.inside, ends.pod); err != nil {
+			return err
+		}
+	}
+	if !t.relayed {
+		if err := s.host.awaitCarrier(ends.host); err != nil {
+			return err
+		}
+	}
+	if err := attached(); err != nil || ends.pod == nil {
 		return err
 	}
-	if inside.ns == nil {
-		return nil
-	}
-	return inside.checkNameFree(pod.IfName)
+	return s.config.finish(s.inside, ends.pod)
 }
 
-// removeEnds deletes both ends of a link, as far as they exist. Those that the kernel creates as a pair go together.
-func removeEnds(t linkType, host, inside nsHandle, pod Pod) error {
-	err := host.remove(pod.HostIfName, t.kind())
-	if isRelayed(t) && inside.ns != nil {
-		err = errors.Join(err, inside.remove(pod.IfName, t.kind()))
-	}
-	return err
-}
-
-// deleteEnds is the Delete of modes with two ends. The pod may be gone.
-func deleteEnds(t linkType, network Network, pod Pod) (err error) {
+// remove deletes both ends of a link, as far as they exist. The pod may be gone.
+func (t linkType) remove(network Network, pod Pod) error {
 	if err := pod.validateDelete(network); err != nil {
 		return err
 	}
@@ -66,60 +67,63 @@ func deleteEnds(t linkType, network Network, pod Pod) (err error) {
 		return err
 	}
 	defer host.Close()
-	var inside nsHandle
-	if isRelayed(t) && pod.Namespace != nil {
-		if inside, err = network.openPod(pod); err != nil {
-			return err
-		}
-		defer inside.Close()
+	if !t.relayed || pod.Namespace == nil { // the kernel deletes pairs together
+		return host.remove(pod.HostIfName, t.kind)
 	}
-	return removeEnds(t, host, inside, pod)
+	inside, err := network.openPod(pod)
+	if err != nil {
+		return err
+	}
+	defer inside.Close()
+	return errors.Join(host.remove(pod.HostIfName, t.kind), inside.remove(pod.IfName, t.kind))
+}
+
+// checkNamesFree returns an error that matches fs.ErrExist if the name of an end is taken.
+func (s session) checkNamesFree() error {
+	if err := s.host.checkNameFree(s.pod.HostIfName); err != nil || s.inside.ns == nil {
+		return err
+	}
+	return s.inside.checkNameFree(s.pod.IfName)
 }
 
 // addPair creates a device on the host whose peer the kernel creates in the pod.
-func addPair(host, inside nsHandle, pod Pod, link netlink.Link) (_ linkEnds, err error) {
-	err = host.LinkAdd(link)
+func (s session) addPair(link netlink.Link) (_ linkEnds, err error) {
+	err = s.host.LinkAdd(link)
 	if errors.Is(err, unix.EEXIST) { // the kernel does not say which of the names
-		err = errors.Join(checkNamesFree(host, inside, pod), err)
+		err = errors.Join(s.checkNamesFree(), err)
 	}
 	if err != nil {
-		return linkEnds{}, addError(err, pod.HostIfName, link.Type(), host.ns)
+		return linkEnds{}, addError(err, s.pod.HostIfName, link.Type(), s.host.ns)
 	}
-	out := linkEnds{host: link} // LinkAdd has set its index
-	if out.pod, err = inside.link(pod.IfName); err != nil {
-		return linkEnds{}, errors.Join(err, host.remove(pod.HostIfName, link.Type()))
-	}
-	return out, nil
+	s.host.undo.add(func() error { return s.host.remove(s.pod.HostIfName, link.Type()) })
+	inside, err := s.inside.link(s.pod.IfName)
+	return linkEnds{host: link, pod: inside}, err // LinkAdd has set the index of link
 }
 
-// pair checks that two devices are each other's peer.
-func (c *checker) pair(host, inside nsHandle, ends linkEnds) {
+// checkPair checks that two devices are each other's peer.
+func checkPair(c *checker, s session, ends linkEnds) {
 	if ends.host != nil && ends.pod != nil && ends.host.Attrs().ParentIndex != ends.pod.Attrs().Index {
 		c.add("device %q in %q is not the peer of %q in %q",
-			ends.host.Attrs().Name, host.ns.Name(), ends.pod.Attrs().Name, inside.ns.Name())
+			ends.host.Attrs().Name, s.host.ns.Name(), ends.pod.Attrs().Name, s.inside.ns.Name())
 	}
 }
 
-// vethPair is a veth pair.
-type vethPair struct{}
-
-func (vethPair) kind() string { return "veth" }
-
-func (vethPair) needs() Need { return NeedsNothing }
-
-func (vethPair) delivery() Delivery { return DeliverToPeer }
-
-func (vethPair) requirement() requirement {
-	return requirement{feature: "veth devices", module: "veth", since: "2.6.24", try: func(h nsHandle) error {
+// veth are veth pairs.
+func veth() linkType {
+	try := func(h nsHandle) error {
 		return h.LinkAdd(&netlink.Veth{LinkAttrs: newAttrs(probeName), PeerName: "probe1", PeerTxQLen: -1})
-	}}
+	}
+	return linkType{
+		kind: "veth", delivery: DeliverToPeer, add: addVeth, check: checkPair,
+		requirement: requirement{feature: "veth devices", module: "veth", since: "2.6.24", try: try},
+	}
 }
 
-func (vethPair) add(host, inside nsHandle, network Network, pod Pod) (_ linkEnds, err error) {
+func addVeth(s session) (_ linkEnds, err error) {
 	link := &netlink.Veth{
-		LinkAttrs:     network.attrs(pod.HostIfName),
-		PeerName:      pod.IfName,
-		PeerNamespace: netlink.NsFd(pod.Namespace.FD()),
+		LinkAttrs:     s.attrs(s.pod.HostIfName),
+		PeerName:      s.pod.IfName,
+		PeerNamespace: netlink.NsFd(s.pod.Namespace.FD()),
 		PeerTxQLen:    -1,
 	}
 	// By default the kernel creates a queue for each CPU and uses one (veth_newlink, drivers/net/veth.c).
@@ -127,159 +131,142 @@ func (vethPair) add(host, inside nsHandle, network Network, pod Pod) (_ linkEnds
 	if link.HardwareAddr, err = newMAC(); err != nil {
 		return linkEnds{}, err
 	}
-	if link.PeerHardwareAddr, err = pod.mac(); err != nil {
+	if link.PeerHardwareAddr, err = s.pod.mac(); err != nil {
 		return linkEnds{}, err
 	}
-	return addPair(host, inside, pod, link)
+	return s.addPair(link)
 }
 
-func (vethPair) check(c *checker, host, inside nsHandle, ends linkEnds) { c.pair(host, inside, ends) }
+// netkitMode is a mode of netkit devices. The host's is the primary one of a pair, through which alone the kernel
+// configures the pair.
+type netkitMode netlink.NetkitMode
 
-// netkitPair is a pair of netkit devices. The host's is the primary one, through which alone the kernel configures the
-// pair.
-type netkitPair struct{ mode netlink.NetkitMode }
-
-func (netkitPair) kind() string { return "netkit" }
-
-func (netkitPair) needs() Need { return NeedsNothing }
-
-func (netkitPair) delivery() Delivery { return DeliverFromPeer }
-
-func (n netkitPair) requirement() requirement {
-	return requirement{
-		feature: "netkit devices", module: "netkit", since: "6.7",
-		try: func(h nsHandle) error {
-			link := &netlink.Netkit{LinkAttrs: newAttrs(probeName), Mode: n.mode}
-			peer := newAttrs("probe1")
-			link.SetPeerAttrs(&peer)
-			return h.LinkAdd(link)
-		},
+func (n netkitMode) linkType() linkType {
+	try := func(h nsHandle) error {
+		link := &netlink.Netkit{LinkAttrs: newAttrs(probeName), Mode: netlink.NetkitMode(n)}
+		peer := newAttrs("probe1")
+		link.SetPeerAttrs(&peer)
+		return h.LinkAdd(link)
+	}
+	return linkType{
+		kind: "netkit", delivery: DeliverFromPeer, add: n.add, check: n.check,
+		requirement: requirement{feature: "netkit devices", module: "netkit", since: "6.7", try: try},
 	}
 }
 
-func (n netkitPair) add(host, inside nsHandle, network Network, pod Pod) (_ linkEnds, err error) {
+func (n netkitMode) add(s session) (_ linkEnds, err error) {
 	link := &netlink.Netkit{
-		LinkAttrs: network.attrs(pod.HostIfName),
-		Mode:      n.mode,
+		LinkAttrs: s.attrs(s.pod.HostIfName),
+		Mode:      netlink.NetkitMode(n),
 		Scrub:     netlink.NETKIT_SCRUB_DEFAULT,
 		PeerScrub: netlink.NETKIT_SCRUB_DEFAULT,
 		// Without a program, packets pass. The library's constants for that are 0.
 		Policy:     netlink.NETKIT_POLICY_FORWARD,
 		PeerPolicy: netlink.NETKIT_POLICY_FORWARD,
 	}
-	peer := network.attrs(pod.IfName)
-	peer.Namespace = netlink.NsFd(pod.Namespace.FD())
-	if n.mode == netlink.NETKIT_MODE_L2 { // layer 3 has no MAC addresses
+	peer := s.attrs(s.pod.IfName)
+	peer.Namespace = netlink.NsFd(s.pod.Namespace.FD())
+	if link.Mode == netlink.NETKIT_MODE_L2 { // layer 3 has no MAC addresses
 		if link.HardwareAddr, err = newMAC(); err != nil {
 			return linkEnds{}, err
 		}
-		if peer.HardwareAddr, err = pod.mac(); err != nil {
+		if peer.HardwareAddr, err = s.pod.mac(); err != nil {
 			return linkEnds{}, err
 		}
 	}
 	link.SetPeerAttrs(&peer)
-	return addPair(host, inside, pod, link)
+	return s.addPair(link)
 }
 
-func (n netkitPair) check(c *checker, host, inside nsHandle, ends linkEnds) {
-	c.pair(host, inside, ends)
+func (n netkitMode) check(c *checker, s session, ends linkEnds) {
+	checkPair(c, s, ends)
 	primary, ok := ends.host.(*netlink.Netkit)
 	if !ok {
 		return
 	}
-	names := map[netlink.NetkitMode]string{netlink.NETKIT_MODE_L2: "layer 2", netlink.NETKIT_MODE_L3: "layer 3"}
-	if primary.Mode != n.mode {
-		c.add("device %q in %q is in %s mode, not %s", primary.Name, host.ns.Name(), names[primary.Mode], names[n.mode])
+	name, host := primary.Name, s.host.ns.Name()
+	layers := map[netlink.NetkitMode]string{netlink.NETKIT_MODE_L2: "layer 2", netlink.NETKIT_MODE_L3: "layer 3"}
+	if want := netlink.NetkitMode(n); primary.Mode != want {
+		c.add("device %q in %q is in %s mode, not %s", name, host, layers[primary.Mode], layers[want])
 	}
 	if !primary.IsPrimary() {
-		c.add("device %q in %q is not the primary one of its pair", primary.Name, host.ns.Name())
+		c.add("device %q in %q is not the primary one of its pair", name, host)
 	}
 	if primary.Policy != netlink.NETKIT_POLICY_FORWARD {
-		c.add("device %q in %q drops packets without a program's verdict", primary.Name, host.ns.Name())
+		c.add("device %q in %q drops packets without a program's verdict", name, host)
 	}
 	if primary.PeerPolicy != netlink.NETKIT_POLICY_FORWARD {
-		c.add("the peer of device %q in %q drops packets without a program's verdict", primary.Name, host.ns.Name())
+		c.add("the peer of device %q in %q drops packets without a program's verdict", name, host)
 	}
 }
 
-// tuntapEnds are two persistent TUN or TAP devices that a relay connects. Each takes one program (no IFF_MULTI_QUEUE),
-// which decides whether packets have a virtio header.
-type tuntapEnds struct{ mode netlink.TuntapMode }
+// tuntapMode is TUN or TAP. Links are two persistent devices that a relay connects. Each takes one program (no
+// IFF_MULTI_QUEUE), which decides whether packets have a virtio header.
+type tuntapMode netlink.TuntapMode
 
-func (tuntapEnds) kind() string { return "tun" }
+const (
+	tunLayer = tuntapMode(netlink.TUNTAP_MODE_TUN)
+	tapLayer = tuntapMode(netlink.TUNTAP_MODE_TAP)
+)
 
-func (tuntapEnds) needs() Need { return NeedsRelay }
-
-func (tuntapEnds) delivery() Delivery { return DeliverToHostDevice }
-
-func (t tuntapEnds) requirement() requirement {
-	return requirement{
-		feature: "TUN/TAP devices", module: "tun", since: "2.4.0",
-		try: func(h nsHandle) error {
-			err := t.create(h, probeName)
-			if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENXIO) {
-				return errors.Join(unix.EOPNOTSUPP, err) // without the module
-			}
-			return err
-		},
+func (t tuntapMode) linkType() linkType {
+	try := func(h nsHandle) error {
+		err := t.create(h, probeName)
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENXIO) {
+			return errors.Join(unix.EOPNOTSUPP, err) // without the module
+		}
+		return err
+	}
+	return linkType{
+		kind: "tun", relayed: true, delivery: DeliverToHostDevice, add: t.add, check: t.check,
+		requirement: requirement{feature: "TUN/TAP devices", module: "tun", since: "2.4.0", try: try},
 	}
 }
 
-func (t tuntapEnds) add(host, inside nsHandle, network Network, pod Pod) (out linkEnds, err error) {
-	if err := checkNamesFree(host, inside, pod); err != nil {
-		return linkEnds{}, err
+func (t tuntapMode) add(s session) (out linkEnds, err error) {
+	if err := s.checkNamesFree(); err != nil {
+		return out, err
 	}
 	mac, err := newMAC()
 	if err != nil {
-		return linkEnds{}, err
-	}
-	if out.host, err = t.addEnd(host, pod.HostIfName, network.mtu(), mac); err != nil || inside.ns == nil {
 		return out, err
 	}
-	mac = pod.MAC
-	if mac == nil {
-		mac = macOfAddress(pod.Addresses[0])
+	if out.host, err = t.addEnd(s.host, s.pod.HostIfName, s.mtu(), mac); err != nil || s.inside.ns == nil {
+		return out, err
 	}
-	out.pod, err = t.addEnd(inside, pod.IfName, network.mtu(), mac)
-	if err != nil {
-		return linkEnds{}, errors.Join(err, host.remove(pod.HostIfName, t.kind()))
+	if mac = s.pod.MAC; mac == nil {
+		mac = macOfAddress(s.pod.Addresses[0])
 	}
-	return out, nil
+	out.pod, err = t.addEnd(s.inside, s.pod.IfName, s.mtu(), mac)
+	return out, err
 }
 
-// addEnd creates one end of a link. If it fails it leaves none.
-func (t tuntapEnds) addEnd(h nsHandle, name string, mtu int, mac net.HardwareAddr) (_ netlink.Link, err error) {
+// addEnd creates one end of a link.
+func (t tuntapMode) addEnd(h nsHandle, name string, mtu int, mac net.HardwareAddr) (netlink.Link, error) {
 	if err := t.create(h, name); err != nil {
 		return nil, addError(err, name, t.String(), h.ns)
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, h.remove(name, t.kind()))
-		}
-	}()
+	h.undo.add(func() error { return h.remove(name, "tun") })
 	link, err := h.link(name)
 	if err != nil {
 		return nil, err
 	}
-	if err := h.LinkSetMTU(link, mtu); err != nil {
-		return nil, fmt.Errorf("set MTU of device %q in %q to %d: %w", name, h.ns.Name(), mtu, err)
+	if err := h.setMTU(link, mtu); err != nil || t == tunLayer { // TUN devices have no MAC address
+		return link, err
 	}
-	if t.mode != netlink.TUNTAP_MODE_TAP { // TUN devices have no MAC address
-		return link, nil
-	}
-	if err := h.LinkSetHardwareAddr(link, mac); err != nil {
-		return nil, fmt.Errorf("set MAC address of device %q in %q: %w", name, h.ns.Name(), err)
+	if err := h.setMAC(link, mac); err != nil {
+		return nil, err
 	}
 	return h.link(name)
 }
 
 // create creates a persistent device. The kernel creates it in the namespace in which the file is opened.
-func (t tuntapEnds) create(h nsHandle, name string) error {
+func (t tuntapMode) create(h nsHandle, name string) error {
 	request, err := unix.NewIfreq(name)
 	if err != nil {
 		return err
 	}
-	request.SetUint16(uint16(t.mode) | unix.IFF_NO_PI | unix.IFF_TUN_EXCL)
+	request.SetUint16(uint16(t) | unix.IFF_NO_PI | unix.IFF_TUN_EXCL)
 	return h.ns.Do(func() error {
 		const file = "/dev/net/tun"
 		fd, err := unix.Open(file, unix.O_RDWR|unix.O_CLOEXEC, 0)
@@ -295,10 +282,8 @@ func (t tuntapEnds) create(h nsHandle, name string) error {
 }
 
 // String is the name of the kind of device for users.
-func (t tuntapEnds) String() string { return tuntapName(t.mode) }
-
-func tuntapName(mode netlink.TuntapMode) string {
-	if mode == netlink.TUNTAP_MODE_TAP {
+func (t tuntapMode) String() string {
+	if t == tapLayer {
 		return "TAP"
 	}
 	return "TUN"
@@ -312,20 +297,20 @@ func macOfAddress(addr netip.Addr) net.HardwareAddr {
 	return sum[:6]
 }
 
-func (t tuntapEnds) check(c *checker, host, inside nsHandle, ends linkEnds) {
-	t.checkEnd(c, host, ends.host)
-	t.checkEnd(c, inside, ends.pod)
-}
-
-func (t tuntapEnds) checkEnd(c *checker, h nsHandle, link netlink.Link) {
-	device, ok := link.(*netlink.Tuntap)
-	if !ok {
-		return
-	}
-	if device.Mode != t.mode {
-		c.add("device %q in %q is a %s device, not %s", device.Name, h.ns.Name(), tuntapName(device.Mode), t)
-	}
-	if device.NonPersist {
-		c.add("device %q in %q is not persistent", device.Name, h.ns.Name())
+func (t tuntapMode) check(c *checker, s session, ends linkEnds) {
+	for _, end := range []struct {
+		h    nsHandle
+		link netlink.Link
+	}{{s.host, ends.host}, {s.inside, ends.pod}} {
+		device, ok := end.link.(*netlink.Tuntap)
+		if !ok {
+			continue
+		}
+		if have := tuntapMode(device.Mode); have != t {
+			c.add("device %q in %q is a %s device, not %s", device.Name, end.h.ns.Name(), have, t)
+		}
+		if device.NonPersist {
+			c.add("device %q in %q is not persistent", device.Name, end.h.ns.Name())
+		}
 	}
 }

@@ -26,7 +26,7 @@ import (
 func TestLookup(t *testing.T) {
 	for _, mode := range Modes() {
 		found, err := Lookup(mode.Name())
-		if err != nil || found != mode {
+		if err != nil || found.Name() != mode.Name() {
 			t.Errorf("Lookup(%q) = %v, %v", mode.Name(), found, err)
 		}
 	}
@@ -45,7 +45,7 @@ func TestLookup(t *testing.T) {
 // namespace.
 func TestProbe(t *testing.T) {
 	testkit.RequireRoot(t)
-	err := probe("fancy", vethPair{}.requirement(), requirement{
+	err := probe("fancy", veth().requirement, requirement{
 		feature: "fancy devices", module: "fancy", since: "99.1",
 		try: func(s nsHandle) error {
 			return s.LinkAdd(&netlink.GenericLink{LinkAttrs: newAttrs("probe2"), LinkType: "mst-fancy"})

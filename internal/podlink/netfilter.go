@@ -40,8 +40,8 @@ func configureBridge(host nsHandle, link netlink.Link, network Network) error {
 		}
 	}
 	if link.Attrs().MTU != network.mtu() {
-		if err := host.LinkSetMTU(link, network.mtu()); err != nil {
-			return fmt.Errorf("set MTU of bridge %q in %q to %d: %w", name, host.ns.Name(), network.mtu(), err)
+		if err := host.setMTU(link, network.mtu()); err != nil {
+			return err
 		}
 	}
 	attributes := []*vnl.RtAttr{

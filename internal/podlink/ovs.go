@@ -65,25 +65,25 @@ func (n Network) ovsDatapath() (_ string, err error) {
 }
 
 // setup adds the bridge with the gateways' addresses, enables forwarding, and adds the ports to other hosts.
-func (o ovsMode) setup(host nsHandle, network Network) error {
+func (o ovsMode) setup(host nsHandle, network Network) (err error) {
 	s, err := openSwitch(network)
 	if err != nil {
 		return err
 	}
 	defer s.Close()
+	defer host.undo.onError(&err) // before the connection closes
 	link, created, err := o.ensureBridge(host, s, network)
 	if err != nil {
 		return err
 	}
-	return hostDevice{
-		link: link, spec: network.bridgeSpec(""), created: created,
-		remove: func() error { return o.removeBridge(s, network) },
-		finish: func() error { return o.addHostPorts(s, host, network) },
-	}.setUp(host)
+	if err := host.setUpHostDevice(link, network.bridgeSpec(""), created); err != nil {
+		return err
+	}
+	return o.addHostPorts(s, host, network)
 }
 
 // ensureBridge returns the device of the network's bridge, and adds the bridge if it is missing. A bridge without its
-// device is added anew, without ports. If ensureBridge fails it leaves no new one.
+// device is added anew, without ports.
 func (o ovsMode) ensureBridge(host nsHandle, s *ovs.Switch, network Network) (link netlink.Link, created bool, err error) {
 	name := network.bridge()
 	bridge, err := s.Bridge(name)
@@ -116,14 +116,12 @@ func (o ovsMode) ensureBridge(host nsHandle, s *ovs.Switch, network Network) (li
 	if err != nil {
 		return nil, false, err
 	}
+	host.undo.add(func() error { return o.removeBridge(s, network) })
 	err = s.AddBridge(ovs.BridgeSpec{Name: name, Datapath: datapath, MAC: mac.String(), MTU: network.mtu()})
 	if err == nil {
 		link, err = host.link(name)
 	}
-	if err != nil {
-		return nil, false, errors.Join(err, o.removeBridge(s, network))
-	}
-	return link, true, nil
+	return link, true, err
 }
 
 // addHostPorts makes the network's uplink port and VXLAN ports of its bridge, unless they are. Open vSwitch removes
@@ -197,7 +195,7 @@ func (ovsMode) validateNetwork(network Network) error {
 	return nil
 }
 
-// ovsSession is a session with the switch. openBridge adds the bridge and its device.
+// ovsSession is a session with the switch, for create with its bridge.
 type ovsSession struct {
 	session
 	sw         *ovs.Switch
@@ -205,15 +203,25 @@ type ovsSession struct {
 	bridgeLink netlink.Link
 }
 
-func (s *ovsSession) openBridge() (err error) {
+// inSession calls create with a session with the switch.
+func inSession(at session, create func(ovsSession) (Attachment, error)) (out Attachment, err error) {
+	s := ovsSession{session: at}
+	if s.sw, err = openSwitch(at.Network); err != nil {
+		return out, err
+	}
+	defer s.sw.Close()
+	defer s.host.undo.onError(&err) // before the connection closes
 	name := s.Network.bridge()
-	if s.bridge, err = s.sw.Bridge(name); err == nil {
-		s.bridgeLink, err = s.host.link(name)
+	if s.bridge, err = s.sw.Bridge(name); err != nil {
+		return out, err
+	}
+	if s.bridgeLink, err = s.host.link(name); err != nil {
+		return out, err
 	}
 	if s.bridge.Datapath == ovs.UserSpace { // the switch reads the packets
 		s.host.bigTCP, s.inside.bigTCP = false, false
 	}
-	return err
+	return create(s)
 }
 
 // ovsBridge checks the bridge and its device, and returns the bridge.

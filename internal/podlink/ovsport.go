@@ -25,20 +25,20 @@ type ovsPorts struct {
 }
 
 // newOVSVeth has veth pairs.
-func newOVSVeth() Mode { return linkMode{ovsPorts{ovsMode{"ovs-veth"}, vethPair{}}} }
+func newOVSVeth() Mode { return linkMode{ovsPorts{ovsMode{"ovs-veth"}, veth()}} }
 
 // newOVSTap has TAP devices whose other ends are VMs. It has no relay, so no pod has a namespace.
 func newOVSTap() Mode {
-	return linkMode{ovsPorts{ovsMode{"ovs-tap"}, tuntapEnds{mode: netlink.TUNTAP_MODE_TAP}}}
+	return linkMode{ovsPorts{ovsMode{"ovs-tap"}, tapLayer.linkType()}}
 }
 
 // guests reports whether the pods are VMs.
-func (o ovsPorts) guests() bool { return isRelayed(o.linkType) }
+func (o ovsPorts) guests() bool { return o.linkType.relayed }
 
 // Traits implements Mode.
 func (o ovsPorts) Traits() Traits {
 	t := o.traits()
-	t.HostSide, t.Delivery, t.BigTCP = true, o.linkType.delivery(), !o.guests()
+	t.HostSide, t.Delivery, t.BigTCP = true, o.linkType.delivery, !o.guests()
 	if o.guests() {
 		t.Guests, t.GuestsOnly, t.ResultLink = true, true, newTap().Name()
 	}
@@ -46,67 +46,36 @@ func (o ovsPorts) Traits() Traits {
 }
 
 // Probe creates the ends of a link, and looks for a datapath.
-func (o ovsPorts) Probe() error { return probe(o.name, o.linkType.requirement(), ovsRequirement()) }
+func (o ovsPorts) Probe() error { return probe(o.name, o.linkType.requirement, ovsRequirement()) }
 
 // create creates both ends and makes the host's a port of the bridge.
-func (o ovsPorts) create(at session) (out Attachment, err error) {
-	s := ovsSession{session: at}
-	if s.sw, err = openSwitch(at.Network); err != nil {
-		return out, err
-	}
-	defer s.sw.Close()
-	if err := s.openBridge(); err != nil {
-		return out, err
-	}
-	pod := s.pod
-	ends, err := o.linkType.add(s.host, s.inside, s.Network, pod)
-	if err != nil {
-		return out, err
-	}
-	defer func() {
+func (o ovsPorts) create(at session) (Attachment, error) {
+	return inSession(at, func(s ovsSession) (out Attachment, err error) {
+		ends, err := o.linkType.add(s.session)
 		if err != nil {
-			err = errors.Join(err, s.host.remove(pod.HostIfName, o.linkType.kind()))
-		}
-	}()
-	if err := apply(s.host.ns, ovsPortSettings(pod.HostIfName)); err != nil {
-		return out, err
-	}
-	if err := s.host.setUpOwn(ends.host); err != nil {
-		return out, err
-	}
-	if ends.pod != nil {
-		if err := o.preparePod(s, ends); err != nil {
 			return out, err
 		}
-	}
-	if err := s.sw.AddPort(s.bridge, ovs.Port{Name: pod.HostIfName}); err != nil {
-		return out, err
-	}
-	defer func() {
-		if err != nil {
-			_, undo := s.sw.DeletePort(pod.HostIfName)
-			err = errors.Join(err, undo)
-		}
-	}()
-	if ends.pod != nil {
-		if err := s.config.finish(s.inside, ends.pod); err != nil {
+		port := s.pod.HostIfName
+		if err := apply(s.host.ns, ovsPortSettings(port)); err != nil {
 			return out, err
 		}
-	}
-	return pod.attachment(ends, macOf(s.bridgeLink)), nil
-}
-
-// preparePod configures the pod's end and returns when the host's can send.
-func (ovsPorts) preparePod(s ovsSession, ends linkEnds) error {
-	if s.bridge.Datapath == ovs.UserSpace {
-		if err := rtnl.In(s.inside.ns).DisableOffloads(ends.pod.Attrs().Name); err != nil {
-			return err
+		if err := s.host.setUpOwn(ends.host); err != nil {
+			return out, err
 		}
-	}
-	if err := s.config.prepare(s.inside, ends.pod); err != nil {
-		return err
-	}
-	return s.host.awaitCarrier(ends.host)
+		if ends.pod != nil && s.bridge.Datapath == ovs.UserSpace {
+			if err := rtnl.In(s.inside.ns).DisableOffloads(ends.pod.Attrs().Name); err != nil {
+				return out, err
+			}
+		}
+		err = o.linkType.configure(s.session, ends, func() error {
+			if err := s.sw.AddPort(s.bridge, ovs.Port{Name: port}); err != nil {
+				return err
+			}
+			s.host.undo.add(func() error { _, err := s.sw.DeletePort(port); return err })
+			return nil
+		})
+		return s.pod.attachment(ends, macOf(s.bridgeLink)), err
+	})
 }
 
 // podConfig validates the arguments and returns the configuration of the pod's device.
@@ -120,7 +89,7 @@ func (o ovsPorts) podConfig(network Network, pod Pod) (podConfig, error) {
 	if err := pod.validateEnds(network, o.guests()); err != nil {
 		return podConfig{}, err
 	}
-	return podConfig{kind: o.linkType.kind(), mtu: network.mtu(), switched: true}.withGateways(network, pod)
+	return podConfig{kind: o.linkType.kind, mtu: network.mtu(), switched: true}.withGateways(network, pod)
 }
 
 // check checks the bridge, the port and both ends of the link.
@@ -148,7 +117,7 @@ func (o ovsPorts) remove(network Network, pod Pod) error {
 		_, err = s.DeletePort(pod.HostIfName)
 		s.Close()
 	}
-	return errors.Join(err, deleteEnds(o.linkType, network, pod))
+	return errors.Join(err, o.linkType.remove(network, pod))
 }
 
 // ovsInternal is the mode in which each pod has an internal port of a bridge of Open vSwitch as its own device.
@@ -193,15 +162,9 @@ func (ovsInternal) deviceName(bridge ovs.Bridge, pod Pod) string {
 }
 
 // create adds an internal port and moves its device into the pod's namespace.
-func (i ovsInternal) create(at session) (out Attachment, err error) {
-	s := ovsSession{session: at}
-	if s.sw, err = openSwitch(at.Network); err != nil {
-		return out, err
-	}
-	defer s.sw.Close()
-	if err := s.openBridge(); err != nil {
-		return out, err
-	}
+func (i ovsInternal) create(at session) (Attachment, error) { return inSession(at, i.createPort) }
+
+func (i ovsInternal) createPort(s ovsSession) (out Attachment, err error) {
 	network, pod, config := s.Network, s.pod, s.config
 	if s.bridge.Datapath == ovs.UserSpace && network.mtu() > maxUserSpaceMTU {
 		return out, fmt.Errorf("MTU %d is more than the %d that an internal port of the user-space datapath can have",
@@ -214,11 +177,7 @@ func (i ovsInternal) create(at session) (out Attachment, err error) {
 	if err := s.sw.AddPort(s.bridge, ovs.Port{Name: pod.HostIfName, Type: "internal"}); err != nil {
 		return out, err
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, i.removePort(s.sw, s.inside, pod))
-		}
-	}()
+	s.host.undo.add(func() error { return i.removePort(s.sw, s.inside, pod) })
 	link, err := i.moveDevice(s, pod, network.mtu())
 	if err != nil {
 		return out, err
@@ -253,11 +212,11 @@ func (i ovsInternal) moveDevice(s ovsSession, pod Pod, mtu int) (netlink.Link, e
 	if err != nil {
 		return nil, err
 	}
-	if err := s.inside.LinkSetHardwareAddr(link, mac); err != nil {
-		return nil, fmt.Errorf("set MAC address of device %q in %q: %w", pod.HostIfName, s.inside.ns.Name(), err)
+	if err := s.inside.setMAC(link, mac); err != nil {
+		return nil, err
 	}
-	if err := s.inside.LinkSetMTU(link, mtu); err != nil {
-		return nil, fmt.Errorf("set MTU of device %q in %q to %d: %w", pod.HostIfName, s.inside.ns.Name(), mtu, err)
+	if err := s.inside.setMTU(link, mtu); err != nil {
+		return nil, err
 	}
 	switch {
 	case name == pod.IfName && name != pod.HostIfName:

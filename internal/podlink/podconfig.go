@@ -103,12 +103,6 @@ func (c podConfig) spec(pod Pod) deviceSpec {
 	}
 }
 
-// complete adds the configuration of the pod's device to an attachment.
-func (c podConfig) complete(out Attachment) Attachment {
-	out.Prefixes, out.MTU, out.Routes = slices.Clone(c.addrs), c.mtu, slices.Clone(c.routes)
-	return out
-}
-
 // prepare configures a device that is down, and sets it up. Routes follow in finish, when the device has a carrier.
 func (c podConfig) prepare(h nsHandle, link netlink.Link) error {
 	if err := apply(h.ns, c.settings(link.Attrs().Name)); err != nil {
@@ -118,7 +112,7 @@ func (c podConfig) prepare(h nsHandle, link netlink.Link) error {
 		return err
 	}
 	for _, addr := range c.addrs {
-		if _, err := h.addAddress(link, addr, netlink.SCOPE_UNIVERSE); err != nil {
+		if err := h.addAddress(link, addr, netlink.SCOPE_UNIVERSE); err != nil {
 			return err
 		}
 	}

@@ -4,7 +4,6 @@ package podlink
 
 import (
 	"cmp"
-	"errors"
 	"net/netip"
 	"slices"
 
@@ -24,21 +23,22 @@ type routed struct {
 }
 
 // newVeth routes over veth pairs.
-func newVeth() Mode { return linkMode{routed{name: "veth", linkType: vethPair{}, autoRank: 1}} }
+func newVeth() Mode { return linkMode{routed{name: "veth", linkType: veth(), autoRank: 1}} }
 
 // newNetkit routes over netkit devices in layer 3 mode, the kernel's default.
 func newNetkit() Mode {
-	return linkMode{routed{name: "netkit", linkType: netkitPair{mode: netlink.NETKIT_MODE_L3}, layer3: true, autoRank: 2}}
+	ends := netkitMode(netlink.NETKIT_MODE_L3).linkType()
+	return linkMode{routed{name: "netkit", linkType: ends, layer3: true, autoRank: 2}}
 }
 
 // newNetkitL2 routes over netkit devices with Ethernet, like newVeth.
 func newNetkitL2() Mode {
-	return linkMode{routed{name: "netkit-l2", linkType: netkitPair{mode: netlink.NETKIT_MODE_L2}}}
+	return linkMode{routed{name: "netkit-l2", linkType: netkitMode(netlink.NETKIT_MODE_L2).linkType()}}
 }
 
 // newTun routes over TUN devices.
 func newTun() Mode {
-	return linkMode{routed{name: "tun", linkType: tuntapEnds{mode: netlink.TUNTAP_MODE_TUN}, layer3: true}}
+	return linkMode{routed{name: "tun", linkType: tunLayer.linkType(), layer3: true}}
 }
 
 // Name implements Mode.
@@ -47,13 +47,13 @@ func (r routed) Name() string { return r.name }
 // Traits implements Mode.
 func (r routed) Traits() Traits {
 	return Traits{
-		Needs: r.linkType.needs(), HostSide: true, Routed: true, Layer3: r.layer3, BigTCP: !isRelayed(r.linkType),
-		Delivery: r.linkType.delivery(), AutoRank: r.autoRank, ResultLink: r.name,
+		Needs: r.linkType.needs(), HostSide: true, Routed: true, Layer3: r.layer3, BigTCP: !r.linkType.relayed,
+		Delivery: r.linkType.delivery, AutoRank: r.autoRank, ResultLink: r.name,
 	}
 }
 
 // Probe creates the ends of a link.
-func (r routed) Probe() error { return probe(r.name, r.linkType.requirement()) }
+func (r routed) Probe() error { return probe(r.name, r.linkType.requirement) }
 
 func (r routed) validateNetwork(network Network) error {
 	return cmp.Or(network.validate(), network.rejectRouters(r.name))
@@ -65,17 +65,7 @@ func (routed) setup(host nsHandle, network Network) error {
 	if err != nil {
 		return err
 	}
-	if err := host.ensureUp(lo); err != nil {
-		return err
-	}
-	undo, err := host.addGateways(lo, network.gatewayAddrs())
-	if err != nil {
-		return err
-	}
-	if err := apply(host.ns, forwardingSettings(network.Gateways)); err != nil {
-		return errors.Join(err, undo())
-	}
-	return nil
+	return host.setUpHostDevice(lo, deviceSpec{addrs: network.gatewayAddrs()}, false)
 }
 
 // teardown removes the gateways' addresses from the host's loopback device.
@@ -97,27 +87,14 @@ func (r routed) teardown(host nsHandle, network Network) error {
 
 // create creates both ends and the routes through them.
 func (r routed) create(s session) (out Attachment, err error) {
-	ends, err := r.linkType.add(s.host, s.inside, s.Network, s.pod)
+	ends, err := r.linkType.add(s)
 	if err != nil {
 		return out, err
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, removeEnds(r.linkType, s.host, s.inside, s.pod))
-		}
-	}()
 	if err := r.prepareHost(s.host, ends.host, s.pod); err != nil {
 		return out, err
 	}
-	if err := s.config.prepare(s.inside, ends.pod); err != nil {
-		return out, err
-	}
-	if !s.config.relayed {
-		if err := s.host.awaitCarrier(ends.host); err != nil {
-			return out, err
-		}
-	}
-	if err := s.config.finish(s.inside, ends.pod); err != nil {
+	if err := r.linkType.configure(s, ends, func() error { return nil }); err != nil {
 		return out, err
 	}
 	if err := s.host.awaitLocal(ends.host, r.hostAddrs(s.pod)); err != nil {
@@ -138,7 +115,7 @@ func (r routed) prepareHost(host nsHandle, link netlink.Link, pod Pod) error {
 		return err
 	}
 	for _, addr := range r.hostAddrs(pod) {
-		if _, err := host.addAddress(link, addr, netlink.SCOPE_LINK); err != nil {
+		if err := host.addAddress(link, addr, netlink.SCOPE_LINK); err != nil {
 			return err
 		}
 	}
@@ -154,12 +131,12 @@ func (r routed) check(c *checker, s session) {
 	})
 }
 
-func (r routed) remove(network Network, pod Pod) error { return deleteEnds(r.linkType, network, pod) }
+func (r routed) remove(network Network, pod Pod) error { return r.linkType.remove(network, pod) }
 
 func (r routed) podConfig(network Network, pod Pod) (podConfig, error) {
 	out := podConfig{
-		kind: r.linkType.kind(), mtu: network.mtu(), addrs: hostPrefixes(pod.Addresses...),
-		relayed: isRelayed(r.linkType), layer3: r.layer3,
+		kind: r.linkType.kind, mtu: network.mtu(), addrs: hostPrefixes(pod.Addresses...),
+		relayed: r.linkType.relayed, layer3: r.layer3,
 	}
 	err := cmp.Or(pod.validateEnds(network, false), network.rejectRouters(r.name))
 	if err == nil && r.layer3 {

@@ -205,17 +205,18 @@ func (h nsHandle) addRoute(link netlink.Link, r Route) error {
 	return nil
 }
 
-// addRoutes adds routes through the device. If it fails it has removed those that it added.
+// addRoutes adds routes through the device.
 func (h nsHandle) addRoutes(link netlink.Link, routes []Route) error {
-	for i, r := range routes {
+	for _, r := range routes {
 		if err := h.addRoute(link, r); err != nil {
-			return errors.Join(err, h.removeRoutes(link, routes[:i]))
+			return err
 		}
+		h.undo.add(func() error { return h.removeRoutes(link, []Route{r}) })
 	}
 	return nil
 }
 
-// addMissingRoutes adds the routes that the device lacks. If it fails it has removed those that it added.
+// addMissingRoutes adds the routes that the device lacks.
 func (h nsHandle) addMissingRoutes(link netlink.Link, routes []Route) error {
 	var missing []Route
 	for _, r := range routes {

@@ -63,8 +63,7 @@ func setupFailures() []setupFailure {
 		{"router's address is the host's", allOnGateways(), func(s *situation) {
 			s.f.network.Routers = []netip.Addr{netip.MustParseAddr("fd00:10::2")}
 			withLink(s.t, s.f.network.Host, "lo", func(host nsHandle, lo netlink.Link) error {
-				_, err := host.addGateways(lo, []netip.Prefix{netip.MustParsePrefix("fd00:10::2/128")})
-				return err
+				return host.addGateways(lo, []netip.Prefix{netip.MustParsePrefix("fd00:10::2/128")})
 			})
 		}, "address fd00:10::2 of a router other than the host is an address of"},
 		{"router", append(allRouted(), subinterfacesInLayer3()...), func(s *situation) {

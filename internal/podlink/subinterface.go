@@ -57,7 +57,7 @@ func (s subinterface) Probe() error {
 		}
 		return h.LinkAdd(device)
 	}
-	return probe(s.name, vethPair{}.requirement(), r)
+	return probe(s.name, veth().requirement, r)
 }
 
 // setup creates the host's own device on the uplink, with the gateways' addresses, and enables forwarding.
@@ -70,11 +70,10 @@ func (s subinterface) setup(host nsHandle, network Network) error {
 	if err != nil {
 		return err
 	}
-	return hostDevice{
-		link: link, spec: s.hostSpec(network), created: created,
-		remove: func() error { return host.remove(s.hostDevice, s.kind) },
-		finish: func() error { return host.awaitCarrier(link) },
-	}.setUp(host)
+	if err := host.setUpHostDevice(link, s.hostSpec(network), created); err != nil {
+		return err
+	}
+	return host.awaitCarrier(link)
 }
 
 // ensureHostDevice returns the host's own device, and creates it if it is missing.
@@ -230,11 +229,6 @@ func (s subinterface) create(at session) (out Attachment, err error) {
 	if err != nil {
 		return out, err
 	}
-	defer func() {
-		if err != nil && !pod.Linked {
-			err = errors.Join(err, inside.remove(pod.IfName, s.kind))
-		}
-	}()
 	if err := at.config.prepare(inside, link); err != nil {
 		return out, err
 	}

@@ -122,6 +122,7 @@ func TestAddRenamed(t *testing.T) {
 			device.Namespace = netlink.NsFd(pod.Namespace.FD())
 			withHandle(t, pod.Namespace, func(inside nsHandle) error {
 				link, failed = addRenamed(host, inside, device)
+				inside.undo.onError(&failed)
 				return nil
 			})
 			return nil

@@ -11,8 +11,20 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/vishvananda/netlink"
+
 	"mustang/internal/netns"
+	"mustang/internal/rtnl"
 )
+
+// Limit is the maximum rate at which a device sends.
+type Limit struct {
+	// Rate is in bits per second; 0 means no limit.
+	Rate uint64
+	// Burst is in bits: the amount sent at once after a pause. It must hold one packet, and at most 274 seconds of the
+	// rate. 0 means one millisecond of the rate, at least 64 KiB.
+	Burst uint64
+}
 
 // SetLimit limits the rate at which a device sends, or removes the limit if the rate is 0. Excess packets queue, and
 // are dropped if they would wait too long: with EDT after the time that 4 MiB take at the rate, at least 25 ms and at
@@ -22,96 +34,137 @@ import (
 // no limit. The error matches fs.ErrNotExist if the device does not exist, and errors.ErrUnsupported if the kernel has
 // neither method.
 func SetLimit(ns *netns.Namespace, device string, limit Limit) error {
-	return setLimit(byDepartures, ns, device, limit)
+	return setLimit(pace, ns, device, limit)
 }
 
 // method enforces a limit. Its error matches errors.ErrUnsupported if the kernel lacks it.
-type method func(ns *netns.Namespace, device string, limit Limit) error
+type method func(*netlink.Handle, netlink.Link, Limit) error
 
 // setLimit is SetLimit with the method to try before tbf.
 func setLimit(first method, ns *netns.Namespace, device string, limit Limit) error {
-	if says, err := Deviation(ns, device, limit); err != nil || says == "" {
-		return err
-	}
-	var lacks error
-	if limit.Rate > 0 {
-		if lacks = first(ns, device, limit); !errors.Is(lacks, errors.ErrUnsupported) {
-			return lacks
+	return onDevice(ns, "limit what is sent by", device, func(handle *netlink.Handle, link netlink.Link) error {
+		var tbf *netlink.Tbf
+		if limit.Rate > 0 {
+			b, err := limit.bucket(link)
+			if err != nil {
+				return err
+			}
+			tbf = b.tbf(rootAttrs(link, limitMajor))
 		}
-	}
-	if err := detachEDT(ns, device); err != nil {
-		return err
-	}
-	err := SetTBF(ns, device, limit)
-	if errors.Is(err, errors.ErrUnsupported) {
-		return fmt.Errorf("%w; departure times: %w", err, lacks)
-	}
-	return err
-}
-
-// byDepartures enforces a limit by departure times.
-func byDepartures(ns *netns.Namespace, device string, limit Limit) (err error) {
-	if err := attachFQ(ns, device, limit); err != nil {
-		return err // nothing has changed
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, detachEDT(ns, device))
+		have, err := readSending(handle, link)
+		if err != nil || have.deviation(limit, tbf) == "" {
+			return err
 		}
-	}()
-	objects, err := load(edtProgEdt, bucketOf(limit))
-	if err != nil {
-		return fmt.Errorf("limit what device %q in %q sends: %w", device, ns.Name(), err)
-	}
-	defer func() { err = errors.Join(err, objects.Close()) }()
-	return attachEDT(ns, device, objects.Program.FD())
+		var lacks error
+		if tbf != nil {
+			if lacks = rtnl.AsUnsupported(first(handle, link, limit)); !errors.Is(lacks, errors.ErrUnsupported) {
+				return lacks
+			}
+		}
+		if err := unpace(handle, link); err != nil {
+			return err
+		}
+		switch {
+		case tbf != nil:
+			if err := rtnl.AsUnsupported(handle.QdiscReplace(tbf)); err != nil {
+				return fmt.Errorf("add tbf: %w; departure times: %w", err, lacks)
+			}
+		case have.tbf != nil:
+			if err := handle.QdiscDel(have.tbf); err != nil {
+				return fmt.Errorf("remove tbf: %w", err)
+			}
+		}
+		return nil
+	})
 }
 
 // Deviation describes how a device's limit differs from limit, whichever method enforces it; it is empty if they agree.
 // The error matches fs.ErrNotExist if the device does not exist.
-func Deviation(ns *netns.Namespace, device string, limit Limit) (string, error) {
-	bucket, err := deviationTBF(ns, device, Limit{})
-	if err != nil {
-		return "", err
-	}
-	if bucket != "" {
-		return deviationTBF(ns, device, limit)
-	}
-	pacing, err := readPacing(ns, device)
-	if err != nil {
-		return "", err
-	}
-	have, err := heldTo(pacing.Program, edtProgEdt)
-	if err != nil {
-		return "", fmt.Errorf("read the limit of device %q in %q: %w", device, ns.Name(), err)
-	}
-	return deviation(pacing, have, limit), nil
+func Deviation(ns *netns.Namespace, device string, limit Limit) (says string, err error) {
+	err = onDevice(ns, "read the limit of", device, func(handle *netlink.Handle, link netlink.Link) error {
+		have, err := readSending(handle, link)
+		if err != nil {
+			return err
+		}
+		var tbf *netlink.Tbf
+		if limit.Rate > 0 && have.tbf != nil {
+			b, err := limit.bucket(link)
+			if err != nil {
+				return err
+			}
+			tbf = b.tbf(rootAttrs(link, limitMajor))
+		}
+		says = have.deviation(limit, tbf)
+		return nil
+	})
+	return says, err
 }
 
-// deviation compares the EDT limit of a device with limit. have is the program's bucket, or nil if the program is not
-// ours.
-func deviation(pacing pacing, have *edtBucket, limit Limit) string {
-	if limit.Rate == 0 {
-		switch {
-		case have != nil:
-			return fmt.Sprintf("is limited to %d bit/s, not unlimited", have.Rate*8)
-		case pacing.Queue || pacing.Program != 0:
-			return "has parts of a limit, not unlimited"
+// sending is what limits the packets that a device sends.
+type sending struct {
+	tbf     *netlink.Tbf // nil unless it is ours
+	fq      bool         // holds packets until their departure time, as the root qdisc
+	program uint32       // sets departure times; 0 if none does
+	bucket  *edtBucket   // of the program; nil unless it is ours
+}
+
+func readSending(handle *netlink.Handle, link netlink.Link) (out sending, err error) {
+	queues, err := queuesOf(handle, link)
+	if err != nil {
+		return out, err
+	}
+	for _, queue := range queues {
+		attrs := queue.Attrs()
+		switch q := queue.(type) {
+		case *netlink.Tbf:
+			if attrs.Parent == netlink.HANDLE_ROOT && attrs.Handle == netlink.MakeHandle(limitMajor, 0) {
+				out.tbf = q
+			}
+		case *netlink.Fq:
+			out.fq = attrs.Parent == netlink.HANDLE_ROOT && attrs.Handle == netlink.MakeHandle(paceMajor, 0) &&
+				q.PacketLimit == fqPackets && q.FlowPacketLimit == fqPackets
 		}
-		return ""
+	}
+	filters, err := rtnl.Dump(func() ([]netlink.Filter, error) { return handle.FilterList(link, netlink.HANDLE_MIN_EGRESS) })
+	if err != nil {
+		return out, fmt.Errorf("list filters: %w", err)
+	}
+	for _, filter := range filters {
+		if bpf, ok := filter.(*netlink.BpfFilter); ok && bpf.Priority == paceMajor && bpf.DirectAction {
+			out.program = uint32(bpf.Id)
+		}
+	}
+	out.bucket, err = heldTo(out.program, edtProgEdt)
+	return out, err
+}
+
+// deviation compares what limits a device with a limit, which is tbf as a token bucket filter.
+func (s sending) deviation(limit Limit, tbf *netlink.Tbf) string {
+	rate := uint64(0) // in bytes per second
+	switch {
+	case s.tbf != nil:
+		rate = s.tbf.Rate
+	case s.bucket != nil:
+		rate = s.bucket.Rate
 	}
 	unlimited := fmt.Sprintf("is not limited to %d bit/s", limit.Rate)
-	want := bucketOf(limit)
-	switch {
-	case have == nil && !pacing.Queue:
+	switch want := bucketOf(limit); {
+	case limit.Rate == 0 && rate > 0:
+		return fmt.Sprintf("is limited to %d bit/s, not unlimited", rate*8)
+	case limit.Rate == 0 && (s.fq || s.program != 0):
+		return "has parts of a limit, not unlimited"
+	case limit.Rate == 0:
+		return ""
+	case rate == 0 && !s.fq:
 		return unlimited
-	case have == nil:
+	case rate == 0:
 		return unlimited + ": no program sets departure times"
-	case !pacing.Queue:
+	case s.tbf == nil && !s.fq:
 		return unlimited + ": fq is missing"
-	case have.Rate != want.Rate:
-		return fmt.Sprintf("is limited to %d bit/s, not %d", have.Rate*8, want.Rate*8)
-	case have.Burst != want.Burst || have.Horizon != want.Horizon:
+	case rate != limit.Rate/8:
+		return fmt.Sprintf("is limited to %d bit/s, not %d", rate*8, limit.Rate/8*8)
+	case s.tbf != nil && (s.tbf.Buffer != tbf.Buffer || s.tbf.Limit != tbf.Limit),
+		s.tbf == nil && (s.bucket.Burst != want.Burst || s.bucket.Horizon != want.Horizon):
 		return "has another burst"
 	}
 	return ""

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+	"github.com/vishvananda/netlink"
 
 	"mustang/internal/netns"
 	"mustang/internal/rtnl"
@@ -22,14 +23,24 @@ import (
 // device is what is limited in these tests; peer is what it sends to.
 const device, peer = "left", "10.0.0.2"
 
-// lacking is byDepartures on a kernel without fq.
-func lacking(*netns.Namespace, string, Limit) error { return errors.ErrUnsupported }
+// lacking is pace on a kernel without fq.
+func lacking(*netlink.Handle, netlink.Link, Limit) error { return errors.ErrUnsupported }
+
+// sendingOf reads what limits the device.
+func sendingOf(t *testing.T, ns *netns.Namespace) (have sending) {
+	t.Helper()
+	testkit.Succeed(t, onDevice(ns, "read", device, func(handle *netlink.Handle, link netlink.Link) (err error) {
+		have, err = readSending(handle, link)
+		return err
+	}))
+	return have
+}
 
 // TestLimit sends over several connections at once more than a burst, which all
 // together takes at least as long as the rate says. Both ways, where the kernel has
 // both.
 func TestLimit(t *testing.T) {
-	for name, first := range map[string]method{"departures": byDepartures, "tbf": lacking} {
+	for name, first := range map[string]method{"departures": pace, "tbf": lacking} {
 		t.Run(name, func(t *testing.T) {
 			a, b := testkit.VethPair(t)
 			if name == "departures" {
@@ -76,10 +87,12 @@ func TestLimitWay(t *testing.T) {
 	}
 	expect := func(departures bool, limit Limit) {
 		t.Helper()
-		tbf, err := deviationTBF(a, device, limit)
-		pacing, pacingErr := readPacing(a, device)
-		if errors.Join(err, pacingErr) != nil || (tbf == "") == departures || pacing.Queue != departures || (pacing.Program != 0) != departures {
-			t.Errorf("tbf %s, pacing %+v, %v, %v", tbf, pacing, err, pacingErr)
+		have := sendingOf(t, a)
+		if (have.tbf == nil) != departures || have.fq != departures || (have.program != 0) != departures {
+			t.Errorf("limited by %+v", have)
+		}
+		if says, err := Deviation(a, device, limit); says != "" || err != nil {
+			t.Errorf("deviation %q, %v", says, err)
 		}
 	}
 	for _, step := range []struct {
@@ -87,11 +100,11 @@ func TestLimitWay(t *testing.T) {
 		limit      Limit
 		departures bool
 	}{
-		{byDepartures, limit, fq == nil},
+		{pace, limit, fq == nil},
 		{lacking, limit, fq == nil}, // stays
 		{lacking, other, false},
-		{byDepartures, other, false}, // stays
-		{byDepartures, limit, fq == nil},
+		{pace, other, false}, // stays
+		{pace, limit, fq == nil},
 	} {
 		testkit.Succeed(t, setLimit(step.first, a, device, step.limit))
 		expect(step.departures, step.limit)
@@ -153,20 +166,20 @@ func TestDeviation(t *testing.T) {
 // kernel has no fq, and returns the program's number.
 func programOf(t *testing.T, ns *netns.Namespace, limit Limit) uint32 {
 	t.Helper()
-	err := byDepartures(ns, device, limit)
-	if errors.Is(err, errors.ErrUnsupported) {
-		testkit.NeedsOther(t)
-		var objects loaded
-		if objects, err = load(edtProgEdt, bucketOf(limit)); err == nil {
-			err = errors.Join(attachEDT(ns, device, objects.Program.FD()), objects.Close())
+	err := onDevice(ns, "limit", device, func(handle *netlink.Handle, link netlink.Link) error {
+		err := pace(handle, link, limit)
+		if errors.Is(err, errors.ErrUnsupported) {
+			testkit.NeedsOther(t)
+			err = attachPacer(handle, link, limit)
 		}
-	}
+		return err
+	})
 	testkit.Succeed(t, err)
-	pacing, err := readPacing(ns, device)
-	if err != nil || pacing.Program == 0 {
-		t.Fatalf("pacing %+v, %v", pacing, err)
+	program := sendingOf(t, ns).program
+	if program == 0 {
+		t.Fatal("no program")
 	}
-	return pacing.Program
+	return program
 }
 
 // awaitGone waits until the kernel has no such program any more.

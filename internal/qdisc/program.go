@@ -22,7 +22,7 @@ const (
 
 // bucketOf returns the full bucket of a limit.
 func bucketOf(limit Limit) edtBucket {
-	rate, burst := limit.Bytes()
+	rate, burst := limit.bytes()
 	horizon := timeOf(fqPackets*smallestFrame, rate)
 	return edtBucket{
 		Rate: rate, Burst: uint64(min(timeOf(burst, rate), maxBurst)),

@@ -20,16 +20,7 @@ var offloads = map[string]string{
 // the device lacks.
 func (c Conn) Offloads(device string) (map[string]bool, error) {
 	on := map[string]bool{}
-	err := c.ns.Do(func() error {
-		handle, err := ethtool.NewEthtool()
-		if err != nil {
-			return err
-		}
-		defer handle.Close()
-		features, err := handle.Features(device)
-		if err != nil {
-			return err
-		}
+	err := c.withFeatures(device, func(_ *ethtool.Ethtool, features map[string]bool) error {
 		for short, name := range offloads {
 			if value, ok := features[name]; ok {
 				on[short] = value
@@ -41,6 +32,22 @@ func (c Conn) Offloads(device string) (map[string]bool, error) {
 		return nil, fmt.Errorf("read offloads of %q in %q: %w", device, c.ns.Name(), err)
 	}
 	return on, nil
+}
+
+// withFeatures calls do with the features of a device, by the kernel's names.
+func (c Conn) withFeatures(device string, do func(*ethtool.Ethtool, map[string]bool) error) error {
+	return c.ns.Do(func() error {
+		handle, err := ethtool.NewEthtool()
+		if err != nil {
+			return err
+		}
+		defer handle.Close()
+		features, err := handle.Features(device)
+		if err != nil {
+			return err
+		}
+		return do(handle, features)
+	})
 }
 
 // partialPackets are the features with which the kernel hands unfinished packets to a device: without a checksum, or
@@ -55,16 +62,7 @@ var partialPackets = []string{
 // and splits packets to the MTU before it sends. A program that reads the packets at the other end, such as a
 // user-space switch, needs that.
 func (c Conn) DisableOffloads(device string) error {
-	err := c.ns.Do(func() error {
-		handle, err := ethtool.NewEthtool()
-		if err != nil {
-			return err
-		}
-		defer handle.Close()
-		have, err := handle.Features(device)
-		if err != nil {
-			return err
-		}
+	err := c.withFeatures(device, func(handle *ethtool.Ethtool, have map[string]bool) error {
 		off := map[string]bool{}
 		for _, feature := range partialPackets {
 			if _, ok := have[feature]; ok {

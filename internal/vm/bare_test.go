@@ -28,10 +28,7 @@ func bareOptions(t *testing.T, arguments ...string) Options {
 	t.Helper()
 	testkit.RequireRoot(t)
 	testkit.RequireTool(t, qemu)
-	kernel, err := fetchOnce()
-	if err != nil {
-		t.Fatal(err)
-	}
+	kernel := testkit.Must(fetchOnce())(t)
 	return Options{
 		Kernel: kernel, Init: buildOnce(t, bareProgram), Bare: true, Command: append([]string{Program}, arguments...),
 		CPUs: 1, MemoryMB: 128, Timeout: time.Minute,
@@ -122,19 +119,13 @@ func openTAP(t *testing.T, ns *netns.Namespace) (tap *os.File) {
 		tap, err = OpenTAP("tap0")
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	t.Cleanup(func() { _ = tap.Close() })
-	if err := rtnl.In(ns).SetSysctl("net/ipv6/conf/tap0/accept_dad", "0"); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, rtnl.In(ns).SetSysctl("net/ipv6/conf/tap0/accept_dad", "0"))
 	err = rtnl.In(ns).Configure("tap0", rtnl.DeviceConfig{Up: true, MTU: 1400, Addresses: []netip.Prefix{
 		netip.MustParsePrefix("192.168.7.1/24"), netip.MustParsePrefix("fd00:7::1/64"),
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	return tap
 }
 
@@ -182,10 +173,7 @@ func TestAcceleration(t *testing.T) {
 // TestStatic wants this package not to need C: where there is a C compiler,
 // programs with package net are not static, and can't be a guest's Init.
 func TestStatic(t *testing.T) {
-	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "mustang/internal/vm").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := testkit.Must(exec.CommandContext(t.Context(), "go", "list", "-deps", "mustang/internal/vm").Output())(t)
 	for _, name := range strings.Fields(string(out)) {
 		if name == "net" || name == "os/user" {
 			t.Errorf("vm needs package %s", name)

@@ -35,18 +35,13 @@ func TestPanic(t *testing.T) {
 func TestPanicAtBoot(t *testing.T) {
 	t.Parallel()
 	o, _, _ := guestOptions(t, "true")
-	program, err := os.ReadFile(o.Init)
-	if err != nil {
-		t.Fatal(err)
-	}
+	program := testkit.Must(os.ReadFile(o.Init))(t)
 	clear(program[24:32]) // where it begins (e_entry of ELF64)
 	o.Init = filepath.Join(t.TempDir(), "init")
-	if err := os.WriteFile(o.Init, program, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, os.WriteFile(o.Init, program, 0o700))
 	var console bytes.Buffer
 	o.Console = &console
-	_, err = Run(t.Context(), o)
+	_, err := Run(t.Context(), o)
 	var guest *GuestError
 	if !errors.As(err, &guest) || !strings.Contains(err.Error(), panicMessage) {
 		t.Errorf("error %v, want the panic", err)
@@ -81,32 +76,22 @@ func TestKilled(t *testing.T) {
 	o.Stdout, o.Stderr = nil, nil
 	dir := t.TempDir()
 	o.Share = dir
-	options, err := json.Marshal(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	options := testkit.Must(json.Marshal(o))(t)
 	cmd := exec.CommandContext(t.Context(), os.Args[0])
 	cmd.Env = append(os.Environ(), abandonVariable+"="+dir, abandonOptions+"="+string(options))
 	cmd.Stderr = os.Stderr
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, cmd.Start())
 	defer cmd.Wait() // an error says that it was killed
 	defer cmd.Process.Kill()
 	testkit.Eventually(t, 3*time.Minute, func() error {
 		_, err := os.Stat(filepath.Join(dir, "there"))
 		return err
 	})
-	pids, err := children(cmd.Process.Pid)
-	if err != nil {
-		t.Fatal(err)
-	}
+	pids := testkit.Must(children(cmd.Process.Pid))(t)
 	if len(pids) != 3 { // QEMU, and a daemon for each of the two directories
 		t.Errorf("%d processes, want 3", len(pids))
 	}
-	if err := cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, cmd.Process.Kill())
 	testkit.Eventually(t, 10*time.Second, func() error {
 		for _, pid := range pids {
 			state, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))

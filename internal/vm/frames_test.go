@@ -5,6 +5,8 @@ package vm
 import (
 	"bytes"
 	"testing"
+
+	"mustang/internal/testkit"
 )
 
 // FuzzReadFrame reads frames from any bytes: what a guest sends is not trusted. A frame
@@ -21,9 +23,7 @@ func FuzzReadFrame(f *testing.F) {
 			return
 		}
 		var out bytes.Buffer
-		if err := (&frameWriter{w: &out}).write(read.what, read.data); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, (&frameWriter{w: &out}).write(read.what, read.data))
 		if len(read.data) > maxFrame || !bytes.HasPrefix(data, out.Bytes()) {
 			t.Errorf("% x was read as %q with %d bytes", data, read.what, len(read.data))
 		}

@@ -14,10 +14,7 @@ func TestUncompress(t *testing.T) {
 	testkit.RequireRoot(t)
 	testkit.RequireTool(t, qemu)
 	testkit.RequireTool(t, "zstd")
-	kernel, err := fetchOnce()
-	if err != nil {
-		t.Fatal(err)
-	}
+	kernel := testkit.Must(fetchOnce())(t)
 	if name := filepath.Base(kernel.Image); name != "vmlinux-"+kernel.Release {
 		t.Errorf("guests boot %s", name)
 	}

@@ -30,9 +30,7 @@ func newRepository(t *testing.T) *repository {
 	testkit.RequireTool(t, "dpkg-deb")
 	r := &repository{dir: t.TempDir()}
 	for _, dir := range []string{"etc/apt/apt.conf.d", "etc/apt/preferences.d", "var/lib/apt/lists/partial", "var/cache/apt/archives/partial", "pool"} {
-		if err := os.MkdirAll(filepath.Join(r.dir, dir), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, os.MkdirAll(filepath.Join(r.dir, dir), 0o755))
 	}
 	r.write(t, "etc/apt/sources.list", "deb [trusted=yes] file:"+r.dir+"/pool ./\n")
 	r.write(t, "apt.conf", fmt.Sprintf("Dir %q;\nDir::State::status \"/dev/null\";\nAPT::Sandbox::User \"root\";\nAPT::Architecture \"amd64\";\n", r.dir))
@@ -44,12 +42,8 @@ func newRepository(t *testing.T) *repository {
 func (r *repository) write(t *testing.T, name, text string) {
 	t.Helper()
 	path := filepath.Join(r.dir, name)
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	testkit.Succeed(t, os.WriteFile(path, []byte(text), 0o644))
 }
 
 // update has apt read the repository's index.
@@ -75,10 +69,7 @@ func (r *repository) add(t *testing.T, name, version string, files map[string]st
 	if out, err := exec.Command("dpkg-deb", "-b", build, filepath.Join(r.dir, "pool", deb)).CombinedOutput(); err != nil {
 		t.Fatalf("dpkg-deb: %v: %s", err, out)
 	}
-	data, err := os.ReadFile(filepath.Join(r.dir, "pool", deb))
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := testkit.Must(os.ReadFile(filepath.Join(r.dir, "pool", deb)))(t)
 	r.index += fmt.Sprintf("%sFilename: ./%s\nSize: %d\nSHA256: %x\n\n", control, deb, len(data), sha256.Sum256(data))
 	r.update(t)
 }
@@ -107,10 +98,7 @@ func (r *repository) addKernel(t *testing.T, level int) {
 
 func fetch(t *testing.T, dir string, level int) Kernel {
 	t.Helper()
-	got, err := FetchKernel(t.Context(), dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := testkit.Must(FetchKernel(t.Context(), dir))(t)
 	name, version, release := cloudKernel(level)
 	base := filepath.Join(dir, name+"_"+version)
 	want := Kernel{name, version, release, filepath.Join(base, "boot/vmlinuz-"+release), filepath.Join(base, "lib/modules", release)}
@@ -136,18 +124,13 @@ func TestFetchKernel(t *testing.T) {
 	r.add(t, "linux-image-6.13.1+deb12-cloud-amd64", "6.13.1-1", nil)
 	r.add(t, "linux-image-6.12.300+deb12-cloud-amd64-dbg", "6.12.300-1", nil)
 	first := fetch(t, dir, 100)
-	before, err := os.Stat(first.Image)
-	if err != nil {
-		t.Fatal(err)
-	}
+	before := testkit.Must(os.Stat(first.Image))(t)
 	fetch(t, dir, 100)
 	if after, err := os.Stat(first.Image); err != nil || !os.SameFile(before, after) {
 		t.Errorf("fetched again: %v", err)
 	}
 	// one that lost a file is fetched anew
-	if err := os.Remove(first.Image); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, os.Remove(first.Image))
 	fetch(t, dir, 100)
 	entries, err := filepath.Glob(filepath.Join(dir, ".unpack-*"))
 	if err != nil || len(entries) > 0 {
@@ -179,10 +162,7 @@ func TestFetchBroken(t *testing.T) {
 	if _, err := FetchKernel(t.Context(), dir); err == nil {
 		t.Error("a package without a kernel was taken")
 	}
-	held, err := lock.Take(t.Context(), dir, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	held := testkit.Must(lock.Take(t.Context(), dir, nil))(t)
 	defer held.Unlock()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()

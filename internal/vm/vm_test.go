@@ -136,10 +136,7 @@ func guestOptions(t *testing.T, command ...string) (o Options, stdout, stderr *b
 	t.Helper()
 	testkit.RequireRoot(t)
 	testkit.RequireTool(t, "qemu-system-x86_64")
-	kernel, err := fetchOnce()
-	if err != nil {
-		t.Fatal(err)
-	}
+	kernel := testkit.Must(fetchOnce())(t)
 	stdout, stderr = &bytes.Buffer{}, &bytes.Buffer{}
 	return Options{
 		Kernel: kernel, Init: buildOnce(t, "mustang/test/vm"), Command: command, MemoryMB: 512, Timeout: time.Minute, Stdout: stdout, Stderr: stderr,
@@ -172,10 +169,7 @@ exit 7`
 	o, stdout, stderr := guestOptions(t, "bash", "-c", script)
 	o.Dir, o.Share, o.Modules = dir, kept, []string{"br_netfilter"}
 	o.Env = []string{"PATH=" + os.Getenv("PATH"), "VARIABLE=a b", "LOST=" + lost, "KEPT=" + kept}
-	code, err := Run(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	code := testkit.Must(Run(t.Context(), o))(t)
 	want := "out\nrelease " + o.Kernel.Release + " user 0 dir " + dir + " variable a b\nlost\n"
 	if code != 7 || stdout.String() != want || stderr.String() != "err\n" {
 		t.Errorf("exit code %d, stdout %q, stderr %q; want 7, %q, err", code, stdout, stderr, want)
@@ -196,10 +190,7 @@ exit 7`
 // checkRate checks that the guest's kernel knows the rate of its clock.
 func checkRate(t *testing.T, file string) {
 	t.Helper()
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := testkit.Must(os.ReadFile(file))(t)
 	var found float64
 	if _, err := fmt.Sscan(string(text), &found); err != nil {
 		t.Fatalf("rate %q: %v", text, err)
@@ -226,10 +217,7 @@ func TestOutput(t *testing.T) {
 // TestCountInstructions compares the time that the same work takes in two guests, by their clocks.
 func TestCountInstructions(t *testing.T) {
 	t.Parallel()
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	exe := testkit.Must(os.Executable())(t)
 	var microseconds [2]float64
 	for i := range microseconds {
 		o, stdout, _ := guestOptions(t, exe)
@@ -320,9 +308,7 @@ func TestNoBoot(t *testing.T) {
 	t.Parallel()
 	o, _, _ := guestOptions(t, "true")
 	o.Kernel.Image = filepath.Join(t.TempDir(), "image")
-	if err := os.WriteFile(o.Kernel.Image, make([]byte, 4096), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, os.WriteFile(o.Kernel.Image, make([]byte, 4096), 0o600))
 	_, err := Run(t.Context(), o)
 	var guest *GuestError
 	if !errors.As(err, &guest) || !strings.Contains(err.Error(), "before it had booted") || guest.Stderr == "" {
@@ -338,23 +324,15 @@ func TestOtherFileSystem(t *testing.T) {
 	// Mounts of this thread only, from which the guest's processes start too. It is
 	// not unlocked, so it ends with the test.
 	runtime.LockOSThread()
-	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, ""); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, unix.Unshare(unix.CLONE_NEWNS))
+	testkit.Succeed(t, unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
+	testkit.Succeed(t, unix.Mount("tmpfs", dir, "tmpfs", 0, ""))
 	t.Cleanup(func() {
 		if err := unix.Unmount(dir, 0); err != nil {
 			t.Error(err)
 		}
 	})
-	if err := os.WriteFile(filepath.Join(dir, "file"), []byte("there\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, os.WriteFile(filepath.Join(dir, "file"), []byte("there\n"), 0o600))
 	o, stdout, stderr := guestOptions(t, "sh", "-c", "cat file; echo lost > lost; cat lost")
 	o.Dir = dir
 	code, err := Run(t.Context(), o)

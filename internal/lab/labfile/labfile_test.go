@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"mustang/internal/lab/labfile"
+	"mustang/internal/testkit"
 )
 
 const good = `name: two-racks
@@ -129,10 +130,7 @@ func TestBadFiles(t *testing.T) {
 
 // TestPlan holds the plan of addresses to the page's words.
 func TestPlan(t *testing.T) {
-	lab, err := read(good)
-	if err != nil {
-		t.Fatal(err)
-	}
+	lab := testkit.Must(read(good))(t)
 	for name, want := range map[string]string{
 		"host-a": "[10.1.0.1 fd00:1::1]", "web": "[10.1.0.10 fd00:1::a]", "db": "[10.1.0.11 fd00:1::b]",
 		"host-b": "[10.2.0.1 fd00:2::1]", "client": "[10.2.0.7 fd00:2::a]", "web.service": "[10.96.0.100]", "nobody": "[]",
@@ -160,10 +158,7 @@ func TestRoutes(t *testing.T) {
 				near[from], near[to] = append(near[from], to), append(near[to], from)
 				text += fmt.Sprintf("- endpoints: [%s, %s]\n", from, to)
 			}
-			lab, err := read(text)
-			if err != nil {
-				t.Fatal(err)
-			}
+			lab := testkit.Must(read(text))(t)
 			ends := map[netip.Addr]string{}
 			for _, w := range lab.Wires {
 				for _, end := range w.Ends {
