@@ -23,8 +23,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mustang/cmd/mustang/internal/cli"
-	"mustang/cmd/mustang/internal/monitor"
 	"mustang/cmd/mustang/internal/node"
+	"mustang/cmd/mustang/internal/traffic"
 	"mustang/internal/agent"
 	"mustang/internal/agent/status"
 	"mustang/internal/cgroup"
@@ -132,7 +132,7 @@ func (c *config) runAgent(ctx context.Context, o agentOptions) (err error) {
 	}
 	defer unlock()
 	state := status.NewTracker()
-	state.Tell(monitor.Collector{Root: c.BPFRoot})
+	state.Tell(traffic.Collector{Root: c.BPFRoot})
 	listeners, err := o.listen(ctx, state)
 	defer func() {
 		for l := range listeners {

@@ -15,10 +15,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"mustang/cmd/mustang/internal/cli"
-	"mustang/cmd/mustang/internal/monitor"
-	"mustang/cmd/mustang/internal/netpolicy"
 	"mustang/cmd/mustang/internal/node"
-	"mustang/cmd/mustang/internal/svc"
+	"mustang/cmd/mustang/internal/traffic"
 	"mustang/internal/bench/clusterbench"
 	"mustang/internal/kube"
 	"mustang/internal/lab"
@@ -97,11 +95,11 @@ func (c *config) store() lab.Store { return lab.Store{Dir: c.stateDir} }
 func commandTree(env cli.Environment) *cobra.Command {
 	c := &config{Config: &cli.Config{Environment: env}}
 	root := cli.Group("mustang", "Container networks on Linux: connect pods, give them cluster IPs by eBPF, measure them",
-		c.bench(), c.explain(), c.report(), c.compare(), svc.Command(c.Config), netpolicy.Command(c.Config), c.lab(),
+		c.bench(), c.explain(), c.report(), c.compare(), c.lab(),
 		c.links(), c.probe(), c.tun(), c.cni(), c.agent(), node.Sysdump(c.Config, c.runHere), manual(), c.version())
 	root.AddCommand(c.hidden()...)
 	root.AddCommand(node.Commands(c.Config)...)
-	root.AddCommand(monitor.Commands(c.Config)...)
+	root.AddCommand(traffic.Commands(c.Config)...)
 	root.Long = `Mustang connects pods on Linux, gives them cluster IPs by eBPF, and measures which
 way of doing so is the fastest on this machine.
 

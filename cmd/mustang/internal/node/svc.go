@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package svc is the command svc: services on the command line, one by one or as a set from a file.
-package svc
+package node
 
 import (
 	"cmp"
@@ -17,19 +16,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"mustang/cmd/mustang/internal/cli"
-	"mustang/cmd/mustang/internal/node"
 	"mustang/internal/datapath"
 	"mustang/internal/datapath/conntrack"
 	"mustang/internal/datapath/flows"
 	"mustang/internal/service"
 )
 
-// commands are those on services.
-type commands struct{ *cli.Config }
-
-// Command returns the command svc.
-func Command(config *cli.Config) *cobra.Command {
-	c := commands{config}
+func (c commands) svc() *cobra.Command {
 	return cli.Group("svc", "Services: addresses that stand for a set of backends", c.svcAdd(), c.svcList(), c.svcRemove(),
 		c.svcApply(), c.svcDiff(), c.svcExport(), c.svcRestore(), c.svcHealth())
 }
@@ -186,7 +179,7 @@ States of a backend: active gets new connections. terminating is about to end, a
 where no backend is active. draining is about to end, and gets none. quarantined is not ready, as it
 has failed its health check. Open connections stay with their backend in each state.`,
 	}
-	node.AddRunDir(cmd.Flags(), &runDir)
+	AddRunDir(cmd.Flags(), &runDir)
 	return cli.Listing(cmd, func(format string) error {
 		used := use{open: map[uint32]int{}}
 		services, err := cli.Read(c.Config, func(d *datapath.Datapath) ([]service.Service, error) {
@@ -208,7 +201,7 @@ has failed its health check. Open connections stay with their backend in each st
 			return err
 		}
 		if slices.ContainsFunc(services, func(s service.Service) bool { return s.Owner == service.Agent }) {
-			if used.names, err = node.ServiceNames(cmd.Context(), runDir); err != nil {
+			if used.names, err = serviceNames(cmd.Context(), runDir); err != nil {
 				fmt.Fprintf(c.Stderr, "mustang: note: no names of the agent's services: %v\n", err)
 			}
 		}

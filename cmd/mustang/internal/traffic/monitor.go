@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package monitor is the commands that tell others of what the datapath does: monitor, and metrics.
-package monitor
+// Package traffic is the commands that restrict and show what pods send: policy, monitor and metrics.
+package traffic
 
 import (
 	"context"
@@ -23,9 +23,9 @@ import (
 	"mustang/internal/suggest"
 )
 
-// Commands returns the commands monitor and metrics.
+// Commands returns the commands policy, monitor and metrics.
 func Commands(config *cli.Config) []*cobra.Command {
-	return []*cobra.Command{monitorCommand(config), metricsCommand(config)}
+	return []*cobra.Command{policyCommand(config), monitorCommand(config), metricsCommand(config)}
 }
 
 func monitorCommand(config *cli.Config) *cobra.Command {
@@ -62,8 +62,8 @@ it ends when the datapath is removed.`,
 	return cmd
 }
 
-// Trace returns the command policy trace, which monitors what policies deny.
-func Trace(config *cli.Config) *cobra.Command {
+// trace returns the command policy trace, which monitors what policies deny.
+func trace(config *cli.Config) *cobra.Command {
 	var format string
 	cmd := &cobra.Command{
 		Use:   "trace",

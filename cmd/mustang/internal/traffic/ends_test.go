@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package netpolicy
+package traffic
 
 import (
 	"net/netip"
@@ -61,8 +61,8 @@ func newDual(t *testing.T) node {
 	return n
 }
 
-// TestFamilies asks about pods that have IPv4 and IPv6 addresses: an address chooses the family of the pod at the other end.
-func TestFamilies(t *testing.T) {
+// TestBothFamilies asks about pods that have IPv4 and IPv6 addresses: an address chooses the family of the pod at the other end.
+func TestBothFamilies(t *testing.T) {
 	n := newDual(t)
 	n.says("mac/m2 10.0.0.2 (app=other) > mac/m3 10.0.0.3 (app=db)\ndenied\n", "explain", "mac/m2", "10.0.0.3")
 	n.says("mac/m2 fd00:20::2 (app=other) > mac/m3 fd00:20::3 (app=db)\nallowed\n", "explain", "mac/m2", "fd00:20::3", "80")
