@@ -17,19 +17,21 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/bench"
 )
 
 // peerFlags name another machine that servers run on.
 type peerFlags struct {
-	shell, program, address string
-	uplink                  uplinkFlags
-	flags                   *pflag.FlagSet
+	shell, program string
+	address        netip.Addr
+	uplink         uplinkFlags
+	flags          *pflag.FlagSet
 }
 
 func (p *peerFlags) add(f *pflag.FlagSet) {
 	f.StringVar(&p.shell, "peer", "", "run the server on another machine with this command, such as 'ssh root@10.0.0.1'")
-	f.StringVar(&p.address, "peer-address", "", "IP address of the peer to send load to (default: the host of ssh)")
+	f.Var(cli.One(&p.address, parsePeer, "a unicast IP address without a zone"), "peer-address", "IP address of the peer to send load to (default: the host of ssh)")
 	f.StringVar(&p.program, "peer-program", "mustang", "mustang's name or path on the peer")
 	p.uplink.add(f, "with --peer")
 	p.flags = f
@@ -41,7 +43,7 @@ func (p peerFlags) options(ctx context.Context) (*bench.PeerOptions, error) {
 		switch {
 		case p.flags.Changed("peer"):
 			return nil, errors.New("--peer is empty: want a command such as 'ssh root@10.0.0.1'")
-		case p.address != "":
+		case p.address.IsValid():
 			return nil, errors.New("--peer-address needs --peer")
 		case p.uplink.isSet():
 			return nil, errors.New("--uplink and --uplink-addresses need --peer")
@@ -69,26 +71,27 @@ func (p peerFlags) options(ctx context.Context) (*bench.PeerOptions, error) {
 	return o, err
 }
 
+func parsePeer(text string) (netip.Addr, error) {
+	addr, err := netip.ParseAddr(text)
+	if addr.Zone() != "" || addr.IsMulticast() || addr.IsUnspecified() {
+		err = errors.New("not unicast")
+	}
+	return addr.Unmap(), err
+}
+
 // resolve returns the peer's address: the flag's, or that of the host of ssh.
 func (p peerFlags) resolve(ctx context.Context, shell []string) (netip.Addr, error) {
-	if p.address == "" {
-		if filepath.Base(shell[0]) != "ssh" {
-			return netip.Addr{}, fmt.Errorf("--peer-address is missing: the address of the peer does not follow from %q", shell[0])
-		}
-		addr, err := sshAddress(ctx, shell)
-		if err != nil {
-			return netip.Addr{}, fmt.Errorf("--peer: %w; or set --peer-address", err)
-		}
-		return addr, nil
+	if p.address.IsValid() {
+		return p.address, nil
 	}
-	addr, err := netip.ParseAddr(p.address)
-	switch {
-	case err != nil:
-		return netip.Addr{}, fmt.Errorf("--peer-address %q: want an IP address", p.address)
-	case addr.Zone() != "" || addr.IsMulticast() || addr.IsUnspecified():
-		return netip.Addr{}, fmt.Errorf("--peer-address %q: want a unicast address without a zone", p.address)
+	if filepath.Base(shell[0]) != "ssh" {
+		return netip.Addr{}, fmt.Errorf("--peer-address is missing: the address of the peer does not follow from %q", shell[0])
 	}
-	return addr.Unmap(), nil
+	addr, err := sshAddress(ctx, shell)
+	if err != nil {
+		err = fmt.Errorf("--peer: %w; or set --peer-address", err)
+	}
+	return addr, err
 }
 
 // sshAddress returns the address of the host that a command line of ssh connects to, after

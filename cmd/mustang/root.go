@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -203,6 +204,9 @@ func refuseRepeated(root *cobra.Command, args []string) (twice error) {
 	given := map[string]bool{}
 	_ = cmd.Flags().ParseAll(rest, func(flag *pflag.Flag, _ string) error {
 		_, list := flag.Value.(pflag.SliceValue)
+		if parsed, ok := flag.Value.(*cli.Parsed); ok {
+			list = parsed.Repeated
+		}
 		if given[flag.Name] && !list && flag.Value.Type() != "stringToString" && flag.Name != "help" {
 			twice = cli.Usage(fmt.Errorf("--%s is given twice, and takes one value", flag.Name))
 		}
@@ -221,10 +225,17 @@ func flagError(cmd *cobra.Command, err error) error {
 		if short := invalid.GetFlag().Shorthand; short != "" {
 			name = "-" + short + ", " + name
 		}
-		if want := wanted[invalid.GetFlag().Value.Type()]; want != "" {
+		want := wanted[invalid.GetFlag().Value.Type()]
+		if parsed, ok := invalid.GetFlag().Value.(*cli.Parsed); ok {
+			want = parsed.Want
+		}
+		switch what := invalid.Unwrap(); {
+		case want != "":
 			err = fmt.Errorf("%s %q: want %s", name, invalid.GetValue(), want)
-		} else {
-			err = fmt.Errorf("%s: %w", name, invalid.Unwrap())
+		case strings.Contains(what.Error(), strconv.Quote(invalid.GetValue())):
+			err = fmt.Errorf("%s: %w", name, what)
+		default:
+			err = fmt.Errorf("%s %q: %w", name, invalid.GetValue(), what)
 		}
 	}
 	var unknown *pflag.NotExistError
