@@ -124,51 +124,35 @@ func sshAddress(ctx context.Context, shell []string) (netip.Addr, error) {
 	return addrs[0].Unmap(), nil
 }
 
+// The words of a shell, and what it takes out of them: backslashes and quotes.
+var (
+	shellWord   = regexp.MustCompile(`(?s)(?:[^\s'"\\]|\\.|'[^']*'|"(?:[^"\\]|\\.)*")+`)
+	shellQuoted = regexp.MustCompile(`(?s)\\.|'[^']*'|"(?:[^"\\]|\\.)*"`)
+	shellEscape = regexp.MustCompile("\\\\([\"\\\\$`])") // in double quotes
+)
+
 // splitWords splits a command line into words as a POSIX shell does: with single and double
 // quotes and backslashes, but without expansions and operators.
 func splitWords(text string) ([]string, error) {
-	var words []string
-	var word strings.Builder
-	var quote rune // the open quote
-	inside, escaped := false, false
-	for _, c := range text {
-		switch {
-		case escaped:
-			if quote == '"' && !strings.ContainsRune("\"\\$`", c) {
-				word.WriteRune('\\')
-			}
-			word.WriteRune(c)
-			escaped = false
-		case c == '\\' && quote != '\'':
-			inside, escaped = true, true
-		case quote != 0 && c == quote:
-			quote = 0
-		case quote != 0:
-			word.WriteRune(c)
-		case c == '\'' || c == '"':
-			inside, quote = true, c
-		case strings.ContainsRune(" \t\r\n", c):
-			if inside {
-				words = append(words, word.String())
-				word.Reset()
-				inside = false
-			}
-		default:
-			inside = true
-			word.WriteRune(c)
-		}
-	}
-	switch {
-	case quote != 0:
-		return nil, fmt.Errorf("unclosed quote %c", quote)
-	case escaped:
+	words := shellWord.FindAllString(text, -1)
+	switch rest := strings.TrimSpace(shellWord.ReplaceAllString(text, "")); {
+	case rest == `\`:
 		return nil, errors.New("backslash at the end")
-	}
-	if inside {
-		words = append(words, word.String())
-	}
-	if len(words) == 0 {
+	case rest != "":
+		return nil, fmt.Errorf("unclosed quote %.1s", rest)
+	case len(words) == 0:
 		return nil, errors.New("no command")
+	}
+	for i, word := range words {
+		words[i] = shellQuoted.ReplaceAllStringFunc(word, func(part string) string {
+			switch part[0] {
+			case '\\':
+				return part[1:]
+			case '"':
+				return shellEscape.ReplaceAllString(part[1:len(part)-1], "$1")
+			}
+			return part[1 : len(part)-1]
+		})
 	}
 	return words, nil
 }
