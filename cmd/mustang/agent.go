@@ -85,7 +85,9 @@ Without --kubeconfig it uses the service account of the pod that it is in.`,
 	flags.StringVar(&o.node, "node", os.Getenv("NODE_NAME"), "`name` of this node in the cluster ($NODE_NAME)")
 	flags.StringVar(&o.cgroup, "cgroup", "", "control group whose processes reach services, a `path`, or none; by default the root of cgroup v2")
 	flags.StringArrayVar(&o.uplinks, "uplink", nil, "`device` by which clients outside reach services, or none; repeat for more; by default those with an InternalIP of the node")
-	flags.Var(cli.List(&o.nodePorts, parseNodePorts, "a prefix like 192.0.2.0/24, or primary alone"), "nodeport-addresses", "`prefix` of addresses of the node that have the node ports; repeat for more; or primary: the Node object's; by default all")
+	flags.Var(cli.List(&o.nodePorts, parseNodePorts, "a prefix like 192.0.2.0/24, or primary alone"), "nodeport-addresses",
+		"`prefix` of addresses of the node that have the node ports; repeat for more; or primary: the Node "+
+			"object's; by default all")
 	flags.StringVar(&o.healthz, "healthz-address", "", "`address` and port that answer at /healthz, /livez and /readyz, such as 0.0.0.0:10256; empty: none")
 	flags.StringVar(&o.metrics, "metrics-address", "", "`address` and port that answer at /metrics, such as 127.0.0.1:10249; empty: none")
 	flags.IntVar(&o.quota, "namespace-quota", 8, "`divisor`: the Services of a namespace, and its NetworkPolicies, have one part in so many of the rows of each map; 1: no quota")

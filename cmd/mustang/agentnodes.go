@@ -46,7 +46,8 @@ func (a *agentNodes) addFlags(flags *pflag.FlagSet) {
 		"how pods reach pods of other nodes: native over a segment that both nodes are on, vxlan, auto (native where it can be), or off")
 	flags.Uint16Var(&a.options.Port, "vxlan-port", nodenet.DefaultPort, "UDP `port` of VXLAN, the same on all nodes")
 	flags.BoolVar(&a.options.Masquerade, "masquerade", true, "masquerade traffic from pods to outside the cluster")
-	flags.Var(cli.List(&a.options.Kept, netip.ParsePrefix, "a prefix like 10.0.0.0/8"), "masquerade-exclude", "`prefix` of destinations that are not masqueraded, as the pods of all nodes")
+	flags.Var(cli.List(&a.options.Kept, netip.ParsePrefix, "a prefix like 10.0.0.0/8"), "masquerade-exclude",
+		"`prefix` of destinations that are not masqueraded, as the pods of all nodes")
 	flags.StringVar(&a.place.ConfDir, "cni-conf-dir", install.DefaultConfDir,
 		"`directory` for the CNI configuration of this node's pods; empty: others write it")
 	flags.StringVar(&a.place.BinDir, "cni-bin-dir", "", "`directory` for the CNI plugins mustang-cni and loopback; empty: others put them there")

@@ -188,7 +188,8 @@ func (t *benchFlags) addSampling(f *pflag.FlagSet, o *bench.Options) {
 		"measure only these rows: an ID, the beginning of IDs up to a slash, or a pattern in which * and ? match no slash (repeatable)")
 	f.DurationVar(&o.Time, "time", 0, "time of each suite (default 2m50s; 30s with --quick)")
 	f.IntVar(&o.Rounds, "rounds", 0, "samples of each row, in place of --time")
-	f.Var(cli.One(&o.Until, parsePercent, "a percentage, such as 5%"), "until", "end a suite when all intervals are this narrow, such as 0.5%, or --time is over (default then 10m)")
+	f.Var(cli.One(&o.Until, parsePercent, "a percentage, such as 5%"), "until",
+		"end a suite when all intervals are this narrow, such as 0.5%, or --time is over (default then 10m)")
 	f.BoolVar(&o.Quick, "quick", false, "take half a minute: four rows of pod-links and two workloads; other suites longer")
 	f.Uint64Var(&o.Seed, "seed", 0, "seed of the order of rows (default: random, and printed)")
 	f.DurationVar(&o.Slice, "slice", 0, "length of the turns that rows take (default 1ms, and longer where a path needs it)")
@@ -199,7 +200,8 @@ func (t *benchFlags) addLabs(f *pflag.FlagSet, o *bench.Options) {
 	f.Lookup("rounds").Usage += " (suite cni, --vm and --peer: default 10; 6 with --quick or --vm)"
 	f.StringVar(&o.Count, "count", "", "count \"instructions\", on a machine with a clock that counts them (set by --vm)")
 	_ = f.MarkHidden("count")
-	f.Var(cli.One(&o.WireRate, qdisc.ParseRate, ""), "wire-rate", "rate of the wire between two hosts, such as 10gbit (default: unlimited)")
+	f.Var(cli.One(&o.WireRate, qdisc.ParseRate, ""), "wire-rate",
+		"rate of the wire between two hosts, such as 10gbit (default: unlimited)")
 	f.DurationVar(&o.WireDelay, "wire-delay", 0, "delay of the wire between two hosts in each direction (needs netem in the kernel)")
 	f.StringVar(&t.cpus, "cpus", "", "CPUs that client and server are pinned to, such as 0,1 (default: both on the first; none on a peer)")
 	f.DurationVar(&o.Duration, "duration", 0, "measured time of one sample with --peer (default 300ms; 60ms with --quick) or --engine (default 1s)")

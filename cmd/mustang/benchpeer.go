@@ -31,7 +31,8 @@ type peerFlags struct {
 
 func (p *peerFlags) add(f *pflag.FlagSet) {
 	f.StringVar(&p.shell, "peer", "", "run the server on another machine with this command, such as 'ssh root@10.0.0.1'")
-	f.Var(cli.One(&p.address, parsePeer, "a unicast IP address without a zone"), "peer-address", "IP address of the peer to send load to (default: the host of ssh)")
+	f.Var(cli.One(&p.address, parsePeer, "a unicast IP address without a zone"), "peer-address",
+		"IP address of the peer to send load to (default: the host of ssh)")
 	f.StringVar(&p.program, "peer-program", "mustang", "mustang's name or path on the peer")
 	p.uplink.add(f, "with --peer")
 	p.flags = f

@@ -108,10 +108,13 @@ the network already has a router, give the host another address with --host-addr
 	flags.StringVar(&i.Services, "services", "", "how pods reach services: socket, tc, both or off (default: socket)")
 	flags.BoolVar(&i.Masquerade, "masquerade", false, "translate the source addresses of packets that leave the network")
 	const want = "an address like 10.77.0.1"
-	flags.Var(cli.Each(&i.Subnets, netip.ParsePrefix, "a prefix like "+defaultSubnet), "subnet", "subnet of the pods; once for each of IPv4 and IPv6")
+	flags.Var(cli.Each(&i.Subnets, netip.ParsePrefix, "a prefix like "+defaultSubnet), "subnet",
+		"subnet of the pods; once for each of IPv4 and IPv6")
 	flags.Lookup("subnet").DefValue = defaultSubnet
-	flags.Var(cli.Each(&i.Gateways, netip.ParseAddr, want), "gateway", "gateway of the subnet of its family; the host takes this address unless --host-address is set")
-	flags.Var(cli.Each(&i.HostAddresses, netip.ParseAddr, want), "host-address", "address of the host in the subnet of its family; the gateway is then another router")
+	flags.Var(cli.Each(&i.Gateways, netip.ParseAddr, want), "gateway",
+		"gateway of the subnet of its family; the host takes this address unless --host-address is set")
+	flags.Var(cli.Each(&i.HostAddresses, netip.ParseAddr, want), "host-address",
+		"address of the host in the subnet of its family; the gateway is then another router")
 	flags.StringVar(&i.CNIVersion, "cni-version", install.Versions()[0], "version of the CNI specification; 1.0.0 for older runtimes, as in Debian 12")
 	flags.BoolVar(&i.force, "force", false, "replace files of other projects")
 	return cmd

@@ -70,7 +70,8 @@ It is 1 if the intervals of all rows are wider than the threshold.`,
 		},
 	}
 	cli.AddOutput(cmd, &format, "csv", "markdown", "benchfmt")
-	cmd.Flags().Var(cli.One(&limit, parsePercent, "a percentage, such as 5%"), "threshold", "exit with code 3 if a row got worse by more than this, such as 5%, or is missing")
+	cmd.Flags().Var(cli.One(&limit, parsePercent, "a percentage, such as 5%"), "threshold",
+		"exit with code 3 if a row got worse by more than this, such as 5%, or is missing")
 	cmd.Flags().BoolVar(&allowMissing, "allow-missing", false, "with --threshold, let rows of OLD be missing, failed or skipped in NEW")
 	return cmd
 }

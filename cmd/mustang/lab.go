@@ -133,7 +133,8 @@ func (f *labFlags) add(cmd *cobra.Command, o *lab.Options) {
 	cmd.Flags().StringVar(&o.Overlay, "overlay", lab.OverlayNone, "join the pods' segments of two hosts: "+
 		strings.Join([]string{lab.OverlayNone, lab.OverlayVXLAN, lab.OverlayBridgedVeth, lab.OverlayBridgedInternal}, ", "))
 	cmd.Flags().BoolVar(&o.NAT, "nat", false, "masquerade packets of pods that leave their host (two hosts)")
-	cmd.Flags().Var(cli.One(&o.WireRate, qdisc.ParseRate, ""), "wire-rate", "rate of the wire between two hosts, such as 10gbit (default: no limit)")
+	cmd.Flags().Var(cli.One(&o.WireRate, qdisc.ParseRate, ""), "wire-rate",
+		"rate of the wire between two hosts, such as 10gbit (default: no limit)")
 	f.uplink.add(cmd.Flags(), "topology pod-to-network")
 	cmd.Flags().UintSliceVar(&f.ports, "service-port", nil, fmt.Sprintf("port of the service beside %d, also a port of pod-a (topology pod-links; repeatable)", lab.ServicePort))
 	cmd.Flags().DurationVar(&o.WireDelay, "wire-delay", 0, "delay of the wire between two hosts in each direction, such as 1ms")

@@ -20,7 +20,8 @@ func addFilter(flags *pflag.FlagSet, f *conntrack.Filter) {
 	flags.Var(cli.One(&f.Service, parseEnd, end), "service", "`ADDRESS[:PORT]` that the client connected to")
 	flags.Var(cli.One(&f.Backend, parseEnd, end), "backend", "`ADDRESS[:PORT]` of the backend")
 	flags.Var(protocolFlag(&f.Protocol), "protocol", "tcp, udp, sctp or any")
-	flags.Var(cli.List(&f.States, parseState, ""), "state", "syn, established, closed, unreplied or replied; repeat for more")
+	flags.Var(cli.List(&f.States, parseState, ""), "state",
+		"syn, established, closed, unreplied or replied; repeat for more")
 }
 
 func parseState(text string) (s conntrack.State, err error) { return s, s.UnmarshalText([]byte(text)) }

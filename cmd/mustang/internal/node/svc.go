@@ -75,7 +75,8 @@ func (c commands) svcRemove() *cobra.Command {
 			})
 		}),
 	}
-	cmd.Flags().Var(cli.One(&key.Frontend, service.ParseFrontend, ""), "service", "address and port that clients connect to")
+	cmd.Flags().Var(cli.One(&key.Frontend, service.ParseFrontend, ""), "service",
+		"address and port that clients connect to")
 	cli.CompleteFlag(cmd, "service", c.frontends)
 	cmd.Flags().Var(protocolFlag(&key.Protocol), "protocol", "tcp, udp, sctp, or any for all protocols of the service")
 	return cmd

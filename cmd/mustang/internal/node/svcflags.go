@@ -26,19 +26,22 @@ type serviceFlags struct {
 func (f *serviceFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.Var(cli.One(&f.Frontend, service.ParseFrontend, ""), "service", "address and port that clients connect to")
-	flags.Var(cli.Each(&f.Backends, parseBackend, ""), "backend", "address and port of a backend, and if need be its state, "+
-		"its weight, and local if it is on this node: 192.168.10.10:80,draining,weight=2,local; repeat for more")
+	flags.Var(cli.Each(&f.Backends, parseBackend, ""), "backend",
+		"address and port of a backend, and if need be its state, "+
+			"its weight, and local if it is on this node: 192.168.10.10:80,draining,weight=2,local; repeat for more")
 	flags.BoolVar(&f.noBackends, "no-backends", false, "refuse all clients")
 	flags.Var(protocolFlag(&f.Protocol), "protocol", "tcp, udp, sctp, or any for tcp and udp")
 	flags.TextVar(&f.Choice, "choice", service.Random, "how a backend is chosen for a new connection: `random|maglev`")
-	flags.Var(cli.One(&f.Affinity, parseSeconds, "a duration such as 10ms or 2m"), "affinity", "how long a client keeps its backend after its last connection, in seconds or as 2m, at most 24h; 0: none")
+	flags.Var(cli.One(&f.Affinity, parseSeconds, "a duration such as 10ms or 2m"), "affinity",
+		"how long a client keeps its backend after its last connection, in seconds or as 2m, at most 24h; 0: none")
 	flags.Lookup("affinity").DefValue = "0"
 	flags.TextVar(&f.InternalPolicy, "internal-policy", service.Cluster, "backends of clients in the cluster: all, or only on their node: `cluster|local`")
 	flags.TextVar(&f.ExternalPolicy, "external-policy", service.Cluster, "backends of clients outside: all, or only on the receiving node: `cluster|local`")
 	flags.BoolVar(&f.NodePort, "node-port", false, "the service is a port of the node, of all its addresses if the address is 0.0.0.0 or ::; also for clients behind an uplink")
 	flags.BoolVar(&f.External, "external", false, "the address is an external or load-balancer address, also for clients behind an uplink")
 	flags.TextVar(&f.DSR, "dsr", service.NoDSR, "how backends on other nodes answer clients outside, by this node or themselves: `none|ipip`; needs --node-port or --external")
-	flags.Var(cli.Each(&f.SourceRanges, netip.ParsePrefix, "an address and its length, as 10.0.0.0/8"), "source-range", "`PREFIX` of clients that are served, as 10.0.0.0/8; repeat for more")
+	flags.Var(cli.Each(&f.SourceRanges, netip.ParsePrefix, "an address and its length, as 10.0.0.0/8"), "source-range",
+		"`PREFIX` of clients that are served, as 10.0.0.0/8; repeat for more")
 	flags.Uint16Var(&f.HealthCheckPort, "health-check-port", 0, "port at which svc health tells load balancers whether this node has a backend; needs --external-policy=local")
 	flags.TextVar(&f.OnRemove, "on-remove", service.Keep, "what happens to open TCP connections of a backend that is removed: `keep|reset`")
 	cli.CompleteFlag(cmd, "protocol", cli.Fixed("tcp", "udp", "sctp", "any"))

@@ -35,7 +35,8 @@ runs it.`,
 		Example: "  mustang svc health\n  mustang svc health --address=192.0.2.10 --address=2001:db8::10",
 		RunE:    cli.AsRoot(func(ctx context.Context, _ []string) error { return c.answer(ctx, health.New(addresses...)) }),
 	}
-	cmd.Flags().Var(cli.Each(&addresses, netip.ParseAddr, "an IP address"), "address", "`IP` address to listen on; repeat for more; all by default")
+	cmd.Flags().Var(cli.Each(&addresses, netip.ParseAddr, "an IP address"), "address",
+		"`IP` address to listen on; repeat for more; all by default")
 	return cmd
 }
 

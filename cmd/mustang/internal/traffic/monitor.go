@@ -187,7 +187,8 @@ func (f *filter) add(cmd *cobra.Command) {
 	flags.Var(cli.List(&f.networks, parseNetwork, "an address or a network, as 10.0.0.0/24"), "address",
 		"only with this address, or one in this network, at either end or as backend")
 	flags.UintSliceVar(&f.ports, "port", nil, "only with this port, at either end or of the backend")
-	flags.Var(cli.List(&f.verdicts, parseVerdict, "made, dropped, denied or audited"), "verdict", "only these: made, dropped, denied, audited")
+	flags.Var(cli.List(&f.verdicts, parseVerdict, "made, dropped, denied or audited"), "verdict",
+		"only these: made, dropped, denied, audited")
 }
 
 func parseNetwork(text string) (netip.Prefix, error) {
