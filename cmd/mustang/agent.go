@@ -23,8 +23,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mustang/cmd/mustang/internal/cli"
-	"mustang/cmd/mustang/internal/monitor"
 	"mustang/cmd/mustang/internal/node"
+	"mustang/cmd/mustang/internal/traffic"
 	"mustang/internal/agent"
 	"mustang/internal/agent/status"
 	"mustang/internal/cgroup"
@@ -42,7 +42,8 @@ import (
 // agentOptions are the flags of an agent.
 type agentOptions struct {
 	node, kubeconfig, cgroup, netns string
-	uplinks, nodePorts              []string
+	uplinks                         []string
+	nodePorts                       []netip.Prefix // one that is not valid: primary
 	healthz, metrics                string
 	cniSocket, runDir               string
 	nodes                           agentNodes
@@ -84,7 +85,9 @@ Without --kubeconfig it uses the service account of the pod that it is in.`,
 	flags.StringVar(&o.node, "node", os.Getenv("NODE_NAME"), "`name` of this node in the cluster ($NODE_NAME)")
 	flags.StringVar(&o.cgroup, "cgroup", "", "control group whose processes reach services, a `path`, or none; by default the root of cgroup v2")
 	flags.StringArrayVar(&o.uplinks, "uplink", nil, "`device` by which clients outside reach services, or none; repeat for more; by default those with an InternalIP of the node")
-	flags.StringSliceVar(&o.nodePorts, "nodeport-addresses", nil, "`prefix` of addresses of the node that have the node ports; repeat for more; or primary: the Node object's; by default all")
+	flags.Var(cli.List(&o.nodePorts, parseNodePorts, "a prefix like 192.0.2.0/24, or primary alone"), "nodeport-addresses",
+		"`prefix` of addresses of the node that have the node ports; repeat for more; or primary: the Node "+
+			"object's; by default all")
 	flags.StringVar(&o.healthz, "healthz-address", "", "`address` and port that answer at /healthz, /livez and /readyz, such as 0.0.0.0:10256; empty: none")
 	flags.StringVar(&o.metrics, "metrics-address", "", "`address` and port that answer at /metrics, such as 127.0.0.1:10249; empty: none")
 	flags.IntVar(&o.quota, "namespace-quota", 8, "`divisor`: the Services of a namespace, and its NetworkPolicies, have one part in so many of the rows of each map; 1: no quota")
@@ -107,14 +110,25 @@ func (o *agentOptions) check([]string) error {
 		return errors.New("--uplink: none and a device")
 	case o.quota < 1 || o.quota > maxQuota:
 		return fmt.Errorf("--namespace-quota %d: want 1 to %d", o.quota, maxQuota)
+	case len(o.nodePorts) > 1 && slices.Contains(o.nodePorts, netip.Prefix{}):
+		return errors.New("--nodeport-addresses: primary and a prefix")
 	}
 	return cmp.Or(checkAddress("healthz", o.healthz), checkAddress("metrics", o.metrics), o.nodes.check())
 }
 
+// parseNodePorts parses where node ports are to be.
+func parseNodePorts(text string) (netip.Prefix, error) {
+	if text == "primary" {
+		return netip.Prefix{}, nil
+	}
+	prefix, err := netip.ParsePrefix(text)
+	return prefix.Masked(), err
+}
+
 func (c *config) runAgent(ctx context.Context, o agentOptions) (err error) {
-	ranges, primary, err := o.nodePortRanges()
-	if err != nil {
-		return err
+	primary := slices.Contains(o.nodePorts, netip.Prefix{})
+	if primary {
+		o.nodePorts = nil
 	}
 	if o.cgroup, err = findCgroup(o.cgroup); err != nil {
 		return err
@@ -132,7 +146,7 @@ func (c *config) runAgent(ctx context.Context, o agentOptions) (err error) {
 	}
 	defer unlock()
 	state := status.NewTracker()
-	state.Tell(monitor.Collector{Root: c.BPFRoot})
+	state.Tell(traffic.Collector{Root: c.BPFRoot})
 	listeners, err := o.listen(ctx, state)
 	defer func() {
 		for l := range listeners {
@@ -166,7 +180,7 @@ func (c *config) runAgent(ctx context.Context, o agentOptions) (err error) {
 			forward := func(addresses []netip.Addr) error { return cni.EnableForwarding(ns, addresses) }
 			a := agent.New(agent.Options{
 				Node: o.node, Cluster: client, Services: services, Room: room, NamespaceQuota: o.quota, Policies: d.Policies(), Health: checks,
-				Access: agent.Host{Datapath: d, Namespace: ns, Cgroup: o.cgroup, Uplinks: o.uplinks, Ranges: ranges, Primary: primary, Forward: forward},
+				Access: agent.Host{Datapath: d, Namespace: ns, Cgroup: o.cgroup, Uplinks: o.uplinks, Ranges: o.nodePorts, Primary: primary, Forward: forward},
 				Nodes:  network, Attacher: &o.nodes, State: state, Log: log,
 				Config: o.status(), Endpoints: d.Endpoints(), Warnings: o.nodes.apart,
 			})
@@ -264,18 +278,6 @@ func (o agentOptions) status() status.Config {
 		Node: o.node, Version: version.Program(), PID: os.Getpid(), Link: o.nodes.pods.Link, Services: o.nodes.pods.Services,
 		Routing: string(o.nodes.options.Routing),
 	}
-}
-
-// nodePortRanges parses where node ports are to be.
-func (o agentOptions) nodePortRanges() (ranges []netip.Prefix, primary bool, err error) {
-	if len(o.nodePorts) == 1 && o.nodePorts[0] == "primary" {
-		return nil, true, nil
-	}
-	ranges, err = cli.ParseEach("nodeport-addresses", o.nodePorts, netip.ParsePrefix, "a prefix like 192.0.2.0/24, or primary alone")
-	for i := range ranges {
-		ranges[i] = ranges[i].Masked()
-	}
-	return ranges, false, cli.Usage(err)
 }
 
 // serveCNI attaches and detaches pods for the CNI plugin until ctx ends. Without a socket the plugin does so itself, so that

@@ -31,14 +31,13 @@ const linkRefuse, linkDrain = "refuse", "drain"
 
 // agentNodes holds the flags of an agent about the network of pods. It writes the network's configuration for the container runtime.
 type agentNodes struct {
-	options  nodenet.Options
-	excluded []string
-	place    install.Place
-	pods     install.Network
-	proxied  bool   // services off whatever the link
-	change   string // what to do while pods are attached by another link
-	runDir   string // of the CNI plugin's records
-	bpfRoot  string // of the datapath
+	options nodenet.Options
+	place   install.Place
+	pods    install.Network
+	proxied bool   // services off whatever the link
+	change  string // what to do while pods are attached by another link
+	runDir  string // of the CNI plugin's records
+	bpfRoot string // of the datapath
 }
 
 func (a *agentNodes) addFlags(flags *pflag.FlagSet) {
@@ -47,7 +46,8 @@ func (a *agentNodes) addFlags(flags *pflag.FlagSet) {
 		"how pods reach pods of other nodes: native over a segment that both nodes are on, vxlan, auto (native where it can be), or off")
 	flags.Uint16Var(&a.options.Port, "vxlan-port", nodenet.DefaultPort, "UDP `port` of VXLAN, the same on all nodes")
 	flags.BoolVar(&a.options.Masquerade, "masquerade", true, "masquerade traffic from pods to outside the cluster")
-	flags.StringSliceVar(&a.excluded, "masquerade-exclude", nil, "`prefix` of destinations that are not masqueraded, as the pods of all nodes")
+	flags.Var(cli.List(&a.options.Kept, netip.ParsePrefix, "a prefix like 10.0.0.0/8"), "masquerade-exclude",
+		"`prefix` of destinations that are not masqueraded, as the pods of all nodes")
 	flags.StringVar(&a.place.ConfDir, "cni-conf-dir", install.DefaultConfDir,
 		"`directory` for the CNI configuration of this node's pods; empty: others write it")
 	flags.StringVar(&a.place.BinDir, "cni-bin-dir", "", "`directory` for the CNI plugins mustang-cni and loopback; empty: others put them there")
@@ -62,16 +62,11 @@ func (a *agentNodes) addFlags(flags *pflag.FlagSet) {
 
 // check validates the flags, as far as it can without a range of pods.
 func (a *agentNodes) check() error {
-	kept, err := cli.ParseEach("masquerade-exclude", a.excluded, netip.ParsePrefix, "a prefix like 10.0.0.0/8")
-	if err != nil {
-		return err
-	}
-	for _, prefix := range kept {
+	for _, prefix := range a.options.Kept {
 		if prefix != prefix.Masked() {
 			return fmt.Errorf("--masquerade-exclude %q: it has host bits: want %s", prefix, prefix.Masked())
 		}
 	}
-	a.options.Kept = append(a.options.Kept, kept...)
 	for flag, dir := range map[string]string{"cni-bin-dir": a.place.BinDir, "cni-conf-dir": a.place.ConfDir} {
 		if dir != "" && !filepath.IsAbs(dir) {
 			return fmt.Errorf("--%s %q: want an absolute path", flag, dir)
@@ -98,7 +93,7 @@ func (a *agentNodes) check() error {
 	}
 	pods := a.pods
 	pods.Subnets = []netip.Prefix{netip.MustParsePrefix(defaultSubnet)}
-	_, err = pods.Conflist()
+	_, err := pods.Conflist()
 	return err
 }
 

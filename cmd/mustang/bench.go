@@ -140,10 +140,10 @@ func lookupSuites(names []string) ([]suites.Suite, error) {
 
 // benchFlags are flags that have to be parsed.
 type benchFlags struct {
-	cpus, wireRate, until, out, format string
-	engines                            []string
-	peer                               peerFlags
-	traffic                            suites.Traffic
+	cpus, out, format string
+	engines           []string
+	peer              peerFlags
+	traffic           suites.Traffic
 }
 
 // addOutput adds the flags that say what becomes of the result.
@@ -188,7 +188,8 @@ func (t *benchFlags) addSampling(f *pflag.FlagSet, o *bench.Options) {
 		"measure only these rows: an ID, the beginning of IDs up to a slash, or a pattern in which * and ? match no slash (repeatable)")
 	f.DurationVar(&o.Time, "time", 0, "time of each suite (default 2m50s; 30s with --quick)")
 	f.IntVar(&o.Rounds, "rounds", 0, "samples of each row, in place of --time")
-	f.StringVar(&t.until, "until", "", "end a suite when all intervals are this narrow, such as 0.5%, or --time is over (default then 10m)")
+	f.Var(cli.One(&o.Until, parsePercent, "a percentage, such as 5%"), "until",
+		"end a suite when all intervals are this narrow, such as 0.5%, or --time is over (default then 10m)")
 	f.BoolVar(&o.Quick, "quick", false, "take half a minute: four rows of pod-links and two workloads; other suites longer")
 	f.Uint64Var(&o.Seed, "seed", 0, "seed of the order of rows (default: random, and printed)")
 	f.DurationVar(&o.Slice, "slice", 0, "length of the turns that rows take (default 1ms, and longer where a path needs it)")
@@ -199,7 +200,8 @@ func (t *benchFlags) addLabs(f *pflag.FlagSet, o *bench.Options) {
 	f.Lookup("rounds").Usage += " (suite cni, --vm and --peer: default 10; 6 with --quick or --vm)"
 	f.StringVar(&o.Count, "count", "", "count \"instructions\", on a machine with a clock that counts them (set by --vm)")
 	_ = f.MarkHidden("count")
-	f.StringVar(&t.wireRate, "wire-rate", "", "rate of the wire between two hosts, such as 10gbit (default: unlimited)")
+	f.Var(cli.One(&o.WireRate, qdisc.ParseRate, ""), "wire-rate",
+		"rate of the wire between two hosts, such as 10gbit (default: unlimited)")
 	f.DurationVar(&o.WireDelay, "wire-delay", 0, "delay of the wire between two hosts in each direction (needs netem in the kernel)")
 	f.StringVar(&t.cpus, "cpus", "", "CPUs that client and server are pinned to, such as 0,1 (default: both on the first; none on a peer)")
 	f.DurationVar(&o.Duration, "duration", 0, "measured time of one sample with --peer (default 300ms; 60ms with --quick) or --engine (default 1s)")
@@ -233,16 +235,6 @@ func (t benchFlags) parse(cmd *cobra.Command, o *bench.Options) (err error) {
 			return err
 		}
 	}
-	if t.wireRate != "" {
-		if o.WireRate, err = qdisc.ParseRate(t.wireRate); err != nil {
-			return fmt.Errorf("--wire-rate: %w", err)
-		}
-	}
-	if t.until != "" {
-		if o.Until, err = parsePercent(t.until); err != nil {
-			return fmt.Errorf("--until %w", err)
-		}
-	}
 	if t.cpus != "" {
 		if o.CPUs, err = host.ParseCPUs(t.cpus); err != nil {
 			return err
@@ -259,7 +251,7 @@ func parsePercent(text string) (float64, error) {
 	number, ok := strings.CutSuffix(text, "%")
 	value, err := strconv.ParseFloat(number, 64)
 	if !ok || err != nil || !(value > 0 && value < 100) {
-		return 0, fmt.Errorf("%q: want a percentage, such as 5%%", text)
+		return 0, errors.New("not a percentage")
 	}
 	return value / 100, nil
 }

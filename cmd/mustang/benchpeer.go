@@ -17,19 +17,22 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/bench"
 )
 
 // peerFlags name another machine that servers run on.
 type peerFlags struct {
-	shell, program, address string
-	uplink                  uplinkFlags
-	flags                   *pflag.FlagSet
+	shell, program string
+	address        netip.Addr
+	uplink         uplinkFlags
+	flags          *pflag.FlagSet
 }
 
 func (p *peerFlags) add(f *pflag.FlagSet) {
 	f.StringVar(&p.shell, "peer", "", "run the server on another machine with this command, such as 'ssh root@10.0.0.1'")
-	f.StringVar(&p.address, "peer-address", "", "IP address of the peer to send load to (default: the host of ssh)")
+	f.Var(cli.One(&p.address, parsePeer, "a unicast IP address without a zone"), "peer-address",
+		"IP address of the peer to send load to (default: the host of ssh)")
 	f.StringVar(&p.program, "peer-program", "mustang", "mustang's name or path on the peer")
 	p.uplink.add(f, "with --peer")
 	p.flags = f
@@ -41,7 +44,7 @@ func (p peerFlags) options(ctx context.Context) (*bench.PeerOptions, error) {
 		switch {
 		case p.flags.Changed("peer"):
 			return nil, errors.New("--peer is empty: want a command such as 'ssh root@10.0.0.1'")
-		case p.address != "":
+		case p.address.IsValid():
 			return nil, errors.New("--peer-address needs --peer")
 		case p.uplink.isSet():
 			return nil, errors.New("--uplink and --uplink-addresses need --peer")
@@ -69,26 +72,27 @@ func (p peerFlags) options(ctx context.Context) (*bench.PeerOptions, error) {
 	return o, err
 }
 
+func parsePeer(text string) (netip.Addr, error) {
+	addr, err := netip.ParseAddr(text)
+	if addr.Zone() != "" || addr.IsMulticast() || addr.IsUnspecified() {
+		err = errors.New("not unicast")
+	}
+	return addr.Unmap(), err
+}
+
 // resolve returns the peer's address: the flag's, or that of the host of ssh.
 func (p peerFlags) resolve(ctx context.Context, shell []string) (netip.Addr, error) {
-	if p.address == "" {
-		if filepath.Base(shell[0]) != "ssh" {
-			return netip.Addr{}, fmt.Errorf("--peer-address is missing: the address of the peer does not follow from %q", shell[0])
-		}
-		addr, err := sshAddress(ctx, shell)
-		if err != nil {
-			return netip.Addr{}, fmt.Errorf("--peer: %w; or set --peer-address", err)
-		}
-		return addr, nil
+	if p.address.IsValid() {
+		return p.address, nil
 	}
-	addr, err := netip.ParseAddr(p.address)
-	switch {
-	case err != nil:
-		return netip.Addr{}, fmt.Errorf("--peer-address %q: want an IP address", p.address)
-	case addr.Zone() != "" || addr.IsMulticast() || addr.IsUnspecified():
-		return netip.Addr{}, fmt.Errorf("--peer-address %q: want a unicast address without a zone", p.address)
+	if filepath.Base(shell[0]) != "ssh" {
+		return netip.Addr{}, fmt.Errorf("--peer-address is missing: the address of the peer does not follow from %q", shell[0])
 	}
-	return addr.Unmap(), nil
+	addr, err := sshAddress(ctx, shell)
+	if err != nil {
+		err = fmt.Errorf("--peer: %w; or set --peer-address", err)
+	}
+	return addr, err
 }
 
 // sshAddress returns the address of the host that a command line of ssh connects to, after
@@ -121,51 +125,35 @@ func sshAddress(ctx context.Context, shell []string) (netip.Addr, error) {
 	return addrs[0].Unmap(), nil
 }
 
+// The words of a shell, and what it takes out of them: backslashes and quotes.
+var (
+	shellWord   = regexp.MustCompile(`(?s)(?:[^\s'"\\]|\\.|'[^']*'|"(?:[^"\\]|\\.)*")+`)
+	shellQuoted = regexp.MustCompile(`(?s)\\.|'[^']*'|"(?:[^"\\]|\\.)*"`)
+	shellEscape = regexp.MustCompile("\\\\([\"\\\\$`])") // in double quotes
+)
+
 // splitWords splits a command line into words as a POSIX shell does: with single and double
 // quotes and backslashes, but without expansions and operators.
 func splitWords(text string) ([]string, error) {
-	var words []string
-	var word strings.Builder
-	var quote rune // the open quote
-	inside, escaped := false, false
-	for _, c := range text {
-		switch {
-		case escaped:
-			if quote == '"' && !strings.ContainsRune("\"\\$`", c) {
-				word.WriteRune('\\')
-			}
-			word.WriteRune(c)
-			escaped = false
-		case c == '\\' && quote != '\'':
-			inside, escaped = true, true
-		case quote != 0 && c == quote:
-			quote = 0
-		case quote != 0:
-			word.WriteRune(c)
-		case c == '\'' || c == '"':
-			inside, quote = true, c
-		case strings.ContainsRune(" \t\r\n", c):
-			if inside {
-				words = append(words, word.String())
-				word.Reset()
-				inside = false
-			}
-		default:
-			inside = true
-			word.WriteRune(c)
-		}
-	}
-	switch {
-	case quote != 0:
-		return nil, fmt.Errorf("unclosed quote %c", quote)
-	case escaped:
+	words := shellWord.FindAllString(text, -1)
+	switch rest := strings.TrimSpace(shellWord.ReplaceAllString(text, "")); {
+	case rest == `\`:
 		return nil, errors.New("backslash at the end")
-	}
-	if inside {
-		words = append(words, word.String())
-	}
-	if len(words) == 0 {
+	case rest != "":
+		return nil, fmt.Errorf("unclosed quote %.1s", rest)
+	case len(words) == 0:
 		return nil, errors.New("no command")
+	}
+	for i, word := range words {
+		words[i] = shellQuoted.ReplaceAllStringFunc(word, func(part string) string {
+			switch part[0] {
+			case '\\':
+				return part[1:]
+			case '"':
+				return shellEscape.ReplaceAllString(part[1:len(part)-1], "$1")
+			}
+			return part[1 : len(part)-1]
+		})
 	}
 	return words, nil
 }

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"mustang/internal/lab"
-	"mustang/internal/load"
 	"mustang/internal/netns"
 	"mustang/internal/result"
 	"mustang/internal/testkit"
@@ -176,20 +175,10 @@ func (p peerBench) agents(t *testing.T) []int {
 	if err != nil {
 		t.Fatal(err)
 	}
-	paths, err := filepath.Glob("/proc/[0-9]*/cmdline")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var pids []int
-	for _, path := range paths {
-		line, _ := os.ReadFile(path) // a process may have ended
-		ns, _ := os.Readlink(filepath.Join(filepath.Dir(path), "ns/net"))
-		var pid int
-		if _, err := fmt.Sscanf(path, "/proc/%d/", &pid); err == nil && ns == fmt.Sprintf("net:[%d]", inode) && bytes.Contains(line, []byte(load.Command)) {
-			pids = append(pids, pid)
-		}
-	}
-	return pids
+	return agents(t, func(proc string) bool {
+		ns, _ := os.Readlink(proc + "/ns/net")
+		return ns == fmt.Sprintf("net:[%d]", inode)
+	})
 }
 
 // snapshot is the machine's namespace, once its IPv6 addresses are found to be

@@ -71,8 +71,7 @@ func (p *cniPlace) source() (string, error) {
 type cniInstallation struct {
 	cniPlace
 	install.Network
-	subnets, gateways, hosts []string
-	force                    bool
+	force bool
 }
 
 func (c *config) cniInstall() *cobra.Command {
@@ -108,9 +107,14 @@ the network already has a router, give the host another address with --host-addr
 	flags.IntVar(&i.MTU, "mtu", 0, "MTU of the pod devices in bytes; 0 is the MTU of the parent, but 1500 if that is larger")
 	flags.StringVar(&i.Services, "services", "", "how pods reach services: socket, tc, both or off (default: socket)")
 	flags.BoolVar(&i.Masquerade, "masquerade", false, "translate the source addresses of packets that leave the network")
-	flags.StringArrayVar(&i.subnets, "subnet", []string{defaultSubnet}, "subnet of the pods; once for each of IPv4 and IPv6")
-	flags.StringArrayVar(&i.gateways, "gateway", nil, "gateway of the subnet of its family; the host takes this address unless --host-address is set")
-	flags.StringArrayVar(&i.hosts, "host-address", nil, "address of the host in the subnet of its family; the gateway is then another router")
+	const want = "an address like 10.77.0.1"
+	flags.Var(cli.Each(&i.Subnets, netip.ParsePrefix, "a prefix like "+defaultSubnet), "subnet",
+		"subnet of the pods; once for each of IPv4 and IPv6")
+	flags.Lookup("subnet").DefValue = defaultSubnet
+	flags.Var(cli.Each(&i.Gateways, netip.ParseAddr, want), "gateway",
+		"gateway of the subnet of its family; the host takes this address unless --host-address is set")
+	flags.Var(cli.Each(&i.HostAddresses, netip.ParseAddr, want), "host-address",
+		"address of the host in the subnet of its family; the gateway is then another router")
 	flags.StringVar(&i.CNIVersion, "cni-version", install.Versions()[0], "version of the CNI specification; 1.0.0 for older runtimes, as in Debian 12")
 	flags.BoolVar(&i.force, "force", false, "replace files of other projects")
 	return cmd
@@ -158,20 +162,12 @@ func foreign(err error, then string) error {
 	return fmt.Errorf("%s is not a file of Mustang (%w): %s", of.Path, of.Why, then)
 }
 
-// check validates the flags and parses the addresses.
+// check validates the flags.
 func (i *cniInstallation) check() error {
 	if err := i.cniPlace.check(); err != nil {
 		return err
 	}
 	if err := i.checkSubnets(); err != nil {
-		return err
-	}
-	var err error
-	const want = "an address like 10.77.0.1"
-	if i.Gateways, err = cli.ParseEach("gateway", i.gateways, netip.ParseAddr, want); err != nil {
-		return err
-	}
-	if i.HostAddresses, err = cli.ParseEach("host-address", i.hosts, netip.ParseAddr, want); err != nil {
 		return err
 	}
 	least := minMTU
@@ -189,31 +185,26 @@ func (i *cniInstallation) check() error {
 	if mode, err := podlink.Lookup(i.Link); err == nil && i.Bridge != "" && !mode.Traits().Bridge {
 		return fmt.Errorf("--bridge %q: link %s has none", i.Bridge, i.Link)
 	}
-	_, err = i.Conflist()
+	_, err := i.Conflist()
 	return ofFlag(err)
 }
 
-// checkSubnets parses the subnets.
 func (i *cniInstallation) checkSubnets() error {
-	subnets, err := cli.ParseEach("subnet", i.subnets, netip.ParsePrefix, "a prefix like "+defaultSubnet)
-	if err != nil {
-		return err
+	if len(i.Subnets) == 0 {
+		i.Subnets = []netip.Prefix{netip.MustParsePrefix(defaultSubnet)}
 	}
-	i.Subnets = nil
-	for n, prefix := range subnets {
-		text := i.subnets[n]
+	for n, prefix := range i.Subnets {
 		if a := prefix.Addr(); a.IsUnspecified() || a.IsLoopback() || a.IsMulticast() || a.BitLen()-prefix.Bits() < 2 {
-			return fmt.Errorf("--subnet %q: pods cannot have addresses of it, or too few: want a prefix like %s", text, defaultSubnet)
+			return fmt.Errorf("--subnet %q: pods cannot have addresses of it, or too few: want a prefix like %s", prefix, defaultSubnet)
 		}
 		if prefix != prefix.Masked() {
-			return fmt.Errorf("--subnet %q: it has host bits: want %s", text, prefix.Masked())
+			return fmt.Errorf("--subnet %q: it has host bits: want %s", prefix, prefix.Masked())
 		}
-		for _, other := range i.Subnets {
+		for _, other := range i.Subnets[:n] {
 			if other.Addr().Is4() == prefix.Addr().Is4() {
-				return fmt.Errorf("--subnet %q: a second one of its family, after %s: want one of IPv4, one of IPv6, or one of each", text, other)
+				return fmt.Errorf("--subnet %q: a second one of its family, after %s: want one of IPv4, one of IPv6, or one of each", prefix, other)
 			}
 		}
-		i.Subnets = append(i.Subnets, prefix)
 	}
 	return nil
 }

@@ -20,7 +20,8 @@ import (
 
 // compare is the command that compares runs.
 func (c *config) compare() *cobra.Command {
-	var format, threshold string
+	var format string
+	var limit float64
 	var allowMissing bool
 	cmd := &cobra.Command{
 		Use:   "compare OLD NEW...",
@@ -51,10 +52,7 @@ It is 1 if the intervals of all rows are wider than the threshold.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var judge func(*compare.Comparison) error
 			if cmd.Flags().Changed("threshold") {
-				limit, err := parsePercent(threshold)
-				if err != nil {
-					return cli.Usage(fmt.Errorf("--threshold %w", err))
-				}
+				threshold := cmd.Flags().Lookup("threshold").Value.String()
 				judge = func(of *compare.Comparison) error {
 					err := worseThan(of, threshold, limit, allowMissing)
 					switch rows, all := uncertain(of, limit); {
@@ -72,7 +70,8 @@ It is 1 if the intervals of all rows are wider than the threshold.`,
 		},
 	}
 	cli.AddOutput(cmd, &format, "csv", "markdown", "benchfmt")
-	cmd.Flags().StringVar(&threshold, "threshold", "", "exit with code 3 if a row got worse by more than this, such as 5%, or is missing")
+	cmd.Flags().Var(cli.One(&limit, parsePercent, "a percentage, such as 5%"), "threshold",
+		"exit with code 3 if a row got worse by more than this, such as 5%, or is missing")
 	cmd.Flags().BoolVar(&allowMissing, "allow-missing", false, "with --threshold, let rows of OLD be missing, failed or skipped in NEW")
 	return cmd
 }

@@ -58,7 +58,7 @@ func TestEndpointTells(t *testing.T) {
 	for _, bad := range []string{"fe80::1%eth0", "fe80::1", "0.0.0.0", "127.0.0.1", "224.0.0.1"} {
 		n.says(exitMisuse, add+" --address="+bad, "address \""+bad+"\": other pods could not send to it")
 	}
-	n.says(exitMisuse, add+" --allowed-address=fe80::1%eth0", `allowed address "fe80::1%eth0": want an IP address or a prefix`)
+	n.says(exitMisuse, add+" --allowed-address=fe80::1%eth0", `--allowed-address "fe80::1%eth0": want an IP address or a prefix`)
 	n.says(exitDone, "ep ls", "  shop       db   app=db")
 
 	file := filepath.Join(t.TempDir(), "policy.yaml")

@@ -151,12 +151,10 @@ func (c *config) explainInGuest(ctx context.Context, o explain.Options, against 
 		return nil, err
 	case code != exitDone:
 		return nil, fmt.Errorf("explain in the guest ended with exit code %d", code)
-	case against != "":
-		var found explain.Comparison
-		err = json.Unmarshal(output.Bytes(), &found)
-		return found, err
 	}
-	var found explain.Explanation
-	err = json.Unmarshal(output.Bytes(), &found)
-	return found, err
+	var found explained = &explain.Explanation{}
+	if against != "" {
+		found = &explain.Comparison{}
+	}
+	return found, json.Unmarshal(output.Bytes(), found)
 }

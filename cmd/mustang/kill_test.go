@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -138,28 +139,18 @@ func processes(t *testing.T, prefix, state string) []string {
 	return lines
 }
 
-// agents returns the traffic agents that inherited our state directory.
-func agents(t *testing.T, state string) []int {
+// agents returns the load agents whose directory below /proc is the one that is looked for.
+func agents(t *testing.T, is func(proc string) bool) (pids []int) {
 	t.Helper()
-	paths, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	paths, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil {
 		t.Fatal(err)
 	}
-	var pids []int
 	for _, path := range paths {
-		cmdline, err := os.ReadFile(path)
-		if err != nil || !bytes.Contains(cmdline, []byte(load.Command)) {
-			continue
+		line, _ := os.ReadFile(path + "/cmdline") // a process may have ended
+		if pid, err := strconv.Atoi(filepath.Base(path)); err == nil && bytes.Contains(line, []byte(load.Command)) && is(path) {
+			pids = append(pids, pid)
 		}
-		environ, err := os.ReadFile(filepath.Join(filepath.Dir(path), "environ"))
-		if err != nil || !bytes.Contains(environ, []byte(envStateDir+"="+state+"\x00")) {
-			continue
-		}
-		var pid int
-		if _, err := fmt.Sscanf(path, "/proc/%d/", &pid); err != nil {
-			t.Fatal(err)
-		}
-		pids = append(pids, pid)
 	}
 	return pids
 }
@@ -167,8 +158,12 @@ func agents(t *testing.T, state string) []int {
 func TestBenchKilled(t *testing.T) {
 	t.Parallel()
 	s := startBench(t)
+	inherited := func(proc string) bool {
+		environ, _ := os.ReadFile(proc + "/environ")
+		return bytes.Contains(environ, []byte(envStateDir+"="+s.state+"\x00"))
+	}
 	testkit.Eventually(t, 2*time.Minute, func() error { // they are replaced with the labs
-		if len(agents(t, s.state)) == 0 {
+		if len(agents(t, inherited)) == 0 {
 			return errors.New("no load agent is seen: the test shows nothing")
 		}
 		return nil

@@ -82,56 +82,45 @@ func (n *killNetwork) state() string {
 	return strings.Join(append(lines, rows...), "\n")
 }
 
-// storedRows returns the rows of all tables that commands write.
-func storedRows(t *testing.T, o *objects.Objects) (rows []string) {
+// dump returns the rows of a table, after edit has taken out what differs from run to run.
+func dump[K, V any](t *testing.T, what string, table *objects.Table[K, V], edit func(*K, *V)) (rows []string) {
 	t.Helper()
-	add := func(err error, format string, args ...any) {
+	for row, err := range table.All() {
 		if err != nil {
 			t.Fatal(err)
 		}
-		rows = append(rows, fmt.Sprintf(format, args...))
+		if edit != nil {
+			edit(&row.Key, &row.Value)
+		}
+		rows = append(rows, fmt.Sprintf("%s %+v", what, row))
 	}
-	for row, err := range o.Services.All() {
-		row.Value.Id, row.Value.Revision = 0, 0
-		add(err, "service %+v", row)
-	}
-	for row, err := range o.Backends.All() {
-		row.Key.Revision = 0
-		add(err, "backend %+v", row)
-	}
-	for row, err := range o.ServiceAddrs.All() {
-		add(err, "address %+v", row)
-	}
-	for row, err := range o.LookUp.All() {
-		row.Key.Revision = 0
-		add(err, "table %+v", row)
-	}
+	return rows
+}
+
+// storedRows returns the rows of all tables that commands write.
+func storedRows(t *testing.T, o *objects.Objects) []string {
+	t.Helper()
+	var ranges []string
 	for _, key := range sourceRanges(t, o) {
 		key.Revision = 0
-		add(nil, "source range %+v", key)
-	}
-	for row, err := range o.Endpoints.All() {
-		row.Value.Id = 0
-		row.Value.Egress, row.Value.Ingress = min(row.Value.Egress, 1), min(row.Value.Ingress, 1)
-		add(err, "endpoint %+v", row)
-	}
-	for row, err := range o.Senders.All() {
-		row.Value.Endpoint = 0
-		add(err, "sender %+v", row)
-	}
-	rows = append(rows, policyRows(t, o)...)
-	for row, err := range o.Uplinks.All() {
-		add(err, "uplink %+v", row)
-	}
-	for row, err := range o.NodeAddresses.All() {
-		add(err, "node address %+v", row)
-	}
-	for row, err := range o.Namespaces.All() {
-		add(err, "namespace %+v", row)
+		ranges = append(ranges, fmt.Sprintf("source range %+v", key))
 	}
 	state, err := o.NodeState.IDs()
-	add(err, "retiring %d, host %d", state.Retiring, state.Host)
-	return rows
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slices.Concat(
+		dump(t, "service", o.Services, func(_ *objects.ServiceKey, s *objects.Service) { s.Id, s.Revision = 0, 0 }),
+		dump(t, "backend", o.Backends, func(k *objects.BackendKey, _ *objects.Backend) { k.Revision = 0 }),
+		dump(t, "address", o.ServiceAddrs, nil), ranges,
+		dump(t, "table", o.LookUp, func(k *objects.BackendKey, _ *[64]uint16) { k.Revision = 0 }),
+		dump(t, "endpoint", o.Endpoints, func(_ *objects.Addr, e *objects.Endpoint) {
+			e.Id, e.Egress, e.Ingress = 0, min(e.Egress, 1), min(e.Ingress, 1)
+		}),
+		dump(t, "sender", o.Senders, func(_ *objects.SenderKey, s *objects.Sender) { s.Endpoint = 0 }),
+		policyRows(t, o), dump(t, "uplink", o.Uplinks, nil), dump(t, "node address", o.NodeAddresses, nil), dump(t, "namespace", o.Namespaces, nil),
+		[]string{fmt.Sprintf("retiring %d, host %d", state.Retiring, state.Host)},
+	)
 }
 
 // policyRows returns the number of rows of each map of policies, in which numbers differ from run to run, and the

@@ -115,10 +115,9 @@ A FILE in YAML describes a lab of any hosts, wires, pods and services; docs/labs
 
 // labFlags are the flags of lab up that need parsing.
 type labFlags struct {
-	file     string
-	wireRate string
-	ports    []uint
-	uplink   uplinkFlags
+	file   string
+	ports  []uint
+	uplink uplinkFlags
 }
 
 // add adds the flags of lab up.
@@ -134,7 +133,8 @@ func (f *labFlags) add(cmd *cobra.Command, o *lab.Options) {
 	cmd.Flags().StringVar(&o.Overlay, "overlay", lab.OverlayNone, "join the pods' segments of two hosts: "+
 		strings.Join([]string{lab.OverlayNone, lab.OverlayVXLAN, lab.OverlayBridgedVeth, lab.OverlayBridgedInternal}, ", "))
 	cmd.Flags().BoolVar(&o.NAT, "nat", false, "masquerade packets of pods that leave their host (two hosts)")
-	cmd.Flags().StringVar(&f.wireRate, "wire-rate", "", "rate of the wire between two hosts, such as 10gbit (default: no limit)")
+	cmd.Flags().Var(cli.One(&o.WireRate, qdisc.ParseRate, ""), "wire-rate",
+		"rate of the wire between two hosts, such as 10gbit (default: no limit)")
 	f.uplink.add(cmd.Flags(), "topology pod-to-network")
 	cmd.Flags().UintSliceVar(&f.ports, "service-port", nil, fmt.Sprintf("port of the service beside %d, also a port of pod-a (topology pod-links; repeatable)", lab.ServicePort))
 	cmd.Flags().DurationVar(&o.WireDelay, "wire-delay", 0, "delay of the wire between two hosts in each direction, such as 1ms")
@@ -170,11 +170,6 @@ func (f labFlags) apply(o *lab.Options, isSet func(flag string) bool) (err error
 			return fmt.Errorf("--service-port %d: want 1 to 65535", port)
 		}
 		o.Ports[i] = uint16(port)
-	}
-	if f.wireRate != "" {
-		if o.WireRate, err = qdisc.ParseRate(f.wireRate); err != nil {
-			return fmt.Errorf("--wire-rate: %w", err)
-		}
 	}
 	return nil
 }
@@ -271,34 +266,34 @@ func (c *config) readLab(cmd *cobra.Command, path string, o *lab.Options) (err e
 }
 
 // uplinkFlags name a device of this machine that a lab shares.
-type uplinkFlags struct{ device, addresses string }
+type uplinkFlags struct {
+	device    string
+	addresses [2]netip.Prefix // of the host and the pod
+}
 
 // add adds the flags. use names their use in the help.
 func (u *uplinkFlags) add(f *pflag.FlagSet, use string) {
 	f.StringVar(&u.device, "uplink", "", "device of this machine whose network pods are on ("+use+")")
-	f.StringVar(&u.addresses, "uplink-addresses", "",
+	f.Var(cli.One(&u.addresses, parseTwo, "two with their network's prefix length, such as 10.0.0.50/24,10.0.0.51/24"), "uplink-addresses",
 		"two free addresses of that network, for the lab's host and its pod, such as 10.0.0.50/24,10.0.0.51/24")
 }
 
+func parseTwo(text string) (two [2]netip.Prefix, err error) {
+	host, pod, _ := strings.Cut(text, ",")
+	if two[0], err = netip.ParsePrefix(host); err == nil {
+		two[1], err = netip.ParsePrefix(pod)
+	}
+	return two, err
+}
+
 // isSet reports whether one of the flags is set.
-func (u uplinkFlags) isSet() bool { return u.device != "" || u.addresses != "" }
+func (u uplinkFlags) isSet() bool { return u != uplinkFlags{} }
 
 // parse returns the device and the addresses of the flags.
 func (u uplinkFlags) parse() (lab.UplinkDevice, error) {
-	if u.device == "" || u.addresses == "" {
+	if u.device == "" || !u.addresses[0].IsValid() {
 		return lab.UplinkDevice{}, errors.New("--uplink and --uplink-addresses go together")
 	}
-	uplink := lab.UplinkDevice{Name: u.device}
-	host, pod, _ := strings.Cut(u.addresses, ",")
-	for _, address := range []struct {
-		text string
-		into *netip.Prefix
-	}{{host, &uplink.Host}, {pod, &uplink.Pod}} {
-		var err error
-		if *address.into, err = netip.ParsePrefix(address.text); err != nil {
-			return lab.UplinkDevice{}, fmt.Errorf("--uplink-addresses %q: want two with their network's prefix length, such as 10.0.0.50/24,10.0.0.51/24",
-				u.addresses)
-		}
-	}
+	uplink := lab.UplinkDevice{Name: u.device, Host: u.addresses[0], Pod: u.addresses[1]}
 	return uplink, uplink.Check()
 }

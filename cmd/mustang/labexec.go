@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mustang/cmd/mustang/internal/cli"
-	"mustang/cmd/mustang/internal/svc"
+	"mustang/cmd/mustang/internal/node"
 	"mustang/internal/lab"
 )
 
@@ -68,7 +68,7 @@ func (c *config) labExec() *cobra.Command {
 		Long: `Run a command in the network namespace of a place in a lab, such as host or pod-a; a shell
 ($SHELL) if none is given. The command sees the files and processes of this machine. Its /etc/hosts also has
 the names of the lab's places, and "service", the address of the service. $` + cli.EnvBPFRoot + ` and
-$` + svc.EnvSaved + ` name the lab's maps and saved services, so that mustang svc and mustang ep act on
+$` + node.EnvSaved + ` name the lab's maps and saved services, so that mustang svc and mustang ep act on
 the lab. The exit code is the command's.`,
 		Example: `  mustang lab exec pod-a
   mustang lab exec pod-a -- iperf3 -s -D -1
@@ -116,9 +116,9 @@ func (c *config) execIn(name, place string, command []string) error {
 	}
 	root := store.BPFRoot(info, place)
 	env := slices.DeleteFunc(os.Environ(), func(entry string) bool {
-		return strings.HasPrefix(entry, cli.EnvBPFRoot+"=") || strings.HasPrefix(entry, svc.EnvSaved+"=")
+		return strings.HasPrefix(entry, cli.EnvBPFRoot+"=") || strings.HasPrefix(entry, node.EnvSaved+"=")
 	})
-	env = append(env, cli.EnvBPFRoot+"="+root, svc.EnvSaved+"="+store.SavedServices(info, place))
+	env = append(env, cli.EnvBPFRoot+"="+root, node.EnvSaved+"="+store.SavedServices(info, place))
 	// The new program keeps the namespaces of the thread that executes it.
 	err = ns.Do(func() error {
 		if err := addHosts(info.Hosts(store.Places(info))); err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"mustang/cmd/mustang/internal/cli"
-	"mustang/cmd/mustang/internal/svc"
+	"mustang/cmd/mustang/internal/node"
 	"mustang/internal/datapath/kept"
 	"mustang/internal/lab"
 	"mustang/internal/result"
@@ -73,7 +73,7 @@ func runScripts(t *testing.T, dir string) {
 		Cmds:                map[string]func(*testscript.TestScript, bool, []string){"retry": retry},
 		Setup: func(env *testscript.Env) error {
 			env.Setenv(cli.EnvBPFRoot, filepath.Join(bpffs, filepath.Base(env.WorkDir)))
-			env.Setenv(svc.EnvSaved, filepath.Join(env.WorkDir, "saved", "services.json"))
+			env.Setenv(node.EnvSaved, filepath.Join(env.WorkDir, "saved", "services.json"))
 			return ownLabs(t, env)
 		},
 	})

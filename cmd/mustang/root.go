@@ -9,16 +9,15 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"mustang/cmd/mustang/internal/cli"
-	"mustang/cmd/mustang/internal/monitor"
-	"mustang/cmd/mustang/internal/netpolicy"
 	"mustang/cmd/mustang/internal/node"
-	"mustang/cmd/mustang/internal/svc"
+	"mustang/cmd/mustang/internal/traffic"
 	"mustang/internal/bench/clusterbench"
 	"mustang/internal/kube"
 	"mustang/internal/lab"
@@ -97,11 +96,11 @@ func (c *config) store() lab.Store { return lab.Store{Dir: c.stateDir} }
 func commandTree(env cli.Environment) *cobra.Command {
 	c := &config{Config: &cli.Config{Environment: env}}
 	root := cli.Group("mustang", "Container networks on Linux: connect pods, give them cluster IPs by eBPF, measure them",
-		c.bench(), c.explain(), c.report(), c.compare(), svc.Command(c.Config), netpolicy.Command(c.Config), c.lab(),
+		c.bench(), c.explain(), c.report(), c.compare(), c.lab(),
 		c.links(), c.probe(), c.tun(), c.cni(), c.agent(), node.Sysdump(c.Config, c.runHere), manual(), c.version())
 	root.AddCommand(c.hidden()...)
 	root.AddCommand(node.Commands(c.Config)...)
-	root.AddCommand(monitor.Commands(c.Config)...)
+	root.AddCommand(traffic.Commands(c.Config)...)
 	root.Long = `Mustang connects pods on Linux, gives them cluster IPs by eBPF, and measures which
 way of doing so is the fastest on this machine.
 
@@ -205,6 +204,9 @@ func refuseRepeated(root *cobra.Command, args []string) (twice error) {
 	given := map[string]bool{}
 	_ = cmd.Flags().ParseAll(rest, func(flag *pflag.Flag, _ string) error {
 		_, list := flag.Value.(pflag.SliceValue)
+		if parsed, ok := flag.Value.(*cli.Parsed); ok {
+			list = parsed.Repeated
+		}
 		if given[flag.Name] && !list && flag.Value.Type() != "stringToString" && flag.Name != "help" {
 			twice = cli.Usage(fmt.Errorf("--%s is given twice, and takes one value", flag.Name))
 		}
@@ -223,10 +225,17 @@ func flagError(cmd *cobra.Command, err error) error {
 		if short := invalid.GetFlag().Shorthand; short != "" {
 			name = "-" + short + ", " + name
 		}
-		if want := wanted[invalid.GetFlag().Value.Type()]; want != "" {
+		want := wanted[invalid.GetFlag().Value.Type()]
+		if parsed, ok := invalid.GetFlag().Value.(*cli.Parsed); ok {
+			want = parsed.Want
+		}
+		switch what := invalid.Unwrap(); {
+		case want != "":
 			err = fmt.Errorf("%s %q: want %s", name, invalid.GetValue(), want)
-		} else {
-			err = fmt.Errorf("%s: %w", name, invalid.Unwrap())
+		case strings.Contains(what.Error(), strconv.Quote(invalid.GetValue())):
+			err = fmt.Errorf("%s: %w", name, what)
+		default:
+			err = fmt.Errorf("%s %q: %w", name, invalid.GetValue(), what)
 		}
 	}
 	var unknown *pflag.NotExistError

@@ -12,14 +12,14 @@ import (
 	"time"
 
 	"mustang/cmd/mustang/internal/cli"
-	"mustang/cmd/mustang/internal/svc"
+	"mustang/cmd/mustang/internal/node"
 	"mustang/internal/testkit"
 )
 
 // TestApplyIsInterrupted while it waits for standard input: it has changed nothing.
 func TestApplyIsInterrupted(t *testing.T) {
 	testkit.RequireRoot(t)
-	env := map[string]string{cli.EnvBPFRoot: testkit.BPFFS(t) + "/mustang", envStateDir: t.TempDir(), svc.EnvSaved: filepath.Join(t.TempDir(), "saved.json")}
+	env := map[string]string{cli.EnvBPFRoot: testkit.BPFFS(t) + "/mustang", envStateDir: t.TempDir(), node.EnvSaved: filepath.Join(t.TempDir(), "saved.json")}
 	in, keepOpen := io.Pipe()
 	defer keepOpen.Close()
 	ctx, cancel := context.WithCancel(t.Context())

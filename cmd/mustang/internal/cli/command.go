@@ -75,18 +75,6 @@ func Check(check func(args []string) error) func(*cobra.Command, []string) error
 	return func(_ *cobra.Command, args []string) error { return Usage(check(args)) }
 }
 
-// ParseEach parses the values of a flag that is repeated, or says what it wants.
-func ParseEach[T any](flag string, texts []string, parse func(string) (T, error), want string) (all []T, err error) {
-	for _, text := range texts {
-		value, err := parse(text)
-		if err != nil {
-			return nil, fmt.Errorf("--%s %q: want %s", flag, text, want)
-		}
-		all = append(all, value)
-	}
-	return all, nil
-}
-
 // AsRoot returns what a command does that needs root.
 func AsRoot(run func(ctx context.Context, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {

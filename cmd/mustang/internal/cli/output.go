@@ -7,15 +7,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"text/tabwriter"
 	"unicode"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
-
-	"mustang/internal/suggest"
 )
 
 // Schema is the version of the JSON that commands print.
@@ -30,32 +26,6 @@ func AddOutput(cmd *cobra.Command, format *string, more ...string) {
 // AddFormats adds the flag -o with other words, of which the first is the default.
 func AddFormats(cmd *cobra.Command, format *string, words ...string) {
 	cmd.Flags().VarP(OneOf(format, words...), "output", "o", "output format: "+alternatives(words))
-}
-
-// OneOf is the value of a flag that takes one of some words, by default the first.
-func OneOf(to *string, words ...string) pflag.Value {
-	*to = words[0]
-	return &oneOf{to, words}
-}
-
-type oneOf struct {
-	to    *string
-	words []string
-}
-
-// String implements pflag.Value.
-func (o *oneOf) String() string { return *o.to }
-
-// Type implements pflag.Value.
-func (o *oneOf) Type() string { return "string" }
-
-// Set implements pflag.Value.
-func (o *oneOf) Set(text string) error {
-	if !slices.Contains(o.words, text) {
-		return fmt.Errorf("%q: want %s%s", text, alternatives(o.words), suggest.Text(text, o.words))
-	}
-	*o.to = text
-	return nil
 }
 
 // alternatives lists words: "a, b or c".

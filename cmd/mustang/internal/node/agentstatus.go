@@ -109,8 +109,8 @@ func ask(ctx context.Context, dir string, q status.Query) (r status.Report, err 
 	return r, nil
 }
 
-// ServiceNames asks the agent whose its services are: "shop/web" for "10.96.0.1:80/tcp". It waits a few seconds at most.
-func ServiceNames(ctx context.Context, dir string) (map[string]string, error) {
+// serviceNames asks the agent whose its services are: "shop/web" for "10.96.0.1:80/tcp". It waits a few seconds at most.
+func serviceNames(ctx context.Context, dir string) (map[string]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, namesWait)
 	defer cancel()
 	r, err := ask(ctx, dir, status.Query{Kind: status.Service})

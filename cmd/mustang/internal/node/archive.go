@@ -10,14 +10,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path"
-	"path/filepath"
 	"strings"
 	"sync"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // maxFile is how many bytes of a file are kept.
@@ -31,32 +27,12 @@ type archive struct {
 	mu      sync.Mutex
 	tar     *tar.Writer
 	gzip    *gzip.Writer
-	file    *os.File // nil: a stream
-	path    string
 	left    int64
 	missing []string
 	now     time.Time
 }
 
-// create begins an archive that gets its name, with mode 0600, once it is complete. limit is how many bytes it has at most before it is
-// compressed. Errors: that there is a file of the name; those of the file system.
-func create(name string, limit int64) (*archive, error) {
-	if _, err := os.Lstat(name); err == nil {
-		return nil, fmt.Errorf("%s: %w", name, os.ErrExist)
-	}
-	file, err := os.CreateTemp(filepath.Dir(name), ".sysdump-*")
-	if at := (*os.PathError)(nil); errors.As(err, &at) {
-		return nil, fmt.Errorf("%s: %w", name, at.Err)
-	}
-	if err != nil {
-		return nil, err
-	}
-	a := stream(file, limit)
-	a.file, a.path = file, name
-	return a, nil
-}
-
-// stream begins an archive that is written as it grows.
+// stream begins an archive that is written as it grows. limit is how many bytes it has at most before it is compressed.
 func stream(w io.Writer, limit int64) *archive {
 	zip := gzip.NewWriter(w)
 	return &archive{tar: tar.NewWriter(zip), gzip: zip, left: limit, now: time.Now()}
@@ -94,31 +70,12 @@ func (a *archive) Missing(what string, why error) {
 	a.missing = append(a.missing, fmt.Sprintf("%s: %s", what, strings.Join(strings.Fields(why.Error()), " ")))
 }
 
-// Close adds the list of what is missing, which it returns, and gives the archive its name.
+// Close adds the list of what is missing, which it returns.
 func (a *archive) Close() (missing []string, err error) {
-	defer a.Abort()
 	missing = a.missing
 	a.left = maxFile
 	list := strings.Join(missing, "\n") + "\n"
-	if err := errors.Join(a.write(missingFile, redact([]byte(list))), a.tar.Close(), a.gzip.Close()); err != nil || a.file == nil {
-		return missing, err
-	}
-	if err := errors.Join(a.file.Sync(), a.file.Close()); err != nil {
-		return missing, err
-	}
-	// A file that has come meanwhile stays.
-	if err := unix.Renameat2(unix.AT_FDCWD, a.file.Name(), unix.AT_FDCWD, a.path, unix.RENAME_NOREPLACE); err != nil {
-		return missing, &os.LinkError{Op: "rename", Old: a.file.Name(), New: a.path, Err: err}
-	}
-	return missing, nil
-}
-
-// Abort removes what there is of an archive that has no name yet.
-func (a *archive) Abort() {
-	if a.file != nil {
-		_ = a.file.Close()
-		_ = os.Remove(a.file.Name()) // gone if it was renamed
-	}
+	return missing, errors.Join(a.write(missingFile, redact([]byte(list))), a.tar.Close(), a.gzip.Close())
 }
 
 // item is a file of an archive, and what collects it.

@@ -27,6 +27,7 @@ import (
 	"mustang/internal/datapath"
 	"mustang/internal/netns"
 	"mustang/internal/nodenet"
+	"mustang/internal/policy"
 )
 
 // namedPods is how many attached pods an error names.
@@ -174,36 +175,25 @@ func (o cleanup) run(ctx context.Context, ns *netns.Namespace) error {
 	})
 }
 
-// attached returns the pods that the plugin has attached.
+// attached returns the pods that the plugin has attached, by their names as far as the datapath knows them.
 func (o cleanup) attached() (names []string, err error) {
+	var pods map[netip.Addr]policy.Pod
+	_ = o.WithExisting(func(d *datapath.Datapath) (err error) {
+		pods, err = knownPods(d)
+		return err
+	})
 	records, err := record.Store{Root: o.runDir}.List("")
-	pods := o.pods()
 	for _, r := range records {
 		name := r.Owner.String()
-		if len(r.Addresses) > 0 && pods[r.Addresses[0]] != "" {
-			name = pods[r.Addresses[0]]
-		}
 		if len(r.Addresses) > 0 {
+			if p, ok := pods[r.Addresses[0]]; ok {
+				name = cli.Printable(p.Namespace + "/" + p.Name)
+			}
 			name += " at " + r.Addresses[0].String()
 		}
 		names = append(names, name)
 	}
 	return names, err
-}
-
-// pods returns the names of pods by their addresses, as far as the datapath knows them.
-func (o cleanup) pods() map[netip.Addr]string {
-	names := map[netip.Addr]string{}
-	_ = o.WithExisting(func(d *datapath.Datapath) error {
-		known, err := d.Policies().Snapshot()
-		for _, p := range known.Pods {
-			for _, a := range p.Addresses {
-				names[a] = cli.Printable(p.Namespace + "/" + p.Name)
-			}
-		}
-		return err
-	})
-	return names
 }
 
 // uninstall removes the configuration first: the runtime asks for no pod that nothing serves.

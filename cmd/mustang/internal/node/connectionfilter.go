@@ -3,59 +3,28 @@
 package node
 
 import (
-	"fmt"
+	"errors"
 	"net/netip"
 	"strings"
 
 	"github.com/spf13/pflag"
 
+	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/datapath/conntrack"
-	"mustang/internal/service"
 )
 
-// filterFlags are the flags that select connections.
-type filterFlags struct {
-	client, service, backend, protocol string
-	states                             []string
+// addFilter adds the flags that select connections.
+func addFilter(flags *pflag.FlagSet, f *conntrack.Filter) {
+	const end = "ADDRESS or ADDRESS:PORT"
+	flags.Var(cli.One(&f.Client, parseAddr, "an address"), "client", "`ADDRESS` of the client")
+	flags.Var(cli.One(&f.Service, parseEnd, end), "service", "`ADDRESS[:PORT]` that the client connected to")
+	flags.Var(cli.One(&f.Backend, parseEnd, end), "backend", "`ADDRESS[:PORT]` of the backend")
+	flags.Var(protocolFlag(&f.Protocol), "protocol", "tcp, udp, sctp or any")
+	flags.Var(cli.List(&f.States, parseState, ""), "state",
+		"syn, established, closed, unreplied or replied; repeat for more")
 }
 
-func (f *filterFlags) add(flags *pflag.FlagSet) {
-	flags.StringVar(&f.client, "client", "", "`ADDRESS` of the client")
-	flags.StringVar(&f.service, "service", "", "`ADDRESS[:PORT]` that the client connected to")
-	flags.StringVar(&f.backend, "backend", "", "`ADDRESS[:PORT]` of the backend")
-	flags.StringVar(&f.protocol, "protocol", "any", "tcp, udp, sctp or any")
-	flags.StringSliceVar(&f.states, "state", nil, "syn, established, closed, unreplied or replied; repeat for more")
-}
-
-// isEmpty reports whether the flags select all connections.
-func (f *filterFlags) isEmpty() bool {
-	return f.client+f.service+f.backend == "" && strings.EqualFold(f.protocol, service.Any.String()) && len(f.states) == 0
-}
-
-func (f *filterFlags) parse() (filter conntrack.Filter, err error) {
-	if f.client != "" {
-		if filter.Client, err = parseAddr(f.client); err != nil {
-			return filter, fmt.Errorf("--client %q: want an address", f.client)
-		}
-	}
-	if filter.Service, err = parseEnd("service", f.service); err != nil {
-		return filter, err
-	}
-	if filter.Backend, err = parseEnd("backend", f.backend); err != nil {
-		return filter, err
-	}
-	if filter.Protocol, err = service.ParseProtocol(f.protocol); err != nil {
-		return filter, fmt.Errorf("--protocol: %w", err)
-	}
-	for _, text := range f.states {
-		var state conntrack.State
-		if err := state.UnmarshalText([]byte(text)); err != nil {
-			return filter, fmt.Errorf("--state: %w", err)
-		}
-		filter.States = append(filter.States, state)
-	}
-	return filter, nil
-}
+func parseState(text string) (s conntrack.State, err error) { return s, s.UnmarshalText([]byte(text)) }
 
 // parseAddr parses an address as connections have it: without a zone, and IPv4 as such.
 func parseAddr(text string) (netip.Addr, error) {
@@ -63,11 +32,8 @@ func parseAddr(text string) (netip.Addr, error) {
 	return addr.Unmap().WithZone(""), err
 }
 
-// parseEnd parses ADDRESS or ADDRESS:PORT, with brackets or without where that is clear. No text is no address.
-func parseEnd(flag, text string) (netip.AddrPort, error) {
-	if text == "" {
-		return netip.AddrPort{}, nil
-	}
+// parseEnd parses ADDRESS or ADDRESS:PORT, with brackets or without where that is clear.
+func parseEnd(text string) (netip.AddrPort, error) {
 	bare := text
 	if inside, ok := strings.CutPrefix(text, "["); ok && strings.HasSuffix(inside, "]") {
 		bare = strings.TrimSuffix(inside, "]")
@@ -76,8 +42,8 @@ func parseEnd(flag, text string) (netip.AddrPort, error) {
 		return netip.AddrPortFrom(addr, 0), nil
 	}
 	end, err := netip.ParseAddrPort(text)
-	if err != nil || end.Port() == 0 {
-		return end, fmt.Errorf("--%s %q: want ADDRESS or ADDRESS:PORT", flag, text)
+	if err == nil && end.Port() == 0 {
+		err = errors.New("port 0")
 	}
-	return netip.AddrPortFrom(end.Addr().Unmap(), end.Port()), nil
+	return netip.AddrPortFrom(end.Addr().Unmap(), end.Port()), err
 }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"strconv"
 	"time"
 
@@ -50,7 +51,7 @@ var connectionTable = cli.Table[connectionJSON]{
 }
 
 func (c commands) conntrackList() *cobra.Command {
-	var f filterFlags
+	var filter conntrack.Filter
 	cmd := &cobra.Command{
 		Use: "ls", Short: "List connections",
 		Long: `List connections, also those that are closed and keep their slot until another takes it.
@@ -59,12 +60,8 @@ SOURCE is the client's address as the backend sees it, - if it is the client's o
 IDLE is the time since the last packet.`,
 		Example: "  mustang conntrack ls --service=10.96.0.100 --state=established\n  mustang conntrack ls --client=192.168.10.11 -o json",
 	}
-	f.add(cmd.Flags())
+	addFilter(cmd.Flags(), &filter)
 	return cli.Listing(cmd, func(format string) error {
-		filter, err := f.parse()
-		if err != nil {
-			return cli.Usage(err)
-		}
 		found, err := cli.Read(c.Config, func(d *datapath.Datapath) ([]conntrack.Connection, error) { return d.ConnectionTable().List(filter) })
 		if err != nil {
 			return err
@@ -81,7 +78,6 @@ IDLE is the time since the last packet.`,
 }
 
 func (c commands) conntrackFlush() *cobra.Command {
-	var f filterFlags
 	var all bool
 	var filter conntrack.Filter
 	cmd := &cobra.Command{
@@ -90,11 +86,11 @@ func (c commands) conntrackFlush() *cobra.Command {
 with the same backend unless the service has changed. An open TCP connection is reset if its backend
 sends before the client does.`,
 		Example: "  mustang conntrack flush --backend=192.168.10.10\n  mustang conntrack flush --all",
-		PreRunE: cli.Check(func([]string) (err error) {
-			if filter, err = f.parse(); err == nil && f.isEmpty() != all {
-				err = errors.New("want flags that select connections, or else --all")
+		PreRunE: cli.Check(func([]string) error {
+			if reflect.ValueOf(filter).IsZero() != all {
+				return errors.New("want flags that select connections, or else --all")
 			}
-			return err
+			return nil
 		}),
 		RunE: cli.AsRoot(func(ctx context.Context, _ []string) error {
 			n := 0
@@ -108,7 +104,7 @@ sends before the client does.`,
 			return err
 		}),
 	}
-	f.add(cmd.Flags())
+	addFilter(cmd.Flags(), &filter)
 	cmd.Flags().BoolVar(&all, "all", false, "delete all connections")
 	return cmd
 }

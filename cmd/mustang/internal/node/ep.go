@@ -54,13 +54,9 @@ the first time too.`,
 			return device.with(func(a datapath.EndpointSpec) error { return c.addEndpoint(ctx, a) })
 		}),
 	}
-	cmd.PreRunE = cli.Check(func([]string) error {
-		device.given = given(cmd)
-		return device.check()
-	})
+	cmd.PreRunE = cli.Check(func([]string) error { return device.check(cmd) })
 	device.addFlags(cmd)
-	device.addLinkFlags(cmd)
-	device.addPodFlags(cmd)
+	device.addMoreFlags(cmd)
 	return cmd
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package node is the commands on the datapath, the agent and the state of a node, but for those on services.
+// Package node is the commands on the services, the datapath, the agent and the state of a node.
 package node
 
 import (
@@ -17,10 +17,10 @@ import (
 
 type commands struct{ *cli.Config }
 
-// Commands returns the commands ep, uplink, socket, conntrack, status, counters, datapath and reset.
+// Commands returns the commands svc, ep, uplink, socket, conntrack, status, counters, datapath and reset.
 func Commands(config *cli.Config) []*cobra.Command {
 	c := commands{config}
-	return []*cobra.Command{c.ep(), c.uplink(), c.socket(), c.conntrack(), c.status(), c.counters(), c.datapath(), c.unload("reset")}
+	return []*cobra.Command{c.svc(), c.ep(), c.uplink(), c.socket(), c.conntrack(), c.status(), c.counters(), c.datapath(), c.unload("reset")}
 }
 
 func (c commands) status() *cobra.Command {

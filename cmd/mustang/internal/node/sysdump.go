@@ -3,6 +3,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -130,46 +131,44 @@ func (d dump) checkLogs() error {
 }
 
 // write writes the archive. An interrupted one leaves nothing.
-func (d dump) write(ctx context.Context) error {
-	var a *archive
-	switch d.output {
-	case "-":
-		a = stream(d.Stdout, d.size<<20)
-	case "":
-		d.output = time.Now().UTC().Format("mustang-sysdump-20060102-150405.tar.gz")
-		fallthrough
-	default:
-		var err error
-		if a, err = create(d.output, d.size<<20); err != nil {
-			return err
-		}
-		defer a.Abort()
+func (d dump) write(ctx context.Context) (err error) {
+	if d.output == "-" {
+		_, _, err := d.collect(ctx, d.Stdout)
+		return err
 	}
-	collect := d.node
+	name := cmp.Or(d.output, time.Now().UTC().Format("mustang-sysdump-20060102-150405.tar.gz"))
+	file, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if at := (*fs.PathError)(nil); errors.As(err, &at) {
+		return fmt.Errorf("%s: %w", name, at.Err)
+	}
+	of, missing, err := d.collect(ctx, file)
+	size, seekErr := file.Seek(0, io.SeekCurrent)
+	if err := errors.Join(err, seekErr, file.Close()); err != nil {
+		return errors.Join(err, os.Remove(name))
+	}
+	text := fmt.Sprintf("%s: %d KiB, of %s\n", name, (size+1023)>>10, of)
+	if missing > 0 {
+		text += count(missing, "file", "files") + " could not be collected: missing.txt in the archive says why\n"
+	}
+	_, err = io.WriteString(d.Stdout, text)
+	return err
+}
+
+// collect writes an archive. It returns of what, and how many files are missing.
+func (d dump) collect(ctx context.Context, to io.Writer) (of string, missing int, err error) {
+	a, from := stream(to, d.size<<20), d.node
 	if d.kubeconfig != "" {
-		collect = d.cluster
+		from = d.cluster
 	}
 	within, cancel := context.WithTimeoutCause(ctx, d.timeout, fmt.Errorf("not done within %s: --timeout sets another limit", d.timeout))
 	defer cancel()
-	of, err := collect(within, a)
+	of, err = from(within, a)
 	if ctx.Err() != nil {
 		err = ctx.Err()
 	}
 	if err != nil {
-		return fmt.Errorf("no archive: %w", err)
+		return of, 0, fmt.Errorf("no archive: %w", err)
 	}
-	missing, err := a.Close()
-	if err != nil || d.output == "-" {
-		return err
-	}
-	info, err := os.Stat(d.output)
-	if err != nil {
-		return err
-	}
-	text := fmt.Sprintf("%s: %d KiB, of %s\n", d.output, (info.Size()+1023)>>10, of)
-	if n := len(missing); n > 0 {
-		text += count(n, "file", "files") + " could not be collected: missing.txt in the archive says why\n"
-	}
-	_, err = io.WriteString(d.Stdout, text)
-	return err
+	list, err := a.Close()
+	return of, len(list), err
 }

@@ -62,7 +62,7 @@ func (d dump) node(ctx context.Context, a *archive) (of string, err error) {
 	}
 	items = append(items,
 		item{Name: "kernel.txt", Collect: kernel},
-		item{Name: "sysctls.txt", Collect: settings},
+		item{Name: "sysctls.txt", Collect: sysctlValues},
 		item{Name: "network.txt", Collect: func(_ context.Context, to io.Writer) error {
 			return cli.WithNamespace(d.netnsOf, func(ns *netns.Namespace) error { return rtnl.In(ns).WriteTables(to) })
 		}},
@@ -178,7 +178,7 @@ func kernel(_ context.Context, to io.Writer) error {
 	return err
 }
 
-func settings(_ context.Context, to io.Writer) error {
+func sysctlValues(_ context.Context, to io.Writer) error {
 	for _, pattern := range sysctls {
 		paths, _ := filepath.Glob(filepath.Join("/proc/sys", pattern)) // the pattern is good
 		for _, path := range paths {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package svc
+package node
 
 import (
 	"context"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package monitor is the commands that tell others of what the datapath does: monitor, and metrics.
-package monitor
+// Package traffic is the commands that restrict and show what pods send: policy, monitor and metrics.
+package traffic
 
 import (
 	"context"
@@ -23,14 +23,14 @@ import (
 	"mustang/internal/suggest"
 )
 
-// Commands returns the commands monitor and metrics.
+// Commands returns the commands policy, monitor and metrics.
 func Commands(config *cli.Config) []*cobra.Command {
-	return []*cobra.Command{monitorCommand(config), metricsCommand(config)}
+	return []*cobra.Command{policyCommand(config), monitorCommand(config), metricsCommand(config)}
 }
 
 func monitorCommand(config *cli.Config) *cobra.Command {
 	var format string
-	var given given
+	var filter filter
 	cmd := &cobra.Command{
 		Use:   "monitor",
 		Short: "Print connections and drops, as they come",
@@ -45,8 +45,7 @@ it ends when the datapath is removed.`,
   mustang monitor --verdict dropped,denied --pod shop/web
   mustang monitor --address 10.0.0.0/24 --port 53 -o json`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			filter, err := given.parse(cmd.Flags().Changed)
-			if err != nil {
+			if err := filter.check(cmd.Flags().Changed); err != nil {
 				return cli.Usage(err)
 			}
 			if err := cli.RequireRoot(cmd); err != nil {
@@ -55,15 +54,15 @@ it ends when the datapath is removed.`,
 			return watch(cmd.Context(), &monitor{Config: config, filter: filter, json: format == "json"})
 		},
 	}
-	given.add(cmd)
+	filter.add(cmd)
 	cli.AddOutput(cmd, &format)
-	cli.CompleteFlag(cmd, "verdict", cli.Fixed(verdicts...))
+	cli.CompleteFlag(cmd, "verdict", cli.Fixed(verdicts()...))
 	cli.CompleteFlag(cmd, "pod", func() []string { return podNames(config) })
 	return cmd
 }
 
-// Trace returns the command policy trace, which monitors what policies deny.
-func Trace(config *cli.Config) *cobra.Command {
+// trace returns the command policy trace, which monitors what policies deny.
+func trace(config *cli.Config) *cobra.Command {
 	var format string
 	cmd := &cobra.Command{
 		Use:   "trace",
@@ -103,7 +102,9 @@ func watch(ctx context.Context, m *monitor) error {
 }
 
 // verdicts are the words of --verdict.
-var verdicts = []string{string(flows.Made), string(flows.Dropped), string(flows.Denied), string(flows.Audited)}
+func verdicts() []string {
+	return []string{string(flows.Made), string(flows.Dropped), string(flows.Denied), string(flows.Audited)}
+}
 
 // podNames returns the names of the node's pods, sorted; none that cannot be read.
 func podNames(config *cli.Config) (pods []string) {
@@ -172,72 +173,65 @@ func (m *monitor) leftOut(n uint64) error {
 	return err
 }
 
-// given is a filter as flags.
-type given struct {
-	pods, addresses, verdicts []string
-	ports                     []uint
-}
-
-func (g *given) add(cmd *cobra.Command) {
-	f := cmd.Flags()
-	f.StringSliceVar(&g.pods, "pod", nil, "only with this pod: NAMESPACE/NAME, or NAME of any namespace")
-	f.StringSliceVar(&g.addresses, "address", nil, "only with this address, or one in this network, at either end or as backend")
-	f.UintSliceVar(&g.ports, "port", nil, "only with this port, at either end or of the backend")
-	f.StringSliceVar(&g.verdicts, "verdict", nil, "only these: made, dropped, denied, audited")
-}
-
 // filter selects events. An empty part selects all.
 type filter struct {
 	pods     []string
 	networks []netip.Prefix
-	ports    []uint16
+	ports    []uint
 	verdicts []flows.Verdict
 }
 
-func (g *given) parse(isSet func(flag string) bool) (f filter, err error) {
-	for flag, values := range map[string]int{"pod": len(g.pods), "address": len(g.addresses), "verdict": len(g.verdicts)} {
-		if values == 0 && isSet(flag) {
-			return f, fmt.Errorf("--%s is empty", flag)
+func (f *filter) add(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringSliceVar(&f.pods, "pod", nil, "only with this pod: NAMESPACE/NAME, or NAME of any namespace")
+	flags.Var(cli.List(&f.networks, parseNetwork, "an address or a network, as 10.0.0.0/24"), "address",
+		"only with this address, or one in this network, at either end or as backend")
+	flags.UintSliceVar(&f.ports, "port", nil, "only with this port, at either end or of the backend")
+	flags.Var(cli.List(&f.verdicts, parseVerdict, "made, dropped, denied or audited"), "verdict",
+		"only these: made, dropped, denied, audited")
+}
+
+func parseNetwork(text string) (netip.Prefix, error) {
+	if addr, err := netip.ParseAddr(text); err == nil {
+		addr = addr.Unmap()
+		return addr.Prefix(addr.BitLen())
+	}
+	network, err := netip.ParsePrefix(text)
+	if network.Addr().Is4In6() {
+		err = errors.New("a network of IPv4 in IPv6")
+	}
+	return network.Masked(), err
+}
+
+func parseVerdict(text string) (flows.Verdict, error) {
+	if !slices.Contains(verdicts(), text) {
+		return "", errors.New("unknown verdict")
+	}
+	return flows.Verdict(text), nil
+}
+
+func (f *filter) check(isSet func(flag string) bool) error {
+	if len(f.pods) == 0 && isSet("pod") {
+		return errors.New("--pod is empty")
+	}
+	for _, pod := range f.pods {
+		if parts := strings.Split(pod, "/"); len(parts) > 2 || slices.Contains(parts, "") {
+			return fmt.Errorf("pod %q: want NAMESPACE/NAME, or NAME", pod)
 		}
 	}
-	for _, pod := range g.pods {
-		parts := strings.Split(pod, "/")
-		if len(parts) > 2 || slices.Contains(parts, "") {
-			return f, fmt.Errorf("pod %q: want NAMESPACE/NAME, or NAME", pod)
-		}
-	}
-	f.pods = g.pods
-	for _, text := range g.addresses {
-		network, err := netip.ParsePrefix(text)
-		if addr, addrErr := netip.ParseAddr(text); addrErr == nil {
-			addr = addr.Unmap()
-			network, err = addr.Prefix(addr.BitLen())
-		}
-		if err != nil || network.Addr().Is4In6() {
-			return f, fmt.Errorf("address %q: want an address or a network, as 10.0.0.0/24", text)
-		}
-		f.networks = append(f.networks, network.Masked())
-	}
-	for _, port := range g.ports {
+	for _, port := range f.ports {
 		if port == 0 || port > 65535 {
-			return f, fmt.Errorf("port %d: want 1 to 65535", port)
+			return fmt.Errorf("port %d: want 1 to 65535", port)
 		}
-		f.ports = append(f.ports, uint16(port))
 	}
-	for _, text := range g.verdicts {
-		if !slices.Contains(verdicts, text) {
-			return f, fmt.Errorf("verdict %q: want made, dropped, denied or audited", text)
-		}
-		f.verdicts = append(f.verdicts, flows.Verdict(text))
-	}
-	return f, nil
+	return nil
 }
 
 // wants reports whether the filter selects an event, as far as it tells without the names of pods.
 func (f *filter) wants(e *flows.Event) bool {
 	ends := []netip.AddrPort{e.Source, e.Destination, e.Backend}
 	return (len(f.verdicts) == 0 || slices.Contains(f.verdicts, e.Verdict)) &&
-		(len(f.ports) == 0 || slices.ContainsFunc(ends, func(a netip.AddrPort) bool { return slices.Contains(f.ports, a.Port()) })) &&
+		(len(f.ports) == 0 || slices.ContainsFunc(ends, func(a netip.AddrPort) bool { return slices.Contains(f.ports, uint(a.Port())) })) &&
 		(len(f.networks) == 0 || slices.ContainsFunc(ends, func(a netip.AddrPort) bool {
 			return slices.ContainsFunc(f.networks, func(n netip.Prefix) bool { return n.Contains(a.Addr()) })
 		}))

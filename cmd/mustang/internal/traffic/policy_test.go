@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package netpolicy
+package traffic
 
 import (
 	"bytes"
@@ -75,7 +75,7 @@ func (n node) agent(text string) {
 func (n node) policy(ctx context.Context, args ...string) (text string, err error) {
 	n.Helper()
 	var out bytes.Buffer
-	c := Command(&cli.Config{Environment: cli.Environment{Stdin: strings.NewReader(""), Stdout: &out, Stderr: &out}, BPFRoot: n.root})
+	c := policyCommand(&cli.Config{Environment: cli.Environment{Stdin: strings.NewReader(""), Stdout: &out, Stderr: &out}, BPFRoot: n.root})
 	c.SetArgs(args)
 	c.SilenceErrors, c.SilenceUsage = true, true
 	err = c.ExecuteContext(ctx)

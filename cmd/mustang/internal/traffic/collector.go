@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package monitor
+package traffic
 
 import (
 	"cmp"
 	"context"
 	"errors"
 	"io/fs"
+	"maps"
 	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -112,10 +113,12 @@ func (c Collector) counters(to chan<- prometheus.Metric, d *datapath.Datapath) e
 	return nil
 }
 
+// gauge sends a value as it is now, with the values of labels.
+func gauge(to chan<- prometheus.Metric, of *prometheus.Desc, value int, labels ...string) {
+	to <- prometheus.MustNewConstMetric(of, prometheus.GaugeValue, float64(value), labels...)
+}
+
 func (c Collector) connections(to chan<- prometheus.Metric, d *datapath.Datapath) error {
-	gauge := func(of *prometheus.Desc, value int, labels ...string) {
-		to <- prometheus.MustNewConstMetric(of, prometheus.GaugeValue, float64(value), labels...)
-	}
 	table := d.ConnectionTable()
 	stats, err := table.Stats()
 	if err != nil {
@@ -123,12 +126,12 @@ func (c Collector) connections(to chan<- prometheus.Metric, d *datapath.Datapath
 	}
 	states := desc("connections", "Connections in the table, by state.", "state")
 	for state := conntrack.StateSYN; state <= conntrack.StateReplied; state++ {
-		gauge(states, stats.States[state], state.String())
+		gauge(to, states, stats.States[state], state.String())
 	}
-	gauge(states, stats.Expired, "expired")
-	gauge(states, stats.Void, "void")
-	gauge(desc("connection_slots", "Connections that the table has room for."), stats.Slots)
-	gauge(desc("client_share", "Open connections from which on a client gets no new one."), stats.Share)
+	gauge(to, states, stats.Expired, "expired")
+	gauge(to, states, stats.Void, "void")
+	gauge(to, desc("connection_slots", "Connections that the table has room for."), stats.Slots)
+	gauge(to, desc("client_share", "Open connections from which on a client gets no new one."), stats.Share)
 	if c.Services == 0 {
 		return nil
 	}
@@ -136,13 +139,30 @@ func (c Collector) connections(to chan<- prometheus.Metric, d *datapath.Datapath
 	if err != nil {
 		return err
 	}
-	most, other := busiest(list, c.Services)
-	of := desc("service_connections", "Connections in the table of the services that have the most.", "service")
-	for _, s := range most {
-		gauge(of, s.connections, s.name)
+	services, count := busiest(list)
+	of, other := desc("service_connections", "Connections in the table of the services that have the most.", "service"), 0
+	for i, key := range services {
+		if uint(i) < c.Services {
+			gauge(to, of, count[key], key.String())
+		} else {
+			other += count[key]
+		}
 	}
-	gauge(of, other, "other")
+	gauge(to, of, other, "other")
 	return nil
+}
+
+// busiest returns the services of connections, those with the most first, and their numbers of connections.
+func busiest(list []conntrack.Connection) ([]service.Key, map[service.Key]int) {
+	count := map[service.Key]int{}
+	for _, c := range list {
+		if c.Service.IsValid() {
+			count[service.Key{Frontend: c.Service, Protocol: c.Protocol}]++
+		}
+	}
+	return slices.SortedFunc(maps.Keys(count), func(a, b service.Key) int {
+		return cmp.Or(cmp.Compare(count[b], count[a]), cmp.Compare(a.String(), b.String()))
+	}), count
 }
 
 // traffic tells what was translated for the services that have had the most packets. There is no "other", which could shrink.
@@ -172,33 +192,6 @@ func (c Collector) traffic(to chan<- prometheus.Metric, d *datapath.Datapath) er
 	return nil
 }
 
-// busy is a service and its connections.
-type busy struct {
-	name        string
-	connections int
-}
-
-// busiest returns the n services with the most connections, and how many the others have.
-func busiest(list []conntrack.Connection, n uint) (most []busy, other int) {
-	count := map[service.Key]int{}
-	for _, c := range list {
-		if c.Service.IsValid() {
-			count[service.Key{Frontend: c.Service, Protocol: c.Protocol}]++
-		}
-	}
-	for key, connections := range count {
-		most = append(most, busy{key.String(), connections})
-	}
-	slices.SortFunc(most, func(a, b busy) int {
-		return cmp.Or(cmp.Compare(b.connections, a.connections), cmp.Compare(a.name, b.name))
-	})
-	for uint(len(most)) > n {
-		other += most[len(most)-1].connections
-		most = most[:len(most)-1]
-	}
-	return most, other
-}
-
 func (c Collector) pods(to chan<- prometheus.Metric, d *datapath.Datapath) error {
 	services, err := d.Services().Count()
 	if err != nil {
@@ -212,7 +205,7 @@ func (c Collector) pods(to chan<- prometheus.Metric, d *datapath.Datapath) error
 	for _, e := range endpoints {
 		pods[e.ID] = true
 	}
-	to <- prometheus.MustNewConstMetric(desc("services", "Addresses, ports and protocols that are served."), prometheus.GaugeValue, float64(services))
-	to <- prometheus.MustNewConstMetric(desc("endpoints", "Pods that are endpoints."), prometheus.GaugeValue, float64(len(pods)))
+	gauge(to, desc("services", "Addresses, ports and protocols that are served."), services)
+	gauge(to, desc("endpoints", "Pods that are endpoints."), len(pods))
 	return nil
 }

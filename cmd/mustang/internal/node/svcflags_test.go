@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package svc
+package node
 
 import (
 	"strings"
@@ -32,7 +32,7 @@ func FuzzServiceFlags(f *testing.F) {
 		if err := cmd.ParseFlags(words); err != nil {
 			return service.Service{}, err
 		}
-		return flags.parse()
+		return flags.Service, flags.check(nil)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		s, err := parse(strings.Split(text, "\n"))
@@ -71,10 +71,10 @@ func TestAffinitySeconds(t *testing.T) {
 		flags.add(cmd)
 		err := cmd.ParseFlags([]string{"--service=10.96.0.1:80", "--backend=10.1.0.1:80", "--affinity=" + text})
 		if err == nil {
-			_, err = flags.parse()
+			err = flags.check(nil)
 		}
-		if want < 0 && err == nil || want >= 0 && (err != nil || flags.s.Affinity != want) {
-			t.Errorf("%s: %v, %v, want %v", text, flags.s.Affinity, err, want)
+		if want < 0 && err == nil || want >= 0 && (err != nil || flags.Affinity != want) {
+			t.Errorf("%s: %v, %v, want %v", text, flags.Affinity, err, want)
 		}
 	}
 }

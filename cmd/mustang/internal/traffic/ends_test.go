@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package netpolicy
+package traffic
 
 import (
 	"net/netip"
@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"mustang/internal/datapath"
-	"mustang/internal/datapath/device"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/datapath/rows"
 )
@@ -27,7 +26,7 @@ const dual = `---
   ingress: [{from: [{podSelector: {matchLabels: {app: web}}}]}, {from: [{ipBlock: {cidr: "fd00:20::/64"}}]}]}}
 `
 
-// newDual returns a node with the pods of dual, of which the last two have one link-local address.
+// newDual returns a node with the pods of dual.
 func newDual(t *testing.T) node {
 	t.Helper()
 	n := newNode(t)
@@ -42,27 +41,22 @@ func newDual(t *testing.T) node {
 	if err := o.OpenTables(); err != nil {
 		t.Fatal(err)
 	}
-	for i, addresses := range [][3]string{
-		{"10.0.0.1", "fd00:20::1", "fe80::1"}, {"10.0.0.2", "fd00:20::2", "fe80::2"}, {"10.0.0.3", "fd00:20::3", "fe80::3"}, {"10.0.0.4", "fd00:20::4", "fe80::3"},
+	for i, addresses := range [][2]string{
+		{"10.0.0.1", "fd00:20::1"}, {"10.0.0.2", "fd00:20::2"}, {"10.0.0.3", "fd00:20::3"}, {"10.0.0.4", "fd00:20::4"},
 	} {
-		index, netns := 10+i, uint64(100+i)
-		for _, text := range addresses[:2] {
-			row := objects.Endpoint{Id: uint32(i + 1), Netns: netns}
-			row.Path.Ifindex = uint32(index)
+		for _, text := range addresses {
+			row := objects.Endpoint{Id: uint32(i + 1), Netns: uint64(100 + i)}
+			row.Path.Ifindex = uint32(10 + i)
 			if err := o.Endpoints.Put(rows.EncodeAddr(netip.MustParseAddr(text)), row); err != nil {
 				t.Fatal(err)
 			}
-		}
-		sender := objects.Sender{Endpoint: uint32(i + 1), LinkLocal: rows.EncodeAddr(netip.MustParseAddr(addresses[2]))}
-		if err := o.Senders.Put(device.SenderKey(false, netns, index), sender); err != nil {
-			t.Fatal(err)
 		}
 	}
 	return n
 }
 
-// TestFamilies asks about pods that have IPv4 and IPv6 addresses: an address chooses the family of the pod at the other end.
-func TestFamilies(t *testing.T) {
+// TestBothFamilies asks about pods that have IPv4 and IPv6 addresses: an address chooses the family of the pod at the other end.
+func TestBothFamilies(t *testing.T) {
 	n := newDual(t)
 	n.says("mac/m2 10.0.0.2 (app=other) > mac/m3 10.0.0.3 (app=db)\ndenied\n", "explain", "mac/m2", "10.0.0.3")
 	n.says("mac/m2 fd00:20::2 (app=other) > mac/m3 fd00:20::3 (app=db)\nallowed\n", "explain", "mac/m2", "fd00:20::3", "80")
@@ -73,18 +67,8 @@ func TestFamilies(t *testing.T) {
 	n.says("pod mac/remote lacks an IPv6 address\n", "explain", "fd00:20::2", "mac/remote")
 	n.says("\nmac/remote is not a pod of this node, which does not enforce its policies\n", "explain", "mac/m2", "mac/remote")
 	n.says("port \"http\": want a number from 1 to 65535, not the name of a port", "explain", "mac/m1", "mac/m3", "http")
+	n.says("an address is link-local: name the pod, or another address of it\n", "explain", "mac/m2", "fe80::3%eth0")
 	n.says("protocol \"icmp\": want tcp, udp or sctp; leave the port out for others", "explain", "mac/m1", "mac/m3", "80/icmp")
-}
-
-// TestExplainLinkLocal asks about link-local addresses, by which the programs know pods of this node.
-func TestExplainLinkLocal(t *testing.T) {
-	n := newDual(t)
-	n.says("fe80::3 is the link-local address of several pods: name one of them\n", "explain", "mac/m2", "fe80::3%eth0")
-	n.write(dual + "---\n{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {namespace: mac, name: other}, spec: {podSelector: {matchLabels: {app: other}}, " +
-		"ingress: [{from: [{podSelector: {matchLabels: {app: db}}}]}]}}\n")
-	n.says("1 added", "apply", "-f", n.file)
-	n.says("mac/m1 fe80::1 (app=web) > mac/m2 fe80::2 (app=other)\ndenied\n", "explain", "fe80::1%eth0", "fe80::2")
-	n.says("mac/m1 fe80::1 (app=web) > mac/m2 fe80::2 (app=other)\ndenied\n", "explain", "mac/m1", "fe80::2")
 }
 
 // TestDryRunRemarks has a dry run warn of what the policies would not do, as the apply does that follows.

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package svc is the command svc: services on the command line, one by one or as a set from a file.
-package svc
+package node
 
 import (
 	"cmp"
@@ -17,26 +16,19 @@ import (
 	"github.com/spf13/cobra"
 
 	"mustang/cmd/mustang/internal/cli"
-	"mustang/cmd/mustang/internal/node"
 	"mustang/internal/datapath"
 	"mustang/internal/datapath/conntrack"
 	"mustang/internal/datapath/flows"
 	"mustang/internal/service"
 )
 
-// commands are those on services.
-type commands struct{ *cli.Config }
-
-// Command returns the command svc.
-func Command(config *cli.Config) *cobra.Command {
-	c := commands{config}
+func (c commands) svc() *cobra.Command {
 	return cli.Group("svc", "Services: addresses that stand for a set of backends", c.svcAdd(), c.svcList(), c.svcRemove(),
 		c.svcApply(), c.svcDiff(), c.svcExport(), c.svcRestore(), c.svcHealth())
 }
 
 func (c commands) svcAdd() *cobra.Command {
 	var f serviceFlags
-	var s service.Service
 	cmd := &cobra.Command{
 		Use:   "add --service ADDRESS:PORT --backend ADDRESS:PORT [--backend ...]",
 		Short: "Add a service, or replace one",
@@ -45,17 +37,14 @@ open TCP connections keep their backend.`,
 		Example: `  mustang svc add --service=10.96.0.100:5201 --backend=192.168.10.10:5201
   mustang svc add --service='[fd00:96::100]:5201' --backend='[fd00:10::a]:5201' --protocol=tcp
   mustang svc add --service=0.0.0.0:30080 --node-port --backend=192.168.10.10:80,weight=2 --backend=192.168.10.11:80`,
-		PreRunE: cli.Check(func([]string) (err error) {
-			s, err = f.parse()
-			return err
-		}),
+		PreRunE: cli.Check(f.check),
 		RunE: cli.AsRoot(func(ctx context.Context, _ []string) error {
 			return c.OnDatapath(ctx, func(d *datapath.Datapath) error {
-				change, _, err := d.Services().Put(ctx, service.CLI, s)
+				change, _, err := d.Services().Put(ctx, service.CLI, f.Service)
 				if err != nil {
 					return hintOwner(err)
 				}
-				_, err = fmt.Fprintf(c.Stdout, "service %s %s\n", s, change)
+				_, err = fmt.Fprintf(c.Stdout, "service %s %s\n", f.Service, change)
 				return err
 			})
 		}),
@@ -65,20 +54,16 @@ open TCP connections keep their backend.`,
 }
 
 func (c commands) svcRemove() *cobra.Command {
-	var address, protocol string
 	var key service.Key
 	cmd := &cobra.Command{
 		Use:     "rm --service ADDRESS:PORT",
 		Short:   "Remove a service",
 		Example: "  mustang svc rm --service=10.96.0.100:5201",
-		PreRunE: cli.Check(func([]string) (err error) {
-			if address == "" {
+		PreRunE: cli.Check(func([]string) error {
+			if !key.Frontend.IsValid() {
 				return errors.New("--service is missing")
 			}
-			if key.Frontend, err = service.ParseFrontend(address); err == nil {
-				key.Protocol, err = service.ParseProtocol(protocol)
-			}
-			return err
+			return nil
 		}),
 		RunE: cli.AsRoot(func(ctx context.Context, _ []string) error {
 			return c.OnExisting(ctx, fmt.Errorf("service %s does not exist", key), func(d *datapath.Datapath) error {
@@ -90,9 +75,10 @@ func (c commands) svcRemove() *cobra.Command {
 			})
 		}),
 	}
-	cmd.Flags().StringVar(&address, "service", "", "address and port that clients connect to")
+	cmd.Flags().Var(cli.One(&key.Frontend, service.ParseFrontend, ""), "service",
+		"address and port that clients connect to")
 	cli.CompleteFlag(cmd, "service", c.frontends)
-	cmd.Flags().StringVar(&protocol, "protocol", "any", "tcp, udp, sctp, or any for all protocols of the service")
+	cmd.Flags().Var(protocolFlag(&key.Protocol), "protocol", "tcp, udp, sctp, or any for all protocols of the service")
 	return cmd
 }
 
@@ -186,7 +172,7 @@ States of a backend: active gets new connections. terminating is about to end, a
 where no backend is active. draining is about to end, and gets none. quarantined is not ready, as it
 has failed its health check. Open connections stay with their backend in each state.`,
 	}
-	node.AddRunDir(cmd.Flags(), &runDir)
+	AddRunDir(cmd.Flags(), &runDir)
 	return cli.Listing(cmd, func(format string) error {
 		used := use{open: map[uint32]int{}}
 		services, err := cli.Read(c.Config, func(d *datapath.Datapath) ([]service.Service, error) {
@@ -208,7 +194,7 @@ has failed its health check. Open connections stay with their backend in each st
 			return err
 		}
 		if slices.ContainsFunc(services, func(s service.Service) bool { return s.Owner == service.Agent }) {
-			if used.names, err = node.ServiceNames(cmd.Context(), runDir); err != nil {
+			if used.names, err = serviceNames(cmd.Context(), runDir); err != nil {
 				fmt.Fprintf(c.Stderr, "mustang: note: no names of the agent's services: %v\n", err)
 			}
 		}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package monitor
+package traffic
 
 import (
 	"net/netip"
@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
 	"mustang/cmd/mustang/internal/cli"
@@ -138,33 +139,44 @@ func TestFilter(t *testing.T) {
 	}
 	l := line{SourcePod: "shop/web", BackendPod: "shop/db"}
 	for _, c := range []struct {
-		given given
+		flags string
 		want  bool
 	}{
-		{given{}, true},
-		{given{pods: []string{"shop/db"}}, true},
-		{given{pods: []string{"web"}}, true},
-		{given{pods: []string{"eb", "other/web"}}, false},
-		{given{addresses: []string{"10.0.0.2"}}, true},
-		{given{addresses: []string{"::ffff:10.0.0.2"}}, true},
-		{given{addresses: []string{"192.0.2.0/24", "10.0.0.7/24"}}, true},
-		{given{addresses: []string{"10.0.0.3"}}, false},
-		{given{ports: []uint{80}, pods: []string{"db"}}, true},
-		{given{ports: []uint{80}, pods: []string{"api"}}, false},
-		{given{ports: []uint{53}}, false},
-		{given{verdicts: []string{"dropped", "made"}}, true},
-		{given{verdicts: []string{"dropped"}}, false},
+		{"", true},
+		{"--pod shop/db", true},
+		{"--pod web", true},
+		{"--pod eb,other/web", false},
+		{"--address 10.0.0.2", true},
+		{"--address ::ffff:10.0.0.2", true},
+		{"--address 192.0.2.0/24,10.0.0.7/24", true},
+		{"--address 10.0.0.3", false},
+		{"--port 80 --pod db", true},
+		{"--port 80 --pod api", false},
+		{"--port 53", false},
+		{"--verdict dropped --verdict made", true},
+		{"--verdict dropped", false},
 	} {
-		f, err := c.given.parse(func(string) bool { return false })
+		f, err := parseFilter(c.flags)
 		if got := f.wants(&e) && f.wantsPods(&l); got != c.want || err != nil {
-			t.Errorf("%+v selects: %v, want %v; %v", c.given, got, c.want, err)
+			t.Errorf("%s selects: %v, want %v; %v", c.flags, got, c.want, err)
 		}
 	}
-	for _, g := range []given{{addresses: []string{"web"}}, {addresses: []string{"::ffff:10.0.0.0/104"}}, {ports: []uint{65536}}, {ports: []uint{0}}, {verdicts: []string{"lost"}}, {pods: []string{"/"}}, {pods: []string{"a/b/c"}}} {
-		if _, err := g.parse(func(string) bool { return false }); err == nil {
-			t.Errorf("no error of %+v", g)
+	for _, flags := range []string{
+		"--address web", "--address ::ffff:10.0.0.0/104", "--port 65536", "--port 0", "--verdict lost", "--pod /", "--pod a/b/c",
+	} {
+		if _, err := parseFilter(flags); err == nil {
+			t.Errorf("no error of %s", flags)
 		}
 	}
+}
+
+func parseFilter(flags string) (f filter, err error) {
+	var cmd cobra.Command
+	f.add(&cmd)
+	if err := cmd.ParseFlags(strings.Fields(flags)); err != nil {
+		return f, err
+	}
+	return f, f.check(cmd.Flags().Changed)
 }
 
 // TestNoteAbsent tells of a pod that there is not, before the monitor waits for it.

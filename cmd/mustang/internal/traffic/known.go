@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package netpolicy
+package traffic
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -22,8 +20,7 @@ type known struct {
 	policy.Snapshot
 	listed  []policies.Listed
 	audited bool
-	cluster bool                // whether an agent follows one
-	shared  map[netip.Addr]bool // link-local addresses that several pods have
+	cluster bool // whether an agent follows one
 }
 
 // know reads what a datapath decides by.
@@ -34,48 +31,8 @@ func know(d *datapath.Datapath) (k known, err error) {
 	if k.listed, err = d.Policies().List(); err != nil {
 		return k, err
 	}
-	if k.audited, err = d.Policies().Audited(); err != nil {
-		return k, err
-	}
-	endpoints, err := d.Endpoints().List(context.Background())
-	if err == nil {
-		err = d.Endpoints().Senders(endpoints)
-	}
-	k.addLinkLocal(endpoints)
+	k.audited, err = d.Policies().Audited()
 	return k, err
-}
-
-// addLinkLocal gives the pods of this node their link-local addresses, as the programs know them: one that two pods have is nobody's, and
-// one that the node has too is the node's.
-func (k *known) addLinkLocal(endpoints []datapath.Endpoint) {
-	of, has := map[netip.Addr]datapath.Endpoint{}, map[netip.Addr]netip.Addr{}
-	k.shared = map[netip.Addr]bool{}
-	for _, e := range endpoints {
-		if !e.LinkLocal.IsValid() {
-			continue
-		}
-		if other, taken := of[e.LinkLocal]; taken && other.ID != e.ID {
-			k.shared[e.LinkLocal] = true
-		}
-		of[e.LinkLocal], has[e.IP] = e, e.LinkLocal
-	}
-	nobodys := maps.Clone(k.shared)
-	for _, n := range k.Nodes {
-		for _, a := range n.Addresses {
-			nobodys[a.Unmap()] = true
-		}
-	}
-	for i := range k.Pods {
-		p := &k.Pods[i]
-		if p.HostNetwork || p.Node != k.Node {
-			continue
-		}
-		for _, a := range p.Addresses {
-			if local, ok := has[a.Unmap()]; ok && !nobodys[local] && !slices.Contains(p.Addresses, local) {
-				p.Addresses = append(slices.Clip(p.Addresses), local)
-			}
-		}
-	}
 }
 
 // end tells of which pod an address is.
@@ -112,13 +69,12 @@ func (k known) describe(o policy.Origin) string {
 
 // ends returns the addresses of both ends. Of two pods that have both families, they are those of IPv4, and other those of IPv6.
 func (k known) ends(source, destination string) (f, other policy.Flow, err error) {
-	from, fromErr := k.address(source)
-	to, toErr := k.address(destination)
+	from, fromErr := netip.ParseAddr(source)
+	to, toErr := netip.ParseAddr(destination)
+	from, to = from.Unmap(), to.Unmap()
 	switch {
-	case errors.Is(fromErr, errShared):
-		return f, other, fromErr
-	case errors.Is(toErr, errShared):
-		return f, other, toErr
+	case from.Is6() && from.IsLinkLocalUnicast(), to.Is6() && to.IsLinkLocalUnicast():
+		return f, other, cli.Usage(errors.New("an address is link-local: name the pod, or another address of it"))
 	case fromErr == nil && toErr == nil && from.Is4() != to.Is4():
 		return f, other, cli.Usage(fmt.Errorf("%s and %s are of two families, IPv4 and IPv6", source, destination))
 	case fromErr == nil && toErr == nil:
@@ -157,19 +113,6 @@ func (k known) betweenPods(source, destination string) (f, other policy.Flow, er
 	return found[0], found[1], nil
 }
 
-// errShared matches the error about a link-local address of several pods.
-var errShared = errors.New("is the link-local address of several pods: name one of them")
-
-// address parses an address. Its zone says nothing here.
-func (k known) address(text string) (netip.Addr, error) {
-	a, err := netip.ParseAddr(text)
-	a = a.Unmap().WithZone("")
-	if err == nil && k.shared[a] {
-		err = fmt.Errorf("%s %w", a, errShared)
-	}
-	return a, err
-}
-
 // familyError is that a pod has no address of a family.
 type familyError struct {
 	pod string
@@ -180,27 +123,22 @@ func (e *familyError) Error() string {
 	return fmt.Sprintf("pod %s lacks an %s address", e.pod, map[bool]string{true: "IPv4", false: "IPv6"}[e.v4])
 }
 
-// pod returns the address of a pod that talks to another address: one of its family, and a link-local one to a link-local one if it has one. Of
-// pods by one name, that of this node comes first.
+// pod returns the address of a pod that talks to another address, of its family. Of pods by one name, that of this node comes first.
 func (k known) pod(text string, like netip.Addr) (netip.Addr, error) {
 	namespace, name, ok := strings.Cut(text, "/")
 	if !ok {
 		return netip.Addr{}, cli.Usage(fmt.Errorf("%q: want an address or NAMESPACE/NAME of a pod", text))
 	}
-	var all []netip.Addr
 	found := false
 	for _, here := range []bool{true, false} {
 		for _, p := range k.Pods {
 			if p.Namespace == namespace && p.Name == name && (p.Node == k.Node) == here {
-				found, all = true, append(all, p.Addresses...)
-			}
-		}
-	}
-	local := func(a netip.Addr) bool { return a.Is6() && a.IsLinkLocalUnicast() }
-	for _, want := range []bool{local(like), false} {
-		for _, a := range all {
-			if a = a.Unmap(); a.Is4() == like.Is4() && local(a) == want {
-				return a, nil
+				for _, a := range p.Addresses {
+					if a = a.Unmap(); a.Is4() == like.Is4() {
+						return a, nil
+					}
+				}
+				found = true
 			}
 		}
 	}

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package netpolicy is the command policy: network policies on the command line.
-package netpolicy
+package traffic
 
 import (
 	"cmp"
@@ -14,7 +13,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"mustang/cmd/mustang/internal/cli"
-	"mustang/cmd/mustang/internal/monitor"
 	"mustang/internal/datapath"
 	"mustang/internal/datapath/policies"
 	"mustang/internal/policy"
@@ -24,11 +22,9 @@ import (
 // commands are those on policies.
 type commands struct{ *cli.Config }
 
-// Command returns the command policy.
-func Command(config *cli.Config) *cobra.Command {
+func policyCommand(config *cli.Config) *cobra.Command {
 	c := commands{config}
-	return cli.Group("policy", "Network policies: which pods may talk", c.apply(), c.list(), c.remove(), c.explain(),
-		monitor.Trace(config))
+	return cli.Group("policy", "Network policies: which pods may talk", c.apply(), c.list(), c.remove(), c.explain(), trace(config))
 }
 
 // policyJSON is a policy as policy ls -o json prints it.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package svc
+package node
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -23,7 +24,6 @@ import (
 const followInterval = 500 * time.Millisecond
 
 func (c commands) svcHealth() *cobra.Command {
-	var texts []string
 	var addresses []netip.Addr
 	cmd := &cobra.Command{
 		Use:   "health",
@@ -33,21 +33,17 @@ healthCheckNodePort: 200 if an active backend of the service is on this node, or
 follows changes of the services, and listens on no other port. The unit mustang-health.service
 runs it.`,
 		Example: "  mustang svc health\n  mustang svc health --address=192.0.2.10 --address=2001:db8::10",
-		PreRunE: cli.Check(func([]string) (err error) {
-			addresses, err = cli.ParseEach("address", texts, netip.ParseAddr, "an IP address")
-			return err
-		}),
-		RunE: cli.AsRoot(func(ctx context.Context, _ []string) error { return c.answer(ctx, health.New(addresses...)) }),
+		RunE:    cli.AsRoot(func(ctx context.Context, _ []string) error { return c.answer(ctx, health.New(addresses...)) }),
 	}
-	cmd.Flags().StringArrayVar(&texts, "address", nil, "`IP` address to listen on; repeat for more; all by default")
+	cmd.Flags().Var(cli.Each(&addresses, netip.ParseAddr, "an IP address"), "address",
+		"`IP` address to listen on; repeat for more; all by default")
 	return cmd
 }
 
 // answer lets the server follow the services until ctx ends. It says once what the server cannot do, and goes on trying.
 func (c commands) answer(ctx context.Context, server *health.Server) (err error) {
 	defer func() { err = errors.Join(err, server.Close()) }()
-	f := follower{root: c.BPFRoot}
-	defer func() { err = errors.Join(err, f.close()) }()
+	f := follower{Config: c.Config}
 	tick := time.NewTicker(followInterval)
 	defer tick.Stop()
 	said := ""
@@ -75,45 +71,27 @@ func (c commands) answer(ctx context.Context, server *health.Server) (err error)
 
 // follower reads the services with a health-check port again when services change. The datapath may come and go.
 type follower struct {
-	root       string
-	d          *datapath.Datapath // nil: there is none
-	generation uint32
+	*cli.Config
+	generation uint32 // 0: there is no datapath
 	services   []service.Service
 }
 
-func (f *follower) update(ctx context.Context) (err error) {
-	before := f.generation
-	if f.d == nil {
-		before = 0
-		if f.d, err = datapath.OpenExisting(datapath.Options{Root: f.root}); errors.Is(err, os.ErrNotExist) {
-			return nil
-		} else if err != nil {
+func (f *follower) update(ctx context.Context) error {
+	found := false
+	err := f.WithExisting(func(d *datapath.Datapath) error {
+		generation, err := d.Services().Generation()
+		found = !errors.Is(err, os.ErrNotExist)
+		if err != nil || generation == f.generation && generation != 0 {
 			return err
 		}
-	}
-	f.generation, err = f.d.Services().Generation()
-	if errors.Is(err, os.ErrNotExist) {
-		f.services = nil
-		return f.close()
-	}
-	if err != nil || f.generation == before && before != 0 {
+		f.generation = generation
+		all, err := d.Services().List(ctx)
+		f.services = slices.DeleteFunc(all, func(s service.Service) bool { return s.HealthCheckPort == 0 })
 		return err
-	}
-	all, err := f.d.Services().List(ctx)
-	f.services = nil
-	for _, s := range all {
-		if s.HealthCheckPort != 0 {
-			f.services = append(f.services, s)
-		}
-	}
-	return err
-}
-
-func (f *follower) close() error {
-	if f.d == nil {
+	})
+	if !found && (err == nil || errors.Is(err, os.ErrNotExist)) {
+		f.generation, f.services = 0, nil
 		return nil
 	}
-	err := f.d.Close()
-	f.d = nil
 	return err
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package svc
+package node
 
 import (
 	"context"
@@ -38,25 +38,15 @@ func (f savedFile) read() ([]service.Service, error) {
 	return set.Services, nil
 }
 
-// check returns an error if the path cannot be a regular file.
-func (f savedFile) check() error {
-	if f == "" || strings.HasSuffix(string(f), "/") {
-		return fmt.Errorf("save services in %q: not the path of a file", f)
-	}
-	if info, err := os.Stat(string(f)); err == nil && !info.Mode().IsRegular() {
-		return fmt.Errorf("save services in %s: not a regular file", f)
-	}
-	return nil
-}
-
 // replace writes services to a new file and syncs it, calls apply, and renames the file if apply returned no error. So a full
 // disk is found before anything is applied, and what is read is one set or the other, whole. One process at a time does
 // so: errors of lock.Take. After a kill in between, the same call again repairs.
 func (f savedFile) replace(ctx context.Context, services []service.Service, apply func() error) (err error) {
-	if err := f.check(); err != nil {
-		return err
+	path := string(f)
+	if info, err := os.Stat(path); path == "" || strings.HasSuffix(path, "/") || err == nil && !info.Mode().IsRegular() {
+		return fmt.Errorf("save services in %q: not the path of a regular file", path)
 	}
-	dir := filepath.Dir(string(f))
+	dir, fresh := filepath.Dir(path), filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".new")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
@@ -65,29 +55,26 @@ func (f savedFile) replace(ctx context.Context, services []service.Service, appl
 		return err
 	}
 	defer lock.Unlock()
-	fresh := filepath.Join(dir, "."+filepath.Base(string(f))+".new")
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, removeIfThere(fresh))
-		}
-	}()
+	defer os.Remove(fresh) // unless it has been renamed
 	if err := writeServices(fresh, services); err != nil {
 		return err
 	}
 	if err := apply(); err != nil {
 		return err
 	}
-	if err := os.Rename(fresh, string(f)); err != nil {
+	if err := os.Rename(fresh, path); err != nil {
 		return err
 	}
-	return syncDir(dir)
+	if d, err := os.Open(dir); err == nil {
+		_ = d.Sync() // some file systems cannot
+		_ = d.Close()
+	}
+	return nil
 }
 
 // writeServices writes a file anew, whatever a killed process left of it.
 func writeServices(path string, services []service.Service) (err error) {
-	if err := removeIfThere(path); err != nil {
-		return err
-	}
+	_ = os.Remove(path)
 	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
@@ -97,24 +84,4 @@ func writeServices(path string, services []service.Service) (err error) {
 		return err
 	}
 	return file.Sync()
-}
-
-func removeIfThere(path string) error {
-	if err := os.Remove(path); !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	return nil
-}
-
-// syncDir makes a renamed file survive a crash of the machine.
-func syncDir(path string) error {
-	dir, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer dir.Close()
-	if err := dir.Sync(); err != nil && !errors.Is(err, unix.EINVAL) { // some file systems cannot
-		return err
-	}
-	return nil
 }

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"mustang/internal/suggest"
+)
+
+// Parsed is the value of a flag that a function parses.
+type Parsed struct {
+	// Want is what the error of another text says that the flag takes; empty: that is the error of the function.
+	Want string
+	// Repeated is whether the flag may be given several times.
+	Repeated bool
+	text     string
+	set      func(text string) error
+}
+
+// One is the value of a flag that is what parse makes of a text.
+func One[T any](to *T, parse func(string) (T, error), want string) *Parsed {
+	return &Parsed{Want: want, set: func(text string) (err error) {
+		*to, err = parse(text)
+		return err
+	}}
+}
+
+// Each is as One, for a flag that may be repeated.
+func Each[T any](all *[]T, parse func(string) (T, error), want string) *Parsed {
+	return &Parsed{Want: want, Repeated: true, set: func(text string) error {
+		one, err := parse(text)
+		*all = append(*all, one)
+		return err
+	}}
+}
+
+// List is as Each, and takes several values with commas between them.
+func List[T any](all *[]T, parse func(string) (T, error), want string) *Parsed {
+	list := Each(all, parse, want)
+	one := list.set
+	list.set = func(text string) error {
+		for part := range strings.SplitSeq(text, ",") {
+			if err := one(part); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return list
+}
+
+// String implements pflag.Value.
+func (p *Parsed) String() string { return p.text }
+
+// Type implements pflag.Value.
+func (p *Parsed) Type() string {
+	if p.Repeated {
+		return "strings"
+	}
+	return "string"
+}
+
+// Set implements pflag.Value.
+func (p *Parsed) Set(text string) error {
+	p.text = text
+	return p.set(text)
+}
+
+// OneOf is the value of a flag that takes one of some words, by default the first.
+func OneOf(to *string, words ...string) pflag.Value {
+	*to = words[0]
+	return &oneOf{to, words}
+}
+
+type oneOf struct {
+	to    *string
+	words []string
+}
+
+// String implements pflag.Value.
+func (o *oneOf) String() string { return *o.to }
+
+// Type implements pflag.Value.
+func (o *oneOf) Type() string { return "string" }
+
+// Set implements pflag.Value.
+func (o *oneOf) Set(text string) error {
+	if !slices.Contains(o.words, text) {
+		return fmt.Errorf("%q: want %s%s", text, alternatives(o.words), suggest.Text(text, o.words))
+	}
+	*o.to = text
+	return nil
+}
