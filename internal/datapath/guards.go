@@ -31,7 +31,7 @@ func (g Guards) Put(ctx context.Context, spec EndpointSpec) (change Change, err 
 		return Unchanged, err
 	}
 	defer t.Close()
-	links, err := lockLinks(ctx, g.o)
+	links, err := g.o.LockLinks(ctx)
 	if err != nil {
 		return Unchanged, err
 	}
@@ -71,7 +71,7 @@ func (g Guards) find(spec EndpointSpec) (target, error) {
 
 // write stores the row of the device, before its program: the program lets nothing pass without.
 func (g Guards) write(ctx context.Context, spec EndpointSpec, t target) (id uint32, change Change, err error) {
-	err = g.o.WithTables(ctx, func() error {
+	err = g.o.WithLock(ctx, func() error {
 		key, _ := guard.Row(t.Device, 0, true)
 		have, ok, err := g.o.Senders.Get(key)
 		if err != nil {
@@ -127,9 +127,6 @@ func (g Guards) DeleteAll(ctx context.Context) error {
 
 // replaceFilters replaces the guards of another build that are no links.
 func replaceFilters(o *objects.Objects) error {
-	if err := o.OpenTables(); err != nil {
-		return err
-	}
 	return withHost(o, func(host *netns.Namespace) error {
 		if host == nil {
 			return nil
@@ -140,7 +137,7 @@ func replaceFilters(o *objects.Objects) error {
 
 // remove ends the guards that match, and what killed processes left.
 func (g Guards) remove(ctx context.Context, match func(*netns.Namespace, guard.SenderRow) bool) error {
-	links, err := lockLinks(ctx, g.o)
+	links, err := g.o.LockLinks(ctx)
 	if err != nil {
 		return err
 	}
@@ -156,7 +153,7 @@ func (g Guards) remove(ctx context.Context, match func(*netns.Namespace, guard.S
 				ids = append(ids, row.Value.Endpoint)
 			}
 		}
-		return errors.Join(guard.Remove(ctx, g.o, host, ids), guard.Sweep(g.o))
+		return errors.Join(guard.Remove(ctx, g.o, host, ids), sweepRemains(ctx, g.o))
 	})
 }
 
@@ -167,9 +164,6 @@ func (g Guards) Check(spec EndpointSpec) error {
 		return err
 	}
 	defer t.Close()
-	if err := g.o.OpenTables(); err != nil {
-		return err
-	}
 	key, _ := guard.Row(t.Device, 0, true)
 	have, _, err := g.o.Senders.Get(key)
 	if err != nil {

@@ -25,7 +25,7 @@ func requireHost(ctx context.Context, o *objects.Objects, host uint64, what stri
 			return err
 		}
 	}
-	return o.WithTables(ctx, func() error {
+	return o.WithLock(ctx, func() error {
 		state, err := o.NodeState.IDs()
 		if err != nil {
 			return err
@@ -101,9 +101,6 @@ func hostName(host uint64) string {
 
 // Host returns the cookie of the network namespace that all endpoints and uplinks are of; 0 if there is none yet.
 func (d *Datapath) Host() (uint64, error) {
-	if err := d.objects.OpenTables(); err != nil {
-		return 0, err
-	}
 	state, err := d.objects.NodeState.IDs()
 	return state.Host, err
 }

@@ -275,5 +275,5 @@ func refreshFor(ctx context.Context, o *objects.Objects, want []service.Service)
 	if none && !slices.ContainsFunc(want, outward) {
 		return nil
 	}
-	return o.WithTables(ctx, func() error { return refresh(o) })
+	return o.WithLock(ctx, func() error { return refresh(o) })
 }

@@ -24,9 +24,6 @@ func (d *Datapath) Upgrade(ctx context.Context) (Change, error) {
 // such pods drop what the host sends by them, once policies are in force, as they do what a pod sends in the node's name.
 // Pods that are not found are left out. Without pods on a parent it does nothing.
 func (d *Datapath) GuardParents(ctx context.Context) (change Change, err error) {
-	if err := d.objects.OpenTables(); err != nil {
-		return Unchanged, err
-	}
 	var onParents []guard.SenderRow
 	for row, err := range d.objects.Senders.All() {
 		if err != nil {
@@ -39,7 +36,7 @@ func (d *Datapath) GuardParents(ctx context.Context) (change Change, err error) 
 	if len(onParents) == 0 {
 		return Unchanged, nil
 	}
-	links, err := lockLinks(ctx, d.objects)
+	links, err := d.objects.LockLinks(ctx)
 	if err != nil {
 		return Unchanged, err
 	}
@@ -79,7 +76,7 @@ func (d *Datapath) guardParent(ctx context.Context, row guard.SenderRow, pod, ho
 	if err != nil || len(missing) == 0 {
 		return Unchanged, err
 	}
-	err = d.objects.WithTables(ctx, func() error {
+	err = d.objects.WithLock(ctx, func() error {
 		_, err := guard.Store(d.objects, row.Key, row.Value) // with the row of its network namespace
 		return err
 	})

@@ -64,7 +64,6 @@ func openPods(t *testing.T) Policies {
 		}
 		_ = o.Close()
 	})
-	succeed(t, o.OpenTables())
 	for i := range pods {
 		at := rows.EncodeAddr(address4(i))
 		row, _ := must2(o.Endpoints.Get(at))(t)
