@@ -129,4 +129,3 @@ func Orphans(o *objects.Objects) (orphans []objects.Link, err error) {
 	}
 	return orphans, nil
 }
-
