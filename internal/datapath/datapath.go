@@ -19,8 +19,6 @@ import (
 	"os"
 	"path/filepath"
 
-	"golang.org/x/sys/unix"
-
 	"mustang/internal/datapath/conntrack"
 	"mustang/internal/datapath/flows"
 	"mustang/internal/datapath/objects"
@@ -126,11 +124,4 @@ const (
 // String returns the lower-case name.
 func (c Change) String() string {
 	return [...]string{"unchanged", "added", "updated"}[c]
-}
-
-// waitForPrograms returns when no program runs that read the maps before the call: membarrier waits for an RCU grace
-// period, and programs run in RCU's read side. On a kernel without membarrier, a program that is late drops one packet.
-func waitForPrograms() {
-	const membarrierGlobal = 1 // MEMBARRIER_CMD_GLOBAL, <linux/membarrier.h>
-	_, _, _ = unix.Syscall(unix.SYS_MEMBARRIER, membarrierGlobal, 0, 0)
 }

@@ -155,18 +155,11 @@ func (e Endpoints) add(ctx context.Context, t target) (rows []Endpoint, _ Change
 	}()
 	// Rows first: if we die in between, the next call finds the endpoint and attaches what is missing.
 	if err := e.o.WithLock(ctx, func() error {
-		state, err := e.o.NodeState.IDs()
+		id, err := nextEndpoint(e.o)
 		if err != nil {
 			return err
 		}
-		if state.LastEndpoint == math.MaxUint32 {
-			return errNumbersUsedUp
-		}
-		state.LastEndpoint++
-		if err := e.o.NodeState.PutIDs(state); err != nil {
-			return err
-		}
-		rows = t.endpoints(state.LastEndpoint)
+		rows = t.endpoints(id)
 		// The guard lets nothing pass by a device that it does not know.
 		if _, err := guard.Put(e.o, t.Device, rows[0].ID, false); err != nil {
 			return err
@@ -178,6 +171,19 @@ func (e Endpoints) add(ctx context.Context, t target) (rows []Endpoint, _ Change
 	}
 	_, err = e.attach(t, rows[0].ID)
 	return rows, Added, err
+}
+
+// nextEndpoint gives out the ID of an endpoint or of a pod with the source guard alone. The caller has the lock of the rows.
+func nextEndpoint(o *objects.Objects) (uint32, error) {
+	state, err := o.NodeState.IDs()
+	if err != nil {
+		return 0, err
+	}
+	if state.LastEndpoint == math.MaxUint32 {
+		return 0, errNumbersUsedUp
+	}
+	state.LastEndpoint++
+	return state.LastEndpoint, o.NodeState.PutIDs(state)
 }
 
 // update changes the endpoint of a device.

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"net/netip"
 
 	"mustang/internal/datapath/guard"
@@ -43,13 +42,11 @@ func (g Guards) Put(ctx context.Context, spec EndpointSpec) (change Change, err 
 	if err != nil {
 		return Unchanged, err
 	}
-	if err := guard.Attach(g.o, t.Device); err != nil {
-		return Unchanged, errors.Join(err, guard.Remove(context.WithoutCancel(ctx), g.o, t.HostNS, []uint32{id}))
+	err = guard.Attach(g.o, t.Device)
+	if err == nil && !guard.OnAlone(g.o, t.Device, id) {
+		err = guard.AttachAlone(g.o, t.Device, id)
 	}
-	if guard.OnAlone(g.o, t.Device, id) {
-		return change, nil
-	}
-	if err := guard.AttachAlone(g.o, t.Device, id); err != nil {
+	if err != nil {
 		return Unchanged, errors.Join(err, guard.Remove(context.WithoutCancel(ctx), g.o, t.HostNS, []uint32{id}))
 	}
 	return change, nil
@@ -83,16 +80,8 @@ func (g Guards) write(ctx context.Context, spec EndpointSpec, t target) (id uint
 		case ok && have.Flags&objects.SenderAlone != 0 && guard.OnAlone(g.o, t.Device, have.Endpoint):
 			id, change = have.Endpoint, Updated
 		default:
-			state, err := g.o.NodeState.IDs()
-			if err != nil {
-				return err
-			}
-			if state.LastEndpoint == math.MaxUint32 {
-				return errNumbersUsedUp
-			}
-			state.LastEndpoint++
-			id, change = state.LastEndpoint, Added
-			if err := g.o.NodeState.PutIDs(state); err != nil {
+			change = Added
+			if id, err = nextEndpoint(g.o); err != nil {
 				return err
 			}
 		}
@@ -127,7 +116,11 @@ func (g Guards) DeleteAll(ctx context.Context) error {
 
 // replaceFilters replaces the guards of another build that are no links.
 func replaceFilters(o *objects.Objects) error {
-	return withHost(o, func(host *netns.Namespace) error {
+	state, err := o.NodeState.IDs()
+	if err != nil {
+		return err
+	}
+	return onHost(state.Host, func(host *netns.Namespace) error {
 		if host == nil {
 			return nil
 		}
@@ -143,10 +136,11 @@ func (g Guards) remove(ctx context.Context, match func(*netns.Namespace, guard.S
 	}
 	defer links.Unlock()
 	all, err := guard.Alone(g.o)
-	if err != nil {
+	state, stateErr := g.o.NodeState.IDs()
+	if err := errors.Join(err, stateErr); err != nil {
 		return err
 	}
-	return withHost(g.o, func(host *netns.Namespace) error {
+	return onHost(state.Host, func(host *netns.Namespace) error {
 		var ids []uint32
 		for _, row := range all {
 			if match(host, row) {

@@ -89,7 +89,7 @@ func linkRemains(ctx context.Context, o *objects.Objects) (remains []remain, err
 	if err != nil {
 		return nil, err
 	}
-	flags, err := namespaceFlags(o)
+	scopes, err := o.Namespaces.Rows()
 	if err != nil {
 		return nil, err
 	}
@@ -114,8 +114,8 @@ func linkRemains(ctx context.Context, o *objects.Objects) (remains []remain, err
 		}
 		found(locked(func() error { return guard.Delete(o, key) }), "source guard of %s, without an endpoint", what)
 	}
-	for cookie, f := range flags {
-		if f&objects.NamespacePod != 0 && !namespaces[cookie] {
+	for cookie, scope := range scopes {
+		if scope.Flags&objects.NamespacePod != 0 && !namespaces[cookie] {
 			found(locked(func() error { return disableSockets(o, cookie, nil) }),
 				"socket translation of the network namespace with cookie %d, without an endpoint", cookie)
 		}
@@ -126,7 +126,8 @@ func linkRemains(ctx context.Context, o *objects.Objects) (remains []remain, err
 	}
 	idle, idleErr := guard.Idle(o)
 	for _, k := range idle {
-		found(func() error { return guard.DetachIdle(o) }, "program %s at interface %d of the host, which no pod is on", k.Hook.Program, k.IfIndex)
+		found(func() error { return guard.DetachIdle(o) },
+			"program %s at interface %d of the host, which no pod is on", k.Hook.Program, k.IfIndex)
 	}
 	uplinks, uplinksErr := Uplinks{o}.attached(func(k objects.Link) error {
 		found(detach(k), "program %s of uplink %d: its device is gone", k.Hook.Program, k.IfIndex)

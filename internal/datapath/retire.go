@@ -43,7 +43,7 @@ func (w *writer) retire() (err error) {
 	}
 	if w.waits {
 		// A program that works with the old backends must find them.
-		waitForPrograms()
+		w.o.WaitForPrograms()
 	}
 	if w.udp {
 		err = retireSockets(w.o, service.UDP)
@@ -96,12 +96,12 @@ func (s Services) clearMark(ctx context.Context, mark uint32) error {
 // Sockets are found in network namespaces that have a name or a process.
 func retireSockets(o *objects.Objects, p service.Protocol) error {
 	return o.RetireSockets(uint8(p), func(run func() error) error {
-		flags, err := namespaceFlags(o)
-		if err != nil || len(flags) == 0 {
+		scopes, err := o.Namespaces.Rows()
+		if err != nil || len(scopes) == 0 {
 			return err
 		}
 		return eachNamespace(func(ns *netns.Namespace, cookie uint64) error {
-			if flags[cookie] == 0 {
+			if scopes[cookie].Flags == 0 {
 				return nil
 			}
 			return ns.Do(run)
@@ -134,7 +134,7 @@ func (s Services) Sweep(ctx context.Context) error {
 	if err := s.o.NodeState.Invalidate(); err != nil { // the one that died may not have told programs
 		return err
 	}
-	waitForPrograms()
+	s.o.WaitForPrograms()
 	if err := errors.Join(retireSockets(s.o, service.UDP), retireSockets(s.o, service.TCP)); err != nil {
 		return err
 	}

@@ -7,7 +7,6 @@ import (
 	"errors"
 
 	"mustang/internal/datapath/guard"
-	"mustang/internal/linkinfo"
 	"mustang/internal/netns"
 	"mustang/internal/rtnl"
 )
@@ -81,27 +80,4 @@ func (d *Datapath) guardParent(ctx context.Context, row guard.SenderRow, pod, ho
 		return err
 	})
 	return Updated, errors.Join(err, guard.Attach(d.objects, t.Device))
-}
-
-// withNamespaces calls fn with all network namespaces by their cookies, the calling thread's too.
-func withNamespaces(fn func(by map[uint64]*netns.Namespace) error) (err error) {
-	snapshot, err := linkinfo.Take()
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, snapshot.Close()) }()
-	own, err := netns.Current()
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, own.Close()) }()
-	by := make(map[uint64]*netns.Namespace)
-	for _, ns := range append([]*netns.Namespace{own}, snapshot.Namespaces()...) {
-		cookie, err := ns.Cookie()
-		if err != nil {
-			return err
-		}
-		by[cookie] = ns
-	}
-	return fn(by)
 }

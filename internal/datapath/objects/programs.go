@@ -314,3 +314,10 @@ func (o *Objects) RetireSockets(protocol uint8, each func(run func() error) erro
 	})
 	return errors.Join(err, iter.Close())
 }
+
+// WaitForPrograms returns when no program runs that read the maps before the call: membarrier waits for an RCU grace
+// period, and programs run in RCU's read side. On a kernel without membarrier, a program that is late drops one packet.
+func (*Objects) WaitForPrograms() {
+	const membarrierGlobal = 1 // MEMBARRIER_CMD_GLOBAL, <linux/membarrier.h>
+	_, _, _ = unix.Syscall(unix.SYS_MEMBARRIER, membarrierGlobal, 0, 0)
+}
