@@ -74,9 +74,7 @@ func (n *killNetwork) tables(change func(*objects.Objects) error) {
 	o, err := objects.Open(n.root)
 	if err == nil {
 		defer o.Close()
-		if err = o.OpenTables(); err == nil {
-			err = change(o)
-		}
+		err = change(o)
 	}
 	if err != nil {
 		n.t.Fatal(err)

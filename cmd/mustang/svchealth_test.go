@@ -24,13 +24,10 @@ import (
 func setHealthPort(t *testing.T, root string, port uint16) {
 	t.Helper()
 	o, err := objects.Open(root)
-	if err == nil {
-		defer o.Close()
-		err = o.OpenTables()
-	}
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer o.Close()
 	for row, err := range o.Services.All() {
 		row.Value.HealthCheckPort = port
 		row.Value.Flags |= objects.ServiceExternal | objects.ServiceExternalLocal

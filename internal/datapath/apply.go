@@ -23,9 +23,6 @@ func (s Services) Apply(ctx context.Context, owner service.Owner, want []service
 	if err := errors.Join(requireOwner(owner), service.ValidateSet(want)); err != nil {
 		return Result{}, err
 	}
-	if err := s.o.OpenTables(); err != nil {
-		return Result{}, err
-	}
 	if err := refreshFor(ctx, s.o, want); err != nil {
 		return Result{}, err
 	}
@@ -87,7 +84,8 @@ type writer struct {
 	Services
 	owner  service.Owner
 	result Result
-	lastID uint32 // of the last service that was written
+	lastID uint32                      // of the last service that was written, or stays
+	check  func(service.Service) error // refuses a service that changes, unless it is nil
 	numbers
 
 	// planned tells that the changes were planned without the lock. generation is then the last revision that they were
@@ -105,7 +103,7 @@ type writer struct {
 	addresses addresses
 
 	used     size // rows of backends and tables, as far as this process knows
-	replaced bool // whether something is to be retired
+	retires  bool // whether something is to be retired
 	old      set  // what was replaced
 	waits    bool // programs may use a part of it still
 	udp, tcp bool // UDP sockets may, and TCP sockets that are to end
@@ -153,7 +151,7 @@ func (w *writer) write(ctx context.Context, chunk []change) error {
 	}
 	before := state
 	w.sweep = w.sweep || state.Retiring != w.retiring
-	retired := w.replaced
+	retired := w.retires
 	if err := w.encode(chunk, &state); err != nil {
 		return err
 	}
@@ -168,7 +166,7 @@ func (w *writer) write(ctx context.Context, chunk []change) error {
 	if err := w.store(chunk); err != nil {
 		return err
 	}
-	if before.Retiring == 0 && w.replaced == retired && w.old.empty() {
+	if before.Retiring == 0 && w.retires == retired && w.old.empty() {
 		// Nothing is left to do, which spares the call that would say so.
 		state.Retiring, w.retiring = 0, 0
 		return w.o.NodeState.PutIDs(state)
@@ -184,20 +182,15 @@ func (w *writer) replan(ctx context.Context, chunk []change) error {
 		if err != nil {
 			return err
 		}
+		c.found = found
+		c.drop = slices.DeleteFunc(slices.Clone(found), func(f service.Service) bool {
+			return !slices.ContainsFunc(c.drop, func(d service.Service) bool { return d.ID == f.ID })
+		})
 		for _, s := range c.put {
-			for _, f := range found {
-				if f.Owner != w.owner && overlap(s.Protocol, f.Protocol) {
-					return ownerConflict(s, f)
-				}
+			if _, err := w.replaced(s, c); err != nil {
+				return err
 			}
 		}
-		drop := c.drop[:0:0]
-		for _, f := range found {
-			if slices.ContainsFunc(c.drop, func(d service.Service) bool { return d.ID == f.ID }) {
-				drop = append(drop, f)
-			}
-		}
-		c.drop, c.found = drop, found
 	}
 	return nil
 }

@@ -19,13 +19,10 @@ import (
 	"os"
 	"path/filepath"
 
-	"golang.org/x/sys/unix"
-
 	"mustang/internal/datapath/conntrack"
 	"mustang/internal/datapath/flows"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/datapath/policies"
-	"mustang/internal/lock"
 )
 
 // Options tell where the datapath is pinned and how much its maps hold.
@@ -127,28 +124,4 @@ const (
 // String returns the lower-case name.
 func (c Change) String() string {
 	return [...]string{"unchanged", "added", "updated"}[c]
-}
-
-// lockLinks takes the lock of programs and links and opens the tables.
-func lockLinks(ctx context.Context, o *objects.Objects) (*lock.Lock, error) {
-	lock, err := o.LockLinks(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return openLocked(o, lock)
-}
-
-func openLocked(o *objects.Objects, lock *lock.Lock) (*lock.Lock, error) {
-	if err := o.OpenTables(); err != nil {
-		lock.Unlock()
-		return nil, err
-	}
-	return lock, nil
-}
-
-// waitForPrograms returns when no program runs that read the maps before the call: membarrier waits for an RCU grace
-// period, and programs run in RCU's read side. On a kernel without membarrier, a program that is late drops one packet.
-func waitForPrograms() {
-	const membarrierGlobal = 1 // MEMBARRIER_CMD_GLOBAL, <linux/membarrier.h>
-	_, _, _ = unix.Syscall(unix.SYS_MEMBARRIER, membarrierGlobal, 0, 0)
 }

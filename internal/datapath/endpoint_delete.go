@@ -40,9 +40,6 @@ func (e Endpoints) DeleteDevice(ctx context.Context, spec EndpointSpec) error {
 		return err
 	}
 	defer t.Close()
-	if err := e.o.OpenTables(); err != nil {
-		return err
-	}
 	elsewhere, err := isElsewhere(e.o, t.Host)
 	if err != nil {
 		return err
@@ -53,7 +50,7 @@ func (e Endpoints) DeleteDevice(ctx context.Context, spec EndpointSpec) error {
 
 // deleteFirst removes the endpoint of the first address that matches.
 func (e Endpoints) deleteFirst(ctx context.Context, none error, match func(Endpoint) bool) error {
-	links, err := lockLinks(ctx, e.o)
+	links, err := e.o.LockLinks(ctx)
 	if err != nil {
 		return err
 	}
@@ -65,7 +62,7 @@ func (e Endpoints) deleteFirst(ctx context.Context, none error, match func(Endpo
 	i := slices.IndexFunc(all, match)
 	if i < 0 {
 		// The process that deleted it may have died before it was done.
-		return errors.Join(none, e.sweepRemains(ctx))
+		return errors.Join(none, sweepRemains(ctx, e.o))
 	}
 	return e.remove(ctx, all, all[i:i+1])
 }
@@ -73,7 +70,7 @@ func (e Endpoints) deleteFirst(ctx context.Context, none error, match func(Endpo
 // Sweep removes endpoints whose device is gone, except those in network namespaces whose cookie keep accepts, and what
 // killed processes left of deleted ones.
 func (e Endpoints) Sweep(ctx context.Context, keep func(cookie uint64) bool) error {
-	links, err := lockLinks(ctx, e.o)
+	links, err := e.o.LockLinks(ctx)
 	if err != nil {
 		return err
 	}
@@ -88,42 +85,7 @@ func (e Endpoints) Sweep(ctx context.Context, keep func(cookie uint64) bool) err
 			gone = append(gone, each)
 		}
 	}
-	return errors.Join(e.remove(ctx, all, gone), e.sweepRemains(ctx))
-}
-
-// sweepRemains detaches the programs of endpoints that have no row, and ends the socket translation of their network
-// namespaces: a process that deleted them died. The caller has the lock of the links.
-func (e Endpoints) sweepRemains(ctx context.Context) error {
-	ids, namespaces := make(map[uint64]bool), make(map[uint64]bool)
-	for row, err := range e.o.Endpoints.All() {
-		if err != nil {
-			return err
-		}
-		ids[uint64(row.Value.Id)], namespaces[row.Value.Netns] = true, true
-	}
-	links, err := e.o.Links()
-	if err != nil {
-		return err
-	}
-	hooks := objects.EndpointHooks()
-	for _, k := range links {
-		if slices.Contains(hooks, k.Hook) && !ids[k.ID] {
-			err = errors.Join(err, e.o.Detach(k))
-		}
-	}
-	unknown, senderErr := guard.Strangers(e.o, ids)
-	err = errors.Join(err, senderErr)
-	for _, key := range unknown {
-		err = errors.Join(err, e.o.WithTables(ctx, func() error { return guard.Delete(e.o, key) }))
-	}
-	flags, flagsErr := namespaceFlags(e.o)
-	err = errors.Join(err, flagsErr)
-	for cookie, f := range flags {
-		if f&objects.NamespacePod != 0 && !namespaces[cookie] {
-			err = errors.Join(err, e.o.WithTables(ctx, func() error { return disableSockets(e.o, cookie, nil) }))
-		}
-	}
-	return errors.Join(err, guard.DetachIdle(e.o))
+	return errors.Join(e.remove(ctx, all, gone), sweepRemains(ctx, e.o))
 }
 
 // remove removes those of all endpoints that share an ID with one in gone: first their addresses, so that no other pod's
@@ -139,7 +101,7 @@ func (e Endpoints) remove(ctx context.Context, all, gone []Endpoint) error {
 	for i, each := range gone {
 		ids[i] = each.ID
 	}
-	err := e.o.WithTables(ctx, func() error {
+	err := e.o.WithLock(ctx, func() error {
 		return policiesOf(e.o).Forget(ids, func() (err error) {
 			for _, each := range gone {
 				if err := errors.Join(e.o.Endpoints.Delete(rows.EncodeAddr(each.IP)), e.deleteSender(each)); err != nil {

@@ -64,9 +64,6 @@ func (e Endpoints) Describe(all []Endpoint) error {
 
 // Senders fills in what the source guard knows of endpoints. It takes no lock.
 func (e Endpoints) Senders(all []Endpoint) error {
-	if err := e.o.OpenTables(); err != nil {
-		return err
-	}
 	for i := range all {
 		each := &all[i]
 		sender, known, err := e.o.Senders.Get(device.SenderKey(each.Host, each.netns, each.IfIndex))
@@ -123,9 +120,6 @@ func (e Endpoints) refuseTaken(spec EndpointSpec, t target) error {
 	}
 	if own.IsValid() {
 		return &ConflictError{What: fmt.Sprintf("interface %s: its address %s belongs to the host", spec, own)}
-	}
-	if err := e.o.OpenTables(); err != nil {
-		return err
 	}
 	for _, addr := range t.Addresses {
 		n, _, err := e.o.ServiceAddrs.Get(rows.EncodeAddr(addr))

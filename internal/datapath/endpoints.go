@@ -62,9 +62,6 @@ type Traffic = objects.Traffic
 
 // Get returns the endpoint's row of an address. The error is a *NotFoundError if there is none. It takes no lock.
 func (e Endpoints) Get(_ context.Context, ip netip.Addr) (Endpoint, error) {
-	if err := e.o.OpenTables(); err != nil {
-		return Endpoint{}, err
-	}
 	value, ok, err := e.o.Endpoints.Get(rows.EncodeAddr(ip))
 	if err == nil && !ok {
 		err = endpointNotFound(ip)
@@ -77,9 +74,6 @@ func (e Endpoints) Get(_ context.Context, ip netip.Addr) (Endpoint, error) {
 
 // List returns all endpoints, sorted by ID and address. It takes no lock.
 func (e Endpoints) List(context.Context) ([]Endpoint, error) {
-	if err := e.o.OpenTables(); err != nil {
-		return nil, err
-	}
 	return e.list()
 }
 
@@ -108,7 +102,7 @@ func (e Endpoints) Put(ctx context.Context, spec EndpointSpec) ([]Endpoint, Chan
 	}
 	defer t.Close()
 	// Endpoints change with this lock only.
-	links, err := lockLinks(ctx, e.o)
+	links, err := e.o.LockLinks(ctx)
 	if err != nil {
 		return nil, Unchanged, err
 	}
@@ -149,7 +143,7 @@ func (e Endpoints) Put(ctx context.Context, spec EndpointSpec) ([]Endpoint, Chan
 // add creates the endpoint of a device that has none.
 func (e Endpoints) add(ctx context.Context, t target) (rows []Endpoint, _ Change, err error) {
 	// A process that died while it deleted the device's last pod leaves its programs.
-	if err := e.sweepRemains(ctx); err != nil {
+	if err := sweepRemains(ctx, e.o); err != nil {
 		return nil, Unchanged, err
 	}
 	defer func() {
@@ -160,19 +154,12 @@ func (e Endpoints) add(ctx context.Context, t target) (rows []Endpoint, _ Change
 		}
 	}()
 	// Rows first: if we die in between, the next call finds the endpoint and attaches what is missing.
-	if err := e.o.WithTables(ctx, func() error {
-		state, err := e.o.NodeState.IDs()
+	if err := e.o.WithLock(ctx, func() error {
+		id, err := nextEndpoint(e.o)
 		if err != nil {
 			return err
 		}
-		if state.LastEndpoint == math.MaxUint32 {
-			return errNumbersUsedUp
-		}
-		state.LastEndpoint++
-		if err := e.o.NodeState.PutIDs(state); err != nil {
-			return err
-		}
-		rows = t.endpoints(state.LastEndpoint)
+		rows = t.endpoints(id)
 		// The guard lets nothing pass by a device that it does not know.
 		if _, err := guard.Put(e.o, t.Device, rows[0].ID, false); err != nil {
 			return err
@@ -186,11 +173,24 @@ func (e Endpoints) add(ctx context.Context, t target) (rows []Endpoint, _ Change
 	return rows, Added, err
 }
 
+// nextEndpoint gives out the ID of an endpoint or of a pod with the source guard alone. The caller has the lock of the rows.
+func nextEndpoint(o *objects.Objects) (uint32, error) {
+	state, err := o.NodeState.IDs()
+	if err != nil {
+		return 0, err
+	}
+	if state.LastEndpoint == math.MaxUint32 {
+		return 0, errNumbersUsedUp
+	}
+	state.LastEndpoint++
+	return state.LastEndpoint, o.NodeState.PutIDs(state)
+}
+
 // update changes the endpoint of a device.
 func (e Endpoints) update(ctx context.Context, all []Endpoint, id uint32, t target) (want []Endpoint, change Change, err error) {
 	have := slices.DeleteFunc(slices.Clone(all), func(e Endpoint) bool { return e.ID != id })
 	want = t.endpoints(id)
-	if err := e.o.WithTables(ctx, func() error {
+	if err := e.o.WithLock(ctx, func() error {
 		if changed, err := guard.Put(e.o, t.Device, id, false); err != nil {
 			return err
 		} else if changed {
@@ -228,38 +228,13 @@ func (e Endpoints) attach(t target, id uint32) (changed bool, err error) {
 	if err := guard.Attach(e.o, t.Device); err != nil {
 		return false, err
 	}
-	err = t.On.Do(func() error {
-		changed, err = e.attachOn(t, id)
-		return err
-	})
-	if err == nil {
-		err = guard.Supersede(t.Device)
-	}
-	return changed, err
-}
-
-// attachOn is the part of attach in the device's network namespace.
-func (e Endpoints) attachOn(t target, id uint32) (changed bool, err error) {
-	var made []objects.Link
-	defer func() {
-		if err == nil {
-			return
-		}
-		for _, k := range made {
-			err = errors.Join(err, e.o.Detach(k))
-		}
-	}()
-	for _, k := range t.links(id) {
-		on, err := e.o.Attached(k)
-		if err == nil && (on == uint64(t.IfIndex) || on != 0 && k.Hook.InPeer()) {
-			continue // a netkit's peer has the index that it has in the pod
-		}
-		if err := errors.Join(e.o.Detach(k), e.o.Attach(k, t.IfIndex)); err != nil {
+	missing := e.o.Missing(t.links(id), uint64(t.IfIndex))
+	if len(missing) > 0 {
+		if err := t.On.Do(func() error { return e.o.AttachAll(missing, t.IfIndex) }); err != nil {
 			return false, err
 		}
-		made = append(made, k)
 	}
-	return len(made) > 0, nil
+	return len(missing) > 0, guard.Supersede(t.Device)
 }
 
 // deleteRows deletes the rows of addresses that are no longer wanted.
@@ -385,10 +360,8 @@ func (e Endpoints) Check(ctx context.Context, spec EndpointSpec) error {
 		return err
 	}
 	found = append(found, deviations...)
-	for _, k := range t.links(id) {
-		if on, err := e.o.Attached(k); err != nil || on == 0 {
-			found = append(found, fmt.Sprintf("program %s is not attached", k.Hook.Program))
-		}
+	for _, k := range e.o.Missing(t.links(id), uint64(t.IfIndex)) {
+		found = append(found, fmt.Sprintf("program %s is not attached", k.Hook.Program))
 	}
 	return deviation("endpoint of "+spec.String(), found...)
 }

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"net/netip"
 
 	"mustang/internal/datapath/guard"
@@ -31,7 +30,7 @@ func (g Guards) Put(ctx context.Context, spec EndpointSpec) (change Change, err 
 		return Unchanged, err
 	}
 	defer t.Close()
-	links, err := lockLinks(ctx, g.o)
+	links, err := g.o.LockLinks(ctx)
 	if err != nil {
 		return Unchanged, err
 	}
@@ -43,13 +42,11 @@ func (g Guards) Put(ctx context.Context, spec EndpointSpec) (change Change, err 
 	if err != nil {
 		return Unchanged, err
 	}
-	if err := guard.Attach(g.o, t.Device); err != nil {
-		return Unchanged, errors.Join(err, guard.Remove(context.WithoutCancel(ctx), g.o, t.HostNS, []uint32{id}))
+	err = guard.Attach(g.o, t.Device)
+	if err == nil && !guard.OnAlone(g.o, t.Device, id) {
+		err = guard.AttachAlone(g.o, t.Device, id)
 	}
-	if guard.OnAlone(g.o, t.Device, id) {
-		return change, nil
-	}
-	if err := guard.AttachAlone(g.o, t.Device, id); err != nil {
+	if err != nil {
 		return Unchanged, errors.Join(err, guard.Remove(context.WithoutCancel(ctx), g.o, t.HostNS, []uint32{id}))
 	}
 	return change, nil
@@ -71,7 +68,7 @@ func (g Guards) find(spec EndpointSpec) (target, error) {
 
 // write stores the row of the device, before its program: the program lets nothing pass without.
 func (g Guards) write(ctx context.Context, spec EndpointSpec, t target) (id uint32, change Change, err error) {
-	err = g.o.WithTables(ctx, func() error {
+	err = g.o.WithLock(ctx, func() error {
 		key, _ := guard.Row(t.Device, 0, true)
 		have, ok, err := g.o.Senders.Get(key)
 		if err != nil {
@@ -83,16 +80,8 @@ func (g Guards) write(ctx context.Context, spec EndpointSpec, t target) (id uint
 		case ok && have.Flags&objects.SenderAlone != 0 && guard.OnAlone(g.o, t.Device, have.Endpoint):
 			id, change = have.Endpoint, Updated
 		default:
-			state, err := g.o.NodeState.IDs()
-			if err != nil {
-				return err
-			}
-			if state.LastEndpoint == math.MaxUint32 {
-				return errNumbersUsedUp
-			}
-			state.LastEndpoint++
-			id, change = state.LastEndpoint, Added
-			if err := g.o.NodeState.PutIDs(state); err != nil {
+			change = Added
+			if id, err = nextEndpoint(g.o); err != nil {
 				return err
 			}
 		}
@@ -127,10 +116,11 @@ func (g Guards) DeleteAll(ctx context.Context) error {
 
 // replaceFilters replaces the guards of another build that are no links.
 func replaceFilters(o *objects.Objects) error {
-	if err := o.OpenTables(); err != nil {
+	state, err := o.NodeState.IDs()
+	if err != nil {
 		return err
 	}
-	return withHost(o, func(host *netns.Namespace) error {
+	return onHost(state.Host, func(host *netns.Namespace) error {
 		if host == nil {
 			return nil
 		}
@@ -140,23 +130,24 @@ func replaceFilters(o *objects.Objects) error {
 
 // remove ends the guards that match, and what killed processes left.
 func (g Guards) remove(ctx context.Context, match func(*netns.Namespace, guard.SenderRow) bool) error {
-	links, err := lockLinks(ctx, g.o)
+	links, err := g.o.LockLinks(ctx)
 	if err != nil {
 		return err
 	}
 	defer links.Unlock()
 	all, err := guard.Alone(g.o)
-	if err != nil {
+	state, stateErr := g.o.NodeState.IDs()
+	if err := errors.Join(err, stateErr); err != nil {
 		return err
 	}
-	return withHost(g.o, func(host *netns.Namespace) error {
+	return onHost(state.Host, func(host *netns.Namespace) error {
 		var ids []uint32
 		for _, row := range all {
 			if match(host, row) {
 				ids = append(ids, row.Value.Endpoint)
 			}
 		}
-		return errors.Join(guard.Remove(ctx, g.o, host, ids), guard.Sweep(g.o))
+		return errors.Join(guard.Remove(ctx, g.o, host, ids), sweepRemains(ctx, g.o))
 	})
 }
 
@@ -167,9 +158,6 @@ func (g Guards) Check(spec EndpointSpec) error {
 		return err
 	}
 	defer t.Close()
-	if err := g.o.OpenTables(); err != nil {
-		return err
-	}
 	key, _ := guard.Row(t.Device, 0, true)
 	have, _, err := g.o.Senders.Get(key)
 	if err != nil {

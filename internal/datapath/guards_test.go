@@ -178,7 +178,6 @@ func TestRemoveGuardFilter(t *testing.T) {
 // TestGuardKnowsBothEnds takes away one of the two rows of a netkit, which is a deviation, and puts the pod again.
 func TestGuardKnowsBothEnds(t *testing.T) {
 	d := openTest(t)
-	succeed(t, d.objects.OpenTables())
 	pod := &device.Device{Point: objects.AttachNetkit, IfIndex: 5, Peer: 6, Netns: 7}
 	for _, gone := range []objects.SenderKey{{Ifindex: 5}, {Netns: 7, Ifindex: 6}} {
 		if changed, err := guard.Put(d.objects, pod, 2, false); err != nil || !changed {

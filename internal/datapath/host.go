@@ -3,6 +3,7 @@
 package datapath
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -25,7 +26,7 @@ func requireHost(ctx context.Context, o *objects.Objects, host uint64, what stri
 			return err
 		}
 	}
-	return o.WithTables(ctx, func() error {
+	return o.WithLock(ctx, func() error {
 		state, err := o.NodeState.IDs()
 		if err != nil {
 			return err
@@ -57,28 +58,20 @@ func clearHost(ctx context.Context, o *objects.Objects, host uint64, what string
 	return endpoints.remove(ctx, all, all)
 }
 
-// withHost calls fn with the network namespace of the host, nil if there is none or nothing leads to it.
-func withHost(o *objects.Objects, fn func(*netns.Namespace) error) error {
-	state, err := o.NodeState.IDs()
-	if err != nil {
-		return err
-	}
-	if state.Host == 0 {
-		return fn(nil)
-	}
+// onHost calls fn with the network namespace that has the cookie, most likely that of this thread; nil if nothing leads to it.
+func onHost(cookie uint64, fn func(*netns.Namespace) error) error {
 	own, err := netns.Current()
 	if err != nil {
 		return err
 	}
 	defer func() { _ = own.Close() }()
-	cookie, err := own.Cookie()
-	if err != nil {
-		return err
+	if c, err := own.Cookie(); err != nil || c == cookie {
+		return cmp.Or(err, fn(own))
 	}
-	if cookie == state.Host {
-		return fn(own)
+	if cookie == 0 {
+		return fn(nil)
 	}
-	return withNamespaces(func(by map[uint64]*netns.Namespace) error { return fn(by[state.Host]) })
+	return withNamespaces(func(by map[uint64]*netns.Namespace) error { return fn(by[cookie]) })
 }
 
 // isElsewhere reports whether endpoints and uplinks are those of another host.
@@ -90,8 +83,8 @@ func isElsewhere(o *objects.Objects, host uint64) (bool, error) {
 // hostName names a host for messages.
 func hostName(host uint64) string {
 	name := fmt.Sprintf("network namespace with cookie %d", host)
-	_ = eachNamespace(func(ns *netns.Namespace, cookie uint64) error {
-		if cookie == host {
+	_ = onHost(host, func(ns *netns.Namespace) error {
+		if ns != nil {
 			name = fmt.Sprintf("network namespace %q", ns.Name())
 		}
 		return nil
@@ -101,9 +94,6 @@ func hostName(host uint64) string {
 
 // Host returns the cookie of the network namespace that all endpoints and uplinks are of; 0 if there is none yet.
 func (d *Datapath) Host() (uint64, error) {
-	if err := d.objects.OpenTables(); err != nil {
-		return 0, err
-	}
 	state, err := d.objects.NodeState.IDs()
 	return state.Host, err
 }

@@ -3,9 +3,9 @@
 package datapath
 
 import (
-	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -93,6 +93,9 @@ func refresh(o *objects.Objects) error {
 		}
 	}
 	return onHost(host, func(ns *netns.Namespace) error {
+		if ns == nil {
+			return nil
+		}
 		n, err := readHost(ns, indexes)
 		if err != nil {
 			return err
@@ -109,54 +112,31 @@ func hostCookie(o *objects.Objects) (uint64, error) {
 	if err != nil || state.Host != 0 {
 		return state.Host, err
 	}
-	flags, err := namespaceFlags(o)
+	scopes, err := o.Namespaces.Rows()
 	if err != nil {
 		return 0, err
 	}
 	host := uint64(0)
-	for cookie, f := range flags {
-		if f&objects.NamespaceHost != 0 && (host == 0 || cookie < host) {
+	for cookie, scope := range scopes {
+		if scope.Flags&objects.NamespaceHost != 0 && (host == 0 || cookie < host) {
 			host = cookie
 		}
 	}
 	return host, nil
 }
 
-// onHost calls fn with the network namespace that has the cookie, which is most likely this thread's, if anything leads to it.
-func onHost(cookie uint64, fn func(*netns.Namespace) error) error {
-	own, err := netns.Current()
-	if err != nil {
-		return err
-	}
-	defer own.Close()
-	if c, err := own.Cookie(); err != nil || c == cookie {
-		return cmp.Or(err, fn(own))
-	}
-	found := false
-	return eachNamespace(func(ns *netns.Namespace, c uint64) error {
-		if c != cookie || found {
-			return nil
-		}
-		found = true
-		return fn(ns)
-	})
-}
-
 // write makes the rows those of n, and reports whether an uplink's changed. The filter knows a node port at an address
 // before the address is there.
 func (n hostRows) write(o *objects.Objects) (changed bool, err error) {
-	have := make(map[objects.Addr]bool)
-	for row, err := range o.NodeAddresses.All() {
-		if err != nil {
-			return false, err
-		}
-		have[row.Key] = true
+	have, err := o.NodeAddresses.Rows()
+	if err != nil {
+		return false, err
 	}
 	var added []objects.Addr
 	for addr := range n.addresses {
 		if _, pod, err := o.Endpoints.Get(addr); err != nil {
 			return false, err
-		} else if !pod && !have[addr] {
+		} else if _, had := have[addr]; !pod && !had {
 			added = append(added, addr)
 		}
 	}
@@ -183,16 +163,14 @@ func addNodeAddresses(o *objects.Objects, added []objects.Addr) error {
 	if len(added) == 0 {
 		return nil
 	}
-	var ports []objects.ServiceKey
+	var services []objects.ServiceKey
 	for row, err := range o.Services.All() {
 		if err != nil {
 			return err
 		}
-		if rows.DecodeAddr(row.Key.Addr).IsUnspecified() {
-			ports = append(ports, row.Key)
-		}
+		services = append(services, row.Key)
 	}
-	if err := o.NodeState.AddFrontends(at(ports, added)); err != nil {
+	if err := o.NodeState.AddFrontends(at(services, added)); err != nil {
 		return err
 	}
 	for _, addr := range added {
@@ -226,24 +204,15 @@ func filterKeys(o *objects.Objects, keys []objects.ServiceKey) ([]objects.Servic
 	if !slices.ContainsFunc(keys, func(k objects.ServiceKey) bool { return rows.DecodeAddr(k.Addr).IsUnspecified() }) {
 		return keys, nil
 	}
-	var addresses []objects.Addr
-	for row, err := range o.NodeAddresses.All() {
-		if err != nil {
-			return nil, err
-		}
-		addresses = append(addresses, row.Key)
-	}
-	return slices.Concat(keys, at(keys, addresses)), nil
+	addresses, err := o.NodeAddresses.Rows()
+	return slices.Concat(keys, at(keys, slices.Collect(maps.Keys(addresses)))), err
 }
 
 // writeUplinks makes the rows of uplinks those of n, and reports whether one changed.
 func (n hostRows) writeUplinks(o *objects.Objects) (changed bool, err error) {
-	have := make(map[uint32]objects.Uplink)
-	for row, err := range o.Uplinks.All() {
-		if err != nil {
-			return false, err
-		}
-		have[row.Key] = row.Value
+	have, err := o.Uplinks.Rows()
+	if err != nil {
+		return false, err
 	}
 	for index, row := range n.uplinks {
 		if h, ok := have[index]; ok && h == row {
@@ -275,5 +244,5 @@ func refreshFor(ctx context.Context, o *objects.Objects, want []service.Service)
 	if none && !slices.ContainsFunc(want, outward) {
 		return nil
 	}
-	return o.WithTables(ctx, func() error { return refresh(o) })
+	return o.WithLock(ctx, func() error { return refresh(o) })
 }

@@ -53,7 +53,6 @@ func openSized(t testing.TB, o Options) *Datapath {
 	testkit.RequireKernel(t, 6, 6)
 	d := must(Open(t.Context(), o))(t)
 	t.Cleanup(func() { noError(t, d.Close()) })
-	succeed(t, d.objects.OpenTables()) // tests look into them
 	return d
 }
 
@@ -161,7 +160,6 @@ func benchOn(t testing.TB, d *Datapath) *bench {
 // sendAnything lets all test packets pass the source guard. They are on the loopback device of the calling thread's namespace.
 func (b *bench) sendAnything(t testing.TB) {
 	t.Helper()
-	succeed(t, b.objects.OpenTables())
 	for _, netns := range []uint64{0, ownCookie(t)} {
 		key := objects.SenderKey{Netns: netns, Ifindex: 1}
 		succeed(t, b.objects.Senders.Put(key, objects.Sender{Endpoint: 1, Flags: objects.SenderUnguarded}))

@@ -21,7 +21,9 @@ func policiesOf(o *objects.Objects) policies.Policies {
 			return nil, err
 		}
 		err = onHost(host, func(ns *netns.Namespace) error {
-			all, err = rtnl.In(ns).Every()
+			if ns != nil {
+				all, err = rtnl.In(ns).Every()
+			}
 			return err
 		})
 		return all, err

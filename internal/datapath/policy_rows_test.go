@@ -207,7 +207,6 @@ func openMany(t testing.TB, s policy.Snapshot) *Datapath {
 	for i, pod := range s.Pods {
 		pods = append(pods, Endpoint{ID: uint32(i + 1), IP: pod.Addresses[0], Host: true, IfIndex: 1000 + i})
 	}
-	succeed(t, d.objects.OpenTables())
 	succeed(t, d.Endpoints().write(pods))
 	for _, e := range pods {
 		row := objects.Sender{
@@ -224,7 +223,7 @@ func admitAnother(t testing.TB, d *Datapath, app string) netip.Addr {
 	t.Helper()
 	more := []Endpoint{{ID: 2000, IP: netip.MustParseAddr("10.2.0.1"), Host: true, IfIndex: 5000}}
 	known := policy.Pod{Namespace: "n3", Name: "more", Labels: map[string]string{"app": app}}
-	succeed(t, d.objects.WithTables(t.Context(), func() error {
+	succeed(t, d.objects.WithLock(t.Context(), func() error {
 		_, err := d.Endpoints().writeAdmitted(more, &known, d.Endpoints().write)
 		return err
 	}))

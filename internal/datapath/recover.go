@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"mustang/internal/datapath/guard"
@@ -15,9 +16,6 @@ import (
 // Recover completes what killed processes left undone: backends that no service refers to, clients' numbers of open
 // connections, and programs and socket translation of endpoints and uplinks that are gone. It takes locks only if it finds something.
 func (d *Datapath) Recover(ctx context.Context) error {
-	if err := d.objects.OpenTables(); err != nil {
-		return err
-	}
 	state, err := d.objects.NodeState.IDs()
 	if err != nil {
 		return err
@@ -32,41 +30,34 @@ func (d *Datapath) Recover(ctx context.Context) error {
 	}
 	wrong, err := d.objects.Slots.Miscounted()
 	if err == nil && wrong {
-		err = d.objects.WithTables(ctx, d.objects.Recount)
+		err = d.objects.WithLock(ctx, d.objects.Recount)
 	}
 	if err != nil {
 		return err
 	}
-	remains, err := d.linkRemains()
+	remains, err := linkRemains(ctx, d.objects)
 	if err != nil || len(remains) == 0 {
 		return err
 	}
-	lock, err := lockLinks(ctx, d.objects)
+	lock, err := d.objects.LockLinks(ctx)
 	if err != nil {
 		return err
 	}
 	defer lock.Unlock()
-	if err := guard.Sweep(d.objects); err != nil {
-		return err
-	}
-	attached, err := d.Uplinks().attached(d.objects.Detach)
-	if err == nil {
-		err = d.objects.WithTables(ctx, func() error { return d.Uplinks().deleteRows(d.Uplinks().orphans(attached)) })
-	}
-	return errors.Join(err, d.Endpoints().sweepRemains(ctx))
+	return sweepRemains(ctx, d.objects)
 }
 
 // Remains describes what killed processes left undone. What another process is just changing looks the same. It takes no
 // lock and changes nothing.
 func (d *Datapath) Remains() (remains []string, err error) {
-	if err := d.objects.OpenTables(); err != nil {
-		return nil, err
-	}
 	state, err := d.objects.NodeState.IDs()
 	if err != nil {
 		return nil, err
 	}
-	remains, err = d.linkRemains()
+	left, err := linkRemains(context.Background(), d.objects)
+	for _, r := range left {
+		remains = append(remains, r.what)
+	}
 	if state.Retiring != 0 {
 		remains = append(remains, "backends that services no longer have")
 	}
@@ -79,19 +70,31 @@ func (d *Datapath) Remains() (remains []string, err error) {
 	return remains, err
 }
 
-// linkRemains describes what was left of endpoints and uplinks.
-func (d *Datapath) linkRemains() (remains []string, err error) {
+// remain is what a killed process left of an endpoint, a source guard or an uplink.
+type remain struct {
+	what string
+	// remove takes it away. The caller has the lock of the links.
+	remove func() error
+}
+
+// linkRemains returns programs, rows and socket translation of endpoints, source guards and uplinks that are gone.
+func linkRemains(ctx context.Context, o *objects.Objects) (remains []remain, err error) {
+	found := func(remove func() error, what string, args ...any) {
+		remains = append(remains, remain{fmt.Sprintf(what, args...), remove})
+	}
+	detach := func(k objects.Link) func() error { return func() error { return o.Detach(k) } }
+	locked := func(remove func() error) func() error { return func() error { return o.WithLock(ctx, remove) } }
 	// Before the rows of endpoints, which are older than their links.
-	links, err := d.objects.Links()
+	links, err := o.Links()
 	if err != nil {
 		return nil, err
 	}
-	flags, err := namespaceFlags(d.objects)
+	scopes, err := o.Namespaces.Rows()
 	if err != nil {
 		return nil, err
 	}
 	ids, namespaces := make(map[uint64]bool), make(map[uint64]bool)
-	for row, err := range d.objects.Endpoints.All() {
+	for row, err := range o.Endpoints.All() {
 		if err != nil {
 			return nil, err
 		}
@@ -100,49 +103,55 @@ func (d *Datapath) linkRemains() (remains []string, err error) {
 	hooks := objects.EndpointHooks()
 	for _, k := range links {
 		if slices.Contains(hooks, k.Hook) && !ids[k.ID] {
-			remains = append(remains, fmt.Sprintf("program %s of endpoint %d, which does not exist", k.Hook.Program, k.ID))
+			found(detach(k), "program %s of endpoint %d, which does not exist", k.Hook.Program, k.ID)
 		}
 	}
-	unknown, err := guard.Strangers(d.objects, ids)
-	if err != nil {
-		return nil, err
-	}
+	unknown, err := guard.Strangers(o, ids)
 	for _, key := range unknown {
 		what := fmt.Sprintf("device %d", key.Ifindex)
 		if key.Ifindex == 0 {
 			what = fmt.Sprintf("the network namespace with cookie %d", key.Netns)
 		}
-		remains = append(remains, fmt.Sprintf("source guard of %s, without an endpoint", what))
+		found(locked(func() error { return guard.Delete(o, key) }), "source guard of %s, without an endpoint", what)
 	}
-	for cookie, f := range flags {
-		if f&objects.NamespacePod != 0 && !namespaces[cookie] {
-			remains = append(remains, fmt.Sprintf("socket translation of the network namespace with cookie %d, without an endpoint", cookie))
+	for cookie, scope := range scopes {
+		if scope.Flags&objects.NamespacePod != 0 && !namespaces[cookie] {
+			found(locked(func() error { return disableSockets(o, cookie, nil) }),
+				"socket translation of the network namespace with cookie %d, without an endpoint", cookie)
 		}
 	}
-	guards, err := guard.Orphans(d.objects)
-	if err != nil {
-		return remains, err
+	orphans, orphansErr := guard.Orphans(o)
+	for _, k := range orphans {
+		found(detach(k), "program %s of pod %d, without a source guard now", k.Hook.Program, k.ID)
 	}
-	for _, k := range guards {
-		remains = append(remains, fmt.Sprintf("program %s of pod %d, without a source guard now", k.Hook.Program, k.ID))
-	}
-	idle, err := guard.Idle(d.objects)
-	if err != nil {
-		return remains, err
-	}
+	idle, idleErr := guard.Idle(o)
 	for _, k := range idle {
-		remains = append(remains, fmt.Sprintf("program %s at interface %d of the host, which no pod is on", k.Hook.Program, k.IfIndex))
+		found(func() error { return guard.DetachIdle(o) },
+			"program %s at interface %d of the host, which no pod is on", k.Hook.Program, k.IfIndex)
 	}
-	uplinks, err := d.Uplinks().attached(func(k objects.Link) error {
-		remains = append(remains, fmt.Sprintf("program %s of uplink %d: its device is gone", k.Hook.Program, k.IfIndex))
+	uplinks, uplinksErr := Uplinks{o}.attached(func(k objects.Link) error {
+		found(detach(k), "program %s of uplink %d: its device is gone", k.Hook.Program, k.IfIndex)
 		return nil
 	})
-	if err != nil {
+	if err := errors.Join(err, orphansErr, idleErr, uplinksErr); err != nil {
 		return remains, err
 	}
-	orphans, err := d.Uplinks().orphans(uplinks)
-	for _, index := range orphans {
-		remains = append(remains, fmt.Sprintf("addresses of uplink %d, which does not exist", index))
+	for row, err := range o.Uplinks.All() {
+		if err != nil {
+			return remains, err
+		}
+		if !slices.ContainsFunc(slices.Collect(maps.Keys(uplinks)), func(u Uplink) bool { return u.IfIndex == int(row.Key) }) {
+			found(locked(func() error { return o.Uplinks.Delete(row.Key) }), "addresses of uplink %d, which does not exist", row.Key)
+		}
 	}
-	return remains, err
+	return remains, nil
+}
+
+// sweepRemains removes what linkRemains returns. The caller has the lock of the links.
+func sweepRemains(ctx context.Context, o *objects.Objects) error {
+	remains, err := linkRemains(ctx, o)
+	for _, r := range remains {
+		err = errors.Join(err, r.remove())
+	}
+	return errors.Join(err, guard.DetachIdle(o)) // of pods whose rows went just now, too
 }

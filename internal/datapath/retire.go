@@ -20,7 +20,7 @@ const retireBackends = 32768
 func (w *writer) replace(old service.Service, deleted bool) {
 	w.udp = w.udp || old.Protocol == service.UDP || old.Protocol == service.Any
 	w.old.add(old)
-	w.replaced = true
+	w.retires = true
 	// Nobody waits for programs that have read a deleted service: a packet that they drop was for it.
 	w.waits = w.waits || !deleted
 }
@@ -38,12 +38,12 @@ func (w *writer) mustRetire() bool {
 // retire ends what is left of the sets of backends that were replaced: connected sockets to backends that are gone, and the
 // rows. Programs find out themselves that a connection has lost its backend (ct_check in bpf/mustang/ct.h). It needs no lock: a revision is never used again.
 func (w *writer) retire() (err error) {
-	if !w.replaced {
+	if !w.retires {
 		return nil
 	}
 	if w.waits {
 		// A program that works with the old backends must find them.
-		waitForPrograms()
+		w.o.WaitForPrograms()
 	}
 	if w.udp {
 		err = retireSockets(w.o, service.UDP)
@@ -56,14 +56,7 @@ func (w *writer) retire() (err error) {
 	old := w.old.size()
 	w.result.RowsDeleted += old.backends + old.blocks + old.ranges
 	w.used = w.used.plus(old, -1)
-	w.replaced, w.old, w.waits, w.udp, w.tcp = false, w.old.reuse(), false, false, false
-	return err
-}
-
-// noteUnfinished looks for the mark of a process that may have died.
-func (w *writer) noteUnfinished() error {
-	state, err := w.o.NodeState.IDs()
-	w.sweep = w.sweep || state.Retiring != 0
+	w.retires, w.old, w.waits, w.udp, w.tcp = false, w.old.reuse(), false, false, false
 	return err
 }
 
@@ -103,12 +96,12 @@ func (s Services) clearMark(ctx context.Context, mark uint32) error {
 // Sockets are found in network namespaces that have a name or a process.
 func retireSockets(o *objects.Objects, p service.Protocol) error {
 	return o.RetireSockets(uint8(p), func(run func() error) error {
-		flags, err := namespaceFlags(o)
-		if err != nil || len(flags) == 0 {
+		scopes, err := o.Namespaces.Rows()
+		if err != nil || len(scopes) == 0 {
 			return err
 		}
 		return eachNamespace(func(ns *netns.Namespace, cookie uint64) error {
-			if flags[cookie] == 0 {
+			if scopes[cookie].Flags == 0 {
 				return nil
 			}
 			return ns.Do(run)
@@ -120,7 +113,7 @@ func retireSockets(o *objects.Objects, p service.Protocol) error {
 // refers to, and ends connections and sockets to backends that their service no longer has. Put, Delete and Apply of any process
 // call it if there may be such remains.
 func (s Services) Sweep(ctx context.Context) error {
-	lock, err := s.o.LockTables(ctx)
+	lock, err := s.o.Lock(ctx)
 	if err != nil {
 		return err
 	}
@@ -141,11 +134,11 @@ func (s Services) Sweep(ctx context.Context) error {
 	if err := s.o.NodeState.Invalidate(); err != nil { // the one that died may not have told programs
 		return err
 	}
-	waitForPrograms()
+	s.o.WaitForPrograms()
 	if err := errors.Join(retireSockets(s.o, service.UDP), retireSockets(s.o, service.TCP)); err != nil {
 		return err
 	}
-	if err := s.o.WithTables(ctx, s.o.CountAddresses); err != nil {
+	if err := s.o.WithLock(ctx, s.o.CountAddresses); err != nil {
 		return err
 	}
 	// Last: as long as they are there, the work is known to be unfinished.

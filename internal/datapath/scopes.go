@@ -260,18 +260,6 @@ func changeNamespace(o *objects.Objects, cookie uint64, change func(*objects.Soc
 	return o.Namespaces.Put(cookie, row)
 }
 
-// namespaceFlags returns the flags of all namespaces with socket translation, by cookie.
-func namespaceFlags(o *objects.Objects) (map[uint64]uint32, error) {
-	all := make(map[uint64]uint32)
-	for row, err := range o.Namespaces.All() {
-		if err != nil {
-			return nil, err
-		}
-		all[row.Key] = row.Value.Flags
-	}
-	return all, nil
-}
-
 // enableSockets enables translation in the namespace of an endpoint; cookie 0 is a pod without one. The caller has the lock.
 func enableSockets(o *objects.Objects, cookie uint64) error {
 	if cookie == 0 {
@@ -289,21 +277,37 @@ func disableSockets(o *objects.Objects, cookie uint64, left []Endpoint) error {
 	return changeNamespace(o, cookie, func(row *objects.SocketScope) { row.Flags &^= objects.NamespacePod })
 }
 
-// eachNamespace calls fn with the network namespaces that have a name or a process. Those that go meanwhile are left out.
-func eachNamespace(fn func(ns *netns.Namespace, cookie uint64) error) (err error) {
+// eachNamespace calls fn with the network namespaces that have a name or a process.
+func eachNamespace(fn func(ns *netns.Namespace, cookie uint64) error) error {
+	return withNamespaces(func(by map[uint64]*netns.Namespace) error {
+		for cookie, ns := range by {
+			if err := fn(ns, cookie); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// withNamespaces calls fn with all network namespaces by their cookies, the calling thread's too.
+func withNamespaces(fn func(by map[uint64]*netns.Namespace) error) (err error) {
 	snapshot, err := linkinfo.Take()
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, snapshot.Close()) }()
-	for _, ns := range snapshot.Namespaces() {
+	own, err := netns.Current()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, own.Close()) }()
+	by := make(map[uint64]*netns.Namespace)
+	for _, ns := range append([]*netns.Namespace{own}, snapshot.Namespaces()...) {
 		cookie, err := ns.Cookie()
 		if err != nil {
 			return err
 		}
-		if err := fn(ns, cookie); err != nil {
-			return err
-		}
+		by[cookie] = ns
 	}
-	return nil
+	return fn(by)
 }

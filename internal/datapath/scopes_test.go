@@ -64,10 +64,10 @@ func TestApplySocketsMakesTheOwnersSet(t *testing.T) {
 	a := scopeApplier{openTest(t), t}
 	flags := func(want map[uint64]uint32) {
 		t.Helper()
-		got, err := namespaceFlags(a.objects)
+		got, err := a.objects.Namespaces.Rows()
 		failIf(t, err != nil || len(got) != len(want), "flags %v, %v; want %v", got, err, want)
 		for cookie, w := range want {
-			failIf(t, got[cookie] != w, "namespace %d has flags %d, want %d", cookie, got[cookie], w)
+			failIf(t, got[cookie].Flags != w, "namespace %d has flags %d, want %d", cookie, got[cookie].Flags, w)
 		}
 	}
 	const h, p, endpoint = objects.NamespaceHost, objects.NamespaceSockets, objects.NamespacePod

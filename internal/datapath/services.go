@@ -4,7 +4,6 @@ package datapath
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -28,9 +27,6 @@ type Result struct {
 // Get returns the service with a key. Errors: *NotFoundError; *ConflictError if a service of another protocol has a part of
 // the frontend. It takes no lock.
 func (s Services) Get(ctx context.Context, key service.Key) (service.Service, error) {
-	if err := s.o.OpenTables(); err != nil {
-		return service.Service{}, err
-	}
 	found, err := s.at(ctx, key)
 	if err != nil {
 		return service.Service{}, err
@@ -47,9 +43,6 @@ func (s Services) Get(ctx context.Context, key service.Key) (service.Service, er
 
 // Count returns the number of rows of services; one of both TCP and UDP has two.
 func (s Services) Count() (n int, err error) {
-	if err := s.o.OpenTables(); err != nil {
-		return 0, err
-	}
 	for _, err := range s.o.Services.All() {
 		if err != nil {
 			return 0, err
@@ -61,9 +54,6 @@ func (s Services) Count() (n int, err error) {
 
 // Has reports whether a packet to an address and port is one to a service, as programs see it.
 func (s Services) Has(key service.Key) (found bool, err error) {
-	if err := s.o.OpenTables(); err != nil {
-		return false, err
-	}
 	at := []netip.AddrPort{key.Frontend}
 	if _, ofNode, err := s.o.NodeAddresses.Get(rows.EncodeAddr(key.Frontend.Addr())); err != nil {
 		return false, err
@@ -87,8 +77,7 @@ func (s Services) Has(key service.Key) (found bool, err error) {
 // Generation returns a number that each change of services changes, or 0 while one is under way. The error matches
 // os.ErrNotExist if the datapath was removed since it was opened.
 func (s Services) Generation() (uint32, error) {
-	err := errors.Join(s.o.OpenTables(), s.o.CheckPinned())
-	if err != nil {
+	if err := s.o.CheckPinned(); err != nil {
 		return 0, err
 	}
 	state, err := s.o.NodeState.IDs()
@@ -100,9 +89,6 @@ func (s Services) Generation() (uint32, error) {
 
 // List returns all services, sorted by ID. It takes no lock.
 func (s Services) List(ctx context.Context) ([]service.Service, error) {
-	if err := s.o.OpenTables(); err != nil {
-		return nil, err
-	}
 	t, err := s.read(ctx)
 	if err != nil {
 		return nil, err
@@ -114,9 +100,6 @@ func (s Services) List(ctx context.Context) ([]service.Service, error) {
 // Memory returns the bytes of the kernel's memory in which all services, their backends and look-up tables are. That of the
 // maps' hash tables is in it, which is the same for any number of rows.
 func (s Services) Memory() (sum uint64, err error) {
-	if err := s.o.OpenTables(); err != nil {
-		return 0, err
-	}
 	for _, memory := range []func() (uint64, error){s.o.Services.Memory, s.o.Backends.Memory, s.o.LookUp.Memory, s.o.ServiceAddrs.Memory} {
 		n, err := memory()
 		if err != nil {
@@ -135,46 +118,15 @@ func (s Services) Memory() (sum uint64, err error) {
 // a service of another protocol has a part of the frontend, a pod has its address (the pod's own ports would be out of reach), or a backend
 // is another service.
 func (s Services) Put(ctx context.Context, owner service.Owner, want service.Service) (Change, uint32, error) {
-	if err := errors.Join(want.Validate(), requireOwner(owner)); err != nil {
-		return Unchanged, 0, err
-	}
-	if err := s.o.OpenTables(); err != nil {
-		return Unchanged, 0, err
-	}
-	if err := errors.Join(s.checkPorts(want), refreshFor(ctx, s.o, []service.Service{want})); err != nil {
-		return Unchanged, 0, err
-	}
-	var have *service.Service
-	w, err := s.change(ctx, owner, func(_ *writer) (*change, error) {
-		found, err := s.at(ctx, want.Key())
-		if err != nil {
-			return nil, err
-		}
-		if have, err = exactly(want.Key(), found); err != nil {
-			return nil, err
-		}
-		if have != nil && have.Owner != owner {
-			return nil, ownerConflict(want, *have)
-		}
-		if have != nil && have.Equal(want) {
-			return nil, nil
-		}
-		if err := errors.Join(s.refusePods(want), s.refuseFrontends(want)); err != nil {
-			return nil, err
-		}
-		return &change{put: []service.Service{want}, found: found}, nil
-	})
+	w := &writer{Services: s, owner: owner, check: s.refuseFrontends}
+	err := w.change(ctx, []service.Service{want}, nil)
 	switch {
-	case w == nil:
-		return Unchanged, 0, err
-	case w.lastID != 0 && have == nil:
+	case w.result.Added > 0:
 		return Added, w.lastID, err
-	case w.lastID != 0:
-		return Updated, have.ID, err
-	case have != nil:
-		return Unchanged, have.ID, err
+	case w.result.Updated > 0:
+		return Updated, w.lastID, err
 	}
-	return Unchanged, 0, err
+	return Unchanged, w.lastID, err
 }
 
 // checkPorts returns the error of service.CheckHealthPorts about services and those that are stored besides them.
@@ -233,44 +185,20 @@ func (s Services) refuseFrontends(want service.Service) error {
 // Delete removes a service of an owner; of protocol Any, the services that the owner has at the frontend, whatever their
 // protocols. Open TCP connections stay, unless OnRemove is Reset. Errors: *NotFoundError; *ConflictError if only others have services there.
 func (s Services) Delete(ctx context.Context, owner service.Owner, key service.Key) error {
-	_, err := s.change(ctx, owner, func(*writer) (*change, error) {
-		found, err := s.at(ctx, service.Key{Frontend: key.Frontend})
-		if err != nil {
-			return nil, err
-		}
-		if key.Protocol != service.Any {
-			found = slices.DeleteFunc(found, func(f service.Service) bool { return f.Protocol != key.Protocol })
-		}
-		if len(found) == 0 {
-			return nil, &NotFoundError{What: fmt.Sprintf("service %s", key)}
-		}
-		own := slices.DeleteFunc(slices.Clone(found), func(f service.Service) bool { return f.Owner != owner })
-		if len(own) == 0 {
-			return nil, ownerConflict(found[0], found[0])
-		}
-		return &change{drop: own, found: own}, nil
-	})
-	return err
-}
-
-// change makes one change, which plan returns under the lock, and retires what it replaced.
-func (s Services) change(ctx context.Context, owner service.Owner, plan func(*writer) (*change, error)) (*writer, error) {
-	lock, err := s.o.LockTables(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer lock.Unlock()
 	w := &writer{Services: s, owner: owner}
-	c, err := plan(w)
-	switch {
-	case err != nil || c == nil:
-		// What a killed process left is completed all the same: the service may be missing because of it.
-		err = errors.Join(err, w.noteUnfinished())
-	default:
-		err = w.write(ctx, []change{*c})
+	if err := w.change(ctx, nil, []service.Key{key}); err != nil || w.result.Deleted > 0 {
+		return err
 	}
-	lock.Unlock()
-	return w, errors.Join(err, w.finish(ctx))
+	found, err := s.at(ctx, service.Key{Frontend: key.Frontend})
+	if err != nil {
+		return err
+	}
+	for _, f := range found {
+		if f.Owner != owner && (key.Protocol == service.Any || key.Protocol == f.Protocol) {
+			return ownerConflict(f, f)
+		}
+	}
+	return &NotFoundError{What: fmt.Sprintf("service %s", key)}
 }
 
 // requireOwner refuses the zero owner.

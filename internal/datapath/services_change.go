@@ -15,29 +15,32 @@ import (
 // which the owner has no service are no error. All is checked before the first write: errors as of Put and Delete. As with Apply, what was written stays
 // if ctx ends or the process is killed, and the same call again does the rest.
 func (s Services) Change(ctx context.Context, owner service.Owner, put []service.Service, remove []service.Key) (Result, error) {
-	if err := errors.Join(requireOwner(owner), service.ValidateSet(put)); err != nil {
-		return Result{}, err
+	w := &writer{Services: s, owner: owner}
+	err := w.change(ctx, put, remove)
+	return w.result, err
+}
+
+// change puts services and removes others.
+func (w *writer) change(ctx context.Context, put []service.Service, remove []service.Key) error {
+	if err := errors.Join(requireOwner(w.owner), service.ValidateSet(put)); err != nil {
+		return err
 	}
-	if err := s.o.OpenTables(); err != nil {
-		return Result{}, err
+	if err := errors.Join(w.checkPorts(put...), refreshFor(ctx, w.o, put)); err != nil {
+		return err
 	}
-	if err := errors.Join(s.checkPorts(put...), refreshFor(ctx, s.o, put)); err != nil {
-		return Result{}, err
-	}
-	state, err := s.o.NodeState.IDs()
+	state, err := w.o.NodeState.IDs()
 	if err != nil {
-		return Result{}, err
+		return err
 	}
-	w := &writer{Services: s, owner: owner, planned: true, generation: state.LastRevision}
+	w.planned, w.generation = true, state.LastRevision
 	changes, err := w.planSome(ctx, put, remove)
-	switch {
-	case err != nil:
-	case len(changes) == 0: // what a killed process left is completed all the same
-		err = w.noteUnfinished()
-	default:
+	if err == nil && len(changes) > 0 {
 		err = w.writeAll(ctx, changes)
+	} else {
+		// What a killed process left is completed all the same: a service may be missing because of it.
+		w.sweep = state.Retiring != 0
 	}
-	return w.result, errors.Join(err, w.finish(ctx))
+	return errors.Join(err, w.finish(ctx))
 }
 
 // planSome returns the changes that put and remove services, by what is stored at their frontends, and counts those that stay.
@@ -74,22 +77,38 @@ func (w *writer) planSome(ctx context.Context, put []service.Service, remove []s
 		if err != nil {
 			return nil, err
 		}
-		stay := slices.DeleteFunc(slices.Clone(c.found), func(f service.Service) bool {
-			return f.Protocol != s.Protocol && slices.ContainsFunc(c.drop, func(d service.Service) bool { return d.ID == f.ID })
-		})
-		have, err := exactly(s.Key(), stay)
+		have, err := w.replaced(s, c)
 		switch {
 		case err != nil:
 			return nil, err
-		case have != nil && have.Owner != w.owner:
-			return nil, ownerConflict(s, *have)
 		case have != nil && have.Equal(s):
 			w.result.Unchanged++
+			w.lastID = have.ID
 			c.drop = slices.DeleteFunc(c.drop, func(d service.Service) bool { return d.ID == have.ID })
 		default:
 			c.put, changed = append(c.put, s), append(changed, s)
 		}
 	}
+	if w.check != nil {
+		for _, s := range changed {
+			if err := w.check(s); err != nil {
+				return nil, err
+			}
+		}
+	}
 	changes = slices.DeleteFunc(changes, func(c change) bool { return len(c.put)+len(c.drop) == 0 })
 	return changes, w.refusePods(changed...)
+}
+
+// replaced returns the service that one is to replace, nil if there is none. The error is a *ConflictError if another one, which is
+// not dropped, has a part of the frontend.
+func (w *writer) replaced(s service.Service, c *change) (*service.Service, error) {
+	stay := slices.DeleteFunc(slices.Clone(c.found), func(f service.Service) bool {
+		return f.Protocol != s.Protocol && slices.ContainsFunc(c.drop, func(d service.Service) bool { return d.ID == f.ID })
+	})
+	have, err := exactly(s.Key(), stay)
+	if err == nil && have != nil && have.Owner != w.owner {
+		err = ownerConflict(s, *have)
+	}
+	return have, err
 }

@@ -285,7 +285,7 @@ func contender(root string) int {
 	for err == nil && ctx.Err() == nil {
 		begin := time.Now()
 		var lock *lock.Lock
-		if lock, err = d.objects.LockTables(context.Background()); err != nil {
+		if lock, err = d.objects.Lock(context.Background()); err != nil {
 			break
 		}
 		waits = append(waits, time.Since(begin))

@@ -77,9 +77,6 @@ func (k set) delete(o *objects.Objects) error {
 
 // Room returns how many rows there are for services. Errors: those of opening the maps.
 func (s Services) Room() (rows.Counts, error) {
-	if err := s.o.OpenTables(); err != nil {
-		return rows.Counts{}, err
-	}
 	services, backends, blocks, ranges := s.o.Services.Size(), s.o.Backends.Size(), s.o.LookUp.Size(), s.o.SourceRanges.Size()
 	return rows.Counts{Services: int(services), Backends: int(backends), Blocks: int(blocks), SourceRanges: int(ranges)}, nil
 }

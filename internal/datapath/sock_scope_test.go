@@ -118,7 +118,7 @@ func TestSocketEndpoints(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	wantLen(t, must(namespaceFlags(s.objects))(t), 0, "namespaces")
+	wantLen(t, must(s.objects.Namespaces.Rows())(t), 0, "namespaces")
 }
 
 // TestSocketShared checks that a namespace stays registered while a host or an endpoint needs it.
@@ -129,7 +129,7 @@ func TestSocketShared(t *testing.T) {
 	cookie := must(n.pods[0].Cookie())(t)
 	want := func(want uint32) {
 		t.Helper()
-		if all, err := namespaceFlags(d.objects); err != nil || all[cookie] != want {
+		if all, err := d.objects.Namespaces.Rows(); err != nil || all[cookie].Flags != want {
 			t.Errorf("flags %v, %v; want %d for %d", all, err, want, cookie)
 		}
 	}

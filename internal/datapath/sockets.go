@@ -42,7 +42,7 @@ func (s Sockets) Attach(ctx context.Context, path string) (Change, error) {
 		return Unchanged, err
 	}
 	defer c.Close()
-	lock, err := lockLinks(ctx, s.o)
+	lock, err := s.o.LockLinks(ctx)
 	if err != nil {
 		return Unchanged, err
 	}
@@ -65,40 +65,16 @@ func (s Sockets) Attach(ctx context.Context, path string) (Change, error) {
 	if err := s.o.LoadSocketPrograms(); err != nil {
 		return Unchanged, err
 	}
-	made, err := s.attach(c)
-	switch {
-	case err != nil || made == 0:
-		return Unchanged, err
+	missing := s.o.Missing(cgroupLinks(c), c.ID)
+	switch err := s.o.AttachAll(missing, c.FD()); {
+	case err != nil:
+		return Unchanged, fmt.Errorf("cgroup %q: %w", c.Path, err)
+	case len(missing) == 0:
+		return Unchanged, nil
 	case had:
 		return Updated, nil
 	}
 	return Added, nil
-}
-
-// attach attaches the programs that are missing; all or none.
-func (s Sockets) attach(c *cgroup.Group) (made int, err error) {
-	var links []objects.Link
-	defer func() {
-		if err == nil {
-			return
-		}
-		for _, k := range slices.Backward(links) {
-			err = errors.Join(err, s.o.Detach(k))
-		}
-	}()
-	for _, k := range cgroupLinks(c) {
-		if on, err := s.o.Attached(k); err == nil && on == c.ID {
-			continue
-		}
-		if err := s.o.Detach(k); err != nil {
-			return 0, err
-		}
-		if err := s.o.Attach(k, c.FD()); err != nil {
-			return 0, fmt.Errorf("cgroup %q: %w", c.Path, err)
-		}
-		links = append(links, k)
-	}
-	return len(links), nil
 }
 
 // Detach detaches the programs from a control group. Connected sockets stay connected to their backends, and show those as
@@ -234,10 +210,8 @@ func (s Sockets) Check(owner service.Owner, ns *netns.Namespace, path string) er
 	if decodeScope(row, owner) != HostScope {
 		found = append(found, "its network namespace is not known to the datapath")
 	}
-	for _, k := range cgroupLinks(c) {
-		if on, err := s.o.Attached(k); err != nil || on != c.ID {
-			missing = append(missing, k.Hook.Program)
-		}
+	for _, k := range s.o.Missing(cgroupLinks(c), c.ID) {
+		missing = append(missing, k.Hook.Program)
 	}
 	if len(missing) > 0 {
 		found = append(found, fmt.Sprintf("control group %q lacks the socket programs %s", c.Path, strings.Join(missing, ", ")))

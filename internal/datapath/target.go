@@ -25,7 +25,7 @@ func (e Endpoints) keep(ctx context.Context, t target, given *device.Given) erro
 	if given == nil {
 		return nil
 	}
-	return e.o.WithTables(ctx, func() error {
+	return e.o.WithLock(ctx, func() error {
 		id, err := t.Keep(e.o, *given)
 		if err != nil || id == 0 || t.Pod == nil {
 			return err

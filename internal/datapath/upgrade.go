@@ -7,7 +7,6 @@ import (
 	"errors"
 
 	"mustang/internal/datapath/guard"
-	"mustang/internal/linkinfo"
 	"mustang/internal/netns"
 	"mustang/internal/rtnl"
 )
@@ -24,9 +23,6 @@ func (d *Datapath) Upgrade(ctx context.Context) (Change, error) {
 // such pods drop what the host sends by them, once policies are in force, as they do what a pod sends in the node's name.
 // Pods that are not found are left out. Without pods on a parent it does nothing.
 func (d *Datapath) GuardParents(ctx context.Context) (change Change, err error) {
-	if err := d.objects.OpenTables(); err != nil {
-		return Unchanged, err
-	}
 	var onParents []guard.SenderRow
 	for row, err := range d.objects.Senders.All() {
 		if err != nil {
@@ -39,7 +35,7 @@ func (d *Datapath) GuardParents(ctx context.Context) (change Change, err error) 
 	if len(onParents) == 0 {
 		return Unchanged, nil
 	}
-	links, err := lockLinks(ctx, d.objects)
+	links, err := d.objects.LockLinks(ctx)
 	if err != nil {
 		return Unchanged, err
 	}
@@ -79,32 +75,9 @@ func (d *Datapath) guardParent(ctx context.Context, row guard.SenderRow, pod, ho
 	if err != nil || len(missing) == 0 {
 		return Unchanged, err
 	}
-	err = d.objects.WithTables(ctx, func() error {
+	err = d.objects.WithLock(ctx, func() error {
 		_, err := guard.Store(d.objects, row.Key, row.Value) // with the row of its network namespace
 		return err
 	})
 	return Updated, errors.Join(err, guard.Attach(d.objects, t.Device))
-}
-
-// withNamespaces calls fn with all network namespaces by their cookies, the calling thread's too.
-func withNamespaces(fn func(by map[uint64]*netns.Namespace) error) (err error) {
-	snapshot, err := linkinfo.Take()
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, snapshot.Close()) }()
-	own, err := netns.Current()
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, own.Close()) }()
-	by := make(map[uint64]*netns.Namespace)
-	for _, ns := range append([]*netns.Namespace{own}, snapshot.Namespaces()...) {
-		cookie, err := ns.Cookie()
-		if err != nil {
-			return err
-		}
-		by[cookie] = ns
-	}
-	return fn(by)
 }

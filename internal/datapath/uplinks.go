@@ -61,7 +61,7 @@ func (s Uplinks) Put(ctx context.Context, ns *netns.Namespace, ifname string) (C
 	if err != nil {
 		return Unchanged, err
 	}
-	lock, err := lockLinks(ctx, s.o)
+	lock, err := s.o.LockLinks(ctx)
 	if err != nil {
 		return Unchanged, err
 	}
@@ -77,11 +77,12 @@ func (s Uplinks) Put(ctx context.Context, ns *netns.Namespace, ifname string) (C
 	if err != nil {
 		return Unchanged, err
 	}
-	missing := slices.DeleteFunc(u.links(), func(k objects.Link) bool { return slices.Contains(attached[u], k) })
+	missing := s.o.Missing(u.links(), uint64(u.IfIndex))
+	slices.Reverse(missing) // replies first: no request is translated whose reply would not be
 	if len(missing) == 0 && !moved {
 		return Unchanged, nil
 	}
-	if err := ns.Do(func() error { return s.attach(u, missing) }); err != nil {
+	if err := ns.Do(func() error { return s.o.AttachAll(missing, u.IfIndex) }); err != nil {
 		return Unchanged, fmt.Errorf("uplink %q in network namespace %q: %w", ifname, ns.Name(), err)
 	}
 	if len(attached[u]) > 0 {
@@ -103,32 +104,11 @@ func (s Uplinks) announce(ctx context.Context, ns *netns.Namespace, u Uplink, at
 	if err != nil {
 		return false, err
 	}
-	err = s.o.WithTables(ctx, func() error {
+	err = s.o.WithLock(ctx, func() error {
 		moved, err = n.write(s.o)
 		return err
 	})
 	return moved, err
-}
-
-// attach attaches programs in the device's network namespace; all or none. Replies come first, so that no request is
-// translated whose reply would not be.
-func (s Uplinks) attach(u Uplink, missing []objects.Link) (err error) {
-	var made []objects.Link
-	defer func() {
-		if err == nil {
-			return
-		}
-		for _, k := range made {
-			err = errors.Join(err, s.o.Detach(k))
-		}
-	}()
-	for _, k := range slices.Backward(missing) {
-		if err := s.o.Attach(k, u.IfIndex); err != nil {
-			return err
-		}
-		made = append(made, k)
-	}
-	return nil
 }
 
 // Delete reverses Put. Connections that came in through the device are left to the host, which knows nothing of them. The
@@ -147,7 +127,7 @@ func (s Uplinks) Delete(ctx context.Context, u Uplink) error {
 		return &NotFoundError{What: fmt.Sprintf("uplink %d of the host with cookie %d", u.IfIndex, u.Host)}
 	}
 	// The row first: as long as there are programs, the same call again completes this one.
-	if err := s.o.WithTables(ctx, func() error { return s.o.Uplinks.Delete(uint32(u.IfIndex)) }); err != nil {
+	if err := s.o.WithLock(ctx, func() error { return s.o.Uplinks.Delete(uint32(u.IfIndex)) }); err != nil {
 		return err
 	}
 	for _, k := range u.links() {
@@ -161,9 +141,6 @@ func (s Uplinks) Delete(ctx context.Context, u Uplink) error {
 // Source returns the addresses that the host has on an uplink, one of a family at most, from which it calls backends on other
 // nodes. It takes no lock.
 func (s Uplinks) Source(u Uplink) ([]netip.Addr, error) {
-	if err := s.o.OpenTables(); err != nil {
-		return nil, err
-	}
 	row, _, err := s.o.Uplinks.Get(uint32(u.IfIndex))
 	addresses := []netip.Addr{}
 	for _, addr := range []objects.Addr{row.V4, row.V6} {
@@ -195,38 +172,7 @@ func (s Uplinks) Sweep(ctx context.Context) error {
 		return err
 	}
 	defer lock.Unlock()
-	if err := s.o.OpenTables(); err != nil {
-		return err
-	}
-	attached, err := s.attached(s.o.Detach)
-	if err != nil {
-		return err
-	}
-	return s.o.WithTables(ctx, func() error { return s.deleteRows(s.orphans(attached)) })
-}
-
-// orphans returns the rows that belong to no uplink.
-func (s Uplinks) orphans(attached map[Uplink][]objects.Link) (indexes []uint32, err error) {
-	for row, err := range s.o.Uplinks.All() {
-		if err != nil {
-			return nil, err
-		}
-		owned := false
-		for u := range attached {
-			owned = owned || u.IfIndex == int(row.Key)
-		}
-		if !owned {
-			indexes = append(indexes, row.Key)
-		}
-	}
-	return indexes, nil
-}
-
-func (s Uplinks) deleteRows(indexes []uint32, err error) error {
-	for _, index := range indexes {
-		err = errors.Join(err, s.o.Uplinks.Delete(index))
-	}
-	return err
+	return sweepRemains(ctx, s.o)
 }
 
 // List returns the devices that have a program of an uplink, sorted by host and index. It takes no lock and changes nothing.
@@ -283,10 +229,8 @@ func (s Uplinks) Check(ns *netns.Namespace, ifname string) error {
 		return err
 	}
 	var found []string
-	for _, k := range u.links() {
-		if on, err := s.o.Attached(k); err != nil || on != uint64(u.IfIndex) {
-			found = append(found, fmt.Sprintf("program %s is not attached", k.Hook.Program))
-		}
+	for _, k := range s.o.Missing(u.links(), uint64(u.IfIndex)) {
+		found = append(found, fmt.Sprintf("program %s is not attached", k.Hook.Program))
 	}
 	return deviation(fmt.Sprintf("uplink %q", ifname), found...)
 }

@@ -91,7 +91,7 @@ func (t Table) List(f Filter) (list []Connection, err error) {
 // Flush deletes the connections that a filter selects, and returns their number. A context that ends stops it in between.
 // The next packet of a client opens the connection anew: with the same backend, while the service's stay the same.
 func (t Table) Flush(ctx context.Context, f Filter) (n int, err error) {
-	err = t.objects.WithTables(ctx, func() error {
+	err = t.objects.WithLock(ctx, func() error {
 		n, err = t.objects.EndConnections(func(slot objects.Slot) bool {
 			return ctx.Err() == nil && f.matches(decodeConnection(t.objects.Slots, slot))
 		})
@@ -141,9 +141,6 @@ func (t Table) Stats() (s Stats, err error) {
 
 // Timeouts returns the time-outs.
 func (t Table) Timeouts() (objects.Timeouts, error) {
-	if err := t.objects.OpenTables(); err != nil {
-		return objects.Timeouts{}, err
-	}
 	return t.objects.Timeouts()
 }
 
@@ -155,15 +152,12 @@ func (t Table) SetTimeouts(ctx context.Context, timeouts objects.Timeouts) error
 			return fmt.Errorf("time-out %s of state %s: want between %s and %s", value, state, least, most)
 		}
 	}
-	return t.objects.WithTables(ctx, func() error { return t.objects.SetTimeouts(timeouts) })
+	return t.objects.WithLock(ctx, func() error { return t.objects.SetTimeouts(timeouts) })
 }
 
 // Warnings describes what whoever changes something should know, one line each: more than four of five slots have open
 // connections, and the table has another size than wanted, which is 0 if any will do.
 func (t Table) Warnings(wanted uint32) (warnings []string, err error) {
-	if err := t.objects.OpenTables(); err != nil {
-		return nil, err
-	}
 	size := t.objects.Slots.Len()
 	if wanted != 0 && int(wanted) != size {
 		warnings = append(warnings, fmt.Sprintf(
@@ -192,9 +186,6 @@ const (
 
 // each calls fn with a copy of each connection.
 func (t Table) each(fn func(Connection, objects.Slot, connectionFate)) error {
-	if err := t.objects.OpenTables(); err != nil {
-		return err
-	}
 	timeouts, err := t.objects.Timeouts()
 	if err != nil {
 		return err

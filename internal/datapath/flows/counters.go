@@ -85,9 +85,6 @@ func Drops() [][2]string {
 
 // Counters returns all counters, in a fixed order.
 func (f Flows) Counters() ([]Counter, error) {
-	if err := f.Objects.OpenTables(); err != nil {
-		return nil, err
-	}
 	rows, _, err := f.Objects.Metrics.Get(0)
 	if err != nil {
 		return nil, err

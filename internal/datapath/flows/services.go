@@ -10,9 +10,6 @@ type ServiceTraffic struct{ To, Back objects.Traffic }
 // ServiceTraffic returns that of services, by ID. One has none if there are more services than
 // objects.CountedServices. It takes no lock.
 func (f Flows) ServiceTraffic() (map[uint32]ServiceTraffic, error) {
-	if err := f.Objects.OpenTables(); err != nil {
-		return nil, err
-	}
 	byRow := map[uint32][]uint32{}
 	for row, err := range f.Objects.Services.All() {
 		if err != nil {

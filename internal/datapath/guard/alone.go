@@ -62,12 +62,8 @@ func AttachAlone(o *objects.Objects, d *device.Device, id uint32) error {
 
 // OnAlone reports whether a device has the program of a pod that is no endpoint.
 func OnAlone(o *objects.Objects, d *device.Device, id uint32) bool {
-	link := Link(d, id)
-	on, err := o.Attached(link)
-	if err == nil && (on == uint64(d.IfIndex) || on != 0 && link.Hook.InPeer()) {
-		return true
-	}
-	return isFilter(d.Point) && hasFilter(d.On, d.IfIndex)
+	missing := o.Missing([]objects.Link{Link(d, id)}, uint64(d.IfIndex))
+	return len(missing) == 0 || isFilter(d.Point) && hasFilter(d.On, d.IfIndex)
 }
 
 // Alive reports whether a device still has the program of a pod that is no endpoint. The host is nil if it is gone.
@@ -98,7 +94,7 @@ func Remove(ctx context.Context, o *objects.Objects, host *netns.Namespace, ids 
 			}
 		}
 	}
-	err = o.WithTables(ctx, func() error {
+	err = o.WithLock(ctx, func() error {
 		for _, row := range all {
 			err = errors.Join(err, Delete(o, row.Key))
 		}
@@ -132,13 +128,4 @@ func Orphans(o *objects.Objects) (orphans []objects.Link, err error) {
 		}
 	}
 	return orphans, nil
-}
-
-// Sweep detaches the programs that Orphans and Idle return.
-func Sweep(o *objects.Objects) error {
-	orphans, err := Orphans(o)
-	for _, k := range orphans {
-		err = errors.Join(err, o.Detach(k))
-	}
-	return errors.Join(err, DetachIdle(o))
 }

@@ -72,9 +72,6 @@ func vouch(o *objects.Objects, k objects.Link) error {
 
 // detach detaches one of these programs.
 func detach(o *objects.Objects, k objects.Link) error {
-	if err := o.OpenTables(); err != nil {
-		return err
-	}
 	last, err := isLast(o, k)
 	if err == nil && last && isEntrance(k) {
 		err = o.GuardedDevices.Delete(uint32(k.IfIndex))
@@ -133,9 +130,6 @@ func Idle(o *objects.Objects) (idle []objects.Link, err error) {
 	links = slices.DeleteFunc(links, func(k objects.Link) bool { return !IsOuter(k) })
 	if len(links) == 0 {
 		return nil, nil
-	}
-	if err := o.OpenTables(); err != nil {
-		return nil, err
 	}
 	parents := make(map[uint64]bool)
 	for row, err := range o.Senders.All() {

@@ -105,9 +105,6 @@ func create(path string) (*root, error) {
 	}
 	defer o.Close()
 	r := &root{path: path}
-	if err := o.OpenTables(); err != nil {
-		return nil, err
-	}
 	if r.maps, err = r.pinnedMaps(); err != nil {
 		return nil, err
 	}
@@ -137,9 +134,6 @@ func (r *root) renew() error {
 		return err
 	}
 	defer o.Close()
-	if err := o.OpenTables(); err != nil {
-		return err
-	}
 	links, err := o.Links()
 	if err != nil {
 		return err

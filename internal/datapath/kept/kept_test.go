@@ -79,9 +79,6 @@ func filter(t *testing.T, root string) []byte {
 		t.Fatal(err)
 	}
 	defer o.Close()
-	if err := o.OpenTables(); err != nil {
-		t.Fatal(err)
-	}
 	row, err := o.NodeState.Map.LookupBytes(uint32(0))
 	if err != nil || len(bytes.Trim(row, "\x00")) == 0 {
 		t.Fatalf("%d bytes: %v", len(row), err)

@@ -2,13 +2,17 @@
 
 //go:build ignore
 
-// This program writes digest.go, so that no process has to read the objects to identify them.
+// This program writes digest.go, so that no process has to read the objects to identify them, and deletes what bpf2go generates
+// to load all programs of an object at once: maps are opened by name, and each attach point loads its own programs.
 package main
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"fmt"
+	"log"
 	"os"
+	"strings"
 )
 
 func main() {
@@ -17,14 +21,30 @@ func main() {
 	for _, name := range []string{"tc", "socklb"} {
 		object, err := os.ReadFile(name + "_bpfel.o")
 		if err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
+			log.Fatal(err)
 		}
 		sum := sha256.Sum256(object)
 		text += fmt.Sprintf("\t%-12s = \"%x\"\n", name+"Digest", sum[:8])
+		trim(name)
 	}
 	if err := os.WriteFile("digest.go", []byte(text+")\n"), 0o644); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
+		log.Fatal(err)
+	}
+}
+
+func trim(name string) {
+	file := name + "_bpfel.go"
+	code, err := os.ReadFile(file)
+	if err != nil {
+		log.Fatal(err)
+	}
+	types, rest, found := bytes.Cut(code, []byte("// load"+strings.ToUpper(name[:1])+name[1:]+"Objects "))
+	at := bytes.Index(rest, []byte("// Do not access this directly."))
+	if !found || at < 0 {
+		log.Fatal(file, ": bpf2go generates other code than it did")
+	}
+	types = bytes.Replace(types, []byte("\t\"io\"\n"), nil, 1)
+	if err := os.WriteFile(file, append(types, rest[at:]...), 0o644); err != nil {
+		log.Fatal(err)
 	}
 }

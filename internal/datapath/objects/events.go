@@ -33,9 +33,6 @@ const (
 // left out since it was last called, if any were. Errors: *lock.Error if another process watches; one that matches os.ErrNotExist
 // once the maps are removed.
 func (o *Objects) Watch(ctx context.Context, each func(e Event, at time.Time) error, leftOut func(uint64) error, kinds ...uint32) error {
-	if err := o.OpenTables(); err != nil {
-		return err
-	}
 	lock, err := lock.Take(lock.Wait{}.WithContext(ctx), o.layout.maps(), o.CheckPinned)
 	if err != nil {
 		return err
@@ -48,7 +45,7 @@ func (o *Objects) Watch(ctx context.Context, each func(e Event, at time.Time) er
 	if w.known, err = o.eventsLeftOut(); err != nil {
 		return err
 	}
-	if w.reader, err = ringbuf.NewReader(o.maps.Events); err != nil {
+	if w.reader, err = ringbuf.NewReader(o.maps[tcMapEvents]); err != nil {
 		return fmt.Errorf("open map %q: %w", tcMapEvents, err)
 	}
 	defer w.close()

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -90,6 +91,28 @@ func (o *Objects) Attached(k Link) (uint64, error) {
 		return cgroup.CgroupId, nil
 	}
 	return 0, fmt.Errorf("link %q is not a tcx, netkit or cgroup link", path)
+}
+
+// Missing returns the links whose programs are not on a device, by its index, or on a control group, by its ID. A netkit's peer
+// has the index that it has in the pod.
+func (o *Objects) Missing(links []Link, target uint64) []Link {
+	return slices.DeleteFunc(slices.Clone(links), func(k Link) bool {
+		on, err := o.Attached(k)
+		return err == nil && on != 0 && (on == target || k.Hook.InPeer())
+	})
+}
+
+// AttachAll attaches programs as Attach does, in place of those on earlier targets; all or none.
+func (o *Objects) AttachAll(links []Link, target int) error {
+	for i, k := range links {
+		if err := errors.Join(o.Detach(k), o.Attach(k, target)); err != nil {
+			for _, made := range slices.Backward(links[:i]) {
+				err = errors.Join(err, o.Detach(made))
+			}
+			return err
+		}
+	}
+	return nil
 }
 
 // Detach detaches a program and unpins its link. It succeeds if there is no such link, or its target is gone. Callers have

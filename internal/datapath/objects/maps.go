@@ -6,7 +6,9 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"sync"
 	"unsafe"
 
 	"github.com/cilium/ebpf"
@@ -31,136 +33,113 @@ type Sizes struct {
 	Endpoints uint32
 }
 
-// byName returns the size of each map.
-func (s Sizes) byName() map[string]uint32 {
-	endpoints := cmp.Or(s.Endpoints, 16384)
-	connections := s.connections()
-	return map[string]uint32{
-		tcMapServices:       cmp.Or(s.Services, 131072),
-		tcMapServiceAddrs:   cmp.Or(s.Services, 131072),
-		tcMapBackends:       cmp.Or(s.Backends, 524288),
-		tcMapBackendLut:     cmp.Or(s.Tables, 262144),
-		tcMapSourceRanges:   cmp.Or(s.SourceRanges, 65536),
-		tcMapConnections:    2*connections + 1024, // deleted rows are free a moment later
-		tcMapSlots:          connections,
-		tcMapAffinities:     min(connections, 65536),
-		tcMapEndpoints:      endpoints,
-		tcMapFragments:      8192,
-		tcMapMetrics:        1,
-		tcMapNodeState:      1,
-		tcMapUplinks:        256,
-		tcMapNodeAddresses:  4096,
-		tcMapGuardedDevices: 4096,
-		tcMapServiceCounts:  CountedServices + 1,
-		tcMapEvents:         1 << 19,
-		tcMapPolicySettings: 3,
-		tcMapIdentities:     524288,
-		tcMapVerdicts:       524288,
-		tcMapPolicyPorts:    131072,
-		tcMapPolicyNumbers:  131072,
-		socklbMapNamespaces: endpoints + 4096, // an endpoint is in one namespace, and hosts are few
-		tcMapSourceGuard:    endpoints,
-	}
-}
-
-// format is the type and row sizes that a pinned map must have. The object holds the same, but takes longer to read than all
-// else that opens a datapath; a test compares the two.
+// format is the type and row sizes that a pinned map must have, and the number of rows that it is created with. The object holds
+// the same, but takes longer to read than all else that opens a datapath; a test compares the two.
 type format struct {
 	kind       ebpf.MapType
 	key, value uintptr
+	size       uint32
 }
 
 // formats returns those of all pinned maps, by name.
-func formats() map[string]format {
+func (s Sizes) formats() map[string]format {
 	const number, cookie = unsafe.Sizeof(uint32(0)), unsafe.Sizeof(uint64(0))
+	services, endpoints, connections := cmp.Or(s.Services, 131072), cmp.Or(s.Endpoints, 16384), s.connections()
 	return map[string]format{
-		tcMapServices:        {ebpf.Hash, unsafe.Sizeof(tcServiceKey{}), unsafe.Sizeof(tcService{})},
-		tcMapServiceAddrs:    {ebpf.Hash, unsafe.Sizeof(tcAddr{}), number},
-		tcMapBackends:        {ebpf.Hash, unsafe.Sizeof(tcBackendKey{}), unsafe.Sizeof(tcBackend{})},
-		tcMapBackendLut:      {ebpf.Hash, unsafe.Sizeof(tcBackendKey{}), unsafe.Sizeof([64]uint16{})},
-		tcMapSourceRanges:    {ebpf.LPMTrie, unsafe.Sizeof(tcSourceRange{}), unsafe.Sizeof(uint8(0))},
-		tcMapAffinities:      {ebpf.LRUHash, unsafe.Sizeof(tcAffinityKey{}), unsafe.Sizeof(tcAffinity{})},
-		tcMapConnections:     {ebpf.Hash, unsafe.Sizeof(tcTuple{}), unsafe.Sizeof(tcCtEntry{})},
-		tcMapSlots:           {ebpf.Array, number, unsafe.Sizeof(tcCtSlot{})},
-		tcMapEndpoints:       {ebpf.Hash, unsafe.Sizeof(tcAddr{}), unsafe.Sizeof(tcEndpoint{})},
-		tcMapFragments:       {ebpf.LRUHash, unsafe.Sizeof(tcFragmentKey{}), unsafe.Sizeof(tcPorts{})},
-		tcMapMetrics:         {ebpf.PerCPUArray, number, unsafe.Sizeof(tcMetrics{})},
-		tcMapNodeState:       {ebpf.Array, number, unsafe.Sizeof(tcNodeState{})},
-		tcMapUplinks:         {ebpf.Hash, number, unsafe.Sizeof(tcUplink{})},
-		tcMapGuardedDevices:  {ebpf.Hash, number, number},
-		tcMapServiceCounts:   {ebpf.PerCPUArray, number, unsafe.Sizeof(tcServiceCounts{})},
-		tcMapEvents:          {ebpf.RingBuf, 0, 0},
-		tcMapNodeAddresses:   {ebpf.Hash, unsafe.Sizeof(tcAddr{}), number},
-		tcMapPolicySettings:  {ebpf.Array, number, unsafe.Sizeof(tcPolicySettings{})},
-		tcMapIdentities:      {ebpf.Hash, unsafe.Sizeof(tcPrefix{}), number},
-		tcMapVerdicts:        {ebpf.Hash, unsafe.Sizeof(tcVerdictKey{}), unsafe.Sizeof(tcVerdictRow{})},
-		tcMapPolicyPorts:     {ebpf.Hash, unsafe.Sizeof(tcPortKey{}), unsafe.Sizeof(tcPortRow{})},
-		tcMapPolicyNumbers:   {ebpf.Hash, unsafe.Sizeof(tcContentDigest{}), number},
-		socklbMapNamespaces:  {ebpf.Hash, cookie, unsafe.Sizeof(socklbSkScope{})},
-		socklbMapSockets:     {ebpf.SkStorage, number, unsafe.Sizeof(socklbSkService{})},
-		socklbMapUdpBackends: {ebpf.SkStorage, number, unsafe.Sizeof(socklbSkUdpBackends{})},
-		socklbMapSkRevnat:    {ebpf.LRUHash, unsafe.Sizeof(socklbSkRevnatKey{}), unsafe.Sizeof(socklbAddrPort{})},
-		tcMapSourceGuard:     {ebpf.Hash, unsafe.Sizeof(tcSenderKey{}), unsafe.Sizeof(tcSender{})},
+		tcMapServices:     {ebpf.Hash, unsafe.Sizeof(tcServiceKey{}), unsafe.Sizeof(tcService{}), services},
+		tcMapServiceAddrs: {ebpf.Hash, unsafe.Sizeof(tcAddr{}), number, services},
+		tcMapBackends:     {ebpf.Hash, unsafe.Sizeof(tcBackendKey{}), unsafe.Sizeof(tcBackend{}), cmp.Or(s.Backends, 524288)},
+		tcMapBackendLut:   {ebpf.Hash, unsafe.Sizeof(tcBackendKey{}), unsafe.Sizeof([64]uint16{}), cmp.Or(s.Tables, 262144)},
+		tcMapSourceRanges: {ebpf.LPMTrie, unsafe.Sizeof(tcSourceRange{}), unsafe.Sizeof(uint8(0)), cmp.Or(s.SourceRanges, 65536)},
+		tcMapAffinities:   {ebpf.LRUHash, unsafe.Sizeof(tcAffinityKey{}), unsafe.Sizeof(tcAffinity{}), min(connections, 65536)},
+		// Deleted rows are free a moment later.
+		tcMapConnections:    {ebpf.Hash, unsafe.Sizeof(tcTuple{}), unsafe.Sizeof(tcCtEntry{}), 2*connections + 1024},
+		tcMapSlots:          {ebpf.Array, number, unsafe.Sizeof(tcCtSlot{}), connections},
+		tcMapEndpoints:      {ebpf.Hash, unsafe.Sizeof(tcAddr{}), unsafe.Sizeof(tcEndpoint{}), endpoints},
+		tcMapSourceGuard:    {ebpf.Hash, unsafe.Sizeof(tcSenderKey{}), unsafe.Sizeof(tcSender{}), endpoints},
+		tcMapFragments:      {ebpf.LRUHash, unsafe.Sizeof(tcFragmentKey{}), unsafe.Sizeof(tcPorts{}), 8192},
+		tcMapMetrics:        {ebpf.PerCPUArray, number, unsafe.Sizeof(tcMetrics{}), 1},
+		tcMapNodeState:      {ebpf.Array, number, unsafe.Sizeof(tcNodeState{}), 1},
+		tcMapUplinks:        {ebpf.Hash, number, unsafe.Sizeof(tcUplink{}), 256},
+		tcMapGuardedDevices: {ebpf.Hash, number, number, 4096},
+		tcMapServiceCounts:  {ebpf.PerCPUArray, number, unsafe.Sizeof(tcServiceCounts{}), CountedServices + 1},
+		tcMapEvents:         {ebpf.RingBuf, 0, 0, 1 << 19},
+		tcMapNodeAddresses:  {ebpf.Hash, unsafe.Sizeof(tcAddr{}), number, 4096},
+		tcMapPolicySettings: {ebpf.Array, number, unsafe.Sizeof(tcPolicySettings{}), 3},
+		tcMapIdentities:     {ebpf.Hash, unsafe.Sizeof(tcPrefix{}), number, 524288},
+		tcMapVerdicts:       {ebpf.Hash, unsafe.Sizeof(tcVerdictKey{}), unsafe.Sizeof(tcVerdictRow{}), 524288},
+		tcMapPolicyPorts:    {ebpf.Hash, unsafe.Sizeof(tcPortKey{}), unsafe.Sizeof(tcPortRow{}), 131072},
+		tcMapPolicyNumbers:  {ebpf.Hash, unsafe.Sizeof(tcContentDigest{}), number, 131072},
+		// An endpoint is in one namespace, and hosts are few.
+		socklbMapNamespaces: {ebpf.Hash, cookie, unsafe.Sizeof(socklbSkScope{}), endpoints + 4096},
+		// Maps of sockets take as many as there are.
+		socklbMapSockets:     {ebpf.SkStorage, number, unsafe.Sizeof(socklbSkService{}), 0},
+		socklbMapUdpBackends: {ebpf.SkStorage, number, unsafe.Sizeof(socklbSkUdpBackends{}), 0},
+		socklbMapSkRevnat:    {ebpf.LRUHash, unsafe.Sizeof(socklbSkRevnatKey{}), unsafe.Sizeof(socklbAddrPort{}), connections},
 	}
 }
 
-// pinner opens the pinned maps of one object, and creates those that are missing if sizes are given. The caller then has
-// the lock.
-type pinner struct {
-	layout layout
-	sizes  map[string]uint32
-	load   func() (*ebpf.CollectionSpec, error)
-	spec   *ebpf.CollectionSpec // read when it is needed
+// ofSockets reports whether only the programs for sockets use a map. It is created with the first of them.
+func ofSockets(name string) bool {
+	return name == socklbMapSockets || name == socklbMapUdpBackends || name == socklbMapSkRevnat
 }
 
-// open opens each map into its slot, and none on error.
-func (p *pinner) open(slots map[string]**ebpf.Map) (err error) {
+// openMaps opens the pinned maps that only the programs for sockets use, or all others, by name. If create is set, it creates
+// those that are missing; the caller then has the lock.
+func (l layout) openMaps(sizes Sizes, sockets, create bool) (all map[string]*ebpf.Map, err error) {
+	all = make(map[string]*ebpf.Map)
 	defer func() {
 		if err != nil {
-			_ = closeMaps(slots)
+			_ = closeMaps(all)
 		}
 	}()
-	for name, slot := range slots {
-		if *slot, err = p.one(name); err != nil {
-			return err
+	specs := sync.OnceValues(readSpecs)
+	formats := sizes.formats()
+	for name, want := range formats {
+		if ofSockets(name) != sockets {
+			continue
 		}
-	}
-	return nil
-}
-
-func (p *pinner) one(name string) (*ebpf.Map, error) {
-	m, err := ebpf.LoadPinnedMap(p.layout.mapPin(name), nil)
-	want := formats()[name]
-	switch {
-	case err == nil:
+		m, err := ebpf.LoadPinnedMap(l.mapPin(name), nil)
+		if create && errors.Is(err, os.ErrNotExist) {
+			m, err = l.createMap(name, formats, specs)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("open map: %w", err)
+		}
+		all[name] = m
 		if m.Type() != want.kind || uintptr(m.KeySize()) != want.key || uintptr(m.ValueSize()) != want.value {
-			_ = m.Close()
-			return nil, &LayoutError{Root: p.layout.root, Found: "unknown", Want: fmt.Sprintf("v%d", LayoutVersion)}
+			return nil, &LayoutError{Root: l.root, Found: "unknown", Want: fmt.Sprintf("v%d", LayoutVersion)}
 		}
-		return m, nil
-	case !errors.Is(err, os.ErrNotExist) || p.sizes == nil:
-		return nil, fmt.Errorf("open map: %w", err)
 	}
-	return p.create(name)
+	return all, nil
 }
 
-func (p *pinner) create(name string) (_ *ebpf.Map, err error) {
-	if p.spec == nil {
-		if p.spec, err = p.load(); err != nil {
-			return nil, fmt.Errorf("read embedded object: %w", err)
-		}
+// readSpecs returns the maps of both objects.
+func readSpecs() (map[string]*ebpf.MapSpec, error) {
+	tc, err := loadTc()
+	socklb, socklbErr := loadSocklb()
+	if err := errors.Join(err, socklbErr); err != nil {
+		return nil, fmt.Errorf("read embedded objects: %w", err)
 	}
-	want := p.spec.Maps[name]
-	want.MaxEntries = p.sizes[name]
-	m, err := ebpf.NewMap(want)
+	maps.Copy(socklb.Maps, tc.Maps)
+	return socklb.Maps, nil
+}
+
+func (l layout) createMap(name string, formats map[string]format, specs func() (map[string]*ebpf.MapSpec, error)) (_ *ebpf.Map, err error) {
+	all, err := specs()
+	if err != nil {
+		return nil, err
+	}
+	all[name].MaxEntries = formats[name].size
+	m, err := ebpf.NewMap(all[name])
 	if err != nil {
 		return nil, fmt.Errorf("create map %q: %w", name, err)
 	}
 	if name == tcMapNodeState { // before it is pinned
-		err = (&NodeState{m}).init(p.sizes[tcMapSlots])
+		err = (&NodeState{m}).init(formats[tcMapSlots].size)
 	}
 	if err == nil {
-		err = m.Pin(p.layout.mapPin(name))
+		err = m.Pin(l.mapPin(name))
 	}
 	if err != nil {
 		_ = m.Close()
@@ -169,60 +148,10 @@ func (p *pinner) create(name string) (_ *ebpf.Map, err error) {
 	return m, nil
 }
 
-func closeMaps(slots map[string]**ebpf.Map) error {
+func closeMaps(all map[string]*ebpf.Map) error {
 	var errs []error
-	for _, slot := range slots {
-		errs = append(errs, (*slot).Close()) // does nothing for a nil map
+	for _, m := range all {
+		errs = append(errs, m.Close())
 	}
 	return errors.Join(errs...)
-}
-
-// slots returns where the maps of packet translation go, by name.
-func slots(maps *tcMaps) map[string]**ebpf.Map {
-	return map[string]**ebpf.Map{
-		tcMapServices:     &maps.Services,
-		tcMapServiceAddrs: &maps.ServiceAddrs,
-		tcMapBackends:     &maps.Backends,
-		tcMapBackendLut:   &maps.BackendLut,
-		tcMapSourceRanges: &maps.SourceRanges,
-		tcMapAffinities:   &maps.Affinities,
-		tcMapConnections:  &maps.Connections,
-		tcMapEndpoints:    &maps.Endpoints,
-		tcMapSourceGuard:  &maps.SourceGuard,
-		tcMapSlots:        &maps.Slots,
-		tcMapFragments:    &maps.Fragments,
-		tcMapMetrics:      &maps.Metrics,
-		tcMapNodeState:    &maps.NodeState,
-		tcMapUplinks:      &maps.Uplinks,
-
-		tcMapNodeAddresses:  &maps.NodeAddresses,
-		tcMapGuardedDevices: &maps.GuardedDevices,
-		tcMapServiceCounts:  &maps.ServiceCounts,
-		tcMapEvents:         &maps.Events,
-
-		tcMapPolicySettings: &maps.PolicySettings,
-		tcMapIdentities:     &maps.Identities,
-		tcMapVerdicts:       &maps.Verdicts,
-		tcMapPolicyPorts:    &maps.PolicyPorts,
-		tcMapPolicyNumbers:  &maps.PolicyNumbers,
-	}
-}
-
-// replacements returns the maps that a collection is to use, by name.
-func replacements(slots map[string]**ebpf.Map) map[string]*ebpf.Map {
-	maps := make(map[string]*ebpf.Map, len(slots))
-	for name, slot := range slots {
-		maps[name] = *slot
-	}
-	return maps
-}
-
-// hasTables reports whether all maps of packet translation are pinned.
-func (l layout) hasTables() bool {
-	for name := range slots(&tcMaps{}) {
-		if _, err := os.Lstat(l.mapPin(name)); err != nil {
-			return false
-		}
-	}
-	return true
 }

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"sync"
 
 	"github.com/cilium/ebpf"
 
@@ -18,23 +17,20 @@ import (
 // Objects are the pinned maps, programs and links under one root. Methods may be called concurrently, and several processes
 // may have the same root open.
 type Objects struct {
-	// Namespaces are the network namespaces with socket translation, by cookie.
-	Namespaces *Table[uint64, SocketScope]
-	// Tables are open after OpenTables.
 	Tables
 
 	// BeforeLink is called before a program is attached or detached; nil calls nothing. Tests stop or die there.
 	BeforeLink func()
 
-	layout  layout
-	pinned  os.FileInfo // the directory of all pins
-	opening sync.Mutex
-	maps    tcMaps
-	opened  bool
+	layout layout
+	pinned os.FileInfo // the directory of all pins
+	maps   map[string]*ebpf.Map
 }
 
-// Tables are the maps of packet translation.
+// Tables are the maps with typed rows.
 type Tables struct {
+	// Namespaces are the network namespaces with socket translation, by cookie.
+	Namespaces   *Table[uint64, SocketScope]
 	Services     *Table[ServiceKey, Service]
 	ServiceAddrs *Table[Addr, uint32] // those at which programs answer echo requests, with the number of services
 	Backends     *Table[BackendKey, Backend]
@@ -120,7 +116,7 @@ func create(ctx context.Context, l layout, sizes Sizes) (_ *Objects, err error) 
 	if err := errors.Join(removeUnloaded(l.root), l.create()); err != nil {
 		return nil, err
 	}
-	return openMaps(l, sizes.byName())
+	return openObjects(l, sizes, true)
 }
 
 // Open opens what is pinned under root, DefaultRoot if empty, and creates nothing. The error matches os.ErrNotExist if
@@ -133,84 +129,48 @@ func Open(root string) (*Objects, error) {
 	if err := l.check(); err != nil {
 		return nil, err
 	}
-	if !l.hasTables() { // a process that made them was killed
-		return nil, fmt.Errorf("open %q: its maps are incomplete: %w", l.root, os.ErrNotExist)
-	}
-	return openMaps(l, nil)
+	return openObjects(l, Sizes{}, false)
 }
 
-// openMaps opens the maps, and creates those that are missing if sizes are given. Existing tables are opened by the first
-// call that needs them: a pod with socket translation alone comes and goes without, and to open them takes longer than all
-// else of that.
-func openMaps(l layout, sizes map[string]uint32) (*Objects, error) {
+// openObjects opens the maps, and creates those that are missing if create is set.
+func openObjects(l layout, sizes Sizes, create bool) (*Objects, error) {
 	pinned, err := os.Stat(l.version())
 	if err != nil {
 		return nil, fmt.Errorf("open pin directory: %w", err)
 	}
-	o := &Objects{layout: l, pinned: pinned, Namespaces: &Table[uint64, SocketScope]{Name: socklbMapNamespaces}}
-	sockets := pinner{layout: l, sizes: sizes, load: loadSocklb}
-	if err := sockets.open(map[string]**ebpf.Map{socklbMapNamespaces: &o.Namespaces.Map}); err != nil {
+	m, err := l.openMaps(sizes, false, create)
+	if err != nil {
 		return nil, err
 	}
-	if sizes == nil || l.hasTables() {
-		return o, nil
+	policies := make(map[string]*ebpf.Map)
+	for _, name := range []string{tcMapPolicySettings, tcMapIdentities, tcMapVerdicts, tcMapPolicyPorts, tcMapPolicyNumbers} {
+		policies[name] = m[name]
 	}
-	if err := o.openTables(sizes); err != nil {
-		_ = o.Namespaces.Map.Close()
-		return nil, err
-	}
-	return o, nil
-}
-
-// OpenTables opens the tables, unless they are open.
-func (o *Objects) OpenTables() error { return o.openTables(nil) }
-
-func (o *Objects) openTables(sizes map[string]uint32) error {
-	o.opening.Lock()
-	defer o.opening.Unlock()
-	if o.opened {
-		return nil
-	}
-	p := pinner{layout: o.layout, sizes: sizes, load: loadTc}
-	if err := p.open(slots(&o.maps)); err != nil {
-		return err
-	}
-	o.Tables = Tables{
-		Services:     &Table[ServiceKey, Service]{o.maps.Services, tcMapServices},
-		ServiceAddrs: &Table[Addr, uint32]{o.maps.ServiceAddrs, tcMapServiceAddrs},
-		Backends:     &Table[BackendKey, Backend]{o.maps.Backends, tcMapBackends},
-		LookUp:       &Table[BackendKey, [64]uint16]{o.maps.BackendLut, tcMapBackendLut},
-		SourceRanges: &Table[SourceRange, uint8]{o.maps.SourceRanges, tcMapSourceRanges},
-		Connections:  &Table[Tuple, ConnectionRow]{o.maps.Connections, tcMapConnections},
-		Endpoints:    &Table[Addr, Endpoint]{o.maps.Endpoints, tcMapEndpoints},
-		Senders:      &Table[SenderKey, Sender]{o.maps.SourceGuard, tcMapSourceGuard},
-		Slots:        &Slots{Map: o.maps.Slots, node: &NodeState{o.maps.NodeState}},
-		Metrics:      &Table[uint32, []tcMetrics]{o.maps.Metrics, tcMapMetrics},
-		NodeState:    &NodeState{o.maps.NodeState},
-		Uplinks:      &Table[uint32, Uplink]{o.maps.Uplinks, tcMapUplinks},
-
-		NodeAddresses:  &Table[Addr, uint32]{o.maps.NodeAddresses, tcMapNodeAddresses},
-		serviceCounts:  &Table[uint32, []tcServiceCounts]{o.maps.ServiceCounts, tcMapServiceCounts},
-		GuardedDevices: &Table[uint32, uint32]{o.maps.GuardedDevices, tcMapGuardedDevices},
-		Policies: map[string]*ebpf.Map{
-			tcMapPolicySettings: o.maps.PolicySettings, tcMapIdentities: o.maps.Identities, tcMapVerdicts: o.maps.Verdicts,
-			tcMapPolicyPorts: o.maps.PolicyPorts, tcMapPolicyNumbers: o.maps.PolicyNumbers,
-		},
-	}
-	o.opened = true
-	return nil
+	node := &NodeState{m[tcMapNodeState]}
+	return &Objects{layout: l, pinned: pinned, maps: m, Tables: Tables{
+		Namespaces:     &Table[uint64, SocketScope]{m[socklbMapNamespaces], socklbMapNamespaces},
+		Services:       &Table[ServiceKey, Service]{m[tcMapServices], tcMapServices},
+		ServiceAddrs:   &Table[Addr, uint32]{m[tcMapServiceAddrs], tcMapServiceAddrs},
+		Backends:       &Table[BackendKey, Backend]{m[tcMapBackends], tcMapBackends},
+		LookUp:         &Table[BackendKey, [64]uint16]{m[tcMapBackendLut], tcMapBackendLut},
+		SourceRanges:   &Table[SourceRange, uint8]{m[tcMapSourceRanges], tcMapSourceRanges},
+		Connections:    &Table[Tuple, ConnectionRow]{m[tcMapConnections], tcMapConnections},
+		Endpoints:      &Table[Addr, Endpoint]{m[tcMapEndpoints], tcMapEndpoints},
+		Senders:        &Table[SenderKey, Sender]{m[tcMapSourceGuard], tcMapSourceGuard},
+		Slots:          &Slots{Map: m[tcMapSlots], node: node},
+		Metrics:        &Table[uint32, []tcMetrics]{m[tcMapMetrics], tcMapMetrics},
+		NodeState:      node,
+		Uplinks:        &Table[uint32, Uplink]{m[tcMapUplinks], tcMapUplinks},
+		NodeAddresses:  &Table[Addr, uint32]{m[tcMapNodeAddresses], tcMapNodeAddresses},
+		serviceCounts:  &Table[uint32, []tcServiceCounts]{m[tcMapServiceCounts], tcMapServiceCounts},
+		GuardedDevices: &Table[uint32, uint32]{m[tcMapGuardedDevices], tcMapGuardedDevices},
+		Policies:       policies,
+	}}, nil
 }
 
 // Close frees what this process holds. Pinned objects stay, and the programs go on running.
 func (o *Objects) Close() error {
-	o.opening.Lock()
-	defer o.opening.Unlock()
-	err := o.Namespaces.Map.Close()
-	if o.opened {
-		o.opened = false
-		err = errors.Join(err, o.maps.Close())
-	}
-	if err != nil {
+	if err := closeMaps(o.maps); err != nil {
 		return fmt.Errorf("close maps: %w", err)
 	}
 	return nil
@@ -226,22 +186,9 @@ func (o *Objects) Lock(ctx context.Context) (*lock.Lock, error) {
 	return lock.Take(ctx, o.layout.root, o.CheckPinned)
 }
 
-// LockTables takes the lock of the rows and opens the tables.
-func (o *Objects) LockTables(ctx context.Context) (*lock.Lock, error) {
+// WithLock calls fn with the lock of the rows.
+func (o *Objects) WithLock(ctx context.Context, fn func() error) error {
 	lock, err := o.Lock(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if err := o.OpenTables(); err != nil {
-		lock.Unlock()
-		return nil, err
-	}
-	return lock, nil
-}
-
-// WithTables calls fn with the lock of the rows.
-func (o *Objects) WithTables(ctx context.Context, fn func() error) error {
-	lock, err := o.LockTables(ctx)
 	if err != nil {
 		return err
 	}

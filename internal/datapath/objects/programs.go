@@ -194,9 +194,6 @@ func pinProgram(p *ebpf.Program, path string) error {
 
 // loadPrograms loads the instance for one attach point over the pinned maps, and pins it.
 func (o *Objects) loadPrograms(at AttachPoint) error {
-	if err := o.OpenTables(); err != nil {
-		return err
-	}
 	collection, err := o.newCollection(at)
 	if err != nil {
 		return err
@@ -222,11 +219,7 @@ func (o *Objects) newCollection(at AttachPoint) (*ebpf.Collection, error) {
 	maps.DeleteFunc(spec.Programs, func(name string, _ *ebpf.ProgramSpec) bool {
 		return !slices.Contains(at.Hooks(), Hook{at, name})
 	})
-	replaced := replacements(slots(&o.maps))
-	for name, m := range replaced {
-		spec.Maps[name].MaxEntries = m.MaxEntries()
-	}
-	collection, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replaced})
+	collection, err := loadOver(spec, o.maps)
 	if errors.Is(err, ebpf.ErrNotSupported) {
 		return nil, &UnsupportedError{Feature: "type information (CONFIG_DEBUG_INFO_BTF)", Kernel: "6.6", Err: err}
 	}
@@ -260,48 +253,31 @@ func (o *Objects) loadSocketPrograms() error {
 	return nil
 }
 
+// loadOver loads an object that uses the pinned maps by their names.
+func loadOver(spec *ebpf.CollectionSpec, pinned map[string]*ebpf.Map) (*ebpf.Collection, error) {
+	used := make(map[string]*ebpf.Map)
+	for name, m := range pinned {
+		if of := spec.Maps[name]; of != nil {
+			of.MaxEntries, used[name] = m.MaxEntries(), m
+		}
+	}
+	return ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: used})
+}
+
 // socketCollection loads the programs for sockets over the pinned maps.
 func (o *Objects) socketCollection() (*ebpf.Collection, error) {
 	spec, err := loadSocklb()
 	if err != nil {
 		return nil, fmt.Errorf("read embedded object: %w", err)
 	}
-	if err := o.OpenTables(); err != nil {
-		return nil, err
-	}
-	// Only the programs use these.
-	var sockets, backends, revnat *ebpf.Map
-	private := map[string]**ebpf.Map{socklbMapSockets: &sockets, socklbMapUdpBackends: &backends, socklbMapSkRevnat: &revnat}
-	p := pinner{layout: o.layout, load: loadSocklb, sizes: map[string]uint32{
-		socklbMapSockets:     0, // as many as there are sockets
-		socklbMapUdpBackends: 0,
-		socklbMapSkRevnat:    o.maps.Slots.MaxEntries(),
-	}}
-	if err := p.open(private); err != nil {
+	private, err := o.layout.openMaps(Sizes{Connections: o.Slots.Map.MaxEntries()}, true, true)
+	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = closeMaps(private) }()
-	replaced := replacements(private)
-	replaced[socklbMapServices] = o.maps.Services
-	replaced[socklbMapBackends] = o.maps.Backends
-	replaced[socklbMapBackendLut] = o.maps.BackendLut
-	replaced[socklbMapNodeAddresses] = o.maps.NodeAddresses
-	replaced[socklbMapAffinities] = o.maps.Affinities
-	replaced[socklbMapSourceRanges] = o.maps.SourceRanges
-	replaced[socklbMapMetrics] = o.maps.Metrics
-	replaced[socklbMapNodeState] = o.maps.NodeState
-	replaced[socklbMapEvents] = o.maps.Events
-	replaced[socklbMapNamespaces] = o.Namespaces.Map
-	for name := range spec.Maps {
-		// The object names all maps of its headers, and no program uses the others.
-		if _, used := replaced[name]; !used && formats()[name] != (format{}) {
-			delete(spec.Maps, name)
-		}
-	}
-	for name, m := range replaced {
-		spec.Maps[name].MaxEntries = m.MaxEntries()
-	}
-	collection, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replaced})
+	all := maps.Clone(o.maps)
+	maps.Copy(all, private)
+	collection, err := loadOver(spec, all)
 	if errors.Is(err, ebpf.ErrNotSupported) {
 		return nil, &UnsupportedError{Feature: "way to end sockets by BPF, or no type information", Kernel: "6.5", Err: err}
 	}
@@ -337,4 +313,11 @@ func (o *Objects) RetireSockets(protocol uint8, each func(run func() error) erro
 		return errors.Join(err, sockets.Close())
 	})
 	return errors.Join(err, iter.Close())
+}
+
+// WaitForPrograms returns when no program runs that read the maps before the call: membarrier waits for an RCU grace
+// period, and programs run in RCU's read side. On a kernel without membarrier, a program that is late drops one packet.
+func (*Objects) WaitForPrograms() {
+	const membarrierGlobal = 1 // MEMBARRIER_CMD_GLOBAL, <linux/membarrier.h>
+	_, _, _ = unix.Syscall(unix.SYS_MEMBARRIER, membarrierGlobal, 0, 0)
 }

@@ -29,7 +29,7 @@ func (o *Objects) CountsOf(row uint32) (to, back Traffic, err error) {
 func (o *Objects) ClearCounts(rows []uint32) error {
 	zero := make([]tcServiceCounts, ebpf.MustPossibleCPU())
 	for _, row := range rows {
-		if err := o.maps.ServiceCounts.Put(row, zero); err != nil {
+		if err := o.serviceCounts.Map.Put(row, zero); err != nil {
 			return fmt.Errorf("write map %q: %w", tcMapServiceCounts, err)
 		}
 	}

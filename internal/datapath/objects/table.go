@@ -12,7 +12,7 @@ import (
 )
 
 // Table is a pinned map with typed rows. Its methods may be called concurrently.
-type Table[K, V any] struct {
+type Table[K comparable, V any] struct {
 	// Map is the map itself, and Name its name.
 	Map  *ebpf.Map
 	Name string
@@ -129,6 +129,18 @@ func (t *Table[K, V]) All() iter.Seq2[Row[K, V], error] {
 			}
 		}
 	}
+}
+
+// Rows returns what All does, by key.
+func (t *Table[K, V]) Rows() (map[K]V, error) {
+	rows := make(map[K]V)
+	for row, err := range t.All() {
+		if err != nil {
+			return nil, err
+		}
+		rows[row.Key] = row.Value
+	}
+	return rows, nil
 }
 
 // Row is one row of a table.

@@ -10,12 +10,13 @@ import (
 
 	"mustang/internal/policy"
 	"mustang/internal/service"
+	"mustang/internal/testkit"
 )
 
 // audits reports whether what policies deny passes by now.
 func (p Policies) audits(t *testing.T) bool {
 	t.Helper()
-	row := must(p.Objects.NodeState.PoliciesInForce())(t)
+	row := testkit.Must(p.Objects.NodeState.PoliciesInForce())(t)
 	if row == 0 {
 		t.Fatal("policies are not in force")
 	}
@@ -32,25 +33,25 @@ func TestAuditNeverDrops(t *testing.T) {
 	for i, name := range []string{"a", "b", "c", "d"} {
 		admit(t, p, i, name)
 	}
-	must(p.Apply(t.Context(), service.CLI, cli))(t)
+	testkit.Must(p.Apply(t.Context(), service.CLI, cli))(t)
 	if !p.audits(t) {
 		t.Error("policies to audit are enforced")
 	}
 	judged{t, p}.wants("audited", farAddress, address4(0), false)
 
 	// The agent's first policies. While rows change, none of those that are audited is enforced.
-	docs := must(p.read())(t)
+	docs := testkit.Must(p.read())(t)
 	next := docs.now
 	next.sets = map[service.Owner]Set{service.CLI: cli, service.Agent: denying("c")}
-	w := must(p.plan(docs, next, policy.Limits{Work: policy.MostWork}))(t)
-	must(w.write(func(map[netip.Addr]policy.Sets) error {
+	w := testkit.Must(p.plan(docs, next, policy.Limits{Work: policy.MostWork}))(t)
+	testkit.Must(w.write(func(map[netip.Addr]policy.Sets) error {
 		if !p.audits(t) {
 			t.Error("policies to audit are enforced while others come")
 		}
 		return nil
 	}))(t)
 	for _, names := range [][]string{{"c"}, {"b", "c"}} {
-		must(p.Apply(t.Context(), service.Agent, denying(names...)))(t)
+		testkit.Must(p.Apply(t.Context(), service.Agent, denying(names...)))(t)
 		if p.audits(t) {
 			t.Error("the agent's policies are audited")
 		}
@@ -71,7 +72,7 @@ func TestAuditNeverDrops(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "audit: policies of owner agent are enforced; nothing was changed") {
 		t.Errorf("audited beside policies that are enforced: %v", err)
 	}
-	must(p.Apply(t.Context(), service.Agent, Set{}))(t)
+	testkit.Must(p.Apply(t.Context(), service.Agent, Set{}))(t)
 	if !p.audits(t) {
 		t.Error("policies to audit are enforced once the others have gone")
 	}
@@ -86,7 +87,7 @@ func TestAuditNeverDrops(t *testing.T) {
 // TestTry tells what would change, and changes nothing.
 func TestTry(t *testing.T) {
 	p := openPods(t)
-	must(p.Apply(t.Context(), service.CLI, denying("a", "c", "b")))(t)
+	testkit.Must(p.Apply(t.Context(), service.CLI, denying("a", "c", "b")))(t)
 	result, err := p.Try(t.Context(), service.CLI, denying("b", "d"))
 	if err != nil || result.Added != 1 || result.Deleted != 2 || strings.Join(result.Gone, " ") != "n/a n/c" {
 		t.Errorf("%+v, %v", result, err)
@@ -100,16 +101,16 @@ func TestKilledBeforeProgramsAreTold(t *testing.T) {
 	p := openPods(t)
 	want := denying("a")
 	for range 2 {
-		must(p.Apply(t.Context(), service.CLI, want))(t)
+		testkit.Must(p.Apply(t.Context(), service.CLI, want))(t)
 	}
 	told := func() uint64 { // the first field
-		return binary.NativeEndian.Uint64(must(p.Objects.NodeState.Map.LookupBytes(uint32(0)))(t))
+		return binary.NativeEndian.Uint64(testkit.Must(p.Objects.NodeState.Map.LookupBytes(uint32(0)))(t))
 	}
 	before := told()
 	if _, err := p.Apply(t.Context(), service.CLI, want); err != nil || told() != before {
 		t.Fatalf("nothing to do: programs were told, or %v", err)
 	}
-	succeed(t, p.mark(documents{}))
+	testkit.Succeed(t, p.mark(documents{}))
 	if result, err := p.Apply(t.Context(), service.CLI, want); err != nil || result.Rows != 0 {
 		t.Fatalf("%+v, %v; want no row written", result, err)
 	}

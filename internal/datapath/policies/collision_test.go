@@ -12,6 +12,7 @@ import (
 	"mustang/internal/datapath/rows"
 	"mustang/internal/policy"
 	"mustang/internal/service"
+	"mustang/internal/testkit"
 )
 
 var (
@@ -26,7 +27,7 @@ func app(name string) map[string]string { return map[string]string{"app": name} 
 // join lets policies know of a pod.
 func join(t *testing.T, p Policies, i int, known policy.Pod) {
 	t.Helper()
-	must(p.Admit(uint32(i+1), []netip.Addr{address4(i)}, &known, func(map[netip.Addr]policy.Sets) error { return nil }))(t)
+	testkit.Must(p.Admit(uint32(i+1), []netip.Addr{address4(i)}, &known, func(map[netip.Addr]policy.Sets) error { return nil }))(t)
 }
 
 // admit lets policies know of a pod that it has a label.
@@ -67,8 +68,8 @@ type judged struct {
 func (t judged) wants(where string, from, to netip.Addr, want bool) {
 	t.Helper()
 	p := t.Policies
-	rows := must(p.readRows())(t)
-	s := must(p.Snapshot())(t)
+	rows := testkit.Must(p.readRows())(t)
+	s := testkit.Must(p.Snapshot())(t)
 	f := policy.Flow{Source: from, Destination: to, Protocol: service.TCP, Port: 80}
 	_, got := rows.Lookup(f)
 	_, explained := must2(policy.Explain(s, f))(t)
@@ -111,7 +112,7 @@ func TestCollisions(t *testing.T) {
 			admit(t, p, i, name)
 		}
 		for _, owner := range order {
-			must(p.Apply(t.Context(), owner, sets[owner]))(t)
+			testkit.Must(p.Apply(t.Context(), owner, sets[owner]))(t)
 		}
 		where := fmt.Sprint(order)
 		a, b, c, d := address4(0), address4(1), address4(2), address4(3)
@@ -127,7 +128,7 @@ func TestCollisions(t *testing.T) {
 			t.Errorf("%s: %v, %v", where, all, err)
 		}
 		admit(t, p, 4, "e")
-		must(p.Apply(t.Context(), service.Agent, Set{}))(t)
+		testkit.Must(p.Apply(t.Context(), service.Agent, Set{}))(t)
 		judged{t, p}.wants(where+": the command line's policy alone", farAddress, b, true)
 		judged{t, p}.wants(where+": the agent's policy has gone", a, b, false)
 	}
@@ -169,7 +170,7 @@ func TestPodsOfOneName(t *testing.T) {
 			Policies: []policy.Policy{allow("deny", "secret")},
 			Pods:     []policy.Pod{{Namespace: "n", Name: "p", Labels: app("secret"), Addresses: []netip.Addr{address4(1)}}},
 		}}
-		must(p.Apply(t.Context(), service.Agent, set))(t)
+		testkit.Must(p.Apply(t.Context(), service.Agent, set))(t)
 		for i := range 2 {
 			judged{t, p}.wants("a pod of the name", farAddress, address4(i), false)
 		}
@@ -191,11 +192,11 @@ func TestPodWithoutObject(t *testing.T) {
 		if i == 2 { // a change of something else
 			s.Policies = append(s.Policies, allow("other", "other"))
 		}
-		must(p.Apply(t.Context(), service.Agent, s))(t)
+		testkit.Must(p.Apply(t.Context(), service.Agent, s))(t)
 		judged{t, p}.wants(fmt.Sprint("change ", i), farAddress, address4(0), false)
 		checkRows(t, p, map[service.Owner][]policy.Policy{}, fmt.Sprint("change ", i))
 	}
-	succeed(t, p.Forget([]uint32{1}, func() error { return p.Objects.Endpoints.Delete(rows.EncodeAddr(address4(0))) }))
+	testkit.Succeed(t, p.Forget([]uint32{1}, func() error { return p.Objects.Endpoints.Delete(rows.EncodeAddr(address4(0))) }))
 	if docs, err := p.read(); err != nil || len(docs.now.pods) > 0 {
 		t.Errorf("it knows %v: %v", docs.now.pods, err)
 	}
@@ -209,12 +210,12 @@ func TestLinkLocal(t *testing.T) {
 	p.Node = func() ([]netip.Addr, error) { return []netip.Addr{netip.MustParseAddr("192.0.2.1"), nodes}, nil }
 	for i, local := range []netip.Addr{own, both, both, nodes, far} {
 		sender := objects.Sender{Endpoint: uint32(i + 1), LinkLocal: rows.EncodeAddr(local), Pod: rows.EncodeAddr(address4(i))}
-		succeed(t, p.Objects.Senders.Put(objects.SenderKey{Ifindex: uint32(i + 10)}, sender))
+		testkit.Succeed(t, p.Objects.Senders.Put(objects.SenderKey{Ifindex: uint32(i + 10)}, sender))
 	}
 	said := policy.Snapshot{Policies: []policy.Policy{selecting("default", 1)}, Pods: []policy.Pod{{Namespace: "default", Name: "far", Addresses: []netip.Addr{far}}}}
-	must(p.Apply(t.Context(), service.CLI, Set{Snapshot: said}))(t)
-	docs := must(p.read())(t)
-	s := must(p.snapshot(docs, docs.now))(t)
+	testkit.Must(p.Apply(t.Context(), service.CLI, Set{Snapshot: said}))(t)
+	docs := testkit.Must(p.read())(t)
+	s := testkit.Must(p.snapshot(docs, docs.now))(t)
 	of := map[netip.Addr][]string{}
 	for _, pod := range s.Pods {
 		for _, a := range pod.Addresses {

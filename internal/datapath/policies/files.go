@@ -90,9 +90,6 @@ func (e *LostError) Error() string {
 
 // read reads all files. It needs no lock.
 func (p Policies) read() (documents, error) {
-	if err := p.Objects.OpenTables(); err != nil {
-		return documents{}, err
-	}
 	dir, err := p.Objects.FilesDir()
 	for try := 0; err == nil; try++ {
 		var docs documents

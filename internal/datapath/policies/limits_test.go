@@ -12,6 +12,7 @@ import (
 	"mustang/internal/datapath/rows"
 	"mustang/internal/policy"
 	"mustang/internal/service"
+	"mustang/internal/testkit"
 )
 
 // isolating returns a policy of a namespace for all its pods.
@@ -35,7 +36,7 @@ func listing(namespace string, network byte, addresses int) policy.Policy {
 // wantListed counts the policies that there are.
 func wantListed(t *testing.T, p Policies, want int) {
 	t.Helper()
-	if listed := must(p.List())(t); len(listed) != want {
+	if listed := testkit.Must(p.List())(t); len(listed) != want {
 		t.Errorf("%d policies, want %d", len(listed), want)
 	}
 }
@@ -54,7 +55,7 @@ func TestNamespaceIsAboveItsQuota(t *testing.T) {
 	}
 	wantListed(t, p, 0)
 	want.Policies[1].Ingress = nil
-	must(p.Apply(t.Context(), service.Agent, want))(t) // without rules
+	testkit.Must(p.Apply(t.Context(), service.Agent, want))(t) // without rules
 }
 
 // TestFullNodeKeepsWhatIsInForce has eight namespaces with lists below their quotas fill a map. A ninth one has no room: nothing changes.
@@ -63,13 +64,13 @@ func TestFullNodeKeepsWhatIsInForce(t *testing.T) {
 	want := Set{Quota: 8}
 	for n := range 9 {
 		id, namespace := uint32(n+1), fmt.Sprint("n", n)
-		succeed(t, p.Objects.Endpoints.Put(rows.EncodeAddr(address4(n)), objects.Endpoint{Id: id}))
+		testkit.Succeed(t, p.Objects.Endpoints.Put(rows.EncodeAddr(address4(n)), objects.Endpoint{Id: id}))
 		join(t, p, n, policy.Pod{Namespace: namespace, Name: "p"})
 		want.Policies = append(want.Policies, listing(namespace, 20+byte(n), 7000))
 	}
 	ninth := want
 	want.Policies = want.Policies[:8:8]
-	must(p.Apply(t.Context(), service.Agent, want))(t)
+	testkit.Must(p.Apply(t.Context(), service.Agent, want))(t)
 	var full *objects.FullError
 	if _, err := p.Apply(t.Context(), service.Agent, ninth); !errors.As(err, &full) || full.Map != "identities" {
 		t.Errorf("nine namespaces: %v", err)
@@ -109,7 +110,7 @@ func TestJoiningIsTooMuchWork(t *testing.T) {
 	}
 	for i := range pods {
 		if i == pods-1 {
-			must(p.Apply(t.Context(), service.Agent, want))(t)
+			testkit.Must(p.Apply(t.Context(), service.Agent, want))(t)
 		}
 		join(t, p, i, policy.Pod{Namespace: fmt.Sprint("n", i), Name: "p"})
 	}
@@ -120,9 +121,9 @@ func TestJoiningIsTooMuchWork(t *testing.T) {
 		t.Errorf("more policies: %v", err)
 	}
 	wantDone(t, p)
-	succeed(t, p.mark(documents{}))
-	must(p.Apply(t.Context(), service.Agent, want))(t)
-	must(p.Delete(t.Context(), service.Agent, func(q policy.Policy) bool { return q.Namespace == "n1" }))(t)
+	testkit.Succeed(t, p.mark(documents{}))
+	testkit.Must(p.Apply(t.Context(), service.Agent, want))(t)
+	testkit.Must(p.Delete(t.Context(), service.Agent, func(q policy.Policy) bool { return q.Namespace == "n1" }))(t)
 }
 
 // TestListenEverywhere has processes of a pod listen on all ports: policies come into force all the same, and what others listen on is
@@ -133,7 +134,7 @@ func TestListenEverywhere(t *testing.T) {
 		at := rows.EncodeAddr(address4(i))
 		row, _ := must2(p.Objects.Endpoints.Get(at))(t)
 		row.Netns = uint64(100 + i)
-		succeed(t, p.Objects.Endpoints.Put(at, row))
+		testkit.Succeed(t, p.Objects.Endpoints.Put(at, row))
 	}
 	p.Listening = func(each func(uint64, func() []uint16) error) error {
 		for i := range pods {
@@ -153,7 +154,7 @@ func TestListenEverywhere(t *testing.T) {
 		return nil
 	}
 	deny := policy.Policy{Tier: policy.Namespaced, Namespace: "default", Name: "deny", IsolatesIngress: true}
-	must(p.Apply(t.Context(), service.CLI, Set{Snapshot: policy.Snapshot{Policies: []policy.Policy{deny}}}))(t)
+	testkit.Must(p.Apply(t.Context(), service.CLI, Set{Snapshot: policy.Snapshot{Policies: []policy.Policy{deny}}}))(t)
 	listening := map[uint32]int{}
 	for row, err := range p.tables().ports.All() {
 		if err != nil {

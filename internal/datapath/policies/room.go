@@ -50,7 +50,7 @@ func (p Policies) requireMaps(n counts, room func(size, most int) int) error {
 	)
 }
 
-func requireRoom[K, V any](t *objects.Table[K, V], rows, most int, room func(size, most int) int) error {
+func requireRoom[K comparable, V any](t *objects.Table[K, V], rows, most int, room func(size, most int) int) error {
 	size := int(t.Size())
 	if most = min(most, size); rows > room(size, most) {
 		return &objects.FullError{Map: t.Name, Size: uint32(most)}

@@ -9,8 +9,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"golang.org/x/sys/unix"
-
 	"mustang/internal/datapath/objects"
 	"mustang/internal/datapath/rows"
 	"mustang/internal/policy"
@@ -21,7 +19,7 @@ import (
 func (p Policies) readRows() (policy.Rows, error) {
 	have := policy.Rows{
 		Addresses: map[netip.Prefix]uint32{}, Endpoints: map[netip.Addr]policy.Sets{}, Verdicts: map[policy.VerdictKey]policy.Verdict{},
-		Ports: map[policy.PortKey]policy.PortVerdict{}, Rules: map[uint32]policy.Origin{}, Numbers: map[policy.Digest]uint32{},
+		Ports: map[policy.PortKey]policy.PortVerdict{}, Rules: map[uint32]policy.Origin{},
 	}
 	t := p.tables()
 	for row, err := range t.identities.All() {
@@ -47,12 +45,11 @@ func (p Policies) readRows() (policy.Rows, error) {
 		key := policy.PortKey{Table: row.Key.Table, Protocol: service.Protocol(row.Key.Proto), Port: row.Key.Port, Bits: row.Key.Length}
 		have.Ports[key] = policy.PortVerdict{Allow: row.Value.Allow != 0, Rule: row.Value.Rule}
 	}
-	for row, err := range t.numbers.All() {
-		if err != nil {
-			return have, err
-		}
-		have.Numbers[row.Key] = row.Value
+	numbers, err := t.numbers.Rows()
+	if err != nil {
+		return have, err
 	}
+	have.Numbers = numbers
 	for row, err := range p.Objects.Endpoints.All() {
 		if err != nil {
 			return have, err
@@ -163,7 +160,7 @@ func (w *writer) step(c step, join func(map[netip.Addr]policy.Sets) error) (int,
 	}
 	if err := errors.Join(
 		w.noteListeners(c.Endpoints.Put),
-		putAll(t.numbers, c.Numbers.Put, func(d policy.Digest, n uint32) ([16]byte, uint32) { return d, n }),
+		putAll(t.numbers, c.Numbers.Put, func(d policy.Digest, n uint32) (policy.Digest, uint32) { return d, n }),
 		putAll(t.ports, c.Ports.Put, func(k policy.PortKey, v policy.PortVerdict) (portKey, portVerdict) {
 			return encodePort(k), portVerdict{Rule: v.Rule, Allow: number(v.Allow)}
 		}),
@@ -190,7 +187,7 @@ func (w *writer) step(c step, join func(map[netip.Addr]policy.Sets) error) (int,
 		return 0, err
 	}
 	if len(c.Addresses.Delete)+len(c.Verdicts.Delete)+len(c.Ports.Delete) > 0 {
-		waitForPrograms()
+		w.Objects.WaitForPrograms()
 	}
 	return c.Len(), errors.Join(
 		deleteAll(t.identities, c.Addresses.Delete, encodePrefix),
@@ -198,7 +195,7 @@ func (w *writer) step(c step, join func(map[netip.Addr]policy.Sets) error) (int,
 			return verdictKey{Set: k.Set, Identity: k.Identity}
 		}),
 		deleteAll(t.ports, c.Ports.Delete, encodePort),
-		deleteAll(t.numbers, c.Numbers.Delete, func(d policy.Digest) [16]byte { return d }),
+		deleteAll(t.numbers, c.Numbers.Delete, func(d policy.Digest) policy.Digest { return d }),
 		w.Objects.NodeState.Invalidate(),
 	)
 }
@@ -287,7 +284,7 @@ func number(b bool) uint32 {
 // batch is how many rows one system call writes.
 const batch = 4096
 
-func putAll[K comparable, V any, RK, RV any](t *objects.Table[RK, RV], rows map[K]V, encode func(K, V) (RK, RV)) error {
+func putAll[K, RK comparable, V, RV any](t *objects.Table[RK, RV], rows map[K]V, encode func(K, V) (RK, RV)) error {
 	var keys []RK
 	var values []RV
 	for k, v := range rows {
@@ -304,7 +301,7 @@ func putAll[K comparable, V any, RK, RV any](t *objects.Table[RK, RV], rows map[
 	return nil
 }
 
-func deleteAll[K, RK, RV any](t *objects.Table[RK, RV], gone []K, encode func(K) RK) error {
+func deleteAll[K any, RK comparable, RV any](t *objects.Table[RK, RV], gone []K, encode func(K) RK) error {
 	for chunk := range slices.Chunk(gone, batch) {
 		keys := make([]RK, len(chunk))
 		for i, k := range chunk {
@@ -315,10 +312,4 @@ func deleteAll[K, RK, RV any](t *objects.Table[RK, RV], gone []K, encode func(K)
 		}
 	}
 	return nil
-}
-
-// waitForPrograms returns when no program runs that read the maps before the call.
-func waitForPrograms() {
-	const membarrierGlobal = 1 // MEMBARRIER_CMD_GLOBAL, <linux/membarrier.h>
-	_, _, _ = unix.Syscall(unix.SYS_MEMBARRIER, membarrierGlobal, 0, 0)
 }

@@ -10,12 +10,9 @@ func (p Policies) Rules() (map[uint32]policy.Origin, error) {
 	if err != nil {
 		return nil, err
 	}
-	numbers := map[policy.Digest]uint32{}
-	for row, err := range p.tables().numbers.All() {
-		if err != nil {
-			return nil, err
-		}
-		numbers[row.Key] = row.Value
+	numbers, err := p.tables().numbers.Rows()
+	if err != nil {
+		return nil, err
 	}
 	var s policy.Snapshot
 	for _, each := range []state{docs.before, docs.now} {

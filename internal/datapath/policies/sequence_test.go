@@ -20,35 +20,19 @@ import (
 
 const pods = 6
 
-// must returns the value of a call, and ends the test if the call failed: must(call())(t).
-func must[V any](v V, err error) func(testing.TB) V {
-	return func(t testing.TB) V {
-		t.Helper()
-		succeed(t, err)
-		return v
-	}
-}
-
-// must2 is must for calls with two values.
+// must2 returns the values of a call, and ends the test if the call failed.
 func must2[V, W any](v V, w W, err error) func(testing.TB) (V, W) {
 	return func(t testing.TB) (V, W) {
 		t.Helper()
-		succeed(t, err)
+		testkit.Succeed(t, err)
 		return v, w
-	}
-}
-
-func succeed(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }
 
 // wantDone fails the test if a change of policies is unfinished.
 func wantDone(t *testing.T, p Policies) {
 	t.Helper()
-	if must(p.Pending())(t) {
+	if testkit.Must(p.Pending())(t) {
 		t.Error("a change of policies is pending")
 	}
 }
@@ -57,19 +41,19 @@ func wantDone(t *testing.T, p Policies) {
 func openPods(t *testing.T) Policies {
 	t.Helper()
 	testkit.RequireRoot(t)
-	o := must(objects.Create(t.Context(), testkit.BPFFS(t)+"/root", objects.Sizes{Services: 16, Backends: 16, Connections: 64, Endpoints: 16}, nil))(t)
+	sizes := objects.Sizes{Services: 16, Backends: 16, Connections: 64, Endpoints: 16}
+	o := testkit.Must(objects.Create(t.Context(), testkit.BPFFS(t)+"/root", sizes, nil))(t)
 	t.Cleanup(func() {
 		if dir, err := o.FilesDir(); err == nil {
 			_ = os.RemoveAll(dir)
 		}
 		_ = o.Close()
 	})
-	succeed(t, o.OpenTables())
 	for i := range pods {
 		at := rows.EncodeAddr(address4(i))
 		row, _ := must2(o.Endpoints.Get(at))(t)
 		row.Id = uint32(i + 1)
-		succeed(t, o.Endpoints.Put(at, row))
+		testkit.Succeed(t, o.Endpoints.Put(at, row))
 	}
 	return Policies{
 		Objects: o, Node: func() ([]netip.Addr, error) { return nil, nil },
@@ -97,15 +81,15 @@ func TestOwnersTakeTurns(t *testing.T) {
 			join(t, p, i, known)
 		case 1: // a process is killed whose file is there, and no row of it
 			want[owner] = vary(g, want[owner], owner)
-			text := must(encode(Set{Snapshot: policy.Snapshot{Policies: want[owner]}}))(t)
+			text := testkit.Must(encode(Set{Snapshot: policy.Snapshot{Policies: want[owner]}}))(t)
 			docs, err := p.read()
-			succeed(t, errors.Join(err, p.mark(docs), p.putSet(owner, text)))
+			testkit.Succeed(t, errors.Join(err, p.mark(docs), p.putSet(owner, text)))
 			if pending, err := p.Pending(); err != nil || !pending {
 				t.Fatalf("step %d: pending %t, %v", step, pending, err)
 			}
 		default:
 			want[owner] = vary(g, want[owner], owner)
-			must(p.Apply(t.Context(), owner, Set{Snapshot: policy.Snapshot{Policies: want[owner]}}))(t)
+			testkit.Must(p.Apply(t.Context(), owner, Set{Snapshot: policy.Snapshot{Policies: want[owner]}}))(t)
 			checkRows(t, p, want, fmt.Sprintf("step %d", step))
 		}
 	}
@@ -143,16 +127,16 @@ func vary(g *rand.Rand, old []policy.Policy, owner service.Owner) (out []policy.
 // checkRows compares the maps with what a process makes of the documents that knows nothing else.
 func checkRows(t *testing.T, p Policies, want map[service.Owner][]policy.Policy, where string) {
 	t.Helper()
-	docs := must(p.read())(t)
+	docs := testkit.Must(p.read())(t)
 	for owner, policies := range want {
 		if text, err := encode(Set{Snapshot: policy.Snapshot{Policies: policies}}); err != nil || string(text) != string(docs.texts[owner]) {
 			t.Fatalf("%s: owner %s has other policies stored: %v", where, owner, err)
 		}
 	}
-	s := must(p.snapshot(docs, docs.now))(t)
+	s := testkit.Must(p.snapshot(docs, docs.now))(t)
 	s.Previous = nil
-	have := must(p.readRows())(t)
-	fresh := must(policy.Compile(s, have))(t)
+	have := testkit.Must(p.readRows())(t)
+	fresh := testkit.Must(policy.Compile(s, have))(t)
 	for a, sets := range fresh.Endpoints { // rows of endpoints stay
 		if sets == (policy.Sets{}) {
 			delete(fresh.Endpoints, a)
@@ -162,7 +146,7 @@ func checkRows(t *testing.T, p Policies, want map[service.Owner][]policy.Policy,
 	if d := policy.Diff(have, fresh); docs.pending || d.Len() != 0 {
 		t.Fatalf("%s: pending %t, %d rows differ: %+v", where, docs.pending, d.Len(), d)
 	}
-	dir := must(p.Objects.FilesDir())(t)
+	dir := testkit.Must(p.Objects.FilesDir())(t)
 	if names, err := filepath.Glob(dir + "/*" + beforeSuffix); err != nil || len(names) > 0 {
 		t.Fatalf("%s: %v are left: %v", where, names, err)
 	}
@@ -174,8 +158,8 @@ func TestLostFiles(t *testing.T) {
 	p := openPods(t)
 	admit(t, p, 0, "a")
 	want := Set{Snapshot: policy.Snapshot{Policies: []policy.Policy{allow("deny", "a")}}}
-	must(p.Apply(t.Context(), service.CLI, want))(t)
-	dir := must(p.Objects.FilesDir())(t)
+	testkit.Must(p.Apply(t.Context(), service.CLI, want))(t)
+	dir := testkit.Must(p.Objects.FilesDir())(t)
 	file := filepath.Join(dir, "cli"+setSuffix)
 	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("%v, %v", info, err)
@@ -185,7 +169,7 @@ func TestLostFiles(t *testing.T) {
 		"deleted": func() error { return os.Remove(file) },
 	} {
 		text, err := os.ReadFile(file)
-		succeed(t, errors.Join(err, lose()))
+		testkit.Succeed(t, errors.Join(err, lose()))
 		_, err = p.Apply(t.Context(), service.Agent, want)
 		if _, errList := p.List(); !errors.As(err, new(*LostError)) || !errors.As(errList, new(*LostError)) {
 			t.Errorf("%s: %v, %v", name, err, errList)
@@ -193,7 +177,7 @@ func TestLostFiles(t *testing.T) {
 		if row, _, err := p.Objects.Endpoints.Get(rows.EncodeAddr(address4(0))); err != nil || row.Ingress == 0 {
 			t.Errorf("%s: the pod has no rules: %v", name, err)
 		}
-		succeed(t, os.WriteFile(file, text, 0o600))
+		testkit.Succeed(t, os.WriteFile(file, text, 0o600))
 	}
-	must(p.Apply(t.Context(), service.Agent, want))(t)
+	testkit.Must(p.Apply(t.Context(), service.Agent, want))(t)
 }

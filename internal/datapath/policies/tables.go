@@ -2,7 +2,10 @@
 
 package policies
 
-import "mustang/internal/datapath/objects"
+import (
+	"mustang/internal/datapath/objects"
+	"mustang/internal/policy"
+)
 
 // Rows as bpf/mustang/policy.h has them.
 type (
@@ -41,7 +44,7 @@ type tables struct {
 	identities *objects.Table[prefix, uint32]
 	verdicts   *objects.Table[verdictKey, verdict]
 	ports      *objects.Table[portKey, portVerdict]
-	numbers    *objects.Table[[16]byte, uint32]
+	numbers    *objects.Table[policy.Digest, uint32]
 }
 
 // tables returns the maps, which are open.
@@ -49,10 +52,10 @@ func (p Policies) tables() tables {
 	return tables{
 		table[uint32, settings](p, "policy_settings"), table[uint32, follows](p, "policy_settings"),
 		table[prefix, uint32](p, "identities"), table[verdictKey, verdict](p, "verdicts"),
-		table[portKey, portVerdict](p, "policy_ports"), table[[16]byte, uint32](p, "policy_numbers"),
+		table[portKey, portVerdict](p, "policy_ports"), table[policy.Digest, uint32](p, "policy_numbers"),
 	}
 }
 
-func table[K, V any](p Policies, name string) *objects.Table[K, V] {
+func table[K comparable, V any](p Policies, name string) *objects.Table[K, V] {
 	return &objects.Table[K, V]{Map: p.Objects.Policies[name], Name: name}
 }

@@ -44,9 +44,6 @@ func TestConnectionsFull(t *testing.T) {
 	}
 	slots := load("slots")
 	o, err := objects.Open(root)
-	if err == nil {
-		err = o.OpenTables()
-	}
 	if err != nil {
 		t.Fatal(err)
 	}

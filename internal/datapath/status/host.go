@@ -62,7 +62,7 @@ func (r *Report) checkHost(ctx context.Context, d *datapath.Datapath, endpoints 
 	if err := r.checkNodePorts(ctx, d, host); err != nil {
 		return err
 	}
-	return r.checkReversePath(host, namespaces)
+	return r.checkReversePath(d, host, namespaces)
 }
 
 // checkNodePorts finds UDP node ports in ip_local_port_range: packets to an unconnected socket there are taken for calls of the service.
@@ -142,17 +142,9 @@ func (r *Report) checkBridges(host *netns.Namespace, endpoints []datapath.Endpoi
 
 // checkReversePath finds parents of ipvlan pods with a strict rp_filter: the pods' packets enter the host by the parent, and
 // the route to the pods leads elsewhere.
-func (r *Report) checkReversePath(host *netns.Namespace, namespaces map[uint64]*netns.Namespace) error {
-	o, err := objects.Open(r.Root)
-	if err == nil {
-		defer func() { _ = o.Close() }()
-		err = o.OpenTables()
-	}
-	if err != nil {
-		return err
-	}
+func (r *Report) checkReversePath(d *datapath.Datapath, host *netns.Namespace, namespaces map[uint64]*netns.Namespace) error {
 	checked := make(map[uint32]bool)
-	for row, err := range o.Endpoints.All() {
+	for row, err := range d.Policies().Objects.Endpoints.All() {
 		if err != nil {
 			return err
 		}

@@ -3,12 +3,14 @@
 package status
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
 	"strings"
 	"text/tabwriter"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 
 	"mustang/internal/datapath/flows"
 )
@@ -19,103 +21,47 @@ const schema = 1
 // netkit is the name of the feature that links of mode netkit alone need.
 const netkit = "netkit programs"
 
-// document is what WriteJSON writes.
-type document struct {
-	Schema   int           `json:"schema"`
-	Root     string        `json:"root"`
-	Layouts  []string      `json:"layouts"`
-	Programs []programJSON `json:"programs"`
-	Links    []linkJSON    `json:"links"`
-	Maps     []mapJSON     `json:"maps"`
-	Drops    []dropJSON    `json:"drops"`
-	Policies policiesJSON  `json:"policies"`
-	Off      []string      `json:"source_guard_off"`
-	Features []featureJSON `json:"features"`
-	Amiss    []findingJSON `json:"amiss"`
-}
-
-type programJSON struct {
-	Program  string `json:"program"`
-	Name     string `json:"name"`
-	ID       uint32 `json:"id"`
-	Current  bool   `json:"current_build"`
-	Attached int    `json:"attached"`
-}
-
-type linkJSON struct {
-	Name string `json:"name"`
-	// On is the index of a device or the id of a control group; 0 if it is gone.
-	On        uint64 `json:"on"`
-	ProgramID uint32 `json:"program_id"`
-}
-
-// mapJSON has -1 for rows and size if the kind of the map has none.
-type mapJSON struct {
-	Name  string `json:"name"`
-	Kind  string `json:"kind"`
-	Rows  int64  `json:"rows"`
-	Size  int64  `json:"size"`
-	Bytes uint64 `json:"bytes"`
-}
-
-type dropJSON struct {
-	Name    string `json:"name"`
-	Packets uint64 `json:"packets"`
-}
-
-type policiesJSON struct {
-	Count   int  `json:"count"`
-	Audited bool `json:"audited"`
-}
-
-type featureJSON struct {
-	Name      string `json:"name"`
-	Required  bool   `json:"required"`
-	Available bool   `json:"available"`
-	Missing   string `json:"missing,omitempty"`
-}
-
-type findingJSON struct {
-	What string `json:"what"`
-	Do   string `json:"do"`
-}
-
 // WriteJSON writes a report as JSON.
 func WriteJSON(w io.Writer, r *Report) error {
-	encoder := json.NewEncoder(w)
-	encoder.SetIndent("", "  ")
-	return encoder.Encode(r.document())
-}
-
-func (r *Report) document() document {
-	out := document{
-		Schema: schema, Root: r.Root, Layouts: append([]string{}, r.Layouts...), Programs: []programJSON{}, Policies: policiesJSON{r.Policies, r.Audited},
-		Off:   append([]string{}, r.Unguarded...),
-		Links: []linkJSON{}, Maps: []mapJSON{}, Drops: []dropJSON{}, Features: []featureJSON{}, Amiss: []findingJSON{},
+	type policies struct {
+		Count   int  `json:"count"`
+		Audited bool `json:"audited"`
 	}
-	for _, p := range r.Programs {
-		out.Programs = append(out.Programs, programJSON{p.Pin, p.Name, p.ID, p.Current, p.Attached})
+	type drop struct {
+		Name    string `json:"name"`
+		Packets uint64 `json:"packets"`
 	}
-	for _, l := range r.Links {
-		out.Links = append(out.Links, linkJSON{l.String(), l.On, l.ProgramID})
+	type feature struct {
+		Name      string `json:"name"`
+		Required  bool   `json:"required"`
+		Available bool   `json:"available"`
+		Missing   string `json:"missing,omitzero"`
 	}
-	for _, m := range r.Maps {
-		out.Maps = append(out.Maps, mapJSON(m))
-	}
+	var drops []drop
 	for _, d := range r.Drops {
-		out.Drops = append(out.Drops, dropJSON{d.Name, d.Packets})
+		drops = append(drops, drop{d.Name, d.Packets})
 	}
+	var features []feature
 	for _, f := range r.Features {
-		feature := featureJSON{Name: f.Name, Required: f.Required, Available: f.Missing == nil}
+		out := feature{Name: f.Name, Required: f.Required, Available: f.Missing == nil}
 		if f.Missing != nil {
-			feature.Missing = f.Missing.Error()
+			out.Missing = f.Missing.Error()
 		}
-		out.Features = append(out.Features, feature)
+		features = append(features, out)
 	}
-	for _, f := range r.Findings {
-		out.Amiss = append(out.Amiss, findingJSON(f))
-	}
-	return out
+	return json.MarshalEncode(jsontext.NewEncoder(w, jsontext.WithIndent("  ")), struct {
+		Schema   int       `json:"schema"`
+		Root     string    `json:"root"`
+		Layouts  []string  `json:"layouts"`
+		Programs []Program `json:"programs"`
+		Links    []Link    `json:"links"`
+		Maps     []Map     `json:"maps"`
+		Drops    []drop    `json:"drops"`
+		Policies policies  `json:"policies"`
+		Off      []string  `json:"source_guard_off"`
+		Features []feature `json:"features"`
+		Amiss    []Finding `json:"amiss"`
+	}{schema, r.Root, r.Layouts, r.Programs, r.Links, r.Maps, drops, policies{r.Policies, r.Audited}, r.Unguarded, features, r.Findings})
 }
 
 // WriteTable writes a report as tables: first what is amiss, of drops those that there were, of features those that are missing, but

@@ -20,32 +20,36 @@ import (
 // Program is one pinned program. Each attach point has its own.
 type Program struct {
 	// Pin is the name of its pin, and Name the program's.
-	Pin, Name string
-	ID        uint32
+	Pin  string `json:"program"`
+	Name string `json:"name"`
+	ID   uint32 `json:"id"`
 	// Current is whether it is of this program's build.
-	Current bool
+	Current bool `json:"current_build"`
 	// Attached is the number of links that run it.
-	Attached int
+	Attached int `json:"attached"`
 }
 
 // Link is one pinned attachment of a program.
 type Link struct {
-	objects.Link
-	// ProgramID is the program that it runs.
-	ProgramID uint32
+	objects.Link `json:"-"`
+	// Name is that of its pin.
+	Name string `json:"name"`
 	// On is the index of the device, or the control group's ID; 0 if that is gone.
-	On uint64
+	On uint64 `json:"on"`
+	// ProgramID is the program that it runs.
+	ProgramID uint32 `json:"program_id"`
 }
 
 // Map is one pinned map.
 type Map struct {
-	Name string
+	Name string `json:"name"`
 	// Kind is the kernel's name of the type: "Hash".
-	Kind string
+	Kind string `json:"kind"`
 	// Rows is how many there are, and Size how many there may be; both are -1 for kinds that always have all rows, or tell neither.
-	Rows, Size int64
+	Rows int64 `json:"rows"`
+	Size int64 `json:"size"`
 	// Bytes is the kernel's memory for it.
-	Bytes uint64
+	Bytes uint64 `json:"bytes"`
 }
 
 // full is the part of a map's rows from which on it is amiss.
@@ -135,7 +139,7 @@ func (r *Report) readLinks(dir string) error {
 		if err != nil {
 			return fmt.Errorf("read link %q: %w", name, err)
 		}
-		out := Link{Link: k, ProgramID: uint32(info.Program)}
+		out := Link{Link: k, Name: name, ProgramID: uint32(info.Program)}
 		switch {
 		case info.TCX() != nil:
 			out.On = uint64(info.TCX().Ifindex)

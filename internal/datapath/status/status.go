@@ -45,7 +45,8 @@ type Report struct {
 // Finding is one thing that is amiss.
 type Finding struct {
 	// What is amiss, and Do, what helps: one line each.
-	What, Do string
+	What string `json:"what"`
+	Do   string `json:"do"`
 }
 
 // Feature is an eBPF feature of the kernel.

@@ -38,9 +38,6 @@ func newDual(t *testing.T) node {
 	}
 	defer d.Close()
 	o := d.Policies().Objects
-	if err := o.OpenTables(); err != nil {
-		t.Fatal(err)
-	}
 	for i, addresses := range [][2]string{
 		{"10.0.0.1", "fd00:20::1"}, {"10.0.0.2", "fd00:20::2"}, {"10.0.0.3", "fd00:20::3"}, {"10.0.0.4", "fd00:20::4"},
 	} {
