@@ -65,7 +65,7 @@ func noPlugin(program []byte) error {
 
 // Client returns the CNI plugin for nodes with an agent, nil if there is none for this processor. The caller must not change it.
 // It is a program of some kilobytes in C, which starts in a fraction of the time of a Go program. It hands the verb to the agent
-// (package handover), and else runs the plugin in Go, which lies beside it. Its requests name the version of this program.
+// (package server), and else runs the plugin in Go, which lies beside it. Its requests name the version of this program.
 func Client() []byte {
 	return stamp(clientProgram, version.Program(), strconv.Itoa(objects.LayoutVersion))
 }
@@ -91,8 +91,8 @@ func stamp(program []byte, version, layout string) []byte {
 // maxClientSize is more than the size of any version's program in bytes.
 const maxClientSize = 64 << 10
 
-// clientMark is in every version's program: the variable that it sets for the plugin.
-const clientMark = "MUSTANG_CNI_HANDOVER="
+// clientMark is in every version's program: a part of its error if it cannot run the plugin.
+const clientMark = ", which has to be beside this program"
 
 // isClient reports whether a file is the program, of this version or another.
 func isClient(file []byte) bool {
