@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * The CNI plugin that a runtime runs where an agent does the work: it hands the verb to the agent as package handover does, whose protocol this
- * is, and runs mustang-cni-full beside itself where that has to do it. A Go program takes longer to start than the agent to attach a pod.
+ * The CNI plugin that a runtime runs where an agent does the work: it hands the verb to the agent by the protocol of package server, and
+ * runs mustang-cni-full beside itself where that has to do it. A Go program takes longer to start than the agent to attach a pod.
  */
 #include "system.h"
 
 #define PLUGIN "mustang-cni-full"
 #define PROTOCOL "mustang-cni 2"
 #define SOCKET "/run/mustang/agent/cni.sock"
-#define ALONE "MUSTANG_CNI_HANDOVER"
 
 enum { MAX_REQUEST = 128 << 10, MAX_TEXT = 16 << 20, HEAD = 9 };
 static const long answer_time = 60000000000; /* in nanoseconds: how long an agent may take */
@@ -111,24 +110,13 @@ static long put_back(void)
 	return n;
 }
 
-/* Runs the plugin in place of this program: it does the verb without asking the agent again. */
+/* Runs the plugin in place of this program. */
 static void run_plugin(void)
 {
-	u64 n = 0;
-
-	while (environment[n])
-		n++;
-	char *env[n + 2];
-	n = 0;
-	for (char **e = environment; *e; e++)
-		if (!value(*e, ALONE))
-			env[n++] = *e;
-	env[n++] = ALONE "=alone";
-	env[n] = 0;
 	if (!config_read || put_back() >= 0) {
 		if (blocked)
 			CALL(rt_sigprocmask, SIG_SETMASK, &mask_before, 0, sizeof(mask_before));
-		CALL(execve, plugin, arguments, env);
+		CALL(execve, plugin, arguments, environment);
 	}
 	fail("999", "cannot run ", plugin, ", which has to be beside this program");
 }

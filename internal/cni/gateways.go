@@ -23,12 +23,8 @@ import (
 // nothing without its gateway, and another host may have the former subnet. The device that has them can be the
 // administrator's, as a bridge with the node's own address: only what the plugin has created is deleted.
 
-const (
-	// devicePrefix begins the names that the plugin gives to devices.
-	devicePrefix = "mst"
-	// maxNames is the number of pods that an error names.
-	maxNames = 10
-)
+// maxNames is the number of pods that an error names.
+const maxNames = 10
 
 // RetireGateways removes from the host the gateways of a network if one of them is in none of some subnets. The error
 // names the pods that the network has, if it has any, or is an error of the records or of the link mode.
@@ -132,8 +128,7 @@ func refuse(network string, change [2]record.Network, pods []string) error {
 
 // removeGateways removes gateways of a network from the host. Those that the host had before the network are its
 // administrator's, as the address of a bridge by which others reach it. The kernel knows which ones a link mode has
-// added, but for those of earlier versions: there a device of the plugin's own name tells, and what is elsewhere stays
-// until a reboot.
+// added.
 func removeGateways(host *netns.Namespace, n record.Network, gateways []netip.Prefix) error {
 	if len(gateways) == 0 {
 		return nil
@@ -147,9 +142,6 @@ func removeGateways(host *netns.Namespace, n record.Network, gateways []netip.Pr
 		if t := mode.Traits(); t.Routed || t.Layer3 { // the device has no neighbours
 			gateways[i] = netip.PrefixFrom(g.Addr(), g.Addr().BitLen())
 		}
-	}
-	if n.Created == 0 && strings.HasPrefix(device(n), devicePrefix) {
-		return rtnl.In(host).RemoveAddresses(device(n), gateways)
 	}
 	return rtnl.In(host).RemoveOwnAddresses(device(n), gateways)
 }
@@ -197,25 +189,19 @@ func (a *attachment) setUpDevice(want record.Network) (created int, err error) {
 	if before == 0 {
 		return indexOf(a.host, device(want))
 	}
-	// What the networks of this boot that share the device have recorded. An index that the device no longer has is
-	// that of another one, which somebody has replaced.
-	created = record.Found
+	// A network of this boot that shares the device may have created it. An index that the device no longer has is that
+	// of another one, which somebody has replaced.
 	for _, name := range a.plugin.records().Networks() {
 		n, ok := a.plugin.records().Network(name)
-		switch {
-		case !ok || n.Boot != want.Boot || device(n) != device(want):
-		case n.Created == before:
+		if ok && n.Boot == want.Boot && device(n) == device(want) && n.Created == before {
 			return before, nil
-		case n.Created == 0:
-			created = 0
 		}
 	}
-	return created, nil
+	return 0, nil
 }
 
 // tearDown deletes the device that has a network's gateways if the plugin has created it, or else removes the gateways
-// that it has added there. Open vSwitch knows itself whose a bridge is. A record of an earlier version does not tell:
-// then the name of the device does.
+// that it has added there. Open vSwitch knows itself whose a bridge is.
 func tearDown(host *netns.Namespace, n record.Network) error {
 	mode, err := podlink.Lookup(n.Link)
 	if err != nil {
@@ -225,9 +211,7 @@ func tearDown(host *netns.Namespace, n record.Network) error {
 	if err != nil {
 		return err
 	}
-	traits := mode.Traits()
-	created := !traits.Routed && n.Created == index || n.Created == 0 && strings.HasPrefix(device(n), devicePrefix)
-	if created || traits.Needs == podlink.NeedsOpenVSwitch {
+	if n.Created != 0 && n.Created == index || mode.Traits().Needs == podlink.NeedsOpenVSwitch {
 		return mode.Teardown(networkOf(n, host, mode))
 	}
 	return removeGateways(host, n, n.Gateways)

@@ -24,8 +24,6 @@ type file struct {
 	content []byte
 	foreign func([]byte) error // returns an error if the existing file belongs to another project
 	yields  bool               // such a file stays, and is no error
-
-	had bool // the path exists
 }
 
 // fresh returns the path of the new content during the replacement. Runtimes ignore its name. The lock of the directory
@@ -34,34 +32,36 @@ func (f *file) fresh() string {
 	return filepath.Join(filepath.Dir(f.path), "."+filepath.Base(f.path)+".new")
 }
 
-// compare compares the file with the existing one. same is set if there is nothing to do.
-// The error is a *ForeignError if the existing file belongs to another project.
-func (f *file) compare(force bool) (same bool, err error) {
+// compare returns what Install will do with the file: [Change.Done]. The error is a *ForeignError if the existing file
+// belongs to another project. With force it is replaced, unless it is a directory.
+func (f *file) compare(force bool) (done string, err error) {
 	info, err := os.Lstat(f.path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	}
-	if err != nil {
-		return false, err
-	}
-	f.had = true
-	if f.equal() {
-		return info.Mode() == f.mode, nil
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return written, nil
+	case err != nil:
+		return "", err
+	case f.equal() && info.Mode() == f.mode:
+		return unchanged, nil
+	case f.equal():
+		return replaced, nil
 	}
 	have, err := readFile(f.path)
 	if err == nil {
-		if err = f.foreign(have); err != nil {
-			err = &ForeignError{f.path, err}
+		if why := f.foreign(have); why != nil && f.yields {
+			return leftForeign, nil
+		} else if why != nil {
+			err = &ForeignError{f.path, why}
 		}
 	}
-	if err != nil && (!force || info.IsDir()) {
-		return false, err
+	if err != nil && (!force || f.yields || info.IsDir()) {
+		return "", err
 	}
-	return false, nil
+	return replaced, nil
 }
 
-// equal reports whether the existing file has the content, of which there is some. It does not read all of it at once: an agent compares
-// the plugin whenever nodes come or go.
+// equal reports whether the existing file has the content. It reads it in parts: an agent compares the plugin whenever
+// nodes come or go.
 func (f *file) equal() bool {
 	in, size, err := openRegular(f.path)
 	if err != nil {
@@ -109,18 +109,11 @@ func openRegular(path string) (in *os.File, size int64, err error) {
 		err = fmt.Errorf("%s: not a regular file", path)
 	case info.Size() > maxFile:
 		err = fmt.Errorf("%s: more than %d MiB", path, maxFile>>20)
+	default:
+		return in, info.Size(), nil
 	}
-	if err != nil {
-		_ = in.Close()
-		return nil, 0, err
-	}
-	return in, info.Size(), nil
-}
-
-// left reports whether an error of compare means that the existing file stays.
-func (f *file) left(err error) bool {
-	var foreign *ForeignError
-	return f.yields && errors.As(err, &foreign)
+	_ = in.Close()
+	return nil, 0, err
 }
 
 // stage writes the new content to its temporary path and syncs it.
@@ -158,18 +151,6 @@ func (f *file) discard() error {
 	return os.Remove(f.fresh())
 }
 
-// remove deletes the file. absent is set if it does not exist.
-func (f *file) remove() (absent bool, err error) {
-	err = os.Remove(f.path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return true, nil
-	}
-	if err == nil {
-		err = syncDir(filepath.Dir(f.path))
-	}
-	return false, err
-}
-
 // ForeignError reports a file of another project, which is not replaced.
 type ForeignError struct {
 	Path string
@@ -194,10 +175,12 @@ func lockDirs(ctx context.Context, dirs ...string) (unlock func(), err error) {
 	for _, path := range dirs {
 		dir, err := filepath.EvalSymlinks(path)
 		if err == nil && held[dir] == nil {
-			held[dir], err = lock.Take(ctx, dir, nil)
+			var l *lock.Lock
+			if l, err = lock.Take(ctx, dir, nil); err == nil {
+				held[dir] = l
+			}
 		}
 		if err != nil {
-			delete(held, dir)
 			unlock()
 			return nil, err
 		}

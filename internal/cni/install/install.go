@@ -49,11 +49,12 @@ type Change struct {
 // String returns the change as a line of text.
 func (c Change) String() string { return fmt.Sprintf("%s %s %s", c.What, c.Path, c.Done) }
 
+// Values of [Change.Done].
 const (
-	whatPlugin   = "plugin"
-	whatConflist = "conflist"
-
-	leftForeign = "left: it belongs to another project"
+	written, replaced, unchanged = "written", "replaced", "unchanged"
+	removed, absent              = "removed", "absent"
+	leftForeign                  = "left: it belongs to another project"
+	leftOriginal                 = "left: it is the original, not a copy"
 )
 
 // Check validates the place.
@@ -72,43 +73,37 @@ func (p Place) Check() error {
 // Conf returns the path of the configuration.
 func (p Place) Conf() string { return filepath.Join(p.ConfDir, p.ConfName) }
 
-func (p Place) plugin() *file {
-	return &file{path: filepath.Join(p.BinDir, netconf.PluginType), mode: 0o755, foreign: foreignPlugin}
+// program is the plugin under one of its names: netconf.PluginType, netconf.FullPlugin beside its client, or
+// netconf.LoopbackType, by which containerd runs it for the loopback device. A loopback of another project serves as
+// well, and stays. It is no link: installers of others write over a file in place.
+func (p Place) program(name string, content []byte) *file {
+	return &file{
+		path: filepath.Join(p.BinDir, name), mode: 0o755, content: content, foreign: foreignPlugin,
+		yields: name == netconf.LoopbackType,
+	}
 }
 
-// full is the plugin beside its client.
-func (p Place) full() *file {
-	return &file{path: filepath.Join(p.BinDir, netconf.FullPlugin), mode: 0o755, foreign: foreignPlugin}
-}
-
-// loopback is the plugin under the name by which containerd runs the plugin for the loopback device. That of another project serves
-// as well, and stays. It is no link: installers of others write over a file in place.
-func (p Place) loopback() *file {
-	return &file{path: filepath.Join(p.BinDir, netconf.LoopbackType), mode: 0o755, foreign: foreignPlugin, yields: true}
-}
-
-func (p Place) conflist() *file {
-	return &file{path: p.Conf(), mode: 0o644, foreign: foreignList}
+func (p Place) conflist(content []byte) *file {
+	return &file{path: p.Conf(), mode: 0o644, content: content, foreign: foreignList}
 }
 
 // Install copies the plugin from a path, under both names, and then writes the configuration. It replaces
 // files of other projects only with force; otherwise the error is a *[ForeignError]. If
 // it cannot write one of them, it replaces none. It waits for another installation as lock.Take does.
 func (p Place) Install(ctx context.Context, from string, conflist []byte, force bool) (changes []Change, err error) {
-	conf := p.conflist()
-	conf.content = conflist
-	files, dirs := []*file{conf}, []string{p.ConfDir}
+	var files []*file
+	dirs := []string{p.ConfDir}
 	if p.BinDir != "" {
-		plugin, loopback := p.plugin(), p.loopback()
-		if plugin.content, err = readPlugin(from); err != nil {
+		plugin, err := readPlugin(from)
+		if err != nil {
 			return nil, err
 		}
-		loopback.content = plugin.content
-		files, dirs = []*file{plugin, loopback, conf}, []string{p.BinDir, p.ConfDir}
-		if own := Client(); p.Client && own != nil && !sameFile(plugin.path, from) {
-			full := p.full()
-			full.content, plugin.content = plugin.content, own
-			files = []*file{full, loopback, plugin, conf} // the client comes after what it runs
+		dirs = []string{p.BinDir, p.ConfDir}
+		loopback := p.program(netconf.LoopbackType, plugin)
+		files = []*file{p.program(netconf.PluginType, plugin), loopback}
+		if own := Client(); p.Client && own != nil && !sameFile(files[0].path, from) {
+			// The client comes after what it runs.
+			files = []*file{p.program(netconf.FullPlugin, plugin), loopback, p.program(netconf.PluginType, own)}
 		}
 	}
 	for _, dir := range dirs {
@@ -128,22 +123,18 @@ func (p Place) Install(ctx context.Context, from string, conflist []byte, force 
 		return nil, err
 	}
 	defer unlock()
-	return p.replace(files, force)
+	return p.replace(append(files, p.conflist(conflist)), force)
 }
 
 // replace writes the new content of all files, and then renames them in their order.
 func (p Place) replace(files []*file, force bool) (changes []Change, err error) {
 	var pending []*file
 	for _, f := range files {
-		same, err := f.compare(force && !f.yields)
-		if err != nil && !f.left(err) {
+		done, err := f.compare(force)
+		if err != nil {
 			return nil, err
 		}
-		c := change(f, same)
-		if err != nil {
-			c.Done = leftForeign
-		}
-		if changes = append(changes, c); err == nil && !same {
+		if changes = append(changes, change(f, done)); done == written || done == replaced {
 			pending = append(pending, f)
 		}
 	}
@@ -168,24 +159,18 @@ func (p Place) replace(files []*file, force bool) (changes []Change, err error) 
 	return changes, nil
 }
 
-func change(f *file, same bool) Change {
-	c := Change{What: whatPlugin, Path: f.path, Done: "written"}
+func change(f *file, done string) Change {
+	what := "plugin"
 	if filepath.Ext(f.path) == ".conflist" {
-		c.What = whatConflist
+		what = "conflist"
 	}
-	switch {
-	case same:
-		c.Done = "unchanged"
-	case f.had:
-		c.Done = "replaced"
-	}
-	return c
+	return Change{What: what, Path: f.path, Done: done}
 }
 
 // Uninstall removes the configuration, and then the plugin under both names. Missing files are accepted. If
 // a file belongs to another project, the error is a *[ForeignError] and nothing is
 // removed. Uninstall keeps a plugin that is the file keep itself, and not a copy. It waits as Install does.
-func (p Place) Uninstall(ctx context.Context, keep string) ([]Change, error) {
+func (p Place) Uninstall(ctx context.Context, keep string) (changes []Change, err error) {
 	dirs := slices.DeleteFunc([]string{p.BinDir, p.ConfDir}, func(dir string) bool {
 		_, err := os.Stat(dir)
 		return errors.Is(err, fs.ErrNotExist)
@@ -195,40 +180,32 @@ func (p Place) Uninstall(ctx context.Context, keep string) ([]Change, error) {
 		return nil, err
 	}
 	defer unlock()
-	plugin := p.plugin()
-	files := []*file{p.conflist(), p.loopback(), plugin}
-	if _, err := os.Lstat(p.full().path); err == nil {
-		files = append(files, p.full())
+	plugin, full := p.program(netconf.PluginType, nil), p.program(netconf.FullPlugin, nil)
+	files := []*file{p.conflist(nil), p.program(netconf.LoopbackType, nil), plugin}
+	if _, err := os.Lstat(full.path); err == nil {
+		files = append(files, full)
 	}
-	others := map[*file]bool{}
-	for _, f := range files {
-		if _, err := f.compare(false); f.left(err) {
-			others[f] = true
-		} else if err != nil {
+	plan := make([]string, len(files))
+	for i, f := range files {
+		if plan[i], err = f.compare(false); err != nil {
 			return nil, err
 		}
+		switch {
+		case f == plugin && sameFile(f.path, keep):
+			plan[i] = leftOriginal
+		case plan[i] == written:
+			plan[i] = absent
+		case plan[i] == replaced:
+			plan[i] = removed
+		}
 	}
-	var changes []Change
-	for _, f := range files {
-		c := change(f, false)
-		if others[f] {
-			c.Done = leftForeign
-			changes = append(changes, c)
-			continue
+	for i, f := range files {
+		if plan[i] == removed {
+			if err := errors.Join(os.Remove(f.path), syncDir(filepath.Dir(f.path))); err != nil {
+				return changes, err
+			}
 		}
-		if f == plugin && sameFile(f.path, keep) {
-			c.Done = "left: it is the original, not a copy"
-			changes = append(changes, c)
-			continue
-		}
-		absent, err := f.remove()
-		if err != nil {
-			return changes, err
-		}
-		if c.Done = "removed"; absent {
-			c.Done = "absent"
-		}
-		changes = append(changes, c)
+		changes = append(changes, change(f, plan[i]))
 		if err := f.discard(); err != nil {
 			return changes, err
 		}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -206,5 +207,75 @@ func TestParseLimits(t *testing.T) {
 		{`{"name":"pods","ipam":{"type":"mustang","ranges":[[{"subnet":"10.0.0.0/8","exclude":[` + many(`"10.1.0.0/16"`, maxExcludes) + `]}]]}}`,
 			types.ErrInvalidNetworkConfig, "ipam.ranges[0][0].exclude: 1025 elements, want 1024 at most"},
 		{withIPAM(`,"runtimeConfig":{"ips":[` + many(`"10.88.0.2"`, maxIPs) + `]}`), types.ErrInvalidNetworkConfig, "runtimeConfig.ips: 257 elements, want 256 at most"},
+	})
+}
+
+// TestSelectLink selects a link mode that the kernel supports.
+func TestSelectLink(t *testing.T) {
+	testkit.RequireRoot(t)
+	name := testkit.Must(SelectLink())(t)
+	mode := testkit.Must(podlink.Lookup(name))(t)
+	testkit.Succeed(t, mode.Probe())
+	if !slices.Contains(AutoLinks(), name) || !slices.Contains(Links(), name) {
+		t.Errorf("%s is not among %v and %v", name, AutoLinks(), Links())
+	}
+}
+
+// TestCheckProxied refuses services off where pods of a node reach each other past the host.
+func TestCheckProxied(t *testing.T) {
+	for link, refused := range map[string]bool{
+		"auto": false, "veth": false, "netkit": false, "bridge": false, "macvlan": true, "ipvlan-l2": true, "ipvlan-l3": true,
+		"ipvlan-l3s": true, "ovs-veth": true, "ovs-internal": true,
+	} {
+		if !slices.Contains(Links(), link) {
+			t.Errorf("%s is no link", link)
+		}
+		if err := CheckProxied(link, ServicesOff); (err != nil) != refused {
+			t.Errorf("%s with services off: %v", link, err)
+		}
+		testkit.Succeed(t, CheckProxied(link, ServicesTC))
+	}
+}
+
+// withRoutes is a configuration with routes and more keys.
+func withRoutes(routes, more string) string {
+	return strings.Replace(withIPAM(more), `]]}`, `]],"routes":[`+routes+`]}`, 1)
+}
+
+// TestParseRoutes parses each key of a route.
+func TestParseRoutes(t *testing.T) {
+	c := testkit.Must(Parse([]byte(withRoutes(`{"dst":"0.0.0.0/0"},{"dst":"10.9.0.0/16","gw":"10.88.0.9","mtu":1400,"advmss":1000,"priority":4294967295}`, ``))))(t)
+	want := []podlink.Route{
+		{Dst: netip.MustParsePrefix("0.0.0.0/0")},
+		{Dst: netip.MustParsePrefix("10.9.0.0/16"), Via: netip.MustParseAddr("10.88.0.9"), MTU: 1400, AdvMSS: 1000, Priority: 4294967295},
+	}
+	if !reflect.DeepEqual(c.IPAM.Routes, want) || c.NoDefaultRoute {
+		t.Errorf("got %+v", c)
+	}
+	if c, err := Parse([]byte(withIPAM(`, "defaultRoute":false`))); err != nil || !c.NoDefaultRoute {
+		t.Errorf("got %+v, %v", c, err)
+	}
+}
+
+// TestParseRouteErrors checks the errors of routes. What podlink refuses has rows in its own tests.
+func TestParseRouteErrors(t *testing.T) {
+	const invalid, unknown, decoding = types.ErrInvalidNetworkConfig, types.ErrUnsupportedField, types.ErrDecodingFailure
+	checkErrors(t, []parseError{
+		{withRoutes(`7`, ``), decoding, "ipam.routes[0]: want a JSON object, got 7"},
+		{withRoutes(`{"gw":"10.88.0.2"}`, ``), invalid, "ipam.routes[0].dst: missing"},
+		{withRoutes(`{"dst":"10.9.0.0"}`, ``), invalid, `ipam.routes[0].dst: want a prefix like 10.9.0.0/16, got "10.9.0.0"`},
+		{withRoutes(`{"dst":"10.9.0.1/16"}`, ``), invalid, "ipam.routes[0].dst: invalid network prefix 10.9.0.1/16: want one like 10.9.0.0/16"},
+		{withRoutes(`{"dst":"fd00:9::/48"}`, ``), invalid, "ipam.routes[0].dst: fd00:9::/48: the pod lacks an address of its family"},
+		{withRoutes(`{"dst":"10.9.0.0/16","gw":"here"}`, ``), invalid, `ipam.routes[0].gw: want an address, got "here"`},
+		{withRoutes(`{"dst":"10.9.0.0/16","gw":"10.88.0.9"}`, `, "link":"veth"`), invalid, "ipam.routes[0].gw: 10.88.0.9 is unreachable: the pod's only"},
+		{withRoutes(`{"dst":"10.9.0.0/16","mtu":1401}`, `, "mtu":1400`), invalid, "ipam.routes[0].mtu: 1401"},
+		{withRoutes(`{"dst":"10.9.0.0/16","mtu":"big"}`, ``), invalid, `ipam.routes[0].mtu: want a number of bytes, got "big"`},
+		{withRoutes(`{"dst":"10.9.0.0/16","advmss":65496}`, ``), invalid, "ipam.routes[0].advmss: 65496"},
+		{withRoutes(`{"dst":"10.9.0.0/16","priority":4294967296}`, ``), invalid, "ipam.routes[0].priority: 4294967296"},
+		{withRoutes(`{"dst":"10.9.0.0/16","table":100}`, ``), unknown, "ipam.routes[0].table: 100"},
+		{withRoutes(`{"dst":"10.9.0.0/16","scope":253}`, ``), unknown, "ipam.routes[0].scope: 253"},
+		{withRoutes(`{"dst":"10.9.0.0/16"},{"dst":"0.0.0.0/0"}`, `, "defaultRoute":false`), invalid, "ipam.routes[1].dst: 0.0.0.0/0 is a default route"},
+		{withIPAM(`, "defaultRoute":"no"`), invalid, "defaultRoute: want true or false"},
+		{`{"name":"pods","chained":true,"defaultRoute":false}`, invalid, "defaultRoute: a chained"},
 	})
 }

@@ -67,11 +67,9 @@ func parseIPAM(raw json.RawMessage) (out IPAM, err error) {
 	var sets []json.RawMessage
 	o.read("ranges", "an array of arrays of ranges", &sets)
 	for i, raw := range sets {
-		set, err := parseRangeSet(o, i, raw)
-		if err != nil {
-			return out, err
-		}
-		out.Sets = append(out.Sets, set)
+		name := fmt.Sprintf("ranges[%d]", i)
+		o.fields[name] = raw
+		out.Sets = append(out.Sets, parseRangeSet(o, name))
 	}
 	out.Routes = parseRoutes(o)
 	if err := o.finish(); err != nil {
@@ -80,10 +78,8 @@ func parseIPAM(raw json.RawMessage) (out IPAM, err error) {
 	return out, out.validate()
 }
 
-func parseRangeSet(o *object, index int, raw json.RawMessage) (set ipam.RangeSet, err error) {
-	name := fmt.Sprintf("ranges[%d]", index)
-	parent := &object{path: o.path, fields: map[string]json.RawMessage{name: raw}}
-	parent.readEach(name, maxRanges, func(r *object) {
+func parseRangeSet(o *object, name string) (set ipam.RangeSet) {
+	o.readEach(name, maxRanges, func(r *object) {
 		var out ipam.Range
 		r.read("subnet", "a prefix like 10.88.0.0/16", &out.Subnet)
 		r.read("rangeStart", "an address", &out.Start)
@@ -100,7 +96,7 @@ func parseRangeSet(o *object, index int, raw json.RawMessage) (set ipam.RangeSet
 		}
 		set = append(set, out)
 	})
-	return set, parent.err
+	return set
 }
 
 // validate checks that there is one subnet with one gateway for each family.
@@ -143,7 +139,7 @@ func gatewayOf(r ipam.Range) netip.Addr {
 // validateDHCP checks that the link reaches a DHCP server, and that the host does not
 // take the gateway address, which the server assigns to a router.
 func (c Config) validateDHCP() error {
-	if mode, err := podlink.Lookup(c.Link); err != nil || !mode.Traits().DHCP {
+	if !c.traits().DHCP {
 		return Invalidf("link: ipam.type %s does not work with link %s: pods cannot reach a DHCP server (supported: %s)",
 			DHCPType, c.Link, strings.Join(linksWith(func(t podlink.Traits) bool { return t.DHCP }), ", "))
 	}
@@ -159,9 +155,8 @@ func (c Config) validateHostAddresses() error {
 	if c.HostAddresses == nil {
 		return nil
 	}
-	mode, err := podlink.Lookup(c.Link)
 	switch {
-	case err != nil || !mode.Traits().Switched:
+	case !c.traits().Switched:
 		return Invalidf("hostAddresses: not supported with link %s: the host routes all traffic of pods and is their only gateway (supported: %s)",
 			c.Link, strings.Join(linksWith(func(t podlink.Traits) bool { return t.Switched }), ", "))
 	case c.Masquerade:
@@ -272,8 +267,7 @@ func (c Config) validateRoutes() error {
 		return err
 	}
 	pod := podlink.Pod{Addresses: addresses, Routes: c.IPAM.Routes}
-	mode, err := podlink.Lookup(c.Link)
-	switched := err != nil || mode.Traits().Switched
+	switched := c.Link == LinkAuto || c.traits().Switched
 	if err := pod.ValidateRoutes(podlink.Network{Gateways: host, Routers: routers, MTU: c.MTU}, switched); err != nil {
 		return Invalidf("ipam.%v", err)
 	}

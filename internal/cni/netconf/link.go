@@ -25,6 +25,14 @@ func linksWith(accept func(podlink.Traits) bool) (names []string) {
 	return names
 }
 
+// traits are those of the link mode; none with [LinkAuto].
+func (c Config) traits() podlink.Traits {
+	if mode, err := podlink.Lookup(c.Link); err == nil {
+		return mode.Traits()
+	}
+	return podlink.Traits{}
+}
+
 // AutoLinks returns the link modes that [LinkAuto] chooses from, in the order of preference.
 func AutoLinks() (names []string) {
 	for _, mode := range autoModes() {

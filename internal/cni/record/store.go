@@ -152,13 +152,9 @@ type Network struct {
 	// Gateways are the host's own addresses of all pods, Routers the gateways that are not the host.
 	Gateways []netip.Prefix `json:"gateways"`
 	Routers  []netip.Addr   `json:"routers,omitempty"`
-	// Created is the index of the device with the gateways that a network's set-up has created, or [Found] if it was there before.
-	// It is 0 for the loopback device, and in records of earlier versions, which do not tell.
+	// Created is the index of the device with the gateways that a network's set-up has created, or 0 if it was there before.
 	Created int `json:"created,omitempty"`
 }
-
-// Found is the value of [Network.Created] of a network whose device was there before it.
-const Found = -1
 
 // Networks returns the names of the networks.
 func (s Store) Networks() (names []string) {
