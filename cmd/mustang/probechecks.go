@@ -227,8 +227,7 @@ func (p *prober) hasModule(name string) (bool, error) {
 // absent reports whether an error has no information but that something is missing.
 func absent(err error) bool {
 	var feature *objects.UnsupportedError
-	var mount *objects.BPFFSError
-	return errors.As(err, &feature) || errors.As(err, &mount) || errors.Is(err, errors.ErrUnsupported) ||
+	return errors.As(err, &feature) || errors.Is(err, objects.ErrNoBPFFS) || errors.Is(err, errors.ErrUnsupported) ||
 		errors.Is(err, fs.ErrNotExist) || errors.Is(err, exec.ErrNotFound)
 }
 

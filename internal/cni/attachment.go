@@ -114,9 +114,8 @@ func (a *attachment) findDatapath() (err error) {
 // isNoDatapath reports whether an error of datapath.OpenExisting says that the node has no
 // datapath of this version of Mustang. It then holds no pods, as far as this version can tell.
 func isNoDatapath(err error) bool {
-	var noBPF *objects.BPFFSError
 	var otherLayout *objects.LayoutError
-	return errors.Is(err, fs.ErrNotExist) || errors.As(err, &noBPF) || errors.As(err, &otherLayout)
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, objects.ErrNoBPFFS) || errors.As(err, &otherLayout)
 }
 
 // useNetwork sets the link mode and the network of the attachment.

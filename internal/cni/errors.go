@@ -49,14 +49,13 @@ func Coded(err error) *types.Error {
 func code(err error) uint {
 	var (
 		full        *ipam.FullError
-		noBPF       *objects.BPFFSError
 		tooOld      *objects.UnsupportedError
 		unsupported *podlink.UnsupportedError
 	)
 	switch {
 	case errors.As(err, &full), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return types.ErrTryAgainLater
-	case errors.As(err, &noBPF), errors.As(err, &tooOld), errors.As(err, &unsupported):
+	case errors.Is(err, objects.ErrNoBPFFS), errors.As(err, &tooOld), errors.As(err, &unsupported):
 		return codeNotAvailable
 	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EROFS), errors.Is(err, unix.EIO), errors.Is(err, unix.EDQUOT):
 		return types.ErrIOFailure

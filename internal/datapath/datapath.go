@@ -42,7 +42,7 @@ type Datapath struct {
 
 // Open opens the datapath under o.Root, and creates what is missing. Programs of another build than this one's are
 // replaced, in place where they are attached, so that no packet misses a program. Errors: objects.ErrNotRoot,
-// *objects.BPFFSError, *objects.LayoutError, *objects.UnsupportedError on a kernel before 6.6.
+// objects.ErrNoBPFFS, *objects.LayoutError, *objects.UnsupportedError on a kernel before 6.6.
 func Open(ctx context.Context, o Options) (*Datapath, error) {
 	pinned, err := objects.Create(ctx, o.Root, o.Sizes, replaceFilters)
 	if err != nil {

@@ -37,9 +37,8 @@ func TestOpenErrors(t *testing.T) {
 	}
 	for name, open := range openers() {
 		t.Run(name, func(t *testing.T) {
-			var noFS *objects.BPFFSError
 			elsewhere := filepath.Join(t.TempDir(), "root")
-			if _, err := open(Options{Root: elsewhere}); !errors.As(err, &noFS) || !strings.Contains(err.Error(), elsewhere) ||
+			if _, err := open(Options{Root: elsewhere}); !errors.Is(err, objects.ErrNoBPFFS) || !strings.Contains(err.Error(), elsewhere) ||
 				!strings.Contains(err.Error(), "mount -t bpf") {
 				t.Errorf("no bpffs: error %v", err)
 			}

@@ -21,7 +21,7 @@ const (
 	root         = "../.."
 	maxFileLines = 400
 	// maxLines and maxPackages bound the whole: code without tests and generated code, and its packages. They may only fall.
-	maxLines, maxPackages = 92_400, 67
+	maxLines, maxPackages = 90_900, 67
 	// maxDocLines is the length of `go doc` of a package: one screen.
 	maxDocLines = 50
 )

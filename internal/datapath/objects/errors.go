@@ -7,15 +7,12 @@ import (
 	"fmt"
 )
 
-// ErrNotRoot is returned by calls that need root's privileges.
-var ErrNotRoot = errors.New("the datapath needs root")
-
-// BPFFSError reports that a root is not on a BPF file system.
-type BPFFSError struct{ Root string }
-
-func (e *BPFFSError) Error() string {
-	return fmt.Sprintf("%q is not on a BPF file system: mount one with `mount -t bpf bpf /sys/fs/bpf`", e.Root)
-}
+var (
+	// ErrNotRoot is returned by calls that need root's privileges.
+	ErrNotRoot = errors.New("the datapath needs root")
+	// ErrNoBPFFS reports that a root is not on a BPF file system.
+	ErrNoBPFFS = errors.New("not on a BPF file system: mount one with `mount -t bpf bpf /sys/fs/bpf`")
+)
 
 // UnsupportedError names a feature that the running kernel lacks, and the version that has it.
 type UnsupportedError struct {

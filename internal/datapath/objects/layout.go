@@ -37,7 +37,7 @@ func (l layout) programPin(h Hook) string {
 	return filepath.Join(l.programs(), h.PinName())
 }
 
-// checkRoot returns the layout under root, DefaultRoot if empty. Errors: ErrNotRoot, *BPFFSError.
+// checkRoot returns the layout under root, DefaultRoot if empty. Errors: ErrNotRoot, ErrNoBPFFS.
 func checkRoot(root string) (layout, error) {
 	root = cmp.Or(root, DefaultRoot)
 	if os.Geteuid() != 0 {
@@ -97,7 +97,7 @@ func isLayout(name string) bool {
 	return ok && err == nil
 }
 
-// checkFilesystem returns a *BPFFSError unless root is, or can be made, on a BPF file system.
+// checkFilesystem returns ErrNoBPFFS unless root is, or can be made, on a BPF file system.
 func checkFilesystem(root string) error {
 	for dir := root; ; dir = filepath.Dir(dir) {
 		var stat unix.Statfs_t
@@ -108,7 +108,7 @@ func checkFilesystem(root string) error {
 		case err != nil:
 			return fmt.Errorf("statfs %q: %w", dir, err)
 		case stat.Type != unix.BPF_FS_MAGIC:
-			return &BPFFSError{Root: root}
+			return fmt.Errorf("%q is %w", root, ErrNoBPFFS)
 		}
 		return nil
 	}

@@ -60,7 +60,7 @@ type Tables struct {
 // Create opens what is pinned under root, DefaultRoot if empty, and creates what is missing. Programs of another build than
 // this one's are replaced, in place where they are attached, so that no packet misses a program. Sizes count for maps that
 // are created. also replaces what is attached without a link, before the other builds' programs are removed; nil: there is none.
-// Errors: ErrNotRoot, *BPFFSError, *LayoutError, *lock.Error, *UnsupportedError on a kernel before 6.6.
+// Errors: ErrNotRoot, ErrNoBPFFS, *LayoutError, *lock.Error, *UnsupportedError on a kernel before 6.6.
 func Create(ctx context.Context, root string, sizes Sizes, also func(*Objects) error) (*Objects, error) {
 	l, err := checkRoot(root)
 	if err != nil {

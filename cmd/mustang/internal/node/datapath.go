@@ -77,10 +77,10 @@ func (c commands) contents(ctx context.Context) (text string, ofAgent int, err e
 			count(len(policies), "network policy", "network policies"))
 		return err
 	})
-	switch wrong := (*objects.BPFFSError)(nil); {
-	case errors.As(err, &wrong) && c.BPFRoot != objects.DefaultRoot:
+	switch {
+	case errors.Is(err, objects.ErrNoBPFFS) && c.BPFRoot != objects.DefaultRoot:
 		return "", 0, err
-	case errors.As(err, &wrong): // no BPF file system has been mounted since the boot
+	case errors.Is(err, objects.ErrNoBPFFS): // no BPF file system has been mounted since the boot
 	case err != nil:
 		text = "deleted: maps that this program cannot read"
 	}
