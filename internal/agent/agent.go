@@ -87,7 +87,7 @@ type Options struct {
 	// Access comes after the services; Health is told which health checks there are.
 	Access Access
 	Health Health
-	// Nodes joins the node's pods with those of other nodes; nil leaves that to others. Attacher comes after it; it can be nil.
+	// Nodes joins the pods of all nodes; nil if another program does. Attacher starts after Nodes; it may be nil.
 	Nodes    Nodes
 	Attacher Attacher
 	State    *status.Tracker

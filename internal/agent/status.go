@@ -79,7 +79,8 @@ func (a *Agent) Report(ctx context.Context, q status.Query) (status.Report, erro
 	return r, nil
 }
 
-// serviceObjects are the Services of the cluster, and what of the agent's is in the tables besides. The caller has the lock.
+// serviceObjects returns the Services of the cluster, and the agent's services in the tables that no Service wants. The caller
+// has the lock.
 func (a *Agent) serviceObjects(ctx context.Context) (objects []status.Object, err error) {
 	rows, err := a.Services.List(ctx)
 	if err != nil {
@@ -152,7 +153,8 @@ func kindOf(resource string) string {
 	return cmp.Or(policyKinds[resource], strings.TrimSuffix(resource, "s"))
 }
 
-// policyObjects are the policies of the cluster, and what of the agent's is in the tables besides. The caller has the lock.
+// policyObjects returns the policies of the cluster, and the agent's policies in the tables that the cluster lacks. The caller
+// has the lock.
 func (a *Agent) policyObjects() (objects []status.Object, err error) {
 	rows, err := a.Policies.List()
 	if err != nil {

@@ -99,7 +99,7 @@ func TestBigTCPAutoIsStable(t *testing.T) {
 	}
 }
 
-// TestParentMTUChanges changes the MTU of the parent: new pods have it, and CHECK takes those of before as they are.
+// TestParentMTUChanges changes the MTU of the parent. New pods get the new MTU, and CHECK accepts older pods with the old one.
 func TestParentMTUChanges(t *testing.T) {
 	eachMode(t, func(t *testing.T, f *fixture, mode podlink.Mode) {
 		config := network("net", mode.Name(), "")

@@ -3,7 +3,6 @@
 package datapath
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 
@@ -58,17 +57,20 @@ func clearHost(ctx context.Context, o *objects.Objects, host uint64, what string
 	return endpoints.remove(ctx, all, all)
 }
 
-// onHost calls fn with the network namespace that has the cookie, most likely that of this thread; nil if nothing leads to it.
+// onHost calls fn with the network namespace that has the cookie. The thread's own namespace is tried first. If the namespace
+// cannot be found, fn gets nil.
 func onHost(cookie uint64, fn func(*netns.Namespace) error) error {
 	own, err := netns.Current()
 	if err != nil {
 		return err
 	}
 	defer func() { _ = own.Close() }()
-	if c, err := own.Cookie(); err != nil || c == cookie {
-		return cmp.Or(err, fn(own))
-	}
-	if cookie == 0 {
+	switch c, err := own.Cookie(); {
+	case err != nil:
+		return err
+	case c == cookie:
+		return fn(own)
+	case cookie == 0:
 		return fn(nil)
 	}
 	return withNamespaces(func(by map[uint64]*netns.Namespace) error { return fn(by[cookie]) })

@@ -25,7 +25,7 @@ func linksWith(accept func(podlink.Traits) bool) (names []string) {
 	return names
 }
 
-// traits are those of the link mode; none with [LinkAuto].
+// traits returns the traits of the link mode. With [LinkAuto] they are zero.
 func (c Config) traits() podlink.Traits {
 	if mode, err := podlink.Lookup(c.Link); err == nil {
 		return mode.Traits()

@@ -84,8 +84,8 @@ func ofSockets(name string) bool {
 	return name == socklbMapSockets || name == socklbMapUdpBackends || name == socklbMapSkRevnat
 }
 
-// openMaps opens the pinned maps that only the programs for sockets use, or all others, by name. If create is set, it creates
-// those that are missing; the caller then has the lock.
+// openMaps opens pinned maps by name: with sockets the maps that only socket programs use, else all others. If create is set,
+// the caller has the lock, and missing maps are created.
 func (l layout) openMaps(sizes Sizes, sockets, create bool) (all map[string]*ebpf.Map, err error) {
 	all = make(map[string]*ebpf.Map)
 	defer func() {

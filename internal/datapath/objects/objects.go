@@ -132,7 +132,7 @@ func Open(root string) (*Objects, error) {
 	return openObjects(l, Sizes{}, false)
 }
 
-// openObjects opens the maps, and creates those that are missing if create is set.
+// openObjects opens the maps. If create is set, it creates missing ones.
 func openObjects(l layout, sizes Sizes, create bool) (*Objects, error) {
 	pinned, err := os.Stat(l.version())
 	if err != nil {

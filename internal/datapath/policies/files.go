@@ -34,7 +34,7 @@ const (
 type documents struct {
 	now, before state // before is what rows follow, and may be the same
 	texts       map[service.Owner][]byte
-	pending     bool // rows may be behind, or a killed process has left files of before
+	pending     bool // rows may be behind, or a killed process has left the previous policies
 }
 
 // state is what policies are compiled from.
@@ -313,8 +313,8 @@ func (p Policies) mark(docs documents) error {
 	return p.tables().follows.Put(followsRow, follows)
 }
 
-// finish says that rows follow the files. It deletes the files of before, those of endpoints that are gone, and those
-// that a killed process has not written to the end.
+// finish records that rows follow the files. It deletes previous policies, files of deleted endpoints, and files that a
+// killed process wrote in part.
 func (p Policies) finish() error {
 	// A process that died may have switched rows and told no program: connections are judged by those of before.
 	if err := p.Objects.NodeState.Invalidate(); err != nil {

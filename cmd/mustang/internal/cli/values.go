@@ -14,7 +14,7 @@ import (
 
 // Parsed is the value of a flag that a function parses.
 type Parsed struct {
-	// Want is what the error of another text says that the flag takes; empty: that is the error of the function.
+	// Want describes the texts that the flag takes, for errors. If it is empty, the parser's own error is shown.
 	Want string
 	// Repeated is whether the flag may be given several times.
 	Repeated bool
@@ -22,7 +22,7 @@ type Parsed struct {
 	set      func(text string) error
 }
 
-// One is the value of a flag that is what parse makes of a text.
+// One is a flag whose value is parsed by parse.
 func One[T any](to *T, parse func(string) (T, error), want string) *Parsed {
 	return &Parsed{Want: want, set: func(text string) (err error) {
 		*to, err = parse(text)

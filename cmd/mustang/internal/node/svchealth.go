@@ -20,7 +20,7 @@ import (
 	"mustang/internal/service/health"
 )
 
-// followInterval is how often svc health looks whether services have changed, which is a read of one row.
+// followInterval is the pause between looks for changed services. A look opens the datapath and reads one row.
 const followInterval = 500 * time.Millisecond
 
 func (c commands) svcHealth() *cobra.Command {

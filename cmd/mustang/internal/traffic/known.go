@@ -123,7 +123,7 @@ func (e *familyError) Error() string {
 	return fmt.Sprintf("pod %s lacks an %s address", e.pod, map[bool]string{true: "IPv4", false: "IPv6"}[e.v4])
 }
 
-// pod returns the address of a pod that talks to another address, of its family. Of pods by one name, that of this node comes first.
+// pod returns the address of a pod, of the same family as like. If pods of several nodes have the name, this node's pod is returned.
 func (k known) pod(text string, like netip.Addr) (netip.Addr, error) {
 	namespace, name, ok := strings.Cut(text, "/")
 	if !ok {
