@@ -122,11 +122,11 @@ func (e Endpoints) refuseTaken(spec EndpointSpec, t target) error {
 		return &ConflictError{What: fmt.Sprintf("interface %s: its address %s belongs to the host", spec, own)}
 	}
 	for _, addr := range t.Addresses {
-		n, _, err := e.o.ServiceAddrs.Get(rows.EncodeAddr(addr))
+		_, taken, err := e.o.ServiceAddrs.Get(rows.EncodeAddr(addr))
 		if err != nil {
 			return err
 		}
-		if n > 0 {
+		if taken {
 			return &ConflictError{What: fmt.Sprintf("interface %s: its address %s belongs to a service", spec, addr)}
 		}
 	}
