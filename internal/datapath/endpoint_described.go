@@ -25,7 +25,7 @@ func (e Endpoints) Describe(all []Endpoint) error {
 	if len(all) == 0 {
 		return nil
 	}
-	if err := e.Senders(all); err != nil {
+	if err := e.describeGuards(all); err != nil {
 		return err
 	}
 	host, err := hostCookie(e.o)
@@ -62,8 +62,8 @@ func (e Endpoints) Describe(all []Endpoint) error {
 	return err
 }
 
-// Senders fills in what the source guard knows of endpoints. It takes no lock.
-func (e Endpoints) Senders(all []Endpoint) error {
+// describeGuards fills in what the source guard knows of endpoints.
+func (e Endpoints) describeGuards(all []Endpoint) error {
 	for i := range all {
 		each := &all[i]
 		sender, known, err := e.o.Senders.Get(device.SenderKey(each.Host, each.netns, each.IfIndex))

@@ -59,23 +59,26 @@ func (s Services) clearMark(ctx context.Context, mark uint32, gone bool) error {
 	if err == nil && gone {
 		unused, err = s.o.UnusedAddresses() // it takes long
 	}
-	if err != nil {
-		return err
+	for done := false; !done && err == nil; {
+		err = s.o.WithLock(ctx, func() error {
+			state, err := s.o.NodeState.IDs()
+			if err == nil && gone && state.LastRevision != before.LastRevision {
+				before = state
+				unused, err = s.o.UnusedAddresses()
+			}
+			n := min(len(unused), chunkBackends)
+			if err == nil {
+				err = s.o.ServiceAddrs.DeleteBatch(unused[:n])
+			}
+			unused = unused[n:]
+			if done = len(unused) == 0; err != nil || !done || state.Retiring != mark {
+				return err
+			}
+			state.Retiring = 0
+			return s.o.NodeState.PutIDs(state)
+		})
 	}
-	return s.o.WithLock(ctx, func() error {
-		state, err := s.o.NodeState.IDs()
-		if err == nil && gone && state.LastRevision != before.LastRevision {
-			unused, err = s.o.UnusedAddresses()
-		}
-		if err == nil {
-			err = s.o.ServiceAddrs.DeleteBatch(unused)
-		}
-		if err != nil || state.Retiring != mark {
-			return err
-		}
-		state.Retiring = 0
-		return s.o.NodeState.PutIDs(state)
-	})
+	return err
 }
 
 // retireSockets ends the connected sockets of a protocol whose service no longer has their backend; those of TCP only if the
