@@ -150,13 +150,7 @@ func (s Services) Change(ctx context.Context, owner service.Owner, put []service
 func (s Services) Put(ctx context.Context, owner service.Owner, want service.Service) (Change, uint32, error) {
 	w := &writer{Services: s, owner: owner, refuse: s.refuseFrontends}
 	err := w.change(ctx, []service.Service{want}, nil)
-	switch {
-	case w.result.Added > 0:
-		return Added, w.lastID, err
-	case w.result.Updated > 0:
-		return Updated, w.lastID, err
-	}
-	return Unchanged, w.lastID, err
+	return w.result.change(), w.lastID, err
 }
 
 // Delete removes a service of an owner; of protocol Any, the services that the owner has at the frontend, whatever their

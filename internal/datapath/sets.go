@@ -100,3 +100,14 @@ func (r *Result) count(change Change) {
 		r.Unchanged++
 	}
 }
+
+// change returns what became of the only object.
+func (r *Result) change() Change {
+	switch {
+	case r.Added > 0:
+		return Added
+	case r.Updated > 0:
+		return Updated
+	}
+	return Unchanged
+}
