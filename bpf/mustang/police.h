@@ -64,36 +64,6 @@ static __noinline int quotes_connection(struct __sk_buff *skb, const struct pack
 	return ct && !ct->denied;
 }
 
-enum listens {
-	LISTENS_UNKNOWN,
-	LISTENS_NOT,
-	LISTENS,
-	LISTENS_LATER, /* it has had policies for so long that its connections have rows */
-};
-
-/* How long connections from before a pod's first policy have to be used, in units of 2^30 ns: about a quarter of an hour. */
-#define GUESS_TIME 840
-
-/* Whether a pod listened on a port when a policy first selected it. */
-static __noinline int listens(const union addr *addr, __be16 port, __u8 proto)
-{
-	struct port_key key = { .proto = proto };
-	const struct cached_endpoint *ep = endpoint_lookup(addr);
-	const struct port_row *all;
-
-	if (!ep || !ep->id)
-		return LISTENS_UNKNOWN;
-	key.table = LISTENERS | ep->id;
-	all = bpf_map_lookup_elem(&policy_ports, &key);
-	if (!all)
-		return LISTENS_UNKNOWN;
-	if (all->allow || (__u32)(coarse_now() >> 30) - all->rule > GUESS_TIME)
-		return LISTENS_LATER;
-	key.port = bpf_ntohs(port);
-	key.length = 16;
-	return bpf_map_lookup_elem(&policy_ports, &key) ? LISTENS : LISTENS_NOT;
-}
-
 /* The first port that Linux gives to clients by itself: net.ipv4.ip_local_port_range. */
 #define EPHEMERAL 32768
 
@@ -105,28 +75,19 @@ enum initiator {
 };
 
 /*
- * Connections that were open when the first policy came have no row. The end that listens is the server; of one that does not and one that is not
- * known, the first is the client. Where that does not tell, or later on, when a row has expired, or been flushed, or a policy has ended the
- * connection, the client is the only end with an ephemeral port. Whoever has none is no client for certain: a pod can listen on the port
- * of a connection that it has opened.
+ * A TCP connection has no row if it was open when the first policy came, or if the row has expired, was flushed or ended by a policy. Its
+ * client is the only end with an ephemeral port. An end without one is no client for certain: a pod can listen on the port of a
+ * connection that it has opened.
  */
 static __always_inline enum initiator find_initiator(const struct tuple *t, __u32 traits)
 {
 	bool from_ephemeral = bpf_ntohs(t->sport) >= EPHEMERAL, to_ephemeral = bpf_ntohs(t->dport) >= EPHEMERAL;
-	int from, to;
 
 	if (!has_states(t->proto) || traits & TRAIT_SYN)
 		return INITIATOR_SENDER;
-	from = listens(&t->saddr, t->sport, t->proto);
-	to = listens(&t->daddr, t->dport, t->proto);
-	if (from == to || from == LISTENS_LATER || to == LISTENS_LATER) {
-		if (from_ephemeral == to_ephemeral)
-			return INITIATOR_UNKNOWN;
-		return from_ephemeral ? INITIATOR_SENDER : INITIATOR_RECEIVER;
-	}
-	if (from == LISTENS || (from == LISTENS_UNKNOWN && to == LISTENS_NOT))
-		return to_ephemeral ? INITIATOR_RECEIVER : INITIATOR_UNKNOWN;
-	return from_ephemeral ? INITIATOR_SENDER : INITIATOR_UNKNOWN;
+	if (from_ephemeral == to_ephemeral)
+		return INITIATOR_UNKNOWN;
+	return from_ephemeral ? INITIATOR_SENDER : INITIATOR_RECEIVER;
 }
 
 /* Judges the connection of n as if the other end had opened it. */

@@ -28,12 +28,6 @@ struct verdict_row {
 	__u32 allow;
 };
 
-/*
- * Tables from here on are of endpoints: the ports that the pod listened on when a policy first selected it, and one row of length 0 to
- * say that they are known. There, rule is when that was, in units of 2^30 ns, and allow says that the pod joined with its policies.
- */
-#define LISTENERS 0x80000000
-
 struct port_row {
 	__u32 rule;
 	__u32 allow;

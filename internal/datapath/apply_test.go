@@ -234,17 +234,15 @@ func TestApplyCancelled(t *testing.T) {
 	failIf(t, done < 3, "%d calls were cancelled when they had done a part, want some for each set", done)
 }
 
-// plan reads what there is, and plans the changes of the agent: Apply, up to the moment in which it takes the lock.
-func plan(t *testing.T, d *Datapath, want ...service.Service) (*writer, []change) {
+// plan plans changes of the agent: Change, up to the moment in which it takes the lock.
+func plan(t *testing.T, d *Datapath, put []service.Service, remove ...service.Key) (write func() error) {
 	t.Helper()
-	w := &writer{Services: d.Services(), owner: service.Agent, planned: true}
-	all := must(w.read(t.Context()))(t)
-	w.generation = all.state.LastRevision
-	changes := must(w.plan(all, want))(t)
-	return w, changes
+	w := &writer{Services: d.Services(), owner: service.Agent, generation: must(d.objects.NodeState.IDs())(t).LastRevision}
+	changes := must(w.plan(put, remove, w.stored(t.Context())))(t)
+	return func() error { return w.run(t.Context(), changes, nil) }
 }
 
-// TestApplyBesideChanges lets another client change services between the read and the write of Apply.
+// TestApplyBesideChanges lets another client change services between the plan and the write of a change.
 func TestApplyBesideChanges(t *testing.T) {
 	d := openTest(t)
 	one := newService(service.TCP, "10.96.0.1:80", "192.168.10.10:8080")
@@ -252,19 +250,19 @@ func TestApplyBesideChanges(t *testing.T) {
 	three := newService(service.TCP, "10.96.0.3:80", "192.168.10.10:8080")
 	applier{d, service.Agent}.apply(t, Result{Added: 2, RowsWritten: 4}, one, two)
 	changed := newService(service.TCP, "10.96.0.1:80", "192.168.10.11:8080")
-	w, changes := plan(t, d, changed, three)
+	write := plan(t, d, []service.Service{changed, three}, two.Key())
 	between := newService(service.TCP, "10.96.0.1:80", "192.168.10.12:8080")
 	must2(d.Services().Put(t.Context(), service.Agent, between))(t)
 	succeed(t, d.Services().Delete(t.Context(), service.Agent, two.Key()))
-	succeed(t, errors.Join(w.writeAll(t.Context(), changes), w.finish(t.Context())))
+	succeed(t, write())
 	wantServices(t, d, changed, three)
 	wantClean(t, d)
 
 	// Another owner takes the frontend.
 	applier{d, service.Agent}.apply(t, Result{Deleted: 2, RowsDeleted: 4})
-	w, changes = plan(t, d, changed, three)
+	write = plan(t, d, []service.Service{changed, three})
 	must2(d.Services().Put(t.Context(), service.CNI, three))(t)
-	equal(t, failsAs[*ConflictError](t, errors.Join(w.writeAll(t.Context(), changes), w.finish(t.Context()))).Owner, service.CNI)
+	equal(t, failsAs[*ConflictError](t, write()).Owner, service.CNI)
 	wantServices(t, d, three)
 	wantClean(t, d)
 }
@@ -273,9 +271,9 @@ func TestApplyBesideChanges(t *testing.T) {
 func TestApplyOnFreshMaps(t *testing.T) {
 	d := openTest(t)
 	ours := newService(service.TCP, "10.96.0.1:80", "192.168.10.10:8080")
-	w, changes := plan(t, d, ours)
+	write := plan(t, d, []service.Service{ours})
 	must(d.Services().Apply(t.Context(), service.CNI, []service.Service{ours}))(t)
-	equal(t, failsAs[*ConflictError](t, errors.Join(w.writeAll(t.Context(), changes), w.finish(t.Context()))).Owner, service.CNI)
+	equal(t, failsAs[*ConflictError](t, write()).Owner, service.CNI)
 	wantServices(t, d, ours)
 	wantClean(t, d)
 }

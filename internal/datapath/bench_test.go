@@ -17,7 +17,6 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
-	"mustang/internal/datapath/guard"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/datapath/policies"
 	"mustang/internal/datapath/rows"
@@ -304,9 +303,9 @@ func BenchmarkOuterGuard(b *testing.B) {
 	set := func(on bool) {
 		var err error
 		if on {
-			err = guard.Attach(d.objects, at.Device)
+			err = at.AttachOuter(d.objects)
 		} else {
-			for _, k := range guard.Outer(at.Device) {
+			for _, k := range at.Outer() {
 				err = errors.Join(err, d.objects.Detach(k))
 			}
 		}

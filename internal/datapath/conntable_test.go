@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mustang/internal/datapath/conntrack"
+	"mustang/internal/datapath/flows"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/service"
 	"mustang/internal/testkit"
@@ -41,21 +41,21 @@ func TestConnectionFilter(t *testing.T) {
 	w, udp := openConnections(t)
 	port := func(a netip.AddrPort, port uint16) netip.AddrPort { return netip.AddrPortFrom(a.Addr(), port) }
 	for name, c := range map[string]struct {
-		filter conntrack.Filter
+		filter flows.Filter
 		want   int
 	}{
-		"all":              {conntrack.Filter{}, 3},
-		"client":           {conntrack.Filter{Client: w.client.Addr()}, 2},
-		"no client":        {conntrack.Filter{Client: w.outsider.Addr()}, 0},
-		"service":          {conntrack.Filter{Service: w.service}, 2},
-		"service's port":   {conntrack.Filter{Service: port(w.service, 81)}, 0},
-		"service's ports":  {conntrack.Filter{Service: port(udp.other, 0)}, 1},
-		"backend":          {conntrack.Filter{Backend: udp.remote}, 1},
-		"backend's ports":  {conntrack.Filter{Backend: port(w.backend, 0)}, 2},
-		"protocol":         {conntrack.Filter{Protocol: service.UDP}, 1},
-		"state":            {conntrack.Filter{States: []conntrack.State{conntrack.StateSYN}}, 1},
-		"states":           {conntrack.Filter{States: []conntrack.State{conntrack.StateSYN, conntrack.StateUDP}}, 2},
-		"client and state": {conntrack.Filter{Client: w.client.Addr(), States: []conntrack.State{conntrack.StateEstablished, conntrack.StateUDP}}, 1},
+		"all":              {flows.Filter{}, 3},
+		"client":           {flows.Filter{Client: w.client.Addr()}, 2},
+		"no client":        {flows.Filter{Client: w.outsider.Addr()}, 0},
+		"service":          {flows.Filter{Service: w.service}, 2},
+		"service's port":   {flows.Filter{Service: port(w.service, 81)}, 0},
+		"service's ports":  {flows.Filter{Service: port(udp.other, 0)}, 1},
+		"backend":          {flows.Filter{Backend: udp.remote}, 1},
+		"backend's ports":  {flows.Filter{Backend: port(w.backend, 0)}, 2},
+		"protocol":         {flows.Filter{Protocol: service.UDP}, 1},
+		"state":            {flows.Filter{States: []flows.State{flows.StateSYN}}, 1},
+		"states":           {flows.Filter{States: []flows.State{flows.StateSYN, flows.StateUDP}}, 2},
+		"client and state": {flows.Filter{Client: w.client.Addr(), States: []flows.State{flows.StateEstablished, flows.StateUDP}}, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			list, err := w.ConnectionTable().List(c.filter)
@@ -82,17 +82,17 @@ func TestFlushedConnectionIsOpenedAnew(t *testing.T) {
 	w.gets(t, fromHost, p, "redirect client>backend 0a: forward redirect_peer")
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	if n, err := w.ConnectionTable().Flush(ended, conntrack.Filter{}); n != 0 || !errors.Is(err, context.Canceled) {
+	if n, err := w.ConnectionTable().Flush(ended, flows.Filter{}); n != 0 || !errors.Is(err, context.Canceled) {
 		t.Fatalf("an ended context deleted %d; %v", n, err)
 	}
-	must(w.ConnectionTable().Flush(t.Context(), conntrack.Filter{Client: w.client.Addr()}))(t)
+	must(w.ConnectionTable().Flush(t.Context(), flows.Filter{Client: w.client.Addr()}))(t)
 	w.gets(t, fromHost, p, "redirect client>backend 0a: new_connection forward redirect_peer")
 }
 
 // TestConnectionStats counts connections that are open, closed, expired and void.
 func TestConnectionStats(t *testing.T) {
 	w, udp := openConnections(t)
-	stats := func(want conntrack.Stats) {
+	stats := func(want flows.Stats) {
 		t.Helper()
 		got, err := w.ConnectionTable().Stats()
 		if err != nil || !maps.Equal(got.States, want.States) {
@@ -103,16 +103,16 @@ func TestConnectionStats(t *testing.T) {
 			t.Fatalf("%+v, want %+v", got, want)
 		}
 	}
-	stats(conntrack.Stats{
-		States: map[conntrack.State]int{conntrack.StateSYN: 1, conntrack.StateEstablished: 1, conntrack.StateUDP: 1}, Largest: w.client.Addr(), LargestOpen: 2, Share: 3277,
+	stats(flows.Stats{
+		States: map[flows.State]int{flows.StateSYN: 1, flows.StateEstablished: 1, flows.StateUDP: 1}, Largest: w.client.Addr(), LargestOpen: 2, Share: 3277,
 	})
 	w.send(t, fromHost, w.next(w.client, w.service).with(func(p *packet) { p.flags = flagRST }))
 	udp.unserve(t, udp.other)
-	stats(conntrack.Stats{
-		States: map[conntrack.State]int{conntrack.StateSYN: 1, conntrack.StateClosed: 1}, Void: 1, Largest: w.client.Addr(), LargestOpen: 1, Share: 3277,
+	stats(flows.Stats{
+		States: map[flows.State]int{flows.StateSYN: 1, flows.StateClosed: 1}, Void: 1, Largest: w.client.Addr(), LargestOpen: 1, Share: 3277,
 	})
 	w.age(t, 61*time.Second)
-	stats(conntrack.Stats{States: map[conntrack.State]int{}, Expired: 3, Share: 3277})
+	stats(flows.Stats{States: map[flows.State]int{}, Expired: 3, Share: 3277})
 }
 
 // TestTimeouts shortens time-outs, which end an open connection.

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mustang/internal/datapath/conntrack"
+	"mustang/internal/datapath/flows"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/datapath/rows"
 	"mustang/internal/service"
@@ -203,7 +203,7 @@ func TestFirstPacketsLookNothingUp(t *testing.T) {
 			if string(answered) == string(back.became(w.service, client, "0c").frame()) &&
 				string(acknowledged) == string(there.became(client, w.backend, "0a").frame()) {
 				served++
-				w.inState(t, conntrack.StateEstablished)
+				w.inState(t, flows.StateEstablished)
 			}
 		})
 		if served > 0 {

@@ -19,7 +19,6 @@ import (
 	"os"
 	"path/filepath"
 
-	"mustang/internal/datapath/conntrack"
 	"mustang/internal/datapath/flows"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/datapath/policies"
@@ -91,13 +90,13 @@ func (d *Datapath) Sockets() Sockets { return Sockets{d.objects} }
 func (d *Datapath) Uplinks() Uplinks { return Uplinks{d.objects} }
 
 // ConnectionTable returns the handle of the connections, which programs open and close at any time.
-func (d *Datapath) ConnectionTable() conntrack.Table {
-	return conntrack.NewTable(d.objects, d.Services().at)
+func (d *Datapath) ConnectionTable() flows.Table {
+	return flows.NewTable(d.objects, d.Services().at)
 }
 
-// Connections returns all of [conntrack.Table.List].
-func (d *Datapath) Connections() ([]conntrack.Connection, error) {
-	return d.ConnectionTable().List(conntrack.Filter{})
+// Connections returns all of [flows.Table.List].
+func (d *Datapath) Connections() ([]flows.Connection, error) {
+	return d.ConnectionTable().List(flows.Filter{})
 }
 
 // Policies returns the handle of the network policies.

@@ -10,7 +10,6 @@ import (
 	"slices"
 
 	"mustang/internal/datapath/device"
-	"mustang/internal/datapath/guard"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/datapath/rows"
 )
@@ -128,7 +127,7 @@ func (e Endpoints) remove(ctx context.Context, all, gone []Endpoint) error {
 			err = errors.Join(err, e.o.Detach(objects.Link{Hook: h, ID: uint64(each.ID)}))
 		}
 	}
-	return errors.Join(err, guard.DetachIdle(e.o))
+	return errors.Join(err, device.DetachIdle(e.o))
 }
 
 // deleteSender deletes the row of an endpoint's device. The caller has the lock of the rows.
@@ -138,7 +137,7 @@ func (e Endpoints) deleteSender(each Endpoint) error {
 	if err != nil || !ok || row.Endpoint != each.ID {
 		return err
 	}
-	return guard.Delete(e.o, key)
+	return device.DeleteSender(e.o, key)
 }
 
 func endpointNotFound(ip netip.Addr) error {

@@ -25,7 +25,7 @@ func (e Endpoints) Describe(all []Endpoint) error {
 	if len(all) == 0 {
 		return nil
 	}
-	if err := e.Senders(all); err != nil {
+	if err := e.describeGuards(all); err != nil {
 		return err
 	}
 	host, err := hostCookie(e.o)
@@ -62,8 +62,8 @@ func (e Endpoints) Describe(all []Endpoint) error {
 	return err
 }
 
-// Senders fills in what the source guard knows of endpoints. It takes no lock.
-func (e Endpoints) Senders(all []Endpoint) error {
+// describeGuards fills in what the source guard knows of endpoints.
+func (e Endpoints) describeGuards(all []Endpoint) error {
 	for i := range all {
 		each := &all[i]
 		sender, known, err := e.o.Senders.Get(device.SenderKey(each.Host, each.netns, each.IfIndex))
@@ -122,11 +122,11 @@ func (e Endpoints) refuseTaken(spec EndpointSpec, t target) error {
 		return &ConflictError{What: fmt.Sprintf("interface %s: its address %s belongs to the host", spec, own)}
 	}
 	for _, addr := range t.Addresses {
-		n, _, err := e.o.ServiceAddrs.Get(rows.EncodeAddr(addr))
+		_, taken, err := e.o.ServiceAddrs.Get(rows.EncodeAddr(addr))
 		if err != nil {
 			return err
 		}
-		if n > 0 {
+		if taken {
 			return &ConflictError{What: fmt.Sprintf("interface %s: its address %s belongs to a service", spec, addr)}
 		}
 	}

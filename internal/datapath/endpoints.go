@@ -13,7 +13,7 @@ import (
 	"reflect"
 	"slices"
 
-	"mustang/internal/datapath/guard"
+	"mustang/internal/datapath/device"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/datapath/rows"
 	"mustang/internal/policy"
@@ -45,7 +45,7 @@ type Endpoint struct {
 	Kind, Master, Device, Netns string
 	Layer3, Ethernet, Guarded   bool
 	// Allowed is what the pod may use as source besides its addresses, and LinkLocal its link-local address, invalid if it is not known.
-	// Senders and Describe fill them in, with Guarded.
+	// Describe fills them in, with Guarded.
 	Allowed   []netip.Prefix
 	LinkLocal netip.Addr
 	// Sent is what the pod has sent by the device, and Received what it got.
@@ -96,6 +96,11 @@ func (e Endpoints) list() ([]Endpoint, error) {
 // missing matches os.ErrNotExist; *ConflictError if another pod that is alive, the host, or a service has an address, or the
 // pods here are those of another host; *objects.FullError.
 func (e Endpoints) Put(ctx context.Context, spec EndpointSpec) ([]Endpoint, Change, error) {
+	return e.put(ctx, spec, false)
+}
+
+// put is Put. If own is set, the error is a *ConflictError for a device that is another owner's endpoint.
+func (e Endpoints) put(ctx context.Context, spec EndpointSpec, own bool) ([]Endpoint, Change, error) {
 	t, err := findTarget(spec)
 	if err != nil {
 		return nil, Unchanged, err
@@ -128,49 +133,67 @@ func (e Endpoints) Put(ctx context.Context, spec EndpointSpec) ([]Endpoint, Chan
 			return nil, Unchanged, err
 		}
 	}
+	var id uint32
 	if i >= 0 {
-		t.Owner = all[i].Owner
+		if id, t.Owner = all[i].ID, all[i].Owner; own && t.Owner != spec.Owner {
+			return nil, Unchanged, &ConflictError{What: fmt.Sprintf("interface %s: belongs to owner %s as endpoint %d", spec, t.Owner, id)}
+		}
 	}
 	if err := e.refuseNamed(t); err != nil {
 		return nil, Unchanged, err
 	}
-	if i < 0 {
-		return e.add(ctx, t)
+	if i >= 0 {
+		return e.store(ctx, t, id, slices.DeleteFunc(all, func(e Endpoint) bool { return e.ID != id }))
 	}
-	return e.update(ctx, all, all[i].ID, t)
-}
-
-// add creates the endpoint of a device that has none.
-func (e Endpoints) add(ctx context.Context, t target) (rows []Endpoint, _ Change, err error) {
 	// A process that died while it deleted the device's last pod leaves its programs.
 	if err := sweepRemains(ctx, e.o); err != nil {
 		return nil, Unchanged, err
 	}
-	defer func() {
-		if err != nil {
-			others, listErr := e.list()
-			err = errors.Join(err, listErr, e.remove(context.WithoutCancel(ctx), append(others, rows...), rows))
-			rows = nil
-		}
-	}()
-	// Rows first: if we die in between, the next call finds the endpoint and attaches what is missing.
-	if err := e.o.WithLock(ctx, func() error {
-		id, err := nextEndpoint(e.o)
-		if err != nil {
-			return err
-		}
-		rows = t.endpoints(id)
-		// The guard lets nothing pass by a device that it does not know.
-		if _, err := guard.Put(e.o, t.Device, rows[0].ID, false); err != nil {
-			return err
-		}
-		_, err = e.writeAdmitted(rows, t.Pod, e.write)
-		return errors.Join(err, enableSockets(e.o, t.Netns))
-	}); err != nil {
-		return rows, Unchanged, err
+	rows, _, err := e.store(ctx, t, 0, nil)
+	if err != nil {
+		others, listErr := e.list()
+		return nil, Unchanged, errors.Join(err, listErr, e.remove(context.WithoutCancel(ctx), append(others, rows...), rows))
 	}
-	_, err = e.attach(t, rows[0].ID)
-	return rows, Added, err
+	return rows, Added, nil
+}
+
+// store writes the rows of an endpoint, instead of those that it has, and attaches its programs. Number 0 stands for a new one. Rows
+// come first: if we die in between, the next call finds the endpoint and attaches what is missing.
+func (e Endpoints) store(ctx context.Context, t target, id uint32, have []Endpoint) (want []Endpoint, change Change, err error) {
+	changed := false
+	if err := e.o.WithLock(ctx, func() (err error) {
+		if id == 0 {
+			if id, err = nextEndpoint(e.o); err != nil {
+				return err
+			}
+		}
+		want = t.endpoints(id)
+		// The guard lets nothing pass by a device that it does not know.
+		guarded, err := device.PutSender(e.o, t.SenderRow(id, false))
+		if err != nil {
+			return err
+		}
+		labelled, err := e.writeAdmitted(want, t.Pod, func(want []Endpoint) error {
+			// Rows that stay keep what the programs have noted in them.
+			fresh := slices.DeleteFunc(slices.Clone(want), func(w Endpoint) bool {
+				return slices.ContainsFunc(have, func(e Endpoint) bool { return reflect.DeepEqual(e, w) })
+			})
+			changed = len(fresh) > 0 || len(have) != len(want)
+			return e.write(fresh)
+		})
+		changed = changed || guarded || labelled
+		if err != nil {
+			return err
+		}
+		return errors.Join(e.deleteRows(have, want), enableSockets(e.o, t.Netns))
+	}); err != nil {
+		return want, Unchanged, err
+	}
+	attached, err := e.attach(t, id)
+	if changed || attached {
+		change = Updated
+	}
+	return want, change, err
 }
 
 // nextEndpoint gives out the ID of an endpoint or of a pod with the source guard alone. The caller has the lock of the rows.
@@ -186,46 +209,9 @@ func nextEndpoint(o *objects.Objects) (uint32, error) {
 	return state.LastEndpoint, o.NodeState.PutIDs(state)
 }
 
-// update changes the endpoint of a device.
-func (e Endpoints) update(ctx context.Context, all []Endpoint, id uint32, t target) (want []Endpoint, change Change, err error) {
-	have := slices.DeleteFunc(slices.Clone(all), func(e Endpoint) bool { return e.ID != id })
-	want = t.endpoints(id)
-	if err := e.o.WithLock(ctx, func() error {
-		if changed, err := guard.Put(e.o, t.Device, id, false); err != nil {
-			return err
-		} else if changed {
-			change = Updated
-		}
-		labelled, err := e.writeAdmitted(want, t.Pod, func(want []Endpoint) error {
-			// Rows that stay keep what the programs have noted in them.
-			fresh := slices.DeleteFunc(slices.Clone(want), func(w Endpoint) bool {
-				return slices.ContainsFunc(have, func(e Endpoint) bool { return reflect.DeepEqual(e, w) })
-			})
-			if len(fresh) > 0 || len(have) != len(want) {
-				change = Updated
-			}
-			return e.write(fresh)
-		})
-		if err != nil {
-			return err
-		}
-		if labelled {
-			change = Updated
-		}
-		return errors.Join(e.deleteRows(have, want), enableSockets(e.o, t.Netns))
-	}); err != nil {
-		return nil, change, err
-	}
-	changed, err := e.attach(t, id)
-	if changed {
-		change = Updated
-	}
-	return want, change, err
-}
-
 // attach attaches the programs that are missing; those on the pod's device all or none.
 func (e Endpoints) attach(t target, id uint32) (changed bool, err error) {
-	if err := guard.Attach(e.o, t.Device); err != nil {
+	if err := t.AttachOuter(e.o); err != nil {
 		return false, err
 	}
 	missing := e.o.Missing(t.links(id), uint64(t.IfIndex))
@@ -234,7 +220,7 @@ func (e Endpoints) attach(t target, id uint32) (changed bool, err error) {
 			return false, err
 		}
 	}
-	return len(missing) > 0, guard.Supersede(t.Device)
+	return len(missing) > 0, t.Supersede()
 }
 
 // deleteRows deletes the rows of addresses that are no longer wanted.
@@ -355,7 +341,7 @@ func (e Endpoints) Check(ctx context.Context, spec EndpointSpec) error {
 			found = append(found, fmt.Sprintf("address %s is missing or leads elsewhere", want.IP))
 		}
 	}
-	deviations, err := guard.Deviations(e.o, t.Device, id, false)
+	deviations, err := t.GuardDeviations(e.o, id, false)
 	if err != nil {
 		return err
 	}

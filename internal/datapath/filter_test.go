@@ -13,7 +13,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"mustang/internal/datapath/conntrack"
+	"mustang/internal/datapath/flows"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/datapath/rows"
 	"mustang/internal/rtnl"
@@ -284,7 +284,7 @@ func (w *world) unknown(t *testing.T, id uint32, service bool) {
 		}
 		return true
 	}))
-	valid := must(w.ConnectionTable().List(conntrack.Filter{}))(t)
+	valid := must(w.ConnectionTable().List(flows.Filter{}))(t)
 	for _, c := range valid {
 		if known[c.Client] {
 			t.Fatalf("connection %+v is valid", c)

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"mustang/internal/datapath/device"
-	"mustang/internal/datapath/guard"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/policy"
 	"mustang/internal/testkit"
@@ -224,7 +223,7 @@ func newGuarded(t *testing.T, b *bench, h objects.Hook) *guarded {
 func (g *guarded) as(t *testing.T, d device.Device) {
 	t.Helper()
 	d.Point, d.PodMAC, d.LinkLocal, d.IfIndex, d.Netns = g.hook.Point, mac("0c"), ownLocal, 1, ownCookie(t)
-	must(guard.Put(g.objects, &d, 2, false))(t)
+	must(device.PutSender(g.objects, d.SenderRow(2, false)))(t)
 }
 
 func (g *guarded) check(t *testing.T, d device.Device, frame []byte, drop string) {

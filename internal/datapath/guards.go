@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
-	"mustang/internal/datapath/guard"
+	"mustang/internal/datapath/device"
 	"mustang/internal/datapath/objects"
+	"mustang/internal/datapath/rows"
 	"mustang/internal/netns"
 )
 
@@ -42,12 +44,13 @@ func (g Guards) Put(ctx context.Context, spec EndpointSpec) (change Change, err 
 	if err != nil {
 		return Unchanged, err
 	}
-	err = guard.Attach(g.o, t.Device)
-	if err == nil && !guard.OnAlone(g.o, t.Device, id) {
-		err = guard.AttachAlone(g.o, t.Device, id)
+	err = t.AttachOuter(g.o)
+	if err == nil && !t.IsAlone(g.o, id) {
+		err = t.AttachAlone(g.o, id)
 	}
 	if err != nil {
-		return Unchanged, errors.Join(err, guard.Remove(context.WithoutCancel(ctx), g.o, t.HostNS, []uint32{id}))
+		gone := []device.SenderRow{t.SenderRow(id, true)}
+		return Unchanged, errors.Join(err, device.RemoveAlone(context.WithoutCancel(ctx), g.o, t.HostNS, gone))
 	}
 	return change, nil
 }
@@ -69,15 +72,14 @@ func (g Guards) find(spec EndpointSpec) (target, error) {
 // write stores the row of the device, before its program: the program lets nothing pass without.
 func (g Guards) write(ctx context.Context, spec EndpointSpec, t target) (id uint32, change Change, err error) {
 	err = g.o.WithLock(ctx, func() error {
-		key, _ := guard.Row(t.Device, 0, true)
-		have, ok, err := g.o.Senders.Get(key)
+		have, ok, err := g.o.Senders.Get(t.SenderRow(0, true).Key)
 		if err != nil {
 			return err
 		}
 		switch {
 		case ok && have.Flags&objects.SenderAlone == 0 && Endpoints(g).alive(have.Endpoint):
 			return &ConflictError{What: fmt.Sprintf("interface %s is endpoint %d", spec, have.Endpoint)}
-		case ok && have.Flags&objects.SenderAlone != 0 && guard.OnAlone(g.o, t.Device, have.Endpoint):
+		case ok && have.Flags&objects.SenderAlone != 0 && t.IsAlone(g.o, have.Endpoint):
 			id, change = have.Endpoint, Updated
 		default:
 			change = Added
@@ -85,7 +87,7 @@ func (g Guards) write(ctx context.Context, spec EndpointSpec, t target) (id uint
 				return err
 			}
 		}
-		changed, err := guard.Put(g.o, t.Device, id, true)
+		changed, err := device.PutSender(g.o, t.SenderRow(id, true))
 		if err == nil && !changed {
 			change = Unchanged
 			return nil
@@ -98,20 +100,28 @@ func (g Guards) write(ctx context.Context, spec EndpointSpec, t target) (id uint
 // DeletePod ends the guards in the network namespace with the cookie that have one of the addresses. Their devices may be gone, and it is
 // no error if there is none. Those of other pods stay.
 func (g Guards) DeletePod(ctx context.Context, cookie uint64, addresses []netip.Addr) error {
-	return g.remove(ctx, func(_ *netns.Namespace, row guard.SenderRow) bool { return guard.IsOf(row, cookie, addresses) })
+	return g.remove(ctx, func(_ *netns.Namespace, row device.SenderRow) bool {
+		s := row.Value
+		for _, own := range s.Prefix[s.Prefixes-s.Addresses : s.Prefixes] {
+			if s.Netns == cookie && slices.Contains(addresses, rows.DecodeAddr(own.Addr)) {
+				return true
+			}
+		}
+		return false
+	})
 }
 
 // Sweep ends the guards of devices that are gone, except in network namespaces whose cookie keep accepts, and what killed
 // processes left.
 func (g Guards) Sweep(ctx context.Context, keep func(cookie uint64) bool) error {
-	return g.remove(ctx, func(host *netns.Namespace, row guard.SenderRow) bool {
-		return !keep(row.Value.Netns) && !guard.Alive(g.o, host, row)
+	return g.remove(ctx, func(host *netns.Namespace, row device.SenderRow) bool {
+		return !keep(row.Value.Netns) && !device.IsAlive(g.o, host, row)
 	})
 }
 
 // DeleteAll ends the guards of all pods.
 func (g Guards) DeleteAll(ctx context.Context) error {
-	return g.remove(ctx, func(*netns.Namespace, guard.SenderRow) bool { return true })
+	return g.remove(ctx, func(*netns.Namespace, device.SenderRow) bool { return true })
 }
 
 // replaceFilters replaces the guards of another build that are no links.
@@ -124,30 +134,25 @@ func replaceFilters(o *objects.Objects) error {
 		if host == nil {
 			return nil
 		}
-		return guard.ReplaceFilters(o, host)
+		return device.ReplaceFilters(o, host)
 	})
 }
 
 // remove ends the guards that match, and what killed processes left.
-func (g Guards) remove(ctx context.Context, match func(*netns.Namespace, guard.SenderRow) bool) error {
+func (g Guards) remove(ctx context.Context, match func(*netns.Namespace, device.SenderRow) bool) error {
 	links, err := g.o.LockLinks(ctx)
 	if err != nil {
 		return err
 	}
 	defer links.Unlock()
-	all, err := guard.Alone(g.o)
+	all, err := device.Alone(g.o)
 	state, stateErr := g.o.NodeState.IDs()
 	if err := errors.Join(err, stateErr); err != nil {
 		return err
 	}
 	return onHost(state.Host, func(host *netns.Namespace) error {
-		var ids []uint32
-		for _, row := range all {
-			if match(host, row) {
-				ids = append(ids, row.Value.Endpoint)
-			}
-		}
-		return errors.Join(guard.Remove(ctx, g.o, host, ids), sweepRemains(ctx, g.o))
+		all = slices.DeleteFunc(all, func(row device.SenderRow) bool { return !match(host, row) })
+		return errors.Join(device.RemoveAlone(ctx, g.o, host, all), sweepRemains(ctx, g.o))
 	})
 }
 
@@ -158,16 +163,15 @@ func (g Guards) Check(spec EndpointSpec) error {
 		return err
 	}
 	defer t.Close()
-	key, _ := guard.Row(t.Device, 0, true)
-	have, _, err := g.o.Senders.Get(key)
+	have, _, err := g.o.Senders.Get(t.SenderRow(0, true).Key)
 	if err != nil {
 		return err
 	}
-	found, err := guard.Deviations(g.o, t.Device, have.Endpoint, true)
+	found, err := t.GuardDeviations(g.o, have.Endpoint, true)
 	if err != nil {
 		return err
 	}
-	if !guard.OnAlone(g.o, t.Device, have.Endpoint) {
+	if !t.IsAlone(g.o, have.Endpoint) {
 		found = append(found, "its program is not attached")
 	}
 	return deviation("source guard of "+spec.String(), found...)

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"mustang/internal/datapath/device"
-	"mustang/internal/datapath/guard"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/qdisc"
 	"mustang/internal/rtnl"
@@ -70,7 +69,7 @@ func (g alone) wants(t *testing.T, isGuarded bool, when string) {
 // rows returns the number of pods that are no endpoints.
 func (g alone) rows(t *testing.T) int {
 	t.Helper()
-	all := must(guard.Alone(g.d.objects))(t)
+	all := must(device.Alone(g.d.objects))(t)
 	return len(all)
 }
 
@@ -180,11 +179,11 @@ func TestGuardKnowsBothEnds(t *testing.T) {
 	d := openTest(t)
 	pod := &device.Device{Point: objects.AttachNetkit, IfIndex: 5, Peer: 6, Netns: 7}
 	for _, gone := range []objects.SenderKey{{Ifindex: 5}, {Netns: 7, Ifindex: 6}} {
-		if changed, err := guard.Put(d.objects, pod, 2, false); err != nil || !changed {
+		if changed, err := device.PutSender(d.objects, pod.SenderRow(2, false)); err != nil || !changed {
 			t.Fatalf("Put changed rows: %v, %v", changed, err)
 		}
-		wantLen(t, must(guard.Deviations(d.objects, pod, 2, false))(t), 0, "with both")
+		wantLen(t, must(pod.GuardDeviations(d.objects, 2, false))(t), 0, "with both")
 		succeed(t, d.objects.Senders.Delete(gone))
-		wantLen(t, must(guard.Deviations(d.objects, pod, 2, false))(t), 1, "without %v", gone)
+		wantLen(t, must(pod.GuardDeviations(d.objects, 2, false))(t), 1, "without %v", gone)
 	}
 }

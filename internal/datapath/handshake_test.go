@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mustang/internal/datapath/conntrack"
+	"mustang/internal/datapath/flows"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/datapath/rows"
 	"mustang/internal/service"
@@ -36,35 +36,35 @@ func TestHandshake(t *testing.T) {
 	back := func(s sent) sent { s.back = true; return s }
 	for name, c := range map[string]struct {
 		packets []sent
-		want    conntrack.State
+		want    flows.State
 	}{
-		"a SYN":                                   {[]sent{syn}, conntrack.StateSYN},
-		"a client that does not wait":             {[]sent{syn, {flags: flagACK}}, conntrack.StateSYN},
-		"a SYN and its answer":                    {[]sent{syn, synAck}, conntrack.StateSYN},
-		"another number":                          {[]sent{syn, synAck, {flags: flagACK, ack: isn}}, conntrack.StateSYN},
-		"a challenge ACK for another number":      {[]sent{syn, synAck, {flags: flagACK, ack: 9}, answer}, conntrack.StateSYN},
-		"a handshake":                             {[]sent{syn, synAck, {flags: flagACK, ack: isn + 1}}, conntrack.StateEstablished},
-		"a handshake after a wrong number":        {[]sent{syn, synAck, {flags: flagACK, ack: 9}, {flags: flagACK, ack: isn + 1}}, conntrack.StateEstablished},
-		"a handshake whose SYN is repeated":       {[]sent{syn, synAck, syn, synAck, {flags: flagACK, ack: isn + 1}}, conntrack.StateEstablished},
-		"an RST alone":                            {[]sent{{flags: flagRST}}, conntrack.StateSYN},
-		"the middle of a connection":              {[]sent{{flags: flagACK}, {flags: flagACK}}, conntrack.StateSYN},
-		"the middle of a connection, with answer": {[]sent{{flags: flagACK}, answer}, conntrack.StateEstablished},
-		"the middle of no connection":             {[]sent{{flags: flagACK}, {back: true, flags: flagRST}}, conntrack.StateClosed},
+		"a SYN":                                   {[]sent{syn}, flows.StateSYN},
+		"a client that does not wait":             {[]sent{syn, {flags: flagACK}}, flows.StateSYN},
+		"a SYN and its answer":                    {[]sent{syn, synAck}, flows.StateSYN},
+		"another number":                          {[]sent{syn, synAck, {flags: flagACK, ack: isn}}, flows.StateSYN},
+		"a challenge ACK for another number":      {[]sent{syn, synAck, {flags: flagACK, ack: 9}, answer}, flows.StateSYN},
+		"a handshake":                             {[]sent{syn, synAck, {flags: flagACK, ack: isn + 1}}, flows.StateEstablished},
+		"a handshake after a wrong number":        {[]sent{syn, synAck, {flags: flagACK, ack: 9}, {flags: flagACK, ack: isn + 1}}, flows.StateEstablished},
+		"a handshake whose SYN is repeated":       {[]sent{syn, synAck, syn, synAck, {flags: flagACK, ack: isn + 1}}, flows.StateEstablished},
+		"an RST alone":                            {[]sent{{flags: flagRST}}, flows.StateSYN},
+		"the middle of a connection":              {[]sent{{flags: flagACK}, {flags: flagACK}}, flows.StateSYN},
+		"the middle of a connection, with answer": {[]sent{{flags: flagACK}, answer}, flows.StateEstablished},
+		"the middle of no connection":             {[]sent{{flags: flagACK}, {back: true, flags: flagRST}}, flows.StateClosed},
 
-		"an RST":                                {[]sent{syn, synAck, ack, rst}, conntrack.StateClosed},
-		"an RST, and what was under way to it":  {[]sent{syn, synAck, ack, rst, answer, answer}, conntrack.StateClosed},
-		"an RST of an end that goes on":         {[]sent{syn, synAck, ack, rst, ack}, conntrack.StateEstablished},
-		"RSTs of an end that goes on":           {[]sent{syn, synAck, ack, rst, rst, ack, answer, rst, ack}, conntrack.StateEstablished},
-		"an RST of an end that then sends one":  {[]sent{syn, synAck, ack, rst, ack, rst}, conntrack.StateClosed},
-		"an RST of a backend that goes on":      {[]sent{syn, synAck, ack, back(rst), answer}, conntrack.StateEstablished},
-		"an RST of an end that calls again":     {[]sent{syn, synAck, ack, rst, syn}, conntrack.StateSYN},
-		"an RST of each end":                    {[]sent{syn, synAck, ack, rst, back(rst), ack, answer}, conntrack.StateClosed},
-		"an RST before the handshake":           {[]sent{syn, rst, ack, answer}, conntrack.StateClosed},
-		"an RST in the handshake":               {[]sent{syn, synAck, back(rst), ack, answer}, conntrack.StateClosed},
-		"a FIN of an end that goes on":          {[]sent{syn, synAck, ack, fin, ack, answer}, conntrack.StateEstablished},
-		"a FIN and an RST of one that goes on":  {[]sent{syn, synAck, ack, fin, rst, ack}, conntrack.StateEstablished},
-		"a FIN of each end, and the last ACK":   {[]sent{syn, synAck, ack, fin, back(fin), ack}, conntrack.StateClosed},
-		"an end that goes on closes in the end": {[]sent{syn, synAck, ack, back(rst), answer, fin, back(fin), ack}, conntrack.StateClosed},
+		"an RST":                                {[]sent{syn, synAck, ack, rst}, flows.StateClosed},
+		"an RST, and what was under way to it":  {[]sent{syn, synAck, ack, rst, answer, answer}, flows.StateClosed},
+		"an RST of an end that goes on":         {[]sent{syn, synAck, ack, rst, ack}, flows.StateEstablished},
+		"RSTs of an end that goes on":           {[]sent{syn, synAck, ack, rst, rst, ack, answer, rst, ack}, flows.StateEstablished},
+		"an RST of an end that then sends one":  {[]sent{syn, synAck, ack, rst, ack, rst}, flows.StateClosed},
+		"an RST of a backend that goes on":      {[]sent{syn, synAck, ack, back(rst), answer}, flows.StateEstablished},
+		"an RST of an end that calls again":     {[]sent{syn, synAck, ack, rst, syn}, flows.StateSYN},
+		"an RST of each end":                    {[]sent{syn, synAck, ack, rst, back(rst), ack, answer}, flows.StateClosed},
+		"an RST before the handshake":           {[]sent{syn, rst, ack, answer}, flows.StateClosed},
+		"an RST in the handshake":               {[]sent{syn, synAck, back(rst), ack, answer}, flows.StateClosed},
+		"a FIN of an end that goes on":          {[]sent{syn, synAck, ack, fin, ack, answer}, flows.StateEstablished},
+		"a FIN and an RST of one that goes on":  {[]sent{syn, synAck, ack, fin, rst, ack}, flows.StateEstablished},
+		"a FIN of each end, and the last ACK":   {[]sent{syn, synAck, ack, fin, back(fin), ack}, flows.StateClosed},
+		"an end that goes on closes in the end": {[]sent{syn, synAck, ack, back(rst), answer, fin, back(fin), ack}, flows.StateClosed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := pods(t, false, protoTCP)
@@ -81,7 +81,7 @@ func TestHandshake(t *testing.T) {
 				t.Errorf("connections %+v, want one in state %v; %v", list, c.want, err)
 			}
 			want := uint64(1)
-			if c.want == conntrack.StateClosed {
+			if c.want == flows.StateClosed {
 				want = 0
 			}
 			equal(t, must(w.objects.Slots.Open())(t), want, "connections count as open")
@@ -220,14 +220,14 @@ func TestNextConnectionOfPort(t *testing.T) {
 		before := counts(t, w.Datapath)["new_connection"]
 		w.send(t, fromHost, w.first(w.client, w.service))
 		list, err := w.Connections()
-		if err != nil || len(list) != 1 || list[0].State != conntrack.StateSYN || list[0].Backend != backend || list[0].Source != w.client {
+		if err != nil || len(list) != 1 || list[0].State != flows.StateSYN || list[0].Backend != backend || list[0].Source != w.client {
 			t.Fatalf("connections %+v, want one to %s; %v", list, backend, err)
 		}
 		equal(t, counts(t, w.Datapath)["new_connection"]-before, 1, "new connections were counted")
 		var found objects.Slot
 		succeed(t, w.objects.Slots.Each(func(_ uint32, slot objects.Slot) bool { found = slot; return false }))
 		w.handshake(t, w.client, w.service, backend)
-		if list, err = w.Connections(); err != nil || list[0].State != conntrack.StateEstablished {
+		if list, err = w.Connections(); err != nil || list[0].State != flows.StateEstablished {
 			t.Errorf("after the handshake: %+v, %v", list, err)
 		}
 		for _, p := range []packet{w.next(w.client, w.service), w.next(backend, w.client)} {

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"mustang/internal/datapath/conntrack"
+	"mustang/internal/datapath/flows"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/service"
 	"mustang/internal/testkit"
@@ -206,7 +206,7 @@ func (w *world) ageAll(t *testing.T, change func(*objects.Slot)) {
 func (w *world) closed(t *testing.T, want bool) {
 	t.Helper()
 	got := must(w.Connections())(t)
-	if len(got) != 1 || (got[0].State == conntrack.StateClosed) != want {
+	if len(got) != 1 || (got[0].State == flows.StateClosed) != want {
 		t.Errorf("connections %+v, want one that is closed: %v", got, want)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"mustang/internal/datapath/objects"
+	"mustang/internal/datapath/rows"
 	"mustang/internal/service"
 	"mustang/internal/testkit"
 )
@@ -169,13 +170,13 @@ func TestNumbersUsedUp(t *testing.T) {
 // unfinished.
 func wantClean(t *testing.T, d *Datapath) {
 	t.Helper()
-	sum := size{}
+	sum := rows.Counts{}
 	for _, s := range rowsOf(t, d) {
-		sum = sum.plus(sizeOf(s), 1)
+		sum = sum.Plus(rows.Count(s), 1)
 	}
-	wantSlots(t, d, sum.backends)
-	wantBlocks(t, d, sum.blocks)
-	equal(t, rangesOf(t, d), sum.ranges, "source ranges")
+	wantSlots(t, d, sum.Backends)
+	wantBlocks(t, d, sum.Blocks)
+	equal(t, rangesOf(t, d), sum.SourceRanges, "source ranges")
 	wantAddresses(t, d)
 	wantFiltered(t, d)
 	if state, err := d.objects.NodeState.IDs(); err != nil || state.Retiring != 0 {

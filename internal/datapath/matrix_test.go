@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mustang/internal/datapath/conntrack"
+	"mustang/internal/datapath/flows"
 	"mustang/internal/netns"
 	"mustang/internal/qdisc"
 	"mustang/internal/rtnl"
@@ -103,7 +103,7 @@ func (p promise) put(t *testing.T, change func(*service.Service)) service.Servic
 // backend got. Ended ones make room for new ones after a second or so.
 func (p promise) chosen(t *testing.T, connections int) []int {
 	t.Helper()
-	must(p.datapath.ConnectionTable().Flush(t.Context(), conntrack.Filter{}))(t)
+	must(p.datapath.ConnectionTable().Flush(t.Context(), flows.Filter{}))(t)
 	for range connections {
 		must(testkit.RoundTrip(t, p.network.pods[1], "tcp", net.JoinHostPort(p.family.service, servicePort), []byte("x")))(t)
 	}

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"mustang/internal/datapath/guard"
+	"mustang/internal/datapath/device"
 	"mustang/internal/netns"
 	"mustang/internal/policy"
 	"mustang/internal/rtnl"
@@ -96,7 +96,7 @@ func forgetOuter(t *testing.T, d *Datapath) {
 	t.Helper()
 	links, err := d.objects.Links()
 	for _, k := range links {
-		if guard.IsOuter(k) {
+		if device.IsOuter(k) {
 			err = errors.Join(err, d.objects.Detach(k))
 		}
 	}

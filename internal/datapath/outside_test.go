@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mustang/internal/datapath/conntrack"
+	"mustang/internal/datapath/flows"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/netns"
 	"mustang/internal/service"
@@ -153,7 +153,7 @@ func TestForgedResetFromOutside(t *testing.T) {
 	})
 	frontend := netip.MustParseAddrPort(gate4 + ":30080")
 	conn := openTo(t, place{ns: c.client}, frontend, l)
-	state := func(want conntrack.State) error {
+	state := func(want flows.State) error {
 		all, err := c.d.Connections()
 		if err == nil && (len(all) != 1 || all[0].State != want) {
 			err = fmt.Errorf("connections %+v, want one in state %v", all, want)
@@ -165,10 +165,10 @@ func TestForgedResetFromOutside(t *testing.T) {
 		forged.flags = flags
 		succeed(t, sendRawFrom(c.client, forged))
 		if flags&flagRST != 0 {
-			testkit.Eventually(t, 20*time.Second, func() error { return state(conntrack.StateClosed) })
+			testkit.Eventually(t, 20*time.Second, func() error { return state(flows.StateClosed) })
 		}
 		testkit.Eventually(t, 20*time.Second, func() error {
-			return errors.Join(conn.talks(), state(conntrack.StateEstablished))
+			return errors.Join(conn.talks(), state(flows.StateEstablished))
 		})
 	}
 }

@@ -4,7 +4,6 @@ package datapath
 
 import (
 	"net/netip"
-	"slices"
 
 	"mustang/internal/datapath/objects"
 	"mustang/internal/datapath/policies"
@@ -15,7 +14,7 @@ import (
 
 // policiesOf returns the handle of the network policies, which know the node by the addresses of the host.
 func policiesOf(o *objects.Objects) policies.Policies {
-	return policies.Policies{Objects: o, Listening: listening, Node: func() (all []netip.Addr, err error) {
+	return policies.Policies{Objects: o, Node: func() (all []netip.Addr, err error) {
 		host, err := hostCookie(o)
 		if err != nil || host == 0 {
 			return nil, err
@@ -28,22 +27,6 @@ func policiesOf(o *objects.Objects) policies.Policies {
 		})
 		return all, err
 	}}
-}
-
-// listening calls each with the TCP ports that something in a network namespace listens on.
-func listening(each func(cookie uint64, ports func() []uint16) error) error {
-	return eachNamespace(func(ns *netns.Namespace, cookie uint64) error {
-		return each(cookie, func() (ports []uint16) {
-			_ = ns.Do(func() error { // one that ends has no ports
-				for _, name := range []string{"tcp", "tcp6"} {
-					ports = append(ports, policies.ReadListening("/proc/thread-self/net/"+name)...)
-				}
-				return nil
-			})
-			slices.Sort(ports)
-			return slices.Compact(ports)
-		})
-	})
 }
 
 // writeAdmitted writes the rows of an endpoint with the rule sets that its policies give it, and reports whether policies know

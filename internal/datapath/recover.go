@@ -6,10 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 
-	"mustang/internal/datapath/guard"
+	"mustang/internal/datapath/device"
 	"mustang/internal/datapath/objects"
 )
 
@@ -100,19 +99,30 @@ func linkRemains(ctx context.Context, o *objects.Objects) (remains []remain, err
 		}
 		ids[uint64(row.Value.Id)], namespaces[row.Value.Netns] = true, true
 	}
-	hooks := objects.EndpointHooks()
-	for _, k := range links {
-		if slices.Contains(hooks, k.Hook) && !ids[k.ID] {
-			found(detach(k), "program %s of endpoint %d, which does not exist", k.Hook.Program, k.ID)
+	alone := make(map[uint64]bool) // pods that have the source guard and are no endpoints
+	for row, err := range o.Senders.All() {
+		if err != nil {
+			return nil, err
+		}
+		switch id := uint64(row.Value.Endpoint); {
+		case row.Value.Flags&objects.SenderAlone != 0:
+			alone[id] = true
+		case !ids[id]:
+			what := fmt.Sprintf("device %d", row.Key.Ifindex)
+			if row.Key.Ifindex == 0 {
+				what = fmt.Sprintf("the network namespace with cookie %d", row.Key.Netns)
+			}
+			found(locked(func() error { return device.DeleteSender(o, row.Key) }), "source guard of %s, without an endpoint", what)
 		}
 	}
-	unknown, err := guard.Strangers(o, ids)
-	for _, key := range unknown {
-		what := fmt.Sprintf("device %d", key.Ifindex)
-		if key.Ifindex == 0 {
-			what = fmt.Sprintf("the network namespace with cookie %d", key.Netns)
+	hooks, guardHooks := objects.EndpointHooks(), objects.GuardHooks()
+	for _, k := range links {
+		switch {
+		case slices.Contains(hooks, k.Hook) && !ids[k.ID]:
+			found(detach(k), "program %s of endpoint %d, which does not exist", k.Hook.Program, k.ID)
+		case slices.Contains(guardHooks, k.Hook) && !alone[k.ID]:
+			found(detach(k), "program %s of pod %d, without a source guard now", k.Hook.Program, k.ID)
 		}
-		found(locked(func() error { return guard.Delete(o, key) }), "source guard of %s, without an endpoint", what)
 	}
 	for cookie, scope := range scopes {
 		if scope.Flags&objects.NamespacePod != 0 && !namespaces[cookie] {
@@ -120,27 +130,27 @@ func linkRemains(ctx context.Context, o *objects.Objects) (remains []remain, err
 				"socket translation of the network namespace with cookie %d, without an endpoint", cookie)
 		}
 	}
-	orphans, orphansErr := guard.Orphans(o)
-	for _, k := range orphans {
-		found(detach(k), "program %s of pod %d, without a source guard now", k.Hook.Program, k.ID)
-	}
-	idle, idleErr := guard.Idle(o)
+	idle, idleErr := device.Idle(o)
 	for _, k := range idle {
-		found(func() error { return guard.DetachIdle(o) },
+		found(func() error { return device.DetachIdle(o) },
 			"program %s at interface %d of the host, which no pod is on", k.Hook.Program, k.IfIndex)
 	}
 	uplinks, uplinksErr := Uplinks{o}.attached(func(k objects.Link) error {
 		found(detach(k), "program %s of uplink %d: its device is gone", k.Hook.Program, k.IfIndex)
 		return nil
 	})
-	if err := errors.Join(err, orphansErr, idleErr, uplinksErr); err != nil {
+	if err := errors.Join(idleErr, uplinksErr); err != nil {
 		return remains, err
+	}
+	indexes := make(map[uint32]bool)
+	for u := range uplinks {
+		indexes[uint32(u.IfIndex)] = true
 	}
 	for row, err := range o.Uplinks.All() {
 		if err != nil {
 			return remains, err
 		}
-		if !slices.ContainsFunc(slices.Collect(maps.Keys(uplinks)), func(u Uplink) bool { return u.IfIndex == int(row.Key) }) {
+		if !indexes[row.Key] {
 			found(locked(func() error { return o.Uplinks.Delete(row.Key) }), "addresses of uplink %d, which does not exist", row.Key)
 		}
 	}
@@ -153,5 +163,5 @@ func sweepRemains(ctx context.Context, o *objects.Objects) error {
 	for _, r := range remains {
 		err = errors.Join(err, r.remove())
 	}
-	return errors.Join(err, guard.DetachIdle(o)) // of pods whose rows went just now, too
+	return errors.Join(err, device.DetachIdle(o)) // of pods whose rows went just now, too
 }

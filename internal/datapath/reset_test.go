@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mustang/internal/datapath/conntrack"
+	"mustang/internal/datapath/flows"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/netns"
 	"mustang/internal/service"
@@ -57,7 +57,7 @@ func (w *world) wantReset(t *testing.T) {
 		}
 	}
 	all, err := w.Connections()
-	if err != nil || len(all) != 1 || all[0].State != conntrack.StateClosed {
+	if err != nil || len(all) != 1 || all[0].State != flows.StateClosed {
 		t.Errorf("connections %v, %v; want a closed one", all, err)
 	}
 }

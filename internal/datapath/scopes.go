@@ -85,19 +85,9 @@ func (s Sockets) Put(ctx context.Context, owner service.Owner, ns *netns.Namespa
 	if err := want.check(); err != nil {
 		return Unchanged, err
 	}
-	lock, err := s.o.Lock(ctx)
-	if err != nil {
-		return Unchanged, err
-	}
-	defer lock.Unlock()
-	had, err := s.set(want)
-	switch {
-	case err != nil || had == kind:
-		return Unchanged, err
-	case had == 0:
-		return Added, nil
-	}
-	return Updated, nil
+	var result Result
+	err = s.write(ctx, []SocketScope{want}, &result)
+	return result.change(), err
 }
 
 // Delete reverses Put. If the namespace has another owner or an endpoint, its sockets are translated all the same. The
@@ -106,13 +96,9 @@ func (s Sockets) Delete(ctx context.Context, owner service.Owner, cookie uint64)
 	if err := requireOwner(owner); err != nil {
 		return err
 	}
-	lock, err := s.o.Lock(ctx)
-	if err != nil {
-		return err
-	}
-	defer lock.Unlock()
-	had, err := s.set(SocketScope{Cookie: cookie, Owner: owner})
-	if err == nil && had == 0 {
+	var result Result
+	err := s.write(ctx, []SocketScope{{Cookie: cookie, Owner: owner}}, &result)
+	if err == nil && result.Deleted == 0 {
 		err = scopeNotFound(owner, cookie)
 	}
 	return err
@@ -157,7 +143,7 @@ func (s Sockets) Apply(ctx context.Context, owner service.Owner, want []SocketSc
 	return result, s.write(ctx, changes, &result)
 }
 
-// write makes changes in chunks, of which each is one hold of the lock.
+// write makes changes in chunks, of which each is one hold of the lock. Kind 0 deletes a registration. Those of other owners stay.
 func (s Sockets) write(ctx context.Context, changes []SocketScope, result *Result) error {
 	if len(changes) == 0 {
 		return nil
@@ -173,7 +159,11 @@ func (s Sockets) write(ctx context.Context, changes []SocketScope, result *Resul
 				return err
 			}
 		}
-		had, err := s.set(change)
+		var had ScopeKind
+		err := changeNamespace(s.o, change.Cookie, func(row *objects.SocketScope) {
+			had = decodeScope(*row, change.Owner)
+			encodeScope(row, change.Owner, change.Kind)
+		})
 		switch {
 		case err != nil:
 			return err
@@ -230,16 +220,6 @@ func (s SocketScope) check() error {
 		return fmt.Errorf("no registration of a network namespace: cookie %d, kind %s", s.Cookie, s.Kind)
 	}
 	return requireOwner(s.Owner)
-}
-
-// set stores a registration, or deletes it if its kind is 0, and returns the kind that it had. Registrations of other owners
-// stay. The caller has the lock.
-func (s Sockets) set(scope SocketScope) (had ScopeKind, err error) {
-	err = changeNamespace(s.o, scope.Cookie, func(row *objects.SocketScope) {
-		had = decodeScope(*row, scope.Owner)
-		encodeScope(row, scope.Owner, scope.Kind)
-	})
-	return had, err
 }
 
 // changeNamespace changes the row of a network namespace, which goes with its last flag. A killed process leaves the row as

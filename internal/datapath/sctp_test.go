@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"mustang/internal/datapath/conntrack"
+	"mustang/internal/datapath/flows"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/service"
 )
@@ -40,34 +40,34 @@ func sctpCases() []translateCase {
 	return []translateCase{
 		{"an association from its beginning to its end", 0, func(t *testing.T, w *world) {
 			w.serve(t, w.service, w.backend)
-			there := func(chunk uint8, state conntrack.State) {
+			there := func(chunk uint8, state flows.State) {
 				w.send(t, fromHost, w.chunk(w.client, w.service, chunk))
 				w.inState(t, state)
 			}
-			back := func(chunk uint8, state conntrack.State) {
+			back := func(chunk uint8, state flows.State) {
 				w.send(t, fromHost, w.chunk(w.backend, w.client, chunk))
 				w.inState(t, state)
 			}
 			const cookieAck, sack, heartbeat, heartbeatAck, shutdown, shutdownAck = 11, 3, 4, 5, 7, 8
-			there(chunkInit, conntrack.StateSYN)
-			there(chunkInit, conntrack.StateSYN)
-			back(chunkInitAck, conntrack.StateSYN)
-			there(chunkCookieEcho, conntrack.StateSYN)
-			back(cookieAck, conntrack.StateEstablished)
-			there(chunkData, conntrack.StateEstablished)
-			back(sack, conntrack.StateEstablished)
-			back(heartbeat, conntrack.StateEstablished)
-			there(heartbeatAck, conntrack.StateEstablished)
-			there(shutdown, conntrack.StateEstablished)
-			back(shutdownAck, conntrack.StateEstablished)
-			there(chunkShutdownComplete, conntrack.StateClosed)
+			there(chunkInit, flows.StateSYN)
+			there(chunkInit, flows.StateSYN)
+			back(chunkInitAck, flows.StateSYN)
+			there(chunkCookieEcho, flows.StateSYN)
+			back(cookieAck, flows.StateEstablished)
+			there(chunkData, flows.StateEstablished)
+			back(sack, flows.StateEstablished)
+			back(heartbeat, flows.StateEstablished)
+			there(heartbeatAck, flows.StateEstablished)
+			there(shutdown, flows.StateEstablished)
+			back(shutdownAck, flows.StateEstablished)
+			there(chunkShutdownComplete, flows.StateClosed)
 		}},
 		{"an association that an end aborts", 0, func(t *testing.T, w *world) {
 			w.serve(t, w.service, w.backend)
 			w.send(t, fromHost, w.chunk(w.client, w.service, chunkInit))
 			w.send(t, fromHost, w.chunk(w.client, w.service, chunkCookieEcho))
 			w.send(t, fromHost, w.chunk(w.backend, w.client, chunkAbort))
-			w.inState(t, conntrack.StateClosed)
+			w.inState(t, flows.StateClosed)
 		}},
 		{"a restart", 0, func(t *testing.T, w *world) {
 			w.open(t, w.backend)
@@ -89,7 +89,7 @@ func takenCases() []translateCase {
 			for range 20 {
 				w.check(t, fromHost, w.first(w.client, w.service), wants{actionNext,
 					w.first(w.client, w.service).became(w.client, w.remote, ""), once("new_connection", "forward", "passed")})
-				must(w.ConnectionTable().Flush(t.Context(), conntrack.Filter{Service: w.service}))(t)
+				must(w.ConnectionTable().Flush(t.Context(), flows.Filter{Service: w.service}))(t)
 				w.client = netip.AddrPortFrom(w.client.Addr(), w.client.Port()+1)
 				w.send(t, fromHost, w.first(w.client, w.other))
 			}
@@ -101,7 +101,7 @@ func takenCases() []translateCase {
 			w.serve(t, w.service, w.backend)
 			w.gets(t, fromHost, w.first(w.client, w.service), "drop: drop_port_exhausted")
 			// The other association ends, a second ago.
-			must(w.ConnectionTable().Flush(t.Context(), conntrack.Filter{Service: w.other}))(t)
+			must(w.ConnectionTable().Flush(t.Context(), flows.Filter{Service: w.other}))(t)
 			p := w.first(w.client, w.service)
 			w.check(t, fromHost, p, wants{actionRedirect, p.became(w.client, w.backend, "0a"), opened})
 		}},
@@ -158,7 +158,7 @@ func (w *world) chunk(src, dst netip.AddrPort, kind uint8) packet {
 }
 
 // inState fails the test unless there is one connection, in a state.
-func (w *world) inState(t *testing.T, want conntrack.State) {
+func (w *world) inState(t *testing.T, want flows.State) {
 	t.Helper()
 	list, err := w.Connections()
 	if err != nil || len(list) != 1 || list[0].State != want || list[0].Protocol != service.Protocol(w.proto) {

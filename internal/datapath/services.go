@@ -110,6 +110,36 @@ func (s Services) Memory() (sum uint64, err error) {
 	return sum, nil
 }
 
+// size returns how many rows there may be, but for services.
+func (s Services) size() rows.Counts {
+	return rows.Counts{Backends: int(s.o.Backends.Size()), Blocks: int(s.o.LookUp.Size()), SourceRanges: int(s.o.SourceRanges.Size())}
+}
+
+// Room returns how many rows there are for services. Errors: those of opening the maps.
+func (s Services) Room() (rows.Counts, error) {
+	return s.size().Plus(rows.Counts{Services: int(s.o.Services.Size())}, 1), nil
+}
+
+// Apply makes the owner's set of services exactly want. It writes only rows that differ, in chunks: the lock is held for
+// some milliseconds at a time, and never while programs are waited for. Services, connections and sockets are then in the
+// state that Put and Delete of each changed service leave. All of want is checked before the first write: errors as of Put,
+// and two services with one frontend. If ctx ends or the process is killed between, the services that were written are
+// served, and the same call again does the rest. The result counts what was done, also if there is an error.
+func (s Services) Apply(ctx context.Context, owner service.Owner, want []service.Service) (Result, error) {
+	w := &writer{Services: s, owner: owner}
+	err := w.apply(ctx, want)
+	return w.result, err
+}
+
+// Change puts services of an owner and deletes others of it, as Put and Delete of each, but waits for the programs once. Keys of
+// which the owner has no service are no error. All is checked before the first write: errors as of Put and Delete. As with Apply, what was written stays
+// if ctx ends or the process is killed, and the same call again does the rest.
+func (s Services) Change(ctx context.Context, owner service.Owner, put []service.Service, remove []service.Key) (Result, error) {
+	w := &writer{Services: s, owner: owner}
+	err := w.change(ctx, put, remove)
+	return w.result, err
+}
+
 // Put creates a service, or changes it if it exists, and returns its ID, which lasts as long as the service. New
 // connections go to the new backends from one moment on; open TCP connections keep theirs, unless OnRemove is Reset; UDP
 // leaves those that are gone.
@@ -118,68 +148,9 @@ func (s Services) Memory() (sum uint64, err error) {
 // a service of another protocol has a part of the frontend, a pod has its address (the pod's own ports would be out of reach), or a backend
 // is another service.
 func (s Services) Put(ctx context.Context, owner service.Owner, want service.Service) (Change, uint32, error) {
-	w := &writer{Services: s, owner: owner, check: s.refuseFrontends}
+	w := &writer{Services: s, owner: owner, refuse: s.refuseFrontends}
 	err := w.change(ctx, []service.Service{want}, nil)
-	switch {
-	case w.result.Added > 0:
-		return Added, w.lastID, err
-	case w.result.Updated > 0:
-		return Updated, w.lastID, err
-	}
-	return Unchanged, w.lastID, err
-}
-
-// checkPorts returns the error of service.CheckHealthPorts about services and those that are stored besides them.
-func (s Services) checkPorts(want ...service.Service) error {
-	if !slices.ContainsFunc(want, func(w service.Service) bool { return w.NodePort || w.HealthCheckPort != 0 }) {
-		return nil
-	}
-	stored := &snapshot{}
-	if err := s.readServices(stored); err != nil {
-		return err
-	}
-	replaced := make(map[service.Key]bool, len(want))
-	for _, w := range want {
-		replaced[w.Key()] = true
-	}
-	others := slices.DeleteFunc(stored.services, func(o service.Service) bool { return replaced[o.Key()] })
-	return service.CheckHealthPorts(want, others)
-}
-
-// refusePods returns a *ConflictError if a service has the address of a pod.
-func (s Services) refusePods(services ...service.Service) error {
-	if len(services) == 0 {
-		return nil
-	}
-	pods := make(map[netip.Addr]uint32)
-	for row, err := range s.o.Endpoints.All() {
-		if err != nil {
-			return err
-		}
-		pods[rows.DecodeAddr(row.Key)] = row.Value.Id
-	}
-	for _, each := range services {
-		if id, ok := pods[each.Frontend.Addr()]; ok {
-			return &ConflictError{What: fmt.Sprintf("service %s: the address belongs to endpoint %d", each, id)}
-		}
-	}
-	return nil
-}
-
-// refuseFrontends returns a *ConflictError if a backend is another service: calls are translated once, as by kube-proxy.
-func (s Services) refuseFrontends(want service.Service) error {
-	for _, b := range want.Backends {
-		for _, p := range service.Protocols() {
-			_, found, err := s.o.Services.Get(rows.ServiceKey(b.Addr, p))
-			if err == nil && found && overlap(p, want.Protocol) {
-				err = &ConflictError{What: fmt.Sprintf("service %s: backend %s is a service itself, and calls are translated once", want, b.Addr)}
-			}
-			if err != nil {
-				return err
-			}
-		}
-	}
-	return nil
+	return w.result.change(), w.lastID, err
 }
 
 // Delete removes a service of an owner; of protocol Any, the services that the owner has at the frontend, whatever their
@@ -207,26 +178,4 @@ func requireOwner(owner service.Owner) error {
 		return fmt.Errorf("invalid owner %s", owner)
 	}
 	return nil
-}
-
-// exactly returns the service that has the key, or nil; or a *ConflictError if a service of another protocol has a part of
-// the frontend.
-func exactly(key service.Key, found []service.Service) (*service.Service, error) {
-	for _, f := range found {
-		if f.Protocol == key.Protocol {
-			return &f, nil
-		}
-		if overlap(f.Protocol, key.Protocol) {
-			return nil, &ConflictError{Owner: f.Owner,
-				What: fmt.Sprintf("service %s: service %d (%s, owner %s) has a part of the frontend", key, f.ID, f, f.Owner)}
-		}
-	}
-	return nil, nil
-}
-
-func overlap(a, b service.Protocol) bool { return a == b || a == service.Any || b == service.Any }
-
-func ownerConflict(want, have service.Service) error {
-	return &ConflictError{Owner: have.Owner,
-		What: fmt.Sprintf("service %s: belongs to owner %s as service %d", want, have.Owner, have.ID)}
 }

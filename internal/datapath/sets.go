@@ -5,7 +5,6 @@ package datapath
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"slices"
 
@@ -28,7 +27,7 @@ func (e Endpoints) Apply(ctx context.Context, owner service.Owner, specs []Endpo
 	var errs []error
 	for _, spec := range specs {
 		spec.Owner = owner
-		rows, change, err := e.putOwn(ctx, spec, have)
+		rows, change, err := e.put(ctx, spec, true)
 		if err != nil {
 			errs = append(errs, err)
 			continue
@@ -50,22 +49,6 @@ func (e Endpoints) Apply(ctx context.Context, owner service.Owner, specs []Endpo
 		result.Deleted++
 	}
 	return result, nil
-}
-
-// putOwn is Put for a device that is not another owner's endpoint.
-func (e Endpoints) putOwn(ctx context.Context, spec EndpointSpec, have []Endpoint) ([]Endpoint, Change, error) {
-	t, err := findTarget(spec)
-	if err != nil {
-		return nil, Unchanged, err
-	}
-	i := slices.IndexFunc(have, t.is)
-	t.Close()
-	if i >= 0 && have[i].Owner != spec.Owner {
-		return nil, Unchanged, &ConflictError{
-			What: fmt.Sprintf("interface %s: belongs to owner %s as endpoint %d", spec, have[i].Owner, have[i].ID),
-		}
-	}
-	return e.Put(ctx, spec)
 }
 
 // Apply makes the uplinks of a network namespace exactly the named devices. Uplinks of other namespaces stay. The same call
@@ -116,4 +99,15 @@ func (r *Result) count(change Change) {
 	case Unchanged:
 		r.Unchanged++
 	}
+}
+
+// change returns what became of the only object.
+func (r *Result) change() Change {
+	switch {
+	case r.Added > 0:
+		return Added
+	case r.Updated > 0:
+		return Updated
+	}
+	return Unchanged
 }

@@ -7,7 +7,7 @@ import (
 	"net/netip"
 	"testing"
 
-	"mustang/internal/datapath/conntrack"
+	"mustang/internal/datapath/flows"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/datapath/rows"
 	"mustang/internal/service"
@@ -153,7 +153,7 @@ func pathCases() []translateCase {
 		{"to a pod of the node, and back", 0, func(t *testing.T, w *world) {
 			id := w.serve(t, w.service, w.backend)
 			w.gets(t, fromHost, w.first(w.client, w.service), "redirect client>backend 0a: new_connection forward redirect_peer")
-			w.connected(t, conntrack.Connection{Protocol: service.Protocol(w.proto), Client: w.client, Service: w.service,
+			w.connected(t, flows.Connection{Protocol: service.Protocol(w.proto), Client: w.client, Service: w.service,
 				Source: w.client, Backend: w.backend, ServiceID: id})
 			w.gets(t, fromHost, w.next(w.client, w.service), "redirect client>backend 0a: forward redirect_peer")
 			w.gets(t, fromHost, w.next(w.backend, w.client), "redirect service>client 0c: reverse redirect_peer")
@@ -248,7 +248,7 @@ func (w *world) self() netip.AddrPort { return netip.AddrPortFrom(w.backend.Addr
 func (w *world) seen() netip.AddrPort { return netip.AddrPortFrom(w.service.Addr(), 40000) }
 
 // connected fails the test unless the table has exactly these connections.
-func (w *world) connected(t *testing.T, want ...conntrack.Connection) {
+func (w *world) connected(t *testing.T, want ...flows.Connection) {
 	t.Helper()
 	got := must(w.Connections())(t)
 	if len(got) != len(want) {

@@ -6,7 +6,7 @@ import (
 	"context"
 	"errors"
 
-	"mustang/internal/datapath/guard"
+	"mustang/internal/datapath/device"
 	"mustang/internal/netns"
 	"mustang/internal/rtnl"
 )
@@ -23,7 +23,7 @@ func (d *Datapath) Upgrade(ctx context.Context) (Change, error) {
 // such pods drop what the host sends by them, once policies are in force, as they do what a pod sends in the node's name.
 // Pods that are not found are left out. Without pods on a parent it does nothing.
 func (d *Datapath) GuardParents(ctx context.Context) (change Change, err error) {
-	var onParents []guard.SenderRow
+	var onParents []device.SenderRow
 	for row, err := range d.objects.Senders.All() {
 		if err != nil {
 			return Unchanged, err
@@ -58,7 +58,7 @@ func (d *Datapath) GuardParents(ctx context.Context) (change Change, err error) 
 }
 
 // guardParent does so for the device of a pod.
-func (d *Datapath) guardParent(ctx context.Context, row guard.SenderRow, pod, host *netns.Namespace) (Change, error) {
+func (d *Datapath) guardParent(ctx context.Context, row device.SenderRow, pod, host *netns.Namespace) (Change, error) {
 	if pod == nil || host == nil {
 		return Unchanged, nil
 	}
@@ -71,13 +71,13 @@ func (d *Datapath) guardParent(ctx context.Context, row guard.SenderRow, pod, ho
 		return Unchanged, err
 	}
 	defer t.Close()
-	missing, err := guard.Missing(d.objects, t.Device)
+	missing, err := t.MissingOuter(d.objects)
 	if err != nil || len(missing) == 0 {
 		return Unchanged, err
 	}
 	err = d.objects.WithLock(ctx, func() error {
-		_, err := guard.Store(d.objects, row.Key, row.Value) // with the row of its network namespace
+		_, err := device.PutSender(d.objects, row) // with the row of its network namespace
 		return err
 	})
-	return Updated, errors.Join(err, guard.Attach(d.objects, t.Device))
+	return Updated, errors.Join(err, t.AttachOuter(d.objects))
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package device finds the device of a pod, and where the programs of its endpoint go.
+// Package device finds the device of a pod, says where the programs of its endpoint go, and keeps its source guard.
 package device
 
 import (

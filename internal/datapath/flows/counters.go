@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package flows tells what the programs did: counters of packets and drops, and connections and drops one by one, as they come.
+// Package flows reads what the programs did: the connections that they translate, counters, and events as they come.
 package flows
 
 // Counter is a count that the programs keep, summed over all CPUs, since the maps were created.

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -92,9 +93,9 @@ func take() (*root, error) {
 
 // root is the root of one test at a time.
 type root struct {
-	path  string
-	maps  map[string]ebpf.MapID // the pinned ones
-	first map[string][]byte     // rows that it began with, by map
+	path   string
+	pinned map[string]ebpf.MapID // maps by path; 0 for directories
+	state  []byte                // the row of node_state that it began with
 }
 
 func create(path string) (*root, error) {
@@ -105,26 +106,11 @@ func create(path string) (*root, error) {
 	}
 	defer o.Close()
 	r := &root{path: path}
-	if r.maps, err = r.pinnedMaps(); err != nil {
-		return nil, err
+	r.state, err = o.NodeState.Map.LookupBytes(uint32(0))
+	if err == nil {
+		r.pinned, err = r.pins()
 	}
-	r.first = map[string][]byte{}
-	for name, m := range startingMaps(o) {
-		if r.first[name], err = m.LookupBytes(uint32(0)); err != nil {
-			return nil, err
-		}
-	}
-	return r, nil
-}
-
-// startingMaps returns the maps with a row that is there from the start.
-func startingMaps(o *objects.Objects) map[string]*ebpf.Map {
-	return map[string]*ebpf.Map{"node_state": o.NodeState.Map}
-}
-
-// pins returns a path of pins.
-func (r *root) pins(path ...string) string {
-	return filepath.Join(append([]string{r.path, fmt.Sprintf("v%d", objects.LayoutVersion)}, path...)...)
+	return r, err
 }
 
 // renew detaches all programs and empties all maps. An error means that there is more than programs and maps of this build.
@@ -144,40 +130,33 @@ func (r *root) renew() error {
 		}
 	}
 	// That a control group has had programs changes what commands do.
-	for _, path := range []string{r.pins("socks"), r.pins("maps", "sockets"), r.pins("maps", "udp_backends"), r.pins("maps", "sk_revnat")} {
-		if err := os.RemoveAll(path); err != nil {
+	version := filepath.Join(r.path, fmt.Sprintf("v%d", objects.LayoutVersion))
+	for _, path := range []string{"socks", "maps/sockets", "maps/udp_backends", "maps/sk_revnat"} {
+		if err := os.RemoveAll(filepath.Join(version, path)); err != nil {
 			return err
 		}
 	}
-	for dir, want := range map[string][]string{r.path: {filepath.Base(r.pins())}, r.pins(): {"links", "maps", "progs"}, r.pins("links"): nil} {
-		names, err := namesIn(dir)
-		if err != nil {
-			return err
-		}
-		if !slices.Equal(names, want) {
-			return fmt.Errorf("%s has %v, not %v", dir, names, want)
-		}
-	}
-	pinned, err := r.pinnedMaps()
+	pinned, err := r.pins()
 	if err != nil {
 		return err
 	}
-	if !maps.Equal(pinned, r.maps) {
-		return fmt.Errorf("maps %v, not %v", pinned, r.maps)
+	if !maps.Equal(pinned, r.pinned) {
+		return fmt.Errorf("pins %v, not %v", pinned, r.pinned)
 	}
-	ids, err := r.mapsOfPrograms()
+	ids, err := mapsOfPrograms(filepath.Join(version, "progs"))
 	if err != nil {
 		return err
 	}
-	for _, id := range slices.Concat(slices.Collect(maps.Values(pinned)), ids) {
+	for _, id := range slices.AppendSeq(ids, maps.Values(pinned)) {
+		if id == 0 {
+			continue
+		}
 		if err := empty(id); err != nil {
 			return err
 		}
 	}
-	for name, m := range startingMaps(o) {
-		if err := m.Put(uint32(0), r.first[name]); err != nil {
-			return err
-		}
+	if err := o.NodeState.Map.Put(uint32(0), r.state); err != nil {
+		return err
 	}
 	files, err := o.FilesDir()
 	if err != nil {
@@ -186,37 +165,42 @@ func (r *root) renew() error {
 	return os.RemoveAll(files)
 }
 
-// pinnedMaps returns all pinned maps.
-func (r *root) pinnedMaps() (map[string]ebpf.MapID, error) {
-	names, err := namesIn(r.pins("maps"))
-	ids := make(map[string]ebpf.MapID, len(names))
-	for _, name := range names {
-		m, err := ebpf.LoadPinnedMap(r.pins("maps", name), nil)
+// pins returns all that is below the root, but for programs.
+func (r *root) pins() (map[string]ebpf.MapID, error) {
+	all := make(map[string]ebpf.MapID)
+	err := filepath.WalkDir(r.path, func(path string, entry fs.DirEntry, err error) error {
+		if all[path] = 0; err != nil || entry.IsDir() {
+			if filepath.Base(path) == "progs" {
+				return fs.SkipDir
+			}
+			return err
+		}
+		m, err := ebpf.LoadPinnedMap(path, nil)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		defer m.Close()
 		info, err := m.Info()
-		if err != nil {
-			return nil, err
+		if err == nil {
+			all[path], _ = info.ID()
+			if info.Frozen() {
+				err = fmt.Errorf("map %s is frozen", path)
+			}
 		}
-		if info.Frozen() {
-			return nil, fmt.Errorf("map %s is frozen", name)
-		}
-		ids[name], _ = info.ID()
-	}
-	return ids, err
+		return err
+	})
+	return all, err
 }
 
-// mapsOfPrograms returns the maps that the pinned programs use.
-func (r *root) mapsOfPrograms() (ids []ebpf.MapID, err error) {
-	names, err := namesIn(r.pins("progs"))
+// mapsOfPrograms returns the maps that the pinned programs in a directory use.
+func mapsOfPrograms(dir string) (ids []ebpf.MapID, err error) {
+	entries, err := os.ReadDir(dir)
 	ours := (*objects.Objects)(nil).DeviceHooks()
-	for _, name := range names {
-		if !slices.ContainsFunc(ours, func(h objects.Hook) bool { return h.PinName() == name }) {
-			return nil, fmt.Errorf("program %s is of another build", name)
+	for _, entry := range entries {
+		if !slices.ContainsFunc(ours, func(h objects.Hook) bool { return h.PinName() == entry.Name() }) {
+			return nil, fmt.Errorf("program %s is of another build", entry.Name())
 		}
-		p, err := ebpf.LoadPinnedProgram(r.pins("progs", name), nil)
+		p, err := ebpf.LoadPinnedProgram(filepath.Join(dir, entry.Name()), nil)
 		if err != nil {
 			return nil, err
 		}
@@ -232,11 +216,44 @@ func (r *root) mapsOfPrograms() (ids []ebpf.MapID, err error) {
 	return slices.Compact(ids), err
 }
 
-// namesIn returns the sorted names of what is in a directory.
-func namesIn(dir string) (names []string, err error) {
-	entries, err := os.ReadDir(dir)
-	for _, entry := range entries {
-		names = append(names, entry.Name())
+// empty sets a map to what it was when it was created. What a ring buffer holds is too old for its next reader.
+func empty(id ebpf.MapID) error {
+	m, err := ebpf.NewMapFromID(id)
+	if err != nil {
+		return err
 	}
-	return names, err
+	defer m.Close()
+	info, err := m.Info()
+	if err != nil || info.Frozen() || m.Type() == ebpf.RingBuf { // constants
+		return err
+	}
+	if memory, err := m.Memory(); err == nil {
+		_, err = memory.WriteAt(make([]byte, memory.Size()), 0)
+		return err
+	}
+	zero := make([]byte, m.ValueSize())
+	switch m.Type() {
+	case ebpf.Array:
+		for key := range m.MaxEntries() {
+			if err := m.Put(key, zero); err != nil {
+				return err
+			}
+		}
+		return nil
+	case ebpf.PerCPUArray:
+		keys := make([]uint32, m.MaxEntries())
+		for i := range keys {
+			keys[i] = uint32(i)
+		}
+		_, err := m.BatchUpdate(keys, slices.Repeat([][]byte{zero}, len(keys)*ebpf.MustPossibleCPU()), nil)
+		return err
+	}
+	key := make([]byte, m.KeySize())
+	for m.NextKey(nil, &key) == nil {
+		// One of an LRU table may be gone by itself.
+		if err := m.Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return err
+		}
+	}
+	return nil
 }

@@ -4,6 +4,6 @@ package objects
 
 // The beginning of the SHA-256 of each object identifies the programs of this build.
 const (
-	tcDigest     = "4d41fa47e74d81ea"
+	tcDigest     = "41ae65cab335c6af"
 	socklbDigest = "da573981fd436dde"
 )

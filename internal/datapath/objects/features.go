@@ -115,15 +115,10 @@ func withoutNetkit(err error) error {
 
 // probeSocket loads a program for each hook at sockets.
 func probeSocket() (string, error) {
-	for _, attach := range []ebpf.AttachType{
-		ebpf.AttachCGroupInet4Connect, ebpf.AttachCGroupInet6Connect,
-		ebpf.AttachCGroupUDP4Sendmsg, ebpf.AttachCGroupUDP6Sendmsg,
-		ebpf.AttachCGroupUDP4Recvmsg, ebpf.AttachCGroupUDP6Recvmsg,
-		ebpf.AttachCgroupInet4GetPeername, ebpf.AttachCgroupInet6GetPeername,
-	} {
-		p, err := ebpf.NewProgram(passing(ebpf.CGroupSockAddr, attach))
+	for _, h := range AttachCgroup.Hooks() {
+		p, err := ebpf.NewProgram(passing(ebpf.CGroupSockAddr, h.AttachType()))
 		if err != nil {
-			return "", fmt.Errorf("load a program for %s: %w", attach, err)
+			return "", fmt.Errorf("load a program for %s: %w", h.AttachType(), err)
 		}
 		_ = p.Close()
 	}
@@ -184,12 +179,9 @@ func ProbeSocket() error {
 	if _, err := cgroup.Root(); err != nil {
 		return err
 	}
-	p, err := ebpf.NewProgram(passing(ebpf.CGroupSockAddr, ebpf.AttachCgroupInet4GetPeername))
+	_, err := probeSocket()
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, ebpf.ErrNotSupported) {
 		return &UnsupportedError{Feature: "cgroup program for getpeername", Kernel: "5.8", Err: err}
 	}
-	if err != nil {
-		return fmt.Errorf("load a program: %w", err)
-	}
-	return p.Close()
+	return err
 }

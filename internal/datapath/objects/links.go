@@ -156,21 +156,19 @@ func openLink(path string) (link.Link, error) {
 	return l, nil
 }
 
-// updateLinks makes all links of packet programs, or of socket programs, run this build's programs.
-func (o *Objects) updateLinks(sockets bool) error {
+// updateLinks makes all links run this build's programs.
+func (o *Objects) updateLinks() error {
 	links, err := o.Links()
-	if err != nil {
-		return err
-	}
 	for _, k := range links {
-		if (k.Hook.Point == AttachCgroup) != sockets {
+		// A link whose device or cgroup is gone stays until its owner deletes it.
+		if on, err := o.Attached(k); err == nil && on == 0 {
 			continue
 		}
 		if err := o.updateLink(k); err != nil {
 			return err
 		}
 	}
-	return nil
+	return err
 }
 
 func (o *Objects) updateLink(k Link) error {
@@ -179,10 +177,6 @@ func (o *Objects) updateLink(k Link) error {
 		return err
 	}
 	defer func() { _ = p.Close() }()
-	// A link whose device or cgroup is gone stays until its owner deletes it.
-	if on, err := o.Attached(k); err == nil && on == 0 {
-		return nil
-	}
 	l, err := openLink(o.layout.linkPin(k))
 	if err != nil {
 		return err

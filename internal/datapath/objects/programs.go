@@ -45,36 +45,6 @@ func (h Hook) PinName() string {
 	return tcDigest + "-" + h.String()
 }
 
-// replaceBuilds replaces the programs of other builds, and completes those for sockets. It takes the lock of the links only
-// if there is something to do.
-func (o *Objects) replaceBuilds(ctx context.Context, also func(*Objects) error) error {
-	complete, err := o.programsComplete()
-	if err == nil && !complete {
-		var held *lock.Lock
-		if held, err = o.LockLinks(ctx); err == nil {
-			defer held.Unlock()
-			err = errors.Join(o.ensurePrograms(also), o.ensureSocketPrograms())
-		}
-	}
-	if err != nil && o.CheckPinned() != nil {
-		return errRemoved
-	}
-	return err
-}
-
-// programsComplete reports whether all pinned programs are of this build, and those for sockets complete if there are any.
-func (o *Objects) programsComplete() (bool, error) {
-	_, others, err := pinnedBuilds(o.layout.programs(), tcDigest)
-	if err != nil || len(others) > 0 {
-		return false, err
-	}
-	ours, others, err := pinnedBuilds(o.layout.socketPrograms(), socklbDigest)
-	if errors.Is(err, os.ErrNotExist) {
-		return true, nil
-	}
-	return len(others) == 0 && ours == len(socketPrograms()), err
-}
-
 // Renew does for maps that are open what Create does besides opening them. An error means that Create is to be called: they may
 // no longer be pinned.
 func (o *Objects) Renew(ctx context.Context, also func(*Objects) error) error {
@@ -84,13 +54,54 @@ func (o *Objects) Renew(ctx context.Context, also func(*Objects) error) error {
 	return o.replaceBuilds(ctx, also)
 }
 
-// ensurePrograms replaces the programs of other builds wherever they are attached. Callers have the lock of the links.
+// replaceBuilds does what ensurePrograms does. It takes the lock of the links only if there is something to do.
+func (o *Objects) replaceBuilds(ctx context.Context, also func(*Objects) error) error {
+	others, lacking, err := o.otherBuilds()
+	if err == nil && (lacking || len(others) > 0) {
+		var held *lock.Lock
+		if held, err = o.LockLinks(ctx); err == nil {
+			defer held.Unlock()
+			err = o.ensurePrograms(also)
+		}
+	}
+	if err != nil && o.CheckPinned() != nil {
+		return errRemoved
+	}
+	return err
+}
+
+// otherBuilds returns the paths of pinned programs of other builds, and whether some for sockets are missing: a control group has had
+// them.
+func (o *Objects) otherBuilds() (others []string, lacking bool, err error) {
+	pins, err := o.ProgramPins()
+	ours := map[string]int{}
+	for _, path := range pins {
+		dir, digest := filepath.Dir(path), tcDigest
+		if dir == o.layout.socketPrograms() {
+			digest = socklbDigest
+		}
+		if strings.HasPrefix(filepath.Base(path), digest+"-") {
+			ours[dir]++
+		} else {
+			others = append(others, path)
+		}
+	}
+	_, statErr := os.Stat(o.layout.socketPrograms())
+	return others, statErr == nil && ours[o.layout.socketPrograms()] < len(socketHooks()), err
+}
+
+// ensurePrograms loads the programs for sockets if a control group has ever had them, and replaces those of other builds wherever they
+// are attached. The pins of these go last, so that the next process completes the work of one that dies. Callers have the lock of the
+// links.
 func (o *Objects) ensurePrograms(also func(*Objects) error) error {
-	_, others, err := pinnedBuilds(o.layout.programs(), tcDigest)
+	others, lacking, err := o.otherBuilds()
+	if err == nil && lacking {
+		err = o.loadSocketPrograms()
+	}
 	if err != nil || len(others) == 0 {
 		return err
 	}
-	if err := o.updateLinks(false); err != nil {
+	if err := o.updateLinks(); err != nil {
 		return err
 	}
 	if also != nil {
@@ -98,11 +109,12 @@ func (o *Objects) ensurePrograms(also func(*Objects) error) error {
 			return err
 		}
 	}
-	// The ring buffer of earlier builds, which nothing uses any more.
-	if err := os.Remove(o.layout.mapPin("policy_events")); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("unpin map: %w", err)
+	for _, path := range others {
+		if err := os.Remove(path); err != nil {
+			return fmt.Errorf("unpin program: %w", err)
+		}
 	}
-	return removeAll(others)
+	return nil
 }
 
 // LoadSocketPrograms loads and pins the programs for sockets, before the first of them is attached. Callers have the
@@ -111,48 +123,7 @@ func (o *Objects) LoadSocketPrograms() error {
 	if err := os.MkdirAll(o.layout.socketPrograms(), 0o700); err != nil {
 		return fmt.Errorf("create pin directory: %w", err)
 	}
-	return o.ensureSocketPrograms()
-}
-
-// ensureSocketPrograms loads the programs for sockets if a control group has ever had them, and replaces those of other
-// builds. Callers have the lock of the links.
-func (o *Objects) ensureSocketPrograms() error {
-	ours, others, err := pinnedBuilds(o.layout.socketPrograms(), socklbDigest)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	if ours < len(socketPrograms()) {
-		if err := o.loadSocketPrograms(); err != nil {
-			return err
-		}
-	}
-	if len(others) == 0 {
-		return nil
-	}
-	if err := o.updateLinks(true); err != nil {
-		return err
-	}
-	return removeAll(others)
-}
-
-// pinnedBuilds returns how many of the pinned programs in a directory are of the build with the digest, and the paths of
-// the others. The error matches os.ErrNotExist if there is no such directory.
-func pinnedBuilds(dir, digest string) (ours int, others []string, err error) {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return 0, nil, fmt.Errorf("read pinned programs: %w", err)
-	}
-	for _, entry := range entries {
-		if strings.HasPrefix(entry.Name(), digest+"-") {
-			ours++
-		} else {
-			others = append(others, filepath.Join(dir, entry.Name()))
-		}
-	}
-	return ours, others, nil
+	return o.ensurePrograms(nil)
 }
 
 // ProgramPins returns the paths of all pinned programs.
@@ -170,121 +141,68 @@ func (o *Objects) ProgramPins() ([]string, error) {
 	return pins, nil
 }
 
-// removeAll unpins the programs of other builds. Their pins go last, so that the next process completes the work of one
-// that dies.
-func removeAll(paths []string) error {
-	for _, path := range paths {
-		if err := os.Remove(path); err != nil {
-			return fmt.Errorf("unpin program: %w", err)
-		}
-	}
-	return nil
-}
-
-// pinProgram pins a program in place of one that may be left there.
-func pinProgram(p *ebpf.Program, path string) error {
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("unpin program: %w", err)
-	}
-	if err := p.Pin(path); err != nil {
-		return fmt.Errorf("pin program %s: %w", filepath.Base(path), err)
-	}
-	return nil
-}
-
 // loadPrograms loads the instance for one attach point over the pinned maps, and pins it.
 func (o *Objects) loadPrograms(at AttachPoint) error {
-	collection, err := o.newCollection(at)
-	if err != nil {
-		return err
-	}
-	defer collection.Close()
-	for _, h := range at.Hooks() {
-		if err := pinProgram(collection.Programs[h.Program], o.layout.programPin(h)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// newCollection loads an instance.
-func (o *Objects) newCollection(at AttachPoint) (*ebpf.Collection, error) {
 	spec, err := loadTc()
 	if err != nil {
-		return nil, fmt.Errorf("read embedded object: %w", err)
+		return fmt.Errorf("read embedded object: %w", err)
 	}
 	if err := spec.Variables[tcVarConfig].Set(at.config()); err != nil {
-		return nil, fmt.Errorf("configure programs: %w", err)
+		return fmt.Errorf("configure programs: %w", err)
 	}
-	maps.DeleteFunc(spec.Programs, func(name string, _ *ebpf.ProgramSpec) bool {
-		return !slices.Contains(at.Hooks(), Hook{at, name})
-	})
-	collection, err := loadOver(spec, o.maps)
-	if errors.Is(err, ebpf.ErrNotSupported) {
-		return nil, &UnsupportedError{Feature: "type information (CONFIG_DEBUG_INFO_BTF)", Kernel: "6.6", Err: err}
-	}
-	if err != nil {
-		return nil, fmt.Errorf("load programs: %w", err)
-	}
-	return collection, nil
+	return o.load(spec, at.Hooks(), o.maps, UnsupportedError{Feature: "type information (CONFIG_DEBUG_INFO_BTF)", Kernel: "6.6"})
 }
 
-// socketPrograms returns the names of all programs for sockets.
-func socketPrograms() []string {
-	names := []string{socklbProgRetireUdp, socklbProgRetireTcp}
-	for _, h := range AttachCgroup.Hooks() {
-		names = append(names, h.Program)
-	}
-	return names
+// socketHooks returns all programs for sockets.
+func socketHooks() []Hook {
+	return append(AttachCgroup.Hooks(), Hook{AttachCgroup, socklbProgRetireUdp}, Hook{AttachCgroup, socklbProgRetireTcp})
 }
 
 func (o *Objects) loadSocketPrograms() error {
-	collection, err := o.socketCollection()
+	spec, err := loadSocklb()
+	if err != nil {
+		return fmt.Errorf("read embedded object: %w", err)
+	}
+	private, err := o.layout.openMaps(Sizes{Connections: o.Slots.Map.MaxEntries()}, true, true)
 	if err != nil {
 		return err
 	}
-	defer collection.Close()
-	for _, name := range socketPrograms() {
-		path := o.layout.programPin(Hook{AttachCgroup, name})
-		if err := pinProgram(collection.Programs[name], path); err != nil {
-			return err
-		}
-	}
-	return nil
+	defer func() { _ = closeMaps(private) }()
+	all := maps.Clone(o.maps)
+	maps.Copy(all, private)
+	return o.load(spec, socketHooks(), all, UnsupportedError{Feature: "way to end sockets by BPF, or no type information", Kernel: "6.5"})
 }
 
-// loadOver loads an object that uses the pinned maps by their names.
-func loadOver(spec *ebpf.CollectionSpec, pinned map[string]*ebpf.Map) (*ebpf.Collection, error) {
+// load loads programs of an object, which uses the pinned maps by their names, and pins them. lacks is the error where the kernel cannot.
+func (o *Objects) load(spec *ebpf.CollectionSpec, hooks []Hook, pinned map[string]*ebpf.Map, lacks UnsupportedError) error {
+	maps.DeleteFunc(spec.Programs, func(name string, _ *ebpf.ProgramSpec) bool {
+		return !slices.ContainsFunc(hooks, func(h Hook) bool { return h.Program == name })
+	})
 	used := make(map[string]*ebpf.Map)
 	for name, m := range pinned {
 		if of := spec.Maps[name]; of != nil {
 			of.MaxEntries, used[name] = m.MaxEntries(), m
 		}
 	}
-	return ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: used})
-}
-
-// socketCollection loads the programs for sockets over the pinned maps.
-func (o *Objects) socketCollection() (*ebpf.Collection, error) {
-	spec, err := loadSocklb()
-	if err != nil {
-		return nil, fmt.Errorf("read embedded object: %w", err)
-	}
-	private, err := o.layout.openMaps(Sizes{Connections: o.Slots.Map.MaxEntries()}, true, true)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = closeMaps(private) }()
-	all := maps.Clone(o.maps)
-	maps.Copy(all, private)
-	collection, err := loadOver(spec, all)
+	collection, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: used})
 	if errors.Is(err, ebpf.ErrNotSupported) {
-		return nil, &UnsupportedError{Feature: "way to end sockets by BPF, or no type information", Kernel: "6.5", Err: err}
+		lacks.Err = err
+		return &lacks
 	}
 	if err != nil {
-		return nil, fmt.Errorf("load socket programs: %w", err)
+		return fmt.Errorf("load programs: %w", err)
 	}
-	return collection, nil
+	defer collection.Close()
+	for _, h := range hooks {
+		path := o.layout.programPin(h)
+		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("unpin program: %w", err)
+		}
+		if err := collection.Programs[h.Program].Pin(path); err != nil {
+			return fmt.Errorf("pin program %s: %w", filepath.Base(path), err)
+		}
+	}
+	return nil
 }
 
 // RetireSockets calls each with a function that ends, in the calling thread's network namespace, connected sockets of a

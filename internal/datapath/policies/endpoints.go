@@ -45,7 +45,7 @@ func (p Policies) Admit(id uint32, addresses []netip.Addr, pod *policy.Pod, join
 	for _, a := range addresses {
 		now.joining[a.Unmap()] = id
 	}
-	return changed, p.refresh(docs, now, join, now.joining)
+	return changed, p.refresh(docs, now, join)
 }
 
 // Known returns what policies know of the pod of an endpoint: what Admit has stored, or else what a document says of the pod that
@@ -103,7 +103,7 @@ func (p Policies) Forget(ids []uint32, remove func() error) error {
 	if docs.idle() {
 		return p.finish()
 	}
-	return p.refresh(docs, docs.now, nil, nil)
+	return p.refresh(docs, docs.now, nil)
 }
 
 // left returns what endpoints are to be known by whose Pod an owner no longer names: their processes may run on, so they keep its labels and
@@ -137,18 +137,15 @@ func (d state) left(was, now *Set) map[uint32]policy.Pod {
 // refresh brings rows up to date with the files and the endpoints. What was in force is compiled however much work it
 // is. join writes the rows of endpoints that join, which are given their rule sets. The caller has the lock of the
 // rows.
-func (p Policies) refresh(
-	docs documents, now state, join func(map[netip.Addr]policy.Sets) error, joining map[netip.Addr]uint32,
-) error {
+func (p Policies) refresh(docs documents, now state, join func(map[netip.Addr]policy.Sets) error) error {
 	limits := policy.Limits{}
-	if joining != nil {
+	if join != nil {
 		limits = policy.Limits{Work: policy.MostWork, Joins: true}
 	}
 	w, err := p.plan(docs, now, limits)
 	if err != nil {
 		return err
 	}
-	w.joining = joining
 	if err := p.mark(docs); err != nil {
 		return err
 	}

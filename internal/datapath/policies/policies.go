@@ -24,8 +24,6 @@ type Policies struct {
 	Objects *objects.Objects
 	// Node returns the addresses of this node.
 	Node func() ([]netip.Addr, error)
-	// Listening calls each with the cookie of each network namespace, and the TCP ports that something there listens on.
-	Listening func(each func(cookie uint64, ports func() []uint16) error) error
 }
 
 // Set is what an owner says.
@@ -149,7 +147,7 @@ func (p Policies) change(
 	defer lock.Unlock()
 	docs, err := p.read()
 	if err == nil && docs.pending && how != try {
-		_ = p.refresh(docs, docs.now, nil, nil) // it may need room that this change makes
+		_ = p.refresh(docs, docs.now, nil) // it may need room that this change makes
 		docs, err = p.read()
 	}
 	if err != nil {
@@ -262,7 +260,7 @@ func (p Policies) Recover(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return p.refresh(docs, docs.now, nil, nil)
+	return p.refresh(docs, docs.now, nil)
 }
 
 // Pending reports whether a process changes policies, or was killed while it did. It takes no lock.

@@ -46,7 +46,7 @@ func (p Policies) requireMaps(n counts, room func(size, most int) int) error {
 	t := p.tables()
 	return cmp.Or(
 		requireRoom(t.identities, n.addresses, mostRows, room), requireRoom(t.verdicts, n.verdicts, mostVerdicts, room),
-		requireRoom(t.ports, n.ports+allListeners, mostRows, room), requireRoom(t.numbers, n.numbers, mostRows, room),
+		requireRoom(t.ports, n.ports, mostRows, room), requireRoom(t.numbers, n.numbers, mostRows, room),
 	)
 }
 
@@ -76,7 +76,7 @@ func (p Policies) quota(parts int) *policy.Quota {
 	rows := func(size uint32, most int) int { return min(most, int(size)) / parts }
 	return &policy.Quota{
 		Verdicts: rows(t.verdicts.Size(), mostVerdicts),
-		Ports:    (min(mostRows, int(t.ports.Size())) - allListeners) / parts,
+		Ports:    rows(t.ports.Size(), mostRows),
 		Ranges:   rows(t.identities.Size(), mostRows),
 		Numbers:  rows(t.numbers.Size(), mostRows),
 		Overlaps: policy.MostOverlaps / parts, Work: policy.MostWork / parts,

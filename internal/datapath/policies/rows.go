@@ -39,9 +39,6 @@ func (p Policies) readRows() (policy.Rows, error) {
 		if err != nil {
 			return have, err
 		}
-		if row.Key.Table >= ofListeners {
-			continue
-		}
 		key := policy.PortKey{Table: row.Key.Table, Protocol: service.Protocol(row.Key.Proto), Port: row.Key.Port, Bits: row.Key.Length}
 		have.Ports[key] = policy.PortVerdict{Allow: row.Value.Allow != 0, Rule: row.Value.Rule}
 	}
@@ -65,9 +62,8 @@ func (p Policies) readRows() (policy.Rows, error) {
 // complete still, so that each verdict is theirs or that of the new ones.
 type writer struct {
 	Policies
-	steps   []step
-	joining map[netip.Addr]uint32
-	audit   bool // in the end
+	steps []step
+	audit bool // in the end
 }
 
 // step is what to write, and what programs read first, before and after.
@@ -148,7 +144,7 @@ func (w *writer) write(join func(map[netip.Addr]policy.Sets) error) (n int, err 
 			return n, err
 		}
 	}
-	return n, w.forgetListeners()
+	return n, nil
 }
 
 // step writes what differs between two states: what is referred to comes before what refers to it, and goes after it.
@@ -159,7 +155,6 @@ func (w *writer) step(c step, join func(map[netip.Addr]policy.Sets) error) (int,
 		return 0, w.prepare(w.audit, c.after)
 	}
 	if err := errors.Join(
-		w.noteListeners(c.Endpoints.Put),
 		putAll(t.numbers, c.Numbers.Put, func(d policy.Digest, n uint32) (policy.Digest, uint32) { return d, n }),
 		putAll(t.ports, c.Ports.Put, func(k policy.PortKey, v policy.PortVerdict) (portKey, portVerdict) {
 			return encodePort(k), portVerdict{Rule: v.Rule, Allow: number(v.Allow)}

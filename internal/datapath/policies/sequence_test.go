@@ -57,7 +57,6 @@ func openPods(t *testing.T) Policies {
 	}
 	return Policies{
 		Objects: o, Node: func() ([]netip.Addr, error) { return nil, nil },
-		Listening: func(func(uint64, func() []uint16) error) error { return nil },
 	}
 }
 

@@ -24,3 +24,9 @@ func Count(s service.Service) Counts {
 	all, local := TableEntries(s.Sorted())
 	return Counts{services, len(s.Backends) + len(s.SourceRanges), (all + local) / MaglevBlock, len(s.SourceRanges)}
 }
+
+// Plus returns the sum of n and factor times more.
+func (n Counts) Plus(more Counts, factor int) Counts {
+	return Counts{n.Services + factor*more.Services, n.Backends + factor*more.Backends, n.Blocks + factor*more.Blocks,
+		n.SourceRanges + factor*more.SourceRanges}
+}

@@ -18,7 +18,6 @@ import (
 	"time"
 
 	"mustang/internal/datapath"
-	"mustang/internal/datapath/conntrack"
 	"mustang/internal/datapath/flows"
 	"mustang/internal/datapath/objects"
 )
@@ -201,7 +200,7 @@ func (r *Report) readGuards(d *datapath.Datapath, endpoints []datapath.Endpoint)
 }
 
 // checkConnections finds a connection table that is nearly full. Its rows in the report are the open connections.
-func (r *Report) checkConnections(table conntrack.Table) error {
+func (r *Report) checkConnections(table flows.Table) error {
 	stats, err := table.Stats()
 	if err != nil {
 		return err

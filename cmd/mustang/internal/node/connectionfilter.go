@@ -10,11 +10,11 @@ import (
 	"github.com/spf13/pflag"
 
 	"mustang/cmd/mustang/internal/cli"
-	"mustang/internal/datapath/conntrack"
+	"mustang/internal/datapath/flows"
 )
 
 // addFilter adds the flags that select connections.
-func addFilter(flags *pflag.FlagSet, f *conntrack.Filter) {
+func addFilter(flags *pflag.FlagSet, f *flows.Filter) {
 	const end = "ADDRESS or ADDRESS:PORT"
 	flags.Var(cli.One(&f.Client, parseAddr, "an address"), "client", "`ADDRESS` of the client")
 	flags.Var(cli.One(&f.Service, parseEnd, end), "service", "`ADDRESS[:PORT]` that the client connected to")
@@ -24,7 +24,7 @@ func addFilter(flags *pflag.FlagSet, f *conntrack.Filter) {
 		"syn, established, closed, unreplied or replied; repeat for more")
 }
 
-func parseState(text string) (s conntrack.State, err error) { return s, s.UnmarshalText([]byte(text)) }
+func parseState(text string) (s flows.State, err error) { return s, s.UnmarshalText([]byte(text)) }
 
 // parseAddr parses an address as connections have it: without a zone, and IPv4 as such.
 func parseAddr(text string) (netip.Addr, error) {

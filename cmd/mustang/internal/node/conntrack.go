@@ -15,7 +15,7 @@ import (
 
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/datapath"
-	"mustang/internal/datapath/conntrack"
+	"mustang/internal/datapath/flows"
 	"mustang/internal/datapath/objects"
 )
 
@@ -51,7 +51,7 @@ var connectionTable = cli.Table[connectionJSON]{
 }
 
 func (c commands) conntrackList() *cobra.Command {
-	var filter conntrack.Filter
+	var filter flows.Filter
 	cmd := &cobra.Command{
 		Use: "ls", Short: "List connections",
 		Long: `List connections, also those that are closed and keep their slot until another takes it.
@@ -62,7 +62,7 @@ IDLE is the time since the last packet.`,
 	}
 	addFilter(cmd.Flags(), &filter)
 	return cli.Listing(cmd, func(format string) error {
-		found, err := cli.Read(c.Config, func(d *datapath.Datapath) ([]conntrack.Connection, error) { return d.ConnectionTable().List(filter) })
+		found, err := cli.Read(c.Config, func(d *datapath.Datapath) ([]flows.Connection, error) { return d.ConnectionTable().List(filter) })
 		if err != nil {
 			return err
 		}
@@ -79,7 +79,7 @@ IDLE is the time since the last packet.`,
 
 func (c commands) conntrackFlush() *cobra.Command {
 	var all bool
-	var filter conntrack.Filter
+	var filter flows.Filter
 	cmd := &cobra.Command{
 		Use: "flush", Short: "Delete connections",
 		Long: `Delete the connections that the flags select. The next packet of a client opens its connection anew,
@@ -131,8 +131,8 @@ closed, expired (the time-out is over), void (the pod or the UDP backend is gone
 to new connections. A client that has its share of open connections gets no new one. All clients
 other than pods of this node have one share, and are named "outside".`,
 	}, func(format string) error {
-		var s conntrack.Stats
-		_, err := cli.Read(c.Config, func(d *datapath.Datapath) (_ []conntrack.Stats, err error) {
+		var s flows.Stats
+		_, err := cli.Read(c.Config, func(d *datapath.Datapath) (_ []flows.Stats, err error) {
 			s, err = d.ConnectionTable().Stats()
 			return nil, err
 		})
@@ -143,7 +143,7 @@ other than pods of this node have one share, and are named "outside".`,
 	})
 }
 
-func (c commands) printStats(s conntrack.Stats, format string) error {
+func (c commands) printStats(s flows.Stats, format string) error {
 	out := statsJSON{
 		Schema: cli.Schema, Slots: s.Slots, Open: s.Open(), States: make(map[string]int), Expired: s.Expired, Void: s.Void,
 		Free: s.Slots - s.Expired - s.Void, LargestOpen: s.LargestOpen, Share: s.Share,
@@ -175,15 +175,15 @@ func (c commands) printStats(s conntrack.Stats, format string) error {
 
 // timeouts are the states with time-outs, what they are in the words of flags, and their fields.
 var timeouts = []struct {
-	of    conntrack.State
+	of    flows.State
 	use   string
 	field func(*objects.Timeouts) *time.Duration
 }{
-	{conntrack.StateSYN, "TCP: the client has not answered the backend yet", func(t *objects.Timeouts) *time.Duration { return &t.SYN }},
-	{conntrack.StateEstablished, "TCP: open, or closed by one end", func(t *objects.Timeouts) *time.Duration { return &t.Established }},
-	{conntrack.StateClosed, "TCP: closed by both ends, or reset", func(t *objects.Timeouts) *time.Duration { return &t.Closed }},
-	{conntrack.StateUDP, "UDP: the backend has not answered", func(t *objects.Timeouts) *time.Duration { return &t.UDP }},
-	{conntrack.StateReplied, "UDP: the backend has answered", func(t *objects.Timeouts) *time.Duration { return &t.UDPReplied }},
+	{flows.StateSYN, "TCP: the client has not answered the backend yet", func(t *objects.Timeouts) *time.Duration { return &t.SYN }},
+	{flows.StateEstablished, "TCP: open, or closed by one end", func(t *objects.Timeouts) *time.Duration { return &t.Established }},
+	{flows.StateClosed, "TCP: closed by both ends, or reset", func(t *objects.Timeouts) *time.Duration { return &t.Closed }},
+	{flows.StateUDP, "UDP: the backend has not answered", func(t *objects.Timeouts) *time.Duration { return &t.UDP }},
+	{flows.StateReplied, "UDP: the backend has answered", func(t *objects.Timeouts) *time.Duration { return &t.UDPReplied }},
 }
 
 func (c commands) conntrackTimeouts() *cobra.Command {

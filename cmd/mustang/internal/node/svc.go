@@ -17,7 +17,6 @@ import (
 
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/datapath"
-	"mustang/internal/datapath/conntrack"
 	"mustang/internal/datapath/flows"
 	"mustang/internal/service"
 )
@@ -176,12 +175,12 @@ has failed its health check. Open connections stay with their backend in each st
 	return cli.Listing(cmd, func(format string) error {
 		used := use{open: map[uint32]int{}}
 		services, err := cli.Read(c.Config, func(d *datapath.Datapath) ([]service.Service, error) {
-			connections, err := d.ConnectionTable().List(conntrack.Filter{})
+			connections, err := d.ConnectionTable().List(flows.Filter{})
 			if err != nil {
 				return nil, err
 			}
 			for _, each := range connections {
-				if each.State != conntrack.StateClosed {
+				if each.State != flows.StateClosed {
 					used.open[each.ServiceID]++
 				}
 			}

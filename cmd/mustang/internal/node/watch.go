@@ -13,7 +13,6 @@ import (
 
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/datapath"
-	"mustang/internal/datapath/conntrack"
 	"mustang/internal/datapath/flows"
 )
 
@@ -136,13 +135,13 @@ func take(ctx context.Context, d *datapath.Datapath, interval time.Duration) (s 
 	if err != nil {
 		return s, err
 	}
-	connections, err := d.ConnectionTable().List(conntrack.Filter{})
+	connections, err := d.ConnectionTable().List(flows.Filter{})
 	if err != nil {
 		return s, err
 	}
 	open, young := map[uint32]int{}, map[uint32]int{}
 	for _, c := range connections {
-		if c.State != conntrack.StateClosed {
+		if c.State != flows.StateClosed {
 			open[c.ServiceID]++
 		}
 		if c.Age <= interval {

@@ -13,7 +13,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"mustang/internal/datapath"
-	"mustang/internal/datapath/conntrack"
 	"mustang/internal/datapath/flows"
 	"mustang/internal/service"
 )
@@ -125,7 +124,7 @@ func (c Collector) connections(to chan<- prometheus.Metric, d *datapath.Datapath
 		return err
 	}
 	states := desc("connections", "Connections in the table, by state.", "state")
-	for state := conntrack.StateSYN; state <= conntrack.StateReplied; state++ {
+	for state := flows.StateSYN; state <= flows.StateReplied; state++ {
 		gauge(to, states, stats.States[state], state.String())
 	}
 	gauge(to, states, stats.Expired, "expired")
@@ -135,7 +134,7 @@ func (c Collector) connections(to chan<- prometheus.Metric, d *datapath.Datapath
 	if c.Services == 0 {
 		return nil
 	}
-	list, err := table.List(conntrack.Filter{})
+	list, err := table.List(flows.Filter{})
 	if err != nil {
 		return err
 	}
@@ -153,7 +152,7 @@ func (c Collector) connections(to chan<- prometheus.Metric, d *datapath.Datapath
 }
 
 // busiest returns the services of connections, those with the most first, and their numbers of connections.
-func busiest(list []conntrack.Connection) ([]service.Key, map[service.Key]int) {
+func busiest(list []flows.Connection) ([]service.Key, map[service.Key]int) {
 	count := map[service.Key]int{}
 	for _, c := range list {
 		if c.Service.IsValid() {

@@ -13,7 +13,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"mustang/internal/datapath"
-	"mustang/internal/datapath/conntrack"
 	"mustang/internal/datapath/flows"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/service"
@@ -93,12 +92,12 @@ mustang_datapath_connection_slots 64
 
 // TestBusiest has services with different numbers of connections.
 func TestBusiest(t *testing.T) {
-	var list []conntrack.Connection
+	var list []flows.Connection
 	for i, n := range []int{1, 3, 2, 2} {
 		frontend := netip.AddrPortFrom(netip.MustParseAddr("10.96.0.1"), uint16(80+i))
-		list = append(list, slices.Repeat([]conntrack.Connection{{Service: frontend, Protocol: service.TCP}}, n)...)
+		list = append(list, slices.Repeat([]flows.Connection{{Service: frontend, Protocol: service.TCP}}, n)...)
 	}
-	list = append(list, conntrack.Connection{})
+	list = append(list, flows.Connection{})
 	services, count := busiest(list)
 	const want = "[10.96.0.1:81/tcp 10.96.0.1:82/tcp 10.96.0.1:83/tcp 10.96.0.1:80/tcp]"
 	if fmt.Sprint(services) != want || count[services[0]] != 3 {

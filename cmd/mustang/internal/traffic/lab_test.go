@@ -21,7 +21,7 @@ import (
 
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/datapath"
-	"mustang/internal/datapath/conntrack"
+	"mustang/internal/datapath/flows"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/datapath/policies"
 	"mustang/internal/netns"
@@ -143,7 +143,7 @@ func (l *lab) policies(document string) {
 // flush ends all connections.
 func (l *lab) flush() {
 	l.t.Helper()
-	if _, err := l.d.ConnectionTable().Flush(l.t.Context(), conntrack.Filter{}); err != nil {
+	if _, err := l.d.ConnectionTable().Flush(l.t.Context(), flows.Filter{}); err != nil {
 		l.t.Fatal(err)
 	}
 }

@@ -8,32 +8,9 @@ import (
 	"fmt"
 
 	"mustang/internal/datapath/objects"
-	"mustang/internal/datapath/rows"
 	"mustang/internal/netns"
 	"mustang/internal/service"
 )
-
-// retireBackends is the number of old backends that are retired at once; until then they take up room.
-const retireBackends = 32768
-
-// replace notes that a service has other backends now, or none.
-func (w *writer) replace(old service.Service, deleted bool) {
-	w.udp = w.udp || old.Protocol == service.UDP || old.Protocol == service.Any
-	w.old.add(old)
-	w.retires = true
-	// Nobody waits for programs that have read a deleted service: a packet that they drop was for it.
-	w.waits = w.waits || !deleted
-}
-
-// mustRetire reports whether the old backends take up too much room for another chunk.
-func (w *writer) mustRetire() bool {
-	old := w.old.size()
-	const most = chunkBackends + service.MaxBackends + service.MaxSourceRanges
-	return old.backends >= retireBackends || old.blocks >= retireBackends ||
-		old.backends > 0 && w.used.backends+most > int(w.o.Backends.Size()) ||
-		old.ranges > 0 && w.used.ranges+most > int(w.o.SourceRanges.Size()) ||
-		old.blocks > 0 && w.used.blocks+chunkBackends+rows.MaxBlocks > int(w.o.LookUp.Size())
-}
 
 // retire ends what is left of the sets of backends that were replaced: connected sockets to backends that are gone, and the
 // rows. Programs find out themselves that a connection has lost its backend (ct_check in bpf/mustang/ct.h). It needs no lock: a revision is never used again.
@@ -42,7 +19,6 @@ func (w *writer) retire() (err error) {
 		return nil
 	}
 	if w.waits {
-		// A program that works with the old backends must find them.
 		w.o.WaitForPrograms()
 	}
 	if w.udp {
@@ -54,9 +30,9 @@ func (w *writer) retire() (err error) {
 	// Last: as long as they are there, the work is known to be unfinished.
 	err = errors.Join(err, w.old.delete(w.o))
 	old := w.old.size()
-	w.result.RowsDeleted += old.backends + old.blocks + old.ranges
-	w.used = w.used.plus(old, -1)
-	w.retires, w.old, w.waits, w.udp, w.tcp = false, w.old.reuse(), false, false, false
+	w.result.RowsDeleted += old.Backends + old.Blocks + old.SourceRanges
+	w.used = w.used.Plus(old, -1)
+	w.old, w.retires, w.waits, w.udp, w.tcp = set{}, false, false, false, false
 	return err
 }
 
@@ -69,25 +45,40 @@ func (w *writer) finish(ctx context.Context) error {
 	if w.sweep {
 		return w.Sweep(ctx)
 	}
-	return w.clearMark(ctx, w.retiring)
+	return w.clearMark(ctx, w.retiring, w.gone)
 }
 
-// clearMark tells others that nothing is left to retire, unless more was replaced since the mark was set.
-func (s Services) clearMark(ctx context.Context, mark uint32) error {
+// clearMark tells others that nothing is left to retire, unless more was replaced since the mark was set. If services have gone, it
+// first deletes the addresses at which none is left: programs would answer echo requests there still.
+func (s Services) clearMark(ctx context.Context, mark uint32, gone bool) error {
 	if mark == 0 {
 		return nil
 	}
-	lock, err := s.o.Lock(ctx)
-	if err != nil {
-		return err
+	before, err := s.o.NodeState.IDs()
+	var unused []objects.Addr
+	if err == nil && gone {
+		unused, err = s.o.UnusedAddresses() // it takes long
 	}
-	defer lock.Unlock()
-	state, err := s.o.NodeState.IDs()
-	if err != nil || state.Retiring != mark {
-		return err
+	for done := false; !done && err == nil; {
+		err = s.o.WithLock(ctx, func() error {
+			state, err := s.o.NodeState.IDs()
+			if err == nil && gone && state.LastRevision != before.LastRevision {
+				before = state
+				unused, err = s.o.UnusedAddresses()
+			}
+			n := min(len(unused), chunkBackends)
+			if err == nil {
+				err = s.o.ServiceAddrs.DeleteBatch(unused[:n])
+			}
+			unused = unused[n:]
+			if done = len(unused) == 0; err != nil || !done || state.Retiring != mark {
+				return err
+			}
+			state.Retiring = 0
+			return s.o.NodeState.PutIDs(state)
+		})
 	}
-	state.Retiring = 0
-	return s.o.NodeState.PutIDs(state)
+	return err
 }
 
 // retireSockets ends the connected sockets of a protocol whose service no longer has their backend; those of TCP only if the
@@ -113,14 +104,9 @@ func retireSockets(o *objects.Objects, p service.Protocol) error {
 // refers to, and ends connections and sockets to backends that their service no longer has. Put, Delete and Apply of any process
 // call it if there may be such remains.
 func (s Services) Sweep(ctx context.Context) error {
-	lock, err := s.o.Lock(ctx)
-	if err != nil {
-		return err
-	}
+	var state objects.IDs
 	// Once the lock was free, a revision up to the last one is referred to by a service, or never will be again.
-	state, err := s.o.NodeState.IDs()
-	lock.Unlock()
-	if err != nil {
+	if err := s.o.WithLock(ctx, func() (err error) { state, err = s.o.NodeState.IDs(); return err }); err != nil {
 		return err
 	}
 	t, err := s.read(ctx)
@@ -138,12 +124,9 @@ func (s Services) Sweep(ctx context.Context) error {
 	if err := errors.Join(retireSockets(s.o, service.UDP), retireSockets(s.o, service.TCP)); err != nil {
 		return err
 	}
-	if err := s.o.WithLock(ctx, s.o.CountAddresses); err != nil {
-		return err
-	}
 	// Last: as long as they are there, the work is known to be unfinished.
 	if err := orphans.delete(s.o); err != nil {
 		return fmt.Errorf("sweep: %w", err)
 	}
-	return s.clearMark(ctx, state.Retiring)
+	return s.clearMark(ctx, state.Retiring, true)
 }

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package guard
+package device
 
 import (
 	"errors"
 	"fmt"
 	"slices"
 
-	"mustang/internal/datapath/device"
 	"mustang/internal/datapath/objects"
 )
 
@@ -16,7 +15,7 @@ const loopback = 1
 
 // Outer returns the links of the source guard at devices of the host, by which packets go that the pod sends past the programs
 // on its own device.
-func Outer(d *device.Device) []objects.Link {
+func (d *Device) Outer() []objects.Link {
 	if d.Parent == 0 {
 		return nil
 	}
@@ -41,39 +40,35 @@ func IsOuter(k objects.Link) bool {
 	return k.Hook.Point == objects.AttachParent || k.Hook.Point == objects.AttachEntrance || k.Hook.Point == objects.AttachExit
 }
 
-// Attach attaches the programs at devices of the host that are missing. What comes by an entrance is vouched for once its
-// program is there.
-func Attach(o *objects.Objects, d *device.Device) error {
-	for _, k := range Outer(d) {
-		if on, err := o.Attached(k); err != nil || on != uint64(k.IfIndex) {
-			if err := d.HostNS.Do(func() error { return errors.Join(detach(o, k), o.Attach(k, k.IfIndex)) }); err != nil {
-				return err
-			}
-		}
-		if !isEntrance(k) {
-			continue
-		}
-		if err := vouch(o, k); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // isEntrance reports whether what comes by the device of a link counts as checked. Pods of ipvlan in layer 3 come by the loopback device.
 func isEntrance(k objects.Link) bool {
 	return k.Hook.Point == objects.AttachEntrance || k.Hook.Point == objects.AttachParent && k.IfIndex == loopback
 }
 
-// vouch has what comes by the device of a link count as checked.
-func vouch(o *objects.Objects, k objects.Link) error {
-	return o.GuardedDevices.Put(uint32(k.IfIndex), uint32(k.ID))
+// AttachOuter attaches the programs at devices of the host that are missing. What comes by an entrance counts as checked once its
+// program is there. The caller has the lock of the links.
+func (d *Device) AttachOuter(o *objects.Objects) error {
+	for _, k := range d.Outer() {
+		if on, err := o.Attached(k); err != nil || on != uint64(k.IfIndex) {
+			if err := d.HostNS.Do(func() error { return errors.Join(detachOuter(o, k), o.Attach(k, k.IfIndex)) }); err != nil {
+				return err
+			}
+		}
+		if isEntrance(k) {
+			if err := o.GuardedDevices.Put(uint32(k.IfIndex), uint32(k.ID)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
-// detach detaches one of these programs.
-func detach(o *objects.Objects, k objects.Link) error {
-	last, err := isLast(o, k)
-	if err == nil && last && isEntrance(k) {
+// detachOuter detaches one of these programs. Pods on another parent may come by its device: all of ipvlan share the loopback device.
+func detachOuter(o *objects.Objects, k objects.Link) error {
+	links, err := o.Links()
+	if err == nil && isEntrance(k) && !slices.ContainsFunc(links, func(other objects.Link) bool {
+		return other.IfIndex == k.IfIndex && other.ID != k.ID && isEntrance(other)
+	}) {
 		err = o.GuardedDevices.Delete(uint32(k.IfIndex))
 	}
 	if err != nil {
@@ -82,32 +77,15 @@ func detach(o *objects.Objects, k objects.Link) error {
 	return o.Detach(k)
 }
 
-// isLast reports whether no pods on another parent come by the device of a link: all of ipvlan share the loopback device.
-func isLast(o *objects.Objects, k objects.Link) (bool, error) {
-	links, err := o.Links()
-	return !slices.ContainsFunc(links, func(other objects.Link) bool {
-		return other.IfIndex == k.IfIndex && other.ID != k.ID && isEntrance(other)
-	}), err
-}
-
-// isVouchedFor reports whether what comes by a device of the host counts as checked.
-func isVouchedFor(o *objects.Objects, index int) (found bool, err error) {
-	_, found, err = o.GuardedDevices.Get(uint32(index))
-	return found, err
-}
-
-// Missing describes what is missing of the source guard at devices of the host.
-func Missing(o *objects.Objects, d *device.Device) (missing []string, err error) {
-	for _, k := range Outer(d) {
+// MissingOuter describes what is missing of the source guard at devices of the host.
+func (d *Device) MissingOuter(o *objects.Objects) (missing []string, err error) {
+	for _, k := range d.Outer() {
 		if on, err := o.Attached(k); err != nil || on != uint64(k.IfIndex) {
 			missing = append(missing, fmt.Sprintf("program %s is not attached to interface %d of the host", k.Hook.Program, k.IfIndex))
 		}
-		if !isEntrance(k) {
-			continue
-		}
-		if ok, err := isVouchedFor(o, k.IfIndex); err != nil {
+		if _, ok, err := o.GuardedDevices.Get(uint32(k.IfIndex)); err != nil {
 			return nil, err
-		} else if !ok {
+		} else if !ok && isEntrance(k) {
 			missing = append(missing, fmt.Sprintf("the source guard does not know interface %d of the host", k.IfIndex))
 		}
 	}
@@ -141,11 +119,11 @@ func Idle(o *objects.Objects) (idle []objects.Link, err error) {
 	return slices.DeleteFunc(links, func(k objects.Link) bool { return parents[k.ID] }), nil
 }
 
-// DetachIdle detaches the programs at devices of the host that no pod is on any more.
+// DetachIdle detaches the programs at devices of the host that no pod is on any more. The caller has the lock of the links.
 func DetachIdle(o *objects.Objects) error {
 	idle, err := Idle(o)
 	for _, k := range idle {
-		err = errors.Join(err, detach(o, k))
+		err = errors.Join(err, detachOuter(o, k))
 	}
 	return err
 }

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-
-	"mustang/internal/datapath/objects"
 )
 
 // MaxAllowed is the number of prefixes that a pod may use besides its addresses.
@@ -38,15 +36,6 @@ func CheckAllowed(p netip.Prefix) error {
 		return fmt.Errorf("allowed address %s: want addresses of hosts", p)
 	}
 	return nil
-}
-
-// SenderKey returns the key of the device by which an endpoint's packets leave it.
-func SenderKey(host bool, netns uint64, ifindex int) objects.SenderKey {
-	key := objects.SenderKey{Ifindex: uint32(ifindex)}
-	if !host {
-		key.Netns = netns
-	}
-	return key
 }
 
 // linkLocal returns the IPv6 link-local address of a device: the one that it has, or else the one that follows from its MAC

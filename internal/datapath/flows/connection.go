@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package conntrack reads the connections that programs translate, counts them, and deletes some.
-package conntrack
+package flows
 
 import (
 	"fmt"

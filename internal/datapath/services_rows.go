@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"net/netip"
+	"slices"
+
+	"mustang/internal/datapath/objects"
+	"mustang/internal/datapath/rows"
+	"mustang/internal/service"
+)
+
+// set holds keys of backends, of look-up tables and of source ranges.
+type set struct {
+	backends, blocks []objects.BackendKey
+	ranges           []objects.SourceRange
+}
+
+func (k *set) size() rows.Counts {
+	return rows.Counts{Backends: len(k.backends), Blocks: len(k.blocks), SourceRanges: len(k.ranges)}
+}
+
+func (k *set) empty() bool { return k.size() == rows.Counts{} }
+
+// add adds the keys of a service's revision.
+func (k *set) add(s service.Service) {
+	n := rows.Count(s)
+	for slot := range n.Backends {
+		k.backends = append(k.backends, objects.BackendKey{Revision: s.Revision, Slot: uint32(slot)})
+	}
+	for block := range n.Blocks {
+		k.blocks = append(k.blocks, objects.BackendKey{Revision: s.Revision, Slot: uint32(block)})
+	}
+	for _, r := range s.SourceRanges {
+		k.ranges = append(k.ranges, rows.SourceRangeKey(s.Revision, r))
+	}
+}
+
+// until returns the keys of revisions up to the last one.
+func (k *set) until(last uint32) set {
+	later := func(k objects.BackendKey) bool { return k.Revision > last }
+	return set{slices.DeleteFunc(k.backends, later), slices.DeleteFunc(k.blocks, later),
+		slices.DeleteFunc(k.ranges, func(r objects.SourceRange) bool { return r.Revision > last })}
+}
+
+// delete deletes the rows with the keys, of which some may be missing. Source ranges are found by rows of backends only, and
+// so go before these.
+func (k set) delete(o *objects.Objects) error {
+	if err := o.SourceRanges.DeleteBatch(k.ranges); err != nil {
+		return err
+	}
+	return errors.Join(o.LookUp.DeleteBatch(k.blocks), o.Backends.DeleteBatch(k.backends))
+}
+
+// snapshot is what the maps of services and backends hold.
+type snapshot struct {
+	// state is older than all rows: if it has not changed since, nor have they.
+	state    objects.IDs
+	services []service.Service
+	rows     rows.Counts // those of no service included
+	// unreferenced are the keys of those that no service refers to.
+	unreferenced set
+}
+
+// read reads all services without the lock. What changes meanwhile is read in its state before or after the change.
+func (s Services) read(ctx context.Context) (t *snapshot, err error) {
+	t = &snapshot{}
+	if t.state, err = s.o.NodeState.IDs(); err != nil {
+		return nil, err
+	}
+	if t.services, err = s.readServices(); err != nil {
+		return nil, err
+	}
+	byRevision := make(map[uint32]int32, len(t.services))
+	for i, have := range t.services {
+		byRevision[have.Revision] = int32(i)
+	}
+	filled := make([]int, len(t.services))
+	for row, err := range s.o.Backends.All() {
+		if err != nil {
+			return nil, err
+		}
+		isRange := row.Value.Flags&objects.BackendSourceRange != 0
+		t.rows.Backends++
+		if isRange {
+			t.rows.SourceRanges++
+		}
+		i, ok := byRevision[row.Key.Revision]
+		if !ok {
+			t.unreferenced.backends = append(t.unreferenced.backends, row.Key)
+			if isRange {
+				t.unreferenced.ranges = append(t.unreferenced.ranges, rows.SourceRangeKey(row.Key.Revision, rows.DecodeRange(row.Value)))
+			}
+			continue
+		}
+		have := &t.services[i]
+		if slot := int(row.Key.Slot); slot < len(have.Backends) {
+			have.Backends[slot] = rows.DecodeBackend(row.Value)
+			filled[i]++
+		} else if slot -= len(have.Backends); slot < len(have.SourceRanges) {
+			have.SourceRanges[slot] = rows.DecodeRange(row.Value)
+			filled[i]++
+		}
+	}
+	for row, err := range s.o.LookUp.All() {
+		if err != nil {
+			return nil, err
+		}
+		t.rows.Blocks++
+		if _, ok := byRevision[row.Key.Revision]; !ok {
+			t.unreferenced.blocks = append(t.unreferenced.blocks, row.Key)
+		}
+	}
+	kept := t.services[:0]
+	for i, have := range t.services {
+		if filled[i] < len(have.Backends)+len(have.SourceRanges) { // it has changed meanwhile
+			found, err := s.at(ctx, have.Key())
+			if err != nil {
+				return nil, err
+			}
+			kept = append(kept, slices.DeleteFunc(found, func(f service.Service) bool { return f.ID != have.ID })...)
+			continue
+		}
+		kept = append(kept, have)
+	}
+	t.services = kept
+	return t, nil
+}
+
+// readServices reads the rows of services, and makes room for their backends and source ranges.
+func (s Services) readServices() (all []service.Service, err error) {
+	for row, err := range s.o.Services.All() {
+		if err != nil {
+			return nil, err
+		}
+		have := rows.DecodeService(row.Key, row.Value)
+		have.Backends = make([]service.Backend, row.Value.Total)
+		if row.Value.Ranges > 0 {
+			have.SourceRanges = make([]netip.Prefix, row.Value.Ranges)
+		}
+		all = append(all, have)
+	}
+	return all, nil
+}
+
+// errChanging reports that a service changed each time that it was read.
+var errChanging = errors.New("it changes faster than it can be read")
+
+// at returns the services that have a part of the frontend: none, one, or one for each protocol. Without the lock, it reads
+// again what changes meanwhile.
+func (s Services) at(ctx context.Context, key service.Key) ([]service.Service, error) {
+	for range 1000 {
+		found, whole, err := s.tryAt(key)
+		if err != nil || whole {
+			return found, err
+		}
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+	}
+	return nil, fmt.Errorf("read service %s: %w", key, errChanging)
+}
+
+// tryAt reports in whole whether the rows belong together.
+func (s Services) tryAt(key service.Key) (found []service.Service, whole bool, err error) {
+	for _, p := range service.Protocols() {
+		row := rows.ServiceKey(key.Frontend, p)
+		value, ok, err := s.o.Services.Get(row)
+		if err != nil {
+			return nil, false, err
+		}
+		if !ok {
+			continue
+		}
+		have := rows.DecodeService(row, value)
+		for slot := range uint32(value.Total) + uint32(value.Ranges) {
+			b, ok, err := s.o.Backends.Get(objects.BackendKey{Revision: value.Revision, Slot: slot})
+			if err != nil || !ok {
+				return nil, false, err
+			}
+			if slot < uint32(value.Total) {
+				have.Backends = append(have.Backends, rows.DecodeBackend(b))
+			} else {
+				have.SourceRanges = append(have.SourceRanges, rows.DecodeRange(b))
+			}
+		}
+		found = append(found, have)
+	}
+	return found, true, nil
+}
+
+// skippable are the ids that are left out if another service has their row of counts. The last ones are not.
+const skippable = math.MaxUint32 - 1<<20
+
+// numbers gives out the ids of services.
+type numbers struct {
+	taken map[uint32]bool // rows of counts that services have; nil: not read
+	last  uint32          // the last id that was given out when taken was true
+	again []uint32        // rows that services had that are gone
+}
+
+// next returns the id for a new service, and notes it in the state. The caller has the lock.
+func (n *numbers) next(o *objects.Objects, state *objects.IDs) (uint32, error) {
+	rowOf := func(id uint32) uint32 { return (&objects.Service{Id: id}).CountsRow() }
+	state.LastService++
+	if state.LastService <= objects.CountedServices {
+		return state.LastService, nil
+	}
+	if n.taken == nil || n.last != state.LastService-1 {
+		n.taken = map[uint32]bool{}
+		for row, err := range o.Services.All() {
+			if err != nil {
+				return 0, err
+			}
+			n.taken[row.Value.CountsRow()] = true
+		}
+	}
+	for len(n.taken) < objects.CountedServices && state.LastService < skippable && n.taken[rowOf(state.LastService)] {
+		state.LastService++
+	}
+	n.last = state.LastService
+	if row := rowOf(n.last); !n.taken[row] {
+		n.taken[row], n.again = true, append(n.again, row)
+	}
+	return n.last, nil
+}
+
+// clear sets the rows to zero that have been given out again. Connections that a service leaves behind are counted for the next one.
+func (n *numbers) clear(o *objects.Objects) error {
+	again := n.again
+	n.again = nil
+	return o.ClearCounts(again)
+}

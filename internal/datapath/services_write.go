@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"math"
+	"slices"
+
+	"mustang/internal/datapath/objects"
+	"mustang/internal/datapath/rows"
+	"mustang/internal/service"
+)
+
+// A chunk is written under one hold of the lock. It ends when it has this many changes, or reaches this many backends or rows
+// of tables.
+const (
+	chunkChanges  = 250
+	chunkBackends = 1000
+	// retireBackends is the number of old backends that are retired at once; until then they take up room.
+	retireBackends = 32768
+)
+
+// writer writes changes of one owner's services, and retires what they replace.
+type writer struct {
+	Services
+	owner  service.Owner
+	result Result
+	lastID uint32                      // of the last service that was written, or stays
+	refuse func(service.Service) error // refuses a service that changes, unless it is nil
+	numbers
+
+	// generation is the last revision when changes were planned without the lock, or that was written since. If the maps have another,
+	// each chunk is planned anew from the rows that it meets.
+	generation uint32
+	stale      bool
+
+	retiring uint32 // the mark in the state that tells others that something is to be retired still; 0 if nothing is
+	sweep    bool   // another process has left its mark, and may have died; or this one has left rows that nothing refers to
+	gone     bool   // there may be addresses without a service
+
+	used     rows.Counts // of backends and tables, as far as this process knows
+	retires  bool        // whether something is to be retired
+	old      set         // what was replaced
+	waits    bool        // programs may use a part of it still
+	udp, tcp bool        // UDP sockets may, and TCP sockets that are to end
+
+	// The rows of one chunk.
+	new         set
+	backends    []objects.Backend
+	blocks      [][rows.MaglevBlock]uint16
+	serviceKeys []objects.ServiceKey
+	services    []objects.Service
+}
+
+// run writes planned changes in chunks, and retires what they replace, or what a killed process left.
+func (w *writer) run(ctx context.Context, changes []change, err error) error {
+	if err == nil && len(changes) > 0 {
+		err = w.writeAll(ctx, changes)
+	}
+	return errors.Join(err, w.finish(ctx))
+}
+
+func (w *writer) writeAll(ctx context.Context, changes []change) error {
+	lock, err := w.o.Lock(ctx)
+	if err != nil {
+		return err
+	}
+	for {
+		n := w.chunkSize(changes)
+		if err = w.write(ctx, changes[:n]); err != nil {
+			break
+		}
+		if changes = changes[n:]; len(changes) == 0 {
+			break
+		}
+		if w.mustRetire() {
+			lock.Unlock()
+			if err := w.retire(); err != nil {
+				return err
+			}
+			if lock, err = w.o.Lock(ctx); err != nil {
+				return err
+			}
+		} else if err = lock.Yield(ctx); err != nil {
+			break
+		}
+	}
+	lock.Unlock()
+	return err
+}
+
+// chunkSize returns the number of changes that go into the next chunk: of those for whose rows there is room, but one at
+// least.
+func (w *writer) chunkSize(changes []change) int {
+	n, sum, room := 0, rows.Counts{}, w.size().Plus(w.used, -1)
+	for n < len(changes) && n < chunkChanges && sum.Backends < chunkBackends && sum.Blocks < chunkBackends {
+		for _, s := range changes[n].put {
+			sum = sum.Plus(rows.Count(s), 1)
+		}
+		if n > 0 && (sum.Backends > room.Backends || sum.Blocks > room.Blocks || sum.SourceRanges > room.SourceRanges) {
+			break
+		}
+		n++
+	}
+	return n
+}
+
+// mustRetire reports whether the old backends take up too much room for another chunk.
+func (w *writer) mustRetire() bool {
+	old, room := w.old.size(), w.size().Plus(w.used, -1)
+	const most = chunkBackends + service.MaxBackends + service.MaxSourceRanges
+	return max(old.Backends, old.Blocks) >= retireBackends || old.Backends > 0 && room.Backends < most ||
+		old.SourceRanges > 0 && room.SourceRanges < most || old.Blocks > 0 && room.Blocks < chunkBackends+rows.MaxBlocks
+}
+
+// write writes one chunk. The caller has the lock.
+//
+// A killed process completes the system call that it is in. So either all services of the chunk change or none, and what
+// is left to do then is found by the mark in the state, which comes first.
+func (w *writer) write(ctx context.Context, chunk []change) error {
+	state, err := w.o.NodeState.IDs()
+	if err = cmp.Or(ctx.Err(), err); err != nil {
+		return err
+	}
+	if w.stale = w.stale || state.LastRevision != w.generation; w.stale {
+		var put []service.Service
+		var remove []service.Key
+		for _, c := range chunk {
+			put = append(put, c.put...)
+			for _, d := range c.drop {
+				remove = append(remove, d.Key())
+			}
+		}
+		if chunk, err = w.plan(put, remove, w.stored(ctx)); err != nil {
+			return err
+		}
+	}
+	w.sweep = w.sweep || state.Retiring != w.retiring
+	before, retired := state.Retiring, w.retires
+	if err := errors.Join(w.encode(chunk, &state), w.clear(w.o)); err != nil {
+		return err
+	}
+	state.Retiring = state.LastRevision
+	if err := w.o.NodeState.PutIDs(state); err != nil {
+		return err
+	}
+	w.generation, w.retiring = state.LastRevision, state.Retiring
+	if err := w.store(chunk); err != nil {
+		return err
+	}
+	if before == 0 && w.retires == retired && w.old.empty() {
+		// Nothing is left to do, which spares the call that would say so.
+		state.Retiring, w.retiring = 0, 0
+		return w.o.NodeState.PutIDs(state)
+	}
+	return nil
+}
+
+// encode fills the buffers with the rows of a chunk, and gives out ids and revisions: each has 32 bits, and none is reused.
+func (w *writer) encode(chunk []change, state *objects.IDs) (err error) {
+	w.new = set{w.new.backends[:0], w.new.blocks[:0], w.new.ranges[:0]}
+	w.backends, w.blocks, w.serviceKeys, w.services = w.backends[:0], w.blocks[:0], w.serviceKeys[:0], w.services[:0]
+	services := 1 // a revision counts the chunk: others are to see that services changed, also if rows are only deleted
+	for _, c := range chunk {
+		services += len(c.put)
+	}
+	if uint64(max(state.LastRevision, state.LastService))+uint64(services) > math.MaxUint32 {
+		return errNumbersUsedUp
+	}
+	state.LastRevision++
+	for i := range chunk {
+		c := &chunk[i]
+		for j, s := range c.put {
+			state.LastRevision++
+			s = s.Sorted()
+			s.Owner, s.Revision, s.ID = w.owner, state.LastRevision, 0
+			for _, f := range c.found {
+				if f.Protocol == s.Protocol {
+					s.ID = f.ID
+				}
+			}
+			if s.ID == 0 {
+				if s.ID, err = w.next(w.o, state); err != nil {
+					return err
+				}
+			}
+			c.put[j] = s
+			w.new.add(s)
+			for _, b := range s.Backends {
+				w.backends = append(w.backends, rows.EncodeBackend(b))
+			}
+			for _, r := range s.SourceRanges {
+				w.backends = append(w.backends, rows.EncodeRange(r))
+			}
+			w.blocks = append(w.blocks, rows.Table(s)...)
+			w.serviceKeys = append(w.serviceKeys, rows.ServiceKey(s.Frontend, s.Protocol))
+			w.services = append(w.services, rows.EncodeService(s))
+		}
+	}
+	return nil
+}
+
+// store writes the buffers: backends, source ranges and tables, then the services that refer to them. It deletes last, so that a
+// service which takes another's frontend is there before that goes. If a map is full, the changes that are complete stay, and
+// what nothing refers to is swept.
+func (w *writer) store(chunk []change) (err error) {
+	defer func() { err = errors.Join(err, w.o.NodeState.Invalidate()) }()
+	written, err := w.storeServices()
+	w.sweep = w.sweep || err != nil
+	var drops []objects.ServiceKey
+	for left := written; len(chunk) > 0; chunk = chunk[1:] {
+		c := &chunk[0]
+		if left < len(c.put) {
+			break
+		}
+		left -= len(c.put)
+		for _, d := range c.drop {
+			if !slices.ContainsFunc(c.put, func(s service.Service) bool { return s.Protocol == d.Protocol }) {
+				drops = append(drops, rows.ServiceKey(d.Frontend, d.Protocol))
+			}
+		}
+		w.count(c)
+	}
+	w.result.RowsDeleted += len(drops)
+	return errors.Join(err, w.o.Services.DeleteBatch(drops))
+}
+
+// storeServices returns how many services it has written.
+func (w *writer) storeServices() (int, error) {
+	if _, err := w.o.Backends.PutBatch(w.new.backends, w.backends); err != nil {
+		return 0, err
+	}
+	if _, err := w.o.SourceRanges.PutBatch(w.new.ranges, make([]uint8, len(w.new.ranges))); err != nil {
+		return 0, err
+	}
+	if _, err := w.o.LookUp.PutBatch(w.new.blocks, w.blocks); err != nil {
+		return 0, err
+	}
+	var addresses []objects.Addr
+	for i, row := range w.services {
+		if row.Flags&(objects.ServiceNodePort|objects.ServiceLoopback) == 0 {
+			addresses = append(addresses, w.serviceKeys[i].Addr)
+		}
+	}
+	if _, err := w.o.ServiceAddrs.PutBatch(addresses, make([]uint32, len(addresses))); err != nil {
+		return 0, err
+	}
+	keys, err := filterKeys(w.o, w.serviceKeys)
+	if err == nil {
+		err = w.o.NodeState.AddFrontends(keys)
+	}
+	if err != nil {
+		return 0, err
+	}
+	return w.o.Services.PutBatch(w.serviceKeys, w.services)
+}
+
+// count notes a change that was written, and what it replaces.
+func (w *writer) count(c *change) {
+	for _, s := range c.put {
+		w.lastID = s.ID
+		n := rows.Count(s)
+		w.used = w.used.Plus(n, 1)
+		w.result.RowsWritten += 1 + n.Backends + n.Blocks + n.SourceRanges
+		i := slices.IndexFunc(c.found, func(f service.Service) bool { return f.ID == s.ID })
+		if i < 0 {
+			w.result.Added++
+		} else {
+			w.result.Updated++
+			w.gone = w.gone || answersEcho(c.found[i]) && !answersEcho(s)
+			w.replace(c.found[i], resets(s))
+			// A program that works with the old backends must find them. Nobody waits for those that have read a deleted service: a
+			// packet that they drop was for it.
+			w.waits = true
+		}
+	}
+	for _, d := range c.drop {
+		w.result.Deleted++
+		w.gone = w.gone || answersEcho(d)
+		w.replace(d, resets(d))
+	}
+}
+
+// replace notes that a service has other backends now, or none.
+func (w *writer) replace(old service.Service, reset bool) {
+	w.retires = true
+	w.old.add(old)
+	w.udp, w.tcp = w.udp || old.Protocol.Overlaps(service.UDP), w.tcp || reset
+}
+
+// answersEcho reports whether programs answer echo requests to the address of a service: at the addresses of nodes the kernel does.
+func answersEcho(s service.Service) bool { return !s.NodePort && !s.Frontend.Addr().IsLoopback() }
+
+// resets reports whether TCP connections of the service end with their backend.
+func resets(s service.Service) bool {
+	return s.OnRemove == service.Reset && s.Protocol.Overlaps(service.TCP)
+}
