@@ -83,6 +83,8 @@ func (r Requirement) has(value string) bool {
 // terms returns how many terms the selector has.
 func (s Selector) terms() int { return len(s.Labels) + len(s.Requirements) }
 
+func (s PodSelector) terms() int { return s.Namespaces.terms() + s.Pods.terms() }
+
 // Validate returns an error that names the field.
 func (s Selector) Validate() error {
 	for i, r := range s.Requirements {
@@ -127,7 +129,13 @@ func (s *Snapshot) podsBy(is func(*Pod) bool) (all []*pod, by labelled[*pod]) {
 		if p := &s.Pods[i]; is(p) {
 			at := &pod{Pod: p, namespace: namespaces[p.Namespace]}
 			all = append(all, at)
-			by.add(at, append(labelsOf(false, p.Labels), labelsOf(true, at.namespace)[1:]...))
+			all := []label{{}}
+			for of, labels := range []map[string]string{aPod: p.Labels, aNamespace: at.namespace} {
+				for key, value := range labels {
+					all = append(all, label{of: kind(of), key: key, value: value})
+				}
+			}
+			by.add(at, all)
 		}
 	}
 	return all, by
