@@ -33,15 +33,13 @@ func (x labelled[T]) add(of T, by []label) {
 }
 
 // rarest returns those with the rarest label that a selector of pods asks for.
-func (x labelled[T]) rarest(s PodSelector) []T {
+func (x labelled[T]) rarest(s *PodSelector) []T {
 	rarest := x[label{}]
-	for of, labels := range []map[string]string{aPod: s.Pods.Labels, aNamespace: s.Namespaces.Labels} {
-		for key, value := range labels {
-			if have := x[label{of: kind(of), key: key, value: value}]; len(have) < len(rarest) {
-				rarest = have
-			}
+	s.labels(func(l label) {
+		if have := x[l]; len(have) < len(rarest) {
+			rarest = have
 		}
-	}
+	})
 	return rarest
 }
 
@@ -51,11 +49,10 @@ type asked struct {
 	values map[label]map[string]bool
 	keys   map[label]bool // of which rules ask whether they are there; without a value
 	ports  map[string]bool
-	pairs  int // of a label and a namespace that asks for it
 }
 
 // work is what it costs to keep them.
-func (a *asked) work() int { return askedWork * a.pairs }
+func (a *asked) work() int { return askedWork * (len(a.values) + len(a.keys)) }
 
 // add notes the rules of a policy, in the directions in which it has a say.
 func (a *asked) add(p *Policy) {
@@ -87,7 +84,6 @@ func (a *asked) selector(by string, l label, s Selector) {
 	for _, r := range s.Requirements {
 		if l.key, l.value = r.Key, ""; len(r.Values) == 0 {
 			a.keys[l] = true
-			a.pairs++
 		}
 		for _, l.value = range r.Values {
 			a.ask(by, l)
@@ -99,10 +95,7 @@ func (a *asked) ask(by string, l label) {
 	if a.values[l] == nil {
 		a.values[l] = map[string]bool{}
 	}
-	if !a.values[l][by] {
-		a.values[l][by] = true
-		a.pairs++
-	}
+	a.values[l][by] = true
 }
 
 // labels adds to a form what rules tell of labels, and returns those whose values they ask for besides others.

@@ -52,7 +52,7 @@ func (c *compiler) fill(set *ruleSet) {
 	}
 	for in, m := range covers {
 		for _, i := range in.identities {
-			if i.content == nil || contents[i.content] == nil {
+			if (i.content == nil || contents[i.content] == nil) && f.spend(1) {
 				f.row(i, decision{m, nil, ""})
 			}
 		}
@@ -123,7 +123,7 @@ func (f *filler) contents() map[*content]*matching {
 				if !is(of) {
 					continue
 				}
-				if !f.use(f.ruleSet, work) {
+				if !f.use(f.ruleSet, work*len(of.identities)) {
 					return
 				}
 				if last := len(of.rules) - 1; last < 0 {
@@ -145,7 +145,7 @@ func (f *filler) contents() map[*content]*matching {
 			case p.Nodes != nil:
 				match(nodes, func(of *content) bool { return p.Nodes.Matches(of.labels) })
 			case p.Pods != nil:
-				rarest := f.labelled.rarest(*p.Pods)
+				rarest := f.labelled.rarest(p.Pods)
 				f.use(f.ruleSet, work*len(rarest)*(1+p.Pods.terms())/podWork)
 				match(rarest, func(of *content) bool { return p.Pods.selects(of.namespace, of.labels, q.tier, of.lacks) })
 			}
@@ -163,12 +163,12 @@ func (f *filler) contents() map[*content]*matching {
 
 // matching returns what rules match.
 func (f *filler) matching(rules []int32) *matching {
-	f.use(f.ruleSet, len(rules))
 	slices.Sort(rules)
 	rules = slices.Compact(rules)
 	key := string(places(rules))
 	m := f.lists[key]
 	if m == nil {
+		f.use(f.ruleSet, len(rules))
 		m = &matching{rules: slices.Clone(rules)}
 		for _, n := range rules {
 			m.named, m.ofNamespace = m.named || f.clauses[n].named, m.ofNamespace || f.clauses[n].ofNamespace()
@@ -180,7 +180,7 @@ func (f *filler) matching(rules []int32) *matching {
 
 // row makes the row of an identity, unless that of identity 0 says the same.
 func (f *filler) row(i *identity, of decision) {
-	if !f.spend(1) {
+	if f.exhausted() {
 		return
 	}
 	ports, ofNamespace := f.ports, false
