@@ -98,14 +98,15 @@ func (s PodSelector) terms() int { return s.Namespaces.terms() + s.Pods.terms() 
 // Validate returns an error that names the field.
 func (s Selector) Validate() error {
 	for i, r := range s.Requirements {
-		if err := r.validate(); err != nil {
+		if err := r.Validate(); err != nil {
 			return fmt.Errorf("matchExpressions[%d]: %w", i, err)
 		}
 	}
 	return nil
 }
 
-func (r Requirement) validate() error {
+// Validate returns an error that names the field.
+func (r Requirement) Validate() error {
 	takesValues := r.Operator == "In" || r.Operator == "NotIn"
 	switch {
 	case r.Key == "":
