@@ -79,11 +79,16 @@ func (p *Policy) size() (n size) {
 
 // validateSize returns a *LimitError if the policy exceeds a limit.
 func (p *Policy) validateSize() error {
-	n, keys := p.size(), map[string]bool{}
+	n, terms, keys := p.size(), 0, map[string]bool{}
 	for s := range p.selectors {
-		s.keysTo(keys)
+		terms += s.terms()
 	}
-	delete(keys, NamespaceLabel)
+	if terms > MostKeys { // what most policies have not
+		for s := range p.selectors {
+			s.keysTo(keys)
+		}
+		delete(keys, NamespaceLabel)
+	}
 	for _, l := range []LimitError{
 		{What: "peers of rules", Number: n.peers, Limit: MostPeers}, {What: "rules", Number: n.rules, Limit: MostRules},
 		{What: "ranges of addresses", Number: n.ranges, Limit: MostRanges},

@@ -9,7 +9,6 @@ import (
 
 // prepared is a policy in one direction.
 type prepared struct {
-	id      Digest // of the policy and the direction
 	clauses []*clause
 	deny    uint32 // rule of the default deny
 	named   bool
@@ -44,10 +43,7 @@ func (c *compiler) prepare(e *entry) {
 		if !ok {
 			continue
 		}
-		f := newForm("direction")
-		f.bytes(e.id[:]...)
-		f.bytes(byte(d))
-		q := &prepared{id: f.digest(), clauses: make([]*clause, len(rules))}
+		q := &prepared{clauses: make([]*clause, len(rules))}
 		origin := e.origin()
 		origin.Direction, origin.Reason = d, DefaultDeny
 		if e.Tier == Namespaced {
@@ -119,9 +115,10 @@ func (q *clause) resolve(ports []NamedPort) *clause {
 // setOf returns the rule set of a pod, and makes it if it is new; 0 if no policy selects the pod.
 func (c *compiler) setOf(p *pod, d Direction) uint32 {
 	f, selecting, named := newForm("set"), false, false
+	f.bytes(byte(d))
 	for _, e := range p.by {
 		if q := e.prepared[d]; q != nil {
-			f.bytes(q.id[:]...)
+			f.bytes(e.id[:]...)
 			selecting, named = true, named || q.named
 		}
 	}
