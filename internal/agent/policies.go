@@ -236,7 +236,7 @@ func (p *policySet) set() (s policies.Set, cut []kube.Warning) {
 	s.Previous = &policy.Snapshot{Policies: slices.Concat(p.last, p.others)}
 	for _, pod := range s.Trim(p.node) {
 		cut = append(cut, kube.Warning{Kind: kube.Pods, Namespace: pod.Namespace, Name: pod.Name, Reason: "TooManyLabels", Text: fmt.Sprintf(
-			"policies use more than %d of its labels or named ports, or one port name has more than %d numbers in its namespace: the others match no policy", policy.MostLabels, policy.MostPortNumbers), Everywhere: true})
+			"policies of other namespaces name more than %d of its labels, or policies more than %[1]d of its ports: the others match no policy", policy.MostLabels), Everywhere: true})
 	}
 	return s, cut
 }

@@ -173,6 +173,7 @@ func Decode(data jsontext.Value, into any, options ...json.Options) error {
 func Explain(err error) error {
 	var semantic *json.SemanticError
 	var syntactic *jsontext.SyntacticError
+	var field *FieldError
 	var pointer jsontext.Pointer
 	switch {
 	case errors.As(err, &syntactic):
@@ -182,6 +183,8 @@ func Explain(err error) error {
 		switch {
 		case errors.Is(err, json.ErrUnknownName):
 			err = errors.New("unknown field")
+		case errors.As(semantic.Err, &field): // of a value that decodes itself
+			pointer, err = pointer+field.Pointer, field.Err
 		case semantic.Err != nil:
 			err = semantic.Err
 		case semantic.GoType != nil:

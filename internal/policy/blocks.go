@@ -12,9 +12,10 @@ import (
 type block struct {
 	Block
 	key    string
+	index  uint64   // from 1
 	covers []*cover // with it
 	at     int32    // among the blocks of a set's rules
-	by     []int32  // the rules
+	rules  []int32  // of the set
 }
 
 // cover is the blocks that some addresses are in. Identities share it, so that an identity more costs the same whatever
@@ -52,7 +53,7 @@ func (b *blocks) add(of *Block) *block {
 	key := string(f)
 	found := b.byKey[key]
 	if found == nil {
-		found = &block{key: key, Block: *of}
+		found = &block{key: key, Block: *of, index: uint64(len(b.byKey) + 1)}
 		b.byKey[key] = found
 		b.list(b.in, of.CIDR, found)
 		for _, e := range of.Except {

@@ -25,7 +25,7 @@ type compiler struct {
 
 	node       string
 	namespaces map[string]map[string]string
-	told       told
+	asked      asked
 	blocks     blocks
 	hosts      map[netip.Prefix]*content // of whole addresses
 	contents   map[Digest]*content
@@ -34,7 +34,7 @@ type compiler struct {
 	entries    map[Digest]*entry
 	sets       map[Digest]*ruleSet
 	work       int
-	limit      int
+	limit      int    // 0: none
 	meter      *meter // nil: rows of namespaces are not counted
 }
 
@@ -50,6 +50,7 @@ type entry struct {
 	*Policy
 	id       Digest
 	prepared [2]*prepared // by direction; nil: it has no say
+	before   bool         // it is in force already
 }
 
 // Compile returns the rows for a snapshot. What is in have keeps its number. The error names a policy and its field, or
@@ -63,31 +64,25 @@ func compileWithin(s Snapshot, have Rows, l Limits) (Rows, error) {
 	if err := s.validate(); err != nil {
 		return Rows{}, err
 	}
-	c := newCompiler(&s, have, l)
-	err := c.compile(&s, l)
-	if over := c.meter.over(); len(over) > 0 {
-		err = &QuotaError{over}
-	}
-	return c.rows, err
-}
-
-func newCompiler(s *Snapshot, have Rows, l Limits) *compiler {
 	c := &compiler{
 		rows: Rows{
 			map[netip.Prefix]uint32{}, map[netip.Addr]Sets{}, map[VerdictKey]Verdict{}, map[PortKey]PortVerdict{},
 			map[uint32]Origin{}, map[Digest]uint32{},
 		},
 		tableSizes: map[uint32]int{}, node: s.Node, namespaces: s.NamespaceLabels(),
-		told: newTold(), blocks: newBlocks(),
-		hosts: map[netip.Prefix]*content{}, contents: map[Digest]*content{}, labelled: labelled[*content]{},
+		asked:  asked{values: map[label]map[string]bool{}, keys: map[label]bool{}, ports: map[string]bool{}},
+		blocks: newBlocks(), hosts: map[netip.Prefix]*content{}, contents: map[Digest]*content{}, labelled: labelled[*content]{},
 		identities: map[address]*identity{}, entries: map[Digest]*entry{}, sets: map[Digest]*ruleSet{},
 	}
 	c.numbers = newNumbers(have, c.rows.Numbers)
-	c.told.namespaces = len(c.namespaces)
 	if l.Quota != nil {
 		c.meter = newMeter(*l.Quota)
 	}
-	return c
+	err := c.compile(&s, l)
+	if over := c.meter.over(); len(over) > 0 {
+		err = &QuotaError{over}
+	}
+	return c.rows, err
 }
 
 func (c *compiler) compile(s *Snapshot, l Limits) error {
@@ -96,19 +91,19 @@ func (c *compiler) compile(s *Snapshot, l Limits) error {
 	if s.Previous != nil {
 		before = c.selectPods(s.Previous)
 		overlaps = c.blocks.overlaps()
+		for _, e := range c.entries {
+			e.before = true
+		}
 	}
 	if l.Work > 0 {
-		c.limit = l.Work + c.told.work()
+		c.limit = l.Work + c.asked.work()
 	}
 	now := c.selectPods(s)
-	if err := c.meter.rules(c); err != nil {
-		return err
+	if c.meter.name(c); len(c.meter.over()) > 0 {
+		return nil // the caller has it
 	}
-	if l.Work > 0 {
-		if n := c.blocks.overlaps() - overlaps; n > MostOverlaps*max(1, l.Work/mostWork) {
-			most := largest(before, now)
-			return &LimitError{Largest: most, What: "overlaps of ranges", Number: n, Limit: MostOverlaps}
-		}
+	if n := c.blocks.overlaps() - overlaps; l.Work > 0 && n > MostOverlaps*max(1, l.Work/mostWork) {
+		return &LimitError{Largest: c.largest(), What: "overlaps of ranges", Number: n, Limit: MostOverlaps}
 	}
 	c.placePeers(s)
 	c.identify()
@@ -126,8 +121,7 @@ func (c *compiler) compile(s *Snapshot, l Limits) error {
 		}
 	}
 	if c.exhausted() {
-		work := c.work + c.told.work()
-		return &LimitError{Largest: largest(before, now), What: workUnits, Number: work, Limit: mostWork}
+		return &LimitError{Largest: c.largest(), What: workUnits, Number: c.work + c.asked.work(), Limit: mostWork}
 	}
 	return nil
 }
@@ -160,7 +154,7 @@ func (c *compiler) entry(p *Policy) *entry {
 		e = &entry{Policy: p, id: id}
 		c.entries[id] = e
 		if c.prepare(e); !c.exhausted() {
-			c.told.count(p)
+			c.asked.add(p)
 		}
 	}
 	return e
@@ -171,10 +165,10 @@ func (c *compiler) setsOf(p *pod) Sets { return Sets{c.setOf(p, Egress), c.setOf
 
 // Work that compiling costs beside [MostWork].
 const (
-	rowWork  = 8
-	portWork = 8
-	podWork  = 16
-	toldWork = 4
+	rowWork   = 8
+	portWork  = 8
+	podWork   = 16
+	askedWork = 4
 )
 
 const workUnits = "units of compile work"
@@ -189,35 +183,22 @@ func (c *compiler) spend(n int) bool {
 
 // use spends work that is that of the rule set's own rules, whatever others tell apart.
 func (c *compiler) use(set *ruleSet, n int) bool {
-	c.meter.use(set, n)
+	c.meter.use(set.namespace, n)
 	return c.spend(n)
 }
 
+// exhausted reports whether rows are of no use any more, since there is too much work in all or for one namespace.
 func (c *compiler) exhausted() bool {
-	return c.limit > 0 && c.work+c.told.work() > c.limit || c.meter.spent()
+	return c.limit > 0 && c.work+c.asked.work() > c.limit || c.meter != nil && c.meter.full
 }
 
-// largest returns the policy with the most peers and ports of those that select pods otherwise than before, the first
-// by name of several.
-func largest(before, now []*pod) (most Origin) {
-	had := map[netip.Addr][]*entry{}
-	for _, p := range before {
-		had[p.Addresses[0]] = p.by
-	}
-	entries := map[*entry]bool{}
-	for _, p := range now {
-		if by, ok := had[p.Addresses[0]]; ok && slices.Equal(by, p.by) {
-			continue
-		}
-		for _, e := range p.by {
-			entries[e] = true
-		}
-	}
-	size := -1
-	for e := range entries {
+// largest returns the policy with the most peers and ports, the first by name of several: of those that are not in force yet, if there are any.
+func (c *compiler) largest() (most Origin) {
+	size, before := -1, true
+	for _, e := range c.entries {
 		o, n := e.origin(), e.size().sum()
-		if n > size || n == size && o.String() < most.String() {
-			size, most = n, o
+		if e.before == before && (n > size || n == size && o.String() < most.String()) || before && !e.before {
+			size, before, most = n, e.before, o
 		}
 	}
 	return most

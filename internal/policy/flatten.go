@@ -37,7 +37,7 @@ func (f *flattener) flatten() (rest PortVerdict, others map[service.Protocol][]s
 	rest = f.paint(anyProtocol)[0].PortVerdict
 	others = map[service.Protocol][]segment{}
 	for _, q := range f.clauses {
-		for _, p := range q.ports {
+		for _, p := range q.Ports {
 			if _, ok := others[p.Protocol]; !ok {
 				others[p.Protocol] = slices.DeleteFunc(f.paint(p.Protocol), func(s segment) bool { return s.PortVerdict == rest })
 			}
@@ -60,10 +60,10 @@ func (f *flattener) paint(protocol service.Protocol) []segment {
 		for ; n < len(f.clauses) && f.clauses[n].tier == t; n++ {
 			q := f.clauses[n]
 			taken := take(&open, q.spans(protocol))
-			if q.action == Pass {
+			if q.Action == Pass {
 				passed = append(passed, taken...)
 			} else {
-				decide(taken, PortVerdict{q.action == Accept, q.rule})
+				decide(taken, PortVerdict{q.Action == Accept, q.number})
 			}
 		}
 		open = append(open, passed...)
@@ -88,11 +88,11 @@ func (f *flattener) paint(protocol service.Protocol) []segment {
 
 // spans returns the ports that the rule matches of a protocol.
 func (q *clause) spans(protocol service.Protocol) []span {
-	if q.ports == nil {
+	if len(q.Ports) == 0 {
 		return []span{{0, 65535}}
 	}
 	var out []span
-	for _, p := range q.ports {
+	for _, p := range q.Ports {
 		if p.Protocol == protocol {
 			out = append(out, span{int(p.First), int(p.Last)})
 		}

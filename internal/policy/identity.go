@@ -8,14 +8,6 @@ import (
 	"slices"
 )
 
-// kind tells pods from nodes.
-type kind uint8
-
-const (
-	aPod kind = 1 + iota
-	aNode
-)
-
 // content is what rules tell of a pod or a node, but for the blocks that its addresses are in. Its labels are those of
 // one of them: no rule tells the others apart from it.
 type content struct {
@@ -28,6 +20,7 @@ type content struct {
 	id         Digest
 	by         []label // that rules name
 	identities []*identity
+	rules      []int32 // of the set that is filled
 }
 
 // address is all that rules tell of one.
@@ -39,9 +32,7 @@ type address struct {
 // identity is what policies can know of a peer. Addresses that no policy tells apart share one.
 type identity struct {
 	address
-	number   uint32
-	matching []int32 // rules that match by the content
-	meets    *meeting
+	number uint32
 }
 
 // placePeers notes what rules tell of each address of a pod or node.
@@ -57,9 +48,7 @@ func (c *compiler) placePeers(s *Snapshot) {
 	}
 	for i := range s.Pods {
 		if p := &s.Pods[i]; !p.HostNetwork {
-			place(p.Addresses, content{
-				kind: aPod, namespace: c.namespaces[p.Namespace], labels: p.Labels, ports: p.Ports, lacks: p.Lacks,
-			})
+			place(p.Addresses, content{namespace: c.namespaces[p.Namespace], labels: p.Labels, ports: p.Ports, lacks: p.Lacks})
 		}
 	}
 }
@@ -68,15 +57,12 @@ func (c *compiler) placePeers(s *Snapshot) {
 func (c *compiler) describe(of content) *content {
 	f := newForm("content")
 	f.number(uint64(of.kind))
-	var by [8]label
-	l, all := label{}, by[:1]
-	if of.kind == aNode {
-		l.of, all[0].of = aNode, aNode
-	}
-	all = c.told.labels(f, label{ofNamespace: true}, &of, all)
-	all = c.told.labels(f, l, &of, all)
+	var few [8]label
+	all := append(few[:0], label{of: of.kind})
+	all = c.asked.labels(f, aNamespace, "", of.namespace, all)
+	all = c.asked.labels(f, of.kind, of.namespace[NamespaceLabel], of.labels, all)
 	if len(of.ports) > 0 {
-		of.ports = slices.DeleteFunc(sortedPorts(of.ports), func(p NamedPort) bool { return !c.told.ports[p.Name] })
+		of.ports = slices.DeleteFunc(sortedPorts(of.ports), func(p NamedPort) bool { return !c.asked.ports[p.Name] })
 	}
 	f.named(of.ports)
 	f.flag(of.ownNode)
@@ -121,9 +107,12 @@ func (c *compiler) identity(of address) uint32 {
 	if i := c.identities[of]; i != nil {
 		return i.number
 	}
+	i := &identity{address: of}
+	c.identities[of] = i
 	f, from := newForm("identity"), uint32(0)
 	if of.content != nil {
 		f.bytes(of.content.id[:]...)
+		of.content.identities = append(of.content.identities, i)
 		if of.ownNode {
 			from = ownNodes
 		}
@@ -131,15 +120,8 @@ func (c *compiler) identity(of address) uint32 {
 	f.number(uint64(from))
 	if of.in != nil {
 		f.bytes(of.in.id[:]...)
-	}
-	i := &identity{address: of}
-	i.number, _ = c.numbers.of(f.digest(), from)
-	c.identities[of] = i
-	if of.in != nil {
 		of.in.identities = append(of.in.identities, i)
 	}
-	if of.content != nil {
-		of.content.identities = append(of.content.identities, i)
-	}
+	i.number, _ = c.numbers.of(f.digest(), from)
 	return i.number
 }

@@ -15,12 +15,8 @@ const (
 	MostPorts  = 20_000 // of all its rules
 	MostKeys   = 64     // keys of labels that its selectors name
 
-	// MostLabels is how many labels [Snapshot.Trim] leaves a pod of those that policies of the cluster name, of those that NetworkPolicies of its namespace
-	// name, and of those that others name; and how many named ports.
+	// MostLabels is how many labels that only NetworkPolicies of other namespaces name [Snapshot.Trim] leaves a pod, and how many named ports.
 	MostLabels = 64
-	// MostPortNumbers is how many numbers a port of one name may have among the pods of a namespace: where rules to others name it, each is a row for each
-	// rule set.
-	MostPortNumbers = 64
 	// MostOverlaps is how many pairs there may be of a block of the rules in force on a node and a range, a block's or an exception's, that lies
 	// in it. Compiling takes that much time and memory: at the limit 40 ms and 20 MB.
 	MostOverlaps = 1 << 18
@@ -83,16 +79,16 @@ func (p *Policy) size() (n size) {
 
 // validateSize returns a *LimitError if the policy exceeds a limit.
 func (p *Policy) validateSize() error {
-	n, keys := p.size(), map[string]bool{}
+	n, terms, keys := p.size(), 0, map[string]bool{}
 	for s := range p.selectors {
-		for key := range s.Labels {
-			keys[key] = true
-		}
-		for _, r := range s.Requirements {
-			keys[r.Key] = true
-		}
+		terms += s.terms()
 	}
-	delete(keys, NamespaceLabel)
+	if terms > MostKeys { // what most policies have not
+		for s := range p.selectors {
+			s.keysTo(keys)
+		}
+		delete(keys, NamespaceLabel)
+	}
 	for _, l := range []LimitError{
 		{What: "peers of rules", Number: n.peers, Limit: MostPeers}, {What: "rules", Number: n.rules, Limit: MostRules},
 		{What: "ranges of addresses", Number: n.ranges, Limit: MostRanges},

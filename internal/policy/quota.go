@@ -5,6 +5,7 @@ package policy
 import (
 	"encoding/binary"
 	"fmt"
+	"iter"
 	"maps"
 	"net/netip"
 	"slices"
@@ -35,20 +36,14 @@ func (e *QuotaError) Error() string {
 // Rows that ClusterNetworkPolicies alone make are nobody's.
 type meter struct {
 	limit   Quota
-	of      map[string]*usage
+	made    map[string]*Quota // by namespace
+	full    bool              // a namespace has no work left: what more it makes need not be known
 	tables  map[tableOf]bool
 	owners  map[*block]map[string]int
 	classes map[*identity][]class // without those of namespaces that have one
 
-	set  *ruleSet // that is filled
-	seen map[class]bool
-	rows map[string]int // of this set, by namespace; of others than its own one more
-}
-
-// usage is what a namespace has of its quota, and how it tells peers apart.
-type usage struct {
-	Quota
-	told told
+	namespace string         // of the rule set that is filled
+	seen      map[class]bool // in its rows
 }
 
 // tableOf is a table of ports that rule sets of a namespace have.
@@ -65,18 +60,16 @@ type class struct {
 
 func newMeter(limit Quota) *meter {
 	return &meter{
-		limit: limit, of: map[string]*usage{}, tables: map[tableOf]bool{},
+		limit: limit, made: map[string]*Quota{}, tables: map[tableOf]bool{},
 		owners: map[*block]map[string]int{}, classes: map[*identity][]class{},
 	}
 }
 
-func (m *meter) usage(namespace string) *usage {
-	u := m.of[namespace]
-	if u == nil {
-		u = &usage{told: newTold()}
-		m.of[namespace] = u
+func (m *meter) of(namespace string) *Quota {
+	if m.made[namespace] == nil {
+		m.made[namespace] = &Quota{}
 	}
-	return u
+	return m.made[namespace]
 }
 
 // over returns who is above the quota.
@@ -84,12 +77,12 @@ func (m *meter) over() (all []*LimitError) {
 	if m == nil {
 		return nil
 	}
-	for _, name := range slices.Sorted(maps.Keys(m.of)) {
-		u := m.of[name]
+	for _, name := range slices.Sorted(maps.Keys(m.made)) {
+		made := m.made[name]
 		for _, e := range []LimitError{
-			{What: "ranges of addresses", Number: u.Ranges, Limit: m.limit.Ranges}, {What: "overlaps of ranges", Number: u.Overlaps, Limit: m.limit.Overlaps},
-			{What: "verdict rows", Number: u.Verdicts, Limit: m.limit.Verdicts}, {What: "rows of ports", Number: u.Ports, Limit: m.limit.Ports},
-			{What: "numbers of rules and rule sets", Number: u.Numbers, Limit: m.limit.Numbers}, {What: workUnits, Number: u.Work, Limit: m.limit.Work},
+			{What: "ranges of addresses", Number: made.Ranges, Limit: m.limit.Ranges}, {What: "overlaps of ranges", Number: made.Overlaps, Limit: m.limit.Overlaps},
+			{What: "verdict rows", Number: made.Verdicts, Limit: m.limit.Verdicts}, {What: "rows of ports", Number: made.Ports, Limit: m.limit.Ports},
+			{What: "numbers of rules and rule sets", Number: made.Numbers, Limit: m.limit.Numbers}, {What: workUnits, Number: made.Work, Limit: m.limit.Work},
 		} {
 			if name != "" && e.Number > e.Limit {
 				e.Namespace = name
@@ -101,52 +94,43 @@ func (m *meter) over() (all []*LimitError) {
 	return all
 }
 
-// spent reports whether the namespace whose rule set is filled is above its quota: what more it makes need not be known.
-func (m *meter) spent() bool {
-	return m != nil && m.set != nil && m.set.namespace != "" && m.of[m.set.namespace].Work > m.limit.Work
-}
-
-// use counts work of a rule set's own rules.
-func (m *meter) use(set *ruleSet, n int) {
+// use counts work of a namespace.
+func (m *meter) use(namespace string, n int) {
 	if m != nil {
-		u := m.usage(set.namespace)
-		u.Work = min(u.Work+n, m.limit.Work+1)
+		made := m.of(namespace)
+		made.Work = min(made.Work+n, m.limit.Work+1)
+		m.full = m.full || namespace != "" && made.Work > m.limit.Work
 	}
 }
 
-// begin notes which rule set is filled next.
+// begin counts a rule set that is filled next, and its row of identity 0.
 func (m *meter) begin(set *ruleSet) {
 	if m != nil {
-		m.usage(set.namespace).Numbers++
-		m.set, m.seen, m.rows = set, map[class]bool{}, map[string]int{set.namespace: 1} // that of identity 0
+		m.namespace, m.seen = set.namespace, map[class]bool{}
+		m.of(set.namespace).Numbers++
+		m.verdict(set.namespace)
 	}
 }
 
-// end counts the rows of the set, unless it is not complete.
-func (m *meter) end(c *compiler) {
+func (m *meter) verdict(namespace string) {
+	m.of(namespace).Verdicts++
+	m.use(namespace, rowWork)
+}
+
+// row counts a row about an identity: for the namespace of the rule set if its rules tell the peer from others, and for other namespaces likewise,
+// but for one row.
+func (m *meter) row(c *compiler, i *identity, v Verdict) {
 	if m == nil {
 		return
 	}
-	if !c.exhausted() {
-		for name, n := range m.rows {
-			if name != m.set.namespace {
-				n--
-			}
-			u := m.usage(name)
-			u.Verdicts, u.Work = u.Verdicts+n, min(u.Work+n*rowWork, m.limit.Work+1)
-		}
-	}
-	m.set = nil
-}
-
-// row counts a row about an identity.
-func (m *meter) row(c *compiler, i *identity, v Verdict) {
-	own := class{namespace: m.set.namespace}
+	own := class{namespace: m.namespace}
 	count := func(of class) {
-		if !m.seen[of] {
-			m.seen[of] = true
-			m.rows[of.namespace]++
+		if any := (class{namespace: of.namespace}); of.namespace != m.namespace && !m.seen[any] {
+			m.seen[any] = true
+		} else if !m.seen[of] {
+			m.verdict(of.namespace)
 		}
+		m.seen[of] = true
 	}
 	for _, of := range m.classes[i] {
 		if of.namespace == own.namespace {
@@ -158,30 +142,33 @@ func (m *meter) row(c *compiler, i *identity, v Verdict) {
 	count(own)
 	if at := (tableOf{own.namespace, v.Ports}); v.Ports != 0 && !m.tables[at] {
 		m.tables[at] = true
-		u := m.usage(own.namespace)
-		u.Ports, u.Numbers = u.Ports+c.tableSizes[v.Ports], u.Numbers+1
+		made := m.of(own.namespace)
+		made.Ports, made.Numbers = made.Ports+c.tableSizes[v.Ports], made.Numbers+1
 	}
 }
 
-// rules counts what the rules in force name. The error is that some name too much to compile.
-func (m *meter) rules(c *compiler) error {
+// name counts what the rules in force name.
+func (m *meter) name(c *compiler) {
 	if m == nil {
-		return nil
+		return
 	}
 	for _, e := range c.entries {
-		u := m.usage(e.Namespace)
-		u.told.namespaces = c.told.namespaces
-		u.told.count(e.Policy)
 		for _, q := range e.prepared {
 			if q == nil {
 				continue
 			}
-			u.Numbers += 1 + len(q.clauses)
+			m.of(e.Namespace).Numbers += 1 + len(q.clauses)
 			for _, rule := range q.clauses {
 				for _, b := range rule.blocks {
 					note(m.owners, b, e.Namespace)
 				}
 			}
+		}
+	}
+	for _, names := range c.asked.values {
+		for name := range names {
+			m.of(name).Numbers++
+			m.use(name, askedWork)
 		}
 	}
 	wide := map[netip.Prefix]map[string]int{} // how many blocks of namespaces are a range, without its exceptions
@@ -202,19 +189,12 @@ func (m *meter) rules(c *compiler) error {
 			}
 		}
 		for name := range names {
-			m.of[name].Ranges++
+			m.of(name).Ranges++
 		}
 		for name, n := range depth {
-			m.of[name].Overlaps += max(0, n-freeDepth)
+			m.of(name).Overlaps += max(0, n-freeDepth)
 		}
 	}
-	for _, u := range m.of {
-		u.Work, u.Numbers = u.Work+u.told.work(), u.Numbers+len(u.told.values)
-	}
-	if over := m.over(); len(over) > 0 {
-		return &QuotaError{over}
-	}
-	return nil
 }
 
 // freeDepth is how many blocks of a namespace may hold one range at no cost: blocks such as 0.0.0.0/0 hold the ranges of all others.
@@ -227,73 +207,71 @@ func note[K comparable](of map[K]map[string]int, k K, namespace string) {
 	of[k][namespace]++
 }
 
-// sorts are numbers of what namespaces tell apart.
-type sorts map[string]uint32
-
-// of returns the numbers of keys, by namespace.
-func (n sorts) of(keys map[string][]byte) map[string]uint32 {
-	out := make(map[string]uint32, len(keys))
-	for namespace, key := range keys {
-		if n[string(key)] == 0 {
-			n[string(key)] = uint32(len(n) + 1)
-		}
-		out[namespace] = n[string(key)]
-	}
-	return out
-}
-
 // classify finds out who tells identities apart.
 func (m *meter) classify(c *compiler) {
 	if m == nil {
 		return
 	}
-	asking := map[label][]string{}
-	for name, u := range m.of {
-		for l := range u.told.values {
-			asking[l] = append(asking[l], name)
+	numbers := map[string]uint32{}
+	number := func(keys map[string][]byte) map[string]uint32 { // by namespace
+		out := make(map[string]uint32, len(keys))
+		for name, key := range keys {
+			if numbers[string(key)] == 0 {
+				numbers[string(key)] = uint32(len(numbers) + 1)
+			}
+			out[name] = numbers[string(key)]
 		}
+		return out
 	}
-	all, places := sorts{}, map[*block]uint64{}
-	byBlocks, byLabels := map[*cover]map[string]uint32{}, map[*content]map[string]uint32{}
+	blocks, labels := map[*cover]map[string]uint32{}, map[*content]map[string]uint32{}
 	for _, in := range c.blocks.covers {
 		keys := map[string][]byte{}
 		for _, b := range in.blocks {
-			if places[b] == 0 {
-				places[b] = uint64(len(places) + 1)
-			}
 			for name := range m.owners[b] {
-				keys[name] = binary.AppendUvarint(keys[name], places[b])
+				keys[name] = binary.AppendUvarint(keys[name], b.index)
 			}
 		}
-		byBlocks[in] = all.of(keys)
+		blocks[in] = number(keys)
 	}
 	for _, of := range c.contents {
 		keys := map[string][]byte{}
 		for _, l := range of.by { // in the order of their keys
-			for _, name := range asking[l] {
-				if m.of[name].told.asks(l, false, of.namespace) {
-					keys[name] = fmt.Appendf(keys[name], "%t %q %q ", l.ofNamespace, l.key, l.value)
-				}
+			within := l
+			within.in = of.namespace[NamespaceLabel]
+			for name := range both(c.asked.values[l], c.asked.values[within]) {
+				keys[name] = fmt.Appendf(keys[name], "%d %q %q ", l.of, l.key, l.value)
 			}
 		}
-		byLabels[of] = all.of(keys)
+		labels[of] = number(keys)
 	}
 	first, several := map[string]class{}, map[string]bool{}
 	for _, i := range c.identities {
-		for _, names := range []map[string]uint32{byBlocks[i.in], byLabels[i.content]} {
-			for name := range names {
-				of := class{name, byLabels[i.content][name], byBlocks[i.in][name]}
-				if !slices.Contains(m.classes[i], of) {
-					m.classes[i] = append(m.classes[i], of)
-				}
-				if had, ok := first[name]; ok && had != of {
-					several[name] = true
-				}
-				first[name] = of
+		for name := range both(blocks[i.in], labels[i.content]) {
+			of := class{name, labels[i.content][name], blocks[i.in][name]}
+			m.classes[i] = append(m.classes[i], of)
+			if had, ok := first[name]; ok && had != of {
+				several[name] = true
 			}
+			first[name] = of
 		}
 	}
 	for i, of := range m.classes {
 		m.classes[i] = slices.DeleteFunc(of, func(of class) bool { return !several[of.namespace] })
+	}
+}
+
+// both yields the keys of two maps, each once.
+func both[V any](a, b map[string]V) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for k := range a {
+			if !yield(k) {
+				return
+			}
+		}
+		for k := range b {
+			if _, ok := a[k]; !ok && !yield(k) {
+				return
+			}
+		}
 	}
 }

@@ -80,20 +80,33 @@ func (r Requirement) has(value string) bool {
 	return found
 }
 
+// keysTo notes the keys of labels that the selector names.
+func (s *Selector) keysTo(all map[string]bool) {
+	for key := range s.Labels {
+		all[key] = true
+	}
+	for _, r := range s.Requirements {
+		all[r.Key] = true
+	}
+}
+
 // terms returns how many terms the selector has.
 func (s Selector) terms() int { return len(s.Labels) + len(s.Requirements) }
+
+func (s PodSelector) terms() int { return s.Namespaces.terms() + s.Pods.terms() }
 
 // Validate returns an error that names the field.
 func (s Selector) Validate() error {
 	for i, r := range s.Requirements {
-		if err := r.validate(); err != nil {
+		if err := r.Validate(); err != nil {
 			return fmt.Errorf("matchExpressions[%d]: %w", i, err)
 		}
 	}
 	return nil
 }
 
-func (r Requirement) validate() error {
+// Validate returns an error that names the field.
+func (r Requirement) Validate() error {
 	takesValues := r.Operator == "In" || r.Operator == "NotIn"
 	switch {
 	case r.Key == "":
@@ -110,6 +123,18 @@ func (r Requirement) validate() error {
 	return nil
 }
 
+// labels calls a function for each label that the selector asks for by its value.
+func (s *PodSelector) labels(do func(label)) { eachLabel(s.Namespaces.Labels, s.Pods.Labels, do) }
+
+// eachLabel calls a function for each label of a pod and of its namespace.
+func eachLabel(namespace, pod map[string]string, do func(label)) {
+	for of, labels := range [...]map[string]string{aPod: pod, aNamespace: namespace} {
+		for key, value := range labels {
+			do(label{of: kind(of), key: key, value: value})
+		}
+	}
+}
+
 // matches reports whether the selector selects a pod with these labels in a namespace with those.
 func (s PodSelector) matches(namespace, pod map[string]string) bool {
 	return s.Namespaces.Matches(namespace) && s.Pods.Matches(pod)
@@ -120,15 +145,25 @@ func (s PodSelector) selects(namespace, pod map[string]string, t Tier, lacks boo
 	return !(lacks && t == Namespaced && s.Pods.excludes()) && s.matches(namespace, pod)
 }
 
-// podsBy returns the pods that a condition holds for, as a list and by their labels.
+// podsBy returns the pods that a condition holds for, as a list and by the labels that subjects of policies ask for.
 func (s *Snapshot) podsBy(is func(*Pod) bool) (all []*pod, by labelled[*pod]) {
-	namespaces, by := s.NamespaceLabels(), labelled[*pod]{}
+	namespaces := s.NamespaceLabels()
+	by = labelled[*pod]{{}: nil}
+	for i := range s.Policies {
+		s.Policies[i].Subject.labels(func(l label) { by[l] = nil })
+	}
 	for i := range s.Pods {
-		if p := &s.Pods[i]; is(p) {
-			at := &pod{Pod: p, namespace: namespaces[p.Namespace]}
-			all = append(all, at)
-			by.add(at, append(labelsOf(false, p.Labels), labelsOf(true, at.namespace)[1:]...))
+		p := &s.Pods[i]
+		if !is(p) {
+			continue
 		}
+		at := &pod{Pod: p, namespace: namespaces[p.Namespace]}
+		all, by[label{}] = append(all, at), append(by[label{}], at)
+		eachLabel(at.namespace, p.Labels, func(l label) {
+			if had, ok := by[l]; ok {
+				by[l] = append(had, at)
+			}
+		})
 	}
 	return all, by
 }
@@ -136,7 +171,7 @@ func (s *Snapshot) podsBy(is func(*Pod) bool) (all []*pod, by labelled[*pod]) {
 // selected yields those of the pods that the selector selects.
 func (s PodSelector) selected(pods labelled[*pod]) iter.Seq[*pod] {
 	return func(yield func(*pod) bool) {
-		for _, at := range pods.rarest(s) {
+		for _, at := range pods.rarest(&s) {
 			if s.matches(at.namespace, at.Labels) && !yield(at) {
 				return
 			}

@@ -9,10 +9,20 @@ import (
 
 // prepared is a policy in one direction.
 type prepared struct {
-	id      Digest // of the policy and the direction
 	clauses []*clause
 	deny    uint32 // rule of the default deny
 	named   bool
+}
+
+// clause is a rule in a rule set.
+type clause struct {
+	*Rule
+	number uint32
+	tier   Tier
+	own    bool     // it matches the pods' own node, and has no peers
+	blocks []*block // of its peers
+	terms  int      // of the selectors of its peers
+	named  bool     // some ports have a name
 }
 
 // ruleSet is what the policies that select a pod say in a direction. Pods that the same policies select share one.
@@ -21,7 +31,6 @@ type ruleSet struct {
 	namespace string // of the NetworkPolicies; "" if there are none
 	d         Direction
 	clauses   []*clause
-	always    []int32 // clauses that match anyone
 	deny      uint32
 	isolated  bool
 	ports     []NamedPort // the pods' own, on ingress
@@ -34,10 +43,7 @@ func (c *compiler) prepare(e *entry) {
 		if !ok {
 			continue
 		}
-		f := newForm("direction")
-		f.bytes(e.id[:]...)
-		f.bytes(byte(d))
-		q := &prepared{id: f.digest(), clauses: make([]*clause, 0, len(rules))}
+		q := &prepared{clauses: make([]*clause, len(rules))}
 		origin := e.origin()
 		origin.Direction, origin.Reason = d, DefaultDeny
 		if e.Tier == Namespaced {
@@ -46,19 +52,73 @@ func (c *compiler) prepare(e *entry) {
 		origin.Reason = ByRule
 		for origin.Index = range rules {
 			r := c.clause(&rules[origin.Index], origin)
-			q.clauses = append(q.clauses, r)
-			q.named = q.named || r.named
+			q.clauses[origin.Index], q.named = r, q.named || r.named
 		}
 		e.prepared[d] = q
 	}
 }
 
+// number returns the number of a rule.
+func (c *compiler) number(o Origin) uint32 {
+	number, fresh := c.numbers.of(ruleDigest(o), 0)
+	if fresh {
+		c.rows.Rules[number] = o
+	}
+	return number
+}
+
+func (c *compiler) clause(r *Rule, o Origin) *clause {
+	q := &clause{Rule: r, number: c.number(o), tier: o.Tier}
+	q.named = slices.ContainsFunc(r.Ports, func(p Port) bool { return p.Name != "" })
+	for _, p := range r.Peers {
+		switch {
+		case p.Block != nil:
+			q.blocks = append(q.blocks, c.blocks.add(p.Block))
+		case p.Pods != nil:
+			q.terms += p.Pods.terms()
+		case p.Nodes != nil:
+			q.terms += p.Nodes.terms()
+		}
+	}
+	return q
+}
+
+// anyone reports whether the rule matches all peers.
+func (q *clause) anyone() bool { return len(q.Peers) == 0 && !q.own }
+
+// ofNamespace reports whether the rule is one of a NetworkPolicy.
+func (q *clause) ofNamespace() bool { return q.tier == Namespaced && !q.own }
+
+// resolve returns the rule with numbers in place of the names of ports; nil: no port has one of the names.
+func (q *clause) resolve(ports []NamedPort) *clause {
+	if !q.named {
+		return q
+	}
+	out, rule := *q, Rule{Action: q.Action}
+	for _, p := range q.Ports {
+		if p.Name == "" {
+			rule.Ports = append(rule.Ports, p)
+			continue
+		}
+		for _, n := range ports {
+			if n.Name == p.Name && (p.Protocol == 0 || p.Protocol == n.Protocol) {
+				rule.Ports = append(rule.Ports, Port{Protocol: n.Protocol, First: n.Port, Last: n.Port})
+			}
+		}
+	}
+	if out.Rule = &rule; len(rule.Ports) == 0 {
+		return nil
+	}
+	return &out
+}
+
 // setOf returns the rule set of a pod, and makes it if it is new; 0 if no policy selects the pod.
 func (c *compiler) setOf(p *pod, d Direction) uint32 {
 	f, selecting, named := newForm("set"), false, false
+	f.bytes(byte(d))
 	for _, e := range p.by {
 		if q := e.prepared[d]; q != nil {
-			f.bytes(q.id[:]...)
+			f.bytes(e.id[:]...)
 			selecting, named = true, named || q.named
 		}
 	}
@@ -93,96 +153,11 @@ func (c *compiler) compose(set *ruleSet, by []*entry) {
 		if e.Tier == Namespaced && !set.isolated {
 			set.deny, set.isolated, set.namespace = q.deny, true, e.Namespace
 			if !judged {
-				set.clauses = append(set.clauses, &clause{rule: c.number(Origin{Reason: OwnNode}), tier: Namespaced, own: true})
+				own := &clause{Rule: &Rule{}, number: c.number(Origin{Reason: OwnNode}), tier: Namespaced, own: true}
+				set.clauses = append(set.clauses, own)
 			}
 		}
 		set.clauses = append(set.clauses, q.clauses...)
 	}
 	slices.SortStableFunc(set.clauses, func(a, b *clause) int { return cmp.Compare(a.tier, b.tier) })
-	for n, q := range set.clauses {
-		if q.anyone {
-			set.always = append(set.always, int32(n))
-		}
-	}
-}
-
-// fill makes the rows of a rule set. The rules that hold for anyone make the row of identity 0; the identities that other
-// rules match get rows of their own. Identities that the same rules match are decided about once.
-func (c *compiler) fill(set *ruleSet) {
-	c.meter.begin(set)
-	rest := c.decide(set, nil, set.ports)
-	c.rows.Verdicts[VerdictKey{set.number, 0}] = rest
-	c.decideFor(set, c.match(set), rest)
-	c.meter.end(c)
-}
-
-// decideFor makes the rows of identities that match has returned.
-func (c *compiler) decideFor(set *ruleSet, matched []*identity, rest Verdict) {
-	type alike struct {
-		*meeting
-		ports string // that have names
-	}
-	type decision struct {
-		Verdict
-		namespaced bool // a NetworkPolicy has a rule for it
-	}
-	decided := map[alike]decision{}
-	for _, i := range matched {
-		if c.exhausted() {
-			i.meets = nil
-			continue
-		}
-		ports := set.portsFor(i)
-		key := alike{meeting: i.meets}
-		if i.meets.named && set.d == Egress {
-			var f form
-			f.named(ports)
-			key.ports = string(f)
-		}
-		v, ok := decided[key]
-		if !ok {
-			v.namespaced = slices.ContainsFunc(i.meets.rules, func(n int32) bool { q := set.clauses[n]; return q.tier == Namespaced && !q.own })
-			v.Verdict = c.decide(set, i.meets.rules, ports)
-			decided[key] = v
-		}
-		i.meets = nil
-		if v.Verdict != rest && c.spend(rowWork) {
-			c.rows.Verdicts[VerdictKey{set.number, i.number}] = v.Verdict
-			if c.meter != nil && v.namespaced {
-				c.meter.row(c, i, v.Verdict)
-			}
-		}
-	}
-}
-
-// portsFor returns the named ports of the end that is called.
-func (s *ruleSet) portsFor(peer *identity) []NamedPort {
-	switch {
-	case s.d == Ingress:
-		return s.ports
-	case peer.content == nil:
-		return nil
-	}
-	return peer.content.ports
-}
-
-// decide returns what a rule set says of identities that some of its rules match, and those for anyone.
-func (c *compiler) decide(set *ruleSet, matching []int32, ports []NamedPort) Verdict {
-	f := flattener{deny: set.deny, isolated: set.isolated}
-	both := slices.Concat(set.always, matching)
-	slices.Sort(both)
-	work := 0
-	for _, n := range slices.Compact(both) {
-		q := set.clauses[n].resolve(ports)
-		work += 1 + portWork*len(q.ports)
-		f.clauses = append(f.clauses, q)
-	}
-	if !c.use(set, work) {
-		return Verdict{}
-	}
-	rest, others := f.flatten()
-	for _, segments := range others {
-		c.use(set, portWork*len(segments))
-	}
-	return c.verdict(rest, others)
 }

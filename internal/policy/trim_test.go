@@ -59,7 +59,7 @@ func TestTrim(t *testing.T) {
 			t.Errorf("%s: there is %+v", what, s)
 		}
 	}
-	asksAll := Policy{Tier: Namespaced, Namespace: "n", Name: "all"}
+	asksAll := Policy{Tier: Namespaced, Namespace: "other", Name: "all"}
 	for key := range many {
 		asksAll.Subject.Pods.Requirements = append(asksAll.Subject.Pods.Requirements, Requirement{Key: key, Operator: "Exists"})
 	}
@@ -98,12 +98,21 @@ func TestLabelsOfOwnPolicies(t *testing.T) {
 	restricts := Policy{Tier: Namespaced, Namespace: "other", Name: "restricts", IsolatesIngress: true, Subject: PodSelector{Namespaces: in("other")}}
 	restricts.Ingress = []Rule{{Action: Accept, Peers: []Peer{{Pods: &PodSelector{Pods: Selector{Requirements: []Requirement{{Key: "z-restricted", Operator: "DoesNotExist"}}}}}}}}
 	pod.Labels["z-restricted"] = "yes"
-	other.Namespace, other.Subject.Namespaces = "shop", in("shop")
 	for _, by := range []string{"shop", "tenant"} { // whoever names the others
-		other.Namespace = by
-		s := Snapshot{Node: "here", Pods: []Pod{pod}, Policies: []Policy{restricts, other}}
-		if s.Trim("here"); s.Pods[0].Labels["z-restricted"] != "yes" {
-			t.Errorf("labels that %s names take the place of one that must be absent", by)
+		other.Namespace, other.Subject.Namespaces = by, in(by)
+		guarded := Pod{Namespace: "other", Name: "guarded", Node: "here", Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.2")}}
+		other.Subject.Pods = Selector{}
+		half := other // a policy has at most 64 keys
+		half.Name, half.Ingress = "half", []Rule{{Action: Accept, Peers: []Peer{{Pods: &PodSelector{Pods: Selector{Requirements: names.Requirements[:40]}}}}}}
+		other.Ingress = []Rule{{Action: Accept, Peers: []Peer{{Pods: &PodSelector{Pods: Selector{Requirements: names.Requirements[40:]}}}}}}
+		s := Snapshot{Node: "here", Pods: []Pod{pod, guarded}, Policies: []Policy{restricts, other, half}}
+		s.Trim("here")
+		rows, err := Compile(s, Rows{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, d := rows.Lookup(Flow{Source: pod.Addresses[0], Destination: guarded.Addresses[0], Protocol: 6, Port: 80}); d.Allow {
+			t.Errorf("by labels that %s names a pod lacks one that must be absent: %v", by, d)
 		}
 	}
 }

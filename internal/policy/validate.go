@@ -144,18 +144,25 @@ func (s *Snapshot) validate() error {
 
 // validatePods validates the ports of pods, and refuses an address that two pods or nodes have.
 func (s *Snapshot) validatePods() error {
-	owner := make(map[netip.Addr]string, len(s.Pods))
-	take := func(name string, addresses []netip.Addr) error {
+	owner := make(map[netip.Addr]int, len(s.Pods)) // the place among nodes, then pods
+	name := func(i int) string {
+		if i < len(s.Nodes) {
+			return "node " + s.Nodes[i].Name
+		}
+		p := &s.Pods[i-len(s.Nodes)]
+		return "pod " + p.Namespace + "/" + p.Name
+	}
+	take := func(i int, addresses []netip.Addr) error {
 		for _, a := range addresses {
-			if had, ok := owner[a.Unmap()]; ok && had != name {
-				return fmt.Errorf("%s: address %s also used by %s", name, a, had)
+			if had, ok := owner[a.Unmap()]; ok && name(had) != name(i) {
+				return fmt.Errorf("%s: address %s also used by %s", name(i), a, name(had))
 			}
-			owner[a.Unmap()] = name
+			owner[a.Unmap()] = i
 		}
 		return nil
 	}
-	for _, n := range s.Nodes {
-		if err := take("node "+n.Name, n.Addresses); err != nil {
+	for i := range s.Nodes {
+		if err := take(i, s.Nodes[i].Addresses); err != nil {
 			return err
 		}
 	}
@@ -163,13 +170,14 @@ func (s *Snapshot) validatePods() error {
 		p := &s.Pods[i]
 		for _, n := range p.Ports {
 			if err := (Port{Protocol: n.Protocol, First: n.Port, Last: n.Port}).validate(); err != nil {
-				return fmt.Errorf("pod %s/%s: port %q: %w", p.Namespace, p.Name, n.Name, err)
+				return fmt.Errorf("%s: port %q: %w", name(len(s.Nodes)+i), n.Name, err)
 			}
 		}
-		if !p.HostNetwork {
-			if err := take("pod "+p.Namespace+"/"+p.Name, p.Addresses); err != nil {
-				return err
-			}
+		if p.HostNetwork {
+			continue
+		}
+		if err := take(len(s.Nodes)+i, p.Addresses); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -11,28 +11,6 @@ import (
 	"strings"
 )
 
-// State tells which connections a backend serves.
-type State uint8
-
-// The states of a backend.
-const (
-	Active      State = iota
-	Terminating       // serves its connections, and new ones if no backend is active
-	Draining          // serves its connections
-	Quarantined       // failed its health check: gets no new connections
-)
-
-func stateNames() []string { return []string{"active", "terminating", "draining", "quarantined"} }
-
-// String returns the lower-case name.
-func (s State) String() string { return nameOf(s, "state", stateNames()) }
-
-// MarshalText returns the text of String.
-func (s State) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
-
-// UnmarshalText parses the name of a state.
-func (s *State) UnmarshalText(text []byte) error { return parseName(s, "state", stateNames(), text) }
-
 // Backend is one address and port that serves a service.
 type Backend struct {
 	Addr  netip.AddrPort

@@ -8,8 +8,57 @@ import (
 	"strings"
 )
 
+// Word is a value that has a name: one of those of N, by its place among them.
+type Word[N names] uint8
+
+// names are the names of the values of a type, and what the type is called.
+type names interface {
+	names() (noun string, all []string)
+}
+
+// String returns the lower-case name.
+func (w Word[N]) String() string {
+	var of N
+	noun, all := of.names()
+	if int(w) < len(all) {
+		return all[w]
+	}
+	return fmt.Sprintf("%s-%d", noun, uint8(w))
+}
+
+// MarshalText returns the text of String.
+func (w Word[N]) MarshalText() ([]byte, error) { return []byte(w.String()), nil }
+
+// UnmarshalText parses a name.
+func (w *Word[N]) UnmarshalText(text []byte) error {
+	var of N
+	noun, all := of.names()
+	i := slices.Index(all, string(text))
+	if i < 0 {
+		return fmt.Errorf("unknown %s %q: want %s", noun, text, strings.Join(all, ", "))
+	}
+	*w = Word[N](i)
+	return nil
+}
+
+type (
+	policyNames   struct{}
+	choiceNames   struct{}
+	onRemoveNames struct{}
+	dsrNames      struct{}
+	stateNames    struct{}
+)
+
+func (policyNames) names() (string, []string)   { return "policy", []string{"cluster", "local"} }
+func (choiceNames) names() (string, []string)   { return "choice", []string{"random", "maglev"} }
+func (onRemoveNames) names() (string, []string) { return "on-remove", []string{"keep", "reset"} }
+func (dsrNames) names() (string, []string)      { return "dsr", []string{"none", "ipip"} }
+func (stateNames) names() (string, []string) {
+	return "state", []string{"active", "terminating", "draining", "quarantined"}
+}
+
 // Policy selects the backends that a client may reach.
-type Policy uint8
+type Policy = Word[policyNames]
 
 // The traffic policies, as Kubernetes names them.
 const (
@@ -17,21 +66,8 @@ const (
 	Local                 // backends on the client's or the receiving node
 )
 
-func policyNames() []string { return []string{"cluster", "local"} }
-
-// String returns the lower-case name.
-func (p Policy) String() string { return nameOf(p, "policy", policyNames()) }
-
-// MarshalText returns the text of String.
-func (p Policy) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
-
-// UnmarshalText parses the name of a policy.
-func (p *Policy) UnmarshalText(text []byte) error {
-	return parseName(p, "policy", policyNames(), text)
-}
-
 // Choice is how a backend is chosen for a new connection.
-type Choice uint8
+type Choice = Word[choiceNames]
 
 // The choices. Both heed weights.
 const (
@@ -39,21 +75,8 @@ const (
 	Maglev        // by a hash of the connection, the same on all nodes: see package maglev
 )
 
-func choiceNames() []string { return []string{"random", "maglev"} }
-
-// String returns the lower-case name.
-func (c Choice) String() string { return nameOf(c, "choice", choiceNames()) }
-
-// MarshalText returns the text of String.
-func (c Choice) MarshalText() ([]byte, error) { return []byte(c.String()), nil }
-
-// UnmarshalText parses the name of a choice.
-func (c *Choice) UnmarshalText(text []byte) error {
-	return parseName(c, "choice", choiceNames(), text)
-}
-
 // OnRemove is what happens to the open TCP connections of a backend that is removed.
-type OnRemove uint8
+type OnRemove = Word[onRemoveNames]
 
 // What can happen.
 const (
@@ -61,22 +84,9 @@ const (
 	Reset                 // both sides get a reset
 )
 
-func onRemoveNames() []string { return []string{"keep", "reset"} }
-
-// String returns the lower-case name.
-func (r OnRemove) String() string { return nameOf(r, "on-remove", onRemoveNames()) }
-
-// MarshalText returns the text of String.
-func (r OnRemove) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
-
-// UnmarshalText parses the name of what happens.
-func (r *OnRemove) UnmarshalText(text []byte) error {
-	return parseName(r, "on-remove", onRemoveNames(), text)
-}
-
 // DSR is direct server return: how packets of clients outside reach backends on other nodes, which then answer the clients
 // themselves.
-type DSR uint8
+type DSR = Word[dsrNames]
 
 // The ways. Both nodes must have the service with the same one.
 const (
@@ -84,29 +94,13 @@ const (
 	IPIP             // in IPIP, or IPv6 in IPv6, to the backend's address
 )
 
-func dsrNames() []string { return []string{"none", "ipip"} }
+// State tells which connections a backend serves.
+type State = Word[stateNames]
 
-// String returns the lower-case name.
-func (d DSR) String() string { return nameOf(d, "dsr", dsrNames()) }
-
-// MarshalText returns the text of String.
-func (d DSR) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
-
-// UnmarshalText parses the name of a way.
-func (d *DSR) UnmarshalText(text []byte) error { return parseName(d, "dsr", dsrNames(), text) }
-
-func nameOf[E ~uint8](e E, noun string, names []string) string {
-	if int(e) < len(names) {
-		return names[e]
-	}
-	return fmt.Sprintf("%s-%d", noun, uint8(e))
-}
-
-func parseName[E ~uint8](e *E, noun string, names []string, text []byte) error {
-	i := slices.Index(names, string(text))
-	if i < 0 {
-		return fmt.Errorf("unknown %s %q: want %s", noun, text, strings.Join(names, ", "))
-	}
-	*e = E(i)
-	return nil
-}
+// The states of a backend.
+const (
+	Active      State = iota
+	Terminating       // serves its connections, and new ones if no backend is active
+	Draining          // serves its connections
+	Quarantined       // failed its health check: gets no new connections
+)

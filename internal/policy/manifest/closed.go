@@ -56,11 +56,9 @@ func (f fields) has(name string) bool {
 
 func (f fields) closeNamespaced(p *policy.Policy) {
 	p.Tier, p.Subject.Namespaces = policy.Namespaced, inNamespace(p.Namespace)
-	var pods labelSelector
+	var pods selector
 	if f.read("podSelector", &pods) {
-		if s, err := pods.selector(); err == nil {
-			p.Subject.Pods = s
-		}
+		p.Subject.Pods = pods.Selector
 	}
 	var types []string
 	switch {
@@ -84,11 +82,9 @@ func (f fields) closeCluster(p *policy.Policy) {
 	if f.read("priority", &priority) && priority <= 1000 {
 		p.Priority = priority
 	}
-	var subject clusterPeer
-	if f.read("subject", &subject) && subject.ofPods() {
-		if peers, err := subject.peers(); err == nil {
-			p.Subject = *peers[0].Pods
-		}
+	var of subject
+	if f.read("subject", &of) && of.PodSelector != nil {
+		p.Subject = *of.PodSelector
 	}
 	all := []policy.Rule{{Name: "it cannot be read", Action: policy.Deny}}
 	if f.has("ingress") || !f.has("egress") {

@@ -3,6 +3,7 @@
 package manifest
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -23,10 +24,10 @@ type pod struct {
 		InitContainers []container `json:"initContainers"`
 	} `json:"spec"`
 	Status struct {
-		Phase  string `json:"phase"`
-		PodIP  string `json:"podIP"`
+		Phase  string  `json:"phase"`
+		PodIP  address `json:"podIP"`
 		PodIPs []struct {
-			IP string `json:"ip"`
+			IP address `json:"ip"`
 		} `json:"podIPs"`
 	} `json:"status"`
 }
@@ -34,10 +35,21 @@ type pod struct {
 type container struct {
 	RestartPolicy string `json:"restartPolicy"`
 	Ports         []struct {
-		Name          string `json:"name"`
-		Protocol      string `json:"protocol"`
-		ContainerPort int64  `json:"containerPort"`
+		Name          string     `json:"name"`
+		Protocol      protocol   `json:"protocol"`
+		ContainerPort portNumber `json:"containerPort"`
 	} `json:"ports"`
+}
+
+// address is an address, or an empty text.
+type address struct{ netip.Addr }
+
+// UnmarshalText parses it.
+func (a *address) UnmarshalText(text []byte) (err error) {
+	if a.Addr, err = netip.ParseAddr(string(text)); err != nil && len(text) > 0 {
+		return fmt.Errorf("%q is not an address", text)
+	}
+	return nil
 }
 
 // node is a Node of v1.
@@ -87,54 +99,20 @@ func (s *set) addPod(o document.Object, data jsontext.Value) error {
 		Namespace: o.Metadata.Namespace, Name: o.Metadata.Name, Labels: o.Metadata.Labels,
 		HostNetwork: of.Spec.HostNetwork, Node: of.Spec.NodeName,
 	}
-	for i, a := range of.Status.PodIPs {
-		addr, err := netip.ParseAddr(a.IP)
-		if err != nil {
-			return fmt.Errorf("status.podIPs[%d].ip: %q is not an address", i, a.IP)
-		}
-		p.Addresses = append(p.Addresses, addr)
+	for _, a := range of.Status.PodIPs {
+		p.Addresses = append(p.Addresses, a.IP.Addr)
 	}
-	if ip := of.Status.PodIP; len(p.Addresses) == 0 && ip != "" {
-		addr, err := netip.ParseAddr(ip)
-		if err != nil {
-			return fmt.Errorf("status.podIP: %q is not an address", ip)
-		}
-		p.Addresses = []netip.Addr{addr}
+	if len(p.Addresses) == 0 && of.Status.PodIP.IsValid() {
+		p.Addresses = []netip.Addr{of.Status.PodIP.Addr}
 	}
-	ports, err := each("spec.containers", of.Spec.Containers, container.named)
-	if err != nil {
-		return err
-	}
-	p.Ports = slices.Concat(ports...)
-	ofInit, err := each("spec.initContainers", of.Spec.InitContainers, container.named)
-	if err != nil {
-		return err
-	}
-	for i, list := range ofInit {
-		if of.Spec.InitContainers[i].RestartPolicy == "Always" { // a sidecar
-			p.Ports = append(p.Ports, list...)
+	once := func(c container) bool { return c.RestartPolicy != "Always" } // others are sidecars
+	for _, c := range append(of.Spec.Containers, slices.DeleteFunc(of.Spec.InitContainers, once)...) {
+		for _, q := range c.Ports {
+			if q.Name != "" {
+				p.Ports = append(p.Ports, policy.NamedPort{Name: q.Name, Protocol: cmp.Or(service.Protocol(q.Protocol), service.TCP), Port: uint16(q.ContainerPort)})
+			}
 		}
 	}
 	s.Snapshot.Pods = append(s.Snapshot.Pods, p)
 	return nil
-}
-
-// named returns the ports that have a name.
-func (c container) named() (out []policy.NamedPort, err error) {
-	for i, q := range c.Ports {
-		if q.Name == "" {
-			continue
-		}
-		p := policy.NamedPort{Name: q.Name, Protocol: service.TCP}
-		if q.Protocol != "" {
-			if p.Protocol, err = parseProtocol(q.Protocol); err != nil {
-				return nil, fmt.Errorf("ports[%d].protocol: %w", i, err)
-			}
-		}
-		if p.Port, err = portNumber(q.ContainerPort); err != nil {
-			return nil, fmt.Errorf("ports[%d].containerPort: %w", i, err)
-		}
-		out = append(out, p)
-	}
-	return out, nil
 }

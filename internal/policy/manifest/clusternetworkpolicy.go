@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net/netip"
 	"slices"
 
+	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
 	"mustang/internal/document"
@@ -17,52 +19,24 @@ import (
 
 // clusterSpec is the spec of a ClusterNetworkPolicy of policy.networking.k8s.io, the same in v1beta1 and v1alpha2.
 type clusterSpec struct {
-	Tier     string        `json:"tier"`
-	Priority *int64        `json:"priority"`
-	Subject  clusterPeer   `json:"subject"`
-	Ingress  []clusterRule `json:"ingress"`
-	Egress   []clusterRule `json:"egress"`
+	Tier     string                `json:"tier"`
+	Priority *int                  `json:"priority"`
+	Subject  subject               `json:"subject"`
+	Ingress  atMost25[clusterRule] `json:"ingress"`
+	Egress   atMost25[clusterRule] `json:"egress"`
 }
 
-type clusterRule struct {
-	Name      string            `json:"name"`
-	Action    string            `json:"action"`
-	From      []clusterPeer     `json:"from"`
-	To        []clusterPeer     `json:"to"`
-	Protocols []clusterProtocol `json:"protocols"`
-}
+// atMost25 is a list of rules, peers, protocols or networks, of which the API takes so many.
+type atMost25[T any] []T
 
-// clusterPeer is a peer, or a subject, which has the first two fields only.
-type clusterPeer struct {
-	Namespaces *labelSelector `json:"namespaces"`
-	Pods       *struct {
-		NamespaceSelector labelSelector `json:"namespaceSelector"`
-		PodSelector       labelSelector `json:"podSelector"`
-	} `json:"pods"`
-	Nodes       *labelSelector `json:"nodes"`
-	Networks    []string       `json:"networks"`
-	DomainNames []string       `json:"domainNames"`
+// UnmarshalJSONFrom decodes it.
+func (l *atMost25[T]) UnmarshalJSONFrom(d *jsontext.Decoder) error {
+	err := json.UnmarshalDecode(d, (*[]T)(l))
+	if err == nil && len(*l) > 25 {
+		err = fmt.Errorf("%d of them: want at most 25", len(*l))
+	}
+	return err
 }
-
-type clusterProtocol struct {
-	TCP                  *clusterPorts `json:"tcp"`
-	UDP                  *clusterPorts `json:"udp"`
-	SCTP                 *clusterPorts `json:"sctp"`
-	DestinationNamedPort string        `json:"destinationNamedPort"`
-}
-
-type clusterPorts struct {
-	DestinationPort *struct {
-		Number *int64 `json:"number"`
-		Range  *struct {
-			Start int64 `json:"start"`
-			End   int64 `json:"end"`
-		} `json:"range"`
-	} `json:"destinationPort"`
-}
-
-// maxItems is the most that the API takes in a list of rules, peers, protocols or networks.
-const maxItems = 25
 
 func (s *set) addClusterNetworkPolicy(o document.Object, data jsontext.Value) error {
 	var of struct {
@@ -71,111 +45,139 @@ func (s *set) addClusterNetworkPolicy(o document.Object, data jsontext.Value) er
 	if err := decodeSpec(data, &of); err != nil {
 		return err
 	}
-	p := policy.Policy{Name: o.Metadata.Name}
-	if err := of.Spec.fill(&p); err != nil {
-		return under("spec", err)
+	p, spec := policy.Policy{Name: o.Metadata.Name}, of.Spec
+	tiers := map[string]policy.Tier{"Admin": policy.Admin, "Baseline": policy.Baseline}
+	var known bool
+	switch p.Tier, known = tiers[spec.Tier]; {
+	case !known:
+		return fmt.Errorf("spec.tier: %q: want Admin or Baseline", spec.Tier)
+	case spec.Priority == nil:
+		return errors.New("spec.priority: missing")
+	case *spec.Priority < 0 || *spec.Priority > 1000:
+		return fmt.Errorf("spec.priority: %d: want 0 to 1000", *spec.Priority)
+	case spec.Subject.PodSelector == nil:
+		return fmt.Errorf("spec.subject: %w", errSubject)
+	}
+	p.Priority, p.Subject = uint16(*spec.Priority), *spec.Subject.PodSelector
+	for d, rules := range [][]clusterRule{policy.Egress: spec.Egress, policy.Ingress: spec.Ingress} {
+		for i := range rules {
+			r, err := rules[i].rule(policy.Direction(d))
+			if err != nil {
+				return fmt.Errorf("spec.%s[%d].%w", policy.Direction(d), i, err)
+			}
+			if policy.Direction(d) == policy.Ingress {
+				p.Ingress = append(p.Ingress, r)
+			} else {
+				p.Egress = append(p.Egress, r)
+			}
+		}
 	}
 	s.Snapshot.Policies = append(s.Snapshot.Policies, p)
 	return p.Validate()
 }
 
-func (spec *clusterSpec) fill(p *policy.Policy) (err error) {
-	switch spec.Tier {
-	case "Admin":
-		p.Tier = policy.Admin
-	case "Baseline":
-		p.Tier = policy.Baseline
-	default:
-		return fmt.Errorf("tier: %q: want Admin or Baseline", spec.Tier)
-	}
-	switch {
-	case spec.Priority == nil:
-		return errors.New("priority: missing")
-	case *spec.Priority < 0 || *spec.Priority > 1000:
-		return fmt.Errorf("priority: %d: want 0 to 1000", *spec.Priority)
-	}
-	p.Priority = uint16(*spec.Priority)
-	if !spec.Subject.ofPods() {
-		return errors.New("subject: want either namespaces or pods")
-	}
-	subject, err := spec.Subject.peers()
-	if err != nil {
-		return under("subject", err)
-	}
-	p.Subject = *subject[0].Pods
-	if err := tooMany("ingress", len(spec.Ingress)); err != nil {
-		return err
-	}
-	if err := tooMany("egress", len(spec.Egress)); err != nil {
-		return err
-	}
-	if p.Ingress, err = each("ingress", spec.Ingress, clusterRule.ingress); err == nil {
-		p.Egress, err = each("egress", spec.Egress, clusterRule.egress)
-	}
-	return err
+// clusterRule is a rule. Those of ingress have from, those of egress to.
+type clusterRule struct {
+	Name      string                    `json:"name"`
+	Action    string                    `json:"action"`
+	From      atMost25[subject]         `json:"from"`
+	To        atMost25[target]          `json:"to"`
+	Protocols atMost25[clusterProtocol] `json:"protocols"`
 }
 
-func tooMany(field string, n int) error {
-	if n > maxItems {
-		return fmt.Errorf("%s: %d of them: want at most %d", field, n, maxItems)
+var actions = map[string]policy.Action{"Accept": policy.Accept, "Deny": policy.Deny, "Pass": policy.Pass}
+
+// rule returns the rule of a direction.
+func (r *clusterRule) rule(d policy.Direction) (policy.Rule, error) {
+	out, named := policy.Rule{Name: r.Name}, false
+	for _, q := range r.From {
+		out.Peers = append(out.Peers, policy.Peer{Pods: q.PodSelector})
+	}
+	for _, q := range r.To {
+		out.Peers = append(out.Peers, q...)
+	}
+	for _, q := range r.Protocols {
+		out.Ports, named = append(out.Ports, policy.Port(q)), named || q.Name != ""
+	}
+	field, other, wrong := "to", "from", r.From != nil
+	if d == policy.Ingress {
+		field, other, wrong = "from", "to", r.To != nil
+	}
+	var known bool
+	switch out.Action, known = actions[r.Action]; {
+	case wrong:
+		return out, fmt.Errorf("%s: unknown field", other)
+	case !known:
+		return out, fmt.Errorf("action: %q: want Accept, Deny or Pass", r.Action)
+	case len(out.Peers) == 0:
+		return out, fmt.Errorf("%s: missing", field)
+	case r.Protocols != nil && len(r.Protocols) == 0:
+		return out, errors.New("protocols: empty: leave it out to match all")
+	case named && slices.ContainsFunc(out.Peers, func(q policy.Peer) bool { return q.Pods == nil }):
+		return out, errors.New("protocols: nodes and networks lack named ports")
+	}
+	return out, nil
+}
+
+var errSubject = errors.New("want either namespaces or pods")
+
+// subject is a subject, or a peer of ingress.
+type subject struct{ *policy.PodSelector }
+
+// UnmarshalJSONFrom decodes it.
+func (s *subject) UnmarshalJSONFrom(d *jsontext.Decoder) error {
+	var of clusterPeer
+	if err := json.UnmarshalDecode(d, &of); err != nil {
+		return err
+	}
+	if s.PodSelector = of.pods(); s.PodSelector == nil || of.fields() != 1 {
+		return errSubject
 	}
 	return nil
 }
 
-func (r clusterRule) ingress() (policy.Rule, error) {
-	if r.To != nil {
-		return policy.Rule{}, errors.New("to: unknown field")
-	}
-	for i, q := range r.From {
-		if !q.ofPods() {
-			return policy.Rule{}, fmt.Errorf("from[%d]: want either namespaces or pods", i)
-		}
-	}
-	return r.rule("from", r.From)
-}
+// target is a peer of egress: several if it has several networks.
+type target []policy.Peer
 
-func (r clusterRule) egress() (policy.Rule, error) {
-	if r.From != nil {
-		return policy.Rule{}, errors.New("from: unknown field")
-	}
-	for i, q := range r.To {
-		if q.fields() != 1 {
-			return policy.Rule{}, fmt.Errorf("to[%d]: want exactly one of namespaces, pods, nodes and networks", i)
-		}
-	}
-	named := slices.ContainsFunc(r.Protocols, func(p clusterProtocol) bool { return p.DestinationNamedPort != "" })
-	if named && slices.ContainsFunc(r.To, func(q clusterPeer) bool { return q.Nodes != nil || q.Networks != nil }) {
-		return policy.Rule{}, errors.New("protocols: nodes and networks lack named ports")
-	}
-	return r.rule("to", r.To)
-}
-
-func (r clusterRule) rule(field string, peers []clusterPeer) (out policy.Rule, err error) {
-	actions := map[string]policy.Action{"Accept": policy.Accept, "Deny": policy.Deny, "Pass": policy.Pass}
-	action, ok := actions[r.Action]
+// UnmarshalJSONFrom decodes it.
+func (t *target) UnmarshalJSONFrom(d *jsontext.Decoder) error {
+	var of clusterPeer
+	err := json.UnmarshalDecode(d, &of)
+	pods := of.pods()
 	switch {
-	case !ok:
-		return out, fmt.Errorf("action: %q: want Accept, Deny or Pass", r.Action)
-	case len(peers) == 0:
-		return out, fmt.Errorf("%s: missing", field)
-	case r.Protocols != nil && len(r.Protocols) == 0:
-		return out, errors.New("protocols: empty: leave it out to match all")
+	case err != nil:
+		return err
+	case of.fields() != 1:
+		return errors.New("want exactly one of namespaces, pods, nodes and networks")
+	case pods != nil:
+		*t = target{{Pods: pods}}
+	case of.Nodes != nil:
+		*t = target{{Nodes: &of.Nodes.Selector}}
+	case of.DomainNames != nil:
+		return fieldError("domainNames", errors.New("not supported: rules know addresses only"))
+	case len(of.Networks) == 0:
+		return fieldError("networks", errors.New("empty"))
 	}
-	if err := errors.Join(tooMany(field, len(peers)), tooMany("protocols", len(r.Protocols))); err != nil {
-		return out, err
+	for _, n := range of.Networks {
+		*t = append(*t, policy.Peer{Block: &policy.Block{CIDR: netip.Prefix(n)}})
 	}
-	out.Name, out.Action = r.Name, action
-	lists, err := each(field, peers, clusterPeer.peers)
-	if err != nil {
-		return out, err
-	}
-	out.Peers = slices.Concat(lists...)
-	out.Ports, err = each("protocols", r.Protocols, clusterProtocol.port)
-	return out, err
+	return nil
+}
+
+// clusterPeer is a peer, or a subject, which has the first two fields only.
+type clusterPeer struct {
+	Namespaces *selector `json:"namespaces"`
+	Pods       *struct {
+		NamespaceSelector selector `json:"namespaceSelector"`
+		PodSelector       selector `json:"podSelector"`
+	} `json:"pods"`
+	Nodes       *selector      `json:"nodes"`
+	Networks    atMost25[cidr] `json:"networks"`
+	DomainNames []string       `json:"domainNames"`
 }
 
 // fields returns how many of the fields are there, of which a peer has one.
-func (q clusterPeer) fields() (n int) {
+func (q *clusterPeer) fields() (n int) {
 	for _, is := range []bool{q.Namespaces != nil, q.Pods != nil, q.Nodes != nil, q.Networks != nil, q.DomainNames != nil} {
 		if is {
 			n++
@@ -184,87 +186,78 @@ func (q clusterPeer) fields() (n int) {
 	return n
 }
 
-// ofPods reports whether one field is there, of those that subjects and peers of ingress may have.
-func (q clusterPeer) ofPods() bool { return q.fields() == 1 && (q.Namespaces != nil || q.Pods != nil) }
-
-// peers returns a peer that has one field, or as many as it has networks.
-func (q clusterPeer) peers() (out []policy.Peer, err error) {
-	var p policy.PodSelector
+// pods returns the pods of a peer; nil: it is of something else.
+func (q *clusterPeer) pods() *policy.PodSelector {
 	switch {
 	case q.Namespaces != nil:
-		if p.Namespaces, err = q.Namespaces.selector(); err != nil {
-			return nil, under("namespaces", err)
-		}
+		return &policy.PodSelector{Namespaces: q.Namespaces.Selector}
 	case q.Pods != nil:
-		if p.Namespaces, err = q.Pods.NamespaceSelector.selector(); err != nil {
-			return nil, under("pods.namespaceSelector", err)
-		}
-		if p.Pods, err = q.Pods.PodSelector.selector(); err != nil {
-			return nil, under("pods.podSelector", err)
-		}
-	case q.Nodes != nil:
-		nodes, err := q.Nodes.selector()
-		return []policy.Peer{{Nodes: &nodes}}, under("nodes", err)
-	case q.DomainNames != nil:
-		return nil, errors.New("domainNames: not supported: rules know addresses only")
-	case len(q.Networks) == 0:
-		return nil, errors.New("networks: empty")
-	default:
-		for i, n := range q.Networks {
-			cidr, err := parseCIDR(n)
-			if err != nil {
-				return nil, fmt.Errorf("networks[%d]: %w", i, err)
-			}
-			out = append(out, policy.Peer{Block: &policy.Block{CIDR: cidr}})
-		}
-		return out, tooMany("networks", len(out))
+		return &policy.PodSelector{Namespaces: q.Pods.NamespaceSelector.Selector, Pods: q.Pods.PodSelector.Selector}
 	}
-	return []policy.Peer{{Pods: &p}}, nil
+	return nil
 }
 
-func (q clusterProtocol) port() (p policy.Port, err error) {
-	var ports *clusterPorts
-	name, fields := "destinationNamedPort", 0
-	for _, of := range []struct {
-		name     string
-		protocol service.Protocol
-		ports    *clusterPorts
-	}{{"tcp", service.TCP, q.TCP}, {"udp", service.UDP, q.UDP}, {"sctp", service.SCTP, q.SCTP}} {
-		if of.ports != nil {
-			name, p.Protocol, ports = of.name, of.protocol, of.ports
-			fields++
-		}
+// clusterProtocol is an item of protocols.
+type clusterProtocol policy.Port
+
+// UnmarshalJSONFrom decodes it.
+func (p *clusterProtocol) UnmarshalJSONFrom(d *jsontext.Decoder) error {
+	var of struct {
+		TCP                  *clusterPorts `json:"tcp"`
+		UDP                  *clusterPorts `json:"udp"`
+		SCTP                 *clusterPorts `json:"sctp"`
+		DestinationNamedPort string        `json:"destinationNamedPort"`
 	}
-	if q.DestinationNamedPort != "" {
-		p.Name = q.DestinationNamedPort
+	if err := json.UnmarshalDecode(d, &of); err != nil {
+		return err
+	}
+	fields := 0
+	if p.Name = of.DestinationNamedPort; p.Name != "" {
 		fields++
 	}
-	switch {
-	case fields != 1:
-		return p, errors.New("tcp: want exactly one of tcp, udp, sctp and destinationNamedPort")
-	case ports == nil:
-		return p, nil
-	case ports.DestinationPort == nil:
-		p.Last = math.MaxUint16
-		return p, nil
-	}
-	at := ports.DestinationPort
-	switch {
-	case (at.Number == nil) == (at.Range == nil):
-		err = errors.New("number: want either number or range")
-	case at.Number != nil:
-		if p.First, err = portNumber(*at.Number); err != nil {
-			err = fmt.Errorf("number: %w", err)
+	for protocol, ports := range map[service.Protocol]*clusterPorts{service.TCP: of.TCP, service.UDP: of.UDP, service.SCTP: of.SCTP} {
+		if ports == nil {
+			continue
 		}
-		p.Last = p.First
-	default:
-		if p.First, err = portNumber(at.Range.Start); err != nil {
-			err = fmt.Errorf("range.start: %w", err)
-		} else if p.Last, err = portNumber(at.Range.End); err != nil {
-			err = fmt.Errorf("range.end: %w", err)
-		} else if p.Last <= p.First {
-			err = fmt.Errorf("range.end: %d is not greater than start %d", p.Last, p.First)
+		fields++
+		if p.Protocol, p.Last = protocol, math.MaxUint16; ports.DestinationPort != nil {
+			p.First, p.Last = ports.DestinationPort.first, ports.DestinationPort.last
 		}
 	}
-	return p, under(name+".destinationPort", err)
+	if fields != 1 {
+		return fieldError("tcp", errors.New("want exactly one of tcp, udp, sctp and destinationNamedPort"))
+	}
+	return nil
+}
+
+type clusterPorts struct {
+	DestinationPort *destinationPort `json:"destinationPort"`
+}
+
+// destinationPort is one port or a range.
+type destinationPort struct{ first, last uint16 }
+
+// UnmarshalJSONFrom decodes it.
+func (p *destinationPort) UnmarshalJSONFrom(d *jsontext.Decoder) error {
+	var of struct {
+		Number *portNumber `json:"number"`
+		Range  *struct {
+			Start portNumber `json:"start"`
+			End   portNumber `json:"end"`
+		} `json:"range"`
+	}
+	err := json.UnmarshalDecode(d, &of)
+	switch {
+	case err != nil:
+		return err
+	case (of.Number == nil) == (of.Range == nil):
+		return fieldError("number", errors.New("want either number or range"))
+	case of.Number != nil:
+		*p = destinationPort{uint16(*of.Number), uint16(*of.Number)}
+		return nil
+	case of.Range.End <= of.Range.Start:
+		return fieldError("range/end", fmt.Errorf("%d is not greater than start %d", of.Range.End, of.Range.Start))
+	}
+	*p = destinationPort{uint16(of.Range.Start), uint16(of.Range.End)}
+	return nil
 }

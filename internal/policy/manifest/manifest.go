@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"net/netip"
 	"slices"
 	"strings"
@@ -22,6 +23,7 @@ import (
 
 	"mustang/internal/document"
 	"mustang/internal/policy"
+	"mustang/internal/service"
 )
 
 // Set is what a file holds.
@@ -151,6 +153,32 @@ func (s *set) addObject(where string, o document.Object, data jsontext.Value) er
 	return nil
 }
 
+// fieldsOf are the fields of objects that are read, and those of their metadata: Kubernetes' ObjectMeta.
+var fieldsOf = map[string]string{
+	"": "apiVersion kind metadata spec status",
+	"metadata": "name generateName namespace selfLink uid resourceVersion generation creationTimestamp deletionTimestamp " +
+		"deletionGracePeriodSeconds labels annotations ownerReferences finalizers managedFields clusterName",
+}
+
+// checkFields refuses fields of an object, and of its metadata, that Kubernetes does not have.
+func checkFields(data jsontext.Value) error {
+	var of struct {
+		Metadata fields `json:"metadata"`
+	}
+	all := fields{}
+	if err := cmp.Or(document.Decode(data, &of), document.Decode(data, &all)); err != nil {
+		return err
+	}
+	for within, have := range map[string]fields{"": all, "metadata": of.Metadata} {
+		for _, name := range slices.Sorted(maps.Keys(have)) {
+			if !slices.Contains(strings.Fields(fieldsOf[within]), name) {
+				return fmt.Errorf("%s: unknown field", strings.TrimPrefix(within+"."+name, "."))
+			}
+		}
+	}
+	return nil
+}
+
 // policyOf has the policies of a group, and othersOf what else the group has.
 var (
 	policyOf = map[string]string{"networking.k8s.io": "NetworkPolicy", "policy.networking.k8s.io": "ClusterNetworkPolicy"}
@@ -191,52 +219,77 @@ func decodeSpec(data jsontext.Value, spec any) error {
 	return document.Decode(wrapped, spec, json.RejectUnknownMembers(true))
 }
 
-// each converts a list. Errors begin with the path of an element.
-func each[From, To any](field string, list []From, convert func(From) (To, error)) ([]To, error) {
-	var out []To
-	for i, v := range list {
-		to, err := convert(v)
-		if err != nil {
-			return nil, fmt.Errorf("%s[%d].%w", field, i, err)
-		}
-		out = append(out, to)
+// fieldError returns an error about a field of what is decoded: "matchExpressions/0".
+func fieldError(field string, err error) error {
+	return &document.FieldError{Pointer: jsontext.Pointer("/" + field), Err: err}
+}
+
+// selector is a LabelSelector of v1.
+type selector struct{ policy.Selector }
+
+// UnmarshalJSONFrom decodes and validates it.
+func (s *selector) UnmarshalJSONFrom(d *jsontext.Decoder) error {
+	var of struct {
+		MatchLabels      map[string]string `json:"matchLabels"`
+		MatchExpressions []struct {
+			Key      string   `json:"key"`
+			Operator string   `json:"operator"`
+			Values   []string `json:"values"`
+		} `json:"matchExpressions"`
 	}
-	return out, nil
-}
-
-// under puts a field before an error.
-func under(field string, err error) error {
-	if err == nil {
-		return nil
+	if err := json.UnmarshalDecode(d, &of); err != nil {
+		return err
 	}
-	return fmt.Errorf("%s.%w", field, err)
-}
-
-// labelSelector is a LabelSelector of v1.
-type labelSelector struct {
-	MatchLabels      map[string]string `json:"matchLabels"`
-	MatchExpressions []struct {
-		Key      string   `json:"key"`
-		Operator string   `json:"operator"`
-		Values   []string `json:"values"`
-	} `json:"matchExpressions"`
-}
-
-func (l labelSelector) selector() (policy.Selector, error) {
-	s := policy.Selector{Labels: l.MatchLabels}
-	for _, e := range l.MatchExpressions {
+	s.Labels = of.MatchLabels
+	for i, e := range of.MatchExpressions {
 		r := policy.Requirement{Key: e.Key, Operator: e.Operator, Values: e.Values}
 		r.Sort()
+		if err := r.Validate(); err != nil {
+			return fieldError(fmt.Sprintf("matchExpressions/%d", i), err)
+		}
 		s.Requirements = append(s.Requirements, r)
 	}
-	return s, s.Validate()
+	return nil
 }
 
-// parseCIDR parses a range of addresses. As in Kubernetes, what is behind its length has no meaning.
-func parseCIDR(s string) (netip.Prefix, error) {
-	p, err := netip.ParsePrefix(s)
+// cidr is a range of addresses. As in Kubernetes, what is behind its length has no meaning.
+type cidr netip.Prefix
+
+// UnmarshalText parses it.
+func (c *cidr) UnmarshalText(text []byte) error {
+	p, err := netip.ParsePrefix(string(text))
 	if err != nil || p.Addr().Is4In6() {
-		return netip.Prefix{}, fmt.Errorf("%q is not a range of addresses like 10.0.0.0/8", s)
+		return fmt.Errorf("%q is not a range of addresses like 10.0.0.0/8", text)
 	}
-	return p.Masked(), nil
+	*c = cidr(p.Masked())
+	return nil
+}
+
+// protocol is a protocol as Kubernetes writes it.
+type protocol service.Protocol
+
+// UnmarshalText parses it.
+func (p *protocol) UnmarshalText(text []byte) error {
+	of, err := service.ParseProtocol(string(text))
+	if err != nil || of == service.Any || string(text) != strings.ToUpper(string(text)) {
+		return fmt.Errorf("%q: want TCP, UDP or SCTP", text)
+	}
+	*p = protocol(of)
+	return nil
+}
+
+// portNumber is the number of a port.
+type portNumber uint16
+
+// UnmarshalJSONFrom decodes and validates it.
+func (p *portNumber) UnmarshalJSONFrom(d *jsontext.Decoder) error {
+	var n int
+	if err := json.UnmarshalDecode(d, &n); err != nil {
+		return err
+	}
+	if n < 1 || n > math.MaxUint16 {
+		return fmt.Errorf("%d: want 1 to 65535", n)
+	}
+	*p = portNumber(n)
+	return nil
 }

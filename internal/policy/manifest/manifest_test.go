@@ -45,7 +45,7 @@ var bad = []struct{ text, want string }{
 	{networkPolicy("x", "ingress: [{ports: [{port: [1]}]}]"), "ports[0].port: want a number or a name"},
 	{networkPolicy("x", "ingress: [{ports: [{port: 80, endPort: 79}]}]"), "ports[0].endPort: 79 is less than port 80"},
 	{networkPolicy("x", "ingress: [{ports: [{port: web, endPort: 79}]}]"), "ports[0].endPort: port has to be a number"},
-	{networkPolicy("x", "ingress: [{ports: [{endPort: 79}]}]"), "ports[0].endPort: it needs port"},
+	{networkPolicy("x", "ingress: [{ports: [{endPort: 79}]}]"), "ports[0].endPort: port has to be a number"},
 	{clusterPolicy("c", "Middle", 0, ""), `document 1: ClusterNetworkPolicy c: spec.tier: "Middle": want Admin or Baseline`},
 	{clusterPolicy("c", "Admin", 1001, ""), "spec.priority: 1001: want 0 to 1000"},
 	{clusterPolicy("c", "Admin", 0, "ingress: [{action: Accept}]"), "spec.ingress[0].from: missing"},

@@ -4,11 +4,9 @@ package manifest
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"mustang/internal/service"
 )
@@ -16,105 +14,68 @@ import (
 // backend is a backend with what decides whether it is near.
 type backend struct {
 	service.Backend
-	zones, nodes []hint
+	*hints
 }
 
 // portName is how a port of a Service finds those of its slices.
 type portName struct {
 	name     string
-	protocol service.Protocol
+	protocol protocol
 }
 
 // offers are what the slices of a Service have for each of its ports.
 type offers map[portName][]offer
 
-// offer is a port of a slice, and the endpoints of the slice, whose ports are not set.
+// offer is a port of a slice.
 type offer struct {
-	port      uint16
-	endpoints []backend
+	port uint16
+	*endpointSlice
 }
 
-// offers reads each slice once, whatever number of ports the Service has.
-func (s *set) offers(k *kubeService, of []*endpointSlice) (offers, error) {
-	wanted := make(map[portName]bool, len(k.Spec.Ports))
-	for i, p := range k.Spec.Ports {
-		protocol, err := kubeProtocol(p.Protocol)
-		if err != nil {
-			return nil, fmt.Errorf("%s: spec.ports[%d].protocol: %w", k.origin, i, err)
-		}
-		wanted[portName{p.Name, protocol}] = true
-	}
+// offers looks at each slice once, whatever number of ports the Service has.
+func (s *set) offers(k *kubeService, of []*endpointSlice) offers {
 	out := offers{}
+	for _, p := range k.Spec.Ports {
+		out[portName{p.Name, p.Protocol}] = nil
+	}
 	for _, slice := range of {
-		if slice.AddressType != "IPv4" && slice.AddressType != "IPv6" {
+		if !slice.hasAddresses() {
 			s.note("%s: left out: addressType %q", slice.origin(), slice.AddressType)
 			continue
 		}
-		var endpoints []backend // nil: not read yet
+		for _, why := range slice.bad {
+			s.refuse("%s: %s", slice.origin(), why)
+		}
 		for i, port := range slice.Ports {
-			protocol, err := kubeProtocol(port.Protocol)
-			if err != nil {
-				return nil, fmt.Errorf("%s: ports[%d].protocol: %w", slice.origin(), i, err)
-			}
-			at := portName{port.Name, protocol}
-			if !wanted[at] {
-				continue
-			}
-			if port.Port == nil {
+			at := portName{port.Name, port.Protocol}
+			had, wanted := out[at]
+			switch {
+			case wanted && port.Port == nil:
 				s.note("%s: ports[%d] left out: it stands for all ports", slice.origin(), i)
-				continue
+			case wanted:
+				out[at] = append(had, offer{*port.Port, slice})
 			}
-			if endpoints == nil {
-				if endpoints, err = s.endpoints(k, slice); err != nil {
-					return nil, err
-				}
-			}
-			out[at] = append(out[at], offer{*port.Port, endpoints})
 		}
 	}
-	return out, nil
-}
-
-// endpoints returns the endpoints of a slice. It is not nil.
-func (s *set) endpoints(k *kubeService, slice *endpointSlice) ([]backend, error) {
-	out := make([]backend, 0, len(slice.Endpoints))
-	for j, e := range slice.Endpoints {
-		addr, err := e.address(slice.AddressType)
-		if err != nil {
-			err = fmt.Errorf("%s: endpoints[%d].%w", slice.origin(), j, err)
-		}
-		if err != nil && !s.cluster {
-			return nil, err
-		}
-		if err != nil {
-			s.refuse("%v", err)
-			continue
-		}
-		b := backend{Backend: service.Backend{Addr: netip.AddrPortFrom(addr, 0), State: k.stateOf(e), Local: e.local}}
-		if e.hints != nil {
-			b.zones, b.nodes = e.hints.ForZones, e.hints.ForNodes
-		}
-		out = append(out, b)
-	}
-	return out, nil
+	return out
 }
 
 // count returns how many endpoints a port has, the same one in two slices twice.
-func (o offers) count(p portName) (n int) {
-	for _, offer := range o[p] {
-		n += len(offer.endpoints)
+func (o offers) count(p servicePort) (n int) {
+	for _, offer := range o[portName{p.Name, p.Protocol}] {
+		n += len(offer.Endpoints)
 	}
 	return n
 }
 
 // backends returns the backends of a port, each once, in its best state.
-func (o offers) backends(p portName) (out []backend) {
+func (o offers) backends(k *kubeService, p servicePort) (out []backend) {
 	n := o.count(p)
 	out = make([]backend, 0, n)
 	at := make(map[netip.AddrPort]int, n)
-	for _, offer := range o[p] {
-		for _, b := range offer.endpoints {
-			b.Addr = netip.AddrPortFrom(b.Addr.Addr(), offer.port)
+	for _, offer := range o[portName{p.Name, p.Protocol}] {
+		for _, e := range offer.Endpoints {
+			b := backend{service.Backend{Addr: netip.AddrPortFrom(e.addr, offer.port), State: k.stateOf(e), Local: e.local}, e.hints}
 			n, ok := at[b.Addr]
 			switch {
 			case !ok:
@@ -126,19 +87,6 @@ func (o offers) backends(p portName) (out []backend) {
 		}
 	}
 	return out
-}
-
-// address returns the address of an endpoint. All that it has reach one pod, and kube-proxy takes the first too.
-func (e *endpoint) address(family string) (netip.Addr, error) {
-	if e.addresses == "" {
-		return netip.Addr{}, errors.New("addresses: empty")
-	}
-	first, _, _ := strings.Cut(e.addresses, ",")
-	addr, err := netip.ParseAddr(first)
-	if err != nil || familyOf(addr) != family {
-		return netip.Addr{}, fmt.Errorf("addresses[0]: %q is not an address of type %s", first, family)
-	}
-	return addr, nil
 }
 
 // remark tells of a Service that no endpoint is ready, and of its ports that none of the endpoints has.
@@ -258,8 +206,8 @@ func (t Taken) checkTunnel(at netip.AddrPort) error {
 func (s *set) near(all []backend, f frontend) []service.Backend {
 	all = slices.DeleteFunc(slices.Clone(all), func(b backend) bool { return b.Addr.Addr().Is4() != f.addr.Is4() })
 	if f.policy == service.Cluster {
-		nodes := func(b backend) []hint { return b.nodes }
-		zones := func(b backend) []hint { return b.zones }
+		nodes := func(h *hints) []hint { return h.ForNodes }
+		zones := func(h *hints) []hint { return h.ForZones }
 		if kept, ok := hinted(all, s.Node, nodes); ok {
 			all = kept
 		} else if kept, ok := hinted(all, s.Zone, zones); ok {
@@ -274,17 +222,14 @@ func (s *set) near(all []backend, f frontend) []service.Backend {
 }
 
 // hinted returns the backends without the active ones whose hints do not have the name; ok is false if that is not to be.
-func hinted(all []backend, name string, hints func(backend) []hint) (kept []backend, ok bool) {
-	if name == "" {
-		return nil, false
-	}
+func hinted(all []backend, name string, names func(*hints) []hint) (kept []backend, ok bool) {
 	for _, b := range all {
 		switch {
 		case b.State != service.Active:
 			kept = append(kept, b)
-		case len(hints(b)) == 0:
+		case name == "" || b.hints == nil || len(names(b.hints)) == 0:
 			return nil, false
-		case slices.Contains(hints(b), hint{name}):
+		case slices.Contains(names(b.hints), hint{name}):
 			kept, ok = append(kept, b), true
 		}
 	}

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
 )
@@ -78,7 +77,7 @@ var apiService = Name{"default", "kubernetes"}
 func (c *Cluster) apiServers() (all []netip.Addr) {
 	for _, slice := range c.of[apiService] {
 		for _, e := range slice.Endpoints {
-			all = append(all, addresses(strings.Split(e.addresses, ","))...)
+			all = append(all, e.addr)
 		}
 	}
 	return all

@@ -3,6 +3,7 @@
 package manifest
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -67,7 +68,7 @@ func (k *kubeService) skip() string {
 
 // joinOne adds a service for each port and frontend.
 func (s *set) joinOne(k *kubeService, of []*endpointSlice) error {
-	common, frontends, err := s.frontends(k)
+	frontends, err := s.frontends(k)
 	if err != nil {
 		return fmt.Errorf("%s: %w", k.origin, err)
 	}
@@ -85,24 +86,19 @@ func (s *set) joinOne(k *kubeService, of []*endpointSlice) error {
 	if s.Node == "" && slices.ContainsFunc(frontends, func(f frontend) bool { return f.policy == service.Local }) {
 		s.note("%s: a traffic policy is Local, and without the name of this node no backend is on it", k.origin)
 	}
-	offers, err := s.offers(k, of)
-	if err != nil {
-		return err
-	}
+	offers := s.offers(k, of)
 	if s.cluster {
 		if err := k.checkRows(len(frontends), offers); err != nil {
 			return fmt.Errorf("%s: %w", k.origin, err)
 		}
 	}
 	for i, p := range k.Spec.Ports {
-		protocol, _ := kubeProtocol(p.Protocol) // the offers had it
-		at := portName{p.Name, protocol}
-		near := nearby{offers.backends(at), map[kind][]service.Backend{}}
+		near := nearby{offers.backends(k, p), map[kind][]service.Backend{}}
 		seen := map[netip.AddrPort]bool{}
+		protocol := cmp.Or(service.Protocol(p.Protocol), service.TCP)
 		for _, f := range frontends {
-			v := common
-			v.Protocol, v.NodePort, v.External, v.SourceRanges = protocol, f.nodePort, f.external, f.ranges
-			v.Frontend = netip.AddrPortFrom(f.addr, p.Port)
+			v := service.Service{Frontend: netip.AddrPortFrom(f.addr, p.Port), Protocol: protocol, Affinity: k.affinity(),
+				NodePort: f.nodePort, External: f.external, SourceRanges: f.ranges}
 			if f.atNodePort {
 				if v.Frontend = netip.AddrPortFrom(f.addr, p.NodePort); p.NodePort == 0 || f.addr.IsLoopback() && protocol == service.SCTP {
 					continue // no socket translates SCTP
@@ -181,19 +177,9 @@ func (s *set) free(k *kubeService, f frontend) error {
 	return nil
 }
 
-// frontends returns the addresses of the Service, and what its services have in common.
-func (s *set) frontends(k *kubeService) (common service.Service, out []frontend, err error) {
-	internal, err := kubePolicy("internalTrafficPolicy", k.Spec.InternalTrafficPolicy)
-	if err != nil {
-		return common, nil, err
-	}
-	external, err := kubePolicy("externalTrafficPolicy", k.Spec.ExternalTrafficPolicy)
-	if err != nil {
-		return common, nil, err
-	}
-	if common.Affinity, err = k.affinity(); err != nil {
-		return common, nil, err
-	}
+// frontends returns the addresses of the Service.
+func (s *set) frontends(k *kubeService) (out []frontend, err error) {
+	external := service.Policy(k.Spec.ExternalTrafficPolicy)
 	add := func(field, text string, f frontend) {
 		addr, parseErr := netip.ParseAddr(text)
 		if parseErr != nil && s.cluster && f.external {
@@ -207,7 +193,7 @@ func (s *set) frontends(k *kubeService) (common service.Service, out []frontend,
 		out = append(out, f)
 	}
 	for i, ip := range k.clusterIPs() {
-		add(fmt.Sprintf("spec.clusterIPs[%d]", i), ip, frontend{policy: internal})
+		add(fmt.Sprintf("spec.clusterIPs[%d]", i), ip, frontend{policy: service.Policy(k.Spec.InternalTrafficPolicy)})
 	}
 	families := k.Spec.IPFamilies
 	for _, f := range out {
@@ -226,32 +212,29 @@ func (s *set) frontends(k *kubeService) (common service.Service, out []frontend,
 		add(fmt.Sprintf("spec.externalIPs[%d]", i), ip, frontend{policy: external, external: true})
 	}
 	if k.Spec.Type == "NodePort" || k.Spec.Type == "LoadBalancer" {
-		for i, family := range families {
-			if family != "IPv4" && family != "IPv6" {
-				return common, nil, fmt.Errorf("spec.ipFamilies[%d]: %q: want IPv4 or IPv6", i, family)
-			}
+		for _, family := range families {
 			out = append(out, s.nodePort(family, external)...)
 		}
 	}
 	if err != nil {
-		return common, nil, err
+		return nil, err
 	}
-	out, err = s.addRanges(k, out)
-	return common, out, err
+	return s.addRanges(k, out)
 }
 
 // nodePort returns the addresses of the node that have the node ports in a family.
-func (s *set) nodePort(family string, policy service.Policy) (out []frontend) {
-	if s.NodePorts == nil {
-		all := map[string]netip.Addr{"IPv4": netip.IPv4Unspecified(), "IPv6": netip.IPv6Unspecified()}[family]
-		out = append(out, frontend{field: "nodePort", addr: all, policy: policy, atNodePort: true, nodePort: true})
-	}
+func (s *set) nodePort(of family, policy service.Policy) (out []frontend) {
 	for _, addr := range s.NodePorts {
-		if familyOf(addr) == family {
+		if familyOf(addr) == of {
 			out = append(out, frontend{field: "nodePort", addr: addr, policy: policy, atNodePort: true, external: true})
 		}
 	}
-	if s.Localhost && s.NodePorts == nil && family == "IPv4" {
+	if s.NodePorts != nil {
+		return out
+	}
+	all := map[family]netip.Addr{"IPv4": netip.IPv4Unspecified(), "IPv6": netip.IPv6Unspecified()}[of]
+	out = append(out, frontend{field: "nodePort", addr: all, policy: policy, atNodePort: true, nodePort: true})
+	if s.Localhost && of == "IPv4" {
 		out = append(out, frontend{field: "nodePort", addr: netip.AddrFrom4([4]byte{127, 0, 0, 1}), atNodePort: true})
 	}
 	return out
@@ -266,17 +249,11 @@ func (k *kubeService) clusterIPs() []string {
 }
 
 // affinity returns how long a client keeps its backend.
-func (k *kubeService) affinity() (time.Duration, error) {
-	switch k.Spec.SessionAffinity {
-	case "", "None":
-		return 0, nil
-	case "ClientIP":
-		if seconds := k.Spec.SessionAffinityConfig.ClientIP.TimeoutSeconds; seconds != 0 {
-			return time.Duration(seconds) * time.Second, nil
-		}
-		return defaultAffinity, nil
+func (k *kubeService) affinity() time.Duration {
+	if !k.Spec.SessionAffinity {
+		return 0
 	}
-	return 0, fmt.Errorf("spec.sessionAffinity: %q: want ClientIP or None", k.Spec.SessionAffinity)
+	return cmp.Or(time.Duration(k.Spec.SessionAffinityConfig.ClientIP.TimeoutSeconds)*time.Second, defaultAffinity)
 }
 
 // addRanges adds the source ranges to the addresses of the load balancer. It leaves out an address if all ranges are of the
@@ -304,8 +281,8 @@ func (s *set) addRanges(k *kubeService, frontends []frontend) (out []frontend, e
 }
 
 // sourceRanges returns the ranges by family. Kubernetes has them in blanks.
-func (k *kubeService) sourceRanges() (map[string][]netip.Prefix, error) {
-	byFamily := map[string][]netip.Prefix{}
+func (k *kubeService) sourceRanges() (map[family][]netip.Prefix, error) {
+	byFamily := map[family][]netip.Prefix{}
 	for i, text := range k.Spec.LoadBalancerSourceRanges {
 		r, err := netip.ParsePrefix(strings.TrimSpace(text))
 		if err != nil {
@@ -319,34 +296,4 @@ func (k *kubeService) sourceRanges() (map[string][]netip.Prefix, error) {
 		byFamily[family] = slices.Compact(all)
 	}
 	return byFamily, nil
-}
-
-func familyOf(addr netip.Addr) string {
-	if addr.Is4() {
-		return "IPv4"
-	}
-	return "IPv6"
-}
-
-func kubePolicy(field, text string) (service.Policy, error) {
-	switch text {
-	case "", "Cluster":
-		return service.Cluster, nil
-	case "Local":
-		return service.Local, nil
-	}
-	return 0, fmt.Errorf("spec.%s: %q: want Cluster or Local", field, text)
-}
-
-// kubeProtocol parses a protocol as Kubernetes writes it.
-func kubeProtocol(text string) (service.Protocol, error) {
-	switch text {
-	case "", "TCP":
-		return service.TCP, nil
-	case "UDP":
-		return service.UDP, nil
-	case "SCTP":
-		return service.SCTP, nil
-	}
-	return 0, fmt.Errorf("%q: want TCP, UDP or SCTP", text)
 }

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -37,10 +38,10 @@ func readService(origin string, data jsontext.Value) (*kubeService, error) {
 	if err := document.Decode(data, &o); err != nil {
 		return nil, err
 	}
-	for _, texts := range []*[]string{&o.Spec.ClusterIPs, &o.Spec.ExternalIPs, &o.Spec.IPFamilies, &o.Spec.LoadBalancerSourceRanges} {
+	for _, texts := range []*[]string{&o.Spec.ClusterIPs, &o.Spec.ExternalIPs, &o.Spec.LoadBalancerSourceRanges} {
 		*texts = slices.Clone(*texts) // without the room that a decoder leaves for more
 	}
-	o.Spec.Ports = slices.Clone(o.Spec.Ports)
+	o.Spec.Ports, o.Spec.IPFamilies = slices.Clone(o.Spec.Ports), slices.Clone(o.Spec.IPFamilies)
 	return &kubeService{o.Spec, o.Status, origin, o.Metadata.Created, o.Metadata.Labels[labelProxy]}, nil
 }
 
@@ -51,39 +52,81 @@ type serviceStatus struct {
 }
 
 type serviceSpec struct {
-	Type                     string        `json:"type"`
-	ClusterIP                string        `json:"clusterIP"`
-	ClusterIPs               []string      `json:"clusterIPs"`
-	ExternalIPs              []string      `json:"externalIPs"`
-	IPFamilies               []string      `json:"ipFamilies"`
-	Ports                    []servicePort `json:"ports"`
-	SessionAffinity          string        `json:"sessionAffinity"`
-	SessionAffinityConfig    affinity      `json:"sessionAffinityConfig"`
-	InternalTrafficPolicy    string        `json:"internalTrafficPolicy"`
-	ExternalTrafficPolicy    string        `json:"externalTrafficPolicy"`
+	Type                  string        `json:"type"`
+	ClusterIP             string        `json:"clusterIP"`
+	ClusterIPs            []string      `json:"clusterIPs"`
+	ExternalIPs           []string      `json:"externalIPs"`
+	IPFamilies            []family      `json:"ipFamilies"`
+	Ports                 []servicePort `json:"ports"`
+	SessionAffinity       byClientIP    `json:"sessionAffinity"`
+	SessionAffinityConfig struct {
+		ClientIP struct {
+			TimeoutSeconds uint32 `json:"timeoutSeconds"`
+		} `json:"clientIP"`
+	} `json:"sessionAffinityConfig"`
+	InternalTrafficPolicy    trafficPolicy `json:"internalTrafficPolicy"`
+	ExternalTrafficPolicy    trafficPolicy `json:"externalTrafficPolicy"`
 	LoadBalancerSourceRanges []string      `json:"loadBalancerSourceRanges"`
 	HealthCheckNodePort      uint16        `json:"healthCheckNodePort"`
 	PublishNotReadyAddresses bool          `json:"publishNotReadyAddresses"`
 }
 
 type servicePort struct {
-	Name     string `json:"name"`
-	Protocol string `json:"protocol"`
-	Port     uint16 `json:"port"`
-	NodePort uint16 `json:"nodePort"`
+	Name     string   `json:"name"`
+	Protocol protocol `json:"protocol"`
+	Port     uint16   `json:"port"`
+	NodePort uint16   `json:"nodePort"`
 	// TargetPort is a number, or the name of a port of the pods.
 	TargetPort jsontext.Value `json:"targetPort"`
-}
-
-type affinity struct {
-	ClientIP struct {
-		TimeoutSeconds uint32 `json:"timeoutSeconds"`
-	} `json:"clientIP"`
 }
 
 type ingress struct {
 	IP     string `json:"ip"`
 	IPMode string `json:"ipMode"`
+}
+
+// The words of some fields.
+type (
+	protocol      service.Protocol // 0: TCP
+	trafficPolicy service.Policy
+	byClientIP    bool
+	family        string
+)
+
+// UnmarshalText parses a protocol.
+func (p *protocol) UnmarshalText(text []byte) error {
+	return parseWord(p, text, "TCP, UDP or SCTP", map[string]protocol{"": 0, "TCP": 0, "UDP": protocol(service.UDP), "SCTP": protocol(service.SCTP)})
+}
+
+// UnmarshalText parses a traffic policy.
+func (p *trafficPolicy) UnmarshalText(text []byte) error {
+	return parseWord(p, text, "Cluster or Local", map[string]trafficPolicy{"": 0, "Cluster": 0, "Local": trafficPolicy(service.Local)})
+}
+
+// UnmarshalText parses a session affinity.
+func (a *byClientIP) UnmarshalText(text []byte) error {
+	return parseWord(a, text, "ClientIP or None", map[string]byClientIP{"": false, "None": false, "ClientIP": true})
+}
+
+// UnmarshalText parses a family of addresses.
+func (f *family) UnmarshalText(text []byte) error {
+	return parseWord(f, text, "IPv4 or IPv6", map[string]family{"IPv4": "IPv4", "IPv6": "IPv6"})
+}
+
+func parseWord[T any](to *T, text []byte, want string, words map[string]T) error {
+	word, ok := words[string(text)]
+	if !ok {
+		return fmt.Errorf("%q: want %s", text, want)
+	}
+	*to = word
+	return nil
+}
+
+func familyOf(addr netip.Addr) family {
+	if addr.Is4() {
+		return "IPv4"
+	}
+	return "IPv6"
 }
 
 // endpointSlice is what is kept of an EndpointSlice of discovery.k8s.io/v1.
@@ -93,18 +136,19 @@ type endpointSlice struct {
 	Ports       []endpointPort
 
 	name    Name
-	where   string // the document; empty: the object is of a cluster
-	service string // whose it is
+	where   string   // the document; empty: the object is of a cluster
+	service string   // whose it is
+	bad     []string // why endpoints are not kept
 }
 
 func (s *endpointSlice) origin() string { return s.where + "EndpointSlice " + s.name.String() }
 
 // endpoint is what is kept of an endpoint.
 type endpoint struct {
-	addresses string // with commas between them
-	hints     *hints // nil: it has none
-	state     service.State
-	local     bool // on this node
+	addr  netip.Addr // the first, as with kube-proxy: all reach one pod
+	hints *hints     // nil: it has none
+	state service.State
+	local bool // on this node
 }
 
 // hints are the names of the zones and nodes that an endpoint is for.
@@ -118,9 +162,9 @@ type hint struct {
 }
 
 type endpointPort struct {
-	Name     string  `json:"name"`
-	Protocol string  `json:"protocol"`
-	Port     *uint16 `json:"port"`
+	Name     string   `json:"name"`
+	Protocol protocol `json:"protocol"`
+	Port     *uint16  `json:"port"`
 }
 
 // readSlice reads an EndpointSlice. The name of this node tells which of the endpoints are there.
@@ -134,11 +178,29 @@ func readSlice(where string, n Name, data jsontext.Value, node string) (*endpoin
 	if err := document.Decode(data, &o); err != nil {
 		return nil, err
 	}
-	s := &endpointSlice{o.AddressType, make([]endpoint, len(o.Endpoints)), slices.Clone(o.Ports), n, where, o.Metadata.Labels[labelService]}
+	s := &endpointSlice{AddressType: o.AddressType, Ports: slices.Clone(o.Ports), name: n, where: where, service: o.Metadata.Labels[labelService]}
+	if !s.hasAddresses() {
+		return s, nil
+	}
+	s.Endpoints = make([]endpoint, 0, len(o.Endpoints))
 	for i, e := range o.Endpoints {
-		s.Endpoints[i] = endpoint{strings.Join(e.Addresses, ","), e.Hints, e.state(), e.NodeName != "" && e.NodeName == node}
+		if len(e.Addresses) == 0 {
+			s.bad = append(s.bad, fmt.Sprintf("endpoints[%d].addresses: empty", i))
+			continue
+		}
+		addr, err := netip.ParseAddr(e.Addresses[0])
+		if err != nil || string(familyOf(addr)) != s.AddressType {
+			s.bad = append(s.bad, fmt.Sprintf("endpoints[%d].addresses[0]: %q is not an address of type %s", i, e.Addresses[0], s.AddressType))
+			continue
+		}
+		s.Endpoints = append(s.Endpoints, endpoint{addr, e.Hints, e.state(), e.NodeName != "" && e.NodeName == node})
 	}
 	return s, nil
+}
+
+// hasAddresses reports whether the slice has addresses, and not names.
+func (s *endpointSlice) hasAddresses() bool {
+	return s.AddressType == "IPv4" || s.AddressType == "IPv6"
 }
 
 // endpointObject is an endpoint of an EndpointSlice.
@@ -148,27 +210,25 @@ type endpointObject struct {
 	Conditions struct {
 		Ready       *bool `json:"ready"`
 		Serving     *bool `json:"serving"`
-		Terminating *bool `json:"terminating"`
+		Terminating bool  `json:"terminating"`
 	} `json:"conditions"`
 	Hints *hints `json:"hints"`
 }
 
 // state returns the state of an endpoint. What is not ready keeps its connections.
 func (e *endpointObject) state() service.State {
-	is := func(condition *bool, otherwise bool) bool {
-		if condition == nil {
-			return otherwise
-		}
-		return *condition
+	c := e.Conditions
+	ready := c.Ready == nil || *c.Ready
+	serving := ready
+	if c.Serving != nil {
+		serving = *c.Serving
 	}
-	ready := is(e.Conditions.Ready, true)
-	serving := is(e.Conditions.Serving, ready)
 	switch {
 	case ready:
 		return service.Active
-	case is(e.Conditions.Terminating, false) && serving:
+	case c.Terminating && serving:
 		return service.Terminating
-	case is(e.Conditions.Terminating, false):
+	case c.Terminating:
 		return service.Draining
 	}
 	return service.Quarantined
@@ -222,11 +282,10 @@ func (s *set) addService(where string, id Name, data jsontext.Value) error {
 		return fmt.Errorf("it is there already: %s", had.origin)
 	}
 	v, err := readService(where+"Service "+id.String(), data)
-	if err != nil {
-		return err
+	if err == nil {
+		s.kube.services[id], s.order = v, append(s.order, id)
 	}
-	s.kube.services[id], s.order = v, append(s.order, id)
-	return nil
+	return err
 }
 
 func (s *set) addSlice(where string, id Name, data jsontext.Value) error {
@@ -234,10 +293,12 @@ func (s *set) addSlice(where string, id Name, data jsontext.Value) error {
 		return fmt.Errorf("it is there already: %s", had.origin())
 	}
 	v, err := readSlice(where, id, data, s.Node)
-	if err != nil {
+	switch {
+	case err != nil:
 		return err
-	}
-	if v.service == "" {
+	case len(v.bad) > 0:
+		return errors.New(v.bad[0])
+	case v.service == "":
 		return errors.New("metadata.labels: " + labelService + " is missing")
 	}
 	s.kube.add(v)

@@ -42,8 +42,7 @@ func (k *kubeService) checkFrontends(all []frontend) error {
 func (k *kubeService) checkRows(frontends int, o offers) error {
 	rows := 0
 	for _, p := range k.Spec.Ports {
-		protocol, _ := kubeProtocol(p.Protocol) // the offers had it
-		n := o.count(portName{p.Name, protocol})
+		n := o.count(p)
 		rows += max(n, frontends*min(n, service.MaxBackends))
 	}
 	if rows > maxRows {

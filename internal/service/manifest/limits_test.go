@@ -297,7 +297,7 @@ func TestSlicesReadOnce(t *testing.T) {
 	fqdn := *of.of[0]
 	fqdn.AddressType = "FQDN"
 	bad := *of.of[0]
-	bad.Endpoints = []endpoint{{}}
+	bad.bad = []string{"endpoints[0].addresses: empty"}
 	of.of = append(of.of, &fqdn, &bad)
 	set, err := of.Set()
 	if err != nil || len(set.Services) != 50 || len(set.Notes) != 1 || len(set.NotServed) != 1 {
