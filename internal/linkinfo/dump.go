@@ -3,9 +3,7 @@
 package linkinfo
 
 import (
-	"bytes"
 	"cmp"
-	"encoding/binary"
 	"fmt"
 	"slices"
 
@@ -27,16 +25,6 @@ type rawLink struct {
 	attributes, info map[uint16][]byte
 }
 
-func newRawLink(message []byte) (rawLink, error) {
-	link, err := netlink.LinkDeserialize(nil, message)
-	if err != nil {
-		return rawLink{}, err
-	}
-	raw := rawLink{link: link, attributes: attributesOf(message[unix.SizeofIfInfomsg:])}
-	raw.info = attributesOf(raw.attributes[unix.IFLA_LINKINFO])
-	return raw, nil
-}
-
 // attributesOf splits netlink attributes. The library has rejected malformed ones before.
 func attributesOf(data []byte) map[uint16][]byte {
 	out := map[uint16][]byte{}
@@ -46,27 +34,6 @@ func attributesOf(data []byte) map[uint16][]byte {
 		out[kind] = attribute.Value
 	}
 	return out
-}
-
-// text returns a string attribute.
-func (r rawLink) text(kind uint16) string {
-	value, _, _ := bytes.Cut(r.attributes[kind], []byte{0})
-	return string(value)
-}
-
-// number decodes an unsigned number of 1, 2, 4 or 8 bytes.
-func number(value []byte) (uint64, bool) {
-	switch len(value) {
-	case 1:
-		return uint64(value[0]), true
-	case 2:
-		return uint64(binary.NativeEndian.Uint16(value)), true
-	case 4:
-		return uint64(binary.NativeEndian.Uint32(value)), true
-	case 8:
-		return binary.NativeEndian.Uint64(value), true
-	}
-	return 0, false
 }
 
 // listLinks reads the links of n, or of the namespace with netnsid nsid in n, sorted by index. That namespace needs neither an
@@ -90,11 +57,12 @@ func listLinks(n *netns.Namespace, nsid int) ([]Link, error) {
 	}
 	links := make([]Link, 0, len(messages))
 	for _, message := range messages {
-		raw, err := newRawLink(message)
+		link, err := netlink.LinkDeserialize(nil, message)
 		if err != nil {
 			return nil, fmt.Errorf("read a device in network namespace %q: %w", n.Name(), err)
 		}
-		links = append(links, newLink(raw))
+		attributes := attributesOf(message[unix.SizeofIfInfomsg:])
+		links = append(links, newLink(rawLink{link, attributes, attributesOf(attributes[unix.IFLA_LINKINFO])}))
 	}
 	slices.SortFunc(links, func(a, b Link) int { return cmp.Compare(a.Index, b.Index) })
 	return links, nil

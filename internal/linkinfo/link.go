@@ -109,7 +109,7 @@ func newLink(raw rawLink) Link {
 		Device:      rtnl.DescribeLink(raw.link),
 		OperState:   attrs.OperState.String(),
 		Carrier:     attrs.RawFlags&unix.IFF_LOWER_UP != 0,
-		Qdisc:       raw.text(unix.IFLA_QDISC),
+		Qdisc:       unix.ByteSliceToString(raw.attributes[unix.IFLA_QDISC]),
 		TxQueues:    attrs.NumTxQueues,
 		RxQueues:    attrs.NumRxQueues,
 		QueueLength: attrs.TxQLen,

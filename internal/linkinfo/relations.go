@@ -23,7 +23,7 @@ func (c *Snapshot) addChildren(n *netns.Namespace, links []Link) error {
 				continue
 			}
 			if id == sameNamespace {
-				if id = nsid(p.ns, n); id < 0 {
+				if id = nsidsIn(p.ns, n)[0]; id < 0 {
 					break
 				}
 			}
@@ -37,20 +37,6 @@ func (c *Snapshot) addChildren(n *netns.Namespace, links []Link) error {
 	return nil
 }
 
-// nsid returns the netnsid of a namespace in another one, -1 if it has none.
-func nsid(in, of *netns.Namespace) int {
-	handle, err := rtnl.In(in).Handle()
-	if err != nil {
-		return -1
-	}
-	defer handle.Close()
-	id, err := handle.GetNetNsIdByFd(of.FD())
-	if err != nil {
-		return -1
-	}
-	return id
-}
-
 // list returns the links of an entry, or none if the namespace is gone. It reads them once.
 func (p *entry) list() []Link {
 	if !p.listed {
@@ -62,7 +48,11 @@ func (p *entry) list() []Link {
 
 // join fills in masters, peers and parents of links.
 func (c *Snapshot) join(n *netns.Namespace, links []Link) {
-	known, unseen := c.nsids(n), map[int][]Link{} // unseen are links of namespaces that the snapshot lacks
+	known, unseen := map[int]*entry{}, map[int][]Link{} // unseen are links of namespaces that the snapshot lacks
+	for i, id := range nsidsIn(n, c.Namespaces()...) {
+		known[id] = c.entries[i]
+	}
+	delete(known, -1)
 	for i := range links {
 		l := &links[i]
 		l.Master = nameOf(links, l.MasterIndex)
@@ -94,18 +84,21 @@ func (c *Snapshot) join(n *netns.Namespace, links []Link) {
 	}
 }
 
-// nsids returns the entries that n has netnsids for.
-func (c *Snapshot) nsids(n *netns.Namespace) map[int]*entry {
-	out := map[int]*entry{}
+// nsidsIn returns the netnsids of namespaces in n; -1 for those that have none.
+func nsidsIn(n *netns.Namespace, of ...*netns.Namespace) []int {
+	ids := make([]int, len(of))
 	handle, err := rtnl.In(n).Handle()
-	if err != nil {
-		return out
+	if err == nil {
+		defer handle.Close()
 	}
-	defer handle.Close()
-	for _, p := range c.entries {
-		if id, err := handle.GetNetNsIdByFd(p.ns.FD()); err == nil && id >= 0 {
-			out[id] = p
+	for i, other := range of {
+		ids[i] = -1
+		if err != nil {
+			continue
+		}
+		if id, err := handle.GetNetNsIdByFd(other.FD()); err == nil {
+			ids[i] = id
 		}
 	}
-	return out
+	return ids
 }

@@ -51,10 +51,17 @@ func Take() (_ *Snapshot, err error) {
 			return nil, err
 		}
 	}
-	pids, err := processes()
+	processes, err := os.ReadDir("/proc")
 	if err != nil {
 		return nil, fmt.Errorf("list network namespaces: %w", err)
 	}
+	var pids []int
+	for _, process := range processes {
+		if pid, err := strconv.Atoi(process.Name()); err == nil {
+			pids = append(pids, pid)
+		}
+	}
+	slices.Sort(pids)
 	for _, pid := range pids {
 		path := fmt.Sprintf("/proc/%d/ns/net", pid)
 		var stat unix.Stat_t
@@ -76,28 +83,21 @@ func Take() (_ *Snapshot, err error) {
 	return c, nil
 }
 
-// open adds the namespace of a path, unless it is gone. The error tells that no more files can be opened: all namespaces would
-// seem to be gone.
+// open adds the namespace of a path, unless it is known or gone. The error tells that no more files can be opened: all
+// namespaces would seem to be gone.
 func (c *Snapshot) open(path string, p NamespaceInfo) error {
 	ns, err := netns.Open(path)
-	switch {
-	case err == nil:
-		c.add(ns, p)
-	case errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE):
+	if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) {
 		return fmt.Errorf("list network namespaces: %w", err)
 	}
-	return nil
-}
-
-// add takes ownership of ns, and closes it if it is known.
-func (c *Snapshot) add(ns *netns.Namespace, p NamespaceInfo) {
-	inode, err := ns.Inode()
-	if err != nil || c.find(inode) != nil {
-		_ = ns.Close()
-		return
+	if err != nil {
+		return nil
 	}
-	p.Inode = inode
+	if p.Inode, err = ns.Inode(); err != nil || c.find(p.Inode) != nil {
+		return ns.Close()
+	}
 	c.entries = append(c.entries, &entry{NamespaceInfo: p, ns: ns})
+	return nil
 }
 
 func (c *Snapshot) find(inode uint64) *entry {
@@ -138,22 +138,6 @@ func (c *Snapshot) Close() error {
 	}
 	c.entries = nil
 	return errors.Join(errs...)
-}
-
-// processes lists the ids of all processes, lowest first.
-func processes() ([]int, error) {
-	entries, err := os.ReadDir("/proc")
-	if err != nil {
-		return nil, err
-	}
-	var pids []int
-	for _, entry := range entries {
-		if pid, err := strconv.Atoi(entry.Name()); err == nil {
-			pids = append(pids, pid)
-		}
-	}
-	slices.Sort(pids)
-	return pids, nil
 }
 
 // NamespaceInfo identifies a network namespace for people.

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"net/netip"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -156,6 +157,14 @@ func offloadsText(l Link) string {
 	return "offloads none"
 }
 
+// texts formats each of several values.
+func texts[T any](values []T, text func(T) string) (out []string) {
+	for _, v := range values {
+		out = append(out, text(v))
+	}
+	return out
+}
+
 // programText formats a program with its hook.
 func programText(p Program) string {
 	owner := ""
@@ -165,6 +174,14 @@ func programText(p Program) string {
 	return fmt.Sprintf("%s: %s (id %d%s)", p.Hook, cmp.Or(p.Name, "program"), p.ID, owner)
 }
 
+// writeRow writes the cells of a row.
+func writeRow(tab io.Writer, cells []string) {
+	for i, cell := range cells {
+		cells[i] = Printable(cell)
+	}
+	fmt.Fprintln(tab, strings.Join(cells, "\t"))
+}
+
 // WriteTable writes a row per link, sorted by index, with a column for the namespace if there are several.
 func WriteTable(w io.Writer, inventories []Inventory) error {
 	tab := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
@@ -172,21 +189,12 @@ func WriteTable(w io.Writer, inventories []Inventory) error {
 		if len(inventories) > 1 {
 			row = append([]string{namespace}, row...)
 		}
-		for i, cell := range row {
-			row[i] = Printable(cell)
-		}
-		fmt.Fprintln(tab, strings.Join(row, "\t"))
+		writeRow(tab, row)
 	}
 	write("NAMESPACE", "INDEX", "NAME", "KIND", "STATE", "MTU", "SPEED", "MAC", "JOINED TO", "ADDRESSES", "PROGRAMS")
 	for _, inventory := range inventories {
 		for _, l := range inventory.Links {
-			var addresses, programs []string
-			for _, a := range l.Addrs {
-				addresses = append(addresses, a.String())
-			}
-			for _, p := range l.Programs {
-				programs = append(programs, programText(p))
-			}
+			addresses, programs := texts(l.Addrs, netip.Prefix.String), texts(l.Programs, programText)
 			write(inventory.Namespace.String(),
 				strconv.Itoa(l.Index), l.Name, kindText(l.Kind, l.Mode), stateText(l), strconv.Itoa(l.MTU),
 				speedText(l.Hardware.Speed), cmp.Or(l.MAC.String(), "-"), cmp.Or(joinedText(l, ""), "-"),
