@@ -15,42 +15,20 @@ import (
 
 // bridged are the modes in which the host's end of each pod's link is a port of a
 // Linux bridge, whose own device has the gateways' addresses.
-type bridged struct {
-	name     string
-	linkType linkType
-	autoRank int
-}
+type bridged struct{ linkType }
 
-// newBridge switches between veth pairs.
-func newBridge() Mode { return linkMode{bridged{name: "bridge", linkType: veth(), autoRank: 3}} }
-
-// newTap switches between TAP devices, whose other ends are programs.
-func newTap() Mode {
-	return linkMode{bridged{name: "tap", linkType: tapLayer.linkType()}}
-}
-
-// Name implements Mode.
-func (b bridged) Name() string { return b.name }
-
-// Traits implements Mode.
-func (b bridged) Traits() Traits {
-	relayed := b.linkType.relayed
-	return Traits{
-		Needs: b.linkType.needs(), HostSide: true, Switched: true, Bridge: true, NetfilterCall: true,
-		HostDevice: DefaultBridge, Delivery: b.linkType.delivery, BigTCP: !relayed, DHCP: !relayed, Guests: relayed,
-		AutoRank: b.autoRank, ResultLink: b.name,
+// newBridged switches between a type of links. rank is Traits.AutoRank.
+func newBridged(name string, ends linkType, rank int) linkMode {
+	traits := Traits{
+		Needs: ends.needs(), HostSide: true, Switched: true, Bridge: true, NetfilterCall: true, HostDevice: DefaultBridge,
+		Delivery: ends.delivery, BigTCP: !ends.relayed, DHCP: !ends.relayed, Guests: ends.relayed, AutoRank: rank, ResultLink: name,
 	}
-}
-
-// Probe creates the ends of a link and a bridge.
-func (b bridged) Probe() error {
-	return probe(b.name, b.linkType.requirement, requirement{
+	bridge := requirement{
 		feature: "bridge devices", module: "bridge", since: "2.6.0",
 		try: func(h nsHandle) error { return h.LinkAdd(&netlink.Bridge{LinkAttrs: newAttrs("probe2")}) },
-	})
+	}
+	return linkMode{name, ends.kind, traits, []requirement{ends.requirement, bridge}, bridged{ends}}
 }
-
-func (bridged) validateNetwork(network Network) error { return network.validateBridge() }
 
 // setup creates the bridge with the gateways' addresses, enables or disables the netfilter call, enables forwarding,
 // and adds the ports to other hosts.
@@ -80,7 +58,7 @@ func (b bridged) ensureBridge(host nsHandle, network Network) (link netlink.Link
 		return nil, false, err
 	}
 	device := &netlink.Bridge{LinkAttrs: newAttrs(name)}
-	if host.bigTCP && !b.linkType.relayed {
+	if host.bigTCP && !b.relayed {
 		device.GROIPv4MaxSize = rtnl.BigTCPBytes // see ensureUpBridge
 	}
 	if device.HardwareAddr, err = newMAC(); err != nil {
@@ -119,8 +97,8 @@ func (b bridged) create(s session) (out Attachment, err error) {
 	if err != nil {
 		return out, err
 	}
-	err = b.linkType.configure(s, ends, func() error {
-		if b.linkType.relayed {
+	err = b.configure(s, ends, func() error {
+		if b.relayed {
 			return nil
 		}
 		return s.host.awaitCarrier(bridge) // it has one since a port has
@@ -136,7 +114,7 @@ func (b bridged) ensureEnds(s session, bridge netlink.Link) (ends linkEnds, err 
 		}
 		return ends, err
 	}
-	if ends, err = b.linkType.add(s); err == nil {
+	if ends, err = b.add(s); err == nil {
 		err = b.addPort(s.host, ends.host, bridge)
 	}
 	if err == nil {
@@ -167,24 +145,6 @@ func (b bridged) check(c *checker, s session) {
 	if bridge != nil && ends.host != nil {
 		c.port(s.host, ends.host, bridge)
 	}
-}
-
-func (b bridged) remove(network Network, pod Pod) error { return b.linkType.remove(network, pod) }
-
-// podConfig validates the arguments and returns the configuration of the pod's end. A
-// pod without a namespace, such as a VM, opens the host's end itself.
-func (b bridged) podConfig(network Network, pod Pod) (podConfig, error) {
-	out := podConfig{kind: b.linkType.kind, mtu: network.mtu(), switched: true, relayed: b.linkType.relayed}
-	if pod.LinkOnly && !out.relayed {
-		return out, errors.Join(pod.validateLinkOnly(network), pod.validateHostIfName())
-	}
-	if err := network.validateBridge(); err != nil {
-		return podConfig{}, err
-	}
-	if err := pod.validateEnds(network, out.relayed); err != nil {
-		return podConfig{}, err
-	}
-	return out.withGateways(network, pod)
 }
 
 // port checks a port of the bridge.

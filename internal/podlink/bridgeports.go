@@ -56,10 +56,7 @@ func (h nsHandle) setMaster(port, bridge netlink.Link) error {
 	if err := apply(h.ns, portSettings(name)); err != nil {
 		return err
 	}
-	if err := h.LinkSetMaster(port, bridge); err != nil {
-		return fmt.Errorf("make device %q in %q a port of %q: %w", name, h.ns.Name(), bridge.Attrs().Name, err)
-	}
-	return nil
+	return h.failed(h.LinkSetMaster(port, bridge), name, "make %s a port of %q", bridge.Attrs().Name)
 }
 
 // setUpHostPort sets a port to another host up, and returns when it can send. Only veth devices report that.
@@ -109,7 +106,7 @@ func (h nsHandle) addVXLAN(network Network) (netlink.Link, error) {
 	}
 	err = h.LinkAdd(device)
 	if errors.Is(err, unix.EOPNOTSUPP) {
-		err = &UnsupportedError{Mode: newBridge().Name(), Feature: "VXLAN devices", Module: "vxlan", Since: "3.7", Kernel: kernelRelease(), Err: err}
+		err = &UnsupportedError{Mode: "bridge", Feature: "VXLAN devices", Module: "vxlan", Since: "3.7", Kernel: kernelRelease(), Err: err}
 	}
 	if err != nil {
 		return nil, addError(err, VXLANDevice, "vxlan", h.ns)

@@ -3,24 +3,29 @@
 package podlink
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 )
 
-// driver is the part in which link modes differ. linkMode makes a Mode of it.
+// linkMode implements Mode by a driver.
+type linkMode struct {
+	name   string
+	kind   string // of the pods' devices; empty if it depends on the network
+	traits Traits
+	needs  []requirement
+	driver
+}
+
+// driver is what link modes do differently. The networks and pods that it gets are valid.
 type driver interface {
-	// Name, Traits and Probe are those of Mode.
-	Name() string
-	Traits() Traits
-	Probe() error
-	validateNetwork(network Network) error
-	// setup and teardown are those of Mode in the host's namespace. setup gets a valid network.
+	// setup and teardown are those of Mode in the host's namespace.
 	setup(host nsHandle, network Network) error
 	teardown(host nsHandle, network Network) error
-	// podConfig validates a network and a pod, and returns the configuration of the pod's device.
-	podConfig(network Network, pod Pod) (podConfig, error)
 	create(s session) (Attachment, error)
 	check(c *checker, s session)
+	// remove is Delete of Mode, of any network and pod.
 	remove(network Network, pod Pod) error
 }
 
@@ -32,14 +37,20 @@ type session struct {
 	host, inside nsHandle
 }
 
-// linkMode implements Mode by a driver.
-type linkMode struct{ driver }
-
 func (linkMode) sealed() {}
+
+// Name implements Mode.
+func (l linkMode) Name() string { return l.name }
+
+// Traits implements Mode.
+func (l linkMode) Traits() Traits { return l.traits }
+
+// Probe implements Mode.
+func (l linkMode) Probe() error { return probe(l.name, l.needs...) }
 
 // Setup implements Mode.
 func (l linkMode) Setup(network Network) (err error) {
-	defer wrap(&err, "set up "+l.Name()+" network")
+	defer wrap(&err, "set up "+l.name+" network")
 	if err := l.validateNetwork(network); err != nil {
 		return err
 	}
@@ -54,7 +65,7 @@ func (l linkMode) Setup(network Network) (err error) {
 
 // Teardown implements Mode.
 func (l linkMode) Teardown(network Network) (err error) {
-	defer wrap(&err, "tear down "+l.Name()+" network")
+	defer wrap(&err, "tear down "+l.name+" network")
 	host, err := network.openHost()
 	if err != nil {
 		return err
@@ -65,7 +76,7 @@ func (l linkMode) Teardown(network Network) (err error) {
 
 // Create implements Mode.
 func (l linkMode) Create(network Network, pod Pod) (out Attachment, err error) {
-	defer wrap(&err, "create "+l.Name()+" link")
+	defer wrap(&err, "create "+l.name+" link")
 	err = l.open(network, pod, func(s session) (err error) {
 		defer s.host.undo.onError(&err)
 		if out, err = l.create(s); err == nil {
@@ -84,14 +95,14 @@ func (l linkMode) Check(network Network, pod Pod) error {
 		return c.err
 	})
 	if err != nil {
-		return fmt.Errorf("check %s link of pod %q: %w", l.Name(), pod.name(), err)
+		return fmt.Errorf("check %s link of pod %q: %w", l.name, pod.name(), err)
 	}
 	return c.result(l, pod)
 }
 
 // Delete implements Mode.
 func (l linkMode) Delete(network Network, pod Pod) (err error) {
-	defer wrap(&err, "delete "+l.Name()+" link")
+	defer wrap(&err, "delete "+l.name+" link")
 	return l.remove(network, pod)
 }
 
@@ -114,6 +125,70 @@ func (l linkMode) open(network Network, pod Pod, do func(session) error) error {
 		s.inside.undo = s.host.undo
 	}
 	return do(s)
+}
+
+// validateNetwork validates a network of the mode.
+func (l linkMode) validateNetwork(n Network) error {
+	err, t := n.validate(), l.traits
+	switch {
+	case err != nil:
+		return err
+	case !t.Switched && len(n.Routers) > 0:
+		return fmt.Errorf("router %v: the only neighbour of pods of link mode %s is the host", n.Routers[0], l.name)
+	case t.Needs == NeedsUplink:
+		err = validateName("uplink", n.Uplink)
+	case t.Bridge:
+		err = cmp.Or(validateName("bridge", n.bridge()), n.VXLAN.validate())
+		if err == nil && n.UplinkPort != "" {
+			err = validateName("uplink port", n.UplinkPort)
+		}
+	}
+	switch {
+	case err != nil:
+		return err
+	case !t.Routed && len(n.Gateways) == 0 && n.UplinkPort == "" && !n.VXLAN.enabled():
+		return errors.New("no gateways in the network")
+	case t.Needs == NeedsOpenVSwitch && n.OVSDB == "":
+		return errNoSwitch
+	}
+	return nil
+}
+
+// podConfig validates a network and a pod, and returns the configuration of the pod's device.
+func (l linkMode) podConfig(n Network, p Pod) (c podConfig, err error) {
+	t := l.traits
+	c = podConfig{kind: l.kind, mtu: n.mtu(), layer3: t.Layer3, switched: t.Switched, relayed: t.Needs == NeedsRelay}
+	var hostName error
+	if t.HostSide || t.Needs == NeedsOpenVSwitch {
+		hostName = p.validateHostIfName()
+	}
+	if p.LinkOnly && t.DHCP {
+		return c, cmp.Or(p.validateLinkOnly(n), hostName)
+	}
+	if err := l.validateNetwork(n); err != nil {
+		return c, err
+	}
+	if t.GuestsOnly && p.Namespace != nil {
+		return c, fmt.Errorf("the pod has a namespace: link mode %s is for VMs", l.name)
+	}
+	if err := cmp.Or(p.validate(n, t.Guests), hostName); err != nil {
+		return c, err
+	}
+	if p.MAC != nil && (t.Layer3 || l.kind == "ipvlan") {
+		return c, fmt.Errorf("link mode %s can't set the pod's MAC address %v: its devices have none of their own", l.name, p.MAC)
+	}
+	if t.Switched {
+		err = c.addGateways(n, p)
+	} else if c.addrs = hostPrefixes(p.Addresses...); !t.Layer3 {
+		c.nextHops = linkNextHops(p)
+	}
+	for _, addr := range p.Addresses {
+		if _, ok := n.gateway(addr); !ok && !t.Routed {
+			return c, fmt.Errorf("no gateway of the family of the pod's address %v", addr)
+		}
+	}
+	c.addRoutes(n, p)
+	return c, cmp.Or(err, p.ValidateRoutes(n, t.Switched))
 }
 
 // bothEnds checks the two ends of a pod's link.

@@ -17,6 +17,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/netns"
@@ -51,27 +52,49 @@ type Mode interface {
 	sealed()
 }
 
-// Modes returns the link modes in the order of lists for users, without [GuestModes].
-func Modes() []Mode {
-	return []Mode{
-		newVeth(), newBridge(), newMacvlan(), newIPVLANL2(), newIPVLANL3(), newIPVLANL3S(),
-		newNetkit(), newNetkitL2(), newOVSVeth(), newOVSInternal(), newTap(), newTun(),
+// linkModes are all link modes, in the order of lists for users.
+//
+// In the ipvlan modes all devices on the uplink have its MAC address, and the kernel distinguishes packets by IP address. In
+// layer 2, devices are neighbours as on an Ethernet. In layer 3 they have no neighbours, and packets for none of them leave
+// through the uplink. For IPv4 only the host's routes through the uplink count then, so pods of other link modes on the host
+// are unreachable. L3S is like L3, but packets from the uplink pass the host's netfilter hooks.
+func linkModes() []linkMode {
+	return []linkMode{
+		newRouted("veth", veth(), false, 1), newBridged("bridge", veth(), 3),
+		newMacvlan(), newIPVLAN(netlink.IPVLAN_MODE_L2), newIPVLAN(netlink.IPVLAN_MODE_L3), newIPVLAN(netlink.IPVLAN_MODE_L3S),
+		newRouted("netkit", netkitMode(netlink.NETKIT_MODE_L3).linkType(), true, 2), // the kernel's default
+		newRouted("netkit-l2", netkitMode(netlink.NETKIT_MODE_L2).linkType(), false, 0),
+		newOVSPorts("ovs-veth", veth()), newOVSInternal(),
+		newBridged("tap", tapLayer.linkType(), 0), newRouted("tun", tunLayer.linkType(), true, 0),
+		newOVSPorts("ovs-tap", tapLayer.linkType()), // TAP devices of VMs: it has no relay
 	}
 }
 
+// Modes returns the link modes in the order of lists for users, without [GuestModes].
+func Modes() []Mode { return modesWith(false) }
+
 // GuestModes returns the link modes with Traits.GuestsOnly.
-func GuestModes() []Mode { return []Mode{newOVSTap()} }
+func GuestModes() []Mode { return modesWith(true) }
+
+func modesWith(guestsOnly bool) (out []Mode) {
+	for _, l := range linkModes() {
+		if l.traits.GuestsOnly == guestsOnly {
+			out = append(out, l)
+		}
+	}
+	return out
+}
 
 // Lookup returns the mode of that name, or an error with the names of all modes.
 func Lookup(name string) (Mode, error) {
-	for _, mode := range append(Modes(), GuestModes()...) {
-		if mode.Name() == name {
-			return mode, nil
-		}
-	}
 	var known []string
-	for _, mode := range Modes() {
-		known = append(known, mode.Name())
+	for _, l := range linkModes() {
+		if l.name == name {
+			return l, nil
+		}
+		if !l.traits.GuestsOnly {
+			known = append(known, l.name)
+		}
 	}
 	return nil, fmt.Errorf("unknown link mode %q (known: %s)%s", name, strings.Join(known, ", "), suggest.Text(name, known))
 }
@@ -158,4 +181,31 @@ func kernelRelease() string {
 		return "(unknown)"
 	}
 	return unix.ByteSliceToString(name.Release[:])
+}
+
+// Seen describes the device of a pod: its kind, the kind of its master, whether it is an ipvlan whose packets the host routes, and
+// whether it has a MAC address.
+type Seen struct {
+	Kind, Master     string
+	Layer3, Ethernet bool
+}
+
+// ModeOf returns the name of the link mode that a device belongs to. Modes ipvlan-l3 and -l3s look alike, and so do those of netkit.
+// It is the device's kind if no mode makes such a device.
+func ModeOf(s Seen) string {
+	switch {
+	case s.Kind == "veth" && s.Master == "bridge":
+		return "bridge"
+	case s.Kind == "veth" && s.Master == "openvswitch":
+		return "ovs-veth"
+	case s.Kind == "openvswitch":
+		return "ovs-internal"
+	case s.Kind == "ipvlan" && s.Layer3:
+		return "ipvlan-l3"
+	case s.Kind == "ipvlan":
+		return "ipvlan-l2"
+	case s.Kind == "tun" && s.Ethernet:
+		return "tap"
+	}
+	return s.Kind
 }

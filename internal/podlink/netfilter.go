@@ -34,7 +34,7 @@ func configureBridge(host nsHandle, link netlink.Link, network Network) error {
 		call = 1
 		if !available {
 			return &UnsupportedError{
-				Mode: newBridge().Name(), Feature: "netfilter call for bridges", Module: "br_netfilter", Since: "3.18",
+				Mode: "bridge", Feature: "netfilter call for bridges", Module: "br_netfilter", Since: "3.18",
 				Kernel: kernelRelease(),
 			}
 		}

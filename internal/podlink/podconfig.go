@@ -28,50 +28,44 @@ type podConfig struct {
 	relayed bool
 }
 
-// withGateways adds the pod's addresses with the prefix lengths of their gateways,
-// its next hops and routes. Each address must be in a gateway's prefix, unless that is a single address.
-func (c podConfig) withGateways(network Network, pod Pod) (podConfig, error) {
+// addGateways adds the pod's addresses with the prefix lengths of their gateways, and its next hops. Each address must be in
+// a gateway's prefix, unless that is a single address.
+func (c *podConfig) addGateways(network Network, pod Pod) error {
 	for _, addr := range pod.Addresses {
 		gateway, ok := network.gateway(addr)
-		if !ok {
-			return podConfig{}, noGatewayError(addr)
-		}
 		switch {
+		case !ok:
+			continue
 		case gateway.IsSingleIP():
 			c.routes = append(c.routes, Route{Dst: gateway})
 		case !gateway.Contains(addr):
-			return podConfig{}, fmt.Errorf("pod's address %v is not in the prefix of gateway %v", addr, gateway)
+			return fmt.Errorf("pod's address %v is not in the prefix of gateway %v", addr, gateway)
 		}
 		c.addrs = append(c.addrs, netip.PrefixFrom(addr, gateway.Bits()))
 		if hop := network.nextHop(gateway); !slices.Contains(c.nextHops, hop) {
 			c.nextHops = append(c.nextHops, hop)
 		}
 	}
-	return c.withRoutes(network, pod, true), pod.ValidateRoutes(network, true)
+	return nil
 }
 
-func noGatewayError(addr netip.Addr) error {
-	return fmt.Errorf("no gateway of the family of the pod's address %v", addr)
-}
-
-// withRoutes adds the pod's routes. Those of Pod.Routes replace the mode's own to the same destinations.
-func (c podConfig) withRoutes(network Network, pod Pod, switched bool) podConfig {
+// addRoutes adds the pod's routes. Those of Pod.Routes replace the mode's own to the same destinations.
+func (c *podConfig) addRoutes(network Network, pod Pod) {
 	custom := slices.DeleteFunc(slices.Clone(pod.Routes), func(r Route) bool {
 		return pod.Secondary && r.IsDefault() && r.Priority == 0
 	})
-	for _, dst := range pod.destinations(network, switched) {
+	for _, dst := range pod.destinations(network, c.switched) {
 		if !slices.ContainsFunc(custom, func(r Route) bool { return r.Dst == dst }) {
 			c.routes = append(c.routes, Route{Dst: dst, Via: c.nextHop(dst)})
 		}
 	}
 	for _, r := range custom {
-		if !r.Via.IsValid() && !r.OnLink || !switched {
+		if !r.Via.IsValid() && !r.OnLink || !c.switched {
 			r.Via = c.nextHop(r.Dst)
 		}
 		r.OnLink = false // the kernel takes each next hop as a neighbour
 		c.routes = append(c.routes, r)
 	}
-	return c
 }
 
 // nextHop returns the next hop of dst's family; invalid in layer 3.
