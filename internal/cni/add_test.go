@@ -30,7 +30,7 @@ func TestAdd(t *testing.T) {
 	for _, mode := range modes() {
 		t.Run(mode.Name(), func(t *testing.T) {
 			testkit.RequireMode(t, mode.Probe())
-			testPair(t, newBareFixture(t), network("net", mode.Name(), ""))
+			testPair(t, newFixture(t), network("net", mode.Name(), ""))
 		})
 	}
 }
@@ -42,7 +42,7 @@ func TestAddOpenVSwitch(t *testing.T) {
 	}
 	for _, link := range []string{"ovs-veth", "ovs-internal"} {
 		t.Run(link, func(t *testing.T) {
-			f := newBareFixture(t)
+			f := newFixture(t)
 			dir, err := os.MkdirTemp("", "mst-ovs-") // short, for the paths of sockets
 			f.must(err)
 			t.Cleanup(func() { f.must(os.RemoveAll(dir)) })
@@ -257,7 +257,7 @@ func TestServices(t *testing.T) {
 func TestMasquerade(t *testing.T) {
 	for _, mode := range crashModes {
 		t.Run(mode, func(t *testing.T) {
-			f := newBareFixture(t)
+			f := newFixture(t)
 			p := f.added("a", network("net", mode, `,"services":"off","masquerade":true`))
 			other := f.added("b", network("net", mode, `,"services":"off","masquerade":true`))
 			for i, outside := range outsideAddresses {
@@ -283,7 +283,7 @@ func TestMasquerade(t *testing.T) {
 
 // TestCycles attaches and detaches a pod many times: nothing grows.
 func TestCycles(t *testing.T) {
-	cycles := testkit.Repeats(60, 500)
+	cycles := testkit.Repeats(25, 500)
 	for _, mode := range crashModes {
 		t.Run(mode, func(t *testing.T) {
 			f := newFixture(t)

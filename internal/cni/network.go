@@ -166,13 +166,11 @@ func (a *attachment) networkIntact(want record.Network) (bool, error) {
 // resolve fills in link, parent, BIG TCP and MTU where the configuration leaves them to
 // the plugin. The link mode stays the same until a reboot.
 func (a *attachment) resolve(want *record.Network) (err error) {
-	want.Link, want.Parent, want.MTU = a.config.Link, a.config.Parent, a.config.MTU
+	want.Link, want.MTU = a.config.Link, a.config.MTU
 	want.Bridge, want.OVSDB = a.config.Bridge, a.config.OVSDB
 	have, _ := a.plugin.records().Network(a.config.Name)
-	if want.Parent == "" {
-		if want.Parent, err = rtnl.In(a.host).DefaultDevice(); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
+	if want.Parent, err = a.parent(); err != nil {
+		return err
 	}
 	if want.Link == netconf.LinkAuto {
 		if have.Boot == want.Boot && have.Digest == want.Digest {

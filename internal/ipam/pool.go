@@ -4,7 +4,6 @@ package ipam
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -307,22 +306,4 @@ func (c cursors) String() string {
 		text += addr.String() + "\n"
 	}
 	return text
-}
-
-// releaseFormer releases the leases of o that an earlier version has written: a record named after the owner, with a hard link
-// named after each address.
-func (s *Store) releaseFormer(o Owner) error {
-	name := o.ContainerID + separator + o.IfName
-	data, err := s.content(name)
-	if err != nil {
-		return nil // as of all owners of this version
-	}
-	var record struct{ Leases []Lease }
-	_ = json.Unmarshal(data, &record)
-	for _, l := range record.Leases {
-		if err := s.remove(l.Address.String()); err != nil {
-			return err
-		}
-	}
-	return s.remove(name)
 }

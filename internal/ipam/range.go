@@ -178,11 +178,8 @@ type Lease struct {
 	Gateway netip.Addr
 }
 
-// file returns the name of the lease's file. Without an owner it is a link to the record of an earlier version.
+// file returns the name of the lease's file.
 func (l Lease) file() string {
-	if l.Owner == (Owner{}) {
-		return l.Address.String()
-	}
 	return strings.Join([]string{l.Address.String(), l.Owner.ContainerID, l.Owner.IfName}, separator)
 }
 
@@ -191,7 +188,7 @@ func parseName(file string) (l Lease, ok bool) {
 	text, owner, _ := strings.Cut(file, separator)
 	l.Address, _ = netip.ParseAddr(text)
 	l.Owner.ContainerID, l.Owner.IfName, _ = strings.Cut(owner, separator)
-	return l, l.Address.Zone() == "" && l.file() == file && (owner == "" || l.Owner.validate() == nil)
+	return l, l.Address.Zone() == "" && l.file() == file && l.Owner.validate() == nil
 }
 
 // read reads the subnet and the gateway of a lease, and reports whether the lease is of this boot.
@@ -202,7 +199,7 @@ func (s *Store) read(l *Lease) bool {
 		l.Subnet, _ = netip.ParsePrefix(fields[0])
 		l.Gateway, _ = netip.ParseAddr(fields[1])
 	}
-	return current || l.Owner == (Owner{}) && strings.Contains(text, s.Boot)
+	return current
 }
 
 func ownersOf(leases []Lease) map[netip.Addr]Owner {

@@ -207,21 +207,13 @@ func attributesOf(data []byte) map[uint16][]byte {
 // listLinks reads the links of n, or of the namespace with netnsid nsid in n, sorted by index. That namespace needs neither an
 // open descriptor nor a name.
 func listLinks(n *netns.Namespace, nsid int) ([]Link, error) {
-	messages, err := rtnl.Dump(func() (messages [][]byte, err error) {
-		request := vnl.NewNetlinkRequest(unix.RTM_GETLINK, unix.NLM_F_DUMP)
-		request.AddData(vnl.NewIfInfomsg(unix.AF_UNSPEC))
-		if nsid != sameNamespace {
-			request.AddData(vnl.NewRtAttr(unix.IFLA_TARGET_NETNSID, vnl.Uint32Attr(uint32(nsid))))
-		}
-		// Outside a handle, a request opens a socket in the thread's namespace.
-		err = n.Do(func() error {
-			messages, err = request.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWLINK)
-			return err
-		})
-		return messages, err
-	})
+	var attributes []*vnl.RtAttr
+	if nsid != sameNamespace {
+		attributes = append(attributes, vnl.NewRtAttr(unix.IFLA_TARGET_NETNSID, vnl.Uint32Attr(uint32(nsid))))
+	}
+	messages, err := rtnl.In(n).LinkMessages(attributes...)
 	if err != nil {
-		return nil, fmt.Errorf("list devices in network namespace %q: %w", n.Name(), err)
+		return nil, err
 	}
 	links := make([]Link, 0, len(messages))
 	for _, message := range messages {

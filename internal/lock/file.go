@@ -228,7 +228,8 @@ func Take(ctx context.Context, path string, check func() error) (*Lock, error) {
 func (w Wait) lock(ctx context.Context, dir *os.File) error {
 	begin := time.Now()
 	state := func(err error) *Error {
-		return &Error{Dir: dir.Name(), PID: holder(dir), Waited: time.Since(begin), Err: err}
+		pid, _ := users(dir)
+		return &Error{Dir: dir.Name(), PID: pid, Waited: time.Since(begin), Err: err}
 	}
 	err := acquire(ctx, dir, unix.LOCK_EX, func() {
 		if w.Notice != nil {
@@ -265,7 +266,7 @@ const yieldTimeout = 5 * time.Millisecond
 // Yield frees the lock if others wait for it, and takes it again behind the first of them. To unlock and lock again at once
 // would leave them waiting: who runs is faster than who must be woken.
 func (l *Lock) Yield(ctx context.Context) error {
-	if waiters(l.dir) == 0 {
+	if _, waiters := users(l.dir); waiters == 0 {
 		return ctx.Err()
 	}
 	path := l.dir.Name()
@@ -273,8 +274,10 @@ func (l *Lock) Yield(ctx context.Context) error {
 		return fmt.Errorf("unlock %q: %w", path, err)
 	}
 	// Between waking up and taking the lock, they are in no list of the kernel's.
-	for begin := time.Now(); holder(l.dir) == 0 && time.Since(begin) < yieldTimeout; {
-		time.Sleep(100 * time.Microsecond)
+	for begin := time.Now(); time.Since(begin) < yieldTimeout; time.Sleep(100 * time.Microsecond) {
+		if holder, _ := users(l.dir); holder != 0 {
+			break
+		}
 	}
 	_ = l.dir.Close()
 	again, err := Take(ctx, path, l.check)
@@ -285,37 +288,17 @@ func (l *Lock) Yield(ctx context.Context) error {
 	return nil
 }
 
-// holder returns the process that has the lock, or 0.
-func holder(dir *os.File) (pid int) {
-	eachLock(dir, func(waits bool, owner int) {
-		if !waits {
-			pid = owner
-		}
-	})
-	return pid
-}
-
-// waiters returns the number of processes that wait for the lock.
-func waiters(dir *os.File) (n int) {
-	eachLock(dir, func(waits bool, _ int) {
-		if waits {
-			n++
-		}
-	})
-	return n
-}
-
-// eachLock goes through the entries of /proc/locks (proc_locks(5)) for a directory:
-// "1: FLOCK  ADVISORY  WRITE 708 08:02:1234 0 EOF", and "1: -> FLOCK ..." for those that wait.
-func eachLock(dir *os.File, fn func(waits bool, pid int)) {
+// users returns the process that has the lock, or 0, and the number of processes that wait for it: the entries of /proc/locks
+// (proc_locks(5)) for the directory, "1: FLOCK  ADVISORY  WRITE 708 08:02:1234 0 EOF", and "1: -> FLOCK ..." for those that wait.
+func users(dir *os.File) (holder, waiters int) {
 	var stat unix.Stat_t
 	if err := unix.Fstat(int(dir.Fd()), &stat); err != nil {
-		return
+		return 0, 0
 	}
 	place := fmt.Sprintf("%02x:%02x:%d", unix.Major(stat.Dev), unix.Minor(stat.Dev), stat.Ino)
 	file, err := os.Open("/proc/locks")
 	if err != nil {
-		return
+		return 0, 0
 	}
 	defer func() { _ = file.Close() }()
 	for lines := bufio.NewScanner(file); lines.Scan(); {
@@ -327,8 +310,11 @@ func eachLock(dir *os.File, fn func(waits bool, pid int)) {
 		if len(fields) < 6 || fields[1] != "FLOCK" || fields[5] != place {
 			continue
 		}
-		if pid, err := strconv.Atoi(fields[4]); err == nil {
-			fn(waits, pid)
+		if waits {
+			waiters++
+		} else if pid, err := strconv.Atoi(fields[4]); err == nil {
+			holder = pid
 		}
 	}
+	return holder, waiters
 }

@@ -103,20 +103,37 @@ func broadcast(p netip.Prefix) net.IP {
 	return ip
 }
 
-// RemoveOwnAddresses removes those of some addresses from a device that AddOwnAddress has added. A device or an address that is not there is no error.
+// RemoveOwnAddresses removes those of some addresses from a device that AddOwnAddress has added. A device or an address that is
+// not there is no error. Others in the same subnet stay: the kernel would remove them with the first one.
 func (c Conn) RemoveOwnAddresses(device string, addresses []netip.Prefix) error {
-	found, err := c.Device(device)
+	err := c.onDevice("remove addresses of ", device, func(handle *netlink.Handle, link netlink.Link) (err error) {
+		own, err := c.ownAddresses(link.Attrs().Index)
+		if err != nil {
+			return err
+		}
+		key := "net/ipv4/conf/" + device + "/promote_secondaries"
+		before, err := c.Sysctl(key)
+		if err == nil {
+			err = c.SetSysctl(key, "1")
+		}
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, c.SetSysctl(key, before)) }()
+		for _, address := range addresses {
+			if !slices.Contains(own, address) {
+				continue
+			}
+			if err := handle.AddrDel(link, DeviceAddress(address)); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
+				return fmt.Errorf("remove address %s: %w", address, err)
+			}
+		}
+		return nil
+	})
 	if errors.Is(err, noDevice{}) {
 		return nil
 	}
-	if err != nil {
-		return err
-	}
-	own, err := c.ownAddresses(found.Index)
-	if err != nil {
-		return err
-	}
-	return c.RemoveAddresses(device, slices.DeleteFunc(slices.Clone(addresses), func(p netip.Prefix) bool { return !slices.Contains(own, p) }))
+	return err
 }
 
 // ownAddresses returns the addresses of a device that AddOwnAddress has added. The library reads no marks.

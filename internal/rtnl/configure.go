@@ -94,37 +94,6 @@ func DeviceAddress(address netip.Prefix) *netlink.Addr {
 	return addr
 }
 
-// RemoveAddresses removes addresses from a device. A device or an address that is not there is no error. Others in the same subnet stay.
-func (c Conn) RemoveAddresses(name string, addresses []netip.Prefix) error {
-	err := c.onDevice("remove addresses of ", name, func(handle *netlink.Handle, link netlink.Link) (err error) {
-		undo, err := c.keepSecondaries(name)
-		if err != nil {
-			return err
-		}
-		defer func() { err = errors.Join(err, undo()) }()
-		for _, address := range addresses {
-			if err := handle.AddrDel(link, DeviceAddress(address)); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
-				return fmt.Errorf("remove address %s: %w", address, err)
-			}
-		}
-		return nil
-	})
-	if errors.Is(err, noDevice{}) {
-		return nil
-	}
-	return err
-}
-
-// keepSecondaries keeps the kernel from removing, with the first IPv4 address of a device in a subnet, the others there, until undo.
-func (c Conn) keepSecondaries(device string) (undo func() error, err error) {
-	key := "net/ipv4/conf/" + device + "/promote_secondaries"
-	before, err := c.Sysctl(key)
-	if err != nil {
-		return nil, err
-	}
-	return func() error { return c.SetSysctl(key, before) }, c.SetSysctl(key, "1")
-}
-
 // VethEnd is one end of a veth pair.
 type VethEnd struct {
 	Namespace *netns.Namespace

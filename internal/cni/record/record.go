@@ -36,7 +36,7 @@ type Record struct {
 	// Link is the link mode, HostIfName the host device. Both are empty in a chained plugin.
 	Link       string `json:"link,omitempty"`
 	HostIfName string `json:"host_ifname,omitempty"`
-	// Place is the device with the gateways of the network, and its parent; empty in records of earlier versions.
+	// Place is the device with the gateways of the network, and its parent.
 	Place string `json:"place,omitempty"`
 	// Bridge, OVSDB and IPAM are copied from the configuration.
 	Bridge string `json:"bridge,omitempty"`
@@ -44,11 +44,11 @@ type Record struct {
 	IPAM   string `json:"ipam,omitempty"`
 	// Pod is the namespace and the name of the Pod of Kubernetes, if it is one.
 	Pod string `json:"pod,omitempty"`
-	// Gateways are the host's addresses for the pod; none in records of earlier versions.
+	// Gateways are the host's addresses for the pod.
 	Gateways []netip.Prefix `json:"gateways,omitempty"`
 	// Routers are the gateways that are not the host. If there are any, the host has routes to the pod.
 	Routers []netip.Addr `json:"routers,omitempty"`
-	// MTU is that of the network at the time of ADD; 0 in records of earlier versions.
+	// MTU is that of the network at the time of ADD.
 	MTU int `json:"mtu,omitempty"`
 	// Linked is set before the link is created.
 	Linked bool `json:"linked,omitempty"`

@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"syscall"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/utils"
@@ -142,8 +141,6 @@ func (c *Call) Close() {
 	_ = c.conn.Close()
 }
 
-type unixStat = syscall.Stat_t
-
 // since are the versions of the CNI specification that have a verb, where not all have.
 var since = map[string]string{"CHECK": "0.4.0", "GC": "1.1.0", "STATUS": "1.1.0"}
 
@@ -199,7 +196,7 @@ func (s *Server) samePlace(c *Call) (bool, error) {
 		StateDir: c.Environment["MUSTANG_CNI_STATE_DIR"], RunDir: c.Environment["MUSTANG_CNI_RUN_DIR"],
 		BPFRoot: c.Environment["MUSTANG_BPF_ROOT"], Cgroup: c.Environment["MUSTANG_CNI_CGROUP"],
 	}
-	if !slices.Equal(directories(theirs), s.directories()) || bpfRoot(theirs) != bpfRoot(s.Plugin) || theirs.Cgroup != s.Plugin.Cgroup {
+	if !slices.Equal(directories(theirs), directories(s.Plugin)) || bpfRoot(theirs) != bpfRoot(s.Plugin) || theirs.Cgroup != s.Plugin.Cgroup {
 		return false, errors.New("the plugin has other directories")
 	}
 	proc := fmt.Sprintf("/proc/%d/", c.PID)
@@ -225,7 +222,7 @@ func (s *Server) sameDirectories(root string) error {
 			return err
 		}
 	}
-	for _, dir := range append(s.directories(), group) {
+	for _, dir := range append(directories(s.Plugin), group) {
 		here, err := os.Stat(dir)
 		if err != nil {
 			return err
@@ -238,8 +235,6 @@ func (s *Server) sameDirectories(root string) error {
 }
 
 // directories are those that the plugin and this process must share.
-func (s *Server) directories() []string { return directories(s.Plugin) }
-
 func directories(p cni.Plugin) []string {
 	return []string{
 		cmp.Or(p.StateDir, cni.DefaultStateDir), cmp.Or(p.RunDir, cni.DefaultRunDir),

@@ -25,7 +25,6 @@ import (
 	"sync"
 	"time"
 
-	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/cni"
@@ -105,35 +104,35 @@ func InUse(socket string) (bool, error) {
 // Listen returns a server whose socket takes connections. It replaces the socket of another, which gets no more of
 // them.
 func Listen(o Options) (_ *Server, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("CNI server: %w", err)
+		}
+	}()
 	s := &Server{
 		Options: o, workers: make(chan struct{}, maxWorkers), calls: make(chan struct{}, maxCalls),
 		farewell: farewell, queueLimit: queueLimit,
 	}
 	s.Socket, s.Version = cmp.Or(o.Socket, DefaultSocket), cmp.Or(o.Version, version.Program())
+	s.Plugin.Shared, s.Log = cmp.Or(o.Plugin.Shared, &datapath.Shared{}), cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	if s.Plugin.DeleteDevice == nil {
 		s.Plugin.DeleteDevice = rtnl.DeleteInChild
 	}
-	if s.Plugin.Shared == nil {
-		s.Plugin.Shared = &datapath.Shared{}
-	}
-	if s.Log == nil {
-		s.Log = slog.New(slog.DiscardHandler)
-	}
 	if s.mounts, err = os.Readlink("/proc/self/ns/mnt"); err != nil {
-		return nil, fmt.Errorf("CNI server: %w", err)
+		return nil, err
 	}
 	inode, err := o.Host.Inode()
 	if err != nil {
-		return nil, fmt.Errorf("CNI server: %w", err)
+		return nil, err
 	}
 	s.network = fmt.Sprintf("net:[%d]", inode)
-	for _, dir := range s.directories() { // the plugin creates them otherwise, and cannot see then that they are the same
+	for _, dir := range directories(s.Plugin) { // the plugin creates them otherwise, and cannot see then that they are the same
 		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return nil, fmt.Errorf("CNI server: %w", err)
+			return nil, err
 		}
 	}
 	if err := s.listen(); err != nil {
-		return nil, fmt.Errorf("CNI server: listen at %s: %w", s.Socket, err)
+		return nil, fmt.Errorf("listen at %s: %w", s.Socket, err)
 	}
 	return s, nil
 }
@@ -144,12 +143,12 @@ func (s *Server) listen() (err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	info, err := os.Lstat(dir)
-	if err != nil {
+	var stat unix.Stat_t
+	if err := unix.Lstat(dir, &stat); err != nil {
 		return err
 	}
-	if stat := info.Sys().(*unixStat); !info.IsDir() || stat.Uid != 0 || info.Mode().Perm()&0o077 != 0 {
-		return fmt.Errorf("%s has mode %v and user %d, want a directory of root with mode 0700", dir, info.Mode(), stat.Uid)
+	if stat.Mode&unix.S_IFMT != unix.S_IFDIR || stat.Uid != 0 || stat.Mode&0o077 != 0 {
+		return fmt.Errorf("%s has mode %#o and user %d, want a directory of root with mode 0700", dir, stat.Mode, stat.Uid)
 	}
 	temp := fmt.Sprintf("%s.%d", s.Socket, os.Getpid())
 	_ = os.Remove(temp)
@@ -300,31 +299,31 @@ func (s *Server) answer(ctx context.Context, c *Call, verb string) (answer Answe
 
 // do does a verb in the host's network namespace.
 func (s *Server) do(ctx context.Context, verb string, r cni.Request) (answer Answer) {
-	var stderr bytes.Buffer
+	var stdout, stderr bytes.Buffer
 	p := s.Plugin
 	p.Stderr = &stderr
 	if p.Await != nil { // serve has waited, without a worker
 		p.Await = func(context.Context, string, string, string) error { return nil }
 	}
-	result, failure := s.run(func() (*types100.Result, error) {
+	version := netconf.ParseHead(r.Config).CNIVersion
+	failure := s.run(func() error {
 		work := context.WithoutCancel(ctx) // short verbs finish
 		switch verb {
 		case "ADD":
-			return p.Add(work, r)
+			result, err := p.Add(work, r)
+			if err != nil {
+				return err
+			}
+			return cni.WriteResult(&stdout, result, version)
 		case "DEL":
-			return nil, p.Del(work, r)
+			return p.Del(work, r)
 		case "CHECK":
-			return nil, p.Check(work, r)
+			return p.Check(work, r)
 		case "STATUS":
-			return nil, p.Status(work, r)
+			return p.Status(work, r)
 		}
-		return nil, p.GC(ctx, r)
+		return p.GC(ctx, r)
 	})
-	var stdout bytes.Buffer
-	version := netconf.ParseHead(r.Config).CNIVersion
-	if failure == nil && result != nil {
-		failure = cni.WriteResult(&stdout, result, version)
-	}
 	if failure != nil {
 		stdout.Reset()
 		answer.Exit = 1
@@ -335,18 +334,14 @@ func (s *Server) do(ctx context.Context, verb string, r cni.Request) (answer Ans
 }
 
 // run runs a verb on the host. A panic is an error too: what was begun is recorded, and its locks are free.
-func (s *Server) run(verb func() (*types100.Result, error)) (result *types100.Result, err error) {
+func (s *Server) run(verb func() error) (err error) {
 	defer func() {
 		if reason := recover(); reason != nil {
 			err = fmt.Errorf("the agent has a fault: %v", reason)
 			s.Log.Error("CNI request", "error", err, "stack", string(debug.Stack()))
 		}
 	}()
-	err = s.Host.Do(func() (err error) {
-		result, err = verb()
-		return err
-	})
-	return result, err
+	return s.Host.Do(verb)
 }
 
 // awaitBriefly waits for the policies of an ADD, before it takes a worker. The error leaves it to the plugin, which waits longer.
