@@ -156,8 +156,6 @@ func parseArgs(raw json.RawMessage) (map[string]string, error) {
 func (p PodInfo) validate(services string) error {
 	said := p.Namespace != "" || len(p.Labels) > 0
 	switch {
-	case !slices.Contains([]string{policiesAuto, policiesOn, policiesOff, PoliciesAgent}, p.policies):
-		return Invalidf("policies: want auto, on, off or agent, got %q", p.policies)
 	case p.policies == policiesOff && said:
 		return Invalidf("policies: with off, no policy selects a pod by namespace or labels")
 	case (said || p.policies == policiesOn || p.policies == PoliciesAgent) && services == ServicesOff:
