@@ -43,7 +43,7 @@ func (a *attachment) ensureNetwork(ctx context.Context, addresses []netconf.PodA
 		return err
 	}
 	defer unlock()
-	if err := errors.Join(a.checkHostLeases(want.Gateways), a.resolve(&want)); err != nil {
+	if err := a.resolve(&want); err != nil {
 		return err
 	}
 	if err := a.useNetwork(want); err != nil {
@@ -224,23 +224,4 @@ func (a *attachment) takesBigTCP(have, want record.Network) (bool, error) {
 		return false, nil
 	}
 	return !cuts && err == nil, err
-}
-
-// checkHostLeases returns an error if a pod holds an address of the host, which it can
-// have got before the configuration named that address.
-func (a *attachment) checkHostLeases(host []netip.Prefix) error {
-	if !a.config.IPAM.BuiltIn() {
-		return nil
-	}
-	store, err := a.plugin.addresses(a.config.Name)
-	if err != nil {
-		return err
-	}
-	leases, err := store.Leases()
-	for _, lease := range leases {
-		if slices.ContainsFunc(host, func(p netip.Prefix) bool { return p.Addr() == lease.Address }) {
-			return netconf.Invalidf("host address %v is still reserved for %s", lease.Address, lease.Owner)
-		}
-	}
-	return err
 }

@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 
 	"golang.org/x/sys/unix"
@@ -68,57 +69,46 @@ func (f *file) compare(force bool) (done string, err error) {
 // equal reports whether the existing file has the content. It reads it in parts: an agent compares the plugin whenever
 // nodes come or go.
 func (f *file) equal() bool {
-	in, size, err := openRegular(f.path)
+	if size, err := regular(f.path); err != nil || size != int64(len(f.content)) {
+		return false
+	}
+	in, err := os.Open(f.path)
 	if err != nil {
 		return false
 	}
 	defer in.Close()
-	if size == 0 || size != int64(len(f.content)) {
-		return false
-	}
 	part := make([]byte, 64<<10)
-	for rest := f.content; len(rest) > 0; {
-		n, err := in.Read(part[:min(len(part), len(rest))])
-		if err != nil || !bytes.Equal(part[:n], rest[:n]) {
+	for want := range slices.Chunk(f.content, len(part)) {
+		if _, err := io.ReadFull(in, part[:len(want)]); err != nil || !bytes.Equal(part[:len(want)], want) {
 			return false
 		}
-		rest = rest[n:]
 	}
-	return true
+	return len(f.content) > 0
 }
 
 // maxFile is the size of the largest file that is read, in bytes. The plugin has 14 MiB.
 const maxFile = 64 << 20
 
-// readFile reads a regular file.
-func readFile(path string) ([]byte, error) {
-	in, size, err := openRegular(path)
-	if err != nil {
-		return nil, err
-	}
-	defer in.Close()
-	content := make([]byte, size)
-	_, err = io.ReadFull(in, content)
-	return content, err
-}
-
-// openRegular opens a regular file that is not too large. It does not wait for the writer of a named pipe.
-func openRegular(path string) (in *os.File, size int64, err error) {
-	if in, err = os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0); err != nil {
-		return nil, 0, err
-	}
-	info, err := in.Stat()
+// regular returns the size of a file. The error is that it is not a regular one, such as a named pipe, or too large.
+func regular(path string) (int64, error) {
+	info, err := os.Stat(path)
 	switch {
 	case err != nil:
+		return 0, err
 	case !info.Mode().IsRegular():
-		err = fmt.Errorf("%s: not a regular file", path)
+		return 0, fmt.Errorf("%s: not a regular file", path)
 	case info.Size() > maxFile:
-		err = fmt.Errorf("%s: more than %d MiB", path, maxFile>>20)
-	default:
-		return in, info.Size(), nil
+		return 0, fmt.Errorf("%s: more than %d MiB", path, maxFile>>20)
 	}
-	_ = in.Close()
-	return nil, 0, err
+	return info.Size(), nil
+}
+
+// readFile reads a regular file.
+func readFile(path string) ([]byte, error) {
+	if _, err := regular(path); err != nil {
+		return nil, err
+	}
+	return os.ReadFile(path)
 }
 
 // stage writes the new content to its temporary path and syncs it.

@@ -15,8 +15,6 @@ import (
 	"os"
 	"slices"
 
-	"golang.org/x/sys/unix"
-
 	"mustang/internal/ipam"
 	"mustang/internal/podlink"
 	"mustang/internal/service"
@@ -123,39 +121,6 @@ func parse(data []byte, network string, o Owner) (r Record, ok bool) {
 		}
 	}
 	return r, false
-}
-
-// errNotRegular is the error of a file that is a named pipe, a device, a directory or a symbolic link.
-var errNotRegular = errors.New("not a regular file")
-
-// openRegular opens a regular file. It does not wait for the writer of a named pipe.
-func openRegular(path string, flags int) (*os.File, error) {
-	file, err := os.OpenFile(path, flags|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
-	if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENXIO) { // a symbolic link, a socket
-		return nil, fmt.Errorf("%s: %w", path, errNotRegular)
-	}
-	if err != nil {
-		return nil, err
-	}
-	info, err := file.Stat()
-	if err == nil && !info.Mode().IsRegular() {
-		err = fmt.Errorf("%s: %w", path, errNotRegular)
-	}
-	if err != nil {
-		_ = file.Close()
-		return nil, err
-	}
-	return file, nil
-}
-
-// readRegular reads a regular file.
-func readRegular(path string) ([]byte, error) {
-	file, err := openRegular(path, os.O_RDONLY)
-	if err != nil {
-		return nil, err
-	}
-	defer file.Close()
-	return io.ReadAll(file)
 }
 
 // Owner identifies an attachment within its network.
