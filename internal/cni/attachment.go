@@ -123,7 +123,6 @@ func (a *attachment) useNetwork(n record.Network) (err error) {
 	if a.mode, err = podlink.Lookup(n.Link); err != nil {
 		return err
 	}
-	n.Bridge, n.OVSDB = a.config.Bridge, a.config.OVSDB // records of earlier versions have none
 	a.network = networkOf(n, a.host, a.mode)
 	a.network.DeleteDevice = a.plugin.DeleteDevice
 	a.record.Place = place(n)

@@ -8,13 +8,21 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"slices"
+	"strings"
 
+	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"mustang/internal/cni/netconf"
+	"mustang/internal/cni/record"
+	"mustang/internal/datapath"
 	"mustang/internal/datapath/objects"
+	"mustang/internal/netns"
+	"mustang/internal/podlink"
 	"mustang/internal/rtnl"
+	"mustang/internal/service"
 )
 
 // Check compares the attachment with its record and with the result of ADD. The error lists the differences.
@@ -142,4 +150,202 @@ func (a *attachment) checkDatapath(ctx context.Context) error {
 		errs = append(errs, a.checkHostPorts(ctx), a.checkUplink())
 	}
 	return errors.Join(errs...)
+}
+
+// Status returns nil if ADD can be expected to succeed. Otherwise the error lists the
+// missing requirements. Status changes nothing.
+func (p *Plugin) Status(ctx context.Context, r Request) error {
+	c, err := netconf.Parse(r.Config)
+	if err != nil {
+		return err
+	}
+	host, err := netns.Current()
+	if err != nil {
+		return err
+	}
+	defer host.Close()
+	err = errors.Join(linkStatus(c, host), p.serviceStatus(c), p.diskStatus(c), p.addressStatus(ctx, c, r))
+	if err != nil {
+		return types.NewError(codeNotAvailable, oneLine(err), "")
+	}
+	return nil
+}
+
+// linkStatus probes the link mode and looks up its parent.
+func linkStatus(c netconf.Config, host *netns.Namespace) error {
+	if c.Chained {
+		return nil
+	}
+	if c.Parent != "" {
+		if _, err := rtnl.In(host).Device(c.Parent); err != nil {
+			return fmt.Errorf("parent: %w", err)
+		}
+	}
+	if c.Link == netconf.LinkAuto {
+		_, err := netconf.SelectLink()
+		return err
+	}
+	mode, err := podlink.Lookup(c.Link)
+	if err != nil {
+		return err
+	}
+	if mode.Traits().Needs == podlink.NeedsOpenVSwitch {
+		if _, err := os.Stat(c.OVSDB); err != nil {
+			return fmt.Errorf("ovsdb: %w", err)
+		}
+	}
+	return mode.Probe()
+}
+
+// serviceStatus checks that the datapath works, or can be created.
+func (p *Plugin) serviceStatus(c netconf.Config) error {
+	if !c.NeedsDatapath() {
+		return nil
+	}
+	if c.TranslatesSockets() {
+		if err := objects.ProbeSocket(); err != nil {
+			return err
+		}
+	}
+	d, err := datapath.OpenExisting(p.datapathOptions())
+	if errors.Is(err, os.ErrNotExist) {
+		return nil // the first ADD creates it
+	}
+	if err != nil {
+		return err
+	}
+	return d.Close()
+}
+
+// diskStatus checks that the directories of the network are writable.
+func (p *Plugin) diskStatus(c netconf.Config) error {
+	err := p.records().CheckWritable(c.Name)
+	if !c.Chained && c.IPAM.BuiltIn() {
+		err = errors.Join(err, record.CheckWritable(p.stateDir(c.Name)))
+	}
+	return err
+}
+
+// addressStatus checks that an address is free.
+func (p *Plugin) addressStatus(ctx context.Context, c netconf.Config, r Request) error {
+	switch {
+	case c.Chained:
+		return nil
+	case !c.IPAM.BuiltIn():
+		if err := checkDaemon(c.IPAM); err != nil {
+			return err
+		}
+		_, err := runPlugin(ctx, c.IPAM.Type, "STATUS", r)
+		return err
+	}
+	store, err := p.addresses(c.Name)
+	if err != nil {
+		return err
+	}
+	return store.Free(c.IPAM.Sets)
+}
+
+// GC deletes all attachments of the network that are not listed as valid: those with a
+// record, with addresses, or with a device.
+func (p *Plugin) GC(ctx context.Context, r Request) error {
+	c, err := netconf.Parse(r.Config)
+	if err != nil {
+		return err
+	}
+	owners, err := p.owners(c)
+	errs := []error{err}
+	for _, o := range owners {
+		if !c.Keeps(o.ContainerID, o.IfName) {
+			one := r
+			one.ContainerID, one.IfName, one.Netns, one.Pod = o.ContainerID, o.IfName, "", nil
+			errs = append(errs, p.detach(ctx, c, one))
+		}
+	}
+	errs = append(errs, p.deleteDevices(c), p.sweep(ctx))
+	if c.IPAM.Type != "" && !c.IPAM.BuiltIn() {
+		_, err := runPlugin(ctx, c.IPAM.Type, "GC", r)
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// owners lists the attachments of a network that have a record or addresses.
+func (p *Plugin) owners(c netconf.Config) ([]record.Owner, error) {
+	owners, err := p.records().Owners(c.Name)
+	if err != nil || !c.IPAM.BuiltIn() {
+		return owners, err
+	}
+	store, err := p.addresses(c.Name)
+	if err != nil {
+		return owners, err
+	}
+	leases, err := store.Leases()
+	for _, lease := range leases {
+		if !slices.Contains(owners, lease.Owner) {
+			owners = append(owners, lease.Owner)
+		}
+	}
+	return owners, err
+}
+
+// deleteDevices deletes the host devices of a network that belong to no valid attachment. Their names have 16 bits for the
+// network, which another can share: a device with a record in any other network is that of its attachment.
+func (p *Plugin) deleteDevices(c netconf.Config) error {
+	host, err := netns.Current()
+	if err != nil {
+		return err
+	}
+	defer host.Close()
+	devices, err := rtnl.In(host).Devices()
+	if err != nil {
+		return err
+	}
+	// A record is there before its device.
+	records, err := p.records().List("")
+	if err != nil {
+		return err
+	}
+	var keep []string
+	for _, r := range records {
+		if r.Network != c.Name {
+			keep = append(keep, record.DeviceName(r.Network, r.Owner))
+		}
+	}
+	for _, valid := range c.Valid {
+		keep = append(keep, record.DeviceName(c.Name, record.Owner{ContainerID: valid.ContainerID, IfName: valid.IfName}))
+	}
+	var errs []error
+	for _, device := range devices {
+		if !strings.HasPrefix(device.Name, record.DevicePrefix(c.Name)) || slices.Contains(keep, device.Name) {
+			continue
+		}
+		mode, err := podlink.Lookup(modeForKind(device.Kind))
+		if err != nil {
+			continue // not a device of this plugin
+		}
+		errs = append(errs, mode.Delete(podlink.Network{Host: host, DeleteDevice: p.DeleteDevice}, podlink.Pod{HostIfName: device.Name}))
+	}
+	return errors.Join(errs...)
+}
+
+// sweep deletes from the datapath the pods that no longer exist and have no record.
+func (p *Plugin) sweep(ctx context.Context) error {
+	d, err := datapath.OpenExisting(p.datapathOptions())
+	if isNoDatapath(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	records, err := p.records().List("")
+	if err == nil {
+		recorded := make(map[uint64]bool)
+		for _, r := range records {
+			recorded[r.Cookie] = true
+		}
+		delete(recorded, 0)
+		keep := func(cookie uint64) bool { return recorded[cookie] }
+		err = errors.Join(d.Endpoints().Sweep(ctx, keep), d.Guards().Sweep(ctx, keep), d.Sockets().Sweep(ctx, service.CNI, keep))
+	}
+	return errors.Join(err, d.Close())
 }

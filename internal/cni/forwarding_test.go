@@ -3,13 +3,19 @@
 package cni
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"mustang/internal/netns"
 	"mustang/internal/podlink"
 	"mustang/internal/rtnl"
 	"mustang/internal/testkit"
@@ -117,4 +123,197 @@ func TestForwardingKeepsAddresses(t *testing.T) {
 		t.Errorf("the settings are %s: the advertised address will expire", got)
 	}
 	f.must(f.del(pod))
+}
+
+// TestBigTCP adds pods by each value of the key. With auto, packets of BIG TCP depend on the uplink, which stays as it is.
+func TestBigTCP(t *testing.T) {
+	for _, link := range []string{"veth", "bridge", "macvlan"} {
+		t.Run(link, func(t *testing.T) {
+			requireLink(t, link)
+			f := newFixture(t)
+			for i, test := range []struct {
+				more   string
+				uplink int // its limits
+				want   uint32
+			}{
+				{"", rtnl.PacketBytes, rtnl.PacketBytes},
+				{`,"bigTCP":"auto"`, rtnl.BigTCPBytes, rtnl.BigTCPBytes},
+				{`,"bigTCP":"off"`, rtnl.BigTCPBytes, rtnl.PacketBytes},
+				{`,"bigTCP":"on"`, rtnl.PacketBytes, rtnl.BigTCPBytes},
+			} {
+				f.limit(test.uplink)
+				id := fmt.Sprint("pod", i)
+				p := f.added(id, network("net"+id, link, test.more))
+				f.wantPackets(p.Namespace, "eth0", test.want)
+				f.wantPackets(f.host, "uplink", uint32(test.uplink))
+				f.checkAndDelete(p)
+			}
+		})
+	}
+}
+
+// limit sets the limits of the uplink.
+func (f *fixture) limit(bytes int) {
+	f.t.Helper()
+	handle, err := rtnl.In(f.host).Handle()
+	f.must(err)
+	defer handle.Close()
+	link, err := handle.LinkByName("uplink")
+	f.must(err)
+	f.must(rtnl.SetUpWithPackets(handle, link, uint32(bytes)))
+}
+
+// wantPackets compares the limits of a device.
+func (f *fixture) wantPackets(ns *netns.Namespace, device string, want uint32) {
+	f.t.Helper()
+	handle, err := rtnl.In(ns).Handle()
+	f.must(err)
+	defer handle.Close()
+	link, err := handle.LinkByName(device)
+	f.must(err)
+	if have := link.Attrs().GSOIPv4MaxSize; have != want {
+		f.t.Errorf("device %q in %q takes packets of %d bytes, not %d", device, ns.Name(), have, want)
+	}
+}
+
+// TestBigTCPAutoIsStable adds pods before the host has a default route, and before and after the limits of its card have
+// changed. ADD repairs the network in between: what auto decided first holds.
+func TestBigTCPAutoIsStable(t *testing.T) {
+	t.Parallel()
+	config := func(name string) []byte {
+		return bytes.Replace(network(name, "bridge", ""), []byte(`"parent":"uplink",`), nil, 1)
+	}
+	for name, test := range map[string]struct {
+		route  bool
+		limits []int // of the card, at each ADD
+		want   uint32
+	}{
+		"late": {false, []int{rtnl.BigTCPBytes}, rtnl.PacketBytes},
+		"on":   {true, []int{rtnl.BigTCPBytes, rtnl.PacketBytes}, rtnl.BigTCPBytes},
+		"off":  {true, []int{rtnl.PacketBytes, rtnl.BigTCPBytes}, rtnl.PacketBytes},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			if !test.route {
+				f.must(rtnl.In(f.host).SetUp("uplink", false)) // which removes the routes
+			}
+			for i, limit := range test.limits {
+				if test.route {
+					f.limit(limit)
+				}
+				p := f.added(fmt.Sprint("pod", i), config("net"))
+				f.wantPackets(p.Namespace, "eth0", test.want)
+				f.wantPackets(f.host, podlink.DefaultBridge, test.want)
+				f.must(rtnl.In(f.host).SetSysctl("net/ipv4/conf/all/forwarding", "0")) // the next ADD repairs it
+			}
+		})
+	}
+}
+
+// TestParentMTUChanges changes the MTU of the parent. New pods get the new MTU, and CHECK accepts older pods with the old one.
+func TestParentMTUChanges(t *testing.T) {
+	eachMode(t, func(t *testing.T, f *fixture, mode podlink.Mode) {
+		config := network("net", mode.Name(), "")
+		var pods []*pod
+		for i, mtu := range []int{1400, 9000, 1500, 1300} {
+			testkit.Command(t, f.host, fmt.Sprint("ip link set uplink mtu ", mtu))
+			p := f.added(fmt.Sprint("p", i), config)
+			device, err := rtnl.In(p.Namespace).Device("eth0")
+			if want := min(1500, mtu); err != nil || device.MTU != want {
+				t.Errorf("the parent has MTU %d, the pod %d, want %d, %v", mtu, device.MTU, want, err)
+			}
+			if i > 0 { // the kernel raises no MTU
+				pods = append(pods, p)
+			}
+			for _, p := range pods {
+				f.must(f.check(p))
+			}
+			f.reach(p.Namespace, f.host, gateway(p, 0))
+		}
+		for _, p := range pods {
+			f.must(f.del(p))
+		}
+	})
+}
+
+// TestLoopback calls the plugin by the name loopback, by that type, and the reference plugin: results and devices are the same.
+func TestLoopback(t *testing.T) {
+	testkit.RequireRoot(t)
+	f := newFixtureOver(t, "/nowhere")
+	f.requirePlugin("loopback")
+	ours, err := program()
+	f.must(err)
+	named := filepath.Join(t.TempDir(), "loopback")
+	f.must(os.Symlink(ours, named))
+	for _, version := range []string{"0.3.1", "0.4.0", "1.0.0"} {
+		var want string
+		for _, plugin := range []string{filepath.Join(debianPlugins, "loopback"), named, ours} {
+			config := fmt.Appendf(nil, `{"cniVersion":%q,"name":"cni-loopback","type":"loopback"}`, version)
+			p := f.pod("lo", config)
+			p.request.IfName = "other" // some runtimes pass another one
+			conn := rtnl.In(p.Namespace)
+			f.must(conn.SetUp("lo", false))
+			call := func(verb string, config []byte) answer {
+				return f.run(call{program: plugin, verb: verb, env: p.environment(), config: config})
+			}
+			stdout := f.worked(call("ADD", config)).stdout
+			got := loopbackResult(t, stdout, p.request.Netns)
+			if want == "" {
+				want = got
+			}
+			if got != want {
+				t.Errorf("%s of %s: result %v, want %v", version, plugin, got, want)
+			}
+			if lo, err := conn.Device("lo"); err != nil || !lo.Up {
+				t.Errorf("%s of %s: the device is %+v, %v", version, plugin, lo, err)
+			}
+			again := loopbackResult(t, f.worked(call("ADD", withPrevious(config, stdout))).stdout, p.request.Netns)
+			if again != want {
+				t.Errorf("%s of %s: with a previous result %s, want %s", version, plugin, again, want)
+			}
+			if version != "0.3.1" { // which has no CHECK
+				f.worked(call("CHECK", withPrevious(config, stdout)))
+				f.must(conn.SetUp("lo", false))
+				if a := call("CHECK", withPrevious(config, stdout)); a.exit == 0 {
+					t.Errorf("%s of %s: CHECK of a device that is down worked", version, plugin)
+				}
+				f.must(conn.SetUp("lo", true))
+			}
+			f.worked(call("DEL", config))
+			if lo, err := conn.Device("lo"); err != nil || lo.Up {
+				t.Errorf("%s of %s: after DEL the device is %+v, %v", version, plugin, lo, err)
+			}
+			p.request.Netns = "/run/netns/gone"
+			f.worked(call("DEL", config))
+			p.request.Netns = ""
+			f.worked(call("DEL", config))
+		}
+	}
+	// Not the host's own.
+	p := f.pod("host", []byte(`{"cniVersion":"1.0.0","name":"cni-loopback","type":"loopback"}`))
+	p.request.Netns = f.host.Path()
+	for _, verb := range []string{"ADD", "DEL"} {
+		if a := f.run(call{program: named, verb: verb, env: p.environment(), config: p.request.Config}); a.exit == 0 {
+			t.Errorf("%s of the host's device worked", verb)
+		}
+	}
+	if lo, err := rtnl.In(f.host).Device("lo"); err != nil || !lo.Up {
+		t.Errorf("the host's device is %+v, %v", lo, err)
+	}
+}
+
+// loopbackResult is what runtimes read of a result: the reference plugin, of an older library, has the same with other empty keys.
+func loopbackResult(t *testing.T, stdout, netns string) string {
+	t.Helper()
+	var result struct {
+		CNIVersion string
+		Interfaces []struct{ Name, MAC, Sandbox string }
+		IPs        []struct {
+			Interface int
+			Address   string
+		}
+	}
+	testkit.Succeed(t, json.Unmarshal([]byte(strings.ReplaceAll(stdout, netns, "NETNS")), &result))
+	return fmt.Sprintf("%+v", result)
 }

@@ -43,7 +43,7 @@ func (a *attachment) ensureNetwork(ctx context.Context, addresses []netconf.PodA
 		return err
 	}
 	defer unlock()
-	if err := errors.Join(a.checkHostLeases(want.Gateways), a.resolve(&want)); err != nil {
+	if err := a.resolve(&want); err != nil {
 		return err
 	}
 	if err := a.useNetwork(want); err != nil {
@@ -166,13 +166,11 @@ func (a *attachment) networkIntact(want record.Network) (bool, error) {
 // resolve fills in link, parent, BIG TCP and MTU where the configuration leaves them to
 // the plugin. The link mode stays the same until a reboot.
 func (a *attachment) resolve(want *record.Network) (err error) {
-	want.Link, want.Parent, want.MTU = a.config.Link, a.config.Parent, a.config.MTU
+	want.Link, want.MTU = a.config.Link, a.config.MTU
 	want.Bridge, want.OVSDB = a.config.Bridge, a.config.OVSDB
 	have, _ := a.plugin.records().Network(a.config.Name)
-	if want.Parent == "" {
-		if want.Parent, err = rtnl.In(a.host).DefaultDevice(); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
+	if want.Parent, err = a.parent(); err != nil {
+		return err
 	}
 	if want.Link == netconf.LinkAuto {
 		if have.Boot == want.Boot && have.Digest == want.Digest {
@@ -226,23 +224,4 @@ func (a *attachment) takesBigTCP(have, want record.Network) (bool, error) {
 		return false, nil
 	}
 	return !cuts && err == nil, err
-}
-
-// checkHostLeases returns an error if a pod holds an address of the host, which it can
-// have got before the configuration named that address.
-func (a *attachment) checkHostLeases(host []netip.Prefix) error {
-	if !a.config.IPAM.BuiltIn() {
-		return nil
-	}
-	store, err := a.plugin.addresses(a.config.Name)
-	if err != nil {
-		return err
-	}
-	leases, err := store.Leases()
-	for _, lease := range leases {
-		if slices.ContainsFunc(host, func(p netip.Prefix) bool { return p.Addr() == lease.Address }) {
-			return netconf.Invalidf("host address %v is still reserved for %s", lease.Address, lease.Owner)
-		}
-	}
-	return err
 }

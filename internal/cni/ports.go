@@ -153,21 +153,15 @@ func (a *attachment) deleteHostPorts(ctx context.Context) error {
 	return errors.Join(append(errs, a.deleteUplinks(ctx))...)
 }
 
-// hostAddrs returns the unicast addresses of the host, loopback included.
-func hostAddrs(host *netns.Namespace) ([]netip.Addr, error) {
-	devices, err := rtnl.In(host).Devices()
-	if err != nil {
-		return nil, err
-	}
-	var out []netip.Addr
-	for _, device := range devices {
-		for _, prefix := range device.Addrs {
-			if addr := prefix.Addr(); !addr.IsLinkLocalUnicast() && !addr.IsMulticast() && !slices.Contains(out, addr) {
-				out = append(out, addr)
-			}
+// hostAddrs returns the unicast addresses of the host, loopback included, each once.
+func hostAddrs(host *netns.Namespace) (out []netip.Addr, err error) {
+	all, err := rtnl.In(host).Every()
+	for _, addr := range all {
+		if !addr.IsLinkLocalUnicast() && !addr.IsMulticast() && !slices.Contains(out, addr) {
+			out = append(out, addr)
 		}
 	}
-	return out, nil
+	return out, err
 }
 
 // portServices returns the services of a port mapping, one for each address of the host
@@ -237,8 +231,7 @@ func (a *attachment) deleteUplinks(ctx context.Context) error {
 	}
 	for _, u := range uplinks {
 		needed := slices.ContainsFunc(records, func(r record.Record) bool {
-			// Records of earlier versions do not tell which.
-			return !a.record.Same(r) && len(r.Ports) > 0 && (r.Uplink == "" || r.Uplink == uplinkName(u))
+			return !a.record.Same(r) && len(r.Ports) > 0 && r.Uplink == uplinkName(u)
 		})
 		if u.Host != host || needed {
 			continue

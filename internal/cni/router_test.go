@@ -234,7 +234,7 @@ func TestRouterRefused(t *testing.T) {
 	f := newFixture(t)
 	plain := network("net", "macvlan", "")
 	first := f.added("first", plain) // the host is the gateway
-	f.refused(f.pod("a", withRouter("macvlan", "")), types.ErrInvalidNetworkConfig, "10.113.0.2", "is still reserved", "first")
+	f.refused(f.pod("a", withRouter("macvlan", "")), types.ErrInvalidNetworkConfig, "10.113.0.2", "delete first", "container first")
 	f.must(f.del(first))
 	for _, router := range routerAddresses { // now the administrator's
 		testkit.Command(t, f.host, "ip addr del "+router.String()+" dev "+podlink.MacvlanHostDevice)

@@ -4,12 +4,26 @@ package cni
 
 import (
 	"bytes"
+	"context"
 	"fmt"
+	"net"
 	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
+	"github.com/containernetworking/cni/pkg/types"
+
+	"mustang/internal/cni/record"
+	"mustang/internal/datapath"
+	"mustang/internal/datapath/policies"
+	"mustang/internal/policy/manifest"
+	"mustang/internal/rtnl"
+	"mustang/internal/service"
 	"mustang/internal/testkit"
 )
 
@@ -152,5 +166,201 @@ func TestDelAgainAfterReuse(t *testing.T) {
 				f.noneOf(next)
 			})
 		}
+	}
+}
+
+// policies makes the policies and pods of documents those of the command line.
+func (f *fixture) policies(documents string) {
+	f.t.Helper()
+	var set manifest.Set
+	if documents != "" {
+		set = testkit.Must(manifest.Read(strings.NewReader(documents)))(f.t)
+	}
+	f.tables(func(d *datapath.Datapath) error {
+		_, err := d.Policies().Apply(f.t.Context(), service.CLI, policies.Set{Snapshot: set.Snapshot})
+		return err
+	})
+}
+
+// denied sends to a server that must not answer, and must be told so by a counter.
+func (f *fixture) denied(from *pod, to netip.AddrPort) {
+	f.t.Helper()
+	d, err := datapath.OpenExisting(f.plugin.datapathOptions())
+	f.must(err)
+	defer d.Close()
+	drops := func() uint64 {
+		counters, err := d.Flows().Counters()
+		f.must(err)
+		for _, c := range counters {
+			if c.Name == "drop_policy_ingress" {
+				return c.Packets
+			}
+		}
+		f.t.Fatal("no such counter")
+		return 0
+	}
+	before := drops()
+	f.must(from.Do(func() error {
+		ctx, cancel := context.WithTimeout(f.t.Context(), 300*time.Millisecond)
+		defer cancel()
+		if conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", to.String()); err == nil {
+			_ = conn.Close()
+			f.t.Errorf("%s connected to %s", from.Name(), to)
+		}
+		return nil
+	}))
+	if drops() == before {
+		f.t.Errorf("%s to %s: nothing was dropped", from.Name(), to)
+	}
+}
+
+const webFromShop = `---
+{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: web, namespace: shop}, spec: {podSelector: {matchLabels: {app: web}},
+  ingress: [{from: [{podSelector: {matchLabels: {role: client}}}]}]}}
+---
+`
+
+// TestPolicies adds pods of Kubernetes and others with services at the socket, as is the default, and sends real traffic.
+func TestPolicies(t *testing.T) {
+	for _, mode := range []string{"veth", "bridge", "macvlan", "ipvlan-l2", "netkit"} {
+		t.Run(mode, func(t *testing.T) {
+			requireLink(t, mode)
+			f := newFixture(t)
+			config := network("net", mode, `,"services":"socket"`)
+			add := func(id string, more, args string) *pod {
+				p := f.pod(id, network("net", mode, `,"services":"socket"`+more))
+				p.request.Args = args
+				f.must(f.add(p))
+				f.must(f.check(p))
+				return p
+			}
+			server := add("a", "", "IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web-0;LABELS=app:web")
+			client := add("b", `,"namespace":"shop","labels":{"role":"client"}`, "")
+			other := add("c", `,"args":{"cni":{"labels":[{"key":"role","value":"client"}]}}`, "") // of namespace default
+			stranger := add("d", "", "")                                                          // nothing is known of it
+			t.Cleanup(func() { f.policies("") })
+			for i, addr := range server.ips() {
+				to := testkit.Echo(t, server.Namespace, "tcp", netip.AddrPortFrom(addr, 0).String())
+				allowed := func(from *pod) {
+					t.Helper()
+					if _, err := testkit.RoundTrip(t, from.Namespace, "tcp", to.String(), []byte("hello")); err != nil {
+						t.Errorf("%s to %s: %v", from.Name(), to, err)
+					}
+				}
+				f.policies("")
+				for _, p := range []*pod{client, other, stranger} {
+					allowed(p)
+				}
+				f.policies(webFromShop)
+				allowed(client)
+				f.denied(other, to)
+				f.denied(stranger, to)
+				if i > 0 {
+					continue
+				}
+				// What is said of the pod later counts: it is no web server anymore, and then one again.
+				pod := `{apiVersion: v1, kind: Pod, metadata: {name: web-0, namespace: shop, labels: {app: LABEL}}, status: {podIP: ` + addr.String() + `}}`
+				f.policies(webFromShop + strings.Replace(pod, "LABEL", "db", 1))
+				allowed(stranger)
+				f.policies(webFromShop + strings.Replace(pod, "LABEL", "web", 1))
+				f.denied(stranger, to)
+			}
+			for _, p := range []*pod{server, client, other, stranger} {
+				f.must(f.del(p))
+			}
+			f.policies("")
+			f.must(f.gc(config))
+		})
+	}
+}
+
+// TestDelOfOtherName forges a record outside of the plugin's directory, which names a device of the node, and calls each verb
+// with a name that leads there and another that the protocol's library accepts.
+func TestDelOfOtherName(t *testing.T) {
+	f := newFixture(t)
+	config := network("net", "veth", "")
+	p := f.added("a", config)
+	f.must(rtnl.AddVeth(rtnl.VethEnd{Namespace: f.host, Name: "node"}, rtnl.VethEnd{Namespace: f.outside, Name: "other"}, 1500))
+	path := filepath.Join(f.plugin.RunDir, "..", "x", "attachments", "a@eth0.record")
+	f.must(os.MkdirAll(filepath.Dir(path), 0o700))
+	forged := []byte(`{"owner":{"container":"a","interface":"eth0"},"boot":"x","link":"veth","host_ifname":"node","linked":true,"done":true}` + "\n")
+	f.must(os.WriteFile(path, forged, 0o600))
+	p.request.Config = bytes.Replace(config, []byte(`"name":"net"`), []byte(`"name":"../x","Name":"net"`), 1)
+	for _, verb := range []string{"DEL", "CHECK", "GC", "STATUS", "ADD"} {
+		a := f.runFor(p, verb)
+		f.failed(a, types.ErrInvalidNetworkConfig, `name: invalid characters`, `../x`)
+	}
+	// The same record in the right place names no device of the attachment.
+	f.must(os.WriteFile(f.plugin.records().Path("net", p.request.owner()), forged, 0o600))
+	p.request.Config = config
+	f.must(f.del(p))
+	_, err := rtnl.In(f.host).Device("node")
+	f.must(err)
+	if _, err := rtnl.In(f.host).Device(record.DeviceName("net", p.request.owner())); err == nil {
+		t.Error("the device of the attachment is left")
+	}
+}
+
+// TestLongContainerID refuses a container whose record would have no file, and has nothing to delete for it.
+func TestLongContainerID(t *testing.T) {
+	f := newFixture(t)
+	for _, n := range []int{249, 255, 4000} {
+		p := f.pod("a", network("net", "veth", ""))
+		p.request.ContainerID = strings.Repeat("a", n)
+		before := f.left()
+		f.oneLine(f.add(p), "name too long", "bytes")
+		f.must(f.del(p))
+		f.same(before, "DEL")
+	}
+}
+
+// endpoints lists the endpoints with the given addresses.
+func (f *fixture) endpoints() (found []string) {
+	f.t.Helper()
+	f.tables(func(d *datapath.Datapath) error {
+		all, err := d.Endpoints().List(context.Background())
+		for _, e := range all {
+			found = append(found, e.IP.String())
+		}
+		return err
+	})
+	slices.Sort(found)
+	return found
+}
+
+// TestLyingPod gives a pod's device foreign addresses as soon as ADD has made it, and takes its own: the pod becomes the
+// endpoint of its own. DEL without a record deletes no other pod's.
+func TestLyingPod(t *testing.T) {
+	for _, mode := range crashModes {
+		t.Run(mode, func(t *testing.T) {
+			f := newFixture(t)
+			victim := f.added("victim", network("net", mode, ""))
+			pod := f.pod("a", network("two", "veth", ""))
+			f.plugin.After = func(step string) error {
+				if step == "link" {
+					testkit.Command(t, pod.Namespace, "ip addr flush dev eth0 scope global")
+					testkit.Command(t, pod.Namespace, "ip addr add 8.8.8.8/32 dev eth0")
+					testkit.Command(t, pod.Namespace, fmt.Sprintf("ip addr add %s/32 dev eth0", victim.ips()[0]))
+				}
+				return nil
+			}
+			f.must(f.add(pod))
+			f.plugin.After = nil
+			want := []string{}
+			for _, ip := range append(victim.ips(), pod.ips()...) {
+				want = append(want, ip.String())
+			}
+			slices.Sort(want)
+			if got := f.endpoints(); !slices.Equal(got, want) {
+				t.Errorf("endpoints are %v, want %v", got, want)
+			}
+			f.must(os.RemoveAll(filepath.Join(f.plugin.RunDir, "two")))
+			f.must(os.RemoveAll(f.plugin.stateDir("two")))
+			f.must(f.del(pod))
+			f.must(f.check(victim))
+			if got := f.endpoints(); len(got) != len(victim.ips()) {
+				t.Errorf("endpoints after DEL are %v", got)
+			}
+		})
 	}
 }

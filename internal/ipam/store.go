@@ -160,7 +160,7 @@ func (s *Store) Release(o Owner) error {
 					err = s.remove(l.file())
 				}
 			}
-			return errors.Join(err, s.releaseFormer(o))
+			return err
 		})
 	}
 	if err != nil {

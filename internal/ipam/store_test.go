@@ -153,20 +153,6 @@ func TestEarlierBoot(t *testing.T) {
 	}
 }
 
-// TestFormerVersion has the files of an earlier version, of a pod that runs: its addresses are taken until it is released.
-func TestFormerVersion(t *testing.T) {
-	s := open(t)
-	reserve(t, s, pod("b"), dual)
-	record := fmt.Sprintf(`{"boot":%q,"container":"a","interface":"eth0","leases":[{"address":"10.1.0.3"},{"address":"fd00::3"}]}`, s.Boot)
-	for _, name := range []string{"a@eth0", "10.1.0.3", "fd00::3"} {
-		testkit.Succeed(t, os.WriteFile(s.path(name), []byte(record), 0o600))
-	}
-	want(t, "all", leased(t, s), "10.1.0.2 10.1.0.3 fd00::2 fd00::3")
-	want(t, "the next", reserve(t, s, pod("c"), dual), "10.1.0.4 fd00::4")
-	release(t, s, pod("a"))
-	want(t, "files", files(t, s), "10.1.0.2@b@eth0 10.1.0.4@c@eth0 fd00::2@b@eth0 fd00::4@c@eth0")
-}
-
 // TestTurn goes round a small range: each address once, and a freed one when its turn comes again.
 func TestTurn(t *testing.T) {
 	s := open(t)

@@ -51,9 +51,11 @@ const (
 	letter     = 7
 )
 
-// drawing is namespaces with their places.
+// drawing is namespaces with their places, the namespaces that devices join, and devices with the lines between them.
 type drawing struct {
 	spaces  []*space
+	byInode map[uint64]*space
+	joined  map[[2]uint64]bool
 	devices map[key]*device
 	edges   []edge
 }
@@ -67,14 +69,12 @@ type key struct {
 // space is a namespace. Its devices are in rows: those that lead to pods, those that these are on, and those that lead further.
 type space struct {
 	NamespaceInfo
-	rows       [3][]*device
-	neighbours map[uint64]bool
-	below      bool // it is a host
-	x, y       int
+	rows  [3][]*device
+	below bool // it is a host
+	x, y  int
 }
 
 type device struct {
-	key
 	lines []string
 	x, y  int
 }
@@ -86,32 +86,25 @@ type edge struct {
 }
 
 func newDrawing(inventories []Inventory) *drawing {
-	d := &drawing{devices: map[key]*device{}}
+	d := &drawing{byInode: map[uint64]*space{}, joined: map[[2]uint64]bool{}, devices: map[key]*device{}}
 	for _, i := range inventories {
-		n := &space{NamespaceInfo: i.Namespace, neighbours: map[uint64]bool{}}
+		n := &space{NamespaceInfo: i.Namespace}
+		d.spaces, d.byInode[n.Inode] = append(d.spaces, n), n
 		for _, l := range i.Links {
-			d.connect(n, l)
-		}
-		d.spaces = append(d.spaces, n)
-	}
-	byInode := map[uint64]*space{}
-	for _, n := range d.spaces {
-		byInode[n.Inode] = n
-	}
-	for _, n := range d.spaces { // a parent's namespace does not see its children's as neighbours
-		for inode := range n.neighbours {
-			if other := byInode[inode]; other != nil {
-				other.neighbours[n.Inode] = true
-			}
+			d.connect(key{n.Inode, l.Index}, l)
 		}
 	}
+	neighbours := map[uint64]int{}
+	for pair := range d.joined {
+		neighbours[pair[0]]++
+	}
 	for _, n := range d.spaces {
-		n.below = len(n.neighbours) > 1 || len(d.spaces) == 1
+		n.below = neighbours[n.Inode] > 1 || len(d.spaces) == 1
 	}
 	for at, i := range inventories {
 		for _, l := range i.Links {
 			if l.Kind != "loopback" {
-				d.add(d.spaces[at], l, byInode)
+				d.add(d.spaces[at], l)
 			}
 		}
 	}
@@ -119,15 +112,15 @@ func newDrawing(inventories []Inventory) *drawing {
 	return d
 }
 
-// connect notes what a device is joined to.
-func (d *drawing) connect(n *space, l Link) {
-	at := key{n.Inode, l.Index}
+// connect notes what a device is joined to. A parent's namespace does not see its children's by itself.
+func (d *drawing) connect(at key, l Link) {
 	other := func(p *Peer) key {
 		if p.Namespace == nil {
-			return key{n.Inode, p.Index}
+			return key{at.space, p.Index}
 		}
-		n.neighbours[p.Namespace.Inode] = true
-		return key{p.Namespace.Inode, p.Index}
+		inode := p.Namespace.Inode
+		d.joined[[2]uint64{at.space, inode}], d.joined[[2]uint64{inode, at.space}] = true, true
+		return key{inode, p.Index}
 	}
 	if l.Peer != nil {
 		if to := other(l.Peer); at.space < to.space || at.space == to.space && at.index < to.index {
@@ -138,13 +131,13 @@ func (d *drawing) connect(n *space, l Link) {
 		d.edges = append(d.edges, edge{at, other(l.Parent), "6 4", l.Kind + " on " + l.Parent.Name})
 	}
 	if l.MasterIndex != 0 {
-		d.edges = append(d.edges, edge{at, key{n.Inode, l.MasterIndex}, "2 3", "port of " + l.Master})
+		d.edges = append(d.edges, edge{at, key{at.space, l.MasterIndex}, "2 3", "port of " + l.Master})
 	}
 }
 
 // add adds a device to its namespace.
-func (d *drawing) add(n *space, l Link, spaces map[uint64]*space) {
-	v := &device{key: key{n.Inode, l.Index}, lines: []string{l.Name, strings.TrimSpace(l.Kind + " " + l.Mode)}}
+func (d *drawing) add(n *space, l Link) {
+	v := &device{lines: []string{l.Name, strings.TrimSpace(l.Kind + " " + l.Mode)}}
 	for _, a := range l.Addrs {
 		if !a.Addr().IsLinkLocalUnicast() || a.Addr().Is4() {
 			v.lines = append(v.lines, a.String())
@@ -153,20 +146,22 @@ func (d *drawing) add(n *space, l Link, spaces map[uint64]*space) {
 	for _, p := range l.Programs {
 		v.lines = append(v.lines, "eBPF "+p.Name)
 	}
+	wire := false // between hosts
+	if l.Peer != nil && l.Peer.Namespace != nil {
+		peer := d.byInode[l.Peer.Namespace.Inode]
+		wire = peer != nil && peer.below
+	}
 	row := 2
 	switch {
+	case !n.below:
+		row = 0
 	case l.Kind == "bridge" || len(l.Children) > 0:
 		row = 1
-	case l.Peer != nil && l.Peer.Namespace != nil && spaces[l.Peer.Namespace.Inode] != nil && spaces[l.Peer.Namespace.Inode].below:
-		row = 2 // a wire between hosts
-	case l.Peer != nil || l.Kind == "tun":
-		row = 0
-	}
-	if !n.below {
+	case !wire && (l.Peer != nil || l.Kind == "tun"):
 		row = 0
 	}
 	n.rows[row] = append(n.rows[row], v)
-	d.devices[v.key] = v
+	d.devices[key{n.Inode, l.Index}] = v
 }
 
 func (v *device) size() (width, height int) {
@@ -197,47 +192,45 @@ func (n *space) size() (width, height int) {
 
 // place places the namespaces: hosts side by side, and above each the pods that are joined to it first.
 func (d *drawing) place() {
-	hosts := slices.DeleteFunc(slices.Clone(d.spaces), func(n *space) bool { return !n.below })
-	of := map[*space][]*space{}
-	var alone []*space
+	var hosts []*space
+	for _, n := range d.spaces {
+		if n.below {
+			hosts = append(hosts, n)
+		}
+	}
+	pods, tallest := map[*space][]*space{}, 0 // by their host, which may be nil
 	for _, n := range d.spaces {
 		if n.below {
 			continue
 		}
-		at := slices.IndexFunc(hosts, func(h *space) bool { return h.neighbours[n.Inode] })
-		if at < 0 {
-			alone = append(alone, n)
-			continue
+		var host *space
+		if at := slices.IndexFunc(hosts, func(h *space) bool { return d.joined[[2]uint64{h.Inode, n.Inode}] }); at >= 0 {
+			host = hosts[at]
 		}
-		of[hosts[at]] = append(of[hosts[at]], n)
+		pods[host] = append(pods[host], n)
+		_, h := n.size()
+		tallest = max(tallest, h)
 	}
-	tallest := 0
-	for _, n := range d.spaces {
-		if !n.below {
-			_, h := n.size()
-			tallest = max(tallest, h)
-		}
-	}
-	y := margin
+	x, y := margin, margin
 	if tallest > 0 {
 		y += tallest + rowGap
 	}
-	x := margin
-	row := func(spaces []*space, from int) int {
+	row := func(spaces []*space) (end int) {
+		end = x
 		for _, n := range spaces {
-			n.x, n.y = from, margin
+			n.x, n.y = end, margin
 			w, _ := n.size()
-			from += w + gap
+			end += w + gap
 		}
-		return from
+		return end
 	}
 	for _, h := range hosts {
-		slices.SortStableFunc(of[h], func(a, b *space) int { return cmp.Compare(a.String(), b.String()) })
+		slices.SortStableFunc(pods[h], func(a, b *space) int { return cmp.Compare(a.String(), b.String()) })
 		h.x, h.y = x, y
 		w, _ := h.size()
-		x = max(x+w+gap, row(of[h], x))
+		x = max(x+w+gap, row(pods[h]))
 	}
-	row(alone, x)
+	row(pods[nil])
 }
 
 // size returns the drawing's size.

@@ -3,10 +3,12 @@
 package linkinfo
 
 import (
-	"bytes"
-	"encoding/hex"
+	"cmp"
+	"encoding/binary"
 	"fmt"
 	"net"
+	"slices"
+	"strings"
 
 	"github.com/vishvananda/netlink"
 	vnl "github.com/vishvananda/netlink/nl"
@@ -16,81 +18,80 @@ import (
 	"mustang/internal/rtnl"
 )
 
-// callTables are the firewalls that br_netfilter can pass bridged packets to.
-var callTables = []callTable{
-	{"nf_call_iptables", vnl.IFLA_BR_NF_CALL_IPTABLES, "net/bridge/bridge-nf-call-iptables"},
-	{"nf_call_ip6tables", vnl.IFLA_BR_NF_CALL_IP6TABLES, "net/bridge/bridge-nf-call-ip6tables"},
-	{"nf_call_arptables", vnl.IFLA_BR_NF_CALL_ARPTABLES, "net/bridge/bridge-nf-call-arptables"},
+// attribute is a setting that a netlink attribute has as a number.
+type attribute struct {
+	name string
+	id   uint16
+	form func(uint64) any
 }
 
-// callTable is a bridge setting that a sysctl can switch on for all bridges of a namespace.
-type callTable struct {
-	setting   string
-	attribute uint16
-	sysctl    string
+func isSet(n uint64) any { return n != 0 }
+
+// callPrefix begins the settings of bridges that a sysctl can switch on for all bridges of a namespace: the firewalls that
+// br_netfilter can pass bridged packets to.
+const callPrefix = "nf_call_"
+
+var bridgeAttributes = []attribute{
+	{"stp", vnl.IFLA_BR_STP_STATE, isSet},
+	{"forward_delay_ms", vnl.IFLA_BR_FORWARD_DELAY, func(n uint64) any { return int(n) * 10 }},
+	{"vlan_filtering", vnl.IFLA_BR_VLAN_FILTERING, isSet},
+	{"mcast_snooping", vnl.IFLA_BR_MCAST_SNOOPING, isSet},
+	{callPrefix + "iptables", vnl.IFLA_BR_NF_CALL_IPTABLES, isSet},
+	{callPrefix + "ip6tables", vnl.IFLA_BR_NF_CALL_IP6TABLES, isSet},
+	{callPrefix + "arptables", vnl.IFLA_BR_NF_CALL_ARPTABLES, isSet},
+}
+
+var portAttributes = []attribute{
+	{"state", vnl.IFLA_BRPORT_STATE, func(n uint64) any {
+		return oneOf([]string{"disabled", "listening", "learning", "forwarding", "blocking"}, int(n))
+	}},
+	{"hairpin", vnl.IFLA_BRPORT_MODE, isSet},
+	{"learning", vnl.IFLA_BRPORT_LEARNING, isSet},
+	{"isolated", vnl.IFLA_BRPORT_ISOLATED, isSet},
+}
+
+// read returns the settings that are present.
+func read(attributes []attribute, data map[uint16][]byte) []Setting {
+	out := []Setting{}
+	for _, a := range attributes {
+		switch value := data[a.id]; len(value) {
+		case 1:
+			out = append(out, Setting{a.name, a.form(uint64(value[0]))})
+		case 2:
+			out = append(out, Setting{a.name, a.form(uint64(binary.NativeEndian.Uint16(value)))})
+		case 4:
+			out = append(out, Setting{a.name, a.form(uint64(binary.NativeEndian.Uint32(value)))})
+		}
+	}
+	return out
 }
 
 // bridge reads a bridge's settings, with its id in the form of brctl.
 func (r rawLink) bridge() []Setting {
 	data := attributesOf(r.info[vnl.IFLA_INFO_DATA])
-	var out []Setting
+	out := read(bridgeAttributes, data)
 	if id := data[vnl.IFLA_BR_BRIDGE_ID]; len(id) == 8 {
-		out = append(out, Setting{"id", hex.EncodeToString(id[:2]) + "." + hex.EncodeToString(id[2:])})
-	}
-	if state, ok := number(data[vnl.IFLA_BR_STP_STATE]); ok {
-		out = append(out, Setting{"stp", state != 0})
-	}
-	if delay, ok := number(data[vnl.IFLA_BR_FORWARD_DELAY]); ok {
-		out = append(out, Setting{"forward_delay_ms", int(delay) * 10})
-	}
-	out = addFlag(out, "vlan_filtering", data[vnl.IFLA_BR_VLAN_FILTERING])
-	out = addFlag(out, "mcast_snooping", data[vnl.IFLA_BR_MCAST_SNOOPING])
-	for _, table := range callTables {
-		out = addFlag(out, table.setting, data[table.attribute])
+		out = slices.Insert(out, 0, Setting{"id", fmt.Sprintf("%x.%x", id[:2], id[2:])})
 	}
 	return out
 }
 
 // port reads a bridge port's settings; nil for other links.
 func (r rawLink) port() []Setting {
-	kind, _, _ := bytes.Cut(r.info[vnl.IFLA_INFO_SLAVE_KIND], []byte{0})
-	if string(kind) != "bridge" {
+	if kind := r.info[vnl.IFLA_INFO_SLAVE_KIND]; unix.ByteSliceToString(kind) != "bridge" {
 		return nil
 	}
-	data := attributesOf(r.info[vnl.IFLA_INFO_SLAVE_DATA])
-	out := []Setting{}
-	if state, ok := number(data[vnl.IFLA_BRPORT_STATE]); ok {
-		names := []string{"disabled", "listening", "learning", "forwarding", "blocking"}
-		out = append(out, Setting{"state", oneOf(names, int(state))})
-	}
-	out = addFlag(out, "hairpin", data[vnl.IFLA_BRPORT_MODE])
-	out = addFlag(out, "learning", data[vnl.IFLA_BRPORT_LEARNING])
-	return addFlag(out, "isolated", data[vnl.IFLA_BRPORT_ISOLATED])
-}
-
-// addFlag appends a boolean attribute if it is present.
-func addFlag(settings []Setting, name string, value []byte) []Setting {
-	if on, ok := number(value); ok {
-		return append(settings, Setting{name, on != 0})
-	}
-	return settings
+	return read(portAttributes, attributesOf(r.info[vnl.IFLA_INFO_SLAVE_DATA]))
 }
 
 // addNamespaceCalls switches on the settings that sysctls of the namespace switch on for all bridges: br_netfilter acts
-// if either is set.
+// if either is set. Without br_netfilter the sysctls do not exist.
 func addNamespaceCalls(n *netns.Namespace, links []Link) {
-	for _, table := range callTables {
-		// Without br_netfilter the sysctl does not exist.
-		value, err := rtnl.In(n).Sysctl(table.sysctl)
-		for _, link := range links {
-			if link.Kind != "bridge" {
-				continue
-			}
-			for i := range link.Settings {
-				s := &link.Settings[i]
-				if on, isBool := s.Value.(bool); isBool && s.Name == table.setting {
-					s.Value = err == nil && (on || value != "0")
-				}
+	for _, link := range links {
+		for i, s := range link.Settings {
+			if table, isCall := strings.CutPrefix(s.Name, callPrefix); isCall {
+				value, err := rtnl.In(n).Sysctl("net/bridge/bridge-nf-call-" + table)
+				link.Settings[i].Value = err == nil && (s.Value == true || value != "0")
 			}
 		}
 	}
@@ -180,4 +181,49 @@ func oneOf(names []string, i int) string {
 		return fmt.Sprintf("mode %d", i)
 	}
 	return names[i]
+}
+
+// sameNamespace is the netnsid that means the namespace itself.
+const sameNamespace = -1
+
+// rawLink is a link as the library parses it, with the attributes that the library omits.
+type rawLink struct {
+	link netlink.Link
+	// attributes are those of the message, info those in its IFLA_LINKINFO.
+	attributes, info map[uint16][]byte
+}
+
+// attributesOf splits netlink attributes. The library has rejected malformed ones before.
+func attributesOf(data []byte) map[uint16][]byte {
+	out := map[uint16][]byte{}
+	parsed, _ := vnl.ParseRouteAttr(data)
+	for _, attribute := range parsed {
+		kind := attribute.Attr.Type &^ (unix.NLA_F_NESTED | unix.NLA_F_NET_BYTEORDER)
+		out[kind] = attribute.Value
+	}
+	return out
+}
+
+// listLinks reads the links of n, or of the namespace with netnsid nsid in n, sorted by index. That namespace needs neither an
+// open descriptor nor a name.
+func listLinks(n *netns.Namespace, nsid int) ([]Link, error) {
+	var attributes []*vnl.RtAttr
+	if nsid != sameNamespace {
+		attributes = append(attributes, vnl.NewRtAttr(unix.IFLA_TARGET_NETNSID, vnl.Uint32Attr(uint32(nsid))))
+	}
+	messages, err := rtnl.In(n).LinkMessages(attributes...)
+	if err != nil {
+		return nil, err
+	}
+	links := make([]Link, 0, len(messages))
+	for _, message := range messages {
+		link, err := netlink.LinkDeserialize(nil, message)
+		if err != nil {
+			return nil, fmt.Errorf("read a device in network namespace %q: %w", n.Name(), err)
+		}
+		attributes := attributesOf(message[unix.SizeofIfInfomsg:])
+		links = append(links, newLink(rawLink{link, attributes, attributesOf(attributes[unix.IFLA_LINKINFO])}))
+	}
+	slices.SortFunc(links, func(a, b Link) int { return cmp.Compare(a.Index, b.Index) })
+	return links, nil
 }

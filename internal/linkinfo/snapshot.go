@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/netns"
+	"mustang/internal/rtnl"
 )
 
 // Snapshot holds the network namespaces that existed when Take ran: named ones and those of processes. It keeps them
@@ -51,10 +52,17 @@ func Take() (_ *Snapshot, err error) {
 			return nil, err
 		}
 	}
-	pids, err := processes()
+	processes, err := os.ReadDir("/proc")
 	if err != nil {
 		return nil, fmt.Errorf("list network namespaces: %w", err)
 	}
+	var pids []int
+	for _, process := range processes {
+		if pid, err := strconv.Atoi(process.Name()); err == nil {
+			pids = append(pids, pid)
+		}
+	}
+	slices.Sort(pids)
 	for _, pid := range pids {
 		path := fmt.Sprintf("/proc/%d/ns/net", pid)
 		var stat unix.Stat_t
@@ -76,28 +84,21 @@ func Take() (_ *Snapshot, err error) {
 	return c, nil
 }
 
-// open adds the namespace of a path, unless it is gone. The error tells that no more files can be opened: all namespaces would
-// seem to be gone.
+// open adds the namespace of a path, unless it is known or gone. The error tells that no more files can be opened: all
+// namespaces would seem to be gone.
 func (c *Snapshot) open(path string, p NamespaceInfo) error {
 	ns, err := netns.Open(path)
-	switch {
-	case err == nil:
-		c.add(ns, p)
-	case errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE):
+	if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) {
 		return fmt.Errorf("list network namespaces: %w", err)
 	}
-	return nil
-}
-
-// add takes ownership of ns, and closes it if it is known.
-func (c *Snapshot) add(ns *netns.Namespace, p NamespaceInfo) {
-	inode, err := ns.Inode()
-	if err != nil || c.find(inode) != nil {
-		_ = ns.Close()
-		return
+	if err != nil {
+		return nil
 	}
-	p.Inode = inode
+	if p.Inode, err = ns.Inode(); err != nil || c.find(p.Inode) != nil {
+		return ns.Close()
+	}
 	c.entries = append(c.entries, &entry{NamespaceInfo: p, ns: ns})
+	return nil
 }
 
 func (c *Snapshot) find(inode uint64) *entry {
@@ -138,22 +139,6 @@ func (c *Snapshot) Close() error {
 	}
 	c.entries = nil
 	return errors.Join(errs...)
-}
-
-// processes lists the ids of all processes, lowest first.
-func processes() ([]int, error) {
-	entries, err := os.ReadDir("/proc")
-	if err != nil {
-		return nil, err
-	}
-	var pids []int
-	for _, entry := range entries {
-		if pid, err := strconv.Atoi(entry.Name()); err == nil {
-			pids = append(pids, pid)
-		}
-	}
-	slices.Sort(pids)
-	return pids, nil
 }
 
 // NamespaceInfo identifies a network namespace for people.
@@ -207,4 +192,100 @@ func (p *NamespaceInfo) addProcess(pid int) {
 	}
 	cgroups, _ := os.ReadFile(filepath.Join(dir, "cgroup"))
 	p.Container = containerID().FindString(string(cgroups))
+}
+
+// addChildren finds the devices in other namespaces whose parents are links of n.
+func (c *Snapshot) addChildren(n *netns.Namespace, links []Link) error {
+	inode, err := n.Inode()
+	if err != nil {
+		return err
+	}
+	for _, p := range c.entries {
+		if p.Inode == inode {
+			continue
+		}
+		id := sameNamespace // of n there
+		for _, child := range p.list() {
+			if child.ParentIndex == 0 || child.PeerNSID == sameNamespace {
+				continue
+			}
+			if id == sameNamespace {
+				if id = nsidsIn(p.ns, n)[0]; id < 0 {
+					break
+				}
+			}
+			if parent := linkAt(links, child.ParentIndex); parent != nil && child.PeerNSID == id {
+				parent.Children = append(parent.Children, Peer{
+					Name: child.Name, Kind: child.Kind, Mode: child.Mode, Index: child.Index, Namespace: new(p.NamespaceInfo),
+				})
+			}
+		}
+	}
+	return nil
+}
+
+// list returns the links of an entry, or none if the namespace is gone. It reads them once.
+func (p *entry) list() []Link {
+	if !p.listed {
+		p.links, _ = listLinks(p.ns, sameNamespace)
+		p.listed = true
+	}
+	return p.links
+}
+
+// join fills in masters, peers and parents of links.
+func (c *Snapshot) join(n *netns.Namespace, links []Link) {
+	known, unseen := map[int]*entry{}, map[int][]Link{} // unseen are links of namespaces that the snapshot lacks
+	for i, id := range nsidsIn(n, c.Namespaces()...) {
+		known[id] = c.entries[i]
+	}
+	delete(known, -1)
+	for i := range links {
+		l := &links[i]
+		l.Master = nameOf(links, l.MasterIndex)
+		end := &Peer{Index: l.PeerIndex + l.ParentIndex} // at most one is set
+		if end.Index == 0 {
+			continue
+		}
+		in := links
+		if id := l.PeerNSID; id != sameNamespace {
+			end.Namespace = &NamespaceInfo{NSID: id}
+			if p := known[id]; p != nil {
+				*end.Namespace, in = p.NamespaceInfo, p.list()
+				end.Namespace.NSID = id
+			} else {
+				if _, ok := unseen[id]; !ok {
+					unseen[id], _ = listLinks(n, id) // links that can't be listed get no names
+				}
+				in = unseen[id]
+			}
+		}
+		if d := linkAt(in, end.Index); d != nil {
+			end.Name, end.Kind, end.Mode, end.Master = d.Name, d.Kind, d.Mode, nameOf(in, d.MasterIndex)
+		}
+		if l.PeerIndex != 0 {
+			l.Peer = end
+		} else {
+			l.Parent = end
+		}
+	}
+}
+
+// nsidsIn returns the netnsids of namespaces in n; -1 for those that have none.
+func nsidsIn(n *netns.Namespace, of ...*netns.Namespace) []int {
+	ids := make([]int, len(of))
+	handle, err := rtnl.In(n).Handle()
+	if err == nil {
+		defer handle.Close()
+	}
+	for i, other := range of {
+		ids[i] = -1
+		if err != nil {
+			continue
+		}
+		if id, err := handle.GetNetNsIdByFd(other.FD()); err == nil {
+			ids[i] = id
+		}
+	}
+	return ids
 }

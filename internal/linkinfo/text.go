@@ -4,8 +4,10 @@ package linkinfo
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"io"
+	"net/netip"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -156,6 +158,14 @@ func offloadsText(l Link) string {
 	return "offloads none"
 }
 
+// texts formats each of several values.
+func texts[T any](values []T, text func(T) string) (out []string) {
+	for _, v := range values {
+		out = append(out, text(v))
+	}
+	return out
+}
+
 // programText formats a program with its hook.
 func programText(p Program) string {
 	owner := ""
@@ -165,6 +175,14 @@ func programText(p Program) string {
 	return fmt.Sprintf("%s: %s (id %d%s)", p.Hook, cmp.Or(p.Name, "program"), p.ID, owner)
 }
 
+// writeRow writes the cells of a row.
+func writeRow(tab io.Writer, cells []string) {
+	for i, cell := range cells {
+		cells[i] = Printable(cell)
+	}
+	fmt.Fprintln(tab, strings.Join(cells, "\t"))
+}
+
 // WriteTable writes a row per link, sorted by index, with a column for the namespace if there are several.
 func WriteTable(w io.Writer, inventories []Inventory) error {
 	tab := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
@@ -172,21 +190,12 @@ func WriteTable(w io.Writer, inventories []Inventory) error {
 		if len(inventories) > 1 {
 			row = append([]string{namespace}, row...)
 		}
-		for i, cell := range row {
-			row[i] = Printable(cell)
-		}
-		fmt.Fprintln(tab, strings.Join(row, "\t"))
+		writeRow(tab, row)
 	}
 	write("NAMESPACE", "INDEX", "NAME", "KIND", "STATE", "MTU", "SPEED", "MAC", "JOINED TO", "ADDRESSES", "PROGRAMS")
 	for _, inventory := range inventories {
 		for _, l := range inventory.Links {
-			var addresses, programs []string
-			for _, a := range l.Addrs {
-				addresses = append(addresses, a.String())
-			}
-			for _, p := range l.Programs {
-				programs = append(programs, programText(p))
-			}
+			addresses, programs := texts(l.Addrs, netip.Prefix.String), texts(l.Programs, programText)
 			write(inventory.Namespace.String(),
 				strconv.Itoa(l.Index), l.Name, kindText(l.Kind, l.Mode), stateText(l), strconv.Itoa(l.MTU),
 				speedText(l.Hardware.Speed), cmp.Or(l.MAC.String(), "-"), cmp.Or(joinedText(l, ""), "-"),
@@ -194,4 +203,92 @@ func WriteTable(w io.Writer, inventories []Inventory) error {
 		}
 	}
 	return tab.Flush()
+}
+
+// schema is the version of the JSON documents.
+const schema = 1
+
+// document is the JSON of one namespace.
+type document struct {
+	Schema int `json:"schema"`
+	namespaceJSON
+}
+
+type namespaceJSON struct {
+	Namespace NamespaceInfo `json:"namespace"`
+	Links     []linkJSON    `json:"links"`
+}
+
+// linkJSON is a link whose fields have the forms of JSON.
+type linkJSON struct {
+	Name      string         `json:"name"`
+	Index     int            `json:"index"`
+	Kind      string         `json:"kind"`
+	Up        bool           `json:"up"`
+	MTU       int            `json:"mtu"`
+	MAC       string         `json:"mac,omitempty"`
+	Addresses []netip.Prefix `json:"addresses"`
+	Settings  map[string]any `json:"settings,omitempty"`
+	Port      map[string]any `json:"port,omitempty"`
+	// SpeedMbit is -1 if unknown, null if the driver reports none.
+	SpeedMbit *int `json:"speed_mbit"`
+	Hardware
+	Link
+}
+
+// WriteJSON writes the links of one namespace as an indented JSON document.
+func WriteJSON(w io.Writer, i Inventory) error {
+	return encode(w, document{schema, newNamespaceJSON(i)})
+}
+
+// WriteAllJSON writes the links of several namespaces as an indented JSON document.
+func WriteAllJSON(w io.Writer, inventories []Inventory) error {
+	namespaces := []namespaceJSON{}
+	for _, i := range inventories {
+		namespaces = append(namespaces, newNamespaceJSON(i))
+	}
+	return encode(w, struct {
+		Schema     int             `json:"schema"`
+		Namespaces []namespaceJSON `json:"namespaces"`
+	}{schema, namespaces})
+}
+
+func encode(w io.Writer, document any) error {
+	encoder := json.NewEncoder(w)
+	encoder.SetIndent("", "  ")
+	return encoder.Encode(document)
+}
+
+func newNamespaceJSON(i Inventory) namespaceJSON {
+	out := namespaceJSON{Namespace: i.Namespace, Links: []linkJSON{}}
+	for _, l := range i.Links {
+		j := linkJSON{
+			Name: l.Name, Index: l.Index, Kind: l.Kind, Up: l.Up, MTU: l.MTU, MAC: l.MAC.String(),
+			Addresses: append([]netip.Prefix{}, l.Addrs...), Settings: settingsJSON(l.Settings), Port: settingsJSON(l.Port),
+			Hardware: l.Hardware, Link: l,
+		}
+		if speed := l.Hardware.Speed; speed != 0 {
+			j.SpeedMbit = &speed
+		}
+		if j.Offloads == nil {
+			j.Offloads = map[string]bool{}
+		}
+		out.Links = append(out.Links, j)
+	}
+	return out
+}
+
+func settingsJSON(settings []Setting) map[string]any {
+	out := map[string]any{}
+	for _, s := range settings {
+		out[s.Name] = s.Value
+	}
+	return out
+}
+
+// MarshalJSON implements json.Marshaler, with the best known name.
+func (p NamespaceInfo) MarshalJSON() ([]byte, error) {
+	type plain NamespaceInfo
+	p.Name = p.String()
+	return json.Marshal(plain(p))
 }

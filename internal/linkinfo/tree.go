@@ -5,9 +5,11 @@ package linkinfo
 import (
 	"fmt"
 	"io"
+	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
-	"unicode/utf8"
+	"text/tabwriter"
 )
 
 // treeWidth is the number of columns that lines are wrapped to where possible.
@@ -21,15 +23,14 @@ type treeLine struct {
 
 // tree lays out the links of one namespace.
 type tree struct {
-	inventory Inventory
-	below     map[int][]Link // by the index of their bridge or parent
-	names     map[int]string
-	done      map[int]bool
-	lines     []treeLine
+	Inventory
+	below map[int][]Link // by the index of their bridge or parent
+	done  map[int]bool
+	lines []treeLine
 }
 
-// WriteTree writes a tree per namespace: ports below their bridge, and macvlan, ipvlan
-// and VLAN devices below their parent, with the details of each link.
+// WriteTree writes a tree per namespace: ports below their bridge, and macvlan, ipvlan and VLAN devices below their parent,
+// with the details of each link.
 func WriteTree(w io.Writer, inventories []Inventory) error {
 	for i, inventory := range inventories {
 		if i > 0 {
@@ -37,30 +38,22 @@ func WriteTree(w io.Writer, inventories []Inventory) error {
 				return err
 			}
 		}
-		t := tree{inventory: inventory, below: map[int][]Link{}, names: map[int]string{}, done: map[int]bool{}}
-		t.build()
+		header := treeLine{columns: []string{"INTERFACE", "KIND", "STATE", "MTU", "SPEED", "JOINED TO"}}
+		t := tree{inventory, map[int][]Link{}, map[int]bool{}, []treeLine{header}}
+		for _, l := range t.Links {
+			t.below[top(l)] = append(t.below[top(l)], l)
+		}
+		// First those below nothing, then what that leaves: cycles, and links whose parent was deleted meanwhile.
+		for _, l := range append(slices.Clone(t.below[0]), t.Links...) {
+			if !t.done[l.Index] {
+				t.add(l, "", "")
+			}
+		}
 		if err := t.print(w); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// build puts each link below its bridge, else below its parent.
-func (t *tree) build() {
-	for _, l := range t.inventory.Links {
-		t.names[l.Index] = l.Name
-		t.below[top(l)] = append(t.below[top(l)], l)
-	}
-	for _, l := range t.below[0] {
-		t.add(l, "", "")
-	}
-	// Cycles, and links whose parent was deleted meanwhile.
-	for _, l := range t.inventory.Links {
-		if !t.done[l.Index] {
-			t.add(l, "", "")
-		}
-	}
 }
 
 // top returns the index of the bridge or parent that a link is printed below; or 0.
@@ -79,7 +72,7 @@ func (t *tree) add(l Link, first, rest string) {
 	t.done[l.Index] = true
 	below := ""
 	if first != "" {
-		below = t.names[top(l)]
+		below = nameOf(t.Links, top(l))
 	}
 	t.lines = append(t.lines, treeLine{columns: []string{
 		first + l.Name, kindText(l.Kind, l.Mode), stateText(l), strconv.Itoa(l.MTU), speedText(l.Hardware.Speed),
@@ -120,16 +113,9 @@ func (t *tree) add(l Link, first, rest string) {
 
 // details returns the lines below a link, each as a list that can be wrapped.
 func (t *tree) details(l Link) [][]string {
-	var identity []string
-	for _, a := range l.Addrs {
-		identity = append(identity, a.String())
-	}
+	identity := texts(l.Addrs, netip.Prefix.String)
 	if len(l.MAC) > 0 {
 		identity = append(identity, "mac "+l.MAC.String())
-	}
-	var programs []string
-	for _, p := range l.Programs {
-		programs = append(programs, programText(p))
 	}
 	settings := settingsText(l.Settings)
 	for i, port := range settingsText(l.Port) {
@@ -138,7 +124,8 @@ func (t *tree) details(l Link) [][]string {
 		}
 		settings = append(settings, port)
 	}
-	out := [][]string{identity, settings, {offloadsText(l), fmt.Sprintf("queues %d tx %d rx, qdisc %s", l.TxQueues, l.RxQueues, l.Qdisc)}, programs}
+	out := [][]string{identity, settings, {offloadsText(l), fmt.Sprintf("queues %d tx %d rx, qdisc %s", l.TxQueues, l.RxQueues, l.Qdisc)},
+		texts(l.Programs, programText)}
 	if len(l.AltNames) > 0 {
 		out = append(out, []string{"altname " + strings.Join(l.AltNames, ", ")})
 	}
@@ -150,23 +137,22 @@ func (t *tree) details(l Link) [][]string {
 
 // print writes the lines with their columns aligned.
 func (t *tree) print(w io.Writer) error {
-	header := treeLine{columns: []string{"INTERFACE", "KIND", "STATE", "MTU", "SPEED", "JOINED TO"}}
-	lines := append([]treeLine{header}, t.lines...)
-	widths := make([]int, len(header.columns))
-	for n, line := range lines {
-		lines[n].text = Printable(line.text)
-		for i, cell := range line.columns {
-			cell = Printable(cell)
-			line.columns[i] = cell
-			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
+	var table, out strings.Builder
+	tab := tabwriter.NewWriter(&table, 0, 8, 2, ' ', 0)
+	for _, line := range t.lines {
+		if line.columns != nil {
+			writeRow(tab, line.columns)
 		}
 	}
-	var out strings.Builder
-	fmt.Fprintf(&out, "network namespace %s (inode %d)\n", Printable(t.inventory.Namespace.String()), t.inventory.Namespace.Inode)
-	for _, line := range lines {
-		text := line.text
-		for i, cell := range line.columns {
-			text += cell + strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell)+2)
+	if err := tab.Flush(); err != nil {
+		return err
+	}
+	rows := strings.Split(table.String(), "\n")
+	fmt.Fprintf(&out, "network namespace %s (inode %d)\n", Printable(t.Namespace.String()), t.Namespace.Inode)
+	for _, line := range t.lines {
+		text := Printable(line.text)
+		if line.columns != nil {
+			text, rows = rows[0], rows[1:]
 		}
 		fmt.Fprintln(&out, strings.TrimRight(text, " "))
 	}

@@ -5,10 +5,14 @@
 package lock
 
 import (
+	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -108,4 +112,209 @@ func flock(fd, how int) error {
 			return err
 		}
 	}
+}
+
+// Wait tells how long calls with a context wait for a lock, and who hears of it.
+type Wait struct {
+	// Limit bounds each wait; 0 takes only a lock that is free.
+	Limit time.Duration
+	// Notice is called once in each wait that lasts longer than a second, without an Err; nil calls nothing.
+	Notice func(*Error)
+}
+
+type waitKey struct{}
+
+// WithContext returns a context whose calls wait for locks as w says.
+func (w Wait) WithContext(ctx context.Context) context.Context {
+	return context.WithValue(ctx, waitKey{}, w)
+}
+
+// waitOf returns the context's Wait, and the context with its bound.
+func waitOf(ctx context.Context) (Wait, context.Context, context.CancelFunc) {
+	w, ok := ctx.Value(waitKey{}).(Wait)
+	if _, bounded := ctx.Deadline(); bounded && !ok {
+		return w, ctx, func() {}
+	}
+	if !ok {
+		w.Limit = Timeout
+	}
+	ctx, cancel := context.WithTimeout(ctx, w.Limit)
+	return w, ctx, cancel
+}
+
+// Lock is the exclusive right to a directory. The kernel frees it when the process dies.
+type Lock struct {
+	dir   *os.File
+	check func() error
+}
+
+// Error reports that the lock was not free in time, or is waited for.
+type Error struct {
+	// Dir is the directory that is locked.
+	Dir string
+	// PID is the process that had the lock; 0 if it is unknown.
+	PID int
+	// Waited is how long the lock was waited for.
+	Waited time.Duration
+	// Err is the error of the context; nil as long as the wait goes on.
+	Err error
+}
+
+func (e *Error) Error() string {
+	what := fmt.Sprintf("not free within %s", e.Waited.Round(time.Millisecond))
+	switch {
+	case e.Err == nil:
+		what = "waiting"
+	case errors.Is(e.Err, context.Canceled):
+		what = "interrupted"
+	}
+	return fmt.Sprintf("lock %q: %s: %s has it", e.Dir, what, processName(e.PID))
+}
+
+// processName describes a process: "process 708 (mustang, stopped)".
+func processName(pid int) string {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)) // proc_pid_stat(5): "708 (mustang) T ..."
+	begin, end := bytes.IndexByte(stat, '('), bytes.LastIndexByte(stat, ')')
+	switch {
+	case pid == 0:
+		return "another process"
+	case err != nil || begin < 0 || len(stat) < end+3:
+		return fmt.Sprintf("process %d", pid)
+	}
+	name := string(stat[begin+1 : end])
+	if state := stat[end+2]; state == 'T' || state == 't' {
+		name += ", stopped"
+	}
+	return fmt.Sprintf("process %d (%s)", pid, name)
+}
+
+// Unwrap returns Err.
+func (e *Error) Unwrap() error { return e.Err }
+
+// Take waits until no other process or goroutine has the lock of a directory, and takes it. The error is an *Error when
+// ctx ends first, or its Wait, or 30 s if it has neither that nor a deadline; it matches os.ErrNotExist if there is no
+// directory. check is called whenever the lock was taken, also by Yield, which then frees it and returns the error; nil
+// calls nothing.
+func Take(ctx context.Context, path string, check func() error) (*Lock, error) {
+	wait, ctx, cancel := waitOf(ctx)
+	defer cancel()
+	for {
+		dir, err := os.Open(path)
+		if err != nil {
+			return nil, fmt.Errorf("lock: %w", err)
+		}
+		if err := wait.lock(ctx, dir); err != nil {
+			_ = dir.Close()
+			return nil, err
+		}
+		// Remove may have deleted the directory while we waited, and Create may have made another.
+		current, err := isCurrent(dir, path)
+		if err != nil {
+			err = fmt.Errorf("lock: %w", err)
+		} else if current && check != nil {
+			err = check()
+		}
+		if err == nil && current {
+			return &Lock{dir, check}, nil
+		}
+		_ = dir.Close()
+		if err != nil {
+			return nil, err
+		}
+	}
+}
+
+// lock locks dir.
+func (w Wait) lock(ctx context.Context, dir *os.File) error {
+	begin := time.Now()
+	state := func(err error) *Error {
+		pid, _ := users(dir)
+		return &Error{Dir: dir.Name(), PID: pid, Waited: time.Since(begin), Err: err}
+	}
+	err := acquire(ctx, dir, unix.LOCK_EX, func() {
+		if w.Notice != nil {
+			w.Notice(state(nil))
+		}
+	})
+	switch {
+	case err != nil && errors.Is(err, ctx.Err()):
+		return state(err)
+	case err != nil:
+		return fmt.Errorf("lock %q: %w", dir.Name(), err)
+	}
+	return nil
+}
+
+func isCurrent(dir *os.File, path string) (bool, error) {
+	opened, err := dir.Stat()
+	if err != nil {
+		return false, err
+	}
+	now, err := os.Stat(path)
+	if err != nil {
+		return false, err
+	}
+	return os.SameFile(opened, now), nil
+}
+
+// Unlock frees the lock.
+func (l *Lock) Unlock() { _ = l.dir.Close() }
+
+// yieldTimeout bounds the wait for those that Yield wakes to take the lock.
+const yieldTimeout = 5 * time.Millisecond
+
+// Yield frees the lock if others wait for it, and takes it again behind the first of them. To unlock and lock again at once
+// would leave them waiting: who runs is faster than who must be woken.
+func (l *Lock) Yield(ctx context.Context) error {
+	if _, waiters := users(l.dir); waiters == 0 {
+		return ctx.Err()
+	}
+	path := l.dir.Name()
+	if err := Unlock(l.dir); err != nil {
+		return fmt.Errorf("unlock %q: %w", path, err)
+	}
+	// Between waking up and taking the lock, they are in no list of the kernel's.
+	for begin := time.Now(); time.Since(begin) < yieldTimeout; time.Sleep(100 * time.Microsecond) {
+		if holder, _ := users(l.dir); holder != 0 {
+			break
+		}
+	}
+	_ = l.dir.Close()
+	again, err := Take(ctx, path, l.check)
+	if err != nil {
+		return err
+	}
+	l.dir = again.dir
+	return nil
+}
+
+// users returns the process that has the lock, or 0, and the number of processes that wait for it: the entries of /proc/locks
+// (proc_locks(5)) for the directory, "1: FLOCK  ADVISORY  WRITE 708 08:02:1234 0 EOF", and "1: -> FLOCK ..." for those that wait.
+func users(dir *os.File) (holder, waiters int) {
+	var stat unix.Stat_t
+	if err := unix.Fstat(int(dir.Fd()), &stat); err != nil {
+		return 0, 0
+	}
+	place := fmt.Sprintf("%02x:%02x:%d", unix.Major(stat.Dev), unix.Minor(stat.Dev), stat.Ino)
+	file, err := os.Open("/proc/locks")
+	if err != nil {
+		return 0, 0
+	}
+	defer func() { _ = file.Close() }()
+	for lines := bufio.NewScanner(file); lines.Scan(); {
+		fields := strings.Fields(lines.Text())
+		waits := len(fields) > 1 && fields[1] == "->"
+		if waits {
+			fields = fields[1:]
+		}
+		if len(fields) < 6 || fields[1] != "FLOCK" || fields[5] != place {
+			continue
+		}
+		if waits {
+			waiters++
+		} else if pid, err := strconv.Atoi(fields[4]); err == nil {
+			holder = pid
+		}
+	}
+	return holder, waiters
 }

@@ -3,6 +3,8 @@
 package lock
 
 import (
+	"context"
+	"errors"
 	"os"
 	"strings"
 	"testing"
@@ -80,5 +82,89 @@ func TestManyWaitsGivenUp(t *testing.T) {
 		if time.Since(begun) > 10*time.Second {
 			t.Fatal("the wait that was given up does not end")
 		}
+	}
+}
+
+// TestLockEndsWithContext waits for a lock that another file of this process has.
+func TestLockEndsWithContext(t *testing.T) {
+	root := t.TempDir()
+	held, err := Take(t.Context(), root, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	_, err = Take(ctx, root, nil)
+	var locked *Error
+	if !errors.As(err, &locked) || !errors.Is(err, context.DeadlineExceeded) || locked.PID != os.Getpid() ||
+		!strings.Contains(err.Error(), root) {
+		t.Errorf("error %v, want that process %d has the lock", err, os.Getpid())
+	}
+	held.Unlock()
+	// The wait that was given up does not keep the lock.
+	again, err := Take(t.Context(), root, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again.Unlock()
+	if _, err := Take(t.Context(), root+"/none", nil); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("no root: error %v", err)
+	}
+}
+
+// TestWait bounds a wait by its context's Wait, which is told whom it waits for.
+func TestWait(t *testing.T) {
+	root := t.TempDir()
+	held, err := Take(t.Context(), root, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Unlock()
+	var noticed []*Error
+	wait := Wait{Notice: func(e *Error) { noticed = append(noticed, e) }}
+	for _, wait.Limit = range []time.Duration{0, noticeDelay + 100*time.Millisecond} {
+		_, err := Take(wait.WithContext(t.Context()), root, nil)
+		var locked *Error
+		if !errors.As(err, &locked) || !errors.Is(err, context.DeadlineExceeded) || locked.Waited < wait.Limit {
+			t.Errorf("limit %s: error %v", wait.Limit, err)
+		}
+	}
+	if len(noticed) != 1 || noticed[0].PID != os.Getpid() || noticed[0].Err != nil {
+		t.Errorf("noticed %v, want process %d once", noticed, os.Getpid())
+	}
+}
+
+// TestYieldLetsOthersIn frees the lock for one that waits, and takes it again. The other may be slow to wake up.
+func TestYieldLetsOthersIn(t *testing.T) {
+	// Yield sees only waits in the kernel's queue. None enters it before those that earlier tests gave up are over.
+	for abandoned.Load() != 0 {
+		time.Sleep(time.Millisecond)
+	}
+	root := t.TempDir()
+	held, err := Take(t.Context(), root, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Unlock()
+	had := make(chan error, 1)
+	go func() {
+		other, err := Take(t.Context(), root, nil)
+		if err == nil {
+			other.Unlock()
+		}
+		had <- err
+	}()
+	for len(had) == 0 {
+		if err := held.Yield(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := <-had; err != nil {
+		t.Error(err)
+	}
+	// Not by /proc/locks: its reader misses entries while other processes lock and unlock.
+	if third, err := Take(Wait{}.WithContext(t.Context()), root, nil); err == nil {
+		third.Unlock()
+		t.Error("the lock is free after Yield")
 	}
 }

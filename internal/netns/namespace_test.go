@@ -269,3 +269,5 @@ func TestCreateNeedsNoLock(t *testing.T) {
 	defer netns.Delete(name)
 	defer ns.Close()
 }
+
+func TestMain(m *testing.M) { os.Exit(testkit.CheckLeaks(m)) }

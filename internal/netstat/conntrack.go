@@ -4,12 +4,22 @@
 package netstat
 
 import (
+	"bufio"
+	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/netns"
@@ -73,4 +83,125 @@ func Flush(n *netns.Namespace) error {
 // (EINVAL for a missing subsystem, EOPNOTSUPP for a missing call).
 func noConntrack(err error) bool {
 	return errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP)
+}
+
+// Receiver is a socket that receives whatever comes to its port.
+type Receiver struct {
+	Addr netip.Addr
+	// Only6 is set for a socket with IPV6_V6ONLY: without it a socket at [::] receives IPv4 too.
+	Only6 bool
+}
+
+// Receivers returns the sockets of n that receive whatever comes to a port: TCP sockets that listen, or UDP sockets
+// without a peer. proto is 6 (TCP) or 17 (UDP). A kernel without CONFIG_INET_DIAG names none.
+func Receivers(n *netns.Namespace, proto uint8, port uint16) (all []Receiver, err error) {
+	state := 10 // TCP_LISTEN
+	if proto == unix.IPPROTO_UDP {
+		state = 7 // TCP_CLOSE
+	}
+	for family, size := range map[uint8]int{unix.AF_INET: 4, unix.AF_INET6: 16} {
+		query := make([]byte, 56) // struct inet_diag_req_v2 (linux/inet_diag.h)
+		query[0], query[1] = family, proto
+		binary.NativeEndian.PutUint32(query[4:], 1<<state)
+		binary.BigEndian.PutUint16(query[8:], port)
+		var sockets [][]byte
+		err := n.Do(func() (err error) {
+			request := nl.NewNetlinkRequest(nl.SOCK_DIAG_BY_FAMILY, unix.NLM_F_DUMP)
+			request.AddRawData(query)
+			sockets, err = request.Execute(unix.NETLINK_SOCK_DIAG, nl.SOCK_DIAG_BY_FAMILY)
+			return err
+		})
+		if err != nil && !errors.Is(err, unix.ENOENT) {
+			return nil, fmt.Errorf("list sockets in %q: %w", n.Name(), err)
+		}
+		for _, socket := range sockets {
+			if addr, ok := netip.AddrFromSlice(socket[8 : 8+size]); ok { // id.idiag_src of struct inet_diag_msg
+				all = append(all, Receiver{addr.Unmap(), isOnly6(socket)})
+			}
+		}
+	}
+	return all, nil
+}
+
+// isOnly6 reports whether a message has INET_DIAG_SKV6ONLY set, which follows its struct inet_diag_msg.
+func isOnly6(message []byte) bool {
+	const header, only6 = 72, 11
+	attributes, err := nl.ParseRouteAttr(message[header:])
+	return err == nil && slices.ContainsFunc(attributes, func(a syscall.NetlinkRouteAttr) bool {
+		return a.Attr.Type == only6 && a.Value[0] != 0
+	})
+}
+
+// snmp6Value finds a counter in /proc/net/snmp6: a name and a value per line.
+func snmp6Value(data []byte, counter string) (uint64, error) {
+	for lines := bufio.NewScanner(bytes.NewReader(data)); lines.Scan(); {
+		if fields := strings.Fields(lines.Text()); len(fields) == 2 && fields[0] == counter {
+			return strconv.ParseUint(fields[1], 10, 64)
+		}
+	}
+	return 0, fmt.Errorf("no counter %s", counter)
+}
+
+// IPCounters are packet counters of a namespace's IP layer. A GSO packet counts as one.
+type IPCounters struct {
+	// Delivered were for the namespace itself, Forwarded passed through it, and Sent
+	// came from it.
+	Delivered, Forwarded, Sent uint64
+}
+
+// ReadIPCounters reads ipInDelivers, ipForwDatagrams and ipOutRequests (RFC 4293) of IPv4,
+// and the same of IPv6, which are 0 without IPv6.
+func ReadIPCounters(n *netns.Namespace) (v4, v6 IPCounters, err error) {
+	err = n.Do(func() error {
+		snmp, err := os.ReadFile("/proc/thread-self/net/snmp")
+		if err != nil {
+			return err
+		}
+		if err := parseSNMP(string(snmp), "Ip:", map[string]*uint64{
+			"InDelivers": &v4.Delivered, "ForwDatagrams": &v4.Forwarded, "OutRequests": &v4.Sent,
+		}); err != nil {
+			return err
+		}
+		snmp6, err := os.ReadFile("/proc/thread-self/net/snmp6")
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // a kernel without IPv6
+		}
+		for name, into := range map[string]*uint64{
+			"Ip6InDelivers": &v6.Delivered, "Ip6OutForwDatagrams": &v6.Forwarded, "Ip6OutRequests": &v6.Sent,
+		} {
+			if err == nil {
+				*into, err = snmp6Value(snmp6, name)
+			}
+		}
+		return err
+	})
+	if err != nil {
+		return IPCounters{}, IPCounters{}, fmt.Errorf("read IP counters of network namespace %q: %w", n.Name(), err)
+	}
+	return v4, v6, nil
+}
+
+// parseSNMP reads counters of a protocol in /proc/net/snmp, by name: two lines begin with the protocol, names and then
+// values.
+func parseSNMP(text, protocol string, counters map[string]*uint64) error {
+	var lines [][]string
+	for line := range strings.Lines(text) {
+		if rest, ok := strings.CutPrefix(line, protocol); ok {
+			lines = append(lines, strings.Fields(rest))
+		}
+	}
+	if len(lines) != 2 || len(lines[0]) != len(lines[1]) {
+		return fmt.Errorf("%d lines of counters %s want 2 of the same length", len(lines), protocol)
+	}
+	for name, into := range counters {
+		i := slices.Index(lines[0], name)
+		if i < 0 {
+			return fmt.Errorf("no counter %s %s", protocol, name)
+		}
+		var err error
+		if *into, err = strconv.ParseUint(lines[1][i], 10, 64); err != nil {
+			return fmt.Errorf("counter %s %s: %w", protocol, name, err)
+		}
+	}
+	return nil
 }

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
+	"net/netip"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -15,42 +17,20 @@ import (
 
 // bridged are the modes in which the host's end of each pod's link is a port of a
 // Linux bridge, whose own device has the gateways' addresses.
-type bridged struct {
-	name     string
-	linkType linkType
-	autoRank int
-}
+type bridged struct{ linkType }
 
-// newBridge switches between veth pairs.
-func newBridge() Mode { return linkMode{bridged{name: "bridge", linkType: veth(), autoRank: 3}} }
-
-// newTap switches between TAP devices, whose other ends are programs.
-func newTap() Mode {
-	return linkMode{bridged{name: "tap", linkType: tapLayer.linkType()}}
-}
-
-// Name implements Mode.
-func (b bridged) Name() string { return b.name }
-
-// Traits implements Mode.
-func (b bridged) Traits() Traits {
-	relayed := b.linkType.relayed
-	return Traits{
-		Needs: b.linkType.needs(), HostSide: true, Switched: true, Bridge: true, NetfilterCall: true,
-		HostDevice: DefaultBridge, Delivery: b.linkType.delivery, BigTCP: !relayed, DHCP: !relayed, Guests: relayed,
-		AutoRank: b.autoRank, ResultLink: b.name,
+// newBridged switches between a type of links. rank is Traits.AutoRank.
+func newBridged(name string, ends linkType, rank int) linkMode {
+	traits := Traits{
+		Needs: ends.needs(), HostSide: true, Switched: true, Bridge: true, NetfilterCall: true, HostDevice: DefaultBridge,
+		Delivery: ends.delivery, BigTCP: !ends.relayed, DHCP: !ends.relayed, Guests: ends.relayed, AutoRank: rank, ResultLink: name,
 	}
-}
-
-// Probe creates the ends of a link and a bridge.
-func (b bridged) Probe() error {
-	return probe(b.name, b.linkType.requirement, requirement{
+	bridge := requirement{
 		feature: "bridge devices", module: "bridge", since: "2.6.0",
 		try: func(h nsHandle) error { return h.LinkAdd(&netlink.Bridge{LinkAttrs: newAttrs("probe2")}) },
-	})
+	}
+	return linkMode{name, ends.kind, traits, []requirement{ends.requirement, bridge}, bridged{ends}}
 }
-
-func (bridged) validateNetwork(network Network) error { return network.validateBridge() }
 
 // setup creates the bridge with the gateways' addresses, enables or disables the netfilter call, enables forwarding,
 // and adds the ports to other hosts.
@@ -80,7 +60,7 @@ func (b bridged) ensureBridge(host nsHandle, network Network) (link netlink.Link
 		return nil, false, err
 	}
 	device := &netlink.Bridge{LinkAttrs: newAttrs(name)}
-	if host.bigTCP && !b.linkType.relayed {
+	if host.bigTCP && !b.relayed {
 		device.GROIPv4MaxSize = rtnl.BigTCPBytes // see ensureUpBridge
 	}
 	if device.HardwareAddr, err = newMAC(); err != nil {
@@ -119,8 +99,8 @@ func (b bridged) create(s session) (out Attachment, err error) {
 	if err != nil {
 		return out, err
 	}
-	err = b.linkType.configure(s, ends, func() error {
-		if b.linkType.relayed {
+	err = b.configure(s, ends, func() error {
+		if b.relayed {
 			return nil
 		}
 		return s.host.awaitCarrier(bridge) // it has one since a port has
@@ -136,7 +116,7 @@ func (b bridged) ensureEnds(s session, bridge netlink.Link) (ends linkEnds, err 
 		}
 		return ends, err
 	}
-	if ends, err = b.linkType.add(s); err == nil {
+	if ends, err = b.add(s); err == nil {
 		err = b.addPort(s.host, ends.host, bridge)
 	}
 	if err == nil {
@@ -169,24 +149,6 @@ func (b bridged) check(c *checker, s session) {
 	}
 }
 
-func (b bridged) remove(network Network, pod Pod) error { return b.linkType.remove(network, pod) }
-
-// podConfig validates the arguments and returns the configuration of the pod's end. A
-// pod without a namespace, such as a VM, opens the host's end itself.
-func (b bridged) podConfig(network Network, pod Pod) (podConfig, error) {
-	out := podConfig{kind: b.linkType.kind, mtu: network.mtu(), switched: true, relayed: b.linkType.relayed}
-	if pod.LinkOnly && !out.relayed {
-		return out, errors.Join(pod.validateLinkOnly(network), pod.validateHostIfName())
-	}
-	if err := network.validateBridge(); err != nil {
-		return podConfig{}, err
-	}
-	if err := pod.validateEnds(network, out.relayed); err != nil {
-		return podConfig{}, err
-	}
-	return out.withGateways(network, pod)
-}
-
 // port checks a port of the bridge.
 func (c *checker) port(host nsHandle, port, bridge netlink.Link) {
 	name := port.Attrs().Name
@@ -200,5 +162,161 @@ func (c *checker) port(host nsHandle, port, bridge netlink.Link) {
 		c.fail(fmt.Errorf("read port settings of device %q in %q: %w", name, host.ns.Name(), err))
 	case !info.Hairpin:
 		c.add("hairpin mode of device %q in %q is off", name, host.ns.Name())
+	}
+}
+
+// hostPortNames are the ports through which a bridge reaches other hosts.
+func (n Network) hostPortNames() []string {
+	var names []string
+	if n.VXLAN.enabled() {
+		names = append(names, VXLANDevice)
+	}
+	if n.UplinkPort != "" {
+		names = append(names, n.UplinkPort)
+	}
+	return names
+}
+
+// addHostPorts makes the network's uplink port and VXLAN device ports of its bridge.
+func (h nsHandle) addHostPorts(bridge netlink.Link, network Network) error {
+	if network.VXLAN.enabled() {
+		if err := h.addVXLANPort(bridge, network); err != nil {
+			return err
+		}
+	}
+	if network.UplinkPort == "" {
+		return nil
+	}
+	port, err := h.link(network.UplinkPort)
+	if err != nil {
+		return fmt.Errorf("uplink port: %w", err)
+	}
+	if other := port.Attrs().MasterIndex; other != 0 && other != bridge.Attrs().Index {
+		return fmt.Errorf("uplink port %q in %q is a port of another switch: %w", network.UplinkPort, h.ns.Name(), fs.ErrExist)
+	}
+	if err := h.setMaster(port, bridge); err != nil {
+		return err
+	}
+	return h.setUpHostPort(port)
+}
+
+// setMaster makes a device a port of a bridge. It may be down.
+func (h nsHandle) setMaster(port, bridge netlink.Link) error {
+	name := port.Attrs().Name
+	if err := apply(h.ns, portSettings(name)); err != nil {
+		return err
+	}
+	return h.failed(h.LinkSetMaster(port, bridge), name, "make %s a port of %q", bridge.Attrs().Name)
+}
+
+// setUpHostPort sets a port to another host up, and returns when it can send. Only veth devices report that.
+func (h nsHandle) setUpHostPort(port netlink.Link) error {
+	if err := h.setUp(port); err != nil {
+		return err
+	}
+	if kindOf(port) != "veth" {
+		return nil
+	}
+	return h.awaitCarrier(port)
+}
+
+// addVXLANPort makes a VXLAN device a port of the bridge, and creates it if it is missing.
+func (h nsHandle) addVXLANPort(bridge netlink.Link, network Network) error {
+	link, err := h.link(VXLANDevice)
+	if errors.Is(err, fs.ErrNotExist) {
+		if link, err = h.addVXLAN(network); errors.Is(err, unix.EEXIST) { // a concurrent Setup was faster
+			link, err = h.link(VXLANDevice)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if deviation := network.VXLAN.deviation(link); deviation != "" {
+		return fmt.Errorf("device %q in %q %s: %w", VXLANDevice, h.ns.Name(), deviation, fs.ErrExist)
+	}
+	if err := h.setMTU(link, network.mtu()); err != nil {
+		return err
+	}
+	if err := h.setMaster(link, bridge); err != nil {
+		return err
+	}
+	return h.setUpHostPort(link)
+}
+
+// addVXLAN creates the device. Its remote address is the default forwarding entry.
+func (h nsHandle) addVXLAN(network Network) (netlink.Link, error) {
+	v := network.VXLAN
+	device := &netlink.Vxlan{
+		LinkAttrs: network.attrs(VXLANDevice), VxlanId: v.ID, SrcAddr: v.Local.AsSlice(), Group: v.Remote.AsSlice(),
+		Port: VXLANPort, Learning: false,
+	}
+	var err error
+	if device.HardwareAddr, err = newMAC(); err != nil {
+		return nil, err
+	}
+	err = h.LinkAdd(device)
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		err = &UnsupportedError{Mode: "bridge", Feature: "VXLAN devices", Module: "vxlan", Since: "3.7", Kernel: kernelRelease(), Err: err}
+	}
+	if err != nil {
+		return nil, addError(err, VXLANDevice, "vxlan", h.ns)
+	}
+	h.undo.add(func() error { return h.remove(VXLANDevice, "vxlan") })
+	return h.link(VXLANDevice)
+}
+
+// deviation is the difference of a device from the tunnel's, or empty.
+func (v VXLAN) deviation(link netlink.Link) string {
+	device, ok := link.(*netlink.Vxlan)
+	switch {
+	case !ok:
+		return "is a " + kindOf(link) + ", not a vxlan"
+	case device.VxlanId != v.ID:
+		return fmt.Sprintf("has VXLAN id %d, not %d", device.VxlanId, v.ID)
+	case device.Learning:
+		return "has learning enabled"
+	}
+	for _, end := range []struct {
+		have net.IP
+		want netip.Addr
+	}{{device.SrcAddr, v.Local}, {device.Group, v.Remote}} {
+		if have, _ := netip.AddrFromSlice(end.have); have.Unmap() != end.want {
+			return fmt.Sprintf("has VXLAN end %v, not %v", have.Unmap(), end.want)
+		}
+	}
+	return ""
+}
+
+// hostPort checks a device that leads to other hosts. ok is false if it is missing.
+func (c *checker) hostPort(host nsHandle, name string, settings []rtnl.Sysctl) (port rtnl.Device, ok bool) {
+	port, err := rtnl.In(host.ns).Device(name)
+	if err != nil {
+		c.add("port %q is missing in %q", name, host.ns.Name())
+		return rtnl.Device{}, false
+	}
+	if !port.Up {
+		c.add("device %q in %q is not up", name, host.ns.Name())
+	}
+	c.settings(host.ns, settings)
+	return port, true
+}
+
+// hostPorts checks the ports through which a bridge reaches other hosts.
+func (c *checker) hostPorts(host nsHandle, network Network, bridge netlink.Link) {
+	for _, name := range network.hostPortNames() {
+		port, ok := c.hostPort(host, name, portSettings(name))
+		if ok && port.MasterIndex != bridge.Attrs().Index {
+			c.add("device %q in %q is not a port of %q", name, host.ns.Name(), bridge.Attrs().Name)
+		}
+	}
+	link, err := host.link(VXLANDevice)
+	if err != nil || !network.VXLAN.enabled() {
+		return // one that is missing is noted above
+	}
+	if deviation := network.VXLAN.deviation(link); deviation != "" {
+		c.add("device %q in %q %s", VXLANDevice, host.ns.Name(), deviation)
+	}
+	if have, want := link.Attrs().MTU, network.mtu(); have != want {
+		c.add("device %q in %q has MTU %d, not %d", VXLANDevice, host.ns.Name(), have, want)
 	}
 }

@@ -118,7 +118,7 @@ func countPackets(t *testing.T, f *fixture, addr netip.Addr, send func()) uint64
 // TestNetfilterCallErrors reads the netfilter call of devices that are not bridges, and
 // of a bridge that is set for one family only.
 func TestNetfilterCallErrors(t *testing.T) {
-	f := newFixture(t, newBridge(), 1)
+	f := newFixture(t, testkit.Must(Lookup("bridge"))(t), 1)
 	for _, name := range []string{"absent", uplinkName} {
 		if v4, v6, err := netfilterCalls(f.network.Host, name); err == nil {
 			t.Errorf("netfilter call of %q: %t, %t", name, v4, v6)

@@ -3,6 +3,7 @@
 package podlink
 
 import (
+	"cmp"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -74,16 +75,22 @@ func (n Network) openPod(p Pod) (nsHandle, error) {
 	return n.open(p.Namespace)
 }
 
+// failed returns the error of an act on a device, which %s of the format stands for; nil if there is none.
+func (h nsHandle) failed(err error, device, act string, more ...any) error {
+	if err == nil {
+		return nil
+	}
+	act = fmt.Sprintf(act, append([]any{fmt.Sprintf("device %q in %q", device, h.ns.Name())}, more...)...)
+	return fmt.Errorf("%s: %w", act, err)
+}
+
 // link returns the device of that name. The error matches fs.ErrNotExist if there is none.
 func (h nsHandle) link(name string) (netlink.Link, error) {
 	link, err := h.LinkByName(name)
 	if errors.As(err, &netlink.LinkNotFoundError{}) {
 		err = fs.ErrNotExist
 	}
-	if err != nil {
-		return nil, fmt.Errorf("device %q in %q: %w", name, h.ns.Name(), err)
-	}
-	return link, nil
+	return link, h.failed(err, name, "%s")
 }
 
 // checkNameFree returns an error that matches fs.ErrExist if there is a device of that name.
@@ -92,10 +99,7 @@ func (h nsHandle) checkNameFree(name string) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	if err != nil {
-		return err
-	}
-	return fmt.Errorf("device %q in %q: %w", name, h.ns.Name(), fs.ErrExist)
+	return cmp.Or(err, h.failed(fs.ErrExist, name, "%s"))
 }
 
 // newAttrs are the attributes of a new device with the kernel's defaults.
@@ -140,8 +144,8 @@ func addRenamed(host, inside nsHandle, device netlink.Link) (netlink.Link, error
 	if err != nil {
 		return nil, err
 	}
-	if err := inside.LinkSetName(link, name); err != nil {
-		return nil, fmt.Errorf("name device %q in %q: %w", name, inside.ns.Name(), err)
+	if err := inside.failed(inside.LinkSetName(link, name), name, "name %s"); err != nil {
+		return nil, err
 	}
 	current = name
 	return inside.link(name)
@@ -149,18 +153,12 @@ func addRenamed(host, inside nsHandle, device netlink.Link) (netlink.Link, error
 
 // setMTU sets the MTU of a device.
 func (h nsHandle) setMTU(link netlink.Link, mtu int) error {
-	if err := h.LinkSetMTU(link, mtu); err != nil {
-		return fmt.Errorf("set MTU of device %q in %q to %d: %w", link.Attrs().Name, h.ns.Name(), mtu, err)
-	}
-	return nil
+	return h.failed(h.LinkSetMTU(link, mtu), link.Attrs().Name, "set MTU of %s to %d", mtu)
 }
 
 // setMAC sets the MAC address of a device.
 func (h nsHandle) setMAC(link netlink.Link, mac net.HardwareAddr) error {
-	if err := h.LinkSetHardwareAddr(link, mac); err != nil {
-		return fmt.Errorf("set MAC address of device %q in %q: %w", link.Attrs().Name, h.ns.Name(), err)
-	}
-	return nil
+	return h.failed(h.LinkSetHardwareAddr(link, mac), link.Attrs().Name, "set MAC address of %s")
 }
 
 // remove deletes the device of that name, if there is one. A device of another kind is someone else's, and an error.
@@ -180,10 +178,7 @@ func (h nsHandle) remove(name, kind string) error {
 	} else {
 		err = rtnl.DeleteLink(h.Handle, link.Attrs().Index)
 	}
-	if err != nil {
-		return fmt.Errorf("delete device %q in %q: %w", name, h.ns.Name(), err)
-	}
-	return nil
+	return h.failed(err, name, "delete %s")
 }
 
 // kindOf returns the kernel's name for the kind of a device.
@@ -196,10 +191,7 @@ func kindOf(link netlink.Link) string {
 
 // setUp sets the device up. It may be unable to send before awaitCarrier.
 func (h nsHandle) setUp(link netlink.Link) error {
-	if err := h.LinkSetUp(link); err != nil {
-		return fmt.Errorf("set device %q in %q up: %w", link.Attrs().Name, h.ns.Name(), err)
-	}
-	return nil
+	return h.failed(h.LinkSetUp(link), link.Attrs().Name, "set %s up")
 }
 
 // setUpOwn sets a device of the network up, in one message with the limits of BIG TCP if the network has it. A kernel
@@ -250,19 +242,20 @@ func (h nsHandle) awaitLocal(link netlink.Link, addrs []netip.Prefix) error {
 
 // addAddress adds an address, usable at once, unless the device has it.
 func (h nsHandle) addAddress(link netlink.Link, addr netip.Prefix, scope netlink.Scope) error {
-	if err := h.AddrAdd(link, netlinkAddr(addr, scope)); err != nil && !errors.Is(err, unix.EEXIST) {
-		return fmt.Errorf("add address %v to device %q in %q: %w", addr, link.Attrs().Name, h.ns.Name(), err)
+	err := h.AddrAdd(link, netlinkAddr(addr, scope))
+	if errors.Is(err, unix.EEXIST) {
+		return nil
 	}
-	return nil
+	return h.failed(err, link.Attrs().Name, "add to %s address %v", addr)
 }
 
 // removeAddress removes an address, if the device has it.
 func (h nsHandle) removeAddress(link netlink.Link, addr netip.Prefix) error {
 	err := h.AddrDel(link, netlinkAddr(addr, netlink.SCOPE_UNIVERSE))
-	if err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
-		return fmt.Errorf("remove address %v from device %q in %q: %w", addr, link.Attrs().Name, h.ns.Name(), err)
+	if errors.Is(err, unix.EADDRNOTAVAIL) {
+		return nil
 	}
-	return nil
+	return h.failed(err, link.Attrs().Name, "remove from %s address %v", addr)
 }
 
 // addGateways adds the addresses that the device lacks, and returns when they are usable.

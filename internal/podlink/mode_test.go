@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"net"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -309,3 +310,5 @@ func TestAttachmentRoutes(t *testing.T) {
 		}
 	})
 }
+
+func TestMain(m *testing.M) { os.Exit(testkit.CheckLeaks(m)) }

@@ -3,9 +3,11 @@
 package podlink
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"syscall"
 
 	"github.com/vishvananda/netlink"
@@ -34,7 +36,7 @@ func configureBridge(host nsHandle, link netlink.Link, network Network) error {
 		call = 1
 		if !available {
 			return &UnsupportedError{
-				Mode: newBridge().Name(), Feature: "netfilter call for bridges", Module: "br_netfilter", Since: "3.18",
+				Mode: "bridge", Feature: "netfilter call for bridges", Module: "br_netfilter", Since: "3.18",
 				Kernel: kernelRelease(),
 			}
 		}
@@ -70,53 +72,30 @@ func DisableNetfilterCall(ns *netns.Namespace) error {
 }
 
 // netfilterCalls reports whether a bridge's own attribute passes its packets through the rules of host for routed packets
-// (iptables, nftables' ip and ip6 tables). The namespace's sysctls may do so as well.
+// (iptables, nftables' ip and ip6 tables). The namespace's sysctls may do so as well. The library does not know the attributes.
 func netfilterCalls(host *netns.Namespace, bridge string) (v4, v6 bool, err error) {
 	defer wrap(&err, fmt.Sprintf("read netfilter call of bridge %q in %q", bridge, host.Name()))
-	h, err := openHandle(host)
-	if err != nil {
+	device, err := rtnl.In(host).Device(bridge)
+	if err != nil || !hasNetfilterCall(host) {
 		return false, false, err
 	}
-	defer h.Close()
-	link, err := h.link(bridge)
-	if err != nil {
-		return false, false, err
+	if device.Kind != "bridge" {
+		return false, false, fmt.Errorf("it is a %s", device.Kind)
 	}
-	if link.Type() != "bridge" {
-		return false, false, fmt.Errorf("it is a %s", link.Type())
-	}
-	if !hasNetfilterCall(host) {
-		return false, false, nil
-	}
-	own, err := bridgeAttributes(host, link.Attrs().Index)
-	if err != nil {
-		return false, false, err
-	}
-	isOn := func(attribute uint16) bool {
-		value := own[attribute].Value
-		return len(value) == 1 && value[0] != 0
-	}
-	return isOn(vnl.IFLA_BR_NF_CALL_IPTABLES), isOn(vnl.IFLA_BR_NF_CALL_IP6TABLES), nil
-}
-
-// bridgeAttributes reads a bridge's own attributes (IFLA_BR_...), which the library does not know.
-func bridgeAttributes(host *netns.Namespace, index int) (map[uint16]syscall.NetlinkRouteAttr, error) {
-	messages, err := requestLink(host, unix.RTM_GETLINK, index)
-	if err != nil {
-		return nil, err
-	}
-	if len(messages) != 1 || len(messages[0]) < unix.SizeofIfInfomsg {
-		return nil, fmt.Errorf("%d netlink answers, want 1", len(messages))
+	messages, err := requestLink(host, unix.RTM_GETLINK, device.Index)
+	if err != nil || len(messages) != 1 || len(messages[0]) < unix.SizeofIfInfomsg {
+		return false, false, cmp.Or(err, fmt.Errorf("%d netlink answers, want 1", len(messages)))
 	}
 	data := messages[0][unix.SizeofIfInfomsg:]
-	for _, nested := range []uint16{unix.IFLA_LINKINFO, vnl.IFLA_INFO_DATA} {
-		attributes, err := vnl.ParseRouteAttrAsMap(data)
-		if err != nil {
-			return nil, err
+	var own map[uint16]syscall.NetlinkRouteAttr
+	for _, nested := range []uint16{unix.IFLA_LINKINFO, vnl.IFLA_INFO_DATA, 0} {
+		if own, err = vnl.ParseRouteAttrAsMap(data); err != nil {
+			return false, false, err
 		}
-		data = attributes[nested].Value
+		data = own[nested].Value
 	}
-	return vnl.ParseRouteAttrAsMap(data)
+	isOn := func(attribute uint16) bool { return slices.Equal(own[attribute].Value, []byte{1}) }
+	return isOn(vnl.IFLA_BR_NF_CALL_IPTABLES), isOn(vnl.IFLA_BR_NF_CALL_IP6TABLES), nil
 }
 
 // changeLink sets attributes of a device that only its kind has.

@@ -159,26 +159,6 @@ func (n Network) validateMTU(addr netip.Addr) error {
 	return nil
 }
 
-// validateBridge validates a network whose pods are on a bridge.
-func (n Network) validateBridge() error {
-	err := cmp.Or(n.validate(), validateName("bridge", n.bridge()), n.VXLAN.validate())
-	switch {
-	case err != nil || n.UplinkPort == "" && n.VXLAN.enabled():
-		return err
-	case n.UplinkPort != "":
-		return validateName("uplink port", n.UplinkPort)
-	}
-	return n.validateGateways()
-}
-
-// validateGateways validates the gateways in modes that need them.
-func (n Network) validateGateways() error {
-	if len(n.Gateways) == 0 {
-		return errors.New("no gateways in the network")
-	}
-	return nil
-}
-
 func (n Network) validateRouters() error {
 	for i, router := range n.Routers {
 		own, ok := n.gateway(router)
@@ -192,14 +172,6 @@ func (n Network) validateRouters() error {
 		case slices.ContainsFunc(n.Routers[:i], func(other netip.Addr) bool { return other.Is4() == router.Is4() }):
 			return fmt.Errorf("router %v is the second one of its family", router)
 		}
-	}
-	return nil
-}
-
-// rejectRouters returns an error if there are routers, in modes without neighbours but the host.
-func (n Network) rejectRouters(mode string) error {
-	if len(n.Routers) > 0 {
-		return fmt.Errorf("router %v: the only neighbour of pods of link mode %s is the host", n.Routers[0], mode)
 	}
 	return nil
 }

@@ -16,17 +16,16 @@ import (
 )
 
 // ovsMode is the common part of the modes of Open vSwitch: a bridge whose own device has the gateways' addresses.
-type ovsMode struct{ name string }
+type ovsMode struct{}
 
-// Name implements Mode.
-func (o ovsMode) Name() string { return o.name }
-
-func (o ovsMode) traits() Traits {
+func ovsTraits(name string) Traits {
 	return Traits{
 		Needs: NeedsOpenVSwitch, Switched: true, Bridge: true, HostDevice: DefaultBridge,
-		Delivery: DeliverByMAC, ResultLink: o.name,
+		Delivery: DeliverByMAC, ResultLink: name,
 	}
 }
+
+var errNoSwitch = errors.New("no Open vSwitch in the network")
 
 // ovsRequirement is met by either datapath: that in user space needs TAP devices.
 func ovsRequirement() requirement {
@@ -47,7 +46,7 @@ func ovsRequirement() requirement {
 // openSwitch connects to the database of a network's Open vSwitch.
 func openSwitch(network Network) (*ovs.Switch, error) {
 	if network.OVSDB == "" {
-		return nil, errors.New("no Open vSwitch in the network")
+		return nil, errNoSwitch
 	}
 	return ovs.Open(network.OVSDB)
 }
@@ -183,16 +182,6 @@ func (ovsMode) removeBridge(s *ovs.Switch, network Network) error {
 		return fmt.Errorf("bridge %q of Open vSwitch is not ours", network.bridge())
 	}
 	return s.DeleteBridge(bridge)
-}
-
-func (ovsMode) validateNetwork(network Network) error {
-	if err := network.validateBridge(); err != nil {
-		return err
-	}
-	if network.OVSDB == "" {
-		return errors.New("no Open vSwitch in the network")
-	}
-	return nil
 }
 
 // ovsSession is a session with the switch, for create with its bridge.

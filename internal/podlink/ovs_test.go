@@ -56,7 +56,7 @@ func newOVSDir(t *testing.T) string {
 }
 
 // ovsModes are the modes of Open vSwitch.
-func ovsModes() []Mode { return []Mode{newOVSVeth(), newOVSInternal()} }
+func ovsModes() []Mode { return []Mode{newOVSPorts("ovs-veth", veth()), newOVSInternal()} }
 
 // sharedHost is a mode of Open vSwitch whose hosts are one and the same, one test
 // after the other. Starting an Open vSwitch takes longer than most tests. A bridge

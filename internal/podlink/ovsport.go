@@ -3,7 +3,6 @@
 package podlink
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -21,37 +20,23 @@ import (
 // switch, and so the receiver, would get such a packet with a wrong checksum. The same is up to a guest's program.
 type ovsPorts struct {
 	ovsMode
-	linkType linkType
+	linkType
 }
 
-// newOVSVeth has veth pairs.
-func newOVSVeth() Mode { return linkMode{ovsPorts{ovsMode{"ovs-veth"}, veth()}} }
-
-// newOVSTap has TAP devices whose other ends are VMs. It has no relay, so no pod has a namespace.
-func newOVSTap() Mode {
-	return linkMode{ovsPorts{ovsMode{"ovs-tap"}, tapLayer.linkType()}}
-}
-
-// guests reports whether the pods are VMs.
-func (o ovsPorts) guests() bool { return o.linkType.relayed }
-
-// Traits implements Mode.
-func (o ovsPorts) Traits() Traits {
-	t := o.traits()
-	t.HostSide, t.Delivery, t.BigTCP = true, o.linkType.delivery, !o.guests()
-	if o.guests() {
-		t.Guests, t.GuestsOnly, t.ResultLink = true, true, newTap().Name()
+// newOVSPorts switches between a type of links. Relayed ones are VMs: no pod has a namespace.
+func newOVSPorts(name string, ends linkType) linkMode {
+	t := ovsTraits(name)
+	t.HostSide, t.Delivery, t.BigTCP = true, ends.delivery, !ends.relayed
+	if ends.relayed {
+		t.Guests, t.GuestsOnly, t.ResultLink = true, true, "tap"
 	}
-	return t
+	return linkMode{name, ends.kind, t, []requirement{ends.requirement, ovsRequirement()}, ovsPorts{ovsMode{}, ends}}
 }
-
-// Probe creates the ends of a link, and looks for a datapath.
-func (o ovsPorts) Probe() error { return probe(o.name, o.linkType.requirement, ovsRequirement()) }
 
 // create creates both ends and makes the host's a port of the bridge.
 func (o ovsPorts) create(at session) (Attachment, error) {
 	return inSession(at, func(s ovsSession) (out Attachment, err error) {
-		ends, err := o.linkType.add(s.session)
+		ends, err := o.add(s.session)
 		if err != nil {
 			return out, err
 		}
@@ -67,7 +52,7 @@ func (o ovsPorts) create(at session) (Attachment, error) {
 				return out, err
 			}
 		}
-		err = o.linkType.configure(s.session, ends, func() error {
+		err = o.configure(s.session, ends, func() error {
 			if err := s.sw.AddPort(s.bridge, ovs.Port{Name: port}); err != nil {
 				return err
 			}
@@ -76,20 +61,6 @@ func (o ovsPorts) create(at session) (Attachment, error) {
 		})
 		return s.pod.attachment(ends, macOf(s.bridgeLink)), err
 	})
-}
-
-// podConfig validates the arguments and returns the configuration of the pod's device.
-func (o ovsPorts) podConfig(network Network, pod Pod) (podConfig, error) {
-	if err := o.validateNetwork(network); err != nil {
-		return podConfig{}, err
-	}
-	if o.guests() && pod.Namespace != nil {
-		return podConfig{}, fmt.Errorf("the pod has a namespace: link mode %s is for VMs", o.name)
-	}
-	if err := pod.validateEnds(network, o.guests()); err != nil {
-		return podConfig{}, err
-	}
-	return podConfig{kind: o.linkType.kind, mtu: network.mtu(), switched: true}.withGateways(network, pod)
 }
 
 // check checks the bridge, the port and both ends of the link.
@@ -145,13 +116,10 @@ const maxUserSpaceMTU = 1500
 // milliseconds, but seconds on a busy emulated processor.
 const ovsTimeout = 5 * time.Second
 
-func newOVSInternal() Mode { return linkMode{ovsInternal{ovsMode{"ovs-internal"}}} }
-
-// Traits implements Mode.
-func (i ovsInternal) Traits() Traits { return i.traits() }
-
-// Probe looks for a datapath.
-func (i ovsInternal) Probe() error { return probe(i.name, ovsRequirement()) }
+func newOVSInternal() linkMode {
+	const name = "ovs-internal"
+	return linkMode{name, "", ovsTraits(name), []requirement{ovsRequirement()}, ovsInternal{}}
+}
 
 // deviceName is the true name of the pod's device.
 func (ovsInternal) deviceName(bridge ovs.Bridge, pod Pod) string {
@@ -228,14 +196,6 @@ func (i ovsInternal) moveDevice(s ovsSession, pod Pod, mtu int) (netlink.Link, e
 		return nil, fmt.Errorf("name device %q in %q: %w", pod.IfName, s.inside.ns.Name(), err)
 	}
 	return s.inside.link(name)
-}
-
-// podConfig validates the arguments and returns the configuration of the pod's device, without its kind.
-func (i ovsInternal) podConfig(network Network, pod Pod) (podConfig, error) {
-	if err := cmp.Or(i.validateNetwork(network), pod.validateEnds(network, false)); err != nil {
-		return podConfig{}, err
-	}
-	return podConfig{mtu: network.mtu(), switched: true}.withGateways(network, pod)
 }
 
 // check checks the bridge, the port and the pod's device.

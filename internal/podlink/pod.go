@@ -119,22 +119,14 @@ func (n Network) Endpoint(mode Mode, pod Pod) (_ Endpoint, err error) {
 	return out, nil
 }
 
-// validate validates what all modes have. It compares the namespaces, but changes nothing. A guest can lack one.
+// validate validates a pod of a valid network. It compares the namespaces, but changes nothing. A guest can lack one.
 func (p Pod) validate(network Network, guest bool) error {
-	if err := network.validate(); err != nil {
-		return err
-	}
 	if p.Namespace != nil || !guest {
 		if err := p.validateNamespace(network); err != nil {
 			return err
 		}
 	}
 	return p.validateAddresses(network)
-}
-
-// validateEnds validates a pod whose link has an end on the host.
-func (p Pod) validateEnds(network Network, guest bool) error {
-	return cmp.Or(p.validate(network, guest), p.validateHostIfName())
 }
 
 // validateLinkOnly validates a pod that has no addresses yet.
@@ -220,14 +212,6 @@ func (p Pod) validateMAC() error {
 		return fmt.Errorf("the pod's MAC address %v can't be set: no namespace for the pod", p.MAC)
 	}
 	return nil
-}
-
-// rejectMAC returns an error if the pod has a MAC address, which the mode can't set.
-func (p Pod) rejectMAC(mode string) error {
-	if p.MAC == nil {
-		return nil
-	}
-	return fmt.Errorf("link mode %s can't set the pod's MAC address %v: its devices have none of their own", mode, p.MAC)
 }
 
 // mac returns the MAC address of the pod's device: Pod.MAC, or a new one.

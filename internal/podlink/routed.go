@@ -3,7 +3,6 @@
 package podlink
 
 import (
-	"cmp"
 	"net/netip"
 	"slices"
 
@@ -16,47 +15,17 @@ import (
 // pod's addresses through its end of the link. On Ethernet, that end answers for all
 // other addresses (proxy ARP); in layer 3 the pod's routes need no next hop.
 type routed struct {
-	name     string
-	linkType linkType
-	layer3   bool // the ends have no neighbours (IFF_NOARP)
-	autoRank int
+	linkType
+	layer3 bool // the ends have no neighbours (IFF_NOARP)
 }
 
-// newVeth routes over veth pairs.
-func newVeth() Mode { return linkMode{routed{name: "veth", linkType: veth(), autoRank: 1}} }
-
-// newNetkit routes over netkit devices in layer 3 mode, the kernel's default.
-func newNetkit() Mode {
-	ends := netkitMode(netlink.NETKIT_MODE_L3).linkType()
-	return linkMode{routed{name: "netkit", linkType: ends, layer3: true, autoRank: 2}}
-}
-
-// newNetkitL2 routes over netkit devices with Ethernet, like newVeth.
-func newNetkitL2() Mode {
-	return linkMode{routed{name: "netkit-l2", linkType: netkitMode(netlink.NETKIT_MODE_L2).linkType()}}
-}
-
-// newTun routes over TUN devices.
-func newTun() Mode {
-	return linkMode{routed{name: "tun", linkType: tunLayer.linkType(), layer3: true}}
-}
-
-// Name implements Mode.
-func (r routed) Name() string { return r.name }
-
-// Traits implements Mode.
-func (r routed) Traits() Traits {
-	return Traits{
-		Needs: r.linkType.needs(), HostSide: true, Routed: true, Layer3: r.layer3, BigTCP: !r.linkType.relayed,
-		Delivery: r.linkType.delivery, AutoRank: r.autoRank, ResultLink: r.name,
+// newRouted routes over a type of links. rank is Traits.AutoRank.
+func newRouted(name string, ends linkType, layer3 bool, rank int) linkMode {
+	traits := Traits{
+		Needs: ends.needs(), HostSide: true, Routed: true, Layer3: layer3, BigTCP: !ends.relayed, Delivery: ends.delivery,
+		AutoRank: rank, ResultLink: name,
 	}
-}
-
-// Probe creates the ends of a link.
-func (r routed) Probe() error { return probe(r.name, r.linkType.requirement) }
-
-func (r routed) validateNetwork(network Network) error {
-	return cmp.Or(network.validate(), network.rejectRouters(r.name))
+	return linkMode{name, ends.kind, traits, []requirement{ends.requirement}, routed{ends, layer3}}
 }
 
 // setup adds the gateways' addresses to the host's loopback device and enables forwarding.
@@ -69,10 +38,7 @@ func (routed) setup(host nsHandle, network Network) error {
 }
 
 // teardown removes the gateways' addresses from the host's loopback device.
-func (r routed) teardown(host nsHandle, network Network) error {
-	if err := r.validateNetwork(network); err != nil {
-		return err
-	}
+func (routed) teardown(host nsHandle, network Network) error {
 	lo, err := host.link("lo")
 	if err != nil {
 		return err
@@ -87,14 +53,14 @@ func (r routed) teardown(host nsHandle, network Network) error {
 
 // create creates both ends and the routes through them.
 func (r routed) create(s session) (out Attachment, err error) {
-	ends, err := r.linkType.add(s)
+	ends, err := r.add(s)
 	if err != nil {
 		return out, err
 	}
 	if err := r.prepareHost(s.host, ends.host, s.pod); err != nil {
 		return out, err
 	}
-	if err := r.linkType.configure(s, ends, func() error { return nil }); err != nil {
+	if err := r.configure(s, ends, func() error { return nil }); err != nil {
 		return out, err
 	}
 	if err := s.host.awaitLocal(ends.host, r.hostAddrs(s.pod)); err != nil {
@@ -129,26 +95,6 @@ func (r routed) check(c *checker, s session) {
 	c.bothEnds(r.linkType, s, deviceSpec{
 		addrs: r.hostAddrs(s.pod), routes: s.pod.hostRoutes(s.Network), settings: r.hostSettings(s.pod),
 	})
-}
-
-func (r routed) remove(network Network, pod Pod) error { return r.linkType.remove(network, pod) }
-
-func (r routed) podConfig(network Network, pod Pod) (podConfig, error) {
-	out := podConfig{
-		kind: r.linkType.kind, mtu: network.mtu(), addrs: hostPrefixes(pod.Addresses...),
-		relayed: r.linkType.relayed, layer3: r.layer3,
-	}
-	err := cmp.Or(pod.validateEnds(network, false), network.rejectRouters(r.name))
-	if err == nil && r.layer3 {
-		err = pod.rejectMAC(r.name)
-	}
-	if err != nil {
-		return out, err
-	}
-	if !r.layer3 {
-		out.nextHops = linkNextHops(pod)
-	}
-	return out.withRoutes(network, pod, false), pod.ValidateRoutes(network, false)
 }
 
 // linkNextHops returns the next hops of a pod on Ethernet, one for each family of its

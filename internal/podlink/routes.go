@@ -191,18 +191,13 @@ func (r Route) metric() int {
 	return r.Priority
 }
 
-// addRoute adds a route through the device, which must be up. A route of any device
-// to the same destination is an error.
+// addRoute adds a route through the device, which must be up. A route of any device to the same destination is an error.
 func (h nsHandle) addRoute(link netlink.Link, r Route) error {
 	err := h.RouteAdd(r.netlink(link.Attrs().Index))
 	if errors.Is(err, unix.EEXIST) {
-		return fmt.Errorf("add %s through device %q in %q: the destination has a route already: %w",
-			r.text(), link.Attrs().Name, h.ns.Name(), err)
+		err = fmt.Errorf("the destination has a route already: %w", err)
 	}
-	if err != nil {
-		return fmt.Errorf("add %s through device %q in %q: %w", r.text(), link.Attrs().Name, h.ns.Name(), err)
-	}
-	return nil
+	return h.failed(err, link.Attrs().Name, "add "+r.text()+" through %s")
 }
 
 // addRoutes adds routes through the device.
@@ -236,9 +231,8 @@ func (h nsHandle) removeRoutes(link netlink.Link, routes []Route) error {
 	var errs []error
 	for _, r := range routes {
 		err := h.RouteDel(r.netlink(link.Attrs().Index))
-		if err != nil && !errors.Is(err, unix.ESRCH) {
-			device := link.Attrs().Name
-			errs = append(errs, fmt.Errorf("remove %s through device %q in %q: %w", r.text(), device, h.ns.Name(), err))
+		if !errors.Is(err, unix.ESRCH) {
+			errs = append(errs, h.failed(err, link.Attrs().Name, "remove "+r.text()+" through %s"))
 		}
 	}
 	return errors.Join(errs...)

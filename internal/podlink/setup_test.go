@@ -59,16 +59,12 @@ func setupFailures() []setupFailure {
 			})(s)
 			s.f.network.Uplink = "ipvl0"
 		}, "is itself a device of kind ipvlan"},
-		{"MTU too small for IPv6", allOnGateways(), func(s *situation) { s.f.network.MTU = 1000 }, "MTU 1000 is less"},
 		{"router's address is the host's", allOnGateways(), func(s *situation) {
 			s.f.network.Routers = []netip.Addr{netip.MustParseAddr("fd00:10::2")}
 			withLink(s.t, s.f.network.Host, "lo", func(host nsHandle, lo netlink.Link) error {
 				return host.addGateways(lo, []netip.Prefix{netip.MustParsePrefix("fd00:10::2/128")})
 			})
 		}, "address fd00:10::2 of a router other than the host is an address of"},
-		{"router", append(allRouted(), subinterfacesInLayer3()...), func(s *situation) {
-			s.f.network.Routers = []netip.Addr{netip.MustParseAddr("192.168.10.2")}
-		}, "router 192.168.10.2: the only neighbour of pods of link mode"},
 		{"bridge's name is taken", allBridged(), func(s *situation) { s.f.network.Bridge = uplinkName }, "not a bridge"},
 		{"bridge's name is too long", allBridged(), func(s *situation) { s.f.network.Bridge = "sixteen-letters-" }, "more than"},
 		{"MTU too large", allBridged(), func(s *situation) { s.f.network.MTU = 70000 }, "MTU 70000"},

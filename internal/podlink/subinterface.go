@@ -3,10 +3,10 @@
 package podlink
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -17,10 +17,8 @@ import (
 // subinterface are the modes in which each pod has a device on the host's uplink (macvlan, ipvlan). The host has one
 // too, since it can't reach the pods through the uplink itself.
 type subinterface struct {
-	// kind is the kernel's name for the kind of the devices, and of their module. hostDevice is the host's own.
-	name, kind, hostDevice string
-	// feature and since are the kernel's part.
-	feature, since string
+	// kind is the kernel's name for the kind of the devices. hostDevice is the host's own.
+	kind, hostDevice string
 	// layer3 is true if the devices have no neighbours (IFF_NOARP), and all packets are routed.
 	layer3 bool
 	// ownMAC is true if each device has a MAC address of its own (macvlan). Otherwise all devices on one uplink must be of
@@ -29,22 +27,29 @@ type subinterface struct {
 	mode   netlink.IPVlanMode
 }
 
-// Name implements Mode.
-func (s subinterface) Name() string { return s.name }
-
-// Traits implements Mode.
-func (s subinterface) Traits() Traits {
-	return Traits{
-		Needs: NeedsUplink, Switched: !s.layer3, Layer3: s.layer3, HostDevice: s.hostDevice,
-		ReceiveOnUplink: !s.ownMAC, UplinkSibling: s.ownMAC, Delivery: DeliverByMAC,
-		BigTCP: true, DHCP: s.ownMAC, ResultLink: s.name,
-	}
+// newMacvlan gives each device on the uplink a MAC address of its own.
+func newMacvlan() linkMode {
+	s := subinterface{kind: "macvlan", hostDevice: MacvlanHostDevice, ownMAC: true}
+	return s.linkMode("macvlan", "macvlan devices", "2.6.33")
 }
 
-// Probe creates a veth pair and a device on it.
-func (s subinterface) Probe() error {
-	r := requirement{feature: s.feature, module: s.kind, since: s.since}
-	r.try = func(h nsHandle) error {
+func newIPVLAN(mode netlink.IPVlanMode) linkMode {
+	s := subinterface{kind: "ipvlan", hostDevice: IPVLANHostDevice, layer3: mode != netlink.IPVLAN_MODE_L2, mode: mode}
+	name := "ipvlan-" + ipvlanMode(mode)
+	if mode == netlink.IPVLAN_MODE_L3S {
+		return s.linkMode(name, "ipvlan devices in mode l3s", "4.9")
+	}
+	return s.linkMode(name, "ipvlan devices", "3.19")
+}
+
+// linkMode returns the mode of these devices, which Linux has since some version.
+func (s subinterface) linkMode(name, feature, since string) linkMode {
+	traits := Traits{
+		Needs: NeedsUplink, Switched: !s.layer3, Layer3: s.layer3, HostDevice: s.hostDevice,
+		ReceiveOnUplink: !s.ownMAC, UplinkSibling: s.ownMAC, Delivery: DeliverByMAC,
+		BigTCP: true, DHCP: s.ownMAC, ResultLink: name,
+	}
+	try := func(h nsHandle) error {
 		parent, err := h.link(probeName)
 		if err != nil {
 			return err
@@ -57,7 +62,8 @@ func (s subinterface) Probe() error {
 		}
 		return h.LinkAdd(device)
 	}
-	return probe(s.name, veth().requirement, r)
+	own := requirement{feature: feature, module: s.kind, since: since, try: try}
+	return linkMode{name, s.kind, traits, []requirement{veth().requirement, own}, s}
 }
 
 // setup creates the host's own device on the uplink, with the gateways' addresses, and enables forwarding.
@@ -197,14 +203,6 @@ func (s subinterface) teardown(host nsHandle, _ Network) error {
 	return host.remove(s.hostDevice, s.kind)
 }
 
-func (s subinterface) validateNetwork(network Network) error {
-	err := network.validate()
-	if err == nil && s.layer3 {
-		err = network.rejectRouters(s.name)
-	}
-	return cmp.Or(err, validateName("uplink", network.Uplink), network.validateGateways())
-}
-
 // create creates a device on the uplink inside the pod's namespace.
 func (s subinterface) create(at session) (out Attachment, err error) {
 	host, inside, pod := at.host, at.inside, at.pod
@@ -295,27 +293,71 @@ func (n Network) deleteRoutes(device string, routes []Route) error {
 	return host.removeRoutes(own, routes)
 }
 
-// podConfig validates the arguments and returns the configuration of the pod's device.
-func (s subinterface) podConfig(network Network, pod Pod) (podConfig, error) {
-	out := podConfig{kind: s.kind, mtu: network.mtu(), switched: !s.layer3}
-	if pod.LinkOnly && s.ownMAC {
-		return out, pod.validateLinkOnly(network)
+// device is a device to create. One of ipvlan has the uplink's MAC address, which can't be changed.
+func (s subinterface) device(attrs netlink.LinkAttrs) (_ netlink.Link, err error) {
+	if !s.ownMAC {
+		return &netlink.IPVlan{LinkAttrs: attrs, Mode: s.mode, Flag: netlink.IPVLAN_FLAG_BRIDGE}, nil
 	}
-	err := cmp.Or(s.validateNetwork(network), pod.validate(network, false))
-	if err == nil && !s.ownMAC {
-		err = pod.rejectMAC(s.name)
+	if attrs.HardwareAddr == nil {
+		attrs.HardwareAddr, err = newMAC()
 	}
-	if err != nil {
-		return podConfig{}, err
+	return &netlink.Macvlan{LinkAttrs: attrs, Mode: netlink.MACVLAN_MODE_BRIDGE}, err
+}
+
+// deviation is the difference of a device from one of this mode, or empty.
+func (s subinterface) deviation(link netlink.Link) string {
+	macvlan, _ := link.(*netlink.Macvlan)
+	ipvlan, _ := link.(*netlink.IPVlan)
+	switch {
+	case s.ownMAC && macvlan == nil:
+		return "is a " + kindOf(link) + ", not a macvlan"
+	case s.ownMAC && macvlan.Mode != netlink.MACVLAN_MODE_BRIDGE:
+		return "is not in bridge mode"
+	case s.ownMAC:
+	case ipvlan == nil:
+		return "is a " + kindOf(link) + ", not an ipvlan"
+	case ipvlan.Mode != s.mode:
+		return "is in mode " + ipvlanMode(ipvlan.Mode) + ", not " + ipvlanMode(s.mode)
+	case ipvlan.Flag != netlink.IPVLAN_FLAG_BRIDGE:
+		return "isolates pods from each other (private or VEPA)"
 	}
-	if !s.layer3 {
-		return out.withGateways(network, pod)
+	return ""
+}
+
+func ipvlanMode(mode netlink.IPVlanMode) string {
+	switch mode {
+	case netlink.IPVLAN_MODE_L2:
+		return "l2"
+	case netlink.IPVLAN_MODE_L3:
+		return "l3"
+	case netlink.IPVLAN_MODE_L3S:
+		return "l3s"
 	}
-	for _, addr := range pod.Addresses {
-		if _, ok := network.gateway(addr); !ok {
-			return podConfig{}, noGatewayError(addr)
-		}
+	return fmt.Sprintf("(%d)", mode)
+}
+
+// hostRoutes are the host's routes to a pod. On Ethernet the gateways' prefixes suffice, unless there are other
+// routers: the host may then have their network's prefix on the uplink, through which it does not reach pods. An address outside of the host's
+// prefix gets no route: it can be any that a DHCP server names. Delete does not know the prefixes.
+func (s subinterface) hostRoutes(network Network, pod Pod) []Route {
+	if s.layer3 {
+		return pod.hostRoutes(network)
 	}
-	out.layer3, out.addrs = true, hostPrefixes(pod.Addresses...)
-	return out.withRoutes(network, pod, false), pod.ValidateRoutes(network, false)
+	return slices.DeleteFunc(pod.hostRoutes(network), func(r Route) bool {
+		gateway, known := network.gateway(r.Dst.Addr())
+		return len(network.Routers) == 0 || known && !gateway.Contains(r.Dst.Addr())
+	})
+}
+
+// checkDevice checks that a device is one of this mode on the uplink.
+func (s subinterface) checkDevice(c *checker, h nsHandle, link, uplink netlink.Link) {
+	if link == nil {
+		return
+	}
+	if deviation := s.deviation(link); deviation != "" {
+		c.add("device %q in %q %s", link.Attrs().Name, h.ns.Name(), deviation)
+	}
+	if uplink != nil && link.Attrs().ParentIndex != s.parentIndex(uplink) {
+		c.add("device %q in %q is not on uplink %q", link.Attrs().Name, h.ns.Name(), uplink.Attrs().Name)
+	}
 }

@@ -3,15 +3,20 @@
 package podlink
 
 import (
+	"context"
 	"errors"
 	"io/fs"
+	"net/netip"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/vishvananda/netlink"
 
+	"mustang/internal/netns"
 	"mustang/internal/rtnl"
 	"mustang/internal/testkit"
+	"mustang/internal/tun"
 )
 
 // TestUplinkKinds stacks pods on an uplink that is itself a macvlan device, a
@@ -90,10 +95,10 @@ func TestMacvlanBesideIPVLAN(t *testing.T) {
 func TestIPVLANModes(t *testing.T) {
 	f := newHostOf(t, "ipvlan-l2")
 	f.setUp(t, 2)
-	err := newIPVLANL3().Setup(f.network)
+	err := newIPVLAN(netlink.IPVLAN_MODE_L3).Setup(f.network)
 	testkit.Fails(t, err, `device "mst-ipvlan"`, "is in mode l2, not l3")
 	pod := f.newPod(t, 2)
-	if _, err := newIPVLANL3S().Create(f.network, pod); err == nil || !strings.Contains(err.Error(), "is in mode l2, not l3s") {
+	if _, err := newIPVLAN(netlink.IPVLAN_MODE_L3S).Create(f.network, pod); err == nil || !strings.Contains(err.Error(), "is in mode l2, not l3s") {
 		t.Errorf("error is %v", err)
 	}
 	testkit.Succeed(t, f.mode.Check(f.network, f.pods[0]))
@@ -141,4 +146,158 @@ func TestAddRenamed(t *testing.T) {
 			t.Errorf("the pod has %+v", device)
 		}
 	}
+}
+
+// TestTapOfVM makes a port for a program that is an end of a link itself, such as
+// a VM.
+func TestTapOfVM(t *testing.T) {
+	for _, name := range []string{"tap", "ovs-tap"} {
+		t.Run(name, func(t *testing.T) { testTapOfVM(t, name) })
+	}
+}
+
+func testTapOfVM(t *testing.T, name string) {
+	f := newHostOf(t, name)
+	testkit.Succeed(t, f.mode.Setup(f.network))
+	empty := describe(t, f.network.Host)
+	pod := Pod{HostIfName: "msta", Addresses: []netip.Addr{netip.MustParseAddr("192.168.10.10")}}
+	link := testkit.Must(f.mode.Create(f.network, pod))(t)
+	outside := findDevice(t, f.network.Host, "msta")
+	bridge := findDevice(t, f.network.Host, DefaultBridge)
+	if link.IfName != "" || link.IfIndex != 0 || link.MAC != nil {
+		t.Errorf("attachment %+v has a pod's device", link)
+	}
+	if link.HostIfIndex != outside.Index || link.HostMAC.String() != outside.MAC.String() ||
+		link.NodeMAC.String() != bridge.MAC.String() || len(link.Addresses) != 1 {
+		t.Errorf("attachment %+v does not fit %+v", link, outside)
+	}
+	if name == "tap" && outside.MasterIndex != bridge.Index {
+		t.Errorf("%+v is not a port of the bridge", outside)
+	}
+	testkit.Succeed(t, f.mode.Check(f.network, pod))
+	settings := portSettings("msta")
+	if name == "ovs-tap" {
+		settings = ovsPortSettings("msta")
+	}
+	for _, s := range settings {
+		testkit.Succeed(t, rtnl.In(f.network.Host).SetSysctl(s.Key, "0"))
+		wantDeviation(t, f.mode.Check(f.network, pod), s.Key)
+		testkit.Succeed(t, rtnl.In(f.network.Host).SetSysctl(s.Key, s.Value))
+	}
+	if _, err := f.mode.Create(f.network, pod); err == nil {
+		t.Error("a second link of that name is no error")
+	}
+	device := testkit.Must(tun.Open(f.network.Host, tun.Options{Name: "msta", Kind: tun.TAP}))(t)
+	f.awaitCarrier(t, f.network.Host, "msta")
+	testkit.Succeed(t, device.Close())
+	spoilPort(t, f, pod)
+	for range 2 {
+		testkit.Succeed(t, f.mode.Delete(f.network, pod))
+	}
+	nothingLeft(t, empty, describe(t, f.network.Host))
+}
+
+// spoilPort takes the port of a VM out of the switch, which Check notices, and
+// makes the link anew.
+func spoilPort(t *testing.T, f *fixture, pod Pod) {
+	t.Helper()
+	if f.mode.Name() == "tap" {
+		inHost("msta", func(s nsHandle, link netlink.Link) error { return s.LinkSetNoMaster(link) })(t, f)
+	} else {
+		vsctl(t, f.network, "del-port", "msta")
+	}
+	var deviation *DeviationError
+	if err := f.mode.Check(f.network, pod); !errors.As(err, &deviation) {
+		t.Errorf("Check of a device that is no port: %v", err)
+	}
+	testkit.Succeed(t, f.mode.Delete(f.network, pod))
+	testkit.Must(f.mode.Create(f.network, pod))(t)
+	testkit.Succeed(t, f.mode.Check(f.network, pod))
+}
+
+// TestOVSTapInNamespace wants no pod with a namespace on a link for VMs.
+func TestOVSTapInNamespace(t *testing.T) {
+	f := newHostOf(t, "ovs-tap")
+	testkit.Succeed(t, f.mode.Setup(f.network))
+	if _, err := f.mode.Create(f.network, f.newPod(t, 0)); err == nil || !strings.Contains(err.Error(), "is for VMs") {
+		t.Errorf("error %v", err)
+	}
+}
+
+// TestRelayComesLate connects two pods whose relays start long after their links,
+// and stop and start again: addresses and routes stay.
+func TestRelayComesLate(t *testing.T) {
+	for _, name := range allRelayed() {
+		t.Run(name, func(t *testing.T) {
+			f := newHostOf(t, name)
+			testkit.Succeed(t, f.mode.Setup(f.network))
+			for i := range 2 {
+				pod := f.newPod(t, i)
+				link := testkit.Must(f.mode.Create(f.network, pod))(t)
+				f.pods, f.links = append(f.pods, pod), append(f.links, link)
+			}
+			check := func() {
+				t.Helper()
+				for _, pod := range f.pods {
+					testkit.Succeed(t, f.mode.Check(f.network, pod))
+				}
+			}
+			for range 2 {
+				check()
+				for _, pod := range f.pods {
+					f.startRelay(t, pod)
+				}
+				check()
+				echoOnce(t, f)
+				for _, pod := range f.pods {
+					f.stopRelay[pod.HostIfName]()
+				}
+			}
+			server := testkit.Echo(t, f.pods[1].Namespace, "udp", netip.AddrPortFrom(f.pods[1].Addresses[0], 0).String())
+			conn, err := testkit.Dial(f.pods[0].Namespace, "udp", server.String())
+			if err != nil {
+				t.Errorf("the route is gone with the relay: %v", err)
+			} else {
+				_ = conn.Close()
+			}
+		})
+	}
+}
+
+// startRelay joins the ends of a pod's link, and returns when both can send.
+func (f *fixture) startRelay(t *testing.T, pod Pod) {
+	t.Helper()
+	open := func(ns *netns.Namespace, name string) *tun.Device {
+		t.Helper()
+		kind := tun.TUN
+		if f.mode.Name() == "tap" {
+			kind = tun.TAP
+		}
+		return testkit.Must(tun.Open(ns, tun.Options{Name: name, Kind: kind, Offload: f.large}))(t)
+	}
+	outer, inner := open(f.network.Host, pod.HostIfName), open(pod.Namespace, pod.IfName)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = tun.Switch(ctx, outer, inner) // an error when the devices are deleted
+	}()
+	stop := sync.OnceFunc(func() {
+		cancel()
+		<-done
+		_ = outer.Close()
+		_ = inner.Close()
+	})
+	t.Cleanup(stop)
+	f.stopRelay[pod.HostIfName] = stop
+	f.awaitCarrier(t, f.network.Host, pod.HostIfName)
+	f.awaitCarrier(t, pod.Namespace, pod.IfName)
+	if f.mode.Name() == "tap" {
+		f.awaitCarrier(t, f.network.Host, f.network.bridge())
+	}
+}
+
+func (f *fixture) awaitCarrier(t *testing.T, ns *netns.Namespace, name string) {
+	t.Helper()
+	withLink(t, ns, name, nsHandle.awaitCarrier)
 }

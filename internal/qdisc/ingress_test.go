@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io/fs"
 	"net"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -98,3 +99,104 @@ func TestIngress(t *testing.T) {
 		t.Errorf("without a device: %v", err)
 	}
 }
+
+// TestPolice passes packets until the burst and the slack are used up.
+func TestPolice(t *testing.T) {
+	p := newProgram(t, edtProgPolice, policeBucket(Limit{Rate: 8_000_000, Burst: 80_000}))
+	passed := 0
+	for range 1000 {
+		verdict := testkit.Must(p.Program.Run(&ebpf.RunOptions{Data: make([]byte, 1000)}))(t)
+		if verdict == verdictNext {
+			passed++
+		} else if verdict != verdictDrop {
+			t.Fatalf("verdict %d", int32(verdict))
+		}
+	}
+	// At a megabyte a second these are ten kilobytes, and those of a tenth of a second; more while the test runs.
+	if want := 10 + int(policeSlack/time.Millisecond); passed < want || passed > 8*want {
+		t.Errorf("%d packets passed, want %d", passed, want)
+	}
+}
+
+// TestSetPolice sets limits of what a device receives, one after another; none is left by the last.
+func TestSetPolice(t *testing.T) {
+	a, _ := testkit.VethPair(t)
+	old := ebpf.ProgramID(0)
+	for _, limit := range []Limit{{}, {Rate: 8e6}, {Rate: 8e6}, {Rate: 8e6, Burst: 8e6}, {Rate: 9e6}, {}, {Rate: 8e6}} {
+		before := testkit.Must(PoliceDeviation(a, device, limit))(t)
+		testkit.Succeed(t, SetPolice(a, device, limit))
+		if says, err := PoliceDeviation(a, device, limit); says != "" || err != nil {
+			t.Errorf("%+v: %s, %v", limit, says, err)
+		}
+		id := ebpf.ProgramID(0)
+		err := onPolice(a, "read", device, func(at policePoint) error {
+			have, err := at.find()
+			for _, one := range have {
+				id = one.id
+			}
+			return err
+		})
+		if err != nil || (id == old) != (before == "") {
+			t.Errorf("%+v: program %d after %d, %q, %v", limit, id, old, before, err)
+		}
+		if id != old && old != 0 {
+			awaitGone(t, uint32(old))
+		}
+		old = id
+	}
+	if says, err := PoliceDeviation(a, device, Limit{}); says != "receives 8000000 bit/s at most, and not without a limit" || err != nil {
+		t.Errorf("deviation %q, %v", says, err)
+	}
+	if err := SetPolice(a, "none", Limit{Rate: 8e6}); !errors.Is(err, fs.ErrNotExist) {
+		t.Error(err)
+	}
+	testkit.Fails(t, SetPolice(a, device, Limit{Rate: 8e6, Burst: 8}))
+	testkit.Command(t, a, "ip link del "+device)
+	awaitGone(t, uint32(old))
+}
+
+func TestParseRate(t *testing.T) {
+	for text, want := range map[string]uint64{"10gbit": 10e9, "1.5mbit": 15e5, "1000kbit": 1e6, "2000000bit": 2e6, "1Gbit": 1e9, "100gbit": 1e11} {
+		if got, err := ParseRate(text); err != nil || got != want {
+			t.Errorf("%q: %d, %v; want %d", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"", "10", "gbit", "-1gbit", "0bit", "1e99gbit", "nangbit", "10gbyte", "8kbit", "401gbit"} {
+		if got, err := ParseRate(text); err == nil {
+			t.Errorf("%q is parsed as %d", text, got)
+		}
+	}
+}
+
+// TestRateLimits takes the limits from both messages: the rates there are accepted, those beyond are refused with the same words.
+func TestRateLimits(t *testing.T) {
+	_, parsed := ParseRate("fast")
+	checked := CheckEmulation(1, 0)
+	for _, err := range []error{parsed, checked} {
+		words := strings.FieldsFunc(err.Error(), func(r rune) bool { return r == ' ' || r == ',' })
+		var ends []uint64
+		for _, word := range words {
+			if rate, err := ParseRate(word); err == nil {
+				ends = append(ends, rate)
+			}
+		}
+		if len(ends) != 2 || CheckEmulation(ends[0], 0) != nil || CheckEmulation(ends[1], 0) != nil ||
+			CheckEmulation(ends[0]-1, 0) == nil || CheckEmulation(ends[1]+1, 0) == nil {
+			t.Errorf("%q names the limits %v, which are not those that are held to", err, ends)
+		}
+	}
+}
+
+// FuzzParseRate parses any text to a rate that a wire can have, or to an error.
+func FuzzParseRate(f *testing.F) {
+	for _, text := range []string{"10gbit", "1.5mbit", "0x1p4bit", "infgbit", "1_0kbit", " 1bit", "-0bit", "34.3gbit"} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		if rate, err := ParseRate(text); err == nil && CheckEmulation(rate, 0) != nil {
+			t.Errorf("%q is parsed as %d bit/s", text, rate)
+		}
+	})
+}
+
+func TestMain(m *testing.M) { os.Exit(testkit.CheckLeaks(m)) }

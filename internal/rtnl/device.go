@@ -203,20 +203,27 @@ func DeleteLink(handle *netlink.Handle, index int) error {
 	return err
 }
 
-// DevicesOfKind lists the devices of a kind, like "macvlan", without their addresses. The kernel filters them.
-func (c Conn) DevicesOfKind(kind string) ([]Device, error) {
+// LinkMessages dumps the devices of the namespace that attributes of the request select, as the kernel's messages about them.
+func (c Conn) LinkMessages(attributes ...*vnl.RtAttr) ([][]byte, error) {
 	messages, err := Dump(func() ([][]byte, error) {
 		request := vnl.NewNetlinkRequest(unix.RTM_GETLINK, unix.NLM_F_DUMP)
 		request.AddData(vnl.NewIfInfomsg(unix.AF_UNSPEC))
-		info := vnl.NewRtAttr(unix.IFLA_LINKINFO, nil)
-		info.AddRtAttr(unix.IFLA_INFO_KIND, vnl.NonZeroTerminated(kind))
-		request.AddData(info)
+		for _, a := range attributes {
+			request.AddData(a)
+		}
 		return c.request(request, unix.NETLINK_ROUTE, unix.RTM_NEWLINK)
 	})
 	if err != nil {
-		return nil, fmt.Errorf("list devices of kind %s in network namespace %q: %w", kind, c.ns.Name(), err)
+		return nil, fmt.Errorf("list devices in network namespace %q: %w", c.ns.Name(), err)
 	}
-	var devices []Device
+	return messages, nil
+}
+
+// DevicesOfKind lists the devices of a kind, like "macvlan", without their addresses. The kernel filters them.
+func (c Conn) DevicesOfKind(kind string) (devices []Device, err error) {
+	info := vnl.NewRtAttr(unix.IFLA_LINKINFO, nil)
+	info.AddRtAttr(unix.IFLA_INFO_KIND, vnl.NonZeroTerminated(kind))
+	messages, err := c.LinkMessages(info)
 	for _, message := range messages {
 		link, err := netlink.LinkDeserialize(nil, message)
 		if err != nil {
@@ -227,5 +234,5 @@ func (c Conn) DevicesOfKind(kind string) ([]Device, error) {
 			devices = append(devices, device)
 		}
 	}
-	return devices, nil
+	return devices, err
 }

@@ -3,14 +3,17 @@
 package rtnl
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
 	"net/netip"
 	"slices"
 
 	"github.com/vishvananda/netlink"
+	vnl "github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -113,4 +116,115 @@ func (c Conn) AddRoute(dst netip.Prefix, via netip.Addr) error {
 		return fmt.Errorf("add route to %v via %v in network namespace %q: %w", dst, via, c.ns.Name(), err)
 	}
 	return nil
+}
+
+// WriteTables writes the devices, the addresses, the routes of all tables, the rules and the neighbours of the namespace, a line
+// each. What cannot be read is left out, and is the error.
+func (c Conn) WriteTables(w io.Writer) error {
+	names := map[int]string{}
+	links, err := dump(c, "devices", (*netlink.Handle).LinkList)
+	errs := []error{err}
+	for _, l := range links {
+		a := l.Attrs()
+		names[a.Index] = a.Name
+		fmt.Fprintf(w, "link %d %q %s mtu %d %s %s master %d flags %s\n",
+			a.Index, a.Name, l.Type(), a.MTU, a.OperState, a.HardwareAddr, a.MasterIndex, a.Flags)
+	}
+	addresses, err := dump(c, "addresses", allAddresses)
+	errs = append(errs, err)
+	for _, a := range addresses {
+		fmt.Fprintf(w, "address %s dev %q scope %d flags %#x\n", a.IPNet, names[a.LinkIndex], a.Scope, a.Flags)
+	}
+	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
+		routes, err := dump(c, "routes", allRoutes(family))
+		errs = append(errs, err)
+		for _, r := range routes {
+			fmt.Fprintf(w, "route %v via %v dev %q src %v table %d protocol %d metric %d type %d\n",
+				r.Dst, r.Gw, names[r.LinkIndex], r.Src, r.Table, r.Protocol, r.Priority, r.Type)
+		}
+		rules, err := dump(c, "rules", func(h *netlink.Handle) ([]netlink.Rule, error) { return h.RuleList(family) })
+		errs = append(errs, err)
+		for _, r := range rules {
+			fmt.Fprintf(w, "rule %s\n", r)
+		}
+	}
+	for _, family := range []int{unix.AF_BRIDGE, unix.AF_INET, unix.AF_INET6} {
+		neighbours, err := dump(c, "neighbours", func(h *netlink.Handle) ([]netlink.Neigh, error) { return h.NeighList(0, family) })
+		errs = append(errs, err)
+		for _, n := range neighbours {
+			fmt.Fprintf(w, "neighbour %s at %s dev %q family %d state %#x flags %#x\n",
+				n.IP, n.HardwareAddr, names[n.LinkIndex], family, n.State, n.Flags)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Watch tells of changes of devices, addresses and routes of the namespace until the context ends: the channel, which has room for
+// one, has a value after them. The kernel tells nothing of IPv4 routes that go with a device or an address.
+func (c Conn) Watch(ctx context.Context) (<-chan struct{}, error) {
+	var socket *vnl.NetlinkSocket
+	err := c.ns.Do(func() (err error) {
+		socket, err = vnl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
+			unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE)
+		return err
+	})
+	if err == nil {
+		err = socket.SetReceiveTimeout(&unix.Timeval{Usec: 200_000}) // closing it would not wake a reader
+	}
+	if err != nil {
+		return nil, fmt.Errorf("watch network namespace %q: %w", c.ns.Name(), err)
+	}
+	changed := make(chan struct{}, 1)
+	go func() {
+		defer socket.Close()
+		for ctx.Err() == nil {
+			if _, _, err := socket.Receive(); errors.Is(err, unix.EAGAIN) {
+				continue
+			}
+			// Errors are that some were lost.
+			select {
+			case changed <- struct{}{}:
+			default:
+			}
+		}
+	}()
+	return changed, nil
+}
+
+// SetCongestion makes a TCP congestion control the default of the namespace's connections along the routes that it has
+// now, but IPv6 ones to itself, which the kernel does not change. A namespace's sysctl takes only those that the machine
+// allows to all users; a route takes any. Programs can still choose another one. The error matches errors.ErrUnsupported if
+// the kernel lacks it.
+func (c Conn) SetCongestion(name string) error {
+	if err := tryCongestion(name); err != nil {
+		return fmt.Errorf("congestion control %s: %w", name, err)
+	}
+	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+		routes, err := dump(c, "routes", allRoutes(family))
+		if err != nil {
+			return err
+		}
+		for _, route := range routes {
+			local := route.Type == unix.RTN_LOCAL && family == netlink.FAMILY_V4
+			if route.Type != unix.RTN_UNICAST && !local || route.Congctl == name {
+				continue
+			}
+			route.Congctl = name
+			route.Flags &^= unix.RTNH_F_DEAD | unix.RTNH_F_LINKDOWN // which the kernel tells, and takes from nobody
+			if err := c.with(func(h *netlink.Handle) error { return h.RouteChange(&route) }); err != nil {
+				return fmt.Errorf("set congestion control %s of route %v in network namespace %q: %w", name, route, c.ns.Name(), err)
+			}
+		}
+	}
+	return nil
+}
+
+// tryCongestion has a socket use a congestion control. The answer to a route says less.
+func tryCongestion(name string) error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return AsUnsupported(unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, name))
 }

@@ -5,16 +5,22 @@ package install
 import (
 	"bytes"
 	"context"
+	"debug/buildinfo"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 
 	"golang.org/x/sys/unix"
 
+	"mustang/internal/cni/netconf"
+	"mustang/internal/datapath/objects"
 	"mustang/internal/lock"
+	"mustang/internal/version"
 )
 
 // file is a file to install: written under another name, then renamed.
@@ -63,57 +69,46 @@ func (f *file) compare(force bool) (done string, err error) {
 // equal reports whether the existing file has the content. It reads it in parts: an agent compares the plugin whenever
 // nodes come or go.
 func (f *file) equal() bool {
-	in, size, err := openRegular(f.path)
+	if size, err := regular(f.path); err != nil || size != int64(len(f.content)) {
+		return false
+	}
+	in, err := os.Open(f.path)
 	if err != nil {
 		return false
 	}
 	defer in.Close()
-	if size == 0 || size != int64(len(f.content)) {
-		return false
-	}
 	part := make([]byte, 64<<10)
-	for rest := f.content; len(rest) > 0; {
-		n, err := in.Read(part[:min(len(part), len(rest))])
-		if err != nil || !bytes.Equal(part[:n], rest[:n]) {
+	for want := range slices.Chunk(f.content, len(part)) {
+		if _, err := io.ReadFull(in, part[:len(want)]); err != nil || !bytes.Equal(part[:len(want)], want) {
 			return false
 		}
-		rest = rest[n:]
 	}
-	return true
+	return len(f.content) > 0
 }
 
 // maxFile is the size of the largest file that is read, in bytes. The plugin has 14 MiB.
 const maxFile = 64 << 20
 
-// readFile reads a regular file.
-func readFile(path string) ([]byte, error) {
-	in, size, err := openRegular(path)
-	if err != nil {
-		return nil, err
-	}
-	defer in.Close()
-	content := make([]byte, size)
-	_, err = io.ReadFull(in, content)
-	return content, err
-}
-
-// openRegular opens a regular file that is not too large. It does not wait for the writer of a named pipe.
-func openRegular(path string) (in *os.File, size int64, err error) {
-	if in, err = os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0); err != nil {
-		return nil, 0, err
-	}
-	info, err := in.Stat()
+// regular returns the size of a file. The error is that it is not a regular one, such as a named pipe, or too large.
+func regular(path string) (int64, error) {
+	info, err := os.Stat(path)
 	switch {
 	case err != nil:
+		return 0, err
 	case !info.Mode().IsRegular():
-		err = fmt.Errorf("%s: not a regular file", path)
+		return 0, fmt.Errorf("%s: not a regular file", path)
 	case info.Size() > maxFile:
-		err = fmt.Errorf("%s: more than %d MiB", path, maxFile>>20)
-	default:
-		return in, info.Size(), nil
+		return 0, fmt.Errorf("%s: more than %d MiB", path, maxFile>>20)
 	}
-	_ = in.Close()
-	return nil, 0, err
+	return info.Size(), nil
+}
+
+// readFile reads a regular file.
+func readFile(path string) ([]byte, error) {
+	if _, err := regular(path); err != nil {
+		return nil, err
+	}
+	return os.ReadFile(path)
 }
 
 // stage writes the new content to its temporary path and syncs it.
@@ -200,4 +195,88 @@ func syncDir(path string) error {
 		return err
 	}
 	return nil
+}
+
+// pluginPackage is the main package of the plugin in the Go build information.
+const pluginPackage = "mustang/cmd/mustang-cni"
+
+// FindPlugin returns the path of the plugin that belongs to a program of this project: in
+// the program's directory, or in ../lib/cni, where Debian packages install plugins.
+func FindPlugin(program string) (string, error) {
+	dir := filepath.Dir(program)
+	places := []string{filepath.Join(dir, netconf.PluginType), filepath.Join(dir, "..", "lib", "cni", netconf.PluginType)}
+	for _, place := range places {
+		if info, err := os.Stat(place); err == nil && info.Mode().IsRegular() {
+			return place, nil
+		}
+	}
+	return "", fmt.Errorf("plugin: %s and %s do not exist", places[0], places[1])
+}
+
+// readPlugin reads the plugin and checks its build information.
+func readPlugin(path string) ([]byte, error) {
+	program, err := readFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("plugin: %w", err)
+	}
+	if err := noPlugin(program); err != nil {
+		return nil, fmt.Errorf("plugin %s: %w", path, err)
+	}
+	return program, nil
+}
+
+// foreignPlugin returns an error if a program is neither a build of the plugin nor its client. It does not run it.
+func foreignPlugin(program []byte) error {
+	if isClient(program) {
+		return nil
+	}
+	return noPlugin(program)
+}
+
+// noPlugin returns an error if a program is not a build of the plugin.
+func noPlugin(program []byte) error {
+	info, err := buildinfo.Read(bytes.NewReader(program))
+	if err != nil {
+		return fmt.Errorf("not a build of %s: %w", netconf.PluginType, err)
+	}
+	if info.Path != pluginPackage {
+		return fmt.Errorf("not a build of %s, but of %s", netconf.PluginType, info.Path)
+	}
+	return nil
+}
+
+// Client returns the CNI plugin for nodes with an agent, nil if there is none for this processor. The caller must not change it.
+// It is a program of some kilobytes in C, which starts in a fraction of the time of a Go program. It hands the verb to the agent
+// (package server), and else runs the plugin in Go, which lies beside it. Its requests name the version of this program.
+func Client() []byte {
+	return stamp(clientProgram, version.Program(), strconv.Itoa(objects.LayoutVersion))
+}
+
+// place begins the 256 bytes of the program where its version and layout go.
+const (
+	place     = "MUSTANG_BUILD"
+	placeSize = 256
+)
+
+// stamp returns the program with a version and a layout of maps. If they are too long, it returns the program as it is,
+// and agents decline its requests.
+func stamp(program []byte, version, layout string) []byte {
+	out := bytes.Clone(program)
+	text := version + "\x00" + layout + "\x00"
+	if at := bytes.Index(out, []byte(place)); at >= 0 && len(text) <= placeSize {
+		clear(out[at : at+placeSize])
+		copy(out[at:], text)
+	}
+	return out
+}
+
+// maxClientSize is more than the size of any version's program in bytes.
+const maxClientSize = 64 << 10
+
+// clientMark is in every version's program: a part of its error if it cannot run the plugin.
+const clientMark = ", which has to be beside this program"
+
+// isClient reports whether a file is the program, of this version or another.
+func isClient(file []byte) bool {
+	return len(file) < maxClientSize && bytes.HasPrefix(file, []byte("\x7fELF")) && bytes.Contains(file, []byte(clientMark))
 }

@@ -152,15 +152,28 @@ func Parse(data []byte) (Config, error) {
 	if err := o.finish(); err != nil {
 		return c, err
 	}
-	err := c.setGuard(guard, allowed)
-	for _, validate := range []func() error{
-		c.validate, c.validateHostAddresses, func() error { return c.PodInfo.validate(c.Services) }, c.validateRoutes,
+	c.SourceGuard = guard != sourceGuardOff
+	for _, word := range []struct {
+		key, value string
+		known      []string
+	}{
+		{"services", c.Services, Services()}, {"bigTCP", c.BigTCP, []string{BigTCPAuto, BigTCPOn, BigTCPOff}},
+		{"sourceGuard", guard, []string{sourceGuardOn, sourceGuardOff}},
+		{"policies", c.PodInfo.policies, []string{policiesAuto, policiesOn, policiesOff, PoliciesAgent}},
 	} {
-		if err == nil {
-			err = validate()
+		if !slices.Contains(word.known, word.value) {
+			return c, Invalidf("%s: want one of %s, got %q", word.key, strings.Join(word.known, ", "), word.value)
 		}
 	}
-	return c, err
+	for _, validate := range []func() error{
+		func() error { return c.setAllowed(allowed) }, c.validate, c.validateHostAddresses,
+		func() error { return c.PodInfo.validate(c.Services) }, c.validateRoutes,
+	} {
+		if err := validate(); err != nil {
+			return c, err
+		}
+	}
+	return c, nil
 }
 
 // Head is the part of a configuration that is readable before validation.
@@ -193,14 +206,9 @@ func (h Head) Delegates() bool { return h.IPAM.Type != "" && h.IPAM.Type != IPAM
 
 // validate checks values and their combinations.
 func (c Config) validate() error {
-	bigTCP, services := []string{BigTCPAuto, BigTCPOn, BigTCPOff}, Services()
 	switch {
 	case !slices.Contains(Links(), c.Link):
 		return Invalidf("link: unknown link mode %q (known: %s)%s", c.Link, strings.Join(Links(), ", "), suggest.Text(c.Link, Links()))
-	case !slices.Contains(services, c.Services):
-		return Invalidf("services: want one of %s, got %q", strings.Join(services, ", "), c.Services)
-	case !slices.Contains(bigTCP, c.BigTCP):
-		return Invalidf("bigTCP: want one of %s, got %q", strings.Join(bigTCP, ", "), c.BigTCP)
 	case c.MTU < 0 || c.MTU > 65535:
 		return Invalidf("mtu: %d is not between 0 and 65535", c.MTU)
 	case c.Connections != 0 && (c.Connections < minConnections || c.Connections > maxConnections):
@@ -290,17 +298,14 @@ const (
 // maxAllowed is the number of allowed addresses.
 const maxAllowed = 16
 
-// setGuard sets what pods may send from.
-func (c *Config) setGuard(guard string, allowed []string) error {
+// setAllowed sets what pods may send from besides their own addresses.
+func (c *Config) setAllowed(allowed []string) error {
 	switch {
-	case guard != sourceGuardOn && guard != sourceGuardOff:
-		return Invalidf("sourceGuard: want on or off, got %q", guard)
-	case guard == sourceGuardOff && len(allowed) > 0:
+	case !c.SourceGuard && len(allowed) > 0:
 		return Invalidf("allowedAddresses: without sourceGuard pods send from any address")
 	case len(allowed) > maxAllowed:
 		return Invalidf("allowedAddresses: %d of them, at most %d", len(allowed), maxAllowed)
 	}
-	c.SourceGuard = guard == sourceGuardOn
 	for _, text := range allowed {
 		prefix, err := netip.ParsePrefix(text)
 		if addr, addrErr := netip.ParseAddr(text); addrErr == nil {

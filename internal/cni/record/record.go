@@ -15,8 +15,6 @@ import (
 	"os"
 	"slices"
 
-	"golang.org/x/sys/unix"
-
 	"mustang/internal/ipam"
 	"mustang/internal/podlink"
 	"mustang/internal/service"
@@ -36,7 +34,7 @@ type Record struct {
 	// Link is the link mode, HostIfName the host device. Both are empty in a chained plugin.
 	Link       string `json:"link,omitempty"`
 	HostIfName string `json:"host_ifname,omitempty"`
-	// Place is the device with the gateways of the network, and its parent; empty in records of earlier versions.
+	// Place is the device with the gateways of the network, and its parent.
 	Place string `json:"place,omitempty"`
 	// Bridge, OVSDB and IPAM are copied from the configuration.
 	Bridge string `json:"bridge,omitempty"`
@@ -44,11 +42,11 @@ type Record struct {
 	IPAM   string `json:"ipam,omitempty"`
 	// Pod is the namespace and the name of the Pod of Kubernetes, if it is one.
 	Pod string `json:"pod,omitempty"`
-	// Gateways are the host's addresses for the pod; none in records of earlier versions.
+	// Gateways are the host's addresses for the pod.
 	Gateways []netip.Prefix `json:"gateways,omitempty"`
 	// Routers are the gateways that are not the host. If there are any, the host has routes to the pod.
 	Routers []netip.Addr `json:"routers,omitempty"`
-	// MTU is that of the network at the time of ADD; 0 in records of earlier versions.
+	// MTU is that of the network at the time of ADD.
 	MTU int `json:"mtu,omitempty"`
 	// Linked is set before the link is created.
 	Linked bool `json:"linked,omitempty"`
@@ -123,39 +121,6 @@ func parse(data []byte, network string, o Owner) (r Record, ok bool) {
 		}
 	}
 	return r, false
-}
-
-// errNotRegular is the error of a file that is a named pipe, a device, a directory or a symbolic link.
-var errNotRegular = errors.New("not a regular file")
-
-// openRegular opens a regular file. It does not wait for the writer of a named pipe.
-func openRegular(path string, flags int) (*os.File, error) {
-	file, err := os.OpenFile(path, flags|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
-	if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENXIO) { // a symbolic link, a socket
-		return nil, fmt.Errorf("%s: %w", path, errNotRegular)
-	}
-	if err != nil {
-		return nil, err
-	}
-	info, err := file.Stat()
-	if err == nil && !info.Mode().IsRegular() {
-		err = fmt.Errorf("%s: %w", path, errNotRegular)
-	}
-	if err != nil {
-		_ = file.Close()
-		return nil, err
-	}
-	return file, nil
-}
-
-// readRegular reads a regular file.
-func readRegular(path string) ([]byte, error) {
-	file, err := openRegular(path, os.O_RDONLY)
-	if err != nil {
-		return nil, err
-	}
-	defer file.Close()
-	return io.ReadAll(file)
 }
 
 // Owner identifies an attachment within its network.

@@ -64,7 +64,7 @@ func (s Store) Open(network string, o Owner, create bool) (*Record, error) {
 		flags |= os.O_CREATE
 	}
 	for {
-		file, err := openRegular(s.Path(network, o), flags)
+		file, err := os.OpenFile(s.Path(network, o), flags, 0o600)
 		if err != nil {
 			return nil, fmt.Errorf("open record of %s: %w", o, err)
 		}
@@ -125,8 +125,8 @@ func (s Store) List(containerID string) ([]Record, error) {
 		if !named {
 			continue
 		}
-		data, err := readRegular(path)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, errNotRegular) {
+		data, err := os.ReadFile(path)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)
 		}
 		if r, complete := parse(data, filepath.Base(filepath.Dir(filepath.Dir(path))), o); complete {
@@ -169,7 +169,7 @@ func (s Store) Networks() (names []string) {
 
 // Network reads the record of a network; ok is false if there is no valid one.
 func (s Store) Network(name string) (n Network, ok bool) {
-	data, err := readRegular(filepath.Join(s.Root, name, networkFile))
+	data, err := os.ReadFile(filepath.Join(s.Root, name, networkFile))
 	if err != nil || json.Unmarshal(data, &n) != nil || slices.ContainsFunc(n.Gateways, isNoGateway) ||
 		slices.Contains(n.Routers, netip.Addr{}) {
 		return Network{}, false

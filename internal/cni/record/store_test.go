@@ -8,11 +8,8 @@ import (
 	"errors"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
-
-	"golang.org/x/sys/unix"
 
 	"mustang/internal/testkit"
 )
@@ -63,34 +60,6 @@ func TestForgedRecord(t *testing.T) {
 		if all, err := s.List(""); err != nil || len(all) != 0 {
 			t.Errorf("%s: listed as %+v, %v", line, all, err)
 		}
-	}
-}
-
-// TestOddRecord finds other files in the place of a record and of a network's: nothing waits for them, and nothing follows them.
-func TestOddRecord(t *testing.T) {
-	s := Store{Root: t.TempDir()}
-	o := Owner{ContainerID: "a", IfName: "eth0"}
-	target := t.TempDir() + "/file"
-	testkit.Succeed(t, errors.Join(os.MkdirAll(s.dir("pods"), 0o700), os.WriteFile(target, nil, 0o600)))
-	for name, place := range map[string]func(path string) error{
-		"named pipe":    func(path string) error { return unix.Mkfifo(path, 0o600) },
-		"symbolic link": func(path string) error { return os.Symlink(target, path) },
-	} {
-		for _, path := range []string{s.Path("pods", o), filepath.Join(s.Root, "pods", networkFile)} {
-			testkit.Succeed(t, place(path))
-		}
-		for _, create := range []bool{false, true} {
-			if _, err := s.Open("pods", o, create); !errors.Is(err, errNotRegular) || !strings.Contains(err.Error(), s.Path("pods", o)) {
-				t.Errorf("%s: Open: %v", name, err)
-			}
-		}
-		if all, err := s.List(""); err != nil || len(all) != 0 {
-			t.Errorf("%s: listed as %+v, %v", name, all, err)
-		}
-		if _, ok := s.Network("pods"); ok {
-			t.Errorf("%s: a network was read", name)
-		}
-		testkit.Succeed(t, errors.Join(os.Remove(s.Path("pods", o)), os.Remove(filepath.Join(s.Root, "pods", networkFile))))
 	}
 }
 

@@ -11,20 +11,24 @@
 package server
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/cni"
+	"mustang/internal/cni/netconf"
 	"mustang/internal/datapath"
 	"mustang/internal/netns"
 	"mustang/internal/rtnl"
@@ -100,35 +104,35 @@ func InUse(socket string) (bool, error) {
 // Listen returns a server whose socket takes connections. It replaces the socket of another, which gets no more of
 // them.
 func Listen(o Options) (_ *Server, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("CNI server: %w", err)
+		}
+	}()
 	s := &Server{
 		Options: o, workers: make(chan struct{}, maxWorkers), calls: make(chan struct{}, maxCalls),
 		farewell: farewell, queueLimit: queueLimit,
 	}
 	s.Socket, s.Version = cmp.Or(o.Socket, DefaultSocket), cmp.Or(o.Version, version.Program())
+	s.Plugin.Shared, s.Log = cmp.Or(o.Plugin.Shared, &datapath.Shared{}), cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	if s.Plugin.DeleteDevice == nil {
 		s.Plugin.DeleteDevice = rtnl.DeleteInChild
 	}
-	if s.Plugin.Shared == nil {
-		s.Plugin.Shared = &datapath.Shared{}
-	}
-	if s.Log == nil {
-		s.Log = slog.New(slog.DiscardHandler)
-	}
 	if s.mounts, err = os.Readlink("/proc/self/ns/mnt"); err != nil {
-		return nil, fmt.Errorf("CNI server: %w", err)
+		return nil, err
 	}
 	inode, err := o.Host.Inode()
 	if err != nil {
-		return nil, fmt.Errorf("CNI server: %w", err)
+		return nil, err
 	}
 	s.network = fmt.Sprintf("net:[%d]", inode)
-	for _, dir := range s.directories() { // the plugin creates them otherwise, and cannot see then that they are the same
+	for _, dir := range directories(s.Plugin) { // the plugin creates them otherwise, and cannot see then that they are the same
 		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return nil, fmt.Errorf("CNI server: %w", err)
+			return nil, err
 		}
 	}
 	if err := s.listen(); err != nil {
-		return nil, fmt.Errorf("CNI server: listen at %s: %w", s.Socket, err)
+		return nil, fmt.Errorf("listen at %s: %w", s.Socket, err)
 	}
 	return s, nil
 }
@@ -139,12 +143,12 @@ func (s *Server) listen() (err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	info, err := os.Lstat(dir)
-	if err != nil {
+	var stat unix.Stat_t
+	if err := unix.Lstat(dir, &stat); err != nil {
 		return err
 	}
-	if stat := info.Sys().(*unixStat); !info.IsDir() || stat.Uid != 0 || info.Mode().Perm()&0o077 != 0 {
-		return fmt.Errorf("%s has mode %v and user %d, want a directory of root with mode 0700", dir, info.Mode(), stat.Uid)
+	if stat.Mode&unix.S_IFMT != unix.S_IFDIR || stat.Uid != 0 || stat.Mode&0o077 != 0 {
+		return fmt.Errorf("%s has mode %#o and user %d, want a directory of root with mode 0700", dir, stat.Mode, stat.Uid)
 	}
 	temp := fmt.Sprintf("%s.%d", s.Socket, os.Getpid())
 	_ = os.Remove(temp)
@@ -289,6 +293,86 @@ func (s *Server) answer(ctx context.Context, c *Call, verb string) (answer Answe
 	answer = s.do(ctx, verb, r)
 	if s.Observe != nil {
 		s.Observe(verb, time.Since(begun), answer.Exit != 0)
+	}
+	return answer, nil
+}
+
+// do does a verb in the host's network namespace.
+func (s *Server) do(ctx context.Context, verb string, r cni.Request) (answer Answer) {
+	var stdout, stderr bytes.Buffer
+	p := s.Plugin
+	p.Stderr = &stderr
+	if p.Await != nil { // serve has waited, without a worker
+		p.Await = func(context.Context, string, string, string) error { return nil }
+	}
+	version := netconf.ParseHead(r.Config).CNIVersion
+	failure := s.run(func() error {
+		work := context.WithoutCancel(ctx) // short verbs finish
+		switch verb {
+		case "ADD":
+			result, err := p.Add(work, r)
+			if err != nil {
+				return err
+			}
+			return cni.WriteResult(&stdout, result, version)
+		case "DEL":
+			return p.Del(work, r)
+		case "CHECK":
+			return p.Check(work, r)
+		case "STATUS":
+			return p.Status(work, r)
+		}
+		return p.GC(ctx, r)
+	})
+	if failure != nil {
+		stdout.Reset()
+		answer.Exit = 1
+		_ = json.NewEncoder(&stdout).Encode(cni.Failure{CNIVersion: version, Error: cni.Coded(failure)}) // texts
+	}
+	answer.Stdout, answer.Stderr = stdout.Bytes(), stderr.Bytes()
+	return answer
+}
+
+// run runs a verb on the host. A panic is an error too: what was begun is recorded, and its locks are free.
+func (s *Server) run(verb func() error) (err error) {
+	defer func() {
+		if reason := recover(); reason != nil {
+			err = fmt.Errorf("the agent has a fault: %v", reason)
+			s.Log.Error("CNI request", "error", err, "stack", string(debug.Stack()))
+		}
+	}()
+	return s.Host.Do(verb)
+}
+
+// awaitBriefly waits for the policies of an ADD, before it takes a worker. The error leaves it to the plugin, which waits longer.
+func (s *Server) awaitBriefly(ctx context.Context, verb string, r cni.Request) error {
+	if verb != "ADD" || s.Plugin.Await == nil || netconf.ParseHead(r.Config).Policies != netconf.PoliciesAgent {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	namespace, name, uid := netconf.KubernetesPod(r.Args)
+	return s.Plugin.Await(ctx, namespace, name, uid)
+}
+
+// await answers once the policies of a Pod hold. The plugin may be any version that knows the layout of this one's maps.
+// ending ends with the server.
+func (s *Server) await(ctx, ending context.Context, c *Call) (answer Answer, err error) {
+	if _, err := s.samePlace(c); err != nil {
+		s.Log.Warn("CNI socket: policies are of another datapath than the plugin's", "reason", err)
+		return answer, err
+	}
+	if s.Plugin.Await == nil || c.Layout != cni.Layout() {
+		return answer, fmt.Errorf("policies of layout %q", c.Layout)
+	}
+	ctx, cancel := context.WithTimeout(ctx, longest)
+	defer cancel()
+	namespace, name, uid := netconf.KubernetesPod(c.Environment["CNI_ARGS"])
+	if err := s.Plugin.Await(ctx, namespace, name, uid); err != nil {
+		if ending.Err() != nil {
+			return answer, err // the plugin asks the next agent
+		}
+		answer = Answer{Exit: 1, Stderr: fmt.Append(nil, err)}
 	}
 	return answer, nil
 }
