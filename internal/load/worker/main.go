@@ -35,13 +35,13 @@ type worker struct {
 	mu        sync.Mutex
 	active    int // connections that are open
 	slots     int // GOMAXPROCS of an idle agent
-	listeners []io.Closer
-	flows     map[uint64]bool // UDP flows that are being served
+	listeners []*session
 	cancels   map[uint64]context.CancelFunc
 	conns     map[uint64]*connection
 	lastConn  uint64 // the last ID
 	windows   map[bool]*clock.Window
 	heap      heapMeter
+	flows     sync.Map            // numbers of the UDP flows that are being served
 	turn      *semaphore.Weighted // of the commands that use connections
 	tasks     sync.WaitGroup
 }
@@ -75,7 +75,7 @@ func Main(ctx context.Context, args []string, stdin io.Reader, stdout io.Writer)
 	ctx, cancel := context.WithCancel(ctx)
 	w := &worker{
 		thread: threadConfig{CPU: *cpu, Priority: *priority}, out: load.NewMessageWriter(stdout),
-		cancels: map[uint64]context.CancelFunc{}, flows: map[uint64]bool{}, conns: map[uint64]*connection{},
+		cancels: map[uint64]context.CancelFunc{}, conns: map[uint64]*connection{},
 		windows: map[bool]*clock.Window{}, turn: semaphore.NewWeighted(mostShuts), slots: runtime.GOMAXPROCS(0),
 	}
 	defer func() {

@@ -40,7 +40,7 @@ func awaitFiles(t *testing.T, a *load.Agent, most int) {
 	})
 }
 
-// slicesAsync runs slices of an hour on a connection; the end arrives on the channel.
+// slicesAsync runs a slice of an hour on a connection; the end arrives on the channel.
 func slicesAsync(ctx context.Context, a *load.Agent, c load.Conn) <-chan error {
 	done := make(chan error, 1)
 	go func() {
@@ -125,8 +125,13 @@ func clientDiesAtRest(t *testing.T, p pair, _ load.Conn) {
 	}
 }
 
+// peerVanishes takes a slice of seconds: a UDP stream asks for the counts at its end.
 func peerVanishes(t *testing.T, p pair, c load.Conn) {
-	done := slicesAsync(t.Context(), p.client, c)
+	done := make(chan error, 1)
+	go func() {
+		_, err := p.client.Slices(t.Context(), []load.Slice{{Conn: c.ID, Duration: 5 * time.Second, Lead: -1}})
+		done <- err
+	}()
 	awaitTraffic(t, p)
 	setLoopbackDown(t, p)
 	if err := awaitError(t, done); !errors.Is(err, unix.ETIMEDOUT) {
