@@ -185,9 +185,9 @@ func (t *workloadTable) kindOf(e *entry) Legend {
 		return Legend{Color: result.ColorOlive, Name: "eBPF at the socket"}
 	case e.Datapath == result.DatapathEBPF, e.Via == result.ViaEBPFTC:
 		return Legend{Color: result.ColorTeal, Name: "eBPF datapath"}
-	case e.proxy() == result.ViaIPTables:
+	case cmp.Or(e.Proxy, e.Via) == result.ViaIPTables:
 		return Legend{Color: result.ColorOrange, Name: "kube-proxy with iptables (ipt)"}
-	case e.proxy() == result.ViaNFTables:
+	case cmp.Or(e.Proxy, e.Via) == result.ViaNFTables:
 		return Legend{Color: result.ColorPurple, Name: "kube-proxy with nftables (nft)"}
 	case e.Via == result.ViaDocker:
 		return Legend{Color: result.ColorBlue, Name: "published by Docker"}

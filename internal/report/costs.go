@@ -18,39 +18,6 @@ func (e *entry) link() link {
 	return link{e.Link, strings.TrimSpace(strings.TrimSuffix(e.Variant, "big-tcp")), e.Placement, e.Overlay, e.Family}
 }
 
-// proxy is the service proxy of the row's network; files of earlier versions name only that which the row uses.
-func (e *entry) proxy() string {
-	switch {
-	case e.Proxy != "":
-		return e.Proxy
-	case e.Via != result.ViaNone:
-		return e.Via
-	case e.Datapath == result.DatapathEBPF:
-		return result.ViaEBPFTC
-	}
-	return ""
-}
-
-// asks is the question that a comparison answers, where the file does not say it.
-func (t *workloadTable) asks(c result.Comparison) string {
-	n, d := t.byID[c.Numerator], t.byID[c.Denominator]
-	if c.Asks != "" || c.AA || n == nil || d == nil || d.Target != result.TargetPodIP ||
-		n.link() != d.link() || n.Variant != d.Variant {
-		return c.Asks
-	}
-	switch {
-	case n.Target == result.TargetClusterIP && n.proxy() == d.proxy():
-		return result.AsksService
-	case d.proxy() != "" || n.proxy() == "":
-		return ""
-	case n.Target == result.TargetClusterIP:
-		return result.AsksTotal
-	case n.Target == result.TargetPodIP:
-		return result.AsksProxy
-	}
-	return ""
-}
-
 // costKey is a question on a link and a service proxy.
 type costKey struct {
 	of              link
@@ -65,7 +32,7 @@ func (t *workloadTable) findCosts() {
 		if n == nil || c.Ratio <= 0 || c.RoundsDone() == 0 {
 			continue
 		}
-		if k := (costKey{n.link(), n.proxy(), t.asks(c)}); t.priced[k].Numerator == "" {
+		if k := (costKey{n.link(), n.Proxy, c.Asks}); t.priced[k].Numerator == "" {
 			t.priced[k] = c
 		}
 	}

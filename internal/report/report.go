@@ -11,7 +11,6 @@ package report
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"mustang/internal/explain/steps"
@@ -189,7 +188,3 @@ type Line struct {
 	Path   int    // the place of the row's path in the suite's Traces, from 1 on; 0 if it was not traced
 	Rank   int    // says when a short table leaves the line out: the highest first
 }
-
-func (c Column) empty() bool { return c.Cells == nil }
-
-func withoutEmpty(columns []Column) []Column { return slices.DeleteFunc(columns, Column.empty) }

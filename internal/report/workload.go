@@ -227,13 +227,6 @@ func (t *workloadTable) withoutRepeats() []*entry {
 	return slices.DeleteFunc(slices.Clone(t.entries), func(e *entry) bool { return e.repeat })
 }
 
-// of is the table with some of the entries alone.
-func (t *workloadTable) of(entries []*entry) *workloadTable {
-	only := *t
-	only.entries = entries
-	return &only
-}
-
 // ranked sorts entries by their medians, the best first.
 func (t *workloadTable) ranked(entries []*entry) []*entry {
 	out := slices.Clone(entries)
@@ -293,7 +286,6 @@ func (t *workloadTable) turns() bool {
 
 func (t *workloadTable) calls() bool { return ofCalls(t.workload) }
 
-// latencyUnit is the unit in which the table shows latencies: ms for calls, else µs.
 // meanLatency is the mean time of a transaction in microseconds, since each flow has
 // one at a time; 0 for other units.
 func (t *workloadTable) meanLatency(e *entry) float64 {
@@ -301,16 +293,6 @@ func (t *workloadTable) meanLatency(e *entry) float64 {
 		return 0
 	}
 	return float64(t.flows) * 1e6 / e.Median
-}
-
-func (t *workloadTable) places() int {
-	var all []float64
-	for _, e := range t.entries {
-		if e.ok() {
-			all = append(all, e.Median)
-		}
-	}
-	return decimals(all...)
 }
 
 // wording tells which figures are better, and the words for it. Rates of a timed run
