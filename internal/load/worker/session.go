@@ -97,12 +97,12 @@ func dial(ctx context.Context, kind int, spec load.Spec) (s *session, err error)
 
 func (s *session) dial(ctx context.Context, kind int) error {
 	if kind == unix.SOCK_STREAM {
-		any := netip.IPv6Unspecified()
+		from := netip.IPv6Unspecified()
 		if s.spec.Target.Addr().Unmap().Is4() {
-			any = netip.IPv4Unspecified()
+			from = netip.IPv4Unspecified()
 		}
 		port := firstOwnPort + rand.IntN(ownPorts)
-		if err := unix.Bind(s.fd, load.Sockaddr(netip.AddrPortFrom(any, uint16(port)))); err != nil {
+		if err := unix.Bind(s.fd, load.Sockaddr(netip.AddrPortFrom(from, uint16(port)))); err != nil {
 			return err
 		}
 	}
