@@ -161,7 +161,7 @@ func (a *Agent) receive() {
 	if waitErr := a.cmd.Wait(); waitErr != nil && !killed {
 		err = fmt.Errorf("%w (%w)", err, waitErr)
 	}
-	if text := Printable(a.stderr.String()); text != "" {
+	if text := Printable(string(a.stderr)); text != "" { // nobody writes it any more
 		err = fmt.Errorf("%w: %s", err, text)
 	}
 	a.mu.Lock()
@@ -319,24 +319,11 @@ func (a *Agent) stop(grace time.Duration) error {
 const maxTail = 4096
 
 // tail keeps the end of its input.
-type tail struct {
-	mu  sync.Mutex
-	buf []byte
-}
+type tail []byte
 
 // Write implements io.Writer.
 func (t *tail) Write(p []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.buf = append(t.buf, p...)
-	if len(t.buf) > maxTail {
-		t.buf = append(t.buf[:0], t.buf[len(t.buf)-maxTail:]...)
-	}
+	*t = append(*t, p...)
+	*t = append((*t)[:0], (*t)[max(len(*t)-maxTail, 0):]...)
 	return len(p), nil
-}
-
-func (t *tail) String() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return string(t.buf)
 }
