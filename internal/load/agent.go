@@ -161,7 +161,7 @@ func (a *Agent) receive() {
 	if waitErr := a.cmd.Wait(); waitErr != nil && !killed {
 		err = fmt.Errorf("%w (%w)", err, waitErr)
 	}
-	if text := Printable(a.stderr.String()); text != "" {
+	if text := Printable(string(a.stderr)); text != "" { // nobody writes it any more
 		err = fmt.Errorf("%w: %s", err, text)
 	}
 	a.mu.Lock()
@@ -189,9 +189,9 @@ func (a *Agent) keepAlive() {
 	}
 }
 
-// call sends a command and waits for its reply. When ctx ends first, the agent
-// is told to stop, and killed if it does not within a second.
-func (a *Agent) call(ctx context.Context, c Call) (Reply, error) {
+// call sends a command and waits for its reply for some time; 0 is for ever. An agent without one by then is given up. When
+// ctx ends first, the agent finishes the command all the same, and nobody waits for its reply.
+func (a *Agent) call(ctx context.Context, c Call, within time.Duration) (Reply, error) {
 	fail := func(err error) (Reply, error) { return Reply{}, fmt.Errorf("%s: %s: %w", a, c.Op, err) }
 	if err := ctx.Err(); err != nil {
 		return fail(err)
@@ -206,59 +206,37 @@ func (a *Agent) call(ctx context.Context, c Call) (Reply, error) {
 		_ = a.stop(StopGrace)
 		return fail(a.Err())
 	}
-	cancelled := false
-	var r Reply
-	var ok bool
-	select {
-	case r, ok = <-ch:
-	case <-ctx.Done():
-		cancelled = true
-		r, ok = a.cancel(c.ID, ch, context.Cause(ctx))
+	var late <-chan time.Time
+	if within > 0 {
+		late = time.After(within)
 	}
-	switch {
-	case cancelled && (!ok || r.Error != nil):
-		return fail(context.Cause(ctx))
-	case !ok:
-		return fail(a.Err())
-	case r.Error != nil:
-		return Reply{}, &RemoteError{Op: c.Op, Message: Printable(r.Error.Message), Errno: r.Error.Errno}
-	}
-	return r, nil
-}
-
-// cancel asks the agent to stop a command and waits for the reply. An agent without one is
-// given up for a cause.
-func (a *Agent) cancel(id uint64, ch chan Reply, cause error) (Reply, bool) {
-	_ = a.out.Write(Call{Op: OpCancel, Cancel: id})
-	timer := time.NewTimer(StopGrace)
-	defer timer.Stop()
 	select {
 	case r, ok := <-ch:
-		return r, ok
-	case <-timer.C:
+		switch {
+		case !ok:
+			return fail(a.Err())
+		case r.Error != nil:
+			return Reply{}, &RemoteError{Op: c.Op, Message: Printable(r.Error.Message), Errno: r.Error.Errno}
+		}
+		return r, nil
+	case <-ctx.Done():
+		return fail(context.Cause(ctx))
+	case <-late:
 		a.mu.Lock()
-		a.given = cause
+		a.given = fmt.Errorf("no answer after %v", within.Round(100*time.Millisecond))
 		a.mu.Unlock()
 		_ = a.stop(0)
-		r, ok := <-ch
-		return r, ok
+		return fail(a.Err())
 	}
 }
 
 // ask is call for a command that the agent answers at once.
-func (a *Agent) ask(ctx context.Context, c Call) (Reply, error) { return a.await(ctx, c, a.timeout) }
+func (a *Agent) ask(ctx context.Context, c Call) (Reply, error) { return a.call(ctx, c, a.timeout) }
 
 // carry is call for a command that carries load for some time, or none. A machine that is
 // busy with other things takes longer, but not for ever, as an agent that was stopped.
 func (a *Agent) carry(ctx context.Context, c Call, load time.Duration) (Reply, error) {
-	return a.await(ctx, c, 10*load+3*a.timeout)
-}
-
-// await is call for a command that the agent answers within some time.
-func (a *Agent) await(ctx context.Context, c Call, within time.Duration) (Reply, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, within, fmt.Errorf("no answer after %v", within.Round(100*time.Millisecond)))
-	defer cancel()
-	return a.call(ctx, c)
+	return a.call(ctx, c, 10*load+3*a.timeout)
 }
 
 // Listen makes the agent a server on addr; port 0 asks for any, see
@@ -341,24 +319,11 @@ func (a *Agent) stop(grace time.Duration) error {
 const maxTail = 4096
 
 // tail keeps the end of its input.
-type tail struct {
-	mu  sync.Mutex
-	buf []byte
-}
+type tail []byte
 
 // Write implements io.Writer.
 func (t *tail) Write(p []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.buf = append(t.buf, p...)
-	if len(t.buf) > maxTail {
-		t.buf = append(t.buf[:0], t.buf[len(t.buf)-maxTail:]...)
-	}
+	*t = append(*t, p...)
+	*t = append((*t)[:0], (*t)[max(len(*t)-maxTail, 0):]...)
 	return len(p), nil
-}
-
-func (t *tail) String() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return string(t.buf)
 }

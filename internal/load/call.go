@@ -13,7 +13,7 @@ import (
 const (
 	// Protocol is the version of the messages, and of the headers, datagrams and reports
 	// between client and server. Any change raises it.
-	Protocol = 6
+	Protocol = 7
 	// MaxCall is the greatest length of a [Call] in bytes, for [MaxSlices] slices.
 	MaxCall = 1 << 20
 	// maxReply is that of a [Reply], for a measurement with its histogram.
@@ -26,7 +26,6 @@ const (
 	OpOpen   = "open"
 	OpSlices = "slices"
 	OpShut   = "shut"
-	OpCancel = "cancel"
 	OpPing   = "ping" // has a reply if it has an ID
 )
 
@@ -45,8 +44,6 @@ type Call struct {
 	Slices []Slice `json:"slices,omitempty"`
 	// Conn is the ID of the connection to shut.
 	Conn uint64 `json:"conn,omitempty"`
-	// Cancel is the ID of the command to cancel.
-	Cancel uint64 `json:"cancel,omitempty"`
 }
 
 // Reply is a message from the agent to the parent.

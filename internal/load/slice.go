@@ -83,8 +83,8 @@ func (a *Agent) Open(ctx context.Context, spec Spec) (Conn, error) {
 }
 
 // Slices runs slices back to back on one thread, in the given order, at most 4096. A
-// connection whose slice fails is of no more use but to be shut. When ctx ends,
-// connections stay usable if the current slice ends within half a second.
+// connection whose slice fails is of no more use but to be shut. When ctx ends, Slices
+// returns at once, and the agent finishes the slices before its next command.
 func (a *Agent) Slices(ctx context.Context, slices []Slice) ([]SliceResult, error) {
 	if len(slices) > MaxSlices {
 		return nil, fmt.Errorf("load: %d slices in one call, want at most %d", len(slices), MaxSlices)
@@ -132,10 +132,13 @@ func (a *Agent) Run(ctx context.Context, spec Spec) (Measurement, error) {
 		return Measurement{}, err
 	}
 	if spec.Limit > 0 { // however long it takes
-		_, err = a.call(ctx, Call{Op: OpSlices, Slices: []Slice{{Conn: c.ID, Lead: -1}}})
+		_, err = a.call(ctx, Call{Op: OpSlices, Slices: []Slice{{Conn: c.ID, Lead: -1}}}, 0)
 	} else {
 		_, err = a.Slices(ctx, []Slice{{Conn: c.ID, Lead: cmp.Or(spec.Warmup, -1), Duration: spec.Duration}})
 	}
-	m, shutErr := a.Shut(context.WithoutCancel(ctx), c.ID)
+	if ctx.Err() != nil { // the run goes on
+		return Measurement{}, err
+	}
+	m, shutErr := a.Shut(ctx, c.ID)
 	return m, cmp.Or(err, shutErr)
 }

@@ -83,11 +83,11 @@ func TestBriefOfLargeRun(t *testing.T) {
 			f.Rows = append(f.Rows, row)
 			for j, via := range []string{result.ViaIPTables, result.ViaNFTables, result.ViaEBPFSocket} {
 				service := row
-				service.ID, service.Target, service.Via = id+"/cluster-ip/"+via, result.TargetClusterIP, via
+				service.ID, service.Target, service.Via, service.Proxy = id+"/cluster-ip/"+via, result.TargetClusterIP, via, via
 				f.Rows = append(f.Rows, service)
 				ratio := 0.8 + 0.1*float64(j) // the last is no difference
 				c := versus(service.ID, row.ID, 10, [3]float64{ratio, ratio - 0.12, ratio + 0.12})
-				c.Workload = workload
+				c.Workload, c.Asks = workload, result.AsksTotal
 				f.Run.Comparisons = append(f.Run.Comparisons, c)
 			}
 		}

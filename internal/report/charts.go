@@ -59,11 +59,8 @@ func (t *workloadTable) chart() Figure {
 		return nil
 	}
 	rows := []*entry{base}
-	if base == t.rival {
-		rows = nil
-	}
 	for _, r := range t.contest {
-		if r.entry != base || base == t.rival {
+		if r.entry != base {
 			rows = append(rows, r.entry)
 		}
 	}
@@ -98,13 +95,13 @@ func (t *workloadTable) chart() Figure {
 func (t *workloadTable) costChart() Figure {
 	c := Chart{Title: upper(t.plural()) + ", ratio", Band: t.band()}
 	for _, p := range t.suite.prices() {
-		found, ok := t.priced[p.costKey]
-		_, all := t.priced[costKey{p.of, p.proxy, result.AsksProxy}]
-		_, service := t.priced[costKey{p.of, p.proxy, result.AsksService}]
+		found, ok := t.priced[p]
+		_, all := t.priced[costKey{p.link, p.proxy, result.AsksProxy}]
+		_, service := t.priced[costKey{p.link, p.proxy, result.AsksService}]
 		if !ok || p.question == result.AsksTotal && (all || service) {
 			continue
 		}
-		c.Marks = append(c.Marks, t.mark(t.byID[found.Numerator], judge(found), [2]string{p.link, shortVia(p.proxy) + ", " + p.what}))
+		c.Marks = append(c.Marks, t.mark(t.byID[found.Numerator], judge(found), [2]string{p.link, shortVia(p.proxy) + ", " + p.what()}))
 	}
 	if len(c.Marks) == 0 {
 		return nil
@@ -185,9 +182,9 @@ func (t *workloadTable) kindOf(e *entry) Legend {
 		return Legend{Color: result.ColorOlive, Name: "eBPF at the socket"}
 	case e.Datapath == result.DatapathEBPF, e.Via == result.ViaEBPFTC:
 		return Legend{Color: result.ColorTeal, Name: "eBPF datapath"}
-	case e.proxy() == result.ViaIPTables:
+	case cmp.Or(e.Proxy, e.Via) == result.ViaIPTables:
 		return Legend{Color: result.ColorOrange, Name: "kube-proxy with iptables (ipt)"}
-	case e.proxy() == result.ViaNFTables:
+	case cmp.Or(e.Proxy, e.Via) == result.ViaNFTables:
 		return Legend{Color: result.ColorPurple, Name: "kube-proxy with nftables (nft)"}
 	case e.Via == result.ViaDocker:
 		return Legend{Color: result.ColorBlue, Name: "published by Docker"}

@@ -10,120 +10,60 @@ import (
 	"mustang/internal/result"
 )
 
-// link is what rows of one link have in common, with eBPF and without.
-type link struct{ mode, variant, placement, overlay, family string }
-
-// link returns the row's link.
-func (e *entry) link() link {
-	return link{e.Link, strings.TrimSpace(strings.TrimSuffix(e.Variant, "big-tcp")), e.Placement, e.Overlay, e.Family}
-}
-
-// proxy is the service proxy of the row's network; files of earlier versions name only that which the row uses.
-func (e *entry) proxy() string {
-	switch {
-	case e.Proxy != "":
-		return e.Proxy
-	case e.Via != result.ViaNone:
-		return e.Via
-	case e.Datapath == result.DatapathEBPF:
-		return result.ViaEBPFTC
-	}
-	return ""
-}
-
-// asks is the question that a comparison answers, where the file does not say it.
-func (t *workloadTable) asks(c result.Comparison) string {
-	n, d := t.byID[c.Numerator], t.byID[c.Denominator]
-	if c.Asks != "" || c.AA || n == nil || d == nil || d.Target != result.TargetPodIP ||
-		n.link() != d.link() || n.Variant != d.Variant {
-		return c.Asks
-	}
-	switch {
-	case n.Target == result.TargetClusterIP && n.proxy() == d.proxy():
-		return result.AsksService
-	case d.proxy() != "" || n.proxy() == "":
-		return ""
-	case n.Target == result.TargetClusterIP:
-		return result.AsksTotal
-	case n.Target == result.TargetPodIP:
-		return result.AsksProxy
-	}
-	return ""
-}
+// link names the link of the row's pods, with eBPF or without.
+func (e *entry) link() string { return strings.TrimSpace(strings.Replace(e.name, "+eBPF", "", 1)) }
 
 // costKey is a question on a link and a service proxy.
-type costKey struct {
-	of              link
-	proxy, question string
-}
+type costKey struct{ link, proxy, question string }
+
+// what names what the cost is of.
+func (k costKey) what() string { return strings.TrimPrefix(questions[k.question], "cost of ") }
 
 // findCosts indexes the comparisons that tell what a service proxy costs.
 func (t *workloadTable) findCosts() {
 	t.priced = map[costKey]result.Comparison{}
 	for _, c := range t.comparisons {
-		n := t.byID[c.Numerator]
-		if n == nil || c.Ratio <= 0 || c.RoundsDone() == 0 {
-			continue
-		}
-		if k := (costKey{n.link(), n.proxy(), t.asks(c)}); t.priced[k].Numerator == "" {
-			t.priced[k] = c
+		if n := t.byID[c.Numerator]; n != nil && c.Ratio > 0 && c.RoundsDone() > 0 {
+			if k := (costKey{n.link(), n.Proxy, c.Asks}); t.priced[k].Numerator == "" {
+				t.priced[k] = c
+			}
 		}
 	}
 }
 
 // links lists the links of pods with a figure: by the first workload, the best first.
-func (st *suiteTables) links() []link {
-	var out []link
-	add := func(e *entry) {
-		if !slices.Contains(out, e.link()) {
-			out = append(out, e.link())
-		}
-	}
+func (st *suiteTables) links() []string {
+	var out []string
 	for _, t := range st.workloads {
 		for _, c := range t.contest {
-			add(c.entry)
+			out = append(out, c.link())
 		}
-		for _, e := range t.entries {
-			if e.ok() && !e.Baseline && (e.Target == result.TargetPodIP || e.Target == result.TargetClusterIP) {
-				add(e)
+		for _, e := range t.measured() {
+			if !e.Baseline {
+				out = append(out, e.link())
 			}
 		}
 	}
-	return out
-}
-
-// linkName is the name of a link without eBPF.
-func (st *suiteTables) linkName(of link) string {
-	for _, t := range st.workloads {
-		for _, e := range t.entries {
-			if e.link() == of && !e.BigTCP && !e.Baseline {
-				return strings.Replace(e.name, "+eBPF", "", 1)
-			}
-		}
-	}
-	return clean(of.mode)
-}
-
-// price is a question on a link and a service proxy that a workload answers.
-type price struct {
-	costKey
-	link, what string
+	seen := map[string]bool{}
+	return slices.DeleteFunc(out, func(name string) bool {
+		again := seen[name]
+		seen[name] = true
+		return again
+	})
 }
 
 // prices lists the questions on costs that a workload of a matrix answers.
-func (st *suiteTables) prices() []price {
-	var out []price
+func (st *suiteTables) prices() []costKey {
+	var out []costKey
 	for _, of := range st.links() {
 		for _, proxy := range viaOrder() {
 			found := 0
 			for _, question := range []string{result.AsksProxy, result.AsksService, result.AsksTotal} {
 				k := costKey{of, proxy, question}
-				if question == result.AsksTotal && found == 2 {
-					break // their product, which all tables have
-				}
-				if slices.ContainsFunc(st.workloads, func(t *workloadTable) bool { return t.priced[k].Numerator != "" }) {
+				asked := slices.ContainsFunc(st.workloads, func(t *workloadTable) bool { return t.priced[k].Numerator != "" })
+				if asked && found < 2 { // the third is their product, which all tables have
 					found++
-					out = append(out, price{k, st.linkName(of), strings.TrimPrefix(questions[question], "cost of ")})
+					out = append(out, k)
 				}
 			}
 		}
@@ -151,7 +91,7 @@ func (st *suiteTables) serviceLines() []string {
 			}
 		}
 		if len(proxies) > 0 && len(out) < mostServiceLines {
-			out = append(out, fmt.Sprintf("%s on %s: %s.", upper(t.plural()), st.linkName(of), strings.Join(proxies, "; ")))
+			out = append(out, fmt.Sprintf("%s on %s: %s.", upper(t.plural()), of, strings.Join(proxies, "; ")))
 		}
 	}
 	return out
@@ -168,7 +108,7 @@ func (st *suiteTables) costTable() Table {
 			"±\u00a0half of the 95\u00a0% interval. within: no difference found. *\u00a0not certain."}}
 	for _, p := range st.prices() {
 		out.Lines = append(out.Lines, Line{Status: result.StatusOK})
-		for i, text := range []string{p.link, viaName(p.proxy), p.what} {
+		for i, text := range []string{p.link, viaName(p.proxy), p.what()} {
 			out.Columns[i].Cells = append(out.Columns[i].Cells, Cell{Text: text})
 		}
 	}
@@ -176,7 +116,7 @@ func (st *suiteTables) costTable() Table {
 		c := Column{Head: []string{t.briefHead()}, Right: true, Rank: 1 + i}
 		for _, p := range st.prices() {
 			cell := Cell{Text: None}
-			if found, ok := t.priced[p.costKey]; ok {
+			if found, ok := t.priced[p]; ok {
 				cell.Text = judge(found).percent()
 			}
 			c.Cells = append(c.Cells, cell)

@@ -33,10 +33,6 @@ func decimals(values ...float64) int {
 // fewDecimals is Decimals for three significant digits.
 func fewDecimals(values ...float64) int { return max(decimals(values...)-1, 0) }
 
-// ownDecimals is a number of decimal places, or as many more as v needs for three significant
-// digits.
-func ownDecimals(v float64, places int) int { return max(places, fewDecimals(v)) }
-
 // short prints v rounded to three significant digits.
 func short(v float64) string {
 	if a := math.Abs(v); a >= 1000 && a < 1e15 {

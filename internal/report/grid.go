@@ -27,11 +27,6 @@ func (t *workloadTable) inGroup(g result.Group) []*entry {
 	return slices.DeleteFunc(t.measured(), func(e *entry) bool { return !slices.Contains(g.Rows, e.ID) })
 }
 
-// measuredGroups are the groups that have a measured row.
-func (t *workloadTable) measuredGroups() []result.Group {
-	return slices.DeleteFunc(slices.Clone(t.suite.Groups), func(g result.Group) bool { return len(t.inGroup(g)) == 0 })
-}
-
 // decisive is the group whose best row is the best: the last of those with the most rows.
 func (t *workloadTable) decisive() result.Group {
 	var out result.Group
@@ -47,57 +42,44 @@ func (t *workloadTable) decisive() result.Group {
 // gridTable has a line for each group with the figure of each series and the best of them, and a line for each group after the
 // first with the ratios to that.
 func (t *workloadTable) gridTable() *Table {
-	groups := t.measuredGroups()
-	out := &Table{Title: t.heading() + ", " + t.unit, Columns: []Column{{Head: []string{""}}}}
-	line := func(caption string, cells []Cell, best string) {
-		out.Columns[0].Cells = append(out.Columns[0].Cells, Cell{Text: caption})
-		for i, cell := range append(cells, Cell{Text: best}) {
-			out.Columns[1+i].Cells = append(out.Columns[1+i].Cells, cell)
-		}
-		out.Lines = append(out.Lines, Line{Status: result.StatusOK, First: best == "" && len(out.Lines) == len(groups)})
-	}
-	for _, s := range t.suite.Series {
-		out.Columns = append(out.Columns, Column{Head: []string{clean(s.Name)}, Right: true, Marked: true})
-	}
-	out.Columns = append(out.Columns, Column{Head: []string{"best"}, Rank: 1})
+	groups := slices.DeleteFunc(slices.Clone(t.suite.Groups), func(g result.Group) bool { return len(t.inGroup(g)) == 0 })
+	later := groups[min(1, len(groups)):]
+	captions, best := Column{Head: []string{""}}, Column{Head: []string{"best"}, Rank: 1}
 	for _, g := range groups {
-		var cells []Cell
-		for _, s := range t.suite.Series {
+		captions.Cells, best.Cells = append(captions.Cells, Cell{Text: clean(g.Caption)}), append(best.Cells, Cell{Text: t.bestOf(g)})
+	}
+	for _, g := range later {
+		text := clean(g.Caption) + " / " + LowerFirst(clean(groups[0].Caption))
+		captions.Cells, best.Cells = append(captions.Cells, Cell{Text: text}), append(best.Cells, Cell{})
+	}
+	out := &Table{Title: t.heading() + ", " + t.unit, Columns: []Column{captions}}
+	for _, s := range t.suite.Series {
+		c := Column{Head: []string{clean(s.Name)}, Right: true, Marked: true}
+		for _, g := range groups {
 			cell := Cell{Text: None}
 			if e := t.at(g, s); e != nil {
 				cell = Cell{Text: Number(e.Median, fewDecimals(e.Median)), Class: s.Color}
 			}
-			cells = append(cells, cell)
+			c.Cells = append(c.Cells, cell)
 		}
-		var names []string
-		ranked := t.ranked(t.inGroup(g))
-		for i, e := range ranked { // down to the first that is worse
-			if v := t.difference(ranked[0], e).verdict; i > 0 && v == tooFew {
-				names = nil
-				break
-			} else if i > 0 && v != tied {
-				break
-			}
-			names = append(names, t.kindOf(e).Name)
-		}
-		line(clean(g.Caption), cells, strings.Join(names, ", "))
-	}
-	for _, g := range groups[min(1, len(groups)):] {
-		var cells []Cell
-		for _, s := range t.suite.Series {
+		for _, g := range later {
 			cell := Cell{Text: None}
 			if few, many := t.at(groups[0], s), t.at(g, s); few != nil && many != nil {
 				d := t.difference(many, few)
 				cell = Cell{Text: d.ratioText(), Mark: d.verdict.mark()}
 			}
-			cells = append(cells, cell)
+			c.Cells = append(c.Cells, cell)
 		}
-		line(clean(g.Caption)+" / "+LowerFirst(clean(groups[0].Caption)), cells, "")
+		out.Columns = append(out.Columns, c)
+	}
+	out.Columns = append(out.Columns, best)
+	for i := range captions.Cells {
+		out.Lines = append(out.Lines, Line{Status: result.StatusOK, First: i == len(groups)})
 	}
 	out.Notes = out.legend(t.turns())
 	var others []string
-	for _, e := range t.withoutRepeats() {
-		if e.ok() && t.suite.groupOf[e.ID] == "" {
+	for _, e := range t.measured() {
+		if t.suite.groupOf[e.ID] == "" {
 			others = append(others, e.name+" "+t.figureOf(e.figure))
 		}
 	}
@@ -105,6 +87,23 @@ func (t *workloadTable) gridTable() *Table {
 		out.Notes = append(out.Notes, "Beside them: "+strings.Join(others, ", ")+".")
 	}
 	return out
+}
+
+// bestOf names the series of the best rows of a group, down to the first that is worse; empty after too few rounds.
+func (t *workloadTable) bestOf(g result.Group) string {
+	var names []string
+	ranked := t.ranked(t.inGroup(g))
+	for i, e := range ranked {
+		v := t.difference(ranked[0], e).verdict
+		switch {
+		case i > 0 && v == tooFew:
+			return ""
+		case i > 0 && v != tied:
+			return strings.Join(names, ", ")
+		}
+		names = append(names, t.kindOf(e).Name)
+	}
+	return strings.Join(names, ", ")
 }
 
 // gridBrief has a line for each workload with the figures of each series in its first and last group.

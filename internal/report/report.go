@@ -11,7 +11,6 @@ package report
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"mustang/internal/explain/steps"
@@ -62,8 +61,6 @@ type Suite struct {
 type Workload struct {
 	// Name is the short title, Heading the title with an explanation.
 	Name, Heading string
-	// Unit is that of the medians, CPUUnit that of CPU time and softirqs.
-	Unit, CPUUnit string
 	// Forest draws the verdict, and Services what Services cost.
 	Forest, Services Figure
 	// Grid has a line for each group and a column for each series; nil where the suite has none.
@@ -119,19 +116,11 @@ func (st *suiteTables) suite() Suite {
 	out := Suite{
 		Name: clean(st.Name), Question: clean(st.Question), Anchor: st.anchor, Key: st.key(),
 		Failures: st.failures(), Traces: st.traces(), Notes: cleanAll(st.Suite.Notes), Brief: st.brief(),
-		RatioMeaning: "Each ratio is taken within a round, where both rows ran close to each other, so that slow drift of the machine cancels out.",
-	}
-	if st.workloads[0].turns() {
-		out.RatioMeaning += " The tables show the mean of the networks' median ratios, and its 95 % interval."
-	} else {
-		out.RatioMeaning += " The tables show the median of the ratios, and its 95 % interval."
-	}
-	if st.counted {
-		out.RatioMeaning = "Each ratio is one of instructions, taken within a round: above one, the first row takes more of them than the second."
+		RatioMeaning: st.ratioMeaning(),
 	}
 	for _, t := range st.workloads {
 		w := Workload{
-			Name: t.name, Heading: t.heading(), Unit: t.unit, CPUUnit: t.cpuUnit, Paths: t.paths(), Rows: t.rowTable(), Costs: t.costs(),
+			Name: t.name, Heading: t.heading(), Paths: t.paths(), Rows: t.rowTable(), Costs: t.costs(),
 			Comparisons: t.comparisonTable(), Evidence: t.evidence(), Forest: t.chart(), Services: t.costChart(),
 		}
 		if st.grid() {
@@ -141,6 +130,19 @@ func (st *suiteTables) suite() Suite {
 	}
 	out.ChartLegend = st.chartLegend(out.Workloads)
 	return out
+}
+
+// ratioMeaning explains the ratios of comparisons.
+func (st *suiteTables) ratioMeaning() string {
+	shown := "median of the ratios"
+	switch {
+	case st.counted:
+		return "Each ratio is one of instructions, taken within a round: above one, the first row takes more of them than the second."
+	case st.workloads[0].turns():
+		shown = "mean of the networks' median ratios"
+	}
+	return "Each ratio is taken within a round, where both rows ran close to each other, so that slow drift of the machine cancels out. " +
+		"The tables show the " + shown + ", and its 95 % interval."
 }
 
 // Table is a table by columns.
@@ -189,7 +191,3 @@ type Line struct {
 	Path   int    // the place of the row's path in the suite's Traces, from 1 on; 0 if it was not traced
 	Rank   int    // says when a short table leaves the line out: the highest first
 }
-
-func (c Column) empty() bool { return c.Cells == nil }
-
-func withoutEmpty(columns []Column) []Column { return slices.DeleteFunc(columns, Column.empty) }

@@ -11,48 +11,91 @@ import (
 	"mustang/internal/result"
 )
 
-// rowTable has a line for each row.
-func (t *workloadTable) rowTable() Table {
-	out := Table{ID: t.anchor, Title: t.heading(), Columns: t.columns(), Notes: t.notes()}
-	for i, e := range t.entries {
-		out.Lines = append(out.Lines, Line{Status: e.Status, Color: t.kindOf(e).Color, First: i == 0 || t.entries[i-1].name != e.name,
-			Path: t.suite.tracedAs(e.ID)})
+// table has a line for each of the entries. Columns of figures without one are left out.
+func (t *workloadTable) table(id, title string, entries []*entry, columns ...column) Table {
+	out := Table{ID: id, Title: title}
+	for _, c := range columns {
+		made := Column{Head: c.head, Rank: c.rank, Right: c.right}
+		for _, e := range entries {
+			text := None
+			if !c.right || e.ok() {
+				text = c.text(e)
+			}
+			made.Cells = append(made.Cells, Cell{Text: text})
+		}
+		if !c.right || slices.ContainsFunc(made.Cells, func(cell Cell) bool { return cell.Text != None }) {
+			out.Columns = append(out.Columns, made)
+		}
 	}
-	out.Notes = append(out.legend(t.turns()), out.Notes...)
-	if !t.suite.list() && len(t.contest) > 1 {
-		out.Notes = append(out.Notes, "A figure here is the row's own. In the answer, a link's is the best link's times their ratio within rounds, which is free of drift.")
+	for i, e := range entries {
+		out.Lines = append(out.Lines, Line{Status: e.Status, Color: t.kindOf(e).Color, First: i == 0 || entries[i-1].name != e.name})
 	}
 	return out
 }
 
-func (t *workloadTable) columns() []Column {
-	var out []Column
+// column makes a column of a table of entries. On the right are figures, of rows that have some.
+type column struct {
+	rank  int
+	right bool
+	text  func(*entry) string
+	head  []string
+}
+
+func texts(rank int, text func(*entry) string, head ...string) column {
+	return column{rank, false, text, head}
+}
+
+func figures(rank int, value func(*entry) float64, head ...string) column {
+	return column{rank, true, func(e *entry) string { return positive(value(e)) }, head}
+}
+
+// positive prints a figure with three significant digits; of 0 there is none.
+func positive(v float64) string {
+	if v <= 0 {
+		return None
+	}
+	return Number(v, fewDecimals(v))
+}
+
+// rowTable has a line for each row.
+func (t *workloadTable) rowTable() Table {
+	columns := []column{
+		texts(0, func(e *entry) string { return e.name }, "connection"),
+		texts(0, func(e *entry) string { return targetName(e.Target) }, "target"),
+		texts(0, (*entry).via, "via"),
+	}
 	if t.suite.list() {
-		out = append(out, t.texts(0, func(e *entry) string { return e.name }, "way"))
-	} else {
-		out = append(out,
-			t.texts(0, func(e *entry) string { return e.name }, "connection"),
-			t.texts(0, func(e *entry) string { return targetName(e.Target) }, "target"),
-			t.texts(0, (*entry).via, "via"))
+		columns = []column{texts(0, func(e *entry) string { return e.name }, "way")}
 	}
-	labels := len(out)
-	out = append(out, t.figures(3, func(e *entry) float64 { return e.Offered }, "offered", t.offeredUnit()), t.medians(), t.intervals())
+	perUnit := "per " + shortUnit(t.cpuUnit)
+	columns = append(columns, t.medians()...)
 	if t.suite.list() {
-		out = append(out, t.figures(2, t.meanLatency, "mean", "µs"))
+		columns = append(columns, figures(2, t.meanLatency, "mean", "µs"))
 	}
-	out = append(out, t.figures(3, func(e *entry) float64 { return e.CPUUSPerUnit }, "CPU µs", "per "+shortUnit(t.cpuUnit)), t.lost())
-	out = append(out, t.percentiles()...)
-	out = append(out, t.figures(3, func(e *entry) float64 { return e.CallsPerSecond }, "calls", "per s"),
-		t.texts(RankDetail, func(e *entry) string { return Number(float64(len(e.Samples)), 0) }, "rounds"),
-		t.figures(RankDetail, func(e *entry) float64 { return e.Evidence.SoftirqsPerUnit }, "softirqs", "per "+shortUnit(t.cpuUnit)))
-	for i := range out {
-		out[i].Right = i >= labels
-	}
-	out = append(out, t.texts(1, func(e *entry) string { return e.Status }, "status"))
+	columns = append(columns, figures(3, func(e *entry) float64 { return e.CPUUSPerUnit }, "CPU µs", perUnit), t.lost())
+	columns = append(columns, t.percentiles()...)
+	columns = append(columns,
+		figures(3, func(e *entry) float64 { return e.CallsPerSecond }, "calls", "per s"),
+		column{RankDetail, true, func(e *entry) string { return Number(float64(len(e.Samples)), 0) }, []string{"rounds"}},
+		figures(RankDetail, func(e *entry) float64 { return e.Evidence.SoftirqsPerUnit }, "softirqs", perUnit),
+		texts(1, func(e *entry) string { return e.Status }, "status"))
 	if t.suite.list() && t.suite.Variants {
-		out = append(out, t.texts(6, variant, "variant"))
+		columns = append(columns, texts(6, func(e *entry) string {
+			if e.Variant == "" || e.Repeats != "" {
+				return None
+			}
+			return clean(e.Variant)
+		}, "variant"))
 	}
-	return withoutEmpty(out)
+	out := t.table(t.anchor, t.heading(), t.entries, columns...)
+	for i, e := range t.entries {
+		out.Lines[i].Path = t.suite.tracedAs(e.ID)
+	}
+	out.Notes = append(out.legend(t.turns()), t.notes()...)
+	if !t.suite.list() && len(t.contest) > 1 {
+		out.Notes = append(out.Notes, "A figure here is the row's own. In the answer, a link's is the best link's times their ratio within rounds, which is free of drift.")
+	}
+	return out
 }
 
 // via names what translates the address, and the service proxy that is in place though the row does not use it.
@@ -63,112 +106,68 @@ func (e *entry) via() string {
 	return viaName(e.Via)
 }
 
-// texts makes a column of strings.
-func (t *workloadTable) texts(rank int, text func(*entry) string, head ...string) Column {
-	c := Column{Head: head, Rank: rank}
-	for _, e := range t.entries {
-		c.Cells = append(c.Cells, Cell{Text: text(e)})
-	}
-	return c
-}
-
-// figures makes a column of numbers with the same number of decimal places; it is
-// empty if no entry has the figure.
-func (t *workloadTable) figures(rank int, value func(*entry) float64, head ...string) Column {
+// medians are the columns of the figures, and of what was offered.
+func (t *workloadTable) medians() []column {
 	var all []float64
 	for _, e := range t.entries {
-		if e.ok() && value(e) > 0 {
-			all = append(all, value(e))
+		if e.ok() {
+			all = append(all, e.Median)
 		}
 	}
-	if len(all) == 0 {
-		return Column{}
-	}
-	places := fewDecimals(all...)
-	return t.texts(rank, func(e *entry) string {
-		if !e.ok() || value(e) <= 0 {
-			return None
-		}
-		return Number(value(e), ownDecimals(value(e), places))
-	}, head...)
-}
-
-// known makes a column of figures of the rows that have one.
-func (t *workloadTable) known(rank int, text func(*entry) string, head ...string) Column {
-	return t.texts(rank, func(e *entry) string {
-		if !e.ok() {
-			return None
-		}
-		return text(e)
-	}, head...)
-}
-
-func (t *workloadTable) offeredUnit() string {
+	places := func(e *entry) int { return max(decimals(all...), fewDecimals(e.Median)) }
+	unit, head, offered := shortUnit(t.unit), "figure", shortUnit(t.unit)
 	if t.setup.Paced() {
-		return shortUnit(result.UnitTransactions)
-	}
-	return shortUnit(t.unit)
-}
-
-func (t *workloadTable) medians() Column {
-	head := "figure"
-	if !t.setup.Paced() && slices.ContainsFunc(t.entries, func(e *entry) bool { return e.Offered > 0 }) {
+		offered = shortUnit(result.UnitTransactions)
+	} else if slices.ContainsFunc(t.entries, func(e *entry) bool { return e.Offered > 0 }) {
 		head = "received"
 	}
-	places := t.places()
-	return t.known(0, func(e *entry) string { return Number(e.Median, ownDecimals(e.Median, places)) }, head, shortUnit(t.unit))
+	return []column{
+		figures(3, func(e *entry) float64 { return e.Offered }, "offered", offered),
+		{0, true, func(e *entry) string { return Number(e.Median, places(e)) }, []string{head, unit}},
+		{6, true, func(e *entry) string { return intervalText(e.CI95, places(e)) }, []string{"95 % interval", unit}},
+	}
 }
 
-func (t *workloadTable) intervals() Column {
-	places := t.places()
-	return t.known(6, func(e *entry) string { return intervalText(e.CI95, ownDecimals(e.Median, places)) }, "95 % interval", shortUnit(t.unit))
-}
-
-// lost makes the column of the datagrams that did not arrive or came out of order, or of
+// lost is the column of the datagrams that did not arrive or came out of order, or of
 // the transactions that were lost, if any was.
-func (t *workloadTable) lost() Column {
+func (t *workloadTable) lost() column {
 	switch {
 	case t.workload == result.WorkloadTCPCRR || t.workload == result.WorkloadUDPRR:
-		return t.figures(2, func(e *entry) float64 { return float64(e.Lost) }, "lost", shortUnit(t.cpuUnit))
+		return figures(2, func(e *entry) float64 { return float64(e.Lost) }, "lost", shortUnit(t.cpuUnit))
 	case t.workload != result.WorkloadUDPStream || t.wording.counted:
-		return Column{}
+		return figures(2, func(*entry) float64 { return 0 })
 	}
-	return t.known(2, func(e *entry) string {
+	return column{2, true, func(e *entry) string {
 		text := percentOf(e.LostShare)
 		if e.OutOfOrder > 0 {
 			text += fmt.Sprintf(", %s late", Number(float64(e.OutOfOrder), 0))
 		}
 		return text
-	}, "lost", "of sent")
+	}, []string{"lost", "of sent"}}
 }
 
-// percentiles makes the columns of the latency: of calls in ms.
-func (t *workloadTable) percentiles() []Column {
+// percentiles are the columns of the latency: of calls in ms.
+func (t *workloadTable) percentiles() (out []column) {
 	unit, scale := "µs", 1.0
 	if t.calls() {
 		unit, scale = "ms", 1e3
 	}
-	one := func(rank int, name string, pick func(*result.Latency) float64) Column {
-		return t.figures(rank, func(e *entry) float64 {
+	for _, p := range []struct {
+		rank int
+		name string
+		of   func(result.Latency) float64
+	}{
+		{4, "p50", func(l result.Latency) float64 { return l.P50 }}, {8, "p90", func(l result.Latency) float64 { return l.P90 }},
+		{5, "p99", func(l result.Latency) float64 { return l.P99 }}, {8, "p99.9", func(l result.Latency) float64 { return l.P999 }},
+	} {
+		out = append(out, figures(p.rank, func(e *entry) float64 {
 			if e.LatencyUS == nil {
 				return 0
 			}
-			return pick(e.LatencyUS) / scale
-		}, name, unit)
+			return p.of(*e.LatencyUS) / scale
+		}, p.name, unit))
 	}
-	return []Column{
-		one(4, "p50", func(l *result.Latency) float64 { return l.P50 }),
-		one(8, "p90", func(l *result.Latency) float64 { return l.P90 }),
-		one(5, "p99", func(l *result.Latency) float64 { return l.P99 }),
-		one(8, "p99.9", func(l *result.Latency) float64 { return l.P999 }),
-	}
-}
-
-func variant(e *entry) string {
-	if e.Variant == "" || e.Repeats != "" {
-		return None
-	}
-	return clean(e.Variant)
+	return out
 }
 
 // notes lists the remarks on rows, each once with the rows that have it, or with the
@@ -289,7 +288,7 @@ func (t *workloadTable) comparisonTable() *Table {
 
 // comparedFor says what a comparison is of: its question, or the caption under which the suite states it.
 func (t *workloadTable) comparedFor(c result.Comparison) string {
-	if text := questions[t.asks(c)]; text != "" {
+	if text := questions[c.Asks]; text != "" {
 		return text
 	}
 	for _, s := range t.suite.Statements {

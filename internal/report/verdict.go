@@ -95,19 +95,18 @@ func (t *workloadTable) best() string {
 	if len(t.contest) == 0 {
 		return t.figuresAlone()
 	}
-	if t.contest[0].entry != t.rival {
-		return t.overtaken() + t.bigTCP()
-	}
-	first, within := []string{t.contest[0].named()}, 0.0
+	top, within := t.contest[0], 0.0
+	first := []string{top.named()}
 	var open, few []string
 	for _, c := range t.contest[1:] {
+		reach := max(top.reach(), c.reach())
 		switch {
 		case c.verdict == tooFew:
 			few = append(few, c.named())
-		case c.verdict == tied && (c.reach() > widestLevel || c.lossy()):
-			open = append(open, c.named()+" ("+inside(c.reach())+")")
-		case c.verdict == tied:
-			first, within = append(first, c.named()), max(within, c.reach())
+		case t.meetsBest(c) && (reach > widestLevel || c.lossy()):
+			open = append(open, c.named()+" ("+inside(reach)+")")
+		case t.meetsBest(c):
+			first, within = append(first, c.named()), max(within, reach)
 		}
 	}
 	verb := t.wording.best
@@ -122,7 +121,7 @@ func (t *workloadTable) best() string {
 		verb = severally(verb)
 		level = ", level " + inside(within)
 	}
-	out := fmt.Sprintf("%s %s for %s: %s%s.", inWords(atMost(first)), verb, t.plural(), t.figureOf(t.contest[0].figure), level)
+	out := fmt.Sprintf("%s %s for %s: %s%s.", inWords(atMost(first)), verb, t.plural(), t.figureOf(top.figure), level)
 	if len(open) > 0 {
 		out += " Not certain: " + strings.Join(atMost(open), ", ") + "."
 	}
@@ -137,28 +136,17 @@ func severally(verb string) string {
 	return strings.NewReplacer("is ", "are ", "takes ", "take ", "has ", "have ").Replace(verb)
 }
 
-// overtaken names the rows that may be the best where the one that others were compared with is not: those whose intervals meet that of
-// the highest figure.
-func (t *workloadTable) overtaken() string {
-	var names, figures []string
-	within, top := 0.0, t.contest[0]
-	for i, c := range t.contest {
-		meets := c.verdict == tied
-		if c.ci != nil && top.ci != nil {
-			meets = t.wording.less && c.ci[0] <= top.ci[1] || !t.wording.less && c.ci[1] >= top.ci[0]
-		}
-		if i == 0 || meets {
-			names, figures = append(names, c.named()), append(figures, c.named()+" "+t.figureOf(c.figure))
-			within = max(within, c.reach())
-		}
-	}
+// meetsBest reports whether no difference to the best figure was found: where others were compared with another row, whether their
+// intervals meet.
+func (t *workloadTable) meetsBest(c contender) bool {
+	top := t.contest[0]
 	switch {
-	case len(names) == 1:
-		return fmt.Sprintf("%s %s for %s: %s.", top.named(), t.wording.best, t.plural(), t.figureOf(top.figure))
-	case within <= widestLevel:
-		return fmt.Sprintf("%s %s for %s: %s, level %s.", inWords(atMost(names)), severally(t.wording.best), t.plural(), t.figureOf(top.figure), inside(within))
+	case top.entry == t.rival || c.ci == nil || top.ci == nil:
+		return c.verdict == tied
+	case t.wording.less:
+		return c.ci[0] <= top.ci[1]
 	}
-	return fmt.Sprintf("%s are not told apart for %s (%s).", inWords(atMost(figures)), t.plural(), inside(within))
+	return c.ci[1] >= top.ci[0]
 }
 
 // bigTCP tells what links reach with BIG TCP.

@@ -104,8 +104,7 @@ func newSuiteTables(f result.File) []*suiteTables {
 					t.anchor += fmt.Sprintf("-%d", i)
 				}
 				t.fill(rows[k], order)
-				t.nameFlows(several)
-				t.nameSetup()
+				t.nameIt(several)
 				st.workloads = append(st.workloads, t)
 			}
 		}
@@ -184,35 +183,19 @@ func (t *workloadTable) fill(rows []result.Row, order map[[2]string]int) {
 // matrix baselines are first; within a link the kernel's datapath is before eBPF
 // and the pod IP before the cluster IP.
 func (t *workloadTable) sort(order map[[2]string]int) {
+	number := map[bool]int{true: 1}
 	targets := []string{result.TargetLoopback, result.TargetHostIP, result.TargetPodIP, result.TargetClusterIP, result.TargetPublishedPort}
-	slices.SortStableFunc(t.entries, func(a, b *entry) int {
+	place := func(e *entry) []int {
 		if t.suite.list() {
-			return compareBool(a.repeat, b.repeat)
+			return []int{number[e.repeat]}
 		}
-		return cmp.Or(
-			-compareBool(a.Baseline, b.Baseline),
-			compareBool(a.repeat, b.repeat),
-			cmp.Compare(order[[2]string{a.Link, ""}], order[[2]string{b.Link, ""}]),
-			cmp.Compare(order[[2]string{a.Link, "\x00" + a.Variant}], order[[2]string{b.Link, "\x00" + b.Variant}]),
-			compareBool(a.Datapath == result.DatapathEBPF, b.Datapath == result.DatapathEBPF),
-			cmp.Compare(a.Placement, b.Placement),
-			cmp.Compare(a.Overlay, b.Overlay),
-			cmp.Compare(a.Family, b.Family),
-			cmp.Compare(slices.Index(targets, a.Target), slices.Index(targets, b.Target)),
-			cmp.Compare(slices.Index(viaOrder(), a.Via), slices.Index(viaOrder(), b.Via)),
-		)
-	})
-}
-
-// compareBool orders false before true.
-func compareBool(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case b:
-		return -1
+		return []int{
+			-number[e.Baseline], number[e.repeat], order[[2]string{e.Link, ""}], order[[2]string{e.Link, "\x00" + e.Variant}],
+			number[e.Datapath == result.DatapathEBPF], number[e.Placement == result.PlacementTwoHosts], number[e.Overlay == result.OverlayVXLAN],
+			number[e.Family == "ipv6"], slices.Index(targets, e.Target), slices.Index(viaOrder(), e.Via),
+		}
 	}
-	return 1
+	slices.SortStableFunc(t.entries, func(a, b *entry) int { return slices.Compare(place(a), place(b)) })
 }
 
 func (e *entry) ok() bool { return e.Status == result.StatusOK }
@@ -227,13 +210,6 @@ func (t *workloadTable) withoutRepeats() []*entry {
 	return slices.DeleteFunc(slices.Clone(t.entries), func(e *entry) bool { return e.repeat })
 }
 
-// of is the table with some of the entries alone.
-func (t *workloadTable) of(entries []*entry) *workloadTable {
-	only := *t
-	only.entries = entries
-	return &only
-}
-
 // ranked sorts entries by their medians, the best first.
 func (t *workloadTable) ranked(entries []*entry) []*entry {
 	out := slices.Clone(entries)
@@ -246,8 +222,8 @@ func (t *workloadTable) ranked(entries []*entry) []*entry {
 	return out
 }
 
-// nameFlows names the table, with its number of flows if the suite has several.
-func (t *workloadTable) nameFlows(several bool) {
+// nameIt names the table, with its number of flows if the suite has several, and its setup, if it is not the usual one.
+func (t *workloadTable) nameIt(several bool) {
 	t.name, t.explanation = t.names.Title, t.names.Explanation
 	switch {
 	case t.calls() && t.flows == 1:
@@ -260,18 +236,12 @@ func (t *workloadTable) nameFlows(several bool) {
 			t.explanation = ""
 		}
 	}
-}
-
-// nameSetup adds the setup to the table's name, if it is not the usual one.
-func (t *workloadTable) nameSetup() {
-	setup := t.setup.String()
-	if setup == "" {
-		return
-	}
-	t.name += ", " + setup
-	t.explanation = ""
-	if t.setup.Paced() {
-		t.explanation = "latency of requests at a fixed rate, from the time at which each was due"
+	switch setup := t.setup.String(); {
+	case setup == "":
+	case t.setup.Paced():
+		t.name, t.explanation = t.name+", "+setup, "latency of requests at a fixed rate, from the time at which each was due"
+	default:
+		t.name, t.explanation = t.name+", "+setup, ""
 	}
 }
 
@@ -282,18 +252,13 @@ func (t *workloadTable) heading() string {
 	return t.name + " (" + t.explanation + ")"
 }
 
-// ofCalls reports whether a workload consists of calls of CNI plugins.
-func ofCalls(workload string) bool {
-	return workload == result.WorkloadCNIAdd || workload == result.WorkloadCNIDel
-}
-
 func (t *workloadTable) turns() bool {
 	return slices.ContainsFunc(t.entries, func(e *entry) bool { return len(e.Positions) > 0 })
 }
 
-func (t *workloadTable) calls() bool { return ofCalls(t.workload) }
+// calls reports whether the workload consists of calls of CNI plugins.
+func (t *workloadTable) calls() bool { return strings.HasPrefix(t.workload, "cni_") }
 
-// latencyUnit is the unit in which the table shows latencies: ms for calls, else µs.
 // meanLatency is the mean time of a transaction in microseconds, since each flow has
 // one at a time; 0 for other units.
 func (t *workloadTable) meanLatency(e *entry) float64 {
@@ -301,16 +266,6 @@ func (t *workloadTable) meanLatency(e *entry) float64 {
 		return 0
 	}
 	return float64(t.flows) * 1e6 / e.Median
-}
-
-func (t *workloadTable) places() int {
-	var all []float64
-	for _, e := range t.entries {
-		if e.ok() {
-			all = append(all, e.Median)
-		}
-	}
-	return decimals(all...)
 }
 
 // wording tells which figures are better, and the words for it. Rates of a timed run
@@ -330,7 +285,8 @@ func wordingOf(counted bool, of result.Key) wording {
 		return wording{false, true, "has the lowest latency", "lowest"}
 	case of.Workload == result.WorkloadServiceMemory:
 		return wording{false, true, "takes the least memory", "lowest"}
-	case ofCalls(of.Workload), strings.HasPrefix(of.Workload, result.WorkloadFirstPacket), strings.HasSuffix(of.Workload, "_change"), of.Workload == result.WorkloadPolicyApply:
+	case slices.ContainsFunc([]string{"cni_", result.WorkloadFirstPacket}, func(p string) bool { return strings.HasPrefix(of.Workload, p) }),
+		strings.HasSuffix(of.Workload, "_change"), of.Workload == result.WorkloadPolicyApply:
 		return wording{false, true, "is the fastest", "lowest"}
 	}
 	return wording{false, false, "is the fastest", "highest"}

@@ -61,8 +61,8 @@ func (c *busyClock) read() (idle uint64, cpus int, err error) {
 // parseTimerList sums up the idle times of all CPUs.
 func parseTimerList(b []byte) (idle uint64, cpus int) {
 	for line := range bytes.Lines(b) {
-		if value, ok := bytes.CutPrefix(line, idleLine); ok {
-			idle += column(value, 0)
+		if bytes.HasPrefix(line, idleLine) {
+			idle += numbers(line)[1] // after the colon
 			cpus++
 		}
 	}

@@ -5,6 +5,7 @@ package clock
 import (
 	"bytes"
 	"fmt"
+	"strconv"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -13,7 +14,7 @@ import (
 // userHZ is the unit of /proc/stat, fixed in the kernel's interface.
 const userHZ = 100
 
-// procFile is a file of /proc that is read again and again. A reading allocates nothing, unless the file has outgrown the buffer.
+// procFile is a file of /proc that is read again and again.
 type procFile struct {
 	path string
 	fd   int
@@ -73,8 +74,7 @@ type MachineTime struct {
 	NetTX uint64 `json:"net_tx"`
 }
 
-// Machine measures how busy the whole machine is. Reading it allocates nothing. It
-// is for one goroutine.
+// Machine measures how busy the whole machine is. It is for one goroutine.
 type Machine struct {
 	procFile
 	began sample
@@ -129,46 +129,28 @@ func (m *Machine) read() (sample, error) {
 func parseStat(b []byte) sample {
 	var s sample
 	for line := range bytes.Lines(b) {
-		line = bytes.TrimSuffix(line, []byte("\n"))
 		switch {
 		case bytes.HasPrefix(line, []byte("cpu ")):
-			s.user, s.system = column(line, 1)+column(line, 2), column(line, 3)
-			s.idle, s.iowait = column(line, 4), column(line, 5)
-			s.softirq, s.steal = column(line, 7), column(line, 8)
+			n := numbers(line)
+			s.user, s.system, s.idle, s.iowait, s.softirq, s.steal = n[0]+n[1], n[2], n[3], n[4], n[6], n[7]
 		case bytes.HasPrefix(line, []byte("cpu")):
 			s.cpus++
 		case bytes.HasPrefix(line, []byte("softirq ")):
-			s.netTX, s.netRX = column(line, 4), column(line, 5)
+			n := numbers(line)
+			s.netTX, s.netRX = n[3], n[4]
 		}
 	}
 	return s
 }
 
-// column returns the number in a column of a line, counted from 0. It is 0 if the
-// line has no number in that column.
-func column(line []byte, index int) uint64 {
-	var value uint64
-	at, inside := -1, false
-	for _, c := range line {
-		if c == ' ' {
-			inside = false
-			continue
-		}
-		if !inside {
-			inside = true
-			at++
-		}
-		if at > index {
-			break
-		}
-		if at == index {
-			if c < '0' || c > '9' {
-				return 0
-			}
-			value = value*10 + uint64(c-'0')
+// numbers returns the numbers after the first word of a line; 0 for those that it lacks.
+func numbers(line []byte) (out [8]uint64) {
+	for i, field := range bytes.Fields(line) {
+		if i > 0 && i <= len(out) {
+			out[i-1], _ = strconv.ParseUint(string(field), 10, 64)
 		}
 	}
-	return value
+	return out
 }
 
 func (s sample) since(earlier sample) MachineTime {

@@ -3,12 +3,9 @@
 package worker
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
-	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -33,12 +30,11 @@ const (
 )
 
 // acceptor accepts the connections of one listener on a thread. It serves those of
-// tcp_crr itself, without the Go scheduler, and hands out the others. At rest the thread
+// tcp_crr itself, without the Go scheduler, and hands out the others with the bytes that have been read. At rest the thread
 // waits outside the Go scheduler too.
 type acceptor struct {
-	fd      int
-	hand    func(conn *net.TCPConn, begin []byte)
-	session *session // for calls on all sockets
+	session *session // the listener; also for calls on all sockets
+	hand    func(fd int, begin []byte)
 	buf     []byte
 
 	mu    sync.Mutex
@@ -54,26 +50,6 @@ type crrSlot struct {
 	local, peer       netip.AddrPort // of the last short connection of a slice; guarded by the acceptor's lock
 }
 
-// newAcceptor takes the socket out of a listener, which it closes.
-func newAcceptor(listener *net.TCPListener, hand func(*net.TCPConn, []byte)) (a *acceptor, err error) {
-	s, err := newSocketSession(listener, load.Spec{})
-	if err != nil {
-		return nil, err
-	}
-	// Accepted sockets inherit the option, as they do the timeouts.
-	if err := setNoDelay(s.fd); err != nil {
-		s.close()
-		return nil, err
-	}
-	return &acceptor{fd: s.fd, hand: hand, session: s, buf: make([]byte, streamBuffer)}, nil
-}
-
-// Close ends the acceptor's loop.
-func (a *acceptor) Close() error {
-	a.session.interrupt()
-	return nil
-}
-
 func (a *acceptor) loop() error {
 	defer a.session.close()
 	for resting := true; ; {
@@ -82,7 +58,7 @@ func (a *acceptor) loop() error {
 				return err
 			}
 		}
-		fd, _, errno := unix.RawSyscall6(unix.SYS_ACCEPT4, uintptr(a.fd), 0, 0, unix.SOCK_CLOEXEC, 0, 0)
+		fd, _, errno := unix.RawSyscall6(unix.SYS_ACCEPT4, uintptr(a.session.fd), 0, 0, unix.SOCK_CLOEXEC, 0, 0)
 		switch {
 		case errno == 0:
 			resting = a.accepted(int(fd))
@@ -100,37 +76,24 @@ func (a *acceptor) loop() error {
 // accepted serves a connection or hands it out. It reports whether the acceptor may rest.
 func (a *acceptor) accepted(fd int) (rest bool) {
 	if a.used.Load() == 0 {
-		a.handOut(fd, nil)
+		a.hand(fd, nil)
 		return true
 	}
-	n, _, errno := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(&a.buf[0])), headerSize, 0, 0, 0)
-	if errno != 0 { // its timeout: a silent one, or a late one, must not hold up the others
-		a.handOut(fd, nil)
+	n, _, errno := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(&a.buf[0])), uintptr(len(a.buf)), 0, 0, 0)
+	switch {
+	case errno != 0: // its timeout: a silent one, or a late one, must not hold up the others
+		a.hand(fd, nil)
+		return false
+	case n > 0 && a.buf[0]&crrRequest == 0:
+		a.hand(fd, append([]byte(nil), a.buf[:n]...))
 		return false
 	}
-	if n > 0 && a.buf[0]&crrRequest == 0 {
-		a.handOut(fd, a.buf[:n])
-		return false
+	last := n > 0 && a.buf[0]&crrLast != 0
+	if n > 0 {
+		a.serve(int(n), fd, a.buf)
 	}
-	defer func() { _, _, _ = unix.RawSyscall(unix.SYS_CLOSE, uintptr(fd), 0, 0) }()
-	if n == 0 {
-		return false
-	}
-	last := a.buf[0]&crrLast != 0
-	a.serve(int(n), fd, a.buf)
+	_, _, _ = unix.RawSyscall(unix.SYS_CLOSE, uintptr(fd), 0, 0)
 	return last
-}
-
-// serveLate serves a connection whose first byte came late, after it was handed out.
-func (a *acceptor) serveLate(conn *net.TCPConn, first byte) {
-	s, err := newSession(conn, load.Spec{})
-	if err != nil {
-		return
-	}
-	defer s.close()
-	buf := make([]byte, headerSize)
-	buf[0] = first
-	a.serve(1, s.fd, buf)
 }
 
 // serve answers the request of a short connection, of which n bytes are in buf. Its client tells if it fails.
@@ -156,7 +119,7 @@ func (a *acceptor) serve(n, fd int, buf []byte) {
 	buf[0] = kind
 	for sent := 0; sent < slot.response; {
 		// All but the first byte may be any.
-		more, err := a.session.transmit(fd, buf[:min(len(buf), slot.response-sent)])
+		more, err := a.session.transmit(fd, buf[:min(len(buf), slot.response-sent)], 0)
 		if err != nil {
 			return
 		}
@@ -172,22 +135,6 @@ func (a *acceptor) keepAddresses(fd int, slot *crrSlot) {
 	if local, peer, err := addresses(fd); err == nil {
 		slot.local, slot.peer = local, peer
 	}
-}
-
-// handOut passes a connection on, with the bytes of it that have been read.
-func (a *acceptor) handOut(fd int, begin []byte) {
-	file := os.NewFile(uintptr(fd), "connection")
-	defer func() { _ = file.Close() }()
-	conn, err := net.FileConn(file)
-	if err != nil {
-		return
-	}
-	tcp, ok := conn.(*net.TCPConn)
-	if !ok {
-		_ = conn.Close()
-		return
-	}
-	a.hand(tcp, append([]byte(nil), begin...))
 }
 
 // claim gives a persistent connection a slot, nil if there is none.
@@ -217,11 +164,10 @@ func serveSlot(s *session) (load.Served, error) {
 	a, report := s.acceptor, s.served()
 	slot := a.claim(s.spec)
 	if slot == nil {
-		_, err := s.Write([]byte{crrFull})
-		return report, errors.Join(fmt.Errorf("more than %d open connections of %s", crrSlots, load.TCPCRR), err)
+		return report, errors.Join(fmt.Errorf("more than %d open connections of %s", crrSlots, load.TCPCRR), s.write([]byte{crrFull}))
 	}
 	defer a.release(slot)
-	if _, err := s.Write([]byte{slot.index}); err != nil {
+	if err := s.write([]byte{slot.index}); err != nil {
 		return report, err
 	}
 	if err := s.park(0); err != nil {
@@ -241,23 +187,4 @@ func serveSlot(s *session) (load.Served, error) {
 	}
 	a.mu.Unlock()
 	return report, nil
-}
-
-// serveAccepted serves the connections of an acceptor.
-func (w *worker) serveAccepted(ctx context.Context, listener *net.TCPListener) error {
-	var a *acceptor
-	a, err := newAcceptor(listener, func(conn *net.TCPConn, begin []byte) {
-		w.tasks.Go(func() { w.serveTCP(ctx, accepted{conn, begin, a}) })
-	})
-	if err != nil {
-		return err
-	}
-	w.mu.Lock()
-	w.listeners = append(w.listeners, a)
-	w.mu.Unlock()
-	w.tasks.Go(func() {
-		// Not with the priority of load: it is idle in runs that need one.
-		_ = threadConfig{CPU: w.thread.CPU}.run(a.loop)
-	})
-	return nil
 }

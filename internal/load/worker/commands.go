@@ -6,14 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"mustang/internal/load"
 	"mustang/internal/load/clock"
 )
-
-// cancelGrace is the time that a cancelled slice has to end by itself.
-const cancelGrace = load.StopGrace / 2
 
 func (w *worker) open(ctx context.Context, spec load.Spec) (_ *load.Conn, err error) {
 	if err := spec.Validate(); err != nil {
@@ -84,7 +80,11 @@ func (w *worker) slices(ctx context.Context, slices []load.Slice) ([]load.SliceR
 			return nil, err
 		}
 	}
-	defer interruptAfter(ctx, conns)()
+	defer context.AfterFunc(ctx, func() {
+		for _, c := range conns {
+			c.interrupt()
+		}
+	})()
 	results := make([]load.SliceResult, len(slices))
 	err := w.thread.run(func() error {
 		for i, s := range slices {
@@ -100,25 +100,6 @@ func (w *worker) slices(ctx context.Context, slices []load.Slice) ([]load.SliceR
 	})
 	w.collect()
 	return results, err
-}
-
-// interruptAfter interrupts connections if their slices go on for a while after ctx has
-// ended. The slices' end calls the function that it returns.
-func interruptAfter(ctx context.Context, conns []*connection) (end func()) {
-	over := make(chan struct{})
-	stop := context.AfterFunc(ctx, func() {
-		select {
-		case <-over:
-		case <-time.After(cancelGrace):
-			for _, c := range conns {
-				c.interrupt()
-			}
-		}
-	})
-	return func() {
-		stop()
-		close(over)
-	}
 }
 
 func (w *worker) shut(ctx context.Context, id uint64) (*load.Measurement, error) {

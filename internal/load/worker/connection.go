@@ -7,9 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
-	"net"
-	"os"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -47,10 +44,7 @@ type outcome struct {
 
 // openPersistent opens the sockets of a spec and shakes hands with the server.
 func (w *worker) openPersistent(ctx context.Context, spec load.Spec) (_ *connection, err error) {
-	workload, err := lookup(spec.Workload)
-	if err != nil {
-		return nil, err
-	}
+	workload := lookup(spec.Workload)
 	c := &connection{spec: spec, thread: w.thread}
 	defer func() {
 		if err != nil {
@@ -60,7 +54,16 @@ func (w *worker) openPersistent(ctx context.Context, spec load.Spec) (_ *connect
 	if c.window, err = w.openWindow(spec.Exact); err != nil {
 		return nil, err
 	}
-	if err := inNamespace(spec.Namespace, func() error { return c.dial(ctx, workload) }); err != nil {
+	if err := inNamespace(spec.Namespace, func() error {
+		for range spec.FlowCount() {
+			s, err := dial(ctx, workload.kind, spec)
+			if err != nil {
+				return err
+			}
+			c.sessions = append(c.sessions, s)
+		}
+		return nil
+	}); err != nil {
 		return nil, err
 	}
 	uninterrupted := context.AfterFunc(ctx, c.interrupt)
@@ -106,70 +109,15 @@ func inNamespace(path string, fn func() error) error {
 	return ns.Do(fn)
 }
 
-func (c *connection) dial(ctx context.Context, w workload) error {
-	for range c.spec.FlowCount() {
-		var s *session
-		var err error
-		if w.network == "udp" {
-			s, err = dialUDP(c.spec)
-		} else {
-			s, err = dialTCP(ctx, c.spec)
-		}
-		if err != nil {
-			return err
-		}
-		c.sessions = append(c.sessions, s)
-	}
-	return nil
-}
-
-// Local ports of the client's TCP connections, below those that the kernel gives to others
-// in a lab: a short connection by another address of the same server, which is translated
-// on the way, must not look like a persistent one to the server.
-const (
-	firstOwnPort = 2000
-	ownPorts     = 8000
-	portAttempts = 100
-)
-
-// dialTCP opens a TCP connection from one of these ports.
-func dialTCP(ctx context.Context, spec load.Spec) (*session, error) {
-	dialer := net.Dialer{Timeout: spec.StallTime(), KeepAlive: -1, Control: setCongestion}
-	dialer.SetMultipathTCP(false)
-	var conn net.Conn
-	var err error
-	for range portAttempts {
-		dialer.LocalAddr = &net.TCPAddr{Port: firstOwnPort + rand.IntN(ownPorts)}
-		conn, err = dialer.DialContext(ctx, "tcp", spec.Target.String())
-		if !errors.Is(err, unix.EADDRINUSE) && !errors.Is(err, unix.EADDRNOTAVAIL) {
-			break
-		}
-	}
-	var netErr net.Error
-	if errors.As(err, &netErr) && netErr.Timeout() {
-		return nil, fmt.Errorf("connect: no answer for %v: %w", spec.StallTime().Round(time.Millisecond), unix.ETIMEDOUT)
-	}
-	if err != nil {
-		return nil, err
-	}
-	tcp, ok := conn.(*net.TCPConn)
-	if !ok {
-		_ = conn.Close()
-		return nil, fmt.Errorf("connect: %w", os.ErrInvalid)
-	}
-	return newSession(tcp, spec)
-}
-
 // handshake announces a flow to the server and returns the server's answer.
 func (s *session) handshake(w workload) (report load.Served, err error) {
-	header := encodeHeader(w, s.spec)
-	if w.network == "udp" {
-		return s.handshakeUDP(header)
+	if w.kind == unix.SOCK_DGRAM {
+		return s.hello()
 	}
-	if _, err := s.Write(header); err != nil {
+	if err := s.writeMessage(newHeader(s.spec)); err != nil {
 		return load.Served{}, err
 	}
-	report, err = s.readReport()
+	err = readMessage(s.readFull, &report)
 	if err == nil && report.Congestion != s.congestion {
 		err = fmt.Errorf("the client uses congestion control %q, the server %q", s.congestion, report.Congestion)
 	}

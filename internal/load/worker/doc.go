@@ -28,7 +28,8 @@
 //   - A request/response waits for its last response.
 //   - A TCP stream starts and ends with an empty connection: the server answers
 //     the last block of the lead, and that of the slice, so that all work for the
-//     counted bytes is in the time, if both ends share a CPU too.
+//     counted bytes is in the time, if both ends share a CPU too. The short segment at the
+//     end of a block waits for the next block (MSG_MORE), and a read takes what is there.
 //   - A UDP stream ends with the server's counts.
 //   - The connections of a tcp_crr go to the same port as all others. The thread
 //     that accepts knows them by their first byte and serves them.

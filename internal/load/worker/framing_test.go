@@ -5,47 +5,31 @@ package worker
 import (
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"mustang/internal/load"
 )
 
-// TestHeader decodes an encoded header, and refuses invalid ones.
+// TestHeader refuses invalid headers.
 func TestHeader(t *testing.T) {
-	spec := load.Spec{Workload: load.TCPStream, Flows: load.MaxFlows, Request: 100, Response: 1 << 20, Stall: 7, Reverse: true}
-	stream := named(t, load.TCPStream)
-	got := encodeHeader(stream, spec)
-	if len(got) != headerSize {
-		t.Fatalf("%d bytes, want %d", len(got), headerSize)
-	}
-	if a, err := decodeHeader(got); err != nil || a.spec != spec || a.workload.code != stream.code {
-		t.Errorf("decoded %+v, %v", a, err)
-	}
-	for name, spoil := range map[string]func([]byte) []byte{
-		"magic":    func(b []byte) []byte { b[0] = 'X'; return b },
-		"workload": func(b []byte) []byte { b[4] = 0; return b },
-		"short":    func(b []byte) []byte { return b[:headerSize-1] },
-		"no flow":  func(b []byte) []byte { b[5] = 0; return b },
-		"flows":    func(b []byte) []byte { b[5] = load.MaxFlows + 1; return b },
-		"rr flows": func(b []byte) []byte { b[4] = 'r'; return b },
-		"stall":    func(b []byte) []byte { clear(b[8:16]); return b },
-		"negative": func(b []byte) []byte { b[8] = 0xff; return b },
-		"window":   func(b []byte) []byte { b[23] = 1; return b },
-		"request":  func(b []byte) []byte { b[24] = 0xff; return b },
-		"response": func(b []byte) []byte { b[33] = 1; return b },
-		"delay":    func(b []byte) []byte { b[47] = 1; return b },
-		"reverse":  func(b []byte) []byte { b[4], b[5] = 'r', 1; return b },
+	for name, spoil := range map[string]func(*header){
+		"":            func(*header) {},
+		"protocol":    func(h *header) { h.Protocol-- },
+		"no workload": func(h *header) { h.Spec.Workload = "" },
+		"socket":      func(h *header) { h.Spec.Workload, h.Spec.Flows, h.Spec.Reverse = load.UDPStream, 1, false },
+		"flows":       func(h *header) { h.Spec.Flows = load.MaxFlows + 1 },
+		"rr flows":    func(h *header) { h.Spec.Workload, h.Spec.Reverse = load.TCPRR, false },
+		"stall":       func(h *header) { h.Spec.Stall = -1 },
+		"window":      func(h *header) { h.Spec.Window = 1 },
+		"request":     func(h *header) { h.Spec.Request = -1 },
+		"response":    func(h *header) { h.Spec.Response++ },
+		"delay":       func(h *header) { h.Spec.Delay = 1 },
+		"reverse":     func(h *header) { h.Spec.Workload, h.Spec.Flows = load.TCPRR, 1 },
 	} {
-		if _, err := decodeHeader(spoil(encodeHeader(stream, spec))); err == nil {
-			t.Errorf("%s: no error", name)
+		h := newHeader(load.Spec{Workload: load.TCPStream, Flows: load.MaxFlows, Request: 100, Response: 1 << 20, Stall: 7, Reverse: true,
+			Namespace: "/run/netns/x"})
+		if spoil(&h); (h.check(unix.SOCK_STREAM) == nil) != (name == "") || h.Spec.Namespace != "" {
+			t.Errorf("%q: %+v, %v", name, h, h.check(unix.SOCK_STREAM))
 		}
 	}
-}
-
-// named finds a workload.
-func named(t *testing.T, name string) workload {
-	t.Helper()
-	w, err := lookup(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return w
 }

@@ -4,8 +4,7 @@ package worker
 
 import (
 	"bytes"
-	"net"
-	"slices"
+	"net/netip"
 	"testing"
 	"time"
 
@@ -51,7 +50,9 @@ func FuzzBlocks(f *testing.F) {
 			done <- err
 		}()
 		go func() {
-			_, _ = client.Write(b)
+			if len(b) > 0 {
+				_ = client.write(b)
+			}
 			_ = unix.Shutdown(client.fd, unix.SHUT_WR)
 			buf := make([]byte, streamBuffer)
 			for {
@@ -70,32 +71,31 @@ func FuzzBlocks(f *testing.F) {
 	})
 }
 
-// FuzzHeader decodes headers and datagrams of clients.
-func FuzzHeader(f *testing.F) {
-	for _, w := range workloads() {
-		header := encodeHeader(w, load.Spec{Workload: w.name, Stall: 1})
-		f.Add(header)
-		f.Add(slices.Concat(header[:24], make([]byte, 16), header[40:])) // requests of no bytes
-		f.Add(datagram{kind: datagramHello, flow: 3}.with(header))
+// FuzzDatagram reads any bytes as a datagram with a header.
+func FuzzDatagram(f *testing.F) {
+	for _, workload := range load.Workloads() {
+		b, err := datagram{kind: datagramHello, flow: 3}.with(newHeader(load.Spec{Workload: workload, Stall: 1}))
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b)
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		if d, ok := parseDatagram(data); ok {
-			again := make([]byte, load.MinDatagram)
-			d.put(again)
-			if got, ok := parseDatagram(again); !ok || got != d {
-				t.Errorf("%+v becomes %+v", d, got)
-			}
-			data = data[load.MinDatagram:]
-		}
-		h, err := decodeHeader(data)
-		if err != nil {
+		d, ok := parseDatagram(data)
+		if !ok {
 			return
 		}
-		if err := h.spec.CheckTraffic(); err != nil || h.spec.Flows < 1 || h.spec.StallTime() <= 0 {
-			t.Errorf("header with %+v: %v", h.spec, err)
+		again := make([]byte, load.MinDatagram)
+		d.put(again)
+		if got, ok := parseDatagram(again); !ok || got != d {
+			t.Errorf("%+v becomes %+v", d, got)
 		}
-		if again := encodeHeader(h.workload, h.spec); !bytes.Equal(again[:6], data[:6]) || !bytes.Equal(again[8:], data[8:]) {
-			t.Errorf("%x becomes %x", data, again)
+		var h header
+		if decode(data[load.MinDatagram:], &h) != nil || h.check(unix.SOCK_DGRAM) != nil {
+			return
+		}
+		if h.Spec.FlowCount() < 1 || h.Spec.StallTime() <= 0 || min(h.Spec.RequestSize(), h.Spec.ResponseSize()) < 1 {
+			t.Errorf("header with %+v", h.Spec)
 		}
 	})
 }
@@ -103,29 +103,21 @@ func FuzzHeader(f *testing.F) {
 // sessionPair returns two ends of a connection over loopback.
 func sessionPair(t testing.TB, spec load.Spec) (client, server *session) {
 	t.Helper()
-	listener, err := net.Listen("tcp4", "127.0.0.1:0")
+	listener, err := listenOn(unix.SOCK_STREAM, netip.MustParseAddrPort("127.0.0.1:0"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = listener.Close() }()
-	near, err := net.Dial("tcp4", listener.Addr().String())
+	defer listener.close()
+	spec.Target = listener.local
+	if client, err = dial(t.Context(), unix.SOCK_STREAM, spec); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.close)
+	fd, _, err := unix.Accept4(listener.fd, unix.SOCK_CLOEXEC)
 	if err != nil {
 		t.Fatal(err)
 	}
-	far, err := listener.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	sessions := [2]*session{}
-	for i, conn := range []net.Conn{near, far} {
-		tcp, ok := conn.(*net.TCPConn)
-		if !ok {
-			t.Fatalf("connection is a %T", conn)
-		}
-		if sessions[i], err = newSession(tcp, spec); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(sessions[i].close)
-	}
-	return sessions[0], sessions[1]
+	server = &session{spec: spec, fd: fd}
+	t.Cleanup(server.close)
+	return client, server
 }

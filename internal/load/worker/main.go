@@ -35,13 +35,12 @@ type worker struct {
 	mu        sync.Mutex
 	active    int // connections that are open
 	slots     int // GOMAXPROCS of an idle agent
-	listeners []io.Closer
-	flows     map[uint64]bool // UDP flows that are being served
-	cancels   map[uint64]context.CancelFunc
+	listeners []*session
 	conns     map[uint64]*connection
 	lastConn  uint64 // the last ID
 	windows   map[bool]*clock.Window
 	heap      heapMeter
+	flows     sync.Map            // numbers of the UDP flows that are being served
 	turn      *semaphore.Weighted // of the commands that use connections
 	tasks     sync.WaitGroup
 }
@@ -75,7 +74,7 @@ func Main(ctx context.Context, args []string, stdin io.Reader, stdout io.Writer)
 	ctx, cancel := context.WithCancel(ctx)
 	w := &worker{
 		thread: threadConfig{CPU: *cpu, Priority: *priority}, out: load.NewMessageWriter(stdout),
-		cancels: map[uint64]context.CancelFunc{}, flows: map[uint64]bool{}, conns: map[uint64]*connection{},
+		conns:   map[uint64]*connection{},
 		windows: map[bool]*clock.Window{}, turn: semaphore.NewWeighted(mostShuts), slots: runtime.GOMAXPROCS(0),
 	}
 	defer func() {
@@ -148,19 +147,8 @@ func (w *worker) execute(ctx context.Context, c load.Call) error {
 		addr, err := w.listen(ctx, c.Namespace, c.Address)
 		r.Address, r.Error = addr, replyError(err)
 	case load.OpOpen, load.OpSlices, load.OpShut:
-		taskCtx, cancel := context.WithCancel(ctx)
-		w.mu.Lock()
-		w.cancels[c.ID] = cancel
-		w.mu.Unlock()
-		w.tasks.Go(func() { w.run(taskCtx, c) })
+		w.tasks.Go(func() { w.run(ctx, c) })
 		return nil
-	case load.OpCancel:
-		w.mu.Lock()
-		if cancel := w.cancels[c.Cancel]; cancel != nil {
-			cancel()
-		}
-		w.mu.Unlock()
-		return nil // the cancelled command replies
 	default:
 		r.Error = &load.ReplyError{Message: fmt.Sprintf("unknown command %q", c.Op)}
 	}
@@ -181,10 +169,6 @@ func (w *worker) run(ctx context.Context, c load.Call) {
 			r.Histogram = load.Histogram{Histogram: r.Measurement.Histogram}
 		}
 	}
-	w.mu.Lock()
-	w.cancels[c.ID]()
-	delete(w.cancels, c.ID)
-	w.mu.Unlock()
 	if err != nil {
 		r = load.Reply{Error: replyError(err)}
 	}

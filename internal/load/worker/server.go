@@ -6,8 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net"
 	"net/netip"
 	"time"
 
@@ -16,108 +14,152 @@ import (
 	"mustang/internal/load"
 )
 
-// listenAttempts is the number of attempts to find a port that is free for TCP and UDP.
-const listenAttempts = 10
+// Bounds of a server.
+const (
+	listenAttempts = 10      // to find a port that is free for TCP and UDP
+	listenBacklog  = 1 << 16 // the kernel takes net.core.somaxconn, if that is less
+	headerTimeout  = 5 * time.Second
+)
 
 // listen opens a server on addr, TCP and UDP, and returns its address. Port 0 asks for
 // any. The sockets are in the namespace at a path, see [load.Agent.ListenIn].
-func (w *worker) listen(ctx context.Context, namespace string, addr netip.AddrPort) (assigned netip.AddrPort, err error) {
-	err = inNamespace(namespace, func() error {
-		assigned, err = w.listenHere(ctx, namespace, addr)
-		return err
-	})
-	return assigned, err
-}
-
-// listenHere is listen inside the namespace.
-func (w *worker) listenHere(ctx context.Context, namespace string, addr netip.AddrPort) (netip.AddrPort, error) {
+func (w *worker) listen(ctx context.Context, namespace string, addr netip.AddrPort) (netip.AddrPort, error) {
 	for attempt := 1; ; attempt++ {
-		listener, err := listenTCP(ctx, addr)
-		if err != nil {
-			return netip.AddrPort{}, err
-		}
-		assigned := unmapped(listener.Addr())
-		err = w.listenUDP(ctx, namespace, assigned)
+		var tcp, udp *session
+		err := inNamespace(namespace, func() (err error) {
+			if tcp, err = listenOn(unix.SOCK_STREAM, addr); err == nil {
+				if udp, err = listenOn(unix.SOCK_DGRAM, tcp.local); err != nil {
+					tcp.close()
+				}
+			}
+			return err
+		})
 		if err == nil {
-			return assigned, w.serveAccepted(ctx, listener)
+			w.mu.Lock()
+			w.listeners = append(w.listeners, tcp, udp)
+			w.mu.Unlock()
+			a := &acceptor{session: tcp, buf: make([]byte, streamBuffer)}
+			a.hand = func(fd int, begin []byte) { w.tasks.Go(func() { w.serveTCP(ctx, a, fd, begin) }) }
+			// Not with the priority of load: it is idle in runs that need one.
+			w.tasks.Go(func() { _ = threadConfig{CPU: w.thread.CPU}.run(a.loop) })
+			w.tasks.Go(func() { w.acceptUDP(ctx, namespace, udp) })
+			return tcp.local, nil
 		}
-		_ = listener.Close()
 		if addr.Port() != 0 || attempt == listenAttempts || !errors.Is(err, unix.EADDRINUSE) {
 			return netip.AddrPort{}, err
 		}
 	}
 }
 
-func listenTCP(ctx context.Context, addr netip.AddrPort) (*net.TCPListener, error) {
-	config := net.ListenConfig{KeepAlive: -1, Control: setCongestion}
-	// Go listens with MPTCP by default, which is another receive path.
-	config.SetMultipathTCP(false)
-	network := "tcp6"
-	if addr.Addr().Unmap().Is4() {
-		network = "tcp4"
-	}
-	listener, err := config.Listen(ctx, network, addr.String())
-	if err != nil {
+// listenOn opens a socket on an address of one family. Accepted sockets inherit its options, and each UDP client gets a
+// socket of its own on the address: the kernel delivers a datagram to the socket that is connected to its sender.
+func listenOn(kind int, addr netip.AddrPort) (s *session, err error) {
+	if s, err = openSession(kind, addr.Addr(), load.Spec{}); err != nil {
 		return nil, err
 	}
-	tcp, ok := listener.(*net.TCPListener)
-	if !ok {
-		return nil, errors.Join(fmt.Errorf("listen on TCP %s: socket is a %T", addr, listener), listener.Close())
+	err = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
+	if err == nil && !addr.Addr().Unmap().Is4() {
+		err = unix.SetsockoptInt(s.fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1)
 	}
-	return tcp, nil
+	if err == nil {
+		err = unix.Bind(s.fd, load.Sockaddr(addr))
+	}
+	if err == nil && kind == unix.SOCK_STREAM {
+		err = errors.Join(setNoDelay(s.fd), unix.Listen(s.fd, listenBacklog))
+	}
+	var bound unix.Sockaddr
+	if err == nil {
+		bound, err = unix.Getsockname(s.fd)
+	}
+	if err != nil {
+		s.close()
+		return nil, fmt.Errorf("listen on %s: %w", addr, err)
+	}
+	s.local = load.AddrPort(bound)
+	return s, nil
 }
 
 func (w *worker) closeListeners() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, listener := range w.listeners {
-		_ = listener.Close()
+	for _, s := range w.listeners {
+		s.interrupt()
 	}
 }
 
-// serveTCP serves one connection. Its client notices if that fails.
-func (w *worker) serveTCP(ctx context.Context, a accepted) {
-	conn := a.conn
-	if len(a.begin) == 0 {
-		a.begin = []byte{0}
-		if err := readFrom(ctx, conn, a.begin); err != nil {
-			_ = conn.Close()
-			return
-		}
-		if a.begin[0]&crrRequest != 0 {
-			a.by.serveLate(conn, a.begin[0])
-			return
-		}
-	}
-	h, err := readHeader(ctx, a)
-	if err != nil || h.workload.network != "tcp" {
-		_ = conn.Close()
-		return
-	}
-	w.begin()
-	defer w.end()
-	s, err := newSession(conn, h.spec)
-	if err != nil {
-		return
-	}
-	s.acceptor = a.by
+// serveTCP serves one connection, of whose header some bytes have been read. Its client notices if that fails.
+func (w *worker) serveTCP(ctx context.Context, a *acceptor, fd int, begin []byte) {
+	s := &session{fd: fd, acceptor: a}
 	defer s.close()
-	w.serve(ctx, s, h.workload)
-}
-
-// serve serves a flow on a thread.
-func (w *worker) serve(ctx context.Context, s *session, served workload) {
 	defer context.AfterFunc(ctx, s.interrupt)()
-	w.raiseThreads(s.spec.Flows)
-	_ = w.thread.run(func() error {
-		acknowledge, report := s.acknowledge, s.report
-		if served.network == "udp" {
-			acknowledge, report = s.welcome, s.reportUDP
+	deadline := time.Now().Add(headerTimeout)
+	read := func(b []byte) error { // it holds no thread of the Go scheduler while it waits
+		for len(b) > 0 {
+			if len(begin) == 0 {
+				buf := make([]byte, len(b))
+				if err := s.park(max(time.Until(deadline), time.Millisecond)); err != nil {
+					return err
+				}
+				n, err := s.read(buf)
+				if err != nil {
+					return err
+				}
+				begin = buf[:n]
+			}
+			n := copy(b, begin)
+			b, begin = b[n:], begin[n:]
 		}
-		if err := acknowledge(); err != nil {
+		return nil
+	}
+	if len(begin) == 0 {
+		first := []byte{0}
+		if err := read(first); err != nil {
+			return
+		}
+		if first[0]&crrRequest != 0 { // a request that came late
+			buf := make([]byte, streamBuffer)
+			buf[0] = first[0]
+			a.serve(1, fd, buf)
+			return
+		}
+		begin = first
+	}
+	var h header
+	if readMessage(read, &h) != nil || h.check(unix.SOCK_STREAM) != nil || s.identify() != nil {
+		return
+	}
+	s.spec = h.Spec
+	w.serve(s, func() error {
+		if err := keepAlive(s.fd); err != nil {
 			return err
 		}
-		r, err := served.serve(s)
+		return s.writeMessage(s.served())
+	}, func(r load.Served) {
+		if s.writeMessage(r) == nil {
+			for buf := []byte{0}; ; { // until the client has closed its end, so that the report is not lost to a reset
+				if _, err := s.read(buf); err != nil {
+					return
+				}
+			}
+		}
+	})
+}
+
+// served returns a report with the session's own fields.
+func (s *session) served() load.Served {
+	return load.Served{Local: s.local, Peer: s.peer, Congestion: s.congestion}
+}
+
+// serve serves a flow on a thread, after a welcome, and reports what it counted.
+func (w *worker) serve(s *session, welcome func() error, report func(load.Served)) {
+	w.begin()
+	defer w.end()
+	w.raiseThreads(s.spec.FlowCount())
+	_ = w.thread.run(func() error {
+		if err := welcome(); err != nil {
+			return err
+		}
+		r, err := lookup(s.spec.Workload).serve(s)
 		if err == nil {
 			report(r)
 		}
@@ -125,45 +167,56 @@ func (w *worker) serve(ctx context.Context, s *session, served workload) {
 	})
 }
 
-// acknowledge answers a header over TCP.
-func (s *session) acknowledge() error {
-	if err := keepAlive(s.fd); err != nil {
-		return err
+// acceptUDP serves each client that says hello on a thread of its own, until the
+// listening socket is interrupted. It ignores other datagrams.
+func (w *worker) acceptUDP(ctx context.Context, namespace string, listener *session) {
+	defer listener.close()
+	buf := make([]byte, load.MaxDatagram)
+	for listener.park(0) == nil {
+		n, sender, err := unix.Recvfrom(listener.fd, buf, unix.MSG_DONTWAIT)
+		d, ok := parseDatagram(buf[:max(n, 0)])
+		if err != nil || !ok || d.kind != datagramHello {
+			continue
+		}
+		var h header
+		if decode(buf[load.MinDatagram:n], &h) != nil || h.check(unix.SOCK_DGRAM) != nil {
+			continue
+		}
+		if _, served := w.flows.LoadOrStore(d.flow, true); served {
+			continue
+		}
+		from := load.AddrPort(sender)
+		w.tasks.Go(func() {
+			defer w.flows.Delete(d.flow)
+			var s *session
+			if err := inNamespace(namespace, func() (err error) {
+				s, err = answerUDP(h.Spec, listener.local, from, d.flow)
+				return err
+			}); err != nil {
+				return // its client hears nothing
+			}
+			defer s.close()
+			defer context.AfterFunc(ctx, s.interrupt)()
+			w.serve(s, s.welcome, func(load.Served) {})
+		})
 	}
-	return s.sendReport(s.served())
 }
 
-// report sends the report over TCP, and waits until the client has it.
-func (s *session) report(r load.Served) {
-	if s.sendReport(r) == nil {
-		s.drain()
+// answerUDP opens the server's socket for one client.
+func answerUDP(spec load.Spec, local, peer netip.AddrPort, flow uint64) (s *session, err error) {
+	if s, err = listenOn(unix.SOCK_DGRAM, local); err != nil {
+		return nil, err
 	}
-}
-
-// accepted is a connection, with the bytes of its header that have been read.
-type accepted struct {
-	conn  *net.TCPConn
-	begin []byte
-	by    *acceptor
-}
-
-func readHeader(ctx context.Context, a accepted) (header, error) {
-	b := make([]byte, headerSize)
-	if err := readFrom(ctx, a.conn, b[copy(b, a.begin):]); err != nil {
-		return header{}, err
+	s.spec, s.number = spec, flow
+	if err = s.connect(s.fd, newRawAddress(peer)); err == nil {
+		err = s.identify()
 	}
-	return decodeHeader(b)
-}
-
-// headerTimeout is the time that a client has to send its header.
-const headerTimeout = 5 * time.Second
-
-// readFrom reads the beginning of a connection. It holds no thread while it waits.
-func readFrom(ctx context.Context, conn *net.TCPConn, b []byte) error {
-	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
-	if err := conn.SetDeadline(time.Now().Add(headerTimeout)); err != nil {
-		return err
+	if err != nil {
+		s.close()
+		return nil, err
 	}
-	_, err := io.ReadFull(conn, b)
-	return err
+	for buf := make([]byte, load.MaxDatagram); err == nil; { // what others sent before it was connected
+		_, _, err = unix.Recvfrom(s.fd, buf, unix.MSG_DONTWAIT)
+	}
+	return s, nil
 }

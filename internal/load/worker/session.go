@@ -3,14 +3,16 @@
 package worker
 
 import (
+	"context"
+	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"net"
+	"math/rand/v2"
 	"net/netip"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 	"unsafe"
 
@@ -26,7 +28,7 @@ const socketTick = 100 * time.Millisecond
 // errCancelled ends an interrupted session.
 var errCancelled = errors.New("cancelled")
 
-// session is one connection with a workload on it. All but interrupt and close
+// session is a blocking socket with a workload on it. All but interrupt and close
 // belong to the one thread that runs the workload.
 type session struct {
 	spec        load.Spec
@@ -37,51 +39,107 @@ type session struct {
 	polled      [1]unix.PollFd // of park
 	acceptor    *acceptor      // that accepted it
 
-	stopped     atomic.Bool
-	interrupted chan struct{} // closed when stopped becomes true
-	mu          sync.Mutex    // guards closed, and with it the life of fd
-	closed      bool
+	stopped atomic.Bool
+	mu      sync.Mutex // guards closed, and with it the life of fd
+	closed  bool
 }
 
-// newSession takes the socket out of conn, which it closes, makes it blocking
-// and prepares it for spec.
-func newSession(conn *net.TCPConn, spec load.Spec) (*session, error) {
-	s, err := newSocketSession(conn, spec)
-	if err != nil {
-		return nil, err
+// openSession opens a socket of a kind in an address's family.
+func openSession(kind int, family netip.Addr, spec load.Spec) (*session, error) {
+	domain := unix.AF_INET6
+	if family.Unmap().Is4() {
+		domain = unix.AF_INET
 	}
-	if s.local, s.peer, err = addresses(s.fd); err == nil {
-		s.congestion, err = congestion(s.fd)
+	fd, err := unix.Socket(domain, kind|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open socket: %w", err)
+	}
+	s := &session{spec: spec, fd: fd}
+	if err = setTimeouts(fd, socketTick); err == nil && kind == unix.SOCK_DGRAM {
+		err = setBuffers(fd, datagramBuffer)
 	}
 	if err != nil {
 		s.close()
-	}
-	return s, err
-}
-
-// netSocket is a socket of package net.
-type netSocket interface {
-	io.Closer
-	syscall.Conn
-}
-
-// newSocketSession is newSession for any socket, without addresses.
-func newSocketSession(conn netSocket, spec load.Spec) (s *session, err error) {
-	defer func() { _ = conn.Close() }()
-	fd, err := duplicate(conn)
-	if err != nil {
 		return nil, err
 	}
-	s = &session{spec: spec, fd: fd, interrupted: make(chan struct{})}
-	defer func() {
-		if err != nil {
-			s.close()
-		}
-	}()
-	if err := unix.SetNonblock(fd, false); err != nil {
-		return nil, fmt.Errorf("make socket blocking: %w", err)
+	if kind == unix.SOCK_STREAM {
+		setCongestion(fd)
 	}
-	return s, setTimeouts(s.fd, socketTick)
+	return s, nil
+}
+
+// Local ports of the client's TCP connections, below those that the kernel gives to others
+// in a lab: a short connection by another address of the same server, which is translated
+// on the way, must not look like a persistent one to the server.
+const (
+	firstOwnPort = 2000
+	ownPorts     = 8000
+	portAttempts = 100
+)
+
+// dial opens the client's socket of a flow, over TCP from one of these ports. A missing UDP server is noticed in the handshake.
+func dial(ctx context.Context, kind int, spec load.Spec) (s *session, err error) {
+	for range portAttempts {
+		if s, err = openSession(kind, spec.Target.Addr(), spec); err != nil {
+			return nil, err
+		}
+		s.number = rand.Uint64()
+		if err = s.dial(ctx, kind); err == nil {
+			return s, nil
+		}
+		s.close()
+		if !errors.Is(err, unix.EADDRINUSE) && !errors.Is(err, unix.EADDRNOTAVAIL) {
+			break
+		}
+	}
+	return nil, fmt.Errorf("connect: %w", err)
+}
+
+func (s *session) dial(ctx context.Context, kind int) error {
+	if kind == unix.SOCK_STREAM {
+		from := netip.IPv6Unspecified()
+		if s.spec.Target.Addr().Unmap().Is4() {
+			from = netip.IPv4Unspecified()
+		}
+		port := firstOwnPort + rand.IntN(ownPorts)
+		if err := unix.Bind(s.fd, load.Sockaddr(netip.AddrPortFrom(from, uint16(port)))); err != nil {
+			return err
+		}
+	}
+	defer context.AfterFunc(ctx, s.interrupt)()
+	if err := s.connect(s.fd, newRawAddress(s.spec.Target)); err != nil {
+		return err
+	}
+	return s.identify()
+}
+
+// connect connects any socket with timeouts.
+func (s *session) connect(fd int, to rawAddress) error {
+	var since time.Time
+	for {
+		_, _, errno := unix.RawSyscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(to.RawSockaddrAny)), to.size)
+		switch errno {
+		case 0, unix.EISCONN:
+			return nil
+		case unix.EINPROGRESS, unix.EALREADY: // the timeout of a blocking socket
+			errno = unix.EAGAIN
+		}
+		if err := s.wait(errno, &since); err != nil {
+			return err
+		}
+	}
+}
+
+// identify reads the addresses of both ends of a connected socket, and over TCP its congestion control.
+func (s *session) identify() (err error) {
+	if s.local, s.peer, err = addresses(s.fd); err != nil {
+		return err
+	}
+	if kind, err := unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_TYPE); err != nil || kind != unix.SOCK_STREAM {
+		return err
+	}
+	s.congestion, err = congestion(s.fd)
+	return err
 }
 
 // read reads once and waits for data. The error is io.EOF at the end of the stream.
@@ -106,12 +164,12 @@ func (s *session) recv(fd int, b []byte) (int, error) {
 }
 
 // transmit writes once to any socket with timeouts, and waits for room. It may write less
-// than b.
-func (s *session) transmit(fd int, b []byte) (int, error) {
+// than b. The flags are those of send(2).
+func (s *session) transmit(fd int, b []byte, flags uintptr) (int, error) {
 	var since time.Time
 	for {
 		n, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(fd),
-			uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), unix.MSG_NOSIGNAL, 0, 0)
+			uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), unix.MSG_NOSIGNAL|flags, 0, 0)
 		if errno == 0 {
 			return int(n), nil
 		}
@@ -155,13 +213,50 @@ func (s *session) recvAll(fd int, b []byte) error {
 	return nil
 }
 
-func (s *session) transmitAll(fd int, b []byte) error {
+// write writes all of b.
+func (s *session) write(b []byte) error { return s.transmitAll(s.fd, b, 0) }
+
+func (s *session) transmitAll(fd int, b []byte, flags uintptr) error {
 	for done := 0; done < len(b); {
-		n, err := s.transmit(fd, b[done:])
+		n, err := s.transmit(fd, b[done:], flags)
 		if err != nil {
 			return err
 		}
 		done += n
+	}
+	return nil
+}
+
+// maxFrame bounds a message between client and server in bytes.
+const maxFrame = 1 << 16
+
+// writeMessage sends a header or a report: a length of 4 bytes and JSON.
+func (s *session) writeMessage(v any) error {
+	body, err := json.Marshal(v)
+	if err == nil {
+		err = s.write(append(binary.BigEndian.AppendUint32(nil, uint32(len(body))), body...))
+	}
+	if err != nil {
+		return fmt.Errorf("send message: %w", err)
+	}
+	return nil
+}
+
+// readMessage reads what writeMessage sends, with a read function that fills a slice.
+func readMessage(read func([]byte) error, v any) error {
+	length := make([]byte, 4)
+	err := read(length)
+	if n := binary.BigEndian.Uint32(length); err == nil && n > maxFrame {
+		err = fmt.Errorf("length %d", n)
+	}
+	if err == nil {
+		body := make([]byte, binary.BigEndian.Uint32(length))
+		if err = read(body); err == nil {
+			err = json.Unmarshal(body, v)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("read message: %w", err)
 	}
 	return nil
 }
@@ -190,33 +285,12 @@ func (s *session) park(deadline time.Duration) error {
 	}
 }
 
-// readable reports whether a read would return without waiting.
-func (s *session) readable() (bool, error) {
-	var b [1]byte
-	_, _, errno := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(s.fd),
-		uintptr(unsafe.Pointer(&b[0])), 1, unix.MSG_PEEK|unix.MSG_DONTWAIT, 0, 0)
-	switch {
-	case s.stopped.Load():
-		return false, errCancelled
-	case errno == 0:
-		return true, nil
-	case errno == unix.EAGAIN || errno == unix.EINTR:
-		return false, nil
-	}
-	return false, errno
-}
-
-// Write implements io.Writer.
-func (s *session) Write(b []byte) (int, error) { return len(b), s.transmitAll(s.fd, b) }
-
 // interrupt ends the session from another goroutine: blocked calls return
 // errCancelled.
 func (s *session) interrupt() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.stopped.Swap(true) {
-		close(s.interrupted)
-	}
+	s.stopped.Store(true)
 	if !s.closed {
 		// Close with a reset: a peer that waits for room in a full window may
 		// not get a FIN for a minute.

@@ -5,9 +5,7 @@ package worker
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
-	"syscall"
 	"time"
 	"unsafe"
 
@@ -15,16 +13,6 @@ import (
 
 	"mustang/internal/load"
 )
-
-// unmapped returns a TCP or UDP address, IPv4 always in its short form.
-func unmapped(addr net.Addr) netip.AddrPort {
-	withPort, ok := addr.(interface{ AddrPort() netip.AddrPort })
-	if !ok {
-		return netip.AddrPort{}
-	}
-	ap := withPort.AddrPort()
-	return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())
-}
 
 // addresses returns the addresses of both ends of a connected socket.
 func addresses(fd int) (local, peer netip.AddrPort, err error) {
@@ -39,30 +27,23 @@ func addresses(fd int) (local, peer netip.AddrPort, err error) {
 	return load.AddrPort(near), load.AddrPort(far), nil
 }
 
-// rawSockaddr converts an address once for many system calls.
-func rawSockaddr(ap netip.AddrPort) *unix.RawSockaddrAny {
+// rawAddress is an address for many system calls.
+type rawAddress struct {
+	*unix.RawSockaddrAny
+	size uintptr
+}
+
+func newRawAddress(ap netip.AddrPort) rawAddress {
 	raw := new(unix.RawSockaddrAny)
 	port := [2]byte{byte(ap.Port() >> 8), byte(ap.Port())}
 	if addr := ap.Addr().Unmap(); addr.Is4() {
 		to := (*unix.RawSockaddrInet4)(unsafe.Pointer(raw))
 		to.Family, to.Addr, to.Port = unix.AF_INET, addr.As4(), *(*uint16)(unsafe.Pointer(&port))
-		return raw
+		return rawAddress{raw, unix.SizeofSockaddrInet4}
 	}
 	to := (*unix.RawSockaddrInet6)(unsafe.Pointer(raw))
 	to.Family, to.Addr, to.Port = unix.AF_INET6, ap.Addr().As16(), *(*uint16)(unsafe.Pointer(&port))
-	return raw
-}
-
-// duplicate returns a descriptor of a socket of package net.
-func duplicate(conn syscall.Conn) (fd int, err error) {
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return -1, err
-	}
-	if controlErr := raw.Control(func(orig uintptr) { fd, err = unix.FcntlInt(orig, unix.F_DUPFD_CLOEXEC, 0) }); controlErr != nil {
-		return -1, controlErr
-	}
-	return fd, err
+	return rawAddress{raw, unix.SizeofSockaddrInet6}
 }
 
 // setOption sets a socket's option, {level, name}, without leaving the thread.
@@ -137,34 +118,15 @@ func keepAlive(fd int) error {
 	return nil
 }
 
-// reuseAddress lets each client have a socket of its own on the server's address. The
-// kernel delivers a datagram to the socket that is connected to its sender.
-func reuseAddress(_, _ string, c syscall.RawConn) (err error) {
-	controlErr := c.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) })
-	return errors.Join(err, controlErr)
-}
-
-func attachDropFilter(fd int) error {
-	drop := unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K} // keeps 0 bytes
-	if err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
-		&unix.SockFprog{Len: 1, Filter: &drop}); err != nil {
-		return fmt.Errorf("attach filter: %w", err)
-	}
-	return nil
-}
-
 // defaultCongestion is used if the kernel has it, so that figures of machines with
 // different defaults compare.
 const defaultCongestion = "cubic"
 
-// setCongestion is a Control function of net.Dialer and net.ListenConfig, which they call
-// before a socket connects or listens. A later switch is too late: a socket that was
-// connected under bbr goes on pacing with a timer. Accepted sockets inherit the listener's
-// congestion control.
-func setCongestion(_, _ string, c syscall.RawConn) error {
-	return c.Control(func(fd uintptr) {
-		_ = unix.SetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION, defaultCongestion)
-	})
+// setCongestion is called before a socket connects or listens. A later switch is too late: a
+// socket that was connected under bbr goes on pacing with a timer. Accepted sockets inherit the
+// listener's congestion control.
+func setCongestion(fd int) {
+	_ = unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, defaultCongestion)
 }
 
 func congestion(fd int) (string, error) {

@@ -5,7 +5,6 @@ package worker
 import (
 	"errors"
 	"fmt"
-	"time"
 	"unsafe"
 
 	hdrhistogram "github.com/HdrHistogram/hdrhistogram-go"
@@ -26,22 +25,19 @@ type connector struct {
 	session           *session // the persistent connection
 	total             *load.Measurement
 	namespace         *netns.Namespace // nil: the agent's own
-	target            *unix.RawSockaddrAny
-	targetSize        uintptr
+	target            rawAddress
 	slot              byte
 	congestion        []byte // to set; nil if it is the default
 	request, response []byte
-	latency           *hdrhistogram.Histogram
+	latencies         *hdrhistogram.Histogram
+	lost              int // connections in a row
+	flags             byte
 }
 
 func openConnector(c *connection, s *session) (flow, error) {
 	f := &connector{
-		session: s, total: &c.total, target: rawSockaddr(s.spec.Target), targetSize: unix.SizeofSockaddrInet6,
+		session: s, total: &c.total, target: newRawAddress(s.spec.Target), latencies: newHistogram(),
 		request: make([]byte, s.spec.RequestSize()), response: make([]byte, s.spec.ResponseSize()),
-		latency: newHistogram(),
-	}
-	if f.target.Addr.Family == unix.AF_INET {
-		f.targetSize = unix.SizeofSockaddrInet4
 	}
 	if err := s.readFull(f.response[:1]); err != nil {
 		return nil, fmt.Errorf("read the slot: %w", err)
@@ -56,7 +52,7 @@ func openConnector(c *connection, s *session) (flow, error) {
 		}
 		c.closers = append(c.closers, f.namespace)
 	}
-	c.total.Histogram = f.latency
+	c.total.Histogram = f.latencies
 	return f, f.inside(f.checkCongestion)
 }
 
@@ -83,53 +79,41 @@ func (f *connector) inside(fn func() error) error {
 }
 
 func (f *connector) carry(b burst) (r load.SliceResult, err error) {
-	var flags byte
+	f.flags, f.lost = 0, 0
 	if b.counted {
-		flags = crrCounted
+		f.flags = crrCounted
 	}
 	err = f.inside(func() error {
-		var last time.Duration
-		for lost := 0; last < b.length || r.Count == 0; {
-			err := f.transact(flags)
-			r.Sent++
-			now := time.Since(b.start)
-			if errors.Is(err, unix.ETIMEDOUT) && lost < maxLost-1 {
-				last = now // a loss takes its time
-				lost++
-				continue
-			}
-			if err != nil {
-				return err
-			}
-			if b.counted {
-				if err := f.latency.RecordValue(int64(now - last)); err != nil {
-					return err
-				}
-			}
-			last, lost = now, 0
-			r.Count++
-			r.Received++
-		}
-		r.Seconds = last.Seconds()
-		return nil
+		r, err = transact(b, f.latencies, f.attempt)
+		return err
 	})
 	return r, err
 }
 
+// attempt does one transaction, unless too many in a row are lost.
+func (f *connector) attempt() (completed bool, err error) {
+	err = f.exchange()
+	if f.lost++; errors.Is(err, unix.ETIMEDOUT) && f.lost < maxLost {
+		return false, nil
+	}
+	f.lost = 0
+	return err == nil, err
+}
+
 // idle does one transaction that is not counted and whose addresses are kept.
 func (f *connector) idle() error {
-	return f.inside(func() (err error) {
-		for range maxLost {
-			if err = f.transact(crrLast); !errors.Is(err, unix.ETIMEDOUT) {
-				break
+	f.flags = crrLast
+	return f.inside(func() error {
+		for {
+			if completed, err := f.attempt(); completed || err != nil {
+				return err
 			}
 		}
-		return err
 	})
 }
 
-// transact does one transaction.
-func (f *connector) transact(flags byte) (err error) {
+// exchange does one transaction.
+func (f *connector) exchange() (err error) {
 	fd, _, errno := unix.RawSyscall(unix.SYS_SOCKET, uintptr(f.target.Addr.Family), unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if errno != 0 {
 		return fmt.Errorf("open socket: %w", errno)
@@ -143,17 +127,20 @@ func (f *connector) transact(flags byte) (err error) {
 			return fmt.Errorf("set congestion control %q: %w", f.congestion, err)
 		}
 	}
-	if err := f.dial(int(fd)); err != nil {
+	if err := f.session.connect(int(fd), f.target); errors.Is(err, unix.EADDRNOTAVAIL) {
+		return fmt.Errorf("connect: no port is left: connections in TIME_WAIT hold them (set net.ipv4.tcp_tw_reuse to 1 and widen "+
+			"net.ipv4.ip_local_port_range in the client's network namespace): %w", err)
+	} else if err != nil {
 		return fmt.Errorf("connect: %w", err)
 	}
-	if flags&crrLast != 0 {
+	if f.flags&crrLast != 0 {
 		if f.total.ClientLocal, f.total.ClientPeer, err = addresses(int(fd)); err != nil {
 			return err
 		}
 	}
-	kind := crrRequest | f.slot<<crrShift | flags
+	kind := crrRequest | f.slot<<crrShift | f.flags
 	f.request[0] = kind
-	if err := f.session.transmitAll(int(fd), f.request); err != nil {
+	if err := f.session.transmitAll(int(fd), f.request, 0); err != nil {
 		return err
 	}
 	if err := f.session.recvAll(int(fd), f.response); err != nil {
@@ -171,30 +158,11 @@ func (f *connector) transact(flags byte) (err error) {
 	return nil
 }
 
-func (f *connector) dial(fd int) error {
-	var since time.Time
-	for {
-		_, _, errno := unix.RawSyscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(f.target)), f.targetSize)
-		switch errno {
-		case 0, unix.EISCONN:
-			return nil
-		case unix.EADDRNOTAVAIL:
-			return fmt.Errorf("no port is left: connections in TIME_WAIT hold them (set net.ipv4.tcp_tw_reuse to 1 and widen "+
-				"net.ipv4.ip_local_port_range in the client's network namespace): %w", errno)
-		case unix.EINPROGRESS, unix.EALREADY: // the timeout of a blocking socket
-			errno = unix.EAGAIN
-		}
-		if err := f.session.wait(errno, &since); err != nil {
-			return err
-		}
-	}
-}
-
-func (f *connector) end() (load.Served, error) {
-	if _, err := f.session.Write([]byte{crrEnd}); err != nil {
+func (f *connector) end() (report load.Served, err error) {
+	if err := f.session.write([]byte{crrEnd}); err != nil {
 		return load.Served{}, err
 	}
-	report, err := f.session.readReport()
+	err = readMessage(f.session.readFull, &report)
 	f.total.ServerLocal, f.total.ServerPeer = report.Local, report.Peer
 	return report, err
 }

@@ -21,11 +21,7 @@ const (
 	rrEnd      = 'e' // not counted; the report follows the response
 )
 
-// newHistogram returns a histogram of latencies: 1 ns to 60 s, 3 significant digits.
-func newHistogram() *hdrhistogram.Histogram { return hdrhistogram.New(1, int64(time.Minute), 3) }
-
-// requester sends a request and waits for the response, again and again. The end of a
-// transaction is the start of the next one, so the latencies add up to the window.
+// requester sends a request and waits for the response, again and again.
 type requester struct {
 	session           *session
 	request, response []byte
@@ -45,7 +41,7 @@ func openRequester(c *connection, s *session) (flow, error) {
 
 func (q *requester) exchange(kind byte) error {
 	q.request[0] = kind
-	if _, err := q.session.Write(q.request); err != nil {
+	if err := q.session.write(q.request); err != nil {
 		return err
 	}
 	if err := q.session.readFull(q.response); err != nil {
@@ -57,40 +53,21 @@ func (q *requester) exchange(kind byte) error {
 	return nil
 }
 
-func (q *requester) carry(b burst) (r load.SliceResult, err error) {
-	switch {
-	case b.counted && q.session.spec.Paced():
+func (q *requester) carry(b burst) (load.SliceResult, error) {
+	if b.counted && q.session.spec.Paced() {
 		return q.transactPaced(b)
-	case b.counted:
-		return q.transact(rrMeasured, b)
 	}
-	if r, err = q.transact(rrWarmup, b); err == nil {
+	kind := byte(rrWarmup)
+	if b.counted {
+		kind = rrMeasured
+	}
+	r, err := transact(b, q.histogram, func() (bool, error) { return true, q.exchange(kind) })
+	if !b.counted {
 		q.unpaced.Count += r.Count
 		q.unpaced.Seconds += r.Seconds
 	}
+	r.Sent, r.Received = 0, 0 // none is lost
 	return r, err
-}
-
-// transact does the transactions of a burst, at least one. It records the latencies of
-// measured ones.
-func (q *requester) transact(kind byte, b burst) (r load.SliceResult, err error) {
-	var last time.Duration
-	for {
-		if err := q.exchange(kind); err != nil {
-			return r, err
-		}
-		now := time.Since(b.start)
-		if kind == rrMeasured {
-			if err := q.histogram.RecordValue(int64(now - last)); err != nil {
-				return r, err
-			}
-		}
-		last = now
-		if r.Count++; b.over(r.Count, now) {
-			r.Seconds = now.Seconds()
-			return r, nil
-		}
-	}
 }
 
 // distance returns the time between the beginnings of two transactions with a pace.
@@ -147,11 +124,12 @@ func (q *requester) transactPaced(b burst) (r load.SliceResult, err error) {
 
 func (q *requester) idle() error { return q.exchange(rrIdle) }
 
-func (q *requester) end() (load.Served, error) {
+func (q *requester) end() (report load.Served, err error) {
 	if err := q.exchange(rrEnd); err != nil {
 		return load.Served{}, err
 	}
-	return q.session.readReport()
+	err = readMessage(q.session.readFull, &report)
+	return report, err
 }
 
 func serveRequests(s *session) (load.Served, error) {
@@ -175,7 +153,7 @@ func serveRequests(s *session) (load.Served, error) {
 		}
 		delay.Spin()
 		response[0] = kind
-		if _, err := s.Write(response); err != nil {
+		if err := s.write(response); err != nil {
 			return report, err
 		}
 	}

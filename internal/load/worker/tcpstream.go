@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"mustang/internal/load"
 )
 
@@ -39,51 +41,54 @@ func (b burst) mark() byte {
 	return markLead
 }
 
-// blockFlow is one end of a flow of blocks.
+// blockFlow is one end of a flow of blocks. Nagle's algorithm is off: with it, a burst's end could wait for a delayed
+// acknowledgement.
 type blockFlow struct {
 	session *session
 	buf     []byte
 	small   [orderSize]byte // a record or an order
 }
 
-func newBlockFlow(s *session) *blockFlow {
-	return &blockFlow{session: s, buf: make([]byte, streamBuffer)}
+func newBlockFlow(s *session) (*blockFlow, error) {
+	return &blockFlow{session: s, buf: make([]byte, streamBuffer)}, setNoDelay(s.fd)
 }
 
-// openBlocks switches Nagle's algorithm off: with it, a burst's end could wait for a
-// delayed acknowledgement.
-func openBlocks(_ *connection, s *session) (flow, error) {
-	return newBlockFlow(s), setNoDelay(s.fd)
-}
+func openBlocks(_ *connection, s *session) (flow, error) { return newBlockFlow(s) }
 
-// send sends blocks until a time after the start, at least one; the last has a mark.
+// send sends blocks until a time after the start, at least one; the last has a mark. The others' last segments wait for
+// the next block, so that no segment is short.
 func (f *blockFlow) send(start time.Time, length time.Duration, mark byte) (sent uint64, err error) {
-	for over := false; !over; {
-		f.buf[0] = markNone
-		if over = time.Since(start) >= length; over {
-			f.buf[0] = mark
+	flags := uintptr(unix.MSG_MORE)
+	for f.buf[0] = markNone; flags != 0; sent += streamBuffer {
+		if time.Since(start) >= length {
+			f.buf[0], flags = mark, 0
 		}
-		if _, err := f.session.Write(f.buf); err != nil {
+		if err := f.session.transmitAll(f.session.fd, f.buf, flags); err != nil {
 			return sent, err
 		}
-		sent += streamBuffer
 	}
 	return sent, nil
 }
 
-// receive reads blocks up to one with a mark.
+// receive reads blocks up to one with a mark, of which no more than one begins in a read.
 func (f *blockFlow) receive() (received uint64, mark byte, err error) {
-	for {
-		if err := f.session.readFull(f.buf); err != nil {
+	for end := uint64(0); ; { // end is that of the blocks that have begun
+		n, err := f.session.read(f.buf)
+		if err != nil {
 			return received, 0, err
 		}
-		received += streamBuffer
-		switch mark = f.buf[0]; mark {
-		case markNone:
-		case markLead, markCount, markEnd:
-			return received, mark, nil
-		default:
+		if received += uint64(n); received > end {
+			if mark != markNone {
+				return received, 0, fmt.Errorf("%d bytes follow the mark %d", received-end, mark)
+			}
+			mark = f.buf[end+uint64(n)-received]
+			end += streamBuffer
+		}
+		switch {
+		case mark > markEnd:
 			return received, 0, fmt.Errorf("a block has the mark %d", mark)
+		case mark != markNone && received == end:
+			return received, mark, nil
 		}
 	}
 }
@@ -117,7 +122,7 @@ func (f *blockFlow) sendBurst(b burst) (uint64, error) {
 func (f *blockFlow) receiveBurst(b burst) (uint64, error) {
 	binary.BigEndian.PutUint64(f.small[:], uint64(b.length))
 	f.small[8] = b.mark()
-	if _, err := f.session.Write(f.small[:]); err != nil {
+	if err := f.session.write(f.small[:]); err != nil {
 		return 0, err
 	}
 	received, mark, err := f.receive()
@@ -130,39 +135,37 @@ func (f *blockFlow) receiveBurst(b burst) (uint64, error) {
 // idle does nothing: the server idles after each burst.
 func (f *blockFlow) idle() error { return nil }
 
-func (f *blockFlow) end() (load.Served, error) {
-	last := f.small[:]
-	last[8] = markEnd
-	if !f.session.spec.Reverse {
-		last = f.buf
-		last[0] = markEnd
+func (f *blockFlow) end() (report load.Served, err error) {
+	last := f.buf
+	last[0] = markEnd
+	if f.session.spec.Reverse {
+		last = f.small[:]
+		last[8] = markEnd
 	}
-	if _, err := f.session.Write(last); err != nil {
+	if err := f.session.write(last); err != nil {
 		return load.Served{}, err
 	}
-	return f.session.readReport()
+	err = readMessage(f.session.readFull, &report)
+	return report, err
 }
 
 func serveBlocks(s *session) (load.Served, error) {
 	report := s.served()
-	if err := setNoDelay(s.fd); err != nil {
-		return report, err
-	}
-	f := newBlockFlow(s)
-	for {
-		if err := s.park(0); err != nil {
-			return report, err
+	f, err := newBlockFlow(s)
+	for err == nil {
+		var moved uint64
+		var mark byte
+		if err = s.park(0); err == nil {
+			moved, mark, err = f.serveBurst()
 		}
-		moved, mark, err := f.serveBurst()
 		switch {
-		case err != nil:
-			return report, err
-		case mark == markEnd:
+		case err == nil && mark == markEnd:
 			return report, nil
 		case mark == markCount:
 			report.Count += moved
 		}
 	}
+	return report, err
 }
 
 // serveBurst receives one burst, or sends one as it is ordered, unless the mark is markEnd.
@@ -172,8 +175,7 @@ func (f *blockFlow) serveBurst() (moved uint64, mark byte, err error) {
 			return 0, mark, err
 		}
 		binary.BigEndian.PutUint64(f.small[:], moved)
-		_, err = f.session.Write(f.small[:recordSize])
-		return moved, mark, err
+		return moved, mark, f.session.write(f.small[:recordSize])
 	}
 	if err := f.session.readFull(f.small[:]); err != nil {
 		return 0, 0, err

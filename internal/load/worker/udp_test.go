@@ -138,17 +138,23 @@ func relay(front *net.UDPConn, server netip.AddrPort) {
 // server stays usable.
 func TestUDPNoGreeting(t *testing.T) {
 	p := newPair(t, "127.0.0.1")
-	good := datagram{kind: datagramHello, flow: 9}.with(encodeHeader(named(t, load.UDPStream), load.Spec{Workload: load.UDPStream, Stall: 1}))
-	odd := append([]byte(nil), good...)
-	odd[load.MinDatagram] = 'X'
+	hello := func(workload string, protocol int) []byte {
+		b, err := datagram{kind: datagramHello, flow: 9}.with(header{protocol, load.Spec{Workload: workload, Stall: 1}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
 	if err := p.ns.Do(func() error {
 		conn, err := net.Dial("udp4", p.server.Address().String())
 		if err != nil {
 			return err
 		}
 		defer func() { _ = conn.Close() }()
-		for _, b := range [][]byte{{1}, odd, good[:30], datagram{kind: datagramMeasured, flow: 9}.with(nil),
-			datagram{kind: datagramHello, flow: 9}.with(encodeHeader(named(t, load.TCPRR), load.Spec{Workload: load.TCPRR}))} {
+		measured := make([]byte, load.MinDatagram)
+		datagram{kind: datagramMeasured, flow: 9}.put(measured)
+		for _, b := range [][]byte{{1}, measured, hello(load.UDPStream, load.Protocol-1), hello(load.UDPStream, load.Protocol)[:30],
+			hello(load.TCPRR, load.Protocol), hello("none", load.Protocol)} {
 			if _, err := conn.Write(b); err != nil {
 				return err
 			}

@@ -3,18 +3,20 @@
 package worker
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
-	"slices"
 	"time"
+
+	hdrhistogram "github.com/HdrHistogram/hdrhistogram-go"
+	"golang.org/x/sys/unix"
 
 	"mustang/internal/load"
 )
 
 // workload is one kind of traffic, in a file of its own.
 type workload struct {
-	name    string // in a spec
-	code    byte   // in a connection's header, unique and never reused
-	network string // "tcp" or "udp"
+	kind int // unix.SOCK_STREAM or unix.SOCK_DGRAM
 	// open is the client's part of one flow, after the handshake.
 	open func(*connection, *session) (flow, error)
 	// serve is the server's part of one flow, until the client ends it. It returns the
@@ -22,33 +24,49 @@ type workload struct {
 	serve func(*session) (load.Served, error)
 }
 
-// workloads returns all workloads in the order of [load.Workloads].
-func workloads() []workload {
-	return []workload{
-		{load.TCPStream, 's', "tcp", openBlocks, serveBlocks},
-		{load.TCPRR, 'r', "tcp", openRequester, serveRequests},
-		{load.TCPCRR, 'c', "tcp", openConnector, serveSlot},
-		{load.UDPStream, 'u', "udp", openDatagrams, serveDatagrams},
-		{load.UDPRR, 'q', "udp", openDatagramRequester, serveDatagrams},
-	}
+// lookup finds a workload by its name in a spec that was checked.
+func lookup(name string) workload {
+	return map[string]workload{
+		load.TCPStream: {unix.SOCK_STREAM, openBlocks, serveBlocks},
+		load.TCPRR:     {unix.SOCK_STREAM, openRequester, serveRequests},
+		load.TCPCRR:    {unix.SOCK_STREAM, openConnector, serveSlot},
+		load.UDPStream: {unix.SOCK_DGRAM, openDatagrams, serveDatagrams},
+		load.UDPRR:     {unix.SOCK_DGRAM, openDatagramRequester, serveDatagrams},
+	}[name]
 }
 
-// lookup finds a workload by its name in a spec.
-func lookup(name string) (workload, error) {
-	all := workloads()
-	if i := slices.IndexFunc(all, func(w workload) bool { return w.name == name }); i >= 0 {
-		return all[i], nil
-	}
-	return workload{}, fmt.Errorf("load: unknown workload %q", name)
+// header begins a connection. It is a message over TCP, and follows a datagramHello, which is repeated until it is
+// answered.
+type header struct {
+	Protocol int       `json:"mustang"`
+	Spec     load.Spec `json:"spec"`
 }
 
-// lookupCode finds a workload by its code in a header.
-func lookupCode(code byte) (workload, error) {
-	all := workloads()
-	if i := slices.IndexFunc(all, func(w workload) bool { return w.code == code }); i >= 0 {
-		return all[i], nil
+func newHeader(spec load.Spec) header {
+	spec.Namespace = "" // of the client
+	return header{load.Protocol, spec}
+}
+
+// check returns an error unless the header is of this version, for a kind of socket, and makes sense.
+func (h header) check(kind int) error {
+	if h.Protocol != load.Protocol {
+		return errors.New("load: not a mustang client, or one of another version")
 	}
-	return workload{}, fmt.Errorf("load: unknown workload code %#x", code)
+	if err := h.Spec.CheckTraffic(); err != nil {
+		return err
+	}
+	if lookup(h.Spec.Workload).kind != kind {
+		return fmt.Errorf("load: %s over another kind of socket", h.Spec.Workload)
+	}
+	return nil
+}
+
+// decode reads a message in a datagram.
+func decode(body []byte, v any) error {
+	if err := json.Unmarshal(body, v); err != nil {
+		return fmt.Errorf("read message: %w", err)
+	}
+	return nil
 }
 
 // flow is the client's part of one flow of a connection.
@@ -76,4 +94,31 @@ func (b burst) over(count uint64, elapsed time.Duration) bool {
 		return count >= b.limit
 	}
 	return elapsed >= b.length
+}
+
+// newHistogram returns a histogram of latencies: 1 ns to 60 s, 3 significant digits.
+func newHistogram() *hdrhistogram.Histogram { return hdrhistogram.New(1, int64(time.Minute), 3) }
+
+// transact does one transaction after the other until the burst is over and one was completed. The end of a transaction
+// is the start of the next one, so the latencies add up to the window. One that is lost takes its time and has no latency.
+func transact(b burst, latencies *hdrhistogram.Histogram, exchange func() (completed bool, err error)) (r load.SliceResult, err error) {
+	var last time.Duration
+	for r.Count == 0 || !b.over(r.Count, last) {
+		completed, err := exchange()
+		if err != nil {
+			return r, err
+		}
+		now := time.Since(b.start)
+		if r.Sent++; completed {
+			r.Count++
+			if b.counted {
+				if err := latencies.RecordValue(int64(now - last)); err != nil {
+					return r, err
+				}
+			}
+		}
+		last = now
+	}
+	r.Received, r.Seconds = r.Count, last.Seconds()
+	return r, nil
 }

@@ -80,13 +80,3 @@ func colorsOf(t *testing.T, data []byte) int {
 	}
 	return len(seen)
 }
-
-// keepFile writes a file to be looked at, with MUSTANG_SCREENSHOTS.
-func keepFile(t *testing.T, name string, data []byte) {
-	t.Helper()
-	if dir := os.Getenv("MUSTANG_SCREENSHOTS"); dir != "" {
-		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-}

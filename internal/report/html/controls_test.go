@@ -148,44 +148,6 @@ func TestAnswerIsCopied(t *testing.T) {
 	}
 }
 
-// TestFirstScreenAnswers checks that the sentences and both pictures are on the first screen.
-func TestFirstScreenAnswers(t *testing.T) {
-	b := startBrowser(t)
-	b.load(t, onDisk(t, sample(t, "recorded-links")), 1280, "light")
-	const end = `Math.max(...[...document.querySelectorAll('.sentences, .answers .forests svg')].map(e => e.getBoundingClientRect().bottom))`
-	if bottom := evaluate[float64](t, b, end); bottom > 800 {
-		t.Errorf("the answer ends at %g", bottom)
-	}
-}
-
-// TestPageIsShort checks that a suite of many rows is some screens: the answer and the summary are open,
-// and links lead to all other parts.
-func TestPageIsShort(t *testing.T) {
-	b := startBrowser(t)
-	for _, at := range []struct {
-		width int64
-		most  int
-	}{{1280, 7500}, {390, 16000}} { // the phone last
-		width, most := at.width, at.most
-		b.load(t, onDisk(t, sample(t, "recorded-pod-links")), width, "light")
-		if h := evaluate[int](t, b, `document.documentElement.scrollHeight`); h > most {
-			t.Errorf("%d high at a width of %d, at most %d", h, width, most)
-		}
-		for _, open := range []string{".answers", ".summary td", ".answers svg"} {
-			if !evaluate[bool](t, b, `document.querySelector('`+open+`').checkVisibility({ contentVisibilityAuto: true }) && !document.querySelector('`+open+`').closest('details')`) {
-				t.Errorf("%s is folded at a width of %d", open, width)
-			}
-		}
-		missing := evaluate[[]string](t, b, `[...document.querySelectorAll('.suite > section[id], .suite > div[id]')].filter(s => !document.querySelector('.parts a[href="#' + s.id + '"]')).map(s => s.id)`)
-		if len(missing) > 0 {
-			t.Errorf("no link to %q", missing)
-		}
-	}
-	if lines := evaluate[int](t, b, `(`+openAll+`, [...document.querySelectorAll('.rows .first td')].filter(c => parseFloat(getComputedStyle(c).borderTopWidth) > 0).length)`); lines > 0 {
-		t.Errorf("on a phone %d figures have a line of their own above them", lines)
-	}
-}
-
 // TestSkippedRowsAreOneLine checks that rows that were skipped are not among the measured ones of the page.
 func TestSkippedRowsAreOneLine(t *testing.T) {
 	f := sample(t, "made-up")

@@ -17,33 +17,11 @@ import (
 	"mustang/internal/result"
 )
 
-// evaluate runs a script in the page, and waits for what it promises.
-func evaluate[T any](t *testing.T, b *browser, script string) T {
-	t.Helper()
-	got, err := chromedp.Run(b.ctx, chromedp.Evaluate[T](script, chromedp.EvalAwaitPromise))
-	if err != nil {
-		t.Fatalf("%s: %v", script, err)
-	}
-	return got
-}
-
 // press sends keys to the element with the focus.
 func (b *browser) press(t *testing.T, keys string) {
 	t.Helper()
 	if err := chromedp.Do(b.ctx, chromedp.KeyEvent(keys)); err != nil {
 		t.Fatalf("press %q: %v", keys, err)
-	}
-}
-
-// quiet checks that the page asked for nothing but itself, and complained of nothing.
-func (b *browser) quiet(t *testing.T, page string) {
-	t.Helper()
-	requests, problems := b.seen()
-	requests = slices.DeleteFunc(slices.Clone(requests), func(url string) bool {
-		return url == page || strings.HasPrefix(url, "data:") || strings.HasPrefix(url, "blob:")
-	})
-	if len(requests) > 0 || len(problems) > 0 {
-		t.Errorf("requests %q, problems %q", requests, problems)
 	}
 }
 
@@ -210,7 +188,7 @@ func TestReadsWithoutScript(t *testing.T) {
 	}
 	f := sample(t, "recorded-pod-links")
 	b.load(t, onDisk(t, f), 390, "light")
-	checkMeasure(t, b.measure(t), f)
+	checkMeasure(t, evaluate[measure](t, b, measureScript), f)
 	if n := evaluate[int](t, b, `document.querySelectorAll('button, input').length`); n != 0 {
 		t.Errorf("%d controls without a script", n)
 	}
@@ -219,7 +197,8 @@ func TestReadsWithoutScript(t *testing.T) {
 // TestPrint prints the largest suite on few pages, and nothing is wider than they are.
 func TestPrint(t *testing.T) {
 	b := startBrowser(t)
-	b.load(t, onDisk(t, sample(t, "recorded-pod-links")), 1280, "light")
+	page := onDisk(t, sample(t, "recorded-pod-links"))
+	b.load(t, page, 1280, "light")
 	pdf, err := chromedp.Call(b.ctx, cdppage.PrintToPDF, cdppage.PrintToPDFParams{PreferCSSPageSize: new(true), PrintBackground: new(true)})
 	if err != nil {
 		t.Fatal(err)
@@ -229,13 +208,8 @@ func TestPrint(t *testing.T) {
 	if pages < 2 || pages >= 20 {
 		t.Errorf("%d pages", pages)
 	}
-	if err := chromedp.Do(b.ctx, chromedp.EmulateViewport(725, 900)); err != nil { // A4 within its margins
-		t.Fatal(err)
-	}
-	if _, err := chromedp.Call(b.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Media: "print"}); err != nil {
-		t.Fatal(err)
-	}
-	if m := b.measure(t); m.Scroll > m.Width || len(m.Lost) > 0 {
+	b.load(t, page, 725, "print") // A4 within its margins
+	if m := evaluate[measure](t, b, measureScript); m.Scroll > m.Width || len(m.Lost) > 0 {
 		t.Errorf("%d wide on paper of %d, cut: %q", m.Scroll, m.Width, m.Lost)
 	}
 }

@@ -3,11 +3,9 @@
 package html
 
 import (
+	"fmt"
 	"strings"
 	"testing"
-
-	"github.com/chromedp/cdproto/emulation"
-	"github.com/chromedp/chromedp"
 )
 
 // TestNoiseIsAboveTheAnswer checks that a run beside busy programs has its warning before the answer.
@@ -37,44 +35,51 @@ func TestCommandsStayWhole(t *testing.T) {
 	}
 }
 
-// TestPicturesStackOnPhones checks that a phone shows the pictures of all workloads, and no headings that sort.
-func TestPicturesStackOnPhones(t *testing.T) {
+// TestPageLooks checks what a reader sees at the width of a screen, of a phone and of paper. A script says what is wrong.
+func TestPageLooks(t *testing.T) {
 	b := startBrowser(t)
-	b.load(t, onDisk(t, sample(t, "recorded-links")), 390, "light")
-	const outside = `[...document.querySelectorAll('.answers .forests figure')].filter(f => f.offsetParent !== null)
-	  .map(f => f.getBoundingClientRect()).filter(box => box.left < 0 || box.right > innerWidth).length`
-	if n := evaluate[int](t, b, outside); n > 0 {
-		t.Errorf("%d pictures are beside the screen", n)
-	}
-	const heads = `[...document.querySelectorAll('.sort')].filter(s => s.checkVisibility()).length`
-	if n := evaluate[int](t, b, openAll+"; "+heads); n > 0 {
-		t.Errorf("%d headings sort", n)
+	for _, view := range []struct {
+		file   string
+		width  int64
+		scheme string
+		wrong  map[string]string
+	}{
+		{"recorded-links", 1280, "light", map[string]string{
+			"sentences and pictures are on the first screen": `Math.max(...all('.sentences, .answers .forests svg').map(e => box(e).bottom)) > 800`,
+			"the legend is two lines at most between the sentences and the pictures": `box(one('.sentences')).bottom > box(one('.key')).top ||
+			  box(one('.key')).bottom > box(one('.answers .forests')).top || box(one('.key')).height > 40`,
+		}},
+		{"recorded-links", 390, "light", map[string]string{
+			"pictures stack":   `all('.answers .forests figure').filter(f => f.offsetParent).map(box).some(b => b.left < 0 || b.right > innerWidth)`,
+			"no heading sorts": `(unfold(), all('.sort').some(s => s.checkVisibility()))`,
+		}},
+		{"recorded-links", 725, "print", map[string]string{
+			"paper has no steps, no evidence and no triangles": `all('.traced, .proof').some(s => s.checkVisibility()) ||
+			  all('summary').some(s => getComputedStyle(s).listStyleType !== 'none')`,
+		}},
+		{"recorded-pod-links", 1280, "light", shortPage(7500)},
+		{"recorded-pod-links", 390, "light", shortPage(16000)},
+		{"recorded-pod-links", 390, "light", map[string]string{
+			"figures have no line above them": `(unfold(), all('.rows .first td').some(c => parseFloat(getComputedStyle(c).borderTopWidth) > 0))`,
+		}},
+	} {
+		b.load(t, onDisk(t, sample(t, view.file)), view.width, view.scheme)
+		for what, wrong := range view.wrong {
+			const names = `const all = s => [...document.querySelectorAll(s)], one = s => document.querySelector(s),
+			  box = e => e.getBoundingClientRect(), unfold = () => all('details').forEach(d => { d.open = true; });`
+			if evaluate[bool](t, b, `(() => { `+names+` return `+wrong+`; })()`) {
+				t.Errorf("%s at a width of %d (%s): not that %s", view.file, view.width, view.scheme, what)
+			}
+		}
 	}
 }
 
-// TestLegendIsAboveThePictures checks that the legend is two lines at most between the sentences and the pictures.
-func TestLegendIsAboveThePictures(t *testing.T) {
-	b := startBrowser(t)
-	b.load(t, onDisk(t, sample(t, "recorded-links")), 1280, "light")
-	const place = `(() => { const box = (s) => document.querySelector(s).getBoundingClientRect();
-	  return [box('.sentences').bottom, box('.key').top, box('.key').bottom, box('.answers .forests').top]; })()`
-	at := evaluate[[]float64](t, b, place)
-	if at[0] > at[1] || at[2] > at[3] || at[2]-at[1] > 40 {
-		t.Errorf("sentences end at %g, the legend is from %g to %g, and pictures begin at %g", at[0], at[1], at[2], at[3])
-	}
-}
-
-// TestPaperLeavesOut checks that paper has neither steps nor evidence, and no triangles.
-func TestPaperLeavesOut(t *testing.T) {
-	b := startBrowser(t)
-	b.load(t, onDisk(t, sample(t, "recorded-links")), 725, "light")
-	paper := emulation.SetEmulatedMediaParams{Media: "print"}
-	if _, err := chromedp.Call(b.ctx, emulation.SetEmulatedMedia, paper); err != nil {
-		t.Fatal(err)
-	}
-	const left = `[...document.querySelectorAll('.traced, .proof')].filter(s => s.checkVisibility()).length +
-	  [...document.querySelectorAll('summary')].filter(s => getComputedStyle(s).listStyleType !== 'none').length`
-	if n := evaluate[int](t, b, left); n > 0 {
-		t.Errorf("%d sections or triangles that paper has no use for", n)
+// shortPage is that a suite of many rows is some screens: the answer and the summary are open, and links lead to all other parts.
+func shortPage(most int) map[string]string {
+	return map[string]string{
+		"it is short": fmt.Sprintf(`document.documentElement.scrollHeight > %d`, most),
+		"the answer and the summary are open": `['.answers', '.summary td', '.answers svg'].map(one)
+		  .some(e => !e.checkVisibility({ contentVisibilityAuto: true }) || e.closest('details'))`,
+		"links lead to all parts": `all('.suite > section[id], .suite > div[id]').some(s => !one('.parts a[href="#' + s.id + '"]'))`,
 	}
 }

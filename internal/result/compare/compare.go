@@ -17,6 +17,7 @@ import (
 	"slices"
 
 	"github.com/aclements/go-moremath/mathx"
+	"github.com/aclements/go-moremath/stats"
 
 	"mustang/internal/result"
 )
@@ -42,6 +43,8 @@ type Comparison struct {
 	Tables []Table `json:"tables"`
 	// Missing are the rows that some of the runs measured, and others did not.
 	Missing []Missing `json:"missing"`
+
+	measured map[[2]string]bool // by run and suite
 }
 
 // Property has a value for each run; empty if the run's file does not tell.
@@ -133,15 +136,11 @@ type Missing struct {
 	Reason string `json:"reason,omitempty"`
 }
 
-func (m Missing) key() result.Key {
-	return result.Key{Suite: m.Suite, ID: m.ID, Workload: m.Workload, Flows: m.Flows, Setup: m.Setup}
-}
-
 // Runs compares runs with an old one. It refuses to compare times with counted
 // instructions.
 func Runs(old Run, others ...Run) (*Comparison, error) {
 	runs := append([]Run{old}, others...)
-	c := &Comparison{Warnings: warnings(runs), Differs: differences(runs), Tables: []Table{}, Missing: []Missing{}}
+	c := &Comparison{Warnings: warnings(runs), Differs: differences(runs), Tables: []Table{}, Missing: []Missing{}, measured: map[[2]string]bool{}}
 	rows := make([]map[result.Key]result.Row, len(runs))
 	var keys []result.Key
 	known := map[result.Key]bool{}
@@ -154,7 +153,11 @@ func Runs(old Run, others ...Run) (*Comparison, error) {
 		for _, row := range run.File.Rows {
 			key := row.Key()
 			rows[i][key] = row
-			if measured(row) && !known[key] {
+			if !measured(row) {
+				continue
+			}
+			c.measured[[2]string{run.Name, row.Suite}] = true
+			if !known[key] {
 				known[key] = true
 				keys = append(keys, key)
 			}
@@ -162,22 +165,24 @@ func Runs(old Run, others ...Run) (*Comparison, error) {
 	}
 	index := map[result.Key]int{} // without ID
 	for _, key := range keys {
-		c.Missing = append(c.Missing, missing(key, runs, rows)...)
-		line, unit, err := newLine(key, runs, rows)
+		of := make([]result.Row, len(runs))
+		for i := range runs {
+			of[i] = rows[i][key]
+		}
+		line, err := c.line(key, of)
 		if err != nil {
 			return nil, err
 		}
 		if line == nil {
 			continue
 		}
-		of := key
-		of.ID = ""
-		i, ok := index[of]
+		key.ID = ""
+		i, ok := index[key]
 		if !ok {
 			i = len(c.Tables)
-			index[of] = i
+			index[key] = i
 			c.Tables = append(c.Tables, Table{
-				Suite: key.Suite, Workload: key.Workload, Flows: key.Flows, Setup: key.Setup, Unit: unit, LessIsBetter: !rows[0][key].MoreIsBetter(),
+				Suite: key.Suite, Workload: key.Workload, Flows: key.Flows, Setup: key.Setup, Unit: of[0].Unit, LessIsBetter: !of[0].MoreIsBetter(),
 			})
 		}
 		c.Tables[i].Lines = append(c.Tables[i].Lines, *line)
@@ -188,50 +193,26 @@ func Runs(old Run, others ...Run) (*Comparison, error) {
 	return c, nil
 }
 
-func clockOf(r Run) string {
-	if r.File.Run.Counted() {
-		return r.Name + " counted instructions"
-	}
-	return r.Name + " measured time"
-}
-
-func measured(r result.Row) bool { return r.Status == result.StatusOK && len(r.Samples) > 0 }
-
-// missing returns the runs that did not measure a row which another run did.
-func missing(key result.Key, runs []Run, rows []map[result.Key]result.Row) []Missing {
-	var out []Missing
-	for i, run := range runs {
-		row, there := rows[i][key]
-		if there && measured(row) {
-			continue
-		}
-		m := Missing{Suite: key.Suite, ID: key.ID, Workload: key.Workload, Flows: key.Flows, Setup: key.Setup, Run: run.Name}
-		if there {
-			m.Reason = row.Status + ": " + row.Reason
-		}
-		out = append(out, m)
-	}
-	return out
-}
-
-// newLine compares a row; nil if the old run, or all others, did not measure it.
-func newLine(key result.Key, runs []Run, rows []map[result.Key]result.Row) (line *Line, unit string, err error) {
-	old := rows[0][key]
-	if !measured(old) {
-		return nil, "", nil
-	}
-	line = &Line{ID: key.ID}
-	compared := false
-	for i, run := range runs {
-		row := rows[i][key]
+// line compares a row, and notes the runs that did not measure it; nil if the old run, or all others, did not. A row that is not
+// in a file is empty.
+func (c *Comparison) line(key result.Key, rows []result.Row) (*Line, error) {
+	line := &Line{ID: key.ID}
+	compared, old := false, rows[0]
+	for i, row := range rows {
 		var figure *Figure
 		var delta *Delta
-		if measured(row) {
-			if row.Unit != old.Unit {
-				return nil, "", fmt.Errorf("%s and %s can't be compared: %s %s is in %s and %s", runs[0].Name, run.Name, key.ID, key.Workload, old.Unit, row.Unit)
+		switch {
+		case !measured(row):
+			m := Missing{Suite: key.Suite, ID: key.ID, Workload: key.Workload, Flows: key.Flows, Setup: key.Setup, Run: c.Names[i]}
+			if row.Status != "" {
+				m.Reason = row.Status + ": " + row.Reason
 			}
+			c.Missing = append(c.Missing, m)
+		case measured(old) && row.Unit != old.Unit:
+			return nil, fmt.Errorf("%s and %s can't be compared: %s %s is in %s and %s", c.Names[0], c.Names[i], key.ID, key.Workload, old.Unit, row.Unit)
+		default:
 			figure = &Figure{row.Median, row.CI95, len(row.Samples)}
-			if i > 0 {
+			if i > 0 && measured(old) {
 				compared = true
 				delta = contrast(old, row)
 			}
@@ -242,10 +223,19 @@ func newLine(key result.Key, runs []Run, rows []map[result.Key]result.Row) (line
 		}
 	}
 	if !compared {
-		return nil, "", nil
+		return nil, nil
 	}
-	return line, old.Unit, nil
+	return line, nil
 }
+
+func clockOf(r Run) string {
+	if r.File.Run.Counted() {
+		return r.Name + " counted instructions"
+	}
+	return r.Name + " measured time"
+}
+
+func measured(r result.Row) bool { return r.Status == result.StatusOK && len(r.Samples) > 0 }
 
 // judge corrects the p-values of a table, decides on its differences, and takes the means.
 func (t *Table) judge() {
@@ -289,44 +279,32 @@ func (t *Table) meanInterval(run int) *[2]float64 {
 	return &[2]float64{ratio * math.Exp(below/n), ratio * math.Exp(above/n)}
 }
 
+// means returns the geometric mean of each run's figures; nil if there are none, or one is not positive.
 func (t *Table) means() []float64 {
-	sums, n := make([]float64, len(t.Lines[0].Figures)), 0
+	runs := make([][]float64, len(t.Lines[0].Figures))
 	for _, line := range t.Lines {
 		if slices.Contains(line.Figures, nil) {
 			continue
 		}
-		n++
 		for i, f := range line.Figures {
-			sums[i] += math.Log(f.Median)
+			if f.Median <= 0 {
+				return nil
+			}
+			runs[i] = append(runs[i], f.Median)
 		}
 	}
-	for i, sum := range sums {
-		if math.IsNaN(sum) || math.IsInf(sum, 0) || n == 0 {
-			return nil
-		}
-		sums[i] = math.Exp(sum / float64(n))
+	if len(runs[0]) == 0 {
+		return nil
 	}
-	return sums
+	var out []float64
+	for _, figures := range runs {
+		out = append(out, stats.GeoMean(figures))
+	}
+	return out
 }
 
 // Lacks reports whether a run measured no row of a suite.
-func (c *Comparison) Lacks(run, suite string) bool {
-	at := slices.Index(c.Names, run)
-	for _, t := range c.Tables {
-		for _, line := range t.Lines {
-			if t.Suite == suite && line.Figures[at] != nil {
-				return false
-			}
-		}
-	}
-	lacked := map[result.Key]bool{}
-	for _, m := range c.Missing {
-		if m.Run == run {
-			lacked[m.key()] = true
-		}
-	}
-	return !slices.ContainsFunc(c.Missing, func(m Missing) bool { return m.Suite == suite && !lacked[m.key()] })
-}
+func (c *Comparison) Lacks(run, suite string) bool { return !c.measured[[2]string{run, suite}] }
 
 // Worse returns the rows, with their workloads, that a run found worse by more than a share
 // of the old figure: 0.05 is 5 %. Any figure is worse than 0 where less is better.
@@ -350,13 +328,17 @@ func (c *Comparison) Worse(threshold float64) []string {
 // Lost returns the rows, with their workloads, that the old run measured and another did not, or not so that it can be judged: a figure fell to 0 where less is
 // better, or the samples are too few for any difference to be found.
 func (c *Comparison) Lost() []string {
-	added := map[result.Key]bool{}
+	added := map[Missing]bool{}
 	for _, m := range c.Missing {
-		added[m.key()] = added[m.key()] || m.Run == c.Names[0]
+		if m.Run == c.Names[0] {
+			m.Run, m.Reason = "", ""
+			added[m] = true
+		}
 	}
 	var out []string
 	for _, m := range c.Missing {
-		if name := m.ID + " " + m.Workload; !added[m.key()] && !slices.Contains(out, name) {
+		m.Run, m.Reason = "", ""
+		if name := m.ID + " " + m.Workload; !added[m] && !slices.Contains(out, name) {
 			out = append(out, name)
 		}
 	}

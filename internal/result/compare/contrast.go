@@ -57,10 +57,10 @@ func units(r result.Row) (levels [3][]float64) {
 	for level := 2; level >= 0; level-- {
 		for at, values := range groups[level] {
 			slices.Sort(values) // the order of a map is random, and so would be the last digit of a sum
-			center := mean(values)
+			center := stats.Mean(values)
 			switch level {
 			case 2:
-				center = middle(values)
+				center = stats.Sample{Xs: values, Sorted: true}.Quantile(0.5)
 				at.Connection = 0
 			case 1:
 				at.Process = 0
@@ -79,13 +79,13 @@ func units(r result.Row) (levels [3][]float64) {
 // do not vary.
 func welch(x, y []float64) *Delta {
 	nx, ny := float64(len(x)), float64(len(y))
-	vx, vy := variance(x)/nx, variance(y)/ny
+	vx, vy := stats.Variance(x)/nx, stats.Variance(y)/ny
 	deviation := math.Sqrt(vx + vy)
 	if deviation < 1e-12 {
 		return nil
 	}
 	freedom := min((vx+vy)*(vx+vy)/(vx*vx/(nx-1)+vy*vy/(ny-1)), 1000)
-	center := mean(y) - mean(x)
+	center := stats.Mean(y) - stats.Mean(x)
 	half := -stats.InvCDF(stats.TDist{V: freedom})(0.025) * deviation
 	t := center / deviation
 	return &Delta{
@@ -175,25 +175,4 @@ func holm(deltas []*Delta) {
 		least = max(least, min(1, d.P*float64(len(sorted)-i)))
 		d.P = least
 	}
-}
-
-func mean(values []float64) float64 {
-	sum := 0.0
-	for _, v := range values {
-		sum += v
-	}
-	return sum / float64(len(values))
-}
-
-func variance(values []float64) float64 {
-	center, sum := mean(values), 0.0
-	for _, v := range values {
-		sum += (v - center) * (v - center)
-	}
-	return sum / float64(len(values)-1)
-}
-
-func middle(sorted []float64) float64 {
-	n := len(sorted)
-	return (sorted[(n-1)/2] + sorted[n/2]) / 2
 }

@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package worker
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/load"
+)
+
+// Every datagram of a UDP workload begins with:
+//
+//	magic "MSU2" | kind | 1 if an answer is wanted | 2 bytes zero |
+//	flow, 8 bytes | number, 8 bytes
+//
+// Numbers are big-endian. The flow is drawn at random for each connection, so that late
+// datagrams of another one are recognized.
+//
+// That makes load.MinDatagram bytes.
+const datagramMagic = "MSU2"
+
+// Kinds of datagrams.
+const (
+	// From the client.
+	datagramHello    = 'h' // a header follows; answered by a welcome
+	datagramWarmup   = 'w' // load, not counted
+	datagramMeasured = 'm' // load, counted
+	datagramIdle     = 'p' // the burst is over; answered by sums with its number
+	datagramEnd      = 'e' // the connection is over
+	// From the server.
+	datagramWelcome = 'c' // a report in JSON follows
+	datagramAnswer  = 'a' // with the number of the datagram that it answers
+	datagramSums    = 's' // [datagramCounts] follow
+)
+
+// Times and sizes of UDP connections.
+const (
+	// udpTick is the timeout of a client's blocking call: an answer that takes longer is
+	// lost.
+	udpTick = 20 * time.Millisecond
+	// udpIdle is the time that a server keeps a connection that carries no load. UDP does
+	// not tell that a client has vanished.
+	udpIdle = 10 * time.Minute
+	// datagramBuffer is the size of each UDP socket's buffer in either direction, in bytes.
+	// It bridges the time in which the other end has the CPU.
+	datagramBuffer = 8 << 20
+	// endCopies is how often the client says that a connection is over.
+	endCopies = 3
+)
+
+// datagram is the beginning of a datagram.
+type datagram struct {
+	kind   byte
+	answer bool
+	flow   uint64
+	number uint64
+}
+
+// put writes it to the beginning of b.
+func (d datagram) put(b []byte) {
+	copy(b, datagramMagic)
+	b[4], b[5], b[6], b[7] = d.kind, 0, 0, 0
+	if d.answer {
+		b[5] = 1
+	}
+	binary.BigEndian.PutUint64(b[8:], d.flow)
+	binary.BigEndian.PutUint64(b[16:], d.number)
+}
+
+// parseDatagram reads it. It returns false if b is no datagram of a workload.
+func parseDatagram(b []byte) (d datagram, ok bool) {
+	if len(b) < load.MinDatagram || string(b[:len(datagramMagic)]) != datagramMagic {
+		return datagram{}, false
+	}
+	return datagram{
+		kind: b[4], answer: b[5] == 1,
+		flow: binary.BigEndian.Uint64(b[8:]), number: binary.BigEndian.Uint64(b[16:]),
+	}, true
+}
+
+// with returns a datagram with this beginning and a message.
+func (d datagram) with(message any) ([]byte, error) {
+	body, err := json.Marshal(message)
+	if err != nil {
+		return nil, fmt.Errorf("encode message: %w", err)
+	}
+	b := make([]byte, load.MinDatagram, load.MinDatagram+len(body))
+	d.put(b)
+	return append(b, body...), nil
+}
+
+// hello sends the header until the server answers, and returns its answer.
+func (s *session) hello() (report load.Served, err error) {
+	hello, err := datagram{kind: datagramHello, flow: s.number}.with(newHeader(s.spec))
+	if err != nil {
+		return load.Served{}, err
+	}
+	buf := make([]byte, load.MaxDatagram)
+	n, err := s.ask(hello, buf, datagramWelcome)
+	if err != nil {
+		return load.Served{}, fmt.Errorf("connect: %w", err)
+	}
+	err = decode(buf[load.MinDatagram:n], &report)
+	return report, err
+}
+
+// welcome tells the client that the server has a socket for it.
+func (s *session) welcome() error {
+	b, err := datagram{kind: datagramWelcome, flow: s.number}.with(s.served())
+	if err != nil {
+		return err
+	}
+	return s.send(b)
+}
+
+// ask sends a datagram, again and again, until the server answers with one of a kind and the same number, of n bytes
+// in buf.
+func (s *session) ask(question, buf []byte, kind byte) (n int, err error) {
+	asked, _ := parseDatagram(question)
+	for start := time.Now(); time.Since(start) <= s.spec.StallTime(); {
+		if err := s.send(question); err != nil {
+			return 0, err
+		}
+		for {
+			d, n, err := s.receiveOnce(buf)
+			if errors.Is(err, os.ErrDeadlineExceeded) {
+				break
+			}
+			if err != nil || d.number == asked.number && d.kind == kind {
+				return n, err
+			}
+		}
+	}
+	return 0, fmt.Errorf("no answer for %v: %w", s.spec.StallTime().Round(time.Millisecond), unix.ETIMEDOUT)
+}
+
+// send sends a datagram. It counts as sent, and lost, if a queue is full.
+func (s *session) send(b []byte) error {
+	var since time.Time
+	for {
+		if s.stopped.Load() {
+			return errCancelled
+		}
+		_, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(s.fd),
+			uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), unix.MSG_NOSIGNAL, 0, 0)
+		if errno == 0 || errno == unix.ENOBUFS {
+			return nil
+		}
+		if err := s.wait(errno, &since); err != nil {
+			return err
+		}
+	}
+}
+
+// receive waits for a datagram of this session's flow, or until none has come for the
+// spec's stall time. It ignores others.
+func (s *session) receive(b []byte) (d datagram, n int, err error) {
+	var since time.Time
+	for {
+		d, n, err = s.receiveOnce(b)
+		if err == nil || !errors.Is(err, os.ErrDeadlineExceeded) {
+			return d, n, err
+		}
+		if err := s.wait(unix.EAGAIN, &since); err != nil {
+			return datagram{}, 0, err
+		}
+	}
+}
+
+// receiveOnce is receive with the timeout of a single call. Its error is
+// os.ErrDeadlineExceeded if nothing came.
+func (s *session) receiveOnce(b []byte) (datagram, int, error) {
+	n, _, errno := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(s.fd),
+		uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), 0, 0, 0)
+	switch {
+	case s.stopped.Load():
+		return datagram{}, 0, errCancelled
+	case errno == unix.EAGAIN || errno == unix.EINTR:
+		return datagram{}, 0, os.ErrDeadlineExceeded
+	case errno != 0:
+		return datagram{}, 0, errno
+	}
+	d, ok := parseDatagram(b[:n])
+	if !ok || d.flow != s.number && d.kind != datagramHello {
+		return datagram{}, 0, os.ErrDeadlineExceeded
+	}
+	return d, int(n), nil
+}
+
+// datagramCounts is the server's answer to a datagramIdle, after the datagram's
+// beginning: 4 numbers of 8 bytes, big-endian. All but the window are of the connection's
+// life so far, of the counted datagrams, so that an answer may be repeated.
+type datagramCounts struct {
+	received, count, outOfOrder uint64
+	window                      time.Duration // from the first counted arrival in the burst to the last
+}
+
+const countsSize = load.MinDatagram + 4*8
+
+// put writes the counts behind a datagram's beginning.
+func (c datagramCounts) put(b []byte) {
+	for i, n := range []uint64{c.received, c.count, c.outOfOrder, uint64(c.window)} {
+		binary.BigEndian.PutUint64(b[load.MinDatagram+8*i:], n)
+	}
+}
+
+// parseCounts reads what put writes.
+func parseCounts(b []byte) (c datagramCounts, ok bool) {
+	if len(b) != countsSize {
+		return datagramCounts{}, false
+	}
+	number := func(i int) uint64 { return binary.BigEndian.Uint64(b[load.MinDatagram+8*i:]) }
+	c = datagramCounts{number(0), number(1), number(2), time.Duration(number(3))}
+	return c, c.window >= 0
+}
+
+// since returns what was counted after earlier counts. It is false if the counts step back.
+func (c datagramCounts) since(before datagramCounts) (r load.SliceResult, ok bool) {
+	if c.received < before.received || c.count < before.count || c.outOfOrder < before.outOfOrder {
+		return load.SliceResult{}, false
+	}
+	return load.SliceResult{
+		Count: c.count - before.count, Received: c.received - before.received,
+		OutOfOrder: c.outOfOrder - before.outOfOrder, Seconds: c.window.Seconds(),
+	}, true
+}
+
+// serveDatagrams counts the datagrams of one flow, and answers them if they ask for it.
+func serveDatagrams(s *session) (load.Served, error) {
+	r := &datagramReceiver{session: s, start: time.Now(), answer: make([]byte, load.MinDatagram), idle: true}
+	if s.spec.Workload == load.UDPRR {
+		r.answer = make([]byte, s.spec.ResponseSize())
+	}
+	buf := make([]byte, load.MaxDatagram)
+	for {
+		if r.idle {
+			if err := s.park(udpIdle); err != nil {
+				return load.Served{}, err
+			}
+		}
+		d, n, err := s.receive(buf)
+		if err != nil || d.kind == datagramEnd {
+			return load.Served{}, err
+		}
+		if err := r.handle(d, n); err != nil {
+			return load.Served{}, err
+		}
+	}
+}
+
+// datagramReceiver is the server's state of one flow of datagrams.
+type datagramReceiver struct {
+	session *session
+	start   time.Time
+	arrived time.Duration // when the last datagram of the load came, since start
+	next    uint64        // the expected number
+	idle    bool          // no load is expected
+	answer  []byte
+
+	running  datagramCounts // of all counted datagrams
+	sums     datagramCounts // at the end of the last burst
+	counting bool           // a burst with counted datagrams has begun
+	burst    uint64         // the number of the last one that ended
+	opened   time.Duration  // first counted arrival of the burst, since start
+	sent     [countsSize]byte
+}
+
+// handle counts a datagram of n bytes or executes it.
+func (r *datagramReceiver) handle(d datagram, n int) error {
+	switch d.kind {
+	case datagramHello:
+		if d.flow != r.session.number {
+			return errors.New("another client has its port")
+		}
+		return r.session.welcome()
+	case datagramIdle:
+		return r.endBurst(d)
+	case datagramMeasured, datagramWarmup:
+		r.count(d, n)
+	}
+	if !d.answer {
+		return nil
+	}
+	datagram{kind: datagramAnswer, flow: d.flow, number: d.number}.put(r.answer)
+	return r.session.send(r.answer)
+}
+
+// count counts a datagram of the load.
+func (r *datagramReceiver) count(d datagram, n int) {
+	r.idle = false
+	if r.arrived = time.Since(r.start); d.kind == datagramMeasured {
+		if !r.counting {
+			r.counting, r.opened = true, r.arrived
+		}
+		if r.session.spec.Workload == load.UDPRR {
+			n = 1
+		}
+		r.running.received++
+		r.running.count += uint64(n)
+	}
+	if d.number < r.next {
+		r.running.outOfOrder++
+	} else {
+		r.next = d.number + 1
+	}
+}
+
+// endBurst ends a burst, the first time, and sends the counts.
+func (r *datagramReceiver) endBurst(d datagram) error {
+	r.idle = true
+	if d.number != r.burst {
+		r.burst, r.sums = d.number, r.running
+		r.sums.window = 0
+		if r.counting {
+			r.sums.window = r.arrived - r.opened
+		}
+		r.counting = false
+	}
+	datagram{kind: datagramSums, flow: d.flow, number: d.number}.put(r.sent[:])
+	r.sums.put(r.sent[:])
+	return r.session.send(r.sent[:])
+}

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package worker
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	hdrhistogram "github.com/HdrHistogram/hdrhistogram-go"
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/load"
+)
+
+// datagramFlow sends the datagrams of one flow. Each datagram says whether it is counted,
+// so both ends count the same ones, and missing ones were lost.
+type datagramFlow struct {
+	session    *session
+	out, in    []byte
+	question   [load.MinDatagram]byte // for the counts
+	next       datagram
+	unanswered uint64  // datagrams since the last answer
+	gap        float64 // nanoseconds between two datagrams; 0 is as fast as possible
+	turn       float64 // the flow's offset, as a part of the gap: flows take turns
+	serial     uint64  // of the last datagramIdle
+	counts     datagramCounts
+}
+
+func openDatagrams(c *connection, s *session) (flow, error) {
+	f, err := newDatagramFlow(s, s.spec.DatagramSize())
+	if flows := float64(s.spec.FlowCount()); s.spec.Rate > 0 {
+		f.gap, f.turn = float64(len(f.out))*8e9/float64(s.spec.Rate)*flows, float64(len(c.flows))/flows
+	}
+	return f, err
+}
+
+func newDatagramFlow(s *session, size int) (*datagramFlow, error) {
+	return &datagramFlow{
+		session: s, out: make([]byte, size), in: make([]byte, load.MaxDatagram), next: datagram{flow: s.number},
+	}, setTimeouts(s.fd, udpTick)
+}
+
+// kind returns the kind of a burst's datagrams.
+func (b burst) kind() byte {
+	if b.counted {
+		return datagramMeasured
+	}
+	return datagramWarmup
+}
+
+func (f *datagramFlow) carry(b burst) (load.SliceResult, error) {
+	sent, elapsed, err := f.send(b)
+	if err != nil {
+		return load.SliceResult{}, err
+	}
+	r, err := f.settle()
+	// Datagrams that a queue held at the beginning arrive faster than they were sent.
+	r.Sent, r.Seconds = sent, max(r.Seconds, elapsed.Seconds())
+	return r, err
+}
+
+// send sends the datagrams of a burst, at least one.
+func (f *datagramFlow) send(b burst) (sent uint64, elapsed time.Duration, err error) {
+	for {
+		if f.gap > 0 {
+			due := time.Duration((float64(sent) + f.turn) * f.gap)
+			sleepUntil(b.start.Add(min(due, b.length)))
+		}
+		elapsed = time.Since(b.start)
+		if sent > 0 && b.over(sent, elapsed) {
+			return sent, elapsed, nil
+		}
+		if err := f.sendNext(b.kind()); err != nil {
+			return sent, elapsed, err
+		}
+		sent++
+	}
+}
+
+// sendNext sends the next datagram, and waits for its answer if a window ends with it.
+func (f *datagramFlow) sendNext(kind byte) error {
+	window := f.session.spec.Window
+	f.unanswered++
+	number, err := f.sendOne(kind, window > 0 && f.unanswered >= window)
+	if err != nil || !f.next.answer {
+		return err
+	}
+	f.unanswered = 0
+	for {
+		d, _, err := f.session.receive(f.in)
+		if err != nil {
+			return fmt.Errorf("no answer to datagram %d: %w", number, err)
+		}
+		if d.kind == datagramAnswer && d.number == number {
+			return nil
+		}
+	}
+}
+
+// sendOne sends a datagram of the load, and returns its number.
+func (f *datagramFlow) sendOne(kind byte, answer bool) (uint64, error) {
+	f.next.kind, f.next.answer = kind, answer
+	f.next.put(f.out)
+	f.next.number++
+	return f.next.number - 1, f.session.send(f.out)
+}
+
+// settle asks the server for its counts until it answers. Nothing is in flight then.
+func (f *datagramFlow) settle() (load.SliceResult, error) {
+	f.serial++
+	f.unanswered = 0
+	datagram{kind: datagramIdle, flow: f.session.number, number: f.serial}.put(f.question[:])
+	n, err := f.session.ask(f.question[:], f.in, datagramSums)
+	if err != nil {
+		return load.SliceResult{}, err
+	}
+	counts, ok := parseCounts(f.in[:n])
+	r, grown := counts.since(f.counts)
+	if !ok || !grown {
+		return load.SliceResult{}, fmt.Errorf("server's counts %+v after %+v", counts, f.counts)
+	}
+	f.counts = counts
+	return r, nil
+}
+
+// idle does nothing: the server idles after each burst.
+func (f *datagramFlow) idle() error { return nil }
+
+// end tells the server, which has told its counts, that the connection is over.
+func (f *datagramFlow) end() (load.Served, error) {
+	datagram{kind: datagramEnd, flow: f.session.number}.put(f.question[:])
+	for range endCopies {
+		if err := f.session.send(f.question[:]); err != nil && !errors.Is(err, unix.ECONNREFUSED) {
+			return load.Served{}, err
+		}
+	}
+	return load.Served{Count: f.counts.count}, nil
+}
+
+// datagramRequester sends a datagram and waits for the server's answer, again and again. It
+// goes on after udpTick without one.
+type datagramRequester struct {
+	*datagramFlow
+	latencies *hdrhistogram.Histogram
+	lost      time.Duration // since the last answer
+}
+
+func openDatagramRequester(c *connection, s *session) (flow, error) {
+	f, err := newDatagramFlow(s, s.spec.RequestSize())
+	c.total.Histogram = newHistogram()
+	return &datagramRequester{datagramFlow: f, latencies: c.total.Histogram}, err
+}
+
+func (f *datagramRequester) carry(b burst) (load.SliceResult, error) {
+	kind := b.kind()
+	return transact(b, f.latencies, func() (bool, error) {
+		answered, err := f.exchange(kind)
+		if f.lost += udpTick; answered {
+			f.lost = 0
+		} else if f.lost > f.session.spec.StallTime() && err == nil {
+			err = fmt.Errorf("no answer for %v: %w", f.lost, unix.ETIMEDOUT)
+		}
+		return answered, err
+	})
+}
+
+// exchange sends a request and reports whether its answer came in time.
+func (f *datagramRequester) exchange(kind byte) (answered bool, err error) {
+	number, err := f.sendOne(kind, true)
+	if err != nil {
+		return false, err
+	}
+	var since time.Time
+	for {
+		d, _, err := f.session.receiveOnce(f.in)
+		switch {
+		case err == nil && d.kind == datagramAnswer && d.number == number:
+			return true, nil
+		case err != nil && !errors.Is(err, os.ErrDeadlineExceeded):
+			return false, err
+		case err != nil:
+			return false, nil
+		case since.IsZero(): // a late answer to an earlier request
+			since = time.Now()
+		case time.Since(since) > udpTick:
+			return false, nil
+		}
+	}
+}
+
+func (f *datagramRequester) idle() error {
+	_, err := f.settle()
+	return err
+}
