@@ -96,11 +96,11 @@ func TestInterruptedCallsLeaveNothing(t *testing.T) {
 			ctx, cancel := context.WithCancel(context.Background())
 			defer cancel()
 			samples := 0
-			o.Progress = quiet{func() {
+			o.Progress = NewProgress(onRow(func() {
 				if samples++; samples == at {
 					go cancel()
 				}
-			}}
+			}), true)
 			if _, err := Run(ctx, o); !errors.Is(err, ErrInterrupted) {
 				t.Errorf("error %v, want ErrInterrupted", err)
 			}

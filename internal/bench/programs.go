@@ -140,7 +140,7 @@ func (e *epoch) programTimes(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, stats.Close()) }()
 	for _, s := range with {
 		if s.row.row.BPFNanos, err = e.timePrograms(ctx, stats, s); err != nil {
-			if err := e.drop(ctx, s, err); err != nil {
+			if err := e.fail(ctx, s.row, err); err != nil {
 				return err
 			}
 		}

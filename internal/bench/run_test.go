@@ -43,23 +43,6 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// quiet is a Reporter that calls a function at each sample.
-type quiet struct{ sample func() }
-
-func (quiet) Note(string) {}
-
-func (quiet) Start(int, time.Duration) {}
-
-func (q quiet) Sample(string) { q.sample() }
-
-func (quiet) Done() {}
-
-func (quiet) Round(int, int) {}
-
-func (quiet) Later(time.Duration)                 {}
-func (quiet) Expect(time.Duration, time.Duration) {}
-func (quiet) Finish()                             {}
-
 // lookup returns the suite of that name.
 func lookup(t *testing.T, name string) []suites.Suite {
 	t.Helper()
@@ -93,7 +76,7 @@ func testOptions(t *testing.T, only ...string) Options {
 	testkit.RequireRoot(t)
 	return Options{
 		Suites: lookup(t, suites.Default), Only: only, Rounds: 3, Slice: 2 * time.Millisecond, Seed: 7,
-		Out: newOut(t), Store: lab.Store{Dir: t.TempDir() + "/state"}, Progress: quiet{func() {}},
+		Out: newOut(t), Store: lab.Store{Dir: t.TempDir() + "/state"}, Progress: quiet(),
 	}
 }
 
@@ -255,11 +238,11 @@ func TestInterruptKeepsFinishedSamples(t *testing.T) {
 	o.Rounds = 1000
 	ctx, cancel := context.WithCancel(context.Background())
 	samples := 0
-	o.Progress = quiet{func() {
+	o.Progress = NewProgress(onRow(func() {
 		if samples++; samples == 8 {
 			cancel()
 		}
-	}}
+	}), true)
 	file, err := Run(ctx, o)
 	if !errors.Is(err, ErrInterrupted) {
 		t.Fatalf("error %v, want ErrInterrupted", err)
@@ -333,7 +316,7 @@ func TestFailedRowLeavesOthers(t *testing.T) {
 	sound := newRow(rowSpec{r.options.Suites[0], find(t, "veth/pod-ip"), workload})
 	broken := newRow(rowSpec{r.options.Suites[0], find(t, "veth/pod-ip"), workload})
 	broken.spec.path.Connect = netip.AddrPortFrom(broken.spec.path.Connect.Addr(), 1) // where nobody listens
-	if err := r.epoch(t.Context(), []*measuredRow{sound, broken}, 0, budgetOf(2)); err != nil {
+	if err := r.epoch(t.Context(), []*measuredRow{sound, broken}, budgetOf(2)); err != nil {
 		t.Fatal(err)
 	}
 	if sound.done() || len(sound.row.Samples) != 2 {
@@ -342,7 +325,7 @@ func TestFailedRowLeavesOthers(t *testing.T) {
 	if broken.row.Status != result.StatusFailed || !strings.Contains(broken.row.Reason, "refused") {
 		t.Errorf("the broken row: %s %s", broken.row.Status, broken.row.Reason)
 	}
-	if err := r.epoch(t.Context(), []*measuredRow{sound}, 1, budgetOf(1)); err != nil || sound.done() {
+	if err := r.epoch(t.Context(), []*measuredRow{sound}, budgetOf(1)); err != nil || sound.done() {
 		t.Errorf("after the reset: %v, %s", err, sound.row.Reason)
 	}
 }
@@ -364,7 +347,7 @@ func TestLostConnectionsAreCounted(t *testing.T) {
 	row := newRow(spec)
 	rounds, opened := 0, 1
 	for row.received == row.sent && rounds < 400 { // few connections fit into the turns of a busy machine
-		if err := r.epoch(t.Context(), []*measuredRow{row}, rounds, budgetOf(2)); err != nil {
+		if err := r.epoch(t.Context(), []*measuredRow{row}, budgetOf(2)); err != nil {
 			t.Fatal(err)
 		}
 		rounds += 2
