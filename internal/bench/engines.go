@@ -55,7 +55,7 @@ func (o Options) checkEngines() error {
 func (r *run) besideEngines(ctx context.Context, rows []*measuredRow) error {
 	o := r.options
 	r.describeEngines(ctx, rows)
-	if err := r.testbed.endAgents(); err != nil { // those of the proofs
+	if err := r.testbed.hangUp(true); err != nil { // those of the proofs
 		return err
 	}
 	begun := time.Now()
@@ -146,7 +146,7 @@ func untilSeen(turn func() error) (err error) {
 func (r *run) engineSample(ctx context.Context, row *measuredRow, round int) error {
 	err := untilSeen(func() error {
 		err := r.engineTurn(ctx, row, round)
-		return errors.Join(err, r.testbed.endAgents()) // whose server has the port that a program needs
+		return errors.Join(err, r.testbed.hangUp(true)) // whose server has the port that a program needs
 	})
 	switch {
 	case ctx.Err() != nil:
@@ -196,8 +196,11 @@ func (r *run) engineTurn(ctx context.Context, row *measuredRow, round int) error
 // engines has them.
 func (r *run) nativeTurn(ctx context.Context, row *measuredRow) (turns []load.SliceResult, m load.Measurement, err error) {
 	o, p := r.options, row.spec.path
-	s, err := r.testbed.open(ctx, p, o.spec(p, row.spec.workload))
+	s, err := r.testbed.prepare(ctx, p, o.spec(p, row.spec.workload))
 	if err != nil {
+		return nil, m, err
+	}
+	if err := r.testbed.connect(ctx, []*connection{s})[0]; err != nil {
 		return nil, m, err
 	}
 	slice := cmp.Or(o.Slice, kernelSlice)
@@ -222,10 +225,4 @@ func (r *run) programTurn(ctx context.Context, row *measuredRow, l *lab.Lab) (lo
 		Lab: l, Path: p.Path, Workload: w.Name, Flows: w.Flows, Rate: w.Rate,
 		Seconds: int(r.options.Duration / time.Second), CPUs: r.testbed.cpus,
 	})
-}
-
-func (t *testbed) endAgents() error {
-	clear(t.listening)
-	t.home = nil
-	return t.closeAgents(func(agentKey, *load.Agent) bool { return true })
 }

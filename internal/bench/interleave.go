@@ -162,8 +162,8 @@ func (r *run) epoch(ctx context.Context, rows []*measuredRow, b *budget) (err er
 
 // open opens the connections of rows. TCP streams carry load until the windows of both ends have grown.
 func (e *epoch) open(ctx context.Context, rows []*measuredRow) error {
-	var all []*connection
-	var recorders []*evidence.Recorder
+	var all, recorded []*connection
+	var labs []*lab.Lab
 	for _, row := range rows {
 		s, err := e.run.testbed.prepare(ctx, row.spec.path, e.run.options.spec(row.spec.path, row.spec.workload))
 		if err != nil {
@@ -176,16 +176,20 @@ func (e *epoch) open(ctx context.Context, rows []*measuredRow) error {
 		all = append(all, s)
 		if e.recorders[s.lab] == nil {
 			e.recorders[s.lab] = &evidence.Recorder{Lab: s.lab}
-			recorders = append(recorders, e.recorders[s.lab])
+			labs = append(labs, s.lab)
 		}
 	}
-	errs := make([]error, len(recorders))
-	together(len(recorders), builders, func(i int) { errs[i] = recorders[i].Start() })
-	if err := errors.Join(errs...); err != nil {
-		return err
+	errs := make([]error, len(labs))
+	together(len(labs), builders, func(i int) { errs[i] = e.recorders[labs[i]].Start() })
+	for _, s := range all {
+		if err := errs[slices.Index(labs, s.lab)]; err == nil {
+			recorded = append(recorded, s)
+		} else if err := e.fail(ctx, s.row, err); err != nil {
+			return err
+		}
 	}
-	for i, err := range e.run.testbed.connect(ctx, all) {
-		s := all[i]
+	for i, err := range e.run.testbed.connect(ctx, recorded) {
+		s := recorded[i]
 		if err == nil {
 			s.row.setVariant(s.lab)
 			e.run.options.setTurn(s.row)

@@ -151,7 +151,7 @@ func (r *run) measure(ctx context.Context) error {
 			return r.stopped(ctx, err)
 		}
 		if len(groups) > 1 {
-			if err := errors.Join(r.write(), r.testbed.release(rows)); err != nil {
+			if err := errors.Join(r.write(), r.testbed.release()); err != nil {
 				return err
 			}
 		}

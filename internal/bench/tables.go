@@ -42,7 +42,7 @@ func (r *run) tables(ctx context.Context, rows []*measuredRow) error {
 	if pending(rows) == 0 {
 		return nil
 	}
-	if err := errors.Join(r.testbed.hangUp(), r.testbed.build(ctx, labsOf(rows))); err != nil { // agents listen where tables do
+	if err := errors.Join(r.testbed.hangUp(false), r.testbed.build(ctx, labsOf(rows))); err != nil { // agents listen where tables do
 		return err
 	}
 	rounds := cmp.Or(r.options.Rounds, firstPacketRounds)

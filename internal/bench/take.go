@@ -98,7 +98,7 @@ func (t *testbed) takeToPeer(ctx context.Context, p suites.Path, spec load.Spec)
 		if recorder.Lab, err = t.peerLab(ctx, p.Lab); err != nil {
 			return sample{}, err
 		}
-		if client, err = t.agent(ctx, agentKey{p.Lab, p.Client, netip.AddrPort{}}); err != nil {
+		if client, err = t.agent(ctx, recorder.Lab, agentKey{p.Lab, p.Client, netip.AddrPort{}}); err != nil {
 			return sample{}, err
 		}
 	}
