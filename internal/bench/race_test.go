@@ -73,7 +73,7 @@ func TestAnsweredRowsRest(t *testing.T) {
 	}
 	byKey := keyed(rows)
 	of := comparedRows{r.options.Suites[0], r.options.Suites[0].Workloads[0], byKey}
-	for _, c := range r.compared.compareAll(r.options, of, of.pairs(r.options)) {
+	for _, c := range r.compared.compareAll(r.options, of) {
 		want := endAlpha
 		if c.Numerator == "c" || c.Denominator == "loopback" {
 			want = lookAlpha
