@@ -58,6 +58,7 @@ func wantNothingLeft(t *testing.T, o Options) {
 // TestCNIMeasuresEveryRow measures every row of suite cni.
 func TestCNIMeasuresEveryRow(t *testing.T) {
 	o := cniOptions(t)
+	o.Rounds = 1
 	buildPlugin(t)
 	file := runClean(t, o)
 	if len(file.Rows) != len(o.Suites[0].Rows()) || file.Run.DurationSeconds != 0 {

@@ -27,7 +27,7 @@ func TestServicesSuite(t *testing.T) {
 			o.Only = append(o.Only, id+" "+workload)
 		}
 	}
-	o.Suites, o.Rounds = lookup(t, "services"), 2
+	o.Suites, o.Rounds = lookup(t, "services"), 1
 	file := runClean(t, o)
 	if len(file.Rows) != len(o.Only) {
 		t.Errorf("%d rows, want %d", len(file.Rows), len(o.Only))
