@@ -264,41 +264,32 @@ func (t *testbed) setPriorities() error {
 	for _, a := range t.agents {
 		agents[a.PID()] = true
 	}
+	inodes := map[uint64]bool{}
 	for _, l := range t.labs {
-		inodes, err := namespaceInodes(l)
-		if err != nil {
-			return err
-		}
-		processes, err := host.Processes(inodes)
-		if err != nil {
-			return err
-		}
-		for _, pid := range processes {
-			if agents[pid] {
-				continue
+		for _, place := range l.Places() {
+			ns, err := l.Namespace(place)
+			if err != nil {
+				return err
 			}
+			inode, err := ns.Inode()
+			if err != nil {
+				return err
+			}
+			inodes[inode] = true
+		}
+	}
+	processes, err := host.Processes(inodes)
+	if err != nil {
+		return err
+	}
+	for _, pid := range processes {
+		if !agents[pid] {
 			if err := host.SetPriority(pid, relayPriority); err != nil {
 				return err
 			}
 		}
 	}
 	return nil
-}
-
-func namespaceInodes(l *lab.Lab) (map[uint64]bool, error) {
-	inodes := map[uint64]bool{}
-	for _, place := range l.Places() {
-		ns, err := l.Namespace(place)
-		if err != nil {
-			return nil, err
-		}
-		inode, err := ns.Inode()
-		if err != nil {
-			return nil, err
-		}
-		inodes[inode] = true
-	}
-	return inodes, nil
 }
 
 // hangUp ends agents: all of them, or all but those in guests and containers.
