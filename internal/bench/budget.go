@@ -3,6 +3,7 @@
 package bench
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -11,9 +12,8 @@ import (
 	"mustang/internal/result"
 )
 
-// Numbers of instances of a run.
 const (
-	// fewInstances is the number that a timed run has if its time allows: an interval rests on the
+	// fewInstances is the number of instances that a timed run has if its time allows: an interval rests on the
 	// differences between instances, and of fewer than three there is none.
 	fewInstances = 6
 	// roundInstances is the number of instances that a given number of rounds is divided among.
@@ -21,80 +21,60 @@ const (
 	// minUntil is the least number before a run ends because its intervals are narrow: a look at
 	// the first few would stop at those that are narrow by chance.
 	minUntil = 10
+	// turnsPerFixed is the time of an instance's turns as a multiple of what it takes without any: to build labs, to
+	// open and shut connections. Turns then take four fifths of a run. The more instances there are, the narrower
+	// the intervals: identical labs differ by 1 to 3 %.
+	turnsPerFixed = 4
+	// longestShare is the longest time of an instance of a run that ends when its intervals are narrow.
+	longestShare = 20 * time.Second
+	// leastRounds is the least number of rounds of an instance, whatever the time.
+	leastRounds = 3
+	// batchTime is the time after which an interrupt ends the turns, and progress is shown; mostBatch is the greatest
+	// number of rounds in it.
+	batchTime = 500 * time.Millisecond
+	mostBatch = 1000
+	// roundTime is about how long a round of one workload takes.
+	roundTime = 200 * time.Millisecond
+	// mostFilled is the share of a result file's limits after which a suite ends: the next instance must fit too, and
+	// whoever reads the file takes no larger one.
+	mostFilled = 0.8
 )
 
-// turnsPerFixed is the time of an instance's turns as a multiple of what it takes without any: to
-// build labs, to open and shut connections. Turns then take four fifths of a run. The more instances there
-// are, the narrower the intervals: identical labs differ by 1 to 3 %.
-const turnsPerFixed = 4
-
-// longestShare is the longest time of an instance of a run that ends when its intervals are narrow.
-const longestShare = 20 * time.Second
-
-// leastRounds is the least number of rounds of an instance, whatever the time.
-const leastRounds = 3
-
-// batchTime is the time after which an interrupt ends the turns, and progress is shown.
-const batchTime = 500 * time.Millisecond
-
-// roundTime is about how long a round of one workload takes.
-const roundTime = 200 * time.Millisecond
-
-// mostBatch is the greatest number of rounds in that time.
-const mostBatch = 1000
-
-type mean struct {
-	sum time.Duration
-	n   int
-}
-
-func (m *mean) add(d time.Duration) { m.sum, m.n = m.sum+d, m.n+1 }
-
-// value returns the mean, or without any duration the other value.
-func (m *mean) value(or time.Duration) time.Duration {
-	if m.n == 0 {
-		return or
-	}
-	return m.sum / time.Duration(m.n)
-}
-
-// budget divides the time of a suite among its instances, or its rounds where their number
-// is given.
+// budget divides the time of a suite among its instances, or its rounds where their number is given. The time of an
+// instance is what it takes without turns (see turnsPerFixed), and the turns of its workloads.
 type budget struct {
 	options   Options
-	started   time.Time
+	started   time.Time     // when the suite began
+	built     time.Duration // what the labs of the first instance took to build, before it
 	workloads int
-	done      int       // instances so far
-	left      int       // instances to come, where the number of rounds is given
-	rounds    int       // to come, where their number is given
-	proved    time.Time // when the paths were proved
-	// Of the present instance: its begin and end, and its rounds of each workload.
-	begun, until  time.Time
-	quota, epochs int
-	// sampled is the number of rounds of all instances, most that of the present one at
-	// most, and longest that of its longest epoch: a row has [result.MaxSamples].
-	sampled, most, longest int
-	// What an instance takes beside its turns: to build its labs, to open and to shut the connections of an
-	// epoch, and after the last epoch.
-	building, opening, shutting, ending mean
-	rounding                            mean          // a round
-	built                               time.Duration // the time to build the labs of the proof
-	// looks is the number of quarters of the time after which the run has looked at its data, see [run.look].
-	looks int
+	done      int           // instances so far
+	rounds    int           // rounds to come, where their number is given
+	fixed     time.Duration // what an instance takes without its turns
+	looks     int           // quarters of the time after which the run has looked at its data, see [run.look]
 	// weights are the workloads' shares of the time of turns; 1 where there is none.
 	weights map[string]float64
+	// Of the present instance: its begin, the time for turns, the time in turns so far, the sum of weights, and the
+	// number of rounds, where that is given.
+	begun       time.Time
+	turns, used time.Duration
+	weight      float64
+	quota       int
+	// sampled is the number of rounds of all instances, most that of the present one at most, and longest that of its
+	// longest epoch: a row has [result.MaxSamples].
+	sampled, most, longest int
+	// rounding is the time of all rounds of turns so far.
+	rounding time.Duration
+	pace     pace
 }
 
 // newBudget divides the time of a suite that began at a moment, and whose labs took a time to build.
 func newBudget(o Options, started time.Time, built time.Duration, workloads int) *budget {
-	b := &budget{options: o, workloads: max(workloads, 1), started: started, rounds: o.Rounds, proved: time.Now(), built: built, weights: map[string]float64{}}
-	if o.Rounds > 0 {
-		b.left = min(roundInstances, (o.Rounds+leastRounds-1)/leastRounds)
-		o.Progress.Start(o.Rounds*workloads, roundTime)
-		return b
+	workloads = max(workloads, 1)
+	return &budget{
+		options: o, started: started, built: built, workloads: workloads, rounds: o.Rounds, weights: map[string]float64{},
+		fixed: max(built+built/5*time.Duration(workloads), time.Millisecond),
+		pace:  pace{started: time.Now(), each: roundTime, total: o.Rounds * workloads},
 	}
-	o.Progress.Expect(0, b.remaining())
-	return b
 }
 
 // expected is about how long groups of rows take, without those that have none to measure.
@@ -114,41 +94,47 @@ func (o Options) expected(groups [][]*measuredRow) (d time.Duration) {
 
 func (b *budget) remaining() time.Duration { return max(b.options.Time-time.Since(b.started), 0) }
 
-// fixed is about what an instance takes beside its turns. Before the first one it is estimated from the labs' building.
-func (b *budget) fixed() time.Duration {
-	epochs := time.Duration(b.workloads)
-	epoch := b.opening.value(b.built/10) + b.shutting.value(b.built/20)
-	return max(b.building.value(b.built)+epochs*epoch+b.ending.value(b.built/20), time.Millisecond)
+// left is the time that the suite still takes.
+func (b *budget) left() time.Duration {
+	if b.options.Rounds > 0 {
+		return b.pace.left()
+	}
+	return b.remaining()
 }
 
-func (b *budget) begin() {
-	b.begun, b.epochs, b.longest = time.Now(), 0, 0
-	if b.options.Rounds > 0 {
-		left := max(b.left, 1) // slow rounds need more instances than planned
-		b.quota = (b.rounds + left - 1) / left
-		b.most = max(leastRounds, (result.MaxSamples-b.sampled)/left)
-		return
+func (b *budget) begin(workloads ...string) {
+	b.begun, b.used, b.longest, b.weight = time.Now(), 0, 0, 0
+	for _, w := range workloads {
+		b.weight += b.weightOf(w)
 	}
-	fixed, left := b.fixed(), b.remaining()
-	instances := int(float64(left) / (float64(fixed) * (1 + turnsPerFixed)))
-	instances = max(instances, min(fewInstances-b.done, int(float64(left)/(1.3*float64(fixed)))), 1)
-	share := left / time.Duration(instances)
-	if b.options.Until > 0 {
-		share = min(share, longestShare)
+	var instances int
+	if rounds := b.options.Rounds; rounds > 0 {
+		instances = max(min(roundInstances, (rounds+leastRounds-1)/leastRounds)-b.done, 1)
+		b.quota = (b.rounds + instances - 1) / instances
+	} else {
+		left, fixed := b.remaining(), float64(b.fixed)
+		instances = max(int(float64(left)/(fixed*(1+turnsPerFixed))), min(fewInstances-b.done, int(float64(left)/(1.3*fixed))), 1)
+		share := left / time.Duration(instances)
+		if b.options.Until > 0 {
+			share = min(share, longestShare)
+		}
+		b.turns = share - b.fixed
+		if b.done == 0 {
+			b.turns += b.built
+		}
 	}
-	b.until = b.begun.Add(share)
 	b.most = max(leastRounds, (result.MaxSamples-b.sampled)/instances)
 }
 
-func (b *budget) end(lastEpoch time.Time) {
-	b.ending.add(time.Since(lastEpoch))
+func (b *budget) end() {
+	fixed := time.Since(b.begun) - b.used
+	if b.done == 0 {
+		fixed += b.built
+	}
+	b.fixed = max((b.fixed+fixed)/2, time.Millisecond)
 	b.done++
-	b.left--
 	b.rounds -= b.quota
 	b.sampled += b.longest
-	if b.options.Rounds == 0 {
-		b.options.Progress.Expect(time.Since(b.proved), b.remaining())
-	}
 }
 
 // over reports whether a suite is finished, given the half-width of its widest interval. No instance begins
@@ -160,90 +146,52 @@ func (b *budget) over(widest float64) bool {
 	case b.sampled > result.MaxSamples-leastRounds, b.options.Until > 0 && b.done >= minUntil && widest <= b.options.Until:
 		return true
 	}
-	least := b.fixed() + time.Duration(leastRounds*b.workloads)*b.rounding.value(0)
+	least := b.fixed + time.Duration(leastRounds*b.workloads)*b.rounding/time.Duration(max(b.pace.done, 1))
 	return b.done > 0 && b.remaining() < least*21/20
 }
 
-// show shows the progress, and the row whose turns are to come.
-func (b *budget) show(row string, rounds int) {
-	b.options.Progress.Sample(row)
-	for range rounds {
-		if b.options.Rounds > 0 {
-			b.options.Progress.Done()
-		}
-	}
-}
+// weightOf is a workload's share of the time of turns, relative to the other workloads.
+func (b *budget) weightOf(workload string) float64 { return cmp.Or(b.weights[workload], 1) }
 
-// epochBudget divides the time of an epoch among batches of rounds.
-type epochBudget struct {
-	budget *budget
-	begun  time.Time // of the first batch
-	until  time.Time // the end of the last
-	first  bool      // of its instance
-	taken  int       // rounds so far
-	spent  time.Duration
-}
-
-type share struct {
+// turnTime divides the time of a workload's turns in an instance among batches of rounds.
+type turnTime struct {
 	*budget
-	workload string
-	others   []string // that follow in the instance
+	until time.Time
+	taken int // rounds so far
+	spent time.Duration
 }
 
-func (b share) epoch() *epochBudget {
-	now := time.Now()
-	b.epochs++
-	e := &epochBudget{budget: b.budget, first: b.epochs == 1, begun: now}
-	rest := b.weight(b.workload)
-	for _, other := range b.others {
-		rest += b.weight(other)
-	}
-	further := time.Duration(len(b.others)) * (b.opening.value(b.built/10) + b.shutting.value(b.built/20))
-	turns := b.until.Sub(now) - further - b.shutting.value(b.built/20) - b.ending.value(b.built/20)
-	e.until = now.Add(time.Duration(float64(turns) * b.weight(b.workload) / rest))
-	return e
-}
-
-// weight is a workload's share of the time of turns, relative to the other workloads.
-func (b *budget) weight(workload string) float64 {
-	if w, ok := b.weights[workload]; ok {
-		return w
-	}
-	return 1
+func (b *budget) epoch(workload string) *turnTime {
+	share := b.weightOf(workload) / max(b.weight, b.weightOf(workload))
+	return &turnTime{budget: b, until: time.Now().Add(time.Duration(float64(b.turns) * share))}
 }
 
 // next returns the number of rounds of the next batch; 0 ends the epoch.
-func (e *epochBudget) next() int {
-	each := e.spent / time.Duration(max(e.taken, 1))
-	batch := max(1, min(int(batchTime/max(each, 1)), mostBatch))
-	left := min(int(time.Until(e.until)/max(each, 1)), e.budget.most-e.taken)
+func (t *turnTime) next() int {
+	each := max(t.spent/time.Duration(max(t.taken, 1)), 1)
+	batch, left := max(1, min(int(batchTime/each), mostBatch)), 0
 	switch {
-	case e.budget.options.Rounds > 0:
-		if e.first && e.taken > 0 && time.Since(e.begun) > longestShare/4 {
-			e.budget.quota = e.taken // the other epochs of the instance have as many
-		}
-		left = e.budget.quota - e.taken
-	case e.taken == 0:
+	case t.options.Rounds > 0:
+		left = t.quota - t.taken
+	case t.taken > 0:
+		left = min(int(time.Until(t.until)/each), t.most-t.taken)
+	default:
 		return leastRounds
 	}
-	if e.taken == 0 {
+	if t.taken == 0 {
 		batch = leastRounds
 	}
 	return max(0, min(left, batch))
 }
 
-func (e *epochBudget) took(rounds int, spent time.Duration) {
-	e.taken += rounds
-	if rounds > 0 {
-		e.budget.rounding.add(spent / time.Duration(rounds))
-	}
-	e.budget.longest = max(e.budget.longest, e.taken)
-	e.spent += spent
+func (t *turnTime) took(rounds int, spent time.Duration) {
+	t.taken += rounds
+	t.spent += spent
+	t.used += spent
+	t.rounding += spent
+	t.pace.done += rounds
+	t.longest = max(t.longest, t.taken)
 }
-
-// mostFilled is the share of a result file's limits after which a suite ends: the next
-// instance must fit too, and whoever reads the file takes no larger one.
-const mostFilled = 0.8
 
 // full reports whether the result file has no room for a further instance of rows, and notes it.
 // Each suite has its share of the file.

@@ -58,6 +58,7 @@ func wantNothingLeft(t *testing.T, o Options) {
 // TestCNIMeasuresEveryRow measures every row of suite cni.
 func TestCNIMeasuresEveryRow(t *testing.T) {
 	o := cniOptions(t)
+	o.Rounds = 1
 	buildPlugin(t)
 	file := runClean(t, o)
 	if len(file.Rows) != len(o.Suites[0].Rows()) || file.Run.DurationSeconds != 0 {
@@ -96,11 +97,11 @@ func TestInterruptedCallsLeaveNothing(t *testing.T) {
 			ctx, cancel := context.WithCancel(context.Background())
 			defer cancel()
 			samples := 0
-			o.Progress = quiet{func() {
+			o.Progress = NewProgress(onRow(func() {
 				if samples++; samples == at {
 					go cancel()
 				}
-			}}
+			}), true)
 			if _, err := Run(ctx, o); !errors.Is(err, ErrInterrupted) {
 				t.Errorf("error %v, want ErrInterrupted", err)
 			}

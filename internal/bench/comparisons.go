@@ -36,7 +36,7 @@ func (known comparisons) update(o Options, rows map[result.Key]*measuredRow) []r
 	for _, suite := range o.Suites {
 		for _, w := range o.workloads(suite) {
 			of := comparedRows{suite, w, rows}
-			out = append(out, judged(known.compareAll(o, of, of.pairs(o)), of.contests())...)
+			out = append(out, judged(known.compareAll(o, of), of.contests())...)
 		}
 	}
 	for i := range out {
@@ -54,23 +54,19 @@ type comparedRows struct {
 	rows     map[result.Key]*measuredRow
 }
 
-func (known comparisons) compareAll(o Options, of comparedRows, pairs []suites.Pair) []comparison {
+// compareAll compares the pairs of the suite, and where rows take turns each contender with the best one.
+func (known comparisons) compareAll(o Options, of comparedRows) []comparison {
+	pairs := of.suite.Pairs
+	if o.sliced(of.suite) {
+		pairs = slices.Concat(pairs, of.rankingPairs())
+	}
 	var out []comparison
 	for _, p := range pairs {
-		if c, ok := known.compare(o, comparisonOf(of.suite.Name, p, of.workload), of.rows); ok {
+		if c, ok := known.compare(o, of, p); ok {
 			out = append(out, c)
 		}
 	}
 	return out
-}
-
-// pairs returns the pairs that are compared: the pairs of the suite, and where rows take turns each contender with
-// the best one.
-func (r comparedRows) pairs(o Options) []suites.Pair {
-	if !o.sliced(r.suite) {
-		return r.suite.Pairs
-	}
-	return slices.Concat(r.suite.Pairs, r.rankingPairs())
 }
 
 // contends reports whether a path may be the best one of a suite. In a matrix those are pod IPs without the rules of a
@@ -181,40 +177,37 @@ func (known comparisons) unrepeated(suite string) string {
 	return note
 }
 
-func comparisonOf(suite string, p suites.Pair, w suites.Workload) result.Comparison {
-	c := result.Comparison{
-		Name: p.Name, Suite: suite, Workload: w.Name, Setup: w.Setup, Numerator: p.Numerator, Denominator: p.Denominator, AA: p.AA, Asks: p.Asks,
+// compare compares the rows of a pair over the rounds that both have, if they have any.
+func (known comparisons) compare(o Options, of comparedRows, p suites.Pair) (comparison, bool) {
+	row := result.Row{Suite: of.suite.Name, ID: p.Numerator, Workload: of.workload.Name, Setup: of.workload.Setup}
+	if of.workload.Flows > 1 {
+		row.Flows = of.workload.Flows
 	}
-	if w.Flows > 1 {
-		c.Flows = w.Flows
-	}
-	return c
-}
-
-func (known comparisons) compare(o Options, pair result.Comparison, rows map[result.Key]*measuredRow) (comparison, bool) {
-	c := comparison{Comparison: pair}
-	row := result.Row{Suite: c.Suite, ID: c.Numerator, Workload: c.Workload, Flows: c.Flows, Setup: c.Setup}
 	key := comparisonKey{numerator: row.Key()}
-	row.ID = c.Denominator
+	row.ID = p.Denominator
 	key.denominator = row.Key()
-	numerator, denominator := rows[key.numerator], rows[key.denominator]
+	numerator, denominator := of.rows[key.numerator], of.rows[key.denominator]
 	if numerator == nil || denominator == nil || numerator.done() || denominator.done() {
-		return c, false
+		return comparison{}, false
 	}
 	rounds := commonRounds(numerator, denominator)
 	if len(rounds) == 0 {
-		return c, false
+		return comparison{}, false
 	}
 	alpha := o.alpha(numerator, denominator)
 	if cached, ok := known[key]; ok && len(cached.Ratios) == len(rounds) && cached.alpha == alpha {
-		cached.Name, cached.Asks = c.Name, c.Asks
+		cached.Name, cached.Asks = p.Name, p.Asks
 		return cached, true
 	}
+	c := comparison{Comparison: result.Comparison{
+		Name: p.Name, Suite: row.Suite, Workload: row.Workload, Flows: row.Flows, Setup: row.Setup,
+		Numerator: p.Numerator, Denominator: p.Denominator, AA: p.AA, Asks: p.Asks,
+	}}
 	x, y := pairUp(numerator, denominator, rounds)
+	for i := range x { // the machine's speed in a round affects both and cancels out
+		c.Ratios = append(c.Ratios, x[i].Value/y[i].Value)
+	}
 	if len(numerator.positions) == 0 {
-		for i := range x { // the machine's speed in a round affects both and cancels out
-			c.Ratios = append(c.Ratios, x[i].Value/y[i].Value)
-		}
 		c.Ratio, c.CI95 = summarize(c.Ratios)
 	} else {
 		estimate := stats.Compare(x, y).Spent(alpha)
@@ -225,8 +218,8 @@ func (known comparisons) compare(o Options, pair result.Comparison, rows map[res
 		}
 		c.SetClass(numerator.class(), denominator.class())
 		c.Shares = result.Shares(estimate.Components.Shares())
-		for i := range x {
-			c.Ratios = append(c.Ratios, rounded(x[i].Value/y[i].Value))
+		for i := range c.Ratios {
+			c.Ratios[i] = rounded(c.Ratios[i])
 		}
 	}
 	known[key] = c

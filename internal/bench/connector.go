@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"mustang/internal/bench/evidence"
 	"mustang/internal/lab"
 	"mustang/internal/load"
 	"mustang/internal/netns"
@@ -18,12 +19,13 @@ import (
 
 const connectTimeout = 3 * time.Second
 
-// connector opens connections from the client's place of a path to listeners at the server's.
+// connector opens connections from the client's place of a path to listeners at the server's, on a CPU.
 type connector struct {
-	lab       *lab.Lab
-	cpu       int
-	from      *netns.Namespace
-	listeners []listener
+	lab        *lab.Lab
+	cpu        int
+	from, host *netns.Namespace
+	listeners  []listener
+	kept       map[tuple]struct{} // the connections of reach since the last forget
 }
 
 type listener struct {
@@ -31,17 +33,25 @@ type listener struct {
 	at netip.AddrPort
 }
 
-// connector listens at addresses of the path's server. Its connections open on the task's CPU, with system calls.
-func (t *tableSample) connector(at ...netip.AddrPort) (*connector, error) {
-	c := &connector{lab: t.lab, cpu: t.cpu}
-	to, err := t.lab.Namespace(t.path.Server)
-	if err != nil {
-		return nil, err
+// connect listens at the address of a path's server and at the one that a policy denies, or at the backends of the lab's
+// services and at one more port.
+func connect(l *lab.Lab, cpu int, p evidence.Path) (*connector, error) {
+	c := &connector{lab: l, cpu: cpu, kept: map[tuple]struct{}{}}
+	var to *netns.Namespace
+	for place, ns := range map[string]**netns.Namespace{p.Server: &to, p.Client: &c.from, lab.Host: &c.host} {
+		var err error
+		if *ns, err = l.Namespace(place); err != nil {
+			return nil, err
+		}
 	}
-	if c.from, err = t.lab.Namespace(t.path.Client); err != nil {
-		return nil, err
+	at := []netip.AddrPort{p.Listen, denied}
+	if p.Lab.Policy == "" {
+		at = nil
+		for port := range uint16(lab.OtherBackends + 1) {
+			at = append(at, netip.AddrPortFrom(lab.PodAIPs[0], lab.ServicePort+port))
+		}
 	}
-	err = to.Do(func() error {
+	err := to.Do(func() error {
 		for _, at := range at {
 			fd, err := listen(at)
 			if err != nil {

@@ -3,7 +3,6 @@
 package bench
 
 import (
-	"context"
 	"fmt"
 	"time"
 
@@ -82,15 +81,6 @@ func (r *run) noteDisturbances(suite string) {
 // mostSpoilt is the share of rounds, as a fraction, that are repeated if they are spoilt.
 // Where there are more, they are part of what is measured.
 const mostSpoilt = 4
-
-// takeWatched runs turns, and reports whether a CPU quota stopped the run meanwhile.
-func (e *epoch) takeWatched(ctx context.Context, order []int) (_ []load.SliceResult, throttled bool, err error) {
-	before := e.run.quota.Throttled()
-	taken, err := e.take(ctx, order)
-	took := e.run.quota.Throttled() - before
-	e.run.disturbed.throttled += took
-	return taken, took > 0, err
-}
 
 // spoilt reports whether a round is not typical of its paths: the hypervisor gave CPU time
 // to others, or TCP sent segments again on a path in the kernel, which loses none, unless

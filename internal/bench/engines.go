@@ -55,32 +55,36 @@ func (o Options) checkEngines() error {
 func (r *run) besideEngines(ctx context.Context, rows []*measuredRow) error {
 	o := r.options
 	r.describeEngines(ctx, rows)
-	if err := r.testbed.endAgents(); err != nil { // those of the proofs
+	if err := r.testbed.hangUp(true); err != nil { // those of the proofs
 		return err
 	}
 	begun := time.Now()
-	if o.Rounds > 0 {
-		o.Progress.Start(pending(rows)*o.Rounds, o.Duration+engineOverhead)
-	}
+	pace := pace{started: begun, each: o.Duration + engineOverhead, total: pending(rows) * o.Rounds}
 	for round := 0; ; round++ {
 		start := time.Now()
 		groups := byPath(rows)
 		for _, i := range order(o.Seed, round, len(groups)) {
-			if err := r.engineTurns(ctx, groups[i], round); err != nil {
-				return err
+			for _, row := range engineTurns(o.Seed, round, groups[i]) {
+				left := o.Time - time.Since(begun)
+				if o.Rounds > 0 {
+					left = pace.left()
+				}
+				o.Progress.Row(row.spec.name(), left)
+				if err := r.engineSample(ctx, row, round); err != nil {
+					return err
+				}
+				pace.done++
 			}
 		}
 		if err := errors.Join(r.testbed.renew(), r.write()); err != nil {
 			return err
 		}
-		left := o.Time - time.Since(begun)
-		switch {
-		case pending(rows) == 0, o.Rounds > 0 && round+1 >= o.Rounds:
+		enough := round+1 >= minInterval && o.Time-time.Since(begun) < time.Since(start)
+		if o.Rounds > 0 {
+			enough = round+1 >= o.Rounds
+		}
+		if enough || pending(rows) == 0 {
 			return nil
-		case o.Rounds == 0 && round+1 >= minInterval && left < time.Since(start):
-			return nil
-		case o.Rounds > 0:
-			o.Progress.Round(round+1, o.Rounds)
 		}
 	}
 }
@@ -115,29 +119,15 @@ func byPath(rows []*measuredRow) [][]*measuredRow {
 	})
 }
 
-func (r *run) engineTurns(ctx context.Context, rows []*measuredRow, round int) error {
-	turns := order(r.options.Seed+1, round/2, len(rows))
+// engineTurns returns the rows of a path in the order of a round.
+func engineTurns(seed uint64, round int, rows []*measuredRow) (turns []*measuredRow) {
+	for _, i := range order(seed+1, round/2, len(rows)) {
+		turns = append(turns, rows[i])
+	}
 	if round%2 == 1 {
 		slices.Reverse(turns)
 	}
-	for _, i := range turns {
-		row := rows[i]
-		r.options.Progress.Sample(row.spec.name())
-		err := untilSeen(func() error {
-			err := r.engineTurn(ctx, row, round)
-			return errors.Join(err, r.testbed.endAgents()) // whose server has the port that a program needs
-		})
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		if err != nil {
-			if err := r.fail(row, fmt.Errorf("round %d: %w", round+1, err)); err != nil {
-				return err
-			}
-		}
-		r.options.Progress.Done()
-	}
-	return nil
+	return turns
 }
 
 // mostTurns is how often a turn is taken whose connection was not seen.
@@ -151,6 +141,20 @@ func untilSeen(turn func() error) (err error) {
 		}
 	}
 	return err
+}
+
+func (r *run) engineSample(ctx context.Context, row *measuredRow, round int) error {
+	err := untilSeen(func() error {
+		err := r.engineTurn(ctx, row, round)
+		return errors.Join(err, r.testbed.hangUp(true)) // whose server has the port that a program needs
+	})
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case err != nil:
+		return r.fail(row, fmt.Errorf("round %d: %w", round+1, err))
+	}
+	return nil
 }
 
 func (r *run) engineTurn(ctx context.Context, row *measuredRow, round int) error {
@@ -192,8 +196,11 @@ func (r *run) engineTurn(ctx context.Context, row *measuredRow, round int) error
 // engines has them.
 func (r *run) nativeTurn(ctx context.Context, row *measuredRow) (turns []load.SliceResult, m load.Measurement, err error) {
 	o, p := r.options, row.spec.path
-	s, err := r.testbed.open(ctx, p, o.spec(p, row.spec.workload))
+	s, err := r.testbed.prepare(ctx, p, o.spec(p, row.spec.workload))
 	if err != nil {
+		return nil, m, err
+	}
+	if err := r.testbed.connect(ctx, []*connection{s})[0]; err != nil {
 		return nil, m, err
 	}
 	slice := cmp.Or(o.Slice, kernelSlice)
@@ -218,10 +225,4 @@ func (r *run) programTurn(ctx context.Context, row *measuredRow, l *lab.Lab) (lo
 		Lab: l, Path: p.Path, Workload: w.Name, Flows: w.Flows, Rate: w.Rate,
 		Seconds: int(r.options.Duration / time.Second), CPUs: r.testbed.cpus,
 	})
-}
-
-func (t *testbed) endAgents() error {
-	clear(t.listening)
-	t.home = nil
-	return t.closeAgents(func(agentKey, *load.Agent) bool { return true })
 }

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"math"
 	"slices"
 	"time"
@@ -23,67 +22,62 @@ import (
 // placement of code and memory, the buckets of hash tables. In an instance, rows of one
 // workload take turns of a millisecond or a few.
 func (r *run) interleave(ctx context.Context, rows []*measuredRow, started time.Time) error {
-	b := newBudget(r.options, started, r.built, len(byWorkload(rows)))
-	for instance := 0; ; instance++ {
-		if err := r.instance(ctx, rows, instance, b); err != nil {
+	b, suite, o := newBudget(r.options, started, r.built, len(byWorkload(rows))), rows[0].row.Suite, r.options
+	widest := math.Inf(1)
+	for open := true; open; {
+		if err := r.instance(ctx, rows, b); err != nil {
 			return err
 		}
-		widest := math.Inf(1)
-		if r.options.Until > 0 {
-			widest = r.widest(rows)
+		if o.Until > 0 {
+			widest = r.widest(suite)
 		}
-		if pending(rows) > 0 && !b.over(widest) && !r.full(rows) {
-			if !b.quarter() {
-				continue
-			}
-			r.soFar(rows, b.done)
-			if b.done < lookInstances || r.look(rows, b) {
-				continue
-			}
+		open = pending(rows) > 0 && !b.over(widest) && !r.full(rows)
+		if open && b.quarter() {
+			open = b.done < lookInstances || r.look(rows, b)
 		}
-		r.noteDisturbances(rows[0].row.Suite)
-		if note := r.compared.unrepeated(rows[0].row.Suite); note != "" {
-			r.head.Notes = append(r.head.Notes, note)
-		}
-		if o := r.options; o.Until > 0 && widest > o.Until {
-			is := fmt.Sprintf("±%.2g %%", widest*100)
-			if math.IsInf(widest, 1) {
-				is = "unknown"
-			}
-			r.head.Notes = append(r.head.Notes, fmt.Sprintf("Suite %s: after %v the widest interval of a ratio is %s, not ±%.2g %%.",
-				rows[0].row.Suite, o.Time, is, o.Until*100))
-		}
-		return nil
 	}
+	r.noteDisturbances(suite)
+	if note := r.compared.unrepeated(suite); note != "" {
+		r.head.Notes = append(r.head.Notes, note)
+	}
+	if o.Until > 0 && widest > o.Until {
+		is := fmt.Sprintf("±%.2g %%", widest*100)
+		if math.IsInf(widest, 1) {
+			is = "unknown"
+		}
+		r.head.Notes = append(r.head.Notes,
+			fmt.Sprintf("Suite %s: after %v the widest interval of a ratio is %s, not ±%.2g %%.", suite, o.Time, is, o.Until*100))
+	}
+	return nil
 }
 
-// widest returns the half-width of the widest interval among the comparisons of a suite,
-// as a share; +Inf if there are none. Comparisons that only order rows do not count.
-func (r *run) widest(rows []*measuredRow) float64 {
-	widths := []float64{}
+// widest returns the half-width of the widest interval among the comparisons of a suite, as a share; +Inf if one has no
+// interval, or there are none. Comparisons that only order rows do not count.
+func (r *run) widest(suite string) float64 {
+	widest := 0.0
 	for _, c := range r.file().Run.Comparisons {
-		if c.Suite == rows[0].row.Suite && c.Asks != result.AsksRank {
-			widths = append(widths, halfWidth(c))
+		switch {
+		case c.Suite != suite || c.Asks == result.AsksRank:
+		case c.CI95 == nil:
+			return math.Inf(1)
+		default:
+			widest = max(widest, stats.Estimate{Value: c.Ratio, Interval: c.CI95}.HalfWidth())
 		}
 	}
-	if len(widths) == 0 { // the rows of each pair have failed
+	if widest == 0 { // the rows of each pair have failed
 		return math.Inf(1)
 	}
-	return slices.Max(widths)
-}
-
-// halfWidth returns how far the interval of a ratio extends from it, as a share; +Inf
-// without an interval.
-func halfWidth(c result.Comparison) float64 {
-	if c.CI95 == nil {
-		return math.Inf(1)
-	}
-	return stats.Estimate{Value: c.Ratio, Interval: c.CI95}.HalfWidth()
+	return widest
 }
 
 // instance measures rows once with labs, agents and connections of their own.
-func (r *run) instance(ctx context.Context, rows []*measuredRow, instance int, b *budget) error {
-	b.begin()
+func (r *run) instance(ctx context.Context, rows []*measuredRow, b *budget) error {
+	groups := byWorkload(rows)
+	var workloads []string
+	for _, group := range groups {
+		workloads = append(workloads, group[0].spec.workload.String())
+	}
+	b.begin(workloads...)
 	if err := r.testbed.build(ctx, labsOf(rows)); err != nil {
 		return err
 	}
@@ -92,23 +86,13 @@ func (r *run) instance(ctx context.Context, rows []*measuredRow, instance int, b
 			return err
 		}
 	}
-	if instance > 0 { // the labs of the first one stand already
-		b.building.add(time.Since(b.begun))
-	}
-	groups := byWorkload(rows)
-	for i, group := range groups {
-		var others []string
-		for _, other := range groups[i+1:] {
-			others = append(others, other[0].spec.workload.String())
-		}
-		part := share{b, group[0].spec.workload.String(), others}
-		if err := r.epoch(ctx, group, instance, part); err != nil {
+	for _, group := range groups {
+		if err := r.epoch(ctx, group, b); err != nil {
 			return err
 		}
 	}
-	last := time.Now()
 	err := errors.Join(r.testbed.renew(), r.write())
-	b.end(last)
+	b.end()
 	return err
 }
 
@@ -128,53 +112,16 @@ func byWorkload(rows []*measuredRow) [][]*measuredRow {
 	return groupBy(rows, func(row *measuredRow) string { return row.spec.workload.String() })
 }
 
-// epoch measures rows of one workload while their connections stand open.
-func (r *run) epoch(ctx context.Context, rows []*measuredRow, instance int, b share) (err error) {
-	e := epoch{run: r, recorders: map[*lab.Lab]*evidence.Recorder{}}
-	defer func() { err = errors.Join(err, e.end()) }()
-	begun := time.Now()
-	if err := e.open(ctx, rows); err != nil {
-		return err
-	}
-	for _, s := range e.connections {
-		r.options.setTurn(s.row)
-	}
-	if err := e.warmUp(ctx); err != nil {
-		return err
-	}
-	b.opening.add(time.Since(begun))
-	if err := e.carry(ctx, instance, b.epoch()); err != nil {
-		if ctx.Err() != nil { // the samples so far count, if their evidence fits
-			late, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutTimeout)
-			defer cancel()
-			err = errors.Join(err, e.close(late))
-		}
-		return err
-	}
-	begun = time.Now()
-	defer func() { b.shutting.add(time.Since(begun)) }()
-	return e.close(ctx)
-}
-
-// carry takes the rounds of an instance, and in the first one of a run that is not quick
-// the time of programs.
-func (e *epoch) carry(ctx context.Context, instance int, p *epochBudget) error {
-	if err := e.rounds(ctx, instance, p); err != nil || instance > 0 || e.run.options.Quick {
-		return err
-	}
-	return e.programTimes(ctx)
-}
-
-// epoch is the time in which the connections of some rows stand open.
+// epoch is the time in which the connections of some rows, which have one workload, stand open.
 type epoch struct {
 	run         *run
+	instance    int
 	connections []*connection
 	recorders   map[*lab.Lab]*evidence.Recorder
 	failed      []*measuredRow
-	// taken and repeated are counts of rounds, next is the number of the first one to come,
-	// and again those of the ones to repeat.
+	// taken and repeated are counts of rounds. queue has the numbers of the rounds to come, next is the one after them.
 	taken, repeated, next int
-	again                 []int
+	queue                 []int
 }
 
 type connection struct {
@@ -185,55 +132,77 @@ type connection struct {
 	connection load.Conn
 }
 
-func (e *epoch) open(ctx context.Context, rows []*measuredRow) error {
-	var prepared []*connection
-	for _, row := range rows {
-		s, err := e.run.testbed.prepare(ctx, row.spec.path, e.run.options.spec(row.spec.path, row.spec.workload))
-		if err == nil {
-			s.row = row
-			prepared = append(prepared, s)
-		} else if err := e.fail(ctx, row, err); err != nil {
-			return err
+// epoch measures rows of one workload while their connections stand open: in the first instance of a run that is not
+// quick the time of programs too. After an interrupt the samples so far count, if their evidence fits.
+func (r *run) epoch(ctx context.Context, rows []*measuredRow, b *budget) (err error) {
+	e := epoch{run: r, instance: b.done, recorders: map[*lab.Lab]*evidence.Recorder{}}
+	defer func() {
+		for _, row := range e.failed {
+			err = errors.Join(err, r.testbed.reset(row.spec.path))
 		}
-	}
-	prepared, err := e.record(ctx, prepared)
-	if err != nil {
+	}()
+	if err := e.open(ctx, rows); err != nil {
 		return err
 	}
-	errs := e.run.testbed.connect(ctx, prepared)
-	for i, s := range prepared {
-		if errs[i] == nil {
-			s.row.setVariant(s.lab)
-			e.connections = append(e.connections, s)
-		}
+	err = e.rounds(ctx, b.epoch(rows[0].spec.workload.String()))
+	if err == nil && b.done == 0 && !r.options.Quick {
+		err = e.programTimes(ctx)
 	}
-	for i, s := range prepared {
-		if errs[i] == nil {
-			continue
-		}
-		if err := e.fail(ctx, s.row, errs[i]); err != nil {
-			return err
-		}
+	if err != nil && ctx.Err() == nil {
+		return err
 	}
-	return nil
+	if err != nil {
+		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutTimeout)
+		defer cancel()
+		ctx = late
+	}
+	return errors.Join(err, e.close(ctx))
 }
 
-// record starts the recorders of the labs of rows, several at once, and returns the rows whose recorder runs. The others have failed.
-func (e *epoch) record(ctx context.Context, all []*connection) (recorded []*connection, err error) {
-	for _, s := range all {
-		e.recorders[s.lab] = &evidence.Recorder{Lab: s.lab}
+// open opens the connections of rows. TCP streams carry load until the windows of both ends have grown.
+func (e *epoch) open(ctx context.Context, rows []*measuredRow) error {
+	var all, recorded []*connection
+	var labs []*lab.Lab
+	for _, row := range rows {
+		s, err := e.run.testbed.prepare(ctx, row.spec.path, e.run.options.spec(row.spec.path, row.spec.workload))
+		if err != nil {
+			if err := e.fail(ctx, row, err); err != nil {
+				return err
+			}
+			continue
+		}
+		s.row = row
+		all = append(all, s)
+		if e.recorders[s.lab] == nil {
+			e.recorders[s.lab] = &evidence.Recorder{Lab: s.lab}
+			labs = append(labs, s.lab)
+		}
 	}
-	labs := slices.Collect(maps.Keys(e.recorders))
 	errs := make([]error, len(labs))
 	together(len(labs), builders, func(i int) { errs[i] = e.recorders[labs[i]].Start() })
 	for _, s := range all {
 		if err := errs[slices.Index(labs, s.lab)]; err == nil {
 			recorded = append(recorded, s)
 		} else if err := e.fail(ctx, s.row, err); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	return recorded, nil
+	for i, err := range e.run.testbed.connect(ctx, recorded) {
+		s := recorded[i]
+		if err == nil {
+			s.row.setVariant(s.lab)
+			e.run.options.setTurn(s.row)
+		}
+		if err == nil && s.row.spec.workload.Name == load.TCPStream {
+			_, err = s.client.Slices(ctx, []load.Slice{{Conn: s.connection.ID, Lead: warmTime, Duration: s.row.slice}})
+		}
+		if err == nil {
+			e.connections = append(e.connections, s)
+		} else if err := e.fail(ctx, s.row, err); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // fail marks a row as failed, unless ctx has ended. Its agents go on, since other rows may
@@ -242,70 +211,50 @@ func (e *epoch) fail(ctx context.Context, row *measuredRow, err error) error {
 	if ctx.Err() != nil {
 		return err
 	}
+	e.connections = slices.DeleteFunc(e.connections, func(s *connection) bool { return s.row == row })
 	e.failed = append(e.failed, row)
 	e.run.exclude(row, err)
 	return nil
 }
 
-// drop fails the row of a connection, which takes no further turns.
-func (e *epoch) drop(ctx context.Context, s *connection, err error) error {
-	e.connections = slices.DeleteFunc(e.connections, func(o *connection) bool { return o == s })
-	return e.fail(ctx, s.row, err)
-}
-
-// finished is a row whose connection is shut.
-type finished struct {
-	*connection
-	measurement load.Measurement
-	err         error
-}
-
-func (e *epoch) shut(ctx context.Context) []finished {
+// close closes the connections, and checks the evidence of all rounds of each row.
+func (e *epoch) close(ctx context.Context) error {
+	type finished struct {
+		*connection
+		measurement load.Measurement
+		err         error
+	}
 	all := make([]finished, len(e.connections))
 	together(len(all), atOnce, func(i int) {
 		s := e.connections[i]
 		m, err := s.client.Shut(ctx, s.connection.ID)
 		all[i] = finished{s, m, err}
 	})
-	e.connections = nil
-	if ctx.Err() != nil {
-		for _, f := range all {
-			if f.err != nil {
-				e.connections = append(e.connections, f.connection)
-			}
-		}
-	}
-	return all
-}
-
-// close closes the connections, and checks the evidence of all rounds of each row.
-func (e *epoch) close(ctx context.Context) error {
-	byLab := map[*lab.Lab][]finished{}
-	for _, f := range e.shut(ctx) {
+	var shut []finished
+	for _, f := range all {
 		if f.err == nil {
-			byLab[f.lab] = append(byLab[f.lab], f)
+			shut = append(shut, f)
 		} else if err := e.fail(ctx, f.row, f.err); err != nil {
 			return err
 		}
 	}
-	labs := slices.Collect(maps.Keys(byLab))
-	seenOf, errs := make([][]result.Evidence, len(labs)), make([]error, len(labs))
+	labs := groupBy(shut, func(f finished) *lab.Lab { return f.lab })
+	seen, errs := make([][]result.Evidence, len(labs)), make([]error, len(labs))
 	together(len(labs), builders, func(at int) {
 		var flows []evidence.Flow
-		for _, f := range byLab[labs[at]] {
+		for _, f := range labs[at] {
 			w := f.row.spec.workload
 			flows = append(flows, evidence.Flow{Path: f.row.spec.path.Path, Measurement: f.measurement, MayLoseAll: w.Rate > proofRate})
 		}
-		seenOf[at], errs[at] = e.recorders[labs[at]].Stop(flows...)
+		seen[at], errs[at] = e.recorders[labs[at][0].lab].Stop(flows...)
 	})
-	for at, l := range labs {
-		done, seen := byLab[l], seenOf[at]
+	for at, done := range labs {
 		if err := errs[at]; err != nil {
 			return fmt.Errorf("evidence of %s: %w", done[0].row.spec.name(), err)
 		}
 		for i, f := range done {
-			f.row.addEpoch(f.measurement, seen[i], len(done) > 1)
-			if err := evidence.Contradiction(seen[i]); err != nil {
+			f.row.addEpoch(f.measurement, seen[at][i], len(done) > 1)
+			if err := evidence.Contradiction(seen[at][i]); err != nil {
 				if err := e.fail(ctx, f.row, err); err != nil {
 					return err
 				}
@@ -313,23 +262,6 @@ func (e *epoch) close(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// end closes the connections that are still open after an error, and resets the agents of
-// the rows that have failed.
-func (e *epoch) end() error {
-	var errs []error
-	for _, s := range e.connections {
-		ctx, cancel := context.WithTimeout(context.Background(), shutTimeout)
-		if _, err := s.client.Shut(ctx, s.connection.ID); err != nil && s.client.Err() == nil {
-			errs = append(errs, err)
-		}
-		cancel()
-	}
-	for _, row := range e.failed {
-		errs = append(errs, e.run.testbed.reset(row.spec.path))
-	}
-	return errors.Join(errs...)
 }
 
 // shutTimeout limits the end of a connection after an error.

@@ -66,7 +66,7 @@ type Options struct {
 	// Store is where labs are recorded.
 	Store lab.Store
 	// Progress receives the progress of the run.
-	Progress Progress
+	Progress *Progress
 }
 
 func (o Options) suiteName() string {

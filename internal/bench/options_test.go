@@ -173,8 +173,9 @@ func TestSliceHoldsRequests(t *testing.T) {
 		1: maxSlice, 10: 200 * time.Millisecond, 50: 40 * time.Millisecond, 200: slowSlice, 5000: slowSlice,
 	} {
 		w := suites.Workload{Name: load.TCPRR, Setup: result.Setup{Rate: rate}}
-		if got, _ := (Options{}).turn(&measuredRow{spec: rowSpec{workload: w}}); got != want {
-			t.Errorf("%d per second: turns of %v, want %v", rate, got, want)
+		row := &measuredRow{spec: rowSpec{workload: w}}
+		if (Options{}).setTurn(row); row.slice != want {
+			t.Errorf("%d per second: turns of %v, want %v", rate, row.slice, want)
 		}
 		o := Options{Suites: []suites.Suite{madeUpSuite()}, Slice: time.Second/time.Duration(rate) - 1}
 		o.Suites[0].Workloads = []suites.Workload{w}

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -81,20 +80,6 @@ func (p *peer) disconnect() error {
 	p.connected = nil
 	return l.Disconnect()
 }
-
-// explain returns the reason why the server has ended, if a run failed for it.
-func (p *peer) explain(ctx context.Context, err error) error {
-	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
-	defer cancel()
-	_ = p.server.Ping(ctx) // returns when the server answers or has ended
-	if ended := p.server.Err(); ended != nil {
-		return fmt.Errorf("%s %w", p.server, ended)
-	}
-	return err
-}
-
-// answerTimeout is the time that a server has to answer after a failed run.
-const answerTimeout = 5 * time.Second
 
 func (p *peer) close() error {
 	errs := []error{p.hangUp()}

@@ -21,8 +21,6 @@ import (
 	"mustang/internal/result"
 )
 
-const emptyRuns = 50_000
-
 // programRuns is how often a program ran, and how long in all.
 type programRuns struct {
 	count uint64
@@ -62,36 +60,21 @@ func (s *programStats) nanos(before, after programRuns) float64 {
 func readRuns(pins []string) (map[string]programRuns, error) {
 	out := map[string]programRuns{}
 	for _, pin := range pins {
-		name, r, err := pinnedRuns(pin)
+		p, err := ebpf.LoadPinnedProgram(pin, nil)
 		if err != nil {
 			return nil, fmt.Errorf("statistics of program %s: %w", filepath.Base(pin), err)
 		}
-		out[name] = programRuns{out[name].count + r.count, out[name].time + r.time}
+		info, err1 := p.Info()
+		stats, err2 := p.Stats()
+		if err := errors.Join(err1, err2, p.Close()); err != nil {
+			return nil, fmt.Errorf("statistics of program %s: %w", filepath.Base(pin), err)
+		}
+		out[info.Name] = programRuns{out[info.Name].count + stats.RunCount, out[info.Name].time + stats.Runtime}
 	}
 	return out, nil
 }
 
-func pinnedRuns(pin string) (name string, r programRuns, err error) {
-	p, err := ebpf.LoadPinnedProgram(pin, nil)
-	if err != nil {
-		return "", r, err
-	}
-	defer func() { _ = p.Close() }()
-	info, err := p.Info()
-	if err != nil {
-		return "", r, err
-	}
-	r, err = runsOf(p)
-	return info.Name, r, err
-}
-
-func runsOf(p *ebpf.Program) (programRuns, error) {
-	stats, err := p.Stats()
-	if err != nil {
-		return programRuns{}, err
-	}
-	return programRuns{stats.RunCount, stats.Runtime}, nil
-}
+const emptyRuns = 50_000
 
 // runEmpty returns the nanoseconds of a run of a tc program that does nothing.
 func runEmpty() (float64, error) {
@@ -106,11 +89,14 @@ func runEmpty() (float64, error) {
 	if _, err := p.Run(&ebpf.RunOptions{Data: make([]byte, 64), Repeat: emptyRuns}); err != nil {
 		return 0, err
 	}
-	r, err := runsOf(p)
-	if err == nil && r.count == 0 {
-		err = errors.New("its runs were not counted")
+	stats, err := p.Stats()
+	if err != nil {
+		return 0, err
 	}
-	return r.nanos(), err
+	if stats.RunCount == 0 {
+		return 0, errors.New("its runs were not counted")
+	}
+	return programRuns{stats.RunCount, stats.Runtime}.nanos(), nil
 }
 
 // Each connection carries load in this many windows of this length while the time of BPF
@@ -140,7 +126,7 @@ func (e *epoch) programTimes(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, stats.Close()) }()
 	for _, s := range with {
 		if s.row.row.BPFNanos, err = e.timePrograms(ctx, stats, s); err != nil {
-			if err := e.drop(ctx, s, err); err != nil {
+			if err := e.fail(ctx, s.row, err); err != nil {
 				return err
 			}
 		}

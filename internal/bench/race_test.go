@@ -56,7 +56,7 @@ func racing(figures map[string]float64, noise float64) (r *run, rows []*measured
 // pair. The interval of the row that rests is the look's.
 func TestAnsweredRowsRest(t *testing.T) {
 	r, rows, measure := racing(map[string]float64{"a": 1, "a/again": 1, "b": 0.985, "c": 0.5, "loopback": 2}, 0.05)
-	b := newBudget(Options{Time: time.Minute, Progress: quiet{func() {}}}, time.Now(), time.Second, 1)
+	b := newBudget(Options{Time: time.Minute, Progress: quiet()}, time.Now(), time.Second, 1)
 	measure(lookInstances)
 	r.look(rows, b)
 	rests := map[string]bool{}
@@ -73,7 +73,7 @@ func TestAnsweredRowsRest(t *testing.T) {
 	}
 	byKey := keyed(rows)
 	of := comparedRows{r.options.Suites[0], r.options.Suites[0].Workloads[0], byKey}
-	for _, c := range r.compared.compareAll(r.options, of, of.pairs(r.options)) {
+	for _, c := range r.compared.compareAll(r.options, of) {
 		want := endAlpha
 		if c.Numerator == "c" || c.Denominator == "loopback" {
 			want = lookAlpha
@@ -93,7 +93,7 @@ func TestRestingRowIsNotTheBest(t *testing.T) {
 	figures := map[string]float64{"a": 1, "a/again": 1, "b": 0.99, "c": 0.9, "loopback": 2}
 	r, rows, measure := racing(figures, 0.02)
 	measure(lookInstances)
-	r.look(rows, newBudget(Options{Time: time.Minute, Progress: quiet{func() {}}}, time.Now(), time.Second, 1))
+	r.look(rows, newBudget(Options{Time: time.Minute, Progress: quiet()}, time.Now(), time.Second, 1))
 	for id := range figures {
 		figures[id] *= 0.5
 	}
@@ -116,7 +116,7 @@ func TestRestingRowIsNotTheBest(t *testing.T) {
 func TestEndsWhenAllIsAnswered(t *testing.T) {
 	r, rows, measure := racing(map[string]float64{"a": 1, "a/again": 1, "b": 0.8, "c": 0.5, "loopback": 2}, 0.02)
 	measure(lookInstances)
-	if r.look(rows, newBudget(Options{Time: time.Minute, Progress: quiet{func() {}}}, time.Now(), time.Second, 1)) {
+	if r.look(rows, newBudget(Options{Time: time.Minute, Progress: quiet()}, time.Now(), time.Second, 1)) {
 		t.Error("a question is open")
 	}
 }
@@ -147,7 +147,7 @@ func TestAnswered(t *testing.T) {
 func TestLooksAreFixed(t *testing.T) {
 	for instance, want := range map[time.Duration]int{time.Second: 3, 30 * time.Second: 3, 60 * time.Second: 2} {
 		synctest.Test(t, func(t *testing.T) {
-			b := newBudget(Options{Time: 100 * time.Second, Progress: quiet{func() {}}}, time.Now(), time.Second, 1)
+			b := newBudget(Options{Time: 100 * time.Second, Progress: quiet()}, time.Now(), time.Second, 1)
 			looked := 0
 			for time.Since(b.started) < b.options.Time {
 				time.Sleep(instance)
@@ -161,7 +161,7 @@ func TestLooksAreFixed(t *testing.T) {
 		})
 	}
 	for _, o := range []Options{{Rounds: 100}, {Time: time.Nanosecond, Until: 0.01}} {
-		o.Progress = quiet{func() {}}
+		o.Progress = quiet()
 		if b := newBudget(o, time.Now(), 0, 1); b.quarter() {
 			t.Errorf("%+v: a look", o)
 		}

@@ -73,9 +73,6 @@ func Run(ctx context.Context, o Options) (file result.File, err error) {
 // the machine.
 func describeRun(o Options, cpus host.CPUPair) (result.Run, error) {
 	machine, err := host.Describe()
-	if err != nil {
-		return result.Run{}, err
-	}
 	warmup := o.Duration / 3
 	if o.counting() || o.Peer == nil {
 		o.Duration, warmup = o.engineDuration(), 0
@@ -111,7 +108,7 @@ func describeRun(o Options, cpus host.CPUPair) (result.Run, error) {
 	if o.Cluster != nil {
 		o.Cluster.Describe(&head)
 	}
-	return head, nil
+	return head, err
 }
 
 type run struct {
@@ -119,8 +116,6 @@ type run struct {
 	testbed *testbed
 	head    result.Run
 	rows    []*measuredRow
-	// unwritten is the error of writing the result file, which is not tried again.
-	unwritten error
 	// compared are the comparisons so far.
 	compared comparisons
 	// built is how long the labs of the present suite took to build.
@@ -137,26 +132,26 @@ func (r *run) measure(ctx context.Context) error {
 	o := r.options
 	byID := groupBy(r.rows, func(row *measuredRow) [2]string { return [2]string{row.row.Suite, row.row.ID} })
 	o.Progress.Note(o.announce(len(byID)))
-	r.skip()
+	r.skip(byID)
 	if err := r.skipped(); err != nil {
 		return err
 	}
 	groups := groupRows(r.rows, o.counting())
 	for i, rows := range groups {
+		text := "building the networks and checking each path"
 		switch {
 		case o.counting():
-			o.Progress.Note(fmt.Sprintf("network %d of %d: %s", i+1, len(groups), describeGroup(rows)))
+			text = fmt.Sprintf("network %d of %d: %s", i+1, len(groups), describeGroup(rows))
 		case len(groups) > 1:
-			o.Progress.Note(fmt.Sprintf("suite %d of %d, %s: building the networks and checking each path", i+1, len(groups), rows[0].row.Suite))
-		default:
-			o.Progress.Note("building the networks and checking each path")
+			text = fmt.Sprintf("suite %d of %d, %s: %s", i+1, len(groups), rows[0].row.Suite, text)
 		}
-		o.Progress.Later(o.expected(groups[i+1:]))
+		o.Progress.Suite(o.expected(groups[i+1:]))
+		o.Progress.Note(text)
 		if err := r.group(ctx, rows); err != nil {
 			return r.stopped(ctx, err)
 		}
 		if len(groups) > 1 {
-			if err := errors.Join(r.write(), r.testbed.release(rows)); err != nil {
+			if err := errors.Join(r.write(), r.testbed.release()); err != nil {
 				return err
 			}
 		}
@@ -227,30 +222,22 @@ func (o Options) announce(rows int) string {
 
 // skip marks the rows that this machine cannot measure, before anything is built. Each
 // program that is missing has a line.
-func (r *run) skip() {
-	type key struct{ suite, path string }
-	reasons := map[key]error{}
-	var missing []string
-	rows := map[string]int{}
-	for _, row := range r.rows {
-		k := key{row.spec.suite.Name, row.spec.path.ID}
-		reason, tried := reasons[k]
-		if !tried {
-			reason = r.options.unsupported(row.spec.path)
-			reasons[k] = reason
-		}
+func (r *run) skip(byID [][]*measuredRow) {
+	var missing []*measuredRow
+	for _, rows := range byID {
+		reason := r.options.unsupported(rows[0].spec.path)
 		if reason == nil {
 			continue
 		}
-		row.skip(reason)
-		if absent := (*debian.MissingError)(nil); errors.As(reason, &absent) {
-			if rows[row.row.Reason]++; rows[row.row.Reason] == 1 {
-				missing = append(missing, row.row.Reason)
+		for _, row := range rows {
+			row.skip(reason)
+			if absent := (*debian.MissingError)(nil); errors.As(reason, &absent) {
+				missing = append(missing, row)
 			}
 		}
 	}
-	for _, reason := range missing {
-		r.options.Progress.Note(fmt.Sprintf("%s skipped: %s", count(rows[reason], "row"), reason))
+	for _, rows := range groupBy(missing, func(row *measuredRow) string { return row.row.Reason }) {
+		r.options.Progress.Note(fmt.Sprintf("%s skipped: %s", count(len(rows), "row"), rows[0].row.Reason))
 	}
 }
 
@@ -293,23 +280,20 @@ func (r *run) exclude(row *measuredRow, reason error) {
 
 func (r *run) rounds(ctx context.Context, rows []*measuredRow, rounds int) error {
 	o := r.options
-	if !o.counting() {
-		o.Progress.Start(pending(rows)*rounds, o.sampleTime(rows[0].spec.path))
-	}
+	pace := pace{started: time.Now(), each: o.sampleTime(rows[0].spec.path), total: pending(rows) * rounds}
 	for round := range rounds {
 		for _, i := range order(o.Seed, round, len(rows)) {
 			row := rows[i]
 			if row.done() {
 				continue
 			}
-			o.Progress.Sample(row.spec.name())
+			if !o.counting() {
+				o.Progress.Row(row.spec.name(), pace.left())
+			}
 			if err := r.sample(ctx, row, round); err != nil {
 				return err
 			}
-			o.Progress.Done()
-		}
-		if !o.counting() {
-			o.Progress.Round(round+1, rounds)
+			pace.done++
 		}
 	}
 	return nil
@@ -344,7 +328,7 @@ func (r *run) sample(ctx context.Context, row *measuredRow, round int) error {
 // writes the result so far.
 func (r *run) stopped(ctx context.Context, err error) error {
 	if ctx.Err() == nil {
-		return errors.Join(err, r.write())
+		return err // what was finished is written
 	}
 	r.head.Interrupted = true
 	r.head.Finished = time.Now().UTC()
@@ -375,12 +359,10 @@ func (r *run) file() result.File {
 	return f
 }
 
-// write writes the result so far, unless there is none to come. After an error, which ends
-// the run, it does nothing, so that the error is reported once.
+// write writes the result so far, unless there is none to come.
 func (r *run) write() error {
-	if r.unwritten != nil || r.skipped() != nil {
+	if r.skipped() != nil {
 		return nil
 	}
-	r.unwritten = r.options.Out.Write(r.file())
-	return r.unwritten
+	return r.options.Out.Write(r.file())
 }

@@ -43,23 +43,6 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// quiet is a Reporter that calls a function at each sample.
-type quiet struct{ sample func() }
-
-func (quiet) Note(string) {}
-
-func (quiet) Start(int, time.Duration) {}
-
-func (q quiet) Sample(string) { q.sample() }
-
-func (quiet) Done() {}
-
-func (quiet) Round(int, int) {}
-
-func (quiet) Later(time.Duration)                 {}
-func (quiet) Expect(time.Duration, time.Duration) {}
-func (quiet) Finish()                             {}
-
 // lookup returns the suite of that name.
 func lookup(t *testing.T, name string) []suites.Suite {
 	t.Helper()
@@ -93,7 +76,7 @@ func testOptions(t *testing.T, only ...string) Options {
 	testkit.RequireRoot(t)
 	return Options{
 		Suites: lookup(t, suites.Default), Only: only, Rounds: 3, Slice: 2 * time.Millisecond, Seed: 7,
-		Out: newOut(t), Store: lab.Store{Dir: t.TempDir() + "/state"}, Progress: quiet{func() {}},
+		Out: newOut(t), Store: lab.Store{Dir: t.TempDir() + "/state"}, Progress: quiet(),
 	}
 }
 
@@ -123,19 +106,27 @@ func runClean(t *testing.T, o Options) result.File {
 	return file
 }
 
-// TestRunMeasuresEveryRow measures every row of the suite that this kernel supports.
+// TestRunMeasuresEveryRow measures the usual rows of the suite that this kernel supports, and each further path under one
+// workload.
 func TestRunMeasuresEveryRow(t *testing.T) {
 	o := testOptions(t)
-	o.All = true
-	file := runClean(t, o)
-	if len(file.Rows) != len(o.Suites[0].Rows()) {
-		t.Errorf("%d rows, want %d", len(file.Rows), len(o.Suites[0].Rows()))
+	o.Time = 40 * time.Second // a twentieth for traces
+	for _, p := range o.Suites[0].Paths {
+		only := p.ID
+		if p.Extra && p.Workload == "" {
+			only += " " + load.TCPRR
+		}
+		o.Only = append(o.Only, only)
 	}
-	measured := map[string]bool{}
+	file := runClean(t, o)
+	measured, paths := map[string]bool{}, map[string]bool{}
 	byLink := map[string][]result.Row{}
 	for _, row := range file.Rows {
-		measured[rowName(row)] = row.Status == result.StatusOK
+		measured[rowName(row)], paths[row.ID] = row.Status == result.StatusOK, true
 		byLink[row.Link] = append(byLink[row.Link], row)
+	}
+	if len(paths) != len(o.Suites[0].Paths) {
+		t.Errorf("rows of %d paths, want %d", len(paths), len(o.Suites[0].Paths))
 	}
 	for link, rows := range byLink {
 		t.Run(link, func(t *testing.T) { checkRows(t, link, rows, o.Rounds) })
@@ -255,11 +246,11 @@ func TestInterruptKeepsFinishedSamples(t *testing.T) {
 	o.Rounds = 1000
 	ctx, cancel := context.WithCancel(context.Background())
 	samples := 0
-	o.Progress = quiet{func() {
+	o.Progress = NewProgress(onRow(func() {
 		if samples++; samples == 8 {
 			cancel()
 		}
-	}}
+	}), true)
 	file, err := Run(ctx, o)
 	if !errors.Is(err, ErrInterrupted) {
 		t.Fatalf("error %v, want ErrInterrupted", err)
@@ -333,7 +324,7 @@ func TestFailedRowLeavesOthers(t *testing.T) {
 	sound := newRow(rowSpec{r.options.Suites[0], find(t, "veth/pod-ip"), workload})
 	broken := newRow(rowSpec{r.options.Suites[0], find(t, "veth/pod-ip"), workload})
 	broken.spec.path.Connect = netip.AddrPortFrom(broken.spec.path.Connect.Addr(), 1) // where nobody listens
-	if err := r.epoch(t.Context(), []*measuredRow{sound, broken}, 0, budgetOf(2)); err != nil {
+	if err := r.epoch(t.Context(), []*measuredRow{sound, broken}, budgetOf(2)); err != nil {
 		t.Fatal(err)
 	}
 	if sound.done() || len(sound.row.Samples) != 2 {
@@ -342,7 +333,7 @@ func TestFailedRowLeavesOthers(t *testing.T) {
 	if broken.row.Status != result.StatusFailed || !strings.Contains(broken.row.Reason, "refused") {
 		t.Errorf("the broken row: %s %s", broken.row.Status, broken.row.Reason)
 	}
-	if err := r.epoch(t.Context(), []*measuredRow{sound}, 1, budgetOf(1)); err != nil || sound.done() {
+	if err := r.epoch(t.Context(), []*measuredRow{sound}, budgetOf(1)); err != nil || sound.done() {
 		t.Errorf("after the reset: %v, %s", err, sound.row.Reason)
 	}
 }
@@ -364,7 +355,7 @@ func TestLostConnectionsAreCounted(t *testing.T) {
 	row := newRow(spec)
 	rounds, opened := 0, 1
 	for row.received == row.sent && rounds < 400 { // few connections fit into the turns of a busy machine
-		if err := r.epoch(t.Context(), []*measuredRow{row}, rounds, budgetOf(2)); err != nil {
+		if err := r.epoch(t.Context(), []*measuredRow{row}, budgetOf(2)); err != nil {
 			t.Fatal(err)
 		}
 		rounds += 2

@@ -27,28 +27,22 @@ const (
 	skipped = "skipped"
 )
 
-// significance is the p-value below which a single pair would count as a difference.
-const significance = 0.05
-
-// tooManySingle is how many times the expected number of such pairs shows that intervals are
-// too narrow. Pairs of one lab share its noise, so their number varies more than binomially.
-const tooManySingle = 2
-
-// tooWide is the half-width from which an interval says nothing.
 const (
+	// significance is the p-value below which a single pair would count as a difference.
+	significance = 0.05
+	// tooManySingle is how many times the expected number of such pairs shows that intervals are
+	// too narrow. Pairs of one lab share its noise, so their number varies more than binomially.
+	tooManySingle = 2
+	// tooWide is the half-width from which an interval says nothing.
 	tooWide       = 0.1
 	tooWideToTell = ": too wide to tell anything; repeat on a quiet machine"
+	// shortestDelay is the smallest difference that is asked for, as a share of a transaction: 35 ns are less on a slow machine.
+	shortestDelay = 0.005
+	// rateTolerance is the share of a wire's rate by which a figure may miss it.
+	rateTolerance = 0.02
+	// payloadShare is that of a TCP segment's payload in its Ethernet frame, at an MTU of 1500 and with time stamps.
+	payloadShare = 1448.0 / 1514
 )
-
-// shortestDelay is the smallest difference that is asked for, as a share of a transaction: 35 ns are less on a slow machine.
-const shortestDelay = 0.005
-
-// rateTolerance is the share of a wire's rate by which a figure may miss it.
-const rateTolerance = 0.02
-
-// Share of a TCP segment's payload in its Ethernet frame, at an MTU of 1500 and with time
-// stamps.
-const payloadShare = 1448.0 / 1514
 
 // JudgeSelftest returns the checks of a run of the suites that test the measurement itself: of the same path measured many times
 // ([suites.SameSuite]), and of known differences ([suites.KnownSuite]).
@@ -86,15 +80,18 @@ type judge struct {
 	rows map[string]result.Row // by ID; IDs of the wire and delays are unique
 }
 
+// pairs returns the comparisons of a suite with an interval, but those that only order rows.
+func (j judge) pairs(suite string, fits func(result.Comparison) bool) []result.Comparison {
+	return slices.DeleteFunc(slices.Clone(j.file.Run.Comparisons), func(c result.Comparison) bool {
+		return c.Suite != suite || c.Asks != "" || c.CI95 == nil || !fits(c)
+	})
+}
+
 func (j judge) same(workload string) SelftestCheck {
 	c := SelftestCheck{Name: "the same path, " + workload, Want: "no difference", Status: Failed, Found: "no pair was measured"}
-	pairs, single, wrong := 0, 0, 0
+	single, wrong := 0, 0
 	var widths []float64
-	for _, pair := range j.file.Run.Comparisons {
-		if pair.Suite != suites.SameSuite || pair.Workload != workload || pair.Asks != "" || pair.CI95 == nil {
-			continue
-		}
-		pairs++
+	for _, pair := range j.pairs(suites.SameSuite, func(c result.Comparison) bool { return c.Workload == workload }) {
 		widths = append(widths, logHalfWidth(pair))
 		if pair.P < significance {
 			single++
@@ -103,28 +100,29 @@ func (j judge) same(workload string) SelftestCheck {
 			wrong++
 		}
 	}
-	if pairs == 0 {
+	if len(widths) == 0 {
 		return c
 	}
 	slices.Sort(widths)
+	middle, expected := widths[len(widths)/2], significance*float64(len(widths))
 	c.Found = fmt.Sprintf("%d in %d pairs (%d without Holm's correction, about %.0f are to be expected); interval ±%.2f %%, 95 %% of them at most ±%.2f %%",
-		wrong, pairs, single, significance*float64(pairs), 100*widths[len(widths)/2], 100*widths[len(widths)*95/100])
-	switch tooMany := tooManySingle * significance * float64(pairs); {
-	case widths[len(widths)/2] > tooWide:
+		wrong, len(widths), single, expected, 100*middle, 100*widths[len(widths)*95/100])
+	switch {
+	case middle > tooWide:
 		c.Found += tooWideToTell
-	case wrong == 0 && float64(single) <= tooMany:
+	case wrong == 0 && float64(single) <= tooManySingle*expected:
 		c.Status = passed
 	}
-	for _, row := range j.file.Rows {
-		if row.Suite == suites.SameSuite && row.Workload == workload && row.Status == result.StatusFailed {
-			c.Status, c.Found = Failed, fmt.Sprintf("%s; %s was not measured: %s", c.Found, row.ID, row.Reason)
-			break
-		}
+	lost := func(r result.Row) bool {
+		return r.Suite == suites.SameSuite && r.Workload == workload && r.Status == result.StatusFailed
+	}
+	if i := slices.IndexFunc(j.file.Rows, lost); i >= 0 {
+		c.Status, c.Found = Failed, fmt.Sprintf("%s; %s was not measured: %s", c.Found, j.file.Rows[i].ID, j.file.Rows[i].Reason)
 	}
 	return c
 }
 
-// halfWidth returns how far the interval of a ratio extends from it, as a share.
+// logHalfWidth returns how far the interval of a ratio extends from it, as a share.
 func logHalfWidth(c result.Comparison) float64 {
 	return max(c.CI95[1]/c.Ratio-1, 1-c.CI95[0]/c.Ratio)
 }
@@ -133,32 +131,27 @@ func logHalfWidth(c result.Comparison) float64 {
 // the interval must exclude that they do not, and the ratio be what that time makes of
 // the other's.
 func (j judge) delay(name, id, than string, longer time.Duration) SelftestCheck {
-	c := SelftestCheck{Name: name, Want: "a lower rate", Status: Failed}
 	row, plain := j.rows[id], j.rows[than]
-	if row.Status == result.StatusSkipped {
+	c := SelftestCheck{Name: name, Want: "a lower rate", Status: Failed, Found: "not measured: " + row.Reason}
+	pairs := j.pairs(suites.KnownSuite, func(c result.Comparison) bool { return c.Numerator == id })
+	want := 1 / (1 + longer.Seconds()*plain.Median)
+	switch {
+	case row.Status == result.StatusSkipped:
 		c.Status, c.Found = skipped, row.Reason
 		return c
-	}
-	i := slices.IndexFunc(j.file.Run.Comparisons, func(c result.Comparison) bool {
-		return c.Suite == suites.KnownSuite && c.Numerator == id && c.CI95 != nil && c.Asks == ""
-	})
-	if i < 0 || plain.Median <= 0 {
-		c.Found = "not measured: " + row.Reason
+	case len(pairs) == 0 || plain.Median <= 0:
 		return c
-	}
-	pair := j.file.Run.Comparisons[i]
-	want := 1 / (1 + longer.Seconds()*plain.Median)
-	if want > 1-shortestDelay {
+	case want > 1-shortestDelay:
 		c.Status, c.Found = skipped, fmt.Sprintf("shorter than %g %% of a transaction", 100*shortestDelay)
 		return c
 	}
+	pair := pairs[0]
 	c.Want = fmt.Sprintf("%.4f of the rate without", want)
 	c.Found = fmt.Sprintf("%.4f [%.4f, %.4f]", pair.Ratio, pair.CI95[0], pair.CI95[1])
-	near := math.Abs(math.Log(pair.Ratio/want)) <= 2*logHalfWidth(pair)
-	switch {
-	case logHalfWidth(pair) > tooWide:
+	switch width := logHalfWidth(pair); {
+	case width > tooWide:
 		c.Found += tooWideToTell
-	case near && pair.Verdict == result.VerdictLower:
+	case math.Abs(math.Log(pair.Ratio/want)) <= 2*width && pair.Verdict == result.VerdictLower:
 		c.Status = passed
 	}
 	return c

@@ -5,10 +5,7 @@ package bench
 import (
 	"context"
 	"errors"
-	"maps"
 	"net/netip"
-	"os/exec"
-	"slices"
 
 	"mustang/internal/bench/suites"
 	"mustang/internal/lab"
@@ -41,74 +38,53 @@ func (t *testbed) ownClient(l *lab.Lab, workload string) bool {
 // translates reports whether a lab translates addresses at sockets in its control group.
 func translates(l *lab.Lab) bool { return l.Options.Via == lab.ViaEBPFSocket }
 
-// clientOf returns the client of a path, whose server listens, and the namespace that the
-// client opens its sockets in, "" for its own.
-func (t *testbed) clientOf(ctx context.Context, p suites.Path, workload string) (client *load.Agent, namespace string, err error) {
+// prepare returns the connection of a path, which is still to be opened: its server listens, and its client runs.
+func (t *testbed) prepare(ctx context.Context, p suites.Path, spec load.Spec) (s *connection, err error) {
+	s = &connection{spec: spec}
+	if t.cluster == nil {
+		if s.lab, err = t.lab(ctx, p.Lab); err != nil {
+			return nil, err
+		}
+	}
+	client, server := agentKey{p.Lab, p.Client, netip.AddrPort{}}, agentKey{p.Lab, p.Server, p.Listen}
 	if !t.shares(p) {
-		client, _, err = t.ends(ctx, p)
-		return client, "", err
+		if _, err = t.agent(ctx, s.lab, server); err == nil {
+			s.client, err = t.agent(ctx, s.lab, client)
+		}
+		return s, err
 	}
-	l, err := t.lab(ctx, p.Lab)
+	from, err := s.lab.Namespace(p.Client)
 	if err != nil {
-		return nil, "", err
+		return nil, err
 	}
-	from, err := l.Namespace(p.Client)
-	if err != nil {
-		return nil, "", err
-	}
-	if err := t.serveShared(ctx, p, l); err != nil {
-		return nil, "", err
+	if s.spec.Namespace = from.Path(); !t.listening[server] {
+		if err := t.listen(ctx, s.lab, server); err != nil {
+			return nil, err
+		}
 	}
 	switch {
 	case p.TwoCPUs:
-		client, err = t.sharedAgent(ctx, l, otherClient)
-	case t.ownClient(l, workload):
-		client, err = t.agent(ctx, agentKey{p.Lab, p.Client, netip.AddrPort{}})
-	default:
-		client, err = t.sharedAgent(ctx, l, sharedClient)
+		client = otherClient
+	case !t.ownClient(s.lab, spec.Workload):
+		client = sharedClient
 	}
-	return client, from.Path(), err
+	s.client, err = t.agent(ctx, s.lab, client)
+	return s, err
 }
 
-// serveShared lets the shared server listen in the namespace of a path's server, unless it
-// does.
-func (t *testbed) serveShared(ctx context.Context, p suites.Path, l *lab.Lab) error {
-	key := agentKey{p.Lab, p.Server, p.Listen}
-	if t.listening[key] {
-		return nil
-	}
-	at, err := l.Namespace(p.Server)
+// listen lets the shared server listen in the namespace of a path's server.
+func (t *testbed) listen(ctx context.Context, l *lab.Lab, server agentKey) error {
+	at, err := l.Namespace(server.place)
 	if err != nil {
 		return err
 	}
-	server, err := t.sharedAgent(ctx, l, sharedServer)
+	shared, err := t.agent(ctx, l, sharedServer)
 	if err != nil {
 		return err
 	}
-	_, err = server.ListenIn(ctx, at.Path(), p.Listen)
-	t.listening[key] = err == nil
+	_, err = shared.ListenIn(ctx, at.Path(), server.listen)
+	t.listening[server] = err == nil
 	return err
-}
-
-func (t *testbed) sharedAgent(ctx context.Context, l *lab.Lab, key agentKey) (*load.Agent, error) {
-	if a, ok := t.agents[key]; ok {
-		return a, nil
-	}
-	o := t.agentOptions(key == sharedServer)
-	if key == otherClient {
-		var err error
-		if o.CPU, err = t.cpus.Other(); err != nil {
-			return nil, err
-		}
-		l = t.home
-	}
-	o.Start = func(cmd *exec.Cmd) error { return l.Start(l.Places()[0], cmd) }
-	a, err := load.StartAgent(ctx, o)
-	if err == nil {
-		t.agents[key] = a
-		t.home = l
-	}
-	return a, err
 }
 
 // moves reports whether the client of a lab is to be in the lab's control group while it
@@ -127,29 +103,6 @@ func (t *testbed) openIn(l *lab.Lab, client *load.Agent, open func() error) erro
 		return err
 	}
 	return errors.Join(open(), t.home.Move(client.PID()))
-}
-
-func (t *testbed) open(ctx context.Context, p suites.Path, spec load.Spec) (*connection, error) {
-	s, err := t.prepare(ctx, p, spec)
-	if err != nil {
-		return nil, err
-	}
-	return s, t.connect(ctx, []*connection{s})[0]
-}
-
-func (t *testbed) prepare(ctx context.Context, p suites.Path, spec load.Spec) (*connection, error) {
-	var l *lab.Lab
-	var err error
-	if t.cluster == nil {
-		if l, err = t.lab(ctx, p.Lab); err != nil {
-			return nil, err
-		}
-	}
-	s := &connection{lab: l, spec: spec}
-	if s.client, s.spec.Namespace, err = t.clientOf(ctx, p, spec.Workload); err != nil {
-		return nil, err
-	}
-	return s, nil
 }
 
 // atOnce is the number of connections that are opened or shut side by side: an agent waits
@@ -181,17 +134,4 @@ func (t *testbed) connect(ctx context.Context, all []*connection) []error {
 		open(i)
 	}
 	return errs
-}
-
-// hangUp ends the agents, but those in guests and containers.
-func (t *testbed) hangUp() error {
-	clear(t.listening)
-	return t.closeAgents(func(key agentKey, _ *load.Agent) bool { return !encloses(key.lab) })
-}
-
-// renew ends the agents and labs of an instance, but those that are kept.
-func (t *testbed) renew() error {
-	err := t.hangUp()
-	renewed := slices.DeleteFunc(slices.Collect(maps.Keys(t.labs)), keeps)
-	return errors.Join(err, t.remove(renewed))
 }

@@ -7,7 +7,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -18,6 +20,7 @@ import (
 	"mustang/internal/load"
 	"mustang/internal/load/clock"
 	"mustang/internal/result"
+	"mustang/internal/service"
 )
 
 // byKind divides rows into those that carry load in turns and those that measure tables of
@@ -42,7 +45,7 @@ func (r *run) tables(ctx context.Context, rows []*measuredRow) error {
 	if pending(rows) == 0 {
 		return nil
 	}
-	if err := errors.Join(r.testbed.hangUp(), r.testbed.build(ctx, labsOf(rows))); err != nil { // agents listen where tables do
+	if err := errors.Join(r.testbed.hangUp(false), r.testbed.build(ctx, labsOf(rows))); err != nil { // agents listen where tables do
 		return err
 	}
 	rounds := cmp.Or(r.options.Rounds, firstPacketRounds)
@@ -68,25 +71,24 @@ func (r *run) tables(ctx context.Context, rows []*measuredRow) error {
 	return r.rounds(ctx, others, min(rounds, tableRounds))
 }
 
-// proofs is the number of connections at the end of a sample that show that services or a policy work.
-const proofs = 20
-
-// mostChanges bounds the changes of a sample, there and back: until their time is over, but two at least.
-const mostChanges = 100
-
-// changeTimeout limits the time until a change takes effect.
-const changeTimeout = 2 * time.Minute
+const (
+	// firstPackets is the number of connections of a sample of first packets.
+	firstPackets = 1000
+	// proofs is the number of connections at the end of other samples that show that services or a policy work.
+	proofs = 20
+	// mostChanges bounds the changes of a sample, there and back: until their time is over, but two at least.
+	mostChanges = 100
+	// serviceTime is how long services change, and ruleTime how long a rule of a policy does.
+	serviceTime, ruleTime = time.Second, 300 * time.Millisecond
+	// changeTimeout limits the time until a change takes effect.
+	changeTimeout = 2 * time.Minute
+)
 
 // tableSample is one sample of a table of services or of a network policy: connections are opened one by one.
 type tableSample struct {
 	load.Measurement
-	lab *lab.Lab
-	// path is that of the row; with services, its addresses are those of other services then.
-	path evidence.Path
-	cpu  int // that the client's thread runs on
-
-	watch   *clock.Machine
-	started time.Time
+	*connector
+	path evidence.Path // that of the row
 }
 
 // takeTables measures a table of services, or changes of a network policy. The lab has the services and the policy
@@ -101,31 +103,113 @@ func (t *testbed) takeTables(ctx context.Context, row rowSpec) (s sample, err er
 		return s, err
 	}
 	defer watch.Close()
-	taken := &tableSample{lab: l, path: row.path.Path, cpu: t.cpus.Client, watch: watch}
-	taken.Measurement = load.Measurement{
+	taken := &tableSample{path: row.path.Path, Measurement: load.Measurement{
 		Workload: row.workload.Name, Flows: 1, Histogram: hdrhistogram.New(1, int64(10*time.Minute), 3),
+	}}
+	if taken.connector, err = connect(l, t.cpus.Client, taken.path); err != nil {
+		return s, err
 	}
-	take := taken.services
-	if row.workload.OfPolicies() {
-		take = taken.policies
+	defer taken.close()
+	runtime.GC() // so that there is no garbage to collect
+	if err := errors.Join(taken.forget(), watch.Begin()); err != nil {
+		return s, err
 	}
-	s.evidence, err = take(ctx)
+	started := time.Now()
+	end := func() (err error) {
+		taken.Seconds = time.Since(started).Seconds()
+		taken.Machine, err = watch.End()
+		return err
+	}
+	first := strings.HasPrefix(taken.Workload, result.WorkloadFirstPacket)
+	if !first {
+		if err := errors.Join(taken.work(ctx), end()); err != nil {
+			return s, err
+		}
+	}
+	recorder := evidence.Recorder{Lab: l}
+	s.evidence, err = recorder.Record(func() (evidence.Flow, error) {
+		if first {
+			flow, err := taken.connectAll(ctx, firstPackets)
+			return flow, errors.Join(err, end())
+		}
+		return taken.connectAll(ctx, proofs)
+	})
 	s.measurement = taken.Measurement
 	return s, err
 }
 
-// begin begins the time of the sample, without garbage to collect in it.
-func (t *tableSample) begin() error {
-	runtime.GC()
-	err := t.watch.Begin()
-	t.started = time.Now()
+// work does what the workload measures, but first packets.
+func (t *tableSample) work(ctx context.Context) error {
+	switch t.Workload {
+	case result.WorkloadServiceProgram:
+		return t.program(ctx)
+	case result.WorkloadServiceMemory:
+		return t.memory(ctx)
+	case result.WorkloadServiceChange:
+		return t.changes(ctx, serviceTime, t.changeService)
+	case result.WorkloadPolicyChange:
+		return t.changes(ctx, ruleTime, t.changeRule)
+	}
+	err := t.lab.ClearPolicy(ctx)
+	if err == nil {
+		err = t.change(ctx, func() error { return t.lab.WritePolicy(ctx) }, t.lookFor(false))
+	}
+	t.setTimes(int(t.Count), "change", 50)
 	return err
 }
 
-func (t *tableSample) end() (err error) {
-	t.Seconds = time.Since(t.started).Seconds()
-	t.Machine, err = t.watch.End()
-	return err
+// changes makes changes, there and back, until their time is over.
+func (t *tableSample) changes(ctx context.Context, within time.Duration, thereAndBack func(context.Context) error) error {
+	for started := time.Now(); t.Count < 2 || t.Count < mostChanges && time.Since(started) < within; {
+		if err := thereAndBack(ctx); err != nil {
+			return err
+		}
+	}
+	t.setTimes(int(t.Count), "change", 50)
+	return nil
+}
+
+// connectAll connects to services picked at random, or to the pod that a policy is for, one after the other. It returns the
+// addresses of the last as evidence of all. Those of a sample of first packets are its figures.
+func (t *tableSample) connectAll(ctx context.Context, n int) (flow evidence.Flow, err error) {
+	targets := []service.Service{{Frontend: t.path.Connect, Backends: service.Backends(t.path.Listen)}}
+	if t.path.Lab.Policy == "" {
+		all := t.lab.AllServices(lab.OtherBackends)
+		targets = slices.DeleteFunc(all, func(s service.Service) bool { return !isOther(s) })
+	}
+	if len(targets) == 0 {
+		return flow, errors.New("the lab lacks other services")
+	}
+	err = t.on(func() error {
+		for range n {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			s := targets[rand.IntN(len(targets))]
+			o, err := t.open(s.Frontend)
+			if err != nil {
+				return err
+			}
+			if n == firstPackets {
+				_ = t.Histogram.RecordValue(int64(o.took)) // below the limit of a connection
+			}
+			flow.Measurement = o.proof(n)
+			o.close()
+			if !leadsTo(s, o) {
+				return fmt.Errorf("%s answered for %s", o.at, s.Frontend)
+			}
+		}
+		return nil
+	})
+	switch {
+	case t.Workload == result.WorkloadFirstPacketP99:
+		t.setTimes(n, "transaction", 99)
+	case n == firstPackets:
+		t.setTimes(n, "transaction", 50)
+	}
+	flow.Path = t.path
+	flow.Path.Connect, flow.Path.Listen = flow.Measurement.ClientPeer, flow.Measurement.ServerLocal
+	return flow, err
 }
 
 // setRate sets the figure of n things, which are the unit of CPU time.
@@ -138,58 +222,45 @@ func (t *tableSample) setTimes(n int, cpuUnit string, percentile float64) {
 	t.setRate(n, cpuUnit, result.UnitMicroseconds, float64(t.Histogram.ValueAtPercentile(percentile))/1e3)
 }
 
-// change makes a change, and records how long it took to take effect.
-func (t *tableSample) change(
-	ctx context.Context, c *connector, change func() error, look func() (at time.Time, found bool, err error),
-) error {
-	took, err := awaitEffect(ctx, c, change, look)
-	if err != nil {
-		return err
-	}
-	t.Count++
-	return t.Histogram.RecordValue(int64(took))
-}
+// look finds out whether a change has taken effect, and when.
+type look func() (at time.Time, found bool, err error)
 
-// awaitEffect makes a change and looks for its effect all the while. It returns the time from the begin of the change
+// change makes a change and looks for its effect all the while. It records the time from the begin of the change
 // to the one at which a look found the effect.
-func awaitEffect(
-	ctx context.Context, c *connector, change func() error, look func() (at time.Time, found bool, err error),
-) (took time.Duration, err error) {
-	var changed chan error
-	begun := make(chan time.Time, 1)
-	err = c.on(func() error {
+func (t *tableSample) change(ctx context.Context, change func() error, look look) error {
+	ctx, cancel := context.WithTimeout(ctx, changeTimeout)
+	defer cancel()
+	return t.on(func() error {
 		switch _, found, err := look(); {
 		case err != nil:
 			return err
 		case found:
 			return errors.New("the effect of a change was seen before it")
 		}
-		changed = make(chan error, 1)
+		begun, changed := make(chan time.Time, 1), make(chan error, 1)
 		go func() { // on another CPU, which may take its time to begin
 			begun <- time.Now()
-			changed <- change()
-		}()
-		for deadline := time.Now().Add(changeTimeout); time.Now().Before(deadline) && ctx.Err() == nil; {
-			at, found, err := look()
-			if len(changed) == 1 {
-				if err := <-changed; err != nil {
-					changed = nil
-					return err
-				}
-				changed <- nil
-			}
+			err := change()
 			if err != nil {
-				return err
+				cancel()
 			}
-			if found {
-				took = max(at.Sub(<-begun), 0)
-				return nil
-			}
+			changed <- err
+		}()
+		var at time.Time
+		var found bool
+		var err error
+		for !found && err == nil && ctx.Err() == nil {
+			at, found, err = look()
 		}
-		return fmt.Errorf("a change had no effect within %v", changeTimeout)
+		switch failed := <-changed; {
+		case failed != nil:
+			return failed
+		case err != nil:
+			return err
+		case !found:
+			return fmt.Errorf("a change had no effect within %v", changeTimeout)
+		}
+		t.Count++
+		return t.Histogram.RecordValue(int64(max(at.Sub(<-begun), 0)))
 	})
-	if changed != nil {
-		err = errors.Join(err, <-changed)
-	}
-	return took, err
 }

@@ -27,7 +27,7 @@ func TestServicesSuite(t *testing.T) {
 			o.Only = append(o.Only, id+" "+workload)
 		}
 	}
-	o.Suites, o.Rounds = lookup(t, "services"), 2
+	o.Suites, o.Rounds = lookup(t, "services"), 1
 	file := runClean(t, o)
 	if len(file.Rows) != len(o.Only) {
 		t.Errorf("%d rows, want %d", len(file.Rows), len(o.Only))
@@ -71,7 +71,7 @@ func TestVanishedPolicyFails(t *testing.T) {
 				t.Fatal(err)
 			}
 			row := newRow(rowSpec{r.options.Suites[0], path, suites.Workload{Name: load.TCPCRR, Flows: 1}})
-			if err := r.epoch(t.Context(), []*measuredRow{row}, 0, budgetOf(2)); err != nil {
+			if err := r.epoch(t.Context(), []*measuredRow{row}, budgetOf(2)); err != nil {
 				t.Fatal(err)
 			}
 			if row.row.Status != result.StatusFailed || !strings.Contains(row.row.Reason, reason) {

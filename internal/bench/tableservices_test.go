@@ -36,8 +36,7 @@ func TestPortComesAgain(t *testing.T) {
 	if err := rtnl.In(pod).SetSysctl("net/ipv4/ip_local_port_range", "40000 40001"); err != nil {
 		t.Fatal(err)
 	}
-	task := tableSample{lab: l, path: evidence.Path{Client: lab.PodB, Server: lab.PodA, Lab: o}}
-	c, err := task.serviceClient()
+	c, err := connect(l, 0, evidence.Path{Client: lab.PodB, Server: lab.PodA, Lab: o})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -29,26 +29,21 @@ func (t *testbed) take(ctx context.Context, p suites.Path, spec load.Spec) (s sa
 		return s, err
 	}
 	err = t.openIn(c.lab, c.client, func() (err error) {
-		s, err = measuring{c.client, p.Path, evidence.Recorder{Lab: c.lab}}.take(ctx, c.spec)
+		s, err = record(evidence.Recorder{Lab: c.lab}, evidence.Flow{Path: p.Path, MayLoseAll: spec.Rate > proofRate},
+			func() (load.Measurement, error) { return c.client.Run(ctx, c.spec) })
 		return err
 	})
 	return s, err
 }
 
-// measuring is a client on a path, and the recorder of its counters.
-type measuring struct {
-	client   *load.Agent
-	path     evidence.Path
-	recorder evidence.Recorder
-}
-
-// take carries a load between two readings of the recorder.
-func (m measuring) take(ctx context.Context, spec load.Spec) (s sample, err error) {
-	s.evidence, err = m.recorder.Record(func() (evidence.Flow, error) {
+// record carries the load of a flow between two readings of the recorder.
+func record(r evidence.Recorder, flow evidence.Flow, carry func() (load.Measurement, error)) (s sample, err error) {
+	s.lab = r.Lab
+	s.evidence, err = r.Record(func() (evidence.Flow, error) {
 		var err error
-		s.measurement, err = m.client.Run(ctx, spec)
-		s.lab = m.recorder.Lab
-		return evidence.Flow{Path: m.path, Measurement: s.measurement, MayLoseAll: spec.Rate > proofRate}, err
+		s.measurement, err = carry()
+		flow.Measurement = s.measurement
+		return flow, err
 	})
 	return s, err
 }
@@ -59,19 +54,16 @@ func (t *testbed) prove(ctx context.Context, p suites.Path, spec load.Spec) (s s
 	if err != nil {
 		return s, err
 	}
-	recorder := evidence.Recorder{Lab: c.lab}
-	s.evidence, err = recorder.Record(func() (evidence.Flow, error) {
+	return record(evidence.Recorder{Lab: c.lab}, evidence.Flow{Path: p.Path}, func() (load.Measurement, error) {
 		if err := t.connect(ctx, []*connection{c})[0]; err != nil {
-			return evidence.Flow{}, err
+			return load.Measurement{}, err
 		}
 		_, err := c.client.Slices(ctx, []load.Slice{{Conn: c.connection.ID, Lead: -1, Duration: spec.Duration}})
 		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutTimeout)
 		defer cancel()
 		m, shutErr := c.client.Shut(late, c.connection.ID)
-		s.measurement = m
-		return evidence.Flow{Path: p.Path, Measurement: m}, cmp.Or(err, shutErr)
+		return m, cmp.Or(err, shutErr)
 	})
-	return s, err
 }
 
 // peerLab returns a lab that is alone on the peer's network: all labs have the same
@@ -98,7 +90,7 @@ func (t *testbed) takeToPeer(ctx context.Context, p suites.Path, spec load.Spec)
 		if recorder.Lab, err = t.peerLab(ctx, p.Lab); err != nil {
 			return sample{}, err
 		}
-		if client, err = t.agent(ctx, agentKey{p.Lab, p.Client, netip.AddrPort{}}); err != nil {
+		if client, err = t.agent(ctx, recorder.Lab, agentKey{p.Lab, p.Client, netip.AddrPort{}}); err != nil {
 			return sample{}, err
 		}
 	}
@@ -107,11 +99,8 @@ func (t *testbed) takeToPeer(ctx context.Context, p suites.Path, spec load.Spec)
 	}
 	spec.Target = t.peer.server.Address()
 	path.Connect, path.Listen = spec.Target, spec.Target
-	taken, err := measuring{client, path, recorder}.take(ctx, spec)
-	if err != nil && ctx.Err() == nil {
-		err = t.peer.explain(ctx, err)
-	}
-	return taken, err
+	return record(recorder, evidence.Flow{Path: path, MayLoseAll: spec.Rate > proofRate},
+		func() (load.Measurement, error) { return client.Run(ctx, spec) })
 }
 
 func (t *testbed) takeCalls(ctx context.Context, row rowSpec, calls int) (sample, error) {

@@ -134,7 +134,9 @@ func (t *testbed) remove(all []lab.Options) error {
 // guestTimeout limits the start of an agent in a VM, which boots for it, beside others.
 const guestTimeout = 3 * time.Minute
 
-func (t *testbed) agent(ctx context.Context, key agentKey) (*load.Agent, error) {
+// agent returns the agent with a key, and starts it if it does not run: in its place of a lab, or, if paths share it, in the
+// lab's first place. One that runs on another CPU than the server joins the others in their control group.
+func (t *testbed) agent(ctx context.Context, l *lab.Lab, key agentKey) (*load.Agent, error) {
 	if a, ok := t.agents[key]; ok {
 		return a, nil
 	}
@@ -142,15 +144,22 @@ func (t *testbed) agent(ctx context.Context, key agentKey) (*load.Agent, error) 
 	if t.cluster != nil {
 		o = t.cluster.Agent(key.place)
 	} else {
-		l, err := t.lab(ctx, key.lab)
-		if err != nil {
-			return nil, err
-		}
-		o = t.agentOptions(key.listen.IsValid())
+		place := key.place
+		o = t.agentOptions(key.listen.IsValid() || key == sharedServer)
 		if key.lab.Guests {
 			o.Timeout = guestTimeout
 		}
-		o.Start = func(cmd *exec.Cmd) error { return l.Start(key.place, cmd) }
+		if key == otherClient {
+			var err error
+			if o.CPU, err = t.cpus.Other(); err != nil {
+				return nil, err
+			}
+			l = t.home
+		}
+		if key.lab == (lab.Options{}) {
+			place, t.home = l.Places()[0], l
+		}
+		o.Start = func(cmd *exec.Cmd) error { return l.Start(place, cmd) }
 	}
 	a, err := load.StartAgent(ctx, o)
 	if err != nil {
@@ -181,14 +190,6 @@ func (t *testbed) agentOptions(server bool) load.AgentOptions {
 		o.Priority = clientPriority
 	}
 	return o
-}
-
-func (t *testbed) ends(ctx context.Context, p suites.Path) (client, server *load.Agent, err error) {
-	if server, err = t.agent(ctx, agentKey{p.Lab, p.Server, p.Listen}); err != nil {
-		return nil, nil, err
-	}
-	client, err = t.agent(ctx, agentKey{p.Lab, p.Client, netip.AddrPort{}})
-	return client, server, err
 }
 
 // reset ends the agents of a path after a failed sample, which may have left them in
@@ -235,13 +236,6 @@ func (t *testbed) pluginTestbed(ctx context.Context, o lab.Options) (*cnibench.T
 	return t.plugins, nil
 }
 
-func (t *testbed) closePlugins() {
-	if t.plugins != nil {
-		t.plugins.Close()
-		t.plugins = nil
-	}
-}
-
 // offloads adds the offloads of the pods' devices to a run's, by link mode.
 func (t *testbed) offloads(into map[string]string) error {
 	for o, l := range t.labs {
@@ -270,19 +264,26 @@ func (t *testbed) setPriorities() error {
 	for _, a := range t.agents {
 		agents[a.PID()] = true
 	}
+	inodes := map[uint64]bool{}
 	for _, l := range t.labs {
-		inodes, err := namespaceInodes(l)
-		if err != nil {
-			return err
-		}
-		processes, err := host.Processes(inodes)
-		if err != nil {
-			return err
-		}
-		for _, pid := range processes {
-			if agents[pid] {
-				continue
+		for _, place := range l.Places() {
+			ns, err := l.Namespace(place)
+			if err != nil {
+				return err
 			}
+			inode, err := ns.Inode()
+			if err != nil {
+				return err
+			}
+			inodes[inode] = true
+		}
+	}
+	processes, err := host.Processes(inodes)
+	if err != nil {
+		return err
+	}
+	for _, pid := range processes {
+		if !agents[pid] {
 			if err := host.SetPriority(pid, relayPriority); err != nil {
 				return err
 			}
@@ -291,44 +292,37 @@ func (t *testbed) setPriorities() error {
 	return nil
 }
 
-func namespaceInodes(l *lab.Lab) (map[uint64]bool, error) {
-	inodes := map[uint64]bool{}
-	for _, place := range l.Places() {
-		ns, err := l.Namespace(place)
-		if err != nil {
-			return nil, err
-		}
-		inode, err := ns.Inode()
-		if err != nil {
-			return nil, err
-		}
-		inodes[inode] = true
-	}
-	return inodes, nil
+// hangUp ends agents: all of them, or all but those in guests and containers.
+func (t *testbed) hangUp(all bool) error {
+	clear(t.listening)
+	t.home = nil
+	return t.closeAgents(func(key agentKey, _ *load.Agent) bool { return all || !encloses(key.lab) })
 }
 
-// release ends the agents and labs of rows that are done.
-func (t *testbed) release(rows []*measuredRow) error {
-	var errs []error
+// renew ends the agents and labs of an instance, but those that are kept.
+func (t *testbed) renew() error {
+	err := t.hangUp(false)
+	return errors.Join(err, t.remove(slices.DeleteFunc(slices.Collect(maps.Keys(t.labs)), keeps)))
+}
+
+// release ends all agents and labs.
+func (t *testbed) release() error {
+	errs := []error{t.hangUp(true)}
 	if t.peer != nil {
 		errs = append(errs, t.peer.disconnect())
 	}
-	t.closePlugins()
-	var labs []lab.Options
-	for _, row := range rows {
-		labs = append(labs, row.spec.path.Lab)
+	if t.plugins != nil {
+		t.plugins.Close()
+		t.plugins = nil
 	}
-	ended := t.closeAgents(func(key agentKey, _ *load.Agent) bool { return slices.Contains(labs, key.lab) })
-	return errors.Join(append(errs, ended, t.remove(labs))...)
+	return errors.Join(append(errs, t.remove(slices.Collect(maps.Keys(t.labs))))...)
 }
 
-// Close ends all agents and labs.
+// Close ends all agents, also those of the peer, and labs.
 func (t *testbed) Close() error {
-	var errs []error
+	err := t.release()
 	if t.peer != nil {
-		errs = append(errs, t.peer.close())
+		err = errors.Join(err, t.peer.close())
 	}
-	errs = append(errs, t.endAgents())
-	t.closePlugins()
-	return errors.Join(append(errs, t.remove(slices.Collect(maps.Keys(t.labs))))...)
+	return err
 }

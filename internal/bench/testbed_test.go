@@ -44,8 +44,8 @@ func TestResetKeepsListeners(t *testing.T) {
 }
 
 // budgetOf returns the budget of an instance of some rounds.
-func budgetOf(rounds int) share {
-	b := newBudget(Options{Rounds: rounds, Progress: quiet{func() {}}}, time.Now(), 0, 1)
+func budgetOf(rounds int) *budget {
+	b := newBudget(Options{Rounds: rounds, Progress: quiet()}, time.Now(), 0, 1)
 	b.begin()
-	return share{budget: b}
+	return b
 }

@@ -28,7 +28,7 @@ func (r *run) trace(ctx context.Context, rows []*measuredRow) error {
 	if r.options.Quick || r.options.Cluster != nil || len(paths) == 0 {
 		return nil
 	}
-	if err := r.testbed.hangUp(); err != nil { // the tracer's agents take the ports
+	if err := r.testbed.hangUp(false); err != nil { // the tracer's agents take the ports
 		return err
 	}
 	until := time.Now().Add(r.options.Time / traceShare)

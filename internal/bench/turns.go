@@ -55,69 +55,59 @@ func (e *epoch) blocks(round int) [][]int {
 }
 
 // rounds takes rounds in batches, until the time of the epoch is over.
-func (e *epoch) rounds(ctx context.Context, instance int, p *epochBudget) error {
-	for len(e.connections) > 0 {
-		n := p.next()
-		if n == 0 {
-			break
-		}
-		p.budget.show(e.connections[0].row.spec.name(), n)
-		started := time.Now()
-		repeated, err := e.batch(ctx, instance, n)
-		if err != nil {
+func (e *epoch) rounds(ctx context.Context, t *turnTime) error {
+	for n := t.next(); n > 0 && len(e.connections) > 0; n = t.next() {
+		e.run.options.Progress.Row(e.connections[0].row.spec.name(), t.left())
+		started, repeated := time.Now(), e.repeated
+		if err := e.batch(ctx, n); err != nil {
 			return err
 		}
-		p.took(n-repeated, time.Since(started))
+		t.took(n-(e.repeated-repeated), time.Since(started))
 	}
 	return nil
 }
 
 // batch takes rounds, in each of which a connection has two turns, and adds their samples
-// to the rows. It returns the number of rounds that were spoilt and are to be repeated. If
-// a turn fails, those rows fail whose turns fail alone too, and the batch is repeated
-// without them.
-func (e *epoch) batch(ctx context.Context, instance, rounds int) (repeated int, err error) {
-	numbers := e.numbers(rounds)
+// to the rows. The numbers of rounds say what rows take part; a round that is spoilt is repeated with its number, so that
+// slow rows, whose rounds are spoilt most, lose none. If a turn fails, those rows fail whose turns fail alone too, and the
+// batch is repeated without them.
+func (e *epoch) batch(ctx context.Context, rounds int) error {
+	for ; len(e.queue) < rounds; e.next++ {
+		e.queue = append(e.queue, e.next)
+	}
 	for len(e.connections) > 0 {
 		var orders [][]int
-		for i, number := range numbers {
+		for i, number := range e.queue[:rounds] {
 			orders = append(orders, turns(e.run.options.Seed, e.run.turned+i, e.blocks(number)))
 		}
-		taken, throttled, err := e.takeWatched(ctx, slices.Concat(orders...))
-		if err == nil {
-			for i, order := range orders {
-				n := len(order)
-				if e.repeats(order, throttled || e.spoilt(order, taken[:n])) {
-					repeated++
-					e.again = append(e.again, numbers[i])
-				} else {
-					e.add(instance, order, taken[:n])
-				}
-				taken = taken[n:]
+		before := e.run.quota.Throttled()
+		taken, err := e.take(ctx, slices.Concat(orders...))
+		throttled := e.run.quota.Throttled() - before
+		e.run.disturbed.throttled += throttled
+		switch {
+		case ctx.Err() != nil:
+			return err
+		case err != nil:
+			if err := e.findFailed(ctx, err); err != nil {
+				return err
 			}
-			return repeated, nil
+			continue
 		}
-		if ctx.Err() != nil {
-			return 0, err
+		numbers, queue := e.queue[:rounds], e.queue[rounds:]
+		e.queue = nil
+		for i, order := range orders {
+			if e.repeats(order, throttled > 0 || e.spoilt(order, taken[:len(order)])) {
+				e.queue = append(e.queue, numbers[i])
+			} else {
+				e.add(order, taken[:len(order)])
+			}
+			e.run.turned++ // the order of a spoilt round is not taken again
+			taken = taken[len(order):]
 		}
-		if err := e.findFailed(ctx, err); err != nil {
-			return 0, err
-		}
+		e.queue = append(e.queue, queue...)
+		return nil
 	}
-	return 0, nil
-}
-
-// numbers returns the numbers of the rounds to come, which say what rows take part: first
-// those that are to be repeated, so that slow rows, whose rounds are spoilt most, lose none.
-func (e *epoch) numbers(rounds int) []int {
-	n := min(rounds, len(e.again))
-	numbers := slices.Clone(e.again[:n])
-	e.again = e.again[n:]
-	for len(numbers) < rounds {
-		numbers = append(numbers, e.next)
-		e.next++
-	}
-	return numbers
+	return nil
 }
 
 // repeats counts a round, marks one that is spoilt, and reports whether it is to be repeated.
@@ -137,29 +127,22 @@ func (e *epoch) repeats(order []int, spoilt bool) bool {
 		return false
 	}
 	e.repeated++
-	e.run.turned++ // its order is not taken again
 	return true
 }
 
 // take runs turns. Neighbours of one agent run in one call.
-func (e *epoch) take(ctx context.Context, order []int) ([]load.SliceResult, error) {
-	var taken []load.SliceResult
+func (e *epoch) take(ctx context.Context, order []int) (taken []load.SliceResult, err error) {
 	for len(order) > 0 {
 		client := e.connections[order[0]].client
-		n := slices.IndexFunc(order, func(i int) bool { return e.connections[i].client != client })
-		if n < 0 {
-			n = len(order)
-		}
-		n = min(n, load.MaxSlices)
 		var batch []load.Slice
-		for _, i := range order[:n] {
-			batch = append(batch, e.connections[i].slice())
+		for len(batch) < min(len(order), load.MaxSlices) && e.connections[order[len(batch)]].client == client {
+			batch = append(batch, e.connections[order[len(batch)]].slice())
 		}
 		results, err := client.Slices(ctx, batch)
 		if err != nil {
 			return nil, err
 		}
-		taken, order = append(taken, results...), order[n:]
+		taken, order = append(taken, results...), order[len(batch):]
 	}
 	return taken, nil
 }
@@ -182,37 +165,30 @@ func (s *connection) slice() load.Slice {
 
 // findFailed fails the rows whose turn fails when it runs alone.
 func (e *epoch) findFailed(ctx context.Context, cause error) error {
-	var failed []*connection
-	for _, s := range e.connections {
-		_, err := s.client.Slices(ctx, []load.Slice{s.slice()})
-		if ctx.Err() != nil {
-			return err
-		}
-		if err != nil {
-			failed = append(failed, s)
+	failed := len(e.failed)
+	for _, s := range slices.Clone(e.connections) {
+		if _, err := s.client.Slices(ctx, []load.Slice{s.slice()}); err != nil {
 			if err := e.fail(ctx, s.row, err); err != nil {
 				return err
 			}
 		}
 	}
-	if len(failed) == 0 {
+	if len(e.failed) == failed {
 		return fmt.Errorf("a turn failed, and none did when they ran alone: %w", cause)
 	}
-	e.connections = slices.DeleteFunc(e.connections, func(s *connection) bool { return slices.Contains(failed, s) })
 	return nil
 }
 
 // add adds the sample of a round to each row: the rate over both of its turns.
-func (e *epoch) add(instance int, order []int, taken []load.SliceResult) {
-	round := e.run.turned
-	e.run.turned++
+func (e *epoch) add(order []int, taken []load.SliceResult) {
+	round, at := e.run.turned, e.instance
 	for i, s := range e.connections {
 		first := slices.Index(order, i)
 		if first < 0 {
 			continue // not in this round
 		}
 		last := first + 1 + slices.Index(order[first+1:], i)
-		position := stats.Position{Lab: instance, Process: instance, Connection: instance, Round: round}
+		position := stats.Position{Lab: at, Process: at, Connection: at, Round: round}
 		switch {
 		case s.lab == nil:
 			position.Lab = 0 // the pods stay
@@ -228,23 +204,6 @@ func (e *epoch) add(instance int, order []int, taken []load.SliceResult) {
 // first ten turns of a connection are up to a quarter faster or slower than later ones, each
 // path in its own way.
 const warmTime = 10 * time.Millisecond
-
-// warmUp lets the streams carry load until the windows of both ends have grown.
-func (e *epoch) warmUp(ctx context.Context) error {
-	for _, s := range slices.Clone(e.connections) {
-		if s.row.spec.workload.Name != load.TCPStream {
-			continue
-		}
-		_, err := s.client.Slices(ctx, []load.Slice{{Conn: s.connection.ID, Lead: warmTime, Duration: s.row.slice}})
-		if err == nil {
-			continue
-		}
-		if err := e.drop(ctx, s, err); err != nil {
-			return err
-		}
-	}
-	return nil
-}
 
 // Lengths of turns. The shorter they are, the closer lie those that are compared, and the
 // more of them there are, of which the middle half ignores those that were interrupted.
@@ -267,33 +226,27 @@ const (
 // turns are ten times as long, and other paths need the time more.
 const slowEvery = 8
 
-// setTurn sets the length of a row's turns, and the number of rounds in one of which it takes
+// setTurn sets the length of a row's turns, or that of the options, and the number of rounds in one of which it takes
 // part, unless they are known.
 func (o Options) setTurn(row *measuredRow) {
 	if row.slice > 0 {
 		return
 	}
-	row.slice, row.every = o.turn(row)
-	row.row.SliceSeconds = row.slice.Seconds()
-}
-
-// turn returns the length of a row's turns, or that of the options, and the number of rounds in one
-// of which it takes part.
-func (o Options) turn(row *measuredRow) (length time.Duration, every int) {
 	wire, workload, class := row.spec.path.Lab, row.spec.workload, row.class()
-	length, every = kernelSlice, 1
+	row.slice, row.every = kernelSlice, 1
 	switch {
 	case o.Slice > 0:
-		return o.Slice, 1
+		row.slice = o.Slice
 	case wire.WireRate > 0, wire.WireDelay > 0:
-		length = max(shapedSlice, delaysPerSlice*wire.WireDelay)
+		row.slice = max(shapedSlice, delaysPerSlice*wire.WireDelay)
 	case class == result.ClassUserSpace, class == result.ClassGuests:
-		length, every = slowSlice, slowEvery
+		row.slice, row.every = slowSlice, slowEvery
 	case class == result.ClassTwoCPUs, workload.Name == load.UDPStream, workload.Setup.Paced():
-		length = slowSlice
+		row.slice = slowSlice
 	}
-	if rate := workload.Setup.Rate; rate > 0 {
-		length = max(length, requestsPerSlice*time.Second/time.Duration(rate))
+	if rate := workload.Setup.Rate; rate > 0 && o.Slice == 0 {
+		row.slice = max(row.slice, requestsPerSlice*time.Second/time.Duration(rate))
 	}
-	return min(length, maxSlice), every
+	row.slice = min(row.slice, maxSlice)
+	row.row.SliceSeconds = row.slice.Seconds()
 }

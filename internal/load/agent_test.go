@@ -184,7 +184,7 @@ func TestSilentAgent(t *testing.T) {
 		"slices": {"exec sleep 3600", 500 * time.Millisecond, func(a *load.Agent) error {
 			_, err := a.Slices(t.Context(), []load.Slice{{Lead: 6 * time.Millisecond, Duration: 4 * time.Millisecond}, {Lead: -1, Duration: 10 * time.Millisecond}})
 			return err
-		}, "slices: no answer after 1.7s"},
+		}, "slices: no answer after 2.1s"},
 		"shut": {"exec sleep 3600", 500 * time.Millisecond, func(a *load.Agent) error {
 			_, err := a.Shut(t.Context(), 1)
 			return err

@@ -82,6 +82,10 @@ func (a *Agent) Open(ctx context.Context, spec Spec) (Conn, error) {
 	return *r.Conn, nil
 }
 
+// switches is the time in which the ends of a slice change places on their CPU some ten times. It counts ten times in the
+// time-out: beside thirty busy programs each change takes some 20 ms.
+const switches = 20 * time.Millisecond
+
 // Slices runs slices back to back on one thread, in the given order, at most 4096. A
 // connection whose slice fails is of no more use but to be shut. When ctx ends, Slices
 // returns at once, and the agent finishes the slices before its next command.
@@ -94,7 +98,7 @@ func (a *Agent) Slices(ctx context.Context, slices []Slice) ([]SliceResult, erro
 		if s.Duration <= 0 {
 			return nil, fmt.Errorf("load: invalid duration %v of a slice: want a positive one", s.Duration)
 		}
-		load += s.LeadTime() + s.Duration
+		load += s.LeadTime() + s.Duration + switches
 	}
 	r, err := a.carry(ctx, Call{Op: OpSlices, Slices: slices}, load)
 	if err != nil {

@@ -15,6 +15,12 @@ import (
 	"mustang/internal/rtnl"
 )
 
+// Ends are what is known of the ends of a path in a cluster.
+type Ends struct {
+	// Client are the addresses of the client's pod; empty if any address of its node will do.
+	Client []netip.Addr
+}
+
 type sampleCheck struct {
 	Path
 	mayLoseAll  bool // see Flow.MayLoseAll
@@ -31,41 +37,56 @@ type sampleCheck struct {
 	devices map[string]string
 	// small are the ends whose devices should take packets of BIG TCP, and do not.
 	small []string
-	// others are the demands of the flows that ran side by side with this one.
-	others []demands
-	// collected, if not nil, takes the demands of this flow instead of checking them.
-	collected *demands
+	// sum are the least increases of the counters by all flows that ran side by side.
+	sum sums
 }
 
-// demands are the least increases of counters that a flow's path implies.
-type demands struct {
-	devices  map[Device]result.DeviceCount
-	programs map[string]uint64
-	rules    map[string]uint64
+// crossing is a device, and the least numbers of packets that it must have counted. In the directions of none it must have
+// counted no more than stray ones, unless other flows cross it so.
+type crossing struct {
+	Device
+	rx, tx uint64
+	none   direction
 }
 
-func (c *sampleCheck) demands() demands {
-	d := demands{devices: map[Device]result.DeviceCount{}}
-	collector := *c
-	collector.collected = &d
-	if !c.fromMachine {
-		collector.checkDevices()
-		d.programs, d.rules = c.programs(), c.rules()
+type sums struct {
+	devices         map[Device]result.DeviceCount
+	programs, rules map[string]uint64
+}
+
+// sumUp returns the sums of what the paths of flows demand.
+func sumUp(flows []*sampleCheck) sums {
+	s := sums{map[Device]result.DeviceCount{}, map[string]uint64{}, map[string]uint64{}}
+	for _, c := range flows {
+		if c.fromMachine || c.Ends != nil {
+			continue
+		}
+		for _, x := range c.crossings() {
+			d := s.devices[x.Device]
+			s.devices[x.Device] = result.DeviceCount{RxPackets: d.RxPackets + x.rx, TxPackets: d.TxPackets + x.tx}
+		}
+		for name, runs := range c.programs() {
+			s.programs[name] += runs
+		}
+		for name, packets := range c.rules() {
+			s.rules[name] += packets
+		}
 	}
-	return d
+	return s
 }
 
 // packets returns the least number of packets that must have crossed each device of
 // the path in each direction.
 func (c *sampleCheck) packets() (toServer, toClient uint64) {
 	toServer, toClient = c.measurement.Packets()
-	if !c.Lab.BigTCP || c.measurement.Workload != load.TCPStream {
+	large := c.measurement.Count / rtnl.BigTCPBytes
+	switch {
+	case !c.Lab.BigTCP || c.measurement.Workload != load.TCPStream:
 		return toServer, toClient
+	case c.measurement.Reverse:
+		return toServer, large
 	}
-	if c.measurement.Reverse {
-		return toServer, c.measurement.Count / rtnl.BigTCPBytes
-	}
-	return c.measurement.Count / rtnl.BigTCPBytes, toClient
+	return large, toClient
 }
 
 // strayLimit returns the number of packets that a device off the path may count:
@@ -79,13 +100,23 @@ func (c *sampleCheck) strayLimit() uint64 {
 	return 20 + toServer/50
 }
 
+// connections returns the least number of connections that the flow has opened.
+func (c *sampleCheck) connections() uint64 {
+	if c.measurement.Workload == load.TCPCRR {
+		return c.measurement.Count
+	}
+	return 1
+}
+
 func (c *sampleCheck) add(format string, args ...any) {
 	c.evidence.Findings = append(c.evidence.Findings, fmt.Sprintf(format, args...))
 }
 
 // check adds a finding for each contradiction between evidence and path.
 func (c *sampleCheck) check() {
-	c.checkTransfer()
+	if c.measurement.Count == 0 && !c.mayLoseAll {
+		c.add("no data was transferred")
+	}
 	switch {
 	case c.Ends != nil:
 		c.checkEnds()
@@ -97,14 +128,45 @@ func (c *sampleCheck) check() {
 	c.checkAddresses()
 	c.checkDevices()
 	c.checkConnections()
-	c.checkPrograms()
-	c.checkPolicy()
-	c.checkBigTCP()
+	c.checkCounters()
+	for _, place := range c.small {
+		c.add("the device of %s takes no packets of BIG TCP", place)
+	}
 }
 
-func (c *sampleCheck) checkTransfer() {
-	if c.measurement.Count == 0 && !c.mayLoseAll {
-		c.add("no data was transferred")
+// checkEnds checks the addresses that both ends of a path in a cluster see. The client's peer is the server itself where a
+// program translates the address in connect(), and the server's peer another address than the client's where one is masqueraded.
+func (c *sampleCheck) checkEnds() {
+	m := c.measurement
+	if m.ClientPeer != c.Connect && m.ClientPeer != c.Listen {
+		c.add("the client's peer is %s, want %s", m.ClientPeer, c.Connect)
+	}
+	if m.ServerLocal != c.Listen {
+		c.add("the server's address is %s, want %s", m.ServerLocal, c.Listen)
+	}
+	if local := m.ClientLocal.Addr(); len(c.Ends.Client) > 0 && !slices.Contains(c.Ends.Client, local) {
+		c.add("the client's address is %s, want one of %v", local, c.Ends.Client)
+	}
+}
+
+// checkFromMachine checks a path from this machine itself to another one: its packets
+// leave by the uplink, or by any device but lo if none is known. The other machine's
+// address may be translated.
+func (c *sampleCheck) checkFromMachine() {
+	if peer := c.measurement.ClientPeer; peer != c.Connect {
+		c.add("the client's peer is %s, want %s", peer, c.Connect)
+	}
+	uplink := c.Lab.Uplink.Name
+	toServer, toClient := c.packets()
+	crossed := func(d result.DeviceCount) bool {
+		return d.Name != "lo" && (uplink == "" || d.Name == uplink) && d.TxPackets >= toServer && d.RxPackets >= toClient
+	}
+	switch {
+	case slices.ContainsFunc(c.evidence.Devices, crossed):
+	case uplink != "":
+		c.add("%s sent less than %d packets, or received less than %d", uplink, toServer, toClient)
+	default:
+		c.add("no device but lo sent %d packets and received %d", toServer, toClient)
 	}
 }
 
@@ -203,91 +265,92 @@ func (c *sampleCheck) programs() map[string]uint64 {
 	return least
 }
 
-// checkPrograms checks that the path's eBPF programs ran, or none where it has none.
-func (c *sampleCheck) checkPrograms() {
-	own := c.programs()
-	least := maps.Clone(own)
-	for _, other := range c.others {
-		for name, runs := range other.programs {
-			least[name] += runs
-		}
+// rules returns the least increases of the counters of a network policy's rules. The packet that is denied is that of
+// [Recorder.Start].
+func (c *sampleCheck) rules() map[string]uint64 {
+	if !c.policyRules() {
+		return nil
 	}
-	if len(least) == 0 && len(c.evidence.ProgramRuns) > 0 {
-		c.add("eBPF programs ran: %v", c.evidence.ProgramRuns)
-	}
-	for name := range own {
-		if got := c.evidence.ProgramRuns[name]; got < least[name] {
-			c.add("eBPF counter %s increased by %d, want at least %d", name, got, least[name])
-		}
-	}
+	toServer, toClient := c.packets()
+	return map[string]uint64{"established": toServer + toClient, "allowed": c.connections(), "denied": 1}
 }
 
-// checkFromMachine checks a path from this machine itself to another one: its packets
-// leave by the uplink, or by any device but lo if none is known. The other machine's
-// address may be translated.
-func (c *sampleCheck) checkFromMachine() {
-	if peer := c.measurement.ClientPeer; peer != c.Connect {
-		c.add("the client's peer is %s, want %s", peer, c.Connect)
+// checkCounters checks that the path's eBPF programs ran, or none where no flow has one, and that a network policy has judged
+// the connections, by its rules or by the programs, and that there is none where the path has none.
+func (c *sampleCheck) checkCounters() {
+	runs := c.evidence.ProgramRuns
+	if len(c.sum.programs) == 0 && len(runs) > 0 {
+		c.add("eBPF programs ran: %v", runs)
 	}
-	uplink := c.Lab.Uplink.Name
-	toServer, toClient := c.packets()
-	crossed := func(d result.DeviceCount) bool {
-		return d.Name != "lo" && (uplink == "" || d.Name == uplink) && d.TxPackets >= toServer && d.RxPackets >= toClient
+	for name := range c.programs() {
+		if least := c.sum.programs[name]; runs[name] < least {
+			c.add("eBPF counter %s increased by %d, want at least %d", name, runs[name], least)
+		}
 	}
-	switch {
-	case slices.ContainsFunc(c.evidence.Devices, crossed):
-	case uplink != "":
-		c.add("%s sent less than %d packets, or received less than %d", uplink, toServer, toClient)
-	default:
-		c.add("no device but lo sent %d packets and received %d", toServer, toClient)
+	if c.Lab.Policy == "" && runs["tracked"] > 0 {
+		c.add("a network policy has judged %d connections", runs["tracked"])
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.rules())) {
+		if got, least := c.evidence.Rules[name], c.sum.rules[name]; got < least {
+			c.add("rules of the policy counted %d packets that were %s, want at least %d", got, name, least)
+		}
 	}
 }
 
 // checkDevices compares the packets at each device with the path.
 func (c *sampleCheck) checkDevices() {
-	switch {
-	case c.Route != nil:
-		c.checkRoute()
-	case c.Target == result.TargetLoopback:
-		c.checkLoopback()
-	default:
-		c.checkPodDevices()
-		c.checkHostSide()
-		c.checkHostDevice()
-	}
-}
-
-func (c *sampleCheck) checkRoute() {
-	toServer, toClient := c.packets()
-	for _, step := range c.Route.Steps {
-		switch step.toServer {
-		case received:
-			c.expect(step.Device, toServer, toClient)
-		case sent:
-			c.expect(step.Device, toClient, toServer)
-		default:
-			c.expect(step.Device, toServer, toServer)
+	limit := c.strayLimit()
+	for _, x := range c.crossings() {
+		d, least := result.DeviceCount{Host: x.Place, Name: x.Name}, c.sum.devices[x.Device]
+		if counted := find(c.evidence.Devices, x.Device); counted != nil {
+			d = *counted
+		}
+		strayReceived := x.none&received != 0 && least.RxPackets == 0 && d.RxPackets > limit
+		straySent := x.none&sent != 0 && least.TxPackets == 0 && d.TxPackets > limit
+		switch {
+		case strayReceived || straySent:
+			c.add("%s in %s, off the path, received %d packets and sent %d", d.Name, d.Host, d.RxPackets, d.TxPackets)
+		case x.none == 0 && (d.RxPackets < least.RxPackets || d.TxPackets < least.TxPackets):
+			c.add("%s in %s received %d packets and sent %d, want at least %d and %d",
+				d.Name, d.Host, d.RxPackets, d.TxPackets, least.RxPackets, least.TxPackets)
 		}
 	}
-	for _, d := range c.Route.Avoids {
-		c.expectNone(d, both)
-	}
 }
 
-// checkLoopback checks a path that crosses the host's loopback device only.
-func (c *sampleCheck) checkLoopback() {
-	toServer, _ := c.packets()
-	c.expect(Device{Place: lab.Host, Name: "lo"}, toServer, toServer)
-	c.expectNone(c.podDevice(lab.PodA), both)
-}
-
-func (c *sampleCheck) checkPodDevices() {
+// crossings returns what the path says of devices.
+func (c *sampleCheck) crossings() []crossing {
 	toServer, toClient := c.packets()
-	c.expect(c.podDevice(lab.PodA), toServer, toClient)
-	if c.Client == lab.PodB {
-		c.expect(c.podDevice(lab.PodB), toClient, toServer)
+	switch {
+	case c.Route != nil:
+		var all []crossing
+		for _, step := range c.Route.Steps {
+			switch step.toServer {
+			case received:
+				all = append(all, crossing{Device: step.Device, rx: toServer, tx: toClient})
+			case sent:
+				all = append(all, crossing{Device: step.Device, rx: toClient, tx: toServer})
+			default:
+				all = append(all, crossing{Device: step.Device, rx: toServer, tx: toServer})
+			}
+		}
+		for _, d := range c.Route.Avoids {
+			all = append(all, crossing{Device: d, none: both})
+		}
+		return all
+	case c.Target == result.TargetLoopback: // the host's loopback device only
+		return []crossing{{Device: onHost("lo"), rx: toServer, tx: toServer}, {Device: c.podDevice(lab.PodA), none: both}}
 	}
+	all := []crossing{{Device: c.podDevice(lab.PodA), rx: toServer, tx: toClient}}
+	if c.Client == lab.PodB {
+		all = append(all, crossing{Device: c.podDevice(lab.PodB), rx: toClient, tx: toServer})
+	}
+	if c.traits().HostSide {
+		all = append(all, c.hostSides()...)
+	}
+	return append(all, c.hostDevice())
 }
+
+func onHost(name string) Device { return Device{Place: lab.Host, Name: name} }
 
 func (c *sampleCheck) podDevice(pod string) Device {
 	if name, ok := c.devices[pod]; ok {
@@ -296,96 +359,36 @@ func (c *sampleCheck) podDevice(pod string) Device {
 	return Device{Place: pod, Name: lab.IfName}
 }
 
-// checkHostSide checks the host's ends of the pods' links. With the eBPF datapath,
+// hostSides returns the host's ends of the pods' links. With the eBPF datapath,
 // programs redirect packets so that they bypass some of these.
-func (c *sampleCheck) checkHostSide() {
-	traits := c.traits()
-	if !traits.HostSide {
-		return
-	}
+func (c *sampleCheck) hostSides() []crossing {
 	toServer, toClient := c.packets()
-	sideA := Device{Place: lab.Host, Name: lab.HostIfName(lab.PodA)}
-	sideB := Device{Place: lab.Host, Name: lab.HostIfName(lab.PodB)}
-	delivery := traits.DeliveryOn(c.ovsDatapath)
+	sideA, sideB := onHost(lab.HostIfName(lab.PodA)), onHost(lab.HostIfName(lab.PodB))
+	delivery := c.traits().DeliveryOn(c.ovsDatapath)
 	switch ebpf := c.Datapath() == result.DatapathEBPF; {
 	case ebpf && delivery == podlink.DeliverToPeer:
-		c.expect(sideB, toServer, 0)
-		c.expect(sideA, toClient, 0)
-		c.expectNone(sideA, sent)
-		c.expectNone(sideB, sent)
+		return []crossing{{Device: sideB, rx: toServer}, {Device: sideA, rx: toClient}, {Device: sideA, none: sent}, {Device: sideB, none: sent}}
 	case ebpf && delivery == podlink.DeliverFromPeer:
-		c.expect(sideA, 0, toServer)
-		c.expect(sideB, 0, toClient)
-		c.expectNone(sideA, received)
-		c.expectNone(sideB, received)
-	default:
-		c.expect(sideA, toClient, toServer)
-		if c.Client == lab.PodB {
-			c.expect(sideB, toServer, toClient)
-		}
+		return []crossing{{Device: sideA, tx: toServer}, {Device: sideB, tx: toClient}, {Device: sideA, none: received}, {Device: sideB, none: received}}
+	case c.Client == lab.PodB:
+		return []crossing{{Device: sideA, rx: toClient, tx: toServer}, {Device: sideB, rx: toServer, tx: toClient}}
 	}
+	return []crossing{{Device: sideA, rx: toClient, tx: toServer}}
 }
 
-// checkHostDevice checks the host's own device among the pods. In modes without host
+// hostDevice returns the host's own device among the pods. In modes without host
 // sides, packets between pods cross it only where the host's rules translate them.
-func (c *sampleCheck) checkHostDevice() {
+func (c *sampleCheck) hostDevice() crossing {
 	traits := c.traits()
-	if traits.HostSide || traits.HostDevice == "" {
-		c.expectNone(Device{Place: lab.Host, Name: "lo"}, both)
-		return
-	}
 	toServer, toClient := c.packets()
-	device := Device{Place: lab.Host, Name: traits.HostDevice}
+	sum := toServer + toClient
 	switch {
+	case traits.HostSide || traits.HostDevice == "":
+		return crossing{Device: onHost("lo"), none: both}
 	case !c.translatedByRules():
-		c.expectNone(device, both)
+		return crossing{Device: onHost(traits.HostDevice), none: both}
 	case traits.ReceiveOnUplink:
-		c.expect(device, toClient, toServer+toClient)
-	default:
-		c.expect(device, toServer+toClient, toServer+toClient)
+		return crossing{Device: onHost(traits.HostDevice), rx: toClient, tx: sum}
 	}
-}
-
-// expect adds a finding if a device of the path counted fewer packets than this flow
-// and the others that cross it.
-func (c *sampleCheck) expect(at Device, rx, tx uint64) {
-	if c.collected != nil {
-		d := c.collected.devices[at]
-		c.collected.devices[at] = result.DeviceCount{RxPackets: d.RxPackets + rx, TxPackets: d.TxPackets + tx}
-		return
-	}
-	shared := c.demanded(at)
-	rx, tx = rx+shared.RxPackets, tx+shared.TxPackets
-	if d := c.count(at); d.RxPackets < rx || d.TxPackets < tx {
-		c.add("%s in %s received %d packets and sent %d, want at least %d and %d", d.Name, d.Host, d.RxPackets, d.TxPackets, rx, tx)
-	}
-}
-
-// expectNone adds a finding if a device off the path, which no other flow crosses in
-// that direction, counted packets.
-func (c *sampleCheck) expectNone(at Device, ways direction) {
-	if c.collected != nil {
-		return
-	}
-	d, shared, limit := c.count(at), c.demanded(at), c.strayLimit()
-	strayReceived := ways&received != 0 && shared.RxPackets == 0 && d.RxPackets > limit
-	straySent := ways&sent != 0 && shared.TxPackets == 0 && d.TxPackets > limit
-	if strayReceived || straySent {
-		c.add("%s in %s, off the path, received %d packets and sent %d", d.Name, d.Host, d.RxPackets, d.TxPackets)
-	}
-}
-
-func (c *sampleCheck) demanded(at Device) (sum result.DeviceCount) {
-	for _, other := range c.others {
-		sum.RxPackets += other.devices[at].RxPackets
-		sum.TxPackets += other.devices[at].TxPackets
-	}
-	return sum
-}
-
-func (c *sampleCheck) count(at Device) result.DeviceCount {
-	if d := find(c.evidence.Devices, at); d != nil {
-		return *d
-	}
-	return result.DeviceCount{Host: at.Place, Name: at.Name}
+	return crossing{Device: onHost(traits.HostDevice), rx: sum, tx: sum}
 }

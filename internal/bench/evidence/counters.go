@@ -82,24 +82,22 @@ func (c counters) since(earlier counters) result.Evidence {
 			e.Devices = append(e.Devices, d)
 		}
 	}
-	for name, runs := range c.programs {
-		if runs > earlier.programs[name] {
-			e.ProgramRuns[name] = runs - earlier.programs[name]
-		}
-	}
-	for name, packets := range c.rules {
-		if packets > earlier.rules[name] {
-			addRules(&e, name, packets-earlier.rules[name])
-		}
-	}
+	add(&e.ProgramRuns, c.programs, earlier.programs)
+	add(&e.Rules, c.rules, earlier.rules)
 	return e
 }
 
-func addRules(to *result.Evidence, name string, packets uint64) {
-	if to.Rules == nil {
-		to.Rules = map[string]uint64{}
+// add adds the increase of counters since an earlier reading, if there is one.
+func add(to *map[string]uint64, now, earlier map[string]uint64) {
+	for name, n := range now {
+		if n <= earlier[name] {
+			continue
+		}
+		if *to == nil {
+			*to = map[string]uint64{}
+		}
+		(*to)[name] += n - earlier[name]
 	}
-	to.Rules[name] += packets
 }
 
 func ipSince(now, before netstat.IPCounters) netstat.IPCounters {
@@ -119,15 +117,8 @@ func Merge(sum *result.Evidence, e result.Evidence) {
 		}
 		sum.Devices = append(sum.Devices, d)
 	}
-	if sum.ProgramRuns == nil {
-		sum.ProgramRuns = map[string]uint64{}
-	}
-	for name, runs := range e.ProgramRuns {
-		sum.ProgramRuns[name] += runs
-	}
-	for name, packets := range e.Rules {
-		addRules(sum, name, packets)
-	}
+	add(&sum.ProgramRuns, e.ProgramRuns, nil)
+	add(&sum.Rules, e.Rules, nil)
 	sum.Connections += e.Connections
 	sum.Client, sum.Server = e.Client, e.Server
 	sum.Hooks = e.Hooks

@@ -17,23 +17,20 @@ type Observation struct {
 }
 
 // check returns the check of the observation.
-func (o Observation) check() sampleCheck {
-	return sampleCheck{Path: o.Path, measurement: o.Measurement, evidence: o.Evidence, tracked: o.Tracked, translated: o.Translated, redirected: o.Redirected, small: o.Small}
+func (o Observation) check() *sampleCheck {
+	return &sampleCheck{Path: o.Path, measurement: o.Measurement, evidence: o.Evidence, tracked: o.Tracked, translated: o.Translated, redirected: o.Redirected, small: o.Small}
 }
 
 // Findings returns the findings of a path in a lab.
 func (o Observation) Findings() []string {
-	c := o.check()
-	c.check()
-	return c.evidence.Findings
+	return checkAll([]*sampleCheck{o.check()})[0].Findings
 }
 
 // FindingsFromMachine returns those of a path from this machine itself.
 func (o Observation) FindingsFromMachine() []string {
 	c := o.check()
 	c.fromMachine = true
-	c.check()
-	return c.evidence.Findings
+	return checkAll([]*sampleCheck{c})[0].Findings
 }
 
 // FindingsSideBySide returns the findings of each of several flows of one lab, which all
@@ -42,8 +39,7 @@ func FindingsSideBySide(flows ...Observation) [][]string {
 	var checks []*sampleCheck
 	for _, o := range flows {
 		o.Evidence.Devices, o.Evidence.ProgramRuns = flows[0].Evidence.Devices, flows[0].Evidence.ProgramRuns
-		c := o.check()
-		checks = append(checks, &c)
+		checks = append(checks, o.check())
 	}
 	var out [][]string
 	for _, e := range checkAll(checks) {

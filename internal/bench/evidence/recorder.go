@@ -14,6 +14,7 @@ import (
 	"mustang/internal/netns"
 	"mustang/internal/netstat"
 	"mustang/internal/result"
+	"mustang/internal/rtnl"
 )
 
 // Error means that traffic did not take the path that its row claims.
@@ -108,16 +109,10 @@ func (r *Recorder) Record(run func() (Flow, error)) (result.Evidence, error) {
 }
 
 // checkAll checks flows that ran side by side, and returns the evidence of each.
-func checkAll(checks []*sampleCheck) []result.Evidence {
-	for i, c := range checks {
-		for j, other := range checks {
-			if i != j {
-				c.others = append(c.others, other.demands())
-			}
-		}
-	}
-	var out []result.Evidence
+func checkAll(checks []*sampleCheck) (out []result.Evidence) {
+	sum := sumUp(checks)
 	for _, c := range checks {
+		c.sum = sum
 		c.check()
 		out = append(out, c.evidence)
 	}
@@ -216,6 +211,28 @@ func (c *sampleCheck) trackedConnection(l *lab.Lab) error {
 		c.tracked = c.tracked || ok
 		c.translated = c.translated || ok && flow.Reply != netstat.Tuple{Src: flow.Orig.Dst, Dst: flow.Orig.Src}
 		c.redirected = c.redirected || ok && flow.Reply.Src != flow.Orig.Dst
+	}
+	return nil
+}
+
+// findSmall notes the ends of a path with BIG TCP whose devices do not take its packets. How large packets are depends on
+// the speed of the machine, so their mean size proves nothing.
+func (c *sampleCheck) findSmall(l *lab.Lab) error {
+	if !c.Lab.BigTCP {
+		return nil
+	}
+	for _, place := range []string{c.Client, c.Server} {
+		ns, err := l.Namespace(place)
+		if err != nil {
+			return err
+		}
+		takes, err := rtnl.In(ns).TakesBigTCP(l.Device(place))
+		if err != nil {
+			return err
+		}
+		if !takes {
+			c.small = append(c.small, place)
+		}
 	}
 	return nil
 }

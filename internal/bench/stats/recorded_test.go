@@ -55,7 +55,7 @@ func drawn(rng *rand.Rand, from [][]float64, ratio float64) (a, b []Sample) {
 // is the estimate over all recorded labs, 1 % of difference is found or bounded, and few false differences are.
 func TestRecordedNoise(t *testing.T) {
 	t.Parallel()
-	const times = 600
+	const times = 400
 	for workload, from := range recorded(t) {
 		rng := rand.New(rand.NewPCG(7, uint64(len(workload))))
 		truth := 0.0

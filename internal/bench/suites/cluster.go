@@ -44,7 +44,7 @@ func Cluster(same, two ClusterPlacement) Suite {
 	s := Suite{
 		Name:      ClusterName,
 		Doc:       "a Kubernetes cluster: host to host, pod to pod, pod to service, on one node and across two",
-		Workloads: []Workload{tcpStreams(1), tcpRR(), tcpCRR()},
+		Workloads: usualTCP(),
 		Report: result.Suite{
 			Question: "What do pod IPs and cluster IPs cost in this cluster?",
 			Answer:   []string{result.AnswerStatements},

@@ -3,14 +3,13 @@
 package suites
 
 import (
-	"maps"
+	"cmp"
 	"net/netip"
 	"strings"
 
 	"mustang/internal/bench/cnibench"
 	"mustang/internal/bench/evidence"
 	"mustang/internal/lab"
-	"mustang/internal/podlink"
 	"mustang/internal/result"
 )
 
@@ -21,7 +20,6 @@ const concurrentCalls = 100
 // container runtime calls them.
 func cni() Suite {
 	s := Suite{Name: "cni", Doc: "how fast CNI plugins attach and detach a pod, one at a time and 100 at once"}
-	s.CountedQuestion = "How fast does a CNI plugin attach and detach a pod? (Timed runs tell.)"
 	s.Report = result.Suite{
 		Question:  "How fast does a CNI plugin attach and detach a pod?",
 		Answer:    []string{result.AnswerFastest, result.AnswerReference, result.AnswerStatements},
@@ -46,61 +44,42 @@ func cni() Suite {
 	s.addBaseline(add("bridge", "bridge", cnibench.Reference("bridge", map[string]any{"bridge": "cni0", "isGateway": true})))
 	macvlan := cnibench.Reference("macvlan", map[string]any{"master": lab.Uplink, "mode": "bridge"})
 	macvlan.Gateway = lab.Outside // the host has no device on the network
-	s.Paths = append(s.Paths, add("ptp", "veth", cnibench.Reference("ptp", nil)), add("macvlan", "macvlan", macvlan))
-	for _, link := range mustangLinks() {
-		for _, services := range []struct{ suffix, setting, note string }{
-			{"", cnibench.ServicesOff, ""},
-			{"+socket", cnibench.ServicesSocket, "the pod also reaches services through its sockets, as by default"},
-			{"+ebpf", cnibench.ServicesBoth, "the pod also reaches services: eBPF programs on its link and at its sockets"},
+	s.add(add("ptp", "veth", cnibench.Reference("ptp", nil)), "bridge")
+	s.add(add("macvlan", "macvlan", macvlan), "bridge")
+	links := []string{"veth", "bridge", "macvlan"}
+	for _, link := range links {
+		for _, way := range []struct{ suffix, services, variant, note string }{
+			{"", cnibench.ServicesOff, "", ""},
+			{"+socket", cnibench.ServicesSocket, "", "the pod also reaches services through its sockets, as by default"},
+			{"+ebpf", cnibench.ServicesBoth, "", "the pod also reaches services: eBPF programs on its link and at its sockets"},
+			{"+agent", cnibench.ServicesOff, "by the agent", "the plugin hands its work to a running agent"},
 		} {
-			plugin := cnibench.Mustang(services.setting, link.with(services.setting))
-			if mode, err := podlink.Lookup(link.name); err == nil && !mode.Traits().HostSide {
+			byAgent := way.variant != ""
+			settings := map[string]any{"link": link}
+			switch {
+			case link == "macvlan":
+				settings["parent"] = lab.Uplink
+			case link == "bridge" && byAgent: // each configuration has a bridge of its own
+				settings["bridge"] = "mst-agent"
+			case link == "bridge":
+				settings["bridge"] = "mst-" + way.services
+			}
+			plugin := cnibench.Mustang(way.services, settings)
+			if plugin.Agent = byAgent; !evidence.Traits(link).HostSide {
 				plugin.Endpoints = plugin.HasServices()
 			}
-			p := add("mustang-"+link.name+services.suffix, link.name, plugin)
-			p.Note = services.note
-			s.Paths = append(s.Paths, p)
+			p := add("mustang-"+link+way.suffix, link, plugin)
+			p.Variant, p.Note = cmp.Or(way.variant, p.Variant), way.note
+			s.add(p, "bridge")
 		}
-		plugin := cnibench.Mustang(cnibench.ServicesOff, link.with("agent"))
-		plugin.Settings["services"], plugin.Agent = cnibench.ServicesOff, true
-		p := add("mustang-"+link.name+"+agent", link.name, plugin)
-		p.Variant, p.Note = "by the agent", "the plugin hands its work to a running agent"
-		s.Paths = append(s.Paths, p)
-	}
-	for _, p := range s.Paths[2:] {
-		s.compare(p.ID, "bridge")
 	}
 	s.state("mustang-veth against ptp", "mustang-veth", "ptp")
 	s.state("mustang-macvlan against macvlan", "mustang-macvlan", "macvlan")
-	for _, link := range mustangLinks() {
-		name := "mustang-" + link.name
+	for _, link := range links {
+		name := "mustang-" + link
 		s.state("With services at the socket, "+name, name+"+socket", name)
 		s.state("With services per packet too, "+name, name+"+ebpf", name)
 		s.state("By the agent, "+name, name+"+agent", name)
 	}
 	return s
-}
-
-type mustangLink struct {
-	name     string
-	settings map[string]any
-	bridge   bool // each configuration has a bridge of its own
-}
-
-func mustangLinks() []mustangLink {
-	return []mustangLink{
-		{name: "veth"},
-		{name: "bridge", bridge: true},
-		{name: "macvlan", settings: map[string]any{"parent": lab.Uplink}},
-	}
-}
-
-// with returns the settings of a configuration with a services setting.
-func (l mustangLink) with(services string) map[string]any {
-	settings := map[string]any{"link": l.name}
-	maps.Copy(settings, l.settings)
-	if l.bridge {
-		settings["bridge"] = "mst-" + services
-	}
-	return settings
 }

@@ -4,6 +4,7 @@ package suites
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -30,83 +31,53 @@ func Variant(path, ovsDatapath, acceleration string) string {
 	case lab.OVSUserSpace:
 		ovsDatapath = UserSpace
 	}
-	words := slices.DeleteFunc([]string{path, ovsDatapath, acceleration}, func(word string) bool { return word == "" })
-	return strings.Join(words, " ")
+	return strings.Join(strings.Fields(path+" "+ovsDatapath+" "+acceleration), " ")
 }
 
 // Describe returns the description of the suite for a result file with these rows,
 // which may include those of other suites. Counted is true where instructions are
-// counted.
+// counted. Notes explain words of the rows' variants.
 func (s Suite) Describe(rows []result.Row, counted bool) result.Suite {
 	d := s.Report
-	d.Name, d.Question = s.Name, cmp.Or(d.Question, s.Doc, s.Name)
-	d.Layout = cmp.Or(d.Layout, result.LayoutList)
-	if counted {
-		d.Question = cmp.Or(s.CountedQuestion, d.Question)
+	d.Name, d.Layout = s.Name, cmp.Or(d.Layout, result.LayoutList)
+	if d.Question = cmp.Or(d.Question, s.Doc, s.Name); counted {
+		d.Question += " Counted in instructions."
 	}
 	if len(d.Answer) == 0 {
 		d.Answer = []string{result.AnswerFastest}
 	}
-	rows = slices.DeleteFunc(slices.Clone(rows), func(r result.Row) bool { return r.Suite != s.Name })
-	if s.adapt != nil {
-		s.adapt(&d, rows)
+	d.Notes = slices.Clone(d.Notes)
+	for _, word := range [][2]string{
+		{UserSpace, "Open vSwitch forwarded in user space, as the kernel lacks its datapath."},
+		{vm.TCG, "(tcg): the pods are virtual machines with processors emulated in software."},
+		{vm.KVM, "(kvm): the pods are virtual machines."},
+	} {
+		has := func(r result.Row) bool {
+			return r.Suite == s.Name && slices.Contains(strings.Fields(r.Variant), word[0])
+		}
+		if slices.ContainsFunc(rows, has) {
+			d.Notes = append(d.Notes, word[1])
+		}
 	}
-	d.Notes = append(slices.Clone(d.Notes), guestNotes(rows)...)
 	return d
 }
 
 // Label returns the display name of a row whose variant is known, "" for the usual one.
 func (s Suite) Label(row result.Row) string {
-	matrix := s.Report.Layout == result.LayoutMatrix
-	switch mark := acceleration(row.Variant); {
-	case !matrix && mark != "":
-		return strings.TrimSuffix(row.ID, "/again") + mark
-	case matrix && (row.Variant == wordKernel || row.Variant == UserSpace):
-		label := row.Link + " (" + row.Variant + ")"
-		if row.Datapath == result.DatapathEBPF {
-			label += "+eBPF"
+	if s.Report.Layout != result.LayoutMatrix {
+		for _, word := range strings.Fields(row.Variant) {
+			if word == vm.KVM || word == vm.TCG {
+				return fmt.Sprintf("%s (%s)", strings.TrimSuffix(row.ID, "/again"), word)
+			}
 		}
-		return label
+		return row.Label
 	}
-	return row.Label
-}
-
-// acceleration returns the acceleration of the VMs of a variant, in parentheses after a
-// space, and "" without VMs.
-func acceleration(variant string) string {
-	for _, word := range strings.Fields(variant) {
-		if word == vm.KVM || word == vm.TCG {
-			return " (" + word + ")"
-		}
+	if row.Variant != wordKernel && row.Variant != UserSpace {
+		return row.Label
 	}
-	return ""
-}
-
-func accelerationOf(rows []result.Row, id string) string {
-	for _, row := range rows {
-		if mark := acceleration(row.Variant); row.ID == id && mark != "" {
-			return mark
-		}
+	label := row.Link + " (" + row.Variant + ")"
+	if row.Datapath == result.DatapathEBPF {
+		label += "+eBPF"
 	}
-	return ""
-}
-
-// guestNotes explains the acceleration of VMs.
-func guestNotes(rows []result.Row) []string {
-	seen := map[string]bool{}
-	for _, row := range rows {
-		seen[acceleration(row.Variant)] = true
-	}
-	var notes []string
-	if seen[" ("+vm.TCG+")"] {
-		notes = append(notes, "(tcg): the pods are virtual machines with processors emulated in software.")
-	}
-	if seen[" ("+vm.KVM+")"] {
-		notes = append(notes, "(kvm): the pods are virtual machines.")
-	}
-	return notes
-}
-
-func statement(caption, numerator, denominator string) result.Statement {
-	return result.Statement{Caption: caption, Pairs: []result.Pair{{Numerator: numerator, Denominator: denominator}}}
+	return label
 }

@@ -23,46 +23,43 @@ func Beside(all []Suite, engines []engine.Engine) ([]Suite, error) {
 	for _, e := range engines {
 		names = append(names, e.Name)
 	}
+	list := strings.Join(names, ", ")
 	for _, s := range all {
-		if s = s.beside(engines, strings.Join(names, ", ")); len(s.Workloads) > 0 {
+		if s = s.beside(engines); len(s.Workloads) > 0 {
+			s.Report.Question = "Do the native engine and " + list + " agree?"
 			out = append(out, s)
 		}
 	}
 	if len(out) == 0 {
-		return nil, fmt.Errorf("%s: no workload of suite %s is one of its own", strings.Join(names, ", "), all[0].Name)
+		return nil, fmt.Errorf("%s: no workload of suite %s is one of its own", list, all[0].Name)
 	}
 	return out, nil
 }
 
-func (s Suite) beside(engines []engine.Engine, names string) Suite {
-	out := Suite{Name: s.Name, Doc: s.Doc, Report: result.Suite{
-		Question: "Do the native engine and " + names + " agree?", Answer: []string{result.AnswerStatements},
-	}}
-	for _, e := range engines {
-		out.Report.Statements = append(out.Report.Statements,
-			result.Statement{Caption: e.Name + " against native", Subject: "by " + e.Name, Object: "by the native engine"})
-	}
+func (s Suite) beside(engines []engine.Engine) Suite {
+	out := Suite{Name: s.Name, Doc: s.Doc, Report: result.Suite{Answer: []string{result.AnswerStatements}}}
 	for _, w := range s.Workloads {
 		carries := func(e engine.Engine) bool { return e.Runs(w.Name, w.Flows) }
 		if !s.CallsPlugins() && slices.ContainsFunc(engines, carries) {
 			out.Workloads = append(out.Workloads, w)
 		}
 	}
+	against := make([]result.Statement, len(engines))
 	for _, p := range s.Paths {
 		if p.Repeats != "" {
 			continue
 		}
-		out.Paths = append(out.Paths, p)
+		out.add(p)
 		for i, e := range engines {
 			by := p
-			by.ID, by.Engine = p.ID+"/"+e.Name, &e
-			by.Label = by.ID
-			out.Paths = append(out.Paths, by)
+			by.ID, by.Label, by.Engine = p.ID+"/"+e.Name, p.ID+"/"+e.Name, &e
+			out.add(by)
 			out.Pairs = append(out.Pairs, Pair{Name: p.ID + ": " + e.Name + " / native", Numerator: by.ID, Denominator: p.ID})
-			against := &out.Report.Statements[i]
-			against.Pairs = append(against.Pairs, result.Pair{Numerator: by.ID, Denominator: p.ID, Label: p.ID})
+			against[i].Caption, against[i].Subject, against[i].Object = e.Name+" against native", "by "+e.Name, "by the native engine"
+			against[i].Pairs = append(against[i].Pairs, result.Pair{Numerator: by.ID, Denominator: p.ID, Label: p.ID})
 		}
 	}
+	out.Report.Statements = against
 	return out
 }
 

@@ -22,10 +22,8 @@ func latency() Suite {
 			Answer:    []string{result.AnswerReference},
 			Reference: "host", TransactionTime: true, PacketPath: true,
 		},
-		CountedQuestion: "How many instructions does a container's network interface add between two hosts?",
 	}
-	baseline := hostsPath("host", lab.HostB, lab.HostA, lab.Options{Topology: lab.TopologyTwoHosts, Link: lab.LinkHost})
-	s.addBaseline(baseline)
+	s.addBaseline(hostsPath("host", lab.HostB, lab.HostA, lab.Options{Link: lab.LinkHost}))
 	for _, row := range []struct {
 		id  string
 		lab lab.Options
@@ -41,16 +39,15 @@ func latency() Suite {
 		if row.lab.NAT {
 			p.Variant, p.Note = "nat", "a bridge behind the host's address, as with Docker"
 		}
-		s.Paths = append(s.Paths, p)
-		s.compare(p.ID, baseline.ID)
+		s.add(p, "host")
 	}
 	return s
 }
 
+// hostsPath returns the path between two hosts, or between pods on them, in a lab whose options have defaults.
 func hostsPath(id, client, server string, o lab.Options) Path {
-	if o.Datapath == "" {
-		o.Datapath, o.Via = lab.DatapathKernel, lab.ViaNone
-	}
+	o.Topology, o.Datapath = cmp.Or(o.Topology, lab.TopologyTwoHosts), cmp.Or(o.Datapath, lab.DatapathKernel)
+	o.Via = cmp.Or(o.Via, lab.ViaNone)
 	p := Path{ID: id, Baseline: evidence.Traits(o.Link).ResultLink == "", Path: evidence.Path{
 		Link: resultLink(o.Link), Lab: o, Client: client, Server: server, Target: result.TargetPodIP, Via: result.ViaNone,
 	}}

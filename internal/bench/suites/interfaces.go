@@ -23,7 +23,6 @@ func interfaces() Suite {
 			Reference:  "loopback",
 			Statements: []result.Statement{statement("The host's own address against 127.0.0.1", "host-ip", "loopback")},
 		},
-		CountedQuestion: "How many instructions does each virtual network interface of Linux take?",
 	}
 	loopback := withinHost("loopback", localhost)
 	loopback.Target = result.TargetLoopback
@@ -47,8 +46,7 @@ func interfaces() Suite {
 		throughHost("tun/pod-ip", "tun"),
 		offload,
 	} {
-		s.Paths = append(s.Paths, p)
-		s.compare(p.ID, loopback.ID)
+		s.add(p, loopback.ID)
 		if p.ID == "tun/pod-ip" { // whose noise is that of a program in user space
 			s.repeat(p)
 		}
@@ -62,7 +60,7 @@ func interfaces() Suite {
 }
 
 func withinHost(id string, addr netip.Addr) Path {
-	p := hostsPath(id, lab.HostA, lab.HostA, lab.Options{Topology: lab.TopologyTwoHosts, Link: lab.LinkHost})
+	p := hostsPath(id, lab.HostA, lab.HostA, lab.Options{Link: lab.LinkHost})
 	p.Route = &evidence.Route{
 		Steps:  []evidence.Step{evidence.Loops(lab.HostA, "lo")},
 		Avoids: []evidence.Device{{Place: lab.HostA, Name: lab.Uplink}},

@@ -20,14 +20,13 @@ func podLinks() Suite {
 	s := Suite{
 		Name:           Default,
 		Doc:            "two pods of one host: each link mode by pod IP and by cluster IP",
-		Workloads:      []Workload{tcpStreams(1), tcpRR(), tcpCRR()},
+		Workloads:      usualTCP(),
 		QuickPaths:     []string{"veth/pod-ip", "veth/cluster-ip/nftables", "veth+ebpf/pod-ip", "veth+ebpf/cluster-ip"},
 		QuickWorkloads: []string{load.TCPStream, load.TCPRR},
 		Report: result.Suite{
 			Question: "Which way of connecting the pods of one host is the fastest, and what does a cluster IP cost in each?",
 			Layout:   result.LayoutMatrix,
 		},
-		CountedQuestion: "Which way of connecting the pods of one host takes the fewest instructions, and what does a cluster IP cost in each?",
 	}
 	s.addHostPaths()
 	for _, link := range kernelLinks() {
@@ -41,13 +40,7 @@ func podLinks() Suite {
 	for _, id := range []string{"veth+ebpf", "veth", "bridge-call-off", "macvlan", "macvlan+ebpf"} {
 		s.addBigTCP(id)
 	}
-	s.compareLinks()
-	return s
-}
-
-// compareLinks adds comparisons that the answer does not need.
-func (s *Suite) compareLinks() {
-	for _, p := range [][2]string{
+	for _, p := range [][2]string{ // that the answer does not need
 		{"veth/pod-ip", "loopback"}, {"veth+ebpf/pod-ip", "loopback"}, {"macvlan/pod-ip", "loopback"}, {"macvlan+ebpf/pod-ip", "loopback"},
 		{"bridge-call-off/pod-ip", "veth/pod-ip"}, {"macvlan/pod-ip", "veth/pod-ip"},
 		{"bridge-call-on/pod-ip", "bridge-call-off/pod-ip"}, {"bridge-call-on/cluster-ip/ebpf-socket", "bridge-call-off/pod-ip"},
@@ -55,6 +48,7 @@ func (s *Suite) compareLinks() {
 	} {
 		s.compare(p[0], p[1])
 	}
+	return s
 }
 
 // kernelLink is a link mode with the kernel's datapath.
@@ -145,8 +139,7 @@ func (s *Suite) addKernelLink(l kernelLink) {
 
 // addBigTCP adds the pod IP of a connection again, with BIG TCP. All other rows are without.
 func (s *Suite) addBigTCP(plain string) {
-	i := slices.IndexFunc(s.Paths, func(p Path) bool { return p.ID == plain+"/pod-ip" })
-	big := s.Paths[i]
+	big, _ := s.path(plain + "/pod-ip")
 	big.ID, big.Variant, big.Lab.BigTCP = plain+"+big-tcp/pod-ip", strings.TrimSpace(big.Variant+" big-tcp"), true
 	big.Label = cmp.Or(big.Label, strings.Replace(plain, "+ebpf", "+eBPF", 1)) + " big-tcp"
 	big.Workload, big.Extra = load.TCPStream, plain != "veth+ebpf"
@@ -156,16 +149,22 @@ func (s *Suite) addBigTCP(plain string) {
 
 // addEBPFLink adds the paths of a link mode with the eBPF datapath.
 func (s *Suite) addEBPFLink(link string) {
-	plain := slices.IndexFunc(s.Paths, func(p Path) bool { return p.ID == link+"/pod-ip" })
-	podIP := podPath(link+"+ebpf/pod-ip", link)
-	podIP.Lab.Datapath, podIP.Lab.Via = lab.DatapathEBPF, lab.ViaEBPFTC
-	podIP.Extra = s.Paths[plain].Extra
+	plain, _ := s.path(link + "/pod-ip")
+	podIP := ebpfPath(link+"+ebpf/pod-ip", link)
+	podIP.Extra = plain.Extra
 	service := podIP.toService(result.ViaEBPFTC)
 	service.ID = link + "+ebpf/cluster-ip"
 	s.Paths = append(s.Paths, podIP, service)
 	s.ask(result.AsksProxy, podIP.ID, link+"/pod-ip")
 	s.ask(result.AsksService, service.ID, podIP.ID)
 	s.ask(result.AsksTotal, service.ID, link+"/pod-ip")
+}
+
+// ebpfPath is podPath with the eBPF datapath.
+func ebpfPath(id, link string) Path {
+	p := podPath(id, link)
+	p.Lab.Datapath, p.Lab.Via = lab.DatapathEBPF, lab.ViaEBPFTC
+	return p
 }
 
 // podPath returns the path from pod-b to the address of pod-a on the same host, with

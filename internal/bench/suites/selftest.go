@@ -51,16 +51,12 @@ func sameSuite() Suite {
 	for _, link := range []string{"veth", "macvlan", "veth+ebpf"} {
 		p := podPath(link, link)
 		if link == "veth+ebpf" {
-			p = podPath(link, "veth")
-			p.Lab.Datapath, p.Lab.Via = lab.DatapathEBPF, lab.ViaEBPFTC
+			p = ebpfPath(link, "veth")
 		}
 		var ids []string
 		for i := range sameConnections {
 			p.ID, p.Variant = fmt.Sprintf("%s/%d", link, i+1), fmt.Sprint(i+1)
-			s.Paths = append(s.Paths, p)
-			for _, id := range ids {
-				s.compare(p.ID, id)
-			}
+			s.add(p, ids...)
 			ids = append(ids, p.ID)
 		}
 	}
@@ -80,15 +76,14 @@ func knownSuite() Suite {
 	for _, d := range knownDelays {
 		p := plain
 		p.ID, p.Variant, p.Delay = fmt.Sprintf("delay-%v", d), d.String(), d
-		s.Paths = append(s.Paths, p)
-		s.compare(p.ID, plain.ID)
+		s.add(p, plain.ID)
 	}
-	wire := hostsPath("wire-rate", lab.HostB, lab.HostA, lab.Options{Topology: lab.TopologyTwoHosts, Link: lab.LinkHost, WireRate: KnownRate})
+	wire := hostsPath("wire-rate", lab.HostB, lab.HostA, lab.Options{Link: lab.LinkHost, WireRate: KnownRate})
 	wire.Workload, wire.Variant, wire.Baseline = load.TCPStream, "rate", false
 	s.Paths = append(s.Paths, wire)
 	// An idle CPU takes a time of its own to wake, which is the same with either delay.
 	for i, id := range []string{KnownWire, "wire-delay-twice"} {
-		far := hostsPath(id, lab.HostB, lab.HostA, lab.Options{Topology: lab.TopologyTwoHosts, Link: lab.LinkHost, WireDelay: time.Duration(i+1) * KnownDelay})
+		far := hostsPath(id, lab.HostB, lab.HostA, lab.Options{Link: lab.LinkHost, WireDelay: time.Duration(i+1) * KnownDelay})
 		far.Workload, far.Variant, far.Baseline = load.TCPRR, far.Lab.WireDelay.String(), false
 		s.Paths = append(s.Paths, far)
 	}

@@ -48,12 +48,6 @@ type Suite struct {
 	QuickPaths, QuickWorkloads []string
 	// Report describes the suite in result files; see [Suite.Describe].
 	Report result.Suite
-	// CountedQuestion is the question in place of Report.Question where instructions
-	// are counted.
-	CountedQuestion string
-	// adapt completes the description according to the suite's rows; nil if it does
-	// not depend on them.
-	adapt func(d *result.Suite, rows []result.Row)
 }
 
 // CallsPlugins reports whether the suite measures calls of CNI plugins, not traffic.
@@ -72,33 +66,49 @@ func (s Suite) Rows() []result.Row {
 	return rows
 }
 
+// add adds a path, and compares it with others.
+func (s *Suite) add(p Path, than ...string) {
+	s.Paths = append(s.Paths, p)
+	for _, id := range than {
+		s.compare(p.ID, id)
+	}
+}
+
 // addBaseline adds a path that others are compared with, and measures it twice.
 func (s *Suite) addBaseline(p Path) {
-	s.Paths = append(s.Paths, p)
+	s.add(p)
 	s.repeat(p)
 }
 
 func (s *Suite) repeat(p Path) {
 	again := p
-	again.ID, again.Variant, again.Note = p.ID+"/again", "again", "the same as "+p.ID+", measured again"
-	again.Repeats = p.ID
-	s.Paths = append(s.Paths, again)
+	again.ID, again.Variant, again.Note, again.Repeats = p.ID+"/again", "again", "the same as "+p.ID+", measured again", p.ID
+	s.add(again)
 	s.Pairs = append(s.Pairs, Pair{Name: "A/A: " + p.ID + " measured twice", Numerator: again.ID, Denominator: p.ID, AA: true})
+}
+
+func (s *Suite) ask(question, numerator, denominator string) {
+	s.Pairs = append(s.Pairs, Pair{Name: numerator + " / " + denominator, Numerator: numerator, Denominator: denominator, Asks: question})
 }
 
 func (s *Suite) compare(numerator, denominator string) { s.ask("", numerator, denominator) }
 
+// state compares two paths, and has the answer state the outcome.
 func (s *Suite) state(caption, numerator, denominator string) {
 	s.compare(numerator, denominator)
 	s.Report.Statements = append(s.Report.Statements, statement(caption, numerator, denominator))
 }
 
-func (s *Suite) has(id string) bool {
-	return slices.ContainsFunc(s.Paths, func(p Path) bool { return p.ID == id })
+func statement(caption, numerator, denominator string) result.Statement {
+	return result.Statement{Caption: caption, Pairs: []result.Pair{{Numerator: numerator, Denominator: denominator}}}
 }
 
-func (s *Suite) ask(question, numerator, denominator string) {
-	s.Pairs = append(s.Pairs, Pair{Name: numerator + " / " + denominator, Numerator: numerator, Denominator: denominator, Asks: question})
+func (s *Suite) path(id string) (Path, bool) {
+	i := slices.IndexFunc(s.Paths, func(p Path) bool { return p.ID == id })
+	if i < 0 {
+		return Path{}, false
+	}
+	return s.Paths[i], true
 }
 
 // Pair is a comparison of two paths of a suite.
@@ -157,13 +167,12 @@ func (w Workload) Spec(p Path) load.Spec {
 func tcpStreams(flows int) Workload { return Workload{Name: load.TCPStream, Flows: flows} }
 
 // udpStreams returns a UDP stream of 10 Gbit/s, the rate of article 003 on switching.
-func udpStreams(flows int) Workload {
-	return Workload{Name: load.UDPStream, Flows: flows, Rate: 10e9}
-}
+func udpStreams(flows int) Workload { return Workload{Name: load.UDPStream, Flows: flows, Rate: 10e9} }
 
 func tcpRR() Workload { return Workload{Name: load.TCPRR, Flows: 1} }
 
-func tcpCRR() Workload { return Workload{Name: load.TCPCRR, Flows: 1} }
+// usualTCP returns the workloads of most suites.
+func usualTCP() []Workload { return []Workload{tcpStreams(1), tcpRR(), {Name: load.TCPCRR, Flows: 1}} }
 
 // Path is a path of a suite. It is measured with each of the suite's workloads.
 type Path struct {
@@ -255,15 +264,13 @@ func (p Path) Probe() error {
 // CheckInstalled returns a [*debian.MissingError] if a program that the path needs is not
 // installed.
 func (p Path) CheckInstalled() error {
-	switch err := p.Lab.CheckInstalled(); {
-	case err != nil:
+	if err := p.Lab.CheckInstalled(); err != nil {
 		return err
-	case p.Engine != nil:
-		return p.probeEngine()
-	case p.Plugin != nil:
+	}
+	if p.Plugin != nil {
 		return p.Plugin.Probe()
 	}
-	return nil
+	return p.probeEngine()
 }
 
 // HasMode reports whether the path has a link mode, which the kernel may lack.

@@ -3,7 +3,6 @@
 package suites
 
 import (
-	"slices"
 	"strings"
 
 	"mustang/internal/bench/evidence"
@@ -11,6 +10,35 @@ import (
 	"mustang/internal/podlink"
 	"mustang/internal/result"
 )
+
+// switchPort is a kind of switch port with a pod or a VM on it.
+type switchPort struct {
+	id, link string
+	guest    bool   // the pod is a VM
+	bridge   string // for Open vSwitch, the ID of the same port on a Linux bridge
+	words    string // the comparison with it in words
+	repeated bool   // the path on one host is measured twice: one of each class of noise
+}
+
+var switchPorts = []switchPort{
+	{id: "bridge/veth", link: "bridge"},
+	{id: "bridge/vm", link: "tap", guest: true, repeated: true},
+	{id: "ovs/veth", link: "ovs-veth", bridge: "bridge/veth", words: "namespaces on veth", repeated: true},
+	{id: "ovs/internal", link: "ovs-internal", bridge: "bridge/veth", words: "namespaces on internal ports against veth"},
+	{id: "ovs/vm", link: "ovs-tap", guest: true, bridge: "bridge/vm", words: "virtual machines"},
+}
+
+// bridgedOverlays are VXLAN tunnels of an Open vSwitch below a Linux bridge, and the bridge's own tunnels that they are
+// compared with.
+var bridgedOverlays = []struct {
+	id, reference, note string
+	port                switchPort
+	overlay             string
+}{
+	{"vxlan/ovs-bridge/veth", "vxlan/bridge/veth", "bridge and Open vSwitch are joined by a veth pair", switchPorts[0], lab.OverlayBridgedVeth},
+	{"vxlan/ovs-bridge/internal", "vxlan/bridge/veth", "bridge and Open vSwitch are joined by an internal port", switchPorts[0], lab.OverlayBridgedInternal},
+	{"vxlan/ovs-bridge/vm", "vxlan/bridge/vm", "bridge and Open vSwitch are joined by a veth pair", switchPorts[1], lab.OverlayBridgedVeth},
+}
 
 // switching compares a Linux bridge with Open vSwitch, for namespaces and VMs, on one
 // host and across two, with and without VXLAN, as article 003 does.
@@ -24,89 +52,74 @@ func switching() Suite {
 			Answer:   []string{result.AnswerTally, result.AnswerStatements},
 			Subject:  "Open vSwitch", Object: "a Linux bridge", Variants: true,
 		},
-		CountedQuestion: "Does a Linux bridge or Open vSwitch take fewer instructions, on one host and across two, with and without VXLAN?",
-		adapt:           describeSwitching,
 	}
-	host := hostsPath("two-hosts/host", lab.HostB, lab.HostA, lab.Options{Topology: lab.TopologyTwoHosts, Link: lab.LinkHost})
-	s.addBaseline(host)
-	bridged := hostsPath("two-hosts/host-bridge", lab.HostB, lab.HostA, lab.Options{Topology: lab.TopologyTwoHosts, Link: lab.LinkHostBridge})
+	host := hostsPath("two-hosts/host", lab.HostB, lab.HostA, lab.Options{Link: lab.LinkHost})
+	bridged := hostsPath("two-hosts/host-bridge", lab.HostB, lab.HostA, lab.Options{Link: lab.LinkHostBridge})
 	bridged.Variant, bridged.Note = "on a bridge", "the host's address is on a bridge with the uplink as a port"
-	s.Paths = append(s.Paths, bridged)
-	s.compare(bridged.ID, host.ID)
-	for _, port := range switchPorts() {
-		p := port.sameHost("same-host/" + port.id)
-		s.Paths = append(s.Paths, p)
-		if port.repeated {
-			s.repeat(p)
+	s.addBaseline(host)
+	s.add(bridged, host.ID)
+	series := []result.Series{
+		{Name: "host only", Color: result.ColorGray, Rows: []string{host.ID, host.ID + "/again", bridged.ID}},
+		{Name: "Linux bridge", Color: result.ColorSlate}, {Name: "Open vSwitch", Color: result.ColorBlue},
+		{Name: "Open vSwitch below a bridge", Color: result.ColorPurple},
+	}
+	overlays := result.Statement{Caption: "Open vSwitch's VXLAN below a bridge, against the bridge's own"}
+	vxlan := result.Statement{Caption: "VXLAN, against the same without"}
+	twoHosts := result.Statement{Caption: "Two hosts, against the same on one"}
+	r := &s.Report
+	r.Groups = []result.Group{{Caption: "From host to host", Rows: []string{host.ID, bridged.ID}}}
+	for _, part := range []struct {
+		prefix, caption, overlay string
+		than                     []string // IDs, or beginnings of them
+		statement                *result.Statement
+	}{
+		{prefix: "same-host/", caption: "On one host"},
+		{"two-hosts/", "Across two hosts", "", []string{host.ID, "same-host/"}, &twoHosts},
+		{"vxlan/", "Across two hosts with VXLAN", lab.OverlayVXLAN, []string{"two-hosts/"}, &vxlan},
+	} {
+		group := result.Group{Caption: part.caption}
+		switches := result.Statement{Caption: part.caption + ", Open vSwitch against a bridge", Tally: true}
+		for _, port := range switchPorts {
+			p := port.twoHosts(part.prefix+port.id, part.overlay)
+			if part.statement == nil {
+				p = port.sameHost(p.ID)
+			}
+			s.add(p)
+			if port.repeated && part.statement == nil {
+				s.repeat(p)
+			}
+			of := &series[1]
+			if port.bridge != "" {
+				of = &series[2]
+				s.compare(p.ID, part.prefix+port.bridge)
+				switches.Pairs = append(switches.Pairs, result.Pair{Numerator: p.ID, Denominator: part.prefix + port.bridge, Label: port.words})
+			}
+			of.Rows, group.Rows = append(of.Rows, p.ID), append(group.Rows, p.ID)
+			for _, than := range part.than {
+				if strings.HasSuffix(than, "/") {
+					than += port.id
+					part.statement.Pairs = append(part.statement.Pairs, result.Pair{Numerator: p.ID, Denominator: than, Label: port.id})
+				}
+				s.compare(p.ID, than)
+			}
 		}
-		s.compareSwitches("same-host/", port)
+		r.Groups, r.Statements = append(r.Groups, group), append(r.Statements, switches)
 	}
-	for _, port := range switchPorts() {
-		p := port.twoHosts("two-hosts/"+port.id, "")
-		s.Paths = append(s.Paths, p)
-		s.compareSwitches("two-hosts/", port)
-		s.compare(p.ID, host.ID)
-		s.compare(p.ID, "same-host/"+port.id)
-	}
-	for _, port := range switchPorts() {
-		s.Paths = append(s.Paths, port.twoHosts("vxlan/"+port.id, lab.OverlayVXLAN))
-		s.compareSwitches("vxlan/", port)
-		s.compare("vxlan/"+port.id, "two-hosts/"+port.id)
-	}
-	for _, o := range bridgedOverlays() {
+	for _, o := range bridgedOverlays {
 		p := o.port.twoHosts(o.id, o.overlay)
 		p.Note, p.Variant = o.note, "ovs-bridge"
-		s.Paths = append(s.Paths, p)
-		s.compare(o.id, o.reference)
+		s.add(p, o.reference)
+		series[3].Rows, r.Groups[3].Rows = append(series[3].Rows, o.id), append(r.Groups[3].Rows, o.id)
+		overlays.Pairs = append(overlays.Pairs, result.Pair{Numerator: o.id, Denominator: o.reference, Label: strings.TrimPrefix(o.id, "vxlan/")})
 	}
+	r.Series = series
+	r.Statements = append(r.Statements, overlays, vxlan, twoHosts,
+		statement("From host to host, the address on a bridge against the uplink's own", bridged.ID, host.ID))
 	return s
 }
 
-// bridgedOverlay is a VXLAN tunnel of an Open vSwitch below a Linux bridge.
-type bridgedOverlay struct {
-	id, reference, note string
-	port                switchPort
-	overlay             string
-}
-
-// bridgedOverlays returns those that are compared with the bridge's own tunnels.
-func bridgedOverlays() []bridgedOverlay {
-	const byVeth, byPort = "bridge and Open vSwitch are joined by a veth pair", "bridge and Open vSwitch are joined by an internal port"
-	return []bridgedOverlay{
-		{"vxlan/ovs-bridge/veth", "vxlan/bridge/veth", byVeth, switchPort{link: "bridge"}, lab.OverlayBridgedVeth},
-		{"vxlan/ovs-bridge/internal", "vxlan/bridge/veth", byPort, switchPort{link: "bridge"}, lab.OverlayBridgedInternal},
-		{"vxlan/ovs-bridge/vm", "vxlan/bridge/vm", byVeth, switchPort{link: "tap", guest: true}, lab.OverlayBridgedVeth},
-	}
-}
-
-// switchPort is a kind of switch port with a pod or a VM on it.
-type switchPort struct {
-	id, link string
-	guest    bool   // the pod is a VM
-	bridge   string // for Open vSwitch, the ID of the same port on a Linux bridge
-	words    string // the comparison with it in words
-	repeated bool   // the path on one host is measured twice: one of each class of noise
-}
-
-func switchPorts() []switchPort {
-	return []switchPort{
-		{id: "bridge/veth", link: "bridge"},
-		{id: "bridge/vm", link: "tap", guest: true, repeated: true},
-		{id: "ovs/veth", link: "ovs-veth", bridge: "bridge/veth", words: "namespaces on veth", repeated: true},
-		{id: "ovs/internal", link: "ovs-internal", bridge: "bridge/veth", words: "namespaces on internal ports against veth"},
-		{id: "ovs/vm", link: "ovs-tap", guest: true, bridge: "bridge/vm", words: "virtual machines"},
-	}
-}
-
-// compareSwitches compares a port of Open vSwitch with that of a bridge.
-func (s *Suite) compareSwitches(prefix string, port switchPort) {
-	if port.bridge != "" {
-		s.compare(prefix+port.id, prefix+port.bridge)
-	}
-}
-
 func (w switchPort) twoHosts(id, overlay string) Path {
-	return hostsPath(id, lab.PodB, lab.PodA, lab.Options{Topology: lab.TopologyTwoHosts, Link: w.link, Overlay: overlay, Guests: w.guest})
+	return hostsPath(id, lab.PodB, lab.PodA, lab.Options{Link: w.link, Overlay: overlay, Guests: w.guest})
 }
 
 func (w switchPort) sameHost(id string) Path {
@@ -121,79 +134,4 @@ func (w switchPort) sameHost(id string) Path {
 			evidence.Receives(lab.Host, lab.HostIfName(lab.PodB)), evidence.Sends(lab.Host, lab.HostIfName(lab.PodA)))
 	}
 	return p
-}
-
-// describeSwitching completes the suite's description: groups, series and statements,
-// and notes on the datapath of Open vSwitch.
-func describeSwitching(d *result.Suite, rows []result.Row) {
-	noteDatapath(d, rows)
-	host, bridged := "two-hosts/host", "two-hosts/host-bridge"
-	d.Groups = []result.Group{{Caption: "From host to host", Rows: []string{host, bridged}}}
-	only := result.Series{Name: "host only", Color: result.ColorGray, Rows: []string{host, host + "/again", bridged}}
-	bridge := result.Series{Name: "Linux bridge", Color: result.ColorSlate}
-	ovs := result.Series{Name: "Open vSwitch", Color: result.ColorBlue}
-	for _, part := range []struct{ prefix, caption string }{
-		{"same-host/", "On one host"}, {"two-hosts/", "Across two hosts"}, {"vxlan/", "Across two hosts with VXLAN"},
-	} {
-		group := result.Group{Caption: part.caption}
-		switches := result.Statement{Caption: part.caption + ", Open vSwitch against a bridge", Tally: true}
-		for _, port := range switchPorts() {
-			id := part.prefix + port.id
-			group.Rows = append(group.Rows, id)
-			if port.bridge == "" {
-				bridge.Rows = append(bridge.Rows, id)
-				continue
-			}
-			ovs.Rows = append(ovs.Rows, id)
-			switches.Pairs = append(switches.Pairs, result.Pair{Numerator: id, Denominator: part.prefix + port.bridge, Label: port.words})
-		}
-		d.Groups = append(d.Groups, group)
-		d.Statements = append(d.Statements, switches)
-	}
-	below := result.Series{Name: "Open vSwitch below a bridge", Color: result.ColorPurple}
-	overlays := result.Statement{Caption: "Open vSwitch's VXLAN below a bridge, against the bridge's own"}
-	for _, o := range bridgedOverlays() {
-		below.Rows = append(below.Rows, o.id)
-		label := strings.TrimPrefix(o.id, "vxlan/") + accelerationOf(rows, o.id)
-		overlays.Pairs = append(overlays.Pairs, result.Pair{Numerator: o.id, Denominator: o.reference, Label: label})
-	}
-	last := &d.Groups[len(d.Groups)-1]
-	last.Rows = append(last.Rows, below.Rows...)
-	d.Statements = append(d.Statements, overlays,
-		ranges(rows, "VXLAN, against the same without", "vxlan/", "two-hosts/"),
-		ranges(rows, "Two hosts, against the same on one", "two-hosts/", "same-host/"),
-		statement("From host to host, the address on a bridge against the uplink's own", bridged, host))
-	d.Series = []result.Series{only, bridge, ovs, below}
-}
-
-// ranges compares the rows of all ports with two prefixes.
-func ranges(rows []result.Row, caption, numerator, denominator string) result.Statement {
-	s := result.Statement{Caption: caption}
-	for _, port := range switchPorts() {
-		id := numerator + port.id
-		s.Pairs = append(s.Pairs, result.Pair{Numerator: id, Denominator: denominator + port.id, Label: port.id + accelerationOf(rows, id)})
-	}
-	return s
-}
-
-// noteDatapath notes rows of Open vSwitch's datapath in user space, and puts it into
-// the suite's subject if all rows have it.
-func noteDatapath(d *result.Suite, rows []result.Row) {
-	switched, userSpace := 0, 0
-	for _, row := range rows {
-		if row.Status != result.StatusOK || !strings.Contains(row.ID, "/ovs") {
-			continue
-		}
-		switched++
-		if slices.Contains(strings.Fields(row.Variant), UserSpace) {
-			userSpace++
-		}
-	}
-	if userSpace == 0 {
-		return
-	}
-	d.Notes = []string{"Open vSwitch forwarded in user space, as the kernel lacks its datapath."}
-	if userSpace == switched {
-		d.Subject = "Open vSwitch (in user space)"
-	}
 }

@@ -3,7 +3,6 @@
 package suites
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -79,6 +78,11 @@ func (t Traffic) workloads(own []Workload) ([]Workload, error) {
 		}
 	}
 	var out []Workload
+	add := func(w Workload) {
+		if !slices.Contains(out, w) {
+			out = append(out, w)
+		}
+	}
 	for _, w := range own {
 		if w.Name == load.UDPStream {
 			w = udpStreams(w.Flows)
@@ -89,15 +93,12 @@ func (t Traffic) workloads(own []Workload) ([]Workload, error) {
 		if strings.HasSuffix(w.Name, "rr") {
 			w.Setup.RequestBytes, w.Setup.ResponseBytes = t.Request, t.Response
 		}
-		reversed := w
-		reversed.Setup.Reverse = true
-		switch {
-		case t.Direction == DirectionReverse && w.Name == load.TCPStream:
-			out = append(out, reversed)
-		case t.Direction == DirectionBoth && w.Name == load.TCPStream:
-			out = append(out, w, reversed)
-		default:
-			out = append(out, w)
+		if w.Name != load.TCPStream || t.Direction != DirectionReverse {
+			add(w)
+		}
+		if w.Name == load.TCPStream && (t.Direction == DirectionReverse || t.Direction == DirectionBoth) {
+			w.Setup.Reverse = true
+			add(w)
 		}
 	}
 	if t.UnderLoad {
@@ -105,14 +106,8 @@ func (t Traffic) workloads(own []Workload) ([]Workload, error) {
 		if t.Rate == 0 {
 			w.Setup.LoadShare = underLoad
 		}
-		out = append(out, w)
+		add(w)
 	}
-	distinct := map[Workload]bool{}
-	out = slices.DeleteFunc(out, func(w Workload) bool {
-		seen := distinct[w]
-		distinct[w] = true
-		return seen
-	})
 	return out, t.check(out)
 }
 
@@ -141,24 +136,19 @@ func (t Traffic) check(workloads []Workload) error {
 		if w.OfTables() {
 			continue
 		}
-		if err := checkSpec(w.Spec(Path{}.connectTo(localhost))); err != nil {
-			return err
+		whole := w.Spec(Path{}.connectTo(localhost))
+		for _, part := range []struct {
+			flag string
+			err  error
+		}{
+			{"--request-size: ", load.Spec{Workload: w.Name, Request: whole.Request}.CheckSizes()},
+			{"--response-size: ", load.Spec{Workload: w.Name, Response: whole.Response}.CheckSizes()},
+			{"", whole.Validate()},
+		} {
+			if part.err != nil {
+				return errors.New(part.flag + strings.TrimPrefix(part.err.Error(), "load: "))
+			}
 		}
 	}
 	return nil
-}
-
-// checkSpec returns an error if a load makes no sense. It names the flag of a size.
-func checkSpec(s load.Spec) error {
-	ofFlag := func(flag string, err error) error {
-		if err == nil {
-			return nil
-		}
-		return errors.New(flag + strings.TrimPrefix(err.Error(), "load: "))
-	}
-	return cmp.Or(
-		ofFlag("--request-size: ", load.Spec{Workload: s.Workload, Request: s.Request}.CheckSizes()),
-		ofFlag("--response-size: ", load.Spec{Workload: s.Workload, Response: s.Response}.CheckSizes()),
-		ofFlag("", s.Validate()),
-	)
 }

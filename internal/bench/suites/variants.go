@@ -16,39 +16,51 @@ func ipv6() Suite {
 	s := Suite{
 		Name:      "pod-links-ipv6",
 		Doc:       "two pods of one host by IPv6, and what it costs against IPv4",
-		Workloads: []Workload{tcpStreams(1), tcpRR(), tcpCRR()},
+		Workloads: usualTCP(),
 		Report: result.Suite{
 			Question: "What does IPv6 cost between the pods of one host, and a cluster IP of it?",
 			Layout:   result.LayoutMatrix, Answer: []string{result.AnswerStatements, result.AnswerFastest},
 		},
-		CountedQuestion: "How many instructions does IPv6 take between the pods of one host, and a cluster IP of it?",
 	}
 	against := result.Statement{Caption: "IPv6 against IPv4", Subject: "by IPv6", Object: "by IPv4"}
-	for _, p := range podLinks().Paths {
+	four := podLinks()
+	for _, p := range four.Paths {
 		link, rest, _ := strings.Cut(p.ID, "/")
 		if !hasIPv6(p) {
 			continue
 		}
 		six := p
-		six.ID = link + "/ipv6/" + rest
+		six.ID = byIPv6(p.ID)
 		six.Listen = netip.AddrPortFrom(lab.PodAIPs[1], p.Listen.Port())
 		six.Connect = six.Listen
 		if p.Target == result.TargetClusterIP {
 			six.Connect = lab.Services()[1].Frontend
 		}
 		if rest == "pod-ip" {
-			s.Paths = append(s.Paths, p)
+			s.add(p)
 			s.compare(six.ID, p.ID)
 			against.Pairs = append(against.Pairs, result.Pair{Numerator: six.ID, Denominator: p.ID, Label: link})
 		}
-		s.Paths = append(s.Paths, six)
+		s.add(six)
 		if p.ID == "veth/pod-ip" {
 			s.repeat(six)
 		}
 	}
-	s.askAsPodLinks()
+	for _, p := range four.Pairs { // what is asked of the same paths by IPv4
+		_, numerator := s.path(byIPv6(p.Numerator))
+		_, denominator := s.path(byIPv6(p.Denominator))
+		if p.Asks != "" && numerator && denominator {
+			s.ask(p.Asks, byIPv6(p.Numerator), byIPv6(p.Denominator))
+		}
+	}
 	s.Report.Statements = []result.Statement{against}
 	return s
+}
+
+// byIPv6 returns the ID by IPv6 of a path of suite pod-links.
+func byIPv6(id string) string {
+	link, rest, _ := strings.Cut(id, "/")
+	return link + "/ipv6/" + rest
 }
 
 // hasIPv6 reports whether a path of suite pod-links is measured by IPv6 too: of some links the pod IP, and with eBPF and
@@ -60,47 +72,29 @@ func hasIPv6(p Path) bool {
 	return slices.Contains(links, strings.TrimSuffix(name, "+ebpf")) && slices.Contains(targets, rest)
 }
 
-// askAsPodLinks asks of IPv6 what suite pod-links asks of the same paths by IPv4.
-func (s *Suite) askAsPodLinks() {
-	byIPv6 := func(id string) string {
-		link, rest, _ := strings.Cut(id, "/")
-		return link + "/ipv6/" + rest
-	}
-	for _, p := range podLinks().Pairs {
-		if p.Asks != "" && s.has(byIPv6(p.Numerator)) && s.has(byIPv6(p.Denominator)) {
-			s.ask(p.Asks, byIPv6(p.Numerator), byIPv6(p.Denominator))
-		}
-	}
-}
-
 // twoCPUs compares paths whose client and server share a CPU with the same on two CPUs.
 func twoCPUs() Suite {
 	s := Suite{
 		Name:      "two-cpus",
 		Doc:       "client and server of a path on one CPU and on two, as most users have them",
-		Workloads: []Workload{tcpStreams(1), tcpRR(), tcpCRR()},
+		Workloads: usualTCP(),
 		Report: result.Suite{
 			Question: "What changes if client and server run on two CPUs?",
 			Answer:   []string{result.AnswerStatements}, Variants: true,
 		},
-		CountedQuestion: "How many instructions do the ways of connecting pods take? (Timed runs compare one CPU with two.)",
-	}
-	var all []Path
-	for _, p := range podLinks().Paths {
-		switch p.ID {
-		case "loopback", "veth/pod-ip", "bridge-call-off/pod-ip", "macvlan/pod-ip", "veth+ebpf/pod-ip", "veth+ebpf/cluster-ip",
-			"veth/cluster-ip/" + lab.ViaNFTables:
-			p.Label, p.Baseline, p.Note = p.ID, false, ""
-			all = append(all, p)
-		}
 	}
 	against := result.Statement{Caption: "Two CPUs against one", Subject: "on two CPUs", Object: "on one"}
-	for _, p := range all {
-		s.Paths = append(s.Paths, p)
+	ids := []string{"loopback", "veth/pod-ip", "bridge-call-off/pod-ip", "macvlan/pod-ip", "veth+ebpf/pod-ip", "veth+ebpf/cluster-ip",
+		"veth/cluster-ip/" + lab.ViaNFTables}
+	for _, p := range podLinks().Paths {
+		if !slices.Contains(ids, p.ID) {
+			continue
+		}
+		p.Label, p.Baseline, p.Note = p.ID, false, ""
 		two := p
 		two.ID, two.Label, two.TwoCPUs, two.Variant = p.ID+"@2cpus", p.ID+"@2cpus", true, "two CPUs"
-		s.Paths = append(s.Paths, two)
-		s.compare(two.ID, p.ID)
+		s.add(p)
+		s.add(two, p.ID)
 		against.Pairs = append(against.Pairs, result.Pair{Numerator: two.ID, Denominator: p.ID, Label: p.ID})
 		if p.ID == "veth/pod-ip" {
 			s.repeat(p)

@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package suites
+
+import (
+	"fmt"
+
+	"mustang/internal/lab"
+	"mustang/internal/result"
+)
+
+// kind is an implementation of a grid: rows differ in it, and in a number of things.
+type kind struct{ via, name, color string }
+
+// addGrid describes the rows of a grid, whose IDs are given: it adds a series for each
+// implementation, and a group for each number.
+func (s *Suite) addGrid(kinds []kind, numbers []int, things string, id func(via string, number int) string) {
+	series := make([]result.Series, len(kinds))
+	for _, number := range numbers {
+		group := result.Group{Caption: grouped(number) + things}
+		for i, k := range kinds {
+			series[i].Name, series[i].Color = k.name, k.color
+			if p, ok := s.path(id(k.via, number)); ok {
+				group.Rows, series[i].Rows = append(group.Rows, p.ID), append(series[i].Rows, p.ID)
+			}
+		}
+		s.Report.Groups = append(s.Report.Groups, group)
+	}
+	s.Report.Series = series
+}
+
+// grouped returns a number below a million with a comma before its last three digits.
+func grouped(n int) string {
+	if n < 1000 {
+		return fmt.Sprint(n)
+	}
+	return fmt.Sprintf("%d,%03d", n/1000, n%1000)
+}
+
+// pairsOf returns a pair of IDs for each implementation.
+func pairsOf(kinds []kind, numerator, denominator func(via string) string) (pairs []result.Pair) {
+	for _, k := range kinds {
+		pairs = append(pairs, result.Pair{Numerator: numerator(k.via), Denominator: denominator(k.via), Label: k.name})
+	}
+	return pairs
+}
+
+// Numbers of services.
+const (
+	fewServices  = 10
+	someServices = 1_000
+	manyServices = 10_000
+	mostServices = lab.MaxServices
+)
+
+// tooManyServices says why rules end at a number of services. Each of kube-proxy's chains for
+// nftables has an anonymous set, whose name the kernel finds by comparing it with all others.
+const tooManyServices = "rules for 100,000 services take kube-proxy's tools hours: their time grows with the square of the number"
+
+// ServiceWorkloads lists the workloads that measure a table of services, not traffic.
+func ServiceWorkloads() []string {
+	return []string{
+		result.WorkloadFirstPacket, result.WorkloadFirstPacketP99, result.WorkloadServiceProgram, result.WorkloadServiceChange,
+		result.WorkloadServiceMemory,
+	}
+}
+
+var serviceKinds = []kind{
+	{lab.ViaIPTables, "iptables", result.ColorSlate}, {lab.ViaNFTables, "nftables", result.ColorOrange},
+	{lab.ViaIPVS, "IPVS", result.ColorPurple}, {lab.ViaEBPFTC, "eBPF per packet", result.ColorBlue},
+	{lab.ViaEBPFSocket, "eBPF at the socket", result.ColorTeal},
+}
+
+// ofTables returns the workloads of a suite with further workloads of tables.
+func ofTables(names []string) []Workload {
+	all := usualTCP()
+	for _, name := range names {
+		all = append(all, Workload{Name: name, Flows: 1})
+	}
+	return all
+}
+
+// serviceID returns the ID of the path by an implementation among so many services.
+func serviceID(via string, number int) string { return fmt.Sprintf("%s/%d", via, number) }
+
+func services() Suite {
+	s := Suite{
+		Name:      "services",
+		Doc:       "services by eBPF, iptables, nftables and IPVS, among 10 to 100,000 of them",
+		Workloads: ofTables(ServiceWorkloads()),
+		Report: result.Suite{
+			Question: "What does a service cost among many, and how fast do changes take effect?",
+			Answer:   []string{result.AnswerGrid, result.AnswerStatements}, Reference: "pod-ip",
+		},
+	}
+	s.addBaseline(podPath("pod-ip", "veth"))
+	numbers := []int{fewServices, someServices, manyServices, mostServices}
+	for _, number := range numbers {
+		s.addServices(number)
+	}
+	s.addGrid(serviceKinds, numbers, " services", serviceID)
+	ebpf, rules := serviceKinds[3:], serviceKinds[:3]
+	among := func(number int) func(string) string {
+		return func(via string) string { return serviceID(via, number) }
+	}
+	beside := func(via string) string { return "pod-ip/" + serviceID(via, manyServices) }
+	mixed := result.Statement{Caption: "A cluster IP among 10,000 services"}
+	for _, by := range ebpf {
+		for _, pair := range pairsOf(rules, func(string) string { return serviceID(by.via, manyServices) }, among(manyServices)) {
+			pair.Label = by.name + " against " + pair.Label
+			mixed.Pairs = append(mixed.Pairs, pair)
+		}
+	}
+	s.Report.Statements = []result.Statement{
+		{
+			Caption: "All traffic in a network with 10,000 services, pod IP against that without services",
+			Pairs:   pairsOf(serviceKinds, beside, func(string) string { return "pod-ip" }),
+		},
+		{Caption: "A cluster IP among 10,000 services against the pod IP beside it", Pairs: pairsOf(serviceKinds, among(manyServices), beside)},
+		mixed,
+		{Caption: "10,000 services against 10", Pairs: pairsOf(serviceKinds, among(manyServices), among(fewServices))},
+		{Caption: "100,000 services against 10", Pairs: pairsOf(ebpf, among(mostServices), among(fewServices))},
+	}
+	return s
+}
+
+func (s *Suite) addServices(number int) {
+	for _, k := range serviceKinds {
+		via := k.via
+		if via == lab.ViaIPVS && number > manyServices { // each is a call of the kernel
+			continue
+		}
+		podIP := podPath("pod-ip/"+serviceID(via, number), "veth")
+		podIP.Lab.Via, podIP.Lab.Services = via, number
+		podIP.Variant, podIP.Long = fmt.Sprintf("%d services", number), number > someServices
+		if via == lab.ViaEBPFTC {
+			podIP.Lab.Datapath = lab.DatapathEBPF
+		}
+		if hasRules(via) && number > manyServices {
+			podIP.Skip = tooManyServices
+		}
+		p := podIP.toService(via)
+		p.ID = serviceID(via, number)
+		if number == fewServices || number == manyServices {
+			s.add(podIP)
+			s.ask(result.AsksProxy, podIP.ID, "pod-ip")
+			s.ask(result.AsksService, p.ID, podIP.ID)
+		}
+		s.add(p)
+		s.ask(result.AsksTotal, p.ID, "pod-ip")
+		if number > fewServices {
+			s.compare(p.ID, serviceID(via, fewServices))
+		}
+	}
+	s.compare(serviceID(lab.ViaEBPFTC, number), serviceID(lab.ViaEBPFSocket, number))
+	for _, by := range serviceKinds[3:] {
+		for _, rules := range serviceKinds[:3] {
+			if rules.via != lab.ViaIPVS || number <= manyServices {
+				s.compare(serviceID(by.via, number), serviceID(rules.via, number))
+			}
+		}
+	}
+}
+
+// hasTable reports whether a workload of tables measures the path: those with a network policy, and those to services
+// among others. Socket translation has the same tables as the programs for packets, and rules for
+// many services take minutes to write.
+func (p Path) hasTable(w Workload) bool {
+	if w.OfPolicies() {
+		return p.Lab.Policy != ""
+	}
+	memory := w.Name == result.WorkloadServiceMemory
+	switch writes := memory || w.Name == result.WorkloadServiceProgram; {
+	case p.Lab.Services == 0, p.Target != result.TargetClusterIP:
+		return false
+	case writes && (p.Via == result.ViaEBPFSocket || hasRules(p.Via) && p.Lab.Services > someServices):
+		return false
+	}
+	return !memory || p.Lab.Services >= someServices // few services have too little
+}
+
+// hasRules reports whether an implementation is of kube-proxy's rules.
+func hasRules(via string) bool {
+	return via == lab.ViaIPTables || via == lab.ViaNFTables || via == lab.ViaIPVS
+}
+
+// PolicyWorkloads lists the workloads that measure changes of network policies, not traffic.
+func PolicyWorkloads() []string {
+	return []string{result.WorkloadPolicyApply, result.WorkloadPolicyChange}
+}
+
+// policyID returns the ID of the path by an implementation of so many rules.
+func policyID(via string, rules int) string {
+	if via == lab.ViaEBPFTC {
+		via = "ebpf"
+	}
+	return fmt.Sprintf("%s/%d", via, rules)
+}
+
+// withoutPolicy returns the ID of the path that an implementation's paths are compared with.
+func withoutPolicy(via string) string {
+	if via == lab.ViaEBPFTC {
+		return "pod-ip+ebpf"
+	}
+	return "pod-ip"
+}
+
+// policy compares implementations of a network policy by the number of its rules.
+func policy() Suite {
+	s := Suite{
+		Name:      "policy",
+		Doc:       "a network policy of 1 to 10,000 rules by eBPF, iptables and nftables, and none",
+		Workloads: ofTables(PolicyWorkloads()),
+		Report: result.Suite{
+			Question: "What does a network policy cost, and how fast does it take effect?",
+			Answer:   []string{result.AnswerGrid, result.AnswerStatements}, Reference: "pod-ip",
+		},
+	}
+	podIP, over := podPath("pod-ip", "veth"), ebpfPath("pod-ip+ebpf", "veth")
+	podIP.Note, over.Note = "without rules", "programs on the pods' links, without policies"
+	unguarded := over
+	unguarded.ID, unguarded.Variant, unguarded.Lab.Unguarded = "pod-ip+ebpf/unguarded", "unguarded", true
+	unguarded.Note = "the same without source guard"
+	s.addBaseline(podIP)
+	s.addBaseline(over)
+	s.add(unguarded)
+	s.compare(over.ID, podIP.ID)
+	s.compare(over.ID, unguarded.ID)
+	kinds, numbers := []kind{serviceKinds[0], serviceKinds[1], {lab.ViaEBPFTC, "eBPF", result.ColorBlue}}, []int{1, 100, 10_000}
+	for _, rules := range numbers {
+		for _, k := range kinds {
+			p := podPath(policyID(k.via, rules), "veth")
+			if k.via == lab.ViaEBPFTC {
+				p = ebpfPath(p.ID, "veth")
+			}
+			p.Lab.Policy, p.Lab.PolicyRules = k.via, rules
+			p.Variant, p.Long = fmt.Sprintf("%d rules", rules), rules > 100
+			s.add(p, withoutPolicy(k.via))
+			if rules > 1 {
+				s.compare(p.ID, policyID(k.via, 1))
+			}
+			if ours := policyID(lab.ViaEBPFTC, rules); p.ID != ours {
+				s.compare(ours, p.ID)
+			}
+		}
+	}
+	s.addGrid(kinds, numbers, " rules", policyID)
+	s.Report.Groups[0].Caption = "1 rule"
+	for i, rules := range numbers {
+		s.Report.Statements = append(s.Report.Statements, result.Statement{
+			Caption: s.Report.Groups[i].Caption + " against none",
+			Pairs:   pairsOf(kinds, func(via string) string { return policyID(via, rules) }, withoutPolicy),
+		})
+	}
+	return s
+}
