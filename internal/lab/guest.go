@@ -142,7 +142,7 @@ func (b boot) run(ctx context.Context, o vm.Options) (_ int, err error) {
 	}
 	o.Kernel, o.Init, o.Bare, o.Acceleration, o.Network = b.Kernel, b.Program, true, b.Acceleration, &b.Network
 	o.Command = append([]string{vm.Program}, b.Arguments...)
-	o.CPUs, o.MemoryMB, o.BootTimeout = 1, guestMemoryMB, guestBootTimeout
+	o.MemoryMB, o.BootTimeout = guestMemoryMB, guestBootTimeout
 	return vm.Run(ctx, o)
 }
 

@@ -204,12 +204,12 @@ func TestEchoTCPHalfOpen(t *testing.T) {
 	}
 }
 
-// FuzzTCPEcho passes any bytes to the TCP stack, which must not panic.
-func FuzzTCPEcho(f *testing.F) {
+// FuzzEcho passes any bytes to the stack, which must not panic.
+func FuzzEcho(f *testing.F) {
 	for _, test := range decodeTests {
 		f.Add(hexBytes(f, test.packet))
 	}
-	echo, err := newTCPEcho(1500)
+	echo, err := newEcho(1500)
 	if err != nil {
 		f.Fatal(err)
 	}

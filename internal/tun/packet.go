@@ -44,9 +44,6 @@ type Packet struct {
 	// Malformed describes the fault of a malformed packet; empty for others. The fields
 	// above contain as much as could be read.
 	Malformed string
-
-	transport int  // offset of the transport header
-	routed    bool // has a routing header: Destination is an intermediate hop
 }
 
 // Decode decodes the headers of an IP packet. It accepts any input.
@@ -93,7 +90,6 @@ func (p *Packet) decodeIPv4(packet []byte) (payload []byte) {
 		fragment := binary.BigEndian.Uint16(packet[6:])
 		p.Offset = int(fragment&0x1fff) * 8
 		p.Fragment = p.Offset > 0 || fragment&0x2000 != 0
-		p.transport = header
 		return packet[header:total]
 	}
 }
@@ -112,7 +108,6 @@ func (p *Packet) decodeIPv6(packet []byte) (payload []byte) {
 	if end > len(packet) {
 		return p.fail("%d bytes of %d", len(packet), end)
 	}
-	p.transport = sizeIPv6
 	return p.skipExtensions(packet[sizeIPv6:end])
 }
 
@@ -141,9 +136,7 @@ func (p *Packet) skipExtensions(payload []byte) []byte {
 		if len(payload) < size {
 			return p.fail("extension header %d ends after %d bytes", p.Protocol, len(payload))
 		}
-		p.routed = p.routed || p.Protocol == unix.IPPROTO_ROUTING
 		p.Protocol = payload[0]
-		p.transport += size
 		payload = payload[size:]
 	}
 	return payload

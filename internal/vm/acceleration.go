@@ -6,14 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
-	"runtime"
-	"strings"
 	"sync"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"mustang/internal/debian"
 )
@@ -24,15 +19,8 @@ const (
 	TCG = "tcg" // emulation by QEMU ("tiny code generator")
 )
 
-const (
-	kvmFile = "/dev/kvm"
-	// kvmTimeout limits the boot that tests KVM, which takes about a second.
-	kvmTimeout = 10 * time.Second
-	// kvmError is in the output of QEMU when KVM fails; the guest then hangs.
-	kvmError = "KVM internal error"
-	// noRootMessage is in the last line of a kernel that has booted and has no root file system.
-	noRootMessage = "Unable to mount root fs"
-)
+// kvmTimeout limits the boot that tests KVM, which takes about a second.
+const kvmTimeout = 10 * time.Second
 
 // accelerations caches the results of [Acceleration] by the kernel's image.
 var accelerations = struct {
@@ -40,8 +28,8 @@ var accelerations = struct {
 	of map[string]string
 }{of: map[string]string{}}
 
-// Acceleration returns [KVM] if the kernel boots with it on this machine, else [TCG]. KVM inside of a virtual machine
-// can lack features that a kernel needs. The first call takes as long as a boot.
+// Acceleration returns [KVM] if a bare guest of the running program boots with it on this machine, else [TCG]. KVM inside of
+// a virtual machine can lack features that a kernel needs. The first call takes as long as a boot.
 func Acceleration(ctx context.Context, kernel Kernel) (string, error) {
 	if err := checkTools(true); err != nil {
 		return "", err
@@ -52,56 +40,19 @@ func Acceleration(ctx context.Context, kernel Kernel) (string, error) {
 		return known, nil
 	}
 	found := TCG
-	if file, err := os.OpenFile(kvmFile, os.O_RDWR, 0); err == nil {
-		_ = file.Close()
-		boots, err := bootsWith(ctx, kernel, KVM, kvmTimeout)
-		if err != nil {
+	if _, err := os.Stat("/dev/kvm"); err == nil {
+		_, err := Run(ctx, Options{
+			Kernel: kernel, Bare: true, Acceleration: KVM, MemoryMB: 384, BootTimeout: kvmTimeout, Command: []string{"/none"},
+		})
+		if ctx.Err() != nil {
 			return "", err
 		}
-		if boots {
+		if err == nil { // with an exit code: there is no such command
 			found = KVM
 		}
 	}
 	accelerations.of[kernel.Image] = found
 	return found, nil
-}
-
-// bootsWith boots a kernel without a root file system and reports whether it gets as far as looking for one within a time.
-func bootsWith(ctx context.Context, kernel Kernel, acceleration string, timeout time.Duration) (bool, error) {
-	ours, theirs, err := socketPair("console")
-	if err != nil {
-		return false, err
-	}
-	defer ours.Close()
-	h := hardware{options: Options{Kernel: kernel, CPUs: 1, MemoryMB: 256, Acceleration: acceleration}, console: theirs}
-	runtime.LockOSThread() // QEMU dies with the thread that starts it
-	defer runtime.UnlockOSThread()
-	machine, err := h.start()
-	_ = theirs.Close()
-	if err != nil {
-		return false, err
-	}
-	defer machine.kill()
-	limited, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	poll := time.NewTicker(20 * time.Millisecond)
-	defer poll.Stop()
-	for {
-		select {
-		case <-limited.Done():
-			if ctx.Err() != nil {
-				return false, fmt.Errorf("boot a kernel with %s: %w", acceleration, context.Cause(ctx))
-			}
-			return false, nil
-		case <-machine.done:
-			console, _ := io.ReadAll(ours) // the socket holds all that a kernel prints, and ends with QEMU
-			return strings.Contains(string(console), noRootMessage), nil
-		case <-poll.C:
-			if strings.Contains(machine.stderr.String(), kvmError) {
-				return false, nil
-			}
-		}
-	}
 }
 
 // tools are the required programs with their Debian packages.
@@ -126,12 +77,13 @@ func CheckTools() error { return checkTools(false) }
 
 // checkTools is CheckTools; bare guests need no daemon for shared directories.
 func checkTools(bare bool) error {
-	err := findTools(qemu)
-	switch {
-	case os.Geteuid() != 0:
+	needed := []string{qemu, virtiofsd}
+	if bare {
+		needed = needed[:1]
+	}
+	err := findTools(needed...)
+	if os.Geteuid() != 0 {
 		err = errors.New("needs root")
-	case err == nil && !bare:
-		err = findTools(virtiofsd)
 	}
 	if err != nil {
 		return fmt.Errorf("run in a guest: %w", err)
@@ -165,24 +117,4 @@ func CheckInstalled() error {
 		return &debian.MissingError{Name: "linux-image-6.12.*-cloud-amd64", Remedy: "apt update"}
 	}
 	return nil
-}
-
-// lastLines returns the last n non-blank lines of a text on one line.
-func lastLines(text string, n int) string {
-	var lines []string
-	for line := range strings.Lines(text) {
-		if line = strings.TrimSpace(line); line != "" {
-			lines = append(lines, line)
-		}
-	}
-	return strings.Join(lines[max(0, len(lines)-n):], " | ")
-}
-
-// release returns the release of the running kernel.
-func release() (string, error) {
-	var name unix.Utsname
-	if err := unix.Uname(&name); err != nil {
-		return "", fmt.Errorf("read the release of the kernel: %w", err)
-	}
-	return unix.ByteSliceToString(name.Release[:]), nil
 }

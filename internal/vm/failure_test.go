@@ -3,7 +3,6 @@
 package vm
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -27,27 +26,6 @@ func TestPanic(t *testing.T) {
 	var guest *GuestError
 	if !errors.As(err, &guest) || !strings.Contains(err.Error(), "sysrq triggered crash") {
 		t.Errorf("error %v", err)
-	}
-}
-
-// TestPanicAtBoot has the first process fault at once: the kernel panics each time
-// that it is booted, which is three times.
-func TestPanicAtBoot(t *testing.T) {
-	t.Parallel()
-	o, _, _ := guestOptions(t, "true")
-	program := testkit.Must(os.ReadFile(o.Init))(t)
-	clear(program[24:32]) // where it begins (e_entry of ELF64)
-	o.Init = filepath.Join(t.TempDir(), "init")
-	testkit.Succeed(t, os.WriteFile(o.Init, program, 0o700))
-	var console bytes.Buffer
-	o.Console = &console
-	_, err := Run(t.Context(), o)
-	var guest *GuestError
-	if !errors.As(err, &guest) || !strings.Contains(err.Error(), panicMessage) {
-		t.Errorf("error %v, want the panic", err)
-	}
-	if n := strings.Count(console.String(), "not syncing"); n != bootAttempts {
-		t.Errorf("the kernel panicked %d times, want %d:\n%s", n, bootAttempts, console.String())
 	}
 }
 

@@ -17,20 +17,17 @@ type kind byte
 
 // Frames from the guest.
 const (
-	frameStarted   kind = 'S' // the command runs
-	frameStdout    kind = '1' // output of the command
-	frameStderr    kind = '2'
-	frameExited    kind = 'X' // the command's exit code, 1 byte; the last frame
-	frameInputDone kind = 'T' // the command has received the last frameStdin
-	frameFailed    kind = 'F' // error text of a command that did not start; the last frame
+	frameStarted kind = 'S' // the command runs
+	frameStdout  kind = '1' // output of the command
+	frameStderr  kind = '2'
+	frameExited  kind = 'X' // the command's exit code, 1 byte; the last frame
+	frameFailed  kind = 'F' // error text of a command that did not start; the last frame
 )
 
 // Frames from the host.
 const (
 	frameSignal kind = 'K' // signal for the command, 1 byte
-	// frameStdin is input of the command; without data it is the end of the input. The host sends the next one after
-	// frameInputDone, so that signals reach a command that does not read its input.
-	frameStdin kind = '0'
+	frameStdin  kind = '0' // input of the command; without data it is the end of the input
 )
 
 const (

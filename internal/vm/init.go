@@ -67,8 +67,12 @@ func (s *system) run() error {
 		return err
 	}
 	for _, file := range s.config.Insert {
-		if err := insert(modulePath + file); err != nil {
+		data, err := os.ReadFile(modulePath + file)
+		if err != nil {
 			return err
+		}
+		if err := unix.InitModule(data, ""); err != nil && !errors.Is(err, unix.EEXIST) {
+			return fmt.Errorf("load kernel module %s: %w", file, err)
 		}
 	}
 	for _, step := range []func() error{s.openPort, s.enterRoot, s.populateRoot, s.network} {
@@ -80,20 +84,13 @@ func (s *system) run() error {
 	if err != nil {
 		return err
 	}
-	s.flush()
+	unix.Sync()
+	for _, m := range s.config.Mounts {
+		if m.Writable { // writes it back to the host
+			_ = unix.Unmount(m.Path, unix.MNT_DETACH) // synced already
+		}
+	}
 	return s.frames.write(frameExited, []byte{code})
-}
-
-// insert loads a kernel module.
-func insert(path string) error {
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return err
-	}
-	if err := unix.InitModule(data, ""); err != nil && !errors.Is(err, unix.EEXIST) {
-		return fmt.Errorf("load kernel module %s: %w", filepath.Base(path), err)
-	}
-	return nil
 }
 
 // openPort opens the virtio port that leads to the host.
@@ -108,25 +105,12 @@ func (s *system) openPort() error {
 			if err != nil || strings.TrimSpace(string(name)) != portName {
 				continue
 			}
-			path := filepath.Join("/dev", filepath.Base(filepath.Dir(file)))
-			if s.port, err = os.OpenFile(path, os.O_RDWR, 0); err != nil {
-				return err
-			}
+			s.port, err = os.OpenFile(filepath.Join("/dev", filepath.Base(filepath.Dir(file))), os.O_RDWR, 0)
 			s.frames = &frameWriter{w: s.port}
-			return nil
+			return err
 		}
 		if time.Now().After(deadline) {
 			return fmt.Errorf("no virtio port %q after %v", portName, portTimeout)
-		}
-	}
-}
-
-// flush writes the shared directory back to the host.
-func (s *system) flush() {
-	unix.Sync()
-	for _, m := range s.config.Mounts {
-		if m.Writable {
-			_ = unix.Unmount(m.Path, unix.MNT_DETACH) // synced already
 		}
 	}
 }
@@ -159,46 +143,33 @@ func (s *system) command() (code byte, err error) {
 	cmd := exec.Command(s.config.Command[0], s.config.Command[1:]...)
 	cmd.Dir, cmd.Env = s.config.Dir, s.config.Env
 	cmd.SysProcAttr = &unix.SysProcAttr{Setsid: true}
-	var copies sync.WaitGroup
-	var ends []io.Closer
-	input := make(chan []byte, 1)
+	var input io.WriteCloser
 	if s.config.Input {
-		r, w, err := os.Pipe()
-		if err != nil {
-			return 0, fmt.Errorf("create a pipe: %w", err)
+		if input, err = cmd.StdinPipe(); err != nil {
+			return 0, err
 		}
-		cmd.Stdin = r
-		ends = append(ends, r)
-		go s.forwardInput(input, w)
 	}
-	for _, out := range []struct {
-		file *io.Writer
-		what kind
-	}{{&cmd.Stdout, frameStdout}, {&cmd.Stderr, frameStderr}} {
-		r, w, err := os.Pipe()
-		if err != nil {
-			return 0, fmt.Errorf("create a pipe: %w", err)
-		}
-		*out.file = w
-		ends = append(ends, w)
-		copies.Go(func() {
-			_, _ = io.Copy(stream{s.frames, out.what}, r) // the guest ends with the host
-		})
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		return 0, err
+	}
+	stderr, err := cmd.StderrPipe()
+	if err != nil {
+		return 0, err
 	}
 	if err := s.frames.write(frameStarted, nil); err != nil {
 		return 0, fmt.Errorf("notify the host: %w", err)
 	}
-	startErr := cmd.Start()
-	for _, end := range ends {
-		_ = end.Close()
-	}
-	if startErr != nil {
-		fmt.Fprintf(stream{s.frames, frameStderr}, "run in a guest: %v\n", startErr)
-		if errors.Is(startErr, exec.ErrNotFound) || errors.Is(startErr, fs.ErrNotExist) {
+	if err := cmd.Start(); err != nil {
+		fmt.Fprintf(stream{s.frames, frameStderr}, "run in a guest: %v\n", err)
+		if errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist) {
 			return exitNotFound, nil
 		}
 		return exitNotExecutable, nil
 	}
+	var copies sync.WaitGroup
+	copies.Go(func() { _, _ = io.Copy(stream{s.frames, frameStdout}, stdout) }) // the guest ends with the host
+	copies.Go(func() { _, _ = io.Copy(stream{s.frames, frameStderr}, stderr) })
 	go s.handleHost(cmd.Process.Pid, input)
 	code, err = reap(cmd.Process.Pid)
 	// Other processes would keep the pipes open.
@@ -209,33 +180,21 @@ func (s *system) command() (code byte, err error) {
 	return code, err
 }
 
-// handleHost forwards signals and input from the host to the command.
-func (s *system) handleHost(pid int, input chan<- []byte) {
+// handleHost forwards signals and input from the host to the command. Input of a command that has closed it is dropped.
+func (s *system) handleHost(pid int, input io.WriteCloser) {
 	r := bufio.NewReaderSize(s.port, 64<<10)
 	for {
 		f, err := readFrame(r)
-		if err != nil {
-			return // the guest ends with the host
-		}
 		switch {
-		case f.what == frameStdin:
-			input <- f.data // the host sends one frame at a time
+		case err != nil:
+			return // the guest ends with the host
 		case f.what == frameSignal && len(f.data) == 1:
 			_ = unix.Kill(pid, unix.Signal(f.data[0])) // it may have ended
+		case f.what == frameStdin && len(f.data) == 0:
+			_ = input.Close()
+		case f.what == frameStdin:
+			_, _ = input.Write(f.data)
 		}
-	}
-}
-
-// forwardInput writes input to the command and acknowledges it to the host. It drops
-// input that the command does not read.
-func (s *system) forwardInput(input <-chan []byte, w io.WriteCloser) {
-	for data := range input {
-		if len(data) == 0 {
-			_ = w.Close()
-		} else {
-			_, _ = w.Write(data)
-		}
-		_ = s.frames.write(frameInputDone, nil)
 	}
 }
 

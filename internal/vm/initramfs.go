@@ -49,26 +49,6 @@ type guestConfig struct {
 	Input bool
 }
 
-// initramfs builds the initramfs.
-func (o Options) initramfs(mounts []mount) (*os.File, error) {
-	needed := portModules
-	config := guestConfig{
-		Command: o.Command, Dir: o.Dir, Env: o.Env, Modules: o.Kernel.Modules, Mounts: mounts, Input: o.Stdin != nil,
-	}
-	if !o.Bare {
-		needed = slices.Concat(needed, rootModules)
-	}
-	if o.Network != nil {
-		needed = slices.Concat(needed, networkModules)
-		config.Network = o.Network
-	}
-	modules, err := loadModules(o.Kernel.Modules, slices.Concat(needed, o.Modules))
-	if err != nil {
-		return nil, err
-	}
-	return buildInitramfs(config, o.Init, modules)
-}
-
 // mount is a directory of the host in the guest.
 type mount struct {
 	Tag      string // name of the virtio device
@@ -77,31 +57,30 @@ type mount struct {
 }
 
 // buildInitramfs writes the initramfs into an unnamed file.
-func buildInitramfs(c guestConfig, initProgram string, modules []module) (_ *os.File, err error) {
-	if err := CheckStatic(initProgram); err != nil {
+func (o Options) buildInitramfs(mounts []mount) (_ *os.File, err error) {
+	needed := slices.Concat(portModules, o.Modules)
+	if !o.Bare {
+		needed = append(needed, rootModules...)
+	}
+	if o.Network != nil {
+		needed = append(needed, networkModules...)
+	}
+	modules, err := moduleOrder(o.Kernel.Modules, needed)
+	if err != nil {
+		return nil, fmt.Errorf("kernel modules: %w", err)
+	}
+	if err := CheckStatic(o.Init); err != nil {
 		return nil, fmt.Errorf("init program: %w", err)
 	}
-	program, err := os.ReadFile(initProgram)
+	program, err := os.ReadFile(o.Init)
 	if err != nil {
 		return nil, fmt.Errorf("init program: %w", err)
-	}
-	for i, m := range modules {
-		c.Insert = append(c.Insert, fmt.Sprintf("%02d-%s.ko", i, m.name))
-	}
-	text, err := json.Marshal(c)
-	if err != nil {
-		return nil, err
 	}
 	fd, err := unix.MemfdCreate("mustang-initramfs", unix.MFD_CLOEXEC)
 	if err != nil {
 		return nil, fmt.Errorf("create a file in memory: %w", err)
 	}
 	file := os.NewFile(uintptr(fd), "initramfs")
-	defer func() {
-		if err != nil {
-			_ = file.Close()
-		}
-	}()
 	buffered := bufio.NewWriterSize(file, 1<<20)
 	a := archive{w: cpio.NewWriter(buffered)}
 	for _, dir := range []string{"dev", "proc", "sys", "root", "lower", "upper", "modules"} {
@@ -109,18 +88,22 @@ func buildInitramfs(c guestConfig, initProgram string, modules []module) (_ *os.
 	}
 	a.add(initPath[1:], cpio.TypeReg|0o755, program)
 	a.add(Program[1:], cpio.TypeSymlink|0o777, []byte(initPath))
+	config := guestConfig{
+		Command: o.Command, Dir: o.Dir, Env: o.Env, Modules: o.Kernel.Modules, Mounts: mounts, Network: o.Network, Input: o.Stdin != nil,
+	}
+	for i, path := range modules {
+		data, err := readModule(filepath.Join(o.Kernel.Modules, path))
+		if err != nil {
+			a.err = cmp.Or(a.err, fmt.Errorf("kernel module %s: %w", path, err))
+		}
+		config.Insert = append(config.Insert, fmt.Sprintf("%02d-%s.ko", i, moduleName(path)))
+		a.add(modulePath[1:]+config.Insert[i], cpio.TypeReg|0o600, data)
+	}
+	text, err := json.Marshal(config)
 	a.add(configPath[1:], cpio.TypeReg|0o600, text)
-	for i, m := range modules {
-		a.add(modulePath[1:]+c.Insert[i], cpio.TypeReg|0o600, m.data)
-	}
-	if a.err == nil {
-		a.err = a.w.Close()
-	}
-	if a.err == nil {
-		a.err = buffered.Flush()
-	}
-	if a.err != nil {
-		return nil, fmt.Errorf("write the initramfs: %w", a.err)
+	if err := cmp.Or(err, a.err, a.w.Close(), buffered.Flush()); err != nil {
+		_ = file.Close()
+		return nil, fmt.Errorf("write the initramfs: %w", err)
 	}
 	return file, nil
 }
@@ -158,36 +141,13 @@ func CheckStatic(path string) error {
 // modulesDep is the file with the dependencies of modules.
 const modulesDep = "modules.dep"
 
-// Modules that guests need unless the kernel's image contains them: for the virtio port,
-// for a root file system of the host's files, for a network device.
+// Modules that guests need unless the kernel's image contains them: for the virtio port, for a root file system of the host's
+// files and /dev/net/tun in it, for a network device.
 var (
 	portModules    = []string{"virtio_pci", "virtio_console"}
-	rootModules    = []string{"fuse", "virtiofs", "overlay"}
+	rootModules    = []string{"fuse", "virtiofs", "overlay", "tun"}
 	networkModules = []string{"virtio_net"}
 )
-
-// module is a kernel module to load.
-type module struct {
-	name string
-	data []byte
-}
-
-// loadModules reads modules and their dependencies, in the order of loading.
-func loadModules(dir string, names []string) ([]module, error) {
-	files, err := moduleOrder(dir, names)
-	if err != nil {
-		return nil, fmt.Errorf("kernel modules: %w", err)
-	}
-	var out []module
-	for _, file := range files {
-		data, err := readModule(filepath.Join(dir, file))
-		if err != nil {
-			return nil, fmt.Errorf("kernel module %s: %w", file, err)
-		}
-		out = append(out, module{moduleName(file), data})
-	}
-	return out, nil
-}
 
 // moduleOrder returns the files of modules and their dependencies, in the order of loading.
 func moduleOrder(dir string, names []string) ([]string, error) {

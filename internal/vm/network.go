@@ -17,7 +17,7 @@ import (
 // Network is a guest's network device, eth0, which is connected to a TAP device on this
 // machine. [Init] needs a function to set it up.
 type Network struct {
-	// TAP is the open TAP device, see [OpenTAP].
+	// TAP is the open TAP device, see [OpenTAP]. Run closes it.
 	TAP *os.File `json:"-"`
 	// MAC is the guest's MAC address, in lower case with colons.
 	MAC string
@@ -70,10 +70,7 @@ func OpenTAP(name string) (_ *os.File, err error) {
 }
 
 // openVhost opens the kernel's forwarder between a guest and a TAP device, which needs KVM. It returns nil without one.
-func (o Options) openVhost() *os.File {
-	if o.Network == nil || o.Acceleration != KVM {
-		return nil
-	}
+func openVhost() *os.File {
 	file, err := os.OpenFile(vhostFile, os.O_RDWR, 0)
 	if err != nil {
 		return nil
@@ -85,14 +82,15 @@ func (o Options) openVhost() *os.File {
 	return file
 }
 
-// arguments returns the arguments of QEMU.
-func (n *Network) arguments(p *program, vhost *os.File) []string {
-	backend := "tap,id=network,fd=" + p.pass(n.TAP)
-	if vhost != nil {
-		backend += ",vhost=on,vhostfd=" + p.pass(vhost)
+// networkDevice returns QEMU's arguments of the network device.
+func (m *machine) networkDevice(p *program) []string {
+	backend, device := "tap,id=network,fd="+p.pass(m.Network.TAP), "virtio-net-pci,netdev=network,romfile=,mac="+m.Network.MAC
+	if m.Acceleration == KVM {
+		if vhost := openVhost(); vhost != nil {
+			backend += ",vhost=on,vhostfd=" + p.pass(vhost)
+		}
 	}
-	device := "virtio-net-pci,netdev=network,romfile=,mac=" + n.MAC
-	if n.NoOffload {
+	if m.Network.NoOffload {
 		device += ",csum=off,gso=off,host_tso4=off,host_tso6=off,host_ecn=off,host_ufo=off" +
 			",guest_csum=off,guest_tso4=off,guest_tso6=off,guest_ecn=off,guest_ufo=off"
 	}

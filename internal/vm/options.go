@@ -46,8 +46,6 @@ type Options struct {
 	Modules []string
 	// Share is a directory that the guest writes to; empty means none. All other writes of the guest are lost.
 	Share string
-	// CPUs is the number of the guest's processors; 0 means 2. CountInstructions makes it 1.
-	CPUs int
 	// MemoryMB is the guest's memory in MiB; 0 means 2048. Files that it writes outside of Share use up to half of it.
 	MemoryMB int
 	// BootTimeout limits the time until the command runs; 0 means two minutes.
@@ -56,8 +54,7 @@ type Options struct {
 	Timeout time.Duration
 	// Grace is the time that the command has to end after SIGINT when the context ends. 0 ends the guest at once.
 	Grace time.Duration
-	// CountInstructions makes the guest's clock count instructions, one per nanosecond, on
-	// a single processor. Measured times then are instructions and repeat to about 1 %.
+	// CountInstructions makes the guest's clock count instructions, one per nanosecond. Measured times then are instructions and repeat to about 1 %.
 	CountInstructions bool
 	// Stdin is the input of the command; nil means none. A Read may still be pending when the command has ended.
 	Stdin io.Reader
@@ -65,8 +62,6 @@ type Options struct {
 	Stdout, Stderr io.Writer
 	// Console receives the output of the kernel; nil discards it. The error of a failed guest contains its end.
 	Console io.Writer
-
-	bootTimer *time.Timer // of tests, instead of one that fires after BootTimeout
 }
 
 // withDefaults fills in defaults, makes all paths absolute and checks that they exist.
@@ -75,9 +70,6 @@ func (o Options) withDefaults() (_ Options, err error) {
 		return o, errors.New("no command")
 	}
 	o.BootTimeout, o.MemoryMB = cmp.Or(o.BootTimeout, bootTimeout), cmp.Or(o.MemoryMB, 2048)
-	if o.CPUs = cmp.Or(o.CPUs, 2); o.CountInstructions {
-		o.CPUs = 1
-	}
 	if o.Env == nil {
 		o.Env = os.Environ()
 	}

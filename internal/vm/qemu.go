@@ -4,11 +4,9 @@ package vm
 
 import (
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"strconv"
-	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -16,103 +14,94 @@ import (
 // qemu is the system emulator.
 const qemu = "qemu-system-x86_64"
 
-// hardware is the configuration of a virtual machine.
-type hardware struct {
-	options   Options
-	initramfs *os.File // or nil
-	control   *os.File // peer of the host's end of the virtio port; or nil
-	console   *os.File // the same for the serial line
-	vhost     *os.File // or nil
-	mounts    []mount
-	shares    []share // one for each mount
-}
-
 // kernelArguments disable boot messages and tests of ciphers, which would take another
 // second, and end the machine on a panic.
 const kernelArguments = "console=ttyS0 quiet panic=-1 cryptomgr.notests"
 
-// emulationArguments are for emulated machines too: no mitigations.
-const emulationArguments = " no_timer_check tsc=reliable mitigations=off"
-
-// start starts QEMU.
-func (h hardware) start() (*process, error) {
+// startQEMU starts QEMU, and before it a daemon for each directory of the host. It returns the host's ends of the serial line
+// and of the virtio port.
+func (m *machine) startQEMU() (console, control *os.File, err error) {
 	path, err := findTool(qemu)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
+	}
+	mounts, err := m.mounts()
+	if err != nil {
+		return nil, nil, err
 	}
 	p := &program{path: path}
-	arguments := h.processor(p)
-	p.args = append(p.args,
-		"-m", fmt.Sprintf("%dM", h.options.MemoryMB), "-smp", fmt.Sprint(h.options.CPUs),
+	defer p.close()
+	initramfs, err := m.buildInitramfs(mounts)
+	if err != nil {
+		return nil, nil, err
+	}
+	initrd := p.pass(initramfs)
+	consoleFD, console, err := m.connect(p, "console")
+	if err != nil {
+		return nil, nil, err
+	}
+	controlFD, control, err := m.connect(p, "control")
+	if err != nil {
+		return nil, nil, err
+	}
+	accelerator, arguments := m.processor()
+	// With more processors, emulation fails when the kernel patches its own code.
+	p.args = append(accelerator, "-smp", "1", "-m", fmt.Sprintf("%dM", m.MemoryMB),
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
-		"-kernel", h.options.Kernel.Image, "-append", arguments,
-		"-chardev", "socket,id=console,fd="+p.pass(h.console), "-serial", "chardev:console",
-	)
-	if h.initramfs != nil {
-		p.args = append(p.args, "-initrd", "/proc/self/fd/"+p.pass(h.initramfs))
+		"-kernel", m.Kernel.Image, "-append", arguments, "-initrd", "/proc/self/fd/"+initrd,
+		"-chardev", "socket,id=console,fd="+consoleFD, "-serial", "chardev:console",
+		"-device", "virtio-serial-pci", "-chardev", "socket,id=control,fd="+controlFD,
+		"-device", "virtserialport,chardev=control,name="+portName)
+	if len(mounts) == 0 {
+		p.args = append(p.args, "-machine", "q35")
+	} else { // the daemons access the guest's memory
+		p.args = append(p.args, "-machine", "q35,memory-backend=memory",
+			"-object", fmt.Sprintf("memory-backend-memfd,id=memory,size=%dM,share=on", m.MemoryMB))
 	}
-	if h.control != nil {
+	for _, mount := range mounts {
+		client, err := m.serve(mount)
+		if err != nil {
+			return nil, nil, err
+		}
 		p.args = append(p.args,
-			"-device", "virtio-serial-pci", "-chardev", "socket,id=control,fd="+p.pass(h.control),
-			"-device", "virtserialport,chardev=control,name="+portName)
+			"-chardev", "socket,id="+mount.Tag+",fd="+p.pass(client),
+			"-device", "vhost-user-fs-pci,chardev="+mount.Tag+",tag="+mount.Tag)
 	}
-	if h.options.Network != nil {
-		p.args = append(p.args, h.options.Network.arguments(p, h.vhost)...)
+	if m.Network != nil {
+		p.args = append(p.args, m.networkDevice(p)...)
 	}
-	h.share(p)
-	return p.start()
+	return console, control, m.run(p)
 }
 
-// processor adds the arguments of the processor, and returns the kernel's arguments.
-func (h hardware) processor(p *program) string {
-	if h.options.Acceleration == KVM {
-		p.args = []string{"-accel", "kvm", "-cpu", "host"}
-		return kernelArguments
+// processor returns QEMU's arguments of the processor, and the kernel's arguments.
+func (m *machine) processor() (accelerator []string, kernel string) {
+	if m.Acceleration == KVM {
+		return []string{"-accel", "kvm", "-cpu", "host"}, kernelArguments
 	}
-	accelerator, arguments, rate := "tcg,thread=multi", kernelArguments+emulationArguments, tickRate()
-	if h.options.CountInstructions {
-		// one tick per instruction, one instruction per nanosecond
-		accelerator, arguments, rate = "tcg,thread=single", arguments+" nokaslr", 1e6
-	}
-	if rate > 0 {
-		// On a busy machine the kernel measures a wrong rate, by up to a factor of 10,
-		// when its thread is preempted between setting a timer and reading the counter.
-		arguments += fmt.Sprintf(" tsc_early_khz=%d", rate)
-	}
+	kernel = kernelArguments + " no_timer_check tsc=reliable mitigations=off"
 	// With erms and fsrm the kernel copies with single instructions, which QEMU emulates
 	// byte by byte: all paths would take the same time. After cmpxchg16b, which the kernel's allocator uses where
 	// there is cx16, QEMU 7.2 leaves random EFLAGS: an interrupt at that instruction is a kernel panic.
-	p.args = []string{"-accel", accelerator, "-cpu", "max,-erms,-fsrm,-cx16"}
-	if h.options.CountInstructions {
-		// An idle guest waits in real time: if its clock jumped to the next timer, waiting
-		// for the host (reading a file) would time out.
-		p.args = append(p.args, "-icount", "shift=0,sleep=on", "-rtc", "clock=vm")
+	accelerator = []string{"-cpu", "max,-erms,-fsrm,-cx16", "-accel"}
+	if m.CountInstructions {
+		// One tick per instruction, one instruction per nanosecond. An idle guest waits in real time: if its clock jumped
+		// to the next timer, waiting for the host (reading a file) would time out.
+		return append(accelerator, "tcg,thread=single", "-icount", "shift=0,sleep=on", "-rtc", "clock=vm"),
+			kernel + " nokaslr tsc_early_khz=1000000"
 	}
-	return arguments
-}
-
-// share adds the host's directories. Their daemons access the guest's memory.
-func (h hardware) share(p *program) {
-	if len(h.mounts) == 0 {
-		p.args = append(p.args, "-machine", "q35")
-		return
+	if rate := tickRate(); rate > 0 {
+		// On a busy machine the kernel measures a wrong rate, by up to a factor of 10,
+		// when its thread is preempted between setting a timer and reading the counter.
+		kernel += fmt.Sprintf(" tsc_early_khz=%d", rate)
 	}
-	p.args = append(p.args, "-machine", "q35,memory-backend=memory",
-		"-object", fmt.Sprintf("memory-backend-memfd,id=memory,size=%dM,share=on", h.options.MemoryMB))
-	for i, m := range h.mounts {
-		p.args = append(p.args,
-			"-chardev", "socket,id="+m.Tag+",fd="+p.pass(h.shares[i].client),
-			"-device", "vhost-user-fs-pci,chardev="+m.Tag+",tag="+m.Tag)
-	}
+	return append(accelerator, "tcg,thread=multi"), kernel
 }
 
 // process is QEMU or one of its daemons. It is killed when the thread that started it ends, so that thread has to stay
 // (runtime.LockOSThread). It gets no signals from the terminal.
 type process struct {
-	name   string
-	cmd    *exec.Cmd
-	stderr *tail
-	done   chan struct{} // closed when the process has ended
+	cmd  *exec.Cmd
+	done chan struct{} // closed when the process has ended
 }
 
 // program is a program to start.
@@ -122,70 +111,42 @@ type program struct {
 	files []*os.File
 }
 
-// pass adds a file for the program to inherit and returns its descriptor there.
+// pass adds a file for the program to inherit and returns its descriptor there. It belongs to the program from then on.
 func (p *program) pass(file *os.File) string {
 	p.files = append(p.files, file)
 	return strconv.Itoa(2 + len(p.files))
 }
 
-func (p *program) start() (*process, error) {
-	child := &process{stderr: &tail{}, done: make(chan struct{})}
-	child.cmd = exec.Command(p.path, p.args...)
-	child.name = child.cmd.Path
-	child.cmd.ExtraFiles = p.files
-	child.cmd.Stdout, child.cmd.Stderr = child.stderr, child.stderr
+// close closes the files here, once the program runs or has failed to.
+func (p *program) close() {
+	for _, file := range p.files {
+		_ = file.Close()
+	}
+}
+
+// connect passes one of two connected sockets to a program, and keeps the other.
+func (m *machine) connect(p *program, name string) (theirs string, ours *os.File, err error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return "", nil, fmt.Errorf("create a socket pair: %w", err)
+	}
+	ours = os.NewFile(uintptr(fds[0]), name)
+	m.files = append(m.files, ours)
+	return p.pass(os.NewFile(uintptr(fds[1]), name)), ours, nil
+}
+
+// run starts a program as a process of the machine.
+func (m *machine) run(p *program) error {
+	child := &process{cmd: exec.Command(p.path, p.args...), done: make(chan struct{})}
+	child.cmd.ExtraFiles, child.cmd.Stdout, child.cmd.Stderr = p.files, m.stderr, m.stderr
 	child.cmd.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGKILL, Setpgid: true}
 	if err := child.cmd.Start(); err != nil {
-		return nil, fmt.Errorf("start %s: %w", p.path, err)
+		return fmt.Errorf("start %s: %w", p.path, err)
 	}
+	m.processes = append(m.processes, child)
 	go func() {
 		defer close(child.done)
 		_ = child.cmd.Wait() // its output tells how it ended
 	}()
-	return child, nil
-}
-
-// kill kills the process and waits for its end.
-func (p *process) kill() {
-	_ = p.cmd.Process.Kill() // an error means that it has ended
-	<-p.done
-}
-
-// tail keeps the end of its input.
-type tail struct {
-	mu   sync.Mutex
-	data []byte
-	also io.Writer // receives all input; or nil
-}
-
-// tailSize is the minimum number of bytes that a tail keeps.
-const tailSize = 16 << 10
-
-// Write implements io.Writer.
-func (t *tail) Write(data []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.also != nil {
-		_, _ = t.also.Write(data) // errors do not stop the guest
-	}
-	t.data = append(t.data, data...)
-	if len(t.data) > 2*tailSize {
-		t.data = append(t.data[:0], t.data[len(t.data)-tailSize:]...)
-	}
-	return len(data), nil
-}
-
-func (t *tail) String() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return string(t.data)
-}
-
-// socketPair returns two connected stream sockets.
-func socketPair(name string) (ours, theirs *os.File, err error) {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
-	if err != nil {
-		return nil, nil, fmt.Errorf("create a socket pair: %w", err)
-	}
-	return os.NewFile(uintptr(fds[0]), name), os.NewFile(uintptr(fds[1]), name), nil
+	return nil
 }

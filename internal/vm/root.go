@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -54,57 +53,42 @@ func mountAll(list ...fileSystem) error {
 	return nil
 }
 
-// enterRoot switches to a root of the host's directories. A bare guest stays in the initramfs.
-func (s *system) enterRoot() error {
-	if s.bare() {
-		return nil
-	}
-	if err := s.buildRoot(); err != nil {
-		return err
-	}
-	return s.switchRoot()
-}
-
-// bare reports whether the guest has no files of the host.
-func (s *system) bare() bool { return len(s.config.Mounts) == 0 }
-
 // newRoot is the mount point of the new root.
 const newRoot = "/root"
 
-// buildRoot mounts the host's directories, each below an overlay in memory for writes.
-func (s *system) buildRoot() error {
-	if err := mountAll(fileSystem{kind: "tmpfs", path: "/upper", options: "size=50%,mode=0755"}); err != nil {
-		return err
+// enterRoot switches to a root of the host's directories, each below an overlay in memory for writes. A bare guest, which has
+// none, stays in the initramfs.
+func (s *system) enterRoot() error {
+	if len(s.config.Mounts) == 0 {
+		return nil
 	}
+	list := []fileSystem{{kind: "tmpfs", path: "/upper", options: "size=50%,mode=0755"}}
 	for i, m := range s.config.Mounts {
 		if m.Writable {
 			continue
 		}
 		n := strconv.Itoa(i)
 		lower, upper, work := filepath.Join("/lower", n), filepath.Join("/upper", n, "up"), filepath.Join("/upper", n, "work")
-		if err := errors.Join(os.MkdirAll(upper, 0o755), os.MkdirAll(work, 0o755)); err != nil {
-			return err
-		}
-		err := mountAll(
-			fileSystem{kind: "virtiofs", tag: m.Tag, path: lower, flags: unix.MS_RDONLY},
-			fileSystem{
-				kind: "overlay", path: filepath.Join(newRoot, m.Path),
-				options: "lowerdir=" + lower + ",upperdir=" + upper + ",workdir=" + work,
-			})
-		if err != nil {
+		options := "lowerdir=" + lower + ",upperdir=" + upper + ",workdir=" + work
+		list = append(list, fileSystem{kind: "virtiofs", tag: m.Tag, path: lower, flags: unix.MS_RDONLY},
+			fileSystem{kind: "overlay", path: filepath.Join(newRoot, m.Path), options: options})
+	}
+	if err := mountAll(list[0]); err != nil {
+		return err
+	}
+	for i := range s.config.Mounts {
+		n := strconv.Itoa(i)
+		if err := errors.Join(os.MkdirAll("/upper/"+n+"/up", 0o755), os.Mkdir("/upper/"+n+"/work", 0o755)); err != nil {
 			return err
 		}
 	}
-	return nil
-}
-
-// switchRoot changes to the new root and frees the memory of the old one.
-func (s *system) switchRoot() error {
 	for _, f := range kernelMounts {
-		if err := mountAll(fileSystem{tag: f.path, path: newRoot + f.path, flags: unix.MS_MOVE}); err != nil {
-			return err
-		}
+		list = append(list, fileSystem{tag: f.path, path: newRoot + f.path, flags: unix.MS_MOVE})
 	}
+	if err := mountAll(list[1:]...); err != nil {
+		return err
+	}
+	// frees the memory of the old root
 	if err := errors.Join(os.RemoveAll(modulePath), os.Remove(initPath)); err != nil {
 		return err
 	}
@@ -122,20 +106,18 @@ func (s *system) switchRoot() error {
 
 // populateRoot mounts the file systems that programs expect and sets up the system.
 func (s *system) populateRoot() error {
-	if err := mountAll(guestMounts...); err != nil {
-		return err
-	}
+	list := guestMounts
 	for _, m := range s.config.Mounts {
 		if m.Writable {
-			if err := mountAll(fileSystem{kind: "virtiofs", tag: m.Tag, path: m.Path}); err != nil {
-				return err
-			}
+			list = append(list, fileSystem{kind: "virtiofs", tag: m.Tag, path: m.Path})
 		}
 	}
-	if !s.bare() {
-		if err := s.mountModules(); err != nil {
-			return err
-		}
+	if len(s.config.Mounts) > 0 { // where the kernel looks for modules
+		modules := filepath.Join("/lib/modules", filepath.Base(s.config.Modules))
+		list = append(list, fileSystem{tag: s.config.Modules, path: modules, flags: unix.MS_BIND})
+	}
+	if err := mountAll(list...); err != nil {
+		return err
 	}
 	if err := unix.Sethostname([]byte("guest")); err != nil {
 		return fmt.Errorf("set the host name: %w", err)
@@ -145,46 +127,6 @@ func (s *system) populateRoot() error {
 		return fmt.Errorf("raise the limit of open files: %w", err)
 	}
 	return loopbackUp()
-}
-
-// mountModules mounts the modules where the kernel loads them on demand.
-func (s *system) mountModules() error {
-	name, err := release()
-	if err != nil {
-		return err
-	}
-	// modprobe looks for them there
-	modules := filepath.Join("/lib/modules", name)
-	if err := mountAll(fileSystem{tag: s.config.Modules, path: modules, flags: unix.MS_BIND}); err != nil {
-		return err
-	}
-	return makeNodes(filepath.Join(modules, "modules.devname"))
-}
-
-// makeNodes creates the device nodes whose opening loads a module, such as
-// /dev/net/tun, from depmod's list with lines such as "tun net/tun c10:200".
-func makeNodes(list string) error {
-	text, err := os.ReadFile(list)
-	if err != nil {
-		return fmt.Errorf("device nodes of modules: %w", err)
-	}
-	for line := range strings.Lines(string(text)) {
-		var module, name string
-		var kind rune
-		var major, minor uint32
-		if _, err := fmt.Sscanf(line, "%s %s %c%d:%d", &module, &name, &kind, &major, &minor); err != nil || kind != 'c' {
-			continue // a comment, or a disk
-		}
-		path := filepath.Join("/dev", name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			return fmt.Errorf("device node of module %s: %w", module, err)
-		}
-		err := unix.Mknod(path, unix.S_IFCHR|0o600, int(unix.Mkdev(major, minor)))
-		if err != nil && !errors.Is(err, unix.EEXIST) {
-			return fmt.Errorf("device node %s of module %s: %w", path, module, err)
-		}
-	}
-	return nil
 }
 
 // loopbackUp sets the loopback device up.

@@ -70,43 +70,34 @@ func mountPoint(path string) (string, error) {
 	return path, nil
 }
 
-// share is a served directory.
-type share struct {
-	daemon *process
-	client *os.File // the connection of QEMU
-}
-
-// serve starts a daemon that serves a directory.
-func serve(m mount) (_ share, err error) {
+// serve starts a daemon that serves a directory, and returns the connection for QEMU.
+func (m *machine) serve(dir mount) (client *os.File, err error) {
 	path, err := findTool(virtiofsd)
 	if err != nil {
-		return share{}, err
+		return nil, err
 	}
-	tree, err := openTree(m)
+	p := &program{path: path}
+	defer p.close()
+	tree, err := openTree(dir)
 	if err != nil {
-		return share{}, err
+		return nil, err
 	}
-	defer tree.Close()
+	// The daemon's mount namespace would keep all mounts busy; the tree keeps one.
+	source := "/proc/self/fd/" + p.pass(tree) + "/."
 	listener, client, err := connectedListener()
 	if err != nil {
-		return share{}, fmt.Errorf("serve %s to a guest: %w", m.Path, err)
+		return nil, fmt.Errorf("serve %s to a guest: %w", dir.Path, err)
 	}
-	defer listener.Close()
-	p := program{path: path}
-	// The daemon's mount namespace would keep all mounts busy; the tree keeps one. The
-	// guest caches the host's root without looking for changes.
-	cache := "always"
-	if m.Writable {
+	cache := "always" // the guest caches the host's root without looking for changes
+	if dir.Writable {
 		cache = "auto"
 	}
-	source := "/proc/self/fd/" + p.pass(tree) + "/."
 	p.args = []string{"--fd=" + p.pass(listener), "-o", "source=" + source + ",cache=" + cache + ",sandbox=chroot,xattr,log_level=err"}
-	daemon, err := p.start()
-	if err != nil {
+	if err := m.run(p); err != nil {
 		_ = client.Close()
-		return share{}, err
+		return nil, err
 	}
-	return share{daemon, client}, nil
+	return client, nil
 }
 
 // openTree opens a private mount of the directory, without the other file systems in it,

@@ -82,7 +82,6 @@ func (r runner) main(ctx context.Context, args []string) int {
 		flags.PrintDefaults()
 	}
 	flags.DurationVar(&r.timeout, "timeout", 10*time.Minute, "how long the command, or the tests of each package, may take")
-	flags.IntVar(&r.guest.CPUs, "cpus", 0, "processors of the guest (default 2, or 1 to test)")
 	flags.IntVar(&r.guest.MemoryMB, "memory", 0, "memory of the guest in MiB (default 2048)")
 	flags.StringVar(&r.guest.Share, "share", "", "`directory` that the guest may write to")
 	flags.BoolVar(&r.guest.CountInstructions, "count-instructions", false, "let the guest's clock count instructions, on one processor")

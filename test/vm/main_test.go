@@ -130,7 +130,7 @@ func TestExec(t *testing.T) {
 	t.Setenv("CGO_ENABLED", "0")
 	t.Setenv("MUSTANG_REQUIRE", "all")
 	t.Setenv("MUSTANG_GUEST", "1")
-	code, output := run(t, dir, "go", "test", "-v", "-exec", program(t)+" -cpus 1 --", "./good")
+	code, output := run(t, dir, "go", "test", "-v", "-exec", program(t)+" --", "./good")
 	if code != 0 || !strings.Contains(output, "ok  \texample/good") || !strings.Contains(output, "not to be seen") {
 		t.Errorf("exit code %d, output\n%s", code, output)
 	}
@@ -138,7 +138,7 @@ func TestExec(t *testing.T) {
 
 // TestUsage has command lines that make no sense.
 func TestUsage(t *testing.T) {
-	for _, line := range []string{"", "--", "test", "frob", "-frob -- true", "true", "test x -- y", "-cpus x -- true",
+	for _, line := range []string{"", "--", "test", "frob", "-frob -- true", "true", "test x -- y", "-memory x -- true",
 		"-skipped x test y", "-skipped x -run y test z"} {
 		t.Run(line, func(t *testing.T) {
 			var stdout, stderr bytes.Buffer

@@ -4,7 +4,6 @@ package main
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -77,7 +76,7 @@ func (r runner) test(ctx context.Context, packages []string, tests map[string]st
 		return r.fail(exitFailed, err)
 	}
 	fmt.Fprintf(r.stdout, "guest: %s, release %s\n", kernel, kernel.Release)
-	r.guest.Kernel, r.guest.CPUs = kernel, cmp.Or(r.guest.CPUs, 1)
+	r.guest.Kernel = kernel
 	limit := runtime.NumCPU()
 	if r.verbose { // to be seen while they run
 		limit = 1

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"slices"
 	"syscall"
 	"time"
 
@@ -16,7 +17,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
@@ -30,8 +30,6 @@ type api struct {
 	dynamic   dynamic.Interface
 	config    *rest.Config
 	namespace string
-	// ahead is how far the API server's clock is ahead of this machine's.
-	ahead time.Duration
 }
 
 // Kinds of objects.
@@ -45,17 +43,11 @@ var (
 	daemonSets = schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "daemonsets"}
 )
 
-// managed marks what a bench has made, and renewed is when it last said that it goes on, in RFC 3339.
+// managedBy marks what a bench has made, and longest is for how long its pods run at most, such as 1h0m0s.
 const (
 	managedBy = "app.kubernetes.io/managed-by"
 	manager   = "mustang-bench"
-	renewed   = "mustang-bench/renewed"
-)
-
-// A bench renews its namespace every renewal. After lease without one it is dead.
-const (
-	renewal = 20 * time.Second
-	lease   = 90 * time.Second
+	longest   = "mustang-bench/longest"
 )
 
 // answerTime limits a request, and removalTime the removal of a namespace.
@@ -101,43 +93,29 @@ func list[T any](ctx context.Context, from dynamic.ResourceInterface, o metav1.L
 	return all, nil
 }
 
-func (a *api) stamp() string { return time.Now().Add(a.ahead).UTC().Format(time.RFC3339) }
-
 // claim makes the namespace. Pods in the network of a node are privileged for the admission of pods.
-func (a *api) claim(ctx context.Context) error {
-	stored, err := create(ctx, a.dynamic.Resource(namespaces), &corev1.Namespace{
+func (a *api) claim(ctx context.Context, time time.Duration) error {
+	_, err := create(ctx, a.dynamic.Resource(namespaces), &corev1.Namespace{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
 		ObjectMeta: metav1.ObjectMeta{
 			Name: a.namespace, Labels: map[string]string{managedBy: manager, "pod-security.kubernetes.io/enforce": "privileged"},
-			Annotations: map[string]string{renewed: a.stamp()},
+			Annotations: map[string]string{longest: time.String()},
 		},
 	})
-	if err != nil {
-		return err
-	}
-	if created := stored.GetCreationTimestamp(); !created.IsZero() {
-		a.ahead = time.Until(created.Time)
-	}
-	return nil
+	return err
 }
 
-// renewEvery says now and then that the bench goes on, until ctx ends. After a failure the next one is in time too.
-func (a *api) renewEvery(ctx context.Context, pause time.Duration) {
-	wait.UntilWithContext(ctx, func(ctx context.Context) {
-		patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, renewed, a.stamp())
-		_, _ = a.dynamic.Resource(namespaces).Patch(ctx, a.namespace, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
-	}, pause)
-}
-
-// sweep removes the namespaces that dead benches left.
+// sweep removes the namespaces whose pods have ended, which killed benches left. Its own says what time it is in the cluster.
 func (a *api) sweep(ctx context.Context, note func(string)) error {
 	all, err := list[corev1.Namespace](ctx, a.dynamic.Resource(namespaces), metav1.ListOptions{LabelSelector: managedBy + "=" + manager})
 	if err != nil {
 		return err
 	}
+	own := slices.IndexFunc(all, func(n corev1.Namespace) bool { return n.Name == a.namespace })
 	for _, n := range all {
-		at, err := time.Parse(time.RFC3339, n.Annotations[renewed])
-		if err != nil || n.Labels[managedBy] != manager || n.Name == a.namespace || !n.DeletionTimestamp.IsZero() || time.Now().Add(a.ahead).Sub(at) < lease {
+		limit, err := time.ParseDuration(n.Annotations[longest])
+		other := own < 0 || err != nil || n.Labels[managedBy] != manager || !n.DeletionTimestamp.IsZero()
+		if other || all[own].CreationTimestamp.Sub(n.CreationTimestamp.Time) <= limit {
 			continue
 		}
 		note("removing namespace " + n.Name + ", which an ended bench left")

@@ -52,8 +52,6 @@ type Cluster struct {
 	hostless string
 	notes    []string
 	machine  host.Description
-	renewing chan struct{} // closed when the lease is renewed no more
-	stop     context.CancelFunc
 }
 
 type pod struct {
@@ -84,7 +82,7 @@ const (
 
 // Up makes the pods, and waits until they run and their cluster IPs answer. On error nothing is left.
 func Up(ctx context.Context, o Options) (_ *Cluster, err error) {
-	c := &Cluster{options: o, services: map[string]netip.Addr{}, renewing: make(chan struct{}), stop: func() {}}
+	c := &Cluster{options: o, services: map[string]netip.Addr{}}
 	if c.exe, err = os.Executable(); err != nil {
 		return nil, err
 	}
@@ -95,9 +93,11 @@ func Up(ctx context.Context, o Options) (_ *Cluster, err error) {
 		return nil, err
 	}
 	c.plan()
-	if err := c.begin(ctx); err != nil {
+	c.api.namespace = fmt.Sprintf("mustang-bench-%06x", rand.IntN(1<<24))
+	if err := c.api.claim(ctx, o.Longest); err != nil {
 		return nil, err
 	}
+	o.Note("the pods are in namespace " + c.api.namespace)
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, c.Close())
@@ -138,28 +138,8 @@ func (c *Cluster) plan() {
 	}
 }
 
-// begin makes the namespace, and renews its lease until the end.
-func (c *Cluster) begin(ctx context.Context) error {
-	c.api.namespace = fmt.Sprintf("mustang-bench-%06x", rand.IntN(1<<24))
-	if err := c.api.claim(ctx); err != nil {
-		return err
-	}
-	c.options.Note("the pods are in namespace " + c.api.namespace)
-	var renew context.Context
-	renew, c.stop = context.WithCancel(context.WithoutCancel(ctx))
-	go func() {
-		defer close(c.renewing)
-		c.api.renewEvery(renew, renewal)
-	}()
-	return nil
-}
-
 // Close removes the namespace with all that is in it.
-func (c *Cluster) Close() error {
-	c.stop()
-	<-c.renewing
-	return c.api.removeNamespace(c.options.Note)
-}
+func (c *Cluster) Close() error { return c.api.removeNamespace(c.options.Note) }
 
 const errOneNode = "the cluster has one node that is ready and takes pods, and this path is across two"
 

@@ -4,7 +4,6 @@ package clusterbench
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -315,13 +314,13 @@ func TestPendingPodsSayWhy(t *testing.T) {
 // TestDeadBenchesAreRemoved removes the namespace of a dead bench, and no other.
 func TestDeadBenchesAreRemoved(t *testing.T) {
 	f := startFake(t, "a")
-	space := func(name, by string, age time.Duration) {
-		f.Put(t, spacesPath, fmt.Sprintf(`{"kind": "Namespace", "apiVersion": "v1", "metadata": {"name": %q, "labels": {%q: %q}, "annotations": {%q: %q}}}`,
-			name, managedBy, by, renewed, time.Now().Add(-age).UTC().Format(time.RFC3339)))
+	space := func(name, by, limit string) {
+		f.Put(t, spacesPath, fmt.Sprintf(`{"kind": "Namespace", "apiVersion": "v1", "metadata": {"name": %q, "labels": {%q: %q}, "annotations": {%q: %q},
+			"creationTimestamp": %q}}`, name, managedBy, by, longest, limit, time.Now().Add(-time.Hour).UTC().Format(time.RFC3339)))
 	}
-	space("dead", manager, 2*lease)
-	space("alive", manager, lease/2)
-	space("another's", "somebody", 2*lease)
+	space("dead", manager, "59m")
+	space("alive", manager, "61m")
+	space("another's", "somebody", "59m")
 	f.Put(t, servicesPath, `{"kind": "Service", "apiVersion": "v1", "metadata": {"namespace": "dead", "name": "left"}}`)
 	f.paths(t, nil)
 	left := f.left(t)
@@ -330,31 +329,6 @@ func TestDeadBenchesAreRemoved(t *testing.T) {
 			t.Errorf("%s is there: %t, want %t", name, got, want)
 		}
 	}
-}
-
-// TestLeaseIsRenewed looks at a namespace over time.
-func TestLeaseIsRenewed(t *testing.T) {
-	f := startFake(t)
-	a, err := (Access{Kubeconfig: f.Kubeconfig(t)}).connect()
-	if err != nil {
-		t.Fatal(err)
-	}
-	a.namespace = "space"
-	if err := a.claim(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	a.ahead = time.Hour
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() { defer close(done); a.renewEvery(ctx, time.Millisecond) }()
-	want := time.Now().Add(time.Hour).UTC().Format("2006-01-02T15")
-	for end := time.Now().Add(10 * time.Second); !strings.Contains(f.Object(t, spacesPath, "", "space"), want); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not renewed: %s", f.Object(t, spacesPath, "", "space"))
-		}
-	}
-	cancel()
-	<-done
 }
 
 // TestExecRunsACommand runs one as the process of an agent does.

@@ -9,21 +9,13 @@ import (
 	"io"
 	"net"
 	"os"
-	"time"
 
 	"mustang/internal/netns"
 	"mustang/internal/rtnl"
 	"mustang/internal/vm"
 )
 
-// hang is set by the linker in a program that never starts the command.
-var hang string
-
 func main() {
-	if vm.IsInit() && hang != "" {
-		fmt.Println("stuck")
-		time.Sleep(time.Hour)
-	}
 	if vm.IsInit() {
 		fmt.Fprintln(os.Stderr, vm.Init(configure))
 		return
@@ -36,10 +28,6 @@ func main() {
 }
 
 func run(args []string) error {
-	if len(args) == 1 && args[0] == "deaf" {
-		fmt.Println("here")
-		time.Sleep(time.Hour)
-	}
 	if len(args) == 0 {
 		_, err := io.Copy(os.Stdout, os.Stdin)
 		return err
