@@ -39,12 +39,6 @@ const (
 // what is kept.
 const idleAfter = 5 * time.Second
 
-// After an error all is compared again: soon at first, and twice as late each time that there is one.
-const (
-	firstRetry = time.Second
-	lastRetry  = 30 * time.Second
-)
-
 // Services are those of a datapath.
 type Services interface {
 	List(ctx context.Context) ([]service.Service, error)
@@ -122,11 +116,9 @@ type Agent struct {
 	// unanswered is why health checks are not answered at ports, and absent that no device has an address of the node.
 	unanswered map[uint16]string
 	absent     string
-	strays     []object      // the pods of this node that have an address outside its ranges
 	addresses  []netip.Addr  // of this node
 	attach     bool          // the programs at addresses may not be attached
 	changed    chan struct{} // has room for one
-	round      chan struct{} // has one in it while a round is written
 	awaited    int           // pods that wait for policies to be written
 	progress   chan struct{} // nil unless somebody waits until it is closed: an object has come, or policies were written
 }
@@ -138,10 +130,11 @@ func New(o Options) *Agent {
 	}
 	a := &Agent{
 		Options: o, services: newServiceSet(o.Node), policies: newPolicySet(o.Node), nodes: newNodeSet(), warnings: newWarnings(o.Log), began: time.Now(),
-		failed: map[service.Key]string{}, unread: map[object]string{}, changed: make(chan struct{}, 1), round: make(chan struct{}, 1),
+		failed: map[service.Key]string{}, unread: map[object]string{}, changed: make(chan struct{}, 1),
 		podRounds: rate.NewLimiter(rate.Every(pause), 1),
 	}
 	a.services.quota = newQuota(o.Room, o.NamespaceQuota, a.services.cluster.CompareAge)
+	a.State.Refused = a.refused
 	return a
 }
 
@@ -151,19 +144,19 @@ var (
 	watched    = append([]kube.Kind{kube.Services, kube.EndpointSlices}, ofPolicies...)
 )
 
-// Run works until the context ends. It deletes nothing before all objects are there that there were when it began. The error is that
-// somebody has removed the datapath.
+// Run works until the context ends. It deletes nothing before all objects are there that there were when it began. The
+// error is that somebody has removed the datapath.
 func (a *Agent) Run(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, stop := context.WithCancelCause(ctx)
 	synced := make(chan struct{})
-	var watching sync.WaitGroup
-	defer func() { cancel(); watching.Wait() }()
+	var others sync.WaitGroup
+	defer func() { stop(nil); others.Wait() }()
 	a.Log.Info("agent started", "version", a.Config.Version, "node", a.Node, "link", a.Config.Link, "routing", a.Config.Routing)
 	for _, text := range a.warned() {
 		a.Log.Warn(text)
 	}
-	watching.Go(func() { a.warnings.post(ctx, a.Cluster, a.Node) })
-	watching.Go(func() {
+	others.Go(func() { a.warnings.post(ctx, a.Cluster, a.Node) })
+	others.Go(func() {
 		installed := func(k kube.Kind) int { return a.installed(ctx, k) }
 		a.Cluster.Watch(ctx, watched, kube.Calls{On: a.on, Synced: func() { close(synced) }, Installed: installed, Failing: a.failing})
 	})
@@ -180,53 +173,32 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	a.mu.Unlock()
 	if a.Nodes != nil {
-		watching.Go(func() { a.joinNodes(ctx) })
+		others.Go(func() { a.joinNodes(ctx) })
 	}
-	a.setAll()
-	next, idle := time.NewTimer(resync), time.AfterFunc(idleAfter, debug.FreeOSMemory)
-	defer next.Stop()
+	idle := time.AfterFunc(idleAfter, debug.FreeOSMemory)
 	defer idle.Stop()
-	retry, failed, due := firstRetry, false, false // due: all is tried again after an error
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-next.C:
-			due = false
-			a.setAll()
-			next.Reset(resync)
-		case <-a.changed:
-		}
-		a.round <- struct{}{}
-		begin := time.Now()
-		all, refused, err := a.sync(ctx)
-		a.State.Written(time.Since(begin), all, err)
-		<-a.round
-		idle.Reset(idleAfter)
-		err = errors.Join(err, refused)
-		switch {
-		case err == nil && all:
-			if failed {
-				a.Log.Info("written again")
+	loop{
+		changed: a.changed, every: resync, pause: pause, log: a.Log, failed: "not written", again: "written again",
+		round: func(all bool) (bool, error) {
+			if all {
+				a.setAll()
 			}
-			retry, failed = firstRetry, false
-		case err != nil && ctx.Err() == nil:
-			if _, gone := a.Services.Generation(); errors.Is(gone, os.ErrNotExist) {
-				return gone
+			begin := time.Now()
+			all, refused, err := a.sync(ctx)
+			a.State.Written(time.Since(begin), all, err)
+			idle.Reset(idleAfter)
+			if err = errors.Join(err, refused); err != nil && ctx.Err() == nil {
+				if _, gone := a.Services.Generation(); errors.Is(gone, os.ErrNotExist) {
+					stop(gone)
+				}
 			}
-			failed = true
-			if !due { // changes that fail too do not put it off, nor fill the log
-				due = true
-				next.Reset(retry)
-				a.Log.Error("not written", "error", err, "again", retry)
-				retry = min(2*retry, lastRetry)
-			}
-		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(pause):
-		}
+			return all, err
+		},
+	}.run(ctx)
+	if gone := context.Cause(ctx); errors.Is(gone, os.ErrNotExist) {
+		return gone
 	}
+	return nil
 }
 
 // warned is what there is to warn of at the node.
@@ -237,11 +209,12 @@ func (a *Agent) warned() []string {
 	return a.Warnings()
 }
 
+// setAll has the next round compare all.
 func (a *Agent) setAll() {
 	a.mu.Lock()
+	defer a.mu.Unlock()
 	a.services.all, a.policies.changed, a.policies.urgent, a.attach = true, true, true, true
-	a.mu.Unlock()
-	a.wake()
+	a.State.Queued()
 }
 
 func (a *Agent) wake() {
@@ -328,7 +301,7 @@ func (a *Agent) sync(ctx context.Context) (all bool, refused, err error) {
 		for _, w := range cut {
 			a.warnings.add(w)
 		}
-		a.noteStrays()
+		a.warnStrays()
 	}
 	found, all := a.services.take()
 	addresses, attach := a.addresses, a.attach
@@ -342,8 +315,10 @@ func (a *Agent) sync(ctx context.Context) (all bool, refused, err error) {
 		services, unserved = a.services.programmed()
 	}
 	checked := slices.Collect(maps.Values(a.services.checked))
-	a.State.Services(len(a.services.counted), a.services.backends)
-	a.State.NoLocalEndpoints(len(a.services.noLocal[internalPolicy]), len(a.services.noLocal[externalPolicy]))
+	a.State.SetInstalled(status.Installed{
+		Services: len(a.services.counted), Backends: a.services.backends,
+		NoLocalInternal: len(a.services.noLocal[internalPolicy]), NoLocalExternal: len(a.services.noLocal[externalPolicy]),
+	})
 	a.mu.Unlock()
 	if changed {
 		refused, err = a.applyPolicies(ctx, rules, version)
@@ -368,8 +343,5 @@ func (a *Agent) sync(ctx context.Context) (all bool, refused, err error) {
 		rest = errors.Join(rest, a.attachAccess(ctx, addresses))
 	}
 	waits, failure := split(errors.Join(rest, a.answerChecks(checked)))
-	a.mu.Lock()
-	a.State.Refused(a.refused())
-	a.mu.Unlock()
 	return all, errors.Join(refused, waits), errors.Join(err, failure)
 }

@@ -174,7 +174,7 @@ func TestRetryUnderChange(t *testing.T) {
 	s.Put(t, "/apis/networking.k8s.io/v1/networkpolicies",
 		`{"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"namespace": "shop", "name": "closed"}, "spec": {"podSelector": {}}}`)
 	testkit.Eventually(t, time.Minute, func() error {
-		if rounds, _ := a.State.Rounds(); rounds.Failed == 0 {
+		if rounds := a.State.Report().Sync; rounds.Failed == 0 {
 			return errors.New("no round has failed")
 		}
 		return nil

@@ -63,7 +63,7 @@ func (a *Agent) lacks(namespace, name, uid string) string {
 	_, there := a.policies.of[object{kube.Namespaces.Resource, "", namespace}]
 	switch {
 	case !a.synced:
-		return strings.TrimSuffix("the agent has not read all objects of the cluster yet: "+a.State.Unread(), ": ")
+		return strings.TrimSuffix("the agent has not read all objects of the cluster yet: "+a.State.Report().Unread, ": ")
 	case name == "":
 		return ""
 	case a.unread[at] != "":

@@ -118,18 +118,15 @@ func strays(p policy.Pod, ranges []netip.Prefix) (why []string) {
 	return why
 }
 
-// noteStrays notes which pods of this node have an address outside its ranges, and warns of them.
-func (a *Agent) noteStrays() {
-	a.strays = nil
+// warnStrays warns of the pods of this node that have an address outside its ranges.
+func (a *Agent) warnStrays() {
 	ranges := a.ranges()
-	for at, f := range a.policies.of {
+	for _, f := range a.policies.of {
 		for _, p := range f.Pods {
-			if p.Node != a.Node {
-				continue
-			}
-			if why := strays(p, ranges); len(why) > 0 {
-				a.strays = append(a.strays, at)
-				a.warnings.add(kube.Warning{Kind: kube.Pods, Namespace: p.Namespace, Name: p.Name, Reason: "OutsideRanges", Text: strings.Join(why, "; ")})
+			if why := strays(p, ranges); len(why) > 0 && p.Node == a.Node {
+				a.warnings.add(kube.Warning{
+					Kind: kube.Pods, Namespace: p.Namespace, Name: p.Name, Reason: "OutsideRanges", Text: strings.Join(why, "; "),
+				})
 			}
 		}
 	}
@@ -195,58 +192,31 @@ func (a *Agent) ClusterIPs() []netip.Addr {
 	return a.services.cluster.ClusterIPs()
 }
 
-// joinNodes keeps the node's pods joined with those of other nodes until the context ends. Without a Node object of this node all
-// stays as it is.
+// joinNodes keeps the node's pods joined with those of other nodes until the context ends. Without a Node object of this
+// node all stays as it is.
 func (a *Agent) joinNodes(ctx context.Context) {
-	again := time.NewTimer(0)
-	defer again.Stop()
 	disturbed, err := a.Nodes.Watch(ctx)
 	if err != nil {
 		a.Log.Warn("routes are compared once a minute alone", "error", err)
 	}
-	var said string
-	retry := firstRetry
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-again.C:
-		case <-disturbed:
-		case <-a.nodes.changed:
-		}
-		a.mu.Lock()
-		self, others, available, known := a.nodes.split(a.Node)
-		a.mu.Unlock()
-		again.Reset(nodesResync)
-		var now string
-		if known {
+	loop{
+		changed: a.nodes.changed, disturbed: disturbed, every: nodesResync, pause: nodesPause, log: a.Log,
+		failed: "nodes not joined", again: "nodes joined again",
+		round: func(bool) (bool, error) {
+			a.mu.Lock()
+			self, others, available, known := a.nodes.split(a.Node)
+			a.mu.Unlock()
+			if !known {
+				return true, nil
+			}
 			begin := time.Now()
 			a.joining.Store(true)
+			defer a.joining.Store(false)
 			err := a.join(ctx, self, others, available)
-			a.joining.Store(false)
-			if a.State.Joined(time.Since(begin), err); err != nil {
-				now = err.Error()
-			}
-		}
-		if now == "" {
-			retry = firstRetry
-		} else {
-			again.Reset(retry)
-			retry = min(2*retry, lastRetry)
-		}
-		if now != "" && now != said && ctx.Err() == nil {
-			a.Log.Error("nodes not joined", "error", now)
-		}
-		if now == "" && said != "" {
-			a.Log.Info("nodes joined again")
-		}
-		said = now
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(nodesPause):
-		}
-	}
+			a.State.Joined(time.Since(begin), err)
+			return true, err
+		},
+	}.run(ctx)
 }
 
 // join joins the pods of this node with those of others, then lets pods be attached, then says so.

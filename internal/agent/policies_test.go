@@ -74,7 +74,7 @@ func TestFullNodeIsDegraded(t *testing.T) {
 			}
 			ready, health := ask(state.Probes(), "/readyz").Code, ask(state.Probes(), "/healthz")
 			healthy, body := health.Code, health.Body.String()
-			rounds, _ := state.Rounds()
+			rounds := state.Report().Sync
 			tells := strings.Contains(body, `"degraded": "policies: degraded: map \"verdicts\" is full`) && strings.Contains(fmt.Sprint(report.Warnings), `map "verdicts" is full`) &&
 				strings.Contains(ask(state.Metrics(), "/metrics").Body.String(), "\nmustang_agent_degraded 1\n")
 			rows.Lock()

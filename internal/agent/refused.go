@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"mustang/internal/agent/status"
 	"mustang/internal/datapath"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/kube"
@@ -95,47 +94,6 @@ func (a *Agent) note(c changes, failed failures, all bool) {
 	}
 	a.warnings.notServed(why, false)
 	a.warnings.notServed(everywhere, true)
-}
-
-// refused counts, by the kinds of a status, the objects that do not have in force all that they ask for.
-func (a *Agent) refused() map[string]int {
-	all := map[object]bool{}
-	service := func(n manifest.Name) { all[object{status.Service, n.Namespace, n.Name}] = true }
-	for n, t := range a.services.told {
-		if len(t.notServed) > 0 {
-			service(n)
-		}
-	}
-	for key := range a.failed {
-		service(a.services.wanted.holder(key))
-	}
-	for _, names := range a.services.wanted.claims {
-		for _, n := range names[1:] {
-			service(n)
-		}
-	}
-	for key, s := range a.services.checked {
-		if a.unanswered[s.HealthCheckPort] != "" {
-			service(a.services.wanted.holder(key))
-		}
-	}
-	for n := range a.noRoom {
-		all[object{status.NetworkPolicy, n.Namespace, n.Name}] = true
-	}
-	for at := range a.unread {
-		all[object{kindOf(at.resource), at.namespace, at.name}] = true
-	}
-	for _, at := range a.strays {
-		all[object{status.Pod, at.namespace, at.name}] = true
-	}
-	if a.absent != "" {
-		all[object{resource: status.Node, name: a.Node}] = true
-	}
-	counts := map[string]int{status.Service: 0, status.NetworkPolicy: 0, status.ClusterNetworkPolicy: 0, status.Node: 0, status.Pod: 0}
-	for at := range all {
-		counts[at.resource]++
-	}
-	return counts
 }
 
 // attachAccess attaches what lets others than pods reach services, and notes whether the node lacks the addresses of its object.

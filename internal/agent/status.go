@@ -10,7 +10,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/go-json-experiment/json"
 
@@ -24,9 +23,6 @@ import (
 	"mustang/internal/service/manifest"
 )
 
-// statusWait is how long a status waits for a round that is being written. Then it tells of the tables as they are.
-const statusWait = 5 * time.Second
-
 // Endpoints are the pods of a datapath.
 type Endpoints interface {
 	List(ctx context.Context) ([]datapath.Endpoint, error)
@@ -35,86 +31,164 @@ type Endpoints interface {
 // told is what there is to say of a Service: what it does not get, and what is left out as it should be.
 type told struct{ notServed, notes []string }
 
-// Report tells what there is to be, what is in the tables, and why they differ. Errors: those of reading the tables.
-func (a *Agent) Report(ctx context.Context, q status.Query) (status.Report, error) {
-	r := status.Report{Schema: status.Schema, Config: a.Config}
-	select {
-	case a.round <- struct{}{}:
-		defer func() { <-a.round }()
-	case <-time.After(statusWait):
-	case <-ctx.Done():
-		return r, ctx.Err()
+// tables are what is installed.
+type tables struct {
+	services  map[service.Key]service.Service
+	policies  []policies.Listed
+	endpoints map[netip.Addr]bool
+	ways      []nodenet.Way // to other nodes
+	refused   []error       // what of other nodes is left out
+	// moving is set if a round has been written meanwhile.
+	moving bool
+}
+
+// readTables reads what is installed. It takes no lock while it does.
+func (a *Agent) readTables(ctx context.Context) (t tables, err error) {
+	services, err := a.Services.List(ctx)
+	if err != nil {
+		return t, err
 	}
-	warned := a.warned()
-	rounds, nodes := a.State.Rounds()
-	kinds := []string{status.Service, status.NetworkPolicy, status.ClusterNetworkPolicy}
-	var joined, pods []status.Object
-	var err error
-	if a.Nodes != nil {
-		if joined, err = a.nodeObjects(nodes.Error); err != nil {
-			return r, err
+	t.services = make(map[service.Key]service.Service, len(services))
+	for _, s := range services {
+		t.services[s.Key()] = s
+	}
+	if t.policies, err = a.Policies.List(); err != nil {
+		return t, err
+	}
+	if a.tellsPods() {
+		pods, err := a.Endpoints.List(ctx)
+		if err != nil {
+			return t, err
 		}
-		kinds = append(kinds, status.Node)
+		t.endpoints = map[netip.Addr]bool{}
+		for _, e := range pods {
+			t.endpoints[e.IP] = true
+		}
 	}
 	a.mu.Lock()
-	defer a.mu.Unlock()
-	r.Unread, r.Warnings = a.State.Unread(), slices.Concat(warned, a.services.quota.lines(), a.overQuota, a.State.Degraded())
-	r.Synced, r.Sync, r.Nodes = a.synced && !rounds.First.IsZero(), rounds, nodes
-	services, err := a.serviceObjects(ctx)
-	if err != nil {
-		return r, err
+	self, others, _, known := a.nodes.split(a.Node)
+	a.mu.Unlock()
+	if a.Nodes != nil && known {
+		t.ways, t.refused, err = a.Nodes.Inspect(self, others)
 	}
-	rules, err := a.policyObjects()
+	return t, err
+}
+
+func (a *Agent) tellsPods() bool {
+	return a.Endpoints != nil && a.Config.Services != status.ServicesOff
+}
+
+// Report tells what there is to be, what is in the tables, and why they differ. Errors: those of reading the tables.
+func (a *Agent) Report(ctx context.Context, q status.Query) (status.Report, error) {
+	before, warned := a.State.Report(), a.warned()
+	have, err := a.readTables(ctx)
 	if err != nil {
-		return r, err
+		return status.Report{}, err
 	}
-	if a.Endpoints != nil && a.Config.Services != status.ServicesOff {
-		if pods, err = a.podObjects(ctx); err != nil {
-			return r, err
-		}
+	r := a.State.Report()
+	have.moving = r.Sync.Number != before.Sync.Number || !r.Sync.Running.IsZero() || !before.Sync.Running.IsZero()
+	kinds := []string{status.Service, status.NetworkPolicy, status.ClusterNetworkPolicy}
+	if a.Nodes != nil {
+		kinds = append(kinds, status.Node)
+	}
+	if a.tellsPods() {
 		kinds = append(kinds, status.Pod)
 	}
-	r.Time = time.Now()
-	r.Fill(q, kinds, a.addUnread(slices.Concat(services, rules, joined, pods)))
+	a.mu.Lock()
+	objects := a.objects(&have, r.Nodes.Error)
+	remarks := a.policies.remarks()
+	r.Config, r.Synced = a.Config, a.synced && !r.Sync.First.IsZero()
+	r.Warnings = slices.Concat(warned, a.services.quota.lines(), a.overQuota, r.Warnings)
+	a.mu.Unlock()
+	notes := remarks()
+	for i, o := range objects {
+		objects[i].Notes = slices.Concat(o.Notes, notes[o.String()])
+	}
+	r.Fill(q, kinds, objects)
 	return r, nil
 }
 
-// serviceObjects returns the Services of the cluster, and the agent's services in the tables that no Service wants. The caller
-// has the lock.
-func (a *Agent) serviceObjects(ctx context.Context) (objects []status.Object, err error) {
-	rows, err := a.Services.List(ctx)
-	if err != nil {
-		return nil, err
+// refused counts by kind the objects that do not have in force all that they ask for, as far as the tables do not matter.
+func (a *Agent) refused() []status.Count {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var r status.Report
+	r.Fill(status.Query{Wrong: true}, []string{status.Service, status.NetworkPolicy, status.ClusterNetworkPolicy, status.Node, status.Pod},
+		a.objects(nil, ""))
+	return r.Kinds
+}
+
+// objects are those of the cluster, and what is in the tables without one. Without tables nothing is compared with them.
+// failed is why nodes could not be joined. The caller has the lock.
+func (a *Agent) objects(have *tables, failed string) []status.Object {
+	objects := slices.Concat(a.serviceObjects(have), a.policyObjects(have))
+	if a.Nodes != nil || a.absent != "" {
+		objects = append(objects, a.nodeObjects(have, failed)...)
 	}
-	have := make(map[service.Key]service.Service, len(rows))
-	for _, s := range rows {
-		have[s.Key()] = s
+	if a.tellsPods() || have == nil {
+		objects = append(objects, a.podObjects(have)...)
 	}
+	for at, why := range a.unread {
+		kind := kindOf(at.resource)
+		text := "it cannot be read: " + why
+		if _, had := a.policies.of[at]; had && policyKinds[at.resource] == "" {
+			text += "; what it said before is in force"
+		}
+		i := slices.IndexFunc(objects, func(o status.Object) bool {
+			return o.Kind == kind && o.Namespace == at.namespace && o.Name == at.name
+		})
+		if i < 0 {
+			objects, i = append(objects, status.Object{Kind: kind, Namespace: at.namespace, Name: at.name}), len(objects)
+		}
+		objects[i].Why = append(slices.Clip(objects[i].Why), text)
+	}
+	return objects
+}
+
+// compare notes whether an entry is in the tables as it should be, or, if nothing else explains that, why not.
+func (t *tables) compare(o *status.Object, e *status.Entry, there, same bool) {
+	switch {
+	case t == nil || e.Why != "":
+	case same:
+		e.InTables = true
+	case t.moving:
+		o.State = status.Waiting
+	case o.State == status.Waiting:
+	case there:
+		e.Why = "the tables have what it said before"
+	default:
+		e.Why = "it is not there"
+	}
+}
+
+// serviceObjects returns the Services of the cluster, and the agent's services in the tables that no Service wants.
+func (a *Agent) serviceObjects(have *tables) (objects []status.Object) {
 	of := a.services
 	pending := !a.synced || of.all
 	for _, n := range of.cluster.Names() {
-		o := status.Object{Kind: status.Service, Namespace: n.Namespace, Name: n.Name, Why: of.told[n].notServed, Notes: of.told[n].notes}
+		said := of.told[n]
+		o := status.Object{Kind: status.Service, Namespace: n.Namespace, Name: n.Name, Why: said.notServed, Notes: said.notes}
 		if pending || of.dirty[n] || of.underway[n] {
 			o.State = status.Waiting
 		}
 		for _, s := range of.wanted.of[n] {
 			key := s.Key()
 			e := status.Entry{What: key.String(), Detail: count(len(s.Backends), "backend")}
-			row, there := have[key]
+			var row service.Service
+			var there bool
+			if have != nil {
+				row, there = have.services[key]
+			}
+			same := there && row.Owner == service.Agent && row.Equal(s)
 			switch holder := of.wanted.holder(key); {
 			case holder != n:
 				e.Why = heldBy(key, holder)
 			case there && row.Owner != service.Agent:
 				e.Why = fmt.Sprintf("owner %s has it", row.Owner)
-			case there && row.Equal(s):
-				e.InTables = true
-			case a.failed[key] != "":
+			case !same:
 				e.Why = a.failed[key]
-			case there && o.State != status.Waiting:
-				e.Why = "the tables have what it said before"
-			case o.State != status.Waiting:
-				e.Why = "it is not there"
 			}
+			have.compare(&o, &e, there, same)
 			o.Entries = append(o.Entries, e)
 			if why := a.unanswered[s.HealthCheckPort]; why != "" && !slices.Contains(o.Why, why) {
 				o.Why = append(slices.Clip(o.Why), why)
@@ -122,13 +196,16 @@ func (a *Agent) serviceObjects(ctx context.Context) (objects []status.Object, er
 		}
 		objects = append(objects, o)
 	}
-	for key, s := range have {
-		if s.Owner == service.Agent && len(of.wanted.claims[key]) == 0 && !pending && len(of.dirty)+len(of.underway) == 0 {
+	if have == nil || have.moving || pending || len(of.dirty)+len(of.underway) > 0 {
+		return objects
+	}
+	for key, s := range have.services {
+		if s.Owner == service.Agent && len(of.wanted.claims[key]) == 0 {
 			why := cmp.Or(a.failed[key], "it is in the tables, and no Service wants it")
 			objects = append(objects, status.Object{Kind: status.Service, Name: key.String(), Why: []string{why}})
 		}
 	}
-	return objects, nil
+	return objects
 }
 
 // count returns "1 backend", "2 backends".
@@ -153,85 +230,83 @@ func kindOf(resource string) string {
 	return cmp.Or(policyKinds[resource], strings.TrimSuffix(resource, "s"))
 }
 
-// policyObjects returns the policies of the cluster, and the agent's policies in the tables that the cluster lacks. The caller
-// has the lock.
-func (a *Agent) policyObjects() (objects []status.Object, err error) {
-	rows, err := a.Policies.List()
-	if err != nil {
-		return nil, err
-	}
+// policyObjects returns the policies of the cluster, and the agent's policies in the tables that the cluster lacks.
+func (a *Agent) policyObjects(have *tables) (objects []status.Object) {
 	type name struct {
 		tier            policy.Tier
 		namespace, name string
 	}
-	have := map[name]policies.Listed{}
-	for _, p := range rows {
-		if p.Owner == service.Agent {
-			have[name{p.Tier, p.Namespace, p.Name}] = p
+	rows := map[name]policies.Listed{}
+	waiting := !a.synced || a.policies.changed
+	if have != nil {
+		for _, p := range have.policies {
+			if p.Owner == service.Agent {
+				rows[name{p.Tier, p.Namespace, p.Name}] = p
+			}
 		}
 	}
-	waiting := !a.synced || a.policies.changed
-	remarks := a.policies.remarks()
 	for at, f := range a.policies.of {
 		kind := policyKinds[at.resource]
 		if kind == "" {
 			continue
 		}
-		o := status.Object{Kind: kind, Namespace: at.namespace, Name: at.name, Notes: slices.Concat(f.notes, remarks[at])}
+		o := status.Object{Kind: kind, Namespace: at.namespace, Name: at.name, Notes: f.notes}
 		if waiting {
 			o.State = status.Waiting
 		}
 		for _, p := range f.Policies {
 			id := name{p.Tier, p.Namespace, p.Name}
-			row, there := have[id]
-			delete(have, id)
+			row, there := rows[id]
+			delete(rows, id)
 			e := status.Entry{
 				What:   fmt.Sprintf("%s in, %s out", count(len(p.Ingress), "rule"), count(len(p.Egress), "rule")),
-				Detail: count(row.Pods, "pod") + " here", InTables: there && same(row.Policy, p),
+				Detail: count(row.Pods, "pod") + " here",
 			}
-			switch full := a.noRoom[manifest.Name{Namespace: p.Namespace, Name: p.Name}]; {
-			case e.InTables || o.State == status.Waiting:
-			case full != "" && p.Tier == policy.Namespaced:
-				e.Why = full
-			case there:
-				e.Why = "the tables have what it said before"
-			default:
-				e.Why = "it is not there"
+			same := there && same(row.Policy, p)
+			if !same && p.Tier == policy.Namespaced && !waiting {
+				e.Why = a.noRoom[manifest.Name{Namespace: p.Namespace, Name: p.Name}]
 			}
+			have.compare(&o, &e, there, same)
 			o.Entries = append(o.Entries, e)
 		}
 		objects = append(objects, o)
 	}
-	for id := range have {
-		if !waiting {
-			o := status.Object{Kind: status.NetworkPolicy, Namespace: id.namespace, Name: id.name, Why: []string{"it is in the tables, and the cluster has none of the name"}}
-			if id.tier != policy.Namespaced {
-				o.Kind = status.ClusterNetworkPolicy
-			}
-			objects = append(objects, o)
+	for id := range rows {
+		if waiting || have.moving {
+			break
 		}
+		o := status.Object{
+			Kind: status.NetworkPolicy, Namespace: id.namespace, Name: id.name,
+			Why: []string{"it is in the tables, and the cluster has none of the name"},
+		}
+		if id.tier != policy.Namespaced {
+			o.Kind = status.ClusterNetworkPolicy
+		}
+		objects = append(objects, o)
 	}
-	return objects, nil
+	return objects
 }
 
-// remarks are what authors of policies may not have meant.
-func (p *policySet) remarks() map[object][]string {
+// remarks returns a function that finds what authors of policies may not have meant, by the policy's kind and name. The
+// caller has the lock, and calls the function without.
+func (p *policySet) remarks() func() map[string][]string {
 	var all policy.Snapshot
-	var of []object
+	var of []string
 	for at, f := range p.of {
 		all.Pods, all.Namespaces, all.Policies = append(all.Pods, f.Pods...), append(all.Namespaces, f.Namespaces...), append(all.Policies, f.Policies...)
 		for range f.Policies {
-			of = append(of, at)
+			of = append(of, status.Object{Kind: policyKinds[at.resource], Namespace: at.namespace, Name: at.name}.String())
 		}
 	}
-	out := map[object][]string{}
-	if len(of) == 0 {
+	return func() map[string][]string {
+		out := map[string][]string{}
+		if len(of) > 0 {
+			for i, texts := range all.Remarks() {
+				out[of[i]] = append(out[of[i]], texts...)
+			}
+		}
 		return out
 	}
-	for i, texts := range all.Remarks() {
-		out[of[i]] = append(out[of[i]], texts...)
-	}
-	return out
 }
 
 // same reports whether two policies are stored alike: a list that is missing and an empty one are.
@@ -241,70 +316,56 @@ func same(a, b policy.Policy) bool {
 	return errX == nil && errY == nil && string(x) == string(y)
 }
 
-// nodeObjects are the other nodes, and this one with what concerns none of them. said is why the last round failed.
-func (a *Agent) nodeObjects(said string) (objects []status.Object, err error) {
-	a.mu.Lock()
-	synced := a.synced
+// nodeObjects are the other nodes, and this one with what concerns none of them. failed is why the last round failed.
+func (a *Agent) nodeObjects(have *tables, failed string) (objects []status.Object) {
 	self, others, _, known := a.nodes.split(a.Node)
-	absent := a.absent
-	a.mu.Unlock()
-	of := map[string]*status.Object{}
-	for _, n := range append(slices.Clone(others), self) {
-		of[n.Name] = &status.Object{Kind: status.Node, Name: n.Name}
-	}
-	own := of[self.Name]
-	if !known && !synced {
-		own.Name, own.State = a.Node, status.Waiting
-		return []status.Object{*own}, nil
-	}
-	if !known {
-		own.Name, own.Why = a.Node, []string{"its Node object is missing: nothing is joined"}
-		return []status.Object{*own}, nil
-	}
-	if len(self.Ranges) == 0 {
+	own := status.Object{Kind: status.Node, Name: a.Node}
+	switch {
+	case !known && !a.synced:
+		own.State = status.Waiting
+		return []status.Object{own}
+	case !known:
+		own.Why = []string{"its Node object is missing: nothing is joined"}
+		return []status.Object{own}
+	case len(self.Ranges) == 0 && a.Nodes != nil:
 		own.Why = append(own.Why, "its Node object lacks podCIDRs: no pod can be attached")
 	}
-	if absent != "" {
-		own.Why = append(own.Why, absent)
+	if a.absent != "" {
+		own.Why = append(own.Why, a.absent)
 	}
-	ways, refused, err := a.Nodes.Inspect(self, others)
-	if err != nil {
-		return nil, err
-	}
-	for _, w := range ways {
-		e := status.Entry{What: w.Range.String(), Detail: w.Via, InTables: w.There, Why: w.Lacks}
-		of[w.Node].Entries = append(of[w.Node].Entries, e)
-	}
-	for _, err := range refused {
-		var left *nodenet.NodeError
-		if errors.As(err, &left) && of[left.Node] != nil {
-			of[left.Node].Why = append(of[left.Node].Why, left.Text)
-		}
-	}
-	for line := range strings.Lines(said) {
+	for line := range strings.Lines(failed) {
 		if !strings.HasPrefix(line, "node ") {
 			own.Why = append(own.Why, strings.TrimSpace(line))
 		}
 	}
-	for _, o := range of {
-		if a.joining.Load() || len(a.nodes.changed) > 0 {
-			o.State = status.Waiting
-		}
-		objects = append(objects, *o)
+	objects = append(objects, own)
+	if have == nil {
+		return objects
 	}
-	return objects, nil
+	for _, n := range others {
+		o := status.Object{Kind: status.Node, Name: n.Name}
+		for _, w := range have.ways {
+			if w.Node == n.Name {
+				o.Entries = append(o.Entries, status.Entry{What: w.Range.String(), Detail: w.Via, InTables: w.There, Why: w.Lacks})
+			}
+		}
+		for _, err := range have.refused {
+			if left := (*nodenet.NodeError)(nil); errors.As(err, &left) && left.Node == n.Name {
+				o.Why = append(o.Why, left.Text)
+			}
+		}
+		objects = append(objects, o)
+	}
+	if a.joining.Load() || len(a.nodes.changed) > 0 {
+		for i := range objects {
+			objects[i].State = status.Waiting
+		}
+	}
+	return objects
 }
 
-// podObjects are the pods of this node that have an address in the network. The caller has the lock.
-func (a *Agent) podObjects(ctx context.Context) (objects []status.Object, err error) {
-	rows, err := a.Endpoints.List(ctx)
-	if err != nil {
-		return nil, err
-	}
-	have := map[netip.Addr]bool{}
-	for _, e := range rows {
-		have[e.IP] = true
-	}
+// podObjects are the pods of this node that have an address in the network.
+func (a *Agent) podObjects(have *tables) (objects []status.Object) {
 	ranges := a.ranges()
 	youngest := map[netip.Addr]object{}
 	for _, at := range a.policies.ordered() {
@@ -314,10 +375,10 @@ func (a *Agent) podObjects(ctx context.Context) (objects []status.Object, err er
 			}
 			o := status.Object{Kind: status.Pod, Namespace: p.Namespace, Name: p.Name, Why: strays(p, ranges)}
 			for _, addr := range p.Addresses {
-				e := status.Entry{What: addr.String(), InTables: have[addr]}
+				e := status.Entry{What: addr.String(), InTables: have != nil && have.endpoints[addr]}
 				if younger, taken := youngest[addr]; taken {
 					e.InTables, e.Why = false, fmt.Sprintf("the younger pod %s/%s has it", younger.namespace, younger.name)
-				} else if !e.InTables {
+				} else if !e.InTables && have != nil {
 					e.Why = "no endpoint has it: the pod was attached before Mustang, or by another network"
 				}
 				youngest[addr] = cmp.Or(youngest[addr], at)
@@ -325,23 +386,6 @@ func (a *Agent) podObjects(ctx context.Context) (objects []status.Object, err er
 			}
 			objects = append(objects, o)
 		}
-	}
-	return objects, nil
-}
-
-// addUnread adds to objects why one of the cluster cannot be read.
-func (a *Agent) addUnread(objects []status.Object) []status.Object {
-	for at, why := range a.unread {
-		kind := kindOf(at.resource)
-		text := "it cannot be read: " + why
-		if _, had := a.policies.of[at]; had && policyKinds[at.resource] == "" {
-			text += "; what it said before is in force"
-		}
-		i := slices.IndexFunc(objects, func(o status.Object) bool { return o.Kind == kind && o.Namespace == at.namespace && o.Name == at.name })
-		if i < 0 {
-			objects, i = append(objects, status.Object{Kind: kind, Namespace: at.namespace, Name: at.name}), len(objects)
-		}
-		objects[i].Why = append(slices.Clip(objects[i].Why), text)
 	}
 	return objects
 }

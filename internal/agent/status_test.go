@@ -97,7 +97,7 @@ func TestUnread(t *testing.T) {
 	}
 	s.Handle(definition, nil)
 	testkit.Eventually(t, time.Minute, func() error {
-		if text := state.Unread(); text != "" {
+		if text := state.Report().Unread; text != "" {
 			return errors.New(text)
 		}
 		return nil

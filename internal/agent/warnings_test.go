@@ -72,7 +72,7 @@ func TestContentOfObjects(t *testing.T) {
 			}
 		}
 		w = ask(state.Probes(), "/readyz")
-		if rounds, _ := state.Rounds(); w.Code != 200 || rounds.Failed > 0 || !strings.Contains(rows.String(), "192.0.2.10:80/tcp") {
+		if rounds := state.Report().Sync; w.Code != 200 || rounds.Failed > 0 || !strings.Contains(rows.String(), "192.0.2.10:80/tcp") {
 			return fmt.Errorf("/readyz: %d, rounds %+v, services %s", w.Code, rounds, rows)
 		}
 		return nil

@@ -23,6 +23,8 @@ type Metadata struct {
 	Labels    map[string]string `json:"labels"`
 	// Created is when the cluster made it, in RFC 3339, so that later is greater.
 	Created string `json:"creationTimestamp"`
+	// Version is the cluster's, which each change of the object makes another.
+	Version string `json:"resourceVersion"`
 }
 
 // EachObject calls a function for an object, or for each item of a list of objects, until it returns an error.

