@@ -33,6 +33,7 @@ func (r *run) interleave(ctx context.Context, rows []*measuredRow, started time.
 		}
 		open = pending(rows) > 0 && !b.over(widest) && !r.full(rows)
 		if open && b.quarter() {
+			r.soFar(rows, b.done)
 			open = b.done < lookInstances || r.look(rows, b)
 		}
 	}

@@ -5,6 +5,7 @@ package bench
 import (
 	"fmt"
 	"io"
+	"strings"
 	"time"
 )
 
@@ -18,8 +19,11 @@ type Progress struct {
 	row          string        // in the live line
 }
 
-// rowColumns is the width of a row's name in the live line, which fits in 80 columns.
-const rowColumns = 36
+// Width of the parts of the live line, which fits in 80 columns.
+const (
+	rowColumns = 36
+	barColumns = 12
+)
 
 // lineEvery is the longest time without a line, as far as samples begin meanwhile.
 const lineEvery = 30 * time.Second
@@ -81,8 +85,10 @@ func (p *Progress) draw() {
 	if len(row) > rowColumns {
 		row = append(row[:rowColumns-1], '…')
 	}
-	percent := 100 * (1 - left.Seconds()/max(p.end.Sub(p.started).Seconds(), 1))
-	_, _ = fmt.Fprintf(p.w, "%s%6s left  %-*s %3.0f %%", p.erase(), clockTime(left+p.later), rowColumns, string(row), percent)
+	done := 1 - left.Seconds()/max(p.end.Sub(p.started).Seconds(), 1)
+	bar := strings.Repeat("█", int(min(max(done, 0), 1)*barColumns))
+	_, _ = fmt.Fprintf(p.w, "%s%6s left  %-*s %3.0f %% |%-*s|",
+		p.erase(), clockTime(left+p.later), rowColumns, string(row), 100*done, barColumns, bar)
 }
 
 // pace estimates the time left of a number of samples; the time that is expected of one counts as a sample.
