@@ -47,7 +47,10 @@ func (l *Lab) addServices(ctx context.Context) error {
 	case ViaNone:
 		return nil
 	case ViaIPTables, ViaNFTables, ViaIPVS:
-		return l.writeProxy(ctx, true, l.Options.services(OtherBackends))
+		return l.withProxy(l.Options.services(OtherBackends), func(p proxy, r proxyRules) error {
+			r.Sorted = true
+			return p.Write(ctx, r)
+		})
 	}
 	if err := l.openDatapath(ctx); err != nil {
 		return err

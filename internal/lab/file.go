@@ -226,10 +226,14 @@ func (l *Lab) writeRules(ctx context.Context, h labfile.Host, services []service
 		return nil
 	}
 	rules := proxyRules{Services: services, PodCIDRs: labfile.PodPrefixes(), Sorted: true}
-	for _, link := range h.Networks { // see Lab.writeProxy
+	for _, link := range h.Networks { // see Lab.withProxy
 		rules.MasqueradeAll = rules.MasqueradeAll || !l.modes[link.Link].Traits().Routed
 	}
-	return writeProxy(ctx, h.Via, l.namespaces[h.Name], rules)
+	proxy, err := openProxy(h.Via, l.namespaces[h.Name])
+	if err != nil {
+		return err
+	}
+	return proxy.Write(ctx, rules)
 }
 
 // awaitNeighbours waits until each pod reaches its host, and each host those at its wires.

@@ -41,6 +41,8 @@ type Lab struct {
 	cgroup      string               // path of the lab's control group; empty without one
 	datapath    *datapath.Datapath   // nil without one, and in a lab of a file
 	opened      []*datapath.Datapath // all that are open
+	kubeProxy   proxy                // nil until it is opened
+	allowlist   allowlist            // nil until it is opened
 	ovsDatapath string               // kind of the Open vSwitch datapath; empty without one
 	docker      *engine              // nil without Docker
 	children    []*exec.Cmd          // dockerd, and relays of tap and tun links: they end with the lab

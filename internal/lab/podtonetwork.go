@@ -46,7 +46,7 @@ func buildPodToNetwork(ctx context.Context, l *Lab) (err error) {
 		return err
 	}
 	if l.Options.NAT {
-		if err := masquerade(h.ns, Uplink, h.podCIDRs); err != nil {
+		if err := masquerade(ctx, h.ns, Uplink, h.podCIDRs); err != nil {
 			return err
 		}
 	}

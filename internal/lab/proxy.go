@@ -12,6 +12,8 @@ import (
 	"os/exec"
 	"strings"
 
+	"sigs.k8s.io/knftables"
+
 	"mustang/internal/netns"
 	"mustang/internal/service"
 )
@@ -30,75 +32,26 @@ type proxyRules struct {
 	Sorted bool
 }
 
-// proxyModes are the modes of kube-proxy of Kubernetes 1.34, with which labs compare eBPF services. Their functions run in
-// the network namespace of a host. clear removes what write wrote; those with iptables empty the nat and filter tables.
-var proxyModes = map[string]struct {
-	write func(context.Context, proxySync) error
-	clear func(context.Context) error
-}{
-	ViaIPTables: {writeIPTables, clearIPTables},
-	ViaNFTables: {writeNFTables, clearNFTables},
-	ViaIPVS:     {writeIPVS, clearIPVS},
+// proxy writes service rules into the network namespace of a host as a mode of kube-proxy of Kubernetes 1.34 does. Labs
+// compare eBPF services with them.
+type proxy interface {
+	// Write makes r the rules of a host. Without keys that is a full sync into a host that has none; else a partial one
+	// after a change of those services, where the mode has one. r has all services.
+	Write(ctx context.Context, r proxyRules, changed ...service.Key) error
+	// Clear removes what Write wrote, with iptables all other rules of the nat and filter tables too.
+	Clear(ctx context.Context) error
 }
 
-// writeProxy makes r the rules of a host, as a mode of kube-proxy does. Without keys that is a full sync into a host that
-// has none; else a partial one after a change of those services, where the mode has one. r has all services.
-func writeProxy(ctx context.Context, via string, host *netns.Namespace, r proxyRules, changed ...service.Key) error {
-	for _, v4 := range []bool{true, false} {
-		s := r.sync(v4, changed)
-		if len(changed) > 0 && len(s.changed) == 0 {
-			continue
-		}
-		if err := host.Do(func() error { return proxyModes[via].write(ctx, s) }); err != nil {
-			return fmt.Errorf("kube-proxy rules with %s: %w", via, err)
-		}
+// openProxy returns the proxy of a mode in a host, and changes nothing there.
+func openProxy(via string, host *netns.Namespace) (proxy, error) {
+	switch via {
+	case ViaIPTables:
+		return iptablesProxy{host}, nil
+	case ViaIPVS:
+		return ipvsProxy{host}, nil
 	}
-	return nil
+	return openNFTables(host)
 }
-
-// proxySync is one sync of one address family.
-type proxySync struct {
-	v4            bool
-	ip            string // "ip" or "ip6"
-	ports         []servicePort
-	pods          netip.Prefix
-	masqueradeAll bool
-	sorted        bool
-	changed       map[netip.AddrPort]bool // frontends; nil in a full sync
-}
-
-// full reports whether the host has no rules yet.
-func (s proxySync) full() bool { return s.changed == nil }
-
-// sync returns the sync of one address family.
-func (r proxyRules) sync(v4 bool, changed []service.Key) proxySync {
-	s := proxySync{v4: v4, ip: "ip6", masqueradeAll: r.MasqueradeAll, sorted: r.Sorted}
-	if v4 {
-		s.ip = "ip"
-	}
-	for _, svc := range r.Services {
-		if svc.Frontend.Addr().Is4() == v4 {
-			s.ports = append(s.ports, portsOf(svc)...)
-		}
-	}
-	for _, prefix := range r.PodCIDRs {
-		if prefix.Addr().Is4() == v4 {
-			s.pods = prefix
-		}
-	}
-	if len(changed) > 0 {
-		s.changed = map[netip.AddrPort]bool{}
-	}
-	for _, key := range changed {
-		if key.Frontend.Addr().Is4() == v4 {
-			s.changed[key.Frontend] = true
-		}
-	}
-	return s
-}
-
-// writes reports whether a sync writes a port, as opposed to leaving its rules alone.
-func (s proxySync) writes(p servicePort) bool { return s.full() || s.changed[p.frontend] }
 
 // masqueradeMark is the mark of packets to masquerade (--iptables-masquerade-bit 14).
 const masqueradeMark = "0x4000"
@@ -111,22 +64,52 @@ type servicePort struct {
 	backends              []netip.AddrPort
 }
 
-// portsOf returns the ports of a service. Their names stand for those that a cluster has.
-func portsOf(s service.Service) (ports []servicePort) {
-	p := servicePort{namespace: "default", port: fmt.Sprintf("p%d", s.Frontend.Port()), frontend: s.Frontend}
-	p.name = "mustang-" + strings.NewReplacer(".", "-", ":", "-").Replace(s.Frontend.Addr().String())
-	for _, b := range s.Backends {
-		p.backends = append(p.backends, b.Addr)
+// portsOf returns the ports of services. Their names stand for those that a cluster has.
+func portsOf(services []service.Service) []servicePort {
+	var out []servicePort
+	for _, s := range services {
+		p := servicePort{namespace: "default", port: fmt.Sprintf("p%d", s.Frontend.Port()), frontend: s.Frontend}
+		p.name = "mustang-" + strings.NewReplacer(".", "-", ":", "-").Replace(s.Frontend.Addr().String())
+		for _, b := range s.Backends {
+			p.backends = append(p.backends, b.Addr)
+		}
+		for _, protocol := range s.Protocol.Each() {
+			p.protocol = protocol.String()
+			out = append(out, p)
+		}
 	}
-	for _, protocol := range s.Protocol.Each() {
-		p.protocol = protocol.String()
-		ports = append(ports, p)
-	}
-	return ports
+	return out
 }
 
 // String returns the name in comments and hashes.
 func (p servicePort) String() string { return p.namespace + "/" + p.name + ":" + p.port }
+
+// changedSet returns the services among all whose keys are given; all if none are.
+func changedSet(changed []service.Key) func(servicePort) bool {
+	if len(changed) == 0 {
+		return func(servicePort) bool { return true }
+	}
+	set := map[netip.AddrPort]bool{}
+	for _, key := range changed {
+		set[key.Frontend] = true
+	}
+	return func(p servicePort) bool { return set[p.frontend] }
+}
+
+// family returns the services of one address family and the range of its pods.
+func (r proxyRules) family(v4 bool) (services []service.Service, pods netip.Prefix) {
+	for _, s := range r.Services {
+		if s.Frontend.Addr().Is4() == v4 {
+			services = append(services, s)
+		}
+	}
+	for _, prefix := range r.PodCIDRs {
+		if prefix.Addr().Is4() == v4 {
+			pods = prefix
+		}
+	}
+	return services, pods
+}
 
 // hash returns the first characters of a SHA-256 in base 32, as in names of chains.
 func hash(text string, length int) string {
@@ -136,30 +119,40 @@ func hash(text string, length int) string {
 
 // masquerade replaces the source address of packets from pods with that of the host when they leave through a device
 // (nftables, table mustang-nat).
-func masquerade(host *netns.Namespace, device string, pods []netip.Prefix) error {
-	var rules strings.Builder
+func masquerade(ctx context.Context, host *netns.Namespace, device string, pods []netip.Prefix) error {
 	for _, prefix := range pods {
-		family := "ip6"
+		family := knftables.IPv6Family
 		if prefix.Addr().Is4() {
-			family = "ip"
+			family = knftables.IPv4Family
 		}
-		fmt.Fprintf(&rules, "add table %[1]s mustang-nat\n"+
-			"add chain %[1]s mustang-nat postrouting { type nat hook postrouting priority 100 ; }\n"+
-			"add rule %[1]s mustang-nat postrouting %[1]s saddr %[2]s oifname %[3]s masquerade\n", family, prefix, device)
-	}
-	err := host.Do(func() error { return feed(rules.String(), "nft", "-f", "-") })
-	if err != nil {
-		return fmt.Errorf("masquerade %v in %q: %w", pods, host.Name(), err)
+		err := host.Do(func() error {
+			nft, err := knftables.New(family, "mustang-nat")
+			if err != nil {
+				return err
+			}
+			tx := nft.NewTransaction()
+			tx.Add(&knftables.Table{})
+			tx.Add(&knftables.Chain{
+				Name: "postrouting", Type: knftables.PtrTo(knftables.NATType),
+				Hook: knftables.PtrTo(knftables.PostroutingHook), Priority: knftables.PtrTo(knftables.SNATPriority),
+			})
+			tx.Add(&knftables.Rule{Chain: "postrouting", Rule: knftables.Concat(
+				string(family), "saddr", prefix.String(), "oifname", device, "masquerade")})
+			return nft.Run(ctx, tx)
+		})
+		if err != nil {
+			return fmt.Errorf("masquerade %v in %q: %w", prefix, host.Name(), err)
+		}
 	}
 	return nil
 }
 
-// feed runs a program with this input. The error has what it prints to its standard error.
-func feed(input, program string, args ...string) error {
+// feed runs a program with this input in a host. The error has what it prints to its standard error.
+func feed(host *netns.Namespace, input, program string, args ...string) error {
 	cmd := exec.Command(program, args...)
 	var stderr bytes.Buffer
 	cmd.Stdin, cmd.Stderr = strings.NewReader(input), &stderr
-	if err := cmd.Run(); err != nil {
+	if err := host.Do(cmd.Run); err != nil {
 		return fmt.Errorf("%s: %w: %s", program, err, strings.TrimSpace(stderr.String()))
 	}
 	return nil

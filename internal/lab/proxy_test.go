@@ -3,12 +3,16 @@
 package lab
 
 import (
+	"context"
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
 
+	"sigs.k8s.io/knftables"
+
 	"mustang/internal/service"
+	"mustang/internal/testkit"
 )
 
 // svc1 is a service of kube-proxy's own tests (pkg/proxy/iptables and pkg/proxy/nftables of
@@ -18,10 +22,9 @@ var svc1 = servicePort{
 	backends: []netip.AddrPort{netip.MustParseAddrPort("10.180.0.1:80"), netip.MustParseAddrPort("10.180.0.2:80")},
 }
 
-// syncOf returns a full sync of IPv4.
-func syncOf(ports ...servicePort) proxySync {
-	return proxySync{v4: true, ip: "ip", ports: ports, pods: netip.MustParsePrefix("10.0.0.0/8")}
-}
+// unchanged and changed select services.
+func unchanged(servicePort) bool { return false }
+func changed(servicePort) bool   { return true }
 
 // checkLines checks that a text has lines, in this order.
 func checkLines(t *testing.T, text string, want ...string) {
@@ -38,7 +41,8 @@ func checkLines(t *testing.T, text string, want ...string) {
 
 // TestIPTablesRulesAreKubeProxys compares with the lines of TestOverallIPTablesRules.
 func TestIPTablesRulesAreKubeProxys(t *testing.T) {
-	checkLines(t, syncOf(svc1).iptables(),
+	s := iptablesSync{ports: []servicePort{svc1}, pods: netip.MustParsePrefix("10.0.0.0/8"), changed: changed}
+	checkLines(t, s.text(true),
 		"*nat",
 		":KUBE-SERVICES - [0:0]",
 		":KUBE-SVC-XPGD46QRK7WJZT7O - [0:0]",
@@ -53,74 +57,92 @@ func TestIPTablesRulesAreKubeProxys(t *testing.T) {
 
 // TestIPTablesLeavesOutWhatKubeProxyDoes checks a partial sync, and a large cluster.
 func TestIPTablesLeavesOutWhatKubeProxyDoes(t *testing.T) {
-	s := syncOf(svc1)
-	s.changed = map[netip.AddrPort]bool{}
-	text := s.iptables()
+	s := iptablesSync{ports: []servicePort{svc1}, changed: unchanged}
+	text := s.text(false)
 	checkLines(t, text, `-A KUBE-SERVICES -m comment --comment "ns1/svc1:p80 cluster IP" -m tcp -p tcp -d 10.20.30.41 --dport 80 -j KUBE-SVC-XPGD46QRK7WJZT7O`)
 	for _, absent := range []string{":KUBE-SVC-", "KUBE-SEP-", "-A FORWARD"} {
 		if strings.Contains(text, absent) {
 			t.Errorf("a partial sync without changes has %q:\n%s", absent, text)
 		}
 	}
-	s = syncOf(slices.Repeat([]servicePort{svc1}, largeCluster/2+1)...)
-	if text := s.iptables(); strings.Contains(text, "->") || !strings.Contains(text, `"ns1/svc1:p80 cluster IP"`) {
+	s.changed = changed
+	for range largeCluster/2 + 1 {
+		s.ports = append(s.ports, svc1)
+	}
+	if text := s.text(true); strings.Contains(text, "->") || !strings.Contains(text, `"ns1/svc1:p80 cluster IP"`) {
 		t.Error("in a large cluster only the cluster IP has a comment")
 	}
 }
 
 // TestNFTablesRulesAreKubeProxys compares with the lines of TestOverallNFTablesRules.
 func TestNFTablesRulesAreKubeProxys(t *testing.T) {
+	nft := knftables.NewFake(knftables.IPv4Family, nftablesTable)
+	s := nftablesSync{tx: nft.NewTransaction(), ip: "ip", pods: netip.MustParsePrefix("10.0.0.0/8")}
+	s.base()
 	one := svc1
 	one.backends = one.backends[:1]
+	s.services([]servicePort{one}, changed, true)
+	testkit.Succeed(t, nft.Run(context.Background(), s.tx))
+	dump := nft.Dump()
 	const svc, ep = "service-ULMVA6XW-ns1/svc1/tcp/p80", "endpoint-5OJB2KTY-ns1/svc1/tcp/p80__10.180.0.1/80"
-	checkLines(t, syncOf(one).nftables(nil),
-		`add table ip kube-proxy { comment "rules for kube-proxy" ; }`,
-		"add map ip kube-proxy service-ips { type ipv4_addr . inet_proto . inet_service : verdict ; }",
-		"add rule ip kube-proxy filter-forward ct state new jump cluster-ips-check",
+	for _, line := range []string{
+		"add chain ip kube-proxy " + svc,
 		"add chain ip kube-proxy nat-prerouting { type nat hook prerouting priority -100 ; }",
-		"add rule ip kube-proxy cluster-ips-check ip daddr @cluster-ips reject",
-		"add rule ip kube-proxy nodeport-endpoints-check ip daddr != 127.0.0.0/8 meta l4proto . th dport vmap @no-endpoint-nodeports",
 		"add rule ip kube-proxy services ip daddr . meta l4proto . th dport vmap @service-ips",
-		"add chain ip kube-proxy "+svc,
+		"add rule ip kube-proxy filter-forward ct state new jump cluster-ips-check",
+		"add rule ip kube-proxy " + svc + " ip daddr 10.20.30.41 ip saddr != 10.0.0.0/8 jump mark-for-masquerade",
+		"add rule ip kube-proxy " + svc + " numgen random mod 1 vmap { 0 : goto " + ep + " }",
+		"add rule ip kube-proxy " + ep + " ip saddr 10.180.0.1 jump mark-for-masquerade",
+		"add rule ip kube-proxy " + ep + " meta l4proto tcp dnat to 10.180.0.1:80",
 		"add element ip kube-proxy cluster-ips { 10.20.30.41 }",
-		"add element ip kube-proxy service-ips { 10.20.30.41 . tcp . 80 : goto "+svc+" }",
-		"add rule ip kube-proxy "+svc+" ip daddr 10.20.30.41 ip saddr != 10.0.0.0/8 jump mark-for-masquerade",
-		"add rule ip kube-proxy "+ep+" ip saddr 10.180.0.1 jump mark-for-masquerade",
-		"add rule ip kube-proxy "+ep+" meta l4proto tcp dnat to 10.180.0.1:80",
-		"add rule ip kube-proxy "+svc+" numgen random mod 1 vmap { 0 : goto "+ep+" }")
+		"add element ip kube-proxy service-ips { 10.20.30.41 . tcp . 80 : goto " + svc + " }",
+	} {
+		if !strings.Contains(dump, line+"\n") {
+			t.Errorf("no line %q in:\n%s", line, dump)
+		}
+	}
 }
 
 // TestNFTablesPartialSync changes the endpoint of one service of two, and leaves the other's chains alone.
 func TestNFTablesPartialSync(t *testing.T) {
-	var r proxyRules
+	ctx := context.Background()
+	nft := knftables.NewFake(knftables.IPv4Family, nftablesTable)
+	r := proxyRules{PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}
 	for _, frontend := range []string{"10.96.0.1:80", "10.96.0.2:80"} {
 		r.Services = append(r.Services, service.Service{
 			Frontend: netip.MustParseAddrPort(frontend), Protocol: service.TCP,
 			Backends: service.Backends(netip.MustParseAddrPort("10.1.0.1:80")),
 		})
 	}
-	var chains []string
-	for _, p := range r.sync(true, nil).ports {
-		chain, endpoints := p.nftablesChains()
-		chains = append(append(chains, chain), endpoints...)
+	run := func(full bool, keys ...service.Key) string {
+		s := nftablesSync{tx: nft.NewTransaction(), ip: "ip", pods: r.PodCIDRs[0]}
+		var chains []string
+		if full {
+			s.base()
+		} else {
+			chains, _ = nft.List(ctx, "chain")
+		}
+		s.services(portsOf(r.Services), changedSet(keys), full)
+		s.flushStale(chains)
+		testkit.Succeed(t, nft.Run(ctx, s.tx))
+		return s.tx.String()
 	}
+	run(true)
 	r.Services[1].Backends = service.Backends(netip.MustParseAddrPort("10.1.0.9:80"))
-	key := service.Key{Frontend: r.Services[1].Frontend, Protocol: service.TCP}
-	text := r.sync(true, []service.Key{key}).nftables(chains)
-	if strings.Contains(text, "mustang-10-96-0-1/") || !strings.Contains(text, "dnat to 10.1.0.9:80") {
-		t.Errorf("want the rules of the changed service alone:\n%s", text)
+	tx := run(false, service.Key{Frontend: r.Services[1].Frontend, Protocol: service.TCP})
+	if strings.Contains(tx, "mustang-10-96-0-1/") {
+		t.Errorf("the unchanged service is in the transaction:\n%s", tx)
 	}
-	checkLines(t, text, "flush chain ip kube-proxy "+chains[3])
-	if r.sync(false, []service.Key{key}).full() {
-		t.Error("a change of IPv4 writes all of IPv6")
+	if dump := nft.Dump(); !strings.Contains(dump, "dnat to 10.1.0.9:80") || strings.Count(dump, "dnat to 10.1.0.1:80") != 1 {
+		t.Errorf("want the new endpoint, and the old one emptied:\n%s", dump)
 	}
 }
 
 // TestIPVSRulesAreKubeProxys has the lines that kube-proxy's ipvs mode writes for cluster IPs.
 func TestIPVSRulesAreKubeProxys(t *testing.T) {
-	s := syncOf()
+	s := ipvsSync{v4: true, pods: netip.MustParsePrefix("10.0.0.0/8")}
 	const purpose = `-m comment --comment "Kubernetes service cluster ip + port for masquerade purpose"`
-	checkLines(t, s.ipvsRules(),
+	checkLines(t, s.rules(true),
 		"*nat",
 		":KUBE-SERVICES - [0:0]",
 		"-A KUBE-SERVICES -s 127.0.0.0/8 -j RETURN",
@@ -129,8 +151,7 @@ func TestIPVSRulesAreKubeProxys(t *testing.T) {
 		"-A KUBE-SERVICES -m set --match-set KUBE-CLUSTER-IP dst,dst -j ACCEPT",
 		`-A PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-SERVICES`,
 		"COMMIT")
-	s.changed = map[netip.AddrPort]bool{}
-	if text := s.ipvsRules(); strings.Contains(text, "PREROUTING") {
+	if text := s.rules(false); strings.Contains(text, "PREROUTING") {
 		t.Errorf("a later sync jumps twice:\n%s", text)
 	}
 }

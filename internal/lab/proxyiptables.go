@@ -3,36 +3,64 @@
 package lab
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
+
+	"mustang/internal/netns"
+	"mustang/internal/service"
 )
 
-// writeIPTables writes the rules of kube-proxy's iptables mode (pkg/proxy/iptables). After a change it writes, as kube-proxy
-// does, the chain that names all services, and the chains of those that have changed.
-func writeIPTables(_ context.Context, s proxySync) error {
-	if !s.full() && !s.large() { // it looks for chains to delete
-		if err := feed("", s.ip+"tables-save", "-t", "nat"); err != nil {
+// iptablesProxy is kube-proxy's iptables mode (pkg/proxy/iptables).
+type iptablesProxy struct{ host *netns.Namespace }
+
+// Write writes the rules. After a change it writes, as kube-proxy does, the chain that names all services, and the chains of those that
+// have changed.
+func (p iptablesProxy) Write(_ context.Context, r proxyRules, changed ...service.Key) error {
+	full := len(changed) == 0
+	for _, program := range []string{"iptables", "ip6tables"} {
+		v4 := program == "iptables"
+		if !full && !anyOf(changed, v4) {
+			continue
+		}
+		services, pods := r.family(v4)
+		s := iptablesSync{ports: portsOf(services), pods: pods, masqueradeAll: r.MasqueradeAll, sorted: r.Sorted, changed: changedSet(changed)}
+		if !full && !s.large() { // it looks for chains to delete
+			if err := runIPTables(p.host, "", program+"-save", "-t", "nat"); err != nil {
+				return err
+			}
+		}
+		if err := runIPTables(p.host, s.text(full), program+"-restore", "-w", "--noflush", "--counters"); err != nil {
 			return err
 		}
 	}
-	return s.restore(s.iptables())
+	return nil
 }
 
-// restore passes rules to iptables-restore of the address family.
-func (s proxySync) restore(rules string) error {
-	return feed(rules, s.ip+"tables-restore", "-w", "--noflush", "--counters")
-}
-
-// clearIPTables empties the nat and filter tables.
-func clearIPTables(context.Context) error {
+// Clear empties the nat and filter tables.
+func (p iptablesProxy) Clear(context.Context) error {
 	const empty = "*nat\n:PREROUTING ACCEPT\n:INPUT ACCEPT\n:OUTPUT ACCEPT\n:POSTROUTING ACCEPT\nCOMMIT\n" +
 		"*filter\n:INPUT ACCEPT\n:FORWARD ACCEPT\n:OUTPUT ACCEPT\nCOMMIT\n"
 	for _, program := range []string{"iptables-restore", "ip6tables-restore"} {
-		if err := feed(empty, program, "-w"); err != nil {
+		if err := runIPTables(p.host, empty, program, "-w"); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// anyOf reports whether one of the keys is of an address family.
+func anyOf(keys []service.Key, v4 bool) bool {
+	return slices.ContainsFunc(keys, func(key service.Key) bool { return key.Frontend.Addr().Is4() == v4 })
+}
+
+// runIPTables runs a program of iptables in a host with this input.
+func runIPTables(host *netns.Namespace, input, program string, args ...string) error {
+	if err := feed(host, input, program, args...); err != nil {
+		return fmt.Errorf("kube-proxy rules with iptables: %w", err)
 	}
 	return nil
 }
@@ -81,12 +109,21 @@ const iptablesMarks = `-A KUBE-POSTROUTING -m mark ! --mark ` + masqueradeMark +
 -A KUBE-MARK-MASQ -j MARK --or-mark ` + masqueradeMark + `
 `
 
+// iptablesSync is one run of iptables-restore for one address family.
+type iptablesSync struct {
+	ports         []servicePort
+	pods          netip.Prefix
+	masqueradeAll bool
+	sorted        bool // see proxyRules.Sorted
+	changed       func(servicePort) bool
+}
+
 // largeCluster is the number of endpoints above which kube-proxy leaves out comments, and the
 // search for chains to delete.
 const largeCluster = 1000
 
 // large reports whether there are more endpoints than that.
-func (s proxySync) large() bool {
+func (s iptablesSync) large() bool {
 	n := 0
 	for _, p := range s.ports {
 		n += len(p.backends)
@@ -94,39 +131,25 @@ func (s proxySync) large() bool {
 	return n > largeCluster
 }
 
-// iptables returns the input of iptables-restore, in a full sync with the jumps.
-func (s proxySync) iptables() string {
-	var rules strings.Builder
+// text returns the input of iptables-restore, with the jumps if they are not there yet.
+func (s iptablesSync) text(jumps bool) string {
+	var rules bytes.Buffer
 	var chains []string
 	comments := !s.large()
 	for _, p := range s.ports {
-		match := fmt.Sprintf(`-m comment --comment "%s cluster IP" -m %s -p %[2]s -d %s --dport %d`,
-			p, p.protocol, p.frontend.Addr(), p.frontend.Port())
+		match := fmt.Sprintf(`-m comment --comment "%s cluster IP" -m %s -p %[2]s -d %s --dport %d`, p, p.protocol, p.frontend.Addr(), p.frontend.Port())
 		chain := "KUBE-SVC-" + hash(p.String()+p.protocol, 16)
 		fmt.Fprintf(&rules, "-A KUBE-SERVICES %s -j %s\n", match, chain)
-		if !s.writes(p) {
+		if !s.changed(p) {
 			continue
 		}
 		chains = append(chains, chain)
-		from := " ! -s " + s.pods.String()
 		if s.masqueradeAll {
-			from = ""
+			fmt.Fprintf(&rules, "-A %s %s -j KUBE-MARK-MASQ\n", chain, match)
+		} else {
+			fmt.Fprintf(&rules, "-A %s %s ! -s %s -j KUBE-MARK-MASQ\n", chain, match, s.pods)
 		}
-		fmt.Fprintf(&rules, "-A %s %s%s -j KUBE-MARK-MASQ\n", chain, match, from)
-		for i, b := range p.backends {
-			endpoint := "KUBE-SEP-" + hash(p.String()+p.protocol+b.String(), 16)
-			choice, name := "", ""
-			if comments {
-				choice, name = fmt.Sprintf(` -m comment --comment "%s -> %s"`, p, b), fmt.Sprintf(" -m comment --comment %s", p)
-			}
-			if left := len(p.backends) - i; left > 1 {
-				choice += fmt.Sprintf(" -m statistic --mode random --probability %.10f", 1/float64(left))
-			}
-			chains = append(chains, endpoint)
-			fmt.Fprintf(&rules, "-A %s%s -j %s\n", chain, choice, endpoint)
-			fmt.Fprintf(&rules, "-A %s%s -s %s -j KUBE-MARK-MASQ\n", endpoint, name, b.Addr())
-			fmt.Fprintf(&rules, "-A %s%s -m %s -p %[3]s -j DNAT --to-destination %s\n", endpoint, name, p.protocol, b)
-		}
+		chains = append(chains, p.iptables(&rules, comments)...)
 	}
 	if s.sorted {
 		slices.SortFunc(chains, func(a, b string) int { return strings.Compare(b, a) })
@@ -138,8 +161,28 @@ func (s proxySync) iptables() string {
 	text += iptablesMarks + rules.String() +
 		`-A KUBE-SERVICES -m comment --comment "kubernetes service nodeports; NOTE: this must be the last rule in this chain" ` +
 		"-m addrtype --dst-type LOCAL -j KUBE-NODEPORTS\nCOMMIT\n"
-	if s.full() {
+	if jumps {
 		text += iptablesJumps
 	}
 	return text
+}
+
+// iptables writes the rules of a port's endpoints, and those that choose one. It returns the chains of the endpoints.
+func (p servicePort) iptables(rules *bytes.Buffer, comments bool) (chains []string) {
+	chain := "KUBE-SVC-" + hash(p.String()+p.protocol, 16)
+	for i, b := range p.backends {
+		endpoint := "KUBE-SEP-" + hash(p.String()+p.protocol+b.String(), 16)
+		choice, name := "", ""
+		if comments {
+			choice, name = fmt.Sprintf(` -m comment --comment "%s -> %s"`, p, b), fmt.Sprintf(" -m comment --comment %s", p)
+		}
+		if left := len(p.backends) - i; left > 1 {
+			choice += fmt.Sprintf(" -m statistic --mode random --probability %.10f", 1/float64(left))
+		}
+		chains = append(chains, endpoint)
+		fmt.Fprintf(rules, "-A %s%s -j %s\n", chain, choice, endpoint)
+		fmt.Fprintf(rules, "-A %s%s -s %s -j KUBE-MARK-MASQ\n", endpoint, name, b.Addr())
+		fmt.Fprintf(rules, "-A %s%s -m %s -p %[3]s -j DNAT --to-destination %s\n", endpoint, name, p.protocol, b)
+	}
+	return chains
 }

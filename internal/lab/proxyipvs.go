@@ -16,6 +16,7 @@ import (
 
 	"mustang/internal/netns"
 	"mustang/internal/rtnl"
+	"mustang/internal/service"
 )
 
 // ipvsDevice is the device that has all cluster IPs, so that the host takes packets to them as its own.
@@ -31,76 +32,129 @@ var ipvsSysctls = []rtnl.Sysctl{
 
 // probeIPVS returns an error that matches errors.ErrUnsupported if the kernel has no IPVS.
 func probeIPVS() error {
-	return inCurrent(func(host *netns.Namespace) error { return rtnl.In(host).TryGenericFamily("IPVS") })
+	host, err := netns.Current()
+	if err != nil {
+		return err
+	}
+	defer host.Close()
+	return rtnl.In(host).TryGenericFamily("IPVS")
 }
 
-// inCurrent calls a function with the namespace of the calling thread.
-func inCurrent(do func(*netns.Namespace) error) error {
-	ns, err := netns.Current()
-	if err != nil {
-		return err
+// ipvsProxy is kube-proxy's ipvs mode (pkg/proxy/ipvs), with its scheduler rr. Each sync is full: it goes through all services
+// and asks the kernel for each of them, as kube-proxy does. Sets of addresses are written over netlink, not by the program
+// ipset, and those that no cluster IP needs are left out.
+type ipvsProxy struct{ host *netns.Namespace }
+
+// Write makes all services those of the host.
+func (p ipvsProxy) Write(_ context.Context, r proxyRules, _ ...service.Key) error {
+	if err := rtnl.In(p.host).SetSysctls(ipvsSysctls, nil); err != nil {
+		return fmt.Errorf("kube-proxy rules with IPVS: %w", err)
 	}
-	defer ns.Close()
-	return do(ns)
+	return p.do(func(handle *ipvs.Handle) error {
+		for _, v4 := range []bool{true, false} {
+			services, pods := r.family(v4)
+			s := ipvsSync{handle: handle, v4: v4, pods: pods, masqueradeAll: r.MasqueradeAll}
+			if err := s.sync(p.host, portsOf(services)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
-// ipvsSets are the sets of cluster IPs with their ports.
-var ipvsSets = map[bool]string{true: "KUBE-CLUSTER-IP", false: "KUBE-6-CLUSTER-IP"} // by IPv4
+// Clear removes the services, their device and their sets.
+func (p ipvsProxy) Clear(ctx context.Context) error {
+	if err := iptablesProxy(p).Clear(ctx); err != nil {
+		return err
+	}
+	return p.do(func(handle *ipvs.Handle) error {
+		device, err := netlink.LinkByName(ipvsDevice)
+		if err == nil {
+			err = netlink.LinkDel(device)
+		}
+		err = errors.Join(handle.Flush(), err)
+		for _, v4 := range []bool{true, false} {
+			err = errors.Join(err, netlink.IpsetDestroy(ipvsSync{v4: v4}.setName()))
+		}
+		return err
+	})
+}
 
-// writeIPVS makes all services those of the host, as kube-proxy's ipvs mode (pkg/proxy/ipvs) with its scheduler rr does. Each
-// sync is full: it goes through all services and asks the kernel for each of them, as kube-proxy does. Sets of addresses are
-// written over netlink, not by the program ipset, and those that no cluster IP needs are left out.
-func writeIPVS(_ context.Context, s proxySync) error {
-	err := inCurrent(func(host *netns.Namespace) error { return rtnl.In(host).SetSysctls(ipvsSysctls, nil) })
+// do calls a function in the host.
+func (p ipvsProxy) do(do func(*ipvs.Handle) error) error {
+	err := p.host.Do(func() error {
+		handle, err := ipvs.New("")
+		if err != nil {
+			return err
+		}
+		defer handle.Close()
+		return do(handle)
+	})
+	if err != nil {
+		return fmt.Errorf("kube-proxy rules with IPVS: %w", err)
+	}
+	return nil
+}
+
+// ipvsSync is one sync of one address family.
+type ipvsSync struct {
+	handle        *ipvs.Handle
+	v4            bool
+	pods          netip.Prefix
+	masqueradeAll bool
+}
+
+func (s ipvsSync) sync(host *netns.Namespace, ports []servicePort) error {
+	device, err := netlink.LinkByName(ipvsDevice)
+	if missing := (netlink.LinkNotFoundError{}); errors.As(err, &missing) {
+		device = &netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: ipvsDevice}}
+		err = netlink.LinkAdd(device)
+	}
 	if err != nil {
 		return err
 	}
-	handle, err := ipvs.New("")
+	bound, err := netlink.AddrList(device, s.family())
 	if err != nil {
 		return err
 	}
-	defer handle.Close()
-	for _, p := range s.ports {
-		if err := s.writeServer(handle, p); err != nil {
+	has := map[netip.Addr]bool{}
+	for _, a := range bound {
+		addr, _ := netip.AddrFromSlice(a.IP)
+		has[addr.Unmap()] = true
+	}
+	for _, p := range ports {
+		if err := s.service(p); err != nil {
 			return fmt.Errorf("%s: %w", p.frontend, err)
 		}
+		addr := p.frontend.Addr()
+		if has[addr] {
+			continue
+		}
+		has[addr] = true
+		if err := netlink.AddrAdd(device, &netlink.Addr{IPNet: netlink.NewIPNet(addr.AsSlice())}); err != nil {
+			return fmt.Errorf("add %s to %s: %w", addr, ipvsDevice, err)
+		}
 	}
-	if err := s.addClusterIPs(); err != nil {
-		return fmt.Errorf("addresses of %s: %w", ipvsDevice, err)
-	}
-	if err := s.fillSet(ipvsSets[s.v4]); err != nil {
-		return fmt.Errorf("set %s: %w", ipvsSets[s.v4], err)
-	}
-	return s.restore(s.ipvsRules())
-}
-
-// clearIPVS removes the services, their device and their sets.
-func clearIPVS(ctx context.Context) error {
-	if err := clearIPTables(ctx); err != nil {
+	if err := s.set(ports); err != nil {
 		return err
 	}
-	handle, err := ipvs.New("")
-	if err != nil {
-		return err
+	program := "iptables-restore"
+	if !s.v4 {
+		program = "ip6tables-restore"
 	}
-	defer handle.Close()
-	device, err := netlink.LinkByName(ipvsDevice)
-	if err == nil {
-		err = netlink.LinkDel(device)
-	}
-	return errors.Join(handle.Flush(), err, netlink.IpsetDestroy(ipvsSets[true]), netlink.IpsetDestroy(ipvsSets[false]))
+	return runIPTables(host, s.rules(len(bound) == 0), program, "-w", "--noflush", "--counters")
 }
 
-func (s proxySync) family() int {
+func (s ipvsSync) family() int {
 	if s.v4 {
 		return unix.AF_INET
 	}
 	return unix.AF_INET6
 }
 
-// writeServer makes a virtual server and its destinations those of a port. A destination that is gone takes no new
-// connections, and is deleted once it has none.
-func (s proxySync) writeServer(handle *ipvs.Handle, p servicePort) error {
+// service makes a service and its destinations those of a port. A destination that is gone takes no new connections, and is
+// deleted once it has none.
+func (s ipvsSync) service(p servicePort) error {
 	server := &ipvs.Service{
 		Address: net.IP(p.frontend.Addr().AsSlice()), Protocol: uint16(p.number()), Port: p.frontend.Port(), SchedName: ipvs.RoundRobin,
 		AddressFamily: uint16(s.family()), Netmask: 0xffffffff,
@@ -108,40 +162,42 @@ func (s proxySync) writeServer(handle *ipvs.Handle, p servicePort) error {
 	if !s.v4 {
 		server.Netmask = 128
 	}
-	if _, err := handle.GetService(server); err != nil {
-		if err := handle.NewService(server); err != nil {
+	if _, err := s.handle.GetService(server); err != nil {
+		if err := s.handle.NewService(server); err != nil {
 			return err
 		}
 	}
-	have, err := handle.GetDestinations(server)
+	have, err := s.handle.GetDestinations(server)
 	if err != nil {
 		return err
 	}
-	write := map[netip.AddrPort]func(*ipvs.Service, *ipvs.Destination) error{}
-	for _, b := range p.backends {
-		write[b] = handle.NewDestination
-	}
+	weights := map[netip.AddrPort]int{}
 	for _, d := range have {
 		addr, _ := netip.AddrFromSlice(d.Address)
 		at := netip.AddrPortFrom(addr.Unmap(), d.Port)
-		switch current := slices.Contains(p.backends, at); {
-		case current && d.Weight > 0:
-			delete(write, at)
-		case current:
-			write[at] = handle.UpdateDestination
+		weights[at] = d.Weight
+		switch {
+		case slices.Contains(p.backends, at):
 		case d.ActiveConnections+d.InactiveConnections == 0:
-			err = handle.DelDestination(server, d)
+			err = s.handle.DelDestination(server, d)
 		case d.Weight > 0:
 			d.Weight = 0
-			err = handle.UpdateDestination(server, d)
+			err = s.handle.UpdateDestination(server, d)
 		}
 		if err != nil {
 			return err
 		}
 	}
-	for b, do := range write {
+	for _, b := range p.backends {
+		weight, ok := weights[b]
 		d := &ipvs.Destination{Address: net.IP(b.Addr().AsSlice()), Port: b.Port(), Weight: 1, AddressFamily: uint16(s.family())}
-		if err := do(server, d); err != nil {
+		switch {
+		case !ok:
+			err = s.handle.NewDestination(server, d)
+		case weight == 0:
+			err = s.handle.UpdateDestination(server, d)
+		}
+		if err != nil {
 			return fmt.Errorf("destination %s: %w", b, err)
 		}
 	}
@@ -156,56 +212,51 @@ func (p servicePort) number() uint8 {
 	return unix.IPPROTO_TCP
 }
 
-// addClusterIPs adds the cluster IPs to the device, which the first full sync creates. Later ones list its addresses.
-func (s proxySync) addClusterIPs() error {
-	if s.full() {
-		err := netlink.LinkAdd(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: ipvsDevice}})
-		if err != nil && !errors.Is(err, unix.EEXIST) {
-			return err
-		}
+// setName is the set of cluster IPs with their ports.
+func (s ipvsSync) setName() string {
+	if s.v4 {
+		return "KUBE-CLUSTER-IP"
 	}
-	device, err := netlink.LinkByName(ipvsDevice)
-	if err != nil {
-		return err
-	}
-	if !s.full() {
-		_, err = netlink.AddrList(device, s.family())
-		return err
-	}
-	for _, p := range s.ports {
-		addr := p.frontend.Addr()
-		err := netlink.AddrAdd(device, &netlink.Addr{IPNet: netlink.NewIPNet(addr.AsSlice())})
-		if err != nil && !errors.Is(err, unix.EEXIST) { // that of another port
-			return fmt.Errorf("add %s: %w", addr, err)
-		}
-	}
-	return nil
+	return "KUBE-6-CLUSTER-IP"
 }
 
-// fillSet creates a set with the cluster IPs. Partial syncs list it.
-func (s proxySync) fillSet(name string) error {
-	err := netlink.IpsetCreate(name, "hash:ip,port", netlink.IpsetCreateOptions{
+// set adds the cluster IPs to their set.
+func (s ipvsSync) set(ports []servicePort) error {
+	type member struct {
+		at       netip.AddrPort
+		protocol uint8
+	}
+	err := netlink.IpsetCreate(s.setName(), "hash:ip,port", netlink.IpsetCreateOptions{
 		Replace: true, Family: uint8(s.family()), Revision: 5, MaxElements: 1 << 20,
 	})
-	if err == nil && !s.full() {
-		_, err = netlink.IpsetList(name)
+	if err != nil {
+		return fmt.Errorf("create set %s: %w", s.setName(), err)
 	}
-	if err != nil || !s.full() {
-		return err
+	listed, err := netlink.IpsetList(s.setName())
+	if err != nil {
+		return fmt.Errorf("list set %s: %w", s.setName(), err)
 	}
-	for _, p := range s.ports {
+	has := map[member]bool{}
+	for _, e := range listed.Entries {
+		if addr, _ := netip.AddrFromSlice(e.IP); e.Port != nil && e.Protocol != nil {
+			has[member{netip.AddrPortFrom(addr.Unmap(), *e.Port), *e.Protocol}] = true
+		}
+	}
+	for _, p := range ports {
 		port, protocol := p.frontend.Port(), p.number()
-		entry := &netlink.IPSetEntry{IP: p.frontend.Addr().AsSlice(), Port: &port, Protocol: &protocol, Replace: true}
-		if err := netlink.IpsetAdd(name, entry); err != nil {
-			return fmt.Errorf("add %s: %w", p.frontend, err)
+		if has[member{p.frontend, protocol}] {
+			continue
+		}
+		if err := netlink.IpsetAdd(s.setName(), &netlink.IPSetEntry{IP: p.frontend.Addr().AsSlice(), Port: &port, Protocol: &protocol, Replace: true}); err != nil {
+			return fmt.Errorf("add %s to set %s: %w", p.frontend, s.setName(), err)
 		}
 	}
 	return nil
 }
 
-// ipvsRules returns the input of iptables-restore, in a full sync with the jumps.
-func (s proxySync) ipvsRules() string {
-	set := " -m set --match-set " + ipvsSets[s.v4] + " dst,dst"
+// rules returns the input of iptables-restore, with the jumps if they are not there yet.
+func (s ipvsSync) rules(jumps bool) string {
+	match := `-m comment --comment "Kubernetes service cluster ip + port for masquerade purpose" -m set --match-set ` + s.setName() + " dst,dst"
 	from, local := " ! -s "+s.pods.String(), "127.0.0.0/8"
 	if s.masqueradeAll {
 		from = ""
@@ -219,11 +270,11 @@ func (s proxySync) ipvsRules() string {
 :KUBE-POSTROUTING - [0:0]
 :KUBE-MARK-MASQ - [0:0]
 -A KUBE-SERVICES -s ` + local + ` -j RETURN
--A KUBE-SERVICES -m comment --comment "Kubernetes service cluster ip + port for masquerade purpose"` + set + from + ` -j KUBE-MARK-MASQ
+-A KUBE-SERVICES ` + match + from + ` -j KUBE-MARK-MASQ
 -A KUBE-SERVICES -m addrtype --dst-type LOCAL -j KUBE-NODE-PORT
--A KUBE-SERVICES` + set + ` -j ACCEPT
+-A KUBE-SERVICES -m set --match-set ` + s.setName() + ` dst,dst -j ACCEPT
 ` + iptablesMarks
-	if s.full() {
+	if jumps {
 		text += `-A PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-SERVICES
 -A OUTPUT -m comment --comment "kubernetes service portals" -j KUBE-SERVICES
 -A POSTROUTING -m comment --comment "kubernetes postrouting rules" -j KUBE-POSTROUTING

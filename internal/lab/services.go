@@ -97,16 +97,20 @@ func (o Options) services(backends int) []service.Service {
 	return slices.Insert(all, len(all)/2, Services(o.ports()...)...)
 }
 
-// writeProxy writes rules for services into the host, as the lab's mode of kube-proxy does.
-func (l *Lab) writeProxy(ctx context.Context, sorted bool, services []service.Service, changed ...service.Key) error {
-	return writeProxy(ctx, l.Options.Via, l.namespaces[Host], proxyRules{
+// withProxy calls do with kube-proxy in the host, by the lab's mode of it, and with rules for services.
+func (l *Lab) withProxy(services []service.Service, do func(proxy, proxyRules) error) (err error) {
+	if l.kubeProxy == nil {
+		if l.kubeProxy, err = openProxy(l.Options.Via, l.namespaces[Host]); err != nil {
+			return err
+		}
+	}
+	return do(l.kubeProxy, proxyRules{
 		Services: services,
 		PodCIDRs: []netip.Prefix{Gateways[0].Masked(), Gateways[1].Masked()},
 		// The reply of a pod on the same segment would go straight to the client, past
 		// the host that has to translate it back.
 		MasqueradeAll: !l.Options.traits().Routed && !l.Options.NetfilterCall,
-		Sorted:        sorted,
-	}, changed...)
+	})
 }
 
 // WriteServices makes services those of a lab of topology pod-links that has none, by the
@@ -116,15 +120,16 @@ func (l *Lab) WriteServices(ctx context.Context, services []service.Service) err
 		_, err := l.datapath.Services().Apply(ctx, owner, services)
 		return err
 	}
-	return l.writeProxy(ctx, false, services)
+	return l.withProxy(services, func(p proxy, r proxyRules) error { return p.Write(ctx, r) })
 }
 
 // ClearServices removes the services of a lab.
 func (l *Lab) ClearServices(ctx context.Context) error {
 	if l.datapath != nil {
-		return l.WriteServices(ctx, nil)
+		_, err := l.datapath.Services().Apply(ctx, owner, nil)
+		return err
 	}
-	return l.namespaces[Host].Do(func() error { return proxyModes[l.Options.Via].clear(ctx) })
+	return l.withProxy(nil, func(p proxy, _ proxyRules) error { return p.Clear(ctx) })
 }
 
 // ChangeService gives a service of a lab the backends of services[i]; services are all of
@@ -134,7 +139,8 @@ func (l *Lab) ChangeService(ctx context.Context, services []service.Service, i i
 		_, _, err := l.datapath.Services().Put(ctx, owner, services[i])
 		return err
 	}
-	return l.writeProxy(ctx, false, services, service.Key{Frontend: services[i].Frontend, Protocol: services[i].Protocol})
+	key := service.Key{Frontend: services[i].Frontend, Protocol: services[i].Protocol}
+	return l.withProxy(services, func(p proxy, r proxyRules) error { return p.Write(ctx, r, key) })
 }
 
 // AllServices returns the services that a lab of topology pod-links was built with, or those with another number of

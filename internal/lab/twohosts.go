@@ -145,7 +145,7 @@ func (l *Lab) addPeerRoutes(ctx context.Context, h *host) error {
 	case l.mode == nil:
 		return nil
 	case l.Options.NAT && h.pod != "":
-		return masquerade(h.ns, Uplink, h.podCIDRs)
+		return masquerade(ctx, h.ns, Uplink, h.podCIDRs)
 	case l.Options.NAT || h.peer.pod == "":
 		return nil
 	case l.Options.hasOverlay():

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"sigs.k8s.io/knftables"
+
+	"mustang/internal/datapath"
+	"mustang/internal/datapath/policies"
+	"mustang/internal/netns"
+	"mustang/internal/policy"
+	"mustang/internal/service"
+)
+
+// allowRule allows TCP connections over IPv4 from some addresses to one port of pod-a. What no rule of the list allows is denied.
+type allowRule struct {
+	From netip.Prefix
+	Port uint16
+}
+
+// allowlistName is that of the policy, of the pod in labels, and of what is named after the pod in rules.
+const allowlistName = "allowlist"
+
+// snapshot returns a list as a NetworkPolicy, with the pod that it selects; nothing for an empty list.
+func snapshot(rules []allowRule) policy.Snapshot {
+	if len(rules) == 0 {
+		return policy.Snapshot{}
+	}
+	labels := map[string]string{"app": allowlistName}
+	subject := policy.PodSelector{
+		Namespaces: policy.Selector{Labels: map[string]string{policy.NamespaceLabel: "default"}}, Pods: policy.Selector{Labels: labels},
+	}
+	p := policy.Policy{Tier: policy.Namespaced, Namespace: "default", Name: allowlistName, IsolatesIngress: true, Subject: subject}
+	for _, r := range rules {
+		p.Ingress = append(p.Ingress, policy.Rule{
+			Peers: []policy.Peer{{Block: &policy.Block{CIDR: r.From}}},
+			Ports: []policy.Port{{Protocol: service.TCP, First: r.Port, Last: r.Port}},
+		})
+	}
+	return policy.Snapshot{
+		Pods:     []policy.Pod{{Namespace: "default", Name: allowlistName, Labels: labels, Addresses: PodAIPs[:1]}},
+		Policies: []policy.Policy{p},
+	}
+}
+
+// allowlist enforces a list of rules for pod-a.
+type allowlist interface {
+	// write writes a list where there is none, and clear removes it.
+	write(ctx context.Context, rules []allowRule) error
+	clear(ctx context.Context) error
+	// change adds a rule behind the others, or removes it there.
+	change(ctx context.Context, others []allowRule, r allowRule, add bool) error
+}
+
+// openAllowlist returns the lab's implementation, and changes nothing.
+func (l *Lab) openAllowlist() (allowlist, error) {
+	host := l.namespaces[Host]
+	switch l.Options.Policy {
+	case ViaIPTables:
+		return iptablesList{host}, nil
+	case ViaNFTables:
+		list := nftablesList{host: host}
+		err := host.Do(func() (err error) {
+			list.Interface, err = knftables.New(knftables.IPv4Family, "mustang-policy")
+			return err
+		})
+		return list, err
+	}
+	return datapathList{l.datapath}, nil
+}
+
+// datapathList is a NetworkPolicy in a datapath, which is written as a whole.
+type datapathList struct{ *datapath.Datapath }
+
+func (d datapathList) write(ctx context.Context, rules []allowRule) error {
+	_, err := d.Policies().Apply(ctx, owner, policies.Set{Snapshot: snapshot(rules)})
+	return err
+}
+
+func (d datapathList) clear(ctx context.Context) error { return d.write(ctx, nil) }
+
+func (d datapathList) change(ctx context.Context, others []allowRule, r allowRule, add bool) error {
+	if add {
+		others = append(slices.Clone(others), r)
+	}
+	return d.write(ctx, others)
+}
+
+// iptablesList has the rules of kube-router, and of Calico without ipsets: established connections are accepted first, then the pod's
+// chain has a rule for each of the list's, and one that drops. As Calico's Felix it writes a changed rule alone.
+type iptablesList struct{ host *netns.Namespace }
+
+func (i iptablesList) restore(rules string) error {
+	err := feed(i.host, "*filter\n"+rules+"COMMIT\n", "iptables-restore", "-w", "--noflush")
+	if err != nil {
+		err = fmt.Errorf("allow list with %w", err)
+	}
+	return err
+}
+
+func (i iptablesList) write(_ context.Context, rules []allowRule) error {
+	var text strings.Builder
+	fmt.Fprintf(&text, ":FORWARD ACCEPT [0:0]\n:POD-ALLOWLIST - [0:0]\n-A FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT\n"+
+		"-A FORWARD -d %s -j POD-ALLOWLIST\n", PodAIPs[0])
+	for _, r := range rules {
+		text.WriteString("-A POD-ALLOWLIST " + r.iptables())
+	}
+	return i.restore(text.String() + "-A POD-ALLOWLIST -j DROP\n")
+}
+
+func (i iptablesList) clear(context.Context) error {
+	return i.restore("-F FORWARD\n-F POD-ALLOWLIST\n-X POD-ALLOWLIST\n")
+}
+
+func (i iptablesList) change(_ context.Context, others []allowRule, r allowRule, add bool) error {
+	if !add {
+		return i.restore(fmt.Sprintf("-D POD-ALLOWLIST %d\n", len(others)+1))
+	}
+	return i.restore(fmt.Sprintf("-I POD-ALLOWLIST %d %s", len(others)+1, r.iptables()))
+}
+
+// iptables returns the match and the target of the rule.
+func (r allowRule) iptables() string {
+	return fmt.Sprintf("-s %s -p tcp -m tcp --dport %d -j ACCEPT\n", r.From, r.Port)
+}
+
+// nftablesList has what nftables offers for long lists: a verdict map leads to the pod's chain, and one set of ranges of addresses with
+// protocol and port has all rules. Linux 6.12 looks up no meta l4proto among intervals.
+type nftablesList struct {
+	knftables.Interface
+	host *netns.Namespace
+}
+
+// run commits a transaction in the host.
+func (n nftablesList) run(ctx context.Context, fill func(*knftables.Transaction)) error {
+	tx := n.NewTransaction()
+	fill(tx)
+	if err := n.host.Do(func() error { return n.Run(ctx, tx) }); err != nil {
+		return fmt.Errorf("allow list with nftables: %w", err)
+	}
+	return nil
+}
+
+func (n nftablesList) write(ctx context.Context, rules []allowRule) error {
+	return n.run(ctx, func(tx *knftables.Transaction) {
+		tx.Add(&knftables.Table{})
+		tx.Add(&knftables.Chain{
+			Name: "forward", Type: knftables.PtrTo(knftables.FilterType), Hook: knftables.PtrTo(knftables.ForwardHook),
+			Priority: knftables.PtrTo(knftables.FilterPriority),
+		})
+		tx.Add(&knftables.Chain{Name: "pod-allowlist"})
+		tx.Add(&knftables.Map{Name: "pods", Type: "ipv4_addr : verdict"})
+		tx.Add(&knftables.Element{Map: "pods", Key: []string{PodAIPs[0].String()}, Value: []string{"goto pod-allowlist"}})
+		tx.Add(&knftables.Set{
+			Name: allowlistName, Type: "ipv4_addr . inet_proto . inet_service", Flags: []knftables.SetFlag{knftables.IntervalFlag},
+		})
+		for _, r := range rules {
+			tx.Add(r.element())
+		}
+		for _, rule := range [][2]string{
+			{"forward", "ct state established,related counter accept"},
+			{"forward", "ip daddr vmap @pods"},
+			{"pod-allowlist", "ip saddr . ip protocol . th dport @allowlist counter accept"},
+			{"pod-allowlist", "counter drop"},
+		} {
+			tx.Add(&knftables.Rule{Chain: rule[0], Rule: rule[1]})
+		}
+	})
+}
+
+func (n nftablesList) clear(ctx context.Context) error {
+	return n.run(ctx, func(tx *knftables.Transaction) { tx.Delete(&knftables.Table{}) })
+}
+
+func (n nftablesList) change(ctx context.Context, _ []allowRule, r allowRule, add bool) error {
+	return n.run(ctx, func(tx *knftables.Transaction) {
+		if add {
+			tx.Add(r.element())
+		} else {
+			tx.Delete(r.element())
+		}
+	})
+}
+
+// element is the rule in the set.
+func (r allowRule) element() *knftables.Element {
+	return &knftables.Element{Set: allowlistName, Key: []string{r.From.String(), "tcp", strconv.Itoa(int(r.Port))}}
+}
+
+// ruleChains are where the rules of a list are: the first rule of chain first counts packets of established connections, the last two rules
+// of chain second allow and deny.
+type ruleChains struct{ table, first, second string }
+
+var chainsOf = map[string]ruleChains{
+	ViaIPTables: {table: "filter", first: "FORWARD", second: "POD-ALLOWLIST"},
+	ViaNFTables: {table: "mustang-policy", first: "forward", second: "pod-allowlist"},
+}
+
+// counters reads the counters of the rules: "established" of connections that were allowed before, "allowed" and "denied".
+func (f ruleChains) counters(host *netns.Namespace) (map[string]uint64, error) {
+	conn, err := nftables.New(nftables.WithNetNSFd(host.FD()))
+	if err != nil {
+		return nil, fmt.Errorf("counters of table %s: %w", f.table, err)
+	}
+	table := &nftables.Table{Family: nftables.TableFamilyIPv4, Name: f.table}
+	var counts [2][]uint64
+	for i, chain := range []string{f.first, f.second} {
+		rules, err := conn.GetRules(table, &nftables.Chain{Name: chain, Table: table})
+		if err != nil {
+			return nil, fmt.Errorf("counters of table %s, chain %s: %w", f.table, chain, err)
+		}
+		for _, r := range rules {
+			counts[i] = append(counts[i], counted(r))
+		}
+	}
+	first, second := counts[0], counts[1]
+	if len(first) < 1 || len(second) < 2 {
+		return nil, fmt.Errorf("table %s has %d and %d rules", f.table, len(first), len(second))
+	}
+	return map[string]uint64{"established": first[0], "allowed": second[len(second)-2], "denied": second[len(second)-1]}, nil
+}
+
+// counted returns the packets that a rule has counted.
+func counted(r *nftables.Rule) uint64 {
+	for _, e := range r.Exprs {
+		if c, ok := e.(*expr.Counter); ok {
+			return c.Packets
+		}
+	}
+	return 0
+}
