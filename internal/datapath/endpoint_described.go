@@ -19,6 +19,9 @@ import (
 // Namespace returns the cookie of the pod's network namespace; 0 if it has none.
 func (e Endpoint) Namespace() uint64 { return e.netns }
 
+// Segment returns the index of the host's device that pods without a host's side share, as a macvlan's or ipvlan's parent is; 0 if there is none.
+func (e Endpoint) Segment() int { return int(e.segment) }
+
 // Describe fills in what is not in the rows of endpoints: the device, its kind and link mode, the namespace, and whether the source
 // guard is on. It takes no lock.
 func (e Endpoints) Describe(all []Endpoint) error {

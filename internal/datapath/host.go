@@ -99,3 +99,13 @@ func (d *Datapath) Host() (uint64, error) {
 	state, err := d.objects.NodeState.IDs()
 	return state.Host, err
 }
+
+// OnHost calls fn with the network namespace that all endpoints and uplinks are of, or nil if it has neither a name nor a process. It does
+// nothing while there is none yet.
+func (d *Datapath) OnHost(fn func(cookie uint64, host *netns.Namespace) error) error {
+	cookie, err := d.Host()
+	if err != nil || cookie == 0 {
+		return err
+	}
+	return withNamespaces(func(by map[uint64]*netns.Namespace) error { return fn(cookie, by[cookie]) })
+}

@@ -100,19 +100,15 @@ func linkRemains(ctx context.Context, o *objects.Objects) (remains []remain, err
 		ids[uint64(row.Value.Id)], namespaces[row.Value.Netns] = true, true
 	}
 	alone := make(map[uint64]bool) // pods that have the source guard and are no endpoints
+	var strangers []objects.SenderKey
 	for row, err := range o.Senders.All() {
 		if err != nil {
 			return nil, err
 		}
-		switch id := uint64(row.Value.Endpoint); {
-		case row.Value.Flags&objects.SenderAlone != 0:
+		if id := uint64(row.Value.Endpoint); row.Value.Flags&objects.SenderAlone != 0 {
 			alone[id] = true
-		case !ids[id]:
-			what := fmt.Sprintf("device %d", row.Key.Ifindex)
-			if row.Key.Ifindex == 0 {
-				what = fmt.Sprintf("the network namespace with cookie %d", row.Key.Netns)
-			}
-			found(locked(func() error { return device.DeleteSender(o, row.Key) }), "source guard of %s, without an endpoint", what)
+		} else if !ids[id] {
+			strangers = append(strangers, row.Key)
 		}
 	}
 	hooks, guardHooks := objects.EndpointHooks(), objects.GuardHooks()
@@ -123,6 +119,13 @@ func linkRemains(ctx context.Context, o *objects.Objects) (remains []remain, err
 		case slices.Contains(guardHooks, k.Hook) && !alone[k.ID]:
 			found(detach(k), "program %s of pod %d, without a source guard now", k.Hook.Program, k.ID)
 		}
+	}
+	for _, key := range strangers {
+		what := fmt.Sprintf("device %d", key.Ifindex)
+		if key.Ifindex == 0 {
+			what = fmt.Sprintf("the network namespace with cookie %d", key.Netns)
+		}
+		found(locked(func() error { return device.DeleteSender(o, key) }), "source guard of %s, without an endpoint", what)
 	}
 	for cookie, scope := range scopes {
 		if scope.Flags&objects.NamespacePod != 0 && !namespaces[cookie] {

@@ -161,19 +161,20 @@ func TestNodeAddresses(t *testing.T) {
 
 // TestPodsOfOneName has an old pod whose DEL has not come, and a new one by its name: both have the labels of the Pod.
 func TestPodsOfOneName(t *testing.T) {
+	p := openPods(t)
+	for i := range 2 {
+		join(t, p, i, policy.Pod{Namespace: "n", Name: "p"})
+	}
+	set := Set{Snapshot: policy.Snapshot{
+		Policies: []policy.Policy{allow("deny", "secret")},
+		Pods:     []policy.Pod{{Namespace: "n", Name: "p", Labels: app("secret"), Addresses: []netip.Addr{address4(1)}}},
+	}}
 	for range 8 { // what a map's order gives differs
-		p := openPods(t)
-		for i := range 2 {
-			join(t, p, i, policy.Pod{Namespace: "n", Name: "p"})
-		}
-		set := Set{Snapshot: policy.Snapshot{
-			Policies: []policy.Policy{allow("deny", "secret")},
-			Pods:     []policy.Pod{{Namespace: "n", Name: "p", Labels: app("secret"), Addresses: []netip.Addr{address4(1)}}},
-		}}
 		testkit.Must(p.Apply(t.Context(), service.Agent, set))(t)
 		for i := range 2 {
 			judged{t, p}.wants("a pod of the name", farAddress, address4(i), false)
 		}
+		testkit.Must(p.Apply(t.Context(), service.Agent, Set{}))(t)
 	}
 }
 

@@ -8,6 +8,9 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
 	"mustang/internal/datapath/objects"
 	"mustang/internal/datapath/rows"
 	"mustang/internal/policy"
@@ -58,15 +61,19 @@ func TestNamespaceIsAboveItsQuota(t *testing.T) {
 	testkit.Must(p.Apply(t.Context(), service.Agent, want))(t) // without rules
 }
 
-// TestFullNodeKeepsWhatIsInForce has eight namespaces with lists below their quotas fill a map. A ninth one has no room: nothing changes.
+// TestFullNodeKeepsWhatIsInForce has eight namespaces with lists below their quotas fill a map, which is a small one here. A ninth one has no
+// room: nothing changes.
 func TestFullNodeKeepsWhatIsInForce(t *testing.T) {
 	p := openPods(t)
+	small := testkit.Must(ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Hash, KeySize: 20, ValueSize: 4, MaxEntries: 1 << 13, Flags: unix.BPF_F_NO_PREALLOC}))(t)
+	t.Cleanup(func() { _ = small.Close() })
+	p.Objects.Policies["identities"] = small
 	want := Set{Quota: 8}
 	for n := range 9 {
 		id, namespace := uint32(n+1), fmt.Sprint("n", n)
 		testkit.Succeed(t, p.Objects.Endpoints.Put(rows.EncodeAddr(address4(n)), objects.Endpoint{Id: id}))
 		join(t, p, n, policy.Pod{Namespace: namespace, Name: "p"})
-		want.Policies = append(want.Policies, listing(namespace, 20+byte(n), 7000))
+		want.Policies = append(want.Policies, listing(namespace, 20+byte(n), 875))
 	}
 	ninth := want
 	want.Policies = want.Policies[:8:8]

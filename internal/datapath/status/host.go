@@ -14,40 +14,26 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/datapath"
-	"mustang/internal/datapath/objects"
-	"mustang/internal/linkinfo"
 	"mustang/internal/netns"
 	"mustang/internal/rtnl"
 	"mustang/internal/service"
 )
 
-// checkHost finds settings of the host that drop packets of pods.
-func (r *Report) checkHost(ctx context.Context, d *datapath.Datapath, endpoints []datapath.Endpoint) (err error) {
-	cookie, err := d.Host()
-	if err != nil || cookie == 0 {
-		return err
-	}
-	snapshot, err := linkinfo.Take()
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, snapshot.Close()) }()
-	namespaces := make(map[uint64]*netns.Namespace)
-	for _, ns := range snapshot.Namespaces() {
-		if cookie, err := ns.Cookie(); err == nil {
-			namespaces[cookie] = ns
-		}
-	}
-	host := namespaces[cookie]
-	if host == nil {
-		if len(endpoints) > 0 {
+// checkHost finds settings of the host that drop packets of pods. The endpoints are described.
+func (r *Report) checkHost(ctx context.Context, d *datapath.Datapath, endpoints []datapath.Endpoint) error {
+	return d.OnHost(func(cookie uint64, host *netns.Namespace) error {
+		switch {
+		case host == nil && len(endpoints) > 0:
 			r.find("mustang ep rm", "the host of the endpoints, the network namespace with cookie %d, has neither a name nor a process", cookie)
+			return nil
+		case host == nil || len(endpoints)+len(r.Links) == 0:
+			return nil
 		}
-		return nil
-	}
-	if len(endpoints) == 0 && len(r.Links) == 0 {
-		return nil
-	}
+		return r.checkSettings(ctx, d, host, endpoints)
+	})
+}
+
+func (r *Report) checkSettings(ctx context.Context, d *datapath.Datapath, host *netns.Namespace, endpoints []datapath.Endpoint) error {
 	chains, err := droppingChains(host)
 	if err != nil {
 		return err
@@ -62,7 +48,17 @@ func (r *Report) checkHost(ctx context.Context, d *datapath.Datapath, endpoints 
 	if err := r.checkNodePorts(ctx, d, host); err != nil {
 		return err
 	}
-	return r.checkReversePath(d, host, namespaces)
+	// Packets of ipvlan pods enter the host by the parent, and the route to the pods leads elsewhere.
+	checked := make(map[int]bool)
+	for _, e := range endpoints {
+		if parent := e.Segment(); e.Kind == "ipvlan" && parent != 0 && !checked[parent] {
+			checked[parent] = true
+			if err := r.checkStrict(host, parent); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // checkNodePorts finds UDP node ports in ip_local_port_range: packets to an unconnected socket there are taken for calls of the service.
@@ -128,41 +124,10 @@ func (r *Report) checkBridges(host *netns.Namespace, endpoints []datapath.Endpoi
 		return err
 	}
 	for _, e := range endpoints {
-		if !e.Host {
-			continue
-		}
-		if device, err := rtnl.In(host).DeviceByIndex(e.IfIndex); err == nil && device.MasterIndex != 0 {
+		if e.Host && e.Master != "" {
 			r.find("sysctl net.bridge.bridge-nf-call-iptables=0, or accept the pods' packets",
 				"bridge-nf-call-iptables is 1: the firewall drops bridged packets of pods, for example of endpoint %d", e.ID)
 			return nil
-		}
-	}
-	return nil
-}
-
-// checkReversePath finds parents of ipvlan pods with a strict rp_filter: the pods' packets enter the host by the parent, and
-// the route to the pods leads elsewhere.
-func (r *Report) checkReversePath(d *datapath.Datapath, host *netns.Namespace, namespaces map[uint64]*netns.Namespace) error {
-	checked := make(map[uint32]bool)
-	for row, err := range d.Policies().Objects.Endpoints.All() {
-		if err != nil {
-			return err
-		}
-		pod, parent := namespaces[row.Value.Netns], row.Value.Segment
-		if pod == nil || parent == 0 || checked[parent] {
-			continue
-		}
-		checked[parent] = true
-		links := r.linksOf(func(l Link) bool { return l.ID == uint64(row.Value.Id) && l.Hook.Point == objects.AttachPod })
-		if len(links) == 0 {
-			continue
-		}
-		device, err := rtnl.In(pod).DeviceByIndex(int(links[0].On))
-		if err != nil || device.Kind != "ipvlan" {
-			continue
-		}
-		if err := r.checkStrict(host, int(parent)); err != nil {
-			return err
 		}
 	}
 	return nil
