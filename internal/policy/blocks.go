@@ -12,7 +12,6 @@ import (
 type block struct {
 	Block
 	key    string
-	index  uint64   // from 1
 	covers []*cover // with it
 	at     int32    // among the blocks of a set's rules
 	rules  []int32  // of the set
@@ -53,7 +52,7 @@ func (b *blocks) add(of *Block) *block {
 	key := string(f)
 	found := b.byKey[key]
 	if found == nil {
-		found = &block{key: key, Block: *of, index: uint64(len(b.byKey) + 1)}
+		found = &block{key: key, Block: *of}
 		b.byKey[key] = found
 		at := b.edge(of.CIDR)
 		at.in = append(at.in, found)

@@ -107,7 +107,6 @@ func (c *compiler) compile(s *Snapshot, l Limits) error {
 	}
 	c.placePeers(s)
 	c.identify()
-	c.meter.classify(c)
 	limit := c.limit
 	c.limit = 0
 	for _, p := range before { // as long as programs read them, they decide about all identities
