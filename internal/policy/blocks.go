@@ -39,7 +39,10 @@ type blocks struct {
 type edge struct{ in, out []*block }
 
 func newBlocks() blocks {
-	return blocks{byKey: map[string]*block{}, edges: map[netip.Prefix]*edge{}, covers: map[Digest]*cover{}, found: map[netip.Prefix]*cover{}}
+	return blocks{
+		byKey: map[string]*block{}, edges: map[netip.Prefix]*edge{}, covers: map[Digest]*cover{},
+		found: map[netip.Prefix]*cover{},
+	}
 }
 
 // add returns the block, which a rule has.
@@ -79,7 +82,7 @@ func family(a netip.Addr) int {
 	return 1
 }
 
-// ends calls yield for each prefix with an edge. An IPv6 range that holds all mapped addresses does not hold those of IPv4.
+// ends yields each prefix with an edge. An IPv6 range that holds all mapped addresses does not hold those of IPv4.
 func (b *blocks) ends(yield func(netip.Prefix) bool) {
 	for p := range b.edges {
 		if !yield(p) {
@@ -106,7 +109,7 @@ func (b *blocks) around(p netip.Prefix) (at []netip.Prefix) {
 	return at
 }
 
-// of returns the blocks that a prefix is in, which is at least as long as any prefix with an edge that it holds; nil: in none.
+// of returns the blocks that a prefix is in; nil: in none. The prefix holds no longer prefix with an edge.
 func (b *blocks) of(p netip.Prefix) *cover {
 	at := b.around(p)
 	if len(at) == 0 {

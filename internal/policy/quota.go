@@ -52,7 +52,8 @@ type tableOf struct {
 	table     uint32
 }
 
-// class is one of the sorts of peers that the rules of a namespace tell apart, by the labels and by the blocks that they name; 0: by none.
+// class is one of the sorts of peers that the rules of a namespace tell apart, by the labels and blocks that they name; 0:
+// by none.
 type class struct {
 	namespace string
 	sort      uint64
@@ -61,7 +62,8 @@ type class struct {
 func newMeter(limit Quota) *meter {
 	return &meter{
 		limit: limit, made: map[string]*Quota{}, tables: map[tableOf]bool{},
-		owners: map[*block]map[string]int{}, seed: maphash.MakeSeed(), covers: map[*cover]map[string]uint64{}, classes: map[*identity][]class{},
+		owners: map[*block]map[string]int{}, seed: maphash.MakeSeed(), covers: map[*cover]map[string]uint64{},
+		classes: map[*identity][]class{},
 	}
 }
 
@@ -80,9 +82,12 @@ func (m *meter) over() (all []*LimitError) {
 	for _, name := range slices.Sorted(maps.Keys(m.made)) {
 		made := m.made[name]
 		for _, e := range []LimitError{
-			{What: "ranges of addresses", Number: made.Ranges, Limit: m.limit.Ranges}, {What: "overlaps of ranges", Number: made.Overlaps, Limit: m.limit.Overlaps},
-			{What: "verdict rows", Number: made.Verdicts, Limit: m.limit.Verdicts}, {What: "rows of ports", Number: made.Ports, Limit: m.limit.Ports},
-			{What: "numbers of rules and rule sets", Number: made.Numbers, Limit: m.limit.Numbers}, {What: workUnits, Number: made.Work, Limit: m.limit.Work},
+			{What: "ranges of addresses", Number: made.Ranges, Limit: m.limit.Ranges},
+			{What: "overlaps of ranges", Number: made.Overlaps, Limit: m.limit.Overlaps},
+			{What: "verdict rows", Number: made.Verdicts, Limit: m.limit.Verdicts},
+			{What: "rows of ports", Number: made.Ports, Limit: m.limit.Ports},
+			{What: "numbers of rules and rule sets", Number: made.Numbers, Limit: m.limit.Numbers},
+			{What: workUnits, Number: made.Work, Limit: m.limit.Work},
 		} {
 			if name != "" && e.Number > e.Limit {
 				e.Namespace = name
@@ -117,8 +122,8 @@ func (m *meter) verdict(namespace string) {
 	m.use(namespace, rowWork)
 }
 
-// row counts a row about an identity: for the namespace of the rule set if its rules tell the peer from others, and for other namespaces likewise,
-// but for one row.
+// row counts a row about an identity, for each namespace whose rules tell the peer from those of the rows before. The
+// first row of a rule set is free for other namespaces than the set's.
 func (m *meter) row(c *compiler, i *identity, v Verdict) {
 	if m == nil {
 		return
