@@ -12,7 +12,6 @@ import (
 type block struct {
 	Block
 	key    string
-	index  uint64   // from 1
 	covers []*cover // with it
 	at     int32    // among the blocks of a set's rules
 	rules  []int32  // of the set
@@ -30,16 +29,19 @@ type cover struct {
 // blocks finds the blocks that a prefix is in. A look-up costs one step for each length that prefixes have.
 type blocks struct {
 	byKey   map[string]*block
-	in, out map[netip.Prefix][]*block // whose range a prefix is, and whose it is left out of
-	lengths [2][129]bool              // of these prefixes, of IPv4 and IPv6
+	edges   map[netip.Prefix]*edge
+	lengths [2][129]bool // of their prefixes, of IPv4 and IPv6
 	covers  map[Digest]*cover
-	found   map[netip.Prefix]*cover // by the longest prefix at which a block begins or ends
+	found   map[netip.Prefix]*cover // by the longest prefix with an edge
 }
+
+// edge is where blocks begin, and where they leave a range out.
+type edge struct{ in, out []*block }
 
 func newBlocks() blocks {
 	return blocks{
-		byKey: map[string]*block{}, in: map[netip.Prefix][]*block{}, out: map[netip.Prefix][]*block{},
-		covers: map[Digest]*cover{}, found: map[netip.Prefix]*cover{},
+		byKey: map[string]*block{}, edges: map[netip.Prefix]*edge{}, covers: map[Digest]*cover{},
+		found: map[netip.Prefix]*cover{},
 	}
 }
 
@@ -47,29 +49,30 @@ func newBlocks() blocks {
 func (b *blocks) add(of *Block) *block {
 	var f form
 	f.prefix(of.CIDR)
-	for _, e := range slices.SortedFunc(slices.Values(of.Except), comparePrefix) {
+	for _, e := range slices.SortedFunc(slices.Values(of.Except), netip.Prefix.Compare) {
 		f.prefix(e)
 	}
 	key := string(f)
 	found := b.byKey[key]
 	if found == nil {
-		found = &block{key: key, Block: *of, index: uint64(len(b.byKey) + 1)}
+		found = &block{key: key, Block: *of}
 		b.byKey[key] = found
-		b.list(b.in, of.CIDR, found)
+		at := b.edge(of.CIDR)
+		at.in = append(at.in, found)
 		for _, e := range of.Except {
-			b.list(b.out, e, found)
+			at := b.edge(e)
+			at.out = append(at.out, found)
 		}
 	}
 	return found
 }
 
-func (b *blocks) list(m map[netip.Prefix][]*block, p netip.Prefix, of *block) {
-	b.lengths[family(p.Addr())][p.Bits()] = true
-	m[p] = append(m[p], of)
-}
-
-func comparePrefix(a, b netip.Prefix) int {
-	return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
+func (b *blocks) edge(p netip.Prefix) *edge {
+	if b.edges[p] == nil {
+		b.edges[p] = &edge{}
+		b.lengths[family(p.Addr())][p.Bits()] = true
+	}
+	return b.edges[p]
 }
 
 func family(a netip.Addr) int {
@@ -79,44 +82,34 @@ func family(a netip.Addr) int {
 	return 1
 }
 
-// divides reports whether a block begins or ends at a prefix.
-func (b *blocks) divides(p netip.Prefix) bool { return b.in[p] != nil || b.out[p] != nil }
-
-// ends calls yield for each prefix at which a block begins or ends. An IPv6 range that holds all mapped addresses does
-// not hold those of IPv4.
+// ends yields each prefix with an edge. An IPv6 range that holds all mapped addresses does not hold those of IPv4.
 func (b *blocks) ends(yield func(netip.Prefix) bool) {
-	for p := range b.in {
+	for p := range b.edges {
 		if !yield(p) {
 			return
 		}
 	}
-	for p := range b.out {
-		if b.in[p] == nil && !yield(p) {
-			return
-		}
-	}
-	if slices.Contains(b.lengths[1][:], true) && !b.divides(allIPv4) {
+	if slices.Contains(b.lengths[1][:], true) && b.edges[allIPv4] == nil {
 		yield(allIPv4)
 	}
 }
 
 var allIPv4 = netip.PrefixFrom(netip.IPv4Unspecified(), 0)
 
-// around returns the prefixes at which blocks begin or end and that a prefix lies in, the longest last.
+// around returns the prefixes with edges that a prefix lies in, the longest last.
 func (b *blocks) around(p netip.Prefix) (at []netip.Prefix) {
 	for bits, any := range b.lengths[family(p.Addr())][:p.Bits()+1] {
 		if !any {
 			continue
 		}
-		if q := netip.PrefixFrom(p.Addr(), bits).Masked(); b.divides(q) {
+		if q := netip.PrefixFrom(p.Addr(), bits).Masked(); b.edges[q] != nil {
 			at = append(at, q)
 		}
 	}
 	return at
 }
 
-// of returns the blocks that a prefix is in, which is at least as long as any prefix at which a block begins or ends
-// and that it holds; nil: in none.
+// of returns the blocks that a prefix is in; nil: in none. The prefix holds no longer prefix with an edge.
 func (b *blocks) of(p netip.Prefix) *cover {
 	at := b.around(p)
 	if len(at) == 0 {
@@ -135,8 +128,8 @@ func (b *blocks) of(p netip.Prefix) *cover {
 func (b *blocks) cover(at []netip.Prefix) *cover {
 	var all []*block
 	for _, q := range at {
-		all = append(all, b.in[q]...)
-		if out := b.out[q]; len(out) > 0 { // an exception lies inside its range, so it comes later
+		all = append(all, b.edges[q].in...)
+		if out := b.edges[q].out; len(out) > 0 { // an exception lies inside its range, so it comes later
 			gone := make(map[*block]bool, len(out))
 			for _, o := range out {
 				gone[o] = true
@@ -168,7 +161,7 @@ func (b *blocks) cover(at []netip.Prefix) *cover {
 func (b *blocks) overlaps() (n int) {
 	for p := range b.ends {
 		for _, q := range b.around(p) {
-			n += len(b.in[q])
+			n += len(b.edges[q].in)
 		}
 	}
 	return n

@@ -7,8 +7,8 @@ import (
 	"slices"
 )
 
-// matching is rules of a set that match some peers, besides those for anyone. What the same rules match shares one, so that a range that
-// somebody's rules bring costs a set of others no more if it has many rules of a block that holds the range.
+// matching is rules of a set that match some peers, besides those for anyone. What the same rules match shares one: a
+// range of one namespace costs the rule sets of others no more if these have many rules of a block that holds it.
 type matching struct {
 	rules       []int32 // sorted
 	named       bool    // of ports
@@ -25,8 +25,8 @@ type filler struct {
 	decided map[decision]Verdict
 }
 
-// decision is what a verdict depends on: rules that match by blocks, those that match by what a pod or node is, and its named ports if
-// they have names.
+// decision is what a verdict depends on: rules that match by blocks, those that match by what a pod or node is, and its
+// named ports if they have names.
 type decision struct {
 	blocks, content *matching
 	ports           string
@@ -105,7 +105,8 @@ func (f *filler) covers() map[*cover]*matching {
 	return out
 }
 
-// contents returns what rules match by what a pod or node is, but for rules for anyone: of these, what may have ports with their names.
+// contents returns what rules match by what a pod or node is, but for rules for anyone: of these, what may have ports with
+// their names.
 func (f *filler) contents() map[*content]*matching {
 	var found []*content
 	pods, nodes := f.labelled[label{}], f.labelled[label{of: aNode}]

@@ -3,9 +3,7 @@
 package policy
 
 import (
-	"encoding/binary"
-	"fmt"
-	"iter"
+	"hash/maphash"
 	"maps"
 	"net/netip"
 	"slices"
@@ -40,7 +38,9 @@ type meter struct {
 	full    bool              // a namespace has no work left: what more it makes need not be known
 	tables  map[tableOf]bool
 	owners  map[*block]map[string]int
-	classes map[*identity][]class // without those of namespaces that have one
+	seed    maphash.Seed
+	covers  map[*cover]map[string]uint64 // how namespaces sort by blocks
+	classes map[*identity][]class
 
 	namespace string         // of the rule set that is filled
 	seen      map[class]bool // in its rows
@@ -52,16 +52,18 @@ type tableOf struct {
 	table     uint32
 }
 
-// class is one of the sorts of peers that the rules of a namespace tell apart, by the labels and by the blocks that they name; 0: none.
+// class is one of the sorts of peers that the rules of a namespace tell apart, by the labels and blocks that they name; 0:
+// by none.
 type class struct {
-	namespace      string
-	labels, blocks uint32
+	namespace string
+	sort      uint64
 }
 
 func newMeter(limit Quota) *meter {
 	return &meter{
 		limit: limit, made: map[string]*Quota{}, tables: map[tableOf]bool{},
-		owners: map[*block]map[string]int{}, classes: map[*identity][]class{},
+		owners: map[*block]map[string]int{}, seed: maphash.MakeSeed(), covers: map[*cover]map[string]uint64{},
+		classes: map[*identity][]class{},
 	}
 }
 
@@ -80,9 +82,12 @@ func (m *meter) over() (all []*LimitError) {
 	for _, name := range slices.Sorted(maps.Keys(m.made)) {
 		made := m.made[name]
 		for _, e := range []LimitError{
-			{What: "ranges of addresses", Number: made.Ranges, Limit: m.limit.Ranges}, {What: "overlaps of ranges", Number: made.Overlaps, Limit: m.limit.Overlaps},
-			{What: "verdict rows", Number: made.Verdicts, Limit: m.limit.Verdicts}, {What: "rows of ports", Number: made.Ports, Limit: m.limit.Ports},
-			{What: "numbers of rules and rule sets", Number: made.Numbers, Limit: m.limit.Numbers}, {What: workUnits, Number: made.Work, Limit: m.limit.Work},
+			{What: "ranges of addresses", Number: made.Ranges, Limit: m.limit.Ranges},
+			{What: "overlaps of ranges", Number: made.Overlaps, Limit: m.limit.Overlaps},
+			{What: "verdict rows", Number: made.Verdicts, Limit: m.limit.Verdicts},
+			{What: "rows of ports", Number: made.Ports, Limit: m.limit.Ports},
+			{What: "numbers of rules and rule sets", Number: made.Numbers, Limit: m.limit.Numbers},
+			{What: workUnits, Number: made.Work, Limit: m.limit.Work},
 		} {
 			if name != "" && e.Number > e.Limit {
 				e.Namespace = name
@@ -117,8 +122,8 @@ func (m *meter) verdict(namespace string) {
 	m.use(namespace, rowWork)
 }
 
-// row counts a row about an identity: for the namespace of the rule set if its rules tell the peer from others, and for other namespaces likewise,
-// but for one row.
+// row counts a row about an identity, for each namespace whose rules tell the peer from those of the rows before. The
+// first row of a rule set is free for other namespaces than the set's.
 func (m *meter) row(c *compiler, i *identity, v Verdict) {
 	if m == nil {
 		return
@@ -132,7 +137,7 @@ func (m *meter) row(c *compiler, i *identity, v Verdict) {
 		}
 		m.seen[of] = true
 	}
-	for _, of := range m.classes[i] {
+	for _, of := range m.sorts(c, i) {
 		if of.namespace == own.namespace {
 			own = of
 		} else {
@@ -207,71 +212,46 @@ func note[K comparable](of map[K]map[string]int, k K, namespace string) {
 	of[k][namespace]++
 }
 
-// classify finds out who tells identities apart.
-func (m *meter) classify(c *compiler) {
-	if m == nil {
-		return
+// sorts returns the class of an identity for each namespace whose rules name something of it.
+func (m *meter) sorts(c *compiler, i *identity) []class {
+	if all, ok := m.classes[i]; ok {
+		return all
 	}
-	numbers := map[string]uint32{}
-	number := func(keys map[string][]byte) map[string]uint32 { // by namespace
-		out := make(map[string]uint32, len(keys))
-		for name, key := range keys {
-			if numbers[string(key)] == 0 {
-				numbers[string(key)] = uint32(len(numbers) + 1)
-			}
-			out[name] = numbers[string(key)]
-		}
-		return out
-	}
-	blocks, labels := map[*cover]map[string]uint32{}, map[*content]map[string]uint32{}
-	for _, in := range c.blocks.covers {
-		keys := map[string][]byte{}
-		for _, b := range in.blocks {
-			for name := range m.owners[b] {
-				keys[name] = binary.AppendUvarint(keys[name], b.index)
+	by := map[string]uint64{}
+	if in := i.in; in != nil {
+		if m.covers[in] == nil {
+			m.covers[in] = map[string]uint64{}
+			for _, b := range in.blocks {
+				tell(m, m.covers[in], m.owners[b], b)
 			}
 		}
-		blocks[in] = number(keys)
+		maps.Copy(by, m.covers[in])
 	}
-	for _, of := range c.contents {
-		keys := map[string][]byte{}
+	if of := i.content; of != nil {
 		for _, l := range of.by { // in the order of their keys
 			within := l
 			within.in = of.namespace[NamespaceLabel]
-			for name := range both(c.asked.values[l], c.asked.values[within]) {
-				keys[name] = fmt.Appendf(keys[name], "%d %q %q ", l.of, l.key, l.value)
-			}
-		}
-		labels[of] = number(keys)
-	}
-	first, several := map[string]class{}, map[string]bool{}
-	for _, i := range c.identities {
-		for name := range both(blocks[i.in], labels[i.content]) {
-			of := class{name, labels[i.content][name], blocks[i.in][name]}
-			m.classes[i] = append(m.classes[i], of)
-			if had, ok := first[name]; ok && had != of {
-				several[name] = true
-			}
-			first[name] = of
+			tell(m, by, c.asked.values[l], l)
+			tell(m, by, c.asked.values[within], l)
 		}
 	}
-	for i, of := range m.classes {
-		m.classes[i] = slices.DeleteFunc(of, func(of class) bool { return !several[of.namespace] })
+	all := make([]class, 0, len(by))
+	for name, sort := range by {
+		all = append(all, class{name, sort})
+	}
+	m.classes[i] = all
+	return all
+}
+
+// tell notes that the rules of namespaces name something of what they sort.
+func tell[V any](m *meter, sorts map[string]uint64, by map[string]V, what any) {
+	for name := range by {
+		sorts[name] = maphash.Comparable(m.seed, told{sorts[name], what})
 	}
 }
 
-// both yields the keys of two maps, each once.
-func both[V any](a, b map[string]V) iter.Seq[string] {
-	return func(yield func(string) bool) {
-		for k := range a {
-			if !yield(k) {
-				return
-			}
-		}
-		for k := range b {
-			if _, ok := a[k]; !ok && !yield(k) {
-				return
-			}
-		}
-	}
+// told is what rules have named of an identity, and what they name besides.
+type told struct {
+	before uint64
+	what   any
 }

@@ -89,14 +89,15 @@ func (r *Rows) lookup(set uint32, endpoint, peer netip.Addr, f Flow) Decision {
 	return Decision{v.Allow, r.Rules[v.Rule]}
 }
 
-func (r *Rows) identity(a netip.Addr) uint32 {
-	for bits := 128; bits >= 0; bits-- {
-		p, _ := a.Prefix(bits)
-		if identity, ok := r.Addresses[p]; ok {
-			return identity &^ onLink
+// identity returns that of the longest prefix, by a look at all of them: only tests ask.
+func (r *Rows) identity(a netip.Addr) (identity uint32) {
+	longest := -1
+	for p, of := range r.Addresses {
+		if p.Bits() > longest && p.Contains(a) {
+			longest, identity = p.Bits(), of&^onLink
 		}
 	}
-	return 0
+	return identity
 }
 
 // mapped returns an address in the form of 16 bytes.

@@ -3,7 +3,6 @@
 package policy
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"iter"
@@ -26,14 +25,6 @@ type Requirement struct {
 	// Operator is In, NotIn, Exists or DoesNotExist.
 	Operator string
 	Values   []string `json:",omitempty"` // sorted
-}
-
-// UnmarshalJSON sorts the values.
-func (r *Requirement) UnmarshalJSON(text []byte) error {
-	type plain Requirement
-	err := json.Unmarshal(text, (*plain)(r))
-	r.Sort()
-	return err
 }
 
 // Sort sorts the values, each once.

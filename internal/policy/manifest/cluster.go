@@ -109,7 +109,8 @@ func (s *set) addPod(o document.Object, data jsontext.Value) error {
 	for _, c := range append(of.Spec.Containers, slices.DeleteFunc(of.Spec.InitContainers, once)...) {
 		for _, q := range c.Ports {
 			if q.Name != "" {
-				p.Ports = append(p.Ports, policy.NamedPort{Name: q.Name, Protocol: cmp.Or(service.Protocol(q.Protocol), service.TCP), Port: uint16(q.ContainerPort)})
+				of := cmp.Or(service.Protocol(q.Protocol), service.TCP)
+				p.Ports = append(p.Ports, policy.NamedPort{Name: q.Name, Protocol: of, Port: uint16(q.ContainerPort)})
 			}
 		}
 	}

@@ -215,7 +215,8 @@ func (p *clusterProtocol) UnmarshalJSONFrom(d *jsontext.Decoder) error {
 	if p.Name = of.DestinationNamedPort; p.Name != "" {
 		fields++
 	}
-	for protocol, ports := range map[service.Protocol]*clusterPorts{service.TCP: of.TCP, service.UDP: of.UDP, service.SCTP: of.SCTP} {
+	all := map[service.Protocol]*clusterPorts{service.TCP: of.TCP, service.UDP: of.UDP, service.SCTP: of.SCTP}
+	for protocol, ports := range all {
 		if ports == nil {
 			continue
 		}

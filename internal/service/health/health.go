@@ -72,15 +72,13 @@ func (s *Server) Apply(services []service.Service, name Name) error {
 		}
 	}
 	for number, a := range want {
-		if s.ports[number] == nil {
-			p, err := s.listen(number)
-			if err != nil {
-				errs = append(errs, &PortError{number, a.Service.Name, err})
-				continue
-			}
+		if p := s.ports[number]; p != nil {
+			p.answer.Store(a)
+		} else if p, err := s.listen(number, a); err != nil {
+			errs = append(errs, &PortError{number, a.Service.Name, err})
+		} else {
 			s.ports[number] = p
 		}
-		s.ports[number].answer.Store(a)
 	}
 	slices.SortFunc(errs, func(a, b error) int { return cmp.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
 	return errors.Join(errs...)
@@ -97,28 +95,22 @@ type port struct {
 }
 
 // listen listens on a port of all addresses, or of none.
-func (s *Server) listen(number uint16) (*port, error) {
+func (s *Server) listen(number uint16, a *answer) (*port, error) {
 	hosts := []string{""}
 	if len(s.addresses) > 0 {
 		hosts = nil
-		for _, addr := range s.addresses {
-			hosts = append(hosts, addr.String())
-		}
 	}
-	var listeners []net.Listener
+	for _, addr := range s.addresses {
+		hosts = append(hosts, addr.String())
+	}
+	p := &port{}
+	p.answer.Store(a)
+	p.server = http.Server{Handler: p, ReadTimeout: requestTimeout, WriteTimeout: requestTimeout, IdleTimeout: idleTimeout}
 	for _, host := range hosts {
 		l, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(int(number))))
 		if err != nil {
-			for _, l := range listeners {
-				_ = l.Close()
-			}
-			return nil, err
+			return nil, errors.Join(err, p.close())
 		}
-		listeners = append(listeners, l)
-	}
-	p := &port{}
-	p.server = http.Server{Handler: p, ReadTimeout: requestTimeout, WriteTimeout: requestTimeout, IdleTimeout: idleTimeout}
-	for _, l := range listeners {
 		p.serving.Go(func() { _ = p.server.Serve(l) }) // until the server is closed
 	}
 	return p, nil
@@ -144,38 +136,29 @@ type answer struct {
 // answers returns the answer at each port. Services of one port are one to the load balancer: the backends of all count, each
 // address once. Those that terminate do not, so that the load balancer sends no more clients.
 func answers(services []service.Service, name Name) map[uint16]*answer {
-	if name == nil {
-		name = func(s service.Service) (_, frontend string) { return "", s.String() }
-	}
-	type checked struct {
-		namespace string
-		names     []string
-		local     map[netip.Addr]bool
-	}
-	byPort := make(map[uint16]checked)
+	all, names, local := map[uint16]*answer{}, map[uint16][]string{}, map[uint16]map[netip.Addr]bool{}
 	for _, s := range services {
-		if s.HealthCheckPort == 0 {
+		at := s.HealthCheckPort
+		if at == 0 {
 			continue
 		}
-		c := byPort[s.HealthCheckPort]
-		if c.local == nil {
-			c.local = make(map[netip.Addr]bool)
+		if all[at] == nil {
+			all[at], local[at] = &answer{Healthy: true}, map[netip.Addr]bool{}
 		}
-		namespace, called := name(s)
-		c.namespace, c.names = namespace, append(c.names, called)
+		called := s.String()
+		if name != nil {
+			all[at].Service.Namespace, called = name(s)
+		}
+		names[at] = append(names[at], called)
 		for _, b := range s.Backends {
 			if b.Local && b.State == service.Active {
-				c.local[b.Addr.Addr()] = true
+				local[at][b.Addr.Addr()] = true
 			}
 		}
-		byPort[s.HealthCheckPort] = c
 	}
-	all := make(map[uint16]*answer, len(byPort))
-	for number, c := range byPort {
-		slices.Sort(c.names)
-		a := &answer{LocalEndpoints: len(c.local), Healthy: true}
-		a.Service.Namespace, a.Service.Name = c.namespace, strings.Join(slices.Compact(c.names), ", ")
-		all[number] = a
+	for at, a := range all {
+		slices.Sort(names[at])
+		a.LocalEndpoints, a.Service.Name = len(local[at]), strings.Join(slices.Compact(names[at]), ", ")
 	}
 	return all
 }
@@ -186,10 +169,6 @@ func (p *port) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	header := w.Header()
 	header.Set("Content-Type", "application/json")
 	header.Set("X-Content-Type-Options", "nosniff")
-	if a == nil { // between listening and the first answer
-		w.WriteHeader(http.StatusServiceUnavailable)
-		return
-	}
 	header.Set("X-Load-Balancing-Endpoint-Weight", strconv.Itoa(a.LocalEndpoints))
 	if a.LocalEndpoints == 0 {
 		w.WriteHeader(http.StatusServiceUnavailable)

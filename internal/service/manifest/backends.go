@@ -72,14 +72,15 @@ func (o offers) count(p servicePort) (n int) {
 func (o offers) backends(k *kubeService, p servicePort) (out []backend) {
 	n := o.count(p)
 	out = make([]backend, 0, n)
-	at := make(map[netip.AddrPort]int, n)
+	places := make(map[netip.AddrPort]int, n)
 	for _, offer := range o[portName{p.Name, p.Protocol}] {
 		for _, e := range offer.Endpoints {
-			b := backend{service.Backend{Addr: netip.AddrPortFrom(e.addr, offer.port), State: k.stateOf(e), Local: e.local}, e.hints}
-			n, ok := at[b.Addr]
+			at := netip.AddrPortFrom(e.addr, offer.port)
+			b := backend{service.Backend{Addr: at, State: k.stateOf(e), Local: e.local}, e.hints}
+			n, ok := places[at]
 			switch {
 			case !ok:
-				at[b.Addr] = len(out)
+				places[at] = len(out)
 				out = append(out, b)
 			case b.State < out[n].State:
 				out[n] = b

@@ -95,12 +95,14 @@ type (
 
 // UnmarshalText parses a protocol.
 func (p *protocol) UnmarshalText(text []byte) error {
-	return parseWord(p, text, "TCP, UDP or SCTP", map[string]protocol{"": 0, "TCP": 0, "UDP": protocol(service.UDP), "SCTP": protocol(service.SCTP)})
+	all := map[string]protocol{"": 0, "TCP": 0, "UDP": protocol(service.UDP), "SCTP": protocol(service.SCTP)}
+	return parseWord(p, text, "TCP, UDP or SCTP", all)
 }
 
 // UnmarshalText parses a traffic policy.
 func (p *trafficPolicy) UnmarshalText(text []byte) error {
-	return parseWord(p, text, "Cluster or Local", map[string]trafficPolicy{"": 0, "Cluster": 0, "Local": trafficPolicy(service.Local)})
+	all := map[string]trafficPolicy{"": 0, "Cluster": 0, "Local": trafficPolicy(service.Local)}
+	return parseWord(p, text, "Cluster or Local", all)
 }
 
 // UnmarshalText parses a session affinity.
@@ -178,7 +180,8 @@ func readSlice(where string, n Name, data jsontext.Value, node string) (*endpoin
 	if err := document.Decode(data, &o); err != nil {
 		return nil, err
 	}
-	s := &endpointSlice{AddressType: o.AddressType, Ports: slices.Clone(o.Ports), name: n, where: where, service: o.Metadata.Labels[labelService]}
+	s := &endpointSlice{AddressType: o.AddressType, Ports: slices.Clone(o.Ports), name: n, where: where}
+	s.service = o.Metadata.Labels[labelService]
 	if !s.hasAddresses() {
 		return s, nil
 	}
@@ -190,7 +193,8 @@ func readSlice(where string, n Name, data jsontext.Value, node string) (*endpoin
 		}
 		addr, err := netip.ParseAddr(e.Addresses[0])
 		if err != nil || string(familyOf(addr)) != s.AddressType {
-			s.bad = append(s.bad, fmt.Sprintf("endpoints[%d].addresses[0]: %q is not an address of type %s", i, e.Addresses[0], s.AddressType))
+			const text = "endpoints[%d].addresses[0]: %q is not an address of type %s"
+			s.bad = append(s.bad, fmt.Sprintf(text, i, e.Addresses[0], s.AddressType))
 			continue
 		}
 		s.Endpoints = append(s.Endpoints, endpoint{addr, e.Hints, e.state(), e.NodeName != "" && e.NodeName == node})
