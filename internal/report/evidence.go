@@ -38,7 +38,8 @@ func lines(parts []string) string { return cmp.Or(strings.Join(parts, "\n"), Non
 
 // softirqs is the column of the softirqs per unit.
 func (t *workloadTable) softirqs() column {
-	return figures(0, func(e *entry) float64 { return e.Evidence.SoftirqsPerUnit }, "softirqs", "per "+shortUnit(t.cpuUnit))
+	value := func(e *entry) float64 { return e.Evidence.SoftirqsPerUnit }
+	return figures(0, value, "softirqs", "per "+shortUnit(t.cpuUnit))
 }
 
 // programs lists the program counters that rose while the row ran.
@@ -185,10 +186,12 @@ func (t *workloadTable) costs() *Table {
 		figures(0, func(e *entry) float64 { return e.CPUSplit.SystemUS }, "system"),
 		figures(0, func(e *entry) float64 { return e.CPUSplit.SoftirqUS }, "softirq"),
 	}
-	notes := []string{"CPU time counts the whole machine. The kernel counts its parts in ticks, and hardware interrupts apart, so that they add up only about."}
+	notes := []string{"CPU time counts the whole machine. The kernel counts its parts in ticks, and hardware interrupts apart, " +
+		"so that they add up only about."}
 	if slices.ContainsFunc(shown, func(e *entry) bool { return len(e.BPFNanos) > 0 }) {
 		columns = append(columns, texts(0, func(e *entry) string { return e.programTimes(t.cpuUnit) }, "eBPF programs"))
-		notes = append(notes, "The time of an eBPF program is measured in a short run of its own, less the time of an empty program.")
+		notes = append(notes, "The time of an eBPF program is measured in a short run of its own, "+
+			"less the time of an empty program.")
 	}
 	out := t.table(t.anchor+"-cpu", "CPU time, "+LowerFirst(t.name), shown, columns...)
 	out.Notes = notes

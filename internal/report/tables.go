@@ -28,7 +28,8 @@ func (t *workloadTable) table(id, title string, entries []*entry, columns ...col
 		}
 	}
 	for i, e := range entries {
-		out.Lines = append(out.Lines, Line{Status: e.Status, Color: t.kindOf(e).Color, First: i == 0 || entries[i-1].name != e.name})
+		first := i == 0 || entries[i-1].name != e.name
+		out.Lines = append(out.Lines, Line{Status: e.Status, Color: t.kindOf(e).Color, First: first})
 	}
 	return out
 }
@@ -93,7 +94,8 @@ func (t *workloadTable) rowTable() Table {
 	}
 	out.Notes = append(out.legend(t.turns()), t.notes()...)
 	if !t.suite.list() && len(t.contest) > 1 {
-		out.Notes = append(out.Notes, "A figure here is the row's own. In the answer, a link's is the best link's times their ratio within rounds, which is free of drift.")
+		out.Notes = append(out.Notes, "A figure here is the row's own. In the answer, a link's is the best link's times "+
+			"their ratio within rounds, which is free of drift.")
 	}
 	return out
 }
@@ -157,8 +159,10 @@ func (t *workloadTable) percentiles() (out []column) {
 		name string
 		of   func(result.Latency) float64
 	}{
-		{4, "p50", func(l result.Latency) float64 { return l.P50 }}, {8, "p90", func(l result.Latency) float64 { return l.P90 }},
-		{5, "p99", func(l result.Latency) float64 { return l.P99 }}, {8, "p99.9", func(l result.Latency) float64 { return l.P999 }},
+		{4, "p50", func(l result.Latency) float64 { return l.P50 }},
+		{8, "p90", func(l result.Latency) float64 { return l.P90 }},
+		{5, "p99", func(l result.Latency) float64 { return l.P99 }},
+		{8, "p99.9", func(l result.Latency) float64 { return l.P999 }},
 	} {
 		out = append(out, figures(p.rank, func(e *entry) float64 {
 			if e.LatencyUS == nil {
