@@ -234,17 +234,18 @@ test-unit: $(BUILD)/modules.stamp page
 test-race: $(BUILD)/packages-generate.stamp $(BUILD)/modules.stamp page
 	MUSTANG_TIER=unit CGO_ENABLED=1 CC=clang-19 $(GO) test -race -timeout 10m $(RACE_PACKAGES)
 
-# Neither tests nor guests use all CPUs all the time: the tests that guests need not wait for run beside them.
+# Neither tests nor guests use all CPUs all the time: the tests that guests need not wait for run beside them, with lower
+# priority: guests run one test after the other, and take longest.
 test: test-kernel
 	$(MAKE) --jobs=2 test-guest test-others
 
 test-host: test-kernel test-others
 
 # Runs the tests of packages. Tests wait for the kernel often: more of them run at once than there are CPUs. With RERUN=1, a test that
-# failed runs once more, alone, and build/flaky.* lists it. gotestsum has a module file of its own.
+# failed runs once more, alone, and build/flaky.* lists it. make lint vets. gotestsum has a module file of its own.
 GOTESTSUM := $(GO) tool -modfile=packaging/gotestsum.mod gotestsum --format standard-quiet --hide-summary=skipped --rerun-fails=1 --rerun-fails-run-root-test
 RUN_TESTS  = $(if $(RERUN),$(GOTESTSUM) --rerun-fails-report $(BUILD)/flaky.$@ --packages="$(1)" --,$(GO) test) \
-	-count=1 -p 4 -parallel 3 -timeout 20m $(if $(RERUN),,$(1))
+	-count=1 -vet=off -p 4 -parallel 3 -timeout 20m $(if $(RERUN),,$(1))
 
 # The packages whose tests guests run too.
 KERNEL_PACKAGES := ./cmd/mustang $(GUEST_PACKAGES)
@@ -255,7 +256,7 @@ test-kernel: $(BUILD)/packages-test.stamp $(BUILD)/modules.stamp build
 
 test-others: $(BUILD)/packages-test.stamp $(BUILD)/modules.stamp build
 	@: > $(SKIPPED_OTHERS)
-	MUSTANG_SKIPPED=$(abspath $(SKIPPED_OTHERS)) $(call RUN_TESTS,$$($(GO) list ./... | grep -vxF "$$($(GO) list $(KERNEL_PACKAGES))"))
+	MUSTANG_SKIPPED=$(abspath $(SKIPPED_OTHERS)) nice -n 5 $(call RUN_TESTS,$$($(GO) list ./... | grep -vxF "$$($(GO) list $(KERNEL_PACKAGES))"))
 	@! cut -f2 $(SKIPPED_OTHERS) | grep -E '$(GUEST_TESTS)' || { echo 'tests for guests of a package that is not in KERNEL_PACKAGES'; exit 1; }
 	@cat $(SKIPPED_OTHERS) >> $(SKIPPED)
 
