@@ -36,10 +36,10 @@ func (t *workloadTable) evidence() Table {
 // lines joins the lines of a cell.
 func lines(parts []string) string { return cmp.Or(strings.Join(parts, "\n"), None) }
 
-// softirqs is the column of the softirqs per unit.
+// softirqs is the column of the softirqs per unit, also of rows that have failed.
 func (t *workloadTable) softirqs() column {
-	value := func(e *entry) float64 { return e.Evidence.SoftirqsPerUnit }
-	return figures(0, value, "softirqs", "per "+shortUnit(t.cpuUnit))
+	text := func(e *entry) string { return positive(e.Evidence.SoftirqsPerUnit) }
+	return column{0, true, text, []string{"softirqs", "per " + shortUnit(t.cpuUnit)}}
 }
 
 // programs lists the program counters that rose while the row ran.
