@@ -189,8 +189,8 @@ func (a *Agent) keepAlive() {
 	}
 }
 
-// call sends a command and waits for its reply for some time; 0 is for ever. An agent without one by then is given up. When
-// ctx ends first, the agent finishes the command all the same, and nobody waits for its reply.
+// call sends a command and waits for its reply for some time; 0 is for ever. An agent without one by then is given up.
+// When ctx ends first, the agent finishes the command all the same, and nobody waits for its reply.
 func (a *Agent) call(ctx context.Context, c Call, within time.Duration) (Reply, error) {
 	fail := func(err error) (Reply, error) { return Reply{}, fmt.Errorf("%s: %s: %w", a, c.Op, err) }
 	if err := ctx.Err(); err != nil {

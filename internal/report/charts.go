@@ -101,7 +101,8 @@ func (t *workloadTable) costChart() Figure {
 		if !ok || p.question == result.AsksTotal && (all || service) {
 			continue
 		}
-		c.Marks = append(c.Marks, t.mark(t.byID[found.Numerator], judge(found), [2]string{p.link, shortVia(p.proxy) + ", " + p.what()}))
+		names := [2]string{p.link, shortVia(p.proxy) + ", " + p.what()}
+		c.Marks = append(c.Marks, t.mark(t.byID[found.Numerator], judge(found), names))
 	}
 	if len(c.Marks) == 0 {
 		return nil

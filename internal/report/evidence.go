@@ -36,9 +36,10 @@ func (t *workloadTable) evidence() Table {
 // lines joins the lines of a cell.
 func lines(parts []string) string { return cmp.Or(strings.Join(parts, "\n"), None) }
 
-// softirqs is the column of the softirqs per unit.
+// softirqs is the column of the softirqs per unit, also of rows that have failed.
 func (t *workloadTable) softirqs() column {
-	return figures(0, func(e *entry) float64 { return e.Evidence.SoftirqsPerUnit }, "softirqs", "per "+shortUnit(t.cpuUnit))
+	text := func(e *entry) string { return positive(e.Evidence.SoftirqsPerUnit) }
+	return column{0, true, text, []string{"softirqs", "per " + shortUnit(t.cpuUnit)}}
 }
 
 // programs lists the program counters that rose while the row ran.
@@ -185,10 +186,12 @@ func (t *workloadTable) costs() *Table {
 		figures(0, func(e *entry) float64 { return e.CPUSplit.SystemUS }, "system"),
 		figures(0, func(e *entry) float64 { return e.CPUSplit.SoftirqUS }, "softirq"),
 	}
-	notes := []string{"CPU time counts the whole machine. The kernel counts its parts in ticks, and hardware interrupts apart, so that they add up only about."}
+	notes := []string{"CPU time counts the whole machine. The kernel counts its parts in ticks, and hardware interrupts apart, " +
+		"so that they add up only about."}
 	if slices.ContainsFunc(shown, func(e *entry) bool { return len(e.BPFNanos) > 0 }) {
 		columns = append(columns, texts(0, func(e *entry) string { return e.programTimes(t.cpuUnit) }, "eBPF programs"))
-		notes = append(notes, "The time of an eBPF program is measured in a short run of its own, less the time of an empty program.")
+		notes = append(notes, "The time of an eBPF program is measured in a short run of its own, "+
+			"less the time of an empty program.")
 	}
 	out := t.table(t.anchor+"-cpu", "CPU time, "+LowerFirst(t.name), shown, columns...)
 	out.Notes = notes

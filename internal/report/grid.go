@@ -46,7 +46,8 @@ func (t *workloadTable) gridTable() *Table {
 	later := groups[min(1, len(groups)):]
 	captions, best := Column{Head: []string{""}}, Column{Head: []string{"best"}, Rank: 1}
 	for _, g := range groups {
-		captions.Cells, best.Cells = append(captions.Cells, Cell{Text: clean(g.Caption)}), append(best.Cells, Cell{Text: t.bestOf(g)})
+		captions.Cells = append(captions.Cells, Cell{Text: clean(g.Caption)})
+		best.Cells = append(best.Cells, Cell{Text: t.bestOf(g)})
 	}
 	for _, g := range later {
 		text := clean(g.Caption) + " / " + LowerFirst(clean(groups[0].Caption))

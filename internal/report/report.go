@@ -137,12 +137,13 @@ func (st *suiteTables) ratioMeaning() string {
 	shown := "median of the ratios"
 	switch {
 	case st.counted:
-		return "Each ratio is one of instructions, taken within a round: above one, the first row takes more of them than the second."
+		return "Each ratio is one of instructions, taken within a round: " +
+			"above one, the first row takes more of them than the second."
 	case st.workloads[0].turns():
 		shown = "mean of the networks' median ratios"
 	}
-	return "Each ratio is taken within a round, where both rows ran close to each other, so that slow drift of the machine cancels out. " +
-		"The tables show the " + shown + ", and its 95 % interval."
+	return "Each ratio is taken within a round, where both rows ran close to each other, so that slow drift of the machine " +
+		"cancels out. The tables show the " + shown + ", and its 95 % interval."
 }
 
 // Table is a table by columns.

@@ -17,23 +17,20 @@ func (t *workloadTable) table(id, title string, entries []*entry, columns ...col
 	for _, c := range columns {
 		made := Column{Head: c.head, Rank: c.rank, Right: c.right}
 		for _, e := range entries {
-			text := None
-			if !c.right || e.ok() {
-				text = c.text(e)
-			}
-			made.Cells = append(made.Cells, Cell{Text: text})
+			made.Cells = append(made.Cells, Cell{Text: c.text(e)})
 		}
 		if !c.right || slices.ContainsFunc(made.Cells, func(cell Cell) bool { return cell.Text != None }) {
 			out.Columns = append(out.Columns, made)
 		}
 	}
 	for i, e := range entries {
-		out.Lines = append(out.Lines, Line{Status: e.Status, Color: t.kindOf(e).Color, First: i == 0 || entries[i-1].name != e.name})
+		first := i == 0 || entries[i-1].name != e.name
+		out.Lines = append(out.Lines, Line{Status: e.Status, Color: t.kindOf(e).Color, First: first})
 	}
 	return out
 }
 
-// column makes a column of a table of entries. On the right are figures, of rows that have some.
+// column makes a column of a table of entries. On the right are figures.
 type column struct {
 	rank  int
 	right bool
@@ -46,7 +43,17 @@ func texts(rank int, text func(*entry) string, head ...string) column {
 }
 
 func figures(rank int, value func(*entry) float64, head ...string) column {
-	return column{rank, true, func(e *entry) string { return positive(value(e)) }, head}
+	return known(rank, func(e *entry) string { return positive(value(e)) }, head...)
+}
+
+// known makes a column of what is known of rows that have a figure.
+func known(rank int, text func(*entry) string, head ...string) column {
+	return column{rank, true, func(e *entry) string {
+		if !e.ok() {
+			return None
+		}
+		return text(e)
+	}, head}
 }
 
 // positive prints a figure with three significant digits; of 0 there is none.
@@ -76,7 +83,7 @@ func (t *workloadTable) rowTable() Table {
 	columns = append(columns, t.percentiles()...)
 	columns = append(columns,
 		figures(3, func(e *entry) float64 { return e.CallsPerSecond }, "calls", "per s"),
-		column{RankDetail, true, func(e *entry) string { return Number(float64(len(e.Samples)), 0) }, []string{"rounds"}},
+		column{RankDetail, true, (*entry).rounds, []string{"rounds"}},
 		figures(RankDetail, func(e *entry) float64 { return e.Evidence.SoftirqsPerUnit }, "softirqs", perUnit),
 		texts(1, func(e *entry) string { return e.Status }, "status"))
 	if t.suite.list() && t.suite.Variants {
@@ -93,9 +100,18 @@ func (t *workloadTable) rowTable() Table {
 	}
 	out.Notes = append(out.legend(t.turns()), t.notes()...)
 	if !t.suite.list() && len(t.contest) > 1 {
-		out.Notes = append(out.Notes, "A figure here is the row's own. In the answer, a link's is the best link's times their ratio within rounds, which is free of drift.")
+		out.Notes = append(out.Notes, "A figure here is the row's own. In the answer, a link's is the best link's times "+
+			"their ratio within rounds, which is free of drift.")
 	}
 	return out
+}
+
+// rounds is the number of rounds in which the row was measured.
+func (e *entry) rounds() string {
+	if len(e.Samples) == 0 {
+		return None
+	}
+	return Number(float64(len(e.Samples)), 0)
 }
 
 // via names what translates the address, and the service proxy that is in place though the row does not use it.
@@ -123,8 +139,8 @@ func (t *workloadTable) medians() []column {
 	}
 	return []column{
 		figures(3, func(e *entry) float64 { return e.Offered }, "offered", offered),
-		{0, true, func(e *entry) string { return Number(e.Median, places(e)) }, []string{head, unit}},
-		{6, true, func(e *entry) string { return intervalText(e.CI95, places(e)) }, []string{"95 % interval", unit}},
+		known(0, func(e *entry) string { return Number(e.Median, places(e)) }, head, unit),
+		known(6, func(e *entry) string { return intervalText(e.CI95, places(e)) }, "95 % interval", unit),
 	}
 }
 
@@ -137,13 +153,13 @@ func (t *workloadTable) lost() column {
 	case t.workload != result.WorkloadUDPStream || t.wording.counted:
 		return figures(2, func(*entry) float64 { return 0 })
 	}
-	return column{2, true, func(e *entry) string {
+	return known(2, func(e *entry) string {
 		text := percentOf(e.LostShare)
 		if e.OutOfOrder > 0 {
 			text += fmt.Sprintf(", %s late", Number(float64(e.OutOfOrder), 0))
 		}
 		return text
-	}, []string{"lost", "of sent"}}
+	}, "lost", "of sent")
 }
 
 // percentiles are the columns of the latency: of calls in ms.
@@ -157,8 +173,10 @@ func (t *workloadTable) percentiles() (out []column) {
 		name string
 		of   func(result.Latency) float64
 	}{
-		{4, "p50", func(l result.Latency) float64 { return l.P50 }}, {8, "p90", func(l result.Latency) float64 { return l.P90 }},
-		{5, "p99", func(l result.Latency) float64 { return l.P99 }}, {8, "p99.9", func(l result.Latency) float64 { return l.P999 }},
+		{4, "p50", func(l result.Latency) float64 { return l.P50 }},
+		{8, "p90", func(l result.Latency) float64 { return l.P90 }},
+		{5, "p99", func(l result.Latency) float64 { return l.P99 }},
+		{8, "p99.9", func(l result.Latency) float64 { return l.P999 }},
 	} {
 		out = append(out, figures(p.rank, func(e *entry) float64 {
 			if e.LatencyUS == nil {

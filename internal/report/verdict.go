@@ -136,8 +136,8 @@ func severally(verb string) string {
 	return strings.NewReplacer("is ", "are ", "takes ", "take ", "has ", "have ").Replace(verb)
 }
 
-// meetsBest reports whether no difference to the best figure was found: where others were compared with another row, whether their
-// intervals meet.
+// meetsBest reports whether no difference to the best figure was found: where others were compared with another row,
+// whether their intervals meet.
 func (t *workloadTable) meetsBest(c contender) bool {
 	top := t.contest[0]
 	switch {

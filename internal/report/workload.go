@@ -190,9 +190,11 @@ func (t *workloadTable) sort(order map[[2]string]int) {
 			return []int{number[e.repeat]}
 		}
 		return []int{
-			-number[e.Baseline], number[e.repeat], order[[2]string{e.Link, ""}], order[[2]string{e.Link, "\x00" + e.Variant}],
-			number[e.Datapath == result.DatapathEBPF], number[e.Placement == result.PlacementTwoHosts], number[e.Overlay == result.OverlayVXLAN],
-			number[e.Family == "ipv6"], slices.Index(targets, e.Target), slices.Index(viaOrder(), e.Via),
+			-number[e.Baseline], number[e.repeat],
+			order[[2]string{e.Link, ""}], order[[2]string{e.Link, "\x00" + e.Variant}],
+			number[e.Datapath == result.DatapathEBPF], number[e.Placement == result.PlacementTwoHosts],
+			number[e.Overlay == result.OverlayVXLAN], number[e.Family == "ipv6"],
+			slices.Index(targets, e.Target), slices.Index(viaOrder(), e.Via),
 		}
 	}
 	slices.SortStableFunc(t.entries, func(a, b *entry) int { return slices.Compare(place(a), place(b)) })
@@ -285,7 +287,7 @@ func wordingOf(counted bool, of result.Key) wording {
 		return wording{false, true, "has the lowest latency", "lowest"}
 	case of.Workload == result.WorkloadServiceMemory:
 		return wording{false, true, "takes the least memory", "lowest"}
-	case slices.ContainsFunc([]string{"cni_", result.WorkloadFirstPacket}, func(p string) bool { return strings.HasPrefix(of.Workload, p) }),
+	case strings.HasPrefix(of.Workload, "cni_"), strings.HasPrefix(of.Workload, result.WorkloadFirstPacket),
 		strings.HasSuffix(of.Workload, "_change"), of.Workload == result.WorkloadPolicyApply:
 		return wording{false, true, "is the fastest", "lowest"}
 	}

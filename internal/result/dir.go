@@ -85,7 +85,7 @@ func (d *Dir) Write(f File) error {
 	}
 	d.written = true
 	if !d.latest && slices.ContainsFunc(f.Rows, func(r Row) bool { return len(r.Samples) > 0 }) {
-		if err := d.owner.relink(d.parent, LatestName, d.name); err != nil {
+		if err := relink(d.parent, LatestName, d.name); err != nil {
 			return fmt.Errorf("write %s: %w", filepath.Join(filepath.Dir(d.Path), LatestName), err)
 		}
 		d.latest = true

@@ -11,8 +11,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-
-	"golang.org/x/sys/unix"
 )
 
 // Modes of what is created, less the umask.
@@ -113,43 +111,17 @@ func (o *Owner) writeFile(in *os.Root, name string, data []byte) (err error) {
 	return in.Rename(temp, name)
 }
 
-func (o *Owner) relink(in *os.Root, name, target string) (err error) {
+// relink makes a symbolic link, which is this process's own: whoever owns the directory may replace it.
+func relink(in *os.Root, name, target string) error {
 	temp := hidden(name)
 	if err := in.Symlink(target, temp); err != nil {
 		return err
 	}
-	if err = o.takeLink(in, temp); err == nil {
-		err = in.Rename(temp, name)
-	}
+	err := in.Rename(temp, name)
 	if err != nil {
 		_ = in.Remove(temp)
 	}
 	return err
-}
-
-// takeLink gives a symbolic link to the owner, and nothing that was put in its place.
-func (o *Owner) takeLink(in *os.Root, name string) error {
-	if o == nil {
-		return nil
-	}
-	dir, err := in.Open(".")
-	if err != nil {
-		return err
-	}
-	defer dir.Close()
-	fd, err := unix.Openat(int(dir.Fd()), name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = unix.Close(fd) }()
-	var stat unix.Stat_t
-	if err := unix.Fstat(fd, &stat); err != nil {
-		return err
-	}
-	if stat.Mode&unix.S_IFMT != unix.S_IFLNK || stat.Nlink != 1 {
-		return fmt.Errorf("%s was replaced meanwhile", name)
-	}
-	return unix.Fchownat(fd, "", o.UID, o.GID, unix.AT_EMPTY_PATH)
 }
 
 // hidden returns a name for a file that is not complete.

@@ -29,9 +29,9 @@ const (
 	crrEnd     = 'e'  // the persistent connection's last byte; the report follows
 )
 
-// acceptor accepts the connections of one listener on a thread. It serves those of
-// tcp_crr itself, without the Go scheduler, and hands out the others with the bytes that have been read. At rest the thread
-// waits outside the Go scheduler too.
+// acceptor accepts the connections of one listener on a thread. It serves those of tcp_crr itself, without the Go
+// scheduler, and hands out the others with the bytes that have been read. At rest the thread waits outside the Go
+// scheduler too.
 type acceptor struct {
 	session *session // the listener; also for calls on all sockets
 	hand    func(fd int, begin []byte)
@@ -79,7 +79,8 @@ func (a *acceptor) accepted(fd int) (rest bool) {
 		a.hand(fd, nil)
 		return true
 	}
-	n, _, errno := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(&a.buf[0])), uintptr(len(a.buf)), 0, 0, 0)
+	n, _, errno := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd),
+		uintptr(unsafe.Pointer(&a.buf[0])), uintptr(len(a.buf)), 0, 0, 0)
 	switch {
 	case errno != 0: // its timeout: a silent one, or a late one, must not hold up the others
 		a.hand(fd, nil)
@@ -164,7 +165,8 @@ func serveSlot(s *session) (load.Served, error) {
 	a, report := s.acceptor, s.served()
 	slot := a.claim(s.spec)
 	if slot == nil {
-		return report, errors.Join(fmt.Errorf("more than %d open connections of %s", crrSlots, load.TCPCRR), s.write([]byte{crrFull}))
+		err := fmt.Errorf("more than %d open connections of %s", crrSlots, load.TCPCRR)
+		return report, errors.Join(err, s.write([]byte{crrFull}))
 	}
 	defer a.release(slot)
 	if err := s.write([]byte{slot.index}); err != nil {

@@ -26,8 +26,8 @@ func TestHeader(t *testing.T) {
 		"delay":       func(h *header) { h.Spec.Delay = 1 },
 		"reverse":     func(h *header) { h.Spec.Workload, h.Spec.Flows = load.TCPRR, 1 },
 	} {
-		h := newHeader(load.Spec{Workload: load.TCPStream, Flows: load.MaxFlows, Request: 100, Response: 1 << 20, Stall: 7, Reverse: true,
-			Namespace: "/run/netns/x"})
+		h := newHeader(load.Spec{Workload: load.TCPStream, Flows: load.MaxFlows, Request: 100, Response: 1 << 20, Stall: 7,
+			Reverse: true, Namespace: "/run/netns/x"})
 		if spoil(&h); (h.check(unix.SOCK_STREAM) == nil) != (name == "") || h.Spec.Namespace != "" {
 			t.Errorf("%q: %+v, %v", name, h, h.check(unix.SOCK_STREAM))
 		}

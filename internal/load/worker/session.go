@@ -77,7 +77,8 @@ const (
 	portAttempts = 100
 )
 
-// dial opens the client's socket of a flow, over TCP from one of these ports. A missing UDP server is noticed in the handshake.
+// dial opens the client's socket of a flow, over TCP from one of these ports. A missing UDP server is noticed in the
+// handshake.
 func dial(ctx context.Context, kind int, spec load.Spec) (s *session, err error) {
 	for range portAttempts {
 		if s, err = openSession(kind, spec.Target.Addr(), spec); err != nil {

@@ -128,8 +128,8 @@ func (f *connector) exchange() (err error) {
 		}
 	}
 	if err := f.session.connect(int(fd), f.target); errors.Is(err, unix.EADDRNOTAVAIL) {
-		return fmt.Errorf("connect: no port is left: connections in TIME_WAIT hold them (set net.ipv4.tcp_tw_reuse to 1 and widen "+
-			"net.ipv4.ip_local_port_range in the client's network namespace): %w", err)
+		return fmt.Errorf("connect: no port is left: connections in TIME_WAIT hold them (set net.ipv4.tcp_tw_reuse to 1 "+
+			"and widen net.ipv4.ip_local_port_range in the client's network namespace): %w", err)
 	} else if err != nil {
 		return fmt.Errorf("connect: %w", err)
 	}

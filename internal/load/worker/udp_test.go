@@ -153,8 +153,10 @@ func TestUDPNoGreeting(t *testing.T) {
 		defer func() { _ = conn.Close() }()
 		measured := make([]byte, load.MinDatagram)
 		datagram{kind: datagramMeasured, flow: 9}.put(measured)
-		for _, b := range [][]byte{{1}, measured, hello(load.UDPStream, load.Protocol-1), hello(load.UDPStream, load.Protocol)[:30],
-			hello(load.TCPRR, load.Protocol), hello("none", load.Protocol)} {
+		for _, b := range [][]byte{
+			{1}, measured, hello(load.UDPStream, load.Protocol-1), hello(load.UDPStream, load.Protocol)[:30],
+			hello(load.TCPRR, load.Protocol), hello("none", load.Protocol),
+		} {
 			if _, err := conn.Write(b); err != nil {
 				return err
 			}

@@ -37,8 +37,8 @@ type browser struct {
 	problems []string
 }
 
-// chromium starts the browser of all tests, with a profile of its own and without the requests that it makes for itself. It ends
-// with the tests.
+// chromium starts the browser of all tests, with a profile of its own and without the requests that it makes for
+// itself. It ends with the tests.
 var chromium = sync.OnceValues(func() (context.Context, error) {
 	path, err := exec.LookPath("chromium")
 	if err != nil {

@@ -35,7 +35,8 @@ func TestCommandsStayWhole(t *testing.T) {
 	}
 }
 
-// TestPageLooks checks what a reader sees at the width of a screen, of a phone and of paper. A script says what is wrong.
+// TestPageLooks checks what a reader sees at the width of a screen, of a phone and of paper. A script says what is
+// wrong.
 func TestPageLooks(t *testing.T) {
 	b := startBrowser(t)
 	for _, view := range []struct {
@@ -74,7 +75,8 @@ func TestPageLooks(t *testing.T) {
 	}
 }
 
-// shortPage is that a suite of many rows is some screens: the answer and the summary are open, and links lead to all other parts.
+// shortPage is that a suite of many rows is some screens: the answer and the summary are open, and links lead to all
+// other parts.
 func shortPage(most int) map[string]string {
 	return map[string]string{
 		"it is short": fmt.Sprintf(`document.documentElement.scrollHeight > %d`, most),

@@ -140,7 +140,10 @@ type Missing struct {
 // instructions.
 func Runs(old Run, others ...Run) (*Comparison, error) {
 	runs := append([]Run{old}, others...)
-	c := &Comparison{Warnings: warnings(runs), Differs: differences(runs), Tables: []Table{}, Missing: []Missing{}, measured: map[[2]string]bool{}}
+	c := &Comparison{
+		Warnings: warnings(runs), Differs: differences(runs), Tables: []Table{}, Missing: []Missing{},
+		measured: map[[2]string]bool{},
+	}
 	rows := make([]map[result.Key]result.Row, len(runs))
 	var keys []result.Key
 	known := map[result.Key]bool{}
@@ -182,7 +185,8 @@ func Runs(old Run, others ...Run) (*Comparison, error) {
 			i = len(c.Tables)
 			index[key] = i
 			c.Tables = append(c.Tables, Table{
-				Suite: key.Suite, Workload: key.Workload, Flows: key.Flows, Setup: key.Setup, Unit: of[0].Unit, LessIsBetter: !of[0].MoreIsBetter(),
+				Suite: key.Suite, Workload: key.Workload, Flows: key.Flows, Setup: key.Setup,
+				Unit: of[0].Unit, LessIsBetter: !of[0].MoreIsBetter(),
 			})
 		}
 		c.Tables[i].Lines = append(c.Tables[i].Lines, *line)
@@ -193,8 +197,8 @@ func Runs(old Run, others ...Run) (*Comparison, error) {
 	return c, nil
 }
 
-// line compares a row, and notes the runs that did not measure it; nil if the old run, or all others, did not. A row that is not
-// in a file is empty.
+// line compares a row, and notes the runs that did not measure it; nil if the old run, or all others, did not. A row
+// that is not in a file is empty.
 func (c *Comparison) line(key result.Key, rows []result.Row) (*Line, error) {
 	line := &Line{ID: key.ID}
 	compared, old := false, rows[0]
@@ -203,13 +207,16 @@ func (c *Comparison) line(key result.Key, rows []result.Row) (*Line, error) {
 		var delta *Delta
 		switch {
 		case !measured(row):
-			m := Missing{Suite: key.Suite, ID: key.ID, Workload: key.Workload, Flows: key.Flows, Setup: key.Setup, Run: c.Names[i]}
+			m := Missing{
+				Suite: key.Suite, ID: key.ID, Workload: key.Workload, Flows: key.Flows, Setup: key.Setup, Run: c.Names[i],
+			}
 			if row.Status != "" {
 				m.Reason = row.Status + ": " + row.Reason
 			}
 			c.Missing = append(c.Missing, m)
 		case measured(old) && row.Unit != old.Unit:
-			return nil, fmt.Errorf("%s and %s can't be compared: %s %s is in %s and %s", c.Names[0], c.Names[i], key.ID, key.Workload, old.Unit, row.Unit)
+			return nil, fmt.Errorf("%s and %s can't be compared: %s %s is in %s and %s",
+				c.Names[0], c.Names[i], key.ID, key.Workload, old.Unit, row.Unit)
 		default:
 			figure = &Figure{row.Median, row.CI95, len(row.Samples)}
 			if i > 0 && measured(old) {
