@@ -124,13 +124,18 @@ func (e Endpoints) refuseTaken(spec EndpointSpec, t target) error {
 	if own.IsValid() {
 		return &ConflictError{What: fmt.Sprintf("interface %s: its address %s belongs to the host", spec, own)}
 	}
-	for _, addr := range t.Addresses {
+	return e.refuseServices(t.Addresses, "interface "+spec.String())
+}
+
+// refuseServices returns a *ConflictError if a service has one of the addresses of a pod.
+func (e Endpoints) refuseServices(addresses []netip.Addr, of string) error {
+	for _, addr := range addresses {
 		_, taken, err := e.o.ServiceAddrs.Get(rows.EncodeAddr(addr))
 		if err != nil {
 			return err
 		}
 		if taken {
-			return &ConflictError{What: fmt.Sprintf("interface %s: its address %s belongs to a service", spec, addr)}
+			return &ConflictError{What: fmt.Sprintf("%s: its address %s belongs to a service", of, addr)}
 		}
 	}
 	return nil

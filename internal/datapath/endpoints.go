@@ -162,8 +162,14 @@ func (e Endpoints) put(ctx context.Context, spec EndpointSpec, own bool) ([]Endp
 func (e Endpoints) store(ctx context.Context, t target, id uint32, have []Endpoint) (want []Endpoint, change Change, err error) {
 	changed := false
 	if err := e.o.WithLock(ctx, func() (err error) {
-		if id == 0 {
-			if id, err = nextEndpoint(e.o); err != nil {
+		fresh := slices.DeleteFunc(slices.Clone(t.Addresses), func(a netip.Addr) bool {
+			return slices.ContainsFunc(have, func(e Endpoint) bool { return e.IP == a })
+		})
+		if err := e.refuseServices(fresh, fmt.Sprintf("endpoint at device %d", t.IfIndex)); err != nil { // one may have been added since
+			return err
+		}
+		if id == 0 || len(fresh) > 0 {
+			if id, err = nextEndpoint(e.o, id); err != nil {
 				return err
 			}
 		}
@@ -196,17 +202,22 @@ func (e Endpoints) store(ctx context.Context, t target, id uint32, have []Endpoi
 	return want, change, err
 }
 
-// nextEndpoint gives out the ID of an endpoint or of a pod with the source guard alone. The caller has the lock of the rows.
-func nextEndpoint(o *objects.Objects) (uint32, error) {
+// nextEndpoint gives out the ID of an endpoint or of a pod with the source guard alone, unless it has one, and a revision: services
+// that were planned before are planned anew, as one may have an address of the pod. The caller has the lock of the rows.
+func nextEndpoint(o *objects.Objects, id uint32) (uint32, error) {
 	state, err := o.NodeState.IDs()
 	if err != nil {
 		return 0, err
 	}
-	if state.LastEndpoint == math.MaxUint32 {
+	if max(state.LastEndpoint, state.LastRevision) == math.MaxUint32 {
 		return 0, errNumbersUsedUp
 	}
-	state.LastEndpoint++
-	return state.LastEndpoint, o.NodeState.PutIDs(state)
+	state.LastRevision++
+	if id == 0 {
+		state.LastEndpoint++
+		id = state.LastEndpoint
+	}
+	return id, o.NodeState.PutIDs(state)
 }
 
 // attach attaches the programs that are missing; those on the pod's device all or none.

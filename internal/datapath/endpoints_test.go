@@ -3,6 +3,7 @@
 package datapath
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -11,6 +12,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"golang.org/x/sync/errgroup"
@@ -183,6 +185,30 @@ func TestPutAgainstDelete(t *testing.T) {
 		succeed(t, group.Wait())
 		all := must(d.Endpoints().List(t.Context()))(t)
 		wantWhole(t, n, d, len(all) > 0)
+	}
+}
+
+// TestPodAgainstService gives a pod an address at the moment at which a service gets it: one of them is refused.
+func TestPodAgainstService(t *testing.T) {
+	n, d := routed(t), openTest(t)
+	other := openAgain(t, d)
+	for i := range testkit.Repeats(20, 200) {
+		addr := netip.AddrFrom4([4]byte{192, 168, 10, byte(20 + i)})
+		spec := n.attachment(0)
+		spec.Addresses, spec.Given = []netip.Addr{addr}, &device.Given{Addresses: true}
+		want := service.Service{
+			Frontend: netip.AddrPortFrom(addr, 80), Protocol: service.TCP,
+			Backends: service.Backends(netip.MustParseAddrPort("192.0.2.1:80")),
+		}
+		var group sync.WaitGroup
+		var errs [2]error
+		group.Go(func() { _, _, errs[0] = d.Endpoints().Put(t.Context(), spec) })
+		group.Go(func() { _, _, errs[1] = other.Services().Put(t.Context(), service.CLI, want) })
+		group.Wait()
+		if (errs[0] == nil) == (errs[1] == nil) {
+			t.Fatalf("%v: pod: %v, service: %v; want one error", addr, errs[0], errs[1])
+		}
+		wantConflict(t, cmp.Or(errs[0], errs[1]), addr.String())
 	}
 }
 

@@ -83,7 +83,7 @@ func (g Guards) write(ctx context.Context, spec EndpointSpec, t target) (id uint
 			id, change = have.Endpoint, Updated
 		default:
 			change = Added
-			if id, err = nextEndpoint(g.o); err != nil {
+			if id, err = nextEndpoint(g.o, 0); err != nil {
 				return err
 			}
 		}
