@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -188,22 +189,25 @@ func TestPutAgainstDelete(t *testing.T) {
 	}
 }
 
-// TestPodAgainstService gives a pod an address at the moment at which a service gets it: one of them is refused.
+// TestPodAgainstService gives a pod an address that a service gets too, while both wait for the rows: one of them is refused.
 func TestPodAgainstService(t *testing.T) {
 	n, d := routed(t), openTest(t)
 	other := openAgain(t, d)
 	for i := range testkit.Repeats(20, 200) {
 		addr := netip.AddrFrom4([4]byte{192, 168, 10, byte(20 + i)})
 		spec := n.attachment(0)
-		spec.Addresses, spec.Given = []netip.Addr{addr}, &device.Given{Addresses: true}
+		spec.Addresses = []netip.Addr{addr}
 		want := service.Service{
 			Frontend: netip.AddrPortFrom(addr, 80), Protocol: service.TCP,
 			Backends: service.Backends(netip.MustParseAddrPort("192.0.2.1:80")),
 		}
 		var group sync.WaitGroup
 		var errs [2]error
+		lock := must(d.objects.Lock(t.Context()))(t)
 		group.Go(func() { _, _, errs[0] = d.Endpoints().Put(t.Context(), spec) })
 		group.Go(func() { _, _, errs[1] = other.Services().Put(t.Context(), service.CLI, want) })
+		time.Sleep(10 * time.Millisecond) // most have looked at each other's rows by now
+		lock.Unlock()
 		group.Wait()
 		if (errs[0] == nil) == (errs[1] == nil) {
 			t.Fatalf("%v: pod: %v, service: %v; want one error", addr, errs[0], errs[1])
