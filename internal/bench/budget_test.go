@@ -3,8 +3,6 @@
 package bench
 
 import (
-	"bytes"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -110,31 +108,6 @@ func TestBudgetOfRounds(t *testing.T) {
 				t.Errorf("%d rounds: %v in %d instances, want %d", rounds, sums, len(instances), want)
 			}
 		}
-	}
-}
-
-// TestBudgetTimeLeft shows a time left that falls, and is near 0 in the end.
-func TestBudgetTimeLeft(t *testing.T) {
-	for _, limit := range []time.Duration{time.Minute, 5 * time.Minute} {
-		synctest.Test(t, func(t *testing.T) {
-			var out bytes.Buffer
-			started := time.Now()
-			time.Sleep(5 * time.Second)
-			b := newBudget(Options{Time: limit, Progress: NewProgress(&out, false)}, started, 2*time.Second, 1)
-			costs{2 * time.Second, time.Second, 10 * time.Millisecond, time.Second, time.Second, three[:1]}.spend(b)
-			last := time.Hour
-			lines := strings.Split(strings.TrimSpace(out.String()), "\n")
-			for _, line := range lines {
-				left, err := time.ParseDuration(strings.Fields(line)[1])
-				if err != nil || left >= last {
-					t.Errorf("%q does not fall: %v", out.String(), err)
-				}
-				last = left
-			}
-			if len(lines) < 2 || last > 30*time.Second {
-				t.Errorf("%q: at the end %v are left", out.String(), last)
-			}
-		})
 	}
 }
 

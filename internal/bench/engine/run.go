@@ -67,7 +67,10 @@ func (e Engine) Run(ctx context.Context, t Traffic) (m load.Measurement, err err
 	defer client.stop()
 	var seen load.Measurement
 	if !e.serverEnds {
-		client.watch(&seen, server, t)
+		client.until(ctx, func() bool { // or the client ends, which wait tells
+			found, _ := lookAt(&seen, client.cmd.Process.Pid, server.cmd.Process.Pid, t)
+			return found
+		})
 	}
 	if err := client.wait(ctx); err != nil {
 		return m, err
@@ -151,34 +154,34 @@ func (p *process) failure(err error) error {
 // printedBytes is the most of a program's output that an error repeats.
 const printedBytes = 300
 
+// until looks again and again until it has seen something; false if the program or ctx ends before.
+func (p *process) until(ctx context.Context, look func() bool) bool {
+	for !look() {
+		select {
+		case <-p.done:
+			return false
+		case <-ctx.Done():
+			return false
+		case <-time.After(lookTick):
+		}
+	}
+	return true
+}
+
 // awaitListener waits until the program's namespace has a TCP socket that listens on a
 // port.
 func (p *process) awaitListener(ctx context.Context, port uint16) error {
-	for {
-		all, err := tcpSockets(p.cmd.Process.Pid)
-		if slices.ContainsFunc(all, func(s tcpSocket) bool { return s.state == stateListen && s.local.Port() == port }) {
-			return nil
-		}
-		select {
-		case <-p.done:
-			return p.failure(errors.Join(p.err, errors.New("ended before it listened")))
-		case <-ctx.Done():
-			return errors.Join(fmt.Errorf("%s does not listen on port %d: %w", p.name, port, ctx.Err()), err)
-		case <-time.After(lookTick):
-		}
+	var err error
+	listens := p.until(ctx, func() bool {
+		var all []tcpSocket
+		all, err = tcpSockets(p.cmd.Process.Pid)
+		return slices.ContainsFunc(all, func(s tcpSocket) bool { return s.state == stateListen && s.local.Port() == port })
+	})
+	switch {
+	case listens:
+		return nil
+	case ctx.Err() != nil:
+		return errors.Join(fmt.Errorf("%s does not listen on port %d: %w", p.name, port, ctx.Err()), err)
 	}
-}
-
-// watch looks for the connection of the client until it exists, or the client ends.
-func (p *process) watch(m *load.Measurement, server *process, t Traffic) {
-	for {
-		if found, _ := lookAt(m, p.cmd.Process.Pid, server.cmd.Process.Pid, t); found {
-			return // or the client has ended, which wait tells
-		}
-		select {
-		case <-p.done:
-			return
-		case <-time.After(lookTick):
-		}
-	}
+	return p.failure(errors.Join(p.err, errors.New("ended before it listened")))
 }

@@ -4,7 +4,9 @@ package evidence
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -38,7 +40,6 @@ type Recorder struct {
 	Machine *netns.Namespace
 
 	before counters
-	chains map[string][]lab.HookChain // by place, once they are read
 }
 
 // Flow is the traffic on one path while a [Recorder] runs.
@@ -77,15 +78,24 @@ func (r *Recorder) Stop(flows ...Flow) ([]result.Evidence, error) {
 	if err != nil {
 		return nil, err
 	}
+	chains := map[string][]lab.HookChain{} // by place
+	if r.Lab != nil {
+		for _, place := range r.Lab.Places() {
+			if chains[place], err = r.Lab.Hooks(place); err != nil {
+				return nil, err
+			}
+		}
+	}
 	var checks []*sampleCheck
 	for _, f := range flows {
 		c := &sampleCheck{Path: f.Path, mayLoseAll: f.MayLoseAll, measurement: f.Measurement, evidence: after.since(r.before), fromMachine: r.Lab == nil}
 		c.evidence.Client = addresses(f.Measurement.ClientLocal, f.Measurement.ClientPeer)
 		c.evidence.Server = addresses(f.Measurement.ServerLocal, f.Measurement.ServerPeer)
 		if r.Lab != nil {
-			if err := c.inspect(r, after); err != nil {
+			if err := c.inspect(r.Lab); err != nil {
 				return nil, err
 			}
+			c.evidence.Hooks = c.hooks(chains, r.before, after)
 		}
 		checks = append(checks, c)
 	}
@@ -132,8 +142,7 @@ func addresses(local, peer netip.AddrPort) result.Addresses {
 	return result.Addresses{Local: local.String(), Peer: peer.String()}
 }
 
-func (c *sampleCheck) inspect(r *Recorder, after counters) (err error) {
-	l := r.Lab
+func (c *sampleCheck) inspect(l *lab.Lab) (err error) {
 	client := c.measurement.ClientLocal
 	c.ovsDatapath = l.OVSDatapath()
 	c.devices = map[string]string{lab.PodA: l.Device(lab.PodA), lab.PodB: l.Device(lab.PodB)}
@@ -146,14 +155,11 @@ func (c *sampleCheck) inspect(r *Recorder, after counters) (err error) {
 	if err := c.findSmall(l); err != nil {
 		return err
 	}
-	if c.Route != nil {
-		resolved, err := c.Route.resolve(l)
-		if err != nil {
-			return err
-		}
-		c.Route = &resolved
+	if c.Route == nil {
+		return nil
 	}
-	c.evidence.Hooks, err = c.hooks(r, after)
+	resolved, err := c.Route.resolve(l)
+	c.Route = &resolved
 	return err
 }
 
@@ -237,46 +243,23 @@ func (c *sampleCheck) findSmall(l *lab.Lab) error {
 	return nil
 }
 
-// hooks lists the rule chains of the path's address family that the sample's packets passed. A bridge with
+// hooks lists the rule chains of the path's address family that the sample's packets passed, by place. A bridge with
 // NetfilterCall passes packets to chains without the IP layer, whose counters stand
 // still then.
-func (c *sampleCheck) hooks(r *Recorder, after counters) ([]string, error) {
+func (c *sampleCheck) hooks(chains map[string][]lab.HookChain, before, after counters) (out []string) {
 	toServer, toClient := c.packets()
 	least := max(min(toServer, toClient), 1)
-	family, other := c.family(), "ip6"
-	if family == 1 {
-		other = "ip"
-	}
-	var out []string
-	for _, place := range r.Lab.Places() {
-		chains, err := r.chainsOf(place)
-		if err != nil {
-			return nil, err
-		}
-		passed := passedHooks(ipSince(after.ip[place][family], r.before.ip[place][family]), least)
-		for _, chain := range chains {
+	family, other := c.family(), [2]string{"ip6", "ip"}[c.family()]
+	for _, place := range slices.Sorted(maps.Keys(chains)) {
+		passed := passedHooks(ipSince(after.ip[place][family], before.ip[place][family]), least)
+		for _, chain := range chains[place] {
 			called := c.Lab.NetfilterCall && place == lab.Host && chain.Hook != "input" && chain.Hook != "output"
 			if chain.Family != other && (passed[chain.Hook] || called) {
 				out = append(out, fmt.Sprintf("%s: %s %s %s (%s)", place, chain.Family, chain.Table, chain.Chain, chain.Hook))
 			}
 		}
 	}
-	return out, nil
-}
-
-// chainsOf returns the rule chains of a place, which do not change while flows run.
-func (r *Recorder) chainsOf(place string) ([]lab.HookChain, error) {
-	if chains, ok := r.chains[place]; ok {
-		return chains, nil
-	}
-	chains, err := r.Lab.Hooks(place)
-	if err == nil {
-		if r.chains == nil {
-			r.chains = map[string][]lab.HookChain{}
-		}
-		r.chains[place] = chains
-	}
-	return chains, err
+	return out
 }
 
 // passedHooks returns the netfilter hooks that at least this many packets passed,
