@@ -91,11 +91,13 @@ func (r comparedRows) row(p suites.Path) *measuredRow {
 
 // base returns a row that is measured twice, nil if there is none: it takes turns until the end.
 func (r comparedRows) base() *measuredRow {
-	for _, again := range r.suite.Paths {
-		for _, p := range r.suite.Paths {
-			if again.Repeats == p.ID && again.Repeats != "" && r.row(again) != nil && r.row(p) != nil {
-				return r.row(p)
-			}
+	for _, p := range r.suite.Paths {
+		if p.Repeats == "" || r.row(p) == nil {
+			continue
+		}
+		p.ID = p.Repeats
+		if of := r.row(p); of != nil {
+			return of
 		}
 	}
 	return nil

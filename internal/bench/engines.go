@@ -27,14 +27,6 @@ func (o Options) anyEngine() bool {
 	return slices.ContainsFunc(o.Suites, suites.Suite.BesideEngines)
 }
 
-// engineDuration returns the time of a sample, 0 without further engines.
-func (o Options) engineDuration() time.Duration {
-	if o.anyEngine() {
-		return o.Duration
-	}
-	return 0
-}
-
 func (o Options) checkEngines() error {
 	switch {
 	case o.Peer != nil:

@@ -75,7 +75,10 @@ func describeRun(o Options, cpus host.CPUPair) (result.Run, error) {
 	machine, err := host.Describe()
 	warmup := o.Duration / 3
 	if o.counting() || o.Peer == nil {
-		o.Duration, warmup = o.engineDuration(), 0
+		warmup = 0
+		if !o.anyEngine() {
+			o.Duration = 0
+		}
 	}
 	slice := cmp.Or(o.Slice, kernelSlice)
 	if !o.anySliced() {

@@ -21,11 +21,11 @@ const traceShare = 20
 // quick run has no time for it. Without --all or --only it traces only rows that may be the best.
 // Rows that cannot be traced have no trace.
 func (r *run) trace(ctx context.Context, rows []*measuredRow) error {
-	paths := tracedRows(rows)
-	if !r.options.All && len(r.options.Only) == 0 { // the contenders, whose difference the reader wants to see
+	paths, o := tracedRows(rows), r.options
+	if !o.All && len(o.Only) == 0 { // the contenders, whose difference the reader wants to see
 		paths = slices.DeleteFunc(paths, func(row *measuredRow) bool { return !contends(row.spec.suite, row.spec.path) })
 	}
-	if r.options.Quick || r.options.Cluster != nil || len(paths) == 0 {
+	if o.Quick || o.Cluster != nil || len(paths) == 0 {
 		return nil
 	}
 	if err := r.testbed.hangUp(false); err != nil { // the tracer's agents take the ports
@@ -58,22 +58,21 @@ func (r *run) trace(ctx context.Context, rows []*measuredRow) error {
 // connects no pods. Variants in size and CPUs take the same steps as others; labs that are kept
 // do not let go of their ports.
 func tracedRows(rows []*measuredRow) []*measuredRow {
-	seen, rank := map[string]bool{}, map[*measuredRow]int{}
-	var traced []*measuredRow
+	seen := map[string]bool{}
+	var ranks [3][]*measuredRow
 	for _, row := range rows {
-		p := row.spec.path
+		p, rank := row.spec.path, 0
 		if row.done() || seen[p.ID] || p.Repeats != "" || p.Lab.BigTCP || p.TwoCPUs || keeps(p.Lab) || p.Plugin != nil || p.Engine != nil {
 			continue
 		}
 		seen[p.ID] = true
-		traced = append(traced, row)
 		switch {
 		case p.Baseline:
-			rank[row] = 2
+			rank = 2
 		case p.Target == result.TargetClusterIP:
-			rank[row] = 1
+			rank = 1
 		}
+		ranks[rank] = append(ranks[rank], row)
 	}
-	slices.SortStableFunc(traced, func(a, b *measuredRow) int { return rank[a] - rank[b] })
-	return traced
+	return slices.Concat(ranks[:]...)
 }

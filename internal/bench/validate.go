@@ -132,39 +132,34 @@ func (o Options) checkWire(specs []rowSpec) error {
 
 // selected returns the rows that Only selects, in the order of the suites.
 func (o Options) selected() ([]rowSpec, error) {
-	used := make([]bool, len(o.Only))
-	var specs []rowSpec
-	type id struct{ suite, path string }
-	ids := map[id]bool{}
-	for _, s := range o.rowSpecs() {
-		ids[id{s.suite.Name, s.path.ID}] = true
+	all, used := o.rowSpecs(), make([]bool, len(o.Only))
+	var known []string
+	ids := map[[2]string]bool{} // suites and paths
+	for _, s := range all {
+		known = append(known, s.path.ID)
+		ids[[2]string{s.suite.Name, s.path.ID}] = true
 	}
-	for _, s := range o.rowSpecs() {
+	var specs []rowSpec
+	for _, s := range all {
 		keep := len(o.Only) == 0 && o.usual(s.suite, s.path)
 		for i, pattern := range o.Only {
 			ok, err := matches(pattern, s.path.ID, s.name(), s.path.ID+" "+s.workload.Name, cmp.Or(s.path.Label, s.path.ID))
 			if err != nil {
 				return nil, fmt.Errorf("--only %q: %w", pattern, err)
 			}
-			ok = ok && (!ids[id{s.suite.Name, pattern}] || s.path.IsRow(pattern))
+			ok = ok && (!ids[[2]string{s.suite.Name, pattern}] || s.path.IsRow(pattern))
 			keep, used[i] = keep || ok, used[i] || ok
 		}
 		if keep {
 			specs = append(specs, s)
 		}
 	}
-	for i, pattern := range o.Only {
-		if !used[i] {
-			var known []string
-			for _, s := range o.rowSpecs() {
-				known = append(known, s.path.ID)
-			}
-			hint := fmt.Sprintf(" (see mustang bench --list %s)", o.suiteName())
-			if o.suiteName() == suites.ClusterName {
-				hint = ": want " + strings.Join(known, ", ")
-			}
-			return nil, fmt.Errorf("--only %q: no such row in %s%s%s", pattern, o.suiteName(), hint, suggest.Text(pattern, known))
+	if i := slices.Index(used, false); i >= 0 {
+		hint := fmt.Sprintf(" (see mustang bench --list %s)", o.suiteName())
+		if o.suiteName() == suites.ClusterName {
+			hint = ": want " + strings.Join(known, ", ")
 		}
+		return nil, fmt.Errorf("--only %q: no such row in %s%s%s", o.Only[i], o.suiteName(), hint, suggest.Text(o.Only[i], known))
 	}
 	return specs, nil
 }
