@@ -59,7 +59,7 @@ func TestProgressLines(t *testing.T) {
 // TestProgressTerminal checks the live lines, whose time left falls, and that nothing is left of them.
 func TestProgressTerminal(t *testing.T) {
 	var out bytes.Buffer
-	synctest.Test(t, func(t *testing.T) { drive(NewProgress(&out, true)) })
+	synctest.Test(t, func(*testing.T) { drive(NewProgress(&out, true)) })
 	text := out.String()
 	for _, want := range []string{" 2m00s left", "50s left", "veth/pod-ip tcp_rr", "bridge-call-on/cluster-ip/iptables …", " 83 %"} {
 		if !strings.Contains(text, want) {
