@@ -14,7 +14,6 @@ import (
 
 	"mustang/internal/datapath"
 	"mustang/internal/datapath/objects"
-	"mustang/internal/podlink"
 	"mustang/internal/policy"
 	"mustang/internal/service"
 )
@@ -59,7 +58,7 @@ func (l *Lab) addServices(ctx context.Context) error {
 		return err
 	}
 	if l.Options.Datapath == DatapathEBPF {
-		if err := l.addEndpoints(ctx, Host, PodA, PodB); err != nil {
+		if err := l.addEndpoints(ctx, l.datapath, PodA, PodB); err != nil {
 			return err
 		}
 	}
@@ -77,7 +76,7 @@ func (l *Lab) addPodDatapath(ctx context.Context) error {
 	if err := l.openDatapath(ctx); err != nil {
 		return err
 	}
-	return l.addEndpoints(ctx, HostB, PodB)
+	return l.addEndpoints(ctx, l.datapath, PodB)
 }
 
 // openDatapath opens the lab's own eBPF datapath.
@@ -103,32 +102,26 @@ func (l *Lab) openDatapathAt(ctx context.Context, root string) (*datapath.Datapa
 	return d, err
 }
 
-// addEndpoints makes pods of a host endpoints of the lab's datapath.
-func (l *Lab) addEndpoints(ctx context.Context, host string, pods ...string) error {
-	for _, pod := range pods {
-		network := podlink.Network{Host: l.namespaces[host], OVSDB: l.ovsdb(host)}
-		at, err := network.Endpoint(l.mode, podlink.Pod{Namespace: l.namespaces[pod], IfName: IfName, HostIfName: HostIfName(pod)})
-		if err == nil {
-			err = l.putEndpoint(ctx, l.datapath, pod, at)
-		}
+// addEndpoints makes pods endpoints of a datapath. A policy of the lab brings the names of its pods.
+func (l *Lab) addEndpoints(ctx context.Context, d *datapath.Datapath, pods ...string) error {
+	for _, place := range pods {
+		p := l.pods[place]
+		at, err := p.network.Endpoint(p.mode, p.pod)
 		if err != nil {
-			return fmt.Errorf("%s: %w", pod, err)
+			return fmt.Errorf("%s: %w", place, err)
+		}
+		spec := datapath.EndpointSpec{
+			Owner: owner, Namespace: at.Namespace, IfName: at.IfName, Host: at.Host, HostIfName: at.HostIfName, Segment: at.Segment,
+			Unguarded: l.Options.Unguarded,
+		}
+		if l.Options.Policy == "" {
+			spec.Pod = &policy.Pod{Namespace: podNamespace, Name: place}
+		}
+		if _, _, err := d.Endpoints().Put(ctx, spec); err != nil {
+			return fmt.Errorf("%s: %w", place, err)
 		}
 	}
 	return nil
-}
-
-// putEndpoint makes the pod at a place an endpoint of a datapath. A policy of the lab brings the names of its pods.
-func (l *Lab) putEndpoint(ctx context.Context, d *datapath.Datapath, place string, at podlink.Endpoint) error {
-	spec := datapath.EndpointSpec{
-		Owner: owner, Namespace: at.Namespace, IfName: at.IfName, Host: at.Host, HostIfName: at.HostIfName, Segment: at.Segment,
-		Unguarded: l.Options.Unguarded,
-	}
-	if l.Options.Policy == "" {
-		spec.Pod = &policy.Pod{Namespace: podNamespace, Name: place}
-	}
-	_, _, err := d.Endpoints().Put(ctx, spec)
-	return err
 }
 
 // podNamespace is the namespace that network policies and lists know of all pods of a lab.

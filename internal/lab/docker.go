@@ -160,7 +160,7 @@ func (l *Lab) addContainer(ctx context.Context, place string) error {
 	if err != nil {
 		return err
 	}
-	l.namespaces[place], l.devices[place] = ns, IfName
+	l.namespaces[place], l.pods[place] = ns, attached{device: IfName}
 	return nil
 }
 
@@ -172,10 +172,10 @@ func (l *Lab) isContainer(place string) bool {
 // HostDevice returns the name of the host's device of a container's veth pair, which
 // is a port of Docker's bridge. It is empty for places without one.
 func (l *Lab) HostDevice(place string) (string, error) {
-	if l.docker == nil || l.devices[place] == "" {
+	if l.docker == nil || l.pods[place].device == "" {
 		return "", nil
 	}
-	inside, err := rtnl.In(l.namespaces[place]).Device(l.devices[place])
+	inside, err := rtnl.In(l.namespaces[place]).Device(l.pods[place].device)
 	if err != nil {
 		return "", err
 	}

@@ -30,8 +30,6 @@ const (
 	dockerTimeout = 2 * time.Minute
 	dockerLog     = "dockerd.log"
 	dockerSocket  = "docker.sock"
-	// maxSocketPath is the longest path of a unix socket (unix(7)).
-	maxSocketPath = 107
 	// dockerConfig is a directory that dockerd writes to, wherever its other files are.
 	dockerConfig = "/etc/docker"
 	image        = "mustang:lab"
@@ -102,9 +100,6 @@ func (l *Lab) startEngine(ctx context.Context) (err error) {
 	e := &engine{client: programs["docker"]}
 	if e.dir, err = filepath.Abs(l.store.dockerDir(l.Options.Name)); err != nil {
 		return err
-	}
-	if socket := filepath.Join(e.dir, dockerSocket); len(socket) > maxSocketPath {
-		return fmt.Errorf("path of socket %s is longer than %d bytes", socket, maxSocketPath)
 	}
 	for _, name := range []string{"", "bin", "etc", "opt", "security", "tmp", "data"} {
 		if err := os.Mkdir(filepath.Join(e.dir, name), 0o700); err != nil {
@@ -238,28 +233,24 @@ func (e *engine) wrap(container string, cmd *exec.Cmd) error {
 }
 
 // importImage makes the containers' image of one layer, which has a static program alone.
-func (e *engine) importImage(ctx context.Context, program string) error {
-	if err := vm.CheckStatic(program); err != nil {
+func (e *engine) importImage(ctx context.Context, path string) error {
+	if err := vm.CheckStatic(path); err != nil {
 		return err
 	}
-	file, err := os.Open(program)
+	program, err := os.ReadFile(path)
 	if err != nil {
 		return err
 	}
-	defer file.Close()
-	info, err := file.Stat()
-	if err != nil {
+	var layer bytes.Buffer
+	archive := tar.NewWriter(&layer)
+	head := tar.Header{Name: imageProgram[1:], Mode: 0o755, Size: int64(len(program)), Typeflag: tar.TypeReg}
+	if err := archive.WriteHeader(&head); err != nil {
 		return err
 	}
-	var header bytes.Buffer
-	err = tar.NewWriter(&header).WriteHeader(&tar.Header{
-		Name: imageProgram[1:], Mode: 0o755, Size: info.Size(), Typeflag: tar.TypeReg,
-	})
-	if err != nil {
+	_, _ = archive.Write(program) // an error is that of Close
+	if err := archive.Close(); err != nil {
 		return err
 	}
-	const block = 512 // the archive ends with two empty ones
-	end := bytes.NewReader(make([]byte, -info.Size()&(block-1)+2*block))
-	_, err = e.run(ctx, io.MultiReader(&header, file, end), "import", "-", image)
+	_, err = e.run(ctx, &layer, "import", "-", image)
 	return err
 }

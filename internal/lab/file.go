@@ -151,45 +151,16 @@ func (l *Lab) addFileWires() error {
 	return nil
 }
 
-// fileNetwork returns a network of a host, by its index there.
-func (l *Lab) fileNetwork(h labfile.Host, index int) podlink.Network {
-	n := podlink.Network{
-		Host: l.namespaces[h.Name], Gateways: h.Networks[index].Gateways, Bridge: fmt.Sprintf("mst%d", index),
-	}
-	switch l.modes[h.Networks[index].Link].Traits().Needs {
-	case podlink.NeedsUplink:
-		n.Uplink = fmt.Sprintf("%s%d", Uplink, index)
-	case podlink.NeedsOpenVSwitch: // which all networks of the host share
-		n.OVSDB = l.ovsdb(h.Name)
-	}
-	return n
-}
-
 // addFileNetwork sets up a network of a host, by its index there, with its pods.
-func (l *Lab) addFileNetwork(ctx context.Context, h labfile.Host, index int) (err error) {
-	network, mode := l.fileNetwork(h, index), l.modes[h.Networks[index].Link]
-	switched := func(n labfile.Network) bool { return l.modes[n.Link].Traits().Needs == podlink.NeedsOpenVSwitch }
-	switch {
-	case network.Uplink != "":
-		err = l.addUplink(network.Host, network.Uplink)
-	case network.OVSDB != "" && !slices.ContainsFunc(h.Networks[:index], switched):
-		_, err = l.startSwitch(network.Host, h.Name)
+func (l *Lab) addFileNetwork(ctx context.Context, h labfile.Host, index int) error {
+	n := h.Networks[index]
+	var pods []pod
+	for _, p := range n.Pods {
+		pods = append(pods, pod{place: p.Name, hostIfName: p.HostIfName, addresses: p.Addresses})
 	}
-	if err != nil {
-		return err
-	}
-	if err := mode.Setup(network); err != nil {
-		return err
-	}
-	for _, p := range h.Networks[index].Pods {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		if err := l.addPod(mode, network, pod{place: p.Name, hostIfName: p.HostIfName, addresses: p.Addresses}); err != nil {
-			return err
-		}
-	}
-	return nil
+	return l.addNetwork(ctx, l.modes[n.Link], podlink.Network{
+		Host: l.namespaces[h.Name], Gateways: n.Gateways, Bridge: fmt.Sprintf("mst%d", index), Uplink: fmt.Sprintf("%s%d", Uplink, index),
+	}, pods)
 }
 
 // addFileServices gives a host its datapath and its services.
@@ -205,15 +176,10 @@ func (l *Lab) addFileServices(ctx context.Context, h labfile.Host) error {
 	if _, err := d.Services().Apply(ctx, owner, services); err != nil {
 		return err
 	}
-	for i, n := range h.Networks {
-		network := l.fileNetwork(h, i)
+	for _, n := range h.Networks {
 		for _, p := range n.Pods {
-			at, err := network.Endpoint(l.modes[n.Link], podlink.Pod{Namespace: l.namespaces[p.Name], IfName: IfName, HostIfName: p.HostIfName})
-			if err == nil {
-				err = l.putEndpoint(ctx, d, p.Name, at)
-			}
-			if err != nil {
-				return fmt.Errorf("%s: %w", p.Name, err)
+			if err := l.addEndpoints(ctx, d, p.Name); err != nil {
+				return err
 			}
 		}
 	}

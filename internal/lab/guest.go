@@ -181,7 +181,7 @@ func (l *Lab) addGuest(mode podlink.Mode, network podlink.Network, p pod) error 
 		}
 		g.Network.Gateways = append(g.Network.Gateways, gateway.Addr())
 	}
-	l.devices[p.place] = vm.NetworkDevice
+	l.pods[p.place] = attached{device: vm.NetworkDevice}
 	l.guests[p.place] = &g
 	return nil
 }

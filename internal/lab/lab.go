@@ -37,12 +37,13 @@ type Lab struct {
 	modes       map[string]podlink.Mode // link modes by name
 	mode        podlink.Mode            // of all pods; nil without pods, and in a lab of a file
 	namespaces  map[string]*netns.Namespace
-	devices     map[string]string    // names of the pods' devices
+	pods        map[string]attached  // by place
 	cgroup      string               // path of the lab's control group; empty without one
 	datapath    *datapath.Datapath   // nil without one, and in a lab of a file
 	opened      []*datapath.Datapath // all that are open
 	kubeProxy   proxy                // nil until it is opened
 	allowlist   allowlist            // nil until it is opened
+	switches    map[string]string    // sockets of the databases of Open vSwitch, by namespace
 	ovsDatapath string               // kind of the Open vSwitch datapath; empty without one
 	docker      *engine              // nil without Docker
 	children    []*exec.Cmd          // dockerd, and relays of tap and tun links: they end with the lab
@@ -62,8 +63,8 @@ func (s Store) Up(ctx context.Context, o Options) (_ *Lab, err error) {
 		return nil, fmt.Errorf("lab %s: %w", o.Name, err)
 	}
 	l := &Lab{
-		Options: o, store: s, modes: map[string]podlink.Mode{}, namespaces: map[string]*netns.Namespace{}, devices: map[string]string{},
-		guests: map[string]*guestPod{},
+		Options: o, store: s, modes: map[string]podlink.Mode{}, namespaces: map[string]*netns.Namespace{}, pods: map[string]attached{},
+		guests: map[string]*guestPod{}, switches: map[string]string{},
 	}
 	if l.state, err = s.claim(o); errors.Is(err, os.ErrExist) {
 		return nil, err
@@ -162,7 +163,7 @@ func (l *Lab) Namespace(place string) (*netns.Namespace, error) {
 
 // Device returns the name of a pod's device: [IfName], or another one where the link
 // mode requires it and IfName is only an alternative name.
-func (l *Lab) Device(pod string) string { return l.devices[pod] }
+func (l *Lab) Device(pod string) string { return l.pods[pod].device }
 
 // Acceleration returns how the lab's guests run: "kvm", or "tcg" for emulation. It is empty if the lab has none.
 func (l *Lab) Acceleration() string { return l.guest.Acceleration }

@@ -3,10 +3,9 @@
 package lab
 
 import (
-	"errors"
-	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"mustang/internal/netns"
 	"mustang/internal/ovs"
@@ -39,7 +38,7 @@ func (l *Lab) addOverlay(h *host) (err error) {
 		return l.addUnderlay(h, h.network.OVSDB)
 	}
 	below := podlink.Network{Host: h.ns, Bridge: tunnelBridge, MTU: overlayMTU, VXLAN: tunnel}
-	if below.OVSDB, err = l.startSwitch(h.ns, h.place); err != nil {
+	if below.OVSDB, err = l.startSwitch(h.ns); err != nil {
 		return err
 	}
 	if err := l.addUnderlay(h, below.OVSDB); err != nil {
@@ -90,7 +89,7 @@ func (l *Lab) addRemote(h *host) error {
 	if !ok || l.Options.Overlay != OverlayVXLAN || h.network.OVSDB != "" {
 		return nil
 	}
-	device, err := rtnl.In(pod).Device(l.devices[h.peer.pod])
+	device, err := rtnl.In(pod).Device(l.pods[h.peer.pod].device)
 	if err != nil {
 		return err
 	}
@@ -103,24 +102,22 @@ const (
 	OVSUserSpace = ovs.UserSpace
 )
 
-// startSwitch starts an Open vSwitch of its own for a host, and returns the socket of
+// startSwitch starts an Open vSwitch of its own for a host, unless it has one, and returns the socket of
 // its database. Its two processes run inside the host and end with the lab.
-func (l *Lab) startSwitch(host *netns.Namespace, place string) (ovsdb string, err error) {
+func (l *Lab) startSwitch(host *netns.Namespace) (ovsdb string, err error) {
+	if ovsdb, ok := l.switches[host.Name()]; ok {
+		return ovsdb, nil
+	}
 	dir := l.store.switchDir(l.Options.Name)
-	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", err
 	}
-	s, err := ovs.Start(host, filepath.Join(dir, place), "")
+	s, err := ovs.Start(host, filepath.Join(dir, strings.TrimPrefix(host.Name(), namespacePrefix(l.Options.Name))), "")
 	if err != nil {
 		return "", err
 	}
-	l.ovsDatapath = s.Datapath()
+	l.ovsDatapath, l.switches[host.Name()] = s.Datapath(), s.Socket()
 	return s.Socket(), nil
-}
-
-// ovsdb returns the socket of the database of a host's Open vSwitch.
-func (l *Lab) ovsdb(host string) string {
-	return ovs.Socket(filepath.Join(l.store.switchDir(l.Options.Name), host))
 }
 
 // OVSDatapath returns the kind of the lab's Open vSwitch datapath, OVSKernel or

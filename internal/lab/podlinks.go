@@ -30,32 +30,45 @@ func buildPodLinks(ctx context.Context, l *Lab) error {
 	if err != nil {
 		return err
 	}
-	network := podlink.Network{Host: host, Gateways: Gateways, NetfilterCall: l.Options.NetfilterCall, BigTCP: l.Options.BigTCP}
-	switch l.mode.Traits().Needs {
-	case podlink.NeedsUplink:
-		network.Uplink = Uplink
-		err = l.addUplink(host, Uplink)
-	case podlink.NeedsOpenVSwitch:
-		network.OVSDB, err = l.startSwitch(host, Host)
+	network := podlink.Network{
+		Host: host, Uplink: Uplink, Gateways: Gateways, NetfilterCall: l.Options.NetfilterCall, BigTCP: l.Options.BigTCP,
 	}
-	if err != nil {
+	pods := []pod{{place: PodA, addresses: PodAIPs}, {place: PodB, addresses: PodBIPs}}
+	if err := l.addNetwork(ctx, l.mode, network, pods); err != nil {
 		return err
-	}
-	if err := l.mode.Setup(network); err != nil {
-		return err
-	}
-	for _, p := range []pod{{place: PodA, addresses: PodAIPs}, {place: PodB, addresses: PodBIPs}} {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		if err := l.addPod(l.mode, network, p); err != nil {
-			return err
-		}
 	}
 	if err := l.addServices(ctx); err != nil || l.Options.Policy == "" {
 		return err
 	}
 	return l.WritePolicy(ctx)
+}
+
+// addNetwork sets up a network of pods with one link mode, on an uplink of that name or an Open vSwitch if the mode needs one.
+func (l *Lab) addNetwork(ctx context.Context, mode podlink.Mode, network podlink.Network, pods []pod) (err error) {
+	switch mode.Traits().Needs {
+	case podlink.NeedsUplink:
+		err = l.addUplink(network.Host, network.Uplink)
+	case podlink.NeedsOpenVSwitch:
+		network.OVSDB, err = l.startSwitch(network.Host)
+		fallthrough
+	default:
+		network.Uplink = ""
+	}
+	if err != nil {
+		return err
+	}
+	if err := mode.Setup(network); err != nil {
+		return err
+	}
+	for _, p := range pods {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := l.addPod(mode, network, p); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // addUplink gives a host a device that leads to a place without addresses, which all such devices of the lab share.
@@ -86,6 +99,14 @@ type pod struct {
 	addresses  []netip.Addr
 }
 
+// attached is a pod with a device, and what its link is made of unless it is a container or a guest.
+type attached struct {
+	device  string
+	mode    podlink.Mode
+	network podlink.Network
+	pod     podlink.Pod
+}
+
 // addPod creates a pod and connects it to a network.
 func (l *Lab) addPod(mode podlink.Mode, network podlink.Network, p pod) error {
 	p.hostIfName = cmp.Or(p.hostIfName, HostIfName(p.place))
@@ -96,13 +117,12 @@ func (l *Lab) addPod(mode podlink.Mode, network podlink.Network, p pod) error {
 	if err != nil {
 		return err
 	}
-	attachment, err := mode.Create(network, podlink.Pod{
-		Namespace: ns, IfName: IfName, HostIfName: p.hostIfName, Addresses: p.addresses,
-	})
+	link := podlink.Pod{Namespace: ns, IfName: IfName, HostIfName: p.hostIfName, Addresses: p.addresses}
+	attachment, err := mode.Create(network, link)
 	if err != nil {
 		return err
 	}
-	l.devices[p.place] = attachment.IfName
+	l.pods[p.place] = attached{attachment.IfName, mode, network, link}
 	traits := mode.Traits()
 	if traits.Needs != podlink.NeedsRelay {
 		return nil

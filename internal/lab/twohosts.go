@@ -93,7 +93,7 @@ func (l *Lab) configureHost(h *host) (err error) {
 		return h.configureUplink()
 	}
 	if l.mode.Traits().Needs == podlink.NeedsOpenVSwitch {
-		if h.network.OVSDB, err = l.startSwitch(h.ns, h.place); err != nil {
+		if h.network.OVSDB, err = l.startSwitch(h.ns); err != nil {
 			return err
 		}
 	}
