@@ -4,6 +4,7 @@ package cnibench
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -129,18 +130,10 @@ func (b batch) together(ctx context.Context) ([]time.Time, error) {
 	started := slices.Repeat([]time.Time{time.Now()}, len(b.calls))
 	close(start)
 	done.Wait()
-	return started, b.failure(errs)
-}
-
-func (b batch) failure(errs []error) error {
-	errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil })
-	switch len(errs) {
-	case 0:
-		return nil
-	case 1:
-		return fmt.Errorf("%s: %w", b.verb, errs[0])
+	if err := cmp.Or(errs...); err != nil {
+		return nil, fmt.Errorf("%s: %w", b.verb, err)
 	}
-	return fmt.Errorf("%s: %d of %d calls failed, the first: %w", b.verb, len(errs), len(b.calls), errs[0])
+	return started, nil
 }
 
 func (b batch) measure(started []time.Time, machine clock.MachineTime) (load.Measurement, error) {
@@ -171,19 +164,21 @@ func (b batch) measure(started []time.Time, machine clock.MachineTime) (load.Mea
 	return m, nil
 }
 
-type addResult struct {
-	IPs []struct {
-		Address netip.Prefix `json:"address"`
-	} `json:"ips"`
-}
-
-func (c *call) parse() (addResult, error) {
-	var a addResult
+// parse returns the addresses in the result of ADD.
+func (c *call) parse() (addrs []netip.Addr, err error) {
+	var a struct {
+		IPs []struct {
+			Address netip.Prefix `json:"address"`
+		} `json:"ips"`
+	}
 	if err := json.Unmarshal(c.output, &a); err != nil {
-		return a, fmt.Errorf("parse result of %s: %w", verbAdd, err)
+		return nil, fmt.Errorf("parse result of %s: %w", verbAdd, err)
 	}
-	if len(a.IPs) == 0 {
-		return a, fmt.Errorf("result of %s lacks an address", verbAdd)
+	for _, ip := range a.IPs {
+		addrs = append(addrs, ip.Address.Addr())
 	}
-	return a, nil
+	if len(addrs) == 0 {
+		return nil, fmt.Errorf("result of %s lacks an address", verbAdd)
+	}
+	return addrs, nil
 }

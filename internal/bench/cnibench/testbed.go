@@ -39,9 +39,9 @@ type Testbed struct {
 	watch     *clock.Machine
 	listeners []net.Listener
 	proven    map[*Plugin]proof
-	pending   map[Batch]Sample
-	gateways  map[*Plugin]bool // configured ones
-	agent     *agent           // nil before a plugin needs it
+	pending   map[Batch]map[string]Sample // by batch without a workload, and by workload
+	gateways  map[*Plugin]bool            // configured ones
+	agent     *agent                      // nil before a plugin needs it
 	trials    int
 }
 
@@ -80,7 +80,7 @@ type Sample struct {
 // outlive it.
 func NewTestbed(l *lab.Lab) (_ *Testbed, err error) {
 	t := &Testbed{
-		lab: l, dirs: l.PluginDirs(), proven: map[*Plugin]proof{}, pending: map[Batch]Sample{}, gateways: map[*Plugin]bool{},
+		lab: l, dirs: l.PluginDirs(), proven: map[*Plugin]proof{}, pending: map[Batch]map[string]Sample{}, gateways: map[*Plugin]bool{},
 	}
 	defer func() {
 		if err != nil {
@@ -207,24 +207,19 @@ func (t *Testbed) clean(dels []*call) error {
 // kept and returned when its batch is run. If the plugin did not do what it reports,
 // Run returns the evidence with an [*evidence.Error].
 func (t *Testbed) Run(ctx context.Context, b Batch) (Sample, error) {
-	if s, ok := t.pending[b]; ok {
-		delete(t.pending, b)
-		return s, nil
+	workload := b.Workload
+	b.Workload = ""
+	s, ok := t.pending[b][workload]
+	if !ok {
+		r := trial{testbed: t, Batch: b}
+		samples, err := r.run(ctx)
+		if err != nil {
+			return Sample{Evidence: r.evidence}, err
+		}
+		t.pending[b], s = samples, samples[workload]
 	}
-	r := trial{testbed: t, plugin: b.Plugin, pods: b.Pods, concurrent: b.Concurrent}
-	add, del, err := r.run(ctx)
-	if err != nil {
-		return add, err
-	}
-	other := b
-	if b.Workload == result.WorkloadCNIDel {
-		other.Workload = result.WorkloadCNIAdd
-		t.pending[other] = add
-		return del, nil
-	}
-	other.Workload = result.WorkloadCNIDel
-	t.pending[other] = del
-	return add, nil
+	delete(t.pending[b], workload)
+	return s, nil
 }
 
 // Prove checks that a plugin works: it attaches a pod and detaches it, twice. The first
@@ -236,8 +231,8 @@ func (t *Testbed) Prove(ctx context.Context, plugin *Plugin) error {
 	}
 	var kept []string
 	for i := range 2 {
-		r := trial{testbed: t, plugin: plugin, pods: 1, first: i == 0}
-		if _, _, err := r.run(ctx); err != nil {
+		r := trial{testbed: t, Batch: Batch{Plugin: plugin, Pods: 1}, first: i == 0}
+		if _, err := r.run(ctx); err != nil {
 			if ctx.Err() == nil {
 				t.proven[plugin] = proof{err: err}
 			}

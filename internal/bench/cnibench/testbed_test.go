@@ -47,6 +47,8 @@ func newTestbed(t *testing.T) (*Testbed, Plugin) {
 // TestProveFindsContradictions runs plugins that don't do what they report. Each is
 // refused, and an honest plugin works after it.
 func TestProveFindsContradictions(t *testing.T) {
+	testbed, bridge := newTestbed(t)
+	testkit.RequireTool(t, "nsenter")
 	for name, test := range map[string]struct{ script, reason string }{
 		"error": {`printf '{"code": 999, "msg": "no way", "details": "at all"}'; exit 1`, "ADD: no way at all"},
 		"crash": {`echo broken >&2; exit 3`, "exit status 3: broken"},
@@ -63,9 +65,7 @@ func TestProveFindsContradictions(t *testing.T) {
 			"the host still has veth"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			testbed, honest := newTestbed(t)
-			testkit.RequireTool(t, "nsenter")
-			broken := honest
+			honest, broken := bridge, bridge
 			broken.Path = filepath.Join(t.TempDir(), "broken")
 			text := "#!/bin/sh\nhonest() { /usr/lib/cni/bridge; }\n" + test.script + "\n"
 			if err := os.WriteFile(broken.Path, []byte(text), 0o700); err != nil {

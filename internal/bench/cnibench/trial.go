@@ -24,12 +24,9 @@ import (
 
 // trial attaches pods and detaches them, and checks both.
 type trial struct {
-	testbed    *Testbed
-	plugin     *Plugin
-	pods       int
-	concurrent bool
-	// first allows the plugin to leave a device on the host, which is listed in kept.
-	first bool
+	testbed *Testbed
+	Batch
+	first bool // allows the plugin to leave a device on the host, which is listed in kept
 	kept  []string
 
 	adds, dels []*call
@@ -40,70 +37,68 @@ type trial struct {
 	evidence   result.Evidence
 }
 
-// run measures ADD and DEL of all pods. If the plugin did not do what it reports, the
-// error is an [*evidence.Error], and add has the evidence.
-func (t *trial) run(ctx context.Context) (add, del Sample, err error) {
+// run measures ADD and DEL of all pods, and returns the samples by workload. If the plugin did not do what it reports, the error
+// is an [*evidence.Error].
+func (t *trial) run(ctx context.Context) (samples map[string]Sample, err error) {
 	defer func() {
 		if err != nil && ctx.Err() == nil {
 			err = errors.Join(err, t.testbed.clean(t.dels))
 		}
 	}()
 	if err := t.prepare(); err != nil {
-		return add, del, err
+		return nil, err
 	}
-	add.Measurement, err = t.batch(verbAdd, t.adds).run(ctx)
+	add, err := t.batch(verbAdd, t.adds).run(ctx)
 	if err != nil {
-		return add, del, err
+		return nil, err
 	}
 	if err := t.checkAdded(); err != nil {
-		return t.contradicted(err)
+		return nil, t.contradicted(err)
 	}
 	for i, c := range t.dels {
-		if c.config, err = t.plugin.config(t.testbed.dirs, t.adds[i].output); err != nil {
-			return add, del, err
+		if c.config, err = t.Plugin.config(t.testbed.dirs, t.adds[i].output); err != nil {
+			return nil, err
 		}
 	}
-	del.Measurement, err = t.batch(verbDel, t.dels).run(ctx)
+	del, err := t.batch(verbDel, t.dels).run(ctx)
 	if err != nil {
-		return add, del, err
+		return nil, err
 	}
 	if err := t.checkRemoved(); err != nil {
-		return t.contradicted(err)
+		return nil, t.contradicted(err)
 	}
-	add.Evidence, del.Evidence = t.evidence, t.evidence
-	return add, del, nil
+	return map[string]Sample{result.WorkloadCNIAdd: {add, t.evidence}, result.WorkloadCNIDel: {del, t.evidence}}, nil
 }
 
-func (t *trial) contradicted(finding error) (add, del Sample, err error) {
+func (t *trial) contradicted(finding error) error {
 	t.evidence.Findings = append(t.evidence.Findings, finding.Error())
-	add.Evidence = t.evidence
-	return add, del, &evidence.Error{Findings: t.evidence.Findings}
+	return &evidence.Error{Findings: t.evidence.Findings}
 }
 
 func (t *trial) batch(verb string, calls []*call) batch {
-	return batch{verb: verb, host: t.testbed.host, calls: calls, concurrent: t.concurrent, watch: t.testbed.watch}
+	return batch{verb: verb, host: t.testbed.host, calls: calls, concurrent: t.Concurrent, watch: t.testbed.watch}
 }
 
 // prepare prepares the calls, and records the state before them.
 func (t *trial) prepare() error {
 	s := t.testbed
-	if err := s.prepare(t.plugin, t.pods); err != nil {
+	if err := s.prepare(t.Plugin, t.Pods); err != nil {
 		return err
 	}
-	program, err := t.plugin.executable()
+	program, err := t.Plugin.executable()
 	if err != nil {
 		return err
 	}
-	if t.plugin.Agent {
+	if t.Plugin.Agent {
 		program = clientIn(s.dirs)
 	}
-	config, err := t.plugin.config(s.dirs, nil)
+	config, err := t.Plugin.config(s.dirs, nil)
 	if err != nil {
 		return err
 	}
 	s.trials++
-	base := t.plugin.environment(program, s.dirs)
-	for i, pod := range s.pods[:t.pods] {
+	base := t.Plugin.environment(program, s.dirs)
+	for i, pod := range s.pods[:t.Pods] {
 		env := append(slices.Clone(base), fmt.Sprintf("CNI_CONTAINERID=bench-%d-%d", s.trials, i), "CNI_NETNS="+pod.ns.Path())
 		t.adds = append(t.adds, &call{program: program, config: config, env: append(slices.Clone(env), "CNI_COMMAND="+verbAdd)})
 		t.dels = append(t.dels, &call{program: program, config: config, env: append(env, "CNI_COMMAND="+verbDel)})
@@ -117,7 +112,7 @@ func (t *trial) prepare() error {
 		return err
 	}
 	t.files, err = t.pluginFiles()
-	t.evidence.Attachments = &result.Attachments{Kept: s.proven[t.plugin].kept}
+	t.evidence.Attachments = &result.Attachments{Kept: s.proven[t.Plugin].kept}
 	return err
 }
 
@@ -164,7 +159,7 @@ func (t *trial) checkAdded() error {
 		reserved[leased(file)] = true
 	}
 	for i, c := range t.adds {
-		a, err := c.parse()
+		addrs, err := c.parse()
 		if err != nil {
 			return err
 		}
@@ -173,8 +168,7 @@ func (t *trial) checkAdded() error {
 		if err != nil {
 			return fmt.Errorf("%s after %s: %w", pod.name, verbAdd, err)
 		}
-		for _, ip := range a.IPs {
-			addr := ip.Address.Addr()
+		for _, addr := range addrs {
 			has := slices.ContainsFunc(device.Addrs, func(p netip.Prefix) bool { return p.Addr() == addr })
 			switch {
 			case !has || !device.Up:
@@ -183,8 +177,8 @@ func (t *trial) checkAdded() error {
 				return fmt.Errorf("%s of %s is not reserved", addr, pod.name)
 			case slices.Contains(t.addresses, addr):
 				return fmt.Errorf("%s was assigned twice", addr)
-			case !t.plugin.Subnet.Contains(addr):
-				return fmt.Errorf("%s is not in %s", addr, t.plugin.Subnet)
+			case !t.Plugin.Subnet.Contains(addr):
+				return fmt.Errorf("%s is not in %s", addr, t.Plugin.Subnet)
 			}
 			t.addresses = append(t.addresses, addr)
 		}
@@ -193,12 +187,12 @@ func (t *trial) checkAdded() error {
 	if err := t.checkEndpoints(); err != nil {
 		return err
 	}
-	if t.plugin.Agent {
-		if err := t.testbed.agent.did(t.pods); err != nil {
+	if t.Plugin.Agent {
+		if err := t.testbed.agent.did(t.Pods); err != nil {
 			return err
 		}
 	}
-	return t.reach(t.testbed.pods[t.pods-1])
+	return t.reach(t.testbed.pods[t.Pods-1])
 }
 
 // checkEndpoints checks the eBPF datapath's endpoints and sockets against the plugin's
@@ -208,7 +202,7 @@ func (t *trial) checkEndpoints() error {
 	if err != nil {
 		return err
 	}
-	packets, sockets := t.plugin.Endpoints, t.plugin.HasServices() && !t.plugin.Endpoints // whose sockets are enabled with them
+	packets, sockets := t.Plugin.Endpoints, t.Plugin.HasServices() && !t.Plugin.Endpoints // whose sockets are enabled with them
 	switch {
 	case !packets && len(known.Endpoints) > 0:
 		return fmt.Errorf("the eBPF datapath has %d endpoints, want none", len(known.Endpoints))
@@ -235,7 +229,7 @@ const reachTimeout = 3 * time.Second
 
 // reach connects from a pod to its gateway, which answers with its place.
 func (t *trial) reach(from *pod) error {
-	to := netip.AddrPortFrom(t.plugin.gatewayAddress(), lab.ServicePort)
+	to := netip.AddrPortFrom(t.Plugin.gatewayAddress(), lab.ServicePort)
 	var who []byte
 	err := from.ns.Do(func() error {
 		conn, err := net.DialTimeout("tcp4", net.JoinHostPort(to.Addr().String(), strconv.Itoa(int(to.Port()))), reachTimeout)
@@ -253,8 +247,8 @@ func (t *trial) reach(from *pod) error {
 	if err != nil {
 		return fmt.Errorf("%s cannot reach its gateway: %w", from.name, err)
 	}
-	if string(who) != t.plugin.Gateway {
-		return fmt.Errorf("%s answered as %q, want %q", to, who, t.plugin.Gateway)
+	if string(who) != t.Plugin.Gateway {
+		return fmt.Errorf("%s answered as %q, want %q", to, who, t.Plugin.Gateway)
 	}
 	t.evidence.Attachments.Reached = fmt.Sprintf("%s (%s)", to.Addr(), who)
 	device, err := rtnl.In(from.ns).Device(lab.IfName)
@@ -268,7 +262,7 @@ func (t *trial) reach(from *pod) error {
 
 // checkRemoved checks that DEL removed devices, reservations, files and endpoints.
 func (t *trial) checkRemoved() error {
-	for _, pod := range t.testbed.pods[:t.pods] {
+	for _, pod := range t.testbed.pods[:t.Pods] {
 		devices, err := rtnl.In(pod.ns).Devices()
 		if err != nil {
 			return err
@@ -291,7 +285,7 @@ func (t *trial) checkRemoved() error {
 		case err == nil && slices.Contains(t.addresses, addr):
 			return fmt.Errorf("%s is still reserved after %s", addr, verbDel)
 		case !t.first && !slices.Contains(t.files, file):
-			return fmt.Errorf("%s left %s after %s", t.plugin.Program, file, verbDel)
+			return fmt.Errorf("%s left %s after %s", t.Plugin.Program, file, verbDel)
 		}
 	}
 	known, err := t.testbed.lab.PluginPods()
