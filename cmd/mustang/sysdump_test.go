@@ -82,13 +82,15 @@ func TestSysdump(t *testing.T) {
 			t.Errorf("%s: %d, %s", line, code, stderr)
 		}
 	}
-	for path, why := range map[string]string{dir + "/none.log": "no such file or directory", dir: "not a regular file"} {
+	for path, why := range map[string]string{
+		dir + "/none.log": "open " + dir + "/none.log: no such file or directory", dir: dir + " is not a regular file",
+	} {
 		code, _, stderr := command(t, env, "sysdump", "-f", dir+"/with-log", "--log", dir+"/agent.log", "--log", path)
-		if _, err := os.Stat(dir + "/with-log"); code != exitMisuse || stderr != "mustang: --log "+path+": "+why+"\n" || err == nil {
+		if _, err := os.Stat(dir + "/with-log"); code != exitMisuse || stderr != "mustang: --log: "+why+"\n" || err == nil {
 			t.Errorf("%s: %d, %s, %v", path, code, stderr, err)
 		}
 	}
-	if code, _, stderr := command(t, env, "sysdump", "-f", dir+"/nosuch/x"); code != exitFailed || stderr != "mustang: "+dir+"/nosuch/x: no such file or directory\n" {
+	if code, _, stderr := command(t, env, "sysdump", "-f", dir+"/nosuch/x"); code != exitFailed || stderr != "mustang: open "+dir+"/nosuch/x: no such file or directory\n" {
 		t.Errorf("no directory: %d, %s", code, stderr)
 	}
 	if code, _, stderr := command(t, env, "sysdump", "--max-size=0"); code != exitMisuse || !strings.Contains(stderr, "--max-size") {

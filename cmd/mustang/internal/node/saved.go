@@ -10,8 +10,6 @@ import (
 	"path/filepath"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"mustang/internal/lock"
 	"mustang/internal/service"
 	"mustang/internal/service/manifest"
@@ -23,14 +21,11 @@ type savedFile string
 
 // read returns the services. The error matches os.ErrNotExist if nothing was saved.
 func (f savedFile) read() ([]service.Service, error) {
-	file, err := os.OpenFile(string(f), os.O_RDONLY|unix.O_NONBLOCK, 0) // a FIFO without a writer would block
+	file, err := openRegular(string(f))
 	if err != nil {
 		return nil, err
 	}
 	defer file.Close()
-	if info, err := file.Stat(); err != nil || !info.Mode().IsRegular() {
-		return nil, errors.Join(err, fmt.Errorf("%s is not a regular file", f))
-	}
 	set, err := manifest.Read(file, manifest.Options{})
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", f, err)

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"time"
 
@@ -67,9 +66,6 @@ its missing.txt, and the exit code stays 0.`,
 				return err
 			}
 		}
-		if err := d.checkLogs(); err != nil {
-			return cli.Usage(err)
-		}
 		return d.write(cmd.Context())
 	}
 	flags := cmd.Flags()
@@ -86,60 +82,51 @@ its missing.txt, and the exit code stays 0.`,
 	return cmd
 }
 
-// check refuses flags that would have no effect.
+// check refuses flags that would have no effect, and logs that cannot be read.
 func (d dump) check(changed func(flag string) bool) error {
 	switch {
 	case d.size <= 0:
 		return errors.New("--max-size: want more than 0")
 	case d.timeout <= 0:
 		return errors.New("--timeout: want more than 0")
+	case changed("kubeconfig") && d.kubeconfig == "":
+		return errors.New("--kubeconfig: empty")
 	}
 	flags, why := []string{"namespace", "selector"}, "--kubeconfig is missing: it is for a cluster"
 	if d.kubeconfig != "" {
 		flags, why = []string{"log", "cni-conf-dir", "run-dir", "netns"}, "it is for this node, and --kubeconfig for a cluster"
-	}
-	if changed("kubeconfig") && d.kubeconfig == "" {
-		return errors.New("--kubeconfig: empty")
 	}
 	for _, flag := range flags {
 		if changed(flag) {
 			return fmt.Errorf("--%s: %s", flag, why)
 		}
 	}
-	if err := kube.CheckSelector(d.selector); err != nil {
-		return fmt.Errorf("--selector %q: %w", d.selector, err)
+	if d.kubeconfig != "" {
+		if err := kube.CheckSelector(d.selector); err != nil {
+			return fmt.Errorf("--selector %q: %w", d.selector, err)
+		}
+		return nil
 	}
-	if d.kubeconfig == "" {
-		return cli.WithNamespace(d.netnsOf, func(*netns.Namespace) error { return nil })
-	}
-	return nil
-}
-
-// checkLogs refuses logs that cannot be read: who names one wants it in the archive.
-func (d dump) checkLogs() error {
 	for _, path := range d.logs {
 		in, err := openRegular(path)
 		if err != nil {
-			if failed := (*fs.PathError)(nil); errors.As(err, &failed) {
-				err = failed.Err
-			}
-			return fmt.Errorf("--log %s: %w", path, err)
+			return fmt.Errorf("--log: %w", err)
 		}
 		_ = in.Close()
 	}
-	return nil
+	return cli.WithNamespace(d.netnsOf, func(*netns.Namespace) error { return nil })
 }
 
 // write writes the archive. An interrupted one leaves nothing.
-func (d dump) write(ctx context.Context) (err error) {
+func (d dump) write(ctx context.Context) error {
 	if d.output == "-" {
 		_, _, err := d.collect(ctx, d.Stdout)
 		return err
 	}
 	name := cmp.Or(d.output, time.Now().UTC().Format("mustang-sysdump-20060102-150405.tar.gz"))
 	file, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if at := (*fs.PathError)(nil); errors.As(err, &at) {
-		return fmt.Errorf("%s: %w", name, at.Err)
+	if err != nil {
+		return err
 	}
 	of, missing, err := d.collect(ctx, file)
 	size, seekErr := file.Seek(0, io.SeekCurrent)
@@ -156,19 +143,20 @@ func (d dump) write(ctx context.Context) (err error) {
 
 // collect writes an archive. It returns of what, and how many files are missing.
 func (d dump) collect(ctx context.Context, to io.Writer) (of string, missing int, err error) {
-	a, from := stream(to, d.size<<20), d.node
-	if d.kubeconfig != "" {
-		from = d.cluster
-	}
 	within, cancel := context.WithTimeoutCause(ctx, d.timeout, fmt.Errorf("not done within %s: --timeout sets another limit", d.timeout))
 	defer cancel()
-	of, err = from(within, a)
-	if ctx.Err() != nil {
-		err = ctx.Err()
+	a := newArchive(to, d.size<<20, itemTime)
+	if d.kubeconfig != "" {
+		of, err = d.cluster(within, a)
+	} else {
+		of = "this node"
+		d.node(within, a)
+	}
+	if err = cmp.Or(ctx.Err(), err); err == nil {
+		err = a.close()
 	}
 	if err != nil {
-		return of, 0, fmt.Errorf("no archive: %w", err)
+		err = fmt.Errorf("no archive: %w", err)
 	}
-	list, err := a.Close()
-	return of, len(list), err
+	return of, len(a.missing), err
 }

@@ -62,12 +62,10 @@ func exec(stdout, stderr []byte, code int) http.Handler {
 func TestCluster(t *testing.T) {
 	s := kubetest.Start(t)
 	var node bytes.Buffer
-	a := stream(&node, 1<<20)
-	if err := a.Add("commands/status.txt", []byte("all is well")); err != nil {
-		t.Fatal(err)
-	}
-	a.Missing("metrics.txt", errors.New("no agent"))
-	if _, err := a.Close(); err != nil {
+	a := newArchive(&node, 1<<20, time.Minute)
+	a.add("commands/status.txt", []byte("all is well"))
+	a.lack("metrics.txt", errors.New("no agent"))
+	if err := a.close(); err != nil {
 		t.Fatal(err)
 	}
 	const pods = "/api/v1/namespaces/kube-system/pods"

@@ -51,63 +51,62 @@ var sysctls = []string{
 	"net/ipv4/ip_local_port_range", "net/ipv4/neigh/default/gc_thresh*", "net/ipv4/vs/*", "user/max_net_namespaces",
 }
 
-// node collects from this node. It returns of what it has collected.
-func (d dump) node(ctx context.Context, a *archive) (of string, err error) {
-	var items []item
+// node collects from this node.
+func (d dump) node(ctx context.Context, a *archive) {
 	for _, line := range commandLines {
-		items = append(items, d.command(line))
+		d.command(ctx, a, line)
 	}
 	for _, path := range slices.Concat(files, d.logs) {
-		items = append(items, file("files", path))
+		a.file(ctx, "files", path)
 	}
-	items = append(items,
-		item{Name: "kernel.txt", Collect: kernel},
-		item{Name: "sysctls.txt", Collect: sysctlValues},
-		item{Name: "network.txt", Collect: func(_ context.Context, to io.Writer) error {
+	for name, do := range map[string]func(context.Context, io.Writer) error{
+		"kernel.txt": kernel, "sysctls.txt": sysctlValues,
+		"network.txt": func(_ context.Context, to io.Writer) error {
 			return cli.WithNamespace(d.netnsOf, func(ns *netns.Namespace) error { return rtnl.In(ns).WriteTables(to) })
-		}},
-		item{Name: "pins.txt", Collect: func(_ context.Context, to io.Writer) error { return tree(to, d.BPFRoot) }},
-		item{Name: "metrics.txt", Collect: func(ctx context.Context, to io.Writer) error {
-			text, err := status.Ask(ctx, d.runDir, "/metrics", 16<<20)
-			_, _ = to.Write(text) // of a buffer
+		},
+		"pins.txt": func(_ context.Context, to io.Writer) error { return trees(to, d.BPFRoot) },
+		"metrics.txt": func(ctx context.Context, to io.Writer) error {
+			text, err := status.Ask(ctx, d.runDir, "/metrics", maxFile)
+			if err == nil {
+				_, err = to.Write(text)
+			}
 			return err
-		}},
-	)
-	return "this node", a.Collect(ctx, itemTime, slices.Concat(items, d.cni()))
+		},
+	} {
+		a.collect(ctx, name, do)
+	}
+	d.cni(ctx, a)
 }
 
-// command is the output of a command line of this program.
-func (d dump) command(line string) item {
-	name := "commands/" + strings.ReplaceAll(strings.TrimSuffix(line, " -o json"), " ", "-")
-	extension := ".txt"
-	if strings.HasSuffix(line, "json") {
-		extension = ".json"
-	}
-	return item{Name: name + extension, Collect: func(ctx context.Context, to io.Writer) error {
+// command collects the output of a command line of this program.
+func (d dump) command(ctx context.Context, a *archive, line string) {
+	bare, isJSON := strings.CutSuffix(line, " -o json")
+	extension := map[bool]string{true: ".json", false: ".txt"}[isJSON]
+	a.collect(ctx, "commands/"+strings.ReplaceAll(bare, " ", "-")+extension, func(ctx context.Context, to io.Writer) error {
 		args := append(strings.Fields(line), "--bpf-root", d.BPFRoot)
 		if strings.HasPrefix(line, "agent ") || strings.HasPrefix(line, "svc ls") {
 			args = append(args, "--run-dir", d.runDir)
 		}
-		var stdout, stderr buffer
-		code := d.run(ctx, io.MultiWriter(to, &stdout), &stderr, args...)
-		said := strings.TrimSpace(string(stderr.Bytes()))
+		var stdout, stderr bytes.Buffer
+		code := d.run(ctx, &stdout, &stderr, args...)
+		said := strings.TrimSpace(stderr.String())
 		if code != 0 {
 			said = fmt.Sprintf("exit code %d: %s", code, said)
 		}
-		if code != 0 && len(stdout.Bytes()) == 0 { // otherwise that is what it tells of what is amiss
+		if code != 0 && stdout.Len() == 0 { // otherwise that is what it tells of what is amiss
 			return errors.New(said)
 		}
-		if said != "" && extension == ".txt" {
-			_, err := fmt.Fprintln(to, said)
-			return err
+		if said != "" && !isJSON {
+			fmt.Fprintln(&stdout, said)
 		}
-		return nil
-	}}
+		_, err := stdout.WriteTo(to)
+		return err
+	})
 }
 
-// file is a regular file at a path, which is its name below a directory of the archive.
-func file(dir, path string) item {
-	return item{Name: filepath.Join(dir, path), Collect: func(_ context.Context, to io.Writer) error {
+// file collects a regular file at a path, which is its name below a directory of the archive.
+func (a *archive) file(ctx context.Context, dir, path string) {
+	a.collect(ctx, filepath.Join(dir, path), func(_ context.Context, to io.Writer) error {
 		in, err := openRegular(path)
 		if err != nil {
 			return err
@@ -115,9 +114,10 @@ func file(dir, path string) item {
 		defer in.Close()
 		_, err = io.Copy(to, in)
 		return err
-	}}
+	})
 }
 
+// openRegular opens a regular file to read.
 func openRegular(path string) (*os.File, error) {
 	in, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a pipe would wait for its writer
 	if err != nil {
@@ -125,47 +125,43 @@ func openRegular(path string) (*os.File, error) {
 	}
 	if info, err := in.Stat(); err != nil || !info.Mode().IsRegular() {
 		_ = in.Close()
-		return nil, cmp.Or(err, errors.New("not a regular file"))
+		return nil, cmp.Or(err, fmt.Errorf("%s is not a regular file", path))
 	}
 	return in, nil
 }
 
-// cni is the configurations and the plugin's records, and the names of its other files. Kubeconfigs are beside configurations: no
-// other files are read there.
-func (d dump) cni() (items []item) {
-	for _, pattern := range []string{"*.conflist", "*.conf", "*.json"} {
-		paths, _ := filepath.Glob(filepath.Join(d.confDir, pattern)) // the pattern is good
-		for _, path := range paths {
-			items = append(items, file("cni", path))
-		}
-	}
+// cni collects the configurations and the plugin's records, and the names of its other files. Kubeconfigs are beside
+// configurations: no other files are read there.
+func (d dump) cni(ctx context.Context, a *archive) {
 	records := cmp.Or(d.Getenv("MUSTANG_CNI_RUN_DIR"), cni.DefaultRunDir)
-	paths, _ := filepath.Glob(filepath.Join(records, "*", "attachments", "*.record"))
-	networks, _ := filepath.Glob(filepath.Join(records, "*", "network.json"))
-	for _, path := range append(paths, networks...) {
-		items = append(items, file("cni", path))
-	}
-	return append(items, item{Name: "cni/files.txt", Collect: func(_ context.Context, to io.Writer) error {
-		var errs []error
-		for _, dir := range []string{d.confDir, records, cmp.Or(d.Getenv("MUSTANG_CNI_STATE_DIR"), cni.DefaultStateDir)} {
-			errs = append(errs, tree(to, dir))
+	for _, pattern := range []string{
+		d.confDir + "/*.conflist", d.confDir + "/*.conf", d.confDir + "/*.json", records + "/*/attachments/*.record", records + "/*/network.json",
+	} {
+		paths, _ := filepath.Glob(pattern) // the pattern is good
+		for _, path := range paths {
+			a.file(ctx, "cni", path)
 		}
-		return errors.Join(errs...)
-	}})
+	}
+	a.collect(ctx, "cni/files.txt", func(_ context.Context, to io.Writer) error {
+		return trees(to, d.confDir, records, cmp.Or(d.Getenv("MUSTANG_CNI_STATE_DIR"), cni.DefaultStateDir))
+	})
 }
 
-// tree writes the names of files below a directory.
-func tree(to io.Writer, dir string) error {
-	return filepath.WalkDir(dir, func(path string, entry os.DirEntry, err error) error {
-		if err != nil {
+// trees writes the names of files below directories.
+func trees(to io.Writer, dirs ...string) (err error) {
+	for _, dir := range dirs {
+		err = errors.Join(err, filepath.WalkDir(dir, func(path string, entry os.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
+			info, err := entry.Info()
+			if err == nil {
+				_, err = fmt.Fprintf(to, "%s %8d %s %q\n", info.Mode(), info.Size(), info.ModTime().UTC().Format(time.RFC3339), path)
+			}
 			return err
-		}
-		info, err := entry.Info()
-		if err == nil {
-			_, err = fmt.Fprintf(to, "%s %8d %s %q\n", info.Mode(), info.Size(), info.ModTime().UTC().Format(time.RFC3339), path)
-		}
-		return err
-	})
+		}))
+	}
+	return err
 }
 
 func kernel(_ context.Context, to io.Writer) error {
@@ -227,14 +223,8 @@ func (d dump) cluster(ctx context.Context, a *archive) (of string, err error) {
 		"events-of-agents": fmt.Sprintf("/api/v1/events?limit=%d&fieldSelector=%s", maxEvents, url.QueryEscape("source=mustang-agent")),
 		"events":           fmt.Sprintf("%s/events?limit=%d", in, maxEvents),
 	}
-	var items []item
 	for name, request := range objects {
-		items = append(items, item{Name: "cluster/" + name + ".json", Collect: func(ctx context.Context, to io.Writer) error {
-			return client.Get(ctx, request, to)
-		}})
-	}
-	if err := a.Collect(ctx, itemTime, items); err != nil {
-		return "", err
+		a.collect(ctx, "cluster/"+name+".json", func(ctx context.Context, to io.Writer) error { return client.Get(ctx, request, to) })
 	}
 	var all errgroup.Group
 	all.SetLimit(atOnce)
@@ -259,28 +249,30 @@ func (d dump) pod(ctx context.Context, client *kube.Client, a *archive, pod kube
 	dir := path.Join("nodes", path.Base("/"+cmp.Or(pod.Node, pod.Name)))
 	within, cancel := context.WithTimeoutCause(ctx, podTime, fmt.Errorf("not done within %s", podTime))
 	defer cancel()
-	log := fmt.Sprintf("/api/v1/namespaces/%s/pods/%s/log?container=%s&tailLines=%d&limitBytes=%d", url.PathEscape(d.namespace), url.PathEscape(pod.Name), container, logLines, logBytes)
-	items := []item{{Name: dir + "/agent.log", Collect: func(ctx context.Context, to io.Writer) error { return client.Get(ctx, log, to) }}}
+	log := func(name, more string) {
+		request := fmt.Sprintf("/api/v1/namespaces/%s/pods/%s/log?container=%s&tailLines=%d&limitBytes=%d%s",
+			url.PathEscape(d.namespace), url.PathEscape(pod.Name), container, logLines, logBytes, more)
+		a.collect(within, dir+name, func(ctx context.Context, to io.Writer) error { return client.Get(ctx, request, to) })
+	}
+	log("/agent.log", "")
 	if pod.Restarted {
-		items = append(items, item{Name: dir + "/agent-before.log", Collect: func(ctx context.Context, to io.Writer) error {
-			return client.Get(ctx, log+"&previous=true", to)
-		}})
+		log("/agent-before.log", "&previous=true")
 	}
-	err := a.Collect(within, itemTime, items)
-	if err == nil {
-		var archive, stderr buffer
-		words := []string{"mustang", "sysdump", "-f", "-", "--max-size", fmt.Sprint(podSize), "--timeout", (podTime - itemTime).String()}
-		err = client.Exec(within, kube.ExecCommand{Namespace: d.namespace, Pod: pod.Name, Container: container, Words: words}, kube.ExecStreams{Stdout: &archive, Stderr: &stderr})
-		if said := bytes.TrimSpace(stderr.Bytes()); err != nil && len(said) > 0 {
-			err = fmt.Errorf("%w: %s", err, said)
+	words := []string{"mustang", "sysdump", "-f", "-", "--max-size", fmt.Sprint(podSize), "--timeout", (podTime - itemTime).String()}
+	from, to := io.Pipe()
+	defer from.Close()
+	go func() {
+		var stderr bytes.Buffer
+		run := kube.ExecCommand{Namespace: d.namespace, Pod: pod.Name, Container: container, Words: words}
+		err := client.Exec(within, run, kube.ExecStreams{Stdout: to, Stderr: &stderr})
+		if err != nil && within.Err() == nil && stderr.Len() > 0 { // otherwise more may be written yet
+			err = fmt.Errorf("%w: %s", err, &stderr)
 		}
-		err = errors.Join(err, a.Merge(dir, bytes.NewReader(archive.Bytes())))
-	}
-	if err != nil && within.Err() != nil {
-		err = errors.Join(context.Cause(within), err)
-	}
+		to.CloseWithError(err)
+	}()
+	err := a.merge(dir, from)
 	if err != nil {
-		a.Missing(dir, err)
+		a.lack(dir, err)
 	}
 	return err == nil
 }
