@@ -78,23 +78,18 @@ func (a *agentNodes) check() error {
 	if a.place.ConfDir == "" {
 		return nil
 	}
-	switch p := a.pods; {
-	case !slices.Contains(netconf.Links(), p.Link):
-		return fmt.Errorf("--link: unknown link mode %q: want %s", p.Link, strings.Join(netconf.Links(), ", "))
-	case a.change != linkRefuse && a.change != linkDrain:
+	if a.change != linkRefuse && a.change != linkDrain {
 		return fmt.Errorf("--link-change: %q: want %s or %s", a.change, linkRefuse, linkDrain)
-	case !slices.Contains(netconf.Services(), p.Services):
-		return fmt.Errorf("--services: %q: want %s", p.Services, strings.Join(netconf.Services(), ", "))
-	case !slices.Contains(install.Versions(), p.CNIVersion):
-		return fmt.Errorf("--cni-version: %q: want %s", p.CNIVersion, strings.Join(install.Versions(), ", "))
+	}
+	pods := a.pods
+	pods.Subnets = []netip.Prefix{netip.MustParsePrefix(defaultSubnet)}
+	if _, err := pods.Conflist(); err != nil {
+		return ofFlag(err)
 	}
 	if err := netconf.CheckProxied(a.pods.Link, a.pods.Services); err != nil && !a.proxied {
 		return fmt.Errorf("%w: choose another --link or other --services, or allow it by --allow-services-off", err)
 	}
-	pods := a.pods
-	pods.Subnets = []netip.Prefix{netip.MustParsePrefix(defaultSubnet)}
-	_, err := pods.Conflist()
-	return err
+	return nil
 }
 
 // apart lists the links of pods that new pods may not reach, and pods whose link is unknown.

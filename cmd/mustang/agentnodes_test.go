@@ -22,6 +22,7 @@ import (
 
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/cni/install"
+	"mustang/internal/cni/netconf"
 	"mustang/internal/cni/record"
 	"mustang/internal/kube/kubetest"
 	"mustang/internal/netns"
@@ -58,7 +59,7 @@ func newCluster(t *testing.T) *cluster {
 	testkit.RequireRoot(t)
 	testkit.RequireKernel(t, 6, 6)
 	testkit.RequireTool(t, "ip")
-	c := &cluster{t: t, api: kubetest.Start(t), plugin: newCNIInstaller(t).plugin}
+	c := &cluster{t: t, api: kubetest.Start(t), plugin: staticProgram(t, netconf.PluginType)}
 	c.config = c.api.Kubeconfig(t)
 	wire := testkit.Namespace(t, "wire")
 	c.ip("-n " + wire.Name() + " link add br0 up type bridge")

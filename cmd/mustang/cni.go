@@ -167,8 +167,13 @@ func (i *cniInstallation) check() error {
 	if err := i.cniPlace.check(); err != nil {
 		return err
 	}
-	if err := i.checkSubnets(); err != nil {
-		return err
+	if len(i.Subnets) == 0 {
+		i.Subnets = []netip.Prefix{netip.MustParsePrefix(defaultSubnet)}
+	}
+	for _, p := range i.Subnets {
+		if a := p.Addr(); a.IsUnspecified() || a.IsLoopback() || a.IsMulticast() || a.BitLen()-p.Bits() < 2 {
+			return fmt.Errorf("--subnet %q: pods cannot have addresses of it, or too few: want a prefix like %s", p, defaultSubnet)
+		}
 	}
 	least := minMTU
 	if slices.ContainsFunc(i.Subnets, func(p netip.Prefix) bool { return p.Addr().Is6() }) {
@@ -177,36 +182,11 @@ func (i *cniInstallation) check() error {
 	if i.MTU != 0 && (i.MTU < least || i.MTU > maxMTU) {
 		return fmt.Errorf("--mtu %d: want 0 (parent's MTU) or %d to %d; IPv6 needs %d", i.MTU, minMTU, maxMTU, minMTU6)
 	}
-	for _, device := range [][2]string{{"parent", i.Parent}, {"bridge", i.Bridge}} {
-		if name := device[1]; len(name) > maxName || strings.ContainsAny(name, "/: \t\n%") {
-			return fmt.Errorf("--%s %q: want the name of a device: %d characters at most, no spaces, slashes, colons or percent signs", device[0], name, maxName)
-		}
-	}
 	if mode, err := podlink.Lookup(i.Link); err == nil && i.Bridge != "" && !mode.Traits().Bridge {
 		return fmt.Errorf("--bridge %q: link %s has none", i.Bridge, i.Link)
 	}
 	_, err := i.Conflist()
 	return ofFlag(err)
-}
-
-func (i *cniInstallation) checkSubnets() error {
-	if len(i.Subnets) == 0 {
-		i.Subnets = []netip.Prefix{netip.MustParsePrefix(defaultSubnet)}
-	}
-	for n, prefix := range i.Subnets {
-		if a := prefix.Addr(); a.IsUnspecified() || a.IsLoopback() || a.IsMulticast() || a.BitLen()-prefix.Bits() < 2 {
-			return fmt.Errorf("--subnet %q: pods cannot have addresses of it, or too few: want a prefix like %s", prefix, defaultSubnet)
-		}
-		if prefix != prefix.Masked() {
-			return fmt.Errorf("--subnet %q: it has host bits: want %s", prefix, prefix.Masked())
-		}
-		for _, other := range i.Subnets[:n] {
-			if other.Addr().Is4() == prefix.Addr().Is4() {
-				return fmt.Errorf("--subnet %q: a second one of its family, after %s: want one of IPv4, one of IPv6, or one of each", prefix, other)
-			}
-		}
-	}
-	return nil
 }
 
 // flagOfKey are the flags that set keys of the configuration.
@@ -232,9 +212,6 @@ func ofFlag(err error) error {
 
 // The smallest MTU of IPv4 and of IPv6 (RFC 791, RFC 8200), and the greatest of a configuration, in bytes.
 const minMTU, minMTU6, maxMTU = 68, 1280, 65535
-
-// maxName is the most characters of a device's name (IFNAMSIZ in Linux).
-const maxName = 15
 
 // printNotes prints what keeps the installed network from being used.
 func (c *config) printNotes(ctx context.Context, i cniInstallation, conflist []byte) error {

@@ -5,7 +5,6 @@ package main
 import (
 	"context"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -31,14 +30,9 @@ type cniInstaller struct {
 func newCNIInstaller(t *testing.T) *cniInstaller {
 	t.Helper()
 	root := t.TempDir()
-	i := &cniInstaller{t: t, root: root, bin: root + "/bin", conf: root + "/conf", plugin: filepath.Join(t.TempDir(), netconf.PluginType)}
+	i := &cniInstaller{t: t, root: root, bin: root + "/bin", conf: root + "/conf", plugin: staticProgram(t, netconf.PluginType)}
 	i.environment = map[string]string{
 		cli.EnvBPFRoot: root + "/bpf", "MUSTANG_CNI_STATE_DIR": root + "/state", "MUSTANG_CNI_RUN_DIR": root + "/run", envStateDir: root + "/labs",
-	}
-	build := exec.Command("go", "build", "-o", i.plugin, "mustang/cmd/mustang-cni")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
 	}
 	return i
 }

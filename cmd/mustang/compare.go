@@ -66,7 +66,7 @@ It is 1 if the intervals of all rows are wider than the threshold.`,
 			} else if allowMissing {
 				return cli.Usage(errors.New("--allow-missing: --threshold is missing"))
 			}
-			return interruptible(cmd.Context(), func() error { return c.compareRuns(args, format, judge) })
+			return cli.Interruptible(cmd.Context(), func() error { return c.compareRuns(args, format, judge) })
 		},
 	}
 	cli.AddOutput(cmd, &format, "csv", "markdown", "benchfmt")

@@ -52,7 +52,7 @@ func TestEndpointTells(t *testing.T) {
 	n.run(add + " --namespace=shop --pod=db --label=app=db --allowed-address=192.168.10.200 --allowed-address=fd00:99::/64")
 	n.says(exitDone, "ep ls -o wide", "  192.168.10.200,fd00:99::/64  shop")
 	n.says(exitDone, "ep ls -o json", `"192.168.10.200/32",`)
-	n.says(exitFailed, "ep add --netns=PODC", "each host needs a directory of its own; a pod of that one takes --host-netns\n")
+	n.says(exitFailed, "ep add --netns=PODC", "each host needs a directory of its own\n")
 	n.says(exitMisuse, add+" --namespace=", "--namespace is empty")
 	n.says(exitMisuse, add+" --pod=", "--pod is empty")
 	for _, bad := range []string{"fe80::1%eth0", "fe80::1", "0.0.0.0", "127.0.0.1", "224.0.0.1"} {

@@ -47,12 +47,12 @@ func TestFaults(t *testing.T) {
 	for _, f := range faults {
 		testkit.RequireTool(t, f.program)
 	}
-	program := staticProgram(t)
+	program := staticProgram(t, "mustang")
 	for _, f := range faults {
 		t.Run(f.program, func(t *testing.T) {
 			ownMounts(t)
 			f.provoke(t)
-			s := startProgram(t, program, t.TempDir(), f.suite, "--only", f.sound, "--only", f.broken, "--rounds", "1", "--slice", "2ms")
+			s := startProgram(t, program, t.TempDir(), f.suite, "--only", f.sound, "--only", f.broken, "--rounds", "1", "--slice", "2ms", "--workload", "tcp_rr")
 			_ = s.cmd.Wait() // what it comes to is seen by the exit code
 			if code := s.cmd.ProcessState.ExitCode(); code != exitFailed {
 				t.Errorf("exit code %d, want %d: %s", code, exitFailed, s.stderr)

@@ -26,7 +26,7 @@ func TestFullDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = unix.Unmount(out, unix.MNT_DETACH) }()
-	s := startProgram(t, "mustang", out, "pod-links", "--only", "veth+ebpf", "--rounds", "10000", "--slice", "5ms")
+	s := startProgram(t, "mustang", out, "pod-links", "--only", "veth+ebpf", "--rounds", "160", "--slice", "5ms", "--workload", "tcp_rr")
 	s.awaitRows(t, 1)
 	filler, err := os.Create(filepath.Join(out, "filler"))
 	if err != nil {

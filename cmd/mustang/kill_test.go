@@ -32,12 +32,16 @@ type started struct {
 	state  string
 }
 
-// startBench starts a long bench and waits until it has measured something.
+// benchRows is the number of rows that startBench measures.
+const benchRows = 3
+
+// startBench starts a bench that builds its labs many times, and waits until it has measured something.
 func startBench(t *testing.T) started {
 	t.Helper()
 	testkit.RequireRoot(t)
-	s := startProgram(t, "mustang", t.TempDir(), "pod-links", "--rounds", "10000", "--slice", "5ms", "--only", "veth+ebpf", "--only", "macvlan/cluster-ip/nftables")
-	s.awaitRows(t, 6)
+	s := startProgram(t, "mustang", t.TempDir(), "pod-links", "--rounds", "160", "--slice", "5ms", "--workload", "tcp_rr",
+		"--only", "veth+ebpf", "--only", "macvlan/cluster-ip/nftables")
+	s.awaitRows(t, benchRows)
 	return s
 }
 
@@ -191,7 +195,7 @@ func TestBenchKilled(t *testing.T) {
 		t.Errorf("lab ls shows %v (%v)", listed.Labs, err)
 	}
 	file, err := readResults(s.out)
-	if err != nil || len(file.Rows) < 6 {
+	if err != nil || len(file.Rows) < benchRows {
 		t.Errorf("what was measured is lost: %d rows, %v", len(file.Rows), err)
 	}
 }
@@ -222,7 +226,7 @@ func benchInterrupted(t *testing.T, signal unix.Signal) {
 		t.Fatal(err)
 	}
 	checkSchema(t, s.out)
-	if !file.Run.Interrupted || len(file.Rows) < 6 {
+	if !file.Run.Interrupted || len(file.Rows) < benchRows {
 		t.Errorf("interrupted %t with %d rows, want what was done", file.Run.Interrupted, len(file.Rows))
 	}
 	for _, row := range file.Rows {

@@ -21,17 +21,17 @@ import (
 var numbers = regexp.MustCompile(`/[0-9]+-(host|pod)-`)
 
 // loads matches the commands that may load programs, or remove them.
-var loads = regexp.MustCompile(`^(ep add|uplink add|socket|datapath)`)
+var loads = regexp.MustCompile(`(ep add|uplink add|socket|datapath) `)
 
-// begun runs a test of the state that a case begins with. Its root has programs already if the case has commands that load
-// them before the one that is killed: the kernel needs longer to verify them than everything else takes.
+// begun runs a test of the state that a case begins with. Its root may have programs already if the case has commands that load
+// them before the one that is killed, which in the long form loads none: the kernel needs longer to verify them than all else takes.
 func (n *killNetwork) begun(t *testing.T, c killCase, name string, test func(*killNetwork)) {
 	t.Helper()
 	t.Run(name, func(t *testing.T) {
 		n := *n
 		n.t = t
 		n.run("datapath unload") // what the case before has left
-		if len(c.setup) > 0 && !loads.MatchString(c.args) && !loads.MatchString(c.again) {
+		if n.kept = len(c.setup) > 0 && c.args != "datapath unload" && (short() || !loads.MatchString(c.args+c.again)); n.kept {
 			n.root = kept.Root(t)
 		}
 		if err := os.RemoveAll(n.saved); err != nil {
@@ -58,7 +58,10 @@ func (n *killNetwork) state() string {
 	for _, file := range files {
 		add("%s: %s", file, readText(n.t, file))
 	}
-	err := filepath.WalkDir(n.root, func(path string, _ fs.DirEntry, err error) error {
+	err := filepath.WalkDir(n.root, func(path string, entry fs.DirEntry, err error) error {
+		if err == nil && n.kept && entry.Name() == "progs" {
+			return fs.SkipDir
+		}
 		add("%s", numbers.ReplaceAllString(strings.TrimPrefix(path, n.root), "/ID-$1-"))
 		return err
 	})

@@ -8,9 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -39,11 +41,36 @@ type testsThenRemove struct{ *testing.M }
 // Run returns the exit code.
 func (m testsThenRemove) Run() int {
 	code := m.M.Run()
-	if err := errors.Join(kept.Remove(), os.RemoveAll(static.dir)); err != nil {
+	if err := errors.Join(kept.Remove(), os.RemoveAll(programs)); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	return code
+}
+
+// programs is the directory that buildPrograms has made.
+var programs string
+
+// buildPrograms builds mustang and its plugin as containers and guests need them, without C library.
+var buildPrograms = sync.OnceValue(func() (err error) {
+	if programs, err = os.MkdirTemp("", "mustang-test-"); err != nil {
+		return err
+	}
+	build := exec.Command("go", "build", "-o", programs, "mustang/cmd/mustang", "mustang/cmd/mustang-cni")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("%w: %s", err, out)
+	}
+	return nil
+})
+
+// staticProgram returns the path of mustang or mustang-cni as a static program. The first test builds them.
+func staticProgram(t *testing.T, name string) string {
+	t.Helper()
+	if err := buildPrograms(); err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(programs, name)
 }
 
 // TestScripts runs testdata/script, each in its own state directory and on its

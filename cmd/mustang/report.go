@@ -4,7 +4,6 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -41,7 +40,7 @@ name of the page. With -o csv or -o markdown print the figures of each row inste
   mustang report mustang-results -o benchfmt`,
 		Args: cli.Arguments("RESULTS"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return interruptible(cmd.Context(), func() error { return c.reportOn(args[0], format) })
+			return cli.Interruptible(cmd.Context(), func() error { return c.reportOn(args[0], format) })
 		},
 	}
 	cli.AddOutput(cmd, &format, "html", "csv", "markdown", "benchfmt")
@@ -90,19 +89,6 @@ func (c *config) printResults(file result.File) error {
 		_, err = c.Stdout.Write(data)
 	}
 	return err
-}
-
-// interruptible calls fn, and returns when the context ends all the same: fn computes, and has nothing to undo when the process
-// ends.
-func interruptible(ctx context.Context, fn func() error) error {
-	done := make(chan error, 1)
-	go func() { done <- fn() }()
-	select {
-	case err := <-done:
-		return err
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 // pageOf returns the path of the page beside a result file.

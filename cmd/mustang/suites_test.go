@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	"mustang/internal/bench/suites"
@@ -26,20 +25,22 @@ func TestSuites(t *testing.T) {
 	for _, tool := range []string{"dockerd", "ovs-vswitchd", "qemu-system-x86_64", "/usr/lib/cni/bridge"} {
 		testkit.RequireTool(t, tool)
 	}
-	program := staticProgram(t)
-	own, err := os.Executable() // the plugin is expected beside it
+	program := staticProgram(t, "mustang")
+	own, err := os.Executable() // this process expects the plugin beside itself
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, dir := range []string{filepath.Dir(program), filepath.Dir(own)} {
-		buildProgram(t, "../mustang-cni", filepath.Join(dir, "mustang-cni"))
+	beside := filepath.Join(filepath.Dir(own), "mustang-cni")
+	_ = os.Remove(beside)
+	if err := os.Symlink(staticProgram(t, "mustang-cni"), beside); err != nil {
+		t.Fatal(err)
 	}
 	for _, suite := range suites.List() {
 		if suite.Name == suites.Default || suite.Name == "services" {
 			continue // package bench tests it
 		}
 		t.Run(suite.Name, func(t *testing.T) {
-			if testkit.Repeats(0, 1) == 0 {
+			if short() {
 				suite.Paths = shortForm(suite)
 			}
 			before := testkit.RootSnapshot(t)
@@ -64,9 +65,9 @@ func TestSuites(t *testing.T) {
 	}
 }
 
-// shortForm returns paths of a suite: one of those with virtual machines, each of which takes seconds to boot, of suite
-// cni, whose rows package bench tests, one of another's plugin and one of ours, and of suite policy
-// those of one rule.
+// shortForm returns paths of a suite: one of those with virtual machines, each of which takes seconds to boot; of suite cni, whose
+// rows package bench tests, one of another's plugin and one of ours; of suite policy those of one rule; of two-cpus and
+// pod-links-ipv6 those that other suites do not have.
 func shortForm(suite suites.Suite) []suites.Path {
 	var guests []string
 	for _, p := range suite.Paths {
@@ -74,52 +75,15 @@ func shortForm(suite suites.Suite) []suites.Path {
 			guests = append(guests, p.ID)
 		}
 	}
-	keep := []string{"ptp", "mustang-veth+socket", "mustang-veth+agent"}
+	keep := []string{"ptp", "mustang-veth+agent"}
 	if len(guests) > 0 {
 		keep = []string{guests[rand.N(len(guests))]}
 	}
+	own := map[string]string{"two-cpus": "@2cpus", "pod-links-ipv6": "/ipv6/"}[suite.Name]
 	return slices.DeleteFunc(slices.Clone(suite.Paths), func(p suites.Path) bool {
-		return p.Lab.PolicyRules > 1 || (p.Lab.Guests || suite.Name == "cni") && !slices.Contains(keep, strings.TrimSuffix(p.ID, "/again"))
+		return p.Lab.PolicyRules > 1 || !strings.Contains(p.ID, own) ||
+			(p.Lab.Guests || suite.Name == "cni") && !slices.Contains(keep, strings.TrimSuffix(p.ID, "/again"))
 	})
-}
-
-// static is the directory of the program that tests share.
-var static struct {
-	sync.Mutex
-	dir string
-}
-
-// staticProgram returns the program as containers and guests need it, without C library. The first test builds it.
-func staticProgram(t *testing.T) string {
-	t.Helper()
-	static.Lock()
-	defer static.Unlock()
-	if static.dir != "" {
-		return filepath.Join(static.dir, "mustang")
-	}
-	dir, err := os.MkdirTemp("", "mustang-test-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	program := filepath.Join(dir, "mustang")
-	t.Cleanup(func() {
-		if static.dir == "" { // it could not be built
-			_ = os.RemoveAll(dir)
-		}
-	})
-	buildProgram(t, ".", program)
-	static.dir = dir
-	return program
-}
-
-// buildProgram builds a package as a static program.
-func buildProgram(t *testing.T, pkg, program string) {
-	t.Helper()
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", program, pkg)
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v: %s", err, out)
-	}
 }
 
 // probed returns the reasons why this machine cannot measure paths of a suite, by ID.

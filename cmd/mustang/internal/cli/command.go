@@ -157,7 +157,7 @@ func Finish(cmd *cobra.Command) {
 		cmd.Args = Arguments()
 	}
 	cmd.LocalFlags().VisitAll(func(flag *pflag.Flag) {
-		if value, ok := flag.Value.(*oneOf); ok {
+		if value, ok := flag.Value.(*Parsed); ok && value.words != nil {
 			CompleteFlag(cmd, flag.Name, Fixed(value.words...))
 		}
 	})

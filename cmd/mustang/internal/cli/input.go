@@ -22,33 +22,34 @@ func InputName(path string) string {
 
 // ReadInput reads a file of the command line, or standard input. It waits for a terminal or a pipe no longer than ctx lasts.
 func ReadInput[T any](ctx context.Context, e Environment, path string, read func(io.Reader) (T, error)) (T, error) {
-	type result struct {
-		value T
-		err   error
+	var value, none T
+	err := Interruptible(ctx, func() (err error) {
+		in := e.Stdin
+		if path != StandardInput {
+			file, err := os.Open(path)
+			if err != nil {
+				return err
+			}
+			defer file.Close()
+			in = file
+		}
+		value, err = read(in)
+		return err
+	})
+	if ctx.Err() != nil { // the function may set the value still
+		return none, fmt.Errorf("%s: %w", InputName(path), ctx.Err())
 	}
-	done := make(chan result, 1)
-	go func() {
-		value, err := readInput(e, path, read)
-		done <- result{value, err}
-	}()
-	select {
-	case r := <-done:
-		return r.value, r.err
-	case <-ctx.Done():
-		var none T
-		return none, fmt.Errorf("%s: interrupted", InputName(path))
-	}
+	return value, err
 }
 
-func readInput[T any](e Environment, path string, read func(io.Reader) (T, error)) (T, error) {
-	if path == StandardInput {
-		return read(e.Stdin)
+// Interruptible calls a function that has nothing to undo, and returns when the context ends all the same.
+func Interruptible(ctx context.Context, do func() error) error {
+	done := make(chan error, 1)
+	go func() { done <- do() }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
 	}
-	file, err := os.Open(path)
-	if err != nil {
-		var none T
-		return none, err
-	}
-	defer file.Close()
-	return read(file)
 }

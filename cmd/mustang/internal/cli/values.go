@@ -7,8 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/spf13/pflag"
-
 	"mustang/internal/suggest"
 )
 
@@ -19,6 +17,7 @@ type Parsed struct {
 	// Repeated is whether the flag may be given several times.
 	Repeated bool
 	text     string
+	words    []string // the only ones that the flag takes, for completion
 	set      func(text string) error
 }
 
@@ -72,27 +71,13 @@ func (p *Parsed) Set(text string) error {
 }
 
 // OneOf is the value of a flag that takes one of some words, by default the first.
-func OneOf(to *string, words ...string) pflag.Value {
+func OneOf(to *string, words ...string) *Parsed {
 	*to = words[0]
-	return &oneOf{to, words}
-}
-
-type oneOf struct {
-	to    *string
-	words []string
-}
-
-// String implements pflag.Value.
-func (o *oneOf) String() string { return *o.to }
-
-// Type implements pflag.Value.
-func (o *oneOf) Type() string { return "string" }
-
-// Set implements pflag.Value.
-func (o *oneOf) Set(text string) error {
-	if !slices.Contains(o.words, text) {
-		return fmt.Errorf("%q: want %s%s", text, alternatives(o.words), suggest.Text(text, o.words))
-	}
-	*o.to = text
-	return nil
+	return &Parsed{text: *to, words: words, set: func(text string) error {
+		if !slices.Contains(words, text) {
+			return fmt.Errorf("%q: want %s%s", text, alternatives(words), suggest.Text(text, words))
+		}
+		*to = text
+		return nil
+	}}
 }

@@ -19,7 +19,6 @@ import (
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/datapath"
 	"mustang/internal/datapath/device"
-	"mustang/internal/netns"
 	"mustang/internal/podlink"
 	"mustang/internal/policy"
 )
@@ -71,7 +70,7 @@ func (c commands) addEndpoint(ctx context.Context, a datapath.EndpointSpec) erro
 	return on(ctx, func(d *datapath.Datapath) error {
 		endpoints, change, err := d.Endpoints().Put(ctx, a)
 		if err != nil {
-			return hintHost(d, a, err)
+			return err
 		}
 		for _, e := range endpoints {
 			if _, err := fmt.Fprintf(c.Stdout, "endpoint %d %s %s\n", e.ID, e.IP, change); err != nil {
@@ -80,21 +79,6 @@ func (c commands) addEndpoint(ctx context.Context, a datapath.EndpointSpec) erro
 		}
 		return c.warnOfLabels(d, a, endpoints)
 	})
-}
-
-// hintHost adds to an error what may be missing: the host of the pod, if the datapath has another than this network namespace.
-func hintHost(d *datapath.Datapath, a datapath.EndpointSpec, err error) error {
-	own, ownErr := netns.Current()
-	if ownErr != nil || a.Host != nil {
-		return err
-	}
-	defer func() { _ = own.Close() }()
-	cookie, ownErr := own.Cookie()
-	var conflict *datapath.ConflictError
-	if host, hostErr := d.Host(); errors.Join(ownErr, hostErr) == nil && host != 0 && host != cookie && errors.As(err, &conflict) {
-		return fmt.Errorf("%w; a pod of that one takes --host-netns", err)
-	}
-	return err
 }
 
 // warnOfLabels says that policies know other labels of a pod than those that were given: a Pod object comes before them.

@@ -48,14 +48,6 @@ func (r *reach) each(do func(*netns.Namespace) error) error {
 	return nil
 }
 
-// check refuses what cannot be, before anything is changed.
-func (r *reach) check() error {
-	if slices.Contains(r.netns, "") {
-		return cli.Usage(errors.New("--netns is empty"))
-	}
-	return r.each(func(*netns.Namespace) error { return nil })
-}
-
 func (c commands) socketAttach() *cobra.Command {
 	var r reach
 	cmd := &cobra.Command{
@@ -66,21 +58,30 @@ sockets of a process are translated if it is in such a control group, or a child
 in a registered namespace. mustang ep add registers the namespace of its pod.`,
 		Example: `  mustang socket attach
   mustang socket attach --cgroup=/sys/fs/cgroup/kubepods.slice --netns=pod-a`,
-		RunE: cli.AsRoot(func(ctx context.Context, _ []string) error {
-			if err := r.check(); err != nil {
-				return err
+		PreRunE: cli.Check(func([]string) error {
+			if slices.Contains(r.netns, "") {
+				return errors.New("--netns is empty")
 			}
-			return c.attachSocket(ctx, r)
+			return nil
+		}),
+		RunE: cli.AsRoot(func(ctx context.Context, _ []string) error {
+			if len(r.netns) == 0 {
+				r.netns = []string{"/proc/self/ns/net"}
+			}
+			if err := r.find(); err != nil {
+				return err // before anything is pinned
+			}
+			return c.OnDatapath(ctx, func(d *datapath.Datapath) error { return c.attachTo(ctx, d, r) })
 		}),
 	}
 	r.addFlags(cmd, "; all processes if not given", "; this one if not given")
 	return cmd
 }
 
-// attachSocket attaches the programs, registers the namespaces, and prints both.
-func (c commands) attachSocket(ctx context.Context, r reach) (err error) {
+// find refuses what the kernel lacks and what is not there, and sets the control group if none was named.
+func (r *reach) find() (err error) {
 	if err := objects.ProbeSocket(); err != nil {
-		return err // before anything is pinned
+		return err
 	}
 	if r.cgroup == "" {
 		if r.cgroup, err = cgroup.Root(); err != nil {
@@ -90,9 +91,10 @@ func (c commands) attachSocket(ctx context.Context, r reach) (err error) {
 	if _, err := os.Stat(r.cgroup); err != nil {
 		return fmt.Errorf("open cgroup: %w", err)
 	}
-	return c.OnDatapath(ctx, func(d *datapath.Datapath) error { return c.attachTo(ctx, d, r) })
+	return r.each(func(*netns.Namespace) error { return nil })
 }
 
+// attachTo attaches the programs, registers the namespaces, and prints both.
 func (c commands) attachTo(ctx context.Context, d *datapath.Datapath, r reach) error {
 	change, err := d.Sockets().Attach(ctx, r.cgroup)
 	if err != nil {
@@ -101,18 +103,13 @@ func (c commands) attachTo(ctx context.Context, d *datapath.Datapath, r reach) e
 	if _, err := fmt.Fprintf(c.Stdout, "cgroup %s %s\n", r.cgroup, change); err != nil {
 		return err
 	}
-	register := func(ns *netns.Namespace) error {
+	return r.each(func(ns *netns.Namespace) error {
 		change, err := d.Sockets().Put(ctx, service.CLI, ns, datapath.HostScope)
-		if err != nil {
-			return err
+		if err == nil {
+			_, err = fmt.Fprintf(c.Stdout, "host %s %s\n", ns.Name(), change)
 		}
-		_, err = fmt.Fprintf(c.Stdout, "host %s %s\n", ns.Name(), change)
 		return err
-	}
-	if len(r.netns) == 0 {
-		r.netns = []string{"/proc/self/ns/net"}
-	}
-	return r.each(register)
+	})
 }
 
 func (c commands) socketDetach() *cobra.Command {

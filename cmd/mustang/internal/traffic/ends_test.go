@@ -4,7 +4,6 @@ package traffic
 
 import (
 	"net/netip"
-	"strings"
 	"testing"
 
 	"mustang/internal/datapath"
@@ -68,39 +67,15 @@ func TestBothFamilies(t *testing.T) {
 	n.says("protocol \"icmp\": want tcp, udp or sctp; leave the port out for others", "explain", "mac/m1", "mac/m3", "80/icmp")
 }
 
-// TestDryRunRemarks has a dry run warn of what the policies would not do, as the apply does that follows.
-func TestDryRunRemarks(t *testing.T) {
-	n := newDual(t)
-	selecting := func(label string) string {
-		return "---\n{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {namespace: mac, name: x}, spec: {podSelector: {matchLabels: {app: " + label +
-			"}}, ingress: [{ports: [{port: http}]}]}}\n"
-	}
-	const pod = "---\n{apiVersion: v1, kind: Pod, metadata: {namespace: mac, name: m1, labels: {app: LABEL}}, spec: {containers: [{ports: [{name: NAME, containerPort: 80}]}]}, " +
-		"status: {podIP: 10.0.0.1}}\n"
-	for _, c := range []struct{ label, port, want string }{
-		{"new", "http", "policies: 1 added, 0 updated, 1 deleted, 0 unchanged\ndeleted: mac/db\n"},
-		{"neu", "http", "mustang: no pod of this node is selected by NetworkPolicy mac/x\n"},
-		{"new", "web", "mustang: no pod has the named port of NetworkPolicy mac/x (port \"http\"): Pod objects in the file name ports\n"},
-	} {
-		n.write(strings.NewReplacer("LABEL", c.label, "NAME", c.port).Replace(pod) + selecting("new"))
-		n.says(c.want, "apply", "-f", n.file, "--dry-run")
-		n.says("dry run: nothing was changed\n", "apply", "-f", n.file, "--dry-run")
-		if text, err := n.policy(t.Context(), "apply", "-f", n.file, "--dry-run"); err != nil || strings.Contains(text, "mustang: ") != strings.Contains(c.want, "mustang: ") {
-			t.Errorf("%q, %v", text, err)
-		}
-	}
-}
-
 // TestJudgeNodeShows switches between policies that judge the node and others.
 func TestJudgeNodeShows(t *testing.T) {
 	n := newNode(t)
-	n.says("1 added, 0 updated, 0 deleted, 0 unchanged, now judging the node\n", "apply", "-f", n.file, "--judge-node", "--dry-run")
+	n.says("1 added, 0 updated, 0 deleted, 0 unchanged\n", "apply", "-f", n.file, "--judge-node", "--dry-run")
 	n.says("1 added, 0 updated, 0 deleted, 0 unchanged\n", "apply", "-f", n.file)
 	n.says(" enforced  cli", "ls")
-	n.says("1 updated, 0 deleted, 0 unchanged, now judging the node\n", "apply", "-f", n.file, "--judge-node")
+	n.says("1 updated, 0 deleted, 0 unchanged\n", "apply", "-f", n.file, "--judge-node")
 	n.says(" enforced, node judged  cli", "ls")
 	n.says(`"judges_node": true`, "ls", "-o", "json")
 	n.says("0 updated, 0 deleted, 1 unchanged\n", "apply", "-f", n.file, "--judge-node")
-	n.says("1 updated, 0 deleted, 0 unchanged, no longer judging the node\n", "apply", "-f", n.file, "--dry-run")
-	n.says("1 updated, 0 deleted, 0 unchanged, no longer judging the node\n", "apply", "-f", n.file)
+	n.says("1 updated, 0 deleted, 0 unchanged\n", "apply", "-f", n.file)
 }

@@ -139,13 +139,6 @@ func TestWhoDecides(t *testing.T) {
 	if got := k.describe(rule); got != want+" (smtp)" {
 		t.Errorf("%q", got)
 	}
-	n.agent(smtp)
-	if k, err = know(d); err != nil {
-		t.Fatal(err)
-	}
-	if got := k.describe(rule); got != want+", of a policy by this name of cli or agent" {
-		t.Errorf("%q", got)
-	}
 }
 
 // TestManyDeleted names some of the policies that are deleted, and counts the others.
