@@ -102,20 +102,16 @@ func (c *config) namespaces(o linksOptions) (_ []*netns.Namespace, err error) {
 	if !o.all {
 		return []*netns.Namespace{current}, nil
 	}
+	all := []*netns.Namespace{current}
 	own, err := current.Inode()
 	if err != nil {
-		return nil, errors.Join(err, current.Close())
+		return all, err
 	}
 	names, err := netns.List("")
-	if err != nil {
-		return nil, errors.Join(err, current.Close())
-	}
-	all := []*netns.Namespace{current}
 	for _, name := range names {
-		// Names can be stale, and namespaces end meanwhile.
 		ns, err := netns.Open(filepath.Join(netns.Directory, name))
 		if err != nil {
-			continue
+			continue // names can be stale, and namespaces end meanwhile
 		}
 		if inode, err := ns.Inode(); err != nil || inode == own {
 			_ = ns.Close()
@@ -123,7 +119,7 @@ func (c *config) namespaces(o linksOptions) (_ []*netns.Namespace, err error) {
 		}
 		all = append(all, ns)
 	}
-	return all, nil
+	return all, err
 }
 
 // places opens the namespaces of a lab.

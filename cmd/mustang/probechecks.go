@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,7 +15,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/datapath/objects"
-	"mustang/internal/netns"
 	"mustang/internal/podlink"
 	"mustang/internal/rtnl"
 )
@@ -149,7 +147,7 @@ func linkChecks() []check {
 			if err := mode.Probe(); err != nil {
 				return "", err
 			}
-			return modeDetail(p, mode) + bigTCPDetail(mode), nil
+			return modeDetail(p, mode) + bigTCPDetail(p, mode), nil
 		}})
 	}
 	return checks
@@ -248,48 +246,14 @@ func older(release, version string) bool {
 
 // bigTCPDetail describes whether TCP packets of up to 256 KiB cross the pods' links of an available mode. It is empty for
 // modes of Open vSwitch, of which none runs.
-func bigTCPDetail(mode podlink.Mode) string {
-	traits := mode.Traits()
-	switch {
+func bigTCPDetail(p *prober, mode podlink.Mode) string {
+	switch traits := mode.Traits(); {
 	case !traits.BigTCP:
 		return ", no BIG TCP"
 	case traits.Needs == podlink.NeedsOpenVSwitch:
 		return ""
-	}
-	if takes, err := tryBigTCP(mode); err != nil || !takes {
+	case older(p.kernel, "6.3"): // which has it over IPv4
 		return ", no BIG TCP in this kernel"
 	}
 	return ", BIG TCP"
-}
-
-// tryBigTCP attaches a pod in temporary namespaces, and reads the limits of its device.
-func tryBigTCP(mode podlink.Mode) (_ bool, err error) {
-	host, err := netns.New()
-	if err != nil {
-		return false, err
-	}
-	defer func() { err = errors.Join(err, host.Close()) }()
-	pod, err := netns.New()
-	if err != nil {
-		return false, err
-	}
-	defer func() { err = errors.Join(err, pod.Close()) }()
-	network := podlink.Network{Host: host, BigTCP: true, Gateways: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24")}}
-	if mode.Traits().Needs == podlink.NeedsUplink {
-		network.Uplink = "uplink"
-		ends := [2]rtnl.VethEnd{{Namespace: host, Name: network.Uplink}, {Namespace: host, Name: "wire"}}
-		if err := rtnl.AddVeth(ends[0], ends[1], podlink.DefaultMTU); err != nil {
-			return false, err
-		}
-	}
-	if err := mode.Setup(network); err != nil {
-		return false, err
-	}
-	link, err := mode.Create(network, podlink.Pod{
-		Namespace: pod, IfName: "eth0", HostIfName: "pod0", Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.2")},
-	})
-	if err != nil {
-		return false, err
-	}
-	return rtnl.In(pod).TakesBigTCP(link.IfName)
 }

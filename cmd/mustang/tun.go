@@ -145,21 +145,27 @@ type tunSpec struct {
 }
 
 // parse returns the devices to open, or an error for invalid flags.
-func (f tunFlags) parse() ([]tunSpec, error) {
+func (f tunFlags) parse() (specs []tunSpec, err error) {
 	if err := f.checkCombination(); err != nil {
 		return nil, err
 	}
-	ifnames := f.ifnames
-	if len(ifnames) == 0 {
-		ifnames = []string{""}
+	options := tun.Options{Kind: tun.TUN, MTU: f.mtu, Offload: f.offload}
+	if f.tap {
+		options.Kind = tun.TAP
 	}
-	var specs []tunSpec
-	for _, ifname := range ifnames {
-		spec, err := f.spec(ifname)
-		if err != nil {
-			return nil, err
+	if len(f.ifnames) == 0 {
+		specs = []tunSpec{{options: options}}
+	}
+	for _, ifname := range f.ifnames {
+		name, ns, in := strings.Cut(ifname, "@")
+		if err := tun.CheckName(name); err != nil {
+			return nil, fmt.Errorf("--ifname %s: %w", ifname, err)
 		}
-		specs = append(specs, spec)
+		if in && (ns == "" || ns == "." || ns == "..") {
+			return nil, fmt.Errorf("--ifname %s: invalid network namespace %q", ifname, ns)
+		}
+		options.Name = name
+		specs = append(specs, tunSpec{flag: ifname, netns: ns, options: options})
 	}
 	if len(specs) == 2 && specs[0].netns == specs[1].netns && specs[0].options.Name == specs[1].options.Name {
 		return nil, fmt.Errorf("--ifname %s: given twice", f.ifnames[1])
@@ -194,25 +200,6 @@ func (f tunFlags) checkCombination() error {
 		return fmt.Errorf("--mtu 0: want %d to %d", tun.MinMTU, tun.MaxMTU)
 	}
 	return nil
-}
-
-// spec parses one --ifname, which is empty if there is none.
-func (f tunFlags) spec(ifname string) (tunSpec, error) {
-	name, ns, in := strings.Cut(ifname, "@")
-	if ifname != "" {
-		if err := tun.CheckName(name); err != nil {
-			return tunSpec{}, fmt.Errorf("--ifname %s: %w", ifname, err)
-		}
-	}
-	if in && (ns == "" || ns == "." || ns == "..") {
-		return tunSpec{}, fmt.Errorf("--ifname %s: invalid network namespace %q", ifname, ns)
-	}
-	kind := tun.TUN
-	if f.tap {
-		kind = tun.TAP
-	}
-	options := tun.Options{Name: name, Kind: kind, MTU: f.mtu, Offload: f.offload}
-	return tunSpec{flag: ifname, netns: ns, options: options}, nil
 }
 
 // assignAddress adds an address, PREFIX or PREFIX@IFNAME, to its device.

@@ -53,14 +53,12 @@ func (c commands) answer(ctx context.Context, server *health.Server) (err error)
 		}
 		text := ""
 		if err := server.Apply(f.services, nil); err != nil {
-			text = err.Error()
+			text = "mustang: " + strings.ReplaceAll(err.Error(), "\n", "\nmustang: ") + "\n"
 		}
-		if text != said && text != "" {
-			for line := range strings.Lines(text) {
-				fmt.Fprintf(c.Stderr, "mustang: %s\n", strings.TrimSuffix(line, "\n"))
-			}
+		if text != said {
+			fmt.Fprint(c.Stderr, text)
+			said = text
 		}
-		said = text
 		select {
 		case <-ctx.Done():
 			return nil
@@ -77,19 +75,19 @@ type follower struct {
 }
 
 func (f *follower) update(ctx context.Context) error {
-	found := false
-	err := f.WithExisting(func(d *datapath.Datapath) error {
-		generation, err := d.Services().Generation()
-		found = !errors.Is(err, os.ErrNotExist)
-		if err != nil || generation == f.generation && generation != 0 {
+	before := *f
+	f.generation, f.services = 0, nil
+	err := f.WithExisting(func(d *datapath.Datapath) (err error) {
+		f.generation, err = d.Services().Generation()
+		if err != nil || f.generation == before.generation && f.generation != 0 {
+			f.services = before.services
 			return err
 		}
-		f.generation = generation
 		all, err := d.Services().List(ctx)
 		f.services = slices.DeleteFunc(all, func(s service.Service) bool { return s.HealthCheckPort == 0 })
 		return err
 	})
-	if !found && (err == nil || errors.Is(err, os.ErrNotExist)) {
+	if errors.Is(err, os.ErrNotExist) { // the datapath goes
 		f.generation, f.services = 0, nil
 		return nil
 	}

@@ -154,21 +154,17 @@ func missing(d *datapath.Datapath, namespace, name string) error {
 		return err
 	}
 	full := strings.TrimPrefix(namespace+"/"+name, "/")
-	text := fmt.Sprintf("policy %s does not exist", full)
 	for _, p := range all {
 		switch {
+		case p.Namespace == namespace && p.Name == name && p.Owner == service.Agent:
+			return fmt.Errorf("policy %s is of owner agent: delete it in the cluster, by kubectl delete %s", full, object(p.Policy))
 		case p.Namespace == namespace && p.Name == name:
-			text = fmt.Sprintf("policy %s is of owner %s, which deletes it", full, p.Owner)
-			if p.Owner == service.Agent {
-				text = fmt.Sprintf("policy %s is of owner agent: delete it in the cluster, by kubectl delete %s", full, object(p.Policy))
-			}
-			return errors.New(text)
+			return fmt.Errorf("policy %s is of owner %s, which deletes it", full, p.Owner)
 		case namespace == "" && p.Name == name && p.Owner == service.CLI:
-			text += fmt.Sprintf("; NAMESPACE/NAME is the form for a NetworkPolicy, such as %s/%s", p.Namespace, p.Name)
-			return errors.New(text)
+			return fmt.Errorf("policy %s does not exist; NAMESPACE/NAME is the form for a NetworkPolicy, such as %s/%s", full, p.Namespace, p.Name)
 		}
 	}
-	return errors.New(text)
+	return fmt.Errorf("policy %s does not exist", full)
 }
 
 // object returns a policy as kubectl names it.
