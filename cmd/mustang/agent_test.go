@@ -44,9 +44,7 @@ func (n *killNetwork) agent(kubeconfig, runDir string) *exec.Cmd {
 	n.t.Helper()
 	cmd := n.agentCommand(kubeconfig, runDir)
 	cmd.Stderr = os.Stderr
-	if err := cmd.Start(); err != nil {
-		n.t.Fatal(err)
-	}
+	testkit.Succeed(n.t, cmd.Start())
 	n.t.Cleanup(func() { _, _ = cmd.Process.Kill(), cmd.Wait() })
 	return cmd
 }
@@ -93,9 +91,7 @@ func (n *killNetwork) refusesSecond(kubeconfig, runDir string, first int) {
 	var stderr strings.Builder
 	second := n.agentCommand(kubeconfig, runDir)
 	second.Stderr = &stderr
-	if err := second.Start(); err != nil {
-		n.t.Fatal(err)
-	}
+	testkit.Succeed(n.t, second.Start())
 	late := time.AfterFunc(20*time.Second, func() { _ = second.Process.Kill() })
 	defer late.Stop()
 	_ = second.Wait()
@@ -138,9 +134,7 @@ func TestAgentServes(t *testing.T) {
 	n.serves("a policy denies it", false)
 	api.Delete("/apis/networking.k8s.io/v1/networkpolicies", "shop", "deny")
 	n.serves("no policy", true)
-	if err := agent.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, agent.Process.Kill())
 	_ = agent.Wait()
 	n.tells(run, "the agent is killed", answer{exitFailed, "", "connection refused"})
 	n.serves("the agent is killed", true)

@@ -79,10 +79,7 @@ func (c *cluster) otherNetwork(tunnel bool) {
 // TestDocumentedChain compares the documentation with what the test below does.
 func TestDocumentedChain(t *testing.T) {
 	t.Parallel()
-	docs, err := os.ReadFile("../../docs/kubernetes.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	docs := testkit.Must(os.ReadFile("../../docs/kubernetes.md"))(t)
 	for _, text := range append([]string{chainedConfig}, besideFlags...) {
 		if !bytes.Contains(docs, []byte(text)) {
 			t.Errorf("the documentation has no %s", text)

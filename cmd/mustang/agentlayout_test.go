@@ -23,15 +23,10 @@ func TestAgentOtherLayout(t *testing.T) {
 	n.run("ep add --netns=PODA --host-netns=HOST")
 	n.run("ep add --netns=PODB --host-netns=HOST")
 	n.run("svc add --service=" + killFrontend + " --backend=BACKEND")
-	conn, err := testkit.Dial(n.pods[1], "tcp", killFrontend)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := testkit.Must(testkit.Dial(n.pods[1], "tcp", killFrontend))(t)
 	defer conn.Close()
 	own, other := fmt.Sprintf("v%d", objects.LayoutVersion), fmt.Sprintf("v%d", objects.LayoutVersion-1)
-	if err := os.Rename(filepath.Join(n.root, own), filepath.Join(n.root, other)); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, os.Rename(filepath.Join(n.root, own), filepath.Join(n.root, other)))
 	refused := fmt.Sprintf("mustang: %q holds maps of layout %s, and this build has layout %s: mustang reset deletes them, "+
 		"and ends all connections through services\n", n.root, other, own)
 	agent := n.agentCommand(kubetest.Start(t).Kubeconfig(t), t.TempDir())

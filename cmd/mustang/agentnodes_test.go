@@ -235,9 +235,7 @@ func TestLinkChange(t *testing.T) {
 				t.Fatal(err)
 			}
 			r.Link, r.Netns = link, strings.Join(path, "")
-			if err := r.Save(); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Succeed(t, r.Save())
 			removes = append(removes, func() error { defer r.Close(); return r.Remove() })
 		}
 		return removes
@@ -272,15 +270,11 @@ func TestLinkChange(t *testing.T) {
 	wants("and back", "veth", "veth", "")
 	a.change = linkRefuse
 	for _, remove := range removes {
-		if err := remove(); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, remove())
 	}
 	wants("drained", "bridge", "bridge", "")
 	damaged := record.Store{Root: dir}.Path("mustang", record.Owner{ContainerID: "x", IfName: "eth0"})
-	if err := os.WriteFile(damaged, []byte("{"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, os.WriteFile(damaged, []byte("{"), 0o600))
 	wants("a damaged record", "veth", "bridge", "--link=veth is not in force without --link-change=drain: record "+damaged+" cannot be read: run DEL, or remove it")
 }
 

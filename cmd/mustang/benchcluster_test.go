@@ -10,6 +10,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"mustang/internal/kube/kubetest"
+	"mustang/internal/testkit"
 )
 
 // TestClusterImageIsTheCharts compares the default image with that of the chart.
@@ -21,13 +22,8 @@ func TestClusterImageIsTheCharts(t *testing.T) {
 		Image struct{ Repository string }
 	}
 	for name, into := range map[string]any{"Chart.yaml": &chart, "values.yaml": &values} {
-		text, err := os.ReadFile("../../packaging/chart/" + name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := yaml.Unmarshal(text, into); err != nil {
-			t.Fatal(err)
-		}
+		text := testkit.Must(os.ReadFile("../../packaging/chart/" + name))(t)
+		testkit.Succeed(t, yaml.Unmarshal(text, into))
 	}
 	if want := "docker.io/library/" + values.Image.Repository + ":" + chart.AppVersion; clusterImage != want {
 		t.Errorf("the image is %s, the chart's %s", clusterImage, want)

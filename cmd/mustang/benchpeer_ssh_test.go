@@ -69,10 +69,7 @@ func startSSHD(t *testing.T, ns *netns.Namespace, path string) string {
 			t.Fatalf("ssh-keygen: %v: %s", err, out)
 		}
 	}
-	public, err := os.ReadFile(filepath.Join(dir, "host.pub"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	public := testkit.Must(os.ReadFile(filepath.Join(dir, "host.pub")))(t)
 	for name, text := range map[string]string{
 		"known_hosts": "10.0.0.1 " + string(public),
 		"sshd_config": strings.ReplaceAll(`ListenAddress 10.0.0.1
@@ -85,9 +82,7 @@ KbdInteractiveAuthentication no
 PidFile none
 `, "DIR", dir) + "SetEnv PATH=" + path + ":/usr/bin:/bin\n",
 	} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 	if err := os.MkdirAll("/run/sshd", 0o755); err != nil { // of Debian's init scripts
 		t.Fatal(err)
@@ -95,9 +90,7 @@ PidFile none
 	var stderr output
 	cmd := exec.Command("/usr/sbin/sshd", "-D", "-e", "-f", filepath.Join(dir, "sshd_config"))
 	cmd.Stderr = &stderr
-	if err := ns.Start(cmd); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, ns.Start(cmd))
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
@@ -118,9 +111,7 @@ func (p peerBench) start(t *testing.T, args ...string) started {
 	s.cmd = exec.Command(p.program, append([]string{"bench", "latency", "--duration", "20ms", "--out", s.out}, args...)...)
 	s.cmd.Env = append(os.Environ(), envStateDir+"="+s.state)
 	s.cmd.Stderr = s.stderr
-	if err := p.machine.Start(s.cmd); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, p.machine.Start(s.cmd))
 	t.Cleanup(func() {
 		_ = s.cmd.Process.Kill()
 		_ = s.cmd.Wait()
@@ -147,10 +138,7 @@ func (p peerBench) finish(t *testing.T, s started) result.File {
 func (p peerBench) result(t *testing.T, s started) result.File {
 	t.Helper()
 	p.checkClean(t, s)
-	file, err := readResults(s.out)
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := testkit.Must(readResults(s.out))(t)
 	return file
 }
 
@@ -171,10 +159,7 @@ func (p peerBench) checkClean(t *testing.T, s started) {
 // agents returns the process IDs of load agents on the peer.
 func (p peerBench) agents(t *testing.T) []int {
 	t.Helper()
-	inode, err := p.peer.Inode()
-	if err != nil {
-		t.Fatal(err)
-	}
+	inode := testkit.Must(p.peer.Inode())(t)
 	return agents(t, func(proc string) bool {
 		ns, _ := os.Readlink(proc + "/ns/net")
 		return ns == fmt.Sprintf("net:[%d]", inode)

@@ -12,6 +12,7 @@ import (
 
 	"mustang/internal/bench/suites"
 	"mustang/internal/result"
+	"mustang/internal/testkit"
 )
 
 // TestPeer measures the rows from this machine, with a peer over ssh and in a namespace.
@@ -75,10 +76,7 @@ func TestPeerUplink(t *testing.T) {
 	if !slices.ContainsFunc(file.Run.Notes, func(note string) bool { return strings.Contains(note, "macvlan device on uplink") }) {
 		t.Errorf("no note says how pods get there: %q", file.Run.Notes)
 	}
-	suites, err := suites.Lookup("latency")
-	if err != nil {
-		t.Fatal(err)
-	}
+	suites := testkit.Must(suites.Lookup("latency"))(t)
 	// The devices on the way besides the machine's uplink, as whom the server sees the
 	// client, and what ran.
 	wants := map[string]struct{ devices, peer, program string }{
@@ -130,9 +128,7 @@ func TestPeerBenchEnds(t *testing.T) {
 	for _, signal := range []unix.Signal{unix.SIGINT, unix.SIGKILL} {
 		s := p.startSSH(t, "--rounds 10000 "+uplinkArgs)
 		s.awaitRows(t, 6)
-		if err := s.cmd.Process.Signal(signal); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, s.cmd.Process.Signal(signal))
 		_ = s.cmd.Wait()
 		if signal == unix.SIGKILL {
 			if len(s.remains(t)) == 0 {

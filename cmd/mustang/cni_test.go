@@ -66,10 +66,7 @@ func (i *cniInstaller) entries() (out []string) {
 func TestCNIInstall(t *testing.T) {
 	testkit.RequireRoot(t)
 	i := newCNIInstaller(t)
-	picked, err := netconf.SelectLink()
-	if err != nil {
-		t.Fatal(err)
-	}
+	picked := testkit.Must(netconf.SelectLink())(t)
 	plugin, loopback, conf := i.bin+"/mustang-cni", i.bin+"/loopback", i.conf+"/10-mustang.conflist"
 	flags := []string{"install", "--link", "auto", "--name", "pods", "--masquerade", "--mtu", "1400", "--services", "socket", "--connections", "4096",
 		"--subnet", "10.1.0.0/16", "--subnet", "fd00:1::/64"}
@@ -86,21 +83,12 @@ func TestCNIInstall(t *testing.T) {
 	if got, want := i.entries(), []string{"", "/bin", "/bin/loopback", "/bin/mustang-cni", "/conf", "/conf/10-mustang.conflist"}; !slices.Equal(got, want) {
 		t.Errorf("there are %q, want %q", got, want)
 	}
-	list, err := libcni.ConfListFromFile(conf)
-	if err != nil {
-		t.Fatal(err)
-	}
+	list := testkit.Must(libcni.ConfListFromFile(conf))(t)
 	if _, err := libcni.NewCNIConfig([]string{i.bin}, nil).ValidateNetworkList(context.Background(), list); err != nil {
 		t.Error(err)
 	}
-	text, err := os.ReadFile(conf)
-	if err != nil {
-		t.Fatal(err)
-	}
-	config, err := install.PluginConfig(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := testkit.Must(os.ReadFile(conf))(t)
+	config := testkit.Must(install.PluginConfig(text))(t)
 	c, err := netconf.Parse(config)
 	if err != nil || c.Link != picked || c.Name != "pods" || !c.Masquerade || c.MTU != 1400 || c.Connections != 4096 || c.Services != netconf.ServicesSocket || len(c.IPAM.Sets) != 2 {
 		t.Errorf("%+v, %v", c, err)
@@ -118,14 +106,10 @@ func TestCNIInstall(t *testing.T) {
 func TestCNIInstallForeign(t *testing.T) {
 	i := newCNIInstaller(t)
 	conf := i.conf + "/10-mustang.conflist"
-	if err := os.MkdirAll(i.conf, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, os.MkdirAll(i.conf, 0o755))
 	const other = `{"name":"other","plugins":[{"type":"bridge"}]}`
 	for _, path := range []string{conf, i.conf + "/05-other.conflist"} {
-		if err := os.WriteFile(path, []byte(other), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, os.WriteFile(path, []byte(other), 0o600))
 	}
 	for _, verb := range []string{"install", "uninstall"} {
 		args := []string{verb}

@@ -19,6 +19,7 @@ import (
 	"mustang/internal/cni/install"
 	"mustang/internal/cni/netconf"
 	"mustang/internal/podlink"
+	"mustang/internal/testkit"
 )
 
 const (
@@ -31,10 +32,7 @@ type judges struct{ schema *jsonschema.Schema }
 
 func newJudges(t *testing.T) judges {
 	t.Helper()
-	schema, err := jsonschema.NewCompiler().Compile(cniSchema)
-	if err != nil {
-		t.Fatal(err)
-	}
+	schema := testkit.Must(jsonschema.NewCompiler().Compile(cniSchema))(t)
 	return judges{schema}
 }
 
@@ -192,10 +190,7 @@ func TestCNISchema(t *testing.T) {
 		}
 	}
 	n := install.Network{CNIVersion: "1.1.0", Name: "pods", Link: "veth", Subnets: []netip.Prefix{netip.MustParsePrefix(defaultSubnet)}}
-	list, err := n.Conflist()
-	if err != nil {
-		t.Fatal(err)
-	}
+	list := testkit.Must(n.Conflist())(t)
 	if bySchema, byPlugin := j.ask(t, string(list)); bySchema != nil || byPlugin != nil {
 		t.Errorf("what install writes: %v, %v", bySchema, byPlugin)
 	}
@@ -208,10 +203,7 @@ func TestCNISchema(t *testing.T) {
 
 // TestCNIDefaults holds the defaults that the schema tells to those of the plugin.
 func TestCNIDefaults(t *testing.T) {
-	text, err := os.ReadFile(cniSchema)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := testkit.Must(os.ReadFile(cniSchema))(t)
 	var schema struct {
 		Defs struct {
 			Plugin struct {
@@ -221,9 +213,7 @@ func TestCNIDefaults(t *testing.T) {
 			} `json:"plugin"`
 		} `json:"$defs"`
 	}
-	if err := json.Unmarshal(text, &schema); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, json.Unmarshal(text, &schema))
 	var spelled strings.Builder
 	for key, property := range schema.Defs.Plugin.Properties {
 		if property.Default != nil {
@@ -233,19 +223,10 @@ func TestCNIDefaults(t *testing.T) {
 	if strings.Count(spelled.String(), ",") < 6 {
 		t.Errorf("hardly any defaults: %s", &spelled)
 	}
-	without, err := netconf.Parse([]byte(ours("")))
-	if err != nil {
-		t.Fatal(err)
-	}
-	with, err := netconf.Parse([]byte(ours(spelled.String())))
-	if err != nil {
-		t.Fatal(err)
-	}
+	without := testkit.Must(netconf.Parse([]byte(ours(""))))(t)
+	with := testkit.Must(netconf.Parse([]byte(ours(spelled.String()))))(t)
 	exported := func(c netconf.Config) string {
-		text, err := json.Marshal(c)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := testkit.Must(json.Marshal(c))(t)
 		return string(text)
 	}
 	if diff := cmp.Diff(exported(without), exported(with)); diff != "" {
@@ -256,10 +237,7 @@ func TestCNIDefaults(t *testing.T) {
 // TestCNIDocs holds docs/cni.md to the schema: its examples are taken by both
 // judges, and it has a row for each key.
 func TestCNIDocs(t *testing.T) {
-	page, err := os.ReadFile(cniPage)
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := testkit.Must(os.ReadFile(cniPage))(t)
 	j := newJudges(t)
 	blocks := regexp.MustCompile("(?s)```json\n(.*?)```").FindAllSubmatch(page, -1)
 	if len(blocks) < 5 {
@@ -270,10 +248,7 @@ func TestCNIDocs(t *testing.T) {
 			t.Errorf("%s\nthe schema says %v\nthe plugin says %v", block[1], bySchema, byPlugin)
 		}
 	}
-	text, err := os.ReadFile(cniSchema)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := testkit.Must(os.ReadFile(cniSchema))(t)
 	keys := regexp.MustCompile(`"([A-Za-z]+)": \{`).FindAllSubmatch(text, -1)
 	for _, key := range keys {
 		switch string(key[1]) { // words of the schema itself
@@ -292,10 +267,7 @@ func TestCNIDocs(t *testing.T) {
 
 // TestCNIConformance holds the tests that docs/cni.md names to those that there are.
 func TestCNIConformance(t *testing.T) {
-	page, err := os.ReadFile(cniPage)
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := testkit.Must(os.ReadFile(cniPage))(t)
 	dirs := map[string]string{
 		"main": ".", "cni": "../../internal/cni", "ipam": "../../internal/ipam", "install": "../../internal/cni/install", "netconf": "../../internal/cni/netconf", "server": "../../internal/cni/server", "record": "../../internal/cni/record",
 		"podlink": "../../internal/podlink", "datapath": "../../internal/datapath",
@@ -303,10 +275,7 @@ func TestCNIConformance(t *testing.T) {
 	}
 	named := regexp.MustCompile("`([a-z]+)[.](Test[A-Za-z0-9]+)`").FindAllStringSubmatch(string(page), -1)
 	for _, name := range named {
-		files, err := filepath.Glob(filepath.Join(dirs[name[1]], "*_test.go"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		files := testkit.Must(filepath.Glob(filepath.Join(dirs[name[1]], "*_test.go")))(t)
 		found := slices.ContainsFunc(files, func(file string) bool {
 			text, err := os.ReadFile(file)
 			return err == nil && bytes.Contains(text, []byte("func "+name[2]+"(t *testing.T)"))

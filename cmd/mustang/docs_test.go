@@ -119,10 +119,7 @@ func TestLabsPage(t *testing.T) {
 
 // TestServicesPageHasTheFlags of svc add, and the fields of the file.
 func TestServicesPageHasTheFlags(t *testing.T) {
-	text, err := os.ReadFile(servicesPage)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := testkit.Must(os.ReadFile(servicesPage))(t)
 	cmd, _, err := commandTree(cli.Environment{Getenv: func(string) string { return "" }}).Find([]string{"svc", "add"})
 	if err != nil {
 		t.Fatal(err)
@@ -143,16 +140,10 @@ func TestServicesPageHasTheFlags(t *testing.T) {
 
 // TestReadmeTargets holds README and CONTRIBUTING to the Makefile's targets.
 func TestReadmeTargets(t *testing.T) {
-	makefile, err := os.ReadFile("../../Makefile")
-	if err != nil {
-		t.Fatal(err)
-	}
+	makefile := testkit.Must(os.ReadFile("../../Makefile"))(t)
 	seen := 0
 	for _, path := range []string{readme, "../../CONTRIBUTING.md"} {
-		text, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := testkit.Must(os.ReadFile(path))(t)
 		for _, match := range regexp.MustCompile(`(?m)^ *make ([a-z]+)`).FindAllStringSubmatch(string(text), -1) {
 			seen++
 			if !regexp.MustCompile("(?m)^" + match[1] + ":").Match(makefile) {
@@ -215,10 +206,7 @@ func TestExamples(t *testing.T) {
 // each suite is on the page, or the beginning of its ID is, and each ID there is a
 // row's, or the beginning of one.
 func TestScenarios(t *testing.T) {
-	text, err := os.ReadFile("../../docs/scenarios.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := testkit.Must(os.ReadFile("../../docs/scenarios.md"))(t)
 	named := map[string]map[string]bool{}
 	for _, section := range strings.Split(string(text), "\n## Suite ")[1:] {
 		words := regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch("`"+strings.TrimPrefix(section, "`"), -1)
@@ -253,10 +241,7 @@ func TestScenarios(t *testing.T) {
 // TestScenariosListUsualRows holds the table of usual rows in docs/scenarios.md to the rows that suite pod-links measures
 // without --all.
 func TestScenariosListUsualRows(t *testing.T) {
-	text, err := os.ReadFile("../../docs/scenarios.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := testkit.Must(os.ReadFile("../../docs/scenarios.md"))(t)
 	_, table, _ := strings.Cut(string(text), "\nA run measures the usual rows:\n")
 	table, _, found := strings.Cut(table, "\n`--all` measures all rows")
 	if !found {
@@ -266,10 +251,7 @@ func TestScenariosListUsualRows(t *testing.T) {
 	for _, id := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(table, -1) {
 		named = append(named, id[1])
 	}
-	list, err := suites.Lookup(suites.Default)
-	if err != nil {
-		t.Fatal(err)
-	}
+	list := testkit.Must(suites.Lookup(suites.Default))(t)
 	for _, p := range list[0].Paths {
 		if !p.Extra {
 			usual = append(usual, p.ID)
@@ -300,10 +282,7 @@ func TestPolicyPage(t *testing.T) {
 
 // TestPolicyPageIpvlan runs the commands of the page on policies with which root of a pod tries to get past one.
 func TestPolicyPageIpvlan(t *testing.T) {
-	mode, err := podlink.Lookup("ipvlan-l2")
-	if err != nil {
-		t.Fatal(err)
-	}
+	mode := testkit.Must(podlink.Lookup("ipvlan-l2"))(t)
 	testkit.RequireMode(t, mode.Probe())
 	testkit.RequireTool(t, "busybox")
 	testkit.RequireTool(t, "tc")

@@ -29,10 +29,7 @@ func TestDrawings(t *testing.T) {
 			dir := t.TempDir()
 			o.Name = "drawing" // it is in no drawing
 			store := lab.Store{Dir: filepath.Join(dir, "state")}
-			l, err := store.Up(t.Context(), o)
-			if err != nil {
-				t.Fatal(err)
-			}
+			l := testkit.Must(store.Up(t.Context(), o))(t)
 			defer func() {
 				if err := l.Close(); err != nil {
 					t.Error(err)
@@ -48,17 +45,11 @@ func TestDrawings(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			want, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
+			want := testkit.Must(os.ReadFile(path))(t)
 			if string(want) != drawn {
 				t.Errorf("%s is not what is drawn: go test ./cmd/mustang -run TestDrawings -update-drawings\n%s", path, drawn)
 			}
-			info, err := store.Find(o.Name)
-			if err != nil {
-				t.Fatal(err)
-			}
+			info := testkit.Must(store.Find(o.Name))(t)
 			for _, place := range store.Places(info) {
 				if !strings.Contains(drawn, ">"+place+"<") {
 					t.Errorf("place %s is not drawn", place)

@@ -27,9 +27,7 @@ func TestEndpointKeeps(t *testing.T) {
 	n.run("ep add --netns=PODA --host-netns=HOST --namespace=shop --pod=db --label=app=db --allowed-address=" + vip)
 	n.run("ep add --netns=PODB --host-netns=HOST --allowed-address=" + vip)
 	file := filepath.Join(t.TempDir(), "policy.yaml")
-	if err := os.WriteFile(file, []byte(keepsPolicy), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, os.WriteFile(file, []byte(keepsPolicy), 0o600))
 	n.run("policy apply --file=" + file)
 	for _, flag := range []string{"--label=app=db,version=2", "--pod=db-2", "--namespace=shop", "--address=" + killPodA} {
 		n.run("ep add --netns=PODA --host-netns=HOST " + flag)
@@ -63,14 +61,10 @@ func TestEndpointTells(t *testing.T) {
 
 	file := filepath.Join(t.TempDir(), "policy.yaml")
 	const pod = "\n---\n{apiVersion: v1, kind: Pod, metadata: {name: db, namespace: shop, labels: {app: other}}}\n"
-	if err := os.WriteFile(file, []byte(keepsPolicy+pod), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, os.WriteFile(file, []byte(keepsPolicy+pod), 0o600))
 	n.run("policy apply --file=" + file)
 	n.says(exitDone, add+" --label=quarantine=yes", "mustang: --label is ignored: the Pod object shop/db decides the labels, app=other\n")
-	if err := os.WriteFile(file, []byte(keepsPolicy), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, os.WriteFile(file, []byte(keepsPolicy), 0o600))
 	n.run("policy apply --file=" + file)
 	n.says(exitDone, "ep ls", "  shop       db   app=other") // what is known last stays until ep add says something else
 	code, _, stderr := command(t, map[string]string{cli.EnvBPFRoot: n.root}, n.args(add+" --label=quarantine=yes")...)
@@ -91,9 +85,7 @@ func TestApplyGuardsDevices(t *testing.T) {
 		-n HOST link set late up`)
 	file := filepath.Join(t.TempDir(), "policy.yaml")
 	const all = "{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: all}, spec: {podSelector: {}, ingress: [{}], egress: [{}]}}\n"
-	if err := os.WriteFile(file, []byte("---\n"+all), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, os.WriteFile(file, []byte("---\n"+all), 0o600))
 	n.run("policy apply --file=" + file)
 	testkit.Eventually(t, 30*time.Second, func() error { return testkit.Ping(n.host, netip.MustParseAddr(killPodC), 8) })
 }

@@ -80,17 +80,10 @@ func TestFaults(t *testing.T) {
 // provoke puts the script in the program's place, in the thread's own mount namespace.
 func (f fault) provoke(t *testing.T) {
 	t.Helper()
-	path, err := exec.LookPath(f.program)
-	if err != nil {
-		t.Fatal(err)
-	}
+	path := testkit.Must(exec.LookPath(f.program))(t)
 	instead := filepath.Join(t.TempDir(), f.program)
-	if err := os.WriteFile(instead, []byte("#!/bin/sh\n"+f.script+"\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Mount(instead, path, "", unix.MS_BIND, ""); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, os.WriteFile(instead, []byte("#!/bin/sh\n"+f.script+"\n"), 0o755))
+	testkit.Succeed(t, unix.Mount(instead, path, "", unix.MS_BIND, ""))
 }
 
 // ownMounts gives the test a mount namespace of its own, which the processes that
@@ -98,10 +91,6 @@ func (f fault) provoke(t *testing.T) {
 func ownMounts(t *testing.T) {
 	t.Helper()
 	runtime.LockOSThread() // for good: the thread ends with the test
-	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, unix.Unshare(unix.CLONE_NEWNS))
+	testkit.Succeed(t, unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""))
 }

@@ -22,16 +22,11 @@ func TestFullDisk(t *testing.T) {
 	testkit.RequireRoot(t)
 	ownMounts(t)
 	out := t.TempDir()
-	if err := unix.Mount("none", out, "tmpfs", 0, "size=1m"); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, unix.Mount("none", out, "tmpfs", 0, "size=1m"))
 	defer func() { _ = unix.Unmount(out, unix.MNT_DETACH) }()
 	s := startProgram(t, "mustang", out, "pod-links", "--only", "veth+ebpf", "--rounds", "160", "--slice", "5ms", "--workload", "tcp_rr")
 	s.awaitRows(t, 1)
-	filler, err := os.Create(filepath.Join(out, "filler"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	filler := testkit.Must(os.Create(filepath.Join(out, "filler")))(t)
 	defer filler.Close()
 	ended := make(chan error, 1)
 	go func() { ended <- s.cmd.Wait() }()
@@ -46,10 +41,7 @@ func TestFullDisk(t *testing.T) {
 	if code := s.cmd.ProcessState.ExitCode(); code != exitFailed {
 		t.Errorf("exit code %d, want %d: %s", code, exitFailed, s.stderr)
 	}
-	run, err := os.Readlink(filepath.Join(out, result.LatestName))
-	if err != nil {
-		t.Fatal(err)
-	}
+	run := testkit.Must(os.Readlink(filepath.Join(out, result.LatestName)))(t)
 	path := filepath.Join(out, run, result.FileName)
 	lines := strings.Split(strings.TrimSpace(s.stderr.String()), "\n")
 	want := "mustang: write results " + path + ": no space left on device"
@@ -65,9 +57,7 @@ func TestFullDisk(t *testing.T) {
 	if entries, err := os.ReadDir(filepath.Join(out, run)); err != nil || len(entries) != 1 {
 		t.Errorf("in the run's directory are %v, %v, want the result", entries, err)
 	}
-	if err := unix.Unmount(out, unix.MNT_DETACH); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, unix.Unmount(out, unix.MNT_DETACH))
 	if left := s.remains(t); len(left) > 0 {
 		t.Errorf("left: %q", left)
 	}

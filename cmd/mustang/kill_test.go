@@ -53,9 +53,7 @@ func startProgram(t *testing.T, program, out string, args ...string) started {
 	s.cmd.Env = append(os.Environ(), envStateDir+"="+s.state)
 	s.cmd.Stderr = s.stderr
 	s.cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true} // as a shell does
-	if err := s.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, s.cmd.Start())
 	t.Cleanup(func() {
 		_ = s.cmd.Process.Kill()
 		_ = s.cmd.Wait()
@@ -85,14 +83,8 @@ func (s started) remains(t *testing.T) []string {
 // control groups, processes.
 func remains(t *testing.T, prefix, state string) []string {
 	t.Helper()
-	left, err := netns.List(prefix)
-	if err != nil {
-		t.Fatal(err)
-	}
-	mounts, err := os.ReadFile("/proc/thread-self/mountinfo")
-	if err != nil {
-		t.Fatal(err)
-	}
+	left := testkit.Must(netns.List(prefix))(t)
+	mounts := testkit.Must(os.ReadFile("/proc/thread-self/mountinfo"))(t)
 	for line := range strings.Lines(string(mounts)) {
 		if strings.Contains(line, prefix) || strings.Contains(line, state) {
 			left = append(left, strings.TrimSpace(line))
@@ -106,10 +98,7 @@ func remains(t *testing.T, prefix, state string) []string {
 		left = append(left, record.Name())
 	}
 	for _, pattern := range []string{"/sys/fs/cgroup/", "/sys/fs/cgroup/*/"} {
-		groups, err := filepath.Glob(pattern + prefix + "*")
-		if err != nil {
-			t.Fatal(err)
-		}
+		groups := testkit.Must(filepath.Glob(pattern + prefix + "*"))(t)
 		left = append(left, groups...)
 	}
 	return append(left, processes(t, prefix, state)...)
@@ -120,10 +109,7 @@ func remains(t *testing.T, prefix, state string) []string {
 // a directory of one of the labs mounted, as all of Docker's have.
 func processes(t *testing.T, prefix, state string) []string {
 	t.Helper()
-	paths, err := filepath.Glob("/proc/[0-9]*/cmdline")
-	if err != nil {
-		t.Fatal(err)
-	}
+	paths := testkit.Must(filepath.Glob("/proc/[0-9]*/cmdline"))(t)
 	mounted := "/" + strings.TrimPrefix(prefix, "mst-")
 	var lines []string
 	for _, path := range paths { // of which some end meanwhile
@@ -146,10 +132,7 @@ func processes(t *testing.T, prefix, state string) []string {
 // agents returns the load agents whose directory below /proc is the one that is looked for.
 func agents(t *testing.T, is func(proc string) bool) (pids []int) {
 	t.Helper()
-	paths, err := filepath.Glob("/proc/[0-9]*")
-	if err != nil {
-		t.Fatal(err)
-	}
+	paths := testkit.Must(filepath.Glob("/proc/[0-9]*"))(t)
 	for _, path := range paths {
 		line, _ := os.ReadFile(path + "/cmdline") // a process may have ended
 		if pid, err := strconv.Atoi(filepath.Base(path)); err == nil && bytes.Contains(line, []byte(load.Command)) && is(path) {
@@ -172,9 +155,7 @@ func TestBenchKilled(t *testing.T) {
 		}
 		return nil
 	})
-	if err := s.cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, s.cmd.Process.Kill())
 	_ = s.cmd.Wait()
 	if len(s.remains(t)) == 0 {
 		t.Fatal("a killed bench left nothing: the test shows nothing")
@@ -211,9 +192,7 @@ func TestBenchInterrupted(t *testing.T) {
 
 func benchInterrupted(t *testing.T, signal unix.Signal) {
 	s := startBench(t)
-	if err := unix.Kill(-s.cmd.Process.Pid, signal); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, unix.Kill(-s.cmd.Process.Pid, signal))
 	_ = s.cmd.Wait()
 	if code := s.cmd.ProcessState.ExitCode(); code != exitFailed {
 		t.Errorf("exit code %d, want %d: %s", code, exitFailed, s.stderr)
@@ -221,10 +200,7 @@ func benchInterrupted(t *testing.T, signal unix.Signal) {
 	if left := s.remains(t); len(left) > 0 {
 		t.Errorf("left after the signal: %q", left)
 	}
-	file, err := readResults(s.out)
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := testkit.Must(readResults(s.out))(t)
 	checkSchema(t, s.out)
 	if !file.Run.Interrupted || len(file.Rows) < benchRows {
 		t.Errorf("interrupted %t with %d rows, want what was done", file.Run.Interrupted, len(file.Rows))

@@ -15,6 +15,7 @@ import (
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/datapath/kept"
 	"mustang/internal/datapath/objects"
+	"mustang/internal/testkit"
 )
 
 // numbers are those of endpoints in the names of links.
@@ -34,9 +35,7 @@ func (n *killNetwork) begun(t *testing.T, c killCase, name string, test func(*ki
 		if n.kept = len(c.setup) > 0 && c.args != "datapath unload" && (short() || !loads.MatchString(c.args+c.again)); n.kept {
 			n.root = kept.Root(t)
 		}
-		if err := os.RemoveAll(n.saved); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, os.RemoveAll(n.saved))
 		n.runAll(c.setup)
 		test(&n)
 	})
@@ -72,10 +71,7 @@ func (n *killNetwork) state() string {
 		n.t.Fatal(err)
 	}
 	slices.Sort(lines[5:]) // ids sort in the order of creation
-	o, err := objects.Open(n.root)
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	o := testkit.Must(objects.Open(n.root))(n.t)
 	defer o.Close()
 	rows := storedRows(n.t, o)
 	slices.Sort(rows)
@@ -105,10 +101,7 @@ func storedRows(t *testing.T, o *objects.Objects) []string {
 		key.Revision = 0
 		ranges = append(ranges, fmt.Sprintf("source range %+v", key))
 	}
-	state, err := o.NodeState.IDs()
-	if err != nil {
-		t.Fatal(err)
-	}
+	state := testkit.Must(o.NodeState.IDs())(t)
 	return slices.Concat(
 		dump(t, "service", o.Services, func(_ *objects.ServiceKey, s *objects.Service) { s.Id, s.Revision = 0, 0 }),
 		dump(t, "backend", o.Backends, func(k *objects.BackendKey, _ *objects.Backend) { k.Revision = 0 }),
@@ -134,15 +127,10 @@ func policyRows(t *testing.T, o *objects.Objects) (rows []string) {
 		for list.Next(&key, &value) {
 			n++
 		}
-		if err := list.Err(); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, list.Err())
 		rows = append(rows, fmt.Sprintf("%d rows of %s", n, name))
 	}
-	dir, err := o.FilesDir()
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := testkit.Must(o.FilesDir())(t)
 	files, err := os.ReadDir(dir)
 	if err != nil && !os.IsNotExist(err) {
 		t.Fatal(err)
@@ -154,10 +142,7 @@ func policyRows(t *testing.T, o *objects.Objects) (rows []string) {
 			rows = append(rows, "file "+name)
 		}
 	}
-	force, err := o.NodeState.PoliciesInForce()
-	if err != nil {
-		t.Fatal(err)
-	}
+	force := testkit.Must(o.NodeState.PoliciesInForce())(t)
 	return append(rows, fmt.Sprintf("policies in force: %v", force != 0))
 }
 
@@ -170,9 +155,7 @@ func sourceRanges(t *testing.T, o *objects.Objects) (keys []objects.SourceRange)
 	for rows.Next(&key, &value) {
 		keys = append(keys, key)
 	}
-	if err := rows.Err(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, rows.Err())
 	return keys
 }
 
@@ -214,10 +197,7 @@ func (n *killNetwork) checkOrphans(c killCase, how string) {
 			n.t.Errorf("%s, then %q: sender %+v of no endpoint", how, c.other, row)
 		}
 	}
-	links, err := o.Links()
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	links := testkit.Must(o.Links())(n.t)
 	for _, k := range links {
 		if slices.Contains(objects.EndpointHooks(), k.Hook) && !ids[k.ID] {
 			n.t.Errorf("%s, then %q: link %s of no endpoint", how, c.other, k)

@@ -167,15 +167,11 @@ func newKillNetwork(t *testing.T) *killNetwork {
 	file, saved := filepath.Join(t.TempDir(), "services.yaml"), filepath.Join(t.TempDir(), "saved")
 	services := fmt.Sprintf(`{"schema": 1, "services": [{"service": %q, "backends": [%q]}, {"service": "10.96.0.8:8", "backends": ["192.168.10.99:1"]}]}`,
 		killFrontend, backend)
-	if err := os.WriteFile(file, []byte(services), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, os.WriteFile(file, []byte(services), 0o600))
 	rules, others := filepath.Join(filepath.Dir(file), "policies.yaml"), filepath.Join(filepath.Dir(file), "others.yaml")
 	ports := filepath.Join(filepath.Dir(file), "ports.yaml")
 	for path, text := range map[string]string{rules: killPolicies, others: killOthers, ports: strings.Replace(killPolicies, "65535", "65000", 1)} {
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, os.WriteFile(path, []byte(text), 0o600))
 	}
 	n.root, n.saved = testkit.BPFFS(t)+"/root", saved
 	n.names = strings.NewReplacer(
@@ -221,9 +217,7 @@ func (n *killNetwork) run(line string) {
 func (n *killNetwork) prepare(c killCase) {
 	n.t.Helper()
 	n.run("datapath unload")
-	if err := os.RemoveAll(n.saved); err != nil {
-		n.t.Fatal(err)
-	}
+	testkit.Succeed(n.t, os.RemoveAll(n.saved))
 	n.runAll(c.setup)
 }
 

@@ -67,9 +67,7 @@ var buildPrograms = sync.OnceValue(func() (err error) {
 // staticProgram returns the path of mustang or mustang-cni as a static program. The first test builds them.
 func staticProgram(t *testing.T, name string) string {
 	t.Helper()
-	if err := buildPrograms(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, buildPrograms())
 	return filepath.Join(programs, name)
 }
 
@@ -85,9 +83,7 @@ func TestScripts(t *testing.T) {
 func runScript(t *testing.T, script string) {
 	t.Helper()
 	dir := t.TempDir()
-	if err := os.WriteFile(dir+"/page.txtar", []byte(script), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, os.WriteFile(dir+"/page.txtar", []byte(script), 0o600))
 	runScripts(t, dir)
 }
 

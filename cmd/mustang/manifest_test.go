@@ -22,6 +22,7 @@ import (
 	"mustang/internal/document"
 	"mustang/internal/kube"
 	"mustang/internal/nodenet"
+	"mustang/internal/testkit"
 )
 
 // TestManifest reads the manifest: the agent knows the flags there, and may read what it watches.
@@ -90,14 +91,8 @@ func TestManifest(t *testing.T) {
 
 // TestCleanupArguments reads the arguments that the chart's value cleanup, and the patch in the documentation, give the container.
 func TestCleanupArguments(t *testing.T) {
-	chart, err := os.ReadFile("../../packaging/chart/templates/daemonset.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	docs, err := os.ReadFile("../../docs/kubernetes.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	chart := testkit.Must(os.ReadFile("../../packaging/chart/templates/daemonset.yaml"))(t)
+	docs := testkit.Must(os.ReadFile("../../docs/kubernetes.md"))(t)
 	_, after, _ := strings.Cut(string(chart), "{{- if .Values.cleanup }}\n          args:\n")
 	block, _, _ := strings.Cut(after, "{{- else }}")
 	var ofChart, ofDocs []string
@@ -108,9 +103,7 @@ func TestCleanupArguments(t *testing.T) {
 	if patch == nil {
 		t.Fatal("the documentation has no patch")
 	}
-	if err := json.Unmarshal(patch[1], &ofDocs); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, json.Unmarshal(patch[1], &ofDocs))
 	for _, args := range [][]string{ofChart, ofDocs} {
 		cmd := node.AgentCleanup(&cli.Config{Environment: cli.Environment{Getenv: os.Getenv}})
 		if len(args) < 4 || args[0] != "agent" || args[1] != cmd.Name() || cmd.ParseFlags(args[2:]) != nil {
@@ -127,16 +120,11 @@ func TestCleanupArguments(t *testing.T) {
 // TestDocumentedValues compares the table of the chart's values in the documentation with the values and with the flags that they set.
 func TestDocumentedValues(t *testing.T) {
 	read := func(path string) string {
-		data, err := os.ReadFile("../../" + path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		data := testkit.Must(os.ReadFile("../../" + path))(t)
 		return string(data)
 	}
 	var values map[string]any
-	if err := yaml.Unmarshal([]byte(read("packaging/chart/values.yaml")), &values); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, yaml.Unmarshal([]byte(read("packaging/chart/values.yaml")), &values))
 	leaves := map[string]any{}
 	for name, value := range values {
 		group, ok := value.(map[string]any)
@@ -180,22 +168,14 @@ func TestDocumentedValues(t *testing.T) {
 // TestValuesSchema holds the chart's schema against its values, and against what the flags take.
 func TestValuesSchema(t *testing.T) {
 	const path = "../../packaging/chart/values.schema.json"
-	schema, err := jsonschema.NewCompiler().Compile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	schema := testkit.Must(jsonschema.NewCompiler().Compile(path))(t)
+	text := testkit.Must(os.ReadFile(path))(t)
 	var form struct {
 		Properties map[string]struct {
 			Properties map[string]struct{ Enum []string }
 		}
 	}
-	if err := json.Unmarshal(text, &form); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, json.Unmarshal(text, &form))
 	routing := func(text string) bool { return new(nodenet.Routing).UnmarshalText([]byte(text)) == nil }
 	for key, takes := range map[string]func(string) bool{
 		"link": among(netconf.Links()), "services": among(netconf.Services()), "cniVersion": among(install.Versions()), "routing": routing,
@@ -208,14 +188,9 @@ func TestValuesSchema(t *testing.T) {
 	if links := form.Properties["agent"].Properties["link"].Enum; !slices.Equal(links, netconf.Links()) {
 		t.Errorf("agent.link may be %q, want %q", links, netconf.Links())
 	}
-	defaults, err := os.ReadFile("../../packaging/chart/values.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	defaults := testkit.Must(os.ReadFile("../../packaging/chart/values.yaml"))(t)
 	var values map[string]any
-	if err := yaml.Unmarshal(defaults, &values); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, yaml.Unmarshal(defaults, &values))
 	for name, group := range values {
 		group, ok := group.(map[string]any)
 		for key := range group {
@@ -233,9 +208,7 @@ func TestValuesSchema(t *testing.T) {
 		"/agent/extraFlags/": func() { values["agent"].(map[string]any)["extraFlags"] = []any{7} },
 	} {
 		values = nil
-		if err := yaml.Unmarshal(defaults, &values); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, yaml.Unmarshal(defaults, &values))
 		change()
 		err := schema.Validate(values)
 		if (err == nil) != (wrong == "") || err != nil && !strings.Contains(err.Error(), wrong) {

@@ -50,9 +50,7 @@ func TestPolicyChangesWithoutGap(t *testing.T) {
 	var applies []string
 	for i, text := range gapPolicies() {
 		path := filepath.Join(t.TempDir(), fmt.Sprint(i, ".yaml"))
-		if err := os.WriteFile(path, []byte("---\n"+text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, os.WriteFile(path, []byte("---\n"+text), 0o600))
 		applies = append(applies, "policy apply --file="+path)
 	}
 	n.runAll([]string{applies[0], addLabelled})

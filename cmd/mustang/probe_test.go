@@ -23,10 +23,7 @@ import (
 // nothing is left behind.
 func TestProbeJSON(t *testing.T) {
 	testkit.RequireRoot(t)
-	root, err := netns.Current()
-	if err != nil {
-		t.Fatal(err)
-	}
+	root := testkit.Must(netns.Current())(t)
 	defer root.Close()
 	// The first probe loads modules.
 	if code, _, stderr := command(t, nil, "probe"); code != exitDone {
@@ -46,9 +43,7 @@ func TestProbeJSON(t *testing.T) {
 	var report probeReport
 	decoder := json.NewDecoder(strings.NewReader(stdout))
 	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&report); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, decoder.Decode(&report))
 	if report.Schema != 1 || report.Kernel == "" || len(report.LinkModes) != len(podlink.Modes()) {
 		t.Errorf("report is %+v", report)
 	}
@@ -80,10 +75,7 @@ func TestProbeJSON(t *testing.T) {
 // namespaceNames returns the names of all namespaces but those of other tests.
 func namespaceNames(t *testing.T) string {
 	t.Helper()
-	names, err := netns.List("")
-	if err != nil {
-		t.Fatal(err)
-	}
+	names := testkit.Must(netns.List(""))(t)
 	var own []string
 	for _, name := range names {
 		if !strings.HasPrefix(name, "mst-") {
@@ -95,10 +87,7 @@ func namespaceNames(t *testing.T) string {
 
 func deviceNames(t *testing.T, ns *netns.Namespace) string {
 	t.Helper()
-	devices, err := rtnl.In(ns).Devices()
-	if err != nil {
-		t.Fatal(err)
-	}
+	devices := testkit.Must(rtnl.In(ns).Devices())(t)
 	var names []string
 	for _, d := range devices {
 		names = append(names, d.Name)

@@ -20,10 +20,7 @@ import (
 func TestResetBesideAgent(t *testing.T) {
 	testkit.RequireRoot(t)
 	root := filepath.Join(testkit.BPFFS(t), "mustang")
-	d, err := datapath.Open(t.Context(), datapath.Options{Root: root})
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := testkit.Must(datapath.Open(t.Context(), datapath.Options{Root: root}))(t)
 	defer d.Close()
 	web := service.Service{Frontend: netip.MustParseAddrPort("192.0.2.1:80"), Protocol: service.TCP}
 	if _, err := d.Services().Apply(t.Context(), service.Agent, []service.Service{web}); err != nil {

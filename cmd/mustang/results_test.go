@@ -17,6 +17,7 @@ import (
 
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/result"
+	"mustang/internal/testkit"
 )
 
 // soundFile is a result file.
@@ -25,25 +26,13 @@ const soundFile = "../../internal/report/testdata/made-up.json"
 // checkSchema holds the latest result below a directory to the JSON Schema.
 func checkSchema(t *testing.T, dir string) {
 	t.Helper()
-	path, err := result.FindFile(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	file, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	path := testkit.Must(result.FindFile(dir))(t)
+	file := testkit.Must(os.Open(path))(t)
 	defer file.Close()
-	value, err := jsonschema.UnmarshalJSON(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	value := testkit.Must(jsonschema.UnmarshalJSON(file))(t)
 	compiler := jsonschema.NewCompiler()
 	compiler.AssertFormat()
-	schema, err := compiler.Compile(resultsSchema)
-	if err != nil {
-		t.Fatal(err)
-	}
+	schema := testkit.Must(compiler.Compile(resultsSchema))(t)
 	if err := schema.Validate(value); err != nil {
 		t.Errorf("%s: %v", path, err)
 	}
@@ -52,17 +41,10 @@ func checkSchema(t *testing.T, dir string) {
 // writeRun writes a result into a run's directory and returns that.
 func writeRun(t *testing.T, dir, name string, file result.File) string {
 	t.Helper()
-	data, err := result.Marshal(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := testkit.Must(result.Marshal(file))(t)
 	path := filepath.Join(dir, name)
-	if err := os.MkdirAll(path, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(path, result.FileName), data, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, os.MkdirAll(path, 0o700))
+	testkit.Succeed(t, os.WriteFile(filepath.Join(path, result.FileName), data, 0o600))
 	return path
 }
 
@@ -111,23 +93,15 @@ func checkCompare(t *testing.T, env map[string]string, cases []compareCase) {
 
 // TestCompare runs the command on files whose differences are known.
 func TestCompare(t *testing.T) {
-	sound, err := result.Read(soundFile)
-	if err != nil {
-		t.Fatal(err)
-	}
-	counted, err := result.Read("../../internal/report/testdata/counted.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	sound := testkit.Must(result.Read(soundFile))(t)
+	counted := testkit.Must(result.Read("../../internal/report/testdata/counted.json"))(t)
 	dir := t.TempDir()
 	old, worse := writeRun(t, dir, "20260101T000000Z", sound), writeRun(t, dir, "20260102T000000Z", slower(sound, 0.9))
 	vm, other := writeRun(t, dir, "vm", counted), sound
 	other.Rows = []result.Row{sound.Rows[0]}
 	other.Rows[0].ID = "another"
 	foreign := writeRun(t, dir, "foreign", other)
-	if err := os.Symlink(filepath.Base(worse), filepath.Join(dir, result.LatestName)); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, os.Symlink(filepath.Base(worse), filepath.Join(dir, result.LatestName)))
 	env := map[string]string{envStateDir: filepath.Join(t.TempDir(), "state")}
 	checkCompare(t, env, []compareCase{
 		{[]string{old, dir}, exitDone, []string{"20260101T000000Z", "20260102T000000Z", "-10.0 %", "<0.001", "geomean", "Mann-Whitney", "are the same"}, ""},
@@ -159,9 +133,7 @@ func TestCompare(t *testing.T) {
 			}
 		}
 	}
-	if err := json.Unmarshal([]byte(stdout), &listed); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, json.Unmarshal([]byte(stdout), &listed))
 	if listed.Schema != cli.Schema || len(listed.Runs) != 2 || len(listed.Tables) != 2 || !listed.Tables[0].Lines[0].Deltas[0].Found {
 		t.Errorf("%+v", listed)
 	}
@@ -169,10 +141,7 @@ func TestCompare(t *testing.T) {
 
 // TestCompareLost compares with runs in which a row has failed, is missing, or has fallen to 0.
 func TestCompareLost(t *testing.T) {
-	sound, err := result.Read(soundFile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	sound := testkit.Must(result.Read(soundFile))(t)
 	dir := t.TempDir()
 	old := writeRun(t, dir, "old", sound)
 	spoilt := func(name string, spoil func(r *result.Row)) string {

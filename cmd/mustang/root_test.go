@@ -15,10 +15,7 @@ import (
 // TestNotRoot runs commands that need root as a user who is not.
 func TestNotRoot(t *testing.T) {
 	testkit.RequireRoot(t) // to become somebody else
-	exe, err := exec.LookPath("mustang")
-	if err != nil {
-		t.Fatal(err)
-	}
+	exe := testkit.Must(exec.LookPath("mustang"))(t)
 	const nobody = 65534
 	for _, args := range []string{
 		"svc ls", "svc add --service=10.96.0.100:1 --backend=192.168.10.10:1", "ep ls",
@@ -27,10 +24,7 @@ func TestNotRoot(t *testing.T) {
 	} {
 		cmd := exec.Command("/proc/self/fd/3", strings.Fields(args)...)
 		cmd.Args[0] = "mustang"
-		file, err := os.Open(exe)
-		if err != nil {
-			t.Fatal(err)
-		}
+		file := testkit.Must(os.Open(exe))(t)
 		cmd.ExtraFiles = []*os.File{file}
 		cmd.Dir = "/"
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}

@@ -93,9 +93,7 @@ func (n *killNetwork) pin(pattern string) string {
 
 func (n *killNetwork) remove(pattern string) {
 	n.t.Helper()
-	if err := os.Remove(n.pin(pattern)); err != nil {
-		n.t.Fatal(err)
-	}
+	testkit.Succeed(n.t, os.Remove(n.pin(pattern)))
 }
 
 // everything is a state with each kind of attachment.
@@ -183,14 +181,10 @@ func TestStatusFindsWhatIsAmiss(t *testing.T) {
 			})
 		}, []string{"backends that services no longer have"}},
 		{"unload not done", func(n *killNetwork) {
-			if err := os.Mkdir(filepath.Dir(n.pin("maps"))+objects.UnloadedSuffix, 0o700); err != nil {
-				n.t.Fatal(err)
-			}
+			testkit.Succeed(n.t, os.Mkdir(filepath.Dir(n.pin("maps"))+objects.UnloadedSuffix, 0o700))
 		}, []string{"killed process left pins"}},
 		{"another layout", func(n *killNetwork) {
-			if err := os.Mkdir(filepath.Join(n.root, "v1"), 0o700); err != nil {
-				n.t.Fatal(err)
-			}
+			testkit.Succeed(n.t, os.Mkdir(filepath.Join(n.root, "v1"), 0o700))
 		}, []string{anotherLayout}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -241,9 +235,7 @@ func TestStatusOfNodePorts(t *testing.T) {
 	n.prepare(killCase{setup: everything})
 	set := func(key, value string) {
 		t.Helper()
-		if err := rtnl.In(n.host).SetSysctl("net/ipv4/"+key, value); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, rtnl.In(n.host).SetSysctl("net/ipv4/"+key, value))
 	}
 	set("ip_local_port_range", "40000 40009")
 	for _, frontend := range []string{"0.0.0.0:39999", "0.0.0.0:40000", "0.0.0.0:40001", "[::]:40009", "[::]:40010"} {
@@ -325,10 +317,7 @@ func TestStatusOfUplink(t *testing.T) {
 // TestStatusOfParent has an ipvlan pod whose parent drops packets by their source.
 func TestStatusOfParent(t *testing.T) {
 	n := newKillNetwork(t)
-	mode, err := podlink.Lookup("ipvlan-l2")
-	if err != nil {
-		t.Fatal(err)
-	}
+	mode := testkit.Must(podlink.Lookup("ipvlan-l2"))(t)
 	testkit.RequireMode(t, mode.Probe())
 	pod := testkit.Namespace(t, "ipvlan")
 	n.ip("-n HOST link set wire up")
@@ -337,9 +326,7 @@ func TestStatusOfParent(t *testing.T) {
 	n.ip("-n " + filepath.Base(pod.Name()) + " link set eth0 up")
 	n.run("ep add --netns=" + filepath.Base(pod.Name()) + " --host-netns=HOST")
 	for value, words := range map[string][]string{"0": nil, "1": {"rp_filter of wire is strict"}, "2": nil} {
-		if err := rtnl.In(n.host).SetSysctl("net/ipv4/conf/wire/rp_filter", value); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, rtnl.In(n.host).SetSysctl("net/ipv4/conf/wire/rp_filter", value))
 		n.status(words...)
 	}
 }

@@ -26,15 +26,10 @@ func TestSuites(t *testing.T) {
 		testkit.RequireTool(t, tool)
 	}
 	program := staticProgram(t, "mustang")
-	own, err := os.Executable() // this process expects the plugin beside itself
-	if err != nil {
-		t.Fatal(err)
-	}
+	own := testkit.Must(os.Executable())(t) // this process expects the plugin beside itself
 	beside := filepath.Join(filepath.Dir(own), "mustang-cni")
 	_ = os.Remove(beside)
-	if err := os.Symlink(staticProgram(t, "mustang-cni"), beside); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, os.Symlink(staticProgram(t, "mustang-cni"), beside))
 	for _, suite := range suites.List() {
 		if suite.Name == suites.Default || suite.Name == "services" {
 			continue // package bench tests it
@@ -101,10 +96,7 @@ func probed(suite suites.Suite) map[string]error {
 // the reason that the suite's probe gives.
 func checkSuite(t *testing.T, suite suites.Suite, path string) {
 	t.Helper()
-	file, err := readResults(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := testkit.Must(readResults(path))(t)
 	checkSchema(t, path)
 	if want := len(suite.Rows()); len(file.Rows) != want {
 		t.Errorf("%d rows, want %d", len(file.Rows), want)

@@ -23,10 +23,7 @@ import (
 // setHealthPort gives the only service a health-check port, as the row of a load balancer's address has it.
 func setHealthPort(t *testing.T, root string, port uint16) {
 	t.Helper()
-	o, err := objects.Open(root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	o := testkit.Must(objects.Open(root))(t)
 	defer o.Close()
 	for row, err := range o.Services.All() {
 		row.Value.HealthCheckPort = port
@@ -47,10 +44,7 @@ func TestSvcHealth(t *testing.T) {
 	testkit.RequireRoot(t)
 	testkit.RequireKernel(t, 6, 6)
 	root := testkit.BPFFS(t) + "/root"
-	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	taken := testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer taken.Close()
 	addr := taken.Addr().String()
 	port := uint16(taken.Addr().(*net.TCPAddr).Port)
@@ -95,9 +89,7 @@ func TestSvcHealth(t *testing.T) {
 		}
 		return nil
 	})
-	if err := taken.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, taken.Close())
 	answers(http.StatusOK, `"localEndpoints": 1`)
 	mustang("svc add --service=192.0.2.1:80 --protocol=tcp --backend=10.1.0.1:80")
 	setHealthPort(t, root, port)

@@ -22,10 +22,7 @@ import (
 // Services want has the name of the one that has it.
 func TestNamesOfServices(t *testing.T) {
 	env := map[string]string{cli.EnvBPFRoot: testkit.BPFFS(t) + "/mustang"}
-	d, err := datapath.Open(t.Context(), datapath.Options{Root: env[cli.EnvBPFRoot]})
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := testkit.Must(datapath.Open(t.Context(), datapath.Options{Root: env[cli.EnvBPFRoot]}))(t)
 	defer d.Close()
 	for at, owner := range map[string]service.Owner{"10.96.0.1:80": service.Agent, "10.96.0.2:80": service.CLI} {
 		s := service.Service{Frontend: netip.MustParseAddrPort(at), Protocol: service.TCP}
@@ -73,10 +70,7 @@ func TestNamesOfServices(t *testing.T) {
 func TestServicesOfOthers(t *testing.T) {
 	t.Parallel()
 	env := map[string]string{cli.EnvBPFRoot: testkit.BPFFS(t) + "/mustang"}
-	d, err := datapath.Open(t.Context(), datapath.Options{Root: env[cli.EnvBPFRoot]})
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := testkit.Must(datapath.Open(t.Context(), datapath.Options{Root: env[cli.EnvBPFRoot]}))(t)
 	defer d.Close()
 	const agents, plugins = "10.96.0.1:80", "192.0.2.1:8080"
 	for at, owner := range map[string]service.Owner{agents: service.Agent, plugins: service.CNI} {

@@ -29,12 +29,8 @@ func TestSysdump(t *testing.T) {
 		"state/net/other/content": secret,
 	} {
 		path := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, os.MkdirAll(filepath.Dir(path), 0o700))
+		testkit.Succeed(t, os.WriteFile(path, []byte(text), 0o600))
 	}
 	env := map[string]string{
 		cli.EnvBPFRoot: filepath.Join(testkit.BPFFS(t), "mustang"), envStateDir: dir + "/labs", "MUSTANG_CNI_RUN_DIR": dir + "/run", "MUSTANG_CNI_STATE_DIR": dir + "/state",

@@ -52,10 +52,7 @@ func TestTUNEnds(t *testing.T) {
 	signal.Ignore(unix.SIGHUP)
 	defer signal.Reset(unix.SIGHUP)
 	cmd := startTUN(t, "left@"+ns.Name())
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", cmd.Process.Pid))
-	if err != nil {
-		t.Fatal(err)
-	}
+	status := testkit.Must(os.ReadFile(fmt.Sprintf("/proc/%d/status", cmd.Process.Pid)))(t)
 	_, mask, _ := strings.Cut(string(status), "SigIgn:\t")
 	mask, _, _ = strings.Cut(mask, "\n")
 	ignored, err := strconv.ParseUint(mask, 16, 64)
@@ -70,9 +67,7 @@ func startTUN(t *testing.T, ifname string) *exec.Cmd {
 	var stderr output
 	cmd := exec.Command("mustang", "tun", "--echo", "--ifname", ifname, "--address", "10.9.0.1/24", "--address", "fd00:9::1/64")
 	cmd.Stderr = &stderr
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, cmd.Start())
 	t.Cleanup(func() { _, _ = cmd.Process.Kill(), cmd.Wait() })
 	testkit.Eventually(t, 10*time.Second, func() error {
 		if !strings.HasSuffix(stderr.String(), " ready\n") {

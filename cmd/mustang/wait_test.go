@@ -36,9 +36,7 @@ func newLockedRoot(t *testing.T) lockedRoot {
 	links := filepath.Join(root, fmt.Sprintf("v%d", objects.LayoutVersion), "links")
 	// One process, which has both locks.
 	cmd := exec.Command("flock", "--no-fork", root, "flock", "--no-fork", links, "sh", "-c", "kill -STOP $$; true")
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, cmd.Start())
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
@@ -128,19 +126,12 @@ func TestWaitHeedsSignals(t *testing.T) {
 		cmd := exec.Command("mustang", append(args, "--wait=1h")...)
 		cmd.Env = l.env
 		path := filepath.Join(t.TempDir(), "stderr")
-		file, err := os.Create(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		file := testkit.Must(os.Create(path))(t)
 		defer file.Close()
 		cmd.Stderr = file
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, cmd.Start())
 		testkit.Eventually(t, 2*time.Second, func() error { return l.named(readText(t, path), 1) })
-		if err := cmd.Process.Signal(signal); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, cmd.Process.Signal(signal))
 		_ = cmd.Wait()
 		text := readText(t, path)
 		if code := cmd.ProcessState.ExitCode(); code != exitFailed || !strings.Contains(text, "interrupted") {
@@ -157,9 +148,6 @@ func TestWaitHeedsSignals(t *testing.T) {
 
 func readText(t *testing.T, path string) string {
 	t.Helper()
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := testkit.Must(os.ReadFile(path))(t)
 	return string(text)
 }

@@ -10,15 +10,13 @@ import (
 	"time"
 
 	"mustang/internal/lock"
+	"mustang/internal/testkit"
 )
 
 // TestWaitForItself says nothing while another goroutine of the process has the lock.
 func TestWaitForItself(t *testing.T) {
 	root := t.TempDir()
-	held, err := lock.Take(t.Context(), root, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	held := testkit.Must(lock.Take(t.Context(), root, nil))(t)
 	defer held.Unlock()
 	var said strings.Builder
 	c := Config{Environment: Environment{Stderr: &said}, wait: 1500 * time.Millisecond}

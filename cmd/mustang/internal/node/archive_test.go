@@ -56,22 +56,16 @@ func TestMerge(t *testing.T) {
 	for _, name := range []string{"a/b", "../../etc/x", "/abs"} {
 		from.write(name, []byte("token: "+secret))
 	}
-	if err := from.close(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, from.close())
 	a := newArchive(&outer, 1<<20, time.Minute)
-	if err := a.merge("nodes/n", bytes.NewReader(inner.Bytes())); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, a.merge("nodes/n", bytes.NewReader(inner.Bytes())))
 	if err := a.merge("nodes/m", bytes.NewReader(inner.Bytes()[:inner.Len()/2])); err == nil {
 		t.Error("half an archive is taken for a whole one")
 	}
 	if err := a.merge("nodes/m", strings.NewReader("exec: no such file")); err == nil {
 		t.Error("a text is taken for an archive")
 	}
-	if err := a.close(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, a.close())
 	have := testkit.Unpack(t, &outer)
 	for _, name := range []string{"nodes/n/a/b", "nodes/n/etc/x", "nodes/n/abs", "nodes/n/missing.txt"} {
 		if text, ok := have[name]; !ok || strings.Contains(text, secret) {

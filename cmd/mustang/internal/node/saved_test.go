@@ -16,6 +16,7 @@ import (
 
 	"mustang/internal/lock"
 	"mustang/internal/service"
+	"mustang/internal/testkit"
 )
 
 func services(frontends ...string) (all []service.Service) {
@@ -57,9 +58,7 @@ func TestSavedReplace(t *testing.T) {
 	}
 	want(t, f, first)
 	// What a killed process left.
-	if err := os.WriteFile(filepath.Join(filepath.Dir(string(f)), ".services.json.new"), []byte("{"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, os.WriteFile(filepath.Join(filepath.Dir(string(f)), ".services.json.new"), []byte("{"), 0o644))
 	if err := f.replace(t.Context(), second, func() error { return nil }); err != nil {
 		t.Fatal(err)
 	}
@@ -91,13 +90,9 @@ func TestSavedTakesTurns(t *testing.T) {
 // TestSavedWritesFirst: what cannot be saved is not applied.
 func TestSavedWritesFirst(t *testing.T) {
 	blocked := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(blocked, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, os.WriteFile(blocked, nil, 0o600))
 	fifo := filepath.Join(t.TempDir(), "fifo")
-	if err := unix.Mkfifo(fifo, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, unix.Mkfifo(fifo, 0o600))
 	dir := t.TempDir()
 	for _, path := range []string{filepath.Join(blocked, "services.json"), "", "/", dir, dir + "/", dir + "/new/", fifo} {
 		err := savedFile(path).replace(t.Context(), nil, func() error {
@@ -113,9 +108,7 @@ func TestSavedWritesFirst(t *testing.T) {
 // TestSavedNoFile has a FIFO, which nobody writes to, in the place of the file.
 func TestSavedNoFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "services.json")
-	if err := unix.Mkfifo(path, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, unix.Mkfifo(path, 0o600))
 	if _, err := savedFile(path).read(); err == nil || !strings.Contains(err.Error(), "not a regular file") {
 		t.Errorf("error %v", err)
 	}

@@ -65,9 +65,7 @@ func TestCluster(t *testing.T) {
 	a := newArchive(&node, 1<<20, time.Minute)
 	a.add("commands/status.txt", []byte("all is well"))
 	a.lack("metrics.txt", errors.New("no agent"))
-	if err := a.close(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, a.close())
 	const pods = "/api/v1/namespaces/kube-system/pods"
 	s.Handle(pods, text(`{"items": [{"metadata": {"name": "mustang-1"}, "spec": {"nodeName": "good"}, "status": {"containerStatuses": [{"restartCount": 1}]}}, {"metadata": {"name": "mustang-2"}, "spec": {"nodeName": "../bad"}}]}`))
 	s.Handle(pods+"/mustang-1/exec", exec(node.Bytes(), nil, 0))
@@ -91,9 +89,7 @@ func TestCluster(t *testing.T) {
 	var stdout bytes.Buffer
 	cmd := Sysdump(&cli.Config{Environment: cli.Environment{Stdout: &stdout, Getenv: os.Getenv}}, nil)
 	cmd.SetArgs([]string{"--kubeconfig", s.Kubeconfig(t), "-f", out})
-	if err := cmd.ExecuteContext(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, cmd.ExecuteContext(t.Context()))
 	all := testkit.ReadArchive(t, out)
 	for name, want := range map[string]string{
 		"cluster/version.json": "v1.34.4", "cluster/nodes.json": `"good"`, "cluster/daemonsets.json": "kept", "cluster/events.json": "registry.example",
@@ -139,15 +135,11 @@ func TestClusterEnds(t *testing.T) {
 		case <-t.Context().Done():
 		}
 	}))
-	if err := run(t.Context(), "--kubeconfig", s.Kubeconfig(t), "--timeout", "2s"); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, run(t.Context(), "--kubeconfig", s.Kubeconfig(t), "--timeout", "2s"))
 	if missing := testkit.ReadArchive(t, filepath.Join(dir, "dump.tar.gz"))["missing.txt"]; !strings.Contains(missing, "nodes/slow: ") {
 		t.Errorf("a node that never answers: %s", missing)
 	}
-	if err := os.Remove(filepath.Join(dir, "dump.tar.gz")); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, os.Remove(filepath.Join(dir, "dump.tar.gz")))
 	if err := run(t.Context(), "--kubeconfig", s.Kubeconfig(t), "--namespace", "default"); err == nil || !strings.Contains(err.Error(), "namespace default lacks pods with labels app.kubernetes.io/name=mustang") {
 		t.Errorf("a namespace without agents: %v", err)
 	}

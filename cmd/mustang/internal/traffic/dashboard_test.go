@@ -33,19 +33,14 @@ const dashboard = "../../../../packaging/grafana/mustang.json"
 // expressions returns the queries of the dashboard by their panels, for one instance and the rate of some seconds.
 func expressions(t *testing.T) map[string]string {
 	t.Helper()
-	text, err := os.ReadFile(dashboard)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := testkit.Must(os.ReadFile(dashboard))(t)
 	var d struct {
 		Panels []struct {
 			Title   string
 			Targets []struct{ RefID, Expr string }
 		}
 	}
-	if err := json.Unmarshal(text, &d); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, json.Unmarshal(text, &d))
 	all := map[string]string{}
 	for _, p := range d.Panels {
 		for _, target := range p.Targets {
@@ -106,16 +101,12 @@ func TestDashboard(t *testing.T) {
 	l.metrics(l.host, "--listen", ":9763", "--services", "5")
 	dir := t.TempDir()
 	config := "global: {scrape_interval: 1s}\nscrape_configs: [{job_name: mustang, static_configs: [{targets: ['127.0.0.1:9763']}]}]\n"
-	if err := os.WriteFile(filepath.Join(dir, "prometheus.yml"), []byte(config), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, os.WriteFile(filepath.Join(dir, "prometheus.yml"), []byte(config), 0o600))
 	prometheus := exec.Command("prometheus", "--config.file="+dir+"/prometheus.yml", "--storage.tsdb.path="+dir+"/data",
 		"--web.listen-address=127.0.0.1:9090", "--log.level=warn")
 	var log bytes.Buffer
 	prometheus.Stderr = &log
-	if err := l.host.Do(prometheus.Start); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, l.host.Do(prometheus.Start))
 	defer func() {
 		_ = prometheus.Process.Kill()
 		_ = prometheus.Wait()
@@ -158,9 +149,7 @@ func TestTextfile(t *testing.T) {
 		return cmd.Execute()
 	}
 	for range 2 {
-		if err := write(path); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, write(path))
 	}
 	text, err := os.ReadFile(path)
 	if err != nil || !bytes.Contains(text, []byte("\nmustang_datapath_endpoints 2\n")) {
@@ -183,10 +172,7 @@ func TestTextfileKeepsDevice(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, path := range []string{null, fifo, link, dir} {
-		before, err := os.Lstat(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		before := testkit.Must(os.Lstat(path))(t)
 		if err := writeTextfile(path, prometheus.NewRegistry()); err == nil || err.Error() != "--textfile "+path+": not a regular file" {
 			t.Errorf("%s: %v", path, err)
 		}

@@ -9,6 +9,7 @@ import (
 	"mustang/internal/datapath"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/datapath/rows"
+	"mustang/internal/testkit"
 )
 
 // dual is three pods of this node that have both families, and one of another node.
@@ -31,10 +32,7 @@ func newDual(t *testing.T) node {
 	n := newNode(t)
 	n.write(dual)
 	n.says("1 added", "apply", "-f", n.file)
-	d, err := datapath.Open(t.Context(), datapath.Options{Root: n.root})
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := testkit.Must(datapath.Open(t.Context(), datapath.Options{Root: n.root}))(t)
 	defer d.Close()
 	o := d.Policies().Objects
 	for i, addresses := range [][2]string{
@@ -43,9 +41,7 @@ func newDual(t *testing.T) node {
 		for _, text := range addresses {
 			row := objects.Endpoint{Id: uint32(i + 1), Netns: uint64(100 + i)}
 			row.Path.Ifindex = uint32(10 + i)
-			if err := o.Endpoints.Put(rows.EncodeAddr(netip.MustParseAddr(text)), row); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Succeed(t, o.Endpoints.Put(rows.EncodeAddr(netip.MustParseAddr(text)), row))
 		}
 	}
 	return n

@@ -60,9 +60,7 @@ func newLab(t testing.TB, connections uint32) *lab {
 		outer: testkit.Namespace(t, "outer"), root: testkit.BPFFS(t) + "/mustang",
 	}
 	for _, key := range []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"} {
-		if err := rtnl.In(l.host).SetSysctl(key, "1"); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, rtnl.In(l.host).SetSysctl(key, "1"))
 	}
 	l.run(`-n HOST link set lo up
 		-n HOST addr add ` + podGate + `/32 dev lo`)
@@ -75,9 +73,7 @@ func newLab(t testing.TB, connections uint32) *lab {
 			-n HOST route add ` + pod[2] + ` dev ` + pod[0] + `
 			-n HOST route add ` + pod[3] + ` dev ` + pod[0] + `
 			-n ` + pod[1] + ` route add default via ` + podGate)
-		if err := rtnl.In(l.host).SetSysctl("net/ipv4/conf/"+pod[0]+"/proxy_arp", "1"); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, rtnl.In(l.host).SetSysctl("net/ipv4/conf/"+pod[0]+"/proxy_arp", "1"))
 	}
 	l.run(`-n HOST link add outer type veth peer name outer netns OUTER
 		-n OUTER link set outer up

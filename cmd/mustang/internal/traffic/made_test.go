@@ -61,16 +61,11 @@ func TestMade(t *testing.T) {
 // inGroup runs a command of bash in pod shop/a and a control group, however it ends.
 func (l *lab) inGroup(group, command string) {
 	l.t.Helper()
-	dir, err := os.Open(group)
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	dir := testkit.Must(os.Open(group))(l.t)
 	defer dir.Close()
 	cmd := exec.Command("bash", "-c", command)
 	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(dir.Fd())}
-	if err := l.a.Do(cmd.Start); err != nil {
-		l.t.Fatal(err)
-	}
+	testkit.Succeed(l.t, l.a.Do(cmd.Start))
 	_ = cmd.Wait()
 }
 

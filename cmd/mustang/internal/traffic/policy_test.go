@@ -125,15 +125,9 @@ func TestWhoDecides(t *testing.T) {
 	n := newNode(t)
 	n.write("---" + pods + smtp)
 	n.says("1 added", "apply", "-f", n.file)
-	d, err := datapath.Open(t.Context(), datapath.Options{Root: n.root})
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := testkit.Must(datapath.Open(t.Context(), datapath.Options{Root: n.root}))(t)
 	defer d.Close()
-	k, err := know(d)
-	if err != nil {
-		t.Fatal(err)
-	}
+	k := testkit.Must(know(d))(t)
 	rule := policy.Origin{Reason: policy.ByRule, Tier: policy.Baseline, Name: "base", Direction: policy.Egress}
 	const want = "ClusterNetworkPolicy base (Baseline), rule egress[0]"
 	if got := k.describe(rule); got != want+" (smtp)" {
@@ -179,9 +173,7 @@ func TestOneTrace(t *testing.T) {
 		}
 		return nil
 	})
-	if err := objects.Remove(t.Context(), n.root); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, objects.Remove(t.Context(), n.root))
 	if err := <-ended; err == nil || err.Error() != "the datapath was removed: there is nothing to monitor any more" {
 		t.Errorf("the trace ends with %v", err)
 	}
