@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"mustang/cmd/mustang/internal/cli"
+	"mustang/internal/datapath/kept"
 	"mustang/internal/kube/kubetest"
 	"mustang/internal/testkit"
 )
@@ -106,6 +107,7 @@ func (n *killNetwork) refusesSecond(kubeconfig, runDir string, first int) {
 func TestAgentServes(t *testing.T) {
 	t.Parallel()
 	n := newKillNetwork(t)
+	n.root = kept.Root(t)
 	backend := testkit.Echo(t, n.pods[0], "tcp", killPodA+":0")
 	n.run("ep add --netns=PODA --host-netns=HOST --namespace=shop --label=app=web")
 	n.run("ep add --netns=PODB --host-netns=HOST")

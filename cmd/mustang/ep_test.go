@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"mustang/cmd/mustang/internal/cli"
+	"mustang/internal/datapath/kept"
 	"mustang/internal/testkit"
 )
 
@@ -23,6 +24,7 @@ spec: { podSelector: { matchLabels: { app: db } }, policyTypes: [Ingress] }
 // TestEndpointKeeps changes pods by ep add, one flag at a time: what no flag names stays.
 func TestEndpointKeeps(t *testing.T) {
 	n := newKillNetwork(t)
+	n.root = kept.Root(t)
 	const vip = "192.168.10.200"
 	n.run("ep add --netns=PODA --host-netns=HOST --namespace=shop --pod=db --label=app=db --allowed-address=" + vip)
 	n.run("ep add --netns=PODB --host-netns=HOST --allowed-address=" + vip)
@@ -46,6 +48,7 @@ func TestEndpointKeeps(t *testing.T) {
 // TestEndpointTells has ep ls show what a pod may send as, and ep add refuse an empty name and warn of labels that a Pod object decides.
 func TestEndpointTells(t *testing.T) {
 	n := newKillNetwork(t)
+	n.root = kept.Root(t)
 	const add = "ep add --netns=PODA --host-netns=HOST"
 	n.run(add + " --namespace=shop --pod=db --label=app=db --allowed-address=192.168.10.200 --allowed-address=fd00:99::/64")
 	n.says(exitDone, "ep ls -o wide", "  192.168.10.200,fd00:99::/64  shop")
@@ -78,6 +81,7 @@ func TestEndpointTells(t *testing.T) {
 // the pod: policy apply guards it.
 func TestApplyGuardsDevices(t *testing.T) {
 	n := newKillNetwork(t)
+	n.root = kept.Root(t)
 	n.run(addOnParent)
 	n.ip(`-n HOST link set beyond up
 		-n HOST link add late link parent type macvlan mode bridge

@@ -213,14 +213,6 @@ func (n *killNetwork) run(line string) {
 	}
 }
 
-// prepare makes the state that a case begins with.
-func (n *killNetwork) prepare(c killCase) {
-	n.t.Helper()
-	n.run("datapath unload")
-	testkit.Succeed(n.t, os.RemoveAll(n.saved))
-	n.runAll(c.setup)
-}
-
 // runAll runs commands, some of which are lists.
 func (n *killNetwork) runAll(commands []string) {
 	n.t.Helper()
@@ -350,32 +342,40 @@ func TestKilledAtEachStep(t *testing.T) {
 	}
 	for _, c := range killCases() {
 		t.Run(c.name, func(t *testing.T) {
-			var points []killPoint
-			var want string
-			n.begun(t, c, "unbroken", func(n *killNetwork) {
-				points = n.steps(c)
-				n.run(cmp.Or(c.again, c.args))
-				want = n.state()
-				n.check(c, want, "unbroken")
-			})
 			kills := 0
-			for _, at := range chosen(points) {
-				n.begun(t, c, at.String(), func(n *killNetwork) {
-					if !n.killAt(c, at) {
-						return
-					}
-					kills++
-					how := fmt.Sprintf("%q, killed at %s", c.args, at)
-					if c.again == "" {
-						n.checkOrphans(c, how)
-					}
-					n.run(cmp.Or(c.again, c.args))
-					n.check(c, want, how)
-				})
+			for try := 0; kills == 0 && try < 3; try++ { // a run makes fewer calls if it is the first whose root has programs already
+				kills = n.killed(t, c)
 			}
 			if kills == 0 {
 				t.Error("no run was killed: the test shows nothing")
 			}
 		})
 	}
+}
+
+// killed runs a case unbroken, kills it at the points that are chosen, and returns how often.
+func (n *killNetwork) killed(t *testing.T, c killCase) (kills int) {
+	var points []killPoint
+	var want string
+	n.begun(t, c, "unbroken", func(n *killNetwork) {
+		points = n.steps(c)
+		n.run(cmp.Or(c.again, c.args))
+		want = n.state()
+		n.check(c, want, "unbroken")
+	})
+	for _, at := range chosen(points) {
+		n.begun(t, c, at.String(), func(n *killNetwork) {
+			if !n.killAt(c, at) {
+				return
+			}
+			kills++
+			how := fmt.Sprintf("%q, killed at %s", c.args, at)
+			if c.again == "" {
+				n.checkOrphans(c, how)
+			}
+			n.run(cmp.Or(c.again, c.args))
+			n.check(c, want, how)
+		})
+	}
+	return kills
 }

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	"mustang/internal/datapath/kept"
 	"mustang/internal/testkit"
 )
 
@@ -46,6 +47,7 @@ const gapDenied = killPodA + ":4000"
 func TestPolicyChangesWithoutGap(t *testing.T) {
 	t.Parallel()
 	n := newKillNetwork(t)
+	n.root = kept.Root(t)
 	a, b := n.pods[0], n.pods[1]
 	var applies []string
 	for i, text := range gapPolicies() {

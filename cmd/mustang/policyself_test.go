@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"mustang/internal/datapath/kept"
 	"mustang/internal/testkit"
 )
 
@@ -15,6 +16,7 @@ import (
 func TestPodReachesItselfThroughService(t *testing.T) {
 	t.Parallel()
 	n := newKillNetwork(t)
+	n.root = kept.Root(t)
 	n.ip("-n PODA route add default via 192.168.10.1")
 	n.runAll([]string{
 		"ep add --netns=PODA --host-netns=HOST --namespace=default|ep add --netns=PODB --host-netns=HOST --namespace=other",

@@ -13,6 +13,7 @@ import (
 
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/datapath"
+	"mustang/internal/datapath/kept"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/podlink"
 	"mustang/internal/rtnl"
@@ -108,7 +109,7 @@ func TestStatus(t *testing.T) {
 	if _, err := os.Stat(n.root); !os.IsNotExist(err) {
 		t.Errorf("status made the root: %v", err)
 	}
-	n.prepare(killCase{setup: everything})
+	n.runAll(everything)
 	before := n.state()
 	r := n.status()
 	if r.Schema != 1 {
@@ -145,7 +146,7 @@ func TestStatus(t *testing.T) {
 func TestStatusFindsWhatIsAmiss(t *testing.T) {
 	t.Parallel()
 	n := newKillNetwork(t)
-	n.prepare(killCase{setup: everything})
+	n.runAll(everything)
 	n.status()
 	const anotherLayout = "maps have layout v1" // which commands refuse to change
 	for _, c := range []struct {
@@ -206,7 +207,8 @@ func TestStatusOfHost(t *testing.T) {
 	t.Parallel()
 	testkit.RequireTool(t, "nft")
 	n := newKillNetwork(t)
-	n.prepare(killCase{setup: everything})
+	n.root = kept.Root(t)
+	n.runAll(everything)
 	n.ip("netns exec HOST nft add table inet other")
 	n.ip("netns exec HOST nft add chain inet other forwarded { type filter hook forward priority 0 ; policy accept ; }")
 	n.ip("netns exec HOST nft add chain inet other received { type filter hook input priority 0 ; policy drop ; }")
@@ -232,7 +234,8 @@ func TestStatusOfHost(t *testing.T) {
 // TestStatusOfNodePorts has node ports among those that the kernel gives to sockets of the host.
 func TestStatusOfNodePorts(t *testing.T) {
 	n := newKillNetwork(t)
-	n.prepare(killCase{setup: everything})
+	n.root = kept.Root(t)
+	n.runAll(everything)
 	set := func(key, value string) {
 		t.Helper()
 		testkit.Succeed(t, rtnl.In(n.host).SetSysctl("net/ipv4/"+key, value))
@@ -295,7 +298,8 @@ func TestStatusOfSourceRanges(t *testing.T) {
 // TestStatusOfUplink has services for clients outside whose backends are on other nodes, and an uplink that has no address.
 func TestStatusOfUplink(t *testing.T) {
 	n := newKillNetwork(t)
-	n.prepare(killCase{setup: everything})
+	n.root = kept.Root(t)
+	n.runAll(everything)
 	external := func(flags string) { n.run("svc add --external --protocol=tcp " + flags) }
 	external("--service=203.0.113.1:80 --backend=BACKEND")
 	external("--service=203.0.113.2:80 --backend=172.16.1.2:80,local")
@@ -317,6 +321,7 @@ func TestStatusOfUplink(t *testing.T) {
 // TestStatusOfParent has an ipvlan pod whose parent drops packets by their source.
 func TestStatusOfParent(t *testing.T) {
 	n := newKillNetwork(t)
+	n.root = kept.Root(t)
 	mode := testkit.Must(podlink.Lookup("ipvlan-l2"))(t)
 	testkit.RequireMode(t, mode.Probe())
 	pod := testkit.Namespace(t, "ipvlan")
