@@ -30,7 +30,8 @@ type cniInstaller struct {
 func newCNIInstaller(t *testing.T) *cniInstaller {
 	t.Helper()
 	root := t.TempDir()
-	i := &cniInstaller{t: t, root: root, bin: root + "/bin", conf: root + "/conf", plugin: staticProgram(t, netconf.PluginType)}
+	plugin := staticProgram(t, netconf.PluginType)
+	i := &cniInstaller{t: t, root: root, bin: root + "/bin", conf: root + "/conf", plugin: plugin}
 	i.environment = map[string]string{
 		cli.EnvBPFRoot: root + "/bpf", "MUSTANG_CNI_STATE_DIR": root + "/state", "MUSTANG_CNI_RUN_DIR": root + "/run", envStateDir: root + "/labs",
 	}

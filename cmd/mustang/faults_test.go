@@ -52,7 +52,8 @@ func TestFaults(t *testing.T) {
 		t.Run(f.program, func(t *testing.T) {
 			ownMounts(t)
 			f.provoke(t)
-			s := startProgram(t, program, t.TempDir(), f.suite, "--only", f.sound, "--only", f.broken, "--rounds", "1", "--slice", "2ms", "--workload", "tcp_rr")
+			s := startProgram(t, program, t.TempDir(), f.suite, "--only", f.sound, "--only", f.broken,
+				"--rounds", "1", "--slice", "2ms", "--workload", "tcp_rr")
 			_ = s.cmd.Wait() // what it comes to is seen by the exit code
 			if code := s.cmd.ProcessState.ExitCode(); code != exitFailed {
 				t.Errorf("exit code %d, want %d: %s", code, exitFailed, s.stderr)

@@ -24,7 +24,8 @@ func TestFullDisk(t *testing.T) {
 	out := t.TempDir()
 	testkit.Succeed(t, unix.Mount("none", out, "tmpfs", 0, "size=1m"))
 	defer func() { _ = unix.Unmount(out, unix.MNT_DETACH) }()
-	s := startProgram(t, "mustang", out, "pod-links", "--only", "veth+ebpf", "--rounds", "160", "--slice", "5ms", "--workload", "tcp_rr")
+	s := startProgram(t, "mustang", out, "pod-links", "--only", "veth+ebpf",
+		"--rounds", "160", "--slice", "5ms", "--workload", "tcp_rr")
 	s.awaitRows(t, 1)
 	filler := testkit.Must(os.Create(filepath.Join(out, "filler")))(t)
 	defer filler.Close()

@@ -35,7 +35,8 @@ func newArchive(w io.Writer, limit int64, each time.Duration) *archive {
 	return &archive{tar: tar.NewWriter(zip), gzip: zip, left: limit, each: each}
 }
 
-// collect adds a file with what a function writes. A file is missing if the function fails or takes too long, but for what was written.
+// collect adds a file with what a function writes. If the function fails or takes too long, the file is missing, but for
+// what was written.
 func (a *archive) collect(ctx context.Context, name string, do func(ctx context.Context, to io.Writer) error) {
 	if ctx.Err() != nil {
 		a.lack(name, context.Cause(ctx))
@@ -84,7 +85,8 @@ func (a *archive) take(size int64) bool {
 func (a *archive) write(name string, data []byte) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	err := a.tar.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o600, Size: int64(len(data)), ModTime: time.Now()})
+	header := tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o600, Size: int64(len(data)), ModTime: time.Now()}
+	err := a.tar.WriteHeader(&header)
 	if err == nil {
 		_, err = a.tar.Write(data)
 	}
