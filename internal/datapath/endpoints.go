@@ -39,13 +39,13 @@ type Endpoint struct {
 	// host's own on the same parent, or else of the parent; for a segment that of its device. Zero if there is none.
 	NodeMAC net.HardwareAddr
 
-	// Kind is the kind of the device, such as "veth", Master that of what it is a port of, and Device its name. Layer3 is whether it is an
-	// ipvlan whose packets the host routes, and Ethernet whether it has a MAC address. Netns is
-	// the pod's network namespace by its name or path. Guarded is whether the source guard is on. Describe fills them in.
+	// Kind is the kind of the device, such as "veth", Master that of what it is a port of, and Device its name. Layer3
+	// is whether it is an ipvlan whose packets the host routes, and Ethernet whether it has a MAC address. Netns is the
+	// pod's network namespace by its name or path. Guarded is whether the source guard is on. Describe fills them in.
 	Kind, Master, Device, Netns string
 	Layer3, Ethernet, Guarded   bool
-	// Allowed is what the pod may use as source besides its addresses, and LinkLocal its link-local address, invalid if it is not known.
-	// Describe fills them in, with Guarded.
+	// Allowed is what the pod may use as source besides its addresses, and LinkLocal its link-local address, invalid if
+	// it is not known. Describe fills them in, with Guarded.
 	Allowed   []netip.Prefix
 	LinkLocal netip.Addr
 	// Sent is what the pod has sent by the device, and Received what it got.
@@ -89,12 +89,12 @@ func (e Endpoints) list() ([]Endpoint, error) {
 	return all, nil
 }
 
-// Put attaches the programs to a pod's device and stores the device's addresses, except link-local ones, as endpoints. The
-// programs sit on the host's side of the link if it has one, as a veth has, and otherwise on the pod's own device, as with
-// a macvlan. An existing endpoint of the device is updated, and keeps its owner and what spec.Given does not name; one that
-// has an address and whose device is gone is replaced. If a step fails, all is undone. Errors: a device or namespace that is
-// missing matches os.ErrNotExist; *ConflictError if another pod that is alive, the host, or a service has an address, or the
-// pods here are those of another host; *objects.FullError.
+// Put attaches the programs to a pod's device and stores the device's addresses, except link-local ones, as endpoints.
+// The programs sit on the host's side of the link if it has one, as a veth has, and otherwise on the pod's own device,
+// as with a macvlan. An existing endpoint of the device is updated, and keeps its owner and what spec.Given does not
+// name; one that has an address and whose device is gone is replaced. If a step fails, all is undone. Errors: a device
+// or namespace that is missing matches os.ErrNotExist; *ConflictError if another pod that is alive, the host, or a
+// service has an address, or the pods here are those of another host; *objects.FullError.
 func (e Endpoints) Put(ctx context.Context, spec EndpointSpec) ([]Endpoint, Change, error) {
 	return e.put(ctx, spec, false)
 }
@@ -157,8 +157,8 @@ func (e Endpoints) put(ctx context.Context, spec EndpointSpec, own bool) ([]Endp
 	return rows, Added, nil
 }
 
-// store writes the rows of an endpoint, instead of those that it has, and attaches its programs. Number 0 stands for a new one. Rows
-// come first: if we die in between, the next call finds the endpoint and attaches what is missing.
+// store writes the rows of an endpoint, instead of those that it has, and attaches its programs. Number 0 stands for a
+// new one. Rows come first: if we die in between, the next call finds the endpoint and attaches what is missing.
 func (e Endpoints) store(ctx context.Context, t target, id uint32, have []Endpoint) (want []Endpoint, change Change, err error) {
 	changed := false
 	if err := e.o.WithLock(ctx, func() (err error) {
@@ -318,8 +318,8 @@ func (e Endpoints) write(rows []Endpoint) error {
 	return e.o.NodeState.Invalidate()
 }
 
-// Check returns a *DeviationError unless a device is an endpoint with all its addresses, and has its programs. It takes no
-// lock and changes nothing.
+// Check returns a *DeviationError unless a device is an endpoint with all its addresses, and has its programs. It takes
+// no lock and changes nothing.
 func (e Endpoints) Check(ctx context.Context, spec EndpointSpec) error {
 	t, err := findTarget(spec)
 	if err != nil {

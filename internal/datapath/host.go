@@ -10,10 +10,10 @@ import (
 	"mustang/internal/netns"
 )
 
-// requireHost makes the network namespace with the cookie the host of all endpoints and uplinks. The programs deliver by
-// the indexes of the host's devices, which stand for other devices on another host. So the error is a *ConflictError, which
-// names what was to be added, if an endpoint or uplink of another host is alive. What is left of a host that is gone is
-// deleted. The caller has the lock of the links.
+// requireHost makes the network namespace with the cookie the host of all endpoints and uplinks. The programs deliver
+// by the indexes of the host's devices, which stand for other devices on another host. So the error is a
+// *ConflictError, which names what was to be added, if an endpoint or uplink of another host is alive. What is left of
+// a host that is gone is deleted. The caller has the lock of the links.
 func requireHost(ctx context.Context, o *objects.Objects, host uint64, what string) error {
 	state, err := o.NodeState.IDs()
 	if err != nil || state.Host == host {
@@ -57,8 +57,8 @@ func clearHost(ctx context.Context, o *objects.Objects, host uint64, what string
 	return endpoints.remove(ctx, all, all)
 }
 
-// onHost calls fn with the network namespace that has the cookie. The thread's own namespace is tried first. If the namespace
-// cannot be found, fn gets nil.
+// onHost calls fn with the network namespace that has the cookie. The thread's own namespace is tried first. If the
+// namespace cannot be found, fn gets nil.
 func onHost(cookie uint64, fn func(*netns.Namespace) error) error {
 	own, err := netns.Current()
 	if err != nil {
@@ -100,8 +100,8 @@ func (d *Datapath) Host() (uint64, error) {
 	return state.Host, err
 }
 
-// OnHost calls fn with the network namespace that all endpoints and uplinks are of, or nil if it has neither a name nor a process. It does
-// nothing while there is none yet.
+// OnHost calls fn with the network namespace that all endpoints and uplinks are of, or nil if it has neither a name nor
+// a process. It does nothing while there is none yet.
 func (d *Datapath) OnHost(fn func(cookie uint64, host *netns.Namespace) error) error {
 	cookie, err := d.Host()
 	if err != nil || cookie == 0 {

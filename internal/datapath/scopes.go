@@ -16,8 +16,8 @@ import (
 	"mustang/internal/service"
 )
 
-// SocketScope is a network namespace that an owner has registered. Its sockets are translated as long as it has an owner or
-// an endpoint. Owners register a namespace independently of each other, each as one kind.
+// SocketScope is a network namespace that an owner has registered. Its sockets are translated as long as it has an
+// owner or an endpoint. Owners register a namespace independently of each other, each as one kind.
 type SocketScope struct {
 	// Cookie identifies the namespace; it is not used again.
 	Cookie uint64
@@ -32,8 +32,8 @@ type ScopeKind uint8
 const (
 	// HostScope is a host. Services with a loopback frontend are served there, and only there.
 	HostScope ScopeKind = iota + 1
-	// PodScope is a pod that is not an endpoint: its packets pass no program. A loopback address is the pod's own, also if
-	// another owner has it as a host.
+	// PodScope is a pod that is not an endpoint: its packets pass no program. A loopback address is the pod's own, also
+	// if another owner has it as a host.
 	PodScope
 )
 
@@ -45,8 +45,8 @@ func (k ScopeKind) String() string {
 	return fmt.Sprintf("kind-%d", uint8(k))
 }
 
-// Get returns what an owner registered of a network namespace. The error is a *NotFoundError if that is nothing. It takes no
-// lock.
+// Get returns what an owner registered of a network namespace. The error is a *NotFoundError if that is nothing. It
+// takes no lock.
 func (s Sockets) Get(_ context.Context, owner service.Owner, cookie uint64) (SocketScope, error) {
 	row, _, err := s.o.Namespaces.Get(cookie)
 	scope := SocketScope{cookie, owner, decodeScope(row, owner)}
@@ -75,7 +75,8 @@ func (s Sockets) List(context.Context) ([]SocketScope, error) {
 	return all, nil
 }
 
-// Put registers a network namespace for an owner, or changes its kind. The error is an *objects.FullError if there is no room.
+// Put registers a network namespace for an owner, or changes its kind. The error is an *objects.FullError if there is
+// no room.
 func (s Sockets) Put(ctx context.Context, owner service.Owner, ns *netns.Namespace, kind ScopeKind) (Change, error) {
 	cookie, err := ns.Cookie()
 	if err != nil {
@@ -104,9 +105,10 @@ func (s Sockets) Delete(ctx context.Context, owner service.Owner, cookie uint64)
 	return err
 }
 
-// Apply makes the namespaces that an owner has registered exactly those of want, whose owners it ignores. It writes only rows
-// that differ, and takes the lock only for those. The same call again completes one that failed. The result counts what was
-// done, also if there is an error. Errors: *objects.FullError; a namespace that is in want twice is refused.
+// Apply makes the namespaces that an owner has registered exactly those of want, whose owners it ignores. It writes
+// only rows that differ, and takes the lock only for those. The same call again completes one that failed. The result
+// counts what was done, also if there is an error. Errors: *objects.FullError; a namespace that is in want twice is
+// refused.
 func (s Sockets) Apply(ctx context.Context, owner service.Owner, want []SocketScope) (result Result, err error) {
 	if err := requireOwner(owner); err != nil {
 		return result, err
@@ -143,7 +145,8 @@ func (s Sockets) Apply(ctx context.Context, owner service.Owner, want []SocketSc
 	return result, s.write(ctx, changes, &result)
 }
 
-// write makes changes in chunks, of which each is one hold of the lock. Kind 0 deletes a registration. Those of other owners stay.
+// write makes changes in chunks, of which each is one hold of the lock. Kind 0 deletes a registration. Those of other
+// owners stay.
 func (s Sockets) write(ctx context.Context, changes []SocketScope, result *Result) error {
 	if len(changes) == 0 {
 		return nil
@@ -180,8 +183,8 @@ func (s Sockets) write(ctx context.Context, changes []SocketScope, result *Resul
 	return nil
 }
 
-// Sweep deletes pods of an owner whose network namespace has neither a name nor a process, except those whose cookie keep
-// accepts.
+// Sweep deletes pods of an owner whose network namespace has neither a name nor a process, except those whose cookie
+// keep accepts.
 func (s Sockets) Sweep(ctx context.Context, owner service.Owner, keep func(cookie uint64) bool) error {
 	all, err := s.List(ctx)
 	if err != nil {
@@ -222,8 +225,8 @@ func (s SocketScope) check() error {
 	return requireOwner(s.Owner)
 }
 
-// changeNamespace changes the row of a network namespace, which goes with its last flag. A killed process leaves the row as
-// it was or as it is to be. The caller has the lock.
+// changeNamespace changes the row of a network namespace, which goes with its last flag. A killed process leaves the
+// row as it was or as it is to be. The caller has the lock.
 func changeNamespace(o *objects.Objects, cookie uint64, change func(*objects.SocketScope)) error {
 	old, _, err := o.Namespaces.Get(cookie)
 	if err != nil {
@@ -240,7 +243,8 @@ func changeNamespace(o *objects.Objects, cookie uint64, change func(*objects.Soc
 	return o.Namespaces.Put(cookie, row)
 }
 
-// enableSockets enables translation in the namespace of an endpoint; cookie 0 is a pod without one. The caller has the lock.
+// enableSockets enables translation in the namespace of an endpoint; cookie 0 is a pod without one. The caller has the
+// lock.
 func enableSockets(o *objects.Objects, cookie uint64) error {
 	if cookie == 0 {
 		return nil
@@ -248,8 +252,8 @@ func enableSockets(o *objects.Objects, cookie uint64) error {
 	return changeNamespace(o, cookie, func(row *objects.SocketScope) { row.Flags |= objects.NamespacePod })
 }
 
-// disableSockets reverses enableSockets, unless one of the endpoints that are left is in the namespace. The caller has the
-// lock.
+// disableSockets reverses enableSockets, unless one of the endpoints that are left is in the namespace. The caller has
+// the lock.
 func disableSockets(o *objects.Objects, cookie uint64, left []Endpoint) error {
 	if cookie == 0 || slices.ContainsFunc(left, func(e Endpoint) bool { return e.netns == cookie }) {
 		return nil

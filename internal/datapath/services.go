@@ -24,8 +24,8 @@ type Result struct {
 	RowsWritten, RowsDeleted int
 }
 
-// Get returns the service with a key. Errors: *NotFoundError; *ConflictError if a service of another protocol has a part of
-// the frontend. It takes no lock.
+// Get returns the service with a key. Errors: *NotFoundError; *ConflictError if a service of another protocol has a
+// part of the frontend. It takes no lock.
 func (s Services) Get(ctx context.Context, key service.Key) (service.Service, error) {
 	found, err := s.at(ctx, key)
 	if err != nil {
@@ -97,8 +97,8 @@ func (s Services) List(ctx context.Context) ([]service.Service, error) {
 	return t.services, nil
 }
 
-// Memory returns the bytes of the kernel's memory in which all services, their backends and look-up tables are. That of the
-// maps' hash tables is in it, which is the same for any number of rows.
+// Memory returns the bytes of the kernel's memory in which all services, their backends and look-up tables are. That of
+// the maps' hash tables is in it, which is the same for any number of rows.
 func (s Services) Memory() (sum uint64, err error) {
 	for _, memory := range []func() (uint64, error){s.o.Services.Memory, s.o.Backends.Memory, s.o.LookUp.Memory, s.o.ServiceAddrs.Memory} {
 		n, err := memory()
@@ -120,20 +120,22 @@ func (s Services) Room() (rows.Counts, error) {
 	return s.size().Plus(rows.Counts{Services: int(s.o.Services.Size())}, 1), nil
 }
 
-// Apply makes the owner's set of services exactly want. It writes only rows that differ, in chunks: the lock is held for
-// some milliseconds at a time, and never while programs are waited for. Services, connections and sockets are then in the
-// state that Put and Delete of each changed service leave. All of want is checked before the first write: errors as of Put,
-// and two services with one frontend. If ctx ends or the process is killed between, the services that were written are
-// served, and the same call again does the rest. The result counts what was done, also if there is an error.
+// Apply makes the owner's set of services exactly want. It writes only rows that differ, in chunks: the lock is held
+// for some milliseconds at a time, and never while programs are waited for. Services, connections and sockets are then
+// in the state that Put and Delete of each changed service leave. All of want is checked before the first write: errors
+// as of Put, and two services with one frontend. If ctx ends or the process is killed between, the services that were
+// written are served, and the same call again does the rest. The result counts what was done, also if there is an
+// error.
 func (s Services) Apply(ctx context.Context, owner service.Owner, want []service.Service) (Result, error) {
 	w := &writer{Services: s, owner: owner}
 	err := w.apply(ctx, want)
 	return w.result, err
 }
 
-// Change puts services of an owner and deletes others of it, as Put and Delete of each, but waits for the programs once. Keys of
-// which the owner has no service are no error. All is checked before the first write: errors as of Put and Delete. As with Apply, what was written stays
-// if ctx ends or the process is killed, and the same call again does the rest.
+// Change puts services of an owner and deletes others of it, as Put and Delete of each, but waits for the programs
+// once. Keys of which the owner has no service are no error. All is checked before the first write: errors as of Put
+// and Delete. As with Apply, what was written stays if ctx ends or the process is killed, and the same call again does
+// the rest.
 func (s Services) Change(ctx context.Context, owner service.Owner, put []service.Service, remove []service.Key) (Result, error) {
 	w := &writer{Services: s, owner: owner}
 	err := w.change(ctx, put, remove)
@@ -141,20 +143,20 @@ func (s Services) Change(ctx context.Context, owner service.Owner, put []service
 }
 
 // Put creates a service, or changes it if it exists, and returns its ID, which lasts as long as the service. New
-// connections go to the new backends from one moment on; open TCP connections keep theirs, unless OnRemove is Reset; UDP
-// leaves those that are gone.
-// A frontend with a loopback address is served by socket translation only, in the network namespaces of hosts. Errors: those
-// of service.Service.Validate, that of service.CheckHealthPorts, *FullError, and *ConflictError if the service belongs to another owner,
-// a service of another protocol has a part of the frontend, a pod has its address (the pod's own ports would be out of reach), or a backend
-// is another service.
+// connections go to the new backends from one moment on; open TCP connections keep theirs, unless OnRemove is Reset;
+// UDP leaves those that are gone. A frontend with a loopback address is served by socket translation only, in the
+// network namespaces of hosts. Errors: those of service.Service.Validate, that of service.CheckHealthPorts, *FullError,
+// and *ConflictError if the service belongs to another owner, a service of another protocol has a part of the frontend,
+// a pod has its address (the pod's own ports would be out of reach), or a backend is another service.
 func (s Services) Put(ctx context.Context, owner service.Owner, want service.Service) (Change, uint32, error) {
 	w := &writer{Services: s, owner: owner, refuse: s.refuseFrontends}
 	err := w.change(ctx, []service.Service{want}, nil)
 	return w.result.change(), w.lastID, err
 }
 
-// Delete removes a service of an owner; of protocol Any, the services that the owner has at the frontend, whatever their
-// protocols. Open TCP connections stay, unless OnRemove is Reset. Errors: *NotFoundError; *ConflictError if only others have services there.
+// Delete removes a service of an owner; of protocol Any, the services that the owner has at the frontend, whatever
+// their protocols. Open TCP connections stay, unless OnRemove is Reset. Errors: *NotFoundError; *ConflictError if only
+// others have services there.
 func (s Services) Delete(ctx context.Context, owner service.Owner, key service.Key) error {
 	w := &writer{Services: s, owner: owner}
 	if err := w.change(ctx, nil, []service.Key{key}); err != nil || w.result.Deleted > 0 {

@@ -64,7 +64,9 @@ func (w *writer) apply(ctx context.Context, want []service.Service) error {
 	for _, s := range diff.Delete {
 		remove = append(remove, s.Key())
 	}
-	changes, err := w.plan(append(put, diff.Add...), remove, func(at netip.AddrPort) ([]service.Service, error) { return stored[at], nil })
+	changes, err := w.plan(append(put, diff.Add...), remove, func(at netip.AddrPort) ([]service.Service, error) {
+		return stored[at], nil
+	})
 	return w.run(ctx, changes, err)
 }
 
@@ -111,8 +113,8 @@ func (s Services) stored(ctx context.Context) func(netip.AddrPort) ([]service.Se
 	return func(at netip.AddrPort) ([]service.Service, error) { return s.at(ctx, service.Key{Frontend: at}) }
 }
 
-// plan returns the changes that remove and put services, by what is stored at their frontends, and counts those that stay. Those of
-// one frontend go together: a service of one protocol may take rows of one of another.
+// plan returns the changes that remove and put services, by what is stored at their frontends, and counts those that
+// stay. Those of one frontend go together: a service of one protocol may take rows of one of another.
 func (w *writer) plan(
 	put []service.Service, remove []service.Key, stored func(netip.AddrPort) ([]service.Service, error),
 ) ([]change, error) {
@@ -168,8 +170,8 @@ func (w *writer) plan(
 	return changes, w.refusePods(changed)
 }
 
-// replaced returns the service that one is to replace, nil if there is none. The error is a *ConflictError if another one, which is
-// not dropped, has a part of the frontend.
+// replaced returns the service that one is to replace, nil if there is none. The error is a *ConflictError if another
+// one, which is not dropped, has a part of the frontend.
 func (w *writer) replaced(s service.Service, c *change) (*service.Service, error) {
 	stay := c.found
 	if len(c.drop) > 0 {
@@ -233,13 +235,16 @@ func (s Services) refusePods(services []service.Service) error {
 	return nil
 }
 
-// refuseFrontends returns a *ConflictError if a backend is another service: calls are translated once, as by kube-proxy.
+// refuseFrontends returns a *ConflictError if a backend is another service: calls are translated once, as by
+// kube-proxy.
 func (s Services) refuseFrontends(want service.Service) error {
 	for _, b := range want.Backends {
 		for _, p := range service.Protocols() {
 			_, found, err := s.o.Services.Get(rows.ServiceKey(b.Addr, p))
 			if err == nil && found && overlap(p, want.Protocol) {
-				err = &ConflictError{What: fmt.Sprintf("service %s: backend %s is a service itself, and calls are translated once", want, b.Addr)}
+				err = &ConflictError{
+					What: fmt.Sprintf("service %s: backend %s is a service itself, and calls are translated once", want, b.Addr),
+				}
 			}
 			if err != nil {
 				return err
@@ -249,8 +254,8 @@ func (s Services) refuseFrontends(want service.Service) error {
 	return nil
 }
 
-// exactly returns the service that has the key, or nil; or a *ConflictError if a service of another protocol has a part of
-// the frontend.
+// exactly returns the service that has the key, or nil; or a *ConflictError if a service of another protocol has a part
+// of the frontend.
 func exactly(key service.Key, found []service.Service) (*service.Service, error) {
 	for _, f := range found {
 		if f.Protocol == key.Protocol {

@@ -12,8 +12,9 @@ import (
 	"mustang/internal/service"
 )
 
-// retire ends what is left of the sets of backends that were replaced: connected sockets to backends that are gone, and the
-// rows. Programs find out themselves that a connection has lost its backend (ct_check in bpf/mustang/ct.h). It needs no lock: a revision is never used again.
+// retire ends what is left of the sets of backends that were replaced: connected sockets to backends that are gone, and
+// the rows. Programs find out themselves that a connection has lost its backend (ct_check in bpf/mustang/ct.h). It
+// needs no lock: a revision is never used again.
 func (w *writer) retire() (err error) {
 	if !w.retires {
 		return nil
@@ -48,8 +49,8 @@ func (w *writer) finish(ctx context.Context) error {
 	return w.clearMark(ctx, w.retiring, w.gone)
 }
 
-// clearMark tells others that nothing is left to retire, unless more was replaced since the mark was set. If services have gone, it
-// first deletes the addresses at which none is left: programs would answer echo requests there still.
+// clearMark tells others that nothing is left to retire, unless more was replaced since the mark was set. If services
+// have gone, it first deletes the addresses at which none is left: programs would answer echo requests there still.
 func (s Services) clearMark(ctx context.Context, mark uint32, gone bool) error {
 	if mark == 0 {
 		return nil
@@ -81,10 +82,10 @@ func (s Services) clearMark(ctx context.Context, mark uint32, gone bool) error {
 	return err
 }
 
-// retireSockets ends the connected sockets of a protocol whose service no longer has their backend; those of TCP only if the
-// service resets them. Their processes get ECONNABORTED, those that send by UDP EDESTADDRREQ, and may connect again; UDP
-// would otherwise send to nobody for ever.
-// Sockets are found in network namespaces that have a name or a process.
+// retireSockets ends the connected sockets of a protocol whose service no longer has their backend; those of TCP only
+// if the service resets them. Their processes get ECONNABORTED, those that send by UDP EDESTADDRREQ, and may connect
+// again; UDP would otherwise send to nobody for ever. Sockets are found in network namespaces that have a name or a
+// process.
 func retireSockets(o *objects.Objects, p service.Protocol) error {
 	return o.RetireSockets(uint8(p), func(run func() error) error {
 		scopes, err := o.Namespaces.Rows()
@@ -100,9 +101,9 @@ func retireSockets(o *objects.Objects, p service.Protocol) error {
 	})
 }
 
-// Sweep completes what a process left that died while it changed services: it deletes backends and tables that no service
-// refers to, and ends connections and sockets to backends that their service no longer has. Put, Delete and Apply of any process
-// call it if there may be such remains.
+// Sweep completes what a process left that died while it changed services: it deletes backends and tables that no
+// service refers to, and ends connections and sockets to backends that their service no longer has. Put, Delete and
+// Apply of any process call it if there may be such remains.
 func (s Services) Sweep(ctx context.Context) error {
 	var state objects.IDs
 	// Once the lock was free, a revision up to the last one is referred to by a service, or never will be again.

@@ -48,8 +48,8 @@ func (k *set) until(last uint32) set {
 		slices.DeleteFunc(k.ranges, func(r objects.SourceRange) bool { return r.Revision > last })}
 }
 
-// delete deletes the rows with the keys, of which some may be missing. Source ranges are found by rows of backends only, and
-// so go before these.
+// delete deletes the rows with the keys, of which some may be missing. Source ranges are found by rows of backends
+// only, and so go before these.
 func (k set) delete(o *objects.Objects) error {
 	if err := o.SourceRanges.DeleteBatch(k.ranges); err != nil {
 		return err
@@ -94,7 +94,8 @@ func (s Services) read(ctx context.Context) (t *snapshot, err error) {
 		if !ok {
 			t.unreferenced.backends = append(t.unreferenced.backends, row.Key)
 			if isRange {
-				t.unreferenced.ranges = append(t.unreferenced.ranges, rows.SourceRangeKey(row.Key.Revision, rows.DecodeRange(row.Value)))
+				key := rows.SourceRangeKey(row.Key.Revision, rows.DecodeRange(row.Value))
+				t.unreferenced.ranges = append(t.unreferenced.ranges, key)
 			}
 			continue
 		}
@@ -151,8 +152,8 @@ func (s Services) readServices() (all []service.Service, err error) {
 // errChanging reports that a service changed each time that it was read.
 var errChanging = errors.New("it changes faster than it can be read")
 
-// at returns the services that have a part of the frontend: none, one, or one for each protocol. Without the lock, it reads
-// again what changes meanwhile.
+// at returns the services that have a part of the frontend: none, one, or one for each protocol. Without the lock, it
+// reads again what changes meanwhile.
 func (s Services) at(ctx context.Context, key service.Key) ([]service.Service, error) {
 	for range 1000 {
 		found, whole, err := s.tryAt(key)
@@ -230,7 +231,8 @@ func (n *numbers) next(o *objects.Objects, state *objects.IDs) (uint32, error) {
 	return n.last, nil
 }
 
-// clear sets the rows to zero that have been given out again. Connections that a service leaves behind are counted for the next one.
+// clear sets the rows to zero that have been given out again. Connections that a service leaves behind are counted for
+// the next one.
 func (n *numbers) clear(o *objects.Objects) error {
 	again := n.again
 	n.again = nil

@@ -14,8 +14,8 @@ import (
 	"mustang/internal/service"
 )
 
-// A chunk is written under one hold of the lock. It ends when it has this many changes, or reaches this many backends or rows
-// of tables.
+// A chunk is written under one hold of the lock. It ends when it has this many changes, or reaches this many backends
+// or rows of tables.
 const (
 	chunkChanges  = 250
 	chunkBackends = 1000
@@ -32,13 +32,13 @@ type writer struct {
 	refuse func(service.Service) error // refuses a service that changes, unless it is nil
 	numbers
 
-	// generation is the last revision when changes were planned without the lock, or that was written since. If the maps have another,
-	// each chunk is planned anew from the rows that it meets.
+	// generation is the last revision when changes were planned without the lock, or that was written since. If the
+	// maps have another, each chunk is planned anew from the rows that it meets.
 	generation uint32
 	stale      bool
 
 	retiring uint32 // the mark in the state that tells others that something is to be retired still; 0 if nothing is
-	sweep    bool   // another process has left its mark, and may have died; or this one has left rows that nothing refers to
+	sweep    bool   // another process has left its mark, and may have died; or this one has left rows of nobody
 	gone     bool   // there may be addresses without a service
 
 	used     rows.Counts // of backends and tables, as far as this process knows
@@ -92,8 +92,8 @@ func (w *writer) writeAll(ctx context.Context, changes []change) error {
 	return err
 }
 
-// chunkSize returns the number of changes that go into the next chunk: of those for whose rows there is room, but one at
-// least.
+// chunkSize returns the number of changes that go into the next chunk: of those for whose rows there is room, but one
+// at least.
 func (w *writer) chunkSize(changes []change) int {
 	n, sum, room := 0, rows.Counts{}, w.size().Plus(w.used, -1)
 	for n < len(changes) && n < chunkChanges && sum.Backends < chunkBackends && sum.Blocks < chunkBackends {
@@ -159,7 +159,8 @@ func (w *writer) write(ctx context.Context, chunk []change) error {
 	return nil
 }
 
-// encode fills the buffers with the rows of a chunk, and gives out ids and revisions: each has 32 bits, and none is reused.
+// encode fills the buffers with the rows of a chunk, and gives out ids and revisions: each has 32 bits, and none is
+// reused.
 func (w *writer) encode(chunk []change, state *objects.IDs) (err error) {
 	w.new = set{w.new.backends[:0], w.new.blocks[:0], w.new.ranges[:0]}
 	w.backends, w.blocks, w.serviceKeys, w.services = w.backends[:0], w.blocks[:0], w.serviceKeys[:0], w.services[:0]
@@ -203,9 +204,9 @@ func (w *writer) encode(chunk []change, state *objects.IDs) (err error) {
 	return nil
 }
 
-// store writes the buffers: backends, source ranges and tables, then the services that refer to them. It deletes last, so that a
-// service which takes another's frontend is there before that goes. If a map is full, the changes that are complete stay, and
-// what nothing refers to is swept.
+// store writes the buffers: backends, source ranges and tables, then the services that refer to them. It deletes last,
+// so that a service which takes another's frontend is there before that goes. If a map is full, the changes that are
+// complete stay, and what nothing refers to is swept.
 func (w *writer) store(chunk []change) (err error) {
 	defer func() { err = errors.Join(err, w.o.NodeState.Invalidate()) }()
 	written, err := w.storeServices()
@@ -272,8 +273,8 @@ func (w *writer) count(c *change) {
 			w.result.Updated++
 			w.gone = w.gone || answersEcho(c.found[i]) && !answersEcho(s)
 			w.replace(c.found[i], resets(s))
-			// A program that works with the old backends must find them. Nobody waits for those that have read a deleted service: a
-			// packet that they drop was for it.
+			// A program that works with the old backends must find them. Nobody waits for those that have read a
+			// deleted service: a packet that they drop was for it.
 			w.waits = true
 		}
 	}
@@ -291,7 +292,8 @@ func (w *writer) replace(old service.Service, reset bool) {
 	w.udp, w.tcp = w.udp || old.Protocol.Overlaps(service.UDP), w.tcp || reset
 }
 
-// answersEcho reports whether programs answer echo requests to the address of a service: at the addresses of nodes the kernel does.
+// answersEcho reports whether programs answer echo requests to the address of a service: at the addresses of nodes the
+// kernel does.
 func answersEcho(s service.Service) bool { return !s.NodePort && !s.Frontend.Addr().IsLoopback() }
 
 // resets reports whether TCP connections of the service end with their backend.

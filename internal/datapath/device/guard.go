@@ -17,7 +17,8 @@ import (
 	"mustang/internal/rtnl"
 )
 
-// SenderRow is a row of source_guard: what the source guard lets pass at a device, besides packets from the addresses in endpoints.
+// SenderRow is a row of source_guard: what the source guard lets pass at a device, besides packets from the addresses
+// in endpoints.
 type SenderRow = objects.Row[objects.SenderKey, objects.Sender]
 
 // SenderKey returns the key of the device by which an endpoint's packets leave it.
@@ -66,8 +67,8 @@ func (d *Device) SenderRow(id uint32, alone bool) SenderRow {
 	return SenderRow{Key: SenderKey(!d.Point.OnPod(), d.Netns, d.IfIndex), Value: row}
 }
 
-// PutSender stores the row of a device, and what programs on other devices are to know of its network namespace. The caller has the lock
-// of the rows, as that of DeleteSender has.
+// PutSender stores the row of a device, and what programs on other devices are to know of its network namespace. The
+// caller has the lock of the rows, as that of DeleteSender has.
 func PutSender(o *objects.Objects, row SenderRow) (changed bool, err error) {
 	keys := []objects.SenderKey{row.Key}
 	if row.Value.Peer != 0 {
@@ -99,7 +100,8 @@ func DeleteSender(o *objects.Objects, key objects.SenderKey) error {
 	return errors.Join(err, o.Senders.Delete(key), noteNamespace(o, key))
 }
 
-// noteNamespace updates the row of the network namespace of a sender that was stored or deleted. A namespace with several devices is guarded if all are.
+// noteNamespace updates the row of the network namespace of a sender that was stored or deleted. A namespace with
+// several devices is guarded if all are.
 func noteNamespace(o *objects.Objects, sender objects.SenderKey) error {
 	key := objects.SenderKey{Netns: sender.Netns}
 	if key.Netns == 0 {
@@ -126,7 +128,8 @@ func noteNamespace(o *objects.Objects, sender objects.SenderKey) error {
 	return o.Senders.Put(key, want)
 }
 
-// GuardDeviations describes how the row of a device differs from what it should be, and what is missing at devices of the host.
+// GuardDeviations describes how the row of a device differs from what it should be, and what is missing at devices of
+// the host.
 func (d *Device) GuardDeviations(o *objects.Objects, id uint32, alone bool) ([]string, error) {
 	row := d.SenderRow(id, alone)
 	want := row.Value
@@ -150,9 +153,10 @@ func (d *Device) GuardDeviations(o *objects.Objects, id uint32, alone bool) ([]s
 	return d.MissingOuter(o)
 }
 
-// The program of a pod that is no endpoint is a tc filter where it is at a device of the host, which nobody in the pod can
-// change: attaching one by tcx, and deleting a device that has one, waits for an RCU grace period of about 12 ms with the
-// lock of all devices (docs/adr/0026). It is nowhere pinned. The row of the device tells where it is, and comes first.
+// The program of a pod that is no endpoint is a tc filter where it is at a device of the host, which nobody in the pod
+// can change: attaching one by tcx, and deleting a device that has one, waits for an RCU grace period of about 12 ms
+// with the lock of all devices (docs/adr/0026). It is nowhere pinned. The row of the device tells where it is, and
+// comes first.
 
 // isFilter reports whether the program at a place is a tc filter, if the kernel has them.
 func isFilter(p objects.AttachPoint) bool { return p == objects.AttachHost || p == objects.AttachTun }
@@ -224,9 +228,9 @@ func IsAlive(o *objects.Objects, host *netns.Namespace, row SenderRow) bool {
 		})
 }
 
-// RemoveAlone ends the guard of pods that are no endpoints. The host is nil if it is gone. It deletes their rows and then
-// detaches their programs: until then these let nothing pass. Filters go before their rows, which tell where they are.
-// The caller has the lock of the links.
+// RemoveAlone ends the guard of pods that are no endpoints. The host is nil if it is gone. It deletes their rows and
+// then detaches their programs: until then these let nothing pass. Filters go before their rows, which tell where they
+// are. The caller has the lock of the links.
 func RemoveAlone(ctx context.Context, o *objects.Objects, host *netns.Namespace, gone []SenderRow) error {
 	if len(gone) == 0 {
 		return nil

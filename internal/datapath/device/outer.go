@@ -13,8 +13,8 @@ import (
 // loopback is the index of the loopback device in each network namespace: LOOPBACK_IFINDEX, <net/flow.h>.
 const loopback = 1
 
-// Outer returns the links of the source guard at devices of the host, by which packets go that the pod sends past the programs
-// on its own device.
+// Outer returns the links of the source guard at devices of the host, by which packets go that the pod sends past the
+// programs on its own device.
 func (d *Device) Outer() []objects.Link {
 	if d.Parent == 0 {
 		return nil
@@ -37,16 +37,18 @@ func (d *Device) Outer() []objects.Link {
 
 // IsOuter reports whether a link is one that Outer returns.
 func IsOuter(k objects.Link) bool {
-	return k.Hook.Point == objects.AttachParent || k.Hook.Point == objects.AttachEntrance || k.Hook.Point == objects.AttachExit
+	outer := []objects.AttachPoint{objects.AttachParent, objects.AttachEntrance, objects.AttachExit}
+	return slices.Contains(outer, k.Hook.Point)
 }
 
-// isEntrance reports whether what comes by the device of a link counts as checked. Pods of ipvlan in layer 3 come by the loopback device.
+// isEntrance reports whether what comes by the device of a link counts as checked. Pods of ipvlan in layer 3 come by
+// the loopback device.
 func isEntrance(k objects.Link) bool {
 	return k.Hook.Point == objects.AttachEntrance || k.Hook.Point == objects.AttachParent && k.IfIndex == loopback
 }
 
-// AttachOuter attaches the programs at devices of the host that are missing. What comes by an entrance counts as checked once its
-// program is there. The caller has the lock of the links.
+// AttachOuter attaches the programs at devices of the host that are missing. What comes by an entrance counts as
+// checked once its program is there. The caller has the lock of the links.
 func (d *Device) AttachOuter(o *objects.Objects) error {
 	for _, k := range d.Outer() {
 		if on, err := o.Attached(k); err != nil || on != uint64(k.IfIndex) {
@@ -63,7 +65,8 @@ func (d *Device) AttachOuter(o *objects.Objects) error {
 	return nil
 }
 
-// detachOuter detaches one of these programs. Pods on another parent may come by its device: all of ipvlan share the loopback device.
+// detachOuter detaches one of these programs. Pods on another parent may come by its device: all of ipvlan share the
+// loopback device.
 func detachOuter(o *objects.Objects, k objects.Link) error {
 	links, err := o.Links()
 	if err == nil && isEntrance(k) && !slices.ContainsFunc(links, func(other objects.Link) bool {
@@ -81,7 +84,8 @@ func detachOuter(o *objects.Objects, k objects.Link) error {
 func (d *Device) MissingOuter(o *objects.Objects) (missing []string, err error) {
 	for _, k := range d.Outer() {
 		if on, err := o.Attached(k); err != nil || on != uint64(k.IfIndex) {
-			missing = append(missing, fmt.Sprintf("program %s is not attached to interface %d of the host", k.Hook.Program, k.IfIndex))
+			what := fmt.Sprintf("program %s is not attached to interface %d of the host", k.Hook.Program, k.IfIndex)
+			missing = append(missing, what)
 		}
 		if _, ok, err := o.GuardedDevices.Get(uint32(k.IfIndex)); err != nil {
 			return nil, err
@@ -119,7 +123,8 @@ func Idle(o *objects.Objects) (idle []objects.Link, err error) {
 	return slices.DeleteFunc(links, func(k objects.Link) bool { return parents[k.ID] }), nil
 }
 
-// DetachIdle detaches the programs at devices of the host that no pod is on any more. The caller has the lock of the links.
+// DetachIdle detaches the programs at devices of the host that no pod is on any more. The caller has the lock of the
+// links.
 func DetachIdle(o *objects.Objects) error {
 	idle, err := Idle(o)
 	for _, k := range idle {

@@ -14,7 +14,8 @@ type Counter struct {
 	Meaning string
 }
 
-// Metrics returns the names of enum metric in bpf/mustang/metrics.h, without the prefix and in lower case, with their meanings.
+// Metrics returns the names of enum metric in bpf/mustang/metrics.h, without the prefix and in lower case, with their
+// meanings.
 func Metrics() [][2]string {
 	return [][2]string{
 		{"none"},
@@ -54,7 +55,8 @@ func Metrics() [][2]string {
 	}
 }
 
-// Drops returns the names of enum drop_reason in bpf/mustang/metrics.h, without the prefix and in lower case, with their meanings.
+// Drops returns the names of enum drop_reason in bpf/mustang/metrics.h, without the prefix and in lower case, with
+// their meanings.
 func Drops() [][2]string {
 	return [][2]string{
 		{"unspecified"},

@@ -38,8 +38,8 @@ type Event struct {
 	Verdict Verdict
 	// Reason is why a packet was dropped, as the counter of its reason is named without "drop_".
 	Reason string
-	// Source and Destination are the ends as the sender has them, with port 0 where there is none; not valid where the packet has
-	// none. The destination of what policies deny is the backend itself.
+	// Source and Destination are the ends as the sender has them, with port 0 where there is none; not valid where the
+	// packet has none. The destination of what policies deny is the backend itself.
 	Source, Destination netip.AddrPort
 	// Backend is where a connection to a service goes; not valid where it is not known, or there is none.
 	Backend  netip.AddrPort
@@ -54,8 +54,8 @@ type Event struct {
 	Place string
 	// OnLink is whether the device there is the host's end of a pod's link.
 	OnLink bool
-	// Device is the index of the device there, and Namespace the cookie of the network namespace of the pod's own device, or of the
-	// socket; 0 if not known.
+	// Device is the index of the device there, and Namespace the cookie of the network namespace of the pod's own
+	// device, or of the socket; 0 if not known.
 	Device    int
 	Namespace uint64
 	// What the frame says; Length is in bytes, 0 if not known.
@@ -71,9 +71,9 @@ func (e *Event) IsICMP() bool {
 	return e.Protocol == unix.IPPROTO_ICMP || e.Protocol == unix.IPPROTO_ICMPV6
 }
 
-// Watch calls each with the events of some verdicts, all if there are none, as they come until ctx ends or a call returns an error, and
-// leftOut with how many were left out, if any were: each CPU tells 2,000 a second at most. Errors: *dirlock.Error if another
-// process watches; one that matches os.ErrNotExist once the datapath is removed.
+// Watch calls each with the events of some verdicts, all if there are none, as they come until ctx ends or a call
+// returns an error, and leftOut with how many were left out, if any were: each CPU tells 2,000 a second at most.
+// Errors: *dirlock.Error if another process watches; one that matches os.ErrNotExist once the datapath is removed.
 func (f Flows) Watch(ctx context.Context, each func(Event) error, leftOut func(uint64) error, verdicts ...Verdict) error {
 	of := map[Verdict]uint32{Made: objects.EventMade, Dropped: objects.EventDropped, Denied: objects.EventDenied, Audited: objects.EventDenied}
 	var kinds []uint32

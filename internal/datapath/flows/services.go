@@ -4,7 +4,8 @@ package flows
 
 import "mustang/internal/datapath/objects"
 
-// ServiceTraffic is what programs translated for a service, to its backends and back. What sockets translate is not in it.
+// ServiceTraffic is what programs translated for a service, to its backends and back. What sockets translate is not in
+// it.
 type ServiceTraffic struct{ To, Back objects.Traffic }
 
 // ServiceTraffic returns that of services, by ID. One has none if there are more services than

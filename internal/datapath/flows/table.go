@@ -53,11 +53,11 @@ type Stats struct {
 	Slots int
 	// States counts the connections that have neither expired nor are void, by state.
 	States map[State]int
-	// Expired counts those whose time-out is over, and Void those whose pod or UDP backend is gone. New connections take
-	// their slots, and those of closed ones.
+	// Expired counts those whose time-out is over, and Void those whose pod or UDP backend is gone. New connections
+	// take their slots, and those of closed ones.
 	Expired, Void int
-	// Largest is an address of the client with the most open connections, and LargestOpen their number. Clients that are
-	// no pods of this node count as one; Largest is then not valid, as it is if there is no open connection.
+	// Largest is an address of the client with the most open connections, and LargestOpen their number. Clients that
+	// are no pods of this node count as one; Largest is then not valid, as it is if there is no open connection.
 	Largest     netip.Addr
 	LargestOpen int
 	// Share is the number of open connections from which on a client gets no new one.
@@ -74,8 +74,9 @@ func (s Stats) Open() (n int) {
 	return n
 }
 
-// List returns the connections that a filter selects, sorted by client, without those that have expired, or that programs
-// would not use any more: their pod is gone, or their UDP backend. Those that come and go meanwhile may be missing.
+// List returns the connections that a filter selects, sorted by client, without those that have expired, or that
+// programs would not use any more: their pod is gone, or their UDP backend. Those that come and go meanwhile may be
+// missing.
 func (t Table) List(f Filter) (list []Connection, err error) {
 	err = t.each(func(c Connection, _ objects.Slot, fate connectionFate) {
 		if fate == connectionValid && f.matches(c) {
@@ -88,8 +89,9 @@ func (t Table) List(f Filter) (list []Connection, err error) {
 	return list, err
 }
 
-// Flush deletes the connections that a filter selects, and returns their number. A context that ends stops it in between.
-// The next packet of a client opens the connection anew: with the same backend, while the service's stay the same.
+// Flush deletes the connections that a filter selects, and returns their number. A context that ends stops it in
+// between. The next packet of a client opens the connection anew: with the same backend, while the service's stay the
+// same.
 func (t Table) Flush(ctx context.Context, f Filter) (n int, err error) {
 	err = t.objects.WithLock(ctx, func() error {
 		n, err = t.objects.EndConnections(func(slot objects.Slot) bool {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kept has roots of datapaths that tests use one after the other: the kernel needs longer to verify the programs
-// than most tests to run. Only tests import it.
+// Package kept has roots of datapaths that tests use one after the other: the kernel needs longer to verify the
+// programs than most tests to run. Only tests import it.
 package kept
 
 import (
@@ -31,9 +31,9 @@ var roots struct {
 	free  []*root
 }
 
-// Root returns a root with empty maps for a few pods. Nothing is attached there, and it may have programs. When the test
-// ends, the next one gets it: without links and rows, and as good as new. It is removed instead if the test has failed or
-// has left anything else there.
+// Root returns a root with empty maps for a few pods. Nothing is attached there, and it may have programs. When the
+// test ends, the next one gets it: without links and rows, and as good as new. It is removed instead if the test has
+// failed or has left anything else there.
 func Root(t testing.TB) string {
 	t.Helper()
 	r, err := take()
@@ -113,7 +113,8 @@ func create(path string) (*root, error) {
 	return r, err
 }
 
-// renew detaches all programs and empties all maps. An error means that there is more than programs and maps of this build.
+// renew detaches all programs and empties all maps. An error means that there is more than programs and maps of this
+// build.
 func (r *root) renew() error {
 	o, err := objects.Open(r.path)
 	if err != nil {

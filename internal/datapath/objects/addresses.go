@@ -2,8 +2,8 @@
 
 package objects
 
-// UnusedAddresses returns the rows of ServiceAddrs that do not follow from Services. At an address of the node the kernel answers echo
-// requests. Without the lock of the rows, some may have a service by now.
+// UnusedAddresses returns the rows of ServiceAddrs that do not follow from Services. At an address of the node the
+// kernel answers echo requests. Without the lock of the rows, some may have a service by now.
 func (o *Objects) UnusedAddresses() (unused []Addr, err error) {
 	used := make(map[Addr]bool)
 	for row, err := range o.Services.All() {

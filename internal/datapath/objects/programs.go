@@ -20,8 +20,8 @@ import (
 	"mustang/internal/lock"
 )
 
-// Program returns this build's pinned program. The packet programs of an attach point are loaded when the first link needs
-// them: most hosts have one kind of link. Callers have the lock of the links.
+// Program returns this build's pinned program. The packet programs of an attach point are loaded when the first link
+// needs them: most hosts have one kind of link. Callers have the lock of the links.
 func (o *Objects) Program(h Hook) (*ebpf.Program, error) {
 	path := o.layout.programPin(h)
 	p, err := ebpf.LoadPinnedProgram(path, nil)
@@ -45,8 +45,8 @@ func (h Hook) PinName() string {
 	return tcDigest + "-" + h.String()
 }
 
-// Renew does for maps that are open what Create does besides opening them. An error means that Create is to be called: they may
-// no longer be pinned.
+// Renew does for maps that are open what Create does besides opening them. An error means that Create is to be called:
+// they may no longer be pinned.
 func (o *Objects) Renew(ctx context.Context, also func(*Objects) error) error {
 	if err := o.CheckPinned(); err != nil {
 		return err
@@ -70,8 +70,8 @@ func (o *Objects) replaceBuilds(ctx context.Context, also func(*Objects) error) 
 	return err
 }
 
-// otherBuilds returns the paths of pinned programs of other builds, and whether some for sockets are missing: a control group has had
-// them.
+// otherBuilds returns the paths of pinned programs of other builds, and whether some for sockets are missing: a control
+// group has had them.
 func (o *Objects) otherBuilds() (others []string, lacking bool, err error) {
 	pins, err := o.ProgramPins()
 	ours := map[string]int{}
@@ -90,9 +90,9 @@ func (o *Objects) otherBuilds() (others []string, lacking bool, err error) {
 	return others, statErr == nil && ours[o.layout.socketPrograms()] < len(socketHooks()), err
 }
 
-// ensurePrograms loads the programs for sockets if a control group has ever had them, and replaces those of other builds wherever they
-// are attached. The pins of these go last, so that the next process completes the work of one that dies. Callers have the lock of the
-// links.
+// ensurePrograms loads the programs for sockets if a control group has ever had them, and replaces those of other
+// builds wherever they are attached. The pins of these go last, so that the next process completes the work of one that
+// dies. Callers have the lock of the links.
 func (o *Objects) ensurePrograms(also func(*Objects) error) error {
 	others, lacking, err := o.otherBuilds()
 	if err == nil && lacking {
@@ -150,7 +150,8 @@ func (o *Objects) loadPrograms(at AttachPoint) error {
 	if err := spec.Variables[tcVarConfig].Set(at.config()); err != nil {
 		return fmt.Errorf("configure programs: %w", err)
 	}
-	return o.load(spec, at.Hooks(), o.maps, UnsupportedError{Feature: "type information (CONFIG_DEBUG_INFO_BTF)", Kernel: "6.6"})
+	lacks := UnsupportedError{Feature: "type information (CONFIG_DEBUG_INFO_BTF)", Kernel: "6.6"}
+	return o.load(spec, at.Hooks(), o.maps, lacks)
 }
 
 // socketHooks returns all programs for sockets.
@@ -170,11 +171,15 @@ func (o *Objects) loadSocketPrograms() error {
 	defer func() { _ = closeMaps(private) }()
 	all := maps.Clone(o.maps)
 	maps.Copy(all, private)
-	return o.load(spec, socketHooks(), all, UnsupportedError{Feature: "way to end sockets by BPF, or no type information", Kernel: "6.5"})
+	lacks := UnsupportedError{Feature: "way to end sockets by BPF, or no type information", Kernel: "6.5"}
+	return o.load(spec, socketHooks(), all, lacks)
 }
 
-// load loads programs of an object, which uses the pinned maps by their names, and pins them. lacks is the error where the kernel cannot.
-func (o *Objects) load(spec *ebpf.CollectionSpec, hooks []Hook, pinned map[string]*ebpf.Map, lacks UnsupportedError) error {
+// load loads programs of an object, which uses the pinned maps by their names, and pins them. lacks is the error where
+// the kernel cannot.
+func (o *Objects) load(
+	spec *ebpf.CollectionSpec, hooks []Hook, pinned map[string]*ebpf.Map, lacks UnsupportedError,
+) error {
 	maps.DeleteFunc(spec.Programs, func(name string, _ *ebpf.ProgramSpec) bool {
 		return !slices.ContainsFunc(hooks, func(h Hook) bool { return h.Program == name })
 	})
@@ -206,8 +211,8 @@ func (o *Objects) load(spec *ebpf.CollectionSpec, hooks []Hook, pinned map[strin
 }
 
 // RetireSockets calls each with a function that ends, in the calling thread's network namespace, connected sockets of a
-// protocol whose service no longer has their backend: of UDP all, of TCP those of services that reset. It does nothing if no
-// control group has ever had the programs for sockets: no socket is connected to a backend then.
+// protocol whose service no longer has their backend: of UDP all, of TCP those of services that reset. It does nothing
+// if no control group has ever had the programs for sockets: no socket is connected to a backend then.
 func (o *Objects) RetireSockets(protocol uint8, each func(run func() error) error) error {
 	name := map[uint8]string{unix.IPPROTO_UDP: socklbProgRetireUdp, unix.IPPROTO_TCP: socklbProgRetireTcp}[protocol]
 	p, err := o.Program(Hook{AttachCgroup, name})
