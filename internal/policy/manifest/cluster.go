@@ -108,6 +108,9 @@ func (s *set) addPod(o document.Object, data jsontext.Value) error {
 	once := func(c container) bool { return c.RestartPolicy != "Always" } // others are sidecars
 	for _, c := range append(of.Spec.Containers, slices.DeleteFunc(of.Spec.InitContainers, once)...) {
 		for _, q := range c.Ports {
+			if q.Name != "" && q.ContainerPort == 0 {
+				return fmt.Errorf("spec.containers: port %q: containerPort: missing", q.Name)
+			}
 			if q.Name != "" {
 				of := cmp.Or(service.Protocol(q.Protocol), service.TCP)
 				p.Ports = append(p.Ports, policy.NamedPort{Name: q.Name, Protocol: of, Port: uint16(q.ContainerPort)})

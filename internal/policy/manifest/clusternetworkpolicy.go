@@ -256,6 +256,8 @@ func (p *destinationPort) UnmarshalJSONFrom(d *jsontext.Decoder) error {
 	case of.Number != nil:
 		*p = destinationPort{uint16(*of.Number), uint16(*of.Number)}
 		return nil
+	case of.Range.Start == 0:
+		return fieldError("range/start", errors.New("missing"))
 	case of.Range.End <= of.Range.Start:
 		return fieldError("range/end", fmt.Errorf("%d is not greater than start %d", of.Range.End, of.Range.Start))
 	}

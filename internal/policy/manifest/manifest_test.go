@@ -63,6 +63,14 @@ var bad = []struct{ text, want string }{
 		"spec.egress[0].protocols[0].tcp.destinationPort.range.end: 9 is not greater than start 9",
 	},
 	{
+		clusterPolicy("c", "Admin", 0, "egress: [{action: Deny, to: [{namespaces: {}}], protocols: [{tcp: {destinationPort: {range: {end: 9}}}}]}]"),
+		"spec.egress[0].protocols[0].tcp.destinationPort.range.start: missing",
+	},
+	{
+		"{apiVersion: v1, kind: Pod, metadata: {name: p}, spec: {containers: [{ports: [{name: web}]}]}}",
+		`document 1: Pod default/p: spec.containers: port "web": containerPort: missing`,
+	},
+	{
 		"{apiVersion: v1, kind: Pod, metadata: {name: p}, status: {podIPs: [{ip: x}]}}",
 		`document 1: Pod default/p: status.podIPs[0].ip: "x" is not an address`,
 	},
