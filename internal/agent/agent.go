@@ -129,7 +129,7 @@ func New(o Options) *Agent {
 		o.NamespaceQuota = defaultQuota
 	}
 	a := &Agent{
-		Options: o, services: newServiceSet(o.Node), policies: newPolicySet(o.Node), nodes: newNodeSet(), warnings: newWarnings(o.Log), began: time.Now(),
+		Options: o, services: newServiceSet(o.Node), policies: newPolicySet(o.Node), nodes: newNodeSet(), began: time.Now(), warnings: newWarnings(o.Log),
 		failed: map[service.Key]string{}, unread: map[object]string{}, changed: make(chan struct{}, 1),
 		podRounds: rate.NewLimiter(rate.Every(pause), 1),
 	}

@@ -207,14 +207,14 @@ func (n *network) Apply(self nodenet.Node, others []nodenet.Node) error {
 	return nil
 }
 
+func (n *network) MTU(nodenet.Node, []nodenet.Node) (int, error) { return 1450, nil }
+
 func named(n nodenet.Node) string { return fmt.Sprintf("{%s %v %v}", n.Name, n.Addresses, n.Ranges) }
 
 // Has has a network of its own, and an API server.
 func (n *network) Has() (nodenet.Host, error) {
 	return nodenet.Host{Local: []netip.Prefix{netip.MustParsePrefix("198.51.100.1/24")}, Reserved: []netip.Addr{netip.MustParseAddr("203.0.113.5")}}, nil
 }
-
-func (n *network) MTU(nodenet.Node, []nodenet.Node) (int, error) { return 1450, nil }
 
 // Inspect has no way to the second range of a node.
 func (n *network) Inspect(_ nodenet.Node, others []nodenet.Node) (ways []nodenet.Way, refused []error, err error) {

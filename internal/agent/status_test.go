@@ -4,6 +4,7 @@ package agent
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -171,5 +172,43 @@ func TestReport(t *testing.T) {
 		}
 		testkit.Succeed(t, status.WriteText(&text, r, q))
 		golden(t, name, times.ReplaceAllString(text.String(), "# $1"))
+	}
+}
+
+// slowList is a table whose next list takes until release is closed.
+type slowList struct {
+	*table
+	armed          atomic.Bool
+	begun, release chan struct{}
+}
+
+func (s *slowList) List(ctx context.Context) ([]service.Service, error) {
+	all, err := s.table.List(ctx)
+	if s.armed.CompareAndSwap(true, false) {
+		close(s.begun)
+		<-s.release
+	}
+	return all, err
+}
+
+// TestReportHoldsNothingUp has a Service come while a status reads the tables: it is written, and the status blames nothing.
+func TestReportHoldsNothingUp(t *testing.T) {
+	s, rows := kubetest.Start(t), newTable()
+	slow := &slowList{table: rows, begun: make(chan struct{}), release: make(chan struct{})}
+	s.Put(t, services, serviceAt("one", "10.96.0.1", ""))
+	a := start(t, s, rows, func(o *Options) { o.Services = slow })
+	rows.wants(t, "first list", "10.96.0.1:80/tcp []")
+	slow.armed.Store(true)
+	done := make(chan status.Report)
+	go func() {
+		r, _ := a.Report(t.Context(), status.Query{Kind: status.Service})
+		done <- r
+	}()
+	<-slow.begun
+	s.Put(t, services, serviceAt("two", "10.96.0.2", ""))
+	rows.wants(t, "while a status reads", "10.96.0.1:80/tcp []; 10.96.0.2:80/tcp []")
+	close(slow.release)
+	if r := <-done; len(r.Objects) != 2 || r.Kinds[0].Wrong > 0 || r.Kinds[0].InTables != 1 {
+		t.Errorf("there are %+v, %+v", r.Kinds, r.Objects)
 	}
 }

@@ -92,33 +92,8 @@ func align(a, b []Step) (pairs []Pair) {
 	return pairs
 }
 
-// sentences tell the classes of which one row crosses more, what the others differ by, and the whole difference.
-func (c Comparison) sentences() []string {
-	var parts, same []string
-	var told, rest float64
-	for _, t := range c.Classes {
-		switch {
-		case t.Count != 0:
-			told += t.Sum
-			parts = append(parts, c.difference(t))
-		case t.Sum != 0:
-			rest += t.Sum
-			same = append(same, fmt.Sprintf("%s %s", t.Class, signed(t.Sum)))
-		}
-	}
-	first := fmt.Sprintf("%s crosses as much as %s.", c.Row.Row, c.Against.Row)
-	switch len(parts) {
-	case 0:
-	case 1:
-		first = fmt.Sprintf("%s %s.", c.Row.Row, parts[0])
-	default:
-		last := len(parts) - 1
-		first = fmt.Sprintf("%s %s and %s: %s %s.", c.Row.Row, strings.Join(parts[:last], ", "), parts[last], signed(told), c.Row.Clock)
-	}
-	out := []string{first}
-	if math.Abs(rest) > math.Abs(c.Sum)/10 {
-		out = append(out, fmt.Sprintf("Steps that occur as often in both: %s %s (%s).", signed(rest), c.Row.Clock, strings.Join(same, ", ")))
-	}
+// untraced tells the difference without tracing.
+func (c Comparison) untraced() string {
 	than, pairs, agree := "less", min(len(c.Row.Rounds), len(c.Against.Rounds)), 0
 	if c.Untraced > 0 {
 		than = "more"
@@ -128,25 +103,11 @@ func (c Comparison) sentences() []string {
 			agree++
 		}
 	}
-	return append(out, fmt.Sprintf("Without tracing its transactions take %s %s %s, in %d of %d pairs of runs.",
-		steps.Figure(math.Abs(c.Untraced)), c.Row.Clock, than, agree, pairs))
+	return fmt.Sprintf("Without tracing, a transaction of %s takes %s %s %s, in %d of %d pairs of runs.",
+		c.Row.Row, steps.Figure(math.Abs(c.Untraced)), c.Row.Clock, than, agree, pairs)
 }
 
-// difference tells the difference of a class in words.
-func (c Comparison) difference(t steps.Total) string {
-	words := map[string][2]string{
-		steps.Sockets: {"crosses", "socket"}, steps.Devices: {"crosses", "device"}, steps.Softirqs: {"runs", "softirq"},
-		steps.Routing: {"looks up", "route"}, steps.Netfilter: {"passes", "netfilter hook"},
-		steps.Programs: {"runs", "BPF program"}, steps.Threads: {"makes", "thread switch"},
-	}[t.Class]
-	than := "more"
-	if t.Count < 0 {
-		than = "fewer"
-	}
-	return fmt.Sprintf("%s %s %s (%s %s)", words[0], steps.Number(max(t.Count, -t.Count), words[1]), than, signed(t.Sum), c.Row.Clock)
-}
-
-// WriteText writes a comparison as text: both rows by step, the differences by class, and the sentences.
+// WriteText writes a comparison as text: both rows by step, the differences by class, and without tracing.
 func (c Comparison) WriteText(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s %s against %s: request/response over TCP, %s in each step\n\n", c.Row.Suite, c.Row.Row, c.Against.Row, c.Row.Clock)
@@ -173,7 +134,7 @@ func (c Comparison) WriteText(w io.Writer) error {
 	if err := tab.Flush(); err != nil {
 		return err
 	}
-	fmt.Fprintf(&b, "\n%s\n", strings.Join(c.sentences(), "\n"))
+	fmt.Fprintf(&b, "\n%s\n", c.untraced())
 	for _, e := range []Explanation{c.Row, c.Against} {
 		for _, note := range e.notes() {
 			fmt.Fprintf(&b, "%s: %s\n", e.Row, note)
@@ -213,14 +174,6 @@ func (p Pair) String() string {
 		return p.any().String()
 	}
 	return p.Row.String() + " | " + p.Against.String()
-}
-
-// signed returns a figure with its sign.
-func signed(value float64) string {
-	if value >= 0.5 {
-		return "+" + steps.Figure(value)
-	}
-	return steps.Figure(value)
 }
 
 // figure returns the time of a step, a dash for none.

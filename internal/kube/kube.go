@@ -7,6 +7,7 @@ package kube
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -14,12 +15,19 @@ import (
 	"net/netip"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 
@@ -210,3 +218,172 @@ func CheckFile(kubeconfig string) error {
 
 // LogTo has what the library of Kubernetes says written to a log, but what Watch tells.
 func LogTo(log *slog.Logger) { klog.SetSlogLogger(log) }
+
+// Calls are what a watch calls, none after its end.
+type Calls struct {
+	// On is called for each object, and again whenever one changes or goes, one call after the other.
+	On func(Event)
+	// Synced is called once, when On has had all objects that there were at the begin.
+	Synced func()
+	// Installed returns how many objects of a kind the caller has in force from before; nil: none. A first list that is empty is not believed for a minute then.
+	Installed func(Kind) int
+	// Failing is called with why kinds cannot be read, in one line, and with nil once all can be again.
+	Failing func(error)
+}
+
+// Watch calls for the objects of the kinds until the context ends. While the API server cannot be reached, it tries again, at most once
+// in 30 seconds, and objects stay as they are.
+func (c *Client) Watch(ctx context.Context, kinds []Kind, calls Calls) {
+	w := &watcher{Calls: calls, missing: len(kinds)}
+	t := &trouble{host: c.host, kinds: kinds, of: map[string]error{}}
+	ctx = klog.NewContext(ctx, klog.Logger{}) // it would say the same of each kind, again and again
+	var all sync.WaitGroup
+	all.Go(func() { t.report(ctx, calls.Failing) })
+	for _, kind := range kinds {
+		all.Go(func() {
+			s := &store{watcher: w, kind: kind, names: map[name]bool{}}
+			r := cache.NewReflectorWithOptions(c.list(s, t), &unstructured.Unstructured{}, s, cache.ReflectorOptions{Name: kind.Resource})
+			r.RunWithContext(ctx)
+		})
+	}
+	all.Wait()
+}
+
+// list returns what lists and watches a kind. It hands out what is in a list while it reads it, and returns the names.
+func (c *Client) list(s *store, t *trouble) *cache.ListWatch {
+	at := s.kind // as the cluster serves it
+	with := func(o metav1.ListOptions) metav1.ListOptions {
+		o.LabelSelector = s.kind.Labels
+		return o
+	}
+	return &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (_ runtime.Object, err error) {
+			names := &metav1.PartialObjectMetadataList{}
+			bounded, cancel := context.WithTimeout(ctx, c.readWithin)
+			defer cancel()
+			if at, err = c.served(bounded, s.kind); err == nil {
+				names, err = c.stream(bounded, at, with(o), s.listing)
+			}
+			if undefined := errors.Is(err, errUndefined); undefined || err == nil && o.Continue == "" && len(names.Items) == 0 {
+				err = s.doubt(undefined)
+			} else if err != nil {
+				s.failed()
+			}
+			t.note(ctx, s.kind, err)
+			return names, err
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			if o.SendInitialEvents != nil {
+				return nil, errNoWatchList
+			}
+			if at.Version == "" {
+				return nil, errUndefined // the next list asks again, in a minute at most
+			}
+			bounded, cancel := context.WithTimeout(ctx, time.Duration(*o.TimeoutSeconds)*time.Second+c.watchBeyond)
+			w, err := c.dynamic.Resource(at.resource()).Watch(bounded, with(o))
+			if !apierrors.IsNotFound(err) && !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) { // a list follows, and tells
+				t.note(ctx, s.kind, err)
+			}
+			if err != nil {
+				cancel()
+				return nil, err
+			}
+			return &boundedWatch{w, cancel}, nil
+		},
+	}
+}
+
+// errNoWatchList has a reflector list where it would have the objects of a list sent by a watch, as later versions of the library do by themselves:
+// these would not be handed out, and all would be taken for gone.
+var errNoWatchList = errors.New("lists are read as such")
+
+// watcher is one call of Watch.
+type watcher struct {
+	Calls
+	mu      sync.Mutex
+	missing int // kinds without a first list
+}
+
+// store is what a reflector fills: it hands out what comes, and keeps the names.
+type store struct {
+	*watcher
+	kind   Kind
+	names  map[name]bool
+	listed bool
+	empty  time.Time // since when lists have been empty though objects are known
+}
+
+type name struct{ namespace, name string }
+
+// listing hands out an object of a list that is being read.
+func (s *store) listing(e Event) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.names[name{e.Namespace, e.Name}] = true
+	e.Kind = s.kind
+	s.On(e)
+}
+
+// Add hands out an object.
+func (s *store) Add(object any) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.put(object)
+}
+
+// Update hands out an object that has changed.
+func (s *store) Update(object any) error { return s.Add(object) }
+
+// Delete hands out that an object is gone.
+func (s *store) Delete(object any) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	o := object.(*unstructured.Unstructured)
+	s.remove(name{o.GetNamespace(), o.GetName()})
+	return nil
+}
+
+// Replace hands out that objects which a list has not are gone; it has been told those that the list has.
+func (s *store) Replace(list []any, _ string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	had := s.names
+	s.empty = time.Time{}
+	s.names = make(map[name]bool, len(list))
+	for _, object := range list {
+		o := object.(metav1.Object)
+		s.names[name{o.GetNamespace(), o.GetName()}] = true
+	}
+	for n := range had {
+		if !s.names[n] {
+			s.remove(n)
+		}
+	}
+	if !s.listed {
+		s.listed = true
+		if s.missing--; s.missing == 0 {
+			s.Synced()
+		}
+	}
+	return nil
+}
+
+// Resync does nothing: whoever watches keeps the objects.
+func (s *store) Resync() error { return nil }
+
+func (s *store) put(object any) error {
+	o := object.(*unstructured.Unstructured)
+	unstructured.RemoveNestedField(o.Object, "metadata", "managedFields")
+	data, err := o.MarshalJSON()
+	if err != nil {
+		return err
+	}
+	s.names[name{o.GetNamespace(), o.GetName()}] = true
+	s.On(Event{s.kind, o.GetNamespace(), o.GetName(), data})
+	return nil
+}
+
+func (s *store) remove(n name) {
+	delete(s.names, n)
+	s.On(Event{Kind: s.kind, Namespace: n.namespace, Name: n.name})
+}

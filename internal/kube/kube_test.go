@@ -15,7 +15,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/client-go/features"
 	"k8s.io/client-go/rest"
 
 	"mustang/internal/kube/kubetest"
@@ -92,6 +94,21 @@ func (w *watched) eventually(t *testing.T, what string, is func() bool) {
 		}
 		return nil
 	})
+}
+
+// TestPages watches more objects than there are in a page of a list.
+func TestPages(t *testing.T) {
+	s := kubetest.Start(t)
+	const all = 1200
+	for i := range all {
+		s.Put(t, services, object(fmt.Sprint("service-", i), "1"))
+	}
+	w := start(t, s)
+	w.eventually(t, "first list", func() bool { return w.synced == all })
+	s.Delete(services, "shop", "service-7")
+	s.Forget()
+	s.Put(t, services, object("last", "1"))
+	w.eventually(t, "another list", func() bool { return len(w.objects) == all && w.objects["services shop/last"] != "" })
 }
 
 // TestWatch changes objects, ends the watch, and changes others meanwhile.
@@ -199,6 +216,25 @@ func TestConnectInCluster(t *testing.T) {
 	}
 }
 
+// watchLists is what the library takes for enabled: lists by watches too.
+type watchLists struct{ features.Gates }
+
+func (w watchLists) Enabled(f features.Feature) bool {
+	return f == features.WatchListClient || w.Gates.Enabled(f)
+}
+
+// TestNoWatchList has the library watch instead of list, as KUBE_FEATURE_WatchListClient asks for and later versions do: objects are handed out all the same,
+// and a kind that the cluster does not know holds nothing up.
+func TestNoWatchList(t *testing.T) {
+	had := features.FeatureGates()
+	features.ReplaceFeatureGates(watchLists{had})
+	t.Cleanup(func() { features.ReplaceFeatureGates(had) })
+	s := kubetest.Start(t)
+	s.Put(t, "/api/v1/services", `{"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web", "namespace": "shop"}}`)
+	w := startOf(t, s, Services, ClusterNetworkPolicies)
+	w.eventually(t, "first list", func() bool { return w.synced == 1 })
+}
+
 // TestSilentServer has an API server accept requests and not answer: that is told, and all is read once it answers.
 func TestSilentServer(t *testing.T) {
 	t.Parallel()
@@ -245,12 +281,15 @@ func TestStalled(t *testing.T) {
 	if c.readWithin != readWithin || c.watchBeyond != watchBeyond {
 		t.Errorf("a list may take %s, and a watch %s more", c.readWithin, c.watchBeyond)
 	}
-	c.watchBeyond = time.Second - 2*watchFor
-	silent := &follower{watcher: &watcher{client: c, trouble: &trouble{}}, kind: Services, at: Services}
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
-	if err := silent.watch(ctx); err != nil || ctx.Err() != nil {
-		t.Errorf("a silent watch: %v, %v", err, ctx.Err())
+	c.watchBeyond = time.Second
+	silent := &store{watcher: &watcher{}, kind: Services}
+	none := int64(0)
+	w := testkit.Must(c.list(silent, &trouble{}).WatchFuncWithContext(t.Context(), metav1.ListOptions{TimeoutSeconds: &none}))(t)
+	defer w.Stop()
+	select {
+	case <-w.ResultChan():
+	case <-time.After(30 * time.Second):
+		t.Error("a silent watch stays open")
 	}
 	c = testkit.Must(Connect(s.Kubeconfig(t)))(t)
 	c.readWithin = 5 * time.Second

@@ -4,7 +4,6 @@ package kube
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -12,8 +11,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/go-json-experiment/json/jsontext"
 
 	"mustang/internal/kube/kubetest"
 )
@@ -99,9 +96,10 @@ func TestVersions(t *testing.T) {
 // is told until the objects can be read.
 func TestInstalledStays(t *testing.T) {
 	const networkPolicies = "/apis/networking.k8s.io/v1/networkpolicies"
-	empty := func(kind string) *answers {
-		return &answers{code: http.StatusOK, body: fmt.Sprintf(`{"kind": "%sList", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": []}`, kind)}
+	listing := func(kind, items string) *answers {
+		return &answers{code: http.StatusOK, body: fmt.Sprintf(`{"kind": "%sList", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": %s}`, kind, items)}
 	}
+	empty := func(kind string) *answers { return listing(kind, "[]") }
 	gone := &answers{code: http.StatusGone, body: `{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Gone", "code": 410, "message": "gone"}`}
 	proxy := func() *answers { return &answers{code: http.StatusNotFound, body: "default backend - 404"} }
 	const neither = "clusternetworkpolicies.policy.networking.k8s.io is served neither as v1beta1 nor as v1alpha2: what is installed stays"
@@ -120,10 +118,17 @@ func TestInstalledStays(t *testing.T) {
 		"an empty list":         {ClusterNetworkPolicies, listOf("v1alpha2"), map[string]*answers{listOf("v1alpha2"): empty("ClusterNetworkPolicy")}, listOf("v1alpha2"), "an empty list of clusternetworkpolicies, although 1 are known: what is installed stays for a minute"},
 		"NetworkPolicies: 404":  {NetworkPolicies, networkPolicies, map[string]*answers{networkPolicies: notFound("")}, networkPolicies, "not found"},
 		"NetworkPolicies: none": {NetworkPolicies, networkPolicies, map[string]*answers{networkPolicies: empty("NetworkPolicy")}, networkPolicies, "an empty list of networkpolicies"},
+		"a list of others":      {NetworkPolicies, networkPolicies, map[string]*answers{networkPolicies: listing("Pod", `[{"metadata": {"name": "p"}}]`)}, networkPolicies, "not a list"},
+		"no list of others":     {NetworkPolicies, networkPolicies, map[string]*answers{networkPolicies: empty("Pod")}, networkPolicies, "not a list"},
+		"an empty item":         {NetworkPolicies, networkPolicies, map[string]*answers{networkPolicies: listing("NetworkPolicy", `[{}]`)}, networkPolicies, "not a list"},
+		"a null item":           {NetworkPolicies, networkPolicies, map[string]*answers{networkPolicies: listing("NetworkPolicy", `[null]`)}, networkPolicies, "not a list"},
 		"410 of each list":      {NetworkPolicies, networkPolicies, map[string]*answers{networkPolicies: gone}, networkPolicies, "gone"},
 		"EndpointSlices: 404":   {EndpointSlices, endpointSlices, map[string]*answers{endpointSlices: notFound("")}, endpointSlices, "not found"},
 		"EndpointSlices: none":  {EndpointSlices, endpointSlices, map[string]*answers{endpointSlices: empty("EndpointSlice")}, endpointSlices, "an empty list of endpointslices"},
 		"an object":             {Services, services, map[string]*answers{services: {code: http.StatusOK, body: `{"message": "down for maintenance"}`}}, services, "not a list"},
+		"only items":            {Services, services, map[string]*answers{services: {code: http.StatusOK, body: `{"items": []}`}}, services, "not a list"},
+		"a success":             {Services, services, map[string]*answers{services: {code: http.StatusOK, body: `{"kind": "Status", "apiVersion": "v1", "status": "Success"}`}}, services, "not a list"},
+		"a list without items":  {Services, services, map[string]*answers{services: {code: http.StatusOK, body: `{"kind": "ServiceList", "apiVersion": "v1", "metadata": {}}`}}, services, "not a list"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -152,28 +157,6 @@ func TestInstalledStays(t *testing.T) {
 	}
 }
 
-// TestNotAList refuses what something before an API server may answer: what such a list lacks is not gone.
-func TestNotAList(t *testing.T) {
-	const list = `{"kind": "NetworkPolicyList", "apiVersion": "v1", "metadata": {"resourceVersion": "7"}, "items": %s}`
-	for body, want := range map[string]error{
-		fmt.Sprintf(list, "[]"): nil, fmt.Sprintf(list, "null"): nil,
-		fmt.Sprintf(list, `[{"metadata": {"name": "deny"}}]`):                                      nil,
-		`{"items": [{"metadata": {"name": "deny"}}], "metadata": {}, "kind": "NetworkPolicyList"}`: nil,
-		fmt.Sprintf(list, "[{}]"): errNoList, fmt.Sprintf(list, "[null]"): errNoList,
-		`{"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": []}`:                             errNoList,
-		`{"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": [{"metadata": {"name": "p"}}]}`:  errNoList,
-		`{"kind": "NetworkPolicyList", "apiVersion": "v1", "metadata": {"continue": "more"}, "items": []}`: errNoList,
-		`{"items": []}`: errNoList, `{"kind": "NetworkPolicyList", "apiVersion": "v1", "metadata": {}}`: errNoList,
-		`{"kind": "Status", "apiVersion": "v1", "status": "Success"}`: errNoList, `[]`: errNoList,
-	} {
-		f := &follower{watcher: &watcher{Calls: Calls{On: func(Event) {}}}, kind: NetworkPolicies, names: map[name]int{}}
-		_, err := eachItem(strings.NewReader(body), NetworkPolicies, func(item jsontext.Value) error { return f.put(item, "ADDED") })
-		if !errors.Is(err, want) {
-			t.Errorf("%s: %v, want %v", body, err, want)
-		}
-	}
-}
-
 // TestNotSynced begins at a cluster that serves a kind at no known version: it has not been read before it is served, and that is told. Without a definition there are no objects,
 // until there is one.
 func TestNotSynced(t *testing.T) {
@@ -197,7 +180,7 @@ func TestNotSynced(t *testing.T) {
 // TestDoubt believes an empty list after a minute of empty ones, and one without objects that are known at once.
 func TestDoubt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &follower{watcher: &watcher{Calls: Calls{On: func(Event) {}, Synced: func() {}}}, kind: NetworkPolicies, names: map[name]int{}, round: 1}
+		s := &store{watcher: &watcher{Calls: Calls{On: func(Event) {}, Synced: func() {}}}, kind: NetworkPolicies, names: map[name]bool{}}
 		doubted := func(want bool) {
 			t.Helper()
 			if err := s.doubt(false); want != (err != nil) {
@@ -205,19 +188,19 @@ func TestDoubt(t *testing.T) {
 			}
 		}
 		doubted(false)
-		s.names[name{"shop", "deny"}] = 0
+		s.names[name{"shop", "deny"}] = true
 		doubted(true)
 		time.Sleep(emptyFor - time.Nanosecond)
 		doubted(true)
 		time.Sleep(time.Nanosecond)
 		doubted(false)
-		if s.replace(); len(s.names) > 0 {
-			t.Errorf("there are %v", s.names)
+		if err := s.Replace(nil, ""); err != nil || len(s.names) > 0 {
+			t.Errorf("%v: there are %v", err, s.names)
 		}
-		s.names[name{"shop", "deny"}] = 0
+		s.names[name{"shop", "deny"}] = true
 		doubted(true) // another time
 		time.Sleep(emptyFor)
-		s.empty = time.Time{}
+		s.failed()
 		doubted(true) // lists failed in between
 	})
 }
@@ -226,7 +209,7 @@ func TestDoubt(t *testing.T) {
 func TestDoubtFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		installed := 1
-		s := &follower{watcher: &watcher{Calls: Calls{On: func(Event) {}, Synced: func() {}, Installed: func(Kind) int { return installed }}, missing: 1}, kind: NetworkPolicies, names: map[name]int{}}
+		s := &store{watcher: &watcher{Calls: Calls{On: func(Event) {}, Synced: func() {}, Installed: func(Kind) int { return installed }}, missing: 1}, kind: NetworkPolicies, names: map[name]bool{}}
 		for _, undefined := range []bool{false, true, true} {
 			if s.doubt(undefined) == nil {
 				t.Errorf("no doubt, undefined %t", undefined)
@@ -236,8 +219,8 @@ func TestDoubtFirst(t *testing.T) {
 		if err := s.doubt(true); err != nil {
 			t.Error(err)
 		}
-		if s.replace(); s.doubt(false) != nil {
-			t.Error("a later empty list is not believed")
+		if err := s.Replace(nil, ""); err != nil || s.doubt(false) != nil {
+			t.Errorf("%v: a later empty list is not believed", err)
 		}
 	})
 }

@@ -47,22 +47,31 @@ func (c *Client) served(ctx context.Context, k Kind) (Kind, error) {
 // emptyFor is how long lists have to be empty until known objects are taken for gone: an API server that starts may answer so.
 const emptyFor = time.Minute
 
+// failed ends a row of empty lists.
+func (s *store) failed() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.empty = time.Time{}
+}
+
 // doubt returns why an empty list is not believed. Deleting a definition deletes its objects first: objects without a delete event stay.
-func (f *follower) doubt(undefined bool) error {
-	known := len(f.names)
-	if !f.listed && f.Installed != nil {
-		known = max(known, f.Installed(f.kind))
+func (s *store) doubt(undefined bool) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	known := len(s.names)
+	if !s.listed && s.Installed != nil {
+		known = max(known, s.Installed(s.kind))
 	}
 	switch {
 	case known == 0:
 		return nil
-	case undefined && f.listed:
-		return fmt.Errorf("the definition of %s is gone, its %d objects were not deleted: what is installed stays", f.kind.Resource, known)
-	case f.empty.IsZero():
-		f.empty = time.Now()
+	case undefined && s.listed:
+		return fmt.Errorf("the definition of %s is gone, its %d objects were not deleted: what is installed stays", s.kind.Resource, known)
+	case s.empty.IsZero():
+		s.empty = time.Now()
 	}
-	if time.Since(f.empty) < emptyFor {
-		return fmt.Errorf("an empty list of %s, although %d are known: what is installed stays for a minute", f.kind.Resource, known)
+	if time.Since(s.empty) < emptyFor {
+		return fmt.Errorf("an empty list of %s, although %d are known: what is installed stays for a minute", s.kind.Resource, known)
 	}
 	return nil
 }

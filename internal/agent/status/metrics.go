@@ -84,7 +84,13 @@ func (s *Tracker) register() {
 	for _, m := range read {
 		add(m.subsystem, m.name, m.help, m.labels, m.value)
 	}
-	s.registry.MustRegister(refused{s})
+	refused := prometheus.NewDesc("mustang_agent_objects_refused",
+		"Objects that do not have in force all that they ask for, as mustang agent status --wrong tells.", []string{"kind"}, nil)
+	s.registry.MustRegister(prometheus.CollectorFunc(func(to chan<- prometheus.Metric) {
+		for _, c := range s.Refused() {
+			to <- prometheus.MustNewConstMetric(refused, prometheus.GaugeValue, float64(c.Wrong), c.Kind)
+		}
+	}))
 	add(ours, "build_info", "1, with the version of the program.", prometheus.Labels{"version": version.Program()},
 		func(*state) float64 { return 1 })
 	s.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -117,20 +123,6 @@ func (s *Tracker) register() {
 	for path, name := range map[string]string{"/healthz": "proxy_healthz_total", "/livez": "proxy_livez_total"} {
 		o := prometheus.CounterOpts{Subsystem: kubeproxy, Name: name, Help: "Answers at " + path + ", by HTTP status."}
 		m.answers[path] = create.NewCounterVec(o, []string{"code"})
-	}
-}
-
-// refused collects the numbers of objects that are refused.
-type refused struct{ *Tracker }
-
-var refusedDesc = prometheus.NewDesc("mustang_agent_objects_refused",
-	"Objects that do not have in force all that they ask for, as mustang agent status --wrong tells.", []string{"kind"}, nil)
-
-func (refused) Describe(to chan<- *prometheus.Desc) { to <- refusedDesc }
-
-func (r refused) Collect(to chan<- prometheus.Metric) {
-	for _, c := range r.Refused() {
-		to <- prometheus.MustNewConstMetric(refusedDesc, prometheus.GaugeValue, float64(c.Wrong), c.Kind)
 	}
 }
 

@@ -162,18 +162,17 @@ func (q Query) matches(o Object) bool {
 	return q.Kind == "" || q.isKind(o.Kind)
 }
 
-// short are kubectl's short names of kinds.
-var short = map[string]string{"svc": Service, "netpol": NetworkPolicy, "no": Node, "po": Pod}
+// words are the words for kinds besides their own, as kubectl has them.
+var words = map[string][]string{
+	Service: {"services", "svc"}, Node: {"nodes", "no"}, Pod: {"pods", "po"},
+	NetworkPolicy:        {"networkpolicies", "netpol", "policy", "policies"},
+	ClusterNetworkPolicy: {"clusternetworkpolicies", "policy", "policies"},
+}
 
 // isKind reports whether a kind is the one that is asked for.
 func (q Query) isKind(kind string) bool {
-	plural := kind + "s"
-	if stem, ok := strings.CutSuffix(kind, "y"); ok {
-		plural = stem + "ies"
-	}
 	asked := strings.ToLower(q.Kind)
-	return asked == kind || asked == plural || short[asked] == kind || asked == "policy" && strings.HasSuffix(kind, "policy") ||
-		asked == "policies" && strings.HasSuffix(kind, "policy")
+	return asked == kind || slices.Contains(words[kind], asked)
 }
 
 // Path returns the request of a query, and ParseQuery reads one.

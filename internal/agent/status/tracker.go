@@ -168,7 +168,7 @@ func (s *Tracker) Written(since time.Duration, full bool, err error) {
 	s.set(func(now time.Time) {
 		before := s.rounds.Error
 		s.writing, s.rounds.Running = time.Time{}, time.Time{}
-		s.rounds.add(since, now, err)
+		s.rounds.add(since, err)
 		switch s.failed = err != nil || s.failed && !full; {
 		case err != nil:
 			if s.waiting.IsZero() {
@@ -195,14 +195,14 @@ func (s *Tracker) Written(since time.Duration, full bool, err error) {
 func (s *Tracker) Joined(since time.Duration, err error) {
 	s.metrics.joining.Observe(since.Seconds())
 	s.set(func(now time.Time) {
-		if s.nodes.add(since, now, err); err == nil {
+		if s.nodes.add(since, err); err == nil {
 			s.nodes.succeeded(now)
 		}
 	})
 }
 
 // add notes the end of a round.
-func (r *Rounds) add(took time.Duration, now time.Time, err error) {
+func (r *Rounds) add(took time.Duration, err error) {
 	r.Number++
 	r.Took, r.Error = took.Seconds(), ""
 	r.Longest, r.Mean = max(r.Longest, r.Took), r.Mean+(r.Took-r.Mean)/float64(r.Number)

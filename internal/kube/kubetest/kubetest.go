@@ -173,13 +173,21 @@ func (s *Server) Objects(t testing.TB, list string) string {
 	return string(data)
 }
 
-// list lists objects, of a namespace or all, by name.
-func (s *Server) list(w http.ResponseWriter, list, namespace string) {
+// list lists objects, of a namespace or all, by name, in pages if the client asks for such, as an API server without a cache.
+func (s *Server) list(w http.ResponseWriter, r *http.Request, list, namespace string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	objects := s.objects[list]
 	names := slices.DeleteFunc(slices.Sorted(maps.Keys(objects)), func(key string) bool { return namespace != "" && !strings.HasPrefix(key, namespace+"/") })
 	meta := map[string]any{"resourceVersion": strconv.Itoa(s.version)}
+	if from := r.URL.Query().Get("continue"); from != "" {
+		i, _ := slices.BinarySearch(names, from)
+		names = names[i:]
+	}
+	if limit, _ := strconv.Atoi(r.URL.Query().Get("limit")); limit > 0 && limit < len(names) {
+		meta["continue"], meta["remainingItemCount"] = names[limit], len(names)-limit
+		names = names[:limit]
+	}
 	items := make([]any, 0, len(names))
 	for _, name := range names {
 		items = append(items, objects[name])
@@ -233,7 +241,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case r.URL.Query().Get("watch") != "":
 		s.watch(w, r)
 	default:
-		s.list(w, list, namespace)
+		s.list(w, r, list, namespace)
 	}
 }
 
