@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -57,6 +58,10 @@ and open connections that are no longer allowed end.`,
 				return c.try(ctx, want)
 			}
 			return c.OnDatapath(ctx, func(d *datapath.Datapath) error {
+				was, err := judging(d)
+				if err != nil {
+					return err
+				}
 				if _, err := d.GuardParents(ctx); err != nil {
 					return err
 				}
@@ -65,7 +70,7 @@ and open connections that are no longer allowed end.`,
 					return err
 				}
 				s, err := d.Policies().Snapshot()
-				return errors.Join(err, c.print(result), c.remark(s, want))
+				return errors.Join(err, c.print(result, was.now(judgeNode)), c.remark(s, want))
 			})
 		}),
 	}
@@ -79,28 +84,68 @@ and open connections that are no longer allowed end.`,
 // try tells what would change.
 func (c commands) try(ctx context.Context, want policies.Set) error {
 	result := policies.Result{Added: len(want.Policies)} // without a datapath
+	s, was := would(known{}, want), judged{}
 	err := c.OnExisting(ctx, nil, func(d *datapath.Datapath) (err error) {
-		result, err = d.Policies().Try(ctx, service.CLI, want)
+		if was, err = judging(d); err != nil {
+			return err
+		}
+		if result, err = d.Policies().Try(ctx, service.CLI, want); err != nil {
+			return err
+		}
+		now, err := know(d)
+		if err == nil {
+			now.cluster, err = followed(ctx, d, now)
+		}
+		s = would(now, want)
 		return err
 	})
-	if err == nil {
-		err = c.print(result)
+	if err != nil {
+		return err
 	}
-	if err == nil {
-		_, err = fmt.Fprintln(c.Stdout, "dry run: nothing was changed")
+	if err := c.print(result, was.now(want.Policies[0].JudgesNode)); err != nil {
+		return err
 	}
+	if err := c.remark(s, want); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(c.Stdout, "dry run: nothing was changed")
 	return err
+}
+
+// judged is whether policies of the command line judge the node, and whether there are some.
+type judged struct{ some, node bool }
+
+func judging(d *datapath.Datapath) (j judged, err error) {
+	all, err := d.Policies().List()
+	for _, p := range all {
+		if p.Owner == service.CLI {
+			j.some, j.node = true, j.node || p.JudgesNode
+		}
+	}
+	return j, err
+}
+
+// now tells what is new of that; empty if nothing is.
+func (j judged) now(node bool) string {
+	switch {
+	case node && !j.node:
+		return ", now judging the node"
+	case j.some && j.node && !node:
+		return ", no longer judging the node"
+	}
+	return ""
 }
 
 // named is how many deleted policies are named at most.
 const named = 100
 
-// print tells what has changed.
-func (c commands) print(r policies.Result) error {
+// print tells what has changed, and what more is new.
+func (c commands) print(r policies.Result, more string) error {
 	text := fmt.Sprintf("policies: %d added, %d updated, %d deleted, %d unchanged", r.Added, r.Updated, r.Deleted, r.Unchanged)
 	if r.Audit != nil {
 		text += map[bool]string{true: ", now audited", false: ", now enforced"}[*r.Audit]
 	}
+	text += more
 	for _, name := range r.Gone[:min(named, len(r.Gone))] {
 		text += "\ndeleted: " + name
 	}
@@ -184,4 +229,45 @@ func (c commands) warn(of string, list []string, do string) {
 	if len(list) > 0 {
 		fmt.Fprintf(c.Stderr, "mustang: %s%s%s\n", of, cli.FirstOf(list, 3), do)
 	}
+}
+
+// would returns what is known of pods and namespaces once the command line has said something. An agent knows better.
+func would(now known, want policies.Set) policy.Snapshot {
+	s := policy.Snapshot{Node: now.Node, Namespaces: slices.Concat(want.Namespaces, now.Namespaces)}
+	if !now.cluster {
+		s.Namespaces = want.Namespaces
+	}
+	named, at := map[[2]string]*policy.Pod{}, map[netip.Addr]*policy.Pod{}
+	for i := range want.Pods {
+		p := &want.Pods[i]
+		if !p.HostNetwork && !now.cluster {
+			named[[2]string{p.Namespace, p.Name}] = p
+			for _, a := range p.Addresses {
+				at[a.Unmap()] = p
+			}
+		}
+	}
+	for _, p := range now.Pods {
+		here := !p.HostNetwork && p.Node == now.Node
+		if !here && !now.cluster {
+			continue // the files have those
+		}
+		of := named[[2]string{p.Namespace, p.Name}]
+		if of == nil && strings.HasPrefix(p.Name, "endpoint-") { // nobody has named it
+			for _, a := range p.Addresses {
+				if at[a.Unmap()] != nil {
+					of = at[a.Unmap()]
+				}
+			}
+		}
+		if of != nil && here {
+			p.Namespace, p.Name, p.Labels, p.Ports = of.Namespace, of.Name, of.Labels, of.Ports
+		}
+		s.Pods = append(s.Pods, p)
+	}
+	for _, p := range want.Pods {
+		p.Node = "elsewhere than " + now.Node // those that are here are endpoints
+		s.Pods = append(s.Pods, p)
+	}
+	return s
 }

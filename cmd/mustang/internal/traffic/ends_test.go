@@ -4,12 +4,12 @@ package traffic
 
 import (
 	"net/netip"
+	"strings"
 	"testing"
 
 	"mustang/internal/datapath"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/datapath/rows"
-	"mustang/internal/testkit"
 )
 
 // dual is three pods of this node that have both families, and one of another node.
@@ -32,7 +32,10 @@ func newDual(t *testing.T) node {
 	n := newNode(t)
 	n.write(dual)
 	n.says("1 added", "apply", "-f", n.file)
-	d := testkit.Must(datapath.Open(t.Context(), datapath.Options{Root: n.root}))(t)
+	d, err := datapath.Open(t.Context(), datapath.Options{Root: n.root})
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer d.Close()
 	o := d.Policies().Objects
 	for i, addresses := range [][2]string{
@@ -41,7 +44,9 @@ func newDual(t *testing.T) node {
 		for _, text := range addresses {
 			row := objects.Endpoint{Id: uint32(i + 1), Netns: uint64(100 + i)}
 			row.Path.Ifindex = uint32(10 + i)
-			testkit.Succeed(t, o.Endpoints.Put(rows.EncodeAddr(netip.MustParseAddr(text)), row))
+			if err := o.Endpoints.Put(rows.EncodeAddr(netip.MustParseAddr(text)), row); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
 	return n
@@ -63,15 +68,39 @@ func TestBothFamilies(t *testing.T) {
 	n.says("protocol \"icmp\": want tcp, udp or sctp; leave the port out for others", "explain", "mac/m1", "mac/m3", "80/icmp")
 }
 
+// TestDryRunRemarks has a dry run warn of what the policies would not do, as the apply does that follows.
+func TestDryRunRemarks(t *testing.T) {
+	n := newDual(t)
+	selecting := func(label string) string {
+		return "---\n{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {namespace: mac, name: x}, spec: {podSelector: {matchLabels: {app: " + label +
+			"}}, ingress: [{ports: [{port: http}]}]}}\n"
+	}
+	const pod = "---\n{apiVersion: v1, kind: Pod, metadata: {namespace: mac, name: m1, labels: {app: LABEL}}, spec: {containers: [{ports: [{name: NAME, containerPort: 80}]}]}, " +
+		"status: {podIP: 10.0.0.1}}\n"
+	for _, c := range []struct{ label, port, want string }{
+		{"new", "http", "policies: 1 added, 0 updated, 1 deleted, 0 unchanged\ndeleted: mac/db\n"},
+		{"neu", "http", "mustang: no pod of this node is selected by NetworkPolicy mac/x\n"},
+		{"new", "web", "mustang: no pod has the named port of NetworkPolicy mac/x (port \"http\"): Pod objects in the file name ports\n"},
+	} {
+		n.write(strings.NewReplacer("LABEL", c.label, "NAME", c.port).Replace(pod) + selecting("new"))
+		n.says(c.want, "apply", "-f", n.file, "--dry-run")
+		n.says("dry run: nothing was changed\n", "apply", "-f", n.file, "--dry-run")
+		if text, err := n.policy(t.Context(), "apply", "-f", n.file, "--dry-run"); err != nil || strings.Contains(text, "mustang: ") != strings.Contains(c.want, "mustang: ") {
+			t.Errorf("%q, %v", text, err)
+		}
+	}
+}
+
 // TestJudgeNodeShows switches between policies that judge the node and others.
 func TestJudgeNodeShows(t *testing.T) {
 	n := newNode(t)
-	n.says("1 added, 0 updated, 0 deleted, 0 unchanged\n", "apply", "-f", n.file, "--judge-node", "--dry-run")
+	n.says("1 added, 0 updated, 0 deleted, 0 unchanged, now judging the node\n", "apply", "-f", n.file, "--judge-node", "--dry-run")
 	n.says("1 added, 0 updated, 0 deleted, 0 unchanged\n", "apply", "-f", n.file)
 	n.says(" enforced  cli", "ls")
-	n.says("1 updated, 0 deleted, 0 unchanged\n", "apply", "-f", n.file, "--judge-node")
+	n.says("1 updated, 0 deleted, 0 unchanged, now judging the node\n", "apply", "-f", n.file, "--judge-node")
 	n.says(" enforced, node judged  cli", "ls")
 	n.says(`"judges_node": true`, "ls", "-o", "json")
 	n.says("0 updated, 0 deleted, 1 unchanged\n", "apply", "-f", n.file, "--judge-node")
-	n.says("1 updated, 0 deleted, 0 unchanged\n", "apply", "-f", n.file)
+	n.says("1 updated, 0 deleted, 0 unchanged, no longer judging the node\n", "apply", "-f", n.file, "--dry-run")
+	n.says("1 updated, 0 deleted, 0 unchanged, no longer judging the node\n", "apply", "-f", n.file)
 }

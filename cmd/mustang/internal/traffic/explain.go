@@ -15,6 +15,7 @@ import (
 
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/datapath"
+	"mustang/internal/datapath/policies"
 	"mustang/internal/policy"
 	"mustang/internal/service"
 )
@@ -45,16 +46,13 @@ the pods with the addresses, and their labels.`,
 		}),
 		RunE: cli.AsRoot(func(ctx context.Context, args []string) error {
 			found, err := cli.Read(c.Config, func(d *datapath.Datapath) ([]known, error) {
-				services, err := d.Services().List(ctx)
-				if err != nil {
-					return nil, err
-				}
-				if err := refuseService(services, args[1], f); err != nil {
+				if err := refuseService(ctx, d, args[1], f); err != nil {
 					return nil, err
 				}
 				now, err := know(d)
-				ofAgent := func(s service.Service) bool { return s.Owner == service.Agent }
-				now.cluster = now.cluster || slices.ContainsFunc(services, ofAgent)
+				if err == nil {
+					now.cluster, err = followed(ctx, d, now)
+				}
 				return []known{now}, err
 			})
 			if err != nil {
@@ -69,24 +67,37 @@ the pods with the addresses, and their labels.`,
 }
 
 // refuseService returns an error if the destination is a service: policies judge connections to its backends.
-func refuseService(services []service.Service, destination string, f policy.Flow) error {
+func refuseService(ctx context.Context, d *datapath.Datapath, destination string, f policy.Flow) error {
 	addr, err := netip.ParseAddr(destination)
 	if err != nil { // the name of a pod
 		return nil
+	}
+	services, err := d.Services().List(ctx)
+	if err != nil {
+		return err
 	}
 	for _, s := range services {
 		if f.Port == 0 && s.Frontend.Addr() == addr.Unmap() && !s.NodePort {
 			return fmt.Errorf("%s is the address of a service, %s: name a backend and its port", addr, s)
 		}
-		switch {
-		case s.Frontend != netip.AddrPortFrom(addr.Unmap(), f.Port) || s.Protocol != service.Any && s.Protocol != f.Protocol:
-		case len(s.Backends) == 0:
-			return fmt.Errorf("%s is a service without backends: it refuses all clients", s)
-		default:
-			return fmt.Errorf("%s is a service: name one of its backends, such as %s", s, s.Backends[0].Addr.Addr())
+		if s.Frontend != netip.AddrPortFrom(addr.Unmap(), f.Port) || s.Protocol != service.Any && s.Protocol != f.Protocol {
+			continue
 		}
+		if len(s.Backends) == 0 {
+			return fmt.Errorf("%s is a service without backends: it refuses all clients", s)
+		}
+		return fmt.Errorf("%s is a service: name one of its backends, such as %s", s, s.Backends[0].Addr.Addr())
 	}
 	return nil
+}
+
+// followed reports whether an agent follows a cluster here: it has written a policy, or a service.
+func followed(ctx context.Context, d *datapath.Datapath, k known) (bool, error) {
+	if slices.ContainsFunc(k.listed, func(p policies.Listed) bool { return p.Owner == service.Agent }) {
+		return true, nil
+	}
+	services, err := d.Services().List(ctx)
+	return slices.ContainsFunc(services, func(s service.Service) bool { return s.Owner == service.Agent }), err
 }
 
 // parsePort parses PORT or PORT/PROTOCOL.

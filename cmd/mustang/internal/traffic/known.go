@@ -13,7 +13,6 @@ import (
 	"mustang/internal/datapath"
 	"mustang/internal/datapath/policies"
 	"mustang/internal/policy"
-	"mustang/internal/service"
 )
 
 // known is what a datapath decides by.
@@ -21,7 +20,7 @@ type known struct {
 	policy.Snapshot
 	listed  []policies.Listed
 	audited bool
-	cluster bool // whether an agent follows one: it has written a policy, or a service
+	cluster bool // whether an agent follows one
 }
 
 // know reads what a datapath decides by.
@@ -32,7 +31,6 @@ func know(d *datapath.Datapath) (k known, err error) {
 	if k.listed, err = d.Policies().List(); err != nil {
 		return k, err
 	}
-	k.cluster = slices.ContainsFunc(k.listed, func(p policies.Listed) bool { return p.Owner == service.Agent })
 	k.audited, err = d.Policies().Audited()
 	return k, err
 }
@@ -49,18 +47,24 @@ func (k known) end(a netip.Addr) endJSON {
 	return e
 }
 
-// describe tells what made a decision, with the name of the rule.
+// describe tells what made a decision, with the name of the rule, and the owners of policies that share a name.
 func (k known) describe(o policy.Origin) string {
+	text, rule := o.String(), ""
+	var owners []string
 	for i := range k.listed {
 		p := &k.listed[i]
 		if p.Off || p.Tier != o.Tier || p.Namespace != o.Namespace || p.Name != o.Name {
 			continue
 		}
+		owners = append(owners, p.Owner.String())
 		if r := o.Rule(&p.Policy); r != nil && r.Name != "" {
-			return o.String() + " (" + r.Name + ")"
+			rule = " (" + r.Name + ")"
 		}
 	}
-	return o.String()
+	if len(owners) > 1 {
+		return text + ", of a policy by this name of " + strings.Join(owners, " or ")
+	}
+	return text + rule
 }
 
 // ends returns the addresses of both ends. Of two pods that have both families, they are those of IPv4, and other those of IPv6.

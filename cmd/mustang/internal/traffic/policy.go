@@ -139,7 +139,7 @@ Policies of other owners stay.`,
 				case result.Deleted == 0:
 					return errors.New("there are no policies of the command line")
 				}
-				return c.print(result)
+				return c.print(result, "")
 			})
 		}),
 	}

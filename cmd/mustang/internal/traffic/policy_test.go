@@ -125,12 +125,25 @@ func TestWhoDecides(t *testing.T) {
 	n := newNode(t)
 	n.write("---" + pods + smtp)
 	n.says("1 added", "apply", "-f", n.file)
-	d := testkit.Must(datapath.Open(t.Context(), datapath.Options{Root: n.root}))(t)
+	d, err := datapath.Open(t.Context(), datapath.Options{Root: n.root})
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer d.Close()
-	k := testkit.Must(know(d))(t)
+	k, err := know(d)
+	if err != nil {
+		t.Fatal(err)
+	}
 	rule := policy.Origin{Reason: policy.ByRule, Tier: policy.Baseline, Name: "base", Direction: policy.Egress}
 	const want = "ClusterNetworkPolicy base (Baseline), rule egress[0]"
 	if got := k.describe(rule); got != want+" (smtp)" {
+		t.Errorf("%q", got)
+	}
+	n.agent(smtp)
+	if k, err = know(d); err != nil {
+		t.Fatal(err)
+	}
+	if got := k.describe(rule); got != want+", of a policy by this name of cli or agent" {
 		t.Errorf("%q", got)
 	}
 }
@@ -173,7 +186,9 @@ func TestOneTrace(t *testing.T) {
 		}
 		return nil
 	})
-	testkit.Succeed(t, objects.Remove(t.Context(), n.root))
+	if err := objects.Remove(t.Context(), n.root); err != nil {
+		t.Fatal(err)
+	}
 	if err := <-ended; err == nil || err.Error() != "the datapath was removed: there is nothing to monitor any more" {
 		t.Errorf("the trace ends with %v", err)
 	}
