@@ -34,7 +34,8 @@ func main() {
 		},
 		version: version.Current(), loopback: filepath.Base(os.Args[0]) == netconf.LoopbackType,
 	}
-	err := skel.PluginMainFuncsWithError(v.funcs(), versions(v.loopback), "CNI plugin "+netconf.PluginType+" "+release.Program())
+	err := skel.PluginMainFuncsWithError(v.funcs(), versions(v.loopback), "CNI plugin "+netconf.PluginType+" "+
+		release.Program())
 	if err != nil {
 		if err := json.NewEncoder(os.Stdout).Encode(cni.Failure{CNIVersion: v.version, Error: err}); err != nil {
 			fmt.Fprintln(os.Stderr, err)

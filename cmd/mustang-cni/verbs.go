@@ -47,9 +47,10 @@ func (v *verbs) add(args *skel.CmdArgs) error {
 	return cni.WriteResult(os.Stdout, result, v.version)
 }
 
-// run returns a verb without a result, and what it is for the loopback device; nil does nothing. slow is set for verbs that can
-// take long.
-func (v *verbs) run(verb func(context.Context, cni.Request) error, loopback func(cni.Request) error, slow bool) func(*skel.CmdArgs) error {
+// run returns a verb without a result, and what it is for the loopback device; nil does nothing. slow is set for verbs
+// that can take long.
+func (v *verbs) run(verb func(context.Context, cni.Request) error, loopback func(cni.Request) error,
+	slow bool) func(*skel.CmdArgs) error {
 	return func(args *skel.CmdArgs) (err error) {
 		ctx, request := v.begin(args, slow)
 		switch {
@@ -65,8 +66,8 @@ func (v *verbs) run(verb func(context.Context, cni.Request) error, loopback func
 	}
 }
 
-// begin returns the context and the request of a verb, which has changed nothing yet. Fast verbs ignore SIGINT and SIGTERM, and
-// finish; others end by their context.
+// begin returns the context and the request of a verb, which has changed nothing yet. Fast verbs ignore SIGINT and
+// SIGTERM, and finish; others end by their context.
 func (v *verbs) begin(args *skel.CmdArgs, slow bool) (context.Context, cni.Request) {
 	head := netconf.ParseHead(args.StdinData)
 	v.version = cmp.Or(head.CNIVersion, "0.1.0") // CNI spec 0.1.0 has no key for it

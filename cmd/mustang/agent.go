@@ -50,7 +50,8 @@ type agentOptions struct {
 	quota                           int
 }
 
-// collectAt is how much the heap may grow, in percent, before garbage is collected: an agent is idle mostly, and pods need the memory.
+// collectAt is how much the heap may grow, in percent, before garbage is collected: an agent is idle mostly, and pods
+// need the memory.
 const collectAt = 50
 
 // nothing is the value of a flag that says that there is to be none.
@@ -83,15 +84,24 @@ Without --kubeconfig it uses the service account of the pod that it is in.`,
 	o.nodes.addFlags(flags)
 	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "`file` with the address of the API server and credentials")
 	flags.StringVar(&o.node, "node", os.Getenv("NODE_NAME"), "`name` of this node in the cluster ($NODE_NAME)")
-	flags.StringVar(&o.cgroup, "cgroup", "", "control group whose processes reach services, a `path`, or none; by default the root of cgroup v2")
-	flags.StringArrayVar(&o.uplinks, "uplink", nil, "`device` by which clients outside reach services, or none; repeat for more; by default those with an InternalIP of the node")
+	flags.StringVar(&o.cgroup, "cgroup", "",
+		"control group whose processes reach services, a `path`, or none; by default the root of cgroup v2")
+	flags.StringArrayVar(&o.uplinks, "uplink", nil,
+		"`device` by which clients outside reach services, or none; repeat for more; by default those with an InternalIP "+
+			"of the node")
 	flags.Var(cli.List(&o.nodePorts, parseNodePorts, "a prefix like 192.0.2.0/24, or primary alone"), "nodeport-addresses",
 		"`prefix` of addresses of the node that have the node ports; repeat for more; or primary: the Node "+
 			"object's; by default all")
-	flags.StringVar(&o.healthz, "healthz-address", "", "`address` and port that answer at /healthz, /livez and /readyz, such as 0.0.0.0:10256; empty: none")
-	flags.StringVar(&o.metrics, "metrics-address", "", "`address` and port that answer at /metrics, such as 127.0.0.1:10249; empty: none")
-	flags.IntVar(&o.quota, "namespace-quota", 8, "`divisor`: the Services of a namespace, and its NetworkPolicies, have one part in so many of the rows of each map; 1: no quota")
-	flags.StringVar(&o.cniSocket, "cni-socket", server.DefaultSocket, "`path` of the socket at which it does the work of the CNI plugin, or none; the plugin looks at the default, or $"+server.SocketVariable)
+	flags.StringVar(&o.healthz, "healthz-address", "",
+		"`address` and port that answer at /healthz, /livez and /readyz, such as 0.0.0.0:10256; empty: none")
+	flags.StringVar(&o.metrics, "metrics-address", "",
+		"`address` and port that answer at /metrics, such as 127.0.0.1:10249; empty: none")
+	flags.IntVar(&o.quota, "namespace-quota", 8,
+		"`divisor`: the Services of a namespace, and its NetworkPolicies, have one part in so many of the rows of each "+
+			"map; 1: no quota")
+	flags.StringVar(&o.cniSocket, "cni-socket", server.DefaultSocket,
+		"`path` of the socket at which it does the work of the CNI plugin, or none; the plugin looks at the default, or $"+
+			server.SocketVariable)
 	node.AddNodeNamespace(flags, &o.netns)
 	node.AddRunDir(flags, &o.runDir)
 	return cmd
@@ -179,9 +189,11 @@ func (c *config) runAgent(ctx context.Context, o agentOptions) (err error) {
 			}
 			forward := func(addresses []netip.Addr) error { return cni.EnableForwarding(ns, addresses) }
 			a := agent.New(agent.Options{
-				Node: o.node, Cluster: client, Services: services, Room: room, NamespaceQuota: o.quota, Policies: d.Policies(), Health: checks,
-				Access: agent.Host{Datapath: d, Namespace: ns, Cgroup: o.cgroup, Uplinks: o.uplinks, Ranges: o.nodePorts, Primary: primary, Forward: forward},
-				Nodes:  network, Attacher: &o.nodes, State: state, Log: log,
+				Node: o.node, Cluster: client, Services: services, Room: room, NamespaceQuota: o.quota, Policies: d.Policies(),
+				Health: checks,
+				Access: agent.Host{Datapath: d, Namespace: ns, Cgroup: o.cgroup, Uplinks: o.uplinks, Ranges: o.nodePorts,
+					Primary: primary, Forward: forward},
+				Nodes: network, Attacher: &o.nodes, State: state, Log: log,
 				Config: o.status(), Endpoints: d.Endpoints(), Warnings: o.nodes.apart,
 			})
 			network.ClusterIPs = a.ClusterIPs
@@ -280,8 +292,8 @@ func (o agentOptions) status() status.Config {
 	}
 }
 
-// serveCNI attaches and detaches pods for the CNI plugin until ctx ends. Without a socket the plugin does so itself, so that
-// is no error.
+// serveCNI attaches and detaches pods for the CNI plugin until ctx ends. Without a socket the plugin does so itself, so
+// that is no error.
 func (c *config) serveCNI(ctx context.Context, a *agent.Agent, o server.Options) error {
 	if o.Socket == nothing {
 		return nil
@@ -298,8 +310,9 @@ func (c *config) serveCNI(ctx context.Context, a *agent.Agent, o server.Options)
 	return s.Run(ctx)
 }
 
-// mountBPF mounts the BPF file system where it belongs if what is to be pinned goes there and none is mounted, as in nodes that are
-// containers, or have no systemd. In a container with a mount of the node that is propagated, the node gets it too.
+// mountBPF mounts the BPF file system where it belongs if what is to be pinned goes there and none is mounted, as in
+// nodes that are containers, or have no systemd. In a container with a mount of the node that is propagated, the node
+// gets it too.
 func mountBPF(root string) error {
 	standard := filepath.Dir(objects.DefaultRoot)
 	var stat unix.Statfs_t

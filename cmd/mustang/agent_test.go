@@ -29,12 +29,14 @@ const (
 )
 
 // agentPolicy lets nobody reach pods of the application web.
-const agentPolicy = `{"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"namespace": "shop", "name": "deny"},
+const agentPolicy = `{"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"namespace": ` +
+	`"shop", "name": "deny"},
 "spec": {"podSelector": {"matchLabels": {"app": "web"}}}}`
 
 // agentCommand is an agent as a process of its own, which has not begun.
 func (n *killNetwork) agentCommand(kubeconfig, runDir string) *exec.Cmd {
-	args := "agent --node=here --netns=HOST --cgroup=CGROUP --uplink=wire --cni-conf-dir= --cni-socket=none --run-dir=" + runDir + " --kubeconfig=" + kubeconfig
+	args := "agent --node=here --netns=HOST --cgroup=CGROUP --uplink=wire --cni-conf-dir= --cni-socket=none --run-dir=" +
+		runDir + " --kubeconfig=" + kubeconfig
 	cmd := exec.Command("mustang", n.args(args)...)
 	cmd.Env = append(os.Environ(), cli.EnvBPFRoot+"="+n.root)
 	return cmd
@@ -79,7 +81,8 @@ func (n *killNetwork) tells(runDir, what string, want answer, args ...string) {
 	n.t.Helper()
 	testkit.Eventually(n.t, time.Minute, func() error {
 		have, stdout, stderr := command(n.t, nil, append([]string{"agent", "status", "--run-dir", runDir}, args...)...)
-		if have != want.code || !strings.Contains(stdout, want.out) || !strings.Contains(stderr, want.err) || strings.Count(stderr, "\n") > 1 {
+		if have != want.code || !strings.Contains(stdout, want.out) || !strings.Contains(stderr, want.err) ||
+			strings.Count(stderr, "\n") > 1 {
 			return fmt.Errorf("%s: status has code %d, stdout %q, stderr %q", what, have, stdout, stderr)
 		}
 		return nil
@@ -96,14 +99,16 @@ func (n *killNetwork) refusesSecond(kubeconfig, runDir string, first int) {
 	late := time.AfterFunc(20*time.Second, func() { _ = second.Process.Kill() })
 	defer late.Stop()
 	_ = second.Wait()
-	want := fmt.Sprintf("mustang: an agent already runs on this node, process %d (%s/agent.sock); to ask it: mustang agent status\n", first, runDir)
+	want := fmt.Sprintf(
+		"mustang: an agent already runs on this node, process %d (%s/agent.sock); to ask it: mustang agent status\n",
+		first, runDir)
 	if code := second.ProcessState.ExitCode(); code != exitFailed || stderr.String() != want {
 		n.t.Errorf("a second agent has code %d, stderr %q, want %q", code, &stderr, want)
 	}
 }
 
-// TestAgentServes has pods call a cluster IP that an agent makes of Kubernetes' objects: it is killed, the API server is away, and
-// what others have made stays.
+// TestAgentServes has pods call a cluster IP that an agent makes of Kubernetes' objects: it is killed, the API server
+// is away, and what others have made stays.
 func TestAgentServes(t *testing.T) {
 	t.Parallel()
 	n := newKillNetwork(t)
@@ -124,12 +129,17 @@ func TestAgentServes(t *testing.T) {
 	agent := n.agent(config, run)
 	put()
 	n.serves("a new Service", true)
-	n.tells(run, "a summary", answer{exitFailed, "service               1        1       1          0        0      0\n", "1 object is wrong"}) // no Node object
-	n.tells(run, "one service", answer{exitDone, "service shop/web: ok\n  10.96.0.20:80/tcp  1 backend  installed\n", ""}, "service", "shop/web")
-	n.tells(run, "an unknown service", answer{exitFailed, "", "the agent knows no service shop/other"}, "service", "shop/other")
+	// no Node object
+	n.tells(run, "a summary", answer{exitFailed, "service               1        1       1          0        0      0\n",
+		"1 object is wrong"})
+	n.tells(run, "one service", answer{exitDone, "service shop/web: ok\n  10.96.0.20:80/tcp  1 backend  installed\n", ""},
+		"service", "shop/web")
+	n.tells(run, "an unknown service", answer{exitFailed, "", "the agent knows no service shop/other"}, "service",
+		"shop/other")
 	n.tells(run, "an unknown kind", answer{exitMisuse, "", `kind "frob"`}, "frob")
 	api.Put(t, "/api/v1/services", strings.Replace(agentService, `"web"`, `"web2"`, 1))
-	n.tells(run, "one of the same address", answer{exitFailed, "not served: shop/web already has 10.96.0.20:80", "1 object is wrong"}, "services")
+	n.tells(run, "one of the same address", answer{exitFailed, "not served: shop/web already has 10.96.0.20:80",
+		"1 object is wrong"}, "services")
 	api.Delete("/api/v1/services", "shop", "web2")
 	n.refusesSecond(config, run, agent.Process.Pid)
 	api.Put(t, "/apis/networking.k8s.io/v1/networkpolicies", agentPolicy)
@@ -142,7 +152,8 @@ func TestAgentServes(t *testing.T) {
 	n.serves("the agent is killed", true)
 	api.Delete("/api/v1/services", "shop", "web")
 	for list, object := range map[string]string{ // as every cluster has: empty lists are doubted after a restart
-		"nodes": `"name": "other"`, "namespaces": `"name": "shop"`, "pods": `"namespace": "shop", "name": "web"`, "services": `"namespace": "default", "name": "kubernetes"`,
+		"nodes": `"name": "other"`, "namespaces": `"name": "shop"`, "pods": `"namespace": "shop", "name": "web"`,
+		"services": `"namespace": "default", "name": "kubernetes"`,
 	} {
 		kind := strings.ToUpper(list[:1]) + strings.TrimSuffix(list[1:], "s")
 		api.Put(t, "/api/v1/"+list, fmt.Sprintf(`{"apiVersion": "v1", "kind": %q, "metadata": {%s}}`, kind, object))

@@ -27,7 +27,8 @@ import (
 func (n *agentNode) startCNI() []byte {
 	n.t.Helper()
 	n.must(os.RemoveAll(filepath.Join(n.dir, "conf", install.DefaultConfName)))
-	n.launch("--uplink=none", "--cni-socket", n.dir+"/cni/cni.sock", "--link=veth", "--services=tc", "--cni-conf-dir", n.dir+"/conf")
+	n.launch("--uplink=none", "--cni-socket", n.dir+"/cni/cni.sock", "--link=veth", "--services=tc", "--cni-conf-dir",
+		n.dir+"/conf")
 	return n.written()
 }
 
@@ -44,7 +45,8 @@ func (n *agentNode) kubePod(name, uid string) *kubePod {
 
 // object is the Pod of the API server.
 func (p *kubePod) object() string {
-	return fmt.Sprintf(`{"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "shop", "name": %q, "uid": %q, "creationTimestamp": "2026-01-01T00:00:00Z",
+	return fmt.Sprintf(`{"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "shop", "name": %q, "uid": %q, `+
+		`"creationTimestamp": "2026-01-01T00:00:00Z",
 "labels": {"app": %[1]q}}, "spec": {"nodeName": "node1"}, "status": {"phase": "Pending"}}`, p.name, p.uid)
 }
 
@@ -52,8 +54,10 @@ func (p *kubePod) object() string {
 func (n *agentNode) add(p *kubePod, config []byte) (end func() error) {
 	n.t.Helper()
 	cmd := exec.Command(n.plugin)
-	cmd.Env = append(n.env(), server.SocketVariable+"="+n.dir+"/cni/cni.sock", "CNI_COMMAND=ADD", "CNI_CONTAINERID="+p.id, "CNI_IFNAME=eth0",
-		"CNI_PATH=/nowhere", "CNI_NETNS="+p.Path(), "CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME="+p.name+";K8S_POD_UID="+p.uid)
+	cmd.Env = append(n.env(), server.SocketVariable+"="+n.dir+"/cni/cni.sock", "CNI_COMMAND=ADD", "CNI_CONTAINERID="+
+		p.id, "CNI_IFNAME=eth0",
+		"CNI_PATH=/nowhere", "CNI_NETNS="+p.Path(), "CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME="+p.name+
+			";K8S_POD_UID="+p.uid)
 	var stdout bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(config), &stdout, os.Stderr
 	n.must(n.ns.Start(cmd))
@@ -85,8 +89,9 @@ func (p *kubePod) connects(to netip.AddrPort) bool {
 	}) == nil
 }
 
-// TestPolicyBeforePod attaches pods whose policy the cluster has already: from the moment in which ADD returns nobody reaches them.
-// The agent hears of the Pod late, is away, and begins after a reboot of the node, when a kubelet starts pods at once.
+// TestPolicyBeforePod attaches pods whose policy the cluster has already: from the moment in which ADD returns nobody
+// reaches them. The agent hears of the Pod late, is away, and begins after a reboot of the node, when a kubelet starts
+// pods at once.
 func TestPolicyBeforePod(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
@@ -123,7 +128,8 @@ func TestPolicyBeforePod(t *testing.T) {
 	n.kill()
 	away := n.kubePod("web", "4")
 	c.api.Put(t, pods, away.object())
-	if err := n.add(away, config)(); err == nil || !strings.Contains(err.Error(), `"code":11`) || !strings.Contains(err.Error(), n.dir+"/cni/cni.sock") {
+	if err := n.add(away, config)(); err == nil || !strings.Contains(err.Error(), `"code":11`) ||
+		!strings.Contains(err.Error(), n.dir+"/cni/cni.sock") {
 		t.Errorf("no agent: ADD ended with %v", err)
 	}
 	end = n.add(away, config)

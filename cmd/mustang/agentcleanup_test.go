@@ -20,7 +20,8 @@ import (
 // cleanup runs the command for all of the node, with more arguments.
 func (n *agentNode) cleanup(more ...string) *exec.Cmd {
 	args := []string{
-		"agent", "cleanup", "--all", "--run-dir", n.dir + "/agent", "--cni-conf-dir", n.dir + "/conf", "--cni-bin-dir", n.dir + "/bin",
+		"agent", "cleanup", "--all", "--run-dir", n.dir + "/agent", "--cni-conf-dir", n.dir + "/conf", "--cni-bin-dir",
+		n.dir + "/bin",
 	}
 	if !slices.Contains(more, "--netns") {
 		args = append(args, "--netns", n.ns.Path())
@@ -36,14 +37,16 @@ func (n *agentNode) refuses(what, want string, more ...string) {
 	if out, err := n.cleanup(more...).CombinedOutput(); err == nil || !strings.Contains(string(out), want) {
 		n.t.Errorf("%s: %v: %s", what, err, out)
 	}
-	for _, path := range []string{filepath.Join(n.dir, "conf", install.DefaultConfName), filepath.Join(n.dir, "bin", netconf.PluginType), n.root} {
+	for _, path := range []string{filepath.Join(n.dir, "conf", install.DefaultConfName), filepath.Join(n.dir, "bin",
+		netconf.PluginType), n.root} {
 		if _, err := os.Stat(path); err != nil {
 			n.t.Errorf("%s: %v", what, err)
 		}
 	}
 }
 
-// TestCleanupAll removes all of a node: neither while its agent runs, nor while a pod is attached, unless by force. A wrong namespace changes nothing.
+// TestCleanupAll removes all of a node: neither while its agent runs, nor while a pod is attached, unless by force. A
+// wrong namespace changes nothing.
 func TestCleanupAll(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)

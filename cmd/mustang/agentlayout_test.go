@@ -15,8 +15,8 @@ import (
 	"mustang/internal/testkit"
 )
 
-// TestAgentOtherLayout starts an agent on a node with maps of another layout. It and other commands end with one line, and an open
-// connection through a service goes on. mustang reset makes room for the maps of this build.
+// TestAgentOtherLayout starts an agent on a node with maps of another layout. It and other commands end with one line,
+// and an open connection through a service goes on. mustang reset makes room for the maps of this build.
 func TestAgentOtherLayout(t *testing.T) {
 	t.Parallel()
 	n := newKillNetwork(t)
@@ -27,8 +27,9 @@ func TestAgentOtherLayout(t *testing.T) {
 	defer conn.Close()
 	own, other := fmt.Sprintf("v%d", objects.LayoutVersion), fmt.Sprintf("v%d", objects.LayoutVersion-1)
 	testkit.Succeed(t, os.Rename(filepath.Join(n.root, own), filepath.Join(n.root, other)))
-	refused := fmt.Sprintf("mustang: %q holds maps of layout %s, and this build has layout %s: mustang reset deletes them, "+
-		"and ends all connections through services\n", n.root, other, own)
+	refused := fmt.Sprintf(
+		"mustang: %q holds maps of layout %s, and this build has layout %s: mustang reset deletes them, "+
+			"and ends all connections through services\n", n.root, other, own)
 	agent := n.agentCommand(kubetest.Start(t).Kubeconfig(t), t.TempDir())
 	agent.Stderr = nil
 	late := time.AfterFunc(time.Minute, func() { _ = agent.Process.Kill() })

@@ -29,7 +29,8 @@ import (
 // Values of --link-change.
 const linkRefuse, linkDrain = "refuse", "drain"
 
-// agentNodes holds the flags of an agent about the network of pods. It writes the network's configuration for the container runtime.
+// agentNodes holds the flags of an agent about the network of pods. It writes the network's configuration for the
+// container runtime.
 type agentNodes struct {
 	options nodenet.Options
 	place   install.Place
@@ -43,20 +44,25 @@ type agentNodes struct {
 func (a *agentNodes) addFlags(flags *pflag.FlagSet) {
 	a.options.Routing, a.place.ConfName, a.pods.Name = nodenet.Auto, install.DefaultConfName, "mustang"
 	flags.TextVar(&a.options.Routing, "routing", nodenet.Auto,
-		"how pods reach pods of other nodes: native over a segment that both nodes are on, vxlan, auto (native where it can be), or off")
+		"how pods reach pods of other nodes: native over a segment that both nodes are on, vxlan, auto (native where it "+
+			"can be), or off")
 	flags.Uint16Var(&a.options.Port, "vxlan-port", nodenet.DefaultPort, "UDP `port` of VXLAN, the same on all nodes")
 	flags.BoolVar(&a.options.Masquerade, "masquerade", true, "masquerade traffic from pods to outside the cluster")
 	flags.Var(cli.List(&a.options.Kept, netip.ParsePrefix, "a prefix like 10.0.0.0/8"), "masquerade-exclude",
 		"`prefix` of destinations that are not masqueraded, as the pods of all nodes")
 	flags.StringVar(&a.place.ConfDir, "cni-conf-dir", install.DefaultConfDir,
 		"`directory` for the CNI configuration of this node's pods; empty: others write it")
-	flags.StringVar(&a.place.BinDir, "cni-bin-dir", "", "`directory` for the CNI plugins mustang-cni and loopback; empty: others put them there")
+	flags.StringVar(&a.place.BinDir, "cni-bin-dir", "",
+		"`directory` for the CNI plugins mustang-cni and loopback; empty: others put them there")
 	flags.StringVar(&a.pods.Link, "link", netconf.LinkAuto, "link `mode` of pods in the CNI configuration")
 	flags.StringVar(&a.change, "link-change", linkRefuse,
-		"refuse keeps the CNI configuration while pods have a link by which new ones may not reach them; drain writes it: drain the node")
-	flags.StringVar(&a.pods.Services, "services", "both", "how pods reach services, in the CNI configuration: socket, tc, both or off")
+		"refuse keeps the CNI configuration while pods have a link by which new ones may not reach them; drain writes it: "+
+			"drain the node")
+	flags.StringVar(&a.pods.Services, "services", "both",
+		"how pods reach services, in the CNI configuration: socket, tc, both or off")
 	flags.BoolVar(&a.proxied, "allow-services-off", false,
-		"take --services=off with a link by which pods of a node answer each other past the host: there kube-proxy's cluster IPs fail between them")
+		"take --services=off with a link by which pods of a node answer each other past the host: there kube-proxy's "+
+			"cluster IPs fail between them")
 	flags.StringVar(&a.pods.CNIVersion, "cni-version", "1.0.0", "`version` of the CNI configuration")
 }
 
@@ -113,12 +119,14 @@ func (a *agentNodes) apart() (all []string) {
 		all = append(all, fmt.Sprintf("record %s cannot be read: run DEL, or remove it", store.Path(a.pods.Name, o)))
 	}
 	for _, link := range slices.Sorted(maps.Keys(of)) {
-		all = append(all, fmt.Sprintf("pods with link %s: %d; new pods with link %s may not reach them: drain the node", link, of[link], a.pods.Link))
+		all = append(all, fmt.Sprintf("pods with link %s: %d; new pods with link %s may not reach them: drain the node", link,
+			of[link], a.pods.Link))
 	}
 	return all
 }
 
-// isGone reports whether the network namespace of a pod no longer exists. The path of a namespace that this process cannot see does not tell.
+// isGone reports whether the network namespace of a pod no longer exists. The path of a namespace that this process
+// cannot see does not tell.
 func isGone(r record.Record) bool {
 	pod, err := netns.Open(r.Netns)
 	if err != nil {
@@ -136,13 +144,15 @@ func (a *agentNodes) network(host *netns.Namespace, servers func() []netip.Addr)
 	return nodenet.New(a.options)
 }
 
-// Attach writes the CNI configuration, after the plugins that it needs. Then it removes what the node had of other ranges, which are another node's by now.
+// Attach writes the CNI configuration, after the plugins that it needs. Then it removes what the node had of other
+// ranges, which are another node's by now.
 func (a *agentNodes) Attach(ctx context.Context, ranges []netip.Prefix, mtu int) error {
 	if a.place.ConfDir == "" {
 		return nil
 	}
 	if apart := a.apart(); a.change == linkRefuse && len(apart) > 0 {
-		return fmt.Errorf("--link=%s is not in force without --link-change=%s: %s", a.pods.Link, linkDrain, strings.Join(apart, "; "))
+		return fmt.Errorf("--link=%s is not in force without --link-change=%s: %s", a.pods.Link, linkDrain,
+			strings.Join(apart, "; "))
 	}
 	pods := a.pods
 	pods.Subnets, pods.MTU = ranges, mtu
@@ -160,12 +170,14 @@ func (a *agentNodes) Attach(ctx context.Context, ranges []netip.Prefix, mtu int)
 	if _, err := a.place.Install(ctx, plugin, conflist, false); err != nil {
 		return err
 	}
-	if err := (&cni.Plugin{RunDir: a.runDir, BPFRoot: a.bpfRoot}).RetireGateways(a.options.Host, a.pods.Name, ranges); err != nil {
+	if err := (&cni.Plugin{RunDir: a.runDir, BPFRoot: a.bpfRoot}).RetireGateways(a.options.Host, a.pods.Name,
+		ranges); err != nil {
 		return err
 	}
 	before, err := a.place.Before()
 	if err == nil && len(before) > 0 {
-		err = fmt.Errorf("pods get another network: in %s, %s sorts before %s", a.place.ConfDir, strings.Join(before, ", "), a.place.ConfName)
+		err = fmt.Errorf("pods get another network: in %s, %s sorts before %s", a.place.ConfDir, strings.Join(before, ", "),
+			a.place.ConfName)
 	}
 	return err
 }

@@ -73,8 +73,10 @@ func newCluster(t *testing.T) *cluster {
 		c.nodes = append(c.nodes, n)
 	}
 	// As every cluster has: after a restart, an agent doubts empty lists.
-	c.api.Put(t, "/api/v1/services", `{"apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "default", "name": "kubernetes"}}`)
-	c.api.Put(t, "/apis/discovery.k8s.io/v1/endpointslices", `{"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "metadata": {"namespace": "default",
+	c.api.Put(t, "/api/v1/services",
+		`{"apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "default", "name": "kubernetes"}}`)
+	c.api.Put(t, "/apis/discovery.k8s.io/v1/endpointslices",
+		`{"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "metadata": {"namespace": "default",
 "name": "kubernetes", "labels": {"kubernetes.io/service-name": "kubernetes"}}, "addressType": "IPv4", "endpoints": [], "ports": []}`)
 	return c
 }
@@ -101,7 +103,8 @@ func (n *agentNode) setAddress(last int) {
 	for _, p := range n.addresses {
 		n.ip(fmt.Sprintf("-n %s addr del %v dev eth0", n.ns.Name(), p))
 	}
-	n.addresses = []netip.Prefix{netip.MustParsePrefix(fmt.Sprintf("192.0.2.%d/24", last)), netip.MustParsePrefix(fmt.Sprintf("2001:db8::%d/64", last))}
+	n.addresses = []netip.Prefix{netip.MustParsePrefix(fmt.Sprintf("192.0.2.%d/24", last)),
+		netip.MustParsePrefix(fmt.Sprintf("2001:db8::%d/64", last))}
 	n.must(rtnl.In(n.ns).Configure("eth0", rtnl.DeviceConfig{Addresses: n.addresses, Up: true}))
 	n.api.Put(n.t, nodeList, fmt.Sprintf(`{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node%d"},
 "spec": {"podCIDRs": ["10.1.%[1]d.0/24", "fd00:1:%[1]d::/64"]},
@@ -118,7 +121,8 @@ func (n *agentNode) start(routing string) {
 // launch starts the agent of the node with more flags.
 func (n *agentNode) launch(more ...string) {
 	n.t.Helper()
-	args := []string{"agent", "--node", fmt.Sprint("node", n.number), "--kubeconfig", n.config, "--netns", n.ns.Path(), "--cgroup=none", "--run-dir", n.dir + "/agent"}
+	args := []string{"agent", "--node", fmt.Sprint("node", n.number), "--kubeconfig", n.config, "--netns", n.ns.Path(),
+		"--cgroup=none", "--run-dir", n.dir + "/agent"}
 	n.agent = exec.Command("mustang", append(args, more...)...)
 	n.agent.Env, n.agent.Stderr = n.env(), os.Stderr
 	n.must(n.agent.Start())
@@ -163,7 +167,8 @@ func (n *agentNode) attach() []byte {
 func (n *agentNode) call(verb string, config []byte) []byte {
 	n.t.Helper()
 	cmd := exec.Command(n.plugin)
-	cmd.Env = append(n.env(), "CNI_COMMAND="+verb, "CNI_CONTAINERID=pod", "CNI_IFNAME=eth0", "CNI_PATH=/nowhere", "CNI_NETNS="+n.pod.Path())
+	cmd.Env = append(n.env(), "CNI_COMMAND="+verb, "CNI_CONTAINERID=pod", "CNI_IFNAME=eth0", "CNI_PATH=/nowhere",
+		"CNI_NETNS="+n.pod.Path())
 	var stdout bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(config), &stdout, os.Stderr
 	n.must(n.ns.Start(cmd))
@@ -175,7 +180,8 @@ func (n *agentNode) call(verb string, config []byte) []byte {
 
 // env has programs use the node's own directories.
 func (n *agentNode) env() []string {
-	return append(os.Environ(), cli.EnvBPFRoot+"="+n.root, "MUSTANG_CNI_STATE_DIR="+n.dir+"/state", "MUSTANG_CNI_RUN_DIR="+n.dir+"/run", "MUSTANG_CNI_CGROUP="+n.cgroup)
+	return append(os.Environ(), cli.EnvBPFRoot+"="+n.root, "MUSTANG_CNI_STATE_DIR="+n.dir+"/state", "MUSTANG_CNI_RUN_DIR="+
+		n.dir+"/run", "MUSTANG_CNI_CGROUP="+n.cgroup)
 }
 
 // joined waits until pods of the nodes, and nodes and pods, reach each other.
@@ -201,7 +207,8 @@ func (c *cluster) joined(what string) {
 				})
 			}
 			onNode := testkit.Echo(c.t, to.ns, "tcp", netip.AddrPortFrom(to.addresses[f].Addr(), 0).String()).String()
-			if seen, err := testkit.RoundTrip(c.t, from.pod, "tcp", onNode, []byte("x")); err != nil || seen.Addr() != from.addresses[f].Addr() {
+			if seen, err := testkit.RoundTrip(c.t, from.pod, "tcp", onNode, []byte("x")); err != nil ||
+				seen.Addr() != from.addresses[f].Addr() {
 				c.t.Errorf("%s: pod to the other node: %v, seen as %v", what, err, seen)
 			}
 		}
@@ -212,7 +219,8 @@ func (c *cluster) joined(what string) {
 func (n *agentNode) routes() string {
 	n.t.Helper()
 	name := n.ns.Name()
-	return n.ip("-n "+name+" -4 route show proto 109") + n.ip("-n "+name+" -6 route show proto 109") + n.ip("-n "+name+" -o link show type vxlan")
+	return n.ip("-n "+name+" -4 route show proto 109") + n.ip("-n "+name+" -6 route show proto 109") +
+		n.ip("-n "+name+" -o link show type vxlan")
 }
 
 // masquerades reports whether the node has the agent's nftables table.
@@ -225,7 +233,8 @@ func (n *agentNode) masquerades() bool {
 	return strings.Contains(string(out), "mustang-agent")
 }
 
-// TestLinkChange has an agent come with another link mode while pods are attached: the configuration stays until they are gone, or --link-change=drain. It tells which pods.
+// TestLinkChange has an agent come with another link mode while pods are attached: the configuration stays until they
+// are gone, or --link-change=drain. It tells which pods.
 func TestLinkChange(t *testing.T) {
 	dir := t.TempDir()
 	attached := func(network, link string, n int, path ...string) (removes []func() error) {
@@ -240,7 +249,8 @@ func TestLinkChange(t *testing.T) {
 		}
 		return removes
 	}
-	a := agentNodes{place: install.Place{ConfDir: filepath.Join(dir, "conf"), ConfName: install.DefaultConfName}, runDir: dir, bpfRoot: dir, change: linkRefuse}
+	a := agentNodes{place: install.Place{ConfDir: filepath.Join(dir, "conf"), ConfName: install.DefaultConfName},
+		runDir: dir, bpfRoot: dir, change: linkRefuse}
 	a.pods = install.Network{Name: "mustang", Services: "both", CNIVersion: "1.0.0"}
 	attach := func(link string) (conf string, err error) {
 		a.pods.Link = link
@@ -251,7 +261,8 @@ func TestLinkChange(t *testing.T) {
 	wants := func(what, link, inForce, refused string) {
 		t.Helper()
 		conf, err := attach(link)
-		if !strings.Contains(conf, fmt.Sprintf(`"link": %q`, inForce)) || (err == nil) != (refused == "") || err != nil && err.Error() != refused {
+		if !strings.Contains(conf, fmt.Sprintf(`"link": %q`, inForce)) || (err == nil) != (refused == "") || err != nil &&
+			err.Error() != refused {
 			t.Errorf("%s: %v, configuration %s", what, err, conf)
 		}
 	}
@@ -261,7 +272,9 @@ func TestLinkChange(t *testing.T) {
 	attached("mustang", "macvlan", 1, filepath.Join(dir, "gone"))
 	wants("the same", "veth", "veth", "")
 	wants("one that reaches them", "netkit", "netkit", "")
-	wants("another", "bridge", "netkit", "--link=bridge is not in force without --link-change=drain: pods with link veth: 2; new pods with link bridge may not reach them: drain the node")
+	wants("another", "bridge", "netkit",
+		"--link=bridge is not in force without --link-change=drain: pods with link veth: 2; new pods with link bridge may "+
+			"not reach them: drain the node")
 	if have := a.apart(); len(have) != 1 {
 		t.Errorf("the warnings are %q", have)
 	}
@@ -275,7 +288,8 @@ func TestLinkChange(t *testing.T) {
 	wants("drained", "bridge", "bridge", "")
 	damaged := record.Store{Root: dir}.Path("mustang", record.Owner{ContainerID: "x", IfName: "eth0"})
 	testkit.Succeed(t, os.WriteFile(damaged, []byte("{"), 0o600))
-	wants("a damaged record", "veth", "bridge", "--link=veth is not in force without --link-change=drain: record "+damaged+" cannot be read: run DEL, or remove it")
+	wants("a damaged record", "veth", "bridge", "--link=veth is not in force without --link-change=drain: record "+damaged+
+		" cannot be read: run DEL, or remove it")
 }
 
 // available waits until the network of a node is available.
@@ -297,8 +311,8 @@ func (c *cluster) available(node string) {
 	})
 }
 
-// TestAgentJoinsNodes has two nodes with the agent and the plugin: pods reach each other by each kind of routing, agents are killed
-// while they work, a node gets other addresses while its agent is away, and a node goes.
+// TestAgentJoinsNodes has two nodes with the agent and the plugin: pods reach each other by each kind of routing,
+// agents are killed while they work, a node gets other addresses while its agent is away, and a node goes.
 func TestAgentJoinsNodes(t *testing.T) {
 	t.Parallel()
 	for _, routing := range []string{"auto", "vxlan"} {

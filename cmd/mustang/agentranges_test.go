@@ -19,10 +19,12 @@ import (
 // register makes the node's object with a range, and waits until the agent has told the container runtime.
 func (n *agentNode) register(cidr, created int) {
 	n.t.Helper()
-	n.api.Put(n.t, nodeList, fmt.Sprintf(`{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node%d", "uid": "%d", "creationTimestamp": "2026-01-01T00:00:%02[2]dZ"},
+	n.api.Put(n.t, nodeList,
+		fmt.Sprintf(`{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node%d", "uid": "%d", `+
+			`"creationTimestamp": "2026-01-01T00:00:%02[2]dZ"},
 "spec": {"podCIDRs": ["10.1.%[3]d.0/24", "fd00:1:%[3]d::/64"]},
 "status": {"addresses": [{"type": "InternalIP", "address": %[4]q}, {"type": "InternalIP", "address": %[5]q}]}}`,
-		n.number, created, cidr, n.addresses[0].Addr(), n.addresses[1].Addr()))
+			n.number, created, cidr, n.addresses[0].Addr(), n.addresses[1].Addr()))
 	testkit.Eventually(n.t, time.Minute, func() error {
 		conflist, err := os.ReadFile(filepath.Join(n.dir, "conf", install.DefaultConfName))
 		if err == nil && !bytes.Contains(conflist, fmt.Appendf(nil, "10.1.%d.0/24", cidr)) {
@@ -32,8 +34,8 @@ func (n *agentNode) register(cidr, created int) {
 	})
 }
 
-// TestRangeOfAnotherNode makes the objects of two nodes anew without pods, and the second one gets the range that the first one had: the first one leads
-// there, before it has a pod again and afterwards.
+// TestRangeOfAnotherNode makes the objects of two nodes anew without pods, and the second one gets the range that the
+// first one had: the first one leads there, before it has a pod again and afterwards.
 func TestRangeOfAnotherNode(t *testing.T) {
 	c := newCluster(t)
 	first, second := c.nodes[0], c.nodes[1]

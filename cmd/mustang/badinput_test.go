@@ -12,7 +12,8 @@ import (
 	"mustang/internal/testkit"
 )
 
-// badInput is command lines that are refused, with the exit code and a word of the message; | stands for a blank in a word.
+// badInput is command lines that are refused, with the exit code and a word of the message; | stands for a blank in a
+// word.
 var badInput = []struct {
 	args    string
 	code    int
@@ -86,7 +87,8 @@ var badInput = []struct {
 	{"lab down", 1, "no lab"},
 	{"cni install --link veth --subnet 0.0.0.0/0", 2, `subnet "0.0.0.0/0": pods cannot`},
 	{"cni install --link veth --mtu 5", 2, "--mtu 5: want 0 (parent's MTU) or 68 to 65535; IPv6 needs 1280"},
-	{"cni install --link veth --mtu 1000 --subnet fd00:1::/64", 2, "--mtu 1000: want 0 (parent's MTU) or 68 to 65535; IPv6 needs 1280"},
+	{"cni install --link veth --mtu 1000 --subnet fd00:1::/64", 2,
+		"--mtu 1000: want 0 (parent's MTU) or 68 to 65535; IPv6 needs 1280"},
 	{"cni install --link veth --bridge br0", 2, `bridge "br0": link veth has none`},
 	{"bench ring", 2, `unknown suite "ring": want interfaces, `},
 	{"bench swiching", 2, "; or the command cluster; did you mean switching?"},
@@ -147,13 +149,16 @@ var badInput = []struct {
 	{"agent --node=n --link=foo", 2, `--link: unknown link mode "foo" (known: auto, veth, `},
 	{"agent --node=n --services=foo", 2, `--services: want one of socket, tc, both, off, got "foo"`},
 	{"agent --node=n --cni-version=2", 2, `--cni-version: want one of 1.1.0, `},
-	{"agent --node=n --kubeconfig=/nonexistent --healthz-address=10256", 2, `--healthz-address "10256": want an address and port like`},
-	{"agent --node=n --kubeconfig=/nonexistent --metrics-address=127.0.0.1:http", 2, `--metrics-address "127.0.0.1:http": want`},
+	{"agent --node=n --kubeconfig=/nonexistent --healthz-address=10256", 2,
+		`--healthz-address "10256": want an address and port like`},
+	{"agent --node=n --kubeconfig=/nonexistent --metrics-address=127.0.0.1:http", 2,
+		`--metrics-address "127.0.0.1:http": want`},
 	{"agent --node=n --masquerade-exclude=x", 2, `--masquerade-exclude "x": want a prefix`},
 	{"agent --node=n --kubeconfig=/etc/hostname", 1, "/etc/hostname is not a kubeconfig\n"},
 	{"agent --node=n --kubeconfig=/dev/zero", 1, "--kubeconfig /dev/zero: want a regular file\n"},
 	{"agent --node=n --link=macvlan --services=off", 2, "--allow-services-off"},
-	{"agent --node=n --link=macvlan --services=off --allow-services-off --kubeconfig=/nonexistent", 1, "--kubeconfig /nonexistent: no such file\n"},
+	{"agent --node=n --link=macvlan --services=off --allow-services-off --kubeconfig=/nonexistent", 1,
+		"--kubeconfig /nonexistent: no such file\n"},
 	{"tun extra", 2, "extra"},
 	{"tun --ifname a/b", 2, "a/b"},
 	{"tun --ifname left@", 2, "left@"},
@@ -215,16 +220,20 @@ var badInput = []struct {
 	{"cni install --link veth --mtu 70000", 2, "--mtu 70000: want 0 (parent's MTU) or 68 to 65535"},
 	{"cni install --link veth --services all", 2, "--services: want"},
 	{"cni install --link macvlan --parent a/b", 2, `--parent: invalid device name "a/b"`},
-	{"cni install --link bridge --bridge a-name-that-is-too-long", 2, `--bridge: invalid device name "a-name-that-is-too-long"`},
+	{"cni install --link bridge --bridge a-name-that-is-too-long", 2,
+		`--bridge: invalid device name "a-name-that-is-too-long"`},
 	{"cni install --link veth --subnet 10.1.0.0", 2, `--subnet "10.1.0.0"`},
-	{"cni install --link veth --subnet 10.1.2.3/16", 2, "--subnet: range 10.1.2.3/16: the subnet 10.1.2.3/16 has host bits set; want 10.1.0.0/16"},
-	{"cni install --link veth --subnet 10.1.0.0/16 --subnet 10.2.0.0/16", 2, "--subnet: 10.2.0.0/16 is the second set of its family"},
+	{"cni install --link veth --subnet 10.1.2.3/16", 2,
+		"--subnet: range 10.1.2.3/16: the subnet 10.1.2.3/16 has host bits set; want 10.1.0.0/16"},
+	{"cni install --link veth --subnet 10.1.0.0/16 --subnet 10.2.0.0/16", 2,
+		"--subnet: 10.2.0.0/16 is the second set of its family"},
 	{"cni install --link macvlan --gateway 10.77.0.x", 2, `--gateway "10.77.0.x"`},
 	{"cni install --link veth --gateway 10.78.0.1", 2, "--gateway: 10.78.0.1 is not an address of 10.77.0.0/16"},
 	{"cni install --link macvlan --host-address 10.77.0.2/16", 2, `--host-address "10.77.0.2/16"`},
 	{"cni install --link macvlan --host-address 10.77.0.1", 2, "--host-address: 10.77.0.1"},
 	{"cni install --link veth --host-address 10.77.0.2", 2, "--host-address: not supported with link veth"},
-	{"cni install --link macvlan --masquerade --host-address 10.77.0.2", 2, "--masquerade: not supported with --host-address"},
+	{"cni install --link macvlan --masquerade --host-address 10.77.0.2", 2,
+		"--masquerade: not supported with --host-address"},
 	{"cni install --link veth --cni-version 3.0", 2, "--cni-version: want"},
 	{"cni install --link veth --conf-name x.conf", 2, "--conf-name: configuration name"},
 	{"cni install --link veth --conf-dir x", 2, `--conf-dir "x": want an absolute path`},

@@ -116,7 +116,8 @@ func (c *config) bench() *cobra.Command {
 	flags.addOutput(cmd)
 	f.BoolVar(&o.All, "all", false, "measure all rows of a suite, not only the usual ones, which answer its question")
 	f.BoolVar(&list, "list", false, "list the rows that the same command would measure, and whether this machine can")
-	f.BoolVar(&selfTest, "self-test", false, "test the measurement itself: paths that are the same, and differences of known size")
+	f.BoolVar(&selfTest, "self-test", false,
+		"test the measurement itself: paths that are the same, and differences of known size")
 	flags.peer.add(f)
 	f.BoolVar(&guest, "vm", false, "run in a virtual machine with a stock kernel, and count instructions")
 	completeBench(cmd)
@@ -132,7 +133,8 @@ func lookupSuites(names []string) ([]suites.Suite, error) {
 			return nil, fmt.Errorf("not a suite: %s is a command: mustang bench %s", name, name)
 		case !slices.Contains(known, name):
 			hint := suggest.Text(name, append(slices.Clone(known), suites.ClusterName))
-			return nil, fmt.Errorf("unknown suite %q: want %s; or the command %s%s", name, strings.Join(known, ", "), suites.ClusterName, hint)
+			return nil, fmt.Errorf("unknown suite %q: want %s; or the command %s%s", name, strings.Join(known, ", "),
+				suites.ClusterName, hint)
 		}
 	}
 	return suites.Lookup(names...)
@@ -154,12 +156,14 @@ func (t *benchFlags) addOutput(cmd *cobra.Command) {
 
 // addTraffic adds the flags that say what the paths carry.
 func (t *benchFlags) addTraffic(f *pflag.FlagSet) {
-	f.StringArrayVar(&t.traffic.Workloads, "workload", nil, "measure this in place of the suite's workloads: "+strings.Join(load.Workloads(), ", ")+" (repeatable)")
+	f.StringArrayVar(&t.traffic.Workloads, "workload", nil, "measure this in place of the suite's workloads: "+
+		strings.Join(load.Workloads(), ", ")+" (repeatable)")
 	f.IntVarP(&t.traffic.Flows, "flows", "P", 0, "connections of a stream (default: the suite's)")
 	f.IntVar(&t.traffic.Request, "request-size", 0, "bytes in a request (default 1; 24 over UDP)")
 	f.IntVar(&t.traffic.Response, "response-size", 0, "bytes in a response (default 1; 24 over UDP)")
 	f.StringVar(&t.traffic.Direction, "direction", "", "direction of TCP streams: forward (default), reverse or both")
-	f.BoolVar(&t.traffic.UnderLoad, "latency-under-load", false, "also measure the latency of requests that are sent at a fixed rate")
+	f.BoolVar(&t.traffic.UnderLoad, "latency-under-load", false,
+		"also measure the latency of requests that are sent at a fixed rate")
 	f.IntVar(&t.traffic.Rate, "rate", 0, "that rate in requests per second (default: half of each row's own)")
 }
 
@@ -185,14 +189,17 @@ func besideEngines(all []suites.Suite, names []string) ([]suites.Suite, error) {
 // addSampling adds the flags that say what and how much is measured.
 func (t *benchFlags) addSampling(f *pflag.FlagSet, o *bench.Options) {
 	f.StringArrayVar(&o.Only, "only", nil,
-		"measure only these rows: an ID, the beginning of IDs up to a slash, or a pattern in which * and ? match no slash (repeatable)")
+		"measure only these rows: an ID, the beginning of IDs up to a slash, or a pattern in which * and ? match no slash "+
+			"(repeatable)")
 	f.DurationVar(&o.Time, "time", 0, "time of each suite (default 2m50s; 30s with --quick)")
 	f.IntVar(&o.Rounds, "rounds", 0, "samples of each row, in place of --time")
 	f.Var(cli.One(&o.Until, parsePercent, "a percentage, such as 5%"), "until",
 		"end a suite when all intervals are this narrow, such as 0.5%, or --time is over (default then 10m)")
-	f.BoolVar(&o.Quick, "quick", false, "take half a minute: four rows of pod-links and two workloads; other suites longer")
+	f.BoolVar(&o.Quick, "quick", false,
+		"take half a minute: four rows of pod-links and two workloads; other suites longer")
 	f.Uint64Var(&o.Seed, "seed", 0, "seed of the order of rows (default: random, and printed)")
-	f.DurationVar(&o.Slice, "slice", 0, "length of the turns that rows take (default 1ms, and longer where a path needs it)")
+	f.DurationVar(&o.Slice, "slice", 0,
+		"length of the turns that rows take (default 1ms, and longer where a path needs it)")
 }
 
 // addLabs adds the flags that say where labs are measured, and how.
@@ -202,16 +209,21 @@ func (t *benchFlags) addLabs(f *pflag.FlagSet, o *bench.Options) {
 	_ = f.MarkHidden("count")
 	f.Var(cli.One(&o.WireRate, qdisc.ParseRate, ""), "wire-rate",
 		"rate of the wire between two hosts, such as 10gbit (default: unlimited)")
-	f.DurationVar(&o.WireDelay, "wire-delay", 0, "delay of the wire between two hosts in each direction (needs netem in the kernel)")
-	f.StringVar(&t.cpus, "cpus", "", "CPUs that client and server are pinned to, such as 0,1 (default: both on the first; none on a peer)")
-	f.DurationVar(&o.Duration, "duration", 0, "measured time of one sample with --peer (default 300ms; 60ms with --quick) or --engine (default 1s)")
-	f.StringSliceVar(&t.engines, "engine", []string{engine.Native}, "load generators beside the native one: iperf3, netperf, sockperf (repeatable)")
+	f.DurationVar(&o.WireDelay, "wire-delay", 0,
+		"delay of the wire between two hosts in each direction (needs netem in the kernel)")
+	f.StringVar(&t.cpus, "cpus", "",
+		"CPUs that client and server are pinned to, such as 0,1 (default: both on the first; none on a peer)")
+	f.DurationVar(&o.Duration, "duration", 0,
+		"measured time of one sample with --peer (default 300ms; 60ms with --quick) or --engine (default 1s)")
+	f.StringSliceVar(&t.engines, "engine", []string{engine.Native},
+		"load generators beside the native one: iperf3, netperf, sockperf (repeatable)")
 }
 
 // parse sets the options that the flags name.
 func (t benchFlags) parse(cmd *cobra.Command, o *bench.Options) (err error) {
 	for _, each := range []struct{ flag, least string }{ // 0 in Options selects the default
-		{"rounds", "1 or more"}, {"duration", "10ms or more"}, {"slice", "1ms or more"}, {"time", "more than 0"}, {"flows", "1 or more"},
+		{"rounds", "1 or more"}, {"duration", "10ms or more"}, {"slice", "1ms or more"}, {"time", "more than 0"},
+		{"flows", "1 or more"},
 		{"rate", "1 or more"}, {"request-size", "1 or more"}, {"response-size", "1 or more"},
 	} {
 		f := cmd.Flags().Lookup(each.flag)
@@ -225,7 +237,8 @@ func (t benchFlags) parse(cmd *cobra.Command, o *bench.Options) (err error) {
 		return fmt.Errorf("%s %s: want %s", name, f.Value, each.least)
 	}
 	if (cmd.Flags().Changed("vm") || o.Count != "") && t.traffic.Set() {
-		return errors.New("the traffic of counted instructions is fixed: --vm takes no --workload, --flows, sizes, --direction and --latency-under-load")
+		return errors.New("the traffic of counted instructions is fixed: --vm takes no --workload, --flows, sizes, " +
+			"--direction and --latency-under-load")
 	}
 	if o.Suites, err = besideEngines(o.Suites, t.engines); err != nil {
 		return fmt.Errorf("--engine: %w", err)
@@ -258,7 +271,8 @@ func parsePercent(text string) (float64, error) {
 
 // measure measures suites in a new directory below out, and returns the result with the
 // path of its file; also with [bench.ErrInterrupted].
-func (c *config) measure(cmd *cobra.Command, o bench.Options, out string) (file result.File, results string, err error) {
+func (c *config) measure(cmd *cobra.Command, o bench.Options, out string) (file result.File, results string,
+	err error) {
 	if out == "" {
 		return file, "", cli.Usage(errors.New(`--out "": want a directory`))
 	}

@@ -19,8 +19,8 @@ import (
 // clusterImage is the image of the chart.
 const clusterImage = "docker.io/library/mustang:0.1.0"
 
-// clusterMargin is how long the pods of a bench may go on after its time: an image may have to be pulled, and a run of a number
-// of rounds has no time.
+// clusterMargin is how long the pods of a bench may go on after its time: an image may have to be pulled, and a run of
+// a number of rounds has no time.
 const clusterMargin = 6 * time.Hour
 
 // benchCluster is the command that measures a Kubernetes cluster.
@@ -70,7 +70,8 @@ The exit code is 1 if a row failed.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&where.Access.Kubeconfig, "kubeconfig", "", "file with the cluster and its user (default: $KUBECONFIG, ~/.kube/config, or the pod's service account)")
+	f.StringVar(&where.Access.Kubeconfig, "kubeconfig", "",
+		"file with the cluster and its user (default: $KUBECONFIG, ~/.kube/config, or the pod's service account)")
 	f.StringVar(&where.Access.Context, "context", "", "context in that file (default: its current one)")
 	f.StringSliceVar(&where.Nodes, "nodes", nil, "nodes of the clients and of the servers across: one or two names")
 	f.StringVar(&where.Image, "image", clusterImage, "image with this version of mustang at "+clusterbench.Program)
@@ -83,7 +84,8 @@ The exit code is 1 if a row failed.`,
 }
 
 // runCluster makes the pods, measures, and removes them.
-func (c *config) runCluster(cmd *cobra.Command, o bench.Options, where clusterbench.Options, flags benchFlags) (err error) {
+func (c *config) runCluster(cmd *cobra.Command, o bench.Options, where clusterbench.Options,
+	flags benchFlags) (err error) {
 	where.Note = bench.NewProgress(c.Stderr, c.Terminal).Note
 	where.Longest = max(o.Time, 0) + clusterMargin
 	up, err := clusterbench.Up(cmd.Context(), where)

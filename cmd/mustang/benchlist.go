@@ -35,8 +35,8 @@ type rowJSON struct {
 // statusUnknown is the status of a row in a list whose link mode was not tried.
 const statusUnknown = "?"
 
-// listRows lists the rows of suites, and whether the programs that they need are installed. As root it also tries whether the
-// kernel has their link modes.
+// listRows lists the rows of suites, and whether the programs that they need are installed. As root it also tries
+// whether the kernel has their link modes.
 func (c *config) listRows(o bench.Options, format string) error {
 	selected, err := o.Rows()
 	if err != nil {
@@ -51,9 +51,11 @@ func (c *config) listRows(o bench.Options, format string) error {
 	if len(o.Suites) == 1 {
 		first = 1
 	}
-	err = cli.PrintList(c.Stdout, format, list, cli.Table[rowJSON]{Key: "rows", Header: header[first:], Row: func(r rowJSON) []string {
-		return []string{r.Suite, r.ID, r.Link, r.Datapath, r.Target, r.Via, cmp.Or(r.Proxy, lab.ViaNone), r.Workload, r.Status}[first:]
-	}})
+	err = cli.PrintList(c.Stdout, format, list, cli.Table[rowJSON]{Key: "rows", Header: header[first:],
+		Row: func(r rowJSON) []string {
+			return []string{r.Suite, r.ID, r.Link, r.Datapath, r.Target, r.Via, cmp.Or(r.Proxy, lab.ViaNone), r.Workload,
+				r.Status}[first:]
+		}})
 	if err != nil || format == "json" {
 		return err
 	}
@@ -87,7 +89,8 @@ func listed(of []suites.Suite, rows []result.Row) (list []rowJSON) {
 		}
 		list = append(list, rowJSON{
 			Suite: row.Suite, ID: row.ID, Workload: row.Workload, Flows: row.Key().Flows, Setup: row.Setup, Link: row.Link,
-			Datapath: row.Datapath, Target: row.Target, Via: row.Via, Proxy: row.Proxy, Status: status[key][0], Reason: status[key][1],
+			Datapath: row.Datapath, Target: row.Target, Via: row.Via, Proxy: row.Proxy, Status: status[key][0],
+			Reason: status[key][1],
 		})
 	}
 	return list

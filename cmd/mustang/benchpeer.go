@@ -86,7 +86,8 @@ func (p peerFlags) resolve(ctx context.Context, shell []string) (netip.Addr, err
 		return p.address, nil
 	}
 	if filepath.Base(shell[0]) != "ssh" {
-		return netip.Addr{}, fmt.Errorf("--peer-address is missing: the address of the peer does not follow from %q", shell[0])
+		return netip.Addr{}, fmt.Errorf("--peer-address is missing: the address of the peer does not follow from %q",
+			shell[0])
 	}
 	addr, err := sshAddress(ctx, shell)
 	if err != nil {

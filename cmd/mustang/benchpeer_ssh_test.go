@@ -65,7 +65,8 @@ func startSSHD(t *testing.T, ns *netns.Namespace, path string) string {
 	testkit.RequireTool(t, "/usr/sbin/sshd")
 	dir := t.TempDir()
 	for _, key := range []string{"host", "user", "stranger"} {
-		if out, err := exec.Command("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", filepath.Join(dir, key)).CombinedOutput(); err != nil {
+		if out, err := exec.Command("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f",
+			filepath.Join(dir, key)).CombinedOutput(); err != nil {
 			t.Fatalf("ssh-keygen: %v: %s", err, out)
 		}
 	}
@@ -101,13 +102,15 @@ PidFile none
 		}
 		return nil
 	})
-	return strings.ReplaceAll("ssh -F none -i DIR/user -o IdentitiesOnly=yes -o BatchMode=yes -o 'UserKnownHostsFile=DIR/known_hosts'", "DIR", dir)
+	return strings.ReplaceAll(
+		"ssh -F none -i DIR/user -o IdentitiesOnly=yes -o BatchMode=yes -o 'UserKnownHostsFile=DIR/known_hosts'", "DIR", dir)
 }
 
 // start starts a bench with other arguments.
 func (p peerBench) start(t *testing.T, args ...string) started {
 	t.Helper()
-	s := started{out: filepath.Join(t.TempDir(), "out"), state: filepath.Join(t.TempDir(), "state"), stderr: new(bytes.Buffer)}
+	s := started{out: filepath.Join(t.TempDir(), "out"), state: filepath.Join(t.TempDir(), "state"),
+		stderr: new(bytes.Buffer)}
 	s.cmd = exec.Command(p.program, append([]string{"bench", "latency", "--duration", "20ms", "--out", s.out}, args...)...)
 	s.cmd.Env = append(os.Environ(), envStateDir+"="+s.state)
 	s.cmd.Stderr = s.stderr
@@ -187,7 +190,8 @@ func (p peerBench) unchanged(t *testing.T, before string) {
 		was, is := strings.Split(before, "\n"), strings.Split(testkit.Snapshot(t, p.machine), "\n")
 		for i := range max(len(was), len(is)) {
 			if i >= len(was) || i >= len(is) || was[i] != is[i] {
-				return fmt.Errorf("the machine's namespace is not as it was: %d lines of %d, then %q", i, len(was), is[min(i, len(is)-1)])
+				return fmt.Errorf("the machine's namespace is not as it was: %d lines of %d, then %q", i, len(was),
+					is[min(i, len(is)-1)])
 			}
 		}
 		return nil

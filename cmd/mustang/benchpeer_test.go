@@ -58,7 +58,8 @@ func TestPeerFails(t *testing.T) {
 			s := p.start(t, append([]string{"--peer", test.shell}, strings.Fields(test.args)...)...)
 			_ = s.cmd.Wait()
 			text := s.stderr.String()
-			if code := s.cmd.ProcessState.ExitCode(); code != exitFailed || strings.Count(text, "\n") != 1 || !strings.Contains(text, test.want) {
+			if code := s.cmd.ProcessState.ExitCode(); code != exitFailed || strings.Count(text, "\n") != 1 ||
+				!strings.Contains(text, test.want) {
 				t.Errorf("exit code %d, want %d; stderr %q, want one line with %q", code, exitFailed, text, test.want)
 			}
 			p.checkClean(t, s)
@@ -73,7 +74,10 @@ func TestPeerUplink(t *testing.T) {
 	before := p.snapshot(t)
 	file := p.finish(t, p.startSSH(t, "--rounds 3 "+uplinkArgs))
 	p.unchanged(t, before)
-	if !slices.ContainsFunc(file.Run.Notes, func(note string) bool { return strings.Contains(note, "macvlan device on uplink") }) {
+	if !slices.ContainsFunc(file.Run.Notes, func(note string) bool {
+		return strings.Contains(note,
+			"macvlan device on uplink")
+	}) {
 		t.Errorf("no note says how pods get there: %q", file.Run.Notes)
 	}
 	suites := testkit.Must(suites.Lookup("latency"))(t)
@@ -107,7 +111,8 @@ func TestPeerUplink(t *testing.T) {
 		if !strings.HasPrefix(row.Evidence.Server.Peer, want.peer+":") {
 			t.Errorf("%s: the server's peer is %s, want %s", row.ID, row.Evidence.Server.Peer, want.peer)
 		}
-		if want.program != "" && row.Evidence.ProgramRuns[want.program] == 0 || want.program == "" && len(row.Evidence.ProgramRuns) > 0 {
+		if want.program != "" && row.Evidence.ProgramRuns[want.program] == 0 || want.program == "" &&
+			len(row.Evidence.ProgramRuns) > 0 {
 			t.Errorf("%s: programs ran: %v", row.ID, row.Evidence.ProgramRuns)
 		}
 		for _, device := range append(strings.Fields(want.devices), "this machine/uplink") {
@@ -165,7 +170,8 @@ func TestPeerUplinkAddresses(t *testing.T) {
 		s := p.start(t, "--peer", "ssh root@10.0.0.1", "--uplink", "uplink", "--uplink-addresses", addresses)
 		_ = s.cmd.Wait()
 		text := s.stderr.String()
-		if code := s.cmd.ProcessState.ExitCode(); code != exitMisuse || strings.Count(text, "\n") != 1 || !strings.Contains(text, culprit) {
+		if code := s.cmd.ProcessState.ExitCode(); code != exitMisuse || strings.Count(text, "\n") != 1 ||
+			!strings.Contains(text, culprit) {
 			t.Errorf("%s: exit code %d; stderr %q, want one line with %q", addresses, code, text, culprit)
 		}
 		if _, err := os.Stat(s.out); err == nil {

@@ -38,8 +38,10 @@ func (p *cniPlace) addFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&p.BinDir, "bin-dir", install.DefaultBinDir, "plugin directory of the runtime")
 	flags.StringVar(&p.ConfDir, "conf-dir", install.DefaultConfDir, "configuration directory of the runtime")
-	flags.StringVar(&p.ConfName, "conf-name", install.DefaultConfName, "file name of the configuration; runtimes use the first by name")
-	flags.StringVar(&p.plugin, "plugin", "", "path of the plugin (default: mustang-cni in the directory of mustang, or in ../lib/cni)")
+	flags.StringVar(&p.ConfName, "conf-name", install.DefaultConfName,
+		"file name of the configuration; runtimes use the first by name")
+	flags.StringVar(&p.plugin, "plugin", "",
+		"path of the plugin (default: mustang-cni in the directory of mustang, or in ../lib/cni)")
 }
 
 // check validates the flags. A runtime has another working directory than the user, so that directories are absolute.
@@ -104,7 +106,8 @@ the network already has a router, give the host another address with --host-addr
 	flags.StringVar(&i.Name, "name", "mustang", "name of the network")
 	flags.StringVar(&i.Parent, "parent", "", "uplink of the host (default: the device of the default route)")
 	flags.StringVar(&i.Bridge, "bridge", "", "name of the bridge, for link modes that use one")
-	flags.IntVar(&i.MTU, "mtu", 0, "MTU of the pod devices in bytes; 0 is the MTU of the parent, but 1500 if that is larger")
+	flags.IntVar(&i.MTU, "mtu", 0,
+		"MTU of the pod devices in bytes; 0 is the MTU of the parent, but 1500 if that is larger")
 	flags.StringVar(&i.Services, "services", "", "how pods reach services: socket, tc, both or off (default: socket)")
 	flags.BoolVar(&i.Masquerade, "masquerade", false, "translate the source addresses of packets that leave the network")
 	const want = "an address like 10.77.0.1"
@@ -115,7 +118,8 @@ the network already has a router, give the host another address with --host-addr
 		"gateway of the subnet of its family; the host takes this address unless --host-address is set")
 	flags.Var(cli.Each(&i.HostAddresses, netip.ParseAddr, want), "host-address",
 		"address of the host in the subnet of its family; the gateway is then another router")
-	flags.StringVar(&i.CNIVersion, "cni-version", install.Versions()[0], "version of the CNI specification; 1.0.0 for older runtimes, as in Debian 12")
+	flags.StringVar(&i.CNIVersion, "cni-version", install.Versions()[0],
+		"version of the CNI specification; 1.0.0 for older runtimes, as in Debian 12")
 	flags.BoolVar(&i.force, "force", false, "replace files of other projects")
 	return cmd
 }
@@ -153,7 +157,8 @@ func (c *config) installCNI(cmd *cobra.Command, i cniInstallation) error {
 	return c.printNotes(cmd.Context(), i, conflist)
 }
 
-// foreign returns an error about a file of another project in words for people, with what becomes of the file. Others stay as they are.
+// foreign returns an error about a file of another project in words for people, with what becomes of the file. Others
+// stay as they are.
 func foreign(err error, then string) error {
 	var of *install.ForeignError
 	if !errors.As(err, &of) {
@@ -172,7 +177,8 @@ func (i *cniInstallation) check() error {
 	}
 	for _, p := range i.Subnets {
 		if a := p.Addr(); a.IsUnspecified() || a.IsLoopback() || a.IsMulticast() || a.BitLen()-p.Bits() < 2 {
-			return fmt.Errorf("--subnet %q: pods cannot have addresses of it, or too few: want a prefix like %s", p, defaultSubnet)
+			return fmt.Errorf("--subnet %q: pods cannot have addresses of it, or too few: want a prefix like %s", p,
+				defaultSubnet)
 		}
 	}
 	least := minMTU
@@ -191,11 +197,14 @@ func (i *cniInstallation) check() error {
 
 // flagOfKey are the flags that set keys of the configuration.
 var flagOfKey = map[string]string{
-	"cniVersion": "--cni-version", "name": "--name", "link": "--link", "parent": "--parent", "bridge": "--bridge", "mtu": "--mtu",
-	"services": "--services", "masquerade": "--masquerade", "gateway": "--gateway", "hostAddresses": "--host-address", "ipam.ranges": "--subnet",
+	"cniVersion": "--cni-version", "name": "--name", "link": "--link", "parent": "--parent", "bridge": "--bridge",
+	"mtu":      "--mtu",
+	"services": "--services", "masquerade": "--masquerade", "gateway": "--gateway", "hostAddresses": "--host-address",
+	"ipam.ranges": "--subnet",
 }
 
-// ofFlag returns an error that names a key of the configuration with the flags in place of keys: users have not seen the configuration.
+// ofFlag returns an error that names a key of the configuration with the flags in place of keys: users have not seen
+// the configuration.
 func ofFlag(err error) error {
 	if err == nil {
 		return nil
@@ -220,7 +229,8 @@ func (c *config) printNotes(ctx context.Context, i cniInstallation, conflist []b
 		return err
 	}
 	if len(before) > 0 {
-		fmt.Fprintf(c.Stderr, "mustang: note: runtimes that use one network use %s/%s, whose name sorts first\n", i.ConfDir, before[0])
+		fmt.Fprintf(c.Stderr, "mustang: note: runtimes that use one network use %s/%s, whose name sorts first\n",
+			i.ConfDir, before[0])
 	}
 	if os.Geteuid() != 0 {
 		return nil
@@ -230,7 +240,8 @@ func (c *config) printNotes(ctx context.Context, i cniInstallation, conflist []b
 		return err
 	}
 	plugin := cni.Plugin{
-		StateDir: c.Getenv("MUSTANG_CNI_STATE_DIR"), RunDir: c.Getenv("MUSTANG_CNI_RUN_DIR"), BPFRoot: c.Getenv(cli.EnvBPFRoot),
+		StateDir: c.Getenv("MUSTANG_CNI_STATE_DIR"), RunDir: c.Getenv("MUSTANG_CNI_RUN_DIR"),
+		BPFRoot: c.Getenv(cli.EnvBPFRoot),
 	}
 	if err := plugin.Status(ctx, cni.Request{Config: config}); err != nil {
 		fmt.Fprintf(c.Stderr, "mustang: note: pods cannot be attached yet: %s\n", oneLine(err))

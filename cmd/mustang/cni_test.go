@@ -33,7 +33,8 @@ func newCNIInstaller(t *testing.T) *cniInstaller {
 	plugin := staticProgram(t, netconf.PluginType)
 	i := &cniInstaller{t: t, root: root, bin: root + "/bin", conf: root + "/conf", plugin: plugin}
 	i.environment = map[string]string{
-		cli.EnvBPFRoot: root + "/bpf", "MUSTANG_CNI_STATE_DIR": root + "/state", "MUSTANG_CNI_RUN_DIR": root + "/run", envStateDir: root + "/labs",
+		cli.EnvBPFRoot: root + "/bpf", "MUSTANG_CNI_STATE_DIR": root + "/state", "MUSTANG_CNI_RUN_DIR": root +
+			"/run", envStateDir: root + "/labs",
 	}
 	return i
 }
@@ -69,11 +70,13 @@ func TestCNIInstall(t *testing.T) {
 	i := newCNIInstaller(t)
 	picked := testkit.Must(netconf.SelectLink())(t)
 	plugin, loopback, conf := i.bin+"/mustang-cni", i.bin+"/loopback", i.conf+"/10-mustang.conflist"
-	flags := []string{"install", "--link", "auto", "--name", "pods", "--masquerade", "--mtu", "1400", "--services", "socket", "--connections", "4096",
+	flags := []string{"install", "--link", "auto", "--name", "pods", "--masquerade", "--mtu", "1400", "--services",
+		"socket", "--connections", "4096",
 		"--subnet", "10.1.0.0/16", "--subnet", "fd00:1::/64"}
 	for _, word := range []string{"written", "unchanged"} {
 		code, stdout, stderr := i.run(flags...)
-		want := "link auto is " + picked + "\nplugin " + plugin + " " + word + "\nplugin " + loopback + " " + word + "\nconflist " + conf + " " + word + "\n"
+		want := "link auto is " + picked + "\nplugin " + plugin + " " + word + "\nplugin " + loopback + " " + word +
+			"\nconflist " + conf + " " + word + "\n"
 		if code != exitDone || stdout != want {
 			t.Errorf("exit code %d, stdout %q, want %q, stderr %q", code, stdout, want, stderr)
 		}
@@ -81,7 +84,8 @@ func TestCNIInstall(t *testing.T) {
 			t.Errorf("stderr %q", stderr)
 		}
 	}
-	if got, want := i.entries(), []string{"", "/bin", "/bin/loopback", "/bin/mustang-cni", "/conf", "/conf/10-mustang.conflist"}; !slices.Equal(got, want) {
+	if got, want := i.entries(), []string{"", "/bin", "/bin/loopback", "/bin/mustang-cni", "/conf",
+		"/conf/10-mustang.conflist"}; !slices.Equal(got, want) {
 		t.Errorf("there are %q, want %q", got, want)
 	}
 	list := testkit.Must(libcni.ConfListFromFile(conf))(t)
@@ -91,12 +95,14 @@ func TestCNIInstall(t *testing.T) {
 	text := testkit.Must(os.ReadFile(conf))(t)
 	config := testkit.Must(install.PluginConfig(text))(t)
 	c, err := netconf.Parse(config)
-	if err != nil || c.Link != picked || c.Name != "pods" || !c.Masquerade || c.MTU != 1400 || c.Connections != 4096 || c.Services != netconf.ServicesSocket || len(c.IPAM.Sets) != 2 {
+	if err != nil || c.Link != picked || c.Name != "pods" || !c.Masquerade || c.MTU != 1400 || c.Connections != 4096 ||
+		c.Services != netconf.ServicesSocket || len(c.IPAM.Sets) != 2 {
 		t.Errorf("%+v, %v", c, err)
 	}
 	for _, word := range []string{"removed", "absent"} {
 		code, stdout, stderr := i.run("uninstall")
-		if want := "conflist " + conf + " " + word + "\nplugin " + loopback + " " + word + "\nplugin " + plugin + " " + word + "\n"; code != exitDone || stdout != want || stderr != "" {
+		if want := "conflist " + conf + " " + word + "\nplugin " + loopback + " " + word + "\nplugin " + plugin + " " + word +
+			"\n"; code != exitDone || stdout != want || stderr != "" {
 			t.Errorf("exit code %d, stdout %q, want %q, stderr %q", code, stdout, want, stderr)
 		}
 	}
@@ -118,7 +124,8 @@ func TestCNIInstallForeign(t *testing.T) {
 			args = append(args, "--link", "veth")
 		}
 		code, stdout, stderr := i.run(args...)
-		if code != exitFailed || stdout != "" || strings.Count(stderr, "\n") != 1 || !strings.Contains(stderr, conf+` is not a file of Mustang (contains plugin "bridge"): `) ||
+		if code != exitFailed || stdout != "" || strings.Count(stderr, "\n") != 1 || !strings.Contains(stderr, conf+
+			` is not a file of Mustang (contains plugin "bridge"): `) ||
 			strings.Contains(stderr, "--force") != (verb == "install") {
 			t.Errorf("%s: exit code %d, stdout %q, stderr %q", verb, code, stdout, stderr)
 		}

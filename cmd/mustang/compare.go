@@ -57,7 +57,8 @@ It is 1 if the intervals of all rows are wider than the threshold.`,
 					err := worseThan(of, threshold, limit, allowMissing)
 					switch rows, all := uncertain(of, limit); {
 					case len(rows) == all && err == nil:
-						return fmt.Errorf("no row can be judged by %s: intervals of %s are wider; repeat both runs with a longer --time", threshold, firstOf(rows))
+						return fmt.Errorf("no row can be judged by %s: intervals of %s are wider; repeat both runs with a longer --time",
+							threshold, firstOf(rows))
 					case len(rows) > 0:
 						fmt.Fprintf(c.Stderr, "mustang: row %s: interval wider than the threshold\n", firstOf(rows))
 					}
@@ -72,7 +73,8 @@ It is 1 if the intervals of all rows are wider than the threshold.`,
 	cli.AddOutput(cmd, &format, "csv", "markdown", "benchfmt")
 	cmd.Flags().Var(cli.One(&limit, parsePercent, "a percentage, such as 5%"), "threshold",
 		"exit with code 3 if a row got worse by more than this, such as 5%, or is missing")
-	cmd.Flags().BoolVar(&allowMissing, "allow-missing", false, "with --threshold, let rows of OLD be missing, failed or skipped in NEW")
+	cmd.Flags().BoolVar(&allowMissing, "allow-missing", false,
+		"with --threshold, let rows of OLD be missing, failed or skipped in NEW")
 	return cmd
 }
 
@@ -118,7 +120,8 @@ func worseThan(c *compare.Comparison, threshold string, limit float64, allowMiss
 	return &worseError{strings.Join(texts, "; ")}
 }
 
-// uncertain returns the rows without a difference whose intervals allow one of more than the limit, and the number of all rows.
+// uncertain returns the rows without a difference whose intervals allow one of more than the limit, and the number of
+// all rows.
 func uncertain(c *compare.Comparison, limit float64) (rows []string, all int) {
 	for _, t := range c.Tables {
 		all += len(t.Lines)

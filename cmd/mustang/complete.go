@@ -50,7 +50,8 @@ func rowIDs(names ...string) []string {
 
 // completeExplain completes a row of the usual suite, or a suite and its row.
 func completeExplain(cmd *cobra.Command) {
-	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, begun string) ([]cobra.Completion,
+		cobra.ShellCompDirective) {
 		switch len(args) {
 		case 0:
 			return cli.Words(func() []string { return append(rowIDs(suites.Default), suites.Names()...) })(cmd, nil, begun)
@@ -84,8 +85,10 @@ func completeLabUp(cmd *cobra.Command) {
 	}
 	cli.CompleteFlag(cmd, "link", func() []string { return append(linkNames(), lab.LinkHost, lab.LinkHostBridge) })
 	cli.CompleteFlag(cmd, "datapath", cli.Fixed(lab.DatapathKernel, lab.DatapathEBPF))
-	cli.CompleteFlag(cmd, "via", cli.Fixed(lab.ViaNone, lab.ViaIPTables, lab.ViaNFTables, lab.ViaIPVS, lab.ViaEBPFTC, lab.ViaEBPFSocket))
-	cli.CompleteFlag(cmd, "overlay", cli.Fixed(lab.OverlayNone, lab.OverlayVXLAN, lab.OverlayBridgedVeth, lab.OverlayBridgedInternal))
+	cli.CompleteFlag(cmd, "via", cli.Fixed(lab.ViaNone, lab.ViaIPTables, lab.ViaNFTables, lab.ViaIPVS, lab.ViaEBPFTC,
+		lab.ViaEBPFSocket))
+	cli.CompleteFlag(cmd, "overlay", cli.Fixed(lab.OverlayNone, lab.OverlayVXLAN, lab.OverlayBridgedVeth,
+		lab.OverlayBridgedInternal))
 }
 
 // labNames returns the names of the labs that there are, of whom the user may read.

@@ -59,7 +59,8 @@ func TestCompletion(t *testing.T) {
 		}
 	}
 	for _, shell := range []string{"bash", "zsh", "fish"} {
-		if code, stdout, _ := command(t, nil, "completion", shell); code != exitDone || !strings.Contains(stdout, "__complete") {
+		if code, stdout, _ := command(t, nil, "completion", shell); code != exitDone ||
+			!strings.Contains(stdout, "__complete") {
 			t.Errorf("completion %s: exit code %d, %.200s", shell, code, stdout)
 		}
 	}
@@ -70,7 +71,8 @@ func TestCompletionOfLabs(t *testing.T) {
 	testkit.RequireRoot(t)
 	state := filepath.Join(t.TempDir(), "state")
 	env := map[string]string{envStateDir: state, cli.EnvBPFRoot: testkit.BPFFS(t) + "/mustang"}
-	for _, args := range []string{"lab up pod-links --name shop", "svc add --service=10.96.0.1:80 --backend=192.168.10.10:80"} {
+	for _, args := range []string{"lab up pod-links --name shop",
+		"svc add --service=10.96.0.1:80 --backend=192.168.10.10:80"} {
 		if code, _, stderr := command(t, env, strings.Fields(args)...); code != exitDone {
 			t.Fatalf("%s: exit code %d: %s", args, code, stderr)
 		}

@@ -62,8 +62,8 @@ func yamlBlock(t *testing.T, page, heading string) string {
 	return text
 }
 
-// runPage runs the commands of sections of a page as they stand there, with a file beside them. A comment says of a command that it fails,
-// or that it prints nothing.
+// runPage runs the commands of sections of a page as they stand there, with a file beside them. A comment says of a
+// command that it fails, or that it prints nothing.
 func runPage(t *testing.T, file, page string, headings ...string) {
 	t.Helper()
 	testkit.RequireRoot(t)
@@ -163,7 +163,8 @@ func TestExamples(t *testing.T) {
 	var lines []string
 	eachCommand(commandTree(e), func(cmd *cobra.Command) { lines = append(lines, strings.Split(cmd.Example, "\n")...) })
 	for _, section := range [][2]string{
-		{measuringPage, "Commands"}, {measuringPage, "Two machines"}, {cniPage, "Install"}, {resultsPage, "Commands"}, {explainPage, "Commands"},
+		{measuringPage, "Commands"}, {measuringPage, "Two machines"}, {cniPage, "Install"}, {resultsPage, "Commands"},
+		{explainPage, "Commands"},
 		{monitorPage, "Commands"}, {monitorPage, "Metrics for Prometheus"},
 	} {
 		lines = append(lines, shellBlocks(t, section[0], section[1])...)
@@ -222,7 +223,8 @@ func TestScenarios(t *testing.T) {
 		for _, row := range suite.Rows() {
 			found := false
 			for id := range named[suite.Name] {
-				if row.ID == id || strings.HasPrefix(row.ID, id+"/") || id == result.ViaEBPFSocket && strings.HasSuffix(row.ID, "/"+id) {
+				if row.ID == id || strings.HasPrefix(row.ID, id+"/") || id == result.ViaEBPFSocket &&
+					strings.HasSuffix(row.ID, "/"+id) {
 					named[suite.Name][id], found = true, true
 				}
 			}
@@ -238,8 +240,8 @@ func TestScenarios(t *testing.T) {
 	}
 }
 
-// TestScenariosListUsualRows holds the table of usual rows in docs/scenarios.md to the rows that suite pod-links measures
-// without --all.
+// TestScenariosListUsualRows holds the table of usual rows in docs/scenarios.md to the rows that suite pod-links
+// measures without --all.
 func TestScenariosListUsualRows(t *testing.T) {
 	text := testkit.Must(os.ReadFile("../../docs/scenarios.md"))(t)
 	_, table, _ := strings.Cut(string(text), "\nA run measures the usual rows:\n")

@@ -22,8 +22,9 @@ func TestDrawings(t *testing.T) {
 		"pod-links-veth":    {Topology: lab.TopologyPodLinks, Link: "veth", Datapath: lab.DatapathEBPF},
 		"pod-links-bridge":  {Topology: lab.TopologyPodLinks, Link: "bridge", Datapath: lab.DatapathEBPF},
 		"pod-links-macvlan": {Topology: lab.TopologyPodLinks, Link: "macvlan", Datapath: lab.DatapathEBPF},
-		"two-hosts-vxlan":   {Topology: lab.TopologyTwoHosts, Link: "bridge", Datapath: lab.DatapathKernel, Overlay: lab.OverlayVXLAN},
-		"pod-to-host":       {Topology: lab.TopologyPodToHost, Link: "veth", Datapath: lab.DatapathKernel},
+		"two-hosts-vxlan": {Topology: lab.TopologyTwoHosts, Link: "bridge", Datapath: lab.DatapathKernel,
+			Overlay: lab.OverlayVXLAN},
+		"pod-to-host": {Topology: lab.TopologyPodToHost, Link: "veth", Datapath: lab.DatapathKernel},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()

@@ -73,10 +73,12 @@ link modes. Steps then have instructions in place of nanoseconds.`,
 	}
 	f := cmd.Flags()
 	cli.AddOutput(cmd, &out.format)
-	f.IntVar(&o.Count, "count", explain.DefaultCount, fmt.Sprintf("transactions that are traced, %d to %d", explain.MinCount, explain.MaxCount))
+	f.IntVar(&o.Count, "count", explain.DefaultCount, fmt.Sprintf("transactions that are traced, %d to %d",
+		explain.MinCount, explain.MaxCount))
 	f.StringVar(&out.against, "against", "", "another row of the suite, to tell the difference by step")
 	f.BoolVar(&out.guest, "vm", false, "run in a virtual machine with a stock kernel, and count instructions")
-	f.BoolVar(&o.Instructions, "instructions", false, "count instructions, on a machine with a clock that counts them (set by --vm)")
+	f.BoolVar(&o.Instructions, "instructions", false,
+		"count instructions, on a machine with a clock that counts them (set by --vm)")
 	_ = f.MarkHidden("instructions")
 	f.StringVar(&out.svg, "svg", "", "file that gets a drawing (SVG)")
 	completeExplain(cmd)

@@ -39,8 +39,8 @@ var faults = []fault{
 	},
 }
 
-// TestFaults runs suites with programs that end at once. The rows that need one fail with a reason in one line, the others are measured,
-// and nothing is left.
+// TestFaults runs suites with programs that end at once. The rows that need one fail with a reason in one line, the
+// others are measured, and nothing is left.
 func TestFaults(t *testing.T) {
 	testkit.NotInGuest(t)
 	testkit.RequireRoot(t)
@@ -67,7 +67,8 @@ func TestFaults(t *testing.T) {
 			}
 			for _, row := range file.Rows {
 				broken := row.ID == f.broken || row.Repeats == f.broken
-				if broken && (row.Status != result.StatusFailed || !strings.Contains(row.Reason, f.reason) || strings.Contains(row.Reason, "\n")) {
+				if broken && (row.Status != result.StatusFailed || !strings.Contains(row.Reason, f.reason) ||
+					strings.Contains(row.Reason, "\n")) {
 					t.Errorf("%v: %s %q, want it failed: %s", row.Key(), row.Status, row.Reason, f.reason)
 				}
 				if !broken && row.Status != result.StatusOK {

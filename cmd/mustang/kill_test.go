@@ -135,7 +135,8 @@ func agents(t *testing.T, is func(proc string) bool) (pids []int) {
 	paths := testkit.Must(filepath.Glob("/proc/[0-9]*"))(t)
 	for _, path := range paths {
 		line, _ := os.ReadFile(path + "/cmdline") // a process may have ended
-		if pid, err := strconv.Atoi(filepath.Base(path)); err == nil && bytes.Contains(line, []byte(load.Command)) && is(path) {
+		if pid, err := strconv.Atoi(filepath.Base(path)); err == nil && bytes.Contains(line, []byte(load.Command)) &&
+			is(path) {
 			pids = append(pids, pid)
 		}
 	}

@@ -24,15 +24,17 @@ var numbers = regexp.MustCompile(`/[0-9]+-(host|pod)-`)
 // loads matches the commands that may load programs, or remove them.
 var loads = regexp.MustCompile(`(ep add|uplink add|socket|datapath) `)
 
-// begun runs a test of the state that a case begins with. Its root may have programs already if the case has commands that load
-// them before the one that is killed, which in the long form loads none: the kernel needs longer to verify them than all else takes.
+// begun runs a test of the state that a case begins with. Its root may have programs already if the case has commands
+// that load them before the one that is killed, which in the long form loads none: the kernel needs longer to verify
+// them than all else takes.
 func (n *killNetwork) begun(t *testing.T, c killCase, name string, test func(*killNetwork)) {
 	t.Helper()
 	t.Run(name, func(t *testing.T) {
 		n := *n
 		n.t = t
 		n.run("datapath unload") // what the case before has left
-		if n.kept = len(c.setup) > 0 && c.args != "datapath unload" && (short() || !loads.MatchString(c.args+c.again)); n.kept {
+		if n.kept = len(c.setup) > 0 && c.args != "datapath unload" &&
+			(short() || !loads.MatchString(c.args+c.again)); n.kept {
 			n.root = kept.Root(t)
 		}
 		testkit.Succeed(t, os.RemoveAll(n.saved))
@@ -47,7 +49,8 @@ func (n *killNetwork) state() string {
 	var lines []string
 	add := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
 	for _, list := range []string{"svc ls", "ep ls", "uplink ls", "socket ls", "policy ls"} {
-		code, stdout, stderr := command(n.t, map[string]string{cli.EnvBPFRoot: n.root}, append(strings.Fields(list), "-o=json")...)
+		code, stdout, stderr := command(n.t, map[string]string{cli.EnvBPFRoot: n.root}, append(strings.Fields(list),
+			"-o=json")...)
 		if code != exitDone {
 			n.t.Fatalf("%s: exit code %d: %s", list, code, stderr)
 		}
@@ -79,7 +82,8 @@ func (n *killNetwork) state() string {
 }
 
 // dump returns the rows of a table, after edit has taken out what differs from run to run.
-func dump[K comparable, V any](t *testing.T, what string, table *objects.Table[K, V], edit func(*K, *V)) (rows []string) {
+func dump[K comparable, V any](t *testing.T, what string, table *objects.Table[K, V],
+	edit func(*K, *V)) (rows []string) {
 	t.Helper()
 	for row, err := range table.All() {
 		if err != nil {
@@ -111,7 +115,8 @@ func storedRows(t *testing.T, o *objects.Objects) []string {
 			e.Id, e.Egress, e.Ingress = 0, min(e.Egress, 1), min(e.Ingress, 1)
 		}),
 		dump(t, "sender", o.Senders, func(_ *objects.SenderKey, s *objects.Sender) { s.Endpoint = 0 }),
-		policyRows(t, o), dump(t, "uplink", o.Uplinks, nil), dump(t, "node address", o.NodeAddresses, nil), dump(t, "namespace", o.Namespaces, nil),
+		policyRows(t, o), dump(t, "uplink", o.Uplinks, nil), dump(t, "node address", o.NodeAddresses, nil),
+		dump(t, "namespace", o.Namespaces, nil),
 		[]string{fmt.Sprintf("retiring %d, host %d", state.Retiring, state.Host)},
 	)
 }
@@ -207,3 +212,6 @@ func (n *killNetwork) checkOrphans(c killCase, how string) {
 		}
 	}
 }
+
+// short is whether a command is killed at one call of each name alone.
+func short() bool { return testkit.Repeats(0, 1) == 0 }

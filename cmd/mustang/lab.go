@@ -25,7 +25,8 @@ import (
 )
 
 func (c *config) lab() *cobra.Command {
-	return cli.Group("lab", "Labs: whole networks in namespaces, for experiments", c.labUp(), c.labList(), c.labExec(), c.labDown())
+	return cli.Group("lab", "Labs: whole networks in namespaces, for experiments", c.labUp(), c.labList(), c.labExec(),
+		c.labDown())
 }
 
 // reaped returns the store, after the labs of dead processes were removed.
@@ -124,20 +125,28 @@ type labFlags struct {
 func (f *labFlags) add(cmd *cobra.Command, o *lab.Options) {
 	cmd.Flags().StringVarP(&f.file, "file", "f", "", "`FILE` that describes the lab; - is standard input")
 	cmd.Flags().StringVar(&o.Name, "name", "", "name of the lab (default: the topology's, or that in the file)")
-	cmd.Flags().StringVar(&o.Link, "link", "veth", "link mode: "+strings.Join(linkNames(), ", ")+";\nwith two hosts also host and host-bridge (no pods)")
-	cmd.Flags().StringVar(&o.Datapath, "datapath", lab.DatapathEBPF, "kernel or ebpf (with two hosts the default is kernel)")
-	cmd.Flags().StringVar(&o.Via, "via", "", "implementation of the service: none, iptables, nftables, ipvs, ebpf-socket with --datapath kernel (default iptables);\nebpf-tc, ebpf-socket with ebpf (default ebpf-tc)")
-	cmd.Flags().BoolVar(&o.NetfilterCall, "netfilter-call", false, "pass bridged packets through the host's firewall rules (link bridge)")
+	cmd.Flags().StringVar(&o.Link, "link", "veth", "link mode: "+strings.Join(linkNames(), ", ")+
+		";\nwith two hosts also host and host-bridge (no pods)")
+	cmd.Flags().StringVar(&o.Datapath, "datapath", lab.DatapathEBPF,
+		"kernel or ebpf (with two hosts the default is kernel)")
+	cmd.Flags().StringVar(&o.Via, "via", "",
+		"implementation of the service: none, iptables, nftables, ipvs, ebpf-socket with --datapath kernel (default "+
+			"iptables);\nebpf-tc, ebpf-socket with ebpf (default ebpf-tc)")
+	cmd.Flags().BoolVar(&o.NetfilterCall, "netfilter-call", false,
+		"pass bridged packets through the host's firewall rules (link bridge)")
 	cmd.Flags().BoolVar(&o.Offload, "offload", false, "carry batches of segments instead of packets (links tap and tun)")
-	cmd.Flags().BoolVar(&o.BigTCP, "big-tcp", false, "let IPv4 packets of up to 256 KiB cross the pods' links (not links tap, tun and ovs-internal)")
+	cmd.Flags().BoolVar(&o.BigTCP, "big-tcp", false,
+		"let IPv4 packets of up to 256 KiB cross the pods' links (not links tap, tun and ovs-internal)")
 	cmd.Flags().StringVar(&o.Overlay, "overlay", lab.OverlayNone, "join the pods' segments of two hosts: "+
 		strings.Join([]string{lab.OverlayNone, lab.OverlayVXLAN, lab.OverlayBridgedVeth, lab.OverlayBridgedInternal}, ", "))
 	cmd.Flags().BoolVar(&o.NAT, "nat", false, "masquerade packets of pods that leave their host (two hosts)")
 	cmd.Flags().Var(cli.One(&o.WireRate, qdisc.ParseRate, ""), "wire-rate",
 		"rate of the wire between two hosts, such as 10gbit (default: no limit)")
 	f.uplink.add(cmd.Flags(), "topology pod-to-network")
-	cmd.Flags().UintSliceVar(&f.ports, "service-port", nil, fmt.Sprintf("port of the service beside %d, also a port of pod-a (topology pod-links; repeatable)", lab.ServicePort))
-	cmd.Flags().DurationVar(&o.WireDelay, "wire-delay", 0, "delay of the wire between two hosts in each direction, such as 1ms")
+	cmd.Flags().UintSliceVar(&f.ports, "service-port", nil,
+		fmt.Sprintf("port of the service beside %d, also a port of pod-a (topology pod-links; repeatable)", lab.ServicePort))
+	cmd.Flags().DurationVar(&o.WireDelay, "wire-delay", 0,
+		"delay of the wire between two hosts in each direction, such as 1ms")
 }
 
 // apply sets the options of a topology from the flags, and its defaults where a flag
@@ -154,7 +163,8 @@ func (f labFlags) apply(o *lab.Options, isSet func(flag string) bool) (err error
 		}
 	} else if o.Datapath == lab.DatapathKernel && o.Via == "" {
 		o.Via = lab.ViaIPTables
-	} else if !isSet("datapath") && slices.Contains([]string{lab.ViaNone, lab.ViaIPTables, lab.ViaNFTables, lab.ViaIPVS}, o.Via) {
+	} else if !isSet("datapath") && slices.Contains([]string{lab.ViaNone, lab.ViaIPTables, lab.ViaNFTables,
+		lab.ViaIPVS}, o.Via) {
 		o.Datapath = lab.DatapathKernel // the only one that has them
 	}
 	if f.uplink.isSet() {
@@ -216,7 +226,8 @@ func (c *config) labList() *cobra.Command {
 			Header: []string{"NAME", "TOPOLOGY", "LINK", "DATAPATH", "VIA", "PLACES", "CREATED"},
 			Row: func(i lab.Info) []string {
 				return []string{
-					i.Name, i.Topology, i.Link, i.Datapath, i.Via, strings.Join(store.Places(i), ","), i.Created.Local().Format(time.DateTime),
+					i.Name, i.Topology, i.Link, i.Datapath, i.Via, strings.Join(store.Places(i), ","),
+					i.Created.Local().Format(time.DateTime),
 				}
 			},
 		})
@@ -274,7 +285,8 @@ type uplinkFlags struct {
 // add adds the flags. use names their use in the help.
 func (u *uplinkFlags) add(f *pflag.FlagSet, use string) {
 	f.StringVar(&u.device, "uplink", "", "device of this machine whose network pods are on ("+use+")")
-	f.Var(cli.One(&u.addresses, parseTwo, "two with their network's prefix length, such as 10.0.0.50/24,10.0.0.51/24"), "uplink-addresses",
+	f.Var(cli.One(&u.addresses, parseTwo, "two with their network's prefix length, such as 10.0.0.50/24,10.0.0.51/24"),
+		"uplink-addresses",
 		"two free addresses of that network, for the lab's host and its pod, such as 10.0.0.50/24,10.0.0.51/24")
 }
 

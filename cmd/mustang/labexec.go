@@ -49,7 +49,9 @@ func (c *config) describeLab(info lab.Info, places []string) error {
 		if try.Port != lab.ServicePort {
 			client = fmt.Sprintf(" -p %d", try.Port)
 		}
-		fmt.Fprintf(c.Stdout, "  mustang lab exec %[1]s%[2]s -- iperf3 -s -D%[3]s  # behind the service, at port %[4]d\n  mustang lab exec %[1]s%[5]s -- iperf3 -c %[6]s%[7]s\n",
+		fmt.Fprintf(c.Stdout,
+			"  mustang lab exec %[1]s%[2]s -- iperf3 -s -D%[3]s  # behind the service, at port %[4]d\n  mustang lab exec "+
+				"%[1]s%[5]s -- iperf3 -c %[6]s%[7]s\n",
 			option, try.Server.Pod, server, try.Server.Port, try.Client, try.Service, client)
 	}
 	if _, ok := info.Trial(); !ok && slices.Contains(places, lab.PodA) && slices.Contains(places, lab.PodB) {
@@ -132,8 +134,8 @@ func (c *config) execIn(name, place string, command []string) error {
 // hostsFile has names of addresses.
 const hostsFile = "/etc/hosts"
 
-// addHosts gives the calling thread a mount namespace in which hostsFile has lines before its own. Mounts below those of the
-// machine that are shared stay so.
+// addHosts gives the calling thread a mount namespace in which hostsFile has lines before its own. Mounts below those
+// of the machine that are shared stay so.
 func addHosts(lines string) error {
 	own, err := os.ReadFile(hostsFile)
 	if errors.Is(err, os.ErrNotExist) {

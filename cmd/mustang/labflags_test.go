@@ -8,11 +8,14 @@ import (
 	"mustang/internal/lab"
 )
 
-// TestViaSaysDatapath has an implementation that only the kernel's datapath has select it, unless the flag says otherwise.
+// TestViaSaysDatapath has an implementation that only the kernel's datapath has select it, unless the flag says
+// otherwise.
 func TestViaSaysDatapath(t *testing.T) {
 	for _, c := range []struct{ datapath, via, want string }{
-		{"", lab.ViaIPTables, lab.DatapathKernel}, {"", lab.ViaIPVS, lab.DatapathKernel}, {"", lab.ViaNone, lab.DatapathKernel},
-		{"", "", lab.DatapathEBPF}, {"", lab.ViaEBPFSocket, lab.DatapathEBPF}, {lab.DatapathEBPF, lab.ViaIPTables, lab.DatapathEBPF},
+		{"", lab.ViaIPTables, lab.DatapathKernel}, {"", lab.ViaIPVS, lab.DatapathKernel},
+		{"", lab.ViaNone, lab.DatapathKernel},
+		{"", "", lab.DatapathEBPF}, {"", lab.ViaEBPFSocket, lab.DatapathEBPF}, {lab.DatapathEBPF, lab.ViaIPTables,
+			lab.DatapathEBPF},
 	} {
 		o := lab.Options{Topology: lab.TopologyPodLinks, Datapath: lab.DatapathEBPF, Via: c.via}
 		isSet := func(flag string) bool { return flag == "datapath" && c.datapath != "" }

@@ -75,7 +75,8 @@ func TestManifest(t *testing.T) {
 		t.Error(err)
 	}
 	for _, k := range []kube.Kind{
-		kube.Nodes, kube.Namespaces, kube.Pods, kube.NetworkPolicies, kube.ClusterNetworkPolicies, kube.Services, kube.EndpointSlices,
+		kube.Nodes, kube.Namespaces, kube.Pods, kube.NetworkPolicies, kube.ClusterNetworkPolicies, kube.Services,
+		kube.EndpointSlices,
 	} {
 		if verbs := may[k.Group+"/"+k.Resource]; !slices.Equal(verbs, []string{"get", "list", "watch"}) {
 			t.Errorf("the agent may %q %s", verbs, k.Resource)
@@ -84,12 +85,14 @@ func TestManifest(t *testing.T) {
 	if verbs := may["apiextensions.k8s.io/customresourcedefinitions"]; !slices.Equal(verbs, []string{"get"}) {
 		t.Errorf("the agent may %q the definition of ClusterNetworkPolicies", verbs)
 	}
-	if !slices.Equal(may["/nodes/status"], []string{"patch"}) || !slices.Equal(may["/events"], []string{"create", "patch"}) {
+	if !slices.Equal(may["/nodes/status"], []string{"patch"}) ||
+		!slices.Equal(may["/events"], []string{"create", "patch"}) {
 		t.Errorf("the agent may %q the status of nodes, and %q events", may["/nodes/status"], may["/events"])
 	}
 }
 
-// TestCleanupArguments reads the arguments that the chart's value cleanup, and the patch in the documentation, give the container.
+// TestCleanupArguments reads the arguments that the chart's value cleanup, and the patch in the documentation, give the
+// container.
 func TestCleanupArguments(t *testing.T) {
 	chart := testkit.Must(os.ReadFile("../../packaging/chart/templates/daemonset.yaml"))(t)
 	docs := testkit.Must(os.ReadFile("../../docs/kubernetes.md"))(t)
@@ -117,7 +120,8 @@ func TestCleanupArguments(t *testing.T) {
 	}
 }
 
-// TestDocumentedValues compares the table of the chart's values in the documentation with the values and with the flags that they set.
+// TestDocumentedValues compares the table of the chart's values in the documentation with the values and with the flags
+// that they set.
 func TestDocumentedValues(t *testing.T) {
 	read := func(path string) string {
 		data := testkit.Must(os.ReadFile("../../" + path))(t)
@@ -138,14 +142,16 @@ func TestDocumentedValues(t *testing.T) {
 		}
 	}
 	template, agent := read("packaging/chart/templates/daemonset.yaml"), new(config).agent()
-	for _, row := range regexp.MustCompile("(?m)^\\| `([a-zA-Z.]+)` \\| (.*?) \\| (.*)\\|$").FindAllStringSubmatch(read("docs/kubernetes.md"), -1) {
+	for _, row := range regexp.MustCompile("(?m)^\\| `([a-zA-Z.]+)` \\| (.*?) \\| (.*)\\|$").FindAllStringSubmatch(
+		read("docs/kubernetes.md"), -1) {
 		name, standard, text := row[1], row[2], row[3]
 		value, ok := leaves[name]
 		if !ok {
 			continue // of another table
 		}
 		delete(leaves, name)
-		if plain, ok := strings.CutPrefix(standard, "`"); ok && !strings.Contains(standard, ": ") && fmt.Sprint(value) != strings.TrimSuffix(plain, "`") {
+		if plain, ok := strings.CutPrefix(standard, "`"); ok && !strings.Contains(standard, ": ") &&
+			fmt.Sprint(value) != strings.TrimSuffix(plain, "`") {
 			t.Errorf("%s is documented to be %s by default, and is %v", name, standard, value)
 		}
 		flag := regexp.MustCompile("^`--([a-z-]+)`").FindStringSubmatch(text)
@@ -155,7 +161,8 @@ func TestDocumentedValues(t *testing.T) {
 		if agent.Flags().Lookup(flag[1]) == nil {
 			t.Errorf("%s: the agent has no flag --%s", name, flag[1])
 		}
-		set := regexp.MustCompile(`(range \.Values\.` + regexp.QuoteMeta(name) + ` }}\s+- --` + flag[1] + `=|--` + flag[1] + `={{ \.Values\.` + regexp.QuoteMeta(name) + ` }})`)
+		set := regexp.MustCompile(`(range \.Values\.` + regexp.QuoteMeta(name) + ` }}\s+- --` + flag[1] + `=|--` +
+			flag[1] + `={{ \.Values\.` + regexp.QuoteMeta(name) + ` }})`)
 		if !set.MatchString(template) {
 			t.Errorf("the chart does not set --%s to %s", flag[1], name)
 		}
@@ -178,7 +185,8 @@ func TestValuesSchema(t *testing.T) {
 	testkit.Succeed(t, json.Unmarshal(text, &form))
 	routing := func(text string) bool { return new(nodenet.Routing).UnmarshalText([]byte(text)) == nil }
 	for key, takes := range map[string]func(string) bool{
-		"link": among(netconf.Links()), "services": among(netconf.Services()), "cniVersion": among(install.Versions()), "routing": routing,
+		"link": among(netconf.Links()), "services": among(netconf.Services()), "cniVersion": among(install.Versions()),
+		"routing": routing,
 	} {
 		enum := form.Properties["agent"].Properties[key].Enum
 		if len(enum) < 4 || slices.ContainsFunc(enum, func(value string) bool { return !takes(value) }) {

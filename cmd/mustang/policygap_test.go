@@ -21,8 +21,8 @@ import (
 	"mustang/internal/testkit"
 )
 
-// gapPolicies are sets that say the same of pods a and b, by rules, identities, and tables of ports that differ: b may send to ports from
-// 1024 on, but not to gapDenied.
+// gapPolicies are sets that say the same of pods a and b, by rules, identities, and tables of ports that differ: b may
+// send to ports from 1024 on, but not to gapDenied.
 func gapPolicies() []string {
 	policy := func(name, rules string) string {
 		return "{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: " + name +
@@ -35,15 +35,16 @@ func gapPolicies() []string {
 		policy("one", "{"+b+", "+ports+"}"),
 		policy("one", "{"+b+", "+ports+"}, {"+b+udp+"}") + policy("two", "{from: [{ipBlock: {cidr: 10.0.0.0/8}}]}"),
 		policy("two", "{"+block+", "+ports+"}, {"+block+udp+"}"),
-		policy("many", "{"+b+", "+ports+"}, {from: [{namespaceSelector: {matchLabels: {team: x}}}]}, {from: [{ipBlock: {cidr: 172.16.0.0/12}}]}"),
+		policy("many", "{"+b+", "+ports+
+			"}, {from: [{namespaceSelector: {matchLabels: {team: x}}}]}, {from: [{ipBlock: {cidr: 172.16.0.0/12}}]}"),
 	}
 }
 
 // gapDenied is a UDP port of pod a that each set of gapPolicies denies to pod b.
 const gapDenied = killPodA + ":4000"
 
-// TestPolicyChangesWithoutGap has pod b send what every set of policies denies, and make connections that every one allows, while sets
-// change, and pods come and go. None of the first arrives, none of the others is refused.
+// TestPolicyChangesWithoutGap has pod b send what every set of policies denies, and make connections that every one
+// allows, while sets change, and pods come and go. None of the first arrives, none of the others is refused.
 func TestPolicyChangesWithoutGap(t *testing.T) {
 	t.Parallel()
 	n := newKillNetwork(t)

@@ -54,11 +54,13 @@ func TestProbeJSON(t *testing.T) {
 				t.Errorf("%v, but probe says %+v", err, r)
 			}
 			needs := mode.Traits().Needs
-			if r.Available && needs != podlink.NeedsOpenVSwitch && strings.HasSuffix(r.Detail, ", BIG TCP") != mode.Traits().BigTCP {
+			if r.Available && needs != podlink.NeedsOpenVSwitch &&
+				strings.HasSuffix(r.Detail, ", BIG TCP") != mode.Traits().BigTCP {
 				t.Errorf("the details are %q", r.Detail)
 			}
 			var lacks *podlink.UnsupportedError
-			if errors.As(err, &lacks) && (!strings.Contains(r.Missing, lacks.Module) || !strings.Contains(r.Missing, lacks.Since) ||
+			if errors.As(err, &lacks) && (!strings.Contains(r.Missing, lacks.Module) ||
+				!strings.Contains(r.Missing, lacks.Since) ||
 				r.Module != lacks.Module || r.Since != lacks.Since) {
 				t.Errorf("%+v does not name module %s and Linux %s", r, lacks.Module, lacks.Since)
 			}
@@ -66,7 +68,8 @@ func TestProbeJSON(t *testing.T) {
 		})
 	}
 	for _, f := range report.Features {
-		if f.Name == "" || f.Group == "" || f.Use == "" || f.Available != (f.Missing == "") || strings.Contains(f.Missing, "\n") {
+		if f.Name == "" || f.Group == "" || f.Use == "" || f.Available != (f.Missing == "") ||
+			strings.Contains(f.Missing, "\n") {
 			t.Errorf("feature %+v", f)
 		}
 	}
@@ -100,7 +103,8 @@ func TestProbeMissing(t *testing.T) {
 	ipvlan := &podlink.UnsupportedError{
 		Mode: "ipvlan-l2", Feature: "ipvlan devices", Module: "ipvlan", Since: "3.19", Kernel: "6.18.1", Err: unix.EOPNOTSUPP,
 	}
-	netkit := &podlink.UnsupportedError{Mode: "netkit", Feature: "netkit devices", Module: "netkit", Since: "6.7", Kernel: "6.1.0-1"}
+	netkit := &podlink.UnsupportedError{Mode: "netkit", Feature: "netkit devices", Module: "netkit", Since: "6.7",
+		Kernel: "6.1.0-1"}
 	for want, test := range map[string]struct {
 		kernel string
 		check  check
@@ -108,7 +112,8 @@ func TestProbeMissing(t *testing.T) {
 	}{
 		"ipvlan devices: module ipvlan (since Linux 3.19)":                 {"9.9-none", check{}, ipvlan},
 		"netkit devices: since Linux 6.7 (module netkit), this is 6.1.0-1": {"6.1.0-1", check{}, netkit},
-		"no program ovs-vswitchd (Debian package openvswitch-switch)":      {"", check{}, errors.New("no program ovs-vswitchd (Debian package openvswitch-switch)")},
+		"no program ovs-vswitchd (Debian package openvswitch-switch)": {"", check{}, errors.New(
+			"no program ovs-vswitchd (Debian package openvswitch-switch)")},
 		"one; two":                {"", check{}, errors.New("one\ntwo")},
 		"Debian package iptables": {"", check{needs: "Debian package iptables"}, fmt.Errorf("look: %w", fs.ErrNotExist)},
 		"Linux 6.6":               {"", check{needs: "Linux 6.6"}, &objects.UnsupportedError{Feature: "tcx", Kernel: "6.6"}},

@@ -244,8 +244,8 @@ func older(release, version string) bool {
 	return false
 }
 
-// bigTCPDetail describes whether TCP packets of up to 256 KiB cross the pods' links of an available mode. It is empty for
-// modes of Open vSwitch, of which none runs.
+// bigTCPDetail describes whether TCP packets of up to 256 KiB cross the pods' links of an available mode. It is empty
+// for modes of Open vSwitch, of which none runs.
 func bigTCPDetail(p *prober, mode podlink.Mode) string {
 	switch traits := mode.Traits(); {
 	case !traits.BigTCP:

@@ -104,21 +104,29 @@ func TestCompare(t *testing.T) {
 	testkit.Succeed(t, os.Symlink(filepath.Base(worse), filepath.Join(dir, result.LatestName)))
 	env := map[string]string{envStateDir: filepath.Join(t.TempDir(), "state")}
 	checkCompare(t, env, []compareCase{
-		{[]string{old, dir}, exitDone, []string{"20260101T000000Z", "20260102T000000Z", "-10.0 %", "<0.001", "geomean", "Mann-Whitney", "are the same"}, ""},
-		{[]string{old, worse, "--threshold", "5%"}, exitWorse, []string{"-10.0 %"}, "worse by more than 5%: loopback tcp_stream, "},
+		{[]string{old, dir}, exitDone, []string{"20260101T000000Z", "20260102T000000Z", "-10.0 %", "<0.001", "geomean",
+			"Mann-Whitney", "are the same"}, ""},
+		{[]string{old, worse, "--threshold", "5%"}, exitWorse, []string{"-10.0 %"},
+			"worse by more than 5%: loopback tcp_stream, "},
 		{[]string{old, worse, "--threshold", "12.5%"}, exitDone, []string{"-10.0 %"}, ""},
 		{[]string{worse, old, "--threshold", "5%"}, exitDone, []string{"+11.1 %"}, ""},
-		{[]string{old, old, "--threshold", "0.01%"}, exitFailed, []string{"within", "20260101T000000Z"}, "mustang: no row can be judged by 0.01%: intervals of loopback tcp_stream, "},
-		{[]string{old, old, "--threshold", "0.01%"}, exitFailed, []string{"within"}, " more are wider; repeat both runs with a longer --time\n"},
-		{[]string{old, old, worse, "-o", "wide"}, exitDone, []string{"mann-whitney, 10 and 10 samples", "within", "-10.0 %"}, ""},
-		{[]string{old, worse, "-o", "csv"}, exitDone, []string{"pod-links,loopback,tcp_stream,1,Gbit/s,20260101T000000Z,20260102T000000Z,"}, ""},
+		{[]string{old, old, "--threshold", "0.01%"}, exitFailed, []string{"within", "20260101T000000Z"},
+			"mustang: no row can be judged by 0.01%: intervals of loopback tcp_stream, "},
+		{[]string{old, old, "--threshold", "0.01%"}, exitFailed, []string{"within"},
+			" more are wider; repeat both runs with a longer --time\n"},
+		{[]string{old, old, worse, "-o", "wide"}, exitDone, []string{"mann-whitney, 10 and 10 samples", "within",
+			"-10.0 %"}, ""},
+		{[]string{old, worse, "-o", "csv"}, exitDone,
+			[]string{"pod-links,loopback,tcp_stream,1,Gbit/s,20260101T000000Z,20260102T000000Z,"}, ""},
 		{[]string{old, worse, "-o", "markdown"}, exitDone, []string{"| loopback | "}, ""},
-		{[]string{old, worse, "-o", "benchfmt"}, exitDone, []string{"run: 20260101T000000Z\n", "run: 20260102T000000Z\n", "BenchmarkTCPStream/loopback 1 "}, ""},
+		{[]string{old, worse, "-o", "benchfmt"}, exitDone, []string{"run: 20260101T000000Z\n", "run: 20260102T000000Z\n",
+			"BenchmarkTCPStream/loopback 1 "}, ""},
 		{[]string{old, vm}, exitFailed, nil, "vm counted instructions"},
 		{[]string{vm, old, "--threshold", "5%"}, exitFailed, nil, "vm counted instructions"},
 		{[]string{vm, vm}, exitDone, []string{"instructions/", "less is better"}, ""},
 		{[]string{old, worse, "--allow-missing"}, exitMisuse, nil, "--allow-missing: --threshold is missing"},
-		{[]string{old, foreign}, exitFailed, []string{"Not in 20260101T000000Z: another"}, "lacks a row that another run measured"},
+		{[]string{old, foreign}, exitFailed, []string{"Not in 20260101T000000Z: another"},
+			"lacks a row that another run measured"},
 	})
 	_, stdout, _ := command(t, env, "compare", old, worse, "-o", "json")
 	var listed struct {
@@ -134,7 +142,8 @@ func TestCompare(t *testing.T) {
 		}
 	}
 	testkit.Succeed(t, json.Unmarshal([]byte(stdout), &listed))
-	if listed.Schema != cli.Schema || len(listed.Runs) != 2 || len(listed.Tables) != 2 || !listed.Tables[0].Lines[0].Deltas[0].Found {
+	if listed.Schema != cli.Schema || len(listed.Runs) != 2 || len(listed.Tables) != 2 ||
+		!listed.Tables[0].Lines[0].Deltas[0].Found {
 		t.Errorf("%+v", listed)
 	}
 }
@@ -146,12 +155,16 @@ func TestCompareLost(t *testing.T) {
 	old := writeRun(t, dir, "old", sound)
 	spoilt := func(name string, spoil func(r *result.Row)) string {
 		f := slower(sound, 1)
-		i := slices.IndexFunc(f.Rows, func(r result.Row) bool { return r.ID == "loopback" && r.Workload == result.WorkloadTCPStream })
+		i := slices.IndexFunc(f.Rows, func(r result.Row) bool {
+			return r.ID == "loopback" &&
+				r.Workload == result.WorkloadTCPStream
+		})
 		spoil(&f.Rows[i])
 		return writeRun(t, dir, name, f)
 	}
 	failed := spoilt("failed", func(r *result.Row) {
-		*r = result.Row{Suite: r.Suite, ID: r.ID, Link: r.Link, Workload: r.Workload, Datapath: r.Datapath, Placement: r.Placement, Overlay: r.Overlay,
+		*r = result.Row{Suite: r.Suite, ID: r.ID, Link: r.Link, Workload: r.Workload, Datapath: r.Datapath,
+			Placement: r.Placement, Overlay: r.Overlay,
 			Target: r.Target, Via: r.Via, Flows: r.Flows, Status: result.StatusFailed, Reason: "round 3"}
 	})
 	gone := sound
@@ -161,15 +174,20 @@ func TestCompareLost(t *testing.T) {
 	once := spoilt("once", func(r *result.Row) { r.Samples, r.Positions, r.Median, r.CI95 = []float64{0}, nil, 0, nil })
 	some := spoilt("some", func(r *result.Row) { r.Samples[0], r.CI95[0] = 0, 0 })
 	checkCompare(t, map[string]string{envStateDir: filepath.Join(t.TempDir(), "state")}, []compareCase{
-		{[]string{old, failed, "--threshold", "5%"}, exitWorse, []string{"Not in failed, failed: round 3"}, "no figure to judge in NEW (--allow-missing allows it): loopback tcp_stream\n"},
+		{[]string{old, failed, "--threshold", "5%"}, exitWorse, []string{"Not in failed, failed: round 3"},
+			"no figure to judge in NEW (--allow-missing allows it): loopback tcp_stream\n"},
 		{[]string{old, failed, "--threshold", "5%", "--allow-missing"}, exitDone, []string{"geomean"}, ""},
 		{[]string{failed, old, "--threshold", "5%"}, exitDone, []string{"geomean"}, ""},
 		{[]string{old, failed}, exitDone, []string{"geomean"}, ""},
-		{[]string{old, old, vanished, "--threshold", "5%"}, exitWorse, []string{"geomean"}, "no figure to judge in NEW (--allow-missing allows it): loopback tcp_stream, loopback "},
+		{[]string{old, old, vanished, "--threshold", "5%"}, exitWorse, []string{"geomean"},
+			"no figure to judge in NEW (--allow-missing allows it): loopback tcp_stream, loopback "},
 		{[]string{vanished, old, failed, "--threshold", "5%"}, exitDone, []string{"geomean"}, ""},
-		{[]string{old, zero, "--threshold", "5%"}, exitWorse, []string{"-100.0 %"}, "worse by more than 5%: loopback tcp_stream\n"},
-		{[]string{old, once, "--threshold", "5%"}, exitWorse, []string{"-100.0 %"}, "worse by more than 5%: loopback tcp_stream\n"},
-		{[]string{old, some, "--threshold", "5%"}, exitDone, []string{"A row with a sample of 0 lacks an interval"}, "row loopback tcp_stream: interval wider than the threshold\n"},
+		{[]string{old, zero, "--threshold", "5%"}, exitWorse, []string{"-100.0 %"},
+			"worse by more than 5%: loopback tcp_stream\n"},
+		{[]string{old, once, "--threshold", "5%"}, exitWorse, []string{"-100.0 %"},
+			"worse by more than 5%: loopback tcp_stream\n"},
+		{[]string{old, some, "--threshold", "5%"}, exitDone, []string{"A row with a sample of 0 lacks an interval"},
+			"row loopback tcp_stream: interval wider than the threshold\n"},
 	})
 }
 
@@ -184,7 +202,8 @@ func TestReportInterrupted(t *testing.T) {
 		}()
 		ended := make(chan int, 1)
 		go func() {
-			ended <- run(ctx, cli.Environment{Stdout: stdout, Stderr: io.Discard, Getenv: func(string) string { return "" }}, args)
+			ended <- run(ctx, cli.Environment{Stdout: stdout, Stderr: io.Discard, Getenv: func(string) string { return "" }},
+				args)
 		}()
 		select {
 		case code := <-ended:

@@ -148,7 +148,8 @@ func refuseUnknown(root *cobra.Command) {
 	}
 }
 
-// hidden returns the commands that other commands start, in pods, guests and on other machines. They parse their arguments themselves.
+// hidden returns the commands that other commands start, in pods, guests and on other machines. They parse their
+// arguments themselves.
 func (c *config) hidden() (all []*cobra.Command) {
 	for _, h := range []struct {
 		use, short string
@@ -190,11 +191,13 @@ var wanted = map[string]string{
 	"bool": "true or false", "duration": "a duration such as 10ms or 2m",
 	"int": "a whole number", "int64": "a whole number", "float64": "a number",
 	"uint": "a whole number from 0", "uint8": "a whole number from 0 to 255", "uint16": "a whole number from 0 to 65535",
-	"uint32": "a whole number from 0 to 4294967295", "uint64": "a whole number from 0", "uintSlice": "whole numbers from 0",
+	"uint32": "a whole number from 0 to 4294967295", "uint64": "a whole number from 0",
+	"uintSlice": "whole numbers from 0",
 }
 
-// refuseRepeated returns an error if a flag that takes one value is given twice: the second would replace the first without a word.
-// Of the agent's flags the second counts, since the chart's extraFlags follow those that the chart sets.
+// refuseRepeated returns an error if a flag that takes one value is given twice: the second would replace the first
+// without a word. Of the agent's flags the second counts, since the chart's extraFlags follow those that the chart
+// sets.
 func refuseRepeated(root *cobra.Command, args []string) (twice error) {
 	cmd, rest, err := root.Find(args)
 	if err != nil || cmd.DisableFlagParsing || cmd.CommandPath() == "mustang agent" {
@@ -216,8 +219,8 @@ func refuseRepeated(root *cobra.Command, args []string) (twice error) {
 	return twice // what else is wrong, the command tells
 }
 
-// flagError says of an error of a flag's value what the flag takes, instead of what the parser of numbers has met, and of an
-// unknown flag which one may be meant.
+// flagError says of an error of a flag's value what the flag takes, instead of what the parser of numbers has met, and
+// of an unknown flag which one may be meant.
 func flagError(cmd *cobra.Command, err error) error {
 	var invalid *pflag.InvalidValueError
 	if errors.As(err, &invalid) {

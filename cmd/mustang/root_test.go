@@ -39,13 +39,14 @@ func TestNotRoot(t *testing.T) {
 	}
 }
 
-// TestNoSysAdmin installs the plugin as a root who may not make network namespaces, as in many containers: link auto can't
-// be selected, and nothing is written.
+// TestNoSysAdmin installs the plugin as a root who may not make network namespaces, as in many containers: link auto
+// can't be selected, and nothing is written.
 func TestNoSysAdmin(t *testing.T) {
 	testkit.RequireRoot(t)
 	dir := t.TempDir()
 	for _, more := range [][]string{nil, {"--link", "auto"}} {
-		args := append([]string{"--bounding-set=-sys_admin", "--", "mustang", "cni", "install", "--plugin", "/bin/true", "--bin-dir", dir + "/bin",
+		args := append([]string{"--bounding-set=-sys_admin", "--", "mustang", "cni", "install", "--plugin", "/bin/true",
+			"--bin-dir", dir + "/bin",
 			"--conf-dir", dir + "/conf"}, more...)
 		cmd := exec.Command("setpriv", args...)
 		out, err := cmd.CombinedOutput()

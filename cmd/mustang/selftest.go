@@ -18,7 +18,8 @@ func checkSelfTest(cmd *cobra.Command, args []string) error {
 		return fmt.Errorf("--self-test has suites of its own, not %q", args[0])
 	}
 	for _, name := range []string{
-		"only", "all", "engine", "peer", "vm", "count", "wire-rate", "wire-delay", "quick", "workload", "flows", "request-size", "response-size",
+		"only", "all", "engine", "peer", "vm", "count", "wire-rate", "wire-delay", "quick", "workload", "flows",
+		"request-size", "response-size",
 		"direction", "latency-under-load", "rate",
 	} {
 		if cmd.Flags().Changed(name) {

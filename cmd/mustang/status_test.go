@@ -58,7 +58,8 @@ func (n *killNetwork) status(words ...string) (r statusDocument) {
 		n.t.Fatalf("exit code %d, amiss %q; want %q", code, r.Amiss, words)
 	}
 	for i, word := range words {
-		if !strings.Contains(r.Amiss[i].What, word) || r.Amiss[i].Do == "" || strings.Contains(r.Amiss[i].What+r.Amiss[i].Do, "\n") {
+		if !strings.Contains(r.Amiss[i].What, word) || r.Amiss[i].Do == "" || strings.Contains(r.Amiss[i].What+
+			r.Amiss[i].Do, "\n") {
 			n.t.Errorf("amiss %q, want one line with %q", r.Amiss[i], word)
 		}
 	}
@@ -98,7 +99,8 @@ func (n *killNetwork) remove(pattern string) {
 }
 
 // everything is a state with each kind of attachment.
-var everything = []string{addPods, addService, "uplink add wire --netns=HOST", "socket attach --cgroup=CGROUP --netns=HOST"}
+var everything = []string{addPods, addService, "uplink add wire --netns=HOST",
+	"socket attach --cgroup=CGROUP --netns=HOST"}
 
 // TestStatus reads a sound datapath, and changes nothing.
 func TestStatus(t *testing.T) {
@@ -125,7 +127,8 @@ func TestStatus(t *testing.T) {
 			t.Errorf("program %+v", p)
 		}
 	}
-	for program, want := range map[string]int{"host-from_pod": 2, "host-to_pod": 2, "uplink-from_uplink": 1, "connect4": 1} {
+	for program, want := range map[string]int{"host-from_pod": 2, "host-to_pod": 2, "uplink-from_uplink": 1,
+		"connect4": 1} {
 		if attached[program] != want {
 			t.Errorf("%s is attached %d times, want %d", program, attached[program], want)
 		}
@@ -154,13 +157,16 @@ func TestStatusFindsWhatIsAmiss(t *testing.T) {
 		breakIt  func(*killNetwork)
 		findings []string
 	}{
-		{"program of an endpoint", func(n *killNetwork) { n.remove("links/1-host-to_pod") }, []string{"endpoint 1 (192.168.10.10) lacks program to_pod"}},
+		{"program of an endpoint", func(n *killNetwork) { n.remove("links/1-host-to_pod") },
+			[]string{"endpoint 1 (192.168.10.10) lacks program to_pod"}},
 		{"programs of an endpoint", func(n *killNetwork) {
 			n.remove("links/1-host-to_pod")
 			n.remove("links/1-host-from_pod")
 		}, []string{"endpoint 1 (192.168.10.10) lacks programs"}},
-		{"program of an uplink", func(n *killNetwork) { n.remove("links/uplink-*-from_uplink") }, []string{"lacks program from_uplink"}},
-		{"program of a control group", func(n *killNetwork) { n.remove("links/cgroup-*-connect6") }, []string{"lacks program connect6"}},
+		{"program of an uplink", func(n *killNetwork) { n.remove("links/uplink-*-from_uplink") },
+			[]string{"lacks program from_uplink"}},
+		{"program of a control group", func(n *killNetwork) { n.remove("links/cgroup-*-connect6") },
+			[]string{"lacks program connect6"}},
 		{"row of an endpoint", func(n *killNetwork) {
 			n.tables(func(o *objects.Objects) error {
 				for row, err := range o.Endpoints.All() {
@@ -256,7 +262,8 @@ func TestStatusOfNodePorts(t *testing.T) {
 // TestStatusOfFullMap fills most of a map.
 func TestStatusOfFullMap(t *testing.T) {
 	n := newKillNetwork(t)
-	d, err := datapath.Open(t.Context(), datapath.Options{Root: n.root, Sizes: objects.Sizes{Services: 5, Connections: 64}})
+	d, err := datapath.Open(t.Context(), datapath.Options{Root: n.root, Sizes: objects.Sizes{Services: 5,
+		Connections: 64}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -273,14 +280,16 @@ func TestStatusOfFullMap(t *testing.T) {
 func TestStatusOfSourceRanges(t *testing.T) {
 	n := newKillNetwork(t)
 	const size = 2*service.MaxSourceRanges + 8
-	d, err := datapath.Open(t.Context(), datapath.Options{Root: n.root, Sizes: objects.Sizes{SourceRanges: size, Connections: 64}})
+	d, err := datapath.Open(t.Context(), datapath.Options{Root: n.root, Sizes: objects.Sizes{SourceRanges: size,
+		Connections: 64}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer d.Close()
 	fill := func(frontend string, ranges int) {
 		t.Helper()
-		s := service.Service{Frontend: netip.MustParseAddrPort(frontend), Backends: service.Backends(netip.MustParseAddrPort("192.168.10.99:1"))}
+		s := service.Service{Frontend: netip.MustParseAddrPort(frontend),
+			Backends: service.Backends(netip.MustParseAddrPort("192.168.10.99:1"))}
 		for addr := netip.MustParseAddr("20.0.0.0"); len(s.SourceRanges) < ranges; addr = addr.Next() {
 			s.SourceRanges = append(s.SourceRanges, netip.PrefixFrom(addr, 32))
 		}
@@ -295,7 +304,8 @@ func TestStatusOfSourceRanges(t *testing.T) {
 	n.status(fmt.Sprintf("map source_ranges has %d of %d rows", size*8/10, size))
 }
 
-// TestStatusOfUplink has services for clients outside whose backends are on other nodes, and an uplink that has no address.
+// TestStatusOfUplink has services for clients outside whose backends are on other nodes, and an uplink that has no
+// address.
 func TestStatusOfUplink(t *testing.T) {
 	n := newKillNetwork(t)
 	n.root = kept.Root(t)
@@ -336,19 +346,22 @@ func TestStatusOfParent(t *testing.T) {
 	}
 }
 
-// TestConnectionsFlag creates a small connection table. A command that wants another size is told that it comes too late.
+// TestConnectionsFlag creates a small connection table. A command that wants another size is told that it comes too
+// late.
 func TestConnectionsFlag(t *testing.T) {
 	n := newKillNetwork(t)
 	env := map[string]string{cli.EnvBPFRoot: n.root}
 	run := func(line, note string) {
 		t.Helper()
 		code, _, stderr := command(t, env, n.args(line)...)
-		if code != exitDone || (stderr == "") != (note == "") || strings.Count(stderr, "\n") > 1 || !strings.Contains(stderr, note) {
+		if code != exitDone || (stderr == "") != (note == "") || strings.Count(stderr, "\n") > 1 ||
+			!strings.Contains(stderr, note) {
 			t.Fatalf("%q: exit code %d, stderr %q, want one line with %q", line, code, stderr, note)
 		}
 	}
 	code, _, stderr := command(t, env, n.args(addTCP+" --connections=5")...)
-	if _, err := os.Stat(n.root); code != exitMisuse || !strings.Contains(stderr, "--connections: 5") || !os.IsNotExist(err) {
+	if _, err := os.Stat(n.root); code != exitMisuse || !strings.Contains(stderr, "--connections: 5") ||
+		!os.IsNotExist(err) {
 		t.Fatalf("exit code %d: %s; %v", code, stderr, err)
 	}
 	run(addTCP+" --connections=1024", "")

@@ -19,7 +19,8 @@ import (
 // TestApplyIsInterrupted while it waits for standard input: it has changed nothing.
 func TestApplyIsInterrupted(t *testing.T) {
 	testkit.RequireRoot(t)
-	env := map[string]string{cli.EnvBPFRoot: testkit.BPFFS(t) + "/mustang", envStateDir: t.TempDir(), node.EnvSaved: filepath.Join(t.TempDir(), "saved.json")}
+	env := map[string]string{cli.EnvBPFRoot: testkit.BPFFS(t) + "/mustang", envStateDir: t.TempDir(),
+		node.EnvSaved: filepath.Join(t.TempDir(), "saved.json")}
 	in, keepOpen := io.Pipe()
 	defer keepOpen.Close()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -39,7 +40,8 @@ func TestApplyIsInterrupted(t *testing.T) {
 	case <-time.After(time.Minute):
 		t.Fatal("it waits for standard input still")
 	}
-	if code, _, stderr := command(t, env, "svc", "restore"); code != exitFailed || !strings.Contains(stderr, "saved.json") {
+	if code, _, stderr := command(t, env, "svc", "restore"); code != exitFailed ||
+		!strings.Contains(stderr, "saved.json") {
 		t.Errorf("restore: exit code %d, %q", code, stderr)
 	}
 }

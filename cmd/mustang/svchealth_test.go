@@ -60,7 +60,8 @@ func TestSvcHealth(t *testing.T) {
 	done := make(chan int, 1)
 	go func() {
 		env := cli.Environment{
-			Stdin: strings.NewReader(""), Stdout: &stderr, Stderr: &stderr, Getenv: func(key string) string { return map[string]string{cli.EnvBPFRoot: root}[key] },
+			Stdin: strings.NewReader(""), Stdout: &stderr, Stderr: &stderr,
+			Getenv: func(key string) string { return map[string]string{cli.EnvBPFRoot: root}[key] },
 		}
 		done <- run(ctx, env, []string{"svc", "health", "--address=127.0.0.1"})
 	}()
@@ -74,7 +75,8 @@ func TestSvcHealth(t *testing.T) {
 			}
 			defer resp.Body.Close()
 			var text bytes.Buffer
-			if _, err := text.ReadFrom(resp.Body); err != nil || resp.StatusCode != status || !strings.Contains(text.String(), body) {
+			if _, err := text.ReadFrom(resp.Body); err != nil || resp.StatusCode != status ||
+				!strings.Contains(text.String(), body) {
 				return fmt.Errorf("status %d, %s, %v; want %d and %s", resp.StatusCode, text.String(), err, status, body)
 			}
 			return nil
@@ -82,7 +84,9 @@ func TestSvcHealth(t *testing.T) {
 	}
 	mustang("svc add --service=192.0.2.1:80 --protocol=tcp --backend=10.1.0.1:80,local")
 	setHealthPort(t, root, port)
-	want := fmt.Sprintf("mustang: health-check port %d of service 192.0.2.1:80/tcp: listen tcp %s: bind: address already in use\n", port, addr)
+	want := fmt.Sprintf(
+		"mustang: health-check port %d of service 192.0.2.1:80/tcp: listen tcp %s: bind: address already in use\n",
+		port, addr)
 	testkit.Eventually(t, 20*time.Second, func() error {
 		if stderr.String() != want {
 			return fmt.Errorf("it says %q, want %q", stderr.String(), want)

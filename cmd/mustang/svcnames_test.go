@@ -18,8 +18,8 @@ import (
 	"mustang/internal/testkit"
 )
 
-// TestNamesOfServices lists the services of an agent with the names that the agent tells, and without an agent as before. One that two
-// Services want has the name of the one that has it.
+// TestNamesOfServices lists the services of an agent with the names that the agent tells, and without an agent as
+// before. One that two Services want has the name of the one that has it.
 func TestNamesOfServices(t *testing.T) {
 	env := map[string]string{cli.EnvBPFRoot: testkit.BPFFS(t) + "/mustang"}
 	d := testkit.Must(datapath.Open(t.Context(), datapath.Options{Root: env[cli.EnvBPFRoot]}))(t)
@@ -39,7 +39,8 @@ func TestNamesOfServices(t *testing.T) {
 		return strings.Join(strings.Fields(stdout), " "), stderr
 	}
 	stdout, stderr := ls("table")
-	if !strings.HasPrefix(stdout, "ID OWNER PROTOCOL ADDRESS") || !strings.Contains(stderr, "no names of the agent's services: no agent answers") {
+	if !strings.HasPrefix(stdout, "ID OWNER PROTOCOL ADDRESS") ||
+		!strings.Contains(stderr, "no names of the agent's services: no agent answers") {
 		t.Errorf("without an agent it is %q, %q", stdout, stderr)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -50,14 +51,20 @@ func TestNamesOfServices(t *testing.T) {
 			const at, other = "10.96.0.1:80/tcp", "10.96.0.2:80/tcp"
 			r.Fill(q, nil, []status.Object{
 				{Kind: status.Service, Namespace: "shop", Name: "web", Entries: []status.Entry{{What: at, InTables: true}}},
-				{Kind: status.Service, Namespace: "shop", Name: "late", Entries: []status.Entry{{What: at, Why: "shop/web has it"}, {What: other}}},
+				{Kind: status.Service, Namespace: "shop", Name: "late", Entries: []status.Entry{{What: at, Why: "shop/web has it"},
+					{What: other}}},
 			})
 			return r, nil
 		}, http.NotFoundHandler()))
 	}()
-	testkit.Eventually(t, 30*time.Second, func() error { _, err := status.Ask(t.Context(), dir, "/process", 64); return err })
+	testkit.Eventually(t, 30*time.Second, func() error {
+		_, err := status.Ask(t.Context(), dir, "/process",
+			64)
+		return err
+	})
 	stdout, stderr = ls("table")
-	if !strings.HasPrefix(stdout, "ID OWNER NAME PROTOCOL") || !strings.Contains(stdout, " agent shop/web tcp 10.96.0.1 80") ||
+	if !strings.HasPrefix(stdout, "ID OWNER NAME PROTOCOL") ||
+		!strings.Contains(stdout, " agent shop/web tcp 10.96.0.1 80") ||
 		!strings.Contains(stdout, " cli - tcp 10.96.0.2 80") || stderr != "" {
 		t.Errorf("it is %q, %q", stdout, stderr)
 	}
@@ -66,7 +73,8 @@ func TestNamesOfServices(t *testing.T) {
 	}
 }
 
-// TestServicesOfOthers has the command line refuse to change what the agent and the plugin have made, and say what does.
+// TestServicesOfOthers has the command line refuse to change what the agent and the plugin have made, and say what
+// does.
 func TestServicesOfOthers(t *testing.T) {
 	t.Parallel()
 	env := map[string]string{cli.EnvBPFRoot: testkit.BPFFS(t) + "/mustang"}
@@ -80,11 +88,16 @@ func TestServicesOfOthers(t *testing.T) {
 		}
 	}
 	for args, want := range map[string]string{
-		"svc rm --service=" + agents:                                ": it comes from a Service of the cluster: change that with kubectl\n",
-		"svc add --no-backends --protocol=tcp --service=" + agents:  ": it comes from a Service of the cluster: change that with kubectl\n",
-		"svc add --no-backends --protocol=any --service=" + agents:  ": it comes from a Service of the cluster: change that with kubectl\n",
-		"svc rm --service=" + plugins:                               ": it is the host port of a pod, and goes with the pod\n",
-		"svc add --no-backends --protocol=tcp --service=" + plugins: ": it is the host port of a pod, and goes with the pod\n",
+		"svc rm --service=" +
+			agents: ": it comes from a Service of the cluster: change that with kubectl\n",
+		"svc add --no-backends --protocol=tcp --service=" +
+			agents: ": it comes from a Service of the cluster: change that with kubectl\n",
+		"svc add --no-backends --protocol=any --service=" +
+			agents: ": it comes from a Service of the cluster: change that with kubectl\n",
+		"svc rm --service=" +
+			plugins: ": it is the host port of a pod, and goes with the pod\n",
+		"svc add --no-backends --protocol=tcp --service=" +
+			plugins: ": it is the host port of a pod, and goes with the pod\n",
 	} {
 		code, stdout, stderr := command(t, env, strings.Fields(args)...)
 		if code != exitFailed || stdout != "" || strings.Count(stderr, "\n") != 1 || !strings.HasSuffix(stderr, want) {

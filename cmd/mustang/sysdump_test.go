@@ -20,10 +20,13 @@ func TestSysdump(t *testing.T) {
 	t.Setenv("DB_PASSWORD", secret)
 	t.Setenv("MUSTANG_TOKEN", secret)
 	for name, text := range map[string]string{
-		"conf/10-other.conflist":  `{"name": "other", "plugins": [{"type": "other", "k8s_auth_token": "` + secret + `", "kubernetes": {"kubeconfig": "/etc/x"}}]}`,
-		"conf/20-config.json":     `{"apiVersion": "v1", "kind": "Config", "users": [{"name": "x", "user": {"x": "` + secret + `"}}]}`,
-		"conf/other-kubeconfig":   "users: [{user: {token: " + secret + "}}]",
-		"agent.log":               "level=INFO msg=synced\nlevel=ERROR error=\"Unauthorized: Bearer " + secret + "\"\npassword: " + secret + "\n",
+		"conf/10-other.conflist": `{"name": "other", "plugins": [{"type": "other", "k8s_auth_token": "` + secret +
+			`", "kubernetes": {"kubeconfig": "/etc/x"}}]}`,
+		"conf/20-config.json": `{"apiVersion": "v1", "kind": "Config", "users": [{"name": "x", "user": {"x": "` +
+			secret + `"}}]}`,
+		"conf/other-kubeconfig": "users: [{user: {token: " + secret + "}}]",
+		"agent.log": "level=INFO msg=synced\nlevel=ERROR error=\"Unauthorized: Bearer " + secret +
+			"\"\npassword: " + secret + "\n",
 		"run/net/attachments/a":   secret,
 		"run/net/network.json":    `{"link": "veth"}`,
 		"state/net/other/content": secret,
@@ -33,14 +36,18 @@ func TestSysdump(t *testing.T) {
 		testkit.Succeed(t, os.WriteFile(path, []byte(text), 0o600))
 	}
 	env := map[string]string{
-		cli.EnvBPFRoot: filepath.Join(testkit.BPFFS(t), "mustang"), envStateDir: dir + "/labs", "MUSTANG_CNI_RUN_DIR": dir + "/run", "MUSTANG_CNI_STATE_DIR": dir + "/state",
+		cli.EnvBPFRoot: filepath.Join(testkit.BPFFS(t), "mustang"), envStateDir: dir + "/labs", "MUSTANG_CNI_RUN_DIR": dir +
+			"/run", "MUSTANG_CNI_STATE_DIR": dir + "/state",
 	}
-	if code, _, stderr := command(t, env, "svc", "add", "--service=10.96.0.1:80", "--backend=10.1.0.1:80"); code != exitDone {
+	if code, _, stderr := command(t, env, "svc", "add", "--service=10.96.0.1:80",
+		"--backend=10.1.0.1:80"); code != exitDone {
 		t.Fatal(stderr)
 	}
 	out := dir + "/dump.tar.gz"
-	args := []string{"sysdump", "-f", out, "--log", dir + "/agent.log", "--cni-conf-dir", dir + "/conf", "--run-dir", dir + "/agent"}
-	if code, stdout, stderr := command(t, env, args...); code != exitDone || !strings.HasPrefix(stdout, out+": ") || !strings.Contains(stdout, " KiB, of this node\n") || stderr != "" {
+	args := []string{"sysdump", "-f", out, "--log", dir + "/agent.log", "--cni-conf-dir", dir + "/conf", "--run-dir",
+		dir + "/agent"}
+	if code, stdout, stderr := command(t, env, args...); code != exitDone || !strings.HasPrefix(stdout, out+": ") ||
+		!strings.Contains(stdout, " KiB, of this node\n") || stderr != "" {
 		t.Fatalf("code %d, stdout %q, stderr %q", code, stdout, stderr)
 	}
 	if info, err := os.Stat(out); err != nil || info.Mode() != 0o600 {
@@ -48,10 +55,14 @@ func TestSysdump(t *testing.T) {
 	}
 	all := testkit.ReadArchive(t, out)
 	for name, want := range map[string]string{
-		"commands/svc-ls.json": `"service": "10.96.0.1"`, "commands/version.txt": "mustang ", "commands/status.txt": "services", "commands/links.json": `"lo"`, "commands/probe.txt": "veth",
-		"network.txt": "dev \"lo\"", "sysctls.txt": "net/ipv4/ip_forward = ", "kernel.txt": "Linux ", "files/proc/version": "Linux", "pins.txt": "services",
-		"files" + dir + "/agent.log": "msg=synced", "cni" + dir + "/conf/10-other.conflist": `"kubeconfig": "/etc/x"`, "cni" + dir + "/run/net/network.json": "veth",
-		"cni/files.txt": "other-kubeconfig", "missing.txt": "commands/agent-status.txt: exit code 1: mustang: no agent answers",
+		"commands/svc-ls.json": `"service": "10.96.0.1"`, "commands/version.txt": "mustang ",
+		"commands/status.txt": "services", "commands/links.json": `"lo"`, "commands/probe.txt": "veth",
+		"network.txt": "dev \"lo\"", "sysctls.txt": "net/ipv4/ip_forward = ", "kernel.txt": "Linux ",
+		"files/proc/version": "Linux", "pins.txt": "services",
+		"files" + dir + "/agent.log": "msg=synced", "cni" + dir + "/conf/10-other.conflist": `"kubeconfig": "/etc/x"`, "cni" +
+			dir + "/run/net/network.json": "veth",
+		"cni/files.txt": "other-kubeconfig",
+		"missing.txt":   "commands/agent-status.txt: exit code 1: mustang: no agent answers",
 	} {
 		if !strings.Contains(all[name], want) {
 			t.Errorf("%s has %.300q, want %q", name, all[name], want)
@@ -74,7 +85,8 @@ func TestSysdump(t *testing.T) {
 		"--kubeconfig=x --log=y":     "--log: it is for this node",
 		"--kubeconfig=x --netns=pod": "--netns: it is for this node",
 	} {
-		if code, _, stderr := command(t, env, append([]string{"sysdump"}, strings.Fields(line)...)...); code != exitMisuse || !strings.Contains(stderr, want) {
+		if code, _, stderr := command(t, env, append([]string{"sysdump"}, strings.Fields(line)...)...); code != exitMisuse ||
+			!strings.Contains(stderr, want) {
 			t.Errorf("%s: %d, %s", line, code, stderr)
 		}
 	}
@@ -86,10 +98,12 @@ func TestSysdump(t *testing.T) {
 			t.Errorf("%s: %d, %s, %v", path, code, stderr, err)
 		}
 	}
-	if code, _, stderr := command(t, env, "sysdump", "-f", dir+"/nosuch/x"); code != exitFailed || stderr != "mustang: open "+dir+"/nosuch/x: no such file or directory\n" {
+	if code, _, stderr := command(t, env, "sysdump", "-f", dir+"/nosuch/x"); code != exitFailed ||
+		stderr != "mustang: open "+dir+"/nosuch/x: no such file or directory\n" {
 		t.Errorf("no directory: %d, %s", code, stderr)
 	}
-	if code, _, stderr := command(t, env, "sysdump", "--max-size=0"); code != exitMisuse || !strings.Contains(stderr, "--max-size") {
+	if code, _, stderr := command(t, env, "sysdump", "--max-size=0"); code != exitMisuse ||
+		!strings.Contains(stderr, "--max-size") {
 		t.Errorf("no size: %d, %s", code, stderr)
 	}
 }

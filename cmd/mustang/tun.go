@@ -43,7 +43,8 @@ a line per second instead. With --offload packets have up to 64 KiB; their segme
 	cmd.RunE = cli.AsRoot(func(ctx context.Context, _ []string) error { return c.runTUN(ctx, flags, specs) })
 	f := cmd.Flags()
 	f.StringArrayVar(&flags.ifnames, "ifname", nil,
-		"device, as NAME or NAME@NETNS (a name below "+netns.Directory+", or a path); twice with --switch (default: the first free tunN)")
+		"device, as NAME or NAME@NETNS (a name below "+netns.Directory+
+			", or a path); twice with --switch (default: the first free tunN)")
 	f.StringArrayVar(&flags.addresses, "address", nil,
 		"address of the device with its prefix length; with --switch as PREFIX@IFNAME (repeatable)")
 	f.IntVar(&flags.mtu, "mtu", 0, "MTU in bytes (default: 1500 for a new device)")

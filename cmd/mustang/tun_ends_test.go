@@ -65,7 +65,8 @@ func TestTUNEnds(t *testing.T) {
 func startTUN(t *testing.T, ifname string) *exec.Cmd {
 	t.Helper()
 	var stderr output
-	cmd := exec.Command("mustang", "tun", "--echo", "--ifname", ifname, "--address", "10.9.0.1/24", "--address", "fd00:9::1/64")
+	cmd := exec.Command("mustang", "tun", "--echo", "--ifname", ifname, "--address", "10.9.0.1/24", "--address",
+		"fd00:9::1/64")
 	cmd.Stderr = &stderr
 	testkit.Succeed(t, cmd.Start())
 	t.Cleanup(func() { _, _ = cmd.Process.Kill(), cmd.Wait() })

@@ -23,7 +23,8 @@ func (c *config) version() *cobra.Command {
 		Short: "Print the version",
 		Args:  cli.Arguments(),
 		RunE: func(*cobra.Command, []string) error {
-			_, err := fmt.Fprintf(c.Stdout, "mustang %s %s %s/%s\n", version.Program(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+			_, err := fmt.Fprintf(c.Stdout, "mustang %s %s %s/%s\n", version.Program(), runtime.Version(), runtime.GOOS,
+				runtime.GOARCH)
 			return err
 		},
 	}

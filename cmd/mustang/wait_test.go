@@ -85,7 +85,8 @@ func writingCommands() [][]string {
 func TestListsTakeNoLock(t *testing.T) {
 	testkit.RequireRoot(t)
 	l := newLockedRoot(t)
-	for _, args := range []string{"svc ls", "ep ls", "uplink ls", "socket ls", "status", "counters", "links", "lab ls", "version"} {
+	for _, args := range []string{"svc ls", "ep ls", "uplink ls", "socket ls", "status", "counters", "links", "lab ls",
+		"version"} {
 		if _, stderr, err := l.run(t, append(strings.Fields(args), "--wait=0")...); err != nil || stderr != "" {
 			t.Errorf("%s: %v: %s", args, err, stderr)
 		}
@@ -95,7 +96,8 @@ func TestListsTakeNoLock(t *testing.T) {
 	}
 }
 
-// TestWaitIsBounded gives up behind a stopped process, and names it: at once, or after a line that says whom it waits for.
+// TestWaitIsBounded gives up behind a stopped process, and names it: at once, or after a line that says whom it waits
+// for.
 func TestWaitIsBounded(t *testing.T) {
 	testkit.RequireRoot(t)
 	l := newLockedRoot(t)

@@ -37,7 +37,8 @@ func TestAccess(t *testing.T) {
 	}
 	s.Put(t, "/api/v1/nodes", node("192.0.2.1"))
 	wants("a node", "[192.0.2.1] []")
-	s.Put(t, services, serviceAt("web", "10.96.0.1", `, "type": "LoadBalancer", "externalTrafficPolicy": "Local", "healthCheckNodePort": 30100,
+	s.Put(t, services, serviceAt("web", "10.96.0.1",
+		`, "type": "LoadBalancer", "externalTrafficPolicy": "Local", "healthCheckNodePort": 30100,
 "externalIPs": ["192.0.2.10"]`))
 	s.Put(t, "/api/v1/nodes", node("192.0.2.2"))
 	wants("another address, and a health check", "[192.0.2.2] [30100]")
@@ -59,14 +60,16 @@ func TestNodePorts(t *testing.T) {
 "status": {"addresses": [{"type": "InternalIP", "address": %q}]}}`, ip))
 	}
 	node("192.0.2.1")
-	port := strings.Replace(serviceAt("web", "10.96.0.1", `, "type": "NodePort"`), `"port": 80`, `"port": 80, "nodePort": 30080`, 1)
+	port := strings.Replace(serviceAt("web", "10.96.0.1", `, "type": "NodePort"`), `"port": 80`,
+		`"port": 80, "nodePort": 30080`, 1)
 	s.Put(t, services, port)
 	rows.wants(t, "an address", "10.96.0.1:80/tcp []; 192.0.2.1:30080/tcp []")
 	node("192.0.2.2")
 	rows.wants(t, "another", "10.96.0.1:80/tcp []; 192.0.2.2:30080/tcp []")
 }
 
-// TestNoLocalEndpoints counts Services whose traffic policy is Local and that have endpoints on other nodes alone, by kube-proxy's name.
+// TestNoLocalEndpoints counts Services whose traffic policy is Local and that have endpoints on other nodes alone, by
+// kube-proxy's name.
 func TestNoLocalEndpoints(t *testing.T) {
 	s, rows := kubetest.Start(t), newTable()
 	state := start(t, s, rows).State
@@ -84,11 +87,14 @@ func TestNoLocalEndpoints(t *testing.T) {
 		})
 	}
 	slice := func(name, node string) {
-		s.Put(t, endpointSlices, fmt.Sprintf(`{"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4", "metadata": {"namespace": "shop", "name": %q,
+		s.Put(t, endpointSlices,
+			fmt.Sprintf(`{"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4", "metadata": `+
+				`{"namespace": "shop", "name": %q,
 "labels": {"kubernetes.io/service-name": %[1]q}}, "ports": [{"port": 8080}], "endpoints": [{"addresses": ["10.1.0.1"], "nodeName": %q}]}`, name, node))
 	}
 	s.Put(t, services, serviceAt("in", "10.96.0.1", `, "internalTrafficPolicy": "Local"`))
-	s.Put(t, services, serviceAt("out", "10.96.0.2", `, "externalTrafficPolicy": "Local", "externalIPs": ["192.0.2.8", "192.0.2.9"]`))
+	s.Put(t, services, serviceAt("out", "10.96.0.2",
+		`, "externalTrafficPolicy": "Local", "externalIPs": ["192.0.2.8", "192.0.2.9"]`))
 	s.Put(t, services, serviceAt("any", "10.96.0.3", ""))
 	counts("no endpoints at all", 0, 0)
 	for _, name := range []string{"in", "out", "any"} {
@@ -109,7 +115,8 @@ func TestProgrammingLatency(t *testing.T) {
 	s := kubetest.Start(t)
 	slice := func(at time.Time, ip string) string {
 		return strings.Replace(sliceOf("web-1", "web", "a", ip), `"metadata": {`, fmt.Sprintf(
-			`"metadata": {"annotations": {"endpoints.kubernetes.io/last-change-trigger-time": %q}, `, at.Format(time.RFC3339Nano)), 1)
+			`"metadata": {"annotations": {"endpoints.kubernetes.io/last-change-trigger-time": %q}, `,
+			at.Format(time.RFC3339Nano)), 1)
 	}
 	rows := newTable()
 	s.Put(t, services, serviceAt("web", "10.96.0.1", ""))
@@ -124,7 +131,8 @@ func TestProgrammingLatency(t *testing.T) {
 	testkit.Eventually(t, 30*time.Second, func() error {
 		w := ask(state.Metrics(), "/metrics")
 		for _, line := range []string{"network_programming_duration_seconds_count 1", "endpoint_changes_pending 0"} {
-			if !strings.Contains(w.Body.String(), "\nkubeproxy_"+line) && !strings.Contains(w.Body.String(), "\nkubeproxy_sync_proxy_rules_"+line) {
+			if !strings.Contains(w.Body.String(), "\nkubeproxy_"+line) &&
+				!strings.Contains(w.Body.String(), "\nkubeproxy_sync_proxy_rules_"+line) {
 				return errors.New("metrics lack " + line)
 			}
 		}
@@ -132,7 +140,8 @@ func TestProgrammingLatency(t *testing.T) {
 	})
 }
 
-// TestDeviceAfterPods makes a device of the node on the parent of a pod that runs already. It is guarded once the agent has attached all.
+// TestDeviceAfterPods makes a device of the node on the parent of a pod that runs already. It is guarded once the agent
+// has attached all.
 func TestDeviceAfterPods(t *testing.T) {
 	testkit.RequireRoot(t)
 	testkit.RequireKernel(t, 6, 6)
@@ -154,7 +163,8 @@ func TestDeviceAfterPods(t *testing.T) {
 		-n NODE link add link up0 name eth0 netns POD type macvlan mode bridge
 		-n POD addr add 10.1.0.2/24 dev eth0
 		-n POD link set eth0 up`)
-	if _, _, err := d.Endpoints().Put(t.Context(), datapath.EndpointSpec{Namespace: pod, IfName: "eth0", Host: node}); err != nil {
+	if _, _, err := d.Endpoints().Put(t.Context(), datapath.EndpointSpec{Namespace: pod, IfName: "eth0",
+		Host: node}); err != nil {
 		t.Fatal(err)
 	}
 	run(`-n NODE link add late link up0 type macvlan mode bridge

@@ -35,8 +35,8 @@ const (
 	resync = 5 * time.Minute
 )
 
-// idleAfter is how long nothing is written before garbage is collected and memory goes back to the system: to read and compare all takes several times
-// what is kept.
+// idleAfter is how long nothing is written before garbage is collected and memory goes back to the system: to read and
+// compare all takes several times what is kept.
 const idleAfter = 5 * time.Second
 
 // Services are those of a datapath.
@@ -58,7 +58,8 @@ type Policies interface {
 // Access lets the node's own processes, and clients outside at the node's addresses, reach services. Host is one.
 type Access interface {
 	Attach(ctx context.Context, addresses []netip.Addr) error
-	// NodePorts returns which addresses of the node have the node ports, if its Node object names some; nil: all have them.
+	// NodePorts returns which addresses of the node have the node ports, if its Node object names some; nil: all have
+	// them.
 	NodePorts(addresses []netip.Addr) ([]netip.Addr, error)
 }
 
@@ -73,8 +74,8 @@ type Options struct {
 	Node     string
 	Cluster  *kube.Client
 	Services Services
-	// Room is the number of rows for services; 0: no limit. The Services of a namespace have one part in NamespaceQuota of the rows of each map, and
-	// so have its NetworkPolicies; 0: an eighth.
+	// Room is the number of rows for services; 0: no limit. The Services of a namespace have one part in NamespaceQuota of
+	// the rows of each map, and so have its NetworkPolicies; 0: an eighth.
 	Room           rows.Counts
 	NamespaceQuota int
 	Policies       Policies
@@ -129,8 +130,9 @@ func New(o Options) *Agent {
 		o.NamespaceQuota = defaultQuota
 	}
 	a := &Agent{
-		Options: o, services: newServiceSet(o.Node), policies: newPolicySet(o.Node), nodes: newNodeSet(), began: time.Now(), warnings: newWarnings(o.Log),
-		failed: map[service.Key]string{}, unread: map[object]string{}, changed: make(chan struct{}, 1),
+		Options: o, services: newServiceSet(o.Node), policies: newPolicySet(o.Node), nodes: newNodeSet(), began: time.Now(),
+		warnings: newWarnings(o.Log),
+		failed:   map[service.Key]string{}, unread: map[object]string{}, changed: make(chan struct{}, 1),
 		podRounds: rate.NewLimiter(rate.Every(pause), 1),
 	}
 	a.services.quota = newQuota(o.Room, o.NamespaceQuota, a.services.cluster.CompareAge)
@@ -151,14 +153,16 @@ func (a *Agent) Run(ctx context.Context) error {
 	synced := make(chan struct{})
 	var others sync.WaitGroup
 	defer func() { stop(nil); others.Wait() }()
-	a.Log.Info("agent started", "version", a.Config.Version, "node", a.Node, "link", a.Config.Link, "routing", a.Config.Routing)
+	a.Log.Info("agent started", "version", a.Config.Version, "node", a.Node, "link", a.Config.Link, "routing",
+		a.Config.Routing)
 	for _, text := range a.warned() {
 		a.Log.Warn(text)
 	}
 	others.Go(func() { a.warnings.post(ctx, a.Cluster, a.Node) })
 	others.Go(func() {
 		installed := func(k kube.Kind) int { return a.installed(ctx, k) }
-		a.Cluster.Watch(ctx, watched, kube.Calls{On: a.on, Synced: func() { close(synced) }, Installed: installed, Failing: a.failing})
+		a.Cluster.Watch(ctx, watched, kube.Calls{On: a.on, Synced: func() { close(synced) }, Installed: installed,
+			Failing: a.failing})
 	})
 	select {
 	case <-ctx.Done():
@@ -247,7 +251,8 @@ func (a *Agent) on(e kube.Event) {
 	delete(a.unread, at)
 	if err != nil {
 		a.unread[at] = err.Error()
-		a.warnings.add(kube.Warning{Kind: e.Kind, Namespace: e.Namespace, Name: e.Name, Reason: "NotRead", Text: err.Error(), Everywhere: true})
+		a.warnings.add(kube.Warning{Kind: e.Kind, Namespace: e.Namespace, Name: e.Name, Reason: "NotRead", Text: err.Error(),
+			Everywhere: true})
 	}
 	a.proceed()
 	a.wake()
@@ -281,8 +286,8 @@ func (a *Agent) findNodePorts(addresses []netip.Addr) error {
 	return nil
 }
 
-// sync writes what has changed, and reports whether it has compared all. Policies come first: a service lets nobody reach what they
-// deny.
+// sync writes what has changed, and reports whether it has compared all. Policies come first: a service lets nobody
+// reach what they deny.
 //
 // refused is about single objects, which wait: no round has failed for them.
 func (a *Agent) sync(ctx context.Context) (all bool, refused, err error) {

@@ -50,7 +50,8 @@ func TestZone(t *testing.T) {
 	s.Put(t, endpointSlices, sliceOf("web-2", "web", "b", "10.1.0.2"))
 	start(t, s, rows)
 	rows.wants(t, "no zone", "10.96.0.1:80/tcp [10.1.0.1:8080 10.1.0.2:8080]")
-	s.Put(t, "/api/v1/nodes", `{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "here", "labels": {"topology.kubernetes.io/zone": "b"}}}`)
+	s.Put(t, "/api/v1/nodes",
+		`{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "here", "labels": {"topology.kubernetes.io/zone": "b"}}}`)
 	rows.wants(t, "zone b", "10.96.0.1:80/tcp [10.1.0.2:8080]")
 }
 
@@ -64,8 +65,10 @@ func TestConflict(t *testing.T) {
 	rows.wants(t, "one", "10.96.0.1:80/tcp [10.1.0.1:8080]; 192.0.2.1:80/tcp [10.1.0.1:8080]")
 	s.Put(t, services, serviceAt("two", "10.96.0.2", external))
 	s.Put(t, endpointSlices, sliceOf("two", "two", "a", "10.1.0.2"))
-	rows.wants(t, "both", "10.96.0.1:80/tcp [10.1.0.1:8080]; 10.96.0.2:80/tcp [10.1.0.2:8080]; 192.0.2.1:80/tcp [10.1.0.1:8080]")
-	wantsEvents(t, s, map[string]int{`"message":"shop/one already has 192.0.2.1:80"`: 1, `"name":"two","namespace":"shop"`: 1, `"involvedObject"`: 1})
+	rows.wants(t, "both",
+		"10.96.0.1:80/tcp [10.1.0.1:8080]; 10.96.0.2:80/tcp [10.1.0.2:8080]; 192.0.2.1:80/tcp [10.1.0.1:8080]")
+	wantsEvents(t, s, map[string]int{`"message":"shop/one already has 192.0.2.1:80"`: 1,
+		`"name":"two","namespace":"shop"`: 1, `"involvedObject"`: 1})
 	s.Delete(services, "shop", "one")
 	rows.wants(t, "two", "10.96.0.2:80/tcp [10.1.0.2:8080]; 192.0.2.1:80/tcp [10.1.0.2:8080]")
 }
@@ -85,7 +88,8 @@ func TestUnchanged(t *testing.T) {
 	}
 }
 
-// TestPolicies follows policies and pods: an address is its youngest pod's, and a policy that cannot be read is there too.
+// TestPolicies follows policies and pods: an address is its youngest pod's, and a policy that cannot be read is there
+// too.
 func TestPolicies(t *testing.T) {
 	s, rows := kubetest.Start(t), newTable()
 	const pods, networkPolicies = "/api/v1/pods", "/apis/networking.k8s.io/v1/networkpolicies"
@@ -108,7 +112,8 @@ func TestGoneTogether(t *testing.T) {
 	s := newServiceSet("here")
 	external := `, "externalIPs": ["192.0.2.1"]`
 	for i, name := range []string{"one", "two"} {
-		testkit.Succeed(t, s.on(kube.Event{Kind: kube.Services, Namespace: "shop", Name: name, Object: []byte(serviceAt(name, fmt.Sprint("10.96.0.", i+1), external))}))
+		testkit.Succeed(t, s.on(kube.Event{Kind: kube.Services, Namespace: "shop", Name: name,
+			Object: []byte(serviceAt(name, fmt.Sprint("10.96.0.", i+1), external))}))
 	}
 	rows := newTable()
 	for _, gone := range []bool{false, true} {
@@ -138,8 +143,8 @@ func TestRemoved(t *testing.T) {
 	}
 }
 
-// TestOtherOwner has a Service whose address another owner has: the others are served, the agent is ready, and the Service is served once the
-// address is free.
+// TestOtherOwner has a Service whose address another owner has: the others are served, the agent is ready, and the
+// Service is served once the address is free.
 func TestOtherOwner(t *testing.T) {
 	s, rows := kubetest.Start(t), newTable()
 	rows.other = service.Key{Frontend: netip.MustParseAddrPort("10.96.0.1:80"), Protocol: service.TCP}
@@ -160,8 +165,8 @@ func TestOtherOwner(t *testing.T) {
 	rows.wants(t, "it is free", "10.96.0.1:80/tcp []; 10.96.0.2:80/tcp []; 10.96.0.3:80/tcp []")
 }
 
-// TestRetryUnderChange has a Service that is never served, since another owner has its address, and whose endpoints change all the time:
-// what failed besides is written all the same.
+// TestRetryUnderChange has a Service that is never served, since another owner has its address, and whose endpoints
+// change all the time: what failed besides is written all the same.
 func TestRetryUnderChange(t *testing.T) {
 	s, rows := kubetest.Start(t), newTable()
 	rows.other = service.Key{Frontend: netip.MustParseAddrPort("10.96.0.1:80"), Protocol: service.TCP}
@@ -172,7 +177,8 @@ func TestRetryUnderChange(t *testing.T) {
 	rows.set(func() { rows.refuses = errors.New("no") })
 	s.Put(t, "/api/v1/namespaces", `{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}}`)
 	s.Put(t, "/apis/networking.k8s.io/v1/networkpolicies",
-		`{"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"namespace": "shop", "name": "closed"}, "spec": {"podSelector": {}}}`)
+		`{"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"namespace": "shop", "name": `+
+			`"closed"}, "spec": {"podSelector": {}}}`)
 	testkit.Eventually(t, time.Minute, func() error {
 		if rounds := a.State.Report().Sync; rounds.Failed == 0 {
 			return errors.New("no round has failed")
@@ -193,7 +199,8 @@ func TestRetryUnderChange(t *testing.T) {
 	})
 }
 
-// TestLogUnderChange has a Service that is never served change all the time: the log says so when all is tried again, not each time.
+// TestLogUnderChange has a Service that is never served change all the time: the log says so when all is tried again,
+// not each time.
 func TestLogUnderChange(t *testing.T) {
 	s, rows := kubetest.Start(t), newTable()
 	rows.other = service.Key{Frontend: netip.MustParseAddrPort("10.96.0.1:80"), Protocol: service.TCP}

@@ -21,8 +21,9 @@ import (
 // defaultQuota is the quota of a namespace if none is set: an eighth of each map.
 const defaultQuota = 8
 
-// applyPolicies writes the policies of a version. Those of namespaces above their quota are written without rules. If the node is full all the
-// same, what is in force stays: degraded tells why. Before anything is in force, that is an error as any other.
+// applyPolicies writes the policies of a version. Those of namespaces above their quota are written without rules. If
+// the node is full all the same, what is in force stays: degraded tells why. Before anything is in force, that is an
+// error as any other.
 func (a *Agent) applyPolicies(ctx context.Context, want policies.Set, version uint64) (degraded, err error) {
 	over, err := a.writePolicies(ctx, &want)
 	a.mu.Lock()
@@ -43,20 +44,23 @@ func (a *Agent) applyPolicies(ctx context.Context, want policies.Set, version ui
 		for _, name := range e.policies {
 			text := "no rules of it are in force: " + e.excess.Error() + "; " + e.isolated
 			a.noRoom[name] = text
-			a.warnings.add(kube.Warning{Kind: kube.NetworkPolicies, Namespace: name.Namespace, Name: name.Name, Reason: "OverQuota", Text: text})
+			a.warnings.add(kube.Warning{Kind: kube.NetworkPolicies, Namespace: name.Namespace, Name: name.Name,
+				Reason: "OverQuota", Text: text})
 		}
 	}
 	return degraded, err
 }
 
-// overQuota is a namespace above its quota, its policies that are not in force as they are, and which pods are isolated instead.
+// overQuota is a namespace above its quota, its policies that are not in force as they are, and which pods are isolated
+// instead.
 type overQuota struct {
 	excess   *policy.LimitError
 	policies []manifest.Name
 	isolated string
 }
 
-// writePolicies writes policies. Those of namespaces above their quota lose their rules, and if they are too many even so, one takes the place of all.
+// writePolicies writes policies. Those of namespaces above their quota lose their rules, and if they are too many even
+// so, one takes the place of all.
 func (a *Agent) writePolicies(ctx context.Context, want *policies.Set) (map[string]overQuota, error) {
 	want.Previous, want.Quota = nil, a.NamespaceQuota
 	over := map[string]overQuota{}
@@ -85,7 +89,8 @@ func (a *Agent) writePolicies(ctx context.Context, want *policies.Set) (map[stri
 	}
 }
 
-// strip takes the rules from the NetworkPolicies of a namespace, so that they only isolate, and returns the names of those that had some.
+// strip takes the rules from the NetworkPolicies of a namespace, so that they only isolate, and returns the names of
+// those that had some.
 func strip(want *policies.Set, namespace string) (names []manifest.Name) {
 	want.Policies = slices.Clone(want.Policies)
 	for i := range want.Policies {
@@ -98,13 +103,15 @@ func strip(want *policies.Set, namespace string) (names []manifest.Name) {
 	return names
 }
 
-// join has one NetworkPolicy without rules, in place of several of a namespace, isolate all of its pods, and returns the names of all; none if there is one.
+// join has one NetworkPolicy without rules, in place of several of a namespace, isolate all of its pods, and returns
+// the names of all; none if there is one.
 func join(want *policies.Set, namespace string) (names []manifest.Name) {
 	var one policy.Policy
 	rest := slices.DeleteFunc(slices.Clone(want.Policies), func(p policy.Policy) bool {
 		is := p.Tier == policy.Namespaced && p.Namespace == namespace
 		if is {
-			p.IsolatesIngress, p.IsolatesEgress = p.IsolatesIngress || one.IsolatesIngress, p.IsolatesEgress || one.IsolatesEgress
+			p.IsolatesIngress, p.IsolatesEgress = p.IsolatesIngress || one.IsolatesIngress, p.IsolatesEgress ||
+				one.IsolatesEgress
 			p.JudgesNode = p.JudgesNode || one.JudgesNode
 			one, names = p, append(names, manifest.Name{Namespace: namespace, Name: p.Name})
 		}
@@ -123,10 +130,10 @@ func isFull(err error) bool {
 	return errors.As(err, new(*objects.FullError)) || errors.As(err, new(*policy.LimitError))
 }
 
-// AwaitPod waits until the tables have the policies of the cluster, as far as the agent has been told of them when it knows a Pod of this
-// node: its labels and its namespace. The UID is that of the runtime, which for a static Pod is not that of its mirror; empty: any. A
-// name that is empty stands for a pod that is none of the cluster: only the tables are waited for. The error tells what the agent still
-// waited for when the context ended.
+// AwaitPod waits until the tables have the policies of the cluster, as far as the agent has been told of them when it
+// knows a Pod of this node: its labels and its namespace. The UID is that of the runtime, which for a static Pod is not
+// that of its mirror; empty: any. A name that is empty stands for a pod that is none of the cluster: only the tables
+// are waited for. The error tells what the agent still waited for when the context ended.
 func (a *Agent) AwaitPod(ctx context.Context, namespace, name, uid string) error {
 	var from uint64 // the version that has to be written; 0: not known yet
 	for {

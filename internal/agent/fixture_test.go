@@ -145,11 +145,14 @@ func sliceOf(name, of string, zone string, ips ...string) string {
 const nodes = "/api/v1/nodes"
 
 func podAt(name, ip, created, phase string) string {
-	return fmt.Sprintf(`{"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "shop", "name": %q, "creationTimestamp": %q,
-"labels": {"app": %q}}, "spec": {"nodeName": "here"}, "status": {"phase": %q, "podIP": %q}}`, name, created, name, phase, ip)
+	return fmt.Sprintf(`{"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "shop", "name": %q, `+
+		`"creationTimestamp": %q,
+"labels": {"app": %q}}, "spec": {"nodeName": "here"}, "status": {"phase": %q, "podIP": %q}}`,
+		name, created, name, phase, ip)
 }
 
-const denyAll = `{"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"namespace": "shop", "name": "deny"},
+const denyAll = `{"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"namespace": "shop", ` +
+	`"name": "deny"},
 "spec": {"podSelector": {}%s}}`
 
 func quiet() *warnings { return newWarnings(slog.New(slog.DiscardHandler)) }
@@ -213,7 +216,8 @@ func named(n nodenet.Node) string { return fmt.Sprintf("{%s %v %v}", n.Name, n.A
 
 // Has has a network of its own, and an API server.
 func (n *network) Has() (nodenet.Host, error) {
-	return nodenet.Host{Local: []netip.Prefix{netip.MustParsePrefix("198.51.100.1/24")}, Reserved: []netip.Addr{netip.MustParseAddr("203.0.113.5")}}, nil
+	return nodenet.Host{Local: []netip.Prefix{netip.MustParsePrefix("198.51.100.1/24")},
+		Reserved: []netip.Addr{netip.MustParseAddr("203.0.113.5")}}, nil
 }
 
 // Inspect has no way to the second range of a node.
@@ -255,7 +259,8 @@ func (n *network) wants(t *testing.T, what, joined, attached string) {
 
 func nodeAt(name, address, ranges, more string) string {
 	return fmt.Sprintf(`{"apiVersion": "v1", "kind": "Node", "metadata": {"name": %q}, "spec": {%s},
-"status": {"addresses": [{"type": "Hostname", "address": %q}, {"type": "InternalIP", "address": %q}]%s}}`, name, ranges, name, address, more)
+"status": {"addresses": [{"type": "Hostname", "address": %q}, {"type": "InternalIP", "address": %q}]%s}}`,
+		name, ranges, name, address, more)
 }
 
 // wantsEvents waits until the events have texts, each so often.

@@ -24,7 +24,8 @@ type Host struct {
 	Cgroup string
 	// Uplinks are the names of devices; nil: those with an address of the node.
 	Uplinks []string
-	// Ranges has the node ports at addresses of the node in these ranges alone, and Primary at those of its Node object; neither: at all.
+	// Ranges has the node ports at addresses of the node in these ranges alone, and Primary at those of its Node object;
+	// neither: at all.
 	Ranges  []netip.Prefix
 	Primary bool
 	// Forward has the node forward in the families of its addresses; nil leaves that to others.
@@ -42,7 +43,8 @@ func (h Host) NodePorts(addresses []netip.Addr) ([]netip.Addr, error) {
 	}
 	on, err := rtnl.In(h.Namespace).Addresses()
 	for _, a := range on {
-		if slices.ContainsFunc(h.Ranges, func(p netip.Prefix) bool { return p.Contains(a.Addr) }) && !slices.Contains(ports, a.Addr) {
+		if slices.ContainsFunc(h.Ranges, func(p netip.Prefix) bool { return p.Contains(a.Addr) }) &&
+			!slices.Contains(ports, a.Addr) {
 			ports = append(ports, a.Addr)
 		}
 	}
@@ -56,10 +58,11 @@ func (e *AbsentError) Error() string {
 	return fmt.Sprintf("no device has an address of the node: %s", e.Addresses)
 }
 
-// Attach attaches the programs of uplinks and of the node's processes, with the addresses that the Node object has. A tunnel to other
-// nodes is an uplink: what clients outside send to pods there goes into it, and answers come out of it. The source guard is attached
-// to devices of the host that were made after pods on the same parent, and the node forwards. What is attached already stays. Errors: an
-// *[AbsentError], those of datapath.Sockets, datapath.Uplinks and datapath.Datapath.GuardParents, and that a setting cannot be written.
+// Attach attaches the programs of uplinks and of the node's processes, with the addresses that the Node object has. A
+// tunnel to other nodes is an uplink: what clients outside send to pods there goes into it, and answers come out of it.
+// The source guard is attached to devices of the host that were made after pods on the same parent, and the node
+// forwards. What is attached already stays. Errors: an *[AbsentError], those of datapath.Sockets, datapath.Uplinks and
+// datapath.Datapath.GuardParents, and that a setting cannot be written.
 func (h Host) Attach(ctx context.Context, addresses []netip.Addr) error {
 	_, err := h.Datapath.GuardParents(ctx)
 	if h.Forward != nil {

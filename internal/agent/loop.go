@@ -27,22 +27,13 @@ type loop struct {
 
 // run does rounds until the context ends, the first one at once.
 func (l loop) run(ctx context.Context) {
-	next := time.NewTimer(0)
+	next := time.NewTimer(l.every)
 	defer next.Stop()
 	said, retry, due := "", firstRetry, false // due: all is compared again after an error
-	for {
-		all := false
-		select {
-		case <-ctx.Done():
-			return
-		case <-next.C:
-			all, due = true, false
-		case <-l.changed:
-		case <-l.disturbed:
-		}
-		all, err := l.round(all)
+	for all := true; ctx.Err() == nil; {
+		compared, err := l.round(all)
 		switch {
-		case err == nil && all:
+		case err == nil && compared:
 			if said != "" {
 				l.log.Info(l.again)
 			}
@@ -60,6 +51,14 @@ func (l loop) run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 		case <-time.After(l.pause):
+		}
+		all = false
+		select {
+		case <-ctx.Done():
+		case <-next.C:
+			all, due = true, false
+		case <-l.changed:
+		case <-l.disturbed:
 		}
 	}
 }

@@ -17,8 +17,8 @@ import (
 	"mustang/internal/service/manifest"
 )
 
-// How often nodes are joined, at most, and how often what there is is compared with what there should be if nothing has told of a
-// change.
+// How often nodes are joined, at most, and how often what there is is compared with what there should be if nothing has
+// told of a change.
 const (
 	nodesPause  = time.Second
 	nodesResync = time.Minute
@@ -34,7 +34,8 @@ type Nodes interface {
 	Watch(ctx context.Context) (<-chan struct{}, error)
 }
 
-// Attacher lets the container runtime of the node attach pods, with addresses of some ranges, by devices of an MTU in bytes.
+// Attacher lets the container runtime of the node attach pods, with addresses of some ranges, by devices of an MTU in
+// bytes.
 type Attacher interface {
 	Attach(ctx context.Context, ranges []netip.Prefix, mtu int) error
 }
@@ -112,7 +113,8 @@ func strays(p policy.Pod, ranges []netip.Prefix) (why []string) {
 	}
 	for _, addr := range p.Addresses {
 		if outside(addr, ranges) {
-			why = append(why, fmt.Sprintf("%s is outside the node's ranges %v: other nodes do not reach it; drain the node", addr, ranges))
+			why = append(why, fmt.Sprintf("%s is outside the node's ranges %v: other nodes do not reach it; drain the node",
+				addr, ranges))
 		}
 	}
 	return why
@@ -132,8 +134,8 @@ func (a *Agent) warnStrays() {
 	}
 }
 
-// readPods gives services the nodes' ranges of pods, and the addresses of nodes, if these may have changed. What no node can have takes no
-// address of a Service.
+// readPods gives services the nodes' ranges of pods, and the addresses of nodes, if these may have changed. What no
+// node can have takes no address of a Service.
 func (a *Agent) readPods() error {
 	a.mu.Lock()
 	unread := a.nodes.unread
@@ -162,7 +164,8 @@ func (a *Agent) readPods() error {
 		}
 	}
 	others, _ = nodenet.Sound(self, others, host) // the log has what is refused, when nodes are joined
-	taken := manifest.Taken{Tunnel: host.Tunnel, Pods: map[netip.Prefix]string{}, Nodes: map[netip.Addr]string{}, Hosts: external}
+	taken := manifest.Taken{Tunnel: host.Tunnel, Pods: map[netip.Prefix]string{}, Nodes: map[netip.Addr]string{},
+		Hosts: external}
 	for _, n := range append(others, self) {
 		for _, r := range n.Ranges {
 			taken.Pods[r] = n.Name
@@ -192,8 +195,8 @@ func (a *Agent) ClusterIPs() []netip.Addr {
 	return a.services.cluster.ClusterIPs()
 }
 
-// joinNodes keeps the node's pods joined with those of other nodes until the context ends. Without a Node object of this
-// node all stays as it is.
+// joinNodes keeps the node's pods joined with those of other nodes until the context ends. Without a Node object of
+// this node all stays as it is.
 func (a *Agent) joinNodes(ctx context.Context) {
 	disturbed, err := a.Nodes.Watch(ctx)
 	if err != nil {

@@ -17,8 +17,8 @@ import (
 	"mustang/internal/testkit"
 )
 
-// TestNodes joins a node with others as they come, change and go, and lets pods be attached once it has ranges, also while another
-// node cannot be joined.
+// TestNodes joins a node with others as they come, change and go, and lets pods be attached once it has ranges, also
+// while another node cannot be joined.
 func TestNodes(t *testing.T) {
 	s := kubetest.Start(t)
 	n := &network{fails: true}
@@ -30,16 +30,20 @@ func TestNodes(t *testing.T) {
 	if o := s.Object(t, nodes, "", "here"); strings.Contains(o, "NetworkUnavailable") {
 		t.Errorf("pods cannot be attached, and the node has %s", o)
 	}
-	s.Put(t, nodes, nodeAt("here", "192.0.2.1", `"podCIDRs": ["10.1.1.0/24"]`, `, "conditions": [{"type": "NetworkUnavailable", "status": "True"}]`))
-	n.wants(t, "ranges", "{here [192.0.2.1] [10.1.1.0/24]} [{far [192.0.2.2] [10.1.2.0/24 fd00:2::/64]}]", "[10.1.1.0/24] 1450")
+	s.Put(t, nodes, nodeAt("here", "192.0.2.1", `"podCIDRs": ["10.1.1.0/24"]`,
+		`, "conditions": [{"type": "NetworkUnavailable", "status": "True"}]`))
+	n.wants(t, "ranges", "{here [192.0.2.1] [10.1.1.0/24]} [{far [192.0.2.2] [10.1.2.0/24 fd00:2::/64]}]",
+		"[10.1.1.0/24] 1450")
 	testkit.Eventually(t, time.Minute, func() error {
-		if o := s.Object(t, nodes, "", "here"); !strings.Contains(o, `"reason":"MustangIsUp","status":"False","type":"NetworkUnavailable"`) {
+		if o := s.Object(t, nodes, "", "here"); !strings.Contains(o,
+			`"reason":"MustangIsUp","status":"False","type":"NetworkUnavailable"`) {
 			return fmt.Errorf("the node has %s", o)
 		}
 		return nil
 	})
 	s.Put(t, nodes, nodeAt("far", "192.0.2.3", `"podCIDRs": ["10.1.2.0/24"]`, ""))
-	n.wants(t, "another address", "{here [192.0.2.1] [10.1.1.0/24]} [{far [192.0.2.3] [10.1.2.0/24]}]", "[10.1.1.0/24] 1450")
+	n.wants(t, "another address", "{here [192.0.2.1] [10.1.1.0/24]} [{far [192.0.2.3] [10.1.2.0/24]}]",
+		"[10.1.1.0/24] 1450")
 	rows.set(func() { rows.at = nil })
 	s.Delete(nodes, "", "far")
 	n.wants(t, "gone", "{here [192.0.2.1] [10.1.1.0/24]} []", "[10.1.1.0/24] 1450")
@@ -53,8 +57,8 @@ func TestNodes(t *testing.T) {
 	})
 }
 
-// TestExternalIPs has a Service whose external addresses nobody can serve, and one that has a pod's: what else it has is served, and an
-// event tells. A range that no node can have takes no address.
+// TestExternalIPs has a Service whose external addresses nobody can serve, and one that has a pod's: what else it has
+// is served, and an event tells. A range that no node can have takes no address.
 func TestExternalIPs(t *testing.T) {
 	s, rows := kubetest.Start(t), newTable()
 	s.Put(t, nodes, nodeAt("bad", "192.0.2.3", `"podCIDRs": ["128.0.0.0/1"]`, ""))
@@ -65,7 +69,8 @@ func TestExternalIPs(t *testing.T) {
 	rows.wants(t, "a pod's address", "10.96.0.1:80/tcp []; 192.0.2.9:80/tcp []")
 	// One event before the node came, and one after.
 	wantsEvents(t, s, map[string]int{
-		"127.0.0.1 is a loopback address": 2, "0.0.0.0 is the unspecified address": 2, "10.1.2.7 is within the pods' range 10.1.2.0/24 of node far": 1,
+		"127.0.0.1 is a loopback address": 2, "0.0.0.0 is the unspecified address": 2,
+		"10.1.2.7 is within the pods' range 10.1.2.0/24 of node far": 1,
 		`"reason":"NotServed"`: 2,
 	})
 	s.Put(t, nodes, nodeAt("here", "192.0.2.1", `"podCIDRs": ["10.1.2.0/25"]`, ""))
@@ -73,18 +78,21 @@ func TestExternalIPs(t *testing.T) {
 	s.Put(t, services, serviceAt("other", "10.96.0.2", `, "externalIPs": ["10.1.2.200"]`))
 	rows.wants(t, "its own range", "10.1.2.200:80/tcp []; 10.96.0.1:80/tcp []; 10.96.0.2:80/tcp []; 192.0.2.9:80/tcp []")
 	s.Delete(nodes, "", "here")
-	rows.wants(t, "no range", "10.1.2.200:80/tcp []; 10.1.2.7:80/tcp []; 10.96.0.1:80/tcp []; 10.96.0.2:80/tcp []; 192.0.2.9:80/tcp []")
-	s.Put(t, nodes, `{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "public"}, "status": {"addresses": [{"type": "ExternalIP", "address": "192.0.2.9"}]}}`)
+	rows.wants(t, "no range",
+		"10.1.2.200:80/tcp []; 10.1.2.7:80/tcp []; 10.96.0.1:80/tcp []; 10.96.0.2:80/tcp []; 192.0.2.9:80/tcp []")
+	s.Put(t, nodes, `{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "public"}, "status": {"addresses": `+
+		`[{"type": "ExternalIP", "address": "192.0.2.9"}]}}`)
 	rows.wants(t, "another node's", "10.1.2.200:80/tcp []; 10.1.2.7:80/tcp []; 10.96.0.1:80/tcp []; 10.96.0.2:80/tcp []")
 }
 
-// TestClaimedExternalIPs has a Node claim a range in a network of this host, in which a Service has an external address: it is served, and
-// addresses of the node and the API server are not.
+// TestClaimedExternalIPs has a Node claim a range in a network of this host, in which a Service has an external
+// address: it is served, and addresses of the node and the API server are not.
 func TestClaimedExternalIPs(t *testing.T) {
 	s, rows := kubetest.Start(t), newTable()
 	s.Put(t, nodes, nodeAt("here", "192.0.2.1", `"podCIDRs": ["10.1.1.0/24"]`, ""))
 	s.Put(t, nodes, nodeAt("bad", "192.0.2.3", `"podCIDRs": ["198.51.100.0/25"]`, ""))
-	s.Put(t, services, serviceAt("web", "10.96.0.1", `, "externalIPs": ["198.51.100.9", "10.1.1.9", "203.0.113.5", "192.0.2.1", "198.51.100.1"]`))
+	s.Put(t, services, serviceAt("web", "10.96.0.1",
+		`, "externalIPs": ["198.51.100.9", "10.1.1.9", "203.0.113.5", "192.0.2.1", "198.51.100.1"]`))
 	n := &network{}
 	a := start(t, s, rows, joining(n))
 	rows.wants(t, "a claim of the host's network", "10.96.0.1:80/tcp []; 198.51.100.9:80/tcp []")
@@ -95,11 +103,15 @@ func TestClaimedExternalIPs(t *testing.T) {
 
 // TestPodOutsideRanges tells of pods of this node that kept their addresses when it was given another range.
 func TestPodOutsideRanges(t *testing.T) {
-	a := New(Options{Node: "here", Nodes: &network{}, State: status.NewTracker(), Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
-	a.on(kube.Event{Kind: kube.Nodes, Name: "here", Object: []byte(nodeAt("here", "192.0.2.1", `"podCIDRs": ["10.1.1.0/24"]`, ""))})
-	a.on(kube.Event{Kind: kube.Namespaces, Name: "shop", Object: []byte(`{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}}`)})
+	a := New(Options{Node: "here", Nodes: &network{}, State: status.NewTracker(),
+		Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	a.on(kube.Event{Kind: kube.Nodes, Name: "here",
+		Object: []byte(nodeAt("here", "192.0.2.1", `"podCIDRs": ["10.1.1.0/24"]`, ""))})
+	a.on(kube.Event{Kind: kube.Namespaces, Name: "shop",
+		Object: []byte(`{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}}`)})
 	for name, ip := range map[string]string{"moved": "10.1.9.9", "web": "10.1.1.2"} {
-		a.on(kube.Event{Kind: kube.Pods, Namespace: "shop", Name: name, Object: []byte(podAt(name, ip, "2026-01-01T00:00:00Z", "Running"))})
+		a.on(kube.Event{Kind: kube.Pods, Namespace: "shop", Name: name, Object: []byte(podAt(name, ip, "2026-01-01T00:00:00Z",
+			"Running"))})
 	}
 	objects := a.podObjects(nil)
 	if len(objects) != 2 {

@@ -32,7 +32,8 @@ func (s *slow) Apply(context.Context, service.Owner, policies.Set) (policies.Res
 	return policies.Result{}, errors.New("no tables")
 }
 
-// TestRestHidesNoFailure has policies that cannot be written, which takes longer than the first retry: the agent is not ready meanwhile.
+// TestRestHidesNoFailure has policies that cannot be written, which takes longer than the first retry: the agent is not
+// ready meanwhile.
 func TestRestHidesNoFailure(t *testing.T) {
 	s, rows := kubetest.Start(t), newTable()
 	var log syncBuffer
@@ -55,7 +56,8 @@ func TestRestHidesNoFailure(t *testing.T) {
 	}
 }
 
-// TestPodsElsewhere has pods come and go on another node: without an address, or without any policy, they change nothing here.
+// TestPodsElsewhere has pods come and go on another node: without an address, or without any policy, they change
+// nothing here.
 func TestPodsElsewhere(t *testing.T) {
 	p := newPolicySet("here")
 	change := func(e kube.Event, want bool) {
@@ -75,7 +77,8 @@ func TestPodsElsewhere(t *testing.T) {
 			status = fmt.Sprintf(`{"podIPs": [{"ip": %q}]}`, address)
 		}
 		return kube.Event{Kind: kube.Pods, Namespace: "shop", Name: name, Object: fmt.Appendf(nil,
-			`{"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "shop", "name": %q}, "spec": {"nodeName": %q}, "status": %s}`, name, node, status)}
+			`{"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "shop", "name": %q}, "spec": {"nodeName": %q}, `+
+				`"status": %s}`, name, node, status)}
 	}
 	gone := func(name string) kube.Event { return kube.Event{Kind: kube.Pods, Namespace: "shop", Name: name} }
 	deny := kube.Event{Kind: kube.NetworkPolicies, Namespace: "shop", Name: "deny", Object: fmt.Appendf(nil, denyAll, "")}
@@ -99,8 +102,8 @@ func TestPodsElsewhere(t *testing.T) {
 	change(gone("web"), true)
 }
 
-// TestPodsRest has a change of policies that took an hour: the next Pod waits, but not while a pod of the node waits for its policies, and no longer than
-// some seconds. A policy or a namespace does not wait.
+// TestPodsRest has a change of policies that took an hour: the next Pod waits, but not while a pod of the node waits
+// for its policies, and no longer than some seconds. A policy or a namespace does not wait.
 func TestPodsRest(t *testing.T) {
 	a := New(Options{Node: "here", State: status.NewTracker(), Log: slog.New(slog.DiscardHandler)})
 	a.synced = true
@@ -164,7 +167,8 @@ func TestChangeWhileLooked(t *testing.T) {
 	s := newServiceSet("here")
 	for i, ip := range []string{"10.96.0.1", "10.96.0.2"} {
 		of, _ := s.take()
-		testkit.Succeed(t, s.on(kube.Event{Kind: kube.Services, Namespace: "shop", Name: "web", Object: []byte(serviceAt("web", ip, ""))}))
+		testkit.Succeed(t, s.on(kube.Event{Kind: kube.Services, Namespace: "shop", Name: "web",
+			Object: []byte(serviceAt("web", ip, ""))}))
 		resolve(of)
 		if s.merge(of, quiet()); len(s.wanted.services()) != i || len(s.dirty) != 1 {
 			t.Errorf("round %d: there are %v, changed %v", i, s.wanted.services(), s.dirty)
@@ -187,7 +191,8 @@ func BenchmarkRound(b *testing.B) {
 		for k := range 5 {
 			ips = append(ips, fmt.Sprintf("10.1.%d.%d", i>>8, (i+k)&255))
 		}
-		for kind, object := range map[kube.Kind]string{kube.Services: serviceAt(name, ip, ""), kube.EndpointSlices: sliceOf(name, name, "a", ips...)} {
+		for kind, object := range map[kube.Kind]string{kube.Services: serviceAt(name, ip, ""),
+			kube.EndpointSlices: sliceOf(name, name, "a", ips...)} {
 			if err := s.on(kube.Event{Kind: kind, Namespace: "shop", Name: name, Object: []byte(object)}); err != nil {
 				b.Fatal(err)
 			}

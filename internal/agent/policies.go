@@ -60,8 +60,8 @@ func newPolicySet(node string) *policySet {
 	return &policySet{node: node, of: map[object]fragment{}, labels: map[policy.Digest]map[string]string{}, version: 1}
 }
 
-// on notes an event. A policy that cannot be read closes the pods that it selects, whatever it said before: what holds depends on the
-// objects alone. Another object that cannot be read leaves what it said before.
+// on notes an event. A policy that cannot be read closes the pods that it selects, whatever it said before: what holds
+// depends on the objects alone. Another object that cannot be read leaves what it said before.
 func (p *policySet) on(e kube.Event) (notes []string, err error) {
 	at := object{e.Kind.Resource, e.Namespace, e.Name}
 	if e.Object == nil {
@@ -102,8 +102,8 @@ func (p *policySet) put(at object, f fragment) {
 	p.of[at] = f
 }
 
-// concerned reports whether the tables depend on what an object says, or has said. They do not on a pod without an address, nor on one of another node
-// without any policy.
+// concerned reports whether the tables depend on what an object says, or has said. They do not on a pod without an
+// address, nor on one of another node without any policy.
 func (p *policySet) concerned(at object, f fragment) bool {
 	switch {
 	case at.resource != kube.Pods.Resource:
@@ -128,7 +128,8 @@ func (p *policySet) read(e kube.Event) (f fragment, err error) {
 		clear(p.labels)
 	}
 	s := &set.Snapshot
-	s.Pods = slices.DeleteFunc(s.Pods, func(pod policy.Pod) bool { return pod.Node != p.node && len(pod.Addresses) == 0 }) // no rule can mean it yet
+	// no rule can mean it yet
+	s.Pods = slices.DeleteFunc(s.Pods, func(pod policy.Pod) bool { return pod.Node != p.node && len(pod.Addresses) == 0 })
 	s.Share(p.labels)
 	f = fragment{s.Policies, s.Pods, s.Nodes, s.Namespaces, id.Created, nil, set.Notes}
 	if slices.ContainsFunc(s.Pods, func(pod policy.Pod) bool { return pod.Node == p.node }) {
@@ -176,8 +177,9 @@ func (a *Agent) readPolicies() error {
 	return nil
 }
 
-// installed returns how many policies of a kind the tables have from an agent before; if they cannot be read, one. Every working cluster has objects of the
-// other kinds: where an agent before has written policies or services, it is one.
+// installed returns how many policies of a kind the tables have from an agent before; if they cannot be read, one.
+// Every working cluster has objects of the other kinds: where an agent before has written policies or services, it is
+// one.
 func (a *Agent) installed(ctx context.Context, k kube.Kind) (n int) {
 	ofPolicy := policyKinds[k.Resource] != ""
 	listed, err := a.Policies.List()
@@ -214,7 +216,8 @@ func (a *Agent) readOthers(ctx context.Context) error {
 	return nil
 }
 
-// set returns all, with those that were written last as previous ones, and that nothing has changed since. Of some pods it is not all that policies ask for: of these cut tells.
+// set returns all, with those that were written last as previous ones, and that nothing has changed since. Of some pods
+// it is not all that policies ask for: of these cut tells.
 func (p *policySet) set() (s policies.Set, cut []kube.Warning) {
 	p.changed, p.urgent = false, false
 	if p.count+len(p.others) == 0 {
@@ -235,8 +238,10 @@ func (p *policySet) set() (s policies.Set, cut []kube.Warning) {
 	}
 	s.Previous = &policy.Snapshot{Policies: slices.Concat(p.last, p.others)}
 	for _, pod := range s.Trim(p.node) {
-		cut = append(cut, kube.Warning{Kind: kube.Pods, Namespace: pod.Namespace, Name: pod.Name, Reason: "TooManyLabels", Text: fmt.Sprintf(
-			"policies of other namespaces name more than %d of its labels, or policies more than %[1]d of its ports: the others match no policy", policy.MostLabels), Everywhere: true})
+		cut = append(cut, kube.Warning{Kind: kube.Pods, Namespace: pod.Namespace, Name: pod.Name, Reason: "TooManyLabels",
+			Text: fmt.Sprintf(
+				"policies of other namespaces name more than %d of its labels, or policies more than %[1]d of its ports: the "+
+					"others match no policy", policy.MostLabels), Everywhere: true})
 	}
 	return s, cut
 }
@@ -252,7 +257,8 @@ func (p *policySet) ordered() []object {
 		all = append(all, aged{at, f.created})
 	}
 	slices.SortFunc(all, func(a, b aged) int {
-		return cmp.Or(cmp.Compare(a.resource, b.resource), cmp.Compare(b.created, a.created), cmp.Compare(a.namespace, b.namespace), cmp.Compare(a.name, b.name))
+		return cmp.Or(cmp.Compare(a.resource, b.resource), cmp.Compare(b.created, a.created), cmp.Compare(a.namespace,
+			b.namespace), cmp.Compare(a.name, b.name))
 	})
 	objects := make([]object, len(all))
 	for i := range all {
@@ -261,7 +267,8 @@ func (p *policySet) ordered() []object {
 	return objects
 }
 
-// untaken returns the addresses that no younger pod has, and takes them: an address is free before its last pod's object is gone.
+// untaken returns the addresses that no younger pod has, and takes them: an address is free before its last pod's
+// object is gone.
 func untaken(addresses []netip.Addr, taken map[netip.Addr]bool) (out []netip.Addr) {
 	for _, a := range addresses {
 		if !taken[a] {
@@ -275,7 +282,8 @@ func untaken(addresses []netip.Addr, taken map[netip.Addr]bool) (out []netip.Add
 // longestRest bounds how long changes of Pods are put off.
 const longestRest = 5 * time.Second
 
-// policiesDue reports whether policies are to be written now. Changes of Pods alone wait for podRounds, unless a pod of this node waits for its policies.
+// policiesDue reports whether policies are to be written now. Changes of Pods alone wait for podRounds, unless a pod of
+// this node waits for its policies.
 func (a *Agent) policiesDue() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -295,7 +303,8 @@ func (a *Agent) policiesDue() bool {
 	return false
 }
 
-// policiesTook lets changes of Pods cause one round in twice the time that the last one took: half of the time is left for Services.
+// policiesTook lets changes of Pods cause one round in twice the time that the last one took: half of the time is left
+// for Services.
 func (a *Agent) policiesTook(took time.Duration) {
 	a.podRounds.SetLimit(rate.Every(2 * min(max(took, pause), longestRest)))
 }

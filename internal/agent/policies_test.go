@@ -26,24 +26,28 @@ import (
 	"mustang/internal/testkit"
 )
 
-// TestUnreadPolicies closes what policies select that cannot be read, before they ever were and after, and an event tells.
+// TestUnreadPolicies closes what policies select that cannot be read, before they ever were and after, and an event
+// tells.
 func TestUnreadPolicies(t *testing.T) {
 	s, rows := kubetest.Start(t), newTable()
 	const networkPolicies = "/apis/networking.k8s.io/v1/networkpolicies"
 	s.Put(t, networkPolicies, fmt.Sprintf(strings.Replace(denyAll, `"podSelector": {}`, `"ingress": []`, 1),
 		`, "podSelector": {"matchLabels": {"app": "web"}}, "policyTypes": ["Egress"], "egress": [{"to": [{"later": {}}]}]`))
-	s.Put(t, "/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies", `{"apiVersion": "policy.networking.k8s.io/v1alpha2", "kind": "ClusterNetworkPolicy",
+	s.Put(t, "/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies",
+		`{"apiVersion": "policy.networking.k8s.io/v1alpha2", "kind": "ClusterNetworkPolicy",
 "metadata": {"name": "dns"}, "spec": {"tier": "Admin", "priority": 3, "subject": {"namespaces": {}}, "egress": [{"action": "Accept", "to": [{"domainNames": ["example.org"]}]}]}}`)
 	start(t, s, rows)
 	rows.wantsRules(t, "policies that never could be read", rules{[]string{"/dns", "shop/deny"}, nil})
 	rows.Lock()
 	dns, deny := rows.kept[0], rows.kept[1]
 	rows.Unlock()
-	if dns.Priority != 3 || len(dns.Ingress) > 0 || len(dns.Egress) != 1 || dns.Egress[0].Action != policy.Deny || dns.Egress[0].Peers != nil ||
+	if dns.Priority != 3 || len(dns.Ingress) > 0 || len(dns.Egress) != 1 || dns.Egress[0].Action != policy.Deny ||
+		dns.Egress[0].Peers != nil ||
 		deny.IsolatesIngress || !deny.IsolatesEgress || len(deny.Egress) > 0 || deny.Subject.Pods.Labels["app"] != "web" {
 		t.Errorf("there is %+v, %+v", dns, deny)
 	}
-	wantsEvents(t, s, map[string]int{`to[0].later: unknown field; until it can be, it denies the pods that it selects all egress`: 1})
+	wantsEvents(t, s, map[string]int{`to[0].later: unknown field; until it can be, it denies the pods that it selects ` +
+		`all egress`: 1})
 	s.Put(t, networkPolicies, fmt.Sprintf(denyAll, `, "ingress": [{}]`))
 	s.Put(t, networkPolicies, fmt.Sprintf(denyAll, `, "ingress": [{"later": 1}]`))
 	testkit.Eventually(t, 30*time.Second, func() error {
@@ -56,8 +60,8 @@ func TestUnreadPolicies(t *testing.T) {
 	})
 }
 
-// TestFullNodeIsDegraded has a node whose maps are full for a change of policies: those in force stay, the node stays ready and in service, and a later
-// try ends it.
+// TestFullNodeIsDegraded has a node whose maps are full for a change of policies: those in force stay, the node stays
+// ready and in service, and a later try ends it.
 func TestFullNodeIsDegraded(t *testing.T) {
 	const policies = "/apis/networking.k8s.io/v1/networkpolicies"
 	s, rows := kubetest.Start(t), newTable()
@@ -75,12 +79,14 @@ func TestFullNodeIsDegraded(t *testing.T) {
 			ready, health := ask(state.Probes(), "/readyz").Code, ask(state.Probes(), "/healthz")
 			healthy, body := health.Code, health.Body.String()
 			rounds := state.Report().Sync
-			tells := strings.Contains(body, `"degraded": "policies: degraded: map \"verdicts\" is full`) && strings.Contains(fmt.Sprint(report.Warnings), `map "verdicts" is full`) &&
+			tells := strings.Contains(body, `"degraded": "policies: degraded: map \"verdicts\" is full`) &&
+				strings.Contains(fmt.Sprint(report.Warnings), `map "verdicts" is full`) &&
 				strings.Contains(ask(state.Metrics(), "/metrics").Body.String(), "\nmustang_agent_degraded 1\n")
 			rows.Lock()
 			defer rows.Unlock()
 			if tells != degraded || ready != 200 || healthy != 200 || rounds.Failed > 0 || len(rows.rules.policies) != number {
-				return fmt.Errorf("degraded %t, /readyz %d, /healthz %d %s, warnings %q, %+v, %v", tells, ready, healthy, body, report.Warnings, rounds, rows.rules.policies)
+				return fmt.Errorf("degraded %t, /readyz %d, /healthz %d %s, warnings %q, %+v, %v", tells, ready, healthy, body,
+					report.Warnings, rounds, rows.rules.policies)
 			}
 			return nil
 		})
@@ -93,27 +99,33 @@ func TestFullNodeIsDegraded(t *testing.T) {
 	expect(false, 2)
 }
 
-// TestLabelsForOtherOwners has policies of the command line ask for labels of pods that no policy of the cluster names: the agent keeps them.
+// TestLabelsForOtherOwners has policies of the command line ask for labels of pods that no policy of the cluster names:
+// the agent keeps them.
 func TestLabelsForOtherOwners(t *testing.T) {
 	testkit.RequireRoot(t)
 	d := testkit.Must(datapath.Open(t.Context(), datapath.Options{Root: filepath.Join(testkit.BPFFS(t), "mustang")}))(t)
 	defer d.Close()
 	node := testkit.Must(os.Hostname())(t)
-	db := policy.Pod{Namespace: "db", Name: "app0", Node: node, Labels: map[string]string{"app": "app0"}, Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.1")}}
+	db := policy.Pod{Namespace: "db", Name: "app0", Node: node, Labels: map[string]string{"app": "app0"},
+		Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.1")}}
 	endpoint, _, err := d.Policies().Objects.Endpoints.Get(rows.EncodeAddr(db.Addresses[0]))
 	testkit.Succeed(t, err)
 	endpoint.Id = 1
 	testkit.Succeed(t, d.Policies().Objects.Endpoints.Put(rows.EncodeAddr(db.Addresses[0]), endpoint))
 	inNamespace := func(name string) policy.PodSelector {
-		return policy.PodSelector{Namespaces: policy.Selector{Requirements: []policy.Requirement{{Key: policy.NamespaceLabel, Operator: "In", Values: []string{name}}}}}
+		return policy.PodSelector{Namespaces: policy.Selector{Requirements: []policy.Requirement{{Key: policy.NamespaceLabel,
+			Operator: "In", Values: []string{name}}}}}
 	}
 	without := func(key string) []policy.Policy {
 		return []policy.Policy{{
 			Tier: policy.Namespaced, Namespace: "db", Name: "without", IsolatesIngress: true, Subject: inNamespace("db"),
-			Ingress: []policy.Rule{{Peers: []policy.Peer{{Pods: &policy.PodSelector{Pods: policy.Selector{Requirements: []policy.Requirement{{Key: key, Operator: "DoesNotExist"}}}}}}}},
+			Ingress: []policy.Rule{
+				{Peers: []policy.Peer{{Pods: &policy.PodSelector{Pods: policy.Selector{Requirements: []policy.Requirement{{Key: key,
+					Operator: "DoesNotExist"}}}}}}}},
 		}}
 	}
-	far := policy.Pod{Namespace: "other", Name: "far", Labels: map[string]string{"quarantine": "yes", "app": "x"}, Addresses: []netip.Addr{netip.MustParseAddr("10.200.0.5")}}
+	far := policy.Pod{Namespace: "other", Name: "far", Labels: map[string]string{"quarantine": "yes", "app": "x"},
+		Addresses: []netip.Addr{netip.MustParseAddr("10.200.0.5")}}
 	web := policy.Policy{Tier: policy.Namespaced, Namespace: "shop", Name: "web", IsolatesIngress: true}
 	cli := policies.Set{Snapshot: policy.Snapshot{Pods: []policy.Pod{db}, Namespaces: []policy.Namespace{{Name: "db"}}}}
 	a := New(Options{Node: node, Policies: d.Policies(), State: status.NewTracker(), Log: slog.New(slog.DiscardHandler)})
@@ -139,7 +151,8 @@ func TestLabelsForOtherOwners(t *testing.T) {
 			}
 		}
 		now := testkit.Must(d.Policies().Snapshot())(t)
-		_, in, err := policy.Explain(now, policy.Flow{Source: far.Addresses[0], Destination: db.Addresses[0], Protocol: service.TCP, Port: 80})
+		_, in, err := policy.Explain(now, policy.Flow{Source: far.Addresses[0], Destination: db.Addresses[0],
+			Protocol: service.TCP, Port: 80})
 		if err != nil || in.Allow != (key == "another") {
 			t.Errorf("round %d: %v, %v", round, in, err)
 		}
@@ -170,15 +183,18 @@ func (q *quotaOf) Apply(_ context.Context, _ service.Owner, want policies.Set) (
 	return r, err
 }
 
-// TestOverQuota has one namespace with too many rules, and one with too many policies even without rules: the first keeps its policies, which isolate what
-// they select, and one policy isolates all pods of the second. Those of a shop keep their rules.
+// TestOverQuota has one namespace with too many rules, and one with too many policies even without rules: the first
+// keeps its policies, which isolate what they select, and one policy isolates all pods of the second. Those of a shop
+// keep their rules.
 func TestOverQuota(t *testing.T) {
 	q := &quotaOf{policies: 4, rules: 8}
-	a := New(Options{Node: "here", Policies: q, State: status.NewTracker(), Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	a := New(Options{Node: "here", Policies: q, State: status.NewTracker(),
+		Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
 	var want policies.Set
 	add := func(namespace string, number, rules int) {
 		for n := range number {
-			p := policy.Policy{Tier: policy.Namespaced, Namespace: namespace, Name: fmt.Sprint(n), IsolatesIngress: n > 0, IsolatesEgress: n == 0, Ingress: make([]policy.Rule, rules)}
+			p := policy.Policy{Tier: policy.Namespaced, Namespace: namespace, Name: fmt.Sprint(n), IsolatesIngress: n > 0,
+				IsolatesEgress: n == 0, Ingress: make([]policy.Rule, rules)}
 			p.Subject.Namespaces.Labels = map[string]string{policy.NamespaceLabel: namespace}
 			p.Subject.Pods.Labels = map[string]string{"app": p.Name}
 			want.Policies = append(want.Policies, p)
@@ -193,7 +209,8 @@ func TestOverQuota(t *testing.T) {
 	have := map[string]int{}
 	for _, p := range q.written {
 		all := p.Subject.Pods.Labels == nil
-		if have[p.Namespace]++; all != (p.Namespace == "many") || len(p.Ingress) > 0 != (p.Namespace == "shop") || all && !(p.IsolatesIngress && p.IsolatesEgress) {
+		if have[p.Namespace]++; all != (p.Namespace == "many") || len(p.Ingress) > 0 != (p.Namespace == "shop") || all &&
+			!(p.IsolatesIngress && p.IsolatesEgress) {
 			t.Errorf("there is %+v", p)
 		}
 	}
@@ -205,8 +222,8 @@ func TestOverQuota(t *testing.T) {
 	}
 }
 
-// TestAwaitPod waits for Pods: the policies are in the table when it returns, and else the error tells what is missing. A mirror Pod has
-// a UID of its own, and the runtime knows that of the kubelet.
+// TestAwaitPod waits for Pods: the policies are in the table when it returns, and else the error tells what is missing.
+// A mirror Pod has a UID of its own, and the runtime knows that of the kubelet.
 func TestAwaitPod(t *testing.T) {
 	s, rows := kubetest.Start(t), newTable()
 	a := agentOver(t, s, rows)
@@ -217,14 +234,16 @@ func TestAwaitPod(t *testing.T) {
 	}
 	fails := func(name, uid, why string) {
 		t.Helper()
-		if err := await(name, uid, 50*time.Millisecond); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), why) {
+		if err := await(name, uid, 50*time.Millisecond); !errors.Is(err, context.DeadlineExceeded) ||
+			!strings.Contains(err.Error(), why) {
 			t.Errorf("%s %s: %v, want %q", name, uid, err, why)
 		}
 	}
 	fails("web", "1", "has not read all objects")
 	const pods, networkPolicies = "/api/v1/pods", "/apis/networking.k8s.io/v1/networkpolicies"
 	put := func(name, node, more string) {
-		s.Put(t, pods, fmt.Sprintf(`{"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "shop", "name": %q, "labels": {"app": %[1]q}, %[3]s}, "spec": {"nodeName": %[2]q}}`, name, node, more))
+		s.Put(t, pods, fmt.Sprintf(`{"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "shop", "name": %q, `+
+			`"labels": {"app": %[1]q}, %[3]s}, "spec": {"nodeName": %[2]q}}`, name, node, more))
 	}
 	startAgent(t, a)
 	if err := await("", "", time.Minute); err != nil {
@@ -259,7 +278,8 @@ func TestAwaitPod(t *testing.T) {
 	put("new", "here", `"uid": "8"`)
 	var err error
 	for begin := time.Now(); time.Since(begin) < time.Minute; {
-		if err = await("new", "8", 300*time.Millisecond); err == nil || strings.Contains(err.Error(), "cannot be written: no tables") {
+		if err = await("new", "8", 300*time.Millisecond); err == nil ||
+			strings.Contains(err.Error(), "cannot be written: no tables") {
 			break
 		}
 	}

@@ -66,16 +66,19 @@ func (s *serviceSet) put(t *testing.T, name, object string) {
 	collect(s, quiet())
 }
 
-// TestWhoHasFrontend has two Services with one frontend, whichever comes first: a cluster IP comes before a load balancer's address, this before an external
-// address, and the older of two alike before the younger.
+// TestWhoHasFrontend has two Services with one frontend, whichever comes first: a cluster IP comes before a load
+// balancer's address, this before an external address, and the older of two alike before the younger.
 func TestWhoHasFrontend(t *testing.T) {
 	const old, young, youngest = "2020-01-01T00:00:00Z", "2026-01-01T00:00:00Z", "2026-02-01T00:00:00Z"
 	external := serviceAt("aaa", "10.96.0.9", `, "externalIPs": ["203.0.113.1"]`)
 	for name, c := range map[string]struct{ first, other, address string }{
-		"load balancer": {created(serviceAt("web", "10.96.0.1", `, "type": "LoadBalancer"}, "status": {"loadBalancer": {"ingress": [{"ip": "203.0.113.1"}]}`), young),
+		"load balancer": {created(serviceAt("web", "10.96.0.1",
+			`, "type": "LoadBalancer"}, "status": {"loadBalancer": {"ingress": [{"ip": "203.0.113.1"}]}`), young),
 			created(external, old), "203.0.113.1:80"},
-		"cluster IP": {created(serviceAt("web", "10.96.0.1", ""), young), created(serviceAt("aaa", "10.96.0.9", `, "externalIPs": ["10.96.0.1"]`), old), "10.96.0.1:80"},
-		"older":      {created(serviceAt("web", "10.96.0.1", `, "externalIPs": ["203.0.113.1"]`), old), created(external, young), "203.0.113.1:80"},
+		"cluster IP": {created(serviceAt("web", "10.96.0.1", ""), young),
+			created(serviceAt("aaa", "10.96.0.9", `, "externalIPs": ["10.96.0.1"]`), old), "10.96.0.1:80"},
+		"older": {created(serviceAt("web", "10.96.0.1", `, "externalIPs": ["203.0.113.1"]`), old), created(external, young),
+			"203.0.113.1:80"},
 	} {
 		key := service.Key{Frontend: netip.MustParseAddrPort(c.address), Protocol: service.TCP}
 		for _, order := range [][2][2]string{{{"web", c.first}, {"aaa", c.other}}, {{"aaa", c.other}, {"web", c.first}}} {
@@ -86,7 +89,8 @@ func TestWhoHasFrontend(t *testing.T) {
 			if holder := s.wanted.holder(key); holder.Name != "web" {
 				t.Errorf("%s: %v has %s", name, holder, key)
 			}
-			if s.put(t, "web", created(serviceAt("web", "10.96.0.1", `, "externalIPs": ["203.0.113.1"]`), youngest)); name == "older" && s.wanted.holder(key).Name != "aaa" {
+			if s.put(t, "web", created(serviceAt("web", "10.96.0.1", `, "externalIPs": ["203.0.113.1"]`),
+				youngest)); name == "older" && s.wanted.holder(key).Name != "aaa" {
 				t.Errorf("%s: the Service was made anew, and %v has %s", name, s.wanted.holder(key), key)
 			}
 		}
@@ -96,13 +100,15 @@ func TestWhoHasFrontend(t *testing.T) {
 // TestClusterIPAtOtherPorts keeps an external IP from ports of another Service's cluster IP that this has not,
 // whichever came first, until that goes.
 func TestClusterIPAtOtherPorts(t *testing.T) {
-	thief := strings.Replace(serviceAt("aaa", "10.96.0.9", `, "externalIPs": ["10.96.0.1"]`), `"port": 80`, `"port": 8080`, 1)
+	thief := strings.Replace(serviceAt("aaa", "10.96.0.9", `, "externalIPs": ["10.96.0.1"]`), `"port": 80`,
+		`"port": 8080`, 1)
 	s := newServiceSet("here")
 	for i, step := range []struct {
 		name, object string
 		want         int
 	}{
-		{"aaa", thief, 2}, {"web", serviceAt("web", "10.96.0.1", ""), 2}, {"aaa", thief, 2}, {"web", serviceAt("web", "10.96.0.2", ""), 3},
+		{"aaa", thief, 2}, {"web", serviceAt("web", "10.96.0.1", ""), 2}, {"aaa", thief, 2},
+		{"web", serviceAt("web", "10.96.0.2", ""), 3},
 		{"web", serviceAt("web", "10.96.0.1", ""), 2}, {"web", "", 2},
 	} {
 		s.put(t, step.name, step.object)
@@ -129,7 +135,8 @@ func TestFullTable(t *testing.T) {
 		rows := &table{rows: map[service.Key]service.Service{}, rowRoom: 60}
 		failed := collected(t, rows, all, of...)
 		have := rows.String()
-		if len(rows.rows) != 60 || strings.Count(have, "10.96.1.") != 50 || !strings.Contains(have, "203.0.113.1:80") || len(failed) != 101-60 {
+		if len(rows.rows) != 60 || strings.Count(have, "10.96.1.") != 50 || !strings.Contains(have, "203.0.113.1:80") ||
+			len(failed) != 101-60 {
 			t.Errorf("all %v: %d rows, %d failed: %s", all, len(rows.rows), len(failed), have)
 		}
 		for key, err := range failed {
@@ -146,7 +153,8 @@ func TestNotesOnce(t *testing.T) {
 	var text strings.Builder
 	w := newWarnings(slog.New(slog.NewTextHandler(&text, nil)))
 	for _, ip := range []string{"", "", "10.96.0.1", ""} {
-		testkit.Succeed(t, s.on(kube.Event{Kind: kube.Services, Namespace: "shop", Name: "web", Object: []byte(serviceAt("web", ip, ""))}))
+		testkit.Succeed(t, s.on(kube.Event{Kind: kube.Services, Namespace: "shop", Name: "web",
+			Object: []byte(serviceAt("web", ip, ""))}))
 		s.all = true
 		collect(s, w)
 	}
@@ -166,7 +174,8 @@ func nameOf(text string) manifest.Name {
 func TestQuotaOfNamespace(t *testing.T) {
 	testkit.RequireRoot(t)
 	sizes := objects.Sizes{Services: 4096, Backends: 8192, SourceRanges: 2048} // of which a namespace has 512, 1,024, 256
-	d := testkit.Must(datapath.Open(t.Context(), datapath.Options{Root: filepath.Join(testkit.BPFFS(t), "mustang"), Sizes: sizes}))(t)
+	d := testkit.Must(datapath.Open(t.Context(), datapath.Options{Root: filepath.Join(testkit.BPFFS(t), "mustang"),
+		Sizes: sizes}))(t)
 	t.Cleanup(func() { _ = d.Close() })
 	size := testkit.Must(d.Services().Room())(t)
 	s := newServiceSet("here")
@@ -181,12 +190,15 @@ func TestQuotaOfNamespace(t *testing.T) {
 		{"the whole quota", "shop/c", 3, 208, 0, "shop/b shop/c", ""},
 		{"one row more", "shop/d", 1, 1, 0, "shop/b shop/c", "namespace shop: 1,025 of 1,024 backend rows"},
 		{"another namespace", "bank/web", 2, 400, 0, "bank/web shop/b shop/c", ""},
-		{"a Service larger than the quota comes first", "shop/a", 1, 1025, 0, "bank/web shop/b shop/c", "namespace shop: 1,025 of 1,024 backend rows"},
+		{"a Service larger than the quota comes first", "shop/a", 1, 1025, 0, "bank/web shop/b shop/c",
+			"namespace shop: 1,025 of 1,024 backend rows"},
 		{"it goes", "shop/a", 0, 0, 0, "bank/web shop/b shop/c", ""},
 		{"an older one grows", "shop/b", 2, 201, 0, "bank/web shop/b", ""},
 		{"and shrinks", "shop/b", 2, 199, 0, "bank/web shop/b shop/c shop/d", ""},
-		{"more frontends than the quota", "many/x", 513, 0, 0, "bank/web shop/b shop/c shop/d", "namespace many: 513 of 512 frontend rows"},
-		{"more source ranges", "many/y", 1, 1, 257, "bank/web shop/b shop/c shop/d", "namespace many: 257 of 256 source range rows"},
+		{"more frontends than the quota", "many/x", 513, 0, 0, "bank/web shop/b shop/c shop/d",
+			"namespace many: 513 of 512 frontend rows"},
+		{"more source ranges", "many/y", 1, 1, 257, "bank/web shop/b shop/c shop/d",
+			"namespace many: 257 of 256 source range rows"},
 		{"fewer", "many/y", 1, 1, 256, "bank/web many/y shop/b shop/c shop/d", ""},
 	} {
 		n := nameOf(step.name)
@@ -195,12 +207,15 @@ func TestQuotaOfNamespace(t *testing.T) {
 		}
 		var set manifest.Set
 		for i := range step.frontends {
-			v := service.Service{Frontend: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 96, at[step.name], byte(i >> 8)}), uint16(i%256+1)), Protocol: service.TCP}
+			v := service.Service{Frontend: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 96, at[step.name], byte(i >> 8)}),
+				uint16(i%256+1)), Protocol: service.TCP}
 			for k := range step.backends {
-				v.Backends = append(v.Backends, service.Backend{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, byte(k >> 8), byte(k)}), 80)})
+				v.Backends = append(v.Backends,
+					service.Backend{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, byte(k >> 8), byte(k)}), 80)})
 			}
 			for k := range step.ranges {
-				v.SourceRanges = append(v.SourceRanges, netip.PrefixFrom(netip.AddrFrom4([4]byte{20, 1, byte(k >> 8), byte(k)}), 32))
+				v.SourceRanges = append(v.SourceRanges, netip.PrefixFrom(netip.AddrFrom4([4]byte{20, 1, byte(k >> 8), byte(k)}),
+					32))
 			}
 			set.Services = append(set.Services, v)
 		}
@@ -209,7 +224,8 @@ func TestQuotaOfNamespace(t *testing.T) {
 			t.Fatalf("%s: %v", step.what, failed.err())
 		}
 		for key, err := range refused {
-			if why := (*QuotaError)(nil); s.wanted.holder(key) == n && (!errors.As(err, &why) || !isRefused(err) || err.Error() != step.why) {
+			if why := (*QuotaError)(nil); s.wanted.holder(key) == n && (!errors.As(err, &why) || !isRefused(err) ||
+				err.Error() != step.why) {
 				t.Errorf("%s: %v, want %q", step.what, err, step.why)
 			}
 		}
@@ -232,7 +248,8 @@ func TestQuotaOfNamespace(t *testing.T) {
 			t.Errorf("%s: %d services are to be there, and %d are", step.what, len(services), len(all))
 		}
 	}
-	if lines := fmt.Sprint(s.quota.lines()); lines != "[namespace many: 514 of 512 frontend rows; not programmed: many/x]" {
+	if lines := fmt.Sprint(
+		s.quota.lines()); lines != "[namespace many: 514 of 512 frontend rows; not programmed: many/x]" {
 		t.Errorf("the status says %s", lines)
 	}
 }
@@ -247,7 +264,8 @@ func TestQuotaAfterRestart(t *testing.T) {
 	for range 20 {
 		q := newQuota(rows.Counts{Backends: 8000}, 8, manifest.Name.Compare)
 		for _, i := range rand.Perm(len(names)) {
-			q.set(names[i], []service.Service{{Frontend: netip.MustParseAddrPort("10.96.0.1:80"), Protocol: service.TCP, Backends: make([]service.Backend, 1+i*37%50)}})
+			q.set(names[i], []service.Service{{Frontend: netip.MustParseAddrPort("10.96.0.1:80"), Protocol: service.TCP,
+				Backends: make([]service.Backend, 1+i*37%50)}})
 			if rand.N(2) == 0 {
 				q.update()
 			}
@@ -279,18 +297,21 @@ func TestQuotaIsTold(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if !slices.Equal(r.Warnings, []string{"namespace shop: 4 of 2 frontend rows; not programmed: shop/web-2, shop/web-3"}) {
+		if !slices.Equal(r.Warnings,
+			[]string{"namespace shop: 4 of 2 frontend rows; not programmed: shop/web-2, shop/web-3"}) {
 			return fmt.Errorf("the status says %q", r.Warnings)
 		}
 		for i, o := range r.Objects {
-			if want := fmt.Sprintf("namespace shop: %d of 2 frontend rows", i+3); o.Name != fmt.Sprint("web-", i+2) || o.Entries[0].Why != want {
+			if want := fmt.Sprintf("namespace shop: %d of 2 frontend rows", i+3); o.Name != fmt.Sprint("web-", i+2) ||
+				o.Entries[0].Why != want {
 				return fmt.Errorf("the status says %+v", o)
 			}
 		}
 		return nil
 	})
 	a.setAll()
-	wantsEvents(t, s, map[string]int{`"message":"namespace shop: 3 of 2 frontend rows"`: 1, `"message":"namespace shop: 4 of 2 frontend rows"`: 1})
+	wantsEvents(t, s, map[string]int{`"message":"namespace shop: 3 of 2 frontend rows"`: 1,
+		`"message":"namespace shop: 4 of 2 frontend rows"`: 1})
 	s.Delete(services, "shop", "web-0")
 	rowsOf.wants(t, "one has gone", "10.96.0.2:80/tcp []; 10.96.0.3:80/tcp []")
 }
@@ -312,7 +333,8 @@ func TestFullMap(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			if strings.Contains(health, `"degraded": "services: degraded: map \"services\" is full`) != degraded || (len(r.Warnings) > 0) != degraded ||
+			if strings.Contains(health, `"degraded": "services: degraded: map \"services\" is full`) != degraded ||
+				(len(r.Warnings) > 0) != degraded ||
 				strings.Contains(metrics, "\nmustang_agent_degraded 1\n") != degraded {
 				return fmt.Errorf("/healthz says %s, and the status %q", health, r.Warnings)
 			}

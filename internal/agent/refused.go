@@ -16,8 +16,9 @@ import (
 	"mustang/internal/service/manifest"
 )
 
-// isRefused tells whether an error is about what one object asks for: another has it, there is no room for it, or the node has it not.
-// Such an object waits, and no round has failed for it: whoever may write one would else take the node out of service.
+// isRefused tells whether an error is about what one object asks for: another has it, there is no room for it, or the
+// node has it not. Such an object waits, and no round has failed for it: whoever may write one would else take the node
+// out of service.
 func isRefused(err error) bool {
 	var (
 		conflict *datapath.ConflictError
@@ -26,7 +27,8 @@ func isRefused(err error) bool {
 		absent   *AbsentError
 		quota    *QuotaError
 	)
-	return errors.As(err, &conflict) || errors.As(err, &full) || errors.As(err, &port) || errors.As(err, &absent) || errors.As(err, &quota)
+	return errors.As(err, &conflict) || errors.As(err, &full) || errors.As(err, &port) || errors.As(err, &absent) ||
+		errors.As(err, &quota)
 }
 
 // parts returns the errors that were joined.
@@ -96,7 +98,8 @@ func (a *Agent) note(c changes, failed failures, all bool) {
 	a.warnings.notServed(everywhere, true)
 }
 
-// attachAccess attaches what lets others than pods reach services, and notes whether the node lacks the addresses of its object.
+// attachAccess attaches what lets others than pods reach services, and notes whether the node lacks the addresses of
+// its object.
 func (a *Agent) attachAccess(ctx context.Context, addresses []netip.Addr) error {
 	err := a.Access.Attach(ctx, addresses)
 	a.mu.Lock()
@@ -109,7 +112,8 @@ func (a *Agent) attachAccess(ctx context.Context, addresses []netip.Addr) error 
 	return errors.Join(err, a.findNodePorts(addresses))
 }
 
-// answerChecks has the health checks of services answered, and notes at which ports they cannot be: a process of the node has them.
+// answerChecks has the health checks of services answered, and notes at which ports they cannot be: a process of the
+// node has them.
 func (a *Agent) answerChecks(checked []service.Service) error {
 	holders := map[service.Key]manifest.Name{}
 	a.mu.Lock()

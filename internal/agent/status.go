@@ -108,18 +108,20 @@ func (a *Agent) Report(ctx context.Context, q status.Query) (status.Report, erro
 	return r, nil
 }
 
-// refused counts by kind the objects that do not have in force all that they ask for, as far as the tables do not matter.
+// refused counts by kind the objects that do not have in force all that they ask for, as far as the tables do not
+// matter.
 func (a *Agent) refused() []status.Count {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	var r status.Report
-	r.Fill(status.Query{Wrong: true}, []string{status.Service, status.NetworkPolicy, status.ClusterNetworkPolicy, status.Node, status.Pod},
+	r.Fill(status.Query{Wrong: true}, []string{status.Service, status.NetworkPolicy, status.ClusterNetworkPolicy,
+		status.Node, status.Pod},
 		a.objects(nil, ""))
 	return r.Kinds
 }
 
-// objects are those of the cluster, and what is in the tables without one. Without tables nothing is compared with them.
-// failed is why nodes could not be joined. The caller has the lock.
+// objects are those of the cluster, and what is in the tables without one. Without tables nothing is compared with
+// them. failed is why nodes could not be joined. The caller has the lock.
 func (a *Agent) objects(have *tables, failed string) []status.Object {
 	objects := slices.Concat(a.serviceObjects(have), a.policyObjects(have))
 	if a.Nodes != nil || a.absent != "" {
@@ -293,7 +295,8 @@ func (p *policySet) remarks() func() map[string][]string {
 	var all policy.Snapshot
 	var of []string
 	for at, f := range p.of {
-		all.Pods, all.Namespaces, all.Policies = append(all.Pods, f.Pods...), append(all.Namespaces, f.Namespaces...), append(all.Policies, f.Policies...)
+		all.Pods, all.Namespaces, all.Policies = append(all.Pods, f.Pods...), append(all.Namespaces, f.Namespaces...),
+			append(all.Policies, f.Policies...)
 		for range f.Policies {
 			of = append(of, status.Object{Kind: policyKinds[at.resource], Namespace: at.namespace, Name: at.name}.String())
 		}

@@ -43,7 +43,8 @@ func golden(t *testing.T, name, have string) {
 // times are what differs from run to run.
 var times = regexp.MustCompile(`[0-9.]+ (ms|s( ago)?)\b|[0-9]+ rounds?|[0-9]+ failed`)
 
-// TestUnread has an API server that refuses lists: the status, the probe and one line of the log say so, and nothing else is blamed.
+// TestUnread has an API server that refuses lists: the status, the probe and one line of the log say so, and nothing
+// else is blamed.
 func TestUnread(t *testing.T) {
 	s := kubetest.Start(t)
 	var tries atomic.Int32
@@ -51,12 +52,15 @@ func TestUnread(t *testing.T) {
 		tries.Add(1)
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(http.StatusForbidden)
-		_, _ = io.WriteString(w, `{"kind": "Status", "status": "Failure", "reason": "Forbidden", "code": 403, "message": "forbidden: User \"joe\" cannot list"}`)
+		_, _ = io.WriteString(w,
+			`{"kind": "Status", "status": "Failure", "reason": "Forbidden", "code": 403, "message": "forbidden: User \"joe\" `+
+				`cannot list"}`)
 	})
 	for _, k := range watched {
 		s.Handle(listOf(k), forbid)
 	}
-	const definition = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/clusternetworkpolicies.policy.networking.k8s.io"
+	const definition = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/" +
+		"clusternetworkpolicies.policy.networking.k8s.io"
 	s.Handle(definition, forbid)
 	rows := newTable()
 	var log syncBuffer
@@ -74,7 +78,8 @@ func TestUnread(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if r.Well() || !strings.Contains(text.String(), "cluster  error: "+want+"\n") || !strings.Contains(text.String(), "warning: look out\n") || strings.Contains(text.String(), "Node object") {
+		if r.Well() || !strings.Contains(text.String(), "cluster  error: "+want+"\n") ||
+			!strings.Contains(text.String(), "warning: look out\n") || strings.Contains(text.String(), "Node object") {
 			return fmt.Errorf("the status is\n%s", &text)
 		}
 		w := ask(state.Probes(), "/readyz")
@@ -145,7 +150,8 @@ func TestReport(t *testing.T) {
 	rows.wants(t, "first list", "10.96.0.1:80/tcp [10.1.0.1:8080]; 192.0.2.9:80/tcp [10.1.0.1:8080]")
 	s.Put(t, services, serviceAt("two", "10.96.0.2", external))
 	s.Put(t, services, strings.Replace(serviceAt("bad", "10.96.0.300", ""), "bad", `bad\u001b[2Jname`, 1))
-	s.Put(t, networkPolicies, `{"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"namespace": "shop", "name": "big"},
+	s.Put(t, networkPolicies,
+		`{"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"namespace": "shop", "name": "big"},
 "spec": {"podSelector": {}, "ingress": [{"from": [{"ipBlock": {"cidr": "10.0.0.0/8"}}, {"ipBlock": {"cidr": "11.0.0.0/8"}}, {"ipBlock": {"cidr": "12.0.0.0/8"}}]}]}}`)
 	s.Put(t, networkPolicies, fmt.Sprintf(denyAll, `, "later": {}`))
 	want := map[string]int{status.Service: 4, status.NetworkPolicy: 2, status.Node: 1, status.Pod: 2}
@@ -162,7 +168,8 @@ func TestReport(t *testing.T) {
 		return nil
 	})
 	for name, q := range map[string]status.Query{
-		"summary.txt": {Limit: 3}, "wrong.txt": {Wrong: true}, "service.txt": {Kind: "services", Name: "shop/one"}, "pods.txt": {Kind: "pod"},
+		"summary.txt": {Limit: 3}, "wrong.txt": {Wrong: true}, "service.txt": {Kind: "services", Name: "shop/one"},
+		"pods.txt": {Kind: "pod"},
 	} {
 		var text bytes.Buffer
 		r := report(q)
@@ -191,7 +198,8 @@ func (s *slowList) List(ctx context.Context) ([]service.Service, error) {
 	return all, err
 }
 
-// TestReportHoldsNothingUp has a Service come while a status reads the tables: it is written, and the status blames nothing.
+// TestReportHoldsNothingUp has a Service come while a status reads the tables: it is written, and the status blames
+// nothing.
 func TestReportHoldsNothingUp(t *testing.T) {
 	s, rows := kubetest.Start(t), newTable()
 	slow := &slowList{table: rows, begun: make(chan struct{}), release: make(chan struct{})}

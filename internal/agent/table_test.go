@@ -63,7 +63,8 @@ func (a applied) Apply(_ context.Context, _ service.Owner, want policies.Set) (p
 		}
 	}
 	if a.room > 0 && peers > a.room {
-		return policies.Result{}, &policy.QuotaError{Over: []*policy.LimitError{{Namespace: "shop", What: "verdict rows", Number: 9114, Limit: 8192}}}
+		return policies.Result{}, &policy.QuotaError{Over: []*policy.LimitError{{Namespace: "shop", What: "verdict rows",
+			Number: 9114, Limit: 8192}}}
 	}
 	a.rules, a.kept = rules{}, want.Policies
 	for _, p := range want.Policies {
@@ -136,7 +137,8 @@ func (t *table) Apply(_ context.Context, owner service.Owner, want []service.Ser
 	return datapath.Result{}, err
 }
 
-func (t *table) Change(_ context.Context, owner service.Owner, put []service.Service, remove []service.Key) (datapath.Result, error) {
+func (t *table) Change(_ context.Context, owner service.Owner, put []service.Service,
+	remove []service.Key) (datapath.Result, error) {
 	t.Lock()
 	defer t.Unlock()
 	t.puts += len(put)

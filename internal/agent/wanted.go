@@ -12,8 +12,8 @@ import (
 	"mustang/internal/service/manifest"
 )
 
-// wanted are the services that Services of Kubernetes stand for. A frontend that two have is the first one's, in an order of theirs: so
-// it is the same one's after a restart.
+// wanted are the services that Services of Kubernetes stand for. A frontend that two have is the first one's, in an
+// order of theirs: so it is the same one's after a restart.
 type wanted struct {
 	compare func(a, b manifest.Name) int
 	gives   func(manifest.Name, netip.Addr) bool // a load balancer has the address
@@ -32,7 +32,8 @@ func byKey(all []service.Service) ofService {
 
 // get returns the service of a key, if it is there.
 func (all ofService) get(key service.Key) (s service.Service, ok bool) {
-	i, ok := slices.BinarySearchFunc(all, key, func(s service.Service, key service.Key) int { return compareKeys(s.Key(), key) })
+	i, ok := slices.BinarySearchFunc(all, key,
+		func(s service.Service, key service.Key) int { return compareKeys(s.Key(), key) })
 	if ok {
 		s = all[i]
 	}
@@ -97,8 +98,8 @@ func (w *wanted) set(n manifest.Name, services []service.Service, c changes) (co
 	return conflicts
 }
 
-// compareFor orders Services that want a frontend: whose cluster IP it is comes before those whose load balancer has the address, and these before
-// those that have it as an external address, which anybody can write.
+// compareFor orders Services that want a frontend: whose cluster IP it is comes before those whose load balancer has
+// the address, and these before those that have it as an external address, which anybody can write.
 func (w *wanted) compareFor(key service.Key, a, b manifest.Name) int {
 	external := func(n manifest.Name) int {
 		s, _ := w.of[n].get(key)

@@ -23,18 +23,20 @@ import (
 	"mustang/internal/testkit"
 )
 
-// TestContentOfObjects has objects that ask for what the node cannot give: a health-check port that a process has, more rules than there is
-// room for, an address that no device has, a pod from before the node had its range. Events, the status and a metric tell, all else is
-// written, and no round has failed.
+// TestContentOfObjects has objects that ask for what the node cannot give: a health-check port that a process has, more
+// rules than there is room for, an address that no device has, a pod from before the node had its range. Events, the
+// status and a metric tell, all else is written, and no round has failed.
 func TestContentOfObjects(t *testing.T) {
 	s := kubetest.Start(t)
 	rows := &table{rows: map[service.Key]service.Service{}, room: 2, busy: 30100, absent: true}
 	s.Put(t, nodes, nodeAt("here", "192.0.2.1", `"podCIDRs": ["10.1.0.0/24"]`, ""))
 	s.Put(t, "/api/v1/pods", podAt("old", "10.2.0.7", "2026-01-01T00:00:00Z", "Running"))
-	s.Put(t, services, serviceAt("lb", "10.96.0.1", `, "type": "LoadBalancer", "externalTrafficPolicy": "Local", "healthCheckNodePort": 30100,
+	s.Put(t, services, serviceAt("lb", "10.96.0.1",
+		`, "type": "LoadBalancer", "externalTrafficPolicy": "Local", "healthCheckNodePort": 30100,
 "externalIPs": ["192.0.2.10"]`))
 	s.Put(t, "/apis/networking.k8s.io/v1/networkpolicies", fmt.Sprintf(denyAll,
-		`, "ingress": [{"from": [{"ipBlock": {"cidr": "10.0.0.0/8"}}, {"ipBlock": {"cidr": "11.0.0.0/8"}}, {"ipBlock": {"cidr": "12.0.0.0/8"}}]}]`))
+		`, "ingress": [{"from": [{"ipBlock": {"cidr": "10.0.0.0/8"}}, {"ipBlock": {"cidr": "11.0.0.0/8"}}, {"ipBlock": `+
+			`{"cidr": "12.0.0.0/8"}}]}]`))
 	n := &network{}
 	a := start(t, s, rows, joining(n), func(o *Options) { o.Endpoints = pods{} })
 	state := a.State
@@ -57,7 +59,8 @@ func TestContentOfObjects(t *testing.T) {
 				return fmt.Errorf("%s: there are %+v, and the events %s", object, report.Objects, all)
 			}
 		}
-		if want := "namespace shop: 9,114 of 8,192 verdict rows; its NetworkPolicies isolate the pods that they select"; !slices.Contains(report.Warnings, want) {
+		want := "namespace shop: 9,114 of 8,192 verdict rows; its NetworkPolicies isolate the pods that they select"
+		if !slices.Contains(report.Warnings, want) {
 			return fmt.Errorf("warnings are %q", report.Warnings)
 		}
 		for _, want := range []string{`"message":"node here: health-check port`, `"message":"no device has`} {
@@ -66,13 +69,16 @@ func TestContentOfObjects(t *testing.T) {
 			}
 		}
 		w := ask(state.Metrics(), "/metrics")
-		for kind, n := range map[string]int{status.Service: 1, status.NetworkPolicy: 1, status.ClusterNetworkPolicy: 0, status.Pod: 1, status.Node: 1} {
-			if want := fmt.Sprintf("mustang_agent_objects_refused{kind=%q} %d\n", kind, n); !strings.Contains(w.Body.String(), want) {
+		for kind, n := range map[string]int{status.Service: 1, status.NetworkPolicy: 1, status.ClusterNetworkPolicy: 0,
+			status.Pod: 1, status.Node: 1} {
+			if want := fmt.Sprintf("mustang_agent_objects_refused{kind=%q} %d\n", kind,
+				n); !strings.Contains(w.Body.String(), want) {
 				return fmt.Errorf("the metrics lack %s", want)
 			}
 		}
 		w = ask(state.Probes(), "/readyz")
-		if rounds := state.Report().Sync; w.Code != 200 || rounds.Failed > 0 || !strings.Contains(rows.String(), "192.0.2.10:80/tcp") {
+		if rounds := state.Report().Sync; w.Code != 200 || rounds.Failed > 0 ||
+			!strings.Contains(rows.String(), "192.0.2.10:80/tcp") {
 			return fmt.Errorf("/readyz: %d, rounds %+v, services %s", w.Code, rounds, rows)
 		}
 		return nil
@@ -103,11 +109,13 @@ func TestFloodOfWarnings(t *testing.T) {
 	}
 	for range len(w.waiting) {
 		v := <-w.waiting
-		if len(v.Text) > maxText || strings.Count(v.Text, "is within the pods' range") < 5 || strings.Count(v.Text, "shop/flood") != 1 {
+		if len(v.Text) > maxText || strings.Count(v.Text, "is within the pods' range") < 5 ||
+			strings.Count(v.Text, "shop/flood") != 1 {
 			t.Fatalf("it says %q", v.Text)
 		}
 	}
-	put("other", "web", strings.Replace(serviceAt("web", "10.96.0.2", `, "externalIPs": ["10.199.0.1"]`), "shop", "other", 1))
+	put("other", "web", strings.Replace(serviceAt("web", "10.96.0.2", `, "externalIPs": ["10.199.0.1"]`), "shop",
+		"other", 1))
 	if len(w.waiting) != 1 {
 		t.Errorf("of another namespace there are %d events", len(w.waiting))
 	}
@@ -123,7 +131,8 @@ func TestFloodOfNotes(t *testing.T) {
 	w := newWarnings(slog.New(slog.NewTextHandler(&text, nil)))
 	for i := range 200 {
 		ip := []string{"", "10.96.0.1"}[i%2]
-		testkit.Succeed(t, s.on(kube.Event{Kind: kube.Services, Namespace: "shop", Name: "web", Object: []byte(serviceAt("web", ip, ""))}))
+		testkit.Succeed(t, s.on(kube.Event{Kind: kube.Services, Namespace: "shop", Name: "web",
+			Object: []byte(serviceAt("web", ip, ""))}))
 		collect(s, w)
 	}
 	if n := strings.Count(text.String(), "\n"); n != warningsBurst {
@@ -170,18 +179,22 @@ func TestEventsOfNodes(t *testing.T) {
 	}
 	wantsEvents(t, s, map[string]int{
 		`"involvedObject"`: 3, "127.0.0.1 is a loopback address": 1, `"source":{"component":"mustang-agent"}`: 1,
-		`"message":"node n1: port 1 is in use"`: 1, `"host":"n1"`: 1, `"message":"node n2: port 1 is in use"`: 1, `"host":"n2"`: 1,
+		`"message":"node n1: port 1 is in use"`: 1, `"host":"n1"`: 1, `"message":"node n2: port 1 is in use"`: 1,
+		`"host":"n2"`: 1,
 	})
 }
 
-// TestUnservedPolicies has a cluster serve ClusterNetworkPolicies at no known version any more: a node keeps what is installed, a new node takes no pods, and
-// the status and an event tell.
+// TestUnservedPolicies has a cluster serve ClusterNetworkPolicies at no known version any more: a node keeps what is
+// installed, a new node takes no pods, and the status and an event tell.
 func TestUnservedPolicies(t *testing.T) {
 	s := kubetest.Start(t)
 	const list = "/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies"
-	const definition = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/clusternetworkpolicies.policy.networking.k8s.io"
-	const why = "clusternetworkpolicies.policy.networking.k8s.io is served neither as v1beta1 nor as v1alpha2: what is installed stays"
-	s.Put(t, list, `{"apiVersion": "policy.networking.k8s.io/v1alpha2", "kind": "ClusterNetworkPolicy", "metadata": {"name": "deny"},
+	const definition = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/" +
+		"clusternetworkpolicies.policy.networking.k8s.io"
+	const why = "clusternetworkpolicies.policy.networking.k8s.io is served neither as v1beta1 nor as v1alpha2: what is " +
+		"installed stays"
+	s.Put(t, list, `{"apiVersion": "policy.networking.k8s.io/v1alpha2", "kind": "ClusterNetworkPolicy", "metadata": `+
+		`{"name": "deny"},
 "spec": {"tier": "Admin", "priority": 3, "subject": {"namespaces": {}}, "ingress": [{"action": "Deny", "from": [{"namespaces": {}}]}]}}`)
 	begin := func(node string) (*Agent, *table) {
 		rows := newTable()
@@ -208,7 +221,8 @@ func TestUnservedPolicies(t *testing.T) {
 	rows.wantsRules(t, "first list", installed)
 	s.Handle(definition, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
-		_, _ = w.Write([]byte(`{"kind": "CustomResourceDefinition", "apiVersion": "apiextensions.k8s.io/v1", "spec": {"versions": [{"name": "v1", "served": true}, {"name": "v1alpha2", "served": false}]}}`))
+		_, _ = w.Write([]byte(`{"kind": "CustomResourceDefinition", "apiVersion": "apiextensions.k8s.io/v1", "spec": ` +
+			`{"versions": [{"name": "v1", "served": true}, {"name": "v1alpha2", "served": false}]}}`))
 	}))
 	s.Handle(list, http.NotFoundHandler())
 	s.Forget()
@@ -228,8 +242,8 @@ func TestUnservedPolicies(t *testing.T) {
 	none.wantsRules(t, "served again", installed)
 }
 
-// TestEmptyAtStart starts an agent on a node with a policy of an agent before, beside an API server whose list of one kind is empty: the policy stays as it is,
-// and the status says so. A node without anything from before starts at once.
+// TestEmptyAtStart starts an agent on a node with a policy of an agent before, beside an API server whose list of one
+// kind is empty: the policy stays as it is, and the status says so. A node without anything from before starts at once.
 func TestEmptyAtStart(t *testing.T) {
 	for _, empty := range []string{"networkpolicies", "nodes", "namespaces", "pods", "services", "endpointslices"} {
 		t.Run(empty, func(t *testing.T) {
@@ -246,7 +260,8 @@ func TestEmptyAtStart(t *testing.T) {
 					s.Put(t, list, object)
 				}
 			}
-			rows := &table{rows: map[service.Key]service.Service{}, kept: []policy.Policy{{Tier: policy.Namespaced, Namespace: "shop", Name: "deny"}}}
+			rows := &table{rows: map[service.Key]service.Service{},
+				kept: []policy.Policy{{Tier: policy.Namespaced, Namespace: "shop", Name: "deny"}}}
 			if empty != "networkpolicies" {
 				s.Put(t, "/apis/networking.k8s.io/v1/networkpolicies", fmt.Sprintf(denyAll, ""))
 			}

@@ -113,7 +113,8 @@ func (b *budget) begin(workloads ...string) {
 		b.quota = (b.rounds + instances - 1) / instances
 	} else {
 		left, fixed := b.remaining(), float64(b.fixed)
-		instances = max(int(float64(left)/(fixed*(1+turnsPerFixed))), min(fewInstances-b.done, int(float64(left)/(1.3*fixed))), 1)
+		instances = max(int(float64(left)/(fixed*(1+turnsPerFixed))), min(fewInstances-b.done,
+			int(float64(left)/(1.3*fixed))), 1)
 		share := left / time.Duration(instances)
 		if b.options.Until > 0 {
 			share = min(share, longestShare)
@@ -204,6 +205,7 @@ func (r *run) full(rows []*measuredRow) bool {
 	for _, row := range rows {
 		rounds = max(rounds, len(row.row.Samples))
 	}
-	r.head.Notes = append(r.head.Notes, fmt.Sprintf("Suite %s ended after %s: the result file is full.", rows[0].row.Suite, count(rounds, "round")))
+	r.head.Notes = append(r.head.Notes, fmt.Sprintf("Suite %s ended after %s: the result file is full.", rows[0].row.Suite,
+		count(rounds, "round")))
 	return true
 }

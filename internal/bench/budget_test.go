@@ -46,10 +46,11 @@ func (c costs) spend(b *budget) (instances []map[string]int) {
 // three are the workloads of the usual suites.
 var three = []string{load.TCPStream, load.TCPRR, load.TCPCRR}
 
-// TestBudgetHoldsTime ends within 5 % of the time that is given, whatever the labs take, as long as one instance fits. Turns have
-// at least the share of it that the table gives.
+// TestBudgetHoldsTime ends within 5 % of the time that is given, whatever the labs take, as long as one instance fits.
+// Turns have at least the share of it that the table gives.
 func TestBudgetHoldsTime(t *testing.T) {
-	usual := costs{1500 * time.Millisecond, 200 * time.Millisecond, 40 * time.Millisecond, 80 * time.Millisecond, 150 * time.Millisecond, three}
+	usual := costs{1500 * time.Millisecond, 200 * time.Millisecond, 40 * time.Millisecond, 80 * time.Millisecond,
+		150 * time.Millisecond, three}
 	heavy := costs{8 * time.Second, time.Second, 400 * time.Millisecond, 500 * time.Millisecond, time.Second, three}
 	for _, tt := range []struct {
 		name        string

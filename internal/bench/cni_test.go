@@ -25,7 +25,8 @@ func buildPlugin(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	build := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-o", filepath.Join(filepath.Dir(own), "mustang-cni"), "mustang/cmd/mustang-cni")
+	build := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-o", filepath.Join(filepath.Dir(own),
+		"mustang-cni"), "mustang/cmd/mustang-cni")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v: %s", err, out)
@@ -60,7 +61,8 @@ func wantNothingLeft(t *testing.T, o Options) {
 func TestCNIMeasuresEveryRow(t *testing.T) {
 	o := cniOptions(t)
 	o.Rounds = 1
-	o.Suites[0].Workloads = slices.DeleteFunc(o.Suites[0].Workloads, func(w suites.Workload) bool { // a sample has ADD and DEL
+	// a sample has ADD and DEL
+	o.Suites[0].Workloads = slices.DeleteFunc(o.Suites[0].Workloads, func(w suites.Workload) bool {
 		return (w.Name == result.WorkloadCNIAdd) != (w.Flows > 1)
 	})
 	buildPlugin(t)
@@ -78,12 +80,15 @@ func TestCNIMeasuresEveryRow(t *testing.T) {
 			calls = quickConcurrentCalls * o.Rounds
 		}
 		a := row.Evidence.Attachments
-		if a == nil || a.Added != calls || a.Removed != calls || !strings.HasPrefix(a.Reached, "10.") || len(row.Evidence.Devices) == 0 {
+		if a == nil || a.Added != calls || a.Removed != calls || !strings.HasPrefix(a.Reached, "10.") ||
+			len(row.Evidence.Devices) == 0 {
 			t.Errorf("%s: evidence %+v, devices %v, want %d calls", rowName(row), a, row.Evidence.Devices, calls)
 		}
-		if row.Unit != result.UnitMilliseconds || row.Median <= 0 || row.LatencyUS == nil || row.LatencyUS.P99 < row.LatencyUS.P50 ||
+		if row.Unit != result.UnitMilliseconds || row.Median <= 0 || row.LatencyUS == nil ||
+			row.LatencyUS.P99 < row.LatencyUS.P50 ||
 			(row.CallsPerSecond > 0) != concurrent {
-			t.Errorf("%s: median %g %s, latency %v, %g a second", rowName(row), row.Median, row.Unit, row.LatencyUS, row.CallsPerSecond)
+			t.Errorf("%s: median %g %s, latency %v, %g a second", rowName(row), row.Median, row.Unit, row.LatencyUS,
+				row.CallsPerSecond)
 		}
 	}
 	// Six with services against none, three by the agent against alone, two against the reference

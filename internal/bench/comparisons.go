@@ -103,8 +103,8 @@ func (r comparedRows) base() *measuredRow {
 	return nil
 }
 
-// ranked returns the contenders with a figure, the best first, by their ratios to the base: rows that rest have figures of
-// another time.
+// ranked returns the contenders with a figure, the best first, by their ratios to the base: rows that rest have figures
+// of another time.
 func (r comparedRows) ranked() []suites.Path {
 	value := map[string]float64{}
 	var ranked []suites.Path
@@ -132,13 +132,14 @@ func (r comparedRows) rankingPairs() []suites.Pair {
 	ranked := r.ranked()
 	for i := 1; i < len(ranked); i++ {
 		best, other := ranked[0].ID, ranked[i].ID
-		pairs = append(pairs, suites.Pair{Name: other + " / " + best, Numerator: other, Denominator: best, Asks: result.AsksRank})
+		pairs = append(pairs, suites.Pair{Name: other + " / " + best, Numerator: other, Denominator: best,
+			Asks: result.AsksRank})
 	}
 	return pairs
 }
 
-// contests is the number of pairs among the contenders beyond those with the best one. The samples choose the best row, so a
-// verdict on it is one on all pairs.
+// contests is the number of pairs among the contenders beyond those with the best one. The samples choose the best row,
+// so a verdict on it is one on all pairs.
 func (r comparedRows) contests() int {
 	n := len(r.ranked())
 	return max(n*(n-1)/2-(n-1), 0)
@@ -146,8 +147,9 @@ func (r comparedRows) contests() int {
 
 var verdicts = map[int]string{-1: result.VerdictLower, 0: result.VerdictNone, 1: result.VerdictHigher}
 
-// judged returns the comparisons of a workload with the verdicts on those of rows that take turns. Those that the answer
-// prints are corrected for each other and for further pairs that they stand for; those that it does not print among themselves.
+// judged returns the comparisons of a workload with the verdicts on those of rows that take turns. Those that the
+// answer prints are corrected for each other and for further pairs that they stand for; those that it does not print
+// among themselves.
 func judged(all []comparison, further int) []result.Comparison {
 	var out []result.Comparison
 	var at []int // index of a comparison of rows that take turns

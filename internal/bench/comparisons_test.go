@@ -39,7 +39,8 @@ func TestComparisonsCoverCommonRounds(t *testing.T) {
 		}
 		for range 2 { // the second one is cached
 			got := known.update(o, measured)
-			if len(got) != 1 || len(got[0].Ratios) != both || math.Abs(got[0].Ratios[both-1]-float64(10+round-btoi(round == 3))/5) > 1e-12 {
+			if len(got) != 1 || len(got[0].Ratios) != both ||
+				math.Abs(got[0].Ratios[both-1]-float64(10+round-btoi(round == 3))/5) > 1e-12 {
 				t.Fatalf("round %d: %+v, want one of %d rounds", round, got, both)
 			}
 			if known := got[0].CI95 != nil; known != (both >= minInterval) {
@@ -57,7 +58,8 @@ func TestComparisonsCoverCommonRounds(t *testing.T) {
 // the samples, once there is an interval, and keep their number.
 func TestFileHasNoRatiosOfTurns(t *testing.T) {
 	w := suites.Workload{Name: load.TCPRR, Flows: 1}
-	suite := suites.Suite{Name: "x", Workloads: []suites.Workload{w}, Pairs: []suites.Pair{{Numerator: "a", Denominator: "b"}}}
+	suite := suites.Suite{Name: "x", Workloads: []suites.Workload{w},
+		Pairs: []suites.Pair{{Numerator: "a", Denominator: "b"}}}
 	o := Options{Seed: 1, Suites: []suites.Suite{suite}}
 	measured := map[result.Key]*measuredRow{}
 	for _, id := range []string{"a", "b", "c"} {
@@ -71,12 +73,14 @@ func TestFileHasNoRatiosOfTurns(t *testing.T) {
 	for round := range 12 {
 		for i, row := range []string{"a", "b", "c"} {
 			taken := load.SliceResult{Count: uint64(1000 + 100*i + round*(i+1)), Seconds: 1}
-			measured[result.Row{Suite: "x", ID: row, Workload: w.Name, Flows: 1}.Key()].addTurns(stats.Position{Lab: round / 3, Process: round / 3, Connection: round / 3, Round: round}, round, taken)
+			measured[result.Row{Suite: "x", ID: row, Workload: w.Name, Flows: 1}.Key()].addTurns(stats.Position{Lab: round / 3,
+				Process: round / 3, Connection: round / 3, Round: round}, round, taken)
 		}
 		for range 2 { // the second ones are cached
 			for _, c := range known.update(o, measured) {
 				if kept := len(c.Ratios) > 0; kept != (c.CI95 == nil) || c.RoundsDone() != round+1 {
-					t.Errorf("round %d: %s/%s has %d ratios and %d rounds, interval %v", round, c.Numerator, c.Denominator, len(c.Ratios), c.RoundsDone(), c.CI95)
+					t.Errorf("round %d: %s/%s has %d ratios and %d rounds, interval %v", round, c.Numerator, c.Denominator,
+						len(c.Ratios), c.RoundsDone(), c.CI95)
 				}
 			}
 		}
@@ -94,8 +98,9 @@ func btoi(b bool) int {
 	return 0
 }
 
-// TestRankingBeginsWithTheBest compares each contender with the best, also where less is better. The best figures are those of
-// rows that can't win: a baseline, a cluster IP, a pod IP with BIG TCP, one in a network with kube-proxy's rules, a repeat.
+// TestRankingBeginsWithTheBest compares each contender with the best, also where less is better. The best figures are
+// those of rows that can't win: a baseline, a cluster IP, a pod IP with BIG TCP, one in a network with kube-proxy's
+// rules, a repeat.
 func TestRankingBeginsWithTheBest(t *testing.T) {
 	for _, tt := range []struct {
 		setup result.Setup
@@ -126,7 +131,8 @@ func TestRankingBeginsWithTheBest(t *testing.T) {
 			}
 			of.suite.Paths = append(of.suite.Paths, p)
 			row := newRow(rowSpec{of.suite, p, w})
-			row.addTurns(stats.Position{}, 0, load.SliceResult{Count: uint64(figure * 1000), Seconds: 1, LatencySeconds: figure * figure})
+			row.addTurns(stats.Position{}, 0, load.SliceResult{Count: uint64(figure * 1000), Seconds: 1,
+				LatencySeconds: figure * figure})
 			of.rows[row.row.Key()] = row
 		}
 		var others []string
@@ -151,7 +157,8 @@ func TestRankingBeginsWithTheBest(t *testing.T) {
 // none of them twice.
 func TestUnrepeated(t *testing.T) {
 	of := func(suite, id, class string, aa bool) (comparisonKey, comparison) {
-		c := comparison{result.Comparison{Suite: suite, Numerator: id, Class: class, AA: aa, CI95: &[2]float64{0.99, 1.01}}, &stats.Comparison{}, 0}
+		c := comparison{result.Comparison{Suite: suite, Numerator: id, Class: class, AA: aa, CI95: &[2]float64{0.99, 1.01}},
+			&stats.Comparison{}, 0}
 		return comparisonKey{numerator: result.Key{ID: id}}, c
 	}
 	known := comparisons{}

@@ -33,8 +33,8 @@ type listener struct {
 	at netip.AddrPort
 }
 
-// connect listens at the address of a path's server and at the one that a policy denies, or at the backends of the lab's
-// services and at one more port.
+// connect listens at the address of a path's server and at the one that a policy denies, or at the backends of the
+// lab's services and at one more port.
 func connect(l *lab.Lab, cpu int, p evidence.Path) (*connector, error) {
 	c := &connector{lab: l, cpu: cpu, kept: map[tuple]struct{}{}}
 	var to *netns.Namespace
@@ -75,7 +75,8 @@ func listen(at netip.AddrPort) (int, error) {
 	if err != nil {
 		return -1, err
 	}
-	err = errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1), unix.Bind(fd, load.Sockaddr(at)), unix.Listen(fd, 128))
+	err = errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1), unix.Bind(fd, load.Sockaddr(at)),
+		unix.Listen(fd, 128))
 	if err != nil {
 		_ = unix.Close(fd)
 	}
@@ -88,7 +89,8 @@ func (c *connector) close() {
 	}
 }
 
-// on runs do on the client's CPU, in its network namespace and in the lab's control group. Connections are opened there.
+// on runs do on the client's CPU, in its network namespace and in the lab's control group. Connections are opened
+// there.
 func (c *connector) on(do func() error) error {
 	return c.lab.Within(func() error {
 		return c.from.Do(func() error { return pinned(c.cpu, do) })
@@ -124,7 +126,8 @@ func (c *connector) open(to netip.AddrPort) (tcpConnection, error) {
 	}
 	sockaddr := load.Sockaddr(to)
 	limit := unix.NsecToTimeval(int64(connectTimeout))
-	err = errors.Join(unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit), unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &limit))
+	err = errors.Join(unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit), unix.SetsockoptTimeval(fd,
+		unix.SOL_SOCKET, unix.SO_SNDTIMEO, &limit))
 	if err == nil {
 		started := time.Now()
 		if err = unix.Connect(fd, sockaddr); errors.Is(err, unix.EINTR) {

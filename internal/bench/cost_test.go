@@ -17,7 +17,8 @@ import (
 func TestCPUSplitAddsUp(t *testing.T) {
 	m := clock.MachineTime{BusySeconds: 0.6, UserSeconds: 0.1, SystemSeconds: 0.3, SoftirqSeconds: 0.2}
 	got := splitCPU(m, 100_000)
-	if want := (result.CPUSplit{UserUS: 1, SystemUS: 3, SoftirqUS: 2}); math.Abs(got.UserUS-want.UserUS)+math.Abs(got.SystemUS-want.SystemUS)+math.Abs(got.SoftirqUS-want.SoftirqUS) > 1e-9 {
+	if want := (result.CPUSplit{UserUS: 1, SystemUS: 3, SoftirqUS: 2}); math.Abs(got.UserUS-want.UserUS)+
+		math.Abs(got.SystemUS-want.SystemUS)+math.Abs(got.SoftirqUS-want.SoftirqUS) > 1e-9 {
 		t.Errorf("%+v, want %+v", *got, want)
 	}
 	m.UserSeconds = -0.01

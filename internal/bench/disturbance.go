@@ -57,12 +57,16 @@ func (d *disturbances) notes() (notes []string) {
 		notes = append(notes, fmt.Sprintf("Others kept %.1f CPUs busy. Repeat the run on a quiet machine.", d.others/d.idle))
 	}
 	if d.throttled > 0 {
-		notes = append(notes, fmt.Sprintf("A CPU quota of this run's control group or of one above it took %v. Repeat the run without one (cpu.max).",
-			d.throttled.Round(time.Millisecond/10)))
+		notes = append(notes,
+			fmt.Sprintf("A CPU quota of this run's control group or of one above it took %v. Repeat the run without one "+
+				"(cpu.max).",
+				d.throttled.Round(time.Millisecond/10)))
 	}
 	if d.spoilt > d.rounds/mostSpoilt {
-		notes = append(notes, fmt.Sprintf("Of %s of all workloads, %d were disturbed: the hypervisor or a quota took CPU time, or TCP sent segments again. Repeat the run on a quiet machine.",
-			count(d.rounds, "round"), d.spoilt))
+		notes = append(notes,
+			fmt.Sprintf("Of %s of all workloads, %d were disturbed: the hypervisor or a quota took CPU time, or TCP sent "+
+				"segments again. Repeat the run on a quiet machine.",
+				count(d.rounds, "round"), d.spoilt))
 	}
 	return notes
 }

@@ -92,7 +92,8 @@ func (r *run) describeEngines(ctx context.Context, rows []*measuredRow) {
 			r.head.Versions[e.Name] = e.Version(ctx)
 		}
 	}
-	note := fmt.Sprintf("A sample of an engine is a run of %v, and one of the native engine as many slices of %v.", r.options.Duration, cmp.Or(r.options.Slice, kernelSlice))
+	note := fmt.Sprintf("A sample of an engine is a run of %v, and one of the native engine as many slices of %v.",
+		r.options.Duration, cmp.Or(r.options.Slice, kernelSlice))
 	if !slices.Contains(r.head.Notes, note) {
 		r.head.Notes = append(r.head.Notes, note)
 	}
@@ -186,7 +187,8 @@ func (r *run) engineTurn(ctx context.Context, row *measuredRow, round int) error
 
 // nativeTurn carries load for the time of a sample, in slices as a run without further
 // engines has them.
-func (r *run) nativeTurn(ctx context.Context, row *measuredRow) (turns []load.SliceResult, m load.Measurement, err error) {
+func (r *run) nativeTurn(ctx context.Context, row *measuredRow) (turns []load.SliceResult, m load.Measurement,
+	err error) {
 	o, p := r.options, row.spec.path
 	s, err := r.testbed.prepare(ctx, p, o.spec(p, row.spec.workload))
 	if err != nil {

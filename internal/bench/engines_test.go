@@ -53,7 +53,8 @@ func TestEnginesMeasureTheSamePaths(t *testing.T) {
 	if _, err := exec.LookPath("netperf"); err == nil { // it is not in Debian's section main
 		names = append(names, "netperf")
 	}
-	o := engineOptions(t, names, "veth/pod-ip", "veth/cluster-ip/iptables", "veth/cluster-ip/ebpf-socket", "veth+ebpf/cluster-ip")
+	o := engineOptions(t, names, "veth/pod-ip", "veth/cluster-ip/iptables", "veth/cluster-ip/ebpf-socket",
+		"veth+ebpf/cluster-ip")
 	file := runClean(t, o)
 	programs := 0
 	for _, row := range file.Rows {
@@ -68,8 +69,10 @@ func TestEnginesMeasureTheSamePaths(t *testing.T) {
 			programs--
 			continue
 		}
-		if row.Status != result.StatusOK || len(row.Samples) != o.Rounds || !(row.Median > 0) || row.Evidence.Client.Peer == "" {
-			t.Errorf("%s %s: %s (%s), %d samples, median %g, %+v", row.ID, row.Workload, row.Status, row.Reason, len(row.Samples), row.Median, row.Evidence.Client)
+		if row.Status != result.StatusOK || len(row.Samples) != o.Rounds || !(row.Median > 0) ||
+			row.Evidence.Client.Peer == "" {
+			t.Errorf("%s %s: %s (%s), %d samples, median %g, %+v", row.ID, row.Workload, row.Status, row.Reason,
+				len(row.Samples), row.Median, row.Evidence.Client)
 		}
 	}
 	if programs < 8 || len(file.Run.Comparisons) != programs {
@@ -124,10 +127,12 @@ func TestEnginesExcludeOtherWays(t *testing.T) {
 	if _, err := suites.Beside(lookup(t, "cni"), engine.List()); err == nil || !strings.Contains(err.Error(), "cni") {
 		t.Errorf("suite cni beside engines: %v", err)
 	}
-	if _, err := engine.Lookup("iperf9"); err == nil || !strings.Contains(err.Error(), "iperf9") || !strings.Contains(err.Error(), "iperf3") {
+	if _, err := engine.Lookup("iperf9"); err == nil || !strings.Contains(err.Error(), "iperf9") ||
+		!strings.Contains(err.Error(), "iperf3") {
 		t.Errorf("unknown engine: %v", err)
 	}
-	if all := beside(t, "iperf3"); slices.ContainsFunc(all[0].Rows(), func(r result.Row) bool { return r.Engine == "iperf3" && r.Workload == result.WorkloadTCPRR }) {
+	if all := beside(t, "iperf3"); slices.ContainsFunc(all[0].Rows(),
+		func(r result.Row) bool { return r.Engine == "iperf3" && r.Workload == result.WorkloadTCPRR }) {
 		t.Error("iperf3 has a row of request/response")
 	}
 }

@@ -47,7 +47,8 @@ func (r *run) interleave(ctx context.Context, rows []*measuredRow, started time.
 			is = "unknown"
 		}
 		r.head.Notes = append(r.head.Notes,
-			fmt.Sprintf("Suite %s: after %v the widest interval of a ratio is %s, not ±%.2g %%.", suite, o.Time, is, o.Until*100))
+			fmt.Sprintf("Suite %s: after %v the widest interval of a ratio is %s, not ±%.2g %%.", suite, o.Time, is,
+				o.Until*100))
 	}
 	return nil
 }
@@ -245,7 +246,8 @@ func (e *epoch) close(ctx context.Context) error {
 		var flows []evidence.Flow
 		for _, f := range labs[at] {
 			w := f.row.spec.workload
-			flows = append(flows, evidence.Flow{Path: f.row.spec.path.Path, Measurement: f.measurement, MayLoseAll: w.Rate > proofRate})
+			flows = append(flows, evidence.Flow{Path: f.row.spec.path.Path, Measurement: f.measurement,
+				MayLoseAll: w.Rate > proofRate})
 		}
 		seen[at], errs[at] = e.recorders[labs[at][0].lab].Stop(flows...)
 	})

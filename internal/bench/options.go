@@ -124,8 +124,8 @@ type Cluster interface {
 // milliseconds: the way of a message through the API server.
 const clusterSlice = 20 * time.Millisecond
 
-// clusterLead is the part of a stream's turn that comes before it and is not counted. In pods, TCP begins slowly after each
-// pause (net.ipv4.tcp_slow_start_after_idle).
+// clusterLead is the part of a stream's turn that comes before it and is not counted. In pods, TCP begins slowly after
+// each pause (net.ipv4.tcp_slow_start_after_idle).
 const clusterLead = 4
 
 const masqueraded = "the server sees another address than the client's: it is masqueraded"

@@ -21,7 +21,8 @@ import (
 
 // madeUpSuite has rows of several links and one without.
 func madeUpSuite() suites.Suite {
-	s := suites.Suite{Name: "made-up", Workloads: []suites.Workload{{Name: load.TCPStream, Flows: 1}, {Name: load.TCPRR, Flows: 1}}}
+	s := suites.Suite{Name: "made-up", Workloads: []suites.Workload{{Name: load.TCPStream, Flows: 1},
+		{Name: load.TCPRR, Flows: 1}}}
 	for _, id := range []string{
 		"loopback", "veth/pod-ip", "veth/pod-ip/again", "veth/cluster-ip/iptables", "veth/cluster-ip/nftables",
 		"veth+ebpf/pod-ip", "veth+ebpf/cluster-ip", "tun/pod-ip", "tun/cluster-ip/nftables",
@@ -109,7 +110,8 @@ func TestSuiteEndsWhenFileIsFull(t *testing.T) {
 	}
 	r := &run{options: o}
 	w := suites.Workload{Name: load.TCPRR, Flows: 1}
-	about := result.Suite{Name: "suite-0", Question: "?", Layout: result.LayoutList, Answer: []string{result.AnswerFastest}}
+	about := result.Suite{Name: "suite-0", Question: "?", Layout: result.LayoutList,
+		Answer: []string{result.AnswerFastest}}
 	f := result.File{Schema: result.Schema, Suites: []result.Suite{about}}
 	var rows []*measuredRow
 	for i := range 4 {
@@ -129,7 +131,8 @@ func TestSuiteEndsWhenFileIsFull(t *testing.T) {
 	}
 	later := []*measuredRow{newRow(rowSpec{o.Suites[1], o.Suites[1].Paths[0], w})}
 	if !r.full(rows) || r.full(later) || len(r.head.Notes) != 1 {
-		t.Errorf("filled %.3f: full %v, for the next suite %v, notes %q", out.Filled(), r.full(rows), r.full(later), r.head.Notes)
+		t.Errorf("filled %.3f: full %v, for the next suite %v, notes %q", out.Filled(), r.full(rows), r.full(later),
+			r.head.Notes)
 	}
 }
 
@@ -150,9 +153,10 @@ func TestQuickRunIsShort(t *testing.T) {
 // TestWireNeedsRowAcrossIt checks invalid wires, and wires that no selected row crosses.
 func TestWireNeedsRowAcrossIt(t *testing.T) {
 	for culprit, o := range map[string]Options{
-		"":                          {Suites: suites.List(), WireRate: 1e10, WireDelay: time.Millisecond},
-		"pod-links crosses a wire":  {Suites: lookup(t, suites.Default), WireRate: 1e10},
-		"docker crosses a wire":     {Suites: lookup(t, "docker"), Only: []string{"published-port/localhost"}, WireDelay: 1e6},
+		"":                         {Suites: suites.List(), WireRate: 1e10, WireDelay: time.Millisecond},
+		"pod-links crosses a wire": {Suites: lookup(t, suites.Default), WireRate: 1e10},
+		"docker crosses a wire": {Suites: lookup(t, "docker"), Only: []string{"published-port/localhost"},
+			WireDelay: 1e6},
 		"wire rate 7":               {Suites: lookup(t, "latency"), WireRate: 7},
 		"wire delay -1s":            {Suites: lookup(t, "docker"), WireDelay: -time.Second},
 		"wire delay 1ns: want 1µs ": {Suites: lookup(t, "switching"), WireDelay: 1},
@@ -198,7 +202,8 @@ func TestNothingToMeasure(t *testing.T) {
 		}
 		return
 	}
-	if err == nil || !strings.HasPrefix(err.Error(), "no row can be measured: kernel ") || strings.Count(err.Error(), "netem queues") != 1 {
+	if err == nil || !strings.HasPrefix(err.Error(), "no row can be measured: kernel ") ||
+		strings.Count(err.Error(), "netem queues") != 1 {
 		t.Errorf("error %v", err)
 	}
 	if entries, err := os.ReadDir(o.Out.Path); err != nil || len(entries) > 0 {

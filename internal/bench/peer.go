@@ -48,7 +48,8 @@ func (p *peer) serve(ctx context.Context) error {
 	if p.server != nil {
 		return nil
 	}
-	server, err := load.StartAgent(ctx, load.AgentOptions{Shell: p.options.Shell, Exe: p.options.Program, CPU: p.options.CPU})
+	server, err := load.StartAgent(ctx, load.AgentOptions{Shell: p.options.Shell, Exe: p.options.Program,
+		CPU: p.options.CPU})
 	if err != nil {
 		return err
 	}
@@ -112,8 +113,9 @@ func (o PeerOptions) notes() []string {
 	notes := []string{"The server was another machine (--peer). CPU time is of the measuring machine: " +
 		"the peer's of streams, this one's of request/response."}
 	if o.Uplink != (lab.UplinkDevice{}) {
-		notes = append(notes, fmt.Sprintf("Rows from a pod use a macvlan device on %s (--uplink), which is part of their cost; "+
-			"those from this machine itself use %[1]s alone.", o.Uplink.Name))
+		notes = append(notes,
+			fmt.Sprintf("Rows from a pod use a macvlan device on %s (--uplink), which is part of their cost; "+
+				"those from this machine itself use %[1]s alone.", o.Uplink.Name))
 	}
 	return notes
 }

@@ -115,7 +115,10 @@ func splitCPU(m clock.MachineTime, units float64) *result.CPUSplit {
 // them, one after the other, apart from the timed turns: the kernel's statistics slow the
 // programs down.
 func (e *epoch) programTimes(ctx context.Context) (err error) {
-	with := slices.DeleteFunc(slices.Clone(e.connections), func(s *connection) bool { return s.lab == nil || s.lab.Datapath() == nil })
+	with := slices.DeleteFunc(slices.Clone(e.connections), func(s *connection) bool {
+		return s.lab == nil ||
+			s.lab.Datapath() == nil
+	})
 	if len(with) == 0 {
 		return nil
 	}
@@ -171,7 +174,8 @@ func (e *epoch) timePrograms(ctx context.Context, stats *programStats, s *connec
 	var times []result.ProgramTime
 	for _, name := range slices.Sorted(maps.Keys(runs)) {
 		if units > 0 {
-			times = append(times, result.ProgramTime{Program: name, RunsPerUnit: float64(runs[name]) / units, NanosPerRun: median(nanos[name])})
+			times = append(times, result.ProgramTime{Program: name, RunsPerUnit: float64(runs[name]) / units,
+				NanosPerRun: median(nanos[name])})
 		}
 	}
 	return times, nil

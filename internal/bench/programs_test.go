@@ -33,8 +33,8 @@ func pinnedProgram(t *testing.T, dir, name string, instructions int) (*ebpf.Prog
 	return p, pin
 }
 
-// runProgram runs a program some times. One call is one run: the kernel ends a call of several at a signal, and the library then
-// repeats it all.
+// runProgram runs a program some times. One call is one run: the kernel ends a call of several at a signal, and the
+// library then repeats it all.
 func runProgram(t *testing.T, p *ebpf.Program, times int) {
 	t.Helper()
 	for range times {

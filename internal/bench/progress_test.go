@@ -61,7 +61,8 @@ func TestProgressTerminal(t *testing.T) {
 	var out bytes.Buffer
 	synctest.Test(t, func(*testing.T) { drive(NewProgress(&out, true)) })
 	text := out.String()
-	for _, want := range []string{" 2m00s left", "50s left", "veth/pod-ip tcp_rr", "bridge-call-on/cluster-ip/iptables …", " 83 %"} {
+	for _, want := range []string{" 2m00s left", "50s left", "veth/pod-ip tcp_rr",
+		"bridge-call-on/cluster-ip/iptables …", " 83 %"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%q is missing in %q", want, text)
 		}
@@ -94,7 +95,8 @@ func TestProgressTerminal(t *testing.T) {
 func TestPace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := pace{started: time.Now(), each: 10 * time.Second, total: 4}
-		for _, want := range []time.Duration{40 * time.Second, 45 * time.Second, 50 * time.Second / 3 * 2, 17500 * time.Millisecond, 0, 0} {
+		for _, want := range []time.Duration{40 * time.Second, 45 * time.Second, 50 * time.Second / 3 * 2,
+			17500 * time.Millisecond, 0, 0} {
 			if got := p.left(); got.Round(time.Millisecond) != want.Round(time.Millisecond) {
 				t.Errorf("after %d samples: %v left, want %v", p.done, got, want)
 			}

@@ -56,8 +56,9 @@ func (b *budget) quarter() bool {
 }
 
 // look marks the rows whose questions are all answered, and weighs the workloads by their widest
-// open interval: the time needed to narrow an interval grows as the square of its width. It reports whether a question is open:
-// without one the run ends. Rows rest only beside an A/A pair, which goes on and tells how the machine has changed since.
+// open interval: the time needed to narrow an interval grows as the square of its width. It reports whether a question
+// is open: without one the run ends. Rows rest only beside an A/A pair, which goes on and tells how the machine has
+// changed since.
 func (r *run) look(rows []*measuredRow, b *budget) (open bool) {
 	byKey, suite := keyed(rows), rows[0].spec.suite
 	matrix, widest := suite.Report.Layout == result.LayoutMatrix, map[string]float64{}
@@ -103,11 +104,13 @@ func keyed(rows []*measuredRow) map[result.Key]*measuredRow {
 	return byKey
 }
 
-// verdictsAt returns the verdicts on comparisons of rows that take turns, each of which spends a part of the significance.
+// verdictsAt returns the verdicts on comparisons of rows that take turns, each of which spends a part of the
+// significance.
 func verdictsAt(all []comparison, alpha float64, further int) []stats.Verdict {
 	var claims []stats.Claim
 	for _, c := range all {
-		claims = append(claims, stats.Claim{Comparison: c.estimate.Spent(alpha), Class: c.Class, AA: c.AA, Asked: c.Asks != ""})
+		claims = append(claims, stats.Claim{Comparison: c.estimate.Spent(alpha), Class: c.Class, AA: c.AA,
+			Asked: c.Asks != ""})
 	}
 	return stats.Judge(claims, further)
 }

@@ -15,7 +15,8 @@ import (
 	"mustang/internal/result"
 )
 
-// racing returns a run with a matrix of rows whose true figures are given, and a function that measures instances of 40 rounds.
+// racing returns a run with a matrix of rows whose true figures are given, and a function that measures instances of 40
+// rounds.
 func racing(figures map[string]float64, noise float64) (r *run, rows []*measuredRow, measure func(instances int)) {
 	w := suites.Workload{Name: load.TCPRR, Flows: 1}
 	suite := suites.Suite{Name: "x", Workloads: []suites.Workload{w}, Report: result.Suite{Layout: result.LayoutMatrix}}
@@ -29,7 +30,8 @@ func racing(figures map[string]float64, noise float64) (r *run, rows []*measured
 		}
 		suite.Paths = append(suite.Paths, p)
 	}
-	suite.Pairs = append(suite.Pairs, suites.Pair{Numerator: "c", Denominator: "loopback"}) // which the answer does not print
+	// which the answer does not print
+	suite.Pairs = append(suite.Pairs, suites.Pair{Numerator: "c", Denominator: "loopback"})
 	r = &run{options: Options{Suites: []suites.Suite{suite}, Time: time.Minute}, compared: comparisons{}}
 	for _, p := range suite.Paths {
 		rows = append(rows, newRow(rowSpec{suite, p, w}))
@@ -42,7 +44,8 @@ func racing(figures map[string]float64, noise float64) (r *run, rows []*measured
 				for _, row := range rows {
 					if !row.answered {
 						rate := 1e5 * figures[row.row.ID] * math.Exp(noise*rng.NormFloat64())
-						row.addTurns(stats.Position{Lab: lab, Process: lab, Connection: lab, Round: round}, round, load.SliceResult{Count: uint64(rate), Seconds: 1})
+						row.addTurns(stats.Position{Lab: lab, Process: lab, Connection: lab, Round: round}, round,
+							load.SliceResult{Count: uint64(rate), Seconds: 1})
 					}
 				}
 				round++
@@ -52,8 +55,8 @@ func racing(figures map[string]float64, noise float64) (r *run, rows []*measured
 	}
 }
 
-// TestAnsweredRowsRest stops the turns of a row whose questions are answered, and goes on with those that are open and with the A/A
-// pair. The interval of the row that rests is the look's.
+// TestAnsweredRowsRest stops the turns of a row whose questions are answered, and goes on with those that are open and
+// with the A/A pair. The interval of the row that rests is the look's.
 func TestAnsweredRowsRest(t *testing.T) {
 	r, rows, measure := racing(map[string]float64{"a": 1, "a/again": 1, "b": 0.985, "c": 0.5, "loopback": 2}, 0.05)
 	b := newBudget(Options{Time: time.Minute, Progress: quiet()}, time.Now(), time.Second, 1)
@@ -87,8 +90,8 @@ func TestAnsweredRowsRest(t *testing.T) {
 	}
 }
 
-// TestRestingRowIsNotTheBest slows the machine after a slower row rests: the row stays behind, and its figure in the file is that of
-// the slower machine.
+// TestRestingRowIsNotTheBest slows the machine after a slower row rests: the row stays behind, and its figure in the
+// file is that of the slower machine.
 func TestRestingRowIsNotTheBest(t *testing.T) {
 	figures := map[string]float64{"a": 1, "a/again": 1, "b": 0.99, "c": 0.9, "loopback": 2}
 	r, rows, measure := racing(figures, 0.02)
@@ -135,7 +138,8 @@ func TestAnswered(t *testing.T) {
 		{0.47, 0.52, true},    // half, ±5 % of 51 %
 		{1.3, 1.4, true},
 	} {
-		c := stats.Comparison{Estimate: stats.Estimate{Value: math.Sqrt(tt.low * tt.high), Interval: &[2]float64{tt.low, tt.high}, Over: stats.Lab}}
+		c := stats.Comparison{Estimate: stats.Estimate{Value: math.Sqrt(tt.low * tt.high), Interval: &[2]float64{tt.low,
+			tt.high}, Over: stats.Lab}}
 		differs := tt.low > 1 || tt.high < 1
 		if answered(c, differs) != tt.want || differs && tt.high/tt.low < 1.05 && answered(c, false) {
 			t.Errorf("%g to %g: answered %t", tt.low, tt.high, !tt.want)
@@ -171,7 +175,8 @@ func TestLooksAreFixed(t *testing.T) {
 // TestWideWorkloadsGetTime weighs workloads by the square of their widest interval, within bounds.
 func TestWideWorkloadsGetTime(t *testing.T) {
 	got := weigh(map[string]float64{"streams": 0.03, "requests": 0.01, "connects": 0.02})
-	if got["streams"] <= got["connects"] || got["connects"] <= got["requests"] || got["requests"] < leastWeight || got["streams"] > mostWeight {
+	if got["streams"] <= got["connects"] || got["connects"] <= got["requests"] || got["requests"] < leastWeight ||
+		got["streams"] > mostWeight {
 		t.Errorf("%v", got)
 	}
 	if got := weigh(map[string]float64{"requests": 0}); got["requests"] != 1 {

@@ -144,13 +144,15 @@ func (r *measuredRow) place(at stats.Position) {
 	r.positions = append(r.positions, at)
 	if n := len(r.row.Positions); n > 0 {
 		last := &r.row.Positions[n-1]
-		next := result.Position{Lab: at.Lab, Process: at.Process, Connection: at.Connection, Round: at.Round - last.Count, Count: last.Count}
+		next := result.Position{Lab: at.Lab, Process: at.Process, Connection: at.Connection, Round: at.Round - last.Count,
+			Count: last.Count}
 		if *last == next {
 			last.Count++
 			return
 		}
 	}
-	r.row.Positions = append(r.row.Positions, result.Position{Lab: at.Lab, Process: at.Process, Connection: at.Connection, Round: at.Round, Count: 1})
+	r.row.Positions = append(r.row.Positions, result.Position{Lab: at.Lab, Process: at.Process, Connection: at.Connection,
+		Round: at.Round, Count: 1})
 }
 
 // rounded returns a figure with the six digits that it may have, as turns are not more
@@ -209,8 +211,8 @@ func (r *measuredRow) against(base *measuredRow) stats.Comparison {
 	return stats.Compare(pairUp(r, base, commonRounds(r, base)))
 }
 
-// rescale gives a row that rests the figure that it would have had over the whole run: that of a row that went on, by their
-// ratio. Its samples stay as they are.
+// rescale gives a row that rests the figure that it would have had over the whole run: that of a row that went on, by
+// their ratio. Its samples stay as they are.
 func (r *measuredRow) rescale(row *result.Row, base *measuredRow) {
 	factor := stats.Summarize(base.samples()).Value * r.against(base).Value / row.Median
 	if !(factor > 0) || math.IsInf(factor, 0) {

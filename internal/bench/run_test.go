@@ -106,8 +106,8 @@ func runClean(t *testing.T, o Options) result.File {
 	return file
 }
 
-// TestRunMeasuresEveryRow measures the usual rows of the suite that this kernel supports, and each further path under one
-// workload.
+// TestRunMeasuresEveryRow measures the usual rows of the suite that this kernel supports, and each further path under
+// one workload.
 func TestRunMeasuresEveryRow(t *testing.T) {
 	o := testOptions(t)
 	o.Time = 40 * time.Second // a twentieth for traces
@@ -199,7 +199,8 @@ func TestEachSetupIsMeasured(t *testing.T) {
 		if row.Status != result.StatusOK || len(row.Samples) != o.Rounds || row.Median <= 0 {
 			t.Errorf("%v: %s %s, %d samples, median %g", row.Key(), row.Status, row.Reason, len(row.Samples), row.Median)
 		}
-		if paced := row.Setup.Paced(); paced != (row.Unit == result.UnitMicroseconds) || paced && (row.Offered <= 0 || row.LatencyUS == nil) {
+		if paced := row.Setup.Paced(); paced != (row.Unit == result.UnitMicroseconds) || paced &&
+			(row.Offered <= 0 || row.LatencyUS == nil) {
 			t.Errorf("%v: %g %s, offered %g", row.Key(), row.Median, row.Unit, row.Offered)
 		}
 	}
@@ -359,13 +360,16 @@ func TestLostConnectionsAreCounted(t *testing.T) {
 			t.Fatal(err)
 		}
 		rounds += 2
-		if row.done() && strings.Contains(row.row.Reason, "open: ") && opened < 10 { // the SYNs of the agent itself were dropped
+		// the SYNs of the agent itself were dropped
+		if row.done() && strings.Contains(row.row.Reason, "open: ") && opened < 10 {
 			row, rounds, opened = newRow(spec), 0, opened+1
 		}
 	}
 	got, _ := row.result()
-	if got.Status != result.StatusOK || len(got.Samples) != rounds || got.Lost == 0 || got.LostShare <= 0 || got.LostShare > 0.5 {
-		t.Errorf("%s %s: %d samples, %d connections lost, share %g", got.Status, got.Reason, len(got.Samples), got.Lost, got.LostShare)
+	if got.Status != result.StatusOK || len(got.Samples) != rounds || got.Lost == 0 || got.LostShare <= 0 ||
+		got.LostShare > 0.5 {
+		t.Errorf("%s %s: %d samples, %d connections lost, share %g", got.Status, got.Reason, len(got.Samples), got.Lost,
+			got.LostShare)
 	}
 }
 
@@ -376,7 +380,8 @@ func TestDescribeRunHoldsOptions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if head.Suite != "s" || head.Rounds != 6 || head.SliceSeconds != 0.005 || head.TimeSeconds != 0 || head.DurationSeconds != 0 || head.Seed != 9 ||
+	if head.Suite != "s" || head.Rounds != 6 || head.SliceSeconds != 0.005 || head.TimeSeconds != 0 ||
+		head.DurationSeconds != 0 || head.Seed != 9 ||
 		!head.Quick || head.Pinning["client"] != 1 || head.Started.IsZero() || !head.Finished.IsZero() {
 		t.Errorf("head %+v", head)
 	}

@@ -36,7 +36,8 @@ const (
 	// tooWide is the half-width from which an interval says nothing.
 	tooWide       = 0.1
 	tooWideToTell = ": too wide to tell anything; repeat on a quiet machine"
-	// shortestDelay is the smallest difference that is asked for, as a share of a transaction: 35 ns are less on a slow machine.
+	// shortestDelay is the smallest difference that is asked for, as a share of a transaction: 35 ns are less on a slow
+	// machine.
 	shortestDelay = 0.005
 	// rateTolerance is the share of a wire's rate by which a figure may miss it.
 	rateTolerance = 0.02
@@ -44,8 +45,8 @@ const (
 	payloadShare = 1448.0 / 1514
 )
 
-// JudgeSelftest returns the checks of a run of the suites that test the measurement itself: of the same path measured many times
-// ([suites.SameSuite]), and of known differences ([suites.KnownSuite]).
+// JudgeSelftest returns the checks of a run of the suites that test the measurement itself: of the same path measured
+// many times ([suites.SameSuite]), and of known differences ([suites.KnownSuite]).
 func JudgeSelftest(f result.File) []SelftestCheck {
 	j := judge{f, map[string]result.Row{}}
 	for _, row := range f.Rows {
@@ -88,7 +89,8 @@ func (j judge) pairs(suite string, fits func(result.Comparison) bool) []result.C
 }
 
 func (j judge) same(workload string) SelftestCheck {
-	c := SelftestCheck{Name: "the same path, " + workload, Want: "no difference", Status: Failed, Found: "no pair was measured"}
+	c := SelftestCheck{Name: "the same path, " + workload, Want: "no difference", Status: Failed,
+		Found: "no pair was measured"}
 	single, wrong := 0, 0
 	var widths []float64
 	for _, pair := range j.pairs(suites.SameSuite, func(c result.Comparison) bool { return c.Workload == workload }) {
@@ -105,7 +107,9 @@ func (j judge) same(workload string) SelftestCheck {
 	}
 	slices.Sort(widths)
 	middle, expected := widths[len(widths)/2], significance*float64(len(widths))
-	c.Found = fmt.Sprintf("%d in %d pairs (%d without Holm's correction, about %.0f are to be expected); interval ±%.2f %%, 95 %% of them at most ±%.2f %%",
+	c.Found = fmt.Sprintf(
+		"%d in %d pairs (%d without Holm's correction, about %.0f are to be expected); interval ±%.2f %%, 95 %% of them "+
+			"at most ±%.2f %%",
 		wrong, len(widths), single, expected, 100*middle, 100*widths[len(widths)*95/100])
 	switch {
 	case middle > tooWide:
@@ -117,7 +121,8 @@ func (j judge) same(workload string) SelftestCheck {
 		return r.Suite == suites.SameSuite && r.Workload == workload && r.Status == result.StatusFailed
 	}
 	if i := slices.IndexFunc(j.file.Rows, lost); i >= 0 {
-		c.Status, c.Found = Failed, fmt.Sprintf("%s; %s was not measured: %s", c.Found, j.file.Rows[i].ID, j.file.Rows[i].Reason)
+		c.Status, c.Found = Failed, fmt.Sprintf("%s; %s was not measured: %s", c.Found, j.file.Rows[i].ID,
+			j.file.Rows[i].Reason)
 	}
 	return c
 }

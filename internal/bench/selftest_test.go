@@ -27,7 +27,8 @@ func measured() result.File {
 			}
 		}
 		for _, p := range s.Paths {
-			row := result.Row{Suite: s.Name, ID: p.ID, Status: result.StatusOK, Median: 150_000 / (1 + 150_000*p.Delay.Seconds())}
+			row := result.Row{Suite: s.Name, ID: p.ID, Status: result.StatusOK,
+				Median: 150_000 / (1 + 150_000*p.Delay.Seconds())}
 			switch {
 			case p.Lab.WireRate > 0:
 				row.Median = 0.95
@@ -79,8 +80,9 @@ func TestJudge(t *testing.T) {
 		check, status string
 		spoil         func(result.File)
 	}{
-		"sound":              {"", "", func(result.File) {}},
-		"a false difference": {"the same path, tcp_stream", Failed, func(f result.File) { pair(t, f, "veth/2").Verdict = result.VerdictHigher }},
+		"sound": {"", "", func(result.File) {}},
+		"a false difference": {"the same path, tcp_stream", Failed,
+			func(f result.File) { pair(t, f, "veth/2").Verdict = result.VerdictHigher }},
 		"intervals too narrow": {"the same path, tcp_rr", Failed, func(f result.File) {
 			for i := range f.Run.Comparisons {
 				if c := &f.Run.Comparisons[i]; c.Suite == suites.SameSuite && c.Workload == load.TCPRR && i%9 == 0 {
@@ -88,13 +90,15 @@ func TestJudge(t *testing.T) {
 				}
 			}
 		}},
-		"a delay not found": {"a delay of 35ns in the server", Failed, func(f result.File) { pair(t, f, "delay-35ns").Verdict = result.VerdictNone }},
+		"a delay not found": {"a delay of 35ns in the server", Failed,
+			func(f result.File) { pair(t, f, "delay-35ns").Verdict = result.VerdictNone }},
 		"a delay of wrong size": {"a delay of 1µs in the server", Failed, func(f result.File) {
 			c := pair(t, f, "delay-1µs")
 			c.Ratio, c.CI95 = 0.9, &[2]float64{0.899, 0.901}
 		}},
-		"a delay not measured": {"a delay of 200ns in the server", Failed, func(f result.File) { pair(t, f, "delay-200ns").CI95 = nil }},
-		"a wire too fast":      {"a wire of 1 Gbit/s", Failed, func(f result.File) { row(t, f, "wire-rate").Median = 1.2 }},
+		"a delay not measured": {"a delay of 200ns in the server", Failed,
+			func(f result.File) { pair(t, f, "delay-200ns").CI95 = nil }},
+		"a wire too fast": {"a wire of 1 Gbit/s", Failed, func(f result.File) { row(t, f, "wire-rate").Median = 1.2 }},
 		"too short a delay": {"a further delay of 1ms on the wire", Failed, func(f result.File) {
 			c := pair(t, f, "wire-delay-twice")
 			c.Ratio, c.CI95 = 0.6, &[2]float64{0.599, 0.601}
@@ -134,8 +138,10 @@ func TestJudge(t *testing.T) {
 func TestJudgeCountsPairs(t *testing.T) {
 	f := measured()
 	f.Run.Comparisons = append(f.Run.Comparisons,
-		result.Comparison{Suite: "pod-links", Workload: result.WorkloadTCPRR, CI95: &[2]float64{1, 1}, Ratio: 1, Verdict: result.VerdictHigher},
-		result.Comparison{Suite: suites.SameSuite, Workload: result.WorkloadTCPRR, CI95: &[2]float64{1, 1}, Ratio: 1, Verdict: result.VerdictHigher, Asks: result.AsksRank})
+		result.Comparison{Suite: "pod-links", Workload: result.WorkloadTCPRR, CI95: &[2]float64{1, 1}, Ratio: 1,
+			Verdict: result.VerdictHigher},
+		result.Comparison{Suite: suites.SameSuite, Workload: result.WorkloadTCPRR, CI95: &[2]float64{1, 1}, Ratio: 1,
+			Verdict: result.VerdictHigher, Asks: result.AsksRank})
 	checks := JudgeSelftest(f)
 	if !strings.HasPrefix(checks[1].Found, "0 in 513 pairs") || checks[1].Status != passed {
 		t.Errorf("%+v", checks[1])
@@ -150,7 +156,8 @@ func TestJudgeCountsPairs(t *testing.T) {
 // TestFailedRowFailsItsCheck fails a row of the same paths: its pairs are missing.
 func TestFailedRowFailsItsCheck(t *testing.T) {
 	f := measured()
-	f.Rows = append(f.Rows, result.Row{Suite: suites.SameSuite, ID: "veth/1", Workload: load.TCPRR, Status: result.StatusFailed, Reason: "lost"})
+	f.Rows = append(f.Rows, result.Row{Suite: suites.SameSuite, ID: "veth/1", Workload: load.TCPRR,
+		Status: result.StatusFailed, Reason: "lost"})
 	failed := 0
 	for _, c := range JudgeSelftest(f) {
 		if c.Status == Failed {

@@ -36,8 +36,8 @@ func byKind(rows []*measuredRow) (carried, tables []*measuredRow) {
 	return carried, tables
 }
 
-// Rounds of tables of services: firstPacketRounds of first packets, whose samples take a tenth of a second and whose tails need
-// many, tableRounds at most of the others, which take seconds, and quickTableRounds in a quick run.
+// Rounds of tables of services: firstPacketRounds of first packets, whose samples take a tenth of a second and whose
+// tails need many, tableRounds at most of the others, which take seconds, and quickTableRounds in a quick run.
 const firstPacketRounds, tableRounds, quickTableRounds = 30, 10, 3
 
 // tables measures tables of services and network policies in rounds.
@@ -45,7 +45,8 @@ func (r *run) tables(ctx context.Context, rows []*measuredRow) error {
 	if pending(rows) == 0 {
 		return nil
 	}
-	if err := errors.Join(r.testbed.hangUp(false), r.testbed.build(ctx, labsOf(rows))); err != nil { // agents listen where tables do
+	// agents listen where tables do
+	if err := errors.Join(r.testbed.hangUp(false), r.testbed.build(ctx, labsOf(rows))); err != nil {
 		return err
 	}
 	rounds := cmp.Or(r.options.Rounds, firstPacketRounds)
@@ -159,7 +160,8 @@ func (t *tableSample) work(ctx context.Context) error {
 }
 
 // changes makes changes, there and back, until their time is over.
-func (t *tableSample) changes(ctx context.Context, within time.Duration, thereAndBack func(context.Context) error) error {
+func (t *tableSample) changes(ctx context.Context, within time.Duration,
+	thereAndBack func(context.Context) error) error {
 	for started := time.Now(); t.Count < 2 || t.Count < mostChanges && time.Since(started) < within; {
 		if err := thereAndBack(ctx); err != nil {
 			return err
@@ -169,8 +171,8 @@ func (t *tableSample) changes(ctx context.Context, within time.Duration, thereAn
 	return nil
 }
 
-// connectAll connects to services picked at random, or to the pod that a policy is for, one after the other. It returns the
-// addresses of the last as evidence of all. Those of a sample of first packets are its figures.
+// connectAll connects to services picked at random, or to the pod that a policy is for, one after the other. It returns
+// the addresses of the last as evidence of all. Those of a sample of first packets are its figures.
 func (t *tableSample) connectAll(ctx context.Context, n int) (flow evidence.Flow, err error) {
 	targets := []service.Service{{Frontend: t.path.Connect, Backends: service.Backends(t.path.Listen)}}
 	if t.path.Lab.Policy == "" {

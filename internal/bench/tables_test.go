@@ -54,7 +54,8 @@ func TestVanishedPolicyFails(t *testing.T) {
 	testkit.RequireTool(t, "iptables")
 	testkit.RequireTool(t, "nft")
 	paths := lookup(t, "policy")[0].Paths
-	for id, reason := range map[string]string{"iptables/1": "0 rules", "nftables/1": "mustang-policy", "ebpf/1": "tracked increased by 0"} {
+	for id, reason := range map[string]string{"iptables/1": "0 rules", "nftables/1": "mustang-policy",
+		"ebpf/1": "tracked increased by 0"} {
 		t.Run(id, func(t *testing.T) {
 			r := newRun(t)
 			var path suites.Path

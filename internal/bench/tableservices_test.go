@@ -14,11 +14,12 @@ import (
 	"mustang/internal/testkit"
 )
 
-// TestPortComesAgain changes a service whose client has two ports: conntrack takes their next connections to the backend
-// of before, and back to the new one when it has forgotten them.
+// TestPortComesAgain changes a service whose client has two ports: conntrack takes their next connections to the
+// backend of before, and back to the new one when it has forgotten them.
 func TestPortComesAgain(t *testing.T) {
 	testkit.RequireTool(t, "iptables")
-	o := lab.Options{Topology: lab.TopologyPodLinks, Link: "veth", Datapath: lab.DatapathKernel, Via: lab.ViaIPTables, Services: 2}
+	o := lab.Options{Topology: lab.TopologyPodLinks, Link: "veth", Datapath: lab.DatapathKernel, Via: lab.ViaIPTables,
+		Services: 2}
 	o.Name = fmt.Sprintf("ports-%d", os.Getpid())
 	l, err := lab.Store{Dir: t.TempDir() + "/state"}.Up(t.Context(), o)
 	if err != nil {

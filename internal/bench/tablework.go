@@ -29,8 +29,9 @@ const (
 	settleTime    = 500 * time.Millisecond
 	settleTimeout = 20 * time.Second
 	settledBytes  = 64 << 10
-	// While a change is awaited, a connection that is denied is given up after openTime, and the next begins. One that should
-	// open is taken as denied after deniedTime, which no scheduler exceeds often, if the next one does not open either.
+	// While a change is awaited, a connection that is denied is given up after openTime, and the next begins. One that
+	// should open is taken as denied after deniedTime, which no scheduler exceeds often, if the next one does not open
+	// either.
 	openTime   = 2 * time.Millisecond
 	deniedTime = 100 * time.Millisecond
 )
@@ -69,7 +70,8 @@ func (t *tableSample) memory(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	t.setRate(len(services), "service", result.UnitBytesPerService, max(float64(after)-float64(before), 0)/float64(len(services)))
+	t.setRate(len(services), "service", result.UnitBytesPerService, max(float64(after)-float64(before),
+		0)/float64(len(services)))
 	t.Histogram = nil
 	if err := t.lab.ClearServices(ctx); err != nil {
 		return err
@@ -135,8 +137,8 @@ type tuple struct {
 }
 
 // reach opens a connection to a service and closes it. It returns when it was open, and whether it shows that the
-// service has its backends. Conntrack keeps closed connections for seconds, and takes the packets from a port that comes
-// again to where they went before, so such a connection shows nothing.
+// service has its backends. Conntrack keeps closed connections for seconds, and takes the packets from a port that
+// comes again to where they went before, so such a connection shows nothing.
 func (c *connector) reach(s service.Service) (opened time.Time, shows bool, err error) {
 	if len(c.kept) >= mostKept {
 		if err := c.forget(); err != nil {

@@ -109,7 +109,8 @@ func (t *testbed) takeCalls(ctx context.Context, row rowSpec, calls int) (sample
 		return sample{}, err
 	}
 	s, err := plugins.Run(ctx, cnibench.Batch{
-		Row: row.path.ID, Plugin: row.path.Plugin, Workload: row.workload.Name, Pods: calls, Concurrent: row.workload.Flows > 1,
+		Row: row.path.ID, Plugin: row.path.Plugin, Workload: row.workload.Name, Pods: calls,
+		Concurrent: row.workload.Flows > 1,
 	})
 	return sample{measurement: s.Measurement, evidence: s.Evidence}, err
 }

@@ -43,7 +43,8 @@ func TestTracedRows(t *testing.T) {
 	cluster := false
 	for _, row := range tracedRows(rows) {
 		p := row.spec.path
-		if slices.Contains(got, p.ID) || p.Repeats != "" || p.Lab.BigTCP || cluster && p.Target != result.TargetClusterIP && !p.Baseline {
+		if slices.Contains(got, p.ID) || p.Repeats != "" || p.Lab.BigTCP || cluster && p.Target != result.TargetClusterIP &&
+			!p.Baseline {
 			t.Errorf("%s after %v", p.ID, got)
 		}
 		got, cluster = append(got, p.ID), cluster || p.Target == result.TargetClusterIP

@@ -68,9 +68,9 @@ func (e *epoch) rounds(ctx context.Context, t *turnTime) error {
 }
 
 // batch takes rounds, in each of which a connection has two turns, and adds their samples
-// to the rows. The numbers of rounds say what rows take part; a round that is spoilt is repeated with its number, so that
-// slow rows, whose rounds are spoilt most, lose none. If a turn fails, those rows fail whose turns fail alone too, and the
-// batch is repeated without them.
+// to the rows. The numbers of rounds say what rows take part; a round that is spoilt is repeated with its number, so
+// that slow rows, whose rounds are spoilt most, lose none. If a turn fails, those rows fail whose turns fail alone too,
+// and the batch is repeated without them.
 func (e *epoch) batch(ctx context.Context, rounds int) error {
 	for ; len(e.queue) < rounds; e.next++ {
 		e.queue = append(e.queue, e.next)

@@ -79,7 +79,8 @@ func TestSpoiltRoundsOfSuite(t *testing.T) {
 		}
 		e.repeats([]int{0, 0}, e.spoilt([]int{0, 0}, []load.SliceResult{turn, turn}))
 	}
-	if notes := r.disturbed.notes(); len(notes) != 1 || !strings.HasPrefix(notes[0], "Of 8 rounds of all workloads, 4 were disturbed") {
+	if notes := r.disturbed.notes(); len(notes) != 1 ||
+		!strings.HasPrefix(notes[0], "Of 8 rounds of all workloads, 4 were disturbed") {
 		t.Errorf("notes %q", notes)
 	}
 }
@@ -92,7 +93,8 @@ func TestDisturbedSuites(t *testing.T) {
 		r.noteDisturbances(suite)
 	}
 	if want := []string{
-		"Suite latency: Others kept 2.0 CPUs busy. Repeat the run on a quiet machine.", "Suite switching: Others kept 2.0 CPUs busy. Repeat the run on a quiet machine.",
+		"Suite latency: Others kept 2.0 CPUs busy. Repeat the run on a quiet machine.",
+		"Suite switching: Others kept 2.0 CPUs busy. Repeat the run on a quiet machine.",
 	}; !slices.Equal(r.head.Notes, want) {
 		t.Errorf("notes %q", r.head.Notes)
 	}
@@ -103,7 +105,8 @@ func TestWiresWithARateLoseSegments(t *testing.T) {
 	for _, tt := range []struct {
 		options lab.Options
 		want    bool
-	}{{lab.Options{}, true}, {lab.Options{WireDelay: 1}, true}, {lab.Options{WireRate: 1e9}, false}, {lab.Options{Guests: true}, false}} {
+	}{{lab.Options{}, true}, {lab.Options{WireDelay: 1}, true}, {lab.Options{WireRate: 1e9}, false},
+		{lab.Options{Guests: true}, false}} {
 		path := suites.Path{}
 		path.Lab = tt.options
 		e := epoch{connections: []*connection{{row: newRow(rowSpec{path: path})}}}
@@ -136,7 +139,9 @@ func TestCPUTimeIsOfSamples(t *testing.T) {
 
 // TestRoundsWithNothingAreTold says how many rounds count in no figure.
 func TestRoundsWithNothingAreTold(t *testing.T) {
-	if got := joined("slow", emptyNote([]float64{1, 0, 2, 0})); got != "slow; nothing arrived in 2 of 4 rounds: they are in neither figure nor ratios" {
+	if got := joined("slow",
+		emptyNote([]float64{1, 0, 2,
+			0})); got != "slow; nothing arrived in 2 of 4 rounds: they are in neither figure nor ratios" {
 		t.Errorf("%q", got)
 	}
 	if got := joined("slow", emptyNote([]float64{1, 2})); got != "slow" {

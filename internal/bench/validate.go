@@ -40,7 +40,8 @@ func (o Options) withDefaults() (Options, error) {
 	case o.Duration != 0 && (o.Duration < 10*time.Millisecond || o.Duration > time.Hour):
 		return o, fmt.Errorf("--duration %v: want 10ms to 1h", o.Duration)
 	case o.Duration > 0 && o.Peer == nil && !o.counting() && !o.anyEngine():
-		return o, fmt.Errorf("--duration %v: it is for --peer and --engine; elsewhere rows take turns, see --slice and --time", o.Duration)
+		return o, fmt.Errorf(
+			"--duration %v: it is for --peer and --engine; elsewhere rows take turns, see --slice and --time", o.Duration)
 	case o.anyEngine() && o.checkEngines() != nil:
 		return o, o.checkEngines()
 	case o.Slice < 0 || (o.Slice > 0 && o.Slice < time.Millisecond) || o.Slice > maxSlice:
@@ -159,12 +160,14 @@ func (o Options) selected() ([]rowSpec, error) {
 		if o.suiteName() == suites.ClusterName {
 			hint = ": want " + strings.Join(known, ", ")
 		}
-		return nil, fmt.Errorf("--only %q: no such row in %s%s%s", o.Only[i], o.suiteName(), hint, suggest.Text(o.Only[i], known))
+		return nil, fmt.Errorf("--only %q: no such row in %s%s%s", o.Only[i], o.suiteName(), hint,
+			suggest.Text(o.Only[i], known))
 	}
 	return specs, nil
 }
 
-// Rows returns the rows that the run has, in the order of the suites. The error names a pattern of Only that selects none.
+// Rows returns the rows that the run has, in the order of the suites. The error names a pattern of Only that selects
+// none.
 func (o Options) Rows() ([]result.Row, error) {
 	specs, err := o.selected()
 	var rows []result.Row

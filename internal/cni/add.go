@@ -31,7 +31,8 @@ func (p *Plugin) Add(ctx context.Context, r Request) (result *types100.Result, e
 		return nil, err
 	}
 	if c.PrevResult != nil && !c.Chained {
-		return nil, netconf.Invalidf("prevResult: %s creates the interface; set chained to add services to another plugin's", c)
+		return nil, netconf.Invalidf("prevResult: %s creates the interface; set chained to add services to another plugin's",
+			c)
 	}
 	if err := p.await(ctx, c, r); err != nil {
 		return nil, err
@@ -155,9 +156,10 @@ func (p *Plugin) begin(ctx context.Context, c netconf.Config, r Request) (_ *att
 	return a, a.save()
 }
 
-// useDevice takes the pod's device of the previous plugin, and returns its addresses as that plugin gave them: the pod can
-// change those that the device has.
-func (a *attachment) useDevice(ctx context.Context, previous *types100.Result) (addresses []netconf.PodAddress, err error) {
+// useDevice takes the pod's device of the previous plugin, and returns its addresses as that plugin gave them: the pod
+// can change those that the device has.
+func (a *attachment) useDevice(ctx context.Context, previous *types100.Result) (addresses []netconf.PodAddress,
+	err error) {
 	device, err := rtnl.In(a.pod).Device(a.record.Owner.IfName)
 	if err != nil {
 		return nil, err
@@ -168,7 +170,8 @@ func (a *attachment) useDevice(ctx context.Context, previous *types100.Result) (
 	}
 	for _, ip := range previous.IPs {
 		prefix := prefixOf(ip.Address)
-		if prefix.IsValid() && prefix.Addr().IsGlobalUnicast() && (ip.Interface == nil || isInPod(previous, *ip.Interface, a.record.Owner.IfName)) {
+		if prefix.IsValid() && prefix.Addr().IsGlobalUnicast() &&
+			(ip.Interface == nil || isInPod(previous, *ip.Interface, a.record.Owner.IfName)) {
 			addresses = append(addresses, netconf.PodAddress{Prefix: prefix})
 		}
 	}

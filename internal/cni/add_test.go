@@ -25,7 +25,8 @@ import (
 	"mustang/internal/testkit"
 )
 
-// TestAdd attaches two pods in each link mode and sends traffic between them, to the host, to a machine outside, and to a service.
+// TestAdd attaches two pods in each link mode and sends traffic between them, to the host, to a machine outside, and to
+// a service.
 func TestAdd(t *testing.T) {
 	for _, mode := range modes() {
 		t.Run(mode.Name(), func(t *testing.T) {
@@ -192,10 +193,12 @@ func routesOf(result *types100.Result) []string {
 // TestPassedOn checks that values for the runtime are passed on.
 func TestPassedOn(t *testing.T) {
 	f := newBareFixture(t)
-	dns := types.DNS{Nameservers: []string{"10.96.0.10", "fd00:96::10"}, Domain: "pods.test", Search: []string{"a.test", "b.test"}, Options: []string{"ndots:5"}}
+	dns := types.DNS{Nameservers: []string{"10.96.0.10", "fd00:96::10"}, Domain: "pods.test", Search: []string{"a.test",
+		"b.test"}, Options: []string{"ndots:5"}}
 	data, err := json.Marshal(dns)
 	f.must(err)
-	p := f.added("a", network("net", "veth", `,"dns":`+string(data)+`,"capabilities":{"aliases":true},"args":{"cni":{"labels":[]}},
+	p := f.added("a", network("net", "veth", `,"dns":`+string(data)+
+		`,"capabilities":{"aliases":true},"args":{"cni":{"labels":[]}},
 		"runtimeConfig":{"aliases":{"net":["web","db"]}}`))
 	if !reflect.DeepEqual(p.result.DNS, dns) {
 		t.Errorf("ADD gives %+v, want %+v", p.result.DNS, dns)

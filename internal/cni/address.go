@@ -83,8 +83,8 @@ func (a *attachment) delegate(ctx context.Context) (addresses []netconf.PodAddre
 	return addresses, a.checkMasks(addresses)
 }
 
-// checkMasks refuses a lease with a prefix of less than 8 bits, and one by which the host's own address would get a shorter prefix than it has: the host would have a route to the pods for
-// what is elsewhere.
+// checkMasks refuses a lease with a prefix of less than 8 bits, and one by which the host's own address would get a
+// shorter prefix than it has: the host would have a route to the pods for what is elsewhere.
 func (a *attachment) checkMasks(addresses []netconf.PodAddress) error {
 	have, _ := a.plugin.records().Network(a.config.Name)
 	for _, of := range addresses {
@@ -102,9 +102,11 @@ func (a *attachment) checkMasks(addresses []netconf.PodAddress) error {
 	return nil
 }
 
-// leaseOf returns the addresses and routes of an IPAM plugin's result, which a DHCP server can have written. Next hops count as neighbours; routes
-// without one are on-link if their scope is (RFC 3442). It omits default routes if the configuration excludes them.
-func leaseOf(c netconf.Config, result *types100.Result) (addresses []netconf.PodAddress, routes []podlink.Route, err error) {
+// leaseOf returns the addresses and routes of an IPAM plugin's result, which a DHCP server can have written. Next hops
+// count as neighbours; routes without one are on-link if their scope is (RFC 3442). It omits default routes if the
+// configuration excludes them.
+func leaseOf(c netconf.Config, result *types100.Result) (addresses []netconf.PodAddress, routes []podlink.Route,
+	err error) {
 	own := func(addr netip.Addr) bool { return slices.Contains(addrsOf(addresses), addr) }
 	if slices.Contains(result.IPs, nil) || slices.Contains(result.Routes, nil) {
 		return nil, nil, errors.New("null among the addresses or routes of the result")
@@ -125,7 +127,8 @@ func leaseOf(c netconf.Config, result *types100.Result) (addresses []netconf.Pod
 		if r.Table != nil && *r.Table != unix.RT_TABLE_MAIN {
 			return nil, nil, fmt.Errorf("routes[%d]: table %d is not supported", i, *r.Table)
 		}
-		route := podlink.Route{Dst: prefixOf(r.Dst).Masked(), Via: addrOf(r.GW), OnLink: true, MTU: r.MTU, AdvMSS: r.AdvMSS, Priority: r.Priority}
+		route := podlink.Route{Dst: prefixOf(r.Dst).Masked(), Via: addrOf(r.GW), OnLink: true, MTU: r.MTU, AdvMSS: r.AdvMSS,
+			Priority: r.Priority}
 		if route.Via.IsUnspecified() || own(route.Via) {
 			route.Via = netip.Addr{}
 		} else if !route.Via.IsValid() {
@@ -137,14 +140,16 @@ func leaseOf(c netconf.Config, result *types100.Result) (addresses []netconf.Pod
 		of := &addresses[i]
 		routed := slices.ContainsFunc(c.HostAddresses, func(host netip.Addr) bool { return host.Is4() == of.Addr().Is4() })
 		can := func(addr netip.Addr) bool {
-			return podlink.IsRouter(addr) && addr.Is4() == of.Addr().Is4() && !own(addr) && (routed || !addr.IsLinkLocalUnicast())
+			return podlink.IsRouter(addr) && addr.Is4() == of.Addr().Is4() && !own(addr) &&
+				(routed || !addr.IsLinkLocalUnicast())
 		}
 		if can(of.Gateway) {
 			continue
 		}
 		of.Gateway = netip.Addr{}
 		// Where the host has its own address, the first default route names the missing gateway.
-		if at := slices.IndexFunc(routes, func(r podlink.Route) bool { return r.IsDefault() && can(r.Via) }); at >= 0 && routed {
+		if at := slices.IndexFunc(routes, func(r podlink.Route) bool { return r.IsDefault() && can(r.Via) }); at >= 0 &&
+			routed {
 			of.Gateway = routes[at].Via
 		}
 	}
@@ -184,7 +189,8 @@ func (a *attachment) releaseAddresses(ctx context.Context) error {
 func (a *attachment) release(ctx context.Context) error {
 	if a.record.IPAM != netconf.IPAMType {
 		_, err := runPlugin(ctx, a.record.IPAM, "DEL", a.request)
-		if old := (*types.Error)(nil); errors.As(err, &old) && old.Code == types.ErrIncompatibleCNIVersion && len(a.record.Addresses) == 0 {
+		if old := (*types.Error)(nil); errors.As(err, &old) && old.Code == types.ErrIncompatibleCNIVersion &&
+			len(a.record.Addresses) == 0 {
 			return nil // for which it has refused ADD too
 		}
 		return err
@@ -215,7 +221,8 @@ func (a *attachment) leasedAddresses() ([]netconf.PodAddress, error) {
 func leased(leases []ipam.Lease) []netconf.PodAddress {
 	var out []netconf.PodAddress
 	for _, lease := range leases {
-		out = append(out, netconf.PodAddress{Prefix: netip.PrefixFrom(lease.Address, lease.Subnet.Bits()), Gateway: lease.Gateway})
+		out = append(out, netconf.PodAddress{Prefix: netip.PrefixFrom(lease.Address, lease.Subnet.Bits()),
+			Gateway: lease.Gateway})
 	}
 	return out
 }

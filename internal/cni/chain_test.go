@@ -26,12 +26,14 @@ import (
 
 // chained is the configuration of the plugin behind another plugin.
 func chained(more string) []byte {
-	return []byte(`{"cniVersion":"1.0.0","name":"net","type":"mustang-cni","chained":true,"services":"tc","parent":"uplink"` + more + `}`)
+	return []byte(`{"cniVersion":"1.0.0","name":"net","type":"mustang-cni","chained":true,"services":"tc",` +
+		`"parent":"uplink"` + more + `}`)
 }
 
 // reference is a network of Debian's bridge or ptp plugin.
 func (f *fixture) reference(plugin string) []byte {
-	return fmt.Appendf(nil, `{"cniVersion":"1.0.0","name":"net","type":%q,"isGateway":true,"ipam":{"type":"host-local","dataDir":%q,
+	return fmt.Appendf(nil,
+		`{"cniVersion":"1.0.0","name":"net","type":%q,"isGateway":true,"ipam":{"type":"host-local","dataDir":%q,
 		"ranges":[[{"subnet":"10.80.0.0/24"}],[{"subnet":"fd00:80::/64"}]],"routes":[{"dst":"0.0.0.0/0"},{"dst":"::/0"}]}}`,
 		plugin, filepath.Join(filepath.Dir(f.plugin.StateDir), "host-local"))
 }
@@ -164,8 +166,9 @@ func TestFirst(t *testing.T) {
 	f := newFixture(t)
 	f.requirePlugin("tuning")
 	ours := link{"", []byte(strings.Replace(string(network("net", "veth", "")), "1.1.0", "1.0.0", 1))}
-	tuning := link{filepath.Join(debianPlugins, "tuning"), []byte(`{"cniVersion":"1.0.0","name":"net","type":"tuning","dataDir":"` +
-		t.TempDir() + `","sysctl":{"net.ipv4.conf.eth0.arp_filter":"1"},"allmulti":true}`)}
+	tuning := link{filepath.Join(debianPlugins, "tuning"),
+		[]byte(`{"cniVersion":"1.0.0","name":"net","type":"tuning","dataDir":"` +
+			t.TempDir() + `","sysctl":{"net.ipv4.conf.eth0.arp_filter":"1"},"allmulti":true}`)}
 	a, b := f.pod("a", nil), f.pod("b", nil)
 	for _, p := range []*pod{a, b} {
 		for _, l := range []link{ours, tuning} {
@@ -189,8 +192,8 @@ func TestFirst(t *testing.T) {
 	}
 }
 
-// TestBeforeSBR has Debian's sbr come after ours. It adds the pod's routes anew without onlink, so it fails where their next hop is outside of the
-// pod's prefix: docs/cni.md.
+// TestBeforeSBR has Debian's sbr come after ours. It adds the pod's routes anew without onlink, so it fails where their
+// next hop is outside of the pod's prefix: docs/cni.md.
 func TestBeforeSBR(t *testing.T) {
 	for _, mode := range crashModes {
 		t.Run(mode, func(t *testing.T) {
@@ -198,8 +201,10 @@ func TestBeforeSBR(t *testing.T) {
 			f := newFixture(t)
 			f.requirePlugin("sbr")
 			p := f.pod("a", nil)
-			f.worked(f.through(link{"", []byte(strings.Replace(string(network("net", mode, "")), "1.1.0", "1.0.0", 1))}, p, "ADD"))
-			a := f.through(link{filepath.Join(debianPlugins, "sbr"), []byte(`{"cniVersion":"1.0.0","name":"net","type":"sbr"}`)}, p, "ADD")
+			f.worked(f.through(link{"", []byte(strings.Replace(string(network("net", mode, "")), "1.1.0", "1.0.0", 1))}, p,
+				"ADD"))
+			a := f.through(link{filepath.Join(debianPlugins, "sbr"), []byte(`{"cniVersion":"1.0.0","name":"net","type":"sbr"}`)},
+				p, "ADD")
 			if mode == "veth" {
 				if a.exit == 0 || !strings.Contains(a.stdout, "network is unreachable") {
 					t.Errorf("sbr says %q", a.stdout)
@@ -260,7 +265,8 @@ option lease 3600
 `, leases, dir), 0o600))
 	f.background(f.outside, "busybox", "udhcpd", "-f", config)
 	socket := filepath.Join(dir, "dhcp.sock")
-	f.background(f.host, filepath.Join(debianPlugins, netconf.DHCPType), "daemon", "-socketpath", socket, "-timeout", dhcpAnswer.String(), "-resendmax", "1s")
+	f.background(f.host, filepath.Join(debianPlugins, netconf.DHCPType), "daemon", "-socketpath", socket, "-timeout",
+		dhcpAnswer.String(), "-resendmax", "1s")
 	testkit.Eventually(f.t, dhcpTimeout, func() error {
 		_, err := os.Stat(socket)
 		return err
@@ -270,7 +276,9 @@ option lease 3600
 
 // asking is a network with addresses by DHCP.
 func asking(mode, ipam, more string) []byte {
-	return fmt.Appendf(nil, `{"cniVersion":"1.0.0","name":"net","type":"mustang-cni","link":%q,"parent":"uplink","hostAddresses":["10.113.0.2"],"ipam":%s%s}`,
+	return fmt.Appendf(nil,
+		`{"cniVersion":"1.0.0","name":"net","type":"mustang-cni","link":%q,"parent":"uplink",`+
+			`"hostAddresses":["10.113.0.2"],"ipam":%s%s}`,
 		mode, ipam, more)
 }
 
@@ -301,7 +309,8 @@ func TestDHCP(t *testing.T) {
 			a, b := f.addDHCP("a", config), f.addDHCP("b", config)
 			within := netip.MustParsePrefix("10.113.0.50/31")
 			for _, p := range []*pod{a, b} {
-				if ips := p.ips(); len(ips) != 1 || !within.Contains(ips[0]) || p.result.IPs[0].Address.Mask.String() != "ffffff00" {
+				if ips := p.ips(); len(ips) != 1 || !within.Contains(ips[0]) ||
+					p.result.IPs[0].Address.Mask.String() != "ffffff00" {
 					t.Fatalf("addresses %s", text(t, p.result))
 				}
 				f.worked(f.runFor(p, "CHECK", debianPlugins))
@@ -311,7 +320,8 @@ func TestDHCP(t *testing.T) {
 			f.reach(f.host, a.Namespace, a.ips()[0])
 			f.reach(a.Namespace, f.host, ownAddresses[0].Addr())
 			f.calls(b, f.service("10.96.0.9:80", "tcp", a, a.ips()[0]))
-			if routes := testkit.Command(t, a.Namespace, "ip route show"); !strings.Contains(routes, "203.0.113.0/24 via 10.113.0.1") {
+			if routes := testkit.Command(t, a.Namespace, "ip route show"); !strings.Contains(routes,
+				"203.0.113.0/24 via 10.113.0.1") {
 				t.Errorf("the server's route is not among the pod's: %s", routes)
 			}
 			c := f.pod("c", config)
@@ -347,20 +357,24 @@ func TestDHCPFails(t *testing.T) {
 	}{
 		{lost, types.ErrInternal, nowhere},
 		{asking("bridge", ipam, ""), types.ErrInternal, `device "mst0"`},
-		{bytes.Replace(good, []byte("10.113.0.2"), []byte("10.114.0.2"), 1), types.ErrInvalidNetworkConfig, "hostAddresses: 10.114.0.2"},
-		{bytes.Replace(good, []byte("10.113.0.2"), []byte("10.114.0.2"), 1), types.ErrInvalidNetworkConfig, "hostAddresses: 10.114.0.2"},
+		{bytes.Replace(good, []byte("10.113.0.2"), []byte("10.114.0.2"), 1), types.ErrInvalidNetworkConfig,
+			"hostAddresses: 10.114.0.2"},
+		{bytes.Replace(good, []byte("10.113.0.2"), []byte("10.114.0.2"), 1), types.ErrInvalidNetworkConfig,
+			"hostAddresses: 10.114.0.2"},
 		{bytes.Replace(good, []byte(`"uplink"`), []byte(`"missing"`), 1), types.ErrInvalidNetworkConfig, "missing"},
 	} {
 		p := f.pod("bad", row.config)
 		f.failed(f.runFor(p, "ADD", debianPlugins), row.code, row.words)
 		f.same(before, "ADD with "+row.words)
 	}
-	f.failed(f.runFor(f.pod("", bytes.Replace(lost, []byte("1.0.0"), []byte("1.1.0"), 1)), "STATUS", debianPlugins), codeNotAvailable, nowhere)
+	f.failed(f.runFor(f.pod("", bytes.Replace(lost, []byte("1.0.0"), []byte("1.1.0"), 1)), "STATUS", debianPlugins),
+		codeNotAvailable, nowhere)
 	// Two addresses are there still. One pod has a default route already, and gets none.
 	a, b := f.addDHCP("a", good), f.pod("b", good)
 	testkit.Command(t, b.Namespace, "ip route add default dev lo")
 	f.worked(f.runFor(b, "ADD", debianPlugins))
-	if routes := testkit.Command(t, b.Namespace, "ip route show"); strings.Contains(routes, "default via") || !strings.Contains(routes, "10.113.0.0/24") {
+	if routes := testkit.Command(t, b.Namespace, "ip route show"); strings.Contains(routes, "default via") ||
+		!strings.Contains(routes, "10.113.0.0/24") {
 		t.Errorf("routes of a pod that has a default route: %s", routes)
 	}
 	for _, p := range []*pod{a, b} {

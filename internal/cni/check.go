@@ -57,7 +57,8 @@ func (p *Plugin) Check(ctx context.Context, r Request) error {
 		return err
 	}
 	a.mac = c.Runtime.MAC
-	checks := []func() error{func() error { return checkResult(r.IfName, device, result) }, func() error { return a.checkDatapath(ctx) }}
+	checks := []func() error{func() error { return checkResult(r.IfName, device, result) },
+		func() error { return a.checkDatapath(ctx) }}
 	if !c.Chained {
 		checks = append(checks, func() error { return a.checkAddresses(ctx) }, a.checkLink, a.checkBandwidth)
 	}
@@ -288,8 +289,8 @@ func (p *Plugin) owners(c netconf.Config) ([]record.Owner, error) {
 	return owners, err
 }
 
-// deleteDevices deletes the host devices of a network that belong to no valid attachment. Their names have 16 bits for the
-// network, which another can share: a device with a record in any other network is that of its attachment.
+// deleteDevices deletes the host devices of a network that belong to no valid attachment. Their names have 16 bits for
+// the network, which another can share: a device with a record in any other network is that of its attachment.
 func (p *Plugin) deleteDevices(c netconf.Config) error {
 	host, err := netns.Current()
 	if err != nil {
@@ -323,7 +324,8 @@ func (p *Plugin) deleteDevices(c netconf.Config) error {
 		if err != nil {
 			continue // not a device of this plugin
 		}
-		errs = append(errs, mode.Delete(podlink.Network{Host: host, DeleteDevice: p.DeleteDevice}, podlink.Pod{HostIfName: device.Name}))
+		errs = append(errs, mode.Delete(podlink.Network{Host: host, DeleteDevice: p.DeleteDevice},
+			podlink.Pod{HostIfName: device.Name}))
 	}
 	return errors.Join(errs...)
 }
@@ -345,7 +347,8 @@ func (p *Plugin) sweep(ctx context.Context) error {
 		}
 		delete(recorded, 0)
 		keep := func(cookie uint64) bool { return recorded[cookie] }
-		err = errors.Join(d.Endpoints().Sweep(ctx, keep), d.Guards().Sweep(ctx, keep), d.Sockets().Sweep(ctx, service.CNI, keep))
+		err = errors.Join(d.Endpoints().Sweep(ctx, keep), d.Guards().Sweep(ctx, keep),
+			d.Sockets().Sweep(ctx, service.CNI, keep))
 	}
 	return errors.Join(err, d.Close())
 }

@@ -37,10 +37,14 @@ func tamperings() []tampering {
 	return []tampering{
 		{name: "device deleted", pod: "ip link del eth0", want: []string{`device "eth0" is missing`}},
 		{name: "IPv4 address removed", pod: "ip addr flush dev eth0 to {4}", want: []string{`"eth0"`, "lacks address {4}"}},
-		{name: "IPv4 default route removed", pod: "ip route del default", want: []string{"default route via {via4}", "is missing"}},
-		{name: "MAC changed", pod: "ip link set eth0 address 02:00:00:00:00:99", want: []string{"MAC address 02:00:00:00:00:99, want"}},
-		{name: "host's device deleted", modes: "veth bridge", host: "ip link del {device}", want: []string{`device "eth0" is missing`}},
-		{name: "host's device down", modes: "veth bridge", host: "ip link set {device} down", want: []string{"{device}", "is not up"}},
+		{name: "IPv4 default route removed", pod: "ip route del default", want: []string{"default route via {via4}",
+			"is missing"}},
+		{name: "MAC changed", pod: "ip link set eth0 address 02:00:00:00:00:99",
+			want: []string{"MAC address 02:00:00:00:00:99, want"}},
+		{name: "host's device deleted", modes: "veth bridge", host: "ip link del {device}",
+			want: []string{`device "eth0" is missing`}},
+		{name: "host's device down", modes: "veth bridge", host: "ip link set {device} down", want: []string{"{device}",
+			"is not up"}},
 		{name: "host's device has another MTU", modes: "veth bridge", host: "ip link set {device} mtu 1400",
 			want: []string{"{device}", "MTU 1400"}},
 		{name: "IPv4 gateway removed", modes: "bridge macvlan", host: "ip addr flush dev {gateways} to {g4}",
@@ -60,11 +64,13 @@ func tamperings() []tampering {
 		{name: "program detached", do: dropPrograms, want: []string{"is not attached"}},
 		{name: "masquerade table gone", host: "nft delete table inet mustang-cni-net", shared: true,
 			want: []string{"mustang-cni-net", "is missing"}},
-		{name: "masquerade rules gone", host: "nft flush table inet mustang-cni-net", shared: true, want: []string{"mustang-cni-net", "empty"}},
+		{name: "masquerade rules gone", host: "nft flush table inet mustang-cni-net", shared: true,
+			want: []string{"mustang-cni-net", "empty"}},
 		{name: "host port's service gone", do: (*fixture).dropPorts, want: []string{"host port", "does not lead to"}},
 		{name: "host port leads elsewhere", do: (*fixture).redirectPorts, want: []string{"host port", "does not lead to"}},
 		{name: "host unknown", do: dropHost, shared: true, want: []string{"sockets of host", "not known to the datapath"}},
-		{name: "socket programs detached", do: dropSockets, shared: true, want: []string{"lacks the socket programs", "connect4"}},
+		{name: "socket programs detached", do: dropSockets, shared: true, want: []string{"lacks the socket programs",
+			"connect4"}},
 		{name: "a socket program detached, its link pinned", do: detach("cgroup-*connect4"), shared: true,
 			want: []string{"lacks the socket programs connect4"}},
 		{name: "uplink gone", do: dropUplinks, shared: true, want: []string{`uplink "uplink"`, "from_uplink", "to_uplink"}},
@@ -84,7 +90,9 @@ func tampered(mode string) []byte {
 	if mode == "macvlan" { // has no device that what comes to the pod goes through
 		bandwidth = `{"egressRate":80000000,"egressBurst":800000}`
 	}
-	return network("net", mode, `,"masquerade":true,"runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80}],"bandwidth":`+bandwidth+`}`)
+	return network("net", mode,
+		`,"masquerade":true,"runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80}],"bandwidth":`+
+			bandwidth+`}`)
 }
 
 // TestCheck tampers with an attachment in each way, one at a time: CHECK names what is
@@ -332,7 +340,8 @@ func detach(pattern string) func(*fixture, *pod) {
 		}
 		defer unix.Close(int(fd))
 		link := uint32(fd)
-		if _, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_LINK_DETACH, uintptr(unsafe.Pointer(&link)), unsafe.Sizeof(link)); errno != 0 {
+		if _, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_LINK_DETACH, uintptr(unsafe.Pointer(&link)),
+			unsafe.Sizeof(link)); errno != 0 {
 			f.t.Fatal(errno)
 		}
 	}

@@ -45,7 +45,8 @@ func child(text string) error {
 		return err
 	}
 	steps := 0
-	plugin := &Plugin{StateDir: o.StateDir, RunDir: o.RunDir, BPFRoot: o.BPFRoot, Cgroup: o.Cgroup, DeleteDevice: rtnl.DeleteInChild}
+	plugin := &Plugin{StateDir: o.StateDir, RunDir: o.RunDir, BPFRoot: o.BPFRoot, Cgroup: o.Cgroup,
+		DeleteDevice: rtnl.DeleteInChild}
 	plugin.After = func(string) error {
 		if steps++; steps == o.Die {
 			return unix.Kill(os.Getpid(), unix.SIGKILL)
@@ -60,7 +61,8 @@ func child(text string) error {
 // whether there are that many.
 func (f *fixture) killed(p *pod, steps int) bool {
 	f.t.Helper()
-	text, err := json.Marshal(order{f.plugin.StateDir, f.plugin.RunDir, f.plugin.BPFRoot, f.plugin.Cgroup, p.request, steps})
+	text, err := json.Marshal(order{f.plugin.StateDir, f.plugin.RunDir, f.plugin.BPFRoot, f.plugin.Cgroup,
+		p.request, steps})
 	f.must(err)
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), childVariable+"="+string(text))
@@ -80,7 +82,8 @@ func (f *fixture) killed(p *pod, steps int) bool {
 
 // everything is a network whose ADD runs all steps.
 func everything(mode string) []byte {
-	return network("net", mode, `,"masquerade":true,"runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80}]}`)
+	return network("net", mode,
+		`,"masquerade":true,"runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80}]}`)
 }
 
 // crashModes has a mode of each family.
@@ -242,8 +245,8 @@ func TestGCWithoutRecords(t *testing.T) {
 	}
 }
 
-// TestGCOfSharedPrefix has two networks whose devices have names with the same prefix: GC of one spares those of the other,
-// and deletes its own without records.
+// TestGCOfSharedPrefix has two networks whose devices have names with the same prefix: GC of one spares those of the
+// other, and deletes its own without records.
 func TestGCOfSharedPrefix(t *testing.T) {
 	f := newFixture(t)
 	twin := ""

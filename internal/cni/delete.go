@@ -71,8 +71,9 @@ func (a *attachment) delete(ctx context.Context) error {
 	if err := errors.Join(err, a.deleteHostPorts(ctx), a.deleteLink(), a.deleteServices(ctx)); err != nil {
 		return err
 	}
-	_ = a.syncAddresses()        // they are released next
-	if r := a.record; r.Leased { // another pod can get the addresses now: a DEL that is repeated must not delete what that has
+	_ = a.syncAddresses() // they are released next
+	// another pod can get the addresses now: a DEL that is repeated must not delete what that has
+	if r := a.record; r.Leased {
 		r.Linked, r.Endpoint, r.Guarded, r.Admitted, r.Ports = false, false, false, false, nil
 		_ = a.save() // a full disk
 	}

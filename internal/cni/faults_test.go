@@ -185,7 +185,8 @@ func TestWrongHost(t *testing.T) {
 	f.must(f.del(f.added("first", network("net", "veth", "")))) // makes what stays
 	store, err := f.plugin.addresses("other")
 	f.must(err)
-	_, err = store.Reserve(record.Owner{ContainerID: "a", IfName: "eth0"}, []ipam.RangeSet{{{Subnet: netip.MustParsePrefix("10.114.0.0/24")}}}, nil)
+	_, err = store.Reserve(record.Owner{ContainerID: "a", IfName: "eth0"},
+		[]ipam.RangeSet{{{Subnet: netip.MustParsePrefix("10.114.0.0/24")}}}, nil)
 	f.must(err)
 	f.must(store.Release(record.Owner{ContainerID: "a", IfName: "eth0"}))
 	testkit.Command(t, f.host, "ip link add thin mtu 1300 type veth peer name thinner mtu 1300")
@@ -193,7 +194,8 @@ func TestWrongHost(t *testing.T) {
 	testkit.Command(t, f.host, "ip link set thinner up")
 	testkit.Command(t, f.host, "ip link add mst0 type veth peer name down")
 	with := func(mode string, replace ...string) []byte {
-		return []byte(strings.NewReplacer(append(replace, `"net"`, `"other"`, "10.113.", "10.114.", "fd00:113:", "fd00:114:")...).
+		return []byte(strings.NewReplacer(append(replace, `"net"`, `"other"`, "10.113.", "10.114.", "fd00:113:",
+			"fd00:114:")...).
 			Replace(string(network("net", mode, ""))))
 	}
 	for _, row := range []struct {
@@ -202,11 +204,16 @@ func TestWrongHost(t *testing.T) {
 		code   uint
 		words  []string
 	}{
-		{"no parent, veth", with("veth", `"uplink"`, `"missing"`), types.ErrInvalidNetworkConfig, []string{"parent", `"missing"`}},
-		{"no parent, macvlan", with("macvlan", `"uplink"`, `"missing"`), types.ErrInvalidNetworkConfig, []string{"parent", `"missing"`}},
-		{"no parent, MTU given", with("macvlan", `"uplink"`, `"missing","mtu":1400`), types.ErrInternal, []string{`"missing"`}},
-		{"MTU greater than the parent's", with("macvlan", `"uplink"`, `"uplink","mtu":9000`), types.ErrInternal, []string{"9000", "1500"}},
-		{"MTU of an IPv6 network too small", with("veth", `"uplink"`, `"uplink","mtu":1000`), types.ErrInternal, []string{"1000", "1280"}},
+		{"no parent, veth", with("veth", `"uplink"`, `"missing"`), types.ErrInvalidNetworkConfig,
+			[]string{"parent", `"missing"`}},
+		{"no parent, macvlan", with("macvlan", `"uplink"`, `"missing"`), types.ErrInvalidNetworkConfig,
+			[]string{"parent", `"missing"`}},
+		{"no parent, MTU given", with("macvlan", `"uplink"`, `"missing","mtu":1400`), types.ErrInternal,
+			[]string{`"missing"`}},
+		{"MTU greater than the parent's", with("macvlan", `"uplink"`, `"uplink","mtu":9000`), types.ErrInternal,
+			[]string{"9000", "1500"}},
+		{"MTU of an IPv6 network too small", with("veth", `"uplink"`, `"uplink","mtu":1000`), types.ErrInternal,
+			[]string{"1000", "1280"}},
 		{"another kind of device by the bridge's name", with("bridge"), types.ErrInternal, []string{`"mst0"`, "veth"}},
 		{"parent down", with("macvlan", `"uplink"`, `"down"`), types.ErrInternal, []string{`"down"`}},
 	} {
@@ -215,7 +222,8 @@ func TestWrongHost(t *testing.T) {
 	t.Run("parent with a small MTU", func(t *testing.T) {
 		f := f.in(t)
 		p := f.added("a", with("macvlan", `"uplink"`, `"thin"`))
-		if device, err := rtnl.In(p.Namespace).Device("eth0"); err != nil || device.MTU != 1300 || p.result.Interfaces[0].Mtu != 1300 {
+		if device, err := rtnl.In(p.Namespace).Device("eth0"); err != nil || device.MTU != 1300 ||
+			p.result.Interfaces[0].Mtu != 1300 {
 			t.Errorf("MTU %d, %v: %s", device.MTU, err, text(t, p.result))
 		}
 		f.must(f.del(p))
@@ -270,7 +278,8 @@ func TestWanted(t *testing.T) {
 		})
 	}
 	b := f.added("b", asking("10.113.0.78"))
-	if !slices.ContainsFunc(b.result.IPs, func(ip *types100.IPConfig) bool { return ip.Address.IP.String() == "10.113.0.78" }) {
+	if !slices.ContainsFunc(b.result.IPs,
+		func(ip *types100.IPConfig) bool { return ip.Address.IP.String() == "10.113.0.78" }) {
 		t.Errorf("ADD gives %s", text(t, b.result))
 	}
 	f.must(f.check(p))

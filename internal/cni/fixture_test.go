@@ -56,10 +56,12 @@ func newBareFixture(t testing.TB) *fixture {
 func newFixtureOver(t testing.TB, bpfRoot string) *fixture {
 	t.Helper()
 	f := &fixture{t: t, host: testkit.Namespace(t, "host"), outside: testkit.Namespace(t, "outside")}
-	f.must(rtnl.AddVeth(rtnl.VethEnd{Namespace: f.host, Name: "uplink"}, rtnl.VethEnd{Namespace: f.outside, Name: "far"}, 1500))
+	f.must(rtnl.AddVeth(rtnl.VethEnd{Namespace: f.host, Name: "uplink"}, rtnl.VethEnd{Namespace: f.outside,
+		Name: "far"}, 1500))
 	f.must(rtnl.In(f.host).Configure("uplink", rtnl.DeviceConfig{Addresses: hostAddresses, Up: true}))
 	f.must(rtnl.In(f.outside).Configure("far", rtnl.DeviceConfig{Addresses: outsideAddresses, Up: true}))
-	f.must(rtnl.In(f.host).AddDefaultRoutes("uplink", []netip.Addr{outsideAddresses[0].Addr(), outsideAddresses[1].Addr()}))
+	f.must(rtnl.In(f.host).AddDefaultRoutes("uplink", []netip.Addr{outsideAddresses[0].Addr(),
+		outsideAddresses[1].Addr()}))
 	dir := t.TempDir()
 	f.plugin = &Plugin{
 		StateDir: filepath.Join(dir, "state"), RunDir: filepath.Join(dir, "run"), BPFRoot: bpfRoot,
@@ -90,7 +92,8 @@ func network(name, link, more string) []byte {
 		more += `,"services":"tc"`
 	}
 	return fmt.Appendf(nil, `{"cniVersion":"1.1.0","name":%q,"type":"mustang-cni","link":%q,"parent":"uplink",
-		"ipam":{"type":"mustang","ranges":[[{"subnet":"10.%d.0.0/24"}],[{"subnet":"fd00:%d::/64"}]]}%s}`, name, link, n, n, more)
+		"ipam":{"type":"mustang","ranges":[[{"subnet":"10.%d.0.0/24"}],[{"subnet":"fd00:%d::/64"}]]}%s}`,
+		name, link, n, n, more)
 }
 
 // pod is a pod with a network namespace.
@@ -318,7 +321,8 @@ func TestMain(m *testing.M) {
 // {gateways} the device that has the gateways, {4} and {6} are the pod's addresses,
 // {g4} and {g6} their gateways, {via4} and {via6} the next hops of its default routes.
 func (f *fixture) fill(p *pod, mode, text string) string {
-	gateways := map[string]string{"veth": "lo", "bridge": podlink.DefaultBridge, "macvlan": podlink.MacvlanHostDevice}[mode]
+	gateways := map[string]string{"veth": "lo", "bridge": podlink.DefaultBridge,
+		"macvlan": podlink.MacvlanHostDevice}[mode]
 	ips := p.ips()
 	hop4, hop6 := gateway(p, 0).String(), gateway(p, 1).String()
 	if mode == "veth" { // the next hops are the same for all pods

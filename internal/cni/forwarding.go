@@ -19,9 +19,9 @@ import (
 	"mustang/internal/rtnl"
 )
 
-// The host forwards in the families of its pods, from the first ADD on. A host that forwards IPv6 drops its routes of router
-// advertisements and takes no more, except on devices whose accept_ra is 2. The kernel before 6.17 has no forwarding of IPv6 by
-// device, so the devices that have such routes get that value first.
+// The host forwards in the families of its pods, from the first ADD on. A host that forwards IPv6 drops its routes of
+// router advertisements and takes no more, except on devices whose accept_ra is 2. The kernel before 6.17 has no
+// forwarding of IPv6 by device, so the devices that have such routes get that value first.
 
 // enableForwarding enables forwarding in the families of the host's addresses among the pods, or in both without any.
 func (a *attachment) enableForwarding(gateways []netip.Prefix) error {
@@ -35,7 +35,8 @@ func (a *attachment) enableForwarding(gateways []netip.Prefix) error {
 	return EnableForwarding(a.host, addresses)
 }
 
-// EnableForwarding has a host forward in the families of some addresses. Nothing switches it off: others may need it by then.
+// EnableForwarding has a host forward in the families of some addresses. Nothing switches it off: others may need it by
+// then.
 func EnableForwarding(host *netns.Namespace, addresses []netip.Addr) error {
 	var changes []rtnl.Sysctl
 	if slices.ContainsFunc(addresses, netip.Addr.Is6) && isOff(host, podlink.IPv6Forwarding) {
@@ -48,7 +49,8 @@ func EnableForwarding(host *netns.Namespace, addresses []netip.Addr) error {
 	if slices.ContainsFunc(addresses, netip.Addr.Is4) && isOff(host, podlink.IPv4Forwarding) {
 		changes = append(changes, rtnl.Sysctl{Key: podlink.IPv4Forwarding, Value: "1"})
 	}
-	return rtnl.In(host).SetSysctls(changes, func(_ rtnl.Sysctl, err error) bool { return errors.Is(err, fs.ErrNotExist) }) // devices may be gone
+	// devices may be gone
+	return rtnl.In(host).SetSysctls(changes, func(_ rtnl.Sysctl, err error) bool { return errors.Is(err, fs.ErrNotExist) })
 }
 
 // isOff reports whether a setting of the host is 0.
@@ -57,8 +59,8 @@ func isOff(host *netns.Namespace, key string) bool {
 	return err == nil && value == "0"
 }
 
-// learningDevices returns the settings by which devices that have routes of router advertisements go on to take them when
-// IPv6 is forwarded. Others then take none any more: the device of a pod could send false ones.
+// learningDevices returns the settings by which devices that have routes of router advertisements go on to take them
+// when IPv6 is forwarded. Others then take none any more: the device of a pod could send false ones.
 func learningDevices(host *netns.Namespace) (settings []rtnl.Sysctl, err error) {
 	names, err := rtnl.In(host).AdvertisedDevices()
 	if err != nil {

@@ -21,7 +21,8 @@ import (
 	"mustang/internal/testkit"
 )
 
-// advertise sends a router advertisement (RFC 4861, 4.2) from outside to the host: a default route for some seconds, and options.
+// advertise sends a router advertisement (RFC 4861, 4.2) from outside to the host: a default route for some seconds,
+// and options.
 func (f *fixture) advertise(lifetime uint16, options ...byte) {
 	f.t.Helper()
 	f.must(f.outside.Do(func() error {
@@ -36,7 +37,8 @@ func (f *fixture) advertise(lifetime uint16, options ...byte) {
 		}
 		to := &unix.SockaddrInet6{Addr: [16]byte{0: 0xff, 1: 2, 15: 1}, ZoneId: uint32(device.Index)}
 		message := append([]byte{134, 0, 0, 0, 64, 0, byte(lifetime >> 8), byte(lifetime), 15: 0}, options...)
-		return errors.Join(unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_HOPS, 255), unix.Sendto(fd, message, 0, to))
+		return errors.Join(unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_HOPS, 255),
+			unix.Sendto(fd, message, 0, to))
 	}))
 }
 
@@ -58,15 +60,16 @@ func (f *fixture) settings() string {
 	return strings.Join(values, " ")
 }
 
-// TestForwarding has a host that learns its default route from a router. It forwards in the families of its pods, keeps the
-// route and learns it anew, and goes on to forward after the last DEL.
+// TestForwarding has a host that learns its default route from a router. It forwards in the families of its pods, keeps
+// the route and learns it anew, and goes on to forward after the last DEL.
 func TestForwarding(t *testing.T) {
 	t.Parallel()
 	for _, mode := range crashModes {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
 			f := newFixture(t)
-			v4 := []byte(strings.Replace(string(network("four", mode, `,"services":"off"`)), `,[{"subnet":"fd00:106::/64"}]`, "", 1))
+			v4 := []byte(strings.Replace(string(network("four", mode, `,"services":"off"`)),
+				`,[{"subnet":"fd00:106::/64"}]`, "", 1))
 			both := network("net", mode, `,"services":"off","masquerade":true`)
 			f.must(rtnl.In(f.host).SetSysctl(podlink.IPv4Forwarding, "0"))
 			learn := func() {
@@ -125,7 +128,8 @@ func TestForwardingKeepsAddresses(t *testing.T) {
 	f.must(f.del(pod))
 }
 
-// TestBigTCP adds pods by each value of the key. With auto, packets of BIG TCP depend on the uplink, which stays as it is.
+// TestBigTCP adds pods by each value of the key. With auto, packets of BIG TCP depend on the uplink, which stays as it
+// is.
 func TestBigTCP(t *testing.T) {
 	for _, link := range []string{"veth", "bridge", "macvlan"} {
 		t.Run(link, func(t *testing.T) {
@@ -176,8 +180,8 @@ func (f *fixture) wantPackets(ns *netns.Namespace, device string, want uint32) {
 	}
 }
 
-// TestBigTCPAutoIsStable adds pods before the host has a default route, and before and after the limits of its card have
-// changed. ADD repairs the network in between: what auto decided first holds.
+// TestBigTCPAutoIsStable adds pods before the host has a default route, and before and after the limits of its card
+// have changed. ADD repairs the network in between: what auto decided first holds.
 func TestBigTCPAutoIsStable(t *testing.T) {
 	t.Parallel()
 	config := func(name string) []byte {
@@ -211,7 +215,8 @@ func TestBigTCPAutoIsStable(t *testing.T) {
 	}
 }
 
-// TestParentMTUChanges changes the MTU of the parent. New pods get the new MTU, and CHECK accepts older pods with the old one.
+// TestParentMTUChanges changes the MTU of the parent. New pods get the new MTU, and CHECK accepts older pods with the
+// old one.
 func TestParentMTUChanges(t *testing.T) {
 	eachMode(t, func(t *testing.T, f *fixture, mode podlink.Mode) {
 		config := network("net", mode.Name(), "")
@@ -237,7 +242,8 @@ func TestParentMTUChanges(t *testing.T) {
 	})
 }
 
-// TestLoopback calls the plugin by the name loopback, by that type, and the reference plugin: results and devices are the same.
+// TestLoopback calls the plugin by the name loopback, by that type, and the reference plugin: results and devices are
+// the same.
 func TestLoopback(t *testing.T) {
 	testkit.RequireRoot(t)
 	f := newFixtureOver(t, "/nowhere")
@@ -303,7 +309,8 @@ func TestLoopback(t *testing.T) {
 	}
 }
 
-// loopbackResult is what runtimes read of a result: the reference plugin, of an older library, has the same with other empty keys.
+// loopbackResult is what runtimes read of a result: the reference plugin, of an older library, has the same with other
+// empty keys.
 func loopbackResult(t *testing.T, stdout, netns string) string {
 	t.Helper()
 	var result struct {

@@ -18,14 +18,15 @@ import (
 
 // moved returns the configuration of a network in other subnets.
 func moved(config []byte, from, to string) []byte {
-	return []byte(strings.NewReplacer("10."+from+".", "10."+to+".", "fd00:"+from+":", "fd00:"+to+":").Replace(string(config)))
+	return []byte(strings.NewReplacer("10."+from+".", "10."+to+".", "fd00:"+from+":", "fd00:"+to+
+		":").Replace(string(config)))
 }
 
 // elsewhere are subnets of no network here.
 var elsewhere = []netip.Prefix{netip.MustParsePrefix("10.1.0.0/24"), netip.MustParsePrefix("fd00:1::/64")}
 
-// TestSubnetsChange gives a network other subnets: while it has pods, ADD and RetireGateways refuse that and name them, and the pods keep their
-// gateways. Without pods the gateways go, as they may be another host's then.
+// TestSubnetsChange gives a network other subnets: while it has pods, ADD and RetireGateways refuse that and name them,
+// and the pods keep their gateways. Without pods the gateways go, as they may be another host's then.
 func TestSubnetsChange(t *testing.T) {
 	eachMode(t, func(t *testing.T, f *fixture, mode podlink.Mode) {
 		before := network("net", mode.Name(), "")
@@ -33,7 +34,8 @@ func TestSubnetsChange(t *testing.T) {
 		has := func(when string, first, second bool) {
 			t.Helper()
 			text := testkit.Command(t, f.host, "ip -o addr show")
-			for want, gateways := range map[string]bool{"10.113.0.1/": first, "fd00:113::1/": first, "10.114.0.1/": second, "fd00:114::1/": second} {
+			for want, gateways := range map[string]bool{"10.113.0.1/": first, "fd00:113::1/": first, "10.114.0.1/": second,
+				"fd00:114::1/": second} {
 				if strings.Contains(text, want) != gateways {
 					t.Errorf("%s: %s is there %t, want %t", when, want, !gateways, gateways)
 				}
@@ -68,7 +70,8 @@ func TestManyPodsRefuse(t *testing.T) {
 	for i := range maxNames + 2 {
 		f.added(fmt.Sprint("p", 10+i), network("net", "veth", `,"services":"off"`))
 	}
-	f.oneLine(f.plugin.RetireGateways(f.host, "net", elsewhere), "delete first interface eth0 of container p10, ", "p19 and 2 more")
+	err := f.plugin.RetireGateways(f.host, "net", elsewhere)
+	f.oneLine(err, "delete first interface eth0 of container p10, ", "p19 and 2 more")
 }
 
 // TestSubnetOfAnotherNetwork has a network leave a subnet that another one has by then, whose pods keep their gateway.
@@ -77,8 +80,7 @@ func TestSubnetOfAnotherNetwork(t *testing.T) {
 		before := network("one", mode.Name(), "")
 		after := moved(before, "114", "115")
 		f.must(f.del(f.added("a", before)))
-		p := f.added("b", bytes.ReplaceAll(before, []byte(`"one"`), []byte(`"two"`)))
-		q := f.added("c", after)
+		p, q := f.added("b", bytes.ReplaceAll(before, []byte(`"one"`), []byte(`"two"`))), f.added("c", after)
 		f.reachGateways(p, q)
 		f.must(f.check(p))
 		f.must(f.del(q))
@@ -86,8 +88,8 @@ func TestSubnetOfAnotherNetwork(t *testing.T) {
 	})
 }
 
-// TestRetireDuringAdd retires the gateways of a network while an ADD in their subnets runs, which has found the network complete: the pod has its gateway, whether it is
-// refused or not.
+// TestRetireDuringAdd retires the gateways of a network while an ADD in their subnets runs, which has found the network
+// complete: the pod has its gateway, whether it is refused or not.
 func TestRetireDuringAdd(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -129,7 +131,8 @@ func (f *fixture) manyRecords(p *pod, count int) {
 	}
 }
 
-// TestChangeDuringAdd adds a pod of a network in other subnets while an ADD in those of before runs: the one of both that has its addresses first is added.
+// TestChangeDuringAdd adds a pod of a network in other subnets while an ADD in those of before runs: the one of both
+// that has its addresses first is added.
 func TestChangeDuringAdd(t *testing.T) {
 	for step, refuses := range map[string]bool{"device": false, "addresses": true} {
 		t.Run(step, func(t *testing.T) {
@@ -161,11 +164,13 @@ func TestChangeDuringAdd(t *testing.T) {
 	}
 }
 
-// TestFamilyAdded gives a network of IPv4 with a pod another family: the pods of before and after have their gateways. Then it takes the family away.
+// TestFamilyAdded gives a network of IPv4 with a pod another family: the pods of before and after have their gateways.
+// Then it takes the family away.
 func TestFamilyAdded(t *testing.T) {
 	eachMode(t, func(_ *testing.T, f *fixture, mode podlink.Mode) {
 		in := func(more string) []byte {
-			return fmt.Appendf(nil, `{"cniVersion":"1.1.0","name":"net","type":"mustang-cni","link":%q,"parent":"uplink","services":"tc",
+			return fmt.Appendf(nil,
+				`{"cniVersion":"1.1.0","name":"net","type":"mustang-cni","link":%q,"parent":"uplink","services":"tc",
 				"ipam":{"type":"mustang","ranges":[[{"subnet":"10.120.0.0/24"}]%s]}}`, mode.Name(), more)
 		}
 		p, q := f.added("a", in("")), f.added("b", in(`,[{"subnet":"fd00:120::/64"}]`))
@@ -178,7 +183,8 @@ func TestFamilyAdded(t *testing.T) {
 	})
 }
 
-// TestSubnetsOfIPAMPlugin has an IPAM plugin assign addresses of several subnets: all pods keep their gateways, which go with a change after the last pod.
+// TestSubnetsOfIPAMPlugin has an IPAM plugin assign addresses of several subnets: all pods keep their gateways, which
+// go with a change after the last pod.
 func TestSubnetsOfIPAMPlugin(t *testing.T) {
 	for _, link := range crashModes {
 		t.Run(link, func(t *testing.T) {
@@ -188,7 +194,9 @@ func TestSubnetsOfIPAMPlugin(t *testing.T) {
 			config := delegating(link, `{"type":"`+fakeIPAM+`"}`)
 			var pods []*pod
 			for i := range 3 {
-				f.must(os.WriteFile(path+".result", fmt.Appendf(nil, `{"cniVersion":"1.1.0","ips":[{"address":"10.12%d.0.9/24","gateway":"10.12%[1]d.0.1"}]}`, i), 0o600))
+				f.must(os.WriteFile(path+
+					".result", fmt.Appendf(nil,
+					`{"cniVersion":"1.1.0","ips":[{"address":"10.12%d.0.9/24","gateway":"10.12%[1]d.0.1"}]}`, i), 0o600))
 				p := f.pod(fmt.Sprint("p", i), config)
 				f.worked(f.runFor(p, "ADD", dir))
 				pods = append(pods, p)
@@ -205,8 +213,8 @@ func TestSubnetsOfIPAMPlugin(t *testing.T) {
 	}
 }
 
-// TestMasqueradeOfFormerSubnet has a network leave its subnets: they are masqueraded no longer, as they may be another host's then, whose pods would reach
-// this host's by an address of the host.
+// TestMasqueradeOfFormerSubnet has a network leave its subnets: they are masqueraded no longer, as they may be another
+// host's then, whose pods would reach this host's by an address of the host.
 func TestMasqueradeOfFormerSubnet(t *testing.T) {
 	for _, links := range [][2]string{{"veth", "veth"}, {"veth", "bridge"}} {
 		t.Run(links[0]+" to "+links[1], func(t *testing.T) {
@@ -215,7 +223,8 @@ func TestMasqueradeOfFormerSubnet(t *testing.T) {
 			has := func(when string, before, after bool) {
 				t.Helper()
 				rules := testkit.Command(t, f.host, "nft list ruleset")
-				for subnet, want := range map[string]bool{"10.113.0.0/24": before, "fd00:113::/64": before, "10.114.0.0/24": after, "fd00:114::/64": after} {
+				for subnet, want := range map[string]bool{"10.113.0.0/24": before, "fd00:113::/64": before, "10.114.0.0/24": after,
+					"fd00:114::/64": after} {
 					if strings.Contains(rules, "saddr "+subnet+" ") != want {
 						t.Errorf("%s: %s is masqueraded %t, want %t: %s", when, subnet, !want, want, rules)
 					}
@@ -235,12 +244,14 @@ func TestMasqueradeOfFormerSubnet(t *testing.T) {
 	}
 }
 
-// TestAddressesOfTheHost has a network leave a subnet in which the host had addresses before: those stay. What the network has added goes.
+// TestAddressesOfTheHost has a network leave a subnet in which the host had addresses before: those stay. What the
+// network has added goes.
 func TestAddressesOfTheHost(t *testing.T) {
 	for _, c := range []struct{ name, link, device, more, address, gateway, address6, gateway6 string }{
 		{"lo", "veth", "lo", "", "10.113.0.1/32", "", "fd00:113::1/128", ""},
 		{"bridge", "bridge", "br0", `,"bridge":"br0"`, "10.113.0.1/24", "", "fd00:113::1/64", ""},
-		{"another address", "bridge", "br0", `,"bridge":"br0"`, "10.113.0.5/24", "10.113.0.1/24", "fd00:113::5/64", "fd00:113::1/64"},
+		{"another address", "bridge", "br0", `,"bridge":"br0"`, "10.113.0.5/24", "10.113.0.1/24", "fd00:113::5/64",
+			"fd00:113::1/64"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -273,7 +284,8 @@ func TestAddressesOfTheHost(t *testing.T) {
 	}
 }
 
-// TestRemoveNetworks removes networks at bridges: those that the plugin has created go, those of the host stay with what they had.
+// TestRemoveNetworks removes networks at bridges: those that the plugin has created go, those of the host stay with
+// what they had.
 func TestRemoveNetworks(t *testing.T) {
 	for _, c := range []struct {
 		name, bridge string
@@ -320,12 +332,13 @@ func TestRemoveNetworks(t *testing.T) {
 	}
 }
 
-// TestLinkChanges gives a network another link mode or bridge: while it has pods, that is refused, and they keep their gateways. Without pods the gateways
-// leave the device of before.
+// TestLinkChanges gives a network another link mode or bridge: while it has pods, that is refused, and they keep their
+// gateways. Without pods the gateways leave the device of before.
 func TestLinkChanges(t *testing.T) {
 	devices := map[string]string{"veth": "lo", "bridge": "mst0", "bridge br-b": "br-b", "macvlan": "mst-host"}
 	for _, links := range [][2]string{
-		{"veth", "bridge"}, {"bridge", "veth"}, {"macvlan", "veth"}, {"veth", "macvlan"}, {"bridge", "macvlan"}, {"bridge", "bridge br-b"},
+		{"veth", "bridge"}, {"bridge", "veth"}, {"macvlan", "veth"}, {"veth", "macvlan"}, {"bridge", "macvlan"},
+		{"bridge", "bridge br-b"},
 	} {
 		t.Run(links[0]+" to "+links[1], func(t *testing.T) {
 			t.Parallel()
@@ -365,8 +378,8 @@ func TestLinkChanges(t *testing.T) {
 	}
 }
 
-// TestCheckAfterLinkChange gives a network another link mode for which the host routes too, while it has a pod: CHECK finds that pod as it was added, by its
-// configuration and by the one of now, and misses what it has lost.
+// TestCheckAfterLinkChange gives a network another link mode for which the host routes too, while it has a pod: CHECK
+// finds that pod as it was added, by its configuration and by the one of now, and misses what it has lost.
 func TestCheckAfterLinkChange(t *testing.T) {
 	t.Parallel()
 	requireLink(t, "netkit")

@@ -47,7 +47,8 @@ func runFakeIPAM(path, verb string) error {
 		if err != nil {
 			routes = []byte(`{"dst":"0.0.0.0/0"}`)
 		}
-		fmt.Printf(`{"cniVersion":"1.1.0","ips":[{"address":"10.77.0.9/24","gateway":"10.77.0.1"},{"address":"fd00:77::9/64","gateway":"fd00:77::1"}],
+		fmt.Printf(`{"cniVersion":"1.1.0","ips":[{"address":"10.77.0.9/24","gateway":"10.77.0.1"},{"address":"fd00:77::9/`+
+			`64","gateway":"fd00:77::1"}],
 			"routes":[%s],"dns":{"nameservers":["10.77.0.53"]}}`, routes)
 	}
 	return nil
@@ -93,7 +94,9 @@ func (f *fixture) called(path string) []string {
 
 // delegating is a network with an IPAM plugin.
 func delegating(mode, ipam string) []byte {
-	return fmt.Appendf(nil, `{"cniVersion":"1.1.0","name":"net","type":"mustang-cni","link":%q,"services":"tc","parent":"uplink","ipam":%s}`, mode, ipam)
+	return fmt.Appendf(nil,
+		`{"cniVersion":"1.1.0","name":"net","type":"mustang-cni","link":%q,"services":"tc","parent":"uplink","ipam":%s}`,
+		mode, ipam)
 }
 
 // TestDelegation checks that an IPAM plugin gets each verb and that its result is passed on.
@@ -173,8 +176,8 @@ func TestDelegatedAddFails(t *testing.T) {
 	f.same(before, "ADD without the other plugin")
 }
 
-// TestIPAMOfOlderVersion has an IPAM plugin that does not know the version of the configuration: ADD fails for that, and DEL has nothing to delete.
-// DEL of a pod with an address fails until the version is one that it knows.
+// TestIPAMOfOlderVersion has an IPAM plugin that does not know the version of the configuration: ADD fails for that,
+// and DEL has nothing to delete. DEL of a pod with an address fails until the version is one that it knows.
 func TestIPAMOfOlderVersion(t *testing.T) {
 	f := newFixture(t)
 	f.requirePlugin("host-local")
@@ -204,9 +207,11 @@ func TestIPAMOfOlderVersion(t *testing.T) {
 func TestReferenceIPAM(t *testing.T) {
 	const place = "/the/directory"
 	for _, row := range []struct{ plugin, config, first string }{
-		{"host-local", `{"type":"host-local","dataDir":"` + place + `","ranges":[[{"subnet":"10.78.0.0/24"}],[{"subnet":"fd00:78::/64"}]],"routes":[{"dst":"0.0.0.0/0"}]}`,
+		{"host-local", `{"type":"host-local","dataDir":"` + place +
+			`","ranges":[[{"subnet":"10.78.0.0/24"}],[{"subnet":"fd00:78::/64"}]],"routes":[{"dst":"0.0.0.0/0"}]}`,
 			"[10.78.0.2 fd00:78::2]"},
-		{"static", `{"type":"static","addresses":[{"address":"10.79.0.7/24","gateway":"10.79.0.1"},{"address":"fd00:79::7/64","gateway":"fd00:79::1"}]}`,
+		{"static", `{"type":"static","addresses":[{"address":"10.79.0.7/24","gateway":"10.79.0.1"},{"address":"fd00:79::7/` +
+			`64","gateway":"fd00:79::1"}]}`,
 			"[10.79.0.7 fd00:79::7]"},
 	} {
 		for _, mode := range crashModes {

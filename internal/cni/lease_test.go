@@ -19,32 +19,47 @@ import (
 	"mustang/internal/testkit"
 )
 
-// leases are results that the DHCP plugin makes of leases of real servers (RFC 2132, RFC 3442), the routes of the pod, and what is left out. The
-// router is 10.113.0.1, and the host 10.113.0.2.
+// leases are results that the DHCP plugin makes of leases of real servers (RFC 2132, RFC 3442), the routes of the pod,
+// and what is left out. The router is 10.113.0.1, and the host 10.113.0.2.
 var leases = []struct{ name, result, routes, leftOut string }{
-	{"option 3", `"ips":[{"address":"10.113.0.50/24","gateway":"10.113.0.1"}],"routes":[{"dst":"0.0.0.0/0","gw":"10.113.0.1"}]`,
+	{"option 3", `"ips":[{"address":"10.113.0.50/24","gateway":"10.113.0.1"}],"routes":[{"dst":"0.0.0.0/0",` +
+		`"gw":"10.113.0.1"}]`,
 		"default via 10.113.0.1 onlink", ""},
-	{"two routers", `"ips":[{"address":"10.113.0.50/24","gateway":"10.113.0.1"}],"routes":[{"dst":"0.0.0.0/0","gw":"10.113.0.1"},{"dst":"0.0.0.0/0","gw":"10.113.0.9"}]`,
+	{"two routers", `"ips":[{"address":"10.113.0.50/24","gateway":"10.113.0.1"}],"routes":[{"dst":"0.0.0.0/0",` +
+		`"gw":"10.113.0.1"},{"dst":"0.0.0.0/0","gw":"10.113.0.9"}]`,
 		"default via 10.113.0.1 onlink", "routes[1].dst: duplicate route to 0.0.0.0/0"},
-	{"option 121 with router 0.0.0.0", `"ips":[{"address":"10.113.0.50/24"}],"routes":[{"dst":"169.254.169.254/32","scope":253},{"dst":"203.0.113.0/24","gw":"0.0.0.0"},{"dst":"0.0.0.0/0","gw":"10.113.0.1"}]`,
+	{"option 121 with router 0.0.0.0",
+		`"ips":[{"address":"10.113.0.50/24"}],"routes":[{"dst":"169.254.169.254/32","scope":253},{"dst":"203.0.113.0/24",` +
+			`"gw":"0.0.0.0"},{"dst":"0.0.0.0/0","gw":"10.113.0.1"}]`,
 		"169.254.169.254 scope link, 203.0.113.0/24 scope link, default via 10.113.0.1 onlink", ""},
-	{"single address with a route to its gateway", `"ips":[{"address":"10.113.0.50/32","gateway":"10.113.0.1"}],"routes":[{"dst":"10.113.0.1/32","scope":253},{"dst":"0.0.0.0/0","gw":"10.113.0.1"}]`,
+	{"single address with a route to its gateway",
+		`"ips":[{"address":"10.113.0.50/32","gateway":"10.113.0.1"}],"routes":[{"dst":"10.113.0.1/32","scope":253},` +
+			`{"dst":"0.0.0.0/0","gw":"10.113.0.1"}]`,
 		"10.113.0.1 scope link, 10.113.0.2 scope link, default via 10.113.0.1 onlink", ""},
 	{"single address with its gateway outside", `"ips":[{"address":"10.113.0.50/32","gateway":"10.113.0.1"}]`,
 		"10.113.0.2 scope link, default via 10.113.0.1 onlink", ""},
-	{"single address by option 121", `"ips":[{"address":"10.113.0.50/32"}],"routes":[{"dst":"10.113.0.1/32","gw":"0.0.0.0"},{"dst":"0.0.0.0/0","gw":"10.113.0.1"}]`,
+	{"single address by option 121",
+		`"ips":[{"address":"10.113.0.50/32"}],"routes":[{"dst":"10.113.0.1/32","gw":"0.0.0.0"},{"dst":"0.0.0.0/0",` +
+			`"gw":"10.113.0.1"}]`,
 		"10.113.0.1 scope link, 10.113.0.2 scope link, default via 10.113.0.1 onlink", ""},
-	{"a router outside of the subnet", `"ips":[{"address":"10.113.0.50/24","gateway":"10.113.0.1"}],"routes":[{"dst":"203.0.113.0/24","gw":"169.254.1.9"}]`,
+	{"a router outside of the subnet",
+		`"ips":[{"address":"10.113.0.50/24","gateway":"10.113.0.1"}],"routes":[{"dst":"203.0.113.0/24","gw":"169.254.1.9"}]`,
 		"203.0.113.0/24 via 169.254.1.9 onlink, default via 10.113.0.1 onlink", ""},
-	{"host bits, the own network, the own address", `"ips":[{"address":"10.113.0.50/24","gateway":"10.113.0.1"}],"routes":[{"dst":"203.0.113.9/24","gw":"10.113.0.1"},{"dst":"10.113.0.0/24","gw":"0.0.0.0"},{"dst":"192.0.2.0/24","gw":"10.113.0.50"}]`,
-		"192.0.2.0/24 scope link, 203.0.113.0/24 via 10.113.0.1 onlink, default via 10.113.0.1 onlink", "routes[1].dst: 10.113.0.0/24 is the pods' own network"},
-	{"what can't be", `"ips":[{"address":"10.113.0.50/24","gateway":"10.113.0.1"},{"address":"10.113.0.50/24"}],"routes":[{"dst":"::/0","gw":"fe80::1"},{"dst":"203.0.113.0/24","gw":"224.0.0.1"},{"dst":"10.9.0.0/16","mtu":9000}]`,
+	{"host bits, the own network, the own address",
+		`"ips":[{"address":"10.113.0.50/24","gateway":"10.113.0.1"}],"routes":[{"dst":"203.0.113.9/24","gw":"10.113.0.1"},` +
+			`{"dst":"10.113.0.0/24","gw":"0.0.0.0"},{"dst":"192.0.2.0/24","gw":"10.113.0.50"}]`,
+		"192.0.2.0/24 scope link, 203.0.113.0/24 via 10.113.0.1 onlink, default via 10.113.0.1 onlink",
+		"routes[1].dst: 10.113.0.0/24 is the pods' own network"},
+	{"what can't be", `"ips":[{"address":"10.113.0.50/24","gateway":"10.113.0.1"},{"address":"10.113.0.50/24"}],` +
+		`"routes":[{"dst":"::/0","gw":"fe80::1"},{"dst":"203.0.113.0/24","gw":"224.0.0.1"},{"dst":"10.9.0.0/16","mtu":9000}]`,
 		"default via 10.113.0.1 onlink", "routes[2].mtu: 9000"},
-	{"no router", `"ips":[{"address":"10.113.0.50/24","gateway":"0.0.0.0"}],"routes":[{"dst":"203.0.113.0/24","gw":"10.113.0.9"}]`,
+	{"no router", `"ips":[{"address":"10.113.0.50/24","gateway":"0.0.0.0"}],"routes":[{"dst":"203.0.113.0/24",` +
+		`"gw":"10.113.0.9"}]`,
 		"203.0.113.0/24 via 10.113.0.9 onlink", ""},
 }
 
-// TestLeases adds pods with leases: they have the routes, reach what is beyond a router that the lease names, and leave nothing.
+// TestLeases adds pods with leases: they have the routes, reach what is beyond a router that the lease names, and leave
+// nothing.
 func TestLeases(t *testing.T) {
 	for _, mode := range []string{"macvlan", "bridge"} {
 		t.Run(mode, func(t *testing.T) {
@@ -58,7 +73,8 @@ func TestLeases(t *testing.T) {
 				testkit.Command(t, f.host, "ip link add mst0 type bridge")
 				testkit.Command(t, f.host, "ip link set uplink master mst0")
 			}
-			config := strings.Replace(string(delegating(mode, `{"type":"`+fakeIPAM+`"}`)), `{"cniVersion"`, `{"hostAddresses":["10.113.0.2"],"cniVersion"`, 1)
+			config := strings.Replace(string(delegating(mode, `{"type":"`+fakeIPAM+`"}`)), `{"cniVersion"`,
+				`{"hostAddresses":["10.113.0.2"],"cniVersion"`, 1)
 			for _, row := range leases {
 				t.Run(row.name, func(t *testing.T) {
 					f := f.in(t)
@@ -72,14 +88,16 @@ func TestLeases(t *testing.T) {
 					if got := f.routesOf(p); got != row.routes {
 						t.Errorf("routes are %q, want %q", got, row.routes)
 					}
-					if noted := strings.Contains(said.stderr, "note: "); noted != (row.leftOut != "") || !strings.Contains(said.stderr, row.leftOut) {
+					if noted := strings.Contains(said.stderr, "note: "); noted != (row.leftOut != "") ||
+						!strings.Contains(said.stderr, row.leftOut) {
 						t.Errorf("it says %q, want %q", said.stderr, row.leftOut)
 					}
 					if strings.Contains(row.routes, "default") {
 						f.reach(p.Namespace, beyond, beyondAddresses[0].Addr())
 						f.reach(beyond, p.Namespace, p.ips()[0])
 					}
-					single := strings.Contains(row.result, `"10.113.0.50/32"`) // the host has no route by such a lease, but one that an administrator adds
+					// the host has no route by such a lease, but one that an administrator adds
+					single := strings.Contains(row.result, `"10.113.0.50/32"`)
 					if single {
 						testkit.Command(t, f.host, "ip route add 10.113.0.0/24 dev "+device)
 					}
@@ -109,12 +127,14 @@ func (f *fixture) routesOf(p *pod) string {
 	return strings.Join(routes, ", ")
 }
 
-// FuzzLease makes leases of bytes. Each gives addresses, gateways and routes that package podlink takes, in each kind of link mode.
+// FuzzLease makes leases of bytes. Each gives addresses, gateways and routes that package podlink takes, in each kind
+// of link mode.
 func FuzzLease(f *testing.F) {
 	for i := range len(leases) {
 		f.Add([]byte{byte(i)})
 	}
-	for _, seed := range []string{"\x10", "\x10\x00\x00\x02", "\x10\x00\x00\x00\x01", "\x11\x18\x01\x03\x00\x00\x01\x01", "\x13\x20\x00\x05\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0a\x0b\x0c\x0d\x0e\x0f"} {
+	for _, seed := range []string{"\x10", "\x10\x00\x00\x02", "\x10\x00\x00\x00\x01", "\x11\x18\x01\x03\x00\x00\x01\x01",
+		"\x13\x20\x00\x05\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0a\x0b\x0c\x0d\x0e\x0f"} {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -124,7 +144,8 @@ func FuzzLease(f *testing.F) {
 			t.Fatalf("%s: %v", lease, err)
 		}
 		for _, host := range []string{`"hostAddresses":["10.113.0.2","fd00:113::2"],"link":"macvlan"`, `"link":"veth"`} {
-			c := testkit.Must(netconf.Parse([]byte(`{"cniVersion":"1.1.0","name":"net","type":"mustang-cni",` + host + `,"ipam":{"type":"other"}}`)))(t)
+			c := testkit.Must(netconf.Parse([]byte(`{"cniVersion":"1.1.0","name":"net","type":"mustang-cni",` + host +
+				`,"ipam":{"type":"other"}}`)))(t)
 			addresses, routes, err := leaseOf(c, result)
 			if slices.Contains(result.IPs, nil) || slices.Contains(result.Routes, nil) {
 				if err == nil {
@@ -149,7 +170,8 @@ func FuzzLease(f *testing.F) {
 					t.Fatalf("%s: gateway %v", lease, gateway)
 				}
 			}
-			pod, network := podlink.Pod{Addresses: addrsOf(addresses), Routes: routes}, podlink.Network{Gateways: gateways, Routers: routers}
+			pod, network := podlink.Pod{Addresses: addrsOf(addresses), Routes: routes}, podlink.Network{Gateways: gateways,
+				Routers: routers}
 			for _, switched := range []bool{true, false} {
 				valid := pod
 				valid.Routes, _ = pod.UsableRoutes(network, switched)
@@ -174,7 +196,8 @@ func fuzzedLease(data []byte) string {
 	if n := next(len(leases) + 8); n < len(leases) {
 		return "{" + leases[n].result + "}"
 	}
-	hops := []string{"", "10.113.0.1", "0.0.0.0", "10.113.0.50", "169.254.169.1", "192.0.2.1", "255.255.255.255", "10.113.0.255", "224.0.0.1", "127.0.0.1",
+	hops := []string{"", "10.113.0.1", "0.0.0.0", "10.113.0.50", "169.254.169.1", "192.0.2.1", "255.255.255.255",
+		"10.113.0.255", "224.0.0.1", "127.0.0.1",
 		"::", "fe80::1", "fd00:113::1", "fd00:113::50", "ff02::1", "::1", "::ffff:10.113.0.1"}
 	hop := func() string {
 		if h := hops[next(len(hops))]; h != "" {
@@ -199,14 +222,18 @@ func fuzzedLease(data []byte) string {
 	}
 	routes := [][]string{nil, {"null"}}[next(2)]
 	for len(data) > 0 && len(routes) < 100 {
-		dst := netip.MustParseAddr([]string{"0.0.0.0", "10.113.0.50", "10.113.0.0", "203.0.113.7", "224.0.0.0", "255.255.255.255", "::", "fd00:9::7", "fe80::"}[next(9)])
-		more := []string{"", `,"scope":253`, `,"scope":0`, `,"scope":200`, `,"table":254`, `,"mtu":1400`, `,"mtu":-1`, `,"advmss":70000`, `,"priority":-1`, `,"priority":1024`}
-		routes = append(routes, fmt.Sprintf(`{"dst":"%s/%d","gw":%s%s}`, dst, next(dst.BitLen()+1), hop(), more[next(len(more))]))
+		dst := netip.MustParseAddr([]string{"0.0.0.0", "10.113.0.50", "10.113.0.0", "203.0.113.7", "224.0.0.0",
+			"255.255.255.255", "::", "fd00:9::7", "fe80::"}[next(9)])
+		more := []string{"", `,"scope":253`, `,"scope":0`, `,"scope":200`, `,"table":254`, `,"mtu":1400`, `,"mtu":-1`,
+			`,"advmss":70000`, `,"priority":-1`, `,"priority":1024`}
+		routes = append(routes, fmt.Sprintf(`{"dst":"%s/%d","gw":%s%s}`, dst, next(dst.BitLen()+1), hop(),
+			more[next(len(more))]))
 	}
 	return `{"ips":[` + strings.Join(ips, ",") + `],"routes":[` + strings.Join(routes, ",") + `]}`
 }
 
-// TestForgedLeases adds pods with leases of a server that wants the host's packets for others: the host's routes stay, whatever the lease.
+// TestForgedLeases adds pods with leases of a server that wants the host's packets for others: the host's routes stay,
+// whatever the lease.
 func TestForgedLeases(t *testing.T) {
 	for _, mode := range []string{"macvlan", "bridge"} {
 		t.Run(mode, func(t *testing.T) {
@@ -217,9 +244,11 @@ func TestForgedLeases(t *testing.T) {
 			if mode == "bridge" {
 				testkit.Command(t, f.host, "ip link add mst0 type bridge")
 			}
-			config := strings.Replace(string(delegating(mode, `{"type":"`+fakeIPAM+`"}`)), `{"cniVersion"`, `{"hostAddresses":["10.113.0.2"],"cniVersion"`, 1)
+			config := strings.Replace(string(delegating(mode, `{"type":"`+fakeIPAM+`"}`)), `{"cniVersion"`,
+				`{"hostAddresses":["10.113.0.2"],"cniVersion"`, 1)
 			lease := func(name, address string) *pod {
-				f.must(os.WriteFile(path+".result", []byte(`{"cniVersion":"1.1.0","ips":[{"address":"`+address+`","gateway":"10.113.0.1"}]}`), 0o600))
+				f.must(os.WriteFile(path+".result", []byte(`{"cniVersion":"1.1.0","ips":[{"address":"`+address+
+					`","gateway":"10.113.0.1"}]}`), 0o600))
 				return f.pod(name, []byte(config))
 			}
 			refused := func(addresses ...string) {

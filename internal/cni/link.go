@@ -54,8 +54,10 @@ func (a *attachment) createDevice() error {
 // createLink creates the pod's link. If the network is incomplete, it creates the network again.
 func (a *attachment) createLink(ctx context.Context, addresses []netconf.PodAddress) (podlink.Attachment, error) {
 	routed := func(ip netconf.PodAddress) bool { return ip.Gateway.IsValid() }
-	isolated := len(a.config.HostAddresses) > 0 && !slices.ContainsFunc(addresses, routed) // nobody in the pod network is said to be a router
-	a.record.Secondary = a.config.NoDefaultRoute || isolated && !slices.ContainsFunc(a.record.Routes, podlink.Route.IsDefault)
+	// nobody in the pod network is said to be a router
+	isolated := len(a.config.HostAddresses) > 0 && !slices.ContainsFunc(addresses, routed)
+	a.record.Secondary = a.config.NoDefaultRoute || isolated && !slices.ContainsFunc(a.record.Routes,
+		podlink.Route.IsDefault)
 	if err := errors.Join(a.validateRoutes(a.podWith(addrsOf(addresses))), a.checkAddressesFree(ctx)); err != nil {
 		return podlink.Attachment{}, err
 	}
@@ -103,12 +105,14 @@ func (a *attachment) deleteLink() error {
 		return fmt.Errorf("record of %s: %w", a, err)
 	}
 	network := podlink.Network{
-		Host: a.host, Bridge: a.record.Bridge, OVSDB: a.record.OVSDB, Routers: a.record.Routers, DeleteDevice: a.plugin.DeleteDevice,
+		Host: a.host, Bridge: a.record.Bridge, OVSDB: a.record.OVSDB, Routers: a.record.Routers,
+		DeleteDevice: a.plugin.DeleteDevice,
 	}
 	return mode.Delete(network, a.podWith(a.record.Addresses))
 }
 
-// validateRoutes checks the pod's routes against its addresses and the link mode. It leaves out those of an IPAM plugin that can't be.
+// validateRoutes checks the pod's routes against its addresses and the link mode. It leaves out those of an IPAM plugin
+// that can't be.
 func (a *attachment) validateRoutes(pod podlink.Pod) error {
 	usable, errs := pod.UsableRoutes(a.network, a.mode.Traits().Switched)
 	if len(errs) > 0 && a.config.IPAM.BuiltIn() {

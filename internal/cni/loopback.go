@@ -15,8 +15,9 @@ import (
 // loopbackDevice is the name of the loopback device in every namespace.
 const loopbackDevice = "lo"
 
-// AddLoopback sets up the loopback device of a pod, whatever device the request names: containerd and others run a plugin of the type
-// loopback for each pod. The result is that of the reference plugin: the result of the previous plugin, or the device and its addresses.
+// AddLoopback sets up the loopback device of a pod, whatever device the request names: containerd and others run a
+// plugin of the type loopback for each pod. The result is that of the reference plugin: the result of the previous
+// plugin, or the device and its addresses.
 func (p *Plugin) AddLoopback(r Request) (*types100.Result, error) {
 	var device rtnl.Device
 	err := inPod(r, func(pod rtnl.Conn) (err error) {

@@ -75,14 +75,16 @@ func (a *attachment) ensureNetwork(ctx context.Context, addresses []netconf.PodA
 	return nil
 }
 
-// leaveFormer removes from the host what the network has there and no longer has by its configuration: the error is that it has pods. Subnets of an IPAM
-// plugin can differ from pod to pod: the gateways of other pods are returned, and stay.
+// leaveFormer removes from the host what the network has there and no longer has by its configuration: the error is
+// that it has pods. Subnets of an IPAM plugin can differ from pod to pod: the gateways of other pods are returned, and
+// stay.
 func (a *attachment) leaveFormer(want record.Network) (stay []netip.Prefix, err error) {
 	have, ok := a.plugin.records().Network(a.config.Name)
 	if !ok || have.Boot != want.Boot {
 		return nil, nil
 	}
-	stale := slices.DeleteFunc(slices.Clone(have.Gateways), func(g netip.Prefix) bool { return slices.Contains(want.Gateways, g) })
+	stale := slices.DeleteFunc(slices.Clone(have.Gateways),
+		func(g netip.Prefix) bool { return slices.Contains(want.Gateways, g) })
 	if len(stale) == 0 && !moves(have, want) || device(have) == "" {
 		return nil, nil
 	}
@@ -93,7 +95,8 @@ func (a *attachment) leaveFormer(want record.Network) (stay []netip.Prefix, err 
 	return nil, err
 }
 
-// setUp sets up the device with a network's gateways, and saves the network: who removes those of another network there finds both or neither.
+// setUp sets up the device with a network's gateways, and saves the network: who removes those of another network there
+// finds both or neither.
 func (a *attachment) setUp(want record.Network) error {
 	unlock, err := a.plugin.records().KeepGateways()
 	if err != nil {
@@ -106,8 +109,9 @@ func (a *attachment) setUp(want record.Network) error {
 	return a.plugin.records().SaveNetwork(a.config.Name, want)
 }
 
-// RemoveNetworks removes from the host what the pods of each network shared: the host's addresses among them or the device that has
-// these, and masquerading. What the host had before the networks stays. No pod may be attached. Errors: those of the link modes and of nftables.
+// RemoveNetworks removes from the host what the pods of each network shared: the host's addresses among them or the
+// device that has these, and masquerading. What the host had before the networks stays. No pod may be attached. Errors:
+// those of the link modes and of nftables.
 func (p *Plugin) RemoveNetworks(host *netns.Namespace) error {
 	boot, err := ipam.BootID()
 	if err != nil {
@@ -137,13 +141,14 @@ func networkOf(n record.Network, host *netns.Namespace, mode podlink.Mode) podli
 
 // digest covers all values that the shared state depends on.
 func digest(c netconf.Config, n record.Network) string {
-	return record.Digest(fmt.Sprint(c.Link, "|", c.Parent, "|", c.Bridge, "|", c.OVSDB, "|", c.MTU, "|", c.BigTCP, "|", c.Services, "|",
+	return record.Digest(fmt.Sprint(c.Link, "|", c.Parent, "|", c.Bridge, "|", c.OVSDB, "|", c.MTU, "|", c.BigTCP, "|",
+		c.Services, "|",
 		c.Masquerade, "|", n.Gateways, "|", n.Routers), 16)
 }
 
-// networkIntact checks quickly that the host still has the shared state, as it was set up for the same configuration. It covers what
-// restarted firewalls and network managers remove, and the socket programs. Where a network is leaving its subnets, it waits: the gateway
-// may go until then, and no longer. The error is that of this wait.
+// networkIntact checks quickly that the host still has the shared state, as it was set up for the same configuration.
+// It covers what restarted firewalls and network managers remove, and the socket programs. Where a network is leaving
+// its subnets, it waits: the gateway may go until then, and no longer. The error is that of this wait.
 func (a *attachment) networkIntact(want record.Network) (bool, error) {
 	unlock, err := a.plugin.records().KeepGateways()
 	if err != nil {
@@ -159,7 +164,8 @@ func (a *attachment) networkIntact(want record.Network) (bool, error) {
 		return false, err
 	}
 	intact, err := a.network.QuickCheck()
-	return err == nil && intact && (!a.config.Masquerade || checkMasquerade(a.host, a.config.Name, a.network.Gateways) == nil) &&
+	return err == nil && intact && (!a.config.Masquerade || checkMasquerade(a.host, a.config.Name,
+		a.network.Gateways) == nil) &&
 		(!a.config.TranslatesSockets() || a.checkSockets() == nil), nil
 }
 

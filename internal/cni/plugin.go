@@ -53,8 +53,9 @@ type Plugin struct {
 	Shared *datapath.Shared
 	// Stderr gets a line for each automatic choice; nil discards them.
 	Stderr io.Writer
-	// Await waits until the policies hold that a cluster has for a Pod, by the UID that its runtime knows, or, without a name, those
-	// that it has for others; nil: nothing can. ADD calls it if the configuration says netconf.PoliciesAgent, before it changes anything.
+	// Await waits until the policies hold that a cluster has for a Pod, by the UID that its runtime knows, or, without a
+	// name, those that it has for others; nil: nothing can. ADD calls it if the configuration says netconf.PoliciesAgent,
+	// before it changes anything.
 	Await func(ctx context.Context, namespace, name, uid string) error
 	// After is called after each step of ADD and each write of a record, which fails with its error; nil calls nothing.
 	After func(step string) error
@@ -64,8 +65,8 @@ type Plugin struct {
 type Request struct {
 	// ContainerID and IfName identify the attachment (CNI_CONTAINERID, CNI_IFNAME).
 	ContainerID, IfName string
-	// Netns is the path of the pod's network namespace, or empty (CNI_NETNS). Pod is the namespace itself, which the path may
-	// not lead to from here; nil: the verb opens the path.
+	// Netns is the path of the pod's network namespace, or empty (CNI_NETNS). Pod is the namespace itself, which the path
+	// may not lead to from here; nil: the verb opens the path.
 	Netns string
 	Pod   *netns.Namespace
 	// Args tell the name, namespace and labels of the pod, and are passed to delegated plugins (CNI_ARGS).
@@ -83,8 +84,8 @@ func (r Request) owner() record.Owner {
 // awaitTime is how long ADD waits for policies. Then the runtime tries again.
 const awaitTime = 10 * time.Second
 
-// await waits until the policies of the cluster hold for the pod of an ADD, if the configuration asks for it. The error has the code of
-// what may succeed later.
+// await waits until the policies of the cluster hold for the pod of an ADD, if the configuration asks for it. The error
+// has the code of what may succeed later.
 func (p *Plugin) await(ctx context.Context, c netconf.Config, r Request) error {
 	if !c.AwaitsAgent() {
 		return nil
@@ -147,7 +148,8 @@ func (r Request) openPod(path string, host *netns.Namespace) (*netns.Namespace, 
 	if err == nil {
 		var outside uint64
 		if outside, err = host.Inode(); err == nil && inside == outside {
-			err = types.NewError(types.ErrInvalidNetNS, fmt.Sprintf("CNI_NETNS %s is the network namespace of the host", path), "")
+			err = types.NewError(types.ErrInvalidNetNS, fmt.Sprintf("CNI_NETNS %s is the network namespace of the host", path),
+				"")
 		}
 	}
 	if err != nil {

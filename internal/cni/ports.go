@@ -104,7 +104,8 @@ func (a *attachment) ownsPort(ctx context.Context, port service.Service) (bool, 
 	return err == nil && have.SameBackends(port), err
 }
 
-// checkHostPorts checks that the services of the pod's host ports exist, but for those at addresses that the host has lost.
+// checkHostPorts checks that the services of the pod's host ports exist, but for those at addresses that the host has
+// lost.
 func (a *attachment) checkHostPorts(ctx context.Context) error {
 	if len(a.record.Ports) == 0 {
 		return nil
@@ -214,8 +215,8 @@ func (a *attachment) checkUplink() error {
 	return a.dp.Uplinks().Check(a.host, parent)
 }
 
-// deleteUplinks detaches the datapath from the host's devices that no other attachment needs. The caller holds the lock of
-// the host ports.
+// deleteUplinks detaches the datapath from the host's devices that no other attachment needs. The caller holds the lock
+// of the host ports.
 func (a *attachment) deleteUplinks(ctx context.Context) error {
 	host, err := a.host.Cookie()
 	if err != nil {
@@ -257,8 +258,8 @@ func (a *attachment) parent() (string, error) {
 	return device, err
 }
 
-// checkUnheard returns an error if a process of the host listens at the host port that the services share (TCP), or has an unconnected UDP socket
-// there. A socket at [::] counts for both families, unless it has IPV6_V6ONLY.
+// checkUnheard returns an error if a process of the host listens at the host port that the services share (TCP), or has
+// an unconnected UDP socket there. A socket at [::] counts for both families, unless it has IPV6_V6ONLY.
 func checkUnheard(host *netns.Namespace, services []service.Service) error {
 	port := services[0].Frontend.Port()
 	sockets, err := netstat.Receivers(host, uint8(services[0].Protocol), port)

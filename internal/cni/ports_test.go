@@ -93,7 +93,8 @@ func TestPorts(t *testing.T) {
 			f.plugin.Cgroup = testkit.Cgroup(t)
 			f.must(f.del(f.added("first", everything(mode.Name()))))
 			before := f.left()
-			ports := `,"runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80},{"hostPort":8053,"containerPort":53,"protocol":"udp"}]}`
+			ports := `,"runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80},{"hostPort":8053,` +
+				`"containerPort":53,"protocol":"udp"}]}`
 			p := f.added("a", network("net", mode.Name(), ports))
 			for _, ip := range p.ips() {
 				testkit.Echo(t, p.Namespace, "tcp", netip.AddrPortFrom(ip, 80).String())
@@ -102,7 +103,8 @@ func TestPorts(t *testing.T) {
 			for i, host := range hostAddresses {
 				loopback := []string{"127.0.0.1", "::1"}[i]
 				for network, port := range map[string]uint16{"tcp": 8080, "udp": 8053} {
-					if _, err := testkit.RoundTrip(t, f.outside, network, netip.AddrPortFrom(host.Addr(), port).String(), []byte("x")); err != nil {
+					if _, err := testkit.RoundTrip(t, f.outside, network, netip.AddrPortFrom(host.Addr(), port).String(),
+						[]byte("x")); err != nil {
 						t.Errorf("from outside by %s: %v", network, err)
 					}
 					for _, addr := range []netip.Addr{host.Addr(), netip.MustParseAddr(loopback)} {
@@ -125,17 +127,19 @@ func TestPorts(t *testing.T) {
 	}
 }
 
-// TestForeignHostIP refuses a port mapping at an address that the host does not have: the pod would get the connections of
-// the host and of other pods to it. A host port is at the one address that the mapping names.
+// TestForeignHostIP refuses a port mapping at an address that the host does not have: the pod would get the connections
+// of the host and of other pods to it. A host port is at the one address that the mapping names.
 func TestForeignHostIP(t *testing.T) {
 	f := newFixture(t)
 	f.plugin.Cgroup = testkit.Cgroup(t)
 	at := func(ip string) []byte {
-		return network("net", "veth", `,"runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80,"hostIP":"`+ip+`"}]}`)
+		return network("net", "veth", `,"runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80,"hostIP":"`+ip+
+			`"}]}`)
 	}
 	own := f.added("own", at(hostAddresses[0].Addr().String()))
 	before := f.left()
-	for _, ip := range []string{"1.2.3.4", "10.96.0.1", outsideAddresses[0].Addr().String(), own.ips()[0].String(), "2001:db8::9", "fe80::1"} {
+	for _, ip := range []string{"1.2.3.4", "10.96.0.1", outsideAddresses[0].Addr().String(), own.ips()[0].String(),
+		"2001:db8::9", "fe80::1"} {
 		p := f.pod("a", at(ip))
 		err := f.add(p)
 		f.oneLine(err, "portMappings[0].hostIP: "+ip+" is not a routable host address")
@@ -152,7 +156,8 @@ func TestForeignHostIP(t *testing.T) {
 	}
 }
 
-// TestPortOfNodePort refuses a host port at an address of the host that has the port as a node port, as all of its addresses.
+// TestPortOfNodePort refuses a host port at an address of the host that has the port as a node port, as all of its
+// addresses.
 func TestPortOfNodePort(t *testing.T) {
 	f := newFixture(t)
 	f.plugin.Cgroup = testkit.Cgroup(t)
@@ -165,7 +170,9 @@ func TestPortOfNodePort(t *testing.T) {
 			return err
 		})
 		before := f.left()
-		p := f.pod("a", network("net", "veth", `,"runtimeConfig":{"portMappings":[{"hostPort":31999,"containerPort":80,"hostIP":"`+hostAddresses[i].Addr().String()+`"}]}`))
+		p := f.pod("a", network("net", "veth",
+			`,"runtimeConfig":{"portMappings":[{"hostPort":31999,"containerPort":80,"hostIP":"`+
+				hostAddresses[i].Addr().String()+`"}]}`))
 		f.oneLine(f.add(p), all+"/tcp is in use by")
 		f.same(before, "ADD")
 		f.must(f.del(p))
@@ -300,14 +307,16 @@ func TestPortAtOnce(t *testing.T) {
 	}
 }
 
-// TestPortOfProcess refuses a host port at which a process of the host listens, as Docker and Podman do. A socket at another address, another
-// protocol's, or one with a peer takes nothing that comes to the port.
+// TestPortOfProcess refuses a host port at which a process of the host listens, as Docker and Podman do. A socket at
+// another address, another protocol's, or one with a peer takes nothing that comes to the port.
 func TestPortOfProcess(t *testing.T) {
 	f := newFixture(t)
 	f.plugin.Cgroup = testkit.Cgroup(t)
 	own := hostAddresses[0].Addr().String()
 	at := func(protocol, hostIP string) []byte {
-		return network("net", "veth", fmt.Sprintf(`,"runtimeConfig":{"portMappings":[{"hostPort":5302,"containerPort":80,"protocol":%q,"hostIP":%q}]}`, protocol, hostIP))
+		return network("net", "veth",
+			fmt.Sprintf(`,"runtimeConfig":{"portMappings":[{"hostPort":5302,"containerPort":80,"protocol":%q,"hostIP":%q}]}`,
+				protocol, hostIP))
 	}
 	f.must(f.del(f.added("first", at("tcp", own))))
 	before := f.left()
@@ -356,7 +365,8 @@ func TestPortOfProcess(t *testing.T) {
 			if protocol == "udp" {
 				local = &net.UDPAddr{Port: 5302}
 			}
-			conn, err = (&net.Dialer{LocalAddr: local}).DialContext(t.Context(), protocol, outsideAddresses[0].Addr().String()+":80")
+			conn, err = (&net.Dialer{LocalAddr: local}).DialContext(t.Context(), protocol, outsideAddresses[0].Addr().String()+
+				":80")
 			return err
 		}))
 		p := f.added("a", at(protocol, "0.0.0.0"))

@@ -82,7 +82,8 @@ func (f *fixture) start(c call) *running {
 	}
 	r := &running{f: f, cmd: exec.Command(c.program)}
 	r.cmd.Env = append([]string{
-		"MUSTANG_CNI_STATE_DIR=" + f.plugin.StateDir, "MUSTANG_CNI_RUN_DIR=" + f.plugin.RunDir, "MUSTANG_BPF_ROOT=" + f.plugin.BPFRoot,
+		"MUSTANG_CNI_STATE_DIR=" + f.plugin.StateDir, "MUSTANG_CNI_RUN_DIR=" + f.plugin.RunDir, "MUSTANG_BPF_ROOT=" +
+			f.plugin.BPFRoot,
 		"MUSTANG_CNI_CGROUP=" + f.plugin.Cgroup, "PATH=" + os.Getenv("PATH"), "CNI_COMMAND=" + c.verb,
 	}, c.env...)
 	r.cmd.Stdin, r.cmd.Stdout, r.cmd.Stderr = bytes.NewReader(c.config), &r.stdout, &r.stderr

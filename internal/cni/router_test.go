@@ -32,7 +32,8 @@ var (
 func (f *fixture) routed(routers []netip.Prefix) (beyond *netns.Namespace) {
 	f.t.Helper()
 	beyond = testkit.Namespace(f.t, "beyond")
-	f.must(rtnl.AddVeth(rtnl.VethEnd{Namespace: f.outside, Name: "in"}, rtnl.VethEnd{Namespace: beyond, Name: "wire"}, 1500))
+	f.must(rtnl.AddVeth(rtnl.VethEnd{Namespace: f.outside, Name: "in"}, rtnl.VethEnd{Namespace: beyond,
+		Name: "wire"}, 1500))
 	f.must(rtnl.In(f.outside).Configure("far", rtnl.DeviceConfig{Addresses: routers, Up: true}))
 	f.must(rtnl.In(f.outside).Configure("in", rtnl.DeviceConfig{Addresses: beyondGateways, Up: true}))
 	f.must(rtnl.In(beyond).Configure("wire", rtnl.DeviceConfig{Addresses: beyondAddresses, Up: true}))
@@ -53,7 +54,8 @@ var distant = network("other", "veth", `,"services":"both"`)
 
 // hostDevice is the host's own device in the pod network.
 func hostDevice(mode string) string {
-	return map[string]string{"macvlan": podlink.MacvlanHostDevice, "ipvlan-l2": podlink.IPVLANHostDevice, "bridge": podlink.DefaultBridge}[mode]
+	return map[string]string{"macvlan": podlink.MacvlanHostDevice, "ipvlan-l2": podlink.IPVLANHostDevice,
+		"bridge": podlink.DefaultBridge}[mode]
 }
 
 // TestRouter has the gateway be another machine: pods reach what is beyond it as
@@ -106,14 +108,16 @@ func TestRouter(t *testing.T) {
 
 // routesBy returns the host's routes by its own device.
 func (f *fixture) routesBy(mode string) string {
-	return testkit.Command(f.t, f.host, "ip route show dev "+hostDevice(mode)) + testkit.Command(f.t, f.host, "ip -6 route show dev "+hostDevice(mode))
+	return testkit.Command(f.t, f.host, "ip route show dev "+hostDevice(mode)) +
+		testkit.Command(f.t, f.host, "ip -6 route show dev "+hostDevice(mode))
 }
 
 // throughRouter sends traffic to and from the network behind the router.
 func (f *fixture) throughRouter(p *pod, beyond *netns.Namespace) {
 	f.t.Helper()
 	for i, ip := range p.ips() {
-		if gateway(p, i) != routerAddresses[i].Addr() || p.result.Routes[i].GW.String() != routerAddresses[i].Addr().String() {
+		if gateway(p, i) != routerAddresses[i].Addr() ||
+			p.result.Routes[i].GW.String() != routerAddresses[i].Addr().String() {
 			f.t.Errorf("the gateway is not %v: %s", routerAddresses[i], text(f.t, p.result))
 		}
 		server := testkit.Echo(f.t, beyond, "tcp", netip.AddrPortFrom(beyondAddresses[i].Addr(), 0).String())
@@ -162,7 +166,8 @@ func (f *fixture) elsewhere(mode string) {
 			routes = append(routes, fmt.Sprintf(`{"dst":%q,"gw":%q}`, to, own.Addr()))
 		}
 	}
-	p := f.added("p", routing(mode, strings.Join(routes, ","), `,"hostAddresses":["10.113.0.2","fd00:113::2"],"services":"both"`))
+	p := f.added("p", routing(mode, strings.Join(routes, ","),
+		`,"hostAddresses":["10.113.0.2","fd00:113::2"],"services":"both"`))
 	f.must(f.check(p))
 	far := f.added("far", distant)
 	for i, ip := range far.ips() {
@@ -234,7 +239,8 @@ func TestRouterRefused(t *testing.T) {
 	f := newFixture(t)
 	plain := network("net", "macvlan", "")
 	first := f.added("first", plain) // the host is the gateway
-	f.refused(f.pod("a", withRouter("macvlan", "")), types.ErrInvalidNetworkConfig, "10.113.0.2", "delete first", "container first")
+	f.refused(f.pod("a", withRouter("macvlan", "")), types.ErrInvalidNetworkConfig, "10.113.0.2", "delete first",
+		"container first")
 	f.must(f.del(first))
 	for _, router := range routerAddresses { // now the administrator's
 		testkit.Command(t, f.host, "ip addr del "+router.String()+" dev "+podlink.MacvlanHostDevice)
@@ -246,7 +252,8 @@ func TestRouterRefused(t *testing.T) {
 	}
 	f.must(f.del(f.added("first", plain)))
 	p := f.added("a", withRouter("macvlan", "")) // the host's own gateway goes
-	f.refused(f.pod("b", withRouter("macvlan", `,"runtimeConfig":{"ips":["10.113.0.2"]}`)), types.ErrInternal, "10.113.0.2 is not available")
+	f.refused(f.pod("b", withRouter("macvlan", `,"runtimeConfig":{"ips":["10.113.0.2"]}`)), types.ErrInternal,
+		"10.113.0.2 is not available")
 	f.checkAndDelete(p)
 }
 
@@ -254,7 +261,8 @@ func TestRouterRefused(t *testing.T) {
 // addresses of the host.
 func TestRouterOfIPAM(t *testing.T) {
 	static := func(address, host string) []byte {
-		return []byte(strings.Replace(string(delegating("macvlan", `{"type":"static","addresses":[{"address":"10.113.0.9/24"`+address+`}]}`)),
+		return []byte(strings.Replace(string(delegating("macvlan", `{"type":"static","addresses":[{"address":"10.113.0.9/24"`+
+			address+`}]}`)),
 			`{"cniVersion":"1.1.0"`, `{"cniVersion":"1.0.0","hostAddresses":["`+host+`"]`, 1))
 	}
 	f := newFixture(t)
@@ -271,8 +279,10 @@ func TestRouterOfIPAM(t *testing.T) {
 		words  []string
 	}{
 		{static(`,"gateway":"10.113.0.1"`, "10.113.0.1"), types.ErrInternal, []string{"router 10.113.0.1 is the host's own"}},
-		{static(`,"gateway":"10.113.0.1"`, "10.113.0.9"), types.ErrInvalidNetworkConfig, []string{"hostAddresses: 10.113.0.9"}},
-		{static(`,"gateway":"10.113.0.1"`, "10.99.0.9"), types.ErrInvalidNetworkConfig, []string{"hostAddresses: 10.99.0.9", "10.113.0.9/24"}},
+		{static(`,"gateway":"10.113.0.1"`, "10.113.0.9"), types.ErrInvalidNetworkConfig,
+			[]string{"hostAddresses: 10.113.0.9"}},
+		{static(`,"gateway":"10.113.0.1"`, "10.99.0.9"), types.ErrInvalidNetworkConfig, []string{"hostAddresses: 10.99.0.9",
+			"10.113.0.9/24"}},
 	} {
 		p.request.Config = row.config
 		f.failed(f.runFor(p, "ADD", debianPlugins), row.code, row.words...)

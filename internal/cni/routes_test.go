@@ -33,7 +33,8 @@ func TestRoutes(t *testing.T) {
 		for i, subnet := range []string{"10.113.0.0/24", "fd00:113::/64"} {
 			testkit.Command(t, f.outside, "ip route add "+subnet+" via "+hostAddresses[i].Addr().String())
 		}
-		config := routing(mode.Name(), `{"dst":"198.51.100.0/24","mtu":1300,"priority":5},{"dst":"2001:db8:2::/64","gw":"fd00:113::1","advmss":1200}`,
+		config := routing(mode.Name(),
+			`{"dst":"198.51.100.0/24","mtu":1300,"priority":5},{"dst":"2001:db8:2::/64","gw":"fd00:113::1","advmss":1200}`,
 			`,"defaultRoute":false`)
 		f.must(f.del(f.added("first", config)))
 		before := f.left()
@@ -93,7 +94,8 @@ func (f *fixture) toldRoutes(p *pod) (told []string) {
 			Metric        int
 			Metrics       []struct{ MTU, AdvMSS int }
 		}
-		f.must(json.Unmarshal([]byte(testkit.Command(f.t, p.Namespace, "ip -json "+family+" route show dev "+p.request.IfName)), &list))
+		f.must(json.Unmarshal([]byte(testkit.Command(f.t, p.Namespace, "ip -json "+family+" route show dev "+
+			p.request.IfName)), &list))
 		for _, r := range list {
 			var metrics [2]int
 			for _, m := range r.Metrics {
@@ -132,7 +134,8 @@ func TestRoutesByNeighbour(t *testing.T) {
 			testkit.Command(t, f.host, "ip route add unreachable 198.51.100.0/24")
 			testkit.Command(t, f.host, "ip route add unreachable 2001:db8:2::/64")
 			plain := f.added("plain", network("net", link, ""))
-			p := f.added("a", routing(link, `{"dst":"198.51.100.0/24","gw":"10.113.0.77"},{"dst":"2001:db8:2::/64","gw":"fd00:113::77"}`, ""))
+			p := f.added("a", routing(link,
+				`{"dst":"198.51.100.0/24","gw":"10.113.0.77"},{"dst":"2001:db8:2::/64","gw":"fd00:113::77"}`, ""))
 			if told := f.toldRoutes(p); len(told) != 4 {
 				t.Errorf("routes are %q, want two beside the default routes", told)
 			}
@@ -155,10 +158,13 @@ func TestRoutesByNeighbour(t *testing.T) {
 func TestDefaultRoutes(t *testing.T) {
 	f := newFixture(t)
 	for _, row := range []struct{ mode, routes, more, want string }{
-		{"veth", `{"dst":"0.0.0.0/0"},{"dst":"::/0","gw":"fd00:113::1"}`, "", "default via 169.254.1.1 metric 0, default via fe80::1 metric 1024"},
-		{"veth", ``, `,"defaultRoute":false`, "10.113.0.0/24 via 169.254.1.1 metric 0, fd00:113::/64 via fe80::1 metric 1024"},
+		{"veth", `{"dst":"0.0.0.0/0"},{"dst":"::/0","gw":"fd00:113::1"}`, "",
+			"default via 169.254.1.1 metric 0, default via fe80::1 metric 1024"},
+		{"veth", ``, `,"defaultRoute":false`,
+			"10.113.0.0/24 via 169.254.1.1 metric 0, fd00:113::/64 via fe80::1 metric 1024"},
 		{"macvlan", `{"dst":"0.0.0.0/0"}`, "", "default via 10.113.0.1 metric 0, default via fd00:113::1 metric 1024"},
-		{"macvlan", `{"dst":"0.0.0.0/0","gw":"10.113.0.9","priority":7}`, "", "default via 10.113.0.9 metric 7, default via fd00:113::1 metric 1024"},
+		{"macvlan", `{"dst":"0.0.0.0/0","gw":"10.113.0.9","priority":7}`, "",
+			"default via 10.113.0.9 metric 7, default via fd00:113::1 metric 1024"},
 		{"macvlan", ``, `,"defaultRoute":false`, ""},
 	} {
 		p := f.added("a", routing(row.mode, row.routes, row.more))
@@ -203,11 +209,14 @@ func TestRoutesOfIPAM(t *testing.T) {
 		code                 uint // 0 if it works
 		want                 string
 	}{
-		{"static", `{"dst":"0.0.0.0/0"},{"dst":"10.9.0.0/16","gw":"10.77.0.3"}`, "", 0, "10.9.0.0/16 via 10.77.0.3, default via 10.77.0.1"},
-		{"host-local", `{"dst":"0.0.0.0/0"},{"dst":"10.9.0.0/16"}`, "", 0, "10.9.0.0/16 via 10.77.0.1, default via 10.77.0.1"},
+		{"static", `{"dst":"0.0.0.0/0"},{"dst":"10.9.0.0/16","gw":"10.77.0.3"}`, "", 0,
+			"10.9.0.0/16 via 10.77.0.3, default via 10.77.0.1"},
+		{"host-local", `{"dst":"0.0.0.0/0"},{"dst":"10.9.0.0/16"}`, "", 0,
+			"10.9.0.0/16 via 10.77.0.1, default via 10.77.0.1"},
 		{fakeIPAM, `{"dst":"0.0.0.0/0","gw":"10.77.0.1"},{"dst":"fd00:9::/48","mtu":1400}`, "", 0,
 			"default via 10.77.0.1, default via fd00:77::1, fd00:9::/48 via fd00:77::1 mtu 1400"},
-		{fakeIPAM, `{"dst":"0.0.0.0/0","gw":"10.77.0.1"},{"dst":"10.9.0.0/16"}`, `,"defaultRoute":false`, 0, "10.9.0.0/16 via 10.77.0.1"},
+		{fakeIPAM, `{"dst":"0.0.0.0/0","gw":"10.77.0.1"},{"dst":"10.9.0.0/16"}`, `,"defaultRoute":false`, 0,
+			"10.9.0.0/16 via 10.77.0.1"},
 		{fakeIPAM, `{"dst":"10.9.0.0/16","table":100}`, "", types.ErrInternal, "routes[0]: table 100"},
 	} {
 		t.Run(row.plugin+" "+row.want, func(t *testing.T) {
@@ -235,7 +244,8 @@ func TestRoutesOfIPAM(t *testing.T) {
 				return
 			}
 			f.told(p, a)
-			if got := strings.NewReplacer(" metric 0", "", " metric 1024", "", " mtu 0", "", " advmss 0", "").Replace(strings.Join(f.toldRoutes(p), ", ")); got != row.want {
+			if got := strings.NewReplacer(" metric 0", "", " metric 1024", "", " mtu 0", "", " advmss 0",
+				"").Replace(strings.Join(f.toldRoutes(p), ", ")); got != row.want {
 				t.Errorf("routes are %q, want %q", got, row.want)
 			}
 			f.worked(f.runFor(p, "CHECK", dirs))

@@ -229,7 +229,8 @@ func (a *attachment) deleteServices(ctx context.Context) error {
 		return err
 	}
 	if a.record.Endpoint {
-		if err := a.dp.Endpoints().DeletePod(ctx, a.record.Cookie, a.record.Addresses); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := a.dp.Endpoints().DeletePod(ctx, a.record.Cookie, a.record.Addresses); err != nil &&
+			!errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}

@@ -120,7 +120,8 @@ func TestDelOfNonsense(t *testing.T) {
 	f := newCrashFixture(t, "veth")
 	for _, change := range [][2]string{
 		{`"link":"veth"`, `"link":"tap"`}, {`"link":"veth"`, `"link":5`}, {`"services":"tc"`, `"services":"all"`},
-		{`"subnet":"10.`, `"subnet":"910.`}, {`"ranges"`, `"rangers"`}, {`"ipam":`, `"ipan":`}, {`"masquerade":true`, `"masquerade":"x"`},
+		{`"subnet":"10.`, `"subnet":"910.`}, {`"ranges"`, `"rangers"`}, {`"ipam":`, `"ipan":`},
+		{`"masquerade":true`, `"masquerade":"x"`},
 	} {
 		for _, recorded := range []bool{true, false} {
 			before := f.left()

@@ -29,15 +29,16 @@ import (
 
 // taking returns the configurations of two networks with one subnet, whose pods ask for one address.
 func taking(link, services string) (one, two []byte) {
-	one = network("one", link, fmt.Sprintf(`,"services":%q,"runtimeConfig":{"ips":["10.114.0.7/24","fd00:114::7/64"]}`, services))
+	one = network("one", link, fmt.Sprintf(`,"services":%q,"runtimeConfig":{"ips":["10.114.0.7/24","fd00:114::7/64"]}`,
+		services))
 	return one, bytes.ReplaceAll(one, []byte(`"one"`), []byte(`"two"`))
 }
 
 // takingModes are link modes with the programs of pods on the host and on the pod's own device.
 var takingModes = []string{"veth", "bridge", "macvlan"}
 
-// TestAddressOfAnotherPod adds a pod whose address another one has, of another network: the first keeps its endpoint and source guard, whether
-// the second is refused or deleted.
+// TestAddressOfAnotherPod adds a pod whose address another one has, of another network: the first keeps its endpoint
+// and source guard, whether the second is refused or deleted.
 func TestAddressOfAnotherPod(t *testing.T) {
 	for _, services := range []string{"tc", "socket", "both", "off"} {
 		for _, link := range takingModes {
@@ -59,7 +60,8 @@ func TestAddressOfAnotherPod(t *testing.T) {
 	}
 }
 
-// TestAddressesAtOnce adds pods of two networks with one address at once: no more than one gets it, and nothing is left of the other.
+// TestAddressesAtOnce adds pods of two networks with one address at once: no more than one gets it, and nothing is left
+// of the other.
 func TestAddressesAtOnce(t *testing.T) {
 	for _, link := range takingModes {
 		t.Run(link, func(t *testing.T) {
@@ -97,7 +99,8 @@ func (f *fixture) noneOf(p *pod) {
 	}
 }
 
-// TestNeighboursOutlastFailedAdd has an ADD fail for the address of a pod: the host and the pod's neighbours reach it still, at once.
+// TestNeighboursOutlastFailedAdd has an ADD fail for the address of a pod: the host and the pod's neighbours reach it
+// still, at once.
 func TestNeighboursOutlastFailedAdd(t *testing.T) {
 	for _, link := range takingModes {
 		t.Run(link, func(t *testing.T) {
@@ -137,8 +140,9 @@ func TestPolicyOutlastsFailedAdd(t *testing.T) {
 	f.denied(stranger, to)
 }
 
-// TestDelAgainAfterReuse deletes a pod again whose address another one has by then: with the result of ADD, as a runtime keeps it, also
-// when the network namespace is gone or another one is at its path. The other pod keeps all that the datapath has of it, and its host ports.
+// TestDelAgainAfterReuse deletes a pod again whose address another one has by then: with the result of ADD, as a
+// runtime keeps it, also when the network namespace is gone or another one is at its path. The other pod keeps all that
+// the datapath has of it, and its host ports.
 func TestDelAgainAfterReuse(t *testing.T) {
 	for _, services := range []string{"tc", "socket"} {
 		for _, link := range takingModes {
@@ -147,7 +151,8 @@ func TestDelAgainAfterReuse(t *testing.T) {
 				f := newFixture(t)
 				f.plugin.Cgroup = testkit.Cgroup(t)
 				config, _ := taking(link, services)
-				config = bytes.Replace(config, []byte(`"ips"`), []byte(`"portMappings":[{"hostPort":8080,"containerPort":80}],"ips"`), 1)
+				config = bytes.Replace(config, []byte(`"ips"`),
+					[]byte(`"portMappings":[{"hostPort":8080,"containerPort":80}],"ips"`), 1)
 				old := f.added("a", config)
 				f.must(f.del(old))
 				next := f.added("b", config)
@@ -220,7 +225,8 @@ const webFromShop = `---
 ---
 `
 
-// TestPolicies adds pods of Kubernetes and others with services at the socket, as is the default, and sends real traffic.
+// TestPolicies adds pods of Kubernetes and others with services at the socket, as is the default, and sends real
+// traffic.
 func TestPolicies(t *testing.T) {
 	for _, mode := range []string{"veth", "bridge", "macvlan", "ipvlan-l2", "netkit"} {
 		t.Run(mode, func(t *testing.T) {
@@ -259,7 +265,8 @@ func TestPolicies(t *testing.T) {
 					continue
 				}
 				// What is said of the pod later counts: it is no web server anymore, and then one again.
-				pod := `{apiVersion: v1, kind: Pod, metadata: {name: web-0, namespace: shop, labels: {app: LABEL}}, status: {podIP: ` + addr.String() + `}}`
+				pod := `{apiVersion: v1, kind: Pod, metadata: {name: web-0, namespace: shop, labels: {app: LABEL}}, status: ` +
+					`{podIP: ` + addr.String() + `}}`
 				f.policies(webFromShop + strings.Replace(pod, "LABEL", "db", 1))
 				allowed(stranger)
 				f.policies(webFromShop + strings.Replace(pod, "LABEL", "web", 1))
@@ -274,16 +281,18 @@ func TestPolicies(t *testing.T) {
 	}
 }
 
-// TestDelOfOtherName forges a record outside of the plugin's directory, which names a device of the node, and calls each verb
-// with a name that leads there and another that the protocol's library accepts.
+// TestDelOfOtherName forges a record outside of the plugin's directory, which names a device of the node, and calls
+// each verb with a name that leads there and another that the protocol's library accepts.
 func TestDelOfOtherName(t *testing.T) {
 	f := newFixture(t)
 	config := network("net", "veth", "")
 	p := f.added("a", config)
-	f.must(rtnl.AddVeth(rtnl.VethEnd{Namespace: f.host, Name: "node"}, rtnl.VethEnd{Namespace: f.outside, Name: "other"}, 1500))
+	f.must(rtnl.AddVeth(rtnl.VethEnd{Namespace: f.host, Name: "node"}, rtnl.VethEnd{Namespace: f.outside,
+		Name: "other"}, 1500))
 	path := filepath.Join(f.plugin.RunDir, "..", "x", "attachments", "a@eth0.record")
 	f.must(os.MkdirAll(filepath.Dir(path), 0o700))
-	forged := []byte(`{"owner":{"container":"a","interface":"eth0"},"boot":"x","link":"veth","host_ifname":"node","linked":true,"done":true}` + "\n")
+	forged := []byte(`{"owner":{"container":"a","interface":"eth0"},"boot":"x","link":"veth","host_ifname":"node",` +
+		`"linked":true,"done":true}` + "\n")
 	f.must(os.WriteFile(path, forged, 0o600))
 	p.request.Config = bytes.Replace(config, []byte(`"name":"net"`), []byte(`"name":"../x","Name":"net"`), 1)
 	for _, verb := range []string{"DEL", "CHECK", "GC", "STATUS", "ADD"} {
@@ -328,8 +337,8 @@ func (f *fixture) endpoints() (found []string) {
 	return found
 }
 
-// TestLyingPod gives a pod's device foreign addresses as soon as ADD has made it, and takes its own: the pod becomes the
-// endpoint of its own. DEL without a record deletes no other pod's.
+// TestLyingPod gives a pod's device foreign addresses as soon as ADD has made it, and takes its own: the pod becomes
+// the endpoint of its own. DEL without a record deletes no other pod's.
 func TestLyingPod(t *testing.T) {
 	for _, mode := range crashModes {
 		t.Run(mode, func(t *testing.T) {

@@ -141,8 +141,10 @@ func TestMisused(t *testing.T) {
 		{"nothing to read", "ADD", with(), " ", decoding, "config"},
 		{"no name", "ADD", with(), `{"cniVersion":"1.1.0"}`, config, "name"},
 		{"bad name", "ADD", with(), `{"cniVersion":"1.1.0","name":"../etc"}`, config, "../etc"},
-		{"unknown key", "ADD", with(), string(network("net", "veth", `,"lnk":"veth"`)), types.ErrUnsupportedField, `lnk "veth"`},
-		{"result of another", "ADD", with(), string(network("net", "veth", `,"prevResult":{"cniVersion":"1.1.0"}`)), config, "prevResult"},
+		{"unknown key", "ADD", with(), string(network("net", "veth", `,"lnk":"veth"`)), types.ErrUnsupportedField,
+			`lnk "veth"`},
+		{"result of another", "ADD", with(), string(network("net", "veth", `,"prevResult":{"cniVersion":"1.1.0"}`)), config,
+			"prevResult"},
 		{"CHECK without result", "CHECK", with(), "", config, "prevResult"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
@@ -150,7 +152,8 @@ func TestMisused(t *testing.T) {
 				row.config = string(p.request.Config)
 			}
 			f := f.in(t)
-			f.failed(f.run(call{verb: row.verb, env: row.env, config: []byte(row.config)}), row.code, strings.Fields(row.words)...)
+			f.failed(f.run(call{verb: row.verb, env: row.env, config: []byte(row.config)}), row.code,
+				strings.Fields(row.words)...)
 			f.same(before, row.name)
 		})
 	}

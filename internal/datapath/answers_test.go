@@ -21,7 +21,8 @@ import (
 	"mustang/internal/testkit"
 )
 
-// TestRefusePackets compares the answers to packets for a service without a backend with those that the packet builder makes.
+// TestRefusePackets compares the answers to packets for a service without a backend with those that the packet builder
+// makes.
 func TestRefusePackets(t *testing.T) {
 	runCases(t, objects.AttachHost, refuseCases())
 }
@@ -103,7 +104,8 @@ func (p packet) refusal() *packet {
 	return &r
 }
 
-// TestErrorLimit sends more datagrams to a service without backends than the kernel would answer: their sources may be forged.
+// TestErrorLimit sends more datagrams to a service without backends than the kernel would answer: their sources may be
+// forged.
 func TestErrorLimit(t *testing.T) {
 	w := pods(t, false, protoUDP)
 	w.serve(t, w.service)
@@ -264,7 +266,8 @@ func answeredEchoes() []translateCase {
 			p := w.echo("hello")
 			for _, gone := range []netip.AddrPort{w.service, other} {
 				w.check(t, fromHost, p, wants{actionRedirect, p.echoReply(), once("icmp_echo")})
-				succeed(t, w.Services().Delete(t.Context(), service.CLI, service.Key{Frontend: gone, Protocol: service.Protocol(w.proto)}))
+				succeed(t, w.Services().Delete(t.Context(), service.CLI, service.Key{Frontend: gone,
+					Protocol: service.Protocol(w.proto)}))
 			}
 			w.gets(t, fromHost, p, "next: passed")
 		}},
@@ -297,7 +300,8 @@ func ignoredEchoes() []translateCase {
 			w.check(t, toHost, w.echo("hello"), passed)
 		}},
 		{"echo reply", 0, ignored(func(p *packet) { p.icmpType = p.echoReply().icmpType })},
-		{"first fragment of an echo", 0, ignored(func(p *packet) { p.fragment = &fragmentPart{id: 1, more: true, whole: p.payload} })},
+		{"first fragment of an echo", 0,
+			ignored(func(p *packet) { p.fragment = &fragmentPart{id: 1, more: true, whole: p.payload} })},
 		{"later fragment of an echo", 0, ignored(func(p *packet) { p.fragment = &fragmentPart{id: 1, offset: 1} })},
 		{"echo with options", 0, ignored(func(p *packet) {
 			p.options = 1

@@ -54,7 +54,8 @@ func TestApply(t *testing.T) {
 	reordered := newService(service.TCP, "10.96.0.1:80", "192.168.10.11:8080", "192.168.10.10:8080")
 	applier{d, service.Agent}.apply(t, Result{Unchanged: 3}, six, reordered, two)
 	changed := newService(service.Any, "10.96.0.2:80", "192.168.10.12:8080")
-	applier{d, service.Agent}.apply(t, Result{Updated: 1, Deleted: 1, Unchanged: 1, RowsWritten: 2, RowsDeleted: 3}, changed, one)
+	applier{d, service.Agent}.apply(t, Result{Updated: 1, Deleted: 1, Unchanged: 1, RowsWritten: 2, RowsDeleted: 3},
+		changed, one)
 	wantServices(t, d, one, changed)
 	wantClean(t, d)
 	after := rowsOf(t, d)
@@ -67,11 +68,13 @@ func TestApply(t *testing.T) {
 
 	// The protocols of a frontend change.
 	both := newService(service.Any, "10.96.0.1:80", "192.168.10.10:8080")
-	applier{d, service.Agent}.apply(t, Result{Added: 1, Deleted: 1, Unchanged: 1, RowsWritten: 2, RowsDeleted: 3}, changed, both)
+	applier{d, service.Agent}.apply(t, Result{Added: 1, Deleted: 1, Unchanged: 1, RowsWritten: 2, RowsDeleted: 3},
+		changed, both)
 	wantClean(t, d)
 	tcp := newService(service.TCP, "10.96.0.1:80", "192.168.10.10:8080")
 	udp := newService(service.UDP, "10.96.0.1:80", "192.168.10.11:8080")
-	applier{d, service.Agent}.apply(t, Result{Added: 2, Deleted: 1, Unchanged: 1, RowsWritten: 4, RowsDeleted: 2}, changed, tcp, udp)
+	applier{d, service.Agent}.apply(t, Result{Added: 2, Deleted: 1, Unchanged: 1, RowsWritten: 4, RowsDeleted: 2},
+		changed, tcp, udp)
 	wantServices(t, d, changed, tcp, udp)
 	wantClean(t, d)
 	applier{d, service.Agent}.apply(t, Result{Deleted: 2, Unchanged: 1, RowsDeleted: 4}, changed)
@@ -105,7 +108,8 @@ func TestApplyKeepsOwnersApart(t *testing.T) {
 			return err
 		},
 		"Change": func() error {
-			_, err := d.Services().Change(t.Context(), service.Agent, []service.Service{fresh, theirs}, []service.Key{ours.Key()})
+			_, err := d.Services().Change(t.Context(), service.Agent, []service.Service{fresh, theirs},
+				[]service.Key{ours.Key()})
 			return err
 		},
 		"Put":    func() error { return errOf2(d.Services().Put(t.Context(), service.Agent, theirs)) },
@@ -123,7 +127,8 @@ func TestApplyKeepsOwnersApart(t *testing.T) {
 	if _, err := d.Services().Change(t.Context(), service.Agent, []service.Service{fresh, fresh}, nil); err == nil {
 		t.Error("one frontend twice: no error")
 	}
-	result := must(d.Services().Change(t.Context(), service.Agent, []service.Service{ours}, []service.Key{fresh.Key(), theirs.Key()}))(t)
+	result := must(d.Services().Change(t.Context(), service.Agent, []service.Service{ours}, []service.Key{fresh.Key(),
+		theirs.Key()}))(t)
 	equal(t, result, Result{Unchanged: 1}, "a change of nothing")
 	// Of both protocols at a frontend, an owner deletes its own.
 	noError(t, d.Services().Delete(t.Context(), service.Agent, service.Key{Frontend: ours.Frontend}))
@@ -131,7 +136,8 @@ func TestApplyKeepsOwnersApart(t *testing.T) {
 	wantClean(t, d)
 }
 
-// TestHealthPortIsNoNodePort has owners take the health-check port of another's service as node port, and the other way round.
+// TestHealthPortIsNoNodePort has owners take the health-check port of another's service as node port, and the other way
+// round.
 func TestHealthPortIsNoNodePort(t *testing.T) {
 	checked := newService(service.TCP, "192.0.2.100:80", "192.168.10.10:8080")
 	checked.External, checked.ExternalPolicy, checked.HealthCheckPort = true, service.Local, 30000
@@ -143,7 +149,8 @@ func TestHealthPortIsNoNodePort(t *testing.T) {
 		_, err := d.Services().Apply(t.Context(), service.Agent, order[1:])
 		_, _, putErr := d.Services().Put(t.Context(), service.CLI, order[1])
 		for _, err := range []error{err, putErr} {
-			if err == nil || !strings.Contains(err.Error(), "health-check port 30000 is the node port of service 0.0.0.0:30000/any") {
+			if err == nil || !strings.Contains(err.Error(),
+				"health-check port 30000 is the node port of service 0.0.0.0:30000/any") {
 				t.Errorf("%s after %s: error %v", order[1], order[0], err)
 			}
 		}
@@ -161,20 +168,24 @@ func TestRowsKeepFields(t *testing.T) {
 	want := service.Service{
 		ID: 7, Revision: 9, Owner: service.Lab, Frontend: netip.MustParseAddrPort("10.96.0.1:80"), Protocol: service.TCP,
 		Choice: service.Maglev, OnRemove: service.Reset, HealthCheckPort: 30000,
-		Affinity: 3 * time.Hour, NodePort: true, External: true, DSR: service.IPIP, InternalPolicy: service.Local, ExternalPolicy: service.Local,
+		Affinity: 3 * time.Hour, NodePort: true, External: true, DSR: service.IPIP, InternalPolicy: service.Local,
+		ExternalPolicy: service.Local,
 	}
-	if got := rows.DecodeService(rows.ServiceKey(want.Frontend, want.Protocol), rows.EncodeService(want)); !got.Equal(want) ||
+	if got := rows.DecodeService(rows.ServiceKey(want.Frontend, want.Protocol),
+		rows.EncodeService(want)); !got.Equal(want) ||
 		got.ID != want.ID || got.Revision != want.Revision || got.Owner != want.Owner {
 		t.Errorf("decoded %+v, want %+v", got, want)
 	}
-	backend := service.Backend{Addr: netip.MustParseAddrPort("[fd00::1]:80"), State: service.Quarantined, Weight: 12, Local: true}
+	backend := service.Backend{Addr: netip.MustParseAddrPort("[fd00::1]:80"), State: service.Quarantined, Weight: 12,
+		Local: true}
 	equal(t, rows.DecodeBackend(rows.EncodeBackend(backend)), backend, "decoded")
 }
 
-// TestApplyNearlyFull changes sets that fit, where there is little room for the backends of their old and their new services
-// at once: of what changes, of one that grows before others shrink, and of what a killed process has deleted.
+// TestApplyNearlyFull changes sets that fit, where there is little room for the backends of their old and their new
+// services at once: of what changes, of one that grows before others shrink, and of what a killed process has deleted.
 func TestApplyNearlyFull(t *testing.T) {
-	d := openSized(t, Options{Root: testkit.BPFFS(t) + "/root", Sizes: objects.Sizes{Services: 1000, Backends: 2100, Connections: 64, Endpoints: 1}})
+	d := openSized(t, Options{Root: testkit.BPFFS(t) + "/root", Sizes: objects.Sizes{Services: 1000, Backends: 2100,
+		Connections: 64, Endpoints: 1}})
 	a := applier{d, service.CLI}
 	a.apply(t, Result{Added: 1000, RowsWritten: 3000}, manyServices(1000, 0)...)
 	a.apply(t, Result{Updated: 1000, RowsWritten: 3000, RowsDeleted: 2000}, manyServices(1000, 1)...)
@@ -207,7 +218,8 @@ func (c *countdown) Err() error {
 
 // TestApplyCancelled ends the context between two chunks; the same call does the rest.
 func TestApplyCancelled(t *testing.T) {
-	d := openSized(t, Options{Root: testkit.BPFFS(t) + "/root", Sizes: objects.Sizes{Services: 4000, Backends: 16000, Connections: 64, Endpoints: 1}})
+	d := openSized(t, Options{Root: testkit.BPFFS(t) + "/root", Sizes: objects.Sizes{Services: 4000, Backends: 16000,
+		Connections: 64, Endpoints: 1}})
 	const services = 2000
 	first, second := manyServices(services, 0), manyServices(services, 1)
 	done := 0
@@ -286,7 +298,8 @@ func TestRefusedBatch(t *testing.T) {
 	applier{d, service.Agent}.apply(t, Result{Added: 1, RowsWritten: 3}, old)
 	succeed(t, d.objects.Services.Map.Freeze())
 	changed := newService(service.TCP, "10.96.0.1:80", "192.168.10.12:8080")
-	if result, err := d.Services().Apply(t.Context(), service.Agent, []service.Service{changed}); err == nil || result != (Result{}) {
+	if result, err := d.Services().Apply(t.Context(), service.Agent, []service.Service{changed}); err == nil ||
+		result != (Result{}) {
 		t.Errorf("Apply = %+v, %v; want an error and nothing done", result, err)
 	}
 	if change, _, err := d.Services().Put(t.Context(), service.Agent, changed); err == nil || change != Unchanged {

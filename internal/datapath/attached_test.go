@@ -158,7 +158,8 @@ func TestFeatures(t *testing.T) {
 		failIf(t, (err == nil) != (again == nil), "%s: %v, and in a network namespace %v", f.Name, err, again)
 		here[f.Name] = err == nil
 	}
-	for _, name := range []string{"tcx", "bpf_redirect_peer", "cgroup2", "socket programs", "bpf_get_netns_cookie", "BTF"} {
+	for _, name := range []string{"tcx", "bpf_redirect_peer", "cgroup2", "socket programs",
+		"bpf_get_netns_cookie", "BTF"} {
 		failIf(t, !here[name], "%s is missing, though the datapath works: %v", name, here)
 	}
 }

@@ -15,8 +15,9 @@ import (
 	"mustang/internal/service"
 )
 
-// delivery is what becomes of packets between a client and a receiver, as in world.gets: of one straight to the receiver, of the first to
-// a service, and of the answer, where it leaves the receiver and where it enters the client. Packets without a text are not sent.
+// delivery is what becomes of packets between a client and a receiver, as in world.gets: of one straight to the
+// receiver, of the first to a service, and of the answer, where it leaves the receiver and where it enters the client.
+// Packets without a text are not sent.
 type delivery struct {
 	from, to                        objects.AttachPoint
 	straight, there, leaves, enters string
@@ -32,44 +33,53 @@ const (
 // deliveries is the table of next_hop.h.
 func deliveries() []delivery {
 	const (
-		host, own, netkit, tun, uplink = objects.AttachHost, objects.AttachPod, objects.AttachNetkit, objects.AttachTun, objects.AttachUplink
+		host, own, netkit, tun, uplink = objects.AttachHost, objects.AttachPod, objects.AttachNetkit, objects.AttachTun,
+			objects.AttachUplink
 
 		passes, returns = "next client>backend: new_connection forward passed", "next service>client: reverse passed"
 		leavesNode      = "next client>remote: new_connection forward passed"
 	)
 	return []delivery{
-		{host, toSelf, "", "redirect seen>backend 0a: new_connection forward redirect_peer", "redirect service>self 0a: reverse redirect_peer", ""},
-		{host, tapPod, "redirect client>backend 0a: redirect_device", "redirect client>backend 0a: new_connection forward redirect_device",
+		{host, toSelf, "", "redirect seen>backend 0a: new_connection forward redirect_peer",
+			"redirect service>self 0a: reverse redirect_peer", ""},
+		{host, tapPod, "redirect client>backend 0a: redirect_device",
+			"redirect client>backend 0a: new_connection forward redirect_device",
 			"redirect service>client 0c: reverse redirect_peer", ""},
 		{host, tun, "", "redirect client>backend: new_connection forward redirect_device", "", ""},
 		{host, own, "", passes, "next: passed", returns},
-		{own, own, "next: passed", "next client>backend @0a: new_connection forward l2_delivered", "next service>client @0c: reverse l2_delivered", ""},
+		{own, own, "next: passed", "next client>backend @0a: new_connection forward l2_delivered",
+			"next service>client @0c: reverse l2_delivered", ""},
 		{own, toOtherSegment, "", passes, "next: passed", returns},
 		{own, host, "", passes, "next: passed", returns},
 		{own, tapPod, "", passes, "", ""},
 		{own, toNode, "", leavesNode, "", returns},
-		{own, toSelf, "", "redirect seen>backend @0a: new_connection forward hairpin", "redirect service>self @0a: reverse hairpin", ""},
-		{netkit, netkit, "redirect client>backend 0a: redirect_device", "redirect client>backend 0a: new_connection forward redirect_device",
+		{own, toSelf, "", "redirect seen>backend @0a: new_connection forward hairpin",
+			"redirect service>self @0a: reverse hairpin", ""},
+		{netkit, netkit, "redirect client>backend 0a: redirect_device",
+			"redirect client>backend 0a: new_connection forward redirect_device",
 			"redirect service>client 0c: reverse redirect_device", ""},
 		{netkit, tun, "redirect: redirect_device", "redirect client>backend: new_connection forward redirect_device", "", ""},
 		{netkit, tapPod, "", "redirect client>backend 0a: new_connection forward redirect_device", "", ""},
 		{netkit, own, "", passes, "", ""},
 		{netkit, toNode, "", leavesNode, "", returns},
-		{netkit, toSelf, "", "redirect seen>backend 0a: new_connection forward redirect_device", "redirect service>self 0a: reverse redirect_device", ""},
+		{netkit, toSelf, "", "redirect seen>backend 0a: new_connection forward redirect_device",
+			"redirect service>self 0a: reverse redirect_device", ""},
 		{tun, tun, "redirect: redirect_device", "redirect client>backend: new_connection forward redirect_device",
 			"redirect service>client: reverse redirect_device", ""},
-		{tun, host, "redirect client>backend 0a: redirect_peer", "redirect client>backend 0a: new_connection forward redirect_peer",
+		{tun, host, "redirect client>backend 0a: redirect_peer",
+			"redirect client>backend 0a: new_connection forward redirect_peer",
 			"redirect service>client: reverse redirect_device", ""},
 		{tun, tapPod, "", "redirect client>backend 0a: new_connection forward redirect_device", "", ""},
 		{tun, own, "", passes, "next: passed", returns},
 		{tun, toNode, "", leavesNode, "", returns},
-		{tun, toSelf, "", "redirect seen>backend: new_connection forward redirect_device", "redirect service>self: reverse redirect_device", ""},
+		{tun, toSelf, "", "redirect seen>backend: new_connection forward redirect_device",
+			"redirect service>self: reverse redirect_device", ""},
 		{uplink, tapPod, "", "redirect outsider>backend 0a: new_connection forward redirect_device", "", ""},
 	}
 }
 
-// TestDelivery sends packets from each attach point to each kind of receiver. Those between two pods behind devices of the host are in
-// TestTranslate, those of clients outside in TestFromUplink.
+// TestDelivery sends packets from each attach point to each kind of receiver. Those between two pods behind devices of
+// the host are in TestTranslate, those of clients outside in TestFromUplink.
 func TestDelivery(t *testing.T) {
 	b := newBench(t)
 	for _, d := range deliveries() {
@@ -125,19 +135,22 @@ func (d delivery) test(t *testing.T, w *world) {
 	sends(d.from, "to_pod", w.next(server, answered), d.enters)
 }
 
-// tunAddresses sets addresses for packets without an Ethernet header. BPF_PROG_TEST_RUN parses them as frames, and takes
-// the protocol from where a frame has it: the first two bytes of an IPv4 source, the fifth and sixth of an IPv6 source.
+// tunAddresses sets addresses for packets without an Ethernet header. BPF_PROG_TEST_RUN parses them as frames, and
+// takes the protocol from where a frame has it: the first two bytes of an IPv4 source, the fifth and sixth of an IPv6
+// source.
 func (w *world) tunAddresses() {
 	addresses := []string{"8.0.10.11:40000", "8.0.10.10:8080", "8.0.1.2:8080", "8.0.8.8:53"}
 	if w.v6 {
-		addresses = []string{"[fd00:10:86dd::b]:40000", "[fd00:10:86dd::a]:8080", "[fd00:99:86dd::2]:8080", "[2001:db8:86dd::8]:53"}
+		addresses = []string{"[fd00:10:86dd::b]:40000", "[fd00:10:86dd::a]:8080", "[fd00:99:86dd::2]:8080",
+			"[2001:db8:86dd::8]:53"}
 	}
 	for i, ap := range []*netip.AddrPort{&w.client, &w.backend, &w.remote, &w.outsider} {
 		*ap = netip.MustParseAddrPort(addresses[i])
 	}
 }
 
-// without returns p without an Ethernet header, long enough for BPF_PROG_TEST_RUN to find Ethernet and IP headers in it.
+// without returns p without an Ethernet header, long enough for BPF_PROG_TEST_RUN to find Ethernet and IP headers in
+// it.
 func (p packet) without() packet {
 	p.noEthernet = true
 	p.payload += ", and more of it"
@@ -210,7 +223,8 @@ func TestTun(t *testing.T) {
 			w.check(t, fromTun, p, wants{actionRedirect, &out, once("icmp_error", "redirect_device")})
 		}},
 		{"no IP, and a wrong version", 0, func(t *testing.T, w *world) {
-			w.gets(t, fromTun, w.first(w.service, w.backend).without(), "next: passed") // its source makes the kernel see another protocol
+			// its source makes the kernel see another protocol
+			w.gets(t, fromTun, w.first(w.service, w.backend).without(), "next: passed")
 			p := w.first(w.client, w.backend).without()
 			p.mangle = func(ip []byte) { ip[0] = 0x55 }
 			w.gets(t, fromTun, p, "drop: drop_malformed")

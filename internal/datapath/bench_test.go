@@ -26,9 +26,9 @@ import (
 	"mustang/internal/testkit"
 )
 
-// BenchmarkAddresses measures what the kernel alone takes for more addresses: the time of connects to 10,000 addresses of a
-// pod at random, as a ratio to that of connects to ten of them, without any service. The figures are medians over rounds of
-// 2,000 connects each, in which turns of both follow each other at once.
+// BenchmarkAddresses measures what the kernel alone takes for more addresses: the time of connects to 10,000 addresses
+// of a pod at random, as a ratio to that of connects to ten of them, without any service. The figures are medians over
+// rounds of 2,000 connects each, in which turns of both follow each other at once.
 func BenchmarkAddresses(b *testing.B) {
 	const few, many, rounds, turns, connects = 10, 10_000, 100, 44, 45
 	n := routed(b)
@@ -145,8 +145,8 @@ func BenchmarkProgram(b *testing.B) {
 	}
 }
 
-// guard makes the device of test packets that of the pod that sends a frame, and lets the guard check it. Programs send packets to
-// other pods from its MAC address, so that the next run finds it there.
+// guard makes the device of test packets that of the pod that sends a frame, and lets the guard check it. Programs send
+// packets to other pods from its MAC address, so that the next run finds it there.
 func (w *world) guard(b *testing.B, frame []byte) {
 	b.Helper()
 	source := netip.AddrFrom4([4]byte(frame[26:30]))
@@ -200,8 +200,8 @@ func perRun(b *testing.B, p *ebpf.Program, frame []byte) float64 {
 	return float64(best.Nanoseconds())
 }
 
-// pingPong stores two connections, each of which translates to the tuple of the other: the kernel runs the program on the
-// same packet again and again, and each run must translate.
+// pingPong stores two connections, each of which translates to the tuple of the other: the kernel runs the program on
+// the same packet again and again, and each run must translate.
 func (w *world) pingPong(b *testing.B, s objects.AttachPoint) {
 	b.Helper()
 	w.endpoint(b, pod{1, s, "0a", "s"}, w.service.Addr())
@@ -228,8 +228,8 @@ func median[T cmp.Ordered](all []T) T {
 	return all[len(all)/2]
 }
 
-// BenchmarkPoliced measures the time of one packet of an open connection that a policy has allowed, by the number of the policy's
-// rules, less that of an empty program.
+// BenchmarkPoliced measures the time of one packet of an open connection that a policy has allowed, by the number of
+// the policy's rules, less that of an empty program.
 func BenchmarkPoliced(b *testing.B) {
 	empty := emptyProgram(b)
 	with := newBench(b)
@@ -276,10 +276,11 @@ func allowing(w *world, rules int) policy.Snapshot {
 	}}
 }
 
-// BenchmarkOuterGuard measures what the source guard at the parent takes: the CPU time of a request and its response over UDP between a
-// macvlan pod and a machine on the network of the parent with the programs there, as a ratio to that without. One thread has both
-// ends, so nothing else is in it. Turns of both follow each other in the order on, off, off, on; the figures are the median of
-// these fours and its 95 % interval, and the same for two halves of turns that do not differ. Between two pods nothing runs.
+// BenchmarkOuterGuard measures what the source guard at the parent takes: the CPU time of a request and its response
+// over UDP between a macvlan pod and a machine on the network of the parent with the programs there, as a ratio to that
+// without. One thread has both ends, so nothing else is in it. Turns of both follow each other in the order on, off,
+// off, on; the figures are the median of these fours and its 95 % interval, and the same for two halves of turns that
+// do not differ. Between two pods nothing runs.
 func BenchmarkOuterGuard(b *testing.B) {
 	const fours, requests = 250, 1000
 	n, d := slaves(b), openTest(b)
@@ -355,7 +356,8 @@ func newPair(b *testing.B, client, server *netns.Namespace, addr [4]byte) *pair 
 			if *fd, err = unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0); err != nil {
 				return err
 			}
-			return errors.Join(then(*fd, to), unix.SetsockoptTimeval(*fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 10}))
+			return errors.Join(then(*fd, to), unix.SetsockoptTimeval(*fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO,
+				&unix.Timeval{Sec: 10}))
 		}
 	}
 	succeed(b, errors.Join(server.Do(open(&p.server, unix.Bind)), client.Do(open(&p.client, unix.Connect))))

@@ -15,8 +15,8 @@ import (
 
 // budget bounds the size of a program.
 type budget struct {
-	// instructions bounds the program in the object, with the functions that it calls: the size when the budget was set and
-	// about 5 %.
+	// instructions bounds the program in the object, with the functions that it calls: the size when the budget was set
+	// and about 5 %.
 	instructions int
 	// verified bounds the instructions that the verifier processes, which differ between kernels: about twice those of
 	// Linux 6.18. The kernel's own limit is a million. 0 if no test loads the program alone.
@@ -48,8 +48,8 @@ func budgets() map[string]budget {
 	}
 }
 
-// TestInstructionBudget counts the instructions of all programs of all objects. A budget that is far too high is an error
-// too, so that what one change saves the next one does not spend unseen.
+// TestInstructionBudget counts the instructions of all programs of all objects. A budget that is far too high is an
+// error too, so that what one change saves the next one does not spend unseen.
 func TestInstructionBudget(t *testing.T) {
 	left := budgets()
 	succeed(t, filepath.WalkDir("..", func(path string, _ fs.DirEntry, err error) error {
@@ -95,8 +95,8 @@ func TestVerifierBudget(t *testing.T) {
 // stackOfCalls is the stack that the kernel lets a chain of functions have (MAX_BPF_STACK).
 const stackOfCalls = 512
 
-// TestStackBudget adds up the stack of the functions that call each other, as the verifier of Linux 6.6 does, which rounds each to 32
-// bytes; newer ones round to 16. A callback is called from where its address is taken.
+// TestStackBudget adds up the stack of the functions that call each other, as the verifier of Linux 6.6 does, which
+// rounds each to 32 bytes; newer ones round to 16. A callback is called from where its address is taken.
 func TestStackBudget(t *testing.T) {
 	succeed(t, filepath.WalkDir("..", func(path string, _ fs.DirEntry, err error) error {
 		if err != nil || !strings.HasSuffix(path, "_bpfel.o") {

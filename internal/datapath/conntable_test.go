@@ -20,8 +20,8 @@ import (
 	"mustang/internal/testkit"
 )
 
-// openConnections returns the worlds of TCP and UDP over one datapath, with two open TCP connections of one client, and one
-// UDP connection of another to a second service.
+// openConnections returns the worlds of TCP and UDP over one datapath, with two open TCP connections of one client, and
+// one UDP connection of another to a second service.
 func openConnections(t *testing.T) (tcp, udp *world) {
 	t.Helper()
 	b := newBench(t)
@@ -44,18 +44,19 @@ func TestConnectionFilter(t *testing.T) {
 		filter flows.Filter
 		want   int
 	}{
-		"all":              {flows.Filter{}, 3},
-		"client":           {flows.Filter{Client: w.client.Addr()}, 2},
-		"no client":        {flows.Filter{Client: w.outsider.Addr()}, 0},
-		"service":          {flows.Filter{Service: w.service}, 2},
-		"service's port":   {flows.Filter{Service: port(w.service, 81)}, 0},
-		"service's ports":  {flows.Filter{Service: port(udp.other, 0)}, 1},
-		"backend":          {flows.Filter{Backend: udp.remote}, 1},
-		"backend's ports":  {flows.Filter{Backend: port(w.backend, 0)}, 2},
-		"protocol":         {flows.Filter{Protocol: service.UDP}, 1},
-		"state":            {flows.Filter{States: []flows.State{flows.StateSYN}}, 1},
-		"states":           {flows.Filter{States: []flows.State{flows.StateSYN, flows.StateUDP}}, 2},
-		"client and state": {flows.Filter{Client: w.client.Addr(), States: []flows.State{flows.StateEstablished, flows.StateUDP}}, 1},
+		"all":             {flows.Filter{}, 3},
+		"client":          {flows.Filter{Client: w.client.Addr()}, 2},
+		"no client":       {flows.Filter{Client: w.outsider.Addr()}, 0},
+		"service":         {flows.Filter{Service: w.service}, 2},
+		"service's port":  {flows.Filter{Service: port(w.service, 81)}, 0},
+		"service's ports": {flows.Filter{Service: port(udp.other, 0)}, 1},
+		"backend":         {flows.Filter{Backend: udp.remote}, 1},
+		"backend's ports": {flows.Filter{Backend: port(w.backend, 0)}, 2},
+		"protocol":        {flows.Filter{Protocol: service.UDP}, 1},
+		"state":           {flows.Filter{States: []flows.State{flows.StateSYN}}, 1},
+		"states":          {flows.Filter{States: []flows.State{flows.StateSYN, flows.StateUDP}}, 2},
+		"client and state": {flows.Filter{Client: w.client.Addr(), States: []flows.State{flows.StateEstablished,
+			flows.StateUDP}}, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			list, err := w.ConnectionTable().List(c.filter)
@@ -68,14 +69,16 @@ func TestConnectionFilter(t *testing.T) {
 				t.Fatalf("%d were deleted, want %d; %v", n, c.want, err)
 			}
 			left, err := w.Connections()
-			if open, openErr := w.objects.Slots.Open(); len(left) != 3-c.want || int(open) != len(left) || errors.Join(err, openErr) != nil {
+			if open, openErr := w.objects.Slots.Open(); len(left) != 3-c.want || int(open) != len(left) ||
+				errors.Join(err, openErr) != nil {
 				t.Fatalf("%+v are left, %d counted; %v, %v", left, open, err, openErr)
 			}
 		})
 	}
 }
 
-// TestFlushedConnectionIsOpenedAnew sends a packet of a connection before and after it is deleted: no copy of it serves.
+// TestFlushedConnectionIsOpenedAnew sends a packet of a connection before and after it is deleted: no copy of it
+// serves.
 func TestFlushedConnectionIsOpenedAnew(t *testing.T) {
 	w, _ := openConnections(t)
 	p := w.next(w.client, w.service)
@@ -104,12 +107,14 @@ func TestConnectionStats(t *testing.T) {
 		}
 	}
 	stats(flows.Stats{
-		States: map[flows.State]int{flows.StateSYN: 1, flows.StateEstablished: 1, flows.StateUDP: 1}, Largest: w.client.Addr(), LargestOpen: 2, Share: 3277,
+		States:  map[flows.State]int{flows.StateSYN: 1, flows.StateEstablished: 1, flows.StateUDP: 1},
+		Largest: w.client.Addr(), LargestOpen: 2, Share: 3277,
 	})
 	w.send(t, fromHost, w.next(w.client, w.service).with(func(p *packet) { p.flags = flagRST }))
 	udp.unserve(t, udp.other)
 	stats(flows.Stats{
-		States: map[flows.State]int{flows.StateSYN: 1, flows.StateClosed: 1}, Void: 1, Largest: w.client.Addr(), LargestOpen: 1, Share: 3277,
+		States: map[flows.State]int{flows.StateSYN: 1, flows.StateClosed: 1}, Void: 1, Largest: w.client.Addr(),
+		LargestOpen: 1, Share: 3277,
 	})
 	w.age(t, 61*time.Second)
 	stats(flows.Stats{States: map[flows.State]int{}, Expired: 3, Share: 3277})
@@ -135,7 +140,8 @@ func TestTimeouts(t *testing.T) {
 	failIf(t, err != nil || stats.Expired != 3, "%+v, want all expired; %v", stats, err)
 }
 
-// TestFullTable fills four of five slots of a small table with connections of six clients, which then expire and are taken over.
+// TestFullTable fills four of five slots of a small table with connections of six clients, which then expire and are
+// taken over.
 func TestFullTable(t *testing.T) {
 	w := withSlots(t, 10)
 	d := w.Datapath
@@ -173,7 +179,8 @@ func TestFullTable(t *testing.T) {
 		t.Errorf("counted %v, want at least 4 slots expired, of 5 connections in a table with one free slot", got)
 	}
 	for port := range uint16(5) {
-		w.send(t, fromHost, w.next(netip.AddrPortFrom(clients[0], 2000+port), w.service).with(func(p *packet) { p.flags = flagRST }))
+		w.send(t, fromHost, w.next(netip.AddrPortFrom(clients[0], 2000+port),
+			w.service).with(func(p *packet) { p.flags = flagRST }))
 	}
 	before = counts(t, d)
 	for port := range uint16(9) {
@@ -184,8 +191,8 @@ func TestFullTable(t *testing.T) {
 	}
 }
 
-// TestLastPackets closes connections from both sides, opens others, and changes the backends. What is still on its way must
-// go where the rest went: the last ACK, and the repeated FIN of a backend that lacks it.
+// TestLastPackets closes connections from both sides, opens others, and changes the backends. What is still on its way
+// must go where the rest went: the last ACK, and the repeated FIN of a backend that lacks it.
 func TestLastPackets(t *testing.T) {
 	for name, older := range map[string]uint16{"with room for more": 0, "when older ones fill the table": 1940} {
 		t.Run(name, func(t *testing.T) {
@@ -212,8 +219,8 @@ func TestLastPackets(t *testing.T) {
 	}
 }
 
-// TestSlotsOfClosedConnections closes connections late, as a CPU begins with its slots again: while others are free, nobody takes
-// over those that were closed just now.
+// TestSlotsOfClosedConnections closes connections late, as a CPU begins with its slots again: while others are free,
+// nobody takes over those that were closed just now.
 func TestSlotsOfClosedConnections(t *testing.T) {
 	runtime.LockOSThread() // each CPU has slots of its own
 	var all, one unix.CPUSet

@@ -161,8 +161,8 @@ func pathCopies() []translateCase {
 	}
 }
 
-// TestCopiesExpire deletes rows without a word to the programs, as a process does that is killed before it can say so. The
-// programs' copies serve for about a second.
+// TestCopiesExpire deletes rows without a word to the programs, as a process does that is killed before it can say so.
+// The programs' copies serve for about a second.
 func TestCopiesExpire(t *testing.T) {
 	w := pods(t, false, protoTCP)
 	w.open(t, w.backend)
@@ -183,9 +183,9 @@ func TestCopiesExpire(t *testing.T) {
 	t.Error("the copies of deleted rows are used still")
 }
 
-// TestFirstPacketsLookNothingUp deletes the rows of a connection that was just opened, without a word to the programs: copies
-// that were made with the rows serve for the next packets, and note in the slot what these change. A copy serves until the
-// clock of the copies strikes, so a few connections are tried.
+// TestFirstPacketsLookNothingUp deletes the rows of a connection that was just opened, without a word to the programs:
+// copies that were made with the rows serve for the next packets, and note in the slot what these change. A copy serves
+// until the clock of the copies strikes, so a few connections are tried.
 func TestFirstPacketsLookNothingUp(t *testing.T) {
 	w := pods(t, false, protoTCP)
 	w.serve(t, w.service, w.backend)
@@ -213,8 +213,8 @@ func TestFirstPacketsLookNothingUp(t *testing.T) {
 	t.Error("the packets after the first one needed the rows of each connection")
 }
 
-// TestShortConnectionsReuseSlots opens and closes connections for longer than closed ones keep their slots. Later ones take
-// the slots of the first, whose memory is in the processor's caches.
+// TestShortConnectionsReuseSlots opens and closes connections for longer than closed ones keep their slots. Later ones
+// take the slots of the first, whose memory is in the processor's caches.
 func TestShortConnectionsReuseSlots(t *testing.T) {
 	const slots, each = 16384, 400
 	w := withSlots(t, slots)

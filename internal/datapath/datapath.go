@@ -4,7 +4,8 @@
 // programs to pods, uplinks and control groups. The maps, and the files of network policies, are the only state: any
 // number of processes may have one datapath open, and the programs go on running when none does.
 //
-// Everything is pinned under one root directory. It is the lock of the rows, and ROOT/v9/links that of programs and links:
+// Everything is pinned under one root directory. It is the lock of the rows, and ROOT/v9/links that of programs and
+// links:
 //
 //	ROOT/v9/maps/services            maps, by name
 //	ROOT/v9/progs/3f0c...-host-...   programs for packets, by the digest of their object
@@ -33,8 +34,8 @@ type Options struct {
 }
 
 // Datapath is the pinned maps and programs under one root. Its methods, and those of its handles, may be called
-// concurrently. Those that change something wait for a lock until the context ends, or for 30 s if it has no deadline; the
-// error is then a *lock.Error. Changes of services do not wait for programs that are attached or detached.
+// concurrently. Those that change something wait for a lock until the context ends, or for 30 s if it has no deadline;
+// the error is then a *lock.Error. Changes of services do not wait for programs that are attached or detached.
 type Datapath struct {
 	objects *objects.Objects
 }
@@ -59,10 +60,11 @@ func OpenExisting(o Options) (*Datapath, error) {
 	return &Datapath{objects: pinned}, nil
 }
 
-// Remove detaches all programs, and removes all that is pinned under root, objects.DefaultRoot if empty. Errors: those of
-// objects.Remove.
+// Remove detaches all programs, and removes all that is pinned under root, objects.DefaultRoot if empty. Errors: those
+// of objects.Remove.
 func Remove(ctx context.Context, root string) error {
-	if info, err := os.Lstat(filepath.Clean(cmp.Or(root, objects.DefaultRoot))); err != nil || info.Mode()&os.ModeSymlink != 0 {
+	if info, err := os.Lstat(filepath.Clean(cmp.Or(root, objects.DefaultRoot))); err != nil ||
+		info.Mode()&os.ModeSymlink != 0 {
 		return objects.Remove(ctx, root) // which says what it is
 	}
 	// Without, or with another layout, all programs are links.

@@ -25,8 +25,8 @@ const (
 	back4, back6       = "172.16.3.2", "fd00:97::2"
 )
 
-// nodes are two nodes with a datapath each, and a client that has a way to either. All answers of the second node take the
-// way that does not pass the first one.
+// nodes are two nodes with a datapath each, and a client that has a way to either. All answers of the second node take
+// the way that does not pass the first one.
 type nodes struct {
 	cluster
 	other *Datapath
@@ -71,8 +71,8 @@ func newNodes(t testing.TB) nodes {
 	return n
 }
 
-// TestDSR has a client outside call a service of one node whose backend is on another, which sees the client's address and
-// answers it without the first node.
+// TestDSR has a client outside call a service of one node whose backend is on another, which sees the client's address
+// and answers it without the first node.
 func TestDSR(t *testing.T) {
 	n := newNodes(t)
 	var returned atomic.Int64 // packets from the service's port that the first node sent the client
@@ -104,12 +104,14 @@ func TestDSR(t *testing.T) {
 				}
 				diff, far := delta(t, n.d, first), delta(t, n.other, second)
 				if err != nil || peer.Addr().String() != o.client {
-					t.Fatalf("%s, %d bytes: the backend saw %s, %v; want %s (counted %v and %v)", called, len(payload), peer, err, o.client, diff, far)
+					t.Fatalf("%s, %d bytes: the backend saw %s, %v; want %s (counted %v and %v)", called, len(payload), peer, err,
+						o.client, diff, far)
 				}
 				if diff["encapsulated"] == 0 || diff["encapsulated"] != diff["redirect_routed"] || diff["reverse"] != 0 {
 					t.Errorf("%s, %d bytes: the first node counted %v", called, len(payload), diff)
 				}
-				if far["decapsulated"] == 0 || far["decapsulated"] != far["forward"] || far["reverse"] != far["redirect_routed"] || far["reverse"] == 0 {
+				if far["decapsulated"] == 0 || far["decapsulated"] != far["forward"] || far["reverse"] != far["redirect_routed"] ||
+					far["reverse"] == 0 {
 					t.Errorf("%s, %d bytes: the second node counted %v", called, len(payload), far)
 				}
 			}
@@ -132,13 +134,15 @@ func TestTunnel(t *testing.T) {
 // dsr stores the service with direct server return.
 func (w *world) dsr(t *testing.T, backends ...netip.AddrPort) {
 	t.Helper()
-	s := service.Service{Frontend: w.service, Protocol: service.Protocol(w.proto), External: true, DSR: service.IPIP, Backends: service.Backends(backends...)}
+	s := service.Service{Frontend: w.service, Protocol: service.Protocol(w.proto), External: true, DSR: service.IPIP,
+		Backends: service.Backends(backends...)}
 	putService(t, w.Datapath, s)
 }
 
 // tunnel returns p in a tunnel from another node to an address.
 func (w *world) tunnel(p packet, to netip.Addr) packet {
-	outer := packet{src: netip.AddrPortFrom(w.remote.Addr(), 0), dst: netip.AddrPortFrom(to, 0), proto: 4, payload: string(p.bytes())}
+	outer := packet{src: netip.AddrPortFrom(w.remote.Addr(), 0), dst: netip.AddrPortFrom(to, 0), proto: 4,
+		payload: string(p.bytes())}
 	if w.v6 {
 		outer.proto = 41
 	}
@@ -175,7 +179,8 @@ func tunnelCases() []translateCase {
 					counted["new_connection"] = 1
 				}
 				out := p.arriving("aa")
-				w.check(t, fromUplink, w.tunnel(p, w.backend.Addr()), wants{actionRedirect, out.became(w.outsider, w.backend, "0a"), counted})
+				w.check(t, fromUplink, w.tunnel(p, w.backend.Addr()), wants{actionRedirect, out.became(w.outsider, w.backend,
+					"0a"), counted})
 			}
 			// This network namespace knows no way to the client, so the stack has the answer.
 			p := w.next(w.backend, w.outsider)
@@ -193,8 +198,8 @@ func tunnelCases() []translateCase {
 	}
 }
 
-// TestTunnelTo checks that a packet in a tunnel to a node port, which may be of any address, opens no way for packets to that
-// address that come without a tunnel.
+// TestTunnelTo checks that a packet in a tunnel to a node port, which may be of any address, opens no way for packets
+// to that address that come without a tunnel.
 func TestTunnelTo(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
 		w := pods(t, v6, protoUDP)
@@ -215,8 +220,9 @@ func (w *world) nodePort(t *testing.T, backends ...netip.AddrPort) {
 	if w.v6 {
 		all = netip.IPv6Unspecified()
 	}
-	s := service.Service{Frontend: netip.AddrPortFrom(all, w.service.Port()), Protocol: service.Protocol(w.proto), NodePort: true,
-		DSR: service.IPIP, Backends: service.Backends(backends...)}
+	s := service.Service{Frontend: netip.AddrPortFrom(all, w.service.Port()), Protocol: service.Protocol(w.proto),
+		NodePort: true,
+		DSR:      service.IPIP, Backends: service.Backends(backends...)}
 	putService(t, w.Datapath, s)
 }
 

@@ -31,8 +31,8 @@ type elsewhereCase struct {
 	clientPort uint16         // of the last association that was made of packets
 }
 
-// eachElsewhere runs a test with services whose backends on another node answer this one, and with those of direct server
-// return, of all protocols and families.
+// eachElsewhere runs a test with services whose backends on another node answer this one, and with those of direct
+// server return, of all protocols and families.
 func eachElsewhere(t *testing.T, test func(*testing.T, *elsewhereCase)) {
 	n := newNodes(t)
 	if !hasSCTP() {
@@ -177,12 +177,14 @@ func TestSettingsElsewhere(t *testing.T) {
 	})
 }
 
-// TestSCTPPortsElsewhere has two clients outside open associations from one port, which no node can change: with a service of
-// several backends on other nodes, each gets another one. Direct server return leaves the client its address.
+// TestSCTPPortsElsewhere has two clients outside open associations from one port, which no node can change: with a
+// service of several backends on other nodes, each gets another one. Direct server return leaves the client its
+// address.
 func TestSCTPPortsElsewhere(t *testing.T) {
 	n := newNodes(t)
 	second := map[bool]string{true: "172.16.2.3", false: "fd00:98::3"}
-	n.run(t, "-n "+n.client.Name()+" addr add "+second[true]+"/24 dev outer\n-n "+n.client.Name()+" addr add "+second[false]+"/64 dev outer nodad")
+	n.run(t, "-n "+n.client.Name()+" addr add "+second[true]+"/24 dev outer\n-n "+n.client.Name()+" addr add "+
+		second[false]+"/64 dev outer nodad")
 	for _, f := range [][4]string{{outer4, farPod4, far4, "203.0.113.132"}, {outer6, farPod6, far6, "2001:db8:7::132"}} {
 		addr := func(i int) netip.AddrPort { return netip.AddrPortFrom(netip.MustParseAddr(f[i]), 5201) }
 		port := uint16(40000)
@@ -197,7 +199,8 @@ func TestSCTPPortsElsewhere(t *testing.T) {
 			settled(t, n.d)
 			return delta(t, n.d, before)
 		}
-		s := service.Service{Frontend: addr(3), Protocol: service.SCTP, External: true, Backends: service.Backends(addr(1), addr(2))}
+		s := service.Service{Frontend: addr(3), Protocol: service.SCTP, External: true,
+			Backends: service.Backends(addr(1), addr(2))}
 		for range 20 {
 			if got := open(s); got["new_connection"] != 2 || got["drop_port_exhausted"] != 0 {
 				t.Errorf("%s, two backends: counted %v", s.Frontend, got)
@@ -227,8 +230,8 @@ func sendInit(ns *netns.Namespace, from, to netip.AddrPort) error {
 	})
 }
 
-// TestDSRPathMTU has a router on the client's side tell the service, which the first node has, that the way is narrow. The
-// backend, on the second node, learns it.
+// TestDSRPathMTU has a router on the client's side tell the service, which the first node has, that the way is narrow.
+// The backend, on the second node, learns it.
 func TestDSRPathMTU(t *testing.T) {
 	n := newNodes(t)
 	const mtu = 1300
@@ -248,7 +251,8 @@ func TestDSRPathMTU(t *testing.T) {
 		defer func() { _ = conn.Close() }()
 		succeed(t, ask(conn, []byte("narrow?")))
 		client := conn.LocalAddr().(*net.UDPAddr).AddrPort()
-		answer := packet{src: s.Frontend, dst: netip.AddrPortFrom(client.Addr().Unmap(), client.Port()), proto: protoUDP, payload: strings.Repeat("x", 100)}
+		answer := packet{src: s.Frontend, dst: netip.AddrPortFrom(client.Addr().Unmap(), client.Port()), proto: protoUDP,
+			payload: strings.Repeat("x", 100)}
 		message, network := tooBig(answer, mtu), map[bool]string{true: "ip4:icmp", false: "ip6:ipv6-icmp"}[v4]
 		before, beforeOther := settled(t, n.d), settled(t, n.other)
 		succeed(t, n.client.Do(func() error {
@@ -260,9 +264,11 @@ func TestDSRPathMTU(t *testing.T) {
 			return errors.Join(err, raw.Close())
 		}))
 		testkit.Eventually(t, 5*time.Second, func() error {
-			out, err := exec.CommandContext(t.Context(), "ip", "-n", filepath.Base(n.pod.Name()), "route", "get", o.client).CombinedOutput()
+			out, err := exec.CommandContext(t.Context(), "ip", "-n", filepath.Base(n.pod.Name()), "route", "get",
+				o.client).CombinedOutput()
 			if err != nil || !strings.Contains(string(out), fmt.Sprintf("mtu %d", mtu)) {
-				return fmt.Errorf("the backend's route: %s, %v; counted %v and %v", out, err, delta(t, n.d, before), delta(t, n.other, beforeOther))
+				return fmt.Errorf("the backend's route: %s, %v; counted %v and %v", out, err, delta(t, n.d, before),
+					delta(t, n.other, beforeOther))
 			}
 			return nil
 		})

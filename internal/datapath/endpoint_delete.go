@@ -14,8 +14,8 @@ import (
 	"mustang/internal/datapath/rows"
 )
 
-// Delete removes all addresses of the endpoint with the ID, and its programs; its connections end. The device may be gone. The
-// error is a *NotFoundError if there is no such endpoint.
+// Delete removes all addresses of the endpoint with the ID, and its programs; its connections end. The device may be
+// gone. The error is a *NotFoundError if there is no such endpoint.
 func (e Endpoints) Delete(ctx context.Context, id uint32) error {
 	return e.deleteFirst(ctx, &NotFoundError{What: fmt.Sprintf("endpoint %d", id)},
 		func(e Endpoint) bool { return e.ID == id })
@@ -26,7 +26,8 @@ func (e Endpoints) DeleteIP(ctx context.Context, ip netip.Addr) error {
 	return e.deleteFirst(ctx, endpointNotFound(ip), func(e Endpoint) bool { return e.IP == ip.Unmap() })
 }
 
-// DeletePod removes the endpoint in the network namespace with the cookie that has one of the addresses, as Delete does. Another pod's stays.
+// DeletePod removes the endpoint in the network namespace with the cookie that has one of the addresses, as Delete
+// does. Another pod's stays.
 func (e Endpoints) DeletePod(ctx context.Context, cookie uint64, addresses []netip.Addr) error {
 	return e.deleteFirst(ctx, &NotFoundError{What: fmt.Sprintf("endpoint %v", addresses)},
 		func(e Endpoint) bool { return e.netns == cookie && slices.Contains(addresses, e.IP) })
@@ -87,9 +88,9 @@ func (e Endpoints) Sweep(ctx context.Context, keep func(cookie uint64) bool) err
 	return errors.Join(e.remove(ctx, all, gone), sweepRemains(ctx, e.o))
 }
 
-// remove removes those of all endpoints that share an ID with one in gone: first their addresses, so that no other pod's
-// program delivers to them. Their connections are void from then on, and go when others need the room (ct_check in
-// bpf/mustang/ct.h). The caller has the lock of the links.
+// remove removes those of all endpoints that share an ID with one in gone: first their addresses, so that no other
+// pod's program delivers to them. Their connections are void from then on, and go when others need the room (ct_check
+// in bpf/mustang/ct.h). The caller has the lock of the links.
 func (e Endpoints) remove(ctx context.Context, all, gone []Endpoint) error {
 	if len(gone) == 0 {
 		return nil

@@ -19,11 +19,12 @@ import (
 // Namespace returns the cookie of the pod's network namespace; 0 if it has none.
 func (e Endpoint) Namespace() uint64 { return e.netns }
 
-// Segment returns the index of the host's device that pods without a host's side share, as a macvlan's or ipvlan's parent is; 0 if there is none.
+// Segment returns the index of the host's device that pods without a host's side share, as a macvlan's or ipvlan's
+// parent is; 0 if there is none.
 func (e Endpoint) Segment() int { return int(e.segment) }
 
-// Describe fills in what is not in the rows of endpoints: the device, its kind and link mode, the namespace, and whether the source
-// guard is on. It takes no lock.
+// Describe fills in what is not in the rows of endpoints: the device, its kind and link mode, the namespace, and
+// whether the source guard is on. It takes no lock.
 func (e Endpoints) Describe(all []Endpoint) error {
 	if len(all) == 0 {
 		return nil
@@ -85,8 +86,8 @@ func (e Endpoints) describeGuards(all []Endpoint) error {
 	return nil
 }
 
-// describe fills in what the devices of the namespace tell that the endpoint's is in, and those of the pod: what comes by
-// bpf_redirect_peer() is counted at the pod's end alone.
+// describe fills in what the devices of the namespace tell that the endpoint's is in, and those of the pod: what comes
+// by bpf_redirect_peer() is counted at the pod's end alone.
 func describe(e *Endpoint, devices, inPod []rtnl.Device) {
 	byIndex := func(devices []rtnl.Device, index int) *rtnl.Device {
 		i := slices.IndexFunc(devices, func(d rtnl.Device) bool { return index != 0 && d.Index == index })
@@ -141,8 +142,8 @@ func (e Endpoints) refuseServices(addresses []netip.Addr, of string) error {
 	return nil
 }
 
-// refuseNamed returns a *ConflictError if the command line has added another pod by the name of this one, and that is alive: policies
-// would not tell them apart. Devices in one network namespace are of one pod.
+// refuseNamed returns a *ConflictError if the command line has added another pod by the name of this one, and that is
+// alive: policies would not tell them apart. Devices in one network namespace are of one pod.
 func (e Endpoints) refuseNamed(t target) error {
 	if t.Pod == nil || t.Pod.Name == "" || t.Owner != service.CLI {
 		return nil
@@ -158,7 +159,8 @@ func (e Endpoints) refuseNamed(t target) error {
 	for _, o := range others {
 		same := t.is(o) || o.netns != 0 && o.netns == t.Netns
 		if slices.Contains(ids, o.ID) && !same && o.Owner == service.CLI && e.alive(o.ID) {
-			return &ConflictError{What: fmt.Sprintf("pod %s/%s is endpoint %d (%s) already", t.Pod.Namespace, t.Pod.Name, o.ID, o.IP)}
+			return &ConflictError{What: fmt.Sprintf("pod %s/%s is endpoint %d (%s) already", t.Pod.Namespace, t.Pod.Name,
+				o.ID, o.IP)}
 		}
 	}
 	return nil

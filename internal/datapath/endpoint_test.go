@@ -22,9 +22,10 @@ import (
 
 // onEachLink runs a test with pods on each kind of link.
 func onEachLink(t *testing.T, test func(t *testing.T, n network, d *Datapath)) {
-	onLinks(t, "veth, macvlan, segment, ipvlan-l2, ipvlan-l3, netkit, netkit-l2, tap, tun", func(t *testing.T, m linkMode) {
-		test(t, m.make(t), openTest(t))
-	})
+	onLinks(t, "veth, macvlan, segment, ipvlan-l2, ipvlan-l3, netkit, netkit-l2, tap, tun",
+		func(t *testing.T, m linkMode) {
+			test(t, m.make(t), openTest(t))
+		})
 }
 
 // unplug deletes the device that a pod's programs are on.
@@ -46,7 +47,8 @@ func (n network) wanted(t *testing.T) Endpoint {
 	}
 	pod := device(n.pods[0], "eth0")
 	netns := must(n.pods[0].Cookie())(t)
-	e := Endpoint{ID: 1, IP: netip.MustParseAddr(podA4), netns: netns, IfIndex: pod.Index, PodMAC: append(pod.MAC, make([]byte, 6-len(pod.MAC))...)}
+	e := Endpoint{ID: 1, IP: netip.MustParseAddr(podA4), netns: netns, IfIndex: pod.Index,
+		PodMAC: append(pod.MAC, make([]byte, 6-len(pod.MAC))...)}
 	var node rtnl.Device
 	switch {
 	case n.segment != "":
@@ -94,7 +96,8 @@ func wantEndpoints(t *testing.T, d *Datapath, want ...string) []Endpoint {
 			t.Errorf("Get(%s) = %+v, %v; want %+v", e.IP, one, err, e)
 		}
 	}
-	failsAs[*NotFoundError](t, errOf(d.Endpoints().Get(t.Context(), netip.MustParseAddr("203.0.113.1"))), "Get of an address without an endpoint")
+	failsAs[*NotFoundError](t, errOf(d.Endpoints().Get(t.Context(), netip.MustParseAddr("203.0.113.1"))),
+		"Get of an address without an endpoint")
 	failIf(t, !slices.Equal(got, want), "endpoints %v, want %v", got, want)
 	return endpoints
 }

@@ -136,7 +136,8 @@ func (e Endpoints) put(ctx context.Context, spec EndpointSpec, own bool) ([]Endp
 	var id uint32
 	if i >= 0 {
 		if id, t.Owner = all[i].ID, all[i].Owner; own && t.Owner != spec.Owner {
-			return nil, Unchanged, &ConflictError{What: fmt.Sprintf("interface %s: belongs to owner %s as endpoint %d", spec, t.Owner, id)}
+			return nil, Unchanged, &ConflictError{What: fmt.Sprintf("interface %s: belongs to owner %s as endpoint %d", spec,
+				t.Owner, id)}
 		}
 	}
 	if err := e.refuseNamed(t); err != nil {
@@ -159,13 +160,15 @@ func (e Endpoints) put(ctx context.Context, spec EndpointSpec, own bool) ([]Endp
 
 // store writes the rows of an endpoint, instead of those that it has, and attaches its programs. Number 0 stands for a
 // new one. Rows come first: if we die in between, the next call finds the endpoint and attaches what is missing.
-func (e Endpoints) store(ctx context.Context, t target, id uint32, have []Endpoint) (want []Endpoint, change Change, err error) {
+func (e Endpoints) store(ctx context.Context, t target, id uint32, have []Endpoint) (want []Endpoint, change Change,
+	err error) {
 	changed := false
 	if err := e.o.WithLock(ctx, func() (err error) {
 		fresh := slices.DeleteFunc(slices.Clone(t.Addresses), func(a netip.Addr) bool {
 			return slices.ContainsFunc(have, func(e Endpoint) bool { return e.IP == a })
 		})
-		if err := e.refuseServices(fresh, fmt.Sprintf("endpoint at device %d", t.IfIndex)); err != nil { // one may have been added since
+		// one may have been added since
+		if err := e.refuseServices(fresh, fmt.Sprintf("endpoint at device %d", t.IfIndex)); err != nil {
 			return err
 		}
 		if id == 0 || len(fresh) > 0 {
@@ -202,8 +205,9 @@ func (e Endpoints) store(ctx context.Context, t target, id uint32, have []Endpoi
 	return want, change, err
 }
 
-// nextEndpoint gives out the ID of an endpoint or of a pod with the source guard alone, unless it has one, and a revision: services
-// that were planned before are planned anew, as one may have an address of the pod. The caller has the lock of the rows.
+// nextEndpoint gives out the ID of an endpoint or of a pod with the source guard alone, unless it has one, and a
+// revision: services that were planned before are planned anew, as one may have an address of the pod. The caller has
+// the lock of the rows.
 func nextEndpoint(o *objects.Objects, id uint32) (uint32, error) {
 	state, err := o.NodeState.IDs()
 	if err != nil {
@@ -255,7 +259,8 @@ func (e Endpoints) replaceStale(ctx context.Context, all []Endpoint, t target) (
 			continue
 		}
 		if e.alive(other.ID) {
-			return nil, &ConflictError{What: fmt.Sprintf("address %s belongs to endpoint %d, which is in use", other.IP, other.ID)}
+			return nil, &ConflictError{What: fmt.Sprintf("address %s belongs to endpoint %d, which is in use",
+				other.IP, other.ID)}
 		}
 		stale = append(stale, other)
 	}

@@ -26,8 +26,8 @@ import (
 	"mustang/internal/testkit"
 )
 
-// TestKeeps puts an endpoint once more, after root of the pod has changed its device: it keeps what is not given, each part for
-// itself. An allowed address is no endpoint.
+// TestKeeps puts an endpoint once more, after root of the pod has changed its device: it keeps what is not given, each
+// part for itself. An allowed address is no endpoint.
 func TestKeeps(t *testing.T) {
 	onEachLink(t, func(t *testing.T, n network, d *Datapath) {
 		allowed := []netip.Prefix{netip.PrefixFrom(vip4, 32), netip.MustParsePrefix("fd00:200::/64")}
@@ -54,12 +54,14 @@ func TestKeeps(t *testing.T) {
 		put(device.Given{}, func(*EndpointSpec) {}, Unchanged)
 		if now := wantEndpoints(t, d, podA4, podA6); !reflect.DeepEqual(now, was) || onlySender(t, d) != guard {
 			row := onlySender(t, d)
-			t.Errorf("endpoints %+v, want %+v; MAC %x, link-local %x, %d prefixes, flags %d", now, was, row.Mac, row.LinkLocal.Bytes, row.Prefixes, row.Flags)
+			t.Errorf("endpoints %+v, want %+v; MAC %x, link-local %x, %d prefixes, flags %d", now, was, row.Mac,
+				row.LinkLocal.Bytes, row.Prefixes, row.Flags)
 		}
 		labels := map[string]string{"app": "db"}
 		put(device.Given{Labels: true}, func(s *EndpointSpec) { s.Pod.Labels = labels }, Updated)
 		s, err := d.Policies().Snapshot()
-		s.Pods = slices.DeleteFunc(s.Pods, func(p policy.Pod) bool { return p.Addresses[0].IsLinkLocalUnicast() }) // the same pods
+		// the same pods
+		s.Pods = slices.DeleteFunc(s.Pods, func(p policy.Pod) bool { return p.Addresses[0].IsLinkLocalUnicast() })
 		if err != nil || len(s.Pods) != 1 {
 			t.Fatal(s.Pods, err)
 		}
@@ -148,7 +150,8 @@ func changeServices(t *testing.T, n network, d *Datapath) error {
 		d.Sockets().Delete(ctx, service.CLI, cookieOf(t, n.host)))
 }
 
-// wantWhole fails the test unless the first pod is an endpoint with two programs and socket translation, or has nothing.
+// wantWhole fails the test unless the first pod is an endpoint with two programs and socket translation, or has
+// nothing.
 func wantWhole(t *testing.T, n network, d *Datapath, there bool) {
 	t.Helper()
 	var want []string
@@ -189,7 +192,8 @@ func TestPutAgainstDelete(t *testing.T) {
 	}
 }
 
-// TestPodAgainstService gives a pod an address that a service gets too, while both wait for the rows: one of them is refused.
+// TestPodAgainstService gives a pod an address that a service gets too, while both wait for the rows: one of them is
+// refused.
 func TestPodAgainstService(t *testing.T) {
 	n, d := routed(t), openTest(t)
 	other := openAgain(t, d)
@@ -264,12 +268,16 @@ func TestBadEndpoints(t *testing.T) {
 		{"no other end", "must be given", tap(EndpointSpec{}), false},
 		{"host's device missing", "vc", tap(EndpointSpec{HostIfName: "vc"}), true},
 		{"host's device of another kind", `"veth"`, tap(EndpointSpec{HostIfName: "va"}), false},
-		{"TUN in the pod only", "MAC address of 0 bytes", EndpointSpec{Namespace: n.pods[1], IfName: "tun9", Host: n.host, HostIfName: "tap9"}, false},
-		{"a VM without a MAC", "MAC address of 0 bytes", EndpointSpec{Host: n.host, HostIfName: "tap9", Addresses: vm}, false},
+		{"TUN in the pod only", "MAC address of 0 bytes", EndpointSpec{Namespace: n.pods[1], IfName: "tun9", Host: n.host,
+			HostIfName: "tap9"}, false},
+		{"a VM without a MAC", "MAC address of 0 bytes", EndpointSpec{Host: n.host, HostIfName: "tap9",
+			Addresses: vm}, false},
 		{"a VM without an address", "no address", EndpointSpec{Host: n.host, HostIfName: "tap9", MAC: mac("02")}, false},
 		{"segment missing", "br7", EndpointSpec{Namespace: n.pods[1], IfName: "eth0", Host: n.host, Segment: "br7"}, true},
-		{"loopback in a segment", `"loopback"`, EndpointSpec{Namespace: n.pods[0], IfName: "lo", Host: n.host, Segment: "va"}, false},
-		{"TUN in a segment", "no MAC address", EndpointSpec{Namespace: n.pods[1], IfName: "tun9", Host: n.host, Segment: "va"}, false},
+		{"loopback in a segment", `"loopback"`, EndpointSpec{Namespace: n.pods[0], IfName: "lo", Host: n.host,
+			Segment: "va"}, false},
+		{"TUN in a segment", "no MAC address", EndpointSpec{Namespace: n.pods[1], IfName: "tun9", Host: n.host,
+			Segment: "va"}, false},
 		{"in no host", "peer is not in", EndpointSpec{Namespace: n.pods[1], IfName: "eth0", Host: n.pods[0]}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -311,10 +319,12 @@ func TestApplyEndpointsMakesTheOwnersSet(t *testing.T) {
 	apply(service.CNI, Result{Added: 1}, b)
 	wantLen(t, owners(), 2, "owners are")
 
-	failsAs[*ConflictError](t, errOf(d.Endpoints().Apply(t.Context(), service.Agent, []EndpointSpec{a, b})), "Apply to another owner's pod")
+	failsAs[*ConflictError](t, errOf(d.Endpoints().Apply(t.Context(), service.Agent, []EndpointSpec{a, b})),
+		"Apply to another owner's pod")
 	missing := a
 	missing.IfName = "eth7"
-	failsWith(t, errOf(d.Endpoints().Apply(t.Context(), service.Agent, []EndpointSpec{missing})), os.ErrNotExist, "Apply to a missing device")
+	failsWith(t, errOf(d.Endpoints().Apply(t.Context(), service.Agent, []EndpointSpec{missing})), os.ErrNotExist,
+		"Apply to a missing device")
 	wantLen(t, owners(), 2, "a failure left owners")
 
 	apply(service.Agent, Result{Deleted: 1})
@@ -340,6 +350,7 @@ func TestApplyUplinksMakesTheSetOfANamespace(t *testing.T) {
 		failIf(t, err != nil || got != step.want, "Apply(%v) = %+v, %v; want %+v", step.devices, got, err, step.want)
 		wantLen(t, must(d.Uplinks().List(t.Context()))(t), len(step.devices), "uplinks are")
 	}
-	failsWith(t, errOf(d.Uplinks().Apply(t.Context(), n.host, []string{"up1", "nobody"})), os.ErrNotExist, "Apply with a missing device")
+	failsWith(t, errOf(d.Uplinks().Apply(t.Context(), n.host, []string{"up1", "nobody"})), os.ErrNotExist,
+		"Apply with a missing device")
 	wantLen(t, must(d.Uplinks().List(t.Context()))(t), 0, "a failure left uplinks")
 }

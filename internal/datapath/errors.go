@@ -10,9 +10,10 @@ import (
 	"mustang/internal/service"
 )
 
-// errNumbersUsedUp tells that a number that is never reused has reached its end, after four billion changes. Connections and
-// services go on.
-var errNumbersUsedUp = errors.New("the numbers of services, their revisions, or endpoints are used up: make the datapath anew (mustang datapath unload)")
+// errNumbersUsedUp tells that a number that is never reused has reached its end, after four billion changes.
+// Connections and services go on.
+var errNumbersUsedUp = errors.New(
+	"the numbers of services, their revisions, or endpoints are used up: make the datapath anew (mustang datapath unload)")
 
 // NotFoundError names an object that does not exist. It matches os.ErrNotExist.
 type NotFoundError struct {

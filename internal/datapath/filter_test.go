@@ -63,7 +63,8 @@ func TestFilter(t *testing.T) {
 		{"a service that goes", 0, func(t *testing.T, w *world) {
 			w.service = w.random()
 			w.open(t, w.backend)
-			succeed(t, w.Services().Delete(t.Context(), service.CLI, service.Key{Frontend: w.service, Protocol: service.Protocol(w.proto)}))
+			succeed(t, w.Services().Delete(t.Context(), service.CLI, service.Key{Frontend: w.service,
+				Protocol: service.Protocol(w.proto)}))
 			w.gets(t, fromHost, w.first(w.client, w.service), "next: passed")
 			p := w.next(w.client, w.service)
 			if w.proto == protoUDP {
@@ -120,7 +121,8 @@ func (w *world) collision(t *testing.T) netip.AddrPort {
 	t.Helper()
 	bit := (*objects.NodeState)(nil).Bit(rows.ServiceKey(w.service, service.Protocol(w.proto)))
 	for range 1 << 27 {
-		if other := w.random(); other != w.service && (*objects.NodeState)(nil).Bit(rows.ServiceKey(other, service.Protocol(w.proto))) == bit {
+		if other := w.random(); other != w.service &&
+			(*objects.NodeState)(nil).Bit(rows.ServiceKey(other, service.Protocol(w.proto))) == bit {
 			return other
 		}
 	}
@@ -128,7 +130,8 @@ func (w *world) collision(t *testing.T) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// TestFilterOfOwners lets an owner set one bit of a word again and again while another one sets the others: none is lost.
+// TestFilterOfOwners lets an owner set one bit of a word again and again while another one sets the others: none is
+// lost.
 func TestFilterOfOwners(t *testing.T) {
 	d := openTest(t)
 	var keys []objects.ServiceKey
@@ -217,7 +220,8 @@ func TestBackendThatIsService(t *testing.T) {
 	}
 	succeed(t, put(service.Service{Frontend: other, Protocol: service.TCP}))
 	for _, protocol := range []service.Protocol{service.Any, service.TCP, service.UDP} {
-		s := service.Service{Frontend: netip.MustParseAddrPort("10.96.0.1:80"), Protocol: protocol, Backends: service.Backends(other)}
+		s := service.Service{Frontend: netip.MustParseAddrPort("10.96.0.1:80"), Protocol: protocol,
+			Backends: service.Backends(other)}
 		if err := put(s); protocol != service.UDP {
 			wantConflict(t, err, "10.96.0.2:80 is a service")
 		} else if err != nil {
@@ -226,8 +230,8 @@ func TestBackendThatIsService(t *testing.T) {
 	}
 }
 
-// TestDeleteWhileOpening deletes a pod, or a service, while other pods open connections to it: none may be left that knows
-// the pod or the service.
+// TestDeleteWhileOpening deletes a pod, or a service, while other pods open connections to it: none may be left that
+// knows the pod or the service.
 func TestDeleteWhileOpening(t *testing.T) {
 	w := newWorld(newBench(t), false, protoUDP)
 	for _, c := range []struct {

@@ -21,19 +21,20 @@ import (
 	"mustang/internal/testkit"
 )
 
-// TestForging has root in one pod send to another pod, from addresses that are not its own, past its programs too. Nothing of
-// that arrives, and all of it with the guard off.
+// TestForging has root in one pod send to another pod, from addresses that are not its own, past its programs too.
+// Nothing of that arrives, and all of it with the guard off.
 func TestForging(t *testing.T) {
-	onLinks(t, "veth, bridge, macvlan, ipvlan-l2, ipvlan-l3, ipvlan-l3s, netkit, netkit-l2, ovs-veth, tap", func(t *testing.T, m linkMode) {
-		f := newForger(t, m)
-		for family, addr := range []string{podA4, podA6} {
-			senders := f.ways(t)
-			if f.segment != "" {
-				senders = senders[:1] // docs/security.md: past the program is open
+	onLinks(t, "veth, bridge, macvlan, ipvlan-l2, ipvlan-l3, ipvlan-l3s, netkit, netkit-l2, ovs-veth, tap",
+		func(t *testing.T, m linkMode) {
+			f := newForger(t, m)
+			for family, addr := range []string{podA4, podA6} {
+				senders := f.ways(t)
+				if f.segment != "" {
+					senders = senders[:1] // docs/security.md: past the program is open
+				}
+				f.tryOff(t, listenIn(t, f.pods[0], addr), []netip.Addr{thirds[family], outsides[family]}, senders)
 			}
-			f.tryOff(t, listenIn(t, f.pods[0], addr), []netip.Addr{thirds[family], outsides[family]}, senders)
-		}
-	})
+		})
 }
 
 // Addresses by family: of the pod that sends, of a third pod, and of a machine outside.
@@ -101,7 +102,8 @@ func (f *forger) another(t *testing.T, name string) rtnl.Device {
 	if err != nil {
 		// Without a mode it would change that of all ipvlans on the parent.
 		mode := map[string]string{"macvlan": "bridge", "ipvlan": strings.TrimPrefix(f.mode, "ipvlan-")}[f.device.Kind]
-		f.run(t, "-n PODB link add link eth0 name "+name+" type "+f.device.Kind+" mode "+mode+"\n-n PODB link set "+name+" up")
+		f.run(t, "-n PODB link add link eth0 name "+name+" type "+f.device.Kind+" mode "+mode+
+			"\n-n PODB link set "+name+" up")
 		device = must(rtnl.In(f.pods[1]).Device(name))(t)
 	}
 	return device
@@ -156,7 +158,10 @@ func newForger(t *testing.T, m linkMode) *forger {
 func (n network) isBridged(t *testing.T) bool {
 	t.Helper()
 	device := must(rtnl.In(n.pods[0]).Device("eth0"))(t)
-	return slices.ContainsFunc(device.Addrs, func(p netip.Prefix) bool { return p.Addr().String() == podA4 && p.Bits() < 32 })
+	return slices.ContainsFunc(device.Addrs, func(p netip.Prefix) bool {
+		return p.Addr().String() == podA4 &&
+			p.Bits() < 32
+	})
 }
 
 // tryOff has senders forge sources, as try does; with the guard off, what they send arrives.
@@ -172,14 +177,16 @@ func (f *forger) tryOff(t *testing.T, victim net.PacketConn, froms []netip.Addr,
 	})
 }
 
-// try has senders forge sources, and sends a datagram behind each that passes: the victim gets the second alone, and the first is counted.
+// try has senders forge sources, and sends a datagram behind each that passes: the victim gets the second alone, and
+// the first is counted.
 func (f *forger) try(t *testing.T, victim net.PacketConn, froms []netip.Addr, senders []sender) {
 	t.Helper()
 	f.each(t, victim, froms, senders, func(t *testing.T, from netip.Addr, by sender) { f.tryOne(t, victim, from, by) })
 }
 
 //revive:disable-next-line:argument-limit // t comes on top of the four that say who sends what to whom
-func (*forger) each(t *testing.T, victim net.PacketConn, froms []netip.Addr, senders []sender, test func(*testing.T, netip.Addr, sender)) {
+func (*forger) each(t *testing.T, victim net.PacketConn, froms []netip.Addr, senders []sender,
+	test func(*testing.T, netip.Addr, sender)) {
 	t.Helper()
 	for _, by := range senders {
 		for _, from := range froms {
@@ -260,14 +267,16 @@ func wantForged(t *testing.T, d *Datapath, before map[string]uint64) {
 	equal(t, delta(t, d, before)["drop_source"], 1, "drop_source")
 }
 
-// TestRewriting has root in a pod change the source of a packet behind the programs of its device, by a filter of its own.
+// TestRewriting has root in a pod change the source of a packet behind the programs of its device, by a filter of its
+// own.
 func TestRewriting(t *testing.T) {
 	onLinks(t, "macvlan, ipvlan-l2, ipvlan-l3, ipvlan-l3s", func(t *testing.T, m linkMode) {
 		f := newForger(t, m)
 		victim := listenIn(t, f.pods[0], podA4)
 		f.tc(t, "qdisc add dev eth0 clsact")
 		const filter = "filter add dev eth0 egress protocol ip u32 match ip sport 4000 0xffff match ip dport 4444 0xffff "
-		if out, err := f.tryTC(filter + "action pedit ex munge ip src set 192.168.10.12"); strings.Contains(out, "action module") {
+		if out, err := f.tryTC(filter + "action pedit ex munge ip src set 192.168.10.12"); strings.Contains(out,
+			"action module") {
 			testkit.RequireMode(t, fmt.Errorf("the kernel has no module act_pedit: %w", errors.ErrUnsupported))
 		} else if err != nil {
 			t.Fatal(err, out)
@@ -286,8 +295,8 @@ func TestRewriting(t *testing.T) {
 	})
 }
 
-// TestSpoofing has the pod announce another pod's address by ARP and neighbour discovery. The victim's table of neighbours stays as
-// it is; with the guard off it changes.
+// TestSpoofing has the pod announce another pod's address by ARP and neighbour discovery. The victim's table of
+// neighbours stays as it is; with the guard off it changes.
 func TestSpoofing(t *testing.T) {
 	onLinks(t, "bridge, macvlan", func(t *testing.T, m linkMode) {
 		f := newForger(t, m)
@@ -322,7 +331,8 @@ func (f *forger) spoof(t *testing.T, victim net.PacketConn, third netip.Addr, by
 	frame := f.announcement(third)
 	const known = "02:00:00:00:00:77"
 	neighbour := func() string {
-		out := must(exec.Command("ip", "-n", f.pods[0].Name(), "neigh", "show", third.String(), "dev", "eth0").CombinedOutput())(t)
+		out := must(exec.Command("ip", "-n", f.pods[0].Name(), "neigh", "show", third.String(), "dev",
+			"eth0").CombinedOutput())(t)
 		return string(out)
 	}
 	know := func() {

@@ -72,9 +72,10 @@ func (n *node) mustForward(o outcome, seen view) bool {
 
 // mustReverse reports whether the packet is of an open connection between pods, and from_pod of a veth sees it.
 func (n *node) mustReverse(o outcome, seen view) bool {
-	return o.hook == fromHost && seen.ports && seen.flags&(flagSYN|flagFIN|flagRST) == 0 && slices.ContainsFunc(n.worlds, func(w *world) bool {
-		return w.proto == seen.proto && w.backend == seen.src && w.client == seen.dst
-	})
+	return o.hook == fromHost && seen.ports && seen.flags&(flagSYN|flagFIN|flagRST) == 0 &&
+		slices.ContainsFunc(n.worlds, func(w *world) bool {
+			return w.proto == seen.proto && w.backend == seen.src && w.client == seen.dst
+		})
 }
 
 // wrongForward checks a packet from a client to a service.
@@ -155,12 +156,14 @@ func (n *node) random(r *rand.Rand) (hook byte, p packet) {
 	p = w.randomPacket(r)
 	if r.IntN(4) == 0 {
 		quote := w.randomPacket(r)
-		if known := [][2]netip.AddrPort{{w.client, w.backend}, {w.service, w.client}, {w.service, w.outsider}}; r.IntN(2) == 0 {
+		if known := [][2]netip.AddrPort{{w.client, w.backend}, {w.service, w.client},
+			{w.service, w.outsider}}; r.IntN(2) == 0 {
 			ends := pick(r, known...)
 			quote.src, quote.dst, quote.proto = ends[0], ends[1], w.proto
 		}
 		quote.payload = "quoted"
-		p = w.icmp(p.src.Addr(), quote.src.Addr(), pick(r, uint8(3), 3, 3, 11, 12, 8), pick(r, uint8(1), 1, 2, 3, 4, 128, 135)).about(quote)
+		p = w.icmp(p.src.Addr(), quote.src.Addr(), pick(r, uint8(3), 3, 3, 11, 12, 8), pick(r, uint8(1), 1, 2, 3, 4, 128,
+			135)).about(quote)
 		p.quoteBytes = min(pick(r, 0, 0, 4, 8, 16, 20), len(quote.transport()))
 	}
 	switch fuzzedHooks()[hook].Point {
@@ -177,9 +180,11 @@ func (n *node) random(r *rand.Rand) (hook byte, p packet) {
 
 func (w *world) randomPacket(r *rand.Rand) packet {
 	ends := []netip.AddrPort{w.client, w.backend, w.remote, w.service, w.other, w.outsider}
-	p := packet{src: pick(r, ends...), dst: pick(r, append(ends, w.client, w.service, w.service, w.other)...), proto: pick(r, w.proto, w.proto, w.proto, w.proto, protoTCP, protoUDP, protoICMP, protoSCTP)}
+	p := packet{src: pick(r, ends...), dst: pick(r, append(ends, w.client, w.service, w.service, w.other)...),
+		proto: pick(r, w.proto, w.proto, w.proto, w.proto, protoTCP, protoUDP, protoICMP, protoSCTP)}
 	if p.src == w.service || p.src == w.other || r.IntN(2) == 0 {
-		p.src = pick(r, w.client, netip.AddrPortFrom(w.client.Addr(), 40001), w.backend, netip.AddrPortFrom(w.backend.Addr(), 40000))
+		p.src = pick(r, w.client, netip.AddrPortFrom(w.client.Addr(), 40001), w.backend,
+			netip.AddrPortFrom(w.backend.Addr(), 40000))
 	}
 	if r.IntN(8) == 0 {
 		p.dst = netip.AddrPortFrom(p.dst.Addr(), uint16(r.Uint32()))

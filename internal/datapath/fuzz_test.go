@@ -54,7 +54,8 @@ func TestRandomPackets(t *testing.T) {
 			t.Fatalf("seed %d", seed)
 		}
 	}
-	for _, name := range []string{"forward", "reverse", "port_changed", "icmp_error", "icmp_echo", "unknown_fragment", "drop_malformed", "drop_extensions"} {
+	for _, name := range []string{"forward", "reverse", "port_changed", "icmp_error", "icmp_echo", "unknown_fragment",
+		"drop_malformed", "drop_extensions"} {
 		failIf(t, total[name] == 0, "no %s, seed %d", name, seed)
 	}
 	t.Logf("counted %v", total)
@@ -138,7 +139,8 @@ func (n *node) check(t *testing.T, h objects.Hook, frame []byte) map[string]uint
 	seen := viewFrame(frame, h.Point != objects.AttachTun)
 	n.dirty = seen.class == classIP
 	if wrong := o.wrong(n, seen); wrong != "" {
-		t.Errorf("%s of %s: %s\naction %d, counted %v, seen %+v\nframe\n%sbecame\n%s", h.Program, h.Point, wrong, int32(action),
+		t.Errorf("%s of %s: %s\naction %d, counted %v, seen %+v\nframe\n%sbecame\n%s", h.Program, h.Point, wrong,
+			int32(action),
 			o.counted, seen, hex.Dump(frame), hex.Dump(o.out))
 	}
 	return o.counted

@@ -53,7 +53,8 @@ func arp(operation uint16, ethSrc, sender string, ip netip.Addr) []byte {
 	return append(append(binary.BigEndian.AppendUint16(frame, 0x0806), body...), make([]byte, 18)...)
 }
 
-// discovery returns a message of neighbour discovery with a target and an option: "1 0c" has the type 1 and a MAC address.
+// discovery returns a message of neighbour discovery with a target and an option: "1 0c" has the type 1 and a MAC
+// address.
 func discovery(kind uint8, from, target netip.Addr, option string) packet {
 	p := sent(from, protoICMPv6)
 	p.icmpType, p.hops = kind, 255
@@ -157,8 +158,8 @@ func allowedCases() map[string]bool {
 	}
 }
 
-// TestGuard sends frames of a pod on its device and on the host's: each is dropped for its reason, or goes on. With allowed
-// addresses some more pass, and with the guard off all do. Without a row of the device none does.
+// TestGuard sends frames of a pod on its device and on the host's: each is dropped for its reason, or goes on. With
+// allowed addresses some more pass, and with the guard off all do. Without a row of the device none does.
 func TestGuard(t *testing.T) {
 	b := newBench(t)
 	for _, h := range []objects.Hook{fromHost, fromOwn} {
@@ -204,7 +205,8 @@ func newGuarded(t *testing.T, b *bench, h objects.Hook) *guarded {
 	t.Helper()
 	b.clear(t)
 	g := &guarded{bench: b, hook: h}
-	e := Endpoint{ID: 2, IfIndex: 1, PodMAC: mac("0c"), NodeMAC: mac("ee"), netns: ownCookie(t), flags: device.IntoPeer, Host: true}
+	e := Endpoint{ID: 2, IfIndex: 1, PodMAC: mac("0c"), NodeMAC: mac("ee"), netns: ownCookie(t), flags: device.IntoPeer,
+		Host: true}
 	if h.Point == objects.AttachPod {
 		e.flags, e.Host, e.segment = 0, false, 's'
 	}
@@ -258,13 +260,16 @@ func (g *guarded) passes(t *testing.T, d device.Device, frame []byte) {
 	}
 }
 
-// TestNodeReachesFloodedPods has the host reach the pods of a bridge that floods what the host sends: to groups, as neighbour solicitations,
-// and to MAC addresses that it does not know. All copies but the last have no socket. One pod has a policy, which lets the node in.
+// TestNodeReachesFloodedPods has the host reach the pods of a bridge that floods what the host sends: to groups, as
+// neighbour solicitations, and to MAC addresses that it does not know. All copies but the last have no socket. One pod
+// has a policy, which lets the node in.
 func TestNodeReachesFloodedPods(t *testing.T) {
 	d, n := openTest(t), bridged(t)
-	n.run(t, "-n HOST link add vc type veth peer name spare\n-n HOST link set vc master br0 up\n-n HOST link set spare up") // the last port
+	// the last port
+	n.run(t, "-n HOST link add vc type veth peer name spare\n-n HOST link set vc master br0 up\n-n HOST link set spare up")
 	for i, ns := range n.pods {
-		pod := &policy.Pod{Namespace: "default", Name: string(rune('a' + i)), Labels: map[string]string{"app": string(rune('a' + i))}}
+		pod := &policy.Pod{Namespace: "default", Name: string(rune('a' + i)), Labels: map[string]string{"app": string(rune(
+			'a' + i))}}
 		must2(d.Endpoints().Put(t.Context(), EndpointSpec{Namespace: ns, IfName: "eth0", Host: n.host, Pod: pod}))(t)
 	}
 	applyPolicies(t, d, onlyOutsideToA)

@@ -24,8 +24,9 @@ func (d *Datapath) Guards() Guards { return Guards{d.objects} }
 // maxGuarded is the number of addresses of a pod that is no endpoint.
 const maxGuarded = 16
 
-// Put guards a pod: what leaves its device has one of its addresses, or of those that the spec allows, and its MAC address. If
-// it fails, all is undone. Errors: those of Endpoints.Put for a device; *ConflictError for an endpoint, which is guarded anyway.
+// Put guards a pod: what leaves its device has one of its addresses, or of those that the spec allows, and its MAC
+// address. If it fails, all is undone. Errors: those of Endpoints.Put for a device; *ConflictError for an endpoint,
+// which is guarded anyway.
 func (g Guards) Put(ctx context.Context, spec EndpointSpec) (change Change, err error) {
 	t, err := g.find(spec)
 	if err != nil {
@@ -61,7 +62,8 @@ func (g Guards) find(spec EndpointSpec) (target, error) {
 		return t, err
 	}
 	if err = t.RequireAddress(spec); err == nil && len(t.Addresses) > maxGuarded {
-		err = fmt.Errorf("interface %s has %d addresses; a pod that is not an endpoint has at most %d", spec, len(t.Addresses), maxGuarded)
+		err = fmt.Errorf("interface %s has %d addresses; a pod that is not an endpoint has at most %d", spec,
+			len(t.Addresses), maxGuarded)
 	}
 	if err != nil {
 		t.Close()
@@ -97,8 +99,8 @@ func (g Guards) write(ctx context.Context, spec EndpointSpec, t target) (id uint
 	return id, change, err
 }
 
-// DeletePod ends the guards in the network namespace with the cookie that have one of the addresses. Their devices may be gone, and it is
-// no error if there is none. Those of other pods stay.
+// DeletePod ends the guards in the network namespace with the cookie that have one of the addresses. Their devices may
+// be gone, and it is no error if there is none. Those of other pods stay.
 func (g Guards) DeletePod(ctx context.Context, cookie uint64, addresses []netip.Addr) error {
 	return g.remove(ctx, func(_ *netns.Namespace, row device.SenderRow) bool {
 		s := row.Value
@@ -111,8 +113,8 @@ func (g Guards) DeletePod(ctx context.Context, cookie uint64, addresses []netip.
 	})
 }
 
-// Sweep ends the guards of devices that are gone, except in network namespaces whose cookie keep accepts, and what killed
-// processes left.
+// Sweep ends the guards of devices that are gone, except in network namespaces whose cookie keep accepts, and what
+// killed processes left.
 func (g Guards) Sweep(ctx context.Context, keep func(cookie uint64) bool) error {
 	return g.remove(ctx, func(host *netns.Namespace, row device.SenderRow) bool {
 		return !keep(row.Value.Netns) && !device.IsAlive(g.o, host, row)

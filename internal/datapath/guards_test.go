@@ -75,7 +75,8 @@ func (g alone) rows(t *testing.T) int {
 
 func none(uint64) bool { return false }
 
-// TestGuardFilter goes through the life of the guard of a pod that is no endpoint: nothing is forged as long as it is there.
+// TestGuardFilter goes through the life of the guard of a pod that is no endpoint: nothing is forged as long as it is
+// there.
 func TestGuardFilter(t *testing.T) {
 	g := newAlone(t)
 	g.wants(t, false, "before")
@@ -102,7 +103,8 @@ func TestGuardFilter(t *testing.T) {
 	g.wants(t, true, "repaired")
 
 	b6 := []netip.Addr{netip.MustParseAddr(podB6)}
-	succeed(t, errors.Join(g.d.Guards().DeletePod(t.Context(), cookieOf(t, g.pods[0]), b6), g.d.Guards().DeletePod(t.Context(), cookieOf(t, g.pods[1]), nil)))
+	succeed(t, errors.Join(g.d.Guards().DeletePod(t.Context(), cookieOf(t, g.pods[0]), b6),
+		g.d.Guards().DeletePod(t.Context(), cookieOf(t, g.pods[1]), nil)))
 	g.wants(t, true, "another pod of that address, and another address of the pod, deleted")
 	succeed(t, g.d.Guards().DeletePod(t.Context(), cookieOf(t, g.pods[1]), b6))
 	g.wants(t, false, "deleted")
@@ -111,7 +113,8 @@ func TestGuardFilter(t *testing.T) {
 	}
 }
 
-// TestGuardFilterOfEndpoint makes a guarded pod an endpoint: its programs replace the filter, and there is no moment without.
+// TestGuardFilterOfEndpoint makes a guarded pod an endpoint: its programs replace the filter, and there is no moment
+// without.
 func TestGuardFilterOfEndpoint(t *testing.T) {
 	g := newAlone(t)
 	g.put(t, Added)
@@ -121,7 +124,8 @@ func TestGuardFilterOfEndpoint(t *testing.T) {
 	g.wants(t, true, "endpoint")
 }
 
-// TestGuardFilterRemains has calls die after the row and before the filter, and devices go: what comes next leaves no row.
+// TestGuardFilterRemains has calls die after the row and before the filter, and devices go: what comes next leaves no
+// row.
 func TestGuardFilterRemains(t *testing.T) {
 	g := newAlone(t)
 	half := func(t *testing.T) {

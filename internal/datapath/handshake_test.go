@@ -20,8 +20,8 @@ import (
 	"mustang/internal/testkit"
 )
 
-// TestHandshake checks what makes a TCP connection one of the state established, which lasts for hours: nothing that a forged
-// source can send.
+// TestHandshake checks what makes a TCP connection one of the state established, which lasts for hours: nothing that a
+// forged source can send.
 func TestHandshake(t *testing.T) {
 	const isn = 4711
 	type sent struct {
@@ -32,39 +32,46 @@ func TestHandshake(t *testing.T) {
 	}
 	syn, synAck := sent{flags: flagSYN}, sent{back: true, flags: flagSYN | flagACK, seq: isn}
 	answer := sent{back: true, flags: flagACK}
-	ack, rst, fin := sent{flags: flagACK, ack: isn + 1}, sent{flags: flagRST, seq: 12345}, sent{flags: flagFIN | flagACK, seq: 12345}
+	ack, rst, fin := sent{flags: flagACK, ack: isn + 1}, sent{flags: flagRST, seq: 12345}, sent{flags: flagFIN | flagACK,
+		seq: 12345}
 	back := func(s sent) sent { s.back = true; return s }
 	for name, c := range map[string]struct {
 		packets []sent
 		want    flows.State
 	}{
-		"a SYN":                                   {[]sent{syn}, flows.StateSYN},
-		"a client that does not wait":             {[]sent{syn, {flags: flagACK}}, flows.StateSYN},
-		"a SYN and its answer":                    {[]sent{syn, synAck}, flows.StateSYN},
-		"another number":                          {[]sent{syn, synAck, {flags: flagACK, ack: isn}}, flows.StateSYN},
-		"a challenge ACK for another number":      {[]sent{syn, synAck, {flags: flagACK, ack: 9}, answer}, flows.StateSYN},
-		"a handshake":                             {[]sent{syn, synAck, {flags: flagACK, ack: isn + 1}}, flows.StateEstablished},
-		"a handshake after a wrong number":        {[]sent{syn, synAck, {flags: flagACK, ack: 9}, {flags: flagACK, ack: isn + 1}}, flows.StateEstablished},
-		"a handshake whose SYN is repeated":       {[]sent{syn, synAck, syn, synAck, {flags: flagACK, ack: isn + 1}}, flows.StateEstablished},
+		"a SYN":                              {[]sent{syn}, flows.StateSYN},
+		"a client that does not wait":        {[]sent{syn, {flags: flagACK}}, flows.StateSYN},
+		"a SYN and its answer":               {[]sent{syn, synAck}, flows.StateSYN},
+		"another number":                     {[]sent{syn, synAck, {flags: flagACK, ack: isn}}, flows.StateSYN},
+		"a challenge ACK for another number": {[]sent{syn, synAck, {flags: flagACK, ack: 9}, answer}, flows.StateSYN},
+		"a handshake": {[]sent{syn, synAck, {flags: flagACK, ack: isn + 1}},
+			flows.StateEstablished},
+		"a handshake after a wrong number": {[]sent{syn, synAck, {flags: flagACK, ack: 9}, {flags: flagACK, ack: isn +
+			1}}, flows.StateEstablished},
+		"a handshake whose SYN is repeated": {[]sent{syn, synAck, syn, synAck, {flags: flagACK, ack: isn + 1}},
+			flows.StateEstablished},
 		"an RST alone":                            {[]sent{{flags: flagRST}}, flows.StateSYN},
 		"the middle of a connection":              {[]sent{{flags: flagACK}, {flags: flagACK}}, flows.StateSYN},
 		"the middle of a connection, with answer": {[]sent{{flags: flagACK}, answer}, flows.StateEstablished},
-		"the middle of no connection":             {[]sent{{flags: flagACK}, {back: true, flags: flagRST}}, flows.StateClosed},
+		"the middle of no connection": {[]sent{{flags: flagACK}, {back: true, flags: flagRST}},
+			flows.StateClosed},
 
-		"an RST":                                {[]sent{syn, synAck, ack, rst}, flows.StateClosed},
-		"an RST, and what was under way to it":  {[]sent{syn, synAck, ack, rst, answer, answer}, flows.StateClosed},
-		"an RST of an end that goes on":         {[]sent{syn, synAck, ack, rst, ack}, flows.StateEstablished},
-		"RSTs of an end that goes on":           {[]sent{syn, synAck, ack, rst, rst, ack, answer, rst, ack}, flows.StateEstablished},
-		"an RST of an end that then sends one":  {[]sent{syn, synAck, ack, rst, ack, rst}, flows.StateClosed},
-		"an RST of a backend that goes on":      {[]sent{syn, synAck, ack, back(rst), answer}, flows.StateEstablished},
-		"an RST of an end that calls again":     {[]sent{syn, synAck, ack, rst, syn}, flows.StateSYN},
-		"an RST of each end":                    {[]sent{syn, synAck, ack, rst, back(rst), ack, answer}, flows.StateClosed},
-		"an RST before the handshake":           {[]sent{syn, rst, ack, answer}, flows.StateClosed},
-		"an RST in the handshake":               {[]sent{syn, synAck, back(rst), ack, answer}, flows.StateClosed},
-		"a FIN of an end that goes on":          {[]sent{syn, synAck, ack, fin, ack, answer}, flows.StateEstablished},
-		"a FIN and an RST of one that goes on":  {[]sent{syn, synAck, ack, fin, rst, ack}, flows.StateEstablished},
-		"a FIN of each end, and the last ACK":   {[]sent{syn, synAck, ack, fin, back(fin), ack}, flows.StateClosed},
-		"an end that goes on closes in the end": {[]sent{syn, synAck, ack, back(rst), answer, fin, back(fin), ack}, flows.StateClosed},
+		"an RST":                               {[]sent{syn, synAck, ack, rst}, flows.StateClosed},
+		"an RST, and what was under way to it": {[]sent{syn, synAck, ack, rst, answer, answer}, flows.StateClosed},
+		"an RST of an end that goes on":        {[]sent{syn, synAck, ack, rst, ack}, flows.StateEstablished},
+		"RSTs of an end that goes on": {[]sent{syn, synAck, ack, rst, rst, ack, answer, rst, ack},
+			flows.StateEstablished},
+		"an RST of an end that then sends one": {[]sent{syn, synAck, ack, rst, ack, rst}, flows.StateClosed},
+		"an RST of a backend that goes on":     {[]sent{syn, synAck, ack, back(rst), answer}, flows.StateEstablished},
+		"an RST of an end that calls again":    {[]sent{syn, synAck, ack, rst, syn}, flows.StateSYN},
+		"an RST of each end":                   {[]sent{syn, synAck, ack, rst, back(rst), ack, answer}, flows.StateClosed},
+		"an RST before the handshake":          {[]sent{syn, rst, ack, answer}, flows.StateClosed},
+		"an RST in the handshake":              {[]sent{syn, synAck, back(rst), ack, answer}, flows.StateClosed},
+		"a FIN of an end that goes on":         {[]sent{syn, synAck, ack, fin, ack, answer}, flows.StateEstablished},
+		"a FIN and an RST of one that goes on": {[]sent{syn, synAck, ack, fin, rst, ack}, flows.StateEstablished},
+		"a FIN of each end, and the last ACK":  {[]sent{syn, synAck, ack, fin, back(fin), ack}, flows.StateClosed},
+		"an end that goes on closes in the end": {[]sent{syn, synAck, ack, back(rst), answer, fin, back(fin), ack},
+			flows.StateClosed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := pods(t, false, protoTCP)
@@ -89,8 +96,8 @@ func TestHandshake(t *testing.T) {
 	}
 }
 
-// openForged returns a world whose table has some slots and one connection, the packet that goes on with it, and an RST that its
-// backend ignores.
+// openForged returns a world whose table has some slots and one connection, the packet that goes on with it, and an RST
+// that its backend ignores.
 func openForged(t *testing.T, slots uint32) (w *world, own, rst packet) {
 	t.Helper()
 	w = withSlots(t, slots)
@@ -111,8 +118,8 @@ func (w *world) fillWith(t *testing.T, from uint16, pods ...netip.AddrPort) {
 	}
 }
 
-// TestForgedReset has a connection reset by somebody else, and go on. Others then fill the table, and its service gets another backend: it
-// keeps its slot and its backend.
+// TestForgedReset has a connection reset by somebody else, and go on. Others then fill the table, and its service gets
+// another backend: it keeps its slot and its backend.
 func TestForgedReset(t *testing.T) {
 	w, own, rst := openForged(t, 10)
 	w.send(t, fromHost, rst)
@@ -123,8 +130,8 @@ func TestForgedReset(t *testing.T) {
 	w.gets(t, fromHost, own, "redirect client>backend 0a: forward redirect_peer")
 }
 
-// TestForgedResetBeyondShare has a client whose share is used up go on with a connection that a reset has closed: it does not count as
-// open again.
+// TestForgedResetBeyondShare has a client whose share is used up go on with a connection that a reset has closed: it
+// does not count as open again.
 func TestForgedResetBeyondShare(t *testing.T) {
 	w, own, rst := openForged(t, 64)
 	w.fillWith(t, 2000, w.client)
@@ -209,8 +216,8 @@ func TestRowOfAnother(t *testing.T) {
 	}
 }
 
-// TestNextConnectionOfPort has a client use the port of a closed connection to the service again. With the same backend it
-// takes over the rows of the old one, and with another it does not.
+// TestNextConnectionOfPort has a client use the port of a closed connection to the service again. With the same backend
+// it takes over the rows of the old one, and with another it does not.
 func TestNextConnectionOfPort(t *testing.T) {
 	w := pods(t, false, protoTCP)
 	w.serve(t, w.service, w.backend)
@@ -220,7 +227,8 @@ func TestNextConnectionOfPort(t *testing.T) {
 		before := counts(t, w.Datapath)["new_connection"]
 		w.send(t, fromHost, w.first(w.client, w.service))
 		list, err := w.Connections()
-		if err != nil || len(list) != 1 || list[0].State != flows.StateSYN || list[0].Backend != backend || list[0].Source != w.client {
+		if err != nil || len(list) != 1 || list[0].State != flows.StateSYN || list[0].Backend != backend ||
+			list[0].Source != w.client {
 			t.Fatalf("connections %+v, want one to %s; %v", list, backend, err)
 		}
 		equal(t, counts(t, w.Datapath)["new_connection"]-before, 1, "new connections were counted")
@@ -245,13 +253,14 @@ func TestNextConnectionOfPort(t *testing.T) {
 	}
 }
 
-// TestFirstPacketsAtOnce sends the first packet of each connection twice at once, on two CPUs, while another service with the
-// same backend has the port of some. Both must become the same packet, of one connection.
+// TestFirstPacketsAtOnce sends the first packet of each connection twice at once, on two CPUs, while another service
+// with the same backend has the port of some. Both must become the same packet, of one connection.
 func TestFirstPacketsAtOnce(t *testing.T) {
 	const rounds = 3000
 	for name, proto := range map[string]uint8{"SYN": protoTCP, "datagram": protoUDP} {
 		t.Run(name, func(t *testing.T) {
-			d := openSized(t, Options{Root: testkit.BPFFS(t) + "/root", Sizes: objects.Sizes{Services: 64, Backends: 256, Connections: 4 * rounds, Endpoints: 32}})
+			d := openSized(t, Options{Root: testkit.BPFFS(t) + "/root", Sizes: objects.Sizes{Services: 64, Backends: 256,
+				Connections: 4 * rounds, Endpoints: 32}})
 			w := newWorld(benchOn(t, d), false, proto)
 			w.reset(t, objects.AttachHost)
 			w.serve(t, w.service, w.backend)
@@ -286,15 +295,16 @@ func TestFirstPacketsAtOnce(t *testing.T) {
 			}
 			open, err := w.objects.Slots.Open()
 			if different > 0 || open != rounds+rounds/2 || err != nil {
-				t.Errorf("%d connections are open, want %d; of %d, the packets became different ones; %v", open, rounds+rounds/2, different, err)
+				t.Errorf("%d connections are open, want %d; of %d, the packets became different ones; %v", open, rounds+
+					rounds/2, different, err)
 			}
 			w.recount(t, 1, 2)
 		})
 	}
 }
 
-// TestRowOfAnotherConnection stores the row of another connection under a tuple, as a program sees it that reads a row while
-// it is deleted and used again. No packet must follow it.
+// TestRowOfAnotherConnection stores the row of another connection under a tuple, as a program sees it that reads a row
+// while it is deleted and used again. No packet must follow it.
 func TestRowOfAnotherConnection(t *testing.T) {
 	w := pods(t, false, protoTCP)
 	w.serve(t, w.service, w.backend)
@@ -311,13 +321,15 @@ func TestRowOfAnotherConnection(t *testing.T) {
 		t.Fatal(ok, err)
 	}
 	succeed(t, w.objects.Connections.Put(key(client, w.service), row))
-	w.check(t, fromHost, p, wants{actionRedirect, p.became(client, w.backend, "0a"), once("new_connection", "forward", "redirect_peer")})
+	w.check(t, fromHost, p, wants{actionRedirect, p.became(client, w.backend, "0a"), once("new_connection", "forward",
+		"redirect_peer")})
 	w.check(t, fromHost, p, wants{actionRedirect, p.became(client, w.backend, "0a"), once("forward", "redirect_peer")})
 }
 
 // TestPortSearch has a client whose ports to a backend are taken: all of them, then three of four.
 func TestPortSearch(t *testing.T) {
-	d := openSized(t, Options{Root: testkit.BPFFS(t) + "/root", Sizes: objects.Sizes{Connections: 1 << 18, Services: 8, Backends: 8, Endpoints: 8}})
+	d := openSized(t, Options{Root: testkit.BPFFS(t) + "/root", Sizes: objects.Sizes{Connections: 1 << 18, Services: 8,
+		Backends: 8, Endpoints: 8}})
 	w := newWorld(benchOn(t, d), false, protoUDP)
 	w.serve(t, w.service, w.backend)
 	taken := w.takePorts(t)

@@ -51,7 +51,8 @@ func clearHost(ctx context.Context, o *objects.Objects, host uint64, what string
 		alive = alive || endpoints.alive(e.ID)
 	}
 	if alive {
-		return &ConflictError{What: fmt.Sprintf("%s: %q has endpoints or uplinks of another host, %s: each host needs a directory of its own",
+		return &ConflictError{What: fmt.Sprintf(
+			"%s: %q has endpoints or uplinks of another host, %s: each host needs a directory of its own",
 			what, o.Root(), hostName(host))}
 	}
 	return endpoints.remove(ctx, all, all)

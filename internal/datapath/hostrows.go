@@ -53,8 +53,8 @@ func source(addresses []rtnl.Address, index int, family func(netip.Addr) bool) (
 	return addr
 }
 
-// sourcePorts returns the range of source ports for packets that the host passes on in its own name: the larger of those
-// below and above the ports that the kernel gives to sockets. If both are small, it is that of all ports.
+// sourcePorts returns the range of source ports for packets that the host passes on in its own name: the larger of
+// those below and above the ports that the kernel gives to sockets. If both are small, it is that of all ports.
 func sourcePorts(ns *netns.Namespace) (first, last uint16, err error) {
 	const lowest, highest, enough = 1024, 65535, 4096
 	value, err := rtnl.In(ns).Sysctl("net/ipv4/ip_local_port_range")
@@ -75,8 +75,8 @@ func sourcePorts(ns *netns.Namespace) (first, last uint16, err error) {
 	}
 }
 
-// refresh brings the rows of the host's addresses and uplinks up to date. It does nothing while no host is known, or where
-// nothing leads to its network namespace. The caller has the lock of the rows.
+// refresh brings the rows of the host's addresses and uplinks up to date. It does nothing while no host is known, or
+// where nothing leads to its network namespace. The caller has the lock of the rows.
 func refresh(o *objects.Objects) error {
 	host, err := hostCookie(o)
 	if err != nil || host == 0 {
@@ -237,7 +237,8 @@ func (n hostRows) writeUplinks(o *objects.Objects) (changed bool, err error) {
 // outward reports whether clients may call a service at addresses that are the host's.
 func outward(s service.Service) bool { return s.Frontend.Addr().IsUnspecified() }
 
-// refreshFor brings the host's rows up to date before services are written, if they matter to one of them or to an uplink.
+// refreshFor brings the host's rows up to date before services are written, if they matter to one of them or to an
+// uplink.
 func refreshFor(ctx context.Context, o *objects.Objects, want []service.Service) error {
 	var index uint32
 	none := o.Uplinks.Map.NextKey(nil, &index) != nil

@@ -57,14 +57,16 @@ func changeCases() []translateCase {
 			w.gets(t, fromHost, p, "next client>remote: new_connection forward passed")
 			w.gets(t, fromHost, w.next(w.backend, w.client), "redirect backend>client 0c: redirect_peer")
 		}},
-		{"late SYN of an open connection after the backends changed, and a new one", service.TCP, func(t *testing.T, w *world) {
-			w.open(t, w.backend)
-			w.handshake(t, w.client, w.service, w.backend)
-			w.serve(t, w.service, w.remote)
-			w.gets(t, fromHost, w.first(w.client, w.service), "redirect client>backend 0a: kept_connection forward redirect_peer")
-			w.ageAll(t, func(slot *objects.Slot) { slot.Opened -= uint64(61 * time.Second) })
-			w.gets(t, fromHost, w.first(w.client, w.service), "next client>remote: new_connection forward passed")
-		}},
+		{"late SYN of an open connection after the backends changed, and a new one", service.TCP,
+			func(t *testing.T, w *world) {
+				w.open(t, w.backend)
+				w.handshake(t, w.client, w.service, w.backend)
+				w.serve(t, w.service, w.remote)
+				w.gets(t, fromHost, w.first(w.client, w.service),
+					"redirect client>backend 0a: kept_connection forward redirect_peer")
+				w.ageAll(t, func(slot *objects.Slot) { slot.Opened -= uint64(61 * time.Second) })
+				w.gets(t, fromHost, w.first(w.client, w.service), "next client>remote: new_connection forward passed")
+			}},
 		{"SYN after the service was made anew", service.TCP, func(t *testing.T, w *world) {
 			w.serve(t, w.service, w.backend)
 			p := w.first(w.client, w.service)
@@ -179,7 +181,8 @@ func (w *world) checkChanged(t *testing.T, dst netip.AddrPort, count map[string]
 
 func (w *world) unserve(t *testing.T, frontend netip.AddrPort) {
 	t.Helper()
-	succeed(t, w.Services().Delete(t.Context(), service.CLI, service.Key{Frontend: frontend, Protocol: service.Protocol(w.proto)}))
+	succeed(t, w.Services().Delete(t.Context(), service.CLI, service.Key{Frontend: frontend,
+		Protocol: service.Protocol(w.proto)}))
 }
 
 // age makes all connections older, by less than the time since the machine has started.
@@ -249,7 +252,8 @@ func (s *standing) open(t *testing.T, conns int) {
 
 func (s *standing) put(t *testing.T, backends ...netip.AddrPort) {
 	t.Helper()
-	want := service.Service{Frontend: s.frontend, Protocol: service.TCP, Choice: service.Maglev, Backends: service.Backends(backends...)}
+	want := service.Service{Frontend: s.frontend, Protocol: service.TCP, Choice: service.Maglev,
+		Backends: service.Backends(backends...)}
 	putService(t, s.d, want)
 }
 
@@ -270,8 +274,9 @@ func (s *standing) broken() (clients []netip.AddrPort) {
 	return clients
 }
 
-// TestLostRowsKeepBackends empties the table of connections after a backend went and after it came back. The next packet of
-// a connection to another backend must find that again, where Maglev chooses. It sends a few elsewhere (NSDI 2016, section
+// TestLostRowsKeepBackends empties the table of connections after a backend went and after it came back. The next
+// packet of a connection to another backend must find that again, where Maglev chooses. It sends a few elsewhere (NSDI
+// 2016, section
 // 5.3).
 func TestLostRowsKeepBackends(t *testing.T) {
 	const backends, conns = 10, 320

@@ -69,12 +69,14 @@ func TestSpread(t *testing.T) {
 	}
 }
 
-// TestFullWithDrops replaces services where no row is free. The new one fails, what goes is gone, and the same call again does the rest.
+// TestFullWithDrops replaces services where no row is free. The new one fails, what goes is gone, and the same call
+// again does the rest.
 func TestFullWithDrops(t *testing.T) {
 	at := func(i byte) service.Service {
 		backend := service.Backend{Addr: netip.MustParseAddrPort("192.168.10.10:1")}
 		return service.Service{
-			Frontend: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 96, 0, i}), 80), Protocol: service.TCP, Backends: []service.Backend{backend},
+			Frontend: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 96, 0, i}), 80), Protocol: service.TCP,
+			Backends: []service.Backend{backend},
 		}
 	}
 	sizes := objects.Sizes{Services: 3, Backends: 6, Tables: 40, SourceRanges: 3, Connections: 64, Endpoints: 1}
@@ -94,7 +96,8 @@ func TestFull(t *testing.T) {
 	at := func(i byte, backends int) service.Service {
 		s := service.Service{Frontend: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 96, 0, i}), 80), Protocol: service.TCP}
 		for port := range uint16(backends) {
-			s.Backends = append(s.Backends, service.Backend{Addr: netip.AddrPortFrom(netip.MustParseAddr("192.168.10.10"), 1+port)})
+			s.Backends = append(s.Backends,
+				service.Backend{Addr: netip.AddrPortFrom(netip.MustParseAddr("192.168.10.10"), 1+port)})
 		}
 		return s
 	}
@@ -118,8 +121,10 @@ func TestFull(t *testing.T) {
 		"rows":     {[]service.Service{at(1, 1), at(2, 1), at(3, 1)}, at(4, 1), "services", nil},
 		"backends": {[]service.Service{at(1, 4)}, at(2, 3), "backends", nil},
 		"update":   {[]service.Service{at(1, 3), at(2, 2)}, at(1, 5), "backends", nil},
-		"tables":   {[]service.Service{maglev(1), maglev(2)}, maglev(3), "backend_lut", []service.Service{maglev(1), at(2, 2), maglev(3)}},
-		"ranges":   {[]service.Service{ranged(1, "10.0.0.0/8", "11.0.0.0/8")}, ranged(2, "10.0.0.0/8", "11.0.0.0/8"), "source_ranges", nil},
+		"tables": {[]service.Service{maglev(1), maglev(2)}, maglev(3), "backend_lut", []service.Service{maglev(1), at(2, 2),
+			maglev(3)}},
+		"ranges": {[]service.Service{ranged(1, "10.0.0.0/8", "11.0.0.0/8")}, ranged(2, "10.0.0.0/8", "11.0.0.0/8"),
+			"source_ranges", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := openSized(t, Options{Root: testkit.BPFFS(t) + "/root", Sizes: sizes})
@@ -136,7 +141,8 @@ func TestFull(t *testing.T) {
 	}
 }
 
-// TestNumbersUsedUp has given out all but a few numbers. The changes that would need more are refused, and change nothing.
+// TestNumbersUsedUp has given out all but a few numbers. The changes that would need more are refused, and change
+// nothing.
 func TestNumbersUsedUp(t *testing.T) {
 	d := openSized(t, Options{Root: testkit.BPFFS(t) + "/root"})
 	state := must(d.Services().o.NodeState.IDs())(t)
@@ -184,8 +190,8 @@ func wantClean(t *testing.T, d *Datapath) {
 	}
 }
 
-// TestRetiring deletes the rows of backends, tables and source ranges that go, by each call that takes them away: also by those that find the work of a
-// process that died.
+// TestRetiring deletes the rows of backends, tables and source ranges that go, by each call that takes them away: also
+// by those that find the work of a process that died.
 func TestRetiring(t *testing.T) {
 	for _, choice := range []service.Choice{service.Random, service.Maglev} {
 		t.Run(choice.String(), func(t *testing.T) { testRetiring(t, choice) })
@@ -201,7 +207,11 @@ func testRetiring(t *testing.T, choice service.Choice) {
 	d := openTest(t)
 	s := d.Services()
 	for name, do := range map[string]func() error{
-		"Apply":             func() error { _, err := s.Apply(t.Context(), service.CLI, []service.Service{fewer}); return err },
+		"Apply": func() error {
+			_, err := s.Apply(t.Context(), service.CLI,
+				[]service.Service{fewer})
+			return err
+		},
 		"Put":               func() error { _, _, err := s.Put(t.Context(), service.CLI, fewer); return err },
 		"Apply of nothing":  func() error { _, err := s.Apply(t.Context(), service.CLI, nil); return err },
 		"Delete":            func() error { return s.Delete(t.Context(), service.CLI, old.Key()) },

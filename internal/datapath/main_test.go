@@ -39,7 +39,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// openTest opens a datapath for a few pods, in which nothing is attached or stored. Earlier tests may have loaded programs.
+// openTest opens a datapath for a few pods, in which nothing is attached or stored. Earlier tests may have loaded
+// programs.
 func openTest(t testing.TB) *Datapath {
 	t.Helper()
 	testkit.RequireRoot(t)
@@ -157,7 +158,8 @@ func benchOn(t testing.TB, d *Datapath) *bench {
 	return b
 }
 
-// sendAnything lets all test packets pass the source guard. They are on the loopback device of the calling thread's namespace.
+// sendAnything lets all test packets pass the source guard. They are on the loopback device of the calling thread's
+// namespace.
 func (b *bench) sendAnything(t testing.TB) {
 	t.Helper()
 	for _, netns := range []uint64{0, ownCookie(t)} {
@@ -191,7 +193,8 @@ func (b *bench) clear(t testing.TB) {
 	fragments := must(ebpf.LoadPinnedMap(pins(b.Datapath, "maps", "fragments"), nil))(t)
 	defer fragments.Close()
 	for _, m := range []*ebpf.Map{
-		b.objects.Services.Map, b.objects.ServiceAddrs.Map, b.objects.Backends.Map, b.objects.LookUp.Map, b.objects.Connections.Map, b.objects.Endpoints.Map, fragments,
+		b.objects.Services.Map, b.objects.ServiceAddrs.Map, b.objects.Backends.Map, b.objects.LookUp.Map,
+		b.objects.Connections.Map, b.objects.Endpoints.Map, fragments,
 	} {
 		key := make([]byte, m.KeySize())
 		for m.NextKey(nil, &key) == nil {
@@ -204,7 +207,8 @@ func (b *bench) clear(t testing.TB) {
 // put stores a service.
 func (b *bench) put(t testing.TB, p service.Protocol, frontend netip.AddrPort, backends ...netip.AddrPort) uint32 {
 	t.Helper()
-	_, id := must2(b.Services().Put(t.Context(), service.CLI, service.Service{Frontend: frontend, Protocol: p, Backends: service.Backends(backends...)}))(t)
+	_, id := must2(b.Services().Put(t.Context(), service.CLI, service.Service{Frontend: frontend, Protocol: p,
+		Backends: service.Backends(backends...)}))(t)
 	return id
 }
 
@@ -284,9 +288,10 @@ func (b *bench) checkFrame(t *testing.T, h objects.Hook, frame []byte, w wants) 
 	}
 }
 
-// gets runs a program on p, and compares the verdict, the packet after it and the counters with a line of text. "redirect
-// client>backend 0a: forward redirect_peer" is a redirected packet from the client to the backend, delivered to the pod whose MAC
-// address repeats 0a; with "@0a" the source MAC address stays. Without ends the packet is as before.
+// gets runs a program on p, and compares the verdict, the packet after it and the counters with a line of text.
+// "redirect client>backend 0a: forward redirect_peer" is a redirected packet from the client to the backend, delivered
+// to the pod whose MAC address repeats 0a; with "@0a" the source MAC address stays. Without ends the packet is as
+// before.
 func (w *world) gets(t *testing.T, h objects.Hook, p packet, line string) {
 	t.Helper()
 	result, counters, _ := strings.Cut(line, ": ")
@@ -295,8 +300,9 @@ func (w *world) gets(t *testing.T, h objects.Hook, p packet, line string) {
 	want.counts = once(strings.Fields(counters)...)
 	if src, dst, ok := strings.Cut(words[1], ">"); ok {
 		ends := map[string]netip.AddrPort{
-			"client": w.client, "backend": w.backend, "remote": w.remote, "service": w.service, "other": w.other, "outsider": w.outsider,
-			"self": w.self(), "seen": w.seen(),
+			"client": w.client, "backend": w.backend, "remote": w.remote, "service": w.service, "other": w.other,
+			"outsider": w.outsider,
+			"self":     w.self(), "seen": w.seen(),
 		}
 		if pair, only := strings.CutPrefix(words[2], "@"); only {
 			want.out = p.toMAC(ends[src], ends[dst], pair)

@@ -53,7 +53,8 @@ func (promise) choices() map[string]struct {
 	right       func(got []int) bool
 } {
 	leaving := func(s *service.Service) {
-		s.Backends[0].State, s.Backends[1].State, s.Backends[2].State = service.Terminating, service.Draining, service.Quarantined
+		s.Backends[0].State, s.Backends[1].State, s.Backends[2].State = service.Terminating, service.Draining,
+			service.Quarantined
 	}
 	used := func(got []int) (n int) {
 		for _, connections := range got {
@@ -67,13 +68,16 @@ func (promise) choices() map[string]struct {
 		right       func(got []int) bool
 	}{
 		"states": {12, leaving, func(got []int) bool { return got[3] > 0 && used(got) == 1 }},
-		"states without an active one": {6, func(s *service.Service) { leaving(s); s.Backends = s.Backends[:3] }, func(got []int) bool {
-			return got[0] > 0 && used(got) == 1
-		}},
-		"weights": {24, func(s *service.Service) { s.Backends[0].Weight = 1000 }, func(got []int) bool { // 0.07 of 24 are the others'
+		"states without an active one": {6, func(s *service.Service) { leaving(s); s.Backends = s.Backends[:3] },
+			func(got []int) bool {
+				return got[0] > 0 && used(got) == 1
+			}},
+		// 0.07 of 24 are the others'
+		"weights": {24, func(s *service.Service) { s.Backends[0].Weight = 1000 }, func(got []int) bool {
 			return got[0] > 0 && got[1]+got[2]+got[3] <= got[0]/3
 		}},
-		"maglev":   {48, func(s *service.Service) { s.Choice = service.Maglev }, func(got []int) bool { return used(got) > 1 }},
+		"maglev": {48, func(s *service.Service) { s.Choice = service.Maglev },
+			func(got []int) bool { return used(got) > 1 }},
 		"affinity": {16, func(s *service.Service) { s.Affinity = time.Hour }, func(got []int) bool { return used(got) == 1 }},
 	}
 }
@@ -92,7 +96,8 @@ func (p promise) test(t *testing.T) {
 // put stores the service.
 func (p promise) put(t *testing.T, change func(*service.Service)) service.Service {
 	t.Helper()
-	s := service.Service{Frontend: netip.MustParseAddrPort(net.JoinHostPort(p.family.service, servicePort)), Protocol: service.TCP,
+	s := service.Service{Frontend: netip.MustParseAddrPort(net.JoinHostPort(p.family.service, servicePort)),
+		Protocol: service.TCP,
 		Backends: service.Backends(p.backends...)}
 	change(&s)
 	putService(t, p.datapath, s)
@@ -199,8 +204,8 @@ func TestRemote(t *testing.T) {
 	})
 }
 
-// TestBehindUplink has the backend on another node where the pods' uplink leads. In mode L3S what comes in there passes the
-// pod's programs by, so that answers are not translated.
+// TestBehindUplink has the backend on another node where the pods' uplink leads. In mode L3S what comes in there passes
+// the pod's programs by, so that answers are not translated.
 func TestBehindUplink(t *testing.T) {
 	for _, name := range []string{"macvlan", "ipvlan-l2", "ipvlan-l3", "ipvlan-l3s"} {
 		t.Run(name, func(t *testing.T) {
@@ -261,7 +266,8 @@ func (c farCase) call(t *testing.T, n network, d *Datapath, far *netns.Namespace
 		size = 300_000
 	}
 	before := counts(t, d)
-	peer, err := testkit.RoundTrip(t, n.pods[1], c.protocol.String(), frontend.String(), bytes.Repeat([]byte("far "), size/4))
+	peer, err := testkit.RoundTrip(t, n.pods[1], c.protocol.String(), frontend.String(),
+		bytes.Repeat([]byte("far "), size/4))
 	failIf(t, err == nil && peer.Addr().String() != c.client, "the backend saw %s", peer)
 	return delta(t, d, before), err
 }
@@ -292,7 +298,8 @@ func TestShaped(t *testing.T) {
 			t.Run(name, func(t *testing.T) { flood(t, n, server, c.from, c.to) })
 		}
 		// Without it, the queue is passed by where there is a shorter way.
-		if _, change, err := d.Endpoints().Put(t.Context(), n.attachment(0)); err != nil || (change == Updated) != strings.Contains("veth bridge netkit netkit-l2", mode.name) {
+		if _, change, err := d.Endpoints().Put(t.Context(), n.attachment(0)); err != nil ||
+			(change == Updated) != strings.Contains("veth bridge netkit netkit-l2", mode.name) {
 			t.Errorf("Put without a queue: %v, %v", change, err)
 		}
 	})
@@ -300,7 +307,8 @@ func TestShaped(t *testing.T) {
 		n, d := slaves(t), openTest(t)
 		a := n.attachment(0)
 		a.Shaped = true
-		if _, _, err := d.Endpoints().Put(t.Context(), a); err == nil || !strings.Contains(err.Error(), "no device on the host") {
+		if _, _, err := d.Endpoints().Put(t.Context(), a); err == nil ||
+			!strings.Contains(err.Error(), "no device on the host") {
 			t.Errorf("Put: error %v", err)
 		}
 	})
@@ -345,7 +353,8 @@ func (n network) queued(t *testing.T) (sent, dropped int) {
 	t.Helper()
 	stats := n.tc(t, "-s qdisc show dev va")
 	// The program before queue fq counts at clsact, which queues nothing.
-	for _, found := range regexp.MustCompile(`qdisc (\w+)[^\n]*\n *Sent \d+ bytes (\d+) pkt \(dropped (\d+)`).FindAllStringSubmatch(stats, -1) {
+	for _, found := range regexp.MustCompile(
+		`qdisc (\w+)[^\n]*\n *Sent \d+ bytes (\d+) pkt \(dropped (\d+)`).FindAllStringSubmatch(stats, -1) {
 		passed, _ := strconv.Atoi(found[2])
 		drops, _ := strconv.Atoi(found[3])
 		dropped += drops

@@ -76,7 +76,8 @@ func policyForeignCases() []policyCase {
 			p.apply(t, false, denyIngressA)
 			p.serve(t, p.service, p.remote)
 			a := policedHooks{p, from.hook, p.backend.Addr()}
-			guarded := objects.Sender{Endpoint: 2, Pod: rows.EncodeAddr(p.client.Addr()), LinkLocal: rows.EncodeAddr(ownLocal), Mac: [6]byte(mac("0c"))}
+			guarded := objects.Sender{Endpoint: 2, Pod: rows.EncodeAddr(p.client.Addr()), LinkLocal: rows.EncodeAddr(ownLocal),
+				Mac: [6]byte(mac("0c"))}
 			for i, to := range []netip.AddrPort{p.remote, p.service} {
 				own := netip.AddrPortFrom(p.backend.Addr(), uint16(5000+i))
 				a.gets(t, "", p.first(own, to).frame())
@@ -148,7 +149,8 @@ func (n network) allowB(t *testing.T, d *Datapath) {
 	must2(d.Endpoints().Put(t.Context(), spec))(t)
 }
 
-// TestListenOnOwnPort has a pod connect from a port, and then listen on it: it is the client all the same when its first policy comes.
+// TestListenOnOwnPort has a pod connect from a port, and then listen on it: it is the client all the same when its
+// first policy comes.
 func TestListenOnOwnPort(t *testing.T) {
 	for _, port := range []int{5000, 40000} {
 		n, d := routed(t), openTest(t)
@@ -161,7 +163,8 @@ func TestListenOnOwnPort(t *testing.T) {
 				var err error
 				*fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 				if err == nil {
-					err = errors.Join(unix.SetsockoptInt(*fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1), unix.Bind(*fd, &unix.SockaddrInet4{Port: port}))
+					err = errors.Join(unix.SetsockoptInt(*fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1),
+						unix.Bind(*fd, &unix.SockaddrInet4{Port: port}))
 				}
 				if err == nil && fd == &connected {
 					err = unix.Connect(*fd, &unix.SockaddrInet4{Port: int(server.Port()), Addr: server.Addr().As4()})
@@ -181,7 +184,8 @@ func TestListenOnOwnPort(t *testing.T) {
 
 // TestDenyByLabelOnLink has a pod that a rule denies by its labels call another pod's link-local address from its own.
 func TestDenyByLabelOnLink(t *testing.T) {
-	const quarantine = `{apiVersion: policy.networking.k8s.io/v1alpha2, kind: ClusterNetworkPolicy, metadata: {name: quarantine}, spec: {tier: Admin, priority: 1,
+	const quarantine = `{apiVersion: policy.networking.k8s.io/v1alpha2, kind: ClusterNetworkPolicy, metadata: {name: ` +
+		`quarantine}, spec: {tier: Admin, priority: 1,
 subject: {namespaces: {}}, %s: [{action: Deny, %s: [{pods: {namespaceSelector: {}, podSelector: {matchLabels: {app: %s}}}}]}]}}`
 	for _, c := range []struct{ direction, peer, label, reason string }{
 		{"ingress", "from", "b", "drop_policy_ingress"}, {"egress", "to", "a", "drop_policy_egress"},
@@ -191,7 +195,8 @@ subject: {namespaces: {}}, %s: [{action: Deny, %s: [{pods: {namespaceSelector: {
 			n.labelled(t, d)
 			to, _ := linkLocalOf(t, n.pods[0])
 			from, _ := linkLocalOf(t, n.pods[1])
-			server := netip.AddrPortFrom(to.WithZone("eth0"), testkit.Echo(t, n.pods[0], "tcp", net.JoinHostPort("::", "0")).Port())
+			server := netip.AddrPortFrom(to.WithZone("eth0"), testkit.Echo(t, n.pods[0], "tcp",
+				net.JoinHostPort("::", "0")).Port())
 			testkit.Eventually(t, 30*time.Second, func() error { return connectFrom(n.pods[1], from.WithZone("eth0"), server) })
 			applyPolicies(t, d, fmt.Sprintf(quarantine, c.direction, c.peer, c.label))
 			before := counts(t, d)
@@ -203,7 +208,8 @@ subject: {namespaces: {}}, %s: [{action: Deny, %s: [{pods: {namespaceSelector: {
 	}
 }
 
-// TestLinkLocalOfNode has root of a pod take a link-local address of the host before the pod becomes an endpoint: policies come in force.
+// TestLinkLocalOfNode has root of a pod take a link-local address of the host before the pod becomes an endpoint:
+// policies come in force.
 func TestLinkLocalOfNode(t *testing.T) {
 	n, d := routed(t), openTest(t)
 	local, _ := linkLocalOf(t, n.pods[1])
@@ -212,8 +218,8 @@ func TestLinkLocalOfNode(t *testing.T) {
 	applyPolicies(t, d, denyIngressA)
 }
 
-// TestEventsHaveOwnAddresses has a pod send from addresses for which policies judge another one of its own, to a service, to a pod and to a
-// group: what is told has the packet's address.
+// TestEventsHaveOwnAddresses has a pod send from addresses for which policies judge another one of its own, to a
+// service, to a pod and to a group: what is told has the packet's address.
 func TestEventsHaveOwnAddresses(t *testing.T) {
 	n, d := routed(t), openTest(t)
 	n.labelled(t, d)
@@ -279,7 +285,8 @@ func TestEventsHaveOwnAddresses(t *testing.T) {
 
 	local, index := linkLocalOf(t, n.pods[1])
 	device := must(rtnl.In(n.pods[1]).Device("eth0"))(t)
-	p := packet{src: netip.AddrPortFrom(local, 5353), dst: netip.MustParseAddrPort("[ff02::fb]:5353"), proto: protoUDP, payload: "x"}
+	p := packet{src: netip.AddrPortFrom(local, 5353), dst: netip.MustParseAddrPort("[ff02::fb]:5353"), proto: protoUDP,
+		payload: "x"}
 	wants(flows.Denied, p, func() error {
 		by := sender{ns: n.pods[1], index: index, mac: device.MAC, next: net.HardwareAddr{0x33, 0x33, 0, 0, 0, 0xfb}}
 		return by.raw(by.frame(p))

@@ -20,8 +20,8 @@ import (
 	"mustang/internal/testkit"
 )
 
-// TestPoliciesBeforeConnections has root in a pod send packets as if they were of a connection that is older than the policies, in which the
-// pod is the server. They pass if the other end has the only ephemeral port.
+// TestPoliciesBeforeConnections has root in a pod send packets as if they were of a connection that is older than the
+// policies, in which the pod is the server. They pass if the other end has the only ephemeral port.
 func TestPoliciesBeforeConnections(t *testing.T) {
 	n, d := bridged(t), openTest(t)
 	n.labelled(t, d)
@@ -30,7 +30,8 @@ func TestPoliciesBeforeConnections(t *testing.T) {
 		t.Run(fmt.Sprint(port), func(t *testing.T) {
 			before := counts(t, d)
 			for _, flags := range []uint8{flagACK, flagSYN | flagACK} {
-				sendRaw(t, n, packet{src: netip.MustParseAddrPort(podB4 + ":80"), dst: netip.AddrPortFrom(netip.MustParseAddr(podA4), uint16(port)), proto: protoTCP, flags: flags, payload: "data"})
+				sendRaw(t, n, packet{src: netip.MustParseAddrPort(podB4 + ":80"),
+					dst: netip.AddrPortFrom(netip.MustParseAddr(podA4), uint16(port)), proto: protoTCP, flags: flags, payload: "data"})
 			}
 			testkit.Eventually(t, 5*time.Second, func() error {
 				if now := counts(t, d); now["from_pod"] < before["from_pod"]+2 {
@@ -43,26 +44,28 @@ func TestPoliciesBeforeConnections(t *testing.T) {
 	}
 }
 
-// TestServerRevivesNothing ends a connection by a policy, and has its row go: what the server still sends does not begin it anew, though the
-// server may open connections.
+// TestServerRevivesNothing ends a connection by a policy, and has its row go: what the server still sends does not
+// begin it anew, though the server may open connections.
 func TestServerRevivesNothing(t *testing.T) {
 	for _, port := range []int{20000, 40000} {
 		testForgotten(t, port, func(t *testing.T, n network, d *Datapath, server netip.AddrPort, _ net.Conn) {
 			applyPolicies(t, d, denyIngressA)
 			before := counts(t, d)
-			more := packet{src: server, dst: netip.MustParseAddrPort(fmt.Sprint(podB4, ":", port)), proto: protoTCP, flags: flagACK, payload: "more"}
+			more := packet{src: server, dst: netip.MustParseAddrPort(fmt.Sprint(podB4, ":", port)), proto: protoTCP,
+				flags: flagACK, payload: "more"}
 			succeed(t, sendRawFrom(n.pods[0], more))
 			awaitCount(t, d, before, "drop_policy_ingress")
 		})
 	}
 }
 
-// TestForgottenGoOn has the row of a connection go that policies allow in the direction in which it was opened alone. It goes on if the
-// client has an ephemeral port, whoever speaks first.
+// TestForgottenGoOn has the row of a connection go that policies allow in the direction in which it was opened alone.
+// It goes on if the client has an ephemeral port, whoever speaks first.
 func TestForgottenGoOn(t *testing.T) {
 	testForgotten(t, 40000, func(t *testing.T, n network, d *Datapath, server netip.AddrPort, conn net.Conn) {
 		before := counts(t, d)
-		succeed(t, sendRawFrom(n.pods[0], packet{src: server, dst: netip.MustParseAddrPort(podB4 + ":40000"), proto: protoTCP, flags: flagACK}))
+		succeed(t, sendRawFrom(n.pods[0], packet{src: server, dst: netip.MustParseAddrPort(podB4 + ":40000"), proto: protoTCP,
+			flags: flagACK}))
 		noError(t, exchanged(conn))
 		if d := delta(t, d, before); d["drop_policy_ingress"]+d["drop_policy_egress"] > 0 {
 			t.Errorf("%v", d)
@@ -70,8 +73,10 @@ func TestForgottenGoOn(t *testing.T) {
 	})
 }
 
-// testForgotten opens a connection from a port of pod b to pod a, which joined with a policy that lets b in and a open none, and has its row go.
-func testForgotten(t *testing.T, port int, then func(t *testing.T, n network, d *Datapath, server netip.AddrPort, conn net.Conn)) {
+// testForgotten opens a connection from a port of pod b to pod a, which joined with a policy that lets b in and a open
+// none, and has its row go.
+func testForgotten(t *testing.T, port int, then func(t *testing.T, n network, d *Datapath, server netip.AddrPort,
+	conn net.Conn)) {
 	t.Run(fmt.Sprint("port ", port), func(t *testing.T) {
 		n, d := bridged(t), openTest(t)
 		applyPolicies(t, d, fromBToA, denyEgressA)
@@ -100,8 +105,8 @@ func sendRawFrom(pod *netns.Namespace, p packet) error {
 	})
 }
 
-// TestNodeRefuses connects pods to a port of the node that nobody listens on: what the node's kernel answers without a socket arrives, while
-// a policy of one of them is in force.
+// TestNodeRefuses connects pods to a port of the node that nobody listens on: what the node's kernel answers without a
+// socket arrives, while a policy of one of them is in force.
 func TestNodeRefuses(t *testing.T) {
 	onLinks(t, "", func(t *testing.T, m linkMode) {
 		n, d := m.make(t), openTest(t)
@@ -120,8 +125,9 @@ func TestNodeRefuses(t *testing.T) {
 	})
 }
 
-// TestPolicyHoldsForRoot has root in one pod send to another pod, whose policy allows nobody, past the programs of its own device:
-// nothing arrives. Without the policy all does. The source guard, which would drop most of it first, is off.
+// TestPolicyHoldsForRoot has root in one pod send to another pod, whose policy allows nobody, past the programs of its
+// own device: nothing arrives. Without the policy all does. The source guard, which would drop most of it first, is
+// off.
 func TestPolicyHoldsForRoot(t *testing.T) {
 	onLinks(t, "macvlan, ipvlan-l2, ipvlan-l3, ipvlan-l3s", func(t *testing.T, m linkMode) {
 		f := newForger(t, m)
@@ -152,7 +158,8 @@ func (f *forger) open(t *testing.T, victim net.PacketConn, own netip.Addr) {
 	})
 }
 
-// isRefused sends a datagram under a policy that denies all to the victim, which gets nothing, and without, when it gets it.
+// isRefused sends a datagram under a policy that denies all to the victim, which gets nothing, and without, when it
+// gets it.
 func (f *forger) isRefused(t *testing.T, victim net.PacketConn, own netip.Addr, send func([]byte)) {
 	t.Helper()
 	applyPolicies(t, f.d, denyAll)
@@ -167,7 +174,8 @@ func (f *forger) isRefused(t *testing.T, victim net.PacketConn, own netip.Addr, 
 // getsNothingByXDP is isRefused for AF_XDP, by which the kernel carries packets of some modes only.
 func (f *forger) getsNothingByXDP(t *testing.T, victim net.PacketConn, own netip.Addr) {
 	t.Helper()
-	if err := sendXDP(f.pods[1], f.device.Index, f.honest().datagram(own, addrOf(victim), "warm")); errors.Is(err, unix.EBUSY) {
+	if err := sendXDP(f.pods[1], f.device.Index, f.honest().datagram(own, addrOf(victim), "warm")); errors.Is(err,
+		unix.EBUSY) {
 		t.Logf("the kernel has dropped it: AF_XDP does not say of which protocol packets are, and ipvlan asks")
 		return
 	}
@@ -192,7 +200,8 @@ func sendXDP(ns *netns.Namespace, index int, frame []byte) error {
 		defer func() { _ = unix.Munmap(memory) }()
 		copy(memory, frame)
 		area := unix.XDPUmemReg{Addr: uint64(uintptr(unsafe.Pointer(&memory[0]))), Len: 2 * size, Size: size}
-		if _, _, errno := unix.Syscall6(unix.SYS_SETSOCKOPT, uintptr(fd), unix.SOL_XDP, unix.XDP_UMEM_REG, uintptr(unsafe.Pointer(&area)), unsafe.Sizeof(area), 0); errno != 0 {
+		if _, _, errno := unix.Syscall6(unix.SYS_SETSOCKOPT, uintptr(fd), unix.SOL_XDP, unix.XDP_UMEM_REG,
+			uintptr(unsafe.Pointer(&area)), unsafe.Sizeof(area), 0); errno != 0 {
 			return errno
 		}
 		for _, ring := range []int{unix.XDP_UMEM_FILL_RING, unix.XDP_UMEM_COMPLETION_RING, unix.XDP_TX_RING} {
@@ -202,10 +211,12 @@ func sendXDP(ns *netns.Namespace, index int, frame []byte) error {
 		}
 		var offsets unix.XDPMmapOffsets
 		length := uint32(unsafe.Sizeof(offsets))
-		if _, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), unix.SOL_XDP, unix.XDP_MMAP_OFFSETS, uintptr(unsafe.Pointer(&offsets)), uintptr(unsafe.Pointer(&length)), 0); errno != 0 {
+		if _, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), unix.SOL_XDP, unix.XDP_MMAP_OFFSETS,
+			uintptr(unsafe.Pointer(&offsets)), uintptr(unsafe.Pointer(&length)), 0); errno != 0 {
 			return errno
 		}
-		ring, err := unix.Mmap(fd, unix.XDP_PGOFF_TX_RING, int(offsets.Tx.Desc)+8*16, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_POPULATE)
+		ring, err := unix.Mmap(fd, unix.XDP_PGOFF_TX_RING, int(offsets.Tx.Desc)+8*16, unix.PROT_READ|unix.PROT_WRITE,
+			unix.MAP_SHARED|unix.MAP_POPULATE)
 		if err != nil {
 			return err
 		}
@@ -226,7 +237,8 @@ func sendXDP(ns *netns.Namespace, index int, frame []byte) error {
 	})
 }
 
-// TestPolicyOfOpenConnections opens TCP connections before the first policy: what the policy allows lives on, and what it denies ends.
+// TestPolicyOfOpenConnections opens TCP connections before the first policy: what the policy allows lives on, and what
+// it denies ends.
 func TestPolicyOfOpenConnections(t *testing.T) {
 	onLinks(t, "veth, bridge, macvlan", func(t *testing.T, mode linkMode) {
 		n, d := mode.make(t), openTest(t)
@@ -293,7 +305,8 @@ func testOpenConnections(t *testing.T, d *Datapath, open func() net.Conn) {
 	lives(conn)
 	applyPolicies(t, d, denyIngressA)
 	ends(conn, "drop_policy_ingress")
-	for _, c := range []struct{ policy, reason string }{{denyIngressA, "drop_policy_ingress"}, {denyEgressB, "drop_policy_egress"}, {denyEgressA, ""}} {
+	for _, c := range []struct{ policy, reason string }{{denyIngressA, "drop_policy_ingress"},
+		{denyEgressB, "drop_policy_egress"}, {denyEgressA, ""}} {
 		applyPolicies(t, d)
 		conn := open()
 		if applyPolicies(t, d, c.policy); c.reason == "" {

@@ -48,7 +48,9 @@ func TestPolicyPackets(t *testing.T) {
 func (p policed) apply(t *testing.T, audit bool, documents ...string) {
 	t.Helper()
 	for name, addr := range map[string]netip.Addr{"a": p.backend.Addr(), "b": p.client.Addr()} {
-		documents = append(documents, fmt.Sprintf("{apiVersion: v1, kind: Pod, metadata: {name: %s, labels: {app: %s}}, status: {podIP: %q}}", name, name, addr))
+		documents = append(documents,
+			fmt.Sprintf("{apiVersion: v1, kind: Pod, metadata: {name: %s, labels: {app: %s}}, status: {podIP: %q}}", name,
+				name, addr))
 	}
 	set := must(manifest.Read(strings.NewReader("---\n" + strings.Join(documents, "\n---\n"))))(t)
 	must(p.Policies().Apply(t.Context(), service.CLI, policies.Set{Snapshot: set.Snapshot, Audit: audit}))(t)
@@ -61,7 +63,8 @@ type policedHooks struct {
 	pod  netip.Addr
 }
 
-// gets runs the program on a frame, and fails the test unless it is dropped for that reason, or not at all if there is none.
+// gets runs the program on a frame, and fails the test unless it is dropped for that reason, or not at all if there is
+// none.
 func (h policedHooks) gets(t *testing.T, want string, frame []byte) {
 	t.Helper()
 	sender := objects.Sender{Endpoint: 1, Flags: objects.SenderUnguarded, Pod: rows.EncodeAddr(h.pod)}
@@ -88,7 +91,8 @@ func (h policedHooks) as(t *testing.T, sender objects.Sender, want string, frame
 const (
 	ingressDrop, egressDrop = "drop_policy_ingress", "drop_policy_egress"
 
-	egressFromB = `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: b}, spec: {podSelector: {matchLabels: {app: b}}, policyTypes: [Ingress, Egress],
+	egressFromB = `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: b}, spec: {podSelector: ` +
+		`{matchLabels: {app: b}}, policyTypes: [Ingress, Egress],
   egress: [{ports: [{protocol: UDP, port: 53}, {protocol: UDP, port: 8080}]}, {to: [{podSelector: {matchLabels: {app: a}}}]}]}}`
 )
 
@@ -108,7 +112,8 @@ func (p policed) group() netip.AddrPort {
 }
 
 func (p policed) icmp(kind4, kind6 uint8, src, dst netip.Addr) packet {
-	q := packet{src: netip.AddrPortFrom(src, 0), dst: netip.AddrPortFrom(dst, 0), proto: protoICMP, icmpType: kind4, payload: "ping"}
+	q := packet{src: netip.AddrPortFrom(src, 0), dst: netip.AddrPortFrom(dst, 0), proto: protoICMP, icmpType: kind4,
+		payload: "ping"}
 	if p.v6 {
 		q.proto, q.icmpType = protoICMPv6, kind6
 	}
@@ -130,7 +135,8 @@ type policyCase struct {
 }
 
 func policyCases() []policyCase {
-	return slices.Concat(policyAddressCases(), policyRowCases(), policyFrameCases(), policyICMPCases(), policyDiscoveryCases(), policyForeignCases())
+	return slices.Concat(policyAddressCases(), policyRowCases(), policyFrameCases(), policyICMPCases(),
+		policyDiscoveryCases(), policyForeignCases())
 }
 
 // policyAddressCases are about whose a packet is.
@@ -153,7 +159,10 @@ func policyAddressCases() []policyCase {
 		{"forged answers", func(t *testing.T, p policed, from, to policedHooks) {
 			p.apply(t, false, denyIngressA)
 			for port, flags := range map[uint16]uint8{20: flagSYN | flagACK, 21: flagACK} {
-				toServer := p.first(netip.AddrPortFrom(p.client.Addr(), port), p.backend).with(func(q *packet) { q.proto, q.flags = protoTCP, flags })
+				toServer := p.first(netip.AddrPortFrom(p.client.Addr(), port), p.backend).with(func(q *packet) {
+					q.proto,
+						q.flags = protoTCP, flags
+				})
 				from.gets(t, ingressDrop, toServer.frame())
 				answer := toServer.with(func(q *packet) { q.dst = netip.AddrPortFrom(q.dst.Addr(), 40000) })
 				from.gets(t, "", answer.frame())
@@ -241,7 +250,10 @@ func policyRowCases() []policyCase {
 			before := slots()
 			p.apply(t, false, denyIngressA)
 			from.gets(t, ingressDrop, tcp.with(func(q *packet) { q.flags = flagACK }).frame())
-			to.gets(t, ingressDrop, p.next(p.backend, p.client).with(func(q *packet) { q.proto, q.flags = protoTCP, flagSYN|flagACK }).frame())
+			to.gets(t, ingressDrop, p.next(p.backend, p.client).with(func(q *packet) {
+				q.proto, q.flags = protoTCP,
+					flagSYN|flagACK
+			}).frame())
 			if now := slots(); !reflect.DeepEqual(now, before) {
 				t.Errorf("%+v, want %+v", now, before)
 			}
@@ -292,14 +304,17 @@ func policyFrameCases() []policyCase {
 			if p.v6 {
 				return
 			}
-			ask := packet{src: netip.MustParseAddrPort("0.0.0.0:68"), dst: netip.MustParseAddrPort("255.255.255.255:67"), proto: protoUDP, ethDst: "ff"}
-			answer := packet{src: netip.MustParseAddrPort("192.168.10.9:67"), dst: netip.AddrPortFrom(p.client.Addr(), 68), proto: protoUDP}
+			ask := packet{src: netip.MustParseAddrPort("0.0.0.0:68"), dst: netip.MustParseAddrPort("255.255.255.255:67"),
+				proto: protoUDP, ethDst: "ff"}
+			answer := packet{src: netip.MustParseAddrPort("192.168.10.9:67"), dst: netip.AddrPortFrom(p.client.Addr(), 68),
+				proto: protoUDP}
 			egressFromB := strings.Replace(denyEgressB, "[Egress]", "[Egress, Ingress]", 1)
 			p.apply(t, false, egressFromB)
 			to.pod = p.client.Addr()
 			from.gets(t, egressDrop, ask.frame())
 			to.gets(t, ingressDrop, answer.frame())
-			asks := objects.Sender{Endpoint: 2, Flags: objects.SenderUnguarded | objects.SenderDHCP, Pod: rows.EncodeAddr(p.client.Addr())}
+			asks := objects.Sender{Endpoint: 2, Flags: objects.SenderUnguarded | objects.SenderDHCP,
+				Pod: rows.EncodeAddr(p.client.Addr())}
 			from.as(t, asks, "", ask.frame())
 			to.as(t, asks, "", answer.frame())
 			ask.dst = netip.MustParseAddrPort("255.255.255.255:68")
@@ -353,13 +368,19 @@ func policyICMPCases() []policyCase {
 			to.gets(t, "", p.icmp(0, 129, p.backend.Addr(), p.client.Addr()).frame())
 			to.gets(t, ingressDrop, p.icmp(8, 128, p.backend.Addr(), p.client.Addr()).frame())
 			to.gets(t, ingressDrop, p.icmp(13, 139, p.backend.Addr(), p.client.Addr()).frame())
-			late := p.icmp(0, 129, p.backend.Addr(), p.client.Addr()).with(func(q *packet) { q.fragment = &fragmentPart{id: 7, offset: 9} })
+			late := p.icmp(0, 129, p.backend.Addr(), p.client.Addr()).with(func(q *packet) {
+				q.fragment = &fragmentPart{id: 7,
+					offset: 9}
+			})
 			to.gets(t, "", late.frame())
 			from.gets(t, egressDrop, p.icmp(8, 128, p.client.Addr(), p.outsider.Addr()).frame())
 		}},
 		{"fragments", func(t *testing.T, p policed, from, _ policedHooks) {
 			p.apply(t, false, egressFromB)
-			first := p.first(p.client, p.outsider).with(func(q *packet) { q.fragment = &fragmentPart{id: 8, more: true, whole: "hello, world"} })
+			first := p.first(p.client, p.outsider).with(func(q *packet) {
+				q.fragment = &fragmentPart{id: 8, more: true,
+					whole: "hello, world"}
+			})
 			late := first.with(func(q *packet) { q.fragment = &fragmentPart{id: 8, offset: 2} })
 			from.gets(t, egressDrop, late.frame())
 			from.gets(t, "", first.frame())

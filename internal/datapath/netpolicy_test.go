@@ -92,18 +92,24 @@ func (c caller) allowed(t testing.TB, to netip.AddrPort) {
 }
 
 const (
-	denyIngressA = `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: deny-a}, spec: {podSelector: {matchLabels: {app: a}}, policyTypes: [Ingress]}}`
-	fromBToA     = `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: b-to-a}, spec: {podSelector: {matchLabels: {app: a}}, ` +
+	denyIngressA = `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: deny-a}, spec: ` +
+		`{podSelector: {matchLabels: {app: a}}, policyTypes: [Ingress]}}`
+	fromBToA = `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: b-to-a}, spec: {podSelector: ` +
+		`{matchLabels: {app: a}}, ` +
 		`ingress: [{from: [{podSelector: {matchLabels: {app: b}}}]}]}}`
-	fromAnyToA = `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: any-to-a}, spec: {podSelector: {matchLabels: {app: a}}, ` +
+	fromAnyToA = `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: any-to-a}, spec: ` +
+		`{podSelector: {matchLabels: {app: a}}, ` +
 		`ingress: [{from: [{ipBlock: {cidr: 0.0.0.0/0}}, {ipBlock: {cidr: "::/0"}}]}]}}`
-	denyEgressA = `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: deny-a-out}, spec: {podSelector: {matchLabels: {app: a}}, policyTypes: [Egress]}}`
-	denyEgressB = `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: deny-b}, spec: {podSelector: {matchLabels: {app: b}}, policyTypes: [Egress]}}`
+	denyEgressA = `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: deny-a-out}, spec: ` +
+		`{podSelector: {matchLabels: {app: a}}, policyTypes: [Egress]}}`
+	denyEgressB = `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: deny-b}, spec: ` +
+		`{podSelector: {matchLabels: {app: b}}, policyTypes: [Egress]}}`
 )
 
 // TestPolicies sends real traffic under policies that come and go.
 func TestPolicies(t *testing.T) {
-	onLinks(t, "veth, bridge, macvlan, segment, ipvlan-l2, ipvlan-l3, ipvlan-l3s, netkit, netkit-l2, ovs-veth, ovs-internal, tap, tun", func(t *testing.T, mode linkMode) {
+	onLinks(t, "veth, bridge, macvlan, segment, ipvlan-l2, ipvlan-l3, ipvlan-l3s, netkit, netkit-l2, ovs-veth, "+
+		"ovs-internal, tap, tun", func(t *testing.T, mode linkMode) {
 		n, d := mode.make(t), openTest(t)
 		n.labelled(t, d)
 		for _, f := range families() {
@@ -150,7 +156,8 @@ func testPolicies(t *testing.T, n network, b caller, f family) {
 	}
 }
 
-// TestAddressEndsInZeros: an address whose last 32 bits are 0 makes its pod's policies hold as another does, whatever address it sends from.
+// TestAddressEndsInZeros: an address whose last 32 bits are 0 makes its pod's policies hold as another does, whatever
+// address it sends from.
 func TestAddressEndsInZeros(t *testing.T) {
 	b := newBench(t)
 	for _, last := range []string{"fd00:1:0:0:0:1:0:0", "fd00:1:0:0:0:1:0:1"} {
@@ -160,7 +167,8 @@ func TestAddressEndsInZeros(t *testing.T) {
 		row, _ := must2(p.objects.Endpoints.Get(rows.EncodeAddr(p.client.Addr())))(t)
 		row.Id = 77
 		succeed(t, p.objects.Endpoints.Put(rows.EncodeAddr(addr), row))
-		p.apply(t, false, denyEgressB, `{apiVersion: v1, kind: Pod, metadata: {name: z, labels: {app: b}}, status: {podIP: "`+last+`"}}`)
+		p.apply(t, false, denyEgressB, `{apiVersion: v1, kind: Pod, metadata: {name: z, labels: {app: b}}, status: {podIP: "`+
+			last+`"}}`)
 		from := policedHooks{p, objects.Hook{Point: objects.AttachHost, Program: "from_pod"}, addr}
 		link, _ := p.link()
 		from.gets(t, egressDrop, p.first(netip.AddrPortFrom(addr, 4000), p.outsider).frame())
@@ -170,20 +178,23 @@ func TestAddressEndsInZeros(t *testing.T) {
 	}
 }
 
-// TestForgingLinkLocal has a macvlan pod, which has a further device in a nested namespace, pose as another pod by that one's link-local address, to a
-// pod that lets the other in. The other is let in by it.
+// TestForgingLinkLocal has a macvlan pod, which has a further device in a nested namespace, pose as another pod by that
+// one's link-local address, to a pod that lets the other in. The other is let in by it.
 func TestForgingLinkLocal(t *testing.T) {
 	n, d := slaves(t), openTest(t)
 	n.labelled(t, d)
 	other := testkit.Namespace(t, "podc")
 	n.run(t, "-n HOST link add link up0 name eth0 netns "+other.Name()+" type macvlan mode bridge")
 	n.run(t, "-n "+other.Name()+" addr add fd00:10::c/64 dev eth0 nodad\n-n "+other.Name()+" link set eth0 up")
-	spec := EndpointSpec{Namespace: other, IfName: "eth0", Host: n.host, Pod: &policy.Pod{Namespace: "default", Name: "c", Labels: map[string]string{"app": "c"}}}
+	spec := EndpointSpec{Namespace: other, IfName: "eth0", Host: n.host, Pod: &policy.Pod{Namespace: "default", Name: "c",
+		Labels: map[string]string{"app": "c"}}}
 	must2(d.Endpoints().Put(t.Context(), spec))(t)
 	local, _ := linkLocalOf(t, other)
-	applyPolicies(t, d, `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: c-to-a}, spec: {podSelector: {matchLabels: {app: a}},
+	applyPolicies(t, d, `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: c-to-a}, spec: `+
+		`{podSelector: {matchLabels: {app: a}},
 		ingress: [{from: [{podSelector: {matchLabels: {app: c}}}]}]}}`,
-		`{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: range}, spec: {podSelector: {matchLabels: {app: c}},
+		`{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: range}, spec: {podSelector: `+
+			`{matchLabels: {app: c}},
 		ingress: [{from: [{ipBlock: {cidr: "fe80::78/128"}}]}]}}`)
 	deep := testkit.Namespace(t, "deep")
 	n.run(t, "-n PODB link add link eth0 name deep type macvlan mode bridge\n-n PODB link set deep netns "+deep.Name())
@@ -216,14 +227,16 @@ func TestForgingLinkLocal(t *testing.T) {
 	testkit.Eventually(t, 30*time.Second, func() error { return connectFrom(other, local.WithZone("eth0"), server) })
 }
 
-// TestBackendAtAllowedAddress: a service's backend is an address that a pod is allowed. A policy comes that denies the pod the connection: it sends by it no more.
+// TestBackendAtAllowedAddress: a service's backend is an address that a pod is allowed. A policy comes that denies the
+// pod the connection: it sends by it no more.
 func TestBackendAtAllowedAddress(t *testing.T) {
 	n, d := routed(t), openTest(t)
 	n.labelled(t, d)
 	n.allowB(t, d)
 	n.run(t, "-n HOST route replace 192.168.77.7/32 via "+podB4+" onlink dev vb")
 	backend, frontend := netip.MustParseAddrPort("192.168.77.7:9000"), netip.MustParseAddrPort("10.96.0.10:80")
-	must2(d.Services().Put(t.Context(), service.CLI, service.Service{Frontend: frontend, Protocol: service.UDP, Backends: service.Backends(backend)}))(t)
+	must2(d.Services().Put(t.Context(), service.CLI, service.Service{Frontend: frontend, Protocol: service.UDP,
+		Backends: service.Backends(backend)}))(t)
 	listen := func(i int, at string) (c net.PacketConn) {
 		t.Helper()
 		succeed(t, n.pods[i].Do(func() (err error) { c, err = net.ListenPacket("udp", at); return err }))
@@ -251,7 +264,8 @@ func TestBackendAtAllowedAddress(t *testing.T) {
 		return err
 	}
 	testkit.Eventually(t, 10*time.Second, answer)
-	applyPolicies(t, d, `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: shut-b}, spec: {podSelector: {matchLabels: {app: b}}, policyTypes: [Ingress, Egress]}}`)
+	applyPolicies(t, d, `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: shut-b}, spec: `+
+		`{podSelector: {matchLabels: {app: b}}, policyTypes: [Ingress, Egress]}}`)
 	for range 2 {
 		if err := answer(); err == nil {
 			t.Error("the client has received what the backend's policy denies")
@@ -259,13 +273,18 @@ func TestBackendAtAllowedAddress(t *testing.T) {
 	}
 }
 
-const denyAll = `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: deny}, spec: {podSelector: {}, policyTypes: [Ingress]}}`
+const denyAll = `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: deny}, spec: ` +
+	`{podSelector: {}, policyTypes: [Ingress]}}`
 
-// TestDeliveredMark has senders that are no endpoints mark their packets as delivered: a policy holds against these all the same.
+// TestDeliveredMark has senders that are no endpoints mark their packets as delivered: a policy holds against these all
+// the same.
 func TestDeliveredMark(t *testing.T) {
 	testkit.RequireTool(t, "tc")
 	senders := map[string]func(t *testing.T, n network, d *Datapath) (ns *netns.Namespace, source string){
-		"another network's container": func(_ *testing.T, n network, _ *Datapath) (*netns.Namespace, string) { return n.pods[1], podB4 },
+		"another network's container": func(_ *testing.T, n network, _ *Datapath) (*netns.Namespace,
+			string) {
+			return n.pods[1], podB4
+		},
 		"a pod that is no endpoint": func(t *testing.T, n network, d *Datapath) (*netns.Namespace, string) {
 			must(d.Guards().Put(t.Context(), n.attachment(1)))(t)
 			return n.pods[1], podB4
@@ -282,8 +301,10 @@ func TestDeliveredMark(t *testing.T) {
 			victim := listenIn(t, n.pods[0], podA4)
 			send := func() error { return sendUDP(from, source, victim) }
 			testkit.Eventually(t, 10*time.Second, send)
-			for _, args := range []string{"qdisc add dev eth0 clsact", "filter add dev eth0 egress protocol all u32 match u32 0 0 flowid 1:6d73"} {
-				if out, err := exec.Command("tc", append([]string{"-n", from.Name()}, strings.Fields(args)...)...).CombinedOutput(); err != nil {
+			for _, args := range []string{"qdisc add dev eth0 clsact",
+				"filter add dev eth0 egress protocol all u32 match u32 0 0 flowid 1:6d73"} {
+				if out, err := exec.Command("tc", append([]string{"-n", from.Name()}, strings.Fields(
+					args)...)...).CombinedOutput(); err != nil {
 					t.Fatalf("tc %s: %v: %s", args, err, out)
 				}
 			}

@@ -38,7 +38,8 @@ func TestOpenErrors(t *testing.T) {
 	for name, open := range openers() {
 		t.Run(name, func(t *testing.T) {
 			elsewhere := filepath.Join(t.TempDir(), "root")
-			if _, err := open(Options{Root: elsewhere}); !errors.Is(err, objects.ErrNoBPFFS) || !strings.Contains(err.Error(), elsewhere) ||
+			if _, err := open(Options{Root: elsewhere}); !errors.Is(err, objects.ErrNoBPFFS) ||
+				!strings.Contains(err.Error(), elsewhere) ||
 				!strings.Contains(err.Error(), "mount -t bpf") {
 				t.Errorf("no bpffs: error %v", err)
 			}
@@ -50,7 +51,8 @@ func TestOpenErrors(t *testing.T) {
 					!strings.Contains(err.Error(), "mustang reset") || strings.Contains(err.Error(), "\n") {
 					t.Errorf("layout %s: error %v", other, err)
 				}
-				failsWith(t, errOf(os.Stat(filepath.Join(base, other, ours))), os.ErrNotExist, "layout %s: something was made there", other)
+				failsWith(t, errOf(os.Stat(filepath.Join(base, other, ours))), os.ErrNotExist,
+					"layout %s: something was made there", other)
 			}
 			succeed(t, syscall.Seteuid(65534))
 			_, err := open(Options{Root: filepath.Join(base, "mine")})
@@ -101,7 +103,8 @@ func TestCounterNames(t *testing.T) {
 			t.Fatalf("enum %s has %d values, and Go %d names", enum, len(values.Values), len(names))
 		}
 		for i, value := range values.Values {
-			if want := strings.ToUpper(prefix + "_" + names[i][0]); value.Value != uint64(i) || value.Name != want || i > 0 && names[i][1] == "" {
+			if want := strings.ToUpper(prefix + "_" + names[i][0]); value.Value != uint64(i) || value.Name != want || i > 0 &&
+				names[i][1] == "" {
 				t.Errorf("enum %s: value %d is %s, want %s", enum, value.Value, value.Name, want)
 			}
 		}
@@ -182,7 +185,8 @@ func TestSameIndexOnOtherHost(t *testing.T) {
 // vmSpec is a VM behind tap0.
 func vmSpec(n network) EndpointSpec {
 	return EndpointSpec{
-		Host: n.host, HostIfName: "tap0", MAC: net.HardwareAddr{0x52, 0x54, 0, 0, 0, 1}, Addresses: []netip.Addr{netip.MustParseAddr(podA4)},
+		Host: n.host, HostIfName: "tap0", MAC: net.HardwareAddr{0x52, 0x54, 0, 0, 0, 1},
+		Addresses: []netip.Addr{netip.MustParseAddr(podA4)},
 	}
 }
 
@@ -217,7 +221,8 @@ func TestCheckHost(t *testing.T) {
 	add()
 	c := must(cgroup.Open(path))(t)
 	defer c.Close()
-	pinned := must(link.LoadPinnedLink(pins(d, "links", objects.Link{Hook: objects.Hook{Point: objects.AttachCgroup, Program: "connect4"}, ID: c.ID}.String()), nil))(t)
+	pinned := must(link.LoadPinnedLink(pins(d, "links", objects.Link{Hook: objects.Hook{Point: objects.AttachCgroup,
+		Program: "connect4"}, ID: c.ID}.String()), nil))(t)
 	defer pinned.Close()
 	succeed(t, pinned.Detach())
 	want("lacks the socket programs connect4")

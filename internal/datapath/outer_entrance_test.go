@@ -20,9 +20,9 @@ import (
 	"mustang/internal/testkit"
 )
 
-// TestForgingToHostNested has root in a pod send to the host from the addresses of other pods, one on the same parent and one that
-// the host routes to, in ways that leave nobody known as the sender: from a network namespace of its own, by a bridge, and as a
-// copy that a filter makes. The host gets none of that; from an address outside it gets the same.
+// TestForgingToHostNested has root in a pod send to the host from the addresses of other pods, one on the same parent
+// and one that the host routes to, in ways that leave nobody known as the sender: from a network namespace of its own,
+// by a bridge, and as a copy that a filter makes. The host gets none of that; from an address outside it gets the same.
 func TestForgingToHostNested(t *testing.T) {
 	onLinks(t, "macvlan, ipvlan-l2", func(t *testing.T, m linkMode) {
 		f := newForger(t, m)
@@ -48,7 +48,8 @@ func (f *forger) addRouted(t *testing.T) [2]netip.Addr {
 	addrs := [2]netip.Addr{netip.MustParseAddr("192.168.20.20"), netip.MustParseAddr("fd00:20::20")}
 	for _, ip := range addrs {
 		if err := f.d.Endpoints().write([]Endpoint{{
-			ID: 98, IP: ip, Host: true, IfIndex: 12345, PodMAC: mac("44"), NodeMAC: mac("45"), Owner: 1, netns: 12345, flags: device.IntoPeer,
+			ID: 98, IP: ip, Host: true, IfIndex: 12345, PodMAC: mac("44"), NodeMAC: mac("45"), Owner: 1, netns: 12345,
+			flags: device.IntoPeer,
 		}}); err != nil {
 			t.Fatal(err)
 		}
@@ -95,8 +96,9 @@ func (f *forger) strangers(t *testing.T) []sender {
 	return append(all, device("by a bridge", deep, "eth0"))
 }
 
-// TestRouterReturnsToHost has a router on the network of the parent bring back to the host what a pod has sent; also from an
-// address that the pod is allowed. The same addresses in a packet that no pod has sent, and others of the pod, do not arrive.
+// TestRouterReturnsToHost has a router on the network of the parent bring back to the host what a pod has sent; also
+// from an address that the pod is allowed. The same addresses in a packet that no pod has sent, and others of the pod,
+// do not arrive.
 func TestRouterReturnsToHost(t *testing.T) {
 	onLinks(t, "macvlan, ipvlan-l2", func(t *testing.T, m linkMode) {
 		f := newForger(t, m)
@@ -151,8 +153,8 @@ func (o *outsider) routeBack(t *testing.T) {
 		-n OUT route add `+to[1]+` via `+gateway6, "OUT", o.ns.Name()))
 }
 
-// TestParentIsBridge has a pod on a bridge reach the host, whose device is a macvlan on that bridge, as are those of other pods. A
-// pod there cannot pose as it.
+// TestParentIsBridge has a pod on a bridge reach the host, whose device is a macvlan on that bridge, as are those of
+// other pods. A pod there cannot pose as it.
 func TestParentIsBridge(t *testing.T) {
 	n := newNetwork(t)
 	n.run(t, `

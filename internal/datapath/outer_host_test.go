@@ -20,8 +20,8 @@ import (
 	"mustang/internal/testkit"
 )
 
-// TestForgingToHost has root in a pod send to the host's own device on the same parent, from another pod's address and one
-// outside, in all ways that it has past its program too. The host gets none of that, and all with the guard off.
+// TestForgingToHost has root in a pod send to the host's own device on the same parent, from another pod's address and
+// one outside, in all ways that it has past its program too. The host gets none of that, and all with the guard off.
 func TestForgingToHost(t *testing.T) {
 	onLinks(t, "macvlan, ipvlan-l2", func(t *testing.T, m linkMode) {
 		f := newForger(t, m)
@@ -44,7 +44,8 @@ func listenIn(t *testing.T, ns *netns.Namespace, addr string) net.PacketConn {
 	return conn
 }
 
-// reachHost returns the MAC address of the host's device that has the gateway's address, and has it take packets from anywhere.
+// reachHost returns the MAC address of the host's device that has the gateway's address, and has it take packets from
+// anywhere.
 func (f *forger) reachHost(t *testing.T) []byte {
 	t.Helper()
 	devices := must(rtnl.In(f.network.host).Devices())(t)
@@ -60,8 +61,8 @@ func (f *forger) reachHost(t *testing.T) []byte {
 	return devices[i].MAC
 }
 
-// TestUpgradeGuardsOutside has lost the programs at devices of the host, for pods that are endpoints and one that has the source
-// guard alone.
+// TestUpgradeGuardsOutside has lost the programs at devices of the host, for pods that are endpoints and one that has
+// the source guard alone.
 func TestUpgradeGuardsOutside(t *testing.T) {
 	for _, m := range linkModes() {
 		if m.name == "macvlan" || m.name == "ipvlan-l3" {
@@ -109,8 +110,8 @@ func forgetOuter(t *testing.T, d *Datapath) {
 	}
 }
 
-// TestDeviceAfterPods has the host reach a pod by a device on the same parent that was made after the pod, while a policy is in force that
-// lets all in: once the device is guarded as others are.
+// TestDeviceAfterPods has the host reach a pod by a device on the same parent that was made after the pod, while a
+// policy is in force that lets all in: once the device is guarded as others are.
 func TestDeviceAfterPods(t *testing.T) {
 	n, d := slaves(t), openTest(t)
 	n.labelled(t, d)
@@ -120,7 +121,8 @@ func TestDeviceAfterPods(t *testing.T) {
 		-n HOST addr add `+gateway4+`/24 dev mst-late
 		-n HOST addr add `+gateway6+`/64 dev mst-late nodad
 		-n HOST link set mst-late up`)
-	const all = `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: all}, spec: {podSelector: {}, ingress: [{}], egress: [{}]}}`
+	const all = `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: all}, spec: {podSelector: ` +
+		`{}, ingress: [{}], egress: [{}]}}`
 	applyPolicies(t, d, all)
 	victims := []net.PacketConn{listenIn(t, n.pods[0], podA4), listenIn(t, n.pods[0], podA6)}
 	reach := func() (err error) {
@@ -137,11 +139,13 @@ func TestDeviceAfterPods(t *testing.T) {
 }
 
 // onlyOutsideToA is a policy that lets a machine outside reach the pod a, and nobody else but the node.
-var onlyOutsideToA = fmt.Sprintf(`{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: outside-to-a}, `+
-	`spec: {podSelector: {matchLabels: {app: a}}, ingress: [{from: [{ipBlock: {cidr: %s/32}}, {ipBlock: {cidr: "%s/128"}}]}]}}`, outside4, outside6)
+var onlyOutsideToA = fmt.Sprintf(
+	`{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: outside-to-a}, `+
+		`spec: {podSelector: {matchLabels: {app: a}}, ingress: [{from: [{ipBlock: {cidr: %s/32}}, {ipBlock: {cidr: `+
+		`"%s/128"}}]}]}}`, outside4, outside6)
 
-// TestForgingAsNode has root in a pod pose as the node, which policies let reach its pods, in all ways that leave no socket to know it by.
-// The node itself reaches the pod, also in the name of a machine for which it translates.
+// TestForgingAsNode has root in a pod pose as the node, which policies let reach its pods, in all ways that leave no
+// socket to know it by. The node itself reaches the pod, also in the name of a machine for which it translates.
 func TestForgingAsNode(t *testing.T) {
 	onLinks(t, "macvlan, ipvlan-l2, ipvlan-l3, ipvlan-l3s", func(t *testing.T, m linkMode) {
 		f := newForger(t, m)
@@ -159,8 +163,9 @@ func TestForgingAsNode(t *testing.T) {
 	})
 }
 
-// TestForgingAsNodeByHost has root in a pod pose as the node to pods that the host routes to: one on the same parent, and one behind a veth.
-// IPv6 routes packets that come with an address of the host. The host still reaches itself there.
+// TestForgingAsNodeByHost has root in a pod pose as the node to pods that the host routes to: one on the same parent,
+// and one behind a veth. IPv6 routes packets that come with an address of the host. The host still reaches itself
+// there.
 func TestForgingAsNodeByHost(t *testing.T) {
 	onLinks(t, "macvlan, ipvlan-l2, ipvlan-l3, ipvlan-l3s", func(t *testing.T, m linkMode) {
 		f := newForger(t, m)
@@ -181,7 +186,8 @@ func TestForgingAsNodeByHost(t *testing.T) {
 		strangers := f.strangers(t)
 		for family, addr := range []string{podA4, podA6} {
 			node := []netip.Addr{netip.MustParseAddr([]string{gateway4, gateway6}[family])}
-			for _, victim := range []net.PacketConn{listenIn(t, f.pods[0], addr), listenIn(t, veth, routedPod[family].String())} {
+			for _, victim := range []net.PacketConn{listenIn(t, f.pods[0], addr),
+				listenIn(t, veth, routedPod[family].String())} {
 				f.try(t, victim, node, strangers)
 			}
 		}
@@ -246,15 +252,16 @@ func parents(t *testing.T) network {
 	return n
 }
 
-// TestParentsAreJoined has pods of two parents call each other and each other's services, as the host routes between them. What
-// they send loses its seal on the way, also in fragments that the host puts together.
+// TestParentsAreJoined has pods of two parents call each other and each other's services, as the host routes between
+// them. What they send loses its seal on the way, also in fragments that the host puts together.
 func TestParentsAreJoined(t *testing.T) {
 	n, d := parents(t), openTest(t)
 	testkit.RequireTool(t, "nft")
 	n.run(t, "netns exec HOST nft add table ip track")
 	n.run(t, "netns exec HOST nft add chain ip track forward {type filter hook forward priority 0;}")
 	n.run(t, "netns exec HOST nft add rule ip track forward ct state invalid drop")
-	for _, pod := range []string{podA4, podA6} { // devices that were set up just now may lose the first packets of neighbour discovery
+	// devices that were set up just now may lose the first packets of neighbour discovery
+	for _, pod := range []string{podA4, podA6} {
 		backend := testkit.Echo(t, n.pods[0], "tcp", net.JoinHostPort(pod, "0"))
 		testkit.Eventually(t, 10*time.Second, func() error {
 			_, err := testkit.RoundTrip(t, n.pods[1], "tcp", backend.String(), []byte("neighbours"))
@@ -274,8 +281,8 @@ func TestParentsAreJoined(t *testing.T) {
 	wantNoDrops(t, d)
 }
 
-// TestForgingBetweenParents has a process outside of all pods, and root of a pod, send by the host from the address of another
-// pod to a pod on another parent. That gets neither.
+// TestForgingBetweenParents has a process outside of all pods, and root of a pod, send by the host from the address of
+// another pod to a pod on another parent. That gets neither.
 func TestForgingBetweenParents(t *testing.T) {
 	n, d := parents(t), openTest(t)
 	n.attachBoth(t, d)

@@ -26,15 +26,17 @@ import (
 // Addresses of a pod behind a veth.
 var routedPod = [2]netip.Addr{netip.MustParseAddr("192.168.30.30"), netip.MustParseAddr("fd00:30::30")}
 
-// TestForgingInLayer3 has root in a pod whose packets the host routes send to a pod of another link mode and to the host, from other
-// pods' addresses, past its program and as nobody known; to the pod from the node's and one outside too, past its program. They get
-// none of that, but what the pod sends from its own address, and from one outside as nobody known.
+// TestForgingInLayer3 has root in a pod whose packets the host routes send to a pod of another link mode and to the
+// host, from other pods' addresses, past its program and as nobody known; to the pod from the node's and one outside
+// too, past its program. They get none of that, but what the pod sends from its own address, and from one outside as
+// nobody known.
 func TestForgingInLayer3(t *testing.T) {
 	onLinks(t, "ipvlan-l3, ipvlan-l3s", func(t *testing.T, m linkMode) {
 		f := newForger(t, m)
 		routed := f.addRouted(t)
 		veth := f.addVeth(t)
-		f.run(t, "-n HOST addr add "+hostOut[0].String()+"/24 dev up0\n-n HOST addr add "+hostOut[1].String()+"/64 dev up0 nodad")
+		f.run(t, "-n HOST addr add "+hostOut[0].String()+"/24 dev up0\n-n HOST addr add "+hostOut[1].String()+
+			"/64 dev up0 nodad")
 		ways, strangers := f.ways(t), f.strangers(t)
 		for family, to := range hostOut {
 			victims := map[string]net.PacketConn{"the host": listenIn(t, f.network.host, to.String())}
@@ -54,8 +56,8 @@ func TestForgingInLayer3(t *testing.T) {
 	})
 }
 
-// TestHostTranslatesLayer3 has the host give packets of a pod that it routes another destination: a machine outside, a pod of another
-// link mode, or the host.
+// TestHostTranslatesLayer3 has the host give packets of a pod that it routes another destination: a machine outside, a
+// pod of another link mode, or the host.
 func TestHostTranslatesLayer3(t *testing.T) {
 	onLinks(t, "ipvlan-l3, ipvlan-l3s", func(t *testing.T, m linkMode) {
 		f := newForger(t, m)
@@ -68,8 +70,9 @@ func TestHostTranslatesLayer3(t *testing.T) {
 			victim := listenIn(t, at.ns, at.addr)
 			service := netip.AddrFrom4([4]byte{10, 96, 7, byte(i + 1)})
 			f.run(t, "-n HOST route add "+service.String()+" dev up0")
-			nft(t, f.network.host, fmt.Sprintf("table ip t%d { chain c { type nat hook output priority -100; ip daddr %s dnat to %s; }; }",
-				i, service, at.addr))
+			nft(t, f.network.host,
+				fmt.Sprintf("table ip t%d { chain c { type nat hook output priority -100; ip daddr %s dnat to %s; }; }",
+					i, service, at.addr))
 			testkit.Eventually(t, 5*time.Second, func() error {
 				f.honest().say(t, own4, netip.AddrPortFrom(service, 4444), "translated")
 				return f.expectAny(victim, "translated")
@@ -117,15 +120,18 @@ func (f *forger) addVeth(t *testing.T) *netns.Namespace {
 	return ns
 }
 
-// TestLoopbackIsGuarded checks that only pods of ipvlan, whose packets the host may route, bring a program at the host's loopback device, and
-// take it along.
+// TestLoopbackIsGuarded checks that only pods of ipvlan, whose packets the host may route, bring a program at the
+// host's loopback device, and take it along.
 func TestLoopbackIsGuarded(t *testing.T) {
 	onLinks(t, "macvlan, ipvlan-l2, ipvlan-l3, ipvlan-l3s", func(t *testing.T, m linkMode) {
 		n, d := m.make(t), openTest(t)
 		n.attachBoth(t, d)
 		at := func() bool {
 			links := must(d.objects.Links())(t)
-			return slices.ContainsFunc(links, func(k objects.Link) bool { return k.Hook.Point == objects.AttachParent && k.IfIndex == 1 })
+			return slices.ContainsFunc(links, func(k objects.Link) bool {
+				return k.Hook.Point == objects.AttachParent &&
+					k.IfIndex == 1
+			})
 		}
 		if want := strings.HasPrefix(m.name, "ipvlan"); at() != want {
 			t.Errorf("at the loopback device: %t, want %t", at(), want)
@@ -137,11 +143,13 @@ func TestLoopbackIsGuarded(t *testing.T) {
 	})
 }
 
-// TestFirewallAnswersForPod has the host's firewall refuse a connection between two pods by a reset, which has the other pod's address.
+// TestFirewallAnswersForPod has the host's firewall refuse a connection between two pods by a reset, which has the
+// other pod's address.
 func TestFirewallAnswersForPod(t *testing.T) {
 	n, d := routed(t), openTest(t)
 	n.attachBoth(t, d)
-	nft(t, n.host, "table inet t { chain c { type filter hook forward priority 0; meta l4proto tcp reject with tcp reset; }; }")
+	nft(t, n.host, "table inet t { chain c { type filter hook forward priority 0; meta l4proto tcp reject with tcp "+
+		"reset; }; }")
 	for _, to := range []string{podA4, podA6} {
 		if err := n.pods[1].Do(func() error {
 			conn, err := net.DialTimeout("tcp", netip.AddrPortFrom(netip.MustParseAddr(to), 4444).String(), 5*time.Second)
@@ -155,8 +163,8 @@ func TestFirewallAnswersForPod(t *testing.T) {
 	}
 }
 
-// TestModeOfIpvlan has root in a pod of ipvlan-l2 change the mode to layer 3, and send as the node and as another pod, as nobody known, to a pod
-// behind a veth and to the host.
+// TestModeOfIpvlan has root in a pod of ipvlan-l2 change the mode to layer 3, and send as the node and as another pod,
+// as nobody known, to a pod behind a veth and to the host.
 func TestModeOfIpvlan(t *testing.T) {
 	for _, m := range linkModes() {
 		if m.name != "ipvlan-l2" {
@@ -166,12 +174,15 @@ func TestModeOfIpvlan(t *testing.T) {
 		f.labelled(t, f.d)
 		veth := f.addVeth(t)
 		pod := &policy.Pod{Namespace: "default", Name: "c", Labels: map[string]string{"app": "a"}}
-		must2(f.d.Endpoints().Put(t.Context(), EndpointSpec{Namespace: veth, IfName: "eth0", Host: f.network.host, Pod: pod}))(t)
+		must2(f.d.Endpoints().Put(t.Context(), EndpointSpec{Namespace: veth, IfName: "eth0", Host: f.network.host,
+			Pod: pod}))(t)
 		applyPolicies(t, f.d, onlyOutsideToA)
-		f.run(t, "-n HOST addr add "+hostOut[0].String()+"/24 dev up0\n-n HOST addr add "+hostOut[1].String()+"/64 dev up0 nodad")
+		f.run(t, "-n HOST addr add "+hostOut[0].String()+"/24 dev up0\n-n HOST addr add "+hostOut[1].String()+
+			"/64 dev up0 nodad")
 		setForwarding(t, f.network.host, "1")
 		strangers := f.strangers(t)
-		if out, err := exec.Command("ip", "-n", f.pods[1].Name(), "link", "set", "eth0", "type", "ipvlan", "mode", "l3").CombinedOutput(); err != nil {
+		if out, err := exec.Command("ip", "-n", f.pods[1].Name(), "link", "set", "eth0", "type", "ipvlan", "mode",
+			"l3").CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
 		for name, victim := range map[string]net.PacketConn{
@@ -199,9 +210,10 @@ func TestModeOfIpvlan(t *testing.T) {
 // sprayed is some times the number of seals of which one fits by chance, if what routing leaves of a seal counted.
 const sprayed = 250_000
 
-// TestSealsAreNotReused has root of a pod send its own packets, with seals, to very many destinations. Behind the program a filter takes them to
-// a network namespace of the pod's, which gives them another pod's address and forwards them to the host by a second device. IP clears
-// most of skb->cb there, as where the host routes packets of layer 3. None arrives, and outer_seal seals none for a pod.
+// TestSealsAreNotReused has root of a pod send its own packets, with seals, to very many destinations. Behind the
+// program a filter takes them to a network namespace of the pod's, which gives them another pod's address and forwards
+// them to the host by a second device. IP clears most of skb->cb there, as where the host routes packets of layer 3.
+// None arrives, and outer_seal seals none for a pod.
 func TestSealsAreNotReused(t *testing.T) {
 	testkit.RequireTool(t, "nft")
 	f := newForger(t, linkMode{"macvlan", slaves})
@@ -229,8 +241,10 @@ func TestSealsAreNotReused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			to := victim.LocalAddr().(*net.UDPAddr).AddrPort()
 			rewriteIn := func(source string) {
-				rules := fmt.Sprintf("add table ip6 t; delete table ip6 t; add table ip6 t; add chain ip6 t c { type filter hook prerouting priority -300; }; "+
-					"add rule ip6 t c ip6 daddr fd01::/16 ip6 saddr set %s ip6 daddr set %s", source, to.Addr())
+				rules := fmt.Sprintf(
+					"add table ip6 t; delete table ip6 t; add table ip6 t; add chain ip6 t c { type filter hook prerouting "+
+						"priority -300; }; "+
+						"add rule ip6 t c ip6 daddr fd01::/16 ip6 saddr set %s ip6 daddr set %s", source, to.Addr())
 				succeed(t, deep.Do(func() error { return exec.Command("nft", rules).Run() }))
 			}
 			spray := func(n int, text string) {

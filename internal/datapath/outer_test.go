@@ -25,8 +25,9 @@ var (
 	hostOut = [2]netip.Addr{netip.MustParseAddr("192.168.77.1"), netip.MustParseAddr("fd00:77::1")}
 )
 
-// TestForgingOutside has root in a pod send to the network of the parent, from addresses that are not its own, and announce another
-// pod's, in all ways that it has past its program too. Nothing of that leaves the parent, and all of it with the guard off.
+// TestForgingOutside has root in a pod send to the network of the parent, from addresses that are not its own, and
+// announce another pod's, in all ways that it has past its program too. Nothing of that leaves the parent, and all of
+// it with the guard off.
 func TestForgingOutside(t *testing.T) {
 	for _, m := range linkModes() {
 		if m.name != "macvlan" && !strings.HasPrefix(m.name, "ipvlan") {
@@ -107,7 +108,8 @@ func (o *outsider) guard(t *testing.T, on bool) {
 // ways are those of forger, by AF_XDP, and by a VLAN on another device.
 func (o *outsider) ways(t *testing.T) []sender {
 	t.Helper()
-	xdp, past, second := o.by("by AF_XDP", o.device.Index), o.by("tagged, past the queue", o.device.Index), o.another(t, "eth1")
+	xdp, past, second := o.by("by AF_XDP", o.device.Index), o.by("tagged, past the queue", o.device.Index),
+		o.another(t, "eth1")
 	beside := o.by("tagged, by a second device", second.Index)
 	xdp.xdp, past.skip, past.tagged, beside.tagged = true, true, true, true
 	ways := append(o.forger.ways(t), xdp, past, beside)
@@ -116,7 +118,8 @@ func (o *outsider) ways(t *testing.T) []sender {
 	}
 	vlan, err := rtnl.In(o.pods[1]).Device("eth1.5")
 	if err != nil {
-		add := exec.Command("ip", "-n", o.pods[1].Name(), "link", "add", "link", "eth1", "name", "eth1.5", "type", "vlan", "id", "5")
+		add := exec.Command("ip", "-n", o.pods[1].Name(), "link", "add", "link", "eth1", "name", "eth1.5", "type",
+			"vlan", "id", "5")
 		if out, err := add.CombinedOutput(); strings.Contains(string(out), "Unknown device type") {
 			t.Log("the kernel has no VLANs; that of the guest has")
 			return ways
@@ -129,8 +132,8 @@ func (o *outsider) ways(t *testing.T) []sender {
 	return append(ways, o.by("by a VLAN on a second device", vlan.Index))
 }
 
-// forge sends forged datagrams, and an honest one behind each: that alone arrives. With the guard off, both do. Then it announces a
-// third pod's address.
+// forge sends forged datagrams, and an honest one behind each: that alone arrives. With the guard off, both do. Then it
+// announces a third pod's address.
 func (o *outsider) forge(t *testing.T, family int, by sender, guarded bool) {
 	t.Helper()
 	to := netip.AddrPortFrom(beyond[family], 4444)
@@ -200,9 +203,9 @@ func arrivesAt(socket int, text, other string) error {
 	}
 }
 
-// TestForgingNested has root in a pod send another pod's address from a network namespace that the pod has made: nobody knows the
-// sender by its socket. Nothing of that leaves the parent or enters a pod, whatever the packet has behind its source and whatever
-// the kernel takes it for. A pod whose guard is off gets it.
+// TestForgingNested has root in a pod send another pod's address from a network namespace that the pod has made: nobody
+// knows the sender by its socket. Nothing of that leaves the parent or enters a pod, whatever the packet has behind its
+// source and whatever the kernel takes it for. A pod whose guard is off gets it.
 func TestForgingNested(t *testing.T) {
 	onLinks(t, "macvlan, ipvlan-l2, ipvlan-l3, ipvlan-l3s", func(t *testing.T, m linkMode) {
 		o := newForger(t, m).addOutside(t)
@@ -257,13 +260,16 @@ func nestedCases() []nestedCase {
 		{name: "IPv6, GRE", family: 1, toPod: true, change: func(p *packet) { p.proto = protoGRE }},
 		{name: "destination options", family: 1, toPod: true, change: behind(extension{kind: destinationOptions})},
 		{name: "a routing header", family: 1, toPod: true, change: behind(extension{routing, 2, 1})},
-		{name: "a routing header that is cut off", family: 1, toPod: true, change: func(p *packet) { p.proto, p.payload = routing, "forged" }},
+		{name: "a routing header that is cut off", family: 1, toPod: true, change: func(p *packet) {
+			p.proto,
+				p.payload = routing, "forged"
+		}},
 		{name: "IPv6 in a VLAN", family: 1, tags: 1},
 	}
 }
 
-// forgeNested sends a packet to the machine or the victim, and behind it one from an address outside, which passes. With the guard off,
-// the first arrives.
+// forgeNested sends a packet to the machine or the victim, and behind it one from an address outside, which passes.
+// With the guard off, the first arrives.
 func (o *outsider) forgeNested(t *testing.T, by sender, at int, c nestedCase) {
 	t.Helper()
 	dst := beyond[c.family]
@@ -271,7 +277,8 @@ func (o *outsider) forgeNested(t *testing.T, by sender, at int, c nestedCase) {
 		pod := must(rtnl.In(o.pods[0]).Device("eth0"))(t)
 		dst, by.next = netip.MustParseAddr(podA6), pod.MAC
 	}
-	passes := packet{src: netip.AddrPortFrom(outsides[c.family], 4000), dst: netip.AddrPortFrom(dst, 4444), proto: protoUDP, payload: "passes"}
+	passes := packet{src: netip.AddrPortFrom(outsides[c.family], 4000), dst: netip.AddrPortFrom(dst, 4444),
+		proto: protoUDP, payload: "passes"}
 	forged := passes
 	forged.src, forged.payload = netip.AddrPortFrom(thirds[c.family], 4000), "forged"
 	if c.change != nil {

@@ -63,14 +63,16 @@ func (c cluster) callOwn(t *testing.T, o outsideCase) {
 	t.Helper()
 	own := testkit.Echo(t, c.host, o.protocol.String(), net.JoinHostPort(o.gate, "0"))
 	before := settled(t, c.d)
-	noError(t, errOf(testkit.RoundTrip(t, c.client, o.protocol.String(), own.String(), []byte("own"))), "a server of the node's own")
+	noError(t, errOf(testkit.RoundTrip(t, c.client, o.protocol.String(), own.String(), []byte("own"))),
+		"a server of the node's own")
 	if diff := delta(t, c.d, before); diff["forward"]+diff["reverse"]+diff["new_connection"] != 0 {
 		t.Errorf("a server of the node's own: counted %v", diff)
 	}
 }
 
-// TestNodePortOfOwnSocket has a process of the host call a server outside and a pod from a port that becomes a node port, or a host port at
-// one of the node's addresses, and again once it is one. The answers are for the process, and calls of others for the service.
+// TestNodePortOfOwnSocket has a process of the host call a server outside and a pod from a port that becomes a node
+// port, or a host port at one of the node's addresses, and again once it is one. The answers are for the process, and
+// calls of others for the service.
 func TestNodePortOfOwnSocket(t *testing.T) {
 	c := newCluster(t)
 	eachOutside(t, func(t *testing.T, o outsideCase) {
@@ -81,18 +83,22 @@ func TestNodePortOfOwnSocket(t *testing.T) {
 		backend := testkit.Echo(t, c.pods[0], o.protocol.String(), net.JoinHostPort(o.pod, "0"))
 		servers := []netip.AddrPort{
 			testkit.Echo(t, c.client, o.protocol.String(), net.JoinHostPort(o.client, "0")),
-			testkit.Echo(t, c.pods[1], o.protocol.String(), net.JoinHostPort(map[bool]string{true: podB4, false: podB6}[unspecified.Is4()], "0")),
+			testkit.Echo(t, c.pods[1], o.protocol.String(),
+				net.JoinHostPort(map[bool]string{true: podB4, false: podB6}[unspecified.Is4()], "0")),
 		}
-		for i, addr := range []netip.Addr{unspecified, unspecified, netip.MustParseAddr(o.gate), netip.MustParseAddr(o.gate)} {
+		for i, addr := range []netip.Addr{unspecified, unspecified, netip.MustParseAddr(o.gate),
+			netip.MustParseAddr(o.gate)} {
 			server := servers[i%2]
 			s := service.Service{
-				Frontend: netip.AddrPortFrom(addr, 30085), Protocol: o.protocol, NodePort: addr == unspecified, Backends: service.Backends(backend),
+				Frontend: netip.AddrPortFrom(addr, 30085), Protocol: o.protocol, NodePort: addr == unspecified,
+				Backends: service.Backends(backend),
 			}
 			for _, when := range []string{"before there is a node port", "after that"} {
 				conn := c.callFrom(t, o, s.Frontend.Port(), server)
 				c.put(t, s)
 				noError(t, exchanged(conn), "%v: to %s, connected %s", s.Frontend, server, when)
-				noError(t, errOf(testkit.RoundTrip(t, c.client, o.protocol.String(), net.JoinHostPort(o.gate, "30085"), []byte("call"))), "a call beside")
+				noError(t, errOf(testkit.RoundTrip(t, c.client, o.protocol.String(), net.JoinHostPort(o.gate, "30085"),
+					[]byte("call"))), "a call beside")
 				if tcp, ok := conn.(*net.TCPConn); ok {
 					_ = tcp.SetLinger(0) // for the port is used again
 				}
@@ -131,7 +137,8 @@ func (o outside) callNodePort(t *testing.T, node, pod, unspecified string) {
 		Backends: service.Backends(backend),
 	}
 	putService(t, o.d, s)
-	for name, from := range map[string]*netns.Namespace{"outside": o.far, "a pod": o.network.pods[1], "the backend": o.network.pods[0]} {
+	for name, from := range map[string]*netns.Namespace{"outside": o.far, "a pod": o.network.pods[1],
+		"the backend": o.network.pods[0]} {
 		before := counts(t, o.d)
 		_, err := testkit.RoundTrip(t, from, o.protocol.String(), net.JoinHostPort(node, "30081"), []byte("node port"))
 		diff := delta(t, o.d, before)
@@ -142,8 +149,8 @@ func (o outside) callNodePort(t *testing.T, node, pod, unspecified string) {
 	}
 }
 
-// TestForgedResetFromOutside has another machine send resets and FINs in the name of both ends of a connection, which ignore them: it
-// stays in the table as an open one.
+// TestForgedResetFromOutside has another machine send resets and FINs in the name of both ends of a connection, which
+// ignore them: it stays in the table as an open one.
 func TestForgedResetFromOutside(t *testing.T) {
 	c := newCluster(t)
 	l := listenTCP(t, c.pods[0], podA4)
@@ -160,7 +167,8 @@ func TestForgedResetFromOutside(t *testing.T) {
 		}
 		return err
 	}
-	forged := packet{src: netip.MustParseAddrPort(conn.client.LocalAddr().String()), dst: frontend, proto: protoTCP, seq: 12345}
+	forged := packet{src: netip.MustParseAddrPort(conn.client.LocalAddr().String()), dst: frontend, proto: protoTCP,
+		seq: 12345}
 	for _, flags := range []uint8{flagRST, flagRST | flagACK, flagFIN | flagACK} {
 		forged.flags = flags
 		succeed(t, sendRawFrom(c.client, forged))
@@ -235,7 +243,8 @@ func TestOpenConnectionsToAnotherNode(t *testing.T) {
 	wantNoDrops(t, c.d)
 }
 
-// TestErrorsOnTheWay has clients told of a closed port of the backend, a TTL that is over, and a network of smaller packets.
+// TestErrorsOnTheWay has clients told of a closed port of the backend, a TTL that is over, and a network of smaller
+// packets.
 func TestErrorsOnTheWay(t *testing.T) {
 	c := newCluster(t)
 	eachOutside(t, func(t *testing.T, o outsideCase) {

@@ -52,12 +52,14 @@ func headerCases() []translateCase {
 		{"IPv4 options", 0, translated(func(p *packet) { p.options = 3 })},
 		{"all IPv4 options", 0, translated(func(p *packet) { p.options = 10 })},
 		{"hop by hop", 0, translated(extensions(extension{kind: hopByHop}))},
-		{"long options", 0, translated(extensions(extension{kind: hopByHop, words: 3}, extension{kind: destinationOptions, words: 30}))},
+		{"long options", 0, translated(extensions(extension{kind: hopByHop, words: 3}, extension{kind: destinationOptions,
+			words: 30}))},
 		{"routing at its end", 0, translated(extensions(extension{kind: routing, words: 2}))},
 		{"atomic fragment", 0, translated(extensions(extension{kind: destinationOptions}, extension{kind: fragmentHeader}))},
 		{"eight headers", 0, translated(extensions(many[:8]...))},
 		{"nine headers", 0, refused(true, actionDrop, "drop_extensions", extensions(many...))},
-		{"routing under way", 0, refused(true, actionNext, "passed", extensions(extension{kind: routing, words: 2, segmentsLeft: 1}))},
+		{"routing under way", 0, refused(true, actionNext, "passed",
+			extensions(extension{kind: routing, words: 2, segmentsLeft: 1}))},
 		{"BIG TCP", 0, translated(withoutLength)},
 		{"BIG TCP with a jumbo option", 0, translated(func(p *packet) {
 			extensions(extension{kind: hopByHop})(p)
@@ -99,15 +101,17 @@ func headerCases() []translateCase {
 func hidingCases(refused func(bool, uint32, string, func(*packet)) func(*testing.T, *world)) []translateCase {
 	return []translateCase{
 		{"first fragment ends within the transport header", 0, refused(false, actionDrop, "drop_malformed", hideTransport)},
-		{"SYN and FIN", protoTCP, refused(false, actionDrop, "drop_malformed", func(p *packet) { p.flags |= flagSYN | flagFIN })},
-		{"later fragment begins within the transport header", protoTCP, refused(false, actionDrop, "drop_malformed", func(p *packet) {
-			p.fragment = &fragmentPart{id: 7, offset: 1}
-		})},
+		{"SYN and FIN", protoTCP, refused(false, actionDrop, "drop_malformed",
+			func(p *packet) { p.flags |= flagSYN | flagFIN })},
+		{"later fragment begins within the transport header", protoTCP, refused(false, actionDrop, "drop_malformed",
+			func(p *packet) {
+				p.fragment = &fragmentPart{id: 7, offset: 1}
+			})},
 	}
 }
 
-// hideTransport makes a first fragment of the packet that ends within its transport header, and leaves the rest of that behind it in
-// the frame: there it says what the sender likes.
+// hideTransport makes a first fragment of the packet that ends within its transport header, and leaves the rest of that
+// behind it in the frame: there it says what the sender likes.
 func hideTransport(p *packet) {
 	p.fragment = &fragmentPart{id: 7, more: true, whole: p.payload}
 	v6 := p.v6()
@@ -120,8 +124,8 @@ func hideTransport(p *packet) {
 	}
 }
 
-// withoutLength sets the length field to 0, as in packets that are too large for it: in both families while the kernel has
-// them whole, in IPv6 also with a jumbo option (RFC 2675).
+// withoutLength sets the length field to 0, as in packets that are too large for it: in both families while the kernel
+// has them whole, in IPv6 also with a jumbo option (RFC 2675).
 func withoutLength(p *packet) {
 	p.payload = strings.Repeat("mustang ", 180)
 	v6, jumbo := p.v6(), len(p.extensions) > 0
@@ -274,7 +278,8 @@ func icmpErrorCases() []translateCase {
 			seen := netip.AddrPortFrom(w.service.Addr(), 40000)
 			w.send(t, fromHost, w.first(self, w.service))
 			p := w.icmp(w.backend.Addr(), w.service.Addr(), 3, 1).about(w.next(seen, w.backend))
-			out := p.about(w.next(self, w.service)).became(netip.AddrPortFrom(w.service.Addr(), 0), netip.AddrPortFrom(self.Addr(), 0), "0a")
+			out := p.about(w.next(self, w.service)).became(netip.AddrPortFrom(w.service.Addr(), 0),
+				netip.AddrPortFrom(self.Addr(), 0), "0a")
 			w.check(t, fromHost, p, wants{actionRedirect, out, done})
 		}},
 		{"quoting eight bytes only", 0, func(t *testing.T, w *world) {

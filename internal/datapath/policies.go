@@ -29,9 +29,10 @@ func policiesOf(o *objects.Objects) policies.Policies {
 	}}
 }
 
-// writeAdmitted writes the rows of an endpoint with the rule sets that its policies give it, and reports whether policies know
-// something else of the endpoint than before.
-func (e Endpoints) writeAdmitted(rows []Endpoint, pod *policy.Pod, write func([]Endpoint) error) (changed bool, err error) {
+// writeAdmitted writes the rows of an endpoint with the rule sets that its policies give it, and reports whether
+// policies know something else of the endpoint than before.
+func (e Endpoints) writeAdmitted(rows []Endpoint, pod *policy.Pod, write func([]Endpoint) error) (changed bool,
+	err error) {
 	addresses := make([]netip.Addr, len(rows))
 	for i, row := range rows {
 		addresses[i] = row.IP

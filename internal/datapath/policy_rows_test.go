@@ -17,8 +17,8 @@ import (
 	"mustang/internal/testkit"
 )
 
-// TestPolicyRows has nine pods in three namespaces send each to each under random policies. The programs of the sender and of
-// the receiver drop the packets that policy.Explain denies, and no others.
+// TestPolicyRows has nine pods in three namespaces send each to each under random policies. The programs of the sender
+// and of the receiver drop the packets that policy.Explain denies, and no others.
 func TestPolicyRows(t *testing.T) {
 	w := newWorld(newBench(t), false, protoTCP)
 	var s policy.Snapshot
@@ -65,7 +65,8 @@ func TestPolicyRows(t *testing.T) {
 	}
 }
 
-// compare sends the first packets of connections from one pod to another, past the programs of both, and compares with Explain.
+// compare sends the first packets of connections from one pod to another, past the programs of both, and compares with
+// Explain.
 func (w *world) compare(t *testing.T, s *policy.Snapshot, ends [2]int, decisions map[[2]bool]int) {
 	t.Helper()
 	for family, src := range s.Pods[ends[0]].Addresses {
@@ -97,17 +98,19 @@ func (w *world) compare(t *testing.T, s *policy.Snapshot, ends [2]int, decisions
 
 func choose[T any](g *rand.Rand, of ...T) T { return of[g.IntN(len(of))] }
 
-// randomPolicies isolate pods, and let pods and addresses reach them at some ports, or keep them away. What selectors, tiers and priorities
-// mean is in the rows already: internal/policy tests it.
+// randomPolicies isolate pods, and let pods and addresses reach them at some ports, or keep them away. What selectors,
+// tiers and priorities mean is in the rows already: internal/policy tests it.
 func randomPolicies(g *rand.Rand) (all []policy.Policy) {
 	rule := func(tier policy.Tier) (r policy.Rule) {
 		if tier == policy.Admin {
 			r.Action = choose(g, policy.Accept, policy.Deny)
 		}
 		for range g.IntN(3) {
-			peer := policy.Peer{Pods: &policy.PodSelector{Pods: policy.Selector{Labels: map[string]string{"app": choose(g, "a", "b", "c")}}}}
+			peer := policy.Peer{Pods: &policy.PodSelector{Pods: policy.Selector{Labels: map[string]string{"app": choose(g, "a",
+				"b", "c")}}}}
 			if g.IntN(4) == 0 {
-				block := policy.Block{CIDR: netip.MustParsePrefix(choose(g, "0.0.0.0/0", "192.168.10.16/28", "192.168.10.22/32", "fd00:10::/64", "::/0"))}
+				block := policy.Block{CIDR: netip.MustParsePrefix(choose(g, "0.0.0.0/0", "192.168.10.16/28", "192.168.10.22/32",
+					"fd00:10::/64", "::/0"))}
 				if block.CIDR.Contains(netip.MustParseAddr("192.168.10.24")) && g.IntN(2) == 0 {
 					block.Except = []netip.Prefix{netip.MustParsePrefix("192.168.10.24/31")}
 				}
@@ -116,14 +119,16 @@ func randomPolicies(g *rand.Rand) (all []policy.Policy) {
 			r.Peers = append(r.Peers, peer)
 		}
 		for range g.IntN(3) {
-			p := policy.Port{Protocol: choose(g, service.TCP, service.UDP, service.SCTP), First: choose(g, uint16(1), 80, 443, 8080)}
+			p := policy.Port{Protocol: choose(g, service.TCP, service.UDP, service.SCTP), First: choose(g, uint16(1), 80,
+				443, 8080)}
 			p.Last = choose(g, p.First, max(p.First, 1000), 65535)
 			r.Ports = append(r.Ports, p)
 		}
 		return r
 	}
 	for i := range 1 + g.IntN(6) {
-		p := policy.Policy{Name: fmt.Sprintf("p%d", i), Tier: choose(g, policy.Namespaced, policy.Namespaced, policy.Admin), Priority: uint16(i)}
+		p := policy.Policy{Name: fmt.Sprintf("p%d", i), Tier: choose(g, policy.Namespaced, policy.Namespaced, policy.Admin),
+			Priority: uint16(i)}
 		p.Subject.Pods.Labels = map[string]string{"app": choose(g, "a", "b", "c")}
 		if p.Tier == policy.Namespaced {
 			p.Namespace, p.Priority = choose(g, "n0", "n1", "n2"), 0
@@ -140,8 +145,8 @@ func randomPolicies(g *rand.Rand) (all []policy.Policy) {
 	return all
 }
 
-// manyPolicies are 1,000 pods of 100 applications in 10 namespaces, and 1,000 policies: each lets one application call another on a range
-// of ports, and isolates it.
+// manyPolicies are 1,000 pods of 100 applications in 10 namespaces, and 1,000 policies: each lets one application call
+// another on a range of ports, and isolates it.
 func manyPolicies() (s policy.Snapshot) {
 	app := func(n int) policy.Selector {
 		return policy.Selector{Labels: map[string]string{"app": fmt.Sprint(n % 100)}}
@@ -154,7 +159,8 @@ func manyPolicies() (s policy.Snapshot) {
 		})
 		s.Policies = append(s.Policies, policy.Policy{
 			Tier: policy.Namespaced, Namespace: namespace, Name: fmt.Sprint(n), IsolatesIngress: true,
-			Subject: policy.PodSelector{Namespaces: policy.Selector{Labels: map[string]string{policy.NamespaceLabel: namespace}}, Pods: app(n)},
+			Subject: policy.PodSelector{Namespaces: policy.Selector{Labels: map[string]string{policy.NamespaceLabel: namespace}},
+				Pods: app(n)},
 			Ingress: []policy.Rule{{
 				Peers: []policy.Peer{{Pods: &policy.PodSelector{Pods: app(n / 10)}}},
 				Ports: []policy.Port{{Protocol: service.TCP, First: uint16(1000 + n), Last: uint16(1100 + n)}},
@@ -164,8 +170,8 @@ func manyPolicies() (s policy.Snapshot) {
 	return s
 }
 
-// TestManyPolicies applies 1,000 policies to 1,000 pods of one node, and then changes one policy, and adds one pod: these write what
-// differs, and no more.
+// TestManyPolicies applies 1,000 policies to 1,000 pods of one node, and then changes one policy, and adds one pod:
+// these write what differs, and no more.
 func TestManyPolicies(t *testing.T) {
 	s := manyPolicies()
 	d := openMany(t, s)
@@ -202,7 +208,8 @@ func TestManyPolicies(t *testing.T) {
 // openMany opens a datapath whose endpoints are the pods of a snapshot.
 func openMany(t testing.TB, s policy.Snapshot) *Datapath {
 	t.Helper()
-	d := openSized(t, Options{Root: testkit.BPFFS(t) + "/root", Sizes: objects.Sizes{Services: 128, Backends: 256, Connections: 1 << 12, Endpoints: 2048}})
+	d := openSized(t, Options{Root: testkit.BPFFS(t) + "/root", Sizes: objects.Sizes{Services: 128, Backends: 256,
+		Connections: 1 << 12, Endpoints: 2048}})
 	var pods []Endpoint
 	for i, pod := range s.Pods {
 		pods = append(pods, Endpoint{ID: uint32(i + 1), IP: pod.Addresses[0], Host: true, IfIndex: 1000 + i})

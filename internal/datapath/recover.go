@@ -13,7 +13,8 @@ import (
 )
 
 // Recover completes what killed processes left undone: backends that no service refers to, clients' numbers of open
-// connections, and programs and socket translation of endpoints and uplinks that are gone. It takes locks only if it finds something.
+// connections, and programs and socket translation of endpoints and uplinks that are gone. It takes locks only if it
+// finds something.
 func (d *Datapath) Recover(ctx context.Context) error {
 	state, err := d.objects.NodeState.IDs()
 	if err != nil {
@@ -46,8 +47,8 @@ func (d *Datapath) Recover(ctx context.Context) error {
 	return sweepRemains(ctx, d.objects)
 }
 
-// Remains describes what killed processes left undone. What another process is just changing looks the same. It takes no
-// lock and changes nothing.
+// Remains describes what killed processes left undone. What another process is just changing looks the same. It takes
+// no lock and changes nothing.
 func (d *Datapath) Remains() (remains []string, err error) {
 	state, err := d.objects.NodeState.IDs()
 	if err != nil {
@@ -154,7 +155,8 @@ func linkRemains(ctx context.Context, o *objects.Objects) (remains []remain, err
 			return remains, err
 		}
 		if !indexes[row.Key] {
-			found(locked(func() error { return o.Uplinks.Delete(row.Key) }), "addresses of uplink %d, which does not exist", row.Key)
+			found(locked(func() error { return o.Uplinks.Delete(row.Key) }), "addresses of uplink %d, which does not exist",
+				row.Key)
 		}
 	}
 	return remains, nil

@@ -70,8 +70,10 @@ func (w *world) wantKept(t *testing.T) {
 
 func (w *world) wantTranslated(t *testing.T, ends []packet) {
 	t.Helper()
-	w.check(t, fromHost, ends[0], wants{actionRedirect, ends[0].became(w.client, w.backend, "0a"), once("forward", "redirect_peer")})
-	w.check(t, fromHost, ends[1], wants{actionRedirect, ends[1].became(w.service, w.client, "0c"), once("reverse", "redirect_peer")})
+	w.check(t, fromHost, ends[0], wants{actionRedirect, ends[0].became(w.client, w.backend, "0a"),
+		once("forward", "redirect_peer")})
+	w.check(t, fromHost, ends[1], wants{actionRedirect, ends[1].became(w.service, w.client, "0c"),
+		once("reverse", "redirect_peer")})
 }
 
 func resetCases() []translateCase {
@@ -159,7 +161,8 @@ func resetPathCases() []translateCase {
 		{"udp begins anew", service.UDP, func(t *testing.T, w *world) {
 			put := func(backend netip.AddrPort) {
 				t.Helper()
-				s := service.Service{Frontend: w.service, Protocol: service.Any, OnRemove: reset, Backends: service.Backends(backend)}
+				s := service.Service{Frontend: w.service, Protocol: service.Any, OnRemove: reset,
+					Backends: service.Backends(backend)}
 				putService(t, w.Datapath, s)
 			}
 			put(w.backend)
@@ -213,14 +216,15 @@ func listenTCP(t *testing.T, ns *netns.Namespace, ip string) (l net.Listener) {
 	return l
 }
 
-// TestResetTraffic removes the backend of idle connections, of which one end or the other speaks first then. Both learn that
-// theirs has ended.
+// TestResetTraffic removes the backend of idle connections, of which one end or the other speaks first then. Both learn
+// that theirs has ended.
 func TestResetTraffic(t *testing.T) {
-	onPods(t, "veth, bridge, macvlan, segment, ipvlan-l2, ipvlan-l3, netkit, tun, veth without offload", func(t *testing.T, n network, d *Datapath) {
-		for _, f := range families() {
-			testReset(t, d, n, f)
-		}
-	})
+	onPods(t, "veth, bridge, macvlan, segment, ipvlan-l2, ipvlan-l3, netkit, tun, veth without offload",
+		func(t *testing.T, n network, d *Datapath) {
+			for _, f := range families() {
+				testReset(t, d, n, f)
+			}
+		})
 }
 
 func testReset(t *testing.T, d *Datapath, n network, f family) {

@@ -12,7 +12,8 @@ import (
 )
 
 func encodeEndpoint(e Endpoint) (objects.Addr, objects.Endpoint) {
-	value := objects.Endpoint{Id: e.ID, Segment: e.segment, Netns: e.netns, Owner: uint8(e.Owner), Egress: e.sets.Egress, Ingress: e.sets.Ingress}
+	value := objects.Endpoint{Id: e.ID, Segment: e.segment, Netns: e.netns, Owner: uint8(e.Owner), Egress: e.sets.Egress,
+		Ingress: e.sets.Ingress}
 	value.Path.Ifindex, value.Path.Flags = uint32(e.IfIndex), e.flags
 	copy(value.Path.PodMac[:], e.PodMAC)
 	copy(value.Path.NodeMac[:], e.NodeMAC)

@@ -23,8 +23,8 @@ import (
 	"mustang/internal/testkit"
 )
 
-// TestSafety has root in a pod, with all capabilities but without the host's bpffs, try to get rid of the programs on the
-// pod's own device. What it gets through with is listed in docs/datapath.md.
+// TestSafety has root in a pod, with all capabilities but without the host's bpffs, try to get rid of the programs on
+// the pod's own device. What it gets through with is listed in docs/datapath.md.
 func TestSafety(t *testing.T) {
 	onLinks(t, "macvlan, ipvlan-l2, ipvlan-l3, segment", func(t *testing.T, mode linkMode) {
 		s := newSafety(t, mode.make(t))
@@ -52,7 +52,8 @@ func newSafety(t *testing.T, n network) *safety {
 	s := &safety{network: n, pod: n.pods[1], d: openTest(t), service: netip.MustParseAddrPort(service4 + ":53")}
 	n.attachBoth(t, s.d)
 	backend := testkit.Echo(t, n.pods[0], "udp", podA4+":0")
-	must2(s.d.Services().Put(t.Context(), service.CLI, service.Service{Frontend: s.service, Protocol: service.UDP, Backends: service.Backends(backend)}))(t)
+	must2(s.d.Services().Put(t.Context(), service.CLI, service.Service{Frontend: s.service, Protocol: service.UDP,
+		Backends: service.Backends(backend)}))(t)
 	s.device = must(rtnl.In(s.pod).Device("eth0"))(t)
 	return s
 }
@@ -90,7 +91,8 @@ func (s *safety) test(t *testing.T, a attempt) {
 		})
 	}
 	// The other pod keeps its services whatever this one does.
-	noError(t, errOf(testkit.RoundTrip(t, s.network.pods[0], "udp", s.service.String(), []byte("still there"))), "the other pod")
+	noError(t, errOf(testkit.RoundTrip(t, s.network.pods[0], "udp", s.service.String(), []byte("still there"))),
+		"the other pod")
 }
 
 // forwarded is whether what send sends is translated, which is when it is sent.
@@ -134,8 +136,10 @@ func (s *safety) refused() []attempt {
 	return []attempt{
 		{name: "delete tc filters", try: s.run("tc filter del dev eth0 egress"), fails: true},
 		{name: "delete the clsact qdisc", try: s.run("tc qdisc del dev eth0 clsact"), fails: true},
-		{name: "replace the root qdisc", try: s.run("tc qdisc replace dev eth0 root pfifo"), undo: s.must("tc qdisc del dev eth0 root")},
-		{name: "a clsact qdisc of its own", try: s.run("tc qdisc add dev eth0 clsact"), undo: s.must("tc qdisc del dev eth0 clsact")},
+		{name: "replace the root qdisc", try: s.run("tc qdisc replace dev eth0 root pfifo"),
+			undo: s.must("tc qdisc del dev eth0 root")},
+		{name: "a clsact qdisc of its own", try: s.run("tc qdisc add dev eth0 clsact"),
+			undo: s.must("tc qdisc del dev eth0 clsact")},
 		{name: "pop the first program", try: s.pop(ebpf.AttachTCXEgress), fails: true},
 		{name: "pop the program on the way in", try: s.pop(ebpf.AttachTCXIngress), fails: true},
 		{name: "detach the link by its number, without CAP_SYS_ADMIN", try: s.linkByID, fails: true},
@@ -168,7 +172,8 @@ func (s *safety) second(command string) attempt {
 	return attempt{
 		name: "a second device beside the first",
 		try: func(t *testing.T) error {
-			return errors.Join(s.run(command)(t), s.run("ip addr add 192.168.10.99/32 dev eth1")(t), s.run("ip link set eth1 up")(t),
+			return errors.Join(s.run(command)(t), s.run("ip addr add 192.168.10.99/32 dev eth1")(t),
+				s.run("ip link set eth1 up")(t),
 				s.run("ip route add "+s.service.Addr().String()+" dev eth1")(t),
 				s.run("ip neigh replace "+s.service.Addr().String()+" dev eth1 lladdr 02:00:00:00:00:01 nud permanent")(t))
 		},
@@ -188,7 +193,8 @@ func (s *safety) ownProgram() attempt {
 			succeed(t, err)
 			defer p.Close()
 			return s.pod.Do(func() error {
-				own, err = link.AttachTCX(link.TCXOptions{Interface: s.device.Index, Program: p, Attach: ebpf.AttachTCXEgress, Anchor: link.Head()})
+				own, err = link.AttachTCX(link.TCXOptions{Interface: s.device.Index, Program: p, Attach: ebpf.AttachTCXEgress,
+					Anchor: link.Head()})
 				return err
 			})
 		},
@@ -237,8 +243,8 @@ func (s *safety) pop(at ebpf.AttachType) func(*testing.T) error {
 	}
 }
 
-// linkByID opens the link by the number that a query tells, and detaches it. To open it takes CAP_SYS_ADMIN in the first
-// user namespace, which is dropped here.
+// linkByID opens the link by the number that a query tells, and detaches it. To open it takes CAP_SYS_ADMIN in the
+// first user namespace, which is dropped here.
 func (s *safety) linkByID(t *testing.T) error {
 	var id link.ID
 	err := s.pod.Do(func() error {

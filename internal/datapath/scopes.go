@@ -214,7 +214,8 @@ func (s Sockets) Sweep(ctx context.Context, owner service.Owner, keep func(cooki
 }
 
 func scopeNotFound(owner service.Owner, cookie uint64) error {
-	return &NotFoundError{What: fmt.Sprintf("socket translation of the network namespace with cookie %d for owner %s", cookie, owner)}
+	return &NotFoundError{What: fmt.Sprintf("socket translation of the network namespace with cookie %d for owner %s",
+		cookie, owner)}
 }
 
 // check returns an error if there can be no such registration.

@@ -59,7 +59,8 @@ func (a scopeApplier) others(owner service.Owner) []SocketScope {
 	return slices.DeleteFunc(all, func(s SocketScope) bool { return s.Owner == owner })
 }
 
-// TestApplySocketsMakesTheOwnersSet applies sets of two owners, which share a namespace and meet an endpoint in another.
+// TestApplySocketsMakesTheOwnersSet applies sets of two owners, which share a namespace and meet an endpoint in
+// another.
 func TestApplySocketsMakesTheOwnersSet(t *testing.T) {
 	a := scopeApplier{openTest(t), t}
 	flags := func(want map[uint64]uint32) {
@@ -89,7 +90,8 @@ func TestApplySocketsMakesTheOwnersSet(t *testing.T) {
 	flags(nil)
 }
 
-// TestApplySocketsWritesOnlyChanges holds the lock: a set that is there already needs none, one that is not waits for it.
+// TestApplySocketsWritesOnlyChanges holds the lock: a set that is there already needs none, one that is not waits for
+// it.
 func TestApplySocketsWritesOnlyChanges(t *testing.T) {
 	d := openTest(t)
 	scopeApplier{d, t}.apply(service.Agent, Result{Added: 2}, hostScope(1), podScope(2))
@@ -99,7 +101,8 @@ func TestApplySocketsWritesOnlyChanges(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
 	var locked *lock.Error
-	if got, err := d.Sockets().Apply(ctx, service.Agent, []SocketScope{podScope(2)}); !errors.As(err, &locked) || got != (Result{Unchanged: 1}) {
+	if got, err := d.Sockets().Apply(ctx, service.Agent, []SocketScope{podScope(2)}); !errors.As(err, &locked) ||
+		got != (Result{Unchanged: 1}) {
 		t.Errorf("Apply of a change: %+v, %v", got, err)
 	}
 }
@@ -118,7 +121,8 @@ func TestApplySocketsInChunks(t *testing.T) {
 		return all
 	}
 	scopeApplier{d, t}.apply(service.Agent, Result{Added: int(size)}, set(1, size)...)
-	scopeApplier{d, t}.apply(service.Agent, Result{Added: 100, Deleted: 100, Unchanged: int(size) - 100}, set(101, size)...)
+	scopeApplier{d, t}.apply(service.Agent, Result{Added: 100, Deleted: 100, Unchanged: int(size) - 100},
+		set(101, size)...)
 	var full *objects.FullError
 	got, err := d.Sockets().Apply(t.Context(), service.Agent, set(101, size+1))
 	if want := (Result{Unchanged: int(size)}); !errors.As(err, &full) || got != want {
@@ -140,7 +144,8 @@ func TestSocketScopesRefused(t *testing.T) {
 		wantNotFound(t, err)
 		wantNotFound(t, d.Sockets().Delete(t.Context(), missing.owner, missing.cookie))
 	}
-	for _, bad := range [][]SocketScope{{{}}, {podScope(0)}, {{Cookie: 7}}, {{Cookie: 7, Kind: PodScope + 1}}, {podScope(7), hostScope(7)}} {
+	for _, bad := range [][]SocketScope{{{}}, {podScope(0)}, {{Cookie: 7}}, {{Cookie: 7, Kind: PodScope + 1}},
+		{podScope(7), hostScope(7)}} {
 		if got, err := d.Sockets().Apply(t.Context(), service.CNI, bad); err == nil || got != (Result{}) {
 			t.Errorf("Apply(%v) = %+v, %v", bad, got, err)
 		}

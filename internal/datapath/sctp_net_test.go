@@ -22,7 +22,8 @@ import (
 	"mustang/internal/testkit"
 )
 
-// TestSCTP lets pods call services of SCTP: by sockets if the kernel has SCTP, else by packets that they make themselves.
+// TestSCTP lets pods call services of SCTP: by sockets if the kernel has SCTP, else by packets that they make
+// themselves.
 func TestSCTP(t *testing.T) {
 	onPods(t, "", func(t *testing.T, n network, d *Datapath) {
 		call := callSCTP
@@ -106,7 +107,8 @@ func socketSCTP(ns *netns.Namespace, at netip.AddrPort, use func(fd int, to unix
 func echoSCTP(t *testing.T, ns *netns.Namespace, at netip.AddrPort) {
 	t.Helper()
 	fd, err := socketSCTP(ns, at, func(fd int, at unix.Sockaddr) error {
-		return errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1), unix.Bind(fd, at), unix.Listen(fd, 8))
+		return errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1), unix.Bind(fd, at),
+			unix.Listen(fd, 8))
 	})
 	succeed(t, err)
 	var running sync.WaitGroup
@@ -171,7 +173,8 @@ func callSCTPByPackets(t *testing.T, n network, backend, frontend netip.AddrPort
 		send, want uint8
 		size       int
 	}{
-		{chunkInit, chunkInitAck, 0}, {chunkCookieEcho, chunkCookieEcho + 1, 0}, {chunkData, chunkData, 1}, {chunkData, chunkData, 1400},
+		{chunkInit, chunkInitAck, 0}, {chunkCookieEcho, chunkCookieEcho + 1, 0}, {chunkData, chunkData, 1},
+		{chunkData, chunkData, 1400},
 		{chunkData, chunkData, 8000},
 	} {
 		p.flags, p.payload = step.send, string(bytes.Repeat([]byte("s"), step.size))
@@ -242,8 +245,8 @@ func checkSCTP(b []byte) error {
 	return nil
 }
 
-// listenSCTP answers SCTP packets: an INIT by INIT-ACK, a COOKIE-ECHO by COOKIE-ACK, and others by what they are. The result
-// ends it and returns the first error.
+// listenSCTP answers SCTP packets: an INIT by INIT-ACK, a COOKIE-ECHO by COOKIE-ACK, and others by what they are. The
+// result ends it and returns the first error.
 func listenSCTP(t *testing.T, ns *netns.Namespace, at netip.AddrPort) func() error {
 	t.Helper()
 	var conn *net.IPConn

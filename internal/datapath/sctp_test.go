@@ -16,7 +16,8 @@ import (
 // TestSCTPPackets is the table of SCTP packets: those of the other protocols, and its own.
 func TestSCTPPackets(t *testing.T) {
 	b := newBench(t)
-	cases := slices.Concat(pathCases(), serviceCases(), fragmentCases(), icmpErrorCases(), outsideCases(), untouchedCases(), refuseCases(),
+	cases := slices.Concat(pathCases(), serviceCases(), fragmentCases(), icmpErrorCases(), outsideCases(),
+		untouchedCases(), refuseCases(),
 		sctpCases(), takenCases(), oddSCTPCases())
 	for _, family := range []string{"ipv4", "ipv6"} {
 		w := newWorld(b, family == "ipv6", protoSCTP)

@@ -100,7 +100,8 @@ func (s Services) List(ctx context.Context) ([]service.Service, error) {
 // Memory returns the bytes of the kernel's memory in which all services, their backends and look-up tables are. That of
 // the maps' hash tables is in it, which is the same for any number of rows.
 func (s Services) Memory() (sum uint64, err error) {
-	for _, memory := range []func() (uint64, error){s.o.Services.Memory, s.o.Backends.Memory, s.o.LookUp.Memory, s.o.ServiceAddrs.Memory} {
+	for _, memory := range []func() (uint64, error){s.o.Services.Memory, s.o.Backends.Memory, s.o.LookUp.Memory,
+		s.o.ServiceAddrs.Memory} {
 		n, err := memory()
 		if err != nil {
 			return 0, err
@@ -112,7 +113,8 @@ func (s Services) Memory() (sum uint64, err error) {
 
 // size returns how many rows there may be, but for services.
 func (s Services) size() rows.Counts {
-	return rows.Counts{Backends: int(s.o.Backends.Size()), Blocks: int(s.o.LookUp.Size()), SourceRanges: int(s.o.SourceRanges.Size())}
+	return rows.Counts{Backends: int(s.o.Backends.Size()), Blocks: int(s.o.LookUp.Size()),
+		SourceRanges: int(s.o.SourceRanges.Size())}
 }
 
 // Room returns how many rows there are for services. Errors: those of opening the maps.
@@ -136,7 +138,8 @@ func (s Services) Apply(ctx context.Context, owner service.Owner, want []service
 // once. Keys of which the owner has no service are no error. All is checked before the first write: errors as of Put
 // and Delete. As with Apply, what was written stays if ctx ends or the process is killed, and the same call again does
 // the rest.
-func (s Services) Change(ctx context.Context, owner service.Owner, put []service.Service, remove []service.Key) (Result, error) {
+func (s Services) Change(ctx context.Context, owner service.Owner, put []service.Service,
+	remove []service.Key) (Result, error) {
 	w := &writer{Services: s, owner: owner}
 	err := w.change(ctx, put, remove)
 	return w.result, err

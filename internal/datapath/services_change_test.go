@@ -26,8 +26,8 @@ import (
 	"mustang/internal/testkit"
 )
 
-// TestChange makes random changes of services of one owner, beside another process that does the same for another owner. The result
-// is what each change says, and nothing is left of what was replaced.
+// TestChange makes random changes of services of one owner, beside another process that does the same for another
+// owner. The result is what each change says, and nothing is left of what was replaced.
 func TestChange(t *testing.T) {
 	d := openTest(t)
 	var all []service.Service
@@ -66,8 +66,10 @@ func TestChange(t *testing.T) {
 	wantClean(t, d)
 }
 
-// randomChange puts and removes some services of 20 frontends, at addresses that owners share. A frontend may change its protocol, and some stay as they are.
-func randomChange(random *rand.Rand, owner int, have map[service.Key]service.Service) (put []service.Service, remove []service.Key) {
+// randomChange puts and removes some services of 20 frontends, at addresses that owners share. A frontend may change
+// its protocol, and some stay as they are.
+func randomChange(random *rand.Rand, owner int, have map[service.Key]service.Service) (put []service.Service,
+	remove []service.Key) {
 	for i := range 20 {
 		if random.IntN(3) > 0 {
 			continue
@@ -115,7 +117,8 @@ func wantAllCounted(t *testing.T, d *Datapath) {
 	}
 }
 
-// TestServiceTraffic counts the packets of two services that share a backend. A change of a service's backends goes on with the count.
+// TestServiceTraffic counts the packets of two services that share a backend. A change of a service's backends goes on
+// with the count.
 func TestServiceTraffic(t *testing.T) {
 	w := newWorld(benchOn(t, openTest(t)), false, protoTCP)
 	w.reset(t, objects.AttachHost)
@@ -160,15 +163,18 @@ func TestServiceTraffic(t *testing.T) {
 	check("made anew")
 }
 
-// TestNumbers gives out ids until the rows of counts are used again: no two services have one, and each begins with zero.
+// TestNumbers gives out ids until the rows of counts are used again: no two services have one, and each begins with
+// zero.
 func TestNumbers(t *testing.T) {
-	d := openSized(t, Options{Root: testkit.BPFFS(t) + "/root", Sizes: objects.Sizes{Services: 64, Backends: 64, Connections: 64, Endpoints: 16}})
+	d := openSized(t, Options{Root: testkit.BPFFS(t) + "/root", Sizes: objects.Sizes{Services: 64, Backends: 64,
+		Connections: 64, Endpoints: 16}})
 	w := newWorld(benchOn(t, d), false, protoTCP)
 	w.reset(t, objects.AttachHost)
 	put := func(port uint16) uint32 {
 		t.Helper()
 		_, id, err := w.Services().Put(t.Context(), service.CLI, service.Service{
-			Frontend: netip.AddrPortFrom(netip.MustParseAddr("10.96.7.7"), port), Protocol: service.TCP, Backends: service.Backends(w.backend),
+			Frontend: netip.AddrPortFrom(netip.MustParseAddr("10.96.7.7"), port), Protocol: service.TCP,
+			Backends: service.Backends(w.backend),
 		})
 		succeed(t, err)
 		return id
@@ -215,8 +221,8 @@ func manyServices(n, variant int) []service.Service {
 	return all
 }
 
-// BenchmarkApply applies 100,000 services of two backends, applies them once more, and changes 10,000 of them, while another
-// process adds and deletes an endpoint's row all the time.
+// BenchmarkApply applies 100,000 services of two backends, applies them once more, and changes 10,000 of them, while
+// another process adds and deletes an endpoint's row all the time.
 func BenchmarkApply(b *testing.B) {
 	const services, changed = 100_000, 10_000
 	d := openSized(b, Options{Root: testkit.BPFFS(b) + "/root", Sizes: objects.Sizes{Connections: 1 << 16}})
@@ -231,7 +237,8 @@ func BenchmarkApply(b *testing.B) {
 		}{
 			{first, Result{Added: services, RowsWritten: 3 * services}},
 			{first, Result{Unchanged: services}},
-			{second, Result{Updated: changed, Unchanged: services - changed, RowsWritten: 3 * changed, RowsDeleted: 2 * changed}},
+			{second, Result{Updated: changed, Unchanged: services - changed, RowsWritten: 3 * changed,
+				RowsDeleted: 2 * changed}},
 			{nil, Result{Deleted: services, RowsDeleted: 3 * services}},
 		} {
 			begin := time.Now()

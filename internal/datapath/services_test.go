@@ -84,7 +84,8 @@ func TestServices(t *testing.T) {
 	}
 	remove := func(frontend string, p service.Protocol, want func(error) bool) func(t *testing.T) {
 		return func(t *testing.T) {
-			if err := d.Services().Delete(t.Context(), service.CLI, service.Key{Frontend: netip.MustParseAddrPort(frontend), Protocol: p}); !want(err) {
+			if err := d.Services().Delete(t.Context(), service.CLI, service.Key{Frontend: netip.MustParseAddrPort(frontend),
+				Protocol: p}); !want(err) {
 				t.Errorf("Delete: error %v", err)
 			}
 		}
@@ -105,13 +106,17 @@ func TestServices(t *testing.T) {
 		{"nothing yet", func(*testing.T) {}, nil, 0},
 		{"add", put(one, Added, 1), []service.Service{one}, 2},
 		{"again", put(one, Unchanged, 1), []service.Service{one}, 2},
-		{"in another order", put(newService(service.TCP, "10.96.0.1:80", "192.168.10.11:8080", "192.168.10.10:8080"), Unchanged, 1), []service.Service{one}, 2},
+		{"in another order", put(newService(service.TCP, "10.96.0.1:80", "192.168.10.11:8080", "192.168.10.10:8080"),
+			Unchanged, 1), []service.Service{one}, 2},
 		{"add any", put(six, Added, 2), []service.Service{one, six}, 3},
 		{"add the other protocol", put(udp, Added, 3), []service.Service{one, six, udp}, 4},
 		{"update", put(fewer, Updated, 1), []service.Service{fewer, six, udp}, 3},
-		{"any over one", refuse(newService(service.Any, "10.96.0.1:80", "192.168.10.10:1"), conflict), []service.Service{fewer, six, udp}, 3},
-		{"one over any", refuse(newService(service.TCP, "[fd00:96::1]:80", "[fd00:10::a]:1"), conflict), []service.Service{fewer, six, udp}, 3},
-		{"invalid", refuse(newService(service.TCP, "10.96.0.9:80", "[fd00:10::a]:1"), func(err error) bool { return err != nil }), []service.Service{fewer, six, udp}, 3},
+		{"any over one", refuse(newService(service.Any, "10.96.0.1:80", "192.168.10.10:1"), conflict),
+			[]service.Service{fewer, six, udp}, 3},
+		{"one over any", refuse(newService(service.TCP, "[fd00:96::1]:80", "[fd00:10::a]:1"), conflict),
+			[]service.Service{fewer, six, udp}, 3},
+		{"invalid", refuse(newService(service.TCP, "10.96.0.9:80", "[fd00:10::a]:1"),
+			func(err error) bool { return err != nil }), []service.Service{fewer, six, udp}, 3},
 		{"get any, of one", get("10.96.0.1:80", service.Any, conflict), []service.Service{fewer, six, udp}, 3},
 		{"get a part of any", get("[fd00:96::1]:80", service.UDP, conflict), []service.Service{fewer, six, udp}, 3},
 		{"get another protocol", get("10.96.0.1:80", service.SCTP, missing), []service.Service{fewer, six, udp}, 3},
@@ -174,7 +179,8 @@ func TestRemove(t *testing.T) {
 	}
 	failsWith(t, errOf(os.Stat(root)), os.ErrNotExist, "the root is there still")
 	failsWith(t, errOf(OpenExisting(Options{Root: root})), os.ErrNotExist, "OpenExisting")
-	failsWith(t, errOf2(d.Services().Put(t.Context(), service.CLI, newService(service.TCP, "10.96.0.1:80", "192.168.10.10:80"))), os.ErrNotExist, "Put after Remove")
+	failsWith(t, errOf2(d.Services().Put(t.Context(), service.CLI, newService(service.TCP, "10.96.0.1:80",
+		"192.168.10.10:80"))), os.ErrNotExist, "Put after Remove")
 }
 
 // TestRemoveOfLink takes a symbolic link for the root, which changes nothing.
@@ -189,10 +195,12 @@ func TestRemoveOfLink(t *testing.T) {
 		}
 	}
 	equal(t, must(os.Readlink(link))(t), root, "the link leads to")
-	noError(t, errOf2(d.Services().Put(t.Context(), service.CLI, newService(service.TCP, "10.96.0.1:80", "192.168.10.10:80"))))
+	noError(t, errOf2(d.Services().Put(t.Context(), service.CLI, newService(service.TCP, "10.96.0.1:80",
+		"192.168.10.10:80"))))
 }
 
-// TestRecreated removes the maps and creates new ones while a process has the old ones open: it is told, and changes neither.
+// TestRecreated removes the maps and creates new ones while a process has the old ones open: it is told, and changes
+// neither.
 func TestRecreated(t *testing.T) {
 	root := testkit.BPFFS(t)
 	if err := os.Mkdir(root+"/others", 0o700); err != nil { // the root stays
@@ -234,7 +242,8 @@ func TestMemory(t *testing.T) {
 	empty := memory()
 	const services = 10
 	must(d.Services().Apply(t.Context(), service.Agent, manyServices(services, 0)))(t)
-	if got, least, most := memory()-empty, uint64(services*(20+48+2*(8+32))), uint64(services*512); got < least || got > most {
+	if got, least, most := memory()-empty, uint64(services*(20+48+2*(8+32))), uint64(services*512); got < least ||
+		got > most {
 		t.Errorf("%d services take %d bytes, want %d to %d", services, got, least, most)
 	}
 	must(d.Services().Apply(t.Context(), service.Agent, nil))(t)

@@ -118,8 +118,8 @@ func (w *writer) mustRetire() bool {
 
 // write writes one chunk. The caller has the lock.
 //
-// A killed process completes the system call that it is in. So either all services of the chunk change or none, and what
-// is left to do then is found by the mark in the state, which comes first.
+// A killed process completes the system call that it is in. So either all services of the chunk change or none, and
+// what is left to do then is found by the mark in the state, which comes first.
 func (w *writer) write(ctx context.Context, chunk []change) error {
 	state, err := w.o.NodeState.IDs()
 	if err = cmp.Or(ctx.Err(), err); err != nil {

@@ -12,9 +12,10 @@ import (
 	"mustang/internal/service"
 )
 
-// Apply makes the owner's endpoints exactly those of specs: it puts each, and deletes the owner's others. The result counts
-// endpoints, not rows. An endpoint that fails does not keep the others from being put, but no endpoint is deleted then. The
-// same call again does the rest. Errors: those of Put, and *ConflictError for a device that is another owner's endpoint.
+// Apply makes the owner's endpoints exactly those of specs: it puts each, and deletes the owner's others. The result
+// counts endpoints, not rows. An endpoint that fails does not keep the others from being put, but no endpoint is
+// deleted then. The same call again does the rest. Errors: those of Put, and *ConflictError for a device that is
+// another owner's endpoint.
 func (e Endpoints) Apply(ctx context.Context, owner service.Owner, specs []EndpointSpec) (result Result, err error) {
 	if err := requireOwner(owner); err != nil {
 		return result, err
@@ -51,8 +52,8 @@ func (e Endpoints) Apply(ctx context.Context, owner service.Owner, specs []Endpo
 	return result, nil
 }
 
-// Apply makes the uplinks of a network namespace exactly the named devices. Uplinks of other namespaces stay. The same call
-// again completes one that failed. Errors: those of FindUplink.
+// Apply makes the uplinks of a network namespace exactly the named devices. Uplinks of other namespaces stay. The same
+// call again completes one that failed. Errors: those of FindUplink.
 func (s Uplinks) Apply(ctx context.Context, ns *netns.Namespace, ifnames []string) (result Result, err error) {
 	cookie, err := ns.Cookie()
 	if err != nil {

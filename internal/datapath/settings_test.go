@@ -30,7 +30,8 @@ func (w *world) configure(t *testing.T, s service.Service) {
 	putService(t, w.Datapath, s)
 }
 
-// within fails the test unless the backends that n connections of a pod, and of a client outside, got are those at the ports.
+// within fails the test unless the backends that n connections of a pod, and of a client outside, got are those at the
+// ports.
 func (w *world) within(t *testing.T, n int, inside, outside []uint16) {
 	t.Helper()
 	for _, c := range []struct {
@@ -55,7 +56,8 @@ func TestLocalPolicy(t *testing.T) {
 // three returns backends at ports 1 to 3, of which the last two are on this node.
 func three(w *world) []service.Backend {
 	return []service.Backend{
-		backend(w.backend, 1, service.Active, 1), local(backend(w.backend, 2, service.Active, 1)), local(backend(w.backend, 3, service.Active, 1)),
+		backend(w.backend, 1, service.Active, 1), local(backend(w.backend, 2, service.Active, 1)),
+		local(backend(w.backend, 3, service.Active, 1)),
 	}
 }
 
@@ -98,7 +100,8 @@ func localCases() []translateCase {
 			}
 		}},
 		{"none on this node", 0, func(t *testing.T, w *world) {
-			far := []service.Backend{backend(w.backend, 1, service.Active, 1), local(backend(w.backend, 2, service.Quarantined, 1))}
+			far := []service.Backend{backend(w.backend, 1, service.Active, 1),
+				local(backend(w.backend, 2, service.Quarantined, 1))}
 			w.configure(t, service.Service{InternalPolicy: service.Local, Backends: far})
 			w.gets(t, fromHost, w.first(w.client, w.service), "drop: drop_no_local_backend")
 			w.connected(t)
@@ -147,7 +150,8 @@ func elsewhere(addr string) service.Backend {
 	return service.Backend{Addr: netip.MustParseAddrPort(netip.AddrPortFrom(netip.MustParseAddr(addr).Next(), 9).String())}
 }
 
-// testLocalSockets calls a service that serves its clients from this node only, and has no backend there. testSpread has one.
+// testLocalSockets calls a service that serves its clients from this node only, and has no backend there. testSpread
+// has one.
 func testLocalSockets(t *testing.T, s *stage) {
 	want := service.Service{
 		Frontend: netip.MustParseAddrPort("10.96.0.100:5201"), Protocol: service.Any, InternalPolicy: service.Local,
@@ -157,8 +161,8 @@ func testLocalSockets(t *testing.T, s *stage) {
 	s.refuses(want.Frontend, unix.EHOSTUNREACH, "drop_no_local_backend")
 }
 
-// TestLocalSocketOfPod has the socket programs leave a pod without a backend on this node to the packet programs, which drop
-// what it sends: its connection waits, and is not refused.
+// TestLocalSocketOfPod has the socket programs leave a pod without a backend on this node to the packet programs, which
+// drop what it sends: its connection waits, and is not refused.
 func TestLocalSocketOfPod(t *testing.T) {
 	s := bareStage(t)
 	n, d := s.network, s.Datapath
@@ -177,7 +181,8 @@ func TestLocalSocketOfPod(t *testing.T) {
 		}
 		return nil
 	})
-	want.Backends = append(want.Backends, service.Backend{Addr: testkit.Echo(t, n.pods[0], "tcp", podA4+":0"), Local: true})
+	want.Backends = append(want.Backends, service.Backend{Addr: testkit.Echo(t, n.pods[0], "tcp", podA4+":0"),
+		Local: true})
 	putService(t, d, want)
 	noError(t, <-done, "connect")
 }
@@ -211,12 +216,14 @@ func rangeCases() []translateCase {
 				w.forget(t)
 				w.configure(t, service.Service{Backends: backends(w), SourceRanges: []netip.Prefix{r(w.client.Addr())}})
 				w.check(t, fromHost, w.first(w.client, w.service), wants{actionRedirect,
-					w.first(w.client, w.service).became(w.client, w.backend, "0a"), once("new_connection", "forward", "redirect_peer")})
+					w.first(w.client, w.service).became(w.client, w.backend, "0a"), once("new_connection", "forward",
+						"redirect_peer")})
 				w.gets(t, fromUplink, w.first(w.outsider, w.service).arriving("aa"), "drop: drop_source_range")
 			}
 		}},
 		{"without", 0, func(t *testing.T, w *world) {
-			w.configure(t, service.Service{Backends: backends(w), SourceRanges: []netip.Prefix{rangeOf(w.remote.Addr()), near(w.remote.Addr())}})
+			w.configure(t, service.Service{Backends: backends(w), SourceRanges: []netip.Prefix{rangeOf(w.remote.Addr()),
+				near(w.remote.Addr())}})
 			dropped(t, w)
 		}},
 		{"without a backend", 0, func(t *testing.T, w *world) {
@@ -224,19 +231,22 @@ func rangeCases() []translateCase {
 			dropped(t, w)
 		}},
 		{"the next address", 0, func(t *testing.T, w *world) {
-			w.configure(t, service.Service{Backends: backends(w), SourceRanges: []netip.Prefix{rangeOf(w.client.Addr().Next()), rangeOf(w.client.Addr().Prev())}})
+			w.configure(t, service.Service{Backends: backends(w), SourceRanges: []netip.Prefix{rangeOf(w.client.Addr().Next()),
+				rangeOf(w.client.Addr().Prev())}})
 			dropped(t, w)
 		}},
 		{"of another service", 0, func(t *testing.T, w *world) {
 			w.configure(t, service.Service{Backends: backends(w), SourceRanges: []netip.Prefix{rangeOf(w.remote.Addr())}})
-			other := service.Service{Frontend: w.other, Protocol: service.Protocol(w.proto), Backends: backends(w), SourceRanges: []netip.Prefix{near(w.client.Addr())}}
+			other := service.Service{Frontend: w.other, Protocol: service.Protocol(w.proto), Backends: backends(w),
+				SourceRanges: []netip.Prefix{near(w.client.Addr())}}
 			putService(t, w.Datapath, other)
 			dropped(t, w)
 			w.send(t, fromHost, w.first(w.client, w.other))
 		}},
 		{"everyone", 0, func(t *testing.T, w *world) {
 			everyone, _ := w.client.Addr().Prefix(0)
-			w.configure(t, service.Service{Backends: backends(w), SourceRanges: []netip.Prefix{everyone, rangeOf(w.remote.Addr())}})
+			w.configure(t, service.Service{Backends: backends(w), SourceRanges: []netip.Prefix{everyone,
+				rangeOf(w.remote.Addr())}})
 			w.send(t, fromHost, w.first(w.client, w.service))
 			w.send(t, fromUplink, w.first(w.outsider, w.service).arriving("aa"))
 		}},
@@ -254,7 +264,8 @@ func rangeCases() []translateCase {
 // TestManySourceRanges stores thousands of ranges, changes some, and finds each as it was stored.
 func TestManySourceRanges(t *testing.T) {
 	d := openSized(t, Options{Root: testkit.BPFFS(t) + "/root", Sizes: objects.Sizes{
-		Services: 8, Backends: 3 * service.MaxSourceRanges, SourceRanges: 2*service.MaxSourceRanges + 10, Connections: 64, Endpoints: 1}})
+		Services: 8, Backends: 3 * service.MaxSourceRanges, SourceRanges: 2*service.MaxSourceRanges + 10, Connections: 64,
+		Endpoints: 1}})
 	s := newService(service.TCP, "10.96.0.1:80", "192.168.10.10:8080", "192.168.10.11:8080")
 	addr := netip.MustParseAddr("20.0.0.0")
 	for i := range service.MaxSourceRanges {
@@ -332,15 +343,16 @@ func tryOnce(client *netns.Namespace, s service.Service) error {
 	})
 }
 
-// testRangedSockets calls a service with source ranges from hosts, which it serves, and from pods without endpoint, whose
-// sockets it serves if they are bound to an address within.
+// testRangedSockets calls a service with source ranges from hosts, which it serves, and from pods without endpoint,
+// whose sockets it serves if they are bound to an address within.
 func testRangedSockets(t *testing.T, s *stage) {
 	for _, d := range dialects() {
 		t.Run(d.name, func(t *testing.T) {
 			s := s.in(t)
 			want := service.Service{
-				Frontend: netip.MustParseAddrPort(d.service), Protocol: service.Any, SourceRanges: []netip.Prefix{rangeOf(netip.MustParseAddr(d.client))},
-				Backends: service.Backends(s.echo("udp", d.pod)),
+				Frontend: netip.MustParseAddrPort(d.service), Protocol: service.Any,
+				SourceRanges: []netip.Prefix{rangeOf(netip.MustParseAddr(d.client))},
+				Backends:     service.Backends(s.echo("udp", d.pod)),
 			}
 			register := func(kind ScopeKind) {
 				t.Helper()

@@ -89,8 +89,8 @@ func eachOutside(t *testing.T, test func(*testing.T, outsideCase)) {
 	}
 }
 
-// payloads returns what a client sends: segments that the devices make of larger ones, and datagrams of one packet and of
-// fragments.
+// payloads returns what a client sends: segments that the devices make of larger ones, and datagrams of one packet and
+// of fragments.
 func (c outsideCase) payloads() [][]byte {
 	if c.protocol == service.TCP {
 		return [][]byte{[]byte("x"), bytes.Repeat([]byte("outside "), 100_000)}
@@ -104,7 +104,8 @@ func TestBackendOnAnotherNode(t *testing.T) {
 	eachOutside(t, func(t *testing.T, o outsideCase) {
 		backend := testkit.Echo(t, c.far, o.protocol.String(), net.JoinHostPort(o.far, "0"))
 		for _, frontend := range []string{net.JoinHostPort(o.gate, servicePort), net.JoinHostPort(o.external, servicePort)} {
-			s := service.Service{Frontend: netip.MustParseAddrPort(frontend), Protocol: o.protocol, Backends: service.Backends(backend)}
+			s := service.Service{Frontend: netip.MustParseAddrPort(frontend), Protocol: o.protocol,
+				Backends: service.Backends(backend)}
 			s.External = true
 			c.put(t, s)
 			for _, payload := range o.payloads() {
@@ -115,7 +116,8 @@ func TestBackendOnAnotherNode(t *testing.T) {
 				if peer.Addr().String() != o.near || peer.Port() < 1024 || peer.Port() >= 32768 {
 					t.Errorf("the backend saw %s, want a port of %s that no socket gets", peer, o.near)
 				}
-				if diff["new_connection"] != 1 || diff["redirect_routed"] != diff["forward"] || diff["redirect_device"] != diff["reverse"] ||
+				if diff["new_connection"] != 1 || diff["redirect_routed"] != diff["forward"] ||
+					diff["redirect_device"] != diff["reverse"] ||
 					diff["forward"] == 0 || diff["reverse"] == 0 {
 					t.Errorf("%s, %d bytes: counted %v", frontend, len(payload), diff)
 				}
@@ -164,7 +166,8 @@ func TestNoWay(t *testing.T) {
 			backend := netip.MustParseAddrPort(net.JoinHostPort(o.far, "47123"))
 			frontend := net.JoinHostPort(o.external, servicePort)
 			c.put(t, service.Service{
-				Frontend: netip.MustParseAddrPort(frontend), Protocol: o.protocol, External: true, Backends: service.Backends(backend),
+				Frontend: netip.MustParseAddrPort(frontend), Protocol: o.protocol, External: true,
+				Backends: service.Backends(backend),
 			})
 			before := counts(t, c.d)
 			call := func() error {
@@ -190,8 +193,8 @@ func TestNoWay(t *testing.T) {
 	equal(t, leaked.Load(), 0, "packets left the node")
 }
 
-// TestFragmentsOfManyConnections has connections from outside send datagrams in fragments to another node. All leave from one
-// address: that of each datagram have one identification, which is not the one that their client chose.
+// TestFragmentsOfManyConnections has connections from outside send datagrams in fragments to another node. All leave
+// from one address: that of each datagram have one identification, which is not the one that their client chose.
 func TestFragmentsOfManyConnections(t *testing.T) {
 	const connections = 8
 	c := newCluster(t)
@@ -230,7 +233,8 @@ func TestFragmentsOfManyConnections(t *testing.T) {
 				if len(came) < 3 || len(left) != len(came) {
 					return fmt.Errorf("datagram %c: fragments %x became %x", letter, came, left)
 				}
-				if came, left = slices.Compact(slices.Clone(came)), slices.Compact(slices.Clone(left)); len(came) != 1 || len(left) != 1 {
+				if came, left = slices.Compact(slices.Clone(came)), slices.Compact(slices.Clone(left)); len(came) != 1 ||
+					len(left) != 1 {
 					return fmt.Errorf("datagram %c: fragments %x became %x, want one identification each", letter, came, left)
 				}
 				if left[0] == came[0] {

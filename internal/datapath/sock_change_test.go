@@ -37,7 +37,10 @@ func testSpread(t *testing.T, s *stage) {
 		"affinity": {func(s *service.Service) { s.Affinity = time.Hour }, func(got []int) bool {
 			return slices.Max(got) == spreadSockets
 		}},
-		"backends on this node only": {func(s *service.Service) { s.InternalPolicy, s.Backends[3].Local = service.Local, true }, func(got []int) bool {
+		"backends on this node only": {func(s *service.Service) {
+			s.InternalPolicy, s.Backends[3].Local = service.Local,
+				true
+		}, func(got []int) bool {
 			return got[3] == spreadSockets
 		}},
 	} {
@@ -106,13 +109,16 @@ func testChanges(t *testing.T, whole *stage) {
 		ends bool // the change destroys connected UDP sockets
 		left bool // the service still exists
 	}{
-		{"replaced backend", func(s *stage, frontend, _, other netip.AddrPort) { s.serve(frontend.String(), other) }, true, true},
+		{"replaced backend", func(s *stage, frontend, _, other netip.AddrPort) { s.serve(frontend.String(), other) },
+			true, true},
 		{"removed service", func(s *stage, frontend, _, _ netip.AddrPort) {
-			if err := s.Services().Delete(t.Context(), service.CLI, service.Key{Frontend: frontend, Protocol: service.Any}); err != nil {
+			if err := s.Services().Delete(t.Context(), service.CLI, service.Key{Frontend: frontend,
+				Protocol: service.Any}); err != nil {
 				s.t.Fatal(err)
 			}
 		}, true, false},
-		{"added backend", func(s *stage, frontend, old, other netip.AddrPort) { s.serve(frontend.String(), other, old) }, false, true},
+		{"added backend", func(s *stage, frontend, old, other netip.AddrPort) { s.serve(frontend.String(), other, old) },
+			false, true},
 	} {
 		for _, d := range dialects() {
 			t.Run(change.name+"/"+d.name, func(t *testing.T) {
@@ -182,7 +188,10 @@ func testRefused(t *testing.T, s *stage) {
 		name, count string
 		spoil       func(*objects.Service)
 	}{
-		{"missing backend", "drop_backend_missing", func(s *objects.Service) { s.Revision, s.FirstPort = s.Revision+100, [objects.FirstBackends]uint16{} }},
+		{"missing backend", "drop_backend_missing", func(s *objects.Service) {
+			s.Revision, s.FirstPort = s.Revision+
+				100, [objects.FirstBackends]uint16{}
+		}},
 		{"no backend", "drop_no_backend", func(s *objects.Service) { s.Count, s.Total = 0, 0 }},
 	} {
 		t.Run(row.name, func(t *testing.T) {
@@ -304,8 +313,8 @@ func testManyBackends(t *testing.T, s *stage) {
 	c.ask(frontends[0], frontends[0])
 }
 
-// TestSocketLoopback adds services at the host's loopback and other addresses: processes of the host reach them, and the
-// loopback addresses of pods stay the pods' own.
+// TestSocketLoopback adds services at the host's loopback and other addresses: processes of the host reach them, and
+// the loopback addresses of pods stay the pods' own.
 func TestSocketLoopback(t *testing.T) {
 	s := bareStage(t)
 	s.attachBoth(t, s.Datapath)
@@ -346,13 +355,14 @@ func (s *stage) hostCalls(d dialect, kind int, frontend netip.AddrPort) {
 	} else {
 		c.exchange()
 	}
-	if got := delta(s.t, s.Datapath, before); got["sock_connect"] != 1 || (got["sock_sendmsg"] != 0) != (kind == unix.SOCK_DGRAM) {
+	if got := delta(s.t, s.Datapath, before); got["sock_connect"] != 1 ||
+		(got["sock_sendmsg"] != 0) != (kind == unix.SOCK_DGRAM) {
 		s.t.Errorf("counted %v", got)
 	}
 }
 
-// podsKeep connects to the same address in pods, with and without an endpoint, and in one that another owner has as a host,
-// and reaches the pods' own servers.
+// podsKeep connects to the same address in pods, with and without an endpoint, and in one that another owner has as a
+// host, and reaches the pods' own servers.
 func (s *stage) podsKeep(d dialect, protocol string, frontend netip.AddrPort) {
 	s.t.Helper()
 	sockets, shared := testkit.Namespace(s.t, "sockets"), testkit.Namespace(s.t, "shared")

@@ -188,7 +188,8 @@ func (s *stage) server() place { return place{s.pods[0], s.cgroup} }
 func (s *stage) serve(frontend string, backends ...netip.AddrPort) netip.AddrPort {
 	s.t.Helper()
 	f := netip.MustParseAddrPort(frontend)
-	if _, _, err := s.Services().Put(s.t.Context(), service.CLI, service.Service{Frontend: f, Protocol: service.Any, Backends: service.Backends(backends...)}); err != nil {
+	if _, _, err := s.Services().Put(s.t.Context(), service.CLI, service.Service{Frontend: f, Protocol: service.Any,
+		Backends: service.Backends(backends...)}); err != nil {
 		s.t.Fatal(err)
 	}
 	return f
@@ -352,7 +353,8 @@ func (s *socketFD) read(buffer []byte) (n int, err error) {
 	return n, err
 }
 
-// uninterrupted repeats a call while a signal of Go's scheduler interrupts it: the kernel restarts no call with a timeout.
+// uninterrupted repeats a call while a signal of Go's scheduler interrupts it: the kernel restarts no call with a
+// timeout.
 func uninterrupted(call func() error) error {
 	err := call()
 	for errors.Is(err, unix.EINTR) {
@@ -381,7 +383,8 @@ func (s *socketFD) exchange() string {
 func (s *socketFD) disconnect() {
 	s.t.Helper()
 	to := unix.RawSockaddr{Family: unix.AF_UNSPEC}
-	if _, _, errno := unix.Syscall(unix.SYS_CONNECT, uintptr(s.fd), uintptr(unsafe.Pointer(&to)), unsafe.Sizeof(to)); errno != 0 {
+	if _, _, errno := unix.Syscall(unix.SYS_CONNECT, uintptr(s.fd), uintptr(unsafe.Pointer(&to)),
+		unsafe.Sizeof(to)); errno != 0 {
 		s.t.Fatalf("disconnect: %v", errno)
 	}
 }

@@ -163,8 +163,8 @@ func testMultipath(t *testing.T, s *stage) {
 	equal(t, delta(t, s.Datapath, before)["sock_connect"], 1, "sock_connect")
 }
 
-// TestSocketNodePort has a process of the host connect to a node port at each of the host's addresses, also at one that it got
-// later, and to an external address. The loopback addresses are not served.
+// TestSocketNodePort has a process of the host connect to a node port at each of the host's addresses, also at one that
+// it got later, and to an external address. The loopback addresses are not served.
 func TestSocketNodePort(t *testing.T) {
 	s := bareStage(t)
 	must(s.Sockets().Put(t.Context(), service.CLI, s.host, HostScope))(t)
@@ -176,7 +176,8 @@ func TestSocketNodePort(t *testing.T) {
 		put := func(addr string, nodePort bool) {
 			t.Helper()
 			frontend := netip.AddrPortFrom(netip.MustParseAddr(addr), 30080)
-			want := service.Service{Frontend: frontend, Protocol: service.TCP, NodePort: nodePort, External: !nodePort, Backends: service.Backends(backend)}
+			want := service.Service{Frontend: frontend, Protocol: service.TCP, NodePort: nodePort, External: !nodePort,
+				Backends: service.Backends(backend)}
 			putService(t, s.Datapath, want)
 		}
 		connect := func(addr string) error {
@@ -191,7 +192,8 @@ func TestSocketNodePort(t *testing.T) {
 		put(f.unspecified, true)
 		put(f.external, false)
 		s.run(t, "-n HOST addr add "+f.later+" dev lo")
-		for addr, want := range map[string]error{f.own: nil, f.external: nil, f.loopback: unix.ECONNREFUSED, f.later: unix.ECONNREFUSED} {
+		for addr, want := range map[string]error{f.own: nil, f.external: nil, f.loopback: unix.ECONNREFUSED,
+			f.later: unix.ECONNREFUSED} {
 			failsWith(t, connect(addr), want, "%s", addr)
 		}
 		put(f.unspecified, true)
@@ -200,8 +202,8 @@ func TestSocketNodePort(t *testing.T) {
 	}
 }
 
-// TestSocketAnswersNodePort has a process of the host answer another one whose source port is a node port: datagrams of a socket that is
-// bound to an address, and of one that is not. Whoever else calls the port has the service.
+// TestSocketAnswersNodePort has a process of the host answer another one whose source port is a node port: datagrams of
+// a socket that is bound to an address, and of one that is not. Whoever else calls the port has the service.
 func TestSocketAnswersNodePort(t *testing.T) {
 	s := bareStage(t)
 	must(s.Sockets().Put(t.Context(), service.CLI, s.host, HostScope))(t)

@@ -168,7 +168,8 @@ func TestSocketAttach(t *testing.T) {
 		equal(t, must(d.Sockets().Attach(t.Context(), path+"/."))(t), want, "Attach")
 		wantAttached(t, path, 2)
 	}
-	if list, err := d.Sockets().Cgroups(t.Context()); err != nil || len(list) != 1 || list[0].Path != path || list[0].ID == 0 {
+	if list, err := d.Sockets().Cgroups(t.Context()); err != nil || len(list) != 1 || list[0].Path != path ||
+		list[0].ID == 0 {
 		t.Errorf("cgroups %v, %v", list, err)
 	}
 	links, err := d.objects.Links()
@@ -210,7 +211,8 @@ func TestSocketUndo(t *testing.T) {
 	c := must(cgroup.Open(path))(t)
 	defer c.Close()
 	last := objects.AttachCgroup.Hooks()[7].Program
-	obstacle := pins(d, "links", objects.Link{Hook: objects.Hook{Point: objects.AttachCgroup, Program: last}, ID: c.ID}.String())
+	obstacle := pins(d, "links", objects.Link{Hook: objects.Hook{Point: objects.AttachCgroup, Program: last},
+		ID: c.ID}.String())
 	succeed(t, os.Mkdir(obstacle, 0o700))
 	if change, err := d.Sockets().Attach(t.Context(), path); err == nil || change != Unchanged {
 		t.Errorf("Attach: %v, %v; want it to fail", change, err)
@@ -267,7 +269,8 @@ func TestSocketNested(t *testing.T) {
 		must(d.Sockets().Attach(t.Context(), paths[0]))(t)
 		must(d.Sockets().Attach(t.Context(), beside))(t)
 		var conflict *ConflictError
-		if _, err := d.Sockets().Attach(t.Context(), paths[1]); !errors.As(err, &conflict) || !strings.Contains(err.Error(), paths[0]) {
+		if _, err := d.Sockets().Attach(t.Context(), paths[1]); !errors.As(err, &conflict) ||
+			!strings.Contains(err.Error(), paths[0]) {
 			t.Errorf("%v, want a ConflictError that names %s", err, paths[0])
 		}
 		for _, path := range []string{paths[0], beside} {

@@ -17,8 +17,9 @@ import (
 	"mustang/internal/service"
 )
 
-// Sockets are the sockets that are translated when they call a service: those of processes in the control groups of Attach
-// that are opened in the network namespaces of Put or of endpoints. Namespaces have owners; control groups have none.
+// Sockets are the sockets that are translated when they call a service: those of processes in the control groups of
+// Attach that are opened in the network namespaces of Put or of endpoints. Namespaces have owners; control groups have
+// none.
 type Sockets struct{ o *objects.Objects }
 
 // Cgroup is a control group whose processes' sockets are translated.
@@ -30,9 +31,9 @@ type Cgroup struct {
 }
 
 // Attach attaches the programs to the control group with the directory path, for all processes in it and in the groups
-// below it. Other programs stay, as do those that are attached already; if a step fails, all is undone. Connected sockets
-// stay as they are. Errors: those of objects.ProbeSocket; os.ErrNotExist; *ConflictError if a group above or below it has
-// the programs, which would translate twice.
+// below it. Other programs stay, as do those that are attached already; if a step fails, all is undone. Connected
+// sockets stay as they are. Errors: those of objects.ProbeSocket; os.ErrNotExist; *ConflictError if a group above or
+// below it has the programs, which would translate twice.
 func (s Sockets) Attach(ctx context.Context, path string) (Change, error) {
 	if err := objects.ProbeSocket(); err != nil {
 		return Unchanged, err
@@ -77,9 +78,9 @@ func (s Sockets) Attach(ctx context.Context, path string) (Change, error) {
 	return Added, nil
 }
 
-// Detach detaches the programs from a control group. Connected sockets stay connected to their backends, and show those as
-// their peers from then on. The error is a *NotFoundError if the programs were not attached; it matches os.ErrNotExist too
-// if the group is gone, which detaches them anyway.
+// Detach detaches the programs from a control group. Connected sockets stay connected to their backends, and show those
+// as their peers from then on. The error is a *NotFoundError if the programs were not attached; it matches
+// os.ErrNotExist too if the group is gone, which detaches them anyway.
 func (s Sockets) Detach(ctx context.Context, path string) error {
 	c, err := cgroup.Open(path)
 	if err != nil {
@@ -112,8 +113,8 @@ func (s Sockets) detach(id uint64) error {
 	return nil
 }
 
-// Cgroups returns the control groups that have a program, sorted by path. Groups that are gone are left out. It takes no
-// lock.
+// Cgroups returns the control groups that have a program, sorted by path. Groups that are gone are left out. It takes
+// no lock.
 func (s Sockets) Cgroups(context.Context) ([]Cgroup, error) {
 	attached, err := s.cgroups(func(uint64) error { return nil })
 	if err != nil {
@@ -190,8 +191,8 @@ func (s Sockets) cgroups(gone func(id uint64) error) (_ []*cgroup.Group, err err
 	return open, nil
 }
 
-// Check returns a *DeviationError unless the sockets of a host are translated: the owner has registered its namespace, and
-// the control group with the directory path has the programs. It takes no lock and changes nothing.
+// Check returns a *DeviationError unless the sockets of a host are translated: the owner has registered its namespace,
+// and the control group with the directory path has the programs. It takes no lock and changes nothing.
 func (s Sockets) Check(owner service.Owner, ns *netns.Namespace, path string) error {
 	cookie, err := ns.Cookie()
 	if err != nil {
@@ -214,7 +215,8 @@ func (s Sockets) Check(owner service.Owner, ns *netns.Namespace, path string) er
 		missing = append(missing, k.Hook.Program)
 	}
 	if len(missing) > 0 {
-		found = append(found, fmt.Sprintf("control group %q lacks the socket programs %s", c.Path, strings.Join(missing, ", ")))
+		found = append(found, fmt.Sprintf("control group %q lacks the socket programs %s", c.Path,
+			strings.Join(missing, ", ")))
 	}
 	return deviation(fmt.Sprintf("sockets of host %q", ns.Name()), found...)
 }

@@ -67,7 +67,8 @@ func wantNoDrops(t *testing.T, d *Datapath) {
 func testAgain(t *testing.T, n network, d *Datapath) {
 	backend := testkit.Echo(t, n.pods[0], "udp", podA4+":0")
 	frontend := netip.MustParseAddrPort(service4 + ":99")
-	must2(d.Services().Put(t.Context(), service.CLI, service.Service{Frontend: frontend, Protocol: service.UDP, Backends: service.Backends(backend)}))(t)
+	must2(d.Services().Put(t.Context(), service.CLI, service.Service{Frontend: frontend, Protocol: service.UDP,
+		Backends: service.Backends(backend)}))(t)
 	for _, ip := range []string{podA4, podB4} {
 		succeed(t, d.Endpoints().DeleteIP(t.Context(), netip.MustParseAddr(ip)))
 	}
@@ -241,17 +242,19 @@ func (c mixedCase) test(t *testing.T, i int, client, pod, vip string) {
 		size = 300_000
 	}
 	before := counts(t, c.datapath)
-	peer, err := testkit.RoundTrip(t, c.network.pods[1-i], protocol, frontend.String(), bytes.Repeat([]byte("mix "), size/4))
+	peer, err := testkit.RoundTrip(t, c.network.pods[1-i], protocol, frontend.String(),
+		bytes.Repeat([]byte("mix "), size/4))
 	succeed(t, err, "%s to %s", client, pod)
 	failIf(t, peer.Addr().String() != client, "%s saw %s, want %s", pod, peer, client)
 	if diff := delta(t, c.datapath, before); diff["forward"] == 0 || diff["reverse"] == 0 {
 		t.Errorf("%s to %s: counted %v", client, pod, diff)
 	}
-	noError(t, errOf(testkit.RoundTrip(t, c.network.pods[1-i], protocol, backend.String(), []byte("straight"))), "%s to %s straight", client, pod)
+	noError(t, errOf(testkit.RoundTrip(t, c.network.pods[1-i], protocol, backend.String(), []byte("straight"))),
+		"%s to %s straight", client, pod)
 }
 
-// TestHostBackend has services whose backend is a process of the host, at its own address, and of pods that call their own
-// service: pods call both, in each link mode.
+// TestHostBackend has services whose backend is a process of the host, at its own address, and of pods that call their
+// own service: pods call both, in each link mode.
 func TestHostBackend(t *testing.T) {
 	onPods(t, "", func(t *testing.T, n network, d *Datapath) {
 		for _, f := range families() {
@@ -287,7 +290,8 @@ func callHostBackend(t *testing.T, d *Datapath, b hostBackend) {
 			peer, err := testkit.RoundTrip(t, b.client, p.String(), s.Frontend.String(), bytes.Repeat([]byte("h"), size))
 			diff := delta(t, d, before)
 			if err != nil || peer.Addr().String() != b.address {
-				t.Errorf("%s to %s at %s, %d bytes: the backend saw %s, want %s; %v (counted %v)", p, s.Frontend, b.backend, size, peer, b.address, err, diff)
+				t.Errorf("%s to %s at %s, %d bytes: the backend saw %s, want %s; %v (counted %v)", p, s.Frontend, b.backend, size,
+					peer, b.address, err, diff)
 			}
 			if diff["new_connection"] != 1 || diff["forward"] == 0 || diff["reverse"] == 0 {
 				t.Errorf("%s to %s at %s, %d bytes: counted %v", p, s.Frontend, b.backend, size, diff)

@@ -37,7 +37,8 @@ var (
 
 func newWorld(b *bench, v6 bool, proto uint8) *world {
 	w := &world{bench: b, v6: v6, proto: proto}
-	addresses := []string{podB4 + ":40000", podA4 + ":8080", "172.16.1.2:8080", service4 + ":80", "10.96.0.101:80", "8.8.8.8:53"}
+	addresses := []string{podB4 + ":40000", podA4 + ":8080", "172.16.1.2:8080", service4 + ":80", "10.96.0.101:80",
+		"8.8.8.8:53"}
 	if v6 {
 		addresses = []string{"[" + podB6 + "]:40000", "[" + podA6 + "]:8080", "[fd00:99::2]:8080", "[" + service6 + "]:80",
 			"[fd00:96::101]:80", "[2001:db8::8]:53"}

@@ -11,7 +11,8 @@ import (
 	"mustang/internal/rtnl"
 )
 
-// Upgrade replaces the programs of another build by those of this one, as Open does, and then guards devices as GuardParents does.
+// Upgrade replaces the programs of another build by those of this one, as Open does, and then guards devices as
+// GuardParents does.
 func (d *Datapath) Upgrade(ctx context.Context) (Change, error) {
 	if err := d.objects.Renew(ctx, replaceFilters); err != nil {
 		return Unchanged, err
@@ -19,9 +20,9 @@ func (d *Datapath) Upgrade(ctx context.Context) (Change, error) {
 	return d.GuardParents(ctx)
 }
 
-// GuardParents attaches the source guard to devices of the host that were made after the pods on the same parent. Without,
-// such pods drop what the host sends by them, once policies are in force, as they do what a pod sends in the node's name.
-// Pods that are not found are left out. Without pods on a parent it does nothing.
+// GuardParents attaches the source guard to devices of the host that were made after the pods on the same parent.
+// Without, such pods drop what the host sends by them, once policies are in force, as they do what a pod sends in the
+// node's name. Pods that are not found are left out. Without pods on a parent it does nothing.
 func (d *Datapath) GuardParents(ctx context.Context) (change Change, err error) {
 	var onParents []device.SenderRow
 	for row, err := range d.objects.Senders.All() {

@@ -65,7 +65,8 @@ func (c uplinkCase) attach(t *testing.T, n network, d *Datapath) *netns.Namespac
 	return far
 }
 
-// TestUplink has clients outside call services at the host's own address, and at a port of all addresses of the node, which pods call too.
+// TestUplink has clients outside call services at the host's own address, and at a port of all addresses of the node,
+// which pods call too.
 func TestUplink(t *testing.T) {
 	for _, c := range uplinkCases() {
 		t.Run(c.name, func(t *testing.T) { c.test(t) })
@@ -130,7 +131,8 @@ func (o outside) callService(t *testing.T, host, pod, client string) {
 func (o outside) callHost(t *testing.T, host string) {
 	server := testkit.Echo(t, o.network.host, o.protocol.String(), net.JoinHostPort(host, "0"))
 	before := settled(t, o.d) // the service's connection may still be closing
-	noError(t, errOf(testkit.RoundTrip(t, o.far, o.protocol.String(), server.String(), bytes.Repeat([]byte("h"), 5000))), "a server of the host's own")
+	noError(t, errOf(testkit.RoundTrip(t, o.far, o.protocol.String(), server.String(), bytes.Repeat([]byte("h"), 5000))),
+		"a server of the host's own")
 	if diff := delta(t, o.d, before); diff["forward"]+diff["reverse"]+diff["new_connection"] != 0 {
 		t.Errorf("a server of the host's own: counted %v", diff)
 	}
@@ -143,7 +145,8 @@ func TestUplinks(t *testing.T) {
 	n.attachBoth(t, d)
 	frontend := netip.MustParseAddrPort(near4 + ":5201")
 	backend := testkit.Echo(t, n.pods[0], "udp", podA4+":0")
-	must2(d.Services().Put(t.Context(), service.CLI, service.Service{Frontend: frontend, Protocol: service.UDP, Backends: service.Backends(backend)}))(t)
+	must2(d.Services().Put(t.Context(), service.CLI, service.Service{Frontend: frontend, Protocol: service.UDP,
+		Backends: service.Backends(backend)}))(t)
 	want := func(want int) {
 		t.Helper()
 		wantLen(t, must(d.Uplinks().List(t.Context()))(t), want, "uplinks")
@@ -212,7 +215,8 @@ func outsideCases() []translateCase {
 			p := w.first(w.outsider, w.service).arriving("aa")
 			w.gets(t, fromUplink, p, "redirect outsider>backend 0a: new_connection forward redirect_peer")
 			p = w.next(w.backend, w.outsider)
-			w.check(t, fromHost, p, wants{actionRedirect, p.answered(w.service, w.outsider, "aa"), once("reverse", "redirect_device")})
+			w.check(t, fromHost, p, wants{actionRedirect, p.answered(w.service, w.outsider, "aa"),
+				once("reverse", "redirect_device")})
 			p = w.next(w.outsider, w.service).arriving("aa")
 			w.gets(t, fromUplink, p, "redirect outsider>backend 0a: forward redirect_peer")
 		}},
@@ -221,7 +225,8 @@ func outsideCases() []translateCase {
 			w.send(t, fromUplink, w.first(w.outsider, w.service).arriving("aa"))
 			w.send(t, fromUplink, w.next(w.outsider, w.service).arriving("bb"))
 			p := w.next(w.backend, w.outsider)
-			w.check(t, fromHost, p, wants{actionRedirect, p.answered(w.service, w.outsider, "bb"), once("reverse", "redirect_device")})
+			w.check(t, fromHost, p, wants{actionRedirect, p.answered(w.service, w.outsider, "bb"),
+				once("reverse", "redirect_device")})
 		}},
 		{"to a pod without a host side, elsewhere", 0, func(t *testing.T, w *world) {
 			w.endpoint(t, pod{1, objects.AttachPod, "0a", "s"}, w.backend.Addr())
@@ -304,7 +309,8 @@ func TestUpgrade(t *testing.T) { onEachLink(t, testLinkUpgrade) }
 func testLinkUpgrade(t *testing.T, n network, d *Datapath) {
 	n.attachBoth(t, d)
 	backend := testkit.Echo(t, n.pods[0], "tcp", podA4+":0")
-	must2(d.Services().Put(t.Context(), service.CLI, service.Service{Frontend: netip.MustParseAddrPort(service4 + ":80"), Protocol: service.TCP, Backends: service.Backends(backend)}))(t)
+	must2(d.Services().Put(t.Context(), service.CLI, service.Service{Frontend: netip.MustParseAddrPort(service4 + ":80"),
+		Protocol: service.TCP, Backends: service.Backends(backend)}))(t)
 	conn := must(testkit.Dial(n.pods[1], "tcp", service4+":80"))(t)
 	defer conn.Close()
 	ofAnotherBuild(t, d, "progs")
@@ -356,7 +362,8 @@ func linkedProgram(t *testing.T, n network, d *Datapath) uint32 {
 	t.Helper()
 	place := must(n.attachment(0).Find())(t)
 	defer place.Close()
-	l := must(link.LoadPinnedLink(pins(d, "links", objects.Link{Hook: objects.Hook{Point: place.Point, Program: "from_pod"}, ID: 1}.String()), nil))(t)
+	l := must(link.LoadPinnedLink(pins(d, "links", objects.Link{Hook: objects.Hook{Point: place.Point,
+		Program: "from_pod"}, ID: 1}.String()), nil))(t)
 	defer l.Close()
 	info := must(l.Info())(t)
 	return uint32(info.Program)

@@ -28,15 +28,16 @@ type Uplink struct {
 	IfIndex int
 }
 
-// FindUplink returns the uplink that a device is, or would be. Errors: a device that is missing matches os.ErrNotExist; a
-// device without a MAC address is refused.
+// FindUplink returns the uplink that a device is, or would be. Errors: a device that is missing matches os.ErrNotExist;
+// a device without a MAC address is refused.
 func FindUplink(ns *netns.Namespace, ifname string) (Uplink, error) {
 	device, err := rtnl.In(ns).Device(ifname)
 	if err != nil {
 		return Uplink{}, err
 	}
 	if len(device.MAC) != 6 || device.Kind == "loopback" {
-		return Uplink{}, fmt.Errorf("device %q in network namespace %q lacks a MAC address, which an uplink needs", ifname, ns.Name())
+		return Uplink{}, fmt.Errorf("device %q in network namespace %q lacks a MAC address, which an uplink needs",
+			ifname, ns.Name())
 	}
 	cookie, err := ns.Cookie()
 	return Uplink{Host: cookie, IfIndex: device.Index}, err
@@ -51,11 +52,12 @@ func (u Uplink) links() []objects.Link {
 	return links
 }
 
-// Put serves clients whose packets come in through the device: at frontends that are addresses of the host, and at all that
-// are routed here. Packets to backends that are endpoints with a host's side, or sit on this very device, bypass the host's
-// stack and netfilter, and so do the replies, to the MAC address that the request came from. Packets to backends behind an
-// uplink come from the host's address there, and bypass the stack too. Packets to and from others pass the stack. All other
-// packets pass unchanged. Programs that are attached already stay. Links of devices that are gone are deleted. Errors: those of FindUplink; *ConflictError if endpoints or uplinks here are those of another host.
+// Put serves clients whose packets come in through the device: at frontends that are addresses of the host, and at all
+// that are routed here. Packets to backends that are endpoints with a host's side, or sit on this very device, bypass
+// the host's stack and netfilter, and so do the replies, to the MAC address that the request came from. Packets to
+// backends behind an uplink come from the host's address there, and bypass the stack too. Packets to and from others
+// pass the stack. All other packets pass unchanged. Programs that are attached already stay. Links of devices that are
+// gone are deleted. Errors: those of FindUplink; *ConflictError if endpoints or uplinks here are those of another host.
 func (s Uplinks) Put(ctx context.Context, ns *netns.Namespace, ifname string) (Change, error) {
 	u, err := FindUplink(ns, ifname)
 	if err != nil {
@@ -70,7 +72,8 @@ func (s Uplinks) Put(ctx context.Context, ns *netns.Namespace, ifname string) (C
 	if err != nil {
 		return Unchanged, err
 	}
-	if err := requireHost(ctx, s.o, u.Host, fmt.Sprintf("uplink %q in network namespace %q", ifname, ns.Name())); err != nil {
+	if err := requireHost(ctx, s.o, u.Host, fmt.Sprintf("uplink %q in network namespace %q", ifname,
+		ns.Name())); err != nil {
 		return Unchanged, err
 	}
 	moved, err := s.announce(ctx, ns, u, attached)
@@ -91,9 +94,10 @@ func (s Uplinks) Put(ctx context.Context, ns *netns.Namespace, ifname string) (C
 	return Added, nil
 }
 
-// announce writes the rows of the host's addresses and of its uplinks, and reports whether one of an uplink has changed. A row
-// is there before the programs of its uplink.
-func (s Uplinks) announce(ctx context.Context, ns *netns.Namespace, u Uplink, attached map[Uplink][]objects.Link) (moved bool, err error) {
+// announce writes the rows of the host's addresses and of its uplinks, and reports whether one of an uplink has
+// changed. A row is there before the programs of its uplink.
+func (s Uplinks) announce(ctx context.Context, ns *netns.Namespace, u Uplink, attached map[Uplink][]objects.Link) (
+	moved bool, err error) {
 	indexes := []int{u.IfIndex}
 	for other := range attached {
 		if other.Host == u.Host && other != u {
@@ -111,8 +115,8 @@ func (s Uplinks) announce(ctx context.Context, ns *netns.Namespace, u Uplink, at
 	return moved, err
 }
 
-// Delete reverses Put. Connections that came in through the device are left to the host, which knows nothing of them. The
-// error is a *NotFoundError if the device is no uplink, or is gone.
+// Delete reverses Put. Connections that came in through the device are left to the host, which knows nothing of them.
+// The error is a *NotFoundError if the device is no uplink, or is gone.
 func (s Uplinks) Delete(ctx context.Context, u Uplink) error {
 	lock, err := s.o.LockLinks(ctx)
 	if err != nil {
@@ -138,8 +142,8 @@ func (s Uplinks) Delete(ctx context.Context, u Uplink) error {
 	return nil
 }
 
-// Source returns the addresses that the host has on an uplink, one of a family at most, from which it calls backends on other
-// nodes. It takes no lock.
+// Source returns the addresses that the host has on an uplink, one of a family at most, from which it calls backends on
+// other nodes. It takes no lock.
 func (s Uplinks) Source(u Uplink) ([]netip.Addr, error) {
 	row, _, err := s.o.Uplinks.Get(uint32(u.IfIndex))
 	addresses := []netip.Addr{}
@@ -151,8 +155,8 @@ func (s Uplinks) Source(u Uplink) ([]netip.Addr, error) {
 	return addresses, err
 }
 
-// Get returns the uplink that a device is. Errors: those of FindUplink; *NotFoundError if the device has no program of an
-// uplink. It takes no lock.
+// Get returns the uplink that a device is. Errors: those of FindUplink; *NotFoundError if the device has no program of
+// an uplink. It takes no lock.
 func (s Uplinks) Get(ctx context.Context, ns *netns.Namespace, ifname string) (Uplink, error) {
 	u, err := FindUplink(ns, ifname)
 	if err != nil {
@@ -175,7 +179,8 @@ func (s Uplinks) Sweep(ctx context.Context) error {
 	return sweepRemains(ctx, s.o)
 }
 
-// List returns the devices that have a program of an uplink, sorted by host and index. It takes no lock and changes nothing.
+// List returns the devices that have a program of an uplink, sorted by host and index. It takes no lock and changes
+// nothing.
 func (s Uplinks) List(context.Context) ([]Uplink, error) {
 	attached, err := s.attached(func(objects.Link) error { return nil })
 	if err != nil {
@@ -191,8 +196,8 @@ func (s Uplinks) List(context.Context) ([]Uplink, error) {
 	return all, nil
 }
 
-// attached returns the links of uplinks, and calls gone with those of devices that no longer exist. If gone detaches them,
-// the caller has the lock of the links.
+// attached returns the links of uplinks, and calls gone with those of devices that no longer exist. If gone detaches
+// them, the caller has the lock of the links.
 func (s Uplinks) attached(gone func(objects.Link) error) (map[Uplink][]objects.Link, error) {
 	links, err := s.o.Links()
 	if err != nil {

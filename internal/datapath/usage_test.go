@@ -24,8 +24,8 @@ func withSlots(t *testing.T, connections uint32) *world {
 	return w
 }
 
-// TestUsage opens and ends connections of two pods on all CPUs at once, with more ports than slots. When all is quiet, each
-// pod must be charged for what it has open, and no slot may be lost.
+// TestUsage opens and ends connections of two pods on all CPUs at once, with more ports than slots. When all is quiet,
+// each pod must be charged for what it has open, and no slot may be lost.
 func TestUsage(t *testing.T) {
 	w, third := withSlots(t, 64), netip.MustParseAddr("192.168.10.77")
 	w.endpoint(t, pod{3, objects.AttachHost, "0d", "s"}, third)
@@ -61,8 +61,8 @@ func TestUsage(t *testing.T) {
 	w.recount(t, 1, 2, 3)
 }
 
-// TestManyGreedyPods has pods that open what they can, one after the other, and keep it. A pod that comes last gets the least
-// that each has.
+// TestManyGreedyPods has pods that open what they can, one after the other, and keep it. A pod that comes last gets the
+// least that each has.
 func TestManyGreedyPods(t *testing.T) {
 	const slots, least, greedy = 2048, 8, 28
 	w := withSlots(t, slots)
@@ -87,8 +87,8 @@ func TestManyGreedyPods(t *testing.T) {
 	equal(t, must(w.objects.Share())(t), least, "the share is")
 }
 
-// TestShareOfReusedPorts has a pod use the ports of its closed connections again, which takes over their slots: no way past
-// its share.
+// TestShareOfReusedPorts has a pod use the ports of its closed connections again, which takes over their slots: no way
+// past its share.
 func TestShareOfReusedPorts(t *testing.T) {
 	const slots, least = 2048, 8
 	w, other := withSlots(t, slots), netip.MustParseAddr("192.168.10.77")
@@ -174,8 +174,8 @@ func TestEndsAtOnce(t *testing.T) {
 	w.recount(t, 1, 2)
 }
 
-// TestFlushKilled leaves what Flush leaves that is killed: numbers of open connections of which none, one or both are too
-// high. The next command corrects them.
+// TestFlushKilled leaves what Flush leaves that is killed: numbers of open connections of which none, one or both are
+// too high. The next command corrects them.
 func TestFlushKilled(t *testing.T) {
 	const client, total, mark = 2, 65536, 65537
 	w := withSlots(t, 64)

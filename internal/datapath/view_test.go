@@ -80,9 +80,11 @@ func viewIPv4(b []byte, l3 int) view {
 	return v.transport(b)
 }
 
-// leastTransport is the number of bytes that a first fragment has of the transport protocol, and where a later one may begin.
+// leastTransport is the number of bytes that a first fragment has of the transport protocol, and where a later one may
+// begin.
 func (v view) leastTransport() int {
-	return map[uint8]int{protoTCP: 20, protoSCTP: 13}[v.proto] + map[bool]int{true: 8}[v.proto != protoTCP && v.proto != protoSCTP]
+	return map[uint8]int{protoTCP: 20, protoSCTP: 13}[v.proto] + map[bool]int{true: 8}[v.proto != protoTCP &&
+		v.proto != protoSCTP]
 }
 
 func viewIPv6(b []byte, l3 int) view {
@@ -179,7 +181,8 @@ func (v view) quote(b []byte) (view, bool) {
 	} else {
 		q = viewQuote(b, v.l4+8, viewIPv4)
 	}
-	if q.class != classIP || q.later || !slices.Contains([]uint8{protoTCP, protoUDP, protoSCTP}, q.proto) || len(b) < q.l4+8 {
+	if q.class != classIP || q.later || !slices.Contains([]uint8{protoTCP, protoUDP, protoSCTP}, q.proto) ||
+		len(b) < q.l4+8 {
 		return view{}, false
 	}
 	return q.withPorts(b[q.l4:]), true
@@ -211,7 +214,8 @@ func (v view) addresses(b []byte) []byte {
 }
 
 // sums are those that a translation must not change, modulo 0xffff (RFC 1624): over the IPv4 header, over all that the
-// transport checksum covers and the translation may change, over an ICMP error with its quote, and the first two of that.
+// transport checksum covers and the translation may change, over an ICMP error with its quote, and the first two of
+// that.
 func (v view) sums(b []byte) (sums []uint16) {
 	if !v.v6 {
 		sums = append(sums, sum(b[v.l3:v.l3+20]))

@@ -13,7 +13,8 @@ import (
 func TestFind(t *testing.T) {
 	onPath, beside := t.TempDir(), t.TempDir()
 	t.Setenv("PATH", onPath)
-	for _, path := range []string{filepath.Join(onPath, "both"), filepath.Join(beside, "both"), filepath.Join(beside, "one")} {
+	for _, path := range []string{filepath.Join(onPath, "both"), filepath.Join(beside, "both"),
+		filepath.Join(beside, "one")} {
 		if err := os.WriteFile(path, nil, 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -39,7 +40,8 @@ func TestFind(t *testing.T) {
 			}
 			continue
 		}
-		if missing := (*MissingError)(nil); !errors.As(err, &missing) || err.Error() != test.name+" is missing: apt install some-package" {
+		if missing := (*MissingError)(nil); !errors.As(err, &missing) || err.Error() != test.name+
+			" is missing: apt install some-package" {
 			t.Errorf("%s in %q: %q, %v", test.name, test.dirs, got, err)
 		}
 	}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package document reads YAML or JSON documents, and the objects of Kubernetes in them, with errors that name the document,
-// the object and the field.
+// Package document reads YAML or JSON documents, and the objects of Kubernetes in them, with errors that name the
+// document, the object and the field.
 package document
 
 import (
@@ -26,7 +26,8 @@ const maxYAML, maxJSON = 16 << 20, 64 << 20
 // all keys of a mapping with each other: 660,000 keys in mappings of 1,000 take 13 s.
 const maxItems, maxKeys = 2_000_000, 1000
 
-// maxJSONItems is the limit of JSON. 100,000 services of ten backends have 4,200,000; 6,000,000 empty rules of a policy take 1 GB.
+// maxJSONItems is the limit of JSON. 100,000 services of ten backends have 4,200,000; 6,000,000 empty rules of a policy
+// take 1 GB.
 const maxJSONItems = 6_000_000
 
 // textReader reads text: a device of zeros, or another file that is none, has its end at the first zero byte.
@@ -78,8 +79,8 @@ func countItems(data []byte, begins ...string) (n int) {
 	return n
 }
 
-// Each calls a function for each document, as JSON that it does not keep, until it returns an error. A file without a document is an error. Errors begin with the document's
-// number; empty documents count.
+// Each calls a function for each document, as JSON that it does not keep, until it returns an error. A file without a
+// document is an error. Errors begin with the document's number; empty documents count.
 func Each(r io.Reader, add func(where string, data jsontext.Value) error) error {
 	data, isJSON, err := readAll(r, maxJSON)
 	if err != nil {
@@ -112,8 +113,8 @@ func Each(r io.Reader, add func(where string, data jsontext.Value) error) error 
 	}
 }
 
-// looksLikeJSON reports whether the first document is an object of JSON: one of YAML may begin with a brace too, but its keys
-// need no quotes.
+// looksLikeJSON reports whether the first document is an object of JSON: one of YAML may begin with a brace too, but
+// its keys need no quotes.
 func looksLikeJSON(data []byte) bool {
 	rest, ok := bytes.CutPrefix(bytes.TrimSpace(data), []byte("{"))
 	rest = bytes.TrimSpace(rest)
@@ -260,7 +261,8 @@ func typeName(t reflect.Type) string {
 	return "an object"
 }
 
-// OneLine replaces what would break a line, and leaves out the middle of a long one: names and values of a file can have anything.
+// OneLine replaces what would break a line, and leaves out the middle of a long one: names and values of a file can
+// have anything.
 func OneLine(s string) string {
 	const most = 1000 // bytes
 	s = strings.Join(strings.FieldsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }), " ")

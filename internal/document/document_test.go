@@ -36,7 +36,8 @@ func TestEndless(t *testing.T) {
 		{`{"schema": 1}` + "\n", "larger than 64 MiB", maxJSON + 1},
 	} {
 		file := &endless{text: c.text}
-		if err := Each(file, nil); err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
+		if err := Each(file, nil); err == nil || !strings.Contains(err.Error(), c.want) ||
+			strings.Contains(err.Error(), "\n") {
 			t.Errorf("%q: %v, want one line with %q", c.text, err, c.want)
 		}
 		if file.read > c.most {
@@ -53,7 +54,8 @@ func TestEndless(t *testing.T) {
 func TestJSONLines(t *testing.T) {
 	line := `{"services": ["` + strings.Repeat("a", 1<<20) + `"]}` + "\n"
 	documents := 0
-	err := Each(strings.NewReader(strings.Repeat(line, maxYAML>>20+1)), func(string, jsontext.Value) error { documents++; return nil })
+	err := Each(strings.NewReader(strings.Repeat(line, maxYAML>>20+1)),
+		func(string, jsontext.Value) error { documents++; return nil })
 	if err != nil || documents != maxYAML>>20+1 {
 		t.Errorf("%d documents, %v", documents, err)
 	}
@@ -93,7 +95,8 @@ func TestKeys(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for mapping, want := range map[jsontext.Pointer]string{"": "a d e", "/a": "z b c", "/d": "z b c", "/e": "", "/e/0": "", "/a/z": "", "/f/g": ""} {
+	for mapping, want := range map[jsontext.Pointer]string{"": "a d e", "/a": "z b c", "/d": "z b c", "/e": "", "/e/0": "",
+		"/a/z": "", "/f/g": ""} {
 		if got := strings.Join(source.Keys(mapping), " "); got != want {
 			t.Errorf("%q: keys %q, want %q", mapping, got, want)
 		}
@@ -102,7 +105,8 @@ func TestKeys(t *testing.T) {
 
 // TestFlowForm reads documents of YAML that begin with a brace, as those of JSON do.
 func TestFlowForm(t *testing.T) {
-	for _, text := range []string{"{schema: 1, services: []}", "{ 'schema': 1, services: []}\n", `{"schema": 1, "services": []}`, "{schema: 1,\n services: []}\n---\n"} {
+	for _, text := range []string{"{schema: 1, services: []}", "{ 'schema': 1, services: []}\n",
+		`{"schema": 1, "services": []}`, "{schema: 1,\n services: []}\n---\n"} {
 		documents := 0
 		err := Each(strings.NewReader(text), func(_ string, data jsontext.Value) error {
 			var into struct {

@@ -110,7 +110,8 @@ func (c Comparison) untraced() string {
 // WriteText writes a comparison as text: both rows by step, the differences by class, and without tracing.
 func (c Comparison) WriteText(w io.Writer) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s %s against %s: request/response over TCP, %s in each step\n\n", c.Row.Suite, c.Row.Row, c.Against.Row, c.Row.Clock)
+	fmt.Fprintf(&b, "%s %s against %s: request/response over TCP, %s in each step\n\n", c.Row.Suite, c.Row.Row,
+		c.Against.Row, c.Row.Clock)
 	tab := tabwriter.NewWriter(&b, 0, 8, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintf(tab, "%s\t%s\tdifference\t\t  request\n", c.Row.Row, c.Against.Row)
 	direction := Request
@@ -130,7 +131,8 @@ func (c Comparison) WriteText(w io.Writer) error {
 		fmt.Fprintf(tab, "\t\t%s\t\t    %s\n", steps.Figure(t.Sum), text)
 	}
 	fmt.Fprintf(tab, "%s\t%s\t%s\t\t    sum\n", steps.Figure(c.Row.Sum), steps.Figure(c.Against.Sum), steps.Figure(c.Sum))
-	fmt.Fprintf(tab, "%s\t%s\t%s\t\t    without tracing\n", steps.Figure(c.Row.Untraced), steps.Figure(c.Against.Untraced), steps.Figure(c.Untraced))
+	fmt.Fprintf(tab, "%s\t%s\t%s\t\t    without tracing\n", steps.Figure(c.Row.Untraced), steps.Figure(c.Against.Untraced),
+		steps.Figure(c.Untraced))
 	if err := tab.Flush(); err != nil {
 		return err
 	}

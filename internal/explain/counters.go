@@ -82,7 +82,8 @@ func (r *run) count(ctx context.Context) (c Counters, err error) {
 	for id, now := range after.programs {
 		was := before.programs[id]
 		if runs := float64(now.RunCount - was.RunCount); runs > 0 {
-			c.Programs = append(c.Programs, ProgramCounter{r.programNames[id], runs / n, float64(now.Runtime-was.Runtime) / runs})
+			c.Programs = append(c.Programs, ProgramCounter{r.programNames[id], runs / n,
+				float64(now.Runtime-was.Runtime) / runs})
 		}
 	}
 	slices.SortFunc(c.Programs, func(a, b ProgramCounter) int { return cmp.Compare(a.Name, b.Name) })

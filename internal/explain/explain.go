@@ -95,7 +95,8 @@ func (o Options) path() (suites.Path, error) {
 			}
 		}
 	}
-	return suites.Path{}, fmt.Errorf("suite %s: no row %q: %q lists them%s", o.Suite, o.Row, "mustang bench --list "+o.Suite, suggest.Text(o.Row, known))
+	return suites.Path{}, fmt.Errorf("suite %s: no row %q: %q lists them%s", o.Suite, o.Row, "mustang bench --list "+
+		o.Suite, suggest.Text(o.Row, known))
 }
 
 // Run explains a row. Errors of options come before anything is built. If ctx ends, or on

@@ -146,7 +146,8 @@ func (t *tracer) addHooks(l *lab.Lab, places []string, ip6 bool) error {
 			if !slices.ContainsFunc(chains, at) {
 				continue
 			}
-			for program, priority := range map[string]int32{explainProgHook: math.MinInt32 + 1, explainProgHookEnd: math.MaxInt32 - 1} {
+			for program, priority := range map[string]int32{explainProgHook: math.MinInt32 +
+				1, explainProgHookEnd: math.MaxInt32 - 1} {
 				t.each = append(t.each, inside(ns, func() (link.Link, error) {
 					return link.AttachNetfilter(link.NetfilterOptions{
 						Program: programs[program], ProtocolFamily: protocol, Hook: link.NetfilterInetHook(number), Priority: priority,

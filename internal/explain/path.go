@@ -118,7 +118,10 @@ func (p path) explanation(costs map[string]float64) Explanation {
 // middle returns the half of the alike transactions whose duration is in the middle. A step may last short in one of
 // them and long in the next: means over them add up, which medians do not.
 func (p path) middle() []transaction {
-	sorted := slices.SortedFunc(slices.Values(p.alike), func(a, b transaction) int { return cmp.Compare(a.duration(), b.duration()) })
+	sorted := slices.SortedFunc(slices.Values(p.alike), func(a, b transaction) int {
+		return cmp.Compare(a.duration(),
+			b.duration())
+	})
 	return sorted[len(sorted)/4 : len(sorted)-len(sorted)/4]
 }
 

@@ -166,7 +166,8 @@ func TestPathGoesThroughAProxy(t *testing.T) {
 		}
 	}
 	want := []string{
-		"request: client sends", "request: process 8388608 is woken", "request: process 8388608 has read", "request: process 8388608 sends", "request: server is woken",
+		"request: client sends", "request: process 8388608 is woken", "request: process 8388608 has read",
+		"request: process 8388608 sends", "request: server is woken",
 		"reply: server sends", "reply: process 8388608 is woken", "reply: process 8388608 sends", "reply: client is woken",
 	}
 	if !slices.Equal(got, want) {
@@ -228,7 +229,8 @@ func TestRowOnTwoCPUsRunsOnTwo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if cpus, err := newRun(two, 0, p, thorough).cpus(); (runtime.NumCPU() > 1) != (err == nil) || err == nil && cpus.Client == cpus.Server {
+	if cpus, err := newRun(two, 0, p, thorough).cpus(); (runtime.NumCPU() > 1) != (err == nil) || err == nil &&
+		cpus.Client == cpus.Server {
 		t.Errorf("%+v, %v", cpus, err)
 	}
 	two.Instructions = true
@@ -251,7 +253,8 @@ func TestComparisonTellsWhatIsSaved(t *testing.T) {
 		t.Errorf("%d pairs, %d of them of one row", len(c.Steps), only)
 	}
 	var text bytes.Buffer
-	if err := c.WriteText(&text); err != nil || !strings.Contains(text.String(), want) || !strings.Contains(text.String(), "routing (-1)") {
+	if err := c.WriteText(&text); err != nil || !strings.Contains(text.String(), want) ||
+		!strings.Contains(text.String(), "routing (-1)") {
 		t.Errorf("%v:\n%s", err, text.String())
 	}
 }

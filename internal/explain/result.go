@@ -113,7 +113,8 @@ var kinds = map[explainKind]kindInfo{
 // class, what tracing cost, and what the steps don't tell.
 func (e Explanation) WriteText(w io.Writer) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s %s: request/response over TCP, %s in each step (mean of the middle half of %d alike transactions of %d)\n",
+	fmt.Fprintf(&b, "%s %s: request/response over TCP, %s in each step (mean of the middle half of %d alike "+
+		"transactions of %d)\n",
 		e.Suite, e.Row, e.Clock, e.Alike, e.Transactions)
 	tab := tabwriter.NewWriter(&b, 0, 8, 2, ' ', tabwriter.AlignRight)
 	for _, direction := range []string{Request, Reply} {
@@ -149,7 +150,8 @@ func (e Explanation) notes() (notes []string) {
 		notes = append(notes, fmt.Sprintf("Not shown, since their order varied: %s.", strings.Join(e.Omitted, ", ")))
 	}
 	for _, p := range e.Counters.Programs {
-		notes = append(notes, fmt.Sprintf("BPF program %s runs for %s %s, by the kernel's statistics.", p.Name, steps.Figure(p.Mean), e.Clock))
+		notes = append(notes, fmt.Sprintf("BPF program %s runs for %s %s, by the kernel's statistics.", p.Name,
+			steps.Figure(p.Mean), e.Clock))
 	}
 	if len(e.Missing) > 0 {
 		notes = append(notes, fmt.Sprintf("This kernel lacks: %s.", strings.Join(e.Missing, ", ")))
@@ -173,7 +175,8 @@ func (e Explanation) why(gap float64) string {
 	if others := sign * e.Others; others > math.Abs(gap)-others {
 		return text + ": transactions that took other paths differ from these."
 	}
-	return text + ": other work disturbed some runs, or tracing changed how long threads wait for each other. Repeat it on an idle machine."
+	return text + ": other work disturbed some runs, or tracing changed how long threads wait for each other. Repeat " +
+		"it on an idle machine."
 }
 
 // WriteSVG draws an explanation as an SVG document, see [steps.Draw].
@@ -186,12 +189,14 @@ func (c Comparison) WriteSVG(w io.Writer) error {
 
 // drawing returns what is drawn.
 func (e Explanation) drawing() steps.Path {
-	return steps.Path{Title: e.Suite + " " + e.Row, Note: steps.Note(e.Untraced, e.Clock, e.Alike), Clock: e.Clock, Steps: e.Steps}
+	return steps.Path{Title: e.Suite + " " + e.Row, Note: steps.Note(e.Untraced, e.Clock, e.Alike), Clock: e.Clock,
+		Steps: e.Steps}
 }
 
 // Result returns an explanation in nanoseconds as a result file has it.
 func (e Explanation) Result() result.Trace {
 	return result.Trace{
-		Suite: e.Suite, ID: e.Row, Transactions: e.Transactions, Alike: e.Alike, UntracedNS: e.Untraced, Steps: e.Steps, Omitted: e.Omitted,
+		Suite: e.Suite, ID: e.Row, Transactions: e.Transactions, Alike: e.Alike, UntracedNS: e.Untraced, Steps: e.Steps,
+		Omitted: e.Omitted,
 	}
 }

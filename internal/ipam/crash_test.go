@@ -62,7 +62,8 @@ var jobs = map[string]func(s *Store) error{
 	"release": func(s *Store) error { return s.Release(pod("v")) },
 }
 
-// found is a store as the job finds it: with the leases of another and, to be released, v's; or those of an earlier boot.
+// found is a store as the job finds it: with the leases of another and, to be released, v's; or those of an earlier
+// boot.
 func found(t *testing.T, job string, boot bool) *Store {
 	t.Helper()
 	s := open(t)
@@ -81,8 +82,8 @@ func found(t *testing.T, job string, boot bool) *Store {
 	return s
 }
 
-// TestStops stops each job before each of its steps, by an error and by a kill. The owner can start again at once, another
-// loses nothing, and no address is leased twice.
+// TestStops stops each job before each of its steps, by an error and by a kill. The owner can start again at once,
+// another loses nothing, and no address is leased twice.
 func TestStops(t *testing.T) {
 	injected := errors.New("injected")
 	for job, do := range jobs {
@@ -267,7 +268,8 @@ func TestOddFiles(t *testing.T) {
 	sets := parseSets("10.1.0.0/29 end=10.1.0.3")
 	reserve(t, s, pod("a"), sets)
 	for _, err := range []error{
-		os.Mkdir(s.path("10.1.0.9"), 0o700), os.Symlink("/etc/passwd", s.path("x@eth0")), unix.Mkfifo(s.path("y@eth0"), 0o600),
+		os.Mkdir(s.path("10.1.0.9"), 0o700), os.Symlink("/etc/passwd", s.path("x@eth0")),
+		unix.Mkfifo(s.path("y@eth0"), 0o600),
 		unix.Mkfifo(s.path("10.1.0.3@y@eth0"), 0o600), os.WriteFile(s.path("fd00:0::1@a@eth0"), nil, 0o600),
 	} {
 		testkit.Succeed(t, err)
@@ -283,7 +285,8 @@ func TestOddFiles(t *testing.T) {
 	want(t, "what y had", reserve(t, s, pod("c"), sets), "10.1.0.3")
 }
 
-// TestLockedByAnother has another process keep the lock of the store: calls wait for it, and no longer than its timeout.
+// TestLockedByAnother has another process keep the lock of the store: calls wait for it, and no longer than its
+// timeout.
 func TestLockedByAnother(t *testing.T) {
 	s, sets := open(t), parseSets("10.9.0.0/24")
 	reserve(t, s, pod("a"), sets)

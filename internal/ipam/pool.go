@@ -159,9 +159,11 @@ func merge(all []interval) []interval {
 	return out
 }
 
-// without returns the parts of s outside of the excluded intervals, which are merged. Its time depends on those within s.
+// without returns the parts of s outside of the excluded intervals, which are merged. Its time depends on those within
+// s.
 func (s interval) without(excluded []interval) (out []interval) {
-	first, _ := slices.BinarySearchFunc(excluded, s.first, func(hole interval, addr netip.Addr) int { return hole.last.Compare(addr) })
+	first, _ := slices.BinarySearchFunc(excluded, s.first,
+		func(hole interval, addr netip.Addr) int { return hole.last.Compare(addr) })
 	for _, hole := range excluded[first:] {
 		if s.last.Less(hole.first) {
 			break
@@ -254,8 +256,8 @@ func (p pool) pick(taken map[netip.Addr]Owner, last netip.Addr) (netip.Addr, err
 	return netip.Addr{}, &FullError{Ranges: p.set, InUse: used}
 }
 
-// cursorFile holds the boot and the last address of each pool, one on a line. If it is lost, allocation starts again from the
-// first address.
+// cursorFile holds the boot and the last address of each pool, one on a line. If it is lost, allocation starts again
+// from the first address.
 const cursorFile = ".last"
 
 // maxCursors bounds the addresses of the file: those of pools that no configuration has any more stay in it.

@@ -88,7 +88,8 @@ func TestGivenOut(t *testing.T) {
 
 // TestAddressesAfter starts after each address of two intervals.
 func TestAddressesAfter(t *testing.T) {
-	pools := testkit.Must(preparePools(parseSets("10.1.0.0/24 start=10.1.0.2 end=10.1.0.3,10.1.0.0/24 start=10.1.0.6 end=10.1.0.7"), nil))(t)
+	pools := testkit.Must(
+		preparePools(parseSets("10.1.0.0/24 start=10.1.0.2 end=10.1.0.3,10.1.0.0/24 start=10.1.0.6 end=10.1.0.7"), nil))(t)
 	for last, want := range map[string]string{
 		"10.1.0.2": "3 6 7 2", "10.1.0.3": "6 7 2 3", "10.1.0.6": "7 2 3 6", "10.1.0.7": "2 3 6 7", "10.9.0.1": "2 3 6 7",
 	} {
@@ -145,7 +146,8 @@ func TestValidate(t *testing.T) {
 	testkit.Fails(t, (Range{Subnet: netip.MustParsePrefix("10.1.0.0/24"), Exclude: []netip.Prefix{{}}}).Validate())
 }
 
-// TestManyRanges takes a million exclusions out of 10,000 small intervals. Were each compared with each, it took minutes.
+// TestManyRanges takes a million exclusions out of 10,000 small intervals. Were each compared with each, it took
+// minutes.
 func TestManyRanges(t *testing.T) {
 	var holes, small []interval
 	addr := netip.MustParseAddr("10.0.0.0")

@@ -3,12 +3,12 @@
 // Package ipam assigns addresses of a node's ranges, and stores the assignments on disk.
 //
 // A network is a directory with one file for each lease, named after the address and its owner, like
-// "10.77.0.7@3f2a9c@eth0". It holds the boot ID, the subnet and the gateway. Each file is renamed into place, so a process that is killed
-// leaves complete leases only, and the owner's name leads to them. Writers hold a lock on the directory (flock), which the
-// kernel releases when they die.
+// "10.77.0.7@3f2a9c@eth0". It holds the boot ID, the subnet and the gateway. Each file is renamed into place, so a
+// process that is killed leaves complete leases only, and the owner's name leads to them. Writers hold a lock on the
+// directory (flock), which the kernel releases when they die.
 //
-// No pod survives a reboot, so no lease does: the first writer after a boot removes those of earlier boots, also those that a
-// power failure cut short.
+// No pod survives a reboot, so no lease does: the first writer after a boot removes those of earlier boots, also those
+// that a power failure cut short.
 package ipam
 
 import (
@@ -53,15 +53,16 @@ func Open(dir string) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open addresses in %s: %w", dir, err)
 	}
-	return &Store{Boot: boot, dir: filepath.Clean(dir), timeout: lock.Timeout, step: func(string) error { return nil }}, nil
+	return &Store{Boot: boot, dir: filepath.Clean(dir), timeout: lock.Timeout, step: func(string) error { return nil }},
+		nil
 }
 
-// Reserve assigns o one address from each set, in the order of the sets, or none at all. It assigns the addresses of a set
-// in turn, so that a released address is reused as late as possible. An address of requested replaces the next address of
-// its set. When Reserve returns, the leases are on disk.
+// Reserve assigns o one address from each set, in the order of the sets, or none at all. It assigns the addresses of a
+// set in turn, so that a released address is reused as late as possible. An address of requested replaces the next
+// address of its set. When Reserve returns, the leases are on disk.
 //
-// It is an error if a requested address is in no range, a gateway, excluded, or in use by another owner. Other errors: those
-// of [Validate], *[FullError], and one that matches fs.ErrExist if o already has leases: Release them first.
+// It is an error if a requested address is in no range, a gateway, excluded, or in use by another owner. Other errors:
+// those of [Validate], *[FullError], and one that matches fs.ErrExist if o already has leases: Release them first.
 func (s *Store) Reserve(o Owner, sets []RangeSet, requested []netip.Addr) ([]Lease, error) {
 	leases, wait, err := s.Begin(o, sets, requested)
 	if err == nil {

@@ -254,7 +254,8 @@ func TestHugeRange(t *testing.T) {
 
 // FuzzName parses names of files: what is accepted is the name that this version or an earlier one writes.
 func FuzzName(f *testing.F) {
-	for _, name := range []string{"10.1.0.2@a@eth0", "10.1.0.2", "fd00::2@a@b@c", "::%x@a@eth0", "a@eth0", cursorFile, newFile} {
+	for _, name := range []string{"10.1.0.2@a@eth0", "10.1.0.2", "fd00::2@a@b@c", "::%x@a@eth0", "a@eth0",
+		cursorFile, newFile} {
 		f.Add(name)
 	}
 	f.Fuzz(func(t *testing.T, name string) {
@@ -272,7 +273,8 @@ func BenchmarkReserve(b *testing.B) {
 			s := open(b)
 			reserve(b, s, pod("first"), wide)
 			for i := range held {
-				l := Lease{pod(fmt.Sprint("held", i)), netip.AddrFrom4([4]byte{10, 9, byte(i >> 8), byte(i)}), wide[0][0].Subnet, netip.Addr{}}
+				l := Lease{pod(fmt.Sprint("held", i)), netip.AddrFrom4([4]byte{10, 9, byte(i >> 8), byte(i)}), wide[0][0].Subnet,
+					netip.Addr{}}
 				if err := s.writeAll([]Lease{l}); err != nil {
 					b.Fatal(err)
 				}

@@ -20,7 +20,9 @@ type dialed struct {
 }
 
 func newDialed() *dialed {
-	return &dialed{Dialer: net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}, addrs: map[netip.Addr]bool{}} // as client-go
+	// as client-go
+	return &dialed{Dialer: net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second},
+		addrs: map[netip.Addr]bool{}}
 }
 
 func (d *dialed) dial(ctx context.Context, network, address string) (net.Conn, error) {
@@ -36,7 +38,8 @@ func (d *dialed) dial(ctx context.Context, network, address string) (net.Conn, e
 	return conn, nil
 }
 
-// Addresses returns the address of the API server, or, if a name stands for it, those that the client has reached it at.
+// Addresses returns the address of the API server, or, if a name stands for it, those that the client has reached it
+// at.
 func (c *Client) Addresses() []netip.Addr {
 	c.dialed.mu.Lock()
 	defer c.dialed.mu.Unlock()

@@ -44,7 +44,8 @@ func CheckSelector(text string) error {
 // PodsOf returns the pods of a namespace that labels select, as in `kubectl get -l`.
 func (c *Client) PodsOf(ctx context.Context, namespace, selector string) (pods []PodOn, err error) {
 	// A stream has the API server's own words for an error.
-	body, err := c.rest.Get().AbsPath("/api/v1/namespaces/", namespace, "/pods").Param("labelSelector", selector).Stream(ctx)
+	body, err := c.rest.Get().AbsPath("/api/v1/namespaces/", namespace, "/pods").Param("labelSelector",
+		selector).Stream(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("list pods of namespace %s: %w", namespace, err)
 	}
@@ -77,14 +78,15 @@ type ExecStreams struct {
 	Stdout, Stderr io.Writer
 }
 
-// Exec runs a command. Errors: those of the API server and the kubelet; the exit code; why the context has ended, at once, whatever is
-// still read or written then.
+// Exec runs a command. Errors: those of the API server and the kubelet; the exit code; why the context has ended, at
+// once, whatever is still read or written then.
 func Exec(ctx context.Context, config *rest.Config, run ExecCommand, streams ExecStreams) error {
 	exec, err := executor(ctx, config, run, streams.Stdin != nil)
 	if err == nil {
 		done := make(chan error, 1)
 		go func() {
-			done <- exec.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: streams.Stdin, Stdout: streams.Stdout, Stderr: streams.Stderr})
+			done <- exec.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: streams.Stdin, Stdout: streams.Stdout,
+				Stderr: streams.Stderr})
 		}()
 		select { // the library heeds the context once it is connected
 		case err = <-done:

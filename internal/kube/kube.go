@@ -2,7 +2,8 @@
 
 // Package kube watches the objects of a Kubernetes API server, and hands them out as JSON.
 //
-// It keeps no object: whoever watches keeps what matters to it. So the memory of a watch is the names of what is watched.
+// It keeps no object: whoever watches keeps what matters to it. So the memory of a watch is the names of what is
+// watched.
 package kube
 
 import (
@@ -40,12 +41,12 @@ const (
 	burst = 100
 )
 
-// answerWithin is how long a request waits for the head of its answer: longer than an API server works on one (60 s), and than a quiet watch has
-// no bookmark (a minute), for which some proxies wait.
+// answerWithin is how long a request waits for the head of its answer: longer than an API server works on one (60 s),
+// and than a quiet watch has no bookmark (a minute), for which some proxies wait.
 const answerWithin = 90 * time.Second
 
-// readWithin is how long a list may take, and watchBeyond how long a watch may stay open after the time that it asked for: something before an API server may
-// send the head of an answer, and nothing more.
+// readWithin is how long a list may take, and watchBeyond how long a watch may stay open after the time that it asked
+// for: something before an API server may send the head of an answer, and nothing more.
 const (
 	readWithin  = 5 * time.Minute
 	watchBeyond = 30 * time.Second
@@ -56,7 +57,8 @@ type Kind struct {
 	Group, Version, Resource string
 	// Labels select objects, as in `kubectl get -l`.
 	Labels string
-	// Former is read where the cluster does not serve Version. A kind that has it has a CustomResourceDefinition, or no objects.
+	// Former is read where the cluster does not serve Version. A kind that has it has a CustomResourceDefinition, or no
+	// objects.
 	Former string
 }
 
@@ -73,9 +75,10 @@ var (
 	Namespaces             = Kind{Version: "v1", Resource: "namespaces"}
 	Pods                   = Kind{Version: "v1", Resource: "pods"}
 	NetworkPolicies        = Kind{Group: "networking.k8s.io", Version: "v1", Resource: "networkpolicies"}
-	ClusterNetworkPolicies = Kind{Group: "policy.networking.k8s.io", Version: "v1beta1", Resource: "clusternetworkpolicies", Former: "v1alpha2"}
-	Services               = Kind{Version: "v1", Resource: "services", Labels: proxied}
-	EndpointSlices         = Kind{Group: "discovery.k8s.io", Version: "v1", Resource: "endpointslices", Labels: proxied}
+	ClusterNetworkPolicies = Kind{Group: "policy.networking.k8s.io", Version: "v1beta1",
+		Resource: "clusternetworkpolicies", Former: "v1alpha2"}
+	Services       = Kind{Version: "v1", Resource: "services", Labels: proxied}
+	EndpointSlices = Kind{Group: "discovery.k8s.io", Version: "v1", Resource: "endpointslices", Labels: proxied}
 )
 
 // Identity is what tells an object from another of its name.
@@ -140,8 +143,8 @@ type Client struct {
 	readWithin, watchBeyond time.Duration
 }
 
-// Connect returns a client for the cluster of a kubeconfig file, or of the pod that the process is in if the path is empty. It
-// makes no request.
+// Connect returns a client for the cluster of a kubeconfig file, or of the pod that the process is in if the path is
+// empty. It makes no request.
 func Connect(kubeconfig string) (*Client, error) {
 	config, err := inCluster()
 	if kubeconfig != "" {
@@ -178,7 +181,9 @@ func inCluster() (*rest.Config, error) {
 	const variable = "KUBERNETES_SERVICE_HOST"
 	switch host := os.Getenv(variable); {
 	case host == "" || host == "API_SERVER":
-		return nil, fmt.Errorf("the address of the API server is missing: apiServer.host of the chart, API_SERVER in deploy/mustang.yaml (%s=%s), or --kubeconfig", variable, host)
+		return nil, fmt.Errorf(
+			"the address of the API server is missing: apiServer.host of the chart, API_SERVER in deploy/mustang.yaml "+
+				"(%s=%s), or --kubeconfig", variable, host)
 	case strings.Contains(host, "/"):
 		return nil, fmt.Errorf("%s=%s: want an address or a name, without https:// and port", variable, host)
 	}
@@ -188,8 +193,8 @@ func inCluster() (*rest.Config, error) {
 // maxConfig is the most bytes of a kubeconfig file.
 const maxConfig = 64 << 20
 
-// CheckFile returns an error for people if a file is no kubeconfig: that of the library is about Go's types. The library also reads
-// without bound, and waits for a pipe.
+// CheckFile returns an error for people if a file is no kubeconfig: that of the library is about Go's types. The
+// library also reads without bound, and waits for a pipe.
 func CheckFile(kubeconfig string) error {
 	info, err := os.Stat(kubeconfig)
 	switch {
@@ -225,14 +230,15 @@ type Calls struct {
 	On func(Event)
 	// Synced is called once, when On has had all objects that there were at the begin.
 	Synced func()
-	// Installed returns how many objects of a kind the caller has in force from before; nil: none. A first list that is empty is not believed for a minute then.
+	// Installed returns how many objects of a kind the caller has in force from before; nil: none. A first list that is
+	// empty is not believed for a minute then.
 	Installed func(Kind) int
 	// Failing is called with why kinds cannot be read, in one line, and with nil once all can be again.
 	Failing func(error)
 }
 
-// Watch calls for the objects of the kinds until the context ends. While the API server cannot be reached, it tries again, at most once
-// in 30 seconds, and objects stay as they are.
+// Watch calls for the objects of the kinds until the context ends. While the API server cannot be reached, it tries
+// again, at most once in 30 seconds, and objects stay as they are.
 func (c *Client) Watch(ctx context.Context, kinds []Kind, calls Calls) {
 	w := &watcher{Calls: calls, missing: len(kinds)}
 	t := &trouble{host: c.host, kinds: kinds, of: map[string]error{}}
@@ -242,7 +248,8 @@ func (c *Client) Watch(ctx context.Context, kinds []Kind, calls Calls) {
 	for _, kind := range kinds {
 		all.Go(func() {
 			s := &store{watcher: w, kind: kind, names: map[name]bool{}}
-			r := cache.NewReflectorWithOptions(c.list(s, t), &unstructured.Unstructured{}, s, cache.ReflectorOptions{Name: kind.Resource})
+			r := cache.NewReflectorWithOptions(c.list(s, t), &unstructured.Unstructured{}, s,
+				cache.ReflectorOptions{Name: kind.Resource})
 			r.RunWithContext(ctx)
 		})
 	}
@@ -281,7 +288,8 @@ func (c *Client) list(s *store, t *trouble) *cache.ListWatch {
 			}
 			bounded, cancel := context.WithTimeout(ctx, time.Duration(*o.TimeoutSeconds)*time.Second+c.watchBeyond)
 			w, err := c.dynamic.Resource(at.resource()).Watch(bounded, with(o))
-			if !apierrors.IsNotFound(err) && !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) { // a list follows, and tells
+			// a list follows, and tells
+			if !apierrors.IsNotFound(err) && !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) {
 				t.note(ctx, s.kind, err)
 			}
 			if err != nil {
@@ -293,8 +301,8 @@ func (c *Client) list(s *store, t *trouble) *cache.ListWatch {
 	}
 }
 
-// errNoWatchList has a reflector list where it would have the objects of a list sent by a watch, as later versions of the library do by themselves:
-// these would not be handed out, and all would be taken for gone.
+// errNoWatchList has a reflector list where it would have the objects of a list sent by a watch, as later versions of
+// the library do by themselves: these would not be handed out, and all would be taken for gone.
 var errNoWatchList = errors.New("lists are read as such")
 
 // watcher is one call of Watch.

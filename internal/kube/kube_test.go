@@ -30,7 +30,8 @@ const (
 )
 
 func object(name, value string) string {
-	return fmt.Sprintf(`{"apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "shop", "name": %q, "labels": {"a": %q}}}`, name, value)
+	return fmt.Sprintf(`{"apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "shop", "name": %q, `+
+		`"labels": {"a": %q}}}`, name, value)
 }
 
 // watched is what a watch has handed out.
@@ -140,7 +141,8 @@ func TestFailing(t *testing.T) {
 		return func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "application/json")
 			w.WriteHeader(http.StatusForbidden)
-			_, _ = fmt.Fprintf(w, `{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Forbidden", "code": 403,
+			_, _ = fmt.Fprintf(w,
+				`{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Forbidden", "code": 403,
 "message": "%s is forbidden: User \"joe\" cannot list resource"}`, resource)
 		}
 	}
@@ -155,14 +157,16 @@ func TestFailing(t *testing.T) {
 	w.failing = nil
 	s.Stop()
 	w.eventually(t, "no server", func() bool { return len(w.failing) == 1 })
-	if text := w.failing[0]; !strings.HasPrefix(text, "cannot read the cluster: http://127.0.0.1:") || !strings.HasSuffix(text, "connect: connection refused") || strings.Count(text, "127.0.0.1") != 1 {
+	if text := w.failing[0]; !strings.HasPrefix(text, "cannot read the cluster: http://127.0.0.1:") ||
+		!strings.HasSuffix(text, "connect: connection refused") || strings.Count(text, "127.0.0.1") != 1 {
 		t.Errorf("without a server: %s", text)
 	}
 }
 
 // TestConnect refuses a file that is none.
 func TestConnect(t *testing.T) {
-	if c, err := Connect(kubetest.Start(t).Kubeconfig(t)); err != nil || len(c.Addresses()) != 1 || !c.Addresses()[0].IsLoopback() {
+	if c, err := Connect(kubetest.Start(t).Kubeconfig(t)); err != nil || len(c.Addresses()) != 1 ||
+		!c.Addresses()[0].IsLoopback() {
 		t.Errorf("a server at a loopback address: %v", err)
 	}
 	if _, err := Connect("/nonexistent"); err == nil {
@@ -210,7 +214,8 @@ func TestConnectInCluster(t *testing.T) {
 		"https://192.0.2.1:6443/": "KUBERNETES_SERVICE_HOST=https://192.0.2.1:6443/: want an address or a name",
 	} {
 		t.Setenv("KUBERNETES_SERVICE_HOST", host)
-		if _, err := Connect(""); err == nil || !strings.HasPrefix(err.Error(), "connect to Kubernetes: "+want) || strings.Contains(err.Error(), "\n") {
+		if _, err := Connect(""); err == nil || !strings.HasPrefix(err.Error(), "connect to Kubernetes: "+want) ||
+			strings.Contains(err.Error(), "\n") {
 			t.Errorf("%q: %v", host, err)
 		}
 	}
@@ -223,14 +228,15 @@ func (w watchLists) Enabled(f features.Feature) bool {
 	return f == features.WatchListClient || w.Gates.Enabled(f)
 }
 
-// TestNoWatchList has the library watch instead of list, as KUBE_FEATURE_WatchListClient asks for and later versions do: objects are handed out all the same,
-// and a kind that the cluster does not know holds nothing up.
+// TestNoWatchList has the library watch instead of list, as KUBE_FEATURE_WatchListClient asks for and later versions
+// do: objects are handed out all the same, and a kind that the cluster does not know holds nothing up.
 func TestNoWatchList(t *testing.T) {
 	had := features.FeatureGates()
 	features.ReplaceFeatureGates(watchLists{had})
 	t.Cleanup(func() { features.ReplaceFeatureGates(had) })
 	s := kubetest.Start(t)
-	s.Put(t, "/api/v1/services", `{"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web", "namespace": "shop"}}`)
+	s.Put(t, "/api/v1/services",
+		`{"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web", "namespace": "shop"}}`)
 	w := startOf(t, s, Services, ClusterNetworkPolicies)
 	w.eventually(t, "first list", func() bool { return w.synced == 1 })
 }
@@ -263,8 +269,8 @@ func TestSilentServer(t *testing.T) {
 	w.eventually(t, "read", func() bool { return w.synced == 1 && w.failing[len(w.failing)-1] == "<nil>" })
 }
 
-// TestStalled has an API server, or something before it, send the head of a list and nothing more: that is told, and all is read once it answers. A watch that
-// is silent beyond its time ends.
+// TestStalled has an API server, or something before it, send the head of a list and nothing more: that is told, and
+// all is read once it answers. A watch that is silent beyond its time ends.
 func TestStalled(t *testing.T) {
 	t.Parallel()
 	s := kubetest.Start(t)
@@ -272,7 +278,8 @@ func TestStalled(t *testing.T) {
 	s.Handle(services, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		if r.URL.Query().Get("watch") == "" {
-			_, _ = w.Write([]byte(`{"kind": "ServiceList", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": [`))
+			_, _ = w.Write([]byte(`{"kind": "ServiceList", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, ` +
+				`"items": [`))
 		}
 		w.(http.Flusher).Flush()
 		<-r.Context().Done()
@@ -284,7 +291,8 @@ func TestStalled(t *testing.T) {
 	c.watchBeyond = time.Second
 	silent := &store{watcher: &watcher{}, kind: Services}
 	none := int64(0)
-	w := testkit.Must(c.list(silent, &trouble{}).WatchFuncWithContext(t.Context(), metav1.ListOptions{TimeoutSeconds: &none}))(t)
+	w := testkit.Must(c.list(silent, &trouble{}).WatchFuncWithContext(t.Context(),
+		metav1.ListOptions{TimeoutSeconds: &none}))(t)
 	defer w.Stop()
 	select {
 	case <-w.ResultChan():

@@ -20,10 +20,12 @@ import (
 	"mustang/internal/document"
 )
 
-// stream lists a kind, hands out each object as it is read, and returns the names of all. A list of a large cluster has tens of
-// megabytes, and several times that once it is parsed: at no moment is more than an object of it in memory.
-func (c *Client) stream(ctx context.Context, k Kind, o metav1.ListOptions, on func(Event)) (*metav1.PartialObjectMetadataList, error) {
-	body, err := c.rest.Get().AbsPath(k.path()).SpecificallyVersionedParams(&o, metav1.ParameterCodec, schema.GroupVersion{Version: "v1"}).Stream(ctx)
+// stream lists a kind, hands out each object as it is read, and returns the names of all. A list of a large cluster has
+// tens of megabytes, and several times that once it is parsed: at no moment is more than an object of it in memory.
+func (c *Client) stream(ctx context.Context, k Kind, o metav1.ListOptions,
+	on func(Event)) (*metav1.PartialObjectMetadataList, error) {
+	body, err := c.rest.Get().AbsPath(k.path()).SpecificallyVersionedParams(&o, metav1.ParameterCodec,
+		schema.GroupVersion{Version: "v1"}).Stream(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -38,7 +40,8 @@ func (c *Client) stream(ctx context.Context, k Kind, o metav1.ListOptions, on fu
 		if m.Name == "" {
 			return errNoList
 		}
-		names.Items = append(names.Items, metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: m.Namespace, Name: m.Name}})
+		names.Items = append(names.Items, metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: m.Namespace,
+			Name: m.Name}})
 		on(Event{k, m.Namespace, m.Name, item})
 		return nil
 	})
@@ -51,8 +54,9 @@ func (c *Client) stream(ctx context.Context, k Kind, o metav1.ListOptions, on fu
 // errNoList is the error of an answer that is no list: what it lacks is not gone.
 var errNoList = errors.New("not a list")
 
-// eachItem reads a list, and calls a function for each item, which has the kind and the version that the list names: items are
-// without. What is not said to be a list of the kind, and to have items, is none: something before the API server has answered.
+// eachItem reads a list, and calls a function for each item, which has the kind and the version that the list names:
+// items are without. What is not said to be a list of the kind, and to have items, is none: something before the API
+// server has answered.
 func eachItem(r io.Reader, k Kind, head *metav1.ListMeta, item func(jsontext.Value) error) error {
 	d := jsontext.NewDecoder(r)
 	if err := open(d, '{'); err != nil {

@@ -19,7 +19,8 @@ import (
 type Node struct {
 	// Zone is that of the node; empty if it is in none.
 	Zone string
-	// Addresses are its internal ones, External those by which others outside reach it, in the object's order, and PodCIDRs those of its pods.
+	// Addresses are its internal ones, External those by which others outside reach it, in the object's order, and
+	// PodCIDRs those of its pods.
 	Addresses, External []netip.Addr
 	PodCIDRs            []netip.Prefix
 	// Available is whether a condition says that pods can be attached.
@@ -40,7 +41,8 @@ func NodeOf(object jsontext.Value) (n Node, err error) {
 	if err := json.Unmarshal(object, &o); err != nil {
 		return n, fmt.Errorf("object Node: %w", err)
 	}
-	n = Node{Zone: o.Labels[corev1.LabelTopologyZone], Leaving: o.DeletionTimestamp != nil, Created: o.CreationTimestamp.Time, UID: string(o.UID)}
+	n = Node{Zone: o.Labels[corev1.LabelTopologyZone], Leaving: o.DeletionTimestamp != nil,
+		Created: o.CreationTimestamp.Time, UID: string(o.UID)}
 	for _, t := range o.Spec.Taints {
 		n.Leaving = n.Leaving || t.Key == taintDeleted
 	}
@@ -52,7 +54,8 @@ func NodeOf(object jsontext.Value) (n Node, err error) {
 		n.PodCIDRs = append(n.PodCIDRs, p.Masked())
 	}
 	for _, a := range o.Status.Addresses {
-		of := map[corev1.NodeAddressType]*[]netip.Addr{corev1.NodeInternalIP: &n.Addresses, corev1.NodeExternalIP: &n.External}[a.Type]
+		of := map[corev1.NodeAddressType]*[]netip.Addr{corev1.NodeInternalIP: &n.Addresses,
+			corev1.NodeExternalIP: &n.External}[a.Type]
 		if of == nil {
 			continue
 		}
@@ -72,13 +75,15 @@ func NodeOf(object jsontext.Value) (n Node, err error) {
 func (c *Client) SetAvailable(ctx context.Context, node string) error {
 	now := time.Now().UTC().Format(time.RFC3339)
 	patch, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []map[string]string{{
-		"type": string(corev1.NodeNetworkUnavailable), "status": "False", "reason": "MustangIsUp", "message": "mustang agent has set up the network of pods",
+		"type": string(corev1.NodeNetworkUnavailable), "status": "False", "reason": "MustangIsUp",
+		"message":            "mustang agent has set up the network of pods",
 		"lastTransitionTime": now, "lastHeartbeatTime": now,
 	}}}})
 	if err != nil {
 		return err
 	}
-	_, err = c.dynamic.Resource(Nodes.resource()).Patch(ctx, node, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+	_, err = c.dynamic.Resource(Nodes.resource()).Patch(ctx, node, types.StrategicMergePatchType, patch,
+		metav1.PatchOptions{}, "status")
 	if err != nil {
 		return fmt.Errorf("set condition %s of node %s: %w", corev1.NodeNetworkUnavailable, node, err)
 	}

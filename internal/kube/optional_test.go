@@ -15,7 +15,8 @@ import (
 	"mustang/internal/kube/kubetest"
 )
 
-const definition = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/clusternetworkpolicies.policy.networking.k8s.io"
+const definition = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/" +
+	"clusternetworkpolicies.policy.networking.k8s.io"
 
 // listOf returns the path of ClusterNetworkPolicies at a version.
 func listOf(version string) string {
@@ -25,7 +26,9 @@ func listOf(version string) string {
 // policy puts a ClusterNetworkPolicy at a version.
 func policy(t *testing.T, s *kubetest.Server, version, name string) {
 	t.Helper()
-	s.Put(t, listOf(version), fmt.Sprintf(`{"apiVersion": "policy.networking.k8s.io/%s", "kind": "ClusterNetworkPolicy", "metadata": {"name": %q}}`, version, name))
+	s.Put(t, listOf(version),
+		fmt.Sprintf(`{"apiVersion": "policy.networking.k8s.io/%s", "kind": "ClusterNetworkPolicy", "metadata": {"name": %q}}`,
+			version, name))
 }
 
 // answers answers with a status and a body, and counts the requests.
@@ -45,7 +48,8 @@ func (a *answers) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 // notFound is the answer of an API server that lacks what a name stands for; empty: it has no such path.
 func notFound(name string) *answers {
 	return &answers{code: http.StatusNotFound, body: fmt.Sprintf(
-		`{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404, "message": "%s not found", "details": {"name": %[1]q}}`, name)}
+		`{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404, "message": "%s `+
+			`not found", "details": {"name": %[1]q}}`, name)}
 }
 
 // defined is a definition with the versions that are served, and those that are not.
@@ -57,7 +61,8 @@ func defined(served string, off ...string) *answers {
 	for _, v := range off {
 		versions = append(versions, map[string]any{"name": v, "served": false})
 	}
-	body, _ := json.Marshal(map[string]any{"kind": "CustomResourceDefinition", "apiVersion": "apiextensions.k8s.io/v1", "spec": map[string]any{"versions": versions}})
+	body, _ := json.Marshal(map[string]any{"kind": "CustomResourceDefinition", "apiVersion": "apiextensions.k8s.io/v1",
+		"spec": map[string]any{"versions": versions}})
 	return &answers{code: http.StatusOK, body: string(body)}
 }
 
@@ -69,7 +74,8 @@ func serve(s *kubetest.Server, served, off string) {
 	s.Forget()
 }
 
-// TestVersions reads the version that a cluster serves, the newer one of two, and the other one once that is served alone.
+// TestVersions reads the version that a cluster serves, the newer one of two, and the other one once that is served
+// alone.
 func TestVersions(t *testing.T) {
 	t.Parallel()
 	s := kubetest.Start(t)
@@ -85,24 +91,34 @@ func TestVersions(t *testing.T) {
 		return len(w.objects) == 2 && strings.Contains(w.objects["clusternetworkpolicies /new"], "v1beta1")
 	})
 	serve(s, "v1alpha2", "v1beta1")
-	w.eventually(t, "v1alpha2 again", func() bool { return len(w.objects) == 2 && w.objects["clusternetworkpolicies /old"] != "" })
+	w.eventually(t, "v1alpha2 again", func() bool {
+		return len(w.objects) == 2 &&
+			w.objects["clusternetworkpolicies /old"] != ""
+	})
 	serve(s, "v1beta1", "v1alpha2")
-	w.eventually(t, "v1beta1 alone", func() bool { return len(w.objects) == 2 && w.objects["clusternetworkpolicies /new"] != "" })
+	w.eventually(t, "v1beta1 alone", func() bool {
+		return len(w.objects) == 2 &&
+			w.objects["clusternetworkpolicies /new"] != ""
+	})
 	s.Delete(listOf("v1beta1"), "", "new")
 	w.eventually(t, "a change", func() bool { return len(w.objects) == 1 })
 }
 
-// TestInstalledStays has an API server, or something before it, answer as if there were no objects any more, while they were not deleted: they stay, and it
-// is told until the objects can be read.
+// TestInstalledStays has an API server, or something before it, answer as if there were no objects any more, while they
+// were not deleted: they stay, and it is told until the objects can be read.
 func TestInstalledStays(t *testing.T) {
 	const networkPolicies = "/apis/networking.k8s.io/v1/networkpolicies"
 	listing := func(kind, items string) *answers {
-		return &answers{code: http.StatusOK, body: fmt.Sprintf(`{"kind": "%sList", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": %s}`, kind, items)}
+		return &answers{code: http.StatusOK,
+			body: fmt.Sprintf(`{"kind": "%sList", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": %s}`,
+				kind, items)}
 	}
 	empty := func(kind string) *answers { return listing(kind, "[]") }
-	gone := &answers{code: http.StatusGone, body: `{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Gone", "code": 410, "message": "gone"}`}
+	gone := &answers{code: http.StatusGone,
+		body: `{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Gone", "code": 410, "message": "gone"}`}
 	proxy := func() *answers { return &answers{code: http.StatusNotFound, body: "default backend - 404"} }
-	const neither = "clusternetworkpolicies.policy.networking.k8s.io is served neither as v1beta1 nor as v1alpha2: what is installed stays"
+	const neither = "clusternetworkpolicies.policy.networking.k8s.io is served neither as v1beta1 nor as v1alpha2: " +
+		"what is installed stays"
 	for name, c := range map[string]struct {
 		kind    Kind
 		list    string
@@ -110,25 +126,48 @@ func TestInstalledStays(t *testing.T) {
 		counted string // the path whose requests are counted
 		told    string
 	}{
-		"all versions off":      {ClusterNetworkPolicies, listOf("v1alpha2"), map[string]*answers{definition: defined("", "v1alpha2", "v1beta1"), listOf("v1alpha2"): notFound("")}, definition, neither},
-		"a later version":       {ClusterNetworkPolicies, listOf("v1alpha2"), map[string]*answers{definition: defined("v1", "v1beta1"), listOf("v1alpha2"): notFound("")}, definition, neither},
-		"a lost definition":     {ClusterNetworkPolicies, listOf("v1alpha2"), map[string]*answers{definition: notFound("clusternetworkpolicies.policy.networking.k8s.io"), listOf("v1alpha2"): notFound("")}, definition, "the definition of clusternetworkpolicies is gone, its 1 objects were not deleted: what is installed stays"},
-		"404 of a proxy":        {ClusterNetworkPolicies, listOf("v1alpha2"), map[string]*answers{definition: proxy(), listOf("v1alpha2"): proxy()}, definition, "could not find the requested resource"},
-		"404 of the list":       {ClusterNetworkPolicies, listOf("v1alpha2"), map[string]*answers{listOf("v1alpha2"): notFound("")}, listOf("v1alpha2"), "not found"},
-		"an empty list":         {ClusterNetworkPolicies, listOf("v1alpha2"), map[string]*answers{listOf("v1alpha2"): empty("ClusterNetworkPolicy")}, listOf("v1alpha2"), "an empty list of clusternetworkpolicies, although 1 are known: what is installed stays for a minute"},
-		"NetworkPolicies: 404":  {NetworkPolicies, networkPolicies, map[string]*answers{networkPolicies: notFound("")}, networkPolicies, "not found"},
-		"NetworkPolicies: none": {NetworkPolicies, networkPolicies, map[string]*answers{networkPolicies: empty("NetworkPolicy")}, networkPolicies, "an empty list of networkpolicies"},
-		"a list of others":      {NetworkPolicies, networkPolicies, map[string]*answers{networkPolicies: listing("Pod", `[{"metadata": {"name": "p"}}]`)}, networkPolicies, "not a list"},
-		"no list of others":     {NetworkPolicies, networkPolicies, map[string]*answers{networkPolicies: empty("Pod")}, networkPolicies, "not a list"},
-		"an empty item":         {NetworkPolicies, networkPolicies, map[string]*answers{networkPolicies: listing("NetworkPolicy", `[{}]`)}, networkPolicies, "not a list"},
-		"a null item":           {NetworkPolicies, networkPolicies, map[string]*answers{networkPolicies: listing("NetworkPolicy", `[null]`)}, networkPolicies, "not a list"},
-		"410 of each list":      {NetworkPolicies, networkPolicies, map[string]*answers{networkPolicies: gone}, networkPolicies, "gone"},
-		"EndpointSlices: 404":   {EndpointSlices, endpointSlices, map[string]*answers{endpointSlices: notFound("")}, endpointSlices, "not found"},
-		"EndpointSlices: none":  {EndpointSlices, endpointSlices, map[string]*answers{endpointSlices: empty("EndpointSlice")}, endpointSlices, "an empty list of endpointslices"},
-		"an object":             {Services, services, map[string]*answers{services: {code: http.StatusOK, body: `{"message": "down for maintenance"}`}}, services, "not a list"},
-		"only items":            {Services, services, map[string]*answers{services: {code: http.StatusOK, body: `{"items": []}`}}, services, "not a list"},
-		"a success":             {Services, services, map[string]*answers{services: {code: http.StatusOK, body: `{"kind": "Status", "apiVersion": "v1", "status": "Success"}`}}, services, "not a list"},
-		"a list without items":  {Services, services, map[string]*answers{services: {code: http.StatusOK, body: `{"kind": "ServiceList", "apiVersion": "v1", "metadata": {}}`}}, services, "not a list"},
+		"all versions off": {ClusterNetworkPolicies, listOf("v1alpha2"),
+			map[string]*answers{definition: defined("", "v1alpha2", "v1beta1"), listOf("v1alpha2"): notFound("")},
+			definition, neither},
+		"a later version": {ClusterNetworkPolicies, listOf("v1alpha2"),
+			map[string]*answers{definition: defined("v1", "v1beta1"), listOf("v1alpha2"): notFound("")}, definition, neither},
+		"a lost definition": {ClusterNetworkPolicies, listOf("v1alpha2"),
+			map[string]*answers{definition: notFound("clusternetworkpolicies.policy.networking.k8s.io"),
+				listOf("v1alpha2"): notFound("")}, definition,
+			"the definition of clusternetworkpolicies is gone, its 1 objects were not deleted: what is installed stays"},
+		"404 of a proxy": {ClusterNetworkPolicies, listOf("v1alpha2"), map[string]*answers{definition: proxy(),
+			listOf("v1alpha2"): proxy()}, definition, "could not find the requested resource"},
+		"404 of the list": {ClusterNetworkPolicies, listOf("v1alpha2"),
+			map[string]*answers{listOf("v1alpha2"): notFound("")}, listOf("v1alpha2"), "not found"},
+		"an empty list": {ClusterNetworkPolicies, listOf("v1alpha2"),
+			map[string]*answers{listOf("v1alpha2"): empty("ClusterNetworkPolicy")}, listOf("v1alpha2"),
+			"an empty list of clusternetworkpolicies, although 1 are known: what is installed stays for a minute"},
+		"NetworkPolicies: 404": {NetworkPolicies, networkPolicies, map[string]*answers{networkPolicies: notFound("")},
+			networkPolicies, "not found"},
+		"NetworkPolicies: none": {NetworkPolicies, networkPolicies,
+			map[string]*answers{networkPolicies: empty("NetworkPolicy")}, networkPolicies, "an empty list of networkpolicies"},
+		"a list of others": {NetworkPolicies, networkPolicies, map[string]*answers{networkPolicies: listing("Pod",
+			`[{"metadata": {"name": "p"}}]`)}, networkPolicies, "not a list"},
+		"no list of others": {NetworkPolicies, networkPolicies, map[string]*answers{networkPolicies: empty("Pod")},
+			networkPolicies, "not a list"},
+		"an empty item": {NetworkPolicies, networkPolicies,
+			map[string]*answers{networkPolicies: listing("NetworkPolicy", `[{}]`)}, networkPolicies, "not a list"},
+		"a null item": {NetworkPolicies, networkPolicies,
+			map[string]*answers{networkPolicies: listing("NetworkPolicy", `[null]`)}, networkPolicies, "not a list"},
+		"410 of each list": {NetworkPolicies, networkPolicies, map[string]*answers{networkPolicies: gone},
+			networkPolicies, "gone"},
+		"EndpointSlices: 404": {EndpointSlices, endpointSlices, map[string]*answers{endpointSlices: notFound("")},
+			endpointSlices, "not found"},
+		"EndpointSlices: none": {EndpointSlices, endpointSlices, map[string]*answers{endpointSlices: empty("EndpointSlice")},
+			endpointSlices, "an empty list of endpointslices"},
+		"an object": {Services, services, map[string]*answers{services: {code: http.StatusOK,
+			body: `{"message": "down for maintenance"}`}}, services, "not a list"},
+		"only items": {Services, services, map[string]*answers{services: {code: http.StatusOK,
+			body: `{"items": []}`}}, services, "not a list"},
+		"a success": {Services, services, map[string]*answers{services: {code: http.StatusOK,
+			body: `{"kind": "Status", "apiVersion": "v1", "status": "Success"}`}}, services, "not a list"},
+		"a list without items": {Services, services, map[string]*answers{services: {code: http.StatusOK,
+			body: `{"kind": "ServiceList", "apiVersion": "v1", "metadata": {}}`}}, services, "not a list"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -157,8 +196,8 @@ func TestInstalledStays(t *testing.T) {
 	}
 }
 
-// TestNotSynced begins at a cluster that serves a kind at no known version: it has not been read before it is served, and that is told. Without a definition there are no objects,
-// until there is one.
+// TestNotSynced begins at a cluster that serves a kind at no known version: it has not been read before it is served,
+// and that is told. Without a definition there are no objects, until there is one.
 func TestNotSynced(t *testing.T) {
 	t.Parallel()
 	s := kubetest.Start(t)
@@ -166,7 +205,10 @@ func TestNotSynced(t *testing.T) {
 	s.Handle(definition, off)
 	policy(t, s, "v1beta1", "deny")
 	w := startOf(t, s, ClusterNetworkPolicies)
-	w.eventually(t, "asked, and told", func() bool { return off.asked.Load() >= 2 && len(w.failing) == 1 && w.synced == -1 })
+	w.eventually(t, "asked, and told", func() bool {
+		return off.asked.Load() >= 2 && len(w.failing) == 1 &&
+			w.synced == -1
+	})
 	s.Handle(definition, nil)
 	w.eventually(t, "served", func() bool { return w.synced == 1 })
 
@@ -180,7 +222,8 @@ func TestNotSynced(t *testing.T) {
 // TestDoubt believes an empty list after a minute of empty ones, and one without objects that are known at once.
 func TestDoubt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &store{watcher: &watcher{Calls: Calls{On: func(Event) {}, Synced: func() {}}}, kind: NetworkPolicies, names: map[name]bool{}}
+		s := &store{watcher: &watcher{Calls: Calls{On: func(Event) {}, Synced: func() {}}}, kind: NetworkPolicies,
+			names: map[name]bool{}}
 		doubted := func(want bool) {
 			t.Helper()
 			if err := s.doubt(false); want != (err != nil) {
@@ -205,11 +248,13 @@ func TestDoubt(t *testing.T) {
 	})
 }
 
-// TestDoubtFirst does not believe a first empty list for a minute while policies are in force from before, nor that their definition is gone.
+// TestDoubtFirst does not believe a first empty list for a minute while policies are in force from before, nor that
+// their definition is gone.
 func TestDoubtFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		installed := 1
-		s := &store{watcher: &watcher{Calls: Calls{On: func(Event) {}, Synced: func() {}, Installed: func(Kind) int { return installed }}, missing: 1}, kind: NetworkPolicies, names: map[name]bool{}}
+		s := &store{watcher: &watcher{Calls: Calls{On: func(Event) {}, Synced: func() {},
+			Installed: func(Kind) int { return installed }}, missing: 1}, kind: NetworkPolicies, names: map[name]bool{}}
 		for _, undefined := range []bool{false, true, true} {
 			if s.doubt(undefined) == nil {
 				t.Errorf("no doubt, undefined %t", undefined)

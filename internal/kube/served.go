@@ -18,15 +18,17 @@ var definitions = Kind{Group: "apiextensions.k8s.io", Version: "v1", Resource: "
 // errUndefined is that the API server has no definition of a kind.
 var errUndefined = errors.New("no definition")
 
-// served returns a kind at the version that the cluster serves; without a definition, none and errUndefined. It does not ask the group lists: they omit
-// kinds whose versions are all switched off, and all kinds while an API server starts. A 404 of a proxy, which names no definition, is an error.
+// served returns a kind at the version that the cluster serves; without a definition, none and errUndefined. It does
+// not ask the group lists: they omit kinds whose versions are all switched off, and all kinds while an API server
+// starts. A 404 of a proxy, which names no definition, is an error.
 func (c *Client) served(ctx context.Context, k Kind) (Kind, error) {
 	if k.Former == "" {
 		return k, nil
 	}
 	name := k.Resource + "." + k.Group
 	o, err := c.dynamic.Resource(definitions.resource()).Get(ctx, name, metav1.GetOptions{})
-	if s := new(apierrors.StatusError); errors.As(err, &s) && apierrors.IsNotFound(s) && s.ErrStatus.Details != nil && s.ErrStatus.Details.Name == name {
+	if s := new(apierrors.StatusError); errors.As(err, &s) && apierrors.IsNotFound(s) && s.ErrStatus.Details != nil &&
+		s.ErrStatus.Details.Name == name {
 		return Kind{}, errUndefined
 	}
 	if err != nil {
@@ -44,7 +46,8 @@ func (c *Client) served(ctx context.Context, k Kind) (Kind, error) {
 	return k, fmt.Errorf("%s is served neither as %s nor as %s: what is installed stays", name, k.Version, k.Former)
 }
 
-// emptyFor is how long lists have to be empty until known objects are taken for gone: an API server that starts may answer so.
+// emptyFor is how long lists have to be empty until known objects are taken for gone: an API server that starts may
+// answer so.
 const emptyFor = time.Minute
 
 // failed ends a row of empty lists.
@@ -54,7 +57,8 @@ func (s *store) failed() {
 	s.empty = time.Time{}
 }
 
-// doubt returns why an empty list is not believed. Deleting a definition deletes its objects first: objects without a delete event stay.
+// doubt returns why an empty list is not believed. Deleting a definition deletes its objects first: objects without a
+// delete event stay.
 func (s *store) doubt(undefined bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -66,12 +70,14 @@ func (s *store) doubt(undefined bool) error {
 	case known == 0:
 		return nil
 	case undefined && s.listed:
-		return fmt.Errorf("the definition of %s is gone, its %d objects were not deleted: what is installed stays", s.kind.Resource, known)
+		return fmt.Errorf("the definition of %s is gone, its %d objects were not deleted: what is installed stays",
+			s.kind.Resource, known)
 	case s.empty.IsZero():
 		s.empty = time.Now()
 	}
 	if time.Since(s.empty) < emptyFor {
-		return fmt.Errorf("an empty list of %s, although %d are known: what is installed stays for a minute", s.kind.Resource, known)
+		return fmt.Errorf("an empty list of %s, although %d are known: what is installed stays for a minute",
+			s.kind.Resource, known)
 	}
 	return nil
 }

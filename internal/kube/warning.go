@@ -29,8 +29,8 @@ type Warning struct {
 	Everywhere bool
 }
 
-// Warn stores an Event about an object, as `kubectl describe` shows it: from a node's agent, or one for all nodes if that is empty. The same
-// again changes the time of the one that is there. It does nothing if the object is gone.
+// Warn stores an Event about an object, as `kubectl describe` shows it: from a node's agent, or one for all nodes if
+// that is empty. The same again changes the time of the one that is there. It does nothing if the object is gone.
 func (c *Client) Warn(ctx context.Context, node string, w Warning) error {
 	at, err := c.served(ctx, w.Kind)
 	var o *unstructured.Unstructured
@@ -55,7 +55,8 @@ func (c *Client) Warn(ctx context.Context, node string, w Warning) error {
 		"apiVersion": "v1", "kind": "Event", "type": "Warning", "reason": w.Reason, "message": w.Text,
 		"metadata": map[string]any{"namespace": namespace, "name": fmt.Sprintf("%s.%x", w.Name, hash.Sum64())},
 		"involvedObject": map[string]any{
-			"apiVersion": o.GetAPIVersion(), "kind": o.GetKind(), "namespace": w.Namespace, "name": w.Name, "uid": string(o.GetUID()),
+			"apiVersion": o.GetAPIVersion(), "kind": o.GetKind(), "namespace": w.Namespace, "name": w.Name, "uid": string(
+				o.GetUID()),
 		},
 		"source": source, "firstTimestamp": now, "lastTimestamp": now, "count": int64(1),
 	}

@@ -21,7 +21,8 @@ import (
 	"mustang/internal/service"
 )
 
-// allowRule allows TCP connections over IPv4 from some addresses to one port of pod-a. What no rule of the list allows is denied.
+// allowRule allows TCP connections over IPv4 from some addresses to one port of pod-a. What no rule of the list allows
+// is denied.
 type allowRule struct {
 	From netip.Prefix
 	Port uint16
@@ -37,9 +38,11 @@ func snapshot(rules []allowRule) policy.Snapshot {
 	}
 	labels := map[string]string{"app": allowlistName}
 	subject := policy.PodSelector{
-		Namespaces: policy.Selector{Labels: map[string]string{policy.NamespaceLabel: "default"}}, Pods: policy.Selector{Labels: labels},
+		Namespaces: policy.Selector{Labels: map[string]string{policy.NamespaceLabel: "default"}},
+		Pods:       policy.Selector{Labels: labels},
 	}
-	p := policy.Policy{Tier: policy.Namespaced, Namespace: "default", Name: allowlistName, IsolatesIngress: true, Subject: subject}
+	p := policy.Policy{Tier: policy.Namespaced, Namespace: "default", Name: allowlistName, IsolatesIngress: true,
+		Subject: subject}
 	for _, r := range rules {
 		p.Ingress = append(p.Ingress, policy.Rule{
 			Peers: []policy.Peer{{Block: &policy.Block{CIDR: r.From}}},
@@ -95,8 +98,9 @@ func (d datapathList) change(ctx context.Context, others []allowRule, r allowRul
 	return d.write(ctx, others)
 }
 
-// iptablesList has the rules of kube-router, and of Calico without ipsets: established connections are accepted first, then the pod's
-// chain has a rule for each of the list's, and one that drops. As Calico's Felix it writes a changed rule alone.
+// iptablesList has the rules of kube-router, and of Calico without ipsets: established connections are accepted first,
+// then the pod's chain has a rule for each of the list's, and one that drops. As Calico's Felix it writes a changed
+// rule alone.
 type iptablesList struct{ host *netns.Namespace }
 
 func (i iptablesList) restore(rules string) error {
@@ -109,7 +113,8 @@ func (i iptablesList) restore(rules string) error {
 
 func (i iptablesList) write(_ context.Context, rules []allowRule) error {
 	var text strings.Builder
-	fmt.Fprintf(&text, ":FORWARD ACCEPT [0:0]\n:POD-ALLOWLIST - [0:0]\n-A FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT\n"+
+	fmt.Fprintf(&text, ":FORWARD ACCEPT [0:0]\n:POD-ALLOWLIST - [0:0]\n-A FORWARD -m conntrack --ctstate "+
+		"RELATED,ESTABLISHED -j ACCEPT\n"+
 		"-A FORWARD -d %s -j POD-ALLOWLIST\n", PodAIPs[0])
 	for _, r := range rules {
 		text.WriteString("-A POD-ALLOWLIST " + r.iptables())
@@ -133,8 +138,8 @@ func (r allowRule) iptables() string {
 	return fmt.Sprintf("-s %s -p tcp -m tcp --dport %d -j ACCEPT\n", r.From, r.Port)
 }
 
-// nftablesList has what nftables offers for long lists: a verdict map leads to the pod's chain, and one set of ranges of addresses with
-// protocol and port has all rules. Linux 6.12 looks up no meta l4proto among intervals.
+// nftablesList has what nftables offers for long lists: a verdict map leads to the pod's chain, and one set of ranges
+// of addresses with protocol and port has all rules. Linux 6.12 looks up no meta l4proto among intervals.
 type nftablesList struct {
 	knftables.Interface
 	host *netns.Namespace
@@ -161,7 +166,8 @@ func (n nftablesList) write(ctx context.Context, rules []allowRule) error {
 		tx.Add(&knftables.Map{Name: "pods", Type: "ipv4_addr : verdict"})
 		tx.Add(&knftables.Element{Map: "pods", Key: []string{PodAIPs[0].String()}, Value: []string{"goto pod-allowlist"}})
 		tx.Add(&knftables.Set{
-			Name: allowlistName, Type: "ipv4_addr . inet_proto . inet_service", Flags: []knftables.SetFlag{knftables.IntervalFlag},
+			Name: allowlistName, Type: "ipv4_addr . inet_proto . inet_service",
+			Flags: []knftables.SetFlag{knftables.IntervalFlag},
 		})
 		for _, r := range rules {
 			tx.Add(r.element())
@@ -196,8 +202,8 @@ func (r allowRule) element() *knftables.Element {
 	return &knftables.Element{Set: allowlistName, Key: []string{r.From.String(), "tcp", strconv.Itoa(int(r.Port))}}
 }
 
-// ruleChains are where the rules of a list are: the first rule of chain first counts packets of established connections, the last two rules
-// of chain second allow and deny.
+// ruleChains are where the rules of a list are: the first rule of chain first counts packets of established
+// connections, the last two rules of chain second allow and deny.
 type ruleChains struct{ table, first, second string }
 
 var chainsOf = map[string]ruleChains{
@@ -205,7 +211,8 @@ var chainsOf = map[string]ruleChains{
 	ViaNFTables: {table: "mustang-policy", first: "forward", second: "pod-allowlist"},
 }
 
-// counters reads the counters of the rules: "established" of connections that were allowed before, "allowed" and "denied".
+// counters reads the counters of the rules: "established" of connections that were allowed before, "allowed" and
+// "denied".
 func (f ruleChains) counters(host *netns.Namespace) (map[string]uint64, error) {
 	conn, err := nftables.New(nftables.WithNetNSFd(host.FD()))
 	if err != nil {
@@ -226,7 +233,8 @@ func (f ruleChains) counters(host *netns.Namespace) (map[string]uint64, error) {
 	if len(first) < 1 || len(second) < 2 {
 		return nil, fmt.Errorf("table %s has %d and %d rules", f.table, len(first), len(second))
 	}
-	return map[string]uint64{"established": first[0], "allowed": second[len(second)-2], "denied": second[len(second)-1]}, nil
+	return map[string]uint64{"established": first[0], "allowed": second[len(second)-2], "denied": second[len(second)-1]},
+		nil
 }
 
 // counted returns the packets that a rule has counted.

@@ -87,8 +87,8 @@ func deviceIndex(t *testing.T, ns *netns.Namespace, name string) int {
 	return device.Index
 }
 
-// TestBigTCPLeavesInFrames sends streams from a pod with BIG TCP to another host, by an uplink whose limits are smaller.
-// Without offloads each packet on the wire fits the MTU; with them none has more than 64 KiB.
+// TestBigTCPLeavesInFrames sends streams from a pod with BIG TCP to another host, by an uplink whose limits are
+// smaller. Without offloads each packet on the wire fits the MTU; with them none has more than 64 KiB.
 func TestBigTCPLeavesInFrames(t *testing.T) {
 	s := store(t)
 	for _, link := range []string{"veth", "bridge", "macvlan", "ipvlan-l2", "netkit"} {

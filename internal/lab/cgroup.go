@@ -22,7 +22,8 @@ import (
 )
 
 // errNoCgroup reports that socket translation is not possible on this machine.
-var errNoCgroup = fmt.Errorf("socket translation needs a cgroup v2 file system, and none is mounted (%w)", errors.ErrUnsupported)
+var errNoCgroup = fmt.Errorf("socket translation needs a cgroup v2 file system, and none is mounted (%w)",
+	errors.ErrUnsupported)
 
 // cgroupPath returns the path of the control group of a lab. Socket translation is
 // attached to it and affects the processes in it.
@@ -55,8 +56,8 @@ func (l *Lab) addCgroup() error {
 	return nil
 }
 
-// startIn starts cmd in a namespace and in the lab's control group. It gets no signals from the terminal: whoever started it
-// ends it.
+// startIn starts cmd in a namespace and in the lab's control group. It gets no signals from the terminal: whoever
+// started it ends it.
 func (l *Lab) startIn(ns *netns.Namespace, cmd *exec.Cmd) error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if l.cgroup != "" {
@@ -70,7 +71,8 @@ func (l *Lab) startIn(ns *netns.Namespace, cmd *exec.Cmd) error {
 	return ns.Start(cmd)
 }
 
-// moveTo moves a process into the control group of a path. Its open sockets stay in the groups in which they were opened.
+// moveTo moves a process into the control group of a path. Its open sockets stay in the groups in which they were
+// opened.
 func moveTo(path string, pid int) error {
 	return os.WriteFile(filepath.Join(path, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0)
 }
@@ -121,8 +123,8 @@ func (s Store) Join(info Info) error {
 	return nil
 }
 
-// removeCgroup removes the control groups of that name in all hierarchies, after the processes in them were killed. Groups that do not
-// exist are no error.
+// removeCgroup removes the control groups of that name in all hierarchies, after the processes in them were killed.
+// Groups that do not exist are no error.
 func removeCgroup(name string) error {
 	text, err := os.ReadFile("/proc/thread-self/mountinfo") // proc_pid_mountinfo(5)
 	if err != nil {

@@ -47,7 +47,8 @@ func ways() []way {
 
 // options returns the options of the way with a link, unless it is not tested with that.
 func (w way) options(link string) (_ lab.Options, ok bool) {
-	return options(lab.Options{Link: link, Datapath: w.datapath, Via: w.via, NetfilterCall: w.call}), len(w.links) == 0 || slices.Contains(w.links, link)
+	return options(lab.Options{Link: link, Datapath: w.datapath, Via: w.via, NetfilterCall: w.call}), len(w.links) == 0 ||
+		slices.Contains(w.links, link)
 }
 
 // leg is a path between two places with the address that the server sees.
@@ -161,7 +162,8 @@ func testLeg(t *testing.T, l *lab.Lab, from *client, leg leg) {
 	}
 	if leg.target == leg.listen {
 		for _, size := range []int{8, 1400} {
-			if answer := from.ask(t, question{Network: "icmp", Target: leg.target.Addr().String(), Size: size}); answer.Error != "" {
+			if answer := from.ask(t, question{Network: "icmp", Target: leg.target.Addr().String(),
+				Size: size}); answer.Error != "" {
 				t.Errorf("icmp, %d bytes: %s", size, answer.Error)
 			}
 		}

@@ -39,8 +39,8 @@ func Published() []service.Service {
 	return services
 }
 
-// addServices adds the services with the implementation that the options name. With eBPF it opens the lab's datapath, with
-// the pods as its endpoints.
+// addServices adds the services with the implementation that the options name. With eBPF it opens the lab's datapath,
+// with the pods as its endpoints.
 func (l *Lab) addServices(ctx context.Context) error {
 	switch l.Options.Via {
 	case ViaNone:
@@ -88,12 +88,13 @@ func (l *Lab) openDatapath(ctx context.Context) (err error) {
 	return err
 }
 
-// openDatapathAt opens a datapath until [Lab.Close]. Its maps are small: a lab has few pods, and few services unless the
-// options ask for more.
+// openDatapathAt opens a datapath until [Lab.Close]. Its maps are small: a lab has few pods, and few services unless
+// the options ask for more.
 func (l *Lab) openDatapathAt(ctx context.Context, root string) (*datapath.Datapath, error) {
 	d, err := datapath.Open(ctx, datapath.Options{
 		Root: root, Sizes: objects.Sizes{
-			Services: uint32(1024 + 2*l.Options.Services), Backends: uint32(4096 + 10*l.Options.Services), Connections: 65536, Endpoints: 256,
+			Services: uint32(1024 + 2*l.Options.Services), Backends: uint32(4096 + 10*l.Options.Services), Connections: 65536,
+			Endpoints: 256,
 		},
 	})
 	if err == nil {
@@ -111,7 +112,8 @@ func (l *Lab) addEndpoints(ctx context.Context, d *datapath.Datapath, pods ...st
 			return fmt.Errorf("%s: %w", place, err)
 		}
 		spec := datapath.EndpointSpec{
-			Owner: owner, Namespace: at.Namespace, IfName: at.IfName, Host: at.Host, HostIfName: at.HostIfName, Segment: at.Segment,
+			Owner: owner, Namespace: at.Namespace, IfName: at.IfName, Host: at.Host, HostIfName: at.HostIfName,
+			Segment:   at.Segment,
 			Unguarded: l.Options.Unguarded,
 		}
 		if l.Options.Policy == "" {

@@ -123,12 +123,14 @@ func (l *Lab) checkBridgeNetfilter() error {
 	}
 }
 
-// addContainer starts a container whose first process is [Pause], and adds its network namespace as a place. The container has no seccomp
-// filter, no hidden files in /proc, and the capabilities that an agent uses outside, so that only its network differs from the host's.
+// addContainer starts a container whose first process is [Pause], and adds its network namespace as a place. The
+// container has no seccomp filter, no hidden files in /proc, and the capabilities that an agent uses outside, so that
+// only its network differs from the host's.
 func (l *Lab) addContainer(ctx context.Context, place string) error {
 	args := []string{
 		"run", "--detach", "--pull=never", "--name=" + place, "--log-driver=none",
-		"--security-opt=seccomp=unconfined", "--security-opt=systempaths=unconfined", "--cap-add=NET_ADMIN", "--cap-add=SYS_NICE",
+		"--security-opt=seccomp=unconfined", "--security-opt=systempaths=unconfined", "--cap-add=NET_ADMIN",
+		"--cap-add=SYS_NICE",
 	}
 	switch place {
 	case ContainerHost:

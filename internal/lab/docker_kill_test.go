@@ -112,8 +112,8 @@ const (
 	dockerProgramVariable = "MUSTANG_TEST_DOCKER_PROGRAM"
 )
 
-// dockerProcess is what containers of a test program that is static run, what relays and guests run, and the process that builds a lab and
-// is killed. It reports whether this is one.
+// dockerProcess is what containers of a test program that is static run, what relays and guests run, and the process
+// that builds a lab and is killed. It reports whether this is one.
 func dockerProcess() (code int, ok bool) {
 	if dir := os.Getenv(dockerChildVariable); dir != "" {
 		return dockerChild(lab.Store{Dir: dir, Program: os.Getenv(dockerProgramVariable)}), true

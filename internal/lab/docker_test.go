@@ -48,15 +48,18 @@ func dockerPaths() []dockerPath {
 			[]string{"uplink", "docker0", lab.ContainerA}},
 		{"from the host to the published port", hostA, lab.ContainerA, "10.0.0.1:6201", "172.17.0.1", "10.0.0.1", false,
 			[]string{"docker0", lab.ContainerA}},
-		{"from the host to the published port on loopback", hostA, lab.ContainerA, "127.0.0.1:6201", "172.17.0.1", "172.17.0.1", false,
+		{"from the host to the published port on loopback", hostA, lab.ContainerA, "127.0.0.1:6201", "172.17.0.1",
+			"172.17.0.1", false,
 			[]string{"docker0", lab.ContainerA}},
 		{"from the host to the container", hostA, lab.ContainerA, "172.17.0.2:5201", "172.17.0.1", "172.17.0.1", false,
 			[]string{"docker0", lab.ContainerA}},
 		{"between containers", lab.ContainerB, lab.ContainerA, "172.17.0.2:5201", "172.17.0.3", "172.17.0.3", false,
 			[]string{lab.ContainerB, lab.ContainerA}},
-		{"between containers by the published port", lab.ContainerB, lab.ContainerA, "10.0.0.1:6201", "172.17.0.3", "172.17.0.1", true,
+		{"between containers by the published port", lab.ContainerB, lab.ContainerA, "10.0.0.1:6201", "172.17.0.3",
+			"172.17.0.1", true,
 			[]string{lab.ContainerB, lab.ContainerA}},
-		{"between containers by the bridge's published port", lab.ContainerB, lab.ContainerA, "172.17.0.1:6201", "172.17.0.3", "172.17.0.1", false,
+		{"between containers by the bridge's published port", lab.ContainerB, lab.ContainerA, "172.17.0.1:6201", "172.17.0.3",
+			"172.17.0.1", false,
 			[]string{lab.ContainerB, lab.ContainerA}},
 		{"to a container on the host's network", hostB, lab.ContainerHost, "10.0.0.1:5201", "10.0.0.2", "10.0.0.2", false,
 			[]string{"uplink"}},
@@ -107,7 +110,8 @@ func checkDockerPath(t *testing.T, l *lab.Lab, p dockerPath) {
 		seen = p.seenProxied
 	}
 	listen := fmt.Sprintf("0.0.0.0:%d", lab.ServicePort)
-	for network, payload := range map[string][]byte{"tcp": bytes.Repeat([]byte("mustang "), 1<<17), "udp": bytes.Repeat([]byte("m"), 1400)} {
+	for network, payload := range map[string][]byte{"tcp": bytes.Repeat([]byte("mustang "), 1<<17), "udp": bytes.Repeat(
+		[]byte("m"), 1400)} {
 		if network == "udp" && p.tcpOnly && !l.Options.NoProxy {
 			continue
 		}
@@ -155,7 +159,8 @@ func labProcesses(t *testing.T, lab, name string) []string {
 		mounts, _ := os.ReadFile(dir + "/mountinfo") // a zombie has none
 		cgroups, _ := os.ReadFile(dir + "/cgroup")
 		comm, _ := os.ReadFile(dir + "/comm")
-		if len(mounts) > 0 && strings.HasPrefix(string(comm), name) && strings.Contains(string(mounts)+string(cgroups), lab+".docker") {
+		if len(mounts) > 0 && strings.HasPrefix(string(comm), name) && strings.Contains(string(mounts)+string(cgroups), lab+
+			".docker") {
 			found = append(found, entry.Name()+" "+strings.TrimSpace(string(comm)))
 		}
 	}
@@ -236,12 +241,14 @@ func TestDockerAgents(t *testing.T) {
 		testkit.Succeed(t, agent.Listen(t.Context(), netip.MustParseAddrPort("0.0.0.0:5201")))
 	}
 	for _, way := range []struct{ from, target string }{
-		{hostB, "10.0.0.1:6201"}, {hostB, "10.0.0.1:5201"}, {lab.ContainerB, "172.17.0.2:5201"}, {lab.ContainerHost, "127.0.0.1:6201"},
+		{hostB, "10.0.0.1:6201"}, {hostB, "10.0.0.1:5201"}, {lab.ContainerB, "172.17.0.2:5201"},
+		{lab.ContainerHost, "127.0.0.1:6201"},
 	} {
 		client := startAgent(t, l, way.from)
 		for _, workload := range []string{load.TCPStream, load.TCPRR, load.UDPStream} {
 			m, err := client.Run(t.Context(), load.Spec{
-				Workload: workload, Target: netip.MustParseAddrPort(way.target), Duration: 50 * time.Millisecond, Rate: rate(workload),
+				Workload: workload, Target: netip.MustParseAddrPort(way.target), Duration: 50 * time.Millisecond,
+				Rate: rate(workload),
 			})
 			if err != nil || m.Count == 0 {
 				t.Errorf("%s from %s to %s: %+v, %v", workload, way.from, way.target, m, err)

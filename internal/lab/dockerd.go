@@ -26,7 +26,8 @@ import (
 )
 
 const (
-	// dockerTimeout limits the time until dockerd answers. It takes half a second, and much longer in an emulated virtual machine.
+	// dockerTimeout limits the time until dockerd answers. It takes half a second, and much longer in an emulated virtual
+	// machine.
 	dockerTimeout = 2 * time.Minute
 	dockerLog     = "dockerd.log"
 	dockerSocket  = "docker.sock"
@@ -47,21 +48,22 @@ func Pause(ctx context.Context) {
 	<-ctx.Done()
 }
 
-// engine is a running dockerd with all its files in one directory. It ends when the processes in its network namespace and in its control
-// group are killed.
+// engine is a running dockerd with all its files in one directory. It ends when the processes in its network namespace
+// and in its control group are killed.
 type engine struct {
 	dir    string
 	client string // path of the docker command
 	cmd    *exec.Cmd
 }
 
-// findDocker returns the paths of the client, of dockerd and of the programs that dockerd runs, by name. Debian's directories come before
-// the PATH: a client from elsewhere may have another version than the engine.
+// findDocker returns the paths of the client, of dockerd and of the programs that dockerd runs, by name. Debian's
+// directories come before the PATH: a client from elsewhere may have another version than the engine.
 func findDocker() (map[string]string, error) {
 	const debianPackage = "docker.io" // contains them, or depends on the packages that do
 	found := map[string]string{}
 	for _, name := range []string{
-		"dockerd", "docker", "docker-proxy", "docker-init", "containerd", "containerd-shim-runc-v2", "runc", "iptables", "ip6tables", "ps",
+		"dockerd", "docker", "docker-proxy", "docker-init", "containerd", "containerd-shim-runc-v2", "runc", "iptables",
+		"ip6tables", "ps",
 	} {
 		var err error
 		if found[name], err = debian.Find(name, debianPackage, "/usr/sbin", "/usr/bin", ""); err != nil {
@@ -74,11 +76,12 @@ func findDocker() (map[string]string, error) {
 	return found, nil
 }
 
-// enterMounts is a script that runs its further arguments with the mounts of dockerd, in the mount namespace that it is in.
-// Its first argument is the directory that becomes /run: dockerd, containerd and runc keep files at fixed paths there, and they
-// do not find daemons of this machine that they would talk to, such as firewalld on D-Bus. dockerd would raise limits of the
-// whole machine in /proc/sys/kernel. AppArmor finds no profile, and containerd makes a directory in /opt. Images and
-// containers are in memory: overlayfs works on tmpfs, whatever file system the directory is on.
+// enterMounts is a script that runs its further arguments with the mounts of dockerd, in the mount namespace that it is
+// in. Its first argument is the directory that becomes /run: dockerd, containerd and runc keep files at fixed paths
+// there, and they do not find daemons of this machine that they would talk to, such as firewalld on D-Bus. dockerd
+// would raise limits of the whole machine in /proc/sys/kernel. AppArmor finds no profile, and containerd makes a
+// directory in /opt. Images and containers are in memory: overlayfs works on tmpfs, whatever file system the directory
+// is on.
 const enterMounts = `
 dir=$1; shift
 settings=/proc/sys/kernel
@@ -91,7 +94,8 @@ mount --bind "$dir" /run
 mount -t tmpfs -o nosuid,mode=0700 tmpfs /run/data
 exec env -i PATH=/run/bin HOME=/run/tmp TMPDIR=/run/tmp "$@"`
 
-// startEngine starts dockerd on host-a and waits until it answers. After an error the lab's end kills the processes that are left.
+// startEngine starts dockerd on host-a and waits until it answers. After an error the lab's end kills the processes
+// that are left.
 func (l *Lab) startEngine(ctx context.Context) (err error) {
 	programs, err := findDocker()
 	if err != nil {
@@ -122,9 +126,9 @@ func (l *Lab) startEngine(ctx context.Context) (err error) {
 	return e.awaitReady(ctx)
 }
 
-// start starts dockerd. The paths in its arguments are those of its own mount namespace, see enterMounts: that ends with it and its
-// children, unmounts outside propagate into it, and nothing propagates out. The user's environment stays out: DOCKER_* variables, proxies,
-// systemd's socket.
+// start starts dockerd. The paths in its arguments are those of its own mount namespace, see enterMounts: that ends
+// with it and its children, unmounts outside propagate into it, and nothing propagates out. The user's environment
+// stays out: DOCKER_* variables, proxies, systemd's socket.
 func (l *Lab) start(e *engine, program string) error {
 	log, err := os.OpenFile(filepath.Join(e.dir, dockerLog), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
@@ -204,8 +208,9 @@ func (e *engine) host() string { return "--host=unix://" + filepath.Join(e.dir, 
 // clientConfig is the client's variable that names a directory without settings of the user.
 func (e *engine) clientConfig() string { return "DOCKER_CONFIG=" + filepath.Join(e.dir, "client") }
 
-// wrap changes cmd, which has to be a command of the running program, into a `docker exec` of the same command in a container. Signals to
-// cmd do not reach the process in the container. It sees the end of its standard input, also when cmd is killed.
+// wrap changes cmd, which has to be a command of the running program, into a `docker exec` of the same command in a
+// container. Signals to cmd do not reach the process in the container. It sees the end of its standard input, also when
+// cmd is killed.
 func (e *engine) wrap(container string, cmd *exec.Cmd) error {
 	exe, err := os.Executable()
 	if err != nil {

@@ -21,9 +21,11 @@ func TestDockerExec(t *testing.T) {
 	cmd.Env = []string{"A=secret", "DOCKER_HOST=tcp://127.0.0.1:1", "DOCKER_CONFIG=/root"}
 	testkit.Succeed(t, e.wrap("container-a", cmd))
 	want := []string{
-		"/usr/bin/docker", "--host=unix:///lab/docker.sock", "exec", "--interactive", "--env", "A", "container-a", "/mustang", "agent", "--x",
+		"/usr/bin/docker", "--host=unix:///lab/docker.sock", "exec", "--interactive", "--env", "A", "container-a", "/mustang",
+		"agent", "--x",
 	}
-	if cmd.Path != want[0] || !slices.Equal(cmd.Args, want) || !slices.Equal(cmd.Env, []string{"A=secret", "DOCKER_CONFIG=/lab/client"}) {
+	if cmd.Path != want[0] || !slices.Equal(cmd.Args, want) ||
+		!slices.Equal(cmd.Env, []string{"A=secret", "DOCKER_CONFIG=/lab/client"}) {
 		t.Errorf("%s %q with %q", cmd.Path, cmd.Args, cmd.Env)
 	}
 	if err := e.wrap("container-a", exec.Command("/bin/true")); err == nil || !strings.Contains(err.Error(), "/bin/true") {

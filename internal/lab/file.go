@@ -18,9 +18,10 @@ import (
 	"mustang/internal/service"
 )
 
-// routerSysctls are set to 0 in the hosts of a file besides hostSysctls: packets may return by another way than they came, and
-// neighbours are reached at once.
-var routerSysctls = []string{"net/ipv4/conf/all/rp_filter", "net/ipv4/conf/default/rp_filter", "net/ipv6/conf/default/accept_dad"}
+// routerSysctls are set to 0 in the hosts of a file besides hostSysctls: packets may return by another way than they
+// came, and neighbours are reached at once.
+var routerSysctls = []string{"net/ipv4/conf/all/rp_filter", "net/ipv4/conf/default/rp_filter",
+	"net/ipv6/conf/default/accept_dad"}
 
 // ofFile returns the options of a lab of a file, with what listings show of it.
 func (o Options) ofFile() (Options, error) {
@@ -159,7 +160,8 @@ func (l *Lab) addFileNetwork(ctx context.Context, h labfile.Host, index int) err
 		pods = append(pods, pod{place: p.Name, hostIfName: p.HostIfName, addresses: p.Addresses})
 	}
 	return l.addNetwork(ctx, l.modes[n.Link], podlink.Network{
-		Host: l.namespaces[h.Name], Gateways: n.Gateways, Bridge: fmt.Sprintf("mst%d", index), Uplink: fmt.Sprintf("%s%d", Uplink, index),
+		Host: l.namespaces[h.Name], Gateways: n.Gateways, Bridge: fmt.Sprintf("mst%d", index), Uplink: fmt.Sprintf("%s%d",
+			Uplink, index),
 	}, pods)
 }
 

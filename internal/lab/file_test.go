@@ -122,7 +122,8 @@ func TestFileLinks(t *testing.T) {
 	}
 }
 
-// TestFile builds labs of files. All places reach each other, and pods reach services at their backends, over TCP, IPv4 and IPv6.
+// TestFile builds labs of files. All places reach each other, and pods reach services at their backends, over TCP, IPv4
+// and IPv6.
 func TestFile(t *testing.T) {
 	s := store(t)
 	for name, text := range files {
@@ -171,7 +172,8 @@ func checkTranslated(t *testing.T, l *lab.Lab, h labfile.Host, translated servic
 				peer, err := testkit.RoundTrip(t, place(t, l, p.Name), network, translated.Frontend.String(), payload)
 				if err != nil {
 					t.Errorf("%s by %s to %s: %v", p.Name, network, translated.Frontend, err)
-				} else if h.Datapath == labfile.EBPF && !slices.Contains(append(p.Addresses, translated.Frontend.Addr()), peer.Addr()) {
+				} else if h.Datapath == labfile.EBPF && !slices.Contains(append(p.Addresses, translated.Frontend.Addr()),
+					peer.Addr()) {
 					t.Errorf("%s by %s to %s: the backend sees %s", p.Name, network, translated.Frontend, peer)
 				}
 			}
@@ -204,16 +206,20 @@ func backendOf(t *testing.T, l *lab.Lab, s service.Service) *netns.Namespace {
 func TestFileNames(t *testing.T) {
 	s := store(t)
 	hosts, _, _ := strings.Cut(files["one host"], "services:")
-	o := ofFile(t, hosts+"  host-b: {datapath: ebpf}\nservices: [{name: web, address: 10.96.0.1:80, backends: [pod-c:1]}]\n")
+	o := ofFile(t, hosts+
+		"  host-b: {datapath: ebpf}\nservices: [{name: web, address: 10.96.0.1:80, backends: [pod-c:1]}]\n")
 	up(t, s, o)
 	info := testkit.Must(s.Find(o.Name))(t)
-	if got, want := strings.Join(s.Places(info), " "), "host-a host-b pod-a pod-b pod-d pod-c with-a-long-name"; got != want {
+	if got, want := strings.Join(s.Places(info), " "),
+		"host-a host-b pod-a pod-b pod-d pod-c with-a-long-name"; got != want {
 		t.Errorf("places %s, want %s", got, want)
 	}
 	lines := info.Hosts(s.Places(info))
 	for _, line := range []string{
-		"10.96.0.1\tweb.service", "10.1.0.1\thost-a", "fd00:2::1\thost-b", "10.1.1.10\tpod-b", "fd00:1:1::a\tpod-b", "10.1.1.11\tpod-d",
-		"10.1.0.10\tpod-a", "172.16.5.10\tpod-c", "172.16.5.7\twith-a-long-name", "fd77::7\twith-a-long-name", "fd77::a\tpod-c",
+		"10.96.0.1\tweb.service", "10.1.0.1\thost-a", "fd00:2::1\thost-b", "10.1.1.10\tpod-b", "fd00:1:1::a\tpod-b",
+		"10.1.1.11\tpod-d",
+		"10.1.0.10\tpod-a", "172.16.5.10\tpod-c", "172.16.5.7\twith-a-long-name", "fd77::7\twith-a-long-name",
+		"fd77::a\tpod-c",
 	} {
 		if !strings.Contains(lines, line+"\n") {
 			t.Errorf("no line %q in\n%s", line, lines)

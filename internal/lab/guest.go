@@ -32,7 +32,8 @@ const GuestCommand = "lab-guest"
 const cpuFlag = "--cpu="
 
 const (
-	// guestMemoryMB is a guest's memory in MiB. While it boots, half of what the kernel leaves has to hold the program, of 70 MB.
+	// guestMemoryMB is a guest's memory in MiB. While it boots, half of what the kernel leaves has to hold the program, of
+	// 70 MB.
 	guestMemoryMB = 384
 	// guestBootTimeout limits a boot, which takes 3 s on an idle machine.
 	guestBootTimeout = 55 * time.Second
@@ -108,7 +109,8 @@ func (g *guestPod) wrap(cmd *exec.Cmd) error {
 
 // RunGuest boots a guest in the network namespace of the process, runs a command in it
 // with the environment of the process, and returns when the command ends. It is the
-// process that [Lab.Start] starts for a guest; its only argument comes from there. Of streams, only Stdin, Stdout and Stderr count.
+// process that [Lab.Start] starts for a guest; its only argument comes from there. Of streams, only Stdin, Stdout and
+// Stderr count.
 func RunGuest(ctx context.Context, args []string, streams vm.Options) error {
 	var b boot
 	if len(args) != 1 || json.Unmarshal([]byte(args[0]), &b) != nil {
@@ -214,7 +216,8 @@ var guestSysctls = []string{
 	"net/ipv6/conf/" + vm.NetworkDevice + "/accept_ra",
 }
 
-// ConfigureGuest adds addresses and routes to the network device of the guest that it runs in. It is the argument of [vm.Init].
+// ConfigureGuest adds addresses and routes to the network device of the guest that it runs in. It is the argument of
+// [vm.Init].
 func ConfigureGuest(n vm.Network) error {
 	ns, err := netns.Current()
 	if err != nil {

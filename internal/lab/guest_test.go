@@ -152,7 +152,8 @@ func checkTraffic(t *testing.T, l *lab.Lab, agents map[string]*load.Agent) {
 			if got := after.RxBytes - before.RxBytes; test.server == lab.Host && got < m.Count {
 				t.Errorf("%d bytes came to the host by the switch, of %d", got, m.Count)
 			}
-			if m.Count == 0 || m.ServerLocal.Addr() != test.at || m.ClientLocal.Addr() == test.at || m.ServerPeer != m.ClientLocal {
+			if m.Count == 0 || m.ServerLocal.Addr() != test.at || m.ClientLocal.Addr() == test.at ||
+				m.ServerPeer != m.ClientLocal {
 				t.Errorf("measurement %+v", m)
 			}
 			t.Logf("%.4g %s, lost %.3g", m.Rate, m.Unit, m.Lost())
@@ -166,7 +167,8 @@ func checkNoBoot(t *testing.T, l *lab.Lab) {
 	_, err := load.StartAgent(t.Context(), load.AgentOptions{
 		Exe: "/bin/sh", Start: func(cmd *exec.Cmd) error { return l.Start(lab.PodA, cmd) },
 	})
-	if err == nil || !strings.Contains(err.Error(), "guest pod-a") || !strings.Contains(err.Error(), "/bin/sh is not static") ||
+	if err == nil || !strings.Contains(err.Error(), "guest pod-a") ||
+		!strings.Contains(err.Error(), "/bin/sh is not static") ||
 		strings.Contains(err.Error(), "\n") {
 		t.Errorf("a program that is not static: %v", err)
 	}
@@ -195,7 +197,8 @@ func checkRestart(t *testing.T, l *lab.Lab, program string, agents map[string]*l
 	agents[lab.PodB] = bootAgent(t, l, program, lab.PodB)
 	server := agents[lab.PodA]
 	testkit.Succeed(t, server.Listen(t.Context(), netip.AddrPortFrom(lab.PodAIPs[1], 0)))
-	spec := load.Spec{Workload: load.TCPRR, Target: server.Address(), Duration: 100 * time.Millisecond, Stall: 10 * time.Second}
+	spec := load.Spec{Workload: load.TCPRR, Target: server.Address(), Duration: 100 * time.Millisecond,
+		Stall: 10 * time.Second}
 	if _, err := agents[lab.PodB].Run(t.Context(), spec); err != nil {
 		t.Errorf("after another boot: %v", err)
 	}

@@ -33,7 +33,8 @@ func (i Info) Trial() (_ labfile.Trial, ok bool) {
 	case len(i.ServiceNames()) == 0:
 		return labfile.Trial{}, false
 	}
-	return labfile.Trial{Server: labfile.Backend{Pod: PodA, Port: ServicePort}, Client: PodB, Service: serviceName, Port: ServicePort}, true
+	return labfile.Trial{Server: labfile.Backend{Pod: PodA, Port: ServicePort}, Client: PodB, Service: serviceName,
+		Port: ServicePort}, true
 }
 
 // Addresses returns those of a place of the lab, or of one of ServiceNames.

@@ -63,7 +63,8 @@ func (s Store) Up(ctx context.Context, o Options) (_ *Lab, err error) {
 		return nil, fmt.Errorf("lab %s: %w", o.Name, err)
 	}
 	l := &Lab{
-		Options: o, store: s, modes: map[string]podlink.Mode{}, namespaces: map[string]*netns.Namespace{}, pods: map[string]attached{},
+		Options: o, store: s, modes: map[string]podlink.Mode{}, namespaces: map[string]*netns.Namespace{},
+		pods:   map[string]attached{},
 		guests: map[string]*guestPod{}, switches: map[string]string{},
 	}
 	if l.state, err = s.claim(o); errors.Is(err, os.ErrExist) {
@@ -101,8 +102,8 @@ func (s Store) Up(ctx context.Context, o Options) (_ *Lab, err error) {
 	return l, l.setCongestion()
 }
 
-// setCongestion makes it the default along the routes of all places. A program that sets it itself has connected before,
-// and goes on pacing by a timer if the machine's default is one that does, such as bbr.
+// setCongestion makes it the default along the routes of all places. A program that sets it itself has connected
+// before, and goes on pacing by a timer if the machine's default is one that does, such as bbr.
 func (l *Lab) setCongestion() error {
 	for _, ns := range l.namespaces {
 		if err := rtnl.In(ns).SetCongestion(Congestion); err != nil && !errors.Is(err, errors.ErrUnsupported) {
@@ -118,7 +119,8 @@ func (l *Lab) setCongestion() error {
 var loadSysctls = []rtnl.Sysctl{
 	{Key: "net/ipv4/tcp_slow_start_after_idle", Value: "0"},
 	{Key: "net/ipv4/tcp_tw_reuse", Value: "1"},
-	// No connection begins with what an earlier one to the same address has learnt, and 10,000 addresses cost no more than ten.
+	// No connection begins with what an earlier one to the same address has learnt, and 10,000 addresses cost no more than
+	// ten.
 	{Key: "net/ipv4/tcp_no_metrics_save", Value: "1"},
 	{Key: "net/ipv4/ip_local_port_range", Value: "10000\t65535"},
 }
@@ -137,8 +139,8 @@ func (l *Lab) addNamespace(place string, zeroSysctls ...string) (*netns.Namespac
 	return ns, rtnl.In(ns).SetSysctls(sysctls, nil)
 }
 
-// addHost creates the namespace of a host. Its bridges pass packets to the firewall's rules for routed ones only if their own
-// attribute says so. Further sysctls are set to 0.
+// addHost creates the namespace of a host. Its bridges pass packets to the firewall's rules for routed ones only if
+// their own attribute says so. Further sysctls are set to 0.
 func (l *Lab) addHost(place string, zeroSysctls ...string) (*netns.Namespace, error) {
 	ns, err := l.addNamespace(place, append(zeroSysctls, hostSysctls...)...)
 	if err != nil {

@@ -55,8 +55,8 @@ func place(t *testing.T, l *lab.Lab, name string) *netns.Namespace {
 	return testkit.Must(l.Namespace(name))(t)
 }
 
-// TestNetfilterCall has rules of the host drop what pods send each other: with the netfilter call on they do, and with it off
-// bridged packets do not pass them.
+// TestNetfilterCall has rules of the host drop what pods send each other: with the netfilter call on they do, and with
+// it off bridged packets do not pass them.
 func TestNetfilterCall(t *testing.T) {
 	testkit.RequireTool(t, "nft")
 	s := store(t)
@@ -90,7 +90,8 @@ func TestRootUntouched(t *testing.T) {
 	s := store(t)
 	before := testkit.RootSnapshot(t)
 	for name, o := range map[string]lab.Options{
-		"ebpf": {Link: "veth", Datapath: lab.DatapathEBPF}, "iptables": {Link: "bridge", NetfilterCall: true, Via: lab.ViaIPTables},
+		"ebpf": {Link: "veth", Datapath: lab.DatapathEBPF}, "iptables": {Link: "bridge", NetfilterCall: true,
+			Via: lab.ViaIPTables},
 		"nftables": {Link: "macvlan", Via: lab.ViaNFTables}, "file": {File: ofFile(t, files["chain"]).File},
 	} {
 		l := testkit.Must(s.Up(context.Background(), options(o)))(t)

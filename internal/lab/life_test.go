@@ -115,7 +115,8 @@ func leftovers(t *testing.T, name, dir string) []string {
 	return left
 }
 
-// startChild starts this program with further variables in its environment, and returns its output. It has an input that does not end.
+// startChild starts this program with further variables in its environment, and returns its output. It has an input
+// that does not end.
 func startChild(t *testing.T, variables ...string) (*exec.Cmd, io.Reader) {
 	t.Helper()
 	exe := testkit.Must(os.Executable())(t)
@@ -211,8 +212,8 @@ func TestStanding(t *testing.T) {
 	}
 }
 
-// TestDownCutShort has a Down that ends before all is removed: the lab is not listed as one that stands, and the next Reap
-// removes the rest.
+// TestDownCutShort has a Down that ends before all is removed: the lab is not listed as one that stands, and the next
+// Reap removes the rest.
 func TestDownCutShort(t *testing.T) {
 	s := store(t)
 	o := options(lab.Options{Link: "veth"})

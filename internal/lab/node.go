@@ -75,7 +75,8 @@ func buildNode(_ context.Context, l *Lab) error {
 // exists until DeletePod or the end of the lab.
 func (l *Lab) AddPod(name string) (*netns.Namespace, error) {
 	if l.Options.Topology != TopologyNode {
-		return nil, fmt.Errorf("lab %s: only topology %s takes further pods, not %s", l.Options.Name, TopologyNode, l.Options.Topology)
+		return nil, fmt.Errorf("lab %s: only topology %s takes further pods, not %s", l.Options.Name, TopologyNode,
+			l.Options.Topology)
 	}
 	if !validName.MatchString(name) || l.namespaces[name] != nil {
 		return nil, fmt.Errorf("lab %s: name %q of a pod is invalid or in use", l.Options.Name, name)

@@ -46,7 +46,8 @@ func TestNode(t *testing.T) {
 	if _, err := l.AddPod(lab.PodA); err == nil {
 		t.Error("a second pod of that name")
 	}
-	if err := errors.Join(l.DeletePod(lab.Host), l.DeletePod("nobody")); err == nil || strings.Count(err.Error(), "no pod") != 2 {
+	if err := errors.Join(l.DeletePod(lab.Host), l.DeletePod("nobody")); err == nil ||
+		strings.Count(err.Error(), "no pod") != 2 {
 		t.Errorf("delete what is no pod: %v", err)
 	}
 	if err := l.DeletePod(lab.PodA); err != nil || slices.Contains(l.Places(), lab.PodA) {

@@ -158,7 +158,8 @@ func (o Options) withDefaults() (Options, error) {
 		for _, topology := range Topologies() {
 			known = append(known, topology.Name)
 		}
-		return o, optionErrorf("unknown topology %q (known: %s)%s", o.Topology, strings.Join(known, ", "), suggest.Text(o.Topology, known))
+		return o, optionErrorf("unknown topology %q (known: %s)%s", o.Topology, strings.Join(known, ", "),
+			suggest.Text(o.Topology, known))
 	}
 	if err := cmp.Or(o.check(), o.checkGuests(), o.checkServices(), o.checkPolicy()); err != nil {
 		return o, err

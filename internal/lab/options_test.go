@@ -63,7 +63,8 @@ func allWrongOptions() []wrongOptions {
 		{links, "netfilter call: takes links bridge", lab.Options{NetfilterCall: true}},
 		{hosts, "offload: takes links", lab.Options{Link: lab.LinkHost, Offload: true}},
 		{links, "--big-tcp: takes links", lab.Options{Link: "tun", BigTCP: true}},
-		{lab.TopologyPodToHost, "datapath ebpf of topology pod-to-host: takes links", lab.Options{Link: "bridge", Datapath: lab.DatapathEBPF}},
+		{lab.TopologyPodToHost, "datapath ebpf of topology pod-to-host: takes links", lab.Options{Link: "bridge",
+			Datapath: lab.DatapathEBPF}},
 		{lab.TopologyPodToHost, "datapath ebpf: not with nat", lab.Options{NAT: true, Datapath: lab.DatapathEBPF}},
 		{network, "topology pod-to-network without nat: takes links", lab.Options{Uplink: uplinkDevice, Link: "bridge"}},
 		{hosts, "wire rate 1000", lab.Options{WireRate: 1000}},
@@ -124,7 +125,8 @@ func wantEmpty(t *testing.T, dir string) {
 
 func TestAddresses(t *testing.T) {
 	const none = "[]"
-	underlay := map[string]string{lab.HostA: "[10.0.0.1 fd00:1::1]", lab.HostB: "[10.0.0.2 fd00:1::2]", lab.Host: none, "": none}
+	underlay := map[string]string{lab.HostA: "[10.0.0.1 fd00:1::1]", lab.HostB: "[10.0.0.2 fd00:1::2]",
+		lab.Host: none, "": none}
 	flat := map[string]string{lab.PodA: "[10.0.0.10 fd00:1::a]", lab.PodB: "[10.0.0.11 fd00:1::b]"}
 	routed := map[string]string{lab.PodA: "[192.168.10.10 fd00:10::a]", lab.PodB: "[192.168.11.11 fd00:11::b]"}
 	segment := map[string]string{lab.PodA: "[192.168.10.10 fd00:10::a]", lab.PodB: "[192.168.10.11 fd00:10::b]"}
@@ -149,8 +151,10 @@ func TestAddresses(t *testing.T) {
 		{two(lab.Options{Link: "bridge", Overlay: lab.OverlayBridgedVeth}), []map[string]string{underlay, segment}},
 		{one(lab.Options{Link: "macvlan"}), []map[string]string{underlay, {lab.PodA: none, lab.PodB: flat[lab.PodB]}}},
 		{one(lab.Options{Link: "veth"}), []map[string]string{underlay, {lab.PodA: none, lab.PodB: routed[lab.PodB]}}},
-		{on(lab.Options{Link: "macvlan"}), []map[string]string{{lab.HostB: "[10.7.0.50]", lab.PodB: "[10.7.0.51]", lab.HostA: none}}},
-		{on(lab.Options{Link: "bridge", NAT: true}), []map[string]string{{lab.HostB: "[10.7.0.50]", lab.PodB: "[198.18.11.11]"}}},
+		{on(lab.Options{Link: "macvlan"}), []map[string]string{{lab.HostB: "[10.7.0.50]", lab.PodB: "[10.7.0.51]",
+			lab.HostA: none}}},
+		{on(lab.Options{Link: "bridge", NAT: true}),
+			[]map[string]string{{lab.HostB: "[10.7.0.50]", lab.PodB: "[198.18.11.11]"}}},
 		{lab.Options{Topology: lab.TopologyPodLinks, Link: "veth"}, []map[string]string{segment, {
 			lab.Host: "[192.168.10.1 fd00:10::1]", lab.HostA: none,
 		}}},

@@ -47,7 +47,8 @@ func (l *Lab) addOverlay(h *host) (err error) {
 	h.network.UplinkPort = tunnelBridge
 	if l.Options.Overlay == OverlayBridgedVeth {
 		h.network.UplinkPort, below.UplinkPort = tunnelPort, podPort
-		err := rtnl.AddVeth(rtnl.VethEnd{Namespace: h.ns, Name: tunnelPort}, rtnl.VethEnd{Namespace: h.ns, Name: podPort}, overlayMTU)
+		err := rtnl.AddVeth(rtnl.VethEnd{Namespace: h.ns, Name: tunnelPort}, rtnl.VethEnd{Namespace: h.ns, Name: podPort},
+			overlayMTU)
 		if err != nil {
 			return err
 		}

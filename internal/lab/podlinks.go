@@ -43,7 +43,8 @@ func buildPodLinks(ctx context.Context, l *Lab) error {
 	return l.WritePolicy(ctx)
 }
 
-// addNetwork sets up a network of pods with one link mode, on an uplink of that name or an Open vSwitch if the mode needs one.
+// addNetwork sets up a network of pods with one link mode, on an uplink of that name or an Open vSwitch if the mode
+// needs one.
 func (l *Lab) addNetwork(ctx context.Context, mode podlink.Mode, network podlink.Network, pods []pod) (err error) {
 	switch mode.Traits().Needs {
 	case podlink.NeedsUplink:
@@ -89,7 +90,8 @@ func (l *Lab) addUplink(host *netns.Namespace, device string) (err error) {
 
 // joinHosts joins two namespaces by a veth pair.
 func joinHosts(a *netns.Namespace, deviceA string, b *netns.Namespace, deviceB string) error {
-	return rtnl.AddVeth(rtnl.VethEnd{Namespace: a, Name: deviceA}, rtnl.VethEnd{Namespace: b, Name: deviceB}, podlink.DefaultMTU)
+	return rtnl.AddVeth(rtnl.VethEnd{Namespace: a, Name: deviceA}, rtnl.VethEnd{Namespace: b, Name: deviceB},
+		podlink.DefaultMTU)
 }
 
 // pod is a pod to add to a host.

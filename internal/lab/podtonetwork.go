@@ -161,7 +161,8 @@ func (u UplinkDevice) Check() error {
 	for _, addr := range []netip.Prefix{u.Host, u.Pod} {
 		switch {
 		case !addr.IsValid() || !addr.Addr().Is4():
-			return optionErrorf("uplink address %v: want an IPv4 address with its network's prefix length, such as 10.0.0.50/24", addr)
+			return optionErrorf("uplink address %v: want an IPv4 address with its network's prefix length, such as 10.0.0.50/24",
+				addr)
 		case !addr.Addr().IsGlobalUnicast() || addr.Bits() == 0 || addr.Bits() > 30 ||
 			addr.Addr() == addr.Masked().Addr() || addr.Addr() == labfile.Broadcast(addr):
 			return optionErrorf("uplink address %v: not a host address of a network", addr)

@@ -37,14 +37,16 @@ func newNetwork(t *testing.T) network {
 		testkit.Succeed(t, rtnl.In(n.machine).SetSysctl("net/ipv6/conf/"+key+"/accept_dad", "0"))
 	}
 	// An MTU of its own, which pods are to have too.
-	if err := rtnl.AddVeth(rtnl.VethEnd{Namespace: n.machine, Name: lab.Uplink}, rtnl.VethEnd{Namespace: n.peer, Name: "eth0"}, 1400); err != nil {
+	if err := rtnl.AddVeth(rtnl.VethEnd{Namespace: n.machine, Name: lab.Uplink}, rtnl.VethEnd{Namespace: n.peer,
+		Name: "eth0"}, 1400); err != nil {
 		t.Fatal(err)
 	}
 	for _, end := range []struct {
 		ns             *netns.Namespace
 		device, prefix string
 	}{{n.machine, lab.Uplink, "10.7.0.2/24"}, {n.peer, "eth0", networkPeer + "/24"}} {
-		if err := rtnl.In(end.ns).Configure(end.device, rtnl.DeviceConfig{Addresses: []netip.Prefix{netip.MustParsePrefix(end.prefix)}, Up: true}); err != nil {
+		if err := rtnl.In(end.ns).Configure(end.device,
+			rtnl.DeviceConfig{Addresses: []netip.Prefix{netip.MustParsePrefix(end.prefix)}, Up: true}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -87,13 +89,15 @@ func TestPodToNetwork(t *testing.T) {
 	s := store(t)
 	n := newNetwork(t)
 	// All namespaces get more sysctls when the first has rules that need a module.
-	if err := up(t, s, options(lab.Options{Topology: lab.TopologyPodToHost, Link: "veth", NAT: true})).Close(); err != nil {
+	if err := up(t, s, options(lab.Options{Topology: lab.TopologyPodToHost, Link: "veth",
+		NAT: true})).Close(); err != nil {
 		t.Fatal(err)
 	}
 	before := testkit.Snapshot(t, n.machine)
 	var labs []*lab.Lab
 	for name, o := range map[string]lab.Options{
-		"veth": {Link: "veth"}, "veth/ebpf": {Link: "veth", Datapath: lab.DatapathEBPF}, "veth/nat": {Link: "veth", NAT: true},
+		"veth": {Link: "veth"}, "veth/ebpf": {Link: "veth", Datapath: lab.DatapathEBPF}, "veth/nat": {Link: "veth",
+			NAT: true},
 		"bridge/nat": {Link: "bridge", NAT: true}, "macvlan": {Link: "macvlan"}, "ipvlan-l2": {Link: "ipvlan-l2"},
 		"netkit": {Link: "netkit"}, "tun": {Link: "tun"},
 	} {

@@ -9,7 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// otherBlocks is the first of the ranges of addresses that rules before the last one allow. Nobody in the lab is in them.
+// otherBlocks is the first of the ranges of addresses that rules before the last one allow. Nobody in the lab is in
+// them.
 var otherBlocks = netip.MustParsePrefix("10.128.0.0/24")
 
 // checkPolicy checks the options of network policies and of the source guard.
@@ -23,7 +24,8 @@ func (o Options) checkPolicy() error {
 	case o.PolicyRules < 1 || o.PolicyRules > MaxPolicyRules:
 		return optionErrorf("policy rules %d: want 1 to %d", o.PolicyRules, MaxPolicyRules)
 	case o.Datapath == DatapathEBPF && o.Policy != ViaEBPFTC, o.Datapath == DatapathKernel && !byRules:
-		return optionErrorf("policy %q: want %s with datapath ebpf, %s or %s with kernel", o.Policy, ViaEBPFTC, ViaIPTables, ViaNFTables)
+		return optionErrorf("policy %q: want %s with datapath ebpf, %s or %s with kernel", o.Policy, ViaEBPFTC, ViaIPTables,
+			ViaNFTables)
 	case byRules && o.Via != ViaNone:
 		return optionErrorf("policy %s: not with the rules of services by %s", o.Policy, o.Via)
 	case byRules && !takesPodDatapath(o.traits()) && !o.NetfilterCall:
@@ -32,7 +34,8 @@ func (o Options) checkPolicy() error {
 	return nil
 }
 
-// allowed returns what may connect to pod-a at [PlainPort]: ranges of addresses that no host or pod has, and last pod-b.
+// allowed returns what may connect to pod-a at [PlainPort]: ranges of addresses that no host or pod has, and last
+// pod-b.
 func (l *Lab) allowed() []allowRule {
 	var rules []allowRule
 	first := otherBlocks.Addr().As4()
@@ -73,7 +76,8 @@ func (l *Lab) AllowDenied(ctx context.Context, allow bool) error {
 	return l.changePolicy(func(a allowlist) error { return a.change(ctx, l.allowed(), fromPodB(DeniedPort), allow) })
 }
 
-// RuleCounters returns the packets that the rules of a network policy have counted, by what they do; nil if none enforces one.
+// RuleCounters returns the packets that the rules of a network policy have counted, by what they do; nil if none
+// enforces one.
 func (l *Lab) RuleCounters() (map[string]uint64, error) {
 	chains, ok := chainsOf[l.Options.Policy]
 	if !ok {
@@ -93,7 +97,8 @@ func (l *Lab) Knock() error {
 			return err
 		}
 		defer unix.Close(fd)
-		_ = unix.Connect(fd, &unix.SockaddrInet4{Port: DeniedPort, Addr: PodAIPs[0].As4()}) // whether it is denied, counters tell
+		// whether it is denied, counters tell
+		_ = unix.Connect(fd, &unix.SockaddrInet4{Port: DeniedPort, Addr: PodAIPs[0].As4()})
 		return nil
 	})
 }

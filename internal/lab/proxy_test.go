@@ -47,9 +47,12 @@ func TestIPTablesRulesAreKubeProxys(t *testing.T) {
 		":KUBE-SERVICES - [0:0]",
 		":KUBE-SVC-XPGD46QRK7WJZT7O - [0:0]",
 		":KUBE-SEP-SXIVWICOYRO3J4NJ - [0:0]",
-		`-A KUBE-SERVICES -m comment --comment "ns1/svc1:p80 cluster IP" -m tcp -p tcp -d 10.20.30.41 --dport 80 -j KUBE-SVC-XPGD46QRK7WJZT7O`,
-		`-A KUBE-SVC-XPGD46QRK7WJZT7O -m comment --comment "ns1/svc1:p80 cluster IP" -m tcp -p tcp -d 10.20.30.41 --dport 80 ! -s 10.0.0.0/8 -j KUBE-MARK-MASQ`,
-		`-A KUBE-SVC-XPGD46QRK7WJZT7O -m comment --comment "ns1/svc1:p80 -> 10.180.0.1:80" -m statistic --mode random --probability 0.5000000000 -j KUBE-SEP-SXIVWICOYRO3J4NJ`,
+		`-A KUBE-SERVICES -m comment --comment "ns1/svc1:p80 cluster IP" -m tcp -p tcp -d 10.20.30.41 --dport 80 -j `+
+			`KUBE-SVC-XPGD46QRK7WJZT7O`,
+		`-A KUBE-SVC-XPGD46QRK7WJZT7O -m comment --comment "ns1/svc1:p80 cluster IP" -m tcp -p tcp -d 10.20.30.41 --dport `+
+			`80 ! -s 10.0.0.0/8 -j KUBE-MARK-MASQ`,
+		`-A KUBE-SVC-XPGD46QRK7WJZT7O -m comment --comment "ns1/svc1:p80 -> 10.180.0.1:80" -m statistic --mode random `+
+			`--probability 0.5000000000 -j KUBE-SEP-SXIVWICOYRO3J4NJ`,
 		`-A KUBE-SEP-SXIVWICOYRO3J4NJ -m comment --comment ns1/svc1:p80 -s 10.180.0.1 -j KUBE-MARK-MASQ`,
 		`-A KUBE-SEP-SXIVWICOYRO3J4NJ -m comment --comment ns1/svc1:p80 -m tcp -p tcp -j DNAT --to-destination 10.180.0.1:80`,
 		"COMMIT")
@@ -59,7 +62,8 @@ func TestIPTablesRulesAreKubeProxys(t *testing.T) {
 func TestIPTablesLeavesOutWhatKubeProxyDoes(t *testing.T) {
 	s := iptablesSync{ports: []servicePort{svc1}, changed: unchanged}
 	text := s.text(false)
-	checkLines(t, text, `-A KUBE-SERVICES -m comment --comment "ns1/svc1:p80 cluster IP" -m tcp -p tcp -d 10.20.30.41 --dport 80 -j KUBE-SVC-XPGD46QRK7WJZT7O`)
+	checkLines(t, text, `-A KUBE-SERVICES -m comment --comment "ns1/svc1:p80 cluster IP" -m tcp -p tcp -d 10.20.30.41 `+
+		`--dport 80 -j KUBE-SVC-XPGD46QRK7WJZT7O`)
 	for _, absent := range []string{":KUBE-SVC-", "KUBE-SEP-", "-A FORWARD"} {
 		if strings.Contains(text, absent) {
 			t.Errorf("a partial sync without changes has %q:\n%s", absent, text)
@@ -133,7 +137,8 @@ func TestNFTablesPartialSync(t *testing.T) {
 	if strings.Contains(tx, "mustang-10-96-0-1/") {
 		t.Errorf("the unchanged service is in the transaction:\n%s", tx)
 	}
-	if dump := nft.Dump(); !strings.Contains(dump, "dnat to 10.1.0.9:80") || strings.Count(dump, "dnat to 10.1.0.1:80") != 1 {
+	if dump := nft.Dump(); !strings.Contains(dump, "dnat to 10.1.0.9:80") ||
+		strings.Count(dump, "dnat to 10.1.0.1:80") != 1 {
 		t.Errorf("want the new endpoint, and the old one emptied:\n%s", dump)
 	}
 }

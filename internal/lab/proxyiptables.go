@@ -17,8 +17,8 @@ import (
 // iptablesProxy is kube-proxy's iptables mode (pkg/proxy/iptables).
 type iptablesProxy struct{ host *netns.Namespace }
 
-// Write writes the rules. After a change it writes, as kube-proxy does, the chain that names all services, and the chains of those that
-// have changed.
+// Write writes the rules. After a change it writes, as kube-proxy does, the chain that names all services, and the
+// chains of those that have changed.
 func (p iptablesProxy) Write(_ context.Context, r proxyRules, changed ...service.Key) error {
 	full := len(changed) == 0
 	for _, program := range []string{"iptables", "ip6tables"} {
@@ -27,7 +27,8 @@ func (p iptablesProxy) Write(_ context.Context, r proxyRules, changed ...service
 			continue
 		}
 		services, pods := r.family(v4)
-		s := iptablesSync{ports: portsOf(services), pods: pods, masqueradeAll: r.MasqueradeAll, sorted: r.Sorted, changed: changedSet(changed)}
+		s := iptablesSync{ports: portsOf(services), pods: pods, masqueradeAll: r.MasqueradeAll, sorted: r.Sorted,
+			changed: changedSet(changed)}
 		if !full && !s.large() { // it looks for chains to delete
 			if err := runIPTables(p.host, "", program+"-save", "-t", "nat"); err != nil {
 				return err
@@ -92,7 +93,8 @@ const iptablesTop = `*filter
 :KUBE-NODEPORTS - [0:0]
 :KUBE-PROXY-FIREWALL - [0:0]
 -A KUBE-FORWARD -m conntrack --ctstate INVALID -j DROP
--A KUBE-FORWARD -m comment --comment "kubernetes forwarding rules" -m mark --mark ` + masqueradeMark + `/` + masqueradeMark + ` -j ACCEPT
+-A KUBE-FORWARD -m comment --comment "kubernetes forwarding rules" -m mark --mark ` +
+	masqueradeMark + `/` + masqueradeMark + ` -j ACCEPT
 -A KUBE-FORWARD -m comment --comment "kubernetes forwarding conntrack rule" -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
 COMMIT
 *nat
@@ -137,7 +139,8 @@ func (s iptablesSync) text(jumps bool) string {
 	var chains []string
 	comments := !s.large()
 	for _, p := range s.ports {
-		match := fmt.Sprintf(`-m comment --comment "%s cluster IP" -m %s -p %[2]s -d %s --dport %d`, p, p.protocol, p.frontend.Addr(), p.frontend.Port())
+		match := fmt.Sprintf(`-m comment --comment "%s cluster IP" -m %s -p %[2]s -d %s --dport %d`, p, p.protocol,
+			p.frontend.Addr(), p.frontend.Port())
 		chain := "KUBE-SVC-" + hash(p.String()+p.protocol, 16)
 		fmt.Fprintf(&rules, "-A KUBE-SERVICES %s -j %s\n", match, chain)
 		if !s.changed(p) {
@@ -159,7 +162,8 @@ func (s iptablesSync) text(jumps bool) string {
 		text += ":" + strings.Join(chains, " - [0:0]\n:") + " - [0:0]\n"
 	}
 	text += iptablesMarks + rules.String() +
-		`-A KUBE-SERVICES -m comment --comment "kubernetes service nodeports; NOTE: this must be the last rule in this chain" ` +
+		`-A KUBE-SERVICES -m comment --comment "kubernetes service nodeports; NOTE: this must be the last rule in this ` +
+		`chain" ` +
 		"-m addrtype --dst-type LOCAL -j KUBE-NODEPORTS\nCOMMIT\n"
 	if jumps {
 		text += iptablesJumps

@@ -40,9 +40,9 @@ func probeIPVS() error {
 	return rtnl.In(host).TryGenericFamily("IPVS")
 }
 
-// ipvsProxy is kube-proxy's ipvs mode (pkg/proxy/ipvs), with its scheduler rr. Each sync is full: it goes through all services
-// and asks the kernel for each of them, as kube-proxy does. Sets of addresses are written over netlink, not by the program
-// ipset, and those that no cluster IP needs are left out.
+// ipvsProxy is kube-proxy's ipvs mode (pkg/proxy/ipvs), with its scheduler rr. Each sync is full: it goes through all
+// services and asks the kernel for each of them, as kube-proxy does. Sets of addresses are written over netlink, not by
+// the program ipset, and those that no cluster IP needs are left out.
 type ipvsProxy struct{ host *netns.Namespace }
 
 // Write makes all services those of the host.
@@ -152,11 +152,12 @@ func (s ipvsSync) family() int {
 	return unix.AF_INET6
 }
 
-// service makes a service and its destinations those of a port. A destination that is gone takes no new connections, and is
-// deleted once it has none.
+// service makes a service and its destinations those of a port. A destination that is gone takes no new connections,
+// and is deleted once it has none.
 func (s ipvsSync) service(p servicePort) error {
 	server := &ipvs.Service{
-		Address: net.IP(p.frontend.Addr().AsSlice()), Protocol: uint16(p.number()), Port: p.frontend.Port(), SchedName: ipvs.RoundRobin,
+		Address: net.IP(p.frontend.Addr().AsSlice()), Protocol: uint16(p.number()), Port: p.frontend.Port(),
+		SchedName:     ipvs.RoundRobin,
 		AddressFamily: uint16(s.family()), Netmask: 0xffffffff,
 	}
 	if !s.v4 {
@@ -190,7 +191,8 @@ func (s ipvsSync) service(p servicePort) error {
 	}
 	for _, b := range p.backends {
 		weight, ok := weights[b]
-		d := &ipvs.Destination{Address: net.IP(b.Addr().AsSlice()), Port: b.Port(), Weight: 1, AddressFamily: uint16(s.family())}
+		d := &ipvs.Destination{Address: net.IP(b.Addr().AsSlice()), Port: b.Port(), Weight: 1,
+			AddressFamily: uint16(s.family())}
 		switch {
 		case !ok:
 			err = s.handle.NewDestination(server, d)
@@ -247,7 +249,8 @@ func (s ipvsSync) set(ports []servicePort) error {
 		if has[member{p.frontend, protocol}] {
 			continue
 		}
-		if err := netlink.IpsetAdd(s.setName(), &netlink.IPSetEntry{IP: p.frontend.Addr().AsSlice(), Port: &port, Protocol: &protocol, Replace: true}); err != nil {
+		if err := netlink.IpsetAdd(s.setName(), &netlink.IPSetEntry{IP: p.frontend.Addr().AsSlice(), Port: &port,
+			Protocol: &protocol, Replace: true}); err != nil {
 			return fmt.Errorf("add %s to set %s: %w", p.frontend, s.setName(), err)
 		}
 	}
@@ -256,7 +259,8 @@ func (s ipvsSync) set(ports []servicePort) error {
 
 // rules returns the input of iptables-restore, with the jumps if they are not there yet.
 func (s ipvsSync) rules(jumps bool) string {
-	match := `-m comment --comment "Kubernetes service cluster ip + port for masquerade purpose" -m set --match-set ` + s.setName() + " dst,dst"
+	match := `-m comment --comment "Kubernetes service cluster ip + port for masquerade purpose" -m set --match-set ` +
+		s.setName() + " dst,dst"
 	from, local := " ! -s "+s.pods.String(), "127.0.0.0/8"
 	if s.masqueradeAll {
 		from = ""

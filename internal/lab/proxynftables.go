@@ -41,8 +41,9 @@ func openNFTables(host *netns.Namespace) (*nftablesProxy, error) {
 	return n, nil
 }
 
-// Write writes one transaction for each address family. After a change it lists, as kube-proxy does, all chains and sets first, and writes
-// those of the services that have changed. Chains of endpoints that are gone are flushed and stay, which kube-proxy deletes a second later.
+// Write writes one transaction for each address family. After a change it lists, as kube-proxy does, all chains and
+// sets first, and writes those of the services that have changed. Chains of endpoints that are gone are flushed and
+// stay, which kube-proxy deletes a second later.
 func (n *nftablesProxy) Write(ctx context.Context, r proxyRules, changed ...service.Key) error {
 	full := len(changed) == 0
 	return n.each(func(nft knftables.Interface, family knftables.Family) (err error) {
@@ -86,8 +87,8 @@ func (n *nftablesProxy) each(do func(knftables.Interface, knftables.Family) erro
 	return nil
 }
 
-// listNames returns the names of kube-proxy's chains or sets. It asks as knftables 0.0.17 does, which kube-proxy 1.34 has: the
-// List of later versions reads the whole table, which takes ten times as long.
+// listNames returns the names of kube-proxy's chains or sets. It asks as knftables 0.0.17 does, which kube-proxy 1.34
+// has: the List of later versions reads the whole table, which takes ten times as long.
 func listNames(ctx context.Context, family knftables.Family, kind string) (names []string, err error) {
 	text, err := exec.CommandContext(ctx, "nft", "--json", "list", kind+"s", string(family)).Output()
 	if err != nil {
@@ -124,14 +125,20 @@ var nftablesHooks = []struct {
 	priority knftables.BaseChainPriority
 	rules    []string
 }{
-	{"filter-prerouting-pre-dnat", knftables.FilterType, knftables.PreroutingHook, knftables.DNATPriority + "-10", []string{"ct state new jump firewall-check"}},
-	{"filter-output-pre-dnat", knftables.FilterType, knftables.OutputHook, knftables.DNATPriority + "-10", []string{"ct state new jump firewall-check"}},
-	{"filter-input", knftables.FilterType, knftables.InputHook, knftables.FilterPriority, []string{"ct state new jump nodeport-endpoints-check", "ct state new jump service-endpoints-check"}},
-	{"filter-forward", knftables.FilterType, knftables.ForwardHook, knftables.FilterPriority, []string{"ct state new jump service-endpoints-check", "ct state new jump cluster-ips-check"}},
-	{"filter-output", knftables.FilterType, knftables.OutputHook, knftables.FilterPriority, []string{"ct state new jump service-endpoints-check", "ct state new jump cluster-ips-check"}},
+	{"filter-prerouting-pre-dnat", knftables.FilterType, knftables.PreroutingHook, knftables.DNATPriority +
+		"-10", []string{"ct state new jump firewall-check"}},
+	{"filter-output-pre-dnat", knftables.FilterType, knftables.OutputHook, knftables.DNATPriority +
+		"-10", []string{"ct state new jump firewall-check"}},
+	{"filter-input", knftables.FilterType, knftables.InputHook, knftables.FilterPriority,
+		[]string{"ct state new jump nodeport-endpoints-check", "ct state new jump service-endpoints-check"}},
+	{"filter-forward", knftables.FilterType, knftables.ForwardHook, knftables.FilterPriority,
+		[]string{"ct state new jump service-endpoints-check", "ct state new jump cluster-ips-check"}},
+	{"filter-output", knftables.FilterType, knftables.OutputHook, knftables.FilterPriority,
+		[]string{"ct state new jump service-endpoints-check", "ct state new jump cluster-ips-check"}},
 	{"nat-prerouting", knftables.NATType, knftables.PreroutingHook, knftables.DNATPriority, []string{"jump services"}},
 	{"nat-output", knftables.NATType, knftables.OutputHook, knftables.DNATPriority, []string{"jump services"}},
-	{"nat-postrouting", knftables.NATType, knftables.PostroutingHook, knftables.SNATPriority, []string{"jump masquerading"}},
+	{"nat-postrouting", knftables.NATType, knftables.PostroutingHook, knftables.SNATPriority,
+		[]string{"jump masquerading"}},
 }
 
 // base adds the chains, maps and sets that every node has.
@@ -142,7 +149,8 @@ func (s *nftablesSync) base() {
 	}
 	s.tx.Add(&knftables.Table{Comment: knftables.PtrTo("rules for kube-proxy")})
 	for _, chain := range []string{
-		"cluster-ips-check", "firewall-check", "mark-for-masquerade", "masquerading", "nodeport-endpoints-check", "reject-chain",
+		"cluster-ips-check", "firewall-check", "mark-for-masquerade", "masquerading", "nodeport-endpoints-check",
+		"reject-chain",
 		"services", "service-endpoints-check",
 	} {
 		s.tx.Add(&knftables.Chain{Name: chain})
@@ -212,7 +220,8 @@ func (s *nftablesSync) services(ports []servicePort, changed func(servicePort) b
 			address := p.frontend.Addr().String()
 			s.tx.Add(&knftables.Element{Set: "cluster-ips", Key: []string{address}})
 			s.tx.Add(&knftables.Element{
-				Map: "service-ips", Key: []string{address, p.protocol, strconv.Itoa(int(p.frontend.Port()))}, Value: []string{"goto " + chain},
+				Map: "service-ips", Key: []string{address, p.protocol, strconv.Itoa(int(p.frontend.Port()))},
+				Value: []string{"goto " + chain},
 			})
 		}
 		s.port(p, chain)
@@ -231,16 +240,19 @@ func (s *nftablesSync) port(p servicePort, chain string) {
 	if !s.masqueradeAll {
 		from = s.ip + " saddr != " + s.pods.String()
 	}
-	s.tx.Add(&knftables.Rule{Chain: chain, Rule: knftables.Concat(s.ip, "daddr", p.frontend.Addr(), from, "jump mark-for-masquerade")})
+	s.tx.Add(&knftables.Rule{Chain: chain, Rule: knftables.Concat(s.ip, "daddr", p.frontend.Addr(), from,
+		"jump mark-for-masquerade")})
 	var choices []string
 	for i, b := range p.backends {
 		endpoint := chainName("endpoint", p.endpointName(b))
 		s.chain(endpoint)
-		s.tx.Add(&knftables.Rule{Chain: endpoint, Rule: knftables.Concat(s.ip, "saddr", b.Addr(), "jump mark-for-masquerade")})
+		s.tx.Add(&knftables.Rule{Chain: endpoint, Rule: knftables.Concat(s.ip, "saddr", b.Addr(),
+			"jump mark-for-masquerade")})
 		s.tx.Add(&knftables.Rule{Chain: endpoint, Rule: knftables.Concat("meta l4proto", p.protocol, "dnat to", b.String())})
 		choices = append(choices, fmt.Sprintf("%d : goto %s", i, endpoint))
 	}
-	s.tx.Add(&knftables.Rule{Chain: chain, Rule: fmt.Sprintf("numgen random mod %d vmap { %s }", len(choices), strings.Join(choices, " , "))})
+	s.tx.Add(&knftables.Rule{Chain: chain, Rule: fmt.Sprintf("numgen random mod %d vmap { %s }", len(choices),
+		strings.Join(choices, " , "))})
 }
 
 // flushStale empties the chains of services and endpoints that are gone.

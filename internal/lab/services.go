@@ -84,7 +84,8 @@ func others(number, backends int) []service.Service {
 		at := bytes
 		at[1], at[2], at[3] = bytes[1]+byte(i>>16), byte(i>>8), byte(i)
 		services = append(services, service.Service{
-			Frontend: netip.AddrPortFrom(netip.AddrFrom4(at), ServicePort), Protocol: service.TCP, Backends: service.Backends(of...),
+			Frontend: netip.AddrPortFrom(netip.AddrFrom4(at), ServicePort), Protocol: service.TCP,
+			Backends: service.Backends(of...),
 		})
 	}
 	return services
@@ -153,8 +154,8 @@ func (l *Lab) AllServices(backends int) []service.Service {
 	return services
 }
 
-// Probe returns what this machine lacks for the implementation of the lab's services; nil if it lacks nothing. The error
-// matches errors.ErrUnsupported.
+// Probe returns what this machine lacks for the implementation of the lab's services; nil if it lacks nothing. The
+// error matches errors.ErrUnsupported.
 func (o Options) Probe() error {
 	switch o.Via {
 	case ViaIPVS:

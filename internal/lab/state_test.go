@@ -17,19 +17,23 @@ func TestFindOfTwo(t *testing.T) {
 	s := Store{Dir: t.TempDir()}
 	testkit.Succeed(t, os.Mkdir(s.labs(), 0o700))
 	for _, name := range []string{"one", "two"} {
-		if err := os.WriteFile(filepath.Join(s.labs(), name+stateSuffix), []byte(`{"name":"`+name+`","standing":true}`), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(s.labs(), name+stateSuffix), []byte(`{"name":"`+name+`","standing":true}`),
+			0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := s.Find(""); err == nil || !strings.Contains(err.Error(), "labs one, two: name one, as in lab exec --lab one, lab down one") {
+	if _, err := s.Find(""); err == nil ||
+		!strings.Contains(err.Error(), "labs one, two: name one, as in lab exec --lab one, lab down one") {
 		t.Errorf("error %v", err)
 	}
 }
 
 // FuzzState reads state files of any content: none is the end of a command.
 func FuzzState(f *testing.F) {
-	f.Add([]byte(`{"name":"x","topology":"pod-links","link":"veth","netfilter_call":false,"datapath":"ebpf","via":"ebpf-tc","standing":true,"created":"2025-01-02T03:04:05Z"}`))
-	f.Add([]byte(`{"name":"x","topology":"pod-to-network","link":"macvlan","parent":{"device":"eth1","host":"10.0.0.50/24","pod":"10.0.0.51/24"}}`))
+	f.Add([]byte(`{"name":"x","topology":"pod-links","link":"veth","netfilter_call":false,"datapath":"ebpf",` +
+		`"via":"ebpf-tc","standing":true,"created":"2025-01-02T03:04:05Z"}`))
+	f.Add([]byte(`{"name":"x","topology":"pod-to-network","link":"macvlan","parent":{"device":"eth1","host":"10.0.0.50/` +
+		`24","pod":"10.0.0.51/24"}}`))
 	f.Add([]byte(`{"topology":"two-hosts","link":"host","wire_rate":18446744073709551615,"wire_delay":-1}`))
 	f.Add([]byte(`{"disk":"../../x","parent":{"host":"10.0.0.50"}}`))
 	f.Add([]byte("null"))

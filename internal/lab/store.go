@@ -180,7 +180,8 @@ func (s Store) Find(name string) (Info, error) {
 	for _, info := range infos {
 		names = append(names, info.Name)
 	}
-	return Info{}, fmt.Errorf("there are labs %s: name one, as in lab exec --lab %s, lab down %[2]s", strings.Join(names, ", "), names[0])
+	return Info{}, fmt.Errorf("there are labs %s: name one, as in lab exec --lab %s, lab down %[2]s",
+		strings.Join(names, ", "), names[0])
 }
 
 // ExistsError reports that there is a lab of that name already. It matches os.ErrExist.
@@ -191,7 +192,8 @@ func (e *ExistsError) Error() string { return "lab " + e.Name + " exists already
 // Is reports whether target is os.ErrExist.
 func (e *ExistsError) Is(target error) bool { return target == os.ErrExist }
 
-// missingError reports that there is no lab of that name, or none at all if the name is empty. It matches os.ErrNotExist.
+// missingError reports that there is no lab of that name, or none at all if the name is empty. It matches
+// os.ErrNotExist.
 type missingError string
 
 func (e missingError) Error() string {
@@ -208,7 +210,8 @@ func (missingError) Is(target error) bool { return target == os.ErrNotExist }
 func (s Store) Enter(info Info, place string) (*netns.Namespace, error) {
 	places := s.Places(info)
 	if !slices.Contains(places, place) {
-		return nil, fmt.Errorf("lab %s: no place %q (places: %s)%s", info.Name, place, strings.Join(places, ", "), suggest.Text(place, places))
+		return nil, fmt.Errorf("lab %s: no place %q (places: %s)%s", info.Name, place, strings.Join(places, ", "),
+			suggest.Text(place, places))
 	}
 	if place == ContainerHost { // has no namespace of its own
 		place = HostA

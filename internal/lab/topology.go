@@ -84,7 +84,8 @@ func Topologies() []Topology {
 			places: []string{HostA, HostB, PodB}, build: buildTwoHosts,
 		},
 		{
-			Name: TopologyPodToNetwork, Link: "veth", Doc: "pod-b on host-b, whose uplink is a macvlan of a device of this machine",
+			Name: TopologyPodToNetwork, Link: "veth",
+			Doc:    "pod-b on host-b, whose uplink is a macvlan of a device of this machine",
 			places: []string{HostB, PodB}, build: buildPodToNetwork,
 			check: func(o Options) error { return o.Uplink.Check() },
 		},

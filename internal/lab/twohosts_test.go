@@ -203,7 +203,10 @@ func (s seenOnWire) checkEncapsulation(t *testing.T, l *lab.Lab) {
 // leftoversOf lists the leftovers of one of several labs in the store.
 func leftoversOf(t *testing.T, name, dir string) []string {
 	t.Helper()
-	return slices.DeleteFunc(leftovers(t, name, dir), func(entry string) bool { return !strings.Contains(entry, name+".") })
+	return slices.DeleteFunc(leftovers(t, name, dir), func(entry string) bool {
+		return !strings.Contains(entry,
+			name+".")
+	})
 }
 
 // seenOnWire counts the IP packets of a capture.

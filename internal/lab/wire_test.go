@@ -50,7 +50,8 @@ const (
 // roundTrip returns the time that bytes take from the first of two places to the second and back.
 func roundTrip(t *testing.T, l *lab.Lab, ends [2]string, size int) time.Duration {
 	t.Helper()
-	at := testkit.Echo(t, place(t, l, ends[1]), "tcp", netip.AddrPortFrom(lab.Addresses(l.Options, ends[1])[0], 0).String())
+	at := testkit.Echo(t, place(t, l, ends[1]), "tcp", netip.AddrPortFrom(lab.Addresses(l.Options, ends[1])[0],
+		0).String())
 	began := time.Now()
 	if _, err := testkit.RoundTrip(t, place(t, l, ends[0]), "tcp", at.String(), make([]byte, size)); err != nil {
 		t.Fatal(err)

@@ -12,9 +12,10 @@ import (
 	"strings"
 )
 
-// WriteSVG writes a drawing of namespaces as an SVG document, which follows a dark theme: each is a box with its devices but lo. Lines join
-// the ends of veth and netkit pairs and tunnels' devices with what they are on, and are dashed from a macvlan, ipvlan or VLAN device to its
-// parent, dotted from a port to its bridge. Pods, which are joined to one other namespace only, are above the namespaces that they are joined to.
+// WriteSVG writes a drawing of namespaces as an SVG document, which follows a dark theme: each is a box with its
+// devices but lo. Lines join the ends of veth and netkit pairs and tunnels' devices with what they are on, and are
+// dashed from a macvlan, ipvlan or VLAN device to its parent, dotted from a port to its bridge. Pods, which are joined
+// to one other namespace only, are above the namespaces that they are joined to.
 func WriteSVG(w io.Writer, inventories []Inventory) error {
 	d := newDrawing(inventories)
 	d.place()
@@ -29,7 +30,9 @@ func WriteSVG(w io.Writer, inventories []Inventory) error {
 	slices.Sort(edges) // the kernel numbers namespaces as it likes
 	b.WriteString(strings.Join(edges, ""))
 	width, height := d.size()
-	_, err := fmt.Fprintf(w, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" font-family="sans-serif" font-size="12">
+	_, err := fmt.Fprintf(w,
+		`<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" font-family="sans-serif" `+
+			`font-size="12">
 <style>%s</style>
 <rect class="page" width="100%%" height="100%%"/>
 %s</svg>
@@ -66,7 +69,8 @@ type key struct {
 	index int
 }
 
-// space is a namespace. Its devices are in rows: those that lead to pods, those that these are on, and those that lead further.
+// space is a namespace. Its devices are in rows: those that lead to pods, those that these are on, and those that lead
+// further.
 type space struct {
 	NamespaceInfo
 	rows  [3][]*device
@@ -264,7 +268,10 @@ func (d *drawing) space(b *strings.Builder, n *space) {
 // title is the name of a namespace, without the name of a lab that all have.
 func (d *drawing) title(n *space) string {
 	prefix, _, found := strings.Cut(n.Name, ".")
-	if !found || len(d.spaces) < 2 || slices.ContainsFunc(d.spaces, func(o *space) bool { return !strings.HasPrefix(o.Name, prefix+".") }) {
+	if !found || len(d.spaces) < 2 || slices.ContainsFunc(d.spaces, func(o *space) bool {
+		return !strings.HasPrefix(o.Name,
+			prefix+".")
+	}) {
 		return n.String()
 	}
 	return strings.TrimPrefix(n.Name, prefix+".")
@@ -277,7 +284,8 @@ func text(b *strings.Builder, class string, at image.Point, s string) {
 	fmt.Fprintf(b, `<text class="%s" x="%d" y="%d">%s</text>`+"\n", class, at.X, at.Y, escaped(s))
 }
 
-// edge draws a line from the lower end of the upper device to the upper end of the lower one, and between devices of one height below both.
+// edge draws a line from the lower end of the upper device to the upper end of the lower one, and between devices of
+// one height below both.
 func (d *drawing) edge(e edge) string {
 	upper, lower := d.devices[e.from], d.devices[e.to]
 	if upper.y > lower.y || upper.y == lower.y && upper.x > lower.x {
@@ -287,7 +295,9 @@ func (d *drawing) edge(e edge) string {
 	lw, lh := lower.size()
 	path := fmt.Sprintf("M%d %dL%d %d", upper.x+uw/2, upper.y+uh, lower.x+lw/2, lower.y)
 	if upper.y+uh > lower.y {
-		path = fmt.Sprintf("M%d %dV%dH%dV%d", upper.x+uw/2, upper.y+uh, max(upper.y+uh, lower.y+lh)+margin/2, lower.x+lw/2, lower.y+lh)
+		path = fmt.Sprintf("M%d %dV%dH%dV%d", upper.x+uw/2, upper.y+uh, max(upper.y+uh, lower.y+lh)+margin/2, lower.x+
+			lw/2, lower.y+lh)
 	}
-	return fmt.Sprintf(`<path class="edge" d="%s" stroke-dasharray="%s"><title>%s</title></path>`+"\n", path, cmp.Or(e.dash, "none"), escaped(e.title))
+	return fmt.Sprintf(`<path class="edge" d="%s" stroke-dasharray="%s"><title>%s</title></path>`+
+		"\n", path, cmp.Or(e.dash, "none"), escaped(e.title))
 }

@@ -27,8 +27,8 @@ type attribute struct {
 
 func isSet(n uint64) any { return n != 0 }
 
-// callPrefix begins the settings of bridges that a sysctl can switch on for all bridges of a namespace: the firewalls that
-// br_netfilter can pass bridged packets to.
+// callPrefix begins the settings of bridges that a sysctl can switch on for all bridges of a namespace: the firewalls
+// that br_netfilter can pass bridged packets to.
 const callPrefix = "nf_call_"
 
 var bridgeAttributes = []attribute{
@@ -138,7 +138,8 @@ func ipvlan(link *netlink.IPVlan) (string, []Setting) {
 }
 
 func netkit(link *netlink.Netkit) (string, []Setting) {
-	policy := map[netlink.NetkitPolicy]string{netlink.NETKIT_POLICY_FORWARD: "forward", netlink.NETKIT_POLICY_BLACKHOLE: "blackhole"}
+	policy := map[netlink.NetkitPolicy]string{netlink.NETKIT_POLICY_FORWARD: "forward",
+		netlink.NETKIT_POLICY_BLACKHOLE: "blackhole"}
 	return oneOf([]string{"l2", "l3"}, int(link.Mode)), []Setting{
 		{"primary", link.IsPrimary()}, {"policy", policy[link.Policy]}, {"peer_policy", policy[link.PeerPolicy]},
 	}
@@ -204,8 +205,8 @@ func attributesOf(data []byte) map[uint16][]byte {
 	return out
 }
 
-// listLinks reads the links of n, or of the namespace with netnsid nsid in n, sorted by index. That namespace needs neither an
-// open descriptor nor a name.
+// listLinks reads the links of n, or of the namespace with netnsid nsid in n, sorted by index. That namespace needs
+// neither an open descriptor nor a name.
 func listLinks(n *netns.Namespace, nsid int) ([]Link, error) {
 	var attributes []*vnl.RtAttr
 	if nsid != sameNamespace {

@@ -78,23 +78,29 @@ func TestLinkKinds(t *testing.T) {
 		parent     string
 	}{
 		{name: "dummy", add: "-n A link add d0 type dummy", kind: "dummy"},
-		{name: "macvlan-vepa", add: "-n A link add d0 link u0 type macvlan mode vepa", kind: "macvlan", mode: "vepa", parent: "u0"},
-		{name: "macvlan-private", add: "-n A link add d0 link u0 type macvlan mode private", kind: "macvlan", mode: "private", parent: "u0"},
-		{name: "macvlan-bridge", add: "-n A link add d0 link u0 type macvlan mode bridge", kind: "macvlan", mode: "bridge", parent: "u0"},
+		{name: "macvlan-vepa", add: "-n A link add d0 link u0 type macvlan mode vepa", kind: "macvlan", mode: "vepa",
+			parent: "u0"},
+		{name: "macvlan-private", add: "-n A link add d0 link u0 type macvlan mode private", kind: "macvlan", mode: "private",
+			parent: "u0"},
+		{name: "macvlan-bridge", add: "-n A link add d0 link u0 type macvlan mode bridge", kind: "macvlan", mode: "bridge",
+			parent: "u0"},
 		{
 			name: "ipvlan-l2", add: "-n A link add d0 link u0 type ipvlan mode l2", kind: "ipvlan", mode: "l2", parent: "u0",
 			settings: map[string]any{"flag": "bridge"},
 		},
 		{
-			name: "ipvlan-l3", add: "-n A link add d0 link u0 type ipvlan mode l3 private", kind: "ipvlan", mode: "l3", parent: "u0",
+			name: "ipvlan-l3", add: "-n A link add d0 link u0 type ipvlan mode l3 private", kind: "ipvlan", mode: "l3",
+			parent:   "u0",
 			settings: map[string]any{"flag": "private"},
 		},
 		{
-			name: "ipvlan-l3s", add: "-n A link add d0 link u0 type ipvlan mode l3s vepa", kind: "ipvlan", mode: "l3s", parent: "u0",
+			name: "ipvlan-l3s", add: "-n A link add d0 link u0 type ipvlan mode l3s vepa", kind: "ipvlan", mode: "l3s",
+			parent:   "u0",
 			settings: map[string]any{"flag": "vepa"},
 		},
 		{
-			name: "vxlan", add: "-n A link add d0 type vxlan id 42 dstport 4789 dev u0 remote 192.0.2.7 nolearning", kind: "vxlan", parent: "u0",
+			name: "vxlan", add: "-n A link add d0 type vxlan id 42 dstport 4789 dev u0 remote 192.0.2.7 nolearning",
+			kind: "vxlan", parent: "u0",
 			settings: map[string]any{"id": 42, "port": 4789, "remote": "192.0.2.7", "learning": false, "external": false},
 		},
 		{
@@ -151,7 +157,8 @@ func TestLinkNetkit(t *testing.T) {
 			a, b := testkit.Namespace(t, "a"), testkit.Namespace(t, "b")
 			attrs, peer := netlink.NewLinkAttrs(), netlink.NewLinkAttrs()
 			attrs.Name, peer.Name, peer.Namespace = "near", "far", netlink.NsFd(b.FD())
-			pair := &netlink.Netkit{LinkAttrs: attrs, Mode: mode, Policy: netlink.NETKIT_POLICY_FORWARD, PeerPolicy: netlink.NETKIT_POLICY_BLACKHOLE}
+			pair := &netlink.Netkit{LinkAttrs: attrs, Mode: mode, Policy: netlink.NETKIT_POLICY_FORWARD,
+				PeerPolicy: netlink.NETKIT_POLICY_BLACKHOLE}
 			pair.SetPeerAttrs(&peer)
 			err := handle(t, a).LinkAdd(pair)
 			if errors.Is(err, unix.EOPNOTSUPP) {
@@ -196,7 +203,8 @@ func TestLinkBridge(t *testing.T) {
 		t.Errorf("the bridge's id is %v", id)
 	}
 	port := in["port"]
-	if port.Master != "br0" || port.Alias != "uplink" || !slices.Equal(port.AltNames, []string{"port-with-a-longer-name", "second"}) || setting(port.Port, "hairpin") != true || setting(port.Port, "isolated") != true {
+	if port.Master != "br0" || port.Alias != "uplink" || !slices.Equal(port.AltNames, []string{"port-with-a-longer-name",
+		"second"}) || setting(port.Port, "hairpin") != true || setting(port.Port, "isolated") != true {
 		t.Errorf("port is %+v", port)
 	}
 	if port.Carrier || port.OperState != "lower-layer-down" || setting(port.Port, "state") != "disabled" {

@@ -29,7 +29,8 @@ func TestWriteJSON(t *testing.T) {
 		"link add vx type vxlan id 42 dstport 4789",
 		"tuntap add t0 mode tun",
 	} {
-		if out, err := exec.Command("ip", append([]string{"-n", a.Name()}, strings.Fields(line)...)...).CombinedOutput(); err != nil {
+		if out, err := exec.Command("ip", append([]string{"-n", a.Name()}, strings.Fields(
+			line)...)...).CombinedOutput(); err != nil {
 			t.Fatalf("ip %s: %v: %s", line, err, out)
 		}
 	}
@@ -58,10 +59,12 @@ func TestWriteJSON(t *testing.T) {
 	if port.Peer == nil || port.Peer.Name != "eth0" || port.Peer.Namespace.Name != b.Name() || port.Master != "br0" {
 		t.Errorf("port is %+v", port)
 	}
-	if c := byName["up0"].Children; len(c) != 1 || c[0].Name != "mv0" || c[0].Mode != "vepa" || c[0].Namespace.Name != b.Name() {
+	if c := byName["up0"].Children; len(c) != 1 || c[0].Name != "mv0" || c[0].Mode != "vepa" ||
+		c[0].Namespace.Name != b.Name() {
 		t.Errorf("children are %+v", c)
 	}
-	if *port.SpeedMbit != 10000 || *byName["br0"].SpeedMbit != 10000 && *byName["br0"].SpeedMbit != -1 || byName["lo"].SpeedMbit != nil {
+	if *port.SpeedMbit != 10000 || *byName["br0"].SpeedMbit != 10000 && *byName["br0"].SpeedMbit != -1 ||
+		byName["lo"].SpeedMbit != nil {
 		t.Errorf("speeds are %d, %d and %v", *port.SpeedMbit, *byName["br0"].SpeedMbit, byName["lo"].SpeedMbit)
 	}
 	if id := byName["vx"].Settings["id"]; id != 42.0 {
@@ -87,7 +90,8 @@ func TestWriteJSON(t *testing.T) {
 // TestWriteTree renders links that no kernel has all at once.
 func TestWriteTree(t *testing.T) {
 	link := func(index int, name, kind string) Link {
-		return Link{Device: rtnl.Device{Index: index, Name: name, Kind: kind, Up: true, MTU: 1500}, Carrier: true, OperState: "up", Qdisc: "noqueue"}
+		return Link{Device: rtnl.Device{Index: index, Name: name, Kind: kind, Up: true, MTU: 1500}, Carrier: true,
+			OperState: "up", Qdisc: "noqueue"}
 	}
 	br0, port, vlan := link(1, "br0", "bridge"), link(2, "port", "veth"), link(3, "br0.7", "vlan")
 	port.Master, port.MasterIndex = "br0", 1
@@ -149,7 +153,8 @@ func TestLinkText(t *testing.T) {
 	}
 	settings := []Setting{
 		{Name: "stp", Value: true}, {Name: "forward_delay_ms", Value: 20}, {Name: "id", Value: "8000.00"},
-		{Name: "nf_call_iptables", Value: true}, {Name: "nf_call_ip6tables", Value: false}, {Name: "nf_call_arptables", Value: true},
+		{Name: "nf_call_iptables", Value: true}, {Name: "nf_call_ip6tables", Value: false}, {Name: "nf_call_arptables",
+			Value: true},
 	}
 	want := []string{"stp on", "forward-delay 20ms", "id 8000.00", "nf-call iptables+arptables"}
 	if got := settingsText(settings); !slices.Equal(got, want) {
@@ -159,7 +164,8 @@ func TestLinkText(t *testing.T) {
 	if got := offloadsText(offloads); got != "offloads tso gro (off: lro)" {
 		t.Errorf("offloads are %q", got)
 	}
-	if got := wrap([]string{"aaa", "bbb", "ccc"}, 8); !reflect.DeepEqual(got, []string{"aaa,", "bbb, ccc"}) && !reflect.DeepEqual(got, []string{"aaa, bbb,", "ccc"}) {
+	if got := wrap([]string{"aaa", "bbb", "ccc"}, 8); !reflect.DeepEqual(got, []string{"aaa,", "bbb, ccc"}) &&
+		!reflect.DeepEqual(got, []string{"aaa, bbb,", "ccc"}) {
 		t.Errorf("lines are %q", got)
 	}
 }
@@ -168,16 +174,20 @@ func TestLinkText(t *testing.T) {
 func TestHostileNames(t *testing.T) {
 	const name = "a\x1b[2J\u009b1m\xff\a"
 	links := []Link{
-		{Device: rtnl.Device{Index: 1, Name: name, Kind: name}, Mode: name, Qdisc: name, Alias: name, AltNames: []string{name}, Peer: &Peer{Index: 2, Name: name, Namespace: &NamespaceInfo{Name: name}},
-			Settings: []Setting{{Name: name, Value: name}}, Children: []Peer{{Name: name, Kind: name, Namespace: &NamespaceInfo{Name: name}}},
+		{Device: rtnl.Device{Index: 1, Name: name, Kind: name}, Mode: name, Qdisc: name, Alias: name,
+			AltNames: []string{name}, Peer: &Peer{Index: 2, Name: name, Namespace: &NamespaceInfo{Name: name}},
+			Settings: []Setting{{Name: name, Value: name}},
+			Children: []Peer{{Name: name, Kind: name, Namespace: &NamespaceInfo{Name: name}}},
 			Programs: []Program{{Hook: name, Name: name}}},
-		{Device: rtnl.Device{Index: 3, Name: name + "3", MasterIndex: 1, Up: true}, Master: name, OperState: name, Carrier: true},
+		{Device: rtnl.Device{Index: 3, Name: name + "3", MasterIndex: 1, Up: true}, Master: name, OperState: name,
+			Carrier: true},
 	}
 	all := []Inventory{{Namespace: NamespaceInfo{Name: name}, Links: links}}
 	for format, write := range map[string]func(io.Writer, []Inventory) error{"tree": WriteTree, "table": WriteTable} {
 		var out strings.Builder
 		testkit.Succeed(t, write(&out, append(all, all...)))
-		if text := strings.ReplaceAll(out.String(), "\n", ""); Printable(text) != text || !strings.Contains(text, `a\x1b[2J\u009b1m\xff\a`) {
+		if text := strings.ReplaceAll(out.String(), "\n", ""); Printable(text) != text ||
+			!strings.Contains(text, `a\x1b[2J\u009b1m\xff\a`) {
 			t.Errorf("%s: %q", format, text)
 		}
 	}

@@ -47,7 +47,8 @@ func TestPeerNamespaces(t *testing.T) {
 		t.Fatal(err)
 	}
 	testkit.Eventually(t, 5*time.Second, func() error {
-		if peer := survey(t, host)["to-process"].Peer; peer == nil || peer.Namespace == nil || peer.Namespace.Command != "cat" {
+		if peer := survey(t, host)["to-process"].Peer; peer == nil || peer.Namespace == nil ||
+			peer.Namespace.Command != "cat" {
 			return fmt.Errorf("peer is %+v", peer)
 		}
 		return nil
@@ -59,7 +60,8 @@ func TestPeerNamespaces(t *testing.T) {
 		"to-nobody":  "nsid ",
 	} {
 		peer := links[device].Peer
-		if peer == nil || peer.Name != "eth0" || peer.Kind != "veth" || peer.Namespace == nil || !strings.HasPrefix(peer.Namespace.String(), want) {
+		if peer == nil || peer.Name != "eth0" || peer.Kind != "veth" || peer.Namespace == nil ||
+			!strings.HasPrefix(peer.Namespace.String(), want) {
 			t.Errorf("the peer of %s is %+v in %v, want eth0 in %s", device, peer, peer.Namespace, want)
 		}
 	}
@@ -86,7 +88,8 @@ func TestParentElsewhere(t *testing.T) {
 	}
 	ip(t, host, pod, "-n A link add link up0 name eth0 netns B type macvlan mode bridge")
 	eth0 := survey(t, pod)["eth0"]
-	if eth0.Parent == nil || eth0.Parent.Name != "up0" || eth0.Parent.Namespace == nil || eth0.Parent.Namespace.Name != host.Name() {
+	if eth0.Parent == nil || eth0.Parent.Name != "up0" || eth0.Parent.Namespace == nil ||
+		eth0.Parent.Namespace.Name != host.Name() {
 		t.Errorf("parent is %+v", eth0.Parent)
 	}
 	links := survey(t, host)
@@ -140,7 +143,8 @@ func TestNamespaceInfoString(t *testing.T) {
 func TestDrawHostileNames(t *testing.T) {
 	for _, name := range []string{`</text><script>"'&`, "a\x01b", "a\xffb", "a\x1b[2J", "]]>", "\ufffe"} {
 		links := []linkinfo.Link{
-			{Device: rtnl.Device{Index: 1, Name: name, Kind: name}, Mode: name, Programs: []linkinfo.Program{{Hook: name, Name: name}}},
+			{Device: rtnl.Device{Index: 1, Name: name, Kind: name}, Mode: name,
+				Programs: []linkinfo.Program{{Hook: name, Name: name}}},
 			{Device: rtnl.Device{Index: 2, Name: "port", MasterIndex: 1}, Master: name},
 		}
 		all := []linkinfo.Inventory{{Namespace: linkinfo.NamespaceInfo{Name: name, Inode: 1}, Links: links}}

@@ -29,8 +29,8 @@ type tree struct {
 	lines []treeLine
 }
 
-// WriteTree writes a tree per namespace: ports below their bridge, and macvlan, ipvlan and VLAN devices below their parent,
-// with the details of each link.
+// WriteTree writes a tree per namespace: ports below their bridge, and macvlan, ipvlan and VLAN devices below their
+// parent, with the details of each link.
 func WriteTree(w io.Writer, inventories []Inventory) error {
 	for i, inventory := range inventories {
 		if i > 0 {
@@ -124,7 +124,8 @@ func (t *tree) details(l Link) [][]string {
 		}
 		settings = append(settings, port)
 	}
-	out := [][]string{identity, settings, {offloadsText(l), fmt.Sprintf("queues %d tx %d rx, qdisc %s", l.TxQueues, l.RxQueues, l.Qdisc)},
+	out := [][]string{identity, settings, {offloadsText(l), fmt.Sprintf("queues %d tx %d rx, qdisc %s", l.TxQueues,
+		l.RxQueues, l.Qdisc)},
 		texts(l.Programs, programText)}
 	if len(l.AltNames) > 0 {
 		out = append(out, []string{"altname " + strings.Join(l.AltNames, ", ")})

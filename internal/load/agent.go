@@ -49,7 +49,8 @@ type Agent struct {
 // StartAgent starts an agent and waits until it is ready or ctx ends. On error, no
 // process is left.
 func StartAgent(ctx context.Context, o AgentOptions) (_ *Agent, err error) {
-	a := &Agent{remote: len(o.Shell) > 0, timeout: o.timeout(), exited: make(chan struct{}), pending: map[uint64]chan Reply{}}
+	a := &Agent{remote: len(o.Shell) > 0, timeout: o.timeout(), exited: make(chan struct{}),
+		pending: map[uint64]chan Reply{}}
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("start %s: %w", a, err)

@@ -51,14 +51,19 @@ func TestStartFails(t *testing.T) {
 		"never ready": {func(o *load.AgentOptions) {
 			o.Env, o.Timeout = []string{roleVariable + "=mute"}, 200*time.Millisecond
 		}, "not ready after 200ms"},
-		"prints text":       {func(o *load.AgentOptions) { o.Env = []string{roleVariable + "=babbler"} }, `invalid message "Welcome to this machine"`},
-		"prints one line":   {func(o *load.AgentOptions) { o.Env = []string{roleVariable + "=endless"} }, "message without an end"},
-		"is an older one":   {func(o *load.AgentOptions) { o.Env = []string{roleVariable + "=old"} }, "did not say hello"},
-		"is a newer one":    {func(o *load.AgentOptions) { o.Env = []string{roleVariable + "=newer"} }, "version 99 of the load protocol (mustang v9.9.9)"},
-		"complains":         {func(o *load.AgentOptions) { o.Env = []string{roleVariable + "=complaining"} }, "exit status 255): no such host?[31m; and no route"},
-		"no such shell":     {func(o *load.AgentOptions) { o.Shell = []string{"/no/such/shell"} }, "no such file"},
-		"not in that shell": {func(o *load.AgentOptions) { o.Shell, o.Exe = []string{"env", "--"}, "no-such-program" }, "No such file"},
-		"ends":              {func(o *load.AgentOptions) { o.Exe = "/bin/false" }, "exit status 1"},
+		"prints text": {func(o *load.AgentOptions) { o.Env = []string{roleVariable + "=babbler"} },
+			`invalid message "Welcome to this machine"`},
+		"prints one line": {func(o *load.AgentOptions) { o.Env = []string{roleVariable + "=endless"} },
+			"message without an end"},
+		"is an older one": {func(o *load.AgentOptions) { o.Env = []string{roleVariable + "=old"} }, "did not say hello"},
+		"is a newer one": {func(o *load.AgentOptions) { o.Env = []string{roleVariable + "=newer"} },
+			"version 99 of the load protocol (mustang v9.9.9)"},
+		"complains": {func(o *load.AgentOptions) { o.Env = []string{roleVariable + "=complaining"} },
+			"exit status 255): no such host?[31m; and no route"},
+		"no such shell": {func(o *load.AgentOptions) { o.Shell = []string{"/no/such/shell"} }, "no such file"},
+		"not in that shell": {func(o *load.AgentOptions) { o.Shell, o.Exe = []string{"env", "--"}, "no-such-program" },
+			"No such file"},
+		"ends": {func(o *load.AgentOptions) { o.Exe = "/bin/false" }, "exit status 1"},
 		"hook fails first": {func(o *load.AgentOptions) {
 			o.Start = func(*exec.Cmd) error { return refuse }
 		}, refuse.Error()},
@@ -114,7 +119,8 @@ func TestShell(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := load.AgentOptions{Shell: []string{"env", "GORACE=atexit_sleep_ms=0", roleVariable + "=agent"}, Exe: exe, Args: []string{}, CPU: -1}
+	o := load.AgentOptions{Shell: []string{"env", "GORACE=atexit_sleep_ms=0", roleVariable + "=agent"}, Exe: exe,
+		Args: []string{}, CPU: -1}
 	a, err := load.StartAgent(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
@@ -182,7 +188,8 @@ func TestSilentAgent(t *testing.T) {
 			return err
 		}, "open: no answer after 1.5s"},
 		"slices": {"exec sleep 3600", 500 * time.Millisecond, func(a *load.Agent) error {
-			_, err := a.Slices(t.Context(), []load.Slice{{Lead: 6 * time.Millisecond, Duration: 4 * time.Millisecond}, {Lead: -1, Duration: 10 * time.Millisecond}})
+			_, err := a.Slices(t.Context(), []load.Slice{{Lead: 6 * time.Millisecond, Duration: 4 * time.Millisecond},
+				{Lead: -1, Duration: 10 * time.Millisecond}})
 			return err
 		}, "slices: no answer after 2.1s"},
 		"shut": {"exec sleep 3600", 500 * time.Millisecond, func(a *load.Agent) error {

@@ -39,7 +39,8 @@ func TestPerUnit(t *testing.T) {
 	if m.CPUMicrosPerUnit() != 500_000 || m.SoftirqsPerUnit() != 2 {
 		t.Errorf("%g us and %g softirqs per unit", m.CPUMicrosPerUnit(), m.SoftirqsPerUnit())
 	}
-	if (Measurement{Machine: m.Machine}).CPUMicrosPerUnit() != 0 || (Measurement{Machine: m.Machine}).SoftirqsPerUnit() != 0 {
+	if (Measurement{Machine: m.Machine}).CPUMicrosPerUnit() != 0 ||
+		(Measurement{Machine: m.Machine}).SoftirqsPerUnit() != 0 {
 		t.Error("figures per unit of nothing")
 	}
 }

@@ -13,8 +13,8 @@ import (
 	"unicode"
 )
 
-// MessageWriter writes messages between a load agent and its parent as JSON lines, one at a time. The other side may be any program
-// on any machine, so messages have a bounded length and texts become printable.
+// MessageWriter writes messages between a load agent and its parent as JSON lines, one at a time. The other side may be
+// any program on any machine, so messages have a bounded length and texts become printable.
 type MessageWriter struct {
 	mu      sync.Mutex
 	encoder *json.Encoder
@@ -57,7 +57,8 @@ func (r MessageReader) Read(message any) error {
 	}
 	line := r.lines.Bytes()
 	if err := json.Unmarshal(line, message); err != nil {
-		return fmt.Errorf("invalid message %q: %s", line[:min(len(line), 80)], Printable(err.Error())) // err may quote the whole line
+		// err may quote the whole line
+		return fmt.Errorf("invalid message %q: %s", line[:min(len(line), 80)], Printable(err.Error()))
 	}
 	return nil
 }

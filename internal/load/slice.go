@@ -82,8 +82,8 @@ func (a *Agent) Open(ctx context.Context, spec Spec) (Conn, error) {
 	return *r.Conn, nil
 }
 
-// switches is the time in which the ends of a slice change places on their CPU some ten times. It counts ten times in the
-// time-out: beside thirty busy programs each change takes some 20 ms.
+// switches is the time in which the ends of a slice change places on their CPU some ten times. It counts ten times in
+// the time-out: beside thirty busy programs each change takes some 20 ms.
 const switches = 20 * time.Millisecond
 
 // Slices runs slices back to back on one thread, in the given order, at most 4096. A

@@ -152,7 +152,8 @@ func (s Spec) CheckTraffic() error {
 	case s.Paced() && s.Workload != TCPRR:
 		return fmt.Errorf("load: only a %s has a pace", TCPRR)
 	case s.Pace < 0 || s.Pace > MaxPace || !(s.LoadShare >= 0 && s.LoadShare <= 1) || s.Pace > 0 && s.LoadShare > 0:
-		return fmt.Errorf("load: invalid pace %d with load share %g: want one of 1 to %d and up to 1", s.Pace, s.LoadShare, MaxPace)
+		return fmt.Errorf("load: invalid pace %d with load share %g: want one of 1 to %d and up to 1", s.Pace,
+			s.LoadShare, MaxPace)
 	case s.Delay < 0 || s.Delay > MaxDelay || s.Delay > 0 && s.Workload != TCPRR:
 		return fmt.Errorf("load: invalid delay %v of %s: want 0 to %v, and only in %s", s.Delay, s.Workload, MaxDelay, TCPRR)
 	}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package lock locks files and directories against other processes (flock(2)) for a bounded time. The kernel frees a lock
-// when all descriptors of the open file are closed, so that a process that ends has none.
+// Package lock locks files and directories against other processes (flock(2)) for a bounded time. The kernel frees a
+// lock when all descriptors of the open file are closed, so that a process that ends has none.
 package lock
 
 import (
@@ -29,11 +29,12 @@ const (
 	noticeDelay = time.Second
 )
 
-// abandoned counts the waits in the kernel's queue that were given up. Each keeps a thread until the lock is free, so no
-// other wait enters the queue meanwhile.
+// abandoned counts the waits in the kernel's queue that were given up. Each keeps a thread until the lock is free, so
+// no other wait enters the queue meanwhile.
 var abandoned atomic.Int32
 
-// File waits for the lock of an open file, for at most timeout. how is unix.LOCK_SH or unix.LOCK_EX. The error names the file.
+// File waits for the lock of an open file, for at most timeout. how is unix.LOCK_SH or unix.LOCK_EX. The error names
+// the file.
 func File(file *os.File, how int, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
@@ -50,8 +51,8 @@ func File(file *os.File, how int, timeout time.Duration) error {
 // Unlock frees the lock of an open file. Closing the file does as well.
 func Unlock(file *os.File) error { return flock(int(file.Fd()), unix.LOCK_UN) }
 
-// acquire waits for the lock of an open file until ctx ends, in the kernel's queue, which is fair. It calls notice once if
-// that takes long.
+// acquire waits for the lock of an open file until ctx ends, in the kernel's queue, which is fair. It calls notice once
+// if that takes long.
 func acquire(ctx context.Context, file *os.File, how int, notice func()) error {
 	if err := flock(int(file.Fd()), how|unix.LOCK_NB); !errors.Is(err, unix.EWOULDBLOCK) {
 		return err
@@ -263,8 +264,8 @@ func (l *Lock) Unlock() { _ = l.dir.Close() }
 // yieldTimeout bounds the wait for those that Yield wakes to take the lock.
 const yieldTimeout = 5 * time.Millisecond
 
-// Yield frees the lock if others wait for it, and takes it again behind the first of them. To unlock and lock again at once
-// would leave them waiting: who runs is faster than who must be woken.
+// Yield frees the lock if others wait for it, and takes it again behind the first of them. To unlock and lock again at
+// once would leave them waiting: who runs is faster than who must be woken.
 func (l *Lock) Yield(ctx context.Context) error {
 	if _, waiters := users(l.dir); waiters == 0 {
 		return ctx.Err()
@@ -288,8 +289,9 @@ func (l *Lock) Yield(ctx context.Context) error {
 	return nil
 }
 
-// users returns the process that has the lock, or 0, and the number of processes that wait for it: the entries of /proc/locks
-// (proc_locks(5)) for the directory, "1: FLOCK  ADVISORY  WRITE 708 08:02:1234 0 EOF", and "1: -> FLOCK ..." for those that wait.
+// users returns the process that has the lock, or 0, and the number of processes that wait for it: the entries of
+// /proc/locks (proc_locks(5)) for the directory, "1: FLOCK ADVISORY WRITE 708 08:02:1234 0 EOF", and "1: -> FLOCK ..."
+// for those that wait.
 func users(dir *os.File) (holder, waiters int) {
 	var stat unix.Stat_t
 	if err := unix.Fstat(int(dir.Fd()), &stat); err != nil {

@@ -50,8 +50,8 @@ func TestLockOfAnother(t *testing.T) {
 	}
 }
 
-// TestManyWaitsGivenUp has a process that never frees its lock: of all the waits that are given up, one stays in the kernel's
-// queue, and ends with the lock.
+// TestManyWaitsGivenUp has a process that never frees its lock: of all the waits that are given up, one stays in the
+// kernel's queue, and ends with the lock.
 func TestManyWaitsGivenUp(t *testing.T) {
 	path := t.TempDir()
 	holder := opened(t, path)

@@ -18,8 +18,8 @@ import (
 	"mustang/internal/lock"
 )
 
-// Create creates a network namespace with a bind mount below Directory, so that `ip netns` lists it. Its loopback device is
-// up. The error matches fs.ErrExist if the name is taken.
+// Create creates a network namespace with a bind mount below Directory, so that `ip netns` lists it. Its loopback
+// device is up. The error matches fs.ErrExist if the name is taken.
 func Create(name string) (*Namespace, error) {
 	return named("create network namespace", name, func(path string) (*Namespace, error) {
 		return create(path, func() error { return unix.Mount(threadPath, path, "none", unix.MS_BIND, "") })
@@ -111,8 +111,8 @@ func create(path string, keep func() error) (n *Namespace, err error) {
 	return n, err
 }
 
-// Delete deletes the name of a network namespace. The kernel deletes the namespace when its last reference (an open Namespace, a
-// process, a socket) is gone. Deleting a name that does not exist is no error.
+// Delete deletes the name of a network namespace. The kernel deletes the namespace when its last reference (an open
+// Namespace, a process, a socket) is gone. Deleting a name that does not exist is no error.
 func Delete(name string) error {
 	path, err := namePath(name)
 	if err != nil {
@@ -129,8 +129,8 @@ func Delete(name string) error {
 	return nil
 }
 
-// List returns the names below Directory that start with prefix, sorted. It includes files without a mount, which a killed
-// process may leave; Delete removes them.
+// List returns the names below Directory that start with prefix, sorted. It includes files without a mount, which a
+// killed process may leave; Delete removes them.
 func List(prefix string) ([]string, error) {
 	entries, err := os.ReadDir(Directory)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -154,7 +154,8 @@ func namePath(name string) (string, error) {
 	return filepath.Join(Directory, name), nil
 }
 
-// prepareDirectory makes dir a shared mount, as iproute2 does, so that mounts in it propagate to other mount namespaces.
+// prepareDirectory makes dir a shared mount, as iproute2 does, so that mounts in it propagate to other mount
+// namespaces.
 func prepareDirectory(ctx context.Context, dir string) error {
 	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err

@@ -50,8 +50,8 @@ func Current() (*Namespace, error) {
 	return Open(threadPath)
 }
 
-// Receive makes a namespace of a descriptor, which another process may have sent, with a path for messages. It keeps the
-// descriptor if there is no error.
+// Receive makes a namespace of a descriptor, which another process may have sent, with a path for messages. It keeps
+// the descriptor if there is no error.
 func Receive(fd int, path string) (*Namespace, error) {
 	if err := verify(fd); err != nil {
 		return nil, fmt.Errorf("descriptor of network namespace %q: %w", path, err)
@@ -68,7 +68,8 @@ func (n *Namespace) Clone() (*Namespace, error) {
 	return newNamespace(fd, n.path), nil
 }
 
-// newNamespace takes ownership of fd. verify has set it to blocking mode, so NewFile does not register it with the poller.
+// newNamespace takes ownership of fd. verify has set it to blocking mode, so NewFile does not register it with the
+// poller.
 func newNamespace(fd int, path string) *Namespace {
 	n := &Namespace{file: os.NewFile(uintptr(fd), path), path: path}
 	n.cookie = sync.OnceValues(n.readCookie)
@@ -87,8 +88,8 @@ func verify(fd int) error {
 	return unix.SetNonblock(fd, false)
 }
 
-// Name returns the namespace's name below Directory, "this one" if Current opened it, or else its path. Use it in messages
-// only: the name may be deleted or refer to another namespace now.
+// Name returns the namespace's name below Directory, "this one" if Current opened it, or else its path. Use it in
+// messages only: the name may be deleted or refer to another namespace now.
 func (n *Namespace) Name() string {
 	if n.path == threadPath {
 		return "this one" // the path would lead each reader elsewhere
@@ -119,8 +120,8 @@ func (n *Namespace) Inode() (uint64, error) {
 	return stat.Ino, nil
 }
 
-// Cookie returns the number that eBPF programs know the namespace by (bpf_get_netns_cookie). The kernel never reuses it.
-// It needs Linux 5.14.
+// Cookie returns the number that eBPF programs know the namespace by (bpf_get_netns_cookie). The kernel never reuses
+// it. It needs Linux 5.14.
 func (n *Namespace) Cookie() (uint64, error) {
 	cookie, err := n.cookie()
 	if err != nil {
@@ -155,8 +156,8 @@ const threadPath = "/proc/thread-self/ns/net"
 // Do runs fn inside n and returns fn's error. Sockets that fn opens, files below /proc/sys/net and processes that fn
 // starts belong to n. Goroutines that fn starts do not.
 //
-// Do locks the calling goroutine to its thread and restores the thread's namespace afterwards. If the kernel refuses that,
-// Do panics and the thread ends, so that nothing else runs inside n. Calls nest.
+// Do locks the calling goroutine to its thread and restores the thread's namespace afterwards. If the kernel refuses
+// that, Do panics and the thread ends, so that nothing else runs inside n. Calls nest.
 func (n *Namespace) Do(fn func() error) error {
 	return onThread(n.enter, restore, fn)
 }
@@ -202,8 +203,8 @@ func onThread(enter func() error, leave func(origin int) error, fn func() error)
 
 // Start starts cmd inside n. The process keeps the caller's mount namespace and cgroup, so its /sys is not that of n.
 //
-// cmd.SysProcAttr.Pdeathsig must not be set: the kernel sends that signal when the starting thread ends, which may happen at
-// any time.
+// cmd.SysProcAttr.Pdeathsig must not be set: the kernel sends that signal when the starting thread ends, which may
+// happen at any time.
 func (n *Namespace) Start(cmd *exec.Cmd) error {
 	if cmd.SysProcAttr != nil && cmd.SysProcAttr.Pdeathsig != 0 {
 		return fmt.Errorf("start %s in network namespace %q: Pdeathsig must not be set", cmd.Path, n.Name())

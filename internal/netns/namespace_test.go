@@ -258,7 +258,8 @@ func TestBind(t *testing.T) {
 	}
 }
 
-// TestCreateNeedsNoLock names a namespace while another process has the lock of a directory that is a shared mount already.
+// TestCreateNeedsNoLock names a namespace while another process has the lock of a directory that is a shared mount
+// already.
 func TestCreateNeedsNoLock(t *testing.T) {
 	testkit.Namespace(t, "first")
 	dir := testkit.Must(os.Open(netns.Directory))(t)

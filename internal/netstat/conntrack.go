@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package netstat reads the counters, the sockets and the connection table of a network namespace, and empties the table.
+// Package netstat reads the counters, the sockets and the connection table of a network namespace, and empties the
+// table.
 package netstat
 
 import (
@@ -37,8 +38,8 @@ type Flow struct {
 	Reply Tuple // as its replies are expected
 }
 
-// Lookup returns the connection that the kernel tracks in n by the addresses of its first packet; false if there is none,
-// or the kernel does not track connections.
+// Lookup returns the connection that the kernel tracks in n by the addresses of its first packet; false if there is
+// none, or the kernel does not track connections.
 func Lookup(n *netns.Namespace, proto uint8, orig Tuple) (Flow, bool, error) {
 	family := netlink.InetFamily(unix.AF_INET)
 	if orig.Src.Addr().Is6() {

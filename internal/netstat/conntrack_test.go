@@ -20,7 +20,8 @@ import (
 func TestLookup(t *testing.T) {
 	testkit.RequireTool(t, "nft")
 	ns := testkit.Namespace(t, "flows")
-	for _, orig := range []netstat.Tuple{{}, {Src: netip.MustParseAddrPort("127.0.0.1:1")}, {Src: netip.MustParseAddrPort("127.0.0.1:1"), Dst: netip.MustParseAddrPort("[::1]:1")}} {
+	for _, orig := range []netstat.Tuple{{}, {Src: netip.MustParseAddrPort("127.0.0.1:1")},
+		{Src: netip.MustParseAddrPort("127.0.0.1:1"), Dst: netip.MustParseAddrPort("[::1]:1")}} {
 		if flow, ok, err := netstat.Lookup(ns, 6, orig); err != nil || ok {
 			t.Errorf("look-up of %v: %v, %t, %v", orig, flow, ok, err)
 		}
@@ -83,7 +84,8 @@ func TestIPCounts(t *testing.T) {
 	if sent, delivered := after4.Sent-before4.Sent, after4.Delivered-before4.Delivered; sent != 20 || delivered != 20 {
 		t.Errorf("IPv4: %d sent and %d delivered, want 20", sent, delivered)
 	}
-	if sent, delivered := after6.Sent-before6.Sent, after6.Delivered-before6.Delivered; sent < 30 || sent > 40 || delivered < 30 || delivered > 40 {
+	if sent, delivered := after6.Sent-before6.Sent, after6.Delivered-before6.Delivered; sent < 30 || sent > 40 ||
+		delivered < 30 || delivered > 40 {
 		t.Errorf("IPv6: %d sent and %d delivered, want 30", sent, delivered)
 	}
 	if after4.Forwarded+after6.Forwarded != 0 {

@@ -32,8 +32,8 @@ var notUnicast = []netip.Prefix{netip.MustParsePrefix("224.0.0.0/4"), netip.Must
 
 // firewall is what the table is for.
 //
-// A pod can pack a packet for the tunnel itself, with any source, and send it to a node. Of those that are masqueraded the other
-// node could not tell where they are from, so they do not leave; of the rest it can.
+// A pod can pack a packet for the tunnel itself, with any source, and send it to a node. Of those that are masqueraded
+// the other node could not tell where they are from, so they do not leave; of the rest it can.
 type firewall struct {
 	// pods are masqueraded where they send packets to destinations that are not kept.
 	pods, kept []netip.Prefix
@@ -180,7 +180,8 @@ func addressSet(table *nftables.Table, name string, is4, interval bool) *nftable
 	return s
 }
 
-// intervals returns the addresses of some prefixes of a family as elements: where an interval begins, and behind its end.
+// intervals returns the addresses of some prefixes of a family as elements: where an interval begins, and behind its
+// end.
 func intervals(prefixes []netip.Prefix, is4 bool) (elements []nftables.SetElement) {
 	var sorted []netip.Prefix
 	for _, p := range prefixes {
@@ -220,7 +221,8 @@ func last(p netip.Prefix) netip.Addr {
 
 func (f firewall) chains(table *nftables.Table) (chains []chain) {
 	add := func(name string, kind nftables.ChainType, hook *nftables.ChainHook, priority *nftables.ChainPriority) *chain {
-		chains = append(chains, chain{Chain: &nftables.Chain{Table: table, Name: name, Type: kind, Hooknum: hook, Priority: priority}})
+		chains = append(chains, chain{Chain: &nftables.Chain{Table: table, Name: name, Type: kind, Hooknum: hook,
+			Priority: priority}})
 		return &chains[len(chains)-1]
 	}
 	if f.port != 0 && len(f.pods) > 0 {
@@ -267,7 +269,8 @@ func family(a netip.Addr) []expr.Any {
 	if a.Is6() {
 		is = unix.NFPROTO_IPV6
 	}
-	return []expr.Any{&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1}, &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{is}}}
+	return []expr.Any{&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1}, &expr.Cmp{Op: expr.CmpOpEq, Register: 1,
+		Data: []byte{is}}}
 }
 
 // source loads the source address of packets of an address's family (RFC 791, RFC 8200).
@@ -276,7 +279,8 @@ func source(of netip.Addr) []expr.Any {
 	if of.Is6() {
 		offset = 8
 	}
-	return []expr.Any{&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: uint32(len(of.AsSlice()))}}
+	return []expr.Any{&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset,
+		Len: uint32(len(of.AsSlice()))}}
 }
 
 func notIn(set string) []expr.Any {
@@ -286,7 +290,8 @@ func notIn(set string) []expr.Any {
 // toPort matches UDP packets to the tunnel's port, and ofNetwork those of its VXLAN network (RFC 7348, section 5).
 func (f firewall) toPort() []expr.Any {
 	return []expr.Any{
-		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1}, &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{unix.IPPROTO_UDP}},
+		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1}, &expr.Cmp{Op: expr.CmpOpEq, Register: 1,
+			Data: []byte{unix.IPPROTO_UDP}},
 		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binary.BigEndian.AppendUint16(nil, f.port)},
 	}

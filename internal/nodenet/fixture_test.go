@@ -38,8 +38,8 @@ type node struct {
 	network *Network
 }
 
-// families are the addresses of both families in the form of a function of a node's number and a number in it. They are those of
-// the nodes, on a segment or on one each, and those of the pods.
+// families are the addresses of both families in the form of a function of a node's number and a number in it. They are
+// those of the nodes, on a segment or on one each, and those of the pods.
 var families = []struct {
 	segment, routed, router func(node int) netip.Prefix
 	pods                    func(node int) netip.Prefix
@@ -90,7 +90,8 @@ func (c *cluster) addNode(k kind, i int) {
 	n := &node{Node: Node{Name: fmt.Sprint("node-", i)}, ns: testkit.Namespace(c.t, fmt.Sprint("node", i))}
 	n.network = New(Options{Host: n.ns, Routing: k.routing, Masquerade: true})
 	port := fmt.Sprint("port", i)
-	c.must(rtnl.AddVeth(rtnl.VethEnd{Namespace: n.ns, Name: "eth0"}, rtnl.VethEnd{Namespace: c.wire, Name: port}, podlink.DefaultMTU))
+	c.must(rtnl.AddVeth(rtnl.VethEnd{Namespace: n.ns, Name: "eth0"}, rtnl.VethEnd{Namespace: c.wire, Name: port},
+		podlink.DefaultMTU))
 	var own, router []netip.Prefix
 	var hops []netip.Addr
 	for f, of := range families {
@@ -130,7 +131,8 @@ func (c *cluster) addPod(n *node, k kind) {
 	c.must(mode.Setup(network))
 	n.pod = testkit.Namespace(c.t, "pod-"+n.Name)
 	c.pods++
-	_, err = mode.Create(network, podlink.Pod{Namespace: n.pod, IfName: "eth0", HostIfName: fmt.Sprint("pod", c.pods), Addresses: n.pods})
+	_, err = mode.Create(network, podlink.Pod{Namespace: n.pod, IfName: "eth0", HostIfName: fmt.Sprint("pod", c.pods),
+		Addresses: n.pods})
 	c.must(err)
 }
 
@@ -170,8 +172,8 @@ func (c *cluster) apply() {
 	}
 }
 
-// reach has each pod reach each pod of another node and be known by its address there, by TCP and by UDP packets as large as its
-// device takes; and each node reach each pod, and the other way round.
+// reach has each pod reach each pod of another node and be known by its address there, by TCP and by UDP packets as
+// large as its device takes; and each node reach each pod, and the other way round.
 func (c *cluster) reach(what string) {
 	c.t.Helper()
 	for _, to := range c.nodes {
@@ -196,8 +198,10 @@ func (c *cluster) reach(what string) {
 	}
 }
 
-// roundTrip is [testkit.RoundTrip], once more where a neighbour did not answer within the kernel's three seconds, as on a busy machine.
-func (c *cluster) roundTrip(from *netns.Namespace, network, to string, payload []byte) (client netip.AddrPort, err error) {
+// roundTrip is [testkit.RoundTrip], once more where a neighbour did not answer within the kernel's three seconds, as on
+// a busy machine.
+func (c *cluster) roundTrip(from *netns.Namespace, network, to string, payload []byte) (client netip.AddrPort,
+	err error) {
 	c.t.Helper()
 	client, err = testkit.RoundTrip(c.t, from, network, to, payload)
 	if errors.Is(err, unix.EHOSTUNREACH) {
@@ -254,8 +258,8 @@ func (c *cluster) sees(from *netns.Namespace, server netip.AddrPort) (seen netip
 	return seen
 }
 
-// distinct returns the lines of a text, each once and without what ip says of a pod that other tests delete meanwhile: the kernel then
-// lists some things twice.
+// distinct returns the lines of a text, each once and without what ip says of a pod that other tests delete meanwhile:
+// the kernel then lists some things twice.
 func distinct(text string) string {
 	had := map[string]bool{"Error: Peer netns reference is invalid.": true, "": true}
 	var out strings.Builder
@@ -268,13 +272,14 @@ func distinct(text string) string {
 	return out.String()
 }
 
-// changes starts to listen to changes of a node's devices, addresses, routes, permanent neighbours and forwarding entries, and
-// returns a function that stops it and lists them.
+// changes starts to listen to changes of a node's devices, addresses, routes, permanent neighbours and forwarding
+// entries, and returns a function that stops it and lists them.
 func (c *cluster) changes(n *node) (stop func() []string) {
 	c.t.Helper()
 	var socket *nl.NetlinkSocket
 	c.must(n.ns.Do(func() (err error) {
-		socket, err = nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_NEIGH, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
+		socket, err = nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_NEIGH, unix.RTNLGRP_IPV4_IFADDR,
+			unix.RTNLGRP_IPV6_IFADDR,
 			unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE)
 		return err
 	}))
@@ -289,7 +294,8 @@ func (c *cluster) changes(n *node) (stop func() []string) {
 			c.must(err)
 			for _, m := range messages {
 				isNeighbour := m.Header.Type == unix.RTM_NEWNEIGH || m.Header.Type == unix.RTM_DELNEIGH
-				if neigh, err := netlink.NeighDeserialize(m.Data); isNeighbour && err == nil && neigh.State&netlink.NUD_PERMANENT == 0 {
+				if neigh, err := netlink.NeighDeserialize(m.Data); isNeighbour && err == nil &&
+					neigh.State&netlink.NUD_PERMANENT == 0 {
 					continue // the kernel has learned, or forgotten, one
 				}
 				lines = append(lines, fmt.Sprintf("type %d: %x", m.Header.Type, m.Data))

@@ -33,15 +33,17 @@ func (n *Network) open() (host, error) {
 // segment returns the device by which an address is reached without a router, 0 if there is none.
 func (h host) segment(a netip.Addr) int {
 	routes, err := h.RouteGet(a.AsSlice())
-	if err != nil || len(routes) != 1 || routes[0].Type != unix.RTN_UNICAST || routes[0].Gw != nil || routes[0].Via != nil {
+	if err != nil || len(routes) != 1 || routes[0].Type != unix.RTN_UNICAST || routes[0].Gw != nil ||
+		routes[0].Via != nil {
 		return 0
 	}
 	return routes[0].LinkIndex
 }
 
-// segmentOf returns segment as a node with routing has it. With Auto the other node decides too, by the address of this one. So this one is on a segment with
-// it only if the device that leads there has its address, or that address is of the same prefix, unless no device has it. Devices without neighbours, as VPNs
-// have, take no heed of a route's next hop.
+// segmentOf returns segment as a node with routing has it. With Auto the other node decides too, by the address of this
+// one. So this one is on a segment with it only if the device that leads there has its address, or that address is of
+// the same prefix, unless no device has it. Devices without neighbours, as VPNs have, take no heed of a route's next
+// hop.
 func (h host) segmentOf(self Node, routing Routing) (func(netip.Addr) int, error) {
 	if routing != Auto {
 		return h.segment, nil

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nodenet joins the pod networks of a cluster's nodes: a node has a route to the pods of each other node, over the segment
-// that both are on or through a VXLAN device, and what leaves the pods for elsewhere is masqueraded.
+// Package nodenet joins the pod networks of a cluster's nodes: a node has a route to the pods of each other node, over
+// the segment that both are on or through a VXLAN device, and what leaves the pods for elsewhere is masqueraded.
 //
-// The kernel keeps all state. What is there is read, and what differs is written: routes have a protocol number of their own,
-// the VXLAN network an id, the nftables table a name. Nothing else is touched.
+// The kernel keeps all state. What is there is read, and what differs is written: routes have a protocol number of
+// their own, the VXLAN network an id, the nftables table a name. Nothing else is touched.
 package nodenet
 
 import (
@@ -25,7 +25,8 @@ type Node struct {
 	Addresses []netip.Addr
 	// Ranges are those of its pods.
 	Ranges []netip.Prefix
-	// Created and UID tell which of two nodes is older: when the cluster made the object, and what tells two of one second apart.
+	// Created and UID tell which of two nodes is older: when the cluster made the object, and what tells two of one second
+	// apart.
 	Created time.Time
 	UID     string
 }
@@ -67,8 +68,8 @@ type Options struct {
 	Routing Routing
 	// Port is the UDP port of VXLAN, the same on all nodes; 0 is [DefaultPort].
 	Port uint16
-	// Masquerade translates the sources of packets that leave the node's pods for others than pods of nodes, and Kept, to an
-	// address of the node.
+	// Masquerade translates the sources of packets that leave the node's pods for others than pods of nodes, and Kept, to
+	// an address of the node.
 	Masquerade bool
 	Kept       []netip.Prefix
 	// Reserved returns addresses outside that no node's pods can have: those of the API server. nil: none.
@@ -88,8 +89,8 @@ func New(o Options) *Network {
 	return &Network{o}
 }
 
-// Apply makes the routes of this node lead to the pods of the others, and to no pods besides. Nodes that it cannot reach are errors
-// that name them, and do not hinder the others.
+// Apply makes the routes of this node lead to the pods of the others, and to no pods besides. Nodes that it cannot
+// reach are errors that name them, and do not hinder the others.
 func (n *Network) Apply(self Node, others []Node) error {
 	return n.planned(self, others, func(h host, want plan, others []Node) error {
 		errs := want.refused
@@ -109,7 +110,8 @@ func (n *Network) Apply(self Node, others []Node) error {
 	})
 }
 
-// planned calls do with the plan to reach the other nodes, as far as they are [Sound]. The plan has the errors about them.
+// planned calls do with the plan to reach the other nodes, as far as they are [Sound]. The plan has the errors about
+// them.
 func (n *Network) planned(self Node, others []Node, do func(h host, want plan, others []Node) error) error {
 	h, err := n.open()
 	if err != nil {
@@ -130,7 +132,8 @@ func (n *Network) planned(self Node, others []Node, do func(h host, want plan, o
 	return do(h, want, others)
 }
 
-// addressesOfIPVS is the device that has the addresses of all Services where kube-proxy was with IPVS: they are none of the host.
+// addressesOfIPVS is the device that has the addresses of all Services where kube-proxy was with IPVS: they are none of
+// the host.
 const addressesOfIPVS = "kube-ipvs0"
 
 func (n *Network) has(h host) (Host, error) {
@@ -166,7 +169,8 @@ func (n *Network) Has() (Host, error) {
 	return n.has(h)
 }
 
-// Watch tells of changes of the node's devices, addresses and routes, after which Apply may have to repair, as rtnl.Conn.Watch does.
+// Watch tells of changes of the node's devices, addresses and routes, after which Apply may have to repair, as
+// rtnl.Conn.Watch does.
 func (n *Network) Watch(ctx context.Context) (<-chan struct{}, error) {
 	return rtnl.In(n.Host).Watch(ctx)
 }
@@ -181,8 +185,8 @@ func (n *Network) Remove() error {
 	return errors.Join(h.apply(plan{}), firewall{}.apply(n.Host))
 }
 
-// MTU returns the largest MTU that pods of this node can have in bytes: that of the device with the node's address, less what a
-// tunnel adds. With Auto it leaves room for a tunnel, since a node that needs one can come at any time.
+// MTU returns the largest MTU that pods of this node can have in bytes: that of the device with the node's address,
+// less what a tunnel adds. With Auto it leaves room for a tunnel, since a node that needs one can come at any time.
 func (n *Network) MTU(self Node, others []Node) (mtu int, err error) {
 	err = n.planned(self, others, func(h host, _ plan, others []Node) error {
 		local := underlay(self, others)

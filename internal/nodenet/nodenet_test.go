@@ -19,13 +19,14 @@ import (
 	"mustang/internal/testkit"
 )
 
-// TestReach has pods of three nodes reach each other in each way, in each family. A second run writes nothing, and Remove leaves
-// nothing.
+// TestReach has pods of three nodes reach each other in each way, in each family. A second run writes nothing, and
+// Remove leaves nothing.
 func TestReach(t *testing.T) {
 	for _, k := range []kind{
 		{routing: Native}, {routing: Native, family: "ipv4"}, {routing: Native, family: "ipv6"},
 		{routing: Auto}, {routing: VXLAN},
-		{routing: Auto, routed: true}, {routing: Auto, routed: true, family: "ipv4"}, {routing: Auto, routed: true, family: "ipv6"},
+		{routing: Auto, routed: true}, {routing: Auto, routed: true, family: "ipv4"}, {routing: Auto, routed: true,
+			family: "ipv6"},
 	} {
 		t.Run(fmt.Sprint(k.routing, "/", k.family, "/", k.routed), func(t *testing.T) {
 			k.nodes = 3
@@ -85,7 +86,8 @@ func TestChanges(t *testing.T) {
 			c.nodes = c.nodes[:2]
 			c.apply()
 			c.reach("a node is gone")
-			if state := c.state(first); strings.Contains(state, gone.Ranges[0].String()) || strings.Contains(state, gone.Ranges[1].String()) {
+			if state := c.state(first); strings.Contains(state, gone.Ranges[0].String()) ||
+				strings.Contains(state, gone.Ranges[1].String()) {
 				t.Errorf("what has led to the node is still there:\n%s", state)
 			}
 
@@ -169,14 +171,16 @@ func TestForeign(t *testing.T) {
 // TestNotOnSegment has native routing name the node that it cannot reach, and reach the others.
 func TestNotOnSegment(t *testing.T) {
 	c := newCluster(t, kind{nodes: 2, routing: Native})
-	far := Node{Name: "far", Addresses: []netip.Addr{netip.MustParseAddr("203.0.113.1")}, Ranges: []netip.Prefix{netip.MustParsePrefix("10.1.9.0/24")}}
+	far := Node{Name: "far", Addresses: []netip.Addr{netip.MustParseAddr("203.0.113.1")},
+		Ranges: []netip.Prefix{netip.MustParsePrefix("10.1.9.0/24")}}
 	n := c.nodes[0]
 	c.must(c.nodes[1].network.Apply(c.nodes[1].Node, c.others(c.nodes[1])))
 	testkit.Fails(t, n.network.Apply(n.Node, append(c.others(n), far)), "node far:")
 	c.reach("a node is elsewhere")
 }
 
-// TestInterrupted leaves a node as a process does that was killed after each change, and one who has meddled: the next run repairs.
+// TestInterrupted leaves a node as a process does that was killed after each change, and one who has meddled: the next
+// run repairs.
 func TestInterrupted(t *testing.T) {
 	for _, k := range []kind{{nodes: 3, routing: Native}, {nodes: 3, routing: VXLAN}} {
 		c := newCluster(t, k)
@@ -187,7 +191,8 @@ func TestInterrupted(t *testing.T) {
 		if k.routing == VXLAN {
 			faults = append(faults, "ip link del mst-vxlan", "ip link set mst-vxlan down", "ip neigh del 10.1.2.0 dev mst-vxlan",
 				"bridge fdb del "+macOf("node-2").String()+" dev mst-vxlan dst 192.0.2.2", "ip addr del 10.1.1.0/32 dev mst-vxlan",
-				"ip link set mst-vxlan mtu 1400", "ip link set mst-vxlan address 02:00:00:00:00:01", "nft flush chain inet mustang-agent input",
+				"ip link set mst-vxlan mtu 1400", "ip link set mst-vxlan address 02:00:00:00:00:01",
+				"nft flush chain inet mustang-agent input",
 				"nft flush set inet mustang-agent nodes", "ip addr add 10.66.0.1/24 dev mst-vxlan",
 				"ip neigh replace 10.1.2.0 lladdr 02:00:00:00:00:01 dev mst-vxlan nud permanent",
 				"bridge fdb replace "+macOf("node-2").String()+" dev mst-vxlan dst 192.0.2.9 self permanent")
@@ -224,7 +229,8 @@ func TestMasquerade(t *testing.T) {
 	for _, k := range []kind{{nodes: 2, routing: Auto, routed: true}, {nodes: 2, routing: Native}} {
 		c := newCluster(t, k)
 		if !k.routed {
-			c.must(rtnl.In(c.wire).Configure("br0", rtnl.DeviceConfig{Addresses: []netip.Prefix{families[0].segment(200), families[1].segment(200)}, Up: true}))
+			c.must(rtnl.In(c.wire).Configure("br0", rtnl.DeviceConfig{Addresses: []netip.Prefix{families[0].segment(200),
+				families[1].segment(200)}, Up: true}))
 		}
 		c.apply()
 		n, other := c.nodes[0], c.nodes[1]
@@ -260,11 +266,12 @@ func TestMasquerade(t *testing.T) {
 	}
 }
 
-// TestForgedTunnel has a pod, and a machine outside, pack a packet of another pod for the tunnel: the other node takes it from
-// nodes alone.
+// TestForgedTunnel has a pod, and a machine outside, pack a packet of another pod for the tunnel: the other node takes
+// it from nodes alone.
 func TestForgedTunnel(t *testing.T) {
 	c := newCluster(t, kind{nodes: 2, routing: VXLAN})
-	c.must(rtnl.In(c.wire).Configure("br0", rtnl.DeviceConfig{Addresses: []netip.Prefix{families[0].segment(200)}, Up: true}))
+	c.must(rtnl.In(c.wire).Configure("br0", rtnl.DeviceConfig{Addresses: []netip.Prefix{families[0].segment(200)},
+		Up: true}))
 	c.apply()
 	n, other := c.nodes[0], c.nodes[1]
 	device, err := rtnl.In(other.pod).Device("eth0")
@@ -283,7 +290,8 @@ func TestForgedTunnel(t *testing.T) {
 		_, err = conn.Write(forged(n, other))
 		c.must(err)
 	}
-	for _, to := range []netip.Addr{n.Addresses[0], other.Addresses[0], other.Ranges[0].Addr(), other.Ranges[0].Addr().Next()} {
+	for _, to := range []netip.Addr{n.Addresses[0], other.Addresses[0], other.Ranges[0].Addr(),
+		other.Ranges[0].Addr().Next()} {
 		send(n.pod, to)
 	}
 	send(c.wire, other.Addresses[0])
@@ -338,16 +346,19 @@ func TestInspect(t *testing.T) {
 				return text + fmt.Sprint(refused)
 			}
 			for _, r := range second.Ranges {
-				if text := inspect(c.others(first)); !strings.Contains(text, fmt.Sprintf("true %v %v via", r, k.routing)) || strings.Contains(text, " true \n") {
+				if text := inspect(c.others(first)); !strings.Contains(text, fmt.Sprintf("true %v %v via", r, k.routing)) ||
+					strings.Contains(text, " true \n") {
 					t.Errorf("before it is joined: %s", text)
 				}
 			}
 			c.apply()
-			if text := inspect(c.others(first)); strings.Count(text, " true \n") != len(second.Ranges) || !strings.HasSuffix(text, "[]") {
+			if text := inspect(c.others(first)); strings.Count(text, " true \n") != len(second.Ranges) ||
+				!strings.HasSuffix(text, "[]") {
 				t.Errorf("joined: %s", text)
 			}
 			c.ip(first.ns, fmt.Sprintf("route del %v", second.Ranges[0]))
-			if text := inspect(c.others(first)); strings.Count(text, " true \n") != len(second.Ranges)-1 || !strings.Contains(text, "false no route\n") {
+			if text := inspect(c.others(first)); strings.Count(text, " true \n") != len(second.Ranges)-1 ||
+				!strings.Contains(text, "false no route\n") {
 				t.Errorf("without a route: %s", text)
 			}
 			bad := c.others(first)

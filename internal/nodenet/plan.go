@@ -11,8 +11,8 @@ import (
 
 // plan is what a node has to have.
 type plan struct {
-	// tunnel is whether it needs the VXLAN device, with these properties. Its addresses are those by which processes of the node
-	// reach pods of other nodes: answers come back through the tunnel. If left is set, the tunnel stays as it is.
+	// tunnel is whether it needs the VXLAN device, with these properties. Its addresses are those by which processes of
+	// the node reach pods of other nodes: answers come back through the tunnel. If left is set, the tunnel stays as it is.
 	tunnel    bool
 	left      bool
 	local     netip.Addr
@@ -41,8 +41,8 @@ type route struct {
 	device int
 }
 
-// newPlan returns what a node needs to reach others, which are sound. segment returns the index of the device by which an address is reached without a router, 0 if
-// there is none.
+// newPlan returns what a node needs to reach others, which are sound. segment returns the index of the device by which
+// an address is reached without a router, 0 if there is none.
 func newPlan(self Node, others []Node, routing Routing, segment func(netip.Addr) int) (p plan) {
 	if routing == Off {
 		return p
@@ -62,8 +62,10 @@ func newPlan(self Node, others []Node, routing Routing, segment func(netip.Addr)
 				p.refused = append(p.refused, refuse(n.Name, "no address of %v is on a segment of this node: no route to %v",
 					n.Addresses, r))
 			case !p.local.IsValid() || !far.underlay.IsValid():
-				p.refused = append(p.refused, refuse(n.Name, "the tunnel needs IPv4 addresses, or IPv6 addresses of all nodes; the node has %v, this node %v: no route to %v",
-					n.Addresses, self.Addresses, r))
+				p.refused = append(p.refused,
+					refuse(n.Name, "the tunnel needs IPv4 addresses, or IPv6 addresses of all nodes; the node has %v, this node "+
+						"%v: no route to %v",
+						n.Addresses, self.Addresses, r))
 			default:
 				far.hops = append(far.hops, r.Addr())
 				p.routes = append(p.routes, route{dst: r, via: r.Addr()})
@@ -100,13 +102,16 @@ func nativeRoute(r netip.Prefix, n Node, segment func(netip.Addr) int) route {
 	return route{dst: r}
 }
 
-// underlay returns the address of this node by which other nodes send it packets of the tunnel; the zero value if it has none of the
-// family. A device has one family, for which all nodes have to decide alike: IPv4, unless a node has none and all have IPv6, so that a
-// node without IPv4 takes the tunnel from none that has nothing else.
+// underlay returns the address of this node by which other nodes send it packets of the tunnel; the zero value if it
+// has none of the family. A device has one family, for which all nodes have to decide alike: IPv4, unless a node has
+// none and all have IPv6, so that a node without IPv4 takes the tunnel from none that has nothing else.
 func underlay(self Node, others []Node) netip.Addr {
 	all := append(slices.Clone(others), self)
 	lack := func(family netip.Addr) bool {
-		return slices.ContainsFunc(all, func(n Node) bool { return len(n.Addresses) > 0 && !ofFamily(n.Addresses, family).IsValid() })
+		return slices.ContainsFunc(all, func(n Node) bool {
+			return len(n.Addresses) > 0 &&
+				!ofFamily(n.Addresses, family).IsValid()
+		})
 	}
 	family := netip.IPv4Unspecified()
 	if six := netip.IPv6Unspecified(); lack(family) && !lack(six) {

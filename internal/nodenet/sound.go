@@ -39,11 +39,12 @@ type Host struct {
 	Tunnel uint16
 }
 
-// Sound returns the other nodes, by name, with those addresses and ranges that can be theirs: a Node object can claim anything, the
-// traffic of this host too. Of two claims that exclude each other that of the older node holds, and of this node in any case. The errors
-// are *[NodeError].
+// Sound returns the other nodes, by name, with those addresses and ranges that can be theirs: a Node object can claim
+// anything, the traffic of this host too. Of two claims that exclude each other that of the older node holds, and of
+// this node in any case. The errors are *[NodeError].
 func Sound(self Node, others []Node, host Host) (sound []Node, refused []error) {
-	networks := slices.DeleteFunc(slices.Clone(host.Local), func(p netip.Prefix) bool { return slices.ContainsFunc(self.Ranges, p.Overlaps) })
+	networks := slices.DeleteFunc(slices.Clone(host.Local),
+		func(p netip.Prefix) bool { return slices.ContainsFunc(self.Ranges, p.Overlaps) })
 	for _, a := range host.Reserved {
 		networks = append(networks, single(a))
 	}
@@ -134,8 +135,8 @@ func refuse(node, format string, args ...any) error {
 	return &NodeError{node, fmt.Sprintf(format, args...)}
 }
 
-// refuseAddress tells why another node cannot have an address; empty if it can. Two nodes can say to have one: the object of a machine that
-// was replaced stays for a while.
+// refuseAddress tells why another node cannot have an address; empty if it can. Two nodes can say to have one: the
+// object of a machine that was replaced stays for a while.
 func (h Host) refuseAddress(a netip.Addr, self Node, services, taken claims) string {
 	for _, s := range special {
 		if s.Contains(a) {

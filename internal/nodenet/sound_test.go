@@ -14,8 +14,8 @@ import (
 	"mustang/internal/rtnl"
 )
 
-// TestClaims has a node claim ranges and addresses that are not its own: no route leads there, it is masqueraded as ever, the error
-// names the node, and the others are reached.
+// TestClaims has a node claim ranges and addresses that are not its own: no route leads there, it is masqueraded as
+// ever, the error names the node, and the others are reached.
 func TestClaims(t *testing.T) {
 	c := newCluster(t, kind{nodes: 3, family: "ipv4", routing: Auto})
 	n, bad := c.nodes[0], c.nodes[1]
@@ -32,12 +32,17 @@ func TestClaims(t *testing.T) {
 	c.must(n.network.Apply(n.Node, append(c.others(n), far)))
 	without := kept()
 	claims := map[string]string{ // a range, or an address, and what stands in the error
-		"0.0.0.0/1": "/8", "128.0.0.0/2": "/8", "0.0.0.0/8": "unspecified", "127.0.0.0/9": "loopback", "169.254.169.254/32": "link-local",
-		"224.0.0.0/8": "multicast", "192.0.2.3/32": "of node node-3", "203.0.113.9/32": "of node node-9", "192.0.2.1/32": "of node node-1",
-		"192.0.2.128/25": "192.0.2.0/24", "172.16.0.0/12": "172.17.0.0/16", "203.0.113.0/29": "203.0.113.5/32", "10.1.1.128/25": "10.1.1.0/24",
-		"10.96.0.0/12": "10.96.0.1 of a Service", "10.96.0.1": "belongs to a Service", "10.1.3.7": "in the range 10.1.3.0/24 of node node-3",
-		"127.0.0.1": "loopback", "0.0.0.0": "unspecified", "255.255.255.255": "broadcast", "224.0.0.1": "multicast", "169.254.1.1": "link-local",
-		"192.0.2.1": "of this node", "172.17.0.1": "of this node", "10.1.1.7": "of this node's pods",
+		"0.0.0.0/1": "/8", "128.0.0.0/2": "/8", "0.0.0.0/8": "unspecified", "127.0.0.0/9": "loopback",
+		"169.254.169.254/32": "link-local",
+		"224.0.0.0/8":        "multicast", "192.0.2.3/32": "of node node-3", "203.0.113.9/32": "of node node-9",
+		"192.0.2.1/32":   "of node node-1",
+		"192.0.2.128/25": "192.0.2.0/24", "172.16.0.0/12": "172.17.0.0/16", "203.0.113.0/29": "203.0.113.5/32",
+		"10.1.1.128/25": "10.1.1.0/24",
+		"10.96.0.0/12":  "10.96.0.1 of a Service", "10.96.0.1": "belongs to a Service",
+		"10.1.3.7":  "in the range 10.1.3.0/24 of node node-3",
+		"127.0.0.1": "loopback", "0.0.0.0": "unspecified", "255.255.255.255": "broadcast", "224.0.0.1": "multicast",
+		"169.254.1.1": "link-local",
+		"192.0.2.1":   "of this node", "172.17.0.1": "of this node", "10.1.1.7": "of this node's pods",
 	}
 	for claim, want := range claims {
 		bad.Ranges, bad.Addresses = own, address
@@ -47,11 +52,13 @@ func TestClaims(t *testing.T) {
 			bad.Addresses = []netip.Addr{netip.MustParseAddr(claim)}
 		}
 		err := n.network.Apply(n.Node, append(c.others(n), far))
-		if err == nil || !strings.Contains(err.Error(), "node node-2: ") || !strings.Contains(err.Error(), claim) || !strings.Contains(err.Error(), want) ||
+		if err == nil || !strings.Contains(err.Error(), "node node-2: ") || !strings.Contains(err.Error(), claim) ||
+			!strings.Contains(err.Error(), want) ||
 			strings.Contains(err.Error(), "node node-3: ") {
 			t.Errorf("%s: error %v, want one about node-2 with %q", claim, err, want)
 		}
-		if got := c.ip(n.ns, "-4 route show proto 109"); strings.TrimSpace(got) != "10.1.3.0/24 via 192.0.2.3 dev eth0 onlink" {
+		if got := c.ip(n.ns, "-4 route show proto 109"); strings.TrimSpace(
+			got) != "10.1.3.0/24 via 192.0.2.3 dev eth0 onlink" {
 			t.Errorf("%s: there are the routes\n%s", claim, got)
 		}
 		if got := kept(); bad.Ranges[0] != own[0] && got != without {
@@ -60,10 +67,12 @@ func TestClaims(t *testing.T) {
 	}
 }
 
-// TestSound has ranges that two nodes claim be the older one's, and takes the networks of this node's own pods for no others'.
+// TestSound has ranges that two nodes claim be the older one's, and takes the networks of this node's own pods for no
+// others'.
 func TestSound(t *testing.T) {
 	node := func(name string, age int, address string, ranges ...string) Node {
-		n := Node{Name: name, Addresses: []netip.Addr{netip.MustParseAddr(address)}, Created: time.Unix(int64(1000-age), 0), UID: name}
+		n := Node{Name: name, Addresses: []netip.Addr{netip.MustParseAddr(address)}, Created: time.Unix(int64(1000-age),
+			0), UID: name}
 		for _, r := range ranges {
 			n.Ranges = append(n.Ranges, netip.MustParsePrefix(r))
 		}
@@ -71,16 +80,20 @@ func TestSound(t *testing.T) {
 	}
 	self := node("a", 0, "10.0.0.1", "10.1.1.0/24", "fd00:1:1::/64")
 	host := Host{
-		Local:      []netip.Prefix{netip.MustParsePrefix("10.1.0.1/16"), netip.MustParsePrefix("10.0.0.1/24"), netip.MustParsePrefix("fe80::1/64")},
-		ClusterIPs: []netip.Addr{netip.MustParseAddr("fd00:96::1"), netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("10.96.0.1")},
+		Local: []netip.Prefix{netip.MustParsePrefix("10.1.0.1/16"), netip.MustParsePrefix("10.0.0.1/24"),
+			netip.MustParsePrefix("fe80::1/64")},
+		ClusterIPs: []netip.Addr{netip.MustParseAddr("fd00:96::1"), netip.MustParseAddr("10.96.0.10"),
+			netip.MustParseAddr("10.96.0.1")},
 	}
 	others := []Node{
-		node("d", 5, "10.0.0.4", "10.1.2.0/24", "10.1.4.0/24"), node("c", 4, "2001:db8::3", "fd00::/8"), node("b", 3, "10.0.0.2", "10.1.2.0/25", "fd00:1:2::/64"),
+		node("d", 5, "10.0.0.4", "10.1.2.0/24", "10.1.4.0/24"), node("c", 4, "2001:db8::3", "fd00::/8"),
+		node("b", 3, "10.0.0.2", "10.1.2.0/25", "fd00:1:2::/64"),
 		node("e", 2, "10.1.4.9", "10.1.5.0/24"), node("f", 1, "10.0.0.4", "10.96.0.0/28", "fd00:96::/112", "10.96.1.0/24"),
 	}
 	sound, refused := Sound(self, others, host)
 	want := []Node{
-		node("b", 3, "10.0.0.2", "fd00:1:2::/64"), node("c", 4, "2001:db8::3"), node("d", 5, "10.0.0.4", "10.1.2.0/24", "10.1.4.0/24"),
+		node("b", 3, "10.0.0.2", "fd00:1:2::/64"), node("c", 4, "2001:db8::3"), node("d", 5, "10.0.0.4", "10.1.2.0/24",
+			"10.1.4.0/24"),
 		node("e", 2, "10.1.4.9", "10.1.5.0/24"), node("f", 1, "10.0.0.4", "10.96.1.0/24"),
 	}
 	want[3].Addresses = nil
@@ -97,7 +110,8 @@ func TestSound(t *testing.T) {
 	}
 }
 
-// TestUnderlay has all nodes decide alike for one family: a node without IPv4 moves the tunnel of others to IPv6 only where all have that.
+// TestUnderlay has all nodes decide alike for one family: a node without IPv4 moves the tunnel of others to IPv6 only
+// where all have that.
 func TestUnderlay(t *testing.T) {
 	of := func(addresses ...string) (n Node) {
 		for _, a := range addresses {
@@ -113,7 +127,8 @@ func TestUnderlay(t *testing.T) {
 	}{
 		{four, nil, "192.0.2.1"}, {six, nil, "2001:db8::1"}, {dual, nil, "192.0.2.2"}, {none, nil, "invalid IP"},
 		{dual, []Node{six}, "2001:db8::2"}, {dual, []Node{four}, "192.0.2.2"}, {dual, []Node{none}, "192.0.2.2"},
-		{dual, []Node{four, six}, "192.0.2.2"}, {four, []Node{dual, six}, "192.0.2.1"}, {six, []Node{dual, four}, "invalid IP"}, {six, []Node{dual, none}, "2001:db8::1"},
+		{dual, []Node{four, six}, "192.0.2.2"}, {four, []Node{dual, six}, "192.0.2.1"}, {six, []Node{dual, four},
+			"invalid IP"}, {six, []Node{dual, none}, "2001:db8::1"},
 	} {
 		if got := underlay(c.self, c.others).String(); got != c.want {
 			t.Errorf("%v with %v: %s, want %s", c.self.Addresses, c.others, got, c.want)
@@ -121,44 +136,52 @@ func TestUnderlay(t *testing.T) {
 	}
 }
 
-// TestSecondUplink has a node with a second uplink on the segment of another, which knows it by the address of its first one: both have to choose the
-// tunnel.
+// TestSecondUplink has a node with a second uplink on the segment of another, which knows it by the address of its
+// first one: both have to choose the tunnel.
 func TestSecondUplink(t *testing.T) {
 	c := newCluster(t, kind{nodes: 2, routed: true, routing: Auto, family: "ipv4"})
 	second := c.nodes[1].ns
-	for _, args := range []string{"link add br0 type bridge mcast_snooping 0", "addr flush dev port1", "link set port1 master br0", "link set br0 up"} {
+	for _, args := range []string{"link add br0 type bridge mcast_snooping 0", "addr flush dev port1",
+		"link set port1 master br0", "link set br0 up"} {
 		c.ip(c.wire, args)
 	}
 	c.ip(c.wire, "addr add "+families[0].router(1).String()+" dev br0")
-	c.must(rtnl.AddVeth(rtnl.VethEnd{Namespace: second, Name: "eth1"}, rtnl.VethEnd{Namespace: c.wire, Name: "port3"}, podlink.DefaultMTU))
+	c.must(rtnl.AddVeth(rtnl.VethEnd{Namespace: second, Name: "eth1"}, rtnl.VethEnd{Namespace: c.wire, Name: "port3"},
+		podlink.DefaultMTU))
 	c.ip(c.wire, "link set port3 master br0 up")
-	c.must(rtnl.In(second).Configure("eth1", rtnl.DeviceConfig{Addresses: []netip.Prefix{netip.MustParsePrefix("198.51.1.9/24")}, Up: true}))
+	c.must(rtnl.In(second).Configure("eth1",
+		rtnl.DeviceConfig{Addresses: []netip.Prefix{netip.MustParsePrefix("198.51.1.9/24")}, Up: true}))
 	c.apply()
 	c.tunnels(true)
 	c.reach("two uplinks")
 }
 
-// TestTwoDevicesInOneSegment has a node with two devices in the segment: its address is at the second, and the kernel's route by the first.
+// TestTwoDevicesInOneSegment has a node with two devices in the segment: its address is at the second, and the kernel's
+// route by the first.
 func TestTwoDevicesInOneSegment(t *testing.T) {
 	c := newCluster(t, kind{nodes: 2, routing: Auto, family: "ipv4"})
 	second := c.nodes[1]
-	c.must(rtnl.AddVeth(rtnl.VethEnd{Namespace: second.ns, Name: "eth1"}, rtnl.VethEnd{Namespace: c.wire, Name: "port3"}, podlink.DefaultMTU))
+	c.must(rtnl.AddVeth(rtnl.VethEnd{Namespace: second.ns, Name: "eth1"}, rtnl.VethEnd{Namespace: c.wire, Name: "port3"},
+		podlink.DefaultMTU))
 	c.ip(c.wire, "link set port3 master br0 up")
-	c.must(rtnl.In(second.ns).Configure("eth1", rtnl.DeviceConfig{Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.9/24")}, Up: true}))
+	c.must(rtnl.In(second.ns).Configure("eth1",
+		rtnl.DeviceConfig{Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.9/24")}, Up: true}))
 	second.Addresses = []netip.Addr{netip.MustParseAddr("192.0.2.9")}
 	c.apply()
 	c.tunnels(false)
 	c.reach("two devices")
 }
 
-// TestDeviceWithoutNeighbours has the node's address at a device like those of VPNs, where the next hop of a route counts for nothing.
+// TestDeviceWithoutNeighbours has the node's address at a device like those of VPNs, where the next hop of a route
+// counts for nothing.
 func TestDeviceWithoutNeighbours(t *testing.T) {
 	c := newCluster(t, kind{nodes: 2, routing: Auto, family: "ipv4"})
 	first, second := c.nodes[0], c.nodes[1]
 	for _, args := range []string{"tuntap add vpn0 mode tun", "addr add 100.64.0.1/24 dev vpn0", "link set vpn0 up"} {
 		c.ip(first.ns, args)
 	}
-	first.Addresses, second.Addresses = []netip.Addr{netip.MustParseAddr("100.64.0.1")}, []netip.Addr{netip.MustParseAddr("100.64.0.2")}
+	first.Addresses, second.Addresses = []netip.Addr{netip.MustParseAddr("100.64.0.1")},
+		[]netip.Addr{netip.MustParseAddr("100.64.0.2")}
 	c.must(first.network.Apply(first.Node, c.others(first)))
 	if routes := c.ip(first.ns, "route show proto 109"); !strings.Contains(routes, DeviceName) {
 		t.Errorf("routes %q, want one by %s", routes, DeviceName)

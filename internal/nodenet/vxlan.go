@@ -20,8 +20,8 @@ import (
 // DeviceName is the name of a node's VXLAN device.
 const DeviceName = "mst-vxlan"
 
-// networkID keeps packets of other VXLAN networks on the same port apart, and tells the device from one of that name that
-// somebody else has made: the letters mst.
+// networkID keeps packets of other VXLAN networks on the same port apart, and tells the device from one of that name
+// that somebody else has made: the letters mst.
 const networkID = 0x6d7374
 
 // device is the VXLAN device, if there is one of ours; its index is 0 if not.
@@ -77,7 +77,8 @@ func (h host) setUpDevice(want plan, port uint16) error {
 	}
 	if have.link.Attrs().Flags&net.FlagUp == 0 {
 		// No link-local address: nobody learns neighbours there. A kernel without IPv6 has no such setting.
-		if err := h.SetSysctl("net/ipv6/conf/"+DeviceName+"/addr_gen_mode", "1"); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := h.SetSysctl("net/ipv6/conf/"+DeviceName+"/addr_gen_mode", "1"); err != nil &&
+			!errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 		if err := h.LinkSetUp(have.link); err != nil {
@@ -101,7 +102,8 @@ func (h host) addDevice(want plan, port uint16) (device, error) {
 	attrs.Name, attrs.HardwareAddr, attrs.MTU = DeviceName, want.mac, want.mtu
 	err := h.LinkAdd(&netlink.Vxlan{LinkAttrs: attrs, VxlanId: networkID, SrcAddr: want.local.AsSlice(), Port: int(port)})
 	if errors.Is(err, unix.EEXIST) {
-		err = fmt.Errorf("there is one of that name, or with VXLAN id %d on port %d, that somebody else has made", networkID, port)
+		err = fmt.Errorf("there is one of that name, or with VXLAN id %d on port %d, that somebody else has made",
+			networkID, port)
 	}
 	if err != nil {
 		return device{}, fmt.Errorf("add VXLAN device %q: %w", DeviceName, err)
@@ -151,7 +153,8 @@ func (h host) setPeers(index int, peers []peer) error {
 				continue
 			}
 			if err := do(&n); err != nil && !errors.Is(err, unix.ENOENT) {
-				errs = append(errs, fmt.Errorf("%s neighbour %v at %v of device %q: %w", what, n.IP, n.HardwareAddr, DeviceName, err))
+				errs = append(errs, fmt.Errorf("%s neighbour %v at %v of device %q: %w", what, n.IP, n.HardwareAddr,
+					DeviceName, err))
 			}
 		}
 	}
@@ -168,7 +171,8 @@ func neighboursOf(index int, peers []peer) (want []netlink.Neigh) {
 			IP: p.underlay.AsSlice(), HardwareAddr: p.mac,
 		})
 		for _, hop := range p.hops {
-			want = append(want, netlink.Neigh{LinkIndex: index, Family: familyOf(hop), State: netlink.NUD_PERMANENT, IP: hop.AsSlice(), HardwareAddr: p.mac})
+			want = append(want, netlink.Neigh{LinkIndex: index, Family: familyOf(hop), State: netlink.NUD_PERMANENT,
+				IP: hop.AsSlice(), HardwareAddr: p.mac})
 		}
 	}
 	return want

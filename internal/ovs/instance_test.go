@@ -198,8 +198,10 @@ func TestColumnValues(t *testing.T) {
 // TestDatabaseErrors has a server refuse, ask back, answer nonsense and hang up.
 func TestDatabaseErrors(t *testing.T) {
 	for _, row := range []struct{ name, answers, says string }{
-		{"operation fails", `{"id":1,"error":null,"result":[{"error":"timed out","details":"too late"},null]}`, "timed out: too late"},
-		{"commit fails", `{"id":1,"error":null,"result":[{},{},{"error":"constraint violation","details":"twice"}]}`, "twice"},
+		{"operation fails", `{"id":1,"error":null,"result":[{"error":"timed out","details":"too late"},null]}`,
+			"timed out: too late"},
+		{"commit fails", `{"id":1,"error":null,"result":[{},{},{"error":"constraint violation","details":"twice"}]}`,
+			"twice"},
 		{"request fails", `{"id":1,"error":"unknown database","result":null}`, "unknown database"},
 		{"too few results", `{"id":1,"error":null,"result":[{}]}`, "1 results for 2 operations"},
 		{"nonsense", `{"id":1,"error":null,"result":{}}`, "parse the answer"},
@@ -241,7 +243,8 @@ func TestDatabaseErrors(t *testing.T) {
 	}
 }
 
-// TestHungServer has a server that takes connections and never answers: the first call fails in 15 s at most, and those after it at once.
+// TestHungServer has a server that takes connections and never answers: the first call fails in 15 s at most, and those
+// after it at once.
 func TestHungServer(t *testing.T) {
 	t.Parallel()
 	if applyTimeout+answerMargin > 15*time.Second {

@@ -41,8 +41,8 @@ func CheckUserSpace() error {
 }
 
 // Switch is a connection to the database of an Open vSwitch. It is for one
-// goroutine. Changes return when ovs-vswitchd has applied them. After one has timed out, later changes do not wait, so that
-// failed changes can be undone quickly.
+// goroutine. Changes return when ovs-vswitchd has applied them. After one has timed out, later changes do not wait, so
+// that failed changes can be undone quickly.
 type Switch struct {
 	db   *database
 	away bool // ovs-vswitchd has not answered
@@ -186,7 +186,8 @@ func (s *Switch) AddBridge(b BridgeSpec) error {
 		insertPort(row{"name": b.Name, "type": "internal", "mtu_request": b.MTU}),
 		[]operation{
 			{"op": "insert", "table": "Bridge", "row": bridge, "uuid-name": "bridge"},
-			{"op": "mutate", "table": databaseName, "where": where(), "mutations": []any{[]any{"bridges", "insert", named("bridge")}}},
+			{"op": "mutate", "table": databaseName, "where": where(), "mutations": []any{[]any{"bridges", "insert", named(
+				"bridge")}}},
 		})...)
 	if err != nil {
 		return err
@@ -281,7 +282,8 @@ func (s *Switch) EnsurePort(b Bridge, p Port) error {
 }
 
 // DeletePort deletes the port of that name from its bridge, and reports whether
-// there was one that ovs-vswitchd has deleted: if ovs-vswitchd is away, it deletes the device later. A port that AddPort did not add is an error.
+// there was one that ovs-vswitchd has deleted: if ovs-vswitchd is away, it deletes the device later. A port that
+// AddPort did not add is an error.
 func (s *Switch) DeletePort(name string) (deleted bool, err error) {
 	port, found, err := s.port(name)
 	if err != nil || !found {

@@ -83,7 +83,8 @@ func (b Bandwidth) deviceLimits(mode Mode, network Network, pod Pod) ([]deviceLi
 		limits = append(limits, deviceLimit{network.Host, pod.HostIfName, b.ToPod, qdisc.SetLimit, qdisc.Deviation},
 			deviceLimit{network.Host, pod.HostIfName, b.FromPod, qdisc.SetPolice, qdisc.PoliceDeviation})
 	case b.ToPod.Rate != 0:
-		return nil, fmt.Errorf("link mode %s can't limit traffic to a pod: it lacks a device of the pod on the host", mode.Name())
+		return nil, fmt.Errorf("link mode %s can't limit traffic to a pod: it lacks a device of the pod on the host",
+			mode.Name())
 	}
 	switch {
 	case pod.Namespace != nil:

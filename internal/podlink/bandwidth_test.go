@@ -60,8 +60,8 @@ func TestBandwidth(t *testing.T) {
 	})
 }
 
-// TestBandwidthHolds has root of a pod delete its queues: what it sends stays limited where the host has a device of the
-// pod, and Check reports the queue that is gone. The pod's traffic passes when the limit is over.
+// TestBandwidthHolds has root of a pod delete its queues: what it sends stays limited where the host has a device of
+// the pod, and Check reports the queue that is gone. The pod's traffic passes when the limit is over.
 func TestBandwidthHolds(t *testing.T) {
 	testkit.RequireTool(t, "tc")
 	forEachMode(t, func(t *testing.T, mode Mode) {
@@ -83,7 +83,8 @@ func TestBandwidthHolds(t *testing.T) {
 		if strings.Contains(fmt.Sprint(err), pod.HostIfName) {
 			t.Errorf("error %v names the host link", err)
 		}
-		if mode.Traits().Needs == NeedsOpenVSwitch && strings.Contains(vsctl(t, f.network, "get", "Bridge", DefaultBridge, "datapath_type"), ovs.UserSpace) {
+		if mode.Traits().Needs == NeedsOpenVSwitch && strings.Contains(vsctl(t, f.network, "get", "Bridge", DefaultBridge,
+			"datapath_type"), ovs.UserSpace) {
 			t.Log("the switch takes packets before the device's programs")
 			return
 		}
@@ -245,7 +246,8 @@ func TestBigTCP(t *testing.T) {
 		wantPackets(t, f.network.Host, "lo", rtnl.PacketBytes)
 		for i, addr := range f.pods[1].Addresses {
 			server := testkit.Echo(t, f.pods[1].Namespace, "tcp", netip.AddrPortFrom(addr, 0).String())
-			packets := testkit.WatchPackets(t, f.pods[1].Namespace, findDevice(t, f.pods[1].Namespace, f.links[1].IfName).Index, nil)
+			packets := testkit.WatchPackets(t, f.pods[1].Namespace, findDevice(t, f.pods[1].Namespace, f.links[1].IfName).Index,
+				nil)
 			limit := want
 			if addr.Is6() {
 				limit = rtnl.PacketBytes
@@ -266,8 +268,8 @@ func TestBigTCP(t *testing.T) {
 	})
 }
 
-// TestBigTCPOfSharedDevice has networks with BIG TCP and without take turns. The host's device has the limits of the first
-// one, pods those of their own. CHECK takes pods of either.
+// TestBigTCPOfSharedDevice has networks with BIG TCP and without take turns. The host's device has the limits of the
+// first one, pods those of their own. CHECK takes pods of either.
 func TestBigTCPOfSharedDevice(t *testing.T) {
 	limits := map[bool]uint32{true: rtnl.BigTCPBytes, false: rtnl.PacketBytes}
 	for _, name := range []string{"veth", "bridge", "macvlan"} {
@@ -294,15 +296,16 @@ func TestBigTCPOfSharedDevice(t *testing.T) {
 	}
 }
 
-// TestBigTCPKeepsHostBridge adds a pod to a bridge of the host whose port leads out: it takes larger packets, and keeps the
-// limits that it has.
+// TestBigTCPKeepsHostBridge adds a pod to a bridge of the host whose port leads out: it takes larger packets, and keeps
+// the limits that it has.
 func TestBigTCPKeepsHostBridge(t *testing.T) {
 	for _, bytes := range []uint32{rtnl.PacketBytes, 2 * rtnl.PacketBytes} {
 		f := newHostOf(t, "bridge")
 		f.network.BigTCP = true
 		withLink(t, f.network.Host, uplinkName, func(h nsHandle, uplink netlink.Link) error {
 			bridge := &netlink.Bridge{LinkAttrs: newAttrs(DefaultBridge)}
-			return errors.Join(h.LinkAdd(bridge), h.LinkSetMaster(uplink, bridge), rtnl.SetUpWithPackets(h.Handle, bridge, bytes))
+			return errors.Join(h.LinkAdd(bridge), h.LinkSetMaster(uplink, bridge), rtnl.SetUpWithPackets(h.Handle,
+				bridge, bytes))
 		})
 		f.setUp(t, 1)
 		wantPackets(t, f.pods[0].Namespace, f.links[0].IfName, rtnl.BigTCPBytes)

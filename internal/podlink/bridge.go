@@ -23,7 +23,8 @@ type bridged struct{ linkType }
 func newBridged(name string, ends linkType, rank int) linkMode {
 	traits := Traits{
 		Needs: ends.needs(), HostSide: true, Switched: true, Bridge: true, NetfilterCall: true, HostDevice: DefaultBridge,
-		Delivery: ends.delivery, BigTCP: !ends.relayed, DHCP: !ends.relayed, Guests: ends.relayed, AutoRank: rank, ResultLink: name,
+		Delivery: ends.delivery, BigTCP: !ends.relayed, DHCP: !ends.relayed, Guests: ends.relayed, AutoRank: rank,
+		ResultLink: name,
 	}
 	bridge := requirement{
 		feature: "bridge devices", module: "bridge", since: "2.6.0",
@@ -192,7 +193,8 @@ func (h nsHandle) addHostPorts(bridge netlink.Link, network Network) error {
 		return fmt.Errorf("uplink port: %w", err)
 	}
 	if other := port.Attrs().MasterIndex; other != 0 && other != bridge.Attrs().Index {
-		return fmt.Errorf("uplink port %q in %q is a port of another switch: %w", network.UplinkPort, h.ns.Name(), fs.ErrExist)
+		return fmt.Errorf("uplink port %q in %q is a port of another switch: %w", network.UplinkPort, h.ns.Name(),
+			fs.ErrExist)
 	}
 	if err := h.setMaster(port, bridge); err != nil {
 		return err
@@ -256,7 +258,8 @@ func (h nsHandle) addVXLAN(network Network) (netlink.Link, error) {
 	}
 	err = h.LinkAdd(device)
 	if errors.Is(err, unix.EOPNOTSUPP) {
-		err = &UnsupportedError{Mode: "bridge", Feature: "VXLAN devices", Module: "vxlan", Since: "3.7", Kernel: kernelRelease(), Err: err}
+		err = &UnsupportedError{Mode: "bridge", Feature: "VXLAN devices", Module: "vxlan", Since: "3.7",
+			Kernel: kernelRelease(), Err: err}
 	}
 	if err != nil {
 		return nil, addError(err, VXLANDevice, "vxlan", h.ns)

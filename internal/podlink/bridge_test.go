@@ -131,8 +131,8 @@ func TestNetfilterCallErrors(t *testing.T) {
 	wantDeviation(t, f.mode.Check(f.network, f.pods[0]), "is on for IPv4: false, IPv6: true")
 }
 
-// TestNetfilterCallOfOthers sets up a bridge on a host whose other bridges pass their packets to its rules, as kube-proxy and Docker
-// need it: they still do.
+// TestNetfilterCallOfOthers sets up a bridge on a host whose other bridges pass their packets to its rules, as
+// kube-proxy and Docker need it: they still do.
 func TestNetfilterCallOfOthers(t *testing.T) {
 	f := newHostOf(t, "bridge")
 	if !hasNetfilterCall(f.network.Host) {
@@ -196,7 +196,8 @@ func TestUplinkPortDeviations(t *testing.T) {
 		{"uplink port is down", []string{"bridge", "ovs-veth"}, inHost(uplinkName, down), `device "eth0" in`},
 		{"uplink port has IPv6", []string{"bridge", "ovs-veth"}, setSysctl(true, "net/ipv6/conf/eth0/disable_ipv6", "0"),
 			"eth0/disable_ipv6 in"},
-		{"uplink port answers ARP", []string{"ovs-veth"}, setSysctl(true, "net/ipv4/conf/eth0/arp_ignore", "0"), "eth0/arp_ignore in"},
+		{"uplink port answers ARP", []string{"ovs-veth"}, setSysctl(true, "net/ipv4/conf/eth0/arp_ignore", "0"),
+			"eth0/arp_ignore in"},
 		{"no VXLAN device", []string{"bridge"}, inHost(VXLANDevice, remove), `port "mst-vxlan" is missing`},
 		{"MTU of VXLAN device", []string{"bridge"}, inHost(VXLANDevice, func(s nsHandle, link netlink.Link) error {
 			return s.LinkSetMTU(link, 1400)
@@ -224,15 +225,23 @@ func TestUplinkPortDeviations(t *testing.T) {
 // compares the host before and after.
 func TestUplinkPortFails(t *testing.T) {
 	for _, row := range []setupFailure{
-		{"uplink port is missing", []string{"bridge", "ovs-veth"}, func(s *situation) { s.f.network.UplinkPort = "none0" }, `"none0"`},
-		{"uplink port's name", []string{"bridge"}, func(s *situation) { s.f.network.UplinkPort = "a/b" }, "uplink port: invalid name"},
+		{"uplink port is missing", []string{"bridge", "ovs-veth"}, func(s *situation) { s.f.network.UplinkPort = "none0" },
+			`"none0"`},
+		{"uplink port's name", []string{"bridge"}, func(s *situation) { s.f.network.UplinkPort = "a/b" },
+			"uplink port: invalid name"},
 		{"uplink port is another bridge's port", []string{"bridge"}, func(s *situation) {
 			addBridge(s.t, s.f.network.Host, "br0")
-			withHandle(s.t, s.f.network.Host, func(host nsHandle) error { return host.LinkSetMaster(byName(uplinkName), byName("br0")) })
+			withHandle(s.t, s.f.network.Host, func(host nsHandle) error {
+				return host.LinkSetMaster(byName(uplinkName),
+					byName("br0"))
+			})
 		}, "port of another switch"},
-		{"VXLAN id", []string{"bridge", "ovs-veth"}, func(s *situation) { s.f.network.VXLAN.ID = 1 << 24 }, "VXLAN id 16777216"},
-		{"VXLAN to itself", []string{"bridge"}, func(s *situation) { s.f.network.VXLAN.Remote = s.f.network.VXLAN.Local }, "VXLAN from"},
-		{"VXLAN device of another", []string{"bridge"}, func(s *situation) { addBridge(s.t, s.f.network.Host, VXLANDevice) }, "not a vxlan"},
+		{"VXLAN id", []string{"bridge", "ovs-veth"}, func(s *situation) { s.f.network.VXLAN.ID = 1 << 24 },
+			"VXLAN id 16777216"},
+		{"VXLAN to itself", []string{"bridge"}, func(s *situation) { s.f.network.VXLAN.Remote = s.f.network.VXLAN.Local },
+			"VXLAN from"},
+		{"VXLAN device of another", []string{"bridge"}, func(s *situation) { addBridge(s.t, s.f.network.Host, VXLANDevice) },
+			"not a vxlan"},
 	} {
 		for _, name := range row.modes {
 			t.Run(name+"/"+row.name, func(t *testing.T) {
@@ -256,7 +265,10 @@ func TestAddRemote(t *testing.T) {
 		testkit.Succeed(t, f.network.AddRemote(pod))
 	}
 	withLink(t, f.network.Host, VXLANDevice, func(host nsHandle, link netlink.Link) error {
-		entries, err := rtnl.Dump(func() ([]netlink.Neigh, error) { return host.NeighList(link.Attrs().Index, unix.AF_BRIDGE) })
+		entries, err := rtnl.Dump(func() ([]netlink.Neigh, error) {
+			return host.NeighList(link.Attrs().Index,
+				unix.AF_BRIDGE)
+		})
 		var found []string
 		for _, entry := range entries {
 			if entry.IP != nil { // the bridge's own entries have none

@@ -101,9 +101,12 @@ func deviationsOfRoutes() []deviation {
 		{"IPv6 address", all, inPod(removeAddr("fd00:10::10/128")), "lacks address fd00:10::10/128"},
 		{"default route", routedByEthernet(), inPod(removeRoute(defaultRoute(v4))), "default route via 169.254.1.1"},
 		{"IPv6 default route", routedByEthernet(), inPod(removeRoute(defaultRoute(v6))), "default route via fe80::1"},
-		{"default route", allInLayer3(), inPod(removeRoute(Route{Dst: defaultPrefix(v4)})), `default route through device "eth0" is missing`},
-		{"IPv6 default route", allInLayer3(), inPod(removeRoute(Route{Dst: defaultPrefix(v6)})), "default route through device"},
-		{"pod's link-local address", allInLayer3(), setSysctl(false, "net/ipv6/conf/eth0/addr_gen_mode", "0"), "addr_gen_mode in"},
+		{"default route", allInLayer3(), inPod(removeRoute(Route{Dst: defaultPrefix(v4)})),
+			`default route through device "eth0" is missing`},
+		{"IPv6 default route", allInLayer3(), inPod(removeRoute(Route{Dst: defaultPrefix(v6)})),
+			"default route through device"},
+		{"pod's link-local address", allInLayer3(), setSysctl(false, "net/ipv6/conf/eth0/addr_gen_mode", "0"),
+			"addr_gen_mode in"},
 		{"host's device is down", allRouted(), inHost("msta", down), `device "msta" in`},
 		{"host route", allRouted(), inHost("msta", removeRoute(to4)), "route to 192.168.10.10/32"},
 		{"IPv6 host route", allRouted(), inHost("msta", removeRoute(to6)), "route to fd00:10::10/128"},
@@ -113,7 +116,8 @@ func deviationsOfRoutes() []deviation {
 		{"proxy ARP", routedByEthernet(), setSysctl(true, "net/ipv4/conf/msta/proxy_arp", "0"), "msta/proxy_arp in"},
 		{"proxy delay", routedByEthernet(), setSysctl(true, "net/ipv4/neigh/msta/proxy_delay", "80"), "msta/proxy_delay in"},
 		{"gateway", allRouted(), inHost("lo", removeAddr("192.168.10.1/32")), "lacks address 192.168.10.1/32"},
-		{"gateway", subinterfacesInLayer3(), inHost(IPVLANHostDevice, removeAddr("192.168.10.1/32")), "lacks address 192.168.10.1/32"},
+		{"gateway", subinterfacesInLayer3(), inHost(IPVLANHostDevice, removeAddr("192.168.10.1/32")),
+			"lacks address 192.168.10.1/32"},
 		{"another device", append(allRouted(), allBridged()...), replaceWithBridge("msta"), "is a bridge, not a"},
 		{"no peer", []string{"veth", "bridge"}, rewire, `is not the peer of "eth0"`},
 	}
@@ -127,7 +131,8 @@ func deviationsOfSegments() []deviation {
 		{"default route", allOnGateways(), inPod(removeRoute(defaultRoute(netip.MustParseAddr("192.168.10.1")))),
 			"default route via 192.168.10.1"},
 		{"no port", allBridged(), inHost("msta", release), `not a port of "mst0"`},
-		{"hairpin", allBridged(), inHost("msta", func(s nsHandle, link netlink.Link) error { return s.LinkSetHairpin(link, false) }),
+		{"hairpin", allBridged(),
+			inHost("msta", func(s nsHandle, link netlink.Link) error { return s.LinkSetHairpin(link, false) }),
 			"hairpin mode"},
 		{"port has IPv6", allBridged(), setSysctl(true, "net/ipv6/conf/msta/disable_ipv6", "0"), "msta/disable_ipv6 in"},
 		{"bridge is down", allBridged(), inHost("mst0", down), `device "mst0" in`},
@@ -146,11 +151,13 @@ func deviationsOfDevices() []deviation {
 		{"slave is missing", macvlan, inHost(MacvlanHostDevice, unlink), `device "mst-host" is missing`},
 		{"slave is missing", allIPVLAN(), inHost(IPVLANHostDevice, unlink), `device "mst-ipvlan" is missing`},
 		{"gateway", macvlan, inHost(MacvlanHostDevice, removeAddr("192.168.10.1/24")), "lacks address 192.168.10.1/24"},
-		{"gateway", []string{"ipvlan-l2"}, inHost(IPVLANHostDevice, removeAddr("192.168.10.1/24")), "lacks address 192.168.10.1/24"},
+		{"gateway", []string{"ipvlan-l2"}, inHost(IPVLANHostDevice, removeAddr("192.168.10.1/24")),
+			"lacks address 192.168.10.1/24"},
 		{"mode", macvlan, inPod(func(s nsHandle, link netlink.Link) error {
 			return s.LinkSetMacvlanMode(link, netlink.MACVLAN_MODE_PRIVATE)
 		}), "not in bridge mode"},
-		{"mode", allIPVLAN(), inHost(IPVLANHostDevice, changeIPVLAN(func(d *netlink.IPVlan) { d.Mode = (d.Mode + 1) % 3 })), "is in mode l"},
+		{"mode", allIPVLAN(), inHost(IPVLANHostDevice, changeIPVLAN(func(d *netlink.IPVlan) { d.Mode = (d.Mode + 1) % 3 })),
+			"is in mode l"},
 		{"private", allIPVLAN(), inHost(IPVLANHostDevice, changeIPVLAN(func(d *netlink.IPVlan) {
 			d.Flag = netlink.IPVLAN_FLAG_PRIVATE
 		})), "isolates pods from each other"},
@@ -164,7 +171,8 @@ func deviationsOfDevices() []deviation {
 
 // TestCheck spoils one thing at a time.
 func TestCheck(t *testing.T) {
-	rows := slices.Concat(deviationsOfAll(), deviationsOfRoutes(), deviationsOfSegments(), deviationsOfDevices(), deviationsOfOVS())
+	rows := slices.Concat(deviationsOfAll(), deviationsOfRoutes(), deviationsOfSegments(), deviationsOfDevices(),
+		deviationsOfOVS())
 	forEachMode(t, func(t *testing.T, mode Mode) {
 		t.Parallel() // most of the time they wait for the kernel
 		mode = shareHost(t, mode)
@@ -200,7 +208,8 @@ func givenRoutes(mode Mode) (given []Route, want []Route) {
 	}
 	if mode.Traits().Switched {
 		given = append(given, Route{Dst: prefix("10.7.0.0/16"), Via: addr("192.168.10.77")},
-			Route{Dst: prefix("fd00:7::/48"), Via: addr("fd00:10::77")}, Route{Dst: prefix("fd00:6::/48"), Via: addr("fe80::77")})
+			Route{Dst: prefix("fd00:7::/48"), Via: addr("fd00:10::77")}, Route{Dst: prefix("fd00:6::/48"),
+				Via: addr("fe80::77")})
 	}
 	for _, r := range given {
 		switch i := 0; {
@@ -303,7 +312,8 @@ func badRoutes() []failure {
 		{"route nowhere", nil, Route{}, "routes[1].dst: missing"},
 		{"route to a host", nil, to("10.9.0.1/16"), "routes[1].dst: invalid network prefix 10.9.0.1/16"},
 		{"route twice", nil, to("10.9.0.0/16"), "routes[1].dst: duplicate route to 10.9.0.0/16"},
-		{"route to the own network", allOnGateways(), to("192.168.10.0/24"), "routes[1].dst: 192.168.10.0/24 is the pods' own"},
+		{"route to the own network", allOnGateways(), to("192.168.10.0/24"),
+			"routes[1].dst: 192.168.10.0/24 is the pods' own"},
 		{"MTU of a route", nil, Route{Dst: to("10.8.0.0/16").Dst, MTU: 1501}, "routes[1].mtu: 1501"},
 		{"MTU of an IPv6 route", nil, Route{Dst: to("fd00:9::/48").Dst, MTU: 1279}, "routes[1].mtu: 1279"},
 		{"MSS of a route", nil, Route{Dst: to("10.8.0.0/16").Dst, AdvMSS: -1}, "routes[1].advmss: -1"},
@@ -312,9 +322,12 @@ func badRoutes() []failure {
 		{"next hop far away", nil, by("10.8.0.0/16", "10.1.0.1"), "routes[1].gw: 10.1.0.1 is unreachable"},
 		{"next hop is nobody", nil, by("10.8.0.0/16", "0.0.0.0"), "routes[1].gw: 0.0.0.0 is unreachable"},
 		{"next hop is the pod", nil, by("10.8.0.0/16", "192.168.10.11"), "routes[1].gw: 192.168.10.11 is the pod's own"},
-		{"next hop is the network", allOnGateways(), by("10.8.0.0/16", "192.168.10.0"), "routes[1].gw: 192.168.10.0 is not a host's"},
-		{"next hop is all", allOnGateways(), by("10.8.0.0/16", "192.168.10.255"), "routes[1].gw: 192.168.10.255 is not a host's"},
-		{"next hop is no neighbour", append(allRouted(), subinterfacesInLayer3()...), by("fd00:9::/48", "fd00:10::9"), "routes[1].gw: fd00:10::9 is unreachable: the pod's only neighbour is the host"},
+		{"next hop is the network", allOnGateways(), by("10.8.0.0/16", "192.168.10.0"),
+			"routes[1].gw: 192.168.10.0 is not a host's"},
+		{"next hop is all", allOnGateways(), by("10.8.0.0/16", "192.168.10.255"),
+			"routes[1].gw: 192.168.10.255 is not a host's"},
+		{"next hop is no neighbour", append(allRouted(), subinterfacesInLayer3()...), by("fd00:9::/48", "fd00:10::9"),
+			"routes[1].gw: fd00:10::9 is unreachable: the pod's only neighbour is the host"},
 	} {
 		rows = append(rows, failure{row.name, row.modes, func(s *situation) {
 			s.pod.Routes = []Route{to("10.9.0.0/16"), row.route}

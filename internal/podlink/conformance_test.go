@@ -185,7 +185,10 @@ func retransmissions(t *testing.T, conn *net.TCPConn) (count uint32) {
 	raw := testkit.Must(conn.SyscallConn())(t)
 	var info *unix.TCPInfo
 	var err error
-	testkit.Succeed(t, raw.Control(func(fd uintptr) { info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO) }))
+	testkit.Succeed(t, raw.Control(func(fd uintptr) {
+		info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP,
+			unix.TCP_INFO)
+	}))
 	testkit.Succeed(t, err)
 	return info.Total_retrans
 }
@@ -204,7 +207,8 @@ func testOVSAnswers(t *testing.T, f *fixture, _ string) {
 func TestMacvlanAnswers(t *testing.T) {
 	f := newHostOf(t, "macvlan")
 	address := netip.MustParsePrefix("192.0.2.1/24")
-	testkit.Succeed(t, rtnl.In(f.network.Host).Configure(uplinkName, rtnl.DeviceConfig{Addresses: []netip.Prefix{address}, Up: true}))
+	testkit.Succeed(t, rtnl.In(f.network.Host).Configure(uplinkName, rtnl.DeviceConfig{Addresses: []netip.Prefix{address},
+		Up: true}))
 	testkit.Succeed(t, f.mode.Setup(f.network))
 	q := question{f.network.Host, "wire", netip.MustParseAddr("192.0.2.9"), address.Addr()}
 	fd, everyone := q.open(t)

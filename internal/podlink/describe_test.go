@@ -51,7 +51,8 @@ func describe(t *testing.T, namespaces ...*netns.Namespace) string {
 func summary(device rtnl.Device) string {
 	device.RxPackets, device.TxPackets, device.RxBytes, device.TxBytes = 0, 0, 0, 0
 	return strings.Join([]string{
-		device.Name, device.Kind, device.MAC.String(), prefixes(device.Addrs), strconv.Itoa(device.MTU), strconv.Itoa(device.MasterIndex),
+		device.Name, device.Kind, device.MAC.String(), prefixes(device.Addrs), strconv.Itoa(device.MTU),
+		strconv.Itoa(device.MasterIndex),
 	}, " ")
 }
 

@@ -115,8 +115,8 @@ func (c *checker) device(h nsHandle, want deviceSpec) netlink.Link {
 	return link
 }
 
-// setUpHostDevice configures the device with the gateways' addresses (a bridge's own, one on the uplink, or the loopback
-// device), and enables forwarding. created is true if this Setup created the device.
+// setUpHostDevice configures the device with the gateways' addresses (a bridge's own, one on the uplink, or the
+// loopback device), and enables forwarding. created is true if this Setup created the device.
 func (h nsHandle) setUpHostDevice(link netlink.Link, spec deviceSpec, created bool) error {
 	if err := apply(h.ns, spec.settings); err != nil {
 		return err
@@ -161,7 +161,8 @@ const (
 )
 
 // forwardingSettings let a host route its pods' packets, in the families in which it is their gateway or has an address
-// among them; without any address, in both. To forward IPv6 costs a host its routes of router advertisements, unless accept_ra is 2.
+// among them; without any address, in both. To forward IPv6 costs a host its routes of router advertisements, unless
+// accept_ra is 2.
 func forwardingSettings(host []netip.Prefix) (settings []rtnl.Sysctl) {
 	for _, family := range []struct {
 		key string
@@ -193,7 +194,8 @@ func layer3Settings(name string, addrs []netip.Prefix) []rtnl.Sysctl {
 
 // announceSettings make the kernel announce a device's addresses to its neighbours whenever the MAC address is set.
 func announceSettings(name string) []rtnl.Sysctl {
-	return []rtnl.Sysctl{{Key: "net/ipv4/conf/" + name + "/arp_notify", Value: "1"}, {Key: "net/ipv6/conf/" + name + "/ndisc_notify", Value: "1"}}
+	return []rtnl.Sysctl{{Key: "net/ipv4/conf/" + name + "/arp_notify", Value: "1"}, {Key: "net/ipv6/conf/" + name +
+		"/ndisc_notify", Value: "1"}}
 }
 
 // portSettings keep a switch's port from having addresses of its own.

@@ -75,17 +75,20 @@ func badInputs() []failure {
 		{"no gateway of the family", append(allOnGateways(), subinterfacesInLayer3()...), func(s *situation) {
 			s.f.network.Gateways = s.f.network.Gateways[:1]
 		}, "no gateway of the family", nil},
-		{"no gateways", append(allOnGateways(), subinterfacesInLayer3()...), func(s *situation) { s.f.network.Gateways = nil }, "no gateways", nil},
+		{"no gateways", append(allOnGateways(), subinterfacesInLayer3()...),
+			func(s *situation) { s.f.network.Gateways = nil }, "no gateways", nil},
 		{"two gateways of a family", nil, func(s *situation) {
 			s.f.network.Gateways[1] = netip.MustParsePrefix("192.168.11.1/24")
 		}, "second one of its family", nil},
 		{"the pod is the host", nil, func(s *situation) {
 			s.pod.Namespace = s.f.network.Host
 		}, "both the pod's and the host's", nil},
-		{"no pod", slices.Concat(allSubinterfaces(), allOVS(), []string{"veth", "bridge", "netkit", "tun"}), func(s *situation) { s.pod.Namespace = nil }, "no namespace", nil},
+		{"no pod", slices.Concat(allSubinterfaces(), allOVS(), []string{"veth", "bridge", "netkit", "tun"}),
+			func(s *situation) { s.pod.Namespace = nil }, "no namespace", nil},
 		{"no host", nil, func(s *situation) { s.f.network.Host = nil }, "no host namespace", nil},
 		{"MTU is negative", nil, func(s *situation) { s.f.network.MTU = -1 }, "MTU -1", nil},
-		{"multicast MAC", nil, func(s *situation) { s.pod.MAC = net.HardwareAddr{1, 0, 0, 0, 0, 1} }, "is a multicast address", nil},
+		{"multicast MAC", nil, func(s *situation) { s.pod.MAC = net.HardwareAddr{1, 0, 0, 0, 0, 1} },
+			"is a multicast address", nil},
 		{"no MAC", nil, func(s *situation) { s.pod.MAC = make(net.HardwareAddr, 6) }, "is all zero", nil},
 		{"short MAC", nil, func(s *situation) { s.pod.MAC = net.HardwareAddr{2, 0, 0} }, "has 3 bytes", nil},
 		{"MTU is too small for IPv6", nil, func(s *situation) { s.f.network.MTU = 1000 }, "MTU 1000 is less", nil},
@@ -153,7 +156,8 @@ func badStates() []failure {
 			withLink(s.t, s.f.network.Host, "wire", down)
 		}, "no carrier", nil},
 		{"slave is of another mode", allIPVLAN(), func(s *situation) {
-			withLink(s.t, s.f.network.Host, IPVLANHostDevice, changeIPVLAN(func(d *netlink.IPVlan) { d.Mode = (d.Mode + 1) % 3 }))
+			withLink(s.t, s.f.network.Host, IPVLANHostDevice,
+				changeIPVLAN(func(d *netlink.IPVlan) { d.Mode = (d.Mode + 1) % 3 }))
 		}, `device "mst-ipvlan"`, nil},
 		{"no slave", allIPVLAN(), func(s *situation) {
 			withLink(s.t, s.f.network.Host, IPVLANHostDevice, unlink)

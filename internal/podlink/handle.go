@@ -203,8 +203,9 @@ func (h nsHandle) setUpOwn(link netlink.Link) error {
 	return h.setUp(link)
 }
 
-// ensureUpBridge sets a bridge up that has a port now, and has the limits of BIG TCP if it was created for them. The kernel
-// takes a bridge's GSO limits from its ports, without one it has none; the GRO limit that it got before shows what it is for.
+// ensureUpBridge sets a bridge up that has a port now, and has the limits of BIG TCP if it was created for them. The
+// kernel takes a bridge's GSO limits from its ports, without one it has none; the GRO limit that it got before shows
+// what it is for.
 func (h nsHandle) ensureUpBridge(bridge netlink.Link) error {
 	a := bridge.Attrs()
 	if h.bigTCP && a.GROIPv4MaxSize >= rtnl.BigTCPBytes && a.GSOIPv4MaxSize < rtnl.BigTCPBytes {

@@ -180,7 +180,8 @@ func (l linkMode) podConfig(n Network, p Pod) (c podConfig, err error) {
 		return c, err
 	}
 	if p.MAC != nil && (t.Layer3 || l.kind == "ipvlan") {
-		return c, fmt.Errorf("link mode %s can't set the pod's MAC address %v: its devices have none of their own", l.name, p.MAC)
+		return c, fmt.Errorf("link mode %s can't set the pod's MAC address %v: its devices have none of their own",
+			l.name, p.MAC)
 	}
 	if t.Switched {
 		err = c.addGateways(n, p)
@@ -223,8 +224,8 @@ type podConfig struct {
 	relayed bool
 }
 
-// addGateways adds the pod's addresses with the prefix lengths of their gateways, and its next hops. Each address must be in
-// a gateway's prefix, unless that is a single address.
+// addGateways adds the pod's addresses with the prefix lengths of their gateways, and its next hops. Each address must
+// be in a gateway's prefix, unless that is a single address.
 func (c *podConfig) addGateways(network Network, pod Pod) error {
 	for _, addr := range pod.Addresses {
 		gateway, ok := network.gateway(addr)

@@ -55,14 +55,16 @@ type Mode interface {
 
 // linkModes are all link modes, in the order of lists for users.
 //
-// In the ipvlan modes all devices on the uplink have its MAC address, and the kernel distinguishes packets by IP address. In
-// layer 2, devices are neighbours as on an Ethernet. In layer 3 they have no neighbours, and packets for none of them leave
-// through the uplink. For IPv4 only the host's routes through the uplink count then, so pods of other link modes on the host
-// are unreachable. L3S is like L3, but packets from the uplink pass the host's netfilter hooks.
+// In the ipvlan modes all devices on the uplink have its MAC address, and the kernel distinguishes packets by IP
+// address. In layer 2, devices are neighbours as on an Ethernet. In layer 3 they have no neighbours, and packets for
+// none of them leave through the uplink. For IPv4 only the host's routes through the uplink count then, so pods of
+// other link modes on the host are unreachable. L3S is like L3, but packets from the uplink pass the host's netfilter
+// hooks.
 func linkModes() []linkMode {
 	return []linkMode{
 		newRouted("veth", veth(), false, 1), newBridged("bridge", veth(), 3),
-		newMacvlan(), newIPVLAN(netlink.IPVLAN_MODE_L2), newIPVLAN(netlink.IPVLAN_MODE_L3), newIPVLAN(netlink.IPVLAN_MODE_L3S),
+		newMacvlan(), newIPVLAN(netlink.IPVLAN_MODE_L2), newIPVLAN(netlink.IPVLAN_MODE_L3),
+		newIPVLAN(netlink.IPVLAN_MODE_L3S),
 		newRouted("netkit", netkitMode(netlink.NETKIT_MODE_L3).linkType(), true, 2), // the kernel's default
 		newRouted("netkit-l2", netkitMode(netlink.NETKIT_MODE_L2).linkType(), false, 0),
 		newOVSPorts("ovs-veth", veth()), newOVSInternal(),
@@ -97,7 +99,8 @@ func Lookup(name string) (Mode, error) {
 			known = append(known, l.name)
 		}
 	}
-	return nil, fmt.Errorf("unknown link mode %q (known: %s)%s", name, strings.Join(known, ", "), suggest.Text(name, known))
+	return nil, fmt.Errorf("unknown link mode %q (known: %s)%s", name, strings.Join(known, ", "),
+		suggest.Text(name, known))
 }
 
 // UnsupportedError reports a feature that a link mode needs and the running kernel lacks. It matches
@@ -184,15 +187,15 @@ func kernelRelease() string {
 	return unix.ByteSliceToString(name.Release[:])
 }
 
-// Seen describes the device of a pod: its kind, the kind of its master, whether it is an ipvlan whose packets the host routes, and
-// whether it has a MAC address.
+// Seen describes the device of a pod: its kind, the kind of its master, whether it is an ipvlan whose packets the host
+// routes, and whether it has a MAC address.
 type Seen struct {
 	Kind, Master     string
 	Layer3, Ethernet bool
 }
 
-// ModeOf returns the name of the link mode that a device belongs to. Modes ipvlan-l3 and -l3s look alike, and so do those of netkit.
-// It is the device's kind if no mode makes such a device.
+// ModeOf returns the name of the link mode that a device belongs to. Modes ipvlan-l3 and -l3s look alike, and so do
+// those of netkit. It is the device's kind if no mode makes such a device.
 func ModeOf(s Seen) string {
 	switch {
 	case s.Kind == "veth" && s.Master == "bridge":

@@ -32,7 +32,8 @@ func TestLookup(t *testing.T) {
 		}
 	}
 	_, err := Lookup("token-ring")
-	if err == nil || !strings.HasPrefix(err.Error(), `unknown link mode "token-ring" (known: `) || strings.Count(err.Error(), ",") != len(Modes())-1 {
+	if err == nil || !strings.HasPrefix(err.Error(), `unknown link mode "token-ring" (known: `) ||
+		strings.Count(err.Error(), ",") != len(Modes())-1 {
 		t.Fatalf("error is %v", err)
 	}
 	for _, mode := range Modes() {
@@ -167,12 +168,14 @@ func TestModeNamesElsewhere(t *testing.T) {
 					return true
 				}
 				for place, names := range allowed {
-					if (file == place || strings.HasSuffix(place, "/") && strings.HasPrefix(file, place)) && slices.Contains(names, text) {
+					if (file == place || strings.HasSuffix(place, "/") && strings.HasPrefix(file, place)) &&
+						slices.Contains(names, text) {
 						used[place] = true
 						return true
 					}
 				}
-				t.Errorf("%s:%d: %s is the name of a link mode: decide by its Traits", file, files.Position(literal.Pos()).Line, literal.Value)
+				t.Errorf("%s:%d: %s is the name of a link mode: decide by its Traits", file, files.Position(literal.Pos()).Line,
+					literal.Value)
 				return true
 			})
 			return nil
@@ -200,17 +203,20 @@ func TestTraits(t *testing.T) {
 		if got := link.Prefixes[0].Bits() < 32; got != traits.Switched {
 			t.Errorf("the pod has neighbours: %t; Switched is %t", got, traits.Switched)
 		}
-		if name := traits.HostDevice; name != "" && !slices.Contains(findDevice(t, f.network.Host, name).Addrs, f.network.Gateways[0]) && traits.Switched {
+		if name := traits.HostDevice; name != "" && !slices.Contains(findDevice(t, f.network.Host, name).Addrs,
+			f.network.Gateways[0]) && traits.Switched {
 			t.Errorf("HostDevice %s lacks the gateway's address", name)
 		}
 		endpoint, err := f.network.Endpoint(mode, pod)
-		if err != nil || endpoint.Namespace != pod.Namespace || endpoint.Host != f.network.Host || endpoint.IfName != pod.IfName {
+		if err != nil || endpoint.Namespace != pod.Namespace || endpoint.Host != f.network.Host ||
+			endpoint.IfName != pod.IfName {
 			t.Errorf("the endpoint is %+v, %v", endpoint, err)
 		}
 		if got := endpoint.HostIfName != ""; got != (traits.Needs == NeedsRelay) {
 			t.Errorf("the endpoint names the host's device: %t", got)
 		}
-		if got := endpoint.Segment != ""; got && traits.Needs != NeedsOpenVSwitch || got != (traits.Needs == NeedsOpenVSwitch && !traits.HostSide) && !inUserSpace(t, f) {
+		if got := endpoint.Segment != ""; got && traits.Needs != NeedsOpenVSwitch ||
+			got != (traits.Needs == NeedsOpenVSwitch && !traits.HostSide) && !inUserSpace(t, f) {
 			t.Errorf("the endpoint names a segment: %t", got)
 		}
 	})
@@ -260,7 +266,8 @@ func TestMAC(t *testing.T) {
 			return
 		}
 		f.create(t, pod)
-		if have := findDevice(t, pod.Namespace, pod.IfName).MAC; !slices.Equal(have, pod.MAC) || !slices.Equal(f.links[0].MAC, pod.MAC) {
+		if have := findDevice(t, pod.Namespace, pod.IfName).MAC; !slices.Equal(have, pod.MAC) ||
+			!slices.Equal(f.links[0].MAC, pod.MAC) {
 			t.Errorf("the device has %v, the attachment %v", have, f.links[0].MAC)
 		}
 		testkit.Succeed(t, mode.Check(f.network, pod))

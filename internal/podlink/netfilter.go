@@ -61,8 +61,9 @@ func configureBridge(host nsHandle, link netlink.Link, network Network) error {
 	return nil
 }
 
-// DisableNetfilterCall switches off the netfilter call for all bridges of a namespace whose own attribute does not switch it
-// on. Namespaces begin with it on, where the module br_netfilter is loaded. On a node others rely on it: kube-proxy, Docker.
+// DisableNetfilterCall switches off the netfilter call for all bridges of a namespace whose own attribute does not
+// switch it on. Namespaces begin with it on, where the module br_netfilter is loaded. On a node others rely on it:
+// kube-proxy, Docker.
 func DisableNetfilterCall(ns *netns.Namespace) error {
 	var sysctls []rtnl.Sysctl
 	for _, table := range []string{"iptables", "ip6tables", "arptables"} {
@@ -71,8 +72,9 @@ func DisableNetfilterCall(ns *netns.Namespace) error {
 	return rtnl.In(ns).SetSysctls(sysctls, func(_ rtnl.Sysctl, err error) bool { return errors.Is(err, fs.ErrNotExist) })
 }
 
-// netfilterCalls reports whether a bridge's own attribute passes its packets through the rules of host for routed packets
-// (iptables, nftables' ip and ip6 tables). The namespace's sysctls may do so as well. The library does not know the attributes.
+// netfilterCalls reports whether a bridge's own attribute passes its packets through the rules of host for routed
+// packets (iptables, nftables' ip and ip6 tables). The namespace's sysctls may do so as well. The library does not know
+// the attributes.
 func netfilterCalls(host *netns.Namespace, bridge string) (v4, v6 bool, err error) {
 	defer wrap(&err, fmt.Sprintf("read netfilter call of bridge %q in %q", bridge, host.Name()))
 	device, err := rtnl.In(host).Device(bridge)

@@ -67,9 +67,9 @@ type Network struct {
 	NetfilterCall bool
 	// MTU of the pods' devices in bytes.
 	MTU int
-	// BigTCP lets IPv4 TCP packets of up to rtnl.BigTCPBytes cross the devices that Setup and Create create, where the kernel
-	// and the device take them. What leaves by a device with smaller limits, such as the uplink, the kernel cuts to the
-	// MTU, and so does a shared device, as a bridge, that exists without it. It has no effect in modes without
+	// BigTCP lets IPv4 TCP packets of up to rtnl.BigTCPBytes cross the devices that Setup and Create create, where the
+	// kernel and the device take them. What leaves by a device with smaller limits, such as the uplink, the kernel cuts to
+	// the MTU, and so does a shared device, as a bridge, that exists without it. It has no effect in modes without
 	// Traits.BigTCP. Check ignores it.
 	BigTCP bool
 	// DeleteDevice deletes the devices of pods by their index. It returns when their names, addresses and routes are

@@ -83,7 +83,8 @@ func (o ovsMode) setup(host nsHandle, network Network) (err error) {
 
 // ensureBridge returns the device of the network's bridge, and adds the bridge if it is missing. A bridge without its
 // device is added anew, without ports.
-func (o ovsMode) ensureBridge(host nsHandle, s *ovs.Switch, network Network) (link netlink.Link, created bool, err error) {
+func (o ovsMode) ensureBridge(host nsHandle, s *ovs.Switch, network Network) (link netlink.Link, created bool,
+	err error) {
 	name := network.bridge()
 	bridge, err := s.Bridge(name)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -180,7 +180,8 @@ func deviationsOfOVS() []deviation {
 		}, `port "msta" of Open vSwitch is not on bridge "shared"`},
 		{"no bridge", allOVS(), inOVS("del-br", DefaultBridge), `bridge "mst0" is missing in the database`},
 		{"bridge waits for a controller", allOVS(), inOVS("set-fail-mode", DefaultBridge, "secure"), "fail_mode secure"},
-		{"port does not work", allOVS(), inOVS("--no-wait", "set", "Interface", "msta", `error="it is broken"`), `port "msta" of Open vSwitch: it is broken`},
+		{"port does not work", allOVS(), inOVS("--no-wait", "set", "Interface", "msta", `error="it is broken"`),
+			`port "msta" of Open vSwitch: it is broken`},
 		{"bridge is down", allOVS(), inHost(DefaultBridge, down), `device "mst0" in`},
 		{"gateway", allOVS(), inHost(DefaultBridge, removeAddr("fd00:10::1/64")), "lacks address fd00:10::1/64"},
 		{"port is down", veth, inHost("msta", down), `device "msta" in`},
@@ -206,7 +207,10 @@ func TestOVSSetupFails(t *testing.T) {
 		{"bridge's name is too long", func(s *situation) { s.f.network.Bridge = "sixteen-letters-" }, "more than"},
 		{"MTU too large", func(s *situation) { s.f.network.MTU = 70000 }, "MTU 70000"},
 		{"no gateways", func(s *situation) { s.f.network.Gateways = nil }, "no gateways"},
-		{"two gateways of a family", func(s *situation) { s.f.network.Gateways = append(s.f.network.Gateways, s.f.network.Gateways[0]) },
+		{"two gateways of a family", func(s *situation) {
+			s.f.network.Gateways = append(s.f.network.Gateways,
+				s.f.network.Gateways[0])
+		},
 			"second one of its family"},
 	}
 	testkit.RequireRoot(t)
@@ -221,7 +225,8 @@ func TestOVSSetupFails(t *testing.T) {
 	}
 }
 
-// TestOVSAway stops ovs-vswitchd: Create and Setup fail with one error each and leave nothing, and Delete needs no answer.
+// TestOVSAway stops ovs-vswitchd: Create and Setup fail with one error each and leave nothing, and Delete needs no
+// answer.
 func TestOVSAway(t *testing.T) {
 	testkit.RequireRoot(t)
 	for _, mode := range ovsModes() {

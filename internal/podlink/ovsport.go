@@ -138,7 +138,8 @@ func (i ovsInternal) createPort(s ovsSession) (out Attachment, err error) {
 		return out, fmt.Errorf("MTU %d is more than the %d that an internal port of the user-space datapath can have",
 			network.mtu(), maxUserSpaceMTU)
 	}
-	err = errors.Join(s.host.checkNameFree(pod.HostIfName), s.inside.checkNameFree(pod.IfName), s.inside.checkNameFree(pod.HostIfName))
+	err = errors.Join(s.host.checkNameFree(pod.HostIfName), s.inside.checkNameFree(pod.IfName),
+		s.inside.checkNameFree(pod.HostIfName))
 	if err != nil {
 		return out, err
 	}

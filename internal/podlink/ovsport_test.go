@@ -122,7 +122,10 @@ func testOVSSegments(t *testing.T, f *fixture, _ string) {
 		const size, count = 1000, 8
 		raw := testkit.Must(conn.(*net.UDPConn).SyscallConn())(t)
 		var err error
-		testkit.Succeed(t, raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.IPPROTO_UDP, unix.UDP_SEGMENT, size) }))
+		testkit.Succeed(t, raw.Control(func(fd uintptr) {
+			err = unix.SetsockoptInt(int(fd), unix.IPPROTO_UDP,
+				unix.UDP_SEGMENT, size)
+		}))
 		testkit.Succeed(t, err)
 		testkit.Must(conn.Write(bytes.Repeat([]byte("s"), size*count)))(t)
 		for i := range count {
@@ -206,7 +209,8 @@ func testOVSDatabase(t *testing.T, f *fixture, _ string) {
 // testOVSSparesOthers leaves alone what others have in the database.
 func testOVSSparesOthers(t *testing.T, f *fixture, _ string) {
 	pod := f.newPod(t, 0)
-	vsctl(t, f.network, "add-port", f.network.bridge(), pod.HostIfName, "--", "set", "Interface", pod.HostIfName, "type=internal")
+	vsctl(t, f.network, "add-port", f.network.bridge(), pod.HostIfName, "--", "set", "Interface", pod.HostIfName,
+		"type=internal")
 	vsctl(t, f.network, "clear", "Bridge", f.network.bridge(), "external_ids")
 	for _, err := range []error{
 		f.mode.Delete(f.network, pod), f.mode.Teardown(f.network),
@@ -257,7 +261,8 @@ func testOVSAtOnce(t *testing.T, f *fixture, _ string) {
 	all(func(pod Pod) error { return f.mode.Check(f.network, pod) })
 	// In the user-space datapath, ovs-vswitchd passes no packets while it looks for all
 	// the devices that have been moved. In an emulated guest that takes seconds.
-	server := testkit.Echo(t, f.pods[count-1].Namespace, "tcp", netip.AddrPortFrom(f.pods[count-1].Addresses[0], 0).String())
+	server := testkit.Echo(t, f.pods[count-1].Namespace, "tcp", netip.AddrPortFrom(f.pods[count-1].Addresses[0],
+		0).String())
 	testkit.Eventually(t, time.Minute, func() error {
 		_, err := testkit.RoundTrip(t, f.pods[0].Namespace, "tcp", server.String(), []byte("hello"))
 		return err
@@ -282,7 +287,8 @@ func testOVSBridgeAnew(t *testing.T, f *fixture, datapath string) {
 	}
 	inHost(DefaultBridge, unlink)(t, f)
 	addBridge(t, f.network.Host, DefaultBridge)
-	if err := f.mode.Setup(f.network); !errors.Is(err, fs.ErrExist) || !strings.Contains(err.Error(), "not the bridge of Open vSwitch") {
+	if err := f.mode.Setup(f.network); !errors.Is(err, fs.ErrExist) ||
+		!strings.Contains(err.Error(), "not the bridge of Open vSwitch") {
 		t.Errorf("error is %v", err)
 	}
 	inHost(DefaultBridge, unlink)(t, f)

@@ -96,13 +96,15 @@ func (p Pod) validateRoute(r Route, network Network, switched bool) (key string,
 		return "", nil
 	case !ofFamily(r.Via):
 		return "gw", fmt.Errorf("%v is not of the family of %v", r.Via, r.Dst)
-	case switched && r.Via.Is4() && own.Contains(r.Via) && own.Bits() < 31 && !(own.Contains(r.Via.Prev()) && own.Contains(r.Via.Next())):
+	case switched && r.Via.Is4() && own.Contains(r.Via) && own.Bits() < 31 && !(own.Contains(r.Via.Prev()) &&
+		own.Contains(r.Via.Next())):
 		return "gw", fmt.Errorf("%v is not a host's address in %v", r.Via, own.Masked())
 	case slices.Contains(p.Addresses, r.Via):
 		return "gw", fmt.Errorf("%v is the pod's own address", r.Via)
 	case !switched && r.Via != own.Addr():
 		return "gw", fmt.Errorf("%v is unreachable: the pod's only neighbour is the host, %v", r.Via, own.Addr())
-	case switched && !own.Contains(r.Via) && r.Via != network.nextHop(own) && (!IsRouter(r.Via) || !r.OnLink && (r.Via.Is4() || !r.Via.IsLinkLocalUnicast())):
+	case switched && !own.Contains(r.Via) && r.Via != network.nextHop(own) && (!IsRouter(r.Via) || !r.OnLink &&
+		(r.Via.Is4() || !r.Via.IsLinkLocalUnicast())):
 		return "gw", fmt.Errorf("%v is unreachable: it is not in the pods' network, %v", r.Via, own.Masked())
 	}
 	return "", nil
@@ -191,7 +193,8 @@ func (r Route) metric() int {
 	return r.Priority
 }
 
-// addRoute adds a route through the device, which must be up. A route of any device to the same destination is an error.
+// addRoute adds a route through the device, which must be up. A route of any device to the same destination is an
+// error.
 func (h nsHandle) addRoute(link netlink.Link, r Route) error {
 	err := h.RouteAdd(r.netlink(link.Attrs().Index))
 	if errors.Is(err, unix.EEXIST) {

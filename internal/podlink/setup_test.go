@@ -31,8 +31,12 @@ func setupFailures() []setupFailure {
 	return []setupFailure{
 		{"uplink is missing", allSubinterfaces(), func(s *situation) { s.f.network.Uplink = "none0" }, `"none0"`},
 		{"no uplink", allSubinterfaces(), func(s *situation) { s.f.network.Uplink = "" }, "uplink: the name is empty"},
-		{"uplink is down", allSubinterfaces(), func(s *situation) { withLink(s.t, s.f.network.Host, uplinkName, down) }, "not up"},
-		{"slave's name is taken", []string{"macvlan"}, func(s *situation) { addBridge(s.t, s.f.network.Host, MacvlanHostDevice) }, MacvlanHostDevice},
+		{"uplink is down", allSubinterfaces(), func(s *situation) { withLink(s.t, s.f.network.Host, uplinkName, down) },
+			"not up"},
+		{"slave's name is taken", []string{"macvlan"}, func(s *situation) {
+			addBridge(s.t, s.f.network.Host,
+				MacvlanHostDevice)
+		}, MacvlanHostDevice},
 		{"slave's name is taken", allIPVLAN(), func(s *situation) {
 			addBridge(s.t, s.f.network.Host, IPVLANHostDevice)
 		}, "is a bridge, not an ipvlan"},
@@ -66,7 +70,8 @@ func setupFailures() []setupFailure {
 			})
 		}, "address fd00:10::2 of a router other than the host is an address of"},
 		{"bridge's name is taken", allBridged(), func(s *situation) { s.f.network.Bridge = uplinkName }, "not a bridge"},
-		{"bridge's name is too long", allBridged(), func(s *situation) { s.f.network.Bridge = "sixteen-letters-" }, "more than"},
+		{"bridge's name is too long", allBridged(), func(s *situation) { s.f.network.Bridge = "sixteen-letters-" },
+			"more than"},
 		{"MTU too large", allBridged(), func(s *situation) { s.f.network.MTU = 70000 }, "MTU 70000"},
 		{"invalid gateway", allRouted(), func(s *situation) { s.f.network.Gateways[0] = netip.Prefix{} }, "gateway"},
 		{"IPv6 is off", allRouted(), func(s *situation) {
@@ -121,7 +126,8 @@ func TestNoTransientPeer(t *testing.T) {
 		testkit.Succeed(t, mode.Delete(f.network, pod))
 		addBridge(t, f.network.Host, "sentinel")
 		ours := map[string]bool{
-			"lo": true, uplinkName: true, "wire": true, DefaultBridge: true, MacvlanHostDevice: true, IPVLANHostDevice: true, pod.HostIfName: mode.Traits().HostSide || mode.Traits().Needs == NeedsOpenVSwitch,
+			"lo": true, uplinkName: true, "wire": true, DefaultBridge: true, MacvlanHostDevice: true, IPVLANHostDevice: true,
+			pod.HostIfName: mode.Traits().HostSide || mode.Traits().Needs == NeedsOpenVSwitch,
 		}
 		deadline := time.After(5 * time.Second)
 		for {
@@ -193,7 +199,8 @@ func TestLinkOnly(t *testing.T) {
 			t.Error("an address of another network is taken")
 		}
 		f.create(t, pod)
-		if after := findDevice(t, pod.Namespace, pod.IfName); after.Index != before.Index || after.MAC.String() != before.MAC.String() ||
+		if after := findDevice(t, pod.Namespace, pod.IfName); after.Index != before.Index ||
+			after.MAC.String() != before.MAC.String() ||
 			len(globals(after)) != 2 {
 			t.Errorf("the device was %+v, and is %+v", before, after)
 		}

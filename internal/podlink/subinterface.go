@@ -83,7 +83,8 @@ func (s subinterface) setup(host nsHandle, network Network) error {
 }
 
 // ensureHostDevice returns the host's own device, and creates it if it is missing.
-func (s subinterface) ensureHostDevice(host nsHandle, uplink netlink.Link, network Network) (_ netlink.Link, created bool, err error) {
+func (s subinterface) ensureHostDevice(host nsHandle, uplink netlink.Link, network Network) (_ netlink.Link,
+	created bool, err error) {
 	link, err := s.findHostDevice(host, uplink)
 	if !errors.Is(err, fs.ErrNotExist) {
 		return link, false, err
@@ -337,8 +338,9 @@ func ipvlanMode(mode netlink.IPVlanMode) string {
 }
 
 // hostRoutes are the host's routes to a pod. On Ethernet the gateways' prefixes suffice, unless there are other
-// routers: the host may then have their network's prefix on the uplink, through which it does not reach pods. An address outside of the host's
-// prefix gets no route: it can be any that a DHCP server names. Delete does not know the prefixes.
+// routers: the host may then have their network's prefix on the uplink, through which it does not reach pods. An
+// address outside of the host's prefix gets no route: it can be any that a DHCP server names. Delete does not know the
+// prefixes.
 func (s subinterface) hostRoutes(network Network, pod Pod) []Route {
 	if s.layer3 {
 		return pod.hostRoutes(network)

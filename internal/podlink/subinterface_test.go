@@ -98,7 +98,8 @@ func TestIPVLANModes(t *testing.T) {
 	err := newIPVLAN(netlink.IPVLAN_MODE_L3).Setup(f.network)
 	testkit.Fails(t, err, `device "mst-ipvlan"`, "is in mode l2, not l3")
 	pod := f.newPod(t, 2)
-	if _, err := newIPVLAN(netlink.IPVLAN_MODE_L3S).Create(f.network, pod); err == nil || !strings.Contains(err.Error(), "is in mode l2, not l3s") {
+	if _, err := newIPVLAN(netlink.IPVLAN_MODE_L3S).Create(f.network, pod); err == nil ||
+		!strings.Contains(err.Error(), "is in mode l2, not l3s") {
 		t.Errorf("error is %v", err)
 	}
 	testkit.Succeed(t, f.mode.Check(f.network, f.pods[0]))

@@ -27,11 +27,13 @@ func large() Snapshot {
 		team := Selector{Labels: map[string]string{"team": fmt.Sprint(n % 3)}}
 		app := func(n int) Selector { return Selector{Labels: map[string]string{"app": fmt.Sprint(n % 100)}} }
 		s.Policies = append(s.Policies, Policy{
-			Tier: Namespaced, Namespace: fmt.Sprintf("n%d", n%10), Name: fmt.Sprint(n), IsolatesIngress: true, IsolatesEgress: true,
-			Subject: PodSelector{Selector{Labels: map[string]string{NamespaceLabel: fmt.Sprintf("n%d", n%10)}}, app(n)},
+			Tier: Namespaced, Namespace: fmt.Sprintf("n%d", n%10), Name: fmt.Sprint(n), IsolatesIngress: true,
+			IsolatesEgress: true,
+			Subject:        PodSelector{Selector{Labels: map[string]string{NamespaceLabel: fmt.Sprintf("n%d", n%10)}}, app(n)},
 			Ingress: []Rule{{
 				Peers: []Peer{{Pods: &PodSelector{team, app(n / 10)}}, {Pods: &PodSelector{team, app(n/10 + 1)}}},
-				Ports: []Port{{Protocol: service.TCP, First: uint16(1000 + n), Last: uint16(1100 + n)}, {Protocol: service.TCP, First: 443, Last: 443}},
+				Ports: []Port{{Protocol: service.TCP, First: uint16(1000 + n), Last: uint16(1100 + n)},
+					{Protocol: service.TCP, First: 443, Last: 443}},
 			}},
 			Egress: []Rule{{Peers: []Peer{{Block: &Block{
 				netip.PrefixFrom(netip.AddrFrom4([4]byte{172, 16, byte(n % 50), 0}), 24),
@@ -63,15 +65,16 @@ func cluster(policies, pods, here int) Snapshot {
 		p := base.Policies[n%1000]
 		p.Namespace, p.Name = fmt.Sprintf("n%d", n%namespaces), fmt.Sprint(n)
 		p.Subject = PodSelector{
-			Selector{Labels: map[string]string{NamespaceLabel: p.Namespace}}, Selector{Labels: map[string]string{"app": fmt.Sprint(n % apps)}},
+			Selector{Labels: map[string]string{NamespaceLabel: p.Namespace}},
+			Selector{Labels: map[string]string{"app": fmt.Sprint(n % apps)}},
 		}
 		s.Policies = append(s.Policies, p)
 	}
 	return s
 }
 
-// BenchmarkCompile compiles all after one policy has changed, and compares the rows with those of before. It reports CPU time, that of collecting
-// garbage included: run it with GOMAXPROCS=1.
+// BenchmarkCompile compiles all after one policy has changed, and compares the rows with those of before. It reports
+// CPU time, that of collecting garbage included: run it with GOMAXPROCS=1.
 func BenchmarkCompile(b *testing.B) {
 	used := func() float64 {
 		var r syscall.Rusage
@@ -109,9 +112,11 @@ func BenchmarkBlocks(b *testing.B) {
 	p := Policy{Tier: Namespaced, Namespace: "n", Name: "blocks", IsolatesIngress: true}
 	for n := range 10_000 {
 		block := Block{CIDR: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 128 + byte(n>>8), byte(n), 0}), 24)}
-		p.Ingress = append(p.Ingress, Rule{Peers: []Peer{{Block: &block}}, Ports: []Port{{Protocol: service.TCP, First: 80, Last: 80}}})
+		p.Ingress = append(p.Ingress, Rule{Peers: []Peer{{Block: &block}},
+			Ports: []Port{{Protocol: service.TCP, First: 80, Last: 80}}})
 	}
-	s := Snapshot{Policies: []Policy{p}, Pods: []Pod{{Namespace: "n", Name: "0", Addresses: []netip.Addr{netip.MustParseAddr("10.1.0.1")}}}}
+	s := Snapshot{Policies: []Policy{p},
+		Pods: []Pod{{Namespace: "n", Name: "0", Addresses: []netip.Addr{netip.MustParseAddr("10.1.0.1")}}}}
 	for b.Loop() {
 		rows, err := Compile(s, Rows{})
 		if err != nil {

@@ -72,7 +72,8 @@ func compileWithin(s Snapshot, have Rows, l Limits) (Rows, error) {
 		tableSizes: map[uint32]int{}, node: s.Node, namespaces: s.NamespaceLabels(),
 		asked:  asked{values: map[label]map[string]bool{}, keys: map[label]bool{}, ports: map[string]bool{}},
 		blocks: newBlocks(), hosts: map[netip.Prefix]*content{}, contents: map[Digest]*content{},
-		labelled: labelled[*content]{}, identities: map[address]*identity{}, entries: map[Digest]*entry{}, sets: map[Digest]*ruleSet{},
+		labelled: labelled[*content]{}, identities: map[address]*identity{}, entries: map[Digest]*entry{},
+		sets: map[Digest]*ruleSet{},
 	}
 	c.numbers = newNumbers(have, c.rows.Numbers)
 	if l.Quota != nil {
@@ -191,8 +192,8 @@ func (c *compiler) exhausted() bool {
 	return c.limit > 0 && c.work+c.asked.work() > c.limit || c.meter != nil && c.meter.full
 }
 
-// largest returns the policy with the most peers and ports, the first by name of several: of those that are not in force
-// yet, if there are any.
+// largest returns the policy with the most peers and ports, the first by name of several: of those that are not in
+// force yet, if there are any.
 func (c *compiler) largest() (most Origin) {
 	size, before := -1, true
 	for _, e := range c.entries {

@@ -38,15 +38,18 @@ func TestBadSnapshot(t *testing.T) {
 		return Snapshot{Policies: []Policy{p}}
 	}
 	for want, s := range map[string]Snapshot{
-		"pod a/y: address ::ffff:10.0.0.1 also used by pod a/x": {Pods: []Pod{pod("x", "10.0.0.1"), pod("y", "::ffff:10.0.0.1")}},
+		"pod a/y: address ::ffff:10.0.0.1 also used by pod a/x": {Pods: []Pod{pod("x", "10.0.0.1"), pod("y",
+			"::ffff:10.0.0.1")}},
 		"pod a/x: address 10.0.0.1 also used by node n": {
 			Nodes: []Node{{Name: "n", Addresses: pod("", "10.0.0.1").Addresses}}, Pods: []Pod{pod("x", "10.0.0.1")},
 		},
-		"spec.ingress[0].action: not known in this tier":   bad(Policy{Ingress: []Rule{{Action: Deny}}}),
-		"spec.egress[0].ports[0].protocol: missing":        bad(Policy{Egress: []Rule{{Ports: []Port{{First: 1}}}}}),
-		"spec.egress[0].to[0].peer: want exactly one":      bad(Policy{Egress: []Rule{{Peers: []Peer{{}}}}}),
-		"ports[0].endPort: 1 is less than port 2":          bad(Policy{Egress: []Rule{{Ports: []Port{{Protocol: 6, First: 2, Last: 1}}}}}),
-		"podSelector.matchExpressions[0]: operator: \"x\"": bad(Policy{Subject: PodSelector{Pods: Selector{Requirements: []Requirement{{Key: "a", Operator: "x"}}}}}),
+		"spec.ingress[0].action: not known in this tier": bad(Policy{Ingress: []Rule{{Action: Deny}}}),
+		"spec.egress[0].ports[0].protocol: missing":      bad(Policy{Egress: []Rule{{Ports: []Port{{First: 1}}}}}),
+		"spec.egress[0].to[0].peer: want exactly one":    bad(Policy{Egress: []Rule{{Peers: []Peer{{}}}}}),
+		"ports[0].endPort: 1 is less than port 2": bad(Policy{Egress: []Rule{{Ports: []Port{{Protocol: 6, First: 2,
+			Last: 1}}}}}),
+		"podSelector.matchExpressions[0]: operator: \"x\"": bad(Policy{Subject: PodSelector{Pods: Selector{
+			Requirements: []Requirement{{Key: "a", Operator: "x"}}}}}),
 	} {
 		if _, err := Compile(s, Rows{}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %s", err, want)
@@ -75,24 +78,27 @@ func TestOthersPoliciesCostNothing(t *testing.T) {
 	}
 }
 
-// TestPoliciesOfOneName has policies of several sources that say different things by one name: all are in force, whichever comes first in
-// the list. A file may not have them.
+// TestPoliciesOfOneName has policies of several sources that say different things by one name: all are in force,
+// whichever comes first in the list. A file may not have them.
 func TestPoliciesOfOneName(t *testing.T) {
 	node := Node{Name: "n", Addresses: []netip.Addr{netip.MustParseAddr("10.0.9.9"), netip.MustParseAddr("10.0.9.9")}}
 	s := Snapshot{Nodes: []Node{node}}
 	for i, app := range []string{"server", "x", "y", "z"} {
 		s.Pods = append(s.Pods, Pod{
-			Namespace: "a", Name: app, Labels: map[string]string{"app": app}, Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, 0, 0, byte(i)})},
+			Namespace: "a", Name: app, Labels: map[string]string{"app": app},
+			Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, 0, 0, byte(i)})},
 		})
 	}
 	peers := func(app string) []Peer {
 		return []Peer{{Pods: &PodSelector{Pods: Selector{Labels: map[string]string{"app": app}}}}}
 	}
 	for _, app := range []string{"x", "y"} {
-		s.Policies = append(s.Policies, Policy{Tier: Namespaced, Namespace: "a", Name: "same", IsolatesIngress: true, Ingress: []Rule{{Peers: peers(app)}}})
+		s.Policies = append(s.Policies, Policy{Tier: Namespaced, Namespace: "a", Name: "same", IsolatesIngress: true,
+			Ingress: []Rule{{Peers: peers(app)}}})
 	}
 	for _, action := range []Action{Accept, Deny} {
-		s.Policies = append(s.Policies, Policy{Tier: Admin, Name: "same", Egress: []Rule{{Action: action, Peers: peers("z")}}})
+		s.Policies = append(s.Policies, Policy{Tier: Admin, Name: "same",
+			Egress: []Rule{{Action: action, Peers: peers("z")}}})
 	}
 	rows, err := Compile(s, Rows{})
 	if err != nil {
@@ -123,11 +129,13 @@ func TestPoliciesOfOneName(t *testing.T) {
 	}
 }
 
-// TestOwnNode asks about a pod and the node that it is on. A NetworkPolicy that isolates the pod leaves its node alone, the other tiers do not.
+// TestOwnNode asks about a pod and the node that it is on. A NetworkPolicy that isolates the pod leaves its node alone,
+// the other tiers do not.
 func TestOwnNode(t *testing.T) {
 	pod, node := netip.MustParseAddr("10.1.0.1"), netip.MustParseAddr("192.168.0.1")
 	nodes := []Rule{{Action: Deny, Peers: []Peer{{Nodes: &Selector{}}}}}
-	admin, baseline := Policy{Tier: Admin, Name: "admin", Egress: nodes}, Policy{Tier: Baseline, Name: "baseline", Egress: nodes}
+	admin, baseline := Policy{Tier: Admin, Name: "admin", Egress: nodes}, Policy{Tier: Baseline, Name: "baseline",
+		Egress: nodes}
 	isolated := Policy{Tier: Namespaced, Namespace: "shop", Name: "isolated", IsolatesEgress: true}
 	judged := isolated
 	judged.JudgesNode = true

@@ -8,8 +8,8 @@ import (
 	"slices"
 )
 
-// Changes turn one set of rows into another. They hold when written in the order of the fields, first all that is put: a
-// row is there before another refers to it, and an address gets its identity before its endpoint gets a rule set that
+// Changes turn one set of rows into another. They hold when written in the order of the fields, first all that is put:
+// a row is there before another refers to it, and an address gets its identity before its endpoint gets a rule set that
 // knows it. Then what goes is deleted in the reverse order.
 type Changes struct {
 	Numbers   Change[Digest, uint32]

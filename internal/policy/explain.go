@@ -73,7 +73,8 @@ func (o Origin) String() string {
 // Rule returns the rule that made the decision; nil if none of the policy did, or the policy is another one.
 func (o Origin) Rule(of *Policy) *Rule {
 	rules, _ := of.rules(o.Direction)
-	if o.Reason != ByRule || of.Tier != o.Tier || of.Namespace != o.Namespace || of.Name != o.Name || o.Index >= len(rules) {
+	if o.Reason != ByRule || of.Tier != o.Tier || of.Namespace != o.Namespace || of.Name != o.Name ||
+		o.Index >= len(rules) {
 		return nil
 	}
 	return &rules[o.Index]
@@ -89,8 +90,8 @@ func (o Origin) key() []byte {
 // origin returns the policy, without a rule.
 func (p *Policy) origin() Origin { return Origin{Tier: p.Tier, Namespace: p.Namespace, Name: p.Name} }
 
-// Explain evaluates the policies for a flow as their definition says, with no regard to cost: that of its source on egress,
-// and that of its destination on ingress. The flow passes if both allow it.
+// Explain evaluates the policies for a flow as their definition says, with no regard to cost: that of its source on
+// egress, and that of its destination on ingress. The flow passes if both allow it.
 func Explain(s Snapshot, f Flow) (egress, ingress Decision, err error) {
 	v, err := newView(&s)
 	if err != nil {
@@ -99,8 +100,8 @@ func Explain(s Snapshot, f Flow) (egress, ingress Decision, err error) {
 	return v.decide(f, Egress), v.decide(f, Ingress), nil
 }
 
-// Isolating returns the NetworkPolicies, by NAMESPACE/NAME, that select the pod at a flow's end in a direction: they deny what no rule
-// of theirs allows.
+// Isolating returns the NetworkPolicies, by NAMESPACE/NAME, that select the pod at a flow's end in a direction: they
+// deny what no rule of theirs allows.
 func Isolating(s Snapshot, f Flow, d Direction) (names []string, err error) {
 	v, err := newView(&s)
 	if err != nil {

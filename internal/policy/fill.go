@@ -32,8 +32,8 @@ type decision struct {
 	ports           string
 }
 
-// fill makes the rows of a rule set. The rules that hold for anyone make the row of identity 0; the identities that other
-// rules match get rows of their own. Identities that the same rules match are decided about once.
+// fill makes the rows of a rule set. The rules that hold for anyone make the row of identity 0; the identities that
+// other rules match get rows of their own. Identities that the same rules match are decided about once.
 func (c *compiler) fill(set *ruleSet) {
 	f := &filler{compiler: c, ruleSet: set, lists: map[string]*matching{}, decided: map[decision]Verdict{}}
 	for n, q := range set.clauses {
@@ -105,8 +105,8 @@ func (f *filler) covers() map[*cover]*matching {
 	return out
 }
 
-// contents returns what rules match by what a pod or node is, but for rules for anyone: of these, what may have ports with
-// their names.
+// contents returns what rules match by what a pod or node is, but for rules for anyone: of these, what may have ports
+// with their names.
 func (f *filler) contents() map[*content]*matching {
 	var found []*content
 	pods, nodes := f.labelled[label{}], f.labelled[label{of: aNode}]

@@ -21,8 +21,8 @@ type segment struct {
 	PortVerdict
 }
 
-// flattener turns the rules that match an identity, in their order, into disjoint ranges of ports: each rule paints what no
-// rule before it has painted.
+// flattener turns the rules that match an identity, in their order, into disjoint ranges of ports: each rule paints
+// what no rule before it has painted.
 type flattener struct {
 	clauses  []*clause
 	deny     uint32 // rule of the default deny

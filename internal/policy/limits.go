@@ -7,7 +7,8 @@ import (
 	"strconv"
 )
 
-// Limits of a policy, which [Policy.Validate] obeys, and of a node. Those of a policy allow the 10,000 rules with an address and a port of the measurements.
+// Limits of a policy, which [Policy.Validate] obeys, and of a node. Those of a policy allow the 10,000 rules with an
+// address and a port of the measurements.
 const (
 	MostRules  = 20_000 // of both directions
 	MostPeers  = 20_000 // of all its rules
@@ -18,14 +19,17 @@ const (
 	// MostLabels is how many labels [Snapshot.Trim] leaves a pod of those that only NetworkPolicies of other namespaces
 	// name, and how many named ports.
 	MostLabels = 64
-	// MostOverlaps is how many pairs there may be of a block of the rules in force on a node and a range, a block's or an exception's, that lies
-	// in it. Compiling takes that much time and memory: at the limit 40 ms and 20 MB.
+	// MostOverlaps is how many pairs there may be of a block of the rules in force on a node and a range, a block's or an
+	// exception's, that lies in it. Compiling takes that much time and memory: at the limit 40 ms and 20 MB.
 	MostOverlaps = 1 << 18
-	// MostWork bounds what compiling all that is in force on a node may cost: for a rule set, an identity that it meets counts 1, a block with this identity
-	// or a rule that selects it 1 more, but for rules of ClusterNetworkPolicies, which each rule set has, and its row rowWork; each combination of rules
-	// that identities meet counts its rules, and portWork for a port or a row for ports; to ask podWork pods about a term of a selector counts 1 too, and
-	// each value of a label that rules name toldWork, and podWork namespaces that each term of its rule's selector may have to be asked about 1. Identities are the pods, nodes and ranges of addresses that rules tell apart.
-	// At the limit compiling takes some seconds, and two hundred megabytes. A change may cost as much, and what there was before besides: both meet.
+	// MostWork bounds what compiling all that is in force on a node may cost: for a rule set, an identity that it meets
+	// counts 1, a block with this identity or a rule that selects it 1 more, but for rules of ClusterNetworkPolicies,
+	// which each rule set has, and its row rowWork; each combination of rules that identities meet counts its rules, and
+	// portWork for a port or a row for ports; to ask podWork pods about a term of a selector counts 1 too, and each value
+	// of a label that rules name toldWork, and podWork namespaces that each term of its rule's selector may have to be
+	// asked about 1. Identities are the pods, nodes and ranges of addresses that rules tell apart. At the limit compiling
+	// takes some seconds, and two hundred megabytes. A change may cost as much, and what there was before besides: both
+	// meet.
 	MostWork = 1 << 22
 )
 
@@ -33,8 +37,8 @@ const (
 type LimitError struct {
 	// Namespace is set if it is about the NetworkPolicies of one.
 	Namespace string
-	// Largest is set if it is about all policies of a node: the one with the most peers and ports. Where pods join those of a snapshot in force, it selects
-	// one of these pods.
+	// Largest is set if it is about all policies of a node: the one with the most peers and ports. Where pods join those
+	// of a snapshot in force, it selects one of these pods.
 	Largest       Origin
 	What          string
 	Number, Limit int
@@ -93,7 +97,8 @@ func (p *Policy) validateSize() error {
 	for _, l := range []LimitError{
 		{What: "peers of rules", Number: n.peers, Limit: MostPeers}, {What: "rules", Number: n.rules, Limit: MostRules},
 		{What: "ranges of addresses", Number: n.ranges, Limit: MostRanges},
-		{What: "ports of rules", Number: n.ports, Limit: MostPorts}, {What: "label keys in selectors", Number: len(keys), Limit: MostKeys},
+		{What: "ports of rules", Number: n.ports, Limit: MostPorts}, {What: "label keys in selectors", Number: len(keys),
+			Limit: MostKeys},
 	} {
 		if l.Number > l.Limit {
 			return &l

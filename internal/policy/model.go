@@ -29,8 +29,8 @@ type Node struct {
 	Addresses []netip.Addr
 }
 
-// Namespace is a namespace of pods. It has the label kubernetes.io/metadata.name without saying so, and a namespace that a
-// snapshot does not list has no other.
+// Namespace is a namespace of pods. It has the label kubernetes.io/metadata.name without saying so, and a namespace
+// that a snapshot does not list has no other.
 type Namespace struct {
 	Name   string
 	Labels map[string]string
@@ -45,8 +45,8 @@ type Pod struct {
 	// HostNetwork pods have the addresses of their node: no policy selects them, as subject or as peer.
 	HostNetwork bool
 	Node        string
-	// Lacks tells that the pod has labels that are not here. A NetworkPolicy's rule for pods without a label, or without some of its values, does not
-	// match it.
+	// Lacks tells that the pod has labels that are not here. A NetworkPolicy's rule for pods without a label, or without
+	// some of its values, does not match it.
 	Lacks bool `json:",omitempty"`
 }
 
@@ -70,7 +70,8 @@ type Policy struct {
 	Ingress, Egress []Rule
 	// IsolatesIngress and IsolatesEgress say for which directions a NetworkPolicy denies what none allows.
 	IsolatesIngress, IsolatesEgress bool
-	// JudgesNode ends, for the pods that the policy selects, that NetworkPolicies allow a pod and its node to reach each other.
+	// JudgesNode ends, for the pods that the policy selects, that NetworkPolicies allow a pod and its node to reach each
+	// other.
 	JudgesNode bool `json:",omitempty"`
 }
 

@@ -19,14 +19,16 @@ const (
 	maxPortName  = 15  // of RFC 6335
 )
 
-// Validate returns an error that names what no pod of Kubernetes can have: a namespace, a name, or a label. A pod may have no
-// name.
+// Validate returns an error that names what no pod of Kubernetes can have: a namespace, a name, or a label. A pod may
+// have no name.
 func (p *Pod) Validate() error {
 	switch {
 	case !isLabel(p.Namespace):
-		return fmt.Errorf("namespace %q: want at most %d of a to z, 0 to 9 and -, a letter or digit first and last", p.Namespace, maxLabel)
+		return fmt.Errorf("namespace %q: want at most %d of a to z, 0 to 9 and -, a letter or digit first and last",
+			p.Namespace, maxLabel)
 	case p.Name != "" && !isSubdomain(p.Name):
-		return fmt.Errorf("pod %q: want at most %d of a to z, 0 to 9, - and ., a letter or digit first and last in each part", p.Name, maxSubdomain)
+		return fmt.Errorf("pod %q: want at most %d of a to z, 0 to 9, - and ., a letter or digit first and last in each part",
+			p.Name, maxSubdomain)
 	}
 	return validateLabels(p.Labels)
 }
@@ -43,7 +45,8 @@ func validateLabels(labels map[string]string) error {
 	return nil
 }
 
-// ValidateLabels returns an error that names a label of a selector which nothing in Kubernetes can have: it may be mistyped.
+// ValidateLabels returns an error that names a label of a selector which nothing in Kubernetes can have: it may be
+// mistyped.
 func (p *Policy) ValidateLabels() error {
 	for s := range p.selectors {
 		err := validateLabels(s.Labels)
@@ -75,7 +78,8 @@ func (p *Policy) MissingPorts(pods []Pod) (names []string) {
 	return slices.Compact(names)
 }
 
-var errLabelText = fmt.Errorf("want at most %d of letters, digits, -, _ and ., a letter or digit first and last", maxLabel)
+var errLabelText = fmt.Errorf("want at most %d of letters, digits, -, _ and ., a letter or digit first and last",
+	maxLabel)
 
 // validateKey validates the key of a label: NAME or PREFIX/NAME.
 func validateKey(key string) error {
@@ -97,8 +101,8 @@ func isLabel(s string) bool {
 	return len(s) <= maxLabel && !strings.Contains(s, ".") && isSubdomain(s)
 }
 
-// isSubdomain reports whether a text is a DNS subdomain (RFC 1123) in small letters. As in Kubernetes, its parts may be longer than
-// labels.
+// isSubdomain reports whether a text is a DNS subdomain (RFC 1123) in small letters. As in Kubernetes, its parts may be
+// longer than labels.
 func isSubdomain(s string) bool {
 	if len(s) > maxSubdomain {
 		return false

@@ -14,9 +14,11 @@ func TestPodOfKubernetes(t *testing.T) {
 	long := strings.Repeat("a", 63)
 	label := func(key, value string) Pod { return Pod{Namespace: "n", Labels: map[string]string{key: value}} }
 	for _, p := range []Pod{
-		{Namespace: "a"}, {Namespace: "0-a"}, {Namespace: long}, {Namespace: "n", Name: "web-0.shop"}, {Namespace: "n", Name: long + long},
+		{Namespace: "a"}, {Namespace: "0-a"}, {Namespace: long}, {Namespace: "n", Name: "web-0.shop"},
+		{Namespace: "n", Name: long + long},
 		{Namespace: "n", Name: long + "." + long + "." + long + "." + long[:61]},
-		label("app", ""), label("App_1.x", "Web_1.x-Y"), label("app.kubernetes.io/name", "web"), label(long+"."+long+"/"+long, long),
+		label("app", ""), label("App_1.x", "Web_1.x-Y"), label("app.kubernetes.io/name", "web"), label(long+"."+long+"/"+
+			long, long),
 	} {
 		if err := p.Validate(); err != nil {
 			t.Errorf("%+v: %v", p, err)
@@ -52,20 +54,23 @@ func TestPodOfKubernetes(t *testing.T) {
 		{label("app", "a/b"), `label "app": value "a/b"`},
 		{label("app", long+"a"), `label "app": value "aaaa`},
 	} {
-		if err := c.Validate(); err == nil || !strings.HasPrefix(err.Error(), c.culprit) || strings.Contains(err.Error(), "\n") {
+		if err := c.Validate(); err == nil || !strings.HasPrefix(err.Error(), c.culprit) ||
+			strings.Contains(err.Error(), "\n") {
 			t.Errorf("%+v: %v, want %s", c.Pod, err, c.culprit)
 		}
 	}
 }
 
-// TestNamesAsKubernetes compares with the rules of Kubernetes themselves, which would cost the CNI plugin time at each start.
+// TestNamesAsKubernetes compares with the rules of Kubernetes themselves, which would cost the CNI plugin time at each
+// start.
 func TestNamesAsKubernetes(t *testing.T) {
 	g := generator{rand.New(rand.NewPCG(1, 5))}
 	accepted := map[string]int{}
 	for range 5_000 {
 		var text strings.Builder
 		for range g.IntN(6) {
-			text.WriteString(one(g, "a", "b", "Z", "0", "-", "_", ".", "/", " ", "\n", "ä", strings.Repeat("x", 31), strings.Repeat("y.", 62)))
+			text.WriteString(one(g, "a", "b", "Z", "0", "-", "_", ".", "/", " ", "\n", "ä", strings.Repeat("x", 31),
+				strings.Repeat("y.", 62)))
 		}
 		s := text.String()
 		for _, c := range []struct {

@@ -18,12 +18,12 @@ func newNumbers(have Rows, given map[Digest]uint32) numbers {
 	return n
 }
 
-// ownNodes is where the numbers of the identities begin that are of the node's own addresses. The datapath takes a packet from these only
-// if the node has sent it.
+// ownNodes is where the numbers of the identities begin that are of the node's own addresses. The datapath takes a
+// packet from these only if the node has sent it.
 const ownNodes = 1 << 31
 
-// onLink is a bit beside the identity in the rows of the link-local addresses of pods. What comes from these to pods with a device of their own
-// needs a seal; an address that a rule names as a block does not.
+// onLink is a bit beside the identity in the rows of the link-local addresses of pods. What comes from these to pods
+// with a device of their own needs a seal; an address that a rule names as a block does not.
 const onLink = 1 << 30
 
 // of returns the number of what a digest stands for, and whether it is new here. A new one is above from.

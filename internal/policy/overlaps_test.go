@@ -13,7 +13,8 @@ func excepting(name string, from, n int) Policy {
 	p := Policy{Tier: Namespaced, Namespace: "n", Name: name, IsolatesIngress: true, Ingress: make([]Rule, 1)}
 	for i := from; i < from+n; i++ {
 		out := netip.PrefixFrom(netip.AddrFrom4([4]byte{203, byte(i >> 16), byte(i >> 8), byte(i)}), 32)
-		p.Ingress[0].Peers = append(p.Ingress[0].Peers, Peer{Block: &Block{CIDR: netip.PrefixFrom(netip.IPv4Unspecified(), 0), Except: []netip.Prefix{out}}})
+		p.Ingress[0].Peers = append(p.Ingress[0].Peers, Peer{Block: &Block{CIDR: netip.PrefixFrom(netip.IPv4Unspecified(), 0),
+			Except: []netip.Prefix{out}}})
 	}
 	return p
 }
@@ -21,7 +22,8 @@ func excepting(name string, from, n int) Policy {
 // TestOverlaps refuses blocks that overlap too much, of one policy and of several, unless they select no pod of this
 // node.
 func TestOverlaps(t *testing.T) {
-	pod := Pod{Namespace: "n", Name: "a", Node: "node", Labels: map[string]string{"app": "a"}, Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.1")}}
+	pod := Pod{Namespace: "n", Name: "a", Node: "node", Labels: map[string]string{"app": "a"},
+		Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.1")}}
 	elsewhere := excepting("elsewhere", 0, 4000)
 	elsewhere.Subject.Pods.Labels = map[string]string{"app": "b"}
 	for what, c := range map[string]struct {
@@ -36,7 +38,8 @@ func TestOverlaps(t *testing.T) {
 		s := Snapshot{Node: "node", Policies: c.policies, Pods: []Pod{pod}}
 		_, err := Compile(s, Rows{})
 		var over *LimitError
-		if refused := errors.As(err, &over); refused != (c.refused != "") || refused && (over.Largest.String() != c.refused || over.Number <= MostOverlaps) {
+		if refused := errors.As(err, &over); refused != (c.refused != "") || refused && (over.Largest.String() != c.refused ||
+			over.Number <= MostOverlaps) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}

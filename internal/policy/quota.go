@@ -12,7 +12,8 @@ import (
 
 // Quota is how much the NetworkPolicies of one namespace may make on a node.
 type Quota struct {
-	// Verdicts, Ports, Ranges and Numbers are rows of maps. Overlaps are as those of [MostOverlaps], Work as that of [MostWork].
+	// Verdicts, Ports, Ranges and Numbers are rows of maps. Overlaps are as those of [MostOverlaps], Work as that of
+	// [MostWork].
 	Verdicts, Ports, Ranges, Numbers, Overlaps, Work int
 }
 
@@ -29,9 +30,9 @@ func (e *QuotaError) Error() string {
 
 // meter counts the rows of each namespace. ClusterNetworkPolicies count as namespace "", without a quota.
 //
-// Of the rows of a rule set, as many count for a namespace as its rules tell peers of these rows apart. So a namespace pays for what its rule sets
-// would have by themselves, and for what its ranges and labels make of the rule sets of others; what others make of its own costs it nothing.
-// Rows that ClusterNetworkPolicies alone make are nobody's.
+// Of the rows of a rule set, as many count for a namespace as its rules tell peers of these rows apart. So a namespace
+// pays for what its rule sets would have by themselves, and for what its ranges and labels make of the rule sets of
+// others; what others make of its own costs it nothing. Rows that ClusterNetworkPolicies alone make are nobody's.
 type meter struct {
 	limit   Quota
 	made    map[string]*Quota // by namespace
@@ -52,8 +53,8 @@ type tableOf struct {
 	table     uint32
 }
 
-// class is one of the sorts of peers that the rules of a namespace tell apart, by the labels and blocks that they name; 0:
-// by none.
+// class is one of the sorts of peers that the rules of a namespace tell apart, by the labels and blocks that they name;
+// 0: by none.
 type class struct {
 	namespace string
 	sort      uint64
@@ -202,7 +203,8 @@ func (m *meter) name(c *compiler) {
 	}
 }
 
-// freeDepth is how many blocks of a namespace may hold one range at no cost: blocks such as 0.0.0.0/0 hold the ranges of all others.
+// freeDepth is how many blocks of a namespace may hold one range at no cost: blocks such as 0.0.0.0/0 hold the ranges
+// of all others.
 const freeDepth = 8
 
 func note[K comparable](of map[K]map[string]int, k K, namespace string) {

@@ -22,7 +22,8 @@ func wide(namespace string, except int) policy.Policy {
 	return p
 }
 
-// TestQuota has one namespace after the other make too much of one thing, beside a shop whose many rule sets have rules for all addresses and all pods.
+// TestQuota has one namespace after the other make too much of one thing, beside a shop whose many rule sets have rules
+// for all addresses and all pods.
 func TestQuota(t *testing.T) {
 	quota := policy.Quota{Verdicts: 2000, Ports: 500, Ranges: 300, Numbers: 1000, Overlaps: 2000, Work: 1 << 18}
 	apps := names(20)
@@ -44,8 +45,11 @@ func TestQuota(t *testing.T) {
 		values.Values = append(values.Values, fmt.Sprint("p", i))
 	}
 	values.Sort()
-	asks := policy.Policy{Tier: policy.Namespaced, Namespace: "tenant", Name: "asks", IsolatesIngress: true, Subject: inNamespace("tenant")}
-	asks.Ingress = []policy.Rule{{Peers: []policy.Peer{{Pods: &policy.PodSelector{Pods: policy.Selector{Requirements: []policy.Requirement{values}}}}}}}
+	asks := policy.Policy{Tier: policy.Namespaced, Namespace: "tenant", Name: "asks", IsolatesIngress: true,
+		Subject: inNamespace("tenant")}
+	asks.Ingress = []policy.Rule{
+		{Peers: []policy.Peer{
+			{Pods: &policy.PodSelector{Pods: policy.Selector{Requirements: []policy.Requirement{values}}}}}}}
 	ports := func(i int) policy.Policy {
 		p := internet(policy.Namespaced, "tenant", "b", 1)
 		p.Name, p.Egress[0].Ports = fmt.Sprint("ports", i), slices.Repeat(p.Egress[0].Ports, 17_000)
@@ -57,22 +61,26 @@ func TestQuota(t *testing.T) {
 		tenant []policy.Policy
 		want   string // what the tenant has too many of; "": nothing
 	}{
-		"nothing":               {nil, ""},
-		"few ranges":            {[]policy.Policy{addresses("tenant", "few", 0, 50)}, ""},
-		"ranges":                {[]policy.Policy{addresses("tenant", "many", 0, 301)}, "301 of 300 ranges of addresses"},
-		"ranges in rule sets":   {[]policy.Policy{addresses("tenant", "many", 0, 200)}, "of 2,000 verdict rows"},
-		"labels":                {[]policy.Policy{asks}, "of 2,000 verdict rows"},
-		"numbers":               {[]policy.Policy{internet(policy.Namespaced, "tenant", "b", 1001)}, "of 1,000 numbers of rules and rule sets"},
-		"without rules":         {many(func(i int) policy.Policy { return addresses("tenant", fmt.Sprint(i), 0, 0) }, 1001), "of 1,000 numbers of rules and rule sets"},
-		"ports":                 {[]policy.Policy{internet(policy.Namespaced, "tenant", "b", 600)}, "of 500 rows of ports"},
-		"overlaps":              {many(func(i int) policy.Policy { return wide("tenant", i) }, 100), "of 2,000 overlaps of ranges"},
+		"nothing":             {nil, ""},
+		"few ranges":          {[]policy.Policy{addresses("tenant", "few", 0, 50)}, ""},
+		"ranges":              {[]policy.Policy{addresses("tenant", "many", 0, 301)}, "301 of 300 ranges of addresses"},
+		"ranges in rule sets": {[]policy.Policy{addresses("tenant", "many", 0, 200)}, "of 2,000 verdict rows"},
+		"labels":              {[]policy.Policy{asks}, "of 2,000 verdict rows"},
+		"numbers": {[]policy.Policy{internet(policy.Namespaced, "tenant", "b", 1001)},
+			"of 1,000 numbers of rules and rule sets"},
+		"without rules": {many(func(i int) policy.Policy { return addresses("tenant", fmt.Sprint(i), 0, 0) }, 1001),
+			"of 1,000 numbers of rules and rule sets"},
+		"ports": {[]policy.Policy{internet(policy.Namespaced, "tenant", "b", 600)}, "of 500 rows of ports"},
+		"overlaps": {many(func(i int) policy.Policy { return wide("tenant", i) }, 100),
+			"of 2,000 overlaps of ranges"},
 		"work":                  {many(ports, 2), "262,145 of 262,144 units of compile work"},
 		"a list of the cluster": {[]policy.Policy{list}, ""},
 	} {
 		s := on(append(c.tenant, shop...), map[string][]string{"shop": apps, "tenant": {"b"}})
 		for i := range 900 {
 			at := netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)})
-			s.Pods = append(s.Pods, policy.Pod{Namespace: "away", Name: fmt.Sprint(i), Labels: map[string]string{"pod": fmt.Sprint("p", i)}, Addresses: []netip.Addr{at}})
+			s.Pods = append(s.Pods, policy.Pod{Namespace: "away", Name: fmt.Sprint(i), Labels: map[string]string{
+				"pod": fmt.Sprint("p", i)}, Addresses: []netip.Addr{at}})
 		}
 		_, err := policy.Steps(s, policy.Rows{}, policy.Limits{Work: policy.MostWork, Quota: &quota})
 		var over *policy.QuotaError
@@ -80,7 +88,8 @@ func TestQuota(t *testing.T) {
 		case c.want == "" && err != nil:
 			t.Errorf("%s: %v", name, err)
 		case c.want == "":
-		case !errors.As(err, &over) || len(over.Over) != 1 || over.Over[0].Namespace != "tenant" || !strings.Contains(over.Over[0].Error(), c.want):
+		case !errors.As(err, &over) || len(over.Over) != 1 || over.Over[0].Namespace != "tenant" ||
+			!strings.Contains(over.Over[0].Error(), c.want):
 			t.Errorf("%s: %v, want %s", name, err, c.want)
 		}
 	}
@@ -100,7 +109,8 @@ func TestLimitsOfPolicy(t *testing.T) {
 	except := wide("shop", 0)
 	except.Egress[0].Peers[0].Block.Except = make([]netip.Prefix, policy.MostRanges)
 	for i := range except.Egress[0].Peers[0].Block.Except {
-		except.Egress[0].Peers[0].Block.Except[i] = netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), 32)
+		except.Egress[0].Peers[0].Block.Except[i] = netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}),
+			32)
 	}
 	ports := internet(policy.Namespaced, "shop", "", 1)
 	for range policy.MostPorts {

@@ -79,7 +79,8 @@ func (g generator) block() *Block {
 	if g.IntN(3) == 0 {
 		return &Block{CIDR: netip.MustParsePrefix(one(g, "::/0", "fd00::/64", "fd00::/126", "fd00::1/128", "2001:db8::/32"))}
 	}
-	b := &Block{CIDR: netip.MustParsePrefix(one(g, "0.0.0.0/0", "10.0.0.0/24", "10.0.0.0/29", "10.0.0.1/32", "192.0.2.0/24"))}
+	b := &Block{CIDR: netip.MustParsePrefix(one(g, "0.0.0.0/0", "10.0.0.0/24", "10.0.0.0/29", "10.0.0.1/32",
+		"192.0.2.0/24"))}
 	for _, e := range []string{"10.0.0.0/29", "10.0.0.4/30", "192.0.2.128/25", "10.0.0.2/32"} {
 		if p := netip.MustParsePrefix(e); g.IntN(3) == 0 && b.CIDR.Contains(p.Addr()) && b.CIDR.Bits() < p.Bits() {
 			b.Except = append(b.Except, p)
@@ -142,8 +143,10 @@ func (g generator) snapshot() Snapshot {
 	}
 	for n := range 7 {
 		p := Pod{
-			Namespace: one(g, "n0", "n1", "n2"), Name: fmt.Sprintf("pod%d", n), Labels: g.labels(), Node: one(g, "m0", "m0", "m1"),
-			Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, 0, 0, byte(n)}), netip.MustParseAddr(fmt.Sprintf("fd00::%d", n))},
+			Namespace: one(g, "n0", "n1", "n2"), Name: fmt.Sprintf("pod%d", n), Labels: g.labels(),
+			Node: one(g, "m0", "m0", "m1"),
+			Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, 0, 0, byte(n)}),
+				netip.MustParseAddr(fmt.Sprintf("fd00::%d", n))},
 			Ports: some(g, 2, func() NamedPort {
 				return NamedPort{one(g, "web", "dns"), g.protocol(), one[uint16](g, 53, 80, 8080)}
 			}),
@@ -160,7 +163,8 @@ func (g generator) snapshot() Snapshot {
 // flows returns all flows between pods, nodes and others that tell policies of a generator apart.
 func flows(s *Snapshot, yield func(Flow) bool) {
 	var v4, v6 []netip.Addr
-	for _, a := range []string{"192.0.2.1", "192.0.2.200", "10.0.0.9", "8.8.8.8", "2001:db8::1", "2001:db9::1", "fd00::3:1"} {
+	for _, a := range []string{"192.0.2.1", "192.0.2.200", "10.0.0.9", "8.8.8.8", "2001:db8::1", "2001:db9::1",
+		"fd00::3:1"} {
 		if a := netip.MustParseAddr(a); a.Is4() {
 			v4 = append(v4, a)
 		} else {
@@ -313,7 +317,8 @@ func TestChangeOfPoliciesHasNoGap(t *testing.T) {
 		before := s
 		s.Previous, s.Policies = &before, g.policies()
 		if len(before.Policies) > 0 { // some stay
-			s.Policies = append(slices.DeleteFunc(s.Policies, func(p Policy) bool { return p.Name == before.Policies[0].Name }), before.Policies[0])
+			s.Policies = append(slices.DeleteFunc(s.Policies, func(p Policy) bool { return p.Name == before.Policies[0].Name }),
+				before.Policies[0])
 		}
 		if len(before.Policies) > 1 && seed%2 == 0 { // or only one changes
 			s.Policies = slices.Clone(before.Policies)
@@ -366,8 +371,9 @@ func TestNumbersStay(t *testing.T) {
 		t.Errorf("%d rows change with nothing changed", c.Len())
 	}
 	s.Pods = append(s.Pods, Pod{
-		Namespace: "n0", Name: "late", Labels: map[string]string{"app": "new"}, Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.77")},
-		Node: "m1",
+		Namespace: "n0", Name: "late", Labels: map[string]string{"app": "new"},
+		Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.77")},
+		Node:      "m1",
 	})
 	more, _ := Compile(s, first)
 	c := Diff(first, more)

@@ -9,12 +9,14 @@ import (
 	"mustang/internal/service"
 )
 
-// TestRelabelHasNoGap relabels a pod of this node: a ClusterNetworkPolicy denies it a peer before, and another one, in other words, after. The peer does
-// not reach it between two writes, though the second tells peers apart that the first does not.
+// TestRelabelHasNoGap relabels a pod of this node: a ClusterNetworkPolicy denies it a peer before, and another one, in
+// other words, after. The peer does not reach it between two writes, though the second tells peers apart that the first
+// does not.
 func TestRelabelHasNoGap(t *testing.T) {
 	with := func(k, v string) Selector { return Selector{Labels: map[string]string{k: v}} }
 	deny := func(name string, subject Selector, peer Peer) Policy {
-		return Policy{Tier: Admin, Name: name, Subject: PodSelector{Pods: subject}, Ingress: []Rule{{Action: Deny, Peers: []Peer{peer}}}}
+		return Policy{Tier: Admin, Name: name, Subject: PodSelector{Pods: subject},
+			Ingress: []Rule{{Action: Deny, Peers: []Peer{peer}}}}
 	}
 	own, peer := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")
 	for name, second := range map[string]Peer{
@@ -25,7 +27,8 @@ func TestRelabelHasNoGap(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			snapshot := func(role string) Snapshot {
 				return Snapshot{Node: "here", Policies: []Policy{
-					deny("one", with("role", "1"), Peer{Pods: &PodSelector{Pods: with("app", "x")}}), deny("two", with("role", "2"), second),
+					deny("one", with("role", "1"), Peer{Pods: &PodSelector{Pods: with("app", "x")}}),
+					deny("two", with("role", "2"), second),
 				}, Pods: []Pod{
 					{Namespace: "n", Name: "own", Node: "here", Labels: map[string]string{"role": role}, Addresses: []netip.Addr{own}},
 					{Namespace: "m", Name: "peer", Node: "far", Labels: map[string]string{"app": "x"}, Addresses: []netip.Addr{peer}},

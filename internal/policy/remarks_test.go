@@ -25,8 +25,10 @@ func TestRemarks(t *testing.T) {
 		Namespaces: []Namespace{{Name: "shop"}},
 		Pods: []Pod{
 			{Namespace: "shop", Name: "web-1", Labels: map[string]string{"app": "web"}, Node: "far"},
-			{Namespace: "shop", Name: "web-2", Labels: map[string]string{"app": "web"}, Ports: []NamedPort{{Name: "http", Protocol: service.TCP, Port: 80}}},
-			{Namespace: "shop", Name: "db", Labels: map[string]string{"app": "db"}, Ports: []NamedPort{{Name: "sql", Protocol: service.TCP, Port: 5432}}},
+			{Namespace: "shop", Name: "web-2", Labels: map[string]string{"app": "web"},
+				Ports: []NamedPort{{Name: "http", Protocol: service.TCP, Port: 80}}},
+			{Namespace: "shop", Name: "db", Labels: map[string]string{"app": "db"},
+				Ports: []NamedPort{{Name: "sql", Protocol: service.TCP, Port: 5432}}},
 			{Namespace: "shop", Name: "host", Labels: map[string]string{"app": "host"}, HostNetwork: true},
 			{Namespace: "other", Name: "api", Labels: map[string]string{"app": "api"}},
 		},
@@ -35,13 +37,15 @@ func TestRemarks(t *testing.T) {
 		policy Policy
 		want   string
 	}{
-		"a pod of another node":       {Policy{Subject: app("web")}, "[]"},
-		"no pod":                      {Policy{Subject: app("wbe"), Ingress: named("http")}, "[selects no pod of the cluster]"},
+		"a pod of another node": {Policy{Subject: app("web")}, "[]"},
+		"no pod": {Policy{Subject: app("wbe"), Ingress: named("http")},
+			"[selects no pod of the cluster]"},
 		"a pod of another namespace":  {Policy{Subject: app("api")}, "[selects no pod of the cluster]"},
 		"a pod with the node's":       {Policy{Subject: app("host")}, "[selects no pod of the cluster]"},
 		"a port that one of them has": {Policy{Subject: app("web"), Ingress: named("http")}, "[]"},
-		"a port of another pod":       {Policy{Subject: app("web"), Ingress: named("http", "sql")}, `[no pod that it selects has the port "sql"]`},
-		"a port of the peers":         {Policy{Subject: app("web"), Egress: named("sql")}, "[]"},
+		"a port of another pod": {Policy{Subject: app("web"), Ingress: named("http", "sql")},
+			`[no pod that it selects has the port "sql"]`},
+		"a port of the peers": {Policy{Subject: app("web"), Egress: named("sql")}, "[]"},
 	} {
 		s.Policies = []Policy{test.policy}
 		if have := fmt.Sprint(s.Remarks()[0]); have != test.want {

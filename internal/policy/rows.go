@@ -13,8 +13,8 @@ type Rows struct {
 	// Addresses has the identity of each prefix, in the form of 16 bytes (IPv4 v4-mapped). The longest match counts, and
 	// what has none has identity 0.
 	Addresses map[netip.Prefix]uint32
-	// Endpoints has the rule sets of the addresses of this node's pods, in the form of 16 bytes. Without a rule set, all of
-	// that direction is allowed.
+	// Endpoints has the rule sets of the addresses of this node's pods, in the form of 16 bytes. Without a rule set, all
+	// of that direction is allowed.
 	Endpoints map[netip.Addr]Sets
 	// Verdicts has a row for identity 0 of each rule set, which holds for all identities that have no row of their own.
 	Verdicts map[VerdictKey]Verdict
@@ -58,8 +58,8 @@ type PortVerdict struct {
 	Rule  uint32
 }
 
-// Lookup decides as a datapath with these rows would: the endpoint's rule sets, the peer's identity, its verdict or that
-// of identity 0, and the table of ports if the verdict has one. No step depends on the number of policies.
+// Lookup decides as a datapath with these rows would: the endpoint's rule sets, the peer's identity, its verdict or
+// that of identity 0, and the table of ports if the verdict has one. No step depends on the number of policies.
 func (r *Rows) Lookup(f Flow) (egress, ingress Decision) {
 	source, destination := mapped(f.Source), mapped(f.Destination)
 	return r.lookup(r.Endpoints[source].Egress, source, destination, f),

@@ -131,7 +131,8 @@ func (s PodSelector) matches(namespace, pod map[string]string) bool {
 	return s.Namespaces.Matches(namespace) && s.Pods.Matches(pod)
 }
 
-// selects reports whether a rule of a tier selects a pod with these labels, which may lack some, in a namespace with those.
+// selects reports whether a rule of a tier selects a pod with these labels, which may lack some, in a namespace with
+// those.
 func (s PodSelector) selects(namespace, pod map[string]string, t Tier, lacks bool) bool {
 	return !(lacks && t == Namespaced && s.Pods.excludes()) && s.matches(namespace, pod)
 }
@@ -182,8 +183,8 @@ func (s *Snapshot) Selected() []int {
 	return out
 }
 
-// Remarks tells for each policy what its author may not have meant: that it selects no pod of the cluster, or which port of its ingress
-// rules no pod that it selects has.
+// Remarks tells for each policy what its author may not have meant: that it selects no pod of the cluster, or which
+// port of its ingress rules no pod that it selects has.
 func (s *Snapshot) Remarks() [][]string {
 	_, pods := s.podsBy(func(p *Pod) bool { return !p.HostNetwork })
 	out := make([][]string, len(s.Policies))

@@ -13,8 +13,8 @@ import (
 	"mustang/internal/testkit"
 )
 
-// change changes one thing of a snapshot, which has slices of its own: a policy, or a pod's labels, namespace, ports or addresses, or
-// the labels of a namespace or a node, or it adds or removes a pod.
+// change changes one thing of a snapshot, which has slices of its own: a policy, or a pod's labels, namespace, ports or
+// addresses, or the labels of a namespace or a node, or it adds or removes a pod.
 func (g generator) change(s *Snapshot, step int) {
 	pod := &s.Pods[g.IntN(len(s.Pods))]
 	switch g.IntN(9) {
@@ -48,7 +48,8 @@ func (g generator) change(s *Snapshot, step int) {
 	default:
 		if more := *pod; !more.HostNetwork {
 			more.Name = fmt.Sprintf("more%d", step)
-			more.Addresses = []netip.Addr{netip.AddrFrom4([4]byte{10, 0, 0, byte(20 + step)}), netip.MustParseAddr(fmt.Sprintf("fd00::1:%d", step))}
+			more.Addresses = []netip.Addr{netip.AddrFrom4([4]byte{10, 0, 0, byte(20 + step)}),
+				netip.MustParseAddr(fmt.Sprintf("fd00::1:%d", step))}
 			s.Pods = append(s.Pods, more)
 		}
 	}

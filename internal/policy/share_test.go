@@ -14,8 +14,10 @@ func TestShare(t *testing.T) {
 	peer := selects(web())
 	of := func() Snapshot {
 		return Snapshot{
-			Nodes: []Node{{Labels: web()}}, Namespaces: []Namespace{{Labels: map[string]string{}}}, Pods: []Pod{{Labels: web()}, {Labels: map[string]string{"app": "web"}}},
-			Policies: []Policy{{Subject: selects(web()), Egress: []Rule{{Peers: []Peer{{Pods: &peer}, {Nodes: &Selector{Labels: web()}}, {Block: &Block{}}}}}}},
+			Nodes: []Node{{Labels: web()}}, Namespaces: []Namespace{{Labels: map[string]string{}}}, Pods: []Pod{{Labels: web()},
+				{Labels: map[string]string{"app": "web"}}},
+			Policies: []Policy{{Subject: selects(web()),
+				Egress: []Rule{{Peers: []Peer{{Pods: &peer}, {Nodes: &Selector{Labels: web()}}, {Block: &Block{}}}}}}},
 		}
 	}
 	first, second := of(), of()
@@ -27,7 +29,8 @@ func TestShare(t *testing.T) {
 	}
 	at := func(labels map[string]string) uintptr { return reflect.ValueOf(labels).Pointer() }
 	peers := second.Policies[0].Egress[0].Peers
-	for _, labels := range []map[string]string{second.Nodes[0].Labels, second.Pods[0].Labels, second.Policies[0].Subject.Pods.Labels, peers[0].Pods.Pods.Labels, peers[1].Nodes.Labels} {
+	for _, labels := range []map[string]string{second.Nodes[0].Labels, second.Pods[0].Labels,
+		second.Policies[0].Subject.Pods.Labels, peers[0].Pods.Pods.Labels, peers[1].Nodes.Labels} {
 		if at(labels) != at(first.Pods[0].Labels) {
 			t.Error("equal labels are there twice")
 		}

@@ -23,7 +23,8 @@ func internet(tier policy.Tier, namespace, app string, rules int) policy.Policy 
 	for n := range rules {
 		port := uint16(1000 + 2*n)
 		p.Egress = append(p.Egress, policy.Rule{
-			Action: policy.Accept, Ports: []policy.Port{{Protocol: 6, First: port, Last: port}}, Peers: []policy.Peer{{Block: &policy.Block{CIDR: netip.MustParsePrefix("0.0.0.0/0")}}},
+			Action: policy.Accept, Ports: []policy.Port{{Protocol: 6, First: port, Last: port}},
+			Peers: []policy.Peer{{Block: &policy.Block{CIDR: netip.MustParsePrefix("0.0.0.0/0")}}},
 		})
 	}
 	if tier != policy.Namespaced {
@@ -34,18 +35,23 @@ func internet(tier policy.Tier, namespace, app string, rules int) policy.Policy 
 
 // addresses returns a policy of as many addresses, from 20.net.0.0.
 func addresses(namespace, name string, net, n int) policy.Policy {
-	p := policy.Policy{Tier: policy.Namespaced, Namespace: namespace, Name: name, IsolatesIngress: true, Subject: inNamespace(namespace), Ingress: make([]policy.Rule, 1)}
+	p := policy.Policy{Tier: policy.Namespaced, Namespace: namespace, Name: name, IsolatesIngress: true,
+		Subject: inNamespace(namespace), Ingress: make([]policy.Rule, 1)}
 	for i := range n {
 		at := netip.AddrFrom4([4]byte{20, byte(net + i>>16), byte(i >> 8), byte(i)})
-		p.Ingress[0].Peers = append(p.Ingress[0].Peers, policy.Peer{Block: &policy.Block{CIDR: netip.PrefixFrom(at, at.BitLen())}})
+		p.Ingress[0].Peers = append(p.Ingress[0].Peers,
+			policy.Peer{Block: &policy.Block{CIDR: netip.PrefixFrom(at, at.BitLen())}})
 	}
 	return p
 }
 
-// crossing returns a policy of a range with many ports, and of many ranges in it, which each have all of these ports and one more.
+// crossing returns a policy of a range with many ports, and of many ranges in it, which each have all of these ports
+// and one more.
 func crossing(namespace, name string, ranges, ports int) policy.Policy {
-	p := policy.Policy{Tier: policy.Namespaced, Namespace: namespace, Name: name, IsolatesIngress: true, Subject: inNamespace(namespace)}
-	all := policy.Rule{Action: policy.Accept, Peers: []policy.Peer{{Block: &policy.Block{CIDR: netip.MustParsePrefix("20.0.0.0/8")}}}}
+	p := policy.Policy{Tier: policy.Namespaced, Namespace: namespace, Name: name, IsolatesIngress: true,
+		Subject: inNamespace(namespace)}
+	all := policy.Rule{Action: policy.Accept,
+		Peers: []policy.Peer{{Block: &policy.Block{CIDR: netip.MustParsePrefix("20.0.0.0/8")}}}}
 	for n := range ports {
 		port := uint16(2*n + 1)
 		all.Ports = append(all.Ports, policy.Port{Protocol: 6, First: port, Last: port})
@@ -55,7 +61,8 @@ func crossing(namespace, name string, ranges, ports int) policy.Policy {
 		port := uint16(20000 + 2*n)
 		p.Ingress = append(p.Ingress, policy.Rule{
 			Action: policy.Accept, Ports: []policy.Port{{Protocol: 6, First: port, Last: port}},
-			Peers: []policy.Peer{{Block: &policy.Block{CIDR: netip.PrefixFrom(netip.AddrFrom4([4]byte{20, byte(n >> 8), byte(n), 0}), 24)}}},
+			Peers: []policy.Peer{{Block: &policy.Block{CIDR: netip.PrefixFrom(netip.AddrFrom4([4]byte{20, byte(n >> 8), byte(n),
+				0}), 24)}}},
 		})
 	}
 	return p

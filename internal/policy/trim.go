@@ -13,8 +13,8 @@ type named struct {
 	namespaces, nodes, ports map[string]bool
 }
 
-// naming is who names a label: the namespace whose pods policies mean, "" for all, and the namespace of the policies, "" for
-// those of the cluster, anyone for any.
+// naming is who names a label: the namespace whose pods policies mean, "" for all, and the namespace of the policies,
+// "" for those of the cluster, anyone for any.
 type naming struct{ of, by string }
 
 const anyone = "*"
@@ -25,11 +25,11 @@ func (n *named) names(key, namespace, by string) bool {
 	return all[naming{"", by}] || all[naming{namespace, by}]
 }
 
-// Trim drops what no policy of the snapshot names, nor one of Previous: labels by their keys, named ports, and pods that
-// have no address and are not of a node. The pods of that node keep other labels too, up to [MostLabels]. A pod keeps the
-// labels that policies of the tiers Admin and Baseline and NetworkPolicies of its namespace name, MostLabels of those that
-// only others name, and as many named ports. Trim returns the pods that lack labels or ports which policies name. What it
-// changes are copies.
+// Trim drops what no policy of the snapshot names, nor one of Previous: labels by their keys, named ports, and pods
+// that have no address and are not of a node. The pods of that node keep other labels too, up to [MostLabels]. A pod
+// keeps the labels that policies of the tiers Admin and Baseline and NetworkPolicies of its namespace name, MostLabels
+// of those that only others name, and as many named ports. Trim returns the pods that lack labels or ports which
+// policies name. What it changes are copies.
 func (s *Snapshot) Trim(node string) (cut []Pod) {
 	n := s.named()
 	s.Pods = slices.DeleteFunc(slices.Clone(s.Pods), func(p Pod) bool { return len(p.Addresses) == 0 && p.Node != node })

@@ -112,7 +112,8 @@ func (p Port) validate() error {
 	case p.Name != "" && (p.First != 0 || p.Last != 0):
 		return errors.New("endPort: a port with a name has none")
 	case p.Name != "" && !isPortName(p.Name):
-		return fmt.Errorf("port: %q: want a number, or at most %d of a to z, 0 to 9 and -, with a letter", p.Name, maxPortName)
+		return fmt.Errorf("port: %q: want a number, or at most %d of a to z, 0 to 9 and -, with a letter", p.Name,
+			maxPortName)
 	case p.Last < p.First:
 		return fmt.Errorf("endPort: %d is less than port %d", p.Last, p.First)
 	}

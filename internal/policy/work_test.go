@@ -12,8 +12,8 @@ import (
 	"mustang/internal/policy"
 )
 
-// TestTotal refuses what is too much work together with what is in force, though each of the changes is little, and takes what was accepted
-// in one piece.
+// TestTotal refuses what is too much work together with what is in force, though each of the changes is little, and
+// takes what was accepted in one piece.
 func TestTotal(t *testing.T) {
 	policy.Bound(t, policy.MostWork/16)
 	apps := names(8)
@@ -37,7 +37,8 @@ func TestTotal(t *testing.T) {
 	}
 	refused := error(nil)
 	for n := 0; refused == nil && n < 10; n++ {
-		if refused = step(append(slices.Clone(s.Policies), addresses("tenant", fmt.Sprint("more", n), 200+n, 800))); refused == nil {
+		if refused = step(append(slices.Clone(s.Policies), addresses("tenant", fmt.Sprint("more", n), 200+n,
+			800))); refused == nil {
 			s.Policies = append(s.Policies, addresses("tenant", fmt.Sprint("more", n), 200+n, 800))
 		}
 	}
@@ -61,23 +62,27 @@ func TestJoin(t *testing.T) {
 	for _, app := range apps {
 		s.Policies = append(s.Policies, internet(policy.Namespaced, "shop", app, 2))
 	}
-	s.Policies = append(s.Policies, addresses("tenant", "evil", 0, 2_000), internet(policy.Namespaced, "joining", "", 100), crossing("joins", "q", 200, 3000))
+	s.Policies = append(s.Policies, addresses("tenant", "evil", 0, 2_000), internet(policy.Namespaced, "joining", "", 100),
+		crossing("joins", "q", 200, 3000))
 	for _, namespace := range []string{"joining", "joins"} {
 		if _, err := policy.Compile(s, policy.Rows{}); err == nil {
 			t.Fatal("it is not too much work")
 		}
 		next := s
 		next.Previous = &s
-		next.Pods = append(slices.Clone(s.Pods), policy.Pod{Namespace: namespace, Name: "p", Node: "node", Addresses: []netip.Addr{netip.MustParseAddr("10.9.0.1")}})
+		next.Pods = append(slices.Clone(s.Pods), policy.Pod{Namespace: namespace, Name: "p", Node: "node",
+			Addresses: []netip.Addr{netip.MustParseAddr("10.9.0.1")}})
 		_, err := policy.Steps(next, policy.Rows{}, policy.Limits{Work: policy.MostWork / 16, Joins: true})
 		var work *policy.LimitError
-		if refused := errors.As(err, &work); refused != (namespace == "joins") || refused && work.Largest.Name != "q" || err != nil && !refused {
+		if refused := errors.As(err, &work); refused != (namespace == "joins") || refused && work.Largest.Name != "q" ||
+			err != nil && !refused {
 			t.Errorf("%s: %v", namespace, err)
 		}
 	}
 }
 
-// TestSelectorsOfNobody counts rules whose selectors match no pod: each term is looked at for each rule set, and each value is kept.
+// TestSelectorsOfNobody counts rules whose selectors match no pod: each term is looked at for each rule set, and each
+// value is kept.
 func TestSelectorsOfNobody(t *testing.T) {
 	policy.Bound(t, 1<<12)
 	none := func(n int) policy.Requirement {
@@ -86,7 +91,8 @@ func TestSelectorsOfNobody(t *testing.T) {
 	for name, peers := range map[string]func(n int) []policy.Peer{
 		"peers": func(n int) (all []policy.Peer) {
 			for i := range n {
-				all = append(all, policy.Peer{Pods: &policy.PodSelector{Pods: policy.Selector{Requirements: []policy.Requirement{none(i)}}}})
+				all = append(all, policy.Peer{Pods: &policy.PodSelector{Pods: policy.Selector{Requirements: []policy.Requirement{
+					none(i)}}}})
 			}
 			return all
 		},
@@ -103,10 +109,12 @@ func TestSelectorsOfNobody(t *testing.T) {
 			return []policy.Peer{{Pods: &policy.PodSelector{Pods: policy.Selector{Requirements: []policy.Requirement{all}}}}}
 		},
 	} {
-		p := policy.Policy{Tier: policy.Namespaced, Namespace: "tenant", Name: "nobody", IsolatesIngress: true, Subject: inNamespace("tenant"), Ingress: make([]policy.Rule, 1)}
+		p := policy.Policy{Tier: policy.Namespaced, Namespace: "tenant", Name: "nobody", IsolatesIngress: true,
+			Subject: inNamespace("tenant"), Ingress: make([]policy.Rule, 1)}
 		policies := []policy.Policy{p, internet(policy.Namespaced, "shop", "a", 1)}
 		for _, app := range names(9) {
-			own := policy.Policy{Tier: policy.Namespaced, Namespace: "tenant", Name: "own" + app, IsolatesIngress: true, Subject: inNamespace("tenant")}
+			own := policy.Policy{Tier: policy.Namespaced, Namespace: "tenant", Name: "own" + app, IsolatesIngress: true,
+				Subject: inNamespace("tenant")}
 			own.Subject.Pods.Labels = map[string]string{"app": app}
 			policies = append(policies, own)
 		}
@@ -124,10 +132,12 @@ func TestSelectorsOfNobody(t *testing.T) {
 
 // except returns a policy of rules that each select all pods but those with one value of a label.
 func except(namespace, name string, rules int) policy.Policy {
-	p := policy.Policy{Tier: policy.Namespaced, Namespace: namespace, Name: name, IsolatesIngress: true, Subject: inNamespace(namespace)}
+	p := policy.Policy{Tier: policy.Namespaced, Namespace: namespace, Name: name, IsolatesIngress: true,
+		Subject: inNamespace(namespace)}
 	for n := range rules {
 		p.Ingress = append(p.Ingress, policy.Rule{Action: policy.Accept, Peers: []policy.Peer{{Pods: &policy.PodSelector{
-			Pods: policy.Selector{Requirements: []policy.Requirement{{Key: "x", Operator: "NotIn", Values: []string{fmt.Sprint(n)}}}},
+			Pods: policy.Selector{Requirements: []policy.Requirement{{Key: "x", Operator: "NotIn",
+				Values: []string{fmt.Sprint(n)}}}},
 		}}}})
 	}
 	return p
@@ -139,7 +149,8 @@ func TestWorkIsBounded(t *testing.T) {
 	var pods []policy.Pod
 	for n := range 2000 {
 		at := netip.AddrFrom4([4]byte{10, 0, byte(n >> 8), byte(n)})
-		pods = append(pods, policy.Pod{Namespace: fmt.Sprint("n", n%2), Name: fmt.Sprint(n), Labels: map[string]string{"x": fmt.Sprint(n)}, Addresses: []netip.Addr{at}})
+		pods = append(pods, policy.Pod{Namespace: fmt.Sprint("n", n%2), Name: fmt.Sprint(n), Labels: map[string]string{
+			"x": fmt.Sprint(n)}, Addresses: []netip.Addr{at}})
 	}
 	pods[0].Node, pods[1].Node = "node", "node"
 	small := []policy.Policy{crossing("n0", "small", 10, 100), except("n0", "few", 300)}

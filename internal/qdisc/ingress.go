@@ -20,10 +20,11 @@ const (
 	ingressHandle   = paceMajor
 )
 
-// SetIngress runs a program (of type sched_cls, by its descriptor) on what a device receives from its link, behind tcx programs
-// and before other filters, or in place of an earlier one of SetIngress: each packet sees one of the two. It ends with the
-// device. Unlike tcx, it waits for no RCU grace period, neither here nor when the device is deleted. Errors: fs.ErrNotExist
-// if there is no device with the index; errors.ErrUnsupported if the kernel lacks clsact or cls_bpf, or another's filter is in the way.
+// SetIngress runs a program (of type sched_cls, by its descriptor) on what a device receives from its link, behind tcx
+// programs and before other filters, or in place of an earlier one of SetIngress: each packet sees one of the two. It
+// ends with the device. Unlike tcx, it waits for no RCU grace period, neither here nor when the device is deleted.
+// Errors: fs.ErrNotExist if there is no device with the index; errors.ErrUnsupported if the kernel lacks clsact or
+// cls_bpf, or another's filter is in the way.
 func SetIngress(n *netns.Namespace, index, program int) error {
 	return onIndex(n, "attach an ingress program to", index, func(handle *netlink.Handle, link netlink.Link) error {
 		if err := handle.QdiscAdd(clsact(link)); err != nil && !errors.Is(err, unix.EEXIST) {
@@ -40,7 +41,10 @@ func SetIngress(n *netns.Namespace, index, program int) error {
 // Ingress returns the id of the program of SetIngress, 0 if there is none, or no device with the index.
 func Ingress(n *netns.Namespace, index int) (program uint32, err error) {
 	err = onIndex(n, "read the ingress program of", index, func(handle *netlink.Handle, link netlink.Link) error {
-		filters, err := rtnl.Dump(func() ([]netlink.Filter, error) { return handle.FilterList(link, netlink.HANDLE_MIN_INGRESS) })
+		filters, err := rtnl.Dump(func() ([]netlink.Filter, error) {
+			return handle.FilterList(link,
+				netlink.HANDLE_MIN_INGRESS)
+		})
 		for _, filter := range filters {
 			bpf, ok := filter.(*netlink.BpfFilter)
 			if ok && bpf.Priority == ingressPriority && bpf.Handle == ingressHandle && bpf.DirectAction {

@@ -24,7 +24,8 @@ import (
 func verdict(t *testing.T, action int32) *ebpf.Program {
 	t.Helper()
 	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
-		Type: ebpf.SchedCLS, License: "Dual BSD/GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, action), asm.Return()},
+		Type: ebpf.SchedCLS, License: "Dual BSD/GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, action),
+			asm.Return()},
 	})
 	testkit.Succeed(t, err)
 	t.Cleanup(func() { _ = p.Close() })
@@ -144,7 +145,8 @@ func TestSetPolice(t *testing.T) {
 		}
 		old = id
 	}
-	if says, err := PoliceDeviation(a, device, Limit{}); says != "receives 8000000 bit/s at most, and not without a limit" || err != nil {
+	if says, err := PoliceDeviation(a, device,
+		Limit{}); says != "receives 8000000 bit/s at most, and not without a limit" || err != nil {
 		t.Errorf("deviation %q, %v", says, err)
 	}
 	if err := SetPolice(a, "none", Limit{Rate: 8e6}); !errors.Is(err, fs.ErrNotExist) {
@@ -156,19 +158,22 @@ func TestSetPolice(t *testing.T) {
 }
 
 func TestParseRate(t *testing.T) {
-	for text, want := range map[string]uint64{"10gbit": 10e9, "1.5mbit": 15e5, "1000kbit": 1e6, "2000000bit": 2e6, "1Gbit": 1e9, "100gbit": 1e11} {
+	for text, want := range map[string]uint64{"10gbit": 10e9, "1.5mbit": 15e5, "1000kbit": 1e6, "2000000bit": 2e6,
+		"1Gbit": 1e9, "100gbit": 1e11} {
 		if got, err := ParseRate(text); err != nil || got != want {
 			t.Errorf("%q: %d, %v; want %d", text, got, err, want)
 		}
 	}
-	for _, text := range []string{"", "10", "gbit", "-1gbit", "0bit", "1e99gbit", "nangbit", "10gbyte", "8kbit", "401gbit"} {
+	for _, text := range []string{"", "10", "gbit", "-1gbit", "0bit", "1e99gbit", "nangbit", "10gbyte", "8kbit",
+		"401gbit"} {
 		if got, err := ParseRate(text); err == nil {
 			t.Errorf("%q is parsed as %d", text, got)
 		}
 	}
 }
 
-// TestRateLimits takes the limits from both messages: the rates there are accepted, those beyond are refused with the same words.
+// TestRateLimits takes the limits from both messages: the rates there are accepted, those beyond are refused with the
+// same words.
 func TestRateLimits(t *testing.T) {
 	_, parsed := ParseRate("fast")
 	checked := CheckEmulation(1, 0)

@@ -128,7 +128,10 @@ func readSending(handle *netlink.Handle, link netlink.Link) (out sending, err er
 				q.PacketLimit == fqPackets && q.FlowPacketLimit == fqPackets
 		}
 	}
-	filters, err := rtnl.Dump(func() ([]netlink.Filter, error) { return handle.FilterList(link, netlink.HANDLE_MIN_EGRESS) })
+	filters, err := rtnl.Dump(func() ([]netlink.Filter, error) {
+		return handle.FilterList(link,
+			netlink.HANDLE_MIN_EGRESS)
+	})
 	if err != nil {
 		return out, fmt.Errorf("list filters: %w", err)
 	}

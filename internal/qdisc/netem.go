@@ -30,7 +30,8 @@ const (
 // errors.ErrUnsupported if the kernel lacks one of them. After any error the device is as before.
 func Emulate(n *netns.Namespace, device string, rate uint64, delay time.Duration) error {
 	return onDevice(n, "emulate a network at", device, func(handle *netlink.Handle, link netlink.Link) error {
-		attrs := netlink.QdiscAttrs{LinkIndex: link.Attrs().Index, Parent: netlink.HANDLE_ROOT, Handle: netlink.MakeHandle(1, 0)}
+		attrs := netlink.QdiscAttrs{LinkIndex: link.Attrs().Index, Parent: netlink.HANDLE_ROOT,
+			Handle: netlink.MakeHandle(1, 0)}
 		var queues []netlink.Qdisc
 		if delay > 0 {
 			queues = append(queues, netlink.NewNetem(attrs, netlink.NetemQdiscAttrs{
@@ -56,7 +57,8 @@ func Emulate(n *netns.Namespace, device string, rate uint64, delay time.Duration
 
 // emulatedRate is the token bucket for a rate in bytes per second.
 func emulatedRate(rate uint64) bucket {
-	return bucket{rate: rate, burst: burstAt(rate), queue: max(minEmulatedQueue, uint64(float64(rate)*emulatedQueue.Seconds()))}
+	return bucket{rate: rate, burst: burstAt(rate), queue: max(minEmulatedQueue,
+		uint64(float64(rate)*emulatedQueue.Seconds()))}
 }
 
 // Limits of what Emulate is for, and how messages write them.
@@ -68,7 +70,8 @@ const (
 	maxDelay = time.Second
 )
 
-// CheckEmulation returns an error if a rate, in bits per second, or a delay is out of range for [Emulate]; 0 means no limit.
+// CheckEmulation returns an error if a rate, in bits per second, or a delay is out of range for [Emulate]; 0 means no
+// limit.
 func CheckEmulation(rate uint64, delay time.Duration) error {
 	switch {
 	case rate != 0 && (rate < minRate || rate > maxRate):

@@ -33,7 +33,8 @@ func TestEmulateRate(t *testing.T) {
 func TestEmulateRates(t *testing.T) {
 	testkit.RequireTool(t, "tc")
 	a, _ := testkit.VethPair(t)
-	for text, want := range map[string]string{"1mbit": " rate 1Mbit ", "40gbit": " rate 40Gbit ", "400gbit": " rate 400Gbit "} {
+	for text, want := range map[string]string{"1mbit": " rate 1Mbit ", "40gbit": " rate 40Gbit ",
+		"400gbit": " rate 400Gbit "} {
 		rate, err := qdisc.ParseRate(text)
 		if err == nil {
 			err = qdisc.Emulate(a, "left", rate, 0)
@@ -53,7 +54,8 @@ func TestEmulateRates(t *testing.T) {
 func TestEmulateDelay(t *testing.T) {
 	a, _ := testkit.VethPair(t)
 	err := qdisc.Emulate(a, "left", 1e9, 10*time.Millisecond)
-	if lacks := rtnl.In(a).TryQdisc("netem"); errors.Is(lacks, errors.ErrUnsupported) != errors.Is(err, errors.ErrUnsupported) {
+	if lacks := rtnl.In(a).TryQdisc("netem"); errors.Is(lacks, errors.ErrUnsupported) != errors.Is(err,
+		errors.ErrUnsupported) {
 		t.Errorf("error %v, but netem: %v", err, lacks)
 	}
 	testkit.RequireMode(t, err)

@@ -38,7 +38,8 @@ func TestEDT(t *testing.T) {
 		sizes          []uint32
 		due            []time.Duration
 	}{
-		{"one after the other", 1e6, 10 * ms, 2 * time.Hour, []uint32{1000, 1000, 500}, []time.Duration{-9 * ms, -8 * ms, -7500 * time.Microsecond}},
+		{"one after the other", 1e6, 10 * ms, 2 * time.Hour, []uint32{1000, 1000, 500}, []time.Duration{-9 * ms, -8 * ms,
+			-7500 * time.Microsecond}},
 		{"no burst to speak of", 1e6, 1, 2 * time.Hour, []uint32{1000, 1000}, []time.Duration{0, ms}},
 		{"rounded up", 3e9, ms, 2 * time.Hour, []uint32{64, 64}, []time.Duration{22 - ms, 44 - ms}},
 		{"larger than the bucket", 1e6, 10 * ms, 2 * time.Hour, []uint32{64_000, 1000}, []time.Duration{0, 55 * ms}},
@@ -48,7 +49,8 @@ func TestEDT(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			full := monotonic(t) + uint64(time.Hour)
-			p := newProgram(t, edtProgEdt, edtBucket{Rate: row.rate, Burst: uint64(row.burst), Horizon: uint64(row.horizon), Full: full})
+			p := newProgram(t, edtProgEdt, edtBucket{Rate: row.rate, Burst: uint64(row.burst), Horizon: uint64(row.horizon),
+				Full: full})
 			taken := uint64(0)
 			for i, size := range row.sizes {
 				verdict, due := p.run(t, size)

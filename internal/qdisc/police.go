@@ -18,12 +18,12 @@ import (
 // machine, is late for one packet and on time for the next.
 const policeSlack = 100 * time.Millisecond
 
-// SetPolice drops what a device receives from its link above a limit, or removes that limit if the rate is 0. What is sent
-// by [SetLimit] with the same limit passes. For a netkit device the limit is where its peer sends; the peer's namespace
-// can't remove it. A limit that is in place already stays.
+// SetPolice drops what a device receives from its link above a limit, or removes that limit if the rate is 0. What is
+// sent by [SetLimit] with the same limit passes. For a netkit device the limit is where its peer sends; the peer's
+// namespace can't remove it. A limit that is in place already stays.
 //
-// The limit comes before other programs, is not pinned, and ends with the device. The error matches fs.ErrNotExist if the
-// device does not exist, and errors.ErrUnsupported if the kernel lacks programs of that kind (Linux before 6.6).
+// The limit comes before other programs, is not pinned, and ends with the device. The error matches fs.ErrNotExist if
+// the device does not exist, and errors.ErrUnsupported if the kernel lacks programs of that kind (Linux before 6.6).
 func SetPolice(ns *netns.Namespace, device string, limit Limit) error {
 	return onPolice(ns, "limit what is received by", device, func(at policePoint) error {
 		if limit.Rate > 0 {

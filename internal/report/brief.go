@@ -142,7 +142,8 @@ func (st *suiteTables) briefTable() Table {
 	return out
 }
 
-// briefColumns are a workload's columns in the brief table: the figures, and the ratios to the base or the time that rows add to it.
+// briefColumns are a workload's columns in the brief table: the figures, and the ratios to the base or the time that
+// rows add to it.
 func (t *workloadTable) briefColumns(order []string) []Column {
 	unit, base := shortUnit(t.unit), t.base()
 	switch {

@@ -38,7 +38,8 @@ const mostLines = 40
 // TestBriefFits checks that the answer of a suite is at most 40 lines of 100 columns, and ends
 // with the names of the files.
 func TestBriefFits(t *testing.T) {
-	files := map[string]result.File{"made-up": sample(t, "made-up"), "counted": sample(t, "counted"), "noisy": sample(t, "noisy"),
+	files := map[string]result.File{"made-up": sample(t, "made-up"), "counted": sample(t, "counted"), "noisy": sample(t,
+		"noisy"),
 		"3 rounds": truncated(sample(t, "made-up"), 3), "empty": {Schema: result.Schema}}
 	for _, s := range sample(t, "suites").Suites {
 		files[s.Name] = oneSuite(t, s.Name)
@@ -71,8 +72,8 @@ func TestBriefFits(t *testing.T) {
 	}
 }
 
-// TestBriefOfLargeRun checks that the costs of twelve links under three workloads are cut to 40 lines of 100 columns, and whole in a
-// wide answer.
+// TestBriefOfLargeRun checks that the costs of twelve links under three workloads are cut to 40 lines of 100 columns,
+// and whole in a wide answer.
 func TestBriefOfLargeRun(t *testing.T) {
 	f := result.File{Schema: result.Schema, Suites: []result.Suite{podLinks(t)}, Run: result.Run{Suite: "pod-links"}}
 	for _, workload := range []string{result.WorkloadTCPStream, result.WorkloadTCPRR, result.WorkloadTCPCRR} {
@@ -98,8 +99,10 @@ func TestBriefOfLargeRun(t *testing.T) {
 			t.Fatal(err)
 		}
 		lines := strings.Split(strings.TrimSuffix(b.String(), "\n"), "\n")
-		costs := len(regexp.MustCompile(`(?m)^  link-\d+ .*both costs +\S+ % ±|both costs +within`).FindAllString(b.String(), -1))
-		widest := slices.MaxFunc(lines, func(a, b string) int { return utf8.RuneCountInString(a) - utf8.RuneCountInString(b) })
+		costs := len(regexp.MustCompile(`(?m)^  link-\d+ .*both costs +\S+ % ±|both costs +within`).FindAllString(b.String(),
+			-1))
+		widest := slices.MaxFunc(lines,
+			func(a, b string) int { return utf8.RuneCountInString(a) - utf8.RuneCountInString(b) })
 		if !wide && (len(lines) > mostLines || costs < 10) || wide && costs != 36 || utf8.RuneCountInString(widest) > 100 {
 			t.Errorf("%d costs in %d lines, one of them %q:\n%s", costs, len(lines), widest, b.String())
 		}
@@ -109,10 +112,12 @@ func TestBriefOfLargeRun(t *testing.T) {
 // TestFactorsAndDigits checks that large differences are factors, and that a slow row beside a
 // fast one keeps its digits.
 func TestFactorsAndDigits(t *testing.T) {
-	rows := []result.Row{podRow("veth", 65_900, 65_000, 66_000), podRow("tun", 9996, 9990, 10_000), podRow("macvlan", 5.24, 5.2, 5.3)}
-	f := result.File{Schema: result.Schema, Suites: []result.Suite{podLinks(t)}, Rows: rows, Run: result.Run{Suite: "pod-links", Comparisons: []result.Comparison{
-		versus("veth/pod-ip", "tun/pod-ip", 10, [3]float64{6.593, 6.1, 7.2}),
-	}}}
+	rows := []result.Row{podRow("veth", 65_900, 65_000, 66_000), podRow("tun", 9996, 9990, 10_000),
+		podRow("macvlan", 5.24, 5.2, 5.3)}
+	f := result.File{Schema: result.Schema, Suites: []result.Suite{podLinks(t)}, Rows: rows,
+		Run: result.Run{Suite: "pod-links", Comparisons: []result.Comparison{
+			versus("veth/pod-ip", "tun/pod-ip", 10, [3]float64{6.593, 6.1, 7.2}),
+		}}}
 	for _, got := range renderings(t, f) {
 		checkSays(t, got, []string{"9,996", "5.24"}, []string{"559.3 %", "100 % less"})
 	}
@@ -130,7 +135,8 @@ func TestNotMeasured(t *testing.T) {
 		}
 		return row
 	}
-	const noQEMU, noTables = "qemu-system-x86_64 is missing: apt install qemu-system-x86", "iptables is missing: apt install iptables"
+	const noQEMU, noTables = "qemu-system-x86_64 is missing: apt install qemu-system-x86",
+		"iptables is missing: apt install iptables"
 	lacking := func(link string) result.Row {
 		return skip(link, result.ViaNone, "link mode "+link+": kernel 6.18 has no "+link+" devices")
 	}
@@ -138,11 +144,14 @@ func TestNotMeasured(t *testing.T) {
 	for want, rows := range map[string][]result.Row{
 		"not measured: ipvlan-l2, netkit: missing in this kernel": {lacking("ipvlan-l2"), lacking("netkit")},
 		"not measured: cluster IP by iptables: " + noTables:       {skip("veth", result.ViaIPTables, noTables)},
-		"not measured: macvlan, bridge-call-on, bridge-call-off and 1 more: " + noQEMU: {skip("macvlan", result.ViaNone, noQEMU), skip("bridge-call-on", result.ViaNone, noQEMU),
+		"not measured: macvlan, bridge-call-on, bridge-call-off and 1 more: " +
+			noQEMU: {skip("macvlan", result.ViaNone, noQEMU), skip("bridge-call-on", result.ViaNone, noQEMU),
 			skip("bridge-call-off", result.ViaNone, noQEMU), skip("tun-offload", result.ViaNone, noQEMU)},
-		"not measured: netkit: missing in this kernel; bridge: " + noQEMU: {lacking("netkit"), skip("bridge", result.ViaNone, noQEMU)},
+		"not measured: netkit: missing in this kernel; bridge: " +
+			noQEMU: {lacking("netkit"), skip("bridge", result.ViaNone, noQEMU)},
 	} {
-		f := result.File{Schema: result.Schema, Suites: []result.Suite{podLinks(t)}, Rows: append(rows, measured), Run: result.Run{Suite: "pod-links"}}
+		f := result.File{Schema: result.Schema, Suites: []result.Suite{podLinks(t)}, Rows: append(rows, measured),
+			Run: result.Run{Suite: "pod-links"}}
 		checkSays(t, said(t, f), []string{want}, nil)
 		for _, got := range renderings(t, f) {
 			checkSays(t, got, []string{want}, nil)

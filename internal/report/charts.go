@@ -91,7 +91,8 @@ func (t *workloadTable) chart() Figure {
 	return c.panels()
 }
 
-// costChart draws both costs of each service proxy on each link, of all pod traffic and of a Service on top, or their total.
+// costChart draws both costs of each service proxy on each link, of all pod traffic and of a Service on top, or their
+// total.
 func (t *workloadTable) costChart() Figure {
 	c := Chart{Title: upper(t.plural()) + ", ratio", Band: t.band()}
 	for _, p := range t.suite.prices() {
@@ -112,12 +113,14 @@ func (t *workloadTable) costChart() Figure {
 
 // mark is the mark of a row with its ratio, in a group under a label.
 func (t *workloadTable) mark(e *entry, d difference, names [2]string) Mark {
-	m := Mark{Group: names[0], Label: names[1], Color: t.kindOf(e).Color, Value: d.ratio, Low: d.ratio, High: d.ratio, Path: t.suite.tracedAs(e.ID),
+	m := Mark{Group: names[0], Label: names[1], Color: t.kindOf(e).Color, Value: d.ratio, Low: d.ratio, High: d.ratio,
+		Path:   t.suite.tracedAs(e.ID),
 		Hollow: d.verdict == tied || d.verdict == tooFew, Text: shortRatio(d.ratio, d.places())}
 	if d.ci != nil && d.ci[0] > 0 {
 		m.Low, m.High = d.ci[0], d.ci[1]
 	}
-	m.Tip = fmt.Sprintf("%s: %s; ratio %s; %s.", strings.TrimPrefix(names[0]+", "+names[1], ", "), t.figureOf(e.figure), d.interval(), countOf(len(e.Samples), "sample"))
+	m.Tip = fmt.Sprintf("%s: %s; ratio %s; %s.", strings.TrimPrefix(names[0]+", "+names[1], ", "), t.figureOf(e.figure),
+		d.interval(), countOf(len(e.Samples), "sample"))
 	return m
 }
 
@@ -144,8 +147,10 @@ func (st *suiteTables) chartLegend(workloads []Workload) string {
 	if !slices.ContainsFunc(workloads, func(w Workload) bool { return len(w.Forest)+len(w.Services) > 0 }) {
 		return ""
 	}
-	better := map[bool]string{true: "Left is better.", false: "Right is better."}[st.workloads[0].wording.less || st.workloads[0].inTime()]
-	return better + " Hollow: no difference found. Line: 95\u00a0% interval, an arrow where it is cut off. Band: one path measured twice."
+	better := map[bool]string{true: "Left is better.", false: "Right is better."}[st.workloads[0].wording.less ||
+		st.workloads[0].inTime()]
+	return better + " Hollow: no difference found. Line: 95\u00a0% interval, an arrow where it is cut off. Band: one " +
+		"path measured twice."
 }
 
 // key lists the series of the suite's rows: those of the file in its order, then others by color.
@@ -158,7 +163,8 @@ func (st *suiteTables) key() []Legend {
 			}
 		}
 	}
-	colors := []string{result.ColorGray, result.ColorSlate, result.ColorOrange, result.ColorPurple, result.ColorBlue, result.ColorTeal, result.ColorOlive}
+	colors := []string{result.ColorGray, result.ColorSlate, result.ColorOrange, result.ColorPurple, result.ColorBlue,
+		result.ColorTeal, result.ColorOlive}
 	place := func(k Legend) int {
 		i := slices.IndexFunc(st.Series, func(s result.Series) bool { return s.Color == k.Color && clean(s.Name) == k.Name })
 		if i < 0 {

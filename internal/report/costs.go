@@ -74,9 +74,13 @@ func (st *suiteTables) prices() []costKey {
 // mostServiceLines is the most links of which the answer says what Services cost; the table has the others.
 const mostServiceLines = 2
 
-// serviceLines are the verdicts on Services, a line a link: what each proxy costs in requests, all traffic and a Service on top.
+// serviceLines are the verdicts on Services, a line a link: what each proxy costs in requests, all traffic and a
+// Service on top.
 func (st *suiteTables) serviceLines() []string {
-	i := max(0, slices.IndexFunc(st.workloads, func(t *workloadTable) bool { return t.workload == result.WorkloadTCPRR && t.flows <= 1 }))
+	i := max(0, slices.IndexFunc(st.workloads, func(t *workloadTable) bool {
+		return t.workload == result.WorkloadTCPRR &&
+			t.flows <= 1
+	}))
 	if len(st.workloads) == 0 {
 		return nil
 	}
@@ -103,8 +107,10 @@ func (st *suiteTables) costTable() Table {
 	if st.run.Counted() {
 		effects = "Effects are changes of the count, + is more work,"
 	}
-	out := Table{Title: "What Services cost", Columns: []Column{{Head: []string{"link"}}, {Head: []string{"proxy"}}, {Head: []string{"effect on"}}},
-		Notes: []string{effects + " against the same link without a service proxy; of a Service on top, against the pod IP beside the proxy. " +
+	out := Table{Title: "What Services cost", Columns: []Column{{Head: []string{"link"}}, {Head: []string{"proxy"}},
+		{Head: []string{"effect on"}}},
+		Notes: []string{effects +
+			" against the same link without a service proxy; of a Service on top, against the pod IP beside the proxy. " +
 			"±\u00a0half of the 95\u00a0% interval. within: no difference found. *\u00a0not certain."}}
 	for _, p := range st.prices() {
 		out.Lines = append(out.Lines, Line{Status: result.StatusOK})

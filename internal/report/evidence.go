@@ -14,7 +14,8 @@ import (
 	"mustang/internal/result"
 )
 
-// evidence is a table of what was counted while the rows ran. Cells have a line for each counter, address or connection.
+// evidence is a table of what was counted while the rows ran. Cells have a line for each counter, address or
+// connection.
 func (t *workloadTable) evidence() Table {
 	ran := slices.DeleteFunc(slices.Clone(t.entries), func(e *entry) bool { return e.Status == result.StatusSkipped })
 	out := t.table("", t.name, ran,
@@ -61,7 +62,8 @@ func (e *entry) devices() []string {
 		if d.Host != "" {
 			name = clean(d.Host) + "/" + name
 		}
-		out = append(out, fmt.Sprintf("%s rx %s tx %s", name, Number(float64(d.RxPackets), 0), Number(float64(d.TxPackets), 0)))
+		out = append(out, fmt.Sprintf("%s rx %s tx %s", name, Number(float64(d.RxPackets), 0),
+			Number(float64(d.TxPackets), 0)))
 	}
 	return out
 }
@@ -164,7 +166,8 @@ func (st *suiteTables) traces() []steps.Path {
 			p.Note += "; not shown: " + strings.Join(cleanAll(t.Omitted), ", ")
 		}
 		for _, s := range t.Steps {
-			s.Class, s.Kind, s.Place, s.Device, s.Name = clean(s.Class), clean(s.Kind), clean(s.Place), clean(s.Device), clean(s.Name)
+			s.Class, s.Kind, s.Place, s.Device, s.Name = clean(s.Class), clean(s.Kind), clean(s.Place), clean(s.Device),
+				clean(s.Name)
 			p.Steps = append(p.Steps, s)
 		}
 		out = append(out, p)
@@ -186,7 +189,8 @@ func (t *workloadTable) costs() *Table {
 		figures(0, func(e *entry) float64 { return e.CPUSplit.SystemUS }, "system"),
 		figures(0, func(e *entry) float64 { return e.CPUSplit.SoftirqUS }, "softirq"),
 	}
-	notes := []string{"CPU time counts the whole machine. The kernel counts its parts in ticks, and hardware interrupts apart, " +
+	notes := []string{"CPU time counts the whole machine. The kernel counts its parts in ticks, and hardware " +
+		"interrupts apart, " +
 		"so that they add up only about."}
 	if slices.ContainsFunc(shown, func(e *entry) bool { return len(e.BPFNanos) > 0 }) {
 		columns = append(columns, texts(0, func(e *entry) string { return e.programTimes(t.cpuUnit) }, "eBPF programs"))
@@ -202,7 +206,8 @@ func (t *workloadTable) costs() *Table {
 func (e *entry) programTimes(unit string) string {
 	var out []string
 	for _, p := range e.BPFNanos {
-		out = append(out, fmt.Sprintf("%s %s\u00a0ns, %s per %s", clean(p.Program), Number(p.NanosPerRun, fewDecimals(p.NanosPerRun)),
+		out = append(out, fmt.Sprintf("%s %s\u00a0ns, %s per %s", clean(p.Program),
+			Number(p.NanosPerRun, fewDecimals(p.NanosPerRun)),
 			Number(p.RunsPerUnit, fewDecimals(p.RunsPerUnit)), shortUnit(unit)))
 	}
 	return cmp.Or(strings.Join(out, "; "), None)

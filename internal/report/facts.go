@@ -35,7 +35,8 @@ type run struct {
 
 // Groups are all facts, first those that decide most.
 func (r run) Groups() []group {
-	return []group{{"Placement", r.placement()}, {"Machine", r.machine()}, {"Settings", factsOf(r.Settings)}, {"Offloads", factsOf(r.Offloads)}, {"Method", r.method()}}
+	return []group{{"Placement", r.placement()}, {"Machine", r.machine()}, {"Settings", factsOf(r.Settings)},
+		{"Offloads", factsOf(r.Offloads)}, {"Method", r.method()}}
 }
 
 // Headline describes the run and the machine in one line.
@@ -134,7 +135,8 @@ const repeatRun = " Repeat the run on a quiet machine."
 func (r run) Disturbances() string {
 	var out []string
 	for _, note := range r.Notes {
-		if note, disturbed := strings.CutSuffix(clean(note), repeatRun); disturbed && !slices.Contains(out, note) { // of several suites
+		// of several suites
+		if note, disturbed := strings.CutSuffix(clean(note), repeatRun); disturbed && !slices.Contains(out, note) {
 			out = append(out, note)
 		}
 	}
@@ -222,14 +224,18 @@ func (r run) method() []fact {
 		order = "one network after the other; in each round every row of it once, in random order"
 		clock = "one tick for each instruction, of any kind; none while idle"
 	case r.sliced():
-		order = "in each round a turn of each row that takes part in it, in random order, and one more in the reverse order; " +
+		order = "in each round a turn of each row that takes part in it, in random order, and one more in the reverse " +
+			"order; " +
 			"slow rows take part in fewer rounds, and the links of pod-links follow each other"
 		measured = []fact{{"Length of a turn", seconds(r.SliceSeconds)}, r.anew()}
 	case r.DurationSeconds > 0:
-		measured = []fact{{"Measured per sample", seconds(r.DurationSeconds)}, {"Warm-up, not counted", seconds(r.WarmupSeconds)}}
+		measured = []fact{{"Measured per sample", seconds(r.DurationSeconds)},
+			{"Warm-up, not counted", seconds(r.WarmupSeconds)}}
 	}
-	return present(slices.Concat([]fact{{"Rounds", r.rounds()}, {"Order", order}, {"Seed", strconv.FormatUint(r.Seed, 10)}, {"Clock", clock}}, measured,
-		[]fact{{"Engines", strings.Join(r.engines(), ", ")}, {"Started", timestamp(r.Started)}, {"Finished", timestamp(r.Finished)}}))
+	return present(slices.Concat([]fact{{"Rounds", r.rounds()}, {"Order", order}, {"Seed", strconv.FormatUint(r.Seed, 10)},
+		{"Clock", clock}}, measured,
+		[]fact{{"Engines", strings.Join(r.engines(), ", ")}, {"Started", timestamp(r.Started)},
+			{"Finished", timestamp(r.Finished)}}))
 }
 
 // rounds tells how many rounds are done, and of how many if that was planned.

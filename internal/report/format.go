@@ -151,7 +151,8 @@ func spelt(id string) string { return strings.ReplaceAll(id, "+ebpf", "+eBPF") }
 // targetName names what the client connects to.
 func targetName(target string) string {
 	names := map[string]string{
-		result.TargetHostIP: "host IP", result.TargetPodIP: "pod IP", result.TargetClusterIP: "cluster IP", result.TargetPublishedPort: "published port",
+		result.TargetHostIP: "host IP", result.TargetPodIP: "pod IP", result.TargetClusterIP: "cluster IP",
+		result.TargetPublishedPort: "published port",
 	}
 	return cmp.Or(names[target], clean(target))
 }
@@ -159,23 +160,26 @@ func targetName(target string) string {
 // viaOrder is the order of the kinds of cluster IP.
 func viaOrder() []string {
 	return []string{
-		result.ViaNone, result.ViaIPTables, result.ViaNFTables, result.ViaIPVS, result.ViaEBPFTC, result.ViaEBPFSocket, result.ViaDocker,
+		result.ViaNone, result.ViaIPTables, result.ViaNFTables, result.ViaIPVS, result.ViaEBPFTC, result.ViaEBPFSocket,
+		result.ViaDocker,
 	}
 }
 
 // viaName names what turns the target's address into the server's.
 func viaName(via string) string {
-	names := map[string]string{result.ViaIPVS: "IPVS", result.ViaEBPFTC: "eBPF packet", result.ViaEBPFSocket: "eBPF socket", result.ViaDocker: "Docker"}
+	names := map[string]string{result.ViaIPVS: "IPVS", result.ViaEBPFTC: "eBPF packet",
+		result.ViaEBPFSocket: "eBPF socket", result.ViaDocker: "Docker"}
 	return cmp.Or(names[via], clean(via))
 }
 
 // shortUnit shortens a unit for the heading of a column.
 func shortUnit(unit string) string {
-	return strings.NewReplacer("instructions/", "instr./", "transactions", "trans.", "transaction", "trans.").Replace(clean(unit))
+	return strings.NewReplacer("instructions/", "instr./", "transactions", "trans.", "transaction",
+		"trans.").Replace(clean(unit))
 }
 
-// workloadNames names a workload: its title, an explanation, one of its flows, the heading of its column in a summary, and many of
-// it, where that is not the title.
+// workloadNames names a workload: its title, an explanation, one of its flows, the heading of its column in a summary,
+// and many of it, where that is not the title.
 type workloadNames struct{ Name, Title, Explanation, Flow, Short, Plural string }
 
 // allWorkloads lists the workloads in the order of a report.
@@ -183,18 +187,25 @@ func allWorkloads(counted bool) []workloadNames {
 	names := []workloadNames{
 		{result.WorkloadTCPStream, "Throughput", "one TCP stream", "TCP stream", "streams", "streams"},
 		{result.WorkloadUDPStream, "UDP throughput", "one UDP stream", "UDP stream", "UDP", "UDP streams"},
-		{result.WorkloadTCPRR, "Request/response", "one byte each way on an open TCP connection", "connection", "requests", "requests"},
-		{result.WorkloadTCPCRR, "Connect/request/response", "a new TCP connection for each transaction", "client", "connections", "connections"},
+		{result.WorkloadTCPRR, "Request/response", "one byte each way on an open TCP connection", "connection", "requests",
+			"requests"},
+		{result.WorkloadTCPCRR, "Connect/request/response", "a new TCP connection for each transaction", "client",
+			"connections", "connections"},
 		{result.WorkloadUDPRR, "UDP request/response", "one datagram each way", "client", "UDP r./r.", "UDP requests"},
 		{result.WorkloadCNIAdd, "ADD", "", "call", "ADD", ""},
 		{result.WorkloadCNIDel, "DEL", "", "call", "DEL", ""},
-		{result.WorkloadFirstPacket, "First packet", "the median time in which connections to services picked at random open", "client", "1st packet", ""},
-		{result.WorkloadFirstPacketP99, "First packet, 99th percentile", "the same, of the slowest in a hundred", "client", "1st p99", ""},
+		{result.WorkloadFirstPacket, "First packet", "the median time in which connections to services picked at random open",
+			"client", "1st packet", ""},
+		{result.WorkloadFirstPacketP99, "First packet, 99th percentile", "the same, of the slowest in a hundred", "client",
+			"1st p99", ""},
 		{result.WorkloadServiceProgram, "Programming", "all services, into empty tables", "writer", "program", ""},
-		{result.WorkloadServiceChange, "Change of a service", "from its begin to the first connection at the new backend", "writer", "change", ""},
+		{result.WorkloadServiceChange, "Change of a service", "from its begin to the first connection at the new backend",
+			"writer", "change", ""},
 		{result.WorkloadServiceMemory, "Memory", "the kernel's, for a service of four backends", "writer", "memory", ""},
-		{result.WorkloadPolicyApply, "Policy", "from the begin of writing it to the first connection that is denied", "writer", "apply", ""},
-		{result.WorkloadPolicyChange, "Change of a policy", "from its begin to the first connection that is allowed or denied", "writer", "change", ""},
+		{result.WorkloadPolicyApply, "Policy", "from the begin of writing it to the first connection that is denied",
+			"writer", "apply", ""},
+		{result.WorkloadPolicyChange, "Change of a policy",
+			"from its begin to the first connection that is allowed or denied", "writer", "change", ""},
 	}
 	if counted {
 		names[1].Title, names[1].Explanation, names[1].Plural = "UDP packets", "small ones, sent one way", "UDP packets"

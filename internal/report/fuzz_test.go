@@ -76,7 +76,8 @@ func exportAll(w io.Writer, f result.File) error {
 
 // minimal is a result file of one suite with two rows and a comparison, in which each
 // figure stands for itself.
-const minimal = `{"schema":2,"run":{"suite":"s","rounds":6,"comparisons":[{"suite":"s","workload":"tcp_rr","numerator":"b/x","denominator":"a/x",
+const minimal = `{"schema":2,"run":{"suite":"s","rounds":6,"comparisons":[{"suite":"s","workload":"tcp_rr",` +
+	`"numerator":"b/x","denominator":"a/x",
 "ratios":[1,1,1,1,1,1],"ratio":1,"ci95":[0.5,2]}]},
 "suites":[{"name":"s","question":"q","layout":"LAYOUT","answer":["fastest","reference","tally","statements"],
 "reference":"a/x","transaction_time":true,"packet_path":true,"variants":true,
@@ -94,12 +95,18 @@ func FuzzReport(f *testing.F) {
 		file := strings.Replace(minimal, "LAYOUT", layout, 1)
 		f.Add([]byte(file))
 		for _, change := range [][2]string{
-			{"[0.5,2]", "[-1e308,1e308]"}, {"[0.5,2]", "[-1e15,1e15]"}, {"[0.5,2]", "[1,999999999999999]"}, {`"ratio":1,"ci95":[0.5,2]`, `"ratio":-1,"ci95":[-1,2]`},
-			{"[7,7,7,7,7,7]", "[]"}, {`"median":7,"ci95":[7,7]`, `"median":0,"ci95":[-1e15,0]`}, {`"median":7,"ci95":[7,7]`, `"median":1e-320,"ci95":[0,1e15]`},
-			{`"p50":1`, `"p50":1e-320`}, {`"p999":4`, `"p999":1e15`}, {`"p50":1`, `"p50":-1e15`}, {`"median":8`, `"median":1e999`},
-			{`"cpu_us_per_unit":5`, `"cpu_us_per_unit":1e-300`}, {`"rounds":6`, `"rounds":9223372036854775807`}, {`"schema":2`, `"schema":1`},
-			{`"engine":"e"`, `"engine":"e","flows":9223372036854775807`}, {`"reference":"a/x"`, `"reference":"z"`}, {`"via":"iptables"`, `"via":"none"`},
-			{`"id":"b/x"`, `"id":"a/x"`}, {`"link":"l"`, `"repeats":"a/x","link":"\u202e"`}, {"tcp_rr", "udp_stream"}, {"tcp_rr", "cni_add"}, {"q", "\xff\x1b[2J"},
+			{"[0.5,2]", "[-1e308,1e308]"}, {"[0.5,2]", "[-1e15,1e15]"}, {"[0.5,2]", "[1,999999999999999]"},
+			{`"ratio":1,"ci95":[0.5,2]`, `"ratio":-1,"ci95":[-1,2]`},
+			{"[7,7,7,7,7,7]", "[]"}, {`"median":7,"ci95":[7,7]`, `"median":0,"ci95":[-1e15,0]`}, {`"median":7,"ci95":[7,7]`,
+				`"median":1e-320,"ci95":[0,1e15]`},
+			{`"p50":1`, `"p50":1e-320`}, {`"p999":4`, `"p999":1e15`}, {`"p50":1`, `"p50":-1e15`},
+			{`"median":8`, `"median":1e999`},
+			{`"cpu_us_per_unit":5`, `"cpu_us_per_unit":1e-300`}, {`"rounds":6`, `"rounds":9223372036854775807`},
+			{`"schema":2`, `"schema":1`},
+			{`"engine":"e"`, `"engine":"e","flows":9223372036854775807`}, {`"reference":"a/x"`, `"reference":"z"`},
+			{`"via":"iptables"`, `"via":"none"`},
+			{`"id":"b/x"`, `"id":"a/x"`}, {`"link":"l"`, `"repeats":"a/x","link":"\u202e"`}, {"tcp_rr", "udp_stream"},
+			{"tcp_rr", "cni_add"}, {"q", "\xff\x1b[2J"},
 		} {
 			f.Add([]byte(strings.ReplaceAll(file, change[0], change[1])))
 		}
@@ -125,7 +132,8 @@ func TestLargestFile(t *testing.T) {
 	row := f.Rows[1]
 	f.Rows = nil
 	for i := range 5_000 {
-		row.ID = strings.Repeat("x", 100) + string(rune('a'+i%26)) + "/" + strings.Repeat("y", i/26%100) + "/" + strings.Repeat("z", i/2600)
+		row.ID = strings.Repeat("x", 100) + string(rune('a'+i%26)) + "/" + strings.Repeat("y", i/26%100) + "/" +
+			strings.Repeat("z", i/2600)
 		row.Flows = 1 + i%50
 		f.Rows = append(f.Rows, row)
 	}

@@ -39,8 +39,8 @@ func (t *workloadTable) decisive() result.Group {
 	return out
 }
 
-// gridTable has a line for each group with the figure of each series and the best of them, and a line for each group after the
-// first with the ratios to that.
+// gridTable has a line for each group with the figure of each series and the best of them, and a line for each group
+// after the first with the ratios to that.
 func (t *workloadTable) gridTable() *Table {
 	groups := slices.DeleteFunc(slices.Clone(t.suite.Groups), func(g result.Group) bool { return len(t.inGroup(g)) == 0 })
 	later := groups[min(1, len(groups)):]
@@ -148,11 +148,12 @@ func (st *suiteTables) extent() string {
 	return "From " + captions[0] + " to " + captions[len(captions)-1] + "."
 }
 
-// againstNone puts the first statement in words that compares a group with rows of none, which tells what the least costs; empty if there is
-// none with a figure.
+// againstNone puts the first statement in words that compares a group with rows of none, which tells what the least
+// costs; empty if there is none with a figure.
 func (t *workloadTable) againstNone() string {
 	for _, st := range t.suite.Statements {
-		if len(st.Pairs) > 0 && t.suite.groupOf[st.Pairs[0].Numerator] != "" && t.suite.groupOf[st.Pairs[0].Denominator] == "" {
+		if len(st.Pairs) > 0 && t.suite.groupOf[st.Pairs[0].Numerator] != "" &&
+			t.suite.groupOf[st.Pairs[0].Denominator] == "" {
 			return t.pairLine(clean(st.Caption), t.pairsOf(st))
 		}
 	}

@@ -30,7 +30,8 @@ func nodes(t testing.TB, page string) []*xhtml.Node {
 // hostile are strings that a page or a terminal must not obey.
 func hostile() []string {
 	return []string{
-		`<script>alert(1)</script>`, `"><img src=x onerror=alert(1)>`, `'; DROP TABLE`, "a\x1b[2Jb\rc\nd\te", "</style></svg><b>",
+		`<script>alert(1)</script>`, `"><img src=x onerror=alert(1)>`, `'; DROP TABLE`, "a\x1b[2Jb\rc\nd\te",
+		"</style></svg><b>",
 		"{{.Title}}", "\u202eevil\u2066", "#010001", "&lt;b&gt;", "\xff\xfe", strings.Repeat("W", 300),
 	}
 }
@@ -79,7 +80,8 @@ func TestHostileSuites(t *testing.T) {
 		f.Suites[0].Reference += "/" + s
 		for i := range f.Run.Comparisons {
 			f.Run.Comparisons[i].Suite = plain.Suites[0].Name
-			f.Run.Comparisons[i].Numerator, f.Run.Comparisons[i].Denominator = plain.Run.Comparisons[i].Numerator+"/"+s, plain.Run.Comparisons[i].Denominator+"/"+s
+			f.Run.Comparisons[i].Numerator, f.Run.Comparisons[i].Denominator = plain.Run.Comparisons[i].Numerator+"/"+
+				s, plain.Run.Comparisons[i].Denominator+"/"+s
 		}
 		return f
 	}
@@ -89,7 +91,8 @@ func TestHostileSuites(t *testing.T) {
 		if got := strings.Count(pageOf(t, f), "<"); got > want { // fewer where long names leave an axis less room
 			t.Errorf("%q: %d tags, without it %d", s, got, want)
 		}
-		if out := textOf(t, f, render.Options{Wide: true, Width: 80}) + briefOf(t, f, 80); strings.ContainsAny(out, "\x1b\r\t\u202e\u2066") || !utf8.ValidString(out) {
+		if out := textOf(t, f, render.Options{Wide: true, Width: 80}) + briefOf(t, f, 80); strings.ContainsAny(out,
+			"\x1b\r\t\u202e\u2066") || !utf8.ValidString(out) {
 			t.Errorf("%q reached the terminal", s)
 		}
 	}
@@ -115,7 +118,8 @@ func poisoned(f result.File, s string) result.File {
 		row := &f.Rows[i]
 		row.Suite, row.Link, row.Variant, row.Engine, row.Unit, row.CPUUnit, row.Note = s, s, s, s, s, s, s
 		row.ID = s + "/" + row.ID
-		row.CPUSplit, row.BPFNanos = &result.CPUSplit{UserUS: 1}, []result.ProgramTime{{Program: s, RunsPerUnit: 1, NanosPerRun: 1}}
+		row.CPUSplit, row.BPFNanos = &result.CPUSplit{UserUS: 1}, []result.ProgramTime{{Program: s, RunsPerUnit: 1,
+			NanosPerRun: 1}}
 		row.Evidence = result.Evidence{
 			Devices: []result.DeviceCount{{Host: s, Name: s}}, ProgramRuns: map[string]uint64{s: 1},
 			Client: result.Addresses{Local: s, Peer: s}, Findings: []string{s},
@@ -124,10 +128,11 @@ func poisoned(f result.File, s string) result.File {
 			row.Reason = s
 		}
 	}
-	r.Traces = []result.Trace{{Suite: s, ID: s, Transactions: 30, Alike: 20, UntracedNS: 100, Omitted: []string{s}, Steps: []result.Step{
-		{Direction: "request", Class: s, Kind: "transmit", Place: s, Device: s, Name: s, Time: 60},
-		{Direction: "reply", Class: s, Kind: "run", Place: "host", Device: s, Name: s, Time: 40},
-	}}}
+	r.Traces = []result.Trace{{Suite: s, ID: s, Transactions: 30, Alike: 20, UntracedNS: 100, Omitted: []string{s},
+		Steps: []result.Step{
+			{Direction: "request", Class: s, Kind: "transmit", Place: s, Device: s, Name: s, Time: 60},
+			{Direction: "reply", Class: s, Kind: "run", Place: "host", Device: s, Name: s, Time: 40},
+		}}}
 	for i := range r.Comparisons {
 		c := &r.Comparisons[i]
 		c.Suite, c.Name, c.Numerator, c.Denominator = s, s, s+"/"+c.Numerator, s+"/"+c.Denominator

@@ -49,7 +49,8 @@ func withProxy(row result.Row, proxy string) result.Row {
 }
 
 // under gives comparisons and rows a workload.
-func under(workload, unit string, rows []result.Row, comparisons []result.Comparison) ([]result.Row, []result.Comparison) {
+func under(workload, unit string, rows []result.Row, comparisons []result.Comparison) ([]result.Row,
+	[]result.Comparison) {
 	rows, comparisons = slices.Clone(rows), slices.Clone(comparisons)
 	for i := range rows {
 		rows[i].Workload, rows[i].Unit = workload, unit
@@ -62,7 +63,8 @@ func under(workload, unit string, rows []result.Row, comparisons []result.Compar
 
 // linksFile is a file of such rows.
 func linksFile(t *testing.T, rows []result.Row, comparisons ...result.Comparison) result.File {
-	return result.File{Schema: result.Schema, Suites: []result.Suite{podLinks(t)}, Rows: rows, Run: result.Run{Suite: "pod-links", Comparisons: comparisons}}
+	return result.File{Schema: result.Schema, Suites: []result.Suite{podLinks(t)}, Rows: rows,
+		Run: result.Run{Suite: "pod-links", Comparisons: comparisons}}
 }
 
 // said is the answer on a terminal on one line.
@@ -74,27 +76,33 @@ func said(t *testing.T, f result.File) string {
 // TestEachWorkloadByItsNoise makes streams noisy: requests have their answer all the same.
 func TestEachWorkloadByItsNoise(t *testing.T) {
 	rows := []result.Row{podRow("plain", 40, 39, 41), podRow("fast", 50, 49, 51)}
-	quiet := []result.Comparison{again(0.005), asking(result.AsksRank, "plain/pod-ip", "fast/pod-ip", [3]float64{0.8, 0.79, 0.81})}
-	noisy := []result.Comparison{again(0.4), asking(result.AsksRank, "plain/pod-ip", "fast/pod-ip", [3]float64{0.8, 0.5, 1.2})}
+	quiet := []result.Comparison{again(0.005), asking(result.AsksRank, "plain/pod-ip", "fast/pod-ip",
+		[3]float64{0.8, 0.79, 0.81})}
+	noisy := []result.Comparison{again(0.4), asking(result.AsksRank, "plain/pod-ip", "fast/pod-ip",
+		[3]float64{0.8, 0.5, 1.2})}
 	f := linksFile(t, rows, noisy...)
 	requests, found := under(result.WorkloadTCPRR, result.UnitTransactions, rows, quiet)
 	f.Rows, f.Run.Comparisons = append(f.Rows, requests...), append(f.Run.Comparisons, found...)
 	f.Run.Notes = []string{"Others kept 1.9 CPUs busy. Repeat the run on a quiet machine."}
 	out := said(t, f)
 	checkSays(t, out, []string{
-		"fast has the highest figure for streams: 50.0 Gbit/s. Not certain: plain (within 50 %).", "fast is the fastest for requests: 50.0/s.",
-		"The same path measured twice agreed within 40 % (streams), 0.5 % (requests).", "Others kept 1.9 CPUs busy. Repeat the run on a quiet machine.",
+		"fast has the highest figure for streams: 50.0 Gbit/s. Not certain: plain (within 50 %).",
+		"fast is the fastest for requests: 50.0/s.",
+		"The same path measured twice agreed within 40 % (streams), 0.5 % (requests).",
+		"Others kept 1.9 CPUs busy. Repeat the run on a quiet machine.",
 	}, []string{"names no best", "too noisy"})
 	if strings.Index(out, "Others kept") > strings.Index(out, "fast has") || strings.Contains(out, "More certain") {
 		t.Errorf("a disturbed run says so first, and asks for no more time: %s", out)
 	}
 }
 
-// TestRecordedLinks checks the answer of a recorded run against its figures: each sentence and each line agrees with the file.
+// TestRecordedLinks checks the answer of a recorded run against its figures: each sentence and each line agrees with
+// the file.
 func TestRecordedLinks(t *testing.T) {
 	f := sample(t, "recorded-links")
 	out := said(t, f)
-	checkSays(t, out, []string{"Both ends shared one CPU.", "The same path measured twice agreed within", "With BIG TCP, veth+eBPF carries"}, []string{"loopback", "big-tcp"})
+	checkSays(t, out, []string{"Both ends shared one CPU.", "The same path measured twice agreed within",
+		"With BIG TCP, veth+eBPF carries"}, []string{"loopback", "big-tcp"})
 	ranked := 0
 	for _, c := range f.Run.Comparisons {
 		link, _, _ := strings.Cut(c.Numerator, "/")
@@ -102,12 +110,14 @@ func TestRecordedLinks(t *testing.T) {
 		switch c.Asks {
 		case result.AsksRank:
 			ranked++
-			if want := strconv.FormatFloat(c.Ratio, 'f', 3, 64) + "±"; !regexp.MustCompile(` ` + regexp.QuoteMeta(link) + ` [^a-z]*` + want).MatchString(out) {
+			if want := strconv.FormatFloat(c.Ratio, 'f', 3, 64) + "±"; !regexp.MustCompile(` ` + regexp.QuoteMeta(link) +
+				` [^a-z]*` + want).MatchString(out) {
 				t.Errorf("%s, %s: no ratio %s", c.Workload, link, want)
 			}
 		case result.AsksService, result.AsksProxy:
 			want := fmt.Sprintf("%+.0f", 100*(c.Ratio-1))
-			if want = strings.Replace(want, "-", "−", 1) + "\u00a0% ±"; math.Abs(c.Ratio-1) > 0.03 && !strings.Contains(out, strings.ReplaceAll(want, "\u00a0", " ")) {
+			if want = strings.Replace(want, "-", "−", 1) + "\u00a0% ±"; math.Abs(c.Ratio-1) > 0.03 &&
+				!strings.Contains(out, strings.ReplaceAll(want, "\u00a0", " ")) {
 				t.Errorf("%s: no cell %s", c.Name, want)
 			}
 		}
@@ -115,8 +125,10 @@ func TestRecordedLinks(t *testing.T) {
 	if ranked == 0 {
 		t.Error("the file ranks no links")
 	}
-	for where, wide := range map[string]string{"tables": textOf(t, f, render.Options{Wide: true}), "page": wordsOf(pageOf(t, f))} {
-		checkSays(t, strings.Join(strings.Fields(wide), " "), []string{"cost of all traffic", "cost of a Service on top", "both costs", "BIG TCP", "veth: cluster-ip/nftables over pod-ip/nftables"}, nil)
+	for where, wide := range map[string]string{"tables": textOf(t, f, render.Options{Wide: true}), "page": wordsOf(pageOf(
+		t, f))} {
+		checkSays(t, strings.Join(strings.Fields(wide), " "), []string{"cost of all traffic", "cost of a Service on top",
+			"both costs", "BIG TCP", "veth: cluster-ip/nftables over pod-ip/nftables"}, nil)
 		if where == "page" {
 			checkSays(t, wide, []string{"What Services cost"}, nil)
 		}

@@ -34,7 +34,8 @@ func TestNoNames(t *testing.T) {
 		if slices.Contains(suiteNames, text) {
 			return true
 		}
-		return slices.ContainsFunc(word.FindAllString(strings.ToLower(text), -1), func(w string) bool { return slices.Contains(modes, w) })
+		return slices.ContainsFunc(word.FindAllString(strings.ToLower(text), -1),
+			func(w string) bool { return slices.Contains(modes, w) })
 	}
 	if !named("latency") || named("p99 latency") || !named(`x == "veth"`) {
 		t.Fatal("the test knows no names")

@@ -21,7 +21,8 @@ func TestMethodIsTrue(t *testing.T) {
 			facts.WriteString(fact.Name + ": " + fact.Value + "\n")
 		}
 	}
-	checkSays(t, facts.String(), []string{"slow rows take part in fewer rounds", "Rounds: 11 to 84, by the row", "iptables: v1.8.9 (nf_tables)", "nft: v1.0.6"},
+	checkSays(t, facts.String(), []string{"slow rows take part in fewer rounds", "Rounds: 11 to 84, by the row",
+		"iptables: v1.8.9 (nf_tables)", "nft: v1.0.6"},
 		[]string{"every row once", "iptables: iptables"})
 	checkSays(t, r.Command, []string{"--time"}, []string{"--slice"})
 	checkSays(t, reportOf(t, sample(t, "turns")).Command, []string{"--slice 10ms"}, nil)
@@ -30,11 +31,12 @@ func TestMethodIsTrue(t *testing.T) {
 // TestAnswersTheQuestion checks that the answer of a suite is what its question asks for.
 func TestAnswersTheQuestion(t *testing.T) {
 	for name, want := range map[string][]string{
-		"two-cpus":       {"Throughput, Two CPUs against one: ratio 9 to 22 % in 7 pairs; no difference found in 7."},
-		"pod-links-ipv6": {"Request/response, IPv6 against IPv4: ratio 95.7 to 98.6 % in 5 pairs; no difference found in 5.", "veth (IPv6) iptables both costs", "macvlan (IPv6) 30.7 "},
-		"latency":        {"macvlan is the fastest for requests", "macvlan 18.2 0.4 (0.3 to 0.5)"},
-		"engines":        {"Throughput, iperf3 against native: ratio 83 to 119 % in 4 pairs; no difference found in 4."},
-		"switching":      {"Open vSwitch (in user space) against a Linux bridge: ratio 1.2 to 3.5 % in 6 pairs"},
+		"two-cpus": {"Throughput, Two CPUs against one: ratio 9 to 22 % in 7 pairs; no difference found in 7."},
+		"pod-links-ipv6": {"Request/response, IPv6 against IPv4: ratio 95.7 to 98.6 % in 5 pairs; no difference found in 5.",
+			"veth (IPv6) iptables both costs", "macvlan (IPv6) 30.7 "},
+		"latency":   {"macvlan is the fastest for requests", "macvlan 18.2 0.4 (0.3 to 0.5)"},
+		"engines":   {"Throughput, iperf3 against native: ratio 83 to 119 % in 4 pairs; no difference found in 4."},
+		"switching": {"Open vSwitch (in user space) against a Linux bridge: ratio 1.2 to 3.5 % in 6 pairs"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := sample(t, "recorded-"+name)
@@ -55,7 +57,8 @@ func TestLongNotesLeaveTheTable(t *testing.T) {
 func TestFailuresOfOneReason(t *testing.T) {
 	f := sample(t, "recorded-switching")
 	out := strings.Join(strings.Fields(briefOf(t, f, 0)), " ")
-	checkSays(t, out, []string{"and 6 more: apt-get download: exit status 100: E: Failed to fetch"}, []string{"bench-1825"})
+	checkSays(t, out, []string{"and 6 more: apt-get download: exit status 100: E: Failed to fetch"},
+		[]string{"bench-1825"})
 	if n := strings.Count(out, "failed: "); n != 1 {
 		t.Errorf("%d lines on failures:\n%s", n, out)
 	}

@@ -59,8 +59,10 @@ func TestNothingIsLeftOut(t *testing.T) {
 	single.Rows = full.Rows[4:5]
 	suites := sample(t, "suites")
 	for name, f := range map[string]result.File{
-		"all suites": suites, "all suites, 3 rounds": truncated(suites, 3), "switching": oneSuite(t, "switching"), "docker": oneSuite(t, "docker"),
-		"interfaces": oneSuite(t, "interfaces"), "latency": truncated(oneSuite(t, "latency"), 2), "full": full, "3 rounds": truncated(full, 3), "1 round": truncated(full, 1),
+		"all suites": suites, "all suites, 3 rounds": truncated(suites, 3), "switching": oneSuite(t, "switching"),
+		"docker":     oneSuite(t, "docker"),
+		"interfaces": oneSuite(t, "interfaces"), "latency": truncated(oneSuite(t, "latency"), 2), "full": full,
+		"3 rounds": truncated(full, 3), "1 round": truncated(full, 1),
 		"all failed": failed, "single": single, "empty": {Schema: result.Schema},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -83,7 +85,10 @@ func withoutSkipped(f result.File) result.File {
 	for _, r := range f.Rows {
 		measured[of(r)] = measured[of(r)] || r.Status != result.StatusSkipped
 	}
-	f.Rows = slices.DeleteFunc(slices.Clone(f.Rows), func(r result.Row) bool { return r.Status == result.StatusSkipped && measured[of(r)] })
+	f.Rows = slices.DeleteFunc(slices.Clone(f.Rows), func(r result.Row) bool {
+		return r.Status == result.StatusSkipped &&
+			measured[of(r)]
+	})
 	return f
 }
 
@@ -152,11 +157,12 @@ func TestStateOfRun(t *testing.T) {
 		change func(*result.File)
 		want   string
 	}{
-		"interrupted": {func(f *result.File) { *f = truncated(*f, 7); f.Run.Interrupted = true }, "interrupted: 7 of 10 rounds done"},
-		"running":     {func(f *result.File) { f.Run.Finished = time.Time{} }, "has not finished"},
-		"quick":       {func(f *result.File) { f.Run.Quick = true }, "quick run"},
-		"few":         {func(f *result.File) { *f = truncated(*f, 5) }, "Too few rounds (5)"},
-		"note":        {func(f *result.File) { f.Run.Notes = []string{"the fan\nstopped"} }, "the fan stopped"},
+		"interrupted": {func(f *result.File) { *f = truncated(*f, 7); f.Run.Interrupted = true },
+			"interrupted: 7 of 10 rounds done"},
+		"running": {func(f *result.File) { f.Run.Finished = time.Time{} }, "has not finished"},
+		"quick":   {func(f *result.File) { f.Run.Quick = true }, "quick run"},
+		"few":     {func(f *result.File) { *f = truncated(*f, 5) }, "Too few rounds (5)"},
+		"note":    {func(f *result.File) { f.Run.Notes = []string{"the fan\nstopped"} }, "the fan stopped"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := sample(t, "made-up")
@@ -222,18 +228,21 @@ func TestCountedWords(t *testing.T) {
 				t.Errorf("%s does not say %q", name, want)
 			}
 		}
-		for _, never := range []string{"fastest", "faster", "slower", "CPU µs", "throughput", "Gbit/s", "on this machine (", "0ms", "Longer is better", "left of it"} {
+		for _, never := range []string{"fastest", "faster", "slower", "CPU µs", "throughput", "Gbit/s", "on this machine (",
+			"0ms", "Longer is better", "left of it"} {
 			if strings.Contains(joined, never) {
 				t.Errorf("%s says %q", name, never)
 			}
 		}
 	}
-	for _, want := range []string{"Left is better", "takes the fewest instructions for UDP packets", "+31 % ±1", "mustang bench --vm pod-links", "6.12.0-1 (made up)"} {
+	for _, want := range []string{"Left is better", "takes the fewest instructions for UDP packets", "+31 % ±1",
+		"mustang bench --vm pod-links", "6.12.0-1 (made up)"} {
 		if !strings.Contains(page, want) {
 			t.Errorf("page does not say %q", want)
 		}
 	}
-	if out := textOf(t, oneSuite(t, "pod-links"), render.Options{}); strings.Contains(out, "nstructions") || !strings.Contains(out, "fastest") {
+	if out := textOf(t, oneSuite(t, "pod-links"), render.Options{}); strings.Contains(out, "nstructions") ||
+		!strings.Contains(out, "fastest") {
 		t.Error("a report on rates speaks of instructions")
 	}
 }

@@ -142,7 +142,8 @@ func (st *suiteTables) ratioMeaning() string {
 	case st.workloads[0].turns():
 		shown = "mean of the networks' median ratios"
 	}
-	return "Each ratio is taken within a round, where both rows ran close to each other, so that slow drift of the machine " +
+	return "Each ratio is taken within a round, where both rows ran close to each other, so that slow drift of the " +
+		"machine " +
 		"cancels out. The tables show the " + shown + ", and its 95 % interval."
 }
 

@@ -35,7 +35,8 @@ func (t *workloadTable) band() float64 {
 // lists a figure for each workload and class of paths.
 func (st *suiteTables) unseen() string {
 	among := map[string]string{
-		result.ClassUserSpace: " through user space", result.ClassTwoCPUs: " on two CPUs", result.ClassGuests: " between virtual machines",
+		result.ClassUserSpace: " through user space", result.ClassTwoCPUs: " on two CPUs",
+		result.ClassGuests: " between virtual machines",
 	}
 	var halves []float64
 	var parts []string

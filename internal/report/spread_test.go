@@ -23,14 +23,16 @@ func twoClasses(t *testing.T) result.File {
 		row.ID, row.Repeats = link+"/pod-ip/again", link+"/pod-ip"
 		return row
 	}
-	return result.File{Schema: result.Schema, Suites: []result.Suite{podLinks(t)}, Run: result.Run{Suite: "pod-links", Comparisons: []result.Comparison{
-		ofClass(versus("veth/pod-ip/again", "veth/pod-ip", 10, [3]float64{1.001, 0.997, 1.004}), "kernel"),
-		ofClass(versus("tun/pod-ip/again", "tun/pod-ip", 10, [3]float64{1.01, 0.75, 1.3}), "user space"),
-		ofClass(versus("tun/cluster-ip/iptables", "tun/pod-ip", 10, [3]float64{0.99, 0.7, 1.3}), "user space"),
-		ofClass(versus("tun/cluster-ip/nftables", "tun/pod-ip", 10, [3]float64{0.98, 0.7, 1.3}), "user space"),
-		ofClass(versus("macvlan/pod-ip", "bridge/pod-ip", 10, [3]float64{1.3, 1.29, 1.31}), "kernel"),
-	}}, Rows: []result.Row{
-		podRow("veth", 40, 39.9, 40.1), again("veth", 40), podRow("macvlan", 44, 43.9, 44.1), podRow("bridge", 33, 32.9, 33.1),
+	return result.File{Schema: result.Schema, Suites: []result.Suite{podLinks(t)}, Run: result.Run{Suite: "pod-links",
+		Comparisons: []result.Comparison{
+			ofClass(versus("veth/pod-ip/again", "veth/pod-ip", 10, [3]float64{1.001, 0.997, 1.004}), "kernel"),
+			ofClass(versus("tun/pod-ip/again", "tun/pod-ip", 10, [3]float64{1.01, 0.75, 1.3}), "user space"),
+			ofClass(versus("tun/cluster-ip/iptables", "tun/pod-ip", 10, [3]float64{0.99, 0.7, 1.3}), "user space"),
+			ofClass(versus("tun/cluster-ip/nftables", "tun/pod-ip", 10, [3]float64{0.98, 0.7, 1.3}), "user space"),
+			ofClass(versus("macvlan/pod-ip", "bridge/pod-ip", 10, [3]float64{1.3, 1.29, 1.31}), "kernel"),
+		}}, Rows: []result.Row{
+		podRow("veth", 40, 39.9, 40.1), again("veth", 40), podRow("macvlan", 44, 43.9, 44.1),
+		podRow("bridge", 33, 32.9, 33.1),
 		podRow("tun", 9, 8.9, 9.1), again("tun", 9), cluster("tun", result.ViaIPTables), cluster("tun", result.ViaNFTables),
 	}}
 }
@@ -44,5 +46,6 @@ func TestTwoCPUsAreAClass(t *testing.T) {
 			c.Class = result.ClassTwoCPUs
 		}
 	}
-	checkSays(t, said(t, f), []string{"The same path measured twice agreed within 0.4 % (streams), 30 % (streams on two CPUs)."}, nil)
+	checkSays(t, said(t, f),
+		[]string{"The same path measured twice agreed within 0.4 % (streams), 30 % (streams on two CPUs)."}, nil)
 }

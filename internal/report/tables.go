@@ -225,9 +225,13 @@ func (t *workloadTable) notes() []string {
 func (t Table) legend(holm bool) []string {
 	none := map[bool]string{true: "~\u00a0not significant (Holm-corrected).", false: "~\u00a0no difference found."}[holm]
 	var parts []string
-	for _, sign := range [][2]string{{"~", none}, {"?", "?\u00a0too few rounds."}, {"±", "±\u00a0half of the 95\u00a0% interval."}} {
+	for _, sign := range [][2]string{{"~", none}, {"?", "?\u00a0too few rounds."},
+		{"±", "±\u00a0half of the 95\u00a0% interval."}} {
 		if slices.ContainsFunc(t.Columns, func(c Column) bool {
-			return c.Right && slices.ContainsFunc(c.Cells, func(cell Cell) bool { return strings.Contains(cell.Text+cell.Mark, sign[0]) })
+			return c.Right && slices.ContainsFunc(c.Cells, func(cell Cell) bool {
+				return strings.Contains(cell.Text+
+					cell.Mark, sign[0])
+			})
 		}) {
 			parts = append(parts, sign[1])
 		}
@@ -321,7 +325,8 @@ func (t *workloadTable) comparedFor(c result.Comparison) string {
 
 // questions are what comparisons are of, by [result.Comparison.Asks].
 var questions = map[string]string{
-	result.AsksRank: "the best link", result.AsksProxy: "cost of all traffic", result.AsksService: "cost of a Service on top", result.AsksTotal: "both costs",
+	result.AsksRank: "the best link", result.AsksProxy: "cost of all traffic",
+	result.AsksService: "cost of a Service on top", result.AsksTotal: "both costs",
 	result.AsksBigTCP: "BIG TCP",
 }
 

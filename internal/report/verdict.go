@@ -30,8 +30,8 @@ type contender struct {
 	difference
 }
 
-// contends reports whether a row may be the best. In a matrix this is the pod IP of a link, without kube-proxy's rules and without
-// BIG TCP; in a grid a row of the decisive group. A suite that answers with a reference does not rank that.
+// contends reports whether a row may be the best. In a matrix this is the pod IP of a link, without kube-proxy's rules
+// and without BIG TCP; in a grid a row of the decisive group. A suite that answers with a reference does not rank that.
 func (t *workloadTable) contends(e *entry) bool {
 	switch st := t.suite; {
 	case !e.ok() || e.repeat:
@@ -45,9 +45,9 @@ func (t *workloadTable) contends(e *entry) bool {
 	}
 }
 
-// newContest finds the row that the contenders are compared with: in a matrix the one that the file's comparisons name, else the best.
-// It returns the contenders in the order of their ratios to that row. The figure of a row of a matrix is that row's times the ratio,
-// which is free of drift.
+// newContest finds the row that the contenders are compared with: in a matrix the one that the file's comparisons name,
+// else the best. It returns the contenders in the order of their ratios to that row. The figure of a row of a matrix is
+// that row's times the ratio, which is free of drift.
 func (t *workloadTable) newContest() []contender {
 	all := t.ranked(slices.DeleteFunc(slices.Clone(t.entries), func(e *entry) bool { return !t.contends(e) }))
 	if len(all) == 0 {
@@ -294,18 +294,22 @@ func (t *workloadTable) pairLine(caption string, all []pair) string {
 			parts = append(parts, fmt.Sprintf("%s %d", words, found[words]))
 		}
 	}
-	return fmt.Sprintf("%s, %s: ratio %s in %d pairs; %s.", t.name, caption, shares(least, most), len(all), strings.Join(parts, ", "))
+	return fmt.Sprintf("%s, %s: ratio %s in %d pairs; %s.", t.name, caption, shares(least, most), len(all),
+		strings.Join(parts, ", "))
 }
 
-// certainty tells whether both ends shared a CPU, how well two measurements of one path agree, and which flag makes the run more
-// certain.
+// certainty tells whether both ends shared a CPU, how well two measurements of one path agree, and which flag makes the
+// run more certain.
 func (st *suiteTables) certainty() string {
 	var parts []string
 	if st.run.SharedCPU() {
 		parts = append(parts, "Both ends shared one CPU.")
 	}
 	short := func(c result.Comparison) bool { return c.CI95 == nil && c.RoundsDone() > 0 }
-	if slices.ContainsFunc(st.workloads, func(t *workloadTable) bool { return slices.ContainsFunc(t.comparisons, short) }) {
+	if slices.ContainsFunc(st.workloads, func(t *workloadTable) bool {
+		return slices.ContainsFunc(t.comparisons,
+			short)
+	}) {
 		parts = append(parts, "The run was too short for 95\u00a0% intervals, so no difference is certain.")
 	} else if unseen := st.unseen(); unseen != "" {
 		parts = append(parts, unseen)

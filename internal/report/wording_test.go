@@ -39,13 +39,15 @@ func TestNumbers(t *testing.T) {
 
 func TestConnectionName(t *testing.T) {
 	for want, row := range map[string]result.Row{
-		"veth":                            {ID: "veth/pod-ip/again", Link: "veth", Variant: "again", Repeats: "veth/pod-ip"},
-		"bridge call-on":                  {ID: "bridge-call-on/pod-ip", Link: "bridge", Variant: "call-on"},
-		"tun offload":                     {ID: "tun-offload/pod-ip", Link: "tun", Variant: "offload"},
-		"netkit-l2+eBPF":                  {ID: "netkit-l2+ebpf/pod-ip", Link: "netkit-l2", Datapath: result.DatapathEBPF},
-		"ovs-veth (kernel)+eBPF":          {ID: "ovs-veth+ebpf/pod-ip", Link: "ovs-veth", Variant: "kernel", Label: "ovs-veth (kernel) + eBPF", Datapath: result.DatapathEBPF},
-		"loopback":                        {ID: "loopback", Link: "host", Label: "loopback"},
-		"veth (two hosts) (VXLAN) (IPv6)": {ID: "veth/pod-ip", Link: "veth", Placement: result.PlacementTwoHosts, Overlay: result.OverlayVXLAN, Family: "ipv6"},
+		"veth":           {ID: "veth/pod-ip/again", Link: "veth", Variant: "again", Repeats: "veth/pod-ip"},
+		"bridge call-on": {ID: "bridge-call-on/pod-ip", Link: "bridge", Variant: "call-on"},
+		"tun offload":    {ID: "tun-offload/pod-ip", Link: "tun", Variant: "offload"},
+		"netkit-l2+eBPF": {ID: "netkit-l2+ebpf/pod-ip", Link: "netkit-l2", Datapath: result.DatapathEBPF},
+		"ovs-veth (kernel)+eBPF": {ID: "ovs-veth+ebpf/pod-ip", Link: "ovs-veth", Variant: "kernel",
+			Label: "ovs-veth (kernel) + eBPF", Datapath: result.DatapathEBPF},
+		"loopback": {ID: "loopback", Link: "host", Label: "loopback"},
+		"veth (two hosts) (VXLAN) (IPv6)": {ID: "veth/pod-ip", Link: "veth", Placement: result.PlacementTwoHosts,
+			Overlay: result.OverlayVXLAN, Family: "ipv6"},
 	} {
 		if got := connectionName(row); got != want {
 			t.Errorf("%s is named %q, want %q", row.ID, got, want)

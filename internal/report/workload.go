@@ -84,7 +84,8 @@ func newSuiteTables(f result.File) []*suiteTables {
 		if len(bySuite[suite.Name]) == 0 {
 			continue
 		}
-		st := &suiteTables{Suite: suite, anchor: fmt.Sprintf("suite-%d", len(out)+1), counted: f.Run.Counted(), run: run{Run: f.Run, Rows: f.Rows},
+		st := &suiteTables{Suite: suite, anchor: fmt.Sprintf("suite-%d", len(out)+1), counted: f.Run.Counted(),
+			run:  run{Run: f.Run, Rows: f.Rows},
 			rows: bySuite[suite.Name], traced: f.Run.Traces}
 		if safeAnchor.MatchString(suite.Name) && !strings.HasPrefix(suite.Name, "suite-") {
 			st.anchor = suite.Name
@@ -184,7 +185,8 @@ func (t *workloadTable) fill(rows []result.Row, order map[[2]string]int) {
 // and the pod IP before the cluster IP.
 func (t *workloadTable) sort(order map[[2]string]int) {
 	number := map[bool]int{true: 1}
-	targets := []string{result.TargetLoopback, result.TargetHostIP, result.TargetPodIP, result.TargetClusterIP, result.TargetPublishedPort}
+	targets := []string{result.TargetLoopback, result.TargetHostIP, result.TargetPodIP, result.TargetClusterIP,
+		result.TargetPublishedPort}
 	place := func(e *entry) []int {
 		if t.suite.list() {
 			return []int{number[e.repeat]}

@@ -17,7 +17,8 @@ import (
 // mostPerSecond bounds the runs that start in one second in one directory.
 const mostPerSecond = 1000
 
-// Dir is the directory of a run that is under way. A file in it appears whole or not at all, also when the process is killed.
+// Dir is the directory of a run that is under way. A file in it appears whole or not at all, also when the process is
+// killed.
 type Dir struct {
 	// Path is the directory's path, and Started the time that it is named by.
 	Path    string
@@ -32,8 +33,8 @@ type Dir struct {
 	written, latest bool
 }
 
-// CreateDir makes a directory for a run that starts now, and its parents as needed. What is created belongs to the owner; nil is
-// this process. Links below the parent that lead out of it are not followed.
+// CreateDir makes a directory for a run that starts now, and its parents as needed. What is created belongs to the
+// owner; nil is this process. Links below the parent that lead out of it are not followed.
 func CreateDir(parent string, started time.Time, owner *Owner) (d *Dir, err error) {
 	d = &Dir{Started: started.UTC().Truncate(time.Second), owner: owner}
 	defer func() {
@@ -69,8 +70,8 @@ func (o *Owner) MakeDir(path string) error {
 	return dir.Close()
 }
 
-// Write checks f and makes it the run's result. Readers see the result before or this one. Without rows there is no result yet.
-// The first that holds samples makes [LatestName] name the run.
+// Write checks f and makes it the run's result. Readers see the result before or this one. Without rows there is no
+// result yet. The first that holds samples makes [LatestName] name the run.
 func (d *Dir) Write(f File) error {
 	if len(f.Rows) == 0 {
 		return nil

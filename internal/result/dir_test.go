@@ -167,7 +167,8 @@ func checkWhole(t *testing.T, parent string) {
 func TestRunsDoNotOverwriteEachOther(t *testing.T) {
 	parent := filepath.Join(t.TempDir(), "a", "b")
 	first := create(t, parent)
-	if want := filepath.Join(parent, "20261122T063512Z"); first.Path != want || !first.Started.Equal(started.Truncate(time.Second)) {
+	if want := filepath.Join(parent, "20261122T063512Z"); first.Path != want ||
+		!first.Started.Equal(started.Truncate(time.Second)) {
 		t.Errorf("%s at %v, want %s", first.Path, first.Started, want)
 	}
 	old := filepath.Join(parent, FileName)
@@ -222,7 +223,8 @@ func TestRefusedResultChangesNothing(t *testing.T) {
 	}
 	bad := numbered(2)
 	bad.Rows[0].Median = math.NaN()
-	if err := d.Write(bad); err == nil || !strings.Contains(err.Error(), "median holds NaN") || !strings.Contains(err.Error(), d.Path) {
+	if err := d.Write(bad); err == nil || !strings.Contains(err.Error(), "median holds NaN") ||
+		!strings.Contains(err.Error(), d.Path) {
 		t.Errorf("NaN: %v", err)
 	}
 	if f, err := Read(find(t, d.Path)); err != nil || f.Rows[0].CPUUSPerUnit != 1 {

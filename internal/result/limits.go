@@ -23,14 +23,16 @@ const (
 
 // maxLengths are the limits of lists that have limits of their own, by the field's name in the file.
 var maxLengths = map[string]int{
-	"samples": MaxSamples, "positions": MaxSamples, "ratios": MaxSamples, "rows": 5_000, "comparisons": 20_000, "pairs": 10_000,
+	"samples": MaxSamples, "positions": MaxSamples, "ratios": MaxSamples, "rows": 5_000, "comparisons": 20_000,
+	"pairs":  10_000,
 	"suites": 100, "groups": 100, "series": 100, "traces": 300, "steps": 200,
 }
 
 // texts are the names of the fields that hold sentences.
 var texts = []string{"question", "reason", "note", "notes", "hooks", "findings", "versions", "settings", "offloads"}
 
-// limits checks a field's value, or a part of it: strings, lists and figures. A figure is a finite number, since JSON holds no other.
+// limits checks a field's value, or a part of it: strings, lists and figures. A figure is a finite number, since JSON
+// holds no other.
 func (p *faults) limits(field string, v reflect.Value) {
 	switch v.Kind() {
 	case reflect.String:

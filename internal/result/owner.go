@@ -47,7 +47,8 @@ func (o *Owner) take(file *os.File) error {
 // those that it made.
 func (o *Owner) makeAll(path string) (dir *os.Root, made []string, err error) {
 	above, missing := filepath.Clean(path), []string{}
-	for dir, err = os.OpenRoot(above); errors.Is(err, fs.ErrNotExist) && filepath.Dir(above) != above; dir, err = os.OpenRoot(above) {
+	for dir, err = os.OpenRoot(above); errors.Is(err, fs.ErrNotExist) && filepath.Dir(above) != above; dir,
+		err = os.OpenRoot(above) {
 		missing = append(missing, filepath.Base(above))
 		above = filepath.Dir(above)
 	}

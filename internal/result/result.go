@@ -6,8 +6,8 @@ package result
 import "time"
 
 const (
-	// Schema is the version of the layout; readers refuse others. A new field needs no new number; a new name or unit of a field
-	// does.
+	// Schema is the version of the layout; readers refuse others. A new field needs no new number; a new name or unit of a
+	// field does.
 	Schema = 2
 	// MaxSamples is the maximum number of samples of a row or comparison.
 	MaxSamples = 100_000
@@ -186,11 +186,11 @@ func (c Comparison) RoundsDone() int { return max(c.Rounds, len(c.Ratios)) }
 
 // Values of [Comparison.Asks].
 const (
-	// AsksRank is a row divided by the best row of those that may win. In a matrix they are the pod IPs of links, without the rules
-	// of a service proxy of the kernel and without BIG TCP.
+	// AsksRank is a row divided by the best row of those that may win. In a matrix they are the pod IPs of links, without
+	// the rules of a service proxy of the kernel and without BIG TCP.
 	AsksRank = "rank"
-	// AsksProxy is the pod IP in a network with a service proxy, divided by the pod IP in one without: what the proxy costs
-	// all traffic.
+	// AsksProxy is the pod IP in a network with a service proxy, divided by the pod IP in one without: what the proxy
+	// costs all traffic.
 	AsksProxy = "proxy"
 	// AsksService is a cluster IP divided by the pod IP of the same network: what a service costs on top.
 	AsksService = "service"

@@ -20,8 +20,9 @@ func sample() File {
 	return File{
 		Schema: Schema,
 		Run: Run{
-			Suite:           "pod-links",
-			Machine:         Machine{CPUModel: "Example 9000", CPUs: 2, MemoryBytes: 8 << 30, Arch: "x86_64", Virtualisation: "none"},
+			Suite: "pod-links",
+			Machine: Machine{CPUModel: "Example 9000", CPUs: 2, MemoryBytes: 8 << 30, Arch: "x86_64",
+				Virtualisation: "none"},
 			Clock:           ClockTime,
 			Kernel:          "6.18.0",
 			Versions:        map[string]string{"go": "go1.26"},
@@ -62,7 +63,8 @@ func sample() File {
 			Via: ViaIPTables, Family: "ipv4", Workload: WorkloadTCPRR, Engine: "native", Unit: "transactions/s",
 			Samples: []float64{10, 11, 12, 13, 14, 15}, Median: 12.5, CI95: &[2]float64{10, 15},
 			LatencyUS: &Latency{P50: 1, P90: 2, P99: 3, P999: 4}, CPUUSPerUnit: 5, CPUUnit: "transaction",
-			CPUSplit: &CPUSplit{UserUS: 1, SystemUS: 2.5, SoftirqUS: 1.5}, BPFNanos: []ProgramTime{{Program: "from_pod", RunsPerUnit: 2, NanosPerRun: 49}},
+			CPUSplit: &CPUSplit{UserUS: 1, SystemUS: 2.5, SoftirqUS: 1.5},
+			BPFNanos: []ProgramTime{{Program: "from_pod", RunsPerUnit: 2, NanosPerRun: 49}},
 			Evidence: Evidence{
 				Devices:         []DeviceCount{{Host: "pod-a", Name: "eth0", RxPackets: 1, TxPackets: 2}},
 				SoftirqsPerUnit: 1.5, ProgramRuns: map[string]uint64{"from_pod": 7}, Connections: 1,
@@ -117,7 +119,8 @@ func TestGolden(t *testing.T) {
 // TestAlwaysThere checks that a reader finds lists, maps and the interval even
 // where there is nothing in them.
 func TestAlwaysThere(t *testing.T) {
-	f := File{Schema: Schema, Suites: []Suite{{Name: "s", Question: "q", Layout: LayoutList, Answer: []string{AnswerFastest}}}, Rows: []Row{{
+	f := File{Schema: Schema, Suites: []Suite{{Name: "s", Question: "q", Layout: LayoutList,
+		Answer: []string{AnswerFastest}}}, Rows: []Row{{
 		Suite: "s", ID: "a", Link: "veth", Datapath: DatapathEBPF, Placement: PlacementTwoHosts, Overlay: OverlayVXLAN,
 		Target: TargetHostIP, Via: ViaEBPFTC, Workload: WorkloadUDPRR, Status: StatusFailed, Reason: "r",
 	}}}

@@ -69,8 +69,8 @@ const (
 	WorkloadServiceProgram = "service_program"
 	WorkloadServiceChange  = "service_change"
 	WorkloadServiceMemory  = "service_memory"
-	// WorkloadPolicyApply writes a network policy where there is none, and WorkloadPolicyChange changes one rule of it, until
-	// the first connection is treated as it says.
+	// WorkloadPolicyApply writes a network policy where there is none, and WorkloadPolicyChange changes one rule of it,
+	// until the first connection is treated as it says.
 	WorkloadPolicyApply  = "policy_apply"
 	WorkloadPolicyChange = "policy_change"
 )
@@ -267,8 +267,8 @@ type Evidence struct {
 	SoftirqsPerUnit float64 `json:"softirqs_per_unit"`
 	// ProgramRuns maps an eBPF counter to its increase.
 	ProgramRuns map[string]uint64 `json:"program_runs"`
-	// Rules are the packets that the rules of a network policy counted: of connections that were "established", of new ones
-	// that were "allowed", and of those that were "denied".
+	// Rules are the packets that the rules of a network policy counted: of connections that were "established", of new
+	// ones that were "allowed", and of those that were "denied".
 	Rules map[string]uint64 `json:"rules,omitempty"`
 	// Hooks are the netfilter hooks with rules on the path, as
 	// "place: family table chain (hook)".

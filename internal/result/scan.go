@@ -2,8 +2,8 @@
 
 package result
 
-// Limits of the text of a file. A list of three bytes an entry decodes to structs that are a hundred times as large, so that
-// the limits of lists would come too late.
+// Limits of the text of a file. A list of three bytes an entry decodes to structs that are a hundred times as large, so
+// that the limits of lists would come too late.
 const (
 	maxValues  = 4_000_000
 	maxEntries = 200_000 // of all lists, numbers not counted
@@ -16,7 +16,8 @@ type extent struct{ bytes, depth, values, entries, longest int }
 // err returns an error if the text exceeds a limit.
 func (e extent) err() error {
 	var p faults
-	_ = p.most("bytes", e.bytes, maxBytes) && p.most("levels", e.depth, maxDepth) && p.most("values", e.values, maxValues) &&
+	_ = p.most("bytes", e.bytes, maxBytes) && p.most("levels", e.depth, maxDepth) &&
+		p.most("values", e.values, maxValues) &&
 		p.most("entries of lists", e.entries, maxEntries) && p.most("entries of a list", e.longest, MaxSamples)
 	return p.err()
 }

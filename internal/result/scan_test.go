@@ -15,7 +15,8 @@ import (
 
 // TestReadTakesLittleMemory reads files of a few megabytes that would decode to gigabytes.
 func TestReadTakesLittleMemory(t *testing.T) {
-	for name, entry := range map[string]string{"objects": "{}", "null": "null", "numbers": "0.5", "strings": `""`, "lists": "[]"} {
+	for name, entry := range map[string]string{"objects": "{}", "null": "null", "numbers": "0.5", "strings": `""`,
+		"lists": "[]"} {
 		t.Run(name, func(t *testing.T) {
 			list := strings.Repeat(entry+",", 5_000_000) + entry
 			path := filepath.Join(t.TempDir(), "results.json")
@@ -68,11 +69,14 @@ func TestScan(t *testing.T) {
 // of its parts keeps its limit.
 func TestWritesOnlyWhatIsRead(t *testing.T) {
 	file := func(rows int) File {
-		f := File{Schema: Schema, Suites: []Suite{{Name: "pod-links", Question: "?", Layout: LayoutMatrix, Answer: []string{AnswerFastest}}}}
+		f := File{Schema: Schema, Suites: []Suite{{Name: "pod-links", Question: "?", Layout: LayoutMatrix,
+			Answer: []string{AnswerFastest}}}}
 		for i := range rows {
 			f.Rows = append(f.Rows, Row{
-				Suite: "pod-links", ID: fmt.Sprint(i), Link: "veth", Datapath: DatapathKernel, Placement: PlacementSameHost, Overlay: OverlayNone,
-				Target: TargetPodIP, Via: ViaNone, Workload: WorkloadTCPRR, Status: StatusOK, Engine: "native", Unit: UnitTransactions,
+				Suite: "pod-links", ID: fmt.Sprint(i), Link: "veth", Datapath: DatapathKernel, Placement: PlacementSameHost,
+				Overlay: OverlayNone,
+				Target:  TargetPodIP, Via: ViaNone, Workload: WorkloadTCPRR, Status: StatusOK, Engine: "native",
+				Unit:    UnitTransactions,
 				Samples: []float64{1}, Evidence: Evidence{Hooks: slices.Repeat([]string{"host"}, maxList)},
 			})
 		}

@@ -62,7 +62,8 @@ func parseSource(t *testing.T) source {
 				case *ast.TypeSpec:
 					s.addType(spec, group.Doc)
 				case *ast.ValueSpec:
-					if lit, ok := spec.Values[0].(*ast.BasicLit); ok && group.Tok == token.CONST && of != nil && lit.Kind == token.STRING {
+					if lit, ok := spec.Values[0].(*ast.BasicLit); ok && group.Tok == token.CONST && of != nil &&
+						lit.Kind == token.STRING {
 						value, err := strconv.Unquote(lit.Value)
 						if err != nil {
 							t.Fatal(err)
@@ -249,9 +250,11 @@ func TestSchemaRefuses(t *testing.T) {
 	}
 	schema := compileSchema(t)
 	for _, change := range [][2]string{
-		{`"schema": 2`, `"schema": 1`}, {`"schema": 2,`, ``}, {`"status": "ok"`, `"status": "fine"`}, {`"median": 12.5`, `"median": "12.5"`},
+		{`"schema": 2`, `"schema": 1`}, {`"schema": 2,`, ``}, {`"status": "ok"`, `"status": "fine"`},
+		{`"median": 12.5`, `"median": "12.5"`},
 		{`"median": 12.5`, `"median": 1e16`}, {`"seed": `, `"seed": -`}, {`"workload": "tcp_stream"`, `"workload": "http"`},
-		{`"started": "2026-01-02T03:04:05Z"`, `"started": "yesterday"`}, {`"quick": true`, `"quick": 1`}, {`"unit": "transactions/s"`, `"unit": "furlongs"`},
+		{`"started": "2026-01-02T03:04:05Z"`, `"started": "yesterday"`}, {`"quick": true`, `"quick": 1`},
+		{`"unit": "transactions/s"`, `"unit": "furlongs"`},
 		{`"layout": "matrix"`, `"layout": "cube"`}, {`"rows": [`, `"lines": [`}, {`"color": "slate"`, `"color": "ochre"`},
 	} {
 		text := strings.Replace(string(golden), change[0], change[1], 1)

@@ -25,7 +25,8 @@ func (e *SchemaError) Error() string {
 	if e.Schema == 0 {
 		return fmt.Sprintf("%s: no schema number: not a result file", name)
 	}
-	return fmt.Sprintf("%s: unknown schema %d (this program reads %d): use the version that wrote the file", name, e.Schema, Schema)
+	return fmt.Sprintf("%s: unknown schema %d (this program reads %d): use the version that wrote the file", name,
+		e.Schema, Schema)
 }
 
 // Read reads and checks the result file at path, of at most 64 MiB. A file of an

@@ -45,8 +45,8 @@ type Suite struct {
 	Question string `json:"question"`
 	// Layout is [LayoutMatrix] or [LayoutList].
 	Layout string `json:"layout"`
-	// Answer lists the parts of the answer to the question in their order. Readers ignore the names of others, which files of
-	// earlier versions have.
+	// Answer lists the parts of the answer to the question in their order. Readers ignore the names of others, which files
+	// of earlier versions have.
 	Answer []string `json:"answer"`
 	// Reference is the ID of the row that all others are compared with; empty for
 	// no comparison.

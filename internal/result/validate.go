@@ -31,7 +31,8 @@ func (f File) Validate() error {
 	for _, list := range []struct {
 		name   string
 		length int
-	}{{"suites", len(f.Suites)}, {"rows", len(f.Rows)}, {"comparisons", len(f.Run.Comparisons)}, {"traces", len(f.Run.Traces)}} {
+	}{{"suites", len(f.Suites)}, {"rows", len(f.Rows)}, {"comparisons", len(f.Run.Comparisons)},
+		{"traces", len(f.Run.Traces)}} {
 		p.most(list.name, list.length, maxLengths[list.name])
 	}
 	suites := map[string]bool{}
@@ -157,10 +158,13 @@ func (p *faults) row(r Row) {
 	p.oneOf("datapath", r.Datapath, DatapathKernel, DatapathEBPF)
 	p.oneOf("placement", r.Placement, PlacementSameHost, PlacementTwoHosts)
 	p.oneOf("overlay", r.Overlay, OverlayNone, OverlayVXLAN)
-	p.oneOf("target", r.Target, TargetLoopback, TargetHostIP, TargetPodIP, TargetClusterIP, TargetPublishedPort, TargetNone)
+	p.oneOf("target", r.Target, TargetLoopback, TargetHostIP, TargetPodIP, TargetClusterIP, TargetPublishedPort,
+		TargetNone)
 	p.oneOf("via", r.Via, ViaNone, ViaIPTables, ViaNFTables, ViaIPVS, ViaEBPFTC, ViaEBPFSocket, ViaDocker)
-	p.oneOf("workload", r.Workload, WorkloadTCPStream, WorkloadUDPStream, WorkloadTCPRR, WorkloadTCPCRR, WorkloadUDPRR, WorkloadCNIAdd,
-		WorkloadCNIDel, WorkloadFirstPacket, WorkloadFirstPacketP99, WorkloadServiceProgram, WorkloadServiceChange, WorkloadServiceMemory,
+	p.oneOf("workload", r.Workload, WorkloadTCPStream, WorkloadUDPStream, WorkloadTCPRR, WorkloadTCPCRR, WorkloadUDPRR,
+		WorkloadCNIAdd,
+		WorkloadCNIDel, WorkloadFirstPacket, WorkloadFirstPacketP99, WorkloadServiceProgram, WorkloadServiceChange,
+		WorkloadServiceMemory,
 		WorkloadPolicyApply, WorkloadPolicyChange)
 	p.oneOf("status", r.Status, StatusOK, StatusSkipped, StatusFailed)
 	p.oneOf("family", r.Family, "", "ipv4", "ipv6")
@@ -177,7 +181,8 @@ func (p *faults) row(r Row) {
 	p.check(s.RequestBytes < 0 || s.ResponseBytes < 0 || s.Rate < 0 || s.LoadShare < 0, "a negative figure in setup")
 	p.check(r.LostShare < 0 || r.LostShare > 1, "lost_share %g is not from 0 to 1", r.LostShare)
 	l := r.LatencyUS
-	p.check(l != nil && !slices.IsSorted([]float64{l.P50, l.P90, l.P99, l.P999}), "latency_us does not rise with the percentile")
+	p.check(l != nil && !slices.IsSorted([]float64{l.P50, l.P90, l.P99, l.P999}),
+		"latency_us does not rise with the percentile")
 }
 
 // positions checks the positions of a row's samples.
@@ -214,7 +219,8 @@ func (p *faults) trace(t Trace) {
 func (p *faults) comparison(c Comparison) {
 	p.limits("comparison", reflect.ValueOf(c))
 	p.check(c.Numerator == "" || c.Denominator == "", "numerator and denominator must be named")
-	p.check(!slices.Contains([]string{"", VerdictLower, VerdictNone, VerdictHigher}, c.Verdict), "verdict %q is not known", c.Verdict)
+	p.check(!slices.Contains([]string{"", VerdictLower, VerdictNone, VerdictHigher}, c.Verdict),
+		"verdict %q is not known", c.Verdict)
 	p.check(c.Rounds < 0 || c.Rounds > MaxSamples || c.Rounds > 0 && len(c.Ratios) > 0 && c.Rounds != len(c.Ratios),
 		"%d rounds with %d ratios", c.Rounds, len(c.Ratios))
 	p.interval(c.RoundsDone(), c.Ratio, c.CI95)

@@ -23,7 +23,8 @@ func TestValidate(t *testing.T) {
 		{`layout "cloud"`, func(f *File) { f.Suites[0].Layout = "cloud" }},
 		{"answer must not be empty", func(f *File) { f.Suites[0].Answer = nil }},
 		{`color "pink"`, func(f *File) { f.Suites[0].Series[0].Color = "pink" }},
-		{`row 0 (bridge-call-on/cluster-ip/iptables tcp_rr): suite "new" is not in the file`, func(f *File) { f.Rows[0].Suite = "new" }},
+		{`row 0 (bridge-call-on/cluster-ip/iptables tcp_rr): suite "new" is not in the file`,
+			func(f *File) { f.Rows[0].Suite = "new" }},
 		{`suite "" is not in the file`, func(f *File) { f.Run.Comparisons[0].Suite = "" }},
 		{"above 2^53-1", func(f *File) { f.Run.Seed++ }},
 		{"-1 rounds", func(f *File) { f.Run.Rounds = -1 }},
@@ -89,7 +90,8 @@ func TestValidateFigures(t *testing.T) {
 		{"5001 rows", func(f *File) { f.Rows = append(f.Rows, make([]Row, maxLengths["rows"]-1)...) }},
 		{"and 4", func(f *File) { f.Rows = append(f.Rows, make([]Row, maxLengths["rows"]-1)...) }},
 		{"501 bytes in a name of id", func(f *File) { f.Rows[0].ID = strings.Repeat("a", maxName+1) }},
-		{"501 bytes in a name of pinning", func(f *File) { f.Run.Pinning = map[string]int{strings.Repeat("a", maxName+1): 1} }},
+		{"501 bytes in a name of pinning",
+			func(f *File) { f.Run.Pinning = map[string]int{strings.Repeat("a", maxName+1): 1} }},
 		{"65537 bytes in a text of note", func(f *File) { f.Rows[0].Note = strings.Repeat("a", maxText+1) }},
 		{"1001 notes", func(f *File) { f.Run.Notes = make([]string, maxList+1) }},
 		{"1001 devices", func(f *File) { f.Rows[0].Evidence.Devices = make([]DeviceCount, maxList+1) }},
@@ -128,7 +130,8 @@ func TestValidateCounted(t *testing.T) {
 	if err := f.Validate(); err != nil || f.Run.Counted() {
 		t.Errorf("no clock: %v, counted %t", err, f.Run.Counted())
 	}
-	f.Run.Clock, f.Rows[0].Unit, f.Rows[0].LatencyUS, f.Rows[0].CPUUSPerUnit = ClockInstructions, UnitPerTransaction, nil, 0
+	f.Run.Clock, f.Rows[0].Unit, f.Rows[0].LatencyUS, f.Rows[0].CPUUSPerUnit = ClockInstructions,
+		UnitPerTransaction, nil, 0
 	f.Rows[0].CPUSplit, f.Rows[0].BPFNanos = nil, nil
 	if err := f.Validate(); err != nil || !f.Run.Counted() {
 		t.Errorf("instructions: %v, counted %t", err, f.Run.Counted())
@@ -138,7 +141,8 @@ func TestValidateCounted(t *testing.T) {
 // trace returns a trace that is added to a file.
 func trace(f *File) *Trace {
 	if len(f.Run.Traces) == 0 {
-		f.Run.Traces = []Trace{{Suite: "pod-links", ID: "veth/pod-ip", Transactions: 2, Alike: 2, Steps: []Step{{Direction: directionRequest}}}}
+		f.Run.Traces = []Trace{{Suite: "pod-links", ID: "veth/pod-ip", Transactions: 2, Alike: 2,
+			Steps: []Step{{Direction: directionRequest}}}}
 	}
 	return &f.Run.Traces[0]
 }

@@ -36,7 +36,8 @@ func (c Conn) Addresses() ([]Address, error) {
 	return all, err
 }
 
-// Every returns all addresses of the namespace, of loopback devices and link-local ones too. Several devices may have one.
+// Every returns all addresses of the namespace, of loopback devices and link-local ones too. Several devices may have
+// one.
 func (c Conn) Every() ([]netip.Addr, error) {
 	addrs, err := dump(c, "addresses", allAddresses)
 	all := make([]netip.Addr, len(addrs))
@@ -58,15 +59,16 @@ func (c Conn) FirstLocal(addrs []netip.Addr) (first netip.Addr, err error) {
 	return first, err
 }
 
-// ownProtocol marks the addresses that AddOwnAddress has added (IFA_PROTO of if_addr.h, Linux 5.18). iproute2 names none of this number, and shows
-// it as "proto 0x6d". It is in the kernel with the address, so that no kill and no lost file can tell wrongly whose an address is.
+// ownProtocol marks the addresses that AddOwnAddress has added (IFA_PROTO of if_addr.h, Linux 5.18). iproute2 names
+// none of this number, and shows it as "proto 0x6d". It is in the kernel with the address, so that no kill and no lost
+// file can tell wrongly whose an address is.
 const (
 	ownProtocol = 109
 	ifaProto    = 11
 )
 
-// AddOwnAddress adds an address to a device, usable at once, and marks it as Mustang's. added is false if the device has it already: then it stays
-// whose it was.
+// AddOwnAddress adds an address to a device, usable at once, and marks it as Mustang's. added is false if the device
+// has it already: then it stays whose it was.
 func (c Conn) AddOwnAddress(device netlink.Link, address netip.Prefix) (added bool, err error) {
 	ip, family := address.Addr(), unix.AF_INET6
 	if ip.Is4() {
@@ -89,7 +91,8 @@ func (c Conn) AddOwnAddress(device netlink.Link, address netip.Prefix) (added bo
 		return false, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("add address %s to device %q in network namespace %q: %w", address, device.Attrs().Name, c.ns.Name(), err)
+		return false, fmt.Errorf("add address %s to device %q in network namespace %q: %w", address, device.Attrs().Name,
+			c.ns.Name(), err)
 	}
 	return true, nil
 }
@@ -103,8 +106,8 @@ func broadcast(p netip.Prefix) net.IP {
 	return ip
 }
 
-// RemoveOwnAddresses removes those of some addresses from a device that AddOwnAddress has added. A device or an address that is
-// not there is no error. Others in the same subnet stay: the kernel would remove them with the first one.
+// RemoveOwnAddresses removes those of some addresses from a device that AddOwnAddress has added. A device or an address
+// that is not there is no error. Others in the same subnet stay: the kernel would remove them with the first one.
 func (c Conn) RemoveOwnAddresses(device string, addresses []netip.Prefix) error {
 	err := c.onDevice("remove addresses of ", device, func(handle *netlink.Handle, link netlink.Link) (err error) {
 		own, err := c.ownAddresses(link.Attrs().Index)

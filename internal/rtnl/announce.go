@@ -86,5 +86,6 @@ func announceND(link *netlink.LinkAttrs, addr netip.Addr) error {
 	packet = append(packet, targetLinkLayer, 1) // length in units of 8 bytes
 	packet = append(packet, link.HardwareAddr...)
 
-	return unix.Sendto(fd, packet, 0, &unix.SockaddrInet6{Addr: [16]byte(net.IPv6linklocalallnodes), ZoneId: uint32(link.Index)})
+	return unix.Sendto(fd, packet, 0, &unix.SockaddrInet6{Addr: [16]byte(net.IPv6linklocalallnodes),
+		ZoneId: uint32(link.Index)})
 }

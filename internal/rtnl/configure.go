@@ -105,7 +105,8 @@ type VethEnd struct {
 func AddVeth(a, b VethEnd, mtu int) error {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU = a.Name, mtu
-	pair := &netlink.Veth{LinkAttrs: attrs, PeerName: b.Name, PeerMTU: uint32(mtu), PeerNamespace: netlink.NsFd(b.Namespace.FD())}
+	pair := &netlink.Veth{LinkAttrs: attrs, PeerName: b.Name, PeerMTU: uint32(mtu),
+		PeerNamespace: netlink.NsFd(b.Namespace.FD())}
 	near, far := In(a.Namespace), In(b.Namespace)
 	err := near.with(func(handle *netlink.Handle) error {
 		if err := handle.LinkAdd(pair); err != nil {
@@ -118,7 +119,8 @@ func AddVeth(a, b VethEnd, mtu int) error {
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("add veth pair %s in %q and %s in %q: %w", a.Name, a.Namespace.Name(), b.Name, b.Namespace.Name(), err)
+		return fmt.Errorf("add veth pair %s in %q and %s in %q: %w", a.Name, a.Namespace.Name(), b.Name,
+			b.Namespace.Name(), err)
 	}
 	return nil
 }

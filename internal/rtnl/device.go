@@ -156,8 +156,8 @@ func (c Conn) DeviceByIndex(index int) (device Device, err error) {
 	return device, err
 }
 
-// OnParentIn returns the name of the macvlan or ipvlan with an index, if its parent is in the namespace ns; empty if not, or if
-// there is no such device.
+// OnParentIn returns the name of the macvlan or ipvlan with an index, if its parent is in the namespace ns; empty if
+// not, or if there is no such device.
 func (c Conn) OnParentIn(ns *netns.Namespace, index int) (string, error) {
 	device, err := c.DeviceByIndex(index)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -203,7 +203,8 @@ func DeleteLink(handle *netlink.Handle, index int) error {
 	return err
 }
 
-// LinkMessages dumps the devices of the namespace that attributes of the request select, as the kernel's messages about them.
+// LinkMessages dumps the devices of the namespace that attributes of the request select, as the kernel's messages about
+// them.
 func (c Conn) LinkMessages(attributes ...*vnl.RtAttr) ([][]byte, error) {
 	messages, err := Dump(func() ([][]byte, error) {
 		request := vnl.NewNetlinkRequest(unix.RTM_GETLINK, unix.NLM_F_DUMP)

@@ -143,7 +143,8 @@ func TestDeviceCounters(t *testing.T) {
 	}
 }
 
-// TestOwnAddresses removes the addresses that were added as Mustang's, and none of another's, also where the kernel counts that as the second one of its subnet.
+// TestOwnAddresses removes the addresses that were added as Mustang's, and none of another's, also where the kernel
+// counts that as the second one of its subnet.
 func TestOwnAddresses(t *testing.T) {
 	ns := testkit.Namespace(t, "a")
 	conn := rtnl.In(ns)
@@ -198,7 +199,8 @@ func TestOwnAddresses(t *testing.T) {
 
 func TestConfigure(t *testing.T) {
 	a, b := testkit.Namespace(t, "a"), testkit.Namespace(t, "b")
-	testkit.Succeed(t, rtnl.AddVeth(rtnl.VethEnd{Namespace: a, Name: "left"}, rtnl.VethEnd{Namespace: b, Name: "right"}, 1500))
+	testkit.Succeed(t, rtnl.AddVeth(rtnl.VethEnd{Namespace: a, Name: "left"}, rtnl.VethEnd{Namespace: b,
+		Name: "right"}, 1500))
 	config := rtnl.DeviceConfig{Up: true, MTU: 1400, Addresses: []netip.Prefix{
 		netip.MustParsePrefix("10.9.0.1/24"), netip.MustParsePrefix("fd00:9::1/64"), netip.MustParsePrefix("fe80::9/64"),
 	}}
@@ -229,7 +231,8 @@ func TestConfigureFails(t *testing.T) {
 		{"nobody", rtnl.DeviceConfig{Up: true}, `"nobody"`},
 		{"lo", rtnl.DeviceConfig{MTU: -1}, "MTU -1"},
 		{"lo", rtnl.DeviceConfig{Addresses: []netip.Prefix{{}}}, "address"},
-		{"lo", rtnl.DeviceConfig{Addresses: []netip.Prefix{netip.PrefixFrom(netip.MustParseAddr("10.0.0.1"), -1)}}, "10.0.0.1"},
+		{"lo", rtnl.DeviceConfig{Addresses: []netip.Prefix{netip.PrefixFrom(netip.MustParseAddr("10.0.0.1"), -1)}},
+			"10.0.0.1"},
 	} {
 		err := rtnl.In(ns).Configure(test.name, test.config)
 		testkit.Fails(t, err, test.want)

@@ -84,17 +84,18 @@ const (
 	// BigTCPBytes is the size of the largest IPv4 packets with BIG TCP: four times the 64 KiB that the length field of the
 	// header allows. Larger ones gain little (Dumazet, "BIG TCP", Netdev 0x15).
 	//
-	// IPv6 packets keep 64 KiB: Linux adds a jumbo header of 8 bytes to larger ones (to 6.18 at least), which the MTU check
-	// of a router counts (ip6_forward, skb_gso_validate_network_len). It drops packets whose segments fill the MTU, and a
-	// stream through a routing host is a third as fast.
+	// IPv6 packets keep 64 KiB: Linux adds a jumbo header of 8 bytes to larger ones (to 6.18 at least), which the MTU
+	// check of a router counts (ip6_forward, skb_gso_validate_network_len). It drops packets whose segments fill the MTU,
+	// and a stream through a routing host is a third as fast.
 	BigTCPBytes = 256 << 10
 	// PacketBytes is the size of the largest packets without BIG TCP, the kernel's default.
 	PacketBytes = 64 << 10
 )
 
-// SetUpWithPackets sets a device up, with the size of the largest IPv4 TCP packets that the kernel passes to it (GSO) and
-// merges on it (GRO), in one message. If the kernel or the device refuses the size, nothing changes. Kernels before 6.3
-// ignore it. An ipvlan device takes three messages: the library refuses one without a parent, which a pod does not see.
+// SetUpWithPackets sets a device up, with the size of the largest IPv4 TCP packets that the kernel passes to it (GSO)
+// and merges on it (GRO), in one message. If the kernel or the device refuses the size, nothing changes. Kernels before
+// 6.3 ignore it. An ipvlan device takes three messages: the library refuses one without a parent, which a pod does not
+// see.
 func SetUpWithPackets(handle *netlink.Handle, link netlink.Link, bytes uint32) error {
 	if link.Type() == "ipvlan" {
 		return setUpIPVlanWithPackets(handle, link, bytes)

@@ -39,7 +39,8 @@ func (c Conn) TryDevice(kind string) error {
 // errors.ErrUnsupported if the kernel lacks the kind.
 func (c Conn) TryQdisc(kind string) error {
 	return c.onDevice("add a "+kind+" queue to ", "lo", func(handle *netlink.Handle, lo netlink.Link) error {
-		attrs := netlink.QdiscAttrs{LinkIndex: lo.Attrs().Index, Parent: netlink.HANDLE_ROOT, Handle: netlink.MakeHandle(1, 0)}
+		attrs := netlink.QdiscAttrs{LinkIndex: lo.Attrs().Index, Parent: netlink.HANDLE_ROOT,
+			Handle: netlink.MakeHandle(1, 0)}
 		var qdisc netlink.Qdisc = &netlink.GenericQdisc{QdiscAttrs: attrs, QdiscType: kind}
 		switch kind {
 		case "netem":
@@ -82,7 +83,8 @@ func (c Conn) TryNFTables() error {
 	return c.askNetfilter("nftables", unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETGEN)
 }
 
-// getConntrackStats asks for the number of connections (IPCTNL_MSG_CT_GET_STATS of linux/netfilter/nfnetlink_conntrack.h).
+// getConntrackStats asks for the number of connections (IPCTNL_MSG_CT_GET_STATS of
+// linux/netfilter/nfnetlink_conntrack.h).
 const getConntrackStats = 5
 
 // TryConntrack reads the number of tracked connections. The error matches errors.ErrUnsupported if the kernel does not

@@ -59,8 +59,8 @@ func (c Conn) DefaultDevice() (string, error) {
 	return "", fmt.Errorf("default route in network namespace %q: %w", c.ns.Name(), fs.ErrNotExist)
 }
 
-// AdvertisedDevices returns the names of the devices that have routes or addresses of router advertisements, which the kernel
-// has taken.
+// AdvertisedDevices returns the names of the devices that have routes or addresses of router advertisements, which the
+// kernel has taken.
 func (c Conn) AdvertisedDevices() (names []string, err error) {
 	routes, err := dump(c, "advertised routes", func(h *netlink.Handle) ([]netlink.Route, error) {
 		return h.RouteListFiltered(netlink.FAMILY_V6, &netlink.Route{Protocol: unix.RTPROT_RA}, netlink.RT_FILTER_PROTOCOL)
@@ -118,8 +118,8 @@ func (c Conn) AddRoute(dst netip.Prefix, via netip.Addr) error {
 	return nil
 }
 
-// WriteTables writes the devices, the addresses, the routes of all tables, the rules and the neighbours of the namespace, a line
-// each. What cannot be read is left out, and is the error.
+// WriteTables writes the devices, the addresses, the routes of all tables, the rules and the neighbours of the
+// namespace, a line each. What cannot be read is left out, and is the error.
 func (c Conn) WriteTables(w io.Writer) error {
 	names := map[int]string{}
 	links, err := dump(c, "devices", (*netlink.Handle).LinkList)
@@ -149,7 +149,10 @@ func (c Conn) WriteTables(w io.Writer) error {
 		}
 	}
 	for _, family := range []int{unix.AF_BRIDGE, unix.AF_INET, unix.AF_INET6} {
-		neighbours, err := dump(c, "neighbours", func(h *netlink.Handle) ([]netlink.Neigh, error) { return h.NeighList(0, family) })
+		neighbours, err := dump(c, "neighbours", func(h *netlink.Handle) ([]netlink.Neigh,
+			error) {
+			return h.NeighList(0, family)
+		})
 		errs = append(errs, err)
 		for _, n := range neighbours {
 			fmt.Fprintf(w, "neighbour %s at %s dev %q family %d state %#x flags %#x\n",
@@ -159,8 +162,9 @@ func (c Conn) WriteTables(w io.Writer) error {
 	return errors.Join(errs...)
 }
 
-// Watch tells of changes of devices, addresses and routes of the namespace until the context ends: the channel, which has room for
-// one, has a value after them. The kernel tells nothing of IPv4 routes that go with a device or an address.
+// Watch tells of changes of devices, addresses and routes of the namespace until the context ends: the channel, which
+// has room for one, has a value after them. The kernel tells nothing of IPv4 routes that go with a device or an
+// address.
 func (c Conn) Watch(ctx context.Context) (<-chan struct{}, error) {
 	var socket *vnl.NetlinkSocket
 	err := c.ns.Do(func() (err error) {
@@ -192,9 +196,9 @@ func (c Conn) Watch(ctx context.Context) (<-chan struct{}, error) {
 }
 
 // SetCongestion makes a TCP congestion control the default of the namespace's connections along the routes that it has
-// now, but IPv6 ones to itself, which the kernel does not change. A namespace's sysctl takes only those that the machine
-// allows to all users; a route takes any. Programs can still choose another one. The error matches errors.ErrUnsupported if
-// the kernel lacks it.
+// now, but IPv6 ones to itself, which the kernel does not change. A namespace's sysctl takes only those that the
+// machine allows to all users; a route takes any. Programs can still choose another one. The error matches
+// errors.ErrUnsupported if the kernel lacks it.
 func (c Conn) SetCongestion(name string) error {
 	if err := tryCongestion(name); err != nil {
 		return fmt.Errorf("congestion control %s: %w", name, err)
@@ -212,7 +216,8 @@ func (c Conn) SetCongestion(name string) error {
 			route.Congctl = name
 			route.Flags &^= unix.RTNH_F_DEAD | unix.RTNH_F_LINKDOWN // which the kernel tells, and takes from nobody
 			if err := c.with(func(h *netlink.Handle) error { return h.RouteChange(&route) }); err != nil {
-				return fmt.Errorf("set congestion control %s of route %v in network namespace %q: %w", name, route, c.ns.Name(), err)
+				return fmt.Errorf("set congestion control %s of route %v in network namespace %q: %w", name, route,
+					c.ns.Name(), err)
 			}
 		}
 	}

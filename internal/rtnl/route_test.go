@@ -25,8 +25,10 @@ func TestAddProxy(t *testing.T) {
 	a, b := testkit.VethPair(t)
 	c := testkit.Namespace(t, "c")
 	behind := netip.MustParseAddr("10.0.0.9")
-	testkit.Succeed(t, rtnl.AddVeth(rtnl.VethEnd{Namespace: b, Name: "down"}, rtnl.VethEnd{Namespace: c, Name: "eth0"}, 1500))
-	testkit.Succeed(t, rtnl.In(b).Configure("down", rtnl.DeviceConfig{Addresses: []netip.Prefix{underlay("10.0.9.1/24")}, Up: true}))
+	testkit.Succeed(t, rtnl.AddVeth(rtnl.VethEnd{Namespace: b, Name: "down"}, rtnl.VethEnd{Namespace: c,
+		Name: "eth0"}, 1500))
+	testkit.Succeed(t, rtnl.In(b).Configure("down", rtnl.DeviceConfig{Addresses: []netip.Prefix{underlay("10.0.9.1/24")},
+		Up: true}))
 	addrs := []netip.Prefix{underlay("10.0.9.2/24"), underlay("10.0.0.9/32")}
 	testkit.Succeed(t, rtnl.In(c).Configure("eth0", rtnl.DeviceConfig{Addresses: addrs, Up: true}))
 	testkit.Succeed(t, rtnl.In(b).AddRoute(netip.PrefixFrom(behind, 32), netip.MustParseAddr("10.0.9.2")))
@@ -122,7 +124,8 @@ func TestSetCongestionWithoutCarrier(t *testing.T) {
 	testkit.Eventually(t, time.Second, func() error { // a moment later the route says so
 		return a.Do(func() error {
 			routes, err := netlink.RouteList(nil, netlink.FAMILY_V4)
-			if err == nil && !slices.ContainsFunc(routes, func(r netlink.Route) bool { return r.Flags&unix.RTNH_F_LINKDOWN != 0 }) {
+			if err == nil && !slices.ContainsFunc(routes,
+				func(r netlink.Route) bool { return r.Flags&unix.RTNH_F_LINKDOWN != 0 }) {
 				err = errors.New("no route without carrier")
 			}
 			return err
@@ -175,7 +178,8 @@ func TestWatch(t *testing.T) {
 			return rtnl.AddVeth(rtnl.VethEnd{Namespace: a, Name: "eth0"}, rtnl.VethEnd{Namespace: b, Name: "eth0"}, 1500)
 		}},
 		{"an address", func() error {
-			return rtnl.In(a).Configure("eth0", rtnl.DeviceConfig{Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24")}, Up: true})
+			return rtnl.In(a).Configure("eth0",
+				rtnl.DeviceConfig{Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24")}, Up: true})
 		}},
 		{"a route", func() error {
 			return rtnl.In(a).AddRoute(netip.MustParsePrefix("10.0.0.0/8"), netip.MustParseAddr("192.0.2.2"))
@@ -230,7 +234,8 @@ func TestPacketsAboveTheDevicesLimitChangeNothing(t *testing.T) {
 	}
 }
 
-// TestPacketsReachTheKernel asks for packets of BIG TCP on missing devices of all kinds: the kernel refuses it, not the library.
+// TestPacketsReachTheKernel asks for packets of BIG TCP on missing devices of all kinds: the kernel refuses it, not the
+// library.
 func TestPacketsReachTheKernel(t *testing.T) {
 	handle := testkit.Must(netlink.NewHandle(unix.NETLINK_ROUTE))(t)
 	defer handle.Close()

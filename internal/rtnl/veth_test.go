@@ -20,7 +20,8 @@ import (
 func TestAddWire(t *testing.T) {
 	testkit.RequireRoot(t)
 	a, b := testkit.Namespace(t, "a"), testkit.Namespace(t, "b")
-	testkit.Succeed(t, rtnl.AddVeth(rtnl.VethEnd{Namespace: a, Name: "left"}, rtnl.VethEnd{Namespace: b, Name: "right"}, 1400))
+	testkit.Succeed(t, rtnl.AddVeth(rtnl.VethEnd{Namespace: a, Name: "left"}, rtnl.VethEnd{Namespace: b,
+		Name: "right"}, 1400))
 	left := testkit.Must(rtnl.In(a).Device("left"))(t)
 	right := testkit.Must(rtnl.In(b).Device("right"))(t)
 	for _, d := range []rtnl.Device{left, right} {
@@ -32,7 +33,8 @@ func TestAddWire(t *testing.T) {
 		t.Errorf("peer of left is %d, want %d", left.PeerIndex, right.Index)
 	}
 	before := names(t, b) // their addresses still settle
-	testkit.Fails(t, rtnl.AddVeth(rtnl.VethEnd{Namespace: b, Name: "other"}, rtnl.VethEnd{Namespace: a, Name: "left"}, 1400))
+	testkit.Fails(t, rtnl.AddVeth(rtnl.VethEnd{Namespace: b, Name: "other"}, rtnl.VethEnd{Namespace: a,
+		Name: "left"}, 1400))
 	if after := names(t, b); !slices.Equal(after, before) {
 		t.Errorf("a wire that failed left %q, before there were %q", after, before)
 	}
@@ -51,7 +53,8 @@ func names(t *testing.T, ns *netns.Namespace) (names []string) {
 func TestOffloads(t *testing.T) {
 	testkit.RequireRoot(t)
 	a, b := testkit.Namespace(t, "a"), testkit.Namespace(t, "b")
-	testkit.Succeed(t, rtnl.AddVeth(rtnl.VethEnd{Namespace: a, Name: "left"}, rtnl.VethEnd{Namespace: b, Name: "right"}, 1500))
+	testkit.Succeed(t, rtnl.AddVeth(rtnl.VethEnd{Namespace: a, Name: "left"}, rtnl.VethEnd{Namespace: b,
+		Name: "right"}, 1500))
 	on := testkit.Must(rtnl.In(a).Offloads("left"))(t)
 	for _, name := range []string{"tso", "gso", "tx-checksum"} {
 		if !on[name] {
@@ -140,7 +143,8 @@ func TestTry(t *testing.T) {
 	testkit.Succeed(t, errors.Join(rtnl.In(a).TryNFTables(), rtnl.In(a).TryConntrack()))
 	testkit.Succeed(t, rtnl.In(a).TryGenericFamily("nlctrl"))
 	for name, err := range map[string]error{
-		"device": rtnl.In(a).TryDevice("no-such-kind"), "qdisc": rtnl.In(a).TryQdisc("no-such-kind"), "family": rtnl.In(a).TryGenericFamily("no-such-family"),
+		"device": rtnl.In(a).TryDevice("no-such-kind"), "qdisc": rtnl.In(a).TryQdisc("no-such-kind"), "family": rtnl.In(
+			a).TryGenericFamily("no-such-family"),
 	} {
 		if !errors.Is(err, errors.ErrUnsupported) {
 			t.Errorf("trying a %s that does not exist: %v", name, err)
@@ -178,7 +182,8 @@ func TestSetSysctls(t *testing.T) {
 			t.Errorf("%s is %q, %v", s.Key, value, err)
 		}
 	}
-	if err := rtnl.In(ns).SetSysctls([]rtnl.Sysctl{{Key: "net/ipv4/ip_forward", Value: "x"}}, nil); !errors.Is(err, unix.EINVAL) {
+	if err := rtnl.In(ns).SetSysctls([]rtnl.Sysctl{{Key: "net/ipv4/ip_forward", Value: "x"}}, nil); !errors.Is(err,
+		unix.EINVAL) {
 		t.Errorf("error is %v", err)
 	}
 	testkit.Fails(t, rtnl.In(ns).SetSysctls([]rtnl.Sysctl{{Key: "kernel/panic", Value: "1"}}, nil))

@@ -48,8 +48,8 @@ func Diff(have, want []Service) Changes {
 	return c
 }
 
-// ValidateSet validates each service, and returns an error if two of them have one frontend for the same protocol, or that of
-// CheckHealthPorts.
+// ValidateSet validates each service, and returns an error if two of them have one frontend for the same protocol, or
+// that of CheckHealthPorts.
 func ValidateSet(services []Service) error {
 	seen := make(map[netip.AddrPort]protocols, len(services))
 	for i := range services {
@@ -87,7 +87,8 @@ func CheckHealthPorts(sets ...[]Service) error {
 				continue
 			}
 			if other := checked[s.Frontend.Port()]; other != nil {
-				return fmt.Errorf("service %s: health-check port %d is the node port of service %s", other, other.HealthCheckPort, s)
+				return fmt.Errorf("service %s: health-check port %d is the node port of service %s", other,
+					other.HealthCheckPort, s)
 			}
 		}
 	}

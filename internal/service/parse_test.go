@@ -52,7 +52,8 @@ func TestParse(t *testing.T) {
 		{"[ff02::1]:80", "multicast"},
 		{"255.255.255.255:80", "broadcast"},
 	} {
-		for what, parse := range map[string]func(string) (netip.AddrPort, error){"service": ParseFrontend, "backend": parseBackend} {
+		for what, parse := range map[string]func(string) (netip.AddrPort, error){"service": ParseFrontend,
+			"backend": parseBackend} {
 			got, err := parse(c.in)
 			if c.want == "" {
 				if err != nil || got.String() != c.in {
@@ -100,7 +101,8 @@ func TestUnspecified(t *testing.T) {
 
 // FuzzParse parses the texts of frontends and backends. What is taken can be written and read again.
 func FuzzParse(f *testing.F) {
-	for _, seed := range []string{"10.96.0.100:5201", "[fd00:96::100]:5201", "[fe80::1%eth0]:80", "[]:1", "[", "]:", ":::", "1.2.3.4:00080",
+	for _, seed := range []string{"10.96.0.100:5201", "[fd00:96::100]:5201", "[fe80::1%eth0]:80", "[]:1", "[", "]:", ":::",
+		"1.2.3.4:00080",
 		"10.1.0.1:80,draining,weight=3", "10.1.0.1:80,local,terminating", "10.1.0.1:80,weight=65536", "0.0.0.0:1"} {
 		f.Add(seed)
 	}

@@ -45,7 +45,8 @@ type Service struct {
 	Revision uint32 `json:"-"`
 	// Choice is how a backend is chosen for a new connection.
 	Choice Choice `json:",omitzero"`
-	// Affinity is how long a client keeps its backend after its last connection, in whole seconds; 0 is no session affinity.
+	// Affinity is how long a client keeps its backend after its last connection, in whole seconds; 0 is no session
+	// affinity.
 	Affinity time.Duration `json:",omitzero"`
 	// InternalPolicy applies to clients in the cluster, ExternalPolicy to all others.
 	InternalPolicy Policy `json:",omitzero"`
@@ -65,8 +66,8 @@ type Service struct {
 	OnRemove OnRemove `json:",omitzero"`
 }
 
-// Serving returns the backends that get new connections, of s in the order of Sorted: those that are active or, if none is,
-// those that are terminating. They are the first.
+// Serving returns the backends that get new connections, of s in the order of Sorted: those that are active or, if none
+// is, those that are terminating. They are the first.
 func (s Service) Serving() []Backend {
 	for _, state := range []State{Active, Terminating} {
 		n := 0
@@ -117,8 +118,8 @@ func (s Service) SameBackends(o Service) bool {
 	return len(s.Backends) == len(o.Backends) && slices.EqualFunc(sorted(s.Backends), sorted(o.Backends), Backend.equal)
 }
 
-// Sorted returns s with its backends in the order of Backend.Compare, and its source ranges in order. It copies those that
-// are not.
+// Sorted returns s with its backends in the order of Backend.Compare, and its source ranges in order. It copies those
+// that are not.
 func (s Service) Sorted() Service {
 	s.Backends, s.SourceRanges = sorted(s.Backends), sortedRanges(s.SourceRanges)
 	return s

@@ -42,8 +42,10 @@ func TestValidate(t *testing.T) {
 		{"port 0", service(TCP, "10.96.0.1:0", "10.1.0.1:80"), `"10.96.0.1:0": port 0`},
 		{"backend's port 0", service(TCP, "10.96.0.1:80", "10.1.0.1:0"), `backend "10.1.0.1:0": port 0`},
 		{"twice", service(TCP, "10.96.0.1:80", "10.1.0.1:80", "10.1.0.1:80"), `"10.1.0.1:80": duplicate`},
-		{"IPv6 behind IPv4", service(TCP, "10.96.0.1:80", "[fd00::1]:80"), `backend "[fd00::1]:80": the address family differs`},
-		{"IPv4 behind IPv6", service(TCP, "[fd00::1]:80", "10.1.0.1:80"), `backend "10.1.0.1:80": the address family differs`},
+		{"IPv6 behind IPv4", service(TCP, "10.96.0.1:80", "[fd00::1]:80"),
+			`backend "[fd00::1]:80": the address family differs`},
+		{"IPv4 behind IPv6", service(TCP, "[fd00::1]:80", "10.1.0.1:80"),
+			`backend "10.1.0.1:80": the address family differs`},
 		{"loopback", service(TCP, "127.0.0.1:80", "10.1.0.1:80"), ""},
 		{"loopback behind loopback", service(TCP, "[::1]:80", "[::1]:81"), `backend "[::1]:81": ::1 is a loopback address`},
 		{"unspecified", service(TCP, "0.0.0.0:80", "10.1.0.1:80"), "only a node port may have"},
@@ -84,14 +86,16 @@ func TestValidateSettings(t *testing.T) {
 		"all": {func(s *Service) {
 			s.Choice, s.Affinity, s.OnRemove, s.InternalPolicy = Maglev, 24*time.Hour, Reset, Local
 		}, ""},
-		"node port":         {func(s *Service) { s.NodePort, s.Frontend = true, netip.MustParseAddrPort("0.0.0.0:30000") }, ""},
-		"one node address":  {func(s *Service) { s.NodePort = true }, ""},
-		"health check":      {func(s *Service) { s.External, s.ExternalPolicy, s.HealthCheckPort = true, Local, 30000 }, ""},
-		"ranges":            {ranges("10.0.0.0/8", "0.0.0.0/0", "10.0.0.0/9"), ""},
-		"choice":            {func(s *Service) { s.Choice = 2 }, "unknown choice 2"},
-		"policy":            {func(s *Service) { s.ExternalPolicy = 2 }, "unknown policy 2"},
-		"on-remove":         {func(s *Service) { s.OnRemove = 2 }, "unknown on-remove 2"},
-		"on-remove of udp":  {func(s *Service) { s.Protocol, s.OnRemove = UDP, Reset }, "on-remove reset ends connections of tcp only, not of udp"},
+		"node port": {func(s *Service) { s.NodePort, s.Frontend = true, netip.MustParseAddrPort("0.0.0.0:30000") },
+			""},
+		"one node address": {func(s *Service) { s.NodePort = true }, ""},
+		"health check":     {func(s *Service) { s.External, s.ExternalPolicy, s.HealthCheckPort = true, Local, 30000 }, ""},
+		"ranges":           {ranges("10.0.0.0/8", "0.0.0.0/0", "10.0.0.0/9"), ""},
+		"choice":           {func(s *Service) { s.Choice = 2 }, "unknown choice 2"},
+		"policy":           {func(s *Service) { s.ExternalPolicy = 2 }, "unknown policy 2"},
+		"on-remove":        {func(s *Service) { s.OnRemove = 2 }, "unknown on-remove 2"},
+		"on-remove of udp": {func(s *Service) { s.Protocol, s.OnRemove = UDP, Reset },
+			"on-remove reset ends connections of tcp only, not of udp"},
 		"on-remove of sctp": {func(s *Service) { s.Protocol, s.OnRemove = SCTP, Reset }, "not of sctp"},
 		"on-remove of any":  {func(s *Service) { s.Protocol, s.OnRemove = Any, Reset }, ""},
 		"affinity":          {func(s *Service) { s.Affinity = 25 * time.Hour }, "affinity 25h0m0s"},
@@ -103,24 +107,35 @@ func TestValidateSettings(t *testing.T) {
 			s.External, s.DSR = true, IPIP
 			s.Backends = append(s.Backends, Backend{Addr: netip.MustParseAddrPort("10.1.0.1:81"), State: Draining})
 		}, `backend "10.1.0.1:81": another backend has the address`},
-		"unknown dsr":      {func(s *Service) { s.External, s.DSR = true, 2 }, "unknown dsr 2"},
-		"two places":       {func(s *Service) { s.NodePort, s.External = true, true }, "not both"},
-		"external on lo":   {func(s *Service) { s.External, s.Frontend = true, netip.MustParseAddrPort("127.0.0.1:80") }, "loopback"},
-		"state":            {func(s *Service) { s.Backends[0].State = 4 }, `backend "10.1.0.1:80": unknown state 4`},
-		"two states":       {func(s *Service) { s.Backends = append(s.Backends, Backend{Addr: s.Backends[0].Addr, State: Draining}) }, "duplicate"},
-		"policy cluster":   {func(s *Service) { s.External, s.HealthCheckPort = true, 30000 }, "health-check port 30000 needs the external policy local"},
-		"internal":         {func(s *Service) { s.ExternalPolicy, s.HealthCheckPort = Local, 30000 }, "health-check port 30000 needs a node port"},
-		"checks of itself": {func(s *Service) { s.NodePort, s.ExternalPolicy, s.HealthCheckPort = true, Local, 80 }, "health-check port 80 is the node port itself"},
-		"checks beside":    {func(s *Service) { s.NodePort, s.ExternalPolicy, s.HealthCheckPort, s.Protocol = true, Local, 80, UDP }, ""},
-		"host bits":        {ranges("10.0.0.1/8"), "source range 10.0.0.1/8 has host bits; write 10.0.0.0/8"},
-		"family":           {ranges("fd00::/8"), "source range fd00::/8: the address family differs"},
-		"range twice":      {ranges("10.0.0.0/8", "11.0.0.0/8", "10.0.0.0/8"), "source range 10.0.0.0/8: duplicate"},
-		"no range":         {func(s *Service) { s.SourceRanges = make([]netip.Prefix, 1) }, "invalid source range"},
+		"unknown dsr": {func(s *Service) { s.External, s.DSR = true, 2 }, "unknown dsr 2"},
+		"two places":  {func(s *Service) { s.NodePort, s.External = true, true }, "not both"},
+		"external on lo": {func(s *Service) { s.External, s.Frontend = true, netip.MustParseAddrPort("127.0.0.1:80") },
+			"loopback"},
+		"state": {func(s *Service) { s.Backends[0].State = 4 }, `backend "10.1.0.1:80": unknown state 4`},
+		"two states": {func(s *Service) {
+			s.Backends = append(s.Backends, Backend{Addr: s.Backends[0].Addr,
+				State: Draining})
+		}, "duplicate"},
+		"policy cluster": {func(s *Service) { s.External, s.HealthCheckPort = true, 30000 },
+			"health-check port 30000 needs the external policy local"},
+		"internal": {func(s *Service) { s.ExternalPolicy, s.HealthCheckPort = Local, 30000 },
+			"health-check port 30000 needs a node port"},
+		"checks of itself": {func(s *Service) { s.NodePort, s.ExternalPolicy, s.HealthCheckPort = true, Local, 80 },
+			"health-check port 80 is the node port itself"},
+		"checks beside": {func(s *Service) {
+			s.NodePort, s.ExternalPolicy, s.HealthCheckPort, s.Protocol = true, Local, 80,
+				UDP
+		}, ""},
+		"host bits":   {ranges("10.0.0.1/8"), "source range 10.0.0.1/8 has host bits; write 10.0.0.0/8"},
+		"family":      {ranges("fd00::/8"), "source range fd00::/8: the address family differs"},
+		"range twice": {ranges("10.0.0.0/8", "11.0.0.0/8", "10.0.0.0/8"), "source range 10.0.0.0/8: duplicate"},
+		"no range":    {func(s *Service) { s.SourceRanges = make([]netip.Prefix, 1) }, "invalid source range"},
 	} {
 		s := service(TCP, "10.96.0.1:80", "10.1.0.1:80")
 		c.change(&s)
 		err := s.Validate()
-		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n")) {
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want) ||
+			strings.Contains(err.Error(), "\n")) {
 			t.Errorf("%s: error %v, want %q", name, err, c.want)
 		}
 	}
@@ -208,7 +223,8 @@ func TestValidateSet(t *testing.T) {
 		{"one after any", []Service{both, udp}, "10.96.0.1:80/udp: duplicate frontend"},
 		{"one after both", []Service{udp, tcp, udp}, "10.96.0.1:80/udp: duplicate frontend"},
 		{"invalid", []Service{{}}, "no address"},
-		{"a node port takes a health-check port", []Service{checked, nodePort}, "service 10.96.0.1:82/tcp: health-check port 30000 is the node port of service 0.0.0.0:30000/tcp"},
+		{"a node port takes a health-check port", []Service{checked, nodePort},
+			"service 10.96.0.1:82/tcp: health-check port 30000 is the node port of service 0.0.0.0:30000/tcp"},
 		{"in IPv6", []Service{nodePort6, checked}, "is the node port of service [::]:30000/any"},
 		{"of udp", []Service{checked, datagrams}, ""},
 		{"its own", []Service{self}, "health-check port 30000 is the node port itself"},
@@ -239,7 +255,8 @@ func TestBackendText(t *testing.T) {
 		}
 	}
 	for _, text := range []string{"", "10.1.0.1", "10.1.0.1:80,", "10.1.0.1:80,gone", "10.1.0.1:80,weight=65536",
-		"10.1.0.1:080", "10.1.0.1:80,weight=0", "10.1.0.1:80,weight=03", "10.1.0.1:80,active,draining", "10.1.0.1:80,weight=1,weight=2",
+		"10.1.0.1:080", "10.1.0.1:80,weight=0", "10.1.0.1:80,weight=03", "10.1.0.1:80,active,draining",
+		"10.1.0.1:80,weight=1,weight=2",
 		"10.1.0.1:80,local,local"} {
 		if err := new(Backend).UnmarshalText([]byte(text)); err == nil {
 			t.Errorf("%q: no error", text)

@@ -84,8 +84,8 @@ const (
 	Reset                 // both sides get a reset
 )
 
-// DSR is direct server return: how packets of clients outside reach backends on other nodes, which then answer the clients
-// themselves.
+// DSR is direct server return: how packets of clients outside reach backends on other nodes, which then answer the
+// clients themselves.
 type DSR = Word[dsrNames]
 
 // The ways. Both nodes must have the service with the same one.

@@ -104,7 +104,8 @@ func (s Service) CheckBackend(b Backend) error {
 	case b.Addr == s.Frontend:
 		return fmt.Errorf("backend %q: equal to the service's own frontend", b.Addr)
 	case s.Protocol == SCTP && b.Addr.Port() != s.Frontend.Port():
-		return fmt.Errorf("backends at port %d: the port differs from service %q, and the kernel cannot correct the checksum of sctp",
+		return fmt.Errorf("backends at port %d: the port differs from service %q, and the kernel cannot correct the "+
+			"checksum of sctp",
 			b.Addr.Port(), s.Frontend)
 	}
 	return nil
@@ -123,7 +124,8 @@ func (s Service) validateBackends() error {
 		case backends[b.Addr]:
 			return fmt.Errorf("backend %q: duplicate", b.Addr)
 		case s.DSR != NoDSR && addresses[b.Addr.Addr()]:
-			return fmt.Errorf("backend %q: another backend has the address, and with dsr %s the tunnel does not tell the port", b.Addr, s.DSR)
+			return fmt.Errorf("backend %q: another backend has the address, and with dsr %s the tunnel does not tell the port",
+				b.Addr, s.DSR)
 		}
 		backends[b.Addr], addresses[b.Addr.Addr()] = true, true
 	}

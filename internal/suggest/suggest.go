@@ -10,8 +10,8 @@ import (
 	"github.com/agext/levenshtein"
 )
 
-// Text returns what an error message about an unknown word ends in: "; did you mean pod-links?". It is empty if no known word is
-// like it.
+// Text returns what an error message about an unknown word ends in: "; did you mean pod-links?". It is empty if no
+// known word is like it.
 func Text(word string, known []string) string {
 	near := Near(word, known)
 	if len(near) == 0 {

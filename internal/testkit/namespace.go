@@ -27,8 +27,8 @@ import (
 // dash follow.
 const namespacePrefix = "mst-test-"
 
-// namespaces counts those that this process made: no name is used twice, lest a test deletes what has been deleted already
-// and hits that of another test.
+// namespaces counts those that this process made: no name is used twice, lest a test deletes what has been deleted
+// already and hits that of another test.
 var namespaces atomic.Int64
 
 // Namespace creates a network namespace named mst-test-PID-N-HINT with its loopback

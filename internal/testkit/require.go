@@ -82,7 +82,8 @@ func skip(t testing.TB, reason string, values ...string) {
 
 // TierVariable is the environment variable that names the tests to run:
 //
-//   - "unit": tests that need neither root, nor a network namespace, nor a program, also when root runs them. make test-unit sets it.
+// - "unit": tests that need neither root, nor a network namespace, nor a program, also when root runs them. make
+// test-unit sets it.
 //   - "all": every test, with the long form of fault loops and soak tests ([Repeats]). make test-all sets it.
 //
 // Any other value, or none, means every test with short loops.
@@ -185,11 +186,12 @@ func NeedsOther(t testing.TB) {
 	}
 }
 
-// leastWait is the shortest time after which Eventually fails a test: a busy machine may take that long for what an idle one
-// does in milliseconds.
+// leastWait is the shortest time after which Eventually fails a test: a busy machine may take that long for what an
+// idle one does in milliseconds.
 const leastWait = time.Minute
 
-// Eventually calls cond until it returns nil. It fails the test with cond's last error after d or a minute, whichever is longer.
+// Eventually calls cond until it returns nil. It fails the test with cond's last error after d or a minute, whichever
+// is longer.
 func Eventually(t testing.TB, d time.Duration, cond func() error) {
 	t.Helper()
 	d = max(d, leastWait)

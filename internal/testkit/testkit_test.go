@@ -61,8 +61,10 @@ func TestRequire(t *testing.T) {
 		{"an old kernel", func(t testing.TB) { RequireKernel(t, 3, 10) }, runs, runs, runs},
 		{"a kernel of the future", func(t testing.TB) { RequireKernel(t, 99, 0) }, skipped, failed, failed},
 		{"a mode", func(t testing.TB) { RequireMode(t, nil) }, runs, runs, runs},
-		{"a mode that is missing", func(t testing.TB) { RequireMode(t, fmt.Errorf("mode: %w", errors.ErrUnsupported)) }, skipped, skipped, failed},
-		{"a mode that can't be probed", func(t testing.TB) { RequireMode(t, errors.New("out of memory")) }, failed, failed, failed},
+		{"a mode that is missing", func(t testing.TB) { RequireMode(t, fmt.Errorf("mode: %w", errors.ErrUnsupported)) },
+			skipped, skipped, failed},
+		{"a mode that can't be probed", func(t testing.TB) { RequireMode(t, errors.New("out of memory")) }, failed,
+			failed, failed},
 	}
 	for _, row := range rows {
 		for value, want := range map[string]string{"": row.unset, "machine": row.machine, "all": row.all} {
@@ -178,7 +180,8 @@ func TestEcho(t *testing.T) {
 	}
 }
 
-// TestLostDatagrams loses single datagrams, which are sent again, and the first one of every client, so that none arrives.
+// TestLostDatagrams loses single datagrams, which are sent again, and the first one of every client, so that none
+// arrives.
 func TestLostDatagrams(t *testing.T) {
 	for name, lost := range map[string]func(number, ofClient int) bool{
 		"the first":          func(number, _ int) bool { return number == 1 },
@@ -190,7 +193,8 @@ func TestLostDatagrams(t *testing.T) {
 			t.Parallel()
 			ns := Namespace(t, "lost")
 			_, err := RoundTrip(t, ns, "udp", lossyServer(t, ns, lost), []byte("x"))
-			if always := strings.HasSuffix(name, "each"); (err != nil) != always || always && !errors.Is(err, os.ErrDeadlineExceeded) {
+			if always := strings.HasSuffix(name, "each"); (err != nil) != always || always &&
+				!errors.Is(err, os.ErrDeadlineExceeded) {
 				t.Errorf("error %v; all datagrams lost: %v", err, always)
 			}
 		})

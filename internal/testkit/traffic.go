@@ -27,8 +27,8 @@ import (
 // ioTimeout limits a connect, and the wait for the next bytes.
 const ioTimeout = 5 * time.Second
 
-// answerTimes limit the wait for the answer to each datagram that RoundTrip sends, [ioTimeout] in total. The first is half
-// of what RFC 8085 advises: the networks of tests are near.
+// answerTimes limit the wait for the answer to each datagram that RoundTrip sends, [ioTimeout] in total. The first is
+// half of what RFC 8085 advises: the networks of tests are near.
 var answerTimes = []time.Duration{500 * time.Millisecond, time.Second, 3500 * time.Millisecond}
 
 // whoAmI is the datagram that an echo server answers with the address of its peer.
@@ -284,5 +284,6 @@ func ping(ns *netns.Namespace, addr netip.Addr, size int) error {
 // Drop drops packets that arrive in a namespace and match an expression of nftables.
 func Drop(t testing.TB, ns *netns.Namespace, match string) {
 	t.Helper()
-	Command(t, ns, "nft add table inet loss; add chain inet loss in { type filter hook input priority 0; }; add rule inet loss in "+match+" drop")
+	Command(t, ns, "nft add table inet loss; add chain inet loss in { type filter hook input priority 0; }; add rule "+
+		"inet loss in "+match+" drop")
 }

@@ -119,7 +119,10 @@ func TestEachCuts(t *testing.T) {
 	defer conn.Close()
 	raw := testkit.Must(conn.(*net.UDPConn).SyscallConn())(t)
 	var set error
-	if err := raw.Control(func(fd uintptr) { set = unix.SetsockoptInt(int(fd), unix.IPPROTO_UDP, unix.UDP_SEGMENT, 1000) }); err != nil || set != nil {
+	if err := raw.Control(func(fd uintptr) {
+		set = unix.SetsockoptInt(int(fd), unix.IPPROTO_UDP, unix.UDP_SEGMENT,
+			1000)
+	}); err != nil || set != nil {
 		t.Fatal(err, set)
 	}
 	if _, err := conn.Write(payload(2500)); err != nil {

@@ -19,7 +19,8 @@ func TestOpen(t *testing.T) {
 	for _, kind := range []Kind{TUN, TAP} {
 		for _, offload := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/offload=%t", kind, offload), func(t *testing.T) {
-				d := testkit.Must(Open(ns, Options{Name: "left", Kind: kind, Offload: offload, MTU: 1400, Addresses: leftAddresses}))(t)
+				d := testkit.Must(Open(ns, Options{Name: "left", Kind: kind, Offload: offload, MTU: 1400,
+					Addresses: leftAddresses}))(t)
 				if d.Name() != "left" || d.kind != kind || d.offload != offload || d.mtu != 1400 {
 					t.Errorf("it is %s, kind %s, offload %t, MTU %d", d.Name(), d.kind, d.offload, d.mtu)
 				}
@@ -32,7 +33,8 @@ func TestOpen(t *testing.T) {
 						t.Errorf("address %s is missing of %v", want, device.Addrs)
 					}
 				}
-				if routes := ip(t, ns, "route show dev left") + ip(t, ns, "-6 route show dev left"); !strings.Contains(routes, "10.9.0.0/24") ||
+				if routes := ip(t, ns, "route show dev left") + ip(t, ns, "-6 route show dev left"); !strings.Contains(routes,
+					"10.9.0.0/24") ||
 					!strings.Contains(routes, "fd00:9::/64") {
 					t.Errorf("routes: %s", routes)
 				}

@@ -151,8 +151,8 @@ func newEcho(mtu int) (_ *echo, err error) {
 	return e, nil
 }
 
-// answer sends a UDP datagram or the request of an ICMP echo back. It keeps no state: exchanged addresses and ports have the
-// same checksum.
+// answer sends a UDP datagram or the request of an ICMP echo back. It keeps no state: exchanged addresses and ports
+// have the same checksum.
 func (e *echo) answer(_ stack.TransportEndpointID, pkt *stack.PacketBuffer) bool {
 	from, to := pkt.Network().SourceAddress(), pkt.Network().DestinationAddress()
 	if !hostAddress(from) || !hostAddress(to) {

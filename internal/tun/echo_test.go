@@ -53,7 +53,8 @@ func TestEchoICMP(t *testing.T) {
 func TestEchoUDP(t *testing.T) {
 	bothOffloads(t, func(t *testing.T, offload bool) {
 		ns, _, _ := echoing(t, offload)
-		for _, to := range []string{"10.9.0.2:1", "10.9.0.3:53", "10.9.0.200:65535", "[fd00:9::2]:7", "[fd00:9::abcd:1]:65535"} {
+		for _, to := range []string{"10.9.0.2:1", "10.9.0.3:53", "10.9.0.200:65535", "[fd00:9::2]:7",
+			"[fd00:9::abcd:1]:65535"} {
 			conn := testkit.Must(testkit.Dial(ns, "udp", to))(t)
 			defer conn.Close()
 			for _, size := range []int{0, 1, 1472, 1473, 8000, 60000} {
@@ -140,7 +141,8 @@ func TestEchoTCP(t *testing.T) {
 	bothOffloads(t, func(t *testing.T, offload bool) {
 		ns, d, _ := echoing(t, offload)
 		ip(t, ns, "route add 172.16.0.0/12 dev left")
-		for to, most := range map[string]int{"10.9.0.2:1": 10 << 20, "172.20.1.1:65535": 1 << 20, "[fd00:9::abcd:1]:80": 1 << 20} {
+		for to, most := range map[string]int{"10.9.0.2:1": 10 << 20, "172.20.1.1:65535": 1 << 20,
+			"[fd00:9::abcd:1]:80": 1 << 20} {
 			for _, size := range []int{0, 1, most} {
 				if err := echoTCP(ns, to, payload(size)); err != nil {
 					t.Error(err)

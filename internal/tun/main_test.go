@@ -84,5 +84,6 @@ func ip(t testing.TB, ns *netns.Namespace, args string) string {
 type counters struct{ ReadPackets, ReadBytes, WrittenPackets, WrittenBytes, Dropped uint64 }
 
 func countersOf(d *Device) counters {
-	return counters{d.read.packets.Load(), d.read.bytes.Load(), d.written.packets.Load(), d.written.bytes.Load(), d.dropped.Load()}
+	return counters{d.read.packets.Load(), d.read.bytes.Load(), d.written.packets.Load(), d.written.bytes.Load(),
+		d.dropped.Load()}
 }

@@ -28,8 +28,8 @@ var accelerations = struct {
 	of map[string]string
 }{of: map[string]string{}}
 
-// Acceleration returns [KVM] if a bare guest of the running program boots with it on this machine, else [TCG]. KVM inside of
-// a virtual machine can lack features that a kernel needs. The first call takes as long as a boot.
+// Acceleration returns [KVM] if a bare guest of the running program boots with it on this machine, else [TCG]. KVM
+// inside of a virtual machine can lack features that a kernel needs. The first call takes as long as a boot.
 func Acceleration(ctx context.Context, kernel Kernel) (string, error) {
 	if err := checkTools(true); err != nil {
 		return "", err

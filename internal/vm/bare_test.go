@@ -53,12 +53,14 @@ func TestNotBooted(t *testing.T) {
 	o.BootTimeout = time.Millisecond
 	_, err := Run(t.Context(), o)
 	var guest *GuestError
-	if !errors.As(err, &guest) || !strings.Contains(err.Error(), "not booted after 1ms") || strings.Contains(err.Error(), "\n") {
+	if !errors.As(err, &guest) || !strings.Contains(err.Error(), "not booted after 1ms") ||
+		strings.Contains(err.Error(), "\n") {
 		t.Errorf("error %v", err)
 	}
 	var stderr bytes.Buffer
 	o.BootTimeout, o.Command, o.Stderr = 0, []string{"no-such-program"}, &stderr
-	if code, err := Run(t.Context(), o); err != nil || code != 127 || !strings.Contains(stderr.String(), "no-such-program") {
+	if code, err := Run(t.Context(), o); err != nil || code != 127 ||
+		!strings.Contains(stderr.String(), "no-such-program") {
 		t.Errorf("exit code %d, %v, stderr %q", code, err, &stderr)
 	}
 }

@@ -14,9 +14,9 @@ import (
 	"strings"
 )
 
-// uncompress returns the path of the uncompressed kernel in a bootable image, which is kept beside it. Emulated machines
-// need as long to uncompress a kernel as to boot it. QEMU enters an uncompressed kernel at its PVH entry. Callers have the
-// lock of the kernels.
+// uncompress returns the path of the uncompressed kernel in a bootable image, which is kept beside it. Emulated
+// machines need as long to uncompress a kernel as to boot it. QEMU enters an uncompressed kernel at its PVH entry.
+// Callers have the lock of the kernels.
 func uncompress(ctx context.Context, image string) (string, error) {
 	dir, name := filepath.Split(image)
 	path := filepath.Join(dir, "vmlinux-"+strings.TrimPrefix(name, "vmlinuz-"))
@@ -48,8 +48,8 @@ func uncompress(ctx context.Context, image string) (string, error) {
 	return path, os.Rename(temporary, path)
 }
 
-// payload returns the kernel in a bootable image of protocol 2.08 or newer that is compressed by zstd. Offsets are from the
-// kernel's Documentation/arch/x86/boot.rst.
+// payload returns the kernel in a bootable image of protocol 2.08 or newer that is compressed by zstd. Offsets are from
+// the kernel's Documentation/arch/x86/boot.rst.
 func payload(image []byte) ([]byte, error) {
 	const (
 		setupSectors, sector          = 0x1f1, 512
@@ -57,7 +57,8 @@ func payload(image []byte) ([]byte, error) {
 		payloadOffset, payloadLength  = 0x248, 0x24c
 		headerEnd, sizeAtEnd, minimum = 0x250, 4, 8
 	)
-	if len(image) < headerEnd || string(image[magic:version]) != "HdrS" || binary.LittleEndian.Uint16(image[version:]) < oldest {
+	if len(image) < headerEnd || string(image[magic:version]) != "HdrS" ||
+		binary.LittleEndian.Uint16(image[version:]) < oldest {
 		return nil, errors.New("no bootable image of a kernel")
 	}
 	begin := (uint64(image[setupSectors])+1)*sector + uint64(binary.LittleEndian.Uint32(image[payloadOffset:]))

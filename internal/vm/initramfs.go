@@ -89,7 +89,8 @@ func (o Options) buildInitramfs(mounts []mount) (_ *os.File, err error) {
 	a.add(initPath[1:], cpio.TypeReg|0o755, program)
 	a.add(Program[1:], cpio.TypeSymlink|0o777, []byte(initPath))
 	config := guestConfig{
-		Command: o.Command, Dir: o.Dir, Env: o.Env, Modules: o.Kernel.Modules, Mounts: mounts, Network: o.Network, Input: o.Stdin != nil,
+		Command: o.Command, Dir: o.Dir, Env: o.Env, Modules: o.Kernel.Modules, Mounts: mounts, Network: o.Network,
+		Input: o.Stdin != nil,
 	}
 	for i, path := range modules {
 		data, err := readModule(filepath.Join(o.Kernel.Modules, path))
@@ -118,7 +119,8 @@ func (a *archive) add(name string, mode cpio.FileMode, data []byte) {
 	if a.err != nil {
 		return
 	}
-	if a.err = a.w.WriteHeader(&cpio.Header{Name: name, Mode: mode, Size: int64(len(data))}); a.err == nil && len(data) > 0 {
+	if a.err = a.w.WriteHeader(&cpio.Header{Name: name, Mode: mode, Size: int64(len(data))}); a.err == nil &&
+		len(data) > 0 {
 		_, a.err = a.w.Write(data)
 	}
 }
@@ -141,8 +143,8 @@ func CheckStatic(path string) error {
 // modulesDep is the file with the dependencies of modules.
 const modulesDep = "modules.dep"
 
-// Modules that guests need unless the kernel's image contains them: for the virtio port, for a root file system of the host's
-// files and /dev/net/tun in it, for a network device.
+// Modules that guests need unless the kernel's image contains them: for the virtio port, for a root file system of the
+// host's files and /dev/net/tun in it, for a network device.
 var (
 	portModules    = []string{"virtio_pci", "virtio_console"}
 	rootModules    = []string{"fuse", "virtiofs", "overlay", "tun"}

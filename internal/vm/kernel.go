@@ -159,7 +159,8 @@ func unpack(ctx context.Context, name, dir string) (err error) {
 	defer func() { err = errors.Join(err, os.RemoveAll(temporary)) }()
 	// apt would download as a user who cannot write here.
 	version := strings.Replace(name, "_", "=", 1)
-	if _, err := output(ctx, temporary, "apt-get", "download", "-q", "-o", "APT::Sandbox::User=root", version); err != nil {
+	if _, err := output(ctx, temporary, "apt-get", "download", "-q", "-o", "APT::Sandbox::User=root",
+		version); err != nil {
 		return err
 	}
 	found, err := filepath.Glob(filepath.Join(temporary, "*.deb"))

@@ -29,11 +29,14 @@ func newRepository(t *testing.T) *repository {
 	testkit.RequireTool(t, "apt-get")
 	testkit.RequireTool(t, "dpkg-deb")
 	r := &repository{dir: t.TempDir()}
-	for _, dir := range []string{"etc/apt/apt.conf.d", "etc/apt/preferences.d", "var/lib/apt/lists/partial", "var/cache/apt/archives/partial", "pool"} {
+	for _, dir := range []string{"etc/apt/apt.conf.d", "etc/apt/preferences.d", "var/lib/apt/lists/partial",
+		"var/cache/apt/archives/partial", "pool"} {
 		testkit.Succeed(t, os.MkdirAll(filepath.Join(r.dir, dir), 0o755))
 	}
 	r.write(t, "etc/apt/sources.list", "deb [trusted=yes] file:"+r.dir+"/pool ./\n")
-	r.write(t, "apt.conf", fmt.Sprintf("Dir %q;\nDir::State::status \"/dev/null\";\nAPT::Sandbox::User \"root\";\nAPT::Architecture \"amd64\";\n", r.dir))
+	r.write(t, "apt.conf",
+		fmt.Sprintf("Dir %q;\nDir::State::status \"/dev/null\";\nAPT::Sandbox::User \"root\";\nAPT::Architecture "+
+			"\"amd64\";\n", r.dir))
 	t.Setenv("APT_CONFIG", filepath.Join(r.dir, "apt.conf"))
 	r.update(t)
 	return r
@@ -60,7 +63,9 @@ func (r *repository) add(t *testing.T, name, version string, files map[string]st
 	t.Helper()
 	build := t.TempDir()
 	tree := &repository{dir: build}
-	control := fmt.Sprintf("Package: %s\nVersion: %s\nArchitecture: amd64\nMaintainer: test <test@example.org>\nDescription: test\n", name, version)
+	control := fmt.Sprintf(
+		"Package: %s\nVersion: %s\nArchitecture: amd64\nMaintainer: test <test@example.org>\nDescription: test\n",
+		name, version)
 	tree.write(t, "DEBIAN/control", control)
 	for path, text := range files {
 		tree.write(t, path, text)
@@ -101,7 +106,8 @@ func fetch(t *testing.T, dir string, level int) Kernel {
 	got := testkit.Must(FetchKernel(t.Context(), dir))(t)
 	name, version, release := cloudKernel(level)
 	base := filepath.Join(dir, name+"_"+version)
-	want := Kernel{name, version, release, filepath.Join(base, "boot/vmlinuz-"+release), filepath.Join(base, "lib/modules", release)}
+	want := Kernel{name, version, release, filepath.Join(base, "boot/vmlinuz-"+release),
+		filepath.Join(base, "lib/modules", release)}
 	if got != want {
 		t.Errorf("kernel %+v, want %+v", got, want)
 	}

@@ -84,7 +84,8 @@ func openVhost() *os.File {
 
 // networkDevice returns QEMU's arguments of the network device.
 func (m *machine) networkDevice(p *program) []string {
-	backend, device := "tap,id=network,fd="+p.pass(m.Network.TAP), "virtio-net-pci,netdev=network,romfile=,mac="+m.Network.MAC
+	backend, device := "tap,id=network,fd="+p.pass(m.Network.TAP), "virtio-net-pci,netdev=network,romfile=,mac="+
+		m.Network.MAC
 	if m.Acceleration == KVM {
 		if vhost := openVhost(); vhost != nil {
 			backend += ",vhost=on,vhostfd=" + p.pass(vhost)
@@ -131,7 +132,8 @@ func awaitDevice(property, want string) error {
 			return nil
 		}
 		if time.Now().After(deadline) {
-			return errors.Join(fmt.Errorf("network device %s: %s is %q after %v, not %s", NetworkDevice, property, have, networkTimeout, want), err)
+			return errors.Join(fmt.Errorf("network device %s: %s is %q after %v, not %s", NetworkDevice, property, have,
+				networkTimeout, want), err)
 		}
 	}
 }

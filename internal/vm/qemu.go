@@ -18,8 +18,8 @@ const qemu = "qemu-system-x86_64"
 // second, and end the machine on a panic.
 const kernelArguments = "console=ttyS0 quiet panic=-1 cryptomgr.notests"
 
-// startQEMU starts QEMU, and before it a daemon for each directory of the host. It returns the host's ends of the serial line
-// and of the virtio port.
+// startQEMU starts QEMU, and before it a daemon for each directory of the host. It returns the host's ends of the
+// serial line and of the virtio port.
 func (m *machine) startQEMU() (console, control *os.File, err error) {
 	path, err := findTool(qemu)
 	if err != nil {

@@ -56,8 +56,8 @@ func mountAll(list ...fileSystem) error {
 // newRoot is the mount point of the new root.
 const newRoot = "/root"
 
-// enterRoot switches to a root of the host's directories, each below an overlay in memory for writes. A bare guest, which has
-// none, stays in the initramfs.
+// enterRoot switches to a root of the host's directories, each below an overlay in memory for writes. A bare guest,
+// which has none, stays in the initramfs.
 func (s *system) enterRoot() error {
 	if len(s.config.Mounts) == 0 {
 		return nil

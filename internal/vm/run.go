@@ -180,7 +180,8 @@ func (m *machine) wait(ctx context.Context) (int, error) {
 	}
 }
 
-// forwardInput sends the command its input, until the input or the guest ends. The command sees its end after any error.
+// forwardInput sends the command its input, until the input or the guest ends. The command sees its end after any
+// error.
 func (m *machine) forwardInput() {
 	_, _ = io.Copy(stream{m.send, frameStdin}, m.Stdin)
 	_ = m.send.write(frameStdin, nil)

@@ -92,7 +92,8 @@ func (m *machine) serve(dir mount) (client *os.File, err error) {
 	if dir.Writable {
 		cache = "auto"
 	}
-	p.args = []string{"--fd=" + p.pass(listener), "-o", "source=" + source + ",cache=" + cache + ",sandbox=chroot,xattr,log_level=err"}
+	p.args = []string{"--fd=" + p.pass(listener), "-o", "source=" + source + ",cache=" + cache +
+		",sandbox=chroot,xattr,log_level=err"}
 	if err := m.run(p); err != nil {
 		_ = client.Close()
 		return nil, err

@@ -123,7 +123,8 @@ func checkLeft(m *testing.M) (exitCode int) {
 	// some of Go's own are opened with the first use of a pipe, and one to see these
 	const own = 4
 	if err := errors.Join(err, childErr); err != nil || len(pids) > 0 || len(left) > len(files)+own {
-		fmt.Fprintf(os.Stderr, "left after all guests: processes %v, %d open files more, %v\n", pids, len(left)-len(files), err)
+		fmt.Fprintf(os.Stderr, "left after all guests: processes %v, %d open files more, %v\n", pids,
+			len(left)-len(files), err)
 		return 1
 	}
 	return code
@@ -139,12 +140,13 @@ func guestOptions(t *testing.T, command ...string) (o Options, stdout, stderr *b
 	kernel := testkit.Must(fetchOnce())(t)
 	stdout, stderr = &bytes.Buffer{}, &bytes.Buffer{}
 	return Options{
-		Kernel: kernel, Init: buildOnce(t, "mustang/test/vm"), Command: command, MemoryMB: 512, Timeout: time.Minute, Stdout: stdout, Stderr: stderr,
+		Kernel: kernel, Init: buildOnce(t, "mustang/test/vm"), Command: command, MemoryMB: 512, Timeout: time.Minute,
+		Stdout: stdout, Stderr: stderr,
 	}, stdout, stderr
 }
 
-// TestRun runs one command that uses everything that a guest offers, in a directory on a file system below the root. It writes
-// more than any buffer holds, and ends at once.
+// TestRun runs one command that uses everything that a guest offers, in a directory on a file system below the root. It
+// writes more than any buffer holds, and ends at once.
 func TestRun(t *testing.T) {
 	t.Parallel()
 	const script = `
@@ -176,7 +178,8 @@ kill -KILL $$`
 	want := "out\nrelease " + o.Kernel.Release + " user 0 dir " + dir + " variable a b\nlost\n"
 	zeros := strings.Repeat("\x00", 3<<20)
 	if code != 137 || stdout.String() != want+zeros || stderr.String() != "err\n"+zeros {
-		t.Errorf("exit code %d, %d bytes of stdout %.400q, %d of stderr %.400q; want 137, %q, err", code, stdout.Len(), stdout, stderr.Len(), stderr, want)
+		t.Errorf("exit code %d, %d bytes of stdout %.400q, %d of stderr %.400q; want 137, %q, err", code, stdout.Len(),
+			stdout, stderr.Len(), stderr, want)
 	}
 	if _, err := os.Stat(lost); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("file written in the guest, on the host: %v", err)
@@ -241,7 +244,8 @@ func TestTimeout(t *testing.T) {
 	if !errors.As(err, &guest) || !errors.Is(err, ErrTimeout) {
 		t.Fatalf("error %v", err)
 	}
-	if !strings.Contains(guest.Console, "said") || !strings.Contains(err.Error(), "3s") || strings.Contains(err.Error(), "\n") {
+	if !strings.Contains(guest.Console, "said") || !strings.Contains(err.Error(), "3s") ||
+		strings.Contains(err.Error(), "\n") {
 		t.Errorf("error %q, console %q", err, guest.Console)
 	}
 	if stdout.String() != "out\n" {
@@ -298,7 +302,8 @@ func TestNoBoot(t *testing.T) {
 	}
 }
 
-// otherFileSystem mounts one for the threads that the test's goroutine is on. The guest's processes start from there too.
+// otherFileSystem mounts one for the threads that the test's goroutine is on. The guest's processes start from there
+// too.
 func otherFileSystem(t *testing.T) (dir string) {
 	t.Helper()
 	dir = t.TempDir()

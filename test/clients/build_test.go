@@ -109,7 +109,8 @@ func writeImage(path string, program []byte) error {
 	if err != nil {
 		return err
 	}
-	manifest, err := json.Marshal([]object{{"Config": "config.json", "RepoTags": []string{imageName}, "Layers": []string{"layer.tar"}}})
+	manifest, err := json.Marshal([]object{{"Config": "config.json", "RepoTags": []string{imageName}, "Layers": []string{
+		"layer.tar"}}})
 	if err != nil {
 		return err
 	}

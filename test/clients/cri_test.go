@@ -30,7 +30,8 @@ type criClient struct {
 // ready.
 func newCRI(t testing.TB, m *machine) *criClient {
 	t.Helper()
-	conn, err := grpc.NewClient("unix://"+m.path(containerdSocket), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient("unix://"+m.path(containerdSocket),
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,13 +84,15 @@ func (c *criClient) runPod(t testing.TB, config *cri.PodSandboxConfig) (criPod, 
 	created, err := c.runtimes.CreateContainer(t.Context(), &cri.CreateContainerRequest{
 		PodSandboxId: id, SandboxConfig: config,
 		Config: &cri.ContainerConfig{
-			Metadata: &cri.ContainerMetadata{Name: "container"}, Image: &cri.ImageSpec{Image: imageName}, Linux: &cri.LinuxContainerConfig{},
+			Metadata: &cri.ContainerMetadata{Name: "container"}, Image: &cri.ImageSpec{Image: imageName},
+			Linux: &cri.LinuxContainerConfig{},
 		},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.runtimes.StartContainer(t.Context(), &cri.StartContainerRequest{ContainerId: created.ContainerId}); err != nil {
+	if _, err := c.runtimes.StartContainer(t.Context(),
+		&cri.StartContainerRequest{ContainerId: created.ContainerId}); err != nil {
 		t.Fatal(err)
 	}
 	return criPod{id, created.ContainerId}, p
@@ -101,7 +104,8 @@ type criPod struct{ sandbox, container string }
 // checkServices connects to services from the pod's container.
 func (c *criClient) checkServices(t testing.TB, from criPod, services ...netip.AddrPort) {
 	t.Helper()
-	request := &cri.ExecSyncRequest{ContainerId: from.container, Cmd: []string{imageProgram}, Timeout: int64(runTimeout.Seconds())}
+	request := &cri.ExecSyncRequest{ContainerId: from.container, Cmd: []string{imageProgram},
+		Timeout: int64(runTimeout.Seconds())}
 	for _, service := range services {
 		request.Cmd = append(request.Cmd, service.String())
 	}
@@ -164,7 +168,8 @@ func TestCRI(t *testing.T) {
 		idA, a := c.runPod(t, c.sandbox("a", ports...))
 		configB := c.sandbox("b")
 		if m.plugin.bandwidth {
-			configB.Annotations = map[string]string{"kubernetes.io/ingress-bandwidth": "90M", "kubernetes.io/egress-bandwidth": "1M"}
+			configB.Annotations = map[string]string{"kubernetes.io/ingress-bandwidth": "90M",
+				"kubernetes.io/egress-bandwidth": "1M"}
 		}
 		idB, b := c.runPod(t, configB)
 		if m.plugin.bandwidth {

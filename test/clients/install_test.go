@@ -82,7 +82,8 @@ func (m *machine) install(t testing.TB, p plugin) {
 // that name, which is returned.
 func (m *machine) wire(t testing.TB, name string) string {
 	t.Helper()
-	if err := rtnl.AddVeth(rtnl.VethEnd{Namespace: m.host, Name: name}, rtnl.VethEnd{Namespace: m.outside, Name: name}, 1500); err != nil {
+	if err := rtnl.AddVeth(rtnl.VethEnd{Namespace: m.host, Name: name}, rtnl.VethEnd{Namespace: m.outside, Name: name},
+		1500); err != nil {
 		t.Fatal(err)
 	}
 	for _, ns := range []*netns.Namespace{m.host, m.outside} {

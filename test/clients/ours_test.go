@@ -14,7 +14,10 @@ import (
 )
 
 // mustangCNI builds our plugin.
-var mustangCNI = sync.OnceValues(func() (string, error) { return build(netconf.PluginType, "mustang/cmd/"+netconf.PluginType) })
+var mustangCNI = sync.OnceValues(func() (string, error) {
+	return build(netconf.PluginType, "mustang/cmd/"+
+		netconf.PluginType)
+})
 
 // ours returns our plugin with each link mode that needs no Open vSwitch, and once with
 // packet programs too.

@@ -114,7 +114,8 @@ func checkPorts(t testing.TB, m *machine, to pod) {
 					t.Errorf("published port, from the host: %v", err)
 				}
 			}
-			if _, err := testkit.RoundTrip(t, to.ns, network, netip.AddrPortFrom(loopback, hostPort).String(), data); err == nil {
+			if _, err := testkit.RoundTrip(t, to.ns, network, netip.AddrPortFrom(loopback, hostPort).String(),
+				data); err == nil {
 				t.Error("published port: the pod's own loopback has it too")
 			}
 		}

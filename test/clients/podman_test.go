@@ -36,7 +36,8 @@ func (m *machine) startPodman(t testing.TB) {
 // runPodman runs a container on the plugin's network.
 func (m *machine) runPodman(t testing.TB, name string, flags ...string) pod {
 	t.Helper()
-	args := []string{"run", "--detach", "--name", name, "--network", m.plugin.network(), "--cgroup-parent", "/" + m.cgroup(), "--log-driver", "none"}
+	args := []string{"run", "--detach", "--name", name, "--network", m.plugin.network(), "--cgroup-parent", "/" +
+		m.cgroup(), "--log-driver", "none"}
 	m.mustRun(t, "podman", slices.Concat(args, flags, []string{imageName})...)
 	return m.podmanPod(t, name)
 }

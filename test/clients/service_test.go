@@ -24,7 +24,8 @@ func (m *machine) serve(t testing.TB, number int, to pod) []netip.AddrPort {
 		service := netip.AddrPortFrom(ip, servicePort)
 		for network := range payloads {
 			backend := testkit.Echo(t, to.ns, network, netip.AddrPortFrom(addr, 0).String())
-			m.mustRun(t, "mustang", "svc", "add", "--protocol="+network, "--service="+service.String(), "--backend="+backend.String())
+			m.mustRun(t, "mustang", "svc", "add", "--protocol="+network, "--service="+service.String(), "--backend="+
+				backend.String())
 		}
 		services = append(services, service)
 	}

@@ -112,7 +112,8 @@ func enable(t *testing.T, root string) {
 	t.Helper()
 	const wants = "etc/systemd/system/%s.wants"
 	for unit, target := range map[string]string{
-		"mustang-bpffs": "sysinit.target", "mustang-cni": "multi-user.target", "mustang-health": "multi-user.target", "mustang-services": "multi-user.target",
+		"mustang-bpffs": "sysinit.target", "mustang-cni": "multi-user.target", "mustang-health": "multi-user.target",
+		"mustang-services": "multi-user.target",
 	} {
 		dir := filepath.Join(root, fmt.Sprintf(wants, target))
 		if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -129,13 +130,15 @@ func checkContent(t *testing.T, path string) {
 	t.Helper()
 	fields := run(t, "dpkg-deb", "--info", path)
 	for _, want := range []string{
-		"Package: mustang\n", "Version: " + version + "\n", "Architecture: amd64\n", "Maintainer: A Tester <tester@example.org>\n", "Section: net\n",
+		"Package: mustang\n", "Version: " + version + "\n", "Architecture: amd64\n",
+		"Maintainer: A Tester <tester@example.org>\n", "Section: net\n",
 	} {
 		if !strings.Contains(fields, want) {
 			t.Errorf("%q lacks %q", fields, want)
 		}
 	}
-	for script, want := range map[string]bool{" preinst": false, " postinst": true, " prerm": true, " postrm": true, "Depends:": false} {
+	for script, want := range map[string]bool{" preinst": false, " postinst": true, " prerm": true, " postrm": true,
+		"Depends:": false} {
 		if strings.Contains(fields, script) != want {
 			t.Errorf("there is a %s: %t, want %t", script, !want, want)
 		}
@@ -154,7 +157,8 @@ func checkContent(t *testing.T, path string) {
 		}
 	}
 	for name := range have {
-		if _, ok := wanted[name]; !ok && !strings.HasSuffix(name, "/") && !strings.HasPrefix(name, "./usr/share/doc/mustang/docs/") &&
+		if _, ok := wanted[name]; !ok && !strings.HasSuffix(name, "/") &&
+			!strings.HasPrefix(name, "./usr/share/doc/mustang/docs/") &&
 			!strings.HasPrefix(name, "./usr/share/man/man1/mustang-") {
 			t.Errorf("the package has %s", name)
 		}
@@ -190,8 +194,8 @@ func useProgram(t *testing.T, root string) {
 	}
 }
 
-// readManual holds the package to a manual page for each command that the program's help names, and to completions that the
-// shell takes.
+// readManual holds the package to a manual page for each command that the program's help names, and to completions that
+// the shell takes.
 func readManual(t *testing.T, root string) {
 	t.Helper()
 	help := run(t, filepath.Join(root, "usr/bin/mustang"), "help")
@@ -211,7 +215,8 @@ func readManual(t *testing.T, root string) {
 		}
 	}
 	run(t, "bash", "-n", filepath.Join(root, "usr/share/bash-completion/completions/mustang"))
-	if out := run(t, "gzip", "-dc", filepath.Join(root, "usr/share/doc/mustang/changelog.gz")); !strings.HasPrefix(out, "mustang ("+version+") unstable; ") {
+	if out := run(t, "gzip", "-dc", filepath.Join(root, "usr/share/doc/mustang/changelog.gz")); !strings.HasPrefix(out,
+		"mustang ("+version+") unstable; ") {
 		t.Errorf("changelog: %s", out)
 	}
 }

@@ -14,7 +14,9 @@ var reasons = [][2]string{
 	{`\[Disruptive\]`, "specs that restart kube-proxy or the API server by ssh"},
 	{`\[Alpha\]`, "features that Kubernetes has off by default"},
 	{`LoadBalancer`, "a cloud has to provide load balancers"},
-	{`SCTPConnectivity`, "the kernel has to have SCTP, which many machines lack; backends of its Services have other ports, which Mustang does not serve"},
+	{`SCTPConnectivity`,
+		"the kernel has to have SCTP, which many machines lack; backends of its Services have other ports, which Mustang " +
+			"does not serve"},
 	{`Internet connection`, "nodes have no way to the Internet"},
 	{`\[Provider:GCE\]`, "a provider's own names"},
 	{`kube-proxy|KubeProxy`, "specs of kube-proxy itself: its ports and settings"},
@@ -31,7 +33,8 @@ var groups = map[string]cluster.Selection{
 		`DNS should provide DNS for (the cluster|services|pods for Hostname) +\[Conf`,
 		`HostPort validates`,
 		`Networking Granular Checks: Pods should function for (intra-pod|node-pod) communication: (http|udp) \[`,
-		`Services should (serve a basic endpoint|be able to change the type from (ClusterIP to ExternalName|ExternalName to NodePort)|have session affinity work for NodePort|allow pods to hairpin)`,
+		`Services should (serve a basic endpoint|be able to change the type from (ClusterIP to ExternalName|ExternalName ` +
+			`to NodePort)|have session affinity work for NodePort|allow pods to hairpin)`,
 		`\[Feature:IPv6DualStack\] should be able to reach pod`,
 		`Netpol NetworkPolicy between server and client should support a 'default-deny-ingress' policy`,
 	}, "|") + `)`, Skip: skip(), Procs: 6},

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command k8s runs a real Kubernetes cluster in namespaces of this machine, with Mustang as its only network, and Kubernetes' own
-// specs of networks on it. It needs root, and builds what is missing from Go modules and Debian packages (cluster.Build).
+// Command k8s runs a real Kubernetes cluster in namespaces of this machine, with Mustang as its only network, and
+// Kubernetes' own specs of networks on it. It needs root, and builds what is missing from Go modules and Debian
+// packages (cluster.Build).
 //
 //	go build -o build/ ./test/k8s
 //	build/k8s test conformance                               # one node, veth, both families
@@ -83,12 +84,14 @@ func (r *runner) main(ctx context.Context, args []string) int {
 	}
 	flags.StringVar(&r.links, "link", "veth", "link `modes` of pods, a list with commas")
 	flags.StringVar(&r.families, "family", "dual", "`families` of addresses, of ipv4, ipv6 and dual")
-	flags.StringVar(&r.node, "nodes", "one", "`nodes`, of one, three, and native and vxlan: two nodes, by what joins their pods")
+	flags.StringVar(&r.node, "nodes", "one",
+		"`nodes`, of one, three, and native and vxlan: two nodes, by what joins their pods")
 	flags.StringVar(&r.selection.Focus, "focus", "", "test, netpol-api: `pattern` of the names of specs to run")
 	flags.StringVar(&r.selection.Skip, "skip", "", "test: `pattern` of the names of specs not to run")
 	flags.DurationVar(&r.selection.Timeout, "timeout", 40*time.Minute, "test: how long the specs of a cluster may take")
 	flags.StringVar(&r.cache, "cache", "/var/cache/mustang/k8s", "`directory` that keeps what is built")
-	flags.StringVar(&r.cluster.Dir, "dir", "build/k8s-cluster", "`directory` for the files of the cluster, and for its logs, which stay")
+	flags.StringVar(&r.cluster.Dir, "dir", "build/k8s-cluster",
+		"`directory` for the files of the cluster, and for its logs, which stay")
 	flags.StringVar(&r.record, "record", "", "test: `file` that keeps how specs of a group ended")
 	split := slices.Index(args, "--")
 	own := args
@@ -117,14 +120,16 @@ func (r *runner) main(ctx context.Context, args []string) int {
 		err = r.clusters(ctx, func(c *cluster.Cluster) error { return r.kill(c, times) })
 	case command == "versions" && flags.NArg() == 1:
 		err = r.clusters(ctx, func(c *cluster.Cluster) error { r.versions(c); return nil })
-	case command == "netpol-api" && flags.NArg() == 2 && slices.Contains(apiVersions, group) && (r.record == "" || r.selection.Focus == "") &&
+	case command == "netpol-api" && flags.NArg() == 2 && slices.Contains(apiVersions, group) &&
+		(r.record == "" || r.selection.Focus == "") &&
 		!strings.Contains(r.node, "one"): // two of its pods share a port of nodes
 		err = r.clusters(ctx, func(c *cluster.Cluster) error { return r.netpolAPI(ctx, c, group) })
 	case command == "build" && flags.NArg() == 1:
 		err = r.build(ctx)
 	case command == "up" && flags.NArg() == 1:
 		err = r.clusters(ctx, func(c *cluster.Cluster) error { return r.up(ctx, c) })
-	case command == "test" && (flags.NArg() == 1 && r.record == "" || flags.NArg() == 2 && known && r.selection.Focus == ""):
+	case command == "test" && (flags.NArg() == 1 && r.record == "" || flags.NArg() == 2 && known &&
+		r.selection.Focus == ""):
 		err = r.clusters(ctx, func(c *cluster.Cluster) error { return r.test(ctx, c, group) })
 	default:
 		flags.Usage()
@@ -226,12 +231,14 @@ func (r *runner) netpolAPI(ctx context.Context, c *cluster.Cluster, version stri
 	if err := errors.Join(err, imageErr, os.RemoveAll(report)); err != nil {
 		return err
 	}
-	unserved := fmt.Sprintf(`[{"op": "replace", "path": "/spec/versions/%d/served", "value": false}]`, 1-slices.Index(apiVersions, version))
+	unserved := fmt.Sprintf(`[{"op": "replace", "path": "/spec/versions/%d/served", "value": false}]`,
+		1-slices.Index(apiVersions, version))
 	for _, args := range [][]string{
 		{"kubectl", "apply", "--server-side", "-f", definition},
 		{"kubectl", "patch", "-f", definition, "--type=json", "-p", unserved},
 		{"kubectl", "wait", "-f", definition, "--for=condition=Established", "--timeout=60s"},
-		{suite, "-image=" + image, "-agnhost=" + r.cluster.Programs.Path("agnhost"), "-version=" + version, "-report=" + report,
+		{suite, "-image=" + image, "-agnhost=" + r.cluster.Programs.Path("agnhost"), "-version=" +
+			version, "-report=" + report,
 			"-test.run=TestConformance/" + r.selection.Focus, "-test.timeout=" + r.selection.Timeout.String()},
 	} {
 		if err := r.command(ctx, c, args); err != nil {
@@ -244,15 +251,16 @@ func (r *runner) netpolAPI(ctx context.Context, c *cluster.Cluster, version stri
 // up keeps a cluster until the program is interrupted.
 func (r *runner) up(ctx context.Context, c *cluster.Cluster) error {
 	fmt.Fprintf(r.stdout, "%s\n", strings.Join(c.Command(ctx, "bash").Args, " "))
-	fmt.Fprintf(r.stdout, "export KUBECONFIG=%s PATH=%s:$PATH\n", c.Kubeconfig(), filepath.Dir(r.cluster.Programs.Path("kubectl")))
+	fmt.Fprintf(r.stdout, "export KUBECONFIG=%s PATH=%s:$PATH\n", c.Kubeconfig(),
+		filepath.Dir(r.cluster.Programs.Path("kubectl")))
 	return c.Wait()
 }
 
 // loadTime is how long agents restart under load.
 const loadTime = 5 * time.Second
 
-// test runs the smoke test and specs, and keeps how these ended. Unless specs are chosen by name, it tries what users do with a
-// cluster too, and removes Mustang in the end.
+// test runs the smoke test and specs, and keeps how these ended. Unless specs are chosen by name, it tries what users
+// do with a cluster too, and removes Mustang in the end.
 func (r *runner) test(ctx context.Context, c *cluster.Cluster, group string) error {
 	passed, err := c.Smoke()
 	r.tell(c, fmt.Sprintf("smoke test: %d requests passed", passed), err)
@@ -302,7 +310,8 @@ func (r *runner) ended(c *cluster.Cluster, group, report string) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(r.stdout, "%v: %d specs passed, %d failed, %d skipped themselves, in %d s\n", c.Setup, run.Passed, len(run.Failed), len(run.Skipped), run.Seconds)
+	fmt.Fprintf(r.stdout, "%v: %d specs passed, %d failed, %d skipped themselves, in %d s\n", c.Setup, run.Passed,
+		len(run.Failed), len(run.Skipped), run.Seconds)
 	for name, message := range run.Failed {
 		r.failed = true
 		fmt.Fprintf(r.stdout, "  failed: %s: %s\n", name, message)

@@ -13,9 +13,12 @@ import (
 
 // TestUsage has command lines that make no sense.
 func TestUsage(t *testing.T) {
-	for _, line := range []string{"", "--", "frob", "up x", "test nothing", "test netpol short", "-focus x test netpol", "-record x test", "table x", "-- ", "test -- true",
-		"-timeout x test", "versions x", "kill", "kill 0", "kill x", "kill 1 2", "-nodes native netpol-api", "netpol-api v1beta1",
-		"-nodes one,native netpol-api v1beta1", "-nodes native netpol-api v1", "-nodes native -focus x -record y netpol-api v1beta1"} {
+	for _, line := range []string{"", "--", "frob", "up x", "test nothing", "test netpol short", "-focus x test netpol",
+		"-record x test", "table x", "-- ", "test -- true",
+		"-timeout x test", "versions x", "kill", "kill 0", "kill x", "kill 1 2", "-nodes native netpol-api",
+		"netpol-api v1beta1",
+		"-nodes one,native netpol-api v1beta1", "-nodes native netpol-api v1",
+		"-nodes native -focus x -record y netpol-api v1beta1"} {
 		t.Run(line, func(t *testing.T) {
 			var stdout, stderr bytes.Buffer
 			code := (&runner{stdout: &stdout, stderr: &stderr}).main(t.Context(), strings.Fields(line))

@@ -21,7 +21,8 @@ type specRun struct {
 	// Date is the day, as 2006-01-02; Seconds is how long the specs took.
 	Date    string `json:"date"`
 	Seconds int    `json:"seconds"`
-	// Passed is how many specs passed. Failed has those that failed with what they said, Skipped those that skip themselves.
+	// Passed is how many specs passed. Failed has those that failed with what they said, Skipped those that skip
+	// themselves.
 	Passed  int               `json:"passed"`
 	Failed  map[string]string `json:"failed,omitempty"`
 	Skipped map[string]string `json:"skipped,omitempty"`
@@ -62,14 +63,17 @@ func (s summary) save(path string) error {
 	return os.WriteFile(path, append(data, '\n'), 0o644)
 }
 
-// add adds a run of a group with these specs, in place of an earlier one of the same set-up. Of another release than the
-// summary's, or of other specs of the group, it takes the place of all runs of that release or group.
+// add adds a run of a group with these specs, in place of an earlier one of the same set-up. Of another release than
+// the summary's, or of other specs of the group, it takes the place of all runs of that release or group.
 func (s *summary) add(kubernetes string, names []string, run specRun) {
 	if s.Kubernetes != kubernetes {
 		s.Kubernetes, s.Runs, s.Groups = kubernetes, nil, map[string][]string{}
 	}
 	same := slices.Equal(s.Groups[run.Group], names)
-	s.Runs = slices.DeleteFunc(s.Runs, func(r specRun) bool { return r.Group == run.Group && (r.Setup == run.Setup || !same) })
+	s.Runs = slices.DeleteFunc(s.Runs, func(r specRun) bool {
+		return r.Group == run.Group &&
+			(r.Setup == run.Setup || !same)
+	})
 	s.Groups[run.Group] = names
 	s.Runs = append(s.Runs, run)
 	slices.SortFunc(s.Runs, func(a, b specRun) int { return strings.Compare(a.Group+" "+a.Setup, b.Group+" "+b.Setup) })

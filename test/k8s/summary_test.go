@@ -33,11 +33,13 @@ func write(t *testing.T, text string) string {
 func TestReadReport(t *testing.T) {
 	names, run, err := readReport(write(t, ginkgo))
 	testkit.Succeed(t, err)
-	want := specRun{Seconds: 77, Passed: 1, Failed: map[string]string{"[sig-network] A b fails": "no answer", "late": "time"}, Skipped: map[string]string{"needs more": "two nodes"}}
+	want := specRun{Seconds: 77, Passed: 1, Failed: map[string]string{"[sig-network] A b fails": "no answer",
+		"late": "time"}, Skipped: map[string]string{"needs more": "two nodes"}}
 	if diff := cmp.Diff(want, run); diff != "" {
 		t.Error(diff)
 	}
-	if diff := cmp.Diff([]string{"[sig-network] A b fails", "[sig-network] A works", "late", "needs more"}, names); diff != "" {
+	if diff := cmp.Diff([]string{"[sig-network] A b fails", "[sig-network] A works", "late", "needs more"},
+		names); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -58,7 +60,8 @@ func TestAddRun(t *testing.T) {
 	s.add("v1", []string{"x"}, specRun{Setup: "veth/dual/one", Group: "h"})
 	run.Passed = 2
 	s.add("v1", []string{"a", "b"}, run)
-	if got := setups(); !slices.Equal(got, []string{"g bridge/dual/one", "g veth/dual/one", "h veth/dual/one"}) || s.Runs[1].Passed != 2 {
+	if got := setups(); !slices.Equal(got, []string{"g bridge/dual/one", "g veth/dual/one", "h veth/dual/one"}) ||
+		s.Runs[1].Passed != 2 {
 		t.Errorf("%q, %+v", got, s.Runs)
 	}
 	s.add("v1", []string{"a"}, run)

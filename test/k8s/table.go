@@ -18,10 +18,12 @@ const (
 )
 
 // order is that of columns and rows, where the alphabet's says nothing.
-var order = []string{"conformance", "others", "netpol", "netpol-api v1beta1", "netpol-api v1alpha2", "short", "veth", "bridge", "macvlan", "one", "native", "vxlan", "three", "ipv4", "ipv6", "dual"}
+var order = []string{"conformance", "others", "netpol", "netpol-api v1beta1", "netpol-api v1alpha2", "short", "veth",
+	"bridge", "macvlan", "one", "native", "vxlan", "three", "ipv4", "ipv6", "dual"}
 
 // labels are what readers call families and nodes.
-var labels = map[string]string{"ipv4": "IPv4", "ipv6": "IPv6", "dual": "dual", "one": "1", "three": "3", "native": "2, native", "vxlan": "2, vxlan"}
+var labels = map[string]string{"ipv4": "IPv4", "ipv6": "IPv6", "dual": "dual", "one": "1", "three": "3",
+	"native": "2, native", "vxlan": "2, vxlan"}
 
 // replace replaces what stands between two lines of a file with the tables, and writes the file.
 func (s summary) replace(path string) error {
@@ -135,7 +137,10 @@ func (s summary) exceptions(b *strings.Builder) {
 			fmt.Fprintln(b, "- none")
 		}
 	}
-	list("Failed", failed, func(name, setups string) string { return fmt.Sprintf("- %s (%s): %s", short(name), setups, said[name]) })
+	list("Failed", failed, func(name, setups string) string {
+		return fmt.Sprintf("- %s (%s): %s", short(name), setups,
+			said[name])
+	})
 	list("Skipped by themselves, by what they say", skipped, func(message, setups string) string {
 		return fmt.Sprintf("- `%s`: %d (%s)", message, count[message], setups)
 	})
@@ -147,7 +152,8 @@ func distinct(runs []specRun, of func(specRun) [2]string) (all [][2]string) {
 		all = append(all, of(r))
 	}
 	slices.SortFunc(all, func(a, b [2]string) int {
-		return cmp.Or(slices.Index(order, a[0])-slices.Index(order, b[0]), slices.Index(order, a[1])-slices.Index(order, b[1]), slices.Compare(a[:], b[:]))
+		return cmp.Or(slices.Index(order, a[0])-slices.Index(order, b[0]), slices.Index(order, a[1])-slices.Index(order,
+			b[1]), slices.Compare(a[:], b[:]))
 	})
 	return slices.Compact(all)
 }
@@ -159,6 +165,7 @@ func (r specRun) nodes() string  { return strings.Split(r.Setup, "/")[2] }
 
 // short returns a spec's name without what all have.
 func short(name string) string {
-	name = strings.NewReplacer("[sig-network] ", "", " [Conformance]", "", " [LinuxOnly]", "", " [NodeConformance]", "", "|", `\|`).Replace(name)
+	name = strings.NewReplacer("[sig-network] ", "", " [Conformance]", "", " [LinuxOnly]", "", " [NodeConformance]", "",
+		"|", `\|`).Replace(name)
 	return strings.Join(strings.Fields(name), " ")
 }

@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// TestPromisesHaveTests reads the table of what services promise. Each row names tests that exist; where it says that real
-// sockets use the promise in a link mode, the file of one of them builds pods of that mode.
+// TestPromisesHaveTests reads the table of what services promise. Each row names tests that exist; where it says that
+// real sockets use the promise in a link mode, the file of one of them builds pods of that mode.
 func TestPromisesHaveTests(t *testing.T) {
 	text, err := os.ReadFile(root + "/docs/services.md")
 	if err != nil {
@@ -39,7 +39,8 @@ func TestPromisesHaveTests(t *testing.T) {
 			switch cell := strings.TrimSpace(cells[1+i]); {
 			case !slices.Contains([]string{"yes", "any", "–"}, cell):
 				t.Errorf("%s, %s: %q, want yes, any or –", promise, mode, cell)
-			case cell == "yes" && !regexp.MustCompile(`uplinkCases\(\)|onEachLink\(|on(Links|Pods)\(t, ("",|"[^"]*\b`+mode+`)|"`+mode).MatchString(built) &&
+			case cell == "yes" && !regexp.MustCompile(`uplinkCases\(\)|onEachLink\(|on(Links|Pods)\(t, ("",|"[^"]*\b`+mode+`)|"`+
+				mode).MatchString(built) &&
 				!(mode == "veth" && strings.Contains(built, "routed(t)")):
 				t.Errorf("%s: no test that it names builds pods of mode %s", promise, mode)
 			}
@@ -50,8 +51,8 @@ func TestPromisesHaveTests(t *testing.T) {
 	}
 }
 
-// TestSecurityHasTests reads what holds in which link mode, and what the source guard promises. Each test that a row names exists, and
-// each row but one without any names some.
+// TestSecurityHasTests reads what holds in which link mode, and what the source guard promises. Each test that a row
+// names exists, and each row but one without any names some.
 func TestSecurityHasTests(t *testing.T) {
 	files, rows := testFiles(t), 0
 	for path, last := range map[string]string{"security.md": "shown by", "datapath.md": "test"} {

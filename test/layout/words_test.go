@@ -19,16 +19,17 @@ const maxWords = 25
 
 var (
 	// hardPhrases stand for a noun, a negation or a verb that is easier to read.
-	hardPhrases = regexp.MustCompile(`(?i)\b(what there is|that of|those of|of which|whoever|is who|has no|have no|no room|nobody|` +
-		`amiss|besides|heeds?|lest|likewise|mends?|mended|spoilt|thereof|whence)\b|\b[^ ]+ is no \b|\bare no \b`)
+	hardPhrases = regexp.MustCompile(
+		`(?i)\b(what there is|that of|those of|of which|whoever|is who|has no|have no|no room|nobody|` +
+			`amiss|besides|heeds?|lest|likewise|mends?|mended|spoilt|thereof|whence)\b|\b[^ ]+ is no \b|\bare no \b`)
 	// plainPhrases contain words of hardPhrases, and are easy to read.
 	plainPhrases = regexp.MustCompile(`(?i)\bthere (is|are) no\b|\b(is|are) no longer\b`)
 	sentenceEnd  = regexp.MustCompile(`[.;:!?](\s|$)|\n\s*\n`)
 	dictionary   = regexp.MustCompile("(?m)^\\| `([^|]*)` \\| `[^|]*` \\|$")
 )
 
-// TestWordsOfStrings reads the strings of errors, log lines and help: their sentences are short, and without phrases that have to
-// be read twice. Examples of help, which are commands, and rules of iptables are no sentences.
+// TestWordsOfStrings reads the strings of errors, log lines and help: their sentences are short, and without phrases
+// that have to be read twice. Examples of help, which are commands, and rules of iptables are no sentences.
 func TestWordsOfStrings(t *testing.T) {
 	eachNode(t, func(at token.Position, n ast.Node) bool {
 		literal, ok := n.(*ast.BasicLit)
@@ -58,7 +59,8 @@ func TestWordsOfStrings(t *testing.T) {
 	})
 }
 
-// TestIdentifiersAreTerms compares the names of packages, types, functions and constants with the dictionary in CONTRIBUTING.md.
+// TestIdentifiersAreTerms compares the names of packages, types, functions and constants with the dictionary in
+// CONTRIBUTING.md.
 func TestIdentifiersAreTerms(t *testing.T) {
 	page, err := os.ReadFile(filepath.Join(root, "CONTRIBUTING.md"))
 	if err != nil {

@@ -43,7 +43,8 @@ func TestImage(t *testing.T) {
 	if out := docker("load", "-i", filepath.Join(dir, "mustang-image.tar")); !strings.Contains(out, "mustang:tested") {
 		t.Errorf("docker load: %s", out)
 	}
-	if out := docker("run", "--rm", "--privileged", "mustang:tested", "version"); !strings.Contains(out, "mustang "+stamped+" ") {
+	if out := docker("run", "--rm", "--privileged", "mustang:tested", "version"); !strings.Contains(out, "mustang "+
+		stamped+" ") {
 		t.Errorf("version: %s", out)
 	}
 	results := filepath.Join(dir, "results")
@@ -155,8 +156,8 @@ func engine(t *testing.T, dir, mustang string) func(args ...string) string {
 	}
 }
 
-// withoutMissing keeps runc from giving a container the one capability that root lacks on machines that are containers of some
-// kinds: Docker gives privileged ones all that there are, and runc fails.
+// withoutMissing keeps runc from giving a container the one capability that root lacks on machines that are containers
+// of some kinds: Docker gives privileged ones all that there are, and runc fails.
 func withoutMissing(t *testing.T, runc string) {
 	t.Helper()
 	has, err := unix.PrctlRetInt(unix.PR_CAPBSET_READ, unix.CAP_SYS_RESOURCE, 0, 0, 0)

@@ -25,8 +25,8 @@ func run(t *testing.T, dir, name string, args ...string) string {
 	return strings.TrimSuffix(string(out), "\n")
 }
 
-// TestVersion looks at the version of a tree before the tag of its release, at it, after it and with a change, and without git;
-// Debian has to sort them in this order.
+// TestVersion looks at the version of a tree before the tag of its release, at it, after it and with a change, and
+// without git; Debian has to sort them in this order.
 func TestVersion(t *testing.T) {
 	testkit.RequireTool(t, "git")
 	testkit.RequireTool(t, "dpkg")
@@ -51,7 +51,8 @@ func TestVersion(t *testing.T) {
 		t.Errorf("without git: %q", got)
 	}
 	git := func(args ...string) {
-		run(t, dir, "git", append([]string{"-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgSign=false"}, args...)...)
+		run(t, dir, "git", append([]string{"-c", "user.name=a", "-c", "user.email=a@example.org", "-c",
+			"commit.gpgSign=false"}, args...)...)
 	}
 	git("init", "-q")
 	git("add", ".")
@@ -64,7 +65,8 @@ func TestVersion(t *testing.T) {
 	write("CHANGELOG.md", "# Changelog\n\n## 0.2.0 (2026-12-01)\n", 0o644)
 	versions = append(versions, version())
 	const commit = `git\d{8}\.\d{6}\.[0-9a-f]{7,}`
-	for i, want := range []string{`0\.2\.0~` + commit, `0\.2\.0`, `0\.2\.0\+` + commit, `0\.2\.0\+` + commit + `\.modified`} {
+	for i, want := range []string{`0\.2\.0~` + commit, `0\.2\.0`, `0\.2\.0\+` + commit, `0\.2\.0\+` + commit +
+		`\.modified`} {
 		if !regexp.MustCompile("^" + want + "$").MatchString(versions[i]) {
 			t.Errorf("version %d is %q, want %s", i, versions[i], want)
 		}
@@ -95,8 +97,8 @@ func TestVersionOfChart(t *testing.T) {
 	}
 }
 
-// TestPackageWithoutGit has the packages of a tree without its history refused before anything is built: they would have neither
-// a date nor a maintainer.
+// TestPackageWithoutGit has the packages of a tree without its history refused before anything is built: they would
+// have neither a date nor a maintainer.
 func TestPackageWithoutGit(t *testing.T) {
 	testkit.RequireTool(t, "make")
 	testkit.RequireTool(t, "git")
@@ -112,7 +114,8 @@ func TestPackageWithoutGit(t *testing.T) {
 		cmd := exec.Command("make", target)
 		cmd.Dir = dir
 		out, err := cmd.CombinedOutput()
-		if err == nil || !strings.Contains(string(out), "need the git repository") || strings.Contains(string(out), "go build") {
+		if err == nil || !strings.Contains(string(out), "need the git repository") ||
+			strings.Contains(string(out), "go build") {
 			t.Errorf("make %s: %v\n%s", target, err, out)
 		}
 	}

@@ -79,12 +79,15 @@ current-context: x
 		}
 	}
 	c.kubeconfig = c.path("kubeconfig")
-	c.start(b, c.ns, "etcd", "--data-dir", c.path("etcd"), "--unsafe-no-fsync", "--log-level=error", "--quota-backend-bytes=4294967296")
+	c.start(b, c.ns, "etcd", "--data-dir", c.path("etcd"), "--unsafe-no-fsync", "--log-level=error",
+		"--quota-backend-bytes=4294967296")
 	c.start(b, c.ns, "kube-apiserver", "--etcd-servers=http://127.0.0.1:2379", "--cert-dir="+c.path("apiserver"),
-		"--advertise-address="+apiAddress, "--service-cluster-ip-range=10.96.0.0/12", "--token-auth-file="+c.path("tokens.csv"),
+		"--advertise-address="+apiAddress, "--service-cluster-ip-range=10.96.0.0/12", "--token-auth-file="+
+			c.path("tokens.csv"),
 		"--authorization-mode=AlwaysAllow", "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
 		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file="+c.path("sa.key"),
-		"--service-account-signing-key-file="+c.path("sa.key"), "--max-requests-inflight=1000", "--max-mutating-requests-inflight=500")
+		"--service-account-signing-key-file="+c.path("sa.key"), "--max-requests-inflight=1000",
+		"--max-mutating-requests-inflight=500")
 	c.connect(b)
 	return c
 }

@@ -42,7 +42,8 @@ type node struct {
 // newNode makes a node with its pods, on the segment of the API server.
 func newNode(b *testing.B, c *cluster, name string) *node {
 	b.Helper()
-	n := &node{host: testkit.Namespace(b, name), client: testkit.Namespace(b, name+"-client"), pods: map[netip.Addr]*netns.Namespace{}}
+	n := &node{host: testkit.Namespace(b, name), client: testkit.Namespace(b, name+"-client"),
+		pods: map[netip.Addr]*netns.Namespace{}}
 	port := "to-" + name
 	ip(b, strings.NewReplacer("API", c.ns.Name(), "HOST", n.host.Name(), "PORT", port).Replace(`
 		-n API link add PORT type veth peer name eth0 netns HOST
@@ -51,7 +52,10 @@ func newNode(b *testing.B, c *cluster, name string) *node {
 		-n HOST addr add `+number("10.197.1.0", 0).String()+`/16 dev eth0
 		-n HOST link set eth0 up
 		-n HOST addr add 10.128.0.1/32 dev lo`))
-	if err := n.host.Do(func() error { return os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0) }); err != nil {
+	if err := n.host.Do(func() error {
+		return os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"),
+			0)
+	}); err != nil {
 		b.Fatal(err)
 	}
 	n.addPod(b, n.client, "client", client)
@@ -67,7 +71,8 @@ func newNode(b *testing.B, c *cluster, name string) *node {
 func (n *node) addPod(b *testing.B, ns *netns.Namespace, device string, address netip.Addr) {
 	b.Helper()
 	n.pods[address] = ns
-	ip(b, strings.NewReplacer("HOST", n.host.Name(), "POD", ns.Name(), "DEVICE", device, "ADDRESS", address.String()).Replace(`
+	ip(b, strings.NewReplacer("HOST", n.host.Name(), "POD", ns.Name(), "DEVICE", device, "ADDRESS",
+		address.String()).Replace(`
 		-n HOST link add DEVICE type veth peer name eth0 netns POD
 		-n HOST link set DEVICE up
 		-n POD addr add ADDRESS/32 dev eth0
@@ -146,7 +151,8 @@ func mustang(b *testing.B, c *cluster) proxy {
 		}
 	}
 	return proxy{"mustang", n, func(b *testing.B, run int) *process {
-		args := append([]string{"agent", "--node=" + nodeName(0), "--kubeconfig=" + c.kubeconfig, "--cgroup=none", "--cni-conf-dir="}, root...)
+		args := append([]string{"agent", "--node=" + nodeName(0), "--kubeconfig=" + c.kubeconfig, "--cgroup=none",
+			"--cni-conf-dir="}, root...)
 		return startIn(b, n.host, c.path(fmt.Sprintf("mustang-%d.log", run)), exec.Command(program, args...))
 	}}
 }

@@ -78,7 +78,8 @@ func (c *cluster) createPod(ctx context.Context, i int) error {
 	node := 1 + i%(nodes-1)
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: fmt.Sprintf("pod-%d", i), Namespace: namespace, Labels: map[string]string{"app": fmt.Sprintf("app-%d", i%policies)},
+			Name: fmt.Sprintf("pod-%d", i), Namespace: namespace, Labels: map[string]string{"app": fmt.Sprintf("app-%d",
+				i%policies)},
 		},
 		Spec: corev1.PodSpec{NodeName: nodeName(node), Containers: []corev1.Container{{Name: "c", Image: "none"}}},
 	}
@@ -105,7 +106,8 @@ func (c *cluster) createPolicy(ctx context.Context, i int) error {
 			Ingress: []networkingv1.NetworkPolicyIngressRule{{
 				Ports: []networkingv1.NetworkPolicyPort{{Port: &port}},
 				From: []networkingv1.NetworkPolicyPeer{
-					{PodSelector: app(i + 1)}, {IPBlock: &networkingv1.IPBlock{CIDR: netip.PrefixFrom(number("172.16.0.0", i<<4), 28).String()}},
+					{PodSelector: app(i + 1)}, {IPBlock: &networkingv1.IPBlock{CIDR: netip.PrefixFrom(number("172.16.0.0", i<<4),
+						28).String()}},
 				},
 			}},
 		},
@@ -124,7 +126,8 @@ func (c *cluster) createService(ctx context.Context, i int) error {
 	service := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: serviceName(i), Namespace: namespace},
 		Spec: corev1.ServiceSpec{
-			ClusterIP: ip, ClusterIPs: []string{ip}, Ports: []corev1.ServicePort{{Name: "http", Port: 80, TargetPort: intstr.FromInt32(8080)}},
+			ClusterIP: ip, ClusterIPs: []string{ip}, Ports: []corev1.ServicePort{{Name: "http", Port: 80,
+				TargetPort: intstr.FromInt32(8080)}},
 		},
 	}
 	if _, err := c.client.CoreV1().Services(namespace).Create(ctx, service, metav1.CreateOptions{}); err != nil {
@@ -150,12 +153,14 @@ func madeUp(i int) []netip.Addr {
 func slice(i int, addresses []netip.Addr) *discoveryv1.EndpointSlice {
 	ready, name, port, protocol := true, "http", int32(8080), corev1.ProtocolTCP
 	s := &discoveryv1.EndpointSlice{
-		ObjectMeta:  metav1.ObjectMeta{Name: serviceName(i), Namespace: namespace, Labels: map[string]string{discoveryv1.LabelServiceName: serviceName(i)}},
+		ObjectMeta: metav1.ObjectMeta{Name: serviceName(i), Namespace: namespace,
+			Labels: map[string]string{discoveryv1.LabelServiceName: serviceName(i)}},
 		AddressType: discoveryv1.AddressTypeIPv4,
 		Ports:       []discoveryv1.EndpointPort{{Name: &name, Port: &port, Protocol: &protocol}},
 	}
 	for _, a := range addresses {
-		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{Addresses: []string{a.String()}, Conditions: discoveryv1.EndpointConditions{Ready: &ready}})
+		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{Addresses: []string{a.String()},
+			Conditions: discoveryv1.EndpointConditions{Ready: &ready}})
 	}
 	return s
 }

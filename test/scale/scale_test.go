@@ -30,14 +30,15 @@ const (
 	probeEvery = 10
 )
 
-// BenchmarkScale starts each proxy in turns and reports, as medians of the turns: the time from its start until all probed
-// services answer, its memory then, and the time from a change of an EndpointSlice to the first connection to the new backend,
-// among a hundred changes a second.
+// BenchmarkScale starts each proxy in turns and reports, as medians of the turns: the time from its start until all
+// probed services answer, its memory then, and the time from a change of an EndpointSlice to the first connection to
+// the new backend, among a hundred changes a second.
 func BenchmarkScale(b *testing.B) {
 	c := startCluster(b)
 	started := time.Now()
 	c.fill(b)
-	b.Logf("%d services of %d endpoints, %d nodes, %d pods, %d policies: made in %v", services, perService, nodes, pods, policies, time.Since(started).Round(time.Second))
+	b.Logf("%d services of %d endpoints, %d nodes, %d pods, %d policies: made in %v", services, perService, nodes, pods,
+		policies, time.Since(started).Round(time.Second))
 	all := []proxy{mustang(b, c), kubeProxy(b, c)}
 	figures := map[string]map[string][]float64{}
 	for turn := range turns {
@@ -97,7 +98,8 @@ func (c *cluster) measure(b *testing.B, p proxy, turn int) map[string]float64 {
 	return figures
 }
 
-// change changes EndpointSlices at a rate, and returns the times that those of probed services took to reach the client.
+// change changes EndpointSlices at a rate, and returns the times that those of probed services took to reach the
+// client.
 func (c *cluster) change(b *testing.B, p proxy, to int) []time.Duration {
 	b.Helper()
 	ctx, cancel := context.WithCancel(b.Context())
@@ -118,7 +120,8 @@ func (c *cluster) change(b *testing.B, p proxy, to int) []time.Duration {
 			at := i % services
 			all := append(madeUp(at), number("10.129.0.0", i))
 			go func() {
-				if _, err := c.client.DiscoveryV1().EndpointSlices(namespace).Update(ctx, slice(at, all), metav1.UpdateOptions{}); err != nil && ctx.Err() == nil {
+				if _, err := c.client.DiscoveryV1().EndpointSlices(namespace).Update(ctx, slice(at, all),
+					metav1.UpdateOptions{}); err != nil && ctx.Err() == nil {
 					select {
 					case failed <- err:
 					default:
@@ -159,7 +162,8 @@ func (c *cluster) change(b *testing.B, p proxy, to int) []time.Duration {
 // move makes one of the backends that of a service.
 func (c *cluster) move(b *testing.B, service, to int) {
 	b.Helper()
-	if _, err := c.client.DiscoveryV1().EndpointSlices(namespace).Update(b.Context(), slice(service, []netip.Addr{backends[to]}), metav1.UpdateOptions{}); err != nil {
+	if _, err := c.client.DiscoveryV1().EndpointSlices(namespace).Update(b.Context(),
+		slice(service, []netip.Addr{backends[to]}), metav1.UpdateOptions{}); err != nil {
 		b.Fatal(err)
 	}
 }

@@ -48,8 +48,8 @@ func (p pod) sink(t *testing.T, port uint16) netip.AddrPort {
 	return addr
 }
 
-// TestGreedyPods has idle connections of one pod while another floods a service with datagrams from many ports, and a third
-// opens and closes connections: more than the table has room for.
+// TestGreedyPods has idle connections of one pod while another floods a service with datagrams from many ports, and a
+// third opens and closes connections: more than the table has room for.
 func TestGreedyPods(t *testing.T) {
 	rows := uint32(testkit.Repeats(8192, 131072))
 	h := newHost(t, 4, rows)

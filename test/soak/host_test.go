@@ -50,7 +50,8 @@ func newHost(t *testing.T, pods int, connections uint32) *host {
 			t.Error(err)
 		}
 	})
-	network := podlink.Network{Host: testkit.Namespace(t, "host"), Gateways: []netip.Prefix{netip.MustParsePrefix("192.168.10.1/24")}, MTU: 1500}
+	network := podlink.Network{Host: testkit.Namespace(t, "host"),
+		Gateways: []netip.Prefix{netip.MustParsePrefix("192.168.10.1/24")}, MTU: 1500}
 	if err := veth.Setup(network); err != nil {
 		t.Fatal(err)
 	}

@@ -20,8 +20,9 @@ const connectionsVariable = "MUSTANG_CONNECTIONS"
 // heldConnections per pod are open the whole time.
 const heldConnections = 100
 
-// TestNoneIsLost makes connections while processes that apply services are killed, the datapath is closed and opened again, its
-// programs are replaced and backends change. None may be refused, reset or lose a packet, and those that are open stay so.
+// TestNoneIsLost makes connections while processes that apply services are killed, the datapath is closed and opened
+// again, its programs are replaced and backends change. None may be refused, reset or lose a packet, and those that are
+// open stay so.
 func TestNoneIsLost(t *testing.T) {
 	number := testkit.Repeats(10_000, 100_000)
 	if text := os.Getenv(connectionsVariable); text != "" {
@@ -34,7 +35,8 @@ func TestNoneIsLost(t *testing.T) {
 	for i := range soakPods * podServers {
 		x.pods[i/podServers].serve(t, uint16(serverPort+i%podServers), nil)
 	}
-	for owner, set := range map[service.Owner][]service.Service{service.Agent: soakSet(0, applied, 0), service.CLI: soakSet(applied, soakServices, 0)} {
+	for owner, set := range map[service.Owner][]service.Service{service.Agent: soakSet(0, applied, 0),
+		service.CLI: soakSet(applied, soakServices, 0)} {
 		if _, err := x.d.Services().Apply(t.Context(), owner, set); err != nil {
 			t.Fatal(err)
 		}
@@ -67,7 +69,8 @@ func TestNoneIsLost(t *testing.T) {
 		return nil
 	})
 	running.Wait()
-	t.Logf("%d changes of services, %d restarts, %d program swaps, %d killed processes", x.changes, x.restarts, x.swaps, x.kills)
+	t.Logf("%d changes of services, %d restarts, %d program swaps, %d killed processes", x.changes, x.restarts,
+		x.swaps, x.kills)
 	if x.restarts == 0 || x.swaps == 0 || x.kills == 0 {
 		t.Error("a kind of trouble never happened")
 	}

@@ -25,8 +25,8 @@ const (
 	standingConnections = 10
 )
 
-// TestSoak has eight pods call fifty services, while their backends change, programs are replaced, processes are killed,
-// and another pod floods. No connection of theirs may be refused, reset or lose a packet.
+// TestSoak has eight pods call fifty services, while their backends change, programs are replaced, processes are
+// killed, and another pod floods. No connection of theirs may be refused, reset or lose a packet.
 func TestSoak(t *testing.T) {
 	duration := time.Duration(testkit.Repeats(15, 60)) * time.Second
 	if text := os.Getenv(soakVariable); text != "" {
@@ -45,7 +45,8 @@ func TestSoak(t *testing.T) {
 	if _, err := x.d.Services().Apply(t.Context(), service.Agent, soakSet(0, applied, 0)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := x.d.Services().Apply(t.Context(), service.CLI, append(soakSet(applied, soakServices, 0), x.flooded())); err != nil {
+	if _, err := x.d.Services().Apply(t.Context(), service.CLI, append(soakSet(applied, soakServices, 0),
+		x.flooded())); err != nil {
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithTimeout(t.Context(), duration)
@@ -71,9 +72,11 @@ func TestSoak(t *testing.T) {
 	}
 	begun := time.Now()
 	running.Wait()
-	t.Logf("%v: %d changes of services, %d restarts, %d program swaps, %d killed processes", time.Since(begun).Round(time.Second),
+	t.Logf("%v: %d changes of services, %d restarts, %d program swaps, %d killed processes",
+		time.Since(begun).Round(time.Second),
 		x.changes, x.restarts, x.swaps, x.kills)
-	t.Logf("%.0f short connections a second; until one stalled or was refused: %s", float64(short.made)/time.Since(begun).Seconds(), short.lasted())
+	t.Logf("%.0f short connections a second; until one stalled or was refused: %s",
+		float64(short.made)/time.Since(begun).Seconds(), short.lasted())
 	short.want(t, "connections")
 	standing.want(t, "exchanges on standing connections")
 	x.wantNoLoss(t)
@@ -131,12 +134,13 @@ func (h *host) wantNoLoss(t *testing.T) {
 	}
 	dropped := h.dropped(t)
 	t.Logf("all pods: %+v; dropped %v", all, dropped)
-	// TCP sends resets that no connection notices, also without services: where an ACK and a FIN change places between CPUs, a
-	// socket in TIME_WAIT acknowledges the ACK to one that is gone.
+	// TCP sends resets that no connection notices, also without services: where an ACK and a FIN change places between
+	// CPUs, a socket in TIME_WAIT acknowledges the ACK to one that is gone.
 	if all.SYNRetransmitted > 0 || all.Reset > 0 || all.Overflows > 0 {
 		t.Error("connections lost their first packet, or were reset")
 	}
-	for _, name := range []string{"drop_malformed", "drop_no_backend", "drop_backend_missing", "drop_port_exhausted", "drop_rewrite"} {
+	for _, name := range []string{"drop_malformed", "drop_no_backend", "drop_backend_missing", "drop_port_exhausted",
+		"drop_rewrite"} {
 		if dropped[name] > 0 {
 			t.Errorf("%s = %d", name, dropped[name])
 		}

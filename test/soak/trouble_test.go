@@ -18,8 +18,8 @@ import (
 	"mustang/internal/service"
 )
 
-// The soak has services of two owners, whose backends are those of all pods: applied ones, which a process applies until
-// it is killed, and services that the test stores one by one.
+// The soak has services of two owners, whose backends are those of all pods: applied ones, which a process applies
+// until it is killed, and services that the test stores one by one.
 const (
 	soakPods     = 8
 	soakServices = 50
@@ -83,10 +83,12 @@ func (x *trouble) change(ctx context.Context) error {
 			d, err = x.reopen(d)
 		case n < 12:
 			x.changes += soakServices - applied
-			_, err = d.Services().Apply(context.Background(), service.CLI, append(soakSet(applied, soakServices, seed), x.flooded()))
+			_, err = d.Services().Apply(context.Background(), service.CLI, append(soakSet(applied, soakServices, seed),
+				x.flooded()))
 		default:
 			x.changes++
-			_, _, err = d.Services().Put(context.Background(), service.CLI, soakService(applied+rand.IntN(soakServices-applied), seed))
+			_, _, err = d.Services().Put(context.Background(), service.CLI, soakService(applied+
+				rand.IntN(soakServices-applied), seed))
 		}
 		if err != nil {
 			return err
@@ -146,7 +148,8 @@ func (x *trouble) kill(ctx context.Context, t *testing.T) error {
 
 // flooded is the service that a pod floods.
 func (x *trouble) flooded() service.Service {
-	return service.Service{Frontend: frontend(soakServices), Protocol: service.UDP, Backends: service.Backends(netip.AddrPortFrom(podIP(0), 9000))}
+	return service.Service{Frontend: frontend(soakServices), Protocol: service.UDP,
+		Backends: service.Backends(netip.AddrPortFrom(podIP(0), 9000))}
 }
 
 // flood sends 20,000 datagrams a second, or what the machine can, until the context ends.

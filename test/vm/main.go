@@ -81,15 +81,19 @@ func (r runner) main(ctx context.Context, args []string) int {
 		fmt.Fprint(r.stderr, usage)
 		flags.PrintDefaults()
 	}
-	flags.DurationVar(&r.timeout, "timeout", 10*time.Minute, "how long the command, or the tests of each package, may take")
+	flags.DurationVar(&r.timeout, "timeout", 10*time.Minute,
+		"how long the command, or the tests of each package, may take")
 	flags.IntVar(&r.guest.MemoryMB, "memory", 0, "memory of the guest in MiB (default 2048)")
 	flags.StringVar(&r.guest.Share, "share", "", "`directory` that the guest may write to")
-	flags.BoolVar(&r.guest.CountInstructions, "count-instructions", false, "let the guest's clock count instructions, on one processor")
+	flags.BoolVar(&r.guest.CountInstructions, "count-instructions", false,
+		"let the guest's clock count instructions, on one processor")
 	flags.StringVar(&r.kernels, "kernels", vm.DefaultKernelDir, "`directory` that kernels are kept in")
 	flags.BoolVar(&r.console, "console", false, "print what the guest's kernel prints")
 	flags.BoolVar(&r.verbose, "v", false, "test: print the output of tests that pass, too")
-	flags.StringVar(&r.run, "run", "", "test: run only tests that match this `pattern` (with -skipped: whole names, subtests included)")
-	flags.StringVar(&r.skipped, "skipped", "", "test: run the tests listed in this `file`, which go test writes with MUSTANG_SKIPPED set")
+	flags.StringVar(&r.run, "run", "",
+		"test: run only tests that match this `pattern` (with -skipped: whole names, subtests included)")
+	flags.StringVar(&r.skipped, "skipped", "",
+		"test: run the tests listed in this `file`, which go test writes with MUSTANG_SKIPPED set")
 	split := slices.Index(args, "--")
 	own := args
 	if split >= 0 {

@@ -94,7 +94,8 @@ func TestDeadly(t *testing.T) {
 
 // TestPackages tests packages that pass, fail and have no tests.
 func TestPackages(t *testing.T) {
-	dir := module(t, map[string]string{"good/good_test.go": good, "bad/bad_test.go": bad, "none/none.go": "package none\n"})
+	dir := module(t, map[string]string{"good/good_test.go": good, "bad/bad_test.go": bad,
+		"none/none.go": "package none\n"})
 	code, output := run(t, dir, program(t), "test", "./...")
 	want := `^guest: linux-image-6\.12\.\S+-cloud-amd64 6\.12\.\S+, release 6\.12\.\S+-cloud-amd64
 --- FAIL: TestBad \(\S+\)
@@ -114,7 +115,8 @@ $`
 func TestGuestEnds(t *testing.T) {
 	dir := module(t, map[string]string{"deadly/deadly_test.go": deadly, "x/good_test.go": good})
 	code, output := run(t, dir, program(t), "test", "./...")
-	for _, part := range []string{"last words", "FAIL\texample/deadly\t[the guest ended]", "Kernel panic", "ok  \texample/x\t"} {
+	for _, part := range []string{"last words", "FAIL\texample/deadly\t[the guest ended]", "Kernel panic",
+		"ok  \texample/x\t"} {
 		if !strings.Contains(output, part) {
 			t.Errorf("output does not hold %q", part)
 		}

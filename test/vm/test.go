@@ -52,11 +52,11 @@ func (r runner) testSkipped(ctx context.Context) int {
 }
 
 // test builds the tests of packages and runs each package in a guest of its own, as many guests at once as there are
-// processors. tests limits a package to a pattern, by its directory; nil means -run for all. Output comes in the order of
-// the packages.
+// processors. tests limits a package to a pattern, by its directory; nil means -run for all. Output comes in the order
+// of the packages.
 //
-// A guest has one processor by default. QEMU's emulation fails when one processor patches kernel code (a static key) while
-// another translates it: the guest dies of a stale breakpoint.
+// A guest has one processor by default. QEMU's emulation fails when one processor patches kernel code (a static key)
+// while another translates it: the guest dies of a stale breakpoint.
 func (r runner) test(ctx context.Context, packages []string, tests map[string]string) (code int) {
 	kernel, err := vm.FetchKernel(ctx, r.kernels)
 	if err != nil {

@@ -21,8 +21,8 @@ type metrics struct {
 	answers                                       map[string]*prometheus.CounterVec // by the path that was asked
 }
 
-// Subsystems of metrics. Those that mean the same as kube-proxy's have its names (pkg/proxy/metrics of Kubernetes 1.34),
-// so that dashboards and alerts stay: "rules" are rows of the datapath here.
+// Subsystems of metrics. Those that mean the same as kube-proxy's have its names (pkg/proxy/metrics of Kubernetes
+// 1.34), so that dashboards and alerts stay: "rules" are rows of the datapath here.
 const kubeproxy, ours = "kubeproxy", "mustang_agent"
 
 // read are the metrics that are read from the state. Those with _total are counters, if they have no label.
@@ -38,7 +38,8 @@ var read = []struct {
 		"When the last round ended without an error.", func(s *state) float64 { return seconds(s.rounds.Last) }},
 	{ours, "failed_rounds_total", nil, "Rounds that ended with an error, after which all is compared again.",
 		func(s *state) float64 { return float64(s.rounds.Failed) }},
-	{kubeproxy, "sync_proxy_rules_endpoint_changes_pending", nil, "Changes of EndpointSlices that are not in the tables yet.",
+	{kubeproxy, "sync_proxy_rules_endpoint_changes_pending", nil,
+		"Changes of EndpointSlices that are not in the tables yet.",
 		func(s *state) float64 { return float64(s.came.endpoints - s.done.endpoints) }},
 	{kubeproxy, "sync_proxy_rules_endpoint_changes_total", nil,
 		"Changes of EndpointSlices that came.", func(s *state) float64 { return float64(s.came.endpoints) }},
@@ -57,13 +58,15 @@ var read = []struct {
 		func(s *state) float64 { return seconds(s.nodes.Last) }},
 	{ours, "failed_nodes_rounds_total", nil, "Rounds that join nodes and ended with an error.",
 		func(s *state) float64 { return float64(s.nodes.Failed) }},
-	{ours, "degraded", nil, "1 while the node keeps an earlier state of services or policies, since a map is full; else 0.",
+	{ours, "degraded", nil,
+		"1 while the node keeps an earlier state of services or policies, since a map is full; else 0.",
 		func(s *state) float64 { return float64(min(1, len(s.degraded))) }},
 	{ours, "cluster_unread", nil, "1 while objects of the API server cannot be read: all stays as it was; else 0.",
 		func(s *state) float64 { return float64(min(1, len(s.unread))) }},
 }
 
-const noLocal = "Services with a Local traffic policy and without an endpoint on this node that serves, while others do."
+const noLocal = "Services with a Local traffic policy and without an endpoint on this node that serves, while " +
+	"others do."
 
 // register registers the metrics.
 func (s *Tracker) register() {
@@ -85,7 +88,8 @@ func (s *Tracker) register() {
 		add(m.subsystem, m.name, m.help, m.labels, m.value)
 	}
 	refused := prometheus.NewDesc("mustang_agent_objects_refused",
-		"Objects that do not have in force all that they ask for, as mustang agent status --wrong tells.", []string{"kind"}, nil)
+		"Objects that do not have in force all that they ask for, as mustang agent status --wrong tells.",
+		[]string{"kind"}, nil)
 	s.registry.MustRegister(prometheus.CollectorFunc(func(to chan<- prometheus.Metric) {
 		for _, c := range s.Refused() {
 			to <- prometheus.MustNewConstMetric(refused, prometheus.GaugeValue, float64(c.Wrong), c.Kind)
@@ -104,16 +108,19 @@ func (s *Tracker) register() {
 		subsystem, name, help string
 		buckets               []float64
 	}{
-		{&m.duration, kubeproxy, "sync_proxy_rules_duration_seconds", "Time of a round that writes what has changed.", rounds},
+		{&m.duration, kubeproxy, "sync_proxy_rules_duration_seconds", "Time of a round that writes what has changed.",
+			rounds},
 		{&m.full, kubeproxy, "sync_full_proxy_rules_duration_seconds", "Time of a round that compares all.", rounds},
 		{&m.partial, kubeproxy, "sync_partial_proxy_rules_duration_seconds",
 			"Time of a round that writes the changed services only.", rounds},
 		{&m.programming, kubeproxy, "network_programming_duration_seconds",
-			"Time from the change of a pod or Service, as its EndpointSlice has it, until its backends are in the tables.", programming},
+			"Time from the change of a pod or Service, as its EndpointSlice has it, until its backends are in the tables.",
+			programming},
 		{&m.joining, ours, "nodes_duration_seconds",
 			"Time of a round that joins the node with others: routes, tunnel, firewall, configuration of pods.", rounds},
 	} {
-		*h.to = create.NewHistogram(prometheus.HistogramOpts{Subsystem: h.subsystem, Name: h.name, Help: h.help, Buckets: h.buckets})
+		*h.to = create.NewHistogram(prometheus.HistogramOpts{Subsystem: h.subsystem, Name: h.name, Help: h.help,
+			Buckets: h.buckets})
 	}
 	m.verbs = create.NewHistogramVec(prometheus.HistogramOpts{
 		Subsystem: ours, Name: "cni_duration_seconds", Help: "Time of a verb of the CNI plugin.", Buckets: rounds,

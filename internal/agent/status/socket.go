@@ -42,11 +42,12 @@ type RunningError struct {
 }
 
 func (e *RunningError) Error() string {
-	return fmt.Sprintf("an agent already runs on this node, process %d (%s); to ask it: mustang agent status", e.PID, e.Path)
+	return fmt.Sprintf("an agent already runs on this node, process %d (%s); to ask it: mustang agent status",
+		e.PID, e.Path)
 }
 
-// Claim makes the caller the only agent whose sockets are in a directory, until it unlocks that or dies. It waits for one that ends, as
-// [lock.Take] does. Errors: *[RunningError] at once if an agent answers; those of lock.Take.
+// Claim makes the caller the only agent whose sockets are in a directory, until it unlocks that or dies. It waits for
+// one that ends, as [lock.Take] does. Errors: *[RunningError] at once if an agent answers; those of lock.Take.
 func Claim(ctx context.Context, dir string) (*lock.Lock, error) {
 	if err := running(ctx, dir); err != nil {
 		return nil, err
@@ -86,7 +87,8 @@ func (e *NoAgentError) Error() string {
 func (e *NoAgentError) Unwrap() error { return e.Err }
 
 // ServeSocket answers requests at the socket of a directory, which is root's alone, until the context ends. It answers
-// /process with the number of its process. It replaces a socket that is there: [Claim] tells whether an agent answers at it.
+// /process with the number of its process. It replaces a socket that is there: [Claim] tells whether an agent answers
+// at it.
 func ServeSocket(ctx context.Context, dir string, handler http.Handler) error {
 	path := filepath.Join(dir, SocketName)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -123,8 +125,8 @@ func serveUntil(ctx context.Context, listener net.Listener, server *http.Server)
 	return nil
 }
 
-// Ask asks the agent whose socket is in a directory, "/status?kind=service", and returns at most limit bytes of the answer. Errors:
-// *[NoAgentError]; what the agent says; that the answer is longer.
+// Ask asks the agent whose socket is in a directory, "/status?kind=service", and returns at most limit bytes of the
+// answer. Errors: *[NoAgentError]; what the agent says; that the answer is longer.
 func Ask(ctx context.Context, dir, request string, limit int64) ([]byte, error) {
 	path := filepath.Join(dir, SocketName)
 	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {

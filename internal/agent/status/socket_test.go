@@ -39,12 +39,14 @@ func serve(t *testing.T, dir string) (stop func() error) {
 	return func() error { cancel(); return <-done }
 }
 
-// TestClaim refuses an agent beside one that answers, waits for one that ends, and takes the place of one that was killed.
+// TestClaim refuses an agent beside one that answers, waits for one that ends, and takes the place of one that was
+// killed.
 func TestClaim(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	stop := serve(t, dir)
 	var other *RunningError
-	if _, err := Claim(t.Context(), dir); !errors.As(err, &other) || *other != (RunningError{os.Getpid(), filepath.Join(dir, SocketName)}) {
+	if _, err := Claim(t.Context(), dir); !errors.As(err, &other) ||
+		*other != (RunningError{os.Getpid(), filepath.Join(dir, SocketName)}) {
 		t.Errorf("beside an agent: %v", err)
 	}
 	testkit.Succeed(t, stop())

@@ -49,7 +49,8 @@ type Report struct {
 
 // Well reports whether all has been written once, and nothing is wrong.
 func (r Report) Well() bool {
-	return r.Unread == "" && r.Synced && r.Sync.Error == "" && r.Nodes.Error == "" && !slices.ContainsFunc(r.Kinds, func(c Count) bool { return c.Wrong > 0 })
+	return r.Unread == "" && r.Synced && r.Sync.Error == "" && r.Nodes.Error == "" &&
+		!slices.ContainsFunc(r.Kinds, func(c Count) bool { return c.Wrong > 0 })
 }
 
 // Rounds tell how rounds of writing went. Times are zero where there was none, and durations are in seconds.
@@ -122,7 +123,8 @@ func (o Object) fullName() string {
 
 // Query selects objects.
 type Query struct {
-	// Kind is one of a report's kinds, its plural, kubectl's short name, or "policy" for all policies; empty: those that are wrong.
+	// Kind is one of a report's kinds, its plural, kubectl's short name, or "policy" for all policies; empty: those that
+	// are wrong.
 	Kind string
 	// Name is "web" or "shop/web"; empty: all.
 	Name string
@@ -188,7 +190,8 @@ func ParseQuery(v url.Values) (q Query) {
 	return q
 }
 
-// Fill counts objects, with kinds that there are to be counts of, and keeps those that a query selects, the wrong ones first.
+// Fill counts objects, with kinds that there are to be counts of, and keeps those that a query selects, the wrong ones
+// first.
 func (r *Report) Fill(q Query, kinds []string, objects []Object) {
 	counts, kinds := map[string]*Count{}, slices.Clone(kinds)
 	for _, k := range kinds {

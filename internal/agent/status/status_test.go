@@ -64,7 +64,8 @@ func TestFill(t *testing.T) {
 		if have := strings.Join(names, ", "); have != test.want || r.Omitted != test.omitted {
 			t.Errorf("%+v selects %q, and omits %d", test.query, have, r.Omitted)
 		}
-		want := []Count{{Service, 3, 3, 1, 1, 1, 0}, {NetworkPolicy, 1, 0, 0, 0, 0, 0}, {Kind: Pod}, {ClusterNetworkPolicy, 1, 0, 0, 0, 1, 0}}
+		want := []Count{{Service, 3, 3, 1, 1, 1, 0}, {NetworkPolicy, 1, 0, 0, 0, 0, 0}, {Kind: Pod}, {ClusterNetworkPolicy, 1,
+			0, 0, 0, 1, 0}}
 		if !reflect.DeepEqual(r.Kinds, want) {
 			t.Errorf("counts are %+v, want %+v", r.Kinds, want)
 		}
@@ -72,7 +73,8 @@ func TestFill(t *testing.T) {
 			t.Error("it is well")
 		}
 	}
-	for kind, known := range map[string]bool{"po": true, "no": true, "secret": false, "namespace": false, "endpointslice": false} {
+	for kind, known := range map[string]bool{"po": true, "no": true, "secret": false, "namespace": false,
+		"endpointslice": false} {
 		if err := (Query{Kind: kind}).Validate(); (err == nil) != known {
 			t.Errorf("kind %s: %v", kind, err)
 		}
@@ -81,17 +83,20 @@ func TestFill(t *testing.T) {
 
 // TestJSON has the fields that programs read.
 func TestJSON(t *testing.T) {
-	r := Report{Schema: Schema, Time: time.Unix(0, 0).UTC(), Config: Config{Node: "n"}, Synced: true, Sync: Rounds{Number: 1, First: time.Unix(1, 0).UTC()}}
+	r := Report{Schema: Schema, Time: time.Unix(0, 0).UTC(), Config: Config{Node: "n"}, Synced: true,
+		Sync: Rounds{Number: 1, First: time.Unix(1, 0).UTC()}}
 	r.Fill(Query{}, nil, objects()[1:2])
 	var out bytes.Buffer
 	testkit.Succeed(t, WriteJSON(&out, r))
 	var compact bytes.Buffer
 	testkit.Succeed(t, json.Compact(&compact, out.Bytes()))
-	const want = `{"schema":1,"time":"1970-01-01T00:00:00Z","node":"n","version":"","pid":0,"link":"","services":"","routing":"","synced":true,` +
+	const want = `{"schema":1,"time":"1970-01-01T00:00:00Z","node":"n","version":"","pid":0,"link":"","services":"",` +
+		`"routing":"","synced":true,` +
 		`"sync":{"first":"1970-01-01T00:00:01Z","number":1,"failed":0,"tookSeconds":0,"meanSeconds":0,"longestSeconds":0},` +
 		`"nodes":{"number":0,"failed":0,"tookSeconds":0,"meanSeconds":0,"longestSeconds":0},` +
 		`"kinds":[{"kind":"service","objects":1,"wanted":1,"inTables":0,"waiting":0,"wrong":1,"notes":0}],` +
-		`"objects":[{"kind":"service","namespace":"shop","name":"bad","state":"wrong","entries":[{"what":"10.96.0.2:80/tcp","inTables":false,"why":"no"}]}]}`
+		`"objects":[{"kind":"service","namespace":"shop","name":"bad","state":"wrong","entries":[{"what":"10.96.0.2:80/` +
+		`tcp","inTables":false,"why":"no"}]}]}`
 	if compact.String() != want {
 		t.Errorf("it is\n%s\nwant\n%s", &compact, want)
 	}
@@ -100,9 +105,13 @@ func TestJSON(t *testing.T) {
 // TestWords has a line for each entry, also of an error of several lines.
 func TestWords(t *testing.T) {
 	r := Report{Objects: []Object{
-		{Kind: Service, Namespace: "shop", Name: "web", State: Well, Entries: []Entry{{What: "10.96.0.1:80/tcp", Detail: "1 backend", InTables: true}}, Notes: []string{"no ready endpoints"}},
-		{Kind: Service, Namespace: "shop", Name: "two", State: Wrong, Entries: []Entry{{What: "192.0.2.9:80/tcp", Why: "shop/web already has 192.0.2.9:80"}}},
-		{Kind: Node, Name: "far", State: Wrong, Entries: []Entry{{What: "10.1.2.0/24", Why: "there is no device mst-vxlan\nthere is no route"}}},
+		{Kind: Service, Namespace: "shop", Name: "web", State: Well,
+			Entries: []Entry{{What: "10.96.0.1:80/tcp", Detail: "1 backend", InTables: true}},
+			Notes:   []string{"no ready endpoints"}},
+		{Kind: Service, Namespace: "shop", Name: "two", State: Wrong,
+			Entries: []Entry{{What: "192.0.2.9:80/tcp", Why: "shop/web already has 192.0.2.9:80"}}},
+		{Kind: Node, Name: "far", State: Wrong,
+			Entries: []Entry{{What: "10.1.2.0/24", Why: "there is no device mst-vxlan\nthere is no route"}}},
 	}}
 	var out bytes.Buffer
 	testkit.Succeed(t, WriteText(&out, r, Query{Kind: Service}))
@@ -123,7 +132,8 @@ node far: wrong
 func TestText(t *testing.T) {
 	const evil = "a\x1b[2J\r\u202eb\nc"
 	r := Report{Config: Config{Node: evil, Version: evil, Link: evil}, Sync: Rounds{Error: evil}, Objects: []Object{
-		{Kind: evil, Namespace: evil, Name: evil, State: evil, Entries: []Entry{{What: evil, Detail: evil, Why: evil}}, Why: []string{evil}, Notes: []string{evil}},
+		{Kind: evil, Namespace: evil, Name: evil, State: evil, Entries: []Entry{{What: evil, Detail: evil, Why: evil}},
+			Why: []string{evil}, Notes: []string{evil}},
 	}}
 	var out bytes.Buffer
 	testkit.Succeed(t, WriteText(&out, r, Query{}))
@@ -131,7 +141,8 @@ func TestText(t *testing.T) {
 		t.Errorf("it is %q", text)
 	}
 	for d, want := range map[time.Duration]string{
-		time.Second: "1 s ago", 5 * time.Minute: "5 min ago", 5 * time.Hour: "5 h ago", 100 * time.Hour: "4 days ago", -time.Hour: "1970-01-01T01:00:00Z",
+		time.Second: "1 s ago", 5 * time.Minute: "5 min ago", 5 * time.Hour: "5 h ago", 100 * time.Hour: "4 days ago",
+		-time.Hour: "1970-01-01T01:00:00Z",
 	} {
 		now := time.Unix(0, 0).UTC()
 		if have := ago(now.Add(-d), now); have != want {

@@ -21,7 +21,8 @@ func WriteJSON(w io.Writer, r Report) error {
 	return e.Encode(r)
 }
 
-// WriteText writes a report as one screen, or the objects that were asked for. Characters that a terminal does not print are escaped.
+// WriteText writes a report as one screen, or the objects that were asked for. Characters that a terminal does not
+// print are escaped.
 func WriteText(w io.Writer, r Report, q Query) error {
 	t := &text{tab: tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)}
 	if q.Kind == "" && !q.Wrong {
@@ -85,7 +86,8 @@ func (t *text) rounds(name string, r Rounds, now time.Time) {
 		word = "round"
 	}
 	if r.Number > 0 {
-		t.line("\t%d %s, %d failed; the last took %s, the longest %s, on average %s", r.Number, word, r.Failed, span(r.Took), span(r.Longest), span(r.Mean))
+		t.line("\t%d %s, %d failed; the last took %s, the longest %s, on average %s", r.Number, word, r.Failed, span(r.Took),
+			span(r.Longest), span(r.Mean))
 	}
 	if !r.Running.IsZero() {
 		t.line("\ta round runs since %s: what it writes may be installed in part", ago(r.Running, now))

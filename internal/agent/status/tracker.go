@@ -62,13 +62,14 @@ type state struct {
 // changes are numbers of changes that came. Triggers are those with a time in state.triggers.
 type changes struct{ services, endpoints, triggers int }
 
-// Installed counts what is to be installed: services with their backends, and the services whose traffic policy is Local
-// without a backend on this node.
+// Installed counts what is to be installed: services with their backends, and the services whose traffic policy is
+// Local without a backend on this node.
 type Installed struct{ Services, Backends, NoLocalInternal, NoLocalExternal int }
 
 // NewTracker returns the tracker of an agent that has written nothing yet.
 func NewTracker() *Tracker {
-	s := &Tracker{registry: prometheus.NewRegistry(), now: time.Now, Refused: func() []Count { return []Count{{Kind: Service}} }, state: state{degraded: map[string]string{}}}
+	s := &Tracker{registry: prometheus.NewRegistry(), now: time.Now,
+		Refused: func() []Count { return []Count{{Kind: Service}} }, state: state{degraded: map[string]string{}}}
 	s.register()
 	return s
 }

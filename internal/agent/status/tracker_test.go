@@ -91,7 +91,8 @@ func TestUnread(t *testing.T) {
 		want string
 	}{{nil, "0"}, {errors.New("no"), "1"}, {nil, "0"}} {
 		s.SetUnread(test.err)
-		if _, body := ask(s.Metrics(), "/metrics"); !strings.Contains(body, "\nmustang_agent_cluster_unread "+test.want+"\n") {
+		if _, body := ask(s.Metrics(), "/metrics"); !strings.Contains(body, "\nmustang_agent_cluster_unread "+
+			test.want+"\n") {
 			t.Errorf("%v: the metrics lack %s", test.err, test.want)
 		}
 	}
@@ -113,12 +114,14 @@ func TestPending(t *testing.T) {
 	s := NewTracker()
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	s.now = func() time.Time { return now }
-	const endpoints, services = "kubeproxy_sync_proxy_rules_endpoint_changes_", "kubeproxy_sync_proxy_rules_service_changes_"
+	const endpoints, services = "kubeproxy_sync_proxy_rules_endpoint_changes_",
+		"kubeproxy_sync_proxy_rules_service_changes_"
 	const programming = "kubeproxy_network_programming_duration_seconds_"
 	s.EndpointsChanged(now.Add(-2 * time.Second))
 	s.EndpointsChanged(time.Time{})
 	s.ServiceChanged()
-	has(t, s, "before a round", endpoints+"pending 2", endpoints+"total 2", services+"pending 1", services+"total 1", programming+"count 0")
+	has(t, s, "before a round", endpoints+"pending 2", endpoints+"total 2", services+"pending 1", services+
+		"total 1", programming+"count 0")
 	s.Begin()
 	if rounds := s.Report().Sync; rounds.Running != now {
 		t.Errorf("a round runs since %s, want %s", rounds.Running, now)
@@ -130,13 +133,16 @@ func TestPending(t *testing.T) {
 	now = now.Add(time.Second)
 	s.EndpointsChanged(now)
 	s.Written(3*time.Second, true, nil)
-	has(t, s, "written", endpoints+"pending 1", endpoints+"total 4", services+"pending 0", programming+"count 2", programming+"sum 5")
+	has(t, s, "written", endpoints+"pending 1", endpoints+"total 4", services+"pending 0", programming+
+		"count 2", programming+"sum 5")
 	s.Joined(time.Second, errors.New("no"))
 	s.Joined(time.Second, nil)
-	has(t, s, "joined", "mustang_agent_nodes_duration_seconds_count 2", "mustang_agent_failed_nodes_rounds_total 1", "mustang_agent_nodes_last_timestamp_seconds 1.767225601e+09")
+	has(t, s, "joined", "mustang_agent_nodes_duration_seconds_count 2", "mustang_agent_failed_nodes_rounds_total 1",
+		"mustang_agent_nodes_last_timestamp_seconds 1.767225601e+09")
 	s.Verb("ADD", time.Second, false)
 	s.Verb("ADD", time.Second, true)
-	has(t, s, "attached", `mustang_agent_cni_duration_seconds_count{result="done",verb="ADD"} 1`, `mustang_agent_cni_duration_seconds_sum{result="failed",verb="ADD"} 1`)
+	has(t, s, "attached", `mustang_agent_cni_duration_seconds_count{result="done",verb="ADD"} 1`,
+		`mustang_agent_cni_duration_seconds_sum{result="failed",verb="ADD"} 1`)
 	rounds, nodes := s.Report().Sync, s.Report().Nodes
 	want := Rounds{First: now, Last: now, Waiting: rounds.Waiting, Number: 2, Failed: 1, Took: 3, Longest: 3, Mean: 2}
 	if rounds != want || nodes.Number != 2 || nodes.Failed != 1 || nodes.Error != "" {
@@ -174,7 +180,8 @@ func TestDocumented(t *testing.T) {
 	_, body := ask(s.Metrics(), "/metrics")
 	have := names(body, `(?m)^# TYPE ((?:kubeproxy|mustang)_\w+)`)
 	docs := testkit.Must(os.ReadFile("../../../docs/kubernetes.md"))(t)
-	if documented := names(string(docs), "`((?:kubeproxy|mustang)_\\w+)`"); len(have) < 10 || !slices.Equal(have, documented) {
+	if documented := names(string(docs), "`((?:kubeproxy|mustang)_\\w+)`"); len(have) < 10 ||
+		!slices.Equal(have, documented) {
 		t.Errorf("there are\n%q, and documented are\n%q", have, documented)
 	}
 }
@@ -189,8 +196,8 @@ func (b blocked) Collect(chan<- prometheus.Metric) {
 	<-b.leave
 }
 
-// TestMetricsFlood asks for metrics from many clients at once, as pods can where the address is not of the loopback device: two
-// walk the tables at a time, and the others get status 503.
+// TestMetricsFlood asks for metrics from many clients at once, as pods can where the address is not of the loopback
+// device: two walk the tables at a time, and the others get status 503.
 func TestMetricsFlood(t *testing.T) {
 	s, table := NewTracker(), blocked{make(chan bool), make(chan bool)}
 	s.Tell(table)
@@ -229,7 +236,8 @@ func TestMetricsOfBrokenTable(t *testing.T) {
 	handler := s.Metrics()
 	ask(handler, "/metrics")
 	code, body := ask(handler, "/metrics")
-	for _, line := range []string{"mustang_agent_failed_rounds_total 0", `promhttp_metric_handler_errors_total{cause="gathering"} 1`} {
+	for _, line := range []string{"mustang_agent_failed_rounds_total 0",
+		`promhttp_metric_handler_errors_total{cause="gathering"} 1`} {
 		if code != http.StatusOK || !strings.Contains(body, line) {
 			t.Errorf("status %d, and metrics lack %q", code, line)
 		}

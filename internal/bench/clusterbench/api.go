@@ -105,9 +105,11 @@ func (a *api) claim(ctx context.Context, time time.Duration) error {
 	return err
 }
 
-// sweep removes the namespaces whose pods have ended, which killed benches left. Its own says what time it is in the cluster.
+// sweep removes the namespaces whose pods have ended, which killed benches left. Its own says what time it is in the
+// cluster.
 func (a *api) sweep(ctx context.Context, note func(string)) error {
-	all, err := list[corev1.Namespace](ctx, a.dynamic.Resource(namespaces), metav1.ListOptions{LabelSelector: managedBy + "=" + manager})
+	all, err := list[corev1.Namespace](ctx, a.dynamic.Resource(namespaces), metav1.ListOptions{LabelSelector: managedBy +
+		"=" + manager})
 	if err != nil {
 		return err
 	}
@@ -119,7 +121,8 @@ func (a *api) sweep(ctx context.Context, note func(string)) error {
 			continue
 		}
 		note("removing namespace " + n.Name + ", which an ended bench left")
-		if err := a.dynamic.Resource(namespaces).Delete(ctx, n.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		if err := a.dynamic.Resource(namespaces).Delete(ctx, n.Name, metav1.DeleteOptions{}); err != nil &&
+			!apierrors.IsNotFound(err) {
 			return fmt.Errorf("remove namespace %s: %w", n.Name, err)
 		}
 	}
@@ -148,8 +151,8 @@ func (a *api) removeNamespace(note func(string)) error {
 // ExecCommand is the hidden subcommand of mustang whose main calls [Exec].
 const ExecCommand = "cluster-exec"
 
-// Access says how to reach a cluster, as kubectl does: a file, by default $KUBECONFIG or ~/.kube/config, or the service account
-// of the pod that the process is in, and a context in the file, by default its current one.
+// Access says how to reach a cluster, as kubectl does: a file, by default $KUBECONFIG or ~/.kube/config, or the service
+// account of the pod that the process is in, and a context in the file, by default its current one.
 type Access struct {
 	Kubeconfig, Context string
 }
@@ -182,8 +185,8 @@ func startApart(cmd *exec.Cmd) error {
 	return cmd.Start()
 }
 
-// Exec runs a command in a pod, with the arguments of [ExecCommand]: file, context, namespace, pod, command. It ends when the
-// command does, or when ctx ends.
+// Exec runs a command in a pod, with the arguments of [ExecCommand]: file, context, namespace, pod, command. It ends
+// when the command does, or when ctx ends.
 func Exec(ctx context.Context, args []string, streams kube.ExecStreams) error {
 	if len(args) < 5 {
 		return errors.New("want KUBECONFIG CONTEXT NAMESPACE POD COMMAND")
@@ -197,7 +200,8 @@ func Exec(ctx context.Context, args []string, streams kube.ExecStreams) error {
 }
 
 func (a *api) exec(ctx context.Context, pod string, command []string, streams kube.ExecStreams) error {
-	return kube.Exec(ctx, a.config, kube.ExecCommand{Namespace: a.namespace, Pod: pod, Container: container, Words: command}, streams)
+	return kube.Exec(ctx, a.config, kube.ExecCommand{Namespace: a.namespace, Pod: pod, Container: container,
+		Words: command}, streams)
 }
 
 func decode[T any](o map[string]any) (T, error) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package clusterbench makes the pods that a bench of a Kubernetes cluster measures between, and removes them. All that it makes is
-// in a namespace of its own.
+// Package clusterbench makes the pods that a bench of a Kubernetes cluster measures between, and removes them. All that
+// it makes is in a namespace of its own.
 package clusterbench
 
 import (
@@ -159,8 +159,9 @@ func (c *Cluster) placement(server string) suites.ClusterPlacement {
 		host = suites.ClusterEnds{Client: hostClient, Server: onHost + server, Listen: c.address(onHost + server)}
 	}
 	return suites.ClusterPlacement{
-		Host:    host,
-		Pod:     suites.ClusterEnds{Client: client, Server: server, Addresses: c.pod(client).addresses, Listen: c.address(server)},
+		Host: host,
+		Pod: suites.ClusterEnds{Client: client, Server: server, Addresses: c.pod(client).addresses,
+			Listen: c.address(server)},
 		Service: netip.AddrPortFrom(c.services[server], servicePort),
 		Backend: netip.AddrPortFrom(c.address(server).Addr(), servicePort),
 	}
@@ -175,7 +176,8 @@ func (c *Cluster) address(name string) netip.AddrPort {
 	return netip.AddrPortFrom(p.addresses[0], p.port)
 }
 
-// agentTimeout is how long an agent may take to start or to answer: a command goes through the API server and the kubelet.
+// agentTimeout is how long an agent may take to start or to answer: a command goes through the API server and the
+// kubelet.
 const agentTimeout = 30 * time.Second
 
 // Agent returns how to start an agent in a pod: by a process of this program, which does what `kubectl exec -i` does.
@@ -192,7 +194,8 @@ func (c *Cluster) Describe(head *result.Run) {
 	for _, program := range []string{"iptables", "nft", "ovs", "qemu"} {
 		delete(head.Versions, program)
 	}
-	head.Versions["kubelet"], head.Versions["container runtime"] = c.nodes[0].info.KubeletVersion, c.nodes[0].info.ContainerRuntimeVersion
+	head.Versions["kubelet"], head.Versions["container runtime"] = c.nodes[0].info.KubeletVersion,
+		c.nodes[0].info.ContainerRuntimeVersion
 	head.Pinning = map[string]int{}
 	head.Notes = append(head.Notes, c.notes...)
 }

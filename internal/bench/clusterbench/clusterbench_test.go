@@ -69,13 +69,18 @@ func startFake(t *testing.T, nodes ...string) *fake {
 			}
 			f.jobs = append(f.jobs, job)
 			if f.refused != "" && job.Spec.Template.Spec.HostNetwork {
-				f.Put(t, eventsPath, fmt.Sprintf(`{"kind": "Event", "apiVersion": "v1", "metadata": {"namespace": %q, "name": "e-%s"}, "type": "Warning",
-					"reason": "FailedCreate", "message": %q, "involvedObject": {"kind": "Job", "name": %[2]q}}`, job.Namespace, job.Name, f.refused))
+				f.Put(t, eventsPath,
+					fmt.Sprintf(`{"kind": "Event", "apiVersion": "v1", "metadata": {"namespace": %q, "name": "e-%s"}, "type": `+
+						`"Warning",
+					"reason": "FailedCreate", "message": %q, "involvedObject": {"kind": "Job", "name": %[2]q}}`,
+						job.Namespace, job.Name, f.refused))
 				return
 			}
 			n := len(f.jobs)
 			addresses := fmt.Sprintf(`{"ip": "10.0.0.%d"}, {"ip": "fd00::%d"}`, n, n)
-			f.Put(t, podsPath, fmt.Sprintf(`{"kind": "Pod", "apiVersion": "v1", "metadata": {"namespace": %q, "name": "%s-x", "labels": {%q: %q}}, "status": %s}`,
+			f.Put(t, podsPath, fmt.Sprintf(
+				`{"kind": "Pod", "apiVersion": "v1", "metadata": {"namespace": %q, "name": "%s-x", "labels": {%q: %q}}, `+
+					`"status": %s}`,
 				job.Namespace, job.Name, named, job.Name, strings.ReplaceAll(f.status, "%s", addresses)))
 		case servicesPath:
 			service, err := decode[corev1.Service](o)
@@ -83,7 +88,8 @@ func startFake(t *testing.T, nodes ...string) *fake {
 				t.Error(err)
 			}
 			f.family, f.ports = service.Spec.IPFamilies[0], service.Spec.Ports
-			o["spec"].(map[string]any)["clusterIP"] = map[corev1.IPFamily]string{corev1.IPv4Protocol: "10.96.0.7", corev1.IPv6Protocol: "fd96::7"}[f.family]
+			o["spec"].(map[string]any)["clusterIP"] = map[corev1.IPFamily]string{corev1.IPv4Protocol: "10.96.0.7",
+				corev1.IPv6Protocol: "fd96::7"}[f.family]
 		}
 	})
 	f.Exec(func(pod string, command []string, stdout io.Writer) error {
@@ -99,7 +105,8 @@ func startFake(t *testing.T, nodes ...string) *fake {
 }
 
 func node1(name, more string) string {
-	return fmt.Sprintf(`{"kind": "Node", "apiVersion": "v1", "metadata": {"name": %q}, "status": {"conditions": [{"type": "Ready", "status": "True"}],
+	return fmt.Sprintf(`{"kind": "Node", "apiVersion": "v1", "metadata": {"name": %q}, "status": {"conditions": `+
+		`[{"type": "Ready", "status": "True"}],
 		"capacity": {"cpu": "2"}, "nodeInfo": {"kubeletVersion": "v1.34.4", "containerRuntimeVersion": "containerd://2.0", "operatingSystem": "linux"}}%s}`, name, more)
 }
 
@@ -141,16 +148,20 @@ func TestPodsAreMadeAndRemoved(t *testing.T) {
 	var got []string
 	for _, job := range f.jobs {
 		spec := job.Spec.Template.Spec
-		on := spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms[0].MatchFields[0].Values[0]
+		node := spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
+		on := node.NodeSelectorTerms[0].MatchFields[0].Values[0]
 		got = append(got, fmt.Sprintf("%s on %s, host %t", job.Name, on, spec.HostNetwork))
 		container := spec.Containers[0]
-		if !*spec.SecurityContext.RunAsNonRoot || *container.SecurityContext.AllowPrivilegeEscalation || container.Image != "mustang:test" ||
-			*job.Spec.ActiveDeadlineSeconds != 3600 || *job.Spec.BackoffLimit != 0 || len(container.Resources.Limits) > 0 || len(spec.Tolerations) > 0 {
+		if !*spec.SecurityContext.RunAsNonRoot || *container.SecurityContext.AllowPrivilegeEscalation ||
+			container.Image != "mustang:test" ||
+			*job.Spec.ActiveDeadlineSeconds != 3600 || *job.Spec.BackoffLimit != 0 || len(container.Resources.Limits) > 0 ||
+			len(spec.Tolerations) > 0 {
 			t.Errorf("job %+v", job.Spec)
 		}
 	}
 	want := []string{
-		"client on a, host false", "host-client on a, host true", "server-same-node on a, host false", "host-server-same-node on a, host true",
+		"client on a, host false", "host-client on a, host true", "server-same-node on a, host false",
+		"host-server-same-node on a, host true",
 		"server-two-nodes on b, host false", "host-server-two-nodes on b, host true",
 	}
 	if !slices.Equal(got, want) {
@@ -167,7 +178,9 @@ func TestPodsAreMadeAndRemoved(t *testing.T) {
 	checkPorts(t, c.Suite().Paths, f.ports)
 	head := result.Run{Versions: map[string]string{}}
 	c.Describe(&head)
-	if want := []string{"Both nodes: 2 CPUs, containerd://2.0, kubelet v1.34.4. No DaemonSets; no kube-proxy."}; !slices.Equal(head.Notes, want) {
+	if want := []string{
+		"Both nodes: 2 CPUs, containerd://2.0, kubelet v1.34.4. No DaemonSets; no kube-proxy."}; !slices.Equal(head.Notes,
+		want) {
 		t.Errorf("notes %q, want %q", head.Notes, want)
 	}
 	if agent := c.Agent(client); !slices.Contains(agent.Shell, "client-x") || agent.Exe != Program {
@@ -221,7 +234,8 @@ func TestIPv6Addresses(t *testing.T) {
 // TestOneNodeSkipsPathsAcross has one node, and the paths across two a reason.
 func TestOneNodeSkipsPathsAcross(t *testing.T) {
 	f := startFake(t, "a")
-	f.Put(t, nodesPath, node1("b", `, "spec": {"taints": [{"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}]}`))
+	f.Put(t, nodesPath, node1("b",
+		`, "spec": {"taints": [{"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}]}`))
 	for _, p := range f.paths(t, nil) {
 		if across := strings.Contains(p.ID, "two-nodes"); across != (p.Skip != "") {
 			t.Errorf("path %s: skipped for %q", p.ID, p.Skip)
@@ -234,7 +248,8 @@ func TestHostPodsRefused(t *testing.T) {
 	f := startFake(t, "a", "b")
 	f.refused = "host network is forbidden"
 	for _, p := range f.paths(t, nil) {
-		if host := strings.HasPrefix(p.ID, "host/"); host != strings.Contains(p.Skip, f.refused) || !host && !p.Connect.IsValid() {
+		if host := strings.HasPrefix(p.ID, "host/"); host != strings.Contains(p.Skip, f.refused) || !host &&
+			!p.Connect.IsValid() {
 			t.Errorf("path %s to %s: skipped for %q", p.ID, p.Connect, p.Skip)
 		}
 	}
@@ -243,17 +258,20 @@ func TestHostPodsRefused(t *testing.T) {
 // TestReasons tells why there is no bench, and leaves nothing.
 func TestReasons(t *testing.T) {
 	waits := func(reason string) string {
-		return `{"phase": "Pending", "containerStatuses": [{"state": {"waiting": {"reason": "` + reason + `", "message": "not found"}}}]}`
+		return `{"phase": "Pending", "containerStatuses": [{"state": {"waiting": {"reason": "` + reason +
+			`", "message": "not found"}}}]}`
 	}
 	for name, c := range map[string]struct {
 		status, want string
 		change       func(*Options)
 		exec         error
 	}{
-		"image":    {status: waits("ImagePullBackOff"), want: "pod client on node a: ImagePullBackOff: not found"},
-		"ended":    {status: `{"phase": "Failed", "containerStatuses": [{"state": {"terminated": {"exitCode": 127, "message": "no such file"}}}]}`, want: "pod client on node a: ended with exit code 127: no such file"},
-		"family":   {status: strings.ReplaceAll(ready, "%s", `{"ip": "fd00::1"}`), want: "pod client lacks an IPv4 address"},
-		"unknown":  {status: ready, change: func(o *Options) { o.Nodes = []string{"a", "c"} }, want: "node c is not in the cluster"},
+		"image": {status: waits("ImagePullBackOff"), want: "pod client on node a: ImagePullBackOff: not found"},
+		"ended": {status: `{"phase": "Failed", "containerStatuses": [{"state": {"terminated": {"exitCode": 127, ` +
+			`"message": "no such file"}}}]}`, want: "pod client on node a: ended with exit code 127: no such file"},
+		"family": {status: strings.ReplaceAll(ready, "%s", `{"ip": "fd00::1"}`), want: "pod client lacks an IPv4 address"},
+		"unknown": {status: ready, change: func(o *Options) { o.Nodes = []string{"a", "c"} },
+			want: "node c is not in the cluster"},
 		"cordoned": {status: ready, change: func(o *Options) { o.Nodes = []string{"b"} }, want: "node b is cordoned"},
 		"service":  {status: ready, exec: errors.New("does not answer"), want: "does not answer"},
 	} {
@@ -278,10 +296,12 @@ func TestReasons(t *testing.T) {
 func TestPendingPodsSayWhy(t *testing.T) {
 	for name, c := range map[string]struct{ status, event, want string }{
 		"scheduler": {
-			`{"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False", "message": "0/1 nodes are available: Insufficient cpu."}]}`, "",
+			`{"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False", "message": "0/1 nodes are ` +
+				`available: Insufficient cpu."}]}`, "",
 			"pod client on node a: not scheduled: 0/1 nodes are available: Insufficient cpu.",
 		},
-		"refused": {"", "pods is forbidden: exceeded quota", "pod client is not made; job client: FailedCreate: pods is forbidden: exceeded quota"},
+		"refused": {"", "pods is forbidden: exceeded quota",
+			"pod client is not made; job client: FailedCreate: pods is forbidden: exceeded quota"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := startFake(t)
@@ -295,13 +315,16 @@ func TestPendingPodsSayWhy(t *testing.T) {
 			var all []corev1.Pod
 			if c.status != "" {
 				var p corev1.Pod
-				if err := json.Unmarshal(fmt.Appendf(nil, `{"metadata": {"labels": {%q: "client"}}, "status": %s}`, named, c.status), &p); err != nil {
+				if err := json.Unmarshal(fmt.Appendf(nil, `{"metadata": {"labels": {%q: "client"}}, "status": %s}`, named,
+					c.status), &p); err != nil {
 					t.Fatal(err)
 				}
 				all = append(all, p)
 			}
 			if c.event != "" {
-				f.Put(t, eventsPath, fmt.Sprintf(`{"kind": "Event", "apiVersion": "v1", "metadata": {"namespace": "space", "name": "e"}, "type": "Warning",
+				f.Put(t, eventsPath,
+					fmt.Sprintf(`{"kind": "Event", "apiVersion": "v1", "metadata": {"namespace": "space", "name": "e"}, "type": `+
+						`"Warning",
 					"reason": "FailedCreate", "message": %q, "involvedObject": {"kind": "Job", "name": "client"}}`, c.event))
 			}
 			if waiting, err := cluster.look(all); waiting != c.want || err != nil {
@@ -315,8 +338,11 @@ func TestPendingPodsSayWhy(t *testing.T) {
 func TestDeadBenchesAreRemoved(t *testing.T) {
 	f := startFake(t, "a")
 	space := func(name, by, limit string) {
-		f.Put(t, spacesPath, fmt.Sprintf(`{"kind": "Namespace", "apiVersion": "v1", "metadata": {"name": %q, "labels": {%q: %q}, "annotations": {%q: %q},
-			"creationTimestamp": %q}}`, name, managedBy, by, longest, limit, time.Now().Add(-time.Hour).UTC().Format(time.RFC3339)))
+		f.Put(t, spacesPath,
+			fmt.Sprintf(`{"kind": "Namespace", "apiVersion": "v1", "metadata": {"name": %q, "labels": {%q: %q}, `+
+				`"annotations": {%q: %q},
+			"creationTimestamp": %q}}`, name, managedBy, by, longest, limit,
+				time.Now().Add(-time.Hour).UTC().Format(time.RFC3339)))
 	}
 	space("dead", manager, "59m")
 	space("alive", manager, "61m")
@@ -343,10 +369,12 @@ func TestExecRunsACommand(t *testing.T) {
 	})
 	args := (Access{Kubeconfig: f.Kubeconfig(t)}).command("mustang", "space", "client-x")[2:]
 	var out bytes.Buffer
-	if err := Exec(t.Context(), append(args, "echo", "a b"), kube.ExecStreams{Stdout: &out}); err != nil || out.String() != "client-x [echo a b]\n" {
+	if err := Exec(t.Context(), append(args, "echo", "a b"), kube.ExecStreams{Stdout: &out}); err != nil ||
+		out.String() != "client-x [echo a b]\n" {
 		t.Errorf("output %q, error %v", out.String(), err)
 	}
-	if err := Exec(t.Context(), append(args, "fails"), kube.ExecStreams{Stdout: &out}); err == nil || !strings.Contains(err.Error(), "it failed") {
+	if err := Exec(t.Context(), append(args, "fails"), kube.ExecStreams{Stdout: &out}); err == nil ||
+		!strings.Contains(err.Error(), "it failed") {
 		t.Errorf("error %v of a command that fails", err)
 	}
 }

@@ -34,7 +34,8 @@ func (a *api) chooseNodes(ctx context.Context, names []string) ([]node, error) {
 	return choose(all, names)
 }
 
-// choose returns the nodes with these names, in their order, or without names two that take pods, alike if there are such.
+// choose returns the nodes with these names, in their order, or without names two that take pods, alike if there are
+// such.
 func choose(all []corev1.Node, names []string) ([]node, error) {
 	var found []node
 	var refused []string
@@ -48,7 +49,8 @@ func choose(all []corev1.Node, names []string) ([]node, error) {
 		}
 		info := n.Status.NodeInfo
 		found = append(found, node{n.Name, info, n.Status.Capacity.Cpu().Value(), strings.Join([]string{
-			n.Labels[corev1.LabelInstanceTypeStable], info.Architecture, info.KernelVersion, n.Status.Capacity.Cpu().String()}, " ")})
+			n.Labels[corev1.LabelInstanceTypeStable], info.Architecture, info.KernelVersion, n.Status.Capacity.Cpu().String()},
+			" ")})
 	}
 	if len(names) == 0 {
 		if len(found) == 0 {
@@ -87,7 +89,8 @@ func refuses(n corev1.Node) string {
 	ready := slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
 		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
 	})
-	taint := slices.IndexFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Effect != corev1.TaintEffectPreferNoSchedule })
+	taint := slices.IndexFunc(n.Spec.Taints,
+		func(t corev1.Taint) bool { return t.Effect != corev1.TaintEffectPreferNoSchedule })
 	switch {
 	case !ready:
 		return "is not ready"
@@ -123,7 +126,8 @@ func (c *Cluster) describe(ctx context.Context) error {
 // describeNodes returns a remark on the nodes. The result file has the kernel of the first.
 func (c *Cluster) describeNodes() string {
 	describe := func(who string, n node, kernel string) string {
-		return fmt.Sprintf("%s: %d CPUs, %s%s, kubelet %s.", who, n.cpus, kernel, n.info.ContainerRuntimeVersion, n.info.KubeletVersion)
+		return fmt.Sprintf("%s: %d CPUs, %s%s, kubelet %s.", who, n.cpus, kernel, n.info.ContainerRuntimeVersion,
+			n.info.KubeletVersion)
 	}
 	first, last := c.nodes[0], c.nodes[len(c.nodes)-1]
 	switch {

@@ -29,7 +29,8 @@ const nobody = 65534
 // afterwards is how long a Job is kept that has ended, in seconds: for a look at why.
 const afterwards = 300
 
-// job returns the Job of a pod. It has no privileges, and no limit of CPU time, which would be a part of what is measured.
+// job returns the Job of a pod. It has no privileges, and no limit of CPU time, which would be a part of what is
+// measured.
 func (c *Cluster) job(p *pod) *batchv1.Job {
 	command := []string{Program, PodCommand, "idle"}
 	if p.server && !p.host {
@@ -40,12 +41,14 @@ func (c *Cluster) job(p *pod) *batchv1.Job {
 		TypeMeta:   metav1.TypeMeta{APIVersion: "batch/v1", Kind: "Job"},
 		ObjectMeta: metav1.ObjectMeta{Name: p.name, Namespace: c.api.namespace, Labels: labels},
 		Spec: batchv1.JobSpec{
-			BackoffLimit: new(int32(0)), ActiveDeadlineSeconds: new(int64(c.options.Longest.Seconds())), TTLSecondsAfterFinished: new(int32(afterwards)),
+			BackoffLimit: new(int32(0)), ActiveDeadlineSeconds: new(int64(c.options.Longest.Seconds())),
+			TTLSecondsAfterFinished: new(int32(afterwards)),
 			Template: corev1.PodTemplateSpec{
 				ObjectMeta: metav1.ObjectMeta{Labels: labels},
 				Spec: corev1.PodSpec{
 					RestartPolicy: corev1.RestartPolicyNever, HostNetwork: p.host, Affinity: onNode(p.node),
-					AutomountServiceAccountToken: new(false), EnableServiceLinks: new(false), TerminationGracePeriodSeconds: new(int64(1)),
+					AutomountServiceAccountToken: new(false), EnableServiceLinks: new(false),
+					TerminationGracePeriodSeconds: new(int64(1)),
 					SecurityContext: &corev1.PodSecurityContext{
 						RunAsNonRoot: new(true), RunAsUser: new(int64(nobody)), RunAsGroup: new(int64(nobody)),
 						SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
@@ -68,11 +71,12 @@ func (c *Cluster) job(p *pod) *batchv1.Job {
 
 // onNode returns what puts a pod on a node, if there is room. A taint holds it off.
 func onNode(name string) *corev1.Affinity {
-	return &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
-		NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchFields: []corev1.NodeSelectorRequirement{
-			{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{name}},
-		}}},
-	}}}
+	return &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+		RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+			NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchFields: []corev1.NodeSelectorRequirement{
+				{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{name}},
+			}}},
+		}}}
 }
 
 // serve makes the Service of a server, and returns its cluster IP.
@@ -85,10 +89,12 @@ func (c *Cluster) serve(ctx context.Context, p *pod) (netip.Addr, error) {
 		return corev1.ServicePort{Name: name, Protocol: protocol, Port: number, TargetPort: intstr.FromInt32(number)}
 	}
 	stored, err := create(ctx, c.api.own(services), &corev1.Service{
-		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},
-		ObjectMeta: metav1.ObjectMeta{Name: p.name, Namespace: c.api.namespace, Labels: map[string]string{managedBy: manager}},
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},
+		ObjectMeta: metav1.ObjectMeta{Name: p.name, Namespace: c.api.namespace,
+			Labels: map[string]string{managedBy: manager}},
 		Spec: corev1.ServiceSpec{
-			Selector: map[string]string{named: p.name}, IPFamilies: []corev1.IPFamily{family}, IPFamilyPolicy: new(corev1.IPFamilyPolicySingleStack),
+			Selector: map[string]string{named: p.name}, IPFamilies: []corev1.IPFamily{family},
+			IPFamilyPolicy: new(corev1.IPFamilyPolicySingleStack),
 			Ports: []corev1.ServicePort{
 				port("tcp", corev1.ProtocolTCP, servicePort), port("udp", corev1.ProtocolUDP, servicePort),
 				port("probe", corev1.ProtocolTCP, probePort),

@@ -95,7 +95,8 @@ func (c *Cluster) addresses(p *pod, all []corev1.PodIP) error {
 }
 
 // finals are reasons for which a container waits that do not pass by themselves.
-var finals = []string{"ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
+var finals = []string{"ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "CreateContainerConfigError",
+	"CreateContainerError", "RunContainerError"}
 
 // unready returns why a pod does not run, "" if it does, and whether that is final.
 func unready(p corev1.Pod) (reason string, final bool) {
@@ -123,7 +124,8 @@ func unready(p corev1.Pod) (reason string, final bool) {
 	return cmp.Or(string(p.Status.Phase), "Pending"), false
 }
 
-// warnings returns the last warning on a Job, or with an empty name on any object, after a semicolon; "" if there is none.
+// warnings returns the last warning on a Job, or with an empty name on any object, after a semicolon; "" if there is
+// none.
 func (c *Cluster) warnings(job string) string {
 	all, err := list[corev1.Event](context.Background(), c.api.own(events), metav1.ListOptions{})
 	if err != nil {
@@ -131,8 +133,10 @@ func (c *Cluster) warnings(job string) string {
 	}
 	last := ""
 	for _, e := range all {
-		if e.Type == corev1.EventTypeWarning && (job == "" || e.InvolvedObject.Kind == "Job" && e.InvolvedObject.Name == job) {
-			last = fmt.Sprintf("; %s %s: %s: %s", strings.ToLower(e.InvolvedObject.Kind), e.InvolvedObject.Name, e.Reason, e.Message)
+		if e.Type == corev1.EventTypeWarning && (job == "" || e.InvolvedObject.Kind == "Job" &&
+			e.InvolvedObject.Name == job) {
+			last = fmt.Sprintf("; %s %s: %s: %s", strings.ToLower(e.InvolvedObject.Kind), e.InvolvedObject.Name,
+				e.Reason, e.Message)
 		}
 	}
 	return last

@@ -142,7 +142,8 @@ func (p *Plugin) environment(executable string, dirs lab.PluginDirs) []string {
 		socket = socketIn(dirs)
 	}
 	own := pluginIn(dirs)
-	env = append(env, "CNI_PATH="+filepath.Dir(executable), server.SocketVariable+"="+socket, "MUSTANG_CNI_STATE_DIR="+own.StateDir,
+	env = append(env, "CNI_PATH="+filepath.Dir(executable), server.SocketVariable+"="+socket, "MUSTANG_CNI_STATE_DIR="+
+		own.StateDir,
 		"MUSTANG_CNI_RUN_DIR="+own.RunDir, "MUSTANG_BPF_ROOT="+own.BPFRoot)
 	if dirs.Cgroup != "" {
 		env = append(env, "MUSTANG_CNI_CGROUP="+dirs.Cgroup)
@@ -207,6 +208,7 @@ func socketIn(dirs lab.PluginDirs) string { return filepath.Join(dirs.Run, "agen
 
 func pluginIn(dirs lab.PluginDirs) cni.Plugin {
 	return cni.Plugin{
-		StateDir: filepath.Join(dirs.State, "mustang"), RunDir: filepath.Join(dirs.Run, "mustang"), BPFRoot: dirs.BPFRoot, Cgroup: dirs.Cgroup,
+		StateDir: filepath.Join(dirs.State, "mustang"), RunDir: filepath.Join(dirs.Run, "mustang"), BPFRoot: dirs.BPFRoot,
+		Cgroup: dirs.Cgroup,
 	}
 }

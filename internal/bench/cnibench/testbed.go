@@ -80,7 +80,8 @@ type Sample struct {
 // outlive it.
 func NewTestbed(l *lab.Lab) (_ *Testbed, err error) {
 	t := &Testbed{
-		lab: l, dirs: l.PluginDirs(), proven: map[*Plugin]proof{}, pending: map[Batch]map[string]Sample{}, gateways: map[*Plugin]bool{},
+		lab: l, dirs: l.PluginDirs(), proven: map[*Plugin]proof{}, pending: map[Batch]map[string]Sample{},
+		gateways: map[*Plugin]bool{},
 	}
 	defer func() {
 		if err != nil {

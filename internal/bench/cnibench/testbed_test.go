@@ -52,14 +52,17 @@ func TestProveFindsContradictions(t *testing.T) {
 	for name, test := range map[string]struct{ script, reason string }{
 		"error": {`printf '{"code": 999, "msg": "no way", "details": "at all"}'; exit 1`, "ADD: no way at all"},
 		"crash": {`echo broken >&2; exit 3`, "exit status 3: broken"},
-		"no attachment": {`[ $CNI_COMMAND = ADD ] && echo '{"ips": [{"address": "10.80.0.9/16", "gateway": "10.80.0.1"}]}'; true`,
+		"no attachment": {`[ $CNI_COMMAND = ADD ] && echo '{"ips": [{"address": "10.80.0.9/16", "gateway": ` +
+			`"10.80.0.1"}]}'; true`,
 			"eth0"},
 		"another address": {`honest | sed 's/"10.80.0.\([0-9]*\)\/16"/"10.80.9.\1\/16"/'`, "the result has 10.80.9."},
 		"no result":       {`honest >/dev/null`, "result of ADD"},
-		"no gateway":      {`honest && nsenter --net=$CNI_NETNS ip route replace unreachable 10.80.0.1`, "cannot reach its gateway"},
+		"no gateway": {`honest && nsenter --net=$CNI_NETNS ip route replace unreachable 10.80.0.1`,
+			"cannot reach its gateway"},
 		"DEL does nothing": {`[ $CNI_COMMAND = DEL ] || honest`,
 			"has 2 devices after DEL, want 1"},
-		"DEL keeps the address": {`if [ $CNI_COMMAND = DEL ]; then nsenter --net=$CNI_NETNS ip link del eth0; else honest; fi`,
+		"DEL keeps the address": {
+			`if [ $CNI_COMMAND = DEL ]; then nsenter --net=$CNI_NETNS ip link del eth0; else honest; fi`,
 			"is still reserved after DEL"},
 		"DEL leaves a device": {`honest; [ $CNI_COMMAND = ADD ] || ip link add left type veth peer name right`,
 			"the host still has veth"},
@@ -112,7 +115,8 @@ func TestMustangConfigurationHasSettings(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{`"services":"socket"`, `"link":"macvlan"`, `"prevResult":{"ips":[]}`, `"subnet":"10.1.0.0/16"`} {
+	for _, want := range []string{`"services":"socket"`, `"link":"macvlan"`, `"prevResult":{"ips":[]}`,
+		`"subnet":"10.1.0.0/16"`} {
 		if !strings.Contains(string(config), want) {
 			t.Errorf("%s lacks %s", config, want)
 		}

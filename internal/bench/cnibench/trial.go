@@ -37,8 +37,8 @@ type trial struct {
 	evidence   result.Evidence
 }
 
-// run measures ADD and DEL of all pods, and returns the samples by workload. If the plugin did not do what it reports, the error
-// is an [*evidence.Error].
+// run measures ADD and DEL of all pods, and returns the samples by workload. If the plugin did not do what it reports,
+// the error is an [*evidence.Error].
 func (t *trial) run(ctx context.Context) (samples map[string]Sample, err error) {
 	defer func() {
 		if err != nil && ctx.Err() == nil {
@@ -100,7 +100,8 @@ func (t *trial) prepare() error {
 	base := t.Plugin.environment(program, s.dirs)
 	for i, pod := range s.pods[:t.Pods] {
 		env := append(slices.Clone(base), fmt.Sprintf("CNI_CONTAINERID=bench-%d-%d", s.trials, i), "CNI_NETNS="+pod.ns.Path())
-		t.adds = append(t.adds, &call{program: program, config: config, env: append(slices.Clone(env), "CNI_COMMAND="+verbAdd)})
+		t.adds = append(t.adds, &call{program: program, config: config, env: append(slices.Clone(env),
+			"CNI_COMMAND="+verbAdd)})
 		t.dels = append(t.dels, &call{program: program, config: config, env: append(env, "CNI_COMMAND="+verbDel)})
 	}
 	devices, err := rtnl.In(s.pods[0].ns).Devices()
@@ -172,7 +173,8 @@ func (t *trial) checkAdded() error {
 			has := slices.ContainsFunc(device.Addrs, func(p netip.Prefix) bool { return p.Addr() == addr })
 			switch {
 			case !has || !device.Up:
-				return fmt.Errorf("%s of %s has %v (up: %t), the result has %s", lab.IfName, pod.name, device.Addrs, device.Up, addr)
+				return fmt.Errorf("%s of %s has %v (up: %t), the result has %s", lab.IfName, pod.name, device.Addrs,
+					device.Up, addr)
 			case !reserved[addr.String()]:
 				return fmt.Errorf("%s of %s is not reserved", addr, pod.name)
 			case slices.Contains(t.addresses, addr):
@@ -202,7 +204,8 @@ func (t *trial) checkEndpoints() error {
 	if err != nil {
 		return err
 	}
-	packets, sockets := t.Plugin.Endpoints, t.Plugin.HasServices() && !t.Plugin.Endpoints // whose sockets are enabled with them
+	// whose sockets are enabled with them
+	packets, sockets := t.Plugin.Endpoints, t.Plugin.HasServices() && !t.Plugin.Endpoints
 	switch {
 	case !packets && len(known.Endpoints) > 0:
 		return fmt.Errorf("the eBPF datapath has %d endpoints, want none", len(known.Endpoints))

@@ -61,7 +61,8 @@ func Lookup(name string) (Engine, error) {
 		}
 		names = append(names, e.Name)
 	}
-	return Engine{}, fmt.Errorf("unknown engine %q: want one of %s%s", name, strings.Join(names, ", "), suggest.Text(name, names))
+	return Engine{}, fmt.Errorf("unknown engine %q: want one of %s%s", name, strings.Join(names, ", "),
+		suggest.Text(name, names))
 }
 
 // Runs reports whether the engine carries a workload over a number of flows, 0 for one.
@@ -70,7 +71,8 @@ func (e Engine) Runs(workload string, flows int) bool {
 }
 
 // errTranslated is the reason why netperf measures no service.
-var errTranslated = errors.New("netperf's server listens on the address that its client connects to, so that address can't be a service's")
+var errTranslated = errors.New(
+	"netperf's server listens on the address that its client connects to, so that address can't be a service's")
 
 // Reaches returns the reason why the engine can't measure a path, nil if none is known.
 func (e Engine) Reaches(p evidence.Path) error {

@@ -80,11 +80,15 @@ func TestPrintedTwice(t *testing.T) {
 		count  uint64
 		reason string
 	}{
-		"iperf3":              {iperf3, outputs{twice(client, "1580466176", "1580466177"), append(slices.Clone(server), server...)}, 1580466177, ""},
-		"iperf3, cut off":     {iperf3, outputs{append(slices.Clone(client), client[:len(client)/2]...), server}, 1580466176, ""},
-		"iperf3, then empty":  {iperf3, outputs{append(slices.Clone(client), "{}"...), server}, 1580466176, ""},
-		"iperf3, then failed": {iperf3, outputs{append(slices.Clone(client), `{"error": "interrupt"}`...), server}, 0, "interrupt"},
-		"sockperf":            {sockperf, outputs{client: twice(sockperfClient, "ReceivedMessages=7839", "ReceivedMessages=7840")}, 7840, ""},
+		"iperf3": {iperf3, outputs{twice(client, "1580466176", "1580466177"), append(slices.Clone(server),
+			server...)}, 1580466177, ""},
+		"iperf3, cut off": {iperf3, outputs{append(slices.Clone(client), client[:len(client)/2]...), server},
+			1580466176, ""},
+		"iperf3, then empty": {iperf3, outputs{append(slices.Clone(client), "{}"...), server}, 1580466176, ""},
+		"iperf3, then failed": {iperf3, outputs{append(slices.Clone(client), `{"error": "interrupt"}`...), server}, 0,
+			"interrupt"},
+		"sockperf": {sockperf, outputs{client: twice(sockperfClient, "ReceivedMessages=7839", "ReceivedMessages=7840")}, 7840,
+			""},
 	} {
 		m, err := test.tool.read(Traffic{Workload: load.TCPStream}, test.o)
 		if test.count == 0 {
@@ -101,7 +105,8 @@ func TestPrintedTwice(t *testing.T) {
 
 // TestOddFiguresAreErrors holds figures that no measurement has.
 func TestOddFiguresAreErrors(t *testing.T) {
-	for _, text := range []string{"THROUGHPUT=nan\nLOCAL_SEND_CALLS=1\n", "THROUGHPUT=1\nLOCAL_SEND_CALLS=1e99\n", "THROUGHPUT=-1\nLOCAL_SEND_CALLS=5\n"} {
+	for _, text := range []string{"THROUGHPUT=nan\nLOCAL_SEND_CALLS=1\n", "THROUGHPUT=1\nLOCAL_SEND_CALLS=1e99\n",
+		"THROUGHPUT=-1\nLOCAL_SEND_CALLS=5\n"} {
 		if m, err := netperf.read(Traffic{Workload: load.TCPRR}, outputs{client: []byte(text)}); err == nil {
 			t.Errorf("%q gives %+v", text, m)
 		}

@@ -32,14 +32,16 @@ const maxCount = 1 << 60
 
 func driveIPerf3(t Traffic) []string {
 	command := []string{
-		"iperf3", "-c", t.Path.Connect.Addr().String(), "-p", portOf(t.Path.Connect), "-J", "-i", "0", "-t", strconv.Itoa(t.Seconds),
+		"iperf3", "-c", t.Path.Connect.Addr().String(), "-p", portOf(t.Path.Connect), "-J", "-i", "0", "-t",
+		strconv.Itoa(t.Seconds),
 	}
 	flows := max(t.Flows, 1)
 	if flows > 1 {
 		command = append(command, "-P", strconv.Itoa(flows))
 	}
 	if t.Workload == load.UDPStream {
-		return append(command, "-u", "-l", strconv.Itoa(load.DefaultDatagram), "-b", strconv.FormatUint(t.Rate/uint64(flows), 10))
+		return append(command, "-u", "-l", strconv.Itoa(load.DefaultDatagram), "-b",
+			strconv.FormatUint(t.Rate/uint64(flows), 10))
 	}
 	return append(command, "-C", lab.Congestion)
 }
@@ -124,5 +126,6 @@ func (r iperf3JSON) addresses() (local, peer netip.AddrPort, err error) {
 	c := r.Start.Connected[0]
 	localAddr, err1 := netip.ParseAddr(c.LocalHost)
 	peerAddr, err2 := netip.ParseAddr(c.RemoteHost)
-	return netip.AddrPortFrom(localAddr.Unmap(), c.LocalPort), netip.AddrPortFrom(peerAddr.Unmap(), c.RemotePort), errors.Join(err1, err2)
+	return netip.AddrPortFrom(localAddr.Unmap(), c.LocalPort), netip.AddrPortFrom(peerAddr.Unmap(), c.RemotePort),
+		errors.Join(err1, err2)
 }

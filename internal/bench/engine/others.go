@@ -43,8 +43,10 @@ func familyOf(addr netip.Addr) string {
 func driveNetperf(t Traffic) []string {
 	listen, connect := t.Path.Listen.Addr(), t.Path.Connect
 	command := []string{
-		"netperf", familyOf(listen), "-H", listen.String(), "-p", strconv.Itoa(controlPort), "-P", "0", "-l", strconv.Itoa(t.Seconds),
-		"-t", "omni", "--", "-T", "tcp", "-H", connect.Addr().String(), "-P", "0," + portOf(connect), "-K", lab.Congestion, "-k", netperfFigures,
+		"netperf", familyOf(listen), "-H", listen.String(), "-p", strconv.Itoa(controlPort), "-P", "0", "-l",
+		strconv.Itoa(t.Seconds),
+		"-t", "omni", "--", "-T", "tcp", "-H", connect.Addr().String(), "-P", "0," + portOf(connect), "-K", lab.Congestion,
+		"-k", netperfFigures,
 	}
 	if t.Workload == load.TCPRR {
 		return append(command, "-d", "rr", "-r", "1,1", "-D")
@@ -85,7 +87,8 @@ var sockperf = Engine{
 	version:   regexp.MustCompile(`sockperf, version ([0-9.]+)`),
 	workloads: []string{load.TCPRR}, many: true,
 	serve: func(t Traffic) []string {
-		return []string{"sockperf", "server", "--tcp", "-i", t.Path.Listen.Addr().String(), "-p", portOf(t.Path.Listen), "--uc-reuseaddr"}
+		return []string{"sockperf", "server", "--tcp", "-i", t.Path.Listen.Addr().String(), "-p", portOf(t.Path.Listen),
+			"--uc-reuseaddr"}
 	},
 	drive: func(t Traffic) []string {
 		return []string{
@@ -100,7 +103,8 @@ var sockperf = Engine{
 const smallestMessage = 14
 
 // sockperfSum is the line on the time after sockperf's warm-up.
-var sockperfSum = regexp.MustCompile(`\[Valid Duration\] RunTime=([0-9.]+) sec; SentMessages=[0-9]+; ReceivedMessages=([0-9]+)`)
+var sockperfSum = regexp.MustCompile(
+	`\[Valid Duration\] RunTime=([0-9.]+) sec; SentMessages=[0-9]+; ReceivedMessages=([0-9]+)`)
 
 func figuresOfSockperf(_ Traffic, o outputs) (m load.Measurement, err error) {
 	all := sockperfSum.FindAllSubmatch(o.client, -1)

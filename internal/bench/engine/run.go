@@ -86,7 +86,8 @@ func (e Engine) Run(ctx context.Context, t Traffic) (m load.Measurement, err err
 	}
 	m.Workload, m.Flows = t.Workload, max(t.Flows, 1)
 	if !m.ClientLocal.IsValid() {
-		m.ClientLocal, m.ClientPeer, m.ServerLocal, m.ServerPeer = seen.ClientLocal, seen.ClientPeer, seen.ServerLocal, seen.ServerPeer
+		m.ClientLocal, m.ClientPeer, m.ServerLocal, m.ServerPeer = seen.ClientLocal, seen.ClientPeer, seen.ServerLocal,
+			seen.ServerPeer
 		m.ClientCongestion = seen.ClientCongestion
 	}
 	if !m.ClientLocal.IsValid() {
@@ -112,7 +113,8 @@ type process struct {
 }
 
 func start(ctx context.Context, l *lab.Lab, place string, command []string) (*process, error) {
-	p := &process{name: command[3] + " in " + place, cmd: exec.CommandContext(ctx, command[0], command[1:]...), done: make(chan struct{})}
+	p := &process{name: command[3] + " in " + place, cmd: exec.CommandContext(ctx, command[0], command[1:]...),
+		done: make(chan struct{})}
 	p.cmd.Env = append(os.Environ(), "LC_ALL=C")
 	p.cmd.Stdout, p.cmd.Stderr = &p.stdout, &p.stderr
 	p.cmd.WaitDelay = time.Second

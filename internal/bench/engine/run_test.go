@@ -19,7 +19,8 @@ func TestRunWithoutAddressesIsUnseen(t *testing.T) {
 	testkit.RequireRoot(t)
 	testkit.RequireTool(t, "sockperf")
 	store := lab.Store{Dir: t.TempDir()}
-	l, err := store.Up(t.Context(), lab.Options{Name: "unseen", Topology: lab.TopologyNode, Link: lab.LinkHost, Disk: t.TempDir()})
+	l, err := store.Up(t.Context(), lab.Options{Name: "unseen", Topology: lab.TopologyNode, Link: lab.LinkHost,
+		Disk: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)
 	}

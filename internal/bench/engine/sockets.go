@@ -100,7 +100,8 @@ func ownSocket(m *load.Measurement, pid int, to netip.AddrPort) (bool, error) {
 	}
 	for _, entry := range entries {
 		number, err := strconv.Atoi(entry.Name())
-		if target, linkErr := os.Readlink(dir + "/" + entry.Name()); err != nil || linkErr != nil || !strings.HasPrefix(target, "socket:") {
+		if target, linkErr := os.Readlink(dir + "/" + entry.Name()); err != nil || linkErr != nil ||
+			!strings.HasPrefix(target, "socket:") {
 			continue
 		}
 		fd, err := unix.PidfdGetfd(process, number, 0)

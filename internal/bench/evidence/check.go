@@ -41,8 +41,8 @@ type sampleCheck struct {
 	sum sums
 }
 
-// crossing is a device, and the least numbers of packets that it must have counted. In the directions of none it must have
-// counted no more than stray ones, unless other flows cross it so.
+// crossing is a device, and the least numbers of packets that it must have counted. In the directions of none it must
+// have counted no more than stray ones, unless other flows cross it so.
 type crossing struct {
 	Device
 	rx, tx uint64
@@ -134,8 +134,9 @@ func (c *sampleCheck) check() {
 	}
 }
 
-// checkEnds checks the addresses that both ends of a path in a cluster see. The client's peer is the server itself where a
-// program translates the address in connect(), and the server's peer another address than the client's where one is masqueraded.
+// checkEnds checks the addresses that both ends of a path in a cluster see. The client's peer is the server itself
+// where a program translates the address in connect(), and the server's peer another address than the client's where
+// one is masqueraded.
 func (c *sampleCheck) checkEnds() {
 	m := c.measurement
 	if m.ClientPeer != c.Connect && m.ClientPeer != c.Listen {
@@ -223,11 +224,13 @@ func (c *sampleCheck) checkConnections() {
 		}
 	case c.passesRules():
 		if !c.tracked || c.redirected {
-			c.add("the kernel's connection table: no entry of the connection, which passes the rules of the service proxy (redirected %t)", c.redirected)
+			c.add("the kernel's connection table: no entry of the connection, which passes the rules of the service proxy "+
+				"(redirected %t)", c.redirected)
 		}
 	case c.policyRules():
 		if !c.tracked || c.redirected {
-			c.add("the kernel's connection table: no entry of the connection, which the rules of the policy track (redirected %t)", c.redirected)
+			c.add("the kernel's connection table: no entry of the connection, which the rules of the policy track "+
+				"(redirected %t)", c.redirected)
 		}
 	case c.tracked:
 		c.add("the kernel tracks the connection, which should bypass its rules")
@@ -275,8 +278,8 @@ func (c *sampleCheck) rules() map[string]uint64 {
 	return map[string]uint64{"established": toServer + toClient, "allowed": c.connections(), "denied": 1}
 }
 
-// checkCounters checks that the path's eBPF programs ran, or none where no flow has one, and that a network policy has judged
-// the connections, by its rules or by the programs, and that there is none where the path has none.
+// checkCounters checks that the path's eBPF programs ran, or none where no flow has one, and that a network policy has
+// judged the connections, by its rules or by the programs, and that there is none where the path has none.
 func (c *sampleCheck) checkCounters() {
 	runs := c.evidence.ProgramRuns
 	if len(c.sum.programs) == 0 && len(runs) > 0 {
@@ -367,9 +370,11 @@ func (c *sampleCheck) hostSides() []crossing {
 	delivery := c.traits().DeliveryOn(c.ovsDatapath)
 	switch ebpf := c.Datapath() == result.DatapathEBPF; {
 	case ebpf && delivery == podlink.DeliverToPeer:
-		return []crossing{{Device: sideB, rx: toServer}, {Device: sideA, rx: toClient}, {Device: sideA, none: sent}, {Device: sideB, none: sent}}
+		return []crossing{{Device: sideB, rx: toServer}, {Device: sideA, rx: toClient}, {Device: sideA, none: sent},
+			{Device: sideB, none: sent}}
 	case ebpf && delivery == podlink.DeliverFromPeer:
-		return []crossing{{Device: sideA, tx: toServer}, {Device: sideB, tx: toClient}, {Device: sideA, none: received}, {Device: sideB, none: received}}
+		return []crossing{{Device: sideA, tx: toServer}, {Device: sideB, tx: toClient}, {Device: sideA, none: received},
+			{Device: sideB, none: received}}
 	case c.Client == lab.PodB:
 		return []crossing{{Device: sideA, rx: toClient, tx: toServer}, {Device: sideB, rx: toServer, tx: toClient}}
 	}

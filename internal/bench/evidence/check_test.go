@@ -42,7 +42,8 @@ func fitting(t *testing.T, id string) evidence.Observation {
 		ClientLocal: client, ClientPeer: p.Connect, ServerLocal: p.Listen, ServerPeer: client,
 	}}
 	count := func(place, name string, rx, tx uint64) {
-		o.Evidence.Devices = append(o.Evidence.Devices, result.DeviceCount{Host: place, Name: name, RxPackets: rx, TxPackets: tx})
+		o.Evidence.Devices = append(o.Evidence.Devices, result.DeviceCount{Host: place, Name: name, RxPackets: rx,
+			TxPackets: tx})
 	}
 	count(lab.PodA, lab.IfName, 1010, 1010)
 	count(lab.PodB, lab.IfName, 1010, 1010)
@@ -135,31 +136,63 @@ func TestEachContradictionIsFound(t *testing.T) {
 		finding  string
 	}{
 		{"veth/pod-ip", "no traffic", func(w *evidence.Observation) { w.Measurement.Count = 0 }, "no data was transferred"},
-		{"veth/pod-ip", "past the host", func(w *evidence.Observation) { device(w, lab.Host, "veth-pod-a").TxPackets = 5 }, "want at least"},
-		{"veth/pod-ip", "by loopback", func(w *evidence.Observation) { device(w, lab.Host, "lo").RxPackets = 1000 }, "off the path"},
-		{"veth/pod-ip", "programs", func(w *evidence.Observation) { w.Evidence.ProgramRuns = map[string]uint64{"from_pod": 1} }, "programs ran"},
+		{"veth/pod-ip", "past the host", func(w *evidence.Observation) { device(w, lab.Host, "veth-pod-a").TxPackets = 5 },
+			"want at least"},
+		{"veth/pod-ip", "by loopback", func(w *evidence.Observation) { device(w, lab.Host, "lo").RxPackets = 1000 },
+			"off the path"},
+		{"veth/pod-ip", "programs", func(w *evidence.Observation) {
+			w.Evidence.ProgramRuns = map[string]uint64{"from_pod": 1}
+		}, "programs ran"},
 		{"veth/pod-ip", "tracked", func(w *evidence.Observation) { w.Tracked = true }, "tracks"},
-		{"veth/pod-ip", "other server", func(w *evidence.Observation) { w.Measurement.ServerLocal = w.Measurement.ClientLocal }, "the server's address is"},
-		{"veth/cluster-ip/iptables", "no translation", func(w *evidence.Observation) { w.Redirected = false }, "no translated entry"},
-		{"veth/cluster-ip/iptables", "pod's address", func(w *evidence.Observation) { w.Measurement.ClientPeer = w.Path.Listen }, "peer is"},
-		{"veth/cluster-ip/iptables", "masqueraded", func(w *evidence.Observation) { w.Measurement.ServerPeer = netip.MustParseAddrPort("192.168.10.1:1") }, "server's peer"},
-		{"bridge-call-on/pod-ip", "not called", func(w *evidence.Observation) { w.Tracked = false }, "did not pass the host's rules"},
+		{"veth/pod-ip", "other server",
+			func(w *evidence.Observation) { w.Measurement.ServerLocal = w.Measurement.ClientLocal }, "the server's address is"},
+		{"veth/cluster-ip/iptables", "no translation", func(w *evidence.Observation) { w.Redirected = false },
+			"no translated entry"},
+		{"veth/cluster-ip/iptables", "pod's address",
+			func(w *evidence.Observation) { w.Measurement.ClientPeer = w.Path.Listen }, "peer is"},
+		{"veth/cluster-ip/iptables", "masqueraded",
+			func(w *evidence.Observation) { w.Measurement.ServerPeer = netip.MustParseAddrPort("192.168.10.1:1") },
+			"server's peer"},
+		{"bridge-call-on/pod-ip", "not called", func(w *evidence.Observation) { w.Tracked = false },
+			"did not pass the host's rules"},
 		{"bridge-call-on/pod-ip", "other port", func(w *evidence.Observation) {
 			w.Translated, w.Measurement.ServerPeer = true, netip.AddrPortFrom(w.Measurement.ServerPeer.Addr(), 1)
 		}, ""},
-		{"bridge-call-on/pod-ip", "redirected", func(w *evidence.Observation) { w.Translated, w.Redirected = true, true }, "did not pass the host's rules"},
+		{"bridge-call-on/pod-ip", "redirected", func(w *evidence.Observation) { w.Translated, w.Redirected = true, true },
+			"did not pass the host's rules"},
 		{"bridge-call-off/pod-ip", "called", func(w *evidence.Observation) { w.Tracked = true }, "tracks"},
-		{"macvlan/cluster-ip/iptables", "past the host", func(w *evidence.Observation) { device(w, lab.Host, hostDevice(t, "macvlan")).RxPackets = 9 }, "want at least"},
-		{"macvlan/pod-ip", "by the host", func(w *evidence.Observation) { device(w, lab.Host, hostDevice(t, "macvlan")).RxPackets = 999 }, "off the path"},
-		{"veth+ebpf/pod-ip", "by the stack", func(w *evidence.Observation) { device(w, lab.Host, "veth-pod-a").TxPackets = 1000 }, "off the path"},
-		{"veth+ebpf/pod-ip", "no redirect", func(w *evidence.Observation) { delete(w.Evidence.ProgramRuns, "redirect_peer") }, "redirect_peer"},
+		{"macvlan/cluster-ip/iptables", "past the host", func(w *evidence.Observation) {
+			device(w, lab.Host,
+				hostDevice(t, "macvlan")).RxPackets = 9
+		}, "want at least"},
+		{"macvlan/pod-ip", "by the host", func(w *evidence.Observation) {
+			device(w, lab.Host,
+				hostDevice(t, "macvlan")).RxPackets = 999
+		}, "off the path"},
+		{"veth+ebpf/pod-ip", "by the stack", func(w *evidence.Observation) {
+			device(w, lab.Host,
+				"veth-pod-a").TxPackets = 1000
+		}, "off the path"},
+		{"veth+ebpf/pod-ip", "no redirect", func(w *evidence.Observation) { delete(w.Evidence.ProgramRuns, "redirect_peer") },
+			"redirect_peer"},
 		{"veth+ebpf/cluster-ip", "no program", func(w *evidence.Observation) { w.Evidence.ProgramRuns = nil }, "from_pod"},
 		{"veth+ebpf/cluster-ip", "no entry", func(w *evidence.Observation) { w.Evidence.Connections = 0 }, "0 entries"},
-		{"veth/cluster-ip/ebpf-socket", "not translated", func(w *evidence.Observation) { w.Evidence.ProgramRuns = nil }, "sock_connect"},
-		{"veth/cluster-ip/ebpf-socket", "per packet", func(w *evidence.Observation) { w.Evidence.Connections = 1 }, "1 entries"},
-		{"ipvlan-l3/pod-ip", "by the host", func(w *evidence.Observation) { device(w, lab.Host, hostDevice(t, "ipvlan-l3")).TxPackets = 999 }, "off the path"},
-		{"netkit+ebpf/pod-ip", "by the stack", func(w *evidence.Observation) { device(w, lab.Host, "veth-pod-b").RxPackets = 999 }, "off the path"},
-		{"tun+ebpf/pod-ip", "past the host", func(w *evidence.Observation) { device(w, lab.Host, "veth-pod-b").RxPackets = 9 }, "want at least"},
+		{"veth/cluster-ip/ebpf-socket", "not translated", func(w *evidence.Observation) { w.Evidence.ProgramRuns = nil },
+			"sock_connect"},
+		{"veth/cluster-ip/ebpf-socket", "per packet", func(w *evidence.Observation) { w.Evidence.Connections = 1 },
+			"1 entries"},
+		{"ipvlan-l3/pod-ip", "by the host", func(w *evidence.Observation) {
+			device(w, lab.Host,
+				hostDevice(t, "ipvlan-l3")).TxPackets = 999
+		}, "off the path"},
+		{"netkit+ebpf/pod-ip", "by the stack", func(w *evidence.Observation) {
+			device(w, lab.Host,
+				"veth-pod-b").RxPackets = 999
+		}, "off the path"},
+		{"tun+ebpf/pod-ip", "past the host", func(w *evidence.Observation) {
+			device(w, lab.Host,
+				"veth-pod-b").RxPackets = 9
+		}, "want at least"},
 		{"veth+ebpf/cluster-ip", "by the kernel", func(w *evidence.Observation) { w.Tracked = true }, "tracks"},
 	} {
 		t.Run(test.id+" "+test.name, func(t *testing.T) {
@@ -176,8 +209,8 @@ func TestEachContradictionIsFound(t *testing.T) {
 	}
 }
 
-// TestPodIPBesideServiceProxies checks that the rules of a service proxy track the connections of pod IPs that the host routes, and
-// no others.
+// TestPodIPBesideServiceProxies checks that the rules of a service proxy track the connections of pod IPs that the host
+// routes, and no others.
 func TestPodIPBesideServiceProxies(t *testing.T) {
 	for id, tracked := range map[string]bool{
 		"veth/pod-ip": false, "veth/pod-ip/iptables": true, "veth/pod-ip/nftables": true, "veth/pod-ip/ebpf-socket": false,
@@ -229,7 +262,8 @@ func TestSideBySide(t *testing.T) {
 	if len(alone[0]) > 0 {
 		t.Errorf("alone: %q", alone[0])
 	}
-	pods.Evidence.Devices = append(pods.Evidence.Devices, result.DeviceCount{Host: lab.Host, Name: "lo", RxPackets: 1010, TxPackets: 1010})
+	pods.Evidence.Devices = append(pods.Evidence.Devices, result.DeviceCount{Host: lab.Host, Name: "lo", RxPackets: 1010,
+		TxPackets: 1010})
 	if alone := evidence.FindingsSideBySide(pods); len(alone[0]) == 0 {
 		t.Error("packets on lo, which no flow crosses: no finding")
 	}
@@ -255,8 +289,8 @@ func streaming(t *testing.T, id string, bytes uint64) evidence.Observation {
 	return o
 }
 
-// TestBigTCPIsProved refuses a path with BIG TCP to a device that does not take its packets, and takes streams in packets
-// of any size where both do.
+// TestBigTCPIsProved refuses a path with BIG TCP to a device that does not take its packets, and takes streams in
+// packets of any size where both do.
 func TestBigTCPIsProved(t *testing.T) {
 	for _, id := range []string{"veth+big-tcp/pod-ip", "macvlan+big-tcp/pod-ip"} {
 		for _, bytes := range []uint64{262144, 65000, 1448} {

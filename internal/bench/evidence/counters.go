@@ -22,7 +22,8 @@ type counters struct {
 }
 
 func readCounters(l *lab.Lab) (counters, error) {
-	c := counters{devices: map[Device]result.DeviceCount{}, indexes: map[Device]int{}, programs: map[string]uint64{}, ip: map[string][2]netstat.IPCounters{}}
+	c := counters{devices: map[Device]result.DeviceCount{}, indexes: map[Device]int{}, programs: map[string]uint64{},
+		ip: map[string][2]netstat.IPCounters{}}
 	if l == nil {
 		return c, nil
 	}
@@ -72,7 +73,8 @@ func (c counters) since(earlier counters) result.Evidence {
 	e := result.Evidence{ProgramRuns: map[string]uint64{}}
 	for _, key := range c.order {
 		d, before := c.devices[key], earlier.devices[key]
-		if index, ok := earlier.indexes[key]; ok && (index != c.indexes[key] || d.RxPackets < before.RxPackets || d.TxPackets < before.TxPackets) {
+		if index, ok := earlier.indexes[key]; ok && (index != c.indexes[key] || d.RxPackets < before.RxPackets ||
+			d.TxPackets < before.TxPackets) {
 			e.Findings = append(e.Findings, fmt.Sprintf("%s in %s was replaced meanwhile", d.Name, d.Host))
 			continue
 		}
@@ -102,7 +104,8 @@ func add(to *map[string]uint64, now, earlier map[string]uint64) {
 
 func ipSince(now, before netstat.IPCounters) netstat.IPCounters {
 	return netstat.IPCounters{
-		Delivered: now.Delivered - before.Delivered, Forwarded: now.Forwarded - before.Forwarded, Sent: now.Sent - before.Sent,
+		Delivered: now.Delivered - before.Delivered, Forwarded: now.Forwarded - before.Forwarded,
+		Sent: now.Sent - before.Sent,
 	}
 }
 

@@ -33,7 +33,8 @@ func TestReplacedDeviceIsFound(t *testing.T) {
 	if err := rtnl.DeleteInChild(pod, before.indexes[device]); err != nil {
 		t.Fatal(err)
 	}
-	if err := rtnl.AddVeth(rtnl.VethEnd{Namespace: pod, Name: "left"}, rtnl.VethEnd{Namespace: other, Name: "right"}, 1500); err != nil {
+	if err := rtnl.AddVeth(rtnl.VethEnd{Namespace: pod, Name: "left"}, rtnl.VethEnd{Namespace: other, Name: "right"},
+		1500); err != nil {
 		t.Fatal(err)
 	}
 	found := strings.Join(read().since(before).Findings, "; ")

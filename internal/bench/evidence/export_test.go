@@ -18,7 +18,8 @@ type Observation struct {
 
 // check returns the check of the observation.
 func (o Observation) check() *sampleCheck {
-	return &sampleCheck{Path: o.Path, measurement: o.Measurement, evidence: o.Evidence, tracked: o.Tracked, translated: o.Translated, redirected: o.Redirected, small: o.Small}
+	return &sampleCheck{Path: o.Path, measurement: o.Measurement, evidence: o.Evidence, tracked: o.Tracked,
+		translated: o.Translated, redirected: o.Redirected, small: o.Small}
 }
 
 // Findings returns the findings of a path in a lab.

@@ -76,7 +76,8 @@ func (p Path) translatedByRules() bool {
 // policyRules reports whether the kernel's firewall rules enforce a network policy.
 func (p Path) policyRules() bool { return p.Lab.Policy != "" && p.Lab.Policy != lab.ViaEBPFTC }
 
-// passesRules reports whether the path leads to a pod IP by the IP layer of a host that has the rules of a service proxy.
+// passesRules reports whether the path leads to a pod IP by the IP layer of a host that has the rules of a service
+// proxy.
 func (p Path) passesRules() bool {
 	rules := p.Lab.Via == lab.ViaIPTables || p.Lab.Via == lab.ViaNFTables || p.Lab.Via == lab.ViaIPVS
 	return rules && p.Route == nil && p.Target == result.TargetPodIP && (p.traits().Routed || p.Client == lab.Host)

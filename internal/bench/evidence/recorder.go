@@ -88,7 +88,8 @@ func (r *Recorder) Stop(flows ...Flow) ([]result.Evidence, error) {
 	}
 	var checks []*sampleCheck
 	for _, f := range flows {
-		c := &sampleCheck{Path: f.Path, mayLoseAll: f.MayLoseAll, measurement: f.Measurement, evidence: after.since(r.before), fromMachine: r.Lab == nil}
+		c := &sampleCheck{Path: f.Path, mayLoseAll: f.MayLoseAll, measurement: f.Measurement, evidence: after.since(r.before),
+			fromMachine: r.Lab == nil}
 		c.evidence.Client = addresses(f.Measurement.ClientLocal, f.Measurement.ClientPeer)
 		c.evidence.Server = addresses(f.Measurement.ServerLocal, f.Measurement.ServerPeer)
 		if r.Lab != nil {
@@ -221,8 +222,8 @@ func (c *sampleCheck) trackedConnection(l *lab.Lab) error {
 	return nil
 }
 
-// findSmall notes the ends of a path with BIG TCP whose devices do not take its packets. How large packets are depends on
-// the speed of the machine, so their mean size proves nothing.
+// findSmall notes the ends of a path with BIG TCP whose devices do not take its packets. How large packets are depends
+// on the speed of the machine, so their mean size proves nothing.
 func (c *sampleCheck) findSmall(l *lab.Lab) error {
 	if !c.Lab.BigTCP {
 		return nil

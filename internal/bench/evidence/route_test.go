@@ -43,7 +43,8 @@ func routed() map[string]evidence.Path {
 func along(p evidence.Path) evidence.Observation {
 	client := netip.MustParseAddrPort("192.0.2.7:40000")
 	o := evidence.Observation{Path: p, Measurement: load.Measurement{
-		Workload: load.TCPRR, Count: 1000, ClientLocal: client, ClientPeer: p.Connect, ServerLocal: p.Listen, ServerPeer: client,
+		Workload: load.TCPRR, Count: 1000, ClientLocal: client, ClientPeer: p.Connect, ServerLocal: p.Listen,
+		ServerPeer: client,
 	}}
 	if p.Route.SeenAs.IsValid() {
 		o.Measurement.ServerPeer = netip.AddrPortFrom(p.Route.SeenAs, 40000)
@@ -51,7 +52,8 @@ func along(p evidence.Path) evidence.Observation {
 	o.Tracked = p.Route.TranslatedAt != ""
 	o.Translated = o.Tracked
 	for _, step := range p.Route.Steps {
-		o.Evidence.Devices = append(o.Evidence.Devices, result.DeviceCount{Host: step.Place, Name: step.Name, RxPackets: 1010, TxPackets: 1010})
+		o.Evidence.Devices = append(o.Evidence.Devices, result.DeviceCount{Host: step.Place, Name: step.Name, RxPackets: 1010,
+			TxPackets: 1010})
 	}
 	o.Evidence.ProgramRuns = map[string]uint64{}
 	for _, name := range p.Route.Programs {
@@ -85,16 +87,20 @@ func TestEachDeviceOfRouteIsChecked(t *testing.T) {
 				}
 			}
 			for i, step := range p.Route.Steps {
-				wrong("no packets at "+step.Name+" in "+step.Place, func(w *evidence.Observation) { w.Evidence.Devices[i].RxPackets = 3 })
-				wrong("none sent at "+step.Name+" in "+step.Place, func(w *evidence.Observation) { w.Evidence.Devices[i].TxPackets = 3 })
+				wrong("no packets at "+step.Name+" in "+
+					step.Place, func(w *evidence.Observation) { w.Evidence.Devices[i].RxPackets = 3 })
+				wrong("none sent at "+step.Name+" in "+
+					step.Place, func(w *evidence.Observation) { w.Evidence.Devices[i].TxPackets = 3 })
 			}
 			for _, d := range p.Route.Avoids {
 				wrong("packets at "+d.Name, func(w *evidence.Observation) {
 					w.Evidence.Devices = append(w.Evidence.Devices, result.DeviceCount{Host: d.Place, Name: d.Name, TxPackets: 1000})
 				})
 			}
-			wrong("another peer at the server", func(w *evidence.Observation) { w.Measurement.ServerPeer = netip.MustParseAddrPort("192.0.2.99:1") })
-			wrong("another server", func(w *evidence.Observation) { w.Measurement.ServerLocal = netip.MustParseAddrPort("192.0.2.99:1") })
+			wrong("another peer at the server",
+				func(w *evidence.Observation) { w.Measurement.ServerPeer = netip.MustParseAddrPort("192.0.2.99:1") })
+			wrong("another server",
+				func(w *evidence.Observation) { w.Measurement.ServerLocal = netip.MustParseAddrPort("192.0.2.99:1") })
 			if p.Route.TranslatedAt != "" {
 				wrong("no address is translated", func(w *evidence.Observation) { w.Translated = false })
 			}
@@ -128,7 +134,8 @@ func TestPeerIsReachedThroughUplink(t *testing.T) {
 			t.Fatalf("%s has topology %s", p.ID, p.Lab.Topology)
 		}
 		o := along(p.Path)
-		o.Evidence.Devices = []result.DeviceCount{{Host: evidence.ThisMachine, Name: test.device, RxPackets: 1010, TxPackets: 1010}}
+		o.Evidence.Devices = []result.DeviceCount{{Host: evidence.ThisMachine, Name: test.device, RxPackets: 1010,
+			TxPackets: 1010}}
 		if findings := o.FindingsFromMachine(); (len(findings) == 0) != test.fits {
 			t.Errorf("uplink %q, through %s: %q", test.uplink.Name, test.device, findings)
 		}

@@ -47,7 +47,8 @@ func TestMachine(t *testing.T) {
 		want  result.Machine
 	}{
 		"guest": {map[string]string{
-			"proc/cpuinfo":                   "processor\t: 0\nmodel name\t: Example: 9000\nflags\t\t: fpu hypervisor\n\nprocessor\t: 1\nmodel name\t: other\n",
+			"proc/cpuinfo": "processor\t: 0\nmodel name\t: Example: 9000\nflags\t\t: fpu " +
+				"hypervisor\n\nprocessor\t: 1\nmodel name\t: other\n",
 			"proc/meminfo":                   "MemTotal:        1024 kB\nMemFree: 1 kB\n",
 			"sys/devices/system/cpu/online":  "0-3,8\n",
 			"sys/class/dmi/id/sys_vendor":    "QEMU\n",

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// Quota is the CPU quota of this process (cpu.max): that of its control group and those of the groups above it that it can
-// see at /sys/fs/cgroup.
+// Quota is the CPU quota of this process (cpu.max): that of its control group and those of the groups above it that it
+// can see at /sys/fs/cgroup.
 type Quota struct {
 	facts facts
 	group string // "" if there is none

@@ -22,7 +22,8 @@ func TestQuota(t *testing.T) {
 			"sys/fs/cgroup/a.slice/b/cpu.stat": "nr_throttled 1\nthrottled_usec 500",
 			"sys/fs/cgroup/a.slice/c/cpu.stat": "throttled_usec 70000\n",
 		}, 2500 * time.Microsecond},
-		"a container's group":  {"0::/\n", map[string]string{"sys/fs/cgroup/cpu.stat": "throttled_usec 7\n", "sys/fs/cpu.stat": "throttled_usec 9\n"}, 7 * time.Microsecond},
+		"a container's group": {"0::/\n", map[string]string{"sys/fs/cgroup/cpu.stat": "throttled_usec 7\n",
+			"sys/fs/cpu.stat": "throttled_usec 9\n"}, 7 * time.Microsecond},
 		"outside of the mount": {"0::/../b\n", map[string]string{"sys/fs/cgroup/b/cpu.stat": "throttled_usec 7\n"}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -144,7 +144,8 @@ func TestHalfAPercentIsFound(t *testing.T) {
 
 // TestFamilies corrects the claims that the answer prints for each other alone: many that nobody asked for hide none.
 func TestFamilies(t *testing.T) {
-	asked := Claim{Comparison: Comparison{Estimate{Value: 0.79, Interval: &[2]float64{0.70, 0.89}, Over: Lab}, 0.004}, Asked: true}
+	asked := Claim{Comparison: Comparison{Estimate{Value: 0.79, Interval: &[2]float64{0.70, 0.89}, Over: Lab}, 0.004},
+		Asked: true}
 	claims := []Claim{asked}
 	for range 80 {
 		claims = append(claims, Claim{Comparison: Comparison{P: 0.5}})
@@ -178,8 +179,8 @@ func TestPowerOfFourPercent(t *testing.T) {
 	}
 }
 
-// TestLooksMissRarely stops at the first of three looks whose interval excludes 1, or goes on to the end, as a run does whose rows
-// get no more time once their question is answered: of 2,000 such intervals at most 5 % miss the ratio.
+// TestLooksMissRarely stops at the first of three looks whose interval excludes 1, or goes on to the end, as a run does
+// whose rows get no more time once their question is answered: of 2,000 such intervals at most 5 % miss the ratio.
 func TestLooksMissRarely(t *testing.T) {
 	t.Parallel()
 	const times, ratio = 2000, 1.0

@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// recorded returns the log ratios of an A/A pair of a real run, by workload and lab. Each line of the file is a lab: the workload,
-// then a ratio for each round in units of 0.01 %.
+// recorded returns the log ratios of an A/A pair of a real run, by workload and lab. Each line of the file is a lab:
+// the workload, then a ratio for each round in units of 0.01 %.
 func recorded(t *testing.T) map[string][][]float64 {
 	t.Helper()
 	text, err := os.ReadFile("testdata/repeated.txt")
@@ -51,8 +51,9 @@ func drawn(rng *rand.Rand, from [][]float64, ratio float64) (a, b []Sample) {
 	return a, b
 }
 
-// TestRecordedNoise draws runs from the labs and rounds of a real one, of each workload: 95 % of the intervals hold the truth, which
-// is the estimate over all recorded labs, 1 % of difference is found or bounded, and few false differences are.
+// TestRecordedNoise draws runs from the labs and rounds of a real one, of each workload: 95 % of the intervals hold the
+// truth, which is the estimate over all recorded labs, 1 % of difference is found or bounded, and few false differences
+// are.
 func TestRecordedNoise(t *testing.T) {
 	t.Parallel()
 	const times = 400
@@ -83,7 +84,8 @@ func TestRecordedNoise(t *testing.T) {
 				found++
 			}
 		}
-		t.Logf("%s: covered %.1f %%, half-width %.2f %%, %d of %d find a ratio of %.4f", workload, 100*float64(covered)/times, 100*width, found, times, effect)
+		t.Logf("%s: covered %.1f %%, half-width %.2f %%, %d of %d find a ratio of %.4f", workload, 100*float64(covered)/times,
+			100*width, found, times, effect)
 		if share := float64(covered) / times; share < 0.92 || share > 0.98 {
 			t.Errorf("%s: the intervals cover the truth in %.1f %%", workload, 100*share)
 		}

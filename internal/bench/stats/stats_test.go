@@ -146,7 +146,8 @@ func TestRoundVarianceForAnyNumber(t *testing.T) {
 // TestUnrepeatedLevelCountsAbove checks that a level with one unit in each has no
 // variance of its own, and that the level above has it.
 func TestUnrepeatedLevelCountsAbove(t *testing.T) {
-	c := Compare(simulate(rand.New(rand.NewPCG(1, 2)), Counts{20, 4, 1, 1}, noise{connection: 0.01, round: 0.01}, 1)).Components
+	c := Compare(simulate(rand.New(rand.NewPCG(1, 2)), Counts{20, 4, 1, 1}, noise{connection: 0.01, round: 0.01},
+		1)).Components
 	if c.Round != 0 || c.Connection != 0 || c.Process < 1e-4 || c.Process > 3e-4 {
 		t.Errorf("components %v, want 0.0002 between processes", c)
 	}
@@ -205,7 +206,8 @@ func TestSymmetries(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	near := func(x, y float64) bool { return math.Abs(x-y) <= 1e-9*max(1, math.Abs(x)) }
 	same := func(x, y Comparison, scale float64) bool {
-		return near(x.Value*scale, y.Value) && near(x.Interval[0]*scale, y.Interval[0]) && near(x.Interval[1]*scale, y.Interval[1]) &&
+		return near(x.Value*scale, y.Value) && near(x.Interval[0]*scale, y.Interval[0]) &&
+			near(x.Interval[1]*scale, y.Interval[1]) &&
 			near(x.Components.Lab, y.Components.Lab) && near(x.Components.Round, y.Components.Round)
 	}
 	for _, n := range []Counts{{5, 2, 2, 4}, {1, 4, 1, 5}, {1, 1, 1, 9}} {
@@ -265,7 +267,10 @@ func TestUnusableSamplesAreCounted(t *testing.T) {
 			}
 		}
 		s := e.Components.Shares()
-		return !slices.ContainsFunc(append(values, s.Lab, s.Round), func(v float64) bool { return !(v >= 0) || math.IsInf(v, 0) })
+		return !slices.ContainsFunc(append(values, s.Lab, s.Round), func(v float64) bool {
+			return !(v >= 0) ||
+				math.IsInf(v, 0)
+		})
 	}
 	for i := range 3000 {
 		a, b := row(120, 0.5*float64(i%2)), row(120, 0.5*float64(i%2))

@@ -118,8 +118,8 @@ func TestAskedPairsDifferInOneThing(t *testing.T) {
 	}
 }
 
-// TestEachServiceProxyHasBothCosts compares each cluster IP with a pod IP in the same network, and that with a pod IP in
-// a network without the service proxy.
+// TestEachServiceProxyHasBothCosts compares each cluster IP with a pod IP in the same network, and that with a pod IP
+// in a network without the service proxy.
 func TestEachServiceProxyHasBothCosts(t *testing.T) {
 	for _, s := range []Suite{podLinks(), ipv6(), clusterSuite()} {
 		for _, p := range s.Paths {
@@ -137,8 +137,8 @@ func TestEachServiceProxyHasBothCosts(t *testing.T) {
 	}
 }
 
-// TestUsualRowsAreFew bounds the rows that a run of suite pod-links measures without --all: every further row takes time
-// from the others.
+// TestUsualRowsAreFew bounds the rows that a run of suite pod-links measures without --all: every further row takes
+// time from the others.
 func TestUsualRowsAreFew(t *testing.T) {
 	everywhere := []string{result.LinkHost, "veth", "bridge", "macvlan"} // link modes of every kernel
 	rows, all := 0, 0

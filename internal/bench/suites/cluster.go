@@ -39,7 +39,8 @@ type ClusterEnds struct {
 	Skip string
 }
 
-// Cluster returns the suite that compares the ways between the pods of a Kubernetes cluster, on one node and across two.
+// Cluster returns the suite that compares the ways between the pods of a Kubernetes cluster, on one node and across
+// two.
 func Cluster(same, two ClusterPlacement) Suite {
 	s := Suite{
 		Name:      ClusterName,
@@ -50,7 +51,8 @@ func Cluster(same, two ClusterPlacement) Suite {
 			Answer:   []string{result.AnswerStatements},
 			Groups:   []result.Group{{Caption: "same node"}, {Caption: "two nodes"}},
 			Series: []result.Series{
-				{Name: "host", Color: result.ColorSlate}, {Name: "pod IP", Color: result.ColorTeal}, {Name: "cluster IP", Color: result.ColorBlue},
+				{Name: "host", Color: result.ColorSlate}, {Name: "pod IP", Color: result.ColorTeal},
+				{Name: "cluster IP", Color: result.ColorBlue},
 			},
 			Statements: []result.Statement{
 				{Caption: "Pod IP against host", Subject: "by pod IP", Object: "between hosts"},
@@ -68,8 +70,9 @@ func Cluster(same, two ClusterPlacement) Suite {
 func (s *Suite) addPlacement(group int, name string, at ClusterPlacement) {
 	path := func(kind, link, target string, ends ClusterEnds, connect netip.AddrPort) Path {
 		p := Path{ID: kind + "/" + name, Baseline: link == result.LinkHost, Skip: ends.Skip, Path: evidence.Path{
-			Link: link, Target: target, Via: result.ViaNone, Client: ends.Client, Server: ends.Server, Connect: connect, Listen: ends.Listen,
-			Ends: &evidence.Ends{Client: ends.Addresses},
+			Link: link, Target: target, Via: result.ViaNone, Client: ends.Client, Server: ends.Server, Connect: connect,
+			Listen: ends.Listen,
+			Ends:   &evidence.Ends{Client: ends.Addresses},
 		}}
 		if name == TwoNodes {
 			p.Route = &evidence.Route{TwoHosts: true}
@@ -91,6 +94,8 @@ func (s *Suite) addPlacement(group int, name string, at ClusterPlacement) {
 		r.Series[i].Rows = append(r.Series[i].Rows, p.ID)
 	}
 	label := r.Groups[group].Caption
-	r.Statements[0].Pairs = append(r.Statements[0].Pairs, result.Pair{Numerator: pod.ID, Denominator: host.ID, Label: label})
-	r.Statements[1].Pairs = append(r.Statements[1].Pairs, result.Pair{Numerator: service.ID, Denominator: pod.ID, Label: label})
+	r.Statements[0].Pairs = append(r.Statements[0].Pairs, result.Pair{Numerator: pod.ID, Denominator: host.ID,
+		Label: label})
+	r.Statements[1].Pairs = append(r.Statements[1].Pairs, result.Pair{Numerator: service.ID, Denominator: pod.ID,
+		Label: label})
 }

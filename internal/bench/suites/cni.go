@@ -26,7 +26,8 @@ func cni() Suite {
 		Reference: "bridge",
 	}
 	for _, flows := range []int{1, concurrentCalls} {
-		s.Workloads = append(s.Workloads, Workload{Name: result.WorkloadCNIAdd, Flows: flows}, Workload{Name: result.WorkloadCNIDel, Flows: flows})
+		s.Workloads = append(s.Workloads, Workload{Name: result.WorkloadCNIAdd, Flows: flows},
+			Workload{Name: result.WorkloadCNIDel, Flows: flows})
 	}
 	subnet := byte(80)
 	add := func(id, link string, p cnibench.Plugin) Path {
@@ -41,7 +42,8 @@ func cni() Suite {
 		}
 		return path
 	}
-	s.addBaseline(add("bridge", "bridge", cnibench.Reference("bridge", map[string]any{"bridge": "cni0", "isGateway": true})))
+	s.addBaseline(add("bridge", "bridge", cnibench.Reference("bridge", map[string]any{"bridge": "cni0",
+		"isGateway": true})))
 	macvlan := cnibench.Reference("macvlan", map[string]any{"master": lab.Uplink, "mode": "bridge"})
 	macvlan.Gateway = lab.Outside // the host has no device on the network
 	s.add(add("ptp", "veth", cnibench.Reference("ptp", nil)), "bridge")

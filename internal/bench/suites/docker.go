@@ -99,7 +99,8 @@ func toPort(id, client string) Path {
 	switch client {
 	case lab.HostB:
 		p.Route.TwoHosts, p.Route.TranslatedAt = true, lab.HostA
-		p.Route.Steps = []evidence.Step{evidence.Sends(lab.HostB, lab.Uplink), evidence.Receives(lab.HostA, lab.Uplink), bridge}
+		p.Route.Steps = []evidence.Step{evidence.Sends(lab.HostB, lab.Uplink), evidence.Receives(lab.HostA,
+			lab.Uplink), bridge}
 	case lab.HostA:
 		p.Route.TranslatedAt = lab.HostA
 		p.Route.Steps = []evidence.Step{bridge}

@@ -55,7 +55,8 @@ func (s Suite) beside(engines []engine.Engine) Suite {
 			by.ID, by.Label, by.Engine = p.ID+"/"+e.Name, p.ID+"/"+e.Name, &e
 			out.add(by)
 			out.Pairs = append(out.Pairs, Pair{Name: p.ID + ": " + e.Name + " / native", Numerator: by.ID, Denominator: p.ID})
-			against[i].Caption, against[i].Subject, against[i].Object = e.Name+" against native", "by "+e.Name, "by the native engine"
+			against[i].Caption, against[i].Subject, against[i].Object = e.Name+" against native", "by "+
+				e.Name, "by the native engine"
 			against[i].Pairs = append(against[i].Pairs, result.Pair{Numerator: by.ID, Denominator: p.ID, Label: p.ID})
 		}
 	}
@@ -76,7 +77,8 @@ func (s Suite) Has(p Path, w Workload) bool {
 }
 
 // errNotInGuests is the reason why a path through containers and guests has native rows only.
-var errNotInGuests = errors.New("other engines than the native one run in network namespaces only, not in containers and virtual machines")
+var errNotInGuests = errors.New(
+	"other engines than the native one run in network namespaces only, not in containers and virtual machines")
 
 // probeEngine returns the reason why the path's engine can't measure it, nil if none is known.
 func (p Path) probeEngine() error {

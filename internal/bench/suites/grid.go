@@ -55,12 +55,14 @@ const (
 
 // tooManyServices says why rules end at a number of services. Each of kube-proxy's chains for
 // nftables has an anonymous set, whose name the kernel finds by comparing it with all others.
-const tooManyServices = "rules for 100,000 services take kube-proxy's tools hours: their time grows with the square of the number"
+const tooManyServices = "rules for 100,000 services take kube-proxy's tools hours: their time grows with the square " +
+	"of the number"
 
 // ServiceWorkloads lists the workloads that measure a table of services, not traffic.
 func ServiceWorkloads() []string {
 	return []string{
-		result.WorkloadFirstPacket, result.WorkloadFirstPacketP99, result.WorkloadServiceProgram, result.WorkloadServiceChange,
+		result.WorkloadFirstPacket, result.WorkloadFirstPacketP99, result.WorkloadServiceProgram,
+		result.WorkloadServiceChange,
 		result.WorkloadServiceMemory,
 	}
 }
@@ -106,7 +108,8 @@ func services() Suite {
 	beside := func(via string) string { return "pod-ip/" + serviceID(via, manyServices) }
 	mixed := result.Statement{Caption: "A cluster IP among 10,000 services"}
 	for _, by := range ebpf {
-		for _, pair := range pairsOf(rules, func(string) string { return serviceID(by.via, manyServices) }, among(manyServices)) {
+		for _, pair := range pairsOf(rules, func(string) string { return serviceID(by.via, manyServices) },
+			among(manyServices)) {
 			pair.Label = by.name + " against " + pair.Label
 			mixed.Pairs = append(mixed.Pairs, pair)
 		}
@@ -116,7 +119,8 @@ func services() Suite {
 			Caption: "All traffic in a network with 10,000 services, pod IP against that without services",
 			Pairs:   pairsOf(serviceKinds, beside, func(string) string { return "pod-ip" }),
 		},
-		{Caption: "A cluster IP among 10,000 services against the pod IP beside it", Pairs: pairsOf(serviceKinds, among(manyServices), beside)},
+		{Caption: "A cluster IP among 10,000 services against the pod IP beside it", Pairs: pairsOf(serviceKinds,
+			among(manyServices), beside)},
 		mixed,
 		{Caption: "10,000 services against 10", Pairs: pairsOf(serviceKinds, among(manyServices), among(fewServices))},
 		{Caption: "100,000 services against 10", Pairs: pairsOf(ebpf, among(mostServices), among(fewServices))},
@@ -226,7 +230,8 @@ func policy() Suite {
 	s.add(unguarded)
 	s.compare(over.ID, podIP.ID)
 	s.compare(over.ID, unguarded.ID)
-	kinds, numbers := []kind{serviceKinds[0], serviceKinds[1], {lab.ViaEBPFTC, "eBPF", result.ColorBlue}}, []int{1, 100, 10_000}
+	kinds, numbers := []kind{serviceKinds[0], serviceKinds[1], {lab.ViaEBPFTC, "eBPF", result.ColorBlue}},
+		[]int{1, 100, 10_000}
 	for _, rules := range numbers {
 		for _, k := range kinds {
 			p := podPath(policyID(k.via, rules), "veth")

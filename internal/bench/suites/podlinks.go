@@ -41,9 +41,11 @@ func podLinks() Suite {
 		s.addBigTCP(id)
 	}
 	for _, p := range [][2]string{ // that the answer does not need
-		{"veth/pod-ip", "loopback"}, {"veth+ebpf/pod-ip", "loopback"}, {"macvlan/pod-ip", "loopback"}, {"macvlan+ebpf/pod-ip", "loopback"},
+		{"veth/pod-ip", "loopback"}, {"veth+ebpf/pod-ip", "loopback"}, {"macvlan/pod-ip", "loopback"},
+		{"macvlan+ebpf/pod-ip", "loopback"},
 		{"bridge-call-off/pod-ip", "veth/pod-ip"}, {"macvlan/pod-ip", "veth/pod-ip"},
-		{"bridge-call-on/pod-ip", "bridge-call-off/pod-ip"}, {"bridge-call-on/cluster-ip/ebpf-socket", "bridge-call-off/pod-ip"},
+		{"bridge-call-on/pod-ip", "bridge-call-off/pod-ip"}, {"bridge-call-on/cluster-ip/ebpf-socket",
+			"bridge-call-off/pod-ip"},
 		{"veth+ebpf/cluster-ip", "veth/cluster-ip/iptables"}, {"veth+ebpf/cluster-ip", "veth/cluster-ip/nftables"},
 	} {
 		s.compare(p[0], p[1])
@@ -97,8 +99,8 @@ func (s *Suite) addHostPaths() {
 	s.Paths = append(s.Paths, loopback, fromHost)
 }
 
-// addKernelLink adds the paths of a link mode with the kernel's datapath: the pod IP, and with each service proxy the pod IP
-// and the cluster IP in the same network.
+// addKernelLink adds the paths of a link mode with the kernel's datapath: the pod IP, and with each service proxy the
+// pod IP and the cluster IP in the same network.
 func (s *Suite) addKernelLink(l kernelLink) {
 	podIP := podPath(l.id+"/pod-ip", l.link)
 	podIP.Variant, podIP.Label, podIP.Extra = l.variant, l.label, !l.asked
@@ -112,7 +114,8 @@ func (s *Suite) addKernelLink(l kernelLink) {
 		s.repeat(podIP)
 	}
 	if l.plain != "" {
-		s.Pairs = append(s.Pairs, Pair{Name: l.plain + " with offload / without: pod IP", Numerator: podIP.ID, Denominator: l.plain + "/pod-ip"})
+		s.Pairs = append(s.Pairs, Pair{Name: l.plain + " with offload / without: pod IP", Numerator: podIP.ID,
+			Denominator: l.plain + "/pod-ip"})
 	}
 	for _, via := range []string{lab.ViaIPTables, lab.ViaNFTables, lab.ViaEBPFSocket} {
 		with := podIP

@@ -83,7 +83,8 @@ func knownSuite() Suite {
 	s.Paths = append(s.Paths, wire)
 	// An idle CPU takes a time of its own to wake, which is the same with either delay.
 	for i, id := range []string{KnownWire, "wire-delay-twice"} {
-		far := hostsPath(id, lab.HostB, lab.HostA, lab.Options{Link: lab.LinkHost, WireDelay: time.Duration(i+1) * KnownDelay})
+		far := hostsPath(id, lab.HostB, lab.HostA, lab.Options{Link: lab.LinkHost, WireDelay: time.Duration(i+
+			1) * KnownDelay})
 		far.Workload, far.Variant, far.Baseline = load.TCPRR, far.Lab.WireDelay.String(), false
 		s.Paths = append(s.Paths, far)
 	}

@@ -82,13 +82,16 @@ func (s *Suite) addBaseline(p Path) {
 
 func (s *Suite) repeat(p Path) {
 	again := p
-	again.ID, again.Variant, again.Note, again.Repeats = p.ID+"/again", "again", "the same as "+p.ID+", measured again", p.ID
+	again.ID, again.Variant, again.Note, again.Repeats = p.ID+"/again", "again", "the same as "+p.ID+
+		", measured again", p.ID
 	s.add(again)
-	s.Pairs = append(s.Pairs, Pair{Name: "A/A: " + p.ID + " measured twice", Numerator: again.ID, Denominator: p.ID, AA: true})
+	s.Pairs = append(s.Pairs, Pair{Name: "A/A: " + p.ID + " measured twice", Numerator: again.ID,
+		Denominator: p.ID, AA: true})
 }
 
 func (s *Suite) ask(question, numerator, denominator string) {
-	s.Pairs = append(s.Pairs, Pair{Name: numerator + " / " + denominator, Numerator: numerator, Denominator: denominator, Asks: question})
+	s.Pairs = append(s.Pairs, Pair{Name: numerator + " / " + denominator, Numerator: numerator, Denominator: denominator,
+		Asks: question})
 }
 
 func (s *Suite) compare(numerator, denominator string) { s.ask("", numerator, denominator) }
@@ -159,8 +162,9 @@ func (w Workload) OfPolicies() bool { return slices.Contains(PolicyWorkloads(), 
 // Spec returns the load of a workload on a path.
 func (w Workload) Spec(p Path) load.Spec {
 	return load.Spec{
-		Workload: w.Name, Target: p.Connect, Flows: w.Flows, Rate: w.Rate, Request: w.Setup.RequestBytes, Response: w.Setup.ResponseBytes,
-		Reverse: w.Setup.Reverse, Pace: w.Setup.Rate, LoadShare: w.Setup.LoadShare, Delay: p.Delay, Reset: p.Ends != nil,
+		Workload: w.Name, Target: p.Connect, Flows: w.Flows, Rate: w.Rate, Request: w.Setup.RequestBytes,
+		Response: w.Setup.ResponseBytes,
+		Reverse:  w.Setup.Reverse, Pace: w.Setup.Rate, LoadShare: w.Setup.LoadShare, Delay: p.Delay, Reset: p.Ends != nil,
 	}
 }
 
@@ -301,7 +305,8 @@ var localhost = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 
 // List returns all suites, in the order in which they are listed and run.
 func List() []Suite {
-	return []Suite{interfaces(), latency(), podLinks(), ipv6(), services(), policy(), twoCPUs(), switching(), docker(), cni()}
+	return []Suite{interfaces(), latency(), podLinks(), ipv6(), services(), policy(), twoCPUs(), switching(),
+		docker(), cni()}
 }
 
 // Names returns the names of all suites, and [All].
@@ -320,5 +325,8 @@ func Lookup(names ...string) ([]Suite, error) {
 			return nil, fmt.Errorf("unknown suite %q (known: %s)%s", name, strings.Join(known, ", "), suggest.Text(name, known))
 		}
 	}
-	return slices.DeleteFunc(List(), func(s Suite) bool { return !slices.Contains(names, All) && !slices.Contains(names, s.Name) }), nil
+	return slices.DeleteFunc(List(), func(s Suite) bool {
+		return !slices.Contains(names, All) &&
+			!slices.Contains(names, s.Name)
+	}), nil
 }

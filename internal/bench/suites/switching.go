@@ -35,9 +35,12 @@ var bridgedOverlays = []struct {
 	port                switchPort
 	overlay             string
 }{
-	{"vxlan/ovs-bridge/veth", "vxlan/bridge/veth", "bridge and Open vSwitch are joined by a veth pair", switchPorts[0], lab.OverlayBridgedVeth},
-	{"vxlan/ovs-bridge/internal", "vxlan/bridge/veth", "bridge and Open vSwitch are joined by an internal port", switchPorts[0], lab.OverlayBridgedInternal},
-	{"vxlan/ovs-bridge/vm", "vxlan/bridge/vm", "bridge and Open vSwitch are joined by a veth pair", switchPorts[1], lab.OverlayBridgedVeth},
+	{"vxlan/ovs-bridge/veth", "vxlan/bridge/veth", "bridge and Open vSwitch are joined by a veth pair", switchPorts[0],
+		lab.OverlayBridgedVeth},
+	{"vxlan/ovs-bridge/internal", "vxlan/bridge/veth", "bridge and Open vSwitch are joined by an internal port",
+		switchPorts[0], lab.OverlayBridgedInternal},
+	{"vxlan/ovs-bridge/vm", "vxlan/bridge/vm", "bridge and Open vSwitch are joined by a veth pair", switchPorts[1],
+		lab.OverlayBridgedVeth},
 }
 
 // switching compares a Linux bridge with Open vSwitch, for namespaces and VMs, on one
@@ -48,9 +51,10 @@ func switching() Suite {
 		Doc:       "Linux bridge against Open vSwitch: namespaces and VMs, one host and two, plain and VXLAN",
 		Workloads: []Workload{tcpStreams(1), tcpStreams(3), udpStreams(1), udpStreams(3)},
 		Report: result.Suite{
-			Question: "Is a Linux bridge or Open vSwitch faster, for namespaces and for virtual machines, on one host and across two, with and without VXLAN?",
-			Answer:   []string{result.AnswerTally, result.AnswerStatements},
-			Subject:  "Open vSwitch", Object: "a Linux bridge", Variants: true,
+			Question: "Is a Linux bridge or Open vSwitch faster, for namespaces and for virtual machines, on one host and " +
+				"across two, with and without VXLAN?",
+			Answer:  []string{result.AnswerTally, result.AnswerStatements},
+			Subject: "Open vSwitch", Object: "a Linux bridge", Variants: true,
 		},
 	}
 	host := hostsPath("two-hosts/host", lab.HostB, lab.HostA, lab.Options{Link: lab.LinkHost})
@@ -92,13 +96,15 @@ func switching() Suite {
 			if port.bridge != "" {
 				of = &series[2]
 				s.compare(p.ID, part.prefix+port.bridge)
-				switches.Pairs = append(switches.Pairs, result.Pair{Numerator: p.ID, Denominator: part.prefix + port.bridge, Label: port.words})
+				switches.Pairs = append(switches.Pairs, result.Pair{Numerator: p.ID, Denominator: part.prefix + port.bridge,
+					Label: port.words})
 			}
 			of.Rows, group.Rows = append(of.Rows, p.ID), append(group.Rows, p.ID)
 			for _, than := range part.than {
 				if strings.HasSuffix(than, "/") {
 					than += port.id
-					part.statement.Pairs = append(part.statement.Pairs, result.Pair{Numerator: p.ID, Denominator: than, Label: port.id})
+					part.statement.Pairs = append(part.statement.Pairs, result.Pair{Numerator: p.ID, Denominator: than,
+						Label: port.id})
 				}
 				s.compare(p.ID, than)
 			}
@@ -110,7 +116,8 @@ func switching() Suite {
 		p.Note, p.Variant = o.note, "ovs-bridge"
 		s.add(p, o.reference)
 		series[3].Rows, r.Groups[3].Rows = append(series[3].Rows, o.id), append(r.Groups[3].Rows, o.id)
-		overlays.Pairs = append(overlays.Pairs, result.Pair{Numerator: o.id, Denominator: o.reference, Label: strings.TrimPrefix(o.id, "vxlan/")})
+		overlays.Pairs = append(overlays.Pairs, result.Pair{Numerator: o.id, Denominator: o.reference,
+			Label: strings.TrimPrefix(o.id, "vxlan/")})
 	}
 	r.Series = series
 	r.Statements = append(r.Statements, overlays, vxlan, twoHosts,

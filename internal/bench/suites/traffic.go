@@ -40,7 +40,8 @@ type Traffic struct {
 
 // Set reports whether the traffic is not the usual one.
 func (t Traffic) Set() bool {
-	return len(t.Workloads) > 0 || t.Flows != 0 || t.Request != 0 || t.Response != 0 || t.Direction != "" || t.UnderLoad || t.Rate != 0
+	return len(t.Workloads) > 0 || t.Flows != 0 || t.Request != 0 || t.Response != 0 || t.Direction != "" || t.UnderLoad ||
+		t.Rate != 0
 }
 
 // Apply returns suites with the traffic on their paths. Suites that call plugins stay as they
@@ -65,7 +66,9 @@ func (t Traffic) Apply(all []Suite) ([]Suite, error) {
 		out = append(out, s)
 	}
 	if !carries {
-		return nil, fmt.Errorf("suite %s carries no traffic: it takes no --workload, --flows, sizes, --direction and --latency-under-load", all[0].Name)
+		return nil, fmt.Errorf(
+			"suite %s carries no traffic: it takes no --workload, --flows, sizes, --direction and --latency-under-load",
+			all[0].Name)
 	}
 	return out, nil
 }
@@ -102,7 +105,8 @@ func (t Traffic) workloads(own []Workload) ([]Workload, error) {
 		}
 	}
 	if t.UnderLoad {
-		w := Workload{Name: load.TCPRR, Flows: 1, Setup: result.Setup{RequestBytes: t.Request, ResponseBytes: t.Response, Rate: t.Rate}}
+		w := Workload{Name: load.TCPRR, Flows: 1, Setup: result.Setup{RequestBytes: t.Request, ResponseBytes: t.Response,
+			Rate: t.Rate}}
 		if t.Rate == 0 {
 			w.Setup.LoadShare = underLoad
 		}

@@ -60,11 +60,13 @@ func TestTrafficNamesCulprit(t *testing.T) {
 		"--request-size: invalid size 104":  {Request: 1<<20 + 1},
 		"--request-size: invalid size 655":  {Workloads: []string{load.UDPRR}, Request: 65508},
 	} {
-		if _, err := traffic.Apply([]Suite{podLinks()}); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
+		if _, err := traffic.Apply([]Suite{podLinks()}); err == nil || !strings.Contains(err.Error(), want) ||
+			strings.Contains(err.Error(), "\n") {
 			t.Errorf("%+v: %v, want %q", traffic, err, want)
 		}
 	}
-	if _, err := (Traffic{Workloads: rr}).Apply([]Suite{cni()}); err == nil || !strings.Contains(err.Error(), "suite cni carries no traffic: it takes no --workload") {
+	if _, err := (Traffic{Workloads: rr}).Apply([]Suite{cni()}); err == nil ||
+		!strings.Contains(err.Error(), "suite cni carries no traffic: it takes no --workload") {
 		t.Errorf("a suite that calls plugins carries traffic: %v", err)
 	}
 }

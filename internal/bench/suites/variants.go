@@ -63,8 +63,8 @@ func byIPv6(id string) string {
 	return link + "/ipv6/" + rest
 }
 
-// hasIPv6 reports whether a path of suite pod-links is measured by IPv6 too: of some links the pod IP, and with eBPF and
-// iptables the pod IP and the cluster IP.
+// hasIPv6 reports whether a path of suite pod-links is measured by IPv6 too: of some links the pod IP, and with eBPF
+// and iptables the pod IP and the cluster IP.
 func hasIPv6(p Path) bool {
 	name, rest, _ := strings.Cut(p.ID, "/")
 	links := []string{"veth", "bridge-call-off", "macvlan", "ipvlan-l2", "netkit"}
@@ -84,7 +84,8 @@ func twoCPUs() Suite {
 		},
 	}
 	against := result.Statement{Caption: "Two CPUs against one", Subject: "on two CPUs", Object: "on one"}
-	ids := []string{"loopback", "veth/pod-ip", "bridge-call-off/pod-ip", "macvlan/pod-ip", "veth+ebpf/pod-ip", "veth+ebpf/cluster-ip",
+	ids := []string{"loopback", "veth/pod-ip", "bridge-call-off/pod-ip", "macvlan/pod-ip", "veth+ebpf/pod-ip",
+		"veth+ebpf/cluster-ip",
 		"veth/cluster-ip/" + lab.ViaNFTables}
 	for _, p := range podLinks().Paths {
 		if !slices.Contains(ids, p.ID) {

@@ -80,7 +80,8 @@ func (n Network) Conflist() ([]byte, error) {
 		return nil, fmt.Errorf("cniVersion: want one of %[2]s, got %[1]q", n.CNIVersion, strings.Join(Versions(), ", "))
 	}
 	if err := utils.ValidateNetworkName(n.Name); err != nil {
-		return nil, fmt.Errorf("name: invalid network name %q: want letters, digits, dots, dashes and underscores, a letter or digit first", n.Name)
+		return nil, fmt.Errorf(
+			"name: invalid network name %q: want letters, digits, dots, dashes and underscores, a letter or digit first", n.Name)
 	}
 	p := plugin{
 		Type: netconf.PluginType, Network: n, IPAM: addresses{Type: netconf.IPAMType},
@@ -109,8 +110,8 @@ func (n Network) Conflist() ([]byte, error) {
 	return append(text, '\n'), nil
 }
 
-// setGateways sets the gateway of each subnet by family. It is an address of the subnet that a host can have; another router beside a host
-// may have a link-local one of IPv6.
+// setGateways sets the gateway of each subnet by family. It is an address of the subnet that a host can have; another
+// router beside a host may have a link-local one of IPv6.
 func (a addresses) setGateways(gateways, hosts []netip.Addr) error {
 	for _, gateway := range gateways {
 		of := slices.IndexFunc(a.Ranges, func(r []subnet) bool { return r[0].Subnet.Addr().Is4() == gateway.Is4() })
@@ -123,7 +124,8 @@ func (a addresses) setGateways(gateways, hosts []netip.Addr) error {
 		of6 := func(host netip.Addr) bool { return !host.Is4() }
 		router := !gateway.Is4() && gateway.IsLinkLocalUnicast() && slices.ContainsFunc(hosts, of6)
 		in := a.Ranges[of][0].Subnet
-		if only := (ipam.Range{Subnet: in, Start: gateway, End: gateway, Gateway: in.Addr()}); !router && only.Validate() != nil {
+		if only := (ipam.Range{Subnet: in, Start: gateway, End: gateway, Gateway: in.Addr()}); !router &&
+			only.Validate() != nil {
 			return fmt.Errorf("gateway: %v is not an address of %v that a host can have", gateway, in)
 		}
 		a.Ranges[of][0].Gateway = gateway

@@ -19,11 +19,13 @@ import (
 // TestConflist reads back with the plugin's own eyes what was written for it.
 func TestConflist(t *testing.T) {
 	n := Network{
-		CNIVersion: "1.0.0", Name: "pods", Link: "ipvlan-l2", Parent: "eth1", Bridge: "br7", MTU: 1400, Services: "tc", Masquerade: true,
-		Subnets: []netip.Prefix{netip.MustParsePrefix("fd00:1::/64"), netip.MustParsePrefix("10.1.0.0/16")},
+		CNIVersion: "1.0.0", Name: "pods", Link: "ipvlan-l2", Parent: "eth1", Bridge: "br7", MTU: 1400, Services: "tc",
+		Masquerade: true,
+		Subnets:    []netip.Prefix{netip.MustParsePrefix("fd00:1::/64"), netip.MustParsePrefix("10.1.0.0/16")},
 	}
 	c := reread(t, n)
-	if c.CNIVersion != n.CNIVersion || c.Name != n.Name || c.Link != n.Link || c.Parent != n.Parent || c.Bridge != n.Bridge ||
+	if c.CNIVersion != n.CNIVersion || c.Name != n.Name || c.Link != n.Link || c.Parent != n.Parent ||
+		c.Bridge != n.Bridge ||
 		c.MTU != n.MTU || c.Services != n.Services || !c.Masquerade {
 		t.Errorf("got %+v, want %+v", c, n)
 	}
@@ -53,7 +55,8 @@ func TestConflistRouter(t *testing.T) {
 	n := network()
 	n.Link, n.Gateways, n.HostAddresses = "macvlan", addrs("fe80::1", "10.77.0.9"), addrs("10.77.0.2", "fd00:77::2")
 	c := reread(t, n)
-	if !slices.Equal(c.HostAddresses, n.HostAddresses) || c.IPAM.Sets[0][0].Gateway != n.Gateways[1] || c.IPAM.Sets[1][0].Gateway != n.Gateways[0] {
+	if !slices.Equal(c.HostAddresses, n.HostAddresses) || c.IPAM.Sets[0][0].Gateway != n.Gateways[1] ||
+		c.IPAM.Sets[1][0].Gateway != n.Gateways[0] {
 		t.Errorf("got %+v, want %+v", c, n)
 	}
 }
@@ -61,27 +64,37 @@ func TestConflistRouter(t *testing.T) {
 // TestConflistErrors names what the plugin would refuse.
 func TestConflistErrors(t *testing.T) {
 	for culprit, change := range map[string]func(*Network){
-		`"2.0.0"`:                            func(n *Network) { n.CNIVersion = "2.0.0" },
-		`"../x"`:                             func(n *Network) { n.Name = "../x" },
-		`name ""`:                            func(n *Network) { n.Name = "" },
-		`"token-ring"`:                       func(n *Network) { n.Link = "token-ring" },
-		`"tap"`:                              func(n *Network) { n.Link = "tap" },
-		`"all"`:                              func(n *Network) { n.Services = "all" },
-		"70000":                              func(n *Network) { n.MTU = 70000 },
-		`parent: invalid device name "a/b"`:  func(n *Network) { n.Parent = "a/b" },
-		"bridge":                             func(n *Network) { n.Bridge = "a-very-long-name-of-a-bridge" },
-		"ranges":                             func(n *Network) { n.Subnets = nil },
-		"10.1.2.3/16":                        func(n *Network) { n.Subnets = []netip.Prefix{netip.MustParsePrefix("10.1.2.3/16")} },
-		"second":                             func(n *Network) { n.Subnets = append(n.Subnets, netip.MustParsePrefix("10.2.0.0/16")) },
+		`"2.0.0"`:                           func(n *Network) { n.CNIVersion = "2.0.0" },
+		`"../x"`:                            func(n *Network) { n.Name = "../x" },
+		`name ""`:                           func(n *Network) { n.Name = "" },
+		`"token-ring"`:                      func(n *Network) { n.Link = "token-ring" },
+		`"tap"`:                             func(n *Network) { n.Link = "tap" },
+		`"all"`:                             func(n *Network) { n.Services = "all" },
+		"70000":                             func(n *Network) { n.MTU = 70000 },
+		`parent: invalid device name "a/b"`: func(n *Network) { n.Parent = "a/b" },
+		"bridge":                            func(n *Network) { n.Bridge = "a-very-long-name-of-a-bridge" },
+		"ranges":                            func(n *Network) { n.Subnets = nil },
+		"10.1.2.3/16": func(n *Network) {
+			n.Subnets = []netip.Prefix{netip.MustParsePrefix(
+				"10.1.2.3/16")}
+		},
+		"second": func(n *Network) {
+			n.Subnets = append(n.Subnets,
+				netip.MustParsePrefix("10.2.0.0/16"))
+		},
 		"already has the gateway 10.77.0.9":  func(n *Network) { n.Gateways = addrs("10.77.0.9", "10.77.0.8") },
 		"gateway: fe80::1: there is":         func(n *Network) { n.Gateways, n.Subnets = addrs("fe80::1"), n.Subnets[:1] },
 		"10.78.0.1 is not an address of 10.": func(n *Network) { n.Gateways = addrs("10.78.0.1") },
 		"hostAddresses":                      func(n *Network) { n.HostAddresses = addrs("10.77.0.2") },
-		"no address is left":                 func(n *Network) { n.Subnets = []netip.Prefix{netip.MustParsePrefix("10.2.0.1/32")} },
+		"no address is left": func(n *Network) {
+			n.Subnets = []netip.Prefix{netip.MustParsePrefix(
+				"10.2.0.1/32")}
+		},
 	} {
 		n := network()
 		change(&n)
-		if _, err := n.Conflist(); err == nil || !strings.Contains(err.Error(), culprit) || strings.Contains(err.Error(), "\n") {
+		if _, err := n.Conflist(); err == nil || !strings.Contains(err.Error(), culprit) ||
+			strings.Contains(err.Error(), "\n") {
 			t.Errorf("got %v, want one line with %s", err, culprit)
 		}
 	}
@@ -112,7 +125,8 @@ func TestPlaceCheck(t *testing.T) {
 		}
 	}
 	testkit.Succeed(t, testPlace(t).Check())
-	if (Place{ConfDir: "x", ConfName: DefaultConfName}).Check() == nil || (Place{BinDir: "x", ConfName: DefaultConfName}).Check() == nil {
+	if (Place{ConfDir: "x", ConfName: DefaultConfName}).Check() == nil ||
+		(Place{BinDir: "x", ConfName: DefaultConfName}).Check() == nil {
 		t.Error("no directory is taken")
 	}
 }
@@ -122,7 +136,10 @@ func TestClientProgram(t *testing.T) {
 	for path, machine := range map[string]elf.Machine{"client_amd64": elf.EM_X86_64, "client_arm64": elf.EM_AARCH64} {
 		file := testkit.Must(elf.Open(path))(t)
 		defer file.Close()
-		dynamic := slices.ContainsFunc(file.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP || p.Type == elf.PT_DYNAMIC })
+		dynamic := slices.ContainsFunc(file.Progs, func(p *elf.Prog) bool {
+			return p.Type == elf.PT_INTERP ||
+				p.Type == elf.PT_DYNAMIC
+		})
 		if file.Machine != machine || dynamic {
 			t.Errorf("%s: %v, linked dynamically %v", path, file.Machine, dynamic)
 		}

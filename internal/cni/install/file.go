@@ -245,9 +245,10 @@ func noPlugin(program []byte) error {
 	return nil
 }
 
-// Client returns the CNI plugin for nodes with an agent, nil if there is none for this processor. The caller must not change it.
-// It is a program of some kilobytes in C, which starts in a fraction of the time of a Go program. It hands the verb to the agent
-// (package server), and else runs the plugin in Go, which lies beside it. Its requests name the version of this program.
+// Client returns the CNI plugin for nodes with an agent, nil if there is none for this processor. The caller must not
+// change it. It is a program of some kilobytes in C, which starts in a fraction of the time of a Go program. It hands
+// the verb to the agent (package server), and else runs the plugin in Go, which lies beside it. Its requests name the
+// version of this program.
 func Client() []byte {
 	return stamp(clientProgram, version.Program(), strconv.Itoa(objects.LayoutVersion))
 }
@@ -278,5 +279,6 @@ const clientMark = ", which has to be beside this program"
 
 // isClient reports whether a file is the program, of this version or another.
 func isClient(file []byte) bool {
-	return len(file) < maxClientSize && bytes.HasPrefix(file, []byte("\x7fELF")) && bytes.Contains(file, []byte(clientMark))
+	return len(file) < maxClientSize && bytes.HasPrefix(file, []byte("\x7fELF")) &&
+		bytes.Contains(file, []byte(clientMark))
 }

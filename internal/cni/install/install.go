@@ -27,12 +27,13 @@ const (
 
 // Place is where a runtime looks for plugins and configurations.
 type Place struct {
-	// BinDir is the directory of plugins, ConfDir that of configurations. Install without a BinDir leaves the plugin to others.
+	// BinDir is the directory of plugins, ConfDir that of configurations. Install without a BinDir leaves the plugin to
+	// others.
 	BinDir, ConfDir string
 	// ConfName is the file name of the configuration in ConfDir. Runtimes use the first by name.
 	ConfName string
-	// Client is that an agent does the plugin's work: Install puts its client (package client) in its place, and the plugin beside that. A plugin that
-	// is the file to install itself stays.
+	// Client is that an agent does the plugin's work: Install puts its client (package client) in its place, and the
+	// plugin beside that. A plugin that is the file to install itself stays.
 	Client bool
 
 	after func(step string) // tests kill the process there
@@ -64,7 +65,8 @@ func (p Place) Check() error {
 		return errors.New("the plugin directory is empty")
 	case p.ConfDir == "":
 		return errors.New("the configuration directory is empty")
-	case filepath.Ext(p.ConfName) != ".conflist" || strings.HasPrefix(p.ConfName, ".") || filepath.Base(p.ConfName) != p.ConfName:
+	case filepath.Ext(p.ConfName) != ".conflist" || strings.HasPrefix(p.ConfName, ".") ||
+		filepath.Base(p.ConfName) != p.ConfName:
 		return fmt.Errorf("configuration name %q: want a file name that ends in .conflist", p.ConfName)
 	}
 	return nil

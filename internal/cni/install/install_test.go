@@ -31,7 +31,8 @@ func TestInstall(t *testing.T) {
 			if got := mustInstall(t, p, conflist(t, n)); !slices.Equal(got, []string{"written", "written", "written"}) {
 				t.Errorf("changes %q", got)
 			}
-			for path, mode := range map[string]fs.FileMode{p.BinDir + "/mustang-cni": 0o755, p.BinDir + "/loopback": 0o755, p.Conf(): 0o644} {
+			for path, mode := range map[string]fs.FileMode{p.BinDir + "/mustang-cni": 0o755, p.BinDir + "/loopback": 0o755,
+				p.Conf(): 0o644} {
 				if info, err := os.Lstat(path); err != nil || info.Mode() != mode {
 					t.Errorf("%s: %v, %v, want %v", path, info, err, mode)
 				}
@@ -43,7 +44,8 @@ func TestInstall(t *testing.T) {
 			list := testkit.Must(libcni.ConfListFromFile(files[0]))(t)
 			capabilities, err := libcni.NewCNIConfig([]string{p.BinDir}, nil).ValidateNetworkList(context.Background(), list)
 			slices.Sort(capabilities)
-			if want := []string{"aliases", "bandwidth", "ips", "mac", "portMappings"}; err != nil || !slices.Equal(capabilities, want) {
+			if want := []string{"aliases", "bandwidth", "ips", "mac", "portMappings"}; err != nil ||
+				!slices.Equal(capabilities, want) {
 				t.Errorf("capabilities %q, %v, want %q", capabilities, err, want)
 			}
 		})
@@ -74,7 +76,8 @@ func TestInstallTwice(t *testing.T) {
 	}
 }
 
-// TestUnchangedIsCheap installs what is there already, as an agent does whenever nodes come or go: it reads the plugin once.
+// TestUnchangedIsCheap installs what is there already, as an agent does whenever nodes come or go: it reads the plugin
+// once.
 func TestUnchangedIsCheap(t *testing.T) {
 	p, text := testPlace(t), conflist(t, network())
 	p.Client = true
@@ -144,7 +147,8 @@ func TestForeign(t *testing.T) {
 			_, uninstallErr := p.Uninstall(t.Context(), "")
 			for _, err := range []error{err, uninstallErr} {
 				var foreign *ForeignError
-				if !errors.As(err, &foreign) || foreign.Path != path || !strings.Contains(err.Error(), test.why) || strings.Contains(err.Error(), "\n") {
+				if !errors.As(err, &foreign) || foreign.Path != path || !strings.Contains(err.Error(), test.why) ||
+					strings.Contains(err.Error(), "\n") {
 					t.Errorf("%v, want %s", err, test.why)
 				}
 			}
@@ -187,7 +191,8 @@ func TestConflistAlone(t *testing.T) {
 	p := testPlace(t)
 	bin := p.BinDir
 	p.BinDir = ""
-	if changes, err := p.Install(t.Context(), "", conflist(t, network()), false); err != nil || !slices.Equal(done(changes), []string{"written"}) {
+	if changes, err := p.Install(t.Context(), "", conflist(t, network()), false); err != nil ||
+		!slices.Equal(done(changes), []string{"written"}) {
 		t.Errorf("%v, %v", changes, err)
 	}
 	if _, err := os.Stat(bin); !errors.Is(err, fs.ErrNotExist) {
@@ -200,7 +205,8 @@ func TestNoPlugin(t *testing.T) {
 	p := testPlace(t)
 	before := tree(t, p)
 	for _, path := range []string{built + "/nothing", "/etc/passwd", "/proc/self/exe", built} {
-		if _, err := p.Install(t.Context(), path, conflist(t, network()), true); err == nil || !strings.Contains(err.Error(), path) {
+		if _, err := p.Install(t.Context(), path, conflist(t, network()), true); err == nil ||
+			!strings.Contains(err.Error(), path) {
 			t.Errorf("%s: %v", path, err)
 		}
 	}
@@ -212,7 +218,8 @@ func TestNoPlugin(t *testing.T) {
 // TestUninstall removes both files, and nothing twice.
 func TestUninstall(t *testing.T) {
 	p := testPlace(t)
-	for _, want := range [][]string{{"absent", "absent", "absent"}, {"removed", "removed", "removed"}, {"absent", "absent", "absent"}} {
+	for _, want := range [][]string{{"absent", "absent", "absent"}, {"removed", "removed", "removed"},
+		{"absent", "absent", "absent"}} {
 		changes, err := p.Uninstall(t.Context(), program())
 		if err != nil || !slices.Equal(done(changes), want) {
 			t.Errorf("%v, %v, want %q", changes, err, want)
@@ -237,22 +244,26 @@ func TestUninstall(t *testing.T) {
 	testkit.Must(os.Stat(program()))(t)
 }
 
-// TestClient installs the client in place of the plugin, which lies beside it, and removes both. A plugin that is the original stays.
+// TestClient installs the client in place of the plugin, which lies beside it, and removes both. A plugin that is the
+// original stays.
 func TestClient(t *testing.T) {
 	p := testPlace(t)
 	mustInstall(t, p, conflist(t, network()))
 	p.Client = true
-	for _, want := range [][]string{{"written", "unchanged", "replaced", "unchanged"}, {"unchanged", "unchanged", "unchanged", "unchanged"}} {
+	for _, want := range [][]string{{"written", "unchanged", "replaced", "unchanged"}, {"unchanged", "unchanged",
+		"unchanged", "unchanged"}} {
 		if got := mustInstall(t, p, conflist(t, network())); !slices.Equal(got, want) {
 			t.Errorf("changes %q, want %q", got, want)
 		}
 	}
-	if text, err := os.ReadFile(p.BinDir + "/mustang-cni"); err != nil || !isClient(text) || isClient([]byte("#!/bin/sh\n")) {
+	if text, err := os.ReadFile(p.BinDir + "/mustang-cni"); err != nil || !isClient(text) ||
+		isClient([]byte("#!/bin/sh\n")) {
 		t.Errorf("no client, %v", err)
 	}
 	testkit.Succeed(t, runs(p))
 	changes, err := p.Uninstall(t.Context(), program())
-	if err != nil || !slices.Equal(done(changes), []string{"removed", "removed", "removed", "removed"}) || len(entries(t, p.BinDir)) > 0 {
+	if err != nil || !slices.Equal(done(changes), []string{"removed", "removed", "removed", "removed"}) ||
+		len(entries(t, p.BinDir)) > 0 {
 		t.Errorf("%v, %v, and there are %v", changes, err, entries(t, p.BinDir))
 	}
 	p.BinDir = built

@@ -31,14 +31,16 @@ const envClient = "MUSTANG_INSTALL_CLIENT"
 func victim(words string) int {
 	from, rest, _ := strings.Cut(words, " ")
 	root, step, _ := strings.Cut(rest, " ")
-	p := Place{BinDir: root + "/opt/cni/bin", ConfDir: root + "/etc/cni/net.d", ConfName: DefaultConfName, Client: os.Getenv(envClient) != ""}
+	p := Place{BinDir: root + "/opt/cni/bin", ConfDir: root + "/etc/cni/net.d", ConfName: DefaultConfName,
+		Client: os.Getenv(envClient) != ""}
 	p.after = func(at string) {
 		if at == step {
 			_ = unix.Kill(os.Getpid(), unix.SIGKILL)
 			select {}
 		}
 	}
-	n := Network{CNIVersion: "1.1.0", Name: "pods", Link: "bridge", Subnets: []netip.Prefix{netip.MustParsePrefix("10.78.0.0/16")}}
+	n := Network{CNIVersion: "1.1.0", Name: "pods", Link: "bridge",
+		Subnets: []netip.Prefix{netip.MustParsePrefix("10.78.0.0/16")}}
 	text, err := n.Conflist()
 	if err == nil {
 		_, err = p.Install(context.Background(), from, text, false)
@@ -108,7 +110,8 @@ func kill9(t *testing.T, files []string, there bool, at string) {
 		t.Errorf("%s %s: %v", step, path, err)
 	}
 	want := slices.Sorted(slices.Values(files))
-	if names := slices.Sorted(slices.Values(append(entries(t, p.BinDir), entries(t, p.ConfDir)...))); !slices.Equal(names, want) {
+	if names := slices.Sorted(slices.Values(append(entries(t, p.BinDir), entries(t, p.ConfDir)...))); !slices.Equal(names,
+		want) {
 		t.Errorf("%s %s: there are %v", step, path, names)
 	}
 }
@@ -167,13 +170,17 @@ func TestDisk(t *testing.T) {
 	}
 }
 
-// TestOddFiles has something in the place of a file that is no regular one: Install says so at once, and replaces it if it is forced to.
+// TestOddFiles has something in the place of a file that is no regular one: Install says so at once, and replaces it if
+// it is forced to.
 func TestOddFiles(t *testing.T) {
 	for _, name := range []string{"mustang-cni", "loopback", "10-mustang.conflist"} {
 		for what, place := range map[string]func(path string) error{
 			"named pipe": func(path string) error { return unix.Mkfifo(path, 0o644) },
 			"endless":    func(path string) error { return os.Symlink("/dev/zero", path) },
-			"huge":       func(path string) error { return errors.Join(os.WriteFile(path, nil, 0o644), os.Truncate(path, 1<<40)) },
+			"huge": func(path string) error {
+				return errors.Join(os.WriteFile(path, nil, 0o644),
+					os.Truncate(path, 1<<40))
+			},
 		} {
 			t.Run(name+" "+what, func(t *testing.T) {
 				p, n := testPlace(t), network()
@@ -191,7 +198,8 @@ func TestOddFiles(t *testing.T) {
 					}()
 					select {
 					case err := <-done:
-						if refused := !force || name == "loopback"; (err != nil) != refused || refused && !strings.Contains(err.Error(), path) {
+						if refused := !force || name == "loopback"; (err != nil) != refused || refused &&
+							!strings.Contains(err.Error(), path) {
 							t.Errorf("with force %t: %v", force, err)
 						}
 					case <-time.After(20 * time.Second):

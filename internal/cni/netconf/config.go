@@ -22,7 +22,8 @@ import (
 // PluginType is the value of key type in network configurations, and the file name of the plugin.
 const PluginType = "mustang-cni"
 
-// LoopbackType is the plugin for the loopback device, which containerd runs for each pod: the file name of another copy of the plugin.
+// LoopbackType is the plugin for the loopback device, which containerd runs for each pod: the file name of another copy
+// of the plugin.
 const LoopbackType = "loopback"
 
 // FullPlugin is the file name of the plugin beside its client.
@@ -86,7 +87,8 @@ type Config struct {
 	BigTCP, Services string
 	// PodInfo is what network policies may know of the pods.
 	PodInfo PodInfo
-	// SourceGuard drops what leaves a pod from an address that is not its own. AllowedAddresses are its own besides its addresses.
+	// SourceGuard drops what leaves a pod from an address that is not its own. AllowedAddresses are its own besides its
+	// addresses.
 	SourceGuard      bool
 	AllowedAddresses []netip.Prefix
 	// Masquerade translates the source address of packets that leave the pod network to an address of the host.
@@ -116,7 +118,8 @@ type Config struct {
 // are errors of type *types.Error that name the key. On an error, Config still holds
 // every value that could be parsed, so that DEL can proceed; Name is then valid or empty.
 func Parse(data []byte) (Config, error) {
-	c := Config{Link: LinkAuto, OVSDB: DefaultOVSDB, BigTCP: BigTCPAuto, Services: ServicesSocket, SourceGuard: true, Raw: data}
+	c := Config{Link: LinkAuto, OVSDB: DefaultOVSDB, BigTCP: BigTCPAuto, Services: ServicesSocket,
+		SourceGuard: true, Raw: data}
 	o := parseObject("", data)
 	if o.err != nil {
 		return c, o.err
@@ -208,11 +211,13 @@ func (h Head) Delegates() bool { return h.IPAM.Type != "" && h.IPAM.Type != IPAM
 func (c Config) validate() error {
 	switch {
 	case !slices.Contains(Links(), c.Link):
-		return Invalidf("link: unknown link mode %q (known: %s)%s", c.Link, strings.Join(Links(), ", "), suggest.Text(c.Link, Links()))
+		return Invalidf("link: unknown link mode %q (known: %s)%s", c.Link, strings.Join(Links(), ", "),
+			suggest.Text(c.Link, Links()))
 	case c.MTU < 0 || c.MTU > 65535:
 		return Invalidf("mtu: %d is not between 0 and 65535", c.MTU)
 	case c.Connections != 0 && (c.Connections < minConnections || c.Connections > maxConnections):
-		return Invalidf("connections: %d is not between %d and %d, and not 0 (by memory)", c.Connections, minConnections, maxConnections)
+		return Invalidf("connections: %d is not between %d and %d, and not 0 (by memory)", c.Connections, minConnections,
+			maxConnections)
 	case !strings.HasPrefix(c.OVSDB, "/"):
 		return Invalidf("ovsdb: want an absolute path, got %q", c.OVSDB)
 	}

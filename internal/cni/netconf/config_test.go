@@ -36,18 +36,21 @@ func withHost(hosts, more string) string {
 // TestHostAddresses excludes the host addresses from the ranges.
 func TestHostAddresses(t *testing.T) {
 	c := testkit.Must(Parse([]byte(withHost(`"10.88.0.2"`, ""))))(t)
-	want := ipam.Range{Subnet: netip.MustParsePrefix("10.88.0.0/16"), Exclude: []netip.Prefix{netip.MustParsePrefix("10.88.0.2/32")}}
+	want := ipam.Range{Subnet: netip.MustParsePrefix("10.88.0.0/16"),
+		Exclude: []netip.Prefix{netip.MustParsePrefix("10.88.0.2/32")}}
 	if !reflect.DeepEqual(c.IPAM.Sets, []ipam.RangeSet{{want}}) || len(c.HostAddresses) != 1 {
 		t.Errorf("got %+v", c)
 	}
 }
 
 // limits are the bandwidths of configurations here.
-var limits = podlink.Bandwidth{ToPod: qdisc.Limit{Rate: 1000, Burst: 2000}, FromPod: qdisc.Limit{Rate: 3000, Burst: 4000}}
+var limits = podlink.Bandwidth{ToPod: qdisc.Limit{Rate: 1000, Burst: 2000}, FromPod: qdisc.Limit{Rate: 3000,
+	Burst: 4000}}
 
 // TestParse parses each key.
 func TestParse(t *testing.T) {
-	c, err := Parse([]byte(withIPAM(`, "link":"macvlan", "parent":"eth1", "bridge":"br0", "ovsdb":"/run/db.sock", "mtu":1400,
+	c, err := Parse([]byte(withIPAM(`, "link":"macvlan", "parent":"eth1", "bridge":"br0", "ovsdb":"/run/db.sock", ` +
+		`"mtu":1400,
 		"bigTCP":"off", "services":"tc", "sourceGuard":"on", "allowedAddresses":["10.88.0.200","fd00:9::/48"], "masquerade":true, "dns":{"nameservers":["10.96.0.10"]}, "capabilities":{"ips":true},
 		"prevResult":null, "args":{"any":1}, "cni.dev/valid-attachments":[{"containerID":"c","ifname":"eth0"}],
 		"runtimeConfig":{"ips":["10.88.0.7/16","fd00::7"], "mac":"02:00:00:00:00:07", "aliases":{"pods":["a"]},
@@ -60,8 +63,10 @@ func TestParse(t *testing.T) {
 	c.IPAM.Sets = nil
 	want := Config{
 		CNIVersion: "1.1.0", Name: "pods", Link: "macvlan", Parent: "eth1", Bridge: "br0", OVSDB: "/run/db.sock", MTU: 1400,
-		BigTCP: BigTCPOff, Services: ServicesTC, PodInfo: PodInfo{policies: policiesAuto, args: map[string]string{}}, SourceGuard: true,
-		AllowedAddresses: []netip.Prefix{netip.MustParsePrefix("10.88.0.200/32"), netip.MustParsePrefix("fd00:9::/48")}, Masquerade: true, IPAM: IPAM{Type: IPAMType}, DNS: types.DNS{Nameservers: []string{"10.96.0.10"}},
+		BigTCP: BigTCPOff, Services: ServicesTC, PodInfo: PodInfo{policies: policiesAuto, args: map[string]string{}},
+		SourceGuard:      true,
+		AllowedAddresses: []netip.Prefix{netip.MustParsePrefix("10.88.0.200/32"), netip.MustParsePrefix("fd00:9::/48")},
+		Masquerade:       true, IPAM: IPAM{Type: IPAMType}, DNS: types.DNS{Nameservers: []string{"10.96.0.10"}},
 		Valid: []types.GCAttachment{{ContainerID: "c", IfName: "eth0"}},
 		Runtime: Runtime{
 			IPs: []netip.Addr{netip.MustParseAddr("10.88.0.7"), netip.MustParseAddr("fd00::7")},
@@ -82,7 +87,8 @@ func TestParse(t *testing.T) {
 func TestParseDefaults(t *testing.T) {
 	c := testkit.Must(Parse([]byte(withIPAM(""))))(t)
 	sets := []ipam.RangeSet{{{Subnet: netip.MustParsePrefix("10.88.0.0/16")}}}
-	if c.Link != LinkAuto || c.BigTCP != BigTCPAuto || c.Services != ServicesSocket || c.OVSDB != DefaultOVSDB || c.Masquerade || !reflect.DeepEqual(c.IPAM.Sets, sets) {
+	if c.Link != LinkAuto || c.BigTCP != BigTCPAuto || c.Services != ServicesSocket || c.OVSDB != DefaultOVSDB ||
+		c.Masquerade || !reflect.DeepEqual(c.IPAM.Sets, sets) {
 		t.Errorf("got %+v", c)
 	}
 	testkit.Must(Parse([]byte(`{"name":"pods","type":"mustang-cni","chained":true}`)))(t)
@@ -101,7 +107,8 @@ func TestParseErrors(t *testing.T) {
 		{`null`, decoding, "null"},
 		{withIPAM(`, "lnk":"veth"`), unknown, `lnk: "veth"`},
 		{withIPAM(`, "link":"tap"`), invalid, `"tap"`},
-		{`{"name":"../x","Name":"ok","ipam":{"type":"mustang","ranges":[[{"subnet":"10.0.0.0/8"}]]}}`, invalid, `name: invalid characters found in network name "../x"`},
+		{`{"name":"../x","Name":"ok","ipam":{"type":"mustang","ranges":[[{"subnet":"10.0.0.0/8"}]]}}`, invalid,
+			`name: invalid characters found in network name "../x"`},
 		{`{"Name":"ok","ipam":{"type":"mustang","ranges":[[{"subnet":"10.0.0.0/8"}]]}}`, invalid, "name: missing"},
 		{withIPAM(`, "link":5`), invalid, "link: want a string, got 5"},
 		{withIPAM(`, "services":"all"`), invalid, `"all"`},
@@ -126,16 +133,23 @@ func TestParseErrors(t *testing.T) {
 		{`{"name":"pods","ipam":{"type":"mustang"}}`, invalid, "ipam.ranges"},
 		{`{"name":"pods","ipam":{"type":"mustang","ranges":[[]]}}`, invalid, "ipam.ranges[0]"},
 		{`{"name":"pods","ipam":{"type":"mustang","ranges":[[{"subnet":"10.0.0.0"}]]}}`, invalid, "ipam.ranges[0][0].subnet"},
-		{`{"name":"pods","ipam":{"type":"mustang","ranges":[[{"subnet":"10.0.0.0/8","start":"10.0.0.9"}]]}}`, unknown, "ipam.ranges[0][0].start"},
-		{`{"name":"pods","ipam":{"type":"mustang","ranges":[[{"subnet":"10.0.0.0/8","rangeStart":"11.0.0.9"}]]}}`, invalid, "11.0.0.9"},
-		{`{"name":"pods","ipam":{"type":"mustang","ranges":[[{"subnet":"10.0.0.0/8"}],[{"subnet":"11.0.0.0/8"}]]}}`, invalid, "second set"},
-		{`{"name":"pods","ipam":{"type":"mustang","ranges":[[{"subnet":"10.0.0.0/8"},{"subnet":"11.0.0.0/8"}]]}}`, invalid, "one subnet"},
+		{`{"name":"pods","ipam":{"type":"mustang","ranges":[[{"subnet":"10.0.0.0/8","start":"10.0.0.9"}]]}}`, unknown,
+			"ipam.ranges[0][0].start"},
+		{`{"name":"pods","ipam":{"type":"mustang","ranges":[[{"subnet":"10.0.0.0/8","rangeStart":"11.0.0.9"}]]}}`, invalid,
+			"11.0.0.9"},
+		{`{"name":"pods","ipam":{"type":"mustang","ranges":[[{"subnet":"10.0.0.0/8"}],[{"subnet":"11.0.0.0/8"}]]}}`, invalid,
+			"second set"},
+		{`{"name":"pods","ipam":{"type":"mustang","ranges":[[{"subnet":"10.0.0.0/8"},{"subnet":"11.0.0.0/8"}]]}}`, invalid,
+			"one subnet"},
 		{`{"name":"pods","ipam":{"type":"dhcp"}}`, invalid, "does not work with link auto"},
-		{`{"name":"pods","link":"ipvlan-l2","hostAddresses":["10.88.0.2"],"ipam":{"type":"dhcp"}}`, invalid, "(supported: bridge, macvlan)"},
+		{`{"name":"pods","link":"ipvlan-l2","hostAddresses":["10.88.0.2"],"ipam":{"type":"dhcp"}}`, invalid,
+			"(supported: bridge, macvlan)"},
 		{`{"name":"pods","link":"macvlan","ipam":{"type":"dhcp"}}`, invalid, "hostAddresses: missing"},
-		{`{"name":"pods","link":"macvlan","hostAddresses":["fd00::2"],"ipam":{"type":"dhcp"}}`, invalid, "hostAddresses: missing"},
+		{`{"name":"pods","link":"macvlan","hostAddresses":["fd00::2"],"ipam":{"type":"dhcp"}}`, invalid,
+			"hostAddresses: missing"},
 		{withIPAM(`, "link":"veth", "hostAddresses":["10.88.0.2"]`), invalid, "hostAddresses: not supported with link veth"},
-		{withIPAM(`, "link":"ipvlan-l3", "hostAddresses":["10.88.0.2"]`), invalid, "hostAddresses: not supported with link ipvlan-l3"},
+		{withIPAM(`, "link":"ipvlan-l3", "hostAddresses":["10.88.0.2"]`), invalid,
+			"hostAddresses: not supported with link ipvlan-l3"},
 		{withIPAM(`, "hostAddresses":["10.88.0.2"]`), invalid, "hostAddresses: not supported with link auto"},
 		{`{"name":"pods","chained":true,"hostAddresses":["10.88.0.2"]}`, invalid, "hostAddresses: a chained"},
 		{withHost(`"10.88.0.2"`, `, "masquerade":true`), invalid, "masquerade: not supported with hostAddresses"},
@@ -149,14 +163,17 @@ func TestParseErrors(t *testing.T) {
 		{withHost(`"10.89.0.1"`, ``), invalid, "hostAddresses[0]: 10.89.0.1 is in no subnet"},
 		{withHost(`"fd00::2"`, ``), invalid, "hostAddresses[0]: fd00::2 is in no subnet"},
 		{withHost(`"10.88.0.2","10.88.0.3"`, ``), invalid, "hostAddresses[1]: 10.88.0.3 is the second"},
-		{`{"name":"pods","link":"macvlan","hostAddresses":["10.0.0.2"],"ipam":{"type":"mustang","ranges":[[{"subnet":"10.0.0.0/30"}]]}}`, invalid, "no address is left"},
+		{`{"name":"pods","link":"macvlan","hostAddresses":["10.0.0.2"],"ipam":{"type":"mustang",` +
+			`"ranges":[[{"subnet":"10.0.0.0/30"}]]}}`, invalid, "no address is left"},
 		{withIPAM(`, "runtimeConfig":{"ips":["here"]}`), invalid, `runtimeConfig.ips[0]: want an address, got "here"`},
 		{withIPAM(`, "runtimeConfig":{"mac":"here"}`), invalid, `"here"`},
 		{withIPAM(`, "runtimeConfig":{"infinibandGUID":"x"}`), unknown, "runtimeConfig.infinibandGUID"},
 		{withIPAM(`, "runtimeConfig":{"bandwidth":{"rate":1}}`), unknown, "runtimeConfig.bandwidth.rate"},
-		{withIPAM(`, "runtimeConfig":{"portMappings":[{"hostPort":80,"containerPort":0}]}`), invalid, "portMappings[0].containerPort"},
+		{withIPAM(`, "runtimeConfig":{"portMappings":[{"hostPort":80,"containerPort":0}]}`), invalid,
+			"portMappings[0].containerPort"},
 		{withIPAM(`, "runtimeConfig":{"portMappings":[{"hostPort":99999,"containerPort":1}]}`), invalid, "99999"},
-		{withIPAM(`, "runtimeConfig":{"portMappings":[{"hostPort":80,"containerPort":1,"protocol":"sctp"}]}`), invalid, "sctp"},
+		{withIPAM(`, "runtimeConfig":{"portMappings":[{"hostPort":80,"containerPort":1,"protocol":"sctp"}]}`),
+			invalid, "sctp"},
 		{withIPAM(`, "runtimeConfig":{"portMappings":[{"hostPort":80,"containerPort":1,"hostIP":"x"}]}`), invalid, "hostIP"},
 	})
 }
@@ -174,7 +191,8 @@ func checkErrors(t *testing.T, rows []parseError) {
 	for _, test := range rows {
 		_, err := Parse([]byte(test.config))
 		var coded *types.Error
-		if !errors.As(err, &coded) || coded.Code != test.code || !strings.Contains(coded.Msg, test.culprit) || strings.Contains(coded.Msg, "\n") {
+		if !errors.As(err, &coded) || coded.Code != test.code || !strings.Contains(coded.Msg, test.culprit) ||
+			strings.Contains(coded.Msg, "\n") {
 			t.Errorf("%s\ngives %v, want code %d and %q", test.config, err, test.code, test.culprit)
 		}
 	}
@@ -187,7 +205,8 @@ func TestParseContainerd(t *testing.T) {
 		"bandwidth":{"IngressRate":1000,"IngressBurst":2000,"EgressRate":3000,"EgressBurst":4000}}`)))
 	testkit.Succeed(t, err)
 	want := Runtime{
-		Ports:     []Port{{HostIP: netip.MustParseAddr("192.0.2.1"), HostPort: 8080, ContainerPort: 80, Protocol: service.TCP}},
+		Ports: []Port{{HostIP: netip.MustParseAddr("192.0.2.1"), HostPort: 8080, ContainerPort: 80,
+			Protocol: service.TCP}},
 		Bandwidth: limits,
 	}
 	if !reflect.DeepEqual(c.Runtime, want) {
@@ -203,12 +222,15 @@ func TestParseContainerd(t *testing.T) {
 func TestParseLimits(t *testing.T) {
 	many := func(element string, count int) string { return strings.Repeat(element+",", count) + element }
 	checkErrors(t, []parseError{
-		{withRoutes(many(`{"dst":"10.9.0.0/16"}`, maxRoutes), ``), types.ErrInvalidNetworkConfig, "ipam.routes: 1025 elements, want 1024 at most"},
+		{withRoutes(many(`{"dst":"10.9.0.0/16"}`, maxRoutes), ``), types.ErrInvalidNetworkConfig,
+			"ipam.routes: 1025 elements, want 1024 at most"},
 		{`{"name":"pods","ipam":{"type":"mustang","ranges":[[` + many(`{"subnet":"10.0.0.0/8"}`, maxRanges) + `]]}}`,
 			types.ErrInvalidNetworkConfig, "ipam.ranges[0]: 257 elements, want 256 at most"},
-		{`{"name":"pods","ipam":{"type":"mustang","ranges":[[{"subnet":"10.0.0.0/8","exclude":[` + many(`"10.1.0.0/16"`, maxExcludes) + `]}]]}}`,
+		{`{"name":"pods","ipam":{"type":"mustang","ranges":[[{"subnet":"10.0.0.0/8","exclude":[` +
+			many(`"10.1.0.0/16"`, maxExcludes) + `]}]]}}`,
 			types.ErrInvalidNetworkConfig, "ipam.ranges[0][0].exclude: 1025 elements, want 1024 at most"},
-		{withIPAM(`,"runtimeConfig":{"ips":[` + many(`"10.88.0.2"`, maxIPs) + `]}`), types.ErrInvalidNetworkConfig, "runtimeConfig.ips: 257 elements, want 256 at most"},
+		{withIPAM(`,"runtimeConfig":{"ips":[` + many(`"10.88.0.2"`, maxIPs) + `]}`), types.ErrInvalidNetworkConfig,
+			"runtimeConfig.ips: 257 elements, want 256 at most"},
 	})
 }
 
@@ -246,10 +268,12 @@ func withRoutes(routes, more string) string {
 
 // TestParseRoutes parses each key of a route.
 func TestParseRoutes(t *testing.T) {
-	c := testkit.Must(Parse([]byte(withRoutes(`{"dst":"0.0.0.0/0"},{"dst":"10.9.0.0/16","gw":"10.88.0.9","mtu":1400,"advmss":1000,"priority":4294967295}`, ``))))(t)
+	c := testkit.Must(Parse([]byte(withRoutes(`{"dst":"0.0.0.0/0"},{"dst":"10.9.0.0/16","gw":"10.88.0.9","mtu":1400,`+
+		`"advmss":1000,"priority":4294967295}`, ``))))(t)
 	want := []podlink.Route{
 		{Dst: netip.MustParsePrefix("0.0.0.0/0")},
-		{Dst: netip.MustParsePrefix("10.9.0.0/16"), Via: netip.MustParseAddr("10.88.0.9"), MTU: 1400, AdvMSS: 1000, Priority: 4294967295},
+		{Dst: netip.MustParsePrefix("10.9.0.0/16"), Via: netip.MustParseAddr("10.88.0.9"), MTU: 1400, AdvMSS: 1000,
+			Priority: 4294967295},
 	}
 	if !reflect.DeepEqual(c.IPAM.Routes, want) || c.NoDefaultRoute {
 		t.Errorf("got %+v", c)
@@ -266,17 +290,22 @@ func TestParseRouteErrors(t *testing.T) {
 		{withRoutes(`7`, ``), decoding, "ipam.routes[0]: want a JSON object, got 7"},
 		{withRoutes(`{"gw":"10.88.0.2"}`, ``), invalid, "ipam.routes[0].dst: missing"},
 		{withRoutes(`{"dst":"10.9.0.0"}`, ``), invalid, `ipam.routes[0].dst: want a prefix like 10.9.0.0/16, got "10.9.0.0"`},
-		{withRoutes(`{"dst":"10.9.0.1/16"}`, ``), invalid, "ipam.routes[0].dst: invalid network prefix 10.9.0.1/16: want one like 10.9.0.0/16"},
-		{withRoutes(`{"dst":"fd00:9::/48"}`, ``), invalid, "ipam.routes[0].dst: fd00:9::/48: the pod lacks an address of its family"},
+		{withRoutes(`{"dst":"10.9.0.1/16"}`, ``), invalid,
+			"ipam.routes[0].dst: invalid network prefix 10.9.0.1/16: want one like 10.9.0.0/16"},
+		{withRoutes(`{"dst":"fd00:9::/48"}`, ``), invalid,
+			"ipam.routes[0].dst: fd00:9::/48: the pod lacks an address of its family"},
 		{withRoutes(`{"dst":"10.9.0.0/16","gw":"here"}`, ``), invalid, `ipam.routes[0].gw: want an address, got "here"`},
-		{withRoutes(`{"dst":"10.9.0.0/16","gw":"10.88.0.9"}`, `, "link":"veth"`), invalid, "ipam.routes[0].gw: 10.88.0.9 is unreachable: the pod's only"},
+		{withRoutes(`{"dst":"10.9.0.0/16","gw":"10.88.0.9"}`, `, "link":"veth"`), invalid,
+			"ipam.routes[0].gw: 10.88.0.9 is unreachable: the pod's only"},
 		{withRoutes(`{"dst":"10.9.0.0/16","mtu":1401}`, `, "mtu":1400`), invalid, "ipam.routes[0].mtu: 1401"},
-		{withRoutes(`{"dst":"10.9.0.0/16","mtu":"big"}`, ``), invalid, `ipam.routes[0].mtu: want a number of bytes, got "big"`},
+		{withRoutes(`{"dst":"10.9.0.0/16","mtu":"big"}`, ``), invalid,
+			`ipam.routes[0].mtu: want a number of bytes, got "big"`},
 		{withRoutes(`{"dst":"10.9.0.0/16","advmss":65496}`, ``), invalid, "ipam.routes[0].advmss: 65496"},
 		{withRoutes(`{"dst":"10.9.0.0/16","priority":4294967296}`, ``), invalid, "ipam.routes[0].priority: 4294967296"},
 		{withRoutes(`{"dst":"10.9.0.0/16","table":100}`, ``), unknown, "ipam.routes[0].table: 100"},
 		{withRoutes(`{"dst":"10.9.0.0/16","scope":253}`, ``), unknown, "ipam.routes[0].scope: 253"},
-		{withRoutes(`{"dst":"10.9.0.0/16"},{"dst":"0.0.0.0/0"}`, `, "defaultRoute":false`), invalid, "ipam.routes[1].dst: 0.0.0.0/0 is a default route"},
+		{withRoutes(`{"dst":"10.9.0.0/16"},{"dst":"0.0.0.0/0"}`, `, "defaultRoute":false`), invalid,
+			"ipam.routes[1].dst: 0.0.0.0/0 is a default route"},
 		{withIPAM(`, "defaultRoute":"no"`), invalid, "defaultRoute: want true or false"},
 		{`{"name":"pods","chained":true,"defaultRoute":false}`, invalid, "defaultRoute: a chained"},
 	})
@@ -288,13 +317,17 @@ func FuzzParse(f *testing.F) {
 	for _, seed := range []string{
 		`{}`, `null`, `[1]`, withIPAM(``), withIPAM(`,"link":"veth","services":"both","masquerade":true,"mtu":1400`),
 		withHost(`"10.88.0.2"`, ``), withHost(`"10.88.0.2","fd00::2"`, `,"mtu":-1`),
-		withRoutes(`{"dst":"10.9.0.0/16","gw":"10.88.0.9"}`, `,"link":"bridge"`), withRoutes(`{"dst":"0.0.0.0/0"}`, `,"defaultRoute":false`),
-		withIPAM(`,"runtimeConfig":{"ips":["10.88.0.7/16"],"mac":"02:00:00:00:00:07","portMappings":[{"HostPort":80,"containerPort":80}],"bandwidth":{"IngressRate":1}}`),
+		withRoutes(`{"dst":"10.9.0.0/16","gw":"10.88.0.9"}`, `,"link":"bridge"`), withRoutes(`{"dst":"0.0.0.0/0"}`,
+			`,"defaultRoute":false`),
+		withIPAM(`,"runtimeConfig":{"ips":["10.88.0.7/16"],"mac":"02:00:00:00:00:07","portMappings":[{"HostPort":80,` +
+			`"containerPort":80}],"bandwidth":{"IngressRate":1}}`),
 		withIPAM(`,"prevResult":{"cniVersion":"1.0.0","ips":[{"address":"10.88.0.2/16"}]}`),
 		`{"name":"pods","chained":true,"services":"off","runtimeConfig":{"portMappings":[{"hostPort":1,"containerPort":2}]}}`,
 		`{"name":"pods","link":"macvlan","hostAddresses":["10.0.0.2"],"ipam":{"type":"dhcp","daemonSocketPath":"/x"}}`,
-		`{"name":"pods","ipam":{"type":"mustang","ranges":[[{"subnet":"fd00::/64","rangeStart":"fd00::9","exclude":["fd00::/65","fd00::8000:0:0:0/65"]}]]}}`,
-		`{"name":"pods","ipam":{"type":"mustang","ranges":[[{"subnet":"::/0","gateway":"fe80::1%x"}],[{"subnet":"0.0.0.0/0"}]]}}`,
+		`{"name":"pods","ipam":{"type":"mustang","ranges":[[{"subnet":"fd00::/64","rangeStart":"fd00::9",` +
+			`"exclude":["fd00::/65","fd00::8000:0:0:0/65"]}]]}}`,
+		`{"name":"pods","ipam":{"type":"mustang","ranges":[[{"subnet":"::/0","gateway":"fe80::1%x"}],[{"subnet":"0.0.0.0/` +
+			`0"}]]}}`,
 		`{"name":"../x","Name":"ok"}`,
 	} {
 		f.Add([]byte(seed))

@@ -144,7 +144,8 @@ func (c Config) validateDHCP() error {
 			DHCPType, c.Link, strings.Join(linksWith(func(t podlink.Traits) bool { return t.DHCP }), ", "))
 	}
 	if !slices.ContainsFunc(c.HostAddresses, netip.Addr.Is4) {
-		return Invalidf("hostAddresses: missing: with ipam.type %s the gateway is another router, and the host needs its own IPv4 address in the pod network",
+		return Invalidf("hostAddresses: missing: with ipam.type %s the gateway is another router, and the host needs its "+
+			"own IPv4 address in the pod network",
 			DHCPType)
 	}
 	return nil
@@ -157,10 +158,12 @@ func (c Config) validateHostAddresses() error {
 	}
 	switch {
 	case !c.traits().Switched:
-		return Invalidf("hostAddresses: not supported with link %s: the host routes all traffic of pods and is their only gateway (supported: %s)",
+		return Invalidf("hostAddresses: not supported with link %s: the host routes all traffic of pods and is their only "+
+			"gateway (supported: %s)",
 			c.Link, strings.Join(linksWith(func(t podlink.Traits) bool { return t.Switched }), ", "))
 	case c.Masquerade:
-		return Invalidf("masquerade: not supported with hostAddresses: traffic of pods leaves through another router, not through the host")
+		return Invalidf("masquerade: not supported with hostAddresses: traffic of pods leaves through another router, not " +
+			"through the host")
 	case len(c.HostAddresses) == 0:
 		return Invalidf("hostAddresses: want one or two addresses, got none")
 	}

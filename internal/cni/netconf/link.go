@@ -47,19 +47,20 @@ func AutoLinks() (names []string) {
 	return names
 }
 
-// CheckProxied returns an error if services are off for pods of a link mode in which those of a node reach each other past the host:
-// rules of the host, such as kube-proxy's, translate what goes to a cluster IP, and never see the answer. A bridge shows it to them
-// with bridge-nf-call-iptables.
+// CheckProxied returns an error if services are off for pods of a link mode in which those of a node reach each other
+// past the host: rules of the host, such as kube-proxy's, translate what goes to a cluster IP, and never see the
+// answer. A bridge shows it to them with bridge-nf-call-iptables.
 func CheckProxied(link, services string) error {
 	past := linksWith(func(t podlink.Traits) bool { return !t.Routed && !t.NetfilterCall })
 	if services != ServicesOff || !slices.Contains(past, link) {
 		return nil
 	}
-	return fmt.Errorf("link %s with services off: pods of a node answer each other past the host, so cluster IPs of kube-proxy fail between them", link)
+	return fmt.Errorf("link %s with services off: pods of a node answer each other past the host, so cluster IPs of "+
+		"kube-proxy fail between them", link)
 }
 
-// Together reports whether pods of a network reach each other if they have these two link modes: they are the same, or the host routes
-// for both.
+// Together reports whether pods of a network reach each other if they have these two link modes: they are the same, or
+// the host routes for both.
 func Together(a, b string) bool {
 	routed := append([]string{LinkAuto}, linksWith(func(t podlink.Traits) bool { return t.Routed })...)
 	return a == b || slices.Contains(routed, a) && slices.Contains(routed, b)
@@ -88,13 +89,15 @@ func SelectLink() (string, error) {
 	return "", fmt.Errorf("link auto: %w", errors.Join(errs...))
 }
 
-// Values of key policies: which pods are endpoints, so that network policies hold for them, even if services do not need it.
+// Values of key policies: which pods are endpoints, so that network policies hold for them, even if services do not
+// need it.
 const (
 	policiesAuto = "auto" // those that have a namespace or labels
 	policiesOn   = "on"
 	policiesOff  = "off"
 
-	// PoliciesAgent is as auto, and ADD waits for the agent of the node: until the policies hold that the cluster has for the pod.
+	// PoliciesAgent is as auto, and ADD waits for the agent of the node: until the policies hold that the cluster has for
+	// the pod.
 	PoliciesAgent = "agent"
 )
 
@@ -159,7 +162,8 @@ func (p PodInfo) validate(services string) error {
 	case p.policies == policiesOff && said:
 		return Invalidf("policies: with off, no policy selects a pod by namespace or labels")
 	case (said || p.policies == policiesOn || p.policies == PoliciesAgent) && services == ServicesOff:
-		return Invalidf("services: with off, pods lack the programs that enforce policies, which policies, namespace or labels need")
+		return Invalidf("services: with off, pods lack the programs that enforce policies, which policies, namespace or " +
+			"labels need")
 	case len(p.Labels) > maxLabels:
 		return Invalidf("labels: %d of them, at most %d", len(p.Labels), maxLabels)
 	}
@@ -169,8 +173,8 @@ func (p PodInfo) validate(services string) error {
 	return checkLabels("labels", p.Labels)
 }
 
-// Pod returns what network policies may know of a pod with these CNI_ARGS; nil if it need not be an endpoint for them. What is
-// said of the pod counts more than what is said of all pods of the network.
+// Pod returns what network policies may know of a pod with these CNI_ARGS; nil if it need not be an endpoint for them.
+// What is said of the pod counts more than what is said of all pods of the network.
 func (c Config) Pod(args string) (*policy.Pod, error) {
 	pod := policy.Pod{Namespace: c.PodInfo.Namespace, Labels: maps.Clone(c.PodInfo.Labels)}
 	if pod.Labels == nil {
@@ -224,7 +228,8 @@ func KubernetesPod(args string) (namespace, name, uid string) {
 	return namespace, name, uid
 }
 
-// addLabels adds labels in the form app:web,tier:db. Other plugins refuse CNI_ARGS with a second "=" in a pair; it is taken, too.
+// addLabels adds labels in the form app:web,tier:db. Other plugins refuse CNI_ARGS with a second "=" in a pair; it is
+// taken, too.
 func addLabels(labels map[string]string, text string) error {
 	more := map[string]string{}
 	for label := range strings.SplitSeq(text, ",") {

@@ -69,8 +69,8 @@ func (o *object) read(name, want string, into any) {
 	}
 }
 
-// networkName returns a name if it is a valid one, and otherwise an empty one: it becomes a part of paths. The library that
-// checks the name of the protocol's messages takes it from any of its keys "name", "Name" and "NAME".
+// networkName returns a name if it is a valid one, and otherwise an empty one: it becomes a part of paths. The library
+// that checks the name of the protocol's messages takes it from any of its keys "name", "Name" and "NAME".
 func (o *object) networkName(name string) string {
 	if err := utils.ValidateNetworkName(name); err != nil {
 		if o.err == nil {
@@ -140,7 +140,8 @@ func (o *object) finish() error {
 		return o.err
 	}
 	for _, name := range slices.Sorted(maps.Keys(o.fields)) {
-		return types.NewError(types.ErrUnsupportedField, fmt.Sprintf("unknown key %s: %s", o.key(name), excerpt(o.fields[name])), "")
+		return types.NewError(types.ErrUnsupportedField, fmt.Sprintf("unknown key %s: %s", o.key(name),
+			excerpt(o.fields[name])), "")
 	}
 	return nil
 }

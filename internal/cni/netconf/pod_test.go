@@ -42,7 +42,8 @@ func TestPod(t *testing.T) {
 		{`,"policies":"agent"`, "", nil},
 		{`,"policies":"agent"`, kubernetes, pod("shop", "web-0")},
 		{"", "LABELS=app:web", pod("default", "", "app", "web")},
-		{"", kubernetes + ";LABELS=app=web,example.org/tier:db,empty:", pod("shop", "web-0", "app", "web", "example.org/tier", "db", "empty", "")},
+		{"", kubernetes + ";LABELS=app=web,example.org/tier:db,empty:", pod("shop", "web-0", "app", "web", "example.org/tier",
+			"db", "empty", "")},
 		{network, "", pod("all", "", "app", "web", "tier", "x")},
 		{network + attachment, "", pod("all", "", "app", "web", "tier", "y", "env", "z")},
 		{network + attachment, kubernetes + ";LABELS=tier:w", pod("shop", "web-0", "app", "web", "tier", "w", "env", "z")},
@@ -70,7 +71,8 @@ func TestPodErrors(t *testing.T) {
 		{"", "LABELS=" + strings.Repeat("a", 64) + ":b", types.ErrInvalidEnvironmentVariables, "aaa"},
 		{`,"services":"off"`, "LABELS=app:web", types.ErrInvalidNetworkConfig, "services off"},
 		{`,"policies":"off"`, "LABELS=app:web", types.ErrInvalidNetworkConfig, "policies"},
-		{`,"policies":"off","args":{"cni":{"labels":[{"key":"app","value":"web"}]}}`, "", types.ErrInvalidNetworkConfig, "policies"},
+		{`,"policies":"off","args":{"cni":{"labels":[{"key":"app","value":"web"}]}}`, "", types.ErrInvalidNetworkConfig,
+			"policies"},
 	} {
 		config := testkit.Must(Parse([]byte(withIPAM(c.config))))(t)
 		_, err := config.Pod(c.args)

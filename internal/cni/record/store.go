@@ -152,7 +152,8 @@ type Network struct {
 	// Gateways are the host's own addresses of all pods, Routers the gateways that are not the host.
 	Gateways []netip.Prefix `json:"gateways"`
 	Routers  []netip.Addr   `json:"routers,omitempty"`
-	// Created is the index of the device with the gateways that a network's set-up has created, or 0 if it was there before.
+	// Created is the index of the device with the gateways that a network's set-up has created, or 0 if it was there
+	// before.
 	Created int `json:"created,omitempty"`
 }
 
@@ -177,7 +178,8 @@ func (s Store) Network(name string) (n Network, ok bool) {
 	return n, true
 }
 
-// isNoGateway reports whether no device can have a prefix as its address. Package netip reads an empty text as the zero Prefix.
+// isNoGateway reports whether no device can have a prefix as its address. Package netip reads an empty text as the zero
+// Prefix.
 func isNoGateway(p netip.Prefix) bool { return !p.IsValid() || p.Addr().Is4In6() }
 
 // SaveNetwork replaces the record of a network. The caller holds its lock.
@@ -201,7 +203,8 @@ func (s Store) LockNetwork(name string) (unlock func(), err error) {
 // LockPorts waits for the lock of the host ports and uplinks, which all networks share.
 func (s Store) LockPorts() (unlock func(), err error) { return lockDir(s.Root, unix.LOCK_EX) }
 
-// LockGateways waits for the lock of the gateways of all networks, to remove some of them. Who needs the lock of a network has that first.
+// LockGateways waits for the lock of the gateways of all networks, to remove some of them. Who needs the lock of a
+// network has that first.
 func (s Store) LockGateways() (unlock func(), err error) {
 	return lockDir(filepath.Join(s.Root, gatewaysDir), unix.LOCK_EX)
 }

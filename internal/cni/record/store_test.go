@@ -66,7 +66,8 @@ func TestForgedRecord(t *testing.T) {
 // TestLongName refuses attachments of which no record can be written, and takes the longest of which one can.
 func TestLongName(t *testing.T) {
 	s := Store{Root: t.TempDir()}
-	for n, want := range map[int]error{249: ErrTooLong, maxNames - len("podseth0") + 1: ErrTooLong, maxNames - len("podseth0"): nil} {
+	for n, want := range map[int]error{249: ErrTooLong, maxNames - len("podseth0") + 1: ErrTooLong,
+		maxNames - len("podseth0"): nil} {
 		r, err := s.Open("pods", Owner{ContainerID: strings.Repeat("a", n), IfName: "eth0"}, true)
 		if !errors.Is(err, want) {
 			t.Errorf("container ID of %d bytes: %v, want %v", n, err, want)
@@ -82,7 +83,8 @@ func TestLongName(t *testing.T) {
 
 // FuzzParseRecord parses records. The last line that is accepted can be written and read again.
 func FuzzParseRecord(f *testing.F) {
-	f.Add([]byte("\n{\"owner\":{\"container\":\"a\",\"interface\":\"eth0\"},\"boot\":\"x\",\"addresses\":[\"10.0.0.2\"],\"done\":true}\n"))
+	f.Add([]byte("\n{\"owner\":{\"container\":\"a\",\"interface\":\"eth0\"},\"boot\":\"x\"," +
+		"\"addresses\":[\"10.0.0.2\"],\"done\":true}\n"))
 	f.Add([]byte("{\"owner\":{\"container\":\"a\",\"interface\":\"eth0\"},\"boot\":\"x\"}\n{\"boot\":\"y\""))
 	f.Add([]byte("null\n[]\n{}"))
 	f.Add([]byte("{\"ports\":[{}],\"routes\":[{\"dst\":\"x\"}]}"))

@@ -49,7 +49,8 @@ func listening(t *testing.T, do func(*Call)) (path string) {
 
 // TestAskCarriesAll sends a request with all that there can be, and gets an answer of several packets.
 func TestAskCarriesAll(t *testing.T) {
-	sent := Request{Version: "1 (modified)", Layout: "9", Environment: map[string]string{}, Config: []byte("{\"a\":\"\x00=\"}")}
+	sent := Request{Version: "1 (modified)", Layout: "9", Environment: map[string]string{},
+		Config: []byte("{\"a\":\"\x00=\"}")}
 	for _, name := range Variables() {
 		sent.Environment[name] = "value=" + name
 	}
@@ -90,7 +91,8 @@ func TestAskErrors(t *testing.T) {
 		"answers in part":     {func(c *Call) { _ = c.write(part); c.Close() }, "ended before its answer"},
 		"answers without end": {func(c *Call) { _ = c.write(part) }, "gives no answer within 1s"},
 		"answers something":   {func(c *Call) { _ = c.write([]byte("x")); c.Close() }, "ended before its answer"},
-		"answers 4 GiB":       {func(c *Call) { _ = c.write([]byte("\x00\xff\xff\xff\xff\xff\xff\xff\xff")) }, "ended before its answer"},
+		"answers 4 GiB": {func(c *Call) { _ = c.write([]byte("\x00\xff\xff\xff\xff\xff\xff\xff\xff")) },
+			"ended before its answer"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := listening(t, test.do)
@@ -210,7 +212,8 @@ func TestClientSignalled(t *testing.T) {
 	}
 }
 
-// TestNoAnswer has an agent take a request and never answer: after a minute the plugin fails, and the runtime tries again.
+// TestNoAnswer has an agent take a request and never answer: after a minute the plugin fails, and the runtime tries
+// again.
 func TestNoAnswer(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a minute")
@@ -223,7 +226,8 @@ func TestNoAnswer(t *testing.T) {
 	f.triesAgain(answer{stdout: stdout.String(), exit: cmd.ProcessState.ExitCode()}, "gives no answer within 1m0s")
 }
 
-// TestClientWithoutPlugin runs the client without the plugin beside it, for a server that declines: it names the file that is missing.
+// TestClientWithoutPlugin runs the client without the plugin beside it, for a server that declines: it names the file
+// that is missing.
 func TestClientWithoutPlugin(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -234,7 +238,8 @@ func TestClientWithoutPlugin(t *testing.T) {
 	f.must(os.WriteFile(path, install.Client(), 0o755))
 	p := f.pod("a", network("veth", ""))
 	got := f.run(call{verb: "ADD", pod: p, socket: f.socket, before: []string{path}})
-	if want := `"msg":"cannot run ` + filepath.Dir(path) + `/mustang-cni-full, which has to be beside this program"`; got.exit != 1 || !strings.Contains(got.stdout, want) {
+	if want := `"msg":"cannot run ` + filepath.Dir(path) +
+		`/mustang-cni-full, which has to be beside this program"`; got.exit != 1 || !strings.Contains(got.stdout, want) {
 		t.Errorf("%+v", got)
 	}
 }

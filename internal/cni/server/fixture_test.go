@@ -46,12 +46,14 @@ func newFixture(t testing.TB) *fixture {
 	testkit.RequireKernel(t, 6, 6)
 	f := &fixture{t: t, host: testkit.Namespace(t, "host"), dir: t.TempDir()}
 	outside := testkit.Namespace(t, "outside")
-	f.must(rtnl.AddVeth(rtnl.VethEnd{Namespace: f.host, Name: "uplink"}, rtnl.VethEnd{Namespace: outside, Name: "far"}, 1500))
+	f.must(rtnl.AddVeth(rtnl.VethEnd{Namespace: f.host, Name: "uplink"}, rtnl.VethEnd{Namespace: outside,
+		Name: "far"}, 1500))
 	up := rtnl.DeviceConfig{Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24")}, Up: true}
 	f.must(rtnl.In(f.host).Configure("uplink", up))
 	f.must(rtnl.In(outside).Configure("far", rtnl.DeviceConfig{Up: true}))
 	f.plugin = cni.Plugin{
-		StateDir: filepath.Join(f.dir, "state"), RunDir: filepath.Join(f.dir, "run"), BPFRoot: kept.Root(t), Cgroup: testkit.Cgroup(t),
+		StateDir: filepath.Join(f.dir, "state"), RunDir: filepath.Join(f.dir, "run"), BPFRoot: kept.Root(t),
+		Cgroup: testkit.Cgroup(t),
 	}
 	f.socket = filepath.Join(f.dir, "agent", "cni.sock")
 	return f
@@ -130,7 +132,8 @@ var program = sync.OnceValues(func() (path string, err error) {
 		return "", err
 	}
 	path = filepath.Join(builtDir, netconf.FullPlugin)
-	cmd := exec.Command("go", "build", "-buildvcs=false", "-o", path, "mustang/cmd/mustang-cni") // of the version of this test
+	// of the version of this test
+	cmd := exec.Command("go", "build", "-buildvcs=false", "-o", path, "mustang/cmd/mustang-cni")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("go build: %w: %s", err, out)
@@ -149,7 +152,8 @@ func network(link, more string) []byte {
 
 // everything is a network whose ADD runs all steps.
 func everything(link string) []byte {
-	return network(link, `,"services":"tc","masquerade":true,"runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80}]}`)
+	return network(link,
+		`,"services":"tc","masquerade":true,"runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80}]}`)
 }
 
 // pod is a pod with a network namespace.

@@ -74,7 +74,8 @@ func TestQueue(t *testing.T) {
 	}
 }
 
-// TestDeclined has a server leave a verb to its plugin: too many are there before it, its turn does not come, and the server ends.
+// TestDeclined has a server leave a verb to its plugin: too many are there before it, its turn does not come, and the
+// server ends.
 func TestDeclined(t *testing.T) {
 	for name, test := range map[string]struct {
 		before []func(*Server)
@@ -109,7 +110,8 @@ func TestDeclined(t *testing.T) {
 	}
 }
 
-// TestKilledInQueue kills a plugin whose ADD waits for a worker, and has the pod deleted, as runtimes do: the ADD is not done after that.
+// TestKilledInQueue kills a plugin whose ADD waits for a worker, and has the pod deleted, as runtimes do: the ADD is
+// not done after that.
 func TestKilledInQueue(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -128,8 +130,8 @@ func TestKilledInQueue(t *testing.T) {
 	f.same(before, "after DEL of a pod whose ADD was killed")
 }
 
-// TestEndsBeforeWaitingVerb ends a server while a verb waits for the lock of a process that is stopped: the server does not wait as long. The verb
-// ends once the lock is free.
+// TestEndsBeforeWaitingVerb ends a server while a verb waits for the lock of a process that is stopped: the server does
+// not wait as long. The verb ends once the lock is free.
 func TestEndsBeforeWaitingVerb(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -187,8 +189,9 @@ func (a *asked) await(ctx context.Context, namespace, name, uid string) error {
 	}
 }
 
-// TestAwaitsPolicies has ADD wait for the policies of its Pod before it changes anything, whoever does it: the server, and the plugin
-// alone where the server would not, or not in time. Without them ADD fails, for the runtime to try again.
+// TestAwaitsPolicies has ADD wait for the policies of its Pod before it changes anything, whoever does it: the server,
+// and the plugin alone where the server would not, or not in time. Without them ADD fails, for the runtime to try
+// again.
 func TestAwaitsPolicies(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -199,14 +202,15 @@ func TestAwaitsPolicies(t *testing.T) {
 		served  int // ADDs that the server does
 		asks    bool
 	}{
-		"known":              {served: 1, asks: true},
-		"late":               {late: 3 * time.Second, asks: true},
-		"another version":    {options: func(o *Options) { o.Version = "another" }, asks: true},
-		"never":              {err: errors.New("no such Pod"), asks: true},
-		"not of Kubernetes":  {config: `,"policies":"auto"`, served: 1},
-		"another datapath":   {options: func(o *Options) { o.Plugin.BPFRoot += "2" }, err: errors.New("other directories")},
-		"nothing to ask":     {options: func(o *Options) { o.Plugin.Await = nil }, err: errors.New("nothing here asks")},
-		"chained, and never": {config: `,"policies":"agent","chained":true,"prevResult":{}`, err: errors.New("no such Pod"), asks: true},
+		"known":             {served: 1, asks: true},
+		"late":              {late: 3 * time.Second, asks: true},
+		"another version":   {options: func(o *Options) { o.Version = "another" }, asks: true},
+		"never":             {err: errors.New("no such Pod"), asks: true},
+		"not of Kubernetes": {config: `,"policies":"auto"`, served: 1},
+		"another datapath":  {options: func(o *Options) { o.Plugin.BPFRoot += "2" }, err: errors.New("other directories")},
+		"nothing to ask":    {options: func(o *Options) { o.Plugin.Await = nil }, err: errors.New("nothing here asks")},
+		"chained, and never": {config: `,"policies":"agent","chained":true,"prevResult":{}`, err: errors.New("no such Pod"),
+			asks: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -226,7 +230,8 @@ func TestAwaitsPolicies(t *testing.T) {
 			if strings.Contains(config, "chained") {
 				all = []byte(`{"cniVersion":"1.1.0","name":"net","type":"mustang-cni"` + config + `}`)
 			}
-			c := call{verb: "ADD", pod: f.pod("a", all), socket: f.socket, env: []string{"CNI_ARGS=K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web;K8S_POD_UID=1"}}
+			c := call{verb: "ADD", pod: f.pod("a", all), socket: f.socket,
+				env: []string{"CNI_ARGS=K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web;K8S_POD_UID=1"}}
 			before := f.state()
 			a.mu.Lock()
 			a.known = time.Now().Add(test.late)

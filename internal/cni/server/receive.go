@@ -39,8 +39,8 @@ type Call struct {
 	conn *net.UnixConn
 }
 
-// Receive receives the request of a connection, and takes the connection: Close closes it. It declines a request of another
-// form. The error matches unix.EPERM if the plugin is not root.
+// Receive receives the request of a connection, and takes the connection: Close closes it. It declines a request of
+// another form. The error matches unix.EPERM if the plugin is not root.
 func Receive(conn *net.UnixConn) (_ *Call, err error) {
 	c := &Call{Netns: -1, conn: conn}
 	defer func() {
@@ -144,12 +144,13 @@ func (c *Call) Close() {
 // since are the versions of the CNI specification that have a verb, where not all have.
 var since = map[string]string{"CHECK": "0.4.0", "GC": "1.1.0", "STATUS": "1.1.0"}
 
-// accept returns the parameters of a verb, or the reason why the plugin does it alone: it is invalid, and the plugin has the
-// words for that, or this process would not do the same.
+// accept returns the parameters of a verb, or the reason why the plugin does it alone: it is invalid, and the plugin
+// has the words for that, or this process would not do the same.
 func (s *Server) accept(c *Call, verb string) (r cni.Request, err error) {
 	env := c.Environment
 	r = cni.Request{
-		ContainerID: env["CNI_CONTAINERID"], IfName: env["CNI_IFNAME"], Netns: env["CNI_NETNS"], Args: env["CNI_ARGS"], Path: env["CNI_PATH"],
+		ContainerID: env["CNI_CONTAINERID"], IfName: env["CNI_IFNAME"], Netns: env["CNI_NETNS"], Args: env["CNI_ARGS"],
+		Path:   env["CNI_PATH"],
 		Config: c.Config,
 	}
 	if c.Version != s.Version || c.Layout != cni.Layout() {
@@ -189,14 +190,15 @@ func (s *Server) accept(c *Call, verb string) (r cni.Request, err error) {
 	return r, nil
 }
 
-// samePlace reports whether the plugin is in this process's mount namespace too. The error says that it has another network
-// namespace or other directories.
+// samePlace reports whether the plugin is in this process's mount namespace too. The error says that it has another
+// network namespace or other directories.
 func (s *Server) samePlace(c *Call) (bool, error) {
 	theirs := cni.Plugin{
 		StateDir: c.Environment["MUSTANG_CNI_STATE_DIR"], RunDir: c.Environment["MUSTANG_CNI_RUN_DIR"],
 		BPFRoot: c.Environment["MUSTANG_BPF_ROOT"], Cgroup: c.Environment["MUSTANG_CNI_CGROUP"],
 	}
-	if !slices.Equal(directories(theirs), directories(s.Plugin)) || bpfRoot(theirs) != bpfRoot(s.Plugin) || theirs.Cgroup != s.Plugin.Cgroup {
+	if !slices.Equal(directories(theirs), directories(s.Plugin)) || bpfRoot(theirs) != bpfRoot(s.Plugin) ||
+		theirs.Cgroup != s.Plugin.Cgroup {
 		return false, errors.New("the plugin has other directories")
 	}
 	proc := fmt.Sprintf("/proc/%d/", c.PID)
@@ -214,7 +216,8 @@ func (s *Server) samePlace(c *Call) (bool, error) {
 	return false, s.sameDirectories(proc + "root")
 }
 
-// sameDirectories returns an error unless the directories of the plugin are the same ones below the root of its mount namespace.
+// sameDirectories returns an error unless the directories of the plugin are the same ones below the root of its mount
+// namespace.
 func (s *Server) sameDirectories(root string) error {
 	group, err := s.Plugin.Cgroup, error(nil)
 	if group == "" {
@@ -248,7 +251,8 @@ func bpfRoot(p cni.Plugin) string { return cmp.Or(p.BPFRoot, objects.DefaultRoot
 // socket of the host, unless this process sees the same files.
 func (s *Server) acceptConfig(verb string, config []byte, same bool) error {
 	head := netconf.ParseHead(config)
-	if head.Type == netconf.LoopbackType || !slices.Contains(cni.Versions(), head.CNIVersion) || utils.ValidateNetworkName(head.Name) != nil {
+	if head.Type == netconf.LoopbackType || !slices.Contains(cni.Versions(), head.CNIVersion) ||
+		utils.ValidateNetworkName(head.Name) != nil {
 		return errors.New("type, version or name")
 	}
 	if head.Delegates() {

@@ -67,8 +67,8 @@ func TestWorksAlone(t *testing.T) {
 	}
 }
 
-// TestOtherMountNamespace has the plugin in a mount namespace of its own with the same directories: the server does what needs no
-// path, and the plugin the rest. The path of the pod's namespace leads nowhere for the server.
+// TestOtherMountNamespace has the plugin in a mount namespace of its own with the same directories: the server does
+// what needs no path, and the plugin the rest. The path of the pod's namespace leads nowhere for the server.
 func TestOtherMountNamespace(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -79,7 +79,8 @@ func TestOtherMountNamespace(t *testing.T) {
 	before := f.state()
 	p := f.pod("a", config)
 	dir := t.TempDir()
-	own := []string{"unshare", "--mount", "sh", "-c", "mount -t tmpfs none " + dir + " && touch " + dir + "/ns && mount --bind " + p.Path() + " " + dir +
+	own := []string{"unshare", "--mount", "sh", "-c", "mount -t tmpfs none " + dir + " && touch " + dir +
+		"/ns && mount --bind " + p.Path() + " " + dir +
 		"/ns && export CNI_NETNS=" + dir + `/ns && exec "$0"`}
 	f.works(call{verb: "ADD", pod: p, socket: f.socket, before: own})
 	if got := p.result.Interfaces[1].Sandbox; got != dir+"/ns" {
@@ -161,14 +162,16 @@ func TestFault(t *testing.T) {
 	}
 	f.serve(o)
 	p := f.pod("a", config)
-	if a := f.run(call{verb: "ADD", pod: p, socket: f.socket}); a.exit != 1 || !strings.Contains(a.stdout, "the agent has a fault: made up") {
+	if a := f.run(call{verb: "ADD", pod: p, socket: f.socket}); a.exit != 1 ||
+		!strings.Contains(a.stdout, "the agent has a fault: made up") {
 		t.Errorf("ADD: %+v", a)
 	}
 	f.works(call{verb: "DEL", pod: p, socket: f.socket})
 	f.same(before, "DEL")
 }
 
-// TestSignalledPlugin ends the plugin while the server works: the server finishes, and DEL leaves nothing. SIGTERM does not end it.
+// TestSignalledPlugin ends the plugin while the server works: the server finishes, and DEL leaves nothing. SIGTERM does
+// not end it.
 func TestSignalledPlugin(t *testing.T) {
 	t.Parallel()
 	for _, signal := range []unix.Signal{unix.SIGTERM, unix.SIGKILL} {
@@ -248,8 +251,8 @@ func TestInUse(t *testing.T) {
 	}
 }
 
-// TestNonRootRefused has either end belong to somebody else: the socket is closed to them, and neither end speaks to one who got
-// past that.
+// TestNonRootRefused has either end belong to somebody else: the socket is closed to them, and neither end speaks to
+// one who got past that.
 func TestNonRootRefused(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -315,8 +318,10 @@ func (f *fixture) askAs(user int) {
 	f.as(user, func() error { return unix.Connect(fd, &unix.SockaddrUnix{Name: f.socket}) })
 	p := f.plugin
 	packet := strings.Join([]string{
-		"mustang-cni 2", version.Program(), cni.Layout(), "CNI_COMMAND=STATUS", "CNI_PATH=/nowhere", "MUSTANG_CNI_STATE_DIR=" + p.StateDir,
-		"MUSTANG_CNI_RUN_DIR=" + p.RunDir, "MUSTANG_BPF_ROOT=" + p.BPFRoot, "MUSTANG_CNI_CGROUP=" + p.Cgroup, "", string(network("veth", "")),
+		"mustang-cni 2", version.Program(), cni.Layout(), "CNI_COMMAND=STATUS", "CNI_PATH=/nowhere",
+		"MUSTANG_CNI_STATE_DIR=" + p.StateDir,
+		"MUSTANG_CNI_RUN_DIR=" + p.RunDir, "MUSTANG_BPF_ROOT=" + p.BPFRoot, "MUSTANG_CNI_CGROUP=" + p.Cgroup, "",
+		string(network("veth", "")),
 	}, "\x00")
 	err = unix.Sendmsg(fd, []byte(packet), nil, nil, unix.MSG_NOSIGNAL)
 	if err != nil && !errors.Is(err, unix.EPIPE) { // EPIPE: the server has closed the connection already

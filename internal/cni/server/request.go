@@ -240,7 +240,10 @@ func rootPeer(conn *net.UnixConn) (pid int, err error) {
 		return 0, err
 	}
 	var peer *unix.Ucred
-	controlErr := raw.Control(func(fd uintptr) { peer, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
+	controlErr := raw.Control(func(fd uintptr) {
+		peer, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET,
+			unix.SO_PEERCRED)
+	})
 	if err := errors.Join(controlErr, err); err != nil {
 		return 0, err
 	}

@@ -126,7 +126,8 @@ func Listen(o Options) (_ *Server, err error) {
 		return nil, err
 	}
 	s.network = fmt.Sprintf("net:[%d]", inode)
-	for _, dir := range directories(s.Plugin) { // the plugin creates them otherwise, and cannot see then that they are the same
+	// the plugin creates them otherwise, and cannot see then that they are the same
+	for _, dir := range directories(s.Plugin) {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return nil, err
 		}
@@ -187,7 +188,8 @@ func (s *Server) Run(ctx context.Context) error {
 			all.Go(func() { s.serve(ctx, conn) })
 		case ctx.Err() != nil:
 			return nil
-		case errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOMEM) || errors.Is(err, unix.ENOBUFS):
+		case errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOMEM) ||
+			errors.Is(err, unix.ENOBUFS):
 			s.Log.Warn("CNI socket", "error", err)
 			time.Sleep(100 * time.Millisecond)
 		default:
@@ -344,7 +346,8 @@ func (s *Server) run(verb func() error) (err error) {
 	return s.Host.Do(verb)
 }
 
-// awaitBriefly waits for the policies of an ADD, before it takes a worker. The error leaves it to the plugin, which waits longer.
+// awaitBriefly waits for the policies of an ADD, before it takes a worker. The error leaves it to the plugin, which
+// waits longer.
 func (s *Server) awaitBriefly(ctx context.Context, verb string, r cni.Request) error {
 	if verb != "ADD" || s.Plugin.Await == nil || netconf.ParseHead(r.Config).Policies != netconf.PoliciesAgent {
 		return nil
@@ -355,8 +358,8 @@ func (s *Server) awaitBriefly(ctx context.Context, verb string, r cni.Request) e
 	return s.Plugin.Await(ctx, namespace, name, uid)
 }
 
-// await answers once the policies of a Pod hold. The plugin may be any version that knows the layout of this one's maps.
-// ending ends with the server.
+// await answers once the policies of a Pod hold. The plugin may be any version that knows the layout of this one's
+// maps. ending ends with the server.
 func (s *Server) await(ctx, ending context.Context, c *Call) (answer Answer, err error) {
 	if _, err := s.samePlace(c); err != nil {
 		s.Log.Warn("CNI socket: policies are of another datapath than the plugin's", "reason", err)

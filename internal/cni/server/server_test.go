@@ -26,8 +26,8 @@ import (
 	"mustang/internal/netns"
 )
 
-// TestSameAsAlone attaches one pod through the server and one by the plugin alone: they get the same but for addresses, reach each
-// other, and each is checked and deleted by the other way too.
+// TestSameAsAlone attaches one pod through the server and one by the plugin alone: they get the same but for addresses,
+// reach each other, and each is checked and deleted by the other way too.
 func TestSameAsAlone(t *testing.T) {
 	t.Parallel()
 	for name, config := range map[string][]byte{
@@ -120,17 +120,24 @@ func TestErrorsAsAlone(t *testing.T) {
 	}{
 		"attached already": {call{verb: "ADD", pod: there}, "ADD failed"},
 		"nothing to check": {call{verb: "CHECK", pod: f.pod("b", config)}, "CHECK failed"},
-		"no free address":  {call{verb: "ADD", pod: f.pod("c", network("veth", `,"runtimeConfig":{"ips":["10.9.0.2/24","10.9.0.2/24"]}`))}, "ADD failed"},
-		"port":             {call{verb: "ADD", pod: f.pod("d", network("veth", `,"runtimeConfig":{"portMappings":[{"hostPort":1,"containerPort":1,"hostIP":"9.9.9.9"}]}`))}, "ADD failed"},
-		"unknown key":      {call{verb: "ADD", pod: f.pod("e", network("veth", `,"linc":"veth"`))}, "ADD failed"},
-		"no object":        {call{verb: "ADD", pod: f.pod("f", []byte(`[]`))}, ""},
-		"old version":      {call{verb: "GC", config: []byte(strings.Replace(string(config), "1.1.0", "1.0.0", 1))}, ""},
-		"no verb":          {call{verb: "MOVE", pod: f.pod("g", config)}, ""},
-		"bad container":    {call{verb: "ADD", pod: there, env: []string{"CNI_ARGS=x"}, before: []string{"env", "CNI_IFNAME=a/b"}}, ""},
-		"no namespace":     {call{verb: "ADD", pod: there, before: []string{"env", "CNI_NETNS=/nowhere", "CNI_CONTAINERID=h"}}, ""},
-		"host's namespace": {call{verb: "ADD", pod: there, before: []string{"env", "CNI_NETNS=" + f.host.Path(), "CNI_CONTAINERID=i"}}, ""},
-		"no input":         {call{verb: "ADD", pod: there, before: []string{"sh", "-c", `exec "$0" <&-`}}, ""},
-		"IPAM plugin":      {call{verb: "ADD", pod: f.pod("j", []byte(`{"cniVersion":"1.0.0","name":"o","type":"mustang-cni","ipam":{"type":"host-local"}}`))}, ""},
+		"no free address": {call{verb: "ADD",
+			pod: f.pod("c", network("veth", `,"runtimeConfig":{"ips":["10.9.0.2/24","10.9.0.2/24"]}`))}, "ADD failed"},
+		"port": {call{verb: "ADD",
+			pod: f.pod("d", network("veth",
+				`,"runtimeConfig":{"portMappings":[{"hostPort":1,"containerPort":1,"hostIP":"9.9.9.9"}]}`))}, "ADD failed"},
+		"unknown key": {call{verb: "ADD", pod: f.pod("e", network("veth", `,"linc":"veth"`))}, "ADD failed"},
+		"no object":   {call{verb: "ADD", pod: f.pod("f", []byte(`[]`))}, ""},
+		"old version": {call{verb: "GC", config: []byte(strings.Replace(string(config), "1.1.0", "1.0.0", 1))}, ""},
+		"no verb":     {call{verb: "MOVE", pod: f.pod("g", config)}, ""},
+		"bad container": {call{verb: "ADD", pod: there, env: []string{"CNI_ARGS=x"},
+			before: []string{"env", "CNI_IFNAME=a/b"}}, ""},
+		"no namespace": {call{verb: "ADD", pod: there, before: []string{"env", "CNI_NETNS=/nowhere",
+			"CNI_CONTAINERID=h"}}, ""},
+		"host's namespace": {call{verb: "ADD", pod: there, before: []string{"env", "CNI_NETNS=" + f.host.Path(),
+			"CNI_CONTAINERID=i"}}, ""},
+		"no input": {call{verb: "ADD", pod: there, before: []string{"sh", "-c", `exec "$0" <&-`}}, ""},
+		"IPAM plugin": {call{verb: "ADD",
+			pod: f.pod("j", []byte(`{"cniVersion":"1.0.0","name":"o","type":"mustang-cni","ipam":{"type":"host-local"}}`))}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := *f
@@ -163,7 +170,8 @@ func TestGC(t *testing.T) {
 	f.add("gone", f.socket, config)
 	f.add("gone2", "none", config)
 	f.works(call{verb: "STATUS", config: config, socket: f.socket})
-	f.works(call{verb: "GC", socket: f.socket, config: with(config, `"cni.dev/valid-attachments":[{"containerID":"valid","ifname":"eth0"}]`)})
+	f.works(call{verb: "GC", socket: f.socket,
+		config: with(config, `"cni.dev/valid-attachments":[{"containerID":"valid","ifname":"eth0"}]`)})
 	f.same(before, "GC")
 	f.works(call{verb: "CHECK", pod: valid, socket: f.socket})
 	for _, verb := range []string{"GC", "STATUS", "CHECK"} {
@@ -232,7 +240,8 @@ type process struct {
 // start starts a server, and returns when it listens.
 func (f *fixture) start(o order) *process {
 	f.t.Helper()
-	o.Socket, o.StateDir, o.RunDir, o.BPFRoot, o.Cgroup = f.socket, f.plugin.StateDir, f.plugin.RunDir, f.plugin.BPFRoot, f.plugin.Cgroup
+	o.Socket, o.StateDir, o.RunDir, o.BPFRoot, o.Cgroup = f.socket, f.plugin.StateDir, f.plugin.RunDir, f.plugin.BPFRoot,
+		f.plugin.Cgroup
 	text, err := json.Marshal(o)
 	f.must(err)
 	p := &process{f: f, cmd: exec.Command("/proc/self/exe")}
@@ -263,8 +272,8 @@ func (p *process) end() (killed bool) {
 	return false
 }
 
-// TestKilled kills the server after each step of ADD in turn. The plugin fails with the code of what may succeed later. An ADD after that works
-// unless the first is complete, and DEL leaves nothing.
+// TestKilled kills the server after each step of ADD in turn. The plugin fails with the code of what may succeed later.
+// An ADD after that works unless the first is complete, and DEL leaves nothing.
 func TestKilled(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"veth", "bridge", "macvlan"} {
@@ -306,10 +315,12 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// triesAgain fails the test unless the plugin has failed with the code of what may succeed later, and a text about the agent.
+// triesAgain fails the test unless the plugin has failed with the code of what may succeed later, and a text about the
+// agent.
 func (f *fixture) triesAgain(a answer, text string) {
 	f.t.Helper()
-	if want := "the agent at " + f.socket + " " + text; a.exit != 1 || !strings.Contains(a.stdout, `"code":11`) || !strings.Contains(a.stdout, want) {
+	if want := "the agent at " + f.socket + " " + text; a.exit != 1 || !strings.Contains(a.stdout, `"code":11`) ||
+		!strings.Contains(a.stdout, want) {
 		f.t.Fatalf("%+v, want %q", a, want)
 	}
 }

@@ -24,7 +24,8 @@ func checkAllowed(prefixes []netip.Prefix) error {
 	return nil
 }
 
-// CheckAllowed returns an error unless a pod can be allowed to use a prefix: one without host bits, of unicast addresses.
+// CheckAllowed returns an error unless a pod can be allowed to use a prefix: one without host bits, of unicast
+// addresses.
 func CheckAllowed(p netip.Prefix) error {
 	addr := p.Addr()
 	switch {
@@ -38,8 +39,8 @@ func CheckAllowed(p netip.Prefix) error {
 	return nil
 }
 
-// linkLocal returns the IPv6 link-local address of a device: the one that it has, or else the one that follows from its MAC
-// address (RFC 4291, appendix A).
+// linkLocal returns the IPv6 link-local address of a device: the one that it has, or else the one that follows from its
+// MAC address (RFC 4291, appendix A).
 func linkLocal(mac net.HardwareAddr, addresses []netip.Prefix) netip.Addr {
 	for _, p := range addresses {
 		if a := p.Addr(); a.Is6() && a.IsLinkLocalUnicast() {

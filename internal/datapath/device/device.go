@@ -31,24 +31,25 @@ type Spec struct {
 	// HostIfName is the device in Host that gets the programs, for links whose two ends the kernel does not know as peers:
 	// tap and tun. Empty otherwise.
 	HostIfName string
-	// Segment is a device in Host, such as a bridge of Open vSwitch, that joins pods of which each gets the programs on its
-	// own device, and which reach each other by MAC address. Empty if the kind of the device tells all that.
+	// Segment is a device in Host, such as a bridge of Open vSwitch, that joins pods of which each gets the programs on
+	// its own device, and which reach each other by MAC address. Empty if the kind of the device tells all that.
 	Segment string
-	// Shaped delivers packets into the pod through the queue of the host's device (bpf_redirect) instead of past it, so that
-	// a qdisc there limits their rate. It is an error if the link has no host's side.
+	// Shaped delivers packets into the pod through the queue of the host's device (bpf_redirect) instead of past it, so
+	// that a qdisc there limits their rate. It is an error if the link has no host's side.
 	Shaped bool
-	// Addresses are the pod's. If there are none, they are those of its device that are not Allowed; root of the pod can choose
-	// these.
+	// Addresses are the pod's. If there are none, they are those of its device that are not Allowed; root of the pod can
+	// choose these.
 	Addresses []netip.Addr
-	// Pod is what network policies may know of the pod: its namespace, name, labels and named ports. If it is nil, an endpoint
-	// keeps what it has, and a new one is a pod of namespace default without labels.
+	// Pod is what network policies may know of the pod: its namespace, name, labels and named ports. If it is nil, an
+	// endpoint keeps what it has, and a new one is a pod of namespace default without labels.
 	Pod *policy.Pod
-	// Given, unless it is nil, names what the spec is to change of an endpoint that exists: it keeps all else, its MAC address too.
+	// Given, unless it is nil, names what the spec is to change of an endpoint that exists: it keeps all else, its MAC
+	// address too.
 	Given *Given
 	// MAC is that of a pod without a Namespace, and ignored for others.
 	MAC net.HardwareAddr
-	// Allowed are prefixes that the pod may use as if they were its addresses: a router's, or those that move between pods.
-	// At most MaxAllowed.
+	// Allowed are prefixes that the pod may use as if they were its addresses: a router's, or those that move between
+	// pods. At most MaxAllowed.
 	Allowed []netip.Prefix
 	// Unguarded is whether the pod may send from any address, and announce any.
 	Unguarded bool
@@ -64,8 +65,8 @@ func (a Spec) String() string {
 	return fmt.Sprintf("%q in network namespace %q", a.IfName, a.Namespace.Name())
 }
 
-// Check returns an error if the device cannot be an endpoint: the device, its address or its peer is missing, or its kind
-// is not supported. It changes nothing.
+// Check returns an error if the device cannot be an endpoint: the device, its address or its peer is missing, or its
+// kind is not supported. It changes nothing.
 func (a Spec) Check() error {
 	d, err := a.Find()
 	if err != nil {
@@ -282,7 +283,8 @@ func (d *Device) onNamed(a Spec, device rtnl.Device) error {
 	return nil
 }
 
-// onParent selects the pod's own device, for kinds without a host's side. The parent is expected in the host's namespace.
+// onParent selects the pod's own device, for kinds without a host's side. The parent is expected in the host's
+// namespace.
 func (d *Device) onParent(a Spec, device rtnl.Device) error {
 	others, err := rtnl.In(a.Host).DevicesOfKind(device.Kind)
 	if err != nil {

@@ -18,8 +18,8 @@ type Given struct {
 	Namespace, Name, Labels   bool // of the pod
 }
 
-// Keep takes over what the endpoint of the device has and is not given: what root of the pod has set on its device does not
-// count. It returns the number of the endpoint, 0 if there is none. The caller has the lock of the rows.
+// Keep takes over what the endpoint of the device has and is not given: what root of the pod has set on its device does
+// not count. It returns the number of the endpoint, 0 if there is none. The caller has the lock of the rows.
 func (d *Device) Keep(o *objects.Objects, given Given) (id uint32, err error) {
 	var addresses []netip.Addr
 	var have objects.Endpoint
@@ -90,8 +90,8 @@ func (g Given) Merge(have, want policy.Pod) *policy.Pod {
 	return &want
 }
 
-// apart returns the addresses without those that a pod is allowed to use besides its own. A router's own may be in a network
-// that it is allowed.
+// apart returns the addresses without those that a pod is allowed to use besides its own. A router's own may be in a
+// network that it is allowed.
 func apart(all []netip.Addr, allowed []netip.Prefix) []netip.Addr {
 	var own, within []netip.Addr
 	for _, a := range all {

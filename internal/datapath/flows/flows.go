@@ -74,8 +74,10 @@ func (e *Event) IsICMP() bool {
 // Watch calls each with the events of some verdicts, all if there are none, as they come until ctx ends or a call
 // returns an error, and leftOut with how many were left out, if any were: each CPU tells 2,000 a second at most.
 // Errors: *dirlock.Error if another process watches; one that matches os.ErrNotExist once the datapath is removed.
-func (f Flows) Watch(ctx context.Context, each func(Event) error, leftOut func(uint64) error, verdicts ...Verdict) error {
-	of := map[Verdict]uint32{Made: objects.EventMade, Dropped: objects.EventDropped, Denied: objects.EventDenied, Audited: objects.EventDenied}
+func (f Flows) Watch(ctx context.Context, each func(Event) error, leftOut func(uint64) error,
+	verdicts ...Verdict) error {
+	of := map[Verdict]uint32{Made: objects.EventMade, Dropped: objects.EventDropped, Denied: objects.EventDenied,
+		Audited: objects.EventDenied}
 	var kinds []uint32
 	for _, v := range verdicts {
 		kinds = append(kinds, of[v])
@@ -83,17 +85,20 @@ func (f Flows) Watch(ctx context.Context, each func(Event) error, leftOut func(u
 	if len(verdicts) == 0 {
 		kinds = []uint32{objects.EventMade, objects.EventDropped, objects.EventDenied}
 	}
-	return f.Objects.Watch(ctx, func(e objects.Event, at time.Time) error { return each(decode(e, at)) }, leftOut, kinds...)
+	return f.Objects.Watch(ctx, func(e objects.Event, at time.Time) error { return each(decode(e, at)) },
+		leftOut, kinds...)
 }
 
 func decode(e objects.Event, at time.Time) Event {
 	t := e.Tuple
 	event := Event{
 		Time: at, Verdict: Dropped, Source: end(t.Saddr.Bytes, t.Sport), Destination: end(t.Daddr.Bytes, t.Dport),
-		Backend: end(e.Backend.Bytes, e.BackendPort), Protocol: service.Protocol(t.Proto), Service: e.Service != 0, Rule: e.Rule,
+		Backend: end(e.Backend.Bytes, e.BackendPort), Protocol: service.Protocol(t.Proto), Service: e.Service != 0,
+		Rule:  e.Rule,
 		Place: string(e.At()), Device: int(e.Ifindex), Namespace: e.Netns, Length: int(e.Length), Flags: e.TcpFlags,
 		EtherType: rows.SwapPort(e.Ethertype),
-		OnLink:    slices.Contains([]objects.AttachPoint{objects.AttachHost, objects.AttachTun, objects.AttachNetkit}, e.At()),
+		OnLink: slices.Contains([]objects.AttachPoint{objects.AttachHost, objects.AttachTun, objects.AttachNetkit},
+			e.At()),
 	}
 	if names := Drops(); int(e.Reason) < len(names) && e.Reason != 0 {
 		event.Reason = names[e.Reason][0]
@@ -114,7 +119,8 @@ func decode(e objects.Event, at time.Time) Event {
 	}
 	if event.IsICMP() { // programs have its type in place of ports
 		event.Message = uint8(event.Source.Port())
-		event.Source, event.Destination = netip.AddrPortFrom(event.Source.Addr(), 0), netip.AddrPortFrom(event.Destination.Addr(), 0)
+		event.Source, event.Destination = netip.AddrPortFrom(event.Source.Addr(), 0),
+			netip.AddrPortFrom(event.Destination.Addr(), 0)
 	}
 	return event
 }

@@ -172,7 +172,8 @@ func (t Table) Warnings(wanted uint32) (warnings []string, err error) {
 	}
 	stats, err := t.Stats()
 	if open := stats.Open(); err == nil && full(open) {
-		warnings = append(warnings, fmt.Sprintf("connections: %d open, room for %d: mustang conntrack stats names their clients", open, size))
+		warnings = append(warnings,
+			fmt.Sprintf("connections: %d open, room for %d: mustang conntrack stats names their clients", open, size))
 	}
 	return warnings, err
 }
@@ -226,7 +227,8 @@ type validity struct {
 
 // holds reports whether programs use the connection of a slot: its pods are there, and with UDP its backend.
 func (v validity) holds(slot objects.Slot) (bool, error) {
-	if v.ids[slot.From.Saddr] != slot.Client && slot.Client != 0 || v.ids[slot.Reply.Saddr] != slot.Backend && slot.Backend != 0 {
+	if v.ids[slot.From.Saddr] != slot.Client && slot.Client != 0 || v.ids[slot.Reply.Saddr] != slot.Backend &&
+		slot.Backend != 0 {
 		return false, nil
 	}
 	if slot.Service == 0 || slot.From.Proto != uint8(service.UDP) {
@@ -243,6 +245,7 @@ func (v validity) holds(slot objects.Slot) (bool, error) {
 	}
 	backend := rows.DecodeAddrPort(slot.Reply.Saddr, slot.Reply.Sport)
 	return slices.ContainsFunc(found, func(s service.Service) bool {
-		return s.ID == slot.Service && slices.ContainsFunc(s.Backends, func(b service.Backend) bool { return b.Addr == backend })
+		return s.ID == slot.Service &&
+			slices.ContainsFunc(s.Backends, func(b service.Backend) bool { return b.Addr == backend })
 	}), nil
 }

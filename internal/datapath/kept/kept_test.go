@@ -36,7 +36,8 @@ func TestNextTestGetsIt(t *testing.T) {
 	var specs []datapath.EndpointSpec
 	for i, pod := range pods {
 		outer := fmt.Sprint("pod", i)
-		if err := rtnl.AddVeth(rtnl.VethEnd{Namespace: host, Name: outer}, rtnl.VethEnd{Namespace: pod, Name: "eth0"}, 1500); err != nil {
+		if err := rtnl.AddVeth(rtnl.VethEnd{Namespace: host, Name: outer}, rtnl.VethEnd{Namespace: pod, Name: "eth0"},
+			1500); err != nil {
 			t.Fatal(err)
 		}
 		specs = append(specs, datapath.EndpointSpec{
@@ -101,7 +102,8 @@ func put(t *testing.T, d *datapath.Datapath, host *netns.Namespace, specs []data
 	if change, err := d.Sockets().Attach(t.Context(), testkit.Cgroup(t)); err != nil || change != datapath.Added {
 		t.Fatal(change, err)
 	}
-	s := service.Service{Frontend: netip.MustParseAddrPort("10.96.0.1:80"), Backends: service.Backends(netip.MustParseAddrPort("192.168.10.10:80"))}
+	s := service.Service{Frontend: netip.MustParseAddrPort("10.96.0.1:80"),
+		Backends: service.Backends(netip.MustParseAddrPort("192.168.10.10:80"))}
 	if change, _, err := d.Services().Put(t.Context(), service.CLI, s); err != nil || change != datapath.Added {
 		t.Fatal(change, err)
 	}

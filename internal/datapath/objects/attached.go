@@ -73,7 +73,8 @@ func (p AttachedProgram) Described() AttachedProgram {
 	return p
 }
 
-// isOurs reports whether a program has the name of one of ours and uses maps of ours: the kernel does not store who made it.
+// isOurs reports whether a program has the name of one of ours and uses maps of ours: the kernel does not store who
+// made it.
 func isOurs(info *ebpf.ProgramInfo) bool {
 	if !slices.ContainsFunc(deviceHooks(), func(h Hook) bool { return h.Program == info.Name }) {
 		return false
@@ -85,7 +86,8 @@ func isOurs(info *ebpf.ProgramInfo) bool {
 			names = append(names, name)
 		}
 	}
-	return slices.Contains(names, "metrics") && (slices.Contains(names, "connections") || slices.Contains(names, "source_guard"))
+	return slices.Contains(names, "metrics") && (slices.Contains(names, "connections") ||
+		slices.Contains(names, "source_guard"))
 }
 
 func mapName(id ebpf.MapID) (string, error) {

@@ -42,6 +42,7 @@ type LayoutError struct {
 }
 
 func (e *LayoutError) Error() string {
-	return fmt.Sprintf("%q holds maps of layout %s, and this build has layout %s: mustang reset deletes them, and ends all connections through services",
+	return fmt.Sprintf("%q holds maps of layout %s, and this build has layout %s: mustang reset deletes them, and ends "+
+		"all connections through services",
 		e.Root, e.Found, e.Want)
 }

@@ -29,10 +29,12 @@ type Feature struct {
 	Probe func() (detail string, err error)
 }
 
-// Features returns the features that a datapath under root, /sys/fs/bpf if empty, needs, and others that eBPF networks use.
+// Features returns the features that a datapath under root, /sys/fs/bpf if empty, needs, and others that eBPF networks
+// use.
 func Features(root string) []Feature {
 	return []Feature{
-		{"bpffs", "where programs and tables are pinned", "mount -t bpf bpf /sys/fs/bpf", probeBPFFS(cmp.Or(root, "/sys/fs/bpf"))},
+		{"bpffs", "where programs and tables are pinned", "mount -t bpf bpf /sys/fs/bpf",
+			probeBPFFS(cmp.Or(root, "/sys/fs/bpf"))},
 		{"BTF", "programs that read the kernel's own types", "CONFIG_DEBUG_INFO_BTF", exists("/sys/kernel/btf/vmlinux")},
 		{"BPF JIT", "programs at full speed", "CONFIG_BPF_JIT and net.core.bpf_jit_enable=1", probeJIT},
 		{"tcx", "services per packet", "Linux 6.6", func() (string, error) { return "", probeTCX() }},
@@ -42,7 +44,8 @@ func Features(root string) []Feature {
 		},
 		{"netkit programs", "programs inside netkit devices", "CONFIG_NETKIT, since Linux 6.7", probeNetkit},
 		{"cgroup2", "where socket programs are attached", "mount -t cgroup2 cgroup2 /sys/fs/cgroup", cgroup.Root},
-		{"socket programs", "services at connect(), sendmsg() and recvmsg()", "CONFIG_CGROUP_BPF, since Linux 5.8", probeSocket},
+		{"socket programs", "services at connect(), sendmsg() and recvmsg()", "CONFIG_CGROUP_BPF, since Linux 5.8",
+			probeSocket},
 		{
 			"bpf_get_netns_cookie", "services for chosen namespaces only", "Linux 5.7",
 			func() (string, error) {
@@ -72,8 +75,8 @@ func probeBPFFS(path string) func() (string, error) {
 	}
 }
 
-// probeJIT loads a program and asks whether the kernel compiled it. net.core.bpf_jit_enable exists in the initial network
-// namespace only.
+// probeJIT loads a program and asks whether the kernel compiled it. net.core.bpf_jit_enable exists in the initial
+// network namespace only.
 func probeJIT() (string, error) {
 	p, err := ebpf.NewProgram(passing(ebpf.SchedCLS, ebpf.AttachNone))
 	if err != nil {
@@ -152,8 +155,8 @@ func probeAFXDP() (string, error) {
 	return "", unix.Close(fd)
 }
 
-// probeTCX returns an *UnsupportedError if the kernel has no tcx. It attaches a program to a device that cannot exist: a
-// kernel with tcx looks for the device.
+// probeTCX returns an *UnsupportedError if the kernel has no tcx. It attaches a program to a device that cannot exist:
+// a kernel with tcx looks for the device.
 func probeTCX() error {
 	p, err := ebpf.NewProgram(passing(ebpf.SchedCLS, ebpf.AttachNone))
 	if err != nil {
@@ -170,8 +173,8 @@ func probeTCX() error {
 	return nil
 }
 
-// ProbeSocket returns the reason why sockets cannot be translated here: an *UnsupportedError if the kernel lacks a feature,
-// a *cgroup.Error if there is no cgroup2 hierarchy.
+// ProbeSocket returns the reason why sockets cannot be translated here: an *UnsupportedError if the kernel lacks a
+// feature, a *cgroup.Error if there is no cgroup2 hierarchy.
 func ProbeSocket() error {
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("probe socket translation: %w", ErrNotRoot)

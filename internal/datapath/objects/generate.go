@@ -2,7 +2,8 @@
 
 package objects
 
-// The objects contain no path of the build machine, so that they are reproducible. Programs for packets need tcx, hence Linux
+// The objects contain no path of the build machine, so that they are reproducible. Programs for packets need tcx, hence
+// Linux
 // 6.6, which has version 4 of the instruction set; those for sockets need Linux 6.5, which has version 3.
 
 //go:generate go tool bpf2go -cc clang-19 -strip llvm-strip-19 -target bpfel -cflags "-mcpu=v4 -O2 -g -Wall -Wextra -Werror -ffile-prefix-map=../../..=." -type metric -type addr -type tuple -type drop_reason -type ct_flag -type ct_state -type endpoint_flag -type sender_flag -type ep_path -type attach_point -type event_kind -type event -type service_flag -type backend_state -type backend_flag -type owner -type ct_config -type id_alloc tc ../../../bpf/tc.bpf.c -- -I../../../bpf -idirafter /usr/include/x86_64-linux-gnu -idirafter /usr/include/aarch64-linux-gnu

@@ -28,7 +28,8 @@ const (
 	AttachCgroup   AttachPoint = "cgroup"   // a control group: the programs for sockets
 )
 
-// guarding is the ending of the names of places where only the source guard is attached, for pods that are no endpoints.
+// guarding is the ending of the names of places where only the source guard is attached, for pods that are no
+// endpoints.
 const guarding = "guard"
 
 // Guard returns the same place for the source guard alone.
@@ -108,8 +109,8 @@ func deviceHooks() []Hook {
 	return all
 }
 
-// Hooks returns the hooks of p. Those that translate replies come first for sockets: they are attached first, and detached
-// last.
+// Hooks returns the hooks of p. Those that translate replies come first for sockets: they are attached first, and
+// detached last.
 func (p AttachPoint) Hooks() []Hook {
 	programs := []string{tcProgFromPod, tcProgToPod}
 	switch p {
@@ -134,8 +135,8 @@ func (p AttachPoint) Hooks() []Hook {
 	return hooks
 }
 
-// AttachType returns the kernel's name of the place. Packets from a pod enter the host's device, and leave the pod's own;
-// netkit runs the peer's program on them. An uplink is like the host's device of a link to all that is outside.
+// AttachType returns the kernel's name of the place. Packets from a pod enter the host's device, and leave the pod's
+// own; netkit runs the peer's program on them. An uplink is like the host's device of a link to all that is outside.
 func (h Hook) AttachType() ebpf.AttachType {
 	if h.Point == AttachCgroup {
 		return map[string]ebpf.AttachType{
@@ -149,7 +150,8 @@ func (h Hook) AttachType() ebpf.AttachType {
 			socklbProgConnect6:     ebpf.AttachCGroupInet6Connect,
 		}[h.Program]
 	}
-	from := h.Program == tcProgFromPod || h.Program == tcProgGuard || h.Program == tcProgFromUplink || h.Point == AttachEntrance
+	from := h.Program == tcProgFromPod || h.Program == tcProgGuard || h.Program == tcProgFromUplink ||
+		h.Point == AttachEntrance
 	switch {
 	case h.Point.place() == AttachNetkit && from:
 		return ebpf.AttachNetkitPeer
@@ -168,8 +170,8 @@ func (h Hook) String() string { return string(h.Point) + "-" + h.Program }
 // Link is one pinned attachment of a program. Its zero values apart, each field is part of its name.
 type Link struct {
 	Hook Hook
-	// ID is the endpoint's, the control group's, the cookie of the network namespace that an uplink is in, or the index of the
-	// parent of pods' devices that an entrance or an exit is of.
+	// ID is the endpoint's, the control group's, the cookie of the network namespace that an uplink is in, or the index of
+	// the parent of pods' devices that an entrance or an exit is of.
 	ID uint64
 	// IfIndex is the index of an uplink, a parent, an entrance or an exit.
 	IfIndex int

@@ -18,7 +18,8 @@ func TestLinkNames(t *testing.T) {
 		}
 	}
 	for _, name := range []string{
-		"", "-", "3", "3-host", "3-host-connect4", "x-host-from_pod", "3-uplink-from_uplink", "3-cgroup-connect4", "03-host-from_pod",
+		"", "-", "3", "3-host", "3-host-connect4", "x-host-from_pod", "3-uplink-from_uplink", "3-cgroup-connect4",
+		"03-host-from_pod",
 		"cgroup-x-connect4", "cgroup-7-connect5", "cgroup-7", "cgroup-", "cgroup-7-from_pod",
 		"uplink-1-from_uplink", "uplink-1-2-from_pod", "uplink-1-x-from_uplink", "uplink-1--2-from_uplink",
 	} {

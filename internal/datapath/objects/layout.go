@@ -75,7 +75,8 @@ func (l layout) check() error {
 	return nil
 }
 
-// layouts returns the names of the directories under root that hold pins of any version. Other names are other programs'.
+// layouts returns the names of the directories under root that hold pins of any version. Other names are other
+// programs'.
 func layouts(root string) ([]string, error) {
 	entries, err := os.ReadDir(root)
 	if err != nil {
@@ -114,8 +115,9 @@ func checkFilesystem(root string) error {
 	}
 }
 
-// Remove detaches all programs and deletes all maps under root, DefaultRoot if empty, and root itself if nothing else is in
-// it. It succeeds if there are none. A root that is a symbolic link is an error: what it leads to may be someone else's.
+// Remove detaches all programs and deletes all maps under root, DefaultRoot if empty, and root itself if nothing else
+// is in it. It succeeds if there are none. A root that is a symbolic link is an error: what it leads to may be someone
+// else's.
 func Remove(ctx context.Context, root string) error {
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("remove %q: %w", root, ErrNotRoot)

@@ -68,8 +68,8 @@ func attach(h Hook, p *ebpf.Program, target int) (l link.Link, err error) {
 	return l, nil
 }
 
-// Attached returns the index of the device that a link is attached to, in the device's network namespace, or the ID of the
-// control group; 0 if that is gone. The error matches os.ErrNotExist if there is no such link.
+// Attached returns the index of the device that a link is attached to, in the device's network namespace, or the ID of
+// the control group; 0 if that is gone. The error matches os.ErrNotExist if there is no such link.
 func (o *Objects) Attached(k Link) (uint64, error) {
 	path := o.layout.linkPin(k)
 	l, err := openLink(path)
@@ -93,8 +93,8 @@ func (o *Objects) Attached(k Link) (uint64, error) {
 	return 0, fmt.Errorf("link %q is not a tcx, netkit or cgroup link", path)
 }
 
-// Missing returns the links whose programs are not on a device, by its index, or on a control group, by its ID. A netkit's peer
-// has the index that it has in the pod.
+// Missing returns the links whose programs are not on a device, by its index, or on a control group, by its ID. A
+// netkit's peer has the index that it has in the pod.
 func (o *Objects) Missing(links []Link, target uint64) []Link {
 	return slices.DeleteFunc(slices.Clone(links), func(k Link) bool {
 		on, err := o.Attached(k)
@@ -115,8 +115,8 @@ func (o *Objects) AttachAll(links []Link, target int) error {
 	return nil
 }
 
-// Detach detaches a program and unpins its link. It succeeds if there is no such link, or its target is gone. Callers have
-// the lock of the links.
+// Detach detaches a program and unpins its link. It succeeds if there is no such link, or its target is gone. Callers
+// have the lock of the links.
 func (o *Objects) Detach(k Link) error {
 	o.beforeLink()
 	return detach(o.layout.linkPin(k))
@@ -128,8 +128,8 @@ func (o *Objects) beforeLink() {
 	}
 }
 
-// detach does not leave it at unpinning: the kernel would detach some time later, and until then refuse another link in its
-// place.
+// detach does not leave it at unpinning: the kernel would detach some time later, and until then refuse another link in
+// its place.
 func detach(path string) error {
 	l, err := openLink(path)
 	if errors.Is(err, os.ErrNotExist) {

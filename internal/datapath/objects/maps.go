@@ -21,20 +21,22 @@ type Sizes struct {
 	// Backends counts the backends of all services. A service that changes holds its old and its new backends until the
 	// programs have left the old ones. 524288 by default.
 	Backends uint32
-	// Tables counts rows of 64 entries of the look-up tables of services with choice maglev or with weights: 16 for one of 2
-	// to 6 backends, 64 for up to 25. As with backends, a service that changes holds two tables for a while. 262144 by default.
+	// Tables counts rows of 64 entries of the look-up tables of services with choice maglev or with weights: 16 for one of
+	// 2 to 6 backends, 64 for up to 25. As with backends, a service that changes holds two tables for a while. 262144 by
+	// default.
 	Tables uint32
 	// SourceRanges counts the source ranges of all services, which are counted among the backends too. 65536 by default.
 	SourceRanges uint32
 	// Connections counts connections, which take about 500 bytes each, at once. By default one for each 128 KiB of the
-	// machine's memory, between 8192 and 1048576. As many backends are remembered of unconnected datagram sockets with more than eight.
+	// machine's memory, between 8192 and 1048576. As many backends are remembered of unconnected datagram sockets with
+	// more than eight.
 	Connections uint32
 	// Endpoints counts addresses of pods. 16384 by default.
 	Endpoints uint32
 }
 
-// format is the type and row sizes that a pinned map must have, and the number of rows that it is created with. The object holds
-// the same, but takes longer to read than all else that opens a datapath; a test compares the two.
+// format is the type and row sizes that a pinned map must have, and the number of rows that it is created with. The
+// object holds the same, but takes longer to read than all else that opens a datapath; a test compares the two.
 type format struct {
 	kind       ebpf.MapType
 	key, value uintptr
@@ -50,8 +52,9 @@ func (s Sizes) formats() map[string]format {
 		tcMapServiceAddrs: {ebpf.Hash, unsafe.Sizeof(tcAddr{}), number, 2 * services}, // those of services that go, too
 		tcMapBackends:     {ebpf.Hash, unsafe.Sizeof(tcBackendKey{}), unsafe.Sizeof(tcBackend{}), cmp.Or(s.Backends, 524288)},
 		tcMapBackendLut:   {ebpf.Hash, unsafe.Sizeof(tcBackendKey{}), unsafe.Sizeof([64]uint16{}), cmp.Or(s.Tables, 262144)},
-		tcMapSourceRanges: {ebpf.LPMTrie, unsafe.Sizeof(tcSourceRange{}), unsafe.Sizeof(uint8(0)), cmp.Or(s.SourceRanges, 65536)},
-		tcMapAffinities:   {ebpf.LRUHash, unsafe.Sizeof(tcAffinityKey{}), unsafe.Sizeof(tcAffinity{}), min(connections, 65536)},
+		tcMapSourceRanges: {ebpf.LPMTrie, unsafe.Sizeof(tcSourceRange{}), unsafe.Sizeof(uint8(0)),
+			cmp.Or(s.SourceRanges, 65536)},
+		tcMapAffinities: {ebpf.LRUHash, unsafe.Sizeof(tcAffinityKey{}), unsafe.Sizeof(tcAffinity{}), min(connections, 65536)},
 		// Deleted rows are free a moment later.
 		tcMapConnections:    {ebpf.Hash, unsafe.Sizeof(tcTuple{}), unsafe.Sizeof(tcCtEntry{}), 2*connections + 1024},
 		tcMapSlots:          {ebpf.Array, number, unsafe.Sizeof(tcCtSlot{}), connections},
@@ -75,7 +78,8 @@ func (s Sizes) formats() map[string]format {
 		// Maps of sockets take as many as there are.
 		socklbMapSockets:     {ebpf.SkStorage, number, unsafe.Sizeof(socklbSkService{}), 0},
 		socklbMapUdpBackends: {ebpf.SkStorage, number, unsafe.Sizeof(socklbSkUdpBackends{}), 0},
-		socklbMapSkRevnat:    {ebpf.LRUHash, unsafe.Sizeof(socklbSkRevnatKey{}), unsafe.Sizeof(socklbAddrPort{}), connections},
+		socklbMapSkRevnat: {ebpf.LRUHash, unsafe.Sizeof(socklbSkRevnatKey{}), unsafe.Sizeof(socklbAddrPort{}),
+			connections},
 	}
 }
 
@@ -84,8 +88,8 @@ func ofSockets(name string) bool {
 	return name == socklbMapSockets || name == socklbMapUdpBackends || name == socklbMapSkRevnat
 }
 
-// openMaps opens pinned maps by name: with sockets the maps that only socket programs use, else all others. If create is set,
-// the caller has the lock, and missing maps are created.
+// openMaps opens pinned maps by name: with sockets the maps that only socket programs use, else all others. If create
+// is set, the caller has the lock, and missing maps are created.
 func (l layout) openMaps(sizes Sizes, sockets, create bool) (all map[string]*ebpf.Map, err error) {
 	all = make(map[string]*ebpf.Map)
 	defer func() {
@@ -125,7 +129,8 @@ func readSpecs() (map[string]*ebpf.MapSpec, error) {
 	return socklb.Maps, nil
 }
 
-func (l layout) createMap(name string, formats map[string]format, specs func() (map[string]*ebpf.MapSpec, error)) (_ *ebpf.Map, err error) {
+func (l layout) createMap(name string, formats map[string]format, specs func() (map[string]*ebpf.MapSpec,
+	error)) (_ *ebpf.Map, err error) {
 	all, err := specs()
 	if err != nil {
 		return nil, err

@@ -17,13 +17,13 @@ import (
 // bloomLog is BLOOM_LOG of bpf/mustang/maps.h.
 const bloomLog = 20
 
-// NodeState is what all programs of a node share: a bloom filter of frontends, generations of caches, limits of connections, the last
-// IDs given out. Programs and other processes write it at the same time.
+// NodeState is what all programs of a node share: a bloom filter of frontends, generations of caches, limits of
+// connections, the last IDs given out. Programs and other processes write it at the same time.
 type NodeState struct{ Map *ebpf.Map }
 
-// AddFrontends sets the bits of frontends in the bloom filter, which must be done before the programs are to find their services:
-// they look up neither service nor connection where the bits of a packet are clear. A frontend of protocol 0 has those of TCP and UDP.
-// Nobody clears a bit.
+// AddFrontends sets the bits of frontends in the bloom filter, which must be done before the programs are to find their
+// services: they look up neither service nor connection where the bits of a packet are clear. A frontend of protocol 0
+// has those of TCP and UDP. Nobody clears a bit.
 func (s *NodeState) AddFrontends(keys []ServiceKey) error {
 	if len(keys) == 0 {
 		return nil
@@ -42,8 +42,8 @@ func (s *NodeState) AddFrontends(keys []ServiceKey) error {
 	})
 }
 
-// Invalidate voids the copies of services, endpoints and connections that programs have, after a change. They check each connection
-// anew before they use it.
+// Invalidate voids the copies of services, endpoints and connections that programs have, after a change. They check
+// each connection anew before they use it.
 func (s *NodeState) Invalidate() error {
 	return s.edit(func(row *tcNodeState) {
 		atomic.AddUint64(&row.Rows, 1)
@@ -90,8 +90,8 @@ func (s *NodeState) IDs() (ids IDs, err error) {
 	return ids, err
 }
 
-// PutIDs stores the last IDs given out. The caller has the lock of the rows. A process that is killed meanwhile has stored the first of
-// them: numbers that are not used are skipped.
+// PutIDs stores the last IDs given out. The caller has the lock of the rows. A process that is killed meanwhile has
+// stored the first of them: numbers that are not used are skipped.
 func (s *NodeState) PutIDs(ids IDs) error {
 	return s.edit(func(r *tcNodeState) {
 		atomic.StoreUint32(&r.IdAlloc.LastService, ids.LastService)

@@ -14,8 +14,8 @@ import (
 	"mustang/internal/lock"
 )
 
-// Objects are the pinned maps, programs and links under one root. Methods may be called concurrently, and several processes
-// may have the same root open.
+// Objects are the pinned maps, programs and links under one root. Methods may be called concurrently, and several
+// processes may have the same root open.
 type Objects struct {
 	Tables
 
@@ -45,8 +45,8 @@ type Tables struct {
 	Metrics *Table[uint32, []tcMetrics] // a row for each CPU
 	// NodeState is what programs share.
 	NodeState *NodeState
-	// GuardedDevices are those of the host where the source guard sees what pods send to the host: the index of their pods' parent, by their
-	// own.
+	// GuardedDevices are those of the host where the source guard sees what pods send to the host: the index of their
+	// pods' parent, by their own.
 	GuardedDevices *Table[uint32, uint32]
 	// Uplinks have a row for each device that is one.
 	Uplinks *Table[uint32, Uplink]
@@ -57,10 +57,11 @@ type Tables struct {
 	Policies map[string]*ebpf.Map
 }
 
-// Create opens what is pinned under root, DefaultRoot if empty, and creates what is missing. Programs of another build than
-// this one's are replaced, in place where they are attached, so that no packet misses a program. Sizes count for maps that
-// are created. also replaces what is attached without a link, before the other builds' programs are removed; nil: there is none.
-// Errors: ErrNotRoot, ErrNoBPFFS, *LayoutError, *lock.Error, *UnsupportedError on a kernel before 6.6.
+// Create opens what is pinned under root, DefaultRoot if empty, and creates what is missing. Programs of another build
+// than this one's are replaced, in place where they are attached, so that no packet misses a program. Sizes count for
+// maps that are created. also replaces what is attached without a link, before the other builds' programs are removed;
+// nil: there is none. Errors: ErrNotRoot, ErrNoBPFFS, *LayoutError, *lock.Error, *UnsupportedError on a kernel before
+// 6.6.
 func Create(ctx context.Context, root string, sizes Sizes, also func(*Objects) error) (*Objects, error) {
 	l, err := checkRoot(root)
 	if err != nil {
@@ -143,7 +144,8 @@ func openObjects(l layout, sizes Sizes, create bool) (*Objects, error) {
 		return nil, err
 	}
 	policies := make(map[string]*ebpf.Map)
-	for _, name := range []string{tcMapPolicySettings, tcMapIdentities, tcMapVerdicts, tcMapPolicyPorts, tcMapPolicyNumbers} {
+	for _, name := range []string{tcMapPolicySettings, tcMapIdentities, tcMapVerdicts, tcMapPolicyPorts,
+		tcMapPolicyNumbers} {
 		policies[name] = m[name]
 	}
 	node := &NodeState{m[tcMapNodeState]}
@@ -179,9 +181,9 @@ func (o *Objects) Close() error {
 // Root returns the directory that everything is pinned under.
 func (o *Objects) Root() string { return o.layout.root }
 
-// Lock waits until no other process or goroutine has the lock of the rows, and takes it. The error is a *lock.Error when ctx
-// ends first, or after 30 s if ctx has no deadline; it matches os.ErrNotExist if what o has open was removed since. Nobody
-// waits for a grace period with this lock.
+// Lock waits until no other process or goroutine has the lock of the rows, and takes it. The error is a *lock.Error
+// when ctx ends first, or after 30 s if ctx has no deadline; it matches os.ErrNotExist if what o has open was removed
+// since. Nobody waits for a grace period with this lock.
 func (o *Objects) Lock(ctx context.Context) (*lock.Lock, error) {
 	return lock.Take(ctx, o.layout.root, o.CheckPinned)
 }
@@ -196,14 +198,15 @@ func (o *Objects) WithLock(ctx context.Context, fn func() error) error {
 	return fn()
 }
 
-// LockLinks takes the lock of programs and links, as Lock does that of the rows. If both are needed, this one comes first.
-// The kernel lets only one program at a time be attached to a device or detached, and waits for a grace period each time.
+// LockLinks takes the lock of programs and links, as Lock does that of the rows. If both are needed, this one comes
+// first. The kernel lets only one program at a time be attached to a device or detached, and waits for a grace period
+// each time.
 func (o *Objects) LockLinks(ctx context.Context) (*lock.Lock, error) {
 	return lock.Take(ctx, o.layout.links(), o.CheckPinned)
 }
 
-// CheckPinned returns an error if what o has open is no longer pinned: changes of removed maps would reach no program. Without
-// a lock, that may be so a moment later.
+// CheckPinned returns an error if what o has open is no longer pinned: changes of removed maps would reach no program.
+// Without a lock, that may be so a moment later.
 func (o *Objects) CheckPinned() error {
 	now, err := os.Stat(o.layout.version())
 	if err == nil && !os.SameFile(now, o.pinned) {

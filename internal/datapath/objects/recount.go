@@ -11,18 +11,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Miscounted reports whether EndConnections is at work, or was killed. It may have given a slot up then, and not have told the
-// client's number of open connections.
+// Miscounted reports whether EndConnections is at work, or was killed. It may have given a slot up then, and not have
+// told the client's number of open connections.
 func (s *Slots) Miscounted() (bool, error) {
 	var mark uint64
 	err := s.node.ClientConns(func(conns []uint64) { mark = atomic.LoadUint64(&conns[clientsMark]) })
 	return mark != 0, err
 }
 
-// Recount corrects the numbers of open connections after a killed EndConnections, if there was one; the caller has the lock of the
-// tables, as any other has that is at work. Programs open and
-// close connections meanwhile: a number is wrong if two looks find the same, and it did not change in between. That of a
-// client that never rests may stay wrong.
+// Recount corrects the numbers of open connections after a killed EndConnections, if there was one; the caller has the
+// lock of the tables, as any other has that is at work. Programs open and close connections meanwhile: a number is
+// wrong if two looks find the same, and it did not change in between. That of a client that never rests may stay wrong.
 func (o *Objects) Recount() error {
 	const looks, pause = 4, 10 * time.Millisecond
 	var slotsErr error

@@ -49,16 +49,19 @@ func (s *Service) SetBackend(slot int, b Backend) {
 	}
 }
 
-// Names of directories, and the version of what is in them; flags of rows, and states of slots; kinds of events; the number of backends whose addresses a row of services has.
+// Names of directories, and the version of what is in them; flags of rows, and states of slots; kinds of events; the
+// number of backends whose addresses a row of services has.
 const (
 	// DefaultRoot is where a node's own datapath is pinned.
 	DefaultRoot = "/sys/fs/bpf/mustang"
 	// UnloadedSuffix marks a directory of pins that is being removed. A killed process leaves all of a datapath or none.
 	UnloadedSuffix = "-unloaded"
-	// LayoutVersion is the version of the layout of pinned maps: the structs in bpf/mustang/maps.h, choice.h, affinity.h, metrics.h, policy.h and socklb_maps.h.
+	// LayoutVersion is the version of the layout of pinned maps: the structs in bpf/mustang/maps.h, choice.h, affinity.h,
+	// metrics.h, policy.h and socklb_maps.h.
 	LayoutVersion = 9
 
-	// CountedServices is the number of services that programs can count packets for: COUNTED_SERVICES of bpf/mustang/maps.h.
+	// CountedServices is the number of services that programs can count packets for: COUNTED_SERVICES of
+	// bpf/mustang/maps.h.
 	CountedServices = 16384
 
 	FirstBackends        = len(Service{}.FirstAddr)

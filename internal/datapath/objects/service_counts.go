@@ -8,8 +8,8 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// CountsRow returns the row of the service's counts: counts_of() of bpf/mustang/maps.h. Services whose ids differ by CountedServices have
-// the same one.
+// CountsRow returns the row of the service's counts: counts_of() of bpf/mustang/maps.h. Services whose ids differ by
+// CountedServices have the same one.
 func (s *Service) CountsRow() uint32 { return 1 + (s.Id-1)%CountedServices }
 
 // Traffic is a number of packets, and the bytes of their frames. What the kernel carries as one packet is one.

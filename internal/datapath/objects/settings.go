@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Timeouts tell how long after its last packet a connection has ended. A connection of TCP that has ended lives on until
-// another one needs its place.
+// Timeouts tell how long after its last packet a connection has ended. A connection of TCP that has ended lives on
+// until another one needs its place.
 type Timeouts struct {
 	SYN         time.Duration // the client has not answered the backend yet; 60 s
 	Established time.Duration // open, and of one end closed; 8000 s, more than the two hours of TCP's keepalive
@@ -20,11 +20,12 @@ type Timeouts struct {
 	UDPReplied  time.Duration // it has; 120 s
 }
 
-// defaultTimeouts returns those that a datapath begins with: as of the kernel's nf_conntrack, but for established and closed
-// connections, which are as of Cilium.
+// defaultTimeouts returns those that a datapath begins with: as of the kernel's nf_conntrack, but for established and
+// closed connections, which are as of Cilium.
 func defaultTimeouts() Timeouts {
 	return Timeouts{
-		SYN: 60 * time.Second, Established: 8000 * time.Second, Closed: 10 * time.Second, UDP: 30 * time.Second, UDPReplied: 120 * time.Second,
+		SYN: 60 * time.Second, Established: 8000 * time.Second, Closed: 10 * time.Second, UDP: 30 * time.Second,
+		UDPReplied: 120 * time.Second,
 	}
 }
 
@@ -42,8 +43,8 @@ func (t Timeouts) config(row tcCtConfig) tcCtConfig {
 	return row
 }
 
-// newConfig returns the limits of a table with a number of slots. A fifth is kept for clients with few connections: enough
-// for 200 of them, or 150 so that a search still finds free slots at once.
+// newConfig returns the limits of a table with a number of slots. A fifth is kept for clients with few connections:
+// enough for 200 of them, or 150 so that a search still finds free slots at once.
 func newConfig(slots uint32) tcCtConfig {
 	return defaultTimeouts().config(tcCtConfig{Slots: slots, Shared: slots - slots/5, Least: max(slots/1024, 8)})
 }

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// clientRows is CLIENT_ROWS of bpf/mustang/maps.h, and clientsTotal the row that counts the connections of all clients. The
-// row clientsMark is not 0 while EndConnections is at work.
+// clientRows is CLIENT_ROWS of bpf/mustang/maps.h, and clientsTotal the row that counts the connections of all clients.
+// The row clientsMark is not 0 while EndConnections is at work.
 const clientRows, clientsTotal, clientsMark = 65536, 65536, 65537
 
 // The states of a slot that are no connections.
@@ -43,7 +43,8 @@ func (s *Slots) Open() (n uint64, err error) {
 	return n, err
 }
 
-// Share returns the number of open connections from which on a client gets no new one, as client_conns_allow in slots.h has it.
+// Share returns the number of open connections from which on a client gets no new one, as client_conns_allow in slots.h
+// has it.
 func (o *Objects) Share() (int, error) {
 	var config tcCtConfig
 	open, err := o.Slots.Open()
@@ -66,8 +67,8 @@ func (s *Slots) Each(fn func(index uint32, slot Slot) bool) error {
 	})
 }
 
-// EndConnections deletes the connections of slots that match, as of copies of them, and returns their number. Programs may open
-// connections in the slots at once. What a killed one leaves, Recount corrects.
+// EndConnections deletes the connections of slots that match, as of copies of them, and returns their number. Programs
+// may open connections in the slots at once. What a killed one leaves, Recount corrects.
 func (o *Objects) EndConnections(match func(Slot) bool) (n int, err error) {
 	var slotsErr error
 	connsErr := o.NodeState.ClientConns(func(conns []uint64) {

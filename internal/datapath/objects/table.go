@@ -106,8 +106,8 @@ func (t *Table[K, V]) DeleteBatch(keys []K) error {
 	return nil
 }
 
-// All returns the rows of a hash map. It needs no lock: the kernel reads each bucket at once, so that a row that stays for
-// the whole time is seen exactly once. Rows that come or go meanwhile may be missed.
+// All returns the rows of a hash map. It needs no lock: the kernel reads each bucket at once, so that a row that stays
+// for the whole time is seen exactly once. Rows that come or go meanwhile may be missed.
 func (t *Table[K, V]) All() iter.Seq2[Row[K, V], error] {
 	const step = 1024 // must hold the largest bucket
 	return func(yield func(Row[K, V], error) bool) {

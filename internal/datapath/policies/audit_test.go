@@ -24,8 +24,8 @@ func (p Policies) audits(t *testing.T) bool {
 	return s.Audit != 0
 }
 
-// TestAuditNeverDrops has policies of the command line that are audited, while those of the agent come, change and go. They deny nothing
-// that is dropped, at no moment, and count again when the agent's have gone.
+// TestAuditNeverDrops has policies of the command line that are audited, while those of the agent come, change and go.
+// They deny nothing that is dropped, at no moment, and count again when the agent's have gone.
 func TestAuditNeverDrops(t *testing.T) {
 	cli := denying("a", "b")
 	cli.Audit = true
@@ -95,8 +95,8 @@ func TestTry(t *testing.T) {
 	wantListed(t, p, 3)
 }
 
-// TestKilledBeforeProgramsAreTold repeats a command that was killed when all rows were written and no program told: connections are judged
-// again all the same.
+// TestKilledBeforeProgramsAreTold repeats a command that was killed when all rows were written and no program told:
+// connections are judged again all the same.
 func TestKilledBeforeProgramsAreTold(t *testing.T) {
 	p := openPods(t)
 	want := denying("a")

@@ -27,7 +27,8 @@ func app(name string) map[string]string { return map[string]string{"app": name} 
 // join lets policies know of a pod.
 func join(t *testing.T, p Policies, i int, known policy.Pod) {
 	t.Helper()
-	testkit.Must(p.Admit(uint32(i+1), []netip.Addr{address4(i)}, &known, func(map[netip.Addr]policy.Sets) error { return nil }))(t)
+	testkit.Must(p.Admit(uint32(i+1), []netip.Addr{address4(i)}, &known,
+		func(map[netip.Addr]policy.Sets) error { return nil }))(t)
 }
 
 // admit lets policies know of a pod that it has a label.
@@ -78,8 +79,8 @@ func (t judged) wants(where string, from, to netip.Addr, want bool) {
 	}
 }
 
-// TestCollisions lets owners say different things by one name and of one address, in both orders. All policies are in force, and each
-// address is that of one pod or node.
+// TestCollisions lets owners say different things by one name and of one address, in both orders. All policies are in
+// force, and each address is that of one pod or node.
 func TestCollisions(t *testing.T) {
 	at := func(a ...netip.Addr) []netip.Addr { return a }
 	sets := map[service.Owner]Set{
@@ -143,7 +144,8 @@ func TestNodeAddresses(t *testing.T) {
 	admit(t, p, 0, "a")
 	apply := func(rows int) {
 		t.Helper()
-		result, err := p.Apply(t.Context(), service.CLI, Set{Snapshot: policy.Snapshot{Policies: []policy.Policy{allow("deny", "a")}}})
+		result, err := p.Apply(t.Context(), service.CLI,
+			Set{Snapshot: policy.Snapshot{Policies: []policy.Policy{allow("deny", "a")}}})
 		if err != nil || rows >= 0 && result.Rows != rows {
 			t.Fatalf("%+v, want %d rows: %v", result, rows, err)
 		}
@@ -197,23 +199,27 @@ func TestPodWithoutObject(t *testing.T) {
 		judged{t, p}.wants(fmt.Sprint("change ", i), farAddress, address4(0), false)
 		checkRows(t, p, map[service.Owner][]policy.Policy{}, fmt.Sprint("change ", i))
 	}
-	testkit.Succeed(t, p.Forget([]uint32{1}, func() error { return p.Objects.Endpoints.Delete(rows.EncodeAddr(address4(0))) }))
+	testkit.Succeed(t, p.Forget([]uint32{1},
+		func() error { return p.Objects.Endpoints.Delete(rows.EncodeAddr(address4(0))) }))
 	if docs, err := p.read(); err != nil || len(docs.now.pods) > 0 {
 		t.Errorf("it knows %v: %v", docs.now.pods, err)
 	}
 }
 
-// TestLinkLocal has pods with a link-local address of their own, with one that two have, with one that the node has, and with one that a document gives
-// another pod: the first is known by it.
+// TestLinkLocal has pods with a link-local address of their own, with one that two have, with one that the node has,
+// and with one that a document gives another pod: the first is known by it.
 func TestLinkLocal(t *testing.T) {
 	p := openPods(t)
-	own, both, nodes, far := netip.MustParseAddr("fe80::1"), netip.MustParseAddr("fe80::2"), netip.MustParseAddr("fe80::3"), netip.MustParseAddr("fe80::4")
+	own, both, nodes, far := netip.MustParseAddr("fe80::1"), netip.MustParseAddr("fe80::2"),
+		netip.MustParseAddr("fe80::3"), netip.MustParseAddr("fe80::4")
 	p.Node = func() ([]netip.Addr, error) { return []netip.Addr{netip.MustParseAddr("192.0.2.1"), nodes}, nil }
 	for i, local := range []netip.Addr{own, both, both, nodes, far} {
-		sender := objects.Sender{Endpoint: uint32(i + 1), LinkLocal: rows.EncodeAddr(local), Pod: rows.EncodeAddr(address4(i))}
+		sender := objects.Sender{Endpoint: uint32(i + 1), LinkLocal: rows.EncodeAddr(local),
+			Pod: rows.EncodeAddr(address4(i))}
 		testkit.Succeed(t, p.Objects.Senders.Put(objects.SenderKey{Ifindex: uint32(i + 10)}, sender))
 	}
-	said := policy.Snapshot{Policies: []policy.Policy{selecting("default", 1)}, Pods: []policy.Pod{{Namespace: "default", Name: "far", Addresses: []netip.Addr{far}}}}
+	said := policy.Snapshot{Policies: []policy.Policy{selecting("default", 1)},
+		Pods: []policy.Pod{{Namespace: "default", Name: "far", Addresses: []netip.Addr{far}}}}
 	testkit.Must(p.Apply(t.Context(), service.CLI, Set{Snapshot: said}))(t)
 	docs := testkit.Must(p.read())(t)
 	s := testkit.Must(p.snapshot(docs, docs.now))(t)
@@ -224,7 +230,8 @@ func TestLinkLocal(t *testing.T) {
 		}
 	}
 	first := of[address4(0)]
-	if !slices.Equal(of[own], first) || len(first) != 1 || of[both] != nil || of[nodes] != nil || !slices.Equal(of[far], []string{"far"}) {
+	if !slices.Equal(of[own], first) || len(first) != 1 || of[both] != nil || of[nodes] != nil ||
+		!slices.Equal(of[far], []string{"far"}) {
 		t.Errorf("%v", of)
 	}
 }

@@ -14,10 +14,11 @@ import (
 	"mustang/internal/policy"
 )
 
-// Admit stores what policies may know of an endpoint, unless pod is nil, and calls join to write its rows, with the rule sets
-// of its addresses: no packet finds the endpoint without them. It reports whether policies know something else of the endpoint than
-// before. The caller has the lock of the rows.
-func (p Policies) Admit(id uint32, addresses []netip.Addr, pod *policy.Pod, join func(map[netip.Addr]policy.Sets) error) (changed bool, err error) {
+// Admit stores what policies may know of an endpoint, unless pod is nil, and calls join to write its rows, with the
+// rule sets of its addresses: no packet finds the endpoint without them. It reports whether policies know something
+// else of the endpoint than before. The caller has the lock of the rows.
+func (p Policies) Admit(id uint32, addresses []netip.Addr, pod *policy.Pod,
+	join func(map[netip.Addr]policy.Sets) error) (changed bool, err error) {
 	docs, err := p.read()
 	if err != nil {
 		return false, err
@@ -48,8 +49,8 @@ func (p Policies) Admit(id uint32, addresses []netip.Addr, pod *policy.Pod, join
 	return changed, p.refresh(docs, now, join)
 }
 
-// Known returns what policies know of the pod of an endpoint: what Admit has stored, or else what a document says of the pod that
-// has one of the addresses. The caller has the lock of the rows.
+// Known returns what policies know of the pod of an endpoint: what Admit has stored, or else what a document says of
+// the pod that has one of the addresses. The caller has the lock of the rows.
 func (p Policies) Known(id uint32, addresses []netip.Addr) (policy.Pod, error) {
 	docs, err := p.read()
 	if pod, ok := docs.now.pods[id]; ok || err != nil {
@@ -81,7 +82,8 @@ func (p Policies) Named(namespace, name string) (ids []uint32, err error) {
 	return ids, err
 }
 
-// Forget calls remove to delete the rows of endpoints, and forgets what it knows of them. The caller has the lock of the rows.
+// Forget calls remove to delete the rows of endpoints, and forgets what it knows of them. The caller has the lock of
+// the rows.
 func (p Policies) Forget(ids []uint32, remove func() error) error {
 	docs, err := p.read()
 	if errors.As(err, new(*LostError)) { // a pod that goes needs no policies
@@ -106,8 +108,8 @@ func (p Policies) Forget(ids []uint32, remove func() error) error {
 	return p.refresh(docs, docs.now, nil)
 }
 
-// left returns what endpoints are to be known by whose Pod an owner no longer names: their processes may run on, so they keep its labels and
-// ports until they are deleted.
+// left returns what endpoints are to be known by whose Pod an owner no longer names: their processes may run on, so
+// they keep its labels and ports until they are deleted.
 func (d state) left(was, now *Set) map[uint32]policy.Pod {
 	gone := make(map[[2]string]*policy.Pod, len(d.pods))
 	for _, pod := range d.pods {

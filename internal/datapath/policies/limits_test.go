@@ -53,7 +53,8 @@ func TestNamespaceIsAboveItsQuota(t *testing.T) {
 	want := Set{Snapshot: policy.Snapshot{Policies: []policy.Policy{shop, listing("tenant", 20, 9000)}}, Quota: 8}
 	_, err := p.Apply(t.Context(), service.Agent, want)
 	var quota *policy.QuotaError
-	if !errors.As(err, &quota) || len(quota.Over) != 1 || quota.Over[0].Namespace != "tenant" || quota.Over[0].What != "ranges of addresses" {
+	if !errors.As(err, &quota) || len(quota.Over) != 1 || quota.Over[0].Namespace != "tenant" ||
+		quota.Over[0].What != "ranges of addresses" {
 		t.Error(err)
 	}
 	wantListed(t, p, 0)
@@ -61,11 +62,12 @@ func TestNamespaceIsAboveItsQuota(t *testing.T) {
 	testkit.Must(p.Apply(t.Context(), service.Agent, want))(t) // without rules
 }
 
-// TestFullNodeKeepsWhatIsInForce has eight namespaces with lists below their quotas fill a map, which is a small one here. A ninth one has no
-// room: nothing changes.
+// TestFullNodeKeepsWhatIsInForce has eight namespaces with lists below their quotas fill a map, which is a small one
+// here. A ninth one has no room: nothing changes.
 func TestFullNodeKeepsWhatIsInForce(t *testing.T) {
 	p := openPods(t)
-	small := testkit.Must(ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Hash, KeySize: 20, ValueSize: 4, MaxEntries: 1 << 13, Flags: unix.BPF_F_NO_PREALLOC}))(t)
+	small := testkit.Must(ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Hash, KeySize: 20, ValueSize: 4, MaxEntries: 1 << 13,
+		Flags: unix.BPF_F_NO_PREALLOC}))(t)
 	t.Cleanup(func() { _ = small.Close() })
 	p.Objects.Policies["identities"] = small
 	want := Set{Quota: 8}
@@ -86,7 +88,8 @@ func TestFullNodeKeepsWhatIsInForce(t *testing.T) {
 	wantListed(t, p, 8)
 }
 
-// selecting returns a policy of a namespace with a number of rules that each select all pods, and of which one tells these apart.
+// selecting returns a policy of a namespace with a number of rules that each select all pods, and of which one tells
+// these apart.
 func selecting(namespace string, rules int) policy.Policy {
 	p := isolating(namespace, "all")
 	for n := range rules {
@@ -98,19 +101,21 @@ func selecting(namespace string, rules int) policy.Policy {
 			}
 			none.Sort()
 		}
-		p.Ingress = append(p.Ingress, policy.Rule{Action: policy.Accept, Peers: []policy.Peer{{Pods: &policy.PodSelector{Pods: policy.Selector{Requirements: []policy.Requirement{none}}}}}})
+		p.Ingress = append(p.Ingress, policy.Rule{Action: policy.Accept,
+			Peers: []policy.Peer{{Pods: &policy.PodSelector{Pods: policy.Selector{Requirements: []policy.Requirement{none}}}}}})
 	}
 	return p
 }
 
-// TestJoiningIsTooMuchWork lets a pod that joins bring the work of a node over what it may be: it joins, a change that adds to it is refused
-// and leaves nothing behind, a killed command is completed, and policies can be deleted.
+// TestJoiningIsTooMuchWork lets a pod that joins bring the work of a node over what it may be: it joins, a change that
+// adds to it is refused and leaves nothing behind, a killed command is completed, and policies can be deleted.
 func TestJoiningIsTooMuchWork(t *testing.T) {
 	p := openPods(t)
 	var want Set
 	for i := range 3000 {
 		at := netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)})
-		want.Pods = append(want.Pods, policy.Pod{Namespace: "away", Name: fmt.Sprint(i), Labels: map[string]string{"app": fmt.Sprint(i)}, Addresses: []netip.Addr{at}})
+		want.Pods = append(want.Pods, policy.Pod{Namespace: "away", Name: fmt.Sprint(i), Labels: map[string]string{
+			"app": fmt.Sprint(i)}, Addresses: []netip.Addr{at}})
 	}
 	for i := range pods {
 		want.Policies = append(want.Policies, selecting(fmt.Sprint("n", i), 240))
@@ -122,7 +127,8 @@ func TestJoiningIsTooMuchWork(t *testing.T) {
 		join(t, p, i, policy.Pod{Namespace: fmt.Sprint("n", i), Name: "p"})
 	}
 	more := want
-	more.Policies = append(more.Policies[:pods:pods], policy.Policy{Tier: policy.Namespaced, Namespace: "n0", Name: "more", IsolatesIngress: true, Subject: want.Policies[0].Subject})
+	more.Policies = append(more.Policies[:pods:pods], policy.Policy{Tier: policy.Namespaced, Namespace: "n0", Name: "more",
+		IsolatesIngress: true, Subject: want.Policies[0].Subject})
 	var work *policy.LimitError
 	if _, err := p.Apply(t.Context(), service.Agent, more); !errors.As(err, &work) {
 		t.Errorf("more policies: %v", err)

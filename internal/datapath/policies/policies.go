@@ -29,9 +29,11 @@ type Policies struct {
 // Set is what an owner says.
 type Set struct {
 	policy.Snapshot
-	// Audit counts what the policies deny and lets it pass. While policies of another owner are enforced, these have no part in verdicts.
+	// Audit counts what the policies deny and lets it pass. While policies of another owner are enforced, these have no
+	// part in verdicts.
 	Audit bool `json:",omitempty"`
-	// Quota is into how many parts the room of a map is divided: the NetworkPolicies of a namespace may make rows for one. 0 or 1: they may make any number.
+	// Quota is into how many parts the room of a map is divided: the NetworkPolicies of a namespace may make rows for one.
+	// 0 or 1: they may make any number.
 	Quota int `json:"-"`
 }
 
@@ -41,7 +43,8 @@ type Listed struct {
 	Owner service.Owner
 	// Pods is how many pods of this node it selects.
 	Pods int
-	// Audited tells that what the policy denies passes. If it is Off, it is not even counted: policies of another owner are enforced.
+	// Audited tells that what the policy denies passes. If it is Off, it is not even counted: policies of another owner
+	// are enforced.
 	Audited, Off bool
 }
 
@@ -107,9 +110,10 @@ func (p Policies) Audited() (bool, error) {
 	return docs.now.audit(), err
 }
 
-// Apply makes what an owner says of policies, pods, nodes and namespaces exactly want. All is checked before anything is
-// written. Established connections that are no longer allowed end. The same call completes one that was killed. Errors:
-// those of policy.Steps; *objects.FullError; *LostError; policies to audit while those of another owner are enforced.
+// Apply makes what an owner says of policies, pods, nodes and namespaces exactly want. All is checked before anything
+// is written. Established connections that are no longer allowed end. The same call completes one that was killed.
+// Errors: those of policy.Steps; *objects.FullError; *LostError; policies to audit while those of another owner are
+// enforced.
 func (p Policies) Apply(ctx context.Context, owner service.Owner, want Set) (Result, error) {
 	return p.change(ctx, owner, apply, func(Set) Set { return want })
 }
@@ -119,7 +123,8 @@ func (p Policies) Try(ctx context.Context, owner service.Owner, want Set) (Resul
 	return p.change(ctx, owner, try, func(Set) Set { return want })
 }
 
-// Delete deletes those of an owner's policies for which a function is true, however much work the others are. Pods, nodes and namespaces stay.
+// Delete deletes those of an owner's policies for which a function is true, however much work the others are. Pods,
+// nodes and namespaces stay.
 func (p Policies) Delete(ctx context.Context, owner service.Owner, is func(policy.Policy) bool) (Result, error) {
 	return p.change(ctx, owner, remove, func(s Set) Set {
 		s.Policies = slices.DeleteFunc(slices.Clone(s.Policies), is)

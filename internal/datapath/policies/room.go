@@ -9,7 +9,8 @@ import (
 	"mustang/internal/policy"
 )
 
-// shareOfJoining is the part of each map that changes of policies leave to pods that join: their rows come without a choice.
+// shareOfJoining is the part of each map that changes of policies leave to pods that join: their rows come without a
+// choice.
 const shareOfJoining = 8
 
 // mostVerdicts and mostRows are how many rows there are of a map at most once a change is settled: mostRows but for
@@ -41,7 +42,8 @@ func (p Policies) require(s policy.Snapshot, n counts, share int) error {
 	})
 }
 
-// requireMaps returns a *FullError, with the rows that there are at most once a change is settled, if rows are more than the room of a map.
+// requireMaps returns a *FullError, with the rows that there are at most once a change is settled, if rows are more
+// than the room of a map.
 func (p Policies) requireMaps(n counts, room func(size, most int) int) error {
 	t := p.tables()
 	return cmp.Or(
@@ -63,7 +65,8 @@ func requireRoom[K comparable, V any](t *objects.Table[K, V], rows, most int, ro
 func (p Policies) fits(rows policy.Rows, c policy.Changes) error {
 	n := countRows(rows)
 	return p.requireMaps(counts{
-		n.addresses + len(c.Addresses.Delete), n.verdicts + len(c.Verdicts.Delete), n.ports + len(c.Ports.Delete), n.numbers + len(c.Numbers.Delete),
+		n.addresses + len(c.Addresses.Delete), n.verdicts + len(c.Verdicts.Delete), n.ports + len(c.Ports.Delete), n.numbers +
+			len(c.Numbers.Delete),
 	}, func(size, _ int) int { return size })
 }
 

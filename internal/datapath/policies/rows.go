@@ -18,8 +18,9 @@ import (
 // readRows reads the rows that there are. Those of rules are none.
 func (p Policies) readRows() (policy.Rows, error) {
 	have := policy.Rows{
-		Addresses: map[netip.Prefix]uint32{}, Endpoints: map[netip.Addr]policy.Sets{}, Verdicts: map[policy.VerdictKey]policy.Verdict{},
-		Ports: map[policy.PortKey]policy.PortVerdict{}, Rules: map[uint32]policy.Origin{},
+		Addresses: map[netip.Prefix]uint32{}, Endpoints: map[netip.Addr]policy.Sets{},
+		Verdicts: map[policy.VerdictKey]policy.Verdict{},
+		Ports:    map[policy.PortKey]policy.PortVerdict{}, Rules: map[uint32]policy.Origin{},
 	}
 	t := p.tables()
 	for row, err := range t.identities.All() {
@@ -39,7 +40,8 @@ func (p Policies) readRows() (policy.Rows, error) {
 		if err != nil {
 			return have, err
 		}
-		key := policy.PortKey{Table: row.Key.Table, Protocol: service.Protocol(row.Key.Proto), Port: row.Key.Port, Bits: row.Key.Length}
+		key := policy.PortKey{Table: row.Key.Table, Protocol: service.Protocol(row.Key.Proto), Port: row.Key.Port,
+			Bits: row.Key.Length}
 		have.Ports[key] = policy.PortVerdict{Allow: row.Value.Allow != 0, Rule: row.Value.Rule}
 	}
 	numbers, err := t.numbers.Rows()
@@ -58,8 +60,8 @@ func (p Policies) readRows() (policy.Rows, error) {
 	return have, nil
 }
 
-// writer brings rows from one state to another in steps. Before the last one, the rule sets of the policies of before are
-// complete still, so that each verdict is theirs or that of the new ones.
+// writer brings rows from one state to another in steps. Before the last one, the rule sets of the policies of before
+// are complete still, so that each verdict is theirs or that of the new ones.
 type writer struct {
 	Policies
 	steps []step
@@ -73,7 +75,8 @@ type step struct {
 	before, after summary
 }
 
-// summary is what programs read first of some rows: the lengths of prefixes of addresses, and whether an endpoint has a rule set.
+// summary is what programs read first of some rows: the lengths of prefixes of addresses, and whether an endpoint has a
+// rule set.
 type summary struct {
 	lengths [129]bool
 	inForce bool
@@ -132,7 +135,8 @@ func (w *writer) idle() bool {
 	return !slices.ContainsFunc(w.steps, func(s step) bool { return s.Len() > len(s.Rules.Put)+len(s.Rules.Delete) })
 }
 
-// write writes the rows and returns their number. join writes the rows of joining endpoints, which are given their rule sets.
+// write writes the rows and returns their number. join writes the rows of joining endpoints, which are given their rule
+// sets.
 func (w *writer) write(join func(map[netip.Addr]policy.Sets) error) (n int, err error) {
 	for i, s := range w.steps {
 		then := join
@@ -160,7 +164,8 @@ func (w *writer) step(c step, join func(map[netip.Addr]policy.Sets) error) (int,
 			return encodePort(k), portVerdict{Rule: v.Rule, Allow: number(v.Allow)}
 		}),
 		putAll(t.verdicts, c.Verdicts.Put, func(k policy.VerdictKey, v policy.Verdict) (verdictKey, verdict) {
-			return verdictKey{Set: k.Set, Identity: k.Identity}, verdict{Rule: v.Rule, Table: v.Ports, Lengths: v.Lengths, Allow: number(v.Allow)}
+			return verdictKey{Set: k.Set, Identity: k.Identity}, verdict{Rule: v.Rule, Table: v.Ports, Lengths: v.Lengths,
+				Allow: number(v.Allow)}
 		}),
 	); err != nil {
 		return 0, err
@@ -168,7 +173,10 @@ func (w *writer) step(c step, join func(map[netip.Addr]policy.Sets) error) (int,
 	if err := w.prepare(w.audit, c.before, c.after); err != nil {
 		return 0, err
 	}
-	if err := putAll(t.identities, c.Addresses.Put, func(k netip.Prefix, v uint32) (prefix, uint32) { return encodePrefix(k), v }); err != nil {
+	if err := putAll(t.identities, c.Addresses.Put, func(k netip.Prefix, v uint32) (prefix,
+		uint32) {
+		return encodePrefix(k), v
+	}); err != nil {
 		return 0, err
 	}
 	if err := w.switchSets(c.Endpoints, c.want.Endpoints, join); err != nil {
@@ -196,7 +204,8 @@ func (w *writer) step(c step, join func(map[netip.Addr]policy.Sets) error) (int,
 }
 
 // switchSets gives endpoints other rule sets, each address by one write.
-func (w *writer) switchSets(c policy.Change[netip.Addr, policy.Sets], want map[netip.Addr]policy.Sets, join func(map[netip.Addr]policy.Sets) error) error {
+func (w *writer) switchSets(c policy.Change[netip.Addr, policy.Sets], want map[netip.Addr]policy.Sets,
+	join func(map[netip.Addr]policy.Sets) error) error {
 	put := func(a netip.Addr, sets policy.Sets) error {
 		row, ok, err := w.Objects.Endpoints.Get(rows.EncodeAddr(a))
 		if err != nil || !ok || row.Egress == sets.Egress && row.Ingress == sets.Ingress {
@@ -221,8 +230,9 @@ func (w *writer) switchSets(c policy.Change[netip.Addr, policy.Sets], want map[n
 	return join(want)
 }
 
-// prepare brings what programs read first up to date: the lengths of all prefixes of some states. One write switches over. Between two
-// states, policies that were audited still are: nothing that they deny is dropped before they are enforced, or gone.
+// prepare brings what programs read first up to date: the lengths of all prefixes of some states. One write switches
+// over. Between two states, policies that were audited still are: nothing that they deny is dropped before they are
+// enforced, or gone.
 func (w *writer) prepare(audit bool, states ...summary) error {
 	next := settings{Audit: uint8(number(audit))}
 	inForce := false
@@ -258,7 +268,9 @@ func (w *writer) prepare(audit bool, states ...summary) error {
 		}
 		row = 1 - row
 	}
-	return errors.Join(t.Put(row, next), w.Objects.NodeState.EnforcePolicies(uint64(row)+1), w.Objects.NodeState.Invalidate()) // audited or not
+	// audited or not
+	return errors.Join(t.Put(row, next), w.Objects.NodeState.EnforcePolicies(uint64(row)+1),
+		w.Objects.NodeState.Invalidate())
 }
 
 func encodePort(k policy.PortKey) portKey {

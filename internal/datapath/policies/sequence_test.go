@@ -106,13 +106,15 @@ func vary(g *rand.Rand, old []policy.Policy, owner service.Owner) (out []policy.
 			out = append(out, old[i])
 			continue
 		}
-		each := policy.Policy{Tier: policy.Namespaced, Namespace: "n", Name: fmt.Sprintf("%s%d", owner, i), IsolatesIngress: true}
+		each := policy.Policy{Tier: policy.Namespaced, Namespace: "n", Name: fmt.Sprintf("%s%d", owner, i),
+			IsolatesIngress: true}
 		each.Subject.Pods.Labels = map[string]string{"app": fmt.Sprint(g.IntN(3))}
 		for range g.IntN(3) {
 			at := netip.PrefixFrom(netip.AddrFrom4([4]byte{172, 16, byte(g.IntN(4)), 0}), 24)
 			port := uint16(80 + g.IntN(4))
 			each.Ingress = append(each.Ingress, policy.Rule{
-				Peers: []policy.Peer{{Block: &policy.Block{CIDR: at}}}, Ports: []policy.Port{{Protocol: service.TCP, First: port, Last: port}},
+				Peers: []policy.Peer{{Block: &policy.Block{CIDR: at}}}, Ports: []policy.Port{{Protocol: service.TCP, First: port,
+					Last: port}},
 			})
 		}
 		out = append(out, each)
@@ -128,7 +130,8 @@ func checkRows(t *testing.T, p Policies, want map[service.Owner][]policy.Policy,
 	t.Helper()
 	docs := testkit.Must(p.read())(t)
 	for owner, policies := range want {
-		if text, err := encode(Set{Snapshot: policy.Snapshot{Policies: policies}}); err != nil || string(text) != string(docs.texts[owner]) {
+		if text, err := encode(Set{Snapshot: policy.Snapshot{Policies: policies}}); err != nil ||
+			string(text) != string(docs.texts[owner]) {
 			t.Fatalf("%s: owner %s has other policies stored: %v", where, owner, err)
 		}
 	}

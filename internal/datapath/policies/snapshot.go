@@ -61,9 +61,9 @@ func (p Policies) assemble(d state) (policy.Snapshot, error) {
 	return s, nil
 }
 
-// addLinkLocal adds the pods of this node once more, each with its link-local address, as pods that have no endpoint: as peers they are known by
-// that too. One that two have, on different links, is nobody's; one that the node has too, as an ipvlan with the MAC address of its parent, is the
-// node's, and one that a document gives a pod is that pod's.
+// addLinkLocal adds the pods of this node once more, each with its link-local address, as pods that have no endpoint:
+// as peers they are known by that too. One that two have, on different links, is nobody's; one that the node has too,
+// as an ipvlan with the MAC address of its parent, is the node's, and one that a document gives a pod is that pod's.
 func (p Policies) addLinkLocal(s *policy.Snapshot) error {
 	of, by, twice := map[netip.Addr]netip.Addr{}, map[netip.Addr]uint32{}, map[netip.Addr]bool{}
 	for row, err := range p.Objects.Senders.All() {
@@ -104,9 +104,9 @@ func (p Policies) addLinkLocal(s *policy.Snapshot) error {
 	return nil
 }
 
-// addNode adds this node, with the labels of the document that has one of its addresses: that of its name, or else the first. Each
-// address is then one node's. Those that this node's pods have are no node's, those of this node are its own, whoever else says to have
-// them, and others are those of the first node that has them.
+// addNode adds this node, with the labels of the document that has one of its addresses: that of its name, or else the
+// first. Each address is then one node's. Those that this node's pods have are no node's, those of this node are its
+// own, whoever else says to have them, and others are those of the first node that has them.
 func addNode(s *policy.Snapshot, own []netip.Addr, local map[netip.Addr]uint32) {
 	s.Node, _ = os.Hostname()
 	here := policy.Node{Name: s.Node, Addresses: own}
@@ -135,9 +135,9 @@ func addNode(s *policy.Snapshot, own []netip.Addr, local map[netip.Addr]uint32) 
 	}
 }
 
-// addPods adds the pods of this node, whose addresses and names its endpoints know better than documents do. Labels and ports are
-// those of the first document that has a pod by this name, for all endpoints of the name, and otherwise those that the endpoint was added with. An address of
-// another node's pods is that of the first that has it.
+// addPods adds the pods of this node, whose addresses and names its endpoints know better than documents do. Labels and
+// ports are those of the first document that has a pod by this name, for all endpoints of the name, and otherwise those
+// that the endpoint was added with. An address of another node's pods is that of the first that has it.
 func addPods(s *policy.Snapshot, labelled map[uint32]policy.Pod, local map[netip.Addr]uint32) {
 	taken := map[netip.Addr]bool{}
 	for _, n := range s.Nodes {

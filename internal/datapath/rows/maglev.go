@@ -10,8 +10,8 @@ import (
 	"mustang/internal/service"
 )
 
-// MaglevBlock is the number of entries that the datapath stores in one row. The length of each table is a power of two and a
-// multiple of it, so no table needs padding, and a program finds its entry without a division.
+// MaglevBlock is the number of entries that the datapath stores in one row. The length of each table is a power of two
+// and a multiple of it, so no table needs padding, and a program finds its entry without a division.
 const MaglevBlock = 64
 
 const (
@@ -37,21 +37,21 @@ type turn struct {
 	order  permutation
 }
 
-// maglevTable builds a look-up table: a hash of a connection is the index of the entry that names its backend. All nodes build the
-// same table from the same backends, so a connection keeps its backend when its packets come through another node, and nearly
-// all connections keep theirs when a backend comes or goes.
+// maglevTable builds a look-up table: a hash of a connection is the index of the entry that names its backend. All
+// nodes build the same table from the same backends, so a connection keeps its backend when its packets come through
+// another node, and nearly all connections keep theirs when a backend comes or goes.
 //
 // As in Maglev (Eisenbud et al., NSDI 2016, section 3.4), each backend has an order of the entries of its own, and the
-// backends take turns in taking entries. There a backend whose entry is taken goes on to its next one, so all get equally
-// many, and one backend less changes entries of all others: 2.6 times the removed backend's share with 100 backends and
-// 10,007 entries. Here the backend has lost its turn, as in rendezvous hashing, so only the entries of the removed backend
-// change. A limit on the entries of each backend keeps loads close together, and costs some changes.
+// backends take turns in taking entries. There a backend whose entry is taken goes on to its next one, so all get
+// equally many, and one backend less changes entries of all others: 2.6 times the removed backend's share with 100
+// backends and 10,007 entries. Here the backend has lost its turn, as in rendezvous hashing, so only the entries of the
+// removed backend change. A limit on the entries of each backend keeps loads close together, and costs some changes.
 //
 // The entries are indexes of backends, each as often as its weight demands, whatever the order of
-// the backends. The caller leaves out those that get no new connections. The table is nil if there is no backend, and has
-// 64 entries for one. Otherwise its length is one of 1,024, 4,096, 16,384, 65,536 and 262,144: the first with 160 entries
-// for each backend. Where one more backend makes the table longer, most entries change. A backend with less than a
-// hundredth of the average weight may have no entry.
+// the backends. The caller leaves out those that get no new connections. The table is nil if there is no backend, and
+// has 64 entries for one. Otherwise its length is one of 1,024, 4,096, 16,384, 65,536 and 262,144: the first with 160
+// entries for each backend. Where one more backend makes the table longer, most entries change. A backend with less
+// than a hundredth of the average weight may have no entry.
 func maglevTable(backends []service.Backend) []uint16 {
 	if len(backends) == 0 {
 		return nil
@@ -92,8 +92,8 @@ func maglevEntries(n int) int {
 	return entries
 }
 
-// rounds lets the backends take turns until they have taken this many entries, or one has as many as it may have. It returns
-// how many they took.
+// rounds lets the backends take turns until they have taken this many entries, or one has as many as it may have. It
+// returns how many they took.
 func rounds(turns []turn, table []uint16, want int) (taken int) {
 	total, price, entries := 0.0, 0.0, float64(len(table))
 	for i := range turns {

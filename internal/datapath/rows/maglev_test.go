@@ -69,7 +69,8 @@ func TestLoad(t *testing.T) {
 		off      float64 // from the share
 	}{
 		"2": {some(2), 0.1}, "3": {some(3), 0.1}, "10": {some(10), 0.1}, "100": {some(100), 0.2}, "500": {some(500), 0.2},
-		"weights": {some(30, 10, 20, 30), 0.2}, "one heavy": {some(2, 9, 1), 0.2}, "large weights": {some(3, 65535, 30000), 0.1},
+		"weights": {some(30, 10, 20, 30), 0.2}, "one heavy": {some(2, 9, 1), 0.2}, "large weights": {some(3, 65535, 30000),
+			0.1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			table := maglevTable(c.backends)
@@ -93,8 +94,8 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// TestTableIsAlwaysTheSame, whatever the order of the backends, so that nodes of different versions agree: a change of the
-// digest breaks the connections that change nodes while some have the new version.
+// TestTableIsAlwaysTheSame, whatever the order of the backends, so that nodes of different versions agree: a change of
+// the digest breaks the connections that change nodes while some have the new version.
 func TestTableIsAlwaysTheSame(t *testing.T) {
 	backends := some(50, 1, 2, 3)
 	backends[7].Addr = netip.MustParseAddrPort("[fd00::7]:80")
@@ -120,7 +121,8 @@ func TestLength(t *testing.T) {
 	if got := maglevTable(nil); got != nil {
 		t.Errorf("%d entries without a backend", len(got))
 	}
-	for n, want := range map[int]int{1: 64, 2: 1024, 6: 1024, 7: 4096, 100: 16384, 409: 65536, 410: 262144, service.MaxBackends: 262144} {
+	for n, want := range map[int]int{1: 64, 2: 1024, 6: 1024, 7: 4096, 100: 16384, 409: 65536, 410: 262144,
+		service.MaxBackends: 262144} {
 		backends := some(n)
 		backends[0].Weight = math.MaxUint16 // one that takes nearly all must not keep the others from an end
 		table := maglevTable(backends)

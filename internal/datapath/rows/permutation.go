@@ -8,8 +8,8 @@ import (
 	"net/netip"
 )
 
-// permutation is the order in which a backend takes the entries of a table. Maglev's orders, multiples of a number modulo a
-// prime, won't do where a turn can be lost: of two backends with equal numbers, one would lose them all.
+// permutation is the order in which a backend takes the entries of a table. Maglev's orders, multiples of a number
+// modulo a prime, won't do where a turn can be lost: of two backends with equal numbers, one would lose them all.
 type permutation struct {
 	seed                        uint64
 	mask                        uint64

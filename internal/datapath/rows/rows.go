@@ -64,9 +64,11 @@ func EncodeService(s service.Service) objects.Service {
 	all, near := TableEntries(s)
 	row := objects.Service{
 		Id: s.ID, Revision: s.Revision, Count: uint16(len(s.Serving())), Total: uint16(len(s.Backends)), Table: uint32(all),
-		Local: uint16(len(local)), LocalFirst: uint16(first), LocalTable: uint32(near), AffinityTimeout: uint32(s.Affinity / time.Second),
-		Owner: uint8(s.Owner), Choice: uint8(s.Choice), OnRemove: uint8(s.OnRemove), HealthCheckPort: s.HealthCheckPort,
-		Ranges: uint16(len(s.SourceRanges)), Tag: new(objects.NodeState).Tag(ServiceKey(s.Frontend, s.Protocol)),
+		Local: uint16(len(local)), LocalFirst: uint16(first), LocalTable: uint32(near),
+		AffinityTimeout: uint32(s.Affinity / time.Second),
+		Owner:           uint8(s.Owner), Choice: uint8(s.Choice), OnRemove: uint8(s.OnRemove),
+		HealthCheckPort: s.HealthCheckPort,
+		Ranges:          uint16(len(s.SourceRanges)), Tag: new(objects.NodeState).Tag(ServiceKey(s.Frontend, s.Protocol)),
 	}
 	for _, f := range []struct {
 		flag uint32

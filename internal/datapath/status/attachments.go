@@ -59,11 +59,12 @@ func (r *Report) checkLinks(links []Link, what, do string) {
 
 // checkUplinks finds uplinks that lack a program. Those whose device is gone are remains.
 func (r *Report) checkUplinks() {
-	r.checkGroups(objects.AttachUplink, func(l Link) string { return fmt.Sprintf("uplink with index %d", l.IfIndex) }, "mustang uplink add")
+	r.checkGroups(objects.AttachUplink, func(l Link) string { return fmt.Sprintf("uplink with index %d", l.IfIndex) },
+		"mustang uplink add")
 }
 
-// checkSources finds uplinks without an address of a family in which clients outside are sent to other nodes: the address is
-// the packets' source there.
+// checkSources finds uplinks without an address of a family in which clients outside are sent to other nodes: the
+// address is the packets' source there.
 func (r *Report) checkSources(ctx context.Context, d *datapath.Datapath, endpoints []datapath.Endpoint) error {
 	uplinks, err := d.Uplinks().List(ctx)
 	if err != nil || len(uplinks) == 0 {
@@ -95,7 +96,8 @@ func (r *Report) checkSources(ctx context.Context, d *datapath.Datapath, endpoin
 			lacks := !slices.ContainsFunc(have, func(addr netip.Addr) bool { return addr.Is4() == is4 })
 			if family := map[bool]string{true: "IPv4", false: "IPv6"}[is4]; lacks && calls[is4] != "" {
 				r.find("give it one, then mustang uplink add",
-					"uplink with index %d lacks an %s address: backends on other nodes, for example of %s, are not reached by it", u.IfIndex, family, calls[is4])
+					"uplink with index %d lacks an %s address: backends on other nodes, for example of %s, are not reached by it",
+					u.IfIndex, family, calls[is4])
 			}
 		}
 	}
@@ -104,7 +106,8 @@ func (r *Report) checkSources(ctx context.Context, d *datapath.Datapath, endpoin
 
 // checkCgroups finds control groups that lack a program.
 func (r *Report) checkCgroups() {
-	r.checkGroups(objects.AttachCgroup, func(l Link) string { return fmt.Sprintf("control group %d", l.ID) }, "mustang socket attach")
+	r.checkGroups(objects.AttachCgroup, func(l Link) string { return fmt.Sprintf("control group %d", l.ID) },
+		"mustang socket attach")
 }
 
 // checkGroups checks the links of a point, grouped by name.

@@ -24,7 +24,8 @@ func TestNetkitIsAFeature(t *testing.T) {
 	}
 }
 
-// TestConnectionsFull fills a small connection table up to 80 % and beyond, with open connections and with ones that expired.
+// TestConnectionsFull fills a small connection table up to 80 % and beyond, with open connections and with ones that
+// expired.
 func TestConnectionsFull(t *testing.T) {
 	testkit.RequireRoot(t)
 	testkit.RequireKernel(t, 6, 6)
@@ -57,7 +58,8 @@ func TestConnectionsFull(t *testing.T) {
 		open         int64
 		amiss        bool
 	}{
-		{objects.SlotOpen, 819, 819, false}, {objects.SlotOpen, 820, 820, true}, {objects.SlotClosed, 820, 0, false}, {objects.SlotOpen, 1024, 1024, true},
+		{objects.SlotOpen, 819, 819, false}, {objects.SlotOpen, 820, 820, true}, {objects.SlotClosed, 820, 0, false},
+		{objects.SlotOpen, 1024, 1024, true},
 	} {
 		for i := range c.count {
 			if err := slots.Put(i, objects.Slot{State: c.state, Seen: uint64(now.Nano())}); err != nil {

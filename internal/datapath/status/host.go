@@ -24,7 +24,8 @@ func (r *Report) checkHost(ctx context.Context, d *datapath.Datapath, endpoints 
 	return d.OnHost(func(cookie uint64, host *netns.Namespace) error {
 		switch {
 		case host == nil && len(endpoints) > 0:
-			r.find("mustang ep rm", "the host of the endpoints, the network namespace with cookie %d, has neither a name nor a process", cookie)
+			r.find("mustang ep rm",
+				"the host of the endpoints, the network namespace with cookie %d, has neither a name nor a process", cookie)
 			return nil
 		case host == nil || len(endpoints)+len(r.Links) == 0:
 			return nil
@@ -33,13 +34,15 @@ func (r *Report) checkHost(ctx context.Context, d *datapath.Datapath, endpoints 
 	})
 }
 
-func (r *Report) checkSettings(ctx context.Context, d *datapath.Datapath, host *netns.Namespace, endpoints []datapath.Endpoint) error {
+func (r *Report) checkSettings(ctx context.Context, d *datapath.Datapath, host *netns.Namespace,
+	endpoints []datapath.Endpoint) error {
 	chains, err := droppingChains(host)
 	if err != nil {
 		return err
 	}
 	for _, chain := range chains {
-		r.find("accept packets from and to pods in it", "chain %s of host %q drops what no rule accepts: packets of pods that pass the host's stack, too",
+		r.find("accept packets from and to pods in it",
+			"chain %s of host %q drops what no rule accepts: packets of pods that pass the host's stack, too",
 			chain, host.Name())
 	}
 	if err := r.checkBridges(host, endpoints, len(chains) > 0); err != nil {
@@ -61,7 +64,8 @@ func (r *Report) checkSettings(ctx context.Context, d *datapath.Datapath, host *
 	return nil
 }
 
-// checkNodePorts finds UDP node ports in ip_local_port_range: packets to an unconnected socket there are taken for calls of the service.
+// checkNodePorts finds UDP node ports in ip_local_port_range: packets to an unconnected socket there are taken for
+// calls of the service.
 func (r *Report) checkNodePorts(ctx context.Context, d *datapath.Datapath, host *netns.Namespace) error {
 	services, err := d.Services().List(ctx)
 	if err != nil {
@@ -83,13 +87,14 @@ func (r *Report) checkNodePorts(ctx context.Context, d *datapath.Datapath, host 
 	}
 	if text := taken.String(); text != "" {
 		r.find(fmt.Sprintf("add %s to sysctl net.ipv4.ip_local_reserved_ports", text),
-			"node ports %s are in ip_local_port_range: an unconnected UDP socket of host %q that gets one hears no answers", text, host.Name())
+			"node ports %s are in ip_local_port_range: an unconnected UDP socket of host %q that gets one hears no answers",
+			text, host.Name())
 	}
 	return nil
 }
 
-// droppingChains returns the chains of nftables, and of iptables over it, that drop forwarded packets unless a rule accepts
-// them: "ip filter FORWARD".
+// droppingChains returns the chains of nftables, and of iptables over it, that drop forwarded packets unless a rule
+// accepts them: "ip filter FORWARD".
 func droppingChains(host *netns.Namespace) (names []string, err error) {
 	conn, err := nftables.New(nftables.WithNetNSFd(host.FD()))
 	if err != nil {
@@ -107,7 +112,8 @@ func droppingChains(host *netns.Namespace) (names []string, err error) {
 	}
 	for _, c := range chains {
 		family, ok := families[c.Table.Family]
-		if ok && c.Hooknum != nil && *c.Hooknum == *nftables.ChainHookForward && c.Policy != nil && *c.Policy == nftables.ChainPolicyDrop {
+		if ok && c.Hooknum != nil && *c.Hooknum == *nftables.ChainHookForward && c.Policy != nil &&
+			*c.Policy == nftables.ChainPolicyDrop {
 			names = append(names, fmt.Sprintf("%s %s %s", family, c.Table.Name, c.Name))
 		}
 	}

@@ -61,11 +61,12 @@ func WriteJSON(w io.Writer, r *Report) error {
 		Off      []string  `json:"source_guard_off"`
 		Features []feature `json:"features"`
 		Amiss    []Finding `json:"amiss"`
-	}{schema, r.Root, r.Layouts, r.Programs, r.Links, r.Maps, drops, policies{r.Policies, r.Audited}, r.Unguarded, features, r.Findings})
+	}{schema, r.Root, r.Layouts, r.Programs, r.Links, r.Maps, drops, policies{r.Policies, r.Audited}, r.Unguarded,
+		features, r.Findings})
 }
 
-// WriteTable writes a report as tables: first what is amiss, of drops those that there were, of features those that are missing, but
-// for netkit, which whoever asks for such a link is told of.
+// WriteTable writes a report as tables: first what is amiss, of drops those that there were, of features those that are
+// missing, but for netkit, which whoever asks for such a link is told of.
 func WriteTable(w io.Writer, r *Report) error {
 	tab := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	switch n := len(r.Findings); n {
@@ -115,7 +116,10 @@ func WriteTable(w io.Writer, r *Report) error {
 	for _, d := range drops {
 		fmt.Fprintf(tab, "%s\t%d\t%s\n", d.Name, d.Packets, d.Meaning)
 	}
-	missing := slices.DeleteFunc(slices.Clone(r.Features), func(f Feature) bool { return f.Missing == nil || f.Name == netkit })
+	missing := slices.DeleteFunc(slices.Clone(r.Features), func(f Feature) bool {
+		return f.Missing == nil ||
+			f.Name == netkit
+	})
 	begin(len(missing), "MISSING FEATURE\tNEEDS\tREASON")
 	for _, f := range missing {
 		fmt.Fprintf(tab, "%s\t%s\t%v\n", f.Name, f.Needs, f.Missing)

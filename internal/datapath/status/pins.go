@@ -45,7 +45,8 @@ type Map struct {
 	Name string `json:"name"`
 	// Kind is the kernel's name of the type: "Hash".
 	Kind string `json:"kind"`
-	// Rows is how many there are, and Size how many there may be; both are -1 for kinds that always have all rows, or tell neither.
+	// Rows is how many there are, and Size how many there may be; both are -1 for kinds that always have all rows, or tell
+	// neither.
 	Rows int64 `json:"rows"`
 	Size int64 `json:"size"`
 	// Bytes is the kernel's memory for it.
@@ -110,7 +111,8 @@ func (r *Report) readPrograms(dir string) error {
 			}
 		}
 		if !out.Current {
-			r.find("the next command that adds something replaces it", "program %s (%d links) is of another build", rest, out.Attached)
+			r.find("the next command that adds something replaces it", "program %s (%d links) is of another build", rest,
+				out.Attached)
 		}
 		r.Programs = append(r.Programs, out)
 	}
@@ -170,8 +172,10 @@ func (r *Report) readMaps(dir string) error {
 		}
 		r.Maps = append(r.Maps, out)
 		// An LRU map makes room for itself, and of connections the slots tell how many there may be.
-		if (m.Type() == ebpf.Hash || m.Type() == ebpf.LPMTrie) && name != "connections" && float64(out.Rows) >= full*float64(out.Size) {
-			r.find("remove rows, or mustang datapath unload and larger maps", "map %s has %d of %d rows", name, out.Rows, out.Size)
+		if (m.Type() == ebpf.Hash || m.Type() == ebpf.LPMTrie) && name != "connections" &&
+			float64(out.Rows) >= full*float64(out.Size) {
+			r.find("remove rows, or mustang datapath unload and larger maps", "map %s has %d of %d rows", name,
+				out.Rows, out.Size)
 		}
 	}
 	return nil

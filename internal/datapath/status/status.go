@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package status reads what is pinned under a root, and finds what is amiss with it and with its host. It changes nothing
-// and takes no lock.
+// Package status reads what is pinned under a root, and finds what is amiss with it and with its host. It changes
+// nothing and takes no lock.
 package status
 
 import (

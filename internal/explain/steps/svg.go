@@ -54,8 +54,11 @@ func Draw(w io.Writer, paths ...Path) error {
 		width += d.width()
 		height = max(height, d.y+margin)
 	}
-	_, err := fmt.Fprintf(w, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" font-family="sans-serif" font-size="12">`+"\n"+
-		`<rect class="back" width="100%%" height="100%%" fill="#ffffff"/>`+"\n%s</svg>\n", width, height, width, height, b.String())
+	_, err := fmt.Fprintf(w,
+		`<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" font-family="sans-serif" `+
+			`font-size="12">`+"\n"+
+			`<rect class="back" width="100%%" height="100%%" fill="#ffffff"/>`+"\n%s</svg>\n", width, height, width, height,
+		b.String())
 	return err
 }
 
@@ -81,7 +84,8 @@ func (d *drawing) width() int { return margin + len(d.places())*columnWidth + ba
 
 // text draws a text whose middle is at y.
 func (d *drawing) text(x, y int, attributes, text string) {
-	fmt.Fprintf(&d.svg, `<text x="%d" y="%d" dominant-baseline="central" fill="#222222" %s>%s</text>`+"\n", x, y, attributes, html.EscapeString(text))
+	fmt.Fprintf(&d.svg, `<text x="%d" y="%d" dominant-baseline="central" fill="#222222" %s>%s</text>`+
+		"\n", x, y, attributes, html.EscapeString(text))
 }
 
 // draw draws the title, the directions with their steps, and the sums of the classes.
@@ -143,8 +147,10 @@ func (d *drawing) box(x int, class, text, title string) {
 	if runes := []rune(text); len(runes) > 33 {
 		text = string(runes[:32]) + "…"
 	}
-	fmt.Fprintf(&d.svg, `<g><title>%s</title><rect x="%d" y="%d" width="%d" height="%d" rx="3" fill="%s" fill-opacity="0.2" stroke="%s"/>`,
-		html.EscapeString(title), x, d.y-rowHeight/2+2, columnWidth-10, rowHeight-4, classOf(class).color, classOf(class).color)
+	fmt.Fprintf(&d.svg, `<g><title>%s</title><rect x="%d" y="%d" width="%d" height="%d" rx="3" fill="%s" `+
+		`fill-opacity="0.2" stroke="%s"/>`,
+		html.EscapeString(title), x, d.y-rowHeight/2+2, columnWidth-10, rowHeight-4, classOf(class).color,
+		classOf(class).color)
 	d.text(x+5, d.y, `font-size="11"`, text)
 	d.svg.WriteString("</g>\n")
 }

@@ -47,7 +47,8 @@ type event struct {
 // Start starts a server that ends with the test.
 func Start(t testing.TB) *Server {
 	t.Helper()
-	s := &Server{objects: map[string]map[string]any{}, events: map[string][]event{}, changed: make(chan struct{}), stopped: make(chan struct{})}
+	s := &Server{objects: map[string]map[string]any{}, events: map[string][]event{}, changed: make(chan struct{}),
+		stopped: make(chan struct{})}
 	s.http = httptest.NewServer(s)
 	t.Cleanup(s.Stop)
 	return s
@@ -173,12 +174,16 @@ func (s *Server) Objects(t testing.TB, list string) string {
 	return string(data)
 }
 
-// list lists objects, of a namespace or all, by name, in pages if the client asks for such, as an API server without a cache.
+// list lists objects, of a namespace or all, by name, in pages if the client asks for such, as an API server without a
+// cache.
 func (s *Server) list(w http.ResponseWriter, r *http.Request, list, namespace string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	objects := s.objects[list]
-	names := slices.DeleteFunc(slices.Sorted(maps.Keys(objects)), func(key string) bool { return namespace != "" && !strings.HasPrefix(key, namespace+"/") })
+	names := slices.DeleteFunc(slices.Sorted(maps.Keys(objects)), func(key string) bool {
+		return namespace != "" &&
+			!strings.HasPrefix(key, namespace+"/")
+	})
 	meta := map[string]any{"resourceVersion": strconv.Itoa(s.version)}
 	if from := r.URL.Query().Get("continue"); from != "" {
 		i, _ := slices.BinarySearch(names, from)
@@ -193,12 +198,14 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request, list, namespace st
 		items = append(items, objects[name])
 	}
 	resource := list[strings.LastIndexByte(list, '/')+1:]
-	_ = json.NewEncoder(w).Encode(map[string]any{"kind": kinds[resource] + "List", "apiVersion": "v1", "metadata": meta, "items": items})
+	_ = json.NewEncoder(w).Encode(map[string]any{"kind": kinds[resource] + "List", "apiVersion": "v1", "metadata": meta,
+		"items": items})
 }
 
 // kinds are the kinds of the objects that agents list, by resource.
 var kinds = map[string]string{
-	"nodes": "Node", "namespaces": "Namespace", "pods": "Pod", "services": "Service", "endpointslices": "EndpointSlice", "networkpolicies": "NetworkPolicy",
+	"nodes": "Node", "namespaces": "Namespace", "pods": "Pod", "services": "Service", "endpointslices": "EndpointSlice",
+	"networkpolicies":        "NetworkPolicy",
 	"clusternetworkpolicies": "ClusterNetworkPolicy",
 }
 
@@ -206,12 +213,14 @@ var kinds = map[string]string{
 func fail(w http.ResponseWriter, code int, reason, name string) {
 	w.WriteHeader(code)
 	_ = json.NewEncoder(w).Encode(map[string]any{
-		"kind": "Status", "apiVersion": "v1", "code": code, "reason": reason, "status": "Failure", "details": map[string]any{"name": name},
+		"kind": "Status", "apiVersion": "v1", "code": code, "reason": reason, "status": "Failure", "details": map[string]any{
+			"name": name},
 	})
 }
 
 // resource is the path of a list, with a namespace or without, or that of an object or a part of it.
-var resource = regexp.MustCompile(`^(/api/v1|/apis/[^/]+/[^/]+)(?:/namespaces/([^/]+))?/([^/]+)(?:/([^/]+))?(?:/([^/]+))?$`)
+var resource = regexp.MustCompile(
+	`^(/api/v1|/apis/[^/]+/[^/]+)(?:/namespaces/([^/]+))?/([^/]+)(?:/([^/]+))?(?:/([^/]+))?$`)
 
 // ServeHTTP lists, watches, gets, creates, patches and deletes objects, and runs commands in pods.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -342,7 +351,8 @@ func (s *Server) define(w http.ResponseWriter, name string) {
 		fail(w, http.StatusNotFound, "NotFound", name)
 		return
 	}
-	_ = json.NewEncoder(w).Encode(map[string]any{"kind": "CustomResourceDefinition", "apiVersion": "apiextensions.k8s.io/v1", "spec": map[string]any{"versions": versions}})
+	_ = json.NewEncoder(w).Encode(map[string]any{"kind": "CustomResourceDefinition",
+		"apiVersion": "apiextensions.k8s.io/v1", "spec": map[string]any{"versions": versions}})
 }
 
 // watch sends changes of a list until the client or the server ends, or the client is to list again.

@@ -92,7 +92,8 @@ func checkAddress(addr netip.Addr) error {
 	return nil
 }
 
-// assign gives the pods of a network their addresses: those of the file, whose prefix becomes the network's, then free ones.
+// assign gives the pods of a network their addresses: those of the file, whose prefix becomes the network's, then free
+// ones.
 func (r *reader) assign(host string, forms map[string]*podForm, n *Network) error {
 	all := make([][2]given, len(n.Pods))
 	from := at("hosts", host)
@@ -108,7 +109,8 @@ func (r *reader) assign(host string, forms map[string]*podForm, n *Network) erro
 			}
 			prefix := netip.PrefixFrom(g.addr, g.bits).Masked()
 			if set[f] && prefix != n.Gateways[f].Masked() {
-				return wrong(g.field, "%v: the pods of link %s on %s are in %v, by another address", g.addr, n.Link, host, n.Gateways[f].Masked())
+				return wrong(g.field, "%v: the pods of link %s on %s are in %v, by another address", g.addr, n.Link, host,
+					n.Gateways[f].Masked())
 			}
 			n.Gateways[f], set[f], from = netip.PrefixFrom(prefix.Addr().Next(), g.bits), true, g.field
 		}
@@ -122,7 +124,8 @@ func (r *reader) assign(host string, forms map[string]*podForm, n *Network) erro
 			}
 			switch by := taken[g.addr]; {
 			case !gateway.Contains(g.addr):
-				return wrong(g.field, "%v is not in %v, the network of link %s on %s: name another by %[1]v/BITS", g.addr, gateway.Masked(), n.Link, host)
+				return wrong(g.field, "%v is not in %v, the network of link %s on %s: name another by %[1]v/BITS", g.addr,
+					gateway.Masked(), n.Link, host)
 			case by != "":
 				return wrong(g.field, "%v is the address of %s", g.addr, by)
 			case g.addr == gateway.Masked().Addr() || g.addr == Broadcast(gateway):
@@ -135,7 +138,8 @@ func (r *reader) assign(host string, forms map[string]*podForm, n *Network) erro
 			addr := all[i][f].addr
 			if !addr.IsValid() {
 				if addr = free(gateway, taken); !addr.IsValid() {
-					return wrong(at("hosts", host, "pods", p.Name), "no address is free in %v, the network of link %s on %s", gateway.Masked(), n.Link, host)
+					return wrong(at("hosts", host, "pods", p.Name), "no address is free in %v, the network of link %s on %s",
+						gateway.Masked(), n.Link, host)
 				}
 				taken[addr] = p.Name
 			}

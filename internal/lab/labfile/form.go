@@ -73,8 +73,8 @@ type reader struct {
 	places map[string]jsontext.Pointer
 }
 
-// Read reads a file of one lab in YAML or JSON. Errors are one line, which begins with the name of the file, and the number
-// of the line where that is known.
+// Read reads a file of one lab in YAML or JSON. Errors are one line, which begins with the name of the file, and the
+// number of the line where that is known.
 func Read(in io.Reader, file string) (*Lab, error) {
 	source, err := document.Single(in)
 	if err != nil {

@@ -92,7 +92,8 @@ func (r *reader) readHost(name string, f *hostForm) error {
 	case !ok:
 		return wrong(at("hosts", name, "datapath"), "%q: want %s or %s", f.Datapath, Kernel, EBPF)
 	case !slices.Contains(append(slices.Clone(via), ""), f.Via):
-		return wrong(at("hosts", name, "via"), "%q: datapath %s takes %s", f.Via, h.Datapath, strings.Trim(strings.Join(via, ", "), ", "))
+		return wrong(at("hosts", name, "via"), "%q: datapath %s takes %s", f.Via, h.Datapath,
+			strings.Trim(strings.Join(via, ", "), ", "))
 	}
 	h.Via = cmp.Or(f.Via, via[0])
 	number := len(r.lab.Hosts) + 1
@@ -151,7 +152,8 @@ func (r *reader) checkLayer3(h Host, fields map[string]jsontext.Pointer) error {
 	wired := slices.ContainsFunc(r.form.Wires, func(w wireForm) bool { return slices.Contains(w.Endpoints, h.Name) })
 	for _, n := range h.Networks {
 		if isLayer3(n.Link) && (wired || len(h.Networks) > 1) {
-			return wrong(fields[n.Link], "link %s: only on a host without wires, whose pods all have it, as they reach each other alone", n.Link)
+			return wrong(fields[n.Link],
+				"link %s: only on a host without wires, whose pods all have it, as they reach each other alone", n.Link)
 		}
 	}
 	return nil

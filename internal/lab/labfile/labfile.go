@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package labfile reads files that describe a lab: hosts with pods, wires between hosts, and services. It gives each place
-// its addresses and each host its routes, and changes nothing. docs/labs.md has the form of the file and the plan of addresses.
+// Package labfile reads files that describe a lab: hosts with pods, wires between hosts, and services. It gives each
+// place its addresses and each host its routes, and changes nothing. docs/labs.md has the form of the file and the plan
+// of addresses.
 package labfile
 
 import (
@@ -222,7 +223,8 @@ func (l *Lab) Trial() (t Trial, ok bool) {
 	return t, t.Client != ""
 }
 
-// deviceOf returns the name of the host's device of a pod: at most 15 bytes, of which a number may take the place of a long name.
+// deviceOf returns the name of the host's device of a pod: at most 15 bytes, of which a number may take the place of a
+// long name.
 func deviceOf(pod string, number int) string {
 	const prefix, most = "veth-", 15
 	if len(prefix)+len(pod) <= most {

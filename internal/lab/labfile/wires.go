@@ -51,8 +51,8 @@ func (r *reader) readWires() error {
 	return nil
 }
 
-// addRoutes gives each host routes to what the others have, over the fewest wires; among ways of equal length over the wire
-// that comes first in the file, seen from the destination. A wire's own range belongs to its first end.
+// addRoutes gives each host routes to what the others have, over the fewest wires; among ways of equal length over the
+// wire that comes first in the file, seen from the destination. A wire's own range belongs to its first end.
 func (l *Lab) addRoutes() {
 	for _, to := range l.Hosts {
 		ranges := to.ranges()

@@ -10,8 +10,8 @@ import (
 	"mustang/internal/testkit"
 )
 
-// TestSpin checks the time of many turns, of which the shortest run was not interrupted. On a busy machine a spinner that was made while
-// others ran is too slow or too fast, and another one is made.
+// TestSpin checks the time of many turns, of which the shortest run was not interrupted. On a busy machine a spinner
+// that was made while others ran is too slow or too fast, and another one is made.
 func TestSpin(t *testing.T) {
 	for _, want := range []time.Duration{200 * time.Nanosecond, 5 * time.Microsecond} {
 		testkit.Eventually(t, 20*time.Second, func() error {

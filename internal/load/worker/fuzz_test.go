@@ -38,7 +38,8 @@ func FuzzCounts(f *testing.F) {
 // reversed one: it ends with the stream.
 func FuzzBlocks(f *testing.F) {
 	f.Add(make([]byte, orderSize), true)
-	f.Add([]byte{0, 0, 0, 0, 0, 0, 0, 1, markLead, 0, 0, 0, 0, 0, 0, 0, 1, markCount, 0, 0, 0, 0, 0, 0, 0, 0, markEnd}, true)
+	f.Add([]byte{0, 0, 0, 0, 0, 0, 0, 1, markLead, 0, 0, 0, 0, 0, 0, 0, 1, markCount, 0, 0, 0, 0, 0, 0, 0, 0,
+		markEnd}, true)
 	f.Add(bytes.Repeat([]byte{markEnd}, streamBuffer), false)
 	f.Fuzz(func(t *testing.T, b []byte, reverse bool) {
 		spec := load.Spec{Workload: load.TCPStream, Reverse: reverse, Stall: 20 * time.Second}

@@ -83,7 +83,8 @@ func Main(ctx context.Context, args []string, stdin io.Reader, stdout io.Writer)
 		w.tasks.Wait()
 		w.closeAll()
 	}()
-	if err := w.out.Write(load.Reply{Hello: &load.Hello{Protocol: load.Protocol, Version: version.Program()}}); err != nil {
+	if err := w.out.Write(load.Reply{Hello: &load.Hello{Protocol: load.Protocol,
+		Version: version.Program()}}); err != nil {
 		return fmt.Errorf("load agent: say hello: %w", err)
 	}
 	if err := w.loop(ctx, stdin, *idle); err != nil {

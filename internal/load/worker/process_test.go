@@ -59,7 +59,8 @@ func TestParentKilled(t *testing.T) {
 	client := startAgent(t, agentOptions(p.ns))
 	done := make(chan error, 1)
 	go func() {
-		_, err := client.Run(t.Context(), load.Spec{Workload: load.TCPStream, Target: netip.MustParseAddrPort(address), Duration: time.Hour})
+		_, err := client.Run(t.Context(), load.Spec{Workload: load.TCPStream, Target: netip.MustParseAddrPort(address),
+			Duration: time.Hour})
 		done <- err
 	}()
 	awaitTraffic(t, p)
@@ -94,12 +95,14 @@ func TestParentKilled(t *testing.T) {
 func TestMainEnds(t *testing.T) {
 	t.Run("input", func(t *testing.T) {
 		var out bytes.Buffer
-		in := strings.NewReader(`{"id":1,"op":"listen","address":"127.0.0.1:0"}` + "\n" + `{"op":"ping"}` + "\n" + `{"id":2,"op":"dance"}` + "\n")
+		in := strings.NewReader(`{"id":1,"op":"listen","address":"127.0.0.1:0"}` + "\n" + `{"op":"ping"}` + "\n" +
+			`{"id":2,"op":"dance"}` + "\n")
 		if err := Main(t.Context(), []string{"--cpu=-1"}, in, &out); err != nil {
 			t.Fatal(err)
 		}
 		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
-		if len(lines) != 3 || !strings.HasPrefix(lines[0], fmt.Sprintf(`{"id":0,"hello":{"protocol":%d,"version":"`, load.Protocol)) || !strings.Contains(lines[1], `"address":"127.0.0.1:`) ||
+		if len(lines) != 3 || !strings.HasPrefix(lines[0], fmt.Sprintf(`{"id":0,"hello":{"protocol":%d,"version":"`,
+			load.Protocol)) || !strings.Contains(lines[1], `"address":"127.0.0.1:`) ||
 			!strings.Contains(lines[2], `unknown command \"dance\"`) {
 			t.Errorf("replies:\n%s", out.String())
 		}

@@ -157,7 +157,8 @@ func TestExactBusyTime(t *testing.T) {
 		if most := time.Since(start).Seconds() * 1e9 * 1024; m.BusyNanos == 0 || float64(m.BusyNanos) > most {
 			t.Errorf("%s: busy for %d ns in %g s", workload, m.BusyNanos, m.Seconds)
 		}
-		if sent, received := m.Packets(); sent != 200 || received != map[string]uint64{load.TCPRR: 200, load.UDPStream: 25}[workload] {
+		if sent, received := m.Packets(); sent != 200 || received != map[string]uint64{load.TCPRR: 200,
+			load.UDPStream: 25}[workload] {
 			t.Errorf("%s: %d packets and %d back", workload, sent, received)
 		}
 		spec.Exact = false

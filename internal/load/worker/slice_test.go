@@ -134,7 +134,8 @@ func TestDelay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The delay is a computation, and the CPU may be faster than when it was calibrated. Without it a transaction takes some 20 µs.
+	// The delay is a computation, and the CPU may be faster than when it was calibrated. Without it a transaction takes
+	// some 20 µs.
 	if least := time.Duration(m.Histogram.ValueAtPercentile(0)); least < spec.Delay/2 {
 		t.Errorf("a transaction took %v with a delay of %v", least, spec.Delay)
 	}
@@ -158,8 +159,8 @@ func checkTotal(t *testing.T, name string, m load.Measurement, sum load.SliceRes
 	}
 }
 
-// TestPaceGoesOn takes slices of connections with a pace: over all of them as many requests are due as the pace says, also
-// where few or less than one are due in a slice.
+// TestPaceGoesOn takes slices of connections with a pace: over all of them as many requests are due as the pace says,
+// also where few or less than one are due in a slice.
 func TestPaceGoesOn(t *testing.T) {
 	p := localPair(t, "127.0.0.1")
 	const length, turns = 50 * time.Millisecond, 10

@@ -279,7 +279,10 @@ func fewPorts(t *testing.T) pair {
 	p := newPair(t, "127.0.0.1")
 	settings := map[string]string{"ip_local_port_range": "50000 50063", "tcp_tw_reuse": "0"}
 	for name, value := range settings {
-		if err := p.ns.Do(func() error { return os.WriteFile("/proc/sys/net/ipv4/"+name, []byte(value), 0o644) }); err != nil {
+		if err := p.ns.Do(func() error {
+			return os.WriteFile("/proc/sys/net/ipv4/"+name, []byte(value),
+				0o644)
+		}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -78,7 +78,8 @@ func serveHere(t *testing.T) netip.AddrPort {
 	if err := replies.Read(new(load.Reply)); err != nil {
 		t.Fatal(err)
 	}
-	if err := load.NewMessageWriter(feed).Write(load.Call{ID: 1, Op: load.OpListen, Address: netip.MustParseAddrPort("127.0.0.1:0")}); err != nil {
+	if err := load.NewMessageWriter(feed).Write(load.Call{ID: 1, Op: load.OpListen,
+		Address: netip.MustParseAddrPort("127.0.0.1:0")}); err != nil {
 		t.Fatal(err)
 	}
 	var r load.Reply

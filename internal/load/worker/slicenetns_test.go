@@ -30,7 +30,8 @@ func TestNamespaces(t *testing.T) {
 	}
 	for _, s := range turns {
 		m, err := client.Shut(t.Context(), s.Conn)
-		if err != nil || m.Count+m.Sent == 0 || m.ClientLocal.Addr() != netip.MustParseAddr("10.0.0.1") || m.ServerPeer != m.ClientLocal {
+		if err != nil || m.Count+m.Sent == 0 || m.ClientLocal.Addr() != netip.MustParseAddr("10.0.0.1") ||
+			m.ServerPeer != m.ClientLocal {
 			t.Errorf("%d, %v to %v: %v", m.Count, m.ClientLocal, m.ServerPeer, err)
 		}
 	}
@@ -80,7 +81,8 @@ func TestDatagramsAreLost(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, workload := range []string{load.UDPRR, load.UDPStream} {
-		c := open(t, client, load.Spec{Workload: workload, Target: addr, Namespace: near.Path(), Rate: 20e6, Stall: 20 * time.Second})
+		c := open(t, client, load.Spec{Workload: workload, Target: addr, Namespace: near.Path(), Rate: 20e6,
+			Stall: 20 * time.Second})
 		turns := []load.Slice{{Conn: c.ID, Duration: 300 * time.Millisecond}, {Conn: c.ID, Duration: 300 * time.Millisecond}}
 		if _, err := client.Slices(t.Context(), turns); err != nil {
 			t.Fatal(err)

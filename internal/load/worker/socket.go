@@ -59,7 +59,8 @@ func setOption(fd int, option [2]int, value unsafe.Pointer, size int) error {
 func setTimeouts(fd int, after time.Duration) error {
 	tick := unix.NsecToTimeval(int64(after))
 	for _, option := range [...]int{unix.SO_RCVTIMEO, unix.SO_SNDTIMEO} {
-		if err := setOption(fd, [2]int{unix.SOL_SOCKET, option}, unsafe.Pointer(&tick), int(unsafe.Sizeof(tick))); err != nil {
+		if err := setOption(fd, [2]int{unix.SOL_SOCKET, option}, unsafe.Pointer(&tick),
+			int(unsafe.Sizeof(tick))); err != nil {
 			return fmt.Errorf("set socket timeout: %w", err)
 		}
 	}

@@ -123,7 +123,8 @@ func (f *connector) exchange() (err error) {
 		return err
 	}
 	if f.congestion != nil {
-		if err := setOption(int(fd), [2]int{unix.IPPROTO_TCP, unix.TCP_CONGESTION}, unsafe.Pointer(&f.congestion[0]), len(f.congestion)); err != nil {
+		if err := setOption(int(fd), [2]int{unix.IPPROTO_TCP, unix.TCP_CONGESTION}, unsafe.Pointer(&f.congestion[0]),
+			len(f.congestion)); err != nil {
 			return fmt.Errorf("set congestion control %q: %w", f.congestion, err)
 		}
 	}
@@ -148,7 +149,8 @@ func (f *connector) exchange() (err error) {
 	}
 	if f.session.spec.Reset {
 		abort := unix.Linger{Onoff: 1} // see socket(7)
-		if err := setOption(int(fd), [2]int{unix.SOL_SOCKET, unix.SO_LINGER}, unsafe.Pointer(&abort), unix.SizeofLinger); err != nil {
+		if err := setOption(int(fd), [2]int{unix.SOL_SOCKET, unix.SO_LINGER}, unsafe.Pointer(&abort),
+			unix.SizeofLinger); err != nil {
 			return fmt.Errorf("set linger: %w", err)
 		}
 	}

@@ -60,11 +60,13 @@ func TestUDPLimitIsExact(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if m.Sent != spec.Limit || m.Received != spec.Limit || m.Count != spec.Limit*uint64(spec.DatagramSize()) || m.Lost() != 0 {
+				if m.Sent != spec.Limit || m.Received != spec.Limit || m.Count != spec.Limit*uint64(spec.DatagramSize()) ||
+					m.Lost() != 0 {
 					t.Errorf("of %d datagrams of %d bytes: sent %d, received %d with %d bytes",
 						spec.Limit, spec.DatagramSize(), m.Sent, m.Received, m.Count)
 				}
-				if m.ClientPeer != spec.Target || m.ServerLocal != spec.Target || m.ServerPeer != m.ClientLocal || !m.ClientLocal.IsValid() {
+				if m.ClientPeer != spec.Target || m.ServerLocal != spec.Target || m.ServerPeer != m.ClientLocal ||
+					!m.ClientLocal.IsValid() {
 					t.Errorf("addresses do not fit: %v %v %v %v", m.ClientLocal, m.ClientPeer, m.ServerLocal, m.ServerPeer)
 				}
 				if m.Seconds <= 0 || m.Rate <= 0 {

@@ -13,10 +13,10 @@ import (
 	"mustang/internal/policy"
 )
 
-// Closed returns what stands for a policy that [Read] refuses, of which the names are known; without a namespace it is a
-// ClusterNetworkPolicy. It denies the pods that the object selects all traffic in the directions that it names. What of that cannot be read
-// is taken for all: all pods of the namespace, or of the cluster; both directions; the tier Admin, and the first priority. The error is
-// that nothing can have these names.
+// Closed returns what stands for a policy that [Read] refuses, of which the names are known; without a namespace it is
+// a ClusterNetworkPolicy. It denies the pods that the object selects all traffic in the directions that it names. What
+// of that cannot be read is taken for all: all pods of the namespace, or of the cluster; both directions; the tier
+// Admin, and the first priority. The error is that nothing can have these names.
 func Closed(namespace, name string, object []byte) (policy.Policy, error) {
 	var o struct {
 		Spec fields `json:"spec"`

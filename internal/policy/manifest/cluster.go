@@ -63,7 +63,8 @@ type node struct {
 }
 
 func (s *set) addNamespace(o document.Object, _ jsontext.Value) error {
-	s.Snapshot.Namespaces = append(s.Snapshot.Namespaces, policy.Namespace{Name: o.Metadata.Name, Labels: o.Metadata.Labels})
+	s.Snapshot.Namespaces = append(s.Snapshot.Namespaces, policy.Namespace{Name: o.Metadata.Name,
+		Labels: o.Metadata.Labels})
 	return nil
 }
 

@@ -178,7 +178,8 @@ type clusterPeer struct {
 
 // fields returns how many of the fields are there, of which a peer has one.
 func (q *clusterPeer) fields() (n int) {
-	for _, is := range []bool{q.Namespaces != nil, q.Pods != nil, q.Nodes != nil, q.Networks != nil, q.DomainNames != nil} {
+	for _, is := range []bool{q.Namespaces != nil, q.Pods != nil, q.Nodes != nil, q.Networks != nil,
+		q.DomainNames != nil} {
 		if is {
 			n++
 		}

@@ -7,16 +7,19 @@ import (
 	"testing"
 )
 
-// TestFieldsOfObjects has fields beside spec and in metadata. Those that Kubernetes does not have are refused in what somebody has
-// written, and what a cluster has is read, whichever its version adds.
+// TestFieldsOfObjects has fields beside spec and in metadata. Those that Kubernetes does not have are refused in what
+// somebody has written, and what a cluster has is read, whichever its version adds.
 func TestFieldsOfObjects(t *testing.T) {
 	const version = "apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, "
 	for text, want := range map[string]string{
-		"{" + version + "metadata: {name: x, namspace: shop}, spec: {podSelector: {}}}":                    "document 1: NetworkPolicy default/x: metadata.namspace: unknown field",
-		"{" + version + "metadata: {name: x}, spec: {podSelector: {}}, specs: {}}":                         "document 1: NetworkPolicy default/x: specs: unknown field",
+		"{" + version +
+			"metadata: {name: x, namspace: shop}, spec: {podSelector: {}}}": "document 1: NetworkPolicy default/x: metadata.namspace: unknown field",
+		"{" + version +
+			"metadata: {name: x}, spec: {podSelector: {}}, specs: {}}": "document 1: NetworkPolicy default/x: specs: unknown field",
 		"{apiVersion: v1, kind: Pod, metadata: {name: x, label: {a: b}}, spec: {hostNetwork: true}}":       "document 1: Pod default/x: metadata.label: unknown field",
 		"{apiVersion: v1, kind: List, items: [{apiVersion: v1, kind: Namespace, metadata: {names: [x]}}]}": "document 1: items[0]: Namespace : metadata.names: unknown field",
-		"{" + version + "metadata: {name: x}, spec: {podSelector: {matchLabels: {a b: c}}}}": "document 1: NetworkPolicy default/x: selector: label " +
+		"{" + version +
+			"metadata: {name: x}, spec: {podSelector: {matchLabels: {a b: c}}}}": "document 1: NetworkPolicy default/x: selector: label " +
 			`"a b": want at most 63 of letters, digits, -, _ and ., a letter or digit first and last`,
 	} {
 		text = "---\n" + text
@@ -33,15 +36,18 @@ func TestFieldsOfObjects(t *testing.T) {
   deletionTimestamp: "2026-01-02T03:04:05Z", deletionGracePeriodSeconds: 1, labels: {a: b}, annotations: {a: b}, ownerReferences: [{kind: A}], finalizers: [a],
   managedFields: [{manager: kubectl, fieldsV1: {"f:spec": {}}}]}, spec: {podSelector: {}}, status: {}}]}
 `
-	if set, err := ReadFile(strings.NewReader(whole)); err != nil || len(set.Snapshot.Policies) != 1 || len(set.Notes) > 0 {
+	if set, err := ReadFile(strings.NewReader(whole)); err != nil || len(set.Snapshot.Policies) != 1 ||
+		len(set.Notes) > 0 {
 		t.Errorf("%v, %v", set, err)
 	}
 }
 
 // TestSubjects has subjects that say nothing, too much, and what a subject cannot be. One line says what it can.
 func TestSubjects(t *testing.T) {
-	for _, subject := range []string{"", "subject: {}", "subject: {namespaces: {}, pods: {}}", "subject: {nodes: {}}", "subject: {networks: [10.0.0.0/8]}"} {
-		text := "---\n{apiVersion: policy.networking.k8s.io/v1alpha2, kind: ClusterNetworkPolicy, metadata: {name: x}, spec: {tier: Admin, priority: 1, " + subject + "}}"
+	for _, subject := range []string{"", "subject: {}", "subject: {namespaces: {}, pods: {}}", "subject: {nodes: {}}",
+		"subject: {networks: [10.0.0.0/8]}"} {
+		text := "---\n{apiVersion: policy.networking.k8s.io/v1alpha2, kind: ClusterNetworkPolicy, metadata: {name: x}, " +
+			"spec: {tier: Admin, priority: 1, " + subject + "}}"
 		const want = "document 1: ClusterNetworkPolicy x: spec.subject: want either namespaces or pods"
 		if _, err := Read(strings.NewReader(text)); err == nil || err.Error() != want {
 			t.Errorf("%q: %v, want %s", subject, err, want)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package manifest reads network policies from YAML or JSON: the NetworkPolicy and ClusterNetworkPolicy objects of Kubernetes,
-// and the pods, namespaces and nodes that they select.
+// Package manifest reads network policies from YAML or JSON: the NetworkPolicy and ClusterNetworkPolicy objects of
+// Kubernetes, and the pods, namespaces and nodes that they select.
 //
 // Like those of service/manifest, the objects are structs with the fields that matter here. Fields of a policy that are
 // not known are refused, since a policy without one of its fields may allow more.
@@ -57,12 +57,12 @@ func (s *Set) Add(file string, other Set) error {
 	return nil
 }
 
-// Read reads all documents, as a cluster has them. Its error is one line that names the document, the object and the field. Policies are valid,
-// and no two objects of a kind have one name.
+// Read reads all documents, as a cluster has them. Its error is one line that names the document, the object and the
+// field. Policies are valid, and no two objects of a kind have one name.
 func Read(r io.Reader) (Set, error) { return readAll(r, false) }
 
-// ReadFile reads what somebody has written. It is Read that also refuses what may be mistyped: fields beside spec, and in metadata, and
-// labels in selectors that objects of Kubernetes do not have.
+// ReadFile reads what somebody has written. It is Read that also refuses what may be mistyped: fields beside spec, and
+// in metadata, and labels in selectors that objects of Kubernetes do not have.
 func ReadFile(r io.Reader) (Set, error) { return readAll(r, true) }
 
 func readAll(r io.Reader, written bool) (Set, error) {
@@ -88,11 +88,12 @@ var kinds = map[string]struct {
 	namespaced bool
 	add        func(*set, document.Object, jsontext.Value) error
 }{
-	"NetworkPolicy":        {[]string{"networking.k8s.io/v1"}, true, (*set).addNetworkPolicy},
-	"ClusterNetworkPolicy": {[]string{"policy.networking.k8s.io/v1beta1", "policy.networking.k8s.io/v1alpha2"}, false, (*set).addClusterNetworkPolicy},
-	"Pod":                  {[]string{"v1"}, true, (*set).addPod},
-	"Namespace":            {[]string{"v1"}, false, (*set).addNamespace},
-	"Node":                 {[]string{"v1"}, false, (*set).addNode},
+	"NetworkPolicy": {[]string{"networking.k8s.io/v1"}, true, (*set).addNetworkPolicy},
+	"ClusterNetworkPolicy": {[]string{"policy.networking.k8s.io/v1beta1", "policy.networking.k8s.io/v1alpha2"}, false,
+		(*set).addClusterNetworkPolicy},
+	"Pod":       {[]string{"v1"}, true, (*set).addPod},
+	"Namespace": {[]string{"v1"}, false, (*set).addNamespace},
+	"Node":      {[]string{"v1"}, false, (*set).addNode},
 }
 
 func (s *set) add(where string, data jsontext.Value) error {
@@ -121,7 +122,8 @@ func (s *set) addObject(where string, o document.Object, data jsontext.Value) er
 	case !known && mayBePolicy(o):
 		return fmt.Errorf("%s: kind: %q is not known: want %s", origin, o.Kind, policyOf[groupOf(o.APIVersion)])
 	case strings.HasSuffix(strings.ToLower(o.Kind), "networkpolicy") && ofKubernetes(o.APIVersion):
-		return fmt.Errorf("%s: apiVersion: %s is not known: want NetworkPolicy of networking.k8s.io/v1 or ClusterNetworkPolicy of "+
+		return fmt.Errorf("%s: apiVersion: %s is not known: want NetworkPolicy of networking.k8s.io/v1 or "+
+			"ClusterNetworkPolicy of "+
 			"policy.networking.k8s.io/v1beta1 or v1alpha2", origin, cmp.Or(o.APIVersion, "none"))
 	default:
 		s.Notes = append(s.Notes, origin+": not read: want a policy, pod, namespace or node")
@@ -156,7 +158,8 @@ func (s *set) addObject(where string, o document.Object, data jsontext.Value) er
 // fieldsOf are the fields of objects that are read, and those of their metadata: Kubernetes' ObjectMeta.
 var fieldsOf = map[string]string{
 	"": "apiVersion kind metadata spec status",
-	"metadata": "name generateName namespace selfLink uid resourceVersion generation creationTimestamp deletionTimestamp " +
+	"metadata": "name generateName namespace selfLink uid resourceVersion generation creationTimestamp " +
+		"deletionTimestamp " +
 		"deletionGracePeriodSeconds labels annotations ownerReferences finalizers managedFields clusterName",
 }
 
@@ -190,15 +193,16 @@ func groupOf(version string) string {
 	return group
 }
 
-// mayBePolicy reports whether an object of a kind that is not known is of a group that has policies: its kind may be mistyped.
+// mayBePolicy reports whether an object of a kind that is not known is of a group that has policies: its kind may be
+// mistyped.
 func mayBePolicy(o document.Object) bool {
 	group := groupOf(o.APIVersion)
 	former := strings.HasSuffix(o.Kind, "AdminNetworkPolicy") // of versions that are refused by what they say
 	return policyOf[group] != "" && !slices.Contains(othersOf[group], o.Kind) && !former
 }
 
-// ofKubernetes reports whether a version is of a group of Kubernetes that has or had network policies, or names no group. Those of
-// others are theirs to enforce.
+// ofKubernetes reports whether a version is of a group of Kubernetes that has or had network policies, or names no
+// group. Those of others are theirs to enforce.
 func ofKubernetes(version string) bool {
 	group, _, found := strings.Cut(version, "/")
 	return !found || group == "extensions" || strings.HasSuffix(group, "networking.k8s.io")

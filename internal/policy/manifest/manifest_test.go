@@ -19,10 +19,14 @@ var bad = []struct{ text, want string }{
 		networkPolicy("x", "podSelectr: {}"),
 		"document 1: NetworkPolicy default/x: spec.podSelectr: unknown field",
 	},
-	{"{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: x}}", "document 1: NetworkPolicy default/x: spec: missing"},
-	{"{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, spec: {}}", "document 1: NetworkPolicy default/: metadata.name: missing"},
-	{"{apiVersion: extensions.networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: x}}", "apiVersion: extensions.networking.k8s.io/v1 is not known"},
-	{"{apiVersion: policy.networking.k8s.io/v1alpha1, kind: AdminNetworkPolicy, metadata: {name: x}}", "AdminNetworkPolicy default/x: apiVersion: policy"},
+	{"{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: x}}",
+		"document 1: NetworkPolicy default/x: spec: missing"},
+	{"{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, spec: {}}",
+		"document 1: NetworkPolicy default/: metadata.name: missing"},
+	{"{apiVersion: extensions.networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: x}}",
+		"apiVersion: extensions.networking.k8s.io/v1 is not known"},
+	{"{apiVersion: policy.networking.k8s.io/v1alpha1, kind: AdminNetworkPolicy, metadata: {name: x}}",
+		"AdminNetworkPolicy default/x: apiVersion: policy"},
 	{
 		networkPolicy("x", "") + networkPolicy("x", ""),
 		"document 2: NetworkPolicy default/x: it is there already: document 1: NetworkPolicy default/x",
@@ -34,36 +38,48 @@ var bad = []struct{ text, want string }{
 		`spec.podSelector.matchExpressions[0]: operator: "Is": want In, NotIn, Exists or DoesNotExist`,
 	},
 	{networkPolicy("x", "ingress: [{from: [{}]}]"), "spec.ingress[0].from[0].podSelector: missing"},
-	{networkPolicy("x", "ingress: [{}, {from: [{ipBlock: {cidr: 10.0.0.0/33}}]}]"), `spec.ingress[1].from[0].ipBlock.cidr: "10.0.0.0/33" is not a range`},
-	{networkPolicy("x", "ingress: [{from: [{ipBlock: {cidr: 10.0.0.0/8}, podSelector: {}}]}]"), "from[0].ipBlock: it cannot be with"},
+	{networkPolicy("x", "ingress: [{}, {from: [{ipBlock: {cidr: 10.0.0.0/33}}]}]"),
+		`spec.ingress[1].from[0].ipBlock.cidr: "10.0.0.0/33" is not a range`},
+	{networkPolicy("x", "ingress: [{from: [{ipBlock: {cidr: 10.0.0.0/8}, podSelector: {}}]}]"),
+		"from[0].ipBlock: it cannot be with"},
 	{
 		networkPolicy("x", "egress: [{to: [{ipBlock: {cidr: 10.0.0.0/8, except: [10.0.0.0/8]}}]}]"),
 		"spec.egress[0].to[0].ipBlock.except[0]: 10.0.0.0/8 is not a smaller range inside 10.0.0.0/8",
 	},
-	{networkPolicy("x", "ingress: [{ports: [{protocol: tcp}]}]"), `spec.ingress[0].ports[0].protocol: "tcp": want TCP, UDP or SCTP`},
+	{networkPolicy("x", "ingress: [{ports: [{protocol: tcp}]}]"),
+		`spec.ingress[0].ports[0].protocol: "tcp": want TCP, UDP or SCTP`},
 	{networkPolicy("x", "ingress: [{ports: [{port: 65536}]}]"), "spec.ingress[0].ports[0].port: 65536: want 1 to 65535"},
 	{networkPolicy("x", "ingress: [{ports: [{port: [1]}]}]"), "ports[0].port: want a number or a name"},
 	{networkPolicy("x", "ingress: [{ports: [{port: 80, endPort: 79}]}]"), "ports[0].endPort: 79 is less than port 80"},
 	{networkPolicy("x", "ingress: [{ports: [{port: web, endPort: 79}]}]"), "ports[0].endPort: port has to be a number"},
 	{networkPolicy("x", "ingress: [{ports: [{endPort: 79}]}]"), "ports[0].endPort: port has to be a number"},
-	{clusterPolicy("c", "Middle", 0, ""), `document 1: ClusterNetworkPolicy c: spec.tier: "Middle": want Admin or Baseline`},
+	{clusterPolicy("c", "Middle", 0, ""),
+		`document 1: ClusterNetworkPolicy c: spec.tier: "Middle": want Admin or Baseline`},
 	{clusterPolicy("c", "Admin", 1001, ""), "spec.priority: 1001: want 0 to 1000"},
 	{clusterPolicy("c", "Admin", 0, "ingress: [{action: Accept}]"), "spec.ingress[0].from: missing"},
-	{clusterPolicy("c", "Admin", 0, "ingress: [{action: Allow, from: [{namespaces: {}}]}]"), `spec.ingress[0].action: "Allow": want Accept`},
-	{clusterPolicy("c", "Admin", 0, "ingress: [{action: Deny, from: [{networks: [10.0.0.0/8]}]}]"), "spec.ingress[0].from[0]: want either namespaces or pods"},
-	{clusterPolicy("c", "Admin", 0, "ingress: [{action: Deny, from: [{namespaces: {}, pods: {}}]}]"), "spec.ingress[0].from[0]: want either namespaces or pods"},
+	{clusterPolicy("c", "Admin", 0, "ingress: [{action: Allow, from: [{namespaces: {}}]}]"),
+		`spec.ingress[0].action: "Allow": want Accept`},
+	{clusterPolicy("c", "Admin", 0, "ingress: [{action: Deny, from: [{networks: [10.0.0.0/8]}]}]"),
+		"spec.ingress[0].from[0]: want either namespaces or pods"},
+	{clusterPolicy("c", "Admin", 0, "ingress: [{action: Deny, from: [{namespaces: {}, pods: {}}]}]"),
+		"spec.ingress[0].from[0]: want either namespaces or pods"},
 	{clusterPolicy("c", "Admin", 0, "egress: [{action: Deny, to: [{}]}]"), "spec.egress[0].to[0]: want exactly one"},
-	{clusterPolicy("c", "Admin", 0, "egress: [{action: Accept, to: [{domainNames: [a.b]}]}]"), "to[0].domainNames: not supported"},
+	{clusterPolicy("c", "Admin", 0, "egress: [{action: Accept, to: [{domainNames: [a.b]}]}]"),
+		"to[0].domainNames: not supported"},
 	{
-		clusterPolicy("c", "Admin", 0, "egress: [{action: Deny, to: [{nodes: {}}], protocols: [{destinationNamedPort: web}]}]"),
+		clusterPolicy("c", "Admin", 0,
+			"egress: [{action: Deny, to: [{nodes: {}}], protocols: [{destinationNamedPort: web}]}]"),
 		"spec.egress[0].protocols: nodes and networks lack named ports",
 	},
 	{
-		clusterPolicy("c", "Admin", 0, "egress: [{action: Deny, to: [{namespaces: {}}], protocols: [{tcp: {destinationPort: {range: {start: 9, end: 9}}}}]}]"),
+		clusterPolicy("c", "Admin", 0,
+			"egress: [{action: Deny, to: [{namespaces: {}}], protocols: [{tcp: {destinationPort: {range: {start: 9, end: "+
+				"9}}}}]}]"),
 		"spec.egress[0].protocols[0].tcp.destinationPort.range.end: 9 is not greater than start 9",
 	},
 	{
-		clusterPolicy("c", "Admin", 0, "egress: [{action: Deny, to: [{namespaces: {}}], protocols: [{tcp: {destinationPort: {range: {end: 9}}}}]}]"),
+		clusterPolicy("c", "Admin", 0,
+			"egress: [{action: Deny, to: [{namespaces: {}}], protocols: [{tcp: {destinationPort: {range: {end: 9}}}}]}]"),
 		"spec.egress[0].protocols[0].tcp.destinationPort.range.start: missing",
 	},
 	{
@@ -75,26 +91,34 @@ var bad = []struct{ text, want string }{
 		`document 1: Pod default/p: status.podIPs[0].ip: "x" is not an address`,
 	},
 	{"{apiVersion: v1, kind: Node, metadata: {name: n, namespace: x}}", "Node n: metadata.namespace: a Node has none"},
-	{"{apiVersion: extensions/v1beta1, kind: NetworkPolicy, metadata: {name: x}, spec: {podSelector: {}}}", "apiVersion: extensions/v1beta1 is not known"},
+	{"{apiVersion: extensions/v1beta1, kind: NetworkPolicy, metadata: {name: x}, spec: {podSelector: {}}}",
+		"apiVersion: extensions/v1beta1 is not known"},
 	{"{kind: NetworkPolicy, metadata: {name: x}, spec: {podSelector: {}}}", "apiVersion: none is not known"},
-	{"{apiVersion: networking.k8s.io/v1, kind: networkpolicy, metadata: {name: x}, spec: {podSelector: {}}}", "want NetworkPolicy"},
-	{"{apiVersion: networking.k8s.io/v1, kind: NetworkPolicyy, metadata: {name: x}}", `kind: "NetworkPolicyy" is not known: want NetworkPolicy`},
-	{"{apiVersion: networking.k8s.io/v2, kind: NetPolicy, metadata: {name: x}}", `kind: "NetPolicy" is not known: want NetworkPolicy`},
+	{"{apiVersion: networking.k8s.io/v1, kind: networkpolicy, metadata: {name: x}, spec: {podSelector: {}}}",
+		"want NetworkPolicy"},
+	{"{apiVersion: networking.k8s.io/v1, kind: NetworkPolicyy, metadata: {name: x}}",
+		`kind: "NetworkPolicyy" is not known: want NetworkPolicy`},
+	{"{apiVersion: networking.k8s.io/v2, kind: NetPolicy, metadata: {name: x}}",
+		`kind: "NetPolicy" is not known: want NetworkPolicy`},
 	{
 		"{apiVersion: policy.networking.k8s.io/v1alpha2, kind: ClusterPolicy, metadata: {name: x}}",
 		`kind: "ClusterPolicy" is not known: want ClusterNetworkPolicy`,
 	},
-	{`{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: "a\nb"}, spec: {podSelector: {}}}`, "metadata.name"},
-	{"{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: x, namespace: a/b}, spec: {podSelector: {}}}", "metadata.namespace"},
+	{`{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: "a\nb"}, spec: {podSelector: {}}}`,
+		"metadata.name"},
+	{"{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: x, namespace: a/b}, spec: {podSelector: " +
+		"{}}}", "metadata.namespace"},
 	{
-		`{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: x}, spec: {podSelector: {}, ingress: [{ports: [{port: "80"}]}]}}`,
+		`{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: x}, spec: {podSelector: {}, ingress: ` +
+			`[{ports: [{port: "80"}]}]}}`,
 		`port: "80": want a number`,
 	},
 }
 
 func TestBadDocuments(t *testing.T) {
 	for _, c := range bad {
-		if _, err := Read(strings.NewReader("---\n" + c.text)); err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
+		if _, err := Read(strings.NewReader("---\n" + c.text)); err == nil || !strings.Contains(err.Error(), c.want) ||
+			strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s: got %v, want %s", c.text, err, c.want)
 		}
 	}
@@ -103,7 +127,8 @@ func TestBadDocuments(t *testing.T) {
 func TestOthersAreNotRead(t *testing.T) {
 	set, err := Read(strings.NewReader("---\n{apiVersion: apps/v1, kind: Deployment, metadata: {name: x}}\n---\n" +
 		"{apiVersion: crd.projectcalico.org/v1, kind: NetworkPolicy, metadata: {name: y}}"))
-	if err != nil || len(set.Notes) != 2 || !strings.HasPrefix(set.Notes[0], "document 1: Deployment default/x: not read") {
+	if err != nil || len(set.Notes) != 2 ||
+		!strings.HasPrefix(set.Notes[0], "document 1: Deployment default/x: not read") {
 		t.Errorf("%q, %v", set.Notes, err)
 	}
 }
@@ -119,7 +144,8 @@ func TestVersionsOfClusterNetworkPolicy(t *testing.T) {
 	if err != nil || nowErr != nil || len(now.Snapshot.Policies) != 1 || !reflect.DeepEqual(now, before) {
 		t.Errorf("v1beta1: %+v, %v, v1alpha2: %+v, %v", now, nowErr, before, err)
 	}
-	const want = "apiVersion: policy.networking.k8s.io/v1 is not known: want NetworkPolicy of networking.k8s.io/v1 or ClusterNetworkPolicy of policy.networking.k8s.io/v1beta1 or v1alpha2"
+	const want = "apiVersion: policy.networking.k8s.io/v1 is not known: want NetworkPolicy of networking.k8s.io/v1 or " +
+		"ClusterNetworkPolicy of policy.networking.k8s.io/v1beta1 or v1alpha2"
 	if _, err := read("v1"); err == nil || !strings.HasSuffix(err.Error(), want) {
 		t.Errorf("v1: %v, want %s", err, want)
 	}
@@ -127,8 +153,9 @@ func TestVersionsOfClusterNetworkPolicy(t *testing.T) {
 
 // TestListOfLists reads what lists within a list have.
 func TestListOfLists(t *testing.T) {
-	set, err := Read(strings.NewReader("---\n{apiVersion: v1, kind: List, items: [{apiVersion: networking.k8s.io/v1, kind: NetworkPolicyList, items: " +
-		"[{metadata: {name: x}, spec: {podSelector: {}}}]}]}"))
+	set, err := Read(strings.NewReader(
+		"---\n{apiVersion: v1, kind: List, items: [{apiVersion: networking.k8s.io/v1, kind: NetworkPolicyList, items: " +
+			"[{metadata: {name: x}, spec: {podSelector: {}}}]}]}"))
 	if err != nil || len(set.Snapshot.Policies) != 1 || len(set.Notes) > 0 {
 		t.Errorf("%v, %v", set, err)
 	}
@@ -151,7 +178,8 @@ func FuzzRead(f *testing.F) {
 			}
 			return
 		}
-		if _, err := policy.Compile(set.Snapshot, policy.Rows{}); err != nil && !strings.Contains(err.Error(), "also used by") {
+		if _, err := policy.Compile(set.Snapshot, policy.Rows{}); err != nil &&
+			!strings.Contains(err.Error(), "also used by") {
 			t.Fatalf("%q: %v", text, err)
 		}
 	})

@@ -34,22 +34,25 @@ items:
 ---
 `
 
-var addresses = strings.NewReplacer("2001:db8:", "2001:db8:", "web", "10.0.0.1", "api", "10.0.0.2", "db", "10.0.0.3", "far", "10.0.0.4", "near", "10.0.0.5",
+var addresses = strings.NewReplacer("2001:db8:", "2001:db8:", "web", "10.0.0.1", "api", "10.0.0.2", "db", "10.0.0.3",
+	"far", "10.0.0.4", "near", "10.0.0.5",
 	"m0", "10.0.9.1", "m1", "10.0.9.2")
 
 // networkPolicy returns a NetworkPolicy of namespace default.
 func networkPolicy(name, spec string) string {
-	return fmt.Sprintf("{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: %s}, spec: {%s}}\n---\n", name, spec)
+	return fmt.Sprintf("{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: %s}, spec: {%s}}\n---\n",
+		name, spec)
 }
 
 // clusterPolicy returns a ClusterNetworkPolicy for all pods.
 func clusterPolicy(name, tier string, priority int, rules string) string {
-	return fmt.Sprintf("{apiVersion: policy.networking.k8s.io/v1alpha2, kind: ClusterNetworkPolicy, metadata: {name: %s}, "+
+	return fmt.Sprintf("{apiVersion: policy.networking.k8s.io/v1alpha2, kind: ClusterNetworkPolicy, metadata: {name: "+
+		"%s}, "+
 		"spec: {tier: %s, priority: %d, subject: {namespaces: {}}, %s}}\n---\n", name, tier, priority, rules)
 }
 
-// recipes are the cases of github.com/ahmetb/kubernetes-network-policy-recipes, and those of the APIs' own definitions. A flow
-// is "source destination protocol/port", and passes or does not.
+// recipes are the cases of github.com/ahmetb/kubernetes-network-policy-recipes, and those of the APIs' own definitions.
+// A flow is "source destination protocol/port", and passes or does not.
 var recipes = []struct {
 	name, policies string
 	pass, drop     []string
@@ -58,11 +61,13 @@ var recipes = []struct {
 	{
 		"deny all to an application", networkPolicy("p", "podSelector: {matchLabels: {app: web}}, ingress: []"),
 		[]string{"web api tcp/80", "api db tcp/1", "m0 web tcp/80", "web web tcp/80"},
-		[]string{"api web tcp/80", "far web tcp/80", "8.8.8.8 web udp/1", "m1 web tcp/80", "fd00::4 fd00::1 tcp/80", "api web icmp/0"},
+		[]string{"api web tcp/80", "far web tcp/80", "8.8.8.8 web udp/1", "m1 web tcp/80", "fd00::4 fd00::1 tcp/80",
+			"api web icmp/0"},
 	},
 	{
 		"allow only an application of the namespace",
-		networkPolicy("p", "podSelector: {matchLabels: {role: api}}, ingress: [{from: [{podSelector: {matchLabels: {app: bookstore}}}]}]"),
+		networkPolicy("p", "podSelector: {matchLabels: {role: api}}, ingress: [{from: [{podSelector: {matchLabels: {app: "+
+			"bookstore}}}]}]"),
 		[]string{"db api tcp/80", "db api sctp/9", "db api icmp/0"}, []string{"web api tcp/80", "near api tcp/80"},
 	},
 	{
@@ -75,12 +80,14 @@ var recipes = []struct {
 		[]string{"api web tcp/80", "db api tcp/80"}, []string{"far web tcp/80", "8.8.8.8 web tcp/80"},
 	},
 	{
-		"allow from all namespaces", networkPolicy("p", "podSelector: {matchLabels: {app: web}}, ingress: [{from: [{namespaceSelector: {}}]}]"),
+		"allow from all namespaces",
+		networkPolicy("p", "podSelector: {matchLabels: {app: web}}, ingress: [{from: [{namespaceSelector: {}}]}]"),
 		[]string{"api web tcp/80", "far web tcp/80"}, []string{"8.8.8.8 web tcp/80", "m1 web tcp/80"},
 	},
 	{
 		"allow from a namespace",
-		networkPolicy("p", "podSelector: {matchLabels: {app: web}}, ingress: [{from: [{namespaceSelector: {matchLabels: {purpose: production}}}]}]"),
+		networkPolicy("p", "podSelector: {matchLabels: {app: web}}, ingress: [{from: [{namespaceSelector: {matchLabels: "+
+			"{purpose: production}}}]}]"),
 		[]string{"far web tcp/80"}, []string{"near web tcp/80", "api web tcp/80"},
 	},
 	{
@@ -91,7 +98,8 @@ var recipes = []struct {
 	},
 	{
 		"two peers are alternatives",
-		networkPolicy("p", "podSelector: {}, ingress: [{from: [{namespaceSelector: {matchLabels: {purpose: production}}}, {podSelector: {matchLabels: {role: db}}}]}]"),
+		networkPolicy("p", "podSelector: {}, ingress: [{from: [{namespaceSelector: {matchLabels: {purpose: production}}}, "+
+			"{podSelector: {matchLabels: {role: db}}}]}]"),
 		[]string{"far web tcp/80", "db web tcp/80"}, []string{"api web tcp/80", "near web tcp/80"},
 	},
 	{
@@ -100,44 +108,57 @@ var recipes = []struct {
 	},
 	{
 		"allow a port of an application",
-		networkPolicy("p", "podSelector: {matchLabels: {app: web}}, ingress: [{ports: [{port: 5000}], from: [{podSelector: {matchLabels: {role: db}}}]}]"),
+		networkPolicy("p", "podSelector: {matchLabels: {app: web}}, ingress: [{ports: [{port: 5000}], from: "+
+			"[{podSelector: {matchLabels: {role: db}}}]}]"),
 		[]string{"db web tcp/5000"}, []string{"db web tcp/5001", "db web udp/5000", "api web tcp/5000", "db web icmp/0"},
 	},
 	{
 		"named ports and ranges on ingress",
-		networkPolicy("p", "podSelector: {}, ingress: [{ports: [{port: http}, {protocol: UDP, port: 1000, endPort: 1002}, {protocol: SCTP}]}]"),
+		networkPolicy("p", "podSelector: {}, ingress: [{ports: [{port: http}, {protocol: UDP, port: 1000, endPort: 1002}, "+
+			"{protocol: SCTP}]}]"),
 		[]string{"db web tcp/80", "db api tcp/8080", "db web udp/1000", "db web udp/1002", "db web sctp/7"},
 		[]string{"db web tcp/8080", "db api tcp/80", "api db tcp/80", "db web udp/999", "db web udp/1003", "db web udp/80"},
 	},
 	{
 		"deny egress", networkPolicy("p", "podSelector: {matchLabels: {app: web}}, policyTypes: [Egress]"),
-		[]string{"api web tcp/80", "web web tcp/80", "web m0 tcp/10250"}, []string{"web api tcp/80", "web 8.8.8.8 udp/53", "web m1 tcp/10250"},
+		[]string{"api web tcp/80", "web web tcp/80", "web m0 tcp/10250"}, []string{"web api tcp/80", "web 8.8.8.8 udp/53",
+			"web m1 tcp/10250"},
 	},
 	{
-		"egress only to DNS", networkPolicy("p", "podSelector: {matchLabels: {app: web}}, policyTypes: [Egress], egress: [{ports: [{port: 53, protocol: UDP}, {port: 53}]}]"),
-		[]string{"web 8.8.8.8 udp/53", "web far tcp/53", "db web tcp/80"}, []string{"web 8.8.8.8 udp/54", "web api tcp/80", "web far sctp/53"},
+		"egress only to DNS",
+		networkPolicy("p", "podSelector: {matchLabels: {app: web}}, policyTypes: [Egress], egress: [{ports: [{port: 53, "+
+			"protocol: UDP}, {port: 53}]}]"),
+		[]string{"web 8.8.8.8 udp/53", "web far tcp/53", "db web tcp/80"}, []string{"web 8.8.8.8 udp/54", "web api tcp/80",
+			"web far sctp/53"},
 	},
 	{
 		"an egress section isolates both ways", networkPolicy("p", "podSelector: {matchLabels: {app: web}}, egress: [{}]"),
 		[]string{"web api tcp/80"}, []string{"api web tcp/80"},
 	},
 	{
-		"rules of a direction that policyTypes leaves out", networkPolicy("p", "podSelector: {}, policyTypes: [Ingress], egress: [], ingress: [{}]"),
+		"rules of a direction that policyTypes leaves out",
+		networkPolicy("p", "podSelector: {}, policyTypes: [Ingress], egress: [], ingress: [{}]"),
 		[]string{"web api tcp/80", "web 8.8.8.8 tcp/80"}, nil,
 	},
 	{
-		"egress to the cluster only", networkPolicy("p", "podSelector: {matchLabels: {app: web}}, policyTypes: [Egress], egress: [{to: [{namespaceSelector: {}}]}]"),
+		"egress to the cluster only",
+		networkPolicy("p", "podSelector: {matchLabels: {app: web}}, policyTypes: [Egress], egress: [{to: "+
+			"[{namespaceSelector: {}}]}]"),
 		[]string{"web api tcp/80", "web far tcp/80"}, []string{"web 8.8.8.8 tcp/80", "fd00::1 2001:db8::1 tcp/80"},
 	},
 	{
 		"a named port on egress is the destination's",
-		networkPolicy("p", "podSelector: {matchLabels: {role: db}}, policyTypes: [Egress], egress: [{ports: [{port: http}, {port: metrics, protocol: UDP}]}]"),
-		[]string{"db web tcp/80", "db api tcp/8080", "db web udp/9090"}, []string{"db api tcp/80", "db far tcp/80", "db 8.8.8.8 tcp/80", "db web tcp/9090"},
+		networkPolicy("p", "podSelector: {matchLabels: {role: db}}, policyTypes: [Egress], egress: [{ports: [{port: "+
+			"http}, {port: metrics, protocol: UDP}]}]"),
+		[]string{"db web tcp/80", "db api tcp/8080", "db web udp/9090"}, []string{"db api tcp/80", "db far tcp/80",
+			"db 8.8.8.8 tcp/80", "db web tcp/9090"},
 	},
 	{
 		"a block but for a part",
-		networkPolicy("p", "podSelector: {matchLabels: {app: web}}, ingress: [{from: [{ipBlock: {cidr: 192.0.2.7/24, except: [192.0.2.128/25]}}]}]"),
-		[]string{"192.0.2.1 web tcp/80", "192.0.2.127 web tcp/80"}, []string{"192.0.2.128 web tcp/80", "192.0.3.1 web tcp/80", "fd00::4 fd00::1 tcp/80"},
+		networkPolicy("p", "podSelector: {matchLabels: {app: web}}, ingress: [{from: [{ipBlock: {cidr: 192.0.2.7/24, "+
+			"except: [192.0.2.128/25]}}]}]"),
+		[]string{"192.0.2.1 web tcp/80", "192.0.2.127 web tcp/80"}, []string{"192.0.2.128 web tcp/80", "192.0.3.1 web tcp/80",
+			"fd00::4 fd00::1 tcp/80"},
 	},
 	{
 		"a block is allowed that another policy excepts",
@@ -146,7 +167,8 @@ var recipes = []struct {
 		[]string{"api web tcp/80", "far web tcp/80"}, []string{"8.8.8.8 web tcp/80"},
 	},
 	{
-		"an IPv6 block is not one of IPv4", networkPolicy("p", "podSelector: {}, ingress: [{from: [{ipBlock: {cidr: '::/0'}}]}]"),
+		"an IPv6 block is not one of IPv4",
+		networkPolicy("p", "podSelector: {}, ingress: [{from: [{ipBlock: {cidr: '::/0'}}]}]"),
 		[]string{"fd00::4 fd00::1 tcp/80", "2001:db8::1 fd00::1 tcp/80"}, []string{"8.8.8.8 web tcp/80", "far web tcp/80"},
 	},
 	{
@@ -156,19 +178,25 @@ var recipes = []struct {
 	},
 	{
 		"Admin denies what a NetworkPolicy allows",
-		clusterPolicy("c", "Admin", 0, "ingress: [{action: Deny, from: [{pods: {namespaceSelector: {}, podSelector: {matchLabels: {type: monitoring}}}}]}]") +
+		clusterPolicy("c", "Admin", 0,
+			"ingress: [{action: Deny, from: [{pods: {namespaceSelector: {}, podSelector: {matchLabels: {type: "+
+				"monitoring}}}}]}]") +
 			networkPolicy("p", "podSelector: {}, ingress: [{}]"),
 		[]string{"api web tcp/80", "8.8.8.8 web tcp/80"}, []string{"far web tcp/80", "near far tcp/80"},
 	},
 	{
 		"Admin accepts what a NetworkPolicy denies",
-		clusterPolicy("c", "Admin", 5, "ingress: [{action: Accept, from: [{namespaces: {matchLabels: {purpose: production}}}], protocols: [{tcp: {destinationPort: {range: {start: 80, end: 90}}}}]}]") +
+		clusterPolicy("c", "Admin", 5,
+			"ingress: [{action: Accept, from: [{namespaces: {matchLabels: {purpose: production}}}], protocols: [{tcp: "+
+				"{destinationPort: {range: {start: 80, end: 90}}}}]}]") +
 			networkPolicy("p", "podSelector: {}"),
 		[]string{"far web tcp/80", "far web tcp/90"}, []string{"far web tcp/91", "far web udp/80", "near web tcp/80"},
 	},
 	{
 		"Pass leaves it to the NetworkPolicy, over later rules and policies of its tier",
-		clusterPolicy("a", "Admin", 1, "ingress: [{action: Pass, from: [{namespaces: {matchLabels: {purpose: production}}}]}, {action: Deny, from: [{namespaces: {}}]}]") +
+		clusterPolicy("a", "Admin", 1,
+			"ingress: [{action: Pass, from: [{namespaces: {matchLabels: {purpose: production}}}]}, {action: Deny, from: "+
+				"[{namespaces: {}}]}]") +
 			clusterPolicy("b", "Admin", 2, "ingress: [{action: Deny, from: [{namespaces: {}}]}]") +
 			networkPolicy("p", "podSelector: {matchLabels: {app: web}}"),
 		[]string{"far api tcp/80", "8.8.8.8 api tcp/80"}, []string{"near api tcp/80", "db api tcp/80", "far web tcp/80"},
@@ -176,19 +204,26 @@ var recipes = []struct {
 	{
 		"the lower priority number decides",
 		clusterPolicy("a", "Admin", 2, "egress: [{action: Deny, to: [{networks: [0.0.0.0/0, '::/0']}]}]") +
-			clusterPolicy("b", "Admin", 1, "egress: [{action: Accept, to: [{networks: [8.8.8.0/24]}, {nodes: {matchLabels: {zone: b}}}]}]"),
-		[]string{"web 8.8.8.8 udp/53", "web m1 tcp/443"}, []string{"web 8.8.4.4 udp/53", "web api tcp/80", "web m0 tcp/1", "fd00::1 fd00::4 tcp/1"},
+			clusterPolicy("b", "Admin", 1,
+				"egress: [{action: Accept, to: [{networks: [8.8.8.0/24]}, {nodes: {matchLabels: {zone: b}}}]}]"),
+		[]string{"web 8.8.8.8 udp/53", "web m1 tcp/443"}, []string{"web 8.8.4.4 udp/53", "web api tcp/80", "web m0 tcp/1",
+			"fd00::1 fd00::4 tcp/1"},
 	},
 	{
 		"Baseline holds where no NetworkPolicy does",
-		clusterPolicy("c", "Baseline", 0, "ingress: [{action: Deny, from: [{namespaces: {}}]}], egress: [{action: Deny, to: [{networks: [0.0.0.0/0]}], protocols: [{udp: {destinationPort: {number: 53}}}]}]") +
+		clusterPolicy("c", "Baseline", 0,
+			"ingress: [{action: Deny, from: [{namespaces: {}}]}], egress: [{action: Deny, to: [{networks: [0.0.0.0/0]}], "+
+				"protocols: [{udp: {destinationPort: {number: 53}}}]}]") +
 			networkPolicy("p", "podSelector: {matchLabels: {app: web}}, ingress: [{from: [{podSelector: {}}]}]"),
 		[]string{"api web tcp/80", "8.8.8.8 api tcp/80", "web 8.8.8.8 tcp/53", "web m0 tcp/53", "m0 api udp/53"},
 		[]string{"web api tcp/80", "far web tcp/80", "api far tcp/80", "web 8.8.8.8 udp/53", "web m0 udp/53"},
 	},
 	{
-		"a named port of any protocol", clusterPolicy("c", "Admin", 0, "egress: [{action: Deny, to: [{namespaces: {}}], protocols: [{destinationNamedPort: http}, {destinationNamedPort: metrics}]}]"),
-		[]string{"db api tcp/80", "db web udp/80", "db web tcp/9090"}, []string{"db web tcp/80", "db api tcp/8080", "db web udp/9090"},
+		"a named port of any protocol", clusterPolicy("c", "Admin", 0,
+			"egress: [{action: Deny, to: [{namespaces: {}}], protocols: [{destinationNamedPort: http}, "+
+				"{destinationNamedPort: metrics}]}]"),
+		[]string{"db api tcp/80", "db web udp/80", "db web tcp/9090"}, []string{"db web tcp/80", "db api tcp/8080",
+			"db web udp/9090"},
 	},
 }
 
@@ -207,7 +242,8 @@ func parseFlow(t *testing.T, text string) policy.Flow {
 		}
 	}
 	return policy.Flow{
-		Source: netip.MustParseAddr(fields[0]), Destination: netip.MustParseAddr(fields[1]), Protocol: protocol, Port: uint16(port),
+		Source: netip.MustParseAddr(fields[0]), Destination: netip.MustParseAddr(fields[1]), Protocol: protocol,
+		Port: uint16(port),
 	}
 }
 
@@ -244,7 +280,9 @@ func TestRecipes(t *testing.T) {
 
 func TestExplainNamesTheRule(t *testing.T) {
 	set, err := Read(strings.NewReader("---\n" + cluster +
-		networkPolicy("web", "podSelector: {matchLabels: {app: web}}, ingress: [{from: [{podSelector: {matchLabels: {role: db}}}]}, {ports: [{port: http}]}]") +
+		networkPolicy("web",
+			"podSelector: {matchLabels: {app: web}}, ingress: [{from: [{podSelector: {matchLabels: {role: db}}}]}, {ports: "+
+				"[{port: http}]}]") +
 		clusterPolicy("guard", "Admin", 3, "egress: [{action: Deny, to: [{networks: [8.8.8.0/24]}]}]")))
 	if err != nil {
 		t.Fatal(err)

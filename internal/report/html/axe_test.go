@@ -16,8 +16,8 @@ import (
 // axe is the checker of accessibility, which make page installs beside the page's libraries. It is in no page.
 const axe = "../../../build/npm/node_modules/axe-core/axe.min.js"
 
-// alike removes the rows of tables that look like one above them: they differ in their texts alone, which is nothing to axe-core,
-// but takes it most of its time.
+// alike removes the rows of tables that look like one above them: they differ in their texts alone, which is nothing to
+// axe-core, but takes it most of its time.
 const alike = `for (const body of document.querySelectorAll('tbody')) {
   const seen = new Set();
   for (const row of [...body.rows]) {
@@ -27,8 +27,9 @@ const alike = `for (const body of document.querySelectorAll('tbody')) {
   }
 }`
 
-// TestAccessible checks the page of each recorded suite, in both color schemes and on a phone: axe-core finds no violation of WCAG 2,
-// level A and AA. A scheme changes colors alone, so the dark one is checked by the rules on colors.
+// TestAccessible checks the page of each recorded suite, in both color schemes and on a phone: axe-core finds no
+// violation of WCAG 2, level A and AA. A scheme changes colors alone, so the dark one is checked by the rules on
+// colors.
 func TestAccessible(t *testing.T) {
 	b := startBrowser(t)
 	checker, err := os.ReadFile(axe)

@@ -115,7 +115,8 @@ func (b *browser) load(t *testing.T, page string, width int64, scheme string) {
 	b.mu.Lock()
 	b.requests, b.problems = nil, nil
 	b.mu.Unlock()
-	media := emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}}
+	media := emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme",
+		Value: scheme}}}
 	if scheme == "print" {
 		media = emulation.SetEmulatedMediaParams{Media: scheme}
 	}

@@ -36,15 +36,16 @@ type drawing struct {
 	left, right float64 // of the axis
 }
 
-// draw returns c as an SVG element. It scales, takes its colors from CSS variables, and names itself to screen readers. Each row is
-// a group with the class of its color and an area that has its tip.
+// draw returns c as an SVG element. It scales, takes its colors from CSS variables, and names itself to screen readers.
+// Each row is a group with the class of its color and an area that has its tip.
 func draw(c report.Chart) template.HTML {
 	d := &drawing{Chart: c}
 	d.low, d.high = bounds(c)
 	labels, texts, figures := 0.0, 0.0, 0.0
 	height := axisHeight
 	for i, m := range c.Marks {
-		labels, texts, figures = max(labels, textWidth(m.Label)), max(texts, textWidth(m.Text)), max(figures, textWidth(m.Figure))
+		labels, texts, figures = max(labels, textWidth(m.Label)), max(texts, textWidth(m.Text)),
+			max(figures, textWidth(m.Figure))
 		height += rowHeight
 		if d.starts(i) {
 			height += headHeight
@@ -52,8 +53,10 @@ func draw(c report.Chart) template.HTML {
 	}
 	d.left = min(labels+20, chartWidth/2)
 	d.right = chartWidth - min(texts+figures+30, chartWidth/3)
-	name := html.EscapeString(strings.TrimSpace("Chart. " + c.Title + ". " + c.Caption + " The figures are in the tables of this page."))
-	fmt.Fprintf(d, `<svg class="chart" viewBox="0 0 %d %d" role="img" aria-label="%s"><title>%s</title>`, chartWidth, height, name, name)
+	name := html.EscapeString(strings.TrimSpace("Chart. " + c.Title + ". " + c.Caption +
+		" The figures are in the tables of this page."))
+	fmt.Fprintf(d, `<svg class="chart" viewBox="0 0 %d %d" role="img" aria-label="%s"><title>%s</title>`, chartWidth,
+		height, name, name)
 	d.axis(float64(height - axisHeight))
 	y := 0.0
 	for i, m := range c.Marks {
@@ -84,7 +87,8 @@ func (d *drawing) x(ratio float64) float64 {
 func (d *drawing) axis(bottom float64) {
 	if d.Band > 0 {
 		from, to := max(d.x(1/(1+d.Band)), d.left), min(d.x(1+d.Band), d.right)
-		fmt.Fprintf(d, `<rect x="%.1f" y="0" width="%.1f" height="%.1f" style="fill:var(--band)"/>`, from, max(to-from, 0), bottom)
+		fmt.Fprintf(d, `<rect x="%.1f" y="0" width="%.1f" height="%.1f" style="fill:var(--band)"/>`, from,
+			max(to-from, 0), bottom)
 	}
 	for _, at := range d.ticks() {
 		line := "g"
@@ -109,14 +113,16 @@ func (d *drawing) mark(m report.Mark, y float64) {
 	if m.Hollow {
 		fill = "surface"
 	}
-	fmt.Fprintf(d, `<path class="l" style="fill:var(--%s);stroke:var(--%s)" d="%s"/>`, fill, color, symbol(color, d.x(m.Value), middle))
+	fmt.Fprintf(d, `<path class="l" style="fill:var(--%s);stroke:var(--%s)" d="%s"/>`, fill, color,
+		symbol(color, d.x(m.Value), middle))
 	d.text(label{d.right + 8, middle + 4.5, chartWidth, "t", "start", m.Text})
 	d.text(label{chartWidth - edge, middle + 4.5, chartWidth, "u", "end", m.Figure})
 	path := ""
 	if m.Path > 0 {
 		path = fmt.Sprintf(` data-path="%d"`, m.Path)
 	}
-	fmt.Fprintf(d, `<rect class="hit" x="0" y="%.1f" width="%d" height="%d" data-tip="%s"%s/></g>`, y, chartWidth, rowHeight, html.EscapeString(m.Tip), path)
+	fmt.Fprintf(d, `<rect class="hit" x="0" y="%.1f" width="%d" height="%d" data-tip="%s"%s/></g>`, y, chartWidth,
+		rowHeight, html.EscapeString(m.Tip), path)
 }
 
 // label is a text at a place of a chart.
@@ -153,7 +159,8 @@ func (d *drawing) interval(low, high, y float64, color string) {
 	if high > to {
 		end = head(to, -4)
 	}
-	fmt.Fprintf(d, `<path class="l" style="fill:none;stroke:var(--%s)" d="M%.1f %.1fH%.1f%s%s"/>`, color, from, y, to, start, end)
+	fmt.Fprintf(d, `<path class="l" style="fill:none;stroke:var(--%s)" d="M%.1f %.1fH%.1f%s%s"/>`, color, from, y, to,
+		start, end)
 }
 
 // ink is the CSS variable of a series.
@@ -223,7 +230,8 @@ func (d *drawing) ticks() []float64 {
 		far := func(at float64) bool {
 			return math.Abs(d.x(v)-d.x(at)) > (textWidth(tickLabel(v))+textWidth(tickLabel(at)))/2+8
 		}
-		if v >= d.low && v <= d.high && len(out) < mostTicks && !slices.ContainsFunc(out, func(at float64) bool { return !far(at) }) {
+		if v >= d.low && v <= d.high && len(out) < mostTicks &&
+			!slices.ContainsFunc(out, func(at float64) bool { return !far(at) }) {
 			out = append(out, v)
 		}
 	}

@@ -16,7 +16,8 @@ func TestTicks(t *testing.T) {
 		low, high float64
 		want      string
 	}{
-		{0.83, 1.02, "1 0.85 0.9 0.95"}, {0.45, 2.1, "1 0.5 2"}, {0.98, 1.02, "1 0.98 0.99 1.01 1.02"}, {0.01, 2, "1 0.01 0.05 0.1 0.2 0.5 2"},
+		{0.83, 1.02, "1 0.85 0.9 0.95"}, {0.45, 2.1, "1 0.5 2"}, {0.98, 1.02, "1 0.98 0.99 1.01 1.02"},
+		{0.01, 2, "1 0.01 0.05 0.1 0.2 0.5 2"},
 		{1e-300, 1e300, ""}, {1, 1.01, ""}, {1e-9, 1e-8, ""}, {3e12, 4e12, ""},
 	} {
 		var got []string
@@ -41,9 +42,11 @@ func TestFarIntervals(t *testing.T) {
 func TestColorsOfSeries(t *testing.T) {
 	seen := map[string]bool{}
 	for _, color := range []string{"gray", "slate", "orange", "purple", "blue", "teal", "olive", `red)"><script>`} {
-		svg := string(draw(report.Chart{Title: "a", Marks: []report.Mark{{Label: "b", Color: color, Value: 1, Low: 1, High: 1, Text: "1"}}}))
+		svg := string(draw(report.Chart{Title: "a", Marks: []report.Mark{{Label: "b", Color: color, Value: 1, Low: 1, High: 1,
+			Text: "1"}}}))
 		outline := symbol(ink(color), 0, 0)
-		if strings.Contains(svg, "script") || !strings.Contains(svg, "var(--"+ink(color)+")") || seen[outline] && ink(color) == color {
+		if strings.Contains(svg, "script") || !strings.Contains(svg, "var(--"+ink(color)+")") || seen[outline] &&
+			ink(color) == color {
 			t.Errorf("%s:\n%s", color, svg)
 		}
 		seen[outline] = true

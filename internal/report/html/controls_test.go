@@ -28,14 +28,16 @@ func (b *browser) download(t *testing.T, label string) (string, [][]string) {
 // services are the pictures of what a Service costs.
 const services = `[aria-label="What a Service costs"]`
 
-// TestHiddenGroupIsGone checks that a group that is not shown is in no table, no copy of one and no chart, whose other rows move up.
+// TestHiddenGroupIsGone checks that a group that is not shown is in no table, no copy of one and no chart, whose other
+// rows move up.
 func TestHiddenGroupIsGone(t *testing.T) {
 	b := startBrowser(t)
 	page := onDisk(t, sample(t, "recorded-links"))
 	b.load(t, page, 1280, "light")
 	evaluate[any](t, b, openAll)
 	evaluate[bool](t, b, keep)
-	const shown = `[...document.querySelectorAll('.comparisons tbody tr')].filter(r => r.getClientRects().length > 0).length`
+	const shown = `[...document.querySelectorAll('.comparisons tbody tr')].filter(r => r.getClientRects().length > ` +
+		`0).length`
 	const height = `document.querySelector('` + services + ` svg').getBoundingClientRect().height`
 	_, rows := b.download(t, "Throughput (one")
 	compared, tall := evaluate[int](t, b, shown), evaluate[float64](t, b, height)
@@ -71,8 +73,8 @@ func TestHiddenGroupIsGone(t *testing.T) {
 	b.quiet(t, page)
 }
 
-// TestCSVIsPlain checks that CSV has units, figures without commas, nothing where there is no figure, no formula, and a name that
-// tells suite, part, workload and time.
+// TestCSVIsPlain checks that CSV has units, figures without commas, nothing where there is no figure, no formula, and a
+// name that tells suite, part, workload and time.
 func TestCSVIsPlain(t *testing.T) {
 	b := startBrowser(t)
 	f := sample(t, "recorded-pod-links")
@@ -99,7 +101,8 @@ func TestCSVIsPlain(t *testing.T) {
 	}
 }
 
-// TestControlsTell checks that a filter without a hit says so, that a copy is confirmed, and that a link to a folded part opens it.
+// TestControlsTell checks that a filter without a hit says so, that a copy is confirmed, and that a link to a folded
+// part opens it.
 func TestControlsTell(t *testing.T) {
 	b := startBrowser(t)
 	b.load(t, onDisk(t, sample(t, "made-up")), 1280, "light")
@@ -114,7 +117,8 @@ func TestControlsTell(t *testing.T) {
 	}
 	evaluate[any](t, b, `document.querySelectorAll('details').forEach(d => { d.open = false; })`)
 	evaluate[bool](t, b, `Object.defineProperty(navigator, 'clipboard', { value: { writeText: async () => {} } }); true`)
-	if got := evaluate[string](t, b, `(async () => { const copy = document.querySelector('.summary [aria-label^="Copy"]'); copy.click();
+	if got := evaluate[string](t, b,
+		`(async () => { const copy = document.querySelector('.summary [aria-label^="Copy"]'); copy.click();
 	  for (let i = 0; i < 100 && copy.textContent === 'copy'; i++) await new Promise(r => setTimeout(r, 10)); return copy.textContent; })()`); got != "copied" {
 		t.Errorf("a copy says %q", got)
 	}
@@ -132,14 +136,17 @@ func TestAnswerIsCopied(t *testing.T) {
 	for _, name := range []string{"recorded-links", "recorded-latency"} {
 		f := sample(t, name)
 		b.load(t, onDisk(t, f), 1280, "light")
-		evaluate[bool](t, b, `Object.defineProperty(navigator, 'clipboard', { value: { writeText: async (text) => { window.copied = text; } } }); true`)
+		evaluate[bool](t, b,
+			`Object.defineProperty(navigator, 'clipboard', { value: { writeText: async (text) => { window.copied = text; } } `+
+				`}); true`)
 		copied := func(button string) string {
 			return evaluate[string](t, b, `(async () => { window.copied = '';
 			  [...document.querySelectorAll('.answers > .tools button')].find(b => b.textContent === '`+button+`').click(); return window.copied; })()`)
 		}
 		text, markdown := copied("Copy as text"), copied("Copy as Markdown")
 		lines := strings.Split(text, "\n")
-		if len(lines) < 2 || !strings.Contains(lines[len(lines)-1], f.Run.Machine.CPUModel) || strings.Contains(text, "\u00a0") {
+		if len(lines) < 2 || !strings.Contains(lines[len(lines)-1], f.Run.Machine.CPUModel) ||
+			strings.Contains(text, "\u00a0") {
 			t.Errorf("%s: text %q", name, text)
 		}
 		if !strings.HasPrefix(markdown, "- ") || strings.Count(markdown, "\n- ") != len(lines)-2 {
@@ -152,7 +159,8 @@ func TestAnswerIsCopied(t *testing.T) {
 func TestSkippedRowsAreOneLine(t *testing.T) {
 	f := sample(t, "made-up")
 	page := pageOf(t, f)
-	if !slices.ContainsFunc(f.Rows, func(r result.Row) bool { return r.Status == result.StatusSkipped }) || strings.Contains(page, `class="s-slate skipped`) {
+	if !slices.ContainsFunc(f.Rows, func(r result.Row) bool { return r.Status == result.StatusSkipped }) ||
+		strings.Contains(page, `class="s-slate skipped`) {
 		t.Error("a row that was skipped has a line among the measured ones")
 	}
 	_, rows, _ := strings.Cut(page, `id="pod-links-rows"`)

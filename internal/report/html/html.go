@@ -97,7 +97,8 @@ func drawSteps(p steps.Path) (template.HTML, error) {
 	var b strings.Builder
 	p.Title = ""
 	err := steps.Draw(&b, p)
-	return template.HTML(strings.Replace(b.String(), ` xmlns="http://www.w3.org/2000/svg"`, "", 1)), err // which only files need
+	// which only files need
+	return template.HTML(strings.Replace(b.String(), ` xmlns="http://www.w3.org/2000/svg"`, "", 1)), err
 }
 
 // suitePage is a suite's part of the page, which may be one of several.
@@ -192,7 +193,8 @@ func heads(t anchored) []string {
 	return out
 }
 
-// command matches a command of mustang with its flags, or a flag with a number alone, joined with plain spaces or others.
+// command matches a command of mustang with its flags, or a flag with a number alone, joined with plain spaces or
+// others.
 var command = func() *regexp.Regexp {
 	const suite, flag = `(?:_[a-z][a-z0-9-]*)`, `(?:_--[a-z0-9-]+(?:_[0-9][0-9a-z]*)?)`
 	all := `mustang_bench(?:` + flag + `+` + suite + `?` + flag + `*|` + suite + flag + `+)|\B--(?:time|rounds)_[0-9]+m?`

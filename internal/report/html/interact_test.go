@@ -26,7 +26,8 @@ func (b *browser) press(t *testing.T, keys string) {
 }
 
 // firstRows are the names of the rows that a table shows, and their figures.
-const firstRows = `[...document.querySelectorAll('#pod-links-tcp_stream-1 tbody tr')].filter(r => r.offsetParent !== null)
+const firstRows = `[...document.querySelectorAll('#pod-links-tcp_stream-1 tbody tr')].filter(r => r.offsetParent ` +
+	`!== null)
   .map(r => [...r.cells].map(c => c.textContent.replace(/\s+/g, ' ').trim()))`
 
 // openAll unfolds all parts of the page.
@@ -54,7 +55,8 @@ func TestTablesInteract(t *testing.T) {
 	b.load(t, page, 1280, "light")
 	evaluate[any](t, b, openAll)
 	all := evaluate[[][]string](t, b, firstRows)
-	heads := evaluate[[]string](t, b, `[...document.querySelectorAll('#pod-links-tcp_stream-1 thead th')].map(h => h.textContent)`)
+	heads := evaluate[[]string](t, b,
+		`[...document.querySelectorAll('#pod-links-tcp_stream-1 thead th')].map(h => h.textContent)`)
 	column := slices.IndexFunc(heads, func(h string) bool { return strings.HasPrefix(h, "figure") })
 	if column < 0 || len(all) != 19 {
 		t.Fatalf("%d rows, columns %q", len(all), heads)
@@ -64,17 +66,20 @@ func TestTablesInteract(t *testing.T) {
 	down := figures(evaluate[[][]string](t, b, firstRows), column)
 	evaluate[any](t, b, sortBy)
 	up := figures(evaluate[[][]string](t, b, firstRows), column)
-	if len(down) < 15 || !slices.IsSortedFunc(down, func(a, b float64) int { return int(b*1000) - int(a*1000) }) || !slices.IsSorted(up) {
+	if len(down) < 15 || !slices.IsSortedFunc(down, func(a, b float64) int { return int(b*1000) - int(a*1000) }) ||
+		!slices.IsSorted(up) {
 		t.Errorf("sorted down %v, up %v", down, up)
 	}
 	evaluate[any](t, b, sortBy)
-	if again := evaluate[[][]string](t, b, firstRows); len(again) != len(all) || again[0][0] != all[0][0] || again[18][0] != all[18][0] {
+	if again := evaluate[[][]string](t, b, firstRows); len(again) != len(all) || again[0][0] != all[0][0] ||
+		again[18][0] != all[18][0] {
 		t.Errorf("a third click does not bring back the order of the file: %q", again)
 	}
 	evaluate[any](t, b, `(() => { const field = document.querySelector('[aria-label^="Filter rows of Throughput (one"]');
 	  field.value = 'bridge'; field.dispatchEvent(new Event('input')); })()`)
 	some := evaluate[[][]string](t, b, firstRows)
-	if len(some) == 0 || len(some) >= len(all) || slices.ContainsFunc(some, func(r []string) bool { return !strings.Contains(strings.Join(r, " "), "bridge") }) {
+	if len(some) == 0 || len(some) >= len(all) ||
+		slices.ContainsFunc(some, func(r []string) bool { return !strings.Contains(strings.Join(r, " "), "bridge") }) {
 		t.Errorf("%d of %d rows after the filter: %q", len(some), len(all), some)
 	}
 	evaluate[bool](t, b, keep)
@@ -104,7 +109,8 @@ func TestChartsInteract(t *testing.T) {
 	b := startBrowser(t)
 	page := onDisk(t, sample(t, "made-up"))
 	b.load(t, page, 1280, "dark")
-	const focused = `document.activeElement.dataset.tip || document.activeElement.textContent || document.activeElement.tagName`
+	const focused = `document.activeElement.dataset.tip || document.activeElement.textContent || ` +
+		`document.activeElement.tagName`
 	found := ""
 	for range 40 {
 		b.press(t, "\t")
@@ -115,7 +121,8 @@ func TestChartsInteract(t *testing.T) {
 	if !regexp.MustCompile(`^\S.*: [\d.]+ Gbit/s.*; 10 samples\.$`).MatchString(strings.ReplaceAll(found, "\u00a0", " ")) {
 		t.Fatalf("Tab reaches no row of a chart: %q", found)
 	}
-	const tipText = `(() => { const tip = document.getElementById('tip'); return tip && !tip.hidden ? tip.textContent : ''; })()`
+	const tipText = `(() => { const tip = document.getElementById('tip'); return tip && !tip.hidden ? tip.textContent ` +
+		`: ''; })()`
 	if tip := evaluate[string](t, b, tipText); tip != found {
 		t.Errorf("the tip says %q", tip)
 	}
@@ -123,7 +130,8 @@ func TestChartsInteract(t *testing.T) {
 	if next := evaluate[string](t, b, focused); next == found || evaluate[string](t, b, tipText) != next {
 		t.Errorf("the arrow leads from %q to %q", found, next)
 	}
-	const shown = `[...document.querySelectorAll('.mark.s-orange, tr.s-orange')].filter(m => m.getClientRects().length > 0).length`
+	const shown = `[...document.querySelectorAll('.mark.s-orange, tr.s-orange')].filter(m => m.getClientRects().length ` +
+		`> 0).length`
 	before := evaluate[int](t, b, shown)
 	evaluate[any](t, b, `document.querySelector('.group.orange').click()`)
 	if after := evaluate[int](t, b, shown); before == 0 || after != 0 {
@@ -149,20 +157,23 @@ func TestChartsInteract(t *testing.T) {
 func TestPathOpensBesideItsRow(t *testing.T) {
 	b := startBrowser(t)
 	f := sample(t, "turns")
-	f.Run.Traces = []result.Trace{{Suite: "pod-links", ID: "macvlan/pod-ip", Transactions: 202, Alike: 200, UntracedNS: 16559, Steps: []result.Step{
-		{Direction: "request", Class: "sockets and TCP", Kind: "send", Place: "pod-b", Name: "client", Time: 1200},
-		{Direction: "request", Class: "devices", Kind: "transmit", Place: "host", Device: "eth0", Time: 300},
-		{Direction: "request", Class: "devices", Kind: "receive", Place: "pod-a", Device: "eth0", Time: 300}}}}
+	f.Run.Traces = []result.Trace{{Suite: "pod-links", ID: "macvlan/pod-ip", Transactions: 202, Alike: 200,
+		UntracedNS: 16559, Steps: []result.Step{
+			{Direction: "request", Class: "sockets and TCP", Kind: "send", Place: "pod-b", Name: "client", Time: 1200},
+			{Direction: "request", Class: "devices", Kind: "transmit", Place: "host", Device: "eth0", Time: 300},
+			{Direction: "request", Class: "devices", Kind: "receive", Place: "pod-a", Device: "eth0", Time: 300}}}}
 	page := onDisk(t, f)
 	b.load(t, page, 1280, "light")
-	const sideways = `(() => { const panel = document.querySelector('dialog[open]'); return panel.scrollWidth - panel.clientWidth +
+	const sideways = `(() => { const panel = document.querySelector('dialog[open]'); return panel.scrollWidth - ` +
+		`panel.clientWidth +
 	  Math.max(0, ...[...panel.querySelectorAll('.scroll')].map(s => s.scrollWidth - s.clientWidth)); })()`
 	for _, open := range []string{
 		`document.querySelector('.hit[data-path]').dispatchEvent(new MouseEvent('click', { bubbles: true }))`,
 		`[...document.querySelectorAll('td a')].find(a => a.textContent === 'macvlan').click()`,
 	} {
 		evaluate[any](t, b, open)
-		got := evaluate[string](t, b, `(() => { const panel = document.querySelector('dialog[open]'); return panel ? panel.textContent : ''; })()`)
+		got := evaluate[string](t, b,
+			`(() => { const panel = document.querySelector('dialog[open]'); return panel ? panel.textContent : ''; })()`)
 		if !strings.Contains(got, "macvlan/pod-ip: 3 steps") || !strings.Contains(got, "client sends") {
 			t.Errorf("%s: %q", open, got)
 		}
@@ -172,9 +183,13 @@ func TestPathOpensBesideItsRow(t *testing.T) {
 		evaluate[any](t, b, `document.querySelector('dialog[open]').close()`)
 	}
 	b.load(t, page, 390, "light")
-	evaluate[any](t, b, `document.querySelector('.hit[data-path]').dispatchEvent(new MouseEvent('click', { bubbles: true }))`)
-	list := evaluate[string](t, b, `[...document.querySelectorAll('dialog[open] .steps li')].filter(li => li.offsetParent).map(li => li.textContent).join()`)
-	if more := evaluate[int](t, b, sideways); more > 0 || !strings.Contains(strings.ReplaceAll(list, "\u00a0", " "), "request, pod-b: client sends 1,200 ns") {
+	evaluate[any](t, b, `document.querySelector('.hit[data-path]').dispatchEvent(new MouseEvent('click', { bubbles: `+
+		`true }))`)
+	list := evaluate[string](t, b,
+		`[...document.querySelectorAll('dialog[open] .steps li')].filter(li => li.offsetParent).map(li => `+
+			`li.textContent).join()`)
+	if more := evaluate[int](t, b, sideways); more > 0 || !strings.Contains(strings.ReplaceAll(list, "\u00a0", " "),
+		"request, pod-b: client sends 1,200 ns") {
 		t.Errorf("on a phone the steps are %q, and scroll %d sideways", list, more)
 	}
 	b.quiet(t, page)
@@ -183,7 +198,8 @@ func TestPathOpensBesideItsRow(t *testing.T) {
 // TestReadsWithoutScript checks that all tables and charts are there where the browser runs no script.
 func TestReadsWithoutScript(t *testing.T) {
 	b := startBrowser(t)
-	if _, err := chromedp.Call(b.ctx, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true}); err != nil {
+	if _, err := chromedp.Call(b.ctx, emulation.SetScriptExecutionDisabled,
+		emulation.SetScriptExecutionDisabledParams{Value: true}); err != nil {
 		t.Fatal(err)
 	}
 	f := sample(t, "recorded-pod-links")
@@ -199,7 +215,8 @@ func TestPrint(t *testing.T) {
 	b := startBrowser(t)
 	page := onDisk(t, sample(t, "recorded-pod-links"))
 	b.load(t, page, 1280, "light")
-	pdf, err := chromedp.Call(b.ctx, cdppage.PrintToPDF, cdppage.PrintToPDFParams{PreferCSSPageSize: new(true), PrintBackground: new(true)})
+	pdf, err := chromedp.Call(b.ctx, cdppage.PrintToPDF, cdppage.PrintToPDFParams{PreferCSSPageSize: new(true),
+		PrintBackground: new(true)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -51,7 +51,8 @@ func TestPageLooks(t *testing.T) {
 			  box(one('.key')).bottom > box(one('.answers .forests')).top || box(one('.key')).height > 40`,
 		}},
 		{"recorded-links", 390, "light", map[string]string{
-			"pictures stack":   `all('.answers .forests figure').filter(f => f.offsetParent).map(box).some(b => b.left < 0 || b.right > innerWidth)`,
+			"pictures stack": `all('.answers .forests figure').filter(f => f.offsetParent).map(box).some(b => b.left < 0 ` +
+				`|| b.right > innerWidth)`,
 			"no heading sorts": `(unfold(), all('.sort').some(s => s.checkVisibility()))`,
 		}},
 		{"recorded-links", 725, "print", map[string]string{

@@ -78,7 +78,8 @@ func checkLoadsNothing(t *testing.T, page string) {
 		t.Error("the page has no script, or another")
 	}
 	sum := sha256.Sum256([]byte(script))
-	want := "default-src 'none'; script-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
+	want := "default-src 'none'; script-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) +
+		"'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 	if !strings.Contains(xhtml.UnescapeString(page), `content="`+want+`"`) {
 		t.Errorf("the page does not allow its script alone: %s", want)
 	}
@@ -113,7 +114,8 @@ func checkLoadsNothing(t *testing.T, page string) {
 			if part, ok := strings.CutPrefix(a.Val, "#"); n.Data == "a" && key == "href" && ok && ids[part] {
 				continue
 			}
-			if key == "src" || key == "href" || key == "srcset" || key == "action" || key == "data" || strings.HasPrefix(key, "on") {
+			if key == "src" || key == "href" || key == "srcset" || key == "action" || key == "data" ||
+				strings.HasPrefix(key, "on") {
 				t.Errorf("<%s %s=%q>", n.Data, a.Key, a.Val)
 			}
 			if n.Data == "meta" && a.Val == "Content-Security-Policy" {
@@ -165,7 +167,8 @@ func TestPageHasTracedSteps(t *testing.T) {
 	checkLoadsNothing(t, page)
 	_, section, _ := strings.Cut(page, `<section class="part traced" id="pod-links-traced">`)
 	section, _, _ = strings.Cut(section, "</section>")
-	for _, want := range []string{`<details id="pod-links-path-1"><summary>macvlan/pod-ip: 3 steps</summary>`, "<svg", "client sends", "eth0 transmits", "16,559 ns without tracing"} {
+	for _, want := range []string{`<details id="pod-links-path-1"><summary>macvlan/pod-ip: 3 steps</summary>`, "<svg",
+		"client sends", "eth0 transmits", "16,559 ns without tracing"} {
 		if !strings.Contains(section, want) {
 			t.Errorf("%q is not in the section:\n%s", want, section)
 		}

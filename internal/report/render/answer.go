@@ -90,7 +90,8 @@ func (p *printer) answer(s report.Suite, disturbances string, room int) {
 	}
 	for i, failed := range b.Failed {
 		if i == mostFailed {
-			after[len(after)-1] = p.paint(ansiRed, clip(fmt.Sprintf("failed: %d more reasons; -o wide has them all", len(b.Failed)-i+1), width))
+			after[len(after)-1] = p.paint(ansiRed, clip(fmt.Sprintf("failed: %d more reasons; -o wide has them all",
+				len(b.Failed)-i+1), width))
 			break
 		}
 		most := width
@@ -113,7 +114,8 @@ func (p *printer) answer(s report.Suite, disturbances string, room int) {
 	p.lines(after)
 }
 
-// brief returns a table in a number of lines, with its notes: as many lines as have room, and as many columns as fit beside them.
+// brief returns a table in a number of lines, with its notes: as many lines as have room, and as many columns as fit
+// beside them.
 func (p *printer) brief(table report.Table, room int) []string {
 	total := len(table.Lines)
 	if total == 0 {

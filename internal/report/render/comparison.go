@@ -228,8 +228,10 @@ func absentRows(c *compare.Comparison) []string {
 // ComparisonCSV writes a line for each row and each run that is compared with the old one.
 func ComparisonCSV(w io.Writer, c *compare.Comparison) error {
 	lines := [][]string{{
-		"suite", "row", "workload", "flows", "unit", "old_run", "new_run", "old", "old_ci95_low", "old_ci95_high", "new", "new_ci95_low",
-		"new_ci95_high", "ratio", "ratio_ci95_low", "ratio_ci95_high", "p", "test", "over", "old_units", "new_units", "found", "worse",
+		"suite", "row", "workload", "flows", "unit", "old_run", "new_run", "old", "old_ci95_low", "old_ci95_high", "new",
+		"new_ci95_low",
+		"new_ci95_high", "ratio", "ratio_ci95_low", "ratio_ci95_high", "p", "test", "over", "old_units", "new_units",
+		"found", "worse",
 	}}
 	ends := func(ci *[2]float64) []string {
 		if ci == nil {
@@ -245,9 +247,11 @@ func ComparisonCSV(w io.Writer, c *compare.Comparison) error {
 				}
 				old, now := l.Figures[0], l.Figures[i+1]
 				lines = append(lines, slices.Concat(
-					[]string{t.Suite, l.ID, t.Workload, strconv.Itoa(t.Flows), t.Unit, c.Names[0], c.Names[i+1], plainNumber(old.Median)}, ends(old.CI95),
+					[]string{t.Suite, l.ID, t.Workload, strconv.Itoa(t.Flows), t.Unit, c.Names[0], c.Names[i+1],
+						plainNumber(old.Median)}, ends(old.CI95),
 					[]string{plainNumber(now.Median)}, ends(now.CI95), []string{plainNumber(d.Ratio)}, ends(d.CI95),
-					[]string{plainNumber(d.P), d.Test, d.Over, strconv.Itoa(d.Old), strconv.Itoa(d.New), strconv.FormatBool(d.Found), strconv.FormatBool(d.Worse)}))
+					[]string{plainNumber(d.P), d.Test, d.Over, strconv.Itoa(d.Old), strconv.Itoa(d.New), strconv.FormatBool(d.Found),
+						strconv.FormatBool(d.Worse)}))
 			}
 		}
 	}

@@ -17,12 +17,15 @@ import (
 // have a decimal point and no separators; what is missing is empty.
 func CSV(w io.Writer, f result.File) error {
 	lines := [][]string{{
-		"suite", "row", "workload", "flows", "link", "variant", "datapath", "target", "via", "status", "unit", "samples", "median",
-		"ci95_low", "ci95_high", "p50_us", "p90_us", "p99_us", "p999_us", "cpu_us_per_unit", "cpu_unit", "lost_share", "setup", "reason",
+		"suite", "row", "workload", "flows", "link", "variant", "datapath", "target", "via", "status", "unit",
+		"samples", "median",
+		"ci95_low", "ci95_high", "p50_us", "p90_us", "p99_us", "p999_us", "cpu_us_per_unit", "cpu_unit", "lost_share",
+		"setup", "reason",
 	}}
 	for _, r := range f.Rows {
 		line := []string{
-			r.Suite, r.ID, r.Workload, strconv.Itoa(r.Key().Flows), r.Link, r.Variant, r.Datapath, r.Target, r.Via, r.Status, r.Unit,
+			r.Suite, r.ID, r.Workload, strconv.Itoa(r.Key().Flows), r.Link, r.Variant, r.Datapath, r.Target, r.Via,
+			r.Status, r.Unit,
 			strconv.Itoa(len(r.Samples)),
 		}
 		figures := make([]string, 8)
@@ -34,7 +37,8 @@ func CSV(w io.Writer, f result.File) error {
 			figures[1], figures[2] = plainNumber(r.CI95[0]), plainNumber(r.CI95[1])
 		}
 		if l := r.LatencyUS; l != nil {
-			figures[3], figures[4], figures[5], figures[6] = plainNumber(l.P50), plainNumber(l.P90), plainNumber(l.P99), plainNumber(l.P999)
+			figures[3], figures[4], figures[5], figures[6] = plainNumber(l.P50), plainNumber(l.P90), plainNumber(l.P99),
+				plainNumber(l.P999)
 		}
 		lost := ""
 		if (r.Workload == result.WorkloadUDPStream || r.Lost > 0) && len(r.Samples) > 0 {
@@ -45,8 +49,8 @@ func CSV(w io.Writer, f result.File) error {
 	return WriteCSV(w, lines)
 }
 
-// WriteCSV writes lines of fields, without control characters. A field that a spreadsheet would take for a formula, of a file of
-// others, gets an apostrophe before it.
+// WriteCSV writes lines of fields, without control characters. A field that a spreadsheet would take for a formula, of
+// a file of others, gets an apostrophe before it.
 func WriteCSV(w io.Writer, lines [][]string) error {
 	out := csv.NewWriter(w)
 	for _, line := range lines {
@@ -82,7 +86,8 @@ func Markdown(w io.Writer, f result.File) error {
 	var missing []string
 	for _, r := range f.Rows {
 		if r.Status != result.StatusOK {
-			missing = append(missing, fmt.Sprintf("- %s %s of %s: %s: %s", code(r.ID), r.Key().Title(), escape(r.Suite), r.Status, escape(r.Reason)))
+			missing = append(missing, fmt.Sprintf("- %s %s of %s: %s: %s", code(r.ID), r.Key().Title(), escape(r.Suite),
+				r.Status, escape(r.Reason)))
 			continue
 		}
 		k := r.Key()
@@ -94,7 +99,8 @@ func Markdown(w io.Writer, f result.File) error {
 		if r.CI95 != nil {
 			interval = digits(r.CI95[0]) + " to " + digits(r.CI95[1])
 		}
-		lines[k] = append(lines[k], []string{code(r.ID), digits(r.Median), escape(r.Unit), interval, strconv.Itoa(len(r.Samples)), escape(r.Note)})
+		lines[k] = append(lines[k], []string{code(r.ID), digits(r.Median), escape(r.Unit), interval,
+			strconv.Itoa(len(r.Samples)), escape(r.Note)})
 	}
 	var b strings.Builder
 	for _, k := range tables {
@@ -108,7 +114,8 @@ func Markdown(w io.Writer, f result.File) error {
 	return err
 }
 
-// markdownTable writes a heading, a table whose first line has the names of its columns, and an empty line. All are Markdown.
+// markdownTable writes a heading, a table whose first line has the names of its columns, and an empty line. All are
+// Markdown.
 func markdownTable(b *strings.Builder, title string, lines [][]string) {
 	b.WriteString("## " + title + "\n\n")
 	for i, cells := range lines {

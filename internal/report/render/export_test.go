@@ -98,7 +98,8 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// TestComparisonOfNoisyRuns has differences of many times, figures of thousands, a suite in one run alone, and warnings.
+// TestComparisonOfNoisyRuns has differences of many times, figures of thousands, a suite in one run alone, and
+// warnings.
 func TestComparisonOfNoisyRuns(t *testing.T) {
 	made := func(suite, id string, median, half float64) result.Row {
 		row := result.Row{
@@ -111,10 +112,12 @@ func TestComparisonOfNoisyRuns(t *testing.T) {
 		return row
 	}
 	files := [2]result.File{{Schema: result.Schema}, {Schema: result.Schema}}
-	files[0].Rows = []result.Row{made("pod-links", "a", 59680, 100), made("latency", "b", 1, 0), made("latency", "c", 1, 0)}
+	files[0].Rows = []result.Row{made("pod-links", "a", 59680, 100), made("latency", "b", 1, 0),
+		made("latency", "c", 1, 0)}
 	files[1].Rows = []result.Row{made("pod-links", "a", 716160, 2e6)}
 	files[1].Run.Quick = true
-	c, err := compare.Runs(compare.Run{Name: "20260101T000000Z", File: files[0]}, compare.Run{Name: "20260102T000000Z", File: files[1]})
+	c, err := compare.Runs(compare.Run{Name: "20260101T000000Z", File: files[0]}, compare.Run{Name: "20260102T000000Z",
+		File: files[1]})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,7 +126,8 @@ func TestComparisonOfNoisyRuns(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"20260102T000000Z: quick run.\n", "  20260101T000000Z  20260102T000000Z  ", "  59,680 ± 0.2 %  716,160 ± >100 %  12.0×  11.", "× to 12.",
+		"20260102T000000Z: quick run.\n", "  20260101T000000Z  20260102T000000Z  ",
+		"  59,680 ± 0.2 %  716,160 ± >100 %  12.0×  11.", "× to 12.",
 		"\nNot in 20260102T000000Z: suite latency.\n",
 	} {
 		if !strings.Contains(b.String(), want) {
@@ -153,7 +157,8 @@ func TestBenchfmtHasAllSamples(t *testing.T) {
 					t.Fatalf("%s: %+v", name, rec)
 				}
 				base, parts := rec.Name.Parts()
-				got = append(got, sample{rec.GetConfig("suite"), string(base) + string(bytes.Join(parts, nil)), rec.Values[0].Value})
+				got = append(got, sample{rec.GetConfig("suite"), string(base) + string(bytes.Join(parts, nil)),
+					rec.Values[0].Value})
 			case *benchfmt.SyntaxError:
 				t.Errorf("%s: %v", name, rec)
 			}
@@ -162,7 +167,8 @@ func TestBenchfmtHasAllSamples(t *testing.T) {
 			t.Error(err)
 		}
 		for _, unit := range []string{"B/s", "transactions/s", "sec/op", "instructions/packet"} {
-			if m := reader.Units().Get(unit, "better"); m != nil && (m.Value == "higher") != (unit == "B/s" || unit == "transactions/s") {
+			if m := reader.Units().Get(unit, "better"); m != nil && (m.Value == "higher") != (unit == "B/s" ||
+				unit == "transactions/s") {
 				t.Errorf("%s: better is %s", unit, m.Value)
 			}
 		}
@@ -171,7 +177,8 @@ func TestBenchfmtHasAllSamples(t *testing.T) {
 				continue
 			}
 			name := map[string]string{
-				"tcp_stream": "TCPStream", "tcp_rr": "TCPRR", "tcp_crr": "TCPCRR", "udp_stream": "UDPStream", "udp_rr": "UDPRR", "cni_add": "CNIADD", "cni_del": "CNIDEL",
+				"tcp_stream": "TCPStream", "tcp_rr": "TCPRR", "tcp_crr": "TCPCRR", "udp_stream": "UDPStream", "udp_rr": "UDPRR",
+				"cni_add": "CNIADD", "cni_del": "CNIDEL",
 			}[row.Workload] + "/" + row.ID
 			if row.Flows > 1 {
 				name += "/flows=" + strconv.Itoa(row.Flows)

@@ -332,8 +332,8 @@ func (c *Comparison) Worse(threshold float64) []string {
 	return out
 }
 
-// Lost returns the rows, with their workloads, that the old run measured and another did not, or not so that it can be judged: a figure fell to 0 where less is
-// better, or the samples are too few for any difference to be found.
+// Lost returns the rows, with their workloads, that the old run measured and another did not, or not so that it can be
+// judged: a figure fell to 0 where less is better, or the samples are too few for any difference to be found.
 func (c *Comparison) Lost() []string {
 	added := map[Missing]bool{}
 	for _, m := range c.Missing {

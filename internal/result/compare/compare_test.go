@@ -17,7 +17,8 @@ import (
 
 // made is a row with these samples; in labs of so many samples if labs is not 0.
 func made(id, unit string, labs int, samples ...float64) result.Row {
-	r := result.Row{Suite: "s", ID: id, Workload: result.WorkloadTCPRR, Unit: unit, Status: result.StatusOK, Samples: samples}
+	r := result.Row{Suite: "s", ID: id, Workload: result.WorkloadTCPRR, Unit: unit, Status: result.StatusOK,
+		Samples: samples}
 	r.Median = slices.Sorted(slices.Values(samples))[len(samples)/2]
 	for i := range samples {
 		if labs > 0 {
@@ -56,7 +57,8 @@ func TestKnownValues(t *testing.T) {
 		t.Errorf("%+v", d)
 	}
 	near("ratio", math.Log(d.Ratio), 10.375)
-	theirs, err := stats.TwoSampleWelchTTest(stats.Sample{Xs: []float64{1, 2, 3, 4}}, stats.Sample{Xs: []float64{11, 12.5, 13, 15}}, stats.LocationDiffers)
+	theirs, err := stats.TwoSampleWelchTTest(stats.Sample{Xs: []float64{1, 2, 3, 4}},
+		stats.Sample{Xs: []float64{11, 12.5, 13, 15}}, stats.LocationDiffers)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,7 +98,8 @@ func TestLevels(t *testing.T) {
 		over     string
 		units    int
 	}{
-		{labs, labs, Labs, 3}, {labs, processes, Processes, 3}, {connections, labs, Connections, 3}, {rounds, labs, Samples, 6},
+		{labs, labs, Labs, 3}, {labs, processes, Processes, 3}, {connections, labs, Connections, 3},
+		{rounds, labs, Samples, 6},
 		{labs, zero, Samples, 6}, {same, same, Samples, 6}, {same, labs, Labs, 3}, {made("r", "", 0, 1), labs, Samples, 1},
 	} {
 		d := contrast(tt.old, tt.row)
@@ -167,7 +170,8 @@ func TestDirections(t *testing.T) {
 		worse    bool
 	}{
 		{result.UnitGbit, high, low, true}, {result.UnitGbit, low, high, false}, {result.UnitTransactions, high, low, true},
-		{result.UnitMilliseconds, low, high, true}, {result.UnitMilliseconds, high, low, false}, {result.UnitGbit, low, low, false},
+		{result.UnitMilliseconds, low, high, true}, {result.UnitMilliseconds, high, low, false},
+		{result.UnitGbit, low, low, false},
 	} {
 		c := compareRuns(t, run("old", made("r", tt.unit, 0, tt.old...)), run("new", made("r", tt.unit, 0, tt.row...)))
 		d := c.Tables[0].Lines[0].Deltas[0]
@@ -181,18 +185,22 @@ func TestDirections(t *testing.T) {
 			t.Errorf("%s: worse by 50 %%", tt.unit)
 		}
 	}
-	c := compareRuns(t, run("old", made("a", "", 0, 2), made("b", "", 0, 8), made("c", "", 0, 100)), run("new", made("a", "", 0, 1), made("b", "", 0, 9)))
-	if diff := cmp.Diff([]float64{4, 3}, c.Tables[0].Geomean, cmp.Comparer(func(a, b float64) bool { return math.Abs(a-b) < 1e-9 })); diff != "" {
+	c := compareRuns(t, run("old", made("a", "", 0, 2), made("b", "", 0, 8), made("c", "", 0, 100)),
+		run("new", made("a", "", 0, 1), made("b", "", 0, 9)))
+	if diff := cmp.Diff([]float64{4, 3}, c.Tables[0].Geomean,
+		cmp.Comparer(func(a, b float64) bool { return math.Abs(a-b) < 1e-9 })); diff != "" {
 		t.Errorf("geomean (-want +got):\n%s", diff)
 	}
 	if ci := c.Tables[0].GeomeanCI95; len(ci) != 1 || ci[0] != nil {
 		t.Errorf("an interval of a mean of rows without one: %v", ci)
 	}
 	c = compareRuns(t, run("old", made("r", "", 0, low...)), run("new", made("r", "", 0, high...)))
-	if mean, row := c.Tables[0].GeomeanCI95[0], c.Tables[0].Lines[0].Deltas[0].CI95; math.Abs(mean[0]-row[0]) > 0.01 || math.Abs(mean[1]-row[1]) > 0.01 {
+	if mean, row := c.Tables[0].GeomeanCI95[0], c.Tables[0].Lines[0].Deltas[0].CI95; math.Abs(mean[0]-row[0]) > 0.01 ||
+		math.Abs(mean[1]-row[1]) > 0.01 {
 		t.Errorf("interval of the mean of one row %v, of the row %v", mean, row)
 	}
-	c = compareRuns(t, run("old", made("a", "", 0, 0), made("b", "", 0, 8)), run("new", made("a", "", 0, 1), made("b", "", 0, 9)))
+	c = compareRuns(t, run("old", made("a", "", 0, 0), made("b", "", 0, 8)), run("new", made("a", "", 0, 1),
+		made("b", "", 0, 9)))
 	if c.Tables[0].Geomean != nil || c.Tables[0].Lines[0].Deltas[0] != nil {
 		t.Errorf("of a figure of 0: %v, %v", c.Tables[0].Geomean, c.Tables[0].Lines[0].Deltas[0])
 	}
@@ -200,10 +208,12 @@ func TestDirections(t *testing.T) {
 
 // TestMissing lists rows that only some runs measured.
 func TestMissing(t *testing.T) {
-	failed := result.Row{Suite: "s", ID: "b", Workload: result.WorkloadTCPRR, Status: result.StatusFailed, Reason: "no good"}
+	failed := result.Row{Suite: "s", ID: "b", Workload: result.WorkloadTCPRR, Status: result.StatusFailed,
+		Reason: "no good"}
 	skipped := failed
 	skipped.ID = "d"
-	c := compareRuns(t, run("old", made("a", "", 0, 1), made("b", "", 0, 1), skipped), run("new", made("c", "", 0, 1), failed, skipped, made("a", "", 0, 1)))
+	c := compareRuns(t, run("old", made("a", "", 0, 1), made("b", "", 0, 1), skipped), run("new", made("c", "", 0, 1),
+		failed, skipped, made("a", "", 0, 1)))
 	want := []Missing{
 		{Suite: "s", ID: "b", Workload: "tcp_rr", Flows: 1, Run: "new", Reason: "failed: no good"},
 		{Suite: "s", ID: "c", Workload: "tcp_rr", Flows: 1, Run: "old"},
@@ -236,15 +246,18 @@ func TestRefused(t *testing.T) {
 func TestDiffers(t *testing.T) {
 	a, b := run("a"), run("b")
 	a.File.Run = result.Run{
-		Machine: result.Machine{CPUModel: "x", CPUs: 2}, Kernel: "6.6", Versions: map[string]string{"go": "1"}, Pinning: map[string]int{"client": 0},
+		Machine: result.Machine{CPUModel: "x", CPUs: 2}, Kernel: "6.6", Versions: map[string]string{"go": "1"},
+		Pinning:  map[string]int{"client": 0},
 		Settings: map[string]string{"s": "1", "t": "1"}, SliceSeconds: 0.01, Seed: 1,
 	}
 	b.File.Run = result.Run{
-		Machine: result.Machine{CPUModel: "x", CPUs: 4}, Kernel: "6.12", Versions: map[string]string{"go": "2"}, Pinning: map[string]int{"client": 1},
+		Machine: result.Machine{CPUModel: "x", CPUs: 4}, Kernel: "6.12", Versions: map[string]string{"go": "2"},
+		Pinning:  map[string]int{"client": 1},
 		Settings: map[string]string{"s": "1", "u": "2"}, SliceSeconds: 2, Seed: 2, Clock: result.ClockTime,
 	}
 	want := []Property{
-		{"cpus", []string{"2", "4"}}, {"kernel", []string{"6.6", "6.12"}}, {"version of go", []string{"1", "2"}}, {"t", []string{"1", ""}},
+		{"cpus", []string{"2", "4"}}, {"kernel", []string{"6.6", "6.12"}}, {"version of go", []string{"1", "2"}},
+		{"t", []string{"1", ""}},
 		{"u", []string{"", "2"}}, {"CPU of client", []string{"0", "1"}}, {"slice", []string{"10ms", "2s"}},
 	}
 	if diff := cmp.Diff(want, compareRuns(t, a, b).Differs); diff != "" {

@@ -102,7 +102,8 @@ func ranks(old, row result.Row) *Delta {
 	x, y := slices.Sorted(slices.Values(old.Samples)), slices.Sorted(slices.Values(row.Samples))
 	d := &Delta{P: 1, Test: MannWhitney, Over: Samples, Old: len(x), New: len(y)}
 	if x[0] != x[len(x)-1] || y[0] != y[len(y)-1] || x[0] != y[0] { // else there is nothing to rank
-		test := benchmath.AssumeNothing.Compare(benchmath.NewSample(x, &benchmath.DefaultThresholds), benchmath.NewSample(y, &benchmath.DefaultThresholds))
+		test := benchmath.AssumeNothing.Compare(benchmath.NewSample(x, &benchmath.DefaultThresholds),
+			benchmath.NewSample(y, &benchmath.DefaultThresholds))
 		d.P = test.P
 	}
 	if x[0] <= 0 || y[0] <= 0 {

@@ -54,8 +54,8 @@ func warnings(runs []Run) []Warning {
 	return out
 }
 
-// repeated returns the factor by which two measurements of a path in the kernel may differ, by the intervals of the A/A pairs;
-// 1 without any. Other paths are noisy on any machine.
+// repeated returns the factor by which two measurements of a path in the kernel may differ, by the intervals of the A/A
+// pairs; 1 without any. Other paths are noisy on any machine.
 func repeated(comparisons []result.Comparison) float64 {
 	times := 1.0
 	for _, c := range comparisons {

@@ -23,7 +23,8 @@ func TestWarnings(t *testing.T) {
 	wild.File.Run.Notes = []string{"Others kept 2.0 CPUs busy. Repeat the run on a quiet machine."}
 	want := []Warning{
 		{"noisy", []string{"quick run", "the same path measured twice may differ by 20.0 %"}},
-		{"wild", []string{"interrupted", "others kept 2.0 CPUs busy", "the same path measured twice may differ by a factor of 4.0"}},
+		{"wild", []string{"interrupted", "others kept 2.0 CPUs busy",
+			"the same path measured twice may differ by a factor of 4.0"}},
 	}
 	if diff := cmp.Diff(want, compareRuns(t, quiet, noisy, wild).Warnings); diff != "" {
 		t.Errorf("warnings (-want +got):\n%s", diff)
@@ -34,7 +35,8 @@ func TestWarnings(t *testing.T) {
 func TestLacks(t *testing.T) {
 	other := made("z", "", 0, 1)
 	other.Suite = "other"
-	c := compareRuns(t, run("old", made("a", "", 0, 1), made("b", "", 0, 1), other), run("new", made("a", "", 0, 1)), run("none", made("c", "", 0, 1)))
+	c := compareRuns(t, run("old", made("a", "", 0, 1), made("b", "", 0, 1), other), run("new", made("a", "", 0, 1)),
+		run("none", made("c", "", 0, 1)))
 	for run, want := range map[string][2]bool{"old": {false, false}, "new": {false, true}, "none": {false, true}} {
 		if got := [2]bool{c.Lacks(run, "s"), c.Lacks(run, "other")}; got != want {
 			t.Errorf("%s lacks s and other: %v, want %v", run, got, want)

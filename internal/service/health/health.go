@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package health answers the health checks of load balancers: whether this node has a backend of a service. The answers are
-// those of kube-proxy at a healthCheckNodePort, so that a load balancer sends clients to such nodes only.
+// Package health answers the health checks of load balancers: whether this node has a backend of a service. The answers
+// are those of kube-proxy at a healthCheckNodePort, so that a load balancer sends clients to such nodes only.
 package health
 
 import (
@@ -22,7 +22,8 @@ import (
 	"mustang/internal/service"
 )
 
-// Time-outs of a connection: a load balancer sends its short request at once, and may send the next one on the same connection.
+// Time-outs of a connection: a load balancer sends its short request at once, and may send the next one on the same
+// connection.
 const (
 	requestTimeout = 5 * time.Second
 	idleTimeout    = time.Minute
@@ -58,8 +59,9 @@ func (e *PortError) Unwrap() error { return e.Err }
 // Name is what an answer calls a service: its namespace and name in a cluster.
 type Name func(service.Service) (namespace, name string)
 
-// Apply makes the server answer for these services and no others, by their names; nil names them by their frontends. It listens on their health-check ports
-// only. The error joins a *[PortError] for each port that it cannot listen on, which the same call again tries again; the others are answered.
+// Apply makes the server answer for these services and no others, by their names; nil names them by their frontends. It
+// listens on their health-check ports only. The error joins a *[PortError] for each port that it cannot listen on,
+// which the same call again tries again; the others are answered.
 func (s *Server) Apply(services []service.Service, name Name) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -133,8 +135,8 @@ type answer struct {
 	Healthy        bool `json:"serviceProxyHealthy"`
 }
 
-// answers returns the answer at each port. Services of one port are one to the load balancer: the backends of all count, each
-// address once. Those that terminate do not, so that the load balancer sends no more clients.
+// answers returns the answer at each port. Services of one port are one to the load balancer: the backends of all
+// count, each address once. Those that terminate do not, so that the load balancer sends no more clients.
 func answers(services []service.Service, name Name) map[uint16]*answer {
 	all, names, local := map[uint16]*answer{}, map[uint16][]string{}, map[uint16]map[netip.Addr]bool{}
 	for _, s := range services {

@@ -31,7 +31,8 @@ func freePort(t *testing.T) uint16 {
 // balanced returns a service with a health-check port.
 func balanced(frontend string, port uint16, backends ...string) service.Service {
 	s := service.Service{
-		Frontend: netip.MustParseAddrPort(frontend), Protocol: service.TCP, External: true, ExternalPolicy: service.Local, HealthCheckPort: port,
+		Frontend: netip.MustParseAddrPort(frontend), Protocol: service.TCP, External: true, ExternalPolicy: service.Local,
+		HealthCheckPort: port,
 	}
 	for _, text := range backends {
 		var b service.Backend
@@ -61,7 +62,8 @@ func get(t *testing.T, host string, port uint16) (status int, weight string, loc
 		LocalEndpoints      *int
 		ServiceProxyHealthy bool
 	}
-	if err := json.Unmarshal(body, &got); err != nil || got.LocalEndpoints == nil || got.Service.Name == nil || got.Service.Namespace == nil || !got.ServiceProxyHealthy {
+	if err := json.Unmarshal(body, &got); err != nil || got.LocalEndpoints == nil || got.Service.Name == nil ||
+		got.Service.Namespace == nil || !got.ServiceProxyHealthy {
 		t.Fatalf("body %s: %v", body, err)
 	}
 	if h := resp.Header; h.Get("Content-Type") != "application/json" || h.Get("X-Content-Type-Options") != "nosniff" {
@@ -84,9 +86,12 @@ func TestAnswers(t *testing.T) {
 		{[]service.Service{balanced("192.0.2.1:80", port)}, 503, 0, "192.0.2.1:80/tcp"},
 		{[]service.Service{balanced("192.0.2.1:80", port, "10.1.0.1:80")}, 503, 0, "192.0.2.1:80/tcp"},
 		{[]service.Service{balanced("192.0.2.1:80", port, "10.1.0.1:80,local")}, 200, 1, "192.0.2.1:80/tcp"},
-		{[]service.Service{balanced("192.0.2.1:80", port, "10.1.0.1:80,local", "10.1.0.1:81,local", "10.1.0.2:80,local", "10.1.0.3:80")}, 200, 2, "192.0.2.1:80/tcp"},
-		{[]service.Service{balanced("192.0.2.1:80", port, "10.1.0.1:80,local,terminating", "10.1.0.2:80,local,draining", "10.1.0.3:80,local,quarantined")}, 503, 0, "192.0.2.1:80/tcp"},
-		{[]service.Service{balanced("192.0.2.1:81", port, "10.1.0.1:81"), balanced("192.0.2.1:80", port, "10.1.0.1:80,local"), balanced("192.0.2.2:80", second)},
+		{[]service.Service{balanced("192.0.2.1:80", port, "10.1.0.1:80,local", "10.1.0.1:81,local", "10.1.0.2:80,local",
+			"10.1.0.3:80")}, 200, 2, "192.0.2.1:80/tcp"},
+		{[]service.Service{balanced("192.0.2.1:80", port, "10.1.0.1:80,local,terminating", "10.1.0.2:80,local,draining",
+			"10.1.0.3:80,local,quarantined")}, 503, 0, "192.0.2.1:80/tcp"},
+		{[]service.Service{balanced("192.0.2.1:81", port, "10.1.0.1:81"), balanced("192.0.2.1:80", port, "10.1.0.1:80,local"),
+			balanced("192.0.2.2:80", second)},
 			200, 1, "192.0.2.1:80/tcp, 192.0.2.1:81/tcp"},
 	} {
 		if err := s.Apply(c.services, nil); err != nil {
@@ -159,7 +164,8 @@ func TestPortInUse(t *testing.T) {
 	services := []service.Service{balanced("192.0.2.1:80", taken), balanced("192.0.2.2:80", free)}
 	err = s.Apply(services, nil)
 	want := fmt.Sprintf("health-check port %d of service 192.0.2.1:80/tcp: ", taken)
-	if !errors.Is(err, syscall.EADDRINUSE) || !strings.HasPrefix(fmt.Sprint(err), want) || strings.Contains(fmt.Sprint(err), "\n") {
+	if !errors.Is(err, syscall.EADDRINUSE) || !strings.HasPrefix(fmt.Sprint(err), want) ||
+		strings.Contains(fmt.Sprint(err), "\n") {
 		t.Errorf("error %v", err)
 	}
 	get(t, "127.0.0.1", free)

@@ -121,7 +121,8 @@ func (s *set) remark(k *kubeService, of []*endpointSlice) {
 			s.Remarks = append(s.Remarks, "no endpoint has other ports")
 			return
 		}
-		s.Remarks = append(s.Remarks, fmt.Sprintf("spec.ports[%d]: no endpoint has the port %s", i, cmp.Or(string(p.TargetPort), fmt.Sprint(p.Port))))
+		s.Remarks = append(s.Remarks, fmt.Sprintf("spec.ports[%d]: no endpoint has the port %s", i,
+			cmp.Or(string(p.TargetPort), fmt.Sprint(p.Port))))
 	}
 }
 
@@ -133,8 +134,8 @@ func (k *kubeService) stateOf(e endpoint) service.State {
 	return e.state
 }
 
-// nearby are the backends of a port, and those of each kind of frontend, which these share: a Service can have many frontends, and many
-// backends of each.
+// nearby are the backends of a port, and those of each kind of frontend, which these share: a Service can have many
+// frontends, and many backends of each.
 type nearby struct {
 	all    []backend
 	shared map[kind][]service.Backend
@@ -166,8 +167,8 @@ func (n nearby) of(s *set, k *kubeService, v service.Service, f frontend) []serv
 	return backends
 }
 
-// limitBackends leaves out the backends that frontends of a kind cannot have, and of too many those that matter least: active ones and those
-// of this node stay. It sorts them.
+// limitBackends leaves out the backends that frontends of a kind cannot have, and of too many those that matter least:
+// active ones and those of this node stay. It sorts them.
 func (s *set) limitBackends(k *kubeService, v service.Service, all []service.Backend) []service.Backend {
 	all = slices.DeleteFunc(all, func(b service.Backend) bool {
 		err := v.CheckBackend(b)
@@ -182,7 +183,8 @@ func (s *set) limitBackends(k *kubeService, v service.Service, all []service.Bac
 	})
 	slices.SortFunc(all, service.Backend.Compare)
 	if len(all) > service.MaxBackends {
-		s.refuse("%s: it has more than %d endpoints: the others get no connection; active endpoints and endpoints of this node come first", k.origin, service.MaxBackends)
+		s.refuse("%s: it has more than %d endpoints: the others get no connection; active endpoints and endpoints of this "+
+			"node come first", k.origin, service.MaxBackends)
 		all = all[:service.MaxBackends]
 	}
 	return slices.Clone(all) // without the room of the others
@@ -202,8 +204,8 @@ func (t Taken) checkTunnel(at netip.AddrPort) error {
 	return fmt.Errorf("backend %s: UDP port %d is reserved for VXLAN: only pods can be backends there", at, t.Tunnel)
 }
 
-// near returns the backends of the frontend's family. If all active ones have topology hints, and some name this node or
-// else this zone, the other active ones are left out, as by kube-proxy. Policy local selects backends by itself.
+// near returns the backends of the frontend's family. If all active ones have topology hints, and some name this node
+// or else this zone, the other active ones are left out, as by kube-proxy. Policy local selects backends by itself.
 func (s *set) near(all []backend, f frontend) []service.Backend {
 	all = slices.DeleteFunc(slices.Clone(all), func(b backend) bool { return b.Addr.Addr().Is4() != f.addr.Is4() })
 	if f.policy == service.Cluster {
@@ -222,7 +224,8 @@ func (s *set) near(all []backend, f frontend) []service.Backend {
 	return out
 }
 
-// hinted returns the backends without the active ones whose hints do not have the name; ok is false if that is not to be.
+// hinted returns the backends without the active ones whose hints do not have the name; ok is false if that is not to
+// be.
 func hinted(all []backend, name string, names func(*hints) []hint) (kept []backend, ok bool) {
 	for _, b := range all {
 		switch {

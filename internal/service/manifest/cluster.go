@@ -18,7 +18,8 @@ type Name struct{ Namespace, Name string }
 // String returns "shop/web".
 func (n Name) String() string { return n.Namespace + "/" + n.Name }
 
-// Cluster holds the Service and EndpointSlice objects of a Kubernetes cluster as they come and go. It is for one goroutine.
+// Cluster holds the Service and EndpointSlice objects of a Kubernetes cluster as they come and go. It is for one
+// goroutine.
 type Cluster struct {
 	options  Options
 	services map[Name]*kubeService
@@ -32,7 +33,8 @@ type Cluster struct {
 // NewCluster returns a cluster without objects.
 func NewCluster(o Options) *Cluster {
 	return &Cluster{
-		o, map[Name]*kubeService{}, map[Name]*endpointSlice{}, map[Name][]*endpointSlice{}, map[netip.Addr]int{}, map[netip.Addr]map[Name]bool{},
+		o, map[Name]*kubeService{}, map[Name]*endpointSlice{}, map[Name][]*endpointSlice{}, map[netip.Addr]int{},
+		map[netip.Addr]map[Name]bool{},
 	}
 }
 
@@ -42,14 +44,16 @@ func (c *Cluster) SetZone(zone string) { c.options.Zone = zone }
 // SetNodePorts replaces the addresses of the node that have the node ports; nil: all have them.
 func (c *Cluster) SetNodePorts(addresses []netip.Addr) { c.options.NodePorts = addresses }
 
-// SetTaken replaces what external addresses, and backends at the tunnel's port, cannot be. It returns the Services with such.
+// SetTaken replaces what external addresses, and backends at the tunnel's port, cannot be. It returns the Services with
+// such.
 func (c *Cluster) SetTaken(taken Taken) (concerned []Name) {
 	was := c.options.Taken.Tunnel
 	c.options.Taken = taken
 	concerned = c.withExternal()
 	for n, of := range c.of {
 		at := func(p endpointPort) bool { return p.Port != nil && (*p.Port == was || *p.Port == taken.Tunnel) }
-		if c.services[n] != nil && slices.ContainsFunc(of, func(s *endpointSlice) bool { return slices.ContainsFunc(s.Ports, at) }) {
+		if c.services[n] != nil &&
+			slices.ContainsFunc(of, func(s *endpointSlice) bool { return slices.ContainsFunc(s.Ports, at) }) {
 			concerned = append(concerned, n)
 		}
 	}
@@ -86,8 +90,8 @@ func (c *Cluster) apiServers() (all []netip.Addr) {
 // ClusterIPs returns the cluster IPs of all Services.
 func (c *Cluster) ClusterIPs() []netip.Addr { return slices.Collect(maps.Keys(c.clusterIPs)) }
 
-// PutService stores the Service of a name, which may be there already. It returns the others that have one of its cluster IPs as an external
-// IP. An error says why it cannot be read: the one of before is gone then.
+// PutService stores the Service of a name, which may be there already. It returns the others that have one of its
+// cluster IPs as an external IP. An error says why it cannot be read: the one of before is gone then.
 func (c *Cluster) PutService(n Name, object jsontext.Value) (concerned []Name, err error) {
 	concerned = c.DeleteService(n)
 	origin := "Service " + n.String()
@@ -109,7 +113,8 @@ func (c *Cluster) PutService(n Name, object jsontext.Value) (concerned []Name, e
 	return concerned, nil
 }
 
-// DeleteService deletes the Service of a name, if there is one. It returns the others that have one of its cluster IPs as an external IP.
+// DeleteService deletes the Service of a name, if there is one. It returns the others that have one of its cluster IPs
+// as an external IP.
 func (c *Cluster) DeleteService(n Name) (concerned []Name) {
 	v, ok := c.services[n]
 	if !ok {
@@ -141,8 +146,8 @@ func addresses(texts []string) (all []netip.Addr) {
 	return all
 }
 
-// PutSlice stores the EndpointSlice of a name, which may be there already. It returns the Services whose backends it may change.
-// An error says why it cannot be read: the one of before is gone then.
+// PutSlice stores the EndpointSlice of a name, which may be there already. It returns the Services whose backends it
+// may change. An error says why it cannot be read: the one of before is gone then.
 func (c *Cluster) PutSlice(n Name, object jsontext.Value) (concerned []Name, err error) {
 	concerned = c.DeleteSlice(n)
 	v, err := readSlice("", n, object, c.options.Node)
@@ -180,7 +185,8 @@ func (c *Cluster) find(of, n Name) (at int, found bool) {
 	return slices.BinarySearchFunc(c.of[of], n, func(s *endpointSlice, n Name) int { return s.name.Compare(n) })
 }
 
-// DeleteSlice deletes the EndpointSlice of a name, if there is one. It returns the Services whose backends that may change.
+// DeleteSlice deletes the EndpointSlice of a name, if there is one. It returns the Services whose backends that may
+// change.
 func (c *Cluster) DeleteSlice(n Name) (concerned []Name) {
 	v, ok := c.slices[n]
 	if !ok {
@@ -204,9 +210,10 @@ func (c *Cluster) Names() []Name {
 // Gives reports whether a Service's load balancer has an address, as its controller says.
 func (c *Cluster) Gives(n Name, addr netip.Addr) bool {
 	k := c.services[n]
-	return k != nil && k.Spec.Type == "LoadBalancer" && slices.ContainsFunc(k.Status.LoadBalancer.Ingress, func(in ingress) bool {
-		return slices.Contains(addresses([]string{in.IP}), addr)
-	})
+	return k != nil && k.Spec.Type == "LoadBalancer" && slices.ContainsFunc(k.Status.LoadBalancer.Ingress,
+		func(in ingress) bool {
+			return slices.Contains(addresses([]string{in.IP}), addr)
+		})
 }
 
 // CompareAge orders Services by age, the oldest first, then by name; one that is not there comes last.
@@ -225,7 +232,8 @@ func (n Name) Compare(o Name) int {
 	return cmp.Or(cmp.Compare(n.Namespace, o.Namespace), cmp.Compare(n.Name, o.Name))
 }
 
-// Snapshot is a Service with all that it depends on, as it was: what it stands for can be computed while objects come and go.
+// Snapshot is a Service with all that it depends on, as it was: what it stands for can be computed while objects come
+// and go.
 type Snapshot struct {
 	kube *kubeService // nil: there is none
 	of   []*endpointSlice
@@ -250,8 +258,8 @@ func (c *Cluster) Snapshot(n Name) Snapshot {
 	return s
 }
 
-// Set returns what the Service stands for: nothing if there is none. An error says why it cannot be served. External addresses that
-// cannot be are left out.
+// Set returns what the Service stands for: nothing if there is none. An error says why it cannot be served. External
+// addresses that cannot be are left out.
 func (s Snapshot) Set() (Set, error) {
 	k := s.kube
 	if k == nil {

@@ -27,10 +27,12 @@ func every() []service.Service {
 	backends := []service.Backend{{Addr: at("10.1.0.1:80")}, {Addr: at("10.1.0.2:80"), State: service.Draining, Weight: 3}}
 	return []service.Service{
 		{Frontend: at("10.96.0.1:80"), Backends: backends, Choice: service.Maglev, OnRemove: service.Reset},
-		{Frontend: at("10.96.0.2:80"), Protocol: service.TCP, Backends: backends, Affinity: 3 * time.Hour, InternalPolicy: service.Local},
+		{Frontend: at("10.96.0.2:80"), Protocol: service.TCP, Backends: backends, Affinity: 3 * time.Hour,
+			InternalPolicy: service.Local},
 		{Frontend: at("10.96.0.2:80"), Protocol: service.UDP, Backends: backends[:1]},
 		{Frontend: at("10.96.0.3:80"), Protocol: service.SCTP, Backends: backends[:1]},
-		{Frontend: at("192.0.2.1:80"), Protocol: service.TCP, External: true, DSR: service.IPIP, ExternalPolicy: service.Local, HealthCheckPort: 31000,
+		{Frontend: at("192.0.2.1:80"), Protocol: service.TCP, External: true, DSR: service.IPIP,
+			ExternalPolicy: service.Local, HealthCheckPort: 31000,
 			SourceRanges: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("192.168.0.0/16")}},
 		{Frontend: at("0.0.0.0:30000"), Protocol: service.TCP, NodePort: true, Backends: backends},
 		{Frontend: at("[::]:30000"), Protocol: service.TCP, NodePort: true, Backends: service.Backends(at("[fd00::1]:80"))},
@@ -153,8 +155,10 @@ var badForm = []struct {
 	{`{"schema": 1, "services": [{"service": "10.96.0.1:080", "backends": []}]}`, `port "080" has a leading zero`, true},
 	{`{"schema": 1, "services": [{"service": "0.0.0.0:80", "backends": []}]}`, "which only a node port may have", false},
 	{`{"schema": 1, "services": [{"service": "240.0.0.1:80", "backends": []}]}`, "240.0.0.1 is in 240.0.0.0/4", false},
-	{`{"schema": 1, "services": [{"service": "10.96.0.1:80", "backends": ["10.1.0.1:80,gone"]}]}`, `backends[0]: backend "10.1.0.1:80,gone": unknown state "gone"`, true},
-	{`{"schema": 1, "services": [{"service": "10.96.0.1:80", "backends": ["10.1.0.1:80,weight=0"]}]}`, `weight 0 is not in 1..65535`, true},
+	{`{"schema": 1, "services": [{"service": "10.96.0.1:80", "backends": ["10.1.0.1:80,gone"]}]}`,
+		`backends[0]: backend "10.1.0.1:80,gone": unknown state "gone"`, true},
+	{`{"schema": 1, "services": [{"service": "10.96.0.1:80", "backends": ["10.1.0.1:80,weight=0"]}]}`,
+		`weight 0 is not in 1..65535`, true},
 	{one(`, "Choice": "maglev"`), "Choice: unknown field", true},
 	{one(`, "choice": "best"`), `choice: unknown choice "best"`, true},
 	{one(`, "protocol": "TCP"`), `protocol: write "TCP" as "tcp"`, true},
@@ -169,8 +173,10 @@ var badForm = []struct {
 	{one(`, "nodePort": "yes"`), "nodePort: want a boolean, got a string", true},
 	{one(`, "sourceRanges": ["10.0.0.1"]`), "sourceRanges[0]", true},
 	{one(`, "sourceRanges": ["10.0.0.1/8"]`), "has host bits", false},
-	{one(`, "external": true, "externalPolicy": "local", "healthCheckPort": 30000}, {"service": "0.0.0.0:30000", "nodePort": true, "backends": []`), "health-check port 30000 is the node port of service 0.0.0.0:30000/any", false},
-	{one(`}, {"service": "10.96.0.1:80", "protocol": "udp", "backends": []`), "services[1] 10.96.0.1:80: frontend 10.96.0.1:80/udp also belongs to document 1: services[0] 10.96.0.1:80", false},
+	{one(`, "external": true, "externalPolicy": "local", "healthCheckPort": 30000}, {"service": "0.0.0.0:30000", ` +
+		`"nodePort": true, "backends": []`), "health-check port 30000 is the node port of service 0.0.0.0:30000/any", false},
+	{one(`}, {"service": "10.96.0.1:80", "protocol": "udp", "backends": []`),
+		"services[1] 10.96.0.1:80: frontend 10.96.0.1:80/udp also belongs to document 1: services[0] 10.96.0.1:80", false},
 }
 
 func TestBadForm(t *testing.T) {
@@ -218,7 +224,8 @@ func FuzzRead(f *testing.F) {
 			t.Fatalf("%q: written and read again: %+v, %v", text, again, err)
 		}
 		var document map[string]any
-		if yaml.NewDecoder(strings.NewReader(text)).Decode(&document) == nil && document["schema"] != nil && document["kind"] == nil {
+		if yaml.NewDecoder(strings.NewReader(text)).Decode(&document) == nil && document["schema"] != nil &&
+			document["kind"] == nil {
 			if err := schema.Validate(asJSON(t, text)); err != nil {
 				t.Fatalf("%q: %v", text, err)
 			}

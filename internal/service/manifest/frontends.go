@@ -100,7 +100,8 @@ func (s *set) joinOne(k *kubeService, of []*endpointSlice) error {
 			v := service.Service{Frontend: netip.AddrPortFrom(f.addr, p.Port), Protocol: protocol, Affinity: k.affinity(),
 				NodePort: f.nodePort, External: f.external, SourceRanges: f.ranges}
 			if f.atNodePort {
-				if v.Frontend = netip.AddrPortFrom(f.addr, p.NodePort); p.NodePort == 0 || f.addr.IsLoopback() && protocol == service.SCTP {
+				if v.Frontend = netip.AddrPortFrom(f.addr, p.NodePort); p.NodePort == 0 || f.addr.IsLoopback() &&
+					protocol == service.SCTP {
 					continue // no socket translates SCTP
 				}
 			}
@@ -132,8 +133,8 @@ func (s *set) joinOne(k *kubeService, of []*endpointSlice) error {
 	return nil
 }
 
-// leave leaves the addresses of a load balancer to the machines that have them: there it is their own programs that answer, as with the
-// servicelb of k3s.
+// leave leaves the addresses of a load balancer to the machines that have them: there it is their own programs that
+// answer, as with the servicelb of k3s.
 func (s *set) leave(k *kubeService, all []frontend) []frontend {
 	return slices.DeleteFunc(all, func(f frontend) bool {
 		of := s.ofMachine(f.addr)
@@ -153,7 +154,8 @@ func (s *set) ofMachine(addr netip.Addr) string {
 	return "the API server"
 }
 
-// free returns an error if a frontend is an external address that another than the Service has: it would take what is for that one.
+// free returns an error if a frontend is an external address that another than the Service has: it would take what is
+// for that one.
 func (s *set) free(k *kubeService, f frontend) error {
 	if !f.external || f.atNodePort {
 		return nil
@@ -171,7 +173,8 @@ func (s *set) free(k *kubeService, f frontend) error {
 	for bits := f.addr.BitLen(); bits >= 0; bits-- {
 		r, _ := f.addr.Prefix(bits)
 		if node, ok := s.Taken.Pods[r]; ok {
-			return fmt.Errorf("%s: %s: external IP %v is within the pods' range %v of node %s", k.origin, f.field, f.addr, r, node)
+			return fmt.Errorf("%s: %s: external IP %v is within the pods' range %v of node %s", k.origin, f.field,
+				f.addr, r, node)
 		}
 	}
 	return nil
@@ -204,7 +207,8 @@ func (s *set) frontends(k *kubeService) (out []frontend, err error) {
 	if k.Spec.Type == "LoadBalancer" {
 		for i, in := range k.Status.LoadBalancer.Ingress {
 			if in.IP != "" && in.IPMode != "Proxy" { // a proxy must see the traffic itself
-				add(fmt.Sprintf("status.loadBalancer.ingress[%d].ip", i), in.IP, frontend{policy: external, external: true, ranged: true})
+				add(fmt.Sprintf("status.loadBalancer.ingress[%d].ip", i), in.IP, frontend{policy: external, external: true,
+					ranged: true})
 			}
 		}
 	}
@@ -256,8 +260,8 @@ func (k *kubeService) affinity() time.Duration {
 	return cmp.Or(time.Duration(k.Spec.SessionAffinityConfig.ClientIP.TimeoutSeconds)*time.Second, defaultAffinity)
 }
 
-// addRanges adds the source ranges to the addresses of the load balancer. It leaves out an address if all ranges are of the
-// other family: kube-proxy opens it to all.
+// addRanges adds the source ranges to the addresses of the load balancer. It leaves out an address if all ranges are of
+// the other family: kube-proxy opens it to all.
 func (s *set) addRanges(k *kubeService, frontends []frontend) (out []frontend, err error) {
 	ranges, err := k.sourceRanges()
 	if err != nil && !s.cluster {

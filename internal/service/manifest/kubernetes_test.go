@@ -108,18 +108,23 @@ func TestKubernetes(t *testing.T) {
 		t.Errorf("read\n%s\nwant it to begin with\n%s", got, kubernetesWant)
 	}
 	for _, want := range []string{
-		"- service: 192.0.2.2:80\n", "    external: true\n    sourceRanges:\n      - 10.0.0.0/8\n    healthCheckPort: 31000\n",
-		"- service: 192.0.2.1:53\n", "- service: '[::]:30080'\n    protocol: tcp\n    backends:\n      - '[fd00:10::1]:8080'\n",
+		"- service: 192.0.2.2:80\n",
+		"    external: true\n    sourceRanges:\n      - 10.0.0.0/8\n    healthCheckPort: 31000\n",
+		"- service: 192.0.2.1:53\n",
+		"- service: '[::]:30080'\n    protocol: tcp\n    backends:\n      - '[fd00:10::1]:8080'\n",
 		"- service: '[fd00::2]:53'\n    protocol: udp\n    backends: []\n",
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("%q is missing:\n%s", want, got)
 		}
 	}
-	if n := strings.Count(got, "- service:"); n != 10 || strings.Contains(got, "192.0.2.3") || strings.Contains(got, "2001:db8") {
+	if n := strings.Count(got, "- service:"); n != 10 || strings.Contains(got, "192.0.2.3") ||
+		strings.Contains(got, "2001:db8") {
 		t.Errorf("%d services:\n%s", n, got)
 	}
-	if len(notes) != 1 || !strings.Contains(notes[0], "Service shop/web: status.loadBalancer.ingress[3].ip left out: no spec.loadBalancerSourceRanges is IPv6") {
+	if len(notes) != 1 ||
+		!strings.Contains(notes[0],
+			"Service shop/web: status.loadBalancer.ingress[3].ip left out: no spec.loadBalancerSourceRanges is IPv6") {
 		t.Errorf("notes %q", notes)
 	}
 	got, notes = read(t, kubernetes, Options{})
@@ -130,7 +135,8 @@ func TestKubernetes(t *testing.T) {
 
 // small is a Service with one port and a slice of three endpoints in zones; more is more of the Service's spec.
 func small(more string) string {
-	return `{"kind": "ServiceList", "apiVersion": "v1", "items": [{"metadata": {"name": "a"}, "spec": {"clusterIP": "10.96.0.1", "ports": [{"port": 80}]` + more + `}}]}
+	return `{"kind": "ServiceList", "apiVersion": "v1", "items": [{"metadata": {"name": "a"}, "spec": {"clusterIP": ` +
+		`"10.96.0.1", "ports": [{"port": 80}]` + more + `}}]}
 {"kind": "EndpointSlice", "apiVersion": "discovery.k8s.io/v1", "metadata": {"name": "a-1", "labels": {"kubernetes.io/service-name": "a"}},
 "addressType": "IPv4", "ports": [{"port": 8080}], "endpoints": [
 {"addresses": ["10.1.0.1"], "hints": {"forZones": [{"name": "x"}], "forNodes": [{"name": "n1"}]}},
@@ -139,19 +145,20 @@ func small(more string) string {
 {"addresses": ["10.1.0.4"], "conditions": {"ready": false}}]}`
 }
 
-// TestNearBackends chooses by hints as kube-proxy does: those of the node, or else of the zone, if all active backends have
-// hints and one of them is there.
+// TestNearBackends chooses by hints as kube-proxy does: those of the node, or else of the zone, if all active backends
+// have hints and one of them is there.
 func TestNearBackends(t *testing.T) {
 	for name, c := range map[string]struct {
 		text string
 		o    Options
 		want string
 	}{
-		"no zone":         {small(""), Options{}, "1 2 3 4"},
-		"zone":            {small(""), Options{Zone: "x"}, "1 2 4"},
-		"zone of one":     {small(""), Options{Zone: "z"}, "3 4"},
-		"unknown zone":    {small(""), Options{Zone: "w"}, "1 2 3 4"},
-		"node":            {strings.Replace(small(""), `[{"name": "z"}]`, `[{"name": "z"}], "forNodes": [{"name": "n3"}]`, 1), Options{Node: "n1", Zone: "x"}, "1 4"},
+		"no zone":      {small(""), Options{}, "1 2 3 4"},
+		"zone":         {small(""), Options{Zone: "x"}, "1 2 4"},
+		"zone of one":  {small(""), Options{Zone: "z"}, "3 4"},
+		"unknown zone": {small(""), Options{Zone: "w"}, "1 2 3 4"},
+		"node": {strings.Replace(small(""), `[{"name": "z"}]`, `[{"name": "z"}], "forNodes": [{"name": "n3"}]`, 1),
+			Options{Node: "n1", Zone: "x"}, "1 4"},
 		"not all by node": {small(""), Options{Node: "n1", Zone: "x"}, "1 2 4"},
 		"one has none":    {strings.Replace(small(""), `"ready": false`, `"ready": true`, 1), Options{Zone: "x"}, "1 2 3 4"},
 		"policy local":    {small(`, "internalTrafficPolicy": "Local"`), Options{Zone: "x"}, "1 2 3 4"},
@@ -185,13 +192,15 @@ func TestKubernetesStates(t *testing.T) {
 // TestLeftOut has a note for each object that is no service.
 func TestLeftOut(t *testing.T) {
 	for text, want := range map[string]string{
-		`{"kind": "Deployment", "apiVersion": "apps/v1", "metadata": {"name": "d"}}`:                                                         "Deployment default/d: not read",
-		`{"kind": "Service", "apiVersion": "serving.knative.dev/v1", "metadata": {"name": "d"}}`:                                             "Service default/d: not read",
-		`{"kind": "Service", "apiVersion": "v1", "metadata": {"name": "d"}, "spec": {"clusterIP": "None"}}`:                                  "Service default/d: left out: headless: no cluster IP to serve",
-		`{"kind": "Service", "apiVersion": "v1", "metadata": {"name": "d"}, "spec": {"type": "ExternalName"}}`:                               "left out: its type is ExternalName",
-		`{"kind": "Service", "apiVersion": "v1", "metadata": {"name": "d"}, "spec": {"clusterIP": ""}}`:                                      "left out: its address is not set yet",
-		`{"kind": "Service", "apiVersion": "v1", "metadata": {"name": "d", "labels": {"` + labelProxy + `": "p"}}}`:                          `names the proxy "p"`,
-		`{"kind": "EndpointSlice", "apiVersion": "discovery.k8s.io/v1", "metadata": {"name": "e", "labels": {"` + labelService + `": "f"}}}`: "EndpointSlice default/e: left out: there is no Service f",
+		`{"kind": "Deployment", "apiVersion": "apps/v1", "metadata": {"name": "d"}}`:                           "Deployment default/d: not read",
+		`{"kind": "Service", "apiVersion": "serving.knative.dev/v1", "metadata": {"name": "d"}}`:               "Service default/d: not read",
+		`{"kind": "Service", "apiVersion": "v1", "metadata": {"name": "d"}, "spec": {"clusterIP": "None"}}`:    "Service default/d: left out: headless: no cluster IP to serve",
+		`{"kind": "Service", "apiVersion": "v1", "metadata": {"name": "d"}, "spec": {"type": "ExternalName"}}`: "left out: its type is ExternalName",
+		`{"kind": "Service", "apiVersion": "v1", "metadata": {"name": "d"}, "spec": {"clusterIP": ""}}`:        "left out: its address is not set yet",
+		`{"kind": "Service", "apiVersion": "v1", "metadata": {"name": "d", "labels": {"` + labelProxy +
+			`": "p"}}}`: `names the proxy "p"`,
+		`{"kind": "EndpointSlice", "apiVersion": "discovery.k8s.io/v1", "metadata": {"name": "e", "labels": {"` +
+			labelService + `": "f"}}}`: "EndpointSlice default/e: left out: there is no Service f",
 	} {
 		_, notes := read(t, small("")+text, Options{})
 		if len(notes) != 1 || !strings.Contains(notes[0], want) || !strings.HasPrefix(notes[0], "document 3: ") {
@@ -226,7 +235,9 @@ func TestBadKubernetes(t *testing.T) {
 		}
 	}
 	for change, want := range map[[2]string]string{
-		{`"10.1.0.3"`, `"fd00::1"`}:                `document 2: EndpointSlice default/a-1: endpoints[2].addresses[0]: "fd00::1" is not an address of type IPv4`,
+		{`"10.1.0.3"`,
+			`"fd00::1"`}: `document 2: EndpointSlice default/a-1: endpoints[2].addresses[0]: "fd00::1" is not an address of ` +
+			`type IPv4`,
 		{`["10.1.0.3"]`, `[]`}:                     "endpoints[2].addresses: empty",
 		{`"10.1.0.3"`, `"127.0.0.1"`}:              "127.0.0.1 is a loopback address",
 		{`"kubernetes.io/service-name"`, `"x"`}:    "metadata.labels: kubernetes.io/service-name is missing",
@@ -244,7 +255,8 @@ func TestBadKubernetes(t *testing.T) {
 func TestReadIsDeterministic(t *testing.T) {
 	text := small("")
 	for _, n := range []string{"f", "g", "h"} {
-		text += `{"kind": "EndpointSlice", "apiVersion": "discovery.k8s.io/v1", "metadata": {"name": "` + n + `", "labels": {"` + labelService + `": "` + n + `"}}}`
+		text += `{"kind": "EndpointSlice", "apiVersion": "discovery.k8s.io/v1", "metadata": {"name": "` + n +
+			`", "labels": {"` + labelService + `": "` + n + `"}}}`
 	}
 	first, notes := read(t, text, Options{})
 	for range 10 {
@@ -255,11 +267,13 @@ func TestReadIsDeterministic(t *testing.T) {
 	}
 }
 
-// TestTunnelPort leaves out UDP backends at the port of the nodes' tunnel that are no pods: nodes would take what is sent to them for packets of pods.
+// TestTunnelPort leaves out UDP backends at the port of the nodes' tunnel that are no pods: nodes would take what is
+// sent to them for packets of pods.
 func TestTunnelPort(t *testing.T) {
 	n := Name{"shop", "web"}
 	c := NewCluster(Options{})
-	const service = `{"spec": {"clusterIP": "10.96.0.1", "ports": [{"name": "u", "protocol": "UDP", "port": 53}, {"name": "t", "port": 53}]}}`
+	const service = `{"spec": {"clusterIP": "10.96.0.1", "ports": [{"name": "u", "protocol": "UDP", "port": 53}, ` +
+		`{"name": "t", "port": 53}]}}`
 	const slice = `{"metadata": {"labels": {"kubernetes.io/service-name": "web"}}, "addressType": "IPv4",
 "endpoints": [{"addresses": ["192.0.2.1"]}, {"addresses": ["10.1.2.3"]}],
 "ports": [{"name": "u", "protocol": "UDP", "port": 4789}, {"name": "t", "protocol": "TCP", "port": 4789}]}`
@@ -271,15 +285,18 @@ func TestTunnelPort(t *testing.T) {
 	wants := func(udp, left int) {
 		t.Helper()
 		set, err := c.Snapshot(n).Set()
-		if err != nil || len(set.Services) != 2 || len(set.Services[0].Backends) != udp || len(set.Services[1].Backends) != 2 {
+		if err != nil || len(set.Services) != 2 || len(set.Services[0].Backends) != udp ||
+			len(set.Services[1].Backends) != 2 {
 			t.Fatalf("%+v: %v", set.Services, err)
 		}
-		if all := strings.Join(set.NotServed, "\n"); strings.Count(all, "192.0.2.1:4789: UDP port 4789 is reserved for VXLAN") != left {
+		if all := strings.Join(set.NotServed, "\n"); strings.Count(all,
+			"192.0.2.1:4789: UDP port 4789 is reserved for VXLAN") != left {
 			t.Errorf("not served: %s", all)
 		}
 	}
 	wants(2, 0)
-	if concerned := c.SetTaken(Taken{Tunnel: 4789, Pods: map[netip.Prefix]string{netip.MustParsePrefix("10.1.2.0/24"): "a"}}); !slices.Equal(concerned, []Name{n}) {
+	if concerned := c.SetTaken(Taken{Tunnel: 4789,
+		Pods: map[netip.Prefix]string{netip.MustParsePrefix("10.1.2.0/24"): "a"}}); !slices.Equal(concerned, []Name{n}) {
 		t.Errorf("concerned are %v", concerned)
 	}
 	wants(1, 1)
@@ -289,15 +306,19 @@ func TestTunnelPort(t *testing.T) {
 	wants(2, 0)
 }
 
-// TestClusterLeavesOut external addresses, the load balancer's too, that cannot be served: for a cluster, the others of the Service are.
+// TestClusterLeavesOut external addresses, the load balancer's too, that cannot be served: for a cluster, the others of
+// the Service are.
 func TestClusterLeavesOut(t *testing.T) {
 	n := Name{"shop", "web"}
 	c := NewCluster(Options{})
-	if _, err := c.PutService(n, []byte(`{"spec": {"type": "LoadBalancer", "clusterIP": "10.96.0.1", "externalIPs": ["127.0.0.1", "0.0.0.0", "10.1.2.3", "192.0.2.1"],
+	if _, err := c.PutService(n,
+		[]byte(`{"spec": {"type": "LoadBalancer", "clusterIP": "10.96.0.1", "externalIPs": ["127.0.0.1", "0.0.0.0", `+
+			`"10.1.2.3", "192.0.2.1"],
 "ports": [{"port": 80}, {"port": 81}]}, "status": {"loadBalancer": {"ingress": [{"ip": "224.0.0.1"}, {"ip": "fd00:1::9"}, {"ip": "192.0.2.2"}]}}}`)); err != nil {
 		t.Fatal(err)
 	}
-	concerned := c.SetTaken(Taken{Pods: map[netip.Prefix]string{netip.MustParsePrefix("10.1.2.0/24"): "a", netip.MustParsePrefix("fd00:1::/64"): "b"}})
+	concerned := c.SetTaken(Taken{Pods: map[netip.Prefix]string{netip.MustParsePrefix("10.1.2.0/24"): "a",
+		netip.MustParsePrefix("fd00:1::/64"): "b"}})
 	if !slices.Equal(concerned, []Name{n}) {
 		t.Errorf("concerned are %v", concerned)
 	}
@@ -309,13 +330,16 @@ func TestClusterLeavesOut(t *testing.T) {
 	for _, s := range set.Services {
 		have = append(have, s.Frontend.String())
 	}
-	if want := "10.96.0.1:80 192.0.2.2:80 192.0.2.1:80 10.96.0.1:81 192.0.2.2:81 192.0.2.1:81"; strings.Join(have, " ") != want {
+	if want := "10.96.0.1:80 192.0.2.2:80 192.0.2.1:80 10.96.0.1:81 192.0.2.2:81 192.0.2.1:81"; strings.Join(have,
+		" ") != want {
 		t.Errorf("frontends %s, want %s", have, want)
 	}
 	all := strings.Join(set.NotServed, "\n")
 	for text, want := range map[string]int{
-		"service \"127.0.0.1:80\": 127.0.0.1 is a loopback": 1, "0.0.0.0 is the unspecified": 2, "224.0.0.1 is a multicast": 2,
-		"Service shop/web: spec.externalIPs[2]: external IP 10.1.2.3 is within the pods' range 10.1.2.0/24 of node a": 1, "fd00:1::9 is within the pods' range fd00:1::/64 of node b": 1,
+		"service \"127.0.0.1:80\": 127.0.0.1 is a loopback": 1, "0.0.0.0 is the unspecified": 2,
+		"224.0.0.1 is a multicast": 2,
+		"Service shop/web: spec.externalIPs[2]: external IP 10.1.2.3 is within the pods' range 10.1.2.0/24 of node a": 1,
+		"fd00:1::9 is within the pods' range fd00:1::/64 of node b":                                                   1,
 	} {
 		if strings.Count(all, text) != want {
 			t.Errorf("%q is not there %d times:\n%s", text, want, all)
@@ -326,7 +350,8 @@ func TestClusterLeavesOut(t *testing.T) {
 // TestNodePortOfSCTP is at all addresses of the node but 127.0.0.1, where no socket is translated.
 func TestNodePortOfSCTP(t *testing.T) {
 	got, _ := read(t, `{"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a"},
-"spec": {"type": "NodePort", "clusterIP": "10.96.0.1", "ports": [{"port": 80, "nodePort": 30080, "protocol": "SCTP"}]}}`, Options{Localhost: true})
+"spec": {"type": "NodePort", "clusterIP": "10.96.0.1",
+"ports": [{"port": 80, "nodePort": 30080, "protocol": "SCTP"}]}}`, Options{Localhost: true})
 	if strings.Count(got, "- service:") != 2 || !strings.Contains(got, "- service: 0.0.0.0:30080\n") {
 		t.Errorf("read\n%s", got)
 	}

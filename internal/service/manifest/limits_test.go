@@ -23,7 +23,8 @@ func put(t *testing.T, c *Cluster, spec string, slices ...[2]string) {
 		t.Fatal(err)
 	}
 	for i, s := range slices {
-		if _, err := c.PutSlice(Name{"shop", fmt.Sprint("web-", i)}, fmt.Appendf(nil, `{"metadata": {"labels": {"kubernetes.io/service-name": "web"}},
+		if _, err := c.PutSlice(Name{"shop", fmt.Sprint("web-", i)},
+			fmt.Appendf(nil, `{"metadata": {"labels": {"kubernetes.io/service-name": "web"}},
 "addressType": "IPv4", "ports": [%s], "endpoints": [%s]}`, s[0], s[1])); err != nil {
 			t.Fatal(err)
 		}
@@ -54,7 +55,8 @@ func TestTakenAddresses(t *testing.T) {
 		Nodes: map[netip.Addr]string{addr("192.0.2.1"): "node far", addr("203.0.113.5"): "the API server"},
 		Hosts: map[netip.Addr]string{addr("198.51.100.7"): "node here", addr("192.0.2.66"): "node here"},
 	})
-	if _, err := c.PutSlice(Name{"default", "kubernetes"}, []byte(`{"metadata": {"labels": {"kubernetes.io/service-name": "kubernetes"}}, "addressType": "IPv4",
+	if _, err := c.PutSlice(Name{"default", "kubernetes"},
+		[]byte(`{"metadata": {"labels": {"kubernetes.io/service-name": "kubernetes"}}, "addressType": "IPv4",
 "endpoints": [{"addresses": ["203.0.113.9"]}]}`)); err != nil {
 		t.Fatal(err)
 	}
@@ -73,11 +75,13 @@ func TestTakenAddresses(t *testing.T) {
 		_, text, _ = strings.Cut(text, "external IP ")
 		refused = append(refused, text)
 	}
-	if want := []string{"192.0.2.1 is an address of node far", "203.0.113.5 is an address of the API server", "203.0.113.9 is an address of the API server",
+	if want := []string{"192.0.2.1 is an address of node far", "203.0.113.5 is an address of the API server",
+		"203.0.113.9 is an address of the API server",
 		"198.51.100.7 is an address of node here"}; !slices.Equal(refused, want) {
 		t.Errorf("refused are %q, want %q", refused, want)
 	}
-	if want := []string{"Service shop/web: status.loadBalancer.ingress[0].ip left out: 192.0.2.1 is an address of node far, which answers there"}; !slices.Equal(set.Notes, want) {
+	if want := []string{"Service shop/web: status.loadBalancer.ingress[0].ip left out: 192.0.2.1 is an address of node " +
+		"far, which answers there"}; !slices.Equal(set.Notes, want) {
 		t.Errorf("notes %q, want %q", set.Notes, want)
 	}
 }
@@ -85,11 +89,14 @@ func TestTakenAddresses(t *testing.T) {
 // TestAPIServerAddressLater takes an external IP from a Service once an API server has the address.
 func TestAPIServerAddressLater(t *testing.T) {
 	c := NewCluster(Options{})
-	if set := served(t, c, `{"spec": {"clusterIP": "10.96.0.1", "ports": [{"port": 443}], "externalIPs": ["203.0.113.9"]}}`); len(set.Services) != 2 {
+	if set := served(t, c,
+		`{"spec": {"clusterIP": "10.96.0.1", "ports": [{"port": 443}], "externalIPs": ["203.0.113.9"]}}`); len(
+		set.Services) != 2 {
 		t.Fatalf("before: there are %v", set.Services)
 	}
 	slice := Name{"default", "kubernetes"}
-	concerned, err := c.PutSlice(slice, []byte(`{"metadata": {"labels": {"kubernetes.io/service-name": "kubernetes"}}, "addressType": "IPv4",
+	concerned, err := c.PutSlice(slice,
+		[]byte(`{"metadata": {"labels": {"kubernetes.io/service-name": "kubernetes"}}, "addressType": "IPv4",
 "endpoints": [{"addresses": ["203.0.113.9"]}]}`))
 	if err != nil || !slices.Contains(concerned, web) {
 		t.Errorf("a change of the API servers concerns %v, %v", concerned, err)
@@ -111,7 +118,8 @@ func TestLooseAddresses(t *testing.T) {
 		`"loadBalancerSourceRanges": ["010.0.0.0/8"], "externalIPs": ["192.0.2.55"]`:    "10.96.0.1:80 192.0.2.55:80",
 		`"loadBalancerSourceRanges": ["10.0.0.0/8", "x"], "externalIPs": ["192.0.2.5"]`: "10.96.0.1:80 192.0.2.5:80",
 	} {
-		set := served(t, NewCluster(Options{}), `{"spec": {"type": "LoadBalancer", "clusterIP": "10.96.0.1", "ports": [{"port": 80}], `+spec+`},
+		set := served(t, NewCluster(Options{}),
+			`{"spec": {"type": "LoadBalancer", "clusterIP": "10.96.0.1", "ports": [{"port": 80}], `+spec+`},
 "status": {"loadBalancer": {"ingress": [{"ip": "192.0.2.66"}]}}}`)
 		var have []string
 		for _, s := range set.Services {
@@ -137,7 +145,8 @@ func TestManyEndpoints(t *testing.T) {
 	for i := range 50 {
 		var e []string
 		for j := range 100 {
-			e = append(e, fmt.Sprintf(`{"addresses": ["10.1.%d.%d"], "nodeName": %q, "conditions": {"ready": %v}}`, i, j+1, fmt.Sprint("n", i), i > 0))
+			e = append(e, fmt.Sprintf(`{"addresses": ["10.1.%d.%d"], "nodeName": %q, "conditions": {"ready": %v}}`, i, j+
+				1, fmt.Sprint("n", i), i > 0))
 		}
 		of = append(of, strings.Join(e, ","))
 	}
@@ -165,7 +174,8 @@ func TestManyBadEndpoints(t *testing.T) {
 	for i := range 250 {
 		of = append(of, fmt.Sprintf(`{"addresses": ["127.0.0.%d"]}`, i+1))
 	}
-	set := served(t, NewCluster(Options{}), `{"spec": {"clusterIP": "10.96.0.1", "ports": [{"port": 80}]}}`, strings.Join(of, ","))
+	set := served(t, NewCluster(Options{}), `{"spec": {"clusterIP": "10.96.0.1", "ports": [{"port": 80}]}}`,
+		strings.Join(of, ","))
 	if n := len(set.NotServed); len(set.Services) != 1 || n != maxTold || set.NotServed[n-1] != "more is not served" {
 		t.Errorf("there are %d lines, the last %q", n, set.NotServed[max(0, n-1):])
 	}
@@ -174,7 +184,8 @@ func TestManyBadEndpoints(t *testing.T) {
 // TestBadEndpoints leaves out single endpoints that no service can have.
 func TestBadEndpoints(t *testing.T) {
 	set := served(t, NewCluster(Options{}), `{"spec": {"clusterIP": "10.96.0.1", "ports": [{"port": 8080}]}}`,
-		`{"addresses": ["10.1.0.1"]}, {"addresses": ["127.0.0.1"]}, {"addresses": ["10.96.0.1"]}, {"addresses": []}, {"addresses": ["fd00::1"]}`)
+		`{"addresses": ["10.1.0.1"]}, {"addresses": ["127.0.0.1"]}, {"addresses": ["10.96.0.1"]}, {"addresses": []}, `+
+			`{"addresses": ["fd00::1"]}`)
 	if len(set.Services) != 1 || fmt.Sprint(set.Services[0].Backends) != "[10.1.0.1:8080]" || len(set.NotServed) != 4 {
 		t.Errorf("there are %v, and %q", set.Services, set.NotServed)
 	}
@@ -192,7 +203,8 @@ func TestManyOfBoth(t *testing.T) {
 	for i := range 4000 {
 		of = append(of, fmt.Sprintf(`{"addresses": ["10.1.%d.%d"]}`, i/200, i%200+1))
 	}
-	served(t, c, fmt.Sprintf(`{"spec": {"clusterIP": "10.96.0.1", "ports": [{"port": 8080}], "externalIPs": [%s]}}`, strings.Join(ips, ",")), strings.Join(of, ","))
+	served(t, c, fmt.Sprintf(`{"spec": {"clusterIP": "10.96.0.1", "ports": [{"port": 8080}], "externalIPs": [%s]}}`,
+		strings.Join(ips, ",")), strings.Join(of, ","))
 	var set Set
 	var err error
 	mb := allocated(func() { set, err = c.Snapshot(web).Set() })
@@ -263,13 +275,17 @@ func TestLimitsOfService(t *testing.T) {
 		why      string
 	}{
 		{"as many frontends", externalIPs(3), size{250, 0, 0}, 0, 1000, ""},
-		{"more frontends", externalIPs(3), size{251, 2, 300}, 0, 0, "251 ports at 4 addresses are 1004 frontends: a Service has at most 1000"},
+		{"more frontends", externalIPs(3), size{251, 2, 300}, 0, 0,
+			"251 ports at 4 addresses are 1004 frontends: a Service has at most 1000"},
 		{"as many rows at all ports", "", size{256, 1, 1024}, 0, 256, ""},
-		{"more rows at all ports", "", size{257, 1, 1024}, 0, 0, "its endpoints at 1 address have 263168 rows: a Service has at most 262144"},
+		{"more rows at all ports", "", size{257, 1, 1024}, 0, 0,
+			"its endpoints at 1 address have 263168 rows: a Service has at most 262144"},
 		{"as many rows at all addresses", externalIPs(63), size{1, 5, 1000}, 0, 64, ""},
-		{"more rows at all addresses", externalIPs(64), size{1, 5, 1000}, 0, 0, "its endpoints at 65 addresses have 266240 rows: a Service has at most 262144"},
+		{"more rows at all addresses", externalIPs(64), size{1, 5, 1000}, 0, 0,
+			"its endpoints at 65 addresses have 266240 rows: a Service has at most 262144"},
 		{"as many endpoints in slices", "", size{1, 1, 1023}, 255, 1, ""},
-		{"more endpoints in slices", "", size{1, 1, 1023}, 256, 0, "its EndpointSlices have 263168 endpoints and ports: a Service has at most 262144"},
+		{"more endpoints in slices", "", size{1, 1, 1023}, 256, 0,
+			"its EndpointSlices have 263168 endpoints and ports: a Service has at most 262144"},
 	} {
 		of := many(t, test.spec, test.size)
 		for range test.more {
@@ -316,7 +332,8 @@ func TestManyRanges(t *testing.T) {
 	var set Set
 	var err error
 	mb := allocated(func() { set, err = of.Set() })
-	if err != nil || len(set.Services) != 600 || slices.ContainsFunc(set.Services, func(s service.Service) bool { return s.External && len(s.SourceRanges) != 4000 }) {
+	if err != nil || len(set.Services) != 600 ||
+		slices.ContainsFunc(set.Services, func(s service.Service) bool { return s.External && len(s.SourceRanges) != 4000 }) {
 		t.Fatalf("there are %d services, %q, %v", len(set.Services), set.NotServed, err)
 	}
 	if mb > 10 {
@@ -329,15 +346,17 @@ func TestRemarks(t *testing.T) {
 	const ready, unready = `{"addresses": ["10.1.0.1"]}`, `{"addresses": ["10.1.0.1"], "conditions": {"ready": false}}`
 	const http = `{"name": "http", "port": 8080}`
 	for what, test := range map[string]struct{ clusterIP, port, slicePorts, endpoint, want string }{
-		"as it should be":         {"10.96.0.1", `"web"`, http, ready, "[]"},
-		"no endpoint":             {"10.96.0.1", `"web"`, http, "", "[no endpoints]"},
-		"none that is ready":      {"10.96.0.1", `"web"`, http, unready, "[0 of 1 endpoints are ready]"},
-		"none that has the name":  {"10.96.0.1", `"wbe"`, "", ready, `[spec.ports[0]: no endpoint has the port "wbe"]`},
-		"none that has the other": {"10.96.0.1", "8080", `{"name": "metrics", "port": 9090}`, ready, "[spec.ports[0]: no endpoint has the port 8080]"},
-		"headless":                {"None", `"web"`, http, ready, "[headless: no cluster IP to serve]"},
+		"as it should be":        {"10.96.0.1", `"web"`, http, ready, "[]"},
+		"no endpoint":            {"10.96.0.1", `"web"`, http, "", "[no endpoints]"},
+		"none that is ready":     {"10.96.0.1", `"web"`, http, unready, "[0 of 1 endpoints are ready]"},
+		"none that has the name": {"10.96.0.1", `"wbe"`, "", ready, `[spec.ports[0]: no endpoint has the port "wbe"]`},
+		"none that has the other": {"10.96.0.1", "8080", `{"name": "metrics", "port": 9090}`, ready,
+			"[spec.ports[0]: no endpoint has the port 8080]"},
+		"headless": {"None", `"web"`, http, ready, "[headless: no cluster IP to serve]"},
 	} {
 		c := NewCluster(Options{})
-		put(t, c, fmt.Sprintf(`{"spec": {"clusterIP": %q, "ports": [{"name": "http", "port": 80, "targetPort": %s}]}}`, test.clusterIP, test.port),
+		put(t, c, fmt.Sprintf(`{"spec": {"clusterIP": %q, "ports": [{"name": "http", "port": 80, "targetPort": %s}]}}`,
+			test.clusterIP, test.port),
 			[2]string{test.slicePorts, test.endpoint})
 		set, err := c.Snapshot(web).Set()
 		if have := fmt.Sprint(set.Remarks); err != nil || have != test.want || len(set.Notes) > 0 {
@@ -348,16 +367,19 @@ func TestRemarks(t *testing.T) {
 
 // TestBackendThatIsService has a file with a service whose backend is another one, of the same protocol and of another.
 func TestBackendThatIsService(t *testing.T) {
-	const file = `{schema: 1, services: [{service: "10.96.0.1:80", protocol: %s, backends: ["10.96.0.2:80"]}, {service: "10.96.0.2:80", protocol: tcp, backends: []}]}`
+	const file = `{schema: 1, services: [{service: "10.96.0.1:80", protocol: %s, backends: ["10.96.0.2:80"]}, ` +
+		`{service: "10.96.0.2:80", protocol: tcp, backends: []}]}`
 	for protocol, want := range map[string]int{"tcp": 1, "any": 1, "udp": 0} {
 		set, err := Read(strings.NewReader(fmt.Sprintf(file, protocol)), Options{})
-		if err != nil || len(set.Services) != 2 || len(set.Notes) != want || want > 0 && !strings.Contains(set.Notes[0], "backend 10.96.0.2:80 is the frontend of") {
+		if err != nil || len(set.Services) != 2 || len(set.Notes) != want || want > 0 &&
+			!strings.Contains(set.Notes[0], "backend 10.96.0.2:80 is the frontend of") {
 			t.Errorf("%s: %d services, notes %q, %v", protocol, len(set.Services), set.Notes, err)
 		}
 	}
 }
 
-// TestSCTPPortIsToldOnce has endpoints come to a Service of SCTP with another target port: what tells of them stays the same.
+// TestSCTPPortIsToldOnce has endpoints come to a Service of SCTP with another target port: what tells of them stays the
+// same.
 func TestSCTPPortIsToldOnce(t *testing.T) {
 	c, endpoints := NewCluster(Options{}), ""
 	for i := range 3 {
@@ -366,7 +388,8 @@ func TestSCTPPortIsToldOnce(t *testing.T) {
 			[2]string{`{"port": 8080, "protocol": "SCTP"}`, endpoints})
 		endpoints = ", " + endpoints
 		set, err := c.Snapshot(web).Set()
-		const want = `[Service shop/web: left out: backends at port 8080: the port differs from service "10.96.0.1:80", and the kernel cannot correct the checksum of sctp]`
+		const want = `[Service shop/web: left out: backends at port 8080: the port differs from service "10.96.0.1:80", ` +
+			`and the kernel cannot correct the checksum of sctp]`
 		if have := fmt.Sprint(set.NotServed); err != nil || have != want {
 			t.Errorf("%d endpoints: %s, %v, want %s", i+1, have, err, want)
 		}

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package manifest reads sets of services from YAML or JSON: a form of our own, which it writes too, and the Service and
-// EndpointSlice objects of Kubernetes. docs/services.md describes both, docs/services.schema.json the own form.
+// Package manifest reads sets of services from YAML or JSON: a form of our own, which it writes too, and the Service
+// and EndpointSlice objects of Kubernetes. docs/services.md describes both, docs/services.schema.json the own form.
 //
-// The objects of Kubernetes are structs of this package with the fields that matter here: k8s.io/api and what it needs would
-// bring in hundreds of types for some thirty fields.
+// The objects of Kubernetes are structs of this package with the fields that matter here: k8s.io/api and what it needs
+// would bring in hundreds of types for some thirty fields.
 package manifest
 
 import (
@@ -20,12 +20,13 @@ import (
 	"mustang/internal/service"
 )
 
-// Options tell where objects of Kubernetes are served, and which endpoints are near. Without a zone, topology hints are ignored.
+// Options tell where objects of Kubernetes are served, and which endpoints are near. Without a zone, topology hints are
+// ignored.
 type Options struct {
 	// Node and Zone are the names of this node and of its zone, as Kubernetes has them.
 	Node, Zone string
-	// Localhost is whether 127.0.0.1 has the node ports too where all addresses have them, for processes of the node: as with
-	// kube-proxy's iptables mode.
+	// Localhost is whether 127.0.0.1 has the node ports too where all addresses have them, for processes of the node: as
+	// with kube-proxy's iptables mode.
 	Localhost bool
 	// NodePorts are the addresses of the node that have the node ports; nil: all have them.
 	NodePorts []netip.Addr
@@ -33,23 +34,27 @@ type Options struct {
 	Taken Taken
 }
 
-// Taken are addresses that others have than Services: whoever may write a Service would else get what is for them (CVE-2020-8554).
+// Taken are addresses that others have than Services: whoever may write a Service would else get what is for them
+// (CVE-2020-8554).
 type Taken struct {
 	// Pods are the nodes' ranges of pods with the names of the nodes.
 	Pods map[netip.Prefix]string
-	// Nodes are addresses of machines that the cluster needs, and whose they are: "node n1", "the API server". That of a load balancer is left
-	// to the machine there.
+	// Nodes are addresses of machines that the cluster needs, and whose they are: "node n1", "the API server". That of a
+	// load balancer is left to the machine there.
 	Nodes map[netip.Addr]string
-	// Hosts are all addresses of this node, and external ones of others, and whose they are. Load balancers that give a node theirs have them served.
+	// Hosts are all addresses of this node, and external ones of others, and whose they are. Load balancers that give a
+	// node theirs have them served.
 	Hosts map[netip.Addr]string
-	// Tunnel is the UDP port at which nodes take the packets of pods that other nodes send; 0: none. What is sent to a backend there may have this
-	// node's address, so that it would be taken for such a packet: only pods can be backends at it.
+	// Tunnel is the UDP port at which nodes take the packets of pods that other nodes send; 0: none. What is sent to a
+	// backend there may have this node's address, so that it would be taken for such a packet: only pods can be backends
+	// at it.
 	Tunnel uint16
 }
 
 // Equal reports whether two are the same.
 func (t Taken) Equal(o Taken) bool {
-	return maps.Equal(t.Pods, o.Pods) && maps.Equal(t.Nodes, o.Nodes) && maps.Equal(t.Hosts, o.Hosts) && t.Tunnel == o.Tunnel
+	return maps.Equal(t.Pods, o.Pods) && maps.Equal(t.Nodes, o.Nodes) && maps.Equal(t.Hosts, o.Hosts) &&
+		t.Tunnel == o.Tunnel
 }
 
 // Set is what a file holds.
@@ -60,13 +65,14 @@ type Set struct {
 	Notes []string
 	// NotServed tell, a line each, which frontends a Service of a cluster asks for and does not get.
 	NotServed []string
-	// Remarks tell what the user of a Service of a cluster may not have meant: that it has no ready endpoints, or no cluster IP.
+	// Remarks tell what the user of a Service of a cluster may not have meant: that it has no ready endpoints, or no
+	// cluster IP.
 	Remarks []string
 }
 
 // Read reads all documents. Its error is one line that names the document, the object and the field. A file without a
-// document is an error, and so is one of objects of other kinds only, whose Notes are returned too: an empty set is written
-// `{schema: 1, services: []}`.
+// document is an error, and so is one of objects of other kinds only, whose Notes are returned too: an empty set is
+// written `{schema: 1, services: []}`.
 func Read(r io.Reader, o Options) (Set, error) {
 	s := &set{Options: o}
 	err := document.Each(r, s.add)
@@ -121,7 +127,8 @@ func (s *set) note(format string, args ...any) {
 	}
 }
 
-// checkSet returns an error if two services have one frontend, or a node port is a health-check port. It notes backends that are services.
+// checkSet returns an error if two services have one frontend, or a node port is a health-check port. It notes backends
+// that are services.
 func (s *set) checkSet() error {
 	byFrontend := make(map[netip.AddrPort][]int, len(s.Services))
 	for i, v := range s.Services {

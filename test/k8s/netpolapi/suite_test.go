@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package netpolapi is a test program: the conformance tests of network-policy-api, on the cluster of KUBECONFIG. Its
-// pods start it too, in place of agnhost: where the kernel has no SCTP, it sends and answers SCTP's first packets itself.
+// pods start it too, in place of agnhost: where the kernel has no SCTP, it sends and answers SCTP's first packets
+// itself.
 package netpolapi
 
 import (
@@ -30,8 +31,9 @@ import (
 var (
 	image   = flag.String("image", "", "image of pods, which is on the nodes")
 	agnhost = flag.String("agnhost", "", "agnhost, on the nodes")
-	version = flag.String("version", api.GroupVersion.Version, "version of ClusterNetworkPolicy, with the fields of v1beta1")
-	report  = flag.String("report", "", "file to write, as ginkgo's report in JSON")
+	version = flag.String("version", api.GroupVersion.Version,
+		"version of ClusterNetworkPolicy, with the fields of v1beta1")
+	report = flag.String("report", "", "file to write, as ginkgo's report in JSON")
 )
 
 func TestMain(m *testing.M) {
@@ -106,8 +108,8 @@ func TestConformance(t *testing.T) {
 	must(0, os.WriteFile(*report, data, 0o644))
 }
 
-// manifest returns a manifest of the suite, with the version of policies. Its pods have an image that there is, in which
-// this program takes the place of agnhost.
+// manifest returns a manifest of the suite, with the version of policies. Its pods have an image that there is, in
+// which this program takes the place of agnhost.
 func manifest(path string) string {
 	text := string(must(conformance.Manifests.ReadFile(strings.TrimPrefix(path, "/"))))
 	if path != base {
@@ -117,7 +119,8 @@ func manifest(path string) string {
 		"image: registry.k8s.io/e2e-test-images/agnhost:2.45\n": fmt.Sprintf(`image: %s
           volumeMounts: [{name: suite, mountPath: %s}, {name: agnhost, mountPath: %s}]
 `, *image, replaced, original),
-		"      containers:\n": fmt.Sprintf(`      volumes: [{name: suite, hostPath: {path: %q}}, {name: agnhost, hostPath: {path: %q}}]
+		"      containers:\n": fmt.Sprintf(
+			`      volumes: [{name: suite, hostPath: {path: %q}}, {name: agnhost, hostPath: {path: %q}}]
       containers:
 `, must(os.Executable()), *agnhost),
 	} {

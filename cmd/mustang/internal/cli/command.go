@@ -67,7 +67,8 @@ func KnownCommand(cmd *cobra.Command, args []string) error {
 			names = append(names, known.Name())
 		}
 	}
-	return Usage(fmt.Errorf("unknown command %q for %q: want %s%s", args[0], cmd.CommandPath(), strings.Join(names, ", "), suggest.Text(args[0], names)))
+	return Usage(fmt.Errorf("unknown command %q for %q: want %s%s", args[0], cmd.CommandPath(), strings.Join(names, ", "),
+		suggest.Text(args[0], names)))
 }
 
 // Check returns what a command does before all else: it refuses arguments and flags that make no sense.
@@ -93,7 +94,8 @@ func RequireRoot(cmd *cobra.Command) error {
 	return nil
 }
 
-// OpenNamespace opens a network namespace by its path, or by its name in netns.Directory. Without one it is the current one.
+// OpenNamespace opens a network namespace by its path, or by its name in netns.Directory. Without one it is the current
+// one.
 func OpenNamespace(name string) (*netns.Namespace, error) {
 	if name == "" {
 		return netns.Current()
@@ -140,7 +142,8 @@ func Word(list func() []string) cobra.CompletionFunc {
 // CompleteFlag completes the values of a flag. It panics if the command has no such flag.
 func CompleteFlag(cmd *cobra.Command, flag string, list func() []string) {
 	words := Words(list)
-	err := cmd.RegisterFlagCompletionFunc(flag, func(cmd *cobra.Command, _ []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	err := cmd.RegisterFlagCompletionFunc(flag, func(cmd *cobra.Command, _ []string, begun string) ([]cobra.Completion,
+		cobra.ShellCompDirective) {
 		return words(cmd, nil, begun)
 	})
 	if err != nil {
@@ -151,7 +154,8 @@ func CompleteFlag(cmd *cobra.Command, flag string, list func() []string) {
 // Fixed is a list that does not change.
 func Fixed(words ...string) func() []string { return func() []string { return words } }
 
-// Finish gives a command and all below it what they have not set: they take no arguments, and complete the words of flags.
+// Finish gives a command and all below it what they have not set: they take no arguments, and complete the words of
+// flags.
 func Finish(cmd *cobra.Command) {
 	if cmd.Args == nil && !cmd.DisableFlagParsing {
 		cmd.Args = Arguments()

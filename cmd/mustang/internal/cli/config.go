@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cli is what the commands of mustang share: what they take from outside, how they open the node's datapath, how
-// they refuse a misuse, and how they print.
+// Package cli is what the commands of mustang share: what they take from outside, how they open the node's datapath,
+// how they refuse a misuse, and how they print.
 package cli
 
 import (
@@ -21,7 +21,8 @@ import (
 // EnvBPFRoot is the environment variable with the default of --bpf-root.
 const EnvBPFRoot = "MUSTANG_BPF_ROOT"
 
-// defaultWait is the longest wait for a lock unless --wait says otherwise. Another command has the lock for milliseconds.
+// defaultWait is the longest wait for a lock unless --wait says otherwise. Another command has the lock for
+// milliseconds.
 const defaultWait = 10 * time.Second
 
 // Environment is all that the program takes from outside.
@@ -62,7 +63,8 @@ func (c *Config) Check() error {
 	return nil
 }
 
-// WithWait returns a context whose waits for a lock end after --wait, and say on Stderr for which other process they wait.
+// WithWait returns a context whose waits for a lock end after --wait, and say on Stderr for which other process they
+// wait.
 func (c *Config) WithWait(ctx context.Context) context.Context {
 	notice := func(held *lock.Error) {
 		if held.PID != os.Getpid() { // of another goroutine of the agent, nobody has to hear

@@ -20,7 +20,8 @@ func TestWaitForItself(t *testing.T) {
 	defer held.Unlock()
 	var said strings.Builder
 	c := Config{Environment: Environment{Stderr: &said}, wait: 1500 * time.Millisecond}
-	if _, err := lock.Take(c.WithWait(t.Context()), root, nil); !errors.Is(err, context.DeadlineExceeded) || said.Len() > 0 {
+	if _, err := lock.Take(c.WithWait(t.Context()), root, nil); !errors.Is(err, context.DeadlineExceeded) ||
+		said.Len() > 0 {
 		t.Errorf("it says %q: %v", said.String(), err)
 	}
 }

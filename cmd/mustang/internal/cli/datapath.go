@@ -13,8 +13,8 @@ import (
 	"mustang/internal/datapath/objects"
 )
 
-// OnDatapath calls a function with the node's datapath, which it makes if it is not there yet. Before that it completes what
-// killed processes left.
+// OnDatapath calls a function with the node's datapath, which it makes if it is not there yet. Before that it completes
+// what killed processes left.
 func (c *Config) OnDatapath(ctx context.Context, do func(*datapath.Datapath) error) error {
 	d, err := datapath.Open(ctx, datapath.Options{Root: c.BPFRoot, Sizes: objects.Sizes{Connections: c.Connections}})
 	if err != nil {

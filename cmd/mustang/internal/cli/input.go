@@ -20,7 +20,8 @@ func InputName(path string) string {
 	return path
 }
 
-// ReadInput reads a file of the command line, or standard input. It waits for a terminal or a pipe no longer than ctx lasts.
+// ReadInput reads a file of the command line, or standard input. It waits for a terminal or a pipe no longer than ctx
+// lasts.
 func ReadInput[T any](ctx context.Context, e Environment, path string, read func(io.Reader) (T, error)) (T, error) {
 	var value, none T
 	err := Interruptible(ctx, func() (err error) {

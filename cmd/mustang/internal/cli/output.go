@@ -17,8 +17,8 @@ import (
 // Schema is the version of the JSON that commands print.
 const Schema = 1
 
-// AddOutput adds the flag -o to a command that reads. It takes table, wide (a table with more, where there is more), json,
-// and the words more.
+// AddOutput adds the flag -o to a command that reads. It takes table, wide (a table with more, where there is more),
+// json, and the words more.
 func AddOutput(cmd *cobra.Command, format *string, more ...string) {
 	AddFormats(cmd, format, append([]string{"table", "wide", "json"}, more...)...)
 }

@@ -109,7 +109,8 @@ func ask(ctx context.Context, dir string, q status.Query) (r status.Report, err 
 	return r, nil
 }
 
-// serviceNames asks the agent whose its services are: "shop/web" for "10.96.0.1:80/tcp". It waits a few seconds at most.
+// serviceNames asks the agent whose its services are: "shop/web" for "10.96.0.1:80/tcp". It waits a few seconds at
+// most.
 func serviceNames(ctx context.Context, dir string) (map[string]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, namesWait)
 	defer cancel()

@@ -35,8 +35,8 @@ func newArchive(w io.Writer, limit int64, each time.Duration) *archive {
 	return &archive{tar: tar.NewWriter(zip), gzip: zip, left: limit, each: each}
 }
 
-// collect adds a file with what a function writes. If the function fails or takes too long, the file is missing, but for
-// what was written.
+// collect adds a file with what a function writes. If the function fails or takes too long, the file is missing, but
+// for what was written.
 func (a *archive) collect(ctx context.Context, name string, do func(ctx context.Context, to io.Writer) error) {
 	if ctx.Err() != nil {
 		a.lack(name, context.Cause(ctx))

@@ -22,7 +22,8 @@ func writes(text string, err error) func(context.Context, io.Writer) error {
 	}
 }
 
-// TestArchive collects what is there, and lists what fails, takes too long or is too large, and what is left when the context ends.
+// TestArchive collects what is there, and lists what fails, takes too long or is too large, and what is left when the
+// context ends.
 func TestArchive(t *testing.T) {
 	var file bytes.Buffer
 	a := newArchive(&file, 2<<20, 100*time.Millisecond)

@@ -55,8 +55,9 @@ func AddNodeNamespace(flags *pflag.FlagSet, to *string) {
 func AgentCleanup(c *cli.Config) *cobra.Command {
 	o := cleanup{Config: c, place: install.Place{ConfName: install.DefaultConfName}}
 	cmd := &cobra.Command{
-		Use:   "cleanup",
-		Short: "Remove the routes, the VXLAN device and the firewall's table that agents have made on this node; --all: all of Mustang",
+		Use: "cleanup",
+		Short: "Remove the routes, the VXLAN device and the firewall's table that agents have made on this node; --all: " +
+			"all of Mustang",
 		Long: `Remove what connects the pods of this node with pods of other nodes: the routes of protocol 109, the device
 mst-vxlan, and the nftables table mustang-agent. The node goes on to forward packets. End the agent first.
 Services and policies stay, and so does the CNI plugin.
@@ -76,7 +77,8 @@ other projects stay. The same command again completes one that failed or was kil
 			return o.place.Check()
 		}),
 		RunE: cli.AsRoot(func(ctx context.Context, _ []string) error {
-			o.stateDir, o.runDir = cmp.Or(c.Getenv("MUSTANG_CNI_STATE_DIR"), cni.DefaultStateDir), cmp.Or(c.Getenv("MUSTANG_CNI_RUN_DIR"), cni.DefaultRunDir)
+			o.stateDir, o.runDir = cmp.Or(c.Getenv("MUSTANG_CNI_STATE_DIR"), cni.DefaultStateDir),
+				cmp.Or(c.Getenv("MUSTANG_CNI_RUN_DIR"), cni.DefaultRunDir)
 			// It is opened before anything is removed: a wrong name changes nothing.
 			return cli.WithNamespace(o.namespace, func(ns *netns.Namespace) error {
 				if o.stay {
@@ -88,9 +90,13 @@ other projects stay. The same command again completes one that failed or was kil
 	}
 	flags := cmd.Flags()
 	flags.BoolVar(&o.all, "all", false, "remove all of Mustang from this node")
-	flags.BoolVar(&o.force, "force", false, "with --all, also while pods are attached: they lose their services and policies, and stay until their runtime is told otherwise")
-	flags.BoolVar(&o.stay, "stay", false, "with --all, try again until all is removed, then wait for a signal, as a container of a DaemonSet has to")
-	flags.StringVar(&o.healthz, "healthz-address", "", "with --stay, `address` and port that answer at /livez, and at /readyz once all is removed; empty: none")
+	flags.BoolVar(&o.force, "force", false,
+		"with --all, also while pods are attached: they lose their services and policies, and stay until their runtime is "+
+			"told otherwise")
+	flags.BoolVar(&o.stay, "stay", false,
+		"with --all, try again until all is removed, then wait for a signal, as a container of a DaemonSet has to")
+	flags.StringVar(&o.healthz, "healthz-address", "",
+		"with --stay, `address` and port that answer at /livez, and at /readyz once all is removed; empty: none")
 	flags.StringVar(&o.place.ConfDir, "cni-conf-dir", install.DefaultConfDir, "`directory` with the CNI configuration")
 	flags.StringVar(&o.place.BinDir, "cni-bin-dir", install.DefaultBinDir, "`directory` with the CNI plugins")
 	AddNodeNamespace(flags, &o.namespace)

@@ -49,7 +49,8 @@ var connectionTable = cli.Table[connectionJSON]{
 		if c.ServiceID == 0 {
 			c.Service = "-"
 		}
-		return []string{c.Protocol, c.State, c.Client, c.Service, c.Source, c.Backend, fmt.Sprintf("%ds", c.Age), fmt.Sprintf("%ds", c.Idle)}
+		return []string{c.Protocol, c.State, c.Client, c.Service, c.Source, c.Backend, fmt.Sprintf("%ds", c.Age),
+			fmt.Sprintf("%ds", c.Idle)}
 	},
 }
 
@@ -61,18 +62,23 @@ func (c commands) conntrackList() *cobra.Command {
 SERVICE is the address that the client called, and - for a direct connection that policies allow.
 SOURCE is the client's address as the backend sees it, - if it is the client's own.
 IDLE is the time since the last packet.`,
-		Example: "  mustang conntrack ls --service=10.96.0.100 --state=established\n  mustang conntrack ls --client=192.168.10.11 -o json",
+		Example: "  mustang conntrack ls --service=10.96.0.100 --state=established\n  mustang conntrack ls " +
+			"--client=192.168.10.11 -o json",
 	}
 	addFilter(cmd.Flags(), &filter)
 	return cli.Listing(cmd, func(format string) error {
-		found, err := cli.Read(c.Config, func(d *datapath.Datapath) ([]flows.Connection, error) { return d.ConnectionTable().List(filter) })
+		found, err := cli.Read(c.Config, func(d *datapath.Datapath) ([]flows.Connection,
+			error) {
+			return d.ConnectionTable().List(filter)
+		})
 		if err != nil {
 			return err
 		}
 		var list []connectionJSON
 		for _, c := range found {
 			list = append(list, connectionJSON{
-				c.Protocol.String(), c.State.String(), c.Client.String(), c.Service.String(), c.Source.String(), c.Backend.String(), c.ServiceID,
+				c.Protocol.String(), c.State.String(), c.Client.String(), c.Service.String(), c.Source.String(), c.Backend.String(),
+				c.ServiceID,
 				int64(c.Age / time.Second), int64(c.Idle / time.Second),
 			})
 		}
@@ -171,7 +177,8 @@ func (c commands) printStats(s flows.Stats, format string) error {
 		return cli.PrintJSON(c.Stdout, out)
 	}
 	return cli.PrintTable(c.Stdout, []string{"slots", strconv.Itoa(out.Slots)}, append(lines,
-		[]string{"expired", strconv.Itoa(out.Expired)}, []string{"void", strconv.Itoa(out.Void)}, []string{"free", strconv.Itoa(out.Free)},
+		[]string{"expired", strconv.Itoa(out.Expired)}, []string{"void", strconv.Itoa(out.Void)},
+		[]string{"free", strconv.Itoa(out.Free)},
 		[]string{"largest client", strconv.Itoa(out.LargestOpen), cmp.Or(out.LargestClient, "-")},
 		[]string{"share of a client", strconv.Itoa(out.Share)}))
 }
@@ -182,11 +189,15 @@ var timeouts = []struct {
 	use   string
 	field func(*objects.Timeouts) *time.Duration
 }{
-	{flows.StateSYN, "TCP: the client has not answered the backend yet", func(t *objects.Timeouts) *time.Duration { return &t.SYN }},
-	{flows.StateEstablished, "TCP: open, or closed by one end", func(t *objects.Timeouts) *time.Duration { return &t.Established }},
-	{flows.StateClosed, "TCP: closed by both ends, or reset", func(t *objects.Timeouts) *time.Duration { return &t.Closed }},
+	{flows.StateSYN, "TCP: the client has not answered the backend yet",
+		func(t *objects.Timeouts) *time.Duration { return &t.SYN }},
+	{flows.StateEstablished, "TCP: open, or closed by one end",
+		func(t *objects.Timeouts) *time.Duration { return &t.Established }},
+	{flows.StateClosed, "TCP: closed by both ends, or reset",
+		func(t *objects.Timeouts) *time.Duration { return &t.Closed }},
 	{flows.StateUDP, "UDP: the backend has not answered", func(t *objects.Timeouts) *time.Duration { return &t.UDP }},
-	{flows.StateReplied, "UDP: the backend has answered", func(t *objects.Timeouts) *time.Duration { return &t.UDPReplied }},
+	{flows.StateReplied, "UDP: the backend has answered",
+		func(t *objects.Timeouts) *time.Duration { return &t.UDPReplied }},
 }
 
 func (c commands) conntrackTimeouts() *cobra.Command {
@@ -201,35 +212,36 @@ all connections at once, until mustang datapath unload.`,
 		cmd.Flags().DurationVar(t.field(&given), t.of.String(), 0, t.use)
 	}
 	return cli.Listing(cmd, func(format string) error {
-		return c.OnExisting(cmd.Context(), errors.New("no service or endpoint was added yet"), func(d *datapath.Datapath) error {
-			now, err := d.ConnectionTable().Timeouts()
-			if err != nil {
-				return err
-			}
-			changed := false
-			seconds, rows := map[string]float64{}, [][]string{}
-			for _, t := range timeouts {
-				value, name := t.field(&now), t.of.String()
-				if cmd.Flags().Changed(name) {
-					*value, changed = *t.field(&given), true
+		return c.OnExisting(cmd.Context(), errors.New("no service or endpoint was added yet"),
+			func(d *datapath.Datapath) error {
+				now, err := d.ConnectionTable().Timeouts()
+				if err != nil {
+					return err
 				}
-				seconds[name] = value.Seconds()
-				rows = append(rows, []string{name, value.String()})
-			}
-			if changed {
-				err = d.ConnectionTable().SetTimeouts(cmd.Context(), now)
-			}
-			switch {
-			case err != nil:
-				return err
-			case format == "json":
-				return cli.PrintJSON(c.Stdout, struct {
-					Schema   int                `json:"schema"`
-					Timeouts map[string]float64 `json:"timeout_seconds"`
-				}{cli.Schema, seconds})
-			}
-			return cli.PrintTable(c.Stdout, []string{"STATE", "TIME-OUT"}, rows)
-		})
+				changed := false
+				seconds, rows := map[string]float64{}, [][]string{}
+				for _, t := range timeouts {
+					value, name := t.field(&now), t.of.String()
+					if cmd.Flags().Changed(name) {
+						*value, changed = *t.field(&given), true
+					}
+					seconds[name] = value.Seconds()
+					rows = append(rows, []string{name, value.String()})
+				}
+				if changed {
+					err = d.ConnectionTable().SetTimeouts(cmd.Context(), now)
+				}
+				switch {
+				case err != nil:
+					return err
+				case format == "json":
+					return cli.PrintJSON(c.Stdout, struct {
+						Schema   int                `json:"schema"`
+						Timeouts map[string]float64 `json:"timeout_seconds"`
+					}{cli.Schema, seconds})
+				}
+				return cli.PrintTable(c.Stdout, []string{"STATE", "TIME-OUT"}, rows)
+			})
 	})
 }
 

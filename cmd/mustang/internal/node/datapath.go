@@ -37,8 +37,10 @@ Labs are not touched. ` + other + ` does the same.`,
 				return err
 			}
 			if ofAgent > 0 && !force {
-				return fmt.Errorf("%s of this node's agent: to remove Mustang from the node, end the agent and run mustang agent cleanup --all; --force deletes them all the same, "+
-					"and pods stay without services and policies until they are made anew", count(ofAgent, "service is", "services are"))
+				return fmt.Errorf("%s of this node's agent: to remove Mustang from the node, end the agent and run mustang "+
+					"agent cleanup --all; --force deletes them all the same, "+
+					"and pods stay without services and policies until they are made anew", count(ofAgent, "service is",
+					"services are"))
 			}
 			if err := datapath.Remove(ctx, c.BPFRoot); err != nil {
 				return err
@@ -51,7 +53,8 @@ Labs are not touched. ` + other + ` does the same.`,
 	return cmd
 }
 
-// contents tells what unload deletes, and how many of the services are of the node's agent. The error is that the root can have no maps.
+// contents tells what unload deletes, and how many of the services are of the node's agent. The error is that the root
+// can have no maps.
 func (c commands) contents(ctx context.Context) (text string, ofAgent int, err error) {
 	text = "nothing was loaded"
 	err = c.WithExisting(func(d *datapath.Datapath) error {
@@ -73,7 +76,8 @@ func (c commands) contents(ctx context.Context) (text string, ofAgent int, err e
 		for _, e := range endpoints {
 			pods[e.ID] = true
 		}
-		text = fmt.Sprintf("deleted: %s, %s, %s", count(len(services), "service", "services"), count(len(pods), "endpoint", "endpoints"),
+		text = fmt.Sprintf("deleted: %s, %s, %s", count(len(services), "service", "services"), count(len(pods), "endpoint",
+			"endpoints"),
 			count(len(policies), "network policy", "network policies"))
 		return err
 	})

@@ -24,7 +24,8 @@ import (
 )
 
 func (c commands) ep() *cobra.Command {
-	return cli.Group("ep", "Endpoints: pods with traffic handled by the eBPF programs", c.epAdd(), c.epList(), c.epRemove())
+	return cli.Group("ep", "Endpoints: pods with traffic handled by the eBPF programs", c.epAdd(), c.epList(),
+		c.epRemove())
 }
 
 func (c commands) epAdd() *cobra.Command {
@@ -81,14 +82,16 @@ func (c commands) addEndpoint(ctx context.Context, a datapath.EndpointSpec) erro
 	})
 }
 
-// warnOfLabels says that policies know other labels of a pod than those that were given: a Pod object comes before them.
+// warnOfLabels says that policies know other labels of a pod than those that were given: a Pod object comes before
+// them.
 func (c commands) warnOfLabels(d *datapath.Datapath, a datapath.EndpointSpec, endpoints []datapath.Endpoint) error {
 	if a.Given == nil || !a.Given.Labels || a.Pod == nil || len(endpoints) == 0 {
 		return nil
 	}
 	pods, err := knownPods(d)
 	if pod := pods[endpoints[0].IP]; err == nil && !maps.Equal(pod.Labels, a.Pod.Labels) {
-		fmt.Fprintf(c.Stderr, "mustang: --label is ignored: the Pod object %s/%s decides the labels, %s\n", pod.Namespace, pod.Name, cmp.Or(labels(pod.Labels), "none"))
+		fmt.Fprintf(c.Stderr, "mustang: --label is ignored: the Pod object %s/%s decides the labels, %s\n", pod.Namespace,
+			pod.Name, cmp.Or(labels(pod.Labels), "none"))
 	}
 	return err
 }
@@ -111,7 +114,8 @@ func (c commands) epRemove() *cobra.Command {
 			return err
 		}),
 		RunE: cli.AsRoot(func(ctx context.Context, _ []string) error {
-			return c.OnExisting(ctx, errors.New("there are no endpoints"), func(d *datapath.Datapath) error { return remove(ctx, d) })
+			return c.OnExisting(ctx, errors.New("there are no endpoints"),
+				func(d *datapath.Datapath) error { return remove(ctx, d) })
 		}),
 	}
 	device.addFlags(cmd)
@@ -207,7 +211,10 @@ Network policies match NAMESPACE, POD and LABELS; an endpoint without a name is 
 -o wide also has MAC addresses, and in ALLOWED further source addresses of the pod.`,
 	}
 	return cli.Listing(cmd, func(format string) error {
-		endpoints, err := cli.Read(c.Config, func(d *datapath.Datapath) ([]knownEndpoint, error) { return listEndpoints(cmd.Context(), d) })
+		endpoints, err := cli.Read(c.Config, func(d *datapath.Datapath) ([]knownEndpoint,
+			error) {
+			return listEndpoints(cmd.Context(), d)
+		})
 		if err != nil {
 			return err
 		}
@@ -240,7 +247,8 @@ func (c commands) printEndpoints(endpoints []knownEndpoint, format string) error
 		Key:    "endpoints",
 		Header: append(header, "NAMESPACE", "POD", "LABELS"),
 		Row: func(e endpointJSON) []string {
-			row := []string{strconv.FormatUint(uint64(e.ID), 10), e.IP, cmp.Or(e.Mode, "-"), cmp.Or(e.Device, "-"), cmp.Or(e.Netns, "-"), e.Guard}
+			row := []string{strconv.FormatUint(uint64(e.ID), 10), e.IP, cmp.Or(e.Mode, "-"), cmp.Or(e.Device, "-"),
+				cmp.Or(e.Netns, "-"), e.Guard}
 			if format == "wide" {
 				row = append(row, cmp.Or(e.PodMAC, "-"), cmp.Or(e.NodeMAC, "-"), cmp.Or(prefixes(e.Allowed), "-"))
 			}

@@ -29,8 +29,10 @@ type podDevice struct {
 func (p *podDevice) addFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&p.IfName, "ifname", "eth0", "name of the device in the pod")
-	flags.StringVar(&p.netns, "netns", "", "name or path of the pod's network namespace, such as pod-a or /proc/1234/ns/net")
-	flags.StringVar(&p.hostNetns, "host-netns", "", "name or path of the network namespace that the pod is plugged into (default: this one)")
+	flags.StringVar(&p.netns, "netns", "",
+		"name or path of the pod's network namespace, such as pod-a or /proc/1234/ns/net")
+	flags.StringVar(&p.hostNetns, "host-netns", "",
+		"name or path of the network namespace that the pod is plugged into (default: this one)")
 }
 
 // addMoreFlags adds what the kernel knows too little of, and what network policies may know of the pod.
@@ -41,12 +43,14 @@ func (p *podDevice) addMoreFlags(cmd *cobra.Command) {
 	flags.Var(cli.Each(&p.Addresses, parsePodAddress, ""), "address",
 		"address of the pod, instead of its device's; of a VM behind --host-ifname (repeatable)")
 	flags.Var(cli.Each(&p.Allowed, parseAllowed, ""), "allowed-address",
-		"further address or prefix that the pod may use: of a router, or one that moves between pods (repeatable; empty: none)")
+		"further address or prefix that the pod may use: of a router, or one that moves between pods (repeatable; empty: "+
+			"none)")
 	flags.Var(cli.OneOf(&p.guard, "on", "off"), "source-guard",
 		"drop what the pod sends from addresses that are not its own: on or off")
 	flags.Var(cli.One(&p.MAC, parseMAC, "six bytes, such as 52:54:00:00:00:01"), "mac",
 		"MAC address of a VM behind --host-ifname")
-	flags.StringToStringVar(&p.pod.Labels, "label", nil, "label of the pod, as in app=web, which network policies select (repeatable)")
+	flags.StringToStringVar(&p.pod.Labels, "label", nil,
+		"label of the pod, as in app=web, which network policies select (repeatable)")
 	flags.StringVar(&p.pod.Namespace, "namespace", "", "namespace of the pod for network policies (default \"default\")")
 	flags.StringVar(&p.pod.Name, "pod", "", "name of the pod for network policies")
 }

@@ -20,7 +20,8 @@ type commands struct{ *cli.Config }
 // Commands returns the commands svc, ep, uplink, socket, conntrack, status, counters, datapath and reset.
 func Commands(config *cli.Config) []*cobra.Command {
 	c := commands{config}
-	return []*cobra.Command{c.svc(), c.ep(), c.uplink(), c.socket(), c.conntrack(), c.status(), c.counters(), c.datapath(), c.unload("reset")}
+	return []*cobra.Command{c.svc(), c.ep(), c.uplink(), c.socket(), c.conntrack(), c.status(), c.counters(), c.datapath(),
+		c.unload("reset")}
 }
 
 func (c commands) status() *cobra.Command {
@@ -83,7 +84,10 @@ connections and translated packets of services.`,
 		if cmd.Flags().Changed("watch") {
 			return watcher{c, format, all}.run(cmd.Context(), watch, tables)
 		}
-		counters, err := cli.Read(c.Config, func(d *datapath.Datapath) ([]flows.Counter, error) { return d.Flows().Counters() })
+		counters, err := cli.Read(c.Config, func(d *datapath.Datapath) ([]flows.Counter,
+			error) {
+			return d.Flows().Counters()
+		})
 		if err != nil {
 			return err
 		}

@@ -14,7 +14,10 @@ import (
 const removed = "REMOVED"
 
 // secretName matches names of what holds secrets: of fields, environment variables, flags.
-var secretName = regexp.MustCompile(`(?i)pass(word|wd|phrase)?$|passw|[a-z0-9][_-]?pwd$|secret|token|credential|api[-_]?key|private[-_]?key|access[-_]?key|[a-z0-9][-_]key$|key[-_]?data|[-_]auth$|basic-?auth|signature|psk$|authorization|cookie|htpasswd|dockerc(on)?f|dsn$|^auths?$`)
+var secretName = regexp.MustCompile(
+	`(?i)pass(word|wd|phrase)?$|passw|[a-z0-9][_-]?pwd$|secret|token|credential|api[-_]?key|private[-_]?key|` +
+		`access[-_]?key|[a-z0-9][-_]key$|key[-_]?data|[-_]auth$|basic-?auth|signature|psk$|authorization|cookie|htpasswd|` +
+		`dockerc(on)?f|dsn$|^auths?$`)
 
 // blocks match secrets of several lines.
 var blocks = regexp.MustCompile(`-----BEGIN [A-Z ]*PRIVATE KEY-----(?s:.*?)(?:-----END [A-Z ]*PRIVATE KEY-----|\z)`)
@@ -22,21 +25,32 @@ var blocks = regexp.MustCompile(`-----BEGIN [A-Z ]*PRIVATE KEY-----(?s:.*?)(?:--
 // secretValue matches a value in quotes, or up to what ends it.
 const secretValue = `(?:\\?"[^"]*"|'[^']*'|[^\s"',;&}]+)`
 
-// patterns match secrets in a line; $1 stays. Only lines with one of some words, in lower case, are searched: logs are long.
+// patterns match secrets in a line; $1 stays. Only lines with one of some words, in lower case, are searched: logs are
+// long.
 var patterns = []struct {
 	words []string
 	*regexp.Regexp
 }{
-	{[]string{"eyj"}, regexp.MustCompile(`()\beyJ[A-Za-z0-9_-]{6,}\.[A-Za-z0-9_-]{6,}(?:\.[A-Za-z0-9_-]*)?`)},                                                   // JSON Web Tokens (RFC 7519)
-	{[]string{"authorization", "cookie"}, regexp.MustCompile(`(?i)(\b(?:proxy-)?(?:authorization|(?:set-)?cookie)\\?["']?\s*[:=]\s*)(?:\\?"[^"]*"|[^\r\n"]+)`)}, // the whole header
+	// JSON Web Tokens (RFC 7519)
+	{[]string{"eyj"}, regexp.MustCompile(`()\beyJ[A-Za-z0-9_-]{6,}\.[A-Za-z0-9_-]{6,}(?:\.[A-Za-z0-9_-]*)?`)},
+	// the whole header
+	{[]string{"authorization", "cookie"},
+		regexp.MustCompile(`(?i)(\b(?:proxy-)?(?:authorization|(?:set-)?cookie)\\?["']?\s*[:=]\s*)(?:\\?"[^"]*"|[^\r\n"]+)`)},
 	{[]string{"bearer", "basic"}, regexp.MustCompile(`(?i)(\b(?:bearer|basic)\s+)[A-Za-z0-9._~+/=-]{6,}`)},
 	{[]string{"pass", "pwd", "secret", "token", "credential", "key", "auth", "signature", "psk"}, regexp.MustCompile(
-		`(?i)((?:pass(?:word|wd|phrase)?|[a-z0-9][_-]?pwd|secret|token|credentials?|api[-_]?key|private[-_]?key|access[-_]?key|key-data|signature)[\w.-]*\\?["']?\s*[:=]\s*)` + secretValue)},
-	{[]string{"key", "auth", "psk"}, regexp.MustCompile(`(?i)([a-z0-9][-_](?:key|auth|psk)\\?["']?\s*[:=]\s*)` + secretValue)},
-	{[]string{"--"}, regexp.MustCompile(`(?i)(--[\w-]*(?:password|passwd|token|secret|api-?key|basic-auth|psk)[\w-]*\s+)(?:"[^"]*"|'[^']*'|[^\s-]\S*)`)},
-	{[]string{"://"}, regexp.MustCompile(`(\b[a-z][a-z0-9+.-]*://)[^/\s:@"]*:[^\s"]+@`)},                                                                                                             // user and password of a URL, which may have a slash
-	{[]string{"."}, regexp.MustCompile(`()\b[a-z0-9]{6}\.[a-z0-9]{16}\b`)},                                                                                                                           // bootstrap tokens of Kubernetes
-	{[]string{"akia", "asia", "gh", "github_pat_", "glpat-", "xox"}, regexp.MustCompile(`()\b(?:(?:AKIA|ASIA)[0-9A-Z]{16}|(?:gh[pousr]_|github_pat_)\w{20,}|glpat-[\w-]{20,}|xox[a-z]-[\w-]{10,})`)}, // keys of clouds and forges
+		`(?i)((?:pass(?:word|wd|phrase)?|[a-z0-9][_-]?pwd|secret|token|credentials?|api[-_]?key|private[-_]?key|` +
+			`access[-_]?key|key-data|signature)[\w.-]*\\?["']?\s*[:=]\s*)` + secretValue)},
+	{[]string{"key", "auth", "psk"}, regexp.MustCompile(`(?i)([a-z0-9][-_](?:key|auth|psk)\\?["']?\s*[:=]\s*)` +
+		secretValue)},
+	{[]string{"--"}, regexp.MustCompile(
+		`(?i)(--[\w-]*(?:password|passwd|token|secret|api-?key|basic-auth|psk)[\w-]*\s+)(?:"[^"]*"|'[^']*'|[^\s-]\S*)`)},
+	// user and password of a URL, which may have a slash
+	{[]string{"://"}, regexp.MustCompile(`(\b[a-z][a-z0-9+.-]*://)[^/\s:@"]*:[^\s"]+@`)},
+	{[]string{"."}, regexp.MustCompile(`()\b[a-z0-9]{6}\.[a-z0-9]{16}\b`)}, // bootstrap tokens of Kubernetes
+	// keys of clouds and forges
+	{[]string{"akia", "asia", "gh", "github_pat_", "glpat-", "xox"},
+		regexp.MustCompile(`()\b(?:(?:AKIA|ASIA)[0-9A-Z]{16}|(?:gh[pousr]_|github_pat_)\w{20,}|glpat-[\w-]{20,}|` +
+			`xox[a-z]-[\w-]{10,})`)},
 }
 
 // redact returns a text, or JSON, without what is secret or looks so. A Secret, or a kubeconfig, goes as a whole.
@@ -44,7 +58,8 @@ func redact(data []byte) []byte {
 	var value any
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.UseNumber()
-	if trimmed := bytes.TrimSpace(data); len(trimmed) > 0 && (trimmed[0] == '{' || trimmed[0] == '[') && d.Decode(&value) == nil && !d.More() {
+	if trimmed := bytes.TrimSpace(data); len(trimmed) > 0 && (trimmed[0] == '{' || trimmed[0] == '[') &&
+		d.Decode(&value) == nil && !d.More() {
 		if out, err := json.MarshalIndent(redactValue(value), "", " "); err == nil {
 			return append(out, '\n')
 		}

@@ -21,7 +21,8 @@ import (
 
 func services(frontends ...string) (all []service.Service) {
 	for _, f := range frontends {
-		all = append(all, service.Service{Frontend: netip.MustParseAddrPort(f), Backends: service.Backends(netip.MustParseAddrPort("10.1.0.1:80"))})
+		all = append(all, service.Service{Frontend: netip.MustParseAddrPort(f),
+			Backends: service.Backends(netip.MustParseAddrPort("10.1.0.1:80"))})
 	}
 	return all
 }

@@ -195,11 +195,17 @@ hosts that mustang socket attach or the CNI plugin registered, and of the plugin
 of endpoints are not listed.`,
 	}
 	return cli.Listing(cmd, func(format string) error {
-		groups, err := cli.Read(c.Config, func(d *datapath.Datapath) ([]datapath.Cgroup, error) { return d.Sockets().Cgroups(cmd.Context()) })
+		groups, err := cli.Read(c.Config, func(d *datapath.Datapath) ([]datapath.Cgroup,
+			error) {
+			return d.Sockets().Cgroups(cmd.Context())
+		})
 		if err != nil {
 			return err
 		}
-		scopes, err := cli.Read(c.Config, func(d *datapath.Datapath) ([]datapath.SocketScope, error) { return d.Sockets().List(cmd.Context()) })
+		scopes, err := cli.Read(c.Config, func(d *datapath.Datapath) ([]datapath.SocketScope,
+			error) {
+			return d.Sockets().List(cmd.Context())
+		})
 		if err != nil {
 			return err
 		}
@@ -242,7 +248,8 @@ func (c commands) printSockets(groups []datapath.Cgroup, scopes []datapath.Socke
 	return cli.PrintTable(c.Stdout, []string{"KIND", "ID", "OWNER", "NAME"}, rows)
 }
 
-// byCookie calls a function with the network namespaces that have a name or a process, which takes a look at all processes.
+// byCookie calls a function with the network namespaces that have a name or a process, which takes a look at all
+// processes.
 func byCookie(do func(map[uint64]*netns.Namespace)) error {
 	snapshot, err := linkinfo.Take()
 	if err != nil {

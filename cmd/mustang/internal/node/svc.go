@@ -121,8 +121,8 @@ type serviceJSON struct {
 	Service  string   `json:"service"`
 	Port     uint16   `json:"port"`
 	Backends []string `json:"backends"`
-	// State is "ready", or what is amiss with the backends. Connections are those open that packets are translated for, and Traffic
-	// those packets; nil: they are not counted.
+	// State is "ready", or what is amiss with the backends. Connections are those open that packets are translated for,
+	// and Traffic those packets; nil: they are not counted.
 	State       string       `json:"state"`
 	Connections int          `json:"connections"`
 	Traffic     *trafficJSON `json:"traffic,omitzero"`
@@ -149,7 +149,8 @@ type trafficJSON struct {
 	BackBytes   uint64 `json:"back_bytes"`
 }
 
-// use is what is made of services: open connections and traffic, by ID, and the names that a cluster has for them, by address.
+// use is what is made of services: open connections and traffic, by ID, and the names that a cluster has for them, by
+// address.
 type use struct {
 	open    map[uint32]int
 	traffic map[uint32]flows.ServiceTraffic
@@ -221,10 +222,13 @@ func (c commands) printServices(services []service.Service, used use, format str
 	var list []serviceJSON
 	for _, s := range services {
 		item := serviceJSON{
-			ID: s.ID, Owner: s.Owner.String(), Protocol: s.Protocol.String(), Service: s.Frontend.Addr().String(), Port: s.Frontend.Port(),
-			Backends: texts(s.Backends), State: state(s), Connections: used.open[s.ID], Choice: s.Choice, AffinitySeconds: int(s.Affinity / time.Second),
-			InternalPolicy: s.InternalPolicy, ExternalPolicy: s.ExternalPolicy, NodePort: s.NodePort, External: s.External,
-			SourceRanges: s.SourceRanges, HealthCheckPort: s.HealthCheckPort, OnRemove: s.OnRemove, DSR: s.DSR, settings: settings(s),
+			ID: s.ID, Owner: s.Owner.String(), Protocol: s.Protocol.String(), Service: s.Frontend.Addr().String(),
+			Port:     s.Frontend.Port(),
+			Backends: texts(s.Backends), State: state(s), Connections: used.open[s.ID], Choice: s.Choice,
+			AffinitySeconds: int(s.Affinity / time.Second),
+			InternalPolicy:  s.InternalPolicy, ExternalPolicy: s.ExternalPolicy, NodePort: s.NodePort, External: s.External,
+			SourceRanges: s.SourceRanges, HealthCheckPort: s.HealthCheckPort, OnRemove: s.OnRemove, DSR: s.DSR,
+			settings: settings(s),
 		}
 		if s.Owner == service.Agent {
 			item.Name = used.names[s.Key().String()]
@@ -234,24 +238,26 @@ func (c commands) printServices(services []service.Service, used use, format str
 		}
 		list = append(list, item)
 	}
-	header := []string{"ID", "OWNER", "PROTOCOL", "ADDRESS", "PORT", "STATE", "CONNECTIONS", "PACKETS", "SETTINGS", "BACKENDS"}
+	header := []string{"ID", "OWNER", "PROTOCOL", "ADDRESS", "PORT", "STATE", "CONNECTIONS", "PACKETS", "SETTINGS",
+		"BACKENDS"}
 	if len(used.names) > 0 {
 		header = slices.Insert(header, 2, "NAME")
 	}
-	return cli.PrintList(c.Stdout, format, list, cli.Table[serviceJSON]{Key: "services", Header: header, Row: func(s serviceJSON) []string {
-		packets := "-"
-		if t := s.Traffic; t != nil {
-			packets = strconv.FormatUint(t.ToPackets+t.BackPackets, 10)
-		}
-		row := []string{
-			strconv.FormatUint(uint64(s.ID), 10), s.Owner, s.Protocol, s.Service, strconv.Itoa(int(s.Port)), s.State,
-			strconv.Itoa(s.Connections), packets, cmp.Or(s.settings, "-"), cmp.Or(shortened(s.Backends), "-"),
-		}
-		if len(used.names) > 0 {
-			row = slices.Insert(row, 2, cmp.Or(s.Name, "-"))
-		}
-		return row
-	}})
+	return cli.PrintList(c.Stdout, format, list, cli.Table[serviceJSON]{Key: "services", Header: header,
+		Row: func(s serviceJSON) []string {
+			packets := "-"
+			if t := s.Traffic; t != nil {
+				packets = strconv.FormatUint(t.ToPackets+t.BackPackets, 10)
+			}
+			row := []string{
+				strconv.FormatUint(uint64(s.ID), 10), s.Owner, s.Protocol, s.Service, strconv.Itoa(int(s.Port)), s.State,
+				strconv.Itoa(s.Connections), packets, cmp.Or(s.settings, "-"), cmp.Or(shortened(s.Backends), "-"),
+			}
+			if len(used.names) > 0 {
+				row = slices.Insert(row, 2, cmp.Or(s.Name, "-"))
+			}
+			return row
+		}})
 }
 
 // shortened joins texts for a table that a service with hundreds of them must not make too wide.
@@ -290,15 +296,24 @@ func (f *serviceFlags) add(cmd *cobra.Command) {
 	flags.Var(cli.One(&f.Affinity, parseSeconds, "a duration such as 10ms or 2m"), "affinity",
 		"how long a client keeps its backend after its last connection, in seconds or as 2m, at most 24h; 0: none")
 	flags.Lookup("affinity").DefValue = "0"
-	flags.TextVar(&f.InternalPolicy, "internal-policy", service.Cluster, "backends of clients in the cluster: all, or only on their node: `cluster|local`")
-	flags.TextVar(&f.ExternalPolicy, "external-policy", service.Cluster, "backends of clients outside: all, or only on the receiving node: `cluster|local`")
-	flags.BoolVar(&f.NodePort, "node-port", false, "the service is a port of the node, of all its addresses if the address is 0.0.0.0 or ::; also for clients behind an uplink")
-	flags.BoolVar(&f.External, "external", false, "the address is an external or load-balancer address, also for clients behind an uplink")
-	flags.TextVar(&f.DSR, "dsr", service.NoDSR, "how backends on other nodes answer clients outside, by this node or themselves: `none|ipip`; needs --node-port or --external")
+	flags.TextVar(&f.InternalPolicy, "internal-policy", service.Cluster,
+		"backends of clients in the cluster: all, or only on their node: `cluster|local`")
+	flags.TextVar(&f.ExternalPolicy, "external-policy", service.Cluster,
+		"backends of clients outside: all, or only on the receiving node: `cluster|local`")
+	flags.BoolVar(&f.NodePort, "node-port", false,
+		"the service is a port of the node, of all its addresses if the address is 0.0.0.0 or ::; also for clients behind "+
+			"an uplink")
+	flags.BoolVar(&f.External, "external", false,
+		"the address is an external or load-balancer address, also for clients behind an uplink")
+	flags.TextVar(&f.DSR, "dsr", service.NoDSR,
+		"how backends on other nodes answer clients outside, by this node or themselves: `none|ipip`; needs --node-port "+
+			"or --external")
 	flags.Var(cli.Each(&f.SourceRanges, netip.ParsePrefix, "an address and its length, as 10.0.0.0/8"), "source-range",
 		"`PREFIX` of clients that are served, as 10.0.0.0/8; repeat for more")
-	flags.Uint16Var(&f.HealthCheckPort, "health-check-port", 0, "port at which svc health tells load balancers whether this node has a backend; needs --external-policy=local")
-	flags.TextVar(&f.OnRemove, "on-remove", service.Keep, "what happens to open TCP connections of a backend that is removed: `keep|reset`")
+	flags.Uint16Var(&f.HealthCheckPort, "health-check-port", 0,
+		"port at which svc health tells load balancers whether this node has a backend; needs --external-policy=local")
+	flags.TextVar(&f.OnRemove, "on-remove", service.Keep,
+		"what happens to open TCP connections of a backend that is removed: `keep|reset`")
 	cli.CompleteFlag(cmd, "protocol", cli.Fixed("tcp", "udp", "sctp", "any"))
 	flags.VisitAll(func(flag *pflag.Flag) {
 		if words, _ := pflag.UnquoteUsage(flag); strings.Contains(words, "|") {

@@ -12,18 +12,22 @@ import (
 	"mustang/internal/service"
 )
 
-// FuzzServiceFlags parses the flags of svc add, a word for each line. What is taken is valid, and its settings in the words
-// of svc ls, as flags, are taken for the same service. Errors are one line.
+// FuzzServiceFlags parses the flags of svc add, a word for each line. What is taken is valid, and its settings in the
+// words of svc ls, as flags, are taken for the same service. Errors are one line.
 func FuzzServiceFlags(f *testing.F) {
 	for _, flags := range []string{
-		"--service=10.96.0.100:0", "--service=10.96.0.100", "--service=host:1", "--service=0.1.2.3:1", "--service=10.96.0.100:080",
-		"--backend=[fd00::1]:5201", "--backend=240.0.0.1:1", "--backend=192.168.10.10:1,gone", "--no-backends", "--protocol=icmp",
-		"--protocol=sctp", "--choice=best", "--affinity=1ms", "--source-range=10.0.0.1/8", "--source-range=all", "--health-check-port=80",
+		"--service=10.96.0.100:0", "--service=10.96.0.100", "--service=host:1", "--service=0.1.2.3:1",
+		"--service=10.96.0.100:080",
+		"--backend=[fd00::1]:5201", "--backend=240.0.0.1:1", "--backend=192.168.10.10:1,gone", "--no-backends",
+		"--protocol=icmp",
+		"--protocol=sctp", "--choice=best", "--affinity=1ms", "--source-range=10.0.0.1/8", "--source-range=all",
+		"--health-check-port=80",
 	} {
 		f.Add("--service=10.96.0.100:1\n--backend=192.168.10.10:1\n" + flags)
 	}
 	f.Add("--service=0.0.0.0:30080\n--node-port\n--no-backends\n--external-policy=local\n--health-check-port=31000")
-	f.Add("--service=192.0.2.1:80\n--external\n--backend=10.1.0.1:80,weight=2\n--choice=maglev\n--affinity=3h\n--source-range=10.0.0.0/8")
+	f.Add("--service=192.0.2.1:80\n--external\n--backend=10.1.0.1:80," +
+		"weight=2\n--choice=maglev\n--affinity=3h\n--source-range=10.0.0.0/8")
 	f.Add("--service=10.96.0.1:80\n--backend=10.1.0.1:80,draining\n--on-remove=reset\n--internal-policy=local")
 	parse := func(words []string) (service.Service, error) {
 		var flags serviceFlags
@@ -65,7 +69,8 @@ func FuzzServiceFlags(f *testing.F) {
 
 // TestAffinitySeconds takes a whole number for seconds, as the field of a file is.
 func TestAffinitySeconds(t *testing.T) {
-	for text, want := range map[string]time.Duration{"60": time.Minute, "0": 0, "86400": 24 * time.Hour, "2m": 2 * time.Minute, "86401": -1, "-60": -1, "1.5": -1, "60x": -1} {
+	for text, want := range map[string]time.Duration{"60": time.Minute, "0": 0, "86400": 24 * time.Hour,
+		"2m": 2 * time.Minute, "86401": -1, "-60": -1, "1.5": -1, "60x": -1} {
 		var flags serviceFlags
 		cmd := &cobra.Command{}
 		flags.add(cmd)

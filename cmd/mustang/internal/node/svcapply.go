@@ -37,12 +37,13 @@ type manifestFlags struct {
 
 func (m *manifestFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVarP(&m.path, "file", "f", "", "`FILE` of services in YAML or JSON; - is standard input")
-	cmd.Flags().StringVar(&m.options.Node, "node", "", "name of this node in Kubernetes, for local backends and topology hints")
+	cmd.Flags().StringVar(&m.options.Node, "node", "",
+		"name of this node in Kubernetes, for local backends and topology hints")
 	cmd.Flags().StringVar(&m.options.Zone, "zone", "", "name of this node's zone in Kubernetes, for topology hints")
 }
 
-// readManifest reads the file, and writes what it leaves out or ignores to stderr. It does not wait for a terminal or a pipe longer
-// than ctx lasts.
+// readManifest reads the file, and writes what it leaves out or ignores to stderr. It does not wait for a terminal or a
+// pipe longer than ctx lasts.
 func (c commands) readManifest(ctx context.Context, m manifestFlags) ([]service.Service, error) {
 	name := cli.InputName(m.path)
 	text, err := cli.ReadInput(ctx, c.Environment, m.path, io.ReadAll)
@@ -191,8 +192,8 @@ boot, when no service is there. What svc add and svc rm changed since is not sav
 	return cmd
 }
 
-// unknownFields tells of fields that objects of Kubernetes do not have, and that are ignored therefore: the first, and how many
-// more objects have such. Empty: none.
+// unknownFields tells of fields that objects of Kubernetes do not have, and that are ignored therefore: the first, and
+// how many more objects have such. Empty: none.
 func unknownFields(file io.Reader) string {
 	first, more := "", 0
 	// What is wrong otherwise, manifest.Read tells.
@@ -215,7 +216,8 @@ func unknownFields(file io.Reader) string {
 			switch {
 			case !errors.Is(err, json.ErrUnknownName):
 			case first == "":
-				first = document.OneLine(fmt.Sprintf("%s %s/%s: %v", o.Kind, o.Metadata.Namespace, o.Metadata.Name, document.Explain(err)))
+				first = document.OneLine(fmt.Sprintf("%s %s/%s: %v", o.Kind, o.Metadata.Namespace, o.Metadata.Name,
+					document.Explain(err)))
 			default:
 				more++
 			}

@@ -40,7 +40,8 @@ runs it.`,
 	return cmd
 }
 
-// answer lets the server follow the services until ctx ends. It says once what the server cannot do, and goes on trying.
+// answer lets the server follow the services until ctx ends. It says once what the server cannot do, and goes on
+// trying.
 func (c commands) answer(ctx context.Context, server *health.Server) (err error) {
 	defer func() { err = errors.Join(err, server.Close()) }()
 	f := follower{Config: c.Config}

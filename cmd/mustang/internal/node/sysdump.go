@@ -69,14 +69,17 @@ its missing.txt, and the exit code stays 0.`,
 		return d.write(cmd.Context())
 	}
 	flags := cmd.Flags()
-	flags.StringVarP(&d.output, "file", "f", "", "`file` to write, which must not exist; - is standard output; by default mustang-sysdump-TIME.tar.gz")
-	flags.Int64Var(&d.size, "max-size", 256, "size of the archive before it is compressed, in `MiB`; files beyond it are left out")
+	flags.StringVarP(&d.output, "file", "f", "",
+		"`file` to write, which must not exist; - is standard output; by default mustang-sysdump-TIME.tar.gz")
+	flags.Int64Var(&d.size, "max-size", 256,
+		"size of the archive before it is compressed, in `MiB`; files beyond it are left out")
 	flags.DurationVar(&d.timeout, "timeout", 5*time.Minute, "longest time for all; what is left then is missing")
 	flags.StringArrayVar(&d.logs, "log", nil, "`file` with the agent's log; repeat for more")
 	flags.StringVar(&d.confDir, "cni-conf-dir", install.DefaultConfDir, "`directory` with CNI configurations")
 	AddRunDir(flags, &d.runDir)
 	AddNodeNamespace(flags, &d.netnsOf)
-	flags.StringVar(&d.kubeconfig, "kubeconfig", "", "`file` with the address of the API server and credentials: collect from all nodes")
+	flags.StringVar(&d.kubeconfig, "kubeconfig", "",
+		"`file` with the address of the API server and credentials: collect from all nodes")
 	flags.StringVar(&d.namespace, "namespace", "kube-system", "`namespace` of the agent's DaemonSet")
 	flags.StringVar(&d.selector, "selector", "app.kubernetes.io/name=mustang", "`labels` of the agent's pods")
 	return cmd
@@ -94,7 +97,8 @@ func (d dump) check(changed func(flag string) bool) error {
 	}
 	flags, why := []string{"namespace", "selector"}, "--kubeconfig is missing: it is for a cluster"
 	if d.kubeconfig != "" {
-		flags, why = []string{"log", "cni-conf-dir", "run-dir", "netns"}, "it is for this node, and --kubeconfig for a cluster"
+		flags, why = []string{"log", "cni-conf-dir", "run-dir", "netns"},
+			"it is for this node, and --kubeconfig for a cluster"
 	}
 	for _, flag := range flags {
 		if changed(flag) {
@@ -143,7 +147,8 @@ func (d dump) write(ctx context.Context) error {
 
 // collect writes an archive. It returns of what, and how many files are missing.
 func (d dump) collect(ctx context.Context, to io.Writer) (of string, missing int, err error) {
-	within, cancel := context.WithTimeoutCause(ctx, d.timeout, fmt.Errorf("not done within %s: --timeout sets another limit", d.timeout))
+	within, cancel := context.WithTimeoutCause(ctx, d.timeout,
+		fmt.Errorf("not done within %s: --timeout sets another limit", d.timeout))
 	defer cancel()
 	a := newArchive(to, d.size<<20, itemTime)
 	if d.kubeconfig != "" {

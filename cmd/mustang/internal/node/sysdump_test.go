@@ -35,7 +35,8 @@ func text(body string) http.Handler {
 // exec answers as a kubelet does that runs a command: by WebSocket, in channels (v5.channel.k8s.io).
 func exec(stdout, stderr []byte, code int) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if got := strings.Join(r.URL.Query()["command"], " "); !strings.HasPrefix(got, "mustang sysdump -f - ") || r.URL.Query().Get("container") != "agent" {
+		if got := strings.Join(r.URL.Query()["command"], " "); !strings.HasPrefix(got, "mustang sysdump -f - ") ||
+			r.URL.Query().Get("container") != "agent" {
 			http.Error(w, "asked for "+r.URL.RawQuery, http.StatusBadRequest)
 			return
 		}
@@ -46,7 +47,8 @@ func exec(stdout, stderr []byte, code int) http.Handler {
 		defer conn.Close()
 		end := `{"status": "Success"}`
 		if code != 0 {
-			end = fmt.Sprintf(`{"status": "Failure", "reason": "NonZeroExitCode", "details": {"causes": [{"reason": "ExitCode", "message": "%d"}]}}`, code)
+			end = fmt.Sprintf(`{"status": "Failure", "reason": "NonZeroExitCode", "details": {"causes": [{"reason": `+
+				`"ExitCode", "message": "%d"}]}}`, code)
 		}
 		for channel, data := range [][]byte{nil, stdout, stderr, []byte(end)} {
 			if len(data) > 0 {
@@ -58,7 +60,8 @@ func exec(stdout, stderr []byte, code int) http.Handler {
 	})
 }
 
-// TestCluster collects from nodes, one of which has an agent that fails, and from the API server, which has secrets in all places.
+// TestCluster collects from nodes, one of which has an agent that fails, and from the API server, which has secrets in
+// all places.
 func TestCluster(t *testing.T) {
 	s := kubetest.Start(t)
 	var node bytes.Buffer
@@ -67,7 +70,9 @@ func TestCluster(t *testing.T) {
 	a.lack("metrics.txt", errors.New("no agent"))
 	testkit.Succeed(t, a.close())
 	const pods = "/api/v1/namespaces/kube-system/pods"
-	s.Handle(pods, text(`{"items": [{"metadata": {"name": "mustang-1"}, "spec": {"nodeName": "good"}, "status": {"containerStatuses": [{"restartCount": 1}]}}, {"metadata": {"name": "mustang-2"}, "spec": {"nodeName": "../bad"}}]}`))
+	s.Handle(pods, text(`{"items": [{"metadata": {"name": "mustang-1"}, "spec": {"nodeName": "good"}, "status": `+
+		`{"containerStatuses": [{"restartCount": 1}]}}, {"metadata": {"name": "mustang-2"}, "spec": {"nodeName": `+
+		`"../bad"}}]}`))
 	s.Handle(pods+"/mustang-1/exec", exec(node.Bytes(), nil, 0))
 	s.Handle(pods+"/mustang-2/exec", exec(nil, []byte("mustang: unknown command password="+secret), 2))
 	s.Handle(pods+"/mustang-1/log", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -78,12 +83,17 @@ func TestCluster(t *testing.T) {
 		_, _ = io.WriteString(w, "level=INFO msg=synced token="+secret+"\n")
 	}))
 	s.Handle("/version", text(`{"gitVersion": "v1.34.4"}`))
-	s.Handle("/apis/apps/v1/namespaces/kube-system/daemonsets", text(`{"items": [{"metadata": {"name": "mustang", "annotations":
+	s.Handle("/apis/apps/v1/namespaces/kube-system/daemonsets",
+		text(`{"items": [{"metadata": {"name": "mustang", "annotations":
 {"kubectl.kubernetes.io/last-applied-configuration": "`+secret+`"}}, "spec": {"template": {"spec": {"containers": [{"args": ["agent", "--token", "`+secret+`"],
 "env": [{"name": "DB_PASSWORD", "value": "`+secret+`"}, {"name": "NODE_NAME", "value": "kept"}]}]}}}}]}`))
-	s.Handle("/api/v1/namespaces/kube-system/events", text(`{"items": [{"message": "pull https://user:`+secret+`@registry.example/x failed"}]}`))
-	s.Put(t, "/api/v1/nodes", `{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "good", "annotations": {"join-token": "`+secret+`"}}}`)
-	s.Put(t, "/api/v1/secrets", `{"apiVersion": "v1", "kind": "Secret", "metadata": {"namespace": "kube-system", "name": "x"}, "data": {"x": "`+secret+`"}}`)
+	s.Handle("/api/v1/namespaces/kube-system/events", text(`{"items": [{"message": "pull https://user:`+secret+
+		`@registry.example/x failed"}]}`))
+	s.Put(t, "/api/v1/nodes",
+		`{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "good", "annotations": {"join-token": "`+secret+`"}}}`)
+	s.Put(t, "/api/v1/secrets",
+		`{"apiVersion": "v1", "kind": "Secret", "metadata": {"namespace": "kube-system", "name": "x"}, "data": {"x": "`+
+			secret+`"}}`)
 
 	out := filepath.Join(t.TempDir(), "dump.tar.gz")
 	var stdout bytes.Buffer
@@ -92,8 +102,10 @@ func TestCluster(t *testing.T) {
 	testkit.Succeed(t, cmd.ExecuteContext(t.Context()))
 	all := testkit.ReadArchive(t, out)
 	for name, want := range map[string]string{
-		"cluster/version.json": "v1.34.4", "cluster/nodes.json": `"good"`, "cluster/daemonsets.json": "kept", "cluster/events.json": "registry.example",
-		"cluster/pods.json": "mustang-1", "nodes/good/agent.log": "msg=synced", "nodes/good/commands/status.txt": "all is well", "nodes/good/missing.txt": "no agent",
+		"cluster/version.json": "v1.34.4", "cluster/nodes.json": `"good"`, "cluster/daemonsets.json": "kept",
+		"cluster/events.json": "registry.example",
+		"cluster/pods.json":   "mustang-1", "nodes/good/agent.log": "msg=synced",
+		"nodes/good/commands/status.txt": "all is well", "nodes/good/missing.txt": "no agent",
 	} {
 		if !strings.Contains(all[name], want) {
 			t.Errorf("%s has %q, want %q", name, all[name], want)
@@ -112,13 +124,14 @@ func TestCluster(t *testing.T) {
 			t.Errorf("%s has a secret: %s", name, text)
 		}
 	}
-	if said := stdout.String(); !strings.Contains(said, "KiB, of 1 of 2 nodes\n") || !strings.HasSuffix(said, " files could not be collected: missing.txt in the archive says why\n") {
+	if said := stdout.String(); !strings.Contains(said, "KiB, of 1 of 2 nodes\n") ||
+		!strings.HasSuffix(said, " files could not be collected: missing.txt in the archive says why\n") {
 		t.Errorf("it says %q", stdout.String())
 	}
 }
 
-// TestClusterEnds writes what there is when a node never answers and the time is over, and leaves nothing when it is interrupted, or there is
-// no cluster.
+// TestClusterEnds writes what there is when a node never answers and the time is over, and leaves nothing when it is
+// interrupted, or there is no cluster.
 func TestClusterEnds(t *testing.T) {
 	s := kubetest.Start(t)
 	dir := t.TempDir()
@@ -128,27 +141,34 @@ func TestClusterEnds(t *testing.T) {
 		cmd.SilenceErrors, cmd.SilenceUsage = true, true
 		return cmd.ExecuteContext(ctx)
 	}
-	s.Handle("/api/v1/namespaces/kube-system/pods", text(`{"items": [{"metadata": {"name": "mustang-1"}, "spec": {"nodeName": "slow"}}]}`))
-	s.Handle("/api/v1/namespaces/kube-system/pods/mustang-1/exec", http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		select {
-		case <-r.Context().Done():
-		case <-t.Context().Done():
-		}
-	}))
+	s.Handle("/api/v1/namespaces/kube-system/pods",
+		text(`{"items": [{"metadata": {"name": "mustang-1"}, "spec": {"nodeName": "slow"}}]}`))
+	s.Handle("/api/v1/namespaces/kube-system/pods/mustang-1/exec",
+		http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			select {
+			case <-r.Context().Done():
+			case <-t.Context().Done():
+			}
+		}))
 	testkit.Succeed(t, run(t.Context(), "--kubeconfig", s.Kubeconfig(t), "--timeout", "2s"))
-	if missing := testkit.ReadArchive(t, filepath.Join(dir, "dump.tar.gz"))["missing.txt"]; !strings.Contains(missing, "nodes/slow: ") {
+	if missing := testkit.ReadArchive(t, filepath.Join(dir, "dump.tar.gz"))["missing.txt"]; !strings.Contains(missing,
+		"nodes/slow: ") {
 		t.Errorf("a node that never answers: %s", missing)
 	}
 	testkit.Succeed(t, os.Remove(filepath.Join(dir, "dump.tar.gz")))
-	if err := run(t.Context(), "--kubeconfig", s.Kubeconfig(t), "--namespace", "default"); err == nil || !strings.Contains(err.Error(), "namespace default lacks pods with labels app.kubernetes.io/name=mustang") {
+	if err := run(t.Context(), "--kubeconfig", s.Kubeconfig(t), "--namespace", "default"); err == nil ||
+		!strings.Contains(err.Error(), "namespace default lacks pods with labels app.kubernetes.io/name=mustang") {
 		t.Errorf("a namespace without agents: %v", err)
 	}
 	s.Handle("/api/v1/namespaces/other/pods", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(http.StatusForbidden)
-		_, _ = io.WriteString(w, `{"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "pods is forbidden: User \"x\" cannot list", "reason": "Forbidden", "code": 403}`)
+		_, _ = io.WriteString(w,
+			`{"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "pods is forbidden: User \"x\" cannot `+
+				`list", "reason": "Forbidden", "code": 403}`)
 	}))
-	if err := run(t.Context(), "--kubeconfig", s.Kubeconfig(t), "--namespace", "other"); err == nil || !strings.Contains(err.Error(), "list pods of namespace other: pods is forbidden: User") {
+	if err := run(t.Context(), "--kubeconfig", s.Kubeconfig(t), "--namespace", "other"); err == nil ||
+		!strings.Contains(err.Error(), "list pods of namespace other: pods is forbidden: User") {
 		t.Errorf("without rights: %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())

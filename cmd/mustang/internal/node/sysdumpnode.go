@@ -34,20 +34,26 @@ const itemTime = 30 * time.Second
 
 // commandLines are those whose output is collected.
 var commandLines = []string{
-	"version", "status", "status -o json", "agent status", "agent status --wrong", "agent status -o json", "svc ls", "svc ls -o json", "ep ls", "ep ls -o json", "policy ls",
-	"policy ls -o json", "uplink ls", "socket ls", "counters", "conntrack stats", "conntrack timeouts", "links", "links -o json", "probe",
+	"version", "status", "status -o json", "agent status", "agent status --wrong", "agent status -o json", "svc ls",
+	"svc ls -o json", "ep ls", "ep ls -o json", "policy ls",
+	"policy ls -o json", "uplink ls", "socket ls", "counters", "conntrack stats", "conntrack timeouts", "links",
+	"links -o json", "probe",
 }
 
 // files are those of the kernel and the system.
 var files = []string{
-	"/etc/os-release", "/proc/version", "/proc/uptime", "/proc/loadavg", "/proc/meminfo", "/proc/cpuinfo", "/proc/modules", "/proc/mounts", "/proc/self/cgroup",
-	"/proc/net/sockstat", "/proc/net/softnet_stat", "/proc/net/netstat", "/proc/net/snmp", "/proc/net/dev", "/proc/net/nf_conntrack_stat",
+	"/etc/os-release", "/proc/version", "/proc/uptime", "/proc/loadavg", "/proc/meminfo", "/proc/cpuinfo", "/proc/modules",
+	"/proc/mounts", "/proc/self/cgroup",
+	"/proc/net/sockstat", "/proc/net/softnet_stat", "/proc/net/netstat", "/proc/net/snmp", "/proc/net/dev",
+	"/proc/net/nf_conntrack_stat",
 }
 
 // sysctls are patterns of settings, below /proc/sys.
 var sysctls = []string{
-	"net/ipv4/ip_forward", "net/ipv4/conf/*/rp_filter", "net/ipv4/conf/*/forwarding", "net/ipv4/conf/*/proxy_arp", "net/ipv6/conf/*/forwarding", "net/ipv6/conf/*/disable_ipv6",
-	"net/ipv6/conf/*/accept_ra", "net/bridge/*", "net/core/bpf_jit_*", "kernel/unprivileged_bpf_disabled", "net/netfilter/nf_conntrack_count", "net/netfilter/nf_conntrack_max",
+	"net/ipv4/ip_forward", "net/ipv4/conf/*/rp_filter", "net/ipv4/conf/*/forwarding", "net/ipv4/conf/*/proxy_arp",
+	"net/ipv6/conf/*/forwarding", "net/ipv6/conf/*/disable_ipv6",
+	"net/ipv6/conf/*/accept_ra", "net/bridge/*", "net/core/bpf_jit_*", "kernel/unprivileged_bpf_disabled",
+	"net/netfilter/nf_conntrack_count", "net/netfilter/nf_conntrack_max",
 	"net/ipv4/ip_local_port_range", "net/ipv4/neigh/default/gc_thresh*", "net/ipv4/vs/*", "user/max_net_namespaces",
 }
 
@@ -82,7 +88,8 @@ func (d dump) node(ctx context.Context, a *archive) {
 func (d dump) command(ctx context.Context, a *archive, line string) {
 	bare, isJSON := strings.CutSuffix(line, " -o json")
 	extension := map[bool]string{true: ".json", false: ".txt"}[isJSON]
-	a.collect(ctx, "commands/"+strings.ReplaceAll(bare, " ", "-")+extension, func(ctx context.Context, to io.Writer) error {
+	a.collect(ctx, "commands/"+strings.ReplaceAll(bare, " ", "-")+
+		extension, func(ctx context.Context, to io.Writer) error {
 		args := append(strings.Fields(line), "--bpf-root", d.BPFRoot)
 		if strings.HasPrefix(line, "agent ") || strings.HasPrefix(line, "svc ls") {
 			args = append(args, "--run-dir", d.runDir)
@@ -135,7 +142,8 @@ func openRegular(path string) (*os.File, error) {
 func (d dump) cni(ctx context.Context, a *archive) {
 	records := cmp.Or(d.Getenv("MUSTANG_CNI_RUN_DIR"), cni.DefaultRunDir)
 	for _, pattern := range []string{
-		d.confDir + "/*.conflist", d.confDir + "/*.conf", d.confDir + "/*.json", records + "/*/attachments/*.record", records + "/*/network.json",
+		d.confDir + "/*.conflist", d.confDir + "/*.conf", d.confDir + "/*.json", records + "/*/attachments/*.record",
+		records + "/*/network.json",
 	} {
 		paths, _ := filepath.Glob(pattern) // the pattern is good
 		for _, path := range paths {
@@ -156,7 +164,8 @@ func trees(to io.Writer, dirs ...string) (err error) {
 			}
 			info, err := entry.Info()
 			if err == nil {
-				_, err = fmt.Fprintf(to, "%s %8d %s %q\n", info.Mode(), info.Size(), info.ModTime().UTC().Format(time.RFC3339), path)
+				_, err = fmt.Fprintf(to, "%s %8d %s %q\n", info.Mode(), info.Size(), info.ModTime().UTC().Format(time.RFC3339),
+					path)
 			}
 			return err
 		}))
@@ -182,7 +191,8 @@ func sysctlValues(_ context.Context, to io.Writer) error {
 			if err != nil {
 				value = []byte(err.Error())
 			}
-			if _, err := fmt.Fprintf(to, "%s = %s\n", strings.TrimPrefix(path, "/proc/sys/"), strings.TrimSpace(string(value))); err != nil {
+			if _, err := fmt.Fprintf(to, "%s = %s\n", strings.TrimPrefix(path, "/proc/sys/"),
+				strings.TrimSpace(string(value))); err != nil {
 				return err
 			}
 		}
@@ -219,12 +229,17 @@ func (d dump) cluster(ctx context.Context, a *archive) (of string, err error) {
 	in, labels := "/api/v1/namespaces/"+url.PathEscape(d.namespace), "labelSelector="+url.QueryEscape(d.selector)
 	objects := map[string]string{
 		"version": "/version", "nodes": "/api/v1/nodes?limit=5000",
-		"daemonsets": fmt.Sprintf("/apis/apps/v1/namespaces/%s/daemonsets?%s", url.PathEscape(d.namespace), labels), "pods": in + "/pods?" + labels,
-		"events-of-agents": fmt.Sprintf("/api/v1/events?limit=%d&fieldSelector=%s", maxEvents, url.QueryEscape("source=mustang-agent")),
-		"events":           fmt.Sprintf("%s/events?limit=%d", in, maxEvents),
+		"daemonsets": fmt.Sprintf("/apis/apps/v1/namespaces/%s/daemonsets?%s", url.PathEscape(d.namespace), labels),
+		"pods":       in + "/pods?" + labels,
+		"events-of-agents": fmt.Sprintf("/api/v1/events?limit=%d&fieldSelector=%s", maxEvents,
+			url.QueryEscape("source=mustang-agent")),
+		"events": fmt.Sprintf("%s/events?limit=%d", in, maxEvents),
 	}
 	for name, request := range objects {
-		a.collect(ctx, "cluster/"+name+".json", func(ctx context.Context, to io.Writer) error { return client.Get(ctx, request, to) })
+		a.collect(ctx, "cluster/"+name+".json", func(ctx context.Context, to io.Writer) error {
+			return client.Get(ctx,
+				request, to)
+		})
 	}
 	var all errgroup.Group
 	all.SetLimit(atOnce)
@@ -258,7 +273,8 @@ func (d dump) pod(ctx context.Context, client *kube.Client, a *archive, pod kube
 	if pod.Restarted {
 		log("/agent-before.log", "&previous=true")
 	}
-	words := []string{"mustang", "sysdump", "-f", "-", "--max-size", fmt.Sprint(podSize), "--timeout", (podTime - itemTime).String()}
+	words := []string{"mustang", "sysdump", "-f", "-", "--max-size", fmt.Sprint(podSize), "--timeout",
+		(podTime - itemTime).String()}
 	from, to := io.Pipe()
 	defer from.Close()
 	go func() {

@@ -118,7 +118,10 @@ func (c commands) uplinkList() *cobra.Command {
 clients outside: one of each family.`,
 	}
 	return cli.Listing(cmd, func(format string) error {
-		list, err := cli.Read(c.Config, func(d *datapath.Datapath) ([]uplinkJSON, error) { return readUplinks(cmd.Context(), d) })
+		list, err := cli.Read(c.Config, func(d *datapath.Datapath) ([]uplinkJSON,
+			error) {
+			return readUplinks(cmd.Context(), d)
+		})
 		if err != nil {
 			return err
 		}

@@ -82,7 +82,8 @@ type flowRate struct {
 // run prints the rates of intervals until the context ends, or so many if tables is not 0.
 func (w watcher) run(ctx context.Context, interval time.Duration, tables int) error {
 	if interval < shortestWatch || tables < 0 {
-		return cli.Usage(fmt.Errorf("--watch %s, --tables %d: want %s or more, and 0 or more", interval, tables, shortestWatch))
+		return cli.Usage(fmt.Errorf("--watch %s, --tables %d: want %s or more, and 0 or more", interval, tables,
+			shortestWatch))
 	}
 	found := false
 	err := w.WithExisting(func(d *datapath.Datapath) error {
@@ -150,7 +151,8 @@ func take(ctx context.Context, d *datapath.Datapath, interval time.Duration) (s 
 	}
 	for _, each := range services {
 		s.services = append(s.services, serviceRate{
-			ID: each.ID, Service: each.Frontend.String(), Protocol: each.Protocol.String(), Open: open[each.ID], New: young[each.ID],
+			ID: each.ID, Service: each.Frontend.String(), Protocol: each.Protocol.String(), Open: open[each.ID],
+			New: young[each.ID],
 		})
 	}
 	s.traffic, err = d.Flows().ServiceTraffic()
@@ -160,7 +162,8 @@ func take(ctx context.Context, d *datapath.Datapath, interval time.Duration) (s 
 // since returns the rates since an earlier sample.
 func (s sample) since(earlier sample) rates {
 	seconds := s.at.Sub(earlier.at).Seconds()
-	out := rates{Schema: cli.Schema, Time: s.at.UTC(), Seconds: seconds, Counters: []counterRate{}, Pods: []podRate{}, Services: []serviceRate{}}
+	out := rates{Schema: cli.Schema, Time: s.at.UTC(), Seconds: seconds, Counters: []counterRate{}, Pods: []podRate{},
+		Services: []serviceRate{}}
 	per := func(now, before uint64) float64 {
 		if now < before { // of a device that was made anew
 			before = 0
@@ -168,7 +171,8 @@ func (s sample) since(earlier sample) rates {
 		return float64(now-before) / seconds
 	}
 	for i, c := range s.counters {
-		out.Counters = append(out.Counters, counterRate{c.Name, c.Drop, c.Packets, per(c.Packets, earlier.counters[i].Packets)})
+		out.Counters = append(out.Counters, counterRate{c.Name, c.Drop, c.Packets,
+			per(c.Packets, earlier.counters[i].Packets)})
 	}
 	for _, p := range s.pods {
 		i := slices.IndexFunc(earlier.pods, func(e knownEndpoint) bool { return e.ID == p.ID })
@@ -179,7 +183,8 @@ func (s sample) since(earlier sample) rates {
 		out.Pods = append(out.Pods, podRate{
 			Endpoint: p.ID, Namespace: p.pod.Namespace, Pod: p.pod.Name,
 			SentPackets: per(p.Sent.Packets, e.Sent.Packets), SentBits: 8 * per(p.Sent.Bytes, e.Sent.Bytes),
-			ReceivedPackets: per(p.Received.Packets, e.Received.Packets), ReceivedBits: 8 * per(p.Received.Bytes, e.Received.Bytes),
+			ReceivedPackets: per(p.Received.Packets, e.Received.Packets), ReceivedBits: 8 * per(p.Received.Bytes,
+				e.Received.Bytes),
 		})
 	}
 	flow := func(now, before datapath.Traffic) *flowRate {
@@ -206,12 +211,14 @@ func (w watcher) print(r rates, before bool) error {
 	var counters, pods, services [][]string
 	for _, c := range r.Counters {
 		if w.all || c.PerSecond > 0 {
-			counters = append(counters, []string{c.Name, strconv.FormatBool(c.Drop), strconv.FormatUint(c.Packets, 10), rate(c.PerSecond)})
+			counters = append(counters, []string{c.Name, strconv.FormatBool(c.Drop), strconv.FormatUint(c.Packets, 10),
+				rate(c.PerSecond)})
 		}
 	}
 	for _, p := range r.Pods {
 		pods = append(pods, []string{
-			p.Namespace + "/" + p.Pod, rate(p.SentPackets), rate(p.SentBits / 1e6), rate(p.ReceivedPackets), rate(p.ReceivedBits / 1e6),
+			p.Namespace + "/" + p.Pod, rate(p.SentPackets), rate(p.SentBits / 1e6), rate(p.ReceivedPackets),
+			rate(p.ReceivedBits / 1e6),
 		})
 	}
 	for _, s := range r.Services {
@@ -223,8 +230,10 @@ func (w watcher) print(r rates, before bool) error {
 	}
 	return errors.Join(
 		cli.PrintTable(w.Stdout, []string{"COUNTER", "DROP", "PACKETS", "PACKETS/S"}, counters),
-		cli.PrintTable(w.Stdout, []string{"POD", "SENT PACKETS/S", "SENT MBIT/S", "RECEIVED PACKETS/S", "RECEIVED MBIT/S"}, pods),
-		cli.PrintTable(w.Stdout, []string{"SERVICE", "OPEN", "NEW", "TO PACKETS/S", "TO MBIT/S", "BACK PACKETS/S", "BACK MBIT/S"}, services),
+		cli.PrintTable(w.Stdout, []string{"POD", "SENT PACKETS/S", "SENT MBIT/S", "RECEIVED PACKETS/S", "RECEIVED MBIT/S"},
+			pods),
+		cli.PrintTable(w.Stdout, []string{"SERVICE", "OPEN", "NEW", "TO PACKETS/S", "TO MBIT/S", "BACK PACKETS/S",
+			"BACK MBIT/S"}, services),
 	)
 }
 

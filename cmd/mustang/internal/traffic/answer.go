@@ -18,7 +18,8 @@ import (
 type decisionJSON struct {
 	Allow bool   `json:"allow"`
 	Rule  string `json:"rule"`
-	// Isolating are the policies by NAMESPACE/NAME that select the pod, where no rule of theirs allows the connection: Rule names one.
+	// Isolating are the policies by NAMESPACE/NAME that select the pod, where no rule of theirs allows the connection:
+	// Rule names one.
 	Isolating []string `json:"isolating,omitempty"`
 }
 
@@ -115,7 +116,8 @@ func (k known) lines(answers []answer) []string {
 		lines = append(lines, auditedOnly)
 	}
 	if i := slices.IndexFunc(k.listed, func(p policies.Listed) bool { return p.Off }); i >= 0 {
-		lines = append(lines, fmt.Sprintf("without the audited policies of owner %s, which are off: others are enforced", k.listed[i].Owner))
+		lines = append(lines, fmt.Sprintf("without the audited policies of owner %s, which are off: others are enforced",
+			k.listed[i].Owner))
 	}
 	return lines
 }
@@ -157,7 +159,8 @@ func (c commands) printFlowJSON(k known, answers []answer) error {
 func isolated(s policy.Snapshot, f policy.Flow, d policy.Direction) string {
 	names, _ := policy.Isolating(s, f, d) // it has been explained
 	if last := len(names) - 1; last > 0 {
-		return fmt.Sprintf("denied: %s and %s select this pod, and no rule of theirs allows it", strings.Join(names[:last], ", "), names[last])
+		return fmt.Sprintf("denied: %s and %s select this pod, and no rule of theirs allows it", strings.Join(names[:last],
+			", "), names[last])
 	}
 	return fmt.Sprintf("denied: %s selects this pod, and no rule of it allows it", strings.Join(names, ""))
 }

@@ -74,9 +74,12 @@ and open connections that are no longer allowed end.`,
 			})
 		}),
 	}
-	cmd.Flags().StringArrayVarP(&files, "file", "f", nil, "`FILE` of policies in YAML or JSON; - is standard input (repeatable)")
-	cmd.Flags().BoolVar(&audit, "audit", false, "count what the policies deny (counter audited), and let it pass; policy trace shows it")
-	cmd.Flags().BoolVar(&judgeNode, "judge-node", false, "judge the processes of this node too; without it, a pod that a policy selects and its node reach each other")
+	cmd.Flags().StringArrayVarP(&files, "file", "f", nil,
+		"`FILE` of policies in YAML or JSON; - is standard input (repeatable)")
+	cmd.Flags().BoolVar(&audit, "audit", false,
+		"count what the policies deny (counter audited), and let it pass; policy trace shows it")
+	cmd.Flags().BoolVar(&judgeNode, "judge-node", false,
+		"judge the processes of this node too; without it, a pod that a policy selects and its node reach each other")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "tell what would change, and change nothing")
 	return cmd
 }
@@ -141,7 +144,8 @@ const named = 100
 
 // print tells what has changed, and what more is new.
 func (c commands) print(r policies.Result, more string) error {
-	text := fmt.Sprintf("policies: %d added, %d updated, %d deleted, %d unchanged", r.Added, r.Updated, r.Deleted, r.Unchanged)
+	text := fmt.Sprintf("policies: %d added, %d updated, %d deleted, %d unchanged", r.Added, r.Updated, r.Deleted,
+		r.Unchanged)
 	if r.Audit != nil {
 		text += map[bool]string{true: ", now audited", false: ", now enforced"}[*r.Audit]
 	}
@@ -200,8 +204,8 @@ func read(in io.Reader) (set manifest.Set, err error) {
 	return set, set.Snapshot.Validate()
 }
 
-// remark says that policies of the command line are only audited, and warns of those that select no pod of this node, and of ports that no
-// pod names.
+// remark says that policies of the command line are only audited, and warns of those that select no pod of this node,
+// and of ports that no pod names.
 func (c commands) remark(s policy.Snapshot, said policies.Set) error {
 	if said.Audit {
 		if _, err := fmt.Fprintln(c.Stdout, auditedOnly); err != nil {

@@ -21,8 +21,8 @@ import (
 type Collector struct {
 	// Root is where the datapath is pinned; empty: the node's own. Without one there, only mustang_datapath_up is told.
 	Root string
-	// Services is of how many services the connections are told apart: those that have the most, the others together as "other"; and
-	// the packets: those that have had the most. 0: of none.
+	// Services is of how many services the connections are told apart: those that have the most, the others together as
+	// "other"; and the packets: those that have had the most. 0: of none.
 	Services uint
 }
 
@@ -39,29 +39,39 @@ func families() []family {
 			"from_pod": "from_pod", "to_pod": "to_pod", "from_uplink": "from_uplink", "to_uplink": "to_uplink", "guard": "guard",
 			"outer_guard": "outer_guard",
 		}},
-		{"translated_packets_total", "Packets of connections to services that were translated: to the backend, or back.", "direction",
+		{"translated_packets_total", "Packets of connections to services that were translated: to the backend, or back.",
+			"direction",
 			map[string]string{"forward": "forward", "reverse": "reverse"}},
-		{"delivered_packets_total", "Packets by where a program sent them; stack: to the kernel, or the next program.", "way", map[string]string{
-			"redirect_peer": "peer", "redirect_device": "device", "l2_delivered": "segment", "hairpin": "self", "redirect_routed": "next_hop",
-			"delivered": "finished", "passed": "stack",
-		}},
-		{"connections_made_total", "Connections that got rows: to services, and direct ones of pods that a policy selects.", "kind",
+		{"delivered_packets_total", "Packets by where a program sent them; stack: to the kernel, or the next program.", "way",
+			map[string]string{
+				"redirect_peer": "peer", "redirect_device": "device", "l2_delivered": "segment", "hairpin": "self",
+				"redirect_routed": "next_hop",
+				"delivered":       "finished", "passed": "stack",
+			}},
+		{"connections_made_total", "Connections that got rows: to services, and direct ones of pods that a policy selects.",
+			"kind",
 			map[string]string{"new_connection": "service", "tracked": "direct"}},
 		{"connections_kept_total", "Repeated SYNs of connections.", "", map[string]string{"kept_connection": ""}},
-		{"connections_port_changed_total", "Connections that got another source port, as theirs was taken.", "", map[string]string{"port_changed": ""}},
-		{"slots_taken_over_total", "Slots of connections that were taken over or freed, by what their connection was.", "connection",
+		{"connections_port_changed_total", "Connections that got another source port, as theirs was taken.", "",
+			map[string]string{"port_changed": ""}},
+		{"slots_taken_over_total", "Slots of connections that were taken over or freed, by what their connection was.",
+			"connection",
 			map[string]string{"slot_reused": "closed", "slot_expired": "expired"}},
 		{"icmp_packets_total", "ICMP errors that were translated, and echo requests to services that were answered.", "kind",
 			map[string]string{"icmp_error": "error", "icmp_echo": "echo"}},
 		{"tunnel_packets_total", "Packets of direct server return that went into a tunnel, or out of one.", "direction",
 			map[string]string{"encapsulated": "in", "decapsulated": "out"}},
-		{"fragments_unknown_total", "Later fragments that came without their first, and were not translated.", "", map[string]string{"unknown_fragment": ""}},
+		{"fragments_unknown_total", "Later fragments that came without their first, and were not translated.", "",
+			map[string]string{"unknown_fragment": ""}},
 		{"socket_calls_total", "Calls of sockets in which an address was translated.", "call", map[string]string{
 			"sock_connect": "connect", "sock_sendmsg": "sendmsg", "sock_recvmsg": "recvmsg", "sock_getpeername": "getpeername",
 		}},
-		{"sockets_ended_total", "Connected sockets that were ended, as their backend was removed.", "", map[string]string{"sock_destroy": ""}},
-		{"policy_audited_total", "Connections that policies deny, and that passed as they are audited only.", "", map[string]string{"audited": ""}},
-		{"monitor_left_out_total", "Events that mustang monitor did not get, as too many came at once.", "", map[string]string{"event_left_out": ""}},
+		{"sockets_ended_total", "Connected sockets that were ended, as their backend was removed.", "",
+			map[string]string{"sock_destroy": ""}},
+		{"policy_audited_total", "Connections that policies deny, and that passed as they are audited only.", "",
+			map[string]string{"audited": ""}},
+		{"monitor_left_out_total", "Events that mustang monitor did not get, as too many came at once.", "",
+			map[string]string{"event_left_out": ""}},
 	}
 }
 
@@ -92,7 +102,8 @@ func (c Collector) counters(to chan<- prometheus.Metric, d *datapath.Datapath) e
 		return err
 	}
 	count := map[string]float64{}
-	drops := desc("dropped_packets_total", "Packets that were dropped, and calls of sockets that were refused, by reason.", "reason")
+	drops := desc("dropped_packets_total", "Packets that were dropped, and calls of sockets that were refused, by reason.",
+		"reason")
 	for i, name := 0, flows.Drops()[1:]; i < len(all); i++ {
 		count[all[i].Name] = float64(all[i].Packets)
 		if all[i].Drop {
@@ -164,7 +175,8 @@ func busiest(list []flows.Connection) ([]service.Key, map[service.Key]int) {
 	}), count
 }
 
-// traffic tells what was translated for the services that have had the most packets. There is no "other", which could shrink.
+// traffic tells what was translated for the services that have had the most packets. There is no "other", which could
+// shrink.
 func (c Collector) traffic(to chan<- prometheus.Metric, d *datapath.Datapath) error {
 	if c.Services == 0 {
 		return nil
@@ -180,11 +192,14 @@ func (c Collector) traffic(to chan<- prometheus.Metric, d *datapath.Datapath) er
 	sum := func(s service.Service) uint64 { return traffic[s.ID].To.Packets + traffic[s.ID].Back.Packets }
 	services = slices.DeleteFunc(services, func(s service.Service) bool { return sum(s) == 0 })
 	slices.SortStableFunc(services, func(a, b service.Service) int { return cmp.Compare(sum(b), sum(a)) })
-	packets := desc("service_packets_total", "Packets that were translated of the services that have had the most.", "service", "direction")
-	bytes := desc("service_bytes_total", "Bytes of the frames that were translated of these services.", "service", "direction")
+	packets := desc("service_packets_total", "Packets that were translated of the services that have had the most.",
+		"service", "direction")
+	bytes := desc("service_bytes_total", "Bytes of the frames that were translated of these services.", "service",
+		"direction")
 	for _, s := range services[:min(len(services), int(c.Services))] {
 		for direction, each := range map[string]datapath.Traffic{"forward": traffic[s.ID].To, "reverse": traffic[s.ID].Back} {
-			to <- prometheus.MustNewConstMetric(packets, prometheus.CounterValue, float64(each.Packets), s.Key().String(), direction)
+			to <- prometheus.MustNewConstMetric(packets, prometheus.CounterValue, float64(each.Packets),
+				s.Key().String(), direction)
 			to <- prometheus.MustNewConstMetric(bytes, prometheus.CounterValue, float64(each.Bytes), s.Key().String(), direction)
 		}
 	}

@@ -43,7 +43,8 @@ func TestFamilies(t *testing.T) {
 	}
 }
 
-// TestMetrics has a datapath with a service, and one that is not there. Names and help texts are as Prometheus wants them.
+// TestMetrics has a datapath with a service, and one that is not there. Names and help texts are as Prometheus wants
+// them.
 func TestMetrics(t *testing.T) {
 	testkit.RequireRoot(t)
 	testkit.RequireKernel(t, 6, 6)
@@ -53,13 +54,15 @@ func TestMetrics(t *testing.T) {
 	if n, err := testutil.GatherAndCount(registry); n != 1 || err != nil {
 		t.Errorf("without a datapath: %d metrics, %v", n, err)
 	}
-	d, err := datapath.Open(t.Context(), datapath.Options{Root: root, Sizes: objects.Sizes{Connections: 64, Endpoints: 16}})
+	d, err := datapath.Open(t.Context(), datapath.Options{Root: root, Sizes: objects.Sizes{Connections: 64,
+		Endpoints: 16}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer d.Close()
 	frontend := netip.MustParseAddrPort("10.96.0.1:80")
-	if _, _, err := d.Services().Put(t.Context(), service.CLI, service.Service{Frontend: frontend, Protocol: service.TCP}); err != nil {
+	if _, _, err := d.Services().Put(t.Context(), service.CLI, service.Service{Frontend: frontend,
+		Protocol: service.TCP}); err != nil {
 		t.Fatal(err)
 	}
 	problems, err := testutil.GatherAndLint(registry)

@@ -59,7 +59,8 @@ func (l *lab) metrics(ns *netns.Namespace, args ...string) {
 	ended := make(chan error, 1)
 	go func() {
 		ended <- ns.Do(func() error {
-			cmd := metricsCommand(&cli.Config{Environment: cli.Environment{Stdout: io.Discard, Stderr: io.Discard}, BPFRoot: l.root})
+			cmd := metricsCommand(&cli.Config{Environment: cli.Environment{Stdout: io.Discard, Stderr: io.Discard},
+				BPFRoot: l.root})
 			cmd.SetArgs(args)
 			return cmd.ExecuteContext(ctx)
 		})
@@ -100,7 +101,8 @@ func TestDashboard(t *testing.T) {
 	fromA(portA, served)(l)
 	l.metrics(l.host, "--listen", ":9763", "--services", "5")
 	dir := t.TempDir()
-	config := "global: {scrape_interval: 1s}\nscrape_configs: [{job_name: mustang, static_configs: [{targets: ['127.0.0.1:9763']}]}]\n"
+	config := "global: {scrape_interval: 1s}\nscrape_configs: [{job_name: mustang, static_configs: [{targets: " +
+		"['127.0.0.1:9763']}]}]\n"
 	testkit.Succeed(t, os.WriteFile(filepath.Join(dir, "prometheus.yml"), []byte(config), 0o600))
 	prometheus := exec.Command("prometheus", "--config.file="+dir+"/prometheus.yml", "--storage.tsdb.path="+dir+"/data",
 		"--web.listen-address=127.0.0.1:9090", "--log.level=warn")
@@ -111,7 +113,8 @@ func TestDashboard(t *testing.T) {
 		_ = prometheus.Process.Kill()
 		_ = prometheus.Wait()
 	}()
-	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DialContext: func(_ context.Context, network, addr string) (net.Conn, error) {
+	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DialContext: func(_ context.Context,
+		network, addr string) (net.Conn, error) {
 		return testkit.Dial(l.host, network, addr)
 	}}}
 	defer client.CloseIdleConnections()
@@ -143,7 +146,8 @@ func TestTextfile(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "mustang.prom")
 	write := func(path string) error {
-		cmd := metricsCommand(&cli.Config{Environment: cli.Environment{Stdout: io.Discard, Stderr: io.Discard}, BPFRoot: l.root})
+		cmd := metricsCommand(&cli.Config{Environment: cli.Environment{Stdout: io.Discard, Stderr: io.Discard},
+			BPFRoot: l.root})
 		cmd.SetArgs([]string{"--textfile", path})
 		cmd.SilenceErrors, cmd.SilenceUsage = true, true
 		return cmd.Execute()
@@ -168,12 +172,14 @@ func TestTextfileKeepsDevice(t *testing.T) {
 	testkit.RequireRoot(t)
 	dir := t.TempDir()
 	null, fifo, link := filepath.Join(dir, "null"), filepath.Join(dir, "fifo"), filepath.Join(dir, "link")
-	if err := errors.Join(unix.Mknod(null, unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3))), unix.Mkfifo(fifo, 0o666), os.Symlink(null, link)); err != nil {
+	if err := errors.Join(unix.Mknod(null, unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3))), unix.Mkfifo(fifo, 0o666),
+		os.Symlink(null, link)); err != nil {
 		t.Fatal(err)
 	}
 	for _, path := range []string{null, fifo, link, dir} {
 		before := testkit.Must(os.Lstat(path))(t)
-		if err := writeTextfile(path, prometheus.NewRegistry()); err == nil || err.Error() != "--textfile "+path+": not a regular file" {
+		if err := writeTextfile(path, prometheus.NewRegistry()); err == nil || err.Error() != "--textfile "+path+
+			": not a regular file" {
 			t.Errorf("%s: %v", path, err)
 		}
 		if after, err := os.Lstat(path); err != nil || !os.SameFile(before, after) {

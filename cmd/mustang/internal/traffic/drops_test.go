@@ -30,13 +30,15 @@ func fromA(from, to string) func(*lab) {
 
 // ofA is the line of a packet of pod shop/a to a service.
 func ofA(to, protocol string) line {
-	return line{Pod: "shop/a", Source: portA, SourcePod: "shop/a", Destination: to, Service: to + "/" + protocol, Protocol: protocol, Place: "host"}
+	return line{Pod: "shop/a", Source: portA, SourcePod: "shop/a", Destination: to, Service: to + "/" +
+		protocol, Protocol: protocol, Place: "host"}
 }
 
 // policyOf denies all of pods with a label in a direction.
 func policyOf(app, direction string) func(*lab) {
 	return func(l *lab) {
-		l.policies(fmt.Sprintf(`{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: none, namespace: shop},
+		l.policies(fmt.Sprintf(`{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: none, namespace: `+
+			`shop},
   spec: {podSelector: {matchLabels: {app: %s}}, policyTypes: [%s]}}`, app, direction))
 	}
 }
@@ -48,11 +50,13 @@ type provocation struct {
 	want         line // of the drop, as far as given here
 }
 
-// provocations have a line with each field that tells something of a dropped packet. Package datapath has a drop of each reason.
+// provocations have a line with each field that tells something of a dropped packet. Package datapath has a drop of
+// each reason.
 func provocations() []provocation {
 	other := net.HardwareAddr{2, 0, 0, 0, 0, 0x77}
 	toB := line{
-		Pod: "shop/a", Source: portA, SourcePod: "shop/a", Destination: portB, DestinationPod: "shop/b", Protocol: "udp", Length: 42, Place: "host",
+		Pod: "shop/a", Source: portA, SourcePod: "shop/a", Destination: portB, DestinationPod: "shop/b", Protocol: "udp",
+		Length: 42, Place: "host",
 	}
 	nothing := func(*lab) {}
 	return []provocation{
@@ -67,15 +71,18 @@ func provocations() []provocation {
 			arp := append([]byte{0, 1, 8, 0, 6, 4, 0, 2}, other...)
 			arp = append(append(arp, netip.MustParseAddr(podB).AsSlice()...), other...)
 			l.frame(l.a, "eth0", nil, typed(unix.ETH_P_ARP, append(arp, netip.MustParseAddr(podA).AsSlice()...)))
-		}, line{Pod: "shop/a", Source: podB, SourcePod: "shop/b", Destination: podA, DestinationPod: "shop/a", Protocol: "arp"}},
+		}, line{Pod: "shop/a", Source: podB, SourcePod: "shop/b", Destination: podA, DestinationPod: "shop/a",
+			Protocol: "arp"}},
 		{
 			"ethertype", nothing, func(l *lab) { l.frame(l.a, "eth0", nil, typed(0x88cc, make([]byte, 46))) },
 			line{Pod: "shop/a", EtherType: "0x88cc", Length: 60},
 		},
-		{"no_backend", func(l *lab) { l.serve(service.Service{Protocol: service.UDP}, empty) }, fromA(portA, empty), ofA(empty, "udp")},
+		{"no_backend", func(l *lab) { l.serve(service.Service{Protocol: service.UDP}, empty) }, fromA(portA, empty),
+			ofA(empty, "udp")},
 		{
 			"no_local_backend", func(l *lab) {
-				l.serve(service.Service{Protocol: service.UDP, External: true, ExternalPolicy: service.Local}, localOnly, "172.16.1.2:53")
+				l.serve(service.Service{Protocol: service.UDP, External: true, ExternalPolicy: service.Local}, localOnly,
+					"172.16.1.2:53")
 			},
 			func(l *lab) { l.frame(l.outer, "outer", nil, udp(portOuter, localOnly)) },
 			line{Source: portOuter, Destination: localOnly, Service: localOnly + "/udp", Protocol: "udp", Place: "uplink"},
@@ -85,7 +92,8 @@ func provocations() []provocation {
 	}
 }
 
-// TestReasons provokes drops. The monitor has to name the reason, the pod and the addresses, and the rule of a policy in a line of its own.
+// TestReasons provokes drops. The monitor has to name the reason, the pod and the addresses, and the rule of a policy
+// in a line of its own.
 func TestReasons(t *testing.T) {
 	l := newLab(t, 64)
 	l.monitor()
@@ -97,7 +105,10 @@ func TestReasons(t *testing.T) {
 			p.begin(l)
 			p.want.Verdict, p.want.Reason = flows.Dropped, p.reason
 			seen := l.awaits(p.want, func() { p.again(l) })
-			denied := slices.ContainsFunc(seen, func(s line) bool { return s.Verdict == flows.Denied && s.Reason == p.reason && s.Rule != "" })
+			denied := slices.ContainsFunc(seen, func(s line) bool {
+				return s.Verdict == flows.Denied && s.Reason == p.reason &&
+					s.Rule != ""
+			})
 			if isPolicy := p.reason == "policy_egress" || p.reason == "policy_ingress"; denied != isPolicy {
 				t.Errorf("a line with a rule: %v, in %+v", denied, seen)
 			}
@@ -128,8 +139,10 @@ func (l line) in(of line) bool {
 		l.Length = of.Length
 	}
 	for _, part := range [][2]*string{
-		{&l.Pod, &of.Pod}, {&l.Source, &of.Source}, {&l.SourcePod, &of.SourcePod}, {&l.Destination, &of.Destination}, {&l.Service, &of.Service},
-		{&l.DestinationPod, &of.DestinationPod}, {&l.Protocol, &of.Protocol}, {&l.EtherType, &of.EtherType}, {&l.MAC, &of.MAC}, {&l.Flags, &of.Flags},
+		{&l.Pod, &of.Pod}, {&l.Source, &of.Source}, {&l.SourcePod, &of.SourcePod}, {&l.Destination, &of.Destination},
+		{&l.Service, &of.Service},
+		{&l.DestinationPod, &of.DestinationPod}, {&l.Protocol, &of.Protocol}, {&l.EtherType, &of.EtherType},
+		{&l.MAC, &of.MAC}, {&l.Flags, &of.Flags},
 		{&l.Place, &of.Place}, {&l.Backend, &of.Backend}, {&l.BackendPod, &of.BackendPod},
 	} {
 		if *part[0] != "" && *part[0] != *part[1] {

@@ -43,7 +43,10 @@ func (k known) end(a netip.Addr) endJSON {
 			e.Pod, e.Labels = p.Namespace+"/"+p.Name, p.Labels
 		}
 	}
-	e.Elsewhere = e.Pod != "" && !slices.ContainsFunc(k.Pods, func(p policy.Pod) bool { return p.Node == k.Node && p.Namespace+"/"+p.Name == e.Pod })
+	e.Elsewhere = e.Pod != "" && !slices.ContainsFunc(k.Pods, func(p policy.Pod) bool {
+		return p.Node == k.Node &&
+			p.Namespace+"/"+p.Name == e.Pod
+	})
 	return e
 }
 
@@ -67,7 +70,8 @@ func (k known) describe(o policy.Origin) string {
 	return text + rule
 }
 
-// ends returns the addresses of both ends. Of two pods that have both families, they are those of IPv4, and other those of IPv6.
+// ends returns the addresses of both ends. Of two pods that have both families, they are those of IPv4, and other those
+// of IPv6.
 func (k known) ends(source, destination string) (f, other policy.Flow, err error) {
 	from, fromErr := netip.ParseAddr(source)
 	to, toErr := netip.ParseAddr(destination)
@@ -123,7 +127,8 @@ func (e *familyError) Error() string {
 	return fmt.Sprintf("pod %s lacks an %s address", e.pod, map[bool]string{true: "IPv4", false: "IPv6"}[e.v4])
 }
 
-// pod returns the address of a pod, of the same family as like. If pods of several nodes have the name, this node's pod is returned.
+// pod returns the address of a pod, of the same family as like. If pods of several nodes have the name, this node's pod
+// is returned.
 func (k known) pod(text string, like netip.Addr) (netip.Addr, error) {
 	namespace, name, ok := strings.Cut(text, "/")
 	if !ok {

@@ -80,14 +80,16 @@ func newLab(t testing.TB, connections uint32) *lab {
 		-n HOST addr add ` + gate + `/24 dev outer
 		-n HOST link set outer up`)
 	var err error
-	l.d, err = datapath.Open(t.Context(), datapath.Options{Root: l.root, Sizes: objects.Sizes{Connections: connections, Endpoints: 16}})
+	l.d, err = datapath.Open(t.Context(), datapath.Options{Root: l.root, Sizes: objects.Sizes{Connections: connections,
+		Endpoints: 16}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = l.d.Close() })
 	for name, ns := range map[string]*netns.Namespace{"a": l.a, "b": l.b} {
 		pod := &policy.Pod{Namespace: "shop", Name: name, Labels: map[string]string{"app": name}}
-		if _, _, err := l.d.Endpoints().Put(t.Context(), datapath.EndpointSpec{Namespace: ns, IfName: "eth0", Host: l.host, Pod: pod}); err != nil {
+		if _, _, err := l.d.Endpoints().Put(t.Context(), datapath.EndpointSpec{Namespace: ns, IfName: "eth0", Host: l.host,
+			Pod: pod}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -226,7 +228,8 @@ func (l *lab) frame(ns *netns.Namespace, device string, from net.HardwareAddr, p
 			return err
 		}
 		defer unix.Close(fd)
-		return unix.Sendto(fd, frame, 0, &unix.SockaddrLinklayer{Ifindex: own.Index, Protocol: uint16(packet[0]) | uint16(packet[1])<<8})
+		return unix.Sendto(fd, frame, 0, &unix.SockaddrLinklayer{Ifindex: own.Index,
+			Protocol: uint16(packet[0]) | uint16(packet[1])<<8})
 	})
 	if err != nil {
 		l.t.Fatal(err)

@@ -19,8 +19,8 @@ import (
 	"mustang/internal/service"
 )
 
-// line is what is printed of an event: a line of -o json. Strings are made of numbers that programs tell, and of names that
-// commands or a cluster gave: no byte of a packet is printed.
+// line is what is printed of an event: a line of -o json. Strings are made of numbers that programs tell, and of names
+// that commands or a cluster gave: no byte of a packet is printed.
 type line struct {
 	Time    string        `json:"time"` // RFC 3339
 	Verdict flows.Verdict `json:"verdict"`
@@ -205,7 +205,8 @@ func (n *names) line(e *flows.Event) (l line, err error) {
 		return l, err
 	}
 	l.describe(e)
-	l.SourcePod, l.DestinationPod, l.BackendPod = n.addresses[e.Source.Addr()], n.addresses[e.Destination.Addr()], n.addresses[e.Backend.Addr()]
+	l.SourcePod, l.DestinationPod, l.BackendPod = n.addresses[e.Source.Addr()], n.addresses[e.Destination.Addr()],
+		n.addresses[e.Backend.Addr()]
 	l.Pod = n.namespaces[e.Namespace]
 	if e.OnLink {
 		l.Pod = n.devices[e.Device]
@@ -226,7 +227,8 @@ func (n *names) line(e *flows.Event) (l line, err error) {
 
 // isService reports whether the destination of an event is that of a service.
 func (n *names) isService(e *flows.Event) (bool, error) {
-	if e.Service || e.Destination.Port() == 0 || !slices.Contains([]service.Protocol{service.TCP, service.UDP, service.SCTP}, e.Protocol) {
+	if e.Service || e.Destination.Port() == 0 || !slices.Contains([]service.Protocol{service.TCP, service.UDP,
+		service.SCTP}, e.Protocol) {
 		return e.Service, nil
 	}
 	key := service.Key{Frontend: e.Destination, Protocol: e.Protocol}

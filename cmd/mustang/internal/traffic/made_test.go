@@ -46,15 +46,18 @@ func TestMade(t *testing.T) {
 	})
 	l.policies(`{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: all, namespace: shop},
   spec: {podSelector: {}, policyTypes: [Ingress], ingress: [{}]}}`)
-	l.awaits(line{Verdict: flows.Made, Pod: "shop/a", Source: portA, Destination: portB, DestinationPod: "shop/b"}, func() {
-		l.flush()
-		fromA(portA, portB)(l)
-	})
+	l.awaits(line{Verdict: flows.Made, Pod: "shop/a", Source: portA, Destination: portB, DestinationPod: "shop/b"},
+		func() {
+			l.flush()
+			fromA(portA, portB)(l)
+		})
 	l.awaits(line{
-		Verdict: flows.Made, Pod: "shop/a", Destination: tcp, Service: tcp + "/tcp", Backend: server, BackendPod: "shop/b", Place: "socket",
+		Verdict: flows.Made, Pod: "shop/a", Destination: tcp, Service: tcp + "/tcp", Backend: server, BackendPod: "shop/b",
+		Place: "socket",
 	}, connect(tcp))
 	l.awaits(line{
-		Verdict: flows.Dropped, Reason: "no_backend", Pod: "shop/a", Destination: none, Service: none + "/tcp", Place: "socket",
+		Verdict: flows.Dropped, Reason: "no_backend", Pod: "shop/a", Destination: none, Service: none +
+			"/tcp", Place: "socket",
 	}, connect(none))
 }
 
@@ -79,17 +82,20 @@ func TestText(t *testing.T) {
 		want  string
 	}{
 		{
-			flows.Event{Verdict: flows.Made, Source: web, Destination: netip.MustParseAddrPort("10.96.0.1:80"), Backend: db, Protocol: service.TCP},
+			flows.Event{Verdict: flows.Made, Source: web, Destination: netip.MustParseAddrPort("10.96.0.1:80"), Backend: db,
+				Protocol: service.TCP},
 			line{Pod: "shop/web", SourcePod: "shop/web", Service: "10.96.0.1:80/tcp", BackendPod: "shop/db"},
 			"03:04:05.006 made tcp shop/web 10.0.0.1:4000 > service 10.96.0.1:80 > shop/db 10.0.0.2:80",
 		},
 		{
-			flows.Event{Verdict: flows.Dropped, Reason: "source", Source: web, Destination: db, Protocol: service.TCP, Flags: 18, Length: 60},
+			flows.Event{Verdict: flows.Dropped, Reason: "source", Source: web, Destination: db, Protocol: service.TCP, Flags: 18,
+				Length: 60},
 			line{Pod: "shop/evil", SourcePod: "shop/web"},
 			"03:04:05.006 dropped source at shop/evil tcp shop/web 10.0.0.1:4000 > 10.0.0.2:80 SYN,ACK 60 bytes",
 		},
 		{
-			flows.Event{Verdict: flows.Dropped, Reason: "ethertype", EtherType: 0x88cc, MAC: []byte{2, 0, 0, 0, 0, 1}, Length: 60},
+			flows.Event{Verdict: flows.Dropped, Reason: "ethertype", EtherType: 0x88cc, MAC: []byte{2, 0, 0, 0, 0, 1},
+				Length: 60},
 			line{Pod: cli.Printable("shop/\x1b[31mevil\n")},
 			"03:04:05.006 dropped ethertype at shop/?[31mevil? ethertype 0x88cc from 02:00:00:00:00:01 60 bytes",
 		},
@@ -103,16 +109,18 @@ func TestText(t *testing.T) {
 		},
 		{ // an address that was in no packet is left out
 			flows.Event{
-				Verdict: flows.Denied, Source: netip.MustParseAddrPort("[fe80::2]:0"), Destination: netip.AddrPortFrom(db.Addr(), 0),
-				Protocol: unix.IPPROTO_ICMPV6, Message: 128, Rule: 1,
+				Verdict: flows.Denied, Source: netip.MustParseAddrPort("[fe80::2]:0"),
+				Destination: netip.AddrPortFrom(db.Addr(), 0),
+				Protocol:    unix.IPPROTO_ICMPV6, Message: 128, Rule: 1,
 			},
 			line{SourcePod: "mac/m2", DestinationPod: "mac/m3"},
 			"03:04:05.006 denied icmp echo request mac/m2 fe80::2 > mac/m3",
 		},
 		{
 			flows.Event{
-				Verdict: flows.Denied, Source: netip.AddrPortFrom(web.Addr(), 0), Destination: netip.MustParseAddrPort("[fe80::1]:0"),
-				Protocol: unix.IPPROTO_ICMPV6, Message: 128, Rule: 1,
+				Verdict: flows.Denied, Source: netip.AddrPortFrom(web.Addr(), 0),
+				Destination: netip.MustParseAddrPort("[fe80::1]:0"),
+				Protocol:    unix.IPPROTO_ICMPV6, Message: 128, Rule: 1,
 			},
 			line{SourcePod: "mac/m2", DestinationPod: "mac/m1"},
 			"03:04:05.006 denied icmp echo request mac/m2 > mac/m1 fe80::1",
@@ -129,8 +137,9 @@ func TestText(t *testing.T) {
 // TestFilter has an event, and filters that do and do not select it.
 func TestFilter(t *testing.T) {
 	e := flows.Event{
-		Verdict: flows.Made, Source: netip.MustParseAddrPort("10.0.0.1:4000"), Destination: netip.MustParseAddrPort("10.96.0.1:80"),
-		Backend: netip.MustParseAddrPort("10.0.0.2:8080"),
+		Verdict: flows.Made, Source: netip.MustParseAddrPort("10.0.0.1:4000"),
+		Destination: netip.MustParseAddrPort("10.96.0.1:80"),
+		Backend:     netip.MustParseAddrPort("10.0.0.2:8080"),
 	}
 	l := line{SourcePod: "shop/web", BackendPod: "shop/db"}
 	for _, c := range []struct {
@@ -157,7 +166,8 @@ func TestFilter(t *testing.T) {
 		}
 	}
 	for _, flags := range []string{
-		"--address web", "--address ::ffff:10.0.0.0/104", "--port 65536", "--port 0", "--verdict lost", "--pod /", "--pod a/b/c",
+		"--address web", "--address ::ffff:10.0.0.0/104", "--port 65536", "--port 0", "--verdict lost", "--pod /",
+		"--pod a/b/c",
 	} {
 		if _, err := parseFilter(flags); err == nil {
 			t.Errorf("no error of %s", flags)
@@ -178,10 +188,13 @@ func parseFilter(flags string) (f filter, err error) {
 func TestNoteAbsent(t *testing.T) {
 	var said strings.Builder
 	m := monitor{
-		Config: &cli.Config{Environment: cli.Environment{Stderr: &said}}, filter: filter{pods: []string{"web", "shop/db", "shop/webb"}},
-		names: &names{read: time.Now(), addresses: map[netip.Addr]string{netip.MustParseAddr("10.0.0.1"): "shop/web", netip.MustParseAddr("10.0.0.2"): "shop/db"}},
+		Config: &cli.Config{Environment: cli.Environment{Stderr: &said}},
+		filter: filter{pods: []string{"web", "shop/db", "shop/webb"}},
+		names: &names{read: time.Now(), addresses: map[netip.Addr]string{netip.MustParseAddr("10.0.0.1"): "shop/web",
+			netip.MustParseAddr("10.0.0.2"): "shop/db"}},
 	}
-	if err := m.noteAbsent(); err != nil || said.String() != "mustang: note: there is no pod shop/webb now; did you mean shop/web?\n" {
+	if err := m.noteAbsent(); err != nil ||
+		said.String() != "mustang: note: there is no pod shop/webb now; did you mean shop/web?\n" {
 		t.Errorf("it says %q: %v", said.String(), err)
 	}
 }

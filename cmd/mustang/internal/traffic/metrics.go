@@ -64,7 +64,8 @@ answers at /metrics until Ctrl-C; ":PORT" is at 127.0.0.1. An agent has the same
 	}
 	cmd.Flags().StringVar(&listen, "listen", "", "answer at this address and port, as 127.0.0.1:9763")
 	cmd.Flags().StringVar(&file, "textfile", "", "write to this file, which is replaced as one")
-	cmd.Flags().UintVar(&services, "services", 0, "tell connections and packets of so many services apart: those that have the most")
+	cmd.Flags().UintVar(&services, "services", 0,
+		"tell connections and packets of so many services apart: those that have the most")
 	return cmd
 }
 
@@ -77,7 +78,8 @@ func cause(err error) error {
 	return cmp.Or(errors.Unwrap(err), err)
 }
 
-// writeTextfile replaces a file, or makes it. What is no regular file, such as a device, stays: it would be gone from the machine.
+// writeTextfile replaces a file, or makes it. What is no regular file, such as a device, stays: it would be gone from
+// the machine.
 func writeTextfile(path string, registry *prometheus.Registry) error {
 	info, err := os.Lstat(path)
 	switch {
@@ -107,7 +109,8 @@ func serve(ctx context.Context, config *cli.Config, address string, registry *pr
 	// With a time-out answers are buffered: a client that reads slowly keeps no other one waiting.
 	options := promhttp.HandlerOpts{MaxRequestsInFlight: 2, Timeout: timeout}
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, options))
-	server := &http.Server{Handler: mux, ReadTimeout: timeout, WriteTimeout: timeout, IdleTimeout: time.Minute, MaxHeaderBytes: 1 << 13}
+	server := &http.Server{Handler: mux, ReadTimeout: timeout, WriteTimeout: timeout, IdleTimeout: time.Minute,
+		MaxHeaderBytes: 1 << 13}
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()
 	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {

@@ -93,7 +93,8 @@ func watch(ctx context.Context, m *monitor) error {
 		var other *lock.Error
 		switch {
 		case errors.As(err, &other) && ctx.Err() == nil:
-			return fmt.Errorf("another monitor or policy trace runs, and only one can at a time: kill %d on this node ends it", other.PID)
+			return fmt.Errorf("another monitor or policy trace runs, and only one can at a time: kill %d on this node ends it",
+				other.PID)
 		case errors.Is(err, os.ErrNotExist):
 			return errors.New("the datapath was removed: there is nothing to monitor any more")
 		}
@@ -231,7 +232,10 @@ func (f *filter) check(isSet func(flag string) bool) error {
 func (f *filter) wants(e *flows.Event) bool {
 	ends := []netip.AddrPort{e.Source, e.Destination, e.Backend}
 	return (len(f.verdicts) == 0 || slices.Contains(f.verdicts, e.Verdict)) &&
-		(len(f.ports) == 0 || slices.ContainsFunc(ends, func(a netip.AddrPort) bool { return slices.Contains(f.ports, uint(a.Port())) })) &&
+		(len(f.ports) == 0 || slices.ContainsFunc(ends, func(a netip.AddrPort) bool {
+			return slices.Contains(f.ports,
+				uint(a.Port()))
+		})) &&
 		(len(f.networks) == 0 || slices.ContainsFunc(ends, func(a netip.AddrPort) bool {
 			return slices.ContainsFunc(f.networks, func(n netip.Prefix) bool { return n.Contains(a.Addr()) })
 		}))
@@ -239,7 +243,8 @@ func (f *filter) wants(e *flows.Event) bool {
 
 // wantsPods reports whether the filter selects a line by its pods.
 func (f *filter) wantsPods(l *line) bool {
-	return len(f.pods) == 0 || slices.ContainsFunc([]string{l.Pod, l.SourcePod, l.DestinationPod, l.BackendPod}, func(pod string) bool {
-		return pod != "" && slices.ContainsFunc(f.pods, func(want string) bool { return isNamed(pod, want) })
-	})
+	return len(f.pods) == 0 || slices.ContainsFunc([]string{l.Pod, l.SourcePod, l.DestinationPod, l.BackendPod},
+		func(pod string) bool {
+			return pod != "" && slices.ContainsFunc(f.pods, func(want string) bool { return isNamed(pod, want) })
+		})
 }

@@ -24,7 +24,8 @@ type commands struct{ *cli.Config }
 
 func policyCommand(config *cli.Config) *cobra.Command {
 	c := commands{config}
-	return cli.Group("policy", "Network policies: which pods may talk", c.apply(), c.list(), c.remove(), c.explain(), trace(config))
+	return cli.Group("policy", "Network policies: which pods may talk", c.apply(), c.list(), c.remove(), c.explain(),
+		trace(config))
 }
 
 // policyJSON is a policy as policy ls -o json prints it.
@@ -61,13 +62,15 @@ apply --audit). "off": an audited policy is not counted, since policies of anoth
 		for _, p := range all {
 			list = append(list, policyJSON{
 				Tier: p.Tier.String(), Priority: p.Priority, Namespace: p.Namespace, Name: p.Name, Owner: p.Owner.String(),
-				Ingress: p.Concerns(policy.Ingress), Egress: p.Concerns(policy.Egress), Pods: p.Pods, Audited: p.Audited, Off: p.Off,
+				Ingress: p.Concerns(policy.Ingress), Egress: p.Concerns(policy.Egress), Pods: p.Pods, Audited: p.Audited,
+				Off:        p.Off,
 				JudgesNode: p.JudgesNode,
 			})
 		}
 		return cli.PrintList(c.Stdout, format, list, cli.Table[policyJSON]{
 			Key:    "policies",
-			Header: []string{"TIER", "PRIORITY", "NAMESPACE", "NAME", "DIRECTIONS", "PODS", "MODE", "OWNER"}, Row: policyJSON.row,
+			Header: []string{"TIER", "PRIORITY", "NAMESPACE", "NAME", "DIRECTIONS", "PODS", "MODE", "OWNER"},
+			Row:    policyJSON.row,
 		})
 	})
 }
@@ -93,7 +96,8 @@ func (p policyJSON) row() []string {
 		mode += ", node judged"
 	}
 	return []string{
-		p.Tier, priority, cmp.Or(p.Namespace, "-"), p.Name, cmp.Or(strings.Join(directions, ","), "-"), strconv.Itoa(p.Pods), mode, p.Owner,
+		p.Tier, priority, cmp.Or(p.Namespace, "-"), p.Name, cmp.Or(strings.Join(directions, ","), "-"), strconv.Itoa(p.Pods),
+		mode, p.Owner,
 	}
 }
 
@@ -157,11 +161,13 @@ func missing(d *datapath.Datapath, namespace, name string) error {
 	for _, p := range all {
 		switch {
 		case p.Namespace == namespace && p.Name == name && p.Owner == service.Agent:
-			return fmt.Errorf("policy %s is of owner agent: delete it in the cluster, by kubectl delete %s", full, object(p.Policy))
+			return fmt.Errorf("policy %s is of owner agent: delete it in the cluster, by kubectl delete %s", full,
+				object(p.Policy))
 		case p.Namespace == namespace && p.Name == name:
 			return fmt.Errorf("policy %s is of owner %s, which deletes it", full, p.Owner)
 		case namespace == "" && p.Name == name && p.Owner == service.CLI:
-			return fmt.Errorf("policy %s does not exist; NAMESPACE/NAME is the form for a NetworkPolicy, such as %s/%s", full, p.Namespace, p.Name)
+			return fmt.Errorf("policy %s does not exist; NAMESPACE/NAME is the form for a NetworkPolicy, such as %s/%s", full,
+				p.Namespace, p.Name)
 		}
 	}
 	return fmt.Errorf("policy %s does not exist", full)

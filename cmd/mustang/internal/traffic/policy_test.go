@@ -29,7 +29,8 @@ const pods = `
 `
 
 func networkPolicy(name string) string {
-	return "---\n{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {namespace: shop, name: " + name + "}, spec: {podSelector: {}}}\n"
+	return "---\n{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {namespace: shop, name: " + name +
+		"}, spec: {podSelector: {}}}\n"
 }
 
 // node is a datapath of the test's own.
@@ -75,7 +76,8 @@ func (n node) agent(text string) {
 func (n node) policy(ctx context.Context, args ...string) (text string, err error) {
 	n.Helper()
 	var out bytes.Buffer
-	c := policyCommand(&cli.Config{Environment: cli.Environment{Stdin: strings.NewReader(""), Stdout: &out, Stderr: &out}, BPFRoot: n.root})
+	c := policyCommand(&cli.Config{Environment: cli.Environment{Stdin: strings.NewReader(""), Stdout: &out, Stderr: &out},
+		BPFRoot: n.root})
 	c.SetArgs(args)
 	c.SilenceErrors, c.SilenceUsage = true, true
 	err = c.ExecuteContext(ctx)
@@ -100,16 +102,22 @@ func TestPoliciesOfAgent(t *testing.T) {
 	n.says("NetworkPolicy  -         shop       db    ingress     0     audited  cli", "ls")
 	n.says("no pod shop/none: mustang ep ls has those that are known", "explain", "shop/none", "shop/db", "80")
 	n.agent(networkPolicy("k8s-web") + networkPolicy("db"))
-	n.says("no pod shop/none: name a pod (kubectl get pods), not a Deployment or Service", "explain", "shop/none", "shop/db", "80")
-	n.says("\ningress: denied: shop/db and shop/k8s-web select this pod, and no rule of theirs allows it\n", "explain", "shop/web", "shop/db", "80")
-	n.says("\"isolating\": [\n      \"shop/db\",\n      \"shop/k8s-web\"\n    ]", "explain", "shop/web", "shop/db", "80", "-o", "json")
+	n.says("no pod shop/none: name a pod (kubectl get pods), not a Deployment or Service", "explain", "shop/none",
+		"shop/db", "80")
+	n.says("\ningress: denied: shop/db and shop/k8s-web select this pod, and no rule of theirs allows it\n", "explain",
+		"shop/web", "shop/db", "80")
+	n.says("\"isolating\": [\n      \"shop/db\",\n      \"shop/k8s-web\"\n    ]", "explain", "shop/web", "shop/db", "80",
+		"-o", "json")
 	n.says("NetworkPolicy  -         shop       db       ingress     0     off       cli", "ls")
 	n.says("NetworkPolicy  -         shop       db       ingress     0     enforced  agent", "ls")
 	n.says("audit: policies of owner agent are enforced; nothing was changed", "apply", "-f", n.file, "--audit")
-	n.says("audit: policies of owner agent are enforced; nothing was changed", "apply", "-f", n.file, "--audit", "--dry-run")
-	n.says("policy shop/k8s-web is of owner agent: delete it in the cluster, by kubectl delete networkpolicy -n shop k8s-web",
+	n.says("audit: policies of owner agent are enforced; nothing was changed", "apply", "-f", n.file, "--audit",
+		"--dry-run")
+	n.says("policy shop/k8s-web is of owner agent: delete it in the cluster, by kubectl delete networkpolicy -n shop "+
+		"k8s-web",
 		"delete", "shop/k8s-web")
-	n.says("without the audited policies of owner cli, which are off: others are enforced", "explain", "shop/web", "shop/db", "80")
+	n.says("without the audited policies of owner cli, which are off: others are enforced", "explain", "shop/web",
+		"shop/db", "80")
 	n.says("1 unchanged, now enforced", "apply", "-f", n.file)
 	n.says("deleted: shop/db", "delete", "shop/db")
 	n.says("there are no policies of the command line", "delete", "--all")
@@ -158,7 +166,8 @@ func TestManyDeleted(t *testing.T) {
 	n.write(text.String())
 	n.says("103 added", "apply", "-f", n.file)
 	got, err := n.policy(t.Context(), "delete", "--all")
-	if err != nil || !strings.Contains(got, "103 deleted, 0 unchanged\ndeleted: shop/p000\n") || !strings.HasSuffix(got, "\ndeleted: shop/p099\ndeleted: 3 more\n") {
+	if err != nil || !strings.Contains(got, "103 deleted, 0 unchanged\ndeleted: shop/p000\n") ||
+		!strings.HasSuffix(got, "\ndeleted: shop/p099\ndeleted: 3 more\n") {
 		t.Errorf("%q, %v", got, err)
 	}
 }
@@ -181,7 +190,8 @@ func TestOneTrace(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
-		if _, err := n.policy(ctx, "trace"); err == nil || !strings.Contains(err.Error(), "another monitor or policy trace runs") {
+		if _, err := n.policy(ctx, "trace"); err == nil ||
+			!strings.Contains(err.Error(), "another monitor or policy trace runs") {
 			return fmt.Errorf("a second trace: %v", err)
 		}
 		return nil

@@ -60,7 +60,8 @@ func configure(n vm.Network) error {
 	if err := rtnl.In(ns).SetSysctl("net/ipv6/conf/"+vm.NetworkDevice+"/accept_dad", "0"); err != nil {
 		return err
 	}
-	if err := rtnl.In(ns).Configure(vm.NetworkDevice, rtnl.DeviceConfig{Up: true, MTU: n.MTU, Addresses: n.Addresses}); err != nil {
+	if err := rtnl.In(ns).Configure(vm.NetworkDevice, rtnl.DeviceConfig{Up: true, MTU: n.MTU,
+		Addresses: n.Addresses}); err != nil {
 		return err
 	}
 	return rtnl.In(ns).AddDefaultRoutes(vm.NetworkDevice, n.Gateways)

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cluster runs Kubernetes in namespaces of this machine: real daemons, up to three nodes, Mustang as the only network.
+// Package cluster runs Kubernetes in namespaces of this machine: real daemons, up to three nodes, Mustang as the only
+// network.
 //
-// A node is a set of namespaces (network, mount, PID, UTS) whose PID 1 is a shell (templates/init.sh). It ends when the process that
-// started it ends, however that happens, and with it end its daemons, pods and mounts. What remains then are files and control
-// groups, which the next [Start] removes.
+// A node is a set of namespaces (network, mount, PID, UTS) whose PID 1 is a shell (templates/init.sh). It ends when the
+// process that started it ends, however that happens, and with it end its daemons, pods and mounts. What remains then
+// are files and control groups, which the next [Start] removes.
 //
 // The nodes, from 10.197.0.11 and fd00:197::11 on, are on a bridge in a namespace that is the outside of the cluster
 // (.1, ::1). Pods are in 10.199.0.0/16 (fd00:199::/48), services in 10.198.0.0/16 (fd00:198::/108).
@@ -80,15 +81,15 @@ type Cluster struct {
 //go:embed templates
 var templates embed.FS
 
-// nameOf returns the name of the control group of a directory's cluster. Clusters of other directories share nothing with it.
+// nameOf returns the name of the control group of a directory's cluster. Clusters of other directories share nothing
+// with it.
 func nameOf(dir string) string {
 	sum := sha256.Sum256([]byte(dir))
 	return "mustang-k8s-" + hex.EncodeToString(sum[:4])
 }
 
-// Start starts a cluster and returns it when its nodes are ready. A directory has one at a time: Start removes what one that was
-// killed left behind there.
-// ctx is that of the cluster's life.
+// Start starts a cluster and returns it when its nodes are ready. A directory has one at a time: Start removes what one
+// that was killed left behind there. ctx is that of the cluster's life.
 func Start(ctx context.Context, o Options) (_ *Cluster, err error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
@@ -167,10 +168,12 @@ func (c *Cluster) path(elements ...string) string {
 // Kubeconfig returns the path of the administrator's.
 func (c *Cluster) Kubeconfig() string { return c.path("run", "admin.kubeconfig") }
 
-// Command returns a command in the namespaces of node 1, with kubectl on its path and KUBECONFIG set. It is ended with ctx.
+// Command returns a command in the namespaces of node 1, with kubectl on its path and KUBECONFIG set. It is ended with
+// ctx.
 func (c *Cluster) Command(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := c.nodes[0].command(ctx, args...)
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+c.Kubeconfig(), "PATH="+filepath.Dir(c.Programs.Path("kubectl"))+":"+os.Getenv("PATH"))
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+c.Kubeconfig(), "PATH="+filepath.Dir(c.Programs.Path("kubectl"))+":"+
+		os.Getenv("PATH"))
 	return cmd
 }
 

@@ -31,7 +31,8 @@ func TestMain(m *testing.M) {
 
 // startNodes starts two nodes without Kubernetes, each with a process that does not end by itself.
 func startNodes(dir string) (*Cluster, error) {
-	c := &Cluster{Options: Options{Setup: Setup{Family: "dual", Nodes: "native"}, Dir: dir}, name: "mustang-" + filepath.Base(dir)}
+	c := &Cluster{Options: Options{Setup: Setup{Family: "dual", Nodes: "native"}, Dir: dir}, name: "mustang-" +
+		filepath.Base(dir)}
 	c.ctx, c.fail = context.WithCancelCause(context.Background())
 	if err := os.MkdirAll(c.path("log"), 0o755); err != nil {
 		return c, err
@@ -45,7 +46,10 @@ func startNodes(dir string) (*Cluster, error) {
 		}
 	}
 	for _, address := range []string{"10.197.0.12", "fd00:197::12"} {
-		if err := c.await(10*time.Second, func() error { return testkit.Ping(c.nodes[0].ns, netip.MustParseAddr(address), 100) }); err != nil {
+		if err := c.await(10*time.Second, func() error {
+			return testkit.Ping(c.nodes[0].ns, netip.MustParseAddr(address),
+				100)
+		}); err != nil {
 			return c, err
 		}
 	}
@@ -97,8 +101,10 @@ func TestCloseRemovesNodes(t *testing.T) {
 		t.Error("nodes are not found")
 	}
 	if len(c.nodes) == 2 {
-		out, err := c.nodes[1].command(t.Context(), "sh", "-c", "hostname; ls /var/lib/cni /run /sys/class/net; cat /proc/sys/kernel/panic; pgrep -c -x sleep").CombinedOutput()
-		if want := "node2\n/run:\nlock\nnetns\n\n/sys/class/net:\neth0\nlo\n\n/var/lib/cni:\n10\n1\n"; err != nil || string(out) != want {
+		out, err := c.nodes[1].command(t.Context(), "sh", "-c",
+			"hostname; ls /var/lib/cni /run /sys/class/net; cat /proc/sys/kernel/panic; pgrep -c -x sleep").CombinedOutput()
+		if want := "node2\n/run:\nlock\nnetns\n\n/sys/class/net:\neth0\nlo\n\n/var/lib/cni:\n10\n1\n"; err != nil ||
+			string(out) != want {
 			t.Errorf("a node shows %q, %v, want %q", out, err, want)
 		}
 	}
@@ -113,7 +119,8 @@ func TestCloseRemovesNodes(t *testing.T) {
 	}
 }
 
-// TestKilledStarter kills the process that started nodes. They end; their control groups go with the next cluster's start.
+// TestKilledStarter kills the process that started nodes. They end; their control groups go with the next cluster's
+// start.
 func TestKilledStarter(t *testing.T) {
 	testkit.RequireRoot(t)
 	dir := newDir(t)
@@ -169,7 +176,8 @@ func TestSubstitute(t *testing.T) {
 			t.Errorf("%q is there %d times, %v", want, strings.Count(text, want), err)
 		}
 	}
-	if text, err := substitute(string(manifest), Setup{Link: "auto", Nodes: "one"}, "x"); err != nil || !strings.Contains(text, "--routing=auto\n") {
+	if text, err := substitute(string(manifest), Setup{Link: "auto", Nodes: "one"}, "x"); err != nil ||
+		!strings.Contains(text, "--routing=auto\n") {
 		t.Errorf("one node: %v", err)
 	}
 	if _, err := substitute("kind: Pod", Setup{}, ""); err == nil {

@@ -45,10 +45,13 @@ func (c *Cluster) startControl() error {
 	key1, config := c.path("run", "accounts.key"), "--kubeconfig="+c.Kubeconfig()
 	err = errors.Join(
 		first.daemon(c.Programs.Path("etcd"), "--data-dir="+c.path("run", "etcd"), "--unsafe-no-fsync", "--log-level=warn"),
-		first.daemon(c.Programs.Path("kube-apiserver"), "--etcd-servers=http://127.0.0.1:2379", "--cert-dir="+c.path("run", "apiserver"),
-			"--advertise-address="+addr, services, "--token-auth-file="+c.path("run", "tokens.csv"), "--authorization-mode=Node,RBAC",
+		first.daemon(c.Programs.Path("kube-apiserver"), "--etcd-servers=http://127.0.0.1:2379", "--cert-dir="+
+			c.path("run", "apiserver"),
+			"--advertise-address="+addr, services, "--token-auth-file="+c.path("run", "tokens.csv"),
+			"--authorization-mode=Node,RBAC",
 			"--service-account-issuer=https://kubernetes.default.svc.cluster.local", "--service-account-key-file="+key1,
-			"--service-account-signing-key-file="+key1, "--allow-privileged=true", "--kubelet-preferred-address-types=InternalIP"))
+			"--service-account-signing-key-file="+key1, "--allow-privileged=true",
+			"--kubelet-preferred-address-types=InternalIP"))
 	if err == nil {
 		err = c.await(2*time.Minute, func() error {
 			_, err := c.kubectl(nil, "get", "--raw", "/readyz")
@@ -60,9 +63,11 @@ func (c *Cluster) startControl() error {
 	}
 	return errors.Join(
 		first.daemon(c.Programs.Path("kube-controller-manager"), config, "--leader-elect=false", "--bind-address=127.0.0.1",
-			"--service-account-private-key-file="+key1, "--root-ca-file="+c.path("run", "apiserver", "apiserver.crt"), "--cert-dir="+c.path("run", "kcm"),
+			"--service-account-private-key-file="+key1, "--root-ca-file="+c.path("run", "apiserver", "apiserver.crt"),
+			"--cert-dir="+c.path("run", "kcm"),
 			"--allocate-node-cidrs=true", "--cluster-cidr="+c.list("10.199.0.0/16", "fd00:199::/48"), services),
-		first.daemon(c.Programs.Path("kube-scheduler"), config, "--leader-elect=false", "--bind-address=127.0.0.1", "--cert-dir="+c.path("run", "scheduler")))
+		first.daemon(c.Programs.Path("kube-scheduler"), config, "--leader-elect=false", "--bind-address=127.0.0.1",
+			"--cert-dir="+c.path("run", "scheduler")))
 }
 
 // kubeconfig writes that of a user.
@@ -96,9 +101,11 @@ func (c *Cluster) startKubelets() error {
 
 func (n *node) startKubelet() error {
 	err := errors.Join(n.c.kubeconfig(n.name), os.WriteFile(n.path("resolv.conf"), nil, 0o644),
-		n.c.write("containerd.toml", n.path("containerd.toml"), map[string]string{"Root": n.path("containerd"), "Pause": PauseImage}),
+		n.c.write("containerd.toml", n.path("containerd.toml"), map[string]string{"Root": n.path("containerd"),
+			"Pause": PauseImage}),
 		n.c.write("kubelet.yaml", n.path("kubelet.yaml"), map[string]string{
-			"Cgroup": "/" + n.c.name + "/" + n.name, "DNS": n.c.list("10.198.0.10", `"fd00:198::a"`), "Resolv": n.path("resolv.conf"),
+			"Cgroup": "/" + n.c.name + "/" + n.name, "DNS": n.c.list("10.198.0.10", `"fd00:198::a"`), "Resolv": n.path(
+				"resolv.conf"),
 		}),
 		n.daemon("containerd", "-c", n.path("containerd.toml")))
 	if err != nil {
@@ -112,8 +119,10 @@ func (n *node) startKubelet() error {
 			return err
 		}
 	}
-	return n.daemon(n.c.Programs.Path("kubelet"), "--config="+n.path("kubelet.yaml"), "--kubeconfig="+n.c.path("run", n.name+".kubeconfig"),
-		"--hostname-override="+n.name, "--node-labels=topology.kubernetes.io/zone=zone-"+n.name, "--node-ip="+strings.Join(n.addrs, ","), "--root-dir="+n.path("kubelet"), "--cert-dir="+n.path("pki"))
+	return n.daemon(n.c.Programs.Path("kubelet"), "--config="+n.path("kubelet.yaml"), "--kubeconfig="+
+		n.c.path("run", n.name+".kubeconfig"),
+		"--hostname-override="+n.name, "--node-labels=topology.kubernetes.io/zone=zone-"+n.name, "--node-ip="+
+			strings.Join(n.addrs, ","), "--root-dir="+n.path("kubelet"), "--cert-dir="+n.path("pki"))
 }
 
 // install installs Mustang by its manifest, with the flags of the set-up.
@@ -142,7 +151,8 @@ func substitute(manifest string, s Setup, server string) (string, error) {
 		routing = "auto"
 	}
 	for old, replacement := range map[string]string{
-		`"API_SERVER"`: `"` + server + `"`, "- --link=auto\n": "- --link=" + s.Link + "\n", "- --routing=auto\n": "- --routing=" + routing + "\n",
+		`"API_SERVER"`: `"` + server + `"`, "- --link=auto\n": "- --link=" + s.Link + "\n",
+		"- --routing=auto\n": "- --routing=" + routing + "\n",
 	} {
 		if !strings.Contains(manifest, old) {
 			return "", fmt.Errorf("the manifest has no %q", old)
@@ -162,9 +172,11 @@ func (c *Cluster) startDNS() error {
 		}
 		endpoints[family] = addr
 	}
-	objects, err := render("dns.yaml", map[string]any{"Services": c.each("10.198.0.10", "fd00:198::a"), "Endpoints": endpoints})
+	objects, err := render("dns.yaml", map[string]any{"Services": c.each("10.198.0.10", "fd00:198::a"),
+		"Endpoints": endpoints})
 	if err == nil {
-		err = c.write("Corefile", c.path("run", "Corefile"), map[string]any{"Addresses": c.nodes[0].addrs, "Kubeconfig": c.Kubeconfig()})
+		err = c.write("Corefile", c.path("run", "Corefile"), map[string]any{"Addresses": c.nodes[0].addrs,
+			"Kubeconfig": c.Kubeconfig()})
 	}
 	if err != nil {
 		return err

@@ -17,7 +17,8 @@ import (
 )
 
 // packages are those whose programs specs run in pods. busybox-static has what else a shell script runs.
-var packages = []string{"bash", "bind9-dnsutils", "busybox-static", "catatonit", "curl", "dash", "iproute2", "libc-bin", "netcat-openbsd", "wget"}
+var packages = []string{"bash", "bind9-dnsutils", "busybox-static", "catatonit", "curl", "dash", "iproute2", "libc-bin",
+	"netcat-openbsd", "wget"}
 
 // Registry is where images are said to come from: pods of tests find them on the node and never ask for them.
 const Registry = "localhost/e2e"
@@ -47,7 +48,8 @@ func (s Programs) images(ctx context.Context, archive string) (err error) {
 	if err != nil {
 		return err
 	}
-	_, err = output(ctx, dir, "bash", "-euc", string(text), "image.sh", s.Path("agnhost"), s.Path("coredns"), s.Path(invalid), certificate+"crt", certificate+"key")
+	_, err = output(ctx, dir, "bash", "-euc", string(text), "image.sh", s.Path("agnhost"), s.Path("coredns"),
+		s.Path(invalid), certificate+"crt", certificate+"key")
 	if err != nil {
 		return err
 	}
@@ -67,7 +69,8 @@ func (s Programs) images(ctx context.Context, archive string) (err error) {
 	})
 }
 
-// RepoList is the content of the file that the environment variable KUBE_TEST_REPO_LIST names: it has specs use [Registry].
+// RepoList is the content of the file that the environment variable KUBE_TEST_REPO_LIST names: it has specs use
+// [Registry].
 func RepoList() string {
 	return "promoterE2eRegistry: " + Registry + "\ngcRegistry: " + Registry + "\n"
 }
@@ -84,7 +87,8 @@ func (s Programs) imageNames(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list images: %w", err)
 	}
-	names := regexp.MustCompile(`(?m)^`+Registry+`/(agnhost|jessie-dnsutils|pause|busybox|`+invalid+`):\S+$`).FindAllString(string(out), -1)
+	names := regexp.MustCompile(`(?m)^`+Registry+`/(agnhost|jessie-dnsutils|pause|busybox|`+invalid+
+		`):\S+$`).FindAllString(string(out), -1)
 	if len(names) < 2 {
 		return nil, fmt.Errorf("the specs' images are %q", out)
 	}
@@ -102,7 +106,8 @@ func (s Programs) Agnhost(ctx context.Context) (string, error) {
 
 // download downloads packages and what they need, as for an empty machine. It tries again with a new list of packages.
 func download(ctx context.Context, dir string) error {
-	args := []string{"-qq", "-y", "-o", "Dir::State::status=/dev/null", "-o", "APT::Sandbox::User=root", "-o", "Dir::Cache::archives=" + dir,
+	args := []string{"-qq", "-y", "-o", "Dir::State::status=/dev/null", "-o", "APT::Sandbox::User=root", "-o",
+		"Dir::Cache::archives=" + dir,
 		"--no-install-recommends", "--download-only", "install"}
 	args = append(args, packages...)
 	if _, err := output(ctx, dir, "apt-get", args...); err == nil {

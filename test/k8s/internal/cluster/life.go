@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// Restart restarts the agents while clients open 200 connections a second, for some time at least, and while connections stand
-// open: none is lost. It returns what it counted.
+// Restart restarts the agents while clients open 200 connections a second, for some time at least, and while
+// connections stand open: none is lost. It returns what it counted.
 func (c *Cluster) Restart(atLeast time.Duration) (string, error) {
 	return c.underLoad(whileRestarted, func() (err error) {
 		for begun := time.Now(); time.Since(begun) < atLeast && err == nil; {
@@ -24,9 +24,9 @@ func (c *Cluster) Restart(atLeast time.Duration) (string, error) {
 	})
 }
 
-// Kill kills the agents of all nodes a number of times, while clients open 500 connections a second and connections stand open: none is lost. The
-// kubelet starts a container again at once the first time alone, so every other time a new pod takes its place. It returns what
-// it counted.
+// Kill kills the agents of all nodes a number of times, while clients open 500 connections a second and connections
+// stand open: none is lost. The kubelet starts a container again at once the first time alone, so every other time a
+// new pod takes its place. It returns what it counted.
 func (c *Cluster) Kill(times int) (string, error) {
 	return c.underLoad(whileKilled, func() error {
 		for i := range times {
@@ -35,12 +35,14 @@ func (c *Cluster) Kill(times int) (string, error) {
 				err = errors.Join(err, n.command(c.ctx, "pkill", "-KILL", "-x", "mustang").Run())
 			}
 			if err == nil && i%2 == 1 {
-				_, err = c.kubectl(nil, "-n", "kube-system", "delete", "pod", "-l", "app.kubernetes.io/name=mustang", "--force", "--grace-period=0")
+				_, err = c.kubectl(nil, "-n", "kube-system", "delete", "pod", "-l", "app.kubernetes.io/name=mustang", "--force",
+					"--grace-period=0")
 			}
 			if err == nil {
 				err = c.await(time.Minute, func() error {
 					now, err := c.agents()
-					if err == nil && (len(now) != len(c.nodes) || slices.ContainsFunc(now, func(id string) bool { return slices.Contains(before, id) })) {
+					if err == nil && (len(now) != len(c.nodes) ||
+						slices.ContainsFunc(now, func(id string) bool { return slices.Contains(before, id) })) {
 						err = fmt.Errorf("kill %d: ready are %q, before it were %q", i, now, before)
 					}
 					return err
@@ -84,9 +86,11 @@ func (c *Cluster) Refused() error {
 func (c *Cluster) patch(replacements ...string) error {
 	var list []string
 	for i := 0; i < len(replacements); i += 2 {
-		list = append(list, fmt.Sprintf(`{"op": "replace", "path": %q, "value": %s}`, "/spec/"+replacements[i], replacements[i+1]))
+		list = append(list, fmt.Sprintf(`{"op": "replace", "path": %q, "value": %s}`, "/spec/"+replacements[i],
+			replacements[i+1]))
 	}
-	_, err := c.kubectl(nil, "-n", "kube-system", "patch", "daemonset", "mustang", "--type=json", "-p", "["+strings.Join(list, ",")+"]")
+	_, err := c.kubectl(nil, "-n", "kube-system", "patch", "daemonset", "mustang", "--type=json", "-p", "["+
+		strings.Join(list, ",")+"]")
 	return err
 }
 
@@ -96,7 +100,8 @@ func (c *Cluster) Uninstall() error {
 	if err := c.patch(argsPath, args, "updateStrategy/rollingUpdate/maxUnavailable", `"100%"`); err != nil {
 		return err
 	}
-	if _, err := c.kubectl(nil, "-n", "kube-system", "rollout", "status", "daemonset/mustang", "--timeout=120s"); err != nil {
+	if _, err := c.kubectl(nil, "-n", "kube-system", "rollout", "status", "daemonset/mustang",
+		"--timeout=120s"); err != nil {
 		return err
 	}
 	if _, err := c.kubectl(nil, "delete", "-f", c.Manifest, "--timeout=120s"); err != nil {
@@ -119,8 +124,8 @@ func (c *Cluster) Uninstall() error {
 	return errors.Join(errs...)
 }
 
-// stateScript prints what Mustang can change of a node. The container runtime keeps results of plugins, and the BPF file system has files of the
-// kernel's; it stays mounted.
+// stateScript prints what Mustang can change of a node. The container runtime keeps results of plugins, and the BPF
+// file system has files of the kernel's; it stays mounted.
 const stateScript = `
 ip -o addr; ip -o -d link; ip route show table all; ip -6 route show table all; ip rule; ip -6 rule; nft list tables | grep -vE ' ip6? (filter|mangle|nat)$' # those of the kubelet
 find /sys/fs/bpf /etc/cni/net.d /opt/cni/bin /var/lib/cni /run/mustang /run/netns -mindepth 1 -not -path '/var/lib/cni/results*' -not -path '/sys/fs/bpf/*.debug' 2>/dev/null

@@ -21,8 +21,8 @@ import (
 	"mustang/internal/netns"
 )
 
-// What the load is: each of some clients in a pod, and as many outside, connects every pace. None may fail, nor send a packet again: kernels
-// acknowledge at once, also where the processes of a loaded machine wait.
+// What the load is: each of some clients in a pod, and as many outside, connects every pace. None may fail, nor send a
+// packet again: kernels acknowledge at once, also where the processes of a loaded machine wait.
 const (
 	whileRestarted = 2
 	whileKilled    = 5
@@ -30,8 +30,8 @@ const (
 	loadTimeout    = 10 * time.Second
 )
 
-// underLoad does something while clients open connections, so many in a pod and outside, and while connections stand open. It returns how many
-// there were and how long the slowest took; an error is that one was lost, or that of do.
+// underLoad does something while clients open connections, so many in a pod and outside, and while connections stand
+// open. It returns how many there were and how long the slowest took; an error is that one was lost, or that of do.
 func (c *Cluster) underLoad(clients int, do func() error) (string, error) {
 	var load load
 	err := c.withClient(func(ctx context.Context, pod *netns.Namespace) error {
@@ -56,7 +56,8 @@ func (c *Cluster) underLoad(clients int, do func() error) (string, error) {
 		load.stand(ctx, c.outside, outside)
 		return do()
 	})
-	return fmt.Sprintf("%d connections, %d lost, the slowest took %s", load.connections, load.lost, load.longest.Round(time.Millisecond)),
+	return fmt.Sprintf("%d connections, %d lost, the slowest took %s", load.connections, load.lost,
+			load.longest.Round(time.Millisecond)),
 		errors.Join(append(load.errs, err)...)
 }
 
@@ -181,7 +182,10 @@ func resent(conn net.Conn) error {
 	}
 	var info *unix.TCPInfo
 	var failed error
-	if err := raw.Control(func(fd uintptr) { info, failed = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO) }); err != nil {
+	if err := raw.Control(func(fd uintptr) {
+		info, failed = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP,
+			unix.TCP_INFO)
+	}); err != nil {
 		return err
 	}
 	if failed == nil && info.Total_retrans > 0 {

@@ -37,12 +37,14 @@ func (c *Cluster) startNodes() (err error) {
 	if c.outside, err = netns.New(); err != nil {
 		return err
 	}
-	if err := ip(c.outside, append([]string{"link add br0 type bridge", "link set br0 up"}, c.each("addr add 10.197.0.1/24 dev br0", "addr add fd00:197::1/64 dev br0 nodad")...)...); err != nil {
+	if err := ip(c.outside, append([]string{"link add br0 type bridge", "link set br0 up"},
+		c.each("addr add 10.197.0.1/24 dev br0", "addr add fd00:197::1/64 dev br0 nodad")...)...); err != nil {
 		return err
 	}
 	count := map[string]int{"one": 1, "native": 2, "vxlan": 2, "three": 3}
 	for i := range count[c.Nodes] {
-		n := &node{c: c, name: fmt.Sprintf("node%d", i+1), addrs: c.each(fmt.Sprintf("10.197.0.1%d", i+1), fmt.Sprintf("fd00:197::1%d", i+1))}
+		n := &node{c: c, name: fmt.Sprintf("node%d", i+1), addrs: c.each(fmt.Sprintf("10.197.0.1%d", i+1),
+			fmt.Sprintf("fd00:197::1%d", i+1))}
 		if err := n.start(); err != nil {
 			return fmt.Errorf("%s: %w", n.name, err)
 		}
@@ -101,7 +103,8 @@ func (n *node) start() (err error) {
 	if n.ns, err = netns.Open(fmt.Sprintf("/proc/%d/ns/net", n.init.Process.Pid)); err != nil {
 		return err
 	}
-	if err := ip(n.c.outside, fmt.Sprintf("link add %s type veth peer name eth0 netns %d", n.name, n.init.Process.Pid), "link set "+n.name+" master br0 up"); err != nil {
+	if err := ip(n.c.outside, fmt.Sprintf("link add %s type veth peer name eth0 netns %d", n.name, n.init.Process.Pid),
+		"link set "+n.name+" master br0 up"); err != nil {
 		return err
 	}
 	lines := []string{"link set lo up", "link set eth0 up"}
@@ -128,7 +131,8 @@ func (n *node) log(name string) (*os.File, error) {
 // command returns a command in all namespaces of the node. It ends with the node, or with ctx.
 func (n *node) command(ctx context.Context, args ...string) *exec.Cmd {
 	// nsenter forks to enter the PID namespace: to kill it would leave the command alone.
-	cmd := exec.CommandContext(ctx, "nsenter", append([]string{"-t", strconv.Itoa(n.init.Process.Pid), "-m", "-u", "-n", "-p", "--"}, args...)...)
+	cmd := exec.CommandContext(ctx, "nsenter", append([]string{"-t", strconv.Itoa(n.init.Process.Pid), "-m", "-u", "-n",
+		"-p", "--"}, args...)...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	return cmd

@@ -52,9 +52,9 @@ var list = []program{
 	{"coredns", "coredns", "."},
 }
 
-// Build builds what a cluster and its tests consist of: programs from Go modules, and an image archive from those and Debian packages.
-// What is there stays, below the directory cache in a directory for this source. source is the directory that holds the modules of
-// programs. It tells what it builds, and needs the go command, apt and dpkg.
+// Build builds what a cluster and its tests consist of: programs from Go modules, and an image archive from those and
+// Debian packages. What is there stays, below the directory cache in a directory for this source. source is the
+// directory that holds the modules of programs. It tells what it builds, and needs the go command, apt and dpkg.
 func Build(ctx context.Context, source, cache string, tell io.Writer) (Programs, error) {
 	digest, err := digestOf(source)
 	if err != nil {
@@ -76,8 +76,8 @@ func Build(ctx context.Context, source, cache string, tell io.Writer) (Programs,
 	return s, s.build("images.tar", tell, func(path string) error { return s.images(ctx, path) })
 }
 
-// NetpolAPI builds the conformance tests of network-policy-api into dir, from their module below source. It returns the test
-// program and the file that defines ClusterNetworkPolicy.
+// NetpolAPI builds the conformance tests of network-policy-api into dir, from their module below source. It returns the
+// test program and the file that defines ClusterNetworkPolicy.
 func (s Programs) NetpolAPI(ctx context.Context, source, dir string) (path, definition string, err error) {
 	p := program{"netpol-api.test", filepath.Join(source, "netpolapi"), "."}
 	path = filepath.Join(dir, p.name)
@@ -134,7 +134,8 @@ func (s Programs) build(name string, tell io.Writer, write func(path string) err
 func (s Programs) compile(ctx context.Context, p program, path string) error {
 	flags := "-s -w"
 	for _, pkg := range []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"} {
-		for _, value := range []string{"gitVersion=" + s.Version, "gitMajor=1", "gitMinor=" + strings.Split(s.Version, ".")[1]} {
+		for _, value := range []string{"gitVersion=" + s.Version, "gitMajor=1", "gitMinor=" +
+			strings.Split(s.Version, ".")[1]} {
 			flags += " -X " + pkg + "." + value
 		}
 	}

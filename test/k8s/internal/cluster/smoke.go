@@ -17,8 +17,8 @@ import (
 	"mustang/internal/netns"
 )
 
-// try is a request of the smoke test. from is a pod, a node or outside; want is the name of the pod that answers, or how its name
-// begins.
+// try is a request of the smoke test. from is a pod, a node or outside; want is the name of the pod that answers, or
+// how its name begins.
 type try struct{ what, from, to, want string }
 
 // smoke is a smoke test that runs.
@@ -28,9 +28,9 @@ type smoke struct {
 	tries []try
 }
 
-// Smoke starts pods on each node and sees what reaches what, in each family: pods, services, node ports and host ports, from pods,
-// nodes and outside; and compares what the agent says of its work with that. It returns how many requests were answered as they
-// should; the error names the others.
+// Smoke starts pods on each node and sees what reaches what, in each family: pods, services, node ports and host ports,
+// from pods, nodes and outside; and compares what the agent says of its work with that. It returns how many requests
+// were answered as they should; the error names the others.
 func (c *Cluster) Smoke() (int, error) {
 	if err := c.startPods(); err != nil {
 		return 0, err
@@ -76,7 +76,8 @@ func (c *Cluster) startPods() error {
 
 // plan lists the requests.
 func (s *smoke) plan() error {
-	list, err := s.kubectl(nil, "-n", "smoke", "get", "pod", "-o", `jsonpath={range .items[*]}{.metadata.name}{range .status.podIPs[*]} {.ip}{end}{"\n"}{end}`)
+	list, err := s.kubectl(nil, "-n", "smoke", "get", "pod", "-o",
+		`jsonpath={range .items[*]}{.metadata.name}{range .status.podIPs[*]} {.ip}{end}{"\n"}{end}`)
 	if err != nil {
 		return err
 	}
@@ -164,7 +165,8 @@ func (s *smoke) do(t try) error {
 func get(ctx context.Context, ns *netns.Namespace, target string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, addr string) (conn net.Conn, err error) {
+	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network,
+		addr string) (conn net.Conn, err error) {
 		err = ns.Do(func() error {
 			conn, err = (&net.Dialer{FallbackDelay: -1}).DialContext(ctx, network, addr)
 			return err

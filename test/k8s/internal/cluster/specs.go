@@ -22,8 +22,8 @@ type Selection struct {
 	Timeout time.Duration
 }
 
-// Specs runs specs and returns the path of ginkgo's report, in JSON, which stays with the logs. That specs fail is no error. It
-// fails if none matched.
+// Specs runs specs and returns the path of ginkgo's report, in JSON, which stays with the logs. That specs fail is no
+// error. It fails if none matched.
 func (c *Cluster) Specs(ctx context.Context, s Selection) (report string, err error) {
 	report = c.path("log", "report.json")
 	list := c.path("run", "repositories.yaml")
@@ -35,9 +35,12 @@ func (c *Cluster) Specs(ctx context.Context, s Selection) (report string, err er
 		return "", err
 	}
 	defer log.Close()
-	cmd := c.Command(ctx, c.Programs.Path("ginkgo"), "--procs="+strconv.Itoa(s.Procs), "--timeout="+s.Timeout.String(), "--focus="+s.Focus, "--skip="+s.Skip,
-		"--no-color", "--output-interceptor-mode=none", "--fail-on-empty", "--json-report="+report, c.Programs.Path("e2e.test"), "--",
-		"--kubeconfig="+c.Kubeconfig(), "--kubectl-path="+c.Programs.Path("kubectl"), "--provider=skeleton", "--num-nodes="+strconv.Itoa(len(c.nodes)),
+	cmd := c.Command(ctx, c.Programs.Path("ginkgo"), "--procs="+strconv.Itoa(s.Procs), "--timeout="+s.Timeout.String(),
+		"--focus="+s.Focus, "--skip="+s.Skip,
+		"--no-color", "--output-interceptor-mode=none", "--fail-on-empty", "--json-report="+
+			report, c.Programs.Path("e2e.test"), "--",
+		"--kubeconfig="+c.Kubeconfig(), "--kubectl-path="+c.Programs.Path("kubectl"), "--provider=skeleton", "--num-nodes="+
+			strconv.Itoa(len(c.nodes)),
 		"--node-os-distro=debian", "--disable-log-dump=true")
 	cmd.Env = append(cmd.Env, "KUBE_TEST_REPO_LIST="+list)
 	cmd.Stdout, cmd.Stderr = log, log

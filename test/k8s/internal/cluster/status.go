@@ -31,7 +31,8 @@ var told = regexp.MustCompile("wrong|cannot read the cluster|not all has been wr
 
 // agent runs a command in the agent's pod of node 1. That it tells of something wrong is no error.
 func (c *Cluster) agent(args ...string) (string, error) {
-	pod, err := c.kubectl(nil, "-n", "kube-system", "get", "pod", "-l", "app.kubernetes.io/name=mustang", "--field-selector", "spec.nodeName="+c.nodes[0].name, "-o", "name")
+	pod, err := c.kubectl(nil, "-n", "kube-system", "get", "pod", "-l", "app.kubernetes.io/name=mustang",
+		"--field-selector", "spec.nodeName="+c.nodes[0].name, "-o", "name")
 	if err != nil {
 		return "", err
 	}
@@ -92,8 +93,10 @@ func (s *smoke) status() error {
 		"smoke/empty":    {"ok 0 backends in tables: true;", " no endpoints"},
 		"smoke/web":      {fmt.Sprintf("ok %d backend", len(s.nodes)), "in tables: true; "},
 		"smoke/headless": {"ok headless: no cluster IP to serve", ""},
-		"smoke/partly":   {fmt.Sprintf("wrong %d backend", len(s.nodes)), "is within the pods' range " + ranges + " of node node1"},
-	}), s.expect("policies", map[string][2]string{"smoke/part": {"wrong 1 pod here in tables: true; it cannot be read", "it denies the pods that it selects all ingress"}}))
+		"smoke/partly": {fmt.Sprintf("wrong %d backend", len(s.nodes)), "is within the pods' range " + ranges +
+			" of node node1"},
+	}), s.expect("policies", map[string][2]string{"smoke/part": {"wrong 1 pod here in tables: true; it cannot be read",
+		"it denies the pods that it selects all ingress"}}))
 	if err != nil {
 		return err
 	}
@@ -101,11 +104,13 @@ func (s *smoke) status() error {
 		return err
 	}
 	// Once it can be read, it lets pods in.
-	patch := fmt.Sprintf(`[{"op": "replace", "path": "/spec/ingress/0/from/0/ipBlock/cidr", "value": %q}]`, s.each("10.199.0.0/16", "fd00:199::/48")[0])
+	patch := fmt.Sprintf(`[{"op": "replace", "path": "/spec/ingress/0/from/0/ipBlock/cidr", "value": %q}]`,
+		s.each("10.199.0.0/16", "fd00:199::/48")[0])
 	if _, err := s.kubectl(nil, "-n", "smoke", "patch", "networkpolicy", "part", "--type=json", "-p", patch); err != nil {
 		return err
 	}
-	return errors.Join(s.expect("policies", map[string][2]string{"smoke/part": {"ok 1 pod here in tables: true;", " "}}), s.reaches(true))
+	return errors.Join(s.expect("policies", map[string][2]string{"smoke/part": {"ok 1 pod here in tables: true;", " "}}),
+		s.reaches(true))
 }
 
 // sameRows compares all frontends that the agent says are in the tables with the tables.

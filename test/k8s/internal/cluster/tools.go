@@ -33,7 +33,8 @@ const marker = "Hunter2hunter2!"
 
 // sysdump makes an archive, and looks for what it has to have, and for secrets.
 func (c *Cluster) sysdump() error {
-	secret := `{"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "marker", "namespace": "kube-system"}, "stringData": {"password": "` + marker + `"}}`
+	secret := `{"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "marker", "namespace": "kube-system"}, ` +
+		`"stringData": {"password": "` + marker + `"}}`
 	if err := c.apply(secret); err != nil {
 		return err
 	}
@@ -53,11 +54,14 @@ func (c *Cluster) sysdump() error {
 	if info.Mode() != 0o600 {
 		errs = append(errs, fmt.Errorf("sysdump: mode %v, want that its owner alone reads it", info.Mode()))
 	}
-	wanted := map[string]string{"cluster/daemonsets.json": `"mustang"`, "cluster/pods.json": `"mustang-`, "missing.txt": ""}
+	wanted := map[string]string{"cluster/daemonsets.json": `"mustang"`, "cluster/pods.json": `"mustang-`,
+		"missing.txt": ""}
 	for _, n := range c.nodes {
 		dir := "nodes/" + n.name + "/"
-		wanted[dir+"agent.log"], wanted[dir+"commands/svc-ls.json"], wanted[dir+"network.txt"] = "", `"10.198.0.1"`, "10.197.0.1"
-		wanted[dir+"commands/agent-status.json"], wanted["cluster/nodes.json"] = fmt.Sprintf(`"node": %q`, n.name), fmt.Sprintf("%q", n.name)
+		wanted[dir+"agent.log"], wanted[dir+"commands/svc-ls.json"], wanted[dir+"network.txt"] = "", `"10.198.0.1"`,
+			"10.197.0.1"
+		wanted[dir+"commands/agent-status.json"], wanted["cluster/nodes.json"] = fmt.Sprintf(`"node": %q`, n.name),
+			fmt.Sprintf("%q", n.name)
 		if c.Family == "ipv6" {
 			wanted[dir+"commands/svc-ls.json"], wanted[dir+"network.txt"] = `"fd00:198::1"`, "fd00:197::1"
 		}
@@ -76,14 +80,16 @@ func (c *Cluster) sysdump() error {
 	return errors.Join(append(errs, err)...)
 }
 
-// secrets returns what no archive may have, by what it is: a Secret's content, in base64 at any place too, and tokens of accounts.
+// secrets returns what no archive may have, by what it is: a Secret's content, in base64 at any place too, and tokens
+// of accounts.
 func (c *Cluster) secrets() (map[string]string, error) {
 	all := map[string]string{"a Secret's content": marker}
 	for shift := range 3 {
 		coded := base64.StdEncoding.EncodeToString([]byte("xx"[:min(shift, 2)] + marker))
 		all[fmt.Sprint("a Secret's content in base64, ", shift)] = strings.TrimRight(coded, "=")[4 : len(marker)-2]
 	}
-	tokens, err := c.nodes[0].command(c.ctx, "sh", "-c", "cat "+c.nodes[0].path("kubelet")+"/pods/*/volumes/kubernetes.io~projected/*/token").Output()
+	tokens, err := c.nodes[0].command(c.ctx, "sh", "-c", "cat "+c.nodes[0].path("kubelet")+
+		"/pods/*/volumes/kubernetes.io~projected/*/token").Output()
 	for i, token := range strings.Split(strings.ReplaceAll(string(tokens), "eyJhbGci", " eyJhbGci"), " ")[1:] {
 		all[fmt.Sprint("the token of an account, ", i)] = token[strings.LastIndex(token, ".")+1:] // its signature
 	}
@@ -113,7 +119,8 @@ func (c *Cluster) bench() error {
 	if out, err := c.mustang(args...).CombinedOutput(); err != nil {
 		return fmt.Errorf("bench cluster: %w: %s", err, out)
 	}
-	return errors.Join(c.report(filepath.Join(results, "latest")), c.unchanged("bench cluster", before), c.interrupt(before, args))
+	return errors.Join(c.report(filepath.Join(results, "latest")), c.unchanged("bench cluster", before),
+		c.interrupt(before, args))
 }
 
 // report looks for the rows of a run, with their intervals, and for the page.
@@ -178,7 +185,8 @@ func (c *Cluster) interrupt(before []string, args []string) error {
 		return err
 	}
 	err := c.await(time.Minute, func() error {
-		running, err := c.kubectl(nil, "get", "pod", "-A", "-l", "app.kubernetes.io/managed-by=mustang-bench", "--field-selector=status.phase=Running", "-o", "name")
+		running, err := c.kubectl(nil, "get", "pod", "-A", "-l", "app.kubernetes.io/managed-by=mustang-bench",
+			"--field-selector=status.phase=Running", "-o", "name")
 		if err == nil && running == "" {
 			err = errors.New("bench cluster has no pod that runs")
 		}
@@ -203,9 +211,11 @@ func (c *Cluster) objects() ([]string, error) {
 		return nil, err
 	}
 	list := slices.DeleteFunc(strings.Fields(kinds), func(kind string) bool {
-		return strings.HasPrefix(kind, "events") || strings.HasPrefix(kind, "leases") || strings.HasPrefix(kind, "componentstatuses")
+		return strings.HasPrefix(kind, "events") || strings.HasPrefix(kind, "leases") ||
+			strings.HasPrefix(kind, "componentstatuses")
 	})
-	out, err := c.kubectl(nil, "get", strings.Join(list, ","), "-A", "--no-headers", "-o", "custom-columns=K:.kind,S:.metadata.namespace,N:.metadata.name")
+	out, err := c.kubectl(nil, "get", strings.Join(list, ","), "-A", "--no-headers", "-o",
+		"custom-columns=K:.kind,S:.metadata.namespace,N:.metadata.name")
 	lines := strings.Split(out, "\n")
 	slices.Sort(lines)
 	return lines, err

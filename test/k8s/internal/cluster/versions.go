@@ -25,7 +25,8 @@ const (
 	knockWait  = time.Second
 )
 
-// knock connects where a policy denies it, until ctx ends, and returns how many connections were denied, and how many got through.
+// knock connects where a policy denies it, until ctx ends, and returns how many connections were denied, and how many
+// got through.
 func knock(ctx context.Context, ns *netns.Namespace, addresses []string) (denied, through int32) {
 	var all sync.WaitGroup
 	var counts [2]atomic.Int32
@@ -47,8 +48,9 @@ func knock(ctx context.Context, ns *netns.Namespace, addresses []string) (denied
 	return counts[0].Load(), counts[1].Load()
 }
 
-// Versions switches the versions of ClusterNetworkPolicy on and off, and restarts the agents while none is on. A pod knocks all the time where a policy
-// denies it: nothing gets through. The agents read the version that is on, tell when none is, and start no pod before one is on again. It returns what it counted.
+// Versions switches the versions of ClusterNetworkPolicy on and off, and restarts the agents while none is on. A pod
+// knocks all the time where a policy denies it: nothing gets through. The agents read the version that is on, tell when
+// none is, and start no pod before one is on again. It returns what it counted.
 func (c *Cluster) Versions() (counted string, err error) {
 	err = c.withClient(func(ctx context.Context, pod *netns.Namespace) error {
 		s := &smoke{Cluster: c, pods: map[string][]string{}}
@@ -59,7 +61,8 @@ func (c *Cluster) Versions() (counted string, err error) {
 		if _, err := c.kubectl(nil, "wait", "crd", definition, "--for=condition=Established", "--timeout=60s"); err != nil {
 			return err
 		}
-		if err := c.await(time.Minute, func() error { return c.apply(clusterPolicy("deny", "v1alpha2", "web", "Deny")) }); err != nil {
+		if err := c.await(time.Minute,
+			func() error { return c.apply(clusterPolicy("deny", "v1alpha2", "web", "Deny")) }); err != nil {
 			return err
 		}
 		if err := errors.Join(s.follows("deny"), s.reaches(false)); err != nil {
@@ -92,7 +95,8 @@ func (s *smoke) switchVersions() error {
 			return err
 		}
 		name := "only-" + version
-		if err := s.await(time.Minute, func() error { return s.apply(clusterPolicy(name, version, "nobody", "Deny")) }); err != nil {
+		if err := s.await(time.Minute,
+			func() error { return s.apply(clusterPolicy(name, version, "nobody", "Deny")) }); err != nil {
 			return err
 		}
 		if err := s.follows(name); err != nil {
@@ -108,9 +112,11 @@ func (s *smoke) switchVersions() error {
 	if err != nil {
 		return err
 	}
-	late := fmt.Sprintf(`{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "late", "namespace": "smoke"}, "spec": {"nodeName": "node1",
+	late := fmt.Sprintf(
+		`{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "late", "namespace": "smoke"}, "spec": {"nodeName": "node1",
 "terminationGracePeriodSeconds": 0, "containers": [{"name": "c", "image": %q, "args": ["pause"]}]}}`, image)
-	errs = append(errs, s.unread(why), s.apply(late), s.event("FailedCreatePodSandBox", why), s.event("NotRead", why), s.serve(true, true), s.unread(""))
+	errs = append(errs, s.unread(why), s.apply(late), s.event("FailedCreatePodSandBox", why), s.event("NotRead", why),
+		s.serve(true, true), s.unread(""))
 	_, err = s.kubectl(nil, "-n", "smoke", "wait", "pod", "late", "--for=condition=Ready", "--timeout=120s")
 	return errors.Join(append(errs, err)...)
 }
@@ -125,14 +131,17 @@ func (s *smoke) undefine() error {
 
 // serve switches versions on and off.
 func (s *smoke) serve(v1beta1, v1alpha2 bool) error {
-	patch := fmt.Sprintf(`[{"op": "replace", "path": "/spec/versions/0/served", "value": %t}, {"op": "replace", "path": "/spec/versions/1/served", "value": %t}]`, v1beta1, v1alpha2)
+	patch := fmt.Sprintf(
+		`[{"op": "replace", "path": "/spec/versions/0/served", "value": %t}, {"op": "replace", "path": `+
+			`"/spec/versions/1/served", "value": %t}]`, v1beta1, v1alpha2)
 	_, err := s.kubectl(nil, "patch", "crd", definition, "--type=json", "-p", patch)
 	return err
 }
 
 // clusterPolicy is a policy for what comes to the pods of an app.
 func clusterPolicy(name, version, app, action string) string {
-	return fmt.Sprintf(`{"apiVersion": "policy.networking.k8s.io/%s", "kind": "ClusterNetworkPolicy", "metadata": {"name": %q}, "spec": {"tier": "Admin", "priority": 1,
+	return fmt.Sprintf(`{"apiVersion": "policy.networking.k8s.io/%s", "kind": "ClusterNetworkPolicy", "metadata": `+
+		`{"name": %q}, "spec": {"tier": "Admin", "priority": 1,
 "subject": {"pods": {"namespaceSelector": {}, "podSelector": {"matchLabels": {"app": %q}}}}, "ingress": [{"action": %q, "from": [{"namespaces": {}}]}]}}`, version, name, app, action)
 }
 
@@ -168,7 +177,8 @@ func (s *smoke) unread(why string) error {
 // event waits for an event with a reason and a text.
 func (s *smoke) event(reason, text string) error {
 	return s.await(time.Minute, func() error {
-		said, err := s.kubectl(nil, "get", "events", "-A", "--field-selector", "reason="+reason, "-o", "jsonpath={.items[*].message}")
+		said, err := s.kubectl(nil, "get", "events", "-A", "--field-selector", "reason="+reason, "-o",
+			"jsonpath={.items[*].message}")
 		if err == nil && !strings.Contains(said, text) {
 			err = fmt.Errorf("events %s: %q, want %q", reason, said, text)
 		}
