@@ -79,6 +79,12 @@ func TestSysdump(t *testing.T) {
 	if code, _, stderr := command(t, env, args...); code != exitFailed || !strings.Contains(stderr, "exists") {
 		t.Errorf("a second one: %d, %s", code, stderr)
 	}
+	refusesSysdump(t, env, dir)
+}
+
+// refusesSysdump has flags that make no sense.
+func refusesSysdump(t *testing.T, env map[string]string, dir string) {
+	t.Helper()
 	for line, want := range map[string]string{
 		"--selector=a=b":             "--selector: --kubeconfig is missing",
 		"--kubeconfig=":              "--kubeconfig: empty",

@@ -93,14 +93,14 @@ func linkRemains(ctx context.Context, o *objects.Objects) (remains []remain, err
 	if err != nil {
 		return nil, err
 	}
-	ids, namespaces := make(map[uint64]bool), make(map[uint64]bool)
+	// alone are pods that have the source guard and are no endpoints.
+	ids, namespaces, alone := make(map[uint64]bool), make(map[uint64]bool), make(map[uint64]bool)
 	for row, err := range o.Endpoints.All() {
 		if err != nil {
 			return nil, err
 		}
 		ids[uint64(row.Value.Id)], namespaces[row.Value.Netns] = true, true
 	}
-	alone := make(map[uint64]bool) // pods that have the source guard and are no endpoints
 	var strangers []objects.SenderKey
 	for row, err := range o.Senders.All() {
 		if err != nil {
@@ -154,9 +154,8 @@ func linkRemains(ctx context.Context, o *objects.Objects) (remains []remain, err
 		if err != nil {
 			return remains, err
 		}
-		if !indexes[row.Key] {
-			found(locked(func() error { return o.Uplinks.Delete(row.Key) }), "addresses of uplink %d, which does not exist",
-				row.Key)
+		if remove := func() error { return o.Uplinks.Delete(row.Key) }; !indexes[row.Key] {
+			found(locked(remove), "addresses of uplink %d, which does not exist", row.Key)
 		}
 	}
 	return remains, nil

@@ -104,9 +104,16 @@ func TestVersions(t *testing.T) {
 	w.eventually(t, "a change", func() bool { return len(w.objects) == 1 })
 }
 
-// TestInstalledStays has an API server, or something before it, answer as if there were no objects any more, while they
-// were not deleted: they stay, and it is told until the objects can be read.
-func TestInstalledStays(t *testing.T) {
+// doubtful are answers after which what is installed stays.
+type doubtful struct {
+	kind    Kind
+	list    string
+	answers map[string]*answers
+	counted string // the path whose requests are counted
+	told    string
+}
+
+func allDoubtful() map[string]doubtful {
 	const networkPolicies = "/apis/networking.k8s.io/v1/networkpolicies"
 	listing := func(kind, items string) *answers {
 		return &answers{code: http.StatusOK,
@@ -119,13 +126,7 @@ func TestInstalledStays(t *testing.T) {
 	proxy := func() *answers { return &answers{code: http.StatusNotFound, body: "default backend - 404"} }
 	const neither = "clusternetworkpolicies.policy.networking.k8s.io is served neither as v1beta1 nor as v1alpha2: " +
 		"what is installed stays"
-	for name, c := range map[string]struct {
-		kind    Kind
-		list    string
-		answers map[string]*answers
-		counted string // the path whose requests are counted
-		told    string
-	}{
+	return map[string]doubtful{
 		"all versions off": {ClusterNetworkPolicies, listOf("v1alpha2"),
 			map[string]*answers{definition: defined("", "v1alpha2", "v1beta1"), listOf("v1alpha2"): notFound("")},
 			definition, neither},
@@ -168,7 +169,13 @@ func TestInstalledStays(t *testing.T) {
 			body: `{"kind": "Status", "apiVersion": "v1", "status": "Success"}`}}, services, "not a list"},
 		"a list without items": {Services, services, map[string]*answers{services: {code: http.StatusOK,
 			body: `{"kind": "ServiceList", "apiVersion": "v1", "metadata": {}}`}}, services, "not a list"},
-	} {
+	}
+}
+
+// TestInstalledStays has an API server, or something before it, answer as if there were no objects any more, while they
+// were not deleted: they stay, and it is told until the objects can be read.
+func TestInstalledStays(t *testing.T) {
+	for name, c := range allDoubtful() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := kubetest.Start(t)

@@ -98,8 +98,9 @@ func (a *asked) ask(by string, l label) {
 	a.values[l][by] = true
 }
 
-// labels adds to a form what rules tell of labels, and returns those whose values they ask for besides others.
-func (a *asked) labels(f *form, of kind, in string, labels map[string]string, by []label) []label {
+// labels adds to a form what rules tell of the labels of a kind in a namespace. It returns by with those whose values
+// rules ask for.
+func (a *asked) labels(f *form, at label, labels map[string]string, by []label) []label {
 	type known struct {
 		label
 		asked bool // for its value
@@ -107,7 +108,7 @@ func (a *asked) labels(f *form, of kind, in string, labels map[string]string, by
 	var few [8]known
 	all := few[:0]
 	for key, value := range labels {
-		wide, narrow := label{of, "", key, value}, label{of, in, key, value}
+		wide, narrow := label{at.of, "", key, value}, label{at.of, at.in, key, value}
 		asked := a.values[wide] != nil || a.values[narrow] != nil
 		by := wide
 		if wide.value, narrow.value = "", ""; asked || a.keys[wide] || a.keys[narrow] {

@@ -59,8 +59,8 @@ func (c *compiler) describe(of content) *content {
 	f.number(uint64(of.kind))
 	var few [8]label
 	all := append(few[:0], label{of: of.kind})
-	all = c.asked.labels(f, aNamespace, "", of.namespace, all)
-	all = c.asked.labels(f, of.kind, of.namespace[NamespaceLabel], of.labels, all)
+	all = c.asked.labels(f, label{of: aNamespace}, of.namespace, all)
+	all = c.asked.labels(f, label{of: of.kind, in: of.namespace[NamespaceLabel]}, of.labels, all)
 	if len(of.ports) > 0 {
 		of.ports = slices.DeleteFunc(sortedPorts(of.ports), func(p NamedPort) bool { return !c.asked.ports[p.Name] })
 	}

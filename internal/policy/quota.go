@@ -131,8 +131,8 @@ func (m *meter) row(c *compiler, i *identity, v Verdict) {
 	}
 	own := class{namespace: m.namespace}
 	count := func(of class) {
-		if any := (class{namespace: of.namespace}); of.namespace != m.namespace && !m.seen[any] {
-			m.seen[any] = true
+		if whole := (class{namespace: of.namespace}); of.namespace != m.namespace && !m.seen[whole] {
+			m.seen[whole] = true
 		} else if !m.seen[of] {
 			m.verdict(of.namespace)
 		}

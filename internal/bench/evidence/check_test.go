@@ -107,38 +107,30 @@ func hostDevice(t *testing.T, link string) string {
 	return mode.Traits().HostDevice
 }
 
-// TestEachContradictionIsFound checks that evidence of each kind of path that fits has no findings, and
-// that each single contradiction has one.
-func TestEachContradictionIsFound(t *testing.T) {
-	device := func(w *evidence.Observation, place, name string) *result.DeviceCount {
-		for i := range w.Evidence.Devices {
-			if d := &w.Evidence.Devices[i]; d.Host == place && d.Name == name {
-				return d
-			}
-		}
-		w.Evidence.Devices = append(w.Evidence.Devices, result.DeviceCount{Host: place, Name: name})
-		return &w.Evidence.Devices[len(w.Evidence.Devices)-1]
-	}
-	for _, id := range []string{
-		"veth/pod-ip", "veth/cluster-ip/iptables", "bridge-call-on/pod-ip", "macvlan/cluster-ip/iptables",
-		"veth+ebpf/pod-ip", "veth+ebpf/cluster-ip", "veth/cluster-ip/ebpf-socket", "bridge-call-on/cluster-ip/ebpf-socket",
-		"ipvlan-l2/pod-ip", "ipvlan-l2/cluster-ip/iptables", "ipvlan-l3+ebpf/cluster-ip", "netkit/pod-ip",
-		"netkit+ebpf/cluster-ip", "ovs-internal/cluster-ip/nftables", "ovs-internal+ebpf/cluster-ip", "tun/pod-ip",
-		"tun+ebpf/cluster-ip",
-	} {
-		if o := fitting(t, id); len(o.Findings()) > 0 {
-			t.Errorf("%s: findings %q, want none", id, o.Findings())
+// contradiction is evidence of a path that is spoilt in one way, and the finding; an empty one: none.
+type contradiction struct {
+	id, name string
+	spoil    func(*evidence.Observation)
+	finding  string
+}
+
+// counts returns the counters of a device of the host, which it may not have had.
+func counts(w *evidence.Observation, name string) *result.DeviceCount {
+	for i := range w.Evidence.Devices {
+		if d := &w.Evidence.Devices[i]; d.Host == lab.Host && d.Name == name {
+			return d
 		}
 	}
-	for _, test := range []struct {
-		id, name string
-		spoil    func(*evidence.Observation)
-		finding  string
-	}{
+	w.Evidence.Devices = append(w.Evidence.Devices, result.DeviceCount{Host: lab.Host, Name: name})
+	return &w.Evidence.Devices[len(w.Evidence.Devices)-1]
+}
+
+func contradictions(t *testing.T) []contradiction {
+	return []contradiction{
 		{"veth/pod-ip", "no traffic", func(w *evidence.Observation) { w.Measurement.Count = 0 }, "no data was transferred"},
-		{"veth/pod-ip", "past the host", func(w *evidence.Observation) { device(w, lab.Host, "veth-pod-a").TxPackets = 5 },
+		{"veth/pod-ip", "past the host", func(w *evidence.Observation) { counts(w, "veth-pod-a").TxPackets = 5 },
 			"want at least"},
-		{"veth/pod-ip", "by loopback", func(w *evidence.Observation) { device(w, lab.Host, "lo").RxPackets = 1000 },
+		{"veth/pod-ip", "by loopback", func(w *evidence.Observation) { counts(w, "lo").RxPackets = 1000 },
 			"off the path"},
 		{"veth/pod-ip", "programs", func(w *evidence.Observation) {
 			w.Evidence.ProgramRuns = map[string]uint64{"from_pod": 1}
@@ -162,16 +154,13 @@ func TestEachContradictionIsFound(t *testing.T) {
 			"did not pass the host's rules"},
 		{"bridge-call-off/pod-ip", "called", func(w *evidence.Observation) { w.Tracked = true }, "tracks"},
 		{"macvlan/cluster-ip/iptables", "past the host", func(w *evidence.Observation) {
-			device(w, lab.Host,
-				hostDevice(t, "macvlan")).RxPackets = 9
+			counts(w, hostDevice(t, "macvlan")).RxPackets = 9
 		}, "want at least"},
 		{"macvlan/pod-ip", "by the host", func(w *evidence.Observation) {
-			device(w, lab.Host,
-				hostDevice(t, "macvlan")).RxPackets = 999
+			counts(w, hostDevice(t, "macvlan")).RxPackets = 999
 		}, "off the path"},
 		{"veth+ebpf/pod-ip", "by the stack", func(w *evidence.Observation) {
-			device(w, lab.Host,
-				"veth-pod-a").TxPackets = 1000
+			counts(w, "veth-pod-a").TxPackets = 1000
 		}, "off the path"},
 		{"veth+ebpf/pod-ip", "no redirect", func(w *evidence.Observation) { delete(w.Evidence.ProgramRuns, "redirect_peer") },
 			"redirect_peer"},
@@ -182,19 +171,33 @@ func TestEachContradictionIsFound(t *testing.T) {
 		{"veth/cluster-ip/ebpf-socket", "per packet", func(w *evidence.Observation) { w.Evidence.Connections = 1 },
 			"1 entries"},
 		{"ipvlan-l3/pod-ip", "by the host", func(w *evidence.Observation) {
-			device(w, lab.Host,
-				hostDevice(t, "ipvlan-l3")).TxPackets = 999
+			counts(w, hostDevice(t, "ipvlan-l3")).TxPackets = 999
 		}, "off the path"},
 		{"netkit+ebpf/pod-ip", "by the stack", func(w *evidence.Observation) {
-			device(w, lab.Host,
-				"veth-pod-b").RxPackets = 999
+			counts(w, "veth-pod-b").RxPackets = 999
 		}, "off the path"},
 		{"tun+ebpf/pod-ip", "past the host", func(w *evidence.Observation) {
-			device(w, lab.Host,
-				"veth-pod-b").RxPackets = 9
+			counts(w, "veth-pod-b").RxPackets = 9
 		}, "want at least"},
 		{"veth+ebpf/cluster-ip", "by the kernel", func(w *evidence.Observation) { w.Tracked = true }, "tracks"},
+	}
+}
+
+// TestEachContradictionIsFound checks that evidence of each kind of path that fits has no findings, and
+// that each single contradiction has one.
+func TestEachContradictionIsFound(t *testing.T) {
+	for _, id := range []string{
+		"veth/pod-ip", "veth/cluster-ip/iptables", "bridge-call-on/pod-ip", "macvlan/cluster-ip/iptables",
+		"veth+ebpf/pod-ip", "veth+ebpf/cluster-ip", "veth/cluster-ip/ebpf-socket", "bridge-call-on/cluster-ip/ebpf-socket",
+		"ipvlan-l2/pod-ip", "ipvlan-l2/cluster-ip/iptables", "ipvlan-l3+ebpf/cluster-ip", "netkit/pod-ip",
+		"netkit+ebpf/cluster-ip", "ovs-internal/cluster-ip/nftables", "ovs-internal+ebpf/cluster-ip", "tun/pod-ip",
+		"tun+ebpf/cluster-ip",
 	} {
+		if o := fitting(t, id); len(o.Findings()) > 0 {
+			t.Errorf("%s: findings %q, want none", id, o.Findings())
+		}
+	}
+	for _, test := range contradictions(t) {
 		t.Run(test.id+" "+test.name, func(t *testing.T) {
 			w := fitting(t, test.id)
 			test.spoil(&w)
