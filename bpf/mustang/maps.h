@@ -396,8 +396,8 @@ static __always_inline struct service *service_find(struct service_key *key)
 }
 
 /*
- * The addresses of services: the programs answer echo requests to them. The kernel does so at those of nodes: services at node
- * ports and at loopback addresses do not count.
+ * The addresses of services, each with their number: the programs answer echo requests to them. The kernel does so at those
+ * of nodes: services at node ports and at loopback addresses do not count.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

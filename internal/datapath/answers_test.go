@@ -371,15 +371,15 @@ func testEcho(t *testing.T, d *Datapath, client *netns.Namespace, address string
 func wantAddresses(t *testing.T, d *Datapath) {
 	t.Helper()
 	all := must(d.Services().List(t.Context()))(t)
-	want, got := make(map[netip.Addr]bool), make(map[netip.Addr]bool)
+	want, got := make(map[netip.Addr]uint32), make(map[netip.Addr]uint32)
 	for _, s := range all {
 		if !s.NodePort && !s.Frontend.Addr().IsLoopback() {
-			want[s.Frontend.Addr()] = true
+			want[s.Frontend.Addr()]++
 		}
 	}
 	for row, err := range d.objects.ServiceAddrs.All() {
 		succeed(t, err)
-		got[rows.DecodeAddr(row.Key)] = true
+		got[rows.DecodeAddr(row.Key)] = row.Value
 	}
 	failIf(t, !maps.Equal(got, want), "addresses %v, want %v", got, want)
 }

@@ -36,6 +36,7 @@ func (w *writer) apply(ctx context.Context, want []service.Service) error {
 		return err
 	}
 	w.generation, w.sweep, w.used = t.state.LastRevision, t.state.Retiring != 0, t.rows
+	w.addresses = knownAddresses(t.services)
 	stored := make(map[netip.AddrPort][]service.Service, len(t.services))
 	var have, others []service.Service
 	for _, s := range t.services {

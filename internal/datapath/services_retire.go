@@ -46,40 +46,22 @@ func (w *writer) finish(ctx context.Context) error {
 	if w.sweep {
 		return w.Sweep(ctx)
 	}
-	return w.clearMark(ctx, w.retiring, w.gone)
+	return w.clearMark(ctx, w.retiring)
 }
 
-// clearMark tells others that nothing is left to retire, unless more was replaced since the mark was set. If services
-// have gone, it first deletes the addresses at which none is left: programs would answer echo requests there still.
-func (s Services) clearMark(ctx context.Context, mark uint32, gone bool) error {
+// clearMark tells others that nothing is left to retire, unless more was replaced since the mark was set.
+func (s Services) clearMark(ctx context.Context, mark uint32) error {
 	if mark == 0 {
 		return nil
 	}
-	before, err := s.o.NodeState.IDs()
-	var unused []objects.Addr
-	if err == nil && gone {
-		unused, err = s.o.UnusedAddresses() // it takes long
-	}
-	for done := false; !done && err == nil; {
-		err = s.o.WithLock(ctx, func() error {
-			state, err := s.o.NodeState.IDs()
-			if err == nil && gone && state.LastRevision != before.LastRevision {
-				before = state
-				unused, err = s.o.UnusedAddresses()
-			}
-			n := min(len(unused), chunkBackends)
-			if err == nil {
-				err = s.o.ServiceAddrs.DeleteBatch(unused[:n])
-			}
-			unused = unused[n:]
-			if done = len(unused) == 0; err != nil || !done || state.Retiring != mark {
-				return err
-			}
-			state.Retiring = 0
-			return s.o.NodeState.PutIDs(state)
-		})
-	}
-	return err
+	return s.o.WithLock(ctx, func() error {
+		state, err := s.o.NodeState.IDs()
+		if err != nil || state.Retiring != mark {
+			return err
+		}
+		state.Retiring = 0
+		return s.o.NodeState.PutIDs(state)
+	})
 }
 
 // retireSockets ends the connected sockets of a protocol whose service no longer has their backend; those of TCP only
@@ -125,9 +107,12 @@ func (s Services) Sweep(ctx context.Context) error {
 	if err := errors.Join(retireSockets(s.o, service.UDP), retireSockets(s.o, service.TCP)); err != nil {
 		return err
 	}
+	if err := s.o.WithLock(ctx, s.o.CountAddresses); err != nil {
+		return err
+	}
 	// Last: as long as they are there, the work is known to be unfinished.
 	if err := orphans.delete(s.o); err != nil {
 		return fmt.Errorf("sweep: %w", err)
 	}
-	return s.clearMark(ctx, state.Retiring, true)
+	return s.clearMark(ctx, state.Retiring)
 }

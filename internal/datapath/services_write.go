@@ -39,7 +39,8 @@ type writer struct {
 
 	retiring uint32 // the mark in the state that tells others that something is to be retired still; 0 if nothing is
 	sweep    bool   // another process has left its mark, and may have died; or this one has left rows of nobody
-	gone     bool   // there may be addresses without a service
+
+	addresses addresses
 
 	used     rows.Counts // of backends and tables, as far as this process knows
 	retires  bool        // whether something is to be retired
@@ -126,6 +127,7 @@ func (w *writer) write(ctx context.Context, chunk []change) error {
 		return err
 	}
 	if w.stale = w.stale || state.LastRevision != w.generation; w.stale {
+		w.addresses.known = nil
 		var put []service.Service
 		var remove []service.Key
 		for _, c := range chunk {
@@ -226,7 +228,7 @@ func (w *writer) store(chunk []change) (err error) {
 		w.count(c)
 	}
 	w.result.RowsDeleted += len(drops)
-	return errors.Join(err, w.o.Services.DeleteBatch(drops))
+	return errors.Join(err, w.o.Services.DeleteBatch(drops), w.addresses.store(w.o))
 }
 
 // storeServices returns how many services it has written.
@@ -238,15 +240,6 @@ func (w *writer) storeServices() (int, error) {
 		return 0, err
 	}
 	if _, err := w.o.LookUp.PutBatch(w.new.blocks, w.blocks); err != nil {
-		return 0, err
-	}
-	var addresses []objects.Addr
-	for i, row := range w.services {
-		if row.Flags&(objects.ServiceNodePort|objects.ServiceLoopback) == 0 {
-			addresses = append(addresses, w.serviceKeys[i].Addr)
-		}
-	}
-	if _, err := w.o.ServiceAddrs.PutBatch(addresses, make([]uint32, len(addresses))); err != nil {
 		return 0, err
 	}
 	keys, err := filterKeys(w.o, w.serviceKeys)
@@ -263,6 +256,7 @@ func (w *writer) storeServices() (int, error) {
 func (w *writer) count(c *change) {
 	for _, s := range c.put {
 		w.lastID = s.ID
+		w.addresses.add(s, 1)
 		n := rows.Count(s)
 		w.used = w.used.Plus(n, 1)
 		w.result.RowsWritten += 1 + n.Backends + n.Blocks + n.SourceRanges
@@ -271,7 +265,7 @@ func (w *writer) count(c *change) {
 			w.result.Added++
 		} else {
 			w.result.Updated++
-			w.gone = w.gone || answersEcho(c.found[i]) && !answersEcho(s)
+			w.addresses.add(c.found[i], -1)
 			w.replace(c.found[i], resets(s))
 			// A program that works with the old backends must find them. Nobody waits for those that have read a
 			// deleted service: a packet that they drop was for it.
@@ -280,7 +274,7 @@ func (w *writer) count(c *change) {
 	}
 	for _, d := range c.drop {
 		w.result.Deleted++
-		w.gone = w.gone || answersEcho(d)
+		w.addresses.add(d, -1)
 		w.replace(d, resets(d))
 	}
 }
@@ -291,10 +285,6 @@ func (w *writer) replace(old service.Service, reset bool) {
 	w.old.add(old)
 	w.udp, w.tcp = w.udp || old.Protocol.Overlaps(service.UDP), w.tcp || reset
 }
-
-// answersEcho reports whether programs answer echo requests to the address of a service: at the addresses of nodes the
-// kernel does.
-func answersEcho(s service.Service) bool { return !s.NodePort && !s.Frontend.Addr().IsLoopback() }
 
 // resets reports whether TCP connections of the service end with their backend.
 func resets(s service.Service) bool {

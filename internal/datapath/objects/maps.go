@@ -49,7 +49,7 @@ func (s Sizes) formats() map[string]format {
 	services, endpoints, connections := cmp.Or(s.Services, 131072), cmp.Or(s.Endpoints, 16384), s.connections()
 	return map[string]format{
 		tcMapServices:     {ebpf.Hash, unsafe.Sizeof(tcServiceKey{}), unsafe.Sizeof(tcService{}), services},
-		tcMapServiceAddrs: {ebpf.Hash, unsafe.Sizeof(tcAddr{}), number, 2 * services}, // those of services that go, too
+		tcMapServiceAddrs: {ebpf.Hash, unsafe.Sizeof(tcAddr{}), number, services},
 		tcMapBackends:     {ebpf.Hash, unsafe.Sizeof(tcBackendKey{}), unsafe.Sizeof(tcBackend{}), cmp.Or(s.Backends, 524288)},
 		tcMapBackendLut:   {ebpf.Hash, unsafe.Sizeof(tcBackendKey{}), unsafe.Sizeof([64]uint16{}), cmp.Or(s.Tables, 262144)},
 		tcMapSourceRanges: {ebpf.LPMTrie, unsafe.Sizeof(tcSourceRange{}), unsafe.Sizeof(uint8(0)),
