@@ -37,10 +37,9 @@ func (w *writer) apply(ctx context.Context, want []service.Service) error {
 	}
 	w.generation, w.sweep, w.used = t.state.LastRevision, t.state.Retiring != 0, t.rows
 	w.addresses = knownAddresses(t.services)
-	stored := make(map[netip.AddrPort][]service.Service, len(t.services))
-	var have, others []service.Service
+	have := make([]service.Service, 0, len(t.services))
+	var others []service.Service
 	for _, s := range t.services {
-		stored[s.Frontend] = append(stored[s.Frontend], s)
 		if s.Owner == w.owner {
 			have = append(have, s)
 		} else {
@@ -65,9 +64,20 @@ func (w *writer) apply(ctx context.Context, want []service.Service) error {
 	for _, s := range diff.Delete {
 		remove = append(remove, s.Key())
 	}
-	changes, err := w.plan(append(put, diff.Add...), remove, func(at netip.AddrPort) ([]service.Service, error) {
-		return stored[at], nil
-	})
+	put = append(put, diff.Add...)
+	stored := make(map[netip.AddrPort][]service.Service, len(put)+len(remove))
+	for _, s := range put {
+		stored[s.Frontend] = nil
+	}
+	for _, key := range remove {
+		stored[key.Frontend] = nil
+	}
+	for _, s := range t.services {
+		if found, changes := stored[s.Frontend]; changes {
+			stored[s.Frontend] = append(found, s)
+		}
+	}
+	changes, err := w.plan(put, remove, func(at netip.AddrPort) ([]service.Service, error) { return stored[at], nil })
 	return w.run(ctx, changes, err)
 }
 
@@ -145,7 +155,6 @@ func (w *writer) plan(
 			}
 		}
 	}
-	var changed []service.Service
 	for _, s := range put {
 		c, err := at(s.Frontend)
 		if err != nil {
@@ -165,10 +174,10 @@ func (w *writer) plan(
 				return nil, err
 			}
 		}
-		c.put, changed = append(c.put, s), append(changed, s)
+		c.put = append(c.put, s)
 	}
 	changes = slices.DeleteFunc(changes, func(c change) bool { return len(c.put)+len(c.drop) == 0 })
-	return changes, w.refusePods(changed)
+	return changes, w.refusePods(changes)
 }
 
 // replaced returns the service that one is to replace, nil if there is none. The error is a *ConflictError if another
@@ -216,9 +225,9 @@ func (w *writer) requireRoom(t *snapshot, diff service.Changes) error {
 	return nil
 }
 
-// refusePods returns a *ConflictError if a service has the address of a pod.
-func (s Services) refusePods(services []service.Service) error {
-	if len(services) == 0 {
+// refusePods returns a *ConflictError if a service that is put has the address of a pod.
+func (s Services) refusePods(changes []change) error {
+	if !slices.ContainsFunc(changes, func(c change) bool { return len(c.put) > 0 }) {
 		return nil
 	}
 	pods := make(map[netip.Addr]uint32)
@@ -228,9 +237,11 @@ func (s Services) refusePods(services []service.Service) error {
 		}
 		pods[rows.DecodeAddr(row.Key)] = row.Value.Id
 	}
-	for _, each := range services {
-		if id, ok := pods[each.Frontend.Addr()]; ok {
-			return &ConflictError{What: fmt.Sprintf("service %s: the address belongs to endpoint %d", each, id)}
+	for _, c := range changes {
+		for _, each := range c.put {
+			if id, ok := pods[each.Frontend.Addr()]; ok {
+				return &ConflictError{What: fmt.Sprintf("service %s: the address belongs to endpoint %d", each, id)}
+			}
 		}
 	}
 	return nil
