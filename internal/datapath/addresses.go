@@ -25,7 +25,8 @@ func knownAddresses(all []service.Service) addresses {
 	return addresses{known: known}
 }
 
-// answersEcho reports whether programs answer echo requests to the address of a service: at the addresses of nodes the kernel does.
+// answersEcho reports whether programs answer echo requests to the address of a service: at the addresses of nodes the
+// kernel does.
 func answersEcho(s service.Service) bool { return !s.NodePort && !s.Frontend.Addr().IsLoopback() }
 
 // add notes that there are n more services like s at its address.
@@ -39,8 +40,8 @@ func (a *addresses) add(s service.Service, n int) {
 	a.changed[rows.EncodeAddr(s.Frontend.Addr())] += n
 }
 
-// store writes the rows that change. The caller has the lock of the rows. If it is killed, they are counted anew with all else
-// that it leaves.
+// store writes the rows that change. The caller has the lock of the rows. If it is killed, they are counted anew with
+// all else that it leaves.
 func (a *addresses) store(o *objects.Objects) error {
 	counts := make(map[objects.Addr]uint32, len(a.changed))
 	for key, n := range a.changed {

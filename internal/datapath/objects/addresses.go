@@ -4,8 +4,8 @@ package objects
 
 import "errors"
 
-// answersEcho reports whether programs answer echo requests to the address of a service with the flags. At an address of the
-// node the kernel does.
+// answersEcho reports whether programs answer echo requests to the address of a service with the flags. At an address
+// of the node the kernel does.
 func answersEcho(flags uint32) bool { return flags&(ServiceNodePort|ServiceLoopback) == 0 }
 
 // CountAddresses makes the rows of ServiceAddrs those that follow from Services. The caller has the lock of the rows.
