@@ -147,7 +147,7 @@ const modulesDep = "modules.dep"
 // host's files and /dev/net/tun in it, for a network device.
 var (
 	portModules    = []string{"virtio_pci", "virtio_console"}
-	rootModules    = []string{"fuse", "virtiofs", "overlay", "tun"}
+	rootModules    = []string{"fuse", "virtiofs", "overlay", filepath.Base(tunFile)}
 	networkModules = []string{"virtio_net"}
 )
 

@@ -31,11 +31,6 @@ func (m *machine) startQEMU() (console, control *os.File, err error) {
 	}
 	p := &program{path: path}
 	defer p.close()
-	initramfs, err := m.buildInitramfs(mounts)
-	if err != nil {
-		return nil, nil, err
-	}
-	initrd := p.pass(initramfs)
 	consoleFD, console, err := m.connect(p, "console")
 	if err != nil {
 		return nil, nil, err
@@ -44,6 +39,11 @@ func (m *machine) startQEMU() (console, control *os.File, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	initramfs, err := m.buildInitramfs(mounts)
+	if err != nil {
+		return nil, nil, err
+	}
+	initrd := p.pass(initramfs)
 	accelerator, arguments := m.processor()
 	// With more processors, emulation fails when the kernel patches its own code.
 	p.args = append(accelerator, "-smp", "1", "-m", fmt.Sprintf("%dM", m.MemoryMB),
