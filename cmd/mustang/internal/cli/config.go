@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cli is what the commands of mustang share: what they take from outside, how they open the node's datapath,
-// how they refuse a misuse, and how they print.
+// Package cli has the code that the commands of mustang share: it reads their input, opens the node's datapath, refuses
+// misuse, prints results.
 package cli
 
 import (

@@ -100,7 +100,7 @@ func (a *archive) lack(what string, why error) {
 	a.missing = append(a.missing, fmt.Sprintf("%s: %s", what, strings.Join(strings.Fields(why.Error()), " ")))
 }
 
-// close adds the list of what is missing. Errors: those of the writer.
+// close adds the list of missing files, and returns the first error of a write.
 func (a *archive) close() error {
 	a.write("missing.txt", redact([]byte(strings.Join(a.missing, "\n")+"\n")))
 	return errors.Join(a.err, a.tar.Close(), a.gzip.Close())

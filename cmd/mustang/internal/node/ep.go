@@ -82,8 +82,7 @@ func (c commands) addEndpoint(ctx context.Context, a datapath.EndpointSpec) erro
 	})
 }
 
-// warnOfLabels says that policies know other labels of a pod than those that were given: a Pod object comes before
-// them.
+// warnOfLabels warns if policies use other labels of a pod than the flags give: the labels of a Pod object come first.
 func (c commands) warnOfLabels(d *datapath.Datapath, a datapath.EndpointSpec, endpoints []datapath.Endpoint) error {
 	if a.Given == nil || !a.Given.Labels || a.Pod == nil || len(endpoints) == 0 {
 		return nil

@@ -121,7 +121,7 @@ type serviceJSON struct {
 	Service  string   `json:"service"`
 	Port     uint16   `json:"port"`
 	Backends []string `json:"backends"`
-	// State is "ready", or what is amiss with the backends. Connections are those open that packets are translated for,
+	// State is "ready", or the fault of the backends. Connections are those open that packets are translated for,
 	// and Traffic those packets; nil: they are not counted.
 	State       string       `json:"state"`
 	Connections int          `json:"connections"`
@@ -149,8 +149,7 @@ type trafficJSON struct {
 	BackBytes   uint64 `json:"back_bytes"`
 }
 
-// use is what is made of services: open connections and traffic, by ID, and the names that a cluster has for them, by
-// address.
+// use has the open connections and the traffic of services by ID, and their names in a cluster by address.
 type use struct {
 	open    map[uint32]int
 	traffic map[uint32]flows.ServiceTraffic

@@ -100,7 +100,7 @@ func (d dump) command(ctx context.Context, a *archive, line string) {
 		if code != 0 {
 			said = fmt.Sprintf("exit code %d: %s", code, said)
 		}
-		if code != 0 && stdout.Len() == 0 { // otherwise that is what it tells of what is amiss
+		if code != 0 && stdout.Len() == 0 { // with output, the code stands for the faults that it names
 			return errors.New(said)
 		}
 		if said != "" && !isJSON {

@@ -204,8 +204,8 @@ func read(in io.Reader) (set manifest.Set, err error) {
 	return set, set.Snapshot.Validate()
 }
 
-// remark says that policies of the command line are only audited, and warns of those that select no pod of this node,
-// and of ports that no pod names.
+// remark prints that policies of the command line are only audited. It warns of policies that select no pod of this
+// node, and of ports that no pod names.
 func (c commands) remark(s policy.Snapshot, said policies.Set) error {
 	if said.Audit {
 		if _, err := fmt.Fprintln(c.Stdout, auditedOnly); err != nil {

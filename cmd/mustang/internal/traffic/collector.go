@@ -21,8 +21,8 @@ import (
 type Collector struct {
 	// Root is where the datapath is pinned; empty: the node's own. Without one there, only mustang_datapath_up is told.
 	Root string
-	// Services is of how many services the connections are told apart: those that have the most, the others together as
-	// "other"; and the packets: those that have had the most. 0: of none.
+	// Services is the number of services with metrics of their own: those with the most connections, and those with the
+	// most packets. Connections of other services count as "other". 0: no service.
 	Services uint
 }
 
