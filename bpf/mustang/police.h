@@ -228,8 +228,12 @@ static __always_inline void enforce(struct __sk_buff *skb, struct packet *packet
 	struct outcome outcome;
 	int reason;
 
-	if (d->ct || d->verdict != VERDICT_PASS || !node || likely(!node->policies) || passes(packet, from_pod))
+	if (d->ct || d->verdict != VERDICT_PASS || !node || likely(!node->policies))
 		return;
+	if (passes(packet, from_pod)) {
+		renew_path(packet, d);
+		return;
+	}
 	reason = police(skb, packet, from_pod);
 	if (reason == POLICE_STORE) {
 		outcome = outcome_unpack(ct_store());
@@ -240,6 +244,7 @@ static __always_inline void enforce(struct __sk_buff *skb, struct packet *packet
 	stands_for(&packet->tuple.saddr, &packet->tuple.saddr); /* no longer */
 	if (reason)
 		decide_drop(d, reason);
+	renew_path(packet, d);
 }
 
 /* Why policies deny the connection of a tuple by now: an enum drop_reason, or 0. */
