@@ -93,9 +93,6 @@ func (r Row) MoreIsBetter() bool {
 	return r.Unit == UnitGbit || r.Unit == UnitTransactions || r.Unit == UnitServices
 }
 
-// countedUnits is the prefix of units of counted instructions.
-const countedUnits = "instructions/"
-
 // Key identifies a row of a file.
 type Key struct {
 	Suite, ID, Workload string

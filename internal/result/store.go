@@ -9,6 +9,10 @@ import (
 	"fmt"
 	"io"
 	"os"
+
+	jsonv2 "github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	jsonv1 "github.com/go-json-experiment/json/v1"
 )
 
 // SchemaError reports a file whose schema this package does not know.
@@ -87,7 +91,8 @@ func Marshal(f File) ([]byte, error) {
 	if err := f.Validate(); err != nil {
 		return nil, err
 	}
-	data, err := json.MarshalIndent(filled(f), "", "  ")
+	data, err := jsonv2.Marshal(f, jsonv2.Deterministic(true), jsonv1.OmitEmptyWithLegacySemantics(true),
+		jsontext.WithIndent("  "))
 	if err != nil {
 		return nil, fmt.Errorf("encode results: %w", err)
 	}
@@ -95,43 +100,4 @@ func Marshal(f File) ([]byte, error) {
 		return nil, err
 	}
 	return append(data, '\n'), nil
-}
-
-// filled returns a copy of f in which no required list or map is nil.
-func filled(f File) File {
-	rows := make([]Row, len(f.Rows))
-	copy(rows, f.Rows)
-	for i := range rows {
-		row := &rows[i]
-		row.Samples = orEmpty(row.Samples)
-		row.Evidence.Devices = orEmpty(row.Evidence.Devices)
-		row.Evidence.ProgramRuns = orEmptyMap(row.Evidence.ProgramRuns)
-	}
-	f.Rows = rows
-	f.Suites = orEmpty(f.Suites)
-	comparisons := make([]Comparison, len(f.Run.Comparisons))
-	copy(comparisons, f.Run.Comparisons)
-	for i := range comparisons {
-		comparisons[i].Ratios = orEmpty(comparisons[i].Ratios)
-	}
-	f.Run.Comparisons = comparisons
-	f.Run.Versions = orEmptyMap(f.Run.Versions)
-	f.Run.Settings = orEmptyMap(f.Run.Settings)
-	f.Run.Offloads = orEmptyMap(f.Run.Offloads)
-	f.Run.Pinning = orEmptyMap(f.Run.Pinning)
-	return f
-}
-
-func orEmpty[T any](s []T) []T {
-	if s == nil {
-		return []T{}
-	}
-	return s
-}
-
-func orEmptyMap[V any](m map[string]V) map[string]V {
-	if m == nil {
-		return map[string]V{}
-	}
-	return m
 }
