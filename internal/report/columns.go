@@ -48,22 +48,25 @@ func figures(rank int, value func(*entry) float64, head ...string) column[*entry
 	return known(rank, func(e *entry) string { return positive(value(e)) }, head...)
 }
 
-// columnsOf makes columns with a cell for each item. A column without any text is left out, and one of figures without
-// a figure.
-func columnsOf[T any](items []T, columns ...column[T]) (out []Column) {
+// allColumns makes columns with a cell for each item.
+func allColumns[T any](items []T, columns ...column[T]) (out []Column) {
 	for _, c := range columns {
 		made := Column{Head: c.head, Rank: c.rank, Right: c.right, Marked: c.marked, Joined: c.joined}
-		empty := c.right || len(items) > 0
 		for _, item := range items {
-			cell := c.cell(item)
-			made.Cells = append(made.Cells, cell)
-			empty = empty && (cell.Text == "" || c.right && cell.Text == None)
+			made.Cells = append(made.Cells, c.cell(item))
 		}
-		if !empty {
-			out = append(out, made)
-		}
+		out = append(out, made)
 	}
 	return out
+}
+
+// columnsOf makes columns, but none without any text, and none of figures without a figure.
+func columnsOf[T any](items []T, columns ...column[T]) []Column {
+	return filter(allColumns(items, columns...), func(c Column) bool {
+		return len(items) == 0 && !c.Right || slices.ContainsFunc(c.Cells, func(cell Cell) bool {
+			return cell.Text != "" && !(c.Right && cell.Text == None)
+		})
+	})
 }
 
 // table has a line for each of the entries.

@@ -134,7 +134,7 @@ func (d difference) percent() string {
 	text := sign + Number(by, places) + "\u00a0%"
 	switch {
 	case d.ratio >= 2:
-		text = Factor(d.ratio)
+		text = factor(d.ratio)
 	case d.ci != nil:
 		text += "\u00a0±" + roundUp(100*d.half(), places)
 	}

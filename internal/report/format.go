@@ -33,8 +33,8 @@ func decimals(values ...float64) int {
 // fewDecimals is the same for three significant digits.
 func fewDecimals(v float64) int { return max(decimals(v)-1, 0) }
 
-// digits prints a number to four digits, or to all before the point.
-func digits(v float64) string { return Number(v, decimals(v)) }
+// Digits prints a number to four digits, or to all before the point.
+func Digits(v float64) string { return Number(v, decimals(v)) }
 
 // short prints v rounded to three significant digits.
 func short(v float64) string {
@@ -45,8 +45,8 @@ func short(v float64) string {
 	return Number(v, fewDecimals(v))
 }
 
-// Factor prints a ratio of 2 or more.
-func Factor(ratio float64) string {
+// factor prints a ratio of 2 or more.
+func factor(ratio float64) string {
 	if ratio >= 100 {
 		return Number(ratio, 0) + "×"
 	}
