@@ -122,6 +122,9 @@ func countOf(n int, noun string) string {
 	if n == 1 {
 		return "1 " + noun
 	}
+	if strings.HasSuffix(noun, "ch") {
+		noun += "e"
+	}
 	return integer(n) + " " + noun + "s"
 }
 

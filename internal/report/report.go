@@ -13,8 +13,6 @@ import (
 	"reflect"
 	"strings"
 
-	"mustang/internal/explain/steps"
-
 	"mustang/internal/result"
 )
 
@@ -52,7 +50,7 @@ type Suite struct {
 	RatioMeaning string
 	Failures     []Failure
 	// Traces are what the packets of some rows crossed.
-	Traces []steps.Path
+	Traces []Path
 	// Brief is the answer.
 	Brief Brief
 }

@@ -9,8 +9,6 @@ import (
 	"slices"
 	"strings"
 
-	"mustang/internal/explain/steps"
-
 	"mustang/internal/result"
 )
 
@@ -264,14 +262,10 @@ func (st *suite) tracedAs(id string) int {
 }
 
 // paths returns what the packets of rows crossed, each under the row's ID.
-func (st *suite) paths() []steps.Path {
-	var out []steps.Path
+func (st *suite) paths() []Path {
+	var out []Path
 	for _, t := range st.traces {
-		p := steps.Path{Title: t.ID, Note: steps.Note(t.UntracedNS, "ns", t.Alike), Clock: "ns", Steps: t.Steps}
-		if len(t.Omitted) > 0 {
-			p.Note += "; not shown: " + strings.Join(t.Omitted, ", ")
-		}
-		out = append(out, p)
+		out = append(out, NewPath(t.ID, t, "ns"))
 	}
 	return out
 }

@@ -16,7 +16,6 @@ import (
 	"slices"
 	"strings"
 
-	"mustang/internal/explain/steps"
 	"mustang/internal/report"
 
 	"mustang/internal/result"
@@ -63,7 +62,7 @@ func Write(w io.Writer, r *report.Report) error {
 	tmpl, err := template.New("report").Funcs(template.FuncMap{
 		"style": func() template.CSS { return template.CSS(pageStyle) },
 		"draw":  draw,
-		"steps": drawSteps, "figure": steps.StepFigure,
+		"steps": drawSteps, "figure": report.StepFigure,
 		"lines":  lines,
 		"detail": func() int { return report.RankDetail },
 		"heads":  heads,
@@ -93,10 +92,10 @@ func Write(w io.Writer, r *report.Report) error {
 }
 
 // drawSteps draws a path whose title stands elsewhere.
-func drawSteps(p steps.Path) (template.HTML, error) {
+func drawSteps(p report.Path) (template.HTML, error) {
 	var b strings.Builder
 	p.Title = ""
-	err := steps.Draw(&b, p)
+	err := report.Draw(&b, p)
 	// which only files need
 	return template.HTML(strings.Replace(b.String(), ` xmlns="http://www.w3.org/2000/svg"`, "", 1)), err
 }
