@@ -165,4 +165,6 @@ func (p Pair) write(w io.Writer) {
 }
 
 // WriteSVG draws both rows side by side.
-func (c Comparison) WriteSVG(w io.Writer) error { return report.Draw(w, c.Row.path(), c.Against.path()) }
+func (c Comparison) WriteSVG(w io.Writer) error {
+	return report.Draw(w, c.Row.path(), c.Against.path())
+}

@@ -315,7 +315,7 @@ func (n names) step(e explainEvent) result.Step {
 	s := result.Step{Kind: info.name, Class: info.class, Place: n.place(e)}
 	switch explainKind(e.Kind) {
 	case explainKindKIND_HOOK:
-		s.Name = hookNames()[e.Detail]
+		s.Name = hookNames[e.Detail]
 	case explainKindKIND_PROGRAM:
 		s.Name = n.programs[e.Detail]
 	case explainKindKIND_RAISE, explainKindKIND_SOFTIRQ, explainKindKIND_SOFTIRQ_END:
