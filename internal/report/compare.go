@@ -43,10 +43,7 @@ type Comparison struct {
 
 // comparedTable compares the rows of a suite under a workload.
 type comparedTable struct {
-	Suite        string         `json:"suite"`
-	Workload     string         `json:"workload"`
-	Flows        int            `json:"flows"`
-	Setup        result.Setup   `json:"setup,omitzero"`
+	result.Key                  // without ID
 	Unit         string         `json:"unit"`
 	LessIsBetter bool           `json:"less_is_better"`
 	Lines        []comparedLine `json:"lines"`
@@ -96,11 +93,7 @@ type delta struct {
 
 // missing is a row that a run did not measure.
 type missing struct {
-	Suite    string       `json:"suite"`
-	ID       string       `json:"id"`
-	Workload string       `json:"workload"`
-	Flows    int          `json:"flows"`
-	Setup    result.Setup `json:"setup,omitzero"`
+	result.Key
 	// Run is the name of the run that did not measure it, and Reason its reason; empty if
 	// the row is not in the file.
 	Run    string `json:"run"`
@@ -155,10 +148,7 @@ func Compare(runs ...NamedRun) (*Comparison, error) {
 		if !ok {
 			i = len(c.Tables)
 			index[key] = i
-			c.Tables = append(c.Tables, comparedTable{
-				Suite: key.Suite, Workload: key.Workload, Flows: key.Flows, Setup: key.Setup,
-				Unit: of[0].Unit, LessIsBetter: !of[0].MoreIsBetter(),
-			})
+			c.Tables = append(c.Tables, comparedTable{Key: key, Unit: of[0].Unit, LessIsBetter: !of[0].MoreIsBetter()})
 		}
 		c.Tables[i].Lines = append(c.Tables[i].Lines, line)
 	}
@@ -177,8 +167,7 @@ func (c *Comparison) line(key result.Key, rows []result.Row) (line comparedLine,
 		var found *delta
 		switch {
 		case !measured(row):
-			m := missing{Suite: key.Suite, ID: key.ID, Workload: key.Workload, Flows: key.Flows, Setup: key.Setup,
-				Run: c.Names[i]}
+			m := missing{Key: key, Run: c.Names[i]}
 			if row.Status != "" {
 				m.Reason = row.Status + ": " + row.Reason
 			}

@@ -215,8 +215,8 @@ func TestMissing(t *testing.T) {
 	c := compareRuns(t, runOf("old", made("a", "", 0, 1), made("b", "", 0, 1), skipped), runOf("new", made("c", "", 0, 1),
 		failed, skipped, made("a", "", 0, 1)))
 	want := []missing{
-		{Suite: "s", ID: "b", Workload: "tcp_rr", Flows: 1, Run: "new", Reason: "failed: no good"},
-		{Suite: "s", ID: "c", Workload: "tcp_rr", Flows: 1, Run: "old"},
+		{Key: result.Key{Suite: "s", ID: "b", Workload: "tcp_rr", Flows: 1}, Run: "new", Reason: "failed: no good"},
+		{Key: result.Key{Suite: "s", ID: "c", Workload: "tcp_rr", Flows: 1}, Run: "old"},
 	}
 	if diff := cmp.Diff(want, c.Missing); diff != "" {
 		t.Errorf("missing (-want +got):\n%s", diff)

@@ -8,8 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-
-	"mustang/internal/result"
 )
 
 // ComparisonText is a comparison as readers see it.
@@ -81,8 +79,7 @@ func (c *Comparison) table(t comparedTable, wide bool) Table {
 	if t.LessIsBetter {
 		direction = "less is better"
 	}
-	load := result.Key{Workload: t.Workload, Flows: t.Flows, Setup: t.Setup}.Title()
-	return Table{Title: fmt.Sprintf("%s, %s, %s (%s)", t.Suite, load, t.Unit, direction),
+	return Table{Title: fmt.Sprintf("%s, %s, %s (%s)", t.Suite, t.Title(), t.Unit, direction),
 		Columns: allColumns(lines, columns...)}
 }
 
@@ -202,7 +199,7 @@ func (c *Comparison) absent() []string {
 		if m.Reason != "" {
 			reason += ", " + m.Reason
 		}
-		what := m.ID + " " + result.Key{Workload: m.Workload, Flows: m.Flows, Setup: m.Setup}.Title()
+		what := m.ID + " " + m.Title()
 		if !c.measured[[2]string{m.Run, m.Suite}] {
 			what = "suite " + m.Suite
 		}

@@ -95,9 +95,11 @@ func (r Row) MoreIsBetter() bool {
 
 // Key identifies a row of a file.
 type Key struct {
-	Suite, ID, Workload string
-	Flows               int
-	Setup               Setup
+	Suite    string `json:"suite"`
+	ID       string `json:"id,omitempty"`
+	Workload string `json:"workload"`
+	Flows    int    `json:"flows"`
+	Setup    Setup  `json:"setup,omitzero"`
 }
 
 // Key returns the row's key.
