@@ -35,8 +35,8 @@ type run struct {
 
 // groups are all facts, first those that decide most.
 func (r run) groups() []group {
-	return []group{{"Placement", r.placement()}, {"Machine", r.machine()}, {"Settings", factsOf(r.Settings)},
-		{"Offloads", factsOf(r.Offloads)}, {"Method", r.method()}}
+	return []group{{"Placement", r.placement()}, {"Machine", r.machine()}, {"Settings", factsOf(r.Settings, "_")},
+		{"Offloads", factsOf(r.Offloads, "_")}, {"Method", r.method()}}
 }
 
 // headline describes the run and the machine in one line.
@@ -152,31 +152,26 @@ var programName = regexp.MustCompile(`^\pL+ (v?[0-9])`)
 // machine lists the hardware and the versions of software.
 func (r run) machine() []fact {
 	facts := []fact{
-		{"Processor", r.Machine.CPUModel},
-		{"CPUs", strings.TrimPrefix(strconv.Itoa(r.Machine.CPUs), "0")},
-		{"Architecture", r.Machine.Arch},
-		{"Virtualisation", r.Machine.Virtualisation},
-		{"Kernel", r.Kernel},
+		{"Processor", r.Machine.CPUModel}, {"CPUs", strings.TrimPrefix(strconv.Itoa(r.Machine.CPUs), "0")},
+		{"Architecture", r.Machine.Arch}, {"Memory", memorySize(r.Machine.MemoryBytes)},
+		{"Virtualisation", r.Machine.Virtualisation}, {"Kernel", r.Kernel},
 	}
-	if r.Machine.MemoryBytes > 0 {
-		facts = slices.Insert(facts, 3, fact{"Memory", memorySize(r.Machine.MemoryBytes)})
-	}
-	for _, name := range slices.Sorted(maps.Keys(r.Versions)) {
-		facts = append(facts, fact{name, programName.ReplaceAllString(r.Versions[name], "$1")})
+	for _, f := range factsOf(r.Versions, "") {
+		facts = append(facts, fact{f.Name, programName.ReplaceAllString(f.Value, "$1")})
 	}
 	return present(facts)
 }
 
 // placement tells on which CPUs the ends of the connections run, which decides most.
 func (r run) placement() []fact {
-	where := "on different CPUs"
-	if r.sharedCPU() {
+	where := ""
+	switch {
+	case r.sharedCPU():
 		where = "on one CPU, except in rows that name two: a row shows the work for a packet, not what two CPUs do at once"
+	case len(r.Pinning) > 1:
+		where = "on different CPUs"
 	}
-	var facts []fact
-	if len(r.Pinning) > 1 {
-		facts = append(facts, fact{"Both ends", where})
-	}
+	facts := present([]fact{{"Both ends", where}})
 	for _, name := range slices.Sorted(maps.Keys(r.Pinning)) {
 		facts = append(facts, fact{name + " runs on", "CPU " + strconv.Itoa(r.Pinning[name])})
 	}
@@ -206,11 +201,11 @@ func (r run) longer() string {
 	return fmt.Sprintf("--time %.0fm", 4*r.TimeSeconds/60)
 }
 
-// factsOf lists facts by name.
-func factsOf(all map[string]string) []fact {
+// factsOf lists facts by name, with spaces for a separator in it.
+func factsOf(all map[string]string, separator string) []fact {
 	var facts []fact
 	for _, name := range slices.Sorted(maps.Keys(all)) {
-		facts = append(facts, fact{strings.ReplaceAll(name, "_", " "), all[name]})
+		facts = append(facts, fact{strings.ReplaceAll(name, cmp.Or(separator, " "), " "), all[name]})
 	}
 	return present(facts)
 }

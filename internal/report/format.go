@@ -98,9 +98,12 @@ func percentOf(share float64) string {
 	return Number(share*100, places) + "\u00a0%"
 }
 
-// memorySize prints a size in GiB or MiB.
+// memorySize prints a size in GiB or MiB; empty for 0.
 func memorySize(n uint64) string {
-	if n >= 1<<30 {
+	switch {
+	case n == 0:
+		return ""
+	case n >= 1<<30:
 		return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))
 	}
 	return fmt.Sprintf("%.0f MiB", float64(n)/(1<<20))

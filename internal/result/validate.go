@@ -64,7 +64,7 @@ var notNegative = []string{"samples", "median", "time", "low", "high", "load_sha
 // faults in an error of one line.
 func (f File) Validate() error {
 	if f.Schema != Schema {
-		return &SchemaError{Schema: f.Schema}
+		return schemaError(f.Schema)
 	}
 	p := faults{at: "file"}
 	p.most("suites", len(f.Suites), maxLengths["suites"])
