@@ -19,7 +19,8 @@ func (st *suite) certainty() string {
 		parts = append(parts, "Both ends shared one CPU.")
 	}
 	short := slices.ContainsFunc(st.workloads, func(t *workload) bool {
-		return slices.ContainsFunc(t.comparisons, func(c result.Comparison) bool { return c.CI95 == nil && c.RoundsDone() > 0 })
+		without := func(c result.Comparison) bool { return c.CI95 == nil && c.RoundsDone() > 0 }
+		return slices.ContainsFunc(t.comparisons, without)
 	})
 	if short {
 		parts = append(parts, "The run was too short for 95\u00a0% intervals, so no difference is certain.")

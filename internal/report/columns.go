@@ -111,9 +111,6 @@ func (t *workload) comparisonTable() *Table {
 			return value(c)
 		}, head...)
 	}
-	share := func(of func(result.Shares) float64, level string) column[result.Comparison] {
-		return turns(func(c result.Comparison) string { return Number(100*of(c.Shares), 0) }, "variance, %", level)
-	}
 	ratios := marks(0, func(c result.Comparison) Cell {
 		if c.AA {
 			return Cell{Text: Number(c.Ratio, 3)}
@@ -127,10 +124,6 @@ func (t *workload) comparisonTable() *Table {
 		numbers(RankDetail, func(c result.Comparison) string { return c.Over }, "over"),
 		turns(func(c result.Comparison) string { return general(c.P) }, "p"),
 		turns(func(c result.Comparison) string { return general(c.AdjustedP) }, "p, adjusted"),
-		share(func(s result.Shares) float64 { return s.Lab }, "labs"),
-		share(func(s result.Shares) float64 { return s.Process }, "processes"),
-		share(func(s result.Shares) float64 { return s.Connection }, "connections"),
-		share(func(s result.Shares) float64 { return s.Round }, "rounds"),
 		texts(3, t.comparedFor, "of"))}
 	for _, c := range all {
 		line := Line{Status: result.StatusOK, First: true}

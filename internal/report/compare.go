@@ -140,7 +140,8 @@ func Compare(runs ...NamedRun) (*Comparison, error) {
 		if err != nil {
 			return nil, err
 		}
-		if !slices.ContainsFunc(line.Figures[1:], func(f *comparedFigure) bool { return f != nil && line.Figures[0] != nil }) {
+		others := filter(line.Figures[1:], func(f *comparedFigure) bool { return f != nil })
+		if line.Figures[0] == nil || len(others) == 0 {
 			continue
 		}
 		key.ID = ""

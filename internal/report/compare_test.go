@@ -100,7 +100,8 @@ func TestLevels(t *testing.T) {
 	}{
 		{labs, labs, "labs", 3}, {labs, processes, "processes", 3}, {connections, labs, "connections", 3},
 		{rounds, labs, overSamples, 6},
-		{labs, zero, overSamples, 6}, {same, same, overSamples, 6}, {same, labs, "labs", 3}, {made("r", "", 0, 1), labs, overSamples, 1},
+		{labs, zero, overSamples, 6}, {same, same, overSamples, 6}, {same, labs, "labs", 3},
+		{made("r", "", 0, 1), labs, overSamples, 1},
 	} {
 		d := contrast(tt.old, tt.row)
 		if d == nil || d.Over != tt.over || d.Old != tt.units {

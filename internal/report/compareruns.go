@@ -21,8 +21,8 @@ type property struct {
 	Values []string `json:"values"`
 }
 
-// properties are those of a run by name: the machine first, then its settings, then the method. The seed and the time of
-// a run are no properties.
+// properties are those of a run by name: the machine first, then its settings, then the method. The seed and the time
+// of a run are no properties.
 func properties(r result.Run) []map[string]string {
 	prefixed := func(prefix string, of map[string]string) map[string]string {
 		out := map[string]string{}

@@ -165,7 +165,9 @@ func (c *Comparison) notes() []string {
 					zero = zero || d.CI95 == nil && l.Figures[0].CI95 != nil && l.Figures[i+1].CI95 != nil
 				}
 			}
-			unknown = unknown || slices.ContainsFunc(l.Figures, func(f *comparedFigure) bool { return f != nil && f.CI95 == nil })
+			for _, f := range l.Figures {
+				unknown = unknown || f != nil && f.CI95 == nil
+			}
 		}
 	}
 	var tests, out []string

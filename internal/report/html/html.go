@@ -154,7 +154,8 @@ func (c cell) Parts() []string {
 
 // newTable leaves out details, and the rows that were skipped unless all were: the page has their reasons elsewhere.
 func newTable(suite string, t report.Table) table {
-	t.Columns = slices.DeleteFunc(slices.Clone(t.Columns), func(c report.Column) bool { return c.Rank >= report.RankDetail })
+	detail := func(c report.Column) bool { return c.Rank >= report.RankDetail }
+	t.Columns = slices.DeleteFunc(slices.Clone(t.Columns), detail)
 	out := table{Table: t, Suite: suite}
 	skipped := func(l report.Line) bool { return l.Status == result.StatusSkipped }
 	all := !slices.ContainsFunc(t.Lines, func(l report.Line) bool { return !skipped(l) })

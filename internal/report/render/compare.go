@@ -53,8 +53,9 @@ func WriteComparison(w io.Writer, c *report.Comparison, o Options) error {
 
 // ComparisonCSV writes a line for each row and each run that is compared with the old one.
 func ComparisonCSV(w io.Writer, c *report.Comparison) error {
-	lines := [][]string{strings.Split("suite,row,workload,flows,unit,old_run,new_run,old,old_ci95_low,old_ci95_high,"+
-		"new,new_ci95_low,new_ci95_high,ratio,ratio_ci95_low,ratio_ci95_high,p,test,over,old_units,new_units,found,worse", ",")}
+	lines := [][]string{strings.Split("suite,row,workload,flows,unit,old_run,new_run,old,old_ci95_low,old_ci95_high,new,"+
+		"new_ci95_low,new_ci95_high,ratio,ratio_ci95_low,ratio_ci95_high,p,test,over,old_units,new_units,found,worse",
+		",")}
 	for _, t := range c.Tables {
 		for _, l := range t.Lines {
 			for i, d := range l.Deltas {
