@@ -59,7 +59,7 @@ func readAll(r io.Reader, asYAML bool) (data []byte, isJSON bool, err error) {
 	return data, isJSON, err
 }
 
-// countItems returns at least the number of items, each of which begins after one of some texts.
+// countItems returns an upper bound of the number of items: each begins after one of some texts.
 func countItems(data []byte, begins ...string) (n int) {
 	for _, begin := range begins {
 		n += bytes.Count(data, []byte(begin))

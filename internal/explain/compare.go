@@ -20,7 +20,7 @@ type Comparison struct {
 	// Row is compared with Against.
 	Row     Explanation `json:"row"`
 	Against Explanation `json:"against"`
-	// Untraced is the difference of the transactions without tracing, and Sum that of all
+	// Untraced is the difference of the transactions without tracing, and Sum the difference of all
 	// steps: Row less Against, as all differences.
 	Untraced float64 `json:"untraced"`
 	Sum      float64 `json:"sum"`

@@ -15,7 +15,7 @@ import (
 	"mustang/internal/rtnl"
 )
 
-// attachment is the BPF programs at a hook of a device, of which the first is known.
+// attachment is the first BPF program at a hook of a device.
 type attachment struct {
 	place   string
 	index   int // of the device
@@ -112,7 +112,7 @@ func inside(ns *netns.Namespace, attach attacher) attacher {
 	}
 }
 
-// attach attaches a program beside those of an attachment.
+// attach attaches a program before or behind an attachment.
 func (a attachment) attach(p *ebpf.Program, anchor link.Anchor) (link.Link, error) {
 	if a.hook == ebpf.AttachNetkitPrimary || a.hook == ebpf.AttachNetkitPeer {
 		return link.AttachNetkit(link.NetkitOptions{Interface: a.index, Program: p, Attach: a.hook, Anchor: anchor})

@@ -75,7 +75,7 @@ func (r *run) build(ctx context.Context) (err error) {
 		}
 		r.built = true
 	}
-	for _, place := range r.lab.Places() { // of which some share a namespace
+	for _, place := range r.lab.Places() { // some share a namespace
 		ns, err := r.lab.Namespace(place)
 		if err != nil {
 			return err

@@ -96,8 +96,7 @@ func (b *byReason[T]) add(reason string, item T) {
 // labName matches the name of a lab of bench before a reason: each row may have one of its own.
 var labName = regexp.MustCompile(`\blab bench-[0-9]+-[0-9]+: `)
 
-// failures lists the rows without a figure, those of one reason together: failed
-// rows first, since they ask for a look.
+// failures lists the rows without a figure by reason: failed rows first, since they ask for a look.
 func (st *suite) failures() []Failure {
 	total := countIDs(st.rows)
 	var out []Failure

@@ -33,7 +33,7 @@ type Mark struct {
 	Low, High float64
 	// Hollow marks no difference.
 	Hollow bool
-	// Path is the place of the row's path among those of its suite, from 1 on; 0 if it was not traced.
+	// Path is the place of the row's path in the suite's Traces, from 1 on; 0 if it was not traced.
 	Path int
 	// Text is the ratio beside the mark, Figure what it is a ratio of, at the right edge, and Tip all that is known of it.
 	Text, Figure, Tip string
@@ -127,7 +127,7 @@ func (st *suite) chartLegend() string {
 		"Band: one path measured twice."
 }
 
-// key lists the series of the suite's rows: those of the file in its order, then others by color.
+// key lists the series of the suite's rows: first the series of the file, then others by color.
 func (st *suite) key() []Legend {
 	var out []Legend
 	for _, t := range st.workloads {
@@ -153,8 +153,7 @@ func (st *suite) key() []Legend {
 	return out
 }
 
-// kindOf returns the series of an entry: that of its suite, or the part of the kernel
-// that handles its packets.
+// kindOf returns the series of an entry in its suite, or the part of the kernel that handles its packets.
 func (t *workload) kindOf(e *entry) Legend {
 	if series, ok := t.suite.seriesOf[e.ID]; ok {
 		return series

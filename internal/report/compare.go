@@ -26,9 +26,9 @@ type NamedRun struct {
 // Comparison compares runs that were made one after the other with the first of them. Whatever else changed between
 // the runs is in the differences; Differs names what the files tell of it. Strings are free of control characters.
 type Comparison struct {
-	// Names are those of the runs, the old one first.
+	// Names are the names of the runs, the old one first.
 	Names []string `json:"runs"`
-	// Warnings are those of the runs that are quick, interrupted, disturbed or noisy.
+	// Warnings has the runs that are quick, interrupted, disturbed or noisy.
 	Warnings []runWarning `json:"warnings"`
 	// Differs names the properties of machine, settings and method that differ.
 	Differs []property `json:"differs"`
@@ -80,7 +80,7 @@ type delta struct {
 	CI95  *[2]float64 `json:"ci95"`
 	// P is the p-value corrected for the number of differences in the table.
 	P float64 `json:"p"`
-	// Test is the test, and Over what its values are, of which Old and New are the numbers.
+	// Test is the test, Over the unit of its values, and Old and New their numbers.
 	Test string `json:"test"`
 	Over string `json:"over"`
 	Old  int    `json:"old_units"`
@@ -249,7 +249,7 @@ func meanInterval(lines []comparedLine, run int, ratio float64) *[2]float64 {
 	return &[2]float64{ratio * math.Exp(below/n), ratio * math.Exp(above/n)}
 }
 
-// rows returns the rows, with their workloads, of which a new run is as asked for.
+// rows returns the rows, with their workloads, where a new run meets a condition.
 func (c *Comparison) rows(is func(t comparedTable, old, now *comparedFigure, d *delta) bool) (out []string) {
 	for _, t := range c.Tables {
 		for _, line := range t.Lines {

@@ -21,8 +21,8 @@ type property struct {
 	Values []string `json:"values"`
 }
 
-// properties are those of a run by name: the machine first, then its settings, then the method. The seed and the time
-// of a run are no properties.
+// properties returns a run's machine, settings and method by name, in the order of a comparison. Seed and time are left
+// out.
 func properties(r result.Run) []map[string]string {
 	prefixed := func(prefix string, of map[string]string) map[string]string {
 		out := map[string]string{}
@@ -78,7 +78,7 @@ type runWarning struct {
 // tooNoisy is the distance from 1 that the interval of an A/A pair reaches in a noisy run.
 const tooNoisy = 0.05
 
-// runWarnings returns those of the runs that have some.
+// runWarnings returns the warnings of each run that has some.
 func runWarnings(runs []NamedRun) []runWarning {
 	out := []runWarning{}
 	for _, r := range runs {

@@ -26,10 +26,10 @@ const mannWhitney, overSamples = "mann-whitney", "samples"
 // levels are what Welch's test is over, the first that both rows have enough of.
 var levels = []string{"labs", "processes", "connections"}
 
-// contrast compares a row of two runs, without correction for other rows. Their samples are not pairs, as those of one
-// run are. A row that both runs measured in at least three labs is compared by Welch's t-test over the labs' mean
-// logarithms; else over those of its processes, or of its connections. A row whose samples have no such positions is
-// compared by the Mann-Whitney test over its samples.
+// contrast compares a row of two runs, without correction for other rows. Samples of different runs are not pairs. A
+// row that both runs measured in at least three labs is compared by Welch's t-test over the labs' mean logarithms; else
+// over those of its processes, or of its connections. A row whose samples have no such positions is compared by the
+// Mann-Whitney test over its samples.
 func contrast(old, row result.Row) *delta {
 	x, y := units(old), units(row)
 	for level, over := range levels {

@@ -81,7 +81,7 @@ func (st *suite) prices() []costKey {
 	return out
 }
 
-// mostServiceLines is the most links of which the answer says what Services cost; the table has the others.
+// mostServiceLines limits the links in the answer's lines on Services; the table has the others.
 const mostServiceLines = 2
 
 // serviceLines are the verdicts on Services, a line a link: what each proxy costs in requests, all traffic and a

@@ -33,7 +33,7 @@ type run struct {
 	rows []result.Row
 }
 
-// groups are all facts, first those that decide most.
+// groups returns all facts; the placement decides most.
 func (r run) groups() []group {
 	return []group{{"Placement", r.placement()}, {"Machine", r.machine()}, {"Settings", factsOf(r.Settings, "_")},
 		{"Offloads", factsOf(r.Offloads, "_")}, {"Method", r.method()}}

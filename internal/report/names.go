@@ -53,7 +53,7 @@ var vias = []struct{ via, name, short string }{
 	{result.ViaEBPFSocket, "eBPF socket", "eBPF"}, {result.ViaDocker, "Docker", "Docker"},
 }
 
-// viaIndex is the place of a kind of cluster IP, which Validate has checked; that of none is ViaNone's.
+// viaIndex is the index of a kind of cluster IP, which Validate has checked; an empty one counts as ViaNone.
 func viaIndex(via string) int {
 	return max(0, slices.IndexFunc(vias, func(v struct{ via, name, short string }) bool { return v.via == via }))
 }

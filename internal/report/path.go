@@ -25,7 +25,7 @@ const (
 // class is how the steps of a class are drawn and counted.
 type class struct {
 	name, color string
-	// Total.Count counts the steps of kinds by a noun, and Total.More those of moreKinds by another.
+	// noun names the steps of kinds, which Total.Count counts. moreNoun and moreKinds belong to Total.More.
 	noun, moreNoun   string
 	kinds, moreKinds []string
 }

@@ -50,7 +50,7 @@ type entry struct {
 	result.Row
 	name   string  // of its connection
 	repeat bool    // whether it measures another row again
-	figure float64 // the median, or in a contest of links that of the best times their ratio
+	figure float64 // the median; in a contest of links the best link's median times the ratio
 }
 
 // better tells which figures are better, and the words for it.

@@ -98,7 +98,7 @@ func (t *workload) verdict() string {
 	return keepTogether(text)
 }
 
-// best names the best row with its figure, the rows that are level with it, and those that the run cannot tell from it.
+// best names the best row with its figure, the rows level with it, and the rows that the run cannot tell from it.
 func (t *workload) best() string {
 	top, within := t.contest[0], 0.0
 	first := []string{top.named()}
@@ -233,7 +233,7 @@ func (t *workload) pairsOf(s result.Statement) []pair {
 	return out
 }
 
-// pairLines sums up the pairs of each statement of the answer; those that are tallied in one line.
+// pairLines sums up the pairs of each statement of the answer. Statements with a tally share one line.
 func (t *workload) pairLines() string {
 	var out []string
 	var tallied []pair

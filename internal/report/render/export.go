@@ -15,7 +15,7 @@ import (
 	"mustang/internal/result"
 )
 
-// CSV writes a line for each row of a file, also of those that were not measured. Numbers
+// CSV writes a line for each row of a file, measured or not. Numbers
 // have a decimal point and no separators; what is missing is empty.
 func CSV(w io.Writer, f result.File) error {
 	lines := [][]string{strings.Split("suite,row,workload,flows,link,variant,datapath,target,via,status,unit,samples,"+
