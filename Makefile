@@ -223,7 +223,7 @@ lint: $(BUILD)/packages-generate.stamp
 # Packages that several goroutines or processes use, with tests that need no root.
 RACE_PACKAGES := ./cmd/mustang/internal/node ./internal/agent ./internal/kube ./internal/cni/netconf ./internal/cni/record \
 	./internal/ipam ./internal/load ./internal/lock ./internal/load/worker ./internal/policy \
-	./internal/policy/manifest ./internal/result ./internal/result/compare ./internal/service ./internal/service/health \
+	./internal/policy/manifest ./internal/result ./internal/service ./internal/service/health \
 	./internal/service/manifest
 
 # Without root and without network namespaces.

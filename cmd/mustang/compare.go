@@ -6,16 +6,15 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"mustang/cmd/mustang/internal/cli"
 
+	"mustang/internal/report"
 	"mustang/internal/report/render"
 	"mustang/internal/result"
-	"mustang/internal/result/compare"
 )
 
 // compare is the command that compares runs.
@@ -50,12 +49,12 @@ It is 1 if the intervals of all rows are wider than the threshold.`,
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			var judge func(*compare.Comparison) error
+			var judge func(*report.Comparison) error
 			if cmd.Flags().Changed("threshold") {
 				threshold := cmd.Flags().Lookup("threshold").Value.String()
-				judge = func(of *compare.Comparison) error {
+				judge = func(of *report.Comparison) error {
 					err := worseThan(of, threshold, limit, allowMissing)
-					switch rows, all := uncertain(of, limit); {
+					switch rows, all := of.Uncertain(limit); {
 					case len(rows) == all && err == nil:
 						return fmt.Errorf("no row can be judged by %s: intervals of %s are wider; repeat both runs with a longer --time",
 							threshold, firstOf(rows))
@@ -79,12 +78,12 @@ It is 1 if the intervals of all rows are wider than the threshold.`,
 }
 
 // compareRuns prints the differences between runs in a format, and judges them unless judge is nil.
-func (c *config) compareRuns(results []string, format string, judge func(*compare.Comparison) error) error {
+func (c *config) compareRuns(results []string, format string, judge func(*report.Comparison) error) error {
 	runs, err := readRuns(results)
 	if err != nil {
 		return err
 	}
-	comparison, err := compare.Runs(runs[0], runs[1:]...)
+	comparison, err := report.Compare(runs...)
 	if err != nil {
 		return err
 	}
@@ -106,7 +105,7 @@ type worseError struct{ text string }
 func (e *worseError) Error() string { return e.text }
 
 // worseThan returns a *worseError if a row is worse by more than the limit, or is missing and may not be.
-func worseThan(c *compare.Comparison, threshold string, limit float64, allowMissing bool) error {
+func worseThan(c *report.Comparison, threshold string, limit float64, allowMissing bool) error {
 	var texts []string
 	if worse := c.Worse(limit); len(worse) > 0 {
 		texts = append(texts, fmt.Sprintf("worse by more than %s: %s", threshold, firstOf(worse)))
@@ -120,43 +119,23 @@ func worseThan(c *compare.Comparison, threshold string, limit float64, allowMiss
 	return &worseError{strings.Join(texts, "; ")}
 }
 
-// uncertain returns the rows without a difference whose intervals allow one of more than the limit, and the number of
-// all rows.
-func uncertain(c *compare.Comparison, limit float64) (rows []string, all int) {
-	for _, t := range c.Tables {
-		all += len(t.Lines)
-		for _, line := range t.Lines {
-			if slices.ContainsFunc(line.Deltas, func(d *compare.Delta) bool {
-				return d != nil && !d.Found && (d.CI95 == nil || (d.CI95[1]-d.CI95[0])/2 > limit)
-			}) {
-				rows = append(rows, line.ID+" "+t.Workload)
-			}
-		}
-	}
-	return rows, all
-}
-
 // firstOf lists the first five rows.
 func firstOf(rows []string) string { return render.Plain(cli.FirstOf(rows, 5)) }
 
 // printComparison prints a comparison of runs.
-func (c *config) printComparison(comparison *compare.Comparison, runs []compare.Run, format string) error {
+func (c *config) printComparison(comparison *report.Comparison, runs []report.NamedRun, format string) error {
 	switch format {
 	case "json":
 		return cli.PrintJSON(c.Stdout, struct {
 			Schema int `json:"schema"`
-			*compare.Comparison
+			*report.Comparison
 		}{cli.Schema, comparison})
 	case "csv":
 		return render.ComparisonCSV(c.Stdout, comparison)
 	case "markdown":
 		return render.ComparisonMarkdown(c.Stdout, comparison)
 	case "benchfmt":
-		var all []render.NamedRun
-		for _, r := range runs {
-			all = append(all, render.NamedRun(r))
-		}
-		return render.Benchfmt(c.Stdout, all...)
+		return render.Benchfmt(c.Stdout, runs...)
 	}
 	o := c.textOptions()
 	o.Wide = format == "wide"
@@ -164,8 +143,8 @@ func (c *config) printComparison(comparison *compare.Comparison, runs []compare.
 }
 
 // readRuns reads the results that paths stand for.
-func readRuns(paths []string) ([]compare.Run, error) {
-	var runs []compare.Run
+func readRuns(paths []string) ([]report.NamedRun, error) {
+	var runs []report.NamedRun
 	taken := map[string]bool{}
 	for _, path := range paths {
 		found, err := result.FindFile(path)
@@ -184,7 +163,7 @@ func readRuns(paths []string) ([]compare.Run, error) {
 			name = fmt.Sprintf("%s (%d)", path, n)
 		}
 		taken[name] = true
-		runs = append(runs, compare.Run{Name: render.Plain(name), File: file})
+		runs = append(runs, report.NamedRun{Name: render.Plain(name), File: file})
 	}
 	return runs, nil
 }

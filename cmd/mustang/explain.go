@@ -35,7 +35,7 @@ between threads, with the median time of each step. "mustang bench --list SUITE"
 
 The steps are traced, at tracepoints of the kernel and before and after the functions and
 programs of hooks. The cost of recording is measured and subtracted. The transaction
-without tracing and that with it are printed beside the sum, and the time that is in no step.
+without tracing and that with it are printed beside the sum.
 
 With --vm this happens in a virtual machine with Debian's newest 6.12 kernel, which has all
 link modes. Steps then have instructions in place of nanoseconds.`,

@@ -65,7 +65,7 @@ func (c *config) reportOn(results, format string) error {
 	case "markdown":
 		return render.Markdown(c.Stdout, file)
 	case "benchfmt":
-		return render.Benchfmt(c.Stdout, render.NamedRun{File: file})
+		return render.Benchfmt(c.Stdout, report.NamedRun{File: file})
 	}
 	r, err := report.New(file)
 	if err != nil {

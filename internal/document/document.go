@@ -19,8 +19,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Size limits of a file in bytes. 100,000 services of ten backends have 40 MiB; Kubernetes' objects some 2 KiB each.
-const maxYAML, maxJSON = 16 << 20, 64 << 20
+// maxBytes is the limit of a file. 100,000 services of ten backends have 40 MiB; Kubernetes' objects some 2 KiB each.
+const maxBytes = 64 << 20
 
 // Limits of YAML. The library takes up to 520 bytes for each item of a list or a mapping, 1.04 GB in all. It compares
 // all keys of a mapping with each other: 660,000 keys in mappings of 1,000 take 13 s.
@@ -41,37 +41,25 @@ func (r textReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// readAll reads a file of text, which may have maxYAML bytes, or most if it is JSON.
-func readAll(r io.Reader, most int64) (data []byte, isJSON bool, err error) {
-	limited := &io.LimitedReader{R: textReader{r}, N: maxYAML + 1}
-	var all bytes.Buffer
-	_, err = all.ReadFrom(limited)
-	isJSON = looksLikeJSON(all.Bytes())
-	if err == nil && isJSON && limited.N == 0 {
-		limited.N = most - maxYAML
-		_, err = all.ReadFrom(limited)
-	}
-	if ofPath := (*fs.PathError)(nil); errors.As(err, &ofPath) {
+// readAll reads a file of text, as YAML or as what it looks like.
+func readAll(r io.Reader, asYAML bool) (data []byte, isJSON bool, err error) {
+	data, err = io.ReadAll(io.LimitReader(textReader{r}, maxBytes+1))
+	isJSON = !asYAML && looksLikeJSON(data)
+	switch ofPath := (*fs.PathError)(nil); {
+	case errors.As(err, &ofPath):
 		err = ofPath.Err // the caller names the file
-	}
-	switch {
-	case err != nil || limited.N > 0:
-	case isJSON || most == maxYAML:
-		err = fmt.Errorf("it is larger than %d MiB", most>>20)
-	default:
-		err = fmt.Errorf("it is larger than %d MiB, the most of YAML: JSON may have %d MiB", maxYAML>>20, most>>20)
-	}
-	switch {
 	case err != nil:
-	case isJSON && most == maxJSON && countItems(all.Bytes(), ",", "[", "{") > maxJSONItems:
+	case len(data) > maxBytes:
+		err = fmt.Errorf("it is larger than %d MiB", maxBytes>>20)
+	case isJSON && countItems(data, ",", "[", "{") > maxJSONItems:
 		err = fmt.Errorf("it is JSON of more than %d items", maxJSONItems)
-	case (!isJSON || most == maxYAML) && countItems(all.Bytes(), "\n", ",", "[", "{", "- ", "? ", ": ", ":,") > maxItems:
+	case !isJSON && countItems(data, "\n", ",", "[", "{", "- ", "? ", ": ", ":,") > maxItems:
 		err = fmt.Errorf("it is YAML of more than %d items", maxItems)
 	}
-	return all.Bytes(), isJSON, err
+	return data, isJSON, err
 }
 
-// countItems returns at least the number of items, each of which begins after one of some texts.
+// countItems returns an upper bound of the number of items: each begins after one of some texts.
 func countItems(data []byte, begins ...string) (n int) {
 	for _, begin := range begins {
 		n += bytes.Count(data, []byte(begin))
@@ -82,7 +70,7 @@ func countItems(data []byte, begins ...string) (n int) {
 // Each calls a function for each document, as JSON that it does not keep, until it returns an error. A file without a
 // document is an error. Errors begin with the document's number; empty documents count.
 func Each(r io.Reader, add func(where string, data jsontext.Value) error) error {
-	data, isJSON, err := readAll(r, maxJSON)
+	data, isJSON, err := readAll(r, false)
 	if err != nil {
 		return err
 	}
@@ -157,11 +145,7 @@ func jsonDocuments(data []byte) func() (jsontext.Value, error) {
 	decoder := jsontext.NewDecoder(bytes.NewBuffer(data)) // which copies nothing
 	return func() (jsontext.Value, error) {
 		value, err := decoder.ReadValue()
-		var syntactic *jsontext.SyntacticError
-		if errors.As(err, &syntactic) {
-			err = Explain(err)
-		}
-		return value, err
+		return value, Explain(err)
 	}
 }
 

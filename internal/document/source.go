@@ -31,7 +31,7 @@ func (e *LineError) Unwrap() error { return e.Err }
 
 // Single reads a file of one document. A key that a mapping has twice is a [*LineError].
 func Single(r io.Reader) (*Source, error) {
-	data, _, err := readAll(r, maxYAML)
+	data, _, err := readAll(r, true)
 	if err != nil {
 		return nil, err
 	}
@@ -106,55 +106,48 @@ func (s *Source) Decode(into any, options ...json.Options) error {
 
 // Keys returns the keys of a mapping as they stand in the file; none of what is no mapping.
 func (s *Source) Keys(mapping jsontext.Pointer) (keys []string) {
-	n := s.root
-	for token := range mapping.Tokens() {
-		if _, n = member(resolved(n), token); n == nil {
-			return nil
-		}
-	}
-	n = resolved(n)
-	for i := 0; n.Kind == yaml.MappingNode && i < len(n.Content); i += 2 {
+	_, n := s.find(mapping)
+	for i := 0; n != nil && n.Kind == yaml.MappingNode && i < len(n.Content); i += 2 {
 		keys = append(keys, n.Content[i].Value)
 	}
 	return keys
 }
 
-// resolved returns what an alias stands for, and other nodes as they are.
-func resolved(n *yaml.Node) *yaml.Node {
-	for n.Kind == yaml.AliasNode {
-		n = n.Alias
-	}
-	return n
+// Line returns the line of a field, or of the field that has it where it is missing. The first one is 1.
+func (s *Source) Line(field jsontext.Pointer) int {
+	line, _ := s.find(field)
+	return line
 }
 
-// Line returns the line of a field, or of the field that has it where it is missing. The first one is 1.
-func (s *Source) Line(field jsontext.Pointer) (line int) {
-	n := s.root
-	line = n.Line
+// find returns the line of a field, or of the field that has it where it is missing, and its value; nil where it is
+// missing.
+func (s *Source) find(field jsontext.Pointer) (line int, n *yaml.Node) {
+	line, n = s.root.Line, s.root
 	for token := range field.Tokens() {
-		key, value := member(resolved(n), token)
+		key, value := member(n, token)
 		if value == nil {
-			break
+			return line, nil
 		}
 		line, n = key.Line, value
+		for n.Kind == yaml.AliasNode {
+			n = n.Alias
+		}
 	}
-	return line
+	return line, n
 }
 
 // member returns the value that a mapping or a list has, and what stands at its beginning; nil without it.
 func member(n *yaml.Node, token string) (key, value *yaml.Node) {
-	if n.Kind == yaml.SequenceNode {
+	switch n.Kind {
+	case yaml.SequenceNode:
 		if i, err := strconv.Atoi(token); err == nil && i >= 0 && i < len(n.Content) {
 			return n.Content[i], n.Content[i]
 		}
-		return nil, nil
-	}
-	if n.Kind != yaml.MappingNode {
-		return nil, nil
-	}
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		if n.Content[i].Value == token {
-			return n.Content[i], n.Content[i+1]
+	case yaml.MappingNode:
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			if n.Content[i].Value == token {
+				return n.Content[i], n.Content[i+1]
+			}
 		}
 	}
 	return nil, nil

@@ -7,11 +7,11 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"slices"
 	"strings"
 	"text/tabwriter"
 
-	"mustang/internal/explain/steps"
+	"mustang/internal/report"
+	"mustang/internal/result"
 )
 
 // Comparison tells the difference of two rows by step.
@@ -20,20 +20,20 @@ type Comparison struct {
 	// Row is compared with Against.
 	Row     Explanation `json:"row"`
 	Against Explanation `json:"against"`
-	// Untraced is the difference of the transactions without tracing, and Sum that of all
+	// Untraced is the difference of the transactions without tracing, and Sum the difference of all
 	// steps: Row less Against, as all differences.
 	Untraced float64 `json:"untraced"`
 	Sum      float64 `json:"sum"`
 	// Classes are the differences of the sums of classes.
-	Classes []steps.Total `json:"classes"`
+	Classes []report.Total `json:"classes"`
 	// Steps are the steps of both rows side by side.
 	Steps []Pair `json:"steps"`
 }
 
 // Pair is a step that both rows have, or only one.
 type Pair struct {
-	Row     *Step `json:"row"`
-	Against *Step `json:"against"`
+	Row     *result.Step `json:"row"`
+	Against *result.Step `json:"against"`
 }
 
 // compare compares two rows.
@@ -42,17 +42,11 @@ func compare(row, against Explanation) Comparison {
 		Schema: Schema, Row: row, Against: against, Untraced: row.Untraced - against.Untraced, Sum: row.Sum - against.Sum,
 		Steps: align(row.Steps, against.Steps),
 	}
-	sum := func(e Explanation, class string) steps.Total {
-		all := steps.Totals(e.Steps)
-		if i := slices.IndexFunc(all, func(t steps.Total) bool { return t.Class == class }); i >= 0 {
-			return all[i]
-		}
-		return steps.Total{Class: class}
-	}
-	for _, class := range steps.Classes() {
-		if a, b := sum(row, class), sum(against, class); a != b {
-			c.Classes = append(c.Classes, steps.Total{
-				Class: class, Count: a.Count - b.Count, More: a.More - b.More, Sum: a.Sum - b.Sum,
+	others := report.Totals(against.Steps)
+	for i, a := range report.Totals(row.Steps) {
+		if b := others[i]; a != b {
+			c.Classes = append(c.Classes, report.Total{
+				Class: a.Class, Count: a.Count - b.Count, More: a.More - b.More, Sum: a.Sum - b.Sum,
 			})
 		}
 	}
@@ -60,7 +54,7 @@ func compare(row, against Explanation) Comparison {
 }
 
 // align pairs the steps of two rows in order: a longest common subsequence of steps of one direction and kind.
-func align(a, b []Step) (pairs []Pair) {
+func align(a, b []result.Step) (pairs []Pair) {
 	same := func(i, j int) bool { return a[i].Direction == b[j].Direction && a[i].Kind == b[j].Kind }
 	length := make([][]int, len(a)+1) // of the remainders' subsequence
 	for i := range length {
@@ -68,17 +62,15 @@ func align(a, b []Step) (pairs []Pair) {
 	}
 	for i := len(a) - 1; i >= 0; i-- {
 		for j := len(b) - 1; j >= 0; j-- {
+			length[i][j] = max(length[i+1][j], length[i][j+1])
 			if same(i, j) {
 				length[i][j] = length[i+1][j+1] + 1
-			} else {
-				length[i][j] = max(length[i+1][j], length[i][j+1])
 			}
 		}
 	}
-	i, j := 0, 0
-	for i < len(a) || j < len(b) {
+	for i, j := 0, 0; i < len(a) || j < len(b); {
 		switch {
-		case i < len(a) && j < len(b) && same(i, j) && length[i][j] == length[i+1][j+1]+1:
+		case i < len(a) && j < len(b) && same(i, j):
 			pairs = append(pairs, Pair{&a[i], &b[j]})
 			i, j = i+1, j+1
 		case j == len(b) || i < len(a) && length[i+1][j] >= length[i][j+1]:
@@ -104,7 +96,7 @@ func (c Comparison) untraced() string {
 		}
 	}
 	return fmt.Sprintf("Without tracing, a transaction of %s takes %s %s %s, in %d of %d pairs of runs.",
-		c.Row.Row, steps.Figure(math.Abs(c.Untraced)), c.Row.Clock, than, agree, pairs)
+		c.Row.Row, figure(math.Abs(c.Untraced)), c.Row.Clock, than, agree, pairs)
 }
 
 // WriteText writes a comparison as text: both rows by step, the differences by class, and without tracing.
@@ -114,13 +106,13 @@ func (c Comparison) WriteText(w io.Writer) error {
 		c.Against.Row, c.Row.Clock)
 	tab := tabwriter.NewWriter(&b, 0, 8, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintf(tab, "%s\t%s\tdifference\t\t  request\n", c.Row.Row, c.Against.Row)
-	direction := Request
+	direction := result.Request
 	for _, p := range c.Steps {
-		if d := p.any().Direction; d != direction {
+		if d := cmp.Or(p.Row, p.Against).Direction; d != direction {
 			direction = d
 			fmt.Fprintf(tab, "\t\t\t\t  %s\n", direction)
 		}
-		fmt.Fprintf(tab, "%s\t%s\t%s\t%s\t    %s\n", figure(p.Row), figure(p.Against), p.difference(), p.place(), p)
+		p.write(tab)
 	}
 	fmt.Fprint(tab, "\t\t\t\t  both\n")
 	for _, t := range c.Classes {
@@ -128,11 +120,11 @@ func (c Comparison) WriteText(w io.Writer) error {
 		if t.Count != 0 {
 			text += fmt.Sprintf(" (%+d)", t.Count)
 		}
-		fmt.Fprintf(tab, "\t\t%s\t\t    %s\n", steps.Figure(t.Sum), text)
+		fmt.Fprintf(tab, "\t\t%s\t\t    %s\n", figure(t.Sum), text)
 	}
-	fmt.Fprintf(tab, "%s\t%s\t%s\t\t    sum\n", steps.Figure(c.Row.Sum), steps.Figure(c.Against.Sum), steps.Figure(c.Sum))
-	fmt.Fprintf(tab, "%s\t%s\t%s\t\t    without tracing\n", steps.Figure(c.Row.Untraced), steps.Figure(c.Against.Untraced),
-		steps.Figure(c.Untraced))
+	fmt.Fprintf(tab, "%s\t%s\t%s\t\t    sum\n", figure(c.Row.Sum), figure(c.Against.Sum), figure(c.Sum))
+	fmt.Fprintf(tab, "%s\t%s\t%s\t\t    without tracing\n", figure(c.Row.Untraced), figure(c.Against.Untraced),
+		figure(c.Untraced))
 	if err := tab.Flush(); err != nil {
 		return err
 	}
@@ -146,42 +138,33 @@ func (c Comparison) WriteText(w io.Writer) error {
 	return err
 }
 
-// any returns one of the steps.
-func (p Pair) any() *Step {
-	return cmp.Or(p.Row, p.Against)
-}
-
-// difference returns the time that the row takes more, "" where a step is too short to tell.
-func (p Pair) difference() string {
-	for _, s := range []*Step{p.Row, p.Against} {
-		if s != nil && s.Time == 0 {
-			return ""
+// write writes both steps as a line: their times, and the time that the row takes more unless a step is too short to
+// tell; their places and names, once if they are alike.
+func (p Pair) write(w io.Writer) {
+	var figures, places, names []string
+	difference, known := 0.0, true
+	for i, s := range []*result.Step{p.Row, p.Against} {
+		if s == nil {
+			figures = append(figures, report.None)
+			continue
+		}
+		figures, known = append(figures, report.StepFigure(*s)), known && s.Time != 0
+		difference += []float64{1, -1}[i] * s.Time
+		if len(places) == 0 || places[0] != s.Place {
+			places = append(places, s.Place)
+		}
+		if len(names) == 0 || names[0] != s.String() {
+			names = append(names, s.String())
 		}
 	}
-	row, against := cmp.Or(p.Row, &Step{}), cmp.Or(p.Against, &Step{})
-	return steps.Figure(row.Time - against.Time)
+	if figures = append(figures, ""); known {
+		figures[2] = figure(difference)
+	}
+	fmt.Fprintf(w, "%s\t%s\t    %s\n", strings.Join(figures, "\t"), strings.Join(places, " | "),
+		strings.Join(names, " | "))
 }
 
-// place returns the place of both steps.
-func (p Pair) place() string {
-	if p.Row != nil && p.Against != nil && p.Row.Place != p.Against.Place {
-		return p.Row.Place + " | " + p.Against.Place
-	}
-	return p.any().Place
-}
-
-// String names both steps, once if they are alike.
-func (p Pair) String() string {
-	if p.Row == nil || p.Against == nil || p.Row.String() == p.Against.String() {
-		return p.any().String()
-	}
-	return p.Row.String() + " | " + p.Against.String()
-}
-
-// figure returns the time of a step, a dash for none.
-func figure(s *Step) string {
-	if s == nil {
-		return "–"
-	}
-	return steps.StepFigure(*s)
+// WriteSVG draws both rows side by side.
+func (c Comparison) WriteSVG(w io.Writer) error {
+	return report.Draw(w, c.Row.path(), c.Against.path())
 }

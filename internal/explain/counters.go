@@ -12,6 +12,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
+	"mustang/internal/netns"
 	"mustang/internal/rtnl"
 )
 
@@ -94,20 +95,16 @@ func (r *run) count(ctx context.Context) (c Counters, err error) {
 // read reads the counters of all devices and programs, and notes their names.
 func (r *run) read() (reading, error) {
 	out := reading{devices: map[device][2]uint64{}, programs: map[ebpf.ProgramID]ebpf.ProgramStats{}}
-	for i, place := range r.places {
-		ns, err := r.lab.Namespace(place)
-		if err != nil {
-			return out, err
-		}
+	err := r.eachPlace(func(i int, ns *netns.Namespace) error {
 		devices, err := rtnl.In(ns).Devices()
-		if err != nil {
-			return out, err
-		}
 		for _, d := range devices {
 			key := device{uint8(i + 1), uint32(d.Index)}
-			r.devices[key] = d.Name
-			out.devices[key] = [2]uint64{d.TxPackets, d.RxPackets}
+			r.devices[key], out.devices[key] = d.Name, [2]uint64{d.TxPackets, d.RxPackets}
 		}
+		return err
+	})
+	if err != nil {
+		return out, err
 	}
 	for _, a := range r.attached {
 		info, err := a.program.Info()
@@ -119,8 +116,7 @@ func (r *run) read() (reading, error) {
 			return out, err
 		}
 		if id, ok := info.ID(); ok {
-			r.programNames[id] = a.name
-			out.programs[id] = *stats
+			r.programNames[id], out.programs[id] = a.name, *stats
 		}
 	}
 	return out, nil

@@ -15,46 +15,49 @@ import (
 	"mustang/internal/rtnl"
 )
 
-// attachment is the BPF programs at a hook of a device, of which the first is known.
+// attachment is the first BPF program at a hook of a device.
 type attachment struct {
-	place, device string
-	index         int
-	hook          ebpf.AttachType
-	name          string
-	program       *ebpf.Program
+	place   string
+	index   int // of the device
+	hook    ebpf.AttachType
+	name    string
+	program *ebpf.Program
 }
 
-// attachments returns the BPF programs of all devices in places of a lab. The caller closes the
-// programs, also after an error.
-func attachments(l *lab.Lab, places []string) (found []attachment, err error) {
-	for _, place := range places {
-		ns, err := l.Namespace(place)
-		if err != nil {
-			return found, err
+// eachPlace calls a function for each place of the lab, with its number and namespace.
+func (r *run) eachPlace(do func(i int, ns *netns.Namespace) error) error {
+	for i, place := range r.places {
+		ns, err := r.lab.Namespace(place)
+		if err == nil {
+			err = do(i, ns)
 		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", place, err)
+		}
+	}
+	return nil
+}
+
+// findAttachments finds the BPF programs of all devices of the lab.
+func (r *run) findAttachments() error {
+	return r.eachPlace(func(i int, ns *netns.Namespace) error {
 		devices, err := rtnl.In(ns).Devices()
 		if err != nil {
-			return found, err
+			return err
 		}
-		err = ns.Do(func() error {
+		return ns.Do(func() error {
 			for _, d := range devices {
-				at, err := deviceAttachments(place, d)
-				found = append(found, at...)
-				if err != nil {
+				if err := r.addAttachments(r.places[i], d); err != nil {
 					return err
 				}
 			}
 			return nil
 		})
-		if err != nil {
-			return found, fmt.Errorf("%s: %w", place, err)
-		}
-	}
-	return found, nil
+	})
 }
 
-// deviceAttachments returns the BPF programs of a device of the calling thread's namespace.
-func deviceAttachments(place string, d rtnl.Device) (found []attachment, err error) {
+// addAttachments adds the BPF programs of a device of the calling thread's namespace.
+func (r *run) addAttachments(place string, d rtnl.Device) error {
 	hooks := []ebpf.AttachType{ebpf.AttachTCXIngress, ebpf.AttachTCXEgress}
 	if d.Kind == "netkit" {
 		hooks = append(hooks, ebpf.AttachNetkitPrimary, ebpf.AttachNetkitPeer)
@@ -68,23 +71,22 @@ func deviceAttachments(place string, d rtnl.Device) (found []attachment, err err
 		id := query.Programs[0].ID
 		p, err := ebpf.NewProgramFromID(id)
 		if err != nil {
-			return found, fmt.Errorf("open BPF program %d of %s: %w", id, d.Name, err)
+			return fmt.Errorf("open BPF program %d of %s: %w", id, d.Name, err)
 		}
-		at := attachment{place: place, device: d.Name, index: d.Index, hook: hook, program: p}
-		found = append(found, at)
+		r.attached = append(r.attached, attachment{place: place, index: d.Index, hook: hook, program: p})
 		info, err := p.Info()
 		if err != nil {
-			return found, fmt.Errorf("describe BPF program %d of %s: %w", id, d.Name, err)
+			return fmt.Errorf("describe BPF program %d of %s: %w", id, d.Name, err)
 		}
-		found[len(found)-1].name = info.Name
+		r.attached[len(r.attached)-1].name = info.Name
 	}
-	return found, nil
+	return nil
 }
 
 // addPrograms adds programs before and after the BPF programs of devices.
-func (t *tracer) addPrograms(l *lab.Lab, at []attachment) error {
-	for number, a := range at {
-		ns, err := l.Namespace(a.place)
+func (r *run) addPrograms(t *tracer) error {
+	for number, a := range r.attached {
+		ns, err := r.lab.Namespace(a.place)
 		if err != nil {
 			return err
 		}
@@ -110,7 +112,7 @@ func inside(ns *netns.Namespace, attach attacher) attacher {
 	}
 }
 
-// attach attaches a program beside those of an attachment.
+// attach attaches a program before or behind an attachment.
 func (a attachment) attach(p *ebpf.Program, anchor link.Anchor) (link.Link, error) {
 	if a.hook == ebpf.AttachNetkitPrimary || a.hook == ebpf.AttachNetkitPeer {
 		return link.AttachNetkit(link.NetkitOptions{Interface: a.index, Program: p, Attach: a.hook, Anchor: anchor})
@@ -119,42 +121,37 @@ func (a attachment) attach(p *ebpf.Program, anchor link.Anchor) (link.Link, erro
 }
 
 // hookNames are the netfilter hooks of the IP layer, by number.
-func hookNames() []string { return []string{"prerouting", "input", "forward", "output", "postrouting"} }
+var hookNames = []string{"prerouting", "input", "forward", "output", "postrouting"}
 
 // addHooks adds programs before and after the functions of those netfilter hooks in
-// places of a lab that have chains. Another hook stays empty: no packet calls it.
-func (t *tracer) addHooks(l *lab.Lab, places []string, ip6 bool) error {
+// places of the lab that have chains. Another hook stays empty: no packet calls it.
+func (r *run) addHooks(t *tracer) error {
 	family, protocol := "ip", link.NetfilterProtoIPv4
-	if ip6 {
+	if r.path.Connect.Addr().Is6() {
 		family, protocol = "ip6", link.NetfilterProtoIPv6
 	}
 	programs, err := t.load(0, explainProgHook, explainProgHookEnd)
 	if err != nil {
 		return err
 	}
-	for _, place := range places {
-		ns, err := l.Namespace(place)
+	priorities := map[string]int32{explainProgHook: math.MinInt32 + 1, explainProgHookEnd: math.MaxInt32 - 1}
+	return r.eachPlace(func(i int, ns *netns.Namespace) error {
+		chains, err := r.lab.Hooks(r.places[i])
 		if err != nil {
 			return err
 		}
-		chains, err := l.Hooks(place)
-		if err != nil {
-			return err
-		}
-		for number, name := range hookNames() {
+		for number, name := range hookNames {
 			at := func(c lab.HookChain) bool { return c.Hook == name && (c.Family == family || c.Family == "inet") }
 			if !slices.ContainsFunc(chains, at) {
 				continue
 			}
-			for program, priority := range map[string]int32{explainProgHook: math.MinInt32 +
-				1, explainProgHookEnd: math.MaxInt32 - 1} {
+			for program, priority := range priorities {
 				t.each = append(t.each, inside(ns, func() (link.Link, error) {
-					return link.AttachNetfilter(link.NetfilterOptions{
-						Program: programs[program], ProtocolFamily: protocol, Hook: link.NetfilterInetHook(number), Priority: priority,
-					})
+					return link.AttachNetfilter(link.NetfilterOptions{Program: programs[program], ProtocolFamily: protocol,
+						Hook: link.NetfilterInetHook(number), Priority: priority})
 				}))
 			}
 		}
-	}
-	return nil
+		return nil
+	})
 }

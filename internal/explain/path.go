@@ -9,7 +9,8 @@ import (
 	"math"
 	"slices"
 
-	"mustang/internal/explain/steps"
+	"mustang/internal/report"
+	"mustang/internal/result"
 )
 
 // recording is what was measured of a row.
@@ -111,35 +112,23 @@ func (p path) explanation(costs map[string]float64) Explanation {
 	if len(p.omitted) > 0 {
 		e.Events = int(math.Round(p.events))
 	}
-	e.Others = math.Round(median(durations(p.all)) - median(durations(p.alike)))
 	return e
 }
 
 // middle returns the half of the alike transactions whose duration is in the middle. A step may last short in one of
 // them and long in the next: means over them add up, which medians do not.
 func (p path) middle() []transaction {
+	duration := func(t transaction) uint64 { return t[len(t)-1].Time - t[0].Time }
 	sorted := slices.SortedFunc(slices.Values(p.alike), func(a, b transaction) int {
-		return cmp.Compare(a.duration(),
-			b.duration())
+		return cmp.Compare(duration(a), duration(b))
 	})
 	return sorted[len(sorted)/4 : len(sorted)-len(sorted)/4]
-}
-
-// duration returns the time of a transaction, with the cost of recording.
-func (t transaction) duration() uint64 { return t[len(t)-1].Time - t[0].Time }
-
-// durations returns the times of transactions.
-func durations(list []transaction) (times []float64) {
-	for _, t := range list {
-		times = append(times, float64(t.duration()))
-	}
-	return times
 }
 
 // alike returns all transactions, and those that took the most common path. If few did, it
 // leaves out events whose order varies, and returns the classes of their steps.
 func (rec recording) alike() (all, alike []transaction, omitted []string) {
-	varying := []string{"", steps.Softirqs, steps.Threads}
+	varying := []string{"", report.Softirqs, report.Threads}
 	for i := range varying {
 		omitted, all = varying[1:i+1], nil
 		for _, events := range rec.events {
@@ -282,9 +271,9 @@ func (e explainEvent) key() (k [7]byte) {
 const roleServer = 2
 
 // steps returns the steps of a transaction, and for each event but the last the step that the time after it belongs to.
-func (n names) steps(t transaction) (steps []Step, owner []int) {
+func (n names) steps(t transaction) (steps []result.Step, owner []int) {
 	var outer []int // steps that are interrupted by a hook or a program
-	direction, current := Request, 0
+	direction, current := result.Request, 0
 	ends, processes := n.ends(t)
 	for _, e := range t[:len(t)-1] {
 		switch explainKind(e.Kind) {
@@ -299,7 +288,7 @@ func (n names) steps(t transaction) (steps []Step, owner []int) {
 			outer = append(outer, current)
 		case explainKindKIND_SEND:
 			if ends[e.Socket] == endServer {
-				direction = Reply
+				direction = result.Reply
 			}
 		}
 		s := n.step(e)
@@ -321,12 +310,12 @@ func (n names) steps(t transaction) (steps []Step, owner []int) {
 }
 
 // step returns the step that an event begins.
-func (n names) step(e explainEvent) Step {
+func (n names) step(e explainEvent) result.Step {
 	info := kinds[explainKind(e.Kind)]
-	s := Step{Kind: info.name, Class: info.class, Place: n.place(e)}
+	s := result.Step{Kind: info.name, Class: info.class, Place: n.place(e)}
 	switch explainKind(e.Kind) {
 	case explainKindKIND_HOOK:
-		s.Name = hookNames()[e.Detail]
+		s.Name = hookNames[e.Detail]
 	case explainKindKIND_PROGRAM:
 		s.Name = n.programs[e.Detail]
 	case explainKindKIND_RAISE, explainKindKIND_SOFTIRQ, explainKindKIND_SOFTIRQ_END:

@@ -75,7 +75,7 @@ func (r *run) build(ctx context.Context) (err error) {
 		}
 		r.built = true
 	}
-	for _, place := range r.lab.Places() {
+	for _, place := range r.lab.Places() { // some share a namespace
 		ns, err := r.lab.Namespace(place)
 		if err != nil {
 			return err
@@ -90,7 +90,7 @@ func (r *run) build(ctx context.Context) (err error) {
 		}
 		r.known[place] = r.places[at]
 	}
-	if r.attached, err = attachments(r.lab, r.places); err != nil {
+	if err := r.findAttachments(); err != nil {
 		return err
 	}
 	cpus, err := r.cpus()
@@ -214,8 +214,7 @@ func (r *run) load() (*tracer, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = errors.Join(t.addPrograms(r.lab, r.attached), t.addHooks(r.lab, r.places, r.path.Connect.Addr().Is6()))
-	if err != nil {
+	if err := errors.Join(r.addPrograms(t), r.addHooks(t)); err != nil {
 		return nil, errors.Join(err, t.close())
 	}
 	return t, nil

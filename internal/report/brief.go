@@ -10,20 +10,8 @@ import (
 	"mustang/internal/result"
 )
 
-// Brief is a suite's answer: a verdict for each workload, and tables with the figures.
-type Brief struct {
-	// Sentences are the verdicts, and how certain they are.
-	Sentences []string
-	// Tables are the figures of the rows, the best first; of links also what Services cost.
-	Tables []Table
-	// NotMeasured lists the rows that were not measured by reason, empty if all were.
-	NotMeasured string
-	// Failed has a line for each reason.
-	Failed []string
-}
-
 // brief makes the answer.
-func (st *suiteTables) brief() Brief {
+func (st *suite) brief() Brief {
 	b := Brief{NotMeasured: st.notMeasured()}
 	for _, t := range st.workloads {
 		b.Sentences = append(b.Sentences, t.verdict())
@@ -49,14 +37,14 @@ func (st *suiteTables) brief() Brief {
 }
 
 // compared are the rows of the brief table: of a matrix its links, else all that have a figure.
-func (t *workloadTable) compared() []*entry {
-	var out []*entry
+func (t *workload) compared() []*entry {
 	switch {
 	case t.suite.answersPairs() && t.suite.list():
 		return t.measured()
 	case t.suite.list():
 		return t.ranked(t.measured())
 	}
+	var out []*entry
 	for _, c := range t.contest {
 		out = append(out, c.entry)
 	}
@@ -64,42 +52,40 @@ func (t *workloadTable) compared() []*entry {
 }
 
 // base is the row that the others are compared with: the reference, or the best one; nil if there is none.
-func (t *workloadTable) base() *entry {
+func (t *workload) base() *entry {
 	switch {
 	case t.reference != nil && t.reference.ok():
 		return t.reference
-	case len(t.contest) > 0 && !t.suite.answersPairs():
+	case !t.suite.answersPairs():
 		return t.rival
 	}
 	return nil
 }
 
-// ratio compares a row of the brief table with the base, or the other row of its stated pair; false if there is none.
-func (t *workloadTable) ratio(e *entry) (d difference, ok bool) {
-	if t.suite.answersPairs() {
-		for _, s := range t.suite.answered() {
-			for _, p := range s.Pairs {
-				if of := t.byID[p.Denominator]; p.Numerator == e.ID && of != nil && of.ok() {
-					return t.difference(e, of), true
-				}
+// ratio compares a row of the brief table with the base, or the other row of its stated pair; of ratio 0 if there is
+// none.
+func (t *workload) ratio(e *entry) (d difference) {
+	for _, s := range t.suite.answered() {
+		for _, p := range s.Pairs {
+			if of := t.byID[p.Denominator]; p.Numerator == e.ID && of != nil && of.ok() {
+				return t.difference(e, of)
 			}
 		}
-		return d, false
 	}
-	if b := t.base(); b != nil && b != e {
-		d = t.timed(t.difference(e, b))
+	if b := t.base(); b != nil && b != e && !t.suite.answersPairs() {
+		return t.timed(t.difference(e, b))
 	}
-	return d, d.ratio > 0
+	return d
 }
 
 // inTime reports whether rows compare with the reference in time per transaction.
-func (t *workloadTable) inTime() bool {
-	return t.suite.TransactionTime && t.reference != nil && !t.wording.counted &&
-		(t.workload == result.WorkloadTCPRR || t.workload == result.WorkloadTCPCRR || t.workload == result.WorkloadUDPRR)
+func (t *workload) inTime() bool {
+	return t.suite.TransactionTime && t.reference != nil && !t.suite.run.Counted() &&
+		slices.Contains([]string{result.WorkloadTCPRR, result.WorkloadTCPCRR, result.WorkloadUDPRR}, t.Workload)
 }
 
 // timed is a difference of rates as one of times, where rows compare in time.
-func (t *workloadTable) timed(d difference) difference {
+func (t *workload) timed(d difference) difference {
 	if t.inTime() {
 		return d.turned()
 	}
@@ -107,10 +93,11 @@ func (t *workloadTable) timed(d difference) difference {
 }
 
 // briefTable has a line for each row that has a figure, and for each workload its figure and its ratio.
-func (st *suiteTables) briefTable() Table {
-	var order []string
+func (st *suite) briefTable() Table {
+	var order, captions []string
 	named := map[string]bool{} // which the verdicts name
-	for _, t := range st.workloads {
+	columns := []column[string]{texts(0, func(name string) string { return name }, "", "way")}
+	for i, t := range st.workloads {
 		for _, e := range t.compared() {
 			if !slices.Contains(order, e.name) {
 				order = append(order, e.name)
@@ -119,23 +106,16 @@ func (st *suiteTables) briefTable() Table {
 		for i, c := range t.contest {
 			named[c.name] = named[c.name] || i == 0 || c.verdict == tied
 		}
+		columns = append(columns, t.briefColumns(1+i)...)
 	}
-	out := Table{Title: "Summary", Columns: []Column{{Head: []string{"", "way"}}}}
+	out := Table{Title: "Summary", Columns: columnsOf(order, columns...)}
 	for _, name := range order {
-		out.Columns[0].Cells = append(out.Columns[0].Cells, Cell{Text: name})
 		out.Lines = append(out.Lines, Line{Status: result.StatusOK, Rank: map[bool]int{true: 0, false: 1}[named[name]]})
 	}
-	for i, t := range st.workloads {
-		for j, c := range t.briefColumns(order) {
-			c.Right, c.Rank, c.Joined = true, 1+i, j > 0
-			out.Columns = append(out.Columns, c)
-		}
+	for _, s := range st.answered() {
+		captions = append(captions, s.Caption)
 	}
-	if st.answersPairs() {
-		var captions []string
-		for _, s := range st.answered() {
-			captions = append(captions, clean(s.Caption))
-		}
+	if len(captions) > 0 {
 		out.Notes = []string{"ratio, round by round: " + strings.Join(captions, "; ") + "."}
 	}
 	out.Notes = append(out.Notes, out.legend(st.workloads[0].turns())...)
@@ -144,7 +124,7 @@ func (st *suiteTables) briefTable() Table {
 
 // briefColumns are a workload's columns in the brief table: the figures, and the ratios to the base or the time that
 // rows add to it.
-func (t *workloadTable) briefColumns(order []string) []Column {
+func (t *workload) briefColumns(rank int) []column[string] {
 	unit, base := shortUnit(t.unit), t.base()
 	switch {
 	case t.inTime():
@@ -152,46 +132,48 @@ func (t *workloadTable) briefColumns(order []string) []Column {
 	case t.unit == result.UnitTransactions:
 		unit = "1000/s"
 	}
-	columns := []Column{{Head: []string{t.briefHead(), unit}}, {Head: []string{"", "ratio"}, Marked: true}}
-	switch {
-	case base == nil && !t.suite.answersPairs():
-		columns = columns[:1]
-	case base != nil && t.inTime():
-		columns[1].Head = []string{"added", "µs"}
-	case base != nil:
-		columns[1].Head = []string{"ratio to", base.name}
-	}
 	byName := map[string]*entry{}
 	for _, e := range t.compared() {
 		byName[e.name] = e
 	}
-	for _, name := range order {
-		cells := []Cell{{Text: None}, {Text: None}}
-		if e := byName[name]; e != nil {
-			cells = []Cell{t.briefFigure(e), t.briefRatio(e)}
-		}
-		for i := range columns {
-			columns[i].Cells = append(columns[i].Cells, cells[i])
+	cell := func(of func(*entry) Cell) func(string) Cell {
+		return func(name string) Cell {
+			if e := byName[name]; e != nil {
+				return of(e)
+			}
+			return Cell{Text: None}
 		}
 	}
-	return columns
+	figures := column[string]{rank: rank, right: true, head: []string{t.briefHead(), unit}, cell: cell(t.briefFigure)}
+	ratios := marks(rank, cell(t.briefRatio), "", "ratio")
+	ratios.joined = true
+	switch {
+	case base == nil && !t.suite.answersPairs():
+		return []column[string]{figures}
+	case base != nil && t.inTime():
+		ratios.head = []string{"added", "µs"}
+	case base != nil:
+		ratios.head = []string{"ratio to", base.name}
+	}
+	return []column[string]{figures, ratios}
 }
 
 // briefRatio prints a row's ratio, or the time that it adds to the base.
-func (t *workloadTable) briefRatio(e *entry) Cell {
-	d, ok := t.ratio(e)
+func (t *workload) briefRatio(e *entry) Cell {
+	d := t.ratio(e)
 	switch base := t.base(); {
 	case e == base && t.inTime():
 		return Cell{Text: "0"}
 	case e == base:
 		return Cell{Text: "1"}
-	case !ok:
+	case d.ratio <= 0:
 		return Cell{Text: None}
 	case t.inTime():
 		of := t.meanLatency(base)
-		text := Number(of*(d.ratio-1), decimals(of)-1) + d.verdict.mark()
+		added := func(ratio float64) string { return Number(of*(ratio-1), decimals(of)-1) }
+		text := added(d.ratio) + d.verdict.mark()
 		if d.ci != nil {
-			text += fmt.Sprintf(" (%s to %s)", Number(of*(d.ci[0]-1), decimals(of)-1), Number(of*(d.ci[1]-1), decimals(of)-1))
+			text += fmt.Sprintf(" (%s to %s)", added(d.ci[0]), added(d.ci[1]))
 		}
 		return Cell{Text: text}
 	}
@@ -199,7 +181,7 @@ func (t *workloadTable) briefRatio(e *entry) Cell {
 }
 
 // briefFigure prints a row's figure with three significant digits, and its loss if that is large.
-func (t *workloadTable) briefFigure(e *entry) Cell {
+func (t *workload) briefFigure(e *entry) Cell {
 	v := e.figure
 	switch {
 	case t.inTime():
@@ -215,16 +197,16 @@ func (t *workloadTable) briefFigure(e *entry) Cell {
 }
 
 // briefHead names the workload above a column.
-func (t *workloadTable) briefHead() string {
-	short := t.names.Short
-	if t.flows > 1 {
-		short += fmt.Sprintf(" ×%d", t.flows)
+func (t *workload) briefHead() string {
+	if t.Setup.Paced() {
+		return "under load"
 	}
-	switch {
-	case t.setup.Reverse:
+	short := t.names.Short
+	if t.Flows > 1 {
+		short += fmt.Sprintf(" ×%d", t.Flows)
+	}
+	if t.Setup.Reverse {
 		short += " back"
-	case t.setup.Paced():
-		short = "under load"
 	}
 	return short
 }

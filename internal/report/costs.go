@@ -20,47 +20,57 @@ type costKey struct{ link, proxy, question string }
 func (k costKey) what() string { return strings.TrimPrefix(questions[k.question], "cost of ") }
 
 // findCosts indexes the comparisons that tell what a service proxy costs.
-func (t *workloadTable) findCosts() {
-	t.priced = map[costKey]result.Comparison{}
+func (t *workload) findCosts() {
 	for _, c := range t.comparisons {
 		if n := t.byID[c.Numerator]; n != nil && c.Ratio > 0 && c.RoundsDone() > 0 {
-			if k := (costKey{n.link(), n.Proxy, c.Asks}); t.priced[k].Numerator == "" {
+			if k := (costKey{n.link(), n.Proxy, c.Asks}); !t.knows(k) {
 				t.priced[k] = c
 			}
 		}
 	}
 }
 
+// knows reports whether a comparison answers a question.
+func (t *workload) knows(k costKey) bool { return t.priced[k].Numerator != "" }
+
+// cost prints the answer to a question.
+func (t *workload) cost(k costKey) string {
+	if !t.knows(k) {
+		return None
+	}
+	return judge(t.priced[k]).percent()
+}
+
 // links lists the links of pods with a figure: by the first workload, the best first.
-func (st *suiteTables) links() []string {
+func (st *suite) links() []string {
 	var out []string
+	add := func(e *entry) {
+		if !slices.Contains(out, e.link()) {
+			out = append(out, e.link())
+		}
+	}
 	for _, t := range st.workloads {
 		for _, c := range t.contest {
-			out = append(out, c.link())
+			add(c.entry)
 		}
 		for _, e := range t.measured() {
 			if !e.Baseline {
-				out = append(out, e.link())
+				add(e)
 			}
 		}
 	}
-	seen := map[string]bool{}
-	return slices.DeleteFunc(out, func(name string) bool {
-		again := seen[name]
-		seen[name] = true
-		return again
-	})
+	return out
 }
 
 // prices lists the questions on costs that a workload of a matrix answers.
-func (st *suiteTables) prices() []costKey {
+func (st *suite) prices() []costKey {
 	var out []costKey
-	for _, of := range st.links() {
-		for _, proxy := range viaOrder() {
+	for _, link := range st.links() {
+		for _, proxy := range vias {
 			found := 0
 			for _, question := range []string{result.AsksProxy, result.AsksService, result.AsksTotal} {
-				k := costKey{of, proxy, question}
-				asked := slices.ContainsFunc(st.workloads, func(t *workloadTable) bool { return t.priced[k].Numerator != "" })
+				k := costKey{link, proxy.via, question}
+				asked := slices.ContainsFunc(st.workloads, func(t *workload) bool { return t.knows(k) })
 				if asked && found < 2 { // the third is their product, which all tables have
 					found++
 					out = append(out, k)
@@ -71,63 +81,67 @@ func (st *suiteTables) prices() []costKey {
 	return out
 }
 
-// mostServiceLines is the most links of which the answer says what Services cost; the table has the others.
+// mostServiceLines limits the links in the answer's lines on Services; the table has the others.
 const mostServiceLines = 2
 
 // serviceLines are the verdicts on Services, a line a link: what each proxy costs in requests, all traffic and a
 // Service on top.
-func (st *suiteTables) serviceLines() []string {
-	i := max(0, slices.IndexFunc(st.workloads, func(t *workloadTable) bool {
-		return t.workload == result.WorkloadTCPRR &&
-			t.flows <= 1
-	}))
-	if len(st.workloads) == 0 {
-		return nil
-	}
-	t, cost := st.workloads[i], func(k costKey) string { return judge(st.workloads[i].priced[k]).percent() }
+func (st *suite) serviceLines() []string {
+	t := st.workloads[max(0, slices.IndexFunc(st.workloads, func(t *workload) bool {
+		return t.Workload == result.WorkloadTCPRR && t.Flows == 1
+	}))]
 	var out []string
-	for _, of := range st.links() {
+	for _, link := range st.links() {
 		var proxies []string
-		for _, proxy := range viaOrder() {
-			all, service := costKey{of, proxy, result.AsksProxy}, costKey{of, proxy, result.AsksService}
-			if t.priced[all].Numerator != "" && t.priced[service].Numerator != "" {
-				proxies = append(proxies, fmt.Sprintf("with %s %s, a Service %s on top", viaName(proxy), cost(all), cost(service)))
+		for _, proxy := range vias {
+			all, service := costKey{link, proxy.via, result.AsksProxy}, costKey{link, proxy.via, result.AsksService}
+			if t.knows(all) && t.knows(service) {
+				proxies = append(proxies, fmt.Sprintf("with %s %s, a Service %s on top", proxy.name, t.cost(all), t.cost(service)))
 			}
 		}
 		if len(proxies) > 0 && len(out) < mostServiceLines {
-			out = append(out, fmt.Sprintf("%s on %s: %s.", upper(t.plural()), of, strings.Join(proxies, "; ")))
+			out = append(out, fmt.Sprintf("%s on %s: %s.", upper(t.plural()), link, strings.Join(proxies, "; ")))
 		}
 	}
 	return out
 }
 
 // costTable has a line for each question on costs and a column for each workload.
-func (st *suiteTables) costTable() Table {
+func (st *suite) costTable() Table {
 	effects := "Effects are changes of the rate, − is slower,"
 	if st.run.Counted() {
 		effects = "Effects are changes of the count, + is more work,"
 	}
-	out := Table{Title: "What Services cost", Columns: []Column{{Head: []string{"link"}}, {Head: []string{"proxy"}},
-		{Head: []string{"effect on"}}},
-		Notes: []string{effects +
+	columns := []column[costKey]{
+		texts(0, func(k costKey) string { return k.link }, "link"),
+		texts(0, func(k costKey) string { return viaName(k.proxy) }, "proxy"),
+		texts(0, costKey.what, "effect on")}
+	for i, t := range st.workloads {
+		columns = append(columns, numbers(1+i, t.cost, t.briefHead()))
+	}
+	prices := st.prices()
+	return Table{Title: "What Services cost", Columns: columnsOf(prices, columns...),
+		Lines: slices.Repeat([]Line{{Status: result.StatusOK}}, len(prices)), Notes: []string{effects +
 			" against the same link without a service proxy; of a Service on top, against the pod IP beside the proxy. " +
 			"±\u00a0half of the 95\u00a0% interval. within: no difference found. *\u00a0not certain."}}
-	for _, p := range st.prices() {
-		out.Lines = append(out.Lines, Line{Status: result.StatusOK})
-		for i, text := range []string{p.link, viaName(p.proxy), p.what()} {
-			out.Columns[i].Cells = append(out.Columns[i].Cells, Cell{Text: text})
+}
+
+// costChart draws both costs of each service proxy on each link, of all pod traffic and of a Service on top, or their
+// total.
+func (t *workload) costChart() Figure {
+	c := Chart{Title: upper(t.plural()) + ", ratio", Band: t.band()}
+	for _, k := range t.suite.prices() {
+		parts := t.knows(costKey{k.link, k.proxy, result.AsksProxy}) ||
+			t.knows(costKey{k.link, k.proxy, result.AsksService})
+		if !t.knows(k) || k.question == result.AsksTotal && parts {
+			continue
 		}
+		found := t.priced[k]
+		c.Marks = append(c.Marks, t.mark(t.byID[found.Numerator], judge(found), k.link,
+			vias[viaIndex(k.proxy)].short+", "+k.what()))
 	}
-	for i, t := range st.workloads {
-		c := Column{Head: []string{t.briefHead()}, Right: true, Rank: 1 + i}
-		for _, p := range st.prices() {
-			cell := Cell{Text: None}
-			if found, ok := t.priced[p]; ok {
-				cell.Text = judge(found).percent()
-			}
-			c.Cells = append(c.Cells, cell)
-		}
-		out.Columns = append(out.Columns, c)
+	if len(c.Marks) == 0 {
+		return nil
 	}
-	return out
+	return Figure{c}
 }

@@ -13,37 +13,20 @@ import (
 type verdict int
 
 const (
-	tooFew verdict = iota // no interval
-	tied                  // no difference found
-	lower                 // numerator is below denominator
-	higher                // numerator is above denominator
+	lower  verdict = iota - 1 // numerator is below denominator
+	tied                      // no difference found
+	higher                    // numerator is above denominator
+	tooFew                    // no interval
 )
 
 // mark returns the sign of a verdict behind a ratio in a table.
-func (v verdict) mark() string {
-	switch v {
-	case tied:
-		return "~"
-	case tooFew:
-		return "?"
-	case lower, higher:
-	}
-	return ""
-}
+func (v verdict) mark() string { return map[verdict]string{tied: "~", tooFew: "?"}[v] }
 
-// muchLost is the share of lost datagrams from which on a row is named with it.
-const muchLost = 0.05
-
-// lossy reports whether a row lost so much.
-func (e *entry) lossy() bool { return e.ok() && e.LostShare > muchLost }
-
-// named is the entry's name, with the loss if that is large.
-func (e *entry) named() string {
-	if !e.lossy() {
-		return e.name
-	}
-	return e.name + " (" + percentOf(e.LostShare) + " lost)"
-}
+// Bounds of what is said of an interval: how far it may reach from 1.
+const (
+	widestLevel = 0.05 // of a row that is level with the best one
+	widestKnown = 0.5  // from here on nothing is known
+)
 
 // difference is the ratio of two entries and its verdict.
 type difference struct {
@@ -57,23 +40,23 @@ func judge(c result.Comparison) difference {
 	d := difference{ratio: c.Ratio, ci: c.CI95}
 	switch {
 	case c.CI95 == nil:
+		d.verdict = tooFew
 	case c.Verdict == result.VerdictLower, c.Verdict == "" && c.CI95[1] < 1:
 		d.verdict = lower
 	case c.Verdict == result.VerdictHigher, c.Verdict == "" && c.CI95[0] > 1:
 		d.verdict = higher
-	default:
-		d.verdict = tied
 	}
 	return d
 }
 
 // difference compares a with b, which both have a figure: by the comparison within
 // rounds if the file has one, else by their figures and intervals.
-func (t *workloadTable) difference(a, b *entry) difference {
-	if d := t.paired(a, b); d.ratio != 0 || b.Median == 0 {
+func (t *workload) difference(a, b *entry) difference {
+	d := t.paired(a, b)
+	if d.ratio != 0 || b.Median == 0 {
 		return d
 	}
-	d := difference{ratio: a.Median / b.Median}
+	d.ratio = a.Median / b.Median
 	x, y := a.CI95, b.CI95
 	p, q := t.paired(a, t.reference), t.paired(b, t.reference)
 	if p.ci != nil && q.ci != nil && q.ratio > 0 { // without the drift of the machine
@@ -81,6 +64,7 @@ func (t *workloadTable) difference(a, b *entry) difference {
 	}
 	switch {
 	case x == nil || y == nil:
+		d.verdict = tooFew
 	case x[0] <= y[1] && y[0] <= x[1]:
 		d.verdict = tied
 	case d.ratio < 1:
@@ -91,29 +75,24 @@ func (t *workloadTable) difference(a, b *entry) difference {
 	return d
 }
 
-// paired is the comparison of a with b within rounds; zero if the file has none, or there is no b.
-func (t *workloadTable) paired(a, b *entry) difference {
-	if b == nil {
-		return difference{}
+// paired is the comparison of a with b within rounds; of ratio 0 if the file has none, or there is no b.
+func (t *workload) paired(a, b *entry) difference {
+	if b != nil {
+		if c, found := t.pairs[[2]string{a.ID, b.ID}]; found {
+			return judge(c)
+		}
+		if c, found := t.pairs[[2]string{b.ID, a.ID}]; found {
+			return judge(c).turned()
+		}
 	}
-	if c := t.pairs[[2]string{a.ID, b.ID}]; c != nil {
-		return judge(*c)
-	}
-	if c := t.pairs[[2]string{b.ID, a.ID}]; c != nil {
-		return judge(*c).turned()
-	}
-	return difference{}
+	return difference{verdict: tooFew}
 }
 
 // turned is the difference of b from a.
 func (d difference) turned() difference {
 	out := difference{verdict: d.verdict}
-	switch d.verdict {
-	case lower:
-		out.verdict = higher
-	case higher:
-		out.verdict = lower
-	case tooFew, tied:
+	if d.verdict != tooFew {
+		out.verdict = -d.verdict
 	}
 	if d.ratio != 0 {
 		out.ratio = 1 / d.ratio
@@ -155,7 +134,7 @@ func (d difference) percent() string {
 	text := sign + Number(by, places) + "\u00a0%"
 	switch {
 	case d.ratio >= 2:
-		text = Factor(d.ratio)
+		text = factor(d.ratio)
 	case d.ci != nil:
 		text += "\u00a0±" + roundUp(100*d.half(), places)
 	}
@@ -167,28 +146,31 @@ func (d difference) percent() string {
 
 // ratioText prints a ratio with half of its interval.
 func (d difference) ratioText() string {
-	places := d.places()
-	text := shortRatio(d.ratio, places)
+	text := Number(d.ratio, d.places(d.ratio))
 	if d.ci != nil {
-		text += "±" + strings.TrimPrefix(roundUp(d.half(), places), "0")
+		text += "±" + strings.TrimPrefix(roundUp(d.half(), d.places(d.ratio)), "0")
 	}
 	return text
 }
 
 // interval prints a ratio with its interval.
 func (d difference) interval() string {
-	places := d.places()
-	text := shortRatio(d.ratio, places)
+	text := Number(d.ratio, d.places(d.ratio))
 	if d.ci != nil {
-		text += " (95\u00a0% interval " + shortRatio(d.ci[0], places) + " to " + shortRatio(d.ci[1], places) + ")"
+		text += " (95\u00a0% interval " + Number(d.ci[0], d.places(d.ci[0])) + " to " +
+			Number(d.ci[1], d.places(d.ci[1])) + ")"
 	}
 	return text
 }
 
-// places is the number of decimal places of a ratio: three near one, where its interval is narrow enough for them.
-func (d difference) places() int {
+// places is the number of decimal places of a ratio or an end of its interval: three significant digits far from one;
+// near it three places, where the interval is narrow enough for them.
+func (d difference) places(of float64) int {
+	far := func(ratio float64) bool { return ratio >= 2 || ratio < 0.1 && ratio > 0 }
 	switch {
-	case farFromOne(d.ratio):
+	case far(of):
+		return fewDecimals(of)
+	case far(d.ratio):
 		return fewDecimals(d.ratio)
 	case d.ci != nil && d.half() < 0.02:
 		return 3
@@ -217,4 +199,17 @@ func percentUp(share float64) string {
 		places = 1
 	}
 	return roundUp(100*share, places) + "\u00a0%"
+}
+
+// shares prints a range of ratios in per cent.
+func shares(least, most float64) string {
+	places := 0
+	if least < 0.02 || least > 0.95 && most < 1.05 {
+		places = 1
+	}
+	a, b := Number(100*least, places), Number(100*most, places)
+	if a == b {
+		return a + "\u00a0%"
+	}
+	return a + " to " + b + "\u00a0%"
 }

@@ -27,25 +27,26 @@ type fact struct{ Name, Value string }
 // five, even the smallest and the largest enclose it in only 94 % of cases.
 const minRounds = 6
 
-// run is a run with its rows.
+// run is a run with its rows, whose strings are clean.
 type run struct {
 	result.Run
-	Rows []result.Row
+	rows []result.Row
 }
 
-// Groups are all facts, first those that decide most.
-func (r run) Groups() []group {
-	return []group{{"Placement", r.placement()}, {"Machine", r.machine()}, {"Settings", factsOf(r.Settings)},
-		{"Offloads", factsOf(r.Offloads)}, {"Method", r.method()}}
+// groups returns all facts; the placement decides most.
+func (r run) groups() []group {
+	return []group{{"Placement", r.placement()}, {"Machine", r.machine()}, {"Settings", factsOf(r.Settings, "_")},
+		{"Offloads", factsOf(r.Offloads, "_")}, {"Method", r.method()}}
 }
 
-// Headline describes the run and the machine in one line.
-func (r run) Headline() string {
-	parts := []string{"mustang bench " + clean(r.Suite)}
+// headline describes the run and the machine in one line.
+func (r run) headline() string {
+	parts := []string{"mustang bench " + r.Suite}
 	if r.Rounds > 0 || r.sliced() {
 		rounds := countOf(cmp.Or(r.Rounds, r.roundsDone()), "round")
 		if r.sliced() {
-			rounds += fmt.Sprintf(" of two %s turns, %s %s", seconds(r.SliceSeconds), LowerFirst(r.anew().Name), r.anew().Value)
+			anew := r.anew()
+			rounds += fmt.Sprintf(" of two %s turns, %s %s", seconds(r.SliceSeconds), LowerFirst(anew.Name), anew.Value)
 		}
 		if r.DurationSeconds > 0 {
 			rounds += " of " + seconds(r.DurationSeconds)
@@ -55,8 +56,10 @@ func (r run) Headline() string {
 		}
 		parts = append(parts, fmt.Sprintf("%s, seed %d", rounds, r.Seed))
 	}
-	parts = append(parts, r.MachineLine())
-	return strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" }), " · ")
+	if machine := r.machineLine(); machine != "" {
+		parts = append(parts, machine)
+	}
+	return strings.Join(parts, " · ")
 }
 
 // sliced reports whether rows took turns in slices.
@@ -65,29 +68,32 @@ func (r run) sliced() bool { return r.SliceSeconds > 0 }
 // anew says how often the networks of the rows were built, or their processes started where networks stay.
 func (r run) anew() fact {
 	labs, processes := map[int]bool{}, map[int]bool{}
-	for _, row := range r.Rows {
+	for _, row := range r.rows {
 		for _, p := range row.Positions {
 			labs[p.Lab], processes[p.Process] = true, true
 		}
 	}
-	if len(labs) == 1 && len(processes) > 1 {
-		return fact{"Processes started", times(len(processes))}
+	name, n := "Networks built", len(labs)
+	if n == 1 && len(processes) > 1 {
+		name, n = "Processes started", len(processes)
 	}
-	return fact{"Networks built", times(len(labs))}
+	if n == 1 {
+		return fact{name, "once"}
+	}
+	return fact{name, integer(n) + " times"}
 }
 
-// MachineLine describes the machine in one line.
-func (r run) MachineLine() string {
-	m := r.Machine
+// machineLine describes the machine in one line.
+func (r run) machineLine() string {
 	var parts []string
-	if m.CPUModel != "" {
-		parts = append(parts, clean(m.CPUModel))
+	if r.Machine.CPUModel != "" {
+		parts = append(parts, r.Machine.CPUModel)
 	}
-	if m.CPUs > 0 {
-		parts = append(parts, countOf(m.CPUs, "CPU"))
+	if r.Machine.CPUs > 0 {
+		parts = append(parts, countOf(r.Machine.CPUs, "CPU"))
 	}
 	if r.Kernel != "" {
-		parts = append(parts, "Linux "+clean(r.Kernel))
+		parts = append(parts, "Linux "+r.Kernel)
 	}
 	return strings.Join(parts, ", ")
 }
@@ -96,8 +102,11 @@ func (r run) MachineLine() string {
 const countedWarning = "Instructions, not time: an emulated processor counted them, and fewer is better. " +
 	"They repeat from run to run and leave out caches, parallelism and network cards."
 
-// Warnings lists what the reader must know before the figures.
-func (r run) Warnings() []string {
+// repeatRun ends the notes on what disturbed a run.
+const repeatRun = " Repeat the run on a quiet machine."
+
+// warnings lists what the reader must know before the figures.
+func (r run) warnings() []string {
 	var out []string
 	done := r.roundsDone()
 	progress := fmt.Sprintf("%d of %s done", done, countOf(r.Rounds, "round"))
@@ -120,23 +129,14 @@ func (r run) Warnings() []string {
 	if done > 0 && done < minRounds {
 		out = append(out, fmt.Sprintf("Too few rounds (%d): a 95 %% interval takes %d.", done, minRounds))
 	}
-	for _, note := range r.Notes {
-		if note = clean(note); !strings.HasSuffix(note, repeatRun) {
-			out = append(out, note)
-		}
-	}
-	return out
+	return append(out, filter(r.Notes, func(note string) bool { return !strings.HasSuffix(note, repeatRun) })...)
 }
 
-// repeatRun ends the notes on what disturbed a run.
-const repeatRun = " Repeat the run on a quiet machine."
-
-// Disturbances are those notes; empty without any.
-func (r run) Disturbances() string {
+// disturbances are the notes on what disturbed the run; empty without any.
+func (r run) disturbances() string {
 	var out []string
-	for _, note := range r.Notes {
-		// of several suites
-		if note, disturbed := strings.CutSuffix(clean(note), repeatRun); disturbed && !slices.Contains(out, note) {
+	for _, note := range r.Notes { // of several suites
+		if note, found := strings.CutSuffix(note, repeatRun); found && !slices.Contains(out, note) {
 			out = append(out, note)
 		}
 	}
@@ -152,39 +152,34 @@ var programName = regexp.MustCompile(`^\pL+ (v?[0-9])`)
 // machine lists the hardware and the versions of software.
 func (r run) machine() []fact {
 	facts := []fact{
-		{"Processor", clean(r.Machine.CPUModel)},
-		{"CPUs", strings.TrimPrefix(strconv.Itoa(r.Machine.CPUs), "0")},
-		{"Architecture", clean(r.Machine.Arch)},
-		{"Virtualisation", clean(r.Machine.Virtualisation)},
-		{"Kernel", clean(r.Kernel)},
+		{"Processor", r.Machine.CPUModel}, {"CPUs", strings.TrimPrefix(strconv.Itoa(r.Machine.CPUs), "0")},
+		{"Architecture", r.Machine.Arch}, {"Memory", memorySize(r.Machine.MemoryBytes)},
+		{"Virtualisation", r.Machine.Virtualisation}, {"Kernel", r.Kernel},
 	}
-	if r.Machine.MemoryBytes > 0 {
-		facts = slices.Insert(facts, 3, fact{"Memory", memorySize(r.Machine.MemoryBytes)})
-	}
-	for _, name := range slices.Sorted(maps.Keys(r.Versions)) {
-		facts = append(facts, fact{clean(name), programName.ReplaceAllString(clean(r.Versions[name]), "$1")})
+	for _, f := range factsOf(r.Versions, "") {
+		facts = append(facts, fact{f.Name, programName.ReplaceAllString(f.Value, "$1")})
 	}
 	return present(facts)
 }
 
 // placement tells on which CPUs the ends of the connections run, which decides most.
 func (r run) placement() []fact {
-	var facts []fact
-	for _, name := range slices.Sorted(maps.Keys(r.Pinning)) {
-		facts = append(facts, fact{clean(name) + " runs on", "CPU " + strconv.Itoa(r.Pinning[name])})
-	}
-	where := "on different CPUs"
-	if r.SharedCPU() {
+	where := ""
+	switch {
+	case r.sharedCPU():
 		where = "on one CPU, except in rows that name two: a row shows the work for a packet, not what two CPUs do at once"
+	case len(r.Pinning) > 1:
+		where = "on different CPUs"
 	}
-	if len(facts) > 1 {
-		facts = slices.Insert(facts, 0, fact{"Both ends", where})
+	facts := present([]fact{{"Both ends", where}})
+	for _, name := range slices.Sorted(maps.Keys(r.Pinning)) {
+		facts = append(facts, fact{name + " runs on", "CPU " + strconv.Itoa(r.Pinning[name])})
 	}
 	return facts
 }
 
-// SharedCPU reports whether both ends of the connections ran on one CPU.
-func (r run) SharedCPU() bool {
+// sharedCPU reports whether both ends of the connections ran on one CPU.
+func (r run) sharedCPU() bool {
 	cpus := slices.Sorted(maps.Values(r.Pinning))
 	return len(cpus) > 1 && cpus[0] == cpus[len(cpus)-1]
 }
@@ -192,9 +187,9 @@ func (r run) SharedCPU() bool {
 // usualLonger is the time of a run that is more certain, in seconds.
 const usualLonger = 600
 
-// Longer is the flag of a run with narrower intervals: of ten minutes, or four times as long. It is empty where more
+// longer is the flag of a run with narrower intervals: of ten minutes, or four times as long. It is empty where more
 // rounds say nothing more.
-func (r run) Longer() string {
+func (r run) longer() string {
 	switch {
 	case r.Counted():
 		return ""
@@ -206,11 +201,11 @@ func (r run) Longer() string {
 	return fmt.Sprintf("--time %.0fm", 4*r.TimeSeconds/60)
 }
 
-// factsOf lists facts by name.
-func factsOf(all map[string]string) []fact {
+// factsOf lists facts by name, with spaces for a separator in it.
+func factsOf(all map[string]string, separator string) []fact {
 	var facts []fact
 	for _, name := range slices.Sorted(maps.Keys(all)) {
-		facts = append(facts, fact{strings.ReplaceAll(clean(name), "_", " "), clean(all[name])})
+		facts = append(facts, fact{strings.ReplaceAll(name, cmp.Or(separator, " "), " "), all[name]})
 	}
 	return present(facts)
 }
@@ -225,55 +220,50 @@ func (r run) method() []fact {
 		clock = "one tick for each instruction, of any kind; none while idle"
 	case r.sliced():
 		order = "in each round a turn of each row that takes part in it, in random order, and one more in the reverse " +
-			"order; " +
-			"slow rows take part in fewer rounds, and the links of pod-links follow each other"
+			"order; slow rows take part in fewer rounds, and the links of pod-links follow each other"
 		measured = []fact{{"Length of a turn", seconds(r.SliceSeconds)}, r.anew()}
 	case r.DurationSeconds > 0:
 		measured = []fact{{"Measured per sample", seconds(r.DurationSeconds)},
-			{"Warm-up, not counted", seconds(r.WarmupSeconds)}}
+			{"Warm-up, not counted", cmp.Or(seconds(r.WarmupSeconds), "0ms")}}
 	}
-	return present(slices.Concat([]fact{{"Rounds", r.rounds()}, {"Order", order}, {"Seed", strconv.FormatUint(r.Seed, 10)},
-		{"Clock", clock}}, measured,
-		[]fact{{"Engines", strings.Join(r.engines(), ", ")}, {"Started", timestamp(r.Started)},
+	engines := map[string]bool{}
+	for _, row := range r.rows {
+		if row.Status == result.StatusOK {
+			engines[row.Engine] = true
+		}
+	}
+	return present(slices.Concat([]fact{{"Rounds", r.roundsText()}, {"Order", order},
+		{"Seed", strconv.FormatUint(r.Seed, 10)}, {"Clock", clock}}, measured,
+		[]fact{{"Engines", strings.Join(slices.Sorted(maps.Keys(engines)), ", ")}, {"Started", timestamp(r.Started)},
 			{"Finished", timestamp(r.Finished)}}))
 }
 
-// rounds tells how many rounds are done, and of how many if that was planned.
-func (r run) rounds() string {
-	if r.Rounds == 0 {
-		least, most := r.roundsDone(), r.roundsDone()
-		for _, row := range r.Rows {
-			if n := len(row.Samples); n > 0 {
-				least = min(least, n)
-			}
-		}
-		if least < most {
-			return fmt.Sprintf("%s to %s, by the row", Number(float64(least), 0), Number(float64(most), 0))
-		}
-		return Number(float64(most), 0)
+// roundsText tells how many rounds are done, and of how many if that was planned.
+func (r run) roundsText() string {
+	most := r.roundsDone()
+	if r.Rounds > 0 {
+		return fmt.Sprintf("%d of %d", most, r.Rounds)
 	}
-	return fmt.Sprintf("%d of %d", r.roundsDone(), r.Rounds)
-}
-
-// engines lists the load generators.
-func (r run) engines() []string {
-	seen := map[string]bool{}
-	for _, row := range r.Rows {
-		if row.Status == result.StatusOK {
-			seen[clean(row.Engine)] = true
+	least := most
+	for _, row := range r.rows {
+		if n := len(row.Samples); n > 0 {
+			least = min(least, n)
 		}
 	}
-	return slices.Sorted(maps.Keys(seen))
+	if least < most {
+		return fmt.Sprintf("%s to %s, by the row", integer(least), integer(most))
+	}
+	return integer(most)
 }
 
 // usualSlice is the length of a turn where none was asked for, in seconds.
 const usualSlice = 0.001
 
-// Command is the command line that repeats the run.
-func (r run) Command() string {
-	line := "mustang bench " + clean(r.Suite)
+// command is the command line that repeats the run.
+func (r run) command() string {
+	line := "mustang bench " + r.Suite
 	if r.Counted() {
-		return fmt.Sprintf("mustang bench --vm %s --rounds %d --seed %d", clean(r.Suite), r.Rounds, r.Seed)
+		return fmt.Sprintf("mustang bench --vm %s --rounds %d --seed %d", r.Suite, r.Rounds, r.Seed)
 	}
 	if r.Quick {
 		line += " --quick"
@@ -296,7 +286,7 @@ func (r run) Command() string {
 // roundsDone is the largest number of samples of a row.
 func (r run) roundsDone() int {
 	done := 0
-	for _, row := range r.Rows {
+	for _, row := range r.rows {
 		done = max(done, len(row.Samples))
 	}
 	return done
@@ -304,5 +294,5 @@ func (r run) roundsDone() int {
 
 // present drops facts without a value.
 func present(facts []fact) []fact {
-	return slices.DeleteFunc(facts, func(f fact) bool { return f.Value == "" })
+	return filter(facts, func(f fact) bool { return f.Value != "" })
 }

@@ -18,7 +18,6 @@ import (
 	"mustang/internal/report/html"
 	"mustang/internal/report/render"
 	"mustang/internal/result"
-	"mustang/internal/result/compare"
 )
 
 // counter counts what is written.
@@ -63,14 +62,14 @@ func exportAll(w io.Writer, f result.File) error {
 		positions := r.SamplePositions()
 		r.Samples, r.Positions = r.Samples[len(r.Samples)/2:], positions[len(positions)/2:]
 	}
-	c, err := compare.Runs(compare.Run{Name: "old", File: f}, compare.Run{Name: "new", File: half})
+	c, err := report.Compare(report.NamedRun{Name: "old", File: f}, report.NamedRun{Name: "new", File: half})
 	if err != nil {
 		return err
 	}
 	if _, err := json.Marshal(c); err != nil {
 		return err
 	}
-	return errors.Join(render.CSV(w, f), render.Markdown(w, f), render.Benchfmt(w, render.NamedRun{Name: "run", File: f}),
+	return errors.Join(render.CSV(w, f), render.Markdown(w, f), render.Benchfmt(w, report.NamedRun{Name: "run", File: f}),
 		render.ComparisonCSV(w, c), render.ComparisonMarkdown(w, c), render.WriteComparison(w, c, render.Options{Wide: true}))
 }
 

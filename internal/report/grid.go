@@ -10,10 +10,10 @@ import (
 )
 
 // grid reports whether the suite shows its groups as lines and its series as columns.
-func (st *suiteTables) grid() bool { return slices.Contains(st.Answer, result.AnswerGrid) }
+func (st *suite) grid() bool { return slices.Contains(st.Answer, result.AnswerGrid) }
 
 // at returns the measured row of a series in a group; nil if there is none.
-func (t *workloadTable) at(g result.Group, s result.Series) *entry {
+func (t *workload) at(g result.Group, s result.Series) *entry {
 	for _, id := range g.Rows {
 		if e := t.byID[id]; e != nil && e.ok() && slices.Contains(s.Rows, id) {
 			return e
@@ -23,13 +23,12 @@ func (t *workloadTable) at(g result.Group, s result.Series) *entry {
 }
 
 // inGroup returns the measured rows of a group.
-func (t *workloadTable) inGroup(g result.Group) []*entry {
-	return slices.DeleteFunc(t.measured(), func(e *entry) bool { return !slices.Contains(g.Rows, e.ID) })
+func (t *workload) inGroup(g result.Group) []*entry {
+	return filter(t.measured(), func(e *entry) bool { return slices.Contains(g.Rows, e.ID) })
 }
 
 // decisive is the group whose best row is the best: the last of those with the most rows.
-func (t *workloadTable) decisive() result.Group {
-	var out result.Group
+func (t *workload) decisive() (out result.Group) {
 	most := 0
 	for _, g := range t.suite.Groups {
 		if n := len(t.inGroup(g)); n >= most {
@@ -39,43 +38,54 @@ func (t *workloadTable) decisive() result.Group {
 	return out
 }
 
+// gridLine is a line of a grid: a group, or its ratios to the first group.
+type gridLine struct {
+	result.Group
+	ratios bool
+}
+
 // gridTable has a line for each group with the figure of each series and the best of them, and a line for each group
 // after the first with the ratios to that.
-func (t *workloadTable) gridTable() *Table {
-	groups := slices.DeleteFunc(slices.Clone(t.suite.Groups), func(g result.Group) bool { return len(t.inGroup(g)) == 0 })
-	later := groups[min(1, len(groups)):]
-	captions, best := Column{Head: []string{""}}, Column{Head: []string{"best"}, Rank: 1}
-	for _, g := range groups {
-		captions.Cells = append(captions.Cells, Cell{Text: clean(g.Caption)})
-		best.Cells = append(best.Cells, Cell{Text: t.bestOf(g)})
+func (t *workload) gridTable() *Table {
+	var lines []gridLine
+	for _, g := range t.suite.Groups {
+		if len(t.inGroup(g)) > 0 {
+			lines = append(lines, gridLine{g, false})
+		}
 	}
-	for _, g := range later {
-		text := clean(g.Caption) + " / " + LowerFirst(clean(groups[0].Caption))
-		captions.Cells, best.Cells = append(captions.Cells, Cell{Text: text}), append(best.Cells, Cell{})
+	groups := len(lines)
+	for _, l := range lines[min(1, groups):] {
+		lines = append(lines, gridLine{l.Group, true})
 	}
-	out := &Table{Title: t.heading() + ", " + t.unit, Columns: []Column{captions}}
+	columns := []column[gridLine]{texts(0, func(l gridLine) string {
+		if l.ratios {
+			return l.Caption + " / " + LowerFirst(lines[0].Caption)
+		}
+		return l.Caption
+	}, "")}
 	for _, s := range t.suite.Series {
-		c := Column{Head: []string{clean(s.Name)}, Right: true, Marked: true}
-		for _, g := range groups {
-			cell := Cell{Text: None}
-			if e := t.at(g, s); e != nil {
-				cell = Cell{Text: Number(e.Median, fewDecimals(e.Median)), Class: s.Color}
+		columns = append(columns, marks(0, func(l gridLine) Cell {
+			e := t.at(l.Group, s)
+			switch {
+			case e == nil:
+			case !l.ratios:
+				return Cell{Text: Number(e.Median, fewDecimals(e.Median)), Class: s.Color}
+			case t.at(lines[0].Group, s) != nil:
+				d := t.difference(e, t.at(lines[0].Group, s))
+				return Cell{Text: d.ratioText(), Mark: d.verdict.mark()}
 			}
-			c.Cells = append(c.Cells, cell)
-		}
-		for _, g := range later {
-			cell := Cell{Text: None}
-			if few, many := t.at(groups[0], s), t.at(g, s); few != nil && many != nil {
-				d := t.difference(many, few)
-				cell = Cell{Text: d.ratioText(), Mark: d.verdict.mark()}
-			}
-			c.Cells = append(c.Cells, cell)
-		}
-		out.Columns = append(out.Columns, c)
+			return Cell{Text: None}
+		}, s.Name))
 	}
-	out.Columns = append(out.Columns, best)
-	for i := range captions.Cells {
-		out.Lines = append(out.Lines, Line{Status: result.StatusOK, First: i == len(groups)})
+	columns = append(columns, texts(1, func(l gridLine) string {
+		if l.ratios {
+			return ""
+		}
+		return t.bestOf(l.Group)
+	}, "best"))
+	out := &Table{Title: t.heading() + ", " + t.unit, Columns: columnsOf(lines, columns...)}
+	for i := range lines {
+		out.Lines = append(out.Lines, Line{Status: result.StatusOK, First: i == groups})
 	}
 	out.Notes = out.legend(t.turns())
 	var others []string
@@ -91,16 +101,18 @@ func (t *workloadTable) gridTable() *Table {
 }
 
 // bestOf names the series of the best rows of a group, down to the first that is worse; empty after too few rounds.
-func (t *workloadTable) bestOf(g result.Group) string {
+func (t *workload) bestOf(g result.Group) string {
 	var names []string
 	ranked := t.ranked(t.inGroup(g))
 	for i, e := range ranked {
-		v := t.difference(ranked[0], e).verdict
-		switch {
-		case i > 0 && v == tooFew:
-			return ""
-		case i > 0 && v != tied:
-			return strings.Join(names, ", ")
+		if i > 0 {
+			v := t.difference(ranked[0], e).verdict
+			if v == tooFew {
+				return ""
+			}
+			if v != tied {
+				break
+			}
 		}
 		names = append(names, t.kindOf(e).Name)
 	}
@@ -108,20 +120,13 @@ func (t *workloadTable) bestOf(g result.Group) string {
 }
 
 // gridBrief has a line for each workload with the figures of each series in its first and last group.
-func (st *suiteTables) gridBrief() Table {
-	out := Table{Title: "Summary", Columns: []Column{{}}}
-	for _, t := range st.workloads {
-		out.Columns[0].Cells = append(out.Columns[0].Cells, Cell{Text: t.briefHead() + ", " + shortUnit(t.unit)})
-		out.Lines = append(out.Lines, Line{Status: result.StatusOK})
+func (st *suite) gridBrief() Table {
+	columns := []column[*workload]{texts(0, func(t *workload) string { return t.briefHead() + ", " + shortUnit(t.unit) })}
+	for i, s := range st.Series {
+		columns = append(columns, marks(1+i, func(t *workload) Cell { return t.fromTo(s) }, s.Name))
 	}
-	for _, s := range st.Series {
-		column := Column{Head: []string{clean(s.Name)}, Right: true, Marked: true, Rank: len(out.Columns)}
-		for _, t := range st.workloads {
-			column.Cells = append(column.Cells, t.fromTo(s))
-		}
-		out.Columns = append(out.Columns, column)
-	}
-	out.Notes = []string{st.extent()}
+	out := Table{Title: "Summary", Columns: columnsOf(st.workloads, columns...), Notes: []string{st.extent()},
+		Lines: slices.Repeat([]Line{{Status: result.StatusOK}}, len(st.workloads))}
 	for _, t := range st.workloads {
 		if cost := t.againstNone(); cost != "" {
 			out.Notes = append(out.Notes, cost)
@@ -132,11 +137,11 @@ func (st *suiteTables) gridBrief() Table {
 }
 
 // extent names the first and the last group that a workload has measured.
-func (st *suiteTables) extent() string {
+func (st *suite) extent() string {
 	var captions []string
 	for _, g := range st.Groups {
-		if slices.ContainsFunc(st.workloads, func(t *workloadTable) bool { return len(t.inGroup(g)) > 0 }) {
-			captions = append(captions, LowerFirst(clean(g.Caption)))
+		if slices.ContainsFunc(st.workloads, func(t *workload) bool { return len(t.inGroup(g)) > 0 }) {
+			captions = append(captions, LowerFirst(g.Caption))
 		}
 	}
 	switch len(captions) {
@@ -150,18 +155,20 @@ func (st *suiteTables) extent() string {
 
 // againstNone puts the first statement in words that compares a group with rows of none, which tells what the least
 // costs; empty if there is none with a figure.
-func (t *workloadTable) againstNone() string {
-	for _, st := range t.suite.Statements {
-		if len(st.Pairs) > 0 && t.suite.groupOf[st.Pairs[0].Numerator] != "" &&
-			t.suite.groupOf[st.Pairs[0].Denominator] == "" {
-			return t.pairLine(clean(st.Caption), t.pairsOf(st))
+func (t *workload) againstNone() string {
+	for _, s := range t.suite.Statements {
+		if len(s.Pairs) > 0 && t.suite.groupOf[s.Pairs[0].Numerator] != "" && t.suite.groupOf[s.Pairs[0].Denominator] == "" {
+			if pairs := t.pairsOf(s); len(pairs) > 0 {
+				return t.pairLine(s.Caption, pairs)
+			}
+			return ""
 		}
 	}
 	return ""
 }
 
 // fromTo prints the figures of a series in its first and last group.
-func (t *workloadTable) fromTo(s result.Series) Cell {
+func (t *workload) fromTo(s result.Series) Cell {
 	var all []*entry
 	for _, g := range t.suite.Groups {
 		if e := t.at(g, s); e != nil {
@@ -175,7 +182,7 @@ func (t *workloadTable) fromTo(s result.Series) Cell {
 	cell := Cell{Text: Number(first.Median, fewDecimals(first.Median))}
 	if first != last {
 		cell.Text += " → " + Number(last.Median, fewDecimals(last.Median))
-		cell.Mark = strings.TrimSpace(t.difference(last, first).verdict.mark())
+		cell.Mark = t.difference(last, first).verdict.mark()
 	}
 	return cell
 }

@@ -186,8 +186,7 @@ func TestStateOfRun(t *testing.T) {
 func TestRefusesBadFiles(t *testing.T) {
 	other := sample(t, "made-up")
 	other.Schema = 3
-	var schema *result.SchemaError
-	if _, err := report.New(other); !errors.As(err, &schema) {
+	if _, err := report.New(other); err == nil || !strings.Contains(err.Error(), "unknown schema 3") {
 		t.Errorf("schema 3: %v", err)
 	}
 	odd := sample(t, "made-up")

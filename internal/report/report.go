@@ -9,11 +9,9 @@
 package report
 
 import (
-	"errors"
 	"fmt"
+	"reflect"
 	"strings"
-
-	"mustang/internal/explain/steps"
 
 	"mustang/internal/result"
 )
@@ -52,7 +50,7 @@ type Suite struct {
 	RatioMeaning string
 	Failures     []Failure
 	// Traces are what the packets of some rows crossed.
-	Traces []steps.Path
+	Traces []Path
 	// Brief is the answer.
 	Brief Brief
 }
@@ -77,6 +75,18 @@ type Workload struct {
 	Evidence Table
 }
 
+// Brief is a suite's answer: a verdict for each workload, and tables with the figures.
+type Brief struct {
+	// Sentences are the verdicts, and how certain they are.
+	Sentences []string
+	// Tables are the figures of the rows, the best first; of links also what Services cost.
+	Tables []Table
+	// NotMeasured lists the rows that were not measured by reason, empty if all were.
+	NotMeasured string
+	// Failed has a line for each reason.
+	Failed []string
+}
+
 // Failure is a reason why rows have no figure.
 type Failure struct {
 	Status string // "failed" or "skipped"
@@ -84,67 +94,62 @@ type Failure struct {
 	Reason string
 }
 
-// New makes the report of f. A file of another schema gives a
-// [*result.SchemaError]; a file that [result.File.Validate] refuses gives its error.
+// New makes the report of f. A file that [result.File.Validate] refuses gives its error.
 func New(f result.File) (*Report, error) {
 	if err := f.Validate(); err != nil {
-		var schema *result.SchemaError
-		if errors.As(err, &schema) {
-			return nil, err
-		}
 		return nil, fmt.Errorf("check results: %w", err)
 	}
-	run := run{Run: f.Run, Rows: f.Rows}
+	f = cleaned(reflect.ValueOf(f)).Interface().(result.File)
+	run := run{f.Run, f.Rows}
 	r := &Report{
-		Title: clean(f.Run.Suite), Headline: run.Headline(), Machine: run.MachineLine(), Started: timestamp(f.Run.Started),
-		Warnings: run.Warnings(), Disturbances: run.Disturbances(), Command: run.Command(),
-		Facts: run.Groups(),
+		Title: run.Suite, Headline: run.headline(), Machine: run.machineLine(), Started: timestamp(run.Started),
+		Warnings: run.warnings(), Disturbances: run.disturbances(), Command: run.command(), Facts: run.groups(),
 	}
-	for _, t := range newSuiteTables(f) {
-		r.Suites = append(r.Suites, t.suite())
+	for _, st := range newSuites(f) {
+		r.Suites = append(r.Suites, st.suite())
 	}
 	if len(r.Suites) != 1 && r.Disturbances != "" { // which hold for all
 		r.Warnings, r.Disturbances = append(r.Warnings, r.Disturbances), ""
 	}
-	if !f.Run.Started.IsZero() {
-		r.Stamp = f.Run.Started.UTC().Format("20060102T150405Z")
+	if !run.Started.IsZero() {
+		r.Stamp = run.Started.UTC().Format("20060102T150405Z")
 	}
 	return r, nil
 }
 
-func (st *suiteTables) suite() Suite {
+func (st *suite) suite() Suite {
 	out := Suite{
-		Name: clean(st.Name), Question: clean(st.Question), Anchor: st.anchor, Key: st.key(),
-		Failures: st.failures(), Traces: st.traces(), Notes: cleanAll(st.Suite.Notes), Brief: st.brief(),
-		RatioMeaning: st.ratioMeaning(),
+		Name: st.Name, Question: st.Question, Anchor: st.anchor, Key: st.key(), Failures: st.failures(),
+		Traces: st.paths(), Notes: st.Notes, Brief: st.brief(), RatioMeaning: st.ratioMeaning(),
 	}
 	for _, t := range st.workloads {
 		w := Workload{
-			Name: t.name, Heading: t.heading(), Paths: t.paths(), Rows: t.rowTable(), Costs: t.costs(),
+			Name: t.name, Heading: t.heading(), Paths: t.paths(), Rows: t.rowTable(), Costs: t.cpuTable(),
 			Comparisons: t.comparisonTable(), Evidence: t.evidence(), Forest: t.chart(), Services: t.costChart(),
 		}
 		if st.grid() {
 			w.Grid = t.gridTable()
 		}
+		if len(w.Forest)+len(w.Services) > 0 {
+			out.ChartLegend = st.chartLegend()
+		}
 		out.Workloads = append(out.Workloads, w)
 	}
-	out.ChartLegend = st.chartLegend(out.Workloads)
 	return out
 }
 
 // ratioMeaning explains the ratios of comparisons.
-func (st *suiteTables) ratioMeaning() string {
-	shown := "median of the ratios"
-	switch {
-	case st.counted:
+func (st *suite) ratioMeaning() string {
+	if st.run.Counted() {
 		return "Each ratio is one of instructions, taken within a round: " +
 			"above one, the first row takes more of them than the second."
-	case st.workloads[0].turns():
+	}
+	shown := "median of the ratios"
+	if st.workloads[0].turns() {
 		shown = "mean of the networks' median ratios"
 	}
 	return "Each ratio is taken within a round, where both rows ran close to each other, so that slow drift of the " +
-		"machine " +
-		"cancels out. The tables show the " + shown + ", and its 95 % interval."
+		"machine cancels out. The tables show the " + shown + ", and its 95 % interval."
 }
 
 // Table is a table by columns.

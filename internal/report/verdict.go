@@ -12,16 +12,13 @@ import (
 	"mustang/internal/result"
 )
 
-// Bounds of verdicts.
 const (
-	// widestLevel is how far an interval may reach from 1 for a row to be level with the best one.
-	widestLevel = 0.05
-	// widestKnown is the bound from which on nothing is known.
-	widestKnown = 0.5
 	// mostNamed is the most rows that a verdict names.
 	mostNamed = 6
 	// mostPairs is the most pairs that a verdict lists one by one.
 	mostPairs = 2
+	// muchLost is the share of lost datagrams from which on a row is named with it.
+	muchLost = 0.05
 )
 
 // contender is a row that may be the best one, with its ratio to the best one.
@@ -30,9 +27,20 @@ type contender struct {
 	difference
 }
 
+// lossy reports whether a row lost many datagrams.
+func (e *entry) lossy() bool { return e.ok() && e.LostShare > muchLost }
+
+// named is the entry's name, with the loss if that is large.
+func (e *entry) named() string {
+	if !e.lossy() {
+		return e.name
+	}
+	return e.name + " (" + percentOf(e.LostShare) + " lost)"
+}
+
 // contends reports whether a row may be the best. In a matrix this is the pod IP of a link, without kube-proxy's rules
 // and without BIG TCP; in a grid a row of the decisive group. A suite that answers with a reference does not rank that.
-func (t *workloadTable) contends(e *entry) bool {
+func (t *workload) contends(e *entry) bool {
 	switch st := t.suite; {
 	case !e.ok() || e.repeat:
 		return false
@@ -48,8 +56,8 @@ func (t *workloadTable) contends(e *entry) bool {
 // newContest finds the row that the contenders are compared with: in a matrix the one that the file's comparisons name,
 // else the best. It returns the contenders in the order of their ratios to that row. The figure of a row of a matrix is
 // that row's times the ratio, which is free of drift.
-func (t *workloadTable) newContest() []contender {
-	all := t.ranked(slices.DeleteFunc(slices.Clone(t.entries), func(e *entry) bool { return !t.contends(e) }))
+func (t *workload) newContest() []contender {
+	all := t.ranked(filter(t.entries, t.contends))
 	if len(all) == 0 {
 		return nil
 	}
@@ -70,31 +78,28 @@ func (t *workloadTable) newContest() []contender {
 			out = append(out, contender{e, d})
 		}
 	}
-	slices.SortStableFunc(out, func(a, b contender) int {
-		if t.wording.less {
-			return cmp.Compare(a.ratio, b.ratio)
-		}
-		return cmp.Compare(b.ratio, a.ratio)
-	})
+	slices.SortStableFunc(out, func(a, b contender) int { return t.compareFigures(a.ratio, b.ratio) })
 	return out
 }
 
 // verdict is the answer of a workload in a line.
-func (t *workloadTable) verdict() string {
-	if t.suite.answersPairs() {
-		return keepTogether(t.pairLines())
+func (t *workload) verdict() string {
+	text := ""
+	switch {
+	case t.suite.answersPairs():
+		text = t.pairLines()
+	case len(t.contest) == 0:
+		text = t.figuresAlone()
+	case t.suite.grid():
+		text = t.decisive().Caption + ": " + t.best()
+	default:
+		text = t.best()
 	}
-	if t.suite.grid() && len(t.contest) > 0 {
-		return keepTogether(clean(t.decisive().Caption) + ": " + t.best())
-	}
-	return keepTogether(t.best())
+	return keepTogether(text)
 }
 
-// best names the best row with its figure, the rows that are level with it, and those that the run cannot tell from it.
-func (t *workloadTable) best() string {
-	if len(t.contest) == 0 {
-		return t.figuresAlone()
-	}
+// best names the best row with its figure, the rows level with it, and the rows that the run cannot tell from it.
+func (t *workload) best() string {
 	top, within := t.contest[0], 0.0
 	first := []string{top.named()}
 	var open, few []string
@@ -109,16 +114,16 @@ func (t *workloadTable) best() string {
 			first, within = append(first, c.named()), max(within, reach)
 		}
 	}
-	verb := t.wording.best
+	verb := t.better.best
 	switch {
 	case len(t.contest) == 1:
 		verb = "is the only one with a figure"
 	case len(open)+len(few) > 0:
-		verb = "has the " + t.wording.extreme + " figure"
+		verb = "has the " + t.better.extreme + " figure"
 	}
 	level := ""
 	if len(first) > 1 {
-		verb = severally(verb)
+		verb = strings.NewReplacer("is ", "are ", "takes ", "take ", "has ", "have ").Replace(verb)
 		level = ", level " + inside(within)
 	}
 	out := fmt.Sprintf("%s %s for %s: %s%s.", inWords(atMost(first)), verb, t.plural(), t.figureOf(top.figure), level)
@@ -128,46 +133,34 @@ func (t *workloadTable) best() string {
 	if len(few) > 0 {
 		out += " Too few rounds to compare: " + strings.Join(atMost(few), ", ") + "."
 	}
-	return out + t.bigTCP()
-}
-
-// severally is a verb of several rows.
-func severally(verb string) string {
-	return strings.NewReplacer("is ", "are ", "takes ", "take ", "has ", "have ").Replace(verb)
+	for _, c := range t.comparisons {
+		plain := t.byID[c.Denominator]
+		if c.Asks == result.AsksBigTCP && plain != nil && t.contends(plain) && c.RoundsDone() > 0 {
+			d := judge(c)
+			out += fmt.Sprintf(" With BIG TCP, %s carries %s, %s.", plain.name, t.figureOf(plain.figure*d.ratio), d.percent())
+		}
+	}
+	return out
 }
 
 // meetsBest reports whether no difference to the best figure was found: where others were compared with another row,
 // whether their intervals meet.
-func (t *workloadTable) meetsBest(c contender) bool {
+func (t *workload) meetsBest(c contender) bool {
 	top := t.contest[0]
 	switch {
 	case top.entry == t.rival || c.ci == nil || top.ci == nil:
 		return c.verdict == tied
-	case t.wording.less:
+	case t.better.less:
 		return c.ci[0] <= top.ci[1]
 	}
 	return c.ci[1] >= top.ci[0]
 }
 
-// bigTCP tells what links reach with BIG TCP.
-func (t *workloadTable) bigTCP() string {
-	out := ""
-	for _, c := range t.comparisons {
-		plain := t.byID[c.Denominator]
-		if c.Asks != result.AsksBigTCP || plain == nil || !t.contends(plain) || c.RoundsDone() == 0 {
-			continue
-		}
-		d := judge(c)
-		out += fmt.Sprintf(" With BIG TCP, %s carries %s, %s.", plain.name, t.figureOf(plain.figure*d.ratio), d.percent())
-	}
-	return out
-}
-
 // figuresAlone lists the figures of all rows, for runs without a contender.
-func (t *workloadTable) figuresAlone() string {
+func (t *workload) figuresAlone() string {
 	var parts []string
 	for _, e := range t.ranked(t.measured()) {
-		parts = append(parts, clean(e.ID)+" "+t.figureOf(e.figure))
+		parts = append(parts, e.ID+" "+t.figureOf(e.figure))
 	}
 	if len(parts) == 0 {
 		return "No row has a figure for " + t.plural() + "."
@@ -175,15 +168,14 @@ func (t *workloadTable) figuresAlone() string {
 	return upper(t.plural()) + ": " + strings.Join(atMost(parts), ", ") + "."
 }
 
-func (t *workloadTable) figureOf(v float64) string {
-	unit := "\u00a0" + t.unit
+func (t *workload) figureOf(v float64) string {
 	switch t.unit {
 	case result.UnitTransactions:
-		unit = "/s"
+		return short(v) + "/s"
 	case result.UnitPerPacket, result.UnitPerTransaction:
-		unit = " each"
+		return short(v) + " each"
 	}
-	return short(v) + unit
+	return short(v) + "\u00a0" + t.unit
 }
 
 // atMost lists names up to a number, and counts the others.
@@ -194,18 +186,16 @@ func atMost(names []string) []string {
 	return append(slices.Clone(names[:mostNamed-1]), fmt.Sprintf("%d more", len(names)-mostNamed+1))
 }
 
-func upper(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
-
 // plural names what a workload has many of.
-func (t *workloadTable) plural() string {
+func (t *workload) plural() string {
 	words := t.names.Plural
 	if words == "" {
 		return LowerFirst(t.name)
 	}
-	if t.flows > 1 {
-		words += fmt.Sprintf(" (%d at once)", t.flows)
+	if t.Flows > 1 {
+		words += fmt.Sprintf(" (%d at once)", t.Flows)
 	}
-	if setup := t.setup.String(); setup != "" {
+	if setup := t.Setup.String(); setup != "" {
 		words += " (" + setup + ")"
 	}
 	return words
@@ -219,17 +209,17 @@ type pair struct {
 }
 
 // answersPairs reports whether the suite's answer is the ratios of pairs, and no row competes with all others.
-func (st *suiteTables) answersPairs() bool { return len(st.answered()) > 0 }
+func (st *suite) answersPairs() bool { return len(st.answered()) > 0 }
 
 // answered are the statements that the suite's answer consists of.
-func (st *suiteTables) answered() []result.Statement {
-	return slices.DeleteFunc(slices.Clone(st.Statements), func(s result.Statement) bool {
-		return !(st.Answer[0] == result.AnswerTally && s.Tally || st.Answer[0] == result.AnswerStatements && s.Subject != "")
+func (st *suite) answered() []result.Statement {
+	return filter(st.Statements, func(s result.Statement) bool {
+		return st.Answer[0] == result.AnswerTally && s.Tally || st.Answer[0] == result.AnswerStatements && s.Subject != ""
 	})
 }
 
 // pairsOf compares the pairs of a statement that have figures.
-func (t *workloadTable) pairsOf(s result.Statement) []pair {
+func (t *workload) pairsOf(s result.Statement) []pair {
 	var out []pair
 	for _, p := range s.Pairs {
 		a, b := t.byID[p.Numerator], t.byID[p.Denominator]
@@ -237,37 +227,37 @@ func (t *workloadTable) pairsOf(s result.Statement) []pair {
 			continue
 		}
 		if d := t.difference(a, b); d.ratio > 0 {
-			out = append(out, pair{clean(s.Caption), cmp.Or(spelt(clean(p.Label)), a.name), a, d})
+			out = append(out, pair{s.Caption, cmp.Or(spelt(p.Label), a.name), a, d})
 		}
 	}
 	return out
 }
 
-// pairLines sums up the pairs of each statement of the answer; those that are tallied in one line.
-func (t *workloadTable) pairLines() string {
+// pairLines sums up the pairs of each statement of the answer. Statements with a tally share one line.
+func (t *workload) pairLines() string {
 	var out []string
-	var all []pair
+	var tallied []pair
+	add := func(caption string, pairs []pair) {
+		if len(pairs) > 0 {
+			out = append(out, t.pairLine(caption, pairs))
+		}
+	}
 	for _, s := range t.suite.answered() {
 		if s.Tally {
-			all = append(all, t.pairsOf(s)...)
-			continue
+			tallied = append(tallied, t.pairsOf(s)...)
+		} else {
+			add(s.Caption, t.pairsOf(s))
 		}
-		out = append(out, t.pairLine(clean(s.Caption), t.pairsOf(s)))
 	}
-	if len(all) > 0 {
-		out = append(out, t.pairLine(clean(t.suite.Subject)+" against "+clean(t.suite.Object), all))
+	add(t.suite.Subject+" against "+t.suite.Object, tallied)
+	if len(out) == 0 {
+		return t.name + ": no pair has figures."
 	}
-	if text := strings.Join(slices.DeleteFunc(out, func(s string) bool { return s == "" }), " "); text != "" {
-		return text
-	}
-	return t.name + ": no pair has figures."
+	return strings.Join(out, " ")
 }
 
-// pairLine lists the ratios of a few pairs, or gives their range and counts what was found. It is empty without pairs.
-func (t *workloadTable) pairLine(caption string, all []pair) string {
-	if len(all) == 0 {
-		return ""
-	}
+// pairLine lists the ratios of a few pairs, or gives their range and counts what was found.
+func (t *workload) pairLine(caption string, all []pair) string {
 	var parts []string
 	if len(all) <= mostPairs {
 		for _, p := range all {
@@ -275,47 +265,23 @@ func (t *workloadTable) pairLine(caption string, all []pair) string {
 		}
 		return fmt.Sprintf("%s, %s: %s.", t.name, caption, strings.Join(parts, "; "))
 	}
-	least, most, found := math.Inf(1), 0.0, map[string]int{}
+	least, most, found := math.Inf(1), 0.0, map[verdict]int{}
 	for _, p := range all {
 		least, most = min(least, p.ratio), max(most, p.ratio)
-		switch {
-		case p.verdict == tooFew:
-			found["too few rounds in"]++
-		case p.verdict == tied:
-			found["no difference found in"]++
-		case (p.verdict == lower) == t.wording.less:
-			found["better in"]++
-		default:
-			found["worse in"]++
-		}
+		found[p.verdict]++
 	}
-	for _, words := range []string{"better in", "worse in", "no difference found in", "too few rounds in"} {
-		if found[words] > 0 {
-			parts = append(parts, fmt.Sprintf("%s %d", words, found[words]))
+	good, bad := higher, lower
+	if t.better.less {
+		good, bad = bad, good
+	}
+	for _, of := range []struct {
+		verdict verdict
+		words   string
+	}{{good, "better in"}, {bad, "worse in"}, {tied, "no difference found in"}, {tooFew, "too few rounds in"}} {
+		if n := found[of.verdict]; n > 0 {
+			parts = append(parts, fmt.Sprintf("%s %d", of.words, n))
 		}
 	}
 	return fmt.Sprintf("%s, %s: ratio %s in %d pairs; %s.", t.name, caption, shares(least, most), len(all),
 		strings.Join(parts, ", "))
-}
-
-// certainty tells whether both ends shared a CPU, how well two measurements of one path agree, and which flag makes the
-// run more certain.
-func (st *suiteTables) certainty() string {
-	var parts []string
-	if st.run.SharedCPU() {
-		parts = append(parts, "Both ends shared one CPU.")
-	}
-	short := func(c result.Comparison) bool { return c.CI95 == nil && c.RoundsDone() > 0 }
-	if slices.ContainsFunc(st.workloads, func(t *workloadTable) bool {
-		return slices.ContainsFunc(t.comparisons,
-			short)
-	}) {
-		parts = append(parts, "The run was too short for 95\u00a0% intervals, so no difference is certain.")
-	} else if unseen := st.unseen(); unseen != "" {
-		parts = append(parts, unseen)
-	}
-	if more := st.run.Longer(); more != "" && st.run.Disturbances() == "" {
-		parts = append(parts, "More certain: "+strings.ReplaceAll(more, " ", "\u00a0"))
-	}
-	return strings.Join(parts, " ")
 }

@@ -3,7 +3,10 @@
 // Package result holds the types of results.json.
 package result
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 const (
 	// Schema is the version of the layout; readers refuse others. A new field needs no new number; a new name or unit of a
@@ -213,4 +216,16 @@ type Shares struct {
 	Process    float64 `json:"process"`
 	Connection float64 `json:"connection"`
 	Round      float64 `json:"round"`
+}
+
+// Classes lists the classes, the quietest first. Rows that took no turns have the first,
+// empty one.
+func Classes() []string {
+	return []string{"", ClassKernel, ClassTwoCPUs, ClassUserSpace, ClassGuests}
+}
+
+// SetClass gives the comparison the noisier of its rows' classes.
+func (c *Comparison) SetClass(a, b string) {
+	order := Classes()
+	c.Class = order[max(slices.Index(order, a), slices.Index(order, b), 0)]
 }

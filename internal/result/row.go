@@ -93,14 +93,13 @@ func (r Row) MoreIsBetter() bool {
 	return r.Unit == UnitGbit || r.Unit == UnitTransactions || r.Unit == UnitServices
 }
 
-// countedUnits is the prefix of units of counted instructions.
-const countedUnits = "instructions/"
-
 // Key identifies a row of a file.
 type Key struct {
-	Suite, ID, Workload string
-	Flows               int
-	Setup               Setup
+	Suite    string `json:"suite"`
+	ID       string `json:"id,omitempty"`
+	Workload string `json:"workload"`
+	Flows    int    `json:"flows"`
+	Setup    Setup  `json:"setup,omitzero"`
 }
 
 // Key returns the row's key.

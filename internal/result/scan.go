@@ -2,6 +2,12 @@
 
 package result
 
+import (
+	"bytes"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
 // Limits of the text of a file. A list of three bytes an entry decodes to structs that are a hundred times as large, so
 // that the limits of lists would come too late.
 const (
@@ -17,8 +23,8 @@ type extent struct{ bytes, depth, values, entries, longest int }
 func (e extent) err() error {
 	var p faults
 	_ = p.most("bytes", e.bytes, maxBytes) && p.most("levels", e.depth, maxDepth) &&
-		p.most("values", e.values, maxValues) &&
-		p.most("entries of lists", e.entries, maxEntries) && p.most("entries of a list", e.longest, MaxSamples)
+		p.most("values", e.values, maxValues) && p.most("entries of lists", e.entries, maxEntries) &&
+		p.most("entries of a list", e.longest, MaxSamples)
 	return p.err()
 }
 
@@ -28,48 +34,33 @@ func filledBy(text []byte) float64 {
 	return max(float64(e.bytes)/maxBytes, float64(e.values)/maxValues, float64(e.entries)/maxEntries)
 }
 
-// scan measures a JSON text, and ends where it is too large. It does not check the syntax.
+// scan measures a JSON text up to the first limit or error of syntax.
 func scan(text []byte) extent {
-	values, entries, longest := 0, 0, 0
-	var lengths []int // of the enclosing lists; -1 for an object
-	begins := false   // an entry of a list begins here
-	for i := 0; i < len(text) && len(lengths) <= maxDepth && values <= maxValues; i++ {
-		c := text[i]
-		switch c {
-		case ' ', '\t', '\r', '\n':
-			continue
+	e := extent{bytes: len(text)}
+	decoder := jsontext.NewDecoder(bytes.NewBuffer(text), jsontext.AllowDuplicateNames(true),
+		jsontext.AllowInvalidUTF8(true))
+	for e.depth <= maxDepth && e.values <= maxValues {
+		token, err := decoder.ReadToken()
+		if err != nil {
+			break
 		}
-		if begins && c != ']' && c != '-' && (c < '0' || c > '9') {
-			entries++
-		}
-		begins = false
-		switch c {
-		case '"':
-			for i++; i < len(text) && text[i] != '"'; i++ {
-				if text[i] == '\\' {
-					i++
-				}
-			}
-		case '[', '{':
-			values++
-			begins = c == '['
-			if begins {
-				lengths = append(lengths, 1)
-			} else {
-				lengths = append(lengths, -1)
-			}
+		depth := decoder.StackDepth()
+		e.depth = max(e.depth, depth)
+		switch token.Kind() {
 		case ']', '}':
-			if len(lengths) > 0 {
-				lengths = lengths[:len(lengths)-1]
+			continue
+		case '[', '{':
+			depth-- // of what holds it
+		}
+		e.values++
+		if kind, length := decoder.StackIndex(depth); kind == '[' {
+			e.longest = max(e.longest, int(length))
+			if token.Kind() != '0' {
+				e.entries++
 			}
-		case ',':
-			values++
-			if last := len(lengths) - 1; last >= 0 && lengths[last] > 0 {
-				begins = true
-				lengths[last]++
-				longest = max(longest, lengths[last])
-			}
+		} else if length%2 == 1 { // a member's name
+			e.values--
 		}
 	}
-	return extent{len(text), len(lengths), values, entries, longest}
+	return e
 }

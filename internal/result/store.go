@@ -4,81 +4,64 @@ package result
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
+
+	jsonv2 "github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	jsonv1 "github.com/go-json-experiment/json/v1"
 )
 
-// SchemaError reports a file whose schema this package does not know.
-type SchemaError struct {
-	// Path is the file; empty for a [File] in memory.
-	Path string
-	// Schema is the number in the file; 0 if it has none.
-	Schema int
-}
-
-// Error implements error.
-func (e *SchemaError) Error() string {
-	name := cmp.Or(e.Path, "result file")
-	if e.Schema == 0 {
-		return fmt.Sprintf("%s: no schema number: not a result file", name)
+// schemaError reports a file whose schema this package does not know; 0 if it has none.
+func schemaError(schema int) error {
+	if schema == 0 {
+		return errors.New("no schema number: not a result file")
 	}
-	return fmt.Sprintf("%s: unknown schema %d (this program reads %d): use the version that wrote the file", name,
-		e.Schema, Schema)
+	return fmt.Errorf("unknown schema %d (this program reads %d): use the version that wrote the file", schema, Schema)
 }
 
-// Read reads and checks the result file at path, of at most 64 MiB. A file of an
-// unknown schema gives a [*SchemaError]; errors of the operating system match with
+// Read reads and checks the result file at path, of at most 64 MiB. Errors of the operating system match with
 // errors.Is (os.ErrNotExist).
-func Read(path string) (File, error) {
-	data, err := readLimited(path)
+func Read(path string) (f File, err error) {
+	defer func() {
+		if err != nil {
+			f, err = File{}, fmt.Errorf("read results %s: %w", path, err)
+		}
+	}()
+	file, err := os.Open(path)
 	if err != nil {
-		return File{}, fmt.Errorf("read results: %w", err)
+		return f, reason(err)
 	}
-	if err := scan(data).err(); err != nil {
-		return File{}, fmt.Errorf("read results %s: %w", path, err)
+	defer file.Close()
+	data := bytes.NewBuffer(nil)
+	if info, err := file.Stat(); err == nil {
+		data.Grow(int(min(info.Size(), maxBytes)) + bytes.MinRead)
+	}
+	if _, err := data.ReadFrom(io.LimitReader(file, maxBytes+1)); err != nil {
+		return f, reason(err)
+	}
+	if data.Len() > maxBytes {
+		return f, fmt.Errorf("more than %d MiB: not a result file", maxBytes>>20)
+	}
+	if err := scan(data.Bytes()).err(); err != nil {
+		return f, err
 	}
 	// The schema comes first: fields of another schema may not decode.
 	var head struct {
 		Schema int `json:"schema"`
 	}
-	if err := json.Unmarshal(data, &head); err != nil {
-		return File{}, fmt.Errorf("read results %s: %s", path, clip(err.Error()))
+	for _, into := range []any{&head, &f} {
+		if err := json.Unmarshal(data.Bytes(), into); err != nil {
+			return f, errors.New(clip(err.Error()))
+		}
+		if head.Schema != Schema {
+			return f, schemaError(head.Schema)
+		}
 	}
-	if head.Schema != Schema {
-		return File{}, &SchemaError{Path: path, Schema: head.Schema}
-	}
-	var f File
-	if err := json.Unmarshal(data, &f); err != nil {
-		return File{}, fmt.Errorf("read results %s: %s", path, clip(err.Error()))
-	}
-	if err := f.Validate(); err != nil {
-		return File{}, fmt.Errorf("read results %s: %w", path, err)
-	}
-	return f, nil
-}
-
-// readLimited reads a file of at most maxBytes.
-func readLimited(path string) ([]byte, error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer file.Close()
-	size := 0
-	if info, err := file.Stat(); err == nil {
-		size = int(min(info.Size(), maxBytes+1))
-	}
-	data := bytes.NewBuffer(make([]byte, 0, size+bytes.MinRead))
-	if _, err := data.ReadFrom(io.LimitReader(file, maxBytes+1)); err != nil {
-		return nil, err
-	}
-	if data.Len() > maxBytes {
-		return nil, fmt.Errorf("%s: more than %d MiB: not a result file", path, maxBytes>>20)
-	}
-	return data.Bytes(), nil
+	return f, f.Validate()
 }
 
 // Marshal checks f and returns it as indented JSON with a final newline. Required
@@ -87,7 +70,8 @@ func Marshal(f File) ([]byte, error) {
 	if err := f.Validate(); err != nil {
 		return nil, err
 	}
-	data, err := json.MarshalIndent(filled(f), "", "  ")
+	data, err := jsonv2.Marshal(f, jsonv2.Deterministic(true), jsonv1.OmitEmptyWithLegacySemantics(true),
+		jsontext.WithIndent("  "))
 	if err != nil {
 		return nil, fmt.Errorf("encode results: %w", err)
 	}
@@ -95,43 +79,4 @@ func Marshal(f File) ([]byte, error) {
 		return nil, err
 	}
 	return append(data, '\n'), nil
-}
-
-// filled returns a copy of f in which no required list or map is nil.
-func filled(f File) File {
-	rows := make([]Row, len(f.Rows))
-	copy(rows, f.Rows)
-	for i := range rows {
-		row := &rows[i]
-		row.Samples = orEmpty(row.Samples)
-		row.Evidence.Devices = orEmpty(row.Evidence.Devices)
-		row.Evidence.ProgramRuns = orEmptyMap(row.Evidence.ProgramRuns)
-	}
-	f.Rows = rows
-	f.Suites = orEmpty(f.Suites)
-	comparisons := make([]Comparison, len(f.Run.Comparisons))
-	copy(comparisons, f.Run.Comparisons)
-	for i := range comparisons {
-		comparisons[i].Ratios = orEmpty(comparisons[i].Ratios)
-	}
-	f.Run.Comparisons = comparisons
-	f.Run.Versions = orEmptyMap(f.Run.Versions)
-	f.Run.Settings = orEmptyMap(f.Run.Settings)
-	f.Run.Offloads = orEmptyMap(f.Run.Offloads)
-	f.Run.Pinning = orEmptyMap(f.Run.Pinning)
-	return f
-}
-
-func orEmpty[T any](s []T) []T {
-	if s == nil {
-		return []T{}
-	}
-	return s
-}
-
-func orEmptyMap[V any](m map[string]V) map[string]V {
-	if m == nil {
-		return map[string]V{}
-	}
-	return m
 }

@@ -4,8 +4,8 @@ package result
 
 // Values of [Step.Direction].
 const (
-	directionRequest = "request"
-	directionReply   = "reply"
+	Request = "request"
+	Reply   = "reply"
 )
 
 // Trace is what the packets of a row crossed in a transaction of one byte each way over TCP. It

@@ -27,7 +27,7 @@ func TestValidate(t *testing.T) {
 			func(f *File) { f.Rows[0].Suite = "new" }},
 		{`suite "" is not in the file`, func(f *File) { f.Run.Comparisons[0].Suite = "" }},
 		{"above 2^53-1", func(f *File) { f.Run.Seed++ }},
-		{"-1 rounds", func(f *File) { f.Run.Rounds = -1 }},
+		{"rounds -1 is below 0", func(f *File) { f.Run.Rounds = -1 }},
 		{"row 1 (bridge-call-on/cluster-ip/iptables tcp_rr): appears twice", func(f *File) { f.Rows[1] = f.Rows[0] }},
 		{`datapath "xdp"`, func(f *File) { f.Rows[0].Datapath = "xdp" }},
 		{`placement ""`, func(f *File) { f.Rows[0].Placement = "" }},
@@ -49,7 +49,7 @@ func TestValidate(t *testing.T) {
 		{"cpu_us_per_unit holds NaN", func(f *File) { f.Rows[0].CPUUSPerUnit = math.NaN() }},
 		{"softirqs_per_unit holds NaN", func(f *File) { f.Rows[0].Evidence.SoftirqsPerUnit = math.NaN() }},
 		{"lost_share holds NaN", func(f *File) { f.Rows[0].LostShare = math.NaN() }},
-		{"lost_share -0.5 is not from 0 to 1", func(f *File) { f.Rows[0].LostShare = -0.5 }},
+		{"lost_share -0.5 is below 0", func(f *File) { f.Rows[0].LostShare = -0.5 }},
 		{`clock "sundial"`, func(f *File) { f.Run.Clock = "sundial" }},
 		{`unit "instructions/packet" in a file of timed rows`, func(f *File) { f.Rows[0].Unit = UnitPerPacket }},
 		{`unit "transactions/s" in a file of counted instructions`, func(f *File) { f.Run.Clock = ClockInstructions }},
@@ -97,13 +97,13 @@ func TestValidateFigures(t *testing.T) {
 		{"1001 devices", func(f *File) { f.Rows[0].Evidence.Devices = make([]DeviceCount, maxList+1) }},
 		{"101 series", func(f *File) { f.Suites[0].Series = make([]Series, 101) }},
 		{"10001 pairs", func(f *File) { f.Suites[0].Statements[0].Pairs = make([]Pair, 10_001) }},
-		{"figure -1 is below 0", func(f *File) { f.Rows[0].Samples[0] = -1 }},
-		{"figure -5 is below 0", func(f *File) { f.Rows[0].Median, f.Rows[0].CI95 = -5, nil }},
+		{"samples -1 is below 0", func(f *File) { f.Rows[0].Samples[0] = -1 }},
+		{"median -5 is below 0", func(f *File) { f.Rows[0].Median, f.Rows[0].CI95 = -5, nil }},
 		{"system_us holds NaN", func(f *File) { f.Rows[0].CPUSplit.SystemUS = math.NaN() }},
 		{"ns_per_run holds +Inf", func(f *File) { f.Rows[0].BPFNanos[0].NanosPerRun = math.Inf(1) }},
-		{"a negative figure in setup", func(f *File) { f.Rows[0].Setup.Rate = -1 }},
+		{"rate -1 is below 0", func(f *File) { f.Rows[0].Setup.Rate = -1 }},
 		{`trace of pod-links veth/pod-ip: direction "back"`, func(f *File) { trace(f).Steps[0].Direction = "back" }},
-		{"a step with a negative time", func(f *File) { trace(f).Steps[0].Low = -1 }},
+		{"low -1 is below 0", func(f *File) { trace(f).Steps[0].Low = -1 }},
 		{"time holds NaN", func(f *File) { trace(f).Steps[0].Time = math.NaN() }},
 		{"3 of 2 transactions are alike", func(f *File) { trace(f).Alike = 3 }},
 		{"201 steps", func(f *File) { trace(f).Steps = slices.Repeat(trace(f).Steps[:1], 201) }},
@@ -142,7 +142,7 @@ func TestValidateCounted(t *testing.T) {
 func trace(f *File) *Trace {
 	if len(f.Run.Traces) == 0 {
 		f.Run.Traces = []Trace{{Suite: "pod-links", ID: "veth/pod-ip", Transactions: 2, Alike: 2,
-			Steps: []Step{{Direction: directionRequest}}}}
+			Steps: []Step{{Direction: Request}}}}
 	}
 	return &f.Run.Traces[0]
 }

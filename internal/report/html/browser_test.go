@@ -242,8 +242,6 @@ const measureScript = `(() => {
 func TestReportInChromium(t *testing.T) {
 	b := startBrowser(t)
 	full := sample(t, "made-up")
-	single := full
-	single.Rows = full.Rows[:1]
 	long := full
 	long.Rows = append([]result.Row(nil), full.Rows...)
 	for i := range long.Rows {
@@ -260,7 +258,7 @@ func TestReportInChromium(t *testing.T) {
 	for i := range few.Run.Comparisons {
 		few.Run.Comparisons[i].Ratios, few.Run.Comparisons[i].CI95 = few.Run.Comparisons[i].Ratios[:3], nil
 	}
-	suites, counted := sample(t, "suites"), sample(t, "counted")
+	suites := sample(t, "suites")
 	for _, tc := range []struct {
 		name   string
 		file   result.File
@@ -273,9 +271,8 @@ func TestReportInChromium(t *testing.T) {
 		{"links", sample(t, "recorded-links"), 1280, "light"},
 		{"links-dark", sample(t, "recorded-links"), 1280, "dark"},
 		{"links-phone", sample(t, "recorded-links"), 390, "light"},
-		{"single", single, 400, "dark"},
 		{"long", long, 400, "light"},
-		{"counted-narrow", counted, 500, "light"},
+		{"counted-narrow", sample(t, "counted"), 500, "light"},
 		{"suites-dark", suites, 1280, "dark"},
 		{"suites-narrow", suites, 390, "light"},
 		{"empty", result.File{Schema: result.Schema}, 400, "light"},

@@ -9,8 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	"mustang/internal/result"
 )
 
 // download presses the button of a table that is called so, and returns the file's name and lines.
@@ -152,20 +150,5 @@ func TestAnswerIsCopied(t *testing.T) {
 		if !strings.HasPrefix(markdown, "- ") || strings.Count(markdown, "\n- ") != len(lines)-2 {
 			t.Errorf("%s: Markdown %q of %d lines", name, markdown, len(lines))
 		}
-	}
-}
-
-// TestSkippedRowsAreOneLine checks that rows that were skipped are not among the measured ones of the page.
-func TestSkippedRowsAreOneLine(t *testing.T) {
-	f := sample(t, "made-up")
-	page := pageOf(t, f)
-	if !slices.ContainsFunc(f.Rows, func(r result.Row) bool { return r.Status == result.StatusSkipped }) ||
-		strings.Contains(page, `class="s-slate skipped`) {
-		t.Error("a row that was skipped has a line among the measured ones")
-	}
-	_, rows, _ := strings.Cut(page, `id="pod-links-rows"`)
-	rows, _, _ = strings.Cut(rows, "</section>")
-	if !strings.Contains(rows, "not measured: ipvlan-l2: missing in this kernel") {
-		t.Errorf("no line says what was skipped:\n%s", rows)
 	}
 }

@@ -16,7 +16,6 @@ import (
 	"slices"
 	"strings"
 
-	"mustang/internal/explain/steps"
 	"mustang/internal/report"
 
 	"mustang/internal/result"
@@ -63,13 +62,9 @@ func Write(w io.Writer, r *report.Report) error {
 	tmpl, err := template.New("report").Funcs(template.FuncMap{
 		"style": func() template.CSS { return template.CSS(pageStyle) },
 		"draw":  draw,
-		"steps": drawSteps, "figure": steps.StepFigure,
-		"lines":  lines,
-		"detail": func() int { return report.RankDetail },
-		"heads":  heads,
-		"of":     func(suite string, t report.Table) anchored { return anchored{t, suite} },
-		"at":     func(t *report.Table) anchored { return anchored{Table: *t} },
-		"next":   func(i int) int { return i + 1 },
+		"steps": drawSteps, "figure": report.StepFigure,
+		"view": newTable,
+		"next": func(i int) int { return i + 1 },
 		// html/template changes the text of a script element, of which the policy has the sum.
 		"script": func() template.HTML {
 			if script == "" {
@@ -93,10 +88,10 @@ func Write(w io.Writer, r *report.Report) error {
 }
 
 // drawSteps draws a path whose title stands elsewhere.
-func drawSteps(p steps.Path) (template.HTML, error) {
+func drawSteps(p report.Path) (template.HTML, error) {
 	var b strings.Builder
 	p.Title = ""
-	err := steps.Draw(&b, p)
+	err := report.Draw(&b, p)
 	// which only files need
 	return template.HTML(strings.Replace(b.String(), ` xmlns="http://www.w3.org/2000/svg"`, "", 1)), err
 }
@@ -110,85 +105,69 @@ type suitePage struct {
 // Any reports whether any workload has the named part: "grid", "paths", "costs", "forests", "service costs".
 func (s suitePage) Any(part string) bool {
 	return slices.ContainsFunc(s.Workloads, func(w report.Workload) bool {
-		return part == "grid" && w.Grid != nil || part == "paths" && w.Paths != nil || part == "costs" && w.Costs != nil ||
-			part == "service costs" && len(w.Services) > 0 || part == "forests" && len(w.Forest) > 0
+		return map[string]bool{"grid": w.Grid != nil, "paths": w.Paths != nil, "costs": w.Costs != nil,
+			"service costs": len(w.Services) > 0, "forests": len(w.Forest) > 0}[part]
 	})
 }
 
 // part is a part of a suite's page that can be gone to.
-type part struct{ ID, Title string }
+type part struct {
+	ID, Title string
+	there     bool
+}
 
 // Parts lists the suite's parts in the order of the page.
 func (s suitePage) Parts() []part {
-	var out []part
-	add := func(there bool, id, title string) {
-		if there {
-			out = append(out, part{s.Anchor + "-" + id, title})
-		}
-	}
-	add(true, "summary", "Summary")
-	add(s.Any("paths"), "passed", "Packet paths")
-	add(len(s.Traces) > 0, "traced", "Steps")
-	add(true, "rows", "All rows")
-	add(s.Any("costs"), "time", "CPU time by kind")
-	add(true, "comparisons", "Comparisons")
-	add(len(s.Failures) > 0, "failures", "Skipped and failed")
-	add(true, "proof", "Evidence")
-	return out
+	return slices.DeleteFunc([]part{
+		{"summary", "Summary", true}, {"passed", "Packet paths", s.Any("paths")}, {"traced", "Steps", len(s.Traces) > 0},
+		{"rows", "All rows", true}, {"time", "CPU time by kind", s.Any("costs")}, {"comparisons", "Comparisons", true},
+		{"failures", "Skipped and failed", len(s.Failures) > 0}, {"proof", "Evidence", true},
+	}, func(p part) bool { return !p.there })
 }
 
-// tableLine is a line of a table with its cells.
-type tableLine struct {
-	report.Line
-	Cells []tableCell
-}
-
-// anchored is a table of the suite with that anchor, whose rows link to their paths.
-type anchored struct {
+// table is a table of the page. Its rows link to their paths in the part of the suite with that anchor.
+type table struct {
 	report.Table
 	Suite string
+	Shown []line
 }
 
-// tableCell is a cell with what its column says of it.
-type tableCell struct {
+// line is a line of a table with its cells.
+type line struct {
+	report.Line
+	Cells []cell
+}
+
+// cell is a cell with its column.
+type cell struct {
 	report.Cell
-	Right, Marked bool
+	Of report.Column
 }
 
 // Parts are the lines of a cell that has several.
-func (c tableCell) Parts() []string {
+func (c cell) Parts() []string {
 	if parts := strings.Split(c.Text, "\n"); len(parts) > 1 {
 		return parts
 	}
 	return nil
 }
 
-// lines turns a table's columns into lines, without details and without the rows that were skipped unless
-// all were: the page has their reasons elsewhere.
-func lines(t anchored) []tableLine {
-	out := make([]tableLine, len(t.Lines))
-	for i := range out {
-		out[i].Line = t.Lines[i]
+// newTable leaves out details, and the rows that were skipped unless all were: the page has their reasons elsewhere.
+func newTable(suite string, t report.Table) table {
+	detail := func(c report.Column) bool { return c.Rank >= report.RankDetail }
+	t.Columns = slices.DeleteFunc(slices.Clone(t.Columns), detail)
+	out := table{Table: t, Suite: suite}
+	skipped := func(l report.Line) bool { return l.Status == result.StatusSkipped }
+	all := !slices.ContainsFunc(t.Lines, func(l report.Line) bool { return !skipped(l) })
+	for i, l := range t.Lines {
+		if skipped(l) && !all {
+			continue
+		}
+		shown := line{Line: l}
 		for _, c := range t.Columns {
-			if c.Rank < report.RankDetail {
-				out[i].Cells = append(out[i].Cells, tableCell{c.Cells[i], c.Right, c.Marked})
-			}
+			shown.Cells = append(shown.Cells, cell{c.Cells[i], c})
 		}
-	}
-	shown := slices.DeleteFunc(slices.Clone(out), func(l tableLine) bool { return l.Status == result.StatusSkipped })
-	if len(shown) == 0 {
-		return out
-	}
-	return shown
-}
-
-// heads lists the headings of the columns that lines has.
-func heads(t anchored) []string {
-	var out []string
-	for _, c := range t.Columns {
-		if c.Rank < report.RankDetail {
-			out = append(out, c.Title())
-		}
+		out.Shown = append(out.Shown, shown)
 	}
 	return out
 }

@@ -13,8 +13,6 @@ import (
 	cdppage "github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
-
-	"mustang/internal/result"
 )
 
 // press sends keys to the element with the focus.
@@ -156,13 +154,7 @@ func TestChartsInteract(t *testing.T) {
 // TestPathOpensBesideItsRow opens the traced path of a row by its mark and by its name.
 func TestPathOpensBesideItsRow(t *testing.T) {
 	b := startBrowser(t)
-	f := sample(t, "turns")
-	f.Run.Traces = []result.Trace{{Suite: "pod-links", ID: "macvlan/pod-ip", Transactions: 202, Alike: 200,
-		UntracedNS: 16559, Steps: []result.Step{
-			{Direction: "request", Class: "sockets and TCP", Kind: "send", Place: "pod-b", Name: "client", Time: 1200},
-			{Direction: "request", Class: "devices", Kind: "transmit", Place: "host", Device: "eth0", Time: 300},
-			{Direction: "request", Class: "devices", Kind: "receive", Place: "pod-a", Device: "eth0", Time: 300}}}}
-	page := onDisk(t, f)
+	page := onDisk(t, traced(t))
 	b.load(t, page, 1280, "light")
 	const sideways = `(() => { const panel = document.querySelector('dialog[open]'); return panel.scrollWidth - ` +
 		`panel.clientWidth +

@@ -128,32 +128,9 @@ func checkLoadsNothing(t *testing.T, page string) {
 	}
 }
 
-// TestChartsAreNamed checks that every chart tells a screen reader what it is.
-func TestChartsAreNamed(t *testing.T) {
-	charts := 0
-	for _, n := range nodes(t, pageOf(t, sample(t, "made-up"))) {
-		if n.Type != xhtml.ElementNode || n.Data != "svg" {
-			continue
-		}
-		charts++
-		attrs := map[string]string{}
-		for _, a := range n.Attr {
-			attrs[a.Key] = a.Val
-		}
-		if attrs["role"] != "img" || len(attrs["aria-label"]) < 20 || attrs["viewBox"] == "" || attrs["width"] != "" {
-			t.Errorf("chart with %v", attrs)
-		}
-		if n.FirstChild == nil || n.FirstChild.Data != "title" {
-			t.Error("chart without a title")
-		}
-	}
-	if want := chartsOf(t, sample(t, "made-up")); charts != want {
-		t.Errorf("%d charts, want %d", charts, want)
-	}
-}
-
-// TestPageHasTracedSteps checks that the page draws each traced path of the suite, folded.
-func TestPageHasTracedSteps(t *testing.T) {
+// traced is a file with the path of a row, and with one of another suite.
+func traced(t *testing.T) result.File {
+	t.Helper()
 	f := sample(t, "turns")
 	f.Run.Traces = []result.Trace{
 		{Suite: "pod-links", ID: "macvlan/pod-ip", Transactions: 202, Alike: 200, UntracedNS: 16559, Steps: []result.Step{
@@ -163,6 +140,12 @@ func TestPageHasTracedSteps(t *testing.T) {
 		}},
 		{Suite: "latency", ID: "host", Steps: []result.Step{{Direction: "request"}}},
 	}
+	return f
+}
+
+// TestPageHasTracedSteps checks that the page draws each traced path of the suite, folded.
+func TestPageHasTracedSteps(t *testing.T) {
+	f := traced(t)
 	page := pageOf(t, f)
 	checkLoadsNothing(t, page)
 	_, section, _ := strings.Cut(page, `<section class="part traced" id="pod-links-traced">`)

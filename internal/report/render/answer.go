@@ -121,9 +121,9 @@ func (p *printer) brief(table report.Table, room int) []string {
 	if total == 0 {
 		return nil
 	}
-	notes := wrap(strings.Join(table.Notes, " "), p.options.Width, 2)
-	if len(table.Notes) == 0 {
-		notes = nil
+	var notes []string
+	if len(table.Notes) > 0 {
+		notes = wrap(strings.Join(table.Notes, " "), p.options.Width, 2)
 	}
 	shown, left := fit(table.Columns, p.tableWidth)
 	head, body := layOut(shown)
@@ -159,17 +159,4 @@ func shorten(table report.Table, lines int) []report.Column {
 		}
 	}
 	return out
-}
-
-// clip cuts text to a number of characters, between words where it has any.
-func clip(text string, most int) string {
-	runes := []rune(text)
-	if len(runes) <= most {
-		return text
-	}
-	text = string(runes[:max(most-2, 0)])
-	if i := strings.LastIndex(text, " "); i > len(text)/2 {
-		text = text[:i]
-	}
-	return text + " …"
 }

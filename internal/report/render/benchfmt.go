@@ -3,6 +3,7 @@
 package render
 
 import (
+	"bytes"
 	"cmp"
 	"fmt"
 	"io"
@@ -13,102 +14,63 @@ import (
 
 	"golang.org/x/perf/benchfmt"
 
+	"mustang/internal/report"
 	"mustang/internal/result"
 )
 
-// NamedRun is a result file with a name that tells it from others; empty if there are no others.
-type NamedRun struct {
-	Name string
-	File result.File
-}
-
 // Benchfmt writes every sample as a line of Go's benchmark format, with machine, clock, suite
-// and the name of the run ("run") as its configuration. The units are those of the format:
-// Gbit/s and ms become B/s and sec/op.
-func Benchfmt(w io.Writer, runs ...NamedRun) error {
-	out := benchfmt.NewWriter(w)
+// and the name of the run ("run") as its configuration. Gbit/s and ms become
+// the format's B/s and sec/op. Versions are in a comment: benchstat does not
+// compare what differs in configuration.
+func Benchfmt(w io.Writer, runs ...report.NamedRun) error {
+	var b bytes.Buffer
+	out := benchfmt.NewWriter(&b)
+	write := func(r benchfmt.Record) { _ = out.Write(r) } // a buffer takes all
+	measured := func(r result.Row) bool { return r.Status == result.StatusOK }
 	declared := map[string]bool{}
 	for _, run := range runs {
 		for _, row := range run.File.Rows {
 			unit, _, better := benchUnit(row.Unit)
-			if row.Status != result.StatusOK || declared[unit] {
+			if measured(row) && !declared[unit] {
+				declared[unit] = true
+				write(&benchfmt.UnitMetadata{UnitMetadataKey: benchfmt.UnitMetadataKey{Unit: unit, Key: "better"},
+					OrigUnit: unit, Value: better})
+			}
+		}
+	}
+	for _, named := range runs {
+		run := named.File.Run
+		text := "# kernel " + run.Kernel
+		for _, name := range slices.Sorted(maps.Keys(run.Versions)) {
+			text += ", " + name + " " + run.Versions[name]
+		}
+		b.WriteString(Plain(text) + "\n")
+		for _, row := range named.File.Rows {
+			if !measured(row) {
 				continue
 			}
-			declared[unit] = true
-			meta := &benchfmt.UnitMetadata{
-				UnitMetadataKey: benchfmt.UnitMetadataKey{Unit: unit, Key: "better"}, OrigUnit: unit, Value: better,
+			unit, scale, _ := benchUnit(row.Unit)
+			line := benchfmt.Result{Name: benchName(row), Iters: 1, Values: []benchfmt.Value{{Unit: unit}}}
+			for _, c := range [][2]string{{"goos", "linux"}, {"goarch", goarch(run.Machine.Arch)},
+				{"cpu", run.Machine.CPUModel}, {"clock", cmp.Or(run.Clock, result.ClockTime)}, {"run", named.Name},
+				{"suite", row.Suite}} {
+				if value := strings.TrimSpace(Plain(c[1])); value != "" {
+					line.Config = append(line.Config, benchfmt.Config{Key: c[0], Value: []byte(value), File: true})
+				}
 			}
-			if err := out.Write(meta); err != nil {
-				return err
-			}
-		}
-	}
-	for _, run := range runs {
-		if _, err := io.WriteString(w, run.comment()); err != nil {
-			return err
-		}
-		if err := run.write(out); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (r NamedRun) write(out *benchfmt.Writer) error {
-	head := r.config()
-	for _, row := range r.File.Rows {
-		if row.Status != result.StatusOK {
-			continue
-		}
-		unit, scale, _ := benchUnit(row.Unit)
-		res := benchfmt.Result{
-			Config: append(slices.Clone(head), config("suite", row.Suite)), Name: benchName(row), Iters: 1,
-			Values: []benchfmt.Value{{Unit: unit}},
-		}
-		for _, sample := range row.Samples {
-			res.Values[0].Value = sample * scale
-			if err := out.Write(&res); err != nil {
-				return err
+			for _, sample := range row.Samples {
+				line.Values[0].Value = sample * scale
+				write(&line)
 			}
 		}
 	}
-	return nil
-}
-
-// config returns the configuration of the run. Versions are no part of it: benchstat does not
-// compare what differs in configuration.
-func (r NamedRun) config() []benchfmt.Config {
-	run := r.File.Run
-	list := []benchfmt.Config{
-		config("goos", "linux"), config("goarch", goarch(run.Machine.Arch)), config("cpu", run.Machine.CPUModel),
-		config("clock", cmp.Or(run.Clock, result.ClockTime)), config("run", r.Name),
-	}
-	return slices.DeleteFunc(list, func(c benchfmt.Config) bool { return len(c.Value) == 0 })
-}
-
-// comment describes the run in a line that readers of the format ignore.
-func (r NamedRun) comment() string {
-	run := r.File.Run
-	text := "# kernel " + run.Kernel
-	for _, name := range slices.Sorted(maps.Keys(run.Versions)) {
-		text += ", " + name + " " + run.Versions[name]
-	}
-	return Plain(text) + "\n"
-}
-
-func config(key, value string) benchfmt.Config {
-	return benchfmt.Config{Key: key, Value: []byte(strings.TrimSpace(Plain(value))), File: true}
+	_, err := w.Write(b.Bytes())
+	return err
 }
 
 // goarch returns Go's name of an architecture of uname.
 func goarch(machine string) string {
-	switch machine {
-	case "x86_64":
-		return "amd64"
-	case "aarch64":
-		return "arm64"
-	}
-	return machine
+	return cmp.Or(map[string]string{"x86_64": "amd64", "aarch64": "arm64"}[machine], machine)
 }
 
 // benchName returns the name of a row's benchmark, such as TCPStream/veth/pod-ip/flows=4.
@@ -120,12 +82,7 @@ func benchName(row result.Row) benchfmt.Name {
 		}
 		name += word
 	}
-	name += "/" + strings.Map(func(r rune) rune {
-		if unicode.IsSpace(r) || !unicode.IsPrint(r) {
-			return '_'
-		}
-		return r
-	}, row.ID)
+	name += "/" + oneWord(row.ID)
 	if flows := row.Key().Flows; flows > 1 {
 		name += fmt.Sprintf("/flows=%d", flows)
 	}
@@ -148,10 +105,15 @@ func benchUnit(unit string) (name string, scale float64, better string) {
 	case result.UnitMicroseconds:
 		return "sec/op", 1e-6, "lower"
 	}
+	return strings.ReplaceAll(oneWord(unit), "=", "_"), 1, "lower"
+}
+
+// oneWord replaces what is no part of a word of the format.
+func oneWord(s string) string {
 	return strings.Map(func(r rune) rune {
-		if unicode.IsSpace(r) || !unicode.IsPrint(r) || r == '=' {
+		if unicode.IsSpace(r) || !unicode.IsPrint(r) {
 			return '_'
 		}
 		return r
-	}, unit), 1, "lower"
+	}, s)
 }

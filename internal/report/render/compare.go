@@ -3,39 +3,41 @@
 package render
 
 import (
-	"cmp"
 	"fmt"
 	"io"
+	"slices"
+	"strconv"
+	"strings"
 
 	"mustang/internal/report"
-	"mustang/internal/result/compare"
 )
 
 // WriteComparison prints a comparison of runs to w: the warnings, what differs in machine and settings, a
 // table for each suite and workload, and the rows that are not in all runs. Tables are as
 // wide as they have to be.
-func WriteComparison(w io.Writer, c *compare.Comparison, o Options) error {
-	p := &printer{w: w, options: o}
-	for _, warning := range comparisonWarnings(c) {
+func WriteComparison(w io.Writer, c *report.Comparison, o Options) error {
+	p, text := &printer{w: w, options: o}, c.Text(o.Wide)
+	for _, warning := range text.Warnings {
 		p.paragraph(warning, 0)
 	}
-	if head, lines := differing(c); len(lines) == 0 {
+	if len(c.Differs) == 0 {
 		p.line("Machine, versions and settings are the same.")
 	} else {
-		for _, line := range lines {
-			for i, value := range line {
-				line[i] = cmp.Or(value, report.None)
+		p.line(p.paint(ansiAmber, "What differs in machine and settings"))
+		for _, column := range text.Differs.Columns {
+			for i, cell := range column.Cells {
+				if cell.Text == "" {
+					column.Cells[i].Text = report.None
+				}
 			}
 		}
-		p.line(p.paint(ansiAmber, "What differs in machine and settings"))
-		p.cells(head, lines, false)
+		p.columns(text.Differs.Columns, nil)
 	}
-	for _, t := range c.Tables {
-		head, lines := comparisonCells(c, t, o.Wide)
-		p.heading(comparisonTitle(t))
-		p.cells(head, lines, true)
+	for _, t := range text.Tables {
+		p.heading(t.Title)
+		p.columns(t.Columns, nil)
 	}
-	for _, sentences := range [][]string{absentRows(c), comparisonFooter(c)} {
+	for _, sentences := range [][]string{text.Absent, text.Notes} {
 		if len(sentences) > 0 {
 			p.line("")
 		}
@@ -49,21 +51,62 @@ func WriteComparison(w io.Writer, c *compare.Comparison, o Options) error {
 	return nil
 }
 
-// cells prints a table of which all columns but the first are aligned on the left or right.
-func (p *printer) cells(head []string, lines [][]string, right bool) {
-	var columns []column
-	for i, name := range head {
-		c := report.Column{Head: []string{Plain(name)}, Right: right && i > 0}
-		for _, line := range lines {
-			c.Cells = append(c.Cells, report.Cell{Text: Plain(line[i])})
+// ComparisonCSV writes a line for each row and each run that is compared with the old one.
+func ComparisonCSV(w io.Writer, c *report.Comparison) error {
+	lines := [][]string{strings.Split("suite,row,workload,flows,unit,old_run,new_run,old,old_ci95_low,old_ci95_high,new,"+
+		"new_ci95_low,new_ci95_high,ratio,ratio_ci95_low,ratio_ci95_high,p,test,over,old_units,new_units,found,worse",
+		",")}
+	for _, t := range c.Tables {
+		for _, l := range t.Lines {
+			for i, d := range l.Deltas {
+				if d == nil {
+					continue
+				}
+				old, now := l.Figures[0], l.Figures[i+1]
+				lines = append(lines, slices.Concat(
+					[]string{t.Suite, l.ID, t.Workload, strconv.Itoa(t.Flows), t.Unit, c.Names[0], c.Names[i+1]},
+					withInterval(old.Median, old.CI95), withInterval(now.Median, now.CI95), withInterval(d.Ratio, d.CI95),
+					[]string{plainNumber(d.P), d.Test, d.Over, strconv.Itoa(d.Old), strconv.Itoa(d.New),
+						strconv.FormatBool(d.Found), strconv.FormatBool(d.Worse)}))
+			}
 		}
-		columns = append(columns, newColumn(c))
 	}
-	heads, body := layOut(columns)
-	for _, line := range heads {
-		p.line(p.paint(ansiDim, line))
+	return WriteCSV(w, lines)
+}
+
+// withInterval returns a figure and the ends of its interval, empty without one.
+func withInterval(v float64, ci *[2]float64) []string {
+	if ci == nil {
+		return []string{plainNumber(v), "", ""}
 	}
-	for _, line := range body {
-		p.line(line)
+	return []string{plainNumber(v), plainNumber(ci[0]), plainNumber(ci[1])}
+}
+
+// ComparisonMarkdown writes the warnings, what differs between the runs, the tables, and the rows that
+// are not in all of them.
+func ComparisonMarkdown(w io.Writer, c *report.Comparison) error {
+	var b strings.Builder
+	table := func(title string, columns []report.Column) {
+		lines := make([][]string, len(columns[0].Cells)+1)
+		for _, column := range columns {
+			lines[0] = append(lines[0], escape(column.Head[0]))
+			for i, cell := range column.Cells {
+				lines[i+1] = append(lines[i+1], escape(cell.Text))
+			}
+		}
+		markdownTable(&b, escape(title), lines)
 	}
+	text := c.Text(false)
+	for _, warning := range text.Warnings {
+		b.WriteString(escape(warning) + "\n\n")
+	}
+	if len(c.Differs) > 0 {
+		table("What differs", text.Differs.Columns)
+	}
+	for _, t := range text.Tables {
+		table(t.Title, t.Columns)
+	}
+	b.WriteString(escape(strings.Join(append(text.Absent, text.Notes...), " ")) + "\n")
+	_, err := io.WriteString(w, b.String())
+	return err
 }

@@ -6,45 +6,38 @@ import (
 	"encoding/csv"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode"
 
+	"mustang/internal/report"
 	"mustang/internal/result"
 )
 
-// CSV writes a line for each row of a file, also of those that were not measured. Numbers
+// CSV writes a line for each row of a file, measured or not. Numbers
 // have a decimal point and no separators; what is missing is empty.
 func CSV(w io.Writer, f result.File) error {
-	lines := [][]string{{
-		"suite", "row", "workload", "flows", "link", "variant", "datapath", "target", "via", "status", "unit",
-		"samples", "median",
-		"ci95_low", "ci95_high", "p50_us", "p90_us", "p99_us", "p999_us", "cpu_us_per_unit", "cpu_unit", "lost_share",
-		"setup", "reason",
-	}}
+	lines := [][]string{strings.Split("suite,row,workload,flows,link,variant,datapath,target,via,status,unit,samples,"+
+		"median,ci95_low,ci95_high,p50_us,p90_us,p99_us,p999_us,cpu_us_per_unit,cpu_unit,lost_share,setup,reason", ",")}
 	for _, r := range f.Rows {
-		line := []string{
-			r.Suite, r.ID, r.Workload, strconv.Itoa(r.Key().Flows), r.Link, r.Variant, r.Datapath, r.Target, r.Via,
-			r.Status, r.Unit,
-			strconv.Itoa(len(r.Samples)),
-		}
-		figures := make([]string, 8)
+		figures := make([]string, 8) // without the median where there are no samples
+		lost := ""
 		if len(r.Samples) > 0 {
-			figures[0] = plainNumber(r.Median)
+			copy(figures, withInterval(r.Median, r.CI95))
 			figures[7] = plainNumber(r.CPUUSPerUnit)
-		}
-		if r.CI95 != nil {
-			figures[1], figures[2] = plainNumber(r.CI95[0]), plainNumber(r.CI95[1])
+			if r.Workload == result.WorkloadUDPStream || r.Lost > 0 {
+				lost = plainNumber(r.LostShare)
+			}
 		}
 		if l := r.LatencyUS; l != nil {
-			figures[3], figures[4], figures[5], figures[6] = plainNumber(l.P50), plainNumber(l.P90), plainNumber(l.P99),
-				plainNumber(l.P999)
+			for i, v := range []float64{l.P50, l.P90, l.P99, l.P999} {
+				figures[3+i] = plainNumber(v)
+			}
 		}
-		lost := ""
-		if (r.Workload == result.WorkloadUDPStream || r.Lost > 0) && len(r.Samples) > 0 {
-			lost = plainNumber(r.LostShare)
-		}
-		lines = append(lines, append(append(line, figures...), r.CPUUnit, lost, r.Setup.String(), r.Reason))
+		lines = append(lines, slices.Concat([]string{r.Suite, r.ID, r.Workload, strconv.Itoa(r.Key().Flows), r.Link,
+			r.Variant, r.Datapath, r.Target, r.Via, r.Status, r.Unit, strconv.Itoa(len(r.Samples))}, figures,
+			[]string{r.CPUUnit, lost, r.Setup.String(), r.Reason}))
 	}
 	return WriteCSV(w, lines)
 }
@@ -52,18 +45,13 @@ func CSV(w io.Writer, f result.File) error {
 // WriteCSV writes lines of fields, without control characters. A field that a spreadsheet would take for a formula, of
 // a file of others, gets an apostrophe before it.
 func WriteCSV(w io.Writer, lines [][]string) error {
-	out := csv.NewWriter(w)
-	for _, line := range lines {
-		fields := make([]string, len(line))
-		for i, field := range line {
-			fields[i] = unformula(Plain(field))
-		}
-		if err := out.Write(fields); err != nil {
-			return err
+	plain := make([][]string, len(lines))
+	for i, line := range lines {
+		for _, field := range line {
+			plain[i] = append(plain[i], unformula(Plain(field)))
 		}
 	}
-	out.Flush()
-	return out.Error()
+	return csv.NewWriter(w).WriteAll(plain)
 }
 
 func unformula(field string) string {
@@ -97,9 +85,9 @@ func Markdown(w io.Writer, f result.File) error {
 		}
 		interval := ""
 		if r.CI95 != nil {
-			interval = digits(r.CI95[0]) + " to " + digits(r.CI95[1])
+			interval = report.Digits(r.CI95[0]) + " to " + report.Digits(r.CI95[1])
 		}
-		lines[k] = append(lines[k], []string{code(r.ID), digits(r.Median), escape(r.Unit), interval,
+		lines[k] = append(lines[k], []string{code(r.ID), report.Digits(r.Median), escape(r.Unit), interval,
 			strconv.Itoa(len(r.Samples)), escape(r.Note)})
 	}
 	var b strings.Builder

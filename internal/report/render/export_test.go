@@ -16,9 +16,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/perf/benchfmt"
 
+	"mustang/internal/report"
 	"mustang/internal/report/render"
 	"mustang/internal/result"
-	"mustang/internal/result/compare"
 )
 
 var update = flag.Bool("update", false, "rewrite testdata")
@@ -57,10 +57,10 @@ func later(f result.File) result.File {
 	return f
 }
 
-func comparison(t *testing.T) *compare.Comparison {
+func comparison(t *testing.T) *report.Comparison {
 	t.Helper()
 	f := read(t, "made-up")
-	c, err := compare.Runs(compare.Run{Name: "old", File: f}, compare.Run{Name: "new", File: later(f)})
+	c, err := report.Compare(report.NamedRun{Name: "old", File: f}, report.NamedRun{Name: "new", File: later(f)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,7 +116,7 @@ func TestComparisonOfNoisyRuns(t *testing.T) {
 		made("latency", "c", 1, 0)}
 	files[1].Rows = []result.Row{made("pod-links", "a", 716160, 2e6)}
 	files[1].Run.Quick = true
-	c, err := compare.Runs(compare.Run{Name: "20260101T000000Z", File: files[0]}, compare.Run{Name: "20260102T000000Z",
+	c, err := report.Compare(report.NamedRun{Name: "20260101T000000Z", File: files[0]}, report.NamedRun{Name: "20260102T000000Z",
 		File: files[1]})
 	if err != nil {
 		t.Fatal(err)
@@ -141,7 +141,7 @@ func TestBenchfmtHasAllSamples(t *testing.T) {
 	for _, name := range []string{"made-up", "suites", "counted"} {
 		f := read(t, name)
 		var b bytes.Buffer
-		if err := render.Benchfmt(&b, render.NamedRun{Name: "a run", File: f}); err != nil {
+		if err := render.Benchfmt(&b, report.NamedRun{Name: "a run", File: f}); err != nil {
 			t.Fatal(err)
 		}
 		type sample struct {
@@ -208,15 +208,16 @@ func TestHostileNames(t *testing.T) {
 		f.Rows[i].Suite = hostile
 	}
 	f.Run.Machine.CPUModel, f.Run.Kernel, f.Run.Versions = hostile, hostile, map[string]string{hostile: hostile}
-	c, err := compare.Runs(compare.Run{Name: "old", File: f}, compare.Run{Name: "new", File: later(f)})
+	other := later(f)
+	other.Run.Kernel += hostile
+	c, err := report.Compare(report.NamedRun{Name: "old", File: f}, report.NamedRun{Name: "new", File: other})
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.Differs = append(c.Differs, compare.Property{Name: hostile, Values: []string{hostile, hostile}})
 	for name, write := range map[string]func(*bytes.Buffer) error{
 		"csv":        func(b *bytes.Buffer) error { return render.CSV(b, f) },
 		"markdown":   func(b *bytes.Buffer) error { return render.Markdown(b, f) },
-		"benchfmt":   func(b *bytes.Buffer) error { return render.Benchfmt(b, render.NamedRun{Name: hostile, File: f}) },
+		"benchfmt":   func(b *bytes.Buffer) error { return render.Benchfmt(b, report.NamedRun{Name: hostile, File: f}) },
 		"comparison": func(b *bytes.Buffer) error { return render.ComparisonMarkdown(b, c) },
 		"as csv":     func(b *bytes.Buffer) error { return render.ComparisonCSV(b, c) },
 		"as text":    func(b *bytes.Buffer) error { return render.WriteComparison(b, c, render.Options{Wide: true}) },

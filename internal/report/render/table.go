@@ -16,30 +16,29 @@ const (
 	gap    = 2
 )
 
-// column is a column of a table as text.
+// column is a column of a table as text: the headings, then the cells.
 type column struct {
-	right bool
-	width int
-	head  []string
-	cells []string
+	right       bool
+	width       int
+	head, cells []string
 }
 
 // newColumn turns a column into strings. A column of marked cells gets a place for
 // the mark in each line.
 func newColumn(c report.Column) column {
 	out := column{right: c.Right}
+	room := ""
+	if c.Marked {
+		room = " "
+	}
 	for _, text := range c.Head {
-		if c.Marked {
-			text += " "
-		}
-		out.head = append(out.head, text)
+		out.head = append(out.head, text+room)
 	}
 	for _, cell := range c.Cells {
-		text := cell.Text + cell.Mark
-		if c.Marked && cell.Mark == "" {
-			text += " "
+		if cell.Mark == "" {
+			cell.Mark = room
 		}
-		out.cells = append(out.cells, text)
+		out.cells = append(out.cells, cell.Text+cell.Mark)
 	}
 	for _, text := range slices.Concat(out.head, out.cells) {
 		out.width = max(out.width, utf8.RuneCountInString(text))
@@ -75,62 +74,64 @@ func fit(all []report.Column, width int) (shown []column, left []string) {
 
 // layOut returns the lines of the headings and one line per row.
 func layOut(columns []column) (head, body []string) {
-	depth, rows := 0, 0
-	for _, c := range columns {
-		depth = max(depth, len(c.head))
-		rows = max(rows, len(c.cells))
-	}
-	row := func(cell func(column) string) string {
+	row := func(texts func(column) []string, at int) string {
 		var b strings.Builder
-		b.WriteString(strings.Repeat(" ", indent))
 		for i, c := range columns {
-			if i > 0 {
-				b.WriteString(strings.Repeat(" ", gap))
+			text := ""
+			if all := texts(c); at < len(all) {
+				text = all[at]
 			}
-			text := cell(c)
-			pad := strings.Repeat(" ", max(c.width-utf8.RuneCountInString(text), 0))
+			pad := strings.Repeat(" ", c.width-utf8.RuneCountInString(text))
 			if c.right {
 				text, pad = pad, text
 			}
-			b.WriteString(text + pad)
+			b.WriteString(strings.Repeat(" ", []int{indent, gap}[min(i, 1)]) + text + pad)
 		}
 		return strings.TrimRight(b.String(), " ")
 	}
+	depth, rows := 0, 0
+	for _, c := range columns {
+		depth, rows = max(depth, len(c.head)), max(rows, len(c.cells))
+	}
 	for i := range depth {
-		head = append(head, row(func(c column) string { return at(c.head, i) }))
+		head = append(head, row(func(c column) []string { return c.head }, i))
 	}
 	for i := range rows {
-		body = append(body, row(func(c column) string { return at(c.cells, i) }))
+		body = append(body, row(func(c column) []string { return c.cells }, i))
 	}
 	return head, body
-}
-
-func at(s []string, i int) string {
-	if i < len(s) {
-		return s[i]
-	}
-	return ""
 }
 
 // wrap breaks text between words into lines of at most width, the first
 // indented and the others indented by two more.
 func wrap(text string, width, indent int) []string {
 	var out []string
-	var line strings.Builder
-	length := 0
-	for _, word := range strings.Split(text, " ") {
+	line, length := "", 0
+	for i, word := range strings.Split(text, " ") {
 		n := utf8.RuneCountInString(word)
-		if length > 0 && length+1+n > width {
-			out = append(out, line.String())
-			line.Reset()
-			length = 0
-		}
 		before := " "
-		if length == 0 {
+		if i == 0 || length+1+n > width && length > 0 {
+			if i > 0 {
+				out = append(out, line)
+			}
 			before = strings.Repeat(" ", indent+min(len(out), 1)*2)
+			line, length = "", 0
 		}
-		line.WriteString(before + word)
+		line += before + word
 		length += len(before) + n
 	}
-	return append(out, line.String())
+	return append(out, line)
+}
+
+// clip cuts text to a number of characters, between words where it has any.
+func clip(text string, most int) string {
+	runes := []rune(text)
+	if len(runes) <= most {
+		return text
+	}
+	text = string(runes[:max(most-2, 0)])
+	if i := strings.LastIndex(text, " "); i > len(text)/2 {
+		text = text[:i]
+	}
+	return text + " …"
 }

@@ -5,6 +5,7 @@
 package render
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
@@ -89,25 +90,25 @@ func (p *printer) suite(s report.Suite) {
 	for _, note := range s.Notes {
 		p.paragraph(note, 0)
 	}
-	for _, w := range s.Workloads {
-		if w.Grid != nil {
-			p.table(w.Grid.Title, w.Grid)
-		}
-	}
-	for _, w := range s.Workloads {
-		if w.Paths != nil {
-			p.heading("Packet paths, " + report.LowerFirst(w.Name))
-			p.list(w.Paths)
-		}
-	}
-	for _, w := range s.Workloads {
-		if w.Costs != nil {
-			p.table(w.Costs.Title, w.Costs)
-		}
-	}
-	for _, w := range s.Workloads {
-		if w.Comparisons != nil {
-			p.table("Comparisons, "+report.LowerFirst(w.Name)+" (ratio within each round)", w.Comparisons)
+	for _, part := range []func(report.Workload) (string, *report.Table){
+		func(w report.Workload) (string, *report.Table) { return "", w.Grid },
+		func(w report.Workload) (string, *report.Table) {
+			return "Packet paths, " + report.LowerFirst(w.Name), w.Paths
+		},
+		func(w report.Workload) (string, *report.Table) { return "", w.Costs },
+		func(w report.Workload) (string, *report.Table) {
+			return "Comparisons, " + report.LowerFirst(w.Name) + " (ratio within each round)", w.Comparisons
+		},
+	} {
+		for _, w := range s.Workloads {
+			switch heading, t := part(w); {
+			case t == nil:
+			case t == w.Paths:
+				p.heading(heading)
+				p.list(t)
+			default:
+				p.table(cmp.Or(heading, t.Title), t)
+			}
 		}
 	}
 }
@@ -131,11 +132,10 @@ func (p *printer) failures(suites []report.Suite) {
 				p.heading("Skipped and failed")
 				started = true
 			}
-			rows := f.Rows
 			if p.several {
-				rows = s.Name + ": " + rows
+				f.Rows = s.Name + ": " + f.Rows
 			}
-			p.paragraph(f.Status+" "+rows+": "+f.Reason, 2)
+			p.paragraph(f.Status+" "+f.Rows+": "+f.Reason, 2)
 		}
 	}
 }
@@ -143,27 +143,33 @@ func (p *printer) failures(suites []report.Suite) {
 // table prints a table with its notes under a heading, in the colors of its lines' statuses.
 func (p *printer) table(heading string, t *report.Table) {
 	p.heading(heading)
-	shown, left := fit(t.Columns, p.options.Width)
+	if left := p.columns(t.Columns, t.Lines); len(left) > 0 {
+		p.paragraph("Columns left out for lack of width: "+strings.TrimSuffix(strings.Join(left, ", "), ".")+".", 2)
+	}
+	for _, note := range t.Notes {
+		p.paragraph(note, 2)
+	}
+}
+
+// columns prints columns: all of them without lines, else as many as fit. It returns the names of the others.
+func (p *printer) columns(columns []report.Column, of []report.Line) (left []string) {
+	width := p.options.Width
+	if of == nil {
+		width = 0
+	}
+	shown, left := fit(columns, width)
 	head, body := layOut(shown)
 	for _, line := range head {
 		p.line(p.paint(ansiDim, line))
 	}
 	for i, line := range body {
 		code := ""
-		switch t.Lines[i].Status {
-		case result.StatusFailed:
-			code = ansiRed
-		case result.StatusSkipped:
-			code = ansiDim
+		if of != nil {
+			code = map[string]string{result.StatusFailed: ansiRed, result.StatusSkipped: ansiDim}[of[i].Status]
 		}
 		p.line(p.paint(code, line))
 	}
-	if len(left) > 0 {
-		p.paragraph("Columns left out for lack of width: "+strings.TrimSuffix(strings.Join(left, ", "), ".")+".", 2)
-	}
-	for _, note := range t.Notes {
-		p.paragraph(note, 2)
-	}
+	return left
 }
 
 func (p *printer) heading(text string) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package compare
+package report
 
 import (
 	"cmp"
@@ -20,10 +20,19 @@ const leastUnits = 3
 // exactRanks is the largest sample for which ranks are counted rather than approximated.
 const exactRanks = 20
 
-// contrast compares a row of two runs, without correction for other rows.
-func contrast(old, row result.Row) *Delta {
+// mannWhitney is the test of samples, [delta.Test], and overSamples what it is over.
+const mannWhitney, overSamples = "mann-whitney", "samples"
+
+// levels are what Welch's test is over, the first that both rows have enough of.
+var levels = []string{"labs", "processes", "connections"}
+
+// contrast compares a row of two runs, without correction for other rows. Samples of different runs are not pairs. A
+// row that both runs measured in at least three labs is compared by Welch's t-test over the labs' mean logarithms; else
+// over those of its processes, or of its connections. A row whose samples have no such positions is compared by the
+// Mann-Whitney test over its samples.
+func contrast(old, row result.Row) *delta {
 	x, y := units(old), units(row)
-	for level, over := range []string{Labs, Processes, Connections} {
+	for level, over := range levels {
 		if len(x[level]) >= leastUnits && len(y[level]) >= leastUnits {
 			if d := welch(x[level], y[level]); d != nil {
 				d.Over = over
@@ -77,7 +86,7 @@ func units(r result.Row) (levels [3][]float64) {
 
 // welch compares means by Welch's t-test (B. Welch, Biometrika 34, 1947); nil if the values
 // do not vary.
-func welch(x, y []float64) *Delta {
+func welch(x, y []float64) *delta {
 	nx, ny := float64(len(x)), float64(len(y))
 	vx, vy := stats.Variance(x)/nx, stats.Variance(y)/ny
 	deviation := math.Sqrt(vx + vy)
@@ -88,9 +97,9 @@ func welch(x, y []float64) *Delta {
 	center := stats.Mean(y) - stats.Mean(x)
 	half := -stats.InvCDF(stats.TDist{V: freedom})(0.025) * deviation
 	t := center / deviation
-	return &Delta{
+	return &delta{
 		Ratio: math.Exp(center), CI95: &[2]float64{math.Exp(center - half), math.Exp(center + half)},
-		P: mathx.BetaInc(freedom/(freedom+t*t), freedom/2, 0.5), Test: Welch, Old: len(x), New: len(y),
+		P: mathx.BetaInc(freedom/(freedom+t*t), freedom/2, 0.5), Test: "welch-t", Old: len(x), New: len(y),
 	}
 }
 
@@ -98,9 +107,9 @@ func welch(x, y []float64) *Delta {
 // belong to it: the median of all ratios of a new sample to an old one (J. Hodges and E.
 // Lehmann, Annals of Mathematical Statistics 34, 1963). If a sample is 0, the ratio is that
 // of the medians, without interval; nil if the old one is 0.
-func ranks(old, row result.Row) *Delta {
+func ranks(old, row result.Row) *delta {
 	x, y := slices.Sorted(slices.Values(old.Samples)), slices.Sorted(slices.Values(row.Samples))
-	d := &Delta{P: 1, Test: MannWhitney, Over: Samples, Old: len(x), New: len(y)}
+	d := &delta{P: 1, Test: mannWhitney, Over: overSamples, Old: len(x), New: len(y)}
 	if x[0] != x[len(x)-1] || y[0] != y[len(y)-1] || x[0] != y[0] { // else there is nothing to rank
 		test := benchmath.AssumeNothing.Compare(benchmath.NewSample(x, &benchmath.DefaultThresholds),
 			benchmath.NewSample(y, &benchmath.DefaultThresholds))
@@ -165,9 +174,9 @@ func shift(x, y []float64, rank int) float64 {
 
 // holm corrects p-values for their number: the chance that any below 0.05 is false is at
 // most 5 % (S. Holm, Scandinavian Journal of Statistics 6, 1979).
-func holm(deltas []*Delta) {
+func holm(deltas []*delta) {
 	sorted := slices.Clone(deltas)
-	slices.SortStableFunc(sorted, func(a, b *Delta) int { return cmp.Compare(a.P, b.P) })
+	slices.SortStableFunc(sorted, func(a, b *delta) int { return cmp.Compare(a.P, b.P) })
 	least := 0.0
 	for i, d := range sorted {
 		if !(d.P >= 0) {

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package steps sums up and draws the steps of a path that was traced.
-package steps
+package report
 
 import (
 	"fmt"
 	"math"
 	"slices"
-	"strconv"
 	"strings"
 
 	"mustang/internal/result"
@@ -27,7 +25,7 @@ const (
 // class is how the steps of a class are drawn and counted.
 type class struct {
 	name, color string
-	// Total.Count counts the steps of kinds by a noun, and Total.More those of moreKinds by another.
+	// noun names the steps of kinds, which Total.Count counts. moreNoun and moreKinds belong to Total.More.
 	noun, moreNoun   string
 	kinds, moreKinds []string
 }
@@ -51,14 +49,6 @@ func classOf(name string) class {
 	return classes[i]
 }
 
-// Classes returns the names of all classes.
-func Classes() (names []string) {
-	for _, c := range classes {
-		names = append(names, c.name)
-	}
-	return names
-}
-
 // Total is the steps of one class.
 type Total struct {
 	Class string `json:"class"`
@@ -75,10 +65,10 @@ func (t Total) String() string {
 	var counts []string
 	c := classOf(t.Class)
 	if t.Count > 0 {
-		counts = append(counts, Number(t.Count, c.noun))
+		counts = append(counts, countOf(t.Count, c.noun))
 	}
 	if t.More > 0 {
-		counts = append(counts, Number(t.More, c.moreNoun))
+		counts = append(counts, countOf(t.More, c.moreNoun))
 	}
 	if len(counts) == 0 {
 		return t.Class
@@ -86,57 +76,49 @@ func (t Total) String() string {
 	return fmt.Sprintf("%s (%s)", t.Class, strings.Join(counts, ", "))
 }
 
-// Number returns a number of things in words.
-func Number(n int, name string) string {
-	switch {
-	case n == 1:
-		return "1 " + name
-	case strings.HasSuffix(name, "ch"):
-		name += "e"
-	}
-	return fmt.Sprintf("%d %ss", n, name)
-}
-
-// Totals returns the sums of all classes that have steps.
+// Totals returns the sums of all classes, in their order.
 func Totals(steps []result.Step) (totals []Total) {
 	for _, c := range classes {
-		t, found := Total{Class: c.name}, false
+		t := Total{Class: c.name}
 		for _, s := range steps {
-			if s.Class != c.name {
-				continue
-			}
-			found = true
-			t.Sum += s.Time
 			switch {
+			case s.Class != c.name:
+				continue
 			case slices.Contains(c.kinds, s.Kind):
 				t.Count++
 			case slices.Contains(c.moreKinds, s.Kind):
 				t.More++
 			}
+			t.Sum += s.Time
 		}
-		if found {
-			totals = append(totals, t)
-		}
+		totals = append(totals, t)
 	}
 	return totals
-}
-
-// Figure returns a figure without decimals, with commas.
-func Figure(value float64) string {
-	digits := strconv.FormatFloat(math.Round(math.Abs(value)), 'f', 0, 64)
-	for i := len(digits) - 3; i > 0; i -= 3 {
-		digits = digits[:i] + "," + digits[i:]
-	}
-	if value <= -0.5 {
-		return "-" + digits
-	}
-	return digits
 }
 
 // StepFigure returns the time of a step: "<" and a bound if it is too short to be told.
 func StepFigure(s result.Step) string {
 	if s.Time == 0 && s.Cost > 0 {
-		return "<" + Figure(math.Ceil(s.Cost))
+		return "<" + Number(math.Ceil(s.Cost), 0)
 	}
-	return Figure(s.Time)
+	return Number(s.Time, 0)
+}
+
+// Path is what a row's packets cross.
+type Path struct {
+	// Title is above its drawing, unless it is empty, and Note below that.
+	Title, Note string
+	// Clock is the unit of the figures.
+	Clock string
+	Steps []result.Step
+}
+
+// NewPath returns the path of a trace in the unit of a clock.
+func NewPath(title string, t result.Trace, clock string) Path {
+	p := Path{Title: title, Clock: clock, Steps: t.Steps, Note: fmt.Sprintf(
+		"%s %s without tracing, steps of %d transactions", Number(t.UntracedNS, 0), clock, t.Alike)}
+	if len(t.Omitted) > 0 {
+		p.Note += "; not shown: " + strings.Join(t.Omitted, ", ")
+	}
+	return p
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package compare
+package report
 
 import (
 	"math"
@@ -29,13 +29,13 @@ func made(id, unit string, labs int, samples ...float64) result.Row {
 	return r
 }
 
-func run(name string, rows ...result.Row) Run {
-	return Run{name, result.File{Schema: result.Schema, Run: result.Run{Clock: result.ClockTime}, Rows: rows}}
+func runOf(name string, rows ...result.Row) NamedRun {
+	return NamedRun{name, result.File{Schema: result.Schema, Run: result.Run{Clock: result.ClockTime}, Rows: rows}}
 }
 
-func compareRuns(t *testing.T, runs ...Run) *Comparison {
+func compareRuns(t *testing.T, runs ...NamedRun) *Comparison {
 	t.Helper()
-	c, err := Runs(runs[0], runs[1:]...)
+	c, err := Compare(runs...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +53,7 @@ func TestKnownValues(t *testing.T) {
 		}
 	}
 	d := contrast(made("r", "", 4, x...), made("r", "", 4, y...))
-	if d.Test != Welch || d.Over != Labs || d.Old != 4 || d.New != 4 {
+	if d.Test != "welch-t" || d.Over != "labs" || d.Old != 4 || d.New != 4 {
 		t.Errorf("%+v", d)
 	}
 	near("ratio", math.Log(d.Ratio), 10.375)
@@ -69,7 +69,7 @@ func TestKnownValues(t *testing.T) {
 
 	// All ranks apart: p = 2 * 4! 4! / 8!; the interval leaves out no pair: 2*P(U<=0) = 0.029.
 	d = contrast(made("r", "", 0, x...), made("r", "", 0, y...))
-	if d.Test != MannWhitney || d.Over != Samples {
+	if d.Test != mannWhitney || d.Over != overSamples {
 		t.Errorf("%+v", d)
 	}
 	near("p", d.P, 2.0/70)
@@ -98,9 +98,10 @@ func TestLevels(t *testing.T) {
 		over     string
 		units    int
 	}{
-		{labs, labs, Labs, 3}, {labs, processes, Processes, 3}, {connections, labs, Connections, 3},
-		{rounds, labs, Samples, 6},
-		{labs, zero, Samples, 6}, {same, same, Samples, 6}, {same, labs, Labs, 3}, {made("r", "", 0, 1), labs, Samples, 1},
+		{labs, labs, "labs", 3}, {labs, processes, "processes", 3}, {connections, labs, "connections", 3},
+		{rounds, labs, overSamples, 6},
+		{labs, zero, overSamples, 6}, {same, same, overSamples, 6}, {same, labs, "labs", 3},
+		{made("r", "", 0, 1), labs, overSamples, 1},
 	} {
 		d := contrast(tt.old, tt.row)
 		if d == nil || d.Over != tt.over || d.Old != tt.units {
@@ -123,7 +124,7 @@ func TestFalseFindings(t *testing.T) {
 		found, covered, rows := 0, 0, 0
 		const tables = 1000
 		for range tables {
-			var runs []Run
+			var runs []NamedRun
 			for _, name := range []string{"old", "new"} {
 				var rows []result.Row
 				for _, id := range []string{"a", "b", "c"} {
@@ -137,7 +138,7 @@ func TestFalseFindings(t *testing.T) {
 					}
 					rows = append(rows, made(id, result.UnitTransactions, labs, samples...))
 				}
-				runs = append(runs, run(name, rows...))
+				runs = append(runs, runOf(name, rows...))
 			}
 			claimed := false
 			for _, line := range compareRuns(t, runs...).Tables[0].Lines {
@@ -173,7 +174,7 @@ func TestDirections(t *testing.T) {
 		{result.UnitMilliseconds, low, high, true}, {result.UnitMilliseconds, high, low, false},
 		{result.UnitGbit, low, low, false},
 	} {
-		c := compareRuns(t, run("old", made("r", tt.unit, 0, tt.old...)), run("new", made("r", tt.unit, 0, tt.row...)))
+		c := compareRuns(t, runOf("old", made("r", tt.unit, 0, tt.old...)), runOf("new", made("r", tt.unit, 0, tt.row...)))
 		d := c.Tables[0].Lines[0].Deltas[0]
 		if d.Worse != tt.worse || d.Found != (tt.old[0] != tt.row[0]) {
 			t.Errorf("%s, %v to %v: %+v", tt.unit, tt.old, tt.row, d)
@@ -185,8 +186,8 @@ func TestDirections(t *testing.T) {
 			t.Errorf("%s: worse by 50 %%", tt.unit)
 		}
 	}
-	c := compareRuns(t, run("old", made("a", "", 0, 2), made("b", "", 0, 8), made("c", "", 0, 100)),
-		run("new", made("a", "", 0, 1), made("b", "", 0, 9)))
+	c := compareRuns(t, runOf("old", made("a", "", 0, 2), made("b", "", 0, 8), made("c", "", 0, 100)),
+		runOf("new", made("a", "", 0, 1), made("b", "", 0, 9)))
 	if diff := cmp.Diff([]float64{4, 3}, c.Tables[0].Geomean,
 		cmp.Comparer(func(a, b float64) bool { return math.Abs(a-b) < 1e-9 })); diff != "" {
 		t.Errorf("geomean (-want +got):\n%s", diff)
@@ -194,12 +195,12 @@ func TestDirections(t *testing.T) {
 	if ci := c.Tables[0].GeomeanCI95; len(ci) != 1 || ci[0] != nil {
 		t.Errorf("an interval of a mean of rows without one: %v", ci)
 	}
-	c = compareRuns(t, run("old", made("r", "", 0, low...)), run("new", made("r", "", 0, high...)))
+	c = compareRuns(t, runOf("old", made("r", "", 0, low...)), runOf("new", made("r", "", 0, high...)))
 	if mean, row := c.Tables[0].GeomeanCI95[0], c.Tables[0].Lines[0].Deltas[0].CI95; math.Abs(mean[0]-row[0]) > 0.01 ||
 		math.Abs(mean[1]-row[1]) > 0.01 {
 		t.Errorf("interval of the mean of one row %v, of the row %v", mean, row)
 	}
-	c = compareRuns(t, run("old", made("a", "", 0, 0), made("b", "", 0, 8)), run("new", made("a", "", 0, 1),
+	c = compareRuns(t, runOf("old", made("a", "", 0, 0), made("b", "", 0, 8)), runOf("new", made("a", "", 0, 1),
 		made("b", "", 0, 9)))
 	if c.Tables[0].Geomean != nil || c.Tables[0].Lines[0].Deltas[0] != nil {
 		t.Errorf("of a figure of 0: %v, %v", c.Tables[0].Geomean, c.Tables[0].Lines[0].Deltas[0])
@@ -212,11 +213,11 @@ func TestMissing(t *testing.T) {
 		Reason: "no good"}
 	skipped := failed
 	skipped.ID = "d"
-	c := compareRuns(t, run("old", made("a", "", 0, 1), made("b", "", 0, 1), skipped), run("new", made("c", "", 0, 1),
+	c := compareRuns(t, runOf("old", made("a", "", 0, 1), made("b", "", 0, 1), skipped), runOf("new", made("c", "", 0, 1),
 		failed, skipped, made("a", "", 0, 1)))
-	want := []Missing{
-		{Suite: "s", ID: "b", Workload: "tcp_rr", Flows: 1, Run: "new", Reason: "failed: no good"},
-		{Suite: "s", ID: "c", Workload: "tcp_rr", Flows: 1, Run: "old"},
+	want := []missing{
+		{Key: result.Key{Suite: "s", ID: "b", Workload: "tcp_rr", Flows: 1}, Run: "new", Reason: "failed: no good"},
+		{Key: result.Key{Suite: "s", ID: "c", Workload: "tcp_rr", Flows: 1}, Run: "old"},
 	}
 	if diff := cmp.Diff(want, c.Missing); diff != "" {
 		t.Errorf("missing (-want +got):\n%s", diff)
@@ -228,15 +229,15 @@ func TestMissing(t *testing.T) {
 
 // TestRefused compares what can't be compared.
 func TestRefused(t *testing.T) {
-	counted := run("counted", made("a", result.UnitPerPacket, 0, 1))
+	counted := runOf("counted", made("a", result.UnitPerPacket, 0, 1))
 	counted.File.Run.Clock = result.ClockInstructions
-	timed := run("timed", made("a", result.UnitGbit, 0, 1))
-	other := run("other", made("a", result.UnitTransactions, 0, 1))
-	for want, runs := range map[string][]Run{
+	timed := runOf("timed", made("a", result.UnitGbit, 0, 1))
+	other := runOf("other", made("a", result.UnitTransactions, 0, 1))
+	for want, runs := range map[string][]NamedRun{
 		"timed measured time, counted counted instructions": {timed, timed, counted},
 		"a tcp_rr is in Gbit/s and transactions/s":          {timed, other},
 	} {
-		if _, err := Runs(runs[0], runs[1:]...); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := Compare(runs...); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q in it", err, want)
 		}
 	}
@@ -244,7 +245,7 @@ func TestRefused(t *testing.T) {
 
 // TestDiffers names what is not the same, and nothing else.
 func TestDiffers(t *testing.T) {
-	a, b := run("a"), run("b")
+	a, b := runOf("a"), runOf("b")
 	a.File.Run = result.Run{
 		Machine: result.Machine{CPUModel: "x", CPUs: 2}, Kernel: "6.6", Versions: map[string]string{"go": "1"},
 		Pinning:  map[string]int{"client": 0},
@@ -255,7 +256,7 @@ func TestDiffers(t *testing.T) {
 		Pinning:  map[string]int{"client": 1},
 		Settings: map[string]string{"s": "1", "u": "2"}, SliceSeconds: 2, Seed: 2, Clock: result.ClockTime,
 	}
-	want := []Property{
+	want := []property{
 		{"cpus", []string{"2", "4"}}, {"kernel", []string{"6.6", "6.12"}}, {"version of go", []string{"1", "2"}},
 		{"t", []string{"1", ""}},
 		{"u", []string{"", "2"}}, {"CPU of client", []string{"0", "1"}}, {"slice", []string{"10ms", "2s"}},
@@ -282,9 +283,43 @@ func TestLostWithoutJudgement(t *testing.T) {
 		"enough samples":     {"transactions/s", old, old, 0},
 		"rate falls to 0":    {"transactions/s", old, []float64{0}, 0}, // it is worse
 	} {
-		co := compareRuns(t, run("old", made("r", c.unit, 0, c.old...)), run("new", made("r", c.unit, 0, c.now...)))
+		co := compareRuns(t, runOf("old", made("r", c.unit, 0, c.old...)), runOf("new", made("r", c.unit, 0, c.now...)))
 		if lost := co.Lost(); len(lost) != c.lost {
 			t.Errorf("%s: lost %v, want %d", name, lost, c.lost)
+		}
+	}
+}
+
+// TestWarnings names what disturbed runs, and says nothing of a quiet one.
+func TestWarnings(t *testing.T) {
+	aa := func(low, high float64, class string) result.Comparison {
+		return result.Comparison{AA: true, CI95: &[2]float64{low, high}, Class: class}
+	}
+	quiet, noisy, wild := runOf("quiet"), runOf("noisy"), runOf("wild")
+	quiet.File.Run.Comparisons = []result.Comparison{aa(0.98, 1.03, "kernel"), aa(0.3, 2, "user space"), {AA: true}}
+	quiet.File.Run.Notes = []string{"The peer is far away.", repeatRun}
+	noisy.File.Run.Quick, noisy.File.Run.Comparisons = true, []result.Comparison{aa(0.96, 1.2, "")}
+	wild.File.Run.Interrupted, wild.File.Run.Comparisons = true, []result.Comparison{aa(0.25, 1.5, "kernel")}
+	wild.File.Run.Notes = []string{"Others kept 2.0 CPUs busy. Repeat the run on a quiet machine."}
+	want := []runWarning{
+		{"noisy", []string{"quick run", "the same path measured twice may differ by 20.0 %"}},
+		{"wild", []string{"interrupted", "others kept 2.0 CPUs busy",
+			"the same path measured twice may differ by a factor of 4.0"}},
+	}
+	if diff := cmp.Diff(want, compareRuns(t, quiet, noisy, wild).Warnings); diff != "" {
+		t.Errorf("warnings (-want +got):\n%s", diff)
+	}
+}
+
+// TestLacks tells a run without a suite from one that lacks rows of it.
+func TestLacks(t *testing.T) {
+	other := made("z", "", 0, 1)
+	other.Suite = "other"
+	c := compareRuns(t, runOf("old", made("a", "", 0, 1), made("b", "", 0, 1), other), runOf("new", made("a", "", 0, 1)),
+		runOf("none", made("c", "", 0, 1)))
+	for run, want := range map[string][2]bool{"old": {false, false}, "new": {false, true}, "none": {false, true}} {
+		if got := [2]bool{!c.measured[[2]string{run, "s"}], !c.measured[[2]string{run, "other"}]}; got != want {
+			t.Errorf("%s lacks s and other: %v, want %v", run, got, want)
 		}
 	}
 }

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package report
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// ComparisonText is a comparison as readers see it.
+type ComparisonText struct {
+	// Warnings has a sentence for each run that is quick, disturbed or noisy.
+	Warnings []string
+	// Differs has a line for each property of machine and settings that differs.
+	Differs Table
+	Tables  []Table
+	// Absent has a sentence for each run and reason that rows lack, and Notes explain the marks.
+	Absent, Notes []string
+}
+
+// Text returns the comparison for readers. Wide tables also have the tests.
+func (c *Comparison) Text(wide bool) ComparisonText {
+	out := ComparisonText{Absent: c.absent(), Notes: c.notes()}
+	for _, w := range c.Warnings {
+		out.Warnings = append(out.Warnings, w.Run+": "+strings.Join(w.Texts, "; ")+".")
+	}
+	columns := []column[property]{texts(0, func(p property) string { return p.Name }, "")}
+	for i, name := range c.Names {
+		columns = append(columns, texts(0, func(p property) string { return p.Values[i] }, name))
+	}
+	out.Differs.Columns = allColumns(c.Differs, columns...)
+	for _, t := range c.Tables {
+		out.Tables = append(out.Tables, c.table(t, wide))
+	}
+	return out
+}
+
+// table has for each row the figures with the half-width of their intervals, and the differences, with a bound where
+// none was found. The last line is the geometric mean.
+func (c *Comparison) table(t comparedTable, wide bool) Table {
+	lines := slices.Clone(t.Lines)
+	if len(t.Geomean) > 0 {
+		mean := comparedLine{ID: "geomean"}
+		for i, v := range t.Geomean {
+			mean.Figures = append(mean.Figures, &comparedFigure{Median: v, CI95: &[2]float64{}})
+			if i > 0 {
+				ci := t.GeomeanCI95[i-1]
+				mean.Deltas = append(mean.Deltas, &delta{Ratio: v / t.Geomean[0], CI95: ci,
+					Found: ci != nil && (ci[0] > 1 || ci[1] < 1)})
+			}
+		}
+		lines = append(lines, mean)
+	}
+	columns := []column[comparedLine]{texts(0, func(l comparedLine) string { return l.ID }, "row")}
+	for i, name := range c.Names {
+		columns = append(columns, numbers(0, func(l comparedLine) string { return l.Figures[i].String() }, name))
+		if i == 0 {
+			continue
+		}
+		of := func(text func(*delta) string, head string) {
+			columns = append(columns, numbers(0, func(l comparedLine) string {
+				if l.Deltas[i-1] == nil {
+					return ""
+				}
+				return text(l.Deltas[i-1])
+			}, head))
+		}
+		of((*delta).change, "delta")
+		of((*delta).span, "95 % interval")
+		of((*delta).probability, "p")
+		if wide {
+			of((*delta).test, "test")
+		}
+	}
+	direction := "more is better"
+	if t.LessIsBetter {
+		direction = "less is better"
+	}
+	return Table{Title: fmt.Sprintf("%s, %s, %s (%s)", t.Suite, t.Title(), t.Unit, direction),
+		Columns: allColumns(lines, columns...)}
+}
+
+// String prints a figure with the half-width of its interval; of a mean, whose interval is 0, alone.
+func (f *comparedFigure) String() string {
+	switch {
+	case f == nil:
+		return None
+	case f.CI95 == nil || f.Median == 0:
+		return Digits(f.Median) + " ± ∞"
+	case *f.CI95 == [2]float64{}:
+		return Digits(f.Median)
+	}
+	half := max(f.CI95[1]-f.Median, f.Median-f.CI95[0]) / math.Abs(f.Median)
+	if half > 1 {
+		return Digits(f.Median) + " ± >100 %"
+	}
+	return Digits(f.Median) + " ± " + percent("%.*f", half)
+}
+
+// change prints a difference, or how far the interval of one that was not found reaches.
+func (d *delta) change() string {
+	switch ci := d.CI95; {
+	case d.Found:
+		return signed(d.Ratio)
+	case ci == nil || ci[0] > 1 || ci[1] < 1:
+		return "not certain"
+	default:
+		return "within " + strings.TrimPrefix(signed(1+max(ci[1]-1, 1-ci[0])), "+")
+	}
+}
+
+func (d *delta) span() string {
+	if d.CI95 == nil {
+		return ""
+	}
+	return signed(d.CI95[0]) + " to " + signed(d.CI95[1])
+}
+
+func (d *delta) probability() string {
+	switch {
+	case d.Test == "": // of a mean
+		return ""
+	case d.P < 0.001:
+		return "<0.001"
+	}
+	return strconv.FormatFloat(d.P, 'f', 3, 64)
+}
+
+func (d *delta) test() string {
+	if d.Test == "" {
+		return ""
+	}
+	return fmt.Sprintf("%s, %d and %d %s", d.Test, d.Old, d.New, d.Over)
+}
+
+// signed prints a ratio as a change in per cent, and as a factor from 2 on.
+func signed(ratio float64) string {
+	if ratio >= 2 {
+		return factor(ratio)
+	}
+	return percent("%+.*f", ratio-1)
+}
+
+// percent prints a share to a tenth of a per cent, or to a hundredth if it is small.
+func percent(verb string, share float64) string {
+	places := 1
+	if math.Abs(share) < 0.00095 {
+		places = 2
+	}
+	return fmt.Sprintf(verb+" %%", places, share*100)
+}
+
+// notes explain the marks and name the tests.
+func (c *Comparison) notes() []string {
+	over := map[string]bool{}
+	unknown, zero := false, false
+	for _, t := range c.Tables {
+		for _, l := range t.Lines {
+			for i, d := range l.Deltas {
+				if d != nil {
+					over[d.Over] = true
+					zero = zero || d.CI95 == nil && l.Figures[0].CI95 != nil && l.Figures[i+1].CI95 != nil
+				}
+			}
+			for _, f := range l.Figures {
+				unknown = unknown || f != nil && f.CI95 == nil
+			}
+		}
+	}
+	var tests, out []string
+	for _, level := range levels {
+		if over[level] {
+			tests = append(tests, "Welch's t over the log means of "+level)
+		}
+	}
+	if over[overSamples] {
+		tests = append(tests, "Mann-Whitney U over samples")
+	}
+	if len(tests) > 0 {
+		out = append(out, "within or not certain: no difference found (p ≥ 0.05). p: "+strings.Join(tests, "; ")+
+			"; corrected for the number of differences in the table (Holm). Each interval is of one row alone.")
+	}
+	if unknown {
+		out = append(out, "± ∞ too few labs or samples for a 95 % interval.")
+	}
+	if zero {
+		out = append(out, "A row with a sample of 0 lacks an interval of its difference.")
+	}
+	return out
+}
+
+// absent has a sentence for each run and reason that rows lack. A suite that a run lacks is
+// named, and not its rows.
+func (c *Comparison) absent() []string {
+	var by byReason[string]
+	for _, m := range c.Missing {
+		reason := "Not in " + m.Run
+		if m.Reason != "" {
+			reason += ", " + m.Reason
+		}
+		what := m.ID + " " + m.Title()
+		if !c.measured[[2]string{m.Run, m.Suite}] {
+			what = "suite " + m.Suite
+		}
+		if !slices.Contains(by.items[reason], what) {
+			by.add(reason, what)
+		}
+	}
+	for i, reason := range by.reasons {
+		by.reasons[i] = reason + ": " + strings.Join(by.items[reason], ", ") + "."
+	}
+	return by.reasons
+}

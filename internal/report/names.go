@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package report
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"mustang/internal/result"
+)
+
+// connectionName names the connection of a row's pods, such as "bridge call-off" or
+// "veth+eBPF", unless the row has a label. One host, no overlay and IPv4 go
+// without saying.
+func connectionName(r result.Row) string {
+	name := r.Label
+	if name == "" {
+		name = r.Link
+		if r.Variant != "" && r.Repeats == "" {
+			name += " " + r.Variant
+		}
+		if r.Datapath == result.DatapathEBPF {
+			name += "+eBPF"
+		}
+	}
+	if r.Placement == result.PlacementTwoHosts {
+		name += " (two hosts)"
+	}
+	if r.Overlay == result.OverlayVXLAN {
+		name += " (VXLAN)"
+	}
+	if r.Family == "ipv6" {
+		name += " (IPv6)"
+	}
+	return strings.ReplaceAll(name, " + eBPF", "+eBPF") // as older files have it
+}
+
+// spelt spells the datapath of an ID as connections do.
+func spelt(id string) string { return strings.ReplaceAll(id, "+ebpf", "+eBPF") }
+
+// targetNames name what the client connects to, where the file's name does not do.
+var targetNames = map[string]string{
+	result.TargetHostIP: "host IP", result.TargetPodIP: "pod IP", result.TargetClusterIP: "cluster IP",
+	result.TargetPublishedPort: "published port",
+}
+
+// vias are the kinds of cluster IP in their order, with their names in tables and in narrow headings.
+var vias = []struct{ via, name, short string }{
+	{result.ViaNone, "none", "none"}, {result.ViaIPTables, "iptables", "ipt"}, {result.ViaNFTables, "nftables", "nft"},
+	{result.ViaIPVS, "IPVS", "IPVS"}, {result.ViaEBPFTC, "eBPF packet", "eBPF"},
+	{result.ViaEBPFSocket, "eBPF socket", "eBPF"}, {result.ViaDocker, "Docker", "Docker"},
+}
+
+// viaIndex is the index of a kind of cluster IP, which Validate has checked; an empty one counts as ViaNone.
+func viaIndex(via string) int {
+	return max(0, slices.IndexFunc(vias, func(v struct{ via, name, short string }) bool { return v.via == via }))
+}
+
+// viaName names what turns the target's address into the server's.
+func viaName(via string) string {
+	if via == "" {
+		return ""
+	}
+	return vias[viaIndex(via)].name
+}
+
+// shortUnit shortens a unit for the heading of a column.
+func shortUnit(unit string) string {
+	return strings.NewReplacer("instructions/", "instr./", "transactions", "trans.", "transaction",
+		"trans.").Replace(unit)
+}
+
+// workloadNames names a workload: its title, an explanation, one of its flows, the heading of its column in a summary,
+// and many of it, where that is not the title.
+type workloadNames struct{ Name, Title, Explanation, Flow, Short, Plural string }
+
+// allWorkloads lists the workloads in the order of a report.
+func allWorkloads(counted bool) []workloadNames {
+	names := []workloadNames{
+		{result.WorkloadTCPStream, "Throughput", "one TCP stream", "TCP stream", "streams", "streams"},
+		{result.WorkloadUDPStream, "UDP throughput", "one UDP stream", "UDP stream", "UDP", "UDP streams"},
+		{result.WorkloadTCPRR, "Request/response", "one byte each way on an open TCP connection", "connection", "requests",
+			"requests"},
+		{result.WorkloadTCPCRR, "Connect/request/response", "a new TCP connection for each transaction", "client",
+			"connections", "connections"},
+		{result.WorkloadUDPRR, "UDP request/response", "one datagram each way", "client", "UDP r./r.", "UDP requests"},
+		{result.WorkloadCNIAdd, "ADD", "", "call", "ADD", ""},
+		{result.WorkloadCNIDel, "DEL", "", "call", "DEL", ""},
+		{result.WorkloadFirstPacket, "First packet", "the median time in which connections to services picked at random open",
+			"client", "1st packet", ""},
+		{result.WorkloadFirstPacketP99, "First packet, 99th percentile", "the same, of the slowest in a hundred", "client",
+			"1st p99", ""},
+		{result.WorkloadServiceProgram, "Programming", "all services, into empty tables", "writer", "program", ""},
+		{result.WorkloadServiceChange, "Change of a service", "from its begin to the first connection at the new backend",
+			"writer", "change", ""},
+		{result.WorkloadServiceMemory, "Memory", "the kernel's, for a service of four backends", "writer", "memory", ""},
+		{result.WorkloadPolicyApply, "Policy", "from the begin of writing it to the first connection that is denied",
+			"writer", "apply", ""},
+		{result.WorkloadPolicyChange, "Change of a policy",
+			"from its begin to the first connection that is allowed or denied", "writer", "change", ""},
+	}
+	if counted {
+		names[1].Title, names[1].Explanation, names[1].Plural = "UDP packets", "small ones, sent one way", "UDP packets"
+	}
+	return names
+}
+
+// workloadLabel is a row's workload, with the number of flows if there are several, and with
+// its setup.
+func workloadLabel(row result.Row) string {
+	label := row.Workload
+	if row.Flows > 1 {
+		label += fmt.Sprintf("-%d", row.Flows)
+	}
+	if setup := row.Setup.String(); setup != "" {
+		label += " (" + setup + ")"
+	}
+	return label
+}
+
+// countIDs counts rows by ID, and by its first part, which the rows of a connection share.
+func countIDs(rows []result.Row) map[string]int {
+	n := map[string]int{}
+	for _, row := range rows {
+		first, _, _ := strings.Cut(row.ID, "/")
+		n[row.ID]++
+		n[first+"/"]++
+	}
+	return n
+}
+
+// nameRows names rows by the prefix that all rows of a connection share, by ID where
+// only some of them are meant, and with the workload where the ID has others.
+func nameRows(rows []result.Row, total map[string]int) string {
+	here := countIDs(rows)
+	var names []string
+	for _, row := range rows {
+		first, _, _ := strings.Cut(row.ID, "/")
+		shared := first + "/"
+		switch {
+		case here[shared] == 0 || here[row.ID] == 0: // named already
+		case here[shared] == total[shared] && total[shared] > total[row.ID]:
+			names = append(names, "all of "+first)
+			here[shared] = 0
+		case here[row.ID] == total[row.ID]:
+			names = append(names, row.ID)
+			here[row.ID] = 0
+		default:
+			names = append(names, row.ID+" ("+workloadLabel(row)+")")
+		}
+	}
+	return strings.Join(names, ", ")
+}
+
+// rowName names a row by its label, or by its ID.
+func rowName(r result.Row) string { return spelt(cmp.Or(r.Label, r.Repeats, r.ID)) }
