@@ -30,7 +30,7 @@ func (l *lines) read(b *Batch) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for i := range b.Len() {
-		l.all = append(l.all, Decode(b.Packet(i)).String())
+		l.all = append(l.all, FormatPacket(b.Packet(i)))
 	}
 	return nil
 }
@@ -91,7 +91,7 @@ func TestEach(t *testing.T) {
 			}
 			for _, garbage := range []string{"\x00", "\x45", "\x60 short", "\xff\xff\xff", "\x45" + strings.Repeat("\xff", 50)} {
 				inject(t, ns, "left", []byte(garbage))
-				eventually(t, &seen, Decode([]byte(garbage)).String())
+				eventually(t, &seen, FormatPacket([]byte(garbage)))
 			}
 		})
 	}
@@ -204,12 +204,12 @@ func TestTAPFrames(t *testing.T) {
 
 func TestBatch(t *testing.T) {
 	d := open(t, testkit.Namespace(t, "batch"), Options{Offload: true, MTU: 576})
-	b := d.NewBatch()
+	b := d.newBatch()
 	if want := packetSize / d.mtu; cap(b.lengths) < want {
 		t.Errorf("room for %d packets, want %d: what one read returns at MTU %d", cap(b.lengths), want, d.mtu)
 	}
 	count := 0
-	for b.Add(payload(count + 1)) {
+	for b.add(payload(count + 1)) {
 		count++
 	}
 	if count != b.Len() || count != cap(b.lengths) {
@@ -220,8 +220,8 @@ func TestBatch(t *testing.T) {
 			t.Fatalf("packet %d is another", i)
 		}
 	}
-	b.Reset()
-	if b.Len() != 0 || b.Add(make([]byte, packetSize+1)) || !b.Add(make([]byte, packetSize)) {
+	b.lengths = b.lengths[:0]
+	if b.Len() != 0 || b.add(make([]byte, packetSize+1)) || !b.add(make([]byte, packetSize)) {
 		t.Errorf("%d packets after Reset and one too large", b.Len())
 	}
 }
