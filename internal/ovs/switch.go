@@ -129,8 +129,6 @@ func (s *Switch) await(number, milliseconds int) error {
 type Bridge struct {
 	Name     string
 	Datapath string // Kernel or UserSpace
-	// Standalone is false if the bridge forwards only as an OpenFlow controller tells it (fail_mode secure).
-	Standalone bool
 	// Owned is true if AddBridge added the bridge.
 	Owned bool
 
@@ -151,7 +149,6 @@ func (s *Switch) Bridge(name string) (Bridge, error) {
 	var rows []struct {
 		UUID         set       `json:"_uuid"`
 		DatapathType string    `json:"datapath_type"`
-		FailMode     set       `json:"fail_mode"`
 		Ports        set       `json:"ports"`
 		ExternalIDs  stringMap `json:"external_ids"`
 	}
@@ -163,8 +160,7 @@ func (s *Switch) Bridge(name string) (Bridge, error) {
 	}
 	r := rows[0]
 	return Bridge{
-		Name: name, Datapath: cmp.Or(r.DatapathType, Kernel), Standalone: r.FailMode.first() != "secure",
-		Owned: owned(r.ExternalIDs), uuid: r.UUID.first(), ports: r.Ports,
+		Name: name, Datapath: cmp.Or(r.DatapathType, Kernel), Owned: owned(r.ExternalIDs), uuid: r.UUID.first(), ports: r.Ports,
 	}, nil
 }
 
@@ -193,16 +189,6 @@ func (s *Switch) AddBridge(b BridgeSpec) error {
 		return err
 	}
 	return s.verify(b.Name)
-}
-
-// RepairBridge makes an owned bridge Standalone again.
-func (s *Switch) RepairBridge(b Bridge) error {
-	if !b.Owned || b.Standalone {
-		return nil
-	}
-	return s.apply(operation{
-		"op": "update", "table": "Bridge", "where": where(equal("name", b.Name)), "row": row{"fail_mode": "standalone"},
-	})
 }
 
 // DeleteBridge deletes a bridge with its ports.

@@ -138,7 +138,6 @@ func deviationsOfSegments() []deviation {
 		{"bridge is down", allBridged(), inHost("mst0", down), `device "mst0" in`},
 		{"bridge is missing", allBridged(), inHost("mst0", unlink), `device "mst0" is missing`},
 		{"gateway", allBridged(), inHost("mst0", removeAddr("fd00:10::1/64")), "lacks address fd00:10::1/64"},
-		{"netfilter call", allBridged(), callNetfilter, "netfilter call"},
 	}
 }
 
@@ -163,9 +162,6 @@ func deviationsOfDevices() []deviation {
 		})), "isolates pods from each other"},
 		{"policy", []string{"netkit", "netkit-l2"}, dropInNetkit(vnl.IFLA_NETKIT_POLICY), `device "msta" in`},
 		{"peer's policy", []string{"netkit", "netkit-l2"}, dropInNetkit(vnl.IFLA_NETKIT_PEER_POLICY), "the peer of device"},
-		{"not persistent", allRelayed(), loseDevice, "is not persistent"},
-		{"TAP instead of TUN", []string{"tun"}, replaceTuntap(netlink.TUNTAP_MODE_TAP), "is a TAP device, not TUN"},
-		{"TUN instead of TAP", []string{"tap"}, replaceTuntap(netlink.TUNTAP_MODE_TUN), "is a TUN device, not TAP"},
 	}
 }
 

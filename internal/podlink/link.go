@@ -204,7 +204,9 @@ func (c *checker) bothEnds(t linkType, s session, outside deviceSpec) (ends link
 	if s.inside.ns != nil {
 		ends.pod = c.device(s.inside, s.config.spec(s.pod))
 	}
-	t.check(c, s, ends)
+	if t.check != nil {
+		t.check(c, s, ends)
+	}
 	return ends
 }
 

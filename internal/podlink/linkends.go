@@ -27,7 +27,7 @@ type linkType struct {
 	requirement requirement
 	// add creates both ends, down, each in its namespace.
 	add func(s session) (linkEnds, error)
-	// check adds the deviations of two devices of that kind from such ends. Either may be nil.
+	// check adds the deviations of two devices of that kind from such ends. Either may be nil. It is nil for TUN and TAP.
 	check func(c *checker, s session, ends linkEnds)
 }
 
@@ -218,7 +218,7 @@ func (t tuntapMode) linkType() linkType {
 		return err
 	}
 	return linkType{
-		kind: "tun", relayed: true, delivery: DeliverToHostDevice, add: t.add, check: t.check,
+		kind: "tun", relayed: true, delivery: DeliverToHostDevice, add: t.add,
 		requirement: requirement{feature: "TUN/TAP devices", module: "tun", since: "2.4.0", try: try},
 	}
 }
@@ -295,22 +295,4 @@ func macOfAddress(addr netip.Addr) net.HardwareAddr {
 	sum := sha256.Sum256(addr.AsSlice())
 	sum[0] = sum[0]&^1 | 2
 	return sum[:6]
-}
-
-func (t tuntapMode) check(c *checker, s session, ends linkEnds) {
-	for _, end := range []struct {
-		h    nsHandle
-		link netlink.Link
-	}{{s.host, ends.host}, {s.inside, ends.pod}} {
-		device, ok := end.link.(*netlink.Tuntap)
-		if !ok {
-			continue
-		}
-		if have := tuntapMode(device.Mode); have != t {
-			c.add("device %q in %q is a %s device, not %s", device.Name, end.h.ns.Name(), have, t)
-		}
-		if device.NonPersist {
-			c.add("device %q in %q is not persistent", device.Name, end.h.ns.Name())
-		}
-	}
 }

@@ -44,7 +44,8 @@ type Mode interface {
 	// Create attaches a pod to a network that is set up. If it fails, it has undone its changes. The error matches
 	// fs.ErrExist if the name of a device is taken.
 	Create(network Network, pod Pod) (Attachment, error)
-	// Check returns nil, or a *DeviationError that lists the deviations from the result of Setup and Create.
+	// Check returns nil, or a *DeviationError that lists the deviations from the result of Setup and Create. It does not
+	// look at the netfilter call, nor at what joins bridges to other hosts.
 	Check(network Network, pod Pod) error
 	// Delete removes the result of Create. It is no error if that is gone, or the pod's namespace (pod.Namespace is
 	// then nil). pod.Addresses name the host's routes to the pod.

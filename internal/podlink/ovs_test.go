@@ -179,7 +179,6 @@ func deviationsOfOVS() []deviation {
 			f.network.Bridge = sharedBridge
 		}, `port "msta" of Open vSwitch is not on bridge "shared"`},
 		{"no bridge", allOVS(), inOVS("del-br", DefaultBridge), `bridge "mst0" is missing in the database`},
-		{"bridge waits for a controller", allOVS(), inOVS("set-fail-mode", DefaultBridge, "secure"), "fail_mode secure"},
 		{"port does not work", allOVS(), inOVS("--no-wait", "set", "Interface", "msta", `error="it is broken"`),
 			`port "msta" of Open vSwitch: it is broken`},
 		{"bridge is down", allOVS(), inHost(DefaultBridge, down), `device "mst0" in`},

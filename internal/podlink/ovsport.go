@@ -71,11 +71,8 @@ func (o ovsPorts) check(c *checker, at session) {
 	}
 	defer s.sw.Close()
 	bridge := c.ovsBridge(s)
-	ends := c.bothEnds(o.linkType, at, deviceSpec{settings: ovsPortSettings(at.pod.HostIfName)})
+	c.bothEnds(o.linkType, at, deviceSpec{settings: ovsPortSettings(at.pod.HostIfName)})
 	c.ovsPort(s, bridge, at.pod.HostIfName)
-	if ends.pod != nil && bridge.Datapath == ovs.UserSpace {
-		c.noOffloads(s.inside.ns, at.pod.IfName)
-	}
 }
 
 // remove removes the port from the switch, and deletes the ends. Without the switch the ends still go.
