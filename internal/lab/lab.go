@@ -41,7 +41,7 @@ type Lab struct {
 	cgroup      string               // path of the lab's control group; empty without one
 	datapath    *datapath.Datapath   // nil without one, and in a lab of a file
 	opened      []*datapath.Datapath // all that are open
-	kubeProxy   proxy                // nil until it is opened
+	kubeProxy   *proxy               // nil until it is opened
 	allowlist   allowlist            // nil until it is opened
 	switches    map[string]string    // sockets of the databases of Open vSwitch, by namespace
 	ovsDatapath string               // kind of the Open vSwitch datapath; empty without one
