@@ -57,7 +57,7 @@ func TestProbe(t *testing.T) {
 	if !errors.As(err, &unsupported) {
 		t.Fatalf("error is %v", err)
 	}
-	for _, part := range []string{"fancy devices", "module fancy", "Linux 99.1", kernelRelease()} {
+	for _, part := range []string{"fancy devices", "module fancy", "Linux 99.1", Lacks("", "", "", "", nil).Kernel} {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("error %q does not contain %q", err, part)
 		}

@@ -32,10 +32,7 @@ func configureBridge(host nsHandle, link netlink.Link, network Network) error {
 	if network.NetfilterCall {
 		call = 1
 		if !available {
-			return &UnsupportedError{
-				Mode: "bridge", Feature: "netfilter call for bridges", Module: "br_netfilter", Since: "3.18",
-				Kernel: kernelRelease(),
-			}
+			return Lacks("bridge", "netfilter call for bridges", "br_netfilter", "3.18", nil)
 		}
 	}
 	if link.Attrs().MTU != network.mtu() {

@@ -10,6 +10,8 @@ import (
 	"slices"
 
 	"github.com/go-json-experiment/json/jsontext"
+
+	"mustang/internal/rtnl"
 )
 
 // firstPod is the number of the first pod of a network that the plan gives an address.
@@ -128,7 +130,7 @@ func (r *reader) assign(host string, forms map[string]*podForm, n *Network) erro
 					gateway.Masked(), n.Link, host)
 			case by != "":
 				return wrong(g.field, "%v is the address of %s", g.addr, by)
-			case g.addr == gateway.Masked().Addr() || g.addr == Broadcast(gateway):
+			case g.addr == gateway.Masked().Addr() || IsBroadcast(gateway, g.addr):
 				return wrong(g.field, "%v is the address of all of %v", g.addr, gateway.Masked())
 			}
 			taken[g.addr] = n.Pods[i].Name
@@ -159,7 +161,7 @@ func free(gateway netip.Prefix, taken map[netip.Addr]string) netip.Addr {
 		first = first.Next()
 	}
 	for _, addr := range []netip.Addr{first, gateway.Addr().Next()} {
-		for ; addr.IsValid() && gateway.Contains(addr) && addr != Broadcast(gateway); addr = addr.Next() {
+		for ; addr.IsValid() && gateway.Contains(addr) && !IsBroadcast(gateway, addr); addr = addr.Next() {
 			if taken[addr] == "" {
 				return addr
 			}
@@ -168,16 +170,9 @@ func free(gateway netip.Prefix, taken map[netip.Addr]string) netip.Addr {
 	return netip.Addr{}
 }
 
-// Broadcast returns the last address of an IPv4 prefix; the zero value in IPv6.
-func Broadcast(prefix netip.Prefix) netip.Addr {
-	if !prefix.Addr().Is4() {
-		return netip.Addr{}
-	}
-	bytes := prefix.Masked().Addr().As4()
-	for bit := prefix.Bits(); bit < 32; bit++ {
-		bytes[bit/8] |= 1 << (7 - bit%8)
-	}
-	return netip.AddrFrom4(bytes)
+// IsBroadcast reports whether an address is the last one of an IPv4 prefix.
+func IsBroadcast(prefix netip.Prefix, addr netip.Addr) bool {
+	return addr.Is4() && addr == rtnl.LastAddress(prefix)
 }
 
 // ownAddresses gives a host addresses: the gateways of its first network, or the first ones of the plan.
