@@ -16,7 +16,6 @@ import (
 	"golang.org/x/sys/unix"
 	"sigs.k8s.io/knftables"
 
-	"mustang/internal/qdisc"
 	"mustang/internal/rtnl"
 	"mustang/internal/testkit"
 )
@@ -223,23 +222,6 @@ func TestAddRemote(t *testing.T) {
 		slices.Sort(found)
 		if want := []string{"00:00:00:00:00:00 10.0.0.2", pod.String() + " 10.0.0.2"}; !slices.Equal(found, want) {
 			t.Errorf("forwarding entries are %q, want %q", found, want)
-		}
-		return err
-	})
-}
-
-// TestUplinkPortKeepsQueues has Open vSwitch change its configuration after the uplink port
-// got a queueing discipline.
-func TestUplinkPortKeepsQueues(t *testing.T) {
-	f := newHostOf(t, "ovs-veth")
-	f.network.UplinkPort = uplinkName
-	testkit.Succeed(t, f.mode.Setup(f.network))
-	testkit.Succeed(t, qdisc.Emulate(f.network.Host, uplinkName, 1e9, 0))
-	f.create(t, f.newPod(t, 0))
-	withLink(t, f.network.Host, uplinkName, func(host nsHandle, link netlink.Link) error {
-		queues, err := host.QdiscList(link)
-		if !slices.ContainsFunc(queues, func(q netlink.Qdisc) bool { return q.Type() == "tbf" }) {
-			t.Errorf("the uplink port's queues are %v", queues)
 		}
 		return err
 	})

@@ -119,30 +119,22 @@ func addError(err error, name, kind string, ns *netns.Namespace) error {
 // Before Linux 6.15 the kernel refuses a name that a device of the host has (in a pod "eth0" often is) with EEXIST. The
 // device then gets its name in a second step.
 func addInside(host, inside nsHandle, device netlink.Link) (netlink.Link, error) {
-	name := device.Attrs().Name
-	device.Attrs().Namespace = netlink.NsFd(inside.ns.FD())
+	attrs := device.Attrs()
+	name := attrs.Name
+	attrs.Namespace = netlink.NsFd(inside.ns.FD())
 	err := host.LinkAdd(device)
 	if errors.Is(err, unix.EEXIST) && inside.checkNameFree(name) == nil {
-		return addRenamed(host, inside, device)
+		attrs.Name = "mst" + rand.Text()[:8]
+		err = host.LinkAdd(device)
 	}
 	if err != nil {
 		return nil, addError(err, name, device.Type(), inside.ns)
 	}
-	inside.undo.add(func() error { return inside.remove(name, device.Type()) })
-	return inside.link(name)
-}
-
-// addRenamed creates a device inside a namespace with a temporary name and renames it there.
-func addRenamed(host, inside nsHandle, device netlink.Link) (netlink.Link, error) {
-	name, current := device.Attrs().Name, "mst"+rand.Text()[:8]
-	device.Attrs().Name = current
-	if err := host.LinkAdd(device); err != nil {
-		return nil, addError(err, name, device.Type(), inside.ns)
-	}
+	current := attrs.Name
 	inside.undo.add(func() error { return inside.remove(current, device.Type()) })
 	link, err := inside.link(current)
-	if err != nil {
-		return nil, err
+	if err != nil || current == name {
+		return link, err
 	}
 	if err := inside.failed(inside.LinkSetName(link, name), name, "name %s"); err != nil {
 		return nil, err

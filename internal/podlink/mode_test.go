@@ -79,37 +79,6 @@ func loadModules(t *testing.T) {
 	}
 }
 
-// TestProbeModes has every mode say what is missing, if something is, and from
-// which Linux on it is there. The root namespace stays as it was.
-func TestProbeModes(t *testing.T) {
-	testkit.RequireRoot(t)
-	since := map[string]string{
-		"ipvlan-l2": "3.19", "ipvlan-l3": "3.19", "ipvlan-l3s": "4.9", "netkit": "6.7", "netkit-l2": "6.7",
-	}
-	loadModules(t)
-	before := testkit.RootSnapshot(t)
-	for _, mode := range Modes() {
-		err := mode.Probe()
-		if err == nil {
-			continue
-		}
-		var unsupported *UnsupportedError
-		if !errors.As(err, &unsupported) {
-			t.Errorf("mode %s: error is %v", mode.Name(), err)
-			continue
-		}
-		if unsupported.Mode != mode.Name() || unsupported.Module == "" || unsupported.Feature == "" {
-			t.Errorf("mode %s: error is %+v", mode.Name(), unsupported)
-		}
-		if want, ok := since[mode.Name()]; ok && !strings.Contains(err.Error(), "since Linux "+want+")") {
-			t.Errorf("error %q does not name Linux %s", err, want)
-		}
-	}
-	if got := testkit.RootSnapshot(t); got != before {
-		t.Errorf("the root namespace changed:\n%s", difference(before, got))
-	}
-}
-
 // namedElsewhere lists the string literals outside of this package that equal the name
 // of a link mode, by file or directory. All are data or mean something else: other
 // packages decide by Traits.

@@ -3,18 +3,15 @@
 package podlink
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"net/netip"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
 	"mustang/internal/netns"
 	"mustang/internal/ovs"
@@ -33,7 +30,6 @@ func datapathTests() []datapathTest {
 		{"name", testOVSName},
 		{"answers", testOVSAnswers},
 		{"reconfigured", testOVSReconfigured},
-		{"segments", testOVSSegments},
 		{"MTU", testOVSMTU},
 		{"database", testOVSDatabase},
 		{"both the pod's and the host's", testOVSAtOnce},
@@ -98,39 +94,6 @@ func testOVSReconfigured(t *testing.T, f *fixture, _ string) {
 	for _, p := range paths() {
 		for _, family := range []int{4, 6} {
 			t.Run(fmt.Sprintf("%s/IPv%d", p.name, family), func(t *testing.T) { testPath(t, f, p, family) })
-		}
-	}
-}
-
-// testOVSSegments sends datagrams that the kernel is to cut into segments, by
-// which the switch must not be overstrained.
-func testOVSSegments(t *testing.T, f *fixture, _ string) {
-	f.create(t, f.newPod(t, 0))
-	f.create(t, f.newPod(t, 1))
-	for _, addr := range f.pods[1].Addresses {
-		server := testkit.Echo(t, f.pods[1].Namespace, "udp", netip.AddrPortFrom(addr, 0).String())
-		// A user-space switch may lose packets of a flow that it learns just then.
-		testkit.Eventually(t, 5*time.Second, func() error {
-			_, err := testkit.RoundTrip(t, f.pods[0].Namespace, "udp", server.String(), []byte("hello"))
-			return err
-		})
-		conn := testkit.Must(testkit.Dial(f.pods[0].Namespace, "udp", server.String()))(t)
-		defer conn.Close()
-		const size, count = 1000, 8
-		raw := testkit.Must(conn.(*net.UDPConn).SyscallConn())(t)
-		var err error
-		testkit.Succeed(t, raw.Control(func(fd uintptr) {
-			err = unix.SetsockoptInt(int(fd), unix.IPPROTO_UDP,
-				unix.UDP_SEGMENT, size)
-		}))
-		testkit.Succeed(t, err)
-		testkit.Must(conn.Write(bytes.Repeat([]byte("s"), size*count)))(t)
-		for i := range count {
-			testkit.Succeed(t, conn.SetReadDeadline(time.Now().Add(5*time.Second)))
-			n, err := conn.Read(make([]byte, 1<<16))
-			if err != nil || n != size {
-				t.Fatalf("%v: segment %d: %d bytes, %v", addr, i, n, err)
-			}
 		}
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"strings"
 	"sync"
 	"testing"
@@ -107,38 +106,6 @@ func eventually(t *testing.T, seen *lines, want string) {
 		}
 		return fmt.Errorf("no line %q in %q", want, seen.matching(""))
 	})
-}
-
-// TestEachCuts has a large segment cut into packets as they are on a wire.
-func TestEachCuts(t *testing.T) {
-	ns := testkit.Namespace(t, "each")
-	d := open(t, ns, Options{Name: "left", Addresses: leftAddresses, Offload: true})
-	var seen lines
-	background(t, func(ctx context.Context) error { return d.Each(ctx, seen.read) })
-	conn := testkit.Must(testkit.Dial(ns, "udp", "10.9.0.77:53"))(t)
-	defer conn.Close()
-	raw := testkit.Must(conn.(*net.UDPConn).SyscallConn())(t)
-	var set error
-	if err := raw.Control(func(fd uintptr) {
-		set = unix.SetsockoptInt(int(fd), unix.IPPROTO_UDP, unix.UDP_SEGMENT,
-			1000)
-	}); err != nil || set != nil {
-		t.Fatal(err, set)
-	}
-	if _, err := conn.Write(payload(2500)); err != nil {
-		t.Fatal(err)
-	}
-	testkit.Eventually(t, 5*time.Second, func() error {
-		whole, rest := seen.matching("1028 IPv4"), seen.matching("528 IPv4")
-		if len(whole) != 2 || len(rest) != 1 {
-			return fmt.Errorf("2500 bytes in datagrams of 1000 came as %q", seen.matching("UDP"))
-		}
-		return nil
-	})
-	device := testkit.Must(rtnl.In(ns).Device("left"))(t)
-	if counted := countersOf(d).ReadPackets; counted < device.TxPackets+2 {
-		t.Errorf("%d packets read of %d that the kernel sent: the kernel cut them", counted, device.TxPackets)
-	}
 }
 
 func TestEachEnds(t *testing.T) {
