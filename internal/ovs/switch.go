@@ -40,9 +40,8 @@ func CheckUserSpace() error {
 	return unix.Close(fd)
 }
 
-// Switch is a connection to the database of an Open vSwitch. It is for one
-// goroutine. Changes return when ovs-vswitchd has applied them. After one has timed out, later changes do not wait, so
-// that failed changes can be undone quickly.
+// Switch is a connection to the database of an Open vSwitch. It is for one goroutine. Changes return when ovs-vswitchd
+// has applied them. After one has timed out, later changes do not wait, so that failed changes can be undone quickly.
 type Switch struct {
 	db   *database
 	away bool // ovs-vswitchd has not answered
@@ -267,9 +266,8 @@ func (s *Switch) EnsurePort(b Bridge, p Port) error {
 	return s.verify(p.Name)
 }
 
-// DeletePort deletes the port of that name from its bridge, and reports whether
-// there was one that ovs-vswitchd has deleted: if ovs-vswitchd is away, it deletes the device later. A port that
-// AddPort did not add is an error.
+// DeletePort deletes the port of that name from its bridge, and reports whether there was one that ovs-vswitchd has
+// deleted: if ovs-vswitchd is away, it deletes the device later. A port that AddPort did not add is an error.
 func (s *Switch) DeletePort(name string) (deleted bool, err error) {
 	port, found, err := s.port(name)
 	if err != nil || !found {

@@ -22,12 +22,10 @@ import (
 	"mustang/internal/testkit"
 )
 
-// slow lets two datagrams of flood pass at once, and then one a second. Two or none
-// wait.
+// slow lets two datagrams of flood pass at once, and then one a second. Two or none wait.
 var slow = qdisc.Limit{Rate: 8_000, Burst: 20_000}
 
-// flooded is how many datagrams flood sends. Most of them must not come out, unless
-// it takes half a minute.
+// flooded is how many datagrams flood sends. Most of them must not come out, unless it takes half a minute.
 const flooded = 60
 
 // TestBandwidth limits one direction at a time, and counts what the limit drops
@@ -143,9 +141,8 @@ func received(conn net.PacketConn, want int, quiet time.Duration) (count int) {
 	return count
 }
 
-// awaitDrops returns when a device's limit has dropped some of a flood, which a
-// switch in user space takes its time to hand on. Where the kernel refuses one
-// packet such a switch drops those behind it itself, so what counts is how little
+// awaitDrops returns when a device's limit has dropped some of a flood, which a switch in user space takes its time to
+// hand on. Where the kernel refuses one packet such a switch drops those behind it itself, so what counts is how little
 // the device has sent.
 func awaitDrops(t *testing.T, ns *netns.Namespace, device string) {
 	t.Helper()
@@ -161,8 +158,7 @@ func awaitDrops(t *testing.T, ns *netns.Namespace, device string) {
 	}
 }
 
-// limitStatistics are the counters of a device's limit, whichever way it is kept; nil
-// if it has none.
+// limitStatistics are the counters of a device's limit, whichever way it is kept; nil if it has none.
 func limitStatistics(t *testing.T, ns *netns.Namespace, device string) (out *netlink.QdiscStatistics) {
 	t.Helper()
 	var drops uint32 // of the program that comes before the queue

@@ -20,9 +20,8 @@ import (
 	"mustang/internal/testkit"
 )
 
-// TestNetfilterCall switches the call on and off, and back again under the same
-// pods. It counts by rules of the host, in the tables for
-// routed packets, what crosses the bridge from pod to pod.
+// TestNetfilterCall switches the call on and off, and back again under the same pods. It counts by rules of the host,
+// in the tables for routed packets, what crosses the bridge from pod to pod.
 func TestNetfilterCall(t *testing.T) {
 	testkit.RequireTool(t, "nft")
 	for _, first := range []bool{false, true} {
@@ -64,8 +63,7 @@ func testNetfilterCall(t *testing.T, f *fixture) {
 	}
 }
 
-// countPackets counts the UDP packets to addr that the host's prerouting rules
-// see while send runs.
+// countPackets counts the UDP packets to addr that the host's prerouting rules see while send runs.
 func countPackets(t *testing.T, f *fixture, addr netip.Addr, send func()) uint64 {
 	t.Helper()
 	const table, chain, counter = "mst-test", "prerouting", "seen"
@@ -165,8 +163,7 @@ func TestUplinkPort(t *testing.T) {
 	}
 }
 
-// TestUplinkPortFails has Setup fail at what joins a bridge to other hosts, and
-// compares the host before and after.
+// TestUplinkPortFails has Setup fail at what joins a bridge to other hosts, and compares the host before and after.
 func TestUplinkPortFails(t *testing.T) {
 	for _, row := range []setupFailure{
 		{"uplink port is missing", []string{"bridge", "ovs-veth"}, func(s *situation) { s.f.network.UplinkPort = "none0" },
@@ -197,8 +194,7 @@ func TestUplinkPortFails(t *testing.T) {
 	}
 }
 
-// TestAddRemote reads the forwarding entries of a VXLAN device: one for what has
-// none, and those that were added.
+// TestAddRemote reads the forwarding entries of a VXLAN device: one for what has none, and those that were added.
 func TestAddRemote(t *testing.T) {
 	f := newHostOf(t, "bridge")
 	f.network.VXLAN, f.network.MTU = testTunnel(), 1450

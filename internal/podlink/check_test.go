@@ -226,8 +226,7 @@ func givenRoutes(mode Mode) (given []Route, want []Route) {
 	return given, want
 }
 
-// TestRoutes gives a pod routes: they are there, and told, and Check finds when one is
-// gone or another.
+// TestRoutes gives a pod routes: they are there, and told, and Check finds when one is gone or another.
 func TestRoutes(t *testing.T) {
 	forEachMode(t, func(t *testing.T, mode Mode) {
 		f := newFixture(t, mode, 0)
@@ -339,10 +338,9 @@ func by(dst, via string) Route {
 	return Route{Dst: netip.MustParsePrefix(dst), Via: netip.MustParseAddr(via)}
 }
 
-// TestRouters has another than the host be the router, by an address of the link
-// alone for IPv6: pods have their default routes by it, the host has its own address
-// and not the router's, and nothing is left after Delete. Check finds the router's
-// address on the host.
+// TestRouters has another than the host be the router, by an address of the link alone for IPv6: pods have their
+// default routes by it, the host has its own address and not the router's, and nothing is left after Delete. Check
+// finds the router's address on the host.
 func TestRouters(t *testing.T) {
 	forEachMode(t, func(t *testing.T, mode Mode) {
 		if !mode.Traits().Switched {

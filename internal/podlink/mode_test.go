@@ -43,8 +43,7 @@ func TestLookup(t *testing.T) {
 	}
 }
 
-// TestProbe tells a missing kernel feature from other failures, and leaves no
-// namespace.
+// TestProbe tells a missing kernel feature from other failures, and leaves no namespace.
 func TestProbe(t *testing.T) {
 	testkit.RequireRoot(t)
 	err := probe("fancy", veth().requirement, requirement{
@@ -68,8 +67,7 @@ func TestProbe(t *testing.T) {
 	}
 }
 
-// loadModules has the kernel load what the modes are made of, which may bring
-// settings to all namespaces.
+// loadModules has the kernel load what the modes are made of, which may bring settings to all namespaces.
 func loadModules(t *testing.T) {
 	t.Helper()
 	for _, mode := range Modes() {
@@ -79,9 +77,8 @@ func loadModules(t *testing.T) {
 	}
 }
 
-// namedElsewhere lists the string literals outside of this package that equal the name
-// of a link mode, by file or directory. All are data or mean something else: other
-// packages decide by Traits.
+// namedElsewhere lists the string literals outside of this package that equal the name of a link mode, by file or
+// directory. All are data or mean something else: other packages decide by Traits.
 func namedElsewhere() map[string][]string {
 	kinds := []string{"veth", "bridge", "macvlan", "netkit", "tun", "tap"} // the kernel's kinds of devices
 	return map[string][]string{
@@ -220,8 +217,7 @@ func TestMode(t *testing.T) {
 	}
 }
 
-// TestMAC gives a pod's device an address, has Check notice another one, and has
-// modes refuse that can't.
+// TestMAC gives a pod's device an address, has Check notice another one, and has modes refuse that can't.
 func TestMAC(t *testing.T) {
 	forEachMode(t, func(t *testing.T, mode Mode) {
 		f := newFixture(t, mode, 0)
@@ -247,8 +243,7 @@ func TestMAC(t *testing.T) {
 	})
 }
 
-// TestAttachmentRoutes compares what Create says of addresses and routes with
-// what the pod's device has.
+// TestAttachmentRoutes compares what Create says of addresses and routes with what the pod's device has.
 func TestAttachmentRoutes(t *testing.T) {
 	forEachMode(t, func(t *testing.T, mode Mode) {
 		f := newFixture(t, mode, 1)

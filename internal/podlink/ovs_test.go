@@ -21,8 +21,7 @@ import (
 	"mustang/internal/testkit"
 )
 
-// startOpenVSwitch starts an Open vSwitch for a host that ends with the test, and
-// returns the socket of its database.
+// startOpenVSwitch starts an Open vSwitch for a host that ends with the test, and returns the socket of its database.
 func startOpenVSwitch(t *testing.T, host *netns.Namespace) string {
 	t.Helper()
 	return runOpenVSwitch(t, host, "").Socket()
@@ -43,8 +42,7 @@ func runOpenVSwitch(t *testing.T, host *netns.Namespace, datapath string) *ovs.I
 	return s
 }
 
-// newOVSDir is a directory that is not there yet. It is not the test's own, whose
-// path is too long for a socket.
+// newOVSDir is a directory that is not there yet. It is not the test's own, whose path is too long for a socket.
 func newOVSDir(t *testing.T) string {
 	t.Helper()
 	if err := ovs.FindPrograms(); err != nil {
@@ -89,8 +87,7 @@ func shareHost(t *testing.T, mode Mode) Mode {
 	return sharedHost{mode, f.network}
 }
 
-// fixture is a fixture on the shared host, which is as new again when the test is
-// over.
+// fixture is a fixture on the shared host, which is as new again when the test is over.
 func (h sharedHost) fixture(t *testing.T) *fixture {
 	t.Helper()
 	before := describe(t, h.network.Host)
@@ -138,8 +135,7 @@ func (h sharedHost) fixture(t *testing.T) *fixture {
 	return &fixture{mode: h.Mode, network: network, large: true, stopRelay: map[string]func(){}}
 }
 
-// withSwitch runs fn with a connection to the database of a network's Open
-// vSwitch.
+// withSwitch runs fn with a connection to the database of a network's Open vSwitch.
 func withSwitch(t *testing.T, network Network, fn func(s *ovs.Switch) error) {
 	t.Helper()
 	s := testkit.Must(openSwitch(network))(t)

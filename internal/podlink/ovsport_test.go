@@ -98,8 +98,7 @@ func testOVSReconfigured(t *testing.T, f *fixture, _ string) {
 	}
 }
 
-// testOVSName gives the pod's device the name that was asked for, as far as the
-// datapath allows.
+// testOVSName gives the pod's device the name that was asked for, as far as the datapath allows.
 func testOVSName(t *testing.T, f *fixture, datapath string) {
 	f.create(t, f.newPod(t, 0))
 	want := "eth0"

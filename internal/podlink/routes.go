@@ -21,8 +21,7 @@ type Route struct {
 	// Traits.Layer3, whose routes name only the device. In Pod.Routes, an invalid one stands for the gateway of Dst's
 	// family. Otherwise it is a neighbour's address: only the gateway in modes without Traits.Switched.
 	Via netip.Addr `json:"gw,omitzero"`
-	// OnLink has Via be a neighbour that is outside of the pod's prefixes or, if Via is
-	// invalid, all of Dst be neighbours.
+	// OnLink has Via be a neighbour that is outside of the pod's prefixes or, if Via is invalid, all of Dst be neighbours.
 	OnLink bool `json:"onlink,omitempty"`
 	// MTU and AdvMSS are in bytes; 0 is the device's MTU and the MSS that follows from it.
 	MTU    int `json:"mtu,omitempty"`

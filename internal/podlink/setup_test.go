@@ -15,8 +15,7 @@ import (
 	"mustang/internal/testkit"
 )
 
-// setupFailure is a situation in which Setup must fail, and leave everything as
-// it was, in each of its modes.
+// setupFailure is a situation in which Setup must fail, and leave everything as it was, in each of its modes.
 type setupFailure struct {
 	name    string
 	modes   []string

@@ -35,8 +35,7 @@ func TestMacvlanBesideIPVLAN(t *testing.T) {
 	}
 }
 
-// TestTapOfVM makes a port for a program that is an end of a link itself, such as
-// a VM.
+// TestTapOfVM makes a port for a program that is an end of a link itself, such as a VM.
 func TestTapOfVM(t *testing.T) {
 	for _, name := range []string{"tap", "ovs-tap"} {
 		t.Run(name, func(t *testing.T) { testTapOfVM(t, name) })
@@ -84,8 +83,7 @@ func testTapOfVM(t *testing.T, name string) {
 	nothingLeft(t, empty, describe(t, f.network.Host))
 }
 
-// spoilPort takes the port of a VM out of the switch, which Check notices, and
-// makes the link anew.
+// spoilPort takes the port of a VM out of the switch, which Check notices, and makes the link anew.
 func spoilPort(t *testing.T, f *fixture, pod Pod) {
 	t.Helper()
 	if f.mode.Name() == "tap" {

@@ -30,8 +30,7 @@ type Device struct {
 	// ParentIndex is the index of the parent of a macvlan, ipvlan or VLAN device, in the namespace PeerNSID. 0 if it
 	// has none.
 	ParentIndex int
-	// PeerNSID is this namespace's id (netnsid) of the namespace of PeerIndex or ParentIndex; -1 if it is this
-	// namespace.
+	// PeerNSID is this namespace's id (netnsid) of the namespace of PeerIndex or ParentIndex; -1 if it is this namespace.
 	PeerNSID int
 	// Layer3 is whether the device is an ipvlan whose packets the host routes: of mode l3 or l3s.
 	Layer3 bool

@@ -49,8 +49,7 @@ func handle(t *testing.T, ns *netns.Namespace) *netlink.Handle {
 	return h
 }
 
-// makeDevices gives a a bridge with a port, whose peer is in b, and a macvlan
-// device on the bridge.
+// makeDevices gives a a bridge with a port, whose peer is in b, and a macvlan device on the bridge.
 func makeDevices(t *testing.T, a, b *netns.Namespace) {
 	t.Helper()
 	inA, inB := handle(t, a), handle(t, b)
