@@ -204,8 +204,7 @@ func (s seenOnWire) checkEncapsulation(t *testing.T, l *lab.Lab) {
 func leftoversOf(t *testing.T, name, dir string) []string {
 	t.Helper()
 	return slices.DeleteFunc(leftovers(t, name, dir), func(entry string) bool {
-		return !strings.Contains(entry,
-			name+".")
+		return !strings.Contains(entry, name+".")
 	})
 }
 

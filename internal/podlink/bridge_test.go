@@ -173,8 +173,7 @@ func TestUplinkPortFails(t *testing.T) {
 		{"uplink port is another bridge's port", []string{"bridge"}, func(s *situation) {
 			addBridge(s.t, s.f.network.Host, "br0")
 			withHandle(s.t, s.f.network.Host, func(host nsHandle) error {
-				return host.LinkSetMaster(byName(uplinkName),
-					byName("br0"))
+				return host.LinkSetMaster(byName(uplinkName), byName("br0"))
 			})
 		}, "port of another switch"},
 		{"VXLAN id", []string{"bridge", "ovs-veth"}, func(s *situation) { s.f.network.VXLAN.ID = 1 << 24 },
@@ -206,8 +205,7 @@ func TestAddRemote(t *testing.T) {
 	}
 	withLink(t, f.network.Host, VXLANDevice, func(host nsHandle, link netlink.Link) error {
 		entries, err := rtnl.Dump(func() ([]netlink.Neigh, error) {
-			return host.NeighList(link.Attrs().Index,
-				unix.AF_BRIDGE)
+			return host.NeighList(link.Attrs().Index, unix.AF_BRIDGE)
 		})
 		var found []string
 		for _, entry := range entries {

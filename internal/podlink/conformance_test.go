@@ -183,8 +183,7 @@ func retransmissions(t *testing.T, conn *net.TCPConn) (count uint32) {
 	var info *unix.TCPInfo
 	var err error
 	testkit.Succeed(t, raw.Control(func(fd uintptr) {
-		info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP,
-			unix.TCP_INFO)
+		info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
 	}))
 	testkit.Succeed(t, err)
 	return info.Total_retrans

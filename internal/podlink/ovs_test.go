@@ -203,8 +203,7 @@ func TestOVSSetupFails(t *testing.T) {
 		{"MTU too large", func(s *situation) { s.f.network.MTU = 70000 }, "MTU 70000"},
 		{"no gateways", func(s *situation) { s.f.network.Gateways = nil }, "no gateways"},
 		{"two gateways of a family", func(s *situation) {
-			s.f.network.Gateways = append(s.f.network.Gateways,
-				s.f.network.Gateways[0])
+			s.f.network.Gateways = append(s.f.network.Gateways, s.f.network.Gateways[0])
 		},
 			"second one of its family"},
 	}

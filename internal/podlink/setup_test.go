@@ -33,8 +33,7 @@ func setupFailures() []setupFailure {
 		{"uplink is down", allSubinterfaces(), func(s *situation) { withLink(s.t, s.f.network.Host, uplinkName, down) },
 			"not up"},
 		{"slave's name is taken", []string{"macvlan"}, func(s *situation) {
-			addBridge(s.t, s.f.network.Host,
-				MacvlanHostDevice)
+			addBridge(s.t, s.f.network.Host, MacvlanHostDevice)
 		}, MacvlanHostDevice},
 		{"slave's name is taken", allIPVLAN(), func(s *situation) {
 			addBridge(s.t, s.f.network.Host, IPVLANHostDevice)
