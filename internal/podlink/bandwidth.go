@@ -3,6 +3,7 @@
 package podlink
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -77,7 +78,7 @@ func (b Bandwidth) deviceLimits(mode Mode, network Network, pod Pod) ([]deviceLi
 	var limits []deviceLimit
 	switch {
 	case mode.Traits().HostSide:
-		if err := pod.validateDelete(network); err != nil {
+		if err := cmp.Or(network.validateHost(), pod.validateHostIfName()); err != nil {
 			return nil, err
 		}
 		limits = append(limits, deviceLimit{network.Host, pod.HostIfName, b.ToPod, qdisc.SetLimit, qdisc.Deviation},

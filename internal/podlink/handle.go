@@ -67,12 +67,11 @@ func (n Network) openHost() (nsHandle, error) {
 	return n.open(n.Host)
 }
 
-// openPod opens the namespace of a pod that has one, for its device.
-func (n Network) openPod(p Pod) (nsHandle, error) {
-	if err := p.validateIfName(); err != nil {
-		return nsHandle{}, err
+// close closes the handle, if it is open.
+func (h nsHandle) close() {
+	if h.Handle != nil {
+		h.Close()
 	}
-	return n.open(p.Namespace)
 }
 
 // failed returns the error of an act on a device, which %s of the format stands for; nil if there is none.
@@ -153,8 +152,12 @@ func (h nsHandle) setMAC(link netlink.Link, mac net.HardwareAddr) error {
 	return h.failed(h.LinkSetHardwareAddr(link, mac), link.Attrs().Name, "set MAC address of %s")
 }
 
-// remove deletes the device of that name, if there is one. A device of another kind is someone else's, and an error.
+// remove deletes the device of that name, if there is one. A device of another kind is someone else's, and an error. A
+// handle without a namespace has no device.
 func (h nsHandle) remove(name, kind string) error {
+	if h.ns == nil {
+		return nil
+	}
 	link, err := h.link(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil

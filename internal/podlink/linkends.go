@@ -57,25 +57,9 @@ func (t linkType) configure(s session, ends linkEnds, attached func() error) err
 	return s.config.finish(s.inside, ends.pod)
 }
 
-// remove deletes both ends of a link, as far as they exist. The pod may be gone.
-func (t linkType) remove(network Network, pod Pod) error {
-	if err := pod.validateDelete(network); err != nil {
-		return err
-	}
-	host, err := network.openHost()
-	if err != nil {
-		return err
-	}
-	defer host.Close()
-	if !t.relayed || pod.Namespace == nil { // the kernel deletes pairs together
-		return host.remove(pod.HostIfName, t.kind)
-	}
-	inside, err := network.openPod(pod)
-	if err != nil {
-		return err
-	}
-	defer inside.Close()
-	return errors.Join(host.remove(pod.HostIfName, t.kind), inside.remove(pod.IfName, t.kind))
+// remove deletes both ends of a link, as far as they exist. The kernel deletes pairs together.
+func (t linkType) remove(s session) error {
+	return errors.Join(s.host.remove(s.pod.HostIfName, t.kind), s.inside.remove(s.pod.IfName, t.kind))
 }
 
 // checkNamesFree returns an error that matches fs.ErrExist if the name of an end is taken.

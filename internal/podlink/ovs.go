@@ -208,24 +208,24 @@ func inSession(at session, create func(ovsSession) (Attachment, error)) (out Att
 	return create(s)
 }
 
-// ovsBridge checks the bridge and its device, and returns the bridge.
-func (c *checker) ovsBridge(s ovsSession) ovs.Bridge {
-	network := s.Network
-	name := network.bridge()
-	bridge, err := s.sw.Bridge(name)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
+// ovsPort checks the bridge and its device, the pod's devices by a function, and the pod's port.
+func (c *checker) ovsPort(s session, devices func(ovs.Bridge)) {
+	sw, err := openSwitch(s.Network)
+	if err != nil {
+		c.fail(err)
+		return
+	}
+	defer sw.Close()
+	name := s.Network.bridge()
+	bridge, err := sw.Bridge(name)
+	if errors.Is(err, fs.ErrNotExist) {
 		c.add("bridge %q is missing in the database of Open vSwitch", name)
-	case err != nil:
+	} else {
 		c.fail(err)
 	}
-	c.device(s.host, network.bridgeSpec(bridge.DeviceKind()).withForwarding())
-	return bridge
-}
-
-// ovsPort checks a port of the bridge.
-func (c *checker) ovsPort(s ovsSession, bridge ovs.Bridge, name string) {
-	deviation, err := s.sw.CheckPort(bridge, name)
+	c.device(s.host, s.bridgeSpec(bridge.DeviceKind()).withForwarding())
+	devices(bridge)
+	deviation, err := sw.CheckPort(bridge, s.pod.HostIfName)
 	if c.fail(err); deviation != "" {
 		c.add("%s", deviation)
 	}

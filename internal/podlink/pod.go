@@ -162,11 +162,6 @@ func (p Pod) validateIfName() error { return validateName("pod's interface", p.I
 
 func (p Pod) validateHostIfName() error { return validateName("host's interface", p.HostIfName) }
 
-// validateDelete validates the names of the pod's devices on the host.
-func (p Pod) validateDelete(network Network) error {
-	return cmp.Or(network.validateHost(), p.validateHostIfName())
-}
-
 func (p Pod) validateAddresses(network Network) error {
 	if err := p.validateMAC(); err != nil {
 		return err
