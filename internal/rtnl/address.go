@@ -109,7 +109,7 @@ func LastAddress(p netip.Prefix) netip.Addr {
 // RemoveOwnAddresses removes those of some addresses from a device that AddOwnAddress has added. A device or an address
 // that is not there is no error. Others in the same subnet stay: the kernel would remove them with the first one.
 func (c Conn) RemoveOwnAddresses(device string, addresses []netip.Prefix) error {
-	err := c.onDevice("remove addresses of ", device, func(handle *netlink.Handle, link netlink.Link) (err error) {
+	err := c.OnDevice("remove addresses of ", device, func(handle *netlink.Handle, link netlink.Link) (err error) {
 		own, err := c.ownAddresses(link.Attrs().Index)
 		if err != nil {
 			return err

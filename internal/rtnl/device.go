@@ -73,7 +73,7 @@ func (noDevice) Is(target error) bool { return target == fs.ErrNotExist }
 
 // Device returns the device with a name. The error matches fs.ErrNotExist if there is none.
 func (c Conn) Device(name string) (device Device, err error) {
-	err = c.onDevice("", name, func(handle *netlink.Handle, link netlink.Link) error {
+	err = c.OnDevice("", name, func(handle *netlink.Handle, link netlink.Link) error {
 		devices, err := describe(handle, link)
 		if err == nil {
 			device = devices[0]
