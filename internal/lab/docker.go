@@ -49,21 +49,7 @@ func checkDocker(o Options) error {
 
 // buildDocker builds two hosts on a wire, with Docker and its containers on host-a.
 func buildDocker(ctx context.Context, l *Lab) (err error) {
-	hosts := []*host{newHost(HostA, 1), newHost(HostB, 2)}
-	for _, h := range hosts {
-		if h.ns, err = l.addNamespace(h.place, hostSysctls...); err != nil {
-			return err
-		}
-	}
-	if err := addWire(l.Options.wire(), hosts[0].ns, hosts[1].ns); err != nil {
-		return err
-	}
-	for _, h := range hosts {
-		if err := h.configureUplink(); err != nil {
-			return err
-		}
-	}
-	if err := limitWire(l.Options.wire(), hosts[0].ns, hosts[1].ns); err != nil {
+	if err := buildTwoHosts(ctx, l); err != nil {
 		return err
 	}
 	if err := l.startDocker(ctx); err != nil {
