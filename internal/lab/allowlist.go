@@ -101,7 +101,6 @@ func addList(tx *knftables.Transaction, rules []allowRule) {
 	}
 }
 
-// element is the rule in the set.
 func (r allowRule) element() *knftables.Element {
 	return &knftables.Element{Set: allowlistName, Key: []string{r.From.String(), "tcp", strconv.Itoa(int(r.Port))}}
 }
@@ -141,7 +140,6 @@ func (f ruleChains) counters(host *netns.Namespace) (map[string]uint64, error) {
 		nil
 }
 
-// counted returns the packets that a rule has counted.
 func counted(r *nftables.Rule) uint64 {
 	for _, e := range r.Exprs {
 		if c, ok := e.(*expr.Counter); ok {

@@ -68,7 +68,6 @@ func distinct(words []string) string {
 	return strings.Join(slices.Compact(words), ",")
 }
 
-// buildFile builds a lab that a file describes.
 func buildFile(ctx context.Context, l *Lab) error {
 	f := l.Options.File
 	for _, h := range f.Hosts {

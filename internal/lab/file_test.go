@@ -20,7 +20,6 @@ import (
 	"mustang/internal/testkit"
 )
 
-// ofFile returns options of a lab that a text describes.
 func ofFile(t testing.TB, text string) lab.Options {
 	t.Helper()
 	file := testkit.Must(labfile.Read(strings.NewReader(text), "test.yaml"))(t)
@@ -189,7 +188,6 @@ func payloads(s service.Service) map[string][]byte {
 	return out
 }
 
-// backendOf returns the namespace of a service's backend.
 func backendOf(t *testing.T, l *lab.Lab, s service.Service) *netns.Namespace {
 	t.Helper()
 	for _, name := range l.Options.File.Places() {

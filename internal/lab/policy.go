@@ -50,7 +50,6 @@ func (l *Lab) allowed() []allowRule {
 	return append(rules, fromPodB(PlainPort))
 }
 
-// fromPodB is a rule that allows pod-b a port.
 func fromPodB(port uint16) allowRule {
 	return allowRule{From: netip.PrefixFrom(PodBIPs[0], PodBIPs[0].BitLen()), Port: port}
 }

@@ -174,7 +174,6 @@ func (s proxySync) ipvsService(handle *ipvs.Handle, p servicePort) error {
 	return nil
 }
 
-// number returns the number of the port's protocol.
 func (p servicePort) number() uint8 {
 	if p.protocol == "udp" {
 		return unix.IPPROTO_UDP

@@ -169,12 +169,10 @@ func (p servicePort) nftablesName() string {
 	return strings.Join([]string{p.namespace, p.name, p.protocol, p.port}, "/")
 }
 
-// endpointName returns the name of an endpoint in the name of its chain.
 func (p servicePort) endpointName(b netip.AddrPort) string {
 	return fmt.Sprintf("%s__%s/%d", p.nftablesName(), strings.ReplaceAll(b.Addr().String(), ":", "."), b.Port())
 }
 
-// chain adds an empty chain.
 func (n nftablesTx) chain(name string) {
 	n.Add(&knftables.Chain{Name: name})
 	n.Flush(&knftables.Chain{Name: name})

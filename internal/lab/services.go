@@ -49,12 +49,10 @@ func Services(more ...uint16) []service.Service {
 	return services
 }
 
-// ports returns the ports of Ports that are set.
 func (o Options) ports() []uint16 {
 	return slices.DeleteFunc(slices.Clone(o.Ports[:]), func(port uint16) bool { return port == 0 })
 }
 
-// checkServices checks Services and Ports.
 func (o Options) checkServices() error {
 	ports := append(o.ports(), ServicePort)
 	slices.Sort(ports)

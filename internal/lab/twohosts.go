@@ -26,7 +26,6 @@ type host struct {
 	network podlink.Network
 }
 
-// newHost returns a host on a wire.
 func newHost(place string, number int) *host {
 	return &host{place: place, number: number, addresses: numberedPrefixes(Underlay, number), podCIDRs: Ranges[place]}
 }
@@ -111,7 +110,6 @@ func (h *host) configureUplink() error {
 	return rtnl.In(h.ns).Configure(Uplink, rtnl.DeviceConfig{Addresses: h.addresses, Up: true})
 }
 
-// setUpNetwork sets up the network of a host's pod.
 func (l *Lab) setUpNetwork(h *host) error {
 	traits := l.mode.Traits()
 	uplinkAddresses := true // else they are on a device of the pod network

@@ -19,7 +19,6 @@ import (
 	"mustang/internal/testkit"
 )
 
-// twoHosts returns all labs of two hosts by name.
 func twoHosts() map[string]lab.Options {
 	all := map[string]lab.Options{}
 	add := func(name string, o lab.Options) {

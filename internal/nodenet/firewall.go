@@ -43,7 +43,6 @@ type firewall struct {
 	port  uint16
 }
 
-// newFirewall returns the firewall of a node with a plan.
 func newFirewall(p plan, self Node, others []Node, o Options) (f firewall) {
 	if o.Masquerade {
 		f.pods, f.kept = self.Ranges, slices.Concat(self.Ranges, o.Kept, notUnicast)

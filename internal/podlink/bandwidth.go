@@ -73,7 +73,6 @@ type deviceLimit struct {
 	deviation func(*netns.Namespace, string, qdisc.Limit) (string, error)
 }
 
-// deviceLimits are the limits of the devices of a mode.
 func (b Bandwidth) deviceLimits(mode Mode, network Network, pod Pod) ([]deviceLimit, error) {
 	var limits []deviceLimit
 	switch {

@@ -295,7 +295,6 @@ func (f *fixture) faultOf(t *testing.T, says string) {
 	}
 }
 
-// badRoutes are those that can't be.
 func badRoutes() []failure {
 	var rows []failure
 	for _, row := range []struct {

@@ -104,7 +104,6 @@ func routes(t *testing.T, ns *netns.Namespace) string {
 	return strings.Join(lines, "")
 }
 
-// nothingLeft compares what is there before and after a test.
 func nothingLeft(t *testing.T, before, after string) {
 	t.Helper()
 	if after != before {

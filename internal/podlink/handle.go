@@ -52,7 +52,6 @@ func openHandle(ns *netns.Namespace) (nsHandle, error) {
 	return nsHandle{ns: ns, Handle: handle, undo: &undo{}}, nil
 }
 
-// open opens one of the network's namespaces.
 func (n Network) open(ns *netns.Namespace) (nsHandle, error) {
 	h, err := openHandle(ns)
 	h.deleteDevice, h.bigTCP = n.DeleteDevice, n.BigTCP
@@ -142,7 +141,6 @@ func addInside(host, inside nsHandle, device netlink.Link) (netlink.Link, error)
 	return inside.link(name)
 }
 
-// setMTU sets the MTU of a device.
 func (h nsHandle) setMTU(link netlink.Link, mtu int) error {
 	return h.failed(h.LinkSetMTU(link, mtu), link.Attrs().Name, "set MTU of %s to %d", mtu)
 }

@@ -150,7 +150,6 @@ func (l linkMode) open(network Network, pod Pod, do func(session) error) error {
 	return do(s)
 }
 
-// validateNetwork validates a network of the mode.
 func (l linkMode) validateNetwork(n Network) error {
 	err, t := n.validate(), l.traits
 	switch {
@@ -294,7 +293,6 @@ func (c podConfig) nextHop(dst netip.Prefix) netip.Addr {
 	return netip.Addr{}
 }
 
-// settings are those of the device.
 func (c podConfig) settings(name string) []rtnl.Sysctl {
 	if c.layer3 {
 		return layer3Settings(name, c.addrs)
@@ -305,7 +303,6 @@ func (c podConfig) settings(name string) []rtnl.Sysctl {
 	return deviceSettings(name, c.addrs)
 }
 
-// spec is the specification for Check.
 func (c podConfig) spec(pod Pod) deviceSpec {
 	return deviceSpec{
 		name: pod.IfName, kind: c.kind, mtu: c.mtu, mac: pod.MAC, addrs: c.addrs, routes: c.routes,

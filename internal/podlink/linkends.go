@@ -92,7 +92,6 @@ func checkPair(c *checker, s session, ends linkEnds) {
 	}
 }
 
-// veth are veth pairs.
 func veth() linkType {
 	try := func(h nsHandle) error {
 		return h.LinkAdd(&netlink.Veth{LinkAttrs: newAttrs(probeName), PeerName: "probe1", PeerTxQLen: -1})
@@ -225,7 +224,6 @@ func (t tuntapMode) add(s session) (out linkEnds, err error) {
 	return out, err
 }
 
-// addEnd creates one end of a link.
 func (t tuntapMode) addEnd(h nsHandle, name string, mtu int, mac net.HardwareAddr) (netlink.Link, error) {
 	if err := t.create(h, name); err != nil {
 		return nil, addError(err, name, t.String(), h.ns)

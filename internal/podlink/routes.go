@@ -68,7 +68,6 @@ func (p Pod) UsableRoutes(network Network, switched bool) (usable []Route, errs 
 	return usable, errs
 }
 
-// validateRoute returns the error in a route and its key.
 func (p Pod) validateRoute(r Route, network Network, switched bool) (key string, err error) {
 	ofFamily := func(addr netip.Addr) bool { return addr.Is4() == r.Dst.Addr().Is4() }
 	own, _ := network.gateway(r.Dst.Addr())

@@ -81,7 +81,6 @@ func setupFailures() []setupFailure {
 // byName is a device for those calls that need no more than its name.
 func byName(name string) netlink.Link { return &netlink.GenericLink{LinkAttrs: newAttrs(name)} }
 
-// addOver adds a device on another.
 func (s nsHandle) addOver(parent string, device netlink.Link) error {
 	link, err := s.link(parent)
 	if err != nil {

@@ -191,14 +191,12 @@ func onDevice(n *netns.Namespace, try, device string, do func(*netlink.Handle, n
 	})
 }
 
-// rootAttrs are the attributes of a root qdisc.
 func rootAttrs(link netlink.Link, major uint16) netlink.QdiscAttrs {
 	return netlink.QdiscAttrs{
 		LinkIndex: link.Attrs().Index, Parent: netlink.HANDLE_ROOT, Handle: netlink.MakeHandle(major, 0),
 	}
 }
 
-// queuesOf lists the qdiscs of a device.
 func queuesOf(handle *netlink.Handle, link netlink.Link) ([]netlink.Qdisc, error) {
 	queues, err := rtnl.Dump(func() ([]netlink.Qdisc, error) { return handle.QdiscList(link) })
 	if err != nil {

@@ -34,7 +34,6 @@ func (l *lines) read(b *Batch) error {
 	return nil
 }
 
-// matching returns the lines that contain a text.
 func (l *lines) matching(text string) (found []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
